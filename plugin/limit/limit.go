@@ -1,0 +1,262 @@
+// Package limit is the arithmetic of rate limits: state × now × cost in, state and status out.
+//
+// Five algorithms live here: token bucket (a leaky bucket is one with burst 1), fixed window, sliding window and
+// sliding log. They are pure: time is an argument, nothing is locked, logged, allocated (but for a sliding log's
+// entries) or refused with an error once a [Limit] is compiled. All numbers are integers, and every product is
+// bounded by [MaxProduct] when the limit is compiled, so the same arithmetic is exact in Go's int64 and in the
+// doubles of Redis's Lua.
+//
+// What does not live here: who is limited (package policy), where states are kept (the stores), and what a set of
+// limits means for one request (package decision).
+//
+// The life of a state under one limit is three calls, always in this order:
+//
+//	l.Advance(&state, now)                  // refill, rotate, expire
+//	if l.Wait(&state, now, cost) == 0 {     // would cost be admitted?
+//		l.Spend(&state, now, cost)          // only when every other limit of the request admits too
+//	}
+//	status := l.Status(&state, now)         // what a client is told
+package limit
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+)
+
+// Micros is an instant (microseconds since the Unix epoch, never negative) or a duration in microseconds.
+type Micros int64
+
+const (
+	// Second is one second in microseconds.
+	Second Micros = 1e6
+	// Never is the answer of [Limit.Wait] when no wait helps: the cost is above the capacity.
+	Never Micros = 1<<63 - 1
+	// MaxProduct bounds every product of the arithmetic. Sums of two such products stay below 2^53, so they are
+	// exact in a double.
+	MaxProduct = 1 << 52
+	// MaxQuantity bounds the quantity and the burst of a limit, in tokens.
+	MaxQuantity = 1_000_000_000_000
+	// MaxWindow bounds a limit's window: 366 days.
+	MaxWindow = 366 * 24 * 3600 * Second
+	// MaxLogQuantity bounds the quantity of a sliding log, which remembers each admission.
+	MaxLogQuantity = 10_000
+)
+
+// Seconds is m in whole seconds, rounded up: a client that waits so long has waited m.
+func (m Micros) Seconds() int64 {
+	return ceilDiv(int64(m), int64(Second))
+}
+
+// Algorithm names how a limit counts. The zero value is none: the state of a bucket that was never spent from.
+type Algorithm uint8
+
+// The algorithms. Their bounds, for any interval of length t that begins and ends on a tick of the limit, with
+// H the capacity after the hard threshold (burst for buckets, quantity for windows, times hard ÷ 100):
+//
+//	token bucket    H + t × quantity ÷ window
+//	fixed window    H per aligned window, 2H in any interval of one window
+//	sliding window  H per aligned window, H × (1 + e÷window) in an interval of one window that reaches e into the later one
+//	sliding log     H in any interval of one window
+const (
+	None Algorithm = iota
+	TokenBucket
+	LeakyBucket
+	FixedWindow
+	SlidingWindow
+	SlidingLog
+)
+
+var algorithmNames = [...]string{"none", "token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log"}
+
+func (a Algorithm) String() string {
+	if int(a) < len(algorithmNames) {
+		return algorithmNames[a]
+	}
+	return fmt.Sprintf("algorithm(%d)", uint8(a))
+}
+
+// ParseAlgorithm is the inverse of [Algorithm.String].
+func ParseAlgorithm(name string) (Algorithm, error) {
+	for i, known := range algorithmNames[1:] {
+		if name == known {
+			return Algorithm(i + 1), nil
+		}
+	}
+	return None, fmt.Errorf("unknown algorithm %q: use token_bucket, leaky_bucket, fixed_window, sliding_window or sliding_log", name)
+}
+
+// Spec is a limit as people write it: Quantity tokens per Window.
+type Spec struct {
+	Algorithm Algorithm
+	Quantity  int64  // tokens per window, 1 to MaxQuantity
+	Window    Micros // whole seconds, 1 s to MaxWindow
+	Burst     int64  // buckets only: capacity in tokens; 0 = Quantity (leaky bucket: 1)
+	SoftPct   int64  // percent of the limit above which usage is soft throttled; 0 = no soft zone
+	HardPct   int64  // percent of the limit above which usage is denied, at least 100; 0 = 100; without SoftPct it is ignored
+	SoftOnly  bool   // warn above SoftPct (0 = 100) percent, never deny
+}
+
+// Limit is a compiled [Spec]. It is immutable; the zero value is not usable.
+type Limit struct {
+	spec Spec
+	kind Algorithm // the state it keeps: LeakyBucket is kept as TokenBucket
+
+	tick  Micros // time is read in ticks: the finest of 1 µs, 1 ms, 1 s for which all products stay in bounds
+	ticks int64  // the window in ticks
+	rate  int64  // buckets: a of the reduced fraction a/b = tokens per tick
+	base  int64  // units per token: buckets b, sliding window ticks, others 1
+
+	// In units of 1/base token:
+	size int64 // 100 percent of the limit
+	soft int64 // usage above is soft throttled
+	hard int64 // usage above is denied; for SoftOnly the most that is remembered
+	most int64 // buckets: the largest debt, so that no wait is longer than MaxProduct microseconds
+}
+
+var ticks = [...]Micros{1, 1_000, Second}
+
+// New compiles a spec, or tells every reason why it cannot: one or several joined *FieldError.
+func New(spec Spec) (Limit, error) {
+	if err := check(spec); err != nil {
+		return Limit{}, err
+	}
+	l := Limit{spec: spec, kind: spec.Algorithm}
+	switch spec.Algorithm {
+	case LeakyBucket:
+		l.kind = TokenBucket
+		if spec.Burst == 0 {
+			l.spec.Burst = 1
+		}
+	case TokenBucket:
+		if spec.Burst == 0 {
+			l.spec.Burst = spec.Quantity
+		}
+	default:
+		l.spec.Burst = spec.Quantity
+	}
+	for _, tick := range ticks {
+		if l.scale(tick) {
+			return l, nil
+		}
+	}
+	return Limit{}, &FieldError{Field: "limit", Problem: fmt.Sprintf("%d per %d s with capacity %d cannot be counted exactly: choose a smaller limit, burst or window",
+		spec.Quantity, spec.Window/Second, l.spec.Burst)}
+}
+
+// FieldError is one reason why a spec cannot be compiled.
+type FieldError struct {
+	Field   string // as the configuration names it: limit, window_size, burst, …
+	Problem string // what is wrong, and what would be right
+}
+
+func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
+
+func check(spec Spec) error {
+	var errs []error
+	fault := func(field, format string, args ...any) {
+		errs = append(errs, &FieldError{Field: field, Problem: fmt.Sprintf(format, args...)})
+	}
+	if spec.Algorithm == None || int(spec.Algorithm) >= len(algorithmNames) {
+		fault("algorithm", "must be given")
+	}
+	if spec.Quantity < 1 || spec.Quantity > MaxQuantity {
+		fault("limit", "must be between 1 and %d, got %d", int64(MaxQuantity), spec.Quantity)
+	}
+	if spec.Window < Second || spec.Window > MaxWindow || spec.Window%Second != 0 {
+		fault("window_size", "must be whole seconds between 1 and %d, got %g", MaxWindow/Second, float64(spec.Window)/float64(Second))
+	}
+	bucket := spec.Algorithm == TokenBucket || spec.Algorithm == LeakyBucket
+	if spec.Burst < 0 || spec.Burst > MaxQuantity || (spec.Burst > 0 && !bucket) {
+		fault("burst", "must be between 1 and %d, and only a token_bucket or leaky_bucket has one, got %d", int64(MaxQuantity), spec.Burst)
+	}
+	if spec.Algorithm == SlidingLog && spec.Quantity > MaxLogQuantity {
+		fault("limit", "a sliding_log remembers every admission: at most %d, got %d", MaxLogQuantity, spec.Quantity)
+	}
+	if spec.SoftPct < 0 || spec.SoftPct > 1000 {
+		fault("soft_threshold_pct", "must be between 1 and 1000, got %d", spec.SoftPct)
+	}
+	if spec.HardPct != 0 && (spec.HardPct < 100 || spec.HardPct > 1000) {
+		fault("hard_threshold_pct", "must be between 100 and 1000, got %d", spec.HardPct)
+	}
+	if spec.SoftPct != 0 && !spec.SoftOnly && max(spec.HardPct, 100) < spec.SoftPct {
+		fault("hard_threshold_pct", "must be at least soft_threshold_pct (%d), got %d", spec.SoftPct, max(spec.HardPct, 100))
+	}
+	return errors.Join(errs...)
+}
+
+// scale fixes the units of l for one tick, and tells whether every product stays within MaxProduct.
+func (l *Limit) scale(tick Micros) bool {
+	l.tick, l.ticks = tick, int64(l.spec.Window/tick)
+	switch l.kind {
+	case TokenBucket:
+		g := gcd(l.spec.Quantity, l.ticks)
+		l.rate, l.base = l.spec.Quantity/g, l.ticks/g
+	case SlidingWindow:
+		l.base = l.ticks
+	default:
+		l.base = 1
+	}
+	softPct, hardPct := l.spec.SoftPct, int64(100)
+	switch {
+	case l.spec.SoftOnly:
+		if softPct == 0 {
+			softPct = 100
+		}
+		// Usage beyond twice the limit is not remembered, so that the warnings end soon after the excess does.
+		hardPct = max(200, 2*softPct)
+	case softPct == 0:
+		softPct = 100
+	default:
+		hardPct = max(100, l.spec.HardPct)
+	}
+	var ok [3]bool
+	l.size, ok[0] = percent(l.spec.Burst, l.base, 100)
+	l.soft, ok[1] = percent(l.spec.Burst, l.base, softPct)
+	l.hard, ok[2] = percent(l.spec.Burst, l.base, hardPct)
+	if l.most = MaxProduct; l.kind == TokenBucket {
+		if hi, lo := bits.Mul64(uint64(l.rate), uint64(MaxProduct/tick)); hi == 0 && lo < MaxProduct {
+			l.most = int64(lo)
+		}
+	}
+	return ok[0] && ok[1] && ok[2] && l.hard <= l.most
+}
+
+// percent is tokens × base × pct ÷ 100 rounded down, and whether it is at most MaxProduct.
+func percent(tokens, base, pct int64) (int64, bool) {
+	hi, lo := bits.Mul64(uint64(tokens), uint64(base))
+	if hi != 0 || lo > MaxProduct {
+		return 0, false
+	}
+	hi, lo = bits.Mul64(lo, uint64(pct))
+	if hi >= 100 {
+		return 0, false
+	}
+	units, _ := bits.Div64(hi, lo, 100)
+	return int64(units), units <= MaxProduct
+}
+
+// Spec is what the limit was compiled from, with Burst filled in: the capacity of every algorithm, in tokens.
+func (l *Limit) Spec() Spec { return l.spec }
+
+// Capacity is the most tokens that can be spent at once from a full limit, the hard threshold included.
+func (l *Limit) Capacity() int64 { return l.hard / l.base }
+
+// Tick is the resolution in which the limit reads time.
+func (l *Limit) Tick() Micros { return l.tick }
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// ceilDiv is n ÷ d rounded up, for n ≥ 0 and d > 0. It does not overflow for any n, [Never] included.
+func ceilDiv(n, d int64) int64 {
+	q := n / d
+	if q*d != n {
+		q++
+	}
+	return q
+}

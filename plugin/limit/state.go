@@ -1,0 +1,161 @@
+package limit
+
+// State is what a store keeps of one bucket. The zero value is a bucket that was never spent from.
+// It is a plain value: stores copy, encode and compare its fields.
+type State struct {
+	Algorithm Algorithm // whose numbers these are; None: nothing was spent yet
+
+	// Spent is, for a token bucket, its debt at the instant At in units of 1/Base token; for windows the tokens
+	// spent in the window that starts at At; for a sliding log the sum of its entries.
+	Spent int64
+	// Previous is the tokens spent in the window before (sliding window only).
+	Previous int64
+	// Base is the units per token of a token bucket; 1 otherwise.
+	Base int64
+	// At is the instant for which Spent is exact (token bucket), the start of the window (fixed, sliding window), or
+	// the latest instant that the log has seen (sliding log).
+	At Micros
+	// Log holds the admissions within the window, oldest first (sliding log only).
+	Log []Admission
+}
+
+// Admission is one entry of a sliding log: Cost tokens were spent at the instant At.
+type Admission struct {
+	At   Micros
+	Cost int64
+}
+
+// Status is what a state means under a limit at one instant.
+type Status struct {
+	Used      int64  // tokens, rounded up
+	Remaining int64  // tokens that can still be spent at once; 0 in the soft zone
+	Reset     Micros // instant at which a bucket is full again, a window ends, a log is empty; never before now
+	Soft      bool   // usage is above the soft threshold
+}
+
+// Advance brings s to the instant now under l: it refills buckets, rotates windows and forgets what expired. It must
+// be called before Wait, Spend and Status. A clock that steps back changes nothing.
+//
+// A state that another limit wrote is taken over: what was spent stays spent, in whole tokens (a fraction of a token
+// counts as one). Where the algorithm changed, what the old one counted in its window (or as debt) counts in the new
+// one as spent at one instant: a bucket's or log's last, otherwise now. The share of a sliding window's previous
+// window has no meaning elsewhere and is forgotten.
+func (l *Limit) Advance(s *State, now Micros) {
+	if s.Algorithm != l.kind {
+		l.adopt(s, now)
+	}
+	switch l.kind {
+	case TokenBucket:
+		l.refill(s, now)
+	case FixedWindow:
+		l.alignFixed(s, now)
+	case SlidingWindow:
+		l.alignSliding(s, now)
+	case SlidingLog:
+		l.expireLog(s, now)
+	}
+}
+
+// Wait is how long after now cost would be admitted if nobody else spends: 0 now, [Never] when cost is above the
+// capacity. It is exact: one microsecond less is refused.
+func (l *Limit) Wait(s *State, now Micros, cost int64) Micros {
+	switch {
+	case cost <= 0 || l.spec.SoftOnly:
+		return 0
+	case cost > l.Capacity():
+		return Never
+	}
+	switch l.kind {
+	case TokenBucket:
+		return l.waitBucket(s, now, cost)
+	case FixedWindow:
+		return l.waitFixed(s, now, cost)
+	case SlidingWindow:
+		return l.waitSliding(s, now, cost)
+	default:
+		return l.waitLog(s, now, cost)
+	}
+}
+
+// Spend takes cost tokens, for which Wait must have answered 0 at the same now.
+func (l *Limit) Spend(s *State, now Micros, cost int64) {
+	if cost <= 0 {
+		return
+	}
+	if cost > l.Capacity() { // SoftOnly: more than is remembered
+		cost = l.Capacity()
+	}
+	switch l.kind {
+	case TokenBucket:
+		s.Spent = min(s.Spent+cost*l.base, max(l.hard, s.Spent))
+	case SlidingLog:
+		l.appendLog(s, cost)
+	default:
+		s.Spent = min(s.Spent+cost, MaxProduct)
+	}
+}
+
+// Status is what a client is told of s at now.
+func (l *Limit) Status(s *State, now Micros) Status {
+	used, reset := l.usage(s, now)
+	status := Status{Used: ceilDiv(used, l.base), Reset: max(reset, now), Soft: used > l.soft}
+	if !status.Soft && used < l.size {
+		status.Remaining = (l.size - used) / l.base
+	}
+	return status
+}
+
+// Expiry is the instant from which s means no more than the zero State does: a store may forget it then.
+func (l *Limit) Expiry(s *State, now Micros) Micros {
+	_, reset := l.usage(s, now)
+	if l.kind == SlidingWindow {
+		reset += l.spec.Window // the window counts in the next one too
+	}
+	return max(reset, s.At) // s.At is later than now when the clock has stepped back
+}
+
+// usage is what is used of l, in units of 1/base token, and when it resets.
+func (l *Limit) usage(s *State, now Micros) (int64, Micros) {
+	switch l.kind {
+	case TokenBucket:
+		return s.Spent, s.At + Micros(ceilDiv(s.Spent, l.rate))*l.tick
+	case FixedWindow:
+		return s.Spent, s.At + l.spec.Window
+	case SlidingWindow:
+		return l.weighted(s, now), s.At + l.spec.Window
+	default:
+		return s.Spent, l.logReset(s, now)
+	}
+}
+
+// adopt turns a state of another algorithm (or of none) into one of l's.
+func (l *Limit) adopt(s *State, now Micros) {
+	tokens, at := s.tokens(), now
+	switch {
+	case s.Algorithm == TokenBucket:
+		at = s.At
+	case len(s.Log) > 0:
+		at = s.Log[len(s.Log)-1].At
+	}
+	*s = State{Algorithm: l.kind, Base: 1, At: at}
+	switch l.kind {
+	case TokenBucket:
+		s.Base = l.base
+		s.At -= at % l.tick
+		s.Spent = l.debt(tokens)
+	case SlidingLog:
+		if s.Spent = min(tokens, l.hard); s.Spent > 0 {
+			s.Log = []Admission{{At: at, Cost: s.Spent}}
+		}
+	default:
+		s.Spent = min(tokens, MaxProduct)
+	}
+}
+
+// tokens is what s counts as spent in its window or bucket, in whole tokens.
+func (s *State) tokens() int64 {
+	if s.Algorithm == TokenBucket {
+		return ceilDiv(s.Spent, max(s.Base, 1))
+	}
+	return s.Spent
+}

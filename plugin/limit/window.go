@@ -1,0 +1,117 @@
+package limit
+
+// alignFixed starts a new window when the stored one is over. Windows are aligned to the Unix epoch.
+func (l *Limit) alignFixed(s *State, now Micros) {
+	s.At -= s.At % l.spec.Window // a window of another length counts in the one of ours in which it began
+	if start := now - now%l.spec.Window; start > s.At {
+		s.At, s.Spent = start, 0
+	}
+}
+
+func (l *Limit) waitFixed(s *State, now Micros, cost int64) Micros {
+	if s.Spent <= l.hard-cost {
+		return 0
+	}
+	return s.At + l.spec.Window - now
+}
+
+// The sliding window is the two-window approximation: what was spent in the window before counts by the share of it
+// that a window ending now still covers. Usage is counted in units of 1/ticks token, so the share is exact.
+
+// alignSliding rotates the windows when the current one is over.
+func (l *Limit) alignSliding(s *State, now Micros) {
+	s.At -= s.At % l.spec.Window
+	switch start := now - now%l.spec.Window; {
+	case start <= s.At:
+	case start == s.At+l.spec.Window:
+		s.At, s.Previous, s.Spent = start, s.Spent, 0
+	default:
+		s.At, s.Previous, s.Spent = start, 0, 0
+	}
+	// A lowered limit can find more than it can multiply; so much denies the whole window in any case.
+	s.Previous = min(s.Previous, MaxProduct/l.ticks)
+}
+
+// weighted is the usage of s at now in units: previous × (ticks − elapsed) + current × ticks.
+func (l *Limit) weighted(s *State, now Micros) int64 {
+	return s.Previous*(l.ticks-l.elapsed(s, now)) + min(s.Spent, MaxProduct/l.ticks)*l.ticks
+}
+
+// elapsed is how many ticks of the current window have passed; none when the clock stepped back before it.
+func (l *Limit) elapsed(s *State, now Micros) int64 {
+	return int64(max(now-s.At, 0) / l.tick)
+}
+
+// waitSliding solves previous × (ticks − e) ≤ room for the smallest e, in this window or in the next, where what is
+// current now will be the previous.
+func (l *Limit) waitSliding(s *State, now Micros, cost int64) Micros {
+	current := min(s.Spent, MaxProduct/l.ticks)
+	at, previous, room := s.At, s.Previous, l.hard-(cost+current)*l.ticks
+	if room >= 0 && previous*(l.ticks-l.elapsed(s, now)) <= room {
+		return 0
+	}
+	if room < 0 {
+		at, previous, room = at+l.spec.Window, current, l.hard-cost*l.ticks
+	}
+	e := l.ticks - min(room/previous, l.ticks)
+	return at + Micros(e)*l.tick - now
+}
+
+// The sliding log remembers each admission for one window, so it is exact. An admission at t no longer counts at
+// t + window.
+
+// expireLog forgets the admissions that a window ending now no longer covers. The log remembers how late it has been:
+// what expired then must stay in the past when the clock steps back.
+func (l *Limit) expireLog(s *State, now Micros) {
+	s.At = max(s.At, now)
+	for len(s.Log) > 0 && s.Log[0].At <= s.At-l.spec.Window {
+		s.forgetEldest()
+	}
+}
+
+func (s *State) forgetEldest() {
+	s.Spent -= s.Log[0].Cost
+	if s.Log = s.Log[1:]; len(s.Log) == 0 {
+		s.Log = nil
+	}
+}
+
+// logReset is when the last admission of the log expires.
+func (l *Limit) logReset(s *State, now Micros) Micros {
+	if len(s.Log) == 0 {
+		return now
+	}
+	return s.Log[len(s.Log)-1].At + l.spec.Window
+}
+
+func (l *Limit) waitLog(s *State, now Micros, cost int64) Micros {
+	missing := s.Spent - (l.hard - cost)
+	if missing <= 0 {
+		return 0
+	}
+	for _, a := range s.Log {
+		if missing -= a.Cost; missing <= 0 {
+			return a.At + l.spec.Window - now
+		}
+	}
+	return Never // not reached: without its entries the log is empty, and cost is within the capacity
+}
+
+// appendLog remembers an admission, at the latest instant the log has seen.
+func (l *Limit) appendLog(s *State, cost int64) {
+	if n := len(s.Log); n > 0 && s.Log[n-1].At >= s.At {
+		s.Log[n-1].Cost += cost
+	} else {
+		s.Log = append(s.Log, Admission{At: s.At, Cost: cost})
+	}
+	s.Spent += cost
+	// A log that never denies would grow without end: it forgets the eldest beyond what it must remember.
+	for l.spec.SoftOnly && s.Spent > l.hard {
+		if excess := s.Spent - l.hard; excess < s.Log[0].Cost {
+			s.Log[0].Cost -= excess
+			s.Spent -= excess
+		} else {
+			s.forgetEldest()
+		}
+	}
+}
