@@ -1,0 +1,265 @@
+package schema
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/internal/docpath"
+)
+
+// checker walks a document along the Kong schema. It reports faults, and leaves the document as Kong would: nulls gone,
+// defaults filled in. A value of a wrong type is taken out, so that what remains can be decoded into a Config.
+type checker struct {
+	faults []Fault
+	faulty map[string]bool // the paths of faults
+}
+
+func (c *checker) fault(path, format string, args ...any) {
+	c.faults = append(c.faults, Fault{path, fmt.Sprintf(format, args...)})
+	c.faulty[path] = true
+}
+
+// value checks n and says whether its type is right; of the constraints only the first that fails is reported.
+func (c *checker) value(f *field, n *node, path string) bool {
+	if !c.rightType(f, n, path) {
+		return false
+	}
+	before := len(c.faults)
+	switch f.Type {
+	case "record":
+		c.record(f, n, path)
+		return true
+	case "array", "set":
+		c.items(f.Elements, n, path)
+	case "map":
+		c.entries(f, n, path)
+	}
+	if len(c.faults) == before {
+		if message := f.violation(n); message != "" {
+			c.fault(path, "%s", message)
+		}
+	}
+	return true
+}
+
+var typeWords = map[string]string{
+	"string": "a string", "integer": "an integer", "boolean": "true or false",
+	"array": "an array", "set": "an array", "map": "an object", "record": "an object",
+}
+
+var typeKinds = map[string]kind{
+	"string": kindString, "integer": kindNumber, "boolean": kindBool,
+	"array": kindArray, "set": kindArray, "map": kindObject, "record": kindObject,
+}
+
+func (c *checker) rightType(f *field, n *node, path string) bool {
+	want := typeKinds[f.Type]
+	if want == kindArray && n.kind == kindObject && len(n.members) == 0 {
+		n.kind = kindArray // Lua has one empty table, and its cjson prints that as {}
+	}
+	if n.kind != want {
+		c.fault(path, "must be %s, got %s", typeWords[f.Type], f.show(n))
+		return false
+	}
+	if f.Type != "integer" {
+		return true
+	}
+	value, ok := exactInteger(n.text)
+	if !ok {
+		c.fault(path, "must be an integer, got %s", f.show(n))
+		return false
+	}
+	n.text = fmt.Sprint(value)
+	return true
+}
+
+// show describes n as a message may show it: never the value of a secret.
+func (f *field) show(n *node) string {
+	if f.Encrypted {
+		return "something else"
+	}
+	return show(n)
+}
+
+func (c *checker) items(elements *field, n *node, path string) {
+	for i, item := range n.items {
+		at := docpath.Item(path, i)
+		if item.kind == kindNull {
+			c.fault(at, "must not be null")
+			n.items[i] = blank(elements)
+		} else if !c.value(elements, item, at) {
+			n.items[i] = blank(elements) // keeps the indexes of the items after it
+		}
+	}
+}
+
+// blank is a value of f's type that stands where a faulty one was.
+func blank(f *field) *node {
+	if f.Type == "record" {
+		return &node{kind: kindObject}
+	}
+	return &node{kind: kindString}
+}
+
+func (c *checker) entries(f *field, n *node, path string) {
+	n.members = slices.DeleteFunc(n.members, func(m member) bool {
+		at := docpath.Member(path, m.key)
+		if m.value.kind == kindNull {
+			return true
+		}
+		key := &node{kind: kindString, text: m.key}
+		if message := f.Keys.violation(key); message != "" {
+			c.fault(at, "the key %s", message)
+			return true
+		}
+		return !c.value(f.Values, m.value, at)
+	})
+}
+
+// record checks the members of n in their order, then fills in what is missing, then runs the entity checks.
+func (c *checker) record(f *field, n *node, path string) {
+	n.members = slices.DeleteFunc(n.members, func(m member) bool {
+		return m.value.kind == kindNull || !c.member(f, m, path)
+	})
+	for _, inner := range f.Fields {
+		c.missing(inner, n, path)
+	}
+	for _, check := range f.EntityChecks {
+		c.entity(f, check, n, path)
+	}
+}
+
+// member checks one member of a record and says whether it stays.
+func (c *checker) member(f *field, m member, path string) bool {
+	inner := f.field(m.key)
+	if inner != nil {
+		if !c.value(inner, m.value, docpath.Member(path, m.key)) {
+			return false
+		}
+		return inner.Type != "map" || len(m.value.members) > 0
+	}
+	if addedByKong(m.key, path == "") {
+		return false
+	}
+	hint := ""
+	if near := closest(m.key, f.names); near != "" {
+		hint = fmt.Sprintf(", did you mean %s?", near)
+	}
+	c.fault(docpath.Member(path, m.key), "unknown field%s", hint)
+	return false
+}
+
+// addedByKong says whether a key is one that Kong itself puts beside the config's own: in any record the vault
+// references that it has resolved, at the top the instance's identity and scope.
+func addedByKong(key string, top bool) bool {
+	if key == "$refs" {
+		return true
+	}
+	if !top {
+		return false
+	}
+	switch key {
+	case "route_id", "service_id", "consumer_id", "consumer_group_id", "plugin_instance_name":
+		return true
+	}
+	return strings.HasPrefix(key, "__")
+}
+
+// missing fills in the default of a field that the record n does not have, or reports it as missing.
+func (c *checker) missing(f namedField, n *node, path string) {
+	if n.get(f.name) != nil || c.faulty[docpath.Member(path, f.name)] {
+		return
+	}
+	switch {
+	case f.defaultValue != nil:
+		n.members = append(n.members, member{f.name, f.defaultValue})
+	case f.Required && f.Type == "record":
+		filled := &node{kind: kindObject}
+		c.record(f.field, filled, docpath.Member(path, f.name))
+		n.members = append(n.members, member{f.name, filled})
+	case f.Required:
+		c.fault(docpath.Member(path, f.name), "is required")
+	}
+}
+
+// violation is the message about the first constraint of f that n, whose type is right, does not meet; "" means none.
+func (f *field) violation(n *node) string {
+	switch n.kind {
+	case kindNumber:
+		return f.numberViolation(n)
+	case kindString:
+		return f.stringViolation(n)
+	case kindArray:
+		return f.lengthViolation(len(n.items), "element")
+	}
+	return ""
+}
+
+func (f *field) numberViolation(n *node) string {
+	value, ok := exactInteger(n.text)
+	if len(f.Between) != 2 || !ok {
+		return ""
+	}
+	low, high := f.Between[0], f.Between[1]
+	switch {
+	case value < low && low == 1:
+		return fmt.Sprintf("must be > 0, got %d", value)
+	case value < low:
+		return fmt.Sprintf("must be >= %d, got %d", low, value)
+	case value > high:
+		return fmt.Sprintf("must be <= %d, got %d", high, value)
+	}
+	return ""
+}
+
+func (f *field) stringViolation(n *node) string {
+	if f.Referenceable && strings.HasPrefix(n.text, "{vault://") && strings.HasSuffix(n.text, "}") {
+		return "" // Kong puts the value here before the plugin sees it
+	}
+	if n.text == "" && f.LenMin == nil {
+		return "must not be empty"
+	}
+	if len(f.OneOf) > 0 && !slices.Contains(f.OneOf, n.text) {
+		return fmt.Sprintf("must be one of %s, got %s", strings.Join(f.OneOf, ", "), f.show(n))
+	}
+	message := f.lengthViolation(len(n.text), "byte")
+	matches := func(pattern *regexp.Regexp) bool { return pattern.MatchString(n.text) }
+	switch {
+	case message == "" && (len(f.patterns) == 0 || slices.ContainsFunc(f.patterns, matches)):
+		return ""
+	case f.Err != "":
+		return fmt.Sprintf("%s, got %s", f.Err, f.show(n))
+	case message != "":
+		return message
+	case f.MatchAny != nil:
+		return fmt.Sprintf("%s, got %s", f.MatchAny.Err, f.show(n))
+	}
+	return fmt.Sprintf("must match %s, got %s", f.Match, f.show(n))
+}
+
+func (f *field) lengthViolation(length int, unit string) string {
+	plural := func(n int) string {
+		if n == 1 {
+			return fmt.Sprintf("%d %s", n, unit)
+		}
+		return fmt.Sprintf("%d %ss", n, unit)
+	}
+	switch {
+	case f.LenMin != nil && length < *f.LenMin:
+		return fmt.Sprintf("must have at least %s, has %d", plural(*f.LenMin), length)
+	case f.LenMax != nil && length > *f.LenMax:
+		return fmt.Sprintf("must have at most %s, has %d", plural(*f.LenMax), length)
+	}
+	return ""
+}
+
+// equals says whether n is the scalar that the JSON text want stands for.
+func equals(n *node, want json.RawMessage) bool {
+	if n.kind == kindString {
+		return string(appendJSONString(nil, n.text)) == string(want)
+	}
+	return n.text == string(want)
+}

@@ -1,0 +1,195 @@
+// Package schema holds what an admin may write: the plugin's Config, the Kong schema that is generated from it, and
+// the check that reports every fault of a config with its path.
+//
+// config.go is the one source of truth. A field's doc comment (its first paragraph) is its description in Kong, its
+// tags are its constraints, and the //kong:check lines above a type are its entity checks; internal/gen turns them into
+// kong_schema.json and options.md. Parse, Validate and Kong itself all read that generated schema, so a constraint is
+// written once. What no schema language can say (faults that need two fields of different records) is in semantic.go.
+//
+// Turning a Config into policies, endpoint patterns into matchers, and limits into arithmetic lives in plugin/policy.
+package schema
+
+//go:generate go run ./internal/gen
+
+// Config is one plugin configuration, as an admin writes it and as Parse returns it: with all defaults filled in.
+// In a Config built in Go, a zero field with a default means that default (see WithDefaults).
+//
+//kong:patterns source ^consumer[.]id$ ^consumer[.]username$ ^consumer[.]custom_id$ ^consumer[.]tag[.][!-~]+$ ^header[.][A-Za-z0-9_-]+$ ^jwt[.][!-~]+$ err="must be consumer.id, consumer.username, consumer.custom_id, consumer.tag.<key>, header.<Name> or jwt.<claim>"
+//kong:check conditional_at_least_one_of if=strategy:eq=redis then=redis.host|redis.socket|redis.cluster_nodes|redis.sentinel_nodes err="redis needs redis.host, redis.socket, redis.cluster_nodes or redis.sentinel_nodes"
+type Config struct {
+	// Where the tenant is read from, in order; the first source that is not empty wins. Sources: consumer.id, consumer.username, consumer.custom_id, consumer.tag.<key> (a tag written key:value), header.<Name> (only if listed in trusted_headers), jwt.<claim> (of the token that Kong's jwt plugin verified). Default: consumer.custom_id, then consumer.username.
+	TenantFrom []string `json:"tenant_from" kong:"required,len_min=1,len_max=16" elements:"match_any=source" default:"consumer.custom_id|consumer.username"`
+
+	// Where the user inside a tenant is read from, in order; same sources as tenant_from. Default: none, so every request follows on_missing_user.
+	UserFrom []string `json:"user_from" kong:"required,len_max=16" elements:"match_any=source" default:""`
+
+	// Where the tier of a tenant is read from, in order; same sources as tenant_from. A value that names no tier counts as missing, and default_tier applies. Default: consumer.tag.tier.
+	TierFrom []string `json:"tier_from" kong:"required,len_max=16" elements:"match_any=source" default:"consumer.tag.tier"`
+
+	// Request headers that clients cannot forge because something in front of this plugin sets or removes them. A header.<Name> source or a cost_header that is not listed here is refused. Names are compared without regard to case. Default: none.
+	TrustedHeaders []string `json:"trusted_headers" kong:"required,set" elements:"match=^[A-Za-z0-9_-]+$,len_max=128" elements_err:"must be a header name: letters, digits, dashes or underscores" default:""`
+
+	// The tier of a tenant for which tier_from finds none. It must be the name of one of the tiers. Default: the first tier of the list.
+	DefaultTier string `json:"default_tier,omitempty" kong:"len_max=64"`
+
+	// What happens to a request without a tenant: limit_by_ip counts it by client address under the anonymous limits (or, when there are none, under those of the default tier), deny refuses it, skip applies only the global limits. Default: limit_by_ip.
+	OnMissingTenant string `json:"on_missing_tenant,omitempty" kong:"required,one_of=limit_by_ip|deny|skip" default:"limit_by_ip"`
+
+	// Usernames or ids of the consumers that stand for nobody, such as the anonymous consumer of key-auth. They count as a missing tenant; otherwise all strangers together would be one tenant. Default: anonymous.
+	AnonymousConsumers []string `json:"anonymous_consumers" kong:"required" elements:"len_max=256" default:"anonymous"`
+
+	// What a limit per user is counted by when the request names no user: credential (and by ip when there is no credential either), ip, skip (that limit does not apply) or deny. Default: credential.
+	OnMissingUser string `json:"on_missing_user,omitempty" kong:"required,one_of=credential|ip|skip|deny" default:"credential"`
+
+	// How many leading bits of an IPv6 address count as one client. One subscriber usually holds a whole /64. Default: 64 bits.
+	IPv6PrefixLength int64 `json:"ipv6_prefix_length,omitempty" kong:"required,between=1..128" default:"64"`
+
+	// What the limits do: enforce them, shadow (decide and record but never deny), or log (shadow, and log each request that would have been denied). A limit may have a mode of its own. Default: enforce.
+	Mode string `json:"mode,omitempty" kong:"required,one_of=enforce|shadow|log" default:"enforce"`
+
+	// What a request to an endpoint costs, in tokens: "METHOD /pattern" to an integer from 0 (free) to 10^9. Patterns may hold {param} and end in *, and * stands for any method. Default: 1 token for every endpoint.
+	Costs map[string]int64 `json:"costs,omitempty" keys:"match=^[A-Z*-]+ /[^ ]*$,len_max=1024" keys_err:"must be METHOD /pattern, such as GET /records/{id}, or * /pattern for any method" values:"between=0..1000000000"`
+
+	// Name of a request header that carries the cost of the request in tokens, as an integer. It must be listed in trusted_headers. A missing or malformed value counts as the cost found in costs, else 1. Default: no header is read.
+	CostHeader string `json:"cost_header,omitempty" kong:"match=^[A-Za-z0-9_-]+$,len_max=128" kong_err:"must be a header name: letters, digits, dashes or underscores"`
+
+	// The largest cost in tokens that cost_header may ask for; a higher value counts as this. Default: 1000 tokens.
+	CostHeaderMax int64 `json:"cost_header_max,omitempty" kong:"required,between=1..1000000000" default:"1000"`
+
+	// The tiers (plans) and their limits. A tier with an empty list of limits has no cap and sends no rate limit headers. Default: none.
+	Tiers []Tier `json:"tiers" kong:"required" default:""`
+
+	// The limits of requests without a tenant, used when on_missing_tenant is limit_by_ip. Default: absent, which counts such requests by ip under the limits of the default tier.
+	Anonymous Anonymous `json:"anonymous,omitzero"`
+
+	// The limits that hold for all tenants together, in addition to those of the tier. Default: absent, no such limits.
+	Global Global `json:"global,omitzero"`
+
+	// Keeps counters apart: configs with the same namespace share the counters of limits with the same name, on whatever route they are enabled. Default: default, one namespace for all.
+	Namespace string `json:"namespace,omitempty" kong:"required,match=^[A-Za-z0-9_.-]+$,len_max=64" kong_err:"must be 1 to 64 letters, digits, dots, dashes or underscores" default:"default"`
+
+	// Where counters are kept: local (in the plugin's own process, one count per Kong node) or redis (shared by all nodes). Default: local.
+	Strategy string `json:"strategy,omitempty" kong:"required,one_of=local|redis" default:"local"`
+
+	// How Redis is reached when strategy is redis. Timeouts are in milliseconds. Default: the defaults of its fields.
+	Redis Redis `json:"redis" kong:"required"`
+
+	// What happens while the store of the counters cannot be reached: open (admit), closed (refuse), local (count in this process, with this node's share of the limit). A limit may have a fail mode of its own. Default: local.
+	FailMode string `json:"fail_mode,omitempty" kong:"required,one_of=open|closed|local" default:"local"`
+
+	// What happens to requests when this config is faulty and no earlier good version of it is known: open (admit) or closed (refuse). Default: open.
+	OnConfigFault string `json:"on_config_fault,omitempty" kong:"required,one_of=open|closed" default:"open"`
+
+	// What happens to a request when the plugin itself fails while deciding about it: open (admit) or closed (refuse). Default: open.
+	OnInternalError string `json:"on_internal_error,omitempty" kong:"required,one_of=open|closed" default:"open"`
+
+	// Leaves out all informative response headers. Retry-After is still sent with a refusal. Default: false, headers are sent.
+	HideClientHeaders bool `json:"hide_client_headers" kong:"required" default:"false"`
+
+	// Also sends RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset, as Kong's own rate-limiting plugin does. Default: false.
+	KongHeaders bool `json:"kong_headers" kong:"required" default:"false"`
+
+	// HTTP status code of a refusal, from 400 to 599. Default: 429.
+	ErrorCode int64 `json:"error_code,omitempty" kong:"required,between=400..599" default:"429"`
+
+	// The message in the body of a refusal, for clients that read the same field from Kong's own plugins. Default: API rate limit exceeded.
+	ErrorMessage string `json:"error_message,omitempty" kong:"required,len_max=1024" default:"API rate limit exceeded"`
+
+	// Upper bound, in seconds, of a random delay that is added to Retry-After so that refused clients do not all return at once. Default: 0 seconds, none is added.
+	RetryAfterJitterMax int64 `json:"retry_after_jitter_max" kong:"required,between=0..86400" default:"0"`
+}
+
+// Tier is one plan and the limits of every tenant on it.
+type Tier struct {
+	// The name of the tier, as tier_from finds it, for instance enterprise. Required, at most 64 bytes.
+	Name string `json:"name" kong:"required,len_max=64"`
+
+	// The limits of each tenant on this tier; all of them must pass. Default: none, the tier has no cap.
+	Limits []Limit `json:"limits" kong:"required" default:""`
+}
+
+// Anonymous holds the limits of requests without a tenant. The zero value means that there are none of their own.
+type Anonymous struct {
+	// Limits of requests without a tenant, at least one. Their scope is ip, endpoint or global. Required; to let such requests pass unlimited, set on_missing_tenant to skip instead.
+	Limits []Limit `json:"limits" kong:"required,len_min=1" scope:"one_of=ip|endpoint|global"`
+}
+
+// Global holds the limits over all tenants together. The zero value means that there are none.
+type Global struct {
+	// Limits over all tenants together, at least one. Their scope is global, endpoint or ip. Required.
+	Limits []Limit `json:"limits" kong:"required,len_min=1" scope:"one_of=global|endpoint|ip"`
+}
+
+// Limit is one named limit: how much, how fast, counted per what.
+//
+//kong:check conditional if=algorithm:eq=sliding_log then=limit:between=1..10000 err="must be at most 10000, because a sliding_log keeps an entry for every request"
+//kong:check conditional if=burst:required then=algorithm:one_of=token_bucket|leaky_bucket err="must be token_bucket or leaky_bucket, because only these have a burst"
+//kong:check conditional if=hard_threshold_pct:required then=soft_only:eq=false err="must not be true beside hard_threshold_pct, because a limit that never refuses has no hard threshold"
+type Limit struct {
+	// The name of the limit, shown in response headers and part of the counter's key: 1 to 64 letters, digits, dots, dashes or underscores. Limits with different names all apply. Required.
+	Name string `json:"name" kong:"required,match=^[A-Za-z0-9_.-]+$,len_max=64" kong_err:"must be 1 to 64 letters, digits, dots, dashes or underscores"`
+
+	// What the limit is counted per: tenant, user, credential, ip, endpoint, global, tenant+endpoint or user+endpoint. Required.
+	Scope string `json:"scope" kong:"required,one_of=tenant|user|credential|ip|endpoint|global|tenant+endpoint|user+endpoint"`
+
+	// The requests that the limit covers, as "METHOD /pattern"; {param} and a final * are wildcards, * stands for any method. Default: all requests, and for the scopes with endpoint each route counts on its own.
+	Endpoint string `json:"endpoint,omitempty" kong:"match=^[A-Z*-]+ /[^ ]*$,len_max=1024" kong_err:"must be METHOD /pattern, such as GET /records/{id}, or * /pattern for any method"`
+
+	// How many tokens a window allows; a request costs 1 token unless costs says otherwise. From 1 to 10^12 tokens. Required.
+	Limit int64 `json:"limit" kong:"required,between=1..1000000000000"`
+
+	// The length of the window in seconds, from 1 second to 31622400 seconds (366 days). Required.
+	WindowSize int64 `json:"window_size" kong:"required,between=1..31622400"`
+
+	// How requests are counted. token_bucket allows bursts and refills evenly, leaky_bucket is strictly even, fixed_window is exact per aligned window (for quotas that are billed), sliding_window approximates, sliding_log is exact for limits up to 10000. Default: token_bucket.
+	Algorithm string `json:"algorithm,omitempty" kong:"required,one_of=token_bucket|leaky_bucket|fixed_window|sliding_window|sliding_log" default:"token_bucket"`
+
+	// The capacity of the bucket in tokens, from 1 to 10^12, for token_bucket and leaky_bucket only. Default: the limit itself for token_bucket, 1 token for leaky_bucket.
+	//
+	// Zero means absent; Capacity resolves it.
+	Burst int64 `json:"burst,omitempty" kong:"between=1..1000000000000"`
+
+	// Usage in percent of the limit (of the burst for buckets) above which requests still pass but carry a warning header and count as soft throttled. From 1 to 1000 percent. Default: none, no warning zone.
+	//
+	// Zero means absent.
+	SoftThresholdPct int64 `json:"soft_threshold_pct,omitempty" kong:"between=1..1000"`
+
+	// Usage in percent of the limit (of the burst for buckets) above which requests are refused when soft_threshold_pct is set. From 100 to 1000 percent. Default: 100 percent.
+	//
+	// Zero means absent.
+	HardThresholdPct int64 `json:"hard_threshold_pct,omitempty" kong:"between=100..1000"`
+
+	// Warns above 100 percent and never refuses. Default: false, the limit is enforced.
+	SoftOnly bool `json:"soft_only" kong:"required" default:"false"`
+
+	// What this limit does: enforce, shadow (decide and record but never deny) or log (shadow, and log each request that would have been denied). Default: the mode of the whole config.
+	//
+	// Empty means absent.
+	Mode string `json:"mode,omitempty" kong:"one_of=enforce|shadow|log"`
+
+	// What a request costs under this limit in tokens, whatever costs and cost_header say. From 0 (requests are free here) to 10^9 tokens. Default: the cost of the request.
+	//
+	// Nil means absent, which differs from 0.
+	Cost *int64 `json:"cost,omitempty" kong:"between=0..1000000000"`
+
+	// What this limit does while the store of the counters cannot be reached: open (admit), closed (refuse) or local (count in this process). Default: the fail_mode of the whole config.
+	//
+	// Empty means absent.
+	FailMode string `json:"fail_mode,omitempty" kong:"one_of=open|closed|local"`
+}
+
+// Capacity is the most tokens that l holds at once, before thresholds: the burst of a bucket (or the default that stands
+// in for it), the limit of a window.
+func (l Limit) Capacity() int64 {
+	switch l.Algorithm {
+	case AlgorithmTokenBucket, "":
+		if l.Burst > 0 {
+			return l.Burst
+		}
+		return l.Limit
+	case AlgorithmLeakyBucket:
+		return max(l.Burst, 1)
+	default:
+		return l.Limit
+	}
+}

@@ -1,0 +1,140 @@
+// Package deck checks the configs of the plugin in a decK file (Kong's declarative YAML) before they are deployed, and
+// says in which line each fault is. It checks nothing else in the file: decK and Kong do that.
+package deck
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/internal/docpath"
+)
+
+// Severity says whether a finding keeps a config from working.
+type Severity string
+
+const (
+	Error   Severity = "error"   // the plugin refuses the config
+	Warning Severity = "warning" // the config works, but probably not as its author expects
+)
+
+// Finding is one thing to say about a file.
+type Finding struct {
+	File     string
+	Line     int    // of the value, or of what it is missing from; counted from 1
+	Path     string // from the root of the file, such as services[0].plugins[1].config.mode
+	Severity Severity
+	Message  string
+}
+
+func (f Finding) String() string {
+	if f.Path == "" {
+		return fmt.Sprintf("%s:%d: %s: %s", f.File, f.Line, f.Severity, f.Message)
+	}
+	return fmt.Sprintf("%s:%d: %s: %s: %s", f.File, f.Line, f.Severity, f.Path, f.Message)
+}
+
+// Check finds faults that only a package downstream of schema can, such as ambiguous endpoint patterns. An error of type
+// schema.Faults is reported with its paths, any other at the config as a whole.
+type Check func(schema.Config) error
+
+// Validate reads a decK file and reports what is wrong or doubtful about each config of the plugin in it, at whatever
+// level: top, service, route, consumer or consumer group. The findings are sorted by line. Each of checks runs on every
+// config that has no fault of its own. File is only for the findings.
+func Validate(r io.Reader, file string, checks ...Check) []Finding {
+	v := validator{file: file, checks: checks, tour: newTour(), definitions: map[limitKey]definition{}}
+	decoder := yaml.NewDecoder(r)
+	for {
+		var document yaml.Node
+		err := decoder.Decode(&document)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			v.unreadable(err)
+			break
+		}
+		v.document(&document)
+	}
+	slices.SortStableFunc(v.findings, func(a, b Finding) int { return cmp.Compare(a.Line, b.Line) })
+	return v.findings
+}
+
+type validator struct {
+	file        string
+	checks      []Check
+	findings    []Finding
+	tour        tour // through all configs of the file
+	definitions map[limitKey]definition
+}
+
+func (v *validator) report(line int, path string, severity Severity, message string) {
+	v.findings = append(v.findings, Finding{v.file, line, path, severity, message})
+}
+
+// unreadable reports a syntax error; yaml.v3 puts the line into the text.
+func (v *validator) unreadable(err error) {
+	line := 1
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	var n int
+	if _, scanErr := fmt.Sscanf(text, "line %d:", &n); scanErr == nil {
+		line = n
+		_, text, _ = strings.Cut(text, ": ")
+	}
+	v.report(line, "", Error, "is not YAML: "+text)
+}
+
+func (v *validator) document(document *yaml.Node) {
+	entries, err := pluginEntries(document)
+	if err != nil {
+		v.report(1, "", Error, err.Error())
+		return
+	}
+	for _, e := range entries {
+		v.entry(e)
+	}
+}
+
+// entry checks one plugin entry.
+func (v *validator) entry(e pluginEntry) {
+	config, err := encodeConfig(e, &v.tour)
+	if err != nil {
+		v.report(e.line, e.path, Error, err.Error())
+		return
+	}
+	for _, path := range config.templates {
+		v.report(config.line(path), docpath.Join(e.path, path), Warning, "comes from the environment when decK runs, so it is not checked")
+	}
+	parsed, warnings, err := schema.Parse(config.json)
+	if err != nil {
+		v.reportError(e, config, err)
+		return
+	}
+	for _, w := range warnings {
+		v.report(config.line(w.Path), docpath.Join(e.path, w.Path), Warning, w.Message)
+	}
+	for _, check := range v.checks {
+		if err := check(parsed); err != nil {
+			v.reportError(e, config, err)
+		}
+	}
+	v.compareDefinitions(e, config, parsed)
+}
+
+func (v *validator) reportError(e pluginEntry, config encodedConfig, err error) {
+	var faults schema.Faults
+	if !errors.As(err, &faults) {
+		faults = schema.Faults{{Message: err.Error()}}
+	}
+	for _, f := range faults {
+		if !slices.Contains(config.templates, f.Path) {
+			v.report(config.line(f.Path), docpath.Join(e.path, f.Path), Error, f.Message)
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package deck
+
+import (
+	"fmt"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/internal/docpath"
+)
+
+// limitKey is what makes two limits of two configs share their counters for one tenant. The list (a tier, anonymous or
+// global) belongs to it because tiers define a limit of one name differently on purpose.
+type limitKey struct{ namespace, list, name, endpoint string }
+
+// definition is a limit with where it was first defined. Of the limit it has only what changes the counting.
+type definition struct {
+	limit schema.Limit
+	where string
+	line  int
+}
+
+// compareDefinitions warns when two configs of one namespace define one limit differently: they use the one counter,
+// each with its own idea of what is allowed.
+func (v *validator) compareDefinitions(e pluginEntry, config encodedConfig, c schema.Config) {
+	for i, tier := range c.Tiers {
+		v.compareList(e, config, limitKey{namespace: c.Namespace, list: "tier " + tier.Name}, docpath.Item("tiers", i), tier.Limits)
+	}
+	v.compareList(e, config, limitKey{namespace: c.Namespace, list: "anonymous"}, "anonymous", c.Anonymous.Limits)
+	v.compareList(e, config, limitKey{namespace: c.Namespace, list: "global"}, "global", c.Global.Limits)
+}
+
+func (v *validator) compareList(e pluginEntry, config encodedConfig, key limitKey, path string, limits []schema.Limit) {
+	for i, l := range limits {
+		at := docpath.Item(path+".limits", i)
+		key.name, key.endpoint = l.Name, l.Endpoint
+		counting := countingPart(l)
+		first, ok := v.definitions[key]
+		if !ok {
+			v.definitions[key] = definition{counting, docpath.Join(e.path, at), config.line(at)}
+			continue
+		}
+		if first.limit != counting {
+			v.report(config.line(at), docpath.Join(e.path, at), Warning, fmt.Sprintf(
+				"defines limit %s of namespace %s otherwise than %s in line %d (%s there, %s here): both use the same counter; give it another name, or one of the configs another namespace",
+				l.Name, key.namespace, first.where, first.line, describe(first.limit), describe(counting)))
+		}
+	}
+}
+
+func countingPart(l schema.Limit) schema.Limit {
+	return schema.Limit{
+		Scope: l.Scope, Limit: l.Limit, WindowSize: l.WindowSize, Algorithm: l.Algorithm, Burst: l.Capacity(),
+		SoftThresholdPct: l.SoftThresholdPct, HardThresholdPct: l.HardThresholdPct, SoftOnly: l.SoftOnly,
+	}
+}
+
+func describe(l schema.Limit) string {
+	text := fmt.Sprintf("%d per %d s per %s, %s", l.Limit, l.WindowSize, l.Scope, l.Algorithm)
+	if l.Burst != l.Limit {
+		text += fmt.Sprintf(", burst %d", l.Burst)
+	}
+	if l.SoftThresholdPct != 0 || l.HardThresholdPct != 0 || l.SoftOnly {
+		text += fmt.Sprintf(", soft %d %%, hard %d %%, soft only %t", l.SoftThresholdPct, l.HardThresholdPct, l.SoftOnly)
+	}
+	return text
+}

@@ -1,0 +1,105 @@
+package schema
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/internal/docpath"
+)
+
+// entity runs one entity check of record f on n, with Kong's meaning of each check.
+func (c *checker) entity(f *field, check entityCheck, n *node, path string) {
+	switch {
+	case check.MutuallyRequired != nil:
+		c.mutuallyRequired(check.MutuallyRequired, n, path)
+	case check.MutuallyExclusive != nil:
+		c.mutuallyExclusive(check.MutuallyExclusive, n, path)
+	case check.Conditional != nil:
+		c.conditional(check.Conditional, n, path)
+	case check.ConditionalAtLeastOneOf != nil:
+		rule := check.ConditionalAtLeastOneOf
+		given := func(name string) bool { return nonEmpty(lookup(n, name)) }
+		if rule.IfMatch.accepts(lookup(n, rule.IfField)) && !slices.ContainsFunc(rule.ThenAtLeastOneOf, given) {
+			c.fault(docpath.Member(path, rule.IfField), "%s", rule.ThenErr)
+		}
+	}
+}
+
+func (c *checker) mutuallyRequired(names []string, n *node, path string) {
+	present, absent := partition(names, n)
+	if len(present) == 0 {
+		return
+	}
+	for _, name := range absent {
+		c.fault(docpath.Member(path, name), "is required together with %s", strings.Join(present, ", "))
+	}
+}
+
+func (c *checker) mutuallyExclusive(names []string, n *node, path string) {
+	present, _ := partition(names, n)
+	if len(present) < 2 {
+		return
+	}
+	for _, name := range present[1:] {
+		c.fault(docpath.Member(path, name), "cannot be given together with %s", present[0])
+	}
+}
+
+func (c *checker) conditional(rule *conditional, n *node, path string) {
+	then := lookup(n, rule.ThenField)
+	at := docpath.Member(path, rule.ThenField)
+	if then == nil || c.faulty[at] || c.faulty[docpath.Member(path, rule.IfField)] {
+		return // what is missing or faulty by itself has been reported
+	}
+	if rule.IfMatch.accepts(lookup(n, rule.IfField)) && !rule.ThenMatch.accepts(then) {
+		c.fault(at, "%s, got %s", rule.ThenErr, show(then))
+	}
+}
+
+// accepts says whether n meets the constraints of f alone, without a type: an absent value does unless it is required.
+func (f *field) accepts(n *node) bool {
+	if n == nil {
+		return !f.Required
+	}
+	if f.Eq != nil && !equals(n, f.Eq) {
+		return false
+	}
+	return n.kind == kindBool || f.violation(n) == ""
+}
+
+func partition(names []string, n *node) (present, absent []string) {
+	for _, name := range names {
+		if nonEmpty(lookup(n, name)) {
+			present = append(present, name)
+		} else {
+			absent = append(absent, name)
+		}
+	}
+	return present, absent
+}
+
+// nonEmpty is Kong's notion of a field that is there: not absent, not "", not an empty array or object.
+func nonEmpty(n *node) bool {
+	switch {
+	case n == nil:
+		return false
+	case n.kind == kindString:
+		return n.text != ""
+	case n.kind == kindArray:
+		return len(n.items) > 0
+	case n.kind == kindObject:
+		return len(n.members) > 0
+	}
+	return true
+}
+
+// lookup follows a dotted name through records.
+func lookup(n *node, name string) *node {
+	for part := range strings.SplitSeq(name, ".") {
+		if n == nil {
+			return nil
+		}
+		n = n.get(part)
+	}
+	return n
+}

@@ -1,0 +1,92 @@
+package schema
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/internal/docpath"
+)
+
+// Fault is one thing wrong with a config.
+type Fault struct {
+	// Path leads to the faulty value, for instance tiers[1].limits[0].window_size. It is empty when the fault is the
+	// config as a whole.
+	Path string
+	// Message says what the value must be and what it is, without the path.
+	Message string
+}
+
+func (f Fault) String() string { return withPath(f.Path, f.Message) }
+
+// Faults are all faults of one config in document order. As an error it has one line for each.
+type Faults []Fault
+
+func (fs Faults) Error() string {
+	lines := make([]string, len(fs))
+	for i, f := range fs {
+		lines[i] = f.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Warning is something legal in a config that is probably not what its author expects.
+type Warning struct {
+	Path    string // as in Fault
+	Message string
+}
+
+func (w Warning) String() string { return withPath(w.Path, w.Message) }
+
+func withPath(path, message string) string {
+	if path == "" {
+		path = "config"
+	}
+	return path + ": " + message
+}
+
+// inDocumentOrder sorts items by where their paths are in a document, given the order of its paths. A path that the
+// document does not have, such as that of a missing field, goes with its longest prefix that it has.
+func inDocumentOrder[T any](items []T, path func(T) string, order map[string]int) {
+	slices.SortStableFunc(items, func(a, b T) int {
+		first, _ := docpath.Find(order, path(a))
+		second, _ := docpath.Find(order, path(b))
+		return cmp.Compare(first, second)
+	})
+}
+
+// closest returns the candidate nearest to name in single-character edits, or "" when none is close enough to be what
+// was meant.
+func closest(name string, candidates []string) string {
+	best, bestDistance := "", 1+min(2, len(name)/3)
+	for _, candidate := range candidates {
+		if len(name) > len(candidate)+2 {
+			continue // cannot be near; bounds the work for absurdly long names
+		}
+		if d := editDistance(name, candidate); d < bestDistance {
+			best, bestDistance = candidate, d
+		}
+	}
+	return best
+}
+
+// editDistance is the Levenshtein distance between a and b, in bytes.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			substituted := diagonal
+			if a[i] != b[j] {
+				substituted++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(substituted, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}

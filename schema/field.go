@@ -1,0 +1,127 @@
+package schema
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"sync"
+)
+
+// field is one field of the Kong schema, with those attributes that the generator writes. Its methods follow Kong's own
+// checks (kong/db/schema), so that what Kong accepts and what Parse accepts differ only where Parse knows more.
+type field struct {
+	Type          string
+	Required      bool
+	Default       json.RawMessage
+	OneOf         []string `json:"one_of"`
+	Between       []int64
+	Eq            json.RawMessage
+	Match         string
+	MatchAny      *patternList `json:"match_any"`
+	LenMin        *int         `json:"len_min"`
+	LenMax        *int         `json:"len_max"`
+	Err           string
+	Referenceable bool
+	Encrypted     bool
+	Elements      *field
+	Keys          *field
+	Values        *field
+	Fields        []namedField
+	EntityChecks  []entityCheck `json:"entity_checks"`
+
+	patterns     []*regexp.Regexp // of Match or MatchAny
+	defaultValue *node
+	names        []string // of Fields
+}
+
+type patternList struct {
+	Patterns []string
+	Err      string
+}
+
+// namedField is an entry of a record's fields, in Kong's form: an object with one key.
+type namedField struct {
+	name string
+	*field
+}
+
+func (f *namedField) UnmarshalJSON(b []byte) error {
+	var entry map[string]*field
+	if err := json.Unmarshal(b, &entry); err != nil {
+		return err
+	}
+	if len(entry) != 1 {
+		return fmt.Errorf("a field entry has %d keys, want 1", len(entry))
+	}
+	for name, inner := range entry {
+		f.name, f.field = name, inner
+	}
+	return nil
+}
+
+// entityCheck is a rule over several fields of one record; exactly one member is set.
+type entityCheck struct {
+	MutuallyRequired        []string     `json:"mutually_required"`
+	MutuallyExclusive       []string     `json:"mutually_exclusive"`
+	Conditional             *conditional `json:"conditional"`
+	ConditionalAtLeastOneOf *conditional `json:"conditional_at_least_one_of"`
+}
+
+type conditional struct {
+	IfField          string   `json:"if_field"`
+	IfMatch          *field   `json:"if_match"`
+	ThenField        string   `json:"then_field"`
+	ThenMatch        *field   `json:"then_match"`
+	ThenAtLeastOneOf []string `json:"then_at_least_one_of"`
+	ThenErr          string   `json:"then_err"`
+}
+
+// configField is the record of the plugin's config, from the embedded schema.
+var configField = sync.OnceValue(func() *field {
+	var document struct{ Fields []namedField }
+	if err := json.Unmarshal(kongSchema, &document); err != nil {
+		panic(fmt.Sprintf("schema: the embedded Kong schema cannot be read: %v", err))
+	}
+	for _, f := range document.Fields {
+		if f.name == "config" {
+			f.prepare()
+			return f.field
+		}
+	}
+	panic("schema: the embedded Kong schema has no config")
+})
+
+// prepare compiles the patterns and decodes the defaults of f and of all fields inside it.
+func (f *field) prepare() {
+	var patterns []string
+	if f.Match != "" {
+		patterns = append(patterns, f.Match)
+	}
+	if f.MatchAny != nil {
+		patterns = append(patterns, f.MatchAny.Patterns...)
+	}
+	for _, pattern := range patterns {
+		f.patterns = append(f.patterns, regexp.MustCompile(pattern))
+	}
+	if f.Default != nil {
+		f.defaultValue, _ = decodeDocument(f.Default)
+	}
+	for _, inner := range []*field{f.Elements, f.Keys, f.Values} {
+		if inner != nil {
+			inner.prepare()
+		}
+	}
+	for _, inner := range f.Fields {
+		f.names = append(f.names, inner.name)
+		inner.prepare()
+	}
+}
+
+func (f *field) field(name string) *field {
+	for _, inner := range f.Fields {
+		if inner.name == name {
+			return inner.field
+		}
+	}
+	return nil
+}

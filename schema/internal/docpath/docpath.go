@@ -1,0 +1,66 @@
+// Package docpath spells the paths of values in a config document, for the packages that report where a fault is.
+package docpath
+
+import (
+	"strconv"
+	"strings"
+)
+
+// ShownBytes is how much of a foreign text a path or a message quotes.
+const ShownBytes = 64
+
+// Item is the path of the i-th item of the array at path.
+func Item(path string, i int) string {
+	return path + "[" + strconv.Itoa(i) + "]"
+}
+
+// Member is the path of a key of the object at path: .key for a plain word, else quoted as in costs["POST /search"].
+func Member(path, key string) string {
+	if !plainWord(key) {
+		return path + "[" + strconv.Quote(Shorten(key)) + "]"
+	}
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// Join is the path, seen from the root, of what has the path inner seen from outer.
+func Join(outer, inner string) string {
+	if outer == "" || inner == "" || inner[0] == '[' {
+		return outer + inner
+	}
+	return outer + "." + inner
+}
+
+// Find looks path up in places. For a path that is not there, such as that of a missing field, it finds the longest
+// prefix that is.
+func Find(places map[string]int, path string) (int, bool) {
+	for {
+		if place, ok := places[path]; ok {
+			return place, true
+		}
+		if path == "" {
+			return 0, false
+		}
+		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
+	}
+}
+
+// Shorten cuts s to what a message may quote of it.
+func Shorten(s string) string {
+	if len(s) <= ShownBytes {
+		return s
+	}
+	return s[:ShownBytes] + "…"
+}
+
+func plainWord(key string) bool {
+	for _, c := range []byte(key) {
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
+		if !letter && (c < '0' || c > '9') && c != '_' && c != '-' && c != '$' {
+			return false
+		}
+	}
+	return key != "" && len(key) <= ShownBytes
+}

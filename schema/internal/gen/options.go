@@ -1,0 +1,65 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// optionTable renders the options as Markdown, one table for each record; a record that occurs more than once is
+// described where it occurs first.
+func optionTable(root *record) []byte {
+	var b bytes.Buffer
+	b.WriteString("<!-- generated from schema/config.go by go generate; do not edit -->\n")
+	writeTable(&b, root, "config", map[string]bool{})
+	return b.Bytes()
+}
+
+func writeTable(b *bytes.Buffer, r *record, path string, done map[string]bool) {
+	done[r.name] = true
+	fmt.Fprintf(b, "\n**`%s`**\n\n| option | type | default | meaning |\n|---|---|---|---|\n", path)
+	for _, f := range r.fields {
+		meaning, def := splitDefault(f.description)
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", f.name, typeText(f), cell(def), cell(meaning))
+	}
+	for _, f := range r.fields {
+		inner, suffix := f.typ.record, ""
+		if f.typ.kind == "array" {
+			inner, suffix = f.typ.elem.record, "[]"
+		}
+		if inner != nil && !done[inner.name] {
+			writeTable(b, inner, path+"."+f.name+suffix, done)
+		}
+	}
+}
+
+// splitDefault takes the closing statement about the default, or "Required.", off a description.
+func splitDefault(description string) (meaning, def string) {
+	if meaning, def, ok := strings.Cut(description, " Default: "); ok {
+		return meaning, strings.TrimSuffix(def, ".")
+	}
+	if strings.Contains(description, "Required") {
+		return description, "required"
+	}
+	return description, ""
+}
+
+func typeText(f field) string {
+	text := f.typ.kind
+	switch {
+	case text == "array":
+		text = "array of " + f.typ.elem.kind
+	case text == "map":
+		text = "map of " + f.typ.elem.kind
+	}
+	if slices.Contains(strings.Split(f.tags.Get("kong"), ","), "set") {
+		text = strings.Replace(text, "array", "set", 1)
+	}
+	return text
+}
+
+// cell escapes what would end a table cell or be taken for HTML.
+func cell(text string) string {
+	return strings.NewReplacer("|", `\|`, "<", "&lt;", ">", "&gt;", "*", `\*`).Replace(text)
+}

@@ -1,0 +1,91 @@
+package schema
+
+// Redis says how Redis is reached, in the words of Kong's own redis block. It is read only when Config.Strategy is
+// StrategyRedis.
+//
+//kong:check mutually_required sentinel_nodes|sentinel_master
+//kong:check mutually_exclusive cluster_nodes|sentinel_nodes
+//kong:check mutually_exclusive host|socket
+//kong:check mutually_required client_cert|client_key
+type Redis struct {
+	// Host name or address of a single Redis server. Default: none; strategy redis needs this, socket, cluster_nodes or sentinel_nodes.
+	Host string `json:"host,omitempty" kong:"referenceable,len_max=255"`
+
+	// TCP port of host, from 1 to 65535. Default: 6379.
+	Port int64 `json:"port,omitempty" kong:"required,between=1..65535" default:"6379"`
+
+	// Path of a unix socket on which a single Redis server listens, instead of host and port. Default: none.
+	Socket string `json:"socket,omitempty" kong:"match=^/,len_max=107" kong_err:"must be an absolute path of at most 107 bytes"`
+
+	// User name for Redis ACLs; a vault reference may stand here. Default: none, which is the user default of Redis.
+	Username string `json:"username,omitempty" kong:"referenceable"`
+
+	// Password for Redis; a vault reference may stand here. Default: none, no authentication.
+	Password string `json:"password,omitempty" kong:"referenceable,encrypted,len_min=0"`
+
+	// Number of the Redis database, 0 or more; a Redis Cluster has only 0. Default: 0.
+	Database int64 `json:"database" kong:"required,between=0..2147483647" default:"0"`
+
+	// Uses TLS for the connections to Redis. Default: false.
+	SSL bool `json:"ssl" kong:"required" default:"false"`
+
+	// Verifies the certificate of Redis when ssl is on. Default: true.
+	SSLVerify bool `json:"ssl_verify" kong:"required" default:"true"`
+
+	// Server name for TLS (SNI) and for verifying the certificate of Redis. Default: the host.
+	ServerName string `json:"server_name,omitempty" kong:"len_max=255"`
+
+	// Path of a PEM file with the authorities that may sign the certificate of Redis. Default: those of the system.
+	CACert string `json:"ca_cert,omitempty" kong:"match=^/" kong_err:"must be an absolute path"`
+
+	// Path of a PEM file with the client certificate for mutual TLS; it needs client_key. Default: none.
+	ClientCert string `json:"client_cert,omitempty" kong:"match=^/" kong_err:"must be an absolute path"`
+
+	// Path of a PEM file with the private key of client_cert. Default: none.
+	ClientKey string `json:"client_key,omitempty" kong:"match=^/" kong_err:"must be an absolute path"`
+
+	// How long a connection to Redis may take to open, in milliseconds. Default: 100 ms.
+	ConnectTimeout int64 `json:"connect_timeout,omitempty" kong:"required,between=1..2147483646" default:"100"`
+
+	// How long an answer of Redis may take, in milliseconds; later ones count as an outage and fail_mode decides. Default: 50 ms.
+	ReadTimeout int64 `json:"read_timeout,omitempty" kong:"required,between=1..2147483646" default:"50"`
+
+	// How long sending a command to Redis may take, in milliseconds. Default: 50 ms.
+	SendTimeout int64 `json:"send_timeout,omitempty" kong:"required,between=1..2147483646" default:"50"`
+
+	// The most connections that the plugin's process keeps to each Redis server. Default: 64 connections.
+	KeepalivePoolSize int64 `json:"keepalive_pool_size,omitempty" kong:"required,between=1..65535" default:"64"`
+
+	// Some nodes of a Redis Cluster, from which the others are found. Default: none, no cluster.
+	ClusterNodes []RedisClusterNode `json:"cluster_nodes,omitempty" kong:"len_min=1"`
+
+	// The Redis Sentinels, which name the current master; they need sentinel_master. Default: none, no Sentinel.
+	SentinelNodes []RedisSentinelNode `json:"sentinel_nodes,omitempty" kong:"len_min=1"`
+
+	// The name by which the Sentinels know the master; it needs sentinel_nodes. Default: none.
+	SentinelMaster string `json:"sentinel_master,omitempty" kong:"len_max=255"`
+
+	// User name for the Sentinels; a vault reference may stand here. Default: none.
+	SentinelUsername string `json:"sentinel_username,omitempty" kong:"referenceable"`
+
+	// Password for the Sentinels; a vault reference may stand here. Default: none.
+	SentinelPassword string `json:"sentinel_password,omitempty" kong:"referenceable,encrypted,len_min=0"`
+}
+
+// RedisClusterNode is one node of a Redis Cluster.
+type RedisClusterNode struct {
+	// Host name or address of a node of the Redis Cluster. Required.
+	IP string `json:"ip" kong:"required,len_max=255"`
+
+	// TCP port of the node, from 1 to 65535. Default: 6379.
+	Port int64 `json:"port,omitempty" kong:"required,between=1..65535" default:"6379"`
+}
+
+// RedisSentinelNode is one Redis Sentinel.
+type RedisSentinelNode struct {
+	// Host name or address of the Sentinel. Required.
+	Host string `json:"host" kong:"required,len_max=255"`
+
+	// TCP port of the Sentinel, from 1 to 65535. Default: 26379.
+	Port int64 `json:"port,omitempty" kong:"required,between=1..65535" default:"26379"`
+}

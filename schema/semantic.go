@@ -1,0 +1,193 @@
+package schema
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/internal/docpath"
+)
+
+// locatedLimit is a limit with its place in the config.
+type locatedLimit struct {
+	Limit
+	path string
+	list string // the list it is in, for messages: "tier enterprise", "anonymous" or "global"
+}
+
+// limits returns all limits of c in document order of the schema.
+func (c Config) limits() []locatedLimit {
+	var all []locatedLimit
+	add := func(path, list string, limits []Limit) {
+		for i, l := range limits {
+			all = append(all, locatedLimit{l, docpath.Item(path+".limits", i), list})
+		}
+	}
+	for i, tier := range c.Tiers {
+		add(docpath.Item("tiers", i), "tier "+docpath.Shorten(tier.Name), tier.Limits)
+	}
+	add("anonymous", "anonymous", c.Anonymous.Limits)
+	add("global", "global", c.Global.Limits)
+	return all
+}
+
+// semanticFaults finds what Kong's schema language cannot say. Fields may hold values that the schema check has
+// already reported; none of the checks here reports a fault that is only a consequence of those.
+func (c Config) semanticFaults() []Fault {
+	return slices.Concat(
+		c.tierFaults(),
+		c.headerFaults(),
+		c.nameFaults(),
+		c.limitFaults(),
+	)
+}
+
+func (c Config) tierFaults() []Fault {
+	var faults []Fault
+	first := map[string]int{}
+	for i, tier := range c.Tiers {
+		if at, ok := first[tier.Name]; ok && tier.Name != "" {
+			faults = append(faults, Fault{docpath.Item("tiers", i) + ".name",
+				fmt.Sprintf("is the name of tiers[%d] too: %s", at, strconv.Quote(docpath.Shorten(tier.Name)))})
+			continue
+		}
+		first[tier.Name] = i
+	}
+	if _, ok := first[c.DefaultTier]; !ok && c.DefaultTier != "" {
+		message := "names no tier: " + strconv.Quote(docpath.Shorten(c.DefaultTier))
+		if near := closest(c.DefaultTier, tierNames(c.Tiers)); near != "" {
+			message += fmt.Sprintf(", did you mean %s?", near)
+		}
+		faults = append(faults, Fault{"default_tier", message})
+	}
+	return faults
+}
+
+func tierNames(tiers []Tier) []string {
+	names := make([]string, len(tiers))
+	for i, tier := range tiers {
+		names[i] = tier.Name
+	}
+	return names
+}
+
+// headerFaults refuses to identify or charge anyone by a header that a client can set as it likes.
+func (c Config) headerFaults() []Fault {
+	var faults []Fault
+	trusted := map[string]bool{}
+	for _, header := range c.TrustedHeaders {
+		trusted[strings.ToLower(header)] = true
+	}
+	check := func(path, header string) {
+		if !trusted[strings.ToLower(header)] {
+			faults = append(faults, Fault{path, fmt.Sprintf(
+				"reads header %s, which a client can set as it likes: list it in trusted_headers if something in front of Kong sets it",
+				docpath.Shorten(header))})
+		}
+	}
+	for _, sources := range []struct {
+		path string
+		list []string
+	}{{"tenant_from", c.TenantFrom}, {"user_from", c.UserFrom}, {"tier_from", c.TierFrom}} {
+		for i, source := range sources.list {
+			if header, ok := strings.CutPrefix(source, "header."); ok {
+				check(docpath.Item(sources.path, i), header)
+			}
+		}
+	}
+	if c.CostHeader != "" {
+		check("cost_header", c.CostHeader)
+	}
+	return faults
+}
+
+// nameFaults finds limits that could not be told apart: a counter belongs to a name (and an endpoint).
+func (c Config) nameFaults() []Fault {
+	type identity struct{ list, name, endpoint string }
+	var faults []Fault
+	first := map[identity]string{}
+	owner := map[string]locatedLimit{} // first limit of each name outside of global
+	for _, l := range c.limits() {
+		if l.Name == "" {
+			continue
+		}
+		list, _, _ := strings.Cut(l.path, ".")
+		id := identity{list, l.Name, canonicalEndpoint(l.Endpoint)}
+		if at, ok := first[id]; ok {
+			faults = append(faults, Fault{l.path + ".name", fmt.Sprintf("%s is the name of %s too, for the same endpoint", l.Name, at)})
+			continue
+		}
+		first[id] = l.path
+		if list != "global" {
+			if _, ok := owner[l.Name]; !ok {
+				owner[l.Name] = l
+			}
+		} else if other, ok := owner[l.Name]; ok {
+			faults = append(faults, Fault{l.path + ".name", fmt.Sprintf(
+				"%s is the name of %s too: of two limits with one name only one applies, and global limits must always apply",
+				l.Name, other.path)})
+		}
+	}
+	return faults
+}
+
+// canonicalEndpoint makes patterns that match the same requests equal as far as spelling goes: the names of parameters
+// do not count. Whether two different patterns overlap is for the policy compiler to find.
+func canonicalEndpoint(pattern string) string {
+	var b strings.Builder
+	for {
+		head, rest, ok := strings.Cut(pattern, "{")
+		b.WriteString(head)
+		_, tail, closed := strings.Cut(rest, "}")
+		if !ok || !closed {
+			return b.String() + rest
+		}
+		b.WriteString("{}")
+		pattern = tail
+	}
+}
+
+func (c Config) limitFaults() []Fault {
+	var faults []Fault
+	for _, l := range c.limits() {
+		if !l.inRange() {
+			continue
+		}
+		hard := max(l.HardThresholdPct, 100)
+		if l.SoftThresholdPct > hard && !l.SoftOnly {
+			faults = append(faults, l.softAboveHard())
+		}
+		if ceiling := l.ceiling(); l.Cost != nil && *l.Cost > ceiling && !l.SoftOnly {
+			faults = append(faults, Fault{l.path + ".cost", fmt.Sprintf(
+				"is %d tokens, but the limit can never hold more than %d: every request would be refused", *l.Cost, ceiling)})
+		}
+	}
+	return faults
+}
+
+func (l locatedLimit) softAboveHard() Fault {
+	if l.HardThresholdPct == 0 {
+		return Fault{l.path + ".soft_threshold_pct", fmt.Sprintf(
+			"must be <= 100 unless hard_threshold_pct is higher, got %d", l.SoftThresholdPct)}
+	}
+	return Fault{l.path + ".hard_threshold_pct", fmt.Sprintf(
+		"must be >= soft_threshold_pct (%d), got %d", l.SoftThresholdPct, l.HardThresholdPct)}
+}
+
+// inRange says whether the numbers of l are such that arithmetic with them means something and cannot overflow.
+func (l Limit) inRange() bool {
+	const most = 1_000_000_000_000
+	return l.Limit > 0 && l.Limit <= most && l.Burst >= 0 && l.Burst <= most && l.WindowSize > 0 &&
+		l.HardThresholdPct >= 0 && l.HardThresholdPct <= 1000
+}
+
+// ceiling is the most tokens that one request can ever get from l: its capacity, widened by the hard threshold, which
+// only counts beside a soft one.
+func (l Limit) ceiling() int64 {
+	capacity := l.Capacity()
+	if l.SoftThresholdPct > 0 && l.HardThresholdPct > 100 {
+		return capacity * l.HardThresholdPct / 100
+	}
+	return capacity
+}
