@@ -1,0 +1,273 @@
+// Package identity says who a request is from: the few facts read from the gateway in, tenant, user and tier out.
+//
+// Which facts are needed is part of the answer, because each costs a question to the gateway: [Rules.Identify] names
+// those it still misses, and asks for an address or a credential only when a better name is missing. Nothing here
+// knows the wire (package kongplugin), what a tier may do (package policy), or trusts a header that an administrator
+// did not name.
+package identity
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// Facts is a set of the facts that can be asked of the gateway.
+type Facts uint8
+
+// The facts.
+const (
+	ConsumerFact    Facts = 1 << iota // Request.Consumer
+	CredentialFact                    // Request.CredentialID
+	IPFact                            // Request.IP
+	TargetFact                        // Request.Method and Path
+	RouteFact                         // Request.Route
+	TokenFact                         // Request.Token
+	HeaderFacts                       // Request.Headers
+	ContentTypeFact                   // Request.ContentType
+)
+
+// Consumer is the consumer that the gateway authenticated; the zero value means none.
+type Consumer struct {
+	ID, Username, CustomID string
+	Tags                   []string
+}
+
+// Request is what is known of one request. Only the fields of Known are meaningful.
+type Request struct {
+	Known        Facts
+	Consumer     Consumer
+	CredentialID string
+	IP           string   // the client's address, after the gateway's trusted proxies
+	Method       string   // upper case
+	Path         string   // as NormalizePath gives it
+	Route        string   // the route's name, or its id when it has none
+	Token        string   // the JWT that the gateway verified; "" without one
+	Headers      []string // the values of Rules.Headers, in that order; "" where the client sent none
+	ContentType  string
+}
+
+// Reset forgets all facts, keeping the memory.
+func (r *Request) Reset() {
+	tags, headers := r.Consumer.Tags[:0], r.Headers[:0]
+	*r = Request{Headers: headers}
+	r.Consumer.Tags = tags
+}
+
+// Name is what stands for a tenant, a user or a credential: an id and what kind of thing it names.
+type Name struct {
+	Kind Kind
+	ID   string
+}
+
+// Kind is what a name names. The zero value is nobody.
+type Kind uint8
+
+// The kinds of names.
+const (
+	Nobody Kind = iota
+	Tenant
+	User
+	Credential
+	IP
+)
+
+// Identity is who a request is from.
+type Identity struct {
+	Tenant     Name   // of kind Tenant; IP where strangers are limited by address; Nobody: no tenant limit applies
+	Tier       string // the tenant's tier as it claims it; the policies know which tiers exist
+	User       Name   // of kind User, or what stands in for one; Nobody: no user limit applies
+	Credential string
+	IP         string // an IPv6 address is its prefix
+	Method     string
+	Path       string
+	Route      string
+	Cost       int64 // from the cost header; 0: it did not say
+
+	Stranger      bool // no tenant could be told
+	UserMissing   bool // no user could be told where one was wanted
+	TenantRefused bool // Stranger, and on_missing_tenant is deny
+	UserRefused   bool // UserMissing, and on_missing_user is deny
+}
+
+// Reset forgets the identity.
+func (id *Identity) Reset() { *id = Identity{} }
+
+// Missing is what happens when a name is missing.
+type Missing uint8
+
+// What happens when a name is missing.
+const (
+	Skip         Missing = iota // the limits that need the name do not apply
+	ByCredential                // user: the credential stands in, then the address
+	ByIP                        // the client's address stands in
+	Deny
+)
+
+// Rules tell how to identify a request. They are compiled from the plugin's config and immutable.
+type Rules struct {
+	Tenant, User, Tier []Source // in order of preference
+	Anonymous          []string // usernames or ids of consumers that stand for strangers
+	OnMissingTenant    Missing  // Skip, ByIP or Deny
+	OnMissingUser      Missing
+	IPv6Prefix         int // IPv6 addresses are counted per prefix of so many bits
+	CostHeader         int // index of the cost header among Headers; -1 for none
+	CostHeaderMax      int64
+	Headers            []string // names of the headers that Request.Headers holds
+	Wants              Facts    // asked of every request
+	NeedUser           bool     // some limit is counted per user
+	NeedTenant         bool     // some limit is a tenant's
+	NeedCredential     bool     // some limit is counted per credential
+}
+
+// Identify fills id from req as far as its facts go, and returns those that are still needed: 0 when id is complete.
+// Call it again with them known. It asks at most three times.
+func (r *Rules) Identify(req *Request, id *Identity) Facts {
+	if missing := r.Wants &^ req.Known; missing != 0 {
+		return missing
+	}
+	id.Reset()
+	id.Method, id.Path, id.Route = req.Method, req.Path, req.Route
+	id.Credential = part(req.CredentialID)
+	if req.Known&IPFact != 0 {
+		id.IP = r.address(req.IP)
+	}
+	id.Cost = r.cost(req)
+	if !r.NeedTenant {
+		return 0
+	}
+	who := reader{rules: r, request: req}
+	if need := r.identifyTenant(&who, id); need != 0 {
+		return need
+	}
+	if id.Tenant.Kind == Nobody {
+		return 0
+	}
+	if r.NeedUser {
+		if need := r.identifyUser(&who, id); need != 0 {
+			return need
+		}
+	}
+	if r.NeedCredential && id.Credential == "" && req.Known&IPFact == 0 {
+		return IPFact // the address stands in, so that leaving a credential out buys nothing
+	}
+	return 0
+}
+
+func (r *Rules) identifyTenant(who *reader, id *Identity) Facts {
+	if !r.anonymous(&who.request.Consumer) {
+		if name := who.first(r.Tenant); name != "" {
+			id.Tenant = Name{Kind: Tenant, ID: part(name)}
+			id.Tier = who.first(r.Tier)
+			return 0
+		}
+	}
+	id.Stranger = true
+	switch r.OnMissingTenant {
+	case Deny:
+		id.TenantRefused = true
+	case ByIP:
+		if who.request.Known&IPFact == 0 {
+			return IPFact
+		}
+		id.Tenant = Name{Kind: IP, ID: id.IP}
+	default:
+	}
+	return 0
+}
+
+func (r *Rules) identifyUser(who *reader, id *Identity) Facts {
+	if name := who.first(r.User); name != "" {
+		id.User = Name{Kind: User, ID: part(name)}
+		return 0
+	}
+	id.UserMissing = true
+	switch r.OnMissingUser {
+	case Deny:
+		id.UserRefused = true
+		return 0
+	case Skip:
+		return 0
+	case ByCredential:
+		if who.request.Known&CredentialFact == 0 {
+			return CredentialFact
+		}
+		if id.Credential != "" {
+			id.User = Name{Kind: Credential, ID: id.Credential}
+			return 0
+		}
+	default:
+	}
+	if who.request.Known&IPFact == 0 {
+		return IPFact
+	}
+	id.User = Name{Kind: IP, ID: id.IP}
+	return 0
+}
+
+func (r *Rules) anonymous(c *Consumer) bool {
+	for _, name := range r.Anonymous {
+		if name != "" && (name == c.Username || name == c.ID) {
+			return true
+		}
+	}
+	return false
+}
+
+// cost is the request's own word about its cost: a whole number from 1 to CostHeaderMax; larger ones count as the
+// maximum, and anything else as not said, so that nonsense buys nothing.
+func (r *Rules) cost(req *Request) int64 {
+	if r.CostHeader < 0 || r.CostHeader >= len(req.Headers) {
+		return 0
+	}
+	text := req.Headers[r.CostHeader]
+	if text == "" || strings.Trim(text, "0123456789") != "" {
+		return 0
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil { // more digits than a number has
+		return r.CostHeaderMax
+	}
+	return min(n, r.CostHeaderMax)
+}
+
+// address is ip as it is counted: IPv4 as it is (mapped into IPv6 or not), IPv6 as its prefix. Clients without an
+// address (the gateway listens on a unix socket) count as one.
+func (r *Rules) address(ip string) string {
+	if ip == "" {
+		return "unknown"
+	}
+	if strings.IndexByte(ip, ':') < 0 {
+		return part(ip)
+	}
+	addr, err := netip.ParseAddr(ip)
+	if err != nil {
+		return part(ip)
+	}
+	addr = addr.Unmap().WithZone("")
+	if addr.Is4() {
+		return addr.String()
+	}
+	prefix, err := addr.Prefix(r.IPv6Prefix)
+	if err != nil {
+		return addr.String()
+	}
+	return prefix.String()
+}
+
+const (
+	maxPart    = 128
+	hashedPart = "sha256:"
+)
+
+// part bounds one part of a bucket's key: a name of more than 128 bytes is replaced by its hash, and so is one that
+// looks like such a hash, so that no name can be chosen to meet another's.
+func part(name string) string {
+	if len(name) <= maxPart && !strings.HasPrefix(name, hashedPart) {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return hashedPart + hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,123 @@
+package identity
+
+import "strings"
+
+// NormalizePath is the path by which the gateway's router knows a request target: without query, percent-decoded
+// except for reserved characters (whose escapes are written in upper case), slashes merged, dot segments removed.
+// Endpoint limits must see what the router sees, or /%72ecords and //records would evade them. It does not allocate
+// for a path that is normal already. The result is "" only for an empty target.
+func NormalizePath(target string) string {
+	path := target
+	if i := strings.IndexByte(path, '?'); i >= 0 {
+		path = path[:i]
+	}
+	path = withoutAuthority(path)
+	if isNormal(path) {
+		return path
+	}
+	return removeDots(decode(path))
+}
+
+// withoutAuthority cuts scheme and authority from a target in absolute form (http://host/path).
+func withoutAuthority(target string) string {
+	if target == "" || target[0] == '/' {
+		return target
+	}
+	scheme, rest, found := strings.Cut(target, "://")
+	if !found || strings.Contains(scheme, "/") {
+		return target
+	}
+	if i := strings.IndexByte(rest, '/'); i >= 0 {
+		return rest[i:]
+	}
+	return "/"
+}
+
+// isNormal tells whether path needs no work: no escapes, no empty and no dot segments.
+func isNormal(path string) bool {
+	if path == "" || path[0] != '/' {
+		return path == ""
+	}
+	for i := 0; i < len(path); i++ {
+		switch path[i] {
+		case '%':
+			return false
+		case '/':
+			if i+1 < len(path) && (path[i+1] == '/' || path[i+1] == '.') {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+const reserved = "!*'();:@&=+$,/?%#[]"
+
+// decode replaces each %XX by its byte, but for reserved characters.
+func decode(path string) string {
+	if strings.IndexByte(path, '%') < 0 {
+		return path
+	}
+	var b strings.Builder
+	b.Grow(len(path))
+	for i := 0; i < len(path); i++ {
+		if path[i] != '%' || i+2 >= len(path) {
+			b.WriteByte(path[i])
+			continue
+		}
+		hi, lo := unhex(path[i+1]), unhex(path[i+2])
+		if hi < 0 || lo < 0 {
+			b.WriteByte(path[i])
+			continue
+		}
+		if c := byte(hi<<4 | lo); strings.IndexByte(reserved, c) < 0 {
+			b.WriteByte(c)
+		} else {
+			b.WriteString(strings.ToUpper(path[i : i+3]))
+		}
+		i += 2
+	}
+	return b.String()
+}
+
+func unhex(c byte) int {
+	switch {
+	case '0' <= c && c <= '9':
+		return int(c - '0')
+	case 'a' <= c && c <= 'f':
+		return int(c-'a') + 10
+	case 'A' <= c && c <= 'F':
+		return int(c-'A') + 10
+	}
+	return -1
+}
+
+// removeDots merges slashes and resolves . and .. segments. A trailing slash (or a final dot segment) leaves one.
+func removeDots(path string) string {
+	segments := make([]string, 0, 16)
+	trailing := false
+	for rest := path; rest != ""; {
+		var segment string
+		segment, rest, trailing = strings.Cut(rest, "/")
+		switch segment {
+		case "":
+		case ".":
+			trailing = true
+		case "..":
+			trailing = true
+			if len(segments) > 0 {
+				segments = segments[:len(segments)-1]
+			}
+		default:
+			segments = append(segments, segment)
+		}
+	}
+	if len(segments) == 0 {
+		return "/"
+	}
+	joined := "/" + strings.Join(segments, "/")
+	if trailing {
+		joined += "/"
+	}
+	return joined
+}

@@ -1,0 +1,172 @@
+package identity
+
+import (
+	"fmt"
+	"net/textproto"
+	"strconv"
+	"strings"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+// Source is where a name is read from: consumer.id, consumer.username, consumer.custom_id, consumer.tag.<key>,
+// header.<Name> or jwt.<claim>.
+type Source struct {
+	kind   sourceKind
+	detail string // the tag's key with its colon, or the claim
+	header int    // index among Rules.Headers
+}
+
+type sourceKind uint8
+
+const (
+	fromConsumerID sourceKind = iota
+	fromUsername
+	fromCustomID
+	fromTag
+	fromHeader
+	fromClaim
+)
+
+// fact is what must be known to read the source.
+func (s Source) fact() Facts {
+	switch s.kind {
+	case fromHeader:
+		return HeaderFacts
+	case fromClaim:
+		return TokenFact
+	default:
+		return ConsumerFact
+	}
+}
+
+// ParseSources compiles a list of sources. A header is added to headers unless it is there already.
+func ParseSources(texts []string, headers *[]string) ([]Source, error) {
+	sources := make([]Source, 0, len(texts))
+	for _, text := range texts {
+		source, err := parseSource(text, headers)
+		if err != nil {
+			return nil, err
+		}
+		sources = append(sources, source)
+	}
+	return sources, nil
+}
+
+func parseSource(text string, headers *[]string) (Source, error) {
+	switch text {
+	case "consumer.id":
+		return Source{kind: fromConsumerID}, nil
+	case "consumer.username":
+		return Source{kind: fromUsername}, nil
+	case "consumer.custom_id":
+		return Source{kind: fromCustomID}, nil
+	}
+	if key, ok := strings.CutPrefix(text, "consumer.tag."); ok && key != "" {
+		return Source{kind: fromTag, detail: key + ":"}, nil
+	}
+	if name, ok := strings.CutPrefix(text, "header."); ok && name != "" {
+		return Source{kind: fromHeader, header: Header(name, headers)}, nil
+	}
+	if claim, ok := strings.CutPrefix(text, "jwt."); ok && claim != "" {
+		return Source{kind: fromClaim, detail: claim}, nil
+	}
+	return Source{}, fmt.Errorf("unknown source %q: use consumer.id, consumer.username, consumer.custom_id, consumer.tag.<key>, header.<Name> or jwt.<claim>", text)
+}
+
+// Header is the index of a header's name in headers, to which it is added when it is not there.
+func Header(name string, headers *[]string) int {
+	name = textproto.CanonicalMIMEHeaderKey(name)
+	for i, known := range *headers {
+		if known == name {
+			return i
+		}
+	}
+	*headers = append(*headers, name)
+	return len(*headers) - 1
+}
+
+// Compile fills in what Identify asks of every request, from the rules and from what the limits need beside them.
+func (r *Rules) Compile(needed Facts) {
+	r.Wants = needed
+	if r.CostHeader >= 0 {
+		r.Wants |= HeaderFacts
+	}
+	if !r.NeedTenant {
+		return
+	}
+	lists := [][]Source{r.Tenant, r.Tier}
+	if r.NeedUser {
+		lists = append(lists, r.User)
+	}
+	for _, list := range lists {
+		for _, source := range list {
+			r.Wants |= source.fact()
+		}
+	}
+}
+
+// reader reads sources of one request; it decodes the token at most once.
+type reader struct {
+	rules   *Rules
+	request *Request
+	claims  jwt.MapClaims
+	decoded bool
+}
+
+// first is the first name that any of the sources gives; "" when none does. A sources' fact that was not asked is
+// as good as empty.
+func (r *reader) first(sources []Source) string {
+	for _, source := range sources {
+		if name := r.read(source); name != "" {
+			return name
+		}
+	}
+	return ""
+}
+
+func (r *reader) read(s Source) string {
+	switch s.kind {
+	case fromConsumerID:
+		return r.request.Consumer.ID
+	case fromUsername:
+		return r.request.Consumer.Username
+	case fromCustomID:
+		return r.request.Consumer.CustomID
+	case fromTag:
+		for _, tag := range r.request.Consumer.Tags {
+			if value, ok := strings.CutPrefix(tag, s.detail); ok && value != "" {
+				return value
+			}
+		}
+		return ""
+	case fromHeader:
+		if s.header < len(r.request.Headers) {
+			return r.request.Headers[s.header]
+		}
+		return ""
+	default:
+		return r.claim(s.detail)
+	}
+}
+
+// claim reads a string or a whole number from the token. The gateway has verified the token; here it is only read.
+func (r *reader) claim(name string) string {
+	if !r.decoded {
+		r.decoded = true
+		r.claims = jwt.MapClaims{}
+		parser := jwt.NewParser(jwt.WithJSONNumber())
+		if _, _, err := parser.ParseUnverified(r.request.Token, r.claims); err != nil {
+			r.claims = nil // not a token: its claims are missing, which the rules provide for
+		}
+	}
+	switch value := r.claims[name].(type) {
+	case string:
+		return value
+	case interface{ Int64() (int64, error) }: // json.Number
+		if n, err := value.Int64(); err == nil {
+			return strconv.FormatInt(n, 10)
+		}
+	}
+	return ""
+}
