@@ -1,0 +1,129 @@
+package policy
+
+import (
+	"fmt"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+)
+
+// Mode is what a policy does with a denial.
+type Mode uint8
+
+// The modes. The zero value enforces.
+const (
+	Enforce Mode = iota
+	Shadow       // decide and record, never deny
+	Log          // like Shadow, and log each would-deny
+)
+
+func (m Mode) String() string { return [...]string{"enforce", "shadow", "log"}[m] }
+
+// FailMode is what a policy does when its store is away.
+type FailMode uint8
+
+// The fail modes. The zero value limits locally.
+const (
+	FailLocal FailMode = iota
+	FailOpen
+	FailClosed
+)
+
+func (f FailMode) String() string { return [...]string{"local", "open", "closed"}[f] }
+
+// Scope is what a limit is counted per.
+type Scope uint8
+
+// The scopes.
+const (
+	Tenant Scope = iota + 1
+	User
+	Credential
+	IP
+	Endpoint
+	Global
+	TenantEndpoint
+	UserEndpoint
+)
+
+var scopeNames = [...]string{"", "tenant", "user", "credential", "ip", "endpoint", "global", "tenant+endpoint", "user+endpoint"}
+
+func (s Scope) String() string { return scopeNames[s] }
+
+// ByEndpoint tells whether each endpoint has a bucket of its own.
+func (s Scope) ByEndpoint() bool { return s == Endpoint || s == TenantEndpoint || s == UserEndpoint }
+
+// ByUser tells whether each user of a tenant has a bucket of its own.
+func (s Scope) ByUser() bool { return s == User || s == UserEndpoint }
+
+// Policy is a named, compiled limit and whom it applies to. It is immutable.
+type Policy struct {
+	Name     string
+	Scope    Scope
+	Tier     string // the tier it is a default of; "" for anonymous and global policies
+	Endpoint string // the canonical pattern it applies to; "" for every endpoint
+	Limit    limit.Limit
+	Mode     Mode
+	FailMode FailMode
+	Cost     int64 // tokens that a request costs here; -1: what the request costs elsewhere too
+
+	pattern int    // index of Endpoint among the snapshot's patterns; -1 for every endpoint
+	quota   string // the policy as an item of the RateLimit-Policy field: "burst";q=100;w=60
+}
+
+// Quota is the policy as an item of the IETF RateLimit-Policy field.
+func (p *Policy) Quota() string { return p.quota }
+
+// Describe is the policy's limit in words, for logs.
+func (p *Policy) Describe() string {
+	spec := p.Limit.Spec()
+	text := fmt.Sprintf("%d per %d s", spec.Quantity, spec.Window/limit.Second)
+	if spec.Burst != spec.Quantity {
+		text += fmt.Sprintf(" with a burst of %d", spec.Burst)
+	}
+	return fmt.Sprintf("%s (%s) per %s", text, spec.Algorithm, p.Scope)
+}
+
+// Group is whose buckets are kept together: all of one group's buckets share a slot in a cluster.
+type Group uint8
+
+// The groups.
+const (
+	ByTenant   Group = iota + 1 // Owner is the tenant
+	ByIP                        // Owner is the ip address, or the /64 of an IPv6 address
+	ByEndpoint                  // Owner is the endpoint
+	ByAll                       // Owner is ""
+)
+
+// Kind is what the subject within a group is.
+type Kind uint8
+
+// The kinds. A user and a credential of one name are two subjects.
+const (
+	WholeGroup Kind = iota // Subject is "": the bucket is the owner's own
+	KindUser
+	KindCredential
+	KindIP
+)
+
+// Key names a bucket: (namespace, policy name, subject). Two bounds with one key spend from one bucket, wherever
+// they were configured. Keys are comparable; their parts are the raw identities, so a store that joins them into a
+// string must escape them.
+type Key struct {
+	Namespace string
+	Policy    string
+	Group     Group
+	Kind      Kind
+	Owner     string
+	Subject   string
+	Endpoint  string // scopes with an endpoint beside a tenant or user only
+}
+
+// Bound is a policy resolved for one request: which bucket it spends from, and how much.
+type Bound struct {
+	Policy *Policy
+	Key    Key
+	Cost   int64 // tokens; 0 reads without spending
+}
+
+// Enforced tells whether the bound can deny.
+func (b *Bound) Enforced() bool { return b.Policy.Mode == Enforce }
