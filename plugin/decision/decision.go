@@ -1,0 +1,144 @@
+// Package decision says what the answers of all bounds of a request mean together: whether it is admitted, which
+// bound binds, and how long a client should wait.
+//
+// A [Decision] carries everything that headers, events, usage and metrics need, so that nothing is asked twice. How
+// it looks to a client is package response's; how the answers came about is the stores'.
+package decision
+
+import (
+	"math/bits"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// Source is who answered for a bound.
+type Source uint8
+
+// The sources.
+const (
+	Unanswered Source = iota
+	Memory            // the buckets of this process
+)
+
+func (s Source) String() string { return [...]string{"unanswered", "memory"}[s] }
+
+// Status is one bound's answer.
+type Status struct {
+	limit.Status              // after the request was charged, or as it stands if nothing was
+	Wait         limit.Micros // 0: this bound admits; else how long until it would; limit.Never: it never will
+	Now          limit.Micros // the store's clock when it answered
+	Source       Source
+}
+
+// Admits tells whether this bound, alone, lets the request through.
+func (s *Status) Admits() bool { return s.Wait == 0 }
+
+// Result is the answer to a request.
+type Result uint8
+
+// The results, as the metrics name them.
+const (
+	Allowed       Result = iota
+	SoftThrottled        // allowed, and above the soft threshold of an enforced bound
+	HardThrottled        // denied
+)
+
+func (r Result) String() string { return [...]string{"allowed", "soft_throttled", "hard_throttled"}[r] }
+
+// Reason is why a request was denied, or admitted without being counted.
+type Reason uint8
+
+// The reasons.
+const (
+	Counted       Reason = iota // the bounds decided (or there were none)
+	TenantMissing               // denied: no tenant, and on_missing_tenant is deny
+	UserMissing                 // denied: no user, and on_missing_user is deny
+	InternalFault               // an internal error: on_internal_error decided
+	ConfigFault                 // no usable config: on_config_fault decided
+)
+
+func (r Reason) String() string {
+	return [...]string{"counted", "tenant_missing", "user_missing", "internal_fault", "config_fault"}[r]
+}
+
+// Decision is the answer to one request. Its slices are reused from request to request: whoever keeps a decision
+// must copy what it needs. The zero value is ready for use.
+type Decision struct {
+	Identity   identity.Identity
+	Resolution policy.Resolution
+	Statuses   []Status // one for each of Resolution.Bounds
+
+	Result       Result
+	Reason       Reason
+	Binding      int          // index of the bound that binds; -1 when no enforced bound applies
+	RetryAfter   limit.Micros // of a denial by bounds: the longest wait; limit.Never when no wait helps
+	ShadowDenied bool         // a bound in shadow or log mode would have denied
+}
+
+// Reset makes d ready for the next request, keeping its memory.
+func (d *Decision) Reset() {
+	d.Identity.Reset()
+	d.Resolution.Reset()
+	d.Statuses = d.Statuses[:0]
+	d.Result, d.Reason, d.Binding, d.RetryAfter, d.ShadowDenied = Allowed, Counted, -1, 0, false
+}
+
+// Grow makes room for one status per bound.
+func (d *Decision) Grow() {
+	n := len(d.Resolution.Bounds)
+	if cap(d.Statuses) < n {
+		d.Statuses = make([]Status, n, 2*n)
+	}
+	d.Statuses = d.Statuses[:n]
+	clear(d.Statuses)
+}
+
+// Denied tells whether the request must not go on.
+func (d *Decision) Denied() bool { return d.Result == HardThrottled }
+
+// Deny refuses the request for another reason than its bounds.
+func (d *Decision) Deny(reason Reason) { d.Result, d.Reason = HardThrottled, reason }
+
+// Combine decides from the statuses of all bounds.
+//
+// Denied if any enforced bound denies: then the binding bound is the denying one that waits longest. Otherwise the
+// binding bound is the enforced one with the smallest remaining ÷ limit, a tie going to the longer window. Bounds in
+// shadow are recorded and never bind.
+func (d *Decision) Combine() {
+	for i := range d.Statuses {
+		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
+		switch {
+		case !bound.Enforced():
+			d.ShadowDenied = d.ShadowDenied || !status.Admits()
+		case !status.Admits():
+			d.Result = HardThrottled
+			if status.Wait > d.RetryAfter {
+				d.RetryAfter, d.Binding = status.Wait, i
+			}
+		case d.Result != HardThrottled:
+			if status.Soft {
+				d.Result = SoftThrottled
+			}
+			if d.Binding < 0 || d.tighter(i, d.Binding) {
+				d.Binding = i
+			}
+		}
+	}
+}
+
+// tighter tells whether bound i has less of its limit left than bound j.
+func (d *Decision) tighter(i, j int) bool {
+	a, b := d.Resolution.Bounds[i].Policy.Limit.Spec(), d.Resolution.Bounds[j].Policy.Limit.Spec()
+	// remaining_i ÷ limit_i < remaining_j ÷ limit_j, multiplied out in 128 bits.
+	hi1, lo1 := bits.Mul64(uint64(d.Statuses[i].Remaining), uint64(b.Burst))
+	hi2, lo2 := bits.Mul64(uint64(d.Statuses[j].Remaining), uint64(a.Burst))
+	if hi1 != hi2 {
+		return hi1 < hi2
+	}
+	if lo1 != lo2 {
+		return lo1 < lo2
+	}
+	return a.Window > b.Window
+}

@@ -1,0 +1,92 @@
+package response
+
+import (
+	"strconv"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+)
+
+// The problem types and titles of draft-ietf-httpapi-ratelimit-headers-10, section "Problem Types".
+const (
+	quotaExceeded      = `"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded"`
+	reducedCapacity    = `"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Request cannot be satisfied due to temporary server capacity constraints"`
+	identityIsRequired = `"about:blank","title":"Forbidden"`
+)
+
+// body writes the problem document of a refusal (RFC 9457). Everything that is put into it is either made of
+// characters that need no escaping (policy names are validated) or was encoded when the config was compiled.
+func (re *Renderer) body(d *decision.Decision, wait int64, r *Response) {
+	b := append(r.Body, `{"type":`...)
+	message := re.message
+	switch d.Reason {
+	case decision.TenantMissing:
+		b = append(b, identityIsRequired...)
+		b = append(b, `,"detail":"The request does not tell which tenant it is for, and this API serves known tenants only."`...)
+		message = []byte(`"No tenant identified"`)
+	case decision.UserMissing:
+		b = append(b, identityIsRequired...)
+		b = append(b, `,"detail":"The request does not tell which user it is from, and this API serves known users only."`...)
+		message = []byte(`"No user identified"`)
+	case decision.Counted:
+		b = append(b, quotaExceeded...)
+		b = append(b, `,"detail":"`...)
+		b = detail(b, d, wait)
+		b = append(b, `","violated-policies":[`...)
+		b = violated(b, d)
+		b = append(b, ']')
+	default:
+		b = append(b, reducedCapacity...)
+		b = append(b, `,"detail":"The limits of this API cannot be checked at the moment."`...)
+		message = []byte(`"Service temporarily unavailable"`)
+	}
+	b = append(b, `,"status":`...)
+	b = strconv.AppendInt(b, int64(r.Status), 10)
+	if wait > 0 {
+		b = append(b, `,"retry_after_seconds":`...)
+		b = strconv.AppendInt(b, wait, 10)
+	}
+	b = append(b, `,"message":`...)
+	b = append(b, message...)
+	r.Body = append(b, '}')
+}
+
+// detail tells in words which limit the request met, and what helps.
+func detail(b []byte, d *decision.Decision, wait int64) []byte {
+	bound := &d.Resolution.Bounds[d.Binding]
+	spec := bound.Policy.Limit.Spec()
+	b = append(b, "Limit '"...)
+	b = append(b, bound.Policy.Name...)
+	b = append(b, "' allows "...)
+	b = strconv.AppendInt(b, spec.Quantity, 10)
+	b = append(b, " per "...)
+	b = strconv.AppendInt(b, spec.Window.Seconds(), 10)
+	b = append(b, " s"...)
+	if spec.Burst != spec.Quantity {
+		b = append(b, " with a burst of "...)
+		b = strconv.AppendInt(b, spec.Burst, 10)
+	}
+	b = append(b, ", counted per "...)
+	b = append(b, bound.Policy.Scope.String()...)
+	if d.RetryAfter == limit.Never {
+		b = append(b, ". This request costs "...)
+		b = strconv.AppendInt(b, bound.Cost, 10)
+		return append(b, ", more than the limit can ever hold: it will not succeed later either, only a smaller one will."...)
+	}
+	b = append(b, ". Try again in "...)
+	b = strconv.AppendInt(b, wait, 10)
+	return append(b, " s."...)
+}
+
+// violated lists the names of all enforced policies that deny.
+func violated(b []byte, d *decision.Decision) []byte {
+	separator := ""
+	for i := range d.Statuses {
+		if bound := &d.Resolution.Bounds[i]; bound.Enforced() && !d.Statuses[i].Admits() {
+			b = append(b, separator...)
+			b = append(append(append(b, '"'), bound.Policy.Name...), '"')
+			separator = ","
+		}
+	}
+	return b
+}

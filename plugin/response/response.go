@@ -1,0 +1,192 @@
+// Package response says what a client reads: a decision in, headers and a body out.
+//
+// It is the one place where a decision becomes HTTP: the X-RateLimit headers, the structured fields of
+// draft-ietf-httpapi-ratelimit-headers-10, Retry-After, and the RFC 9457 problem document of a refusal. It decides
+// nothing and knows no wire.
+package response
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Header is one response header.
+type Header struct {
+	Name  string
+	Value []byte
+}
+
+// Response is what a client reads. Its memory is reused: the zero value is ready, and a value is good until the next
+// Render into it.
+type Response struct {
+	Refused bool // the request ends here, with Status and Body
+	Status  int
+	Headers []Header
+	Body    []byte
+
+	buf []byte // the values of Headers, one after another
+}
+
+// Reset makes r ready for the next request.
+func (r *Response) Reset() {
+	*r = Response{Headers: r.Headers[:0], Body: r.Body[:0], buf: r.buf[:0]}
+}
+
+// Get is the value of a header; "" when it is not there.
+func (r *Response) Get(name string) string {
+	for _, h := range r.Headers {
+		if strings.EqualFold(h.Name, name) {
+			return string(h.Value)
+		}
+	}
+	return ""
+}
+
+// Renderer renders the decisions of one plugin config. It is immutable.
+type Renderer struct {
+	hideHeaders bool
+	kongHeaders bool
+	status      int
+	message     []byte // a JSON string
+	jitterMax   int64  // seconds
+	jitter      func(n int64) int64
+}
+
+// New compiles a renderer. jitter answers a random number from 0 to n-1; it is asked only when the config wants
+// jitter on Retry-After.
+func New(config schema.Config, jitter func(n int64) int64) *Renderer {
+	message, err := json.Marshal(config.ErrorMessage)
+	if err != nil {
+		message = []byte(`""`) // cannot happen: every string has a JSON form
+	}
+	return &Renderer{
+		hideHeaders: config.HideClientHeaders,
+		kongHeaders: config.KongHeaders,
+		status:      int(config.ErrorCode),
+		message:     message,
+		jitterMax:   config.RetryAfterJitterMax,
+		jitter:      jitter,
+	}
+}
+
+// IsGRPC tells whether a request's Content-Type makes it a gRPC call, whose refusals have no body.
+func IsGRPC(contentType string) bool {
+	rest, ok := strings.CutPrefix(contentType, "application/grpc")
+	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
+}
+
+// Render writes what the client of a decision reads into r.
+func (re *Renderer) Render(d *decision.Decision, grpc bool, r *Response) {
+	r.Reset()
+	wait := re.wait(d)
+	if !re.hideHeaders {
+		re.limits(d, r)
+		if wait > 0 {
+			r.number("Retry-After", wait)
+		}
+	}
+	if !d.Denied() {
+		return
+	}
+	r.Refused = true
+	r.Status = re.statusOf(d)
+	if grpc {
+		r.text("Content-Type", "application/grpc")
+		r.text("grpc-status", "8") // RESOURCE_EXHAUSTED
+		r.text("grpc-message", "API rate limit exceeded")
+		return
+	}
+	r.text("Content-Type", "application/problem+json")
+	re.body(d, wait, r)
+}
+
+// wait is Retry-After in seconds: rounded up, at least 1, with jitter; 0 when there is nothing to wait for.
+func (re *Renderer) wait(d *decision.Decision) int64 {
+	switch {
+	case !d.Denied() || d.Reason == decision.TenantMissing || d.Reason == decision.UserMissing:
+		return 0
+	case d.Reason != decision.Counted:
+		return 1
+	case d.RetryAfter == limit.Never:
+		return 0
+	}
+	wait := max(d.RetryAfter.Seconds(), 1)
+	if re.jitterMax > 0 {
+		wait += re.jitter(re.jitterMax + 1)
+	}
+	return wait
+}
+
+func (re *Renderer) statusOf(d *decision.Decision) int {
+	switch d.Reason {
+	case decision.TenantMissing, decision.UserMissing:
+		return 403
+	case decision.InternalFault, decision.ConfigFault:
+		return 503
+	}
+	return re.status
+}
+
+// limits writes the headers about the binding bound, and the list of all enforced policies.
+func (re *Renderer) limits(d *decision.Decision, r *Response) {
+	if d.Binding < 0 {
+		return
+	}
+	binding, status := d.Resolution.Bounds[d.Binding].Policy, &d.Statuses[d.Binding]
+	capacity, remaining := binding.Limit.Spec().Burst, status.Remaining
+	reset := (status.Reset - status.Now).Seconds()
+	// A client that waits t seconds has more quota: until then for a refused one, until all of it for others.
+	t := reset
+	if !status.Admits() && status.Wait != limit.Never {
+		t = max(status.Wait.Seconds(), 1)
+	}
+	r.number("X-RateLimit-Limit", capacity)
+	r.number("X-RateLimit-Remaining", remaining)
+	r.number("X-RateLimit-Reset", status.Reset.Seconds())
+	if d.Result == decision.SoftThrottled {
+		r.text("X-RateLimit-Warning", "true")
+	}
+	start := len(r.buf)
+	for i := range d.Resolution.Bounds {
+		if bound := &d.Resolution.Bounds[i]; bound.Enforced() {
+			if len(r.buf) > start {
+				r.buf = append(r.buf, ',')
+			}
+			r.buf = append(r.buf, bound.Policy.Quota()...)
+		}
+	}
+	r.end("RateLimit-Policy", start)
+	start = len(r.buf)
+	r.buf = append(append(append(r.buf, '"'), binding.Name...), `";r=`...)
+	r.buf = append(strconv.AppendInt(r.buf, remaining, 10), `;t=`...)
+	r.buf = strconv.AppendInt(r.buf, t, 10)
+	r.end("RateLimit", start)
+	if re.kongHeaders {
+		r.number("RateLimit-Limit", capacity)
+		r.number("RateLimit-Remaining", remaining)
+		r.number("RateLimit-Reset", max(t, 1))
+	}
+}
+
+func (r *Response) number(name string, n int64) {
+	start := len(r.buf)
+	r.buf = strconv.AppendInt(r.buf, n, 10)
+	r.end(name, start)
+}
+
+func (r *Response) text(name, value string) {
+	start := len(r.buf)
+	r.buf = append(r.buf, value...)
+	r.end(name, start)
+}
+
+// end adds the header whose value is what was appended since start. The value stays good if buf grows later: it
+// keeps the array it was written to.
+func (r *Response) end(name string, start int) {
+	r.Headers = append(r.Headers, Header{Name: name, Value: r.buf[start:len(r.buf):len(r.buf)]})
+}
