@@ -1,0 +1,126 @@
+// Package admit is the path of a request: facts → identity → policies → buckets → decision → response, in one
+// function, [Path.Admit].
+//
+// It declares the three things it needs from outside (facts about the request, buckets to spend from, observers to
+// tell) and imports pure packages only. How facts are asked over a socket, and where buckets are kept, are the
+// adapters' business.
+package admit
+
+import (
+	"context"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Facts answers questions about one request.
+type Facts interface {
+	// Ask fills the fields of req that facts names and adds them to req.Known, all in one round trip. A fact that
+	// the request does not have is the field's zero value, not an error.
+	Ask(ctx context.Context, facts identity.Facts, req *identity.Request) error
+}
+
+// Buckets spends a request's bounds.
+type Buckets interface {
+	// Take asks every bound and then spends all of the enforced ones or none, atomically; a shadow bound is spent
+	// alone, when the enforced ones admit and it would admit too. statuses has one element for each bound, in the
+	// same order, and Take must fill all of them. It must not keep either slice.
+	Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
+}
+
+// Observer is told of every decision.
+type Observer interface {
+	// Observe must not block, and must not keep d or anything that d refers to but strings.
+	Observe(d *decision.Decision)
+}
+
+// Path is how the requests of one plugin config are admitted. Its fields are set once; it is safe for concurrent use.
+type Path struct {
+	Snapshot  *policy.Snapshot
+	Buckets   Buckets
+	Renderer  *response.Renderer
+	Observers []Observer
+
+	FailClosed bool // on_internal_error: refuse what cannot be decided
+}
+
+// Exchange is the memory of one request, reused by the next. The zero value is ready.
+type Exchange struct {
+	Request  identity.Request
+	Decision decision.Decision
+	Response response.Response
+}
+
+// Admit decides one request and leaves the decision and the response in x. An error means that no decision could be
+// taken because facts or buckets failed; x then holds what on_internal_error says, so it can be answered all the same.
+func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
+	x.Request.Reset()
+	d := &x.Decision
+	d.Reset()
+
+	// Who is it? Each answer tells what is still to be asked; nothing is asked that no limit needs.
+	rules := &p.Snapshot.Rules
+	for missing := rules.Identify(&x.Request, &d.Identity); missing != 0; missing = rules.Identify(&x.Request, &d.Identity) {
+		if err := facts.Ask(ctx, missing, &x.Request); err != nil {
+			p.Fault(x)
+			return err
+		}
+	}
+
+	// Which limits apply, and does every one of them have room? All are spent, or none.
+	switch enforcing := p.Snapshot.Enforcing(); {
+	case enforcing && d.Identity.TenantRefused:
+		d.Deny(decision.TenantMissing)
+	case enforcing && d.Identity.UserRefused:
+		d.Deny(decision.UserMissing)
+	default:
+		p.Snapshot.Resolve(&d.Identity, &d.Resolution)
+		if len(d.Resolution.Bounds) > 0 {
+			d.Grow()
+			if err := p.Buckets.Take(ctx, d.Resolution.Bounds, d.Statuses); err != nil {
+				p.Fault(x)
+				return err
+			}
+			d.Combine()
+		}
+	}
+
+	// What does the client read? Only a refusal needs to know how it speaks.
+	if d.Denied() {
+		if err := facts.Ask(ctx, identity.ContentTypeFact, &x.Request); err != nil {
+			p.Fault(x)
+			return err
+		}
+	}
+	p.Renderer.Render(d, response.IsGRPC(x.Request.ContentType), &x.Response)
+
+	for _, observer := range p.Observers {
+		observer.Observe(d)
+	}
+	return nil
+}
+
+// Fault answers a request that could not be decided, as on_internal_error says.
+func (p *Path) Fault(x *Exchange) {
+	x.uncounted(decision.InternalFault, p.FailClosed, p.Renderer)
+}
+
+// Unconfigured answers a request of a plugin config that cannot be used, as its on_config_fault says.
+func Unconfigured(refuse bool, x *Exchange) {
+	x.uncounted(decision.ConfigFault, refuse, plain)
+}
+
+// plain renders where there is no config to say how.
+var plain = response.New(schema.Config{}.WithDefaults(), nil)
+
+func (x *Exchange) uncounted(reason decision.Reason, refuse bool, renderer *response.Renderer) {
+	x.Decision.Reset()
+	x.Decision.Reason = reason
+	if refuse {
+		x.Decision.Deny(reason)
+	}
+	renderer.Render(&x.Decision, false, &x.Response)
+}
