@@ -1,0 +1,263 @@
+package kongplugin
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"runtime/debug"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+)
+
+// conn is one connection of a Kong worker. Kong sends one call at a time on it and waits for its return.
+type conn struct {
+	server *Server
+	net    net.Conn
+	in     frames
+	out    []byte // frames not yet written
+
+	// owed counts the answers that Kong has still to send. They come before the next call, and are read past when
+	// nobody waits for them any more.
+	owed int
+	lost error // the connection broke
+
+	instance *instance // of the event that is being handled
+	exchange admit.Exchange
+	asked    []*question
+
+	// busyUntil is when the running event's time budget ends, in Unix nanoseconds; 0 between events. The server's
+	// watchdog reads it.
+	busyUntil atomic.Int64
+}
+
+// serve answers calls until Kong closes the connection, the server drains, or a frame cannot be parsed.
+func (c *conn) serve(ctx context.Context) {
+	for c.next(ctx) {
+		if c.server.draining.Load() {
+			c.settle()
+			return
+		}
+	}
+}
+
+// settle reads the answers that are still owed: closed before, the connection would break under Kong's hands while it
+// sends them, and it would replay an event that is done.
+func (c *conn) settle() {
+	for ; c.owed > 0; c.owed-- {
+		if _, err := c.in.read(maxFrame); err != nil {
+			return
+		}
+	}
+}
+
+// next answers one call, and tells whether the connection is good for another.
+func (c *conn) next(ctx context.Context) bool {
+	frame, err := c.nextCall()
+	if err != nil {
+		if !isGone(err) && !c.server.draining.Load() {
+			c.server.log.Error("connection closed: cannot read a call", "error", err)
+		}
+		return false
+	}
+	message, err := decodeCall(frame)
+	if err != nil {
+		c.server.log.Error("connection closed: cannot parse a call", "error", err)
+		return false
+	}
+	if !c.handle(ctx, &message) {
+		return false
+	}
+	if err := c.flush(); err != nil {
+		if !isGone(err) {
+			c.server.log.Error("connection closed: cannot write", "error", err)
+		}
+		return false
+	}
+	return true
+}
+
+// nextCall reads the next call, past the answers that are still owed.
+func (c *conn) nextCall() ([]byte, error) {
+	for {
+		frame, err := c.in.read(maxFrame)
+		switch {
+		case isTimeout(err) && !c.server.draining.Load():
+			// The watchdog came a moment too late: the event it meant was over. Nothing was lost.
+			if err := c.net.SetDeadline(time.Time{}); err != nil {
+				return nil, err
+			}
+		case err != nil:
+			return nil, err
+		case c.owed > 0:
+			c.owed--
+		default:
+			return frame, nil
+		}
+	}
+}
+
+// handle leaves the answer to a call in c.out; false closes the connection instead.
+func (c *conn) handle(ctx context.Context, m *call) bool {
+	s := c.server
+	switch m.command {
+	case cmdHandleEvent:
+		return c.event(ctx, m)
+	case cmdStartInstance:
+		in := s.instances.start(m.config)
+		c.out = appendStatus(c.out, m.sequence, s.name, in.id, in.startedAt)
+	case cmdCloseInstance:
+		s.instances.close(m.instance)
+		c.out = appendStatus(c.out, m.sequence, s.name, m.instance, 0)
+	case cmdGetInstanceStatus:
+		in := s.instances.get(m.instance)
+		if in == nil {
+			return false // as for an event: Kong starts the instance anew
+		}
+		c.out = appendStatus(c.out, m.sequence, s.name, in.id, in.startedAt)
+	case cmdGetPluginNames:
+		c.out = appendReturnOf(c.out, m.sequence, 31, appendString(nil, 1, s.name))
+	case cmdGetPluginInfo:
+		c.out = appendReturnOf(c.out, m.sequence, 32, s.info)
+	default:
+		s.log.Warn("a call of an unknown kind was answered with nothing", "sequence", m.sequence)
+		c.out = appendReturn(c.out, m.sequence)
+	}
+	return true
+}
+
+// event handles one event of an instance.
+func (c *conn) event(ctx context.Context, m *call) bool {
+	in := c.server.instances.get(m.instance)
+	if in == nil {
+		c.server.counters.UnknownInstances.Add(1)
+		c.server.log.Info("connection closed: Kong named an unknown instance and will start it anew", "instance", m.instance)
+		return false
+	}
+	c.server.counters.Events.Add(1)
+	if string(m.event) != "access" {
+		c.out = appendReturn(appendFrame(c.out, nil), m.sequence)
+		return true
+	}
+	sequence := m.sequence // m's slices are gone with the next frame
+	c.instance = in
+	c.busyUntil.Store(time.Now().Add(c.server.budget).UnixNano())
+	c.admit(ctx)
+	c.busyUntil.Store(0)
+	switch r := &c.exchange.Response; {
+	case c.lost != nil:
+		return false
+	case r.Refused:
+		c.out = appendExit(c.out, r)
+		return c.exit(sequence)
+	case len(r.Headers) > 0:
+		c.out = appendSetHeaders(c.out, r.Headers)
+		c.owed++
+	}
+	c.out = appendReturn(appendFrame(c.out, nil), sequence)
+	return true
+}
+
+// admit decides the event. Whatever goes wrong, the exchange holds an answer afterwards.
+func (c *conn) admit(ctx context.Context) {
+	if c.instance.path == nil {
+		admit.Unconfigured(c.instance.refuse, &c.exchange)
+		return
+	}
+	defer func() {
+		if cause := recover(); cause != nil {
+			c.server.panicked(cause, debug.Stack())
+			c.out = c.out[:0]
+			c.instance.path.Fault(&c.exchange)
+		}
+	}()
+	if err := c.instance.path.Admit(ctx, c, &c.exchange); err != nil && c.lost == nil {
+		c.server.undecided(err)
+		if isTimeout(err) {
+			if err := c.net.SetDeadline(time.Time{}); err != nil {
+				c.lost = err
+			}
+		}
+	}
+}
+
+// exit ends the request in Kong, which abandons the connection without an answer. A peer that answers all the same
+// gets the usual end.
+func (c *conn) exit(sequence int64) bool {
+	if err := c.flush(); err != nil {
+		return false
+	}
+	for {
+		_, err := c.in.read(maxFrame)
+		switch {
+		case isTimeout(err) && !c.server.draining.Load():
+			if err := c.net.SetDeadline(time.Time{}); err != nil {
+				return false
+			}
+		case err != nil:
+			return false
+		case c.owed > 0:
+			c.owed--
+		default:
+			c.out = appendReturn(appendFrame(c.out, nil), sequence)
+			return true
+		}
+	}
+}
+
+// answer reads the answer to the eldest question that is still owed one.
+func (c *conn) answer() ([]byte, error) {
+	frame, err := c.in.read(maxAnswer)
+	switch {
+	case err == nil || errors.Is(err, errAnswerTooLong):
+		c.owed--
+	case isTimeout(err):
+	default:
+		c.lost = err
+	}
+	return frame, err
+}
+
+// flush writes what has been appended to c.out, in one write.
+func (c *conn) flush() error {
+	if len(c.out) == 0 {
+		return nil
+	}
+	err := c.write(c.out)
+	c.out = c.out[:0]
+	if cap(c.out) > keepSize {
+		c.out = nil
+	}
+	if err != nil {
+		c.lost = err // a part may have been written, so there is no going on
+	}
+	return err
+}
+
+// write survives one interruption: the watchdog may mean the event that has just been decided. One that is
+// interrupted again waits for a peer that does not read.
+func (c *conn) write(out []byte) error {
+	c.server.counters.Writes.Add(1)
+	n, err := c.net.Write(out)
+	if !isTimeout(err) {
+		return err
+	}
+	if err := c.net.SetDeadline(time.Time{}); err != nil {
+		return err
+	}
+	_, err = c.net.Write(out[n:])
+	return err
+}
+
+// isTimeout tells whether the watchdog interrupted.
+func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
+
+// isGone tells whether Kong has closed the connection, which it does after an exit, when it stops, and when a
+// connection idles for long.
+func isGone(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}

@@ -1,0 +1,134 @@
+// Package kongplugin is our side of Kong's plugin-server protocol: it serves the socket that Kong connects to, keeps
+// the instances that Kong starts, asks Kong the facts of a request, and answers with what package admit decided.
+//
+// It is the only importer of the protocol and knows nothing about limits. One connection is one goroutine; its memory
+// is reused from event to event. All questions of a request leave in one write, and so do the headers, the end of the
+// event and the return of the call.
+//
+// Closing the connection during an event means one thing to Kong: the instance is lost. It then resets all instances
+// of the plugin and replays the event, at once and again. So a connection is closed only for an unknown instance and
+// for a frame that cannot be parsed; every other trouble is read past and answered as on_internal_error says. A
+// replayed event is a new request to us and is charged again.
+package kongplugin
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+const (
+	// maxFrame bounds what is read as one frame: configs can be large, anything larger is not our protocol.
+	maxFrame = 64 << 20
+	// maxAnswer bounds an answer to one question. Kong's own bounds on a request's headers are far below.
+	maxAnswer = 4 << 20
+	// bufferSize holds all answers of a usual event; keepSize is the largest buffer kept between frames.
+	bufferSize = 16 << 10
+	keepSize   = 256 << 10
+)
+
+var (
+	errFrameTooLong  = fmt.Errorf("frame is longer than %d bytes", maxFrame)
+	errAnswerTooLong = fmt.Errorf("answer is longer than %d bytes", maxAnswer)
+)
+
+// frames reads frames: a little-endian uint32 length and that many bytes. A read that a deadline interrupts can be
+// taken up again where it stopped.
+type frames struct {
+	r       *bufio.Reader
+	begun   bool // the length of the current frame has been read
+	size    int
+	got     int // bytes of the current frame consumed so far
+	long    []byte
+	dropped bool // the current frame is over the limit
+}
+
+func newFrames(r io.Reader) frames {
+	return frames{r: bufio.NewReaderSize(r, bufferSize)}
+}
+
+// read answers the next frame, which is good until the next call. A frame longer than limit is read past and
+// answered with errAnswerTooLong; one longer than maxFrame cannot be and is errFrameTooLong.
+func (f *frames) read(limit int) ([]byte, error) {
+	if !f.begun {
+		header, err := f.r.Peek(4)
+		if err != nil {
+			if len(header) > 0 && errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, err
+		}
+		size := binary.LittleEndian.Uint32(header)
+		if size > maxFrame {
+			return nil, errFrameTooLong
+		}
+		if _, err := f.r.Discard(4); err != nil {
+			return nil, err
+		}
+		f.begun, f.size, f.got, f.dropped = true, int(size), 0, int(size) > limit
+	}
+	frame, err := f.payload()
+	if err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, err
+	}
+	f.begun = false
+	if f.dropped {
+		return nil, errAnswerTooLong
+	}
+	return frame, nil
+}
+
+func (f *frames) payload() ([]byte, error) {
+	switch {
+	case f.dropped:
+		n, err := f.r.Discard(f.size - f.got)
+		f.got += n
+		return nil, err
+	case f.size <= f.r.Size():
+		frame, err := f.r.Peek(f.size)
+		if err != nil {
+			return nil, err
+		}
+		_, err = f.r.Discard(f.size)
+		return frame, err
+	}
+	if f.got == 0 {
+		f.long = f.long[:0]
+	}
+	// Grown as bytes arrive, so that a length alone does not cost memory.
+	for f.got < f.size {
+		step := min(f.size-f.got, keepSize)
+		f.long = append(f.long[:f.got], make([]byte, step)...)
+		n, err := io.ReadFull(f.r, f.long[f.got:])
+		f.got += n
+		if err != nil {
+			return nil, err
+		}
+	}
+	frame := f.long
+	if cap(f.long) > keepSize {
+		f.long = nil
+	}
+	return frame, nil
+}
+
+// appendFrame appends one frame to out.
+func appendFrame(out, payload []byte) []byte {
+	out = binary.LittleEndian.AppendUint32(out, uint32(len(payload)))
+	return append(out, payload...)
+}
+
+// beginFrame appends room for a length; endFrame fills it in when the payload stands behind it.
+func beginFrame(out []byte) ([]byte, int) {
+	out = append(out, 0, 0, 0, 0)
+	return out, len(out)
+}
+
+func endFrame(out []byte, start int) {
+	binary.LittleEndian.PutUint32(out[start-4:], uint32(len(out)-start))
+}

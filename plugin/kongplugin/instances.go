@@ -1,0 +1,264 @@
+package kongplugin
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Build makes the path of a config that has no faults.
+type Build func(schema.Config, *policy.Snapshot) (*admit.Path, error)
+
+// instance is what Kong started with one __seq__: one plugin config in one worker.
+type instance struct {
+	id        int32
+	startedAt int64 // Unix seconds
+	*shared
+
+	routeScoped bool
+	route       atomic.Pointer[string] // learnt with the first event of a route-scoped instance
+}
+
+// shared is what all instances of one config have in common, in whatever worker. It is immutable.
+type shared struct {
+	hash     [sha256.Size]byte // of the config without what differs between workers
+	pluginID string
+	path     *admit.Path    // nil: no usable config is known
+	refuse   bool           // on_config_fault, when path is nil
+	headers  []question     // for the headers that the path's rules read
+	config   *schema.Config // nil when the path is not this config's own, which is faulty
+
+	emptyHeaders []string
+}
+
+// knowsRoute fills in the route from what the instance has learnt, so that Kong need not be asked again.
+func (in *instance) knowsRoute(req *identity.Request) bool {
+	route := in.route.Load()
+	if route != nil {
+		req.Route = *route
+	}
+	return route != nil
+}
+
+func (in *instance) learnRoute(route string) {
+	if in.routeScoped {
+		in.route.Store(&route)
+	}
+}
+
+// instances keeps the instances that Kong started, each until Kong closes it, and compiles each config once.
+type instances struct {
+	build    Build
+	log      *slog.Logger
+	counters *Counters
+
+	mu   sync.RWMutex // guards byID, and is never held for long: every event reads it
+	byID map[int32]*instance
+
+	changing sync.Mutex // held while an instance starts or closes; guards what follows
+	bySum    map[[sha256.Size]byte]*shared
+	live     map[*shared]int    // how many instances use it
+	lastGood map[string]*shared // by plugin id, while it has instances
+	plugins  map[string]int     // how many instances a plugin id has
+	told     map[string]struct{}
+	ownID    int32
+}
+
+func newInstances(build Build, log *slog.Logger, counters *Counters) *instances {
+	return &instances{
+		build:    build,
+		log:      log,
+		counters: counters,
+		byID:     map[int32]*instance{},
+		bySum:    map[[sha256.Size]byte]*shared{},
+		live:     map[*shared]int{},
+		lastGood: map[string]*shared{},
+		plugins:  map[string]int{},
+		told:     map[string]struct{}{},
+		ownID:    1 << 30,
+	}
+}
+
+// get is the instance with an id; nil when there is none.
+func (r *instances) get(id int32) *instance {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.byID[id]
+}
+
+// scope is what Kong adds to a config. A part of the wrong type is as good as absent.
+type scope struct {
+	Seq      *int32 // __seq__; nil when it is not there
+	PluginID string // __plugin_id
+	RouteID  string // route_id, of a route-scoped config
+}
+
+// start never fails: a config with faults is answered by the last good config of the same plugin while one is in
+// force, else as its on_config_fault says.
+func (r *instances) start(raw []byte) *instance {
+	var s scope
+	sum := sha256.Sum256(raw)
+	var parts map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &parts); err == nil {
+		s.decode(parts)
+		delete(parts, "__seq__")
+		if common, err := json.Marshal(parts); err == nil {
+			sum = sha256.Sum256(common)
+		}
+	}
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	in := &instance{startedAt: time.Now().Unix(), routeScoped: s.RouteID != "", shared: r.share(sum, s.PluginID, raw)}
+	if s.Seq != nil {
+		in.id = *s.Seq
+	} else {
+		r.ownID++
+		in.id = r.ownID
+	}
+	r.live[in.shared]++
+	r.plugins[in.pluginID]++
+	r.mu.Lock()
+	replaced := r.byID[in.id]
+	r.byID[in.id] = in
+	r.mu.Unlock()
+	r.release(replaced)
+	return in
+}
+
+func (s *scope) decode(parts map[string]json.RawMessage) {
+	var seq int32
+	for name, target := range map[string]any{"__seq__": &seq, "__plugin_id": &s.PluginID, "route_id": &s.RouteID} {
+		if part, ok := parts[name]; ok && json.Unmarshal(part, target) == nil && name == "__seq__" {
+			s.Seq = &seq
+		}
+	}
+}
+
+// close forgets an instance, and what no other instance uses.
+func (r *instances) close(id int32) {
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	r.mu.Lock()
+	closed := r.byID[id]
+	delete(r.byID, id)
+	r.mu.Unlock()
+	r.release(closed)
+}
+
+func (r *instances) release(in *instance) {
+	if in == nil {
+		return
+	}
+	if r.live[in.shared]--; r.live[in.shared] == 0 {
+		delete(r.live, in.shared)
+		delete(r.bySum, in.hash)
+	}
+	if r.plugins[in.pluginID]--; r.plugins[in.pluginID] == 0 {
+		delete(r.plugins, in.pluginID)
+		delete(r.lastGood, in.pluginID)
+	}
+}
+
+// share compiles a config, or finds it compiled.
+func (r *instances) share(sum [sha256.Size]byte, pluginID string, raw []byte) *shared {
+	if known := r.bySum[sum]; known != nil {
+		return known
+	}
+	made, err := r.compile(pluginID, raw)
+	if err != nil {
+		r.counters.ConfigFaults.Add(1)
+		made = r.faulty(pluginID, raw, err)
+	} else {
+		r.lastGood[pluginID] = made
+	}
+	made.hash = sum
+	r.bySum[sum] = made
+	return made
+}
+
+func (r *instances) compile(pluginID string, raw []byte) (*shared, error) {
+	config, warnings, err := schema.Parse(raw)
+	if err != nil {
+		return nil, err
+	}
+	snapshot, err := policy.FromConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	path, err := r.build(config, snapshot)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range warnings {
+		r.log.Warn("config warning", "plugin_id", pluginID, "path", w.Path, "warning", w.Message)
+	}
+	made := &shared{
+		pluginID:     pluginID,
+		path:         path,
+		headers:      headerQuestions(snapshot.Rules.Headers),
+		config:       &config,
+		emptyHeaders: make([]string, len(snapshot.Rules.Headers)),
+	}
+	r.tellConflicts(made)
+	return made, nil
+}
+
+// faulty is what answers in the place of a config that cannot be used.
+func (r *instances) faulty(pluginID string, raw []byte, faults error) *shared {
+	if good := r.lastGood[pluginID]; good != nil {
+		r.log.Error("config has faults; the last good one stays in force", "plugin_id", pluginID, "faults", faultList(faults))
+		copied := *good
+		copied.config = nil
+		return &copied
+	}
+	// What the config says about its own faults is read without its other parts.
+	var own struct {
+		OnConfigFault string `json:"on_config_fault"`
+	}
+	closed := json.Unmarshal(raw, &own) == nil && own.OnConfigFault == schema.FailClosed
+	action := "requests are admitted unlimited (on_config_fault: open)"
+	if closed {
+		action = "requests are refused (on_config_fault: closed)"
+	}
+	r.log.Error("config has faults and no good one is known; "+action, "plugin_id", pluginID, "faults", faultList(faults))
+	return &shared{pluginID: pluginID, refuse: closed}
+}
+
+func faultList(err error) []string { return strings.Split(err.Error(), "\n") }
+
+// tellConflicts logs, once, that a config defines a policy otherwise than a live one of another plugin: both spend
+// from one bucket, each by its own limit.
+func (r *instances) tellConflicts(made *shared) {
+	for other := range r.live {
+		if other.config == nil || other.pluginID == made.pluginID || other.config.Namespace != made.config.Namespace {
+			continue
+		}
+		theirs := map[string]*policy.Policy{}
+		for _, p := range other.path.Snapshot.Policies() {
+			theirs[p.Tier+"/"+p.Name+"/"+p.Endpoint] = p
+		}
+		for _, p := range made.path.Snapshot.Policies() {
+			same := theirs[p.Tier+"/"+p.Name+"/"+p.Endpoint]
+			if same == nil || (same.Scope == p.Scope && same.Limit.Spec() == p.Limit.Spec()) {
+				continue
+			}
+			text := fmt.Sprintf("%s: %s in plugin %s, %s in plugin %s", p.Name, p.Describe(), made.pluginID, same.Describe(), other.pluginID)
+			if _, ok := r.told[text]; ok || len(r.told) >= 1000 {
+				continue
+			}
+			r.told[text] = struct{}{}
+			r.log.Warn("two configs define one policy differently; they share its buckets, each with its own limit (set namespace to keep them apart)",
+				"policy", p.Name, "tier", p.Tier, "definitions", text)
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package kongplugin
+
+import (
+	"context"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+)
+
+// question is one call into Kong's PDK, encoded once: the frame of the method's name and the frame of its arguments.
+type question struct {
+	fact   identity.Facts
+	frames []byte
+	decode func(answer []byte, req *identity.Request) error
+}
+
+func newQuestion(fact identity.Facts, method, argument string, decode func([]byte, *identity.Request) error) question {
+	frames := appendFrame(nil, []byte(method))
+	return question{fact: fact, frames: appendFrame(frames, appendString(nil, 1, argument)), decode: decode}
+}
+
+// methodFrame is the frame of a method whose arguments differ from call to call.
+func methodFrame(method string) []byte { return appendFrame(nil, []byte(method)) }
+
+var (
+	setHeadersMethod = methodFrame("kong.response.set_headers")
+	exitMethod       = methodFrame("kong.response.exit")
+)
+
+// questions are those for the facts that are one question each, in the order in which they are asked. None of them
+// can raise an error in Kong, which would end the request with a 500.
+var questions = []question{
+	newQuestion(identity.ConsumerFact, "kong.client.get_consumer", "", func(answer []byte, req *identity.Request) error {
+		return decodeConsumer(answer, &req.Consumer)
+	}),
+	newQuestion(identity.CredentialFact, "kong.client.get_credential", "", func(answer []byte, req *identity.Request) (err error) {
+		req.CredentialID, err = decodeString(answer) // the id is field 1, as a String's text is
+		return err
+	}),
+	newQuestion(identity.IPFact, "kong.client.get_forwarded_ip", "", func(answer []byte, req *identity.Request) (err error) {
+		req.IP, err = decodeString(answer)
+		return err
+	}),
+	newQuestion(identity.TargetFact, "kong.nginx.get_var", "request", func(answer []byte, req *identity.Request) error {
+		line, err := decodeString(answer)
+		req.Method, req.Path = parseRequestLine(line)
+		return err
+	}),
+	newQuestion(identity.RouteFact, "kong.router.get_route", "", func(answer []byte, req *identity.Request) (err error) {
+		req.Route, err = decodeRoute(answer)
+		return err
+	}),
+	newQuestion(identity.TokenFact, "kong.ctx.shared.get", "authenticated_jwt_token", func(answer []byte, req *identity.Request) (err error) {
+		req.Token, err = decodeStringValue(answer)
+		return err
+	}),
+	newQuestion(identity.ContentTypeFact, "kong.request.get_header", "content-type", func(answer []byte, req *identity.Request) (err error) {
+		req.ContentType, err = decodeString(answer)
+		return err
+	}),
+}
+
+// headerQuestions are the questions for the headers that a config's rules read.
+func headerQuestions(names []string) []question {
+	list := make([]question, len(names))
+	for i, name := range names {
+		list[i] = newQuestion(identity.HeaderFacts, "kong.request.get_header", strings.ToLower(name), func(answer []byte, req *identity.Request) error {
+			value, err := decodeString(answer)
+			req.Headers[i] = value
+			return err
+		})
+	}
+	return list
+}
+
+// parseRequestLine reads method and normalised path from a request line as nginx keeps it ("GET /x?y HTTP/1.1").
+func parseRequestLine(line string) (method, path string) {
+	method, target, _ := strings.Cut(line, " ")
+	if i := strings.LastIndexByte(target, ' '); i >= 0 {
+		target = target[:i]
+	}
+	return method, identity.NormalizePath(target)
+}
+
+// Ask puts all questions for facts in one write and reads their answers in one go. It implements admit.Facts.
+func (c *conn) Ask(_ context.Context, facts identity.Facts, req *identity.Request) error {
+	req.Known |= facts
+	if facts&identity.RouteFact != 0 && c.instance.knowsRoute(req) {
+		facts &^= identity.RouteFact
+	}
+	c.asked = c.asked[:0]
+	for i := range questions {
+		if facts&questions[i].fact != 0 {
+			c.asked = append(c.asked, &questions[i])
+		}
+	}
+	if facts&identity.HeaderFacts != 0 {
+		req.Headers = append(req.Headers[:0], c.instance.emptyHeaders...)
+		for i := range c.instance.headers {
+			c.asked = append(c.asked, &c.instance.headers[i])
+		}
+	}
+	if len(c.asked) == 0 {
+		return nil
+	}
+	for _, q := range c.asked {
+		c.out = append(c.out, q.frames...)
+	}
+	if err := c.flush(); err != nil {
+		return err
+	}
+	c.owed += len(c.asked)
+	c.server.counters.Questions.Add(uint64(len(c.asked)))
+	var failed error
+	for _, q := range c.asked {
+		answer, err := c.answer()
+		if err == nil {
+			err = q.decode(answer, req)
+		}
+		switch {
+		case c.lost != nil:
+			return c.lost
+		case isTimeout(err):
+			return err // the answers still owed are read past before the next call
+		case err != nil && failed == nil:
+			failed = err
+		}
+	}
+	if failed == nil && facts&identity.RouteFact != 0 {
+		c.instance.learnRoute(req.Route)
+	}
+	return failed
+}

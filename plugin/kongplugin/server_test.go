@@ -1,0 +1,429 @@
+package kongplugin
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+const byConsumer = `{"tenant_from":["consumer.custom_id"],"tier_from":["consumer.tag.tier"],"tiers":[
+	{"name":"essentials","limits":[{"name":"burst","scope":"tenant","limit":5,"window_size":1}]},
+	{"name":"enterprise","limits":[{"name":"burst","scope":"tenant","limit":50,"window_size":1}]}]}`
+
+func TestAConsumerConfigAsksOnlyForTheConsumerInOneWriteAndAnswersInOne(t *testing.T) {
+	h := serve(t, plenty, nil)
+	k := h.dial()
+	k.answers = answersOf(t, "key-auth")
+	id := k.start(17, byConsumer)
+	before := h.writes.Load()
+	if err := k.event(id); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"kong.client.get_consumer"}; !slices.Equal(k.asked, want) {
+		t.Errorf("asked %q, want %q", k.asked, want)
+	}
+	if got := h.writes.Load() - before; got != 2 {
+		t.Errorf("%d writes, want 2: the question; headers, end and return together", got)
+	}
+	if k.headers["X-RateLimit-Limit"] != "50" || k.headers["X-RateLimit-Remaining"] != "7" {
+		t.Errorf("headers %v, want those of tier enterprise", k.headers)
+	}
+}
+
+func TestAllQuestionsOfARequestLeaveInOneWrite(t *testing.T) {
+	h := serve(t, plenty, nil)
+	k := h.dial()
+	k.answers = answersOf(t, "jwt")
+	id := k.start(1, `{"tenant_from":["consumer.custom_id"],"user_from":["jwt.sub","header.X-User-Id"],"trusted_headers":["X-User-Id"],"tiers":[
+		{"name":"a","limits":[{"name":"u","scope":"user+endpoint","endpoint":"GET /jwt/*","limit":5,"window_size":1},{"name":"c","scope":"credential","limit":5,"window_size":1}]}]}`)
+	before := h.writes.Load()
+	if err := k.event(id); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"kong.client.get_consumer", "kong.client.get_credential", "kong.nginx.get_var=request", "kong.ctx.shared.get=authenticated_jwt_token", "kong.request.get_header=x-user-id"}
+	if !slices.Equal(k.asked, want) {
+		t.Errorf("asked %q, want %q", k.asked, want)
+	}
+	if got := h.writes.Load() - before; got != 2 {
+		t.Errorf("%d writes for %d questions, want 2", got, len(k.asked))
+	}
+}
+
+func TestAConfigWithoutLimitsAsksNothing(t *testing.T) {
+	h := serve(t, plenty, nil)
+	k := h.dial()
+	id := k.start(1, `{"tiers":[{"name":"internal"}]}`)
+	before := h.writes.Load()
+	if err := k.event(id); err != nil {
+		t.Fatal(err)
+	}
+	if len(k.asked) != 0 || k.headers != nil || h.writes.Load()-before != 1 {
+		t.Errorf("asked %q, headers %v, %d writes; want nothing but the end", k.asked, k.headers, h.writes.Load()-before)
+	}
+}
+
+func TestARouteScopedInstanceAsksForItsRouteOnce(t *testing.T) {
+	h := serve(t, plenty, nil)
+	k := h.dial()
+	k.answers = answersOf(t, "key-auth")
+	config := `{"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant+endpoint","limit":5,"window_size":1}]}]`
+	scoped, global := k.start(1, config+`,"route_id":"r1"}`), k.start(2, config+`}`)
+	for i, want := range []struct {
+		id  int32
+		ask bool
+	}{{scoped, true}, {scoped, false}, {scoped, false}, {global, true}, {global, true}} {
+		if err := k.event(want.id); err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.Contains(k.asked, "kong.router.get_route"); got != want.ask {
+			t.Errorf("event %d asked %q: for the route %t, want %t", i, k.asked, got, want.ask)
+		}
+	}
+}
+
+func TestTheAddressIsAskedOnlyWhenTheTenantIsMissing(t *testing.T) {
+	h := serve(t, plenty, nil)
+	k := h.dial()
+	id := k.start(1, byConsumer)
+	k.answers = answersOf(t, "no-auth")
+	if err := k.event(id); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"kong.client.get_consumer", "kong.client.get_forwarded_ip"}; !slices.Equal(k.asked, want) {
+		t.Errorf("asked %q, want %q", k.asked, want)
+	}
+}
+
+func TestARefusalExitsAndTheDroppedConnectionIsNotLogged(t *testing.T) {
+	h := serve(t, nothing, nil)
+	k := h.dial()
+	k.answers = answersOf(t, "key-auth")
+	id := k.start(1, byConsumer)
+	if err := k.event(id); err != nil {
+		t.Fatal(err)
+	}
+	if k.exit == nil || k.exit.Status != 429 || k.exit.Headers.Fields["Retry-After"].GetStringValue() != "3" {
+		t.Fatalf("exit %v, want 429 with Retry-After 3", k.exit)
+	}
+	if err := h.stop(); err != nil {
+		t.Fatal(err)
+	}
+	close(h.log.ch)
+	for line := range h.log.ch {
+		if strings.Contains(line, "closed") {
+			t.Errorf("logged %s", line)
+		}
+	}
+}
+
+func TestAnUnknownInstanceClosesTheConnectionAndNothingElseDoes(t *testing.T) {
+	h := serve(t, plenty, nil)
+	k := h.dial()
+	if err := k.event(99); err == nil {
+		t.Error("an event of an unknown instance was answered; Kong would not start it anew")
+	}
+	k = h.dial()
+	id := k.start(1, byConsumer)
+	k.call(&pb.RpcCall{Call: &pb.RpcCall_CmdHandleEvent{CmdHandleEvent: &pb.CmdHandleEvent{InstanceId: id, EventName: "rewrite"}}})
+	if end, err := k.receive(); err != nil || len(end) != 0 {
+		t.Errorf("an unknown event was answered %q, %v; want the end of the event", end, err)
+	}
+	if _, err := k.returned(); err != nil {
+		t.Error(err)
+	}
+	k.call(&pb.RpcCall{}) // a call without a command
+	if _, err := k.returned(); err != nil {
+		t.Errorf("an unknown call: %v", err)
+	}
+	k.send([]byte{0xff, 0xff, 0xff})
+	if _, err := k.receive(); err == nil {
+		t.Error("an unparseable frame did not close the connection")
+	}
+	h.log.await(t, "cannot parse a call")
+}
+
+func TestAFrameOver64MiBClosesTheConnectionWithALogLine(t *testing.T) {
+	h := serve(t, plenty, nil)
+	k := h.dial()
+	if _, err := k.net.Write(binary.LittleEndian.AppendUint32(nil, maxFrame+1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.receive(); err == nil {
+		t.Error("the connection was not closed")
+	}
+	h.log.await(t, "longer than 67108864 bytes")
+}
+
+func TestAnAnswerThatIsTooLongIsReadPastAndTheInternalFailModeAnswers(t *testing.T) {
+	for _, mode := range []string{"open", "closed"} {
+		h := serve(t, plenty, nil)
+		k := h.dial()
+		id := k.start(1, strings.TrimSuffix(byConsumer, "}")+`,"on_internal_error":"`+mode+`"}`)
+		k.answers["kong.client.get_consumer"] = encode(t, &pb.Consumer{CustomId: strings.Repeat("x", maxAnswer)})
+		if err := k.event(id); err != nil {
+			t.Fatal(err)
+		}
+		if refused := k.exit != nil; refused != (mode == "closed") || (refused && k.exit.Status != 503) {
+			t.Errorf("%s: exit %v", mode, k.exit)
+		}
+		if mode == "closed" {
+			k = h.dial()
+		}
+		k.answers = answersOf(t, "key-auth")
+		if err := k.event(id); err != nil || k.headers["X-RateLimit-Limit"] != "50" {
+			t.Errorf("%s: the next event: %v, headers %v", mode, err, k.headers)
+		}
+	}
+}
+
+func TestLongAnswersWithinTheBoundAreDecided(t *testing.T) {
+	var owner string
+	h := serve(t, func(bounds []policy.Bound, statuses []decision.Status) error {
+		owner = bounds[0].Key.Owner
+		return plenty(bounds, statuses)
+	}, nil)
+	k := h.dial()
+	id := k.start(1, byConsumer)
+	k.answers["kong.client.get_consumer"] = encode(t, &pb.Consumer{CustomId: strings.Repeat("x", 1<<20), Tags: slices.Repeat([]string{"tier:enterprise"}, 10_000)})
+	if err := k.event(id); err != nil {
+		t.Fatal(err)
+	}
+	if k.headers["X-RateLimit-Limit"] != "50" || !strings.HasPrefix(owner, "sha256:") {
+		t.Errorf("headers %v, owner %.20q; want the tier and a hashed tenant", k.headers, owner)
+	}
+}
+
+func TestAnIdentityThatIsNotUTF8IsCountedAsItIs(t *testing.T) {
+	var owner string
+	h := serve(t, func(bounds []policy.Bound, statuses []decision.Status) error {
+		owner = bounds[0].Key.Owner
+		return plenty(bounds, statuses)
+	}, nil)
+	k := h.dial()
+	id := k.start(1, `{"tenant_from":["header.X-Org"],"trusted_headers":["x-org"],"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant","limit":5,"window_size":1}]}]}`)
+	k.answers["kong.request.get_header=x-org"] = []byte("\x0a\x04\xff\x00:}")
+	if err := k.event(id); err != nil {
+		t.Fatal(err)
+	}
+	if owner != "\xff\x00:}" {
+		t.Errorf("owner %q", owner)
+	}
+}
+
+func TestAPanicIsAnsweredByTheInternalFailModeAndLoggedOnce(t *testing.T) {
+	h := serve(t, func([]policy.Bound, []decision.Status) error { panic("a bug") }, nil)
+	for _, mode := range []string{"open", "closed"} {
+		k := h.dial()
+		k.answers = answersOf(t, "key-auth")
+		id := k.start(1, strings.TrimSuffix(byConsumer, "}")+`,"on_internal_error":"`+mode+`"}`)
+		for range 3 {
+			if err := k.event(id); err != nil {
+				t.Fatal(err)
+			}
+			if (k.exit != nil) != (mode == "closed") {
+				t.Fatalf("%s: exit %v", mode, k.exit)
+			}
+			if k.exit != nil {
+				k = h.dial()
+				k.answers = answersOf(t, "key-auth")
+			}
+		}
+	}
+	if got := h.Counters().Panics.Load(); got != 6 {
+		t.Errorf("%d panics counted, want 6", got)
+	}
+	if line := h.log.await(t, "panicked"); !strings.Contains(line, "server_test.go") {
+		t.Errorf("the log line has no stack: %s", line)
+	}
+	for len(h.log.ch) > 0 {
+		if line := <-h.log.ch; strings.Contains(line, "panicked") {
+			t.Errorf("logged again: %s", line)
+		}
+	}
+}
+
+func TestAnExceededBudgetIsAnsweredAndTheLateAnswerIsReadPast(t *testing.T) {
+	h := serve(t, plenty, func(o *Options) { o.Budget = 20 * time.Millisecond })
+	k := h.dial()
+	id := k.start(1, byConsumer)
+	k.call(&pb.RpcCall{Call: &pb.RpcCall_CmdHandleEvent{CmdHandleEvent: &pb.CmdHandleEvent{InstanceId: id, EventName: "access"}}})
+	for _, want := range []string{"kong.client.get_consumer", "", ""} { // question, arguments, and then the end unasked
+		if frame, err := k.receive(); err != nil || string(frame) != want {
+			t.Fatalf("received %q, %v; want %q", frame, err, want)
+		}
+	}
+	if _, err := k.returned(); err != nil {
+		t.Fatal(err)
+	}
+	k.send(answersOf(t, "no-auth")["kong.client.get_consumer"]) // late
+	k.answers = answersOf(t, "key-auth")
+	if err := k.event(id); err != nil {
+		t.Fatal(err)
+	}
+	if k.headers["X-RateLimit-Limit"] != "50" {
+		t.Errorf("headers %v: the late answer was taken for the next event's", k.headers)
+	}
+	if got := h.Counters().Undecided.Load(); got != 1 {
+		t.Errorf("%d undecided, want 1", got)
+	}
+}
+
+func TestAFrameThatArrivesByteByByteIsWhole(t *testing.T) {
+	reader, writer := io.Pipe()
+	go func() {
+		for _, b := range appendFrame(appendFrame(nil, []byte("hello")), bytes.Repeat([]byte("y"), bufferSize+5)) {
+			if _, err := writer.Write([]byte{b}); err != nil {
+				return
+			}
+		}
+		writer.Close()
+	}()
+	f := newFrames(reader)
+	if frame, err := f.read(maxFrame); err != nil || string(frame) != "hello" {
+		t.Errorf("%q, %v", frame, err)
+	}
+	if frame, err := f.read(maxFrame); err != nil || len(frame) != bufferSize+5 {
+		t.Errorf("%d bytes, %v", len(frame), err)
+	}
+	if _, err := f.read(maxFrame); err != io.EOF {
+		t.Errorf("at the end: %v, want io.EOF", err)
+	}
+}
+
+func TestServeFinishesRunningEventsAndEndsIdleConnections(t *testing.T) {
+	entered, release := make(chan struct{}), make(chan struct{})
+	h := serve(t, func(bounds []policy.Bound, statuses []decision.Status) error {
+		close(entered)
+		<-release
+		return plenty(bounds, statuses)
+	}, nil)
+	idle, running := h.dial(), h.dial()
+	id := idle.start(1, byConsumer)
+	running.answers = answersOf(t, "key-auth")
+	ended := make(chan error, 1)
+	go func() {
+		defer close(ended) // also when the event fails the test
+		ended <- running.event(id)
+	}()
+	<-entered
+	stopped := make(chan error, 1)
+	go func() { stopped <- h.stop() }()
+	if _, err := idle.receive(); err == nil {
+		t.Error("the idle connection was not closed")
+	}
+	if _, err := net.Dial("unix", h.path); err == nil {
+		t.Error("a new connection was accepted")
+	}
+	close(release)
+	if err := <-ended; err != nil || running.headers["X-RateLimit-Limit"] != "50" {
+		t.Errorf("the running event: %v, headers %v", err, running.headers)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestInstancesOfOneConfigShareItsPath(t *testing.T) {
+	h := serve(t, plenty, nil)
+	k := h.dial()
+	first, second, other := k.start(1, byConsumer), k.start(2, byConsumer), k.start(3, `{"tiers":[]}`)
+	if h.instances.get(first).path != h.instances.get(second).path {
+		t.Error("one config in two workers was compiled twice")
+	}
+	k.close(first)
+	k.answers = answersOf(t, "key-auth")
+	for _, id := range []int32{second, other} {
+		if err := k.event(id); err != nil {
+			t.Errorf("closing one instance touched another: %v", err)
+		}
+	}
+	k.close(second)
+	k.close(other)
+	if r := h.instances; len(r.byID)+len(r.bySum)+len(r.live)+len(r.lastGood)+len(r.plugins) != 0 {
+		t.Errorf("closed instances leave something behind: %+v", r)
+	}
+}
+
+func TestAFaultyConfigIsAnsweredByTheLastGoodOneElseByOnConfigFault(t *testing.T) {
+	h := serve(t, plenty, nil)
+	k := h.dial()
+	k.answers = answersOf(t, "key-auth")
+	faulty := `{"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant","limit":-5,"window_size":0}]}]`
+
+	open := k.start(1, faulty+`}`)
+	if err := k.event(open); err != nil || k.exit != nil || k.headers != nil {
+		t.Errorf("without a good config: %v, exit %v, headers %v; want the request admitted", err, k.exit, k.headers)
+	}
+	line := h.log.await(t, "no good one is known")
+	for _, path := range []string{"tiers[0].limits[0].limit", "tiers[0].limits[0].window_size"} {
+		if !strings.Contains(line, path) {
+			t.Errorf("the log line does not name %s: %s", path, line)
+		}
+	}
+	k.start(2, faulty+`}`) // another worker: nothing new to tell
+	k.close(open)
+	k.close(2)
+
+	good := k.start(3, byConsumer)
+	replacing := k.start(4, faulty+`,"on_config_fault":"closed"}`)
+	k.close(good)
+	if err := k.event(replacing); err != nil || k.headers["X-RateLimit-Limit"] != "50" {
+		t.Errorf("with a good config before: %v, headers %v; want it in force", err, k.headers)
+	}
+	h.log.await(t, "last good one stays in force")
+	k.close(replacing)
+
+	closed := k.start(5, faulty+`,"on_config_fault":"closed"}`)
+	if err := k.event(closed); err != nil || k.exit == nil || k.exit.Status != 503 {
+		t.Errorf("on_config_fault closed: %v, exit %v; want 503", err, k.exit)
+	}
+	if got := h.Counters().ConfigFaults.Load(); got != 3 {
+		t.Errorf("%d config faults counted, want 3 configs", got)
+	}
+}
+
+func TestAConfigThatIsNotJSONDoesNotFailTheStart(t *testing.T) {
+	h := serve(t, plenty, nil)
+	k := h.dial()
+	for _, config := range []string{"", "{", "null", "[]", `{"__seq__":"x"}`, "\xff"} {
+		if id := k.startRaw([]byte(config)); id == 0 {
+			t.Errorf("config %q: no instance", config)
+		} else if err := k.event(id); err != nil {
+			t.Errorf("config %q: %v", config, err)
+		}
+	}
+}
+
+func TestTwoConfigsThatDefineOnePolicyDifferentlyAreToldOnce(t *testing.T) {
+	h := serve(t, plenty, nil)
+	k := h.dial()
+	config := `{"tiers":[{"name":"a","limits":[{"name":"burst","scope":"tenant","limit":%d,"window_size":1}]}]}`
+	k.startRaw([]byte(withSeq(1, "plugin-1", fmt.Sprintf(config, 5))))
+	k.startRaw([]byte(withSeq(2, "plugin-1", fmt.Sprintf(config, 6)))) // a change of one plugin is no conflict
+	for seq := 3; seq < 6; seq++ {
+		k.startRaw([]byte(withSeq(seq, "plugin-2", fmt.Sprintf(config, 7))))
+	}
+	conflicts := 0
+	for len(h.log.ch) > 0 {
+		if line := <-h.log.ch; strings.Contains(line, "share its buckets") {
+			conflicts++
+			if !strings.Contains(line, "7 per 1 s") {
+				t.Errorf("the line does not tell both definitions: %s", line)
+			}
+		}
+	}
+	if conflicts != 2 { // with each of the two live definitions of plugin-1
+		t.Errorf("%d conflicts told, want 2", conflicts)
+	}
+}
