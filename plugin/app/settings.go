@@ -1,0 +1,195 @@
+package app
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+)
+
+// settings are those of the process, not of a plugin config: they come from flags (in Kong's start command), from the
+// environment (which Kong empties, so it serves under systemd or Kubernetes only), or from a file, in that order.
+type settings struct {
+	KongPrefix  string
+	LogLevel    slog.Level
+	TimeBudget  time.Duration
+	DrainTime   time.Duration
+	MaxBuckets  int
+	MaxProcs    int   // 0: one for every four cores
+	MemoryLimit int64 // bytes; 0: none
+
+	Dump, Version bool
+}
+
+// setting is one row of the table in the README.
+type setting struct {
+	name  string // as a flag; in a file with underscores; in the environment in upper case behind TENANT_RATE_LIMITING_
+	value string // the default
+	usage string
+	set   func(s *settings, text string) error
+}
+
+var table = []setting{
+	{"kong-prefix", "/usr/local/kong", "directory of the socket that Kong connects to", func(s *settings, text string) error {
+		s.KongPrefix = text
+		return nil
+	}},
+	{"log-level", "info", "debug, info, warn or error", func(s *settings, text string) error {
+		return s.LogLevel.UnmarshalText([]byte(text))
+	}},
+	{"time-budget", "1s", "how long one request may wait for Kong's answers before on_internal_error decides", func(s *settings, text string) error {
+		return parseDuration(text, &s.TimeBudget)
+	}},
+	{"drain-time", "5s", "how long running requests may take to finish after SIGTERM", func(s *settings, text string) error {
+		return parseDuration(text, &s.DrainTime)
+	}},
+	{"max-buckets", "1000000", "most buckets kept in this process (about 400 bytes each); beyond it the one that expires soonest makes room", func(s *settings, text string) error {
+		return parseInt(text, 1, &s.MaxBuckets)
+	}},
+	{"max-procs", "0", "how many threads run Go code at once, in place of GOMAXPROCS; 0: one for every four cores, at least one", func(s *settings, text string) error {
+		return parseInt(text, 0, &s.MaxProcs)
+	}},
+	{"memory-limit", "0", "soft limit of the process's memory, in place of GOMEMLIMIT, for instance 512MiB; 0: none", func(s *settings, text string) error {
+		return parseBytes(text, &s.MemoryLimit)
+	}},
+}
+
+const environmentPrefix = "TENANT_RATE_LIMITING_"
+
+// parseSettings reads flags, environment and file. flag.ErrHelp means that the usage was asked for and written.
+func parseSettings(args []string, getenv func(string) string, usage io.Writer) (settings, error) {
+	var s settings
+	flags := flag.NewFlagSet("tenant-rate-limiting", flag.ContinueOnError)
+	flags.SetOutput(usage)
+	flags.BoolVar(&s.Dump, "dump", false, "print the plugin's name, version and schema as Kong's query command wants them, and exit")
+	flags.BoolVar(&s.Version, "version", false, "print the version and exit")
+	file := flags.String("config", "", "a YAML file with the settings of this list (names with underscores)")
+	given := map[string]*string{}
+	for _, row := range table {
+		given[row.name] = flags.String(row.name, row.value, row.usage)
+	}
+	if err := flags.Parse(args); err != nil {
+		return s, err
+	}
+	if flags.NArg() > 0 {
+		return s, fmt.Errorf("unexpected argument %q: settings are flags, see -help", flags.Arg(0))
+	}
+	source := map[string]string{}
+	if *file != "" {
+		if err := readSettings(*file, given, source); err != nil {
+			return s, err
+		}
+	}
+	for _, row := range table {
+		variable := environmentPrefix + strings.ToUpper(strings.ReplaceAll(row.name, "-", "_"))
+		if text := getenv(variable); text != "" {
+			*given[row.name], source[row.name] = text, variable
+		}
+	}
+	// A flag wins over both, so flags are read once more.
+	flags.SetOutput(io.Discard)
+	if err := flags.Parse(args); err != nil {
+		return s, err
+	}
+	flags.Visit(func(f *flag.Flag) { source[f.Name] = "-" + f.Name })
+	var errs []error
+	for _, row := range table {
+		if err := row.set(&s, *given[row.name]); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %q: %w", source[row.name], *given[row.name], err))
+		}
+	}
+	return s, errors.Join(errs...)
+}
+
+// readSettings sets the values that a file gives.
+func readSettings(path string, given map[string]*string, source map[string]string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("-config: %w", err)
+	}
+	var document yaml.Node
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		return fmt.Errorf("-config %s: %w", path, err)
+	}
+	if len(document.Content) == 0 {
+		return nil // an empty file
+	}
+	root := document.Content[0]
+	if root.Kind != yaml.MappingNode {
+		return fmt.Errorf("-config %s:%d: must be settings, one `name: value` on each line", path, root.Line)
+	}
+	for pair := range slices.Chunk(root.Content, 2) {
+		name := strings.ReplaceAll(pair[0].Value, "_", "-")
+		where := fmt.Sprintf("%s:%d: %s", path, pair[0].Line, pair[0].Value)
+		switch {
+		case given[name] == nil:
+			return fmt.Errorf("%s: no such setting; see -help", where)
+		case pair[1].Kind != yaml.ScalarNode:
+			return fmt.Errorf("%s: must be a single value", where)
+		}
+		*given[name], source[name] = pair[1].Value, where
+	}
+	return nil
+}
+
+func parseDuration(text string, to *time.Duration) error {
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return errors.New("must be a duration above 0, such as 250ms or 1s")
+	}
+	*to = d
+	return nil
+}
+
+func parseInt(text string, least int, to *int) error {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < least {
+		return fmt.Errorf("must be a whole number, at least %d", least)
+	}
+	*to = n
+	return nil
+}
+
+var units = map[string]int64{"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+func parseBytes(text string, to *int64) error {
+	digits := strings.TrimRight(text, "BKMGi")
+	n, err := strconv.ParseInt(digits, 10, 64)
+	unit, ok := units[text[len(digits):]]
+	if err != nil || !ok || n < 0 || n > (1<<62)/unit {
+		return errors.New("must be a number of bytes, with B, KiB, MiB or GiB behind it if you like")
+	}
+	*to = n * unit
+	return nil
+}
+
+// maxProcs is how many threads run Go code at once: the setting, else GOMAXPROCS where there is an environment, else a
+// quarter of the cores, because Kong's workers need them more than we do.
+func (s *settings) maxProcs(getenv func(string) string) int {
+	switch {
+	case s.MaxProcs > 0:
+		return s.MaxProcs
+	case getenv("GOMAXPROCS") != "":
+		return runtime.GOMAXPROCS(0)
+	}
+	return max(1, runtime.NumCPU()/4)
+}
+
+// socketPath is where Kong looks for the socket: in its prefix, named after the executable.
+func (s *settings) socketPath() (string, error) {
+	executable, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find the name of the executable, after which the socket is named: %w", err)
+	}
+	return filepath.Join(s.KongPrefix, filepath.Base(executable)+".socket"), nil
+}

@@ -1,0 +1,12 @@
+// The command ratelimit is the operator's program.
+package main
+
+import (
+	"os"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/app"
+)
+
+func main() {
+	os.Exit(app.Ratelimit(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}

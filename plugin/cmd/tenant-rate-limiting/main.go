@@ -1,0 +1,18 @@
+// The command tenant-rate-limiting is the plugin server that Kong starts. The plugin is known in Kong by the name of
+// its executable.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/app"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	os.Exit(app.Plugin(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
+}
