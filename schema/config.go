@@ -83,7 +83,7 @@ type Config struct {
 	// What happens to a request when the plugin itself fails while deciding about it: open (admit) or closed (refuse). Default: open.
 	OnInternalError string `json:"on_internal_error,omitempty" kong:"required,one_of=open|closed" default:"open"`
 
-	// Leaves out all informative response headers. Retry-After is still sent with a refusal. Default: false, headers are sent.
+	// Leaves out all rate limit headers, Retry-After included, as Kong's own plugins do. The body of a refusal still tells how long to wait. Default: false, headers are sent.
 	HideClientHeaders bool `json:"hide_client_headers" kong:"required" default:"false"`
 
 	// Also sends RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset, as Kong's own rate-limiting plugin does. Default: false.

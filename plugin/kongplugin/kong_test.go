@@ -161,7 +161,7 @@ func serve(t *testing.T, buckets bucketsFunc, change func(*Options)) *harness {
 
 // kong is one connection of a Kong worker.
 type kong struct {
-	t        *testing.T
+	t        testing.TB
 	net      net.Conn
 	r        *bufio.Reader
 	sequence int64
@@ -169,6 +169,14 @@ type kong struct {
 	asked    []string
 	headers  map[string]string
 	exit     *pb.ExitArgs
+
+	frames frames // of fastEvent
+	out    []byte
+	start  int
+}
+
+func newKong(t testing.TB, c net.Conn) *kong {
+	return &kong{t: t, net: c, r: bufio.NewReader(c), frames: newFrames(c), answers: map[string][]byte{}}
 }
 
 func (h *harness) dial() *kong {
@@ -178,7 +186,7 @@ func (h *harness) dial() *kong {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(func() { c.Close() })
-	return &kong{t: h.t, net: c, r: bufio.NewReader(c), answers: map[string][]byte{}}
+	return newKong(h.t, c)
 }
 
 func (k *kong) send(payload []byte) {
@@ -227,8 +235,8 @@ func (k *kong) returned() (*pb.RpcReturn, error) {
 	return &m, nil
 }
 
-// start starts an instance; the config is JSON without what Kong adds.
-func (k *kong) start(seq int, config string) int32 {
+// startInstance starts an instance; the config is JSON without what Kong adds.
+func (k *kong) startInstance(seq int, config string) int32 {
 	k.t.Helper()
 	return k.startRaw([]byte(withSeq(seq, "plugin-1", config)))
 }
@@ -300,7 +308,7 @@ func (k *kong) event(id int32) error {
 	}
 }
 
-func decodeHeaders(t *testing.T, arguments []byte) map[string]string {
+func decodeHeaders(t testing.TB, arguments []byte) map[string]string {
 	t.Helper()
 	var s structpb.Struct
 	if err := proto.Unmarshal(arguments, &s); err != nil {

@@ -30,7 +30,6 @@ const (
 type call struct {
 	sequence int64
 	command  command // 0: none that we know
-	name     []byte  // of the plugin
 	config   []byte
 	instance int32
 	event    []byte
@@ -38,8 +37,8 @@ type call struct {
 
 var errMalformed = errors.New("malformed protobuf")
 
-// fields calls yield for every field of a message: value holds the bytes of a length-delimited field, number those
-// of a varint. Other wire types are passed over.
+// fields calls yield for every field of a message: value holds the bytes of a length-delimited field and is nil for a
+// varint, which number holds. Other wire types are passed over.
 func fields(message []byte, yield func(field protowire.Number, value []byte, number uint64)) error {
 	for len(message) > 0 {
 		field, wireType, n := protowire.ConsumeTag(message)
@@ -78,7 +77,7 @@ func decodeCall(frame []byte) (call, error) {
 	var body []byte
 	err := fields(frame, func(field protowire.Number, value []byte, number uint64) {
 		switch {
-		case field == 1:
+		case field == 1 && value == nil:
 			c.sequence = int64(number)
 		case command(field) >= cmdGetPluginNames && command(field) <= cmdHandleEvent && value != nil:
 			c.command, body = command(field), value
@@ -89,13 +88,11 @@ func decodeCall(frame []byte) (call, error) {
 	}
 	err = fields(body, func(field protowire.Number, value []byte, number uint64) {
 		switch {
-		case field == 1 && (c.command == cmdStartInstance || c.command == cmdGetPluginInfo):
-			c.name = value
-		case field == 1:
+		case field == 1 && value == nil:
 			c.instance = int32(number)
-		case field == 2 && c.command == cmdStartInstance:
+		case field == 2 && value != nil && c.command == cmdStartInstance:
 			c.config = value
-		case field == 2:
+		case field == 2 && value != nil:
 			c.event = value
 		}
 	})
@@ -150,7 +147,7 @@ func appendString(out []byte, field protowire.Number, s string) []byte {
 func decodeString(frame []byte) (string, error) {
 	var text string
 	err := fields(frame, func(field protowire.Number, value []byte, _ uint64) {
-		if field == 1 {
+		if field == 1 && value != nil {
 			text = string(value)
 		}
 	})
@@ -161,7 +158,7 @@ func decodeString(frame []byte) (string, error) {
 func decodeStringValue(frame []byte) (string, error) {
 	var text string
 	err := fields(frame, func(field protowire.Number, value []byte, _ uint64) {
-		if field == 3 {
+		if field == 3 && value != nil {
 			text = string(value)
 		}
 	})
@@ -171,6 +168,9 @@ func decodeStringValue(frame []byte) (string, error) {
 func decodeConsumer(frame []byte, c *identity.Consumer) error {
 	c.ID, c.Username, c.CustomID, c.Tags = "", "", "", c.Tags[:0]
 	return fields(frame, func(field protowire.Number, value []byte, _ uint64) {
+		if value == nil {
+			return
+		}
 		switch field {
 		case 1:
 			c.ID = string(value)
@@ -188,6 +188,9 @@ func decodeConsumer(frame []byte, c *identity.Consumer) error {
 func decodeRoute(frame []byte) (string, error) {
 	var id, name string
 	err := fields(frame, func(field protowire.Number, value []byte, _ uint64) {
+		if value == nil {
+			return
+		}
 		switch field {
 		case 1:
 			id = string(value)

@@ -25,7 +25,7 @@ func TestAConsumerConfigAsksOnlyForTheConsumerInOneWriteAndAnswersInOne(t *testi
 	h := serve(t, plenty, nil)
 	k := h.dial()
 	k.answers = answersOf(t, "key-auth")
-	id := k.start(17, byConsumer)
+	id := k.startInstance(17, byConsumer)
 	before := h.writes.Load()
 	if err := k.event(id); err != nil {
 		t.Fatal(err)
@@ -45,7 +45,7 @@ func TestAllQuestionsOfARequestLeaveInOneWrite(t *testing.T) {
 	h := serve(t, plenty, nil)
 	k := h.dial()
 	k.answers = answersOf(t, "jwt")
-	id := k.start(1, `{"tenant_from":["consumer.custom_id"],"user_from":["jwt.sub","header.X-User-Id"],"trusted_headers":["X-User-Id"],"tiers":[
+	id := k.startInstance(1, `{"tenant_from":["consumer.custom_id"],"user_from":["jwt.sub","header.X-User-Id"],"trusted_headers":["X-User-Id"],"tiers":[
 		{"name":"a","limits":[{"name":"u","scope":"user+endpoint","endpoint":"GET /jwt/*","limit":5,"window_size":1},{"name":"c","scope":"credential","limit":5,"window_size":1}]}]}`)
 	before := h.writes.Load()
 	if err := k.event(id); err != nil {
@@ -63,7 +63,7 @@ func TestAllQuestionsOfARequestLeaveInOneWrite(t *testing.T) {
 func TestAConfigWithoutLimitsAsksNothing(t *testing.T) {
 	h := serve(t, plenty, nil)
 	k := h.dial()
-	id := k.start(1, `{"tiers":[{"name":"internal"}]}`)
+	id := k.startInstance(1, `{"tiers":[{"name":"internal"}]}`)
 	before := h.writes.Load()
 	if err := k.event(id); err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func TestARouteScopedInstanceAsksForItsRouteOnce(t *testing.T) {
 	k := h.dial()
 	k.answers = answersOf(t, "key-auth")
 	config := `{"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant+endpoint","limit":5,"window_size":1}]}]`
-	scoped, global := k.start(1, config+`,"route_id":"r1"}`), k.start(2, config+`}`)
+	scoped, global := k.startInstance(1, config+`,"route_id":"r1"}`), k.startInstance(2, config+`}`)
 	for i, want := range []struct {
 		id  int32
 		ask bool
@@ -95,7 +95,7 @@ func TestARouteScopedInstanceAsksForItsRouteOnce(t *testing.T) {
 func TestTheAddressIsAskedOnlyWhenTheTenantIsMissing(t *testing.T) {
 	h := serve(t, plenty, nil)
 	k := h.dial()
-	id := k.start(1, byConsumer)
+	id := k.startInstance(1, byConsumer)
 	k.answers = answersOf(t, "no-auth")
 	if err := k.event(id); err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestARefusalExitsAndTheDroppedConnectionIsNotLogged(t *testing.T) {
 	h := serve(t, nothing, nil)
 	k := h.dial()
 	k.answers = answersOf(t, "key-auth")
-	id := k.start(1, byConsumer)
+	id := k.startInstance(1, byConsumer)
 	if err := k.event(id); err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestAnUnknownInstanceClosesTheConnectionAndNothingElseDoes(t *testing.T) {
 		t.Error("an event of an unknown instance was answered; Kong would not start it anew")
 	}
 	k = h.dial()
-	id := k.start(1, byConsumer)
+	id := k.startInstance(1, byConsumer)
 	k.call(&pb.RpcCall{Call: &pb.RpcCall_CmdHandleEvent{CmdHandleEvent: &pb.CmdHandleEvent{InstanceId: id, EventName: "rewrite"}}})
 	if end, err := k.receive(); err != nil || len(end) != 0 {
 		t.Errorf("an unknown event was answered %q, %v; want the end of the event", end, err)
@@ -169,7 +169,7 @@ func TestAnAnswerThatIsTooLongIsReadPastAndTheInternalFailModeAnswers(t *testing
 	for _, mode := range []string{"open", "closed"} {
 		h := serve(t, plenty, nil)
 		k := h.dial()
-		id := k.start(1, strings.TrimSuffix(byConsumer, "}")+`,"on_internal_error":"`+mode+`"}`)
+		id := k.startInstance(1, strings.TrimSuffix(byConsumer, "}")+`,"on_internal_error":"`+mode+`"}`)
 		k.answers["kong.client.get_consumer"] = encode(t, &pb.Consumer{CustomId: strings.Repeat("x", maxAnswer)})
 		if err := k.event(id); err != nil {
 			t.Fatal(err)
@@ -194,7 +194,7 @@ func TestLongAnswersWithinTheBoundAreDecided(t *testing.T) {
 		return plenty(bounds, statuses)
 	}, nil)
 	k := h.dial()
-	id := k.start(1, byConsumer)
+	id := k.startInstance(1, byConsumer)
 	k.answers["kong.client.get_consumer"] = encode(t, &pb.Consumer{CustomId: strings.Repeat("x", 1<<20), Tags: slices.Repeat([]string{"tier:enterprise"}, 10_000)})
 	if err := k.event(id); err != nil {
 		t.Fatal(err)
@@ -211,7 +211,7 @@ func TestAnIdentityThatIsNotUTF8IsCountedAsItIs(t *testing.T) {
 		return plenty(bounds, statuses)
 	}, nil)
 	k := h.dial()
-	id := k.start(1, `{"tenant_from":["header.X-Org"],"trusted_headers":["x-org"],"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant","limit":5,"window_size":1}]}]}`)
+	id := k.startInstance(1, `{"tenant_from":["header.X-Org"],"trusted_headers":["x-org"],"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant","limit":5,"window_size":1}]}]}`)
 	k.answers["kong.request.get_header=x-org"] = []byte("\x0a\x04\xff\x00:}")
 	if err := k.event(id); err != nil {
 		t.Fatal(err)
@@ -226,7 +226,7 @@ func TestAPanicIsAnsweredByTheInternalFailModeAndLoggedOnce(t *testing.T) {
 	for _, mode := range []string{"open", "closed"} {
 		k := h.dial()
 		k.answers = answersOf(t, "key-auth")
-		id := k.start(1, strings.TrimSuffix(byConsumer, "}")+`,"on_internal_error":"`+mode+`"}`)
+		id := k.startInstance(1, strings.TrimSuffix(byConsumer, "}")+`,"on_internal_error":"`+mode+`"}`)
 		for range 3 {
 			if err := k.event(id); err != nil {
 				t.Fatal(err)
@@ -256,7 +256,7 @@ func TestAPanicIsAnsweredByTheInternalFailModeAndLoggedOnce(t *testing.T) {
 func TestAnExceededBudgetIsAnsweredAndTheLateAnswerIsReadPast(t *testing.T) {
 	h := serve(t, plenty, func(o *Options) { o.Budget = 20 * time.Millisecond })
 	k := h.dial()
-	id := k.start(1, byConsumer)
+	id := k.startInstance(1, byConsumer)
 	k.call(&pb.RpcCall{Call: &pb.RpcCall_CmdHandleEvent{CmdHandleEvent: &pb.CmdHandleEvent{InstanceId: id, EventName: "access"}}})
 	for _, want := range []string{"kong.client.get_consumer", "", ""} { // question, arguments, and then the end unasked
 		if frame, err := k.receive(); err != nil || string(frame) != want {
@@ -309,7 +309,7 @@ func TestServeFinishesRunningEventsAndEndsIdleConnections(t *testing.T) {
 		return plenty(bounds, statuses)
 	}, nil)
 	idle, running := h.dial(), h.dial()
-	id := idle.start(1, byConsumer)
+	id := idle.startInstance(1, byConsumer)
 	running.answers = answersOf(t, "key-auth")
 	ended := make(chan error, 1)
 	go func() {
@@ -337,7 +337,7 @@ func TestServeFinishesRunningEventsAndEndsIdleConnections(t *testing.T) {
 func TestInstancesOfOneConfigShareItsPath(t *testing.T) {
 	h := serve(t, plenty, nil)
 	k := h.dial()
-	first, second, other := k.start(1, byConsumer), k.start(2, byConsumer), k.start(3, `{"tiers":[]}`)
+	first, second, other := k.startInstance(1, byConsumer), k.startInstance(2, byConsumer), k.startInstance(3, `{"tiers":[]}`)
 	if h.instances.get(first).path != h.instances.get(second).path {
 		t.Error("one config in two workers was compiled twice")
 	}
@@ -361,7 +361,7 @@ func TestAFaultyConfigIsAnsweredByTheLastGoodOneElseByOnConfigFault(t *testing.T
 	k.answers = answersOf(t, "key-auth")
 	faulty := `{"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant","limit":-5,"window_size":0}]}]`
 
-	open := k.start(1, faulty+`}`)
+	open := k.startInstance(1, faulty+`}`)
 	if err := k.event(open); err != nil || k.exit != nil || k.headers != nil {
 		t.Errorf("without a good config: %v, exit %v, headers %v; want the request admitted", err, k.exit, k.headers)
 	}
@@ -371,12 +371,12 @@ func TestAFaultyConfigIsAnsweredByTheLastGoodOneElseByOnConfigFault(t *testing.T
 			t.Errorf("the log line does not name %s: %s", path, line)
 		}
 	}
-	k.start(2, faulty+`}`) // another worker: nothing new to tell
+	k.startInstance(2, faulty+`}`) // another worker: nothing new to tell
 	k.close(open)
 	k.close(2)
 
-	good := k.start(3, byConsumer)
-	replacing := k.start(4, faulty+`,"on_config_fault":"closed"}`)
+	good := k.startInstance(3, byConsumer)
+	replacing := k.startInstance(4, faulty+`,"on_config_fault":"closed"}`)
 	k.close(good)
 	if err := k.event(replacing); err != nil || k.headers["X-RateLimit-Limit"] != "50" {
 		t.Errorf("with a good config before: %v, headers %v; want it in force", err, k.headers)
@@ -384,7 +384,7 @@ func TestAFaultyConfigIsAnsweredByTheLastGoodOneElseByOnConfigFault(t *testing.T
 	h.log.await(t, "last good one stays in force")
 	k.close(replacing)
 
-	closed := k.start(5, faulty+`,"on_config_fault":"closed"}`)
+	closed := k.startInstance(5, faulty+`,"on_config_fault":"closed"}`)
 	if err := k.event(closed); err != nil || k.exit == nil || k.exit.Status != 503 {
 		t.Errorf("on_config_fault closed: %v, exit %v; want 503", err, k.exit)
 	}
