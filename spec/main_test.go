@@ -1,0 +1,222 @@
+// Package spec holds the promises of the plugin, run from outside: the built programs behind a gateway, through the
+// socket and HTTP. A test's name is the promise.
+package spec
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+// binaries is where TestMain builds the programs, once.
+var binaries string
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "spec")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	build := exec.Command("go", "build", "-o", dir, "../plugin/cmd/...")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build the programs: %v\n%s", err, out)
+		return 1
+	}
+	binaries = dir
+	return m.Run()
+}
+
+func plugin() string { return filepath.Join(binaries, "tenant-rate-limiting") }
+
+// node is one Kong node: a gateway and its plugin server.
+type node struct {
+	*gateway.Gateway
+	t   *testing.T
+	log *logBuffer
+}
+
+// logBuffer is a log that can be read while it is written.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// start starts a node with a decK file; change may alter the options.
+func start(t *testing.T, deck string, change ...func(*gateway.Options)) *node {
+	t.Helper()
+	n, err := tryStart(t, deck, change...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func tryStart(t *testing.T, deck string, change ...func(*gateway.Options)) (*node, error) {
+	t.Helper()
+	config, err := gateway.ParseConfig([]byte(deck))
+	if err != nil {
+		return nil, err
+	}
+	n := &node{t: t, log: &logBuffer{}}
+	options := gateway.Options{
+		Config:  config,
+		Servers: []gateway.PluginServer{{Binary: plugin()}},
+		Log:     slog.New(slog.NewTextHandler(n.log, nil)),
+	}
+	for _, c := range change {
+		c(&options)
+	}
+	if n.Gateway, err = gateway.New(options); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := n.Start(ctx); err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Errorf("close the gateway: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("the gateway's log:\n%s", n.log)
+		}
+	})
+	return n, nil
+}
+
+// answer is what a client read.
+type answer struct {
+	Status int
+	Header http.Header
+	Body   string
+}
+
+var client = &http.Client{
+	Transport: &http.Transport{MaxIdleConnsPerHost: 256},
+	Timeout:   30 * time.Second,
+}
+
+// get sends one request; headers are pairs of name and value.
+func (n *node) get(path string, headers ...string) answer {
+	n.t.Helper()
+	a, err := n.send(http.MethodGet, path, headers...)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return a
+}
+
+func (n *node) send(method, path string, headers ...string) (answer, error) {
+	request, err := http.NewRequest(method, n.URL()+path, nil)
+	if err != nil {
+		return answer{}, err
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return answer{}, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return answer{response.StatusCode, response.Header, string(body)}, err
+}
+
+// want fails the test unless the statuses of the same request, sent again and again, are these.
+func (n *node) want(statuses []int, path string, headers ...string) {
+	n.t.Helper()
+	for i, status := range statuses {
+		if a := n.get(path, headers...); a.Status != status {
+			n.t.Errorf("request %d of %s %v: %d, want %d\n%v\n%s", i+1, path, headers, a.Status, status, a.Header, a.Body)
+		}
+	}
+}
+
+func times(n, status int) []int {
+	statuses := make([]int, n)
+	for i := range statuses {
+		statuses[i] = status
+	}
+	return statuses
+}
+
+// problem is the body of a refusal.
+type problem struct {
+	Type       string   `json:"type"`
+	Title      string   `json:"title"`
+	Status     int      `json:"status"`
+	Detail     string   `json:"detail"`
+	Violated   []string `json:"violated-policies"`
+	RetryAfter int      `json:"retry_after_seconds"`
+	Message    string   `json:"message"`
+}
+
+func (a answer) problem(t *testing.T) problem {
+	t.Helper()
+	var p problem
+	if err := json.Unmarshal([]byte(a.Body), &p); err != nil {
+		t.Fatalf("the body is not a problem document: %v\n%s", err, a.Body)
+	}
+	return p
+}
+
+// consumers are the tenants of most specs, each with a key of its own name.
+const consumers = `
+consumers:
+- {username: alice, custom_id: acme, tags: ["tier:enterprise", "org:acme"], keyauth_credentials: [{key: alice}], jwt_secrets: [{key: iss-alice, secret: s3cret}]}
+- {username: bob, tags: ["tier:enterprise", "org:acme"], keyauth_credentials: [{key: bob}]}
+- {username: beth, custom_id: beta, tags: ["tier:essentials"], keyauth_credentials: [{key: beth}]}
+- {username: gus, custom_id: gamma, tags: ["tier:unlimited"], keyauth_credentials: [{key: gus}]}
+- {username: ida, custom_id: ops, tags: ["tier:internal"], keyauth_credentials: [{key: ida}]}
+- {username: tom, custom_id: typo, tags: ["tier:entreprise"], keyauth_credentials: [{key: tom}]}
+- {username: anonymous}
+`
+
+// deck is a decK file with one service, the routes /records and /search behind key-auth, and one plugin config on
+// each of them. The config is YAML flow style.
+func deck(config string) string {
+	return deckOf(fmt.Sprintf(`
+  - {name: records, paths: [/records], plugins: [{name: key-auth, config: {anonymous: anonymous}}, {name: tenant-rate-limiting, config: %[1]s}]}
+  - {name: search, paths: [/search], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: %[1]s}]}`, strings.TrimSpace(config)))
+}
+
+func deckOf(routes string) string {
+	return `_format_version: "3.0"
+services:
+- name: echo
+  url: http://echo.internal
+  routes:` + routes + consumers
+}
