@@ -2,21 +2,31 @@ package schema
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 )
+
+// Check finds faults that this package cannot see, because they need more than the schema (arithmetic, patterns). It
+// gets the config as far as it could be understood, which may have other faults, and returns Faults.
+type Check func(Config) error
 
 // Parse reads a config as Kong hands it to the plugin: JSON, possibly with nulls for absent values, {} for an empty
 // array, 86400.0 or 1e+15 for an integer, and the keys that Kong adds of its own. Defaults are filled in.
 //
-// The error, if any, is of type Faults and holds every fault; the Config is then the zero value, and there are no
-// warnings, because those about a faulty config would be guesses.
-func Parse(raw []byte) (Config, []Warning, error) {
+// The error, if any, is of type Faults and holds every fault, those of the checks included; the Config is then the
+// zero value, and there are no warnings, because those about a faulty config would be guesses.
+func Parse(raw []byte, checks ...Check) (Config, []Warning, error) {
 	document, faults := decodeDocument(raw)
 	if document == nil {
 		return Config{}, nil, Faults(faults)
 	}
 	config, found, order := examine(document)
 	faults = append(faults, found...)
+	for _, check := range checks {
+		faults = appendNew(faults, check(config))
+	}
 	if len(faults) > 0 {
 		inDocumentOrder(faults, func(f Fault) string { return f.Path }, order)
 		return Config{}, nil, Faults(faults)
@@ -24,6 +34,29 @@ func Parse(raw []byte) (Config, []Warning, error) {
 	warnings := config.Warnings()
 	inDocumentOrder(warnings, func(w Warning) string { return w.Path }, order)
 	return config, warnings, nil
+}
+
+// appendNew appends the faults of err, but not those about a value that is known to be faulty: they would be but
+// consequences.
+func appendNew(faults []Fault, err error) []Fault {
+	if err == nil {
+		return faults
+	}
+	var found Faults
+	if !errors.As(err, &found) {
+		return append(faults, Fault{Message: err.Error()})
+	}
+	known := faults
+	for _, f := range found {
+		about := func(k Fault) bool {
+			rest, ok := strings.CutPrefix(k.Path, f.Path)
+			return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+		}
+		if !slices.ContainsFunc(known, about) {
+			faults = append(faults, f)
+		}
+	}
+	return faults
 }
 
 // Validate reports all faults of c as an error of type Faults, as Parse does. A zero field that has a default counts as

@@ -48,8 +48,10 @@ func (c Config) tierFaults() []Fault {
 	first := map[string]int{}
 	for i, tier := range c.Tiers {
 		if at, ok := first[tier.Name]; ok && tier.Name != "" {
-			faults = append(faults, Fault{docpath.Item("tiers", i) + ".name",
-				fmt.Sprintf("is the name of tiers[%d] too: %s", at, strconv.Quote(docpath.Shorten(tier.Name)))})
+			faults = append(faults, Fault{
+				docpath.Item("tiers", i) + ".name",
+				fmt.Sprintf("is the name of tiers[%d] too: %s", at, strconv.Quote(docpath.Shorten(tier.Name))),
+			})
 			continue
 		}
 		first[tier.Name] = i

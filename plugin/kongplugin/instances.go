@@ -187,11 +187,11 @@ func (r *instances) share(sum [sha256.Size]byte, pluginID string, raw []byte) *s
 }
 
 func (r *instances) compile(pluginID string, raw []byte) (*shared, error) {
-	config, warnings, err := schema.Parse(raw)
-	if err != nil {
-		return nil, err
-	}
-	snapshot, err := policy.FromConfig(config)
+	var snapshot *policy.Snapshot
+	config, warnings, err := schema.Parse(raw, func(c schema.Config) (err error) {
+		snapshot, err = policy.FromConfig(c)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}

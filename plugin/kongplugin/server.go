@@ -91,8 +91,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	select {
 	case <-ctx.Done():
 		s.draining.Store(true)
-		err = closeListener(listener)
-		<-accepted
+		err = errors.Join(closeListener(listener), <-accepted)
 	case err = <-accepted:
 		s.draining.Store(true)
 	}

@@ -130,7 +130,7 @@ func (c *compiler) limits(path, tier string, configs []schema.Limit) []*Policy {
 func (c *compiler) policy(config schema.Limit) (*Policy, error) {
 	algorithm, err := limit.ParseAlgorithm(config.Algorithm)
 	if err != nil {
-		return nil, err
+		return nil, &limit.FieldError{Field: "algorithm", Problem: err.Error()}
 	}
 	compiled, err := limit.New(limit.Spec{
 		Algorithm: algorithm,
@@ -146,7 +146,7 @@ func (c *compiler) policy(config schema.Limit) (*Policy, error) {
 	}
 	scope := Scope(slices.Index(scopeNames[:], config.Scope))
 	if scope < Tenant {
-		return nil, fmt.Errorf("scope: unknown scope %q", config.Scope)
+		return nil, &limit.FieldError{Field: "scope", Problem: fmt.Sprintf("unknown scope %q", config.Scope)}
 	}
 	p := &Policy{
 		Name:     config.Name,
@@ -213,6 +213,7 @@ func (c *compiler) rules() {
 		IPv6Prefix:      int(config.IPv6PrefixLength),
 		CostHeader:      -1,
 		CostHeaderMax:   config.CostHeaderMax,
+		StrangersApart:  c.snapshot.anonymous != nil,
 	}
 	needed := c.needs(&r)
 	var errs [3]error

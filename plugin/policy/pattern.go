@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 )
 
 // Pattern is a parsed endpoint pattern: METHOD /path/{param}/*. The method is upper case, or * for any. {param}
@@ -42,6 +44,9 @@ func ParsePattern(text string) (Pattern, error) {
 			return Pattern{}, fmt.Errorf("pattern %q: %w", text, err)
 		}
 	}
+	if normal := identity.NormalizePath(path); normal != path {
+		return Pattern{}, fmt.Errorf("pattern %q: no request has this path once the router has normalised it: write %s", text, normal)
+	}
 	return p, nil
 }
 
@@ -74,16 +79,6 @@ const (
 	wider
 	crossing // some requests are in both, and each has some of its own: which is more specific cannot be said
 )
-
-func (o overlap) flip() overlap {
-	switch o {
-	case narrower:
-		return wider
-	case wider:
-		return narrower
-	}
-	return o
-}
 
 // with joins the relation of two parts (method, segments) into the relation of the whole.
 func (o overlap) with(other overlap) overlap {
@@ -263,12 +258,24 @@ func (s *patterns) match(method, path string, found []int) []int {
 		return found
 	}
 	if i := strings.IndexByte(path, '#'); i >= 0 {
-		path = path[:i]
+		path = withoutFinalDots(path[:i])
 	}
 	start := len(found)
 	found = s.root.collect(method, strings.Trim(path, "/"), found)
 	slices.Sort(found[start:])
 	return found
+}
+
+// withoutFinalDots resolves a dot segment at the end of a path, which normalisation leaves where a # follows it: an
+// upstream that cuts the # off resolves it. Before the end there is none.
+func withoutFinalDots(path string) string {
+	if strings.HasSuffix(path, "/.") {
+		return path[:len(path)-1]
+	}
+	if parent, ok := strings.CutSuffix(path, "/.."); ok {
+		return path[:strings.LastIndexByte(parent, '/')+1]
+	}
+	return path
 }
 
 func (n *node) collect(method, path string, found []int) []int {

@@ -32,6 +32,8 @@ type Resolution struct {
 	Endpoint string // the canonical endpoint: the most specific pattern that matches, else the route
 	Bounds   []Bound
 
+	UserWanted bool // an enforced limit per user applies, but the request names no user
+
 	matched []int
 }
 
@@ -116,6 +118,8 @@ func (s *Snapshot) bind(list []*Policy, id *identity.Identity, cost int64, r *Re
 				bound.Cost = p.Cost
 			}
 			r.Bounds = append(r.Bounds, bound)
+		} else if p.Scope.ByUser() && p.Mode == Enforce {
+			r.UserWanted = true
 		}
 		for i+1 < len(list) && list[i+1].Name == p.Name {
 			i++

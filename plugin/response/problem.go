@@ -17,7 +17,8 @@ const (
 // body writes the problem document of a refusal (RFC 9457). Everything that is put into it is either made of
 // characters that need no escaping (policy names are validated) or was encoded when the config was compiled.
 func (re *Renderer) body(d *decision.Decision, wait int64, r *Response) {
-	b := append(r.Body, `{"type":`...)
+	b := r.Body
+	b = append(b, `{"type":`...)
 	message := re.message
 	switch d.Reason {
 	case decision.TenantMissing:
@@ -48,7 +49,8 @@ func (re *Renderer) body(d *decision.Decision, wait int64, r *Response) {
 	}
 	b = append(b, `,"message":`...)
 	b = append(b, message...)
-	r.Body = append(b, '}')
+	b = append(b, '}')
+	r.Body = b
 }
 
 // detail tells in words which limit the request met, and what helps.

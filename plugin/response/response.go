@@ -96,9 +96,7 @@ func (re *Renderer) Render(d *decision.Decision, grpc bool, r *Response) {
 	r.Refused = true
 	r.Status = re.statusOf(d)
 	if grpc {
-		r.text("Content-Type", "application/grpc")
-		r.text("grpc-status", "8") // RESOURCE_EXHAUSTED
-		r.text("grpc-message", "API rate limit exceeded")
+		re.trailers(d, r)
 		return
 	}
 	r.text("Content-Type", "application/problem+json")
@@ -130,6 +128,22 @@ func (re *Renderer) statusOf(d *decision.Decision) int {
 		return 503
 	}
 	return re.status
+}
+
+// trailers writes a gRPC refusal, which has headers only. The codes are those that Kong gives 403, 429 and 503.
+func (re *Renderer) trailers(d *decision.Decision, r *Response) {
+	status, message := "8", "API rate limit exceeded" // RESOURCE_EXHAUSTED
+	switch d.Reason {
+	case decision.TenantMissing:
+		status, message = "7", "No tenant identified" // PERMISSION_DENIED
+	case decision.UserMissing:
+		status, message = "7", "No user identified"
+	case decision.InternalFault, decision.ConfigFault:
+		status, message = "14", "Service temporarily unavailable" // UNAVAILABLE
+	}
+	r.text("Content-Type", "application/grpc")
+	r.text("grpc-status", status)
+	r.text("grpc-message", message)
 }
 
 // limits writes the headers about the binding bound, and the list of all enforced policies.

@@ -19,6 +19,7 @@ import (
 // Severity says whether a finding keeps a config from working.
 type Severity string
 
+// The severities.
 const (
 	Error   Severity = "error"   // the plugin refuses the config
 	Warning Severity = "warning" // the config works, but probably not as its author expects
@@ -40,14 +41,10 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s:%d: %s: %s: %s", f.File, f.Line, f.Severity, f.Path, f.Message)
 }
 
-// Check finds faults that only a package downstream of schema can, such as ambiguous endpoint patterns. An error of type
-// schema.Faults is reported with its paths, any other at the config as a whole.
-type Check func(schema.Config) error
-
 // Validate reads a decK file and reports what is wrong or doubtful about each config of the plugin in it, at whatever
-// level: top, service, route, consumer or consumer group. The findings are sorted by line. Each of checks runs on every
-// config that has no fault of its own. File is only for the findings.
-func Validate(r io.Reader, file string, checks ...Check) []Finding {
+// level: top, service, route, consumer or consumer group. The findings are sorted by line. The checks are those of
+// schema.Parse. File is only for the findings.
+func Validate(r io.Reader, file string, checks ...schema.Check) []Finding {
 	v := validator{file: file, checks: checks, tour: newTour(), definitions: map[limitKey]definition{}}
 	decoder := yaml.NewDecoder(r)
 	for {
@@ -68,7 +65,7 @@ func Validate(r io.Reader, file string, checks ...Check) []Finding {
 
 type validator struct {
 	file        string
-	checks      []Check
+	checks      []schema.Check
 	findings    []Finding
 	tour        tour // through all configs of the file
 	definitions map[limitKey]definition
@@ -111,18 +108,13 @@ func (v *validator) entry(e pluginEntry) {
 	for _, path := range config.templates {
 		v.report(config.line(path), docpath.Join(e.path, path), Warning, "comes from the environment when decK runs, so it is not checked")
 	}
-	parsed, warnings, err := schema.Parse(config.json)
+	parsed, warnings, err := schema.Parse(config.json, v.checks...)
 	if err != nil {
 		v.reportError(e, config, err)
 		return
 	}
 	for _, w := range warnings {
 		v.report(config.line(w.Path), docpath.Join(e.path, w.Path), Warning, w.Message)
-	}
-	for _, check := range v.checks {
-		if err := check(parsed); err != nil {
-			v.reportError(e, config, err)
-		}
 	}
 	v.compareDefinitions(e, config, parsed)
 }

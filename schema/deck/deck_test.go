@@ -75,14 +75,14 @@ func TestFaultsOfAnExtraCheckAreLocated(t *testing.T) {
 	}
 }
 
-func TestAnExtraCheckIsSparedFaultyConfigs(t *testing.T) {
+func TestAnExtraChecksFaultsAreReportedBesideTheConfigsOwn(t *testing.T) {
 	faulty := strings.Replace(oneConfig, "limit: 10", "limit: 0", 1)
 	check := func(schema.Config) error {
-		t.Error("the check was given a faulty config")
-		return nil
+		return schema.Faults{{Path: "tiers[0].limits[0].limit", Message: "is a consequence"}, {Path: "tiers[0].limits[0].endpoint", Message: "is ambiguous"}}
 	}
-	if got := deck.Validate(strings.NewReader(faulty), "kong.yml", check); len(got) != 1 {
-		t.Errorf("got %v", got)
+	got := lines(deck.Validate(strings.NewReader(faulty), "kong.yml", check))
+	if strings.Count(got, "\n") != 2 || !strings.Contains(got, "is ambiguous") || strings.Contains(got, "consequence") {
+		t.Errorf("got\n%s\nwant the config's own fault and the one about another value", got)
 	}
 }
 

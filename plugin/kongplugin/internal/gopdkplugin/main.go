@@ -3,7 +3,8 @@
 package main
 
 import (
-	"log"
+	"log/slog"
+	"os"
 
 	"github.com/Kong/go-pdk"
 	"github.com/Kong/go-pdk/server"
@@ -14,7 +15,7 @@ type config struct{}
 // Access asks for the consumer and sets the headers of an admitted request.
 func (config) Access(kong *pdk.PDK) {
 	if _, err := kong.Client.GetConsumer(); err != nil {
-		log.Print(err)
+		slog.Error("ask Kong", "error", err)
 	}
 	err := kong.Response.SetHeaders(map[string][]string{
 		"X-RateLimit-Limit":     {"1000000000"},
@@ -24,12 +25,13 @@ func (config) Access(kong *pdk.PDK) {
 		"RateLimit":             {`"burst";r=999999999;t=1`},
 	})
 	if err != nil {
-		log.Print(err)
+		slog.Error("ask Kong", "error", err)
 	}
 }
 
 func main() {
 	if err := server.StartServer(func() any { return &config{} }, "0.1.0", 912); err != nil {
-		log.Fatal(err)
+		slog.Error("serve", "error", err)
+		os.Exit(1)
 	}
 }

@@ -1,0 +1,132 @@
+# Everything here needs Go and git alone. The specs find Redis and Postgres, or
+# start them, themselves; no target installs a server.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+GO    ?= go
+CACHE := .cache
+
+COUNT    ?= 1
+BENCH    ?= .
+FUZZTIME ?= 10s
+SOAK     ?= 10m
+LISTEN   ?= 127.0.0.1:8000
+
+# Go has no race detector without a C compiler. Elsewhere the tests run without
+# one and say so; CI refuses to.
+CGO  := $(shell $(GO) env CGO_ENABLED)
+RACE := $(if $(filter 1,$(CGO)),-race)
+
+# The linter is rebuilt for another Go, whose standard library it could not read.
+LINT_PIN := .ci/golangci-lint
+LINT     := $(CACHE)/bin/golangci-lint-$(shell $(GO) env GOVERSION)
+
+UNIT = $$($(GO) list ./... | grep -v '/spec\(/\|$$\)')
+
+TESTS = --include='*_test.go' --exclude-dir=.git --exclude-dir=$(CACHE)
+
+# $(call packages_with,PATTERN): the folders whose tests have a line like PATTERN.
+packages_with = grep -rlE $(TESTS) '$(1)' . | xargs -r -n1 dirname | sort -u
+
+# What git would commit, by content.
+WORKTREE = git ls-files -z -co --exclude-standard | xargs -0 cksum 2>/dev/null || true
+
+# $(call gotest,LOG,ARGUMENTS): the whole output goes to a file, what matters to the
+# terminal. A skipped test is named, and in CI it fails: a promise nobody checked.
+define gotest
+@mkdir -p $(CACHE)
+@echo "go test $(RACE): $(1)"
+@set -o pipefail; $(GO) test -v $(RACE) $(2) 2>&1 | tee $(CACHE)/$(1).log \
+	| grep -vE '^=== |^ *--- PASS|^PASS$$|\[rapid\] OK|no test files'
+@if grep -qE '^ *--- SKIP' $(CACHE)/$(1).log && [ -n "$${CI:-}" ]; then \
+	echo "skipped tests fail in CI (whole log: $(CACHE)/$(1).log)" >&2; exit 1; fi
+endef
+
+.PHONY: help
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build the plugin server, the operator's program and the demo gateway into ./bin
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ \
+		./plugin/cmd/tenant-rate-limiting ./plugin/cmd/ratelimit ./kong/cmd/demo-gateway
+
+.PHONY: demo
+demo: build ## Play a session through gateway and plugin, then stay up (ONCE=1: then exit)
+	bin/demo-gateway -config kong/kong.yml -plugin bin/tenant-rate-limiting \
+		-listen $(LISTEN) -session $(if $(filter 1,$(ONCE)),-once)
+
+.PHONY: test
+test: race vet unit spec ## Vet, unit tests and specs with the race detector; nothing may be skipped in CI
+
+.PHONY: race
+race:
+ifeq ($(RACE),)
+	@echo "no C compiler: tests run without the race detector" >&2; [ -z "$${CI:-}" ]
+endif
+
+.PHONY: vet
+vet:
+	$(GO) vet ./...
+
+.PHONY: unit
+unit: ## The unit tests alone
+	$(call gotest,unit,-timeout 5m $(UNIT))
+
+.PHONY: spec
+spec: ## The specs alone: the built programs, from outside
+	$(call gotest,spec,-timeout 5m -count=1 ./spec/...)
+
+.PHONY: bench
+bench: ## Run the benchmarks with allocations (BENCH=regexp COUNT=n)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -timeout 30m \
+		$$($(call packages_with,^func Benchmark))
+
+.PHONY: fuzz
+fuzz: ## Fuzz every target for FUZZTIME (10s)
+	@set -o pipefail; grep -rnoE $(TESTS) '^func Fuzz\w+' . \
+	| sed -E 's|^(.*)/[^/]*:[0-9]+:func (Fuzz.*)|\1 \2|' | sort -u \
+	| while read -r folder target; do \
+		echo "fuzz $$folder $$target"; \
+		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$folder" || exit 1; \
+	done
+
+# A Soak spec always runs: as long as the environment's SOAK says, else for a moment.
+.PHONY: soak
+soak: ## Run the Soak specs in their long form, SOAK (10m) each
+	@mkdir -p $(CACHE)
+	set -o pipefail; SOAK=$(SOAK) $(GO) test -v $(RACE) -count=1 -timeout 0 -run Soak ./spec/... 2>&1 | tee $(CACHE)/soak.log
+	@grep -q '^=== RUN' $(CACHE)/soak.log || { echo "no Soak spec ran" >&2; exit 1; }
+
+.PHONY: lint
+lint: $(LINT) ## Lint: import directions, purity, correctness, format
+	GOLANGCI_LINT_CACHE=$(CURDIR)/$(CACHE)/golangci-lint $(LINT) run ./...
+
+.PHONY: fmt
+fmt: $(LINT) ## Format the Go files
+	$(LINT) fmt ./...
+
+$(LINT): $(LINT_PIN)/go.mod $(LINT_PIN)/go.sum
+	@echo "building golangci-lint: a minute or two, once"
+	$(GO) build -C $(LINT_PIN) -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ tool
+
+# Compared with the tree as it was, so that it also serves before a commit. Golden
+# files are rewritten by the packages whose tests define the -update flag.
+.PHONY: verify
+verify: ## Regenerate everything generated, and fail if anything was out of date
+	@git rev-parse --is-inside-work-tree > /dev/null
+	@mkdir -p $(CACHE)
+	@($(WORKTREE)) > $(CACHE)/before
+	$(GO) generate ./...
+	$(GO) mod tidy -diff
+	@golden="$$($(call packages_with,flag\.Bool..update.))"; \
+	if [ -n "$$golden" ]; then echo "go test -update" $$golden; $(GO) test -count=1 $$golden -update; fi
+	@unformatted="$$(git ls-files -z -co --exclude-standard '*.go' | xargs -0 gofmt -l)"; \
+	if [ -n "$$unformatted" ]; then echo "not gofmt'd:" $$unformatted >&2; exit 1; fi
+	@($(WORKTREE)) > $(CACHE)/after
+	@diff $(CACHE)/before $(CACHE)/after || { echo "the files above were out of date: commit them" >&2; exit 1; }
+
+.PHONY: clean
+clean: ## Remove what make made
+	rm -rf bin $(CACHE)

@@ -1,0 +1,310 @@
+package spec
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+const plentiful = `{tiers: [{name: a, limits: [{name: burst, scope: tenant, limit: 1000000, window_size: 1}]}]}`
+
+func TestAKilledPluginIsBackByItselfAndItsFailuresAreCounted(t *testing.T) {
+	n := start(t, deck(plentiful))
+	n.want([]int{200}, "/records", "apikey", "alice")
+	victim := n.PluginPID()
+	var failed, passed atomic.Int64
+	ctx, stop := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			for ctx.Err() == nil {
+				if a, err := n.send("GET", "/records", "apikey", "alice"); err == nil && a.Status == 200 {
+					passed.Add(1)
+				} else {
+					failed.Add(1)
+				}
+			}
+		})
+	}
+	await(t, "traffic", func() bool { return passed.Load() > 100 })
+	if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "another plugin process", func() bool { pid := n.PluginPID(); return pid != victim && pid != 0 })
+	before := passed.Load()
+	await(t, "traffic after the kill", func() bool { return passed.Load() > before+100 })
+	stop()
+	group.Wait()
+	t.Logf("killed under load: %d requests failed, %d passed", failed.Load(), passed.Load())
+	if failed.Load() == 0 {
+		t.Error("no request failed: the plugin was not killed under load")
+	}
+	n.want(times(20, 200), "/records", "apikey", "alice")
+}
+
+// await waits until a condition holds, which the test itself brings about.
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline, tick := time.After(20*time.Second), time.NewTicker(5*time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-deadline:
+			t.Fatalf("%s: not within 20 s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+func TestRefusalsDoNotMakeKongReplay(t *testing.T) {
+	n := start(t, deck(`{tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`))
+	n.want(append([]int{200}, times(50, 429)...), "/records", "apikey", "alice")
+	if got := n.Counters().Replays(); got != 0 {
+		t.Errorf("%d replays, want 0", got)
+	}
+	if strings.Contains(n.log.String(), "level=ERROR") {
+		t.Errorf("refusals are logged as errors:\n%s", n.log)
+	}
+}
+
+func TestOneQuestionAndOneSetHeadersIsAllThatACommonRequestCosts(t *testing.T) {
+	n := start(t, deckOf(`
+  - {name: records, paths: [/records], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: `+plentiful+`}]}`))
+	n.want([]int{200, 200}, "/records", "apikey", "alice") // both workers have started their instances
+	questions := n.Counters().Questions()
+	n.want(times(10, 200), "/records", "apikey", "alice")
+	if got := n.Counters().Questions() - questions; got != 20 {
+		t.Errorf("%d PDK calls for 10 requests, want 20: the consumer and the headers", got)
+	}
+}
+
+func TestAConfigChangeIsInForceAtOnceAndKeepsWhatWasSpent(t *testing.T) {
+	config := `{tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: %d, window_size: 3600, algorithm: fixed_window}]}]}`
+	n := start(t, deck(fmt.Sprintf(config, 3)))
+	n.want([]int{200, 200, 200, 429}, "/records", "apikey", "alice")
+	changed, err := gateway.ParseConfig([]byte(deck(fmt.Sprintf(config, 5))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Reload(changed); err != nil {
+		t.Fatal(err)
+	}
+	n.want([]int{200, 200, 429}, "/records", "apikey", "alice")
+	await(t, "the old instances' closing", func() bool { return n.Counters().Closes() > 0 })
+	n.want([]int{429, 429}, "/records", "apikey", "alice")
+}
+
+// aConfig that Kong's schema language accepts and the plugin must refuse: two limits of one name.
+const duplicate = `{on_config_fault: %s, tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}, {name: hour, scope: tenant, limit: 2, window_size: 60}]}]}`
+
+func TestAFaultyConfigPassesOrRefusesAsItSaysAndIsLoggedWithItsPath(t *testing.T) {
+	n := start(t, deck(fmt.Sprintf(duplicate, "open")))
+	n.want(times(3, 200), "/records", "apikey", "alice")
+	if !strings.Contains(n.log.String(), "tiers[0].limits[1]") {
+		t.Errorf("the log does not name the fault's path:\n%s", n.log)
+	}
+	n = start(t, deck(fmt.Sprintf(duplicate, "closed")))
+	n.want(times(3, 503), "/records", "apikey", "alice")
+	if got := n.Counters().Replays(); got != 0 {
+		t.Errorf("%d replays, want 0", got)
+	}
+}
+
+func TestTheLastGoodConfigStaysInForceWhenAChangeIsFaulty(t *testing.T) {
+	n := start(t, deck(`{tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 2, window_size: 3600}]}]}`))
+	n.want([]int{200, 200}, "/records", "apikey", "alice")
+	changed, err := gateway.ParseConfig([]byte(deck(fmt.Sprintf(duplicate, "open"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Reload(changed); err != nil {
+		t.Fatal(err)
+	}
+	n.want([]int{429, 429}, "/records", "apikey", "alice")
+	n.want([]int{200}, "/records", "apikey", "beth")
+}
+
+func TestKongRefusesAConfigWithTheFieldsPath(t *testing.T) {
+	for config, path := range map[string]string{
+		`{tiers: [{name: a, limits: [{name: x, scope: tenant, limit: -5, window_size: 60}]}]}`:          "tiers.1.limits.1.limit",
+		`{tiers: [{name: a, limits: [{name: x, scope: planet, limit: 5, window_size: 60}]}]}`:           "tiers.1.limits.1.scope",
+		`{tiers: [{name: a, limits: [{name: x, scope: tenant, limit: 5, window_size: 0}]}]}`:            "tiers.1.limits.1.window_size",
+		`{tiers: [{name: a, limits: [{name: x, scope: tenant, limit: five, window_size: 60}]}]}`:        "tiers.1.limits.1.limit",
+		`{tiers: [{name: a, limits: [{name: x, scope: tenant, limit: 5, window_size: 60, brust: 9}]}]}`: "brust",
+		`{tear: []}`:                "tear",
+		`{on_missing_tenant: pray}`: "on_missing_tenant",
+	} {
+		_, err := tryStart(t, deck(config))
+		if err == nil || !strings.Contains(strings.NewReplacer("[0]", ".1").Replace(err.Error()), path) {
+			t.Errorf("%s: %v; want a refusal that names %s", config, err, path)
+		}
+	}
+}
+
+func TestValidateFindsBeforeDeploymentWhatKongCannotSee(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kong.yml")
+	text := deck(`{costs: {"GET /a/{x}": 1, "GET /a/{y}": 2}, tiers: [{name: a, limits: [
+		{name: hour, scope: tenant, limit: 1, window_size: 3600}, {name: hour, scope: tenant, limit: 2, window_size: 60},
+		{name: huge, scope: tenant, limit: 999999999989, window_size: 31622400}]}]}`)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(filepath.Join(binaries, "ratelimit"), "validate", file).CombinedOutput()
+	exit := new(exec.ExitError)
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Errorf("exit %v, want 1\n%s", err, out)
+	}
+	for _, want := range []string{file + ":", "tiers[0].limits[1]", "tiers[0].limits[2]", "costs", "ambiguous", "counted exactly"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("the output does not say %q:\n%s", want, out)
+		}
+	}
+	if out, err := exec.Command(filepath.Join(binaries, "ratelimit"), "validate", "../kong/kong.yml").CombinedOutput(); err != nil {
+		t.Errorf("kong/kong.yml: %v\n%s", err, out)
+	}
+}
+
+func TestASecondPluginProcessTakesTheSocketOverWithoutALostRequest(t *testing.T) {
+	prefix, err := os.MkdirTemp("", "k") // short: a socket's path is
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(prefix) })
+	first := startPlugin(t, prefix)
+	n := start(t, deck(plentiful), func(o *gateway.Options) {
+		o.Servers = []gateway.PluginServer{{Info: pluginInfo(t), Socket: filepath.Join(prefix, "tenant-rate-limiting.socket")}}
+	})
+	n.want(times(4, 200), "/records", "apikey", "alice")
+	second := startPlugin(t, prefix) // as `kong reload` does, while the first still serves
+	n.want(times(4, 200), "/records", "apikey", "alice")
+	first.terminate()
+	n.want(times(20, 200), "/records", "apikey", "alice")
+	if got := n.Counters().ServerErrors(); got != 0 {
+		t.Errorf("%d server errors, want 0", got)
+	}
+	second.terminate()
+	if _, err := os.Stat(filepath.Join(prefix, "tenant-rate-limiting.socket")); err != nil {
+		t.Errorf("the path was removed at the end: %v", err)
+	}
+	third := startPlugin(t, prefix) // renames over the stale path
+	n.want(times(4, 200), "/records", "apikey", "alice")
+	third.terminate()
+}
+
+func pluginInfo(t *testing.T) *gateway.PluginInfo {
+	t.Helper()
+	info, err := gateway.QueryPlugin(context.Background(), plugin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info
+}
+
+// process is a plugin server that the test started itself.
+type process struct {
+	t   *testing.T
+	cmd *exec.Cmd
+}
+
+// startPlugin starts a plugin server with an empty environment, as Kong does, and waits until it serves.
+func startPlugin(t *testing.T, prefix string) *process {
+	t.Helper()
+	cmd := exec.Command(plugin(), "--kong-prefix", prefix)
+	cmd.Env = []string{}
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if cmd.ProcessState == nil {
+			_ = cmd.Process.Kill() // it may be ending already
+			_ = cmd.Wait()
+		}
+	})
+	lines := bufio.NewScanner(stderr)
+	for lines.Scan() {
+		var record struct{ Msg string }
+		if err := json.Unmarshal(lines.Bytes(), &record); err != nil {
+			t.Errorf("a log line is not JSON: %s", lines.Bytes())
+		}
+		if record.Msg == "serving Kong" {
+			go func() {
+				for lines.Scan() { // until the process ends
+				}
+			}()
+			return &process{t, cmd}
+		}
+	}
+	t.Fatalf("the plugin server does not serve: %v", lines.Err())
+	return nil
+}
+
+func (p *process) terminate() {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := p.cmd.Wait(); err != nil {
+		p.t.Errorf("after SIGTERM: %v, want exit code 0", err)
+	}
+}
+
+func TestNastyIdentitiesAreDecidedAndNeverMeetInOneBucket(t *testing.T) {
+	n := start(t, deck(`{tenant_from: [header.X-Org], trusted_headers: [X-Org], on_missing_tenant: skip, tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`),
+		func(o *gateway.Options) { o.MaxHeaderBytes = 4 << 20 })
+	for _, org := range []string{
+		"{acme}", "acme}", "{t=acme}", "acme:hour", "acme%3Ahour", "acme", "ACME", "a b", "\xff\xfe", "\xc3\x28", "é", strings.Repeat("x", 128),
+		strings.Repeat("x", 129), strings.Repeat("x", 1<<20), "sha256:" + strings.Repeat("0", 64), "rl:{t=acme}:hour:",
+	} {
+		for i, want := range []int{200, 429} {
+			if status := n.raw(t, "GET /records HTTP/1.1\r\nHost: x\r\napikey: alice\r\nX-Org: "+org+"\r\nConnection: close\r\n\r\n"); status != want {
+				t.Errorf("tenant %.40q, request %d: %d, want %d", org, i+1, status, want)
+			}
+		}
+	}
+	if got := n.Counters().Replays() + n.Counters().ServerErrors(); got != 0 {
+		t.Errorf("%d replays and server errors, want 0", got)
+	}
+}
+
+// raw sends bytes that an HTTP client would refuse to send.
+func (n *node) raw(t *testing.T, request string) int {
+	t.Helper()
+	u, err := url.Parse(n.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.Dial("tcp", u.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte(request)); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	return response.StatusCode
+}
