@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+// settings are the command's flags.
+type settings struct {
+	config, plugin, listen, prefix string
+	workers                        int
+	session, stay, once            bool
+}
+
+func parse(args []string, stderr io.Writer) (settings, error) {
+	var s settings
+	flags := flag.NewFlagSet("demo-gateway", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&s.config, "config", "kong.yml", "decK file to serve")
+	flags.StringVar(&s.plugin, "plugin", "", "plugin server's executable (required)")
+	flags.StringVar(&s.listen, "listen", "127.0.0.1:8000", "address to listen on; port 0 for any")
+	flags.IntVar(&s.workers, "workers", 2, "simulated nginx workers")
+	flags.StringVar(&s.prefix, "prefix", "", "directory for the plugin's socket (default a temporary one)")
+	flags.BoolVar(&s.session, "session", false, "play the scripted session, fail if it goes otherwise, then serve on")
+	flags.BoolVar(&s.stay, "stay", false, "serve on after a failed session too, to look around; the status still tells")
+	flags.BoolVar(&s.once, "once", false, "play the scripted session and exit")
+	if err := flags.Parse(args); err != nil {
+		return s, err
+	}
+	if flags.NArg() > 0 || s.plugin == "" || s.workers < 1 {
+		flags.Usage()
+		return s, errors.New("need -plugin, at least one worker and no further arguments")
+	}
+	return s, nil
+}
+
+// run is the program. The status is 0, 1 for a failure or a session that went
+// otherwise than expected, 2 for wrong usage.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	s, err := parse(args, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		fmt.Fprintln(stderr, "demo-gateway:", err)
+		return 2
+	}
+	if err := serve(ctx, s, stdout, stderr); err != nil {
+		fmt.Fprintln(stderr, "demo-gateway:", err)
+		return 1
+	}
+	return 0
+}
+
+func serve(ctx context.Context, s settings, stdout, stderr io.Writer) (err error) {
+	config, err := gateway.LoadConfig(s.config)
+	if err != nil {
+		return err
+	}
+	g, err := gateway.New(gateway.Options{
+		Config: config, Listen: s.listen, Prefix: s.prefix, Workers: s.workers,
+		Servers: []gateway.PluginServer{{Binary: s.plugin}},
+		// Kong's default log level hides the plugin's own lines, at info
+		Log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		return err
+	}
+	if err := g.Start(ctx); err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	defer func() { err = errors.Join(err, g.Close()) }()
+	fmt.Fprintf(stdout, "gateway %s   plugin pid %d\n\n", g.URL(), g.PluginPID())
+	played := play(ctx, s, g, stdout)
+	if s.once || played != nil && !s.stay {
+		return played
+	}
+	if played != nil {
+		fmt.Fprintln(stderr, "demo-gateway:", played)
+	}
+	if err := printCurlLines(stdout, g.URL()); err != nil {
+		return err
+	}
+	fmt.Fprintln(stdout, "\nserving until interrupted")
+	<-ctx.Done()
+	return played
+}
+
+// play plays the session, if it was asked for.
+func play(ctx context.Context, s settings, g *gateway.Gateway, stdout io.Writer) error {
+	if !s.session && !s.once {
+		return nil
+	}
+	if err := playSession(ctx, g.URL(), stdout); err != nil {
+		return fmt.Errorf("session: %w", err)
+	}
+	if replays := g.Counters().Replays(); replays > 0 {
+		return fmt.Errorf("session: %d events were replayed", replays)
+	}
+	return nil
+}
+
+func printCurlLines(out io.Writer, url string) error {
+	token, err := signedToken(acmeSecret)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, `Try it:
+  curl -i %[1]s/records -H 'apikey: acme-key' -H 'X-User-Id: u_1'     # enterprise: 500 a minute per user
+  curl -i %[1]s/records -H 'apikey: beta-key'                         # essentials: 5 a second
+  curl -i -X POST %[1]s/search -H 'apikey: beta-key'                  # essentials, a call that costs 5
+  curl -i %[1]s/records -H 'apikey: gamma-key'                        # unlimited: warned, never refused
+  curl -i %[1]s/records -H 'apikey: ops-key'                          # internal: no limits, no headers
+  curl -i %[1]s/records                                               # anonymous: 60 a minute per address
+  curl -i %[1]s/account -H 'Authorization: Bearer %[2]s'
+`, url, token)
+	return err
+}

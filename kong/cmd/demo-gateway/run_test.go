@@ -1,0 +1,100 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// pluginBinary builds the plugin server.
+func pluginBinary(t *testing.T) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "tenant-rate-limiting")
+	build := exec.Command("go", "build", "-o", binary, "../../../plugin/cmd/tenant-rate-limiting")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the plugin: %v\n%s", err, out)
+	}
+	return binary
+}
+
+func TestTheScriptedSessionGoesAsItSays(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	status := run(context.Background(), []string{
+		"-config", "../../kong.yml", "-plugin", pluginBinary(t), "-listen", "127.0.0.1:0", "-session", "-once",
+	}, &stdout, &stderr)
+	if status != 0 {
+		t.Fatalf("status %d\n%s\n%s", status, &stdout, &stderr)
+	}
+	for _, want := range []string{"acme (enterprise)", "gamma (unlimited)", "→ 429", "Retry-After: ", "as Retry-After says"} {
+		if !strings.Contains(stdout.String(), want) {
+			t.Errorf("no %q in\n%s", want, &stdout)
+		}
+	}
+}
+
+func TestTheGatewayStaysUntilInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	stdout := &cancelling{cancel: cancel}
+	var stderr bytes.Buffer
+	status := run(ctx, []string{"-config", "../../kong.yml", "-plugin", pluginBinary(t), "-listen", "127.0.0.1:0"}, stdout, &stderr)
+	if status != 0 || !strings.Contains(stdout.text.String(), "curl -i http://127.0.0.1:") {
+		t.Errorf("status %d\n%s\n%s", status, &stdout.text, &stderr)
+	}
+}
+
+// cancelling interrupts the program when it says that it serves.
+type cancelling struct {
+	text   bytes.Buffer
+	cancel func()
+}
+
+func (c *cancelling) Write(p []byte) (int, error) {
+	if strings.Contains(string(p), "serving until interrupted") {
+		c.cancel()
+	}
+	return c.text.Write(p)
+}
+
+func TestASessionThatGoesOtherwiseFails(t *testing.T) {
+	for name, handler := range map[string]http.HandlerFunc{
+		"never limits": func(w http.ResponseWriter, _ *http.Request) {
+			for _, header := range []string{"Limit", "Remaining", "Reset"} {
+				w.Header().Set("X-RateLimit-"+header, "1")
+			}
+		},
+		"sends no headers": func(http.ResponseWriter, *http.Request) {},
+		"always refuses":   func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) },
+		"is broken":        func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) },
+	} {
+		server := httptest.NewServer(handler)
+		var out bytes.Buffer
+		if err := playSession(context.Background(), server.URL, &out); err == nil {
+			t.Errorf("a gateway that %s passes:\n%s", name, &out)
+		}
+		server.Close()
+	}
+}
+
+func TestWrongUsageIsStatusTwo(t *testing.T) {
+	for status, all := range map[int][][]string{
+		0: {{"-help"}},
+		1: {{"-plugin", "x", "-config", "none.yml"}, {"-plugin", "./none", "-config", "../../kong.yml", "-listen", "127.0.0.1:0"}},
+		2: {{}, {"-plugin", "x", "rest"}, {"-no-such-flag"}, {"-plugin", "x", "-workers", "0"}},
+	} {
+		for _, args := range all {
+			var stdout, stderr bytes.Buffer
+			if got := run(context.Background(), args, &stdout, &stderr); got != status || stderr.Len() == 0 {
+				t.Errorf("%q: status %d, want %d: %s", args, got, status, &stderr)
+			}
+		}
+	}
+}

@@ -1,0 +1,285 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+const (
+	// burstTries is more than the essentials tier lets through at once.
+	burstTries = 20
+	// anonymousTries is more than an address has in a minute.
+	anonymousTries = 80
+	// callTimeout bounds one request of the session.
+	callTimeout = 10 * time.Second
+	// acmeSecret is that of acme's jwt credential in kong.yml.
+	acmeSecret = "acme-demo-secret-of-32-characters"
+	// longestWait is more than a Retry-After of this session can ask for.
+	longestWait = 10 * time.Second
+)
+
+// session plays requests against the gateway, prints them, and says what was
+// not as expected.
+type session struct {
+	url    string
+	out    io.Writer
+	client *http.Client
+}
+
+// call is a request of the session: who sends what.
+type call struct {
+	who, method, path string
+	header            map[string]string
+}
+
+// reply is the answer to a call.
+type reply struct {
+	status int
+	header http.Header
+	body   string
+}
+
+func playSession(ctx context.Context, url string, out io.Writer) error {
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	s := &session{url: url, out: out, client: &http.Client{Timeout: callTimeout, Transport: transport}}
+	for _, step := range []struct {
+		title string
+		play  func(context.Context) error
+	}{
+		{"Three tenants of three tiers, and one without limits", s.tenants},
+		{"A user of acme by a verified token; a forged one", s.tokens},
+		{"A burst over the limit of the essentials tier", s.burst},
+		{"Nobody in particular, limited by address", s.anonymous},
+	} {
+		fmt.Fprintln(out, step.title)
+		if err := step.play(ctx); err != nil {
+			return fmt.Errorf("%s: %w", step.title, err)
+		}
+		fmt.Fprintln(out)
+	}
+	return nil
+}
+
+func (s *session) tenants(ctx context.Context) error {
+	for _, c := range []call{
+		{"acme (enterprise)", "GET", "/records", map[string]string{"apikey": "acme-key", "X-User-Id": "u_1"}},
+		{"beta (essentials)", "GET", "/records", map[string]string{"apikey": "beta-key"}},
+		{"gamma (unlimited)", "GET", "/records", map[string]string{"apikey": "gamma-key"}},
+	} {
+		r, err := s.show(ctx, c)
+		if err != nil {
+			return err
+		}
+		if err := expectLimited(c, r, http.StatusOK); err != nil {
+			return err
+		}
+	}
+	ops := call{"ops (internal)", "GET", "/records", map[string]string{"apikey": "ops-key"}}
+	r, err := s.show(ctx, ops)
+	if err != nil {
+		return err
+	}
+	if r.status != http.StatusOK {
+		return fmt.Errorf("%s: status %d, want 200", ops.who, r.status)
+	}
+	if limit := r.header.Get("X-RateLimit-Limit"); limit != "" {
+		return fmt.Errorf("%s: X-RateLimit-Limit: %s, want none", ops.who, limit)
+	}
+	return nil
+}
+
+func (s *session) tokens(ctx context.Context) error {
+	for _, caller := range []struct {
+		who, secret string
+		want        int
+	}{
+		{"acme, token of u_2", acmeSecret, http.StatusOK},
+		{"a forged token", "a-secret-that-somebody-has-made-up", http.StatusUnauthorized},
+	} {
+		token, err := signedToken(caller.secret)
+		if err != nil {
+			return err
+		}
+		r, err := s.show(ctx, call{caller.who, "GET", "/account", map[string]string{"Authorization": "Bearer " + token}})
+		if err != nil {
+			return err
+		}
+		if r.status != caller.want {
+			return fmt.Errorf("%s: status %d, want %d", caller.who, r.status, caller.want)
+		}
+	}
+	return nil
+}
+
+// signedToken is a token of acme's user u_2, good for an hour.
+func signedToken(secret string) (string, error) {
+	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{
+		"iss": "acme-issuer", "sub": "u_2", "exp": time.Now().Add(time.Hour).Unix(),
+	}).SignedString([]byte(secret))
+	if err != nil {
+		return "", fmt.Errorf("sign a token: %w", err)
+	}
+	return token, nil
+}
+
+// burst sends until it is refused, waits as long as it is told, and succeeds.
+func (s *session) burst(ctx context.Context) error {
+	c := call{"beta (essentials)", "GET", "/records", map[string]string{"apikey": "beta-key"}}
+	admitted := 0
+	var r reply
+	for range burstTries {
+		var err error
+		if r, err = s.show(ctx, c); err != nil {
+			return err
+		}
+		if r.status != http.StatusOK {
+			break
+		}
+		admitted++
+	}
+	if err := expectRefusal(c, r); err != nil {
+		return err
+	}
+	if admitted < 3 {
+		return fmt.Errorf("only %d requests admitted of a burst of 5", admitted)
+	}
+	s.printRefusal(r)
+	seconds, err := strconv.Atoi(r.header.Get("Retry-After"))
+	if err != nil {
+		return fmt.Errorf("Retry-After: %w", err)
+	}
+	wait := time.Duration(seconds) * time.Second
+	if wait > longestWait {
+		return fmt.Errorf("Retry-After asks for %s", wait)
+	}
+	fmt.Fprintf(s.out, "  … waiting %s, as Retry-After says …\n", wait)
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if r, err = s.show(ctx, c); err != nil {
+		return err
+	}
+	return expectLimited(c, r, http.StatusOK)
+}
+
+func (s *session) anonymous(ctx context.Context) error {
+	c := call{"anonymous", "GET", "/records", nil}
+	r, err := s.show(ctx, c)
+	if err != nil {
+		return err
+	}
+	if err := expectLimited(c, r, http.StatusOK); err != nil {
+		return err
+	}
+	more := 0
+	for more < anonymousTries && r.status == http.StatusOK {
+		if r, err = s.send(ctx, c); err != nil {
+			return err
+		}
+		more++
+	}
+	fmt.Fprintf(s.out, "  … %d more …\n", more-1)
+	s.line(c, r)
+	return expectRefusal(c, r)
+}
+
+func (s *session) show(ctx context.Context, c call) (reply, error) {
+	r, err := s.send(ctx, c)
+	if err == nil {
+		s.line(c, r)
+	}
+	return r, err
+}
+
+func (s *session) send(ctx context.Context, c call) (reply, error) {
+	request, err := http.NewRequestWithContext(ctx, c.method, s.url+c.path, nil)
+	if err != nil {
+		return reply{}, fmt.Errorf("%s: %w", c.who, err)
+	}
+	for name, value := range c.header {
+		request.Header.Set(name, value)
+	}
+	response, err := s.client.Do(request)
+	if err != nil {
+		return reply{}, fmt.Errorf("%s: %w", c.who, err)
+	}
+	body, err := io.ReadAll(response.Body)
+	if err := errors.Join(err, response.Body.Close()); err != nil {
+		return reply{}, fmt.Errorf("%s: read body: %w", c.who, err)
+	}
+	return reply{response.StatusCode, response.Header, string(body)}, nil
+}
+
+// line prints a call and its answer in one line.
+func (s *session) line(c call, r reply) {
+	limits := "no rate limit headers"
+	if limit := r.header.Get("X-RateLimit-Limit"); limit != "" {
+		limits = fmt.Sprintf("%s of %s left", r.header.Get("X-RateLimit-Remaining"), limit)
+	}
+	if after := r.header.Get("Retry-After"); after != "" {
+		limits += ", retry after " + after + " s"
+	}
+	fmt.Fprintf(s.out, "  %-19s %-4s %-10s → %d   %s\n", c.who, c.method, c.path, r.status, limits)
+}
+
+// printRefusal shows an answer's rate limit headers and its body.
+func (s *session) printRefusal(r reply) {
+	for _, name := range []string{
+		"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit-Policy", "RateLimit",
+		"Retry-After", "Content-Type",
+	} {
+		if values := r.header.Values(name); len(values) > 0 {
+			fmt.Fprintf(s.out, "    %s: %s\n", name, strings.Join(values, ", "))
+		}
+	}
+	for line := range strings.Lines(strings.TrimSpace(r.body)) {
+		fmt.Fprintf(s.out, "    %s\n", strings.TrimRight(line, "\n"))
+	}
+}
+
+// expectLimited checks an answer that must carry a limit.
+func expectLimited(c call, r reply, status int) error {
+	if r.status != status {
+		return fmt.Errorf("%s: status %d, want %d: %s", c.who, r.status, status, r.body)
+	}
+	for _, name := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"} {
+		if _, err := strconv.ParseInt(r.header.Get(name), 10, 64); err != nil {
+			return fmt.Errorf("%s: %s: %w", c.who, name, err)
+		}
+	}
+	return nil
+}
+
+// expectRefusal checks that an answer is a 429 which says what to do.
+func expectRefusal(c call, r reply) error {
+	if err := expectLimited(c, r, http.StatusTooManyRequests); err != nil {
+		return err
+	}
+	if after, err := strconv.Atoi(r.header.Get("Retry-After")); err != nil || after < 1 {
+		return fmt.Errorf("%s: Retry-After: %q", c.who, r.header.Get("Retry-After"))
+	}
+	var problem struct {
+		Title, Detail, Message string
+	}
+	if err := json.Unmarshal([]byte(r.body), &problem); err != nil {
+		return fmt.Errorf("%s: body of the refusal: %w", c.who, err)
+	}
+	if problem.Title == "" || problem.Message == "" {
+		return fmt.Errorf("%s: body of the refusal: %s", c.who, r.body)
+	}
+	return nil
+}

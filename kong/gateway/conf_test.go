@@ -1,0 +1,77 @@
+package gateway
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// kongConf reads a kong.conf as Kong does: "#" begins a comment, names and
+// values are trimmed.
+func kongConf(t *testing.T) map[string]string {
+	t.Helper()
+	data, err := os.ReadFile("../kong.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := map[string]string{}
+	for _, line := range strings.Split(string(data), "\n") {
+		line, _, _ = strings.Cut(line, "#")
+		if strings.TrimSpace(line) == "" {
+			continue
+		}
+		name, value, found := strings.Cut(line, "=")
+		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+		if !found || settings[name] != "" {
+			t.Errorf("line %q", line)
+		}
+		settings[name] = value
+	}
+	return settings
+}
+
+// serverProperty is the property Kong reads for a plugin server
+// (kong/conf_loader/init.lua).
+func serverProperty(server, what string) string {
+	return "pluginserver_" + strings.ReplaceAll(strings.ToLower(server), "-", "_") + "_" + what
+}
+
+func TestKongConfStartsThePluginServer(t *testing.T) {
+	settings := kongConf(t)
+	const name = "tenant-rate-limiting"
+	start := strings.Fields(settings[serverProperty(name, "start_cmd")])
+	query := strings.Fields(settings[serverProperty(name, "query_cmd")])
+	socket := settings[serverProperty(name, "socket")]
+	if settings["plugins"] != "bundled,"+name || settings["pluginserver_names"] != name || len(settings) != 5 {
+		t.Errorf("settings %v", settings)
+	}
+	if len(query) != 2 || query[1] != "-dump" || filepath.Base(query[0]) != name {
+		t.Errorf("query command %q", query)
+	}
+	if len(start) != 3 || start[0] != query[0] || start[1] != "-kong-prefix" {
+		t.Fatalf("start command %q", start)
+	}
+	if want := socketPath(start[2], start[0]); socket != want {
+		t.Errorf("socket %q, the plugin listens at %q", socket, want)
+	}
+}
+
+func TestTheDemosConfigIsADeckFile(t *testing.T) {
+	config, err := LoadConfig("../kong.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, c := range config.Consumers {
+		names[c.Username] = true
+	}
+	for _, r := range config.Routes {
+		names[r.Paths[0]] = true
+	}
+	for _, want := range []string{"acme", "beta", "gamma", "ops", "anonymous", "/records", "/search", "/heavy-compute", "/account"} {
+		if !names[want] {
+			t.Errorf("no %s", want)
+		}
+	}
+}

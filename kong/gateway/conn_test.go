@@ -1,0 +1,72 @@
+package gateway
+
+import (
+	"net/http"
+	"testing"
+
+	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"google.golang.org/protobuf/proto"
+)
+
+func TestConnDrivesEventsWithoutHTTP(t *testing.T) {
+	fake := newFakePlugin(t, func(e *fakeEvent) {
+		answers, err := e.ask(question{"kong.client.get_consumer", nil}, question{"kong.request.get_header", stringAnswer("x-a")})
+		if err != nil {
+			return
+		}
+		var consumer pb.Consumer
+		if proto.Unmarshal(answers[0], &consumer) == nil && consumer.Username == "bad" {
+			e.ask(exitWith(403, "", nil))
+			return
+		}
+		value, _ := readString(answers[1])
+		e.end(setHeaders(map[string]any{"X-Got": consumer.Username + " " + value}))
+	})
+	c, err := Dial(fake.socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := c.StartInstance("rec", []byte(`{"__seq__": 7}`))
+	if err != nil || id != 7 {
+		t.Fatalf("instance %d: %v", id, err)
+	}
+	request := Request{Header: http.Header{"X-A": {"v"}}, Consumer: &Consumer{Username: "ann"}}
+	for range 3 {
+		outcome, err := c.HandleEvent(id, "access", request)
+		if err != nil || outcome.Exit != nil || outcome.Header["X-Got"][0] != "ann v" {
+			t.Fatalf("outcome %+v: %v", outcome, err)
+		}
+	}
+	if err := c.CloseInstance(99); err != nil {
+		t.Error(err)
+	}
+	request.Consumer.Username = "bad"
+	outcome, err := c.HandleEvent(id, "access", request)
+	if err != nil || outcome.Exit == nil || outcome.Exit.Status != 403 {
+		t.Errorf("outcome %+v: %v", outcome, err)
+	}
+	if c.Counters().Questions() != 12 || c.Counters().Starts() != 1 || c.Counters().Closes() != 1 {
+		t.Errorf("%d questions", c.Counters().Questions())
+	}
+}
+
+func TestConnReportsWhatItCannotDo(t *testing.T) {
+	if _, err := Dial(t.TempDir() + "/none"); err == nil {
+		t.Error("connected to nobody")
+	}
+	fake := newFakePlugin(t, (*fakeEvent).lose)
+	c, err := Dial(fake.socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.HandleEvent(1, "access", Request{Target: "/%"}); err == nil {
+		t.Error("a bad target was sent")
+	}
+	if _, err := c.HandleEvent(1, "access", Request{}); err == nil {
+		t.Error("an unknown instance was served")
+	}
+	if _, err := c.StartInstance("rec", nil); err == nil {
+		t.Error("a lost connection still works")
+	}
+}

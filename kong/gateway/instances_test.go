@@ -1,0 +1,179 @@
+package gateway
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+)
+
+func TestEveryWorkerStartsItsOwnInstance(t *testing.T) {
+	g, fake := withFake(t, oneRoute, func(e *fakeEvent) { e.end() })
+	for range 6 {
+		send(t, g, "GET / HTTP/1.1")
+	}
+	configs := fake.startedConfigs()
+	if len(configs) != 2 || configs[0]["__seq__"] == configs[1]["__seq__"] || configs[0]["__plugin_id"] != configs[1]["__plugin_id"] {
+		t.Errorf("started %v", configs)
+	}
+}
+
+func TestAReloadStartsTheNewInstanceAndThenClosesTheOld(t *testing.T) {
+	g, fake := withFake(t, oneRoute, func(e *fakeEvent) { e.end(setHeaders(map[string]any{"X-N": e.config["n"]})) })
+	send(t, g, "GET / HTTP/1.1")
+	send(t, g, "GET / HTTP/1.1")
+	changed := deckConfig(t, strings.Replace(oneRoute, "{name: rec}", "{name: rec, config: {n: 1e15}}", 1))
+	if err := g.Reload(changed); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if got := send(t, g, "GET / HTTP/1.1"); got.header.Get("X-N") != "1e+15" {
+			t.Errorf("headers %v", got.lines)
+		}
+	}
+	fake.mu.Lock()
+	defer fake.mu.Unlock()
+	if len(fake.started) != 4 || len(fake.stopped) != 2 || len(fake.instances) != 2 {
+		t.Errorf("%d started, %d stopped, %d left", len(fake.started), len(fake.stopped), len(fake.instances))
+	}
+}
+
+func TestAReloadWithFaultsChangesNothing(t *testing.T) {
+	g, _ := withFake(t, oneRoute, func(e *fakeEvent) { e.end() })
+	err := g.Reload(deckConfig(t, strings.Replace(oneRoute, "{name: rec}", "{name: rec, config: {n: x}}, {name: ghost}", 1)))
+	if err == nil || !strings.Contains(err.Error(), "services[0].routes[0].plugins[0].config.n: expected a number") ||
+		!strings.Contains(err.Error(), "services[0].routes[0].plugins[1]: plugin 'ghost' not enabled") {
+		t.Errorf("error %v", err)
+	}
+	if got := send(t, g, "GET / HTTP/1.1"); got.status != 200 {
+		t.Errorf("status %d", got.status)
+	}
+}
+
+func TestRequestsWaitForAStartInFlight(t *testing.T) {
+	inStart, release := make(chan struct{}), make(chan struct{})
+	fake := newFakePlugin(t, func(e *fakeEvent) { e.end() })
+	fake.onStart = func(map[string]any) bool { close(inStart); <-release; return true }
+	g := started(t, Options{
+		Config: deckConfig(t, oneRoute), Workers: 1, Servers: []PluginServer{{Info: recInfo(t), Socket: fake.socket()}},
+	})
+	var all sync.WaitGroup
+	status := make(chan int, 3)
+	all.Go(func() { status <- send(t, g, "GET / HTTP/1.1").status })
+	<-inStart
+	for range 2 {
+		all.Go(func() { status <- send(t, g, "GET / HTTP/1.1").status })
+	}
+	eventually(t, "three requests", func() bool { return g.Counters().Requests() == 3 })
+	close(release)
+	all.Wait()
+	for range 3 {
+		if got := <-status; got != 200 {
+			t.Errorf("status %d", got)
+		}
+	}
+	if n := len(fake.startedConfigs()); n != 1 {
+		t.Errorf("%d starts", n)
+	}
+}
+
+func TestOnlyTheMostSpecificConfigRuns(t *testing.T) {
+	g, _ := withFake(t, `
+services:
+- name: a
+  host: echo.internal
+  plugins: [{name: rec, config: {case: service}}]
+  routes:
+  - {name: r1, paths: [/r1]}
+  - {name: r2, paths: [/r2], plugins: [{name: rec, config: {case: route}}]}
+  - {name: keyed, paths: [/keyed], plugins: [{name: key-auth, config: {anonymous: nobody}}]}
+- name: b
+  host: echo.internal
+  routes: [{name: r3, paths: [/r3]}]
+consumers:
+- {username: nobody}
+- {username: ann, keyauth_credentials: [{key: k}], plugins: [{name: rec, config: {case: consumer}}]}
+plugins:
+- {name: rec, config: {case: global}}
+- {name: rec, route: r2, service: a, config: {case: route+service}}
+- {name: rec, route: keyed, consumer: ann, enabled: false, config: {case: never}}
+`, func(e *fakeEvent) { e.end(setHeaders(map[string]any{"X-Case": e.config["case"]})) })
+	for request, want := range map[string]string{
+		"GET /r1 HTTP/1.1": "service", "GET /r2 HTTP/1.1": "route+service", "GET /r3 HTTP/1.1": "global",
+		"GET /keyed HTTP/1.1": "service", "GET /keyed?apikey=k HTTP/1.1": "consumer",
+	} {
+		if got := send(t, g, request).header.Get("X-Case"); got != want {
+			t.Errorf("%s ran %q, want %q", request, got, want)
+		}
+	}
+}
+
+func TestReferencesAreResolvedForThePlugin(t *testing.T) {
+	t.Setenv("REC_SECRET", "hush")
+	document := strings.Replace(oneRoute, "{name: rec}", `{name: rec, instance_name: one, config: {secret: "{vault://env/rec-secret}"}}`, 1)
+	g, fake := withFake(t, document, func(e *fakeEvent) { e.end() })
+	send(t, g, "GET / HTTP/1.1")
+	config := fake.startedConfigs()[0]
+	refs, _ := config["$refs"].(map[string]any)
+	if config["secret"] != "hush" || refs["secret"] != "{vault://env/rec-secret}" || config["plugin_instance_name"] != "one" {
+		t.Errorf("config %v", config)
+	}
+}
+
+func TestRequestsInParallelGetTheirOwnAnswers(t *testing.T) {
+	g, _ := withFake(t, oneRoute, func(e *fakeEvent) {
+		answers, err := e.ask(question{"kong.request.get_header", stringAnswer("x-mine")})
+		if err != nil {
+			return
+		}
+		mine, err := readString(answers[0])
+		if err != nil || strings.HasSuffix(mine, "7") {
+			e.ask(exitWith(429, mine, nil)) // drops the connection
+			return
+		}
+		e.end(setHeaders(map[string]any{"X-Yours": mine}))
+	})
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
+	defer client.CloseIdleConnections()
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			for j := range 50 {
+				mine := fmt.Sprintf("%d-%d", i, j)
+				if err := exchangeMine(client, g.URL(), mine); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	if c := g.Counters(); c.Replays() != 0 || c.ServerErrors() != 0 || c.Requests() != 800 || c.Starts() != 2 {
+		t.Errorf("%d replays, %d server errors, %d requests, %d starts",
+			c.Replays(), c.ServerErrors(), c.Requests(), c.Starts())
+	}
+}
+
+func exchangeMine(client *http.Client, url, mine string) error {
+	request, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("X-Mine", mine)
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err
+	}
+	refused := strings.HasSuffix(mine, "7")
+	if refused && (response.StatusCode != 429 || string(body) != mine) || !refused && response.Header.Get("X-Yours") != mine {
+		return fmt.Errorf("%s got %d %v %s", mine, response.StatusCode, response.Header, body)
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+package deck
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+var loadedAt = time.Unix(1728455624, 0)
+
+func parse(t *testing.T, document string) *Config {
+	t.Helper()
+	config, err := Parse([]byte("_format_version: \"3.0\"\n"+document), loadedAt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+const full = `
+services:
+- name: up
+  url: https://up.test/base
+  plugins: [{name: jwt}]
+  routes:
+  - name: plain
+    paths: [/plain]
+    plugins: [{name: rec, config: {n: 1, list: [a], deep: {x: null}}}]
+routes:
+- {name: lone, hosts: [h], service: {name: up}, strip_path: false}
+consumers:
+- username: alice
+  custom_id: acme
+  tags: ["org:acme"]
+  keyauth_credentials: [{key: k1}]
+  jwt_secrets: [{key: iss, secret: s}]
+  plugins: [{name: rec}]
+plugins:
+- {name: rec}
+- {name: other, route: lone, consumer: alice, enabled: false, instance_name: two}
+`
+
+func TestIDsAreThoseARealKongDerived(t *testing.T) {
+	c := parse(t, full)
+	for _, id := range []struct{ what, got, want string }{
+		{"service", c.Services[0].ID, "dea4c45f-3d88-5461-8ebd-05ae5bbbf87a"},
+		{"route", c.Routes[0].ID, "288d4164-d6e7-5b7d-8e98-2b6e078780fc"},
+		{"consumer", c.Consumers[0].ID, "b32379d9-3d28-5683-a79c-72139be6e34f"},
+		{"plugin", c.Plugins[0].ID, "55a067d9-54eb-5bb0-97c4-4fd5c85d9d09"},
+	} {
+		if id.got != id.want {
+			t.Errorf("%s: id %s, Kong 3.9.3 gave %s", id.what, id.got, id.want)
+		}
+	}
+}
+
+func TestEntitiesGetKongsDefaults(t *testing.T) {
+	c := parse(t, full)
+	wantService := &Service{
+		ID: c.Services[0].ID, Name: "up", Protocol: "https", Host: "up.test", Path: "/base", Port: 443, Retries: 5,
+		ConnectTimeout: 60000, WriteTimeout: 60000, ReadTimeout: 60000, CreatedAt: 1728455624, UpdatedAt: 1728455624,
+	}
+	if !reflect.DeepEqual(c.Services[0], wantService) {
+		t.Errorf("service %+v", c.Services[0])
+	}
+	plain, lone := c.Routes[0], c.Routes[1]
+	if !plain.StripPath || lone.StripPath || plain.RedirectStatus != 426 || len(plain.Protocols) != 2 {
+		t.Errorf("routes %+v, %+v", plain, lone)
+	}
+	if plain.Service != c.Services[0] || lone.Service != c.Services[0] {
+		t.Error("routes do not point to their service")
+	}
+}
+
+func TestPluginsOfEveryLevelKnowTheirScope(t *testing.T) {
+	c := parse(t, full)
+	scopes := map[string][3]bool{}
+	for _, p := range c.Plugins {
+		scopes[p.Path] = [3]bool{p.Route != nil, p.Service != nil, p.Consumer != nil}
+	}
+	want := map[string][3]bool{
+		"services[0].plugins[0]":           {false, true, false},
+		"services[0].routes[0].plugins[0]": {true, false, false},
+		"consumers[0].plugins[0]":          {false, false, true},
+		"plugins[0]":                       {},
+		"plugins[1]":                       {true, false, true},
+	}
+	if !reflect.DeepEqual(scopes, want) {
+		t.Errorf("scopes %v", scopes)
+	}
+}
+
+func TestConfigTreesHoldLuasKindsOfValues(t *testing.T) {
+	got := parse(t, full).Plugins[0].Config
+	want := map[string]any{"n": 1.0, "list": []any{"a"}, "deep": map[string]any{"x": nil}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("config %#v", got)
+	}
+}
+
+func TestEveryFaultIsReportedWithItsPath(t *testing.T) {
+	_, err := Parse([]byte(`
+_format_version: "1.1"
+upstreams: [{name: x}]
+services:
+- {name: a, protocol: tcp, port: 70000, path: x, id: no-uuid, enabled: false}
+- {name: a, url: "::bad"}
+routes:
+- {name: r, service: nowhere}
+- {name: q, paths: ["~(", x], methods: [get], protocols: [tls], path_handling: v1}
+consumers:
+- {}
+- {username: u, keyauth_credentials: [{}, {key: same}], jwt_secrets: [{key: k, secret: s, algorithm: RS256}, {}]}
+- {username: v, keyauth_credentials: [{key: same}]}
+plugins:
+- {config: {n: .inf, t: 2020-01-01}}
+- {name: p, route: nobody, service: nothing, consumer: none}
+- {name: twice}
+- {name: twice}
+`), loadedAt)
+	var faults Faults
+	if !errors.As(err, &faults) {
+		t.Fatalf("error %v", err)
+	}
+	var paths []string
+	for _, f := range faults {
+		paths = append(paths, f.Path)
+	}
+	all := "\n" + strings.Join(paths, "\n") + "\n"
+	for _, path := range []string{
+		"_format_version", "upstreams", "services[0].id", "services[0].host", "services[0].protocol", "services[0].port",
+		"services[0].path", "services[0].enabled", "services[1]", "services[1].url", "routes[0]", "routes[0].service",
+		"routes[1].paths[0]", "routes[1].paths[1]", "routes[1].methods[0]", "routes[1].protocols[0]",
+		"routes[1].path_handling", "consumers[0]", "consumers[1].keyauth_credentials[0].key",
+		"consumers[1].jwt_secrets[0].algorithm", "consumers[1].jwt_secrets[1].secret",
+		"consumers[2].keyauth_credentials[0]", "plugins[0].name", "plugins[0].config.n", "plugins[0].config.t",
+		"plugins[1].route", "plugins[1].service", "plugins[1].consumer", "plugins[3]",
+	} {
+		if !strings.Contains(all, "\n"+path+"\n") {
+			t.Errorf("no fault at %s", path)
+		}
+	}
+	if t.Failed() {
+		t.Log(err)
+	}
+}
+
+func TestUnknownKeysAreRefusedWithTheirLine(t *testing.T) {
+	_, err := Parse([]byte("_format_version: \"3.0\"\nservices:\n- {name: a, hots: b}\n"), loadedAt)
+	if err == nil || !strings.Contains(err.Error(), "line 3: field hots not found") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestMissingFileIsAnError(t *testing.T) {
+	if _, err := Load(t.TempDir()+"/none.yml", loadedAt); err == nil {
+		t.Error("loaded a file that is not there")
+	}
+}

@@ -1,0 +1,137 @@
+// Package uri holds the two readings that Kong gives a request target: nginx
+// decides whether the target is acceptable at all (Target), and Kong's router
+// matches, and Kong's PDK reports, the path in a normal form (Normalize). It
+// knows nothing of HTTP messages, routes or configuration.
+package uri
+
+import "strings"
+
+// reserved are the bytes whose percent-encoding carries meaning (RFC 3986
+// reserved characters and the percent sign): Kong leaves their triplets
+// encoded, and decodes all others.
+const reserved = "!*'();:@&=+$,/?%#[]"
+
+// Normalize gives path the form that Kong routes by: triplets of unreserved
+// and other bytes decoded, remaining triplets upper-cased, slashes merged, dot
+// segments removed (RFC 3986 section 5.2.4, with Kong's choice of what to
+// decode). path is the target without its query. The result of a path that
+// begins with "/" begins with "/". Normalize is idempotent for every path
+// whose percent signs all begin triplets; Target refuses the others, but for
+// what follows a "#", which nginx does not look at.
+func Normalize(path string) string {
+	if path == "" || path == "/" {
+		return path
+	}
+	if strings.IndexByte(path, '%') >= 0 {
+		path = decodeTriplets(path)
+	}
+	if strings.IndexByte(path, '.') < 0 && !strings.Contains(path, "//") {
+		return path
+	}
+	return removeDotSegments(path)
+}
+
+func decodeTriplets(path string) string {
+	out := make([]byte, 0, len(path))
+	for i := 0; i < len(path); i++ {
+		c, ok := triplet(path[i:])
+		switch {
+		case !ok:
+			out = append(out, path[i])
+		case strings.IndexByte(reserved, c) >= 0:
+			out = append(out, '%', upperHex(path[i+1]), upperHex(path[i+2]))
+			i += 2
+		default:
+			out = append(out, c)
+			i += 2
+		}
+	}
+	return string(out)
+}
+
+// removeDotSegments walks the path segment by segment, each segment keeping
+// the slash before it. A leading segment without a slash (a path that does not
+// begin with "/") is kept unless it is a dot segment.
+func removeDotSegments(path string) string {
+	var kept []string
+	for len(path) > 0 {
+		end := strings.IndexByte(path[1:], '/') + 1
+		if end == 0 {
+			end = len(path)
+		}
+		segment := path[:end]
+		last := end == len(path)
+		path = path[end:]
+		switch name := strings.TrimPrefix(segment, "/"); {
+		case name == segment && (name == "." || name == ".."):
+			// a relative beginning: the dots go, and the slash after them
+			// goes too, as Kong's loop strips "./" and "../" whole
+			path = strings.TrimPrefix(path, "/")
+		case name == "" && !last:
+			// "//": the first slash goes
+		case name == ".":
+			if last {
+				kept = append(kept, "/")
+			}
+		case name == "..":
+			if len(kept) > 0 {
+				kept = kept[:len(kept)-1]
+			}
+			if last {
+				kept = append(kept, "/")
+			}
+		default:
+			kept = append(kept, segment)
+		}
+	}
+	return strings.Join(kept, "")
+}
+
+// Escape makes a normalised path fit for a request line again: every byte that
+// is neither reserved nor unreserved is percent-encoded.
+func Escape(path string) string {
+	const hex = "0123456789ABCDEF"
+	out := make([]byte, 0, len(path))
+	for i := range len(path) {
+		c := path[i]
+		if isAlphanumeric(c) || strings.IndexByte("!#$&'()*+,/:;=?@[]-_.~%", c) >= 0 {
+			out = append(out, c)
+			continue
+		}
+		out = append(out, '%', hex[c>>4], hex[c&15])
+	}
+	return string(out)
+}
+
+func isAlphanumeric(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+}
+
+// triplet reads the percent-encoded byte at the beginning of s.
+func triplet(s string) (byte, bool) {
+	if len(s) < 3 || s[0] != '%' {
+		return 0, false
+	}
+	high, okHigh := hexDigit(s[1])
+	low, okLow := hexDigit(s[2])
+	return high<<4 | low, okHigh && okLow
+}
+
+func hexDigit(c byte) (byte, bool) {
+	switch {
+	case '0' <= c && c <= '9':
+		return c - '0', true
+	case 'a' <= c && c <= 'f':
+		return c - 'a' + 10, true
+	case 'A' <= c && c <= 'F':
+		return c - 'A' + 10, true
+	}
+	return 0, false
+}
+
+func upperHex(c byte) byte {
+	if 'a' <= c && c <= 'f' {
+		return c - 'a' + 'A'
+	}
+	return c
+}

@@ -1,0 +1,230 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// What Kong's PDK takes and gives are Lua values: nil, bool, float64, string,
+// []any, map[string]any. Kong puts them into google.protobuf.Value with rules
+// of its own and without a look at UTF-8, so the wire form is written here by
+// hand: header values are any bytes, and a strict encoder would refuse them.
+
+// Field numbers of google.protobuf.Value, of Struct's map entries and of the
+// protocol's one-field messages.
+const (
+	valueNull   protowire.Number = 1
+	valueNumber protowire.Number = 2
+	valueString protowire.Number = 3
+	valueBool   protowire.Number = 4
+	valueStruct protowire.Number = 5
+	valueList   protowire.Number = 6
+
+	soleField  protowire.Number = 1
+	entryKey   protowire.Number = 1
+	entryValue protowire.Number = 2
+)
+
+var errMalformed = errors.New("malformed protobuf message")
+
+// appendValue encodes a Value. Kong writes 1 for the null enum, whose only
+// member is 0; readers of nulls must not mind.
+func appendValue(b []byte, value any) []byte {
+	switch v := value.(type) {
+	case nil:
+		return protowire.AppendVarint(protowire.AppendTag(b, valueNull, protowire.VarintType), 1)
+	case bool:
+		return protowire.AppendVarint(protowire.AppendTag(b, valueBool, protowire.VarintType), protowire.EncodeBool(v))
+	case float64:
+		return protowire.AppendFixed64(protowire.AppendTag(b, valueNumber, protowire.Fixed64Type), math.Float64bits(v))
+	case string:
+		return protowire.AppendString(protowire.AppendTag(b, valueString, protowire.BytesType), v)
+	case []any:
+		if len(v) == 0 {
+			return appendNested(b, valueStruct, nil) // Lua has one empty table
+		}
+		var list []byte
+		for _, item := range v {
+			list = appendNested(list, soleField, appendValue(nil, item))
+		}
+		return appendNested(b, valueList, list)
+	case map[string]any:
+		return appendNested(b, valueStruct, appendStruct(nil, v))
+	}
+	panic(fmt.Sprintf("not a Lua value: %T", value)) // only this package makes them
+}
+
+func appendNested(b []byte, field protowire.Number, message []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), message)
+}
+
+// appendStruct encodes a Struct, keys in order.
+func appendStruct(b []byte, object map[string]any) []byte {
+	keys := make([]string, 0, len(object))
+	for key := range object {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		entry := protowire.AppendString(protowire.AppendTag(nil, entryKey, protowire.BytesType), key)
+		entry = appendNested(entry, entryValue, appendValue(nil, object[key]))
+		b = appendNested(b, soleField, entry)
+	}
+	return b
+}
+
+// stringAnswer and the like are the one-field messages String, Bool, Int and
+// Number; zero values are empty messages.
+func stringAnswer(s string) []byte {
+	if s == "" {
+		return nil
+	}
+	return protowire.AppendString(protowire.AppendTag(nil, soleField, protowire.BytesType), s)
+}
+
+func boolAnswer(v bool) []byte {
+	if !v {
+		return nil
+	}
+	return protowire.AppendVarint(protowire.AppendTag(nil, soleField, protowire.VarintType), 1)
+}
+
+func intAnswer(v int) []byte {
+	if v == 0 {
+		return nil
+	}
+	return protowire.AppendVarint(protowire.AppendTag(nil, soleField, protowire.VarintType), uint64(int64(v)))
+}
+
+func numberAnswer(v float64) []byte {
+	return protowire.AppendFixed64(protowire.AppendTag(nil, soleField, protowire.Fixed64Type), math.Float64bits(v))
+}
+
+// eachField walks the fields of a message.
+func eachField(b []byte, visit func(number protowire.Number, payload []byte, scalar uint64) error) error {
+	for len(b) > 0 {
+		number, kind, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return errMalformed
+		}
+		b = b[n:]
+		var payload []byte
+		var scalar uint64
+		switch kind {
+		case protowire.BytesType:
+			payload, n = protowire.ConsumeBytes(b)
+		case protowire.VarintType:
+			scalar, n = protowire.ConsumeVarint(b)
+		case protowire.Fixed64Type:
+			scalar, n = protowire.ConsumeFixed64(b)
+		default:
+			n = protowire.ConsumeFieldValue(number, kind, b)
+		}
+		if n < 0 {
+			return errMalformed
+		}
+		b = b[n:]
+		if err := visit(number, payload, scalar); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readString decodes String and ByteString.
+func readString(b []byte) (s string, err error) {
+	err = eachField(b, func(number protowire.Number, payload []byte, _ uint64) error {
+		if number == soleField {
+			s = string(payload)
+		}
+		return nil
+	})
+	return s, err
+}
+
+// readInt decodes Int and Bool.
+func readInt(b []byte) (v int64, err error) {
+	err = eachField(b, func(number protowire.Number, _ []byte, scalar uint64) error {
+		if number == soleField {
+			v = int64(scalar)
+		}
+		return nil
+	})
+	return v, err
+}
+
+// maxDepth bounds the nesting of values read from a plugin.
+const maxDepth = 100
+
+func readValue(b []byte, depth int) (value any, err error) {
+	if depth > maxDepth {
+		return nil, errors.New("value nested too deeply")
+	}
+	err = eachField(b, func(number protowire.Number, payload []byte, scalar uint64) (err error) {
+		switch number {
+		case valueNull:
+			value = nil
+		case valueNumber:
+			value = math.Float64frombits(scalar)
+		case valueString:
+			value = string(payload)
+		case valueBool:
+			// Kong's decoder says "bool_value or …": false becomes nil
+			if value = any(nil); scalar != 0 {
+				value = true
+			}
+		case valueStruct:
+			value, err = readStruct(payload, depth+1)
+		case valueList:
+			value, err = readList(payload, depth+1)
+		}
+		return err
+	})
+	return value, err
+}
+
+func readList(b []byte, depth int) (list []any, err error) {
+	list = []any{}
+	err = eachField(b, func(number protowire.Number, payload []byte, _ uint64) error {
+		if number != soleField {
+			return nil
+		}
+		item, err := readValue(payload, depth)
+		list = append(list, item)
+		return err
+	})
+	return list, err
+}
+
+func readStruct(b []byte, depth int) (map[string]any, error) {
+	object := map[string]any{}
+	err := eachField(b, func(number protowire.Number, payload []byte, _ uint64) error {
+		if number != soleField {
+			return nil
+		}
+		key, value, err := readKV(payload, depth)
+		if value != nil {
+			object[key] = value
+		}
+		return err
+	})
+	return object, err
+}
+
+// readKV decodes KV, which has the shape of a Struct's map entry.
+func readKV(b []byte, depth int) (key string, value any, err error) {
+	err = eachField(b, func(number protowire.Number, payload []byte, _ uint64) (err error) {
+		switch number {
+		case entryKey:
+			key = string(payload)
+		case entryValue:
+			value, err = readValue(payload, depth)
+		}
+		return err
+	})
+	return key, value, err
+}

@@ -1,0 +1,108 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"time"
+)
+
+// EchoHost is the service host that the built-in upstream serves: it answers
+// with the request's method, path, query and headers as JSON.
+const EchoHost = "echo.internal"
+
+// Options configure a Gateway. Only Config is needed; without Servers it has
+// no plugins but its own.
+type Options struct {
+	// Config is the decK file to serve.
+	Config *Config
+	// Servers are the plugin servers, one for each external plugin.
+	Servers []PluginServer
+	// Listen is the address of the proxy listener; "127.0.0.1:0" by default.
+	Listen string
+	// Prefix is Kong's prefix directory, where the sockets lie. By default a
+	// temporary one, which Close removes. A unix socket's path must stay below
+	// 108 bytes.
+	Prefix string
+	// Workers is how many nginx workers are simulated; 2 by default.
+	Workers int
+	// TrustedIPs, RealIPHeader ("X-Real-IP" by default) and RealIPRecursive are
+	// Kong's settings of these names. By default nobody is trusted.
+	TrustedIPs      []string
+	RealIPHeader    string
+	RealIPRecursive bool
+	// NodeID is what kong.node.get_id answers; a fixed id by default.
+	NodeID string
+	// MaxHeaderBytes bounds a request's line and headers; 32 KiB by default,
+	// nginx's 4 × 8k. What is longer gets a 431, where Kong says 400.
+	MaxHeaderBytes int
+	// ReplayFor bounds how long an event is replayed while the plugin keeps
+	// closing the connection; 2.7 s by default, what a real Kong was seen to do.
+	ReplayFor time.Duration
+	// EventTimeout is how long a plugin may take over an event; 60 s by default.
+	EventTimeout time.Duration
+	// Upstreams serve hosts of services within the process; EchoHost is there
+	// by default.
+	Upstreams map[string]http.Handler
+	// Log gets Kong's error log; nothing is logged by default.
+	Log *slog.Logger
+}
+
+// PluginServer is an external plugin's server.
+type PluginServer struct {
+	// Binary is the executable: run with -dump for the plugin's info, then with
+	// -kong-prefix and Args, and again when it dies. Its socket is
+	// <prefix>/<name of the executable>.socket.
+	Binary string
+	// Args follow -kong-prefix on the command line.
+	Args []string
+	// Info and Socket, in place of Binary, are of a server that somebody else
+	// runs, as without pluginserver_*_start_cmd in Kong.
+	Info   *PluginInfo
+	Socket string
+}
+
+func (o *Options) complete() error {
+	if o.Config == nil {
+		return errors.New("gateway: no config given")
+	}
+	for i, s := range o.Servers {
+		if (s.Binary == "") == (s.Info == nil || s.Socket == "") {
+			return fmt.Errorf("gateway: server %d needs either a binary or info and socket", i)
+		}
+	}
+	if o.Workers < 0 {
+		return fmt.Errorf("gateway: %d workers", o.Workers)
+	}
+	if o.Prefix != "" {
+		prefix, err := filepath.Abs(o.Prefix)
+		if err != nil {
+			return fmt.Errorf("gateway: prefix: %w", err)
+		}
+		o.Prefix = prefix
+	}
+	setDefault(&o.Listen, "127.0.0.1:0")
+	setDefault(&o.Workers, 2)
+	setDefault(&o.NodeID, "b0e68085-6bb5-47c9-843d-d5777ca5efca")
+	setDefault(&o.MaxHeaderBytes, 32<<10)
+	setDefault(&o.ReplayFor, 2700*time.Millisecond)
+	setDefault(&o.EventTimeout, callTimeout)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	upstreams := map[string]http.Handler{EchoHost: http.HandlerFunc(echo)}
+	for host, handler := range o.Upstreams {
+		upstreams[host] = handler
+	}
+	o.Upstreams = upstreams
+	return nil
+}
+
+func setDefault[T comparable](value *T, fallback T) {
+	var zero T
+	if *value == zero {
+		*value = fallback
+	}
+}

@@ -1,0 +1,134 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// eventually waits for something that another process brings about.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	ticker := time.NewTicker(2 * time.Millisecond)
+	defer ticker.Stop()
+	for !ok() {
+		select {
+		case <-deadline:
+			t.Fatalf("never: %s", what)
+		case <-ticker.C:
+		}
+	}
+}
+
+func TestThePluginIsStartedAsKongStartsIt(t *testing.T) {
+	log := &logLines{}
+	g := started(t, Options{
+		Config: deckConfig(t, oneRoute), Log: log.logger(),
+		Servers: []PluginServer{{Binary: pluginBinary(t, "good"), Args: []string{"-extra", "1"}}},
+	})
+	got := send(t, g, "GET / HTTP/1.1")
+	if got.status != 200 || got.header.Get("X-PID") != fmt.Sprint(g.PluginPID()) {
+		t.Errorf("%d %v, pid %d", got.status, got.lines, g.PluginPID())
+	}
+	for _, line := range []string{
+		fmt.Sprintf("[rec:%d] environment of 0", g.PluginPID()),
+		fmt.Sprintf("[rec:%d] arguments -kong-prefix %s -extra 1", g.PluginPID(), g.Prefix()),
+	} {
+		eventually(t, line, func() bool { return strings.Contains(log.String(), line) })
+	}
+}
+
+func TestAKilledPluginComesBackAndItsEventsAreNotReplayed(t *testing.T) {
+	g := started(t, Options{Config: deckConfig(t, oneRoute), Servers: []PluginServer{{Binary: pluginBinary(t, "good")}}})
+	first := g.PluginPID()
+	begun := time.Now()
+	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a new process", func() bool { return g.PluginPID() != 0 && g.PluginPID() != first })
+	eventually(t, "an answer", func() bool { return send(t, g, "GET / HTTP/1.1").status == 200 })
+	if took := time.Since(begun); took > 5*time.Second {
+		t.Errorf("came back after %s", took)
+	}
+	if g.Counters().Spawns() != 2 || g.Counters().Replays() != 0 {
+		t.Errorf("%d spawns, %d replays", g.Counters().Spawns(), g.Counters().Replays())
+	}
+}
+
+func TestADyingPluginIsRespawnedAtMostOnceASecond(t *testing.T) {
+	g := started(t, Options{
+		Config: deckConfig(t, oneRoute), Servers: []PluginServer{{Binary: pluginBinary(t, "good")}}, ReplayFor: time.Millisecond,
+	})
+	begun := time.Now()
+	for g.Counters().Spawns() < 3 {
+		got := send(t, g, "GET / HTTP/1.1", "Host: x", "X-Die: 1")
+		if got.status != 500 {
+			t.Fatalf("status %d", got.status)
+		}
+	}
+	if took := time.Since(begun); took < 900*time.Millisecond {
+		t.Errorf("two respawns within %s", took)
+	}
+}
+
+func TestAPluginThatCannotStartIsAnError(t *testing.T) {
+	for kind, want := range map[string]string{"broken": "no dump today", "deaf": "does not listen"} {
+		ctx, cancel := context.WithCancel(context.Background())
+		log := &logLines{onLine: func(line string) {
+			if strings.Contains(line, "arguments") { // it runs
+				cancel()
+			}
+		}}
+		g, err := New(Options{
+			Config: deckConfig(t, oneRoute), Log: log.logger(), Servers: []PluginServer{{Binary: pluginBinary(t, kind)}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Start(ctx); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v", kind, err)
+		}
+		cancel()
+	}
+}
+
+func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
+	config := deckConfig(t, oneRoute)
+	for _, options := range []Options{
+		{},
+		{Config: config, Workers: -1},
+		{Config: config, Servers: []PluginServer{{}}},
+		{Config: config, Servers: []PluginServer{{Binary: "b", Info: recInfo(t), Socket: "s"}}},
+		{Config: config, TrustedIPs: []string{"x"}},
+	} {
+		if _, err := New(options); err == nil {
+			t.Errorf("%+v accepted", options)
+		}
+	}
+	long := Options{Config: config, Prefix: t.TempDir() + "/" + strings.Repeat("x", 100), Servers: []PluginServer{{Binary: pluginBinary(t, "good")}}}
+	g, err := New(long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Start(context.Background()); err == nil || !strings.Contains(err.Error(), "longer than 107 bytes") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestPluginInfosKongCouldNotUseAreRefused(t *testing.T) {
+	for dump, want := range map[string]string{
+		`x`:                          "failed decoding",
+		`{}`:                         "ProtoBuf:1",
+		`{"Protocol": "ProtoBuf:1"}`: "no plugin",
+		`{"Protocol": "ProtoBuf:1", "Plugins": [{"Name": "x"}]}`:        "parse plugin schema",
+		strings.Replace(recDump, `"Name": "rec"`, `"Name": "other"`, 1): "has the schema of",
+	} {
+		if _, err := ParsePluginInfo([]byte(dump)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.60s: error %v", dump, err)
+		}
+	}
+}

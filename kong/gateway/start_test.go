@@ -1,0 +1,183 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// The test binary is also the plugin server that the tests start: under the
+// name it is linked to, with the arguments Kong gives one.
+func TestMain(m *testing.M) {
+	if name := filepath.Base(os.Args[0]); strings.HasPrefix(name, "plugin-") {
+		os.Exit(runPluginProcess(name, os.Args[1:]))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// pluginBinary gives the test binary the name of one of the kinds of plugin
+// processes.
+func pluginBinary(t *testing.T, kind string) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(t.TempDir(), "plugin-"+kind)
+	if err := os.Symlink(self, link); err != nil {
+		t.Fatal(err)
+	}
+	return link
+}
+
+func runPluginProcess(name string, args []string) int {
+	if len(args) == 1 && args[0] == "-dump" {
+		if name == "plugin-broken" {
+			fmt.Fprintln(os.Stderr, "no dump today")
+			return 3
+		}
+		fmt.Println(recDump)
+		return 0
+	}
+	fmt.Printf("environment of %d\n", len(os.Environ()))
+	fmt.Fprintln(os.Stderr, "arguments", strings.Join(args, " "))
+	if name == "plugin-deaf" {
+		select {}
+	}
+	path := filepath.Join(args[1], name+".socket")
+	os.Remove(path)
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	serveFake(listener, func(e *fakeEvent) {
+		answers, err := e.ask(question{"kong.request.get_header", stringAnswer("x-die")})
+		if err == nil && len(answers[0]) > 0 {
+			os.Exit(9)
+		}
+		e.end(setHeaders(map[string]any{"X-PID": fmt.Sprint(os.Getpid())}))
+	}).done.Wait()
+	return 0
+}
+
+// logLines is a log that tests can read.
+type logLines struct {
+	onLine func(line string)
+	mu     sync.Mutex
+	text   strings.Builder
+}
+
+func (l *logLines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.onLine != nil {
+		l.onLine(string(p))
+	}
+	return l.text.Write(p)
+}
+
+func (l *logLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (l *logLines) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+func deckConfig(t testing.TB, document string) *Config {
+	t.Helper()
+	config, err := ParseConfig([]byte("_format_version: \"3.0\"\n" + document))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+// started is a running gateway that ends with the test.
+func started(t testing.TB, options Options) *Gateway {
+	t.Helper()
+	g, err := New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Start(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return g
+}
+
+// withFake is a gateway whose plugin "rec" is served by the test.
+func withFake(t testing.TB, document string, onEvent func(*fakeEvent)) (*Gateway, *fakePlugin) {
+	t.Helper()
+	fake := newFakePlugin(t, onEvent)
+	return started(t, Options{
+		Config: deckConfig(t, document), Servers: []PluginServer{{Info: recInfo(t), Socket: fake.socket()}},
+	}), fake
+}
+
+// answer is a response with its header lines as they came.
+type answer struct {
+	status int
+	header http.Header
+	lines  []string
+	body   string
+}
+
+// send writes a request as given and reads the response. The connection is
+// closed after it.
+func send(t testing.TB, g *Gateway, lines ...string) answer {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(g.URL(), "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if len(lines) == 1 {
+		lines = append(lines, "Host: 127.0.0.1:8000")
+	}
+	request := strings.Join(append(lines, "", ""), "\r\n")
+	if _, err := io.WriteString(conn, request); err != nil {
+		t.Fatal(err)
+	}
+	var raw strings.Builder
+	response, err := http.ReadResponse(bufio.NewReader(io.TeeReader(conn, &raw)), nil)
+	if err != nil {
+		t.Fatalf("%v in %q", err, raw.String())
+	}
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, _, _ := strings.Cut(raw.String(), "\r\n\r\n")
+	return answer{response.StatusCode, response.Header, strings.Split(head, "\r\n")[1:], string(body)}
+}
+
+// named are the header lines of one name, spelled as they came.
+func (a answer) named(name string) []string {
+	var out []string
+	for _, line := range a.lines {
+		if key, _, _ := strings.Cut(line, ":"); strings.EqualFold(key, name) {
+			out = append(out, line)
+		}
+	}
+	return out
+}

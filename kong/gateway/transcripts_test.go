@@ -1,0 +1,263 @@
+package gateway
+
+import (
+	"bufio"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// frame is a line of the recording of a real Kong 3.9.3.
+type frame struct {
+	Dir, Case, Label string
+	Frame            *string
+	EOF              bool
+}
+
+func (f frame) bytes(t *testing.T) []byte {
+	t.Helper()
+	if f.Frame == nil {
+		return nil
+	}
+	b, err := base64.StdEncoding.DecodeString(*f.Frame)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// recordedCase is one event of the recording.
+type recordedCase struct {
+	config    map[string]any
+	questions []question
+	answers   [][]byte
+	lost      bool // Kong closed in place of the last answer
+}
+
+func recordedCases(t *testing.T) map[string]*recordedCase {
+	t.Helper()
+	file, err := os.Open("testdata/kong-3.9.3.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	cases := map[string]*recordedCase{}
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	var method string
+	for lines.Scan() {
+		var f frame
+		if err := json.Unmarshal(lines.Bytes(), &f); err != nil {
+			t.Fatal(err)
+		}
+		if f.Label == "RpcCall" {
+			noteStart(t, cases, f.bytes(t))
+		}
+		c := cases[f.Case]
+		switch {
+		case c == nil:
+		case f.Label == "method":
+			method = string(f.bytes(t))
+		case strings.HasPrefix(f.Label, "args of"):
+			c.questions = append(c.questions, question{method, f.bytes(t)})
+		case strings.HasPrefix(f.Label, "answer of") && f.EOF:
+			c.lost = true
+		case strings.HasPrefix(f.Label, "answer of"):
+			c.answers = append(c.answers, f.bytes(t))
+		}
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return cases
+}
+
+func noteStart(t *testing.T, cases map[string]*recordedCase, frame []byte) {
+	t.Helper()
+	var call pb.RpcCall
+	if err := proto.Unmarshal(frame, &call); err != nil {
+		t.Fatal(err)
+	}
+	start := call.GetCmdStartInstance()
+	if start == nil {
+		return
+	}
+	var config map[string]any
+	if err := json.Unmarshal(start.Config, &config); err != nil {
+		t.Fatal(err)
+	}
+	if name := config["case"].(string); cases[name] == nil {
+		cases[name] = &recordedCase{config: config}
+	}
+}
+
+// answerMessages decode the answers of the methods whose maps have no order.
+var answerMessages = map[string]func() proto.Message{
+	"kong.client.get_consumer": func() proto.Message { return &pb.Consumer{} },
+	"kong.router.get_route":    func() proto.Message { return &pb.Route{} },
+	"kong.router.get_service":  func() proto.Message { return &pb.Service{} },
+	"kong.request.get_headers": func() proto.Message { return &structpb.Struct{} },
+	"kong.nginx.get_ctx":       func() proto.Message { return &structpb.Value{} },
+}
+
+func sameAnswer(t *testing.T, method string, got, want []byte) bool {
+	t.Helper()
+	message, decoded := answerMessages[method]
+	if !decoded {
+		return string(got) == string(want)
+	}
+	a, b := message(), message()
+	if err := proto.Unmarshal(got, a); err != nil {
+		t.Fatal(err)
+	}
+	if err := proto.Unmarshal(want, b); err != nil {
+		t.Fatal(err)
+	}
+	return proto.Equal(a, b)
+}
+
+// curl are the headers of the recorded requests.
+var curl = []string{"Host: 127.0.0.1:8000", "User-Agent: curl/7.88.1", "Accept: */*"}
+
+// recordedRequests are the requests of the recording, those of key-auth with
+// headers that a client has no business to send.
+var recordedRequests = map[string][]string{
+	"no-auth": withCurl("GET /plain?q=1", "X-User-Id: u_7"),
+	"key-auth": withCurl("GET /authed/records/7?x=y", "apikey: alice-key", "X-User-Id: u_42",
+		"X-Consumer-Id: forged", "X-Anonymous-Consumer: true"),
+	"key-auth-anonymous": withCurl("GET /anon?q=1", "X-User-Id: u_7",
+		"X-Consumer-Custom-Id: forged", "X-Credential-Identifier: forged"),
+	"jwt":                         withCurl("GET /jwt/records", "Authorization: TOKEN"),
+	"minimal":                     withCurl("GET /minimal"),
+	"no-questions":                withCurl("GET /none"),
+	"exit":                        withCurl("GET /exit"),
+	"unknown-method":              withCurl("GET /unknown"),
+	"method-that-raises":          withCurl("GET /raises"),
+	"path-normalisation":          withCurl("GET /norm"),
+	"minimal-after-config-change": withCurl("GET /minimal"),
+}
+
+func withCurl(line string, headers ...string) []string {
+	return append(append([]string{line + " HTTP/1.1"}, curl...), headers...)
+}
+
+// recordedToken is the token of the jwt case, from the recorded answer.
+func recordedToken(c *recordedCase) string {
+	for i, q := range c.questions {
+		if q.method == "kong.ctx.shared.get" && strings.Contains(string(q.arg), "authenticated_jwt_token") {
+			var value structpb.Value
+			if proto.Unmarshal(c.answers[i], &value) == nil {
+				return value.GetStringValue()
+			}
+		}
+	}
+	return ""
+}
+
+func TestRecordedQuestionsGetTheAnswersOfARealKong(t *testing.T) {
+	document, err := os.ReadFile("testdata/recorded.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range recordedCases(t) {
+		t.Run(name, func(t *testing.T) {
+			config, err := ParseConfig(document)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fillRecorded(config, c.config)
+			var answers [][]byte
+			lost, finished := false, make(chan struct{})
+			fake := newFakePlugin(t, func(e *fakeEvent) {
+				defer close(finished)
+				for _, q := range c.questions {
+					got, err := e.ask(q)
+					if lost = err != nil; lost {
+						return
+					}
+					answers = append(answers, got...)
+				}
+				e.end()
+			})
+			g := started(t, Options{
+				Config: config, Workers: 1,
+				Upstreams: map[string]http.Handler{"127.0.0.1": http.HandlerFunc(echo)},
+				Servers:   []PluginServer{{Info: recInfo(t), Socket: fake.socket()}},
+			})
+			request := append([]string(nil), recordedRequests[name]...)
+			for i := range request {
+				request[i] = strings.ReplaceAll(request[i], "TOKEN", "Bearer "+recordedToken(c))
+			}
+			response := send(t, g, request...)
+			<-finished
+			compareRecorded(t, c, answers, lost, response)
+			compareConfig(t, fake.startedConfigs()[0], c.config)
+		})
+	}
+}
+
+// fillRecorded gives the route's plugin the config of the recording.
+func fillRecorded(config *Config, recorded map[string]any) {
+	for _, p := range config.Plugins {
+		if p.Name == "rec" && p.Route.ID == recorded["route_id"] {
+			p.Config = map[string]any{
+				"case": recorded["case"], "ask": recorded["ask"], "set": recorded["set"], "exit": recorded["exit"],
+			}
+		}
+	}
+}
+
+func compareRecorded(t *testing.T, c *recordedCase, answers [][]byte, lost bool, response answer) {
+	t.Helper()
+	if lost != c.lost || len(answers) != len(c.answers) {
+		t.Fatalf("%d answers, closed %v; Kong gave %d, closed %v", len(answers), lost, len(c.answers), c.lost)
+	}
+	for i, got := range answers {
+		q := c.questions[i]
+		if strings.Contains(string(q.arg), "kong_request_id") {
+			if len(got) != len(c.answers[i]) {
+				t.Errorf("request id %q", got)
+			}
+			continue
+		}
+		if !sameAnswer(t, q.method, got, c.answers[i]) {
+			t.Errorf("%s(%q):\n got  %q\n Kong %q", q.method, q.arg, got, c.answers[i])
+		}
+	}
+	want := 200
+	if c.lost {
+		if want = 500; c.config["exit"] == true {
+			want = 429
+		}
+	}
+	if response.status != want {
+		t.Errorf("status %d, want %d: %s", response.status, want, response.body)
+	}
+	if want == 429 && (response.body != `{"title":"no"}` ||
+		!reflect.DeepEqual(response.named("retry-after"), []string{"Retry-After: 7"}) ||
+		!reflect.DeepEqual(response.named("content-type"), []string{"Content-Type: application/problem+json"})) {
+		t.Errorf("exit: %q %q", response.lines, response.body)
+	}
+}
+
+// compareConfig compares what StartInstance was given, but for the instance's
+// number.
+func compareConfig(t *testing.T, got, want map[string]any) {
+	t.Helper()
+	if _, numbered := got["__seq__"].(float64); !numbered {
+		t.Errorf("no __seq__ in %v", got)
+	}
+	delete(got, "__seq__")
+	delete(want, "__seq__")
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("config\n got  %v\n Kong %v", got, want)
+	}
+}
