@@ -8,6 +8,7 @@ package admit
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
@@ -33,7 +34,7 @@ type Buckets interface {
 
 // Observer is told of every decision.
 type Observer interface {
-	// Observe must not block, and must not keep d or anything that d refers to but strings.
+	// Observe is called once for each decision of Admit's. It must not block, and must not keep d or anything that d refers to but strings.
 	Observe(d *decision.Decision)
 }
 
@@ -54,8 +55,9 @@ type Exchange struct {
 	Response response.Response
 }
 
-// Admit decides one request and leaves the decision and the response in x. An error means that no decision could be
-// taken because facts or buckets failed; x then holds what on_internal_error says, so it can be answered all the same.
+// Admit decides one request and leaves the decision and the response in x. An error means that facts or buckets
+// failed; x can be answered all the same: it then holds what on_internal_error says (observers are not told of that),
+// or the refusal, if it was decided already.
 func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 	x.Request.Reset()
 	d := &x.Decision
@@ -66,33 +68,31 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 	for missing := rules.Identify(&x.Request, &d.Identity); missing != 0; missing = rules.Identify(&x.Request, &d.Identity) {
 		if err := facts.Ask(ctx, missing, &x.Request); err != nil {
 			p.Fault(x)
-			return err
+			return fmt.Errorf("ask for facts: %w", err)
 		}
 	}
 
 	// Which limits apply, and does every one of them have room? All are spent, or none.
+	p.Snapshot.Resolve(&d.Identity, &d.Resolution)
 	switch enforcing := p.Snapshot.Enforcing(); {
 	case enforcing && d.Identity.TenantRefused:
 		d.Deny(decision.TenantMissing)
-	case enforcing && d.Identity.UserRefused:
+	case enforcing && d.Identity.UserRefused && d.Resolution.UserWanted:
 		d.Deny(decision.UserMissing)
-	default:
-		p.Snapshot.Resolve(&d.Identity, &d.Resolution)
-		if len(d.Resolution.Bounds) > 0 {
-			d.Grow()
-			if err := p.Buckets.Take(ctx, d.Resolution.Bounds, d.Statuses); err != nil {
-				p.Fault(x)
-				return err
-			}
-			d.Combine()
+	case len(d.Resolution.Bounds) > 0:
+		d.Grow()
+		if err := p.Buckets.Take(ctx, d.Resolution.Bounds, d.Statuses); err != nil {
+			p.Fault(x)
+			return fmt.Errorf("take %d bounds: %w", len(d.Statuses), err)
 		}
+		d.Combine()
 	}
 
-	// What does the client read? Only a refusal needs to know how it speaks.
+	// What does the client read? Only a refusal needs to know how it speaks; it stands even if that cannot be told.
+	var unanswered error
 	if d.Denied() {
 		if err := facts.Ask(ctx, identity.ContentTypeFact, &x.Request); err != nil {
-			p.Fault(x)
-			return err
+			unanswered = fmt.Errorf("ask for the content type: %w", err)
 		}
 	}
 	p.Renderer.Render(d, response.IsGRPC(x.Request.ContentType), &x.Response)
@@ -100,7 +100,7 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 	for _, observer := range p.Observers {
 		observer.Observe(d)
 	}
-	return nil
+	return unanswered
 }
 
 // Fault answers a request that could not be decided, as on_internal_error says.

@@ -64,7 +64,7 @@ func (r Reason) String() string {
 }
 
 // Decision is the answer to one request. Its slices are reused from request to request: whoever keeps a decision
-// must copy what it needs. The zero value is ready for use.
+// must copy what it needs. Reset makes a new one ready, too.
 type Decision struct {
 	Identity   identity.Identity
 	Resolution policy.Resolution
@@ -98,14 +98,18 @@ func (d *Decision) Grow() {
 // Denied tells whether the request must not go on.
 func (d *Decision) Denied() bool { return d.Result == HardThrottled }
 
-// Deny refuses the request for another reason than its bounds.
-func (d *Decision) Deny(reason Reason) { d.Result, d.Reason = HardThrottled, reason }
+// Deny refuses the request for another reason than its bounds: they were not asked, so none of them is part of the
+// decision.
+func (d *Decision) Deny(reason Reason) {
+	d.Result, d.Reason = HardThrottled, reason
+	d.Resolution.Bounds = d.Resolution.Bounds[:0]
+}
 
 // Combine decides from the statuses of all bounds.
 //
 // Denied if any enforced bound denies: then the binding bound is the denying one that waits longest. Otherwise the
-// binding bound is the enforced one with the smallest remaining ÷ limit, a tie going to the longer window. Bounds in
-// shadow are recorded and never bind.
+// binding bound is the enforced one with the smallest remaining ÷ limit. A tie goes to the longer window either way.
+// Bounds in shadow are recorded and never bind.
 func (d *Decision) Combine() {
 	for i := range d.Statuses {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
@@ -114,7 +118,7 @@ func (d *Decision) Combine() {
 			d.ShadowDenied = d.ShadowDenied || !status.Admits()
 		case !status.Admits():
 			d.Result = HardThrottled
-			if status.Wait > d.RetryAfter {
+			if status.Wait > d.RetryAfter || (status.Wait == d.RetryAfter && d.longer(i, d.Binding)) {
 				d.RetryAfter, d.Binding = status.Wait, i
 			}
 		case d.Result != HardThrottled:
@@ -140,5 +144,10 @@ func (d *Decision) tighter(i, j int) bool {
 	if lo1 != lo2 {
 		return lo1 < lo2
 	}
-	return a.Window > b.Window
+	return d.longer(i, j)
+}
+
+// longer tells whether bound i has a longer window than bound j.
+func (d *Decision) longer(i, j int) bool {
+	return d.Resolution.Bounds[i].Policy.Limit.Spec().Window > d.Resolution.Bounds[j].Policy.Limit.Spec().Window
 }

@@ -120,6 +120,7 @@ type Rules struct {
 	NeedUser           bool     // some limit is counted per user
 	NeedTenant         bool     // some limit is a tenant's
 	NeedCredential     bool     // some limit is counted per credential
+	StrangersApart     bool     // strangers have limits of their own, which are never counted per user or credential
 }
 
 // Identify fills id from req as far as its facts go, and returns those that are still needed: 0 when id is complete.
@@ -142,7 +143,7 @@ func (r *Rules) Identify(req *Request, id *Identity) Facts {
 	if need := r.identifyTenant(&who, id); need != 0 {
 		return need
 	}
-	if id.Tenant.Kind == Nobody {
+	if id.Tenant.Kind == Nobody || (id.Stranger && r.StrangersApart) {
 		return 0
 	}
 	if r.NeedUser {

@@ -5,6 +5,7 @@ import (
 	"net/textproto"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/golang-jwt/jwt/v5"
 )
@@ -162,7 +163,10 @@ func (r *reader) claim(name string) string {
 	}
 	switch value := r.claims[name].(type) {
 	case string:
-		return value
+		// Decoding puts one and the same character for all bytes that are none, so such names are not told apart.
+		if !strings.ContainsRune(value, utf8.RuneError) {
+			return value
+		}
 	case interface{ Int64() (int64, error) }: // json.Number
 		if n, err := value.Int64(); err == nil {
 			return strconv.FormatInt(n, 10)

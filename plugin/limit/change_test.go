@@ -79,6 +79,50 @@ func TestBucketWrittenInFinerTicksIsNotRefilledTwice(t *testing.T) {
 	}
 }
 
+func TestAnotherAlgorithmCountsALogAtItsLastAdmission(t *testing.T) {
+	var s limit.State
+	log := mustNew(t, limit.Spec{Algorithm: limit.SlidingLog, Quantity: 10, Window: minute})
+	take(log, &s, noon-second, 3)
+	take(log, &s, noon+second, 4)
+	play(t, mustNew(t, limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Window: minute}), &s, []step{
+		{2 * second, 4, 58 * second, 3, 58 * second},
+		{minute, 10, 0, 0, minute},
+	})
+}
+
+// What a fast limit has remembered can take a slow one of the same units millennia to refill.
+func TestDebtIsCutToWhatCanBeWaitedFor(t *testing.T) {
+	fast := mustNew(t, limit.Spec{Algorithm: limit.TokenBucket, Quantity: 999_999_937, Window: day, Burst: 50_000_000})
+	slow := mustNew(t, limit.Spec{Algorithm: limit.TokenBucket, Quantity: 7, Window: day, Burst: 300_000})
+	var s, other limit.State
+	take(fast, &s, noon, 50_000_000)
+	take(slow, &other, noon, 1)
+	if s.Base != other.Base {
+		t.Fatalf("units of 1/%d and 1/%d token", s.Base, other.Base)
+	}
+	wait, status := take(slow, &s, noon, 1)
+	if wait <= 0 || wait > limit.MaxProduct || status.Reset > noon+limit.MaxProduct {
+		t.Errorf("wait %d, %+v: want at most %d", wait, status, int64(limit.MaxProduct))
+	}
+}
+
+// A sliding window of a year multiplies by 3 × 10^13, so it must not multiply what a fixed window has counted.
+func TestSlidingWindowTakesOverAnyCount(t *testing.T) {
+	fixed := mustNew(t, limit.Spec{Algorithm: limit.FixedWindow, Quantity: limit.MaxQuantity, Window: day})
+	sliding := mustNew(t, limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 10, Window: limit.MaxWindow})
+	var s limit.State
+	take(fixed, &s, noon, limit.MaxQuantity)
+	for _, at := range []limit.Micros{noon, noon + limit.MaxWindow} { // as the current window's count, then as the previous one's
+		wait, status := take(sliding, &s, at, 1)
+		if wait <= 0 || wait > 2*limit.MaxWindow || status.Used < 10 || status.Remaining != 0 {
+			t.Fatalf("at %d: wait %d, %+v: want it full", at, wait, status)
+		}
+	}
+	if wait, _ := take(sliding, &s, noon+3*limit.MaxWindow, 10); wait != 0 {
+		t.Errorf("two windows later, wait is %d", wait)
+	}
+}
+
 // A second definition of the same bucket takes over what the first has written, at every request. The rounding costs
 // each admission at most one token more, so at least half of the lower rate must get through.
 func TestTwoDefinitionsOfOneBucketDoNotStarveIt(t *testing.T) {

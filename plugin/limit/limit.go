@@ -56,7 +56,8 @@ type Algorithm uint8
 //
 //	token bucket    H + t × quantity ÷ window
 //	fixed window    H per aligned window, 2H in any interval of one window
-//	sliding window  H per aligned window, H × (1 + e÷window) in an interval of one window that reaches e into the later one
+//	sliding window  H per aligned window, H × (1 + e÷window) in an interval of one window that reaches e into the later one:
+//	                about H for even traffic, just below 2H when all of a window was spent at its very end
 //	sliding log     H in any interval of one window
 const (
 	None Algorithm = iota
@@ -222,18 +223,14 @@ func (l *Limit) scale(tick Micros) bool {
 	return ok[0] && ok[1] && ok[2] && l.hard <= l.most
 }
 
-// percent is tokens × base × pct ÷ 100 rounded down, and whether it is at most MaxProduct.
+// percent is tokens × base × pct ÷ 100 rounded down for a pct below 2^11, and whether it is at most MaxProduct.
 func percent(tokens, base, pct int64) (int64, bool) {
 	hi, lo := bits.Mul64(uint64(tokens), uint64(base))
 	if hi != 0 || lo > MaxProduct {
 		return 0, false
 	}
-	hi, lo = bits.Mul64(lo, uint64(pct))
-	if hi >= 100 {
-		return 0, false
-	}
-	units, _ := bits.Div64(hi, lo, 100)
-	return int64(units), units <= MaxProduct
+	units := int64(lo) * pct / 100
+	return units, units <= MaxProduct
 }
 
 // Spec is what the limit was compiled from, with Burst filled in: the capacity of every algorithm, in tokens.

@@ -140,6 +140,19 @@ func TestAStateStillMeansSomethingJustBeforeItsExpiry(t *testing.T) {
 	}
 }
 
+// While a clock has stepped back, even an empty state holds an instant that must not be forgotten.
+func TestAStateThatIsAheadOfTheClockDoesNotExpire(t *testing.T) {
+	for _, algorithm := range storetest.Algorithms {
+		l := mustNew(t, limit.Spec{Algorithm: algorithm, Quantity: 7, Window: minute})
+		var s limit.State
+		take(l, &s, noon, 0)
+		l.Advance(&s, noon-hour)
+		if got := l.Expiry(&s, noon-hour); got < noon {
+			t.Errorf("%s: a state of noon expires %d µs before", algorithm, noon-got)
+		}
+	}
+}
+
 func TestAskingChangesNothing(t *testing.T) {
 	perAlgorithm(t, func(t *rapid.T, l *limit.Limit) {
 		s, now := history(t, l)

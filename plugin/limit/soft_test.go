@@ -94,6 +94,18 @@ func TestSoftOnlyWarnsAndNeverDenies(t *testing.T) {
 	}
 }
 
+func TestSoftOnlyCountsStayExactHoweverMuchIsSpent(t *testing.T) {
+	for _, algorithm := range []limit.Algorithm{limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow} {
+		l := mustNew(t, limit.Spec{Algorithm: algorithm, Quantity: 1_000_000_000, Window: second, SoftPct: 1000, SoftOnly: true})
+		var s limit.State
+		for range 300_000 {
+			if _, status := take(l, &s, noon, limit.MaxQuantity); !status.Soft || status.Used < 0 || s.Spent > limit.MaxProduct {
+				t.Fatalf("%s: %+v of state %+v", algorithm, status, s)
+			}
+		}
+	}
+}
+
 func TestSoftOnlyLogForgetsNoMoreThanTheExcess(t *testing.T) {
 	l := mustNew(t, limit.Spec{Algorithm: limit.SlidingLog, Quantity: 10, Window: minute, SoftOnly: true})
 	var s limit.State

@@ -87,7 +87,7 @@ func (l *Limit) Spend(s *State, now Micros, cost int64) {
 	}
 	switch l.kind {
 	case TokenBucket:
-		s.Spent = min(s.Spent+cost*l.base, max(l.hard, s.Spent))
+		s.Spent = min(s.Spent+cost*l.base, l.hard)
 	case SlidingLog:
 		l.appendLog(s, cost)
 	default:
@@ -144,7 +144,7 @@ func (l *Limit) adopt(s *State, now Micros) {
 		s.At -= at % l.tick
 		s.Spent = l.debt(tokens)
 	case SlidingLog:
-		if s.Spent = min(tokens, l.hard); s.Spent > 0 {
+		if s.Spent = tokens; tokens > 0 {
 			s.Log = []Admission{{At: at, Cost: s.Spent}}
 		}
 	default:

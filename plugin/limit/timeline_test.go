@@ -135,6 +135,16 @@ func TestTimelines(t *testing.T) {
 				{4 * minute, 0, 0, 10, minute},
 			},
 		},
+		"a sliding window weighs no more than all of the window before when the clock steps back": {
+			limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 10, Window: minute},
+			[]step{
+				{0, 4, 0, 6, minute},
+				{minute, 1, 0, 5, minute},
+				{30 * second, 1, 0, 4, 90 * second},
+				{-hour, 4, 0, 0, hour + 2*minute},
+				{-hour, 1, hour + minute + 15*second, 0, hour + 2*minute},
+			},
+		},
 		"a sliding log admits again when an admission is a window old": {
 			limit.Spec{Algorithm: limit.SlidingLog, Quantity: 5, Window: minute},
 			[]step{
@@ -232,6 +242,28 @@ func TestAWeekOfAHundredthTokenASecondLosesNothing(t *testing.T) {
 	}
 	if s.Spent > s.Base || s.Spent < 0 {
 		t.Errorf("debt is %d/%d tokens", s.Spent, s.Base)
+	}
+}
+
+func TestAFullBucketIsResetNowAndNotAtItsLastTick(t *testing.T) {
+	l := mustNew(t, limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1_000_003, Window: day})
+	if l.Tick() == 1 {
+		t.Fatal("the limit ticks in microseconds")
+	}
+	var s limit.State
+	if _, status := take(l, &s, noon+1, 0); status.Reset != noon+1 {
+		t.Errorf("reset is %d µs after noon, want 1", status.Reset-noon)
+	}
+}
+
+func TestAdmissionsOfOneInstantAreOneEntryOfALog(t *testing.T) {
+	l := mustNew(t, limit.Spec{Algorithm: limit.SlidingLog, Quantity: 100, Window: minute})
+	var s limit.State
+	for i := range limit.Micros(100) {
+		take(l, &s, noon-i%2, 1) // every other one a step back
+	}
+	if len(s.Log) != 1 || s.Log[0] != (limit.Admission{At: noon, Cost: 100}) {
+		t.Errorf("100 admissions at one instant are %v", s.Log)
 	}
 }
 

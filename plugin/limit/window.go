@@ -53,7 +53,7 @@ func (l *Limit) waitSliding(s *State, now Micros, cost int64) Micros {
 	if room < 0 {
 		at, previous, room = at+l.spec.Window, current, l.hard-cost*l.ticks
 	}
-	e := l.ticks - min(room/previous, l.ticks)
+	e := l.ticks - room/previous
 	return at + Micros(e)*l.tick - now
 }
 

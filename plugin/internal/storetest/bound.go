@@ -1,0 +1,166 @@
+package storetest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+)
+
+// Bound is the promise of a limit over any interval, as it is documented at limit's Algorithm constants. It is worked
+// out from the limit's spec and tick alone, so it shares no arithmetic with what it checks. The zero value of all
+// fields but Limit is the exact promise.
+type Bound struct {
+	Limit *limit.Limit
+	// Slack is how much earlier than its recorded instant an admission may have been decided: 0 where the recorded
+	// instant is the one that the store read, else the longest that a take lasted.
+	Slack limit.Micros
+	// Extra is how many tokens beyond the limit's own bound any interval may see: what an outage or a lease adds.
+	Extra int64
+}
+
+// Check tells the first interval that saw more than the bound, or nil. The admissions may come in any order. Their
+// instants are the store's: where its clock stepped back, the latest instant that it had shown before. Every pair of
+// admissions is covered, in one pass after sorting. A soft-only limit bounds nothing.
+func (b Bound) Check(admissions []limit.Admission) error {
+	spec := b.Limit.Spec()
+	if spec.SoftOnly {
+		return nil
+	}
+	sorted := slices.Clone(admissions)
+	slices.SortStableFunc(sorted, func(x, y limit.Admission) int { return cmp.Compare(x.At, y.At) })
+	for _, a := range sorted {
+		if a.Cost > b.capacity() {
+			return b.broken(a.Cost, a.At, a.At, b.capacity())
+		}
+	}
+	switch spec.Algorithm {
+	case limit.TokenBucket, limit.LeakyBucket:
+		return b.checkBucket(sorted)
+	case limit.FixedWindow, limit.SlidingWindow:
+		return b.checkWindows(sorted)
+	default:
+		return b.checkLog(sorted)
+	}
+}
+
+// hardPct is the percentage of the limit above which it denies.
+func (b Bound) hardPct() int64 {
+	spec := b.Limit.Spec()
+	if spec.SoftPct == 0 {
+		return 100
+	}
+	return max(100, spec.HardPct)
+}
+
+// capacity is H in whole tokens, and what is extra.
+func (b Bound) capacity() int64 { return b.Limit.Spec().Burst*b.hardPct()/100 + b.Extra }
+
+// hard is H in units of 1/base token, and what is extra.
+func (b Bound) hard(base int64) int64 {
+	full, pct := b.Limit.Spec().Burst*base, b.hardPct()
+	return full/100*pct + full%100*pct/100 + b.Extra*base
+}
+
+// checkBucket checks base × sum(i..j) − rate × ticks(i..j) ≤ hard for every i ≤ j. For each j that needs only the
+// largest left side over all i, which is the one before, less the refill since then, plus the cost of j.
+func (b Bound) checkBucket(sorted []limit.Admission) error {
+	spec, tick := b.Limit.Spec(), b.Limit.Tick()
+	rate, base := spec.Quantity, int64(spec.Window/tick)
+	for x, y := rate, base; ; x, y = y, x%y {
+		if y == 0 {
+			rate, base = rate/x, base/x
+			break
+		}
+	}
+	hard, slack := b.hard(base), int64((b.Slack+tick-1)/tick)
+	var excess, sum int64
+	var from, last limit.Micros
+	for _, a := range sorted {
+		if elapsed := int64(a.At/tick - last); excess == 0 || elapsed > excess/rate {
+			excess, sum, from = 0, 0, a.At
+		} else {
+			excess -= elapsed * rate
+		}
+		last = a.At / tick
+		excess, sum = excess+a.Cost*base, sum+a.Cost
+		if excess > hard && (excess-hard-1)/rate >= slack {
+			return b.broken(sum, from, a.At, sum-(excess-hard-1)/base-1)
+		}
+	}
+	return nil
+}
+
+// checkWindows checks that no aligned window sees more than H and, for sliding windows, that two neighbours see no
+// more than H × (1 + e÷window) until e into the later one. Neighbours are enough: each window further back adds at
+// most H to both sides. An admission that may belong to either of two windows counts in neither.
+func (b Bound) checkWindows(sorted []limit.Admission) error {
+	spec, tick := b.Limit.Spec(), b.Limit.Tick()
+	ticks := int64(spec.Window / tick)
+	var start limit.Micros
+	var previous, current int64
+	for _, a := range sorted {
+		switch begun := a.At - a.At%spec.Window; {
+		case begun == start+spec.Window:
+			start, previous, current = begun, current, 0
+		case begun > start:
+			start, previous, current = begun, 0, 0
+		}
+		if a.At-b.Slack < start {
+			continue
+		}
+		current += a.Cost
+		if current > b.capacity() {
+			return b.broken(current, start, a.At, b.capacity())
+		}
+		if spec.Algorithm == limit.SlidingWindow && previous > 0 {
+			e := int64((a.At - start) / tick)
+			if most := (b.hard(ticks) + b.capacity()*e) / ticks; previous+current > most {
+				return b.broken(previous+current, start-spec.Window, a.At, most)
+			}
+		}
+	}
+	return nil
+}
+
+// checkLog checks that no interval shorter than a window sees more than H.
+func (b Bound) checkLog(sorted []limit.Admission) error {
+	window := b.Limit.Spec().Window - b.Slack
+	if window <= 0 {
+		return nil // any two admissions may lie a window apart
+	}
+	var sum int64
+	eldest := 0
+	for _, a := range sorted {
+		for sum += a.Cost; sorted[eldest].At <= a.At-window; eldest++ {
+			sum -= sorted[eldest].Cost
+		}
+		if sum > b.capacity() {
+			return b.broken(sum, sorted[eldest].At, a.At, b.capacity())
+		}
+	}
+	return nil
+}
+
+func (b Bound) broken(saw int64, from, to limit.Micros, most int64) error {
+	spec := b.Limit.Spec()
+	return fmt.Errorf("%s of %d per %d s, burst %d, hard %d%%: %d tokens counted from %d to %d µs, at most %d promised",
+		spec.Algorithm, spec.Quantity, spec.Window/limit.Second, spec.Burst, b.hardPct(), saw, from, to, most)
+}
+
+// Most is the most tokens that any interval [t, t+window) saw, and such an interval's first admission. The
+// admissions must be in the order of their instants.
+func Most(admissions []limit.Admission, window limit.Micros) (tokens int64, from limit.Micros) {
+	var sum int64
+	eldest := 0
+	for _, a := range admissions {
+		for sum += a.Cost; admissions[eldest].At <= a.At-window; eldest++ {
+			sum -= admissions[eldest].Cost
+		}
+		if sum > tokens {
+			tokens, from = sum, admissions[eldest].At
+		}
+	}
+	return tokens, from
+}

@@ -1,0 +1,119 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// together runs f n times at once, and waits for all.
+func together(n int, f func(i int)) {
+	var ready, done sync.WaitGroup
+	start := make(chan struct{})
+	for i := range n {
+		ready.Add(1)
+		done.Go(func() {
+			ready.Done()
+			<-start
+			f(i)
+		})
+	}
+	ready.Wait()
+	close(start)
+	done.Wait()
+}
+
+func lastTokenIsGivenOnce(t *testing.T, f *fixture) {
+	const rounds, callers = 100, 8
+	for round := range rounds {
+		bounds := []policy.Bound{fixed(t, fmt.Sprint("tenant-", round), 1), fixed(t, fmt.Sprint("user-", round), 5)}
+		var admissions ledger
+		together(callers, func(int) {
+			admissions.take(t, f, bounds)
+		})
+		if got := len(admissions.entries); got != 1 {
+			t.Fatalf("round %d: the last token was given to %d of %d", round, got, callers)
+		}
+		f.expect(t, fmt.Sprintf("after round %d", round), bounds, 1, 1)
+	}
+}
+
+// ledger records admissions from many goroutines.
+type ledger struct {
+	mu      sync.Mutex
+	entries []limit.Admission
+}
+
+// take takes the bounds, and records an admission of the first one's cost at the store's instant.
+func (l *ledger) take(t *testing.T, f *fixture, bounds []policy.Bound) {
+	statuses := make([]decision.Status, len(bounds))
+	if err := f.Take(context.Background(), bounds, statuses); err != nil {
+		t.Errorf("take %d bounds: %v", len(bounds), err)
+		return
+	}
+	if admitted(bounds, statuses) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.entries = append(l.entries, limit.Admission{At: statuses[0].Now, Cost: bounds[0].Cost})
+	}
+}
+
+// overlappingRequests lets callers take the same buckets in different orders and multitudes while the clock runs on.
+// A store that locks bucket by bucket would deadlock, one that does not lock would admit too much.
+func overlappingRequests(t *testing.T, f *fixture) {
+	const callers, requests = 8, 300
+	var all []policy.Bound
+	for _, algorithm := range Algorithms {
+		all = append(all, bound(t, algorithm.String(), limit.Spec{
+			Algorithm: algorithm, Quantity: 50, Window: limit.Second, Burst: burst(algorithm, 20),
+		}))
+	}
+	ledgers := make([]ledger, len(all))
+	together(callers, func(caller int) {
+		for i := range requests {
+			var bounds []policy.Bound
+			for j := range 1 + (caller+i)%len(all) {
+				bounds = append(bounds, all[(caller*3+i+j*(1+caller%2))%len(all)])
+			}
+			if i%20 == 0 {
+				bounds = append(bounds, bounds[0])
+			}
+			f.record(t, all, ledgers, bounds)
+			f.Advance(limit.Micros(100 + 37*caller))
+		}
+	})
+	for i := range all {
+		if len(ledgers[i].entries) == 0 {
+			t.Errorf("%s admitted nothing", all[i].Policy.Name)
+		}
+		if err := (Bound{Limit: &all[i].Policy.Limit}).Check(ledgers[i].entries); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// record takes the bounds and, when they admit, enters each into the ledger of its bucket.
+func (f *fixture) record(t *testing.T, all []policy.Bound, ledgers []ledger, bounds []policy.Bound) {
+	statuses := make([]decision.Status, len(bounds))
+	if err := f.Take(context.Background(), bounds, statuses); err != nil {
+		t.Errorf("take %d bounds: %v", len(bounds), err)
+		return
+	}
+	if !admitted(bounds, statuses) {
+		return
+	}
+	for i := range bounds {
+		for j := range all {
+			if all[j].Key == bounds[i].Key {
+				ledgers[j].mu.Lock()
+				ledgers[j].entries = append(ledgers[j].entries, limit.Admission{At: statuses[i].Now, Cost: bounds[i].Cost})
+				ledgers[j].mu.Unlock()
+			}
+		}
+	}
+}

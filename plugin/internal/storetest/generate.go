@@ -1,0 +1,105 @@
+package storetest
+
+import (
+	"pgregory.net/rapid"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+)
+
+// Algorithms are all algorithms that a limit can have.
+var Algorithms = []limit.Algorithm{
+	limit.TokenBucket, limit.LeakyBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog,
+}
+
+// Limits generates limits of the given algorithms (all, when none is given) over their whole range: every tick,
+// quantities from 1 to 10^12, windows from a second to a year, with and without thresholds.
+func Limits(algorithms ...limit.Algorithm) *rapid.Generator[*limit.Limit] {
+	if len(algorithms) == 0 {
+		algorithms = Algorithms
+	}
+	return rapid.Custom(func(t *rapid.T) *limit.Limit {
+		spec := drawSpec(t, rapid.SampledFrom(algorithms).Draw(t, "algorithm"))
+		for {
+			l, err := limit.New(spec)
+			if err == nil {
+				return &l
+			}
+			if spec.Quantity == 1 && spec.Burst <= 1 {
+				t.Fatalf("even the smallest limit is refused: %v", err)
+			}
+			spec.Quantity, spec.Burst = max(1, spec.Quantity/3), spec.Burst/3
+		}
+	})
+}
+
+func drawSpec(t *rapid.T, algorithm limit.Algorithm) limit.Spec {
+	spec := limit.Spec{Algorithm: algorithm}
+	largest := int64(limit.MaxQuantity)
+	if algorithm == limit.SlidingLog {
+		largest = limit.MaxLogQuantity
+	}
+	spec.Quantity = drawSize(t, largest, "quantity")
+	spec.Window = limit.Micros(drawSize(t, int64(limit.MaxWindow/limit.Second), "window")) * limit.Second
+	if (algorithm == limit.TokenBucket || algorithm == limit.LeakyBucket) && rapid.Bool().Draw(t, "with burst") {
+		spec.Burst = drawSize(t, limit.MaxQuantity, "burst")
+	}
+	switch rapid.IntRange(0, 4).Draw(t, "thresholds") {
+	case 0:
+		spec.SoftPct = rapid.Int64Range(1, 1000).Draw(t, "soft")
+		spec.HardPct = rapid.Int64Range(max(100, spec.SoftPct), 1000).Draw(t, "hard")
+	case 1:
+		spec.SoftPct, spec.HardPct = 100, 105
+	case 2:
+		spec.HardPct = 200 // without a soft threshold it is ignored
+	}
+	return spec
+}
+
+// drawSize draws small numbers as often as large ones.
+func drawSize(t *rapid.T, largest int64, label string) int64 {
+	top := min(largest, rapid.SampledFrom([]int64{3, 20, 100, 3_600, 86_400, 15_000_000, largest}).Draw(t, label+" up to"))
+	return rapid.Int64Range(1, top).Draw(t, label)
+}
+
+// Gap draws how long after one request the next comes. What matters to a limit happens at multiples and fractions of
+// its window, and within its tick, so these are drawn often. A gap is negative where the clock steps back.
+func Gap(t *rapid.T, l *limit.Limit) limit.Micros {
+	window, tick := l.Spec().Window, l.Tick()
+	switch rapid.IntRange(0, 7).Draw(t, "kind of gap") {
+	case 0:
+		return 0
+	case 1:
+		return limit.Micros(rapid.Int64Range(0, 3*int64(tick)).Draw(t, "ticks"))
+	case 2:
+		return window / limit.Micros(l.Spec().Quantity)
+	case 3:
+		return window/limit.Micros(rapid.IntRange(1, 10).Draw(t, "share of window")) - limit.Micros(rapid.IntRange(0, 1).Draw(t, "just before"))
+	case 4:
+		return limit.Micros(rapid.Int64Range(0, 3*int64(window)).Draw(t, "windows"))
+	case 5:
+		return -limit.Micros(rapid.Int64Range(0, int64(window)).Draw(t, "step back"))
+	default:
+		return limit.Micros(rapid.Int64Range(0, int64(window)/10).Draw(t, "gap"))
+	}
+}
+
+// Cost draws what a request costs: mostly little, at times all of the capacity, nothing, or more than there is.
+func Cost(t *rapid.T, l *limit.Limit) int64 {
+	switch rapid.IntRange(0, 9).Draw(t, "kind of cost") {
+	case 0:
+		return 0
+	case 1:
+		return l.Capacity()
+	case 2:
+		return l.Capacity() + 1
+	case 3, 4:
+		return rapid.Int64Range(1, max(1, l.Capacity())).Draw(t, "cost")
+	case 5, 6, 7:
+		return max(1, l.Capacity()/rapid.Int64Range(2, 5).Draw(t, "share of capacity"))
+	default:
+		return 1
+	}
+}
+
+// Start is the instant at which timelines start: within a window of any length, and at no round number.
+const Start = limit.Micros(1_700_000_000_123_457)

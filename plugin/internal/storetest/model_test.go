@@ -1,0 +1,14 @@
+package storetest_test
+
+import (
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
+)
+
+func TestModelKeepsTheStoresPromises(t *testing.T) {
+	storetest.Run(t, func(*testing.T) (storetest.Store, storetest.Clock) {
+		clock := storetest.NewClock()
+		return storetest.NewModel(clock), clock
+	})
+}

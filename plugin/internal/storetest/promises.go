@@ -1,0 +1,289 @@
+package storetest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+func deniedRequestSpendsNoScope(t *testing.T, f *fixture) {
+	for place := range 3 { // the scope that denies is first, between and last
+		bounds := []policy.Bound{
+			fixed(t, fmt.Sprint("first-", place), 10), fixed(t, fmt.Sprint("second-", place), 10), fixed(t, fmt.Sprint("third-", place), 10),
+		}
+		bounds[place].Cost = 10
+		f.take(t, bounds[place])
+		bounds[place].Cost = 1
+		want := []int64{0, 0, 0}
+		want[place] = 10
+		for range 5 {
+			if f.admits(t, bounds...) {
+				t.Fatal("a request was admitted by an empty bucket")
+			}
+		}
+		f.expect(t, fmt.Sprintf("after denials by scope %d", place), bounds, want...)
+	}
+}
+
+func admittedRequestSpendsEveryScope(t *testing.T, f *fixture) {
+	for _, algorithm := range Algorithms {
+		bounds := []policy.Bound{
+			bound(t, algorithm.String(), limit.Spec{Algorithm: algorithm, Quantity: 10, Window: hour, Burst: burst(algorithm, 10)}),
+			fixed(t, "beside-"+algorithm.String(), 5),
+		}
+		bounds[0].Cost, bounds[1].Cost = 3, 2
+		statuses := f.take(t, bounds...)
+		if statuses[0].Used != 3 || statuses[0].Remaining != 7 || statuses[1].Used != 2 || statuses[1].Remaining != 3 {
+			t.Errorf("%s: after 3 of 10 and 2 of 5: %+v", algorithm, statuses)
+		}
+		f.expect(t, "after an admission", bounds, 3, 2)
+	}
+}
+
+// burst is n for the algorithms that have a burst.
+func burst(algorithm limit.Algorithm, n int64) int64 {
+	if algorithm == limit.TokenBucket || algorithm == limit.LeakyBucket {
+		return n
+	}
+	return 0
+}
+
+func everyBoundSaysItsOwnWait(t *testing.T, f *fixture) {
+	roomy := fixed(t, "roomy", 10)
+	slow := bound(t, "slow", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: 60 * limit.Second})
+	fast := bound(t, "fast", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: limit.Second})
+	f.take(t, slow, fast)
+	statuses := f.take(t, roomy, slow, fast)
+	if statuses[0].Wait != 0 || statuses[1].Wait != 60*limit.Second || statuses[2].Wait != limit.Second {
+		t.Errorf("waits are %d, %d, %d: want 0, a minute and a second", statuses[0].Wait, statuses[1].Wait, statuses[2].Wait)
+	}
+}
+
+func denialEndsWhenToldAndNotBefore(t *testing.T, f *fixture) {
+	for _, algorithm := range Algorithms {
+		b := bound(t, algorithm.String(), limit.Spec{Algorithm: algorithm, Quantity: 4, Window: hour, Burst: burst(algorithm, 4)})
+		f.take(t, withCost(b, 4))
+		wait := f.take(t, withCost(b, 2))[0].Wait
+		if wait <= 0 || wait > 2*hour {
+			t.Fatalf("%s: wait is %d", algorithm, wait)
+		}
+		f.Advance(wait - 1)
+		if got := f.take(t, withCost(b, 2))[0].Wait; got != 1 {
+			t.Errorf("%s: a microsecond early, wait is %d", algorithm, got)
+		}
+		f.Advance(1)
+		if got := f.take(t, withCost(b, 2))[0].Wait; got != 0 {
+			t.Errorf("%s: after waiting as told, wait is %d", algorithm, got)
+		}
+	}
+}
+
+func costAboveCapacityIsNeverAdmitted(t *testing.T, f *fixture) {
+	bounds := []policy.Bound{fixed(t, "small", 10), fixed(t, "large", 1000)}
+	bounds[0].Cost, bounds[1].Cost = 11, 11
+	statuses := f.take(t, bounds...)
+	if statuses[0].Wait != limit.Never || statuses[1].Wait != 0 {
+		t.Errorf("waits are %d and %d: want never and 0", statuses[0].Wait, statuses[1].Wait)
+	}
+	bounds[0].Cost = 1 << 62
+	if f.admits(t, bounds...) {
+		t.Error("an absurd cost was admitted")
+	}
+	f.expect(t, "after costs above the capacity", bounds, 0, 0)
+}
+
+func costZeroReads(t *testing.T, f *fixture) {
+	bounds := []policy.Bound{fixed(t, "read", 10), fixed(t, "spent", 10)}
+	bounds[0].Cost = 0
+	for i := range 3 {
+		statuses := f.take(t, bounds...)
+		if statuses[0].Used != 0 || statuses[1].Used != int64(i+1) {
+			t.Fatalf("request %d: used %d and %d", i, statuses[0].Used, statuses[1].Used)
+		}
+	}
+}
+
+func costZeroIsAdmittedByAnEmptyBucket(t *testing.T, f *fixture) {
+	b := fixed(t, "empty", 1)
+	f.take(t, b)
+	if !f.admits(t, withCost(b, 0)) {
+		t.Error("a read was refused")
+	}
+}
+
+func shadowNeverDenies(t *testing.T, f *fixture) {
+	for _, mode := range []policy.Mode{policy.Shadow, policy.Log} {
+		name := mode.String()
+		shadow, enforced := withMode(fixed(t, name, 1), mode), fixed(t, "beside-"+name, 10)
+		for i := range 5 {
+			statuses := f.take(t, shadow, enforced)
+			if !statuses[1].Admits() || statuses[0].Admits() != (i == 0) {
+				t.Fatalf("%s, request %d: waits are %d and %d", name, i, statuses[0].Wait, statuses[1].Wait)
+			}
+		}
+		f.expect(t, "after 5 requests", []policy.Bound{shadow, enforced}, 1, 5)
+	}
+}
+
+func shadowIsSpentAlone(t *testing.T, f *fixture) {
+	empty, roomy := withMode(fixed(t, "empty", 1), policy.Shadow), withMode(fixed(t, "roomy", 10), policy.Shadow)
+	f.take(t, empty)
+	f.take(t, empty, roomy)
+	f.expect(t, "when another shadow denies", []policy.Bound{empty, roomy}, 1, 1)
+	if used := f.used(t, withMode(roomy, policy.Enforce)); used != 1 {
+		t.Errorf("once enforced, its bucket counts %d, want 1", used)
+	}
+}
+
+func shadowIsNotSpentByADeniedRequest(t *testing.T, f *fixture) {
+	shadow, enforced := withMode(fixed(t, "shadow", 10), policy.Shadow), fixed(t, "enforced", 1)
+	f.take(t, shadow, enforced)
+	statuses := f.take(t, shadow, enforced)
+	if !statuses[0].Admits() || statuses[1].Admits() {
+		t.Errorf("waits are %d and %d: want the shadow to say that it would admit", statuses[0].Wait, statuses[1].Wait)
+	}
+	f.expect(t, "after a denial", []policy.Bound{shadow, enforced}, 1, 1)
+}
+
+// While a policy is rolled out, its candidate stands beside it in shadow, in the same bucket. What the candidate
+// spends must not be what the enforced bound had been promised.
+func shadowBesideItsEnforcedTwin(t *testing.T, f *fixture) {
+	enforced := fixed(t, "twin", 3)
+	shadow := withMode(enforced, policy.Shadow)
+	for _, order := range [][]policy.Bound{{shadow, enforced}, {enforced, shadow}} {
+		f.Advance(2 * hour)
+		if !f.admits(t, order...) || f.used(t, enforced) != 2 {
+			t.Errorf("after one request, used is %d: want both counted", f.used(t, enforced))
+		}
+		if !f.admits(t, order...) || f.used(t, enforced) != 3 {
+			t.Errorf("after two requests, used is %d: want the last token spent by the enforced one", f.used(t, enforced))
+		}
+		if f.admits(t, order...) {
+			t.Error("a third request found a token")
+		}
+	}
+}
+
+func twoBoundsOfOneBucket(t *testing.T, f *fixture) {
+	for _, algorithm := range Algorithms {
+		b := bound(t, algorithm.String(), limit.Spec{Algorithm: algorithm, Quantity: 5, Window: hour, Burst: burst(algorithm, 5)})
+		pair := []policy.Bound{b, b}
+		for want := int64(2); want <= 4; want += 2 {
+			statuses := f.take(t, pair...)
+			if !admitted(pair, statuses) || statuses[0].Used != want || statuses[1].Used != want {
+				t.Fatalf("%s: %+v: want both admitted, and %d used", algorithm, statuses, want)
+			}
+		}
+		statuses := f.take(t, pair...)
+		if !statuses[0].Admits() || statuses[1].Admits() {
+			t.Errorf("%s: with one token left, waits are %d and %d", algorithm, statuses[0].Wait, statuses[1].Wait)
+		}
+		f.expect(t, "after a denial of both", []policy.Bound{b}, 4)
+		if !f.admits(t, b) {
+			t.Errorf("%s: the last token cannot be spent", algorithm)
+		}
+	}
+}
+
+func twoBoundsThatNeverFit(t *testing.T, f *fixture) {
+	b := withCost(fixed(t, "pair", 5), 3)
+	statuses := f.take(t, b, b)
+	if statuses[0].Wait != 0 || statuses[1].Wait != limit.Never {
+		t.Errorf("waits for 3 + 3 of 5 are %d and %d: want 0 and never", statuses[0].Wait, statuses[1].Wait)
+	}
+	huge := withCost(fixed(t, "pair", 5), 1<<62)
+	if f.admits(t, huge, huge, huge) {
+		t.Error("costs that overflow together were admitted")
+	}
+}
+
+func keysShareNoBucket(t *testing.T, f *fixture) {
+	base := fixed(t, "policy", 1)
+	keys := []func(*policy.Key){
+		func(*policy.Key) {},
+		func(k *policy.Key) { k.Namespace = "other" },
+		func(k *policy.Key) { k.Policy = "other" },
+		func(k *policy.Key) { k.Group = policy.ByIP },
+		func(k *policy.Key) { k.Group = policy.ByEndpoint },
+		func(k *policy.Key) { k.Group, k.Owner = policy.ByAll, "" },
+		func(k *policy.Key) { k.Owner = "other" },
+		func(k *policy.Key) { k.Owner = "ACME" },
+		func(k *policy.Key) { k.Kind, k.Subject = policy.KindUser, "u" },
+		func(k *policy.Key) { k.Kind, k.Subject = policy.KindCredential, "u" },
+		func(k *policy.Key) { k.Kind, k.Subject = policy.KindIP, "u" },
+		func(k *policy.Key) { k.Kind, k.Subject = policy.KindUser, "v" },
+		func(k *policy.Key) { k.Endpoint = "GET /a" },
+		func(k *policy.Key) { k.Endpoint = "GET /b" },
+		func(k *policy.Key) { k.Kind, k.Subject, k.Endpoint = policy.KindUser, "u", "GET /a" },
+	}
+	for i, change := range keys {
+		b := base
+		change(&b.Key)
+		if !f.admits(t, b) {
+			t.Errorf("key %d shares its bucket with another: %+v", i, b.Key)
+		}
+		if f.admits(t, b) {
+			t.Errorf("key %d has more than its one token: %+v", i, b.Key)
+		}
+	}
+}
+
+// Names come from outside: whatever separates the parts of a stored key, no name can forge it.
+func strangeNamesShareNoBucket(t *testing.T, f *fixture) {
+	names := []string{
+		"a", "b", "a:b", "a%3Ab", "a%3ab", "{a}", "{t=a}", "}{", "a\x00", "a\x00b", "\xff\xfe", "�", "é", "e\u0301", "a b", "a+b", "a%20b",
+		"a/b", "a|b", "a=b", "a,b", "*", "\n", "\r\n", strings.Repeat("x", 128), strings.Repeat("x", 129), strings.Repeat("x", 100_000),
+	}
+	base := fixed(t, "policy", 1)
+	for _, owner := range names {
+		for _, subject := range slices.Concat(names, []string{""}) {
+			b := base
+			b.Key.Owner, b.Key.Kind, b.Key.Subject = owner, policy.KindUser, subject
+			if subject == "" {
+				b.Key.Kind = policy.WholeGroup
+			}
+			if !f.admits(t, b) {
+				t.Fatalf("owner %.40q and subject %.40q share their bucket with another", owner, subject)
+			}
+		}
+	}
+}
+
+func twoLimitsOfOneBucket(t *testing.T, f *fixture) {
+	small, large := fixed(t, "rollout", 5), fixed(t, "rollout", 8)
+	f.take(t, withCost(small, 5))
+	if f.admits(t, small) {
+		t.Error("the smaller limit admits a sixth token")
+	}
+	if !f.admits(t, withCost(large, 3)) {
+		t.Error("the larger limit has room for three more")
+	}
+	f.expect(t, "after both", []policy.Bound{small, large}, 8, 8)
+}
+
+func manyBounds(t *testing.T, f *fixture) {
+	const n = 40
+	var bounds []policy.Bound
+	for i := range n {
+		bounds = append(bounds, fixed(t, fmt.Sprint("policy-", i), int64(3+i)))
+	}
+	for range 3 {
+		if !f.admits(t, bounds...) {
+			t.Fatal("refused with room in every bucket")
+		}
+	}
+	if f.admits(t, bounds...) {
+		t.Error("admitted with the first bucket empty")
+	}
+	f.expect(t, "after 3 admissions", bounds[n-1:], 3)
+}
+
+func noBounds(t *testing.T, f *fixture) {
+	if !f.admits(t) {
+		t.Error("a request without bounds was refused")
+	}
+}

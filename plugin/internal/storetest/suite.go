@@ -1,0 +1,177 @@
+// Package storetest says what a store of buckets promises, as tests that every store runs: [Run]. Beside the suite
+// live the promise of a limit over any interval ([Bound]), a reference store that is slow and plain ([Model]), a clock
+// that tests turn by hand ([ManualClock]), and generators of limits and timelines for property tests.
+//
+// What a single limit answers is tested in package limit; what only one store does (its memory, its network) in that
+// store's own package.
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// Store is what the suite tests: an admit.Buckets.
+type Store interface {
+	Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
+}
+
+// Clock is the clock of the store under test. The store must read its time from nowhere else.
+type Clock interface {
+	Now() limit.Micros
+	Advance(by limit.Micros) // negative: the clock steps back
+}
+
+// Open makes an empty store, which the suite uses until the test t ends.
+type Open func(t *testing.T) (Store, Clock)
+
+// ManualClock is a clock that stands still until it is told to advance. It is safe for concurrent use.
+type ManualClock struct{ now atomic.Int64 }
+
+// NewClock is a clock that shows Start.
+func NewClock() *ManualClock {
+	var c ManualClock
+	c.now.Store(int64(Start))
+	return &c
+}
+
+// Now is the instant that the clock shows.
+func (c *ManualClock) Now() limit.Micros { return limit.Micros(c.now.Load()) }
+
+// Advance turns the clock.
+func (c *ManualClock) Advance(by limit.Micros) { c.now.Add(int64(by)) }
+
+// Run runs the suite.
+func Run(t *testing.T, open Open) {
+	tests := []struct {
+		name string
+		test func(t *testing.T, f *fixture)
+	}{
+		{"DeniedRequestSpendsNoScope", deniedRequestSpendsNoScope},
+		{"AdmittedRequestSpendsEveryScope", admittedRequestSpendsEveryScope},
+		{"EveryBoundSaysItsOwnWait", everyBoundSaysItsOwnWait},
+		{"DenialEndsWhenToldAndNotBefore", denialEndsWhenToldAndNotBefore},
+		{"CostAboveCapacityIsNeverAdmittedAndSpendsNothing", costAboveCapacityIsNeverAdmitted},
+		{"CostZeroReadsWithoutSpending", costZeroReads},
+		{"CostZeroIsAdmittedByAnEmptyBucket", costZeroIsAdmittedByAnEmptyBucket},
+		{"ShadowNeverDenies", shadowNeverDenies},
+		{"ShadowIsSpentAloneInTheBucketItWillHave", shadowIsSpentAlone},
+		{"ShadowIsNotSpentByADeniedRequest", shadowIsNotSpentByADeniedRequest},
+		{"ShadowBesideItsEnforcedTwinTakesOnlyWhatIsLeft", shadowBesideItsEnforcedTwin},
+		{"TwoBoundsOfOneBucketMustFindRoomTogether", twoBoundsOfOneBucket},
+		{"TwoBoundsOfOneBucketThatCanNeverFitWaitForever", twoBoundsThatNeverFit},
+		{"KeysThatDifferInOnePartShareNoBucket", keysShareNoBucket},
+		{"StrangeNamesShareNoBucket", strangeNamesShareNoBucket},
+		{"TwoLimitsOfOneBucketSpendFromIt", twoLimitsOfOneBucket},
+		{"ManyBoundsAreDecidedTogether", manyBounds},
+		{"NoBoundsAreAdmitted", noBounds},
+		{"LastTokenIsGivenOnce", lastTokenIsGivenOnce},
+		{"OverlappingRequestsNeverWaitForEachOtherAndKeepEveryBound", overlappingRequests},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			store, clock := open(t)
+			test.test(t, &fixture{Store: store, Clock: clock})
+		})
+	}
+	t.Run("EveryTimelineIsDecidedAsTheModelDecidesIt", func(t *testing.T) { lockstep(t, open) })
+}
+
+// fixture is one empty store and the words that the tests use.
+type fixture struct {
+	Store
+	Clock
+}
+
+// bound is what most tests are made of: a policy's limit, and cost 1 from the bucket of tenant acme.
+func bound(t *testing.T, name string, spec limit.Spec) policy.Bound {
+	t.Helper()
+	l, err := limit.New(spec)
+	if err != nil {
+		t.Fatalf("compile the limit of %s: %v", name, err)
+	}
+	return policy.Bound{
+		Policy: &policy.Policy{Name: name, Scope: policy.Tenant, Limit: l, Cost: -1},
+		Key:    policy.Key{Namespace: "default", Policy: name, Group: policy.ByTenant, Owner: "acme"},
+		Cost:   1,
+	}
+}
+
+// fixed is a bound of so many tokens an hour, in fixed windows.
+func fixed(t *testing.T, name string, quantity int64) policy.Bound {
+	return bound(t, name, limit.Spec{Algorithm: limit.FixedWindow, Quantity: quantity, Window: hour})
+}
+
+const hour = 3600 * limit.Second
+
+// withMode is b under a policy of another mode.
+func withMode(b policy.Bound, mode policy.Mode) policy.Bound {
+	p := *b.Policy
+	p.Mode = mode
+	b.Policy = &p
+	return b
+}
+
+func withCost(b policy.Bound, cost int64) policy.Bound {
+	b.Cost = cost
+	return b
+}
+
+// take takes the bounds, and answers each one's status.
+func (f *fixture) take(t *testing.T, bounds ...policy.Bound) []decision.Status {
+	t.Helper()
+	statuses := make([]decision.Status, len(bounds))
+	if err := f.Take(context.Background(), bounds, statuses); err != nil {
+		t.Fatalf("take %d bounds: %v", len(bounds), err)
+	}
+	for i := range statuses {
+		if statuses[i].Now != f.Now() || statuses[i].Source == decision.Unanswered {
+			t.Fatalf("status %d of %d at %d is not filled in: %+v", i, len(bounds), f.Now(), statuses[i])
+		}
+	}
+	return statuses
+}
+
+// used is what the bound's bucket counts, without spending.
+func (f *fixture) used(t *testing.T, b policy.Bound) int64 {
+	t.Helper()
+	return f.take(t, withCost(b, 0))[0].Used
+}
+
+// admits takes the bounds and tells whether all enforced ones admit.
+func (f *fixture) admits(t *testing.T, bounds ...policy.Bound) bool {
+	t.Helper()
+	return admitted(bounds, f.take(t, bounds...))
+}
+
+func admitted(bounds []policy.Bound, statuses []decision.Status) bool {
+	for i := range bounds {
+		if bounds[i].Enforced() && !statuses[i].Admits() {
+			return false
+		}
+	}
+	return true
+}
+
+// expect fails the test unless each bucket counts what is wanted.
+func (f *fixture) expect(t *testing.T, when string, bounds []policy.Bound, want ...int64) {
+	t.Helper()
+	var got []string
+	ok := true
+	for i, b := range bounds {
+		used := f.used(t, b)
+		ok = ok && used == want[i]
+		got = append(got, b.Policy.Name+"="+strconv.FormatInt(used, 10))
+	}
+	if !ok {
+		t.Errorf("%s, used is %s; want %s", when, strings.Join(got, " "), fmt.Sprint(want))
+	}
+}

@@ -1,0 +1,236 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestAPatternIsMethodAndPath(t *testing.T) {
+	tests := []struct {
+		text     string
+		method   string
+		segments []string
+	}{
+		{"GET /", "GET", nil},
+		{"* /", "", nil},
+		{"GET /records", "GET", []string{"records"}},
+		{"GET /records/", "GET", []string{"records"}},
+		{"M-SEARCH /a_b/c.d/~e", "M-SEARCH", []string{"a_b", "c.d", "~e"}},
+		{"POST /records/{id}", "POST", []string{"records", "{}"}},
+		{"POST /{a}/{b-c}/{}", "POST", []string{"{}", "{}", "{}"}},
+		{"* /files/*", "", []string{"files", "*"}},
+		{"* /*", "", []string{"*"}},
+		{"GET /a/é/...", "GET", []string{"a", "é", "..."}},
+		{"GET /a%2Fb", "GET", []string{"a%2Fb"}},
+	}
+	for _, test := range tests {
+		p, err := ParsePattern(test.text)
+		if err != nil || p.method != test.method || !slices.Equal(p.segments, test.segments) || p.String() != test.text {
+			t.Errorf("ParsePattern(%q) = %q %q, %v, want %q %q", test.text, p.method, p.segments, err, test.method, test.segments)
+		}
+	}
+}
+
+func TestAPatternThatCannotMatchIsRefusedWithItsReason(t *testing.T) {
+	tests := []struct{ text, reason string }{
+		{"", "must be METHOD /path"},
+		{"GET", "must be METHOD /path"},
+		{"/records", "must be METHOD /path"},
+		{" /records", "must be METHOD /path"},
+		{"GET records", "must be METHOD /path"},
+		{"GET  /records", "must be METHOD /path"},
+		{"GET http://host/records", "must be METHOD /path"},
+		{"get /records", "the method must be upper case"},
+		{"GET,POST /records", "the method must be upper case"},
+		{"** /records", "the method must be upper case"},
+		{"GET /a//b", `segment "" is never seen`},
+		{"GET /a/./b", `segment "." is never seen`},
+		{"GET /a/..", `segment ".." is never seen`},
+		{"GET /a/*/b", "* must be the last segment"},
+		{"GET /*/*", "* must be the last segment"},
+		{"GET /a*", `segment "a*": a parameter is a whole segment`},
+		{"GET /**", `segment "**": a parameter is a whole segment`},
+		{"GET /a{id}", `segment "a{id}": a parameter is a whole segment`},
+		{"GET /{a}{b}", `segment "{a}{b}": a parameter is a whole segment`},
+		{"GET /{id", `segment "{id": a parameter is a whole segment`},
+		{"GET /a?b", `segment "a?b": a parameter is a whole segment`},
+		{"GET /a#b", `segment "a#b": a parameter is a whole segment`},
+		{"GET /a b", `segment "a b": a parameter is a whole segment`},
+		{"GET //records", "write /records"},
+		{"GET /%72ecords", "write /records"},
+		{"GET /a%2fb", "write /a%2Fb"},
+	}
+	for _, test := range tests {
+		_, err := ParsePattern(test.text)
+		if err == nil || !strings.Contains(err.Error(), test.reason) || !strings.Contains(err.Error(), fmt.Sprintf("%q", test.text)) {
+			t.Errorf("ParsePattern(%q): %v, want the pattern and %q", test.text, err, test.reason)
+		}
+	}
+}
+
+func mustParse(t interface{ Fatalf(string, ...any) }, text string) *Pattern {
+	p, err := ParsePattern(text)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return &p
+}
+
+func TestHowTwoPatternsRelate(t *testing.T) {
+	tests := []struct {
+		a, b string
+		want overlap
+	}{
+		{"GET /a", "GET /a", same},
+		{"GET /a", "GET /a/", same},
+		{"GET /{x}", "GET /{y}", same},
+		{"GET /", "* /", narrower},
+		{"GET /a", "POST /a", disjoint},
+		{"GET /a", "HEAD /a", wider},
+		{"GET /a", "GET /{x}", narrower},
+		{"GET /a", "GET /*", narrower},
+		{"GET /{x}", "GET /*", narrower},
+		{"GET /", "GET /*", disjoint}, // * takes one segment or more
+		{"GET /a", "GET /a/*", disjoint},
+		{"GET /a/{x}/c", "GET /a/*", narrower},
+		{"GET /a/b/*", "GET /a/*", narrower},
+		{"GET /{x}/b", "GET /a/{y}", crossing},
+		{"GET /{x}/b", "GET /a/*", crossing},
+		{"GET /{x}/b/c", "GET /a/{y}/d", disjoint},
+		{"GET /{x}", "* /a", crossing},
+		{"GET /{x}", "HEAD /a", wider},
+		{"GET /a", "HEAD /{x}", crossing},
+		{"* /*", "* /", disjoint},
+	}
+	for _, test := range tests {
+		a, b := mustParse(t, test.a), mustParse(t, test.b)
+		if got := relate(a, b); got != test.want {
+			t.Errorf("%s is %d to %s, want %d", test.a, got, test.b, test.want)
+		}
+		reverse := test.want
+		switch test.want {
+		case narrower:
+			reverse = wider
+		case wider:
+			reverse = narrower
+		}
+		if got := relate(b, a); got != reverse {
+			t.Errorf("%s is %d to %s, want %d", test.b, got, test.a, reverse)
+		}
+	}
+}
+
+// matchesNaively is what a pattern means, said once more without a tree: segment by segment.
+func matchesNaively(pattern, method, path string) bool {
+	patternMethod, patternPath, _ := strings.Cut(pattern, " ")
+	switch {
+	case patternMethod == "*", patternMethod == method, patternMethod == "GET" && method == "HEAD":
+	default:
+		return false
+	}
+	path, _, _ = strings.Cut(path, "#")
+	want := strings.FieldsFunc(patternPath, func(r rune) bool { return r == '/' })
+	have := strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
+	for i, segment := range want {
+		switch {
+		case segment == "*":
+			return len(have) > i
+		case i >= len(have), segment[0] != '{' && segment != have[i]:
+			return false
+		}
+	}
+	return len(have) == len(want)
+}
+
+var (
+	somePattern = rapid.Custom(func(t *rapid.T) string {
+		method := rapid.SampledFrom([]string{"*", "GET", "HEAD", "POST"}).Draw(t, "method")
+		segments := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "{x}", "{y}"}), 0, 3).Draw(t, "segments")
+		if len(segments) < 3 && rapid.Bool().Draw(t, "rest") {
+			segments = append(segments, "*")
+		}
+		return method + " /" + strings.Join(segments, "/") + rapid.SampledFrom([]string{"", "/"}).Draw(t, "slash")
+	}).Filter(func(text string) bool { return !strings.HasSuffix(text, "//") })
+
+	// universe is enough requests to tell any two of somePattern apart: a method and a segment that no pattern
+	// names, and paths longer than any pattern.
+	universe = func() (requests [][2]string) {
+		paths := []string{"/"}
+		for from, depth := 0, 0; depth < 4; depth++ {
+			to := len(paths)
+			for _, parent := range paths[from:to] {
+				for _, segment := range []string{"a", "b", "c"} {
+					paths = append(paths, strings.TrimSuffix(parent, "/")+"/"+segment)
+				}
+			}
+			from = to
+		}
+		for _, method := range []string{"GET", "HEAD", "POST", "PUT"} {
+			for _, path := range paths {
+				requests = append(requests, [2]string{method, path})
+			}
+		}
+		return requests
+	}()
+)
+
+func TestTheRelationIsThatOfTheSetsOfRequests(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := somePattern.Draw(t, "a"), somePattern.Draw(t, "b")
+		var onlyA, onlyB, both bool
+		for _, r := range universe {
+			inA, inB := matchesNaively(a, r[0], r[1]), matchesNaively(b, r[0], r[1])
+			onlyA, onlyB, both = onlyA || inA && !inB, onlyB || inB && !inA, both || inA && inB
+		}
+		want := crossing
+		switch {
+		case !both:
+			want = disjoint
+		case !onlyA && !onlyB:
+			want = same
+		case !onlyA:
+			want = narrower
+		case !onlyB:
+			want = wider
+		}
+		if got := relate(mustParse(t, a), mustParse(t, b)); got != want {
+			t.Fatalf("%s is %d to %s, want %d", a, got, b, want)
+		}
+	})
+}
+
+func TestTheTreeAgreesWithANaiveMatcher(t *testing.T) {
+	somePath := rapid.Custom(func(t *rapid.T) string {
+		segments := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c", "{x}", "*", "a#b", ".."}), 0, 5).Draw(t, "segments")
+		path := "/" + strings.Join(segments, "/")
+		if len(segments) > 0 && rapid.Bool().Draw(t, "slash") {
+			path += "/"
+		}
+		return path
+	}).Filter(func(path string) bool { return !strings.Contains(path, "..") })
+	rapid.Check(t, func(t *rapid.T) {
+		texts := rapid.SliceOfN(somePattern, 0, 12).Draw(t, "patterns")
+		method := rapid.SampledFrom([]string{"GET", "HEAD", "POST", "PUT", "", "get"}).Draw(t, "method")
+		path := somePath.Draw(t, "path")
+		set, _ := compilePatterns(texts)
+		found := set.match(method, path, nil)
+		if !slices.IsSorted(found) {
+			t.Fatalf("found %v, which is not in order", found)
+		}
+		for i := range set.list {
+			text := set.list[i].text
+			if got, want := slices.Contains(found, i), matchesNaively(text, method, path); got != want {
+				t.Fatalf("%s matches %s %s: %v, want %v (of %q)", text, method, path, got, want, texts)
+			}
+			for j := range i {
+				if relate(&set.list[j], &set.list[i]) == wider {
+					t.Fatalf("%s stands before %s, which is more specific", set.list[j].text, text)
+				}
+			}
+		}
+	})
+}
