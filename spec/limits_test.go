@@ -219,7 +219,7 @@ func TestGlobalLimitsHoldForAllTenantsTogether(t *testing.T) {
 
 func TestWhenOneTokenIsLeftExactlyOneRequestWins(t *testing.T) {
 	n := start(t, deck(`{user_from: [header.X-User], trusted_headers: [X-User], tiers: [{name: a, limits: [
-		{name: user, scope: user, limit: 1, window_size: 86400}]}]}`))
+		{name: user, scope: user, limit: 1, window_size: 86400}]}]}`), raced)
 	const rounds, contenders = 1000, 4
 	for round := range rounds {
 		user := "u" + strconv.Itoa(round)

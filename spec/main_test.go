@@ -21,8 +21,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// binaries is where TestMain builds the programs, once.
-var binaries string
+// binaries is where TestMain builds the programs, once. Where the specs have the race detector, the plugin server is
+// built with it, too, for the specs about concurrency: see raced.
+var (
+	binaries string
+	withRace bool
+)
 
 func TestMain(m *testing.M) {
 	os.Exit(run(m))
@@ -35,17 +39,39 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	build := exec.Command("go", "build", "-o", dir, "../plugin/cmd/...")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build the programs: %v\n%s", err, out)
+	binaries = dir
+	if err := build(dir, "../plugin/cmd/..."); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	binaries = dir
+	if withRace {
+		if err := build(filepath.Join(dir, "race"), "-race", "../plugin/cmd/tenant-rate-limiting"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
 	return m.Run()
 }
 
+func build(dir string, args ...string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if out, err := exec.Command("go", append([]string{"build", "-o", dir}, args...)...).CombinedOutput(); err != nil {
+		return fmt.Errorf("build the programs: %w\n%s", err, out)
+	}
+	return nil
+}
+
 func plugin() string { return filepath.Join(binaries, "tenant-rate-limiting") }
+
+// raced is an option of start: the plugin server with the race detector, where the specs have it. A race ends it with
+// another exit code than 0, and fails what it should have answered.
+func raced(o *gateway.Options) {
+	if withRace {
+		o.Servers = []gateway.PluginServer{{Binary: filepath.Join(binaries, "race", "tenant-rate-limiting"), Args: []string{"-max-procs", "2"}}}
+	}
+}
 
 // node is one Kong node: a gateway and its plugin server.
 type node struct {
@@ -108,6 +134,9 @@ func tryStart(t *testing.T, deck string, change ...func(*gateway.Options)) (*nod
 	t.Cleanup(func() {
 		if err := n.Close(); err != nil {
 			t.Errorf("close the gateway: %v", err)
+		}
+		if strings.Contains(n.log.String(), "DATA RACE") {
+			t.Error("the plugin server has a data race")
 		}
 		if t.Failed() {
 			t.Logf("the gateway's log:\n%s", n.log)
