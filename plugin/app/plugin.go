@@ -77,14 +77,14 @@ func servePlugin(ctx context.Context, s *settings, socket string, log *slog.Logg
 		Budget: s.TimeBudget,
 		Drain:  s.DrainTime,
 		Log:    log,
-		Build: func(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, error) {
+		Build: func(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
 			return &admit.Path{
 				Snapshot:   snapshot,
 				Buckets:    buckets,
 				Renderer:   response.New(config, rand.Int64N),
 				Observers:  []admit.Observer{observed},
 				FailClosed: config.OnInternalError == schema.FailClosed,
-			}, nil
+			}, nil, nil
 		},
 	})
 	listener, err := listen(socket)

@@ -16,8 +16,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Build makes the path of a config that has no faults.
-type Build func(schema.Config, *policy.Snapshot) (*admit.Path, error)
+// Build makes the path of a config that has no faults. release is called when no instance uses the path any more; it
+// may be nil.
+type Build func(schema.Config, *policy.Snapshot) (path *admit.Path, release func(), err error)
 
 // instance is what Kong started with one __seq__: one plugin config in one worker.
 type instance struct {
@@ -37,8 +38,24 @@ type shared struct {
 	refuse   bool           // on_config_fault, when path is nil
 	headers  []question     // for the headers that the path's rules read
 	config   *schema.Config // nil when the path is not this config's own, which is faulty
+	uses     *uses          // of path
 
 	emptyHeaders []string
+}
+
+// uses counts who holds a path: the configs that are answered by it, and its being the last good one of its plugin.
+type uses struct {
+	n       int
+	release func()
+}
+
+func (u *uses) add(n int) {
+	if u == nil {
+		return
+	}
+	if u.n += n; u.n == 0 && u.release != nil {
+		u.release()
+	}
 }
 
 // knowsRoute fills in the route from what the instance has learnt, so that Kong need not be asked again.
@@ -162,10 +179,24 @@ func (r *instances) release(in *instance) {
 	if r.live[in.shared]--; r.live[in.shared] == 0 {
 		delete(r.live, in.shared)
 		delete(r.bySum, in.hash)
+		in.uses.add(-1)
 	}
 	if r.plugins[in.pluginID]--; r.plugins[in.pluginID] == 0 {
 		delete(r.plugins, in.pluginID)
-		delete(r.lastGood, in.pluginID)
+		r.setLastGood(in.pluginID, nil)
+	}
+}
+
+// setLastGood makes s the last good config of a plugin; nil forgets it.
+func (r *instances) setLastGood(pluginID string, s *shared) {
+	if s != nil {
+		s.uses.add(1)
+	}
+	if previous := r.lastGood[pluginID]; previous != nil {
+		previous.uses.add(-1)
+	}
+	if r.lastGood[pluginID] = s; s == nil {
+		delete(r.lastGood, pluginID)
 	}
 }
 
@@ -179,8 +210,9 @@ func (r *instances) share(sum [sha256.Size]byte, pluginID string, raw []byte) *s
 		r.counters.ConfigFaults.Add(1)
 		made = r.faulty(pluginID, raw, err)
 	} else {
-		r.lastGood[pluginID] = made
+		r.setLastGood(pluginID, made)
 	}
+	made.uses.add(1)
 	made.hash = sum
 	r.bySum[sum] = made
 	return made
@@ -195,7 +227,7 @@ func (r *instances) compile(pluginID string, raw []byte) (*shared, error) {
 	if err != nil {
 		return nil, err
 	}
-	path, err := r.build(config, snapshot)
+	path, release, err := r.build(config, snapshot)
 	if err != nil {
 		return nil, err
 	}
@@ -207,6 +239,7 @@ func (r *instances) compile(pluginID string, raw []byte) (*shared, error) {
 		path:         path,
 		headers:      headerQuestions(snapshot.Rules.Headers),
 		config:       &config,
+		uses:         &uses{release: release},
 		emptyHeaders: make([]string, len(snapshot.Rules.Headers)),
 	}
 	r.tellConflicts(made)

@@ -61,6 +61,7 @@ type harness struct {
 	t      *testing.T
 	path   string
 	writes atomic.Int64 // to sockets, by the server
+	paths  atomic.Int64 // built and not released
 	log    *lines
 	stop   func() error
 }
@@ -117,13 +118,14 @@ func serve(t *testing.T, buckets bucketsFunc, change func(*Options)) *harness {
 	options := Options{
 		Name: schema.Name,
 		Log:  slog.New(slog.NewJSONHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Build: func(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, error) {
+		Build: func(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
+			h.paths.Add(1)
 			return &admit.Path{
 				Snapshot:   snapshot,
 				Buckets:    buckets,
 				Renderer:   response.New(config, nil),
 				FailClosed: config.OnInternalError == schema.FailClosed,
-			}, nil
+			}, func() { h.paths.Add(-1) }, nil
 		},
 	}
 	if change != nil {

@@ -350,6 +350,9 @@ func TestInstancesOfOneConfigShareItsPath(t *testing.T) {
 	}
 	k.close(second)
 	k.close(other)
+	if got := h.paths.Load(); got != 0 {
+		t.Errorf("%d paths are not released", got)
+	}
 	if r := h.instances; len(r.byID)+len(r.bySum)+len(r.live)+len(r.lastGood)+len(r.plugins) != 0 {
 		t.Errorf("closed instances leave something behind: %+v", r)
 	}
@@ -382,7 +385,13 @@ func TestAFaultyConfigIsAnsweredByTheLastGoodOneElseByOnConfigFault(t *testing.T
 		t.Errorf("with a good config before: %v, headers %v; want it in force", err, k.headers)
 	}
 	h.log.await(t, "last good one stays in force")
+	if got := h.paths.Load(); got != 1 {
+		t.Errorf("%d paths are held, want the last good one", got)
+	}
 	k.close(replacing)
+	if got := h.paths.Load(); got != 0 {
+		t.Errorf("%d paths are not released", got)
+	}
 
 	closed := k.startInstance(5, faulty+`,"on_config_fault":"closed"}`)
 	if err := k.event(closed); err != nil || k.exit == nil || k.exit.Status != 503 {
