@@ -2,10 +2,10 @@ package memstore
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
 const (
@@ -42,23 +42,25 @@ func (s *Store) Sweep(now limit.Micros) {
 func (sh *shard) sweep(now limit.Micros) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	for key, b := range sh.buckets {
-		if b.expiry <= now {
-			sh.forget(key, now)
+	for hash, b := range sh.byHash {
+		for b != nil {
+			next := b.next
+			if b.expiry <= now {
+				sh.forget(hash, b, now)
+			}
+			b = next
 		}
 	}
 	// A map never shrinks by itself.
-	if kept := len(sh.buckets); sh.most > smallMap && kept < sh.most/4 {
-		smaller := make(map[policy.Key]*bucket, kept)
-		for key, b := range sh.buckets {
-			smaller[key] = b
-		}
-		sh.buckets, sh.most = smaller, kept
+	if sh.most > smallMap && sh.kept < sh.most/4 {
+		smaller := make(map[uint64]*bucket, sh.kept)
+		maps.Copy(smaller, sh.byHash)
+		sh.byHash, sh.most = smaller, sh.kept
 	}
 }
 
-func (sh *shard) forget(key policy.Key, now limit.Micros) {
-	delete(sh.buckets, key)
+func (sh *shard) forget(hash uint64, b *bucket, now limit.Micros) {
+	sh.remove(hash, b)
 	sh.expired++
 	sh.forgot = max(sh.forgot, now)
 }
@@ -66,15 +68,15 @@ func (sh *shard) forget(key policy.Key, now limit.Micros) {
 // evict makes room in a full shard: of a sample, the bucket that expires soonest goes. A bucket of the request that
 // needs the room does not count; where the shard holds no others, it grows by this one.
 func (sh *shard) evict(t *taking) {
-	var soonest policy.Key
+	var of uint64
 	var victim *bucket
 	sampled := 0
-	for key, b := range sh.buckets { // a range over a map starts anywhere
+	for hash, b := range sh.byHash { // a range over a map starts anywhere
 		if t.uses(b) {
 			continue
 		}
 		if victim == nil || b.expiry < victim.expiry {
-			soonest, victim = key, b
+			of, victim = hash, b
 		}
 		if sampled++; sampled == sampleSize {
 			break
@@ -83,9 +85,9 @@ func (sh *shard) evict(t *taking) {
 	switch {
 	case victim == nil:
 	case victim.expiry <= t.now:
-		sh.forget(soonest, t.now)
+		sh.forget(of, victim, t.now)
 	default:
-		delete(sh.buckets, soonest)
+		sh.remove(of, victim)
 		sh.evicted++
 	}
 }

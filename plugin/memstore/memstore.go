@@ -9,6 +9,7 @@ package memstore
 import (
 	"hash/maphash"
 	"math/bits"
+	"slices"
 	"sync"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -19,7 +20,7 @@ import (
 type Options struct {
 	// Now is the clock of all buckets. It may step back: buckets then stand still until it has caught up.
 	Now func() limit.Micros
-	// MaxBuckets is the ceiling; 0: one million. A bucket takes about 300 bytes, and its key's strings.
+	// MaxBuckets is the ceiling; 0: one million. A bucket takes about 320 bytes, short names included.
 	MaxBuckets int
 }
 
@@ -51,9 +52,12 @@ type Store struct {
 
 // shard is a part of the buckets, under one lock. Which part a bucket belongs to is decided by its key alone.
 type shard struct {
-	mu      sync.Mutex
-	buckets map[policy.Key]*bucket
-	most    int // the most buckets since the map was made
+	mu sync.Mutex
+	// byHash has the buckets by the hash of their keys, which is at hand already and far smaller than a key. Buckets of
+	// one hash are linked.
+	byHash map[uint64]*bucket
+	kept   int // buckets
+	most   int // the most buckets since the map was made
 	// forgot is the latest instant for which buckets were forgotten. No bucket is asked about an earlier one: a clock
 	// that stepped back would find a fresh bucket where an expired one was.
 	forgot  limit.Micros
@@ -64,8 +68,47 @@ type shard struct {
 
 // bucket is a state and the instant from which it may be forgotten.
 type bucket struct {
+	key    policy.Key
 	state  limit.State
 	expiry limit.Micros
+	next   *bucket // another of the same hash
+}
+
+func (sh *shard) find(hash uint64, key *policy.Key) *bucket {
+	b := sh.byHash[hash]
+	for b != nil && b.key != *key {
+		b = b.next
+	}
+	return b
+}
+
+// add keeps a new bucket. The names in its key come from the request, and may be cut from much larger texts; here they
+// stand together, because they are compared together.
+func (sh *shard) add(hash uint64, key policy.Key) *bucket {
+	names := string(slices.Concat([]byte(key.Owner), []byte(key.Subject), []byte(key.Endpoint)))
+	subject, endpoint := len(key.Owner), len(key.Owner)+len(key.Subject)
+	key.Owner, key.Subject, key.Endpoint = names[:subject], names[subject:endpoint], names[endpoint:]
+	b := &bucket{key: key, next: sh.byHash[hash]}
+	sh.byHash[hash] = b
+	sh.kept++
+	sh.most = max(sh.most, sh.kept)
+	return b
+}
+
+func (sh *shard) remove(hash uint64, b *bucket) {
+	sh.kept--
+	if head := sh.byHash[hash]; head == b {
+		if b.next == nil {
+			delete(sh.byHash, hash)
+		} else {
+			sh.byHash[hash] = b.next
+		}
+	} else {
+		for head.next != b {
+			head = head.next
+		}
+		head.next = b.next
+	}
 }
 
 // New makes a store. It starts nothing: see [Store.Run].
@@ -76,7 +119,7 @@ func New(o Options) *Store {
 	shards := 1 << (bits.Len(uint(min(max(o.MaxBuckets/fullShard, 1), maxShards))) - 1)
 	s := &Store{now: o.Now, seed: maphash.MakeSeed(), perShard: max(o.MaxBuckets/shards, 1), shards: make([]shard, shards)}
 	for i := range s.shards {
-		s.shards[i].buckets = map[policy.Key]*bucket{}
+		s.shards[i].byHash = map[uint64]*bucket{}
 	}
 	return s
 }
@@ -87,7 +130,7 @@ func (s *Store) Stats() Stats {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
-		stats.Buckets += len(sh.buckets)
+		stats.Buckets += sh.kept
 		stats.Expired += sh.expired
 		stats.Evicted += sh.evicted
 		sh.mu.Unlock()

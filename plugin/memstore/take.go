@@ -6,7 +6,6 @@ import (
 	"hash/maphash"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -113,7 +112,7 @@ func (t *taking) read() {
 		if d.first != i {
 			continue
 		}
-		d.bucket = d.shard.buckets[t.bounds[i].Key]
+		d.bucket = d.shard.find(d.hash, &t.bounds[i].Key)
 		if d.bucket != nil && d.bucket.expiry > t.now {
 			d.state = d.bucket.state
 		}
@@ -193,21 +192,13 @@ func (s *Store) keep(t *taking) {
 			continue
 		}
 		if d.bucket == nil {
-			if len(d.shard.buckets) >= s.perShard {
+			if d.shard.kept >= s.perShard {
 				d.shard.evict(t)
 			}
-			d.bucket = &bucket{}
-			d.shard.add(t.bounds[i].Key, d.bucket)
+			d.bucket = d.shard.add(d.hash, t.bounds[i].Key)
 		}
 		d.bucket.state, d.bucket.expiry = d.state, d.spent.Expiry(&d.state, t.now)
 	}
-}
-
-// add keeps a new bucket. The names in its key come from the request, and may be cut from much larger texts.
-func (sh *shard) add(key policy.Key, b *bucket) {
-	key.Owner, key.Subject, key.Endpoint = strings.Clone(key.Owner), strings.Clone(key.Subject), strings.Clone(key.Endpoint)
-	sh.buckets[key] = b
-	sh.most = max(sh.most, len(sh.buckets))
 }
 
 // report fills in what the clients are told: every bound as it stands after the request.
