@@ -311,3 +311,6 @@ func (n *node) raw(t *testing.T, request string) int {
 	response.Body.Close()
 	return response.StatusCode
 }
+
+// closed tells whether a connection was closed already.
+func closed(err error) bool { return errors.Is(err, net.ErrClosed) }

@@ -1,0 +1,210 @@
+package spec
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+// load is how an exactness spec presses: that many plugin processes, connections to each, and for how long.
+type load struct {
+	processes, connections int
+	lasts                  time.Duration
+	config                 string // beside the limits
+}
+
+// soakOr is SOAK from the environment (see make soak), else d.
+func soakOr(t *testing.T, d time.Duration) time.Duration {
+	t.Helper()
+	text := os.Getenv("SOAK")
+	if text == "" {
+		return d
+	}
+	long, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("SOAK: %v", err)
+	}
+	return long
+}
+
+// admission is one admitted request: it was decided at some instant from Sent to Answered.
+type admission struct{ Sent, Answered time.Duration }
+
+// press sends as many events as the processes take for one tenant, and returns those that were admitted.
+func (l load) press(t *testing.T, limit string) []admission {
+	t.Helper()
+	var all []admission
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	start := time.Now().Truncate(time.Second)
+	for range l.processes {
+		prefix, err := os.MkdirTemp("", "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(prefix) })
+		startPlugin(t, prefix)
+		socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
+		id := startInstance(t, socket, `{"__seq__":1,"__plugin_id":"p",`+l.config+`"tiers":[{"name":"a","limits":[`+limit+`]}]}`)
+		for range l.connections {
+			group.Go(func() {
+				admitted, err := drive(socket, id, start, l.lasts)
+				if err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				all = append(all, admitted...)
+			})
+		}
+	}
+	group.Wait()
+	slices.SortFunc(all, func(a, b admission) int { return cmp.Compare(a.Answered, b.Answered) })
+	return all
+}
+
+func startInstance(t *testing.T, socket, config string) int32 {
+	t.Helper()
+	if !json.Valid([]byte(config)) {
+		t.Fatalf("not JSON: %s", config)
+	}
+	c, err := gateway.Dial(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	id, err := c.StartInstance("tenant-rate-limiting", []byte(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// drive runs events on one connection after another: a refusal ends a connection, as in Kong.
+func drive(socket string, id int32, start time.Time, lasts time.Duration) ([]admission, error) {
+	var admitted []admission
+	request := gateway.Request{Consumer: &gateway.Consumer{ID: "c", Username: "acme"}, RemoteAddr: "127.0.0.1:1"}
+	for end := time.Now().Add(lasts); time.Now().Before(end); {
+		c, err := gateway.Dial(socket)
+		if err != nil {
+			return admitted, err
+		}
+		for time.Now().Before(end) {
+			sent := time.Since(start)
+			outcome, err := c.HandleEvent(id, "access", request)
+			if err != nil {
+				return admitted, err
+			}
+			if outcome.Exit != nil {
+				if outcome.Exit.Status != 429 {
+					return admitted, fmt.Errorf("answered %d: %s", outcome.Exit.Status, outcome.Exit.Body)
+				}
+				break
+			}
+			admitted = append(admitted, admission{sent, time.Since(start)})
+		}
+		if err := c.Close(); err != nil && !closed(err) {
+			return admitted, err
+		}
+	}
+	return admitted, nil
+}
+
+const quantity = 1000 // per second, in every exactness spec
+
+// exact presses on one bucket of 1,000 a second with every algorithm, and holds what was admitted against the
+// algorithm's bound. The instants are the client's, so an admission counts in an interval only if all of it lies there.
+func exact(t *testing.T, l load) {
+	for _, algorithm := range []string{"token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log"} {
+		t.Run(algorithm, func(t *testing.T) {
+			all := l.press(t, fmt.Sprintf(`{"name":"l","scope":"tenant","limit":%d,"window_size":1,"algorithm":%q}`, quantity, algorithm))
+			if len(all) == 0 {
+				t.Fatal("nothing was admitted")
+			}
+			took := all[len(all)-1].Answered - all[0].Sent
+			t.Logf("%d admitted in %v", len(all), took)
+			switch algorithm {
+			case "token_bucket":
+				checkBucket(t, all, quantity)
+			case "leaky_bucket":
+				checkBucket(t, all, 1)
+			case "fixed_window", "sliding_window":
+				checkWindows(t, all)
+			case "sliding_log":
+				checkLog(t, all)
+			}
+			// Nor may it be exact by refusing: what the limit allows is used but for what the first and last instant take.
+			if least := int(0.7 * quantity * (took - 300*time.Millisecond).Seconds()); len(all) < least {
+				t.Errorf("%d admitted, want at least %d: the load or the limiter is too slow", len(all), least)
+			}
+		})
+	}
+}
+
+// checkBucket checks every interval between two admissions: at most burst + rate × time.
+func checkBucket(t *testing.T, all []admission, burst float64) {
+	t.Helper()
+	// The excess over the refill since the worst beginning so far. An interval begins when its first was sent.
+	bySent := slices.Clone(all)
+	slices.SortFunc(bySent, func(a, b admission) int { return cmp.Compare(a.Sent, b.Sent) })
+	for i := 0; i < len(bySent); i += 1 + len(bySent)/200 { // 200 beginnings, every end of each
+		from, count := bySent[i].Sent, 0.0
+		for _, a := range all {
+			if a.Sent < from {
+				continue
+			}
+			count++
+			if most := burst + quantity*(a.Answered-from).Seconds(); count > most {
+				t.Fatalf("%v admitted from %v to %v, at most %v allowed", count, from, a.Answered, most)
+			}
+		}
+	}
+}
+
+// checkWindows checks every window aligned to the second.
+func checkWindows(t *testing.T, all []admission) {
+	t.Helper()
+	count := map[time.Duration]int{}
+	for _, a := range all {
+		if window := a.Sent.Truncate(time.Second); window == a.Answered.Truncate(time.Second) {
+			count[window]++
+		}
+	}
+	for window, n := range count {
+		if n > quantity {
+			t.Errorf("%d admitted in the window at %v, at most %d allowed", n, window, quantity)
+		}
+	}
+}
+
+// checkLog checks every interval of one second that begins when an admission was sent.
+func checkLog(t *testing.T, all []admission) {
+	t.Helper()
+	for _, first := range all {
+		from, n := first.Sent, 0
+		begin, _ := slices.BinarySearchFunc(all, from, func(a admission, at time.Duration) int { return cmp.Compare(a.Answered, at) })
+		for _, a := range all[begin:] {
+			if a.Answered >= from+time.Second {
+				break
+			}
+			if a.Sent >= from {
+				n++
+			}
+		}
+		if n > quantity {
+			t.Fatalf("%d admitted in the second from %v, at most %d allowed", n, from, quantity)
+		}
+	}
+}
+
+func TestSoakOneProcessUnderThreefoldLoadNeverExceedsAnyAlgorithmsBound(t *testing.T) {
+	exact(t, load{processes: 1, connections: 16, lasts: soakOr(t, 1500*time.Millisecond)})
+}
