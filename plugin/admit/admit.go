@@ -34,7 +34,8 @@ type Buckets interface {
 
 // Observer is told of every decision.
 type Observer interface {
-	// Observe is called once for each decision of Admit's. It must not block, and must not keep d or anything that d refers to but strings.
+	// Observe is called once for each decision of Admit's. It must not block, and must not keep d or anything that d
+	// refers to but strings.
 	Observe(d *decision.Decision)
 }
 
@@ -82,8 +83,9 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 	case len(d.Resolution.Bounds) > 0:
 		d.Grow()
 		if err := p.Buckets.Take(ctx, d.Resolution.Bounds, d.Statuses); err != nil {
+			err = fmt.Errorf("take %d bounds: %w", len(d.Statuses), err)
 			p.Fault(x)
-			return fmt.Errorf("take %d bounds: %w", len(d.Statuses), err)
+			return err
 		}
 		d.Combine()
 	}

@@ -160,7 +160,7 @@ func TestAskingChangesNothing(t *testing.T) {
 		asked := clone(s)
 		for range 5 {
 			at := now + limit.Micros(rapid.Int64Range(0, int64(later-now)).Draw(t, "asked at"))
-			l.Advance(&asked, max(at, asked.At-asked.At%l.Tick()))
+			l.Advance(&asked, at)
 			l.Wait(&asked, at, storetest.Cost(t, l))
 			l.Status(&asked, at)
 			l.Spend(&asked, at, 0)

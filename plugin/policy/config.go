@@ -144,13 +144,13 @@ func (c *compiler) policy(config schema.Limit) (*Policy, error) {
 	if err != nil {
 		return nil, err
 	}
-	scope := Scope(slices.Index(scopeNames[:], config.Scope))
-	if scope < Tenant {
+	scope := slices.Index(scopeNames[:], config.Scope)
+	if scope < int(Tenant) {
 		return nil, &limit.FieldError{Field: "scope", Problem: fmt.Sprintf("unknown scope %q", config.Scope)}
 	}
 	p := &Policy{
 		Name:     config.Name,
-		Scope:    scope,
+		Scope:    Scope(scope),
 		Endpoint: config.Endpoint,
 		Limit:    compiled,
 		Mode:     parseMode(config.Mode, c.config.Mode),

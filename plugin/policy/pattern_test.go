@@ -205,13 +205,13 @@ func TestTheRelationIsThatOfTheSetsOfRequests(t *testing.T) {
 
 func TestTheTreeAgreesWithANaiveMatcher(t *testing.T) {
 	somePath := rapid.Custom(func(t *rapid.T) string {
-		segments := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c", "{x}", "*", "a#b", ".."}), 0, 5).Draw(t, "segments")
+		segments := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c", "{x}", "*", "a#b"}), 0, 5).Draw(t, "segments")
 		path := "/" + strings.Join(segments, "/")
 		if len(segments) > 0 && rapid.Bool().Draw(t, "slash") {
 			path += "/"
 		}
 		return path
-	}).Filter(func(path string) bool { return !strings.Contains(path, "..") })
+	})
 	rapid.Check(t, func(t *rapid.T) {
 		texts := rapid.SliceOfN(somePattern, 0, 12).Draw(t, "patterns")
 		method := rapid.SampledFrom([]string{"GET", "HEAD", "POST", "PUT", "", "get"}).Draw(t, "method")

@@ -75,6 +75,13 @@ func detail(b []byte, d *decision.Decision, wait int64) []byte {
 		b = strconv.AppendInt(b, bound.Cost, 10)
 		return append(b, ", more than the limit can ever hold: it will not succeed later either, only a smaller one will."...)
 	}
+	if bound.Cost > 1 {
+		b = append(b, ". This request costs "...)
+		b = strconv.AppendInt(b, bound.Cost, 10)
+		b = append(b, " and "...)
+		b = strconv.AppendInt(b, d.Statuses[d.Binding].Remaining, 10)
+		b = append(b, " is left"...)
+	}
 	b = append(b, ". Try again in "...)
 	b = strconv.AppendInt(b, wait, 10)
 	return append(b, " s."...)

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -195,9 +196,10 @@ func twoBoundsThatNeverFit(t *testing.T, f *fixture) {
 	if statuses[0].Wait != 0 || statuses[1].Wait != limit.Never {
 		t.Errorf("waits for 3 + 3 of 5 are %d and %d: want 0 and never", statuses[0].Wait, statuses[1].Wait)
 	}
-	huge := withCost(fixed(t, "pair", 5), 1<<62)
-	if f.admits(t, huge, huge, huge) {
-		t.Error("costs that overflow together were admitted")
+	warning := withCost(bound(t, "pair", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 5, Window: hour, SoftOnly: true}), math.MaxInt64)
+	statuses = f.take(t, warning, b)
+	if statuses[0].Wait != 0 || statuses[1].Wait != limit.Never {
+		t.Errorf("waits for costs that overflow together are %d and %d: want 0 and never", statuses[0].Wait, statuses[1].Wait)
 	}
 }
 

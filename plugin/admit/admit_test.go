@@ -1,0 +1,263 @@
+package admit_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+)
+
+const (
+	consumer    = identity.ConsumerFact
+	credential  = identity.CredentialFact
+	ip          = identity.IPFact
+	headers     = identity.HeaderFacts
+	target      = identity.TargetFact
+	contentType = identity.ContentTypeFact
+)
+
+// twoTiers has room for two requests of a trial tenant, and for two of an address.
+const twoTiers = `
+user_from: [header.X-User-Id]
+trusted_headers: [X-User-Id]
+on_missing_user: %user%
+on_missing_tenant: %tenant%
+on_internal_error: %error%
+mode: %mode%
+tiers:
+- name: trial
+  limits:
+  - {name: daily, scope: tenant, limit: 2, window_size: 86400, algorithm: fixed_window}
+- name: paid
+  limits:
+  - {name: daily, scope: tenant, limit: 9, window_size: 86400, algorithm: fixed_window}
+  - {name: writes, scope: user, endpoint: "POST /records", limit: 1, window_size: 60}
+  - {name: candidate, scope: tenant, limit: 1, window_size: 60, mode: shadow}
+- name: internal
+anonymous: {limits: [{name: per-ip, scope: ip, limit: 2, window_size: 60}]}
+`
+
+// config fills in twoTiers: pairs of a placeholder and its value, over the defaults.
+func config(pairs ...string) string {
+	pairs = append(pairs, "%user%", "credential", "%tenant%", "limit_by_ip", "%error%", "open", "%mode%", "enforce")
+	return strings.NewReplacer(pairs...).Replace(twoTiers)
+}
+
+func ofTier(tier, user, method, path string) identity.Request {
+	return identity.Request{
+		Consumer: identity.Consumer{CustomID: "acme", Tags: []string{"tier:" + tier}}, CredentialID: "k-1", IP: "192.0.2.1",
+		Headers: []string{user}, Method: method, Path: path, ContentType: "application/grpc",
+	}
+}
+
+var stranger = identity.Request{IP: "192.0.2.9", Headers: []string{""}, Method: "GET", Path: "/"}
+
+func TestARequestIsAskedAboutNoMoreThanItsDecisionNeeds(t *testing.T) {
+	const every = consumer | headers | target
+	tests := []struct {
+		name    string
+		config  string
+		request identity.Request
+		spent   int // requests before this one
+		refused bool
+		rounds  []identity.Facts
+	}{
+		{"allowed", config(), ofTier("trial", "u", "GET", "/"), 0, false, []identity.Facts{every}},
+		{"allowed by the credential", config(), ofTier("paid", "", "POST", "/records"), 0, false, []identity.Facts{every, credential}},
+		{"allowed stranger", config(), stranger, 0, false, []identity.Facts{every, ip}},
+		{"a refused one's content type is asked", config(), ofTier("trial", "u", "GET", "/"), 2, true, []identity.Facts{every, contentType}},
+		{"refused stranger", config(), stranger, 2, true, []identity.Facts{every, ip, contentType}},
+		{"refused without a tenant", config("%tenant%", "deny"), stranger, 0, true, []identity.Facts{every, contentType}},
+		{"refused without a user", config("%user%", "deny"), ofTier("paid", "", "POST", "/records"), 0, true, []identity.Facts{every, contentType}},
+		{"no limits", `{}`, stranger, 0, false, nil},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			path, _, _ := pathOf(t, test.config)
+			var x admit.Exchange
+			for range test.spent {
+				admitted(t, path, &gateway{request: test.request}, &x)
+			}
+			g := gateway{request: test.request}
+			if err := path.Admit(context.Background(), &g, &x); err != nil || x.Response.Refused != test.refused {
+				t.Errorf("refused %v, %v, want %v", x.Response.Refused, err, test.refused)
+			}
+			if !slices.Equal(g.rounds, test.rounds) {
+				t.Errorf("asked %08b, want %08b", g.rounds, test.rounds)
+			}
+		})
+	}
+}
+
+// admitted admits one request that has nothing against it.
+func admitted(t *testing.T, path *admit.Path, g *gateway, x *admit.Exchange) {
+	t.Helper()
+	if err := path.Admit(context.Background(), g, x); err != nil || x.Response.Refused {
+		t.Fatalf("refused %v, %v: %s", x.Response.Refused, err, read(&x.Response))
+	}
+}
+
+func TestDeniedRequestSpendsNoScope(t *testing.T) {
+	path, buckets, _ := pathOf(t, config())
+	var x admit.Exchange
+	admitted(t, path, &gateway{request: ofTier("paid", "u", "POST", "/records")}, &x)
+	want := map[string]int64{"daily": 1, "writes": 1, "candidate": 1}
+	if got := buckets.used(path.Snapshot); !maps.Equal(got, want) {
+		t.Fatalf("after one request used is %v, want %v", got, want)
+	}
+	if err := path.Admit(context.Background(), &gateway{request: ofTier("paid", "u", "POST", "/records")}, &x); err != nil || !x.Response.Refused || x.Response.Status != 429 {
+		t.Fatalf("the second request: %v, %s", err, read(&x.Response))
+	}
+	if got := buckets.used(path.Snapshot); !maps.Equal(got, want) {
+		t.Errorf("after a refusal used is %v, want %v", got, want)
+	}
+	if d := &x.Decision; d.Resolution.Bounds[d.Binding].Policy.Name != "writes" || !d.ShadowDenied {
+		t.Errorf("decision is %s, want bound by writes with a shadow that denies too", describe(d))
+	}
+}
+
+func TestWhoIsRefusedForTheirIdentitySpendsNothing(t *testing.T) {
+	tests := []struct {
+		name    string
+		config  string
+		request identity.Request
+		reason  decision.Reason
+	}{
+		{"no tenant", config("%tenant%", "deny"), stranger, decision.TenantMissing},
+		{"no user", config("%user%", "deny"), ofTier("paid", "", "POST", "/records"), decision.UserMissing},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			path, buckets, told := pathOf(t, test.config)
+			var x admit.Exchange
+			if err := path.Admit(context.Background(), &gateway{request: test.request}, &x); err != nil {
+				t.Fatal(err)
+			}
+			if !x.Response.Refused || x.Response.Status != 403 || x.Decision.Reason != test.reason || buckets.takes != 0 {
+				t.Errorf("%d takes and %s, want 403 because of %s", buckets.takes, read(&x.Response), test.reason)
+			}
+			if len(*told) != 1 {
+				t.Errorf("observers were told %d times, want once", len(*told))
+			}
+		})
+	}
+}
+
+func TestAUserIsDemandedOnlyWhereALimitPerUserApplies(t *testing.T) {
+	path, _, _ := pathOf(t, config("%user%", "deny"))
+	for _, request := range []identity.Request{
+		ofTier("paid", "", "GET", "/records"), ofTier("trial", "", "POST", "/records"), ofTier("internal", "", "POST", "/records"), stranger,
+	} {
+		var x admit.Exchange
+		admitted(t, path, &gateway{request: request}, &x)
+	}
+}
+
+func TestAConfigInShadowRefusesNobody(t *testing.T) {
+	for _, mode := range []string{"shadow", "log"} {
+		path, buckets, told := pathOf(t, config("%mode%", mode, "%user%", "deny", "%tenant%", "deny"))
+		requests := []identity.Request{stranger, ofTier("paid", "", "POST", "/records")}
+		requests = append(requests, slices.Repeat([]identity.Request{ofTier("trial", "u", "GET", "/")}, 3)...)
+		var x admit.Exchange
+		for _, request := range requests {
+			admitted(t, path, &gateway{request: request}, &x)
+		}
+		if !x.Decision.ShadowDenied || x.Decision.Result != decision.Allowed || buckets.takes != 4 || len(*told) != len(requests) {
+			t.Errorf("%s: %d takes, %d observed, the last %s", mode, buckets.takes, len(*told), describe(&x.Decision))
+		}
+	}
+}
+
+func TestWithoutLimitsNothingIsTakenAndNoHeaderSent(t *testing.T) {
+	path, buckets, told := pathOf(t, config())
+	var x admit.Exchange
+	admitted(t, path, &gateway{request: ofTier("internal", "", "GET", "/")}, &x)
+	if buckets.takes != 0 || len(x.Response.Headers) != 0 || len(*told) != 1 {
+		t.Errorf("%d takes, headers %q, told %d times, want none, none and once", buckets.takes, x.Response.Headers, len(*told))
+	}
+}
+
+func TestWhatCannotBeDecidedIsAnsweredAsOnInternalErrorSays(t *testing.T) {
+	tests := []struct {
+		name      string
+		failAt    int
+		takeErr   error
+		request   identity.Request
+		operation string
+	}{
+		{"the first question fails", 1, nil, ofTier("trial", "u", "GET", "/"), "ask for facts: "},
+		{"the second question fails", 2, nil, stranger, "ask for facts: "},
+		{"the buckets fail", 0, errAway, ofTier("paid", "u", "GET", "/"), "take 2 bounds: "},
+	}
+	for _, test := range tests {
+		for _, mode := range []string{"open", "closed"} {
+			t.Run(test.name+", "+mode, func(t *testing.T) {
+				path, buckets, told := pathOf(t, config("%error%", mode))
+				var x admit.Exchange
+				admitted(t, path, &gateway{request: ofTier("trial", "u", "GET", "/")}, &x) // its traces must be gone
+				*told, buckets.err = nil, test.takeErr
+				err := path.Admit(context.Background(), &gateway{request: test.request, failAt: test.failAt}, &x)
+				if !errors.Is(err, errAway) || err.Error() != test.operation+errAway.Error() {
+					t.Errorf("error is %v, want %s%v", err, test.operation, errAway)
+				}
+				if refused := mode == "closed"; x.Response.Refused != refused || (refused && x.Response.Status != 503) {
+					t.Errorf("on_internal_error %s: client reads %s", mode, read(&x.Response))
+				}
+				if x.Decision.Reason != decision.InternalFault || x.Response.Get("X-RateLimit-Limit") != "" || len(x.Decision.Resolution.Bounds) != 0 {
+					t.Errorf("decision is %s", describe(&x.Decision))
+				}
+				if len(*told) != 0 {
+					t.Errorf("observers were told of a decision that nobody took: %s", (*told)[0])
+				}
+			})
+		}
+	}
+}
+
+func TestARefusalStandsWhenItsContentTypeCannotBeTold(t *testing.T) {
+	path, buckets, told := pathOf(t, config("%error%", "open"))
+	var x admit.Exchange
+	request := ofTier("trial", "u", "GET", "/")
+	admitted(t, path, &gateway{request: request}, &x)
+	admitted(t, path, &gateway{request: request}, &x)
+	err := path.Admit(context.Background(), &gateway{request: request, failAt: 2}, &x)
+	if !errors.Is(err, errAway) || !x.Response.Refused || x.Response.Status != 429 || x.Response.Get("Content-Type") != "application/problem+json" {
+		t.Errorf("error %v, client reads %s, want a refusal with 429 all the same", err, read(&x.Response))
+	}
+	if len(*told) != 3 || buckets.takes != 3 {
+		t.Errorf("told %d times of %d takes, want 3", len(*told), buckets.takes)
+	}
+}
+
+func TestAConfigThatCannotBeUsedIsAnsweredWithoutLimits(t *testing.T) {
+	path, _, _ := pathOf(t, config())
+	for refuse, want := range map[bool]int{false: 0, true: 503} {
+		var x admit.Exchange
+		admitted(t, path, &gateway{request: ofTier("trial", "u", "GET", "/")}, &x)
+		admit.Unconfigured(refuse, &x)
+		if x.Response.Refused != refuse || x.Response.Status != want || x.Decision.Reason != decision.ConfigFault || x.Response.Get("RateLimit") != "" {
+			t.Errorf("refuse %v: client reads %s", refuse, read(&x.Response))
+		}
+	}
+}
+
+func TestARefusedGRPCCallHasNoBody(t *testing.T) {
+	path, _, _ := pathOf(t, config())
+	var x admit.Exchange
+	request := ofTier("trial", "u", "GET", "/")
+	for range 2 {
+		admitted(t, path, &gateway{request: request}, &x)
+	}
+	if err := path.Admit(context.Background(), &gateway{request: request}, &x); err != nil {
+		t.Fatal(err)
+	}
+	if !x.Response.Refused || x.Response.Get("grpc-status") != "8" || len(x.Response.Body) != 0 {
+		t.Errorf("client reads %s", read(&x.Response))
+	}
+}

@@ -1,0 +1,169 @@
+package admit_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+var errAway = errors.New("away")
+
+// gateway answers questions about one request, and fails from round failAt on (1 is the first; 0: never).
+type gateway struct {
+	request identity.Request
+	failAt  int
+	rounds  []identity.Facts
+}
+
+func (g *gateway) Ask(_ context.Context, facts identity.Facts, r *identity.Request) error {
+	g.rounds = append(g.rounds, facts)
+	if g.failAt > 0 && len(g.rounds) >= g.failAt {
+		return errAway
+	}
+	r.Known |= facts
+	if facts&identity.ConsumerFact != 0 {
+		tags := append(r.Consumer.Tags[:0], g.request.Consumer.Tags...)
+		r.Consumer = g.request.Consumer
+		r.Consumer.Tags = tags
+	}
+	if facts&identity.CredentialFact != 0 {
+		r.CredentialID = g.request.CredentialID
+	}
+	if facts&identity.IPFact != 0 {
+		r.IP = g.request.IP
+	}
+	if facts&identity.TargetFact != 0 {
+		r.Method, r.Path = g.request.Method, g.request.Path
+	}
+	if facts&identity.RouteFact != 0 {
+		r.Route = g.request.Route
+	}
+	if facts&identity.TokenFact != 0 {
+		r.Token = g.request.Token
+	}
+	if facts&identity.HeaderFacts != 0 {
+		r.Headers = append(r.Headers[:0], g.request.Headers...)
+	}
+	if facts&identity.ContentTypeFact != 0 {
+		r.ContentType = g.request.ContentType
+	}
+	return nil
+}
+
+// shelf keeps buckets by the real arithmetic, at an instant that stands still.
+type shelf struct {
+	states map[policy.Key]*limit.State
+	takes  int
+	err    error
+}
+
+const now = 1_700_000_000 * limit.Second
+
+func newShelf() *shelf { return &shelf{states: map[policy.Key]*limit.State{}} }
+
+func (s *shelf) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	s.takes++
+	if s.err != nil {
+		return s.err
+	}
+	admitted := true
+	for i := range bounds {
+		b, state := &bounds[i], s.states[bounds[i].Key]
+		if state == nil {
+			state = new(limit.State)
+			s.states[b.Key] = state
+		}
+		b.Policy.Limit.Advance(state, now)
+		statuses[i] = decision.Status{Wait: b.Policy.Limit.Wait(state, now, b.Cost), Now: now, Source: decision.Memory}
+		admitted = admitted && (statuses[i].Admits() || !b.Enforced())
+	}
+	for i := range bounds {
+		b, state := &bounds[i], s.states[bounds[i].Key]
+		if admitted && statuses[i].Admits() {
+			b.Policy.Limit.Spend(state, now, b.Cost)
+		}
+		statuses[i].Status = b.Policy.Limit.Status(state, now)
+	}
+	return nil
+}
+
+// used is what each policy's buckets have been charged, all subjects together.
+func (s *shelf) used(snapshot *policy.Snapshot) map[string]int64 {
+	limits := map[string]*policy.Policy{}
+	for _, p := range snapshot.Policies() {
+		limits[p.Name] = p
+	}
+	used := map[string]int64{}
+	for key, state := range s.states {
+		used[key.Policy] += limits[key.Policy].Limit.Status(state, now).Used
+	}
+	return used
+}
+
+// diary writes down every decision that it is told of.
+type diary []string
+
+func (d *diary) Observe(decided *decision.Decision) { *d = append(*d, describe(decided)) }
+
+// describe is a decision in full, in words that can be compared.
+func describe(d *decision.Decision) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%+v tier %q endpoint %q wanted %v: %s because %s, binding %d, retry %d, shadow %v", d.Identity, d.Resolution.Tier,
+		d.Resolution.Endpoint, d.Resolution.UserWanted, d.Result, d.Reason, d.Binding, d.RetryAfter, d.ShadowDenied)
+	for i, bound := range d.Resolution.Bounds {
+		fmt.Fprintf(&b, "\n  %+v %d", bound.Key, bound.Cost)
+		if i < len(d.Statuses) {
+			fmt.Fprintf(&b, " %+v", d.Statuses[i])
+		}
+	}
+	return b.String()
+}
+
+// read is what the client of a response reads.
+func read(r *response.Response) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "refused %v %d\n", r.Refused, r.Status)
+	for _, h := range r.Headers {
+		fmt.Fprintf(&b, "%s: %s\n", h.Name, h.Value)
+	}
+	return b.String() + string(r.Body)
+}
+
+// pathOf is the path of a config in YAML, with buckets and a diary of its own.
+func pathOf(t testing.TB, text string) (*admit.Path, *shelf, *diary) {
+	t.Helper()
+	var document any
+	if err := yaml.Unmarshal([]byte(text), &document); err != nil {
+		t.Fatalf("parse YAML: %v", err)
+	}
+	raw, err := json.Marshal(document)
+	if err != nil {
+		t.Fatalf("encode config: %v", err)
+	}
+	config, _, err := schema.Parse(raw)
+	if err != nil {
+		t.Fatalf("parse config: %v", err)
+	}
+	snapshot, err := policy.FromConfig(config)
+	if err != nil {
+		t.Fatalf("compile config: %v", err)
+	}
+	buckets, told := newShelf(), new(diary)
+	return &admit.Path{
+		Snapshot: snapshot, Buckets: buckets, Renderer: response.New(config, nil),
+		Observers: []admit.Observer{told}, FailClosed: config.OnInternalError == schema.FailClosed,
+	}, buckets, told
+}

@@ -1,0 +1,125 @@
+package response_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// item is a member of an RFC 9651 list as the RateLimit fields have them: a string with integer parameters.
+type item struct {
+	name       string
+	parameters map[string]int64
+}
+
+// parseList reads a list of items by the letter of RFC 9651 section 4.2, and refuses whatever the RateLimit fields do
+// not need.
+func parseList(text string) ([]item, error) {
+	var list []item
+	for rest := text; ; {
+		var it item
+		var err error
+		if it, rest, err = parseItem(rest); err != nil {
+			return nil, fmt.Errorf("%w at %q of %q", err, rest, text)
+		}
+		list = append(list, it)
+		rest = strings.TrimLeft(rest, " \t")
+		if rest == "" {
+			return list, nil
+		}
+		if rest[0] != ',' {
+			return nil, fmt.Errorf("no comma at %q of %q", rest, text)
+		}
+		rest = strings.TrimLeft(rest[1:], " \t")
+	}
+}
+
+func parseItem(rest string) (item, string, error) {
+	it := item{parameters: map[string]int64{}}
+	if rest == "" || rest[0] != '"' {
+		return it, rest, fmt.Errorf("no string")
+	}
+	end := strings.IndexByte(rest[1:], '"') + 1
+	if end == 0 {
+		return it, rest, fmt.Errorf("no end of the string")
+	}
+	it.name, rest = rest[1:end], rest[end+1:]
+	if strings.Trim(it.name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-") != "" || it.name == "" {
+		return it, rest, fmt.Errorf("%q is no policy's name", it.name)
+	}
+	for strings.HasPrefix(rest, ";") {
+		key, value, found := strings.Cut(strings.TrimLeft(rest[1:], " "), "=")
+		digits := len(value) - len(strings.TrimLeft(value, "0123456789"))
+		if !found || len(key) != 1 || key[0] < 'a' || key[0] > 'z' || digits == 0 || digits > 15 {
+			return it, rest, fmt.Errorf("no key with an integer")
+		}
+		n, err := strconv.ParseInt(value[:digits], 10, 64)
+		if err != nil {
+			return it, rest, err
+		}
+		if _, twice := it.parameters[key]; twice {
+			return it, rest, fmt.Errorf("%s twice", key)
+		}
+		it.parameters[key], rest = n, value[digits:]
+	}
+	return it, rest, nil
+}
+
+func TestTheCheckerOfFieldsIsStrict(t *testing.T) {
+	for _, text := range []string{`"a";r=1;t=2`, `"a";q=1;w=2,"b";q=1;w=2`, `"a";q=1 , "b"`} {
+		if _, err := parseList(text); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	for _, text := range []string{``, `a`, `"a`, `"a";`, `"a";r`, `"a";r=`, `"a";r=x`, `"a";r=-1`, `"a";r=1;r=2`, `"a",`, `"a" "b"`, `"a";r=1x`, `"a";r=1234567890123456`, `"\x00"`, `"a\"b"`} {
+		if list, err := parseList(text); err == nil {
+			t.Errorf("%s was taken for %v", text, list)
+		}
+	}
+}
+
+func TestTheRateLimitFieldsFollowTheDraft(t *testing.T) {
+	seen := 0
+	for _, test := range published(t) {
+		t.Run(test.name, func(t *testing.T) {
+			r := render(test.config, test.decision, test.grpc)
+			policyField, field := r.Get("RateLimit-Policy"), r.Get("RateLimit")
+			if (policyField == "") != (field == "") {
+				t.Fatalf("RateLimit-Policy is %q, RateLimit %q: one without the other", policyField, field)
+			}
+			if field == "" {
+				return
+			}
+			seen++
+			policies, err := parseList(policyField)
+			if err != nil {
+				t.Fatalf("RateLimit-Policy: %v", err)
+			}
+			current, err := parseList(field)
+			if err != nil {
+				t.Fatalf("RateLimit: %v", err)
+			}
+			names := map[string]bool{}
+			for _, p := range policies {
+				if names[p.name] || len(p.parameters) != 2 || p.parameters["q"] < 1 || p.parameters["w"] < 1 {
+					t.Errorf("RateLimit-Policy has %+v", p)
+				}
+				names[p.name] = true
+			}
+			if len(names) != 2 || names["candidate"] {
+				t.Errorf("RateLimit-Policy names %v, want the two enforced ones", names)
+			}
+			for _, c := range current {
+				_, hasR := c.parameters["r"]
+				_, hasT := c.parameters["t"]
+				if !names[c.name] || len(c.parameters) != 2 || !hasR || !hasT {
+					t.Errorf("RateLimit has %+v", c)
+				}
+			}
+		})
+	}
+	if seen < 10 {
+		t.Errorf("only %d answers had the fields", seen)
+	}
+}

@@ -1,0 +1,141 @@
+package response_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+var update = flag.Bool("update", false, "write the golden files instead of comparing")
+
+// published are all kinds of answers that a client can read; each has a golden file of its name.
+func published(t testing.TB) []struct {
+	name     string
+	config   schema.Config
+	decision *decision.Decision
+	grpc     bool
+} {
+	both := answers{status(0, 2*second, 20_000), status(0, 6400*second, 6400*second), status(0, 60*second, 6*second)}
+	tooLarge := answers{status(100, 0, limit.Never), status(14_990, 6400*second, 0), status(10, 0, limit.Never)}
+	throttled := answers{status(3, 1_500_000, 0), soft(6400 * second), status(9, 6*second, 0)}
+	nasty := "Slow down, \"friend\"\\\r\n<b>\x00é\xff{}\u2028"
+	return []struct {
+		name     string
+		config   schema.Config
+		decision *decision.Decision
+		grpc     bool
+	}{
+		{"allowed", schema.Config{}, decide(t, roomy), false},
+		{"allowed_grpc", schema.Config{}, decide(t, roomy), true},
+		{"allowed_kong_headers", schema.Config{KongHeaders: true}, decide(t, roomy), false},
+		{"allowed_hidden_headers", schema.Config{HideClientHeaders: true, KongHeaders: true}, decide(t, roomy), false},
+		{"allowed_without_limits", schema.Config{}, without(decision.Counted, false), false},
+		{"allowed_fault", schema.Config{}, without(decision.InternalFault, false), false},
+		{"soft", schema.Config{}, decide(t, throttled), false},
+		{"denied_by_one", schema.Config{}, decide(t, refuse), false},
+		{"denied_by_two", schema.Config{}, decide(t, both), false},
+		{"denied_kong_headers", schema.Config{KongHeaders: true}, decide(t, refuse), false},
+		{"denied_hidden_headers", schema.Config{HideClientHeaders: true}, decide(t, both), false},
+		{"denied_jitter", schema.Config{RetryAfterJitterMax: 30}, decide(t, both), false},
+		{"denied_own_code_and_message", schema.Config{ErrorCode: 503, ErrorMessage: nasty}, decide(t, both), false},
+		{"denied_grpc", schema.Config{}, decide(t, refuse), true},
+		{"cost_too_large", schema.Config{KongHeaders: true}, costing(decide(t, tooLarge), 250), false},
+		{"tenant_missing", schema.Config{}, without(decision.TenantMissing, true), false},
+		{"tenant_missing_grpc", schema.Config{}, without(decision.TenantMissing, true), true},
+		{"user_missing", schema.Config{}, without(decision.UserMissing, true), false},
+		{"user_missing_grpc", schema.Config{}, without(decision.UserMissing, true), true},
+		{"internal_fault", schema.Config{}, without(decision.InternalFault, true), false},
+		{"config_fault", schema.Config{}, without(decision.ConfigFault, true), false},
+		{"config_fault_grpc", schema.Config{}, without(decision.ConfigFault, true), true},
+	}
+}
+
+func TestClientsReadWhatIsPublished(t *testing.T) {
+	for _, test := range published(t) {
+		t.Run(test.name, func(t *testing.T) {
+			got := show(render(test.config, test.decision, test.grpc))
+			file := filepath.Join("testdata", test.name+".golden")
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("client reads\n%s\n%s has\n%s", got, file, want)
+			}
+		})
+	}
+}
+
+func show(r *response.Response) string {
+	var b strings.Builder
+	if r.Refused {
+		fmt.Fprintf(&b, "refused with %d\n", r.Status)
+	} else {
+		fmt.Fprintln(&b, "passed on")
+	}
+	for _, h := range r.Headers {
+		fmt.Fprintf(&b, "%s: %s\n", h.Name, h.Value)
+	}
+	if len(r.Body) > 0 {
+		fmt.Fprintf(&b, "\n%s\n", r.Body)
+	}
+	return b.String()
+}
+
+// A problem document as RFC 9457 and draft-ietf-httpapi-ratelimit-headers-10 define it, with what is ours.
+type problem struct {
+	Type              string   `json:"type"`
+	Title             string   `json:"title"`
+	Detail            string   `json:"detail"`
+	ViolatedPolicies  []string `json:"violated-policies"`
+	Status            int      `json:"status"`
+	RetryAfterSeconds int64    `json:"retry_after_seconds"`
+	Message           string   `json:"message"`
+}
+
+func TestEveryBodyIsAProblemDocumentThatAgreesWithTheHeaders(t *testing.T) {
+	for _, test := range published(t) {
+		t.Run(test.name, func(t *testing.T) {
+			r := render(test.config, test.decision, test.grpc)
+			if !r.Refused || test.grpc {
+				if len(r.Body) != 0 {
+					t.Errorf("body %s, want none", r.Body)
+				}
+				return
+			}
+			decoder := json.NewDecoder(strings.NewReader(string(r.Body)))
+			decoder.DisallowUnknownFields()
+			var p problem
+			if err := decoder.Decode(&p); err != nil {
+				t.Fatalf("decode %s: %v", r.Body, err)
+			}
+			if decoder.More() || p.Type == "" || p.Title == "" || p.Detail == "" || p.Message == "" || p.Status != r.Status {
+				t.Errorf("problem is %+v with status %d", p, r.Status)
+			}
+			if got := r.Get("content-type"); got != "application/problem+json" {
+				t.Errorf("Content-Type is %q", got)
+			}
+			want := r.Get("Retry-After")
+			if got := fmt.Sprint(p.RetryAfterSeconds); !test.config.HideClientHeaders && got != want && (want != "" || got != "0") {
+				t.Errorf("retry_after_seconds is %s, Retry-After %q", got, want)
+			}
+			if counted := test.decision.Reason == decision.Counted; counted != (len(p.ViolatedPolicies) > 0) {
+				t.Errorf("violated policies are %q", p.ViolatedPolicies)
+			}
+		})
+	}
+}

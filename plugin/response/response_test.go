@@ -1,0 +1,165 @@
+package response_test
+
+import (
+	"encoding/json"
+	"strconv"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestRetryAfterIsRoundedUpAndNeverZero(t *testing.T) {
+	for wait, want := range map[limit.Micros]string{
+		1:                          "1",
+		20_000:                     "1",
+		1_000_000:                  "1",
+		1_000_001:                  "2",
+		59_999_999:                 "60",
+		86_400 * second:            "86400",
+		limit.MaxProduct:           "4503599628",
+		limit.Never:                "",
+		366*86_400*second - second: "31622399",
+	} {
+		given := answers{status(0, 2*second, wait)}
+		if got := render(schema.Config{}, decide(t, given), false).Get("Retry-After"); got != want {
+			t.Errorf("a wait of %d µs is Retry-After %q, want %q", wait, got, want)
+		}
+	}
+}
+
+func TestJitterIsAddedToRetryAfterAloneAndWithinItsBound(t *testing.T) {
+	const jitterMax = 30
+	asked := []int64{}
+	for _, drawn := range []int64{0, 7, jitterMax} {
+		re := response.New(schema.Config{RetryAfterJitterMax: jitterMax}.WithDefaults(), func(n int64) int64 {
+			asked = append(asked, n)
+			return drawn
+		})
+		var r response.Response
+		re.Render(decide(t, refuse), false, &r)
+		if got, want := r.Get("Retry-After"), strconv.FormatInt(1+drawn, 10); got != want {
+			t.Errorf("Retry-After is %s, want %s", got, want)
+		}
+		if got, want := r.Get("RateLimit"), `"burst";r=0;t=1`; got != want {
+			t.Errorf("RateLimit is %s, want %s whatever the jitter", got, want)
+		}
+		re.Render(decide(t, roomy), false, &r)
+	}
+	for _, n := range asked {
+		if n != jitterMax+1 {
+			t.Errorf("jitter was asked for a number below %d, want %d", n, jitterMax+1)
+		}
+	}
+	if len(asked) != 3 {
+		t.Errorf("jitter was asked %d times for three refusals", len(asked))
+	}
+}
+
+func TestAnyErrorMessageIsAJSONString(t *testing.T) {
+	refused := decide(t, refuse)
+	rapid.Check(t, func(t *rapid.T) {
+		message := rapid.OneOf(
+			rapid.StringN(1, 50, -1),
+			rapid.Map(rapid.SliceOfN(rapid.Byte(), 1, 50), func(b []byte) string { return string(b) }),
+		).Draw(t, "message")
+		re := response.New(schema.Config{ErrorMessage: message}, nil)
+		var r response.Response
+		re.Render(refused, false, &r)
+		var p problem
+		readable := string([]rune(message)) // with U+FFFD for each byte that is no text
+		if err := json.Unmarshal(r.Body, &p); err != nil || p.Message != readable {
+			t.Fatalf("message %q became %q: %v", message, p.Message, err)
+		}
+	})
+}
+
+func TestOnlyGRPCContentTypesAreGRPC(t *testing.T) {
+	for contentType, want := range map[string]bool{
+		"application/grpc":               true,
+		"application/grpc+proto":         true,
+		"application/grpc;charset=utf-8": true,
+		"application/grpc-web":           false,
+		"application/grpc-web+proto":     false,
+		"application/grpcx":              false,
+		"application/json":               false,
+		"text/application/grpc":          false,
+		"":                               false,
+	} {
+		if got := response.IsGRPC(contentType); got != want {
+			t.Errorf("IsGRPC(%q) = %v, want %v", contentType, got, want)
+		}
+	}
+}
+
+func TestOnlyARefusalIsTimedByItsWait(t *testing.T) {
+	tests := []struct {
+		name  string
+		given answers
+		want  string
+	}{
+		{"allowed: until all of it is there", roomy, `"burst";r=98;t=2`},
+		{"full already", answers{status(100, 0, 0)}, `"burst";r=100;t=0`},
+		{"refused: until there is enough", answers{status(0, 90*second, 2_500_000)}, `"burst";r=0;t=3`},
+		{"refused for ever", answers{status(40, 5*second, limit.Never)}, `"burst";r=40;t=5`},
+	}
+	for _, test := range tests {
+		if got := render(schema.Config{}, decide(t, test.given), false).Get("RateLimit"); got != test.want {
+			t.Errorf("%s: RateLimit is %s, want %s", test.name, got, test.want)
+		}
+	}
+}
+
+func TestOneResponseServesManyDecisions(t *testing.T) {
+	var reused response.Response
+	for _, first := range published(t) {
+		for _, second := range published(t) {
+			renderer(first.config).Render(first.decision, first.grpc, &reused)
+			renderer(second.config).Render(second.decision, second.grpc, &reused)
+			if got, want := show(&reused), show(render(second.config, second.decision, second.grpc)); got != want {
+				t.Fatalf("%s after %s reads\n%s\nwant\n%s", second.name, first.name, got, want)
+			}
+		}
+	}
+}
+
+func TestRenderingAllocatesNothingInSteadyState(t *testing.T) {
+	for _, test := range published(t) {
+		var r response.Response
+		re := renderer(test.config)
+		re.Render(test.decision, test.grpc, &r)
+		if allocations := testing.AllocsPerRun(100, func() { re.Render(test.decision, test.grpc, &r) }); allocations != 0 {
+			t.Errorf("%s: %v allocations, want 0", test.name, allocations)
+		}
+	}
+}
+
+func BenchmarkRender(b *testing.B) {
+	for name, given := range map[string]answers{"allowed": roomy, "denied": refuse} {
+		b.Run(name, func(b *testing.B) {
+			d, re := decide(b, given), renderer(schema.Config{})
+			var r response.Response
+			b.ReportAllocs()
+			for b.Loop() {
+				re.Render(d, false, &r)
+			}
+		})
+	}
+}
+
+func TestAppendingToAHeadersValueLeavesTheNextOneAlone(t *testing.T) {
+	var r response.Response
+	for range 2 { // the second time all values are in one array
+		renderer(schema.Config{}).Render(decide(t, roomy), false, &r)
+	}
+	want := show(&r)
+	for _, h := range r.Headers {
+		_ = append(h.Value, "!"...)
+	}
+	if got := show(&r); got != want {
+		t.Errorf("headers are\n%s\nwant\n%s", got, want)
+	}
+}
