@@ -20,9 +20,10 @@ type Source uint8
 const (
 	Unanswered Source = iota
 	Memory            // the buckets of this process
+	Redis             // the buckets that all nodes share
 )
 
-func (s Source) String() string { return [...]string{"unanswered", "memory"}[s] }
+func (s Source) String() string { return [...]string{"unanswered", "memory", "redis"}[s] }
 
 // Status is one bound's answer.
 type Status struct {
@@ -114,6 +115,8 @@ func (d *Decision) Combine() {
 	for i := range d.Statuses {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
 		switch {
+		case status.Source == Unanswered:
+			// Its store could not say: it neither denies nor tells anything to bind by.
 		case !bound.Enforced():
 			d.ShadowDenied = d.ShadowDenied || !status.Admits()
 		case !status.Admits():

@@ -36,7 +36,7 @@ func combine(t *testing.T, d *decision.Decision, answers []answer) {
 		if wait != never {
 			wait *= limit.Second
 		}
-		d.Statuses[i] = decision.Status{Status: limit.Status{Remaining: a.remaining, Soft: a.soft}, Wait: wait}
+		d.Statuses[i] = decision.Status{Status: limit.Status{Remaining: a.remaining, Soft: a.soft}, Wait: wait, Source: decision.Memory}
 	}
 	d.Combine()
 }
@@ -154,6 +154,16 @@ func TestDecidingAllocatesNothingInSteadyState(t *testing.T) {
 	}
 }
 
+func TestABoundWithoutAnAnswerNeitherDeniesNorBinds(t *testing.T) {
+	var d decision.Decision
+	combine(t, &d, []answer{{10, 60, policy.Enforce, 5, false, 0}, {10, 60, policy.Enforce, 0, true, 99}})
+	d.Statuses[1].Source = decision.Unanswered
+	d.Result, d.Binding, d.RetryAfter = decision.Allowed, -1, 0
+	if d.Combine(); d.Denied() || d.Result != decision.Allowed || d.Binding != 0 {
+		t.Errorf("%v, binding %d; want it allowed by the bound that answered", d.Result, d.Binding)
+	}
+}
+
 func TestResultsReasonsAndSourcesHaveTheNamesThatMetricsUse(t *testing.T) {
 	got := ""
 	for r := decision.Allowed; r <= decision.HardThrottled; r++ {
@@ -162,8 +172,8 @@ func TestResultsReasonsAndSourcesHaveTheNamesThatMetricsUse(t *testing.T) {
 	for r := decision.Counted; r <= decision.ConfigFault; r++ {
 		got += r.String() + " "
 	}
-	got += decision.Unanswered.String() + " " + decision.Memory.String()
-	const want = "allowed soft_throttled hard_throttled counted tenant_missing user_missing internal_fault config_fault unanswered memory"
+	got += decision.Unanswered.String() + " " + decision.Memory.String() + " " + decision.Redis.String()
+	const want = "allowed soft_throttled hard_throttled counted tenant_missing user_missing internal_fault config_fault unanswered memory redis"
 	if got != want {
 		t.Errorf("names are %q, want %q", got, want)
 	}

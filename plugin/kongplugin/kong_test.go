@@ -50,7 +50,7 @@ func plenty(bounds []policy.Bound, statuses []decision.Status) error {
 // nothing denies everything.
 func nothing(bounds []policy.Bound, statuses []decision.Status) error {
 	for i := range bounds {
-		statuses[i] = decision.Status{Wait: 3 * limit.Second, Status: limit.Status{Reset: 3_000_000}}
+		statuses[i] = decision.Status{Wait: 3 * limit.Second, Status: limit.Status{Reset: 3_000_000}, Source: decision.Memory}
 	}
 	return nil
 }
