@@ -144,7 +144,7 @@ func TestEmptyConfigIsAllDefaults(t *testing.T) {
 		OnMissingUser: schema.MissingUserCredential, IPv6PrefixLength: 64, Mode: schema.ModeEnforce,
 		CostHeaderMax: 1000, Tiers: []schema.Tier{}, Namespace: "default", Strategy: schema.StrategyLocal,
 		Redis: schema.Redis{
-			Port: 6379, SSLVerify: true, ConnectTimeout: 100, ReadTimeout: 50, SendTimeout: 50, KeepalivePoolSize: 64,
+			Port: 6379, SSLVerify: true, ConnectTimeout: 100, ReadTimeout: 50, SendTimeout: 50, KeepalivePoolSize: 64, Pipeline: true,
 		},
 		FailMode: schema.FailLocal, OnConfigFault: schema.FailOpen, OnInternalError: schema.FailOpen,
 		ErrorCode: 429, ErrorMessage: "API rate limit exceeded",
@@ -152,7 +152,7 @@ func TestEmptyConfigIsAllDefaults(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got\n%+v\nwant\n%+v", got, want)
 	}
-	if filled := (schema.Config{Redis: schema.Redis{SSLVerify: true}}).WithDefaults(); !reflect.DeepEqual(filled, want) {
+	if filled := (schema.Config{Redis: schema.Redis{SSLVerify: true, Pipeline: true}}).WithDefaults(); !reflect.DeepEqual(filled, want) {
 		t.Errorf("WithDefaults gives\n%+v\nwant\n%+v", filled, want)
 	}
 }

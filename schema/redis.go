@@ -1,5 +1,7 @@
 package schema
 
+import "fmt"
+
 // Redis says how Redis is reached, in the words of Kong's own redis block. It is read only when Config.Strategy is
 // StrategyRedis.
 //
@@ -56,6 +58,9 @@ type Redis struct {
 	// The most connections that the plugin's process keeps to each Redis server. Default: 64 connections.
 	KeepalivePoolSize int64 `json:"keepalive_pool_size,omitempty" kong:"required,between=1..65535" default:"64"`
 
+	// Sends the commands of concurrent requests to Redis together, which costs both sides less; a lone request is sent at once. Default: true.
+	Pipeline bool `json:"pipeline" kong:"required" default:"true"`
+
 	// Some nodes of a Redis Cluster, from which the others are found. Default: none, no cluster.
 	ClusterNodes []RedisClusterNode `json:"cluster_nodes,omitempty" kong:"len_min=1"`
 
@@ -70,6 +75,21 @@ type Redis struct {
 
 	// Password for the Sentinels; a vault reference may stand here. Default: none.
 	SentinelPassword string `json:"sentinel_password,omitempty" kong:"referenceable,encrypted,len_min=0"`
+}
+
+// redacted stands for a secret that is set.
+const redacted = "(set)"
+
+// Format prints r with every verb, wherever r is nested, without its secrets: it tells only that a password is set.
+func (r Redis) Format(f fmt.State, verb rune) {
+	if r.Password != "" {
+		r.Password = redacted
+	}
+	if r.SentinelPassword != "" {
+		r.SentinelPassword = redacted
+	}
+	type plain Redis // has no Format
+	fmt.Fprintf(f, fmt.FormatString(f, verb), plain(r))
 }
 
 // RedisClusterNode is one node of a Redis Cluster.

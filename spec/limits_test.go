@@ -201,8 +201,36 @@ func TestShadowAndLogNeverDenyAndSayNothingToTheClient(t *testing.T) {
 			t.Errorf("%d, %v; want 200 without rate headers", a.Status, a.Header)
 		}
 	}
-	if got := strings.Count(n.log.String(), "would deny"); got != 2 {
-		t.Errorf("%d would-deny lines, want 2:\n%s", got, n.log)
+	await(t, "two would-deny lines", func() bool { return strings.Count(n.log.String(), "would deny") >= 2 })
+	if !strings.Contains(n.log.String(), "tight") {
+		t.Errorf("the lines do not name the policy:\n%s", n.log)
+	}
+}
+
+func TestAConfigInLogModeTellsWhomItWouldRefuseForAMissingName(t *testing.T) {
+	n := start(t, deck(`{mode: log, on_missing_tenant: deny, tiers: [{name: a, limits: [{name: l, scope: tenant, limit: 1, window_size: 3600}]}]}`))
+	n.want([]int{200, 200}, "/records")
+	await(t, "two would-deny lines", func() bool { return strings.Count(n.log.String(), "tenant_missing") == 2 })
+}
+
+func TestALimitForOneEndpointLeavesTheQuotaOfItsNameAlone(t *testing.T) {
+	n := start(t, deck(`{tiers: [{name: a, limits: [
+		{name: daily, scope: tenant, limit: 3, window_size: 86400, algorithm: fixed_window},
+		{name: daily, scope: tenant, endpoint: "GET /records/a", limit: 1, window_size: 1, algorithm: fixed_window}]}]}`))
+	n.want([]int{200, 200, 200, 429}, "/records/b", "apikey", "alice")
+	await(t, "the endpoint's own limit", func() bool { return n.get("/records/a", "apikey", "alice").Status == 200 })
+	n.want([]int{429, 429}, "/records/b", "apikey", "alice")
+}
+
+func TestARefusedClientIsNeverSentBackTooEarly(t *testing.T) {
+	n := start(t, deck(`{tiers: [{name: a, limits: [{name: l, scope: tenant, limit: 10, window_size: 4, algorithm: sliding_window}]}]}`))
+	var a answer
+	for a = n.get("/records", "apikey", "alice"); a.Status == 200; a = n.get("/records", "apikey", "alice") {
+	}
+	reset, err1 := strconv.ParseInt(a.Header.Get("X-RateLimit-Reset"), 10, 64)
+	wait, err2 := strconv.ParseInt(a.Header.Get("Retry-After"), 10, 64)
+	if err1 != nil || err2 != nil || reset < time.Now().Unix()+wait-1 {
+		t.Errorf("reset %d, Retry-After %d, at %d: the reset comes before the wait is over", reset, wait, time.Now().Unix())
 	}
 }
 

@@ -74,13 +74,15 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 	}
 
 	// Which limits apply, and does every one of them have room? All are spent, or none.
+	d.Mode = p.Snapshot.Mode()
 	p.Snapshot.Resolve(&d.Identity, &d.Resolution)
-	switch enforcing := p.Snapshot.Enforcing(); {
-	case enforcing && d.Identity.TenantRefused:
-		d.Deny(decision.TenantMissing)
-	case enforcing && d.Identity.UserRefused && d.Resolution.UserWanted:
-		d.Deny(decision.UserMissing)
-	case len(d.Resolution.Bounds) > 0:
+	switch {
+	case d.Identity.TenantRefused:
+		d.Refuse(decision.TenantMissing)
+	case d.Identity.UserRefused && d.Resolution.UserWanted:
+		d.Refuse(decision.UserMissing)
+	}
+	if len(d.Resolution.Bounds) > 0 {
 		d.Grow()
 		if err := p.Buckets.Take(ctx, d.Resolution.Bounds, d.Statuses); err != nil {
 			err = fmt.Errorf("take %d bounds: %w", len(d.Statuses), err)

@@ -47,6 +47,9 @@ func (o *observer) Observe(d *decision.Decision) {
 }
 
 func (o *observer) logWouldDeny(d *decision.Decision) {
+	if d.ShadowReason != decision.Counted && d.Mode == policy.Log {
+		o.log.Info("would deny", "reason", d.ShadowReason.String(), "tenant", d.Identity.Tenant.ID, "endpoint", d.Resolution.Endpoint)
+	}
 	for i := range d.Statuses {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
 		if bound.Policy.Mode != policy.Log || status.Admits() {

@@ -50,7 +50,9 @@ func Plugin(ctx context.Context, args []string, getenv func(string) string, stdo
 		return 0
 	}
 	// Kong puts every line into its error log, so a line is one record.
-	log := slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: s.LogLevel}))
+	lines := newLogWriter(stderr)
+	defer lines.close()
+	log := slog.New(slog.NewJSONHandler(lines, &slog.HandlerOptions{Level: s.LogLevel}))
 	runtime.GOMAXPROCS(s.maxProcs(getenv))
 	if s.MemoryLimit > 0 {
 		debug.SetMemoryLimit(s.MemoryLimit)

@@ -75,7 +75,9 @@ type Decision struct {
 	Reason       Reason
 	Binding      int          // index of the bound that binds; -1 when no enforced bound applies
 	RetryAfter   limit.Micros // of a denial by bounds: the longest wait; limit.Never when no wait helps
-	ShadowDenied bool         // a bound in shadow or log mode would have denied
+	ShadowDenied bool         // a bound in shadow or log mode, or a missing name in such a config, would have denied
+	ShadowReason Reason       // TenantMissing or UserMissing: what a config in shadow or log mode would have denied for
+	Mode         policy.Mode  // of the config as a whole
 }
 
 // Reset makes d ready for the next request, keeping its memory.
@@ -83,7 +85,8 @@ func (d *Decision) Reset() {
 	d.Identity.Reset()
 	d.Resolution.Reset()
 	d.Statuses = d.Statuses[:0]
-	d.Result, d.Reason, d.Binding, d.RetryAfter, d.ShadowDenied = Allowed, Counted, -1, 0, false
+	d.Result, d.Reason, d.Binding, d.RetryAfter = Allowed, Counted, -1, 0
+	d.ShadowDenied, d.ShadowReason, d.Mode = false, Counted, policy.Enforce
 }
 
 // Grow makes room for one status per bound.
@@ -104,6 +107,15 @@ func (d *Decision) Denied() bool { return d.Result == HardThrottled }
 func (d *Decision) Deny(reason Reason) {
 	d.Result, d.Reason = HardThrottled, reason
 	d.Resolution.Bounds = d.Resolution.Bounds[:0]
+}
+
+// Refuse refuses the request for a missing name, or records that it would have been where the config does not enforce.
+func (d *Decision) Refuse(reason Reason) {
+	if d.Mode == policy.Enforce {
+		d.Deny(reason)
+	} else {
+		d.ShadowDenied, d.ShadowReason = true, reason
+	}
 }
 
 // Combine decides from the statuses of all bounds.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,6 +42,7 @@ type shared struct {
 	uses     *uses          // of path
 
 	emptyHeaders []string
+	definitions  map[string]*policy.Policy // by tier, name and endpoint
 }
 
 // uses counts who holds a path: the configs that are answered by it, and its being the last good one of its plugin.
@@ -187,8 +189,12 @@ func (r *instances) release(in *instance) {
 	}
 }
 
-// setLastGood makes s the last good config of a plugin; nil forgets it.
+// setLastGood makes s the last good config of a plugin; nil forgets it. A config without a plugin's id (Kong gives one)
+// stands for itself alone.
 func (r *instances) setLastGood(pluginID string, s *shared) {
+	if pluginID == "" {
+		return
+	}
 	if s != nil {
 		s.uses.add(1)
 	}
@@ -203,6 +209,9 @@ func (r *instances) setLastGood(pluginID string, s *shared) {
 // share compiles a config, or finds it compiled.
 func (r *instances) share(sum [sha256.Size]byte, pluginID string, raw []byte) *shared {
 	if known := r.bySum[sum]; known != nil {
+		if known.config != nil {
+			r.setLastGood(pluginID, known) // again: another may have been since
+		}
 		return known
 	}
 	made, err := r.compile(pluginID, raw)
@@ -218,7 +227,16 @@ func (r *instances) share(sum [sha256.Size]byte, pluginID string, raw []byte) *s
 	return made
 }
 
-func (r *instances) compile(pluginID string, raw []byte) (*shared, error) {
+// compile makes what answers a config. A panic in it is a fault of the config: it must not end the process, which Kong
+// would start again with the same config.
+func (r *instances) compile(pluginID string, raw []byte) (made *shared, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			r.counters.Panics.Add(1)
+			r.log.Error("compiling a config panicked", "plugin_id", pluginID, "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
+			made, err = nil, fmt.Errorf("the plugin cannot compile this config: %v", cause)
+		}
+	}()
 	var snapshot *policy.Snapshot
 	config, warnings, err := schema.Parse(raw, func(c schema.Config) (err error) {
 		snapshot, err = policy.FromConfig(c)
@@ -234,13 +252,17 @@ func (r *instances) compile(pluginID string, raw []byte) (*shared, error) {
 	for _, w := range warnings {
 		r.log.Warn("config warning", "plugin_id", pluginID, "path", w.Path, "warning", w.Message)
 	}
-	made := &shared{
+	made = &shared{
 		pluginID:     pluginID,
 		path:         path,
 		headers:      headerQuestions(snapshot.Rules.Headers),
 		config:       &config,
 		uses:         &uses{release: release},
 		emptyHeaders: make([]string, len(snapshot.Rules.Headers)),
+	}
+	made.definitions = map[string]*policy.Policy{}
+	for _, p := range snapshot.Policies() {
+		made.definitions[p.Tier+"/"+p.Name+"/"+p.Endpoint] = p
 	}
 	r.tellConflicts(made)
 	return made, nil
@@ -267,7 +289,15 @@ func (r *instances) faulty(pluginID string, raw []byte, faults error) *shared {
 	return &shared{pluginID: pluginID, refuse: closed}
 }
 
-func faultList(err error) []string { return strings.Split(err.Error(), "\n") }
+// faultList is the faults for a log line, which must not grow with the config.
+func faultList(err error) []string {
+	const most = 50
+	faults := strings.Split(err.Error(), "\n")
+	if more := len(faults) - most; more > 0 {
+		faults = append(faults[:most], fmt.Sprintf("and %d more", more))
+	}
+	return faults
+}
 
 // tellConflicts logs, once, that a config defines a policy otherwise than a live one of another plugin: both spend
 // from one bucket, each by its own limit.
@@ -276,12 +306,8 @@ func (r *instances) tellConflicts(made *shared) {
 		if other.config == nil || other.pluginID == made.pluginID || other.config.Namespace != made.config.Namespace {
 			continue
 		}
-		theirs := map[string]*policy.Policy{}
-		for _, p := range other.path.Snapshot.Policies() {
-			theirs[p.Tier+"/"+p.Name+"/"+p.Endpoint] = p
-		}
-		for _, p := range made.path.Snapshot.Policies() {
-			same := theirs[p.Tier+"/"+p.Name+"/"+p.Endpoint]
+		for name, p := range made.definitions {
+			same := other.definitions[name]
 			if same == nil || (same.Scope == p.Scope && same.Limit.Spec() == p.Limit.Spec()) {
 				continue
 			}

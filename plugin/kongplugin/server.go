@@ -83,7 +83,9 @@ func (s *Server) Counters() *Counters { return &s.counters }
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	var owned sync.WaitGroup
 	stop := make(chan struct{})
-	owned.Go(func() { s.watch(stop) })
+	var watchdog sync.WaitGroup // it outlives the connections: events that exceed their budget end while we drain, too
+	watchdog.Go(func() { s.watch(stop) })
+	defer func() { close(stop); watchdog.Wait() }()
 
 	accepted := make(chan error, 1)
 	owned.Go(func() { accepted <- s.accept(listener, &owned) })
@@ -101,7 +103,6 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	s.interruptIdle()
 	timer := time.NewTimer(s.drain)
 	defer timer.Stop()
-	close(stop)
 	select {
 	case <-done:
 	case <-timer.C:

@@ -13,8 +13,10 @@ import (
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 const byConsumer = `{"tenant_from":["consumer.custom_id"],"tier_from":["consumer.tag.tier"],"tiers":[
@@ -400,6 +402,33 @@ func TestAFaultyConfigIsAnsweredByTheLastGoodOneElseByOnConfigFault(t *testing.T
 	if got := h.Counters().ConfigFaults.Load(); got != 3 {
 		t.Errorf("%d config faults counted, want 3 configs", got)
 	}
+}
+
+func TestTheLastGoodConfigIsTheOneThatWasStartedLast(t *testing.T) {
+	h := serve(t, plenty, nil)
+	k := h.dial()
+	k.answers = answersOf(t, "key-auth")
+	other := strings.Replace(byConsumer, `"limit":50`, `"limit":70`, 1)
+	k.startInstance(1, byConsumer)
+	k.startInstance(2, byConsumer) // another worker
+	k.startInstance(3, other)
+	k.startInstance(4, byConsumer) // taken back
+	faulty := k.startInstance(5, `{"tears":[]}`)
+	if err := k.event(faulty); err != nil || k.headers["X-RateLimit-Limit"] != "50" {
+		t.Errorf("%v, headers %v; want the config that was taken back to", err, k.headers)
+	}
+}
+
+func TestAPanicWhileAConfigCompilesIsAFaultOfIt(t *testing.T) {
+	h := serve(t, plenty, func(o *Options) {
+		o.Build = func(schema.Config, *policy.Snapshot) (*admit.Path, func(), error) { panic("a bug") }
+	})
+	k := h.dial()
+	id := k.startInstance(1, strings.TrimSuffix(byConsumer, "}")+`,"on_config_fault":"closed"}`)
+	if err := k.event(id); err != nil || k.exit == nil || k.exit.Status != 503 {
+		t.Errorf("%v, exit %v; want 503, as on_config_fault says", err, k.exit)
+	}
+	h.log.await(t, "compiling a config panicked")
 }
 
 func TestAConfigThatIsNotJSONDoesNotFailTheStart(t *testing.T) {

@@ -17,7 +17,7 @@ func FromConfig(config schema.Config) (*Snapshot, error) {
 	c := compiler{config: &config}
 	c.patterns()
 	c.snapshot.namespace = config.Namespace
-	c.snapshot.enforcing = parseMode(config.Mode, "") == Enforce
+	c.snapshot.mode = parseMode(config.Mode, "")
 	c.tiers()
 	if len(config.Anonymous.Limits) > 0 {
 		c.snapshot.anonymous = c.limits("anonymous.limits", "", config.Anonymous.Limits)

@@ -71,8 +71,8 @@ func TestTheDocumentedConfigCompiles(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("policies are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if snapshot.Namespace() != "default" || !snapshot.Enforcing() {
-		t.Errorf("namespace %q, enforcing %v, want default and true", snapshot.Namespace(), snapshot.Enforcing())
+	if snapshot.Namespace() != "default" || snapshot.Mode() != policy.Enforce {
+		t.Errorf("namespace %q, enforcing %v, want default and true", snapshot.Namespace(), snapshot.Mode() == policy.Enforce)
 	}
 }
 
@@ -178,8 +178,8 @@ func TestALimitsOwnModeAndFailModeWinOverTheConfigs(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := snapshot.Policies()[0]
-		if p.Mode != test.mode || snapshot.Enforcing() != test.enforcing {
-			t.Errorf("config %q, limit %q: mode %s, enforcing %v, want %s and %v", test.common, test.own, p.Mode, snapshot.Enforcing(), test.mode, test.enforcing)
+		if p.Mode != test.mode || (snapshot.Mode() == policy.Enforce) != test.enforcing {
+			t.Errorf("config %q, limit %q: mode %s, enforcing %v, want %s and %v", test.common, test.own, p.Mode, snapshot.Mode() == policy.Enforce, test.mode, test.enforcing)
 		}
 		if p.FailMode != test.fail {
 			t.Errorf("config %q, limit %q: fail mode %s, want %s", test.commonFail, test.ownFail, p.FailMode, test.fail)

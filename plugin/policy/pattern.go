@@ -150,9 +150,13 @@ func relateSegment(x, y string) overlap {
 // patterns is a set of patterns compiled into a tree, so that matching takes one walk over the path and allocates
 // nothing. Patterns are known by their index in list, most specific first.
 type patterns struct {
-	list []Pattern
-	root *node
+	list   []Pattern
+	byText map[string]int
+	root   *node
 }
+
+// maxPatterns bounds the patterns of a config, which are compared pair by pair.
+const maxPatterns = 2000
 
 // node is the place reached after some segments.
 type node struct {
@@ -176,10 +180,13 @@ type patternFault struct {
 // compilePatterns parses and sorts texts (of which equal ones count once). The faults tell every pattern that cannot
 // be parsed and every pair of which neither is more specific.
 func compilePatterns(texts []string) (*patterns, []patternFault) {
-	set := &patterns{root: &node{}}
+	set := &patterns{root: &node{}, byText: make(map[string]int, len(texts))}
 	var faults []patternFault
+	if len(texts) > maxPatterns {
+		return set, []patternFault{{texts[maxPatterns], fmt.Errorf("a config has at most %d endpoint patterns, this one has %d", maxPatterns, len(texts))}}
+	}
 	for _, text := range texts {
-		if set.index(text) >= 0 {
+		if _, known := set.byText[text]; known {
 			continue
 		}
 		p, err := ParsePattern(text)
@@ -192,10 +199,12 @@ func compilePatterns(texts []string) (*patterns, []patternFault) {
 				faults = append(faults, patternFault{text, fmt.Errorf("pattern %q is ambiguous with %q: both match some requests and neither is more specific", text, set.list[i].text)})
 			}
 		}
+		set.byText[text] = len(set.list)
 		set.list = append(set.list, p)
 	}
 	set.sort()
 	for i := range set.list {
+		set.byText[set.list[i].text] = i
 		set.root.insert(&set.list[i], i)
 	}
 	return set, faults
@@ -222,7 +231,10 @@ func (s *patterns) sort() {
 
 // index is the index of a pattern by its text; -1 when it is not in the set.
 func (s *patterns) index(text string) int {
-	return slices.IndexFunc(s.list, func(p Pattern) bool { return p.text == text })
+	if i, ok := s.byText[text]; ok {
+		return i
+	}
+	return -1
 }
 
 func (n *node) insert(p *Pattern, index int) {

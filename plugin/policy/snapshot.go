@@ -17,7 +17,7 @@ type Snapshot struct {
 	Rules identity.Rules // how a request of this config is identified
 
 	namespace   string
-	enforcing   bool
+	mode        Mode
 	tiers       map[string][]*Policy
 	defaultTier string
 	anonymous   []*Policy // nil: strangers have the limits of the default tier, each address its own
@@ -32,7 +32,7 @@ type Resolution struct {
 	Endpoint string // the canonical endpoint: the most specific pattern that matches, else the route
 	Bounds   []Bound
 
-	UserWanted bool // an enforced limit per user applies, but the request names no user
+	UserWanted bool // a limit per user applies as the config enforces or rehearses it, but the request names no user
 
 	matched []int
 }
@@ -85,8 +85,8 @@ func (s *Snapshot) Policies() []*Policy {
 	return all
 }
 
-// Enforcing tells whether the config as a whole may refuse requests (its mode is enforce).
-func (s *Snapshot) Enforcing() bool { return s.enforcing }
+// Mode is the mode of the config as a whole: a policy may have another.
+func (s *Snapshot) Mode() Mode { return s.mode }
 
 // Namespace is the namespace of the snapshot's buckets.
 func (s *Snapshot) Namespace() string { return s.namespace }
@@ -118,7 +118,7 @@ func (s *Snapshot) bind(list []*Policy, id *identity.Identity, cost int64, r *Re
 				bound.Cost = p.Cost
 			}
 			r.Bounds = append(r.Bounds, bound)
-		} else if p.Scope.ByUser() && p.Mode == Enforce {
+		} else if p.Scope.ByUser() && (p.Mode == Enforce || s.mode != Enforce) {
 			r.UserWanted = true
 		}
 		for i+1 < len(list) && list[i+1].Name == p.Name {
@@ -141,7 +141,9 @@ func (r *Resolution) matches(p *Policy) bool {
 
 // key is the bucket of p for id; false when id lacks a name that the scope is counted per.
 func (s *Snapshot) key(p *Policy, id *identity.Identity, r *Resolution) (Key, bool) {
-	key := Key{Namespace: s.namespace, Policy: p.Name}
+	// A policy for some endpoint has a bucket of its own, whatever its scope: the policy of the same name for the other
+	// endpoints may have another window, and one bucket cannot remember both.
+	key := Key{Namespace: s.namespace, Policy: p.Name, Endpoint: p.Endpoint}
 	switch p.Scope {
 	case Global:
 		key.Group = ByAll
@@ -150,7 +152,7 @@ func (s *Snapshot) key(p *Policy, id *identity.Identity, r *Resolution) (Key, bo
 		key.Group, key.Owner = ByIP, id.IP
 		return key, id.IP != ""
 	case Endpoint:
-		key.Group, key.Owner = ByEndpoint, r.endpoint(p, id)
+		key.Group, key.Owner, key.Endpoint = ByEndpoint, r.endpoint(p, id), ""
 		return key, true
 	}
 	key.Group, key.Owner = ByTenant, id.Tenant.ID

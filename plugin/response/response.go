@@ -153,15 +153,17 @@ func (re *Renderer) limits(d *decision.Decision, r *Response) {
 	}
 	binding, status := d.Resolution.Bounds[d.Binding].Policy, &d.Statuses[d.Binding]
 	capacity, remaining := binding.Limit.Spec().Burst, status.Remaining
-	reset := (status.Reset - status.Now).Seconds()
-	// A client that waits t seconds has more quota: until then for a refused one, until all of it for others.
-	t := reset
+	// A client that waits t seconds has more quota: until then for a refused one, until all of it for others. A sliding
+	// window's end can come before the request fits, so a refused client is not sent back earlier than it helps.
+	reset := status.Reset
+	t := (reset - status.Now).Seconds()
 	if !status.Admits() && status.Wait != limit.Never {
 		t = max(status.Wait.Seconds(), 1)
+		reset = max(reset, status.Now+status.Wait)
 	}
 	r.number("X-RateLimit-Limit", capacity)
 	r.number("X-RateLimit-Remaining", remaining)
-	r.number("X-RateLimit-Reset", status.Reset.Seconds())
+	r.number("X-RateLimit-Reset", reset.Seconds())
 	if d.Result == decision.SoftThrottled {
 		r.text("X-RateLimit-Warning", "true")
 	}

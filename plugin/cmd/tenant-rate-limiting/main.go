@@ -12,6 +12,7 @@ import (
 )
 
 func main() {
+	signal.Ignore(syscall.SIGPIPE) // stderr is a pipe to one of Kong's workers, which may go before we do
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	code := app.Plugin(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
 	stop()
