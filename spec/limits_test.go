@@ -161,7 +161,7 @@ func TestLeavingTheUserOutBuysNothing(t *testing.T) {
 	n.want([]int{200, 429}, "/records", "apikey", "alice", "X-User", "u1") // a user
 	n = start(t, deck(`{on_missing_user: deny, `+tiers+`}`))
 	n.want([]int{403}, "/records", "apikey", "alice")
-	n.want([]int{200, 429}, "/records", "apikey", "alice", "X-User", "u1")
+	n.want([]int{200, 429}, "/records", "apikey", "alice", "X-User", "u2")
 }
 
 func TestNoSpellingOfAPathEvadesAnEndpointsLimit(t *testing.T) {

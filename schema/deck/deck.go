@@ -59,6 +59,9 @@ func Validate(r io.Reader, file string, checks ...schema.Check) []Finding {
 		}
 		v.document(&document)
 	}
+	if v.entries == 0 && len(v.findings) == 0 {
+		v.report(1, "", Warning, "holds no config of the plugin "+schema.Name+": is it the decK file that you mean?")
+	}
 	slices.SortStableFunc(v.findings, func(a, b Finding) int { return cmp.Compare(a.Line, b.Line) })
 	return v.findings
 }
@@ -66,6 +69,7 @@ func Validate(r io.Reader, file string, checks ...schema.Check) []Finding {
 type validator struct {
 	file        string
 	checks      []schema.Check
+	entries     int // plugin entries seen
 	findings    []Finding
 	tour        tour // through all configs of the file
 	definitions map[limitKey]definition
@@ -93,6 +97,7 @@ func (v *validator) document(document *yaml.Node) {
 		v.report(1, "", Error, err.Error())
 		return
 	}
+	v.entries += len(entries)
 	for _, e := range entries {
 		v.entry(e)
 	}

@@ -86,9 +86,10 @@ func TestAnExtraChecksFaultsAreReportedBesideTheConfigsOwn(t *testing.T) {
 	}
 }
 
-func TestFilesWithoutThePluginHaveNoFindings(t *testing.T) {
+func TestAFileWithoutThePluginGetsAWarning(t *testing.T) {
 	for _, text := range []string{"", "{}", "[]", "a: b", "plugins: {}", "plugins:\n- name: key-auth\n- 7\n", "services:\n- plugins: ~\n"} {
-		if got := deck.Validate(strings.NewReader(text), "kong.yml"); len(got) != 0 {
+		got := deck.Validate(strings.NewReader(text), "kong.yml")
+		if len(got) != 1 || got[0].Severity != deck.Warning || !strings.Contains(got[0].Message, "no config") {
 			t.Errorf("%q: %v", text, got)
 		}
 	}
