@@ -1,0 +1,187 @@
+package redistest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// patience is how long a server may take to do what it was started for. It is long: tests share a busy machine.
+	patience = 30 * time.Second
+	// glance is how long lies between two looks at something that is to come.
+	glance = 10 * time.Millisecond
+	// attempts is how often a server is started: somebody else may take a free port first.
+	attempts = 5
+)
+
+// Server is one running redis-server.
+type Server struct {
+	Socket string // path of its unix socket; a Sentinel has none
+	Host   string // 127.0.0.1
+	Port   int    // on the loopback
+	Dir    string // its folder
+
+	process *os.Process
+	ended   chan struct{} // closed once the process is gone
+	output  *bytes.Buffer
+}
+
+// Single starts one Redis without persistence. args are more options of redis-server, as on its command line:
+// "--maxmemory", "10mb".
+func Single(t testing.TB, args ...string) *Server {
+	t.Helper()
+	return start(t, true, append([]string{"--save", "", "--appendonly", "no"}, args...))
+}
+
+// Address is the server's host:port.
+func (s *Server) Address() string { return net.JoinHostPort(s.Host, strconv.Itoa(s.Port)) }
+
+// Client is a connection pool to the server, closed at the end of the test. It goes through the socket where there is
+// one, and does not retry.
+func (s *Server) Client(t testing.TB) *redis.Client {
+	options := redis.Options{Addr: s.Address(), MaxRetries: -1, DisableIdentity: true}
+	if s.Socket != "" {
+		options.Network, options.Addr = "unix", s.Socket
+	}
+	client := redis.NewClient(&options)
+	t.Cleanup(func() { _ = client.Close() }) // all that it reports is that it is closed
+	return client
+}
+
+// Hang stops the server's process without ending it: connections stay open and nothing answers. Resume ends that.
+func (s *Server) Hang(t testing.TB) { s.signal(t, syscall.SIGSTOP) }
+
+// Resume lets a server that hangs run on.
+func (s *Server) Resume(t testing.TB) { s.signal(t, syscall.SIGCONT) }
+
+func (s *Server) signal(t testing.TB, signal os.Signal) {
+	t.Helper()
+	if err := s.process.Signal(signal); err != nil {
+		t.Fatalf("send %v to redis-server %d: %v", signal, s.process.Pid, err)
+	}
+}
+
+// Kill ends the server at once, as a crash would. It is not an error that it has ended already.
+func (s *Server) Kill() {
+	_ = s.process.Kill() // fails only when the process is gone
+	<-s.ended
+}
+
+// start runs redis-server with args on a free port, until the end of the test.
+func start(t testing.TB, socket bool, args []string) *Server {
+	t.Helper()
+	var err error
+	for range attempts {
+		var s *Server
+		if s, err = try(t, socket, args); err == nil {
+			t.Cleanup(s.Kill)
+			return s
+		}
+	}
+	t.Fatalf("start redis-server: %v", err)
+	return nil
+}
+
+func try(t testing.TB, socket bool, args []string) (*Server, error) {
+	s := &Server{Host: "127.0.0.1", Port: freePort(t), Dir: folder(t), ended: make(chan struct{}), output: &bytes.Buffer{}}
+	args = append(args, "--bind", s.Host, "--port", strconv.Itoa(s.Port), "--dir", s.Dir, "--daemonize", "no")
+	if socket {
+		s.Socket = filepath.Join(s.Dir, "redis.sock")
+		args = append(args, "--unixsocket", s.Socket, "--unixsocketperm", "700")
+	}
+	cmd := exec.Command(find(t), args...)
+	cmd.Stdout, cmd.Stderr = s.output, s.output
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	s.process = cmd.Process
+	go func() {
+		defer close(s.ended)
+		_ = cmd.Wait() // it ends by being killed
+	}()
+	if err := s.awake(); err != nil {
+		s.Kill()
+		return nil, fmt.Errorf("%w: %s", err, lastLine(s.output.Bytes()))
+	}
+	return s, nil
+}
+
+// awake waits until the server answers, whatever it says: it may want a password, or TLS.
+func (s *Server) awake() error {
+	deadline := time.Now().Add(patience)
+	for time.Now().Before(deadline) {
+		select {
+		case <-s.ended:
+			return fmt.Errorf("it ended at once")
+		case <-time.After(glance):
+		}
+		connection, err := net.Dial("tcp", s.Address())
+		if err == nil {
+			return connection.Close()
+		}
+	}
+	return fmt.Errorf("it did not listen on %s within %v", s.Address(), patience)
+}
+
+// until waits until done; otherwise the test fails.
+func until(t testing.TB, what string, done func() error) {
+	t.Helper()
+	var err error
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(glance) {
+		if err = done(); err == nil {
+			return
+		}
+	}
+	t.Fatalf("%s: not within %v: %v", what, patience, err)
+}
+
+// folder is a temporary folder with a short path: that of a unix socket has at most 107 bytes, and the names of tests
+// are long.
+func folder(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "redis")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("remove the folder of redis-server: %v", err)
+		}
+	})
+	return dir
+}
+
+// freePort is a port of the loopback that nobody listened on a moment ago.
+func freePort(t testing.TB) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+func lastLine(output []byte) []byte {
+	lines := bytes.Split(bytes.TrimSpace(output), []byte("\n"))
+	return lines[len(lines)-1]
+}
+
+// do sends a command that must succeed.
+func do(t testing.TB, client *redis.Client, args ...any) {
+	t.Helper()
+	if err := client.Do(context.Background(), args...).Err(); err != nil {
+		t.Fatalf("%v: %v", args, err)
+	}
+}

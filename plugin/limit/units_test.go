@@ -1,0 +1,42 @@
+package limit_test
+
+import (
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+)
+
+func TestUnitsAreTheNumbersOfTheArithmetic(t *testing.T) {
+	cases := map[string]struct {
+		spec limit.Spec
+		want limit.Units
+	}{
+		"a token bucket's rate and base are a reduced fraction": {
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1000, Window: minute, Burst: 50},
+			limit.Units{Kind: limit.TokenBucket, Tick: 1, Ticks: 60_000_000, Rate: 1, Base: 60_000, Hard: 50 * 60_000},
+		},
+		"a leaky bucket is kept as a token bucket": {
+			limit.Spec{Algorithm: limit.LeakyBucket, Quantity: 10, Window: second},
+			limit.Units{Kind: limit.TokenBucket, Tick: 1, Ticks: 1_000_000, Rate: 1, Base: 100_000, Hard: 100_000},
+		},
+		"a fixed window counts tokens": {
+			limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Window: minute, SoftPct: 50, HardPct: 120},
+			limit.Units{Kind: limit.FixedWindow, Tick: 1, Ticks: 60_000_000, Base: 1, Hard: 12},
+		},
+		"a sliding window counts ticks of tokens": {
+			limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 10, Window: minute},
+			limit.Units{Kind: limit.SlidingWindow, Tick: 1, Ticks: 60_000_000, Base: 60_000_000, Hard: 600_000_000},
+		},
+		"a limit that only warns remembers twice its size": {
+			limit.Spec{Algorithm: limit.SlidingLog, Quantity: 10, Window: second, SoftOnly: true},
+			limit.Units{Kind: limit.SlidingLog, Tick: 1, Ticks: 1_000_000, Base: 1, Hard: 20},
+		},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := mustNew(t, c.spec).Units(); got != c.want {
+				t.Errorf("\n got %+v\nwant %+v", got, c.want)
+			}
+		})
+	}
+}
