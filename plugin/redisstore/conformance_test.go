@@ -1,0 +1,94 @@
+package redisstore
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+)
+
+// turnedClock is the script whose time is the instant that clock has written. What Redis does by its own time it leaves
+// out: keys do not expire, and nothing is swept, which a clock that steps back would notice.
+var turnedClock = newScript(assemble("frame", map[string]string{"clock": `
+local now = tonumber(redis.call("GET", "clock"))
+local redis = {pcall = redis.pcall, call = function(command, ...)
+  if command == "PEXPIRE" then return end
+  if command == "HRANDFIELD" then return {} end
+  local key, value, option = ...
+  if option == "PX" then return redis.call(command, key, value) end
+  return redis.call(command, ...)
+end}
+`}))
+
+// clock is a storetest.Clock that lives in Redis, so that requests at the same time never see it step back.
+type clock struct {
+	t      testing.TB
+	client redis.UniversalClient
+}
+
+func newClock(t testing.TB, client redis.UniversalClient) clock {
+	c := clock{t, client}
+	if err := client.Set(context.Background(), "clock", int64(storetest.Start), 0).Err(); err != nil {
+		t.Fatalf("set the clock: %v", err)
+	}
+	return c
+}
+
+func (c clock) Now() limit.Micros {
+	now, err := c.client.Get(context.Background(), "clock").Int64()
+	if err != nil {
+		c.t.Fatalf("read the clock: %v", err)
+	}
+	return limit.Micros(now)
+}
+
+func (c clock) Advance(by limit.Micros) {
+	if err := c.client.IncrBy(context.Background(), "clock", int64(by)).Err(); err != nil {
+		c.t.Fatalf("turn the clock: %v", err)
+	}
+}
+
+// direct is the least that a transport can be: one connection pool, one script.
+type direct struct {
+	client redis.UniversalClient
+	script *script
+	groups bool
+}
+
+func (d *direct) Groups() bool { return d.groups }
+
+func (d *direct) Run(ctx context.Context, keys []string, args []any) ([]any, error) {
+	reply, err := d.client.EvalSha(ctx, d.script.sha, keys, args...).Slice()
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		if err := d.client.ScriptLoad(ctx, d.script.source).Err(); err != nil {
+			return nil, err
+		}
+		return d.client.EvalSha(ctx, d.script.sha, keys, args...).Slice()
+	}
+	return reply, err
+}
+
+func flush(t testing.TB, client redis.UniversalClient) {
+	t.Helper()
+	if err := client.FlushAll(context.Background()).Err(); err != nil {
+		t.Fatalf("empty Redis: %v", err)
+	}
+}
+
+func TestRedisstoreKeepsTheStoresPromises(t *testing.T) {
+	client := redistest.Single(t).Client(t)
+	for _, groups := range []bool{false, true} {
+		t.Run("groups="+strconv.FormatBool(groups), func(t *testing.T) {
+			storetest.Run(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
+				flush(t, client)
+				return newStore(&direct{client, turnedClock, groups}, slog.New(slog.DiscardHandler)), newClock(t, client)
+			})
+		})
+	}
+}

@@ -1,0 +1,79 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// connection is a client of one Redis, shared by all that use it.
+type connection struct {
+	backend  backend
+	settings *settings
+	script   *script
+	store    *Store
+	timeout  time.Duration
+	refusal  atomic.Pointer[Error] // what the last check found to be impossible; nil: nothing
+	closed   chan struct{}
+	close    func() error // ends the connection; once is enough
+	users    int          // under the registry's lock
+}
+
+// backend is a transport and the servers behind it.
+type backend interface {
+	transport
+	// masters visits every server that buckets may live on, possibly at the same time.
+	masters(ctx context.Context, visit func(context.Context, *redis.Client) error) error
+	Close() error
+}
+
+// connect makes a client, which connects when it is first used.
+func connect(s *settings, script *script) (*connection, error) {
+	c := &connection{settings: s, script: script, timeout: s.readTimeout(), closed: make(chan struct{})}
+	c.close = sync.OnceValue(func() error {
+		close(c.closed)
+		return c.backend.Close()
+	})
+	options := c.settings.options()
+	if s.clustered() {
+		c.backend = newCluster(options, script, s.Pipeline)
+		return c, nil
+	}
+	var client *redis.Client
+	if s.SentinelMaster != "" {
+		client = redis.NewFailoverClient(options.Failover())
+	} else {
+		client = redis.NewClient(options.Simple())
+	}
+	one, err := newServer(client, script, s.Pipeline)
+	if err != nil {
+		return nil, errors.Join(err, client.Close())
+	}
+	c.backend = single{one}
+	return c, nil
+}
+
+// Groups implements transport.
+func (c *connection) Groups() bool { return c.backend.Groups() }
+
+// Run implements transport. It waits no longer than read_timeout, whatever ctx allows: a call that needs a new connection
+// has no more time for it, but the connection is made all the same, for the next. Every error is an *Error.
+func (c *connection) Run(ctx context.Context, keys []string, args []any) ([]any, error) {
+	if refusal := c.refusal.Load(); refusal != nil {
+		return nil, refusal
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, &Error{NotSent, err}
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	reply, err := c.backend.Run(ctx, keys, args)
+	if err != nil {
+		return nil, classify(err)
+	}
+	return reply, nil
+}

@@ -1,0 +1,222 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// command queues one decision of four scopes, number n.
+type command func(pipeline redis.Pipeliner, n int)
+
+const (
+	benchTenants = 50
+	benchUsers   = 20 // of each tenant
+	benchBatch   = 100
+)
+
+// BenchmarkRedisCPU measures what a decision of four scopes costs Redis, pipelined, beside what others send. All that
+// is measured here runs on one server, one after the other: compare within one run. Every request is admitted.
+func BenchmarkRedisCPU(b *testing.B) {
+	client := redistest.Single(b).Client(b)
+	textbook, gcra := benchScript(b, "textbook"), benchScript(b, "gcra")
+	for _, c := range []struct {
+		name string
+		send command
+	}{
+		{"ping", func(p redis.Pipeliner, _ int) { p.Ping(context.Background()) }},
+		{"shipped", shipped(b, limit.TokenBucket, benchScopes)},
+		{"shipped-with-global", shipped(b, limit.TokenBucket, benchGlobal)},
+		{"shipped-tenant-only", shipped(b, limit.TokenBucket, benchTenant)},
+		{"shipped-fixed-window", shipped(b, limit.FixedWindow, benchScopes)},
+		{"shipped-sliding-window", shipped(b, limit.SlidingWindow, benchScopes)},
+		{"shipped-sliding-log", shipped(b, limit.SlidingLog, benchScopes)},
+		{"textbook", func(p redis.Pipeliner, n int) {
+			args := slices.Repeat([]any{"1000000.5", "1000000000", "1"}, 4)
+			p.EvalSha(context.Background(), textbook.sha, benchKeys(n), args...)
+		}},
+		{"four-gcra", func(p redis.Pipeliner, n int) {
+			for _, key := range benchKeys(n) {
+				p.EvalSha(context.Background(), gcra.sha, []string{key}, 1_000_000_000, 1_000_000_000, 60, 1)
+			}
+		}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			flush(b, client)
+			for _, s := range []*script{takeScript, textbook, gcra} {
+				if err := client.ScriptLoad(context.Background(), s.source).Err(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			sendAll(b, client, c.send, benchTenants*benchUsers) // the buckets exist
+			before := usedCPU(b, client)
+			b.ResetTimer()
+			n := sendAll(b, client, c.send, b.N)
+			b.StopTimer()
+			b.ReportMetric((usedCPU(b, client)-before)*1e6/float64(n), "redis-µs/op")
+		})
+	}
+}
+
+func benchScript(b *testing.B, name string) *script {
+	source, err := os.ReadFile("testdata/bench/" + name + ".lua")
+	if err != nil {
+		b.Fatal(err)
+	}
+	return newScript(string(source))
+}
+
+func benchKeys(n int) []string {
+	tenant, user := n%benchTenants, n/benchTenants%benchUsers
+	tag := fmt.Sprintf("rl:default:{t=tenant-%d}:", tenant)
+	return []string{tag + "daily", tag + "writes:POST%20/records", fmt.Sprint(tag, "burst:u_", user), fmt.Sprint(tag, "heavy:u_", user, ":POST%20/records")}
+}
+
+// shipped sends what Take sends.
+func shipped(b *testing.B, algorithm limit.Algorithm, scopes func(n int) []policy.Key) command {
+	spec := limit.Spec{Algorithm: algorithm, Quantity: 1_000_000_000, Window: 60 * limit.Second}
+	if algorithm == limit.SlidingLog {
+		spec.Quantity = limit.MaxLogQuantity
+		spec.Window = limit.Second
+		spec.SoftOnly = true // it never refuses, and forgets
+	}
+	l, err := limit.New(spec)
+	if err != nil {
+		b.Fatal(err)
+	}
+	p := &policy.Policy{Limit: l}
+	var plans []*plan
+	for n := range benchTenants * benchUsers {
+		var bounds []policy.Bound
+		for _, key := range scopes(n) {
+			bounds = append(bounds, policy.Bound{Policy: p, Key: key, Cost: 1})
+		}
+		compiled := new(plan)
+		if err := compiled.compile(bounds); err != nil {
+			b.Fatal(err)
+		}
+		plans = append(plans, compiled)
+	}
+	return func(pipeline redis.Pipeliner, n int) {
+		p := plans[n%len(plans)]
+		pipeline.EvalSha(context.Background(), takeScript.sha, p.keys, p.args...)
+	}
+}
+
+func benchScopes(n int) []policy.Key {
+	tenant, user := fmt.Sprint("tenant-", n%benchTenants), fmt.Sprint("u_", n/benchTenants%benchUsers)
+	return []policy.Key{
+		{Namespace: "default", Policy: "daily", Group: policy.ByTenant, Owner: tenant},
+		{Namespace: "default", Policy: "writes", Group: policy.ByTenant, Owner: tenant, Endpoint: "POST /records"},
+		{Namespace: "default", Policy: "burst", Group: policy.ByTenant, Owner: tenant, Kind: policy.KindUser, Subject: user},
+		{Namespace: "default", Policy: "heavy", Group: policy.ByTenant, Owner: tenant, Kind: policy.KindUser, Subject: user, Endpoint: "POST /records"},
+	}
+}
+
+func benchGlobal(n int) []policy.Key {
+	keys := benchScopes(n)
+	keys[3] = policy.Key{Namespace: "default", Policy: "everything", Group: policy.ByAll}
+	return keys
+}
+
+func benchTenant(n int) []policy.Key {
+	keys := benchScopes(n)[:2]
+	for i := range 2 {
+		key := keys[i]
+		key.Policy += "-2"
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// sendAll sends at least n decisions, and tells how many.
+func sendAll(b *testing.B, client *redis.Client, send command, n int) int {
+	sent := 0
+	for sent < n {
+		pipeline := client.Pipeline()
+		for range benchBatch {
+			send(pipeline, sent)
+			sent++
+		}
+		if _, err := pipeline.Exec(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return sent
+}
+
+// usedCPU is how many seconds Redis has computed.
+func usedCPU(b *testing.B, client *redis.Client) float64 {
+	info, err := client.Info(context.Background(), "cpu").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	var sum float64
+	for line := range strings.Lines(info) {
+		name, text, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if name == "used_cpu_user" || name == "used_cpu_sys" {
+			seconds, err := strconv.ParseFloat(text, 64)
+			if err != nil {
+				b.Fatal(err)
+			}
+			sum += seconds
+		}
+	}
+	return sum
+}
+
+// BenchmarkPlan measures what a request costs this process beside the round trip: making it, and reading its reply.
+func BenchmarkPlan(b *testing.B) {
+	bounds, statuses := benchBounds(b)
+	reply := []any{int64(1_700_000_000_000_000), nil, nil, []any{nil, nil, nil, nil, nil}}
+	var p plan
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := p.compile(bounds); err != nil {
+			b.Fatal(err)
+		}
+		if _, _, err := p.read(reply); err != nil {
+			b.Fatal(err)
+		}
+		if err := p.settle(statuses, true); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func benchBounds(b *testing.B) ([]policy.Bound, []decision.Status) {
+	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1_000_000_000, Window: 60 * limit.Second})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var bounds []policy.Bound
+	for _, key := range benchScopes(0) {
+		bounds = append(bounds, policy.Bound{Policy: &policy.Policy{Limit: l}, Key: key, Cost: 1})
+	}
+	return bounds, make([]decision.Status, len(bounds))
+}
+
+// BenchmarkTakeAtOnce measures one caller's round trip, and what it allocates.
+func BenchmarkTakeAtOnce(b *testing.B) {
+	client := redistest.Single(b).Client(b)
+	s := newStore(&direct{client, takeScript, false}, slog.New(slog.DiscardHandler))
+	bounds, statuses := benchBounds(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := s.Take(context.Background(), bounds, statuses); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package redisstore
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Kind is what is known of a script whose reply did not come.
+type Kind uint8
+
+// The kinds. The zero value claims nothing.
+const (
+	// Unknown: the script may have run, or may still run. Its reply was late or the connection broke after sending.
+	Unknown Kind = iota
+	// NotSent: the script did not leave this process. There was no connection, no free one in time, or a full queue.
+	NotSent
+	// Refused: Redis, or the start-up check of it, said no. The script did not run.
+	Refused
+)
+
+func (k Kind) String() string { return [...]string{"outcome unknown", "not sent", "refused"}[k] }
+
+// Error is a script that has no reply. It wraps the cause, whose text never holds a secret.
+type Error struct {
+	Kind Kind
+	err  error
+}
+
+// errUnknown is what an Error of kind Unknown is, for errors.Is.
+var errUnknown = errors.New("the outcome is unknown")
+
+func (e *Error) Error() string { return "redis: " + e.Kind.String() + ": " + e.err.Error() }
+
+// Unwrap is the cause, as go-redis, the network or the context put it.
+func (e *Error) Unwrap() error { return e.err }
+
+// Is tells errors.Is that an Error of kind Unknown is errUnknown.
+func (e *Error) Is(target error) bool { return target == errUnknown && e.Kind == Unknown }
+
+// dialError is a connection that could not be opened. Nothing was sent over it.
+type dialError struct {
+	address string
+	err     error
+}
+
+func (e *dialError) Error() string { return "connect to " + e.address + ": " + e.err.Error() }
+func (e *dialError) Unwrap() error { return e.err }
+
+// unsent are the errors of go-redis that come before a command is written.
+var unsent = []error{redis.ErrClosed, redis.ErrPoolTimeout, redis.ErrPoolExhausted, redis.ErrAutoPipelineQueueFull}
+
+// unsentText begins the one error of that sort that go-redis exports no value for.
+const unsentText = "redis: all sentinels specified in configuration are unreachable"
+
+// refusals begin the replies with which Redis turns a script away before its first write. What a script reports later
+// is not among them: it may have written by then.
+var refusals = []string{
+	"NOSCRIPT ", "MOVED ", "ASK ", "TRYAGAIN ", "CLUSTERDOWN ", "CROSSSLOT ", // wrong place
+	"LOADING ", "MASTERDOWN ", "READONLY ", "NOREPLICAS ", "OOM ", "MISCONF ", "BUSY ", // cannot now
+	"NOAUTH ", "WRONGPASS ", "NOPERM ", "DENIED ", "ERR max number of clients reached", // may not
+	"ERR DB index ", "ERR AUTH ", "ERR Client sent AUTH", // on a new connection, before anything else
+}
+
+// classify wraps the error of a command in an Error. Where nothing is certain the kind is Unknown.
+func classify(err error) *Error {
+	var known *Error
+	if errors.As(err, &known) {
+		return known
+	}
+	return &Error{Kind: kindOf(err), err: err}
+}
+
+func kindOf(err error) Kind {
+	var dial *dialError
+	if errors.As(err, &dial) || strings.HasPrefix(err.Error(), unsentText) {
+		return NotSent
+	}
+	for _, e := range unsent {
+		if errors.Is(err, e) {
+			return NotSent
+		}
+	}
+	var reply redis.Error
+	if !errors.As(err, &reply) {
+		return Unknown
+	}
+	for _, prefix := range refusals {
+		if strings.HasPrefix(reply.Error(), prefix) {
+			return Refused
+		}
+	}
+	return Unknown
+}

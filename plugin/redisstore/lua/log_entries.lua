@@ -1,0 +1,38 @@
+-- The entries of a sliding log: a string of its own, 14 bytes for each admission in the order of time: 7 instant (µs), 7
+-- the sum of all costs up to and with this one. Sums make every question a search: how much has expired, when will
+-- there be room.
+--
+-- In: raw, algorithm, entries (key), tail (what this request adds: {number of its first entry, bytes}, or nil).
+-- Out: head and count (numbers of the eldest entry that counts, and of the next one to be written), forgotten (the sum
+-- up to head), entry(i) → instant and sum, first(from, stop, column, value) → number of the first entry from "from" on
+-- whose column (1 instant, 2 sum) is above value, or stop; lost (an entry was not there).
+local head, count, forgotten, lost = 0, 0, 0, false
+if algorithm == 5 then head, count, forgotten = unpack_binary("<I4I4I7", raw, #raw - 14) end
+local from, chunk = head, redis.pcall("GETRANGE", entries, head * 14, head * 14 + 223)
+local function entry(i)
+  local start, bytes = from, chunk
+  if tail and i >= tail[1] then
+    start, bytes = tail[1], tail[2]
+  elseif i < from or i >= from + 16 then
+    from, chunk = i, redis.call("GETRANGE", entries, i * 14, i * 14 + 223)
+    start, bytes = from, chunk
+  end
+  if #bytes < (i - start + 1) * 14 then
+    lost = true
+    return 0, 0
+  end
+  return unpack_binary("<I7I7", bytes, (i - start) * 14 + 1)
+end
+local function first(low, stop, column, value)
+  local high, step = low, 1
+  while high < stop and not lost do -- most searches end near where they begin
+    if select(column, entry(high)) > value then break end
+    low, high, step = high + 1, high + step, step * 2
+  end
+  if high > stop then high = stop end
+  while low < high and not lost do
+    local middle = floor((low + high) / 2)
+    if select(column, entry(middle)) > value then high = middle else low = middle + 1 end
+  end
+  return low
+end

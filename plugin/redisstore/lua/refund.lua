@@ -1,0 +1,67 @@
+-- Gives back what an earlier request has spent, as far as it is certain that nobody's limit suffers: whatever is doubtful
+-- stays spent. Each of the records, which have the form of a take's, gives back to one bucket:
+--   cost   what was spent (units of the algorithm), in the place of ask
+--   taken  the instant at which it was spent (µs; of a log, the instant of its entry), in the place of cost
+--   owed   a bucket's debt right after that (units), in the place of hard; 0 for the others
+--   a b c  as for a take
+-- Reply: as for a take; a record that refuses gave back nothing.
+for record = 1, records do
+  local kind, bucket, cost, taken, owed, a, b, c
+  kind, bucket, cost, taken, owed, a, b, c, p = unpack_binary("<BBdddddd", request, p)
+  local raw, back = drafts[bucket] or values[bucket], 0
+  if raw and raw ~= true then
+    --@ state
+    if algorithm ~= kind then
+      back = 0
+    elseif kind == 1 then
+      -- What has been refilled since might have been refilled without the refunded request too, or been lost to a full
+      -- bucket: so much of the debt is not the request's any more.
+      if more == b then
+        back = owed - ceil((now - taken) / c) * a
+        if back > cost then back = cost end
+        if back > spent then back = spent end
+        if back > 0 then spent = spent - back end
+      end
+    elseif kind == 5 then
+      local entries = KEYS[c]
+      local tail = tails[entries]
+      --@ log_entries
+      if type(chunk) ~= "table" then
+        local i = first(head, count, 1, taken - 1)
+        local before = forgotten
+        if i > head then before = select(2, entry(i - 1)) end
+        if i < count and count - i <= 64 then -- later sums change too, so only a recent entry is worth it
+          local instant, sum = entry(i)
+          if instant == taken and sum - (before > forgotten and before or forgotten) >= cost then
+            local bytes = ""
+            for j = i, count - 1 do
+              instant, sum = entry(j)
+              bytes = bytes .. pack("<I7I7", instant, sum - cost)
+            end
+            if not lost then
+              back, spent = cost, spent - cost
+              if tail and tail[1] < i then i, bytes = tail[1], tail[2]:sub(1, (i - tail[1]) * 14) .. bytes end
+              tails[entries] = {i, bytes}
+            end
+          end
+        end
+      end
+    else
+      local start = taken - taken % a
+      if at == start then
+        back = cost < spent and cost or spent
+        spent = spent - back
+      elseif kind == 4 and at == start + a then
+        back = cost < more and cost or more
+        more = more - back
+      end
+    end
+    if back > 0 then -- till stays: it is later than need be
+      drafts[bucket] = raw:sub(1, 8) .. pack("<I7I7I7", at, spent, more) .. raw:sub(30)
+    end
+  end
+  if back <= 0 then
+    refused = refused or {}
+    refused[#refused + 1] = record
+  end
+end
