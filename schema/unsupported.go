@@ -6,9 +6,6 @@ import "fmt"
 // start so that configs need no change of form later; accepting it silently would promise what does not happen.
 func (c Config) unsupported() []Fault {
 	var faults []Fault
-	if c.Strategy == StrategyRedis {
-		faults = append(faults, Fault{"strategy", "redis is not available in this version: use local"})
-	}
 	failMode := func(path, mode string) {
 		if mode == FailOpen || mode == FailClosed {
 			faults = append(faults, Fault{path, fmt.Sprintf("%s is not available in this version: use local", mode)})

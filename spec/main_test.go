@@ -98,6 +98,9 @@ func (l *logBuffer) String() string {
 	return l.text.String()
 }
 
+// inEveryConfig stands at the beginning of every plugin config: a spec that runs others in another strategy sets it.
+var inEveryConfig string
+
 // start starts a node with a decK file; change may alter the options.
 func start(t *testing.T, deck string, change ...func(*gateway.Options)) *node {
 	t.Helper()
@@ -110,7 +113,8 @@ func start(t *testing.T, deck string, change ...func(*gateway.Options)) *node {
 
 func tryStart(t *testing.T, deck string, change ...func(*gateway.Options)) (*node, error) {
 	t.Helper()
-	config, err := gateway.ParseConfig([]byte(deck))
+	const entry = "tenant-rate-limiting, config: {"
+	config, err := gateway.ParseConfig([]byte(strings.ReplaceAll(deck, entry, entry+inEveryConfig)))
 	if err != nil {
 		return nil, err
 	}

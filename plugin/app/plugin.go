@@ -20,6 +20,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/redisstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -71,7 +72,8 @@ func fail(stderr io.Writer, err error) int {
 
 // servePlugin runs until ctx ends. The socket is opened last, so that whoever finds it is served.
 func servePlugin(ctx context.Context, s *settings, socket string, log *slog.Logger) error {
-	buckets := memstore.New(memstore.Options{Now: clock, MaxBuckets: s.MaxBuckets})
+	local := memstore.New(memstore.Options{Now: clock, MaxBuckets: s.MaxBuckets})
+	redis := redisstore.NewRegistry(log)
 	observed := &observer{log: log}
 	server := kongplugin.New(kongplugin.Options{
 		Name:   schema.Name,
@@ -80,13 +82,22 @@ func servePlugin(ctx context.Context, s *settings, socket string, log *slog.Logg
 		Drain:  s.DrainTime,
 		Log:    log,
 		Build: func(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
-			return &admit.Path{
+			path := &admit.Path{
 				Snapshot:   snapshot,
-				Buckets:    buckets,
+				Buckets:    local,
 				Renderer:   response.New(config, rand.Int64N),
 				Observers:  []admit.Observer{observed},
 				FailClosed: config.OnInternalError == schema.FailClosed,
-			}, nil, nil
+			}
+			if config.Strategy != schema.StrategyRedis {
+				return path, nil, nil
+			}
+			shared, release, err := redis.Open(config.Redis)
+			if err != nil {
+				return nil, nil, fmt.Errorf("redis: %w", err)
+			}
+			path.Buckets = shared
+			return path, release, nil
 		},
 	})
 	listener, err := listen(socket)
@@ -98,8 +109,9 @@ func servePlugin(ctx context.Context, s *settings, socket string, log *slog.Logg
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, background := errgroup.WithContext(background)
-	group.Go(func() error { return buckets.Run(background) })
-	group.Go(func() error { return report(background, log, observed, server.Counters(), buckets) })
+	group.Go(func() error { return local.Run(background) })
+	group.Go(func() error { return redis.Run(background) })
+	group.Go(func() error { return report(background, log, observed, server.Counters(), local) })
 	err = server.Serve(ctx, listener) // until ctx ends; then what runs in the background ends too
 	stop()
 	return errors.Join(err, group.Wait())
