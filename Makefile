@@ -55,7 +55,17 @@ build: ## Build the plugin server, the operator's program and the demo gateway i
 .PHONY: demo
 demo: build ## Play a session through gateway and plugin, then stay up (ONCE=1: then exit)
 	bin/demo-gateway -config kong/kong.yml -plugin bin/tenant-rate-limiting \
-		-listen $(LISTEN) -session $(if $(filter 1,$(ONCE)),-once)
+		-listen $(LISTEN) -session $(if $(filter 1,$(ONCE)),-once) $(if $(REDIS),-redis $(REDIS))
+
+.PHONY: demo-redis
+demo-redis: build ## The same session with the counters in a Redis of its own (needs redis-server)
+	@command -v redis-server >/dev/null || { echo "redis-server is missing: apt-get install redis-server" >&2; exit 1; }
+	@dir="$$(mktemp -d)"; \
+	redis-server --port 0 --unixsocket "$$dir/redis.sock" --save '' --appendonly no --dir "$$dir" >"$$dir/log" & \
+	pid=$$!; trap 'kill $$pid; wait $$pid; rm -rf "$$dir"' EXIT; \
+	until [ -S "$$dir/redis.sock" ]; do kill -0 $$pid || exit 1; done; \
+	bin/demo-gateway -config kong/kong.yml -plugin bin/tenant-rate-limiting \
+		-listen $(LISTEN) -session $(if $(filter 1,$(ONCE)),-once) -redis "$$dir/redis.sock"
 
 .PHONY: test
 test: race vet unit spec ## Vet, unit tests and specs with the race detector; nothing may be skipped in CI

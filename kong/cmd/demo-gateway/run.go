@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"strconv"
+	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -14,6 +17,7 @@ import (
 // settings are the command's flags.
 type settings struct {
 	config, plugin, listen, prefix string
+	redis                          string
 	workers                        int
 	session, stay, once            bool
 }
@@ -27,6 +31,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.StringVar(&s.listen, "listen", "127.0.0.1:8000", "address to listen on; port 0 for any")
 	flags.IntVar(&s.workers, "workers", 2, "simulated nginx workers")
 	flags.StringVar(&s.prefix, "prefix", "", "directory for the plugin's socket (default a temporary one)")
+	flags.StringVar(&s.redis, "redis", "", "host:port or socket of a Redis that keeps the counters, in place of what the file says")
 	flags.BoolVar(&s.session, "session", false, "play the scripted session, fail if it goes otherwise, then serve on")
 	flags.BoolVar(&s.stay, "stay", false, "serve on after a failed session too, to look around; the status still tells")
 	flags.BoolVar(&s.once, "once", false, "play the scripted session and exit")
@@ -63,6 +68,9 @@ func serve(ctx context.Context, s settings, stdout, stderr io.Writer) (err error
 	if err != nil {
 		return err
 	}
+	if err := useRedis(config, s.redis); err != nil {
+		return err
+	}
 	g, err := gateway.New(gateway.Options{
 		Config: config, Listen: s.listen, Prefix: s.prefix, Workers: s.workers,
 		Servers: []gateway.PluginServer{{Binary: s.plugin}},
@@ -90,6 +98,31 @@ func serve(ctx context.Context, s settings, stdout, stderr io.Writer) (err error
 	fmt.Fprintln(stdout, "\nserving until interrupted")
 	<-ctx.Done()
 	return played
+}
+
+// useRedis puts the counters of every rate limit into the Redis at address; "" leaves the config as it is.
+func useRedis(config *gateway.Config, address string) error {
+	if address == "" {
+		return nil
+	}
+	redis := map[string]any{"socket": address}
+	if !strings.HasPrefix(address, "/") {
+		host, port, err := net.SplitHostPort(address)
+		if err != nil {
+			return fmt.Errorf("-redis: %w", err)
+		}
+		number, err := strconv.Atoi(port)
+		if err != nil {
+			return fmt.Errorf("-redis: port %q is not a number", port)
+		}
+		redis = map[string]any{"host": host, "port": number}
+	}
+	for _, plugin := range config.Plugins {
+		if plugin.Name == "tenant-rate-limiting" {
+			plugin.Config["strategy"], plugin.Config["redis"] = "redis", redis
+		}
+	}
+	return nil
 }
 
 // play plays the session, if it was asked for.
