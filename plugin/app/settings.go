@@ -53,7 +53,7 @@ var table = []setting{
 	{"drain-time", "5s", "how long running requests may take to finish after SIGTERM", func(s *settings, text string) error {
 		return parseDuration(text, &s.DrainTime)
 	}},
-	{"max-buckets", "1000000", "most buckets kept in this process (about 320 bytes each, a sliding_log 16 more for every request it remembers); beyond it the one that expires soonest makes room", func(s *settings, text string) error {
+	{"max-buckets", "1000000", "most buckets kept in this process (about 250 bytes each, a sliding_log 16 more for every request it remembers); beyond it the one that expires soonest makes room", func(s *settings, text string) error {
 		return parseInt(text, 1, &s.MaxBuckets)
 	}},
 	{"max-procs", "0", "how many threads run Go code at once, in place of GOMAXPROCS; 0: one for every four cores, at least one", func(s *settings, text string) error {

@@ -20,7 +20,7 @@ import (
 type Options struct {
 	// Now is the clock of all buckets. It may step back: buckets then stand still until it has caught up.
 	Now func() limit.Micros
-	// MaxBuckets is the ceiling; 0: one million. A bucket takes about 320 bytes, short names included.
+	// MaxBuckets is the ceiling; 0: one million. A bucket takes about 250 bytes, short names included.
 	MaxBuckets int
 }
 
