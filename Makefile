@@ -13,6 +13,9 @@ FUZZTIME ?= 10s
 SOAK     ?= 10m
 LISTEN   ?= 127.0.0.1:8000
 
+PARITY_STEPS   ?= 2000000
+MEMORY_BUCKETS ?= 10000000
+
 # Go has no race detector without a C compiler. Elsewhere the tests run without
 # one and say so; CI refuses to.
 CGO  := $(shell $(GO) env CGO_ENABLED)
@@ -45,7 +48,7 @@ endef
 
 .PHONY: help
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build the plugin server, the operator's program and the demo gateway into ./bin
@@ -92,6 +95,19 @@ spec: ## The specs alone: the built programs, from outside
 bench: ## Run the benchmarks with allocations (BENCH=regexp COUNT=n)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -timeout 30m \
 		$$($(call packages_with,^func Benchmark))
+
+# One run on one machine: its numbers are compared with each other, never with another run's.
+.PHONY: bench-redis
+bench-redis: ## What a decision costs Redis, beside what others send, and what it costs the caller
+	$(GO) test -run '^$$' -bench . -timeout 30m ./plugin/redisstore
+
+.PHONY: bench-memory
+bench-memory: ## What buckets take in Redis: each kind, and MEMORY_BUCKETS (10000000) of all kinds together
+	MEMORY_BUCKETS=$(MEMORY_BUCKETS) $(GO) test -run '^$$' -bench '^BenchmarkMemory$$' -benchtime 1x -timeout 60m ./plugin/redisstore
+
+.PHONY: parity
+parity: ## Play PARITY_STEPS (2000000) random requests to the script in Redis and to its model in Go
+	PARITY_STEPS=$(PARITY_STEPS) $(GO) test -count=1 -timeout 0 -run '^TestLuaDecidesAndRemembersAsGoDoes$$' ./plugin/redisstore
 
 .PHONY: fuzz
 fuzz: ## Fuzz every target for FUZZTIME (10s)
