@@ -101,20 +101,34 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// BenchmarkAdmit is the whole path with ready answers: identify, decide, render, observe.
+// BenchmarkAdmit is the whole path with ready answers: identify, resolve, take, combine, render, observe.
 func BenchmarkAdmit(b *testing.B) {
-	for _, bounds := range []int{1, 4, 8} {
-		b.Run(fmt.Sprintf("bounds=%d", bounds), func(b *testing.B) {
-			p, _ := benchPath(b, bounds)
-			var x admit.Exchange
-			facts := &answered{"acme"}
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := p.Admit(context.Background(), facts, &x); err != nil {
-					b.Fatal(err)
+	for _, tenants := range []int{1, 100_000} {
+		for _, bounds := range []int{1, 4, 8} {
+			b.Run(fmt.Sprintf("tenants=%d/bounds=%d", tenants, bounds), func(b *testing.B) {
+				p, _ := benchPath(b, bounds)
+				facts := make([]answered, tenants)
+				var warm admit.Exchange
+				for i := range facts {
+					facts[i].tenant = "tenant-" + strconv.Itoa(i)
+					if err := p.Admit(context.Background(), &facts[i], &warm); err != nil {
+						b.Fatal(err)
+					}
 				}
-			}
-		})
+				var worker atomic.Int64
+				b.ReportAllocs()
+				b.ResetTimer()
+				b.RunParallel(func(pb *testing.PB) {
+					var x admit.Exchange
+					for i := int(worker.Add(1)) * 7919; pb.Next(); i += 31 {
+						if err := p.Admit(context.Background(), &facts[i%tenants], &x); err != nil || x.Response.Refused {
+							b.Error("refused", err)
+							return
+						}
+					}
+				})
+			})
+		}
 	}
 }
 
