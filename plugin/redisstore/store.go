@@ -52,16 +52,10 @@ func (s *Store) Take(ctx context.Context, bounds []policy.Bound, statuses []deci
 	if len(bounds) == 0 {
 		return nil
 	}
-	var err error
 	if s.transport.Groups() && !oneGroup(bounds) {
-		err = s.takeGroups(ctx, bounds, statuses)
-	} else {
-		err = s.takeOne(ctx, bounds, statuses)
+		return s.takeGroups(ctx, bounds, statuses)
 	}
-	if err != nil {
-		return fmt.Errorf("take %d bounds: %w", len(bounds), err)
-	}
-	return nil
+	return s.takeOne(ctx, bounds, statuses)
 }
 
 // oneGroup tells whether all bounds have one hash tag.
