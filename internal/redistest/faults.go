@@ -137,10 +137,25 @@ func (n *Nodes) ReplicaOf(t testing.TB, master *Server) *Server {
 }
 
 // FailOver has a replica take over from its master in the planned way: the master pauses writes until the replica has
-// them all. It waits until all nodes agree that the replica owns key.
+// them all. It waits until all nodes agree that the replica owns key. Redis gives a failover up that takes longer than
+// five seconds, and then it is asked for again.
 func (n *Nodes) FailOver(t testing.TB, key string, replica *Server) {
 	t.Helper()
-	do(t, replica.Client(t), "cluster", "failover")
+	client := replica.Client(t)
+	var asked time.Time
+	until(t, replica.Address()+" takes over from its master", func() error {
+		info, err := client.Info(context.Background(), "replication").Result()
+		switch {
+		case err != nil:
+			return err
+		case strings.Contains(info, "role:master\r\n"):
+			return nil
+		case time.Since(asked) < 6*time.Second:
+			return errors.New("it is still a replica")
+		}
+		asked = time.Now()
+		return client.Do(context.Background(), "cluster", "failover").Err()
+	})
 	n.AwaitOwner(t, key, replica)
 }
 
