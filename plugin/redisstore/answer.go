@@ -14,9 +14,15 @@ import (
 type view struct {
 	state limit.State
 	free  limit.Micros // instant from which the ask would fit; 0: it fits, or never will
+	taken bool         // the key of its entries holds something that is not ours
 }
 
-const viewSize = 6
+// A view in the reply is so many numbers; the last says what became of the entries.
+const (
+	viewSize     = 6
+	entriesLost  = 1
+	entriesTaken = 2
+)
 
 var errReply = errors.New("the script's reply is not of the form that it promises")
 
@@ -26,15 +32,22 @@ var errDiffers = errors.New("the script refused what the limit admits")
 // read takes the script's reply in. foreign is how many of our values were not of our form, taken how many keys hold
 // something that is not ours at all.
 func (p *plan) read(reply []any) (foreign, taken int, err error) {
-	if len(reply) != 4 {
-		return 0, 0, fmt.Errorf("%w: %d elements", errReply, len(reply))
+	n := len(p.subjects)
+	if len(reply) != n+1 && len(reply) != n+3 {
+		return 0, 0, fmt.Errorf("%w: %d elements for %d values", errReply, len(reply), n)
 	}
-	now, ok := reply[0].(int64)
-	refused, ok1 := list(reply[1])
-	logs, ok2 := list(reply[2])
-	values, ok3 := list(reply[3])
-	if !ok || !ok1 || !ok2 || !ok3 || len(values) != p.places || len(logs)%viewSize != 0 {
-		return 0, 0, fmt.Errorf("%w: %T, %T, %T, %d values for %d", errReply, reply[0], reply[1], reply[2], len(values), p.places)
+	now, ok := reply[n].(int64)
+	if !ok {
+		return 0, 0, fmt.Errorf("%w: its clock is a %T", errReply, reply[n])
+	}
+	values := reply[:n]
+	var refused, logs []any
+	if len(reply) > n+1 {
+		refused, ok = list(reply[n+1])
+		var okLogs bool
+		if logs, okLogs = list(reply[n+2]); !ok || !okLogs || len(logs)%viewSize != 0 {
+			return 0, 0, fmt.Errorf("%w: %T and %T with %d numbers", errReply, reply[n+1], reply[n+2], len(logs))
+		}
 	}
 	p.now = limit.Micros(now)
 	for _, number := range refused {
@@ -47,8 +60,8 @@ func (p *plan) read(reply []any) (foreign, taken int, err error) {
 	if foreign, taken, err = p.readValues(values); err != nil {
 		return 0, 0, err
 	}
-	lost, err := p.readLogs(logs)
-	return foreign + lost, taken, err
+	lost, alien, err := p.readLogs(logs)
+	return foreign + lost, taken + alien, err
 }
 
 // list is an array of the reply; none is an empty one.
@@ -61,48 +74,70 @@ func list(element any) ([]any, bool) {
 }
 
 func (p *plan) readValues(values []any) (foreign, taken int, err error) {
-	for i := range p.buckets {
-		b := &p.buckets[i]
-		switch value := values[b.place-1].(type) {
+	for i := range p.subjects {
+		s := &p.subjects[i]
+		s.value, s.ours = "", true
+		switch value := values[i].(type) {
 		case nil:
-			b.state, b.ours = limit.State{}, true
 		case string:
-			if b.state, b.ours = decode(value, inHash(b.key), p.now); !b.ours {
+			if sound(value) {
+				s.value = value
+			} else {
 				foreign++
-				b.ours = true
 			}
 		case int64:
-			b.ours = false
+			s.ours = false
 			taken++
 		default:
 			return 0, 0, fmt.Errorf("%w: a value is a %T", errReply, value)
 		}
 	}
+	var name [nameSize]byte
+	for i := range p.buckets {
+		b := &p.buckets[i]
+		b.state, b.charged = limit.State{}, false
+		value := p.subjects[b.subject].value
+		if value == "" {
+			continue
+		}
+		if found := find(value, appendName(name[:0], b.key)); found != "" {
+			var ok bool
+			if b.state, ok = decode(found, p.now); !ok {
+				foreign++
+			}
+		}
+	}
 	return foreign, taken, nil
 }
 
-func (p *plan) readLogs(logs []any) (lost int, err error) {
+func (p *plan) readLogs(logs []any) (lost, taken int, err error) {
 	p.views = slices.Grow(p.views[:0], len(logs)/viewSize) // records point into it
 	for ; len(logs) > 0; logs = logs[viewSize:] {
 		var n [viewSize]int64
 		for i := range n {
 			var ok bool
 			if n[i], ok = logs[i].(int64); !ok {
-				return 0, fmt.Errorf("%w: a number of a log is a %T", errReply, logs[i])
+				return 0, 0, fmt.Errorf("%w: a number of a log is a %T", errReply, logs[i])
 			}
 		}
 		if n[0] < 1 || int(n[0]) > len(p.records) {
-			return 0, fmt.Errorf("%w: record %d is a log", errReply, n[0])
+			return 0, 0, fmt.Errorf("%w: record %d is a log", errReply, n[0])
 		}
 		v := view{state: limit.State{Algorithm: limit.SlidingLog, Base: 1, Spent: n[1], At: limit.Micros(n[2])}, free: limit.Micros(n[4])}
 		if v.state.Spent > 0 {
 			v.state.Log = []limit.Admission{{At: limit.Micros(n[3]), Cost: v.state.Spent}}
 		}
-		lost += int(n[5])
+		switch n[5] {
+		case entriesLost:
+			lost++
+		case entriesTaken:
+			taken++
+			v.taken = true
+		}
 		p.views = append(p.views, v)
 		p.records[n[0]-1].log = &p.views[len(p.views)-1]
 	}
-	return lost, nil
+	return lost, taken, nil
 }
 
 // denied tells whether an enforced bound refuses.
@@ -137,7 +172,7 @@ func (p *plan) settle(statuses []decision.Status, charged bool) error {
 			}
 			statuses[r.bound].Wait = wait
 		}
-		if charged && r.spends && !r.refused && b.ours && bound.Cost > 0 {
+		if charged && p.spent(r) {
 			b.state, b.charged = p.spend(state, bound), true
 		}
 	}
@@ -152,7 +187,7 @@ func (p *plan) settle(statuses []decision.Status, charged bool) error {
 func (p *plan) wait(r *record, state limit.State, charged bool) (limit.Micros, error) {
 	bound := &p.bounds[r.bound]
 	l := &bound.Policy.Limit
-	if !r.refused || !p.buckets[r.bucket].ours {
+	if !r.refused {
 		return 0, nil
 	}
 	var wait limit.Micros
@@ -171,6 +206,16 @@ func (p *plan) wait(r *record, state limit.State, charged bool) (limit.Micros, e
 	return max(wait, 0), nil
 }
 
+// spent tells whether the script has spent the record, if nothing enforced refused.
+func (p *plan) spent(r *record) bool {
+	return r.spends && !r.refused && p.bounds[r.bound].Cost > 0 && p.answered(r)
+}
+
+// answered tells whether the record's bucket could be read.
+func (p *plan) answered(r *record) bool {
+	return p.subjects[p.buckets[r.bucket].subject].ours && (r.log == nil || !r.log.taken)
+}
+
 // spend is the state after the bound was spent from it.
 func (p *plan) spend(state limit.State, bound *policy.Bound) limit.State {
 	state.Log = slices.Clone(state.Log) // a view's
@@ -182,13 +227,13 @@ func (p *plan) spend(state limit.State, bound *policy.Bound) limit.State {
 // report says how the bound's bucket stands after the request.
 func (p *plan) report(i int, status *decision.Status) {
 	status.Now, status.Source = p.now, decision.Redis
-	b := &p.buckets[p.of[i]]
-	if !b.ours {
+	b, r := &p.buckets[p.of[i]], p.seen[i]
+	if !p.subjects[b.subject].ours || (r != nil && r.log.taken) {
 		status.Source = decision.Unanswered
 		return
 	}
 	l, state := &p.bounds[i].Policy.Limit, b.state
-	if r := p.seen[i]; r != nil && (r.looks() || !b.charged) {
+	if r != nil && (r.looks() || !b.charged) {
 		state = r.log.state
 	}
 	l.Advance(&state, p.now)

@@ -16,10 +16,9 @@ import (
 // turnedClock is the script whose time is the instant that clock has written. What Redis does by its own time it leaves
 // out: keys do not expire, and nothing is swept, which a clock that steps back would notice.
 var turnedClock = newScript(assemble("frame", map[string]string{"clock": `
-local now = tonumber(redis.call("GET", "clock"))
+local now, BACK = tonumber(redis.call("GET", "clock")), 2 ^ 53
 local redis = {pcall = redis.pcall, call = function(command, ...)
   if command == "PEXPIRE" then return end
-  if command == "HRANDFIELD" then return {} end
   local key, value, option = ...
   if option == "PX" then return redis.call(command, key, value) end
   return redis.call(command, ...)

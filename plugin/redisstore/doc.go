@@ -7,26 +7,23 @@
 //
 // # Where a bucket lives
 //
-// What is bounded by configuration, a tenant's own buckets and its buckets per endpoint, are fields of the tenant's
-// hash; all others are strings of their own. Everything of one tenant, of one address, of one endpoint has the same
+// A subject (a tenant, a user of it, an address, an endpoint, all) has one string that holds all of its buckets, each
+// under a name of eight bytes: the hash of its policy and endpoint. So a request reads and writes as many strings as it
+// has subjects, however many limits each has. Everything of one tenant, of one address, of one endpoint has the same
 // hash tag; a cluster keeps it together, and one script serves it. The tag says what it tags, and every part is
 // percent-encoded, so no name can reach another's keys:
 //
-//	scope            key                                                      field
-//	tenant           rl:default:{t=acme}                                      daily
-//	tenant+endpoint  rl:default:{t=acme}                                      writes:POST%20/records
-//	user             rl:default:{t=acme}:burst:u=u_42
-//	credential       rl:default:{t=acme}:keys:c=9f2c41d0
-//	user+endpoint    rl:default:{t=acme}:heavy:u=u_42:e=GET%20/export
-//	user, by ip      rl:default:{t=acme}:burst:i=192.0.2.7
-//	ip               rl:default:{i=2001%3Adb8%3A%3A/64}:visitors
-//	endpoint         rl:default:{e=POST%20/login}:logins
-//	global           rl:default:{g}:everything
-//	entries of a sliding log: the key as above (for a tenant's, the field follows), and :log
-//	the time until which a hash lives: its field ":"
+//	subject                    key
+//	tenant                     rl:default:{t=acme}
+//	user of a tenant           rl:default:{t=acme}:u=u_42
+//	credential                 rl:default:{t=acme}:c=9f2c41d0
+//	user without a name        rl:default:{t=acme}:i=192.0.2.7
+//	ip                         rl:default:{i=2001%3Adb8%3A%3A/64}
+//	endpoint                   rl:default:{e=POST%20/login}
+//	all                        rl:default:{g}
+//	entries of a sliding log   rl:default:{t=acme}:log:daily, and :POST%20/records behind it for a limit with an endpoint
 //
-// "default" is the namespace. A field of more than 64 bytes keeps its first 41 and the hash of all, so that Redis goes
-// on storing the tenant's hash compactly.
+// "default" is the namespace. lua/frame.lua tells the form of the values.
 //
 // # When Redis forgets
 //

@@ -1,36 +1,26 @@
 package redisstore
 
 import (
-	"crypto/sha256"
-	"encoding/base64"
+	"encoding/binary"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-const (
-	// maxField is up to which length Redis keeps the fields of a small hash compactly (hash-max-listpack-value).
-	maxField = 64
-	// hashedField is how many bytes of a longer field's name are its hash: 128 bits in base64.
-	hashedField = 22
-)
-
-// inHash tells whether the bucket is a field of its tenant's hash. Their number is bounded by configuration.
-func inHash(k *policy.Key) bool { return k.Group == policy.ByTenant && k.Kind == policy.WholeGroup }
-
 // together tells whether two keys have the same hash tag: a cluster keeps their buckets in one slot.
 func together(a, b *policy.Key) bool { return a.Group == b.Group && a.Owner == b.Owner }
 
-// sameHash tells whether two keys, of buckets that are fields, name the same hash.
-func sameHash(a, b *policy.Key) bool { return a.Namespace == b.Namespace && a.Owner == b.Owner }
+// sameSubject tells whether the buckets of two keys lie in one Redis key.
+func sameSubject(a, b *policy.Key) bool {
+	return a.Group == b.Group && a.Kind == b.Kind && a.Owner == b.Owner && a.Subject == b.Subject && a.Namespace == b.Namespace
+}
 
 var (
 	groupTags   = [...]string{policy.ByTenant: "{t", policy.ByIP: "{i", policy.ByEndpoint: "{e", policy.ByAll: "{g"}
 	subjectTags = [...]string{policy.WholeGroup: ":w=", policy.KindUser: ":u=", policy.KindCredential: ":c=", policy.KindIP: ":i="}
 )
 
-// appendHash appends the key of the hash that holds a tenant's own buckets, and with which all keys of the same
-// group begin.
-func appendHash(b []byte, k *policy.Key) []byte {
+// appendSubject appends the Redis key that holds the bucket, and all others of its subject.
+func appendSubject(b []byte, k *policy.Key) []byte {
 	b = append(b, "rl:"...)
 	b = appendPart(b, k.Namespace)
 	b = append(b, ':')
@@ -39,49 +29,45 @@ func appendHash(b []byte, k *policy.Key) []byte {
 		b = append(b, '=')
 		b = appendPart(b, k.Owner)
 	}
-	return append(b, '}')
-}
-
-// appendString appends the key of a bucket that is a string.
-func appendString(b []byte, k *policy.Key) []byte {
-	b = appendHash(b, k)
-	b = append(b, ':')
-	b = appendPart(b, k.Policy)
+	b = append(b, '}')
 	if k.Kind != policy.WholeGroup || k.Subject != "" {
 		b = append(b, subjectTags[k.Kind]...)
 		b = appendPart(b, k.Subject)
 	}
+	return b
+}
+
+// appendLog appends the Redis key that holds the entries of a bucket that is a sliding log.
+func appendLog(b []byte, k *policy.Key) []byte {
+	b = appendSubject(b, k)
+	b = append(b, ":log:"...)
+	b = appendPart(b, k.Policy)
 	if k.Endpoint != "" {
-		b = append(b, ":e="...)
+		b = append(b, ':')
 		b = appendPart(b, k.Endpoint)
 	}
 	return b
 }
 
-// appendField appends the field of a bucket that is one.
-func appendField(b []byte, k *policy.Key) []byte {
-	start := len(b)
-	b = appendPart(b, k.Policy)
-	if k.Subject != "" {
-		b = append(b, subjectTags[k.Kind]...)
-		b = appendPart(b, k.Subject)
+// nameSize is the length of a bucket's name in bytes.
+const nameSize = 8
+
+// appendName appends the bucket's name among those of its subject: 64 bits of FNV-1a of policy and endpoint. Both are
+// from the configuration, so nobody who is limited can choose them; that two of a thousand names are equal has a
+// chance of 1 in 10^13.
+func appendName(b []byte, k *policy.Key) []byte {
+	const offset, prime = 14695981039346656037, 1099511628211
+	h := uint64(offset)
+	for i := range len(k.Policy) {
+		h = (h ^ uint64(k.Policy[i])) * prime
 	}
 	if k.Endpoint != "" {
-		b = append(b, ':')
-		b = appendPart(b, k.Endpoint)
+		h = (h ^ 0x100) * prime // no byte, so it ends the policy's name
+		for i := range len(k.Endpoint) {
+			h = (h ^ uint64(k.Endpoint[i])) * prime
+		}
 	}
-	if len(b)-start <= maxField {
-		return b
-	}
-	sum := sha256.Sum256(b[start:])
-	b = append(b[:start+maxField-hashedField-1], '~') // which no part contains
-	return base64.RawURLEncoding.AppendEncode(b, sum[:16])
-}
-
-// appendLog appends the key of the entries of a bucket that is a sliding log.
-func appendLog(b []byte, k *policy.Key) []byte {
-	b = appendString(b, k)
-	return append(b, ":log"...)
+	return binary.LittleEndian.AppendUint64(b, h)
 }
 
 // plain are the bytes that stand for themselves. The others have a meaning in keys, or none in a terminal.

@@ -148,6 +148,9 @@ func drawBuckets(t *rapid.T) *world {
 		{Group: policy.ByIP, Owner: "192.0.2.7"},
 		{Group: policy.ByAll},
 	}
+	for i := range 9 { // with these a value is a long one
+		keys = append(keys, policy.Key{Group: policy.ByTenant, Owner: "large", Endpoint: fmt.Sprint("GET /", i)})
+	}
 	for i, key := range keys {
 		key.Policy = fmt.Sprint("p", i)
 		w.bounds = append(w.bounds, policy.Bound{Key: key, Policy: drawPolicy(t)})
@@ -193,16 +196,12 @@ func (w *world) request(t *rapid.T) []policy.Bound {
 // lose forgets the buckets of one key, as an eviction or a deletion does, and names the key.
 func (w *world) lose(t *rapid.T) string {
 	lost := &w.bounds[rapid.IntRange(0, len(w.bounds)-1).Draw(t, "lost bucket")].Key
-	if !inHash(lost) {
-		delete(w.kept, *lost)
-		return string(appendString(nil, lost))
-	}
 	for i := range w.bounds {
-		if key := &w.bounds[i].Key; inHash(key) && sameHash(key, lost) {
+		if key := &w.bounds[i].Key; sameSubject(key, lost) {
 			delete(w.kept, *key)
 		}
 	}
-	return string(appendHash(nil, lost))
+	return string(appendSubject(nil, lost))
 }
 
 // state is a copy of the bucket's state at the present, under the bound's limit.
@@ -277,19 +276,23 @@ func (w *world) compareStates(t *rapid.T, client *redis.Client) {
 // stored is what Redis holds of a bucket, entries of a log included.
 func stored(t interface{ Fatalf(string, ...any) }, client redis.UniversalClient, key *policy.Key, now limit.Micros) kept {
 	ctx := context.Background()
-	value, err := client.HGet(ctx, string(appendHash(nil, key)), string(appendField(nil, key))).Result()
-	if !inHash(key) {
-		value, err = client.Get(ctx, string(appendString(nil, key))).Result()
-	}
+	value, err := client.Get(ctx, string(appendSubject(nil, key))).Result()
 	if err == redis.Nil {
 		return kept{}
 	}
 	if err != nil {
 		t.Fatalf("read %+v: %v", key, err)
 	}
-	state, ok := decode(value, inHash(key), now)
-	if !ok {
+	if !sound(value) {
 		t.Fatalf("%+v holds %q, which is not of our form", key, value)
+	}
+	found := find(value, appendName(nil, key))
+	if found == "" {
+		return kept{}
+	}
+	state, ok := decode(found, now)
+	if !ok {
+		t.Fatalf("%+v holds %q, which is not of our form", key, found)
 	}
 	if state.Algorithm == limit.None {
 		return kept{}
@@ -299,21 +302,20 @@ func stored(t interface{ Fatalf(string, ...any) }, client redis.UniversalClient,
 		if err != nil {
 			t.Fatalf("read the log of %+v: %v", key, err)
 		}
-		state.Log = admissions(value, entries)
+		state.Log = admissions(entries)
 	}
-	return kept{state, limit.Micros(uint56(value[1:]))}
+	return kept{state, till(found)}
 }
 
 // admissions are the entries of a log that count.
-func admissions(value, entries string) []limit.Admission {
-	suffix := value[len(value)-logSize:]
+func admissions(entries string) []limit.Admission {
 	number := func(at int) int {
-		return int(suffix[at]) | int(suffix[at+1])<<8 | int(suffix[at+2])<<16 | int(suffix[at+3])<<24
+		return int(entries[at]) | int(entries[at+1])<<8 | int(entries[at+2])<<16 | int(entries[at+3])<<24
 	}
 	var log []limit.Admission
-	before := uint56(suffix[8:])
+	before := uint56(entries[8:])
 	for i := number(0); i < number(4); i++ {
-		entry := entries[i*14:]
+		entry := entries[15+i*14:]
 		log = append(log, limit.Admission{At: limit.Micros(uint56(entry)), Cost: uint56(entry[7:]) - before})
 		before = uint56(entry[7:])
 	}

@@ -12,26 +12,37 @@ import (
 const (
 	modeTake   = 0
 	modeRefund = 1
-	// always is an ask that every usage has room for.
-	always = -(1 << 53)
+	// always is a room that every usage fits in.
+	always = 1 << 53
+	// sharedSubject marks a subject of which a bucket has several records.
+	sharedSubject = 128
+	// maxSubjects is how many subjects a request can number beside that mark.
+	maxSubjects = sharedSubject - 1
 	// unbounded is more than any log remembers.
 	unbounded = 1 << 53
-	// maxRecords is how many records, and how many values, a request can number.
+	// maxRecords is how many records a request can number.
 	maxRecords = math.MaxUint8
 )
 
 var errTooMany = errors.New("a request has too many bounds")
 
+// subject is one Redis key of a request: a string that holds the buckets of one tenant, user, address, …
+type subject struct {
+	key    *policy.Key // of any of its buckets
+	shared bool        // one of its buckets has several records
+	value  string      // what the script found
+	ours   bool        // its key holds nothing foreign
+}
+
 // bucket is one bucket of a request, which one or several of its bounds spend from.
 type bucket struct {
 	key      *policy.Key
-	place    int // of its value in the reply; the script counts from 1
-	log      int // place of its entries' key among the keys; 0: not asked for yet
+	subject  int // its place among the subjects, from 0
+	log      int // place of its entries' key among the keys, from 1; 0: it has none
 	asked    int64
 	bounds   int // how many bounds it has
 	enforced int // how many of them are enforced
 	state    limit.State
-	ours     bool // its key holds nothing foreign
 	charged  bool // state is not what the script found, but what it has spent from
 }
 
@@ -54,25 +65,26 @@ func (r *record) looks() bool { return !r.asks && !r.spends }
 // plan is one call of the script: how it is asked, and how its reply is read. It is reused.
 type plan struct {
 	bounds   []policy.Bound
+	subjects []subject
 	buckets  []bucket
 	of       []int // bound → bucket
 	records  []record
 	enforced int // records that come first
-	places   int // values in the reply
 
-	text    []byte // all keys and fields; strings cut from one copy of it
+	text    []byte // all keys; strings cut from one copy of it
 	cuts    []int
 	keys    []string
-	fields  []string
 	args    []any
 	request []byte
-	views   []view
-	seen    []*record // bound → the record whose view is to be reported, if there is one
-	now     limit.Micros
+
+	now   limit.Micros
+	views []view
+	seen  []*record // bound → the record whose view is to be reported, if there is one
 }
 
 // forget drops what belongs to the request, keeping the memory.
 func (p *plan) forget() {
+	clear(p.subjects)
 	clear(p.buckets)
 	p.bounds = nil
 }
@@ -80,28 +92,27 @@ func (p *plan) forget() {
 // compile makes the request of a take.
 func (p *plan) compile(bounds []policy.Bound) error {
 	p.bounds = bounds
-	p.buckets, p.of, p.records = p.buckets[:0], p.of[:0], p.records[:0]
+	p.subjects, p.buckets, p.of, p.records = p.subjects[:0], p.buckets[:0], p.of[:0], p.records[:0]
 	for i := range bounds {
 		p.of = append(p.of, p.bucketOf(&bounds[i]))
 	}
 	p.record()
-	if len(p.records) > maxRecords || 2*len(p.buckets) > maxRecords {
+	if len(p.records) > maxRecords || len(p.subjects) > maxSubjects {
 		return errTooMany
 	}
-	p.layOut(modeTake)
+	p.begin(modeTake)
 	for i := range p.records {
 		r := &p.records[i]
 		bound := &bounds[r.bound]
-		ask, cost := int64(always), int64(0)
+		asked, cost := int64(0), int64(0)
 		if r.asks {
-			ask = units(&bound.Policy.Limit, r.asked)
+			asked = r.asked
 		}
 		if r.spends && bound.Cost > 0 {
 			cost = price(&bound.Policy.Limit, bound.Cost)
 		}
-		p.appendRecord(r, ask, cost, bound.Policy.Limit.Units().Hard)
+		p.appendRecord(r, room(&bound.Policy.Limit, asked), cost)
 	}
-	p.finish()
 	return nil
 }
 
@@ -112,8 +123,19 @@ func (p *plan) bucketOf(b *policy.Bound) int {
 			return i
 		}
 	}
-	p.buckets = append(p.buckets, bucket{key: &b.Key})
+	p.buckets = append(p.buckets, bucket{key: &b.Key, subject: p.subjectOf(&b.Key)})
 	return len(p.buckets) - 1
+}
+
+// subjectOf is the number of the key's subject.
+func (p *plan) subjectOf(k *policy.Key) int {
+	for i := range p.subjects {
+		if sameSubject(p.subjects[i].key, k) {
+			return i
+		}
+	}
+	p.subjects = append(p.subjects, subject{key: k})
+	return len(p.subjects) - 1
 }
 
 // record lists the steps: the enforced bounds are asked, then spent where that is a step of its own; then the shadows;
@@ -121,7 +143,9 @@ func (p *plan) bucketOf(b *policy.Bound) int {
 func (p *plan) record() {
 	for i := range p.bounds {
 		b := &p.buckets[p.of[i]]
-		b.bounds++
+		if b.bounds++; b.bounds > 1 {
+			p.subjects[b.subject].shared = true
+		}
 		if p.bounds[i].Enforced() {
 			b.enforced++
 		}
@@ -155,55 +179,38 @@ func (p *plan) record() {
 	}
 }
 
-// units is what the script must find room for, so that as much as asked fits.
-func units(l *limit.Limit, asked int64) int64 {
+// room is the most usage, in the script's units, with which so many tokens fit; below 0 they never do.
+func room(l *limit.Limit, asked int64) int64 {
 	u := l.Units()
-	switch {
-	case asked <= 0 || l.Spec().SoftOnly:
-		return always
-	case asked <= l.Capacity():
-		return asked * scale(&u)
-	case u.Kind == limit.TokenBucket:
-		return u.Hard + 1
-	default:
-		return l.Capacity() + 1
+	if asked > 0 && !l.Spec().SoftOnly {
+		if asked > l.Capacity() {
+			return -1
+		}
+		return u.Hard - asked*u.Base
 	}
-}
-
-// price is cost in the units that the script spends. A limit that only warns remembers no more than its capacity.
-func price(l *limit.Limit, cost int64) int64 {
-	u := l.Units()
-	return min(cost, l.Capacity()) * scale(&u)
-}
-
-// scale is how many of the script's units a token has: windows are counted in tokens.
-func scale(u *limit.Units) int64 {
 	if u.Kind == limit.TokenBucket {
-		return u.Base
+		return u.Hard + limit.MaxProduct
 	}
-	return 1
+	return always
 }
 
-// layOut gives every bucket its place, and writes the keys and the head of the request: fields of hashes first, hash by
-// hash, then strings.
-func (p *plan) layOut(mode byte) {
-	p.text, p.cuts, p.places = p.text[:0], p.cuts[:0], 0
-	p.request = append(p.request[:0], mode, 0, 0, byte(p.enforced), byte(len(p.records)))
-	for i := range p.buckets {
-		if b := &p.buckets[i]; b.place == 0 && inHash(b.key) {
-			p.layOutHash(i)
-		}
+// price is cost in what the script counts: units of a token bucket, else tokens. A limit that only warns remembers no
+// more than its capacity.
+func price(l *limit.Limit, cost int64) int64 {
+	cost = min(cost, l.Capacity())
+	if u := l.Units(); u.Kind == limit.TokenBucket {
+		return cost * u.Base
 	}
-	hashes := len(p.cuts)
-	for i := range p.buckets {
-		if b := &p.buckets[i]; b.place == 0 {
-			p.places++
-			b.place = p.places
-			p.text = appendString(p.text, b.key)
-			p.cuts = append(p.cuts, len(p.text))
-		}
+	return cost
+}
+
+// begin writes the keys, subjects first, and the head of the request.
+func (p *plan) begin(mode byte) {
+	p.text, p.cuts, p.keys = p.text[:0], p.cuts[:0], p.keys[:0]
+	for i := range p.subjects {
+		p.text = appendSubject(p.text, p.subjects[i].key)
+		p.cuts = append(p.cuts, len(p.text))
 	}
-	p.request[1], p.request[2] = byte(hashes), byte(len(p.cuts)-hashes)
 	for i := range p.records {
 		r := &p.records[i]
 		if b := &p.buckets[r.bucket]; b.log == 0 && p.bounds[r.bound].Policy.Limit.Units().Kind == limit.SlidingLog {
@@ -212,68 +219,17 @@ func (p *plan) layOut(mode byte) {
 			b.log = len(p.cuts)
 		}
 	}
-	keys := len(p.cuts)
-	p.cutFields()
-	p.cut(keys)
-}
-
-// layOutHash places the buckets of the hash that bucket i is in.
-func (p *plan) layOutHash(i int) {
-	p.text = appendHash(p.text, p.buckets[i].key)
-	p.cuts = append(p.cuts, len(p.text))
-	before := p.places
-	for j := i; j < len(p.buckets); j++ {
-		if b := &p.buckets[j]; inHash(b.key) && sameHash(b.key, p.buckets[i].key) {
-			p.places++
-			b.place = p.places
-		}
-	}
-	p.places++ // the hash's life
-	p.request = append(p.request, byte(p.places-before))
-}
-
-// cutFields writes the fields in the order of their places, each hash's life at its end.
-func (p *plan) cutFields() {
-	for i := range p.buckets {
-		if !inHash(p.buckets[i].key) || !p.firstOfHash(i) {
-			continue
-		}
-		for j := i; j < len(p.buckets); j++ {
-			if b := &p.buckets[j]; inHash(b.key) && sameHash(b.key, p.buckets[i].key) {
-				p.text = appendField(p.text, b.key)
-				p.cuts = append(p.cuts, len(p.text))
-			}
-		}
-		p.text = append(p.text, ':')
-		p.cuts = append(p.cuts, len(p.text))
-	}
-}
-
-func (p *plan) firstOfHash(i int) bool {
-	for j := range i {
-		if inHash(p.buckets[j].key) && sameHash(p.buckets[j].key, p.buckets[i].key) {
-			return false
-		}
-	}
-	return true
-}
-
-// cut cuts the text into keys and fields.
-func (p *plan) cut(keys int) {
 	text, from := string(p.text), 0
-	p.keys, p.fields = p.keys[:0], p.fields[:0]
-	for i, to := range p.cuts {
-		if i < keys {
-			p.keys = append(p.keys, text[from:to])
-		} else {
-			p.fields = append(p.fields, text[from:to])
-		}
+	for _, to := range p.cuts {
+		p.keys = append(p.keys, text[from:to])
 		from = to
 	}
+	p.request = append(p.request[:0], mode, byte(len(p.subjects)), byte(p.enforced), byte(len(p.records)))
+	p.args = append(p.args[:0], nil) // the request, once it is complete
 }
 
-// appendRecord writes a record, with three numbers of its algorithm's own (see the fragment of that name).
-func (p *plan) appendRecord(r *record, x, y, z int64) {
+// appendRecord writes a record: two numbers, three of its algorithm's own (see the fragment of that name), and others.
+func (p *plan) appendRecord(r *record, first, second int64, others ...int64) {
 	l, b := &p.bounds[r.bound].Policy.Limit, &p.buckets[r.bucket]
 	u, window := l.Units(), int64(l.Spec().Window)
 	own := [3]int64{window}
@@ -288,16 +244,21 @@ func (p *plan) appendRecord(r *record, x, y, z int64) {
 			own[1] = u.Hard
 		}
 	}
-	p.request = append(p.request, byte(u.Kind), byte(b.place))
-	for _, n := range [...]int64{x, y, z, own[0], own[1], own[2]} {
-		p.request = binary.LittleEndian.AppendUint64(p.request, math.Float64bits(float64(n)))
+	place := byte(b.subject + 1)
+	if p.subjects[b.subject].shared {
+		place |= sharedSubject
 	}
+	p.request = append(p.request, byte(u.Kind), place)
+	p.request = appendName(p.request, b.key)
+	for _, n := range [...]int64{first, second, own[0], own[1], own[2]} {
+		p.request = appendDouble(p.request, n)
+	}
+	for _, n := range others {
+		p.request = appendDouble(p.request, n)
+	}
+	p.args[0] = p.request
 }
 
-// finish makes the arguments: the request and the fields. A pointer needs no memory of its own in an interface.
-func (p *plan) finish() {
-	p.args = append(p.args[:0], p.request)
-	for i := range p.fields {
-		p.args = append(p.args, &p.fields[i])
-	}
+func appendDouble(b []byte, n int64) []byte {
+	return binary.LittleEndian.AppendUint64(b, math.Float64bits(float64(n)))
 }

@@ -11,19 +11,20 @@ import (
 // request's own.
 func (q *plan) refund(p *plan) bool {
 	q.bounds, q.enforced = p.bounds, 0
-	q.buckets, q.records = append(q.buckets[:0], p.buckets...), q.records[:0]
+	q.subjects, q.buckets = append(q.subjects[:0], p.subjects...), append(q.buckets[:0], p.buckets...)
+	q.records = q.records[:0]
 	for i := range q.buckets {
-		q.buckets[i].place, q.buckets[i].log = 0, 0
+		q.buckets[i].log = 0
 	}
 	for i := range p.records {
-		if r := &p.records[i]; r.spends && !r.refused && p.buckets[r.bucket].ours && p.bounds[r.bound].Cost > 0 {
+		if r := &p.records[i]; p.spent(r) {
 			q.records = append(q.records, *r)
 		}
 	}
 	if len(q.records) == 0 {
 		return false
 	}
-	q.layOut(modeRefund)
+	q.begin(modeRefund)
 	for i := range q.records {
 		r := &q.records[i]
 		b, bound := &q.buckets[r.bucket], &q.bounds[r.bound]
@@ -41,6 +42,5 @@ func (q *plan) refund(p *plan) bool {
 		}
 		q.appendRecord(r, price(l, bound.Cost), int64(taken), owed)
 	}
-	q.finish()
 	return true
 }

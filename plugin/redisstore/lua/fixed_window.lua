@@ -1,11 +1,11 @@
 -- Fixed windows, aligned to the epoch. spent is the count of the window that starts at the instant at.
--- Parameters: hard, ask and cost in tokens, a window (µs).
+-- Parameters: room and cost in tokens, a window (µs).
 -- Cost: no call of Redis.
 local window = a
 at = at - at % window
 local start = now - now % window
 if start > at then at, spent = start, 0 end
-admits = spent + ask <= hard
+admits = spent <= room
 if admits and cost > 0 then
   spent = spent + cost
   if spent > MOST then spent = MOST end

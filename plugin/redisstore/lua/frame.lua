@@ -4,87 +4,69 @@
 -- This file is the frame. The lines that begin with "--@" are replaced by the file of that name when the script is
 -- assembled; text is cheaper than functions, which Redis would have to create anew for every call.
 --
--- KEYS     the hashes, then the strings, then the entries of sliding logs. All in one slot.
+-- KEYS     the subjects: strings that hold buckets. Then the entries of sliding logs. All in one slot.
 -- ARGV[1]  binary, little-endian, without gaps:
 --            1 byte    mode: 0 take, 1 refund
---            1 byte    number of hashes
---            1 byte    number of strings
+--            1 byte    number of subjects
 --            1 byte    number of records that enforce: they come first
 --            1 byte    number of records
---            1 byte    for each hash: number of its fields in ARGV, the last of them its life (":")
 --            50 bytes  for each record:
 --              1 byte  kind: the algorithm whose state the limit keeps (1 token bucket, 3 fixed, 4 sliding window, 5 log)
---              1 byte  bucket: its place among the values below, from 1
---              6 doubles, all whole numbers. A take: ask (what must fit; -2^53 always does), cost (what is spent if so;
---              0 only asks), hard (usage that is still admitted), and three of the algorithm's own, see its file.
+--              1 byte  subject: its place among KEYS, from 1; 128 more when a bucket of it has several records
+--              8 bytes the bucket's name
+--              5 doubles, all whole numbers. A take: room (the most usage with which the request fits; 2^53: it always
+--              does), cost (what is spent if it fits; 0 only asks), and three of the algorithm's own, see its file.
 --              A refund: see refund.lua.
--- ARGV[2…] the fields of all hashes, in the order of the hashes.
 --
--- Reply    1  now: Redis's clock, µs since the epoch
---          2  numbers of the records that refuse; nil: none. If one of them enforces, nothing was spent
---          3  of each record of a sliding log six integers; nil: no log was asked. See sliding_log.lua
---          4  the values as they were before the request: one for each field of ARGV, one for each string. nil: not
---             there; 1: the key holds something that is not ours, and whatever wants it is left out of the decision
+-- Reply    for each subject its value before the request, of a long one only the buckets that were asked for. nil: not
+--          there; 1: the key holds something that is not ours, and whatever wants it is left out of the decision
+--          now: Redis's clock, µs since the epoch
+--          two arrays, if there is anything to say in one of them:
+--          numbers of the records that refuse; if one of them enforces, nothing was spent
+--          of each record of a sliding log six integers, see sliding_log.lua
 --
--- Value    binary, little-endian, 29 bytes: 1 algorithm, 7 till (µs since the epoch: from then on it means nothing), 7 at
---          (µs), 7 spent, 7 more: a bucket's units per token, a sliding window's previous count, a log's last instant
---          (µs). A string adds 4, its life: the second at which its key expires. A log adds 15, see sliding_log.lua.
---          Whatever has another length or impossible numbers is read as an empty bucket.
--- Life     of a hash: binary, 4 bytes, the second at which its key expires.
+-- Value    of a subject, binary, little-endian: 4 life (the second since the epoch at which its key expires), and for each
+--          bucket 37: 8 name, 1 algorithm, 7 till (µs since the epoch: from then on it means nothing), 7 at (µs), 7 spent,
+--          7 more: a token bucket's units per token, a sliding window's previous count, a log's last instant (µs).
+--          A value of another length, or a bucket with impossible numbers, is read as empty.
 --
--- Cost     TIME, an HMGET and at most an HSET for each hash, one MGET, a SET for each string that is spent from. A TTL is
---          written when it has become too short, and then with a quarter to spare. Nothing is written by a refusal.
+-- Cost     TIME, one MGET, and a SETRANGE for each bucket that is spent from, or for several that are neighbours. A SET
+--          where a bucket is new, and when the TTL has become too short: then it gets a quarter to spare. Nothing is
+--          written by a refusal.
 
-local unpack_binary, pack, floor, ceil = struct.unpack, struct.pack, math.floor, math.ceil
-local MOST = 4503599627370496 -- 2^52, limit.MaxProduct
+local unpack_binary, pack, find, sub, ceil = struct.unpack, struct.pack, string.find, string.sub, math.ceil
+local MOST, EXACT = 4503599627370496, 9007199254740992 -- limit.MaxProduct = 2^52, and what a double counts exactly
 local FOREVER = 4294967295 -- the latest second that a life can say: later ones are said as this
+local LONG = 300 -- bytes of a value above which it is not told as a whole, and is swept
 local request = ARGV[1]
-local mode, hashes, strings, enforced, records, p = unpack_binary("BBBBB", request)
+local mode, subjects, enforced, records, p = unpack_binary("BBBB", request)
 
 --@ clock
 
--- Read. values[i] is a string, false where there is none, or true where the key is not ours.
-local values, argument = nil, 2
-for h = 1, hashes do
-  local fields
-  fields, p = unpack_binary("B", request, p)
-  local found = redis.pcall("HMGET", KEYS[h], unpack(ARGV, argument, argument + fields - 1))
-  argument = argument + fields
-  if found.err then
-    for i = 1, fields do found[i] = true end
-    found.err = nil
-  end
-  if values then
-    for i = 1, fields do values[#values + 1] = found[i] end
-  else
-    values = found
-  end
-end
-local first_string = values and #values or 0
-if strings > 0 then
-  local found = redis.call("MGET", unpack(KEYS, hashes + 1, hashes + strings))
-  for i = 1, strings do
-    if not found[i] and redis.call("EXISTS", KEYS[hashes + i]) == 1 then found[i] = true end
-  end
-  if values then
-    for i = 1, strings do values[first_string + i] = found[i] end
-  else
-    values = found
-  end
+-- values[i] is a string, false where there is none, or true where the key is not ours.
+local values = redis.call("MGET", unpack(KEYS, 1, subjects))
+for i = 1, subjects do
+  if not values[i] and redis.call("EXISTS", KEYS[i]) == 1 then values[i] = true end
 end
 
--- What is to be written if nothing enforced refuses: states, entries of logs, TTLs.
-local drafts, tails, lives, longest = {}, {}, nil, 0
-local refused, logs = nil, nil
+-- What is to be written if nothing enforced refuses. Tables are made as large as they commonly get: growing is dear.
+local patches, patched = {false, false, false, false, false, false, false, false, false, false, false, false}, 0
+local needs = {false, false, false, false} -- µs, what the subjects that are spent from must outlive
+local last_subject, next_place, drafts, grown, tails -- see patch.lua, sliding_log.lua
+local refused, logs
 
 if mode == 0 then
   local denied = false
   for record = 1, records do
-    if denied and record == enforced + 1 then drafts, tails = {}, {} end
-    local kind, bucket, ask, cost, hard, a, b, c
-    kind, bucket, ask, cost, hard, a, b, c, p = unpack_binary("<BBdddddd", request, p)
-    local raw = drafts[bucket] or values[bucket]
-    if raw ~= true then
+    if denied and record == enforced + 1 then drafts, tails = nil, nil end
+    local kind, subject, name, room, cost, a, b, c
+    kind, subject, name, room, cost, a, b, c, p = unpack_binary("<BBc8ddddd", request, p)
+    local shared = subject > 128
+    if shared then subject = subject - 128 end
+    local value = drafts and drafts[subject] or values[subject]
+    local guess = 5
+    if subject == last_subject then guess = next_place end
+    if value ~= true then
       --@ state
       if algorithm ~= kind then -- another limit's state: what it counts counts here as spent at one instant
         if algorithm == 1 then
@@ -97,7 +79,7 @@ if mode == 0 then
         if spent > MOST then spent = MOST end
         more = 0
       end
-      local admits, expiry, suffix
+      local admits, expiry
       if kind == 1 then
         --@ token_bucket
       elseif kind == 3 then
@@ -112,27 +94,16 @@ if mode == 0 then
         refused = refused or {}
         refused[#refused + 1] = record
       elseif cost > 0 and not denied then
-        if bucket <= first_string then
-          if expiry > longest then longest = expiry end
-          drafts[bucket] = pack("<BI7I7I7I7", kind, expiry, at, spent, more)
-        else
-          if expiry > life * 1000000 then
-            lives = lives or {}
-            lives[bucket] = expiry
-            life = ceil((expiry + (expiry - now) / 4) / 1000000)
-            if life > FOREVER then life = FOREVER end
-          end
-          drafts[bucket] = pack("<BI7I7I7I7I4", kind, expiry, at, spent, more, life)
-        end
-        if suffix then drafts[bucket] = drafts[bucket] .. suffix end
+        local state = pack("<BI7I7I7I7", kind, expiry, at, spent, more)
+        if not needs[subject] or expiry > needs[subject] then needs[subject] = expiry end
+        --@ patch
       end
     end
   end
-  if denied then drafts, tails = {}, {} end
+  if denied then patched, tails = 0, nil end
 else
   --@ refund
 end
 
 --@ write
-
-return {now, refused or false, logs or false, values or false}
+--@ reply

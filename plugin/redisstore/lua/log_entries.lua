@@ -1,20 +1,30 @@
--- The entries of a sliding log: a string of its own, 14 bytes for each admission in the order of time: 7 instant (µs), 7
--- the sum of all costs up to and with this one. Sums make every question a search: how much has expired, when will
--- there be room.
+-- The entries of a sliding log: a string of its own. It begins with 15 bytes: 4 head, 4 count, 7 forgotten. Then follow
+-- 14 bytes for each admission in the order of time: 7 instant (µs), 7 the sum of all costs up to and with this one. Sums
+-- make every question a search: how much has expired, when will there be room.
 --
--- In: raw, algorithm, entries (key), tail (what this request adds: {number of its first entry, bytes}, or nil).
+-- In: algorithm, entries (key), tail (what this request adds: {number of its first entry, bytes}, or nil).
 -- Out: head and count (numbers of the eldest entry that counts, and of the next one to be written), forgotten (the sum
 -- up to head), entry(i) → instant and sum, first(from, stop, column, value) → number of the first entry from "from" on
 -- whose column (1 instant, 2 sum) is above value, or stop; lost (an entry was not there).
 local head, count, forgotten, lost = 0, 0, 0, false
-if algorithm == 5 then head, count, forgotten = unpack_binary("<I4I4I7", raw, #raw - 14) end
-local from, chunk = head, redis.pcall("GETRANGE", entries, head * 14, head * 14 + 223)
+local from, chunk = 0, redis.pcall("GETRANGE", entries, 0, 238) -- with the first 16
+if tail then
+  head, count, forgotten = unpack_binary("<I4I4I7", tail[3])
+elseif algorithm == 5 and type(chunk) == "string" then
+  if #chunk < 15 then
+    lost = true
+  else
+    head, count, forgotten = unpack_binary("<I4I4I7", chunk)
+    lost = head >= count or count > 1000000 or forgotten > EXACT -- no log of ours is so long
+  end
+end
+if type(chunk) == "string" then chunk = sub(chunk, 16) end
 local function entry(i)
   local start, bytes = from, chunk
   if tail and i >= tail[1] then
     start, bytes = tail[1], tail[2]
   elseif i < from or i >= from + 16 then
-    from, chunk = i, redis.call("GETRANGE", entries, i * 14, i * 14 + 223)
+    from, chunk = i, redis.call("GETRANGE", entries, 15 + i * 14, 238 + i * 14)
     start, bytes = from, chunk
   end
   if #bytes < (i - start + 1) * 14 then
@@ -31,7 +41,7 @@ local function first(low, stop, column, value)
   end
   if high > stop then high = stop end
   while low < high and not lost do
-    local middle = floor((low + high) / 2)
+    local middle = ceil((low + high - 1) / 2)
     if select(column, entry(middle)) > value then high = middle else low = middle + 1 end
   end
   return low

@@ -1,15 +1,17 @@
 -- Gives back what an earlier request has spent, as far as it is certain that nobody's limit suffers: whatever is doubtful
--- stays spent. Each of the records, which have the form of a take's, gives back to one bucket:
---   cost   what was spent (units of the algorithm), in the place of ask
---   taken  the instant at which it was spent (µs; of a log, the instant of its entry), in the place of cost
---   owed   a bucket's debt right after that (units), in the place of hard; 0 for the others
+-- stays spent. Each of the records, which have one double more than a take's, gives back to one bucket:
+--   cost   what was spent (units of the algorithm)
+--   taken  the instant at which it was spent (µs; of a log, the instant of its entry)
 --   a b c  as for a take
+--   owed   a token bucket's debt right after it was spent (units); 0 for the others
 -- Reply: as for a take; a record that refuses gave back nothing.
 for record = 1, records do
-  local kind, bucket, cost, taken, owed, a, b, c
-  kind, bucket, cost, taken, owed, a, b, c, p = unpack_binary("<BBdddddd", request, p)
-  local raw, back = drafts[bucket] or values[bucket], 0
-  if raw and raw ~= true then
+  local kind, subject, name, cost, taken, a, b, c, owed
+  kind, subject, name, cost, taken, a, b, c, owed, p = unpack_binary("<BBc8dddddd", request, p)
+  local shared = subject > 128
+  if shared then subject = subject - 128 end
+  local value, back, guess = drafts and drafts[subject] or values[subject], 0, 5
+  if value ~= true then
     --@ state
     if algorithm ~= kind then
       back = 0
@@ -24,7 +26,7 @@ for record = 1, records do
       end
     elseif kind == 5 then
       local entries = KEYS[c]
-      local tail = tails[entries]
+      local tail = tails and tails[entries]
       --@ log_entries
       if type(chunk) ~= "table" then
         local i = first(head, count, 1, taken - 1)
@@ -40,8 +42,9 @@ for record = 1, records do
             end
             if not lost then
               back, spent = cost, spent - cost
-              if tail and tail[1] < i then i, bytes = tail[1], tail[2]:sub(1, (i - tail[1]) * 14) .. bytes end
-              tails[entries] = {i, bytes}
+              if tail and tail[1] < i then i, bytes = tail[1], sub(tail[2], 1, (i - tail[1]) * 14) .. bytes end
+              tails = tails or {}
+              tails[entries] = {i, bytes, pack("<I4I4I7", head, count, forgotten)}
             end
           end
         end
@@ -57,7 +60,9 @@ for record = 1, records do
       end
     end
     if back > 0 then -- till stays: it is later than need be
-      drafts[bucket] = raw:sub(1, 8) .. pack("<I7I7I7", at, spent, more) .. raw:sub(30)
+      local state = sub(value, place + 8, place + 15) .. pack("<I7I7I7", at, spent, more)
+      needs[subject] = 0 -- its life is long enough
+      --@ patch
     end
   end
   if back <= 0 then

@@ -1,0 +1,17 @@
+-- In: subject, shared, value, name, place, state (29 bytes). Notes that the bucket has this state from now on.
+if shared or not place then -- the request may ask for it again, and finds it here
+  drafts = drafts or {}
+  if place then
+    drafts[subject] = sub(value, 1, place + 7) .. state .. sub(value, place + 37)
+  else
+    value = value or "\0\0\0\0"
+    drafts[subject], place, grown = value .. name .. state, #value + 1, grown or {}
+    grown[subject] = true
+  end
+end
+if last_subject == subject and next_place == place then -- neighbours are written together
+  patches[patched] = patches[patched] .. name .. state
+else
+  patches[patched + 1], patches[patched + 2], patches[patched + 3], patched = subject, place + 7, state, patched + 3
+end
+last_subject, next_place = subject, place + 37

@@ -1,0 +1,19 @@
+-- Replies. A long value is told as its life and the buckets that the records name.
+for i = 1, subjects do
+  local value = values[i]
+  if value and value ~= true and #value > LONG and #value % 37 == 4 then
+    local named, size = {sub(value, 1, 4)}, (#request - 4) / records
+    for record = 0, records - 1 do
+      local _, subject, name = unpack_binary("BBc8", request, 5 + record * size)
+      if subject % 128 == i then
+        local place = find(value, name, 5, true)
+        while place and place % 37 ~= 5 do place = find(value, name, place + 1, true) end
+        if place then named[#named + 1] = sub(value, place, place + 36) end
+      end
+    end
+    values[i] = table.concat(named)
+  end
+end
+values[subjects + 1] = now
+if refused or logs then values[subjects + 2], values[subjects + 3] = refused or false, logs or false end
+return values
