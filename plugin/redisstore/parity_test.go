@@ -63,17 +63,24 @@ type step struct {
 
 func playTimeline(t *rapid.T, client *redis.Client) {
 	w := drawBuckets(t)
+	w.play(t, client, stepsPerTimeline, func() []policy.Bound {
+		w.turn(t)
+		return w.request(t)
+	})
+}
+
+// play sends so many requests, and demands that Redis answers each as the model does and holds the same in the end.
+func (w *world) play(t *rapid.T, client *redis.Client, requests int, next func() []policy.Bound) {
 	ctx, pipeline := context.Background(), client.Pipeline()
 	pipeline.ScriptLoad(ctx, turnedClock.source)
-	steps := make([]step, stepsPerTimeline)
+	steps := make([]step, requests)
 	for i := range steps {
-		w.turn(t)
 		if rapid.IntRange(0, 99).Draw(t, "lost") == 0 {
 			pipeline.Del(ctx, w.lose(t))
 		}
 		s := &steps[i]
-		s.now, s.bounds = w.now, w.request(t)
-		s.want = w.take(s.bounds)
+		s.bounds = next()
+		s.now, s.want = w.now, w.take(s.bounds)
 		if err := s.plan.compile(s.bounds); err != nil {
 			t.Fatalf("compile %d bounds: %v", len(s.bounds), err)
 		}
@@ -259,8 +266,13 @@ func (w *world) take(bounds []policy.Bound) []decision.Status {
 	return statuses
 }
 
+// fataler is a test of either kind.
+type fataler interface {
+	Fatalf(format string, args ...any)
+}
+
 // compareStates demands that Redis holds what the model does: no more, and nothing else.
-func (w *world) compareStates(t *rapid.T, client *redis.Client) {
+func (w *world) compareStates(t fataler, client *redis.Client) {
 	for i := range w.bounds {
 		key := &w.bounds[i].Key
 		got, want := stored(t, client, key, w.now), w.kept[*key]
@@ -274,7 +286,7 @@ func (w *world) compareStates(t *rapid.T, client *redis.Client) {
 }
 
 // stored is what Redis holds of a bucket, entries of a log included.
-func stored(t interface{ Fatalf(string, ...any) }, client redis.UniversalClient, key *policy.Key, now limit.Micros) kept {
+func stored(t fataler, client redis.UniversalClient, key *policy.Key, now limit.Micros) kept {
 	ctx := context.Background()
 	value, err := client.Get(ctx, string(appendSubject(nil, key))).Result()
 	if err == redis.Nil {
