@@ -154,7 +154,8 @@ func (p *plan) denied() bool {
 // call of the same request was refused.
 func (p *plan) settle(statuses []decision.Status, charged bool) error {
 	charged = charged && !p.denied()
-	p.seen = append(p.seen[:0], make([]*record, len(p.bounds))...)
+	p.seen = slices.Grow(p.seen[:0], len(p.bounds))[:len(p.bounds)]
+	clear(p.seen)
 	for i := range p.records {
 		r := &p.records[i]
 		b, bound := &p.buckets[r.bucket], &p.bounds[r.bound]

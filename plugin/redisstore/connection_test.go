@@ -125,7 +125,8 @@ func TestInAClusterEachGroupOfARequestIsOneEvalsha(t *testing.T) {
 		if err := stores[0].Take(t.Context(), read, statuses); err != nil {
 			t.Fatal(err)
 		}
-		if statuses[0].Used != 100 || statuses[1].Used != 100 {
+		// A refund keeps what the bucket may have got back meanwhile: all of them together less than a token.
+		if statuses[0].Used < 100 || statuses[0].Used > 101 || statuses[1].Used < 100 || statuses[1].Used > 101 {
 			t.Errorf("100 admitted requests have spent %d and %d of the other groups' buckets", statuses[0].Used, statuses[1].Used)
 		}
 	})

@@ -75,7 +75,7 @@ func (w *world) play(t *rapid.T, client *redis.Client, requests int, next func()
 	pipeline.ScriptLoad(ctx, turnedClock.source)
 	steps := make([]step, requests)
 	for i := range steps {
-		if rapid.IntRange(0, 99).Draw(t, "lost") == 0 {
+		if rapid.IntRange(0, 99).Draw(t, "lost") == 77 {
 			pipeline.Del(ctx, w.lose(t))
 		}
 		s := &steps[i]
@@ -182,7 +182,7 @@ func drawPolicy(t *rapid.T) *policy.Policy {
 func (w *world) turn(t *rapid.T) {
 	b := &w.bounds[rapid.IntRange(0, len(w.bounds)-1).Draw(t, "bucket")]
 	w.now += storetest.Gap(t, &b.Policy.Limit)
-	if rapid.IntRange(0, 19).Draw(t, "change") == 0 {
+	if rapid.IntRange(0, 19).Draw(t, "change") == 13 {
 		b.Policy = drawPolicy(t)
 	}
 }
@@ -192,7 +192,7 @@ func (w *world) request(t *rapid.T) []policy.Bound {
 	bounds := make([]policy.Bound, rapid.IntRange(1, 4).Draw(t, "bounds"))
 	for i := range bounds {
 		bounds[i] = w.bounds[rapid.IntRange(0, len(w.bounds)-1).Draw(t, "bound")]
-		if rapid.IntRange(0, 29).Draw(t, "conflict") == 0 {
+		if rapid.IntRange(0, 29).Draw(t, "conflict") == 13 {
 			bounds[i].Policy = drawPolicy(t)
 		}
 		bounds[i].Cost = storetest.Cost(t, &bounds[i].Policy.Limit)

@@ -113,6 +113,7 @@ func (p *plan) compile(bounds []policy.Bound) error {
 		}
 		p.appendRecord(r, room(&bound.Policy.Limit, asked), cost)
 	}
+	p.end()
 	return nil
 }
 
@@ -225,11 +226,13 @@ func (p *plan) begin(mode byte) {
 		from = to
 	}
 	p.request = append(p.request[:0], mode, byte(len(p.subjects)), byte(p.enforced), byte(len(p.records)))
-	p.args = append(p.args[:0], nil) // the request, once it is complete
 }
 
-// appendRecord writes a record: two numbers, three of its algorithm's own (see the fragment of that name), and others.
-func (p *plan) appendRecord(r *record, first, second int64, others ...int64) {
+// end makes the request the argument.
+func (p *plan) end() { p.args = append(p.args[:0], p.request) }
+
+// appendRecord writes a record: two numbers, and three of its algorithm's own (see the fragment of that name).
+func (p *plan) appendRecord(r *record, first, second int64) {
 	l, b := &p.bounds[r.bound].Policy.Limit, &p.buckets[r.bucket]
 	u, window := l.Units(), int64(l.Spec().Window)
 	own := [3]int64{window}
@@ -251,14 +254,6 @@ func (p *plan) appendRecord(r *record, first, second int64, others ...int64) {
 	p.request = append(p.request, byte(u.Kind), place)
 	p.request = appendName(p.request, b.key)
 	for _, n := range [...]int64{first, second, own[0], own[1], own[2]} {
-		p.request = appendDouble(p.request, n)
+		p.request = binary.LittleEndian.AppendUint64(p.request, math.Float64bits(float64(n)))
 	}
-	for _, n := range others {
-		p.request = appendDouble(p.request, n)
-	}
-	p.args[0] = p.request
-}
-
-func appendDouble(b []byte, n int64) []byte {
-	return binary.LittleEndian.AppendUint64(b, math.Float64bits(float64(n)))
 }

@@ -33,14 +33,12 @@ func (q *plan) refund(p *plan) bool {
 			b.state = r.log.state
 		}
 		b.state = p.spend(b.state, bound)
-		taken, owed := p.now, int64(0)
-		switch b.state.Algorithm {
-		case limit.TokenBucket:
-			owed = b.state.Spent
-		case limit.SlidingLog:
+		taken := p.now
+		if b.state.Algorithm == limit.SlidingLog {
 			taken = b.state.Log[len(b.state.Log)-1].At
 		}
-		q.appendRecord(r, price(l, bound.Cost), int64(taken), owed)
+		q.appendRecord(r, price(l, bound.Cost), int64(taken))
 	}
+	q.end()
 	return true
 }

@@ -1,13 +1,12 @@
 -- Gives back what an earlier request has spent, as far as it is certain that nobody's limit suffers: whatever is doubtful
--- stays spent. Each of the records, which have one double more than a take's, gives back to one bucket:
---   cost   what was spent (units of the algorithm)
---   taken  the instant at which it was spent (µs; of a log, the instant of its entry)
+-- stays spent. Each of the records, which have the form of a take's, gives back to one bucket:
+--   cost   what was spent (units of the algorithm), in the place of room
+--   taken  the instant at which it was spent (µs; of a log, the instant of its entry), in the place of cost
 --   a b c  as for a take
---   owed   a token bucket's debt right after it was spent (units); 0 for the others
 -- Reply: as for a take; a record that refuses gave back nothing.
 for record = 1, records do
-  local kind, subject, name, cost, taken, a, b, c, owed
-  kind, subject, name, cost, taken, a, b, c, owed, p = unpack_binary("<BBc8dddddd", request, p)
+  local kind, subject, name, cost, taken, a, b, c
+  kind, subject, name, cost, taken, a, b, c, p = unpack_binary("<BBc8ddddd", request, p)
   local shared = subject > 128
   if shared then subject = subject - 128 end
   local value, back, guess = drafts and drafts[subject] or values[subject], 0, 5
@@ -16,11 +15,10 @@ for record = 1, records do
     if algorithm ~= kind then
       back = 0
     elseif kind == 1 then
-      -- What has been refilled since might have been refilled without the refunded request too, or been lost to a full
-      -- bucket: so much of the debt is not the request's any more.
+      -- Without the request the bucket might have been full since, and all that was refilled lost. With each tick, so
+      -- much less of the debt is certain to be the request's own.
       if more == b then
-        back = owed - ceil((now - taken) / c) * a
-        if back > cost then back = cost end
+        back = cost - ceil((now - taken) / c) * a
         if back > spent then back = spent end
         if back > 0 then spent = spent - back end
       end

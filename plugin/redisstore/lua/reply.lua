@@ -2,9 +2,9 @@
 for i = 1, subjects do
   local value = values[i]
   if value and value ~= true and #value > LONG and #value % 37 == 4 then
-    local named, size = {sub(value, 1, 4)}, (#request - 4) / records
+    local named = {sub(value, 1, 4)}
     for record = 0, records - 1 do
-      local _, subject, name = unpack_binary("BBc8", request, 5 + record * size)
+      local _, subject, name = unpack_binary("BBc8", request, 5 + record * 50)
       if subject % 128 == i then
         local place = find(value, name, 5, true)
         while place and place % 37 ~= 5 do place = find(value, name, place + 1, true) end
