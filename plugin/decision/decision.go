@@ -18,12 +18,33 @@ type Source uint8
 
 // The sources.
 const (
-	Unanswered Source = iota
-	Memory            // the buckets of this process
-	Redis             // the buckets that all nodes share
+	Unanswered Source = iota // nobody could say: the bound's fail mode decides
+	Memory                   // the buckets of this process
+	Redis                    // the buckets that all nodes share
+	Local                    // this node's share of the limit, in this process, while Redis is away
 )
 
-func (s Source) String() string { return [...]string{"unanswered", "memory", "redis"}[s] }
+func (s Source) String() string { return [...]string{"unanswered", "memory", "redis", "local"}[s] }
+
+// Failure is why the store that all nodes share did not answer for a bound.
+type Failure uint8
+
+// The failures. Their names are the reasons of the metrics.
+const (
+	NoFailure   Failure = iota
+	Unavailable         // the request was not sent, or Redis refused to run it: it was not spent
+	TimedOut            // no answer in time: it may have been spent
+	Lost                // the connection broke, or the answer made no sense: it may have been spent
+	Overloaded          // too many requests were waiting for Redis already: it was not sent
+	WrongType           // its key in Redis holds something that is not ours: it was not spent
+)
+
+var failureNames = [...]string{"", "redis_unavailable", "redis_timeout", "redis_lost", "redis_overloaded", "redis_wrong_type"}
+
+func (f Failure) String() string { return failureNames[f] }
+
+// MayHaveSpent tells whether the request may have been charged although no answer came.
+func (f Failure) MayHaveSpent() bool { return f == TimedOut || f == Lost }
 
 // Status is one bound's answer.
 type Status struct {
@@ -31,10 +52,22 @@ type Status struct {
 	Wait         limit.Micros // 0: this bound admits; else how long until it would; limit.Never: it never will
 	Now          limit.Micros // the store's clock when it answered
 	Source       Source
+	Failure      Failure // of the shared store, also where this process answered in its stead
+	Charged      bool    // the bound's cost was spent
 }
 
-// Admits tells whether this bound, alone, lets the request through.
+// Admits tells whether this bound, alone, lets the request through. Of an unanswered one Wait is how long the store is
+// expected to be away; see [Denies].
 func (s *Status) Admits() bool { return s.Wait == 0 }
+
+// Denies tells whether a bound with this status refuses the request: it is enforced, and has no room, or nobody could
+// say and it fails closed.
+func Denies(b *policy.Bound, s *Status) bool {
+	if s.Source == Unanswered {
+		return b.Enforced() && s.Failure != NoFailure && b.Policy.FailMode == policy.FailClosed
+	}
+	return b.Enforced() && !s.Admits()
+}
 
 // Result is the answer to a request.
 type Result uint8
@@ -58,10 +91,12 @@ const (
 	UserMissing                 // denied: no user, and on_missing_user is deny
 	InternalFault               // an internal error: on_internal_error decided
 	ConfigFault                 // no usable config: on_config_fault decided
+	StoreAway                   // denied: only by bounds that fail closed while their store is away
+	MetaLimited                 // denied: the tenant exceeds this node's meta_limit
 )
 
 func (r Reason) String() string {
-	return [...]string{"counted", "tenant_missing", "user_missing", "internal_fault", "config_fault"}[r]
+	return [...]string{"counted", "tenant_missing", "user_missing", "internal_fault", "config_fault", "store_away", "meta_limited"}[r]
 }
 
 // Decision is the answer to one request. Its slices are reused from request to request: whoever keeps a decision
@@ -78,6 +113,7 @@ type Decision struct {
 	ShadowDenied bool         // a bound in shadow or log mode, or a missing name in such a config, would have denied
 	ShadowReason Reason       // TenantMissing or UserMissing: what a config in shadow or log mode would have denied for
 	Mode         policy.Mode  // of the config as a whole
+	Degraded     bool         // the shared store did not answer for all bounds
 }
 
 // Reset makes d ready for the next request, keeping its memory.
@@ -86,7 +122,7 @@ func (d *Decision) Reset() {
 	d.Resolution.Reset()
 	d.Statuses = d.Statuses[:0]
 	d.Result, d.Reason, d.Binding, d.RetryAfter = Allowed, Counted, -1, 0
-	d.ShadowDenied, d.ShadowReason, d.Mode = false, Counted, policy.Enforce
+	d.ShadowDenied, d.ShadowReason, d.Mode, d.Degraded = false, Counted, policy.Enforce, false
 }
 
 // Grow makes room for one status per bound.
@@ -123,12 +159,19 @@ func (d *Decision) Refuse(reason Reason) {
 // Denied if any enforced bound denies: then the binding bound is the denying one that waits longest. Otherwise the
 // binding bound is the enforced one with the smallest remaining ÷ limit. A tie goes to the longer window either way.
 // Bounds in shadow are recorded and never bind.
+//
+// A bound whose store could not say neither admits nor binds. If it fails closed it denies, but one that really has no
+// room goes first: the client then reads which, and not that the service has trouble.
 func (d *Decision) Combine() {
+	away := limit.Micros(0)
 	for i := range d.Statuses {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
+		d.Degraded = d.Degraded || status.Failure != NoFailure
 		switch {
 		case status.Source == Unanswered:
-			// Its store could not say: it neither denies nor tells anything to bind by.
+			if Denies(bound, status) {
+				away = max(away, status.Wait, 1)
+			}
 		case !bound.Enforced():
 			d.ShadowDenied = d.ShadowDenied || !status.Admits()
 		case !status.Admits():
@@ -144,6 +187,9 @@ func (d *Decision) Combine() {
 				d.Binding = i
 			}
 		}
+	}
+	if away > 0 && d.Result != HardThrottled {
+		d.Result, d.Reason, d.RetryAfter, d.Binding = HardThrottled, StoreAway, away, -1
 	}
 }
 

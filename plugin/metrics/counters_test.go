@@ -1,0 +1,114 @@
+package metrics
+
+import (
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// family is how many series a family has, and what they add up to.
+func family(t *testing.T, m *Metrics, name string) (series int, sum float64) {
+	t.Helper()
+	families, err := m.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == prefix+name {
+			for _, metric := range f.GetMetric() {
+				series, sum = series+1, sum+metric.GetCounter().GetValue()
+			}
+		}
+	}
+	return series, sum
+}
+
+func TestNamesBeyondTheCeilingAreOtherAndNoneIsLost(t *testing.T) {
+	const names = 100_000
+	m := New("1", Sources{})
+	d := decided(t, "gold", answered{policy.Policy{Scope: policy.Tenant}, denies},
+		answered{policy.Policy{Scope: policy.Tenant, FailMode: policy.FailOpen}, unanswered})
+	for i := range names {
+		for j := range d.Resolution.Bounds {
+			d.Resolution.Bounds[j].Policy.Name = "p" + strconv.Itoa(i)
+		}
+		d.Resolution.Tier = "t" + strconv.Itoa(i)
+		m.Observe(d)
+	}
+	for _, name := range []string{"denials_total", "requests_total"} {
+		if series, sum := family(t, m, name); series != maxSeries+1 || sum != names {
+			t.Errorf("%s has %d series that add up to %v, want %d and %d", name, series, sum, maxSeries+1, names)
+		}
+	}
+	if allocations := testing.AllocsPerRun(100, func() { m.Observe(d) }); allocations != 0 {
+		t.Errorf("%v allocations for a name beyond the ceiling, want 0", allocations)
+	}
+}
+
+func TestOurOwnWordsStayWhatTheyAreBeyondTheCeiling(t *testing.T) {
+	m := New("1", Sources{})
+	for i := range maxSeries {
+		m.requests.of(requestKey{tier: strconv.Itoa(i)})
+		m.denials.of(policyKey{policy: strconv.Itoa(i)})
+		m.unverified.of(unverifiedKey{policy: strconv.Itoa(i)})
+		m.unavailable.of(unavailableKey(strconv.Itoa(i)))
+	}
+	for range 2 { // the first makes the series, the second finds it
+		m.requests.of(requestKey{"new", 2, policy.Shadow}).Inc()
+		m.denials.of(policyKey{policy: "new", scope: policy.User, tier: "new"}).Inc()
+		m.denials.of(policyKey{reason: 1, tier: "new"}).Inc()
+		m.unverified.of(unverifiedKey{"new", policy.FailOpen}).Inc()
+		m.unavailable.of("new").Inc()
+	}
+	const want = `denials_total{policy="(tenant_missing)",scope="(none)",tier="other"} 2
+denials_total{policy="other",scope="user",tier="other"} 2
+requests_total{mode="shadow",result="hard_throttled",tier="other"} 2
+unavailable_total{policy="other"} 2
+unverified_total{fail_mode="open",policy="other"} 2
+`
+	if got := counted(t, m); got != want {
+		t.Errorf("counted\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestManyRequestsAtOnceAreAllCounted(t *testing.T) {
+	const goroutines, each = 8, 3 * maxSeries
+	m := New("1", Sources{})
+	var running sync.WaitGroup
+	for range goroutines {
+		running.Go(func() {
+			for i := range each {
+				m.unavailable.of(unavailableKey(strconv.Itoa(i))).Inc()
+			}
+		})
+	}
+	running.Wait()
+	if series, sum := family(t, m, "unavailable_total"); series != maxSeries+1 || sum != goroutines*each {
+		t.Errorf("%d series that add up to %v, want %d and %d", series, sum, maxSeries+1, goroutines*each)
+	}
+}
+
+func TestNamesThatAreNotTextAreCountedAllTheSame(t *testing.T) {
+	m := New("1", Sources{Stores: func() []Store { return []Store{{Name: "\xff", Foreign: 1}, {Name: "\xfe", Foreign: 2}} }})
+	m.requests.of(requestKey{tier: "a\xff\"\n"}).Inc()
+	const want = `foreign_values_total{store="` + "\uFFFD" + `"} 3
+requests_total{mode="enforce",result="allowed",tier="a` + "\uFFFD" + `\"\n"} 1
+`
+	if got := counted(t, m); got != want {
+		t.Errorf("counted\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestAPanicWhileReadingANumberCostsOnlyThatNumber(t *testing.T) {
+	m := New("1", Sources{
+		Process: func() Process { panic("a store is gone") },
+		Buckets: func() Buckets { return Buckets{Evicted: 5} },
+	})
+	numbers, err := lastNumbers(m)
+	if err == nil || len(numbers) != 1 || fmt.Sprint(numbers[0]) != prefix+"local_buckets_evicted_total=5" {
+		t.Errorf("gathered %v with error %v; want the other numbers, and an error", numbers, err)
+	}
+}

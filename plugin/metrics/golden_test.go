@@ -1,0 +1,168 @@
+package metrics
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// full is metrics that have something in every family.
+func full(t *testing.T) *Metrics {
+	t.Helper()
+	m := New("0.1.0", everySource())
+	daily := policy.Policy{Name: "daily", Scope: policy.Tenant, FailMode: policy.FailClosed}
+	m.Observe(busy(t))
+	m.Observe(decided(t, "gold", answered{daily, denies}))
+	m.Observe(decided(t, "gold", answered{daily, unanswered}))
+	return m
+}
+
+// published describes all families of ours: name, type and labels on one line, help on the next.
+func published(t *testing.T, m *Metrics) string {
+	t.Helper()
+	families, err := m.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	for _, f := range families {
+		if !strings.HasPrefix(f.GetName(), prefix) {
+			continue
+		}
+		var labels []string
+		for _, label := range f.GetMetric()[0].GetLabel() {
+			labels = append(labels, label.GetName())
+		}
+		fmt.Fprintf(&text, "%s %s {%s}\n    %s\n", f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labels, ","), f.GetHelp())
+	}
+	return text.String()
+}
+
+func TestEveryPublishedMetricIsAsDocumented(t *testing.T) {
+	m := full(t)
+	got := published(t, m)
+	path := filepath.Join("testdata", "metrics.golden")
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("metrics are\n%s\nwant (rewrite with -update if this is meant)\n%s", got, want)
+	}
+	for _, name := range described(m) {
+		if !strings.Contains(string(want), name+" ") {
+			t.Errorf("%s is registered, and not in the golden list", name)
+		}
+	}
+}
+
+// described are the names of all families of ours that are registered, whether they have series or not.
+func described(m *Metrics) []string {
+	descriptions := make(chan *prometheus.Desc)
+	go func() {
+		m.registry.Describe(descriptions)
+		close(descriptions)
+	}()
+	name := regexp.MustCompile(`fqName: "(` + prefix + `\w+)"`)
+	var names []string
+	for d := range descriptions {
+		if match := name.FindStringSubmatch(d.String()); match != nil {
+			names = append(names, match[1])
+		}
+	}
+	return names
+}
+
+func TestNamesAndHelpFollowPrometheusConventions(t *testing.T) {
+	problems, err := testutil.GatherAndLint(full(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+func TestNumbersThatOthersKeepAreReadAtEveryScrape(t *testing.T) {
+	const want = `config_faults_total 7
+degraded_seconds_total{store="redis:6379"} 21.5
+events_total 1000
+foreign_values_total{store="redis:6379"} 25
+local_buckets_evicted_total 13
+local_buckets_expired_total 12
+lost_refunds_total{store="redis:6379"} 27
+meta_limit_denials_total 8
+panics_total 4
+questions_total 2001
+reconciled_tokens_total{outcome="charged",store="redis:6379"} 23
+reconciled_tokens_total{outcome="written_off",store="redis:6379"} 24
+taken_keys_total{store="redis:6379"} 26
+undecided_total 5
+unknown_instances_total 6
+writes_total 1002
+`
+	m := New("0.1.0", everySource())
+	if got := counted(t, m); got != want {
+		t.Errorf("counters are\n%s\nwant\n%s", got, want)
+	}
+	const gauges = `
+# HELP rate_limiter_degraded 1 while the shared store, or a part of it, does not answer and fail modes decide; else 0.
+# TYPE rate_limiter_degraded gauge
+rate_limiter_degraded{store="redis:6379"} 1
+# HELP rate_limiter_instances Plugin configs served now.
+# TYPE rate_limiter_instances gauge
+rate_limiter_instances 3
+# HELP rate_limiter_live_nodes Nodes that share the namespace's buckets, this one included, as last counted.
+# TYPE rate_limiter_live_nodes gauge
+rate_limiter_live_nodes{namespace="default",store="redis:6379"} 3
+rate_limiter_live_nodes{namespace="eu",store="redis:6379"} 2
+# HELP rate_limiter_local_buckets Buckets kept in this process now.
+# TYPE rate_limiter_local_buckets gauge
+rate_limiter_local_buckets 11
+# HELP rate_limiter_waiting_requests Requests that wait for the shared store now.
+# TYPE rate_limiter_waiting_requests gauge
+rate_limiter_waiting_requests{store="redis:6379"} 22
+`
+	names := []string{"degraded", "instances", "live_nodes", "local_buckets", "waiting_requests"}
+	for i := range names {
+		names[i] = prefix + names[i]
+	}
+	if err := testutil.GatherAndCompare(m, strings.NewReader(gauges), names...); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStoresOfOneNameCountAsOne(t *testing.T) {
+	m := New("1", Sources{Stores: func() []Store {
+		return []Store{
+			{Name: "redis:6379", Foreign: 1, Charged: 10, DegradedSeconds: 3, LiveNodes: map[string]int{"default": 2}},
+			{Name: "other:6379", Taken: 5},
+			{Name: "redis:6379", Foreign: 2, WrittenOff: 20, DegradedSeconds: 4, Degraded: true, LiveNodes: map[string]int{"default": 3, "eu": 1}},
+		}
+	}})
+	const want = `degraded_seconds_total{store="redis:6379"} 4
+foreign_values_total{store="redis:6379"} 3
+reconciled_tokens_total{outcome="charged",store="redis:6379"} 10
+reconciled_tokens_total{outcome="written_off",store="redis:6379"} 20
+taken_keys_total{store="other:6379"} 5
+`
+	if got := counted(t, m); got != want {
+		t.Errorf("counters are\n%s\nwant\n%s", got, want)
+	}
+	if got := m.sources.degraded(); len(got) != 1 || got[0] != "redis:6379" {
+		t.Errorf("degraded are %q, want the one", got)
+	}
+}

@@ -1,0 +1,71 @@
+package metrics
+
+import (
+	"encoding/json"
+	"net/http"
+	"testing"
+)
+
+func TestReadinessIsAboutServingAndAboutTheStoreOnlyWhereAsked(t *testing.T) {
+	for _, test := range []struct {
+		state                State
+		degraded, needsStore bool
+		want                 int
+	}{
+		{Starting, false, false, 503},
+		{Starting, true, false, 503},
+		{Starting, false, true, 503},
+		{Starting, true, true, 503},
+		{Serving, false, false, 200},
+		{Serving, true, false, 200},
+		{Serving, false, true, 200},
+		{Serving, true, true, 503},
+		{Draining, false, false, 503},
+		{Draining, true, false, 503},
+		{Draining, false, true, 503},
+		{Draining, true, true, 503},
+	} {
+		m := New("1", Sources{Stores: func() []Store {
+			return []Store{{Name: "fine:6379"}, {Name: "redis:6379", Degraded: test.degraded}}
+		}})
+		s := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0", ReadyNeedsStore: test.needsStore}).bound(t)
+		s.SetState(test.state)
+		got := ask(t, "GET", "http://"+s.Addr()+"/readyz")
+		var told readiness
+		if err := json.Unmarshal([]byte(got.body), &told); err != nil {
+			t.Fatalf("%v in %s", err, got.body)
+		}
+		degraded := len(told.DegradedStores) == 1 && told.DegradedStores[0] == "redis:6379"
+		if got.status != test.want || told.Ready != (test.want == 200) || told.State != test.state.String() ||
+			degraded != test.degraded || told.ReadyNeedsStore != test.needsStore {
+			t.Errorf("%+v: answer is %d %s", test, got.status, got.body)
+		}
+		if live := ask(t, "GET", "http://"+s.Addr()+"/healthz"); live.status != http.StatusOK {
+			t.Errorf("%+v: /healthz answers %d", test, live.status)
+		}
+		s.stop()
+	}
+}
+
+func TestHealthTellsVersionAgeAndDegradedStores(t *testing.T) {
+	s := start(t, ServerOptions{Metrics: New("1.2.3", everySource()), Address: "127.0.0.1:0"}).bound(t)
+	got := ask(t, "GET", "http://"+s.Addr()+"/healthz")
+	var told health
+	if err := json.Unmarshal([]byte(got.body), &told); err != nil {
+		t.Fatal(err)
+	}
+	if told.Version != "1.2.3" || told.UptimeSeconds < 0 || told.UptimeSeconds > 60 || len(told.DegradedStores) != 1 || told.DegradedStores[0] != "redis:6379" {
+		t.Errorf("answer is %s", got.body)
+	}
+	if got.header.Get("Content-Type") != "application/json" || got.header.Get("Cache-Control") != "no-store" {
+		t.Errorf("headers are %v", got.header)
+	}
+}
+
+func TestNoDegradedStoreIsAnEmptyList(t *testing.T) {
+	s := start(t, ServerOptions{Address: "127.0.0.1:0"}).bound(t)
+	const want = `{"ready":false,"state":"starting","degraded_stores":[],"ready_needs_store":false}` + "\n"
+	if got := ask(t, "GET", "http://"+s.Addr()+"/readyz"); got.body != want {
+		t.Errorf("answer is %s, want %s", got.body, want)
+	}
+}

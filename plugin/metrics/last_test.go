@@ -1,0 +1,50 @@
+package metrics
+
+import (
+	"bytes"
+	"log/slog"
+	"maps"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+func TestTheLastNumbersAreOneLineOfAllCountersOfOursThatMoved(t *testing.T) {
+	m := New("1", Sources{Stores: func() []Store { return []Store{{Name: "redis:6379", Waiting: 5, Charged: 1 << 50}} }})
+	m.Observe(decided(t, "gold", answered{policy.Policy{Name: "minute", Scope: policy.Tenant}, denies}))
+	s := start(t, ServerOptions{Metrics: m})
+	s.stop()
+	want := map[string]float64{
+		`rate_limiter_denials_total{policy="minute",scope="tenant",tier="gold"}`:          1,
+		`rate_limiter_requests_total{mode="enforce",result="hard_throttled",tier="gold"}`: 1,
+		`rate_limiter_reconciled_tokens_total{outcome="charged",store="redis:6379"}`:      1 << 50,
+	}
+	if got := s.log.lines; len(got) != 1 || got[0].Level != "INFO" || got[0].Part != 1 || got[0].Parts != 1 || !maps.Equal(got[0].Counters, want) {
+		t.Errorf("logged %+v, want one line with %v", got, want)
+	}
+}
+
+func TestLastNumbersThatKongWouldCutOffAreSeveralLines(t *testing.T) {
+	const policies = 100
+	m := New("1", Sources{})
+	for i := range policies {
+		m.unavailable.of(unavailableKey(strings.Repeat("p", 60) + strconv.Itoa(i))).Inc()
+	}
+	var lines bytes.Buffer
+	s, err := NewServer(ServerOptions{Metrics: m, Log: slog.New(slog.NewJSONHandler(&lines, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.logLast()
+	all := strings.SplitAfter(strings.TrimSuffix(lines.String(), "\n"), "\n")
+	if numbers := strings.Count(lines.String(), "unavailable_total{"); len(all) < 2 || numbers != policies {
+		t.Errorf("%d numbers on %d lines, want all %d on several", numbers, len(all), policies)
+	}
+	for _, line := range all {
+		if len(line) > 3500 {
+			t.Errorf("a line has %d bytes", len(line))
+		}
+	}
+}

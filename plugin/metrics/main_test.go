@@ -1,0 +1,75 @@
+package metrics
+
+import (
+	"flag"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// A server that has ended leaves no goroutine behind.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// answered is one bound of a decision.
+type answered struct {
+	policy policy.Policy
+	status decision.Status
+}
+
+// decided is a combined decision over bounds, of a tenant with the tier.
+func decided(t testing.TB, tier string, bounds ...answered) *decision.Decision {
+	t.Helper()
+	d := new(decision.Decision)
+	d.Reset()
+	d.Identity.Tenant = identity.Name{Kind: identity.Tenant, ID: "acme"}
+	d.Identity.Tier, d.Resolution.Tier = tier, tier
+	for _, b := range bounds {
+		compiled, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Window: limit.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.policy.Limit = compiled
+		d.Resolution.Bounds = append(d.Resolution.Bounds, policy.Bound{Policy: &b.policy, Cost: 1})
+	}
+	d.Grow()
+	for i, b := range bounds {
+		d.Statuses[i] = b.status
+	}
+	d.Combine()
+	return d
+}
+
+// What a store answers in these tests.
+var (
+	admits     = decision.Status{Source: decision.Redis}
+	denies     = decision.Status{Source: decision.Redis, Wait: limit.Second}
+	localYes   = decision.Status{Source: decision.Local, Failure: decision.TimedOut}
+	localNo    = decision.Status{Source: decision.Local, Failure: decision.TimedOut, Wait: limit.Second}
+	unanswered = decision.Status{Failure: decision.Unavailable, Wait: limit.Second}
+)
+
+// everySource has a number other than 0 for everything that is read from others.
+func everySource() Sources {
+	return Sources{
+		Process: func() Process {
+			return Process{
+				Instances: 3, Events: 1000, Questions: 2001, Writes: 1002, Panics: 4, Undecided: 5,
+				UnknownInstances: 6, ConfigFaults: 7, MetaDenied: 8,
+			}
+		},
+		Buckets: func() Buckets { return Buckets{Kept: 11, Expired: 12, Evicted: 13} },
+		Stores: func() []Store {
+			return []Store{{
+				Name: "redis:6379", Degraded: true, DegradedSeconds: 21.5, Waiting: 22, Charged: 23, WrittenOff: 24,
+				Foreign: 25, Taken: 26, LostRefunds: 27, LiveNodes: map[string]int{"default": 3, "eu": 2},
+			}}
+		},
+	}
+}

@@ -1,0 +1,169 @@
+package metrics
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// counted are all counters of m that are not 0, as a scrape shows them, without their prefix.
+func counted(t *testing.T, m *Metrics) string {
+	t.Helper()
+	numbers, err := lastNumbers(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines strings.Builder
+	for _, number := range numbers {
+		lines.WriteString(strings.TrimPrefix(number.Key, prefix) + " " + number.Value.String() + "\n")
+	}
+	return lines.String()
+}
+
+func TestADecisionIsCountedByWhatItsBoundsDid(t *testing.T) {
+	minute := policy.Policy{Name: "minute", Scope: policy.Tenant}
+	daily := policy.Policy{Name: "daily", Scope: policy.TenantEndpoint, FailMode: policy.FailClosed}
+	open := policy.Policy{Name: "open", Scope: policy.IP, FailMode: policy.FailOpen}
+	trial := policy.Policy{Name: "trial", Scope: policy.User, Mode: policy.Shadow, FailMode: policy.FailClosed}
+	soft := admits
+	soft.Soft = true
+	tests := []struct {
+		name   string
+		bounds []answered
+		want   string
+	}{
+		{"no bounds", nil, `requests_total{mode="enforce",result="allowed",tier="gold"} 1`},
+		{"all admit", []answered{{minute, admits}, {trial, admits}}, `requests_total{mode="enforce",result="allowed",tier="gold"} 1`},
+		{"soft", []answered{{minute, soft}}, `requests_total{mode="enforce",result="soft_throttled",tier="gold"} 1`},
+		{"each that denies", []answered{{minute, denies}, {open, admits}, {daily, denies}}, `
+denials_total{policy="daily",scope="tenant+endpoint",tier="gold"} 1
+denials_total{policy="minute",scope="tenant",tier="gold"} 1
+requests_total{mode="enforce",result="hard_throttled",tier="gold"} 1`},
+		{"a shadow", []answered{{minute, admits}, {trial, denies}}, `
+requests_total{mode="enforce",result="allowed",tier="gold"} 1
+shadow_denials_total{policy="trial",scope="user",tier="gold"} 1`},
+		{"local and open vouch", []answered{{minute, localYes}, {open, unanswered}}, `
+fallback_activations_total{reason="redis_timeout"} 1
+fallback_activations_total{reason="redis_unavailable"} 1
+requests_total{mode="enforce",result="allowed",tier="gold"} 1
+unverified_total{fail_mode="local",policy="minute"} 1
+unverified_total{fail_mode="open",policy="open"} 1`},
+		{"nobody vouches for a refused request", []answered{{minute, localNo}, {open, unanswered}}, `
+denials_total{policy="minute",scope="tenant",tier="gold"} 1
+fallback_activations_total{reason="redis_timeout"} 1
+fallback_activations_total{reason="redis_unavailable"} 1
+requests_total{mode="enforce",result="hard_throttled",tier="gold"} 1`},
+		{"closed", []answered{{minute, localYes}, {daily, unanswered}}, `
+fallback_activations_total{reason="redis_timeout"} 1
+fallback_activations_total{reason="redis_unavailable"} 1
+requests_total{mode="enforce",result="hard_throttled",tier="gold"} 1
+unavailable_total{policy="daily"} 1`},
+		{"closed, but another has no room", []answered{{minute, denies}, {daily, unanswered}}, `
+denials_total{policy="minute",scope="tenant",tier="gold"} 1
+fallback_activations_total{reason="redis_unavailable"} 1
+requests_total{mode="enforce",result="hard_throttled",tier="gold"} 1`},
+		{"a shadow that nobody answers for", []answered{{trial, unanswered}}, `
+fallback_activations_total{reason="redis_unavailable"} 1
+requests_total{mode="enforce",result="allowed",tier="gold"} 1`},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			m := New("1", Sources{})
+			m.Observe(decided(t, "gold", test.bounds...))
+			if got := counted(t, m); strings.TrimSpace(got) != strings.TrimSpace(test.want) {
+				t.Errorf("counted\n%s\nwant\n%s", got, test.want)
+			}
+		})
+	}
+}
+
+func TestADenialForAnotherReasonThanAPolicyHasTheReasonAsItsPolicy(t *testing.T) {
+	m := New("1", Sources{})
+	refused := decided(t, "")
+	refused.Deny(decision.MetaLimited)
+	m.Observe(refused)
+	rehearsed := decided(t, "gold", answered{policy.Policy{Name: "minute", Scope: policy.Tenant}, admits})
+	rehearsed.Mode = policy.Log
+	rehearsed.Refuse(decision.TenantMissing)
+	m.Observe(rehearsed)
+	const want = `denials_total{policy="(meta_limited)",scope="(none)",tier="(none)"} 1
+requests_total{mode="enforce",result="hard_throttled",tier="(none)"} 1
+requests_total{mode="log",result="allowed",tier="gold"} 1
+shadow_denials_total{policy="(tenant_missing)",scope="(none)",tier="gold"} 1
+`
+	if got := counted(t, m); got != want {
+		t.Errorf("counted\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestMissingNamesAreCountedByKind(t *testing.T) {
+	m := New("1", Sources{})
+	for _, id := range []identity.Identity{
+		{Stranger: true, Tier: "platinum"}, // a stranger has no tier to be wrong about
+		{Stranger: true, UserMissing: true, Tenant: identity.Name{Kind: identity.IP, ID: "192.0.2.7"}},
+		{UserMissing: true, Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Tier: "gold"},
+		{UserMissing: true, Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}},
+		{Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Tier: "platinum"},
+	} {
+		d := decided(t, "gold")
+		d.Identity = id
+		m.Observe(d)
+	}
+	const want = `
+# HELP rate_limiter_missing_identities_total Requests whose tenant could not be told, whose user could not be told although a limit wants one, or whose tenant claims a tier that does not exist.
+# TYPE rate_limiter_missing_identities_total counter
+rate_limiter_missing_identities_total{kind="tenant"} 2
+rate_limiter_missing_identities_total{kind="tier"} 1
+rate_limiter_missing_identities_total{kind="user"} 3
+`
+	if err := testutil.GatherAndCompare(m, strings.NewReader(want), "rate_limiter_missing_identities_total"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEveryFailureOfAStoreIsThereBeforeItHappens(t *testing.T) {
+	n, err := testutil.GatherAndCount(New("1", Sources{}), "rate_limiter_fallback_activations_total")
+	if err != nil || n != int(decision.WrongType) {
+		t.Errorf("%d reasons, %v; want %d", n, err, decision.WrongType)
+	}
+}
+
+// busy is a decision that touches as many counters as one request well can.
+func busy(t testing.TB) *decision.Decision {
+	return decided(t, "gold",
+		answered{policy.Policy{Name: "minute", Scope: policy.Tenant}, localYes},
+		answered{policy.Policy{Name: "open", Scope: policy.IP, FailMode: policy.FailOpen}, unanswered},
+		answered{policy.Policy{Name: "trial", Scope: policy.User, Mode: policy.Shadow}, denies})
+}
+
+func TestCountingAllocatesNothingInSteadyState(t *testing.T) {
+	m := New("1", Sources{})
+	d := busy(t)
+	m.Observe(d)
+	if allocations := testing.AllocsPerRun(1000, func() { m.Observe(d) }); allocations != 0 {
+		t.Errorf("%v allocations, want 0", allocations)
+	}
+}
+
+// BenchmarkObserve has a budget of 200 ns for a request that is admitted or denied.
+func BenchmarkObserve(b *testing.B) {
+	minute := policy.Policy{Name: "minute", Scope: policy.Tenant}
+	for name, d := range map[string]*decision.Decision{
+		"admitted": decided(b, "gold", answered{minute, admits}, answered{minute, admits}, answered{minute, admits}, answered{minute, admits}),
+		"denied":   decided(b, "gold", answered{minute, denies}, answered{minute, admits}, answered{minute, admits}, answered{minute, admits}),
+		"degraded": busy(b),
+	} {
+		b.Run(name, func(b *testing.B) {
+			m := New("1", Sources{})
+			b.ReportAllocs()
+			for b.Loop() {
+				m.Observe(d)
+			}
+		})
+	}
+}

@@ -1,0 +1,351 @@
+package metrics
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// patienceOfTests is when something that should happen soon is given up.
+const patienceOfTests = 20 * time.Second
+
+// records is a log whose lines can be waited for.
+type records struct {
+	mu    sync.Mutex
+	lines []record
+	more  chan struct{} // has room for one
+}
+
+type record struct {
+	Level, Msg, Address, Setting, Error string
+	Part, Parts                         int
+	Counters                            map[string]float64
+}
+
+func newRecords() *records { return &records{more: make(chan struct{}, 1)} }
+
+func (r *records) log() *slog.Logger { return slog.New(slog.NewJSONHandler(r, nil)) }
+
+// Write takes one line.
+func (r *records) Write(line []byte) (int, error) {
+	var one record
+	if err := json.Unmarshal(line, &one); err != nil {
+		return 0, err
+	}
+	r.mu.Lock()
+	r.lines = append(r.lines, one)
+	r.mu.Unlock()
+	select {
+	case r.more <- struct{}{}:
+	default:
+	}
+	return len(line), nil
+}
+
+// with are the lines whose message begins with text.
+func (r *records) with(text string) []record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var found []record
+	for _, line := range r.lines {
+		if strings.HasPrefix(line.Msg, text) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// await is the first line whose message begins with text.
+func (r *records) await(t *testing.T, text string) record {
+	t.Helper()
+	deadline := time.NewTimer(patienceOfTests)
+	defer deadline.Stop()
+	for {
+		if found := r.with(text); len(found) > 0 {
+			return found[0]
+		}
+		select {
+		case <-r.more:
+		case <-deadline.C:
+			t.Fatalf("nothing was logged that begins with %q", text)
+		}
+	}
+}
+
+// running is a server that runs until stop, or the end of the test.
+type running struct {
+	*Server
+	log  *records
+	stop func()
+}
+
+func start(t *testing.T, o ServerOptions) running {
+	t.Helper()
+	log := newRecords()
+	o.Log = log.log()
+	if o.Metrics == nil {
+		o.Metrics = New("1.2.3", Sources{})
+	}
+	s, err := NewServer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return running{s, log, stop}
+}
+
+// bound waits until the server listens.
+func (r running) bound(t *testing.T) running {
+	t.Helper()
+	r.log.await(t, "metrics can be read")
+	return r
+}
+
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// ask is send, of a test that cannot go on without the answer.
+func ask(t *testing.T, method, url string, header ...string) answer {
+	t.Helper()
+	got, err := send(t.Context(), method, url, header...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// send sends one request on a connection of its own. header is names and values in turn.
+func send(ctx context.Context, method, url string, header ...string) (answer, error) {
+	request, err := http.NewRequestWithContext(ctx, method, url, http.NoBody)
+	if err != nil {
+		return answer{}, err
+	}
+	for i := 0; i < len(header); i += 2 {
+		request.Header.Set(header[i], header[i+1])
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patienceOfTests}
+	response, err := client.Do(request)
+	if err != nil {
+		return answer{}, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return answer{response.StatusCode, response.Header, string(body)}, err
+}
+
+func TestMetricsAreServedAsTextAndAsOpenMetrics(t *testing.T) {
+	m := New("1.2.3", everySource())
+	m.Observe(busy(t))
+	s := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0"}).bound(t)
+	url := "http://" + s.Addr() + "/metrics"
+	text := ask(t, "GET", url)
+	if text.status != 200 || !strings.HasPrefix(text.header.Get("Content-Type"), "text/plain; version=0.0.4") {
+		t.Errorf("answer is %d %v, want Prometheus's text", text.status, text.header)
+	}
+	for _, want := range []string{
+		`rate_limiter_requests_total{mode="enforce",result="allowed",tier="gold"} 1`,
+		`rate_limiter_degraded{store="redis:6379"} 1`,
+		`rate_limiter_build_info{goversion="go`,
+		"go_goroutines ", "process_open_fds ",
+		`promhttp_metric_handler_errors_total{cause="gathering"} 0`,
+	} {
+		if !strings.Contains(text.body, "\n"+want) {
+			t.Errorf("no %s in\n%s", want, text.body)
+		}
+	}
+	open := ask(t, "GET", url, "Accept", "application/openmetrics-text; version=1.0.0")
+	if open.status != 200 || !strings.HasPrefix(open.header.Get("Content-Type"), "application/openmetrics-text; version=1.0.0") || !strings.HasSuffix(open.body, "# EOF\n") {
+		t.Errorf("answer is %d %v and ends in %q, want OpenMetrics", open.status, open.header, open.body[max(0, len(open.body)-20):])
+	}
+}
+
+func TestAScrapeWithoutSomeNumbersIsAnsweredAndCounted(t *testing.T) {
+	m := New("1", Sources{Process: func() Process { panic("gone") }, Buckets: func() Buckets { return Buckets{Kept: 7} }})
+	s := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0"}).bound(t)
+	if first := ask(t, "GET", "http://"+s.Addr()+"/metrics"); first.status != 200 || !strings.Contains(first.body, "\nrate_limiter_local_buckets 7\n") {
+		t.Errorf("answer is %d:\n%s\nwant the other numbers", first.status, first.body)
+	}
+	s.log.await(t, "error gathering metrics")
+	if second := ask(t, "GET", "http://"+s.Addr()+"/metrics"); !strings.Contains(second.body, `promhttp_metric_handler_errors_total{cause="gathering"} 1`) {
+		t.Errorf("the fault was not counted:\n%s", second.body)
+	}
+}
+
+func TestOnlyThreePathsAreReadAndNothingIsWritten(t *testing.T) {
+	s := start(t, ServerOptions{Address: "127.0.0.1:0"}).bound(t)
+	s.SetState(Serving)
+	for _, test := range []struct {
+		method, path string
+		want         int
+	}{
+		{"GET", "/metrics", 200},
+		{"HEAD", "/metrics", 200},
+		{"HEAD", "/healthz", 200},
+		{"HEAD", "/readyz", 200},
+		{"POST", "/metrics", 405},
+		{"DELETE", "/healthz", 405},
+		{"GET", "/", 404},
+		{"GET", "/metrics/", 404},
+		{"GET", "/debug/pprof/", 404},
+		{"POST", "/", 404},
+	} {
+		if got := ask(t, test.method, "http://"+s.Addr()+test.path); got.status != test.want || (test.method == "HEAD" && got.body != "") {
+			t.Errorf("%s %s: %d %q, want %d", test.method, test.path, got.status, got.body, test.want)
+		}
+	}
+	if got := ask(t, "GET", "http://"+s.Addr()+"/metrics", "X-Long", strings.Repeat("x", 2*headerBytes)); got.status != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("a header of %d bytes: %d, want 431", 2*headerBytes, got.status)
+	}
+}
+
+func TestAnAddressThatOthersReachIsRefusedUnlessAllowed(t *testing.T) {
+	for _, test := range []struct {
+		address       string
+		alone, remote bool // accepted without and with AllowRemote
+	}{
+		{"", true, true},
+		{"127.0.0.1:9542", true, true},
+		{"127.8.8.8:0", true, true},
+		{"[::1]:9542", true, true},
+		{"[::ffff:127.0.0.1]:9542", true, true},
+		{"localhost:9542", true, true},
+		{":9542", false, true},
+		{"0.0.0.0:9542", false, true},
+		{"[::]:9542", false, true},
+		{"192.0.2.7:9542", false, true},
+		{"kong.internal:9542", false, true},
+		{"127.0.0.1", false, false},
+		{"127.0.0.1:http", false, false},
+		{"127.0.0.1:65536", false, false},
+		{"9542", false, false},
+	} {
+		for _, allow := range []bool{false, true} {
+			_, err := NewServer(ServerOptions{Metrics: New("1", Sources{}), Address: test.address, AllowRemote: allow, Log: slog.New(slog.DiscardHandler)})
+			if accepted := err == nil; accepted != test.alone && !allow || accepted != test.remote && allow {
+				t.Errorf("%q with AllowRemote %v: %v", test.address, allow, err)
+			}
+			if err != nil && !strings.HasPrefix(err.Error(), `metrics-listen: "`+test.address+`": `) {
+				t.Errorf("the error does not name the setting and its value: %v", err)
+			}
+		}
+	}
+}
+
+func TestAStrangersPortIsWaitedFor(t *testing.T) {
+	stranger, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, ServerOptions{Address: stranger.Addr().String()})
+	warning := s.log.await(t, "metrics cannot be read")
+	if warning.Level != "WARN" || warning.Setting != Setting || warning.Address != stranger.Addr().String() || !strings.Contains(warning.Error, "in use") {
+		t.Errorf("warned with %+v; want the setting, its address and what is wrong", warning)
+	}
+	if s.Addr() != "" {
+		t.Errorf("Addr is %q while nothing is listened on", s.Addr())
+	}
+	if err := stranger.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if told := s.bound(t).log.with("metrics can be read"); told[0].Level != "INFO" || told[0].Address != warning.Address || s.Addr() != warning.Address {
+		t.Errorf("told %+v, Addr %q; want the address", told, s.Addr())
+	}
+	if got := ask(t, "GET", "http://"+s.Addr()+"/healthz"); got.status != 200 {
+		t.Errorf("answer is %d", got.status)
+	}
+	if n := len(s.log.with("metrics cannot be read")); n != 1 {
+		t.Errorf("warned %d times, want once", n)
+	}
+}
+
+func TestAProcessThatNeverGetsThePortEndsAllTheSame(t *testing.T) {
+	stranger, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stranger.Close()
+	s := start(t, ServerOptions{Address: stranger.Addr().String()})
+	s.stop()
+	if len(s.log.with("last numbers of this process")) != 1 {
+		t.Errorf("logged %+v, want the last numbers", s.log.lines)
+	}
+}
+
+func TestTheNewProcessGetsThePortAndTheOldOneFinishesItsScrape(t *testing.T) {
+	entered, release := make(chan struct{}, 1), make(chan struct{})
+	m := New("old", Sources{Buckets: func() Buckets {
+		entered <- struct{}{}
+		<-release
+		return Buckets{Kept: 7, Evicted: 9}
+	}})
+	superseded := make(chan struct{})
+	first := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0", Superseded: superseded}).bound(t)
+	address := first.Addr()
+	second := start(t, ServerOptions{Metrics: New("new", Sources{}), Address: address})
+
+	var scraped answer
+	var failed error
+	scraping := make(chan struct{})
+	go func() {
+		defer close(scraping)
+		scraped, failed = send(t.Context(), "GET", "http://"+address+"/metrics")
+	}()
+	<-entered
+	close(superseded)
+	second.bound(t)
+	if got := ask(t, "GET", "http://"+address+"/healthz"); !strings.Contains(got.body, `"version":"new"`) {
+		t.Errorf("%s answers %s, want the new process", address, got.body)
+	}
+	close(release)
+	<-scraping
+	if failed != nil || scraped.status != 200 || !strings.Contains(scraped.body, "rate_limiter_local_buckets 7") {
+		t.Errorf("the old process answered the running scrape with %d, %v:\n%s", scraped.status, failed, scraped.body)
+	}
+	first.log.await(t, "metrics are left to the process that has taken over")
+	if len(first.log.with("last numbers")) != 0 {
+		t.Error("the old process logged its last numbers while it was still draining")
+	}
+	first.stop()
+	last := first.log.with("last numbers")
+	if len(last) != 1 || last[0].Counters[prefix+"local_buckets_evicted_total"] != 9 {
+		t.Errorf("the last numbers are %+v, want what nobody can scrape any more", last)
+	}
+}
+
+func TestAClientThatSaysNothingCannotHoldUpTheEnd(t *testing.T) {
+	t.Parallel() // it waits for lastScrapes
+	s := start(t, ServerOptions{Address: "127.0.0.1:0"}).bound(t)
+	silent, err := net.Dial("tcp", s.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	if _, err := io.WriteString(silent, "GET /metrics HTTP/1.1\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if got := ask(t, "GET", "http://"+s.Addr()+"/healthz"); got.status != 200 { // so the one before it was accepted, too
+		t.Errorf("answer is %d", got.status)
+	}
+	s.stop()
+	s.log.await(t, "requests for metrics were cut off")
+	s.log.await(t, "last numbers of this process")
+}

@@ -1,0 +1,218 @@
+package metrics
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Sources are where numbers come from that others keep. They are read at every scrape, by several goroutines at
+// once, and must neither block nor be slow. What is nil is absent from the metrics.
+type Sources struct {
+	Process func() Process
+	Buckets func() Buckets
+	// Stores are the shared stores in use now. Those of one name count as one.
+	Stores func() []Store
+}
+
+// Process are the numbers of the process's conversation with Kong, all but Instances since its start.
+type Process struct {
+	Instances        int    // plugin configs served now
+	Events           uint64 // access events of known instances
+	Questions        uint64 // questions asked of Kong
+	Writes           uint64 // writes to Kong's sockets
+	Panics           uint64 // events that panicked
+	Undecided        uint64 // events without a decision: on_internal_error answered
+	UnknownInstances uint64 // events for instances that are not known here
+	ConfigFaults     uint64 // configs that could not be used
+	MetaDenied       uint64 // requests refused by meta_limit
+}
+
+// Buckets are the numbers of the buckets in this process.
+type Buckets struct {
+	Kept    int    // now
+	Expired uint64 // forgotten because their state meant nothing any more
+	Evicted uint64 // forgotten for want of room, with what was spent from them
+}
+
+// Store are the numbers of one shared store, all but Degraded, Waiting and LiveNodes since it was opened.
+type Store struct {
+	Name            string  // where it is, without credentials
+	Degraded        bool    // it, or a part of it, does not answer
+	DegradedSeconds float64 // how long it has been so in total, the present time included
+	Waiting         int     // requests that wait for it now
+	Charged         uint64  // tokens admitted without it, charged to it later
+	WrittenOff      uint64  // tokens admitted without it that will never be charged
+	Foreign         uint64  // values that were not of our form, read as empty buckets
+	Taken           uint64  // keys of ours that hold something else, whose bounds were left out
+	LostRefunds     uint64  // calls that were to give back what a refused request had spent, and failed
+
+	LiveNodes map[string]int // by namespace: the nodes that share it, as last counted
+}
+
+// number is one metric that is read from a T.
+type number[T any] struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(*T) float64
+}
+
+func counter[T any](name, help string, value func(*T) float64, labels ...string) number[T] {
+	return number[T]{prometheus.NewDesc(prefix+name, help, labels, nil), prometheus.CounterValue, value}
+}
+
+func gauge[T any](name, help string, value func(*T) float64, labels ...string) number[T] {
+	return number[T]{prometheus.NewDesc(prefix+name, help, labels, nil), prometheus.GaugeValue, value}
+}
+
+var processNumbers = []number[Process]{
+	gauge("instances", "Plugin configs served now.", func(p *Process) float64 { return float64(p.Instances) }),
+	counter("events_total", "Access events of Kong's for known plugin configs.", func(p *Process) float64 { return float64(p.Events) }),
+	counter("questions_total", "Questions asked of Kong about requests.", func(p *Process) float64 { return float64(p.Questions) }),
+	counter("writes_total", "Writes to Kong's connections.", func(p *Process) float64 { return float64(p.Writes) }),
+	counter("panics_total", "Events that panicked, and were answered as on_internal_error says.", func(p *Process) float64 { return float64(p.Panics) }),
+	counter("undecided_total", "Events that could not be decided in time or at all, and were answered as on_internal_error says.", func(p *Process) float64 { return float64(p.Undecided) }),
+	counter("unknown_instances_total", "Events for plugin configs that are not known here, which Kong starts again.", func(p *Process) float64 { return float64(p.UnknownInstances) }),
+	counter("config_faults_total", "Plugin configs that could not be used, each time Kong started them.", func(p *Process) float64 { return float64(p.ConfigFaults) }),
+	counter("meta_limit_denials_total", "Requests refused by meta_limit, which guards this process, before any policy was asked.", func(p *Process) float64 { return float64(p.MetaDenied) }),
+}
+
+var bucketNumbers = []number[Buckets]{
+	gauge("local_buckets", "Buckets kept in this process now.", func(b *Buckets) float64 { return float64(b.Kept) }),
+	counter("local_buckets_expired_total", "Buckets in this process forgotten because their state meant nothing any more.", func(b *Buckets) float64 { return float64(b.Expired) }),
+	counter("local_buckets_evicted_total", "Buckets in this process forgotten for want of room (max-buckets): their owners start with fresh ones.", func(b *Buckets) float64 { return float64(b.Evicted) }),
+}
+
+var storeNumbers = []number[Store]{
+	gauge("degraded", "1 while the shared store, or a part of it, does not answer and fail modes decide; else 0.", func(s *Store) float64 {
+		if s.Degraded {
+			return 1
+		}
+		return 0
+	}, "store"),
+	counter("degraded_seconds_total", "Seconds for which the shared store, or a part of it, did not answer.", func(s *Store) float64 { return s.DegradedSeconds }, "store"),
+	gauge("waiting_requests", "Requests that wait for the shared store now.", func(s *Store) float64 { return float64(s.Waiting) }, "store"),
+	counter("foreign_values_total", "Values in the shared store that were not of our form, read as empty buckets.", func(s *Store) float64 { return float64(s.Foreign) }, "store"),
+	counter("taken_keys_total", "Keys of ours in the shared store that held something else, so that their limits were left out.", func(s *Store) float64 { return float64(s.Taken) }, "store"),
+	counter("lost_refunds_total", "Calls that were to give back what a refused request had spent, and failed.", func(s *Store) float64 { return float64(s.LostRefunds) }, "store"),
+}
+
+var (
+	liveNodes = prometheus.NewDesc(prefix+"live_nodes",
+		"Nodes that share the namespace's buckets, this one included, as last counted.", []string{"store", "namespace"}, nil)
+	reconciledTokens = prometheus.NewDesc(prefix+"reconciled_tokens_total",
+		"Tokens admitted without the shared store, by what became of them when it was back.", []string{"store", "outcome"}, nil)
+)
+
+// collectors are the collectors of the sources that are there.
+func (s *Sources) collectors() []prometheus.Collector {
+	var all []prometheus.Collector
+	if s.Process != nil {
+		all = append(all, single[Process]{s.Process, processNumbers})
+	}
+	if s.Buckets != nil {
+		all = append(all, single[Buckets]{s.Buckets, bucketNumbers})
+	}
+	if s.Stores != nil {
+		all = append(all, stores{s.stores})
+	}
+	return all
+}
+
+// stores are the stores by name, each name once: two series of one name would spoil the scrape. It is how they are
+// told apart everywhere in this package.
+func (s *Sources) stores() []Store {
+	if s.Stores == nil {
+		return nil
+	}
+	byName := map[string]Store{}
+	for _, one := range s.Stores() {
+		one.Name = labelValue(one.Name)
+		all, ok := byName[one.Name]
+		if !ok {
+			one.LiveNodes = maps.Clone(one.LiveNodes)
+			byName[one.Name] = one
+			continue
+		}
+		all.add(&one)
+		byName[one.Name] = all
+	}
+	sorted := make([]Store, 0, len(byName))
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		sorted = append(sorted, byName[name])
+	}
+	return sorted
+}
+
+// add makes s both stores: what is counted adds up, and of what both saw the larger counts.
+func (s *Store) add(one *Store) {
+	s.Degraded = s.Degraded || one.Degraded
+	s.DegradedSeconds = max(s.DegradedSeconds, one.DegradedSeconds)
+	s.Waiting += one.Waiting
+	s.Charged += one.Charged
+	s.WrittenOff += one.WrittenOff
+	s.Foreign += one.Foreign
+	s.Taken += one.Taken
+	s.LostRefunds += one.LostRefunds
+	for namespace, nodes := range one.LiveNodes {
+		if s.LiveNodes == nil {
+			s.LiveNodes = map[string]int{}
+		}
+		s.LiveNodes[namespace] = max(s.LiveNodes[namespace], nodes)
+	}
+}
+
+// single collects the numbers of one T.
+type single[T any] struct {
+	read    func() T
+	numbers []number[T]
+}
+
+func (c single[T]) Describe(to chan<- *prometheus.Desc) {
+	for _, n := range c.numbers {
+		to <- n.desc
+	}
+}
+
+func (c single[T]) Collect(to chan<- prometheus.Metric) {
+	defer spare(c.numbers[0].desc, to)
+	now := c.read()
+	for _, n := range c.numbers {
+		to <- prometheus.MustNewConstMetric(n.desc, n.kind, n.value(&now))
+	}
+}
+
+// stores collects the numbers of every store.
+type stores struct{ read func() []Store }
+
+func (c stores) Describe(to chan<- *prometheus.Desc) {
+	for _, n := range storeNumbers {
+		to <- n.desc
+	}
+	to <- liveNodes
+	to <- reconciledTokens
+}
+
+func (c stores) Collect(to chan<- prometheus.Metric) {
+	defer spare(storeNumbers[0].desc, to)
+	for _, s := range c.read() {
+		for _, n := range storeNumbers {
+			to <- prometheus.MustNewConstMetric(n.desc, n.kind, n.value(&s), s.Name)
+		}
+		for namespace, nodes := range s.LiveNodes {
+			to <- prometheus.MustNewConstMetric(liveNodes, prometheus.GaugeValue, float64(nodes), s.Name, labelValue(namespace))
+		}
+		to <- prometheus.MustNewConstMetric(reconciledTokens, prometheus.CounterValue, float64(s.Charged), s.Name, "charged")
+		to <- prometheus.MustNewConstMetric(reconciledTokens, prometheus.CounterValue, float64(s.WrittenOff), s.Name, "written_off")
+	}
+}
+
+// spare turns the panic of a source into an error of the scrape: it would end the process, because collectors run on
+// goroutines of their own, and a number is not worth that.
+func spare(desc *prometheus.Desc, to chan<- prometheus.Metric) {
+	if reason := recover(); reason != nil {
+		to <- prometheus.NewInvalidMetric(desc, fmt.Errorf("reading the numbers panicked: %v", reason))
+	}
+}
