@@ -38,9 +38,19 @@ type taking struct {
 // Take implements admit.Buckets. It waits for nothing but locks, and fails only when there is not one status for each
 // bound.
 func (s *Store) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	return s.answer(bounds, statuses, true)
+}
+
+// Ask answers as Take does and spends nothing.
+func (s *Store) Ask(bounds []policy.Bound, statuses []decision.Status) error {
+	return s.answer(bounds, statuses, false)
+}
+
+func (s *Store) answer(bounds []policy.Bound, statuses []decision.Status, spends bool) error {
 	if len(bounds) != len(statuses) {
 		return fmt.Errorf("take %d bounds: there is room for %d statuses", len(bounds), len(statuses))
 	}
+	clear(statuses)
 	var few [fewBounds]draft
 	t := taking{bounds: bounds, statuses: statuses, drafts: few[:min(len(bounds), fewBounds)]}
 	if len(bounds) > fewBounds {
@@ -56,7 +66,7 @@ func (s *Store) Take(_ context.Context, bounds []policy.Bound, statuses []decisi
 		t.now = max(t.now, s.shards[i].forgot)
 	}
 	t.read()
-	if t.ask() {
+	if t.ask() && spends {
 		t.spend()
 		t.spendShadows()
 		s.keep(&t)
@@ -157,6 +167,7 @@ func (t *taking) charge(i int) {
 	l, d := t.of(i)
 	l.Spend(&d.state, t.now, t.bounds[i].Cost)
 	d.spent = l
+	t.statuses[i].Charged = true
 }
 
 // askShadows asks the shadow bounds as things stand: each alone.

@@ -63,6 +63,7 @@ func (m *Model) Take(_ context.Context, bounds []policy.Bound, statuses []decisi
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.now = m.clock.Now()
+	clear(statuses)
 	denied := false
 	for i := range bounds {
 		if b := &bounds[i]; b.Enforced() {
@@ -76,6 +77,7 @@ func (m *Model) Take(_ context.Context, bounds []policy.Bound, statuses []decisi
 	for i := range bounds {
 		if !denied && bounds[i].Enforced() {
 			m.spend(&bounds[i])
+			statuses[i].Charged = bounds[i].Cost > 0
 		}
 	}
 	for i := range bounds {
@@ -83,6 +85,7 @@ func (m *Model) Take(_ context.Context, bounds []policy.Bound, statuses []decisi
 			statuses[i].Wait = m.wait(b, b.Cost)
 			if !denied && statuses[i].Wait == 0 {
 				m.spend(b)
+				statuses[i].Charged = b.Cost > 0
 			}
 		}
 	}

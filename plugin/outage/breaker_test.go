@@ -1,0 +1,215 @@
+package outage
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// call makes a call that is answered (+), fails (-) or is slow (s).
+func call(t *testing.T, b *Breaker, result rune) {
+	t.Helper()
+	wait, ok := b.Enter()
+	if !ok {
+		t.Fatalf("a call is held back for %v", wait)
+	}
+	took := slowness(defaultTimeout)
+	if result == 's' {
+		took++
+	}
+	b.Leave(took, result == '-')
+}
+
+func TestBreakerOpensByErrorsAndBySlowness(t *testing.T) {
+	tests := []struct {
+		name, calls string
+		open        bool
+	}{
+		{"three in a row", "---", true},
+		{"three in a row, some of them slow", "s-s", true},
+		{"two in a row", "--+--+", false},
+		{"five of ten", "-+-+-+-+-", true},
+		{"four of ten", "-+-+-+-+++-+-+-+", false},
+		{"only old failures", "--++++++++++--+--+", false},
+		{"as slow as is still allowed", "++++++++++", false},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			b := NewBreakers(quiet()).New("main", "a", 0)
+			for _, result := range test.calls {
+				call(t, b, result)
+			}
+			if _, ok := b.Enter(); ok == test.open {
+				t.Errorf("after %s: lets calls through: %v", test.calls, ok)
+			}
+		})
+	}
+}
+
+// opened is a breaker that has just opened.
+func opened(t *testing.T, breakers *Breakers) *Breaker {
+	t.Helper()
+	b := breakers.New("main", "a", 0)
+	for range failuresInARow {
+		call(t, b, '-')
+	}
+	return b
+}
+
+// probe waits until the breaker lets a call through, and answers how long that took.
+func probe(t *testing.T, b *Breaker) time.Duration {
+	t.Helper()
+	start := time.Now()
+	for range 10 {
+		wait, ok := b.Enter()
+		if ok {
+			return time.Since(start)
+		}
+		if wait <= 0 {
+			t.Fatal("a held back call is told to come back at once")
+		}
+		time.Sleep(wait)
+	}
+	t.Fatal("no call is let through")
+	return 0
+}
+
+func TestPausesBetweenProbesGrowAndStartAnewAfterSuccess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := opened(t, NewBreakers(quiet()))
+		for _, want := range []time.Duration{firstPause, 2 * firstPause, 4 * firstPause, 8 * firstPause, longestPause, longestPause} {
+			if got := probe(t, b); got < want*8/10 || got > want*12/10 {
+				t.Errorf("paused %v, want about %v", got, want)
+			}
+			b.Leave(0, true)
+		}
+		probe(t, b)
+		b.Leave(0, false)
+		for range failuresInARow {
+			call(t, b, '-')
+		}
+		if got := probe(t, b); got > firstPause*12/10 {
+			t.Errorf("paused %v after a success, want about %v", got, firstPause)
+		}
+	})
+}
+
+func TestOnlyOneCallProbes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := opened(t, NewBreakers(quiet()))
+		probe(t, b)
+		for range 10 {
+			if _, ok := b.Enter(); ok {
+				t.Fatal("a second call is let through while the first probes")
+			}
+		}
+		b.Leave(slowness(defaultTimeout)+1, false)
+		if _, ok := b.Enter(); ok {
+			t.Fatal("a slow probe has closed the breaker")
+		}
+		probe(t, b)
+		b.Leave(time.Millisecond, false)
+		call(t, b, '+')
+		call(t, b, '+')
+	})
+}
+
+func TestResultsFromBeforeTheProbeDecideNothing(t *testing.T) {
+	for _, failed := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			b := NewBreakers(quiet()).New("main", "a", time.Hour)
+			for range 4 {
+				if _, ok := b.Enter(); !ok {
+					t.Fatal("a closed breaker holds a call back")
+				}
+			}
+			entered := time.Now()
+			for range 3 {
+				b.Leave(0, true)
+			}
+			probe(t, b)
+			time.Sleep(time.Millisecond)
+			b.Leave(time.Since(entered), failed) // the fourth, late
+			if got := b.status(time.Now()).State; got != HalfOpen {
+				t.Fatalf("the breaker is %v by the late result of an old call, want half-open", got)
+			}
+			b.Leave(time.Millisecond, false)
+			call(t, b, '+')
+		})
+	}
+}
+
+func TestEachChangeIsLoggedOnceAndNoProbeIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		breakers := NewBreakers(slog.New(slog.NewTextHandler(&log, nil)))
+		b := breakers.New("main", "a", 0)
+		call(t, b, 's')
+		call(t, b, '-')
+		call(t, b, '-')
+		for range 5 {
+			probe(t, b)
+			b.Leave(0, true)
+		}
+		probe(t, b)
+		b.Leave(0, false)
+		call(t, b, '+')
+		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+		if len(lines) != 2 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "errors=2 slow=1") ||
+			!strings.Contains(lines[1], "level=INFO") || !strings.Contains(lines[1], "server=a after=") {
+			t.Errorf("logged\n%s\nwant one warning with causes and one line at the end", log.String())
+		}
+	})
+}
+
+func TestBreakersListWhoIsAwayAndForHowLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		breakers := NewBreakers(quiet())
+		breakers.New("main", "b", 0)
+		breakers.New("other", "a", 0)
+		since := time.Now()
+		a := opened(t, breakers)
+		time.Sleep(3 * time.Second)
+		want := ServerStatus{Store: "main", Server: "a", State: Open, Since: since, Degraded: 3 * time.Second}
+		if list := breakers.Servers(); len(list) != 3 || list[0] != want || list[1].State != Closed || list[1].Degraded != 0 {
+			t.Errorf("listed %+v, want first %+v", list, want)
+		}
+		if now, total := breakers.Degraded("main"); !now || total != 3*time.Second {
+			t.Errorf("main: degraded %v, %v in total, want true and 3s", now, total)
+		}
+		if now, total := breakers.Degraded("other"); now || total != 0 {
+			t.Errorf("other: degraded %v, %v in total, want no", now, total)
+		}
+		back := 0
+		end := breakers.watch("main", func() { back++ })
+		a.Close()
+		a.Close()
+		time.Sleep(time.Second)
+		if now, total := breakers.Degraded("main"); now || total != 3*time.Second || len(breakers.Servers()) != 2 || back != 1 {
+			t.Errorf("after the server has gone: degraded %v, %v in total, %d listed, told %d times", now, total, len(breakers.Servers()), back)
+		}
+		end()
+		breakers.changed("main")
+		if back != 1 {
+			t.Error("told after the end")
+		}
+	})
+}
+
+func TestAPassThroughAClosedBreakerAllocatesNothing(t *testing.T) {
+	b := NewBreakers(quiet()).New("main", "a", 0)
+	if n := testing.AllocsPerRun(1000, func() { call(t, b, '+') }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkClosedBreaker(b *testing.B) {
+	breaker := NewBreakers(quiet()).New("main", "a", 0)
+	b.ReportAllocs()
+	for b.Loop() {
+		breaker.Enter()
+		breaker.Leave(time.Millisecond, false)
+	}
+}

@@ -1,0 +1,219 @@
+package outage
+
+import (
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// maxNames bounds the policy names that are counted apart.
+const maxNames = 1000
+
+// Other stands for the policy names beyond those that are counted apart.
+const Other = "other"
+
+// Tally is what a policy has done without the shared store. Unverified is always Charged + WrittenOff + what is pending.
+type Tally struct {
+	Unverified int64 // tokens admitted by this process alone (fail mode local) or by nobody (open), which can be charged
+	Charged    int64 // tokens of Unverified that the shared store was charged later
+	WrittenOff int64 // tokens of Unverified that were not: refilled or expired meanwhile, no room left, or no answer again
+
+	Unknown      int64 // tokens admitted so that the shared store may have been charged at once: never charged again
+	Unchargeable int64 // tokens admitted for keys of the shared store that hold something else
+
+	DeniedLocally int64 // requests that this node's share of the limit had no room for
+	DeniedClosed  int64 // requests that the fail mode closed refused
+}
+
+func (t *Tally) add(other Tally, sign int64) {
+	t.Unverified += sign * other.Unverified
+	t.Charged += sign * other.Charged
+	t.WrittenOff += sign * other.WrittenOff
+	t.Unknown += sign * other.Unknown
+	t.Unchargeable += sign * other.Unchargeable
+	t.DeniedLocally += sign * other.DeniedLocally
+	t.DeniedClosed += sign * other.DeniedClosed
+}
+
+// ledger is what was admitted without the shared store and is to be charged to it, and the tallies of all policies.
+type ledger struct {
+	most int
+
+	mu       sync.Mutex
+	debts    map[policy.Key]*debt
+	pending  int64            // tokens of Unverified, neither charged nor written off
+	tallies  map[string]Tally // since the start
+	reported map[string]Tally // what of them was reported
+	since    time.Time        // of the first booking after the last report; zero: there was none
+	last     Report
+}
+
+// debt is what was admitted from one bucket.
+type debt struct {
+	key    policy.Key
+	policy *policy.Policy // as the last request had it: with the whole limit
+	// state is a bucket of the whole limit that only these admissions are spent from, so that what would have refilled
+	// or expired in the shared bucket does here, too.
+	state  limit.State
+	tokens int64
+}
+
+func newLedger(most int) *ledger {
+	return &ledger{most: most, debts: map[policy.Key]*debt{}, tallies: map[string]Tally{}, reported: map[string]Tally{}}
+}
+
+// book writes down a request for which not all bounds were answered by the shared store.
+func (l *ledger) book(bounds []policy.Bound, statuses []decision.Status, admitted bool, now limit.Micros) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range bounds {
+		b, status := &bounds[i], &statuses[i]
+		var t Tally
+		switch {
+		case !b.Enforced() || status.Failure == decision.NoFailure:
+		case admitted && b.Cost > 0:
+			t = l.admit(b, status.Failure, now)
+		case admitted || !decision.Denies(b, status):
+		case status.Source == decision.Local:
+			t.DeniedLocally = 1
+		default:
+			t.DeniedClosed = 1
+		}
+		if t == (Tally{}) {
+			continue
+		}
+		if l.since.IsZero() {
+			l.since = time.Now()
+		}
+		l.count(b.Policy.Name, t)
+	}
+}
+
+// count adds to a policy's tally.
+func (l *ledger) count(name string, t Tally) {
+	if _, known := l.tallies[name]; !known && len(l.tallies) >= maxNames {
+		name = Other
+	}
+	sum := l.tallies[name]
+	sum.add(t, 1)
+	l.tallies[name] = sum
+	l.pending += t.Unverified - t.Charged - t.WrittenOff
+}
+
+// admit books one bound that was admitted, and answers what that is to be counted as.
+func (l *ledger) admit(b *policy.Bound, failure decision.Failure, now limit.Micros) Tally {
+	switch {
+	case failure.MayHaveSpent():
+		return Tally{Unknown: b.Cost}
+	case failure == decision.WrongType:
+		return Tally{Unchargeable: b.Cost}
+	}
+	d := l.debts[b.Key]
+	if d == nil {
+		if len(l.debts) >= l.most {
+			return Tally{Unverified: b.Cost, WrittenOff: b.Cost}
+		}
+		key := b.Key // its names may be cut from much larger texts
+		key.Owner, key.Subject, key.Endpoint = strings.Clone(key.Owner), strings.Clone(key.Subject), strings.Clone(key.Endpoint)
+		d = &debt{key: key}
+		l.debts[key] = d
+	}
+	d.policy = b.Policy
+	d.spend(b.Cost, now)
+	d.tokens += b.Cost
+	return Tally{Unverified: b.Cost}
+}
+
+// spend adds to what is due; more than a full bucket never is.
+func (d *debt) spend(cost int64, now limit.Micros) {
+	of := &d.policy.Limit
+	of.Advance(&d.state, now)
+	room := of.Capacity() - of.Status(&d.state, now).Used
+	of.Spend(&d.state, now, min(cost, max(room, 0)))
+}
+
+// due is how many tokens are worth charging now.
+func (d *debt) due(now limit.Micros) int64 {
+	of := &d.policy.Limit
+	of.Advance(&d.state, now)
+	return min(of.Status(&d.state, now).Used, d.tokens)
+}
+
+// drain takes all debts out of the ledger. Each must then be settled or kept.
+func (l *ledger) drain() []*debt {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	debts := make([]*debt, 0, len(l.debts))
+	for _, d := range l.debts {
+		debts = append(debts, d)
+	}
+	l.debts = map[policy.Key]*debt{}
+	return debts
+}
+
+// keep puts a debt back, for the next time. Requests may have made a new one meanwhile.
+func (l *ledger) keep(d *debt, now limit.Micros) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if newer := l.debts[d.key]; newer != nil {
+		newer.spend(d.due(now), now)
+		newer.tokens += d.tokens
+		return
+	}
+	l.debts[d.key] = d
+}
+
+// settle ends a debt of which so much was charged.
+func (l *ledger) settle(d *debt, charged int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.count(d.policy.Name, Tally{Charged: charged, WrittenOff: d.tokens - charged})
+}
+
+// Report is what happened in one outage, from the first request that was decided without the shared store to the end of
+// the reconciliation.
+type Report struct {
+	Start, End time.Time
+	Policies   map[string]Tally // of this outage alone
+	Pending    int64            // tokens that wait for a server which is still away
+}
+
+// report ends an outage: it answers what no report has told yet, if there is anything.
+func (l *ledger) report() (Report, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := Report{Start: l.since, End: time.Now(), Policies: map[string]Tally{}, Pending: l.pending}
+	for name, t := range l.tallies {
+		t.add(l.reported[name], -1)
+		if t != (Tally{}) {
+			r.Policies[name] = t
+		}
+	}
+	if len(r.Policies) == 0 {
+		return Report{}, false
+	}
+	if r.Start.IsZero() {
+		r.Start = l.last.Start // what the last report left pending
+	}
+	l.reported, l.since, l.last = maps.Clone(l.tallies), time.Time{}, r
+	return r, true
+}
+
+func (l *ledger) stats(s *Stats) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.Policies, s.Buckets, s.Pending, s.Last = maps.Clone(l.tallies), len(l.debts), l.pending, l.last
+	s.Last.Policies = maps.Clone(l.last.Policies)
+}
+
+// owes tells whether anything is to be charged.
+func (l *ledger) owes() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.debts) > 0
+}

@@ -1,0 +1,137 @@
+package outage
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// beat is how often a node tells that it lives, and lifetime how long it is believed.
+	beat, lifetime = time.Second, 5 * time.Second
+	// patience is how many beats pass between two tries to charge while a server is away: what is owed to the
+	// others need not wait for it.
+	patience = 15
+	// farewell bounds how long the end of Run waits for the shared store.
+	farewell = time.Second
+)
+
+// namespace is a set of nodes that share limits out.
+type namespace struct {
+	name  string
+	views int          // guarded by the store
+	live  atomic.Int64 // nodes, as last known; 0: not known yet
+}
+
+// join counts a view into its namespace.
+func (s *Store) join(name string) *namespace {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ns := s.namespaces[name]
+	if ns == nil {
+		ns = &namespace{name: name}
+		s.namespaces[name] = ns
+		signal(s.arrived)
+	}
+	ns.views++
+	return ns
+}
+
+// part counts a view out. The next beat takes leave of a namespace without views.
+func (s *Store) part(ns *namespace) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ns.views--
+}
+
+// signal wakes the receiver of a channel with room for one signal, unless it will be woken anyway.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Run tells the other nodes that this one lives, probes servers that are away and charges what is due when they are
+// back, until ctx ends. It is called once, and it is not an error that ctx ends. What cannot be charged then is written
+// off and logged.
+func (s *Store) Run(ctx context.Context) error {
+	end := s.breakers.watch(s.name, func() {
+		s.recovered.Store(true)
+		signal(s.chargeNow)
+	})
+	defer end()
+	var loops sync.WaitGroup
+	loops.Go(func() { s.beatUntil(ctx) })
+	loops.Go(func() { s.reconcileUntil(ctx) })
+	loops.Wait()
+	s.abandon()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	defer cancel()
+	for _, ns := range s.namespacesNow() {
+		s.leave(last, ns)
+	}
+	return nil
+}
+
+func (s *Store) beatUntil(ctx context.Context) {
+	ticker := time.NewTicker(beat)
+	defer ticker.Stop()
+	for n := 0; ; n++ {
+		s.beatOnce(ctx)
+		if s.ledger.owes() && (n%patience == 0 || !s.Degraded()) {
+			signal(s.chargeNow)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-s.arrived:
+		}
+	}
+}
+
+func (s *Store) beatOnce(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, beat)
+	defer cancel()
+	if s.Degraded() {
+		s.shared.Probe(ctx)
+	}
+	for _, ns := range s.namespacesNow() {
+		if s.forgotten(ns) {
+			s.leave(ctx, ns)
+		} else if live, err := s.shared.Beat(ctx, ns.name, s.node, lifetime); err != nil {
+			s.log.Debug("the number of live nodes is not known", "namespace", ns.name, "error", err)
+		} else {
+			ns.live.Store(int64(live))
+		}
+	}
+}
+
+func (s *Store) namespacesNow() []*namespace {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]*namespace, 0, len(s.namespaces))
+	for _, ns := range s.namespaces {
+		list = append(list, ns)
+	}
+	return list
+}
+
+// forgotten drops a namespace that has no views any more.
+func (s *Store) forgotten(ns *namespace) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ns.views > 0 {
+		return false
+	}
+	delete(s.namespaces, ns.name)
+	return true
+}
+
+func (s *Store) leave(ctx context.Context, ns *namespace) {
+	if err := s.shared.Leave(ctx, ns.name, s.node); err != nil {
+		s.log.Debug("other nodes will count this one until its time is up", "namespace", ns.name, "error", err)
+	}
+}

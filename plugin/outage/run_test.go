@@ -1,0 +1,214 @@
+package outage
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// run runs the world's store in a bubble, until the function that it answers is called.
+func (w *world) run(t *testing.T) (end func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- w.store.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("run: %v", err)
+		}
+	}
+}
+
+func TestLimitsAreSharedAmongTheNodesThatLastLived(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(Options{}, ViewOptions{Nodes: 2})
+		w.servers.live = 4
+		share := func() int64 {
+			b := bound(t, policy.FailLocal, 1000, "acme")
+			w.servers.set("acme", refusing)
+			statuses, _ := w.take(t, b)
+			return statuses[0].Remaining + statuses[0].Used
+		}
+		if got := share(); got != 350 {
+			t.Errorf("share %d before anybody was counted, want 350 of the floor of 2", got)
+		}
+		end := w.run(t)
+		defer end()
+		synctest.Wait()
+		if got := share(); got != 175 {
+			t.Errorf("share %d among 4 nodes, want 175", got)
+		}
+		w.servers.set("", refusing)
+		time.Sleep(time.Minute)
+		if got := share(); got != 175 {
+			t.Errorf("share %d while the count is away, want the last one's 175", got)
+		}
+		w.servers.set("", up)
+		w.servers.mu.Lock()
+		w.servers.live = 1
+		w.servers.mu.Unlock()
+		time.Sleep(2 * beat)
+		if got := share(); got != 350 {
+			t.Errorf("share %d when the others have gone, want 350 of the floor of 2", got)
+		}
+		if live := w.store.Stats().Live["default"]; live != 1 {
+			t.Errorf("%d live nodes", live)
+		}
+	})
+}
+
+func TestANodeLivesInTheNamespacesInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(Options{}, ViewOptions{Namespace: "a"})
+		again := w.store.View(ViewOptions{Namespace: "a"})
+		end := w.run(t)
+		synctest.Wait()
+		beats := func() string {
+			w.servers.mu.Lock()
+			defer w.servers.mu.Unlock()
+			var names []string
+			for _, name := range []string{"a", "b"} {
+				if w.servers.beats[name] != "" {
+					names = append(names, name)
+				}
+			}
+			return strings.Join(names, " ")
+		}
+		w.store.View(ViewOptions{Namespace: "b"})
+		synctest.Wait()
+		if got := beats(); got != "a b" {
+			t.Errorf("lives in %q at once, want both", got)
+		}
+		w.view.Close()
+		w.view.Close()
+		time.Sleep(2 * beat)
+		if got := beats(); got != "a b" {
+			t.Errorf("lives in %q while one view of a is left", got)
+		}
+		again.Close()
+		time.Sleep(2 * beat)
+		if got := beats(); got != "b" {
+			t.Errorf("lives in %q without views of a", got)
+		}
+		end()
+		if got := beats(); got != "" {
+			t.Errorf("lives in %q after the end", got)
+		}
+	})
+}
+
+func TestAnOutageEndsWithoutTrafficAndIsReconciled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(Options{}, ViewOptions{})
+		w.servers.gate = w.breakers.New("main", "a", 0)
+		end := w.run(t)
+		defer end()
+		synctest.Wait()
+		b := bound(t, policy.FailLocal, 100, "acme")
+		w.servers.set("acme", refusing)
+		w.servers.set("", refusing)
+		for range 5 {
+			w.take(t, b)
+		}
+		if w.servers.takes != failuresInARow || !w.store.Degraded() {
+			t.Errorf("%d of 5 requests were sent, degraded %v: want no more than open the breaker", w.servers.takes, w.store.Degraded())
+		}
+		time.Sleep(30 * time.Second)
+		w.expect(t, "local", Tally{Unverified: 5}, 5)
+		w.servers.set("acme", up)
+		w.servers.set("", up)
+		time.Sleep(longestPause*12/10 + beat + mostBefore)
+		synctest.Wait()
+		w.expect(t, "local", Tally{Unverified: 5, Charged: 5}, 0)
+		if w.store.Degraded() {
+			t.Error("still degraded")
+		}
+	})
+}
+
+func TestFailuresThatOpenNoBreakerAreReconciledToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(Options{}, ViewOptions{})
+		end := w.run(t)
+		defer end()
+		w.outageOf(t, bound(t, policy.FailOpen, 100, "acme"), 1)
+		time.Sleep(2*beat + mostBefore)
+		synctest.Wait()
+		w.expect(t, "open", Tally{Unverified: 1, Charged: 1}, 0)
+	})
+}
+
+func TestManyBucketsAreChargedInBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(Options{}, ViewOptions{})
+		for _, b := range someBounds(t, 5*batch) {
+			w.outageOf(t, b, 1)
+		}
+		start := time.Now()
+		w.store.reconcile(t.Context())
+		if took := time.Since(start); took != 4*between {
+			t.Errorf("took %v, want %v of pauses", took, 4*between)
+		}
+		w.expect(t, "local", Tally{Unverified: 5 * batch, Charged: 5 * batch}, 0)
+	})
+}
+
+func TestWhatIsNotChargedAtTheEndIsToldAndWrittenOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		w := newWorld(Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, ViewOptions{})
+		w.servers.set("acme", refusing)
+		end := w.run(t)
+		statuses, _ := w.take(t, bound(t, policy.FailOpen, 100, "acme"))
+		end()
+		w.expect(t, "open", Tally{Unverified: 1, WrittenOff: 1}, 0)
+		if statuses[0].Failure != decision.Unavailable || !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "written_off=1") {
+			t.Errorf("logged\n%s", log.String())
+		}
+	})
+}
+
+func TestOneServerAwayDoesNotKeepWhatIsOwedToOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(Options{}, ViewOptions{})
+		end := w.run(t)
+		defer end()
+		synctest.Wait()
+		dead := opened(t, w.breakers)
+		w.outageOf(t, bound(t, policy.FailOpen, 100, "acme"), 1)
+		time.Sleep((patience+1)*beat + mostBefore)
+		synctest.Wait()
+		w.expect(t, "open", Tally{Unverified: 1, Charged: 1}, 0)
+		if last := w.store.Stats().Last; !last.End.IsZero() {
+			t.Errorf("%+v is reported before the outage has ended", last)
+		}
+		dead.Close()
+		time.Sleep(mostBefore)
+		synctest.Wait()
+		if last := w.store.Stats().Last; last.Policies["open"].Charged != 1 {
+			t.Errorf("reported %+v", last)
+		}
+	})
+}
+
+func TestAnEndMidwayLosesNoDebt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(Options{}, ViewOptions{})
+		for _, b := range someBounds(t, 2*batch) {
+			w.outageOf(t, b, 1)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), between/2)
+		defer cancel()
+		w.store.reconcile(ctx)
+		w.expect(t, "local", Tally{Unverified: 2 * batch, Charged: batch}, batch)
+		w.store.reconcile(t.Context())
+		w.expect(t, "local", Tally{Unverified: 2 * batch, Charged: 2 * batch}, 0)
+	})
+}

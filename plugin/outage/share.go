@@ -1,0 +1,88 @@
+package outage
+
+import (
+	"fmt"
+	"math/bits"
+	"sync"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// maxShares bounds how many shares one view keeps compiled.
+const maxShares = 10_000
+
+// shares are the policies of one view, each with this node's share of its limit. A share is compiled once, and again
+// when the number of live nodes has changed.
+type shares struct {
+	pct int64
+
+	mu       sync.RWMutex
+	live     int
+	compiled map[*policy.Policy]*policy.Policy
+}
+
+// of is p with its share among so many nodes.
+func (s *shares) of(p *policy.Policy, live int) (*policy.Policy, error) {
+	s.mu.RLock()
+	share := s.compiled[p]
+	same := s.live == live
+	s.mu.RUnlock()
+	if same && share != nil {
+		return share, nil
+	}
+	l, err := shareOf(p.Limit.Spec(), s.pct, int64(live))
+	if err != nil {
+		return nil, fmt.Errorf("share the limit of policy %s among %d nodes: %w", p.Name, live, err)
+	}
+	copied := *p
+	copied.Limit = l
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.live != live || s.compiled == nil || len(s.compiled) >= maxShares {
+		s.live, s.compiled = live, map[*policy.Policy]*policy.Policy{}
+	}
+	s.compiled[p] = &copied
+	return &copied, nil
+}
+
+// shareOf is pct percent of a limit, divided by the nodes that share it: its quantity and its burst, each at least 1.
+//
+// A fraction of a limit can have products too large to be counted exactly where the whole has not (7 per 100 s reduces
+// less than 10 per 100 s does). Then the quantity is rounded down to fewer and fewer digits, and if that is not enough
+// the burst is halved; with a burst of 1 any quantity of one digit compiles.
+func shareOf(spec limit.Spec, pct, live int64) (limit.Limit, error) {
+	spec.Quantity = portion(spec.Quantity, pct, live)
+	switch spec.Algorithm {
+	case limit.TokenBucket, limit.LeakyBucket:
+		spec.Burst = portion(spec.Burst, pct, live)
+	default:
+		spec.Burst = 0 // it is the quantity
+	}
+	for digit := int64(10); ; {
+		l, err := limit.New(spec)
+		switch {
+		case err == nil:
+			return l, nil
+		case spec.Quantity >= digit:
+			spec.Quantity -= spec.Quantity % digit
+			digit *= 10
+		case spec.Burst > 1:
+			spec.Burst /= 2
+		default:
+			return limit.Limit{}, err
+		}
+	}
+}
+
+// portion is tokens × pct ÷ (100 × live) rounded down, at least 1.
+func portion(tokens, pct, live int64) int64 {
+	return max(proportion(tokens, pct, 100*live), 1)
+}
+
+// proportion is n × part ÷ whole rounded down, for 0 ≤ part and a quotient that fits.
+func proportion(n, part, whole int64) int64 {
+	hi, lo := bits.Mul64(uint64(n), uint64(part))
+	quotient, _ := bits.Div64(hi, lo, uint64(whole))
+	return int64(quotient)
+}

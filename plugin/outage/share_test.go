@@ -1,0 +1,91 @@
+package outage
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+func TestEveryLimitHasAShareAndNoneIsLargerThanItsPart(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		whole := storetest.Limits().Draw(rt, "limit").Spec()
+		pct, live := rapid.Int64Range(1, 100).Draw(rt, "percent"), rapid.SampledFrom([]int64{1, 2, 3, 7, 64, 10_000}).Draw(rt, "nodes")
+		l, err := shareOf(whole, pct, live)
+		if err != nil {
+			rt.Fatalf("%d %% of %+v for one of %d: %v", pct, whole, live, err)
+		}
+		share := l.Spec()
+		if rate := max(whole.Quantity*pct/100/live, 1); share.Quantity > rate || share.Quantity*10 < rate {
+			rt.Fatalf("%d per window, want at most %d and at least its first digit", share.Quantity, rate)
+		}
+		if capacity := max(whole.Burst*pct/100/live, 1); share.Burst > capacity || share.Burst < 1 {
+			rt.Fatalf("capacity %d, want at most %d", share.Burst, capacity)
+		}
+		share.Quantity, share.Burst = whole.Quantity, whole.Burst
+		if share != whole {
+			rt.Fatalf("the share of %+v is %+v", whole, l.Spec())
+		}
+	})
+}
+
+func TestAShareThatCannotBeCountedExactlyIsRoundedDown(t *testing.T) {
+	tests := []struct {
+		name                  string
+		spec                  limit.Spec
+		leastRate, mostRate   int64
+		leastBurst, mostBurst int64
+	}{
+		{
+			// 10^12 per 10^6 s reduces to one per tick; a third of 70 % of it hardly reduces at all.
+			"its rate",
+			limit.Spec{Quantity: 1e12, Window: 1e6 * limit.Second, Burst: 1e12},
+			233_330_000_000, 233_333_333_332, 233_333_333_333, 233_333_333_333,
+		},
+		{
+			// Nothing but a multiple of a prime window reduces.
+			"its burst",
+			limit.Spec{Quantity: 31_607_999, Window: 31_607_999 * limit.Second, Burst: 4e9},
+			7_000_000, 7_375_199, 1e8 / 2, 1e8 * 2,
+		},
+	}
+	for _, test := range tests {
+		test.spec.Algorithm = limit.TokenBucket
+		compiled(t, test.spec)
+		l, err := shareOf(test.spec, 70, 3)
+		if err != nil {
+			t.Fatalf("%s: %v", test.name, err)
+		}
+		got := l.Spec()
+		if got.Quantity < test.leastRate || got.Quantity > test.mostRate || got.Burst < test.leastBurst || got.Burst > test.mostBurst {
+			t.Errorf("%s: the share is %+v", test.name, got)
+		}
+	}
+}
+
+func TestSharesAreCompiledOnceForEachNumberOfNodes(t *testing.T) {
+	s := shares{pct: 50}
+	p := bound(t, policy.FailLocal, 100, "acme").Policy
+	var of [3]*policy.Policy
+	for i, live := range []int{1, 1, 2} {
+		share, err := s.of(p, live)
+		if err != nil {
+			t.Fatal(err)
+		}
+		of[i] = share
+	}
+	if of[0] != of[1] || of[0].Limit.Capacity() != 50 || of[2].Limit.Capacity() != 25 {
+		t.Errorf("shares of 100: %v, %v, %v", of[0].Limit.Capacity(), of[1].Limit.Capacity(), of[2].Limit.Capacity())
+	}
+	for range maxShares + 1 {
+		if _, err := s.of(bound(t, policy.FailLocal, 1, "acme").Policy, 2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(s.compiled) > maxShares {
+		t.Errorf("%d shares are kept, want at most %d", len(s.compiled), maxShares)
+	}
+}
