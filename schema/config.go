@@ -74,8 +74,22 @@ type Config struct {
 	// How Redis is reached when strategy is redis. Timeouts are in milliseconds. Default: the defaults of its fields.
 	Redis Redis `json:"redis" kong:"required"`
 
-	// What happens while the store of the counters cannot be reached: open (admit), closed (refuse), local (count in this process, with this node's share of the limit). A limit may have a fail mode of its own. Default: local.
+	// What the limits do while Redis cannot be reached: open (admit), closed (refuse), local (count in this process, with this node's share of the limit). A limit may have a fail mode of its own. Default: local.
 	FailMode string `json:"fail_mode,omitempty" kong:"required,one_of=open|closed|local" default:"local"`
+
+	// How much of a limit all nodes together may give out while Redis cannot be reached and its fail mode is local, in percent; each live node has an equal part of it, at least 1 token. Default: 70 percent.
+	LocalSharePct int64 `json:"local_share_pct,omitempty" kong:"required,between=1..100" default:"70"`
+
+	// HTTP status code of a refusal by a limit that fails closed, from 400 to 599; its body says that capacity is reduced for the moment, and blames nobody. Default: 503.
+	ClosedStatus int64 `json:"closed_status,omitempty" kong:"required,between=400..599" default:"503"`
+
+	// Also sends X-RateLimit-Degraded while Redis does not answer: each limit that it did not answer for, with what decided instead (burst=local, daily=closed). Default: false.
+	DegradedHeader bool `json:"degraded_header" kong:"required" default:"false"`
+
+	// The most requests of one tenant (or of one address, without a tenant) that each node decides about, in requests per second. It is counted in this process, before any other limit and whatever they say, and protects the limiter itself. From 1 to 10^9 requests per second. Default: none.
+	//
+	// Zero means absent.
+	MetaLimit int64 `json:"meta_limit,omitempty" kong:"between=1..1000000000"`
 
 	// What happens to requests when this config is faulty and no earlier good version of it is known: open (admit) or closed (refuse). Default: open.
 	OnConfigFault string `json:"on_config_fault,omitempty" kong:"required,one_of=open|closed" default:"open"`
@@ -172,7 +186,7 @@ type Limit struct {
 	// Nil means absent, which differs from 0.
 	Cost *int64 `json:"cost,omitempty" kong:"between=0..1000000000"`
 
-	// What this limit does while the store of the counters cannot be reached: open (admit), closed (refuse) or local (count in this process). Default: the fail_mode of the whole config.
+	// What this limit does while Redis cannot be reached: open (admit), closed (refuse) or local (count in this process). Default: the fail_mode of the whole config.
 	//
 	// Empty means absent.
 	FailMode string `json:"fail_mode,omitempty" kong:"one_of=open|closed|local"`

@@ -105,5 +105,5 @@ func examine(document *node) (Config, []Fault, map[string]int) {
 			faults = append(faults, f)
 		}
 	}
-	return config, append(faults, config.unsupported()...), order
+	return config, faults, order
 }

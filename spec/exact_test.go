@@ -53,7 +53,7 @@ func (l load) press(t *testing.T, limit string) []admission {
 		t.Cleanup(func() { os.RemoveAll(prefix) })
 		startPlugin(t, prefix)
 		socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
-		id := startInstance(t, socket, `{"__seq__":1,"__plugin_id":"p","on_internal_error":"closed",`+l.config+`"tiers":[{"name":"a","limits":[`+limit+`]}]}`)
+		id := startInstance(t, socket, `{"__seq__":1,"__plugin_id":"p","fail_mode":"closed",`+l.config+`"tiers":[{"name":"a","limits":[`+limit+`]}]}`)
 		for range l.connections {
 			group.Go(func() {
 				admitted, err := drive(socket, id, start, l.lasts)

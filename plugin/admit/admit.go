@@ -28,7 +28,8 @@ type Facts interface {
 type Buckets interface {
 	// Take asks every bound and then spends all of the enforced ones or none, atomically; a shadow bound is spent
 	// alone, when the enforced ones admit and it would admit too. statuses has one element for each bound, in the
-	// same order, and Take must fill all of them. It must not keep either slice.
+	// same order, and Take must fill all of them, also where it cannot be told whether there is room: see
+	// decision.Failure. An error means that nothing at all could be asked. It must not keep either slice.
 	Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
 }
 
@@ -43,6 +44,7 @@ type Observer interface {
 type Path struct {
 	Snapshot  *policy.Snapshot
 	Buckets   Buckets
+	Meta      *Meta // nil: none
 	Renderer  *response.Renderer
 	Observers []Observer
 
@@ -73,10 +75,21 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 		}
 	}
 
-	// Which limits apply, and does every one of them have room? All are spent, or none.
+	// Does this tenant leave the limiter itself time for others?
 	d.Mode = p.Snapshot.Mode()
+	wait, err := p.Meta.wait(ctx, &d.Identity)
+	if err != nil {
+		p.Fault(x)
+		return fmt.Errorf("take the meta limit: %w", err)
+	}
+
+	// Which limits apply, and does every one of them have room? All are spent, or none. Where the buckets cannot be
+	// reached, each limit's fail mode decides.
 	p.Snapshot.Resolve(&d.Identity, &d.Resolution)
 	switch {
+	case wait > 0:
+		d.Refuse(decision.MetaLimited)
+		d.RetryAfter = wait
 	case d.Identity.TenantRefused:
 		d.Refuse(decision.TenantMissing)
 	case d.Identity.UserRefused && d.Resolution.UserWanted:

@@ -8,20 +8,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongplugin"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/redisstore"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -72,46 +67,40 @@ func fail(stderr io.Writer, err error) int {
 
 // servePlugin runs until ctx ends. The socket is opened last, so that whoever finds it is served.
 func servePlugin(ctx context.Context, s *settings, socket string, log *slog.Logger) error {
-	local := memstore.New(memstore.Options{Now: clock, MaxBuckets: s.MaxBuckets})
-	redis := redisstore.NewRegistry(log)
-	observed := &observer{log: log}
-	server := kongplugin.New(kongplugin.Options{
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var server *kongplugin.Server
+	p := newPaths(background, s, log, func() *kongplugin.Server { return server })
+	server = kongplugin.New(kongplugin.Options{
 		Name:   schema.Name,
 		Info:   kongplugin.PluginInfo(schema.Name, Version, schema.Priority, schema.KongSchema()),
 		Budget: s.TimeBudget,
 		Drain:  s.DrainTime,
 		Log:    log,
-		Build: func(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
-			path := &admit.Path{
-				Snapshot:   snapshot,
-				Buckets:    local,
-				Renderer:   response.New(config, rand.Int64N),
-				Observers:  []admit.Observer{observed},
-				FailClosed: config.OnInternalError == schema.FailClosed,
-			}
-			if config.Strategy != schema.StrategyRedis {
-				return path, nil, nil
-			}
-			shared, release, err := redis.Open(config.Redis)
-			if err != nil {
-				return nil, nil, fmt.Errorf("redis: %w", err)
-			}
-			path.Buckets = shared
-			return path, release, nil
-		},
+		Build:  p.build,
 	})
 	listener, err := listen(socket)
 	if err != nil {
 		return err
 	}
+	taken, err := superseded(background, socket)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	monitor, err := metrics.NewServer(metrics.ServerOptions{
+		Metrics: p.metrics, Address: s.MetricsListen, AllowRemote: s.MetricsAllowRemote, ReadyNeedsStore: s.ReadyNeedsRedis,
+		Superseded: taken, Log: log,
+	})
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
 	log.Info("serving Kong", "socket", socket, "version", Version, "threads", runtime.GOMAXPROCS(0))
+	monitor.SetState(metrics.Serving)
+	context.AfterFunc(ctx, func() { monitor.SetState(metrics.Draining) })
 
-	background, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
 	group, background := errgroup.WithContext(background)
-	group.Go(func() error { return local.Run(background) })
-	group.Go(func() error { return redis.Run(background) })
-	group.Go(func() error { return report(background, log, observed, server.Counters(), local) })
+	group.Go(func() error { return p.run(background) })
+	group.Go(func() error { return monitor.Run(background) })
 	err = server.Serve(ctx, listener) // until ctx ends; then what runs in the background ends too
 	stop()
 	return errors.Join(err, group.Wait())

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 )
 
 // settings are those of the process, not of a plugin config: they come from flags (in Kong's start command), from the
@@ -27,6 +29,11 @@ type settings struct {
 	MaxBuckets  int
 	MaxProcs    int   // 0: one for every four cores
 	MemoryLimit int64 // bytes; 0: none
+	Nodes       int
+
+	MetricsListen      string
+	MetricsAllowRemote bool
+	ReadyNeedsRedis    bool
 
 	Dump, Version bool
 }
@@ -61,6 +68,21 @@ var table = []setting{
 	}},
 	{"memory-limit", "0", "soft limit of the process's memory, in place of GOMEMLIMIT, for instance 512MiB; 0: none", func(s *settings, text string) error {
 		return parseBytes(text, &s.MemoryLimit)
+	}},
+	{"nodes", "1", "the fewest Kong nodes that share a limit while Redis is away; when more were last seen alive, they count", func(s *settings, text string) error {
+		return parseInt(text, 1, &s.Nodes)
+	}},
+	{metrics.Setting, "127.0.0.1:9542", "host:port of /metrics, /healthz and /readyz; off: none", func(s *settings, text string) error {
+		if s.MetricsListen = text; text == "off" {
+			s.MetricsListen = ""
+		}
+		return nil
+	}},
+	{metrics.RemoteSetting, "false", "true lets metrics-listen be an address that other machines reach", func(s *settings, text string) error {
+		return parseBool(text, &s.MetricsAllowRemote)
+	}},
+	{"ready-needs-redis", "false", "true makes /readyz fail while Redis is away, which takes the node out of rotation", func(s *settings, text string) error {
+		return parseBool(text, &s.ReadyNeedsRedis)
 	}},
 }
 
@@ -158,6 +180,15 @@ func parseInt(text string, least int, to *int) error {
 	}
 	*to = n
 	return nil
+}
+
+func parseBool(text string, to *bool) error {
+	switch text {
+	case "true", "false":
+		*to = text == "true"
+		return nil
+	}
+	return errors.New("must be true or false")
 }
 
 var units = map[string]int64{"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}

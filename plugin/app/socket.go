@@ -1,16 +1,47 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"strconv"
+	"time"
 )
 
 // maxSocketPath is what fits into the kernel's address of a unix socket.
 const maxSocketPath = 107
+
+// inspection is how often a process looks whether the socket is still its own.
+const inspection = 250 * time.Millisecond
+
+// superseded answers a channel that is closed when another process has taken over the socket at path, which this one
+// has just opened. Without a socket to look at, nobody has. It looks until ctx ends.
+func superseded(ctx context.Context, path string) (<-chan struct{}, error) {
+	own, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("look at the socket: %w", err)
+	}
+	taken := make(chan struct{})
+	go func() {
+		ticker := time.NewTicker(inspection)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+				if now, err := os.Stat(path); err == nil && !os.SameFile(own, now) {
+					close(taken)
+					return
+				}
+			}
+		}
+	}()
+	return taken, nil
+}
 
 // listen opens the socket at path, taking it over from whoever has it: the new socket is bound beside it and renamed
 // over it, so there is no instant without one. Nobody removes the path at the end, because by then it may belong to

@@ -115,6 +115,13 @@ func (r *instances) get(id int32) *instance {
 	return r.byID[id]
 }
 
+// count is how many there are.
+func (r *instances) count() int {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return len(r.byID)
+}
+
 // scope is what Kong adds to a config. A part of the wrong type is as good as absent.
 type scope struct {
 	Seq      *int32 // __seq__; nil when it is not there

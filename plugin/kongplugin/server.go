@@ -78,6 +78,9 @@ func New(o Options) *Server {
 // Counters are the server's numbers.
 func (s *Server) Counters() *Counters { return &s.counters }
 
+// Instances is how many instances Kong has started and not closed.
+func (s *Server) Instances() int { return s.instances.count() }
+
 // Serve accepts connections until ctx ends, then lets running events finish (for at most the drain time) and closes
 // all connections. It owns every goroutine it starts: none is left when it returns. The error is nil after ctx ended.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {

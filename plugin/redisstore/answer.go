@@ -175,6 +175,7 @@ func (p *plan) settle(statuses []decision.Status, charged bool) error {
 		}
 		if charged && p.spent(r) {
 			b.state, b.charged = p.spend(state, bound), true
+			statuses[r.bound].Charged = true
 		}
 	}
 	for i := range p.bounds {
@@ -230,7 +231,7 @@ func (p *plan) report(i int, status *decision.Status) {
 	status.Now, status.Source = p.now, decision.Redis
 	b, r := &p.buckets[p.of[i]], p.seen[i]
 	if !p.subjects[b.subject].ours || (r != nil && r.log.taken) {
-		status.Source = decision.Unanswered
+		status.Source, status.Failure = decision.Unanswered, decision.WrongType
 		return
 	}
 	l, state := &p.bounds[i].Policy.Limit, b.state

@@ -36,11 +36,13 @@ func (c *connection) examine(ctx context.Context, client *redis.Client) ([]findi
 		return findings, nil
 	}
 	if c.settings.clustered() {
-		more, err := judgeTags(ctx, client)
-		if err != nil {
-			return nil, err
+		for _, judge := range []func(context.Context, *redis.Client) ([]finding, error){judgeTags, judgeCoverage} {
+			more, err := judge(ctx, client)
+			if err != nil {
+				return nil, err
+			}
+			findings = append(findings, more...)
 		}
-		findings = append(findings, more...)
 	}
 	if err := client.ScriptLoad(ctx, c.script.source).Err(); err != nil {
 		return nil, fmt.Errorf("load the script: %w", err)
@@ -122,6 +124,23 @@ func judgeTags(ctx context.Context, client *redis.Client) ([]finding, error) {
 	return nil, nil
 }
 
+// judgeCoverage finds out whether one lost master takes all others with it. A server that may not be asked, or does not
+// say, is believed.
+func judgeCoverage(ctx context.Context, client *redis.Client) ([]finding, error) {
+	const setting = "cluster-require-full-coverage"
+	values, err := client.ConfigGet(ctx, setting).Result()
+	var refusal redis.Error
+	switch {
+	case errors.As(err, &refusal):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("ask for %s: %w", setting, err)
+	case values[setting] == "yes":
+		return []finding{{message: "has " + setting + " yes: while one master is away the whole cluster refuses to answer; set it to no"}}, nil
+	}
+	return nil, nil
+}
+
 func refused(findings []finding) bool {
 	for _, f := range findings {
 		if f.refuse {
@@ -154,7 +173,7 @@ func (c *connection) check(ctx context.Context) (warnings []string, refusal, err
 		refusals, err = append(refusals, errors.New("redis.cluster_nodes names a Redis that is not part of a Redis Cluster: use redis.host")), nil
 	}
 	if refusal = errors.Join(refusals...); refusal != nil {
-		c.refusal.Store(&Error{Refused, refusal})
+		c.refusal.Store(&Error{Kind: Refused, err: refusal})
 		return warnings, refusal, err
 	}
 	if err == nil {

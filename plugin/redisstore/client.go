@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/singleflight"
@@ -30,14 +31,14 @@ func newScript(source string) *script {
 type server struct {
 	client  *redis.Client
 	pipe    *redis.AutoPipeliner // nil: every call has a connection of its own
-	script  *script
+	gate    Gate
 	callers atomic.Int64
-	loading singleflight.Group
+	loading singleflight.Group // by the scripts' names
 }
 
 // newServer opens no connection; go-redis does when it needs one. Its pipeline ends with the client.
-func newServer(client *redis.Client, script *script, pipelined bool) (*server, error) {
-	s := &server{client: client, script: script}
+func newServer(client *redis.Client, gate Gate, pipelined bool) (*server, error) {
+	s := &server{client: client, gate: gate}
 	if !pipelined {
 		return s, nil
 	}
@@ -59,10 +60,22 @@ func (s *script) evalsha(keys []string, args []any) []any {
 	return append(command, args...)
 }
 
-// run sends the command, in one round trip. A server that does not have the script (it is new, restarted, or was a
-// replica until now) has not run anything: it gets the script, and the command once more. asking says that the server
-// is taking the slot over and runs the command only after ASKING.
-func (s *server) run(ctx context.Context, command []any, asking bool) ([]any, error) {
+// run sends the command that runs script, in one round trip, if the server's gate lets it through.
+func (s *server) run(ctx context.Context, script *script, command []any, asking bool) ([]any, error) {
+	wait, ok := s.gate.Enter()
+	if !ok {
+		return nil, &Error{Kind: NotSent, Wait: wait, err: errGate}
+	}
+	began := time.Now()
+	reply, err := s.try(ctx, script, command, asking)
+	s.gate.Leave(time.Since(began), ails(err))
+	return reply, err
+}
+
+// try sends the command. A server that does not have the script (it is new, restarted, or was a replica until now) has
+// not run anything: it gets the script, and the command once more. asking says that the server is taking the slot over
+// and runs the command only after ASKING.
+func (s *server) try(ctx context.Context, script *script, command []any, asking bool) ([]any, error) {
 	send := s.send
 	if asking {
 		send = s.ask
@@ -71,10 +84,19 @@ func (s *server) run(ctx context.Context, command []any, asking bool) ([]any, er
 	if err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT") {
 		return reply, err
 	}
-	if err := s.load(ctx); err != nil {
+	if err := s.load(ctx, script); err != nil {
 		return nil, err
 	}
 	return send(ctx, command)
+}
+
+// probe asks the server whether it lives.
+func (s *server) probe(ctx context.Context) {
+	if _, ok := s.gate.Enter(); ok {
+		began := time.Now()
+		err := s.client.Ping(ctx).Err()
+		s.gate.Leave(time.Since(began), ails(err))
+	}
 }
 
 func (s *server) send(ctx context.Context, command []any) ([]any, error) {
@@ -106,9 +128,9 @@ func (s *server) ask(ctx context.Context, command []any) ([]any, error) {
 
 // load gives the server the script: once for all calls that miss it at the same time. SCRIPT LOAD and not EVAL, whose
 // scripts newer servers forget. When it fails the caller's script did not run.
-func (s *server) load(ctx context.Context) error {
-	loaded := s.loading.DoChan("", func() (any, error) {
-		return nil, s.client.ScriptLoad(context.WithoutCancel(ctx), s.script.source).Err()
+func (s *server) load(ctx context.Context, script *script) error {
+	loaded := s.loading.DoChan(script.sha, func() (any, error) {
+		return nil, s.client.ScriptLoad(context.WithoutCancel(ctx), script.source).Err()
 	})
 	select {
 	case result := <-loaded:
@@ -119,9 +141,9 @@ func (s *server) load(ctx context.Context) error {
 		if kind == Unknown {
 			kind = NotSent
 		}
-		return &Error{kind, fmt.Errorf("load the script: %w", result.Err)}
+		return &Error{Kind: kind, err: fmt.Errorf("load the script: %w", result.Err)}
 	case <-ctx.Done():
-		return &Error{NotSent, fmt.Errorf("load the script: %w", ctx.Err())}
+		return &Error{Kind: NotSent, err: fmt.Errorf("load the script: %w", ctx.Err())}
 	}
 }
 
@@ -132,13 +154,19 @@ type single struct{ *server }
 func (single) Groups() bool { return false }
 
 // Run implements transport.
-func (s single) Run(ctx context.Context, keys []string, args []any) ([]any, error) {
-	return s.run(ctx, s.script.evalsha(keys, args), false)
+func (s single) Run(ctx context.Context, script *script, keys []string, args []any) ([]any, error) {
+	return s.run(ctx, script, script.evalsha(keys, args), false)
 }
+
+// Probe implements transport.
+func (s single) Probe(ctx context.Context) { s.probe(ctx) }
 
 func (s single) masters(ctx context.Context, visit func(context.Context, *redis.Client) error) error {
 	return visit(ctx, s.client)
 }
 
 // Close ends the connections and the pipeline.
-func (s single) Close() error { return s.client.Close() }
+func (s single) Close() error {
+	s.gate.Close()
+	return s.client.Close()
+}

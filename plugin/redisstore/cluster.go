@@ -7,6 +7,8 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -24,20 +26,23 @@ const (
 type cluster struct {
 	client    *redis.ClusterClient
 	connect   func(address string) *redis.Client // to a server that a redirection leads to
-	script    *script
+	gate      func(address string) Gate
 	pipelined bool
+
+	unknown  Gate // stands before the search for the cluster's servers, until they are known
+	searched atomic.Bool
 
 	masterServers sync.Map // *redis.Client, which ClusterClient owns → *server
 
 	mu       sync.Mutex
-	known    int                // how many masterServers there are
+	known    int                // how many masterServers were made since all were forgotten
 	targets  map[string]*server // address → a server that a redirection led to, with a client that we own
 	isClosed bool
 }
 
-func newCluster(options *redis.UniversalOptions, script *script, pipelined bool) *cluster {
+func newCluster(options *redis.UniversalOptions, gate func(address string) Gate, pipelined bool) *cluster {
 	return &cluster{
-		client: redis.NewClusterClient(options.Cluster()), script: script, pipelined: pipelined,
+		client: redis.NewClusterClient(options.Cluster()), gate: gate, unknown: gate("any"), pipelined: pipelined,
 		connect: func(address string) *redis.Client {
 			one := options.Simple()
 			one.Addr = address
@@ -52,17 +57,13 @@ func (*cluster) Groups() bool { return true }
 
 // Run implements transport. A redirection says that the script did not run there, so it is followed at once; what the
 // cluster looks like now is learnt in the background, after a failure too, because a master that died cannot redirect.
-func (c *cluster) Run(ctx context.Context, keys []string, args []any) ([]any, error) {
-	master, err := c.client.MasterForKey(ctx, keys[0])
+func (c *cluster) Run(ctx context.Context, script *script, keys []string, args []any) ([]any, error) {
+	s, err := c.masterOf(ctx, keys[0])
 	if err != nil {
-		return nil, &Error{NotSent, fmt.Errorf("find the master of a key: %w", err)}
+		return nil, err
 	}
-	s, err := c.master(master)
-	if err != nil {
-		return nil, &Error{NotSent, err}
-	}
-	command := c.script.evalsha(keys, args)
-	reply, err := s.run(ctx, command, false)
+	command := script.evalsha(keys, args)
+	reply, err := s.run(ctx, script, command, false)
 	for hops := 0; err != nil && hops < maxRedirects; hops++ {
 		c.client.ReloadState(ctx)
 		address, asking := redirection(err, s.client.Options().Addr)
@@ -70,11 +71,42 @@ func (c *cluster) Run(ctx context.Context, keys []string, args []any) ([]any, er
 			break
 		}
 		if s, err = c.target(address); err != nil {
-			return nil, &Error{NotSent, err}
+			return nil, &Error{Kind: NotSent, err: err}
 		}
-		reply, err = s.run(ctx, command, asking)
+		reply, err = s.run(ctx, script, command, asking)
 	}
 	return reply, err
+}
+
+// masterOf is the server that a key belongs to. Until the cluster's servers are known somebody has to look for them, and
+// waits for those that the settings name: one at a time, if they do not answer.
+func (c *cluster) masterOf(ctx context.Context, key string) (*server, error) {
+	if c.searched.Load() {
+		return c.find(ctx, key)
+	}
+	wait, ok := c.unknown.Enter()
+	if !ok {
+		return nil, &Error{Kind: NotSent, Wait: wait, err: errGate}
+	}
+	began := time.Now()
+	s, err := c.find(ctx, key)
+	c.unknown.Leave(time.Since(began), ails(err))
+	if err == nil && !c.searched.Swap(true) {
+		c.unknown.Close()
+	}
+	return s, err
+}
+
+func (c *cluster) find(ctx context.Context, key string) (*server, error) {
+	client, err := c.client.MasterForKey(ctx, key)
+	if err != nil {
+		return nil, &Error{Kind: NotSent, err: fmt.Errorf("find the master of a key: %w", err)}
+	}
+	s, err := c.master(client)
+	if err != nil {
+		return nil, &Error{Kind: NotSent, err: err}
+	}
+	return s, nil
 }
 
 // redirection is the address that err points to, "" when it is none, and whether that server wants ASKING. A server that
@@ -105,16 +137,27 @@ func (c *cluster) master(client *redis.Client) (*server, error) {
 	if s, ok := c.masterServers.Load(client); ok {
 		return s.(*server), nil
 	}
-	s, err := newServer(client, c.script, c.pipelined)
+	s, err := newServer(client, c.gate(client.Options().Addr), c.pipelined)
 	if err != nil {
 		return nil, err
 	}
 	if c.known++; c.known > maxServers {
-		c.masterServers.Clear()
+		c.forgetMasters(func(*redis.Client) bool { return true })
 		c.known = 1
 	}
 	c.masterServers.Store(client, s)
 	return s, nil
+}
+
+// forgetMasters forgets servers that the ClusterClient may still know.
+func (c *cluster) forgetMasters(forgotten func(*redis.Client) bool) {
+	c.masterServers.Range(func(client, s any) bool {
+		if forgotten(client.(*redis.Client)) {
+			c.masterServers.Delete(client)
+			s.(*server).gate.Close()
+		}
+		return true
+	})
 }
 
 // target is the server at an address that a redirection named. Most are masters that the ClusterClient knows too, but
@@ -134,7 +177,7 @@ func (c *cluster) target(address string) (*server, error) {
 		}
 	}
 	client := c.connect(address)
-	s, err := newServer(client, c.script, c.pipelined)
+	s, err := newServer(client, c.gate(address), c.pipelined)
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
 	}
@@ -146,6 +189,7 @@ func (c *cluster) target(address string) (*server, error) {
 func (c *cluster) closeTargets() error {
 	var errs []error
 	for address, s := range c.targets {
+		s.gate.Close()
 		errs = append(errs, s.client.Close())
 		delete(c.targets, address)
 	}
@@ -156,11 +200,33 @@ func (c *cluster) masters(ctx context.Context, visit func(context.Context, *redi
 	return c.client.ForEachMaster(ctx, visit)
 }
 
+// Probe implements transport. It forgets the servers that are masters no more.
+func (c *cluster) Probe(ctx context.Context) {
+	var current sync.Map
+	err := c.client.ForEachMaster(ctx, func(ctx context.Context, client *redis.Client) error {
+		current.Store(client, nil)
+		s, err := c.master(client)
+		if err == nil {
+			s.probe(ctx)
+		}
+		return err
+	})
+	if err != nil {
+		return // nobody knows the masters: their servers' gates tell why
+	}
+	c.forgetMasters(func(client *redis.Client) bool {
+		_, ok := current.Load(client)
+		return !ok
+	})
+}
+
 // Close ends the connections and pipelines to all servers.
 func (c *cluster) Close() error {
 	c.mu.Lock()
 	c.isClosed = true
 	err := c.closeTargets()
 	c.mu.Unlock()
+	c.unknown.Close()
+	c.forgetMasters(func(*redis.Client) bool { return true })
 	return errors.Join(err, c.client.Close())
 }

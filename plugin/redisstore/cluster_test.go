@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,6 +23,27 @@ func among(nodes *redistest.Nodes, pipelined bool) schema.Redis {
 		ClusterNodes: []schema.RedisClusterNode{{IP: first.Host, Port: int64(first.Port)}},
 		Pipeline:     pipelined, ReadTimeout: 5000,
 	}
+}
+
+func TestAClusterThatStopsWithOneMasterIsWarnedOfAtTheStart(t *testing.T) {
+	nodes := redistest.Cluster(t, 3, 0)
+	c := open(t, takeScript.source, among(nodes, true))
+	warnings, refusal, err := c.check(t.Context())
+	if len(warnings) != 3 || refusal != nil || err != nil || !strings.Contains(warnings[0], "cluster-require-full-coverage") {
+		t.Errorf("by default the check says %q, %v, %v: want a warning for each master", warnings, refusal, err)
+	}
+	nodes.KeepHealthySlots(t)
+	if warnings, refusal, err := c.check(t.Context()); len(warnings) != 0 || refusal != nil || err != nil {
+		t.Errorf("as it should be the check says %q, %v, %v", warnings, refusal, err)
+	}
+}
+
+// covering is a cluster of three masters as it should be: one that is away takes no other with it.
+func covering(t testing.TB, replicas int) *redistest.Nodes {
+	t.Helper()
+	nodes := redistest.Cluster(t, 3, replicas)
+	nodes.KeepHealthySlots(t)
+	return nodes
 }
 
 // keysOf are keys of one slot for each master, in their order.
@@ -43,7 +65,7 @@ func keysOf(t testing.TB, nodes *redistest.Nodes) []string {
 }
 
 func TestEveryCallOfAClusterIsOneEvalshaAtTheMasterOfItsKey(t *testing.T) {
-	nodes := redistest.Cluster(t, 3, 0)
+	nodes := covering(t, 0)
 	keys := keysOf(t, nodes)
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		c := checked(t, countScript, among(nodes, pipelined))
@@ -70,7 +92,7 @@ func TestEveryCallOfAClusterIsOneEvalshaAtTheMasterOfItsKey(t *testing.T) {
 }
 
 func TestAHungMasterDelaysNobodyElsesCalls(t *testing.T) {
-	nodes := redistest.Cluster(t, 3, 0)
+	nodes := covering(t, 0)
 	keys := keysOf(t, nodes)
 	for _, master := range nodes.Masters { // it must hang without being noticed
 		must(t, master.Client(t), "config", "set", "cluster-node-timeout", "60000")
@@ -81,7 +103,7 @@ func TestAHungMasterDelaysNobodyElsesCalls(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), deadline)
 			defer cancel()
 			started := time.Now()
-			_, err := c.Run(ctx, []string{key}, nil)
+			_, err := c.Run(ctx, c.script, []string{key}, nil)
 			return time.Since(started), err
 		}
 		if err := atOnce(16, 1, func() error { return errors.Join(run(c, keys[0]), run(c, keys[1]), run(c, keys[2])) }); err != nil {
@@ -142,7 +164,7 @@ func move(t *testing.T, from, to *redis.Client, key string, finish bool) {
 }
 
 func TestARedirectionIsFollowedAndTheScriptRunsOnce(t *testing.T) {
-	nodes := redistest.Cluster(t, 3, 0)
+	nodes := covering(t, 0)
 	key := keysOf(t, nodes)[0]
 	from, to := nodes.Masters[0].Client(t), nodes.Masters[2].Client(t)
 	eachWay(t, func(t *testing.T, pipelined bool) {
@@ -170,7 +192,7 @@ func TestARedirectionIsFollowedAndTheScriptRunsOnce(t *testing.T) {
 }
 
 func TestAReplicaThatNeverSawTheScriptTakesOver(t *testing.T) {
-	nodes := redistest.Cluster(t, 3, 1)
+	nodes := covering(t, 1)
 	key := keysOf(t, nodes)[0]
 	c := checked(t, countScript, among(nodes, true))
 	if err := atOnce(8, 1, func() error { return run(c, key) }); err != nil {
@@ -195,7 +217,7 @@ func TestAReplicaThatNeverSawTheScriptTakesOver(t *testing.T) {
 }
 
 func TestTheHostThatARedirectionLeavesOutIsTheOneThatAnswered(t *testing.T) {
-	server := redistest.Cluster(t, 3, 0)
+	server := covering(t, 0)
 	for _, kind := range []string{"", "unknown-endpoint"} {
 		t.Run(kind, func(t *testing.T) {
 			if kind != "" {

@@ -53,25 +53,29 @@ func (c clock) Advance(by limit.Micros) {
 	}
 }
 
-// direct is the least that a transport can be: one connection pool, one script.
+// direct is the least that a transport can be: one connection pool.
 type direct struct {
 	client redis.UniversalClient
-	script *script
 	groups bool
 }
 
 func (d *direct) Groups() bool { return d.groups }
 
-func (d *direct) Run(ctx context.Context, keys []string, args []any) ([]any, error) {
-	reply, err := d.client.EvalSha(ctx, d.script.sha, keys, args...).Slice()
+func (d *direct) Run(ctx context.Context, script *script, keys []string, args []any) ([]any, error) {
+	reply, err := d.client.EvalSha(ctx, script.sha, keys, args...).Slice()
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		if err := d.client.ScriptLoad(ctx, d.script.source).Err(); err != nil {
+		if err := d.client.ScriptLoad(ctx, script.source).Err(); err != nil {
 			return nil, err
 		}
-		return d.client.EvalSha(ctx, d.script.sha, keys, args...).Slice()
+		reply, err = d.client.EvalSha(ctx, script.sha, keys, args...).Slice()
 	}
-	return reply, err
+	if err != nil {
+		return nil, classify(err)
+	}
+	return reply, nil
 }
+
+func (d *direct) Probe(context.Context) {}
 
 func flush(t testing.TB, client redis.UniversalClient) {
 	t.Helper()
@@ -86,7 +90,7 @@ func TestRedisstoreKeepsTheStoresPromises(t *testing.T) {
 		t.Run("groups="+strconv.FormatBool(groups), func(t *testing.T) {
 			storetest.Run(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
 				flush(t, client)
-				return newStore(&direct{client, turnedClock, groups}, slog.New(slog.DiscardHandler)), newClock(t, client)
+				return newStore("test", &direct{client, groups}, turnedClock, slog.New(slog.DiscardHandler)), newClock(t, client)
 			})
 		})
 	}

@@ -32,7 +32,7 @@ type backend interface {
 }
 
 // connect makes a client, which connects when it is first used.
-func connect(s *settings, script *script) (*connection, error) {
+func connect(s *settings, script *script, gates Gates) (*connection, error) {
 	c := &connection{settings: s, script: script, timeout: s.readTimeout(), closed: make(chan struct{})}
 	c.close = sync.OnceValue(func() error {
 		close(c.closed)
@@ -40,7 +40,7 @@ func connect(s *settings, script *script) (*connection, error) {
 	})
 	options := c.settings.options()
 	if s.clustered() {
-		c.backend = newCluster(options, script, s.Pipeline)
+		c.backend = newCluster(options, func(address string) Gate { return gates(s.place(), address, c.timeout) }, s.Pipeline)
 		return c, nil
 	}
 	var client *redis.Client
@@ -49,7 +49,7 @@ func connect(s *settings, script *script) (*connection, error) {
 	} else {
 		client = redis.NewClient(options.Simple())
 	}
-	one, err := newServer(client, script, s.Pipeline)
+	one, err := newServer(client, gates(s.place(), s.place(), c.timeout), s.Pipeline)
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
 	}
@@ -60,18 +60,21 @@ func connect(s *settings, script *script) (*connection, error) {
 // Groups implements transport.
 func (c *connection) Groups() bool { return c.backend.Groups() }
 
+// Probe implements transport.
+func (c *connection) Probe(ctx context.Context) { c.backend.Probe(ctx) }
+
 // Run implements transport. It waits no longer than read_timeout, whatever ctx allows: a call that needs a new connection
 // has no more time for it, but the connection is made all the same, for the next. Every error is an *Error.
-func (c *connection) Run(ctx context.Context, keys []string, args []any) ([]any, error) {
+func (c *connection) Run(ctx context.Context, script *script, keys []string, args []any) ([]any, error) {
 	if refusal := c.refusal.Load(); refusal != nil {
 		return nil, refusal
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, &Error{NotSent, err}
+		return nil, &Error{Kind: NotSent, err: err}
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	reply, err := c.backend.Run(ctx, keys, args)
+	reply, err := c.backend.Run(ctx, script, keys, args)
 	if err != nil {
 		return nil, classify(err)
 	}

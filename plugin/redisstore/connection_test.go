@@ -68,7 +68,7 @@ func opened(t testing.TB, block schema.Redis) []*Store {
 	t.Helper()
 	var stores []*Store
 	for range 2 {
-		store, release, err := NewRegistry(quiet).Open(block)
+		store, release, err := NewRegistry(quiet, noGates).Open(block)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,7 +133,7 @@ func TestInAClusterEachGroupOfARequestIsOneEvalsha(t *testing.T) {
 }
 
 func TestARequestWithoutBoundsDoesNotAskRedis(t *testing.T) {
-	store, release, err := NewRegistry(quiet).Open(schema.Redis{Host: "127.0.0.1", Port: int64(freePort(t))})
+	store, release, err := NewRegistry(quiet, noGates).Open(schema.Redis{Host: "127.0.0.1", Port: int64(freePort(t))})
 	if err != nil {
 		t.Fatal(err)
 	}

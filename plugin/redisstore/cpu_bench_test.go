@@ -211,7 +211,7 @@ func benchBounds(b *testing.B) ([]policy.Bound, []decision.Status) {
 // BenchmarkTakeAtOnce measures one caller's round trip, and what it allocates.
 func BenchmarkTakeAtOnce(b *testing.B) {
 	client := redistest.Single(b).Client(b)
-	s := newStore(&direct{client, takeScript, false}, slog.New(slog.DiscardHandler))
+	s := newStore("test", &direct{client, false}, takeScript, slog.New(slog.DiscardHandler))
 	bounds, statuses := benchBounds(b)
 	b.ReportAllocs()
 	for b.Loop() {

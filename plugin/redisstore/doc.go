@@ -22,6 +22,7 @@
 //	endpoint                   rl:default:{e=POST%20/login}
 //	all                        rl:default:{g}
 //	entries of a sliding log   rl:default:{t=acme}:log:daily, and :POST%20/records behind it for a limit with an endpoint
+//	nodes that live            rl:default:{n}
 //
 // "default" is the namespace. lua/frame.lua tells the form of the values.
 //
@@ -33,6 +34,6 @@
 //
 // # What does not live here
 //
-// What the numbers mean is package limit's. What happens while Redis is away is the outage layer's; here it is an
-// [Error].
+// What the numbers mean is package limit's. What happens while Redis is away is the outage layer's: here a bound without
+// an answer says so in its status, and a [Gate], which is not ours either, holds calls back from a server that fails.
 package redisstore

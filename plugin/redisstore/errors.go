@@ -1,10 +1,15 @@
 package redisstore
 
 import (
+	"context"
 	"errors"
+	"net"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 )
 
 // Kind is what is known of a script whose reply did not come.
@@ -25,11 +30,15 @@ func (k Kind) String() string { return [...]string{"outcome unknown", "not sent"
 // Error is a script that has no reply. It wraps the cause, whose text never holds a secret.
 type Error struct {
 	Kind Kind
+	Wait time.Duration // how long it is not worth asking again, where that is known
 	err  error
 }
 
 // errUnknown is what an Error of kind Unknown is, for errors.Is.
 var errUnknown = errors.New("the outcome is unknown")
+
+// errGate is what stands for a server's reply while its gate is shut.
+var errGate = errors.New("the server has failed lately and is left alone")
 
 func (e *Error) Error() string { return "redis: " + e.Kind.String() + ": " + e.err.Error() }
 
@@ -92,4 +101,45 @@ func kindOf(err error) Kind {
 		}
 	}
 	return Unknown
+}
+
+// failure is what an error of a call means for the bounds of its request.
+func failure(err error) decision.Failure {
+	var known *Error
+	var timeout net.Error
+	switch {
+	case errors.As(err, &known) && known.Kind != Unknown:
+		return decision.Unavailable
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.As(err, &timeout) && timeout.Timeout():
+		return decision.TimedOut
+	default:
+		return decision.Lost
+	}
+}
+
+// elsewhere begin the replies of a server that is well, and has nothing to do with the key, or not all of it yet.
+var elsewhere = []string{"NOSCRIPT ", "MOVED ", "ASK ", "TRYAGAIN ", "CROSSSLOT "}
+
+// ails tells whether an error speaks against the server that it came from. A caller who had no more time does not: a
+// server that is slow is known by how long its calls take.
+func ails(err error) bool {
+	var dial *dialError
+	var timeout net.Error
+	switch {
+	case err == nil:
+		return false
+	case errors.As(err, &dial):
+		return true
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return false
+	}
+	var reply redis.Error
+	if errors.As(err, &reply) {
+		for _, prefix := range elsewhere {
+			if strings.HasPrefix(reply.Error(), prefix) {
+				return false
+			}
+		}
+	}
+	return true
 }

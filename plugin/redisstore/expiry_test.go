@@ -123,7 +123,7 @@ func TestIdleBucketsOfALargeSubjectAreSwept(t *testing.T) {
 	swept := newScript(assemble("frame", map[string]string{"clock": `
 local now, BACK = tonumber(redis.call("GET", "clock")), 3600000000
 `}))
-	f := &fixture{Store: newStore(&direct{client, swept, false}, quiet), client: client}
+	f := &fixture{Store: newStore("test", &direct{client, false}, swept, quiet), client: client}
 	clock := newClock(t, client)
 	perMinute := limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: 60 * limit.Second}
 	endpoint := func(i int) policy.Bound {
@@ -165,7 +165,7 @@ func TestALongValueIsToldInPart(t *testing.T) {
 	if err := p.compile(bounds[7:9]); err != nil {
 		t.Fatal(err)
 	}
-	reply, err := f.transport.Run(context.Background(), p.keys, p.args)
+	reply, err := f.transport.Run(context.Background(), takeScript, p.keys, p.args)
 	if err != nil {
 		t.Fatal(err)
 	}

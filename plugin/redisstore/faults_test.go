@@ -57,7 +57,7 @@ type fixture struct {
 
 func newFixture(t testing.TB, args ...string) *fixture {
 	f := &fixture{client: redistest.Single(t, args...).Client(t), said: new(bytes.Buffer)}
-	f.Store = newStore(&direct{f.client, takeScript, false}, slog.New(slog.NewTextHandler(f.said, nil)))
+	f.Store = newStore("test", &direct{f.client, false}, takeScript, slog.New(slog.NewTextHandler(f.said, nil)))
 	return f
 }
 
@@ -227,9 +227,13 @@ func TestAFullRedisRefusesWholeRequestsAndChargesNothing(t *testing.T) {
 	if err := f.client.ConfigSet(context.Background(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
-	err := f.Take(context.Background(), []policy.Bound{known, fresh}, make([]decision.Status, 2))
-	if err == nil || !strings.Contains(err.Error(), "OOM") {
-		t.Errorf("with a full Redis: %v, want the error that it gave", err)
+	for i, s := range f.take(t, known, fresh) {
+		if s.Source != decision.Unanswered || s.Failure != decision.Unavailable {
+			t.Errorf("with a full Redis bound %d says %+v, want that Redis is unavailable", i, s)
+		}
+	}
+	if said := f.said.String(); !strings.Contains(said, "OOM") {
+		t.Errorf("log is %q, want the error that Redis gave", said)
 	}
 	if err := f.client.ConfigSet(context.Background(), "maxmemory", "0").Err(); err != nil {
 		t.Fatal(err)

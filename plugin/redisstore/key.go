@@ -49,6 +49,11 @@ func appendLog(b []byte, k *policy.Key) []byte {
 	return b
 }
 
+// appendNodes appends the Redis key that holds the nodes which use the namespace.
+func appendNodes(b []byte, namespace string) []byte {
+	return append(appendPart(append(b, "rl:"...), namespace), ":{n}"...)
+}
+
 // nameSize is the length of a bucket's name in bytes.
 const nameSize = 8
 

@@ -227,12 +227,14 @@ func (w *world) wait(b *policy.Bound, asked int64) limit.Micros {
 	return b.Policy.Limit.Wait(&s, w.now, asked)
 }
 
-func (w *world) spend(b *policy.Bound) {
-	if b.Cost > 0 {
-		s, l := w.state(b), &b.Policy.Limit
-		l.Spend(&s, w.now, b.Cost)
-		w.kept[b.Key] = kept{s, l.Expiry(&s, w.now)}
+func (w *world) spend(b *policy.Bound) (charged bool) {
+	if b.Cost <= 0 {
+		return false
 	}
+	s, l := w.state(b), &b.Policy.Limit
+	l.Spend(&s, w.now, b.Cost)
+	w.kept[b.Key] = kept{s, l.Expiry(&s, w.now)}
+	return true
 }
 
 // take answers a request as Take promises.
@@ -248,13 +250,13 @@ func (w *world) take(bounds []policy.Bound) []decision.Status {
 	}
 	for i := range bounds {
 		if !denied && bounds[i].Enforced() {
-			w.spend(&bounds[i])
+			statuses[i].Charged = w.spend(&bounds[i])
 		}
 	}
 	for i := range bounds {
 		if b := &bounds[i]; !b.Enforced() {
 			if statuses[i].Wait = w.wait(b, b.Cost); !denied && statuses[i].Wait == 0 {
-				w.spend(b)
+				statuses[i].Charged = w.spend(b)
 			}
 		}
 	}

@@ -91,13 +91,9 @@ func (p *plan) forget() {
 
 // compile makes the request of a take.
 func (p *plan) compile(bounds []policy.Bound) error {
-	p.bounds = bounds
-	p.subjects, p.buckets, p.of, p.records = p.subjects[:0], p.buckets[:0], p.of[:0], p.records[:0]
-	for i := range bounds {
-		p.of = append(p.of, p.bucketOf(&bounds[i]))
-	}
+	p.number(bounds)
 	p.record()
-	if len(p.records) > maxRecords || len(p.subjects) > maxSubjects {
+	if p.tooMany() {
 		return errTooMany
 	}
 	p.begin(modeTake)
@@ -115,6 +111,21 @@ func (p *plan) compile(bounds []policy.Bound) error {
 	}
 	p.end()
 	return nil
+}
+
+func (p *plan) tooMany() bool { return len(p.records) > maxRecords || len(p.subjects) > maxSubjects }
+
+// number finds the buckets and subjects of bounds.
+func (p *plan) number(bounds []policy.Bound) {
+	p.bounds = bounds
+	p.subjects, p.buckets, p.of, p.records = p.subjects[:0], p.buckets[:0], p.of[:0], p.records[:0]
+	for i := range bounds {
+		p.of = append(p.of, p.bucketOf(&bounds[i]))
+		b := &p.buckets[p.of[i]]
+		if b.bounds++; b.bounds > 1 {
+			p.subjects[b.subject].shared = true
+		}
+	}
 }
 
 // bucketOf is the number of the bound's bucket.
@@ -143,12 +154,8 @@ func (p *plan) subjectOf(k *policy.Key) int {
 // then the logs that share a bucket.
 func (p *plan) record() {
 	for i := range p.bounds {
-		b := &p.buckets[p.of[i]]
-		if b.bounds++; b.bounds > 1 {
-			p.subjects[b.subject].shared = true
-		}
 		if p.bounds[i].Enforced() {
-			b.enforced++
+			p.buckets[p.of[i]].enforced++
 		}
 	}
 	for i := range p.bounds {

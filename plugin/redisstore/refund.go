@@ -2,43 +2,36 @@ package redisstore
 
 import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// refund makes q the request that gives back what p's has spent, and tells whether there is anything to give back. It
-// must be made from p's reply before p settles.
+// refund makes p the request that gives back what bounds have spent at the instant taken of the server's clock.
 //
 // How much can be given back is decided where the bucket is, see lua/refund.lua: never more than is certain to be the
-// request's own.
-func (q *plan) refund(p *plan) bool {
-	q.bounds, q.enforced = p.bounds, 0
-	q.subjects, q.buckets = append(q.subjects[:0], p.subjects...), append(q.buckets[:0], p.buckets...)
-	q.records = q.records[:0]
-	for i := range q.buckets {
-		q.buckets[i].log = 0
+// request's own. A log's entry is looked for at that instant: if the clock had stepped back, it stays spent.
+func (p *plan) refund(bounds []policy.Bound, taken limit.Micros) error {
+	p.number(bounds)
+	for i := range bounds {
+		p.records = append(p.records, record{bound: i, bucket: p.of[i], spends: true})
 	}
+	if p.tooMany() {
+		return errTooMany
+	}
+	p.begin(modeRefund)
+	for i := range p.records {
+		p.appendRecord(&p.records[i], price(&bounds[i].Policy.Limit, bounds[i].Cost), int64(taken))
+	}
+	p.end()
+	return nil
+}
+
+// spentBounds are the bounds that the script has spent.
+func (p *plan) spentBounds() []policy.Bound {
+	var spent []policy.Bound
 	for i := range p.records {
 		if r := &p.records[i]; p.spent(r) {
-			q.records = append(q.records, *r)
+			spent = append(spent, p.bounds[r.bound])
 		}
 	}
-	if len(q.records) == 0 {
-		return false
-	}
-	q.begin(modeRefund)
-	for i := range q.records {
-		r := &q.records[i]
-		b, bound := &q.buckets[r.bucket], &q.bounds[r.bound]
-		l := &bound.Policy.Limit
-		if r.log != nil {
-			b.state = r.log.state
-		}
-		b.state = p.spend(b.state, bound)
-		taken := p.now
-		if b.state.Algorithm == limit.SlidingLog {
-			taken = b.state.Log[len(b.state.Log)-1].At
-		}
-		q.appendRecord(r, price(l, bound.Cost), int64(taken))
-	}
-	q.end()
-	return true
+	return spent
 }

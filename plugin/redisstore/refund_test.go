@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -26,25 +27,31 @@ func everybody(b policy.Bound) policy.Bound {
 // grouped is a fixture that is served as a cluster is: each group by a call of its own. Its clock stands still.
 func grouped(t *testing.T, client *redis.Client) (*fixture, clock, *faulty) {
 	flush(t, client)
-	transport := &faulty{direct: direct{client, turnedClock, true}}
-	return &fixture{Store: newStore(transport, quiet), client: client}, newClock(t, client), transport
+	transport := &faulty{direct: direct{client, true}}
+	return &fixture{Store: newStore("test", transport, turnedClock, quiet), client: client}, newClock(t, client), transport
 }
+
+var errBroken = errors.New("the connection broke")
 
 // faulty is a transport whose refunds can be made to fail, and counted.
 type faulty struct {
 	direct
 	lose    bool
+	away    string // keys that hold it are out of reach
 	refunds int
 }
 
-func (f *faulty) Run(ctx context.Context, keys []string, args []any) ([]any, error) {
-	if args[0].([]byte)[0] == modeRefund {
+func (f *faulty) Run(ctx context.Context, script *script, keys []string, args []any) ([]any, error) {
+	if script != beatScript && args[0].([]byte)[0] == modeRefund {
 		f.refunds++
 		if f.lose {
-			return nil, errors.New("the connection broke")
+			return nil, errBroken
 		}
 	}
-	return f.direct.Run(ctx, keys, args)
+	if f.away != "" && strings.Contains(keys[0], f.away) {
+		return nil, errBroken
+	}
+	return f.direct.Run(ctx, script, keys, args)
 }
 
 func TestAGroupThatRefusesCostsTheOthersNothing(t *testing.T) {
@@ -96,14 +103,37 @@ func TestALostRefundIsNotRepeatedAndUnderAdmits(t *testing.T) {
 	}
 }
 
-func TestAGroupThatDoesNotAnswerIsAnError(t *testing.T) {
-	client := redistest.Single(t).Client(t)
-	f, _, _ := grouped(t, client)
-	f.set(t, "clock", "no clock")
-	err := f.Take(context.Background(), []policy.Bound{hundred(t), everybody(hundred(t))}, make([]decision.Status, 2))
-	var said redis.Error
-	if !errors.As(err, &said) {
-		t.Errorf("error is %v, want that of Redis", err)
+func TestAGroupThatDoesNotAnswerLeavesTheOthersTheirSay(t *testing.T) {
+	f, _, transport := grouped(t, redistest.Single(t).Client(t))
+	transport.away = "{g}"
+	bounds := []policy.Bound{costing(hundred(t), 60), everybody(hundred(t))}
+	for _, admits := range []bool{true, false} {
+		statuses := f.take(t, bounds...)
+		if s := statuses[0]; s.Source != decision.Redis || s.Admits() != admits || s.Charged != admits || s.Used != 60 {
+			t.Errorf("the group that is there says %+v, want it to admit (%v) and 60 used", s, admits)
+		}
+		if s := statuses[1]; s.Source != decision.Unanswered || s.Failure != decision.Lost || s.Charged {
+			t.Errorf("the group that is away says %+v, want that its answer was lost", s)
+		}
+	}
+	if transport.refunds != 0 || f.Stats().Failed != 2 {
+		t.Errorf("%d refunds, %+v: want none, and two failures", transport.refunds, f.Stats())
+	}
+}
+
+func TestARequestThatIsRefusedAfterAllIsGivenBack(t *testing.T) {
+	f, _, transport := grouped(t, redistest.Single(t).Client(t))
+	bounds := []policy.Bound{costing(hundred(t), 60), everybody(costing(hundred(t), 2)), costing(hundred(t), 0)}
+	statuses := f.take(t, bounds...)
+	f.Refund(context.Background(), bounds, statuses)
+	f.Refund(context.Background(), bounds, statuses)
+	for i, s := range statuses {
+		if s.Charged {
+			t.Errorf("bound %d still counts as charged", i)
+		}
+	}
+	if s := f.take(t, costing(bounds[0], 0), costing(bounds[1], 0)); s[0].Used != 0 || s[1].Used != 0 || transport.refunds != 2 {
+		t.Errorf("used %d and %d after %d refunds, want 0 and 0 after 2: one for each group", s[0].Used, s[1].Used, transport.refunds)
 	}
 }
 
@@ -118,26 +148,27 @@ func TestARefundNeverLetsAnIntervalSeeMoreThanTheBound(t *testing.T) {
 				l := storetest.Limits(algorithm).Draw(rt, "limit")
 				b := policy.Bound{Policy: &policy.Policy{Limit: *l}, Key: policy.Key{Policy: "p", Group: policy.ByAll}}
 				var kept []limit.Admission
-				var open []*plan
+				var open []taken
 				for range 25 {
 					clock.Advance(max(0, storetest.Gap(rt, l)))
 					if len(open) > 0 && rapid.IntRange(0, 2).Draw(rt, "give back") == 0 {
 						i := rapid.IntRange(0, len(open)-1).Draw(rt, "which")
-						f.giveBackAfterAll(rt, open[i])
+						f.Refund(context.Background(), open[i].bounds, open[i].statuses)
+						if lost := f.Stats().LostRefunds; lost > 0 {
+							rt.Fatalf("%d refunds failed", lost)
+						}
 						open = append(open[:i], open[i+1:]...)
 						continue
 					}
 					b.Cost = max(1, min(storetest.Cost(rt, l), l.Capacity()))
-					p := new(plan)
-					if err := f.ask(context.Background(), p, []policy.Bound{b}); err != nil {
-						rt.Fatal(err)
-					}
+					bounds := []policy.Bound{b}
+					statuses := f.take(t, bounds...)
 					switch {
-					case p.denied():
+					case !statuses[0].Admits():
 					case rapid.Bool().Draw(rt, "stays"):
-						kept = append(kept, limit.Admission{At: p.now, Cost: b.Cost})
+						kept = append(kept, limit.Admission{At: statuses[0].Now, Cost: b.Cost})
 					default:
-						open = append(open, p)
+						open = append(open, taken{bounds, statuses})
 					}
 				}
 				if err := (storetest.Bound{Limit: l}).Check(kept); err != nil {
@@ -148,15 +179,10 @@ func TestARefundNeverLetsAnIntervalSeeMoreThanTheBound(t *testing.T) {
 	}
 }
 
-// giveBackAfterAll refunds an admission as giveBack does.
-func (f *fixture) giveBackAfterAll(t *rapid.T, p *plan) {
-	var q plan
-	if !q.refund(p) {
-		t.Fatal("nothing was spent")
-	}
-	if _, err := f.transport.Run(context.Background(), q.keys, q.args); err != nil {
-		t.Fatalf("refund: %v", err)
-	}
+// taken is a request and what became of it.
+type taken struct {
+	bounds   []policy.Bound
+	statuses []decision.Status
 }
 
 func TestARefundIsDroppedWhenTheWindowHasMovedOn(t *testing.T) {
@@ -165,19 +191,13 @@ func TestARefundIsDroppedWhenTheWindowHasMovedOn(t *testing.T) {
 		t.Run(algorithm.String(), func(t *testing.T) {
 			f, clock, _ := grouped(t, client)
 			b := bound(t, "p", limit.Spec{Algorithm: algorithm, Quantity: 10, Window: hour})
-			p := new(plan)
-			if err := f.ask(context.Background(), p, []policy.Bound{costing(b, 5)}); err != nil {
-				t.Fatal(err)
-			}
+			bounds := []policy.Bound{costing(b, 5)}
+			statuses := f.take(t, bounds...)
 			clock.Advance(hour)
 			if s := f.take(t, costing(b, 2))[0]; s.Used != 2 {
 				t.Fatalf("an hour later %d are used, want 2", s.Used)
 			}
-			var q plan
-			q.refund(p)
-			if _, err := f.transport.Run(context.Background(), q.keys, q.args); err != nil {
-				t.Fatal(err)
-			}
+			f.Refund(context.Background(), bounds, statuses)
 			if s := f.take(t, costing(b, 0))[0]; s.Used != 2 {
 				t.Errorf("after the refund %d are used, want 2", s.Used)
 			}
@@ -196,7 +216,7 @@ func TestBoundsOfEveryGroupAreTakenInARealCluster(t *testing.T) {
 	if err := client.ScriptLoad(context.Background(), takeScript.source).Err(); err != nil {
 		t.Fatal(err)
 	}
-	f := &fixture{Store: newStore(&direct{client, takeScript, true}, quiet)}
+	f := &fixture{Store: newStore("test", &direct{client, true}, takeScript, quiet)}
 	spec := limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1000, Window: 300 * 24 * hour}
 	for i := range 50 {
 		tenant := fmt.Sprint("tenant-", i)

@@ -21,6 +21,7 @@ import (
 type Registry struct {
 	log    *slog.Logger
 	script *script
+	gates  Gates
 	name   func(*settings) fingerprint
 	pause  time.Duration // before the second check of a connection
 	opened chan struct{} // has room for one: unchecked is not empty
@@ -32,13 +33,17 @@ type Registry struct {
 }
 
 // NewRegistry makes a registry without connections; [Registry.Run] checks those that are opened, and closes them at the
-// end. What go-redis has to say goes to log at the level debug: it has one logger for the whole process.
-func NewRegistry(log *slog.Logger) *Registry { return newRegistry(log, takeScript) }
+// end. Each server gets a gate of gates; nil: none. What go-redis has to say goes to log at the level debug: it has one logger for
+// the whole process.
+func NewRegistry(log *slog.Logger, gates Gates) *Registry { return newRegistry(log, gates, takeScript) }
 
-func newRegistry(log *slog.Logger, script *script) *Registry {
+func newRegistry(log *slog.Logger, gates Gates, script *script) *Registry {
 	redis.SetLogger(libraryLog{log})
+	if gates == nil {
+		gates = noGates
+	}
 	return &Registry{
-		log: log, script: script, name: fingerprints(), pause: time.Second,
+		log: log, script: script, gates: gates, name: fingerprints(), pause: time.Second,
 		opened: make(chan struct{}, 1), inUse: map[fingerprint]*connection{},
 	}
 }
@@ -78,10 +83,10 @@ func (r *Registry) acquire(block schema.Redis) (*connection, func(), error) {
 	}
 	c, ok := r.inUse[id]
 	if !ok {
-		if c, err = connect(s, r.script); err != nil {
+		if c, err = connect(s, r.script, r.gates); err != nil {
 			return nil, nil, err
 		}
-		c.store = newStore(c, r.log.With("redis", s.place()))
+		c.store = newStore(s.place(), c, r.script, r.log)
 		r.inUse[id] = c
 		r.unchecked = append(r.unchecked, c)
 		select {

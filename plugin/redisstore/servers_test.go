@@ -23,7 +23,7 @@ func at(s *redistest.Server, pipelined bool) schema.Redis {
 // open makes a connection that ends with the test.
 func open(t testing.TB, source string, block schema.Redis) *connection {
 	t.Helper()
-	c, release, err := newRegistry(quiet, newScript(source)).acquire(block)
+	c, release, err := newRegistry(quiet, noGates, newScript(source)).acquire(block)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func checked(t testing.TB, source string, block schema.Redis) *connection {
 
 // run runs the script once for a key.
 func run(c *connection, key string) error {
-	_, err := c.Run(context.Background(), []string{key}, nil)
+	_, err := c.Run(context.Background(), c.script, []string{key}, nil)
 	return err
 }
 

@@ -71,6 +71,22 @@ func without(reason decision.Reason, denied bool) *decision.Decision {
 	return d
 }
 
+// failing is an answer that did not come; wait is how long Redis is expected to be away.
+func failing(wait limit.Micros) decision.Status {
+	return decision.Status{Wait: wait, Failure: decision.Unavailable}
+}
+
+// shared is this node's answer in place of Redis's.
+func shared(s decision.Status) decision.Status {
+	s.Source, s.Failure = decision.Local, decision.TimedOut
+	return s
+}
+
+func after(d *decision.Decision, wait limit.Micros) *decision.Decision {
+	d.RetryAfter = wait
+	return d
+}
+
 func costing(d *decision.Decision, cost int64) *decision.Decision {
 	for i := range d.Resolution.Bounds {
 		d.Resolution.Bounds[i].Cost = cost

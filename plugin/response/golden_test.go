@@ -27,6 +27,9 @@ func published(t testing.TB) []struct {
 	both := answers{status(0, 2*second, 20_000), status(0, 6400*second, 6400*second), status(0, 60*second, 6*second)}
 	tooLarge := answers{status(100, 0, limit.Never), status(14_990, 6400*second, 0), status(10, 0, limit.Never)}
 	throttled := answers{status(3, 1_500_000, 0), soft(6400 * second), status(9, 6*second, 0)}
+	closed := schema.Limit{Name: "billing", Scope: "tenant", Limit: 1000, WindowSize: 86400, Algorithm: "fixed_window", FailMode: "closed"}
+	shadowed := closed
+	shadowed.Mode = "shadow"
 	nasty := "Slow down, \"friend\"\\\r\n<b>\x00é\xff{}\u2028"
 	return []struct {
 		name     string
@@ -55,6 +58,13 @@ func published(t testing.TB) []struct {
 		{"user_missing_grpc", schema.Config{}, without(decision.UserMissing, true), true},
 		{"internal_fault", schema.Config{}, without(decision.InternalFault, true), false},
 		{"config_fault", schema.Config{}, without(decision.ConfigFault, true), false},
+		{"meta_limited", schema.Config{}, after(without(decision.MetaLimited, true), 20_000), false},
+		{"degraded", schema.Config{DegradedHeader: true}, decide(t, answers{shared(roomy[0]), failing(0), roomy[2], failing(0)}, shadowed), false},
+		{"degraded_not_told", schema.Config{}, decide(t, answers{shared(roomy[0]), failing(0), roomy[2]}), false},
+		{"store_away", schema.Config{DegradedHeader: true}, decide(t, answers{failing(second), failing(0), roomy[2], failing(1_200_000)}, closed), false},
+		{"store_away_own_status", schema.Config{ClosedStatus: 429}, decide(t, answers{roomy[0], roomy[1], roomy[2], failing(0)}, closed), false},
+		{"store_away_grpc", schema.Config{}, decide(t, answers{roomy[0], roomy[1], roomy[2], failing(0)}, closed), true},
+		{"denied_beside_store_away", schema.Config{DegradedHeader: true}, decide(t, answers{refuse[0], roomy[1], roomy[2], failing(second)}, closed), false},
 		{"config_fault_grpc", schema.Config{}, without(decision.ConfigFault, true), true},
 	}
 }
@@ -102,6 +112,7 @@ type problem struct {
 	Title             string   `json:"title"`
 	Detail            string   `json:"detail"`
 	ViolatedPolicies  []string `json:"violated-policies"`
+	UncheckedPolicies []string `json:"unchecked-policies"`
 	Status            int      `json:"status"`
 	RetryAfterSeconds int64    `json:"retry_after_seconds"`
 	Message           string   `json:"message"`
@@ -135,6 +146,9 @@ func TestEveryBodyIsAProblemDocumentThatAgreesWithTheHeaders(t *testing.T) {
 			}
 			if counted := test.decision.Reason == decision.Counted; counted != (len(p.ViolatedPolicies) > 0) {
 				t.Errorf("violated policies are %q", p.ViolatedPolicies)
+			}
+			if away := test.decision.Reason == decision.StoreAway; away != (len(p.UncheckedPolicies) > 0) {
+				t.Errorf("unchecked policies are %q", p.UncheckedPolicies)
 			}
 		})
 	}

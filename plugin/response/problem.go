@@ -34,8 +34,21 @@ func (re *Renderer) body(d *decision.Decision, wait int64, r *Response) {
 		b = append(b, `,"detail":"`...)
 		b = detail(b, d, wait)
 		b = append(b, `","violated-policies":[`...)
-		b = violated(b, d)
+		b = denying(b, d, true)
 		b = append(b, ']')
+	case decision.MetaLimited:
+		b = append(b, quotaExceeded...)
+		b = append(b, `,"detail":"More requests arrive from this client than this server decides about. Try again in `...)
+		b = strconv.AppendInt(b, wait, 10)
+		b = append(b, ` s."`...)
+	case decision.StoreAway:
+		b = append(b, reducedCapacity...)
+		b = append(b, `,"detail":"A limit of this API cannot be checked at the moment, and without it no request is admitted. This is not the fault of the client. Try again in `...)
+		b = strconv.AppendInt(b, wait, 10)
+		b = append(b, ` s.","unchecked-policies":[`...)
+		b = denying(b, d, false)
+		b = append(b, ']')
+		message = []byte(`"Service temporarily unavailable"`)
 	default:
 		b = append(b, reducedCapacity...)
 		b = append(b, `,"detail":"The limits of this API cannot be checked at the moment."`...)
@@ -87,11 +100,12 @@ func detail(b []byte, d *decision.Decision, wait int64) []byte {
 	return append(b, " s."...)
 }
 
-// violated lists the names of all enforced policies that deny.
-func violated(b []byte, d *decision.Decision) []byte {
+// denying lists the names of all policies that deny: those that have no room, or those that could not be checked.
+func denying(b []byte, d *decision.Decision, checked bool) []byte {
 	separator := ""
 	for i := range d.Statuses {
-		if bound := &d.Resolution.Bounds[i]; bound.Enforced() && !d.Statuses[i].Admits() {
+		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
+		if decision.Denies(bound, status) && checked == (status.Source != decision.Unanswered) {
 			b = append(b, separator...)
 			b = append(append(append(b, '"'), bound.Policy.Name...), '"')
 			separator = ","

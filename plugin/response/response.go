@@ -12,6 +12,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -51,7 +52,9 @@ func (r *Response) Get(name string) string {
 type Renderer struct {
 	hideHeaders bool
 	kongHeaders bool
+	degraded    bool // tell which limits Redis did not answer for
 	status      int
+	closed      int    // status of a refusal for want of Redis
 	message     []byte // a JSON string
 	jitterMax   int64  // seconds
 	jitter      func(n int64) int64
@@ -67,7 +70,9 @@ func New(config schema.Config, jitter func(n int64) int64) *Renderer {
 	return &Renderer{
 		hideHeaders: config.HideClientHeaders,
 		kongHeaders: config.KongHeaders,
+		degraded:    config.DegradedHeader,
 		status:      int(config.ErrorCode),
+		closed:      int(config.ClosedStatus),
 		message:     message,
 		jitterMax:   config.RetryAfterJitterMax,
 		jitter:      jitter,
@@ -90,6 +95,9 @@ func (re *Renderer) Render(d *decision.Decision, grpc bool, r *Response) {
 			r.number("Retry-After", wait)
 		}
 	}
+	if re.degraded && d.Degraded {
+		degradation(d, r)
+	}
 	if !d.Denied() {
 		return
 	}
@@ -108,7 +116,7 @@ func (re *Renderer) wait(d *decision.Decision) int64 {
 	switch {
 	case !d.Denied() || d.Reason == decision.TenantMissing || d.Reason == decision.UserMissing:
 		return 0
-	case d.Reason != decision.Counted:
+	case d.Reason == decision.InternalFault || d.Reason == decision.ConfigFault:
 		return 1
 	case d.RetryAfter == limit.Never:
 		return 0
@@ -126,6 +134,8 @@ func (re *Renderer) statusOf(d *decision.Decision) int {
 		return 403
 	case decision.InternalFault, decision.ConfigFault:
 		return 503
+	case decision.StoreAway:
+		return re.closed
 	}
 	return re.status
 }
@@ -138,7 +148,7 @@ func (re *Renderer) trailers(d *decision.Decision, r *Response) {
 		status, message = "7", "No tenant identified" // PERMISSION_DENIED
 	case decision.UserMissing:
 		status, message = "7", "No user identified"
-	case decision.InternalFault, decision.ConfigFault:
+	case decision.InternalFault, decision.ConfigFault, decision.StoreAway:
 		status, message = "14", "Service temporarily unavailable" // UNAVAILABLE
 	}
 	r.text("Content-Type", "application/grpc")
@@ -187,6 +197,30 @@ func (re *Renderer) limits(d *decision.Decision, r *Response) {
 		r.number("RateLimit-Remaining", remaining)
 		r.number("RateLimit-Reset", max(t, 1))
 	}
+}
+
+// degradation writes which limits Redis did not answer for, and what decided in its stead.
+func degradation(d *decision.Decision, r *Response) {
+	start := len(r.buf)
+	for i := range d.Statuses {
+		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
+		if status.Failure == decision.NoFailure {
+			continue
+		}
+		if len(r.buf) > start {
+			r.buf = append(r.buf, ',')
+		}
+		r.buf = append(append(r.buf, bound.Policy.Name...), '=')
+		switch {
+		case !bound.Enforced():
+			r.buf = append(r.buf, bound.Policy.Mode.String()...)
+		case status.Source == decision.Unanswered && bound.Policy.FailMode == policy.FailLocal:
+			r.buf = append(r.buf, "unchecked"...) // the request was refused before it came to this
+		default:
+			r.buf = append(r.buf, bound.Policy.FailMode.String()...)
+		}
+	}
+	r.end("X-RateLimit-Degraded", start)
 }
 
 func (r *Response) number(name string, n int64) {

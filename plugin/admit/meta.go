@@ -1,0 +1,41 @@
+package admit
+
+import (
+	"context"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// Meta bounds how many requests of one tenant this node decides about, whatever its policies say: it protects the
+// limiter itself from a tenant that runs away and from a set of policies that lets it. It is immutable; nil bounds nothing.
+type Meta struct {
+	buckets   Buckets // of this process, apart from all others
+	namespace string
+	policy    *policy.Policy
+}
+
+// NewMeta makes a limit of so many requests a second and tenant. buckets must not wait for anything.
+func NewMeta(perSecond int64, namespace string, buckets Buckets) (*Meta, error) {
+	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: perSecond, Window: limit.Second})
+	if err != nil {
+		return nil, err
+	}
+	return &Meta{buckets: buckets, namespace: namespace, policy: &policy.Policy{Name: "meta_limit", Scope: policy.Tenant, Limit: l}}, nil
+}
+
+// wait is how long the request's tenant has to wait until this node decides about it; 0: not at all.
+func (m *Meta) wait(ctx context.Context, id *identity.Identity) (limit.Micros, error) {
+	if m == nil || id.Tenant.Kind == identity.Nobody {
+		return 0, nil
+	}
+	key := policy.Key{Namespace: m.namespace, Policy: m.policy.Name, Group: policy.ByTenant, Owner: id.Tenant.ID}
+	if id.Tenant.Kind == identity.IP {
+		key.Group = policy.ByIP
+	}
+	bounds, statuses := [1]policy.Bound{{Policy: m.policy, Key: key, Cost: 1}}, [1]decision.Status{}
+	err := m.buckets.Take(ctx, bounds[:], statuses[:])
+	return statuses[0].Wait, err
+}

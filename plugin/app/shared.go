@@ -1,0 +1,153 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/outage"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/redisstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// sharedStores are the Redis stores of the process, each with what happens while it is away. One is opened for the
+// first config whose settings lead to it, and ends with the last.
+type sharedStores struct {
+	log        *slog.Logger
+	maxBuckets int
+	nodes      int
+	breakers   *outage.Breakers
+	redis      *redisstore.Registry
+	ctx        context.Context // of what runs in the background
+	running    sync.WaitGroup
+
+	mu   sync.Mutex
+	open map[*redisstore.Store]*sharedStore
+}
+
+// sharedStore is one of them.
+type sharedStore struct {
+	redis    *redisstore.Store
+	outage   *outage.Store
+	fallback *memstore.Store
+	uses     int
+	end      func()
+}
+
+func newSharedStores(ctx context.Context, s *settings, log *slog.Logger) *sharedStores {
+	breakers := outage.NewBreakers(log)
+	gates := func(store, server string, timeout time.Duration) redisstore.Gate {
+		return breakers.New(store, server, timeout)
+	}
+	return &sharedStores{
+		log: log, maxBuckets: s.MaxBuckets, nodes: s.Nodes, breakers: breakers, redis: redisstore.NewRegistry(log, gates),
+		ctx: ctx, open: map[*redisstore.Store]*sharedStore{},
+	}
+}
+
+// view is the store that a config names, as the config uses it, and what ends that.
+func (s *sharedStores) view(config *schema.Config) (*outage.View, func(), error) {
+	store, closeRedis, err := s.redis.Open(config.Redis)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	shared, ok := s.open[store]
+	if !ok {
+		shared = s.start(store)
+	}
+	shared.uses++
+	view := shared.outage.View(outage.ViewOptions{Namespace: config.Namespace, SharePct: int(config.LocalSharePct), Nodes: s.nodes})
+	return view, func() {
+		view.Close()
+		s.release(shared, closeRedis)
+	}, nil
+}
+
+// start begins to watch a store. s.mu is held.
+func (s *sharedStores) start(store *redisstore.Store) *sharedStore {
+	fallback := memstore.New(memstore.Options{Now: clock, MaxBuckets: s.maxBuckets})
+	shared := &sharedStore{
+		redis: store, fallback: fallback,
+		outage: outage.New(store, fallback, outage.Options{Name: store.Name(), Log: s.log, Now: clock, Breakers: s.breakers}),
+	}
+	ctx, cancel := context.WithCancel(s.ctx)
+	var background sync.WaitGroup
+	background.Go(func() { s.report("watching Redis", shared.outage.Run(ctx)) })
+	background.Go(func() { s.report("sweeping fallback buckets", fallback.Run(ctx)) })
+	shared.end = func() {
+		cancel()
+		background.Wait()
+	}
+	s.open[store] = shared
+	return shared
+}
+
+// report logs the error with which something ended that should go on.
+func (s *sharedStores) report(what string, err error) {
+	if err != nil {
+		s.log.Error(what+" has ended", "error", err)
+	}
+}
+
+// release counts a user out. The last one's leave ends the store in the background: it takes leave of the other nodes,
+// and whoever changes configs must not wait for that.
+func (s *sharedStores) release(shared *sharedStore, closeRedis func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if shared.uses--; shared.uses > 0 {
+		closeRedis()
+		return
+	}
+	delete(s.open, shared.redis)
+	s.running.Go(func() {
+		shared.end()
+		closeRedis()
+	})
+}
+
+// Run serves the stores until ctx ends. Connections are closed when all stores have taken their leave of the other nodes.
+func (s *sharedStores) Run(ctx context.Context) error {
+	connected, disconnect := context.WithCancel(context.WithoutCancel(ctx))
+	defer disconnect()
+	closed := make(chan error, 1)
+	go func() { closed <- s.redis.Run(connected) }()
+	<-ctx.Done()
+	s.mu.Lock()
+	for _, shared := range s.open {
+		s.running.Go(shared.end)
+	}
+	s.mu.Unlock()
+	s.running.Wait()
+	disconnect()
+	return <-closed
+}
+
+// stores are the numbers of all of them.
+func (s *sharedStores) stores() []metrics.Store {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []metrics.Store
+	for _, shared := range s.open {
+		list = append(list, shared.numbers(s.breakers))
+	}
+	return list
+}
+
+func (s *sharedStore) numbers(breakers *outage.Breakers) metrics.Store {
+	redis, outage := s.redis.Stats(), s.outage.Stats()
+	degraded, total := breakers.Degraded(s.redis.Name())
+	numbers := metrics.Store{
+		Name: s.redis.Name(), Degraded: degraded, DegradedSeconds: total.Seconds(), Waiting: int(outage.Waiting),
+		Foreign: redis.Foreign, Taken: redis.Taken, LostRefunds: redis.LostRefunds, LiveNodes: outage.Live,
+	}
+	for _, tally := range outage.Policies {
+		numbers.Charged += uint64(tally.Charged)
+		numbers.WrittenOff += uint64(tally.WrittenOff)
+	}
+	return numbers
+}

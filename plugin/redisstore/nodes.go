@@ -1,0 +1,43 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// beatScript keeps the nodes that live, by Redis's clock.
+var beatScript = newScript(assemble("beat", nil))
+
+// longestLife bounds how long a node that says nothing more counts as alive.
+const longestLife = time.Hour
+
+// Beat tells that a node lives and uses the namespace's buckets, and answers how many such nodes do, this one included.
+// After ttl (at most an hour) without a word a node counts as dead.
+func (s *Store) Beat(ctx context.Context, namespace, node string, ttl time.Duration) (live int, err error) {
+	return s.beat(ctx, namespace, node, min(max(ttl, time.Millisecond), longestLife))
+}
+
+// Leave tells that a node uses the namespace's buckets no more.
+func (s *Store) Leave(ctx context.Context, namespace, node string) error {
+	_, err := s.beat(ctx, namespace, node, 0)
+	return err
+}
+
+func (s *Store) beat(ctx context.Context, namespace, node string, ttl time.Duration) (int, error) {
+	key := string(appendNodes(nil, namespace))
+	reply, err := s.transport.Run(ctx, beatScript, []string{key}, []any{node, ttl.Milliseconds()})
+	if err != nil {
+		return 0, fmt.Errorf("count the nodes of namespace %s: %w", namespace, err)
+	}
+	if len(reply) == 1 {
+		if live, ok := reply[0].(int64); ok {
+			return int(live), nil
+		}
+	}
+	return 0, fmt.Errorf("count the nodes of namespace %s: %w: %v", namespace, errReply, reply)
+}
+
+// Probe asks every server whose gate lets it whether it lives, so that one that is back is known to be without traffic.
+// What it learns its gates learn. It waits until all have answered or ctx ends.
+func (s *Store) Probe(ctx context.Context) { s.transport.Probe(ctx) }
