@@ -69,7 +69,7 @@ func plugin() string { return filepath.Join(binaries, "tenant-rate-limiting") }
 // another exit code than 0, and fails what it should have answered.
 func raced(o *gateway.Options) {
 	if withRace {
-		o.Servers = []gateway.PluginServer{{Binary: filepath.Join(binaries, "race", "tenant-rate-limiting"), Args: []string{"-max-procs", "2"}}}
+		o.Servers = []gateway.PluginServer{{Binary: filepath.Join(binaries, "race", "tenant-rate-limiting"), Args: []string{"-metrics-listen", "off", "-max-procs", "2"}}}
 	}
 }
 
@@ -121,7 +121,7 @@ func tryStart(t *testing.T, deck string, change ...func(*gateway.Options)) (*nod
 	n := &node{t: t, log: &logBuffer{}}
 	options := gateway.Options{
 		Config:  config,
-		Servers: []gateway.PluginServer{{Binary: plugin()}},
+		Servers: []gateway.PluginServer{{Binary: plugin(), Args: []string{"-metrics-listen", "off"}}},
 		Log:     slog.New(slog.NewTextHandler(n.log, nil)),
 	}
 	for _, c := range change {

@@ -226,9 +226,9 @@ type process struct {
 }
 
 // startPlugin starts a plugin server with an empty environment, as Kong does, and waits until it serves.
-func startPlugin(t *testing.T, prefix string) *process {
+func startPlugin(t *testing.T, prefix string, args ...string) *process {
 	t.Helper()
-	cmd := exec.Command(plugin(), "--kong-prefix", prefix)
+	cmd := exec.Command(plugin(), append([]string{"--kong-prefix", prefix}, args...)...)
 	cmd.Env = []string{}
 	stderr, err := cmd.StderrPipe()
 	if err != nil {

@@ -79,20 +79,17 @@ func servePlugin(ctx context.Context, s *settings, socket string, log *slog.Logg
 		Log:    log,
 		Build:  p.build,
 	})
-	listener, err := listen(socket)
-	if err != nil {
-		return err
-	}
-	taken, err := superseded(background, socket)
-	if err != nil {
-		return errors.Join(err, listener.Close())
-	}
+	taken := make(chan struct{})
 	monitor, err := metrics.NewServer(metrics.ServerOptions{
 		Metrics: p.metrics, Address: s.MetricsListen, AllowRemote: s.MetricsAllowRemote, ReadyNeedsStore: s.ReadyNeedsRedis,
 		Superseded: taken, Log: log,
 	})
 	if err != nil {
-		return errors.Join(err, listener.Close())
+		return err
+	}
+	listener, own, err := listen(socket)
+	if err != nil {
+		return err
 	}
 	log.Info("serving Kong", "socket", socket, "version", Version, "threads", runtime.GOMAXPROCS(0))
 	monitor.SetState(metrics.Serving)
@@ -101,6 +98,7 @@ func servePlugin(ctx context.Context, s *settings, socket string, log *slog.Logg
 	group, background := errgroup.WithContext(background)
 	group.Go(func() error { return p.run(background) })
 	group.Go(func() error { return monitor.Run(background) })
+	group.Go(func() error { return watch(background, socket, own, taken) })
 	err = server.Serve(ctx, listener) // until ctx ends; then what runs in the background ends too
 	stop()
 	return errors.Join(err, group.Wait())

@@ -127,7 +127,7 @@ func TestASocketIsTakenOverAndNeverRemoved(t *testing.T) {
 	}
 	var previous net.Listener
 	for range 3 {
-		listener, err := listen(path)
+		listener, _, err := listen(path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -153,10 +153,10 @@ func TestASocketIsTakenOverAndNeverRemoved(t *testing.T) {
 	if err != nil || len(entries) != 1 || entries[0].Name() != "p.socket" {
 		t.Errorf("left in the directory: %v, %v; want the socket's path alone", entries, err)
 	}
-	if _, err := listen(filepath.Join(dir, strings.Repeat("x", 100))); err == nil || !strings.Contains(err.Error(), "-kong-prefix") {
+	if _, _, err := listen(filepath.Join(dir, strings.Repeat("x", 100))); err == nil || !strings.Contains(err.Error(), "-kong-prefix") {
 		t.Errorf("a path that is too long: %v", err)
 	}
-	if _, err := listen(filepath.Join(dir, "none", "p.socket")); err == nil || !strings.Contains(err.Error(), "directory") {
+	if _, _, err := listen(filepath.Join(dir, "none", "p.socket")); err == nil || !strings.Contains(err.Error(), "directory") {
 		t.Errorf("a missing directory: %v", err)
 	}
 }

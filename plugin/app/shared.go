@@ -19,6 +19,7 @@ type sharedStores struct {
 	log        *slog.Logger
 	maxBuckets int
 	nodes      int
+	budget     time.Duration
 	breakers   *outage.Breakers
 	redis      *redisstore.Registry
 	ctx        context.Context // of what runs in the background
@@ -43,14 +44,17 @@ func newSharedStores(ctx context.Context, s *settings, log *slog.Logger) *shared
 		return breakers.New(store, server, timeout)
 	}
 	return &sharedStores{
-		log: log, maxBuckets: s.MaxBuckets, nodes: s.Nodes, breakers: breakers, redis: redisstore.NewRegistry(log, gates),
+		log: log, maxBuckets: s.MaxBuckets, nodes: s.Nodes, budget: s.TimeBudget, breakers: breakers, redis: redisstore.NewRegistry(log, gates),
 		ctx: ctx, open: map[*redisstore.Store]*sharedStore{},
 	}
 }
 
 // view is the store that a config names, as the config uses it, and what ends that.
 func (s *sharedStores) view(config *schema.Config) (*outage.View, func(), error) {
-	store, closeRedis, err := s.redis.Open(config.Redis)
+	// The time budget of a request is not exceeded for Redis: its fail modes decide in time.
+	block := config.Redis
+	block.ReadTimeout = max(1, min(block.ReadTimeout, s.budget.Milliseconds()))
+	store, closeRedis, err := s.redis.Open(block)
 	if err != nil {
 		return nil, nil, err
 	}

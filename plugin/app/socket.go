@@ -17,50 +17,45 @@ const maxSocketPath = 107
 // inspection is how often a process looks whether the socket is still its own.
 const inspection = 250 * time.Millisecond
 
-// superseded answers a channel that is closed when another process has taken over the socket at path, which this one
-// has just opened. Without a socket to look at, nobody has. It looks until ctx ends.
-func superseded(ctx context.Context, path string) (<-chan struct{}, error) {
-	own, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("look at the socket: %w", err)
-	}
-	taken := make(chan struct{})
-	go func() {
-		ticker := time.NewTicker(inspection)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticker.C:
-				if now, err := os.Stat(path); err == nil && !os.SameFile(own, now) {
-					close(taken)
-					return
-				}
+// watch closes taken when another process has taken over the socket at path, which this one has opened and knows as own.
+// Without a socket to look at, nobody has. It ends with that, or with ctx.
+func watch(ctx context.Context, path string, own os.FileInfo, taken chan<- struct{}) error {
+	ticker := time.NewTicker(inspection)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			if now, err := os.Stat(path); err == nil && !os.SameFile(own, now) {
+				close(taken)
+				return nil
 			}
 		}
-	}()
-	return taken, nil
+	}
 }
 
 // listen opens the socket at path, taking it over from whoever has it: the new socket is bound beside it and renamed
 // over it, so there is no instant without one. Nobody removes the path at the end, because by then it may belong to
-// the process that took it over; a stale path fails as a missing one does.
-func listen(path string) (net.Listener, error) {
+// the process that took it over; a stale path fails as a missing one does. own is what lies at path from then on.
+func listen(path string) (listener net.Listener, own os.FileInfo, err error) {
 	beside := path + "." + strconv.Itoa(os.Getpid())
 	if len(beside) > maxSocketPath {
-		return nil, fmt.Errorf("socket path %s is too long for a unix socket (%d bytes with its process id, at most %d): choose a shorter -kong-prefix", path, len(beside), maxSocketPath)
+		return nil, nil, fmt.Errorf("socket path %s is too long for a unix socket (%d bytes with its process id, at most %d): choose a shorter -kong-prefix", path, len(beside), maxSocketPath)
 	}
 	if err := os.Remove(beside); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("remove what an earlier process of this id left: %w", err)
+		return nil, nil, fmt.Errorf("remove what an earlier process of this id left: %w", err)
 	}
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: beside, Net: "unix"})
+	unix, err := net.ListenUnix("unix", &net.UnixAddr{Name: beside, Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("listen on the socket (does the directory of -kong-prefix exist, and may this user write to it?): %w", err)
+		return nil, nil, fmt.Errorf("listen on the socket (does the directory of -kong-prefix exist, and may this user write to it?): %w", err)
 	}
-	listener.SetUnlinkOnClose(false)
-	if err := os.Rename(beside, path); err != nil {
-		return nil, errors.Join(fmt.Errorf("take over the socket: %w", err), listener.Close(), os.Remove(beside))
+	unix.SetUnlinkOnClose(false)
+	if own, err = os.Stat(beside); err == nil {
+		err = os.Rename(beside, path)
 	}
-	return listener, nil
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("take over the socket: %w", err), unix.Close(), os.Remove(beside))
+	}
+	return unix, own, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -24,6 +25,19 @@ local redis = {pcall = redis.pcall, call = function(command, ...)
   return redis.call(command, ...)
 end}
 `}))
+
+// toldClock is the script whose time comes with each request: in a cluster there is no key that all masters can read.
+var toldClock = newScript(strings.Replace(turnedClock.source, `redis.call("GET", "clock")`, `ARGV[2]`, 1))
+
+// told is a transport whose requests say what time it is.
+type told struct {
+	transport
+	clock storetest.Clock
+}
+
+func (t told) Run(ctx context.Context, script *script, keys []string, args []any) ([]any, error) {
+	return t.transport.Run(ctx, script, keys, append(args[:1:1], int64(t.clock.Now())))
+}
 
 // clock is a storetest.Clock that lives in Redis, so that requests at the same time never see it step back.
 type clock struct {
@@ -94,4 +108,18 @@ func TestRedisstoreKeepsTheStoresPromises(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestARealClusterKeepsTheStoresPromises(t *testing.T) {
+	nodes := covering(t, 0)
+	eachWay(t, func(t *testing.T, pipelined bool) {
+		c := checked(t, toldClock.source, among(nodes, pipelined))
+		storetest.Run(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
+			for _, master := range nodes.Masters {
+				flush(t, master.Client(t))
+			}
+			clock := storetest.NewClock()
+			return newStore("test", told{c, clock}, toldClock, quiet), clock
+		})
+	})
 }

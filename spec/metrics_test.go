@@ -1,0 +1,122 @@
+package spec
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+// watched is an option of start: the plugin server with its metrics at an address.
+func watched(address string) func(*gateway.Options) {
+	return func(o *gateway.Options) {
+		o.Servers = []gateway.PluginServer{{Binary: plugin(), Args: []string{"-metrics-listen", address}}}
+	}
+}
+
+// read is what an operator reads at a path of the plugin process; "" while nobody answers.
+func read(address, path string) (status int, body string) {
+	response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}).Get("http://" + address + path)
+	if err != nil {
+		return 0, ""
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return 0, ""
+	}
+	return response.StatusCode, string(text)
+}
+
+// number is the value of the sample that begins with these words; false when there is none.
+func number(metrics, sample string) (value float64, ok bool) {
+	for line := range strings.Lines(metrics) {
+		if rest, found := strings.CutPrefix(line, sample+" "); found {
+			_, err := fmt.Sscan(rest, &value)
+			return value, err == nil
+		}
+	}
+	return 0, false
+}
+
+func TestOperatorsReadWhatWasDecided(t *testing.T) {
+	address := freeAddress(t)
+	n := start(t, deck(`{tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 2, window_size: 3600}]}]}`), watched(address))
+	n.want([]int{200, 200, 429}, "/records", "apikey", "alice")
+	status, metrics := read(address, "/metrics")
+	for sample, want := range map[string]float64{
+		`rate_limiter_requests_total{mode="enforce",result="allowed",tier="enterprise"}`:        2,
+		`rate_limiter_requests_total{mode="enforce",result="hard_throttled",tier="enterprise"}`: 1,
+		`rate_limiter_denials_total{policy="hour",scope="tenant",tier="enterprise"}`:            1,
+	} {
+		if got, ok := number(metrics, sample); status != 200 || !ok || got != want {
+			t.Errorf("%d, %s is %g (%v), want %g", status, sample, got, ok, want)
+		}
+	}
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if status, body := read(address, path); status != 200 || !json.Valid([]byte(body)) {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+}
+
+func TestAProcessThatTakesTheSocketOverGetsTheMetricsPortToo(t *testing.T) {
+	prefix, address := t.TempDir(), freeAddress(t)
+	born := func() float64 {
+		_, metrics := read(address, "/metrics")
+		instant, _ := number(metrics, "process_start_time_seconds")
+		return instant
+	}
+	old := startPlugin(t, prefix, "-metrics-listen", address)
+	var first float64
+	await(t, "the first process shows its metrics", func() bool { first = born(); return first > 0 })
+	next := startPlugin(t, prefix, "-metrics-listen", address)
+	await(t, "the second process has the port", func() bool { second := born(); return second > first })
+	old.terminate()
+	if second := born(); second <= first {
+		t.Errorf("after the end of the first process the port tells of a process born at %f", second)
+	}
+	next.terminate()
+}
+
+func TestAMetricsPortInUseDoesNotStopTheStart(t *testing.T) {
+	stranger, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stranger.Close()
+	n := start(t, deck(`{tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`), watched(stranger.Addr().String()))
+	n.want([]int{200, 429}, "/records", "apikey", "alice")
+}
+
+func TestATenantThatKeepsTheLimiterBusyIsRefusedAheadOfItsPolicies(t *testing.T) {
+	address := freeAddress(t)
+	n := start(t, deck(`{meta_limit: 3, tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 1000, window_size: 3600}]}, {name: essentials}], tier_from: [consumer.tag.tier]}`), watched(address))
+	denied, passed := 0, 0
+	for range 50 {
+		switch a := n.get("/records", "apikey", "alice"); a.Status {
+		case 200:
+			passed++
+		case 429:
+			if denied++; a.Header.Get("Retry-After") == "" || a.Header.Get("X-RateLimit-Limit") != "" {
+				t.Errorf("a refusal by the meta limit has the headers %v", a.Header)
+			}
+		default:
+			t.Errorf("%d: %s", a.Status, a.Body)
+		}
+	}
+	if passed < 3 || denied == 0 {
+		t.Errorf("%d passed and %d were refused of 50 at 3 a second", passed, denied)
+	}
+	n.want([]int{200}, "/records", "apikey", "beth")
+	_, metrics := read(address, "/metrics")
+	if got, _ := number(metrics, "rate_limiter_meta_limit_denials_total"); int(got) != denied {
+		t.Errorf("%g denials are counted, want %d", got, denied)
+	}
+}
