@@ -1,0 +1,48 @@
+package pgtest_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+func TestDatabasesOfOneServerAreApart(t *testing.T) {
+	s := pgtest.Shared(t)
+	ctx := context.Background()
+	first, second := pgtest.Pool(t, s.Database(t)), pgtest.Pool(t, s.Database(t))
+	if _, err := first.Exec(ctx, `INSERT INTO rate_limiter.tenants (id, tier) VALUES ('acme', 'gold')`); err != nil {
+		t.Fatal(err)
+	}
+	var rows int
+	if err := second.QueryRow(ctx, `SELECT count(*) FROM rate_limiter.tenants`).Scan(&rows); err != nil || rows != 0 {
+		t.Errorf("the other database has %d tenants (%v), want 0", rows, err)
+	}
+}
+
+func TestKilledOrStoppedServerComesBackWithItsData(t *testing.T) {
+	s := pgtest.Start(t)
+	ctx := context.Background()
+	pool := pgtest.Pool(t, s.Empty(t))
+	if _, err := pool.Exec(ctx, `CREATE TABLE kept (word text); INSERT INTO kept VALUES ('before')`); err != nil {
+		t.Fatal(err)
+	}
+	address := s.Address()
+	for name, end := range map[string]func(testing.TB){"kill": s.Kill, "stop": s.Stop} {
+		end(t)
+		if pool.Ping(ctx) == nil {
+			t.Errorf("%s: the server answers", name)
+		}
+		s.Start(t)
+		pool.Reset()
+		var word string
+		if err := pool.QueryRow(ctx, `SELECT word FROM kept`).Scan(&word); err != nil || word != "before" {
+			t.Errorf("%s: it comes back with %q (%v), want what was written before", name, word, err)
+		}
+	}
+	if s.Address() != address {
+		t.Errorf("it came back on %s, want %s", s.Address(), address)
+	}
+}

@@ -1,0 +1,202 @@
+package migrations_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+)
+
+// row is a row by its columns.
+type row map[string]any
+
+// with is r with other values in some columns.
+func (r row) with(others row) row {
+	changed := maps.Clone(r)
+	maps.Copy(changed, others)
+	return changed
+}
+
+// good are rows that the tables accept.
+var good = map[string]row{
+	"tiers":    {"name": "gold"},
+	"tenants":  {"id": "acme", "tier": "gold", "time_zone": "Europe/Berlin"},
+	"policies": {"name": "daily", "tier": "gold", "scope": "tenant", "limit": 100, "window_size": 60},
+	"overrides": {
+		"kind": "custom_limit", "tenant": "acme", "policy": "daily", "limit": 100, "window_size": 60, "reason": "launch",
+		"author": "ann", "expires_at": "2100-01-01",
+	},
+	"nodes":   {"node": "n1", "version": 1, "enforced_at": "2026-01-01", "reported_at": "2026-01-01"},
+	"version": {"one": false},
+}
+
+// ban and multiplier turn the good override into others.
+var (
+	ban        = row{"kind": "ban", "policy": "", "limit": nil, "window_size": nil}
+	multiplier = row{"kind": "multiplier", "limit": nil, "window_size": nil, "factor": 1500}
+)
+
+// bad are changes to a good row, each under the name of the constraint that refuses it.
+var bad = map[string][]row{
+	"version_one_row": {{}},
+	"version_pruned":  {{"one": true, "version": 1, "pruned": 2}},
+
+	"tiers_name":        {{"name": ""}, {"name": strings.Repeat("x", 65)}},
+	"tiers_description": {{"description": strings.Repeat("x", 1025)}},
+	"tenants_id":        {{"id": ""}, {"id": strings.Repeat("x", 129)}},
+	"tenants_tier":      {{"tier": strings.Repeat("x", 65)}},
+	"tenants_time_zone": {{"time_zone": "../etc/passwd"}, {"time_zone": "/UTC"}, {"time_zone": strings.Repeat("x", 65)}},
+
+	"policies_namespace":          {{"namespace": ""}, {"namespace": "a:b"}},
+	"policies_name":               {{"name": ""}, {"name": "a b"}, {"name": strings.Repeat("x", 65)}},
+	"policies_tier":               {{"tier": strings.Repeat("x", 65)}},
+	"policies_tenant":             {{"tier": "", "tenant": strings.Repeat("x", 129)}},
+	"policies_tier_or_tenant":     {{"tier": ""}, {"tenant": "acme"}},
+	"policies_endpoint":           {{"endpoint": "/records"}, {"endpoint": "get /records"}, {"endpoint": "GET /a b"}, {"endpoint": "GET /" + strings.Repeat("x", 1020)}},
+	"policies_scope":              {{"scope": ""}, {"scope": "org"}},
+	"policies_limit":              {{"limit": 0}, {"limit": -1}, {"limit": 1_000_000_000_001}},
+	"policies_limit_sliding_log":  {{"algorithm": "sliding_log", "limit": 10_001}},
+	"policies_window_size":        {{"window_size": 0}, {"window_size": 31_622_401}},
+	"policies_algorithm":          {{"algorithm": ""}, {"algorithm": "gcra"}},
+	"policies_burst":              {{"burst": 0}, {"burst": 1_000_000_000_001}},
+	"policies_burst_algorithm":    {{"burst": 5, "algorithm": "fixed_window"}},
+	"policies_soft_threshold_pct": {{"soft_threshold_pct": 0}, {"soft_threshold_pct": 1001, "soft_only": true}},
+	"policies_soft_above_hard":    {{"soft_threshold_pct": 101}, {"soft_threshold_pct": 130, "hard_threshold_pct": 120}},
+	"policies_hard_threshold_pct": {{"hard_threshold_pct": 99}, {"hard_threshold_pct": 1001}},
+	"policies_hard_soft_only":     {{"hard_threshold_pct": 120, "soft_only": true}},
+	"policies_mode":               {{"mode": "off"}},
+	"policies_cost":               {{"cost": -1}, {"cost": 1_000_000_001, "limit": 1_000_000_000_000}},
+	"policies_cost_capacity":      {{"cost": 101}, {"cost": 2, "algorithm": "leaky_bucket"}, {"cost": 11, "burst": 10, "hard_threshold_pct": 200}},
+	"policies_fail_mode":          {{"fail_mode": "shut"}},
+	"policies_slot":               {{"slot": "old"}},
+
+	"overrides_kind":                 {ban.with(row{"kind": "block"})},
+	"overrides_tenant":               {{"tenant": strings.Repeat("x", 129)}},
+	"overrides_user":                 {{"user": strings.Repeat("x", 129)}},
+	"overrides_endpoint":             {{"endpoint": "/records"}},
+	"overrides_credential":           {{"credential": strings.Repeat("x", 129)}},
+	"overrides_ip":                   {{"tenant": "", "ip": "10.0.0.256"}, {"tenant": "", "ip": "10.0.0.1/8"}, {"ip": "10.1"}, {"ip": "10.0.0.1/32"}, {"ip": "10.0.0.0/8"}, {"ip": "2001:db8::1/64"}},
+	"overrides_subject":              {{"tenant": ""}, {"tenant": "", "user": "bob"}, {"tenant": "", "endpoint": "GET /a"}, {"ip": "10.0.0.1", "user": "bob"}, {"ip": "10.0.0.1", "credential": "c"}, {"credential": "c", "user": "bob"}},
+	"overrides_policy":               {{"policy": "a b"}},
+	"overrides_policy_missing":       {{"policy": ""}},
+	"overrides_policy_unused":        {ban.with(row{"policy": "daily"})},
+	"overrides_limit":                {{"limit": 0}},
+	"overrides_limit_missing":        {{"limit": nil}},
+	"overrides_limit_unused":         {multiplier.with(row{"limit": 5}), ban.with(row{"limit": 5})},
+	"overrides_window_size":          {{"window_size": 0}},
+	"overrides_window_size_unused":   {ban.with(row{"window_size": 5})},
+	"overrides_burst":                {{"burst": 0}},
+	"overrides_burst_unused":         {ban.with(row{"burst": 5})},
+	"overrides_factor":               {multiplier.with(row{"factor": 0}), multiplier.with(row{"factor": 1_000_001})},
+	"overrides_factor_missing":       {multiplier.with(row{"factor": nil})},
+	"overrides_factor_unused":        {{"factor": 5}, ban.with(row{"factor": 5})},
+	"overrides_reason":               {{"reason": ""}, {"reason": " \t"}, {"reason": strings.Repeat("x", 1025)}},
+	"overrides_author":               {{"author": ""}, {"author": "  "}},
+	"overrides_expires_at":           {{"expires_at": "2000-01-01"}, {"expires_at": "infinity"}},
+	"overrides_expires_at_missing":   {{"expires_at": nil}},
+	"overrides_expires_at_permanent": {{"permanent": true}},
+	"overrides_source":               {{"source": "ann"}},
+
+	"nodes_node":    {{"node": ""}, {"node": strings.Repeat("x", 257)}},
+	"nodes_version": {{"version": -1}},
+	"nodes_source":  {{"source": "memory"}},
+	"nodes_faults":  {{"faults": "{}"}},
+}
+
+func TestGoodRowsAreAccepted(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	for _, table := range []string{"tiers", "tenants", "policies", "overrides", "nodes"} {
+		if err := insert(t, pool, table, good[table]); err != nil {
+			t.Errorf("%s: %v", table, err)
+		}
+	}
+	for name, change := range map[string]row{
+		"a ban": ban, "a multiplier": multiplier, "forever": {"permanent": true, "expires_at": nil, "user": "bob"},
+		"an address": {"tenant": "", "ip": "10.0.0.1"}, "a prefix": {"tenant": "", "ip": "2001:db8::/64"},
+		"a tenant's address": {"ip": "2001:db8::1"}, "the policy's own window": {"window_size": nil, "user": "eve"},
+		"a credential": {"tenant": "", "credential": "c"}, "user and endpoint": {"user": "bob", "endpoint": "GET /a/{id}"},
+	} {
+		if err := insert(t, pool, "overrides", good["overrides"].with(change)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestEveryConstraintRefusesItsBadRows(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	for constraint, changes := range bad {
+		table, _, _ := strings.Cut(constraint, "_")
+		for _, change := range changes {
+			err := insert(t, pool, table, good[table].with(change))
+			if refused := new(pgconn.PgError); !errors.As(err, &refused) || refused.ConstraintName != constraint {
+				t.Errorf("%s with %v: %v, want it refused by %s", table, change, err, constraint)
+			}
+		}
+	}
+}
+
+func TestNoConstraintIsWithoutABadRow(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	rows, err := pool.Query(t.Context(), `SELECT conname::text FROM pg_constraint WHERE contype = 'c' AND connamespace = 'rate_limiter'::regnamespace`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(all) == 0 {
+		t.Fatalf("the constraints are %v (%v)", all, err)
+	}
+	for _, constraint := range all {
+		if len(bad[constraint]) == 0 {
+			t.Errorf("no bad row for %s", constraint)
+		}
+	}
+}
+
+func TestOfOneNameAndOneMatchThereIsOnePolicy(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	first := good["policies"].with(row{"endpoint": "GET /records/{id}"})
+	for _, distinct := range []row{
+		{},
+		{"endpoint": "GET /records/{id}/parts"},
+		{"name": "hourly"},
+		{"tier": "silver"},
+		{"tier": "", "tenant": "gold"},
+		{"namespace": "other"},
+		{"slot": "candidate"},
+	} {
+		if err := insert(t, pool, "policies", first.with(distinct)); err != nil {
+			t.Errorf("a policy with another %v: %v", distinct, err)
+		}
+	}
+	for _, same := range []row{{}, {"endpoint": "GET /records/{record}"}, {"limit": 7}, {"scope": "user"}} {
+		err := insert(t, pool, "policies", first.with(same))
+		if refused := new(pgconn.PgError); !errors.As(err, &refused) || refused.ConstraintName != "policies_one_per_match" {
+			t.Errorf("a second policy with %v: %v, want it refused by policies_one_per_match", same, err)
+		}
+	}
+}
+
+func insert(t *testing.T, pool *pgxpool.Pool, table string, r row) error {
+	t.Helper()
+	columns := slices.Sorted(maps.Keys(r))
+	names, places, values := []string{}, []string{}, []any{}
+	for i, column := range columns {
+		names = append(names, pgx.Identifier{column}.Sanitize())
+		places = append(places, fmt.Sprint("$", i+1))
+		if strings.HasSuffix(column, "_at") {
+			places[i] += "::text::timestamptz" // pgx would ask for a time.Time
+		}
+		values = append(values, r[column])
+	}
+	_, err := pool.Exec(t.Context(), fmt.Sprintf("INSERT INTO rate_limiter.%s (%s) VALUES (%s)",
+		table, strings.Join(names, ", "), strings.Join(places, ", ")), values...)
+	return err
+}

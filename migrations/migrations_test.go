@@ -1,0 +1,190 @@
+package migrations_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// files is how many migrations there are.
+const files = 4
+
+func TestUpDownAndUpAgainLeadsToTheSameTables(t *testing.T) {
+	dsn := pgtest.Shared(t).Empty(t)
+	config := parse(t, dsn)
+	if applied := up(t, config); len(applied) != files {
+		t.Fatalf("the first run applies %v, want %d migrations", applied, files)
+	}
+	before := description(t, dsn)
+	for want := int64(files); want >= 0; want-- {
+		undone, err := migrations.Down(t.Context(), config)
+		if err != nil || undone.Number != want {
+			t.Fatalf("down takes back %v (%v), want number %d", undone, err, want)
+		}
+	}
+	if left := description(t, dsn); len(left) != 0 {
+		t.Errorf("down leaves %v", left)
+	}
+	up(t, config)
+	after := description(t, dsn)
+	if len(before) == 0 || len(before) != len(after) {
+		t.Fatalf("%d things before, %d after", len(before), len(after))
+	}
+	for i := range before {
+		if before[i] != after[i] {
+			t.Errorf("%s before, %s after", before[i], after[i])
+		}
+	}
+}
+
+func TestUpWithNothingToDoIsNoError(t *testing.T) {
+	config := parse(t, pgtest.Shared(t).Database(t))
+	if applied := up(t, config); len(applied) != 0 {
+		t.Errorf("it applies %v again", applied)
+	}
+}
+
+func TestStatusTellsWhatIsAppliedAndWhatIsNot(t *testing.T) {
+	config := parse(t, pgtest.Shared(t).Database(t))
+	if _, err := migrations.Down(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	all, err := migrations.Status(t.Context(), config)
+	if err != nil || len(all) != files {
+		t.Fatalf("the state is %v (%v), want %d migrations", all, err, files)
+	}
+	for i, m := range all {
+		if m.Number != int64(i+1) || m.AppliedAt.IsZero() != (i == files-1) || m.File == "" {
+			t.Errorf("migration %d is %+v; all but the last are applied", i+1, m)
+		}
+	}
+}
+
+func TestRowsSurviveTheMigrationsAfterTheirs(t *testing.T) {
+	dsn := pgtest.Shared(t).Database(t)
+	config := parse(t, dsn)
+	for range 2 { // back to when there were policies and no overrides
+		if _, err := migrations.Down(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pool := pgtest.Pool(t, dsn)
+	exec(t, pool, `INSERT INTO rate_limiter.tenants (id, tier) VALUES ('acme', 'gold')`)
+	exec(t, pool, `INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size) VALUES ('daily', 'gold', 'tenant', 100, 86400)`)
+	up(t, config)
+	if tenants, policies := count(t, pool, "tenants"), count(t, pool, "policies"); tenants != 1 || policies != 1 {
+		t.Errorf("%d tenants and %d policies are left, want 1 and 1", tenants, policies)
+	}
+	if got := version(t, pool); got != 2 {
+		t.Errorf("the version is %d, want that of the two changes", got)
+	}
+}
+
+func TestOfTwoRunsAtOnceOneWaitsAndFindsNothingToDo(t *testing.T) {
+	config := parse(t, pgtest.Shared(t).Empty(t))
+	applied := make([]int, 4)
+	var nodes errgroup.Group
+	for i := range applied {
+		nodes.Go(func() error {
+			done, err := migrations.Up(t.Context(), config)
+			applied[i] = len(done)
+			return err
+		})
+	}
+	if err := nodes.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	total, most := 0, 0
+	for _, n := range applied {
+		total, most = total+n, max(most, n)
+	}
+	if total != files || most != files {
+		t.Errorf("the runs apply %v migrations, want %d by one of them", applied, files)
+	}
+}
+
+func TestUpGivesUpWaitingWithItsContext(t *testing.T) {
+	config := parse(t, pgtest.Shared(t).Database(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := migrations.Up(ctx, config); err == nil {
+		t.Error("a run without time succeeds")
+	}
+}
+
+// description lists all tables, columns, constraints, indexes, functions and triggers of the schema but goose's.
+func description(t *testing.T, dsn string) []string {
+	t.Helper()
+	connection, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close(t.Context())
+	rows, err := connection.Query(t.Context(), `
+		SELECT 'column ' || table_name || '.' || column_name || ' ' || data_type AS what
+		FROM information_schema.columns WHERE table_schema = 'rate_limiter' AND table_name <> 'migrations'
+		UNION ALL SELECT 'constraint ' || conname || ' ' || pg_get_constraintdef(oid)
+		FROM pg_constraint WHERE connamespace = 'rate_limiter'::regnamespace AND conrelid <> 'rate_limiter.migrations'::regclass
+		UNION ALL SELECT 'index ' || indexdef FROM pg_indexes WHERE schemaname = 'rate_limiter' AND tablename <> 'migrations'
+		UNION ALL SELECT 'function ' || pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'rate_limiter'::regnamespace
+		UNION ALL SELECT 'trigger ' || pg_get_triggerdef(g.oid) FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid
+		WHERE c.relnamespace = 'rate_limiter'::regnamespace AND NOT g.tgisinternal
+		ORDER BY what`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func parse(t *testing.T, dsn string) *pgx.ConnConfig {
+	t.Helper()
+	config, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+func up(t *testing.T, config *pgx.ConnConfig) []migrations.Migration {
+	t.Helper()
+	applied, err := migrations.Up(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return applied
+}
+
+func exec(t *testing.T, pool *pgxpool.Pool, statement string, args ...any) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), statement, args...); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+func count(t *testing.T, pool *pgxpool.Pool, table string) (rows int) {
+	t.Helper()
+	if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM rate_limiter.`+table).Scan(&rows); err != nil {
+		t.Fatalf("count the rows of %s: %v", table, err)
+	}
+	return rows
+}
+
+func version(t *testing.T, pool *pgxpool.Pool) (version int64) {
+	t.Helper()
+	if err := pool.QueryRow(t.Context(), `SELECT version FROM rate_limiter.version`).Scan(&version); err != nil {
+		t.Fatalf("read the version: %v", err)
+	}
+	return version
+}

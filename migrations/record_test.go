@@ -1,0 +1,279 @@
+package migrations_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+)
+
+// recorded is an audit row, as far as the tests look at it.
+type recorded struct {
+	Version                                     int64
+	Actor, Reason, Kind, Operation, Key, Tenant string
+	Before, After                               map[string]any
+}
+
+func TestAuditTellsWhoDidWhatAndWhy(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	insertGood(t, pool, "policies", "overrides")
+	as(t, pool, "ann", "more traffic", `UPDATE rate_limiter.policies SET "limit" = 200`)
+	as(t, pool, "bob", "over", `DELETE FROM rate_limiter.overrides`)
+	all := audit(t, pool)
+	if len(all) != 4 {
+		t.Fatalf("%d audit rows, want 4", len(all))
+	}
+	for i, want := range []recorded{
+		{Version: 1, Actor: "postgres", Kind: "policy", Operation: "insert", Key: "1"},
+		{Version: 2, Actor: "postgres", Reason: "launch", Kind: "override", Operation: "insert", Key: "1", Tenant: "acme"},
+		{Version: 3, Actor: "ann", Reason: "more traffic", Kind: "policy", Operation: "update", Key: "1"},
+		{Version: 4, Actor: "bob", Reason: "over", Kind: "override", Operation: "delete", Key: "1", Tenant: "acme"},
+	} {
+		got := all[i]
+		got.Before, got.After = nil, nil
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("audit row %d is %+v, want %+v", i, got, want)
+		}
+	}
+	if u := all[2]; u.Before["limit"] != 100.0 || u.After["limit"] != 200.0 || u.After["revision"] != 2.0 {
+		t.Errorf("the update is told as %v to %v, want limit 100 to 200, revision 2", u.Before, u.After)
+	}
+	if all[0].Before != nil || all[3].After != nil || all[3].Before["reason"] != "launch" {
+		t.Errorf("an insert has nothing before (%v), a delete nothing after (%v) but the row before (%v)", all[0].Before, all[3].After, all[3].Before)
+	}
+}
+
+func TestUpdateThatChangesNothingLeavesNothing(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	insertGood(t, pool, "policies")
+	exec(t, pool, `UPDATE rate_limiter.policies SET "limit" = "limit"`)
+	exec(t, pool, `UPDATE rate_limiter.policies SET "limit" = 7 WHERE name = 'none'`)
+	exec(t, pool, `DELETE FROM rate_limiter.tenants`)
+	if v, rows := version(t, pool), count(t, pool, "audit"); v != 1 || rows != 1 {
+		t.Errorf("version %d with %d audit rows, want 1 and 1", v, rows)
+	}
+}
+
+func TestOneTransactionHasOneVersion(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		for i := range 3 {
+			if _, err := tx.Exec(t.Context(), `INSERT INTO rate_limiter.tenants (id) VALUES ($1)`, fmt.Sprint("t", i)); err != nil {
+				return err
+			}
+		}
+		_, err := tx.Exec(t.Context(), `UPDATE rate_limiter.tenants SET id = 'renamed' WHERE id = 't0'`)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := pool.Query(t.Context(), `SELECT version || ' ' || operation || ' ' || key FROM rate_limiter.changes ORDER BY number`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changes, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(changes) != 5 {
+		t.Fatalf("the changes are %q (%v), want 3 inserts, and a delete and an insert for a key that changed", changes, err)
+	}
+	for _, change := range changes {
+		if change[0] != '1' {
+			t.Errorf("%q is not of version 1", change)
+		}
+	}
+}
+
+func TestOverrideMovesToTheHistoryWithAReasonOnly(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	insertGood(t, pool, "overrides")
+	for _, statement := range []string{`DELETE FROM rate_limiter.overrides`, `UPDATE rate_limiter.overrides SET "limit" = 7`} {
+		_, err := pool.Exec(t.Context(), statement)
+		if refused := new(pgconn.PgError); !errors.As(err, &refused) || refused.ConstraintName != "overrides_change_reason" {
+			t.Errorf("%s: %v, want it refused without a reason", statement, err)
+		}
+	}
+	as(t, pool, "ann", "the launch is over", `DELETE FROM rate_limiter.overrides`)
+	var by, why, reason string
+	err := pool.QueryRow(t.Context(), `SELECT ended_by, end_reason, reason FROM rate_limiter.override_history`).Scan(&by, &why, &reason)
+	if err != nil || by != "ann" || why != "the launch is over" || reason != "launch" {
+		t.Errorf("the history has %q, %q, %q (%v)", by, why, reason, err)
+	}
+}
+
+func TestPastCannotBeRewritten(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	insertGood(t, pool, "policies")
+	for _, statement := range []string{
+		`UPDATE rate_limiter.audit SET actor = 'nobody'`, `DELETE FROM rate_limiter.audit`, `TRUNCATE rate_limiter.audit`,
+		`TRUNCATE rate_limiter.policies`, `TRUNCATE rate_limiter.overrides`,
+	} {
+		if _, err := pool.Exec(t.Context(), statement); err == nil {
+			t.Errorf("%s is possible", statement)
+		}
+	}
+}
+
+func TestVersionsHaveNoGapsWhenManyWriteAndSomeRollBack(t *testing.T) {
+	const writers, writes = 8, 40
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	insertGood(t, pool, "policies", "tenants")
+	var all errgroup.Group
+	for w := range writers {
+		all.Go(func() error {
+			for i := range writes {
+				if err := writeBoth(t, pool, w, i); err != nil {
+					return fmt.Errorf("writer %d: %w", w, err)
+				}
+			}
+			return nil
+		})
+	}
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	const committed = 2 + writers*writes*3/4
+	if got := version(t, pool); got != committed {
+		t.Errorf("the version is %d, want one for each of %d commits", got, committed)
+	}
+	var versions, last, auditRows int
+	err := pool.QueryRow(t.Context(), `SELECT count(DISTINCT version), max(version), count(*) FROM rate_limiter.audit`).
+		Scan(&versions, &last, &auditRows)
+	if err != nil || versions != committed || last != committed {
+		t.Errorf("the audit has %d versions up to %d (%v), want %d without gaps", versions, last, err, committed)
+	}
+	if changes := count(t, pool, "changes"); changes != auditRows || changes != 2+2*(committed-2) {
+		t.Errorf("%d changes and %d audit rows, want %d each", changes, auditRows, 2+2*(committed-2))
+	}
+}
+
+// writeBoth changes a policy and a tenant in one transaction, in an order that would have the writers wait for each
+// other if they locked rows one by one. Every fourth transaction is rolled back.
+func writeBoth(t *testing.T, pool *pgxpool.Pool, w, i int) error {
+	statements := []string{
+		`UPDATE rate_limiter.policies SET "limit" = $1`,
+		`UPDATE rate_limiter.tenants SET tier = $1::bigint::text`,
+	}
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		return err
+	}
+	for s := range statements {
+		if _, err := tx.Exec(t.Context(), statements[(s+w)%2], int64(1000+w*1000+i)); err != nil {
+			return errors.Join(err, tx.Rollback(t.Context()))
+		}
+	}
+	if i%4 == 3 {
+		return tx.Rollback(t.Context())
+	}
+	return tx.Commit(t.Context())
+}
+
+func TestListenersAreToldAfterTheCommitOnly(t *testing.T) {
+	dsn := pgtest.Shared(t).Database(t)
+	pool := pgtest.Pool(t, dsn)
+	listener, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close(t.Context())
+	if _, err := listener.Exec(t.Context(), `LISTEN rate_limiter_changes`); err != nil {
+		t.Fatal(err)
+	}
+	for _, end := range []func(pgx.Tx) error{
+		func(tx pgx.Tx) error { return tx.Rollback(t.Context()) },
+		func(tx pgx.Tx) error { return tx.Commit(t.Context()) },
+	} {
+		tx, err := pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range []string{"a", "b"} { // two statements, one notification
+			if _, err := tx.Exec(t.Context(), `INSERT INTO rate_limiter.tenants (id) VALUES ($1)`, id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// The mark is committed later than the inserts are written: what was sent with them would arrive before it.
+		exec(t, pool, `NOTIFY rate_limiter_changes, 'mark'`)
+		if err := end(tx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(t, pool, `NOTIFY rate_limiter_changes, 'end'`)
+	for _, want := range []string{"mark", "mark", "1", "end"} {
+		n, err := listener.WaitForNotification(t.Context())
+		if err != nil || n.Payload != want {
+			t.Fatalf("the listener is told %v (%v), want %s", n, err, want)
+		}
+	}
+}
+
+func TestTenThousandRowsInOneStatementAreOneVersion(t *testing.T) {
+	const rows = 10_000
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	began := time.Now()
+	exec(t, pool, `INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size)
+		SELECT 'daily', 't' || i, 'tenant', 100, 60 FROM generate_series(1, $1::int) i`, rows)
+	exec(t, pool, `UPDATE rate_limiter.policies SET "limit" = 200`)
+	exec(t, pool, `DELETE FROM rate_limiter.policies`)
+	t.Logf("insert, update and delete of %d rows took %v", rows, time.Since(began))
+	if v, changes := version(t, pool), count(t, pool, "changes"); v != 3 || changes != 3*rows {
+		t.Errorf("version %d with %d changes, want 3 and %d", v, changes, 3*rows)
+	}
+}
+
+func TestTenThousandStatementsInOneTransactionAreOneVersion(t *testing.T) {
+	const rows = 10_000
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	began := time.Now()
+	exec(t, pool, `DO $$ BEGIN
+		FOR i IN 1..10000 LOOP INSERT INTO rate_limiter.tenants (id) VALUES ('t' || i); END LOOP;
+	END $$`)
+	t.Logf("%d statements took %v", rows, time.Since(began))
+	if v, changes := version(t, pool), count(t, pool, "changes"); v != 1 || changes != rows {
+		t.Errorf("version %d with %d changes, want 1 and %d", v, changes, rows)
+	}
+}
+
+func insertGood(t *testing.T, pool *pgxpool.Pool, tables ...string) {
+	t.Helper()
+	for _, table := range tables {
+		if err := insert(t, pool, table, good[table]); err != nil {
+			t.Fatalf("%s: %v", table, err)
+		}
+	}
+}
+
+// as runs a statement for an actor with a reason.
+func as(t *testing.T, pool *pgxpool.Pool, actor, reason, statement string) {
+	t.Helper()
+	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `SELECT set_config('rate_limiter.actor', $1, true), set_config('rate_limiter.reason', $2, true)`, actor, reason)
+		if err == nil {
+			_, err = tx.Exec(t.Context(), statement)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+func audit(t *testing.T, pool *pgxpool.Pool) []recorded {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), `SELECT version, actor, reason, kind, operation, key, tenant, before, after FROM rate_limiter.audit ORDER BY id`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[recorded])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}

@@ -1,0 +1,90 @@
+package pgstore
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// NotFoundError is a row that is not there.
+type NotFoundError struct {
+	What string // as people name it: policy daily of tier gold
+}
+
+func (e *NotFoundError) Error() string { return e.What + " does not exist" }
+
+// ConflictError is a write that was made with another row in mind than the one that is there. Nothing was written.
+type ConflictError struct {
+	What    string // as people name it
+	Problem string // what is there instead, and what to do
+}
+
+func (e *ConflictError) Error() string { return e.What + ": " + e.Problem }
+
+// InvalidError is a value that a row may not have. Nothing was written.
+type InvalidError struct {
+	What    string // as people name the row; empty: the only one of the call
+	Field   string // as the row and the plugin's config name it; empty: the row as a whole
+	Problem string // what would be right
+}
+
+func (e *InvalidError) Error() string {
+	text := e.Problem
+	if e.Field != "" {
+		text = e.Field + ": " + text
+	}
+	if e.What != "" {
+		text = e.What + ": " + text
+	}
+	return text
+}
+
+// The classes of SQLSTATE that are about a value: data exceptions, and integrity constraints.
+const (
+	classData      = "22"
+	classIntegrity = "23"
+	codeUnique     = "23505"
+)
+
+// fail is the error of an operation; nil stays nil. The errors of this package stay as they are; what Postgres refuses becomes one of
+// them; the rest is wrapped with what was being done. No text holds a password: pgx leaves it out.
+func fail(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var (
+		missing  *NotFoundError
+		conflict *ConflictError
+		invalid  *InvalidError
+	)
+	if errors.As(err, &missing) || errors.As(err, &conflict) || errors.As(err, &invalid) {
+		return err
+	}
+	if refused := new(pgconn.PgError); errors.As(err, &refused) {
+		if told := refusal(refused); told != nil {
+			return told
+		}
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// refusal is what a refusal by Postgres means to the writer; nil: it is not about a value.
+func refusal(refused *pgconn.PgError) error {
+	switch {
+	case refused.Code == codeUnique:
+		if told, ok := conflicts[refused.ConstraintName]; ok {
+			return &told
+		}
+		return &ConflictError{What: refused.TableName, Problem: refused.Detail}
+	case strings.HasPrefix(refused.Code, classIntegrity):
+		if told, ok := constraints[refused.ConstraintName]; ok {
+			return &told
+		}
+		return &InvalidError{Field: refused.ColumnName, Problem: refused.Message}
+	case strings.HasPrefix(refused.Code, classData):
+		return &InvalidError{Field: refused.ColumnName, Problem: refused.Message}
+	}
+	return nil
+}

@@ -1,0 +1,101 @@
+package pgstore
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+)
+
+func TestEveryConstraintHasItsWords(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	list := func(sql string) []string {
+		t.Helper()
+		rows, err := pool.Query(t.Context(), sql)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %v (%v)", sql, found, err)
+		}
+		return found
+	}
+	known := map[string]bool{"overrides_change_reason": true} // of a trigger
+	for _, name := range list(`SELECT conname::text FROM pg_constraint WHERE contype = 'c' AND connamespace = 'rate_limiter'::regnamespace`) {
+		known[name] = true
+		if _, ok := constraints[name]; !ok && !strings.HasPrefix(name, "version_") { // no row of a caller
+			t.Errorf("%s has no words", name)
+		}
+	}
+	for name := range constraints {
+		if !known[name] {
+			t.Errorf("%s is no constraint", name)
+		}
+	}
+	indexes := list(`SELECT c.relname::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+		WHERE i.indisunique AND NOT i.indisprimary AND c.relnamespace = 'rate_limiter'::regnamespace`)
+	for _, name := range indexes {
+		if _, ok := conflicts[name]; !ok {
+			t.Errorf("%s has no words", name)
+		}
+	}
+	if len(indexes) != len(conflicts) {
+		t.Errorf("%d unique indexes, words for %d", len(indexes), len(conflicts))
+	}
+}
+
+func TestEndpointsAreTheSameHereAndInTheDatabase(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	for _, endpoint := range []string{"", "GET /", "GET /{a}", "GET /{a}/b/{c}", "GET /{a", "GET /a}", "GET /{}{b}", "GET /{a{b}c}", "* /{ä}/*"} {
+		var want string
+		if err := pool.QueryRow(t.Context(), `SELECT rate_limiter.canonical_endpoint($1)`, endpoint).Scan(&want); err != nil {
+			t.Fatal(err)
+		}
+		if got := canonical(PolicyKey{Endpoint: endpoint}).Endpoint; got != want {
+			t.Errorf("%q is %q here and %q there", endpoint, got, want)
+		}
+	}
+}
+
+func TestErrorOfAnUnreachableServerHasNoPassword(t *testing.T) {
+	for _, dsn := range []string{
+		"postgres://ann:s3cret@127.0.0.1:1/db?sslmode=disable&connect_timeout=1",
+		"host=127.0.0.1 port=1 user=ann password=s3cret dbname=db",
+	} {
+		pool, err := pgxpool.New(t.Context(), dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = New(pool).Tiers(t.Context())
+		pool.Close()
+		if err == nil || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "list tiers") {
+			t.Errorf("%v, want it to tell what was being done and no password", err)
+		}
+		var invalid *InvalidError
+		if errors.As(err, &invalid) {
+			t.Errorf("%v is no fault of a value", err)
+		}
+	}
+}
+
+func TestErrorSaysWhatFieldAndProblem(t *testing.T) {
+	for want, err := range map[string]error{
+		"policy a: limit: too small":       &InvalidError{"policy a", "limit", "too small"},
+		"limit: too small":                 &InvalidError{Field: "limit", Problem: "too small"},
+		"policy a: is there twice":         &InvalidError{What: "policy a", Problem: "is there twice"},
+		"policy a: it has revision 2":      &ConflictError{"policy a", "it has revision 2"},
+		"override 7 does not exist":        &NotFoundError{"override 7"},
+		"policy a of tier b for GET /c":    errors.New(PolicyKey{Name: "a", Tier: "b", Endpoint: "GET /c"}.String()),
+		"policy a of tenant t (candidate)": errors.New(PolicyKey{Name: "a", Tenant: "t", Slot: SlotCandidate}.String()),
+		"override 7: ban, ip 10.0.0.1":     errors.New(Override{ID: 7, Kind: "ban", IP: "10.0.0.1"}.String()),
+	} {
+		if err.Error() != want {
+			t.Errorf("%q, want %q", err, want)
+		}
+	}
+}

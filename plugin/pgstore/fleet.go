@@ -1,0 +1,116 @@
+package pgstore
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+)
+
+// Report is what a node says of itself.
+type Report struct {
+	Node    string          // one life of one process
+	Version int64           // that it enforces; 0: none from Postgres
+	Age     time.Duration   // for how long it has enforced that version, by its own monotonic clock
+	Source  string          // where it has the version from: postgres, disk or config
+	Faults  json.RawMessage // a list of what it could not compile; nil: nothing
+}
+
+// Report takes a node's report. Ages instead of instants make it independent of the node's clock.
+func (s *Store) Report(ctx context.Context, r Report) error {
+	if r.Faults == nil {
+		r.Faults = json.RawMessage("[]")
+	}
+	_, err := s.pool.Exec(ctx, `INSERT INTO rate_limiter.nodes AS n (node, version, enforced_at, reported_at, source, faults)
+		SELECT $1, $2, at - $3::interval, at, $4, $5 FROM clock_timestamp() at
+		ON CONFLICT (node) DO UPDATE SET version = excluded.version, reported_at = excluded.reported_at, source = excluded.source,
+			faults = excluded.faults,
+			enforced_at = CASE WHEN n.version = excluded.version THEN n.enforced_at ELSE excluded.enforced_at END`,
+		r.Node, r.Version, r.Age, r.Source, r.Faults)
+	return fail("report node "+r.Node, err)
+}
+
+// Leave forgets a node that ends. It is no error that it never reported.
+func (s *Store) Leave(ctx context.Context, node string) error {
+	_, err := s.pool.Exec(ctx, `DELETE FROM rate_limiter.nodes WHERE node = $1`, node)
+	return fail("forget node "+node, err)
+}
+
+// Node is one node as its last report has it.
+type Node struct {
+	Node       string          `json:"node"`
+	Version    int64           `json:"version"`
+	EnforcedAt time.Time       `json:"enforced_at"` // since when, by the database's clock
+	ReportedAt time.Time       `json:"reported_at"` // by the database's clock
+	Live       bool            `json:"live"`        // it has reported lately
+	Source     string          `json:"source"`
+	Faults     json.RawMessage `json:"faults"`
+}
+
+// Fleet is the current version and what the nodes enforce.
+type Fleet struct {
+	Version int64     `json:"version"` // of the last change; 0: there was none
+	At      time.Time `json:"at"`      // when that change was written; it was committed a moment later
+	Nodes   []Node    `json:"nodes"`   // by name
+}
+
+// Fleet tells what is known of all nodes. A node is live when its last report is not older than within.
+func (s *Store) Fleet(ctx context.Context, within time.Duration) (Fleet, error) {
+	var f Fleet
+	err := s.pool.QueryRow(ctx, `SELECT version, at FROM rate_limiter.version`).Scan(&f.Version, &f.At)
+	if err == nil {
+		f.Nodes, err = collect[Node](ctx, s.pool, `SELECT node, version, enforced_at, reported_at,
+			reported_at >= clock_timestamp() - $1::interval AS live, source, faults FROM rate_limiter.nodes ORDER BY node COLLATE "C"`, within)
+	}
+	return f, fail("read the fleet", err)
+}
+
+// Behind are the live nodes that do not enforce a version yet.
+func (f Fleet) Behind(version int64) []Node {
+	var behind []Node
+	for _, n := range f.Nodes {
+		if n.Live && n.Version < version {
+			behind = append(behind, n)
+		}
+	}
+	return behind
+}
+
+// Spread is how long the last change took until the last live node enforced it. It is false while a node does not, and
+// when no node is live.
+func (f Fleet) Spread() (time.Duration, bool) {
+	var last time.Time
+	for _, n := range f.Nodes {
+		if n.Live && n.EnforcedAt.After(last) {
+			last = n.EnforcedAt
+		}
+	}
+	if last.IsZero() || len(f.Behind(f.Version)) > 0 {
+		return 0, false
+	}
+	return max(0, last.Sub(f.At)), true
+}
+
+// look is how long lies between two looks at the fleet.
+const look = 50 * time.Millisecond
+
+// Await returns once all live nodes enforce a version. When ctx ends before, it returns those that do not, and the error
+// of ctx. Without a live node there is nobody to wait for.
+func (s *Store) Await(ctx context.Context, version int64, within time.Duration) ([]Node, error) {
+	var behind []Node
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for {
+		fleet, err := s.Fleet(ctx, within)
+		if err != nil {
+			return behind, err
+		}
+		if behind = fleet.Behind(version); len(behind) == 0 {
+			return nil, nil
+		}
+		select {
+		case <-ctx.Done():
+			return behind, fail("await the nodes", ctx.Err())
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,194 @@
+package pgstore
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Override is a change to the limits of one subject. An empty text and a zero number mean absent.
+type Override struct {
+	// The database's id, which names it.
+	ID int64 `json:"id,omitempty"`
+
+	Kind string `json:"kind"` // custom_limit, multiplier, ban or exempt
+
+	// The subject: a tenant, and in it perhaps a user, an endpoint or both; or a credential; or an address. The last two
+	// are those of the tenant if one is named, else of all.
+	Tenant     string `json:"tenant,omitempty"`
+	User       string `json:"user,omitempty"`
+	Endpoint   string `json:"endpoint,omitempty"`
+	Credential string `json:"credential,omitempty"`
+	IP         string `json:"ip,omitempty"`
+
+	// The name of the policies that it changes. A custom_limit needs one; a multiplier without one is for all of the
+	// subject.
+	Policy string `json:"policy,omitempty"`
+
+	// Of a custom_limit: tokens per seconds, and a burst in tokens. Without a window it is the policy's.
+	Limit      int64 `json:"limit,omitempty"`
+	WindowSize int64 `json:"window_size,omitempty"`
+	Burst      int64 `json:"burst,omitempty"`
+
+	// Of a multiplier, in thousandths: 1500 is half as much again.
+	Factor int64 `json:"factor,omitempty"`
+
+	Reason    string    `json:"reason"`              // "" for a write: the change's
+	Author    string    `json:"author"`              // "" for a write: the change's actor
+	CreatedAt time.Time `json:"created_at,omitzero"` // the database's
+	ExpiresAt time.Time `json:"expires_at,omitzero"` // it ends at this instant; zero: it is permanent
+	Permanent bool      `json:"permanent,omitempty"` // must be said of an override that does not expire
+	Source    string    `json:"source,omitempty"`    // commercial, or detector for a penalty; "" for a write: commercial
+
+	Revision int64 `json:"revision,omitempty"` // how often it was written, from 1
+}
+
+// EndedOverride is one of the past.
+type EndedOverride struct {
+	Override
+	EndedAt   time.Time `json:"ended_at"` // when its row was deleted; it had no effect after ExpiresAt
+	EndedBy   string    `json:"ended_by"`
+	EndReason string    `json:"end_reason"`
+}
+
+// String names the override as people do.
+func (o Override) String() string {
+	text := "override"
+	if o.ID != 0 {
+		text = fmt.Sprint(text, " ", o.ID)
+	}
+	text += ": " + o.Kind
+	for _, part := range [...][2]string{
+		{"tenant", o.Tenant}, {"user", o.User}, {"endpoint", o.Endpoint}, {"credential", o.Credential}, {"ip", o.IP}, {"policy", o.Policy},
+	} {
+		if part[1] != "" {
+			text += ", " + part[0] + " " + part[1]
+		}
+	}
+	return text
+}
+
+// OverrideFilter selects overrides. Each field that is not empty must be met; the zero value selects all.
+type OverrideFilter struct {
+	Tenant, User, Credential, IP, Kind, Source string
+
+	InForce bool  // only those that have not expired, by the database's clock
+	After   int64 // only overrides of a larger ID: where the last page ended
+	Max     int   // at most so many; 0: all
+}
+
+const overrideColumns = `id, kind, tenant, "user", endpoint, credential, ip, policy, coalesce("limit", 0) AS limit,
+	coalesce(window_size, 0) AS window_size, coalesce(burst, 0) AS burst, coalesce(factor, 0) AS factor, reason, author, created_at,
+	coalesce(expires_at, '0001-01-01 00:00:00+00') AS expires_at, permanent, source, revision`
+
+func (f OverrideFilter) where() *where {
+	var w where
+	w.equal("tenant", f.Tenant)
+	w.equal(`"user"`, f.User)
+	w.equal("credential", f.Credential)
+	w.equal("ip", f.IP)
+	w.equal("kind", f.Kind)
+	w.equal("source", f.Source)
+	if f.After > 0 {
+		w.add("id > %s", f.After)
+	}
+	if f.InForce {
+		w.add("(permanent OR expires_at > clock_timestamp()) = %s", true)
+	}
+	return &w
+}
+
+// Overrides are the overrides that a filter selects, in the order of their IDs. Those that have expired are there until
+// they are moved to the history.
+func (s *Store) Overrides(ctx context.Context, f OverrideFilter) ([]Override, error) {
+	w := f.where()
+	list, err := collect[Override](ctx, s.pool, "SELECT "+overrideColumns+" FROM rate_limiter.overrides"+w.String()+
+		" ORDER BY id"+most(f.Max), w.args...)
+	return list, fail("list overrides", err)
+}
+
+// OverrideHistory are the overrides of the past that a filter selects, in the order of their IDs.
+func (s *Store) OverrideHistory(ctx context.Context, f OverrideFilter) ([]EndedOverride, error) {
+	w := f.where()
+	list, err := collect[EndedOverride](ctx, s.pool, "SELECT "+overrideColumns+
+		", ended_at, ended_by, end_reason FROM rate_limiter.override_history"+w.String()+" ORDER BY id"+most(f.Max), w.args...)
+	return list, fail("list ended overrides", err)
+}
+
+// Override is one override, or a NotFoundError.
+func (s *Store) Override(ctx context.Context, id int64) (Override, error) {
+	o, err := override(ctx, s.pool, id)
+	return o, fail(fmt.Sprint("read override ", id), err)
+}
+
+func override(ctx context.Context, q query, id int64) (Override, error) {
+	return one[Override](ctx, q, fmt.Sprint("override ", id), "SELECT "+overrideColumns+" FROM rate_limiter.overrides WHERE id = $1", id)
+}
+
+// AddOverride adds an override, and returns the row and the version in which it is in force. When there is one of its
+// kind and source for the same subject and policy it is a ConflictError; one that has expired makes room.
+func (s *Store) AddOverride(ctx context.Context, c Change, o Override) (Override, int64, error) {
+	o.Reason, o.Author = cmp.Or(o.Reason, c.Reason), cmp.Or(o.Author, c.Actor)
+	o.Source, o.IP = cmp.Or(o.Source, "commercial"), canonicalIP(o.IP)
+	row, err := json.Marshal(o)
+	if err != nil {
+		return Override{}, 0, fmt.Errorf("add %v: %w", o, err)
+	}
+	var written Override
+	version, err := s.write(ctx, "add "+o.String(), c, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, endExpired, row); err != nil {
+			return err
+		}
+		var id int64
+		if err := tx.QueryRow(ctx, insertOverride, row).Scan(&id); err != nil {
+			return err
+		}
+		var err error
+		written, err = override(ctx, tx, id)
+		return err
+	})
+	return written, version, err
+}
+
+// canonicalIP is the one spelling of an address or prefix; what is neither stays, for the constraint to refuse.
+func canonicalIP(text string) string {
+	if prefix, err := netip.ParsePrefix(text); err == nil {
+		return prefix.Masked().String()
+	}
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return addr.Unmap().WithZone("").String()
+	}
+	return text
+}
+
+const (
+	// endExpired ends the expired override whose place a new one takes.
+	endExpired = `DELETE FROM rate_limiter.overrides o
+		USING jsonb_populate_record(NULL::rate_limiter.overrides, $1) n
+		WHERE o.expires_at <= clock_timestamp() AND o.kind = n.kind AND o.source = n.source
+			AND o.tenant = coalesce(n.tenant, '') AND o."user" = coalesce(n."user", '')
+			AND rate_limiter.canonical_endpoint(o.endpoint) = rate_limiter.canonical_endpoint(coalesce(n.endpoint, ''))
+			AND o.credential = coalesce(n.credential, '') AND o.ip = coalesce(n.ip, '') AND o.policy = coalesce(n.policy, '')`
+
+	insertOverride = `INSERT INTO rate_limiter.overrides (kind, tenant, "user", endpoint, credential, ip, policy, "limit", window_size,
+			burst, factor, reason, author, expires_at, permanent, source)
+		SELECT coalesce(kind, ''), coalesce(tenant, ''), coalesce("user", ''), coalesce(endpoint, ''), coalesce(credential, ''),
+			coalesce(ip, ''), coalesce(policy, ''), "limit", window_size, burst, factor, reason, author, expires_at,
+			coalesce(permanent, false), source
+		FROM jsonb_populate_record(NULL::rate_limiter.overrides, $1)
+		RETURNING id`
+)
+
+// EndOverride ends an override before its time and moves it to the history, or is a NotFoundError. It returns the version
+// in which it is gone.
+func (s *Store) EndOverride(ctx context.Context, c Change, id int64) (int64, error) {
+	what := fmt.Sprint("override ", id)
+	return s.write(ctx, "end "+what, c, func(tx pgx.Tx) error {
+		return deleteOne(ctx, tx, what, `DELETE FROM rate_limiter.overrides WHERE id = $1`, id)
+	})
+}

@@ -1,0 +1,190 @@
+package pgstore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+// ban is an override that is accepted.
+func ban() pgstore.Override {
+	return pgstore.Override{Kind: "ban", Tenant: "acme", ExpiresAt: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)}
+}
+
+func add(t *testing.T, s *pgstore.Store, o pgstore.Override) pgstore.Override {
+	t.Helper()
+	written, _, err := s.AddOverride(t.Context(), ann, o)
+	if err != nil {
+		t.Fatalf("add %v: %v", o, err)
+	}
+	return written
+}
+
+// age lets an override expire, by moving its life into the past.
+func age(t *testing.T, pool *pgxpool.Pool, id int64, by time.Duration) {
+	t.Helper()
+	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `SELECT set_config('rate_limiter.reason', 'a test', true)`)
+		if err == nil {
+			_, err = tx.Exec(t.Context(), `UPDATE rate_limiter.overrides SET created_at = clock_timestamp() - $2::interval - interval '1 day',
+				expires_at = clock_timestamp() - $2::interval WHERE id = $1`, id, by)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("let override %d expire: %v", id, err)
+	}
+}
+
+func TestOverrideIsReadAsItWasWritten(t *testing.T) {
+	s, _ := open(t)
+	for _, o := range []pgstore.Override{
+		ban(),
+		{Kind: "exempt", Tenant: "acme", User: "bob", Permanent: true, Reason: "our own", Author: "carl"},
+		{Kind: "custom_limit", Tenant: "acme", User: "bob", Endpoint: "GET /a/{id}", Policy: "daily", Limit: 5, WindowSize: 60, Burst: 7, ExpiresAt: ban().ExpiresAt},
+		{Kind: "multiplier", Credential: "c", Factor: 1500, ExpiresAt: ban().ExpiresAt, Source: "detector"},
+		{Kind: "ban", IP: "2001:db8::/64", Permanent: true},
+	} {
+		written := add(t, s, o)
+		read, err := s.Override(t.Context(), written.ID)
+		if err != nil || read.ID == 0 || read.CreatedAt.IsZero() || !read.ExpiresAt.Equal(o.ExpiresAt) {
+			t.Fatalf("%v is read as %+v (%v)", o, read, err)
+		}
+		want := o
+		want.ID, want.Revision, want.CreatedAt, want.ExpiresAt = read.ID, 1, read.CreatedAt, read.ExpiresAt
+		if o.Reason == "" {
+			want.Reason, want.Author = ann.Reason, ann.Actor
+		}
+		if o.Source == "" {
+			want.Source = "commercial"
+		}
+		if read != want {
+			t.Errorf("%v is read as %+v, want %+v", o, read, want)
+		}
+	}
+	if list, err := s.Overrides(t.Context(), pgstore.OverrideFilter{Tenant: "acme", User: "bob"}); err != nil || len(list) != 2 {
+		t.Errorf("bob's overrides are %v (%v), want 2", list, err)
+	}
+}
+
+func TestRefusedOverrideNamesItsField(t *testing.T) {
+	s, _ := open(t)
+	for field, spoil := range map[string]func(*pgstore.Override){
+		"kind":       func(o *pgstore.Override) { o.Kind = "block" },
+		"tenant":     func(o *pgstore.Override) { o.Tenant, o.User = "", "bob" },
+		"ip":         func(o *pgstore.Override) { o.Tenant, o.IP = "", "localhost" },
+		"expires_at": func(o *pgstore.Override) { o.ExpiresAt = time.Time{} },
+		"limit":      func(o *pgstore.Override) { o.Limit = 5 },
+		"factor":     func(o *pgstore.Override) { o.Kind = "multiplier" },
+		"policy":     func(o *pgstore.Override) { o.Kind, o.Limit = "custom_limit", 5 },
+	} {
+		o := ban()
+		spoil(&o)
+		_, _, err := s.AddOverride(t.Context(), ann, o)
+		wantInvalid(t, field, err, field)
+	}
+}
+
+func TestSecondOverrideOfOneKindForOneSubjectIsAConflict(t *testing.T) {
+	s, pool := open(t)
+	first := add(t, s, ban())
+	_, _, err := s.AddOverride(t.Context(), ann, ban())
+	wantConflict(t, "a second ban", err)
+	stranger, same := pgstore.Override{Kind: "ban", IP: "2001:DB8::1", Permanent: true}, pgstore.Override{Kind: "ban", IP: "2001:db8:0::1", Permanent: true}
+	add(t, s, stranger)
+	_, _, err = s.AddOverride(t.Context(), ann, same)
+	wantConflict(t, "another spelling of an address", err)
+	penalty := ban()
+	penalty.Source = "detector"
+	add(t, s, penalty)
+
+	age(t, pool, first.ID, time.Second)
+	second := add(t, s, ban())
+	if second.ID == first.ID {
+		t.Error("the new ban is the old row")
+	}
+	if history, err := s.OverrideHistory(t.Context(), pgstore.OverrideFilter{Tenant: "acme"}); err != nil || len(history) != 1 || history[0].ID != first.ID {
+		t.Errorf("the history is %v (%v), want the ban that had expired", history, err)
+	}
+}
+
+func TestEndedOverrideIsHistory(t *testing.T) {
+	s, _ := open(t)
+	o := add(t, s, ban())
+	version, err := s.EndOverride(t.Context(), pgstore.Change{Actor: "bob", Reason: "they paid"}, o.ID)
+	if err != nil || version != 2 {
+		t.Fatalf("end: version %d (%v), want 2", version, err)
+	}
+	_, err = s.EndOverride(t.Context(), ann, o.ID)
+	wantMissing(t, "ending it again", err)
+	history, err := s.OverrideHistory(t.Context(), pgstore.OverrideFilter{})
+	if err != nil || len(history) != 1 {
+		t.Fatalf("the history is %v (%v), want one", history, err)
+	}
+	if h := history[0]; h.Override != o || h.EndedBy != "bob" || h.EndReason != "they paid" || h.EndedAt.IsZero() {
+		t.Errorf("the history has %+v, want %+v ended by bob", h, o)
+	}
+}
+
+func TestExpiredOverridesAreNotInForce(t *testing.T) {
+	s, pool := open(t)
+	old := add(t, s, ban())
+	age(t, pool, old.ID, time.Second)
+	forever := add(t, s, pgstore.Override{Kind: "exempt", Tenant: "acme", Permanent: true})
+	list, err := s.Overrides(t.Context(), pgstore.OverrideFilter{InForce: true})
+	if err != nil || len(list) != 1 || list[0].ID != forever.ID {
+		t.Errorf("in force are %v (%v), want the permanent one", list, err)
+	}
+}
+
+func TestTidyMovesWhatHasExpiredAndDropsWhatIsOld(t *testing.T) {
+	s, pool := open(t)
+	old, recent := add(t, s, ban()), ban()
+	recent.User = "bob"
+	recent = add(t, s, recent)
+	age(t, pool, old.ID, 2*time.Hour)
+	age(t, pool, recent.ID, time.Minute)
+	if err := s.Report(t.Context(), pgstore.Report{Node: "n1", Source: "postgres"}); err != nil {
+		t.Fatal(err)
+	}
+	done, err := s.Tidy(t.Context(), pgstore.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
+	if want := (pgstore.Tidied{Leader: true, Overrides: 1}); err != nil || done != want {
+		t.Errorf("tidied %+v (%v), want %+v", done, err, want)
+	}
+	history, err := s.OverrideHistory(t.Context(), pgstore.OverrideFilter{})
+	if err != nil || len(history) != 1 || history[0].ID != old.ID || history[0].EndReason != "expired" {
+		t.Errorf("the history is %v (%v), want the one that expired long ago", history, err)
+	}
+	done, err = s.Tidy(t.Context(), pgstore.Retention{Overrides: time.Hour})
+	if want := (pgstore.Tidied{Leader: true, Changes: 5, Nodes: 1}); err != nil || done != want {
+		t.Errorf("without retention tidied %+v (%v), want %+v", done, err, want)
+	}
+	var version, pruned int64
+	if err := pool.QueryRow(t.Context(), `SELECT version, pruned FROM rate_limiter.version`).Scan(&version, &pruned); err != nil || version != 5 || pruned != 5 {
+		t.Errorf("version %d is pruned up to %d (%v), want 5 and 5", version, pruned, err)
+	}
+}
+
+func TestOfManyProcessesOneTidies(t *testing.T) {
+	s, pool := open(t)
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock($1)`, int64(0x726c_7469_6479)); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := s.Tidy(t.Context(), pgstore.Retention{}); err != nil || done.Leader {
+		t.Errorf("beside another it tidied %+v (%v)", done, err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := s.Tidy(t.Context(), pgstore.Retention{}); err != nil || !done.Leader {
+		t.Errorf("alone it tidied %+v (%v)", done, err)
+	}
+}

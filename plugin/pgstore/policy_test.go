@@ -1,0 +1,205 @@
+package pgstore_test
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+func TestPolicyIsReadAsItWasWritten(t *testing.T) {
+	s, _ := open(t)
+	free := int64(0)
+	for _, p := range []pgstore.Policy{
+		{Name: "least", Tier: "gold", Scope: "tenant", Limit: 1, WindowSize: 1},
+		{
+			Namespace: "eu", Name: "most", Tenant: "acme", Endpoint: "GET /records/{id}", Slot: "candidate", Scope: "tenant+endpoint",
+			Limit: 100, WindowSize: 60, Algorithm: "leaky_bucket", Burst: 7, SoftThresholdPct: 80, HardThresholdPct: 120,
+			Mode: "shadow", Cost: &free, FailMode: "closed",
+		},
+		{Name: "soft", Tier: "unlimited", Scope: "user", Limit: 5, WindowSize: 60, SoftOnly: true},
+	} {
+		written, _ := put(t, s, p)
+		read, err := s.Policy(t.Context(), p.Key())
+		if err != nil || !reflect.DeepEqual(read, written) {
+			t.Errorf("%s is read as %+v (%v), was returned as %+v", p.Key(), read, err, written)
+		}
+		p.ID, p.Revision = read.ID, 1
+		if p.Namespace == "" {
+			p.Namespace, p.Slot, p.Algorithm = "default", "active", "token_bucket"
+		}
+		if !reflect.DeepEqual(read, p) || read.ID == 0 {
+			t.Errorf("%s is read as %+v, want %+v", p.Key(), read, p)
+		}
+	}
+}
+
+func TestPutReplacesThePolicyOfTheSameKeyOnly(t *testing.T) {
+	s, _ := open(t)
+	p := daily()
+	p.Endpoint = "GET /records/{id}"
+	first, _ := put(t, s, p)
+	p.Endpoint, p.Limit = "GET /records/{record}", 2000
+	second, version := put(t, s, p)
+	if second.ID != first.ID || second.Limit != 2000 || second.Endpoint != p.Endpoint || second.Revision != 2 || version != 2 {
+		t.Errorf("the second put leaves %+v in version %d, want the same row with its values", second, version)
+	}
+	put(t, s, daily())
+	if all, err := s.Policies(t.Context(), pgstore.PolicyFilter{}); err != nil || len(all) != 2 {
+		t.Errorf("the policies are %v (%v), want one for the endpoint and one for all", all, err)
+	}
+}
+
+func TestPuttingWhatIsThereChangesNothing(t *testing.T) {
+	s, pool := open(t)
+	put(t, s, daily())
+	again, version := put(t, s, daily())
+	var entries int
+	if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM rate_limiter.audit`).Scan(&entries); err != nil {
+		t.Fatal(err)
+	}
+	if again.Revision != 1 || version != 1 || entries != 1 {
+		t.Errorf("revision %d, version %d, %d audit entries, want 1 each", again.Revision, version, entries)
+	}
+}
+
+func TestWriteMadeFromAnotherRevisionIsAConflict(t *testing.T) {
+	s, _ := open(t)
+	p, _ := put(t, s, daily())
+	p.Limit = 2000
+	put(t, s, p)
+	p.Limit = 3000
+	_, _, err := s.PutPolicy(t.Context(), ann, p)
+	wantConflict(t, "put from revision 1", err)
+	_, err = s.DeletePolicy(t.Context(), ann, p.Key(), 1)
+	wantConflict(t, "delete of revision 1", err)
+	if now, err := s.Policy(t.Context(), p.Key()); err != nil || now.Limit != 2000 {
+		t.Errorf("the limit is %d (%v), want that of the first put", now.Limit, err)
+	}
+	p.Name = "new"
+	_, _, err = s.PutPolicy(t.Context(), ann, p)
+	wantMissing(t, "put from a revision of a policy that is gone", err)
+}
+
+func TestOfTwoWritersFromOneRevisionOneWins(t *testing.T) {
+	const writers = 8
+	s, _ := open(t)
+	p, _ := put(t, s, daily())
+	won := make([]bool, writers)
+	var all errgroup.Group
+	for i := range writers {
+		all.Go(func() error {
+			mine := p
+			mine.Limit = int64(2000 + i)
+			_, _, err := s.PutPolicy(t.Context(), ann, mine)
+			won[i] = err == nil
+			if conflict := new(pgstore.ConflictError); errors.As(err, &conflict) {
+				return nil
+			}
+			return err
+		})
+	}
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	winners := 0
+	for i := range won {
+		if won[i] {
+			winners++
+		}
+	}
+	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{})
+	if winners != 1 || err != nil || len(entries) != 2 || entries[0].Version != 2 {
+		t.Errorf("%d writers win, the audit is %v (%v); want one, and its entry", winners, entries, err)
+	}
+}
+
+func TestDeleteOfAMissingPolicySaysSo(t *testing.T) {
+	s, _ := open(t)
+	_, err := s.DeletePolicy(t.Context(), ann, daily().Key(), 0)
+	wantMissing(t, "delete", err)
+	_, err = s.Policy(t.Context(), daily().Key())
+	wantMissing(t, "read", err)
+	put(t, s, daily())
+	if version, err := s.DeletePolicy(t.Context(), ann, daily().Key(), 1); err != nil || version != 2 {
+		t.Errorf("delete of what is there: version %d (%v), want 2", version, err)
+	}
+}
+
+func TestRefusedPolicyNamesItsField(t *testing.T) {
+	s, _ := open(t)
+	for field, spoil := range map[string]func(*pgstore.Policy){
+		"name":        func(p *pgstore.Policy) { p.Name = "a b" },
+		"tier":        func(p *pgstore.Policy) { p.Tier = "" },
+		"limit":       func(p *pgstore.Policy) { p.Limit = 0 },
+		"window_size": func(p *pgstore.Policy) { p.WindowSize = -1 },
+		"algorithm":   func(p *pgstore.Policy) { p.Algorithm = "gcra" },
+		"burst":       func(p *pgstore.Policy) { p.Algorithm, p.Burst = "fixed_window", 5 },
+		"scope":       func(p *pgstore.Policy) { p.Scope = "" },
+		"cost":        func(p *pgstore.Policy) { cost := int64(1001); p.Cost = &cost },
+	} {
+		p := daily()
+		spoil(&p)
+		_, _, err := s.PutPolicy(t.Context(), ann, p)
+		wantInvalid(t, field, err, field)
+	}
+	inexact := daily() // in range, field by field
+	inexact.Algorithm, inexact.Limit, inexact.WindowSize = "sliding_window", 999_999_999_989, 31_622_399
+	_, _, err := s.PutPolicy(t.Context(), ann, inexact)
+	wantInvalid(t, "a limit that cannot be counted exactly", err, "limit")
+	if all, err := s.Policies(t.Context(), pgstore.PolicyFilter{}); err != nil || len(all) != 0 {
+		t.Errorf("refused policies are written: %v (%v)", all, err)
+	}
+}
+
+func TestTextThatPostgresCannotKeepIsInvalid(t *testing.T) {
+	s, _ := open(t)
+	_, _, err := s.SetTenant(t.Context(), ann, pgstore.Tenant{ID: "a\x00b"})
+	wantInvalid(t, "a zero byte", err, "")
+	p := daily()
+	p.Endpoint = "GET /\x00"
+	_, _, err = s.PutPolicy(t.Context(), ann, p)
+	wantInvalid(t, "a zero byte in a policy", err, "")
+}
+
+func TestNobodyWritesWithoutNameAndReason(t *testing.T) {
+	s, _ := open(t)
+	_, _, err := s.PutPolicy(t.Context(), pgstore.Change{Reason: "why"}, daily())
+	wantInvalid(t, "no actor", err, "actor")
+	_, _, err = s.PutPolicy(t.Context(), pgstore.Change{Actor: "ann", Reason: " "}, daily())
+	wantInvalid(t, "a blank reason", err, "reason")
+}
+
+func TestPoliciesAreListedInPages(t *testing.T) {
+	s, _ := open(t)
+	for i := range 5 {
+		p := daily()
+		p.Name = fmt.Sprint("p", i)
+		put(t, s, p)
+	}
+	other := daily()
+	other.Tier, other.Tenant = "", "acme"
+	put(t, s, other)
+	var names []string
+	filter := pgstore.PolicyFilter{Tier: "gold", Max: 2}
+	for {
+		page, err := s.Policies(t.Context(), filter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		for _, p := range page {
+			names = append(names, p.Name)
+		}
+		filter.After = page[len(page)-1].ID
+	}
+	if want := "[p0 p1 p2 p3 p4]"; fmt.Sprint(names) != want {
+		t.Errorf("the pages have %v, want %s", names, want)
+	}
+}

@@ -1,0 +1,140 @@
+// Package pgstore is the control plane's repository: tiers, tenants, policies, overrides, the audit and the nodes'
+// reports, kept in Postgres. The operator's program writes through it, and so will the REST API.
+//
+// Every write is one transaction that carries who and why ([Change]), takes one version, and is told to the listening
+// nodes with its commit. Writes queue, so what one of them has read stays true until it commits. Optimistic concurrency
+// is by the revision of a row: a write that names a revision that is no more is a [ConflictError].
+//
+// What a row may hold is for the constraints of package migrations to say; this package puts their refusals into words
+// ([InvalidError]). How nodes load rows is package policysync's, what rows mean for a request is package policy's.
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Store reads and writes the rows. It is safe for concurrent use. The zero value is not usable.
+type Store struct {
+	pool *pgxpool.Pool
+}
+
+// New is a store on a pool, which the caller keeps and closes. The database is migrated.
+func New(pool *pgxpool.Pool) *Store { return &Store{pool: pool} }
+
+// Change is who writes, and why. Both are told in the audit and must not be blank.
+type Change struct {
+	Actor  string
+	Reason string
+}
+
+func (c Change) check() error {
+	if strings.TrimSpace(c.Actor) == "" {
+		return &InvalidError{Field: "actor", Problem: "must be given: who makes this change?"}
+	}
+	if strings.TrimSpace(c.Reason) == "" {
+		return &InvalidError{Field: "reason", Problem: "must be given: why is this change made?"}
+	}
+	return nil
+}
+
+// write runs do in one transaction for c, after all writes that were there before. It returns the version in which what
+// do has seen to is in force: the one that it made, or the last one when it changed nothing.
+func (s *Store) write(ctx context.Context, doing string, c Change, do func(pgx.Tx) error) (version int64, err error) {
+	if err := c.check(); err != nil {
+		return 0, err
+	}
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		if err := enter(ctx, tx, c); err != nil {
+			return err
+		}
+		if err := do(tx); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, `SELECT version FROM rate_limiter.version`).Scan(&version)
+	})
+	return version, fail(doing, err)
+}
+
+// enter tells the transaction who writes and why, and waits for the turn to write.
+func enter(ctx context.Context, tx pgx.Tx, c Change) error {
+	_, err := tx.Exec(ctx, `SELECT set_config('rate_limiter.actor', $1, true), set_config('rate_limiter.reason', $2, true)`, c.Actor, c.Reason)
+	if err == nil {
+		_, err = tx.Exec(ctx, `SELECT rate_limiter.await_turn()`)
+	}
+	return err
+}
+
+// query is what the pool and a transaction have in common.
+type query interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// collect reads all rows of a query into structs, column by column of the same name.
+func collect[T any](ctx context.Context, q query, sql string, args ...any) ([]T, error) {
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByName[T])
+}
+
+// one reads the one row of a query; without it, it is a NotFoundError.
+func one[T any](ctx context.Context, q query, what, sql string, args ...any) (T, error) {
+	rows, err := collect[T](ctx, q, sql, args...)
+	if len(rows) == 0 {
+		var none T
+		if err == nil {
+			err = &NotFoundError{what}
+		}
+		return none, err
+	}
+	return rows[0], err
+}
+
+// deleteOne runs a statement that deletes one row; without it, it is a NotFoundError.
+func deleteOne(ctx context.Context, tx pgx.Tx, what, sql string, args ...any) error {
+	done, err := tx.Exec(ctx, sql, args...)
+	if err == nil && done.RowsAffected() == 0 {
+		err = &NotFoundError{what}
+	}
+	return err
+}
+
+// where collects the conditions of a query.
+type where struct {
+	conditions []string
+	args       []any
+}
+
+// add adds a condition with one argument, which stands in it as %s.
+func (w *where) add(condition string, arg any) {
+	w.args = append(w.args, arg)
+	w.conditions = append(w.conditions, fmt.Sprintf(condition, fmt.Sprint("$", len(w.args))))
+}
+
+// equal asks for a column to have a value, if there is one.
+func (w *where) equal(column, value string) {
+	if value != "" {
+		w.add(column+" = %s", value)
+	}
+}
+
+func (w *where) String() string {
+	if len(w.conditions) == 0 {
+		return ""
+	}
+	return " WHERE " + strings.Join(w.conditions, " AND ")
+}
+
+// most is the end of a query that returns at most so many rows; 0: all.
+func most(rows int) string {
+	if rows <= 0 {
+		return ""
+	}
+	return fmt.Sprint(" LIMIT ", rows)
+}

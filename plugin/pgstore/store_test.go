@@ -1,0 +1,60 @@
+package pgstore_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// ann changes things for a reason.
+var ann = pgstore.Change{Actor: "ann", Reason: "more traffic"}
+
+// open is a store on a database of its own, and the database.
+func open(t *testing.T) (*pgstore.Store, *pgxpool.Pool) {
+	t.Helper()
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	return pgstore.New(pool), pool
+}
+
+// daily is a policy that is accepted.
+func daily() pgstore.Policy {
+	return pgstore.Policy{Name: "daily", Tier: "gold", Scope: "tenant", Limit: 1000, WindowSize: 86400}
+}
+
+func put(t *testing.T, s *pgstore.Store, p pgstore.Policy) (pgstore.Policy, int64) {
+	t.Helper()
+	written, version, err := s.PutPolicy(t.Context(), ann, p)
+	if err != nil {
+		t.Fatalf("put %v: %v", p, err)
+	}
+	return written, version
+}
+
+// wantInvalid checks that an error is about a field.
+func wantInvalid(t *testing.T, what string, err error, field string) {
+	t.Helper()
+	invalid := new(pgstore.InvalidError)
+	if !errors.As(err, &invalid) || invalid.Field != field || invalid.Problem == "" {
+		t.Errorf("%s: %v, want field %s refused", what, err, field)
+	}
+}
+
+func wantConflict(t *testing.T, what string, err error) {
+	t.Helper()
+	if conflict := new(pgstore.ConflictError); !errors.As(err, &conflict) || conflict.Problem == "" {
+		t.Errorf("%s: %v, want a conflict", what, err)
+	}
+}
+
+func wantMissing(t *testing.T, what string, err error) {
+	t.Helper()
+	if missing := new(pgstore.NotFoundError); !errors.As(err, &missing) {
+		t.Errorf("%s: %v, want it not found", what, err)
+	}
+}

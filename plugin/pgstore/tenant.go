@@ -1,0 +1,139 @@
+package pgstore
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const timeZoneProblem = "must be the IANA name of a time zone, such as Europe/Berlin, or left out for UTC"
+
+// Tenant is what is known of one organisation beside its policies and overrides.
+type Tenant struct {
+	ID       string `json:"id"`
+	Tier     string `json:"tier,omitempty"`      // "": as the request's identity says
+	TimeZone string `json:"time_zone,omitempty"` // IANA name, for windows of the calendar; "": UTC
+	Revision int64  `json:"revision,omitempty"`  // as in Policy
+}
+
+// Tier is a plan that tenants can be on. The plugin's config may know more of them.
+type Tier struct {
+	Name        string `json:"name"`
+	Description string `json:"description,omitempty"`
+	Revision    int64  `json:"revision,omitempty"` // as in Policy
+}
+
+const (
+	selectTenants = `SELECT id, tier, time_zone, revision FROM rate_limiter.tenants`
+	selectTiers   = `SELECT name, description, revision FROM rate_limiter.tiers`
+)
+
+// TenantFilter selects tenants. The zero value selects all.
+type TenantFilter struct {
+	Tier  string
+	After string // only tenants with a larger ID, in the order of bytes: where the last page ended
+	Max   int    // at most so many; 0: all
+}
+
+// Tenants are the tenants that a filter selects, in the order of their IDs.
+func (s *Store) Tenants(ctx context.Context, f TenantFilter) ([]Tenant, error) {
+	var w where
+	w.equal("tier", f.Tier)
+	if f.After != "" {
+		w.add(`id COLLATE "C" > %s`, f.After)
+	}
+	list, err := collect[Tenant](ctx, s.pool, selectTenants+w.String()+` ORDER BY id COLLATE "C"`+most(f.Max), w.args...)
+	return list, fail("list tenants", err)
+}
+
+// Tenant is one tenant, or a NotFoundError: nothing was set for it.
+func (s *Store) Tenant(ctx context.Context, id string) (Tenant, error) {
+	t, err := one[Tenant](ctx, s.pool, "tenant "+id, selectTenants+` WHERE id = $1`, id)
+	return t, fail("read tenant "+id, err)
+}
+
+// SetTenant sets the tier and the time zone of a tenant, known or new. It returns the row as it is then, and the version
+// in which it is in force.
+func (s *Store) SetTenant(ctx context.Context, c Change, t Tenant) (Tenant, int64, error) {
+	if location, err := time.LoadLocation(t.TimeZone); err != nil || location == time.Local {
+		return Tenant{}, 0, &InvalidError{What: "tenant " + t.ID, Field: "time_zone", Problem: timeZoneProblem}
+	}
+	what := "tenant " + t.ID
+	var written Tenant
+	version, err := s.write(ctx, "set "+what, c, func(tx pgx.Tx) error {
+		err := checkRevision[Tenant](ctx, tx, what, t.Revision, selectTenants+` WHERE id = $1`, t.ID)
+		if err == nil {
+			_, err = tx.Exec(ctx, `INSERT INTO rate_limiter.tenants (id, tier, time_zone) VALUES ($1, $2, $3)
+				ON CONFLICT (id) DO UPDATE SET tier = excluded.tier, time_zone = excluded.time_zone`, t.ID, t.Tier, t.TimeZone)
+		}
+		if err == nil {
+			written, err = one[Tenant](ctx, tx, what, selectTenants+` WHERE id = $1`, t.ID)
+		}
+		return err
+	})
+	return written, version, err
+}
+
+// DeleteTenant forgets the tier and the time zone of a tenant, or is a NotFoundError. Its policies and overrides stay.
+func (s *Store) DeleteTenant(ctx context.Context, c Change, id string, revision int64) (int64, error) {
+	what := "tenant " + id
+	return s.write(ctx, "delete "+what, c, func(tx pgx.Tx) error {
+		err := checkRevision[Tenant](ctx, tx, what, revision, selectTenants+` WHERE id = $1`, id)
+		if err == nil {
+			err = deleteOne(ctx, tx, what, `DELETE FROM rate_limiter.tenants WHERE id = $1`, id)
+		}
+		return err
+	})
+}
+
+// Tiers are all tiers, by name.
+func (s *Store) Tiers(ctx context.Context) ([]Tier, error) {
+	list, err := collect[Tier](ctx, s.pool, selectTiers+` ORDER BY name COLLATE "C"`)
+	return list, fail("list tiers", err)
+}
+
+// PutTier writes a tier, known or new. It returns the row as it is then, and the version in which it is in force.
+func (s *Store) PutTier(ctx context.Context, c Change, t Tier) (Tier, int64, error) {
+	what := "tier " + t.Name
+	var written Tier
+	version, err := s.write(ctx, "put "+what, c, func(tx pgx.Tx) error {
+		err := checkRevision[Tier](ctx, tx, what, t.Revision, selectTiers+` WHERE name = $1`, t.Name)
+		if err == nil {
+			_, err = tx.Exec(ctx, `INSERT INTO rate_limiter.tiers (name, description) VALUES ($1, $2)
+				ON CONFLICT (name) DO UPDATE SET description = excluded.description`, t.Name, t.Description)
+		}
+		if err == nil {
+			written, err = one[Tier](ctx, tx, what, selectTiers+` WHERE name = $1`, t.Name)
+		}
+		return err
+	})
+	return written, version, err
+}
+
+// DeleteTier deletes a tier, or is a NotFoundError. Tenants and policies that name it stay.
+func (s *Store) DeleteTier(ctx context.Context, c Change, name string, revision int64) (int64, error) {
+	what := "tier " + name
+	return s.write(ctx, "delete "+what, c, func(tx pgx.Tx) error {
+		err := checkRevision[Tier](ctx, tx, what, revision, selectTiers+` WHERE name = $1`, name)
+		if err == nil {
+			err = deleteOne(ctx, tx, what, `DELETE FROM rate_limiter.tiers WHERE name = $1`, name)
+		}
+		return err
+	})
+}
+
+func (t Tenant) revision() int64 { return t.Revision }
+func (t Tier) revision() int64   { return t.Revision }
+
+// checkRevision refuses a write that was made from another revision of a row than the current one; 0: from any, or none.
+func checkRevision[T interface{ revision() int64 }](ctx context.Context, tx pgx.Tx, what string, wanted int64, sql string, args ...any) error {
+	if wanted == 0 {
+		return nil
+	}
+	current, err := one[T](ctx, tx, what, sql, args...)
+	if err != nil {
+		return err
+	}
+	return sameRevision(what, wanted, current.revision())
+}
