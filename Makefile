@@ -7,6 +7,9 @@ SHELL := /bin/bash
 GO    ?= go
 CACHE := .cache
 
+# Where the chaos specs write what each disaster cost.
+export CHAOS_TABLE := $(CURDIR)/$(CACHE)/chaos.md
+
 COUNT    ?= 1
 BENCH    ?= .
 FUZZTIME ?= 10s
@@ -71,7 +74,7 @@ demo-redis: build ## The same session with the counters in a Redis of its own (n
 		-listen $(LISTEN) -session $(if $(filter 1,$(ONCE)),-once) -redis "$$dir/redis.sock"
 
 .PHONY: test
-test: race vet unit spec ## Vet, unit tests and specs with the race detector; nothing may be skipped in CI
+test: race vet unit spec chaos ## Vet, unit tests, specs and chaos with the race detector; nothing may be skipped in CI
 
 .PHONY: race
 race:
@@ -89,7 +92,12 @@ unit: ## The unit tests alone
 
 .PHONY: spec
 spec: ## The specs alone: the built programs, from outside
-	$(call gotest,spec,-timeout 5m -count=1 ./spec/...)
+	$(call gotest,spec,-timeout 5m -count=1 -skip '^TestChaos' ./spec/...)
+
+.PHONY: chaos
+chaos: ## Everything that Redis and the network can do wrong, under load; the table of what it cost
+	$(call gotest,chaos,-timeout 5m -count=1 -run '^TestChaos' ./spec)
+	@cat $(CACHE)/chaos.md
 
 .PHONY: bench
 bench: ## Run the benchmarks with allocations (BENCH=regexp COUNT=n)

@@ -52,10 +52,10 @@ func Cluster(t testing.TB, masters, replicas int) *Nodes {
 
 func node(t testing.TB) *Server {
 	t.Helper()
-	return start(t, true, []string{
+	return start(t, launch{args: []string{
 		"--save", "", "--appendonly", "no", "--cluster-enabled", "yes", "--cluster-node-timeout", "500",
 		"--cluster-port", strconv.Itoa(freePort(t)), "--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0",
-	})
+	}})
 }
 
 func (n *Nodes) shareSlots(t testing.TB) {

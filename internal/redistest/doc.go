@@ -5,5 +5,6 @@
 // A test without Redis fails, it is never skipped: a promise that nobody checked is not kept. Where redis-server is
 // missing and this process may install it (apt-get), it does, once.
 //
-// What a server does is checked by whoever starts it. Faults are real ones: [Server.Hang], [Server.Kill].
+// What a server does is checked by whoever starts it. Faults are real ones: [Server.Hang], [Server.Kill] and
+// [Server.Restart], [Clocked.Step]. Those of the network between a client and a server are in internal/faultproxy.
 package redistest

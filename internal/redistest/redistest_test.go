@@ -3,6 +3,7 @@ package redistest_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -45,5 +46,45 @@ func TestSentinelNamesTheMaster(t *testing.T) {
 	}
 	if n, err := w.Master.Client(t).Exists(context.Background(), "a").Result(); n != 1 || err != nil {
 		t.Errorf("the master does not have what was written: %d, %v", n, err)
+	}
+}
+
+func TestAKilledServerRestartsEmptyOnItsPortAndSocket(t *testing.T) {
+	s := redistest.Single(t)
+	ctx, client := context.Background(), s.Client(t)
+	direct := redis.NewClient(&redis.Options{Addr: s.Address()})
+	defer direct.Close()
+	if err := client.Set(ctx, "a", "1", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	s.Kill()
+	s.Restart(t)
+	for _, c := range []*redis.Client{client, direct} {
+		if n, err := c.DBSize(ctx).Result(); n != 0 || err != nil {
+			t.Errorf("%d keys after the restart (%v), want an empty server", n, err)
+		}
+	}
+}
+
+func TestTheClockOfAScriptStepsBothWays(t *testing.T) {
+	c := redistest.SingleClocked(t)
+	ctx, client := context.Background(), c.Client(t)
+	const step, near = 10 * time.Minute, 10 * time.Second
+	for _, by := range []time.Duration{0, step, -step, 0} {
+		c.Step(t, by)
+		seconds, err := client.Eval(ctx, `return redis.call("TIME")[1]`, nil).Int64()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if off := time.Until(time.Unix(seconds, 0)) - by; off.Abs() > near {
+			t.Errorf("after a step to %v the clock is off by %v", by, off)
+		}
+	}
+	if err := client.Set(ctx, "a", "1", time.Minute).Err(); err != nil {
+		t.Fatal(err)
+	}
+	c.Step(t, step)
+	if n, err := client.Exists(ctx, "a").Result(); n != 0 || err != nil {
+		t.Errorf("%d keys (%v) after the clock has passed their end, want 0", n, err)
 	}
 }

@@ -25,8 +25,8 @@ type Watched struct {
 func Sentinel(t testing.TB) *Watched {
 	t.Helper()
 	plain := []string{"--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"}
-	w := &Watched{Master: start(t, true, plain)}
-	w.Replica = start(t, true, append(plain, "--replicaof", fmt.Sprintf("%s %d", w.Master.Host, w.Master.Port)))
+	w := &Watched{Master: start(t, launch{args: plain})}
+	w.Replica = start(t, launch{args: append(plain, "--replicaof", fmt.Sprintf("%s %d", w.Master.Host, w.Master.Port))})
 	replica := w.Replica.Client(t)
 	until(t, "the replica is in step with its master", func() error { return inStep(replica) })
 	for range 3 {
@@ -69,5 +69,5 @@ func (w *Watched) sentinel(t testing.TB) *Server {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return start(t, false, []string{file, "--sentinel"})
+	return start(t, launch{args: []string{file, "--sentinel"}, noSocket: true})
 }

@@ -32,16 +32,23 @@ type Server struct {
 	Port   int    // on the loopback
 	Dir    string // its folder
 
-	process *os.Process
-	ended   chan struct{} // closed once the process is gone
-	output  *bytes.Buffer
+	command     []string // program and arguments
+	environment []string // beside that of this process
+	process     *os.Process
+	ended       chan struct{} // closed once the process is gone
+	output      *bytes.Buffer
 }
 
 // Single starts one Redis without persistence. args are more options of redis-server, as on its command line:
 // "--maxmemory", "10mb".
 func Single(t testing.TB, args ...string) *Server {
 	t.Helper()
-	return start(t, true, append([]string{"--save", "", "--appendonly", "no"}, args...))
+	return start(t, launch{args: single(args)})
+}
+
+// single is the command line of one Redis without persistence.
+func single(args []string) []string {
+	return append([]string{"--save", "", "--appendonly", "no"}, args...)
 }
 
 // Address is the server's host:port.
@@ -78,13 +85,30 @@ func (s *Server) Kill() {
 	<-s.ended
 }
 
-// start runs redis-server with args on a free port, until the end of the test.
-func start(t testing.TB, socket bool, args []string) *Server {
+// Restart starts a killed server again, on the same port and socket. It keeps nothing, so it is empty; a replica gets
+// the data of its master.
+func (s *Server) Restart(t testing.TB) {
+	t.Helper()
+	s.Kill()
+	if err := s.run(); err != nil {
+		t.Fatalf("start redis-server again: %v", err)
+	}
+}
+
+// launch is how a server is started.
+type launch struct {
+	args        []string
+	environment []string // beside that of this process
+	noSocket    bool     // a Sentinel has none
+}
+
+// start runs redis-server on a free port, until the end of the test.
+func start(t testing.TB, l launch) *Server {
 	t.Helper()
 	var err error
 	for range attempts {
 		var s *Server
-		if s, err = try(t, socket, args); err == nil {
+		if s, err = try(t, l); err == nil {
 			t.Cleanup(s.Kill)
 			return s
 		}
@@ -93,28 +117,37 @@ func start(t testing.TB, socket bool, args []string) *Server {
 	return nil
 }
 
-func try(t testing.TB, socket bool, args []string) (*Server, error) {
-	s := &Server{Host: "127.0.0.1", Port: freePort(t), Dir: folder(t), ended: make(chan struct{}), output: &bytes.Buffer{}}
-	args = append(args, "--bind", s.Host, "--port", strconv.Itoa(s.Port), "--dir", s.Dir, "--daemonize", "no")
-	if socket {
+func try(t testing.TB, l launch) (*Server, error) {
+	s := &Server{Host: "127.0.0.1", Port: freePort(t), Dir: folder(t), environment: l.environment}
+	s.command = append([]string{find(t)}, l.args...)
+	s.command = append(s.command, "--bind", s.Host, "--port", strconv.Itoa(s.Port), "--dir", s.Dir, "--daemonize", "no")
+	if !l.noSocket {
 		s.Socket = filepath.Join(s.Dir, "redis.sock")
-		args = append(args, "--unixsocket", s.Socket, "--unixsocketperm", "700")
+		s.command = append(s.command, "--unixsocket", s.Socket, "--unixsocketperm", "700")
 	}
-	cmd := exec.Command(find(t), args...)
+	return s, s.run()
+}
+
+// run starts the process and waits until it listens. After an error nothing runs.
+func (s *Server) run() error {
+	s.ended, s.output = make(chan struct{}), &bytes.Buffer{}
+	cmd := exec.Command(s.command[0], s.command[1:]...)
 	cmd.Stdout, cmd.Stderr = s.output, s.output
+	cmd.Env = append(os.Environ(), s.environment...)
 	if err := cmd.Start(); err != nil {
-		return nil, err
+		return err
 	}
 	s.process = cmd.Process
+	ended := s.ended
 	go func() {
-		defer close(s.ended)
+		defer close(ended)
 		_ = cmd.Wait() // it ends by being killed
 	}()
 	if err := s.awake(); err != nil {
 		s.Kill()
-		return nil, fmt.Errorf("%w: %s", err, lastLine(s.output.Bytes()))
+		return fmt.Errorf("%w: %s", err, lastLine(s.output.Bytes()))
 	}
-	return s, nil
+	return nil
 }
 
 // awake waits until the server answers, whatever it says: it may want a password, or TLS.

@@ -1,0 +1,254 @@
+package faultproxy
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// soon is more than anything takes that is to happen here, and not much to wait for.
+const soon = 10 * time.Second
+
+// echoes is a server that answers every command with itself, as a bulk string.
+func echoes(t *testing.T) Address {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return // closed at the end of the test
+			}
+			running.Go(func() {
+				defer connection.Close()
+				for r := bufio.NewReader(connection); ; {
+					command, err := readValue(r)
+					if err != nil {
+						return // the client is gone
+					}
+					if _, err := connection.Write(bulk(command)); err != nil {
+						return // likewise
+					}
+				}
+			})
+		}
+	})
+	t.Cleanup(func() {
+		if err := listener.Close(); err != nil {
+			t.Error(err)
+		}
+		running.Wait()
+	})
+	return TCP(listener.Addr().String())
+}
+
+func bulk(content []byte) []byte {
+	return fmt.Appendf(nil, "$%d\r\n%s\r\n", len(content), content)
+}
+
+func command(words ...string) []byte {
+	text := fmt.Appendf(nil, "*%d\r\n", len(words))
+	for _, word := range words {
+		text = append(text, bulk([]byte(word))...)
+	}
+	return text
+}
+
+// proxied is a proxy before a server that echoes.
+func proxied(t *testing.T) *Proxy {
+	t.Helper()
+	p, err := New(echoes(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeProxy(t, p) }) // before the server ends
+	return p
+}
+
+func closeProxy(t *testing.T, p *Proxy) {
+	t.Helper()
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// peer is a client's connection to a proxy.
+type peer struct {
+	net.Conn
+	t *testing.T
+	r *bufio.Reader
+}
+
+func dial(t *testing.T, p *Proxy) *peer {
+	t.Helper()
+	connection, err := net.Dial(p.Address().Network, p.Address().Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = connection.Close() }) // the test may have closed it
+	if err := connection.SetDeadline(time.Now().Add(soon)); err != nil {
+		t.Fatal(err)
+	}
+	return &peer{connection, t, bufio.NewReader(connection)}
+}
+
+func (c *peer) send(commands ...[]byte) {
+	c.t.Helper()
+	if _, err := c.Write(bytes.Join(commands, nil)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// want fails the test unless these replies come next.
+func (c *peer) want(replies ...[]byte) {
+	c.t.Helper()
+	for i, want := range replies {
+		got, err := readValue(c.r)
+		if err != nil || !bytes.Equal(got, want) {
+			c.t.Fatalf("reply %d: %q, %v; want %q", i+1, got, err, want)
+		}
+	}
+}
+
+// wantEnd fails the test unless the connection has ended, by reset or in the orderly way, after the given bytes.
+func (c *peer) wantEnd(before []byte, byReset bool) {
+	c.t.Helper()
+	got, err := io.ReadAll(c.r)
+	if !bytes.Equal(got, before) {
+		c.t.Errorf("before the end came %q, want %q", got, before)
+	}
+	if wasReset := errors.Is(err, syscall.ECONNRESET); wasReset != byReset || (!byReset && err != nil) {
+		c.t.Errorf("the connection ended with %v; want a reset: %t", err, byReset)
+	}
+}
+
+// wantSilence fails the test if anything comes within a moment, the connection's end included.
+func (c *peer) wantSilence() {
+	c.t.Helper()
+	if err := c.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+		c.t.Fatal(err)
+	}
+	got := make([]byte, 64)
+	n, err := c.r.Read(got)
+	var timeout net.Error
+	if n > 0 || !errors.As(err, &timeout) || !timeout.Timeout() {
+		c.t.Errorf("%q came, %v; want silence", got[:n], err)
+	}
+	if err := c.SetReadDeadline(time.Now().Add(soon)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// awaitCounts waits until the counts are as wanted; they lag behind what a client has seen.
+func awaitCounts(t *testing.T, p *Proxy, holds func(Counts) bool) {
+	t.Helper()
+	for deadline := time.Now().Add(soon); !holds(p.Counts()); {
+		if time.Now().After(deadline) {
+			t.Fatalf("the counts are %+v", p.Counts())
+		}
+		time.Sleep(time.Millisecond) // between two looks
+	}
+}
+
+func TestANewProxyPassesAllAndCountsIt(t *testing.T) {
+	p := proxied(t)
+	c := dial(t, p)
+	one, two := command("GET", "a"), command("EVALSHA", "x", "0")
+	c.send(one, two)
+	c.want(bulk(one), bulk(two))
+	in, out := int64(len(one)+len(two)), int64(len(bulk(one))+len(bulk(two)))
+	awaitCounts(t, p, func(n Counts) bool {
+		return n == Counts{Connections: 1, Open: 1, Commands: 2, Replies: 2, BytesIn: in, BytesOut: out}
+	})
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	awaitCounts(t, p, func(n Counts) bool { return n.Open == 0 && n.Connections == 1 })
+}
+
+func TestAProxyOnAUnixSocketRemovesItAtTheEnd(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "p.sock")
+	p, err := NewUnix(path, echoes(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeProxy(t, p) })
+	c := dial(t, p)
+	c.send(command("PING"))
+	c.want(bulk(command("PING")))
+	for _, step := range []func() error{p.Refuse, p.Accept, p.Close} {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.wantEnd(nil, false)
+	if _, err := net.Dial("unix", path); !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("connect after the end: %v, want no such file", err)
+	}
+}
+
+func TestRefusedConnectionsLeaveTheOpenOnesAlone(t *testing.T) {
+	p := proxied(t)
+	c := dial(t, p)
+	c.send(command("PING"))
+	c.want(bulk(command("PING")))
+	if err := p.Refuse(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := net.Dial("tcp", p.Address().Name); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("connect: %v, want a refusal", err)
+	}
+	c.send(command("PING"))
+	c.want(bulk(command("PING")))
+	if err := p.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	again := dial(t, p)
+	again.send(command("PING"))
+	again.want(bulk(command("PING")))
+}
+
+func TestATargetThatIsGoneEndsTheConnection(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := New(TCP(listener.Addr().String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeProxy(t, p) })
+	c := dial(t, p)
+	target, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(target.Close(), listener.Close()); err != nil {
+		t.Fatal(err)
+	}
+	c.wantEnd(nil, false)
+	again, err := net.Dial("tcp", p.Address().Name)
+	if err == nil { // else the reset was faster than the end of the handshake
+		defer again.Close()
+		_, err = again.Read(make([]byte, 1))
+	}
+	if !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("a connection without a target ended with %v, want a reset", err)
+	}
+}

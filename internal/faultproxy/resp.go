@@ -1,0 +1,116 @@
+package faultproxy
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+)
+
+const (
+	// maxLength bounds what one header may announce, in bytes or elements: more than any test sends.
+	maxLength = 64 << 20
+	// maxDepth bounds how deep values lie in one another.
+	maxDepth = 32
+)
+
+// readValue reads one whole RESP value, a command or a reply with all that lies in it, and returns its bytes. A line
+// that begins with no type of RESP is an inline command, and a value too. io.EOF means that nothing more came.
+func readValue(r *bufio.Reader) ([]byte, error) {
+	value, err := appendValue(nil, r, 0)
+	if errors.Is(err, io.EOF) && len(value) > 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	return value, err
+}
+
+func appendValue(to []byte, r *bufio.Reader, depth int) ([]byte, error) {
+	if depth > maxDepth {
+		return to, fmt.Errorf("read a RESP value: more than %d within one another", maxDepth)
+	}
+	begin := len(to)
+	to, err := appendLine(to, r)
+	if err != nil {
+		return to, err
+	}
+	line := to[begin:]
+	switch line[0] {
+	case '$', '=', '!':
+		n, err := length(line)
+		if err != nil || n < 0 {
+			return to, err
+		}
+		return appendBytes(to, r, n+len("\r\n"))
+	case '*', '~', '>':
+		n, err := length(line)
+		if err != nil {
+			return to, err
+		}
+		return appendValues(to, r, n, depth)
+	case '%':
+		n, err := length(line)
+		if err != nil {
+			return to, err
+		}
+		return appendValues(to, r, 2*n, depth)
+	case '|': // attributes, and then the value that has them
+		n, err := length(line)
+		if err != nil {
+			return to, err
+		}
+		return appendValues(to, r, 2*n+1, depth)
+	}
+	return to, nil
+}
+
+func appendValues(to []byte, r *bufio.Reader, n, depth int) ([]byte, error) {
+	var err error
+	for range n { // none when n is negative: a null
+		if to, err = appendValue(to, r, depth+1); err != nil {
+			return to, err
+		}
+	}
+	return to, nil
+}
+
+// appendLine appends a line with its end. It has at least one byte.
+func appendLine(to []byte, r *bufio.Reader) ([]byte, error) {
+	for {
+		part, err := r.ReadSlice('\n')
+		to = append(to, part...)
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return to, err
+		}
+	}
+}
+
+func appendBytes(to []byte, r *bufio.Reader, n int) ([]byte, error) {
+	begin := len(to)
+	to = append(to, make([]byte, n)...)
+	read, err := io.ReadFull(r, to[begin:])
+	return to[:begin+read], err
+}
+
+// length is the number in the header of a value.
+func length(line []byte) (int, error) {
+	n, err := strconv.Atoi(string(bytes.TrimRight(line[1:], "\r\n")))
+	if err != nil || n < -1 || n > maxLength {
+		return 0, fmt.Errorf("read a RESP value: %q announces no length", line)
+	}
+	return n, nil
+}
+
+// commandName is the name of a command in lower case; "" when it has none.
+func commandName(command []byte) string {
+	if command[0] != '*' {
+		name, _, _ := bytes.Cut(bytes.TrimRight(command, "\r\n"), []byte(" "))
+		return string(bytes.ToLower(name))
+	}
+	lines := bytes.SplitN(command, []byte("\r\n"), 4) // the number of words, the length of the first, the first, the rest
+	if len(lines) < 4 {
+		return ""
+	}
+	return string(bytes.ToLower(lines[2]))
+}

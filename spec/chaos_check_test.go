@@ -1,0 +1,291 @@
+package spec
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// check holds every answer against what is promised.
+func (c *course) check(s *storm) {
+	s.t.Helper()
+	for _, l := range s.lanes {
+		c.checkAnswers(s, l)
+	}
+	for _, mode := range modes {
+		c.checkBounds(s, mode)
+	}
+	if !c.kills {
+		c.checkWaits(s)
+	}
+}
+
+// checkAnswers checks each answer of a lane alone, and that the load went on.
+func (c *course) checkAnswers(s *storm, l lane) {
+	s.t.Helper()
+	during, wrong := 0, map[string]int{}
+	for _, one := range s.samples[l] {
+		within := one.Answered >= c.begun && one.Sent <= c.recovered
+		if within {
+			during++
+		}
+		if fault := c.faultOf(&one, l, within); fault != "" {
+			wrong[fault]++
+		}
+	}
+	for fault, n := range wrong {
+		s.t.Errorf("%+v: %d of %d answers: %s", l, n, len(s.samples[l]), fault)
+	}
+	if during < connectionsPerLane {
+		s.t.Errorf("%+v: %d answers in the disaster: the load stood still", l, during)
+	}
+}
+
+// faultOf says what is wrong with an answer; "": nothing. within: it may have been decided in the disaster.
+func (c *course) faultOf(one *sample, l lane, within bool) string {
+	spared := c.harmless || l.bystander || l.node > 0 // the first node is the one that is cut off
+	switch {
+	case one.byRedis():
+		return ""
+	case c.kills && one.Status == 500 && within:
+		return ""
+	case spared:
+		return fmt.Sprintf("%d without Redis, whom it could reach", one.Status)
+	case !within:
+		return fmt.Sprintf("%d without Redis, before the disaster or after the recovery", one.Status)
+	case !one.Degraded:
+		return fmt.Sprintf("%d that does not tell what decided it", one.Status)
+	case l.mode == "open" && one.Status == 200:
+		return ""
+	case l.mode == "local" && (one.Status == 200 || one.Status == 429):
+		return ""
+	case l.mode != "closed" || one.Status != 503:
+		return fmt.Sprintf("%d without Redis", one.Status)
+	case !strings.HasSuffix(one.Type, "#temporary-reduced-capacity"):
+		return "a 503 of the type " + one.Type
+	case one.RetryAfter < 1:
+		return fmt.Sprintf("a 503 with Retry-After: %d", one.RetryAfter)
+	}
+	return ""
+}
+
+// checkBounds checks that Redis admitted no more than the limit, and each node without Redis no more than its share.
+func (c *course) checkBounds(s *storm, mode string) {
+	s.t.Helper()
+	shared := s.admitted(func(l lane, one *sample) bool { return l.mode == mode && !l.bystander && one.byRedis() })
+	if over := excess(shared, chaosLimit, chaosLimit); over > float64(c.refills*chaosLimit) {
+		s.t.Errorf("%s: Redis admitted %.1f more than the limit and %d full buckets", mode, over, c.refills)
+	}
+	again := slices.DeleteFunc(shared, func(a admission) bool { return a.Sent < c.recovered })
+	if over := excess(again, chaosLimit, chaosLimit); over > 0 {
+		s.t.Errorf("%s: after the recovery Redis admitted %.1f more than the limit", mode, over)
+	}
+	if mode != "local" {
+		return
+	}
+	share := float64(max(1, chaosShare/len(s.nodes)))
+	for i := range s.nodes {
+		alone := s.admitted(func(l lane, one *sample) bool { return l.mode == mode && l.node == i && one.Degraded })
+		if over := excess(alone, share, share); over > 0 {
+			s.t.Errorf("local: node %d admitted %.1f more than its share of %v a second", i, over, share)
+		}
+	}
+}
+
+// admitted are the admitted requests that which chooses, of all lanes, by when they were answered.
+func (s *storm) admitted(which func(lane, *sample) bool) []admission {
+	var all []admission
+	for l, samples := range s.samples {
+		for _, one := range samples {
+			if one.Status == 200 && which(l, &one) {
+				all = append(all, admission{one.Sent, one.Answered})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b admission) int { return cmp.Compare(a.Answered, b.Answered) })
+	return all
+}
+
+// excess is by how many tokens a bucket with this rate, per second, and burst was exceeded in the worst interval; 0: in
+// none. An admission counts in an interval only if all of it lies there.
+func excess(all []admission, rate, burst float64) float64 {
+	worst := 0.0
+	for _, first := range all {
+		count := 0.0
+		begin, _ := slices.BinarySearchFunc(all, first.Sent, func(a admission, at time.Duration) int { return cmp.Compare(a.Answered, at) })
+		for _, a := range all[begin:] {
+			if a.Sent >= first.Sent {
+				count++
+				worst = max(worst, count-burst-rate*(a.Answered-first.Sent).Seconds())
+			}
+		}
+	}
+	return worst
+}
+
+// checkWaits checks that nobody waited for Redis but those who were under way when it went, those by whom the breaker
+// found out, and probes; once it was open, probes alone. And nobody hung.
+func (c *course) checkWaits(s *storm) {
+	s.t.Helper()
+	afterwards := 0
+	for l, samples := range s.samples {
+		for _, one := range samples {
+			took := one.Answered - one.Sent
+			if took > chaosCeiling {
+				s.t.Errorf("%+v: a request took %v, more than %v", l, took, chaosCeiling)
+			}
+			if c.opened > 0 && one.Sent > c.opened && one.Degraded && took >= chaosLate {
+				afterwards++
+			}
+		}
+	}
+	if afterwards > mostProbes {
+		s.t.Errorf("%d requests waited for Redis after the breaker had opened; only %d probes may", afterwards, mostProbes)
+	}
+	for i, n := range s.nodes {
+		const metric = "rate_limiter_fallback_activations_total"
+		now, most := n.scrape(), c.mostUnanswered(s.connections(i))
+		if got := now.sum(metric, `reason="redis_timeout"`) + now.sum(metric, `reason="redis_lost"`); got > float64(most) {
+			s.t.Errorf("node %d: %v requests waited for an answer in vain, at most %d may", i, got, most)
+		}
+	}
+}
+
+// leeway is what a plugin may have more of after a disaster than before, such as connections in the pool.
+const leeway = 64
+
+// checkLeaks checks that goroutines and open files come back to what they were.
+func (c *course) checkLeaks(s *storm, before numbers) {
+	s.t.Helper()
+	for _, metric := range []string{"go_goroutines", "process_open_fds"} {
+		await(s.t, fmt.Sprintf("%s to be at most %v again", metric, before[metric]+leeway), func() bool {
+			now, ok := s.nodes[0].scrape()[metric]
+			return ok && now <= before[metric]+leeway
+		})
+	}
+}
+
+// checkTotals checks that the metrics tell what clients saw, and that what was admitted without Redis was charged or
+// written off: all but what Redis may have been charged at once.
+func (c *course) checkTotals(s *storm) {
+	s.t.Helper()
+	for i, n := range s.nodes {
+		unverified, refused := 0, 0
+		for l, samples := range s.samples {
+			for _, one := range samples {
+				switch {
+				case l.node != i || !one.Degraded:
+				case one.Status == 200:
+					unverified++
+				case one.Status == 503:
+					refused++
+				}
+			}
+		}
+		var last numbers
+		defer func() {
+			if s.t.Failed() {
+				s.t.Logf("node %d: clients saw %d admitted and %d refused without Redis; the metrics:\n%s", i, unverified, refused, last)
+			}
+		}()
+		await(s.t, "the metrics to tell what clients saw", func() bool {
+			last = n.scrape()
+			return last.sum("rate_limiter_unverified_total") == float64(unverified) && last.sum("rate_limiter_unavailable_total") == float64(refused) &&
+				last.sum("rate_limiter_degraded") == 0
+		})
+		least := float64(unverified - c.mostUnanswered(s.connections(i)))
+		await(s.t, "what was admitted without Redis to be charged or written off", func() bool {
+			last = n.scrape()
+			return last.sum("rate_limiter_reconciled_tokens_total") >= least
+		})
+		if got := last.sum("rate_limiter_reconciled_tokens_total"); got > float64(unverified) {
+			s.t.Errorf("node %d: %v tokens charged or written off, and %d admitted without Redis", i, got, unverified)
+		}
+	}
+}
+
+// chaosRow is what one disaster did to one route.
+type chaosRow struct {
+	disaster, mode   string
+	requests, errors int // in the disaster and until the recovery
+	worst, recovery  time.Duration
+	over             float64 // tokens above the limit, in the worst interval
+}
+
+// chaosTable is what all disasters did.
+type chaosTable struct{ rows []chaosRow }
+
+// report adds a row for each fail mode. A recovery lasts until nothing is decided without Redis any more, and Redis has
+// admitted something.
+func (c *course) report(s *storm, table *chaosTable) {
+	for _, mode := range modes {
+		row := chaosRow{disaster: c.name, mode: mode}
+		last, first := c.ended, time.Duration(0)
+		for l, samples := range s.samples {
+			if l.mode != mode || l.bystander {
+				continue
+			}
+			for _, one := range samples {
+				switch {
+				case !one.byRedis():
+					last = max(last, one.Answered)
+				case one.Status == 200 && one.Sent >= c.ended && (first == 0 || one.Answered < first):
+					first = one.Answered
+				}
+				if one.Answered >= c.begun && one.Sent <= c.recovered {
+					row.requests++
+					row.worst = max(row.worst, one.Answered-one.Sent)
+					if one.Status >= 500 {
+						row.errors++
+					}
+				}
+			}
+		}
+		row.recovery = max(last, first) - c.ended
+		row.over = excess(s.admitted(func(l lane, _ *sample) bool { return l.mode == mode && !l.bystander }), chaosLimit, chaosLimit)
+		table.rows = append(table.rows, row)
+	}
+}
+
+// publish logs the table, and writes it to the file that CHAOS_TABLE names.
+func (c *chaosTable) publish(t *testing.T) {
+	t.Helper()
+	var text strings.Builder
+	text.WriteString("| disaster | fail mode | requests | 5xx | worst latency | over-admission | recovery |\n|---|---|--:|--:|--:|--:|--:|\n")
+	for _, r := range c.rows {
+		fmt.Fprintf(&text, "| %s | %s | %d | %d | %v | %.0f | %v |\n",
+			r.disaster, r.mode, r.requests, r.errors, r.worst.Round(time.Millisecond), r.over, r.recovery.Round(time.Millisecond))
+	}
+	t.Logf("tokens above a limit of %d/s with a burst of %[1]d; read_timeout %v\n%s", chaosLimit, chaosTimeout, text.String())
+	if file := os.Getenv("CHAOS_TABLE"); file != "" {
+		if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
+			t.Errorf("write the table: %v", err)
+		}
+	}
+}
+
+func TestChaosCountsWhatABucketWouldHaveRefused(t *testing.T) {
+	at := func(sent, answered int) admission {
+		return admission{time.Duration(sent) * time.Millisecond, time.Duration(answered) * time.Millisecond}
+	}
+	for name, c := range map[string]struct {
+		all  []admission
+		want float64
+	}{
+		"nothing":                       {nil, 0},
+		"the burst at once":             {[]admission{at(0, 0), at(0, 0), at(0, 0)}, 0},
+		"one more":                      {[]admission{at(0, 0), at(0, 0), at(0, 0), at(0, 0)}, 1},
+		"one more after its refill":     {[]admission{at(0, 0), at(0, 0), at(0, 0), at(100, 100)}, 0},
+		"one more at half its refill":   {[]admission{at(0, 0), at(0, 0), at(0, 0), at(50, 50)}, 0.5},
+		"one more, perhaps at its time": {[]admission{at(0, 0), at(0, 0), at(0, 0), at(0, 100)}, 0},
+		"two after a rest":              {[]admission{at(0, 0), at(900, 900), at(900, 900), at(900, 900), at(900, 900), at(900, 900)}, 2},
+	} {
+		if got := excess(c.all, 10, 3); got < c.want-1e-9 || got > c.want+1e-9 {
+			t.Errorf("%s: %v above a burst of 3 and 10 a second, want %v", name, got, c.want)
+		}
+	}
+}

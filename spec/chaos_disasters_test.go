@@ -1,0 +1,222 @@
+package spec
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+)
+
+var disasters = []disaster{
+	{name: "Redis is killed and starts again empty", stage: killed, refills: 1},
+	{name: "Redis hangs", stage: hung},
+	{name: "Redis is slow", stage: behindProxy(silenceLasts, func(p *faultproxy.Proxy) { p.Delay(faultproxy.ToClient, 2*chaosTimeout) })},
+	{name: "replies end in a reset", stage: behindProxy(failureLasts, func(p *faultproxy.Proxy) { p.CutReplies(-1, faultproxy.Reset) })},
+	{name: "replies end in the middle and nothing follows", stage: behindProxy(silenceLasts, func(p *faultproxy.Proxy) { p.CutReplies(-1, faultproxy.Hang) })},
+	{name: "Redis says LOADING", stage: answering("-LOADING Redis is loading the dataset in memory")},
+	{name: "Redis says OOM", stage: answering("-OOM command not allowed when used memory > 'maxmemory'.")},
+	{name: "Redis says READONLY", stage: answering("-READONLY You can't write against a read only replica.")},
+	{name: "Redis says BUSY", stage: answering("-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.")},
+	{name: "a cluster says MOVED to everything", stage: movedStorm, quiet: true},
+	{name: "a cluster's master is killed", stage: clusterFailover, quiet: true, refills: 1},
+	{name: "a Sentinel's master is killed", stage: sentinelFailover, quiet: true, refills: 1},
+	{name: "one of two gateways is cut off from Redis", stage: partitioned},
+	{name: "Redis comes and goes ten times", stage: flapping, quiet: true, breaks: flaps},
+	{name: "FLUSHALL", stage: flushed, harmless: true, refills: 1},
+	{name: "Redis's clock steps forward", stage: clockSteps(10 * time.Minute), harmless: true, refills: 1},
+	{name: "Redis's clock steps back", stage: clockSteps(-2 * time.Second), harmless: true},
+	{name: "the plugin is killed", stage: pluginKilled, harmless: true, kills: true},
+}
+
+// single is the redis block of one Redis.
+func single(port int) string { return fmt.Sprintf("host: 127.0.0.1, port: %d", port) }
+
+func killed(t *testing.T) *stage {
+	server := redistest.Single(t)
+	return &stage{
+		redis: []string{single(server.Port)}, lasts: failureLasts,
+		strike: func(*storm) { server.Kill() },
+		end:    func(s *storm) { server.Restart(s.t) },
+	}
+}
+
+func hung(t *testing.T) *stage {
+	server := redistest.Single(t)
+	return &stage{
+		redis: []string{single(server.Port)}, lasts: silenceLasts,
+		strike: func(s *storm) { server.Hang(s.t) },
+		end:    func(s *storm) { server.Resume(s.t) },
+	}
+}
+
+// proxyTo is a proxy in front of a server, until the end of the test.
+func proxyTo(t *testing.T, server *redistest.Server) *faultproxy.Proxy {
+	t.Helper()
+	proxy, err := faultproxy.New(faultproxy.TCP(server.Address()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := proxy.Close(); err != nil {
+			t.Errorf("close the proxy: %v", err)
+		}
+	})
+	return proxy
+}
+
+// heal ends what a proxy does.
+func heal(proxy *faultproxy.Proxy) func(*storm) {
+	return func(s *storm) {
+		if err := proxy.Heal(); err != nil {
+			s.t.Fatalf("heal the proxy: %v", err)
+		}
+	}
+}
+
+// behindProxy stages what a proxy in front of a healthy Redis does.
+func behindProxy(lasts time.Duration, harm func(*faultproxy.Proxy)) func(*testing.T) *stage {
+	return func(t *testing.T) *stage {
+		proxy := proxyTo(t, redistest.Single(t))
+		return &stage{
+			redis: []string{single(proxy.Port())}, lasts: lasts,
+			strike: func(*storm) { harm(proxy) },
+			end:    heal(proxy),
+		}
+	}
+}
+
+// answering stages a Redis that answers each script with an error.
+func answering(reply string) func(*testing.T) *stage {
+	return behindProxy(failureLasts, func(p *faultproxy.Proxy) { p.Answer("evalsha", reply) })
+}
+
+// movedStorm is a cluster whose only master sends each script back to itself.
+func movedStorm(t *testing.T) *stage {
+	master := redistest.Cluster(t, 1, 0).Masters[0]
+	proxy := proxyTo(t, master)
+	ctx, client := context.Background(), master.Client(t)
+	if err := client.ConfigSet(ctx, "cluster-announce-port", fmt.Sprint(proxy.Port())).Err(); err != nil {
+		t.Fatal(err)
+	}
+	slot, err := client.ClusterKeySlot(ctx, bucketKey(chaosTenant)).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &stage{
+		redis: []string{fmt.Sprintf("cluster_nodes: [{ip: 127.0.0.1, port: %d}]", proxy.Port())}, lasts: failureLasts,
+		strike: func(*storm) { proxy.Answer("evalsha", fmt.Sprintf("-MOVED %d %s", slot, proxy.Address().Name)) },
+		end:    heal(proxy),
+	}
+}
+
+func clusterFailover(t *testing.T) *stage {
+	nodes := redistest.Cluster(t, 3, 1)
+	nodes.KeepHealthySlots(t)
+	key := bucketKey(chaosTenant)
+	master := nodes.Owner(t, key)
+	replica := nodes.ReplicaOf(t, master)
+	at := &stage{
+		strike: func(*storm) { master.Kill() },
+		end:    func(s *storm) { nodes.AwaitOwner(s.t, key, replica) },
+	}
+	for consumer, tenant := range map[string]string{"beth": "beta", "gus": "gamma", "ida": "ops", "tom": "typo"} {
+		if nodes.Owner(t, bucketKey(tenant)) != master {
+			at.bystander = consumer
+		}
+	}
+	if at.bystander == "" {
+		t.Fatal("all tenants live on one master of three")
+	}
+	known := ""
+	for _, m := range nodes.Masters {
+		known += fmt.Sprintf("{ip: %s, port: %d}, ", m.Host, m.Port)
+	}
+	at.redis = []string{"cluster_nodes: [" + known + "]"}
+	return at
+}
+
+func sentinelFailover(t *testing.T) *stage {
+	watched := redistest.Sentinel(t)
+	known := ""
+	for _, s := range watched.Sentinels {
+		known += fmt.Sprintf("{host: %s, port: %d}, ", s.Host, s.Port)
+	}
+	return &stage{
+		redis:  []string{fmt.Sprintf("sentinel_master: %s, sentinel_nodes: [%s]", redistest.MasterName, known)},
+		strike: func(*storm) { watched.Master.Kill() },
+		end:    func(s *storm) { watched.Promoted(s.t, watched.Replica) },
+	}
+}
+
+// partitioned cuts the first of two nodes off.
+func partitioned(t *testing.T) *stage {
+	server := redistest.Single(t)
+	proxy := proxyTo(t, server)
+	return &stage{
+		redis: []string{single(proxy.Port()), single(server.Port)}, lasts: silenceLasts,
+		strike: func(*storm) { proxy.Partition() },
+		end:    heal(proxy),
+	}
+}
+
+const flaps = 10
+
+func flapping(t *testing.T) *stage {
+	proxy := proxyTo(t, redistest.Single(t))
+	return &stage{
+		redis: []string{single(proxy.Port())},
+		strike: func(s *storm) {
+			if err := proxy.Flap(s.t.Context(), flaps, 500*time.Millisecond, 500*time.Millisecond); err != nil {
+				s.t.Fatalf("flap: %v", err)
+			}
+		},
+		end: heal(proxy),
+	}
+}
+
+func flushed(t *testing.T) *stage {
+	server := redistest.Single(t)
+	client := server.Client(t)
+	return &stage{
+		redis: []string{single(server.Port)},
+		strike: func(s *storm) {
+			if err := client.FlushAll(s.t.Context()).Err(); err != nil {
+				s.t.Fatal(err)
+			}
+		},
+		end: func(*storm) {},
+	}
+}
+
+// clockSteps stages a step of Redis's clock, which is not taken back.
+func clockSteps(by time.Duration) func(*testing.T) *stage {
+	return func(t *testing.T) *stage {
+		server := redistest.SingleClocked(t)
+		return &stage{
+			redis:  []string{single(server.Port)},
+			strike: func(s *storm) { server.Step(s.t, by) },
+			end:    func(*storm) {},
+		}
+	}
+}
+
+func pluginKilled(t *testing.T) *stage {
+	server := redistest.Single(t)
+	victim := 0
+	return &stage{
+		redis: []string{single(server.Port)},
+		strike: func(s *storm) {
+			victim = s.nodes[0].PluginPID()
+			if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
+				s.t.Fatal(err)
+			}
+		},
+		end: func(s *storm) {
+			await(s.t, "another plugin process", func() bool { pid := s.nodes[0].PluginPID(); return pid != victim && pid != 0 })
+		},
+	}
+}
