@@ -55,18 +55,19 @@ func (s Scope) ByEndpoint() bool { return s == Endpoint || s == TenantEndpoint |
 // ByUser tells whether each user of a tenant has a bucket of its own.
 func (s Scope) ByUser() bool { return s == User || s == UserEndpoint }
 
-// Policy is a named, compiled limit and whom it applies to. It is immutable.
+// Policy is a named, compiled limit and whom it applies to. It is immutable. What resolving reads comes before Limit, so
+// that it lies together.
 type Policy struct {
 	Name     string
 	Scope    Scope
 	Tier     string // the tier it is a default of; "" for anonymous and global policies
 	Endpoint string // the canonical pattern it applies to; "" for every endpoint
-	Limit    limit.Limit
 	Mode     Mode
 	FailMode FailMode
 	Cost     int64 // tokens that a request costs here; -1: what the request costs elsewhere too
 
-	pattern int    // index of Endpoint among the snapshot's patterns; -1 for every endpoint
+	pattern int // index of Endpoint among the config's patterns; -1 for every endpoint, and for a row's
+	Limit   limit.Limit
 	quota   string // the policy as an item of the RateLimit-Policy field: "burst";q=100;w=60
 }
 
@@ -123,6 +124,9 @@ type Bound struct {
 	Policy *Policy
 	Key    Key
 	Cost   int64 // tokens; 0 reads without spending
+
+	Override int64 // the id of the commercial override that changed the limit; 0: none did
+	Penalty  int64 // the id of a detector's that changed it after that; 0: none did
 }
 
 // Enforced tells whether the bound can deny.

@@ -16,8 +16,10 @@ import (
 func FromConfig(config schema.Config) (*Snapshot, error) {
 	c := compiler{config: &config}
 	c.patterns()
+	c.snapshot.config = &config
 	c.snapshot.namespace = config.Namespace
 	c.snapshot.mode = parseMode(config.Mode, "")
+	c.snapshot.failMode = parseFailMode(config.FailMode, "")
 	c.tiers()
 	if len(config.Anonymous.Limits) > 0 {
 		c.snapshot.anonymous = c.limits("anonymous.limits", "", config.Anonymous.Limits)
@@ -128,44 +130,64 @@ func (c *compiler) limits(path, tier string, configs []schema.Limit) []*Policy {
 }
 
 func (c *compiler) policy(config schema.Limit) (*Policy, error) {
-	algorithm, err := limit.ParseAlgorithm(config.Algorithm)
+	p, err := compileLimit(config)
 	if err != nil {
-		return nil, &limit.FieldError{Field: "algorithm", Problem: err.Error()}
+		return nil, err
+	}
+	p.Mode = parseMode(config.Mode, c.config.Mode)
+	p.FailMode = parseFailMode(config.FailMode, c.config.FailMode)
+	if config.Endpoint != "" {
+		p.pattern = c.snapshot.patterns.index(config.Endpoint)
+	}
+	return &p, nil
+}
+
+// compileLimit compiles what a limit says by itself, wherever it is written: all but its endpoint's place among others.
+func compileLimit(config schema.Limit) (Policy, error) {
+	algorithm, err := limit.ParseAlgorithm(first(config.Algorithm, schema.AlgorithmTokenBucket))
+	if err != nil {
+		return Policy{}, &limit.FieldError{Field: "algorithm", Problem: err.Error()}
 	}
 	compiled, err := limit.New(limit.Spec{
 		Algorithm: algorithm,
 		Quantity:  config.Limit,
-		Window:    limit.Micros(config.WindowSize) * limit.Second,
+		Window:    window(config.WindowSize),
 		Burst:     config.Burst,
 		SoftPct:   config.SoftThresholdPct,
 		HardPct:   config.HardThresholdPct,
 		SoftOnly:  config.SoftOnly,
 	})
 	if err != nil {
-		return nil, err
+		return Policy{}, err
 	}
 	scope := slices.Index(scopeNames[:], config.Scope)
 	if scope < int(Tenant) {
-		return nil, &limit.FieldError{Field: "scope", Problem: fmt.Sprintf("unknown scope %q", config.Scope)}
+		return Policy{}, &limit.FieldError{Field: "scope", Problem: fmt.Sprintf("unknown scope %q", config.Scope)}
 	}
-	p := &Policy{
+	p := Policy{
 		Name:     config.Name,
 		Scope:    Scope(scope),
 		Endpoint: config.Endpoint,
 		Limit:    compiled,
-		Mode:     parseMode(config.Mode, c.config.Mode),
-		FailMode: parseFailMode(config.FailMode, c.config.FailMode),
+		Mode:     parseMode(config.Mode, ""),
+		FailMode: parseFailMode(config.FailMode, ""),
 		Cost:     -1,
 		pattern:  -1,
-		quota:    fmt.Sprintf("%q;q=%d;w=%d", config.Name, config.Limit, config.WindowSize),
-	}
-	if config.Endpoint != "" {
-		p.pattern = c.snapshot.patterns.index(config.Endpoint)
+		quota:    quota(config.Name, compiled.Spec()),
 	}
 	if config.Cost != nil {
 		p.Cost = *config.Cost
 	}
 	return p, nil
+}
+
+// window is a window in microseconds. What is too long for a limit stays so: the product must not wrap around.
+func window(seconds int64) limit.Micros {
+	return limit.Micros(min(max(seconds, -1), int64(limit.MaxWindow/limit.Second)+1)) * limit.Second
+}
+
+func quota(name string, spec limit.Spec) string {
+	return fmt.Sprintf("%q;q=%d;w=%d", name, spec.Quantity, spec.Window/limit.Second)
 }
 
 func parseMode(own, common string) Mode {
@@ -195,70 +217,20 @@ func first(own, common string) string {
 	return common
 }
 
-var missing = map[string]identity.Missing{
-	schema.MissingTenantLimitByIP: identity.ByIP,
-	schema.MissingTenantDeny:      identity.Deny,
-	schema.MissingTenantSkip:      identity.Skip,
-	schema.MissingUserCredential:  identity.ByCredential,
-	schema.MissingUserIP:          identity.ByIP,
-}
-
-// rules compiles how requests are identified, asking only for what some limit needs.
+// rules compiles how requests are identified, and tells every source that makes no sense, needed or not: rows of a
+// database may need it later.
 func (c *compiler) rules() {
-	config := c.config
-	r := identity.Rules{
-		Anonymous:       config.AnonymousConsumers,
-		OnMissingTenant: missing[config.OnMissingTenant],
-		OnMissingUser:   missing[config.OnMissingUser],
-		IPv6Prefix:      int(config.IPv6PrefixLength),
-		CostHeader:      -1,
-		CostHeaderMax:   config.CostHeaderMax,
-		StrangersApart:  c.snapshot.anonymous != nil,
-	}
-	needed := c.needs(&r)
-	var errs [3]error
-	if r.NeedTenant {
-		r.Tenant, errs[0] = identity.ParseSources(config.TenantFrom, &r.Headers)
-		if len(c.snapshot.tiers) > 1 {
-			r.Tier, errs[1] = identity.ParseSources(config.TierFrom, &r.Headers)
+	var headers []string
+	for _, list := range [...]struct {
+		path    string
+		sources []string
+	}{{"tenant_from", c.config.TenantFrom}, {"tier_from", c.config.TierFrom}, {"user_from", c.config.UserFrom}} {
+		if _, err := identity.ParseSources(list.sources, &headers); err != nil {
+			c.fault(list.path, err)
 		}
 	}
-	if r.NeedUser {
-		r.User, errs[2] = identity.ParseSources(config.UserFrom, &r.Headers)
+	if len(c.faults) == 0 {
+		c.snapshot.needs = c.snapshot.ownNeeds(c.config)
+		c.snapshot.Rules = rules(c.config, c.snapshot.needs)
 	}
-	for i, path := range [...]string{"tenant_from", "tier_from", "user_from"} {
-		if errs[i] != nil {
-			c.fault(path, errs[i])
-		}
-	}
-	if config.CostHeader != "" && len(c.snapshot.Policies()) > 0 {
-		r.CostHeader = identity.Header(config.CostHeader, &r.Headers)
-	}
-	r.Compile(needed)
-	c.snapshot.Rules = r
-}
-
-// needs tells which facts the limits need beside the names of tenant and user, and which names they need.
-func (c *compiler) needs(r *identity.Rules) identity.Facts {
-	var facts identity.Facts
-	if len(c.snapshot.patterns.list) > 0 {
-		facts |= identity.TargetFact
-	}
-	r.NeedTenant = c.config.OnMissingTenant == schema.MissingTenantDeny || len(c.snapshot.anonymous) > 0
-	for _, p := range c.snapshot.Policies() {
-		r.NeedTenant = r.NeedTenant || p.Tier != ""
-		r.NeedUser = r.NeedUser || p.Scope.ByUser()
-		switch {
-		case p.Scope == Credential:
-			r.NeedCredential = true
-			facts |= identity.CredentialFact
-		case p.Scope == IP && p.Tier == "" && !slices.Contains(c.snapshot.anonymous, p):
-			facts |= identity.IPFact // a global limit per address
-		case p.Scope == IP && p.Tier != "":
-			facts |= identity.IPFact
-		case p.Scope.ByEndpoint() && p.Endpoint == "":
-			facts |= identity.RouteFact
-		}
-	}
-	return facts
 }

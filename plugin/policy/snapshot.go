@@ -1,23 +1,36 @@
 // Package policy says which limits apply to a request.
 //
-// A [Snapshot] is the immutable, compiled set of all policies of one plugin config. [Snapshot.Resolve] turns an
-// identity into bounds: policies with their bucket keys. Policies with different names all apply; of those with the
-// same name the one with the most specific endpoint does.
+// A [Snapshot] is the immutable, compiled set of all policies of one plugin config, beside which [Snapshot.With] puts
+// a [Book]: the rows of a database at one version. [Snapshot.ResolveAt] turns an identity into bounds, which are
+// policies with their bucket keys:
 //
-// What a limit's numbers mean is package limit's; who a request is from is package identity's; keeping buckets is
-// the stores'. FromConfig is the one conversion from what an administrator writes.
+//   - Policies with different names all apply. Of those with the same name one does: a row of the tenant before a row
+//     of its tier before the config, and of one place the one with the most specific endpoint.
+//   - Overrides change what applies to a tenant, a user, an endpoint, a credential or an address; which of several
+//     holds is said once, in precede.
+//
+// [Snapshot.Explain] tells how that came about. What a limit's numbers mean is package limit's; who a request is from
+// is package identity's; keeping buckets is the stores', and reading a database is package policysync's. FromConfig is
+// the one conversion from what an administrator writes, NewBook and Apply from what a database says.
 package policy
 
 import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // Snapshot is a compiled set of policies. It is immutable.
 type Snapshot struct {
 	Rules identity.Rules // how a request of this config is identified
 
+	config      *schema.Config
+	needs       Needs // of the config and the book
+	book        *Book // nil: the config alone
+	space       space // of the book
 	namespace   string
 	mode        Mode
+	failMode    FailMode
 	tiers       map[string][]*Policy
 	defaultTier string
 	anonymous   []*Policy // nil: strangers have the limits of the default tier, each address its own
@@ -34,48 +47,75 @@ type Resolution struct {
 
 	UserWanted bool // a limit per user applies as the config enforces or rehearses it, but the request names no user
 
-	matched []int
+	Banned   bool         // to be refused whatever Bounds say
+	Until    limit.Micros // of a ban: the instant at which it ends; 0: it is for good
+	Exempt   bool         // no limit applies: there are no bounds
+	Override int64        // the id of the ban or exemption; meaningless without one
+
+	matched   []int       // patterns of the config that match, most specific first
+	matching  []int       // the same of the book
+	around    []*override // of the networks that the address is in
+	overrides []standing  // that hold for the request
+	rows      []*row      // whose names the config's policies do not have any longer
 }
 
 // Reset forgets the resolution, keeping its memory.
 func (r *Resolution) Reset() {
-	*r = Resolution{Bounds: r.Bounds[:0], matched: r.matched[:0]}
+	clear(r.around) // a book that was replaced must not live on in them
+	clear(r.overrides)
+	clear(r.rows)
+	*r = Resolution{
+		Bounds: r.Bounds[:0], matched: r.matched[:0], matching: r.matching[:0],
+		around: r.around[:0], overrides: r.overrides[:0], rows: r.rows[:0],
+	}
 }
 
-// Resolve fills r with the bounds of a request from id. It allocates only while r's slices grow.
-func (s *Snapshot) Resolve(id *identity.Identity, r *Resolution) {
+// Resolve is [Snapshot.ResolveAt] where time does not matter: for a snapshot without a book.
+func (s *Snapshot) Resolve(id *identity.Identity, r *Resolution) { s.ResolveAt(id, 0, r) }
+
+// ResolveAt fills r with the bounds of a request from id at an instant, at which overrides that have expired hold no
+// longer. It allocates only while r's slices grow, and when an override or a row is first used for a policy or config.
+func (s *Snapshot) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolution) {
 	r.Reset()
-	r.matched = s.patterns.match(id.Method, id.Path, r.matched)
-	r.Endpoint = id.Route
-	if len(r.matched) > 0 {
-		r.Endpoint = s.patterns.list[r.matched[0]].text
+	s.locate(id, r)
+	who := s.find(id, now, r)
+	if r.judge(); r.Exempt {
+		r.Tier = s.tierOf(who, id)
+		return
 	}
 	cost := s.cost(id, r)
-	switch id.Tenant.Kind {
-	case identity.Nobody:
-	case identity.Tenant:
-		r.Tier = s.Tier(id.Tier)
-		s.bind(s.tiers[r.Tier], id, cost, r)
+	switch {
+	case id.Tenant.Kind == identity.Nobody:
+	case id.Tenant.Kind != identity.Tenant && s.anonymous != nil:
+		s.bind(s.anonymous, id, cost, r)
 	default:
-		if s.anonymous != nil {
-			s.bind(s.anonymous, id, cost, r)
-		} else {
-			r.Tier = s.defaultTier
-			s.bind(s.tiers[r.Tier], id, cost, r)
-		}
+		r.Tier = s.tierOf(who, id)
+		s.bindRows(who, id, cost, r)
+		s.bind(s.tiers[r.Tier], id, cost, r)
 	}
 	s.bind(s.global, id, cost, r)
 }
 
-// Tier is the tier that a claimed one means: itself when it exists, else the default.
+// Tier is the tier that a claimed one means: itself when the config or a row knows it, else the default.
 func (s *Snapshot) Tier(claimed string) string {
-	if _, ok := s.tiers[claimed]; ok {
+	if s.knows(claimed) {
 		return claimed
 	}
 	return s.defaultTier
 }
 
-// Policies are all policies of the snapshot, in no particular order.
+func (s *Snapshot) knows(tier string) bool {
+	if _, ok := s.tiers[tier]; ok {
+		return true
+	}
+	if s.book == nil {
+		return false
+	}
+	_, ok := s.space.tiers[tier]
+	return ok || s.book.tiers[tier]
+}
+
+// Policies are all policies of the config, in no particular order.
 func (s *Snapshot) Policies() []*Policy {
 	all := append([]*Policy(nil), s.anonymous...)
 	all = append(all, s.global...)
@@ -104,26 +144,39 @@ func (s *Snapshot) cost(id *identity.Identity, r *Resolution) int64 {
 	return 1
 }
 
-// bind appends the bounds of a list of policies. Policies of one name stand together, most specific first, so only
-// the first that matches binds.
+// bind appends the bounds of a list of the config's policies. Policies of one name stand together, most specific
+// first, so only the first that matches binds, and none if a row has the name.
 func (s *Snapshot) bind(list []*Policy, id *identity.Identity, cost int64, r *Resolution) {
 	for i := 0; i < len(list); i++ {
 		p := list[i]
 		if !r.matches(p) {
 			continue
 		}
-		if key, ok := s.key(p, id, r); ok {
-			bound := Bound{Policy: p, Key: key, Cost: cost}
-			if p.Cost >= 0 {
-				bound.Cost = p.Cost
-			}
-			r.Bounds = append(r.Bounds, bound)
-		} else if p.Scope.ByUser() && (p.Mode == Enforce || s.mode != Enforce) {
-			r.UserWanted = true
+		if !r.replaced(p.Name) {
+			s.add(p, id, cost, r)
 		}
 		for i+1 < len(list) && list[i+1].Name == p.Name {
 			i++
 		}
+	}
+}
+
+// add appends the bound of a policy, changed by the overrides that cover it, unless id lacks the name that it is
+// counted per.
+func (s *Snapshot) add(p *Policy, id *identity.Identity, cost int64, r *Resolution) {
+	n := len(r.Bounds)
+	r.Bounds = append(r.Bounds, Bound{Policy: p, Cost: cost})
+	bound := &r.Bounds[n]
+	if !s.key(p, id, r, &bound.Key) {
+		r.Bounds = r.Bounds[:n]
+		r.UserWanted = r.UserWanted || (p.Scope.ByUser() && (p.Mode == Enforce || s.mode != Enforce))
+		return
+	}
+	if p.Cost >= 0 {
+		bound.Cost = p.Cost
+	}
+	if len(r.overrides) > 0 {
+		r.override(bound)
 	}
 }
 
@@ -139,21 +192,21 @@ func (r *Resolution) matches(p *Policy) bool {
 	return false
 }
 
-// key is the bucket of p for id; false when id lacks a name that the scope is counted per.
-func (s *Snapshot) key(p *Policy, id *identity.Identity, r *Resolution) (Key, bool) {
+// key fills in the bucket of p for id; false when id lacks a name that the scope is counted per.
+func (s *Snapshot) key(p *Policy, id *identity.Identity, r *Resolution, key *Key) bool {
 	// A policy for some endpoint has a bucket of its own, whatever its scope: the policy of the same name for the other
 	// endpoints may have another window, and one bucket cannot remember both.
-	key := Key{Namespace: s.namespace, Policy: p.Name, Endpoint: p.Endpoint}
+	key.Namespace, key.Policy, key.Endpoint = s.namespace, p.Name, p.Endpoint
 	switch p.Scope {
 	case Global:
 		key.Group = ByAll
-		return key, true
+		return true
 	case IP:
 		key.Group, key.Owner = ByIP, id.IP
-		return key, id.IP != ""
+		return id.IP != ""
 	case Endpoint:
 		key.Group, key.Owner, key.Endpoint = ByEndpoint, r.endpoint(p, id), ""
-		return key, true
+		return true
 	}
 	key.Group, key.Owner = ByTenant, id.Tenant.ID
 	if id.Tenant.Kind == identity.IP {
@@ -168,12 +221,12 @@ func (s *Snapshot) key(p *Policy, id *identity.Identity, r *Resolution) (Key, bo
 		if id.Credential == "" {
 			key.Kind, key.Subject = KindIP, id.IP
 		}
-		return key, key.Subject != ""
+		return key.Subject != ""
 	case User, UserEndpoint:
 		key.Kind, key.Subject = kinds[id.User.Kind], id.User.ID
-		return key, id.User.Kind != identity.Nobody && id.User.ID != ""
+		return id.User.Kind != identity.Nobody && id.User.ID != ""
 	}
-	return key, key.Owner != ""
+	return key.Owner != ""
 }
 
 var kinds = [...]Kind{identity.User: KindUser, identity.Credential: KindCredential, identity.IP: KindIP}

@@ -1,0 +1,212 @@
+package policy_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// contents are all rows of a book as text, sorted.
+func contents(book *policy.Book) []string {
+	var all []string
+	add := func(row any) {
+		text, err := json.Marshal(row)
+		if err != nil {
+			panic(err)
+		}
+		all = append(all, string(text))
+	}
+	for _, row := range book.Tiers() {
+		add(row)
+	}
+	for row := range book.Tenants() {
+		add(row)
+	}
+	for row := range book.Policies() {
+		add(row)
+	}
+	for row := range book.Overrides() {
+		add(row)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func build(t testing.TB, rows policy.Rows) *policy.Book {
+	t.Helper()
+	book, faults := policy.NewBook(rows, nil)
+	if len(faults) > 0 {
+		t.Fatalf("build: %v", faults)
+	}
+	return book
+}
+
+func apply(t testing.TB, book *policy.Book, changes policy.Changes) *policy.Book {
+	t.Helper()
+	next, faults := book.Apply(changes)
+	if len(faults) > 0 {
+		t.Fatalf("apply: %v", faults)
+	}
+	return next
+}
+
+// perTenant is a valid row: a limit of one tenant.
+func perTenant(id int64, tenant string, quantity int64) policy.Row {
+	return policy.Row{ID: id, Tenant: tenant, Limit: schema.Limit{Name: "daily", Scope: "tenant", Limit: quantity, WindowSize: 60}}
+}
+
+// banned is a valid row: a tenant that is banned for good.
+func banned(id int64, tenant string) policy.Override {
+	return policy.Override{ID: id, Kind: policy.Ban, Tenant: tenant, Reason: "abuse", Author: "ann"}
+}
+
+func TestABookGivesItsRowsBackAsTheyWere(t *testing.T) {
+	cost := int64(0)
+	rows := policy.Rows{
+		Version: 7,
+		Tiers:   []policy.TierRow{{Name: "gold"}},
+		Tenants: []policy.TenantRow{{ID: "acme", Tier: "gold", TimeZone: "Europe/Berlin"}},
+		Policies: []policy.Row{
+			{ID: 1, Namespace: "eu", Tier: "gold", Limit: schema.Limit{
+				Name: "a", Scope: "user+endpoint", Endpoint: "GET /x", Limit: 5, WindowSize: 60,
+				Algorithm: "token_bucket", Burst: 9, SoftThresholdPct: 80, HardThresholdPct: 120, Mode: "shadow", FailMode: "closed", Cost: &cost,
+			}},
+			{ID: 2, Namespace: "default", Tenant: "acme", Limit: schema.Limit{Name: "b", Scope: "ip", Limit: 5, WindowSize: 60, Algorithm: "sliding_log", SoftOnly: true}},
+		},
+		Overrides: []policy.Override{
+			{ID: 1, Kind: policy.CustomLimit, Tenant: "acme", User: "u", Endpoint: "GET /x", Policy: "a", Limit: 1, WindowSize: 2, Burst: 3, Reason: "why", Author: "ann", ExpiresAt: 9, Source: policy.Commercial},
+			{ID: 2, Kind: policy.Multiplier, Tenant: "acme", Credential: "key", Factor: 500, Reason: "why", Author: "bot", Source: policy.Detector},
+			{ID: 3, Kind: policy.Ban, IP: "2001:db8::/64", Reason: "why", Author: "ann", Source: policy.Commercial},
+			{ID: 4, Kind: policy.Exempt, Tenant: "beta", Reason: "why", Author: "ann", Source: policy.Commercial},
+		},
+	}
+	book := build(t, rows)
+	var want []string
+	for _, row := range []any{rows.Tiers[0], rows.Tenants[0], rows.Policies[0], rows.Policies[1], rows.Overrides[0], rows.Overrides[1], rows.Overrides[2], rows.Overrides[3]} {
+		text, err := json.Marshal(row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, string(text))
+	}
+	slices.Sort(want)
+	if got := contents(book); !slices.Equal(got, want) {
+		t.Errorf("the book has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if book.Version() != 7 || book.Len() != 7 {
+		t.Errorf("version %d with %d rows, want 7 with 7", book.Version(), book.Len())
+	}
+}
+
+func TestEveryFaultOfARowIsToldWithItsField(t *testing.T) {
+	policyRow := func(edit func(*policy.Row)) policy.Rows {
+		row := perTenant(5, "acme", 10)
+		edit(&row)
+		return policy.Rows{Policies: []policy.Row{row}}
+	}
+	override := func(edit func(*policy.Override)) policy.Rows {
+		row := policy.Override{ID: 5, Kind: policy.Multiplier, Tenant: "acme", Factor: 500, Reason: "r", Author: "a"}
+		edit(&row)
+		return policy.Rows{Overrides: []policy.Override{row}}
+	}
+	long, dear := strings.Repeat("x", 200), int64(99)
+	tests := map[string]policy.Rows{
+		"tiers 5: name: ":           {Tiers: []policy.TierRow{{Name: ""}}},
+		"tenants : id: ":            {Tenants: []policy.TenantRow{{ID: ""}}},
+		"tenants acme: tier: ":      {Tenants: []policy.TenantRow{{ID: "acme", Tier: long}}},
+		"policies 5: namespace: ":   policyRow(func(p *policy.Row) { p.Namespace = "a b" }),
+		"policies 5: name: ":        policyRow(func(p *policy.Row) { p.Limit.Name = `a"b` }),
+		"policies 5: match: ":       policyRow(func(p *policy.Row) { p.Tier = "gold" }),
+		"policies 5: tenant: ":      policyRow(func(p *policy.Row) { p.Tenant = long }),
+		"policies 5: tier: ":        policyRow(func(p *policy.Row) { p.Tenant, p.Tier = "", long }),
+		"policies 5: scope: ":       policyRow(func(p *policy.Row) { p.Limit.Scope = "galaxy" }),
+		"policies 5: algorithm: ":   policyRow(func(p *policy.Row) { p.Limit.Algorithm = "dice" }),
+		"policies 5: limit: ":       policyRow(func(p *policy.Row) { p.Limit.Limit = 0 }),
+		"policies 5: window_size: ": policyRow(func(p *policy.Row) { p.Limit.WindowSize = 1 << 60 }),
+		"policies 5: mode: ":        policyRow(func(p *policy.Row) { p.Limit.Mode = "dream" }),
+		"policies 5: fail_mode: ":   policyRow(func(p *policy.Row) { p.Limit.FailMode = "ajar" }),
+		"policies 5: cost: ":        policyRow(func(p *policy.Row) { p.Limit.Cost = &dear }),
+		"policies 5: endpoint: ":    policyRow(func(p *policy.Row) { p.Limit.Endpoint = "GET records" }),
+		"overrides 5: kind: ":       override(func(o *policy.Override) { o.Kind, o.Factor = "bless", 0 }),
+		"overrides 5: source: ":     override(func(o *policy.Override) { o.Source, o.Factor = policy.Detector, 1000 }),
+		"overrides 5: target: ":     override(func(o *policy.Override) { o.User, o.IP = "u", "192.0.2.1" }),
+		"overrides 5: tenant: ":     override(func(o *policy.Override) { o.Tenant, o.User = "", "u" }),
+		"overrides 5: ip: ":         override(func(o *policy.Override) { o.IP = "192.0.2" }),
+		"overrides 5: policy: ":     override(func(o *policy.Override) { o.Kind, o.Factor, o.Limit = policy.CustomLimit, 0, 5 }),
+		"overrides 5: limit: ":      override(func(o *policy.Override) { o.Kind, o.Factor, o.Policy = policy.CustomLimit, 0, "daily" }),
+		"overrides 5: factor: ":     override(func(o *policy.Override) { o.Factor = 0 }),
+		"overrides 5: reason: ":     override(func(o *policy.Override) { o.Reason = " " }),
+		"overrides 5: author: ":     override(func(o *policy.Override) { o.Author = "" }),
+		"overrides 5: expires_at: ": override(func(o *policy.Override) { o.ExpiresAt = -1 }),
+		"overrides 5: endpoint: ":   override(func(o *policy.Override) { o.Endpoint = "GET /%72ecords" }),
+		"overrides 5: credential: ": override(func(o *policy.Override) { o.Credential = long }),
+		"overrides 5: user: ":       override(func(o *policy.Override) { o.User = long }),
+		"overrides 5: burst: must be": override(func(o *policy.Override) {
+			o.Kind, o.Factor, o.Policy, o.Limit, o.Burst = policy.CustomLimit, 0, "daily", 5, -1
+		}),
+	}
+	tests["tiers : name: "] = tests["tiers 5: name: "]
+	delete(tests, "tiers 5: name: ")
+	for want, rows := range tests {
+		book, faults := policy.NewBook(rows, nil)
+		if len(faults) != 1 || !strings.HasPrefix(faults[0].Error(), want) || book.Len() != 0 {
+			t.Errorf("faults are %v with %d rows in the book, want one that begins %q and none", faults, book.Len(), want)
+		}
+	}
+}
+
+func TestARowThatNoLongerCompilesKeepsItsLastGoodValue(t *testing.T) {
+	good := policy.Rows{
+		Tenants: []policy.TenantRow{{ID: "acme", Tier: "gold"}}, Policies: []policy.Row{perTenant(1, "acme", 10), perTenant(2, "beta", 20)},
+		Overrides: []policy.Override{banned(1, "acme"), banned(2, "beta")},
+	}
+	bad := policy.Rows{
+		Version: 2,
+		Tenants: []policy.TenantRow{{ID: "acme", Tier: strings.Repeat("x", 99)}}, Policies: []policy.Row{perTenant(1, "acme", -1), perTenant(3, "new", -1)},
+		Overrides: []policy.Override{{ID: 1, Kind: "bless"}},
+	}
+	book := build(t, good)
+	applied, faults := book.Apply(policy.Changes{Rows: bad})
+	if got := contents(applied); !slices.Equal(got, contents(book)) || len(faults) == 0 || applied.Version() != 2 {
+		t.Errorf("after bad changes version %d has\n%q, want 2 and\n%q; faults are %v", applied.Version(), got, contents(book), faults)
+	}
+	// A full reload drops what is not there any longer (2), and takes from the book before what is there and bad (1).
+	reloaded, again := policy.NewBook(bad, book)
+	want := contents(build(t, policy.Rows{Tenants: good.Tenants, Policies: good.Policies[:1], Overrides: good.Overrides[:1]}))
+	if got := contents(reloaded); !slices.Equal(got, want) || len(again) != len(faults) {
+		t.Errorf("after a reload the book has\n%q, want\n%q; faults are %v", got, want, again)
+	}
+}
+
+func TestAnEndpointThatIsAmbiguousWithAnotherIsRefusedUntilTheOtherIsGone(t *testing.T) {
+	at := func(id int64, endpoint string) policy.Row {
+		row := perTenant(id, "acme", 10)
+		row.Limit.Endpoint = endpoint
+		return row
+	}
+	book := build(t, policy.Rows{Policies: []policy.Row{at(1, "GET /a/{x}"), at(2, "GET /z")}})
+	for _, endpoint := range []string{"GET /{y}/b", "* /a/b"} {
+		next, faults := book.Apply(policy.Changes{Rows: policy.Rows{Policies: []policy.Row{at(2, endpoint)}}})
+		if len(faults) != 1 || faults[0].Field != "endpoint" || faults[0].Key != "2" || !slices.Equal(contents(next), contents(book)) {
+			t.Errorf("%s: faults are %v, and the book has %q, want one about the endpoint of 2 and %q", endpoint, faults, contents(next), contents(book))
+		}
+		apply(t, book, policy.Changes{Rows: policy.Rows{Policies: []policy.Row{at(2, endpoint)}}, Gone: policy.Gone{Policies: []int64{1}}})
+	}
+	apply(t, book, policy.Changes{Rows: policy.Rows{Policies: []policy.Row{at(2, "GET /a/{other}")}}}) // the same requests, by another name
+}
+
+func TestATierThatNobodyKnowsIsToldOnceWithOneOfItsTenants(t *testing.T) {
+	snapshot := compile(t, modelConfig).With(build(t, policy.Rows{
+		Tiers:    []policy.TierRow{{Name: "gold"}},
+		Policies: []policy.Row{{ID: 1, Tier: "tin", Limit: perTenant(1, "", 1).Limit}},
+		Tenants:  []policy.TenantRow{{ID: "a", Tier: "nickel"}, {ID: "b", Tier: "nickel"}, {ID: "c", Tier: "gold"}, {ID: "d", Tier: "tin"}, {ID: "e", Tier: "bronze"}, {ID: "f"}},
+	}))
+	faults := snapshot.Faults()
+	if len(faults) != 1 || faults[0].Field != "tier" || !strings.Contains(faults[0].Problem, `tier "bronze" applies to this and 1 other`) {
+		t.Errorf("faults are %v, want one about nickel and two tenants", faults)
+	}
+}

@@ -1,0 +1,254 @@
+package policy
+
+import (
+	"fmt"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+)
+
+// Explanation is why a request of some identity has the bounds that it has, for people and programs to read.
+type Explanation struct {
+	Version   int64  `json:"version"` // of the rows; 0 for the config alone
+	Namespace string `json:"namespace"`
+	Tenant    string `json:"tenant,omitempty"`
+	Tier      string `json:"tier,omitempty"`
+	TierFrom  string `json:"tier_from,omitempty"` // row, request or default, and why a name that was given is not it
+	Endpoint  string `json:"endpoint"`
+
+	Verdict string       `json:"verdict"`                // limited, exempt or banned
+	Until   limit.Micros `json:"banned_until,omitempty"` // of a ban, in microseconds since the epoch; 0: for good
+
+	Bounds    []ExplainedBound    `json:"bounds"`
+	Policies  []ExplainedPolicy   `json:"policies"`  // every policy for the tenant, its tier and everyone
+	Overrides []ExplainedOverride `json:"overrides"` // every override on the tenant, user, credential and address
+}
+
+// ExplainedBound is a bound and where its numbers come from.
+type ExplainedBound struct {
+	Policy   string `json:"policy"`
+	Limit    string `json:"limit"` // in words
+	Mode     string `json:"mode"`
+	FailMode string `json:"fail_mode"`
+	Cost     int64  `json:"cost"`
+	Override int64  `json:"override,omitempty"` // the id of the commercial override that changed the limit
+	Penalty  int64  `json:"penalty,omitempty"`  // the id of a detector's that changed it after that
+}
+
+// ExplainedPolicy is a policy that could apply.
+type ExplainedPolicy struct {
+	Name     string `json:"policy"`
+	Source   string `json:"source"`        // row or config
+	ID       int64  `json:"row,omitempty"` // of a row
+	Match    string `json:"match"`         // tenant, tier <name>, anonymous or global
+	Endpoint string `json:"endpoint,omitempty"`
+	Limit    string `json:"limit"` // in words
+	Won      bool   `json:"won"`
+	Why      string `json:"why"`
+}
+
+// ExplainedOverride is an override that could apply.
+type ExplainedOverride struct {
+	Override Override `json:"row"`
+	Target   string   `json:"target"`
+	Applied  bool     `json:"applied"`
+	Why      string   `json:"why"`
+}
+
+// Explain tells what ResolveAt does for id at an instant, and why. It takes its answers from a resolution, so it cannot
+// tell another story than requests meet.
+func (s *Snapshot) Explain(id *identity.Identity, now limit.Micros) Explanation {
+	var r Resolution
+	s.ResolveAt(id, now, &r)
+	e := explainer{s: s, id: id, now: now, r: &r}
+	e.Bounds, e.Policies, e.Overrides = []ExplainedBound{}, []ExplainedPolicy{}, []ExplainedOverride{}
+	e.Namespace, e.Tier, e.Endpoint, e.Verdict = s.namespace, r.Tier, r.Endpoint, "limited"
+	switch {
+	case r.Banned:
+		e.Verdict, e.Until = "banned", r.Until
+	case r.Exempt:
+		e.Verdict = "exempt"
+	}
+	if s.book != nil {
+		e.Version = s.book.version
+	}
+	var who *account
+	if id.Tenant.Kind == identity.Tenant {
+		e.Tenant = id.Tenant.ID
+		if s.book != nil {
+			who = s.book.account(id.Tenant.ID)
+		}
+		e.TierFrom = s.tierFrom(who, id)
+	}
+	for _, b := range r.Bounds {
+		e.Bounds = append(e.Bounds, ExplainedBound{
+			Policy: b.Policy.Name, Limit: b.Policy.Describe(), Mode: b.Policy.Mode.String(), FailMode: b.Policy.FailMode.String(),
+			Cost: b.Cost, Override: b.Override, Penalty: b.Penalty,
+		})
+	}
+	e.policies(who)
+	e.overrides(who)
+	return e.Explanation
+}
+
+type explainer struct {
+	Explanation
+	s   *Snapshot
+	id  *identity.Identity
+	now limit.Micros
+	r   *Resolution
+}
+
+func (s *Snapshot) tierFrom(who *account, id *identity.Identity) string {
+	switch {
+	case who != nil && who.tier != "" && s.knows(who.tier):
+		return "row"
+	case who != nil && who.tier != "":
+		return fmt.Sprintf("default: the tenant's row says %q, which is no tier", who.tier)
+	case id.Tier != "" && s.knows(id.Tier):
+		return "request"
+	case id.Tier != "":
+		return fmt.Sprintf("default: the request says %q, which is no tier", id.Tier)
+	}
+	return "default"
+}
+
+// policies lists the candidates in the order in which ResolveAt looks at them.
+func (e *explainer) policies(who *account) {
+	s, kind := e.s, e.id.Tenant.Kind
+	switch {
+	case kind == identity.Nobody:
+	case kind != identity.Tenant && s.anonymous != nil:
+		e.ofConfig(s.anonymous, "anonymous")
+	default:
+		if who != nil {
+			e.ofRows(who.policies, "tenant")
+		}
+		tier := s.tierOf(who, e.id)
+		e.ofRows(s.space.tiers[tier], "tier "+tier)
+		e.ofConfig(s.tiers[tier], "tier "+tier)
+	}
+	e.ofConfig(s.global, "global")
+}
+
+func (e *explainer) ofRows(list []*row, match string) {
+	for _, r := range list {
+		if r.namespace != e.s.namespace {
+			continue
+		}
+		x := ExplainedPolicy{Name: r.Name, Source: "row", ID: r.id, Match: match, Endpoint: r.Endpoint, Limit: r.Describe()}
+		if _, ok := e.s.book.place(r.Endpoint, e.r); !ok {
+			x.Why = "the endpoint is another"
+		} else {
+			e.judge(&x, &r.Policy)
+		}
+		e.Policies = append(e.Policies, x)
+	}
+}
+
+func (e *explainer) ofConfig(list []*Policy, match string) {
+	won := ""
+	for _, p := range list {
+		x := ExplainedPolicy{Name: p.Name, Source: "config", Match: match, Endpoint: p.Endpoint, Limit: p.Describe()}
+		switch {
+		case !e.r.matches(p):
+			x.Why = "the endpoint is another"
+		case won == p.Name:
+			x.Why = "the config has one of this name for a narrower endpoint"
+		default:
+			e.judge(&x, p)
+			won = p.Name
+		}
+		e.Policies = append(e.Policies, x)
+	}
+}
+
+// judge says whether a policy that matches won its name, and whether it then is a bound.
+func (e *explainer) judge(x *ExplainedPolicy, p *Policy) {
+	if e.r.Exempt {
+		x.Why = fmt.Sprintf("override %d exempts the request", e.r.Override)
+		return
+	}
+	for _, winner := range e.r.rows {
+		if winner.Name == p.Name && &winner.Policy != p {
+			x.Why = fmt.Sprintf("row %d goes before it", winner.id)
+			return
+		}
+	}
+	x.Won, x.Why = true, "the most specific of its name"
+	if !e.s.key(p, e.id, e.r, new(Key)) {
+		x.Why = fmt.Sprintf("the most specific of its name, but the request names nobody to count it per (%s)", p.Scope)
+	}
+}
+
+// overrides lists those that are looked up for the identity, whether they hold or not.
+func (e *explainer) overrides(who *account) {
+	b, id := e.s.book, e.id
+	if b == nil {
+		return
+	}
+	var list []*override
+	if who != nil {
+		list = append(list, who.overrides...)
+	}
+	if id.Tenant.Kind == identity.Tenant && id.User.Kind == identity.User {
+		list = append(list, b.of(subject{onUser, id.Tenant.ID, id.User.ID})...)
+	}
+	list = append(list, b.of(subject{onCredential, "", id.Credential})...)
+	list = b.around(id.IP, list)
+	for _, o := range list {
+		x := ExplainedOverride{Override: o.plain(), Target: targetNames[o.target]}
+		x.Applied, x.Why = e.holds(o)
+		e.Overrides = append(e.Overrides, x)
+	}
+}
+
+func (e *explainer) holds(o *override) (bool, string) {
+	switch {
+	case !o.alive(e.now):
+		return false, "it has expired"
+	case o.tenant != "" && (e.id.Tenant.Kind != identity.Tenant || o.tenant != e.id.Tenant.ID):
+		return false, "the tenant is another"
+	}
+	if _, ok := e.s.book.place(o.endpoint, e.r); !ok {
+		return false, "the endpoint is another"
+	}
+	if o.kind == ban || o.kind == exempt {
+		if e.r.Override == o.id {
+			return true, "the strongest of its kind"
+		}
+		return false, fmt.Sprintf("override %d goes before it", e.r.Override)
+	}
+	return e.changes(o)
+}
+
+// changes tells whether a custom limit or a multiplier changed a bound.
+func (e *explainer) changes(o *override) (bool, string) {
+	if e.r.Exempt {
+		return false, fmt.Sprintf("override %d exempts the request", e.r.Override)
+	}
+	var covered bool
+	var other int64
+	for i := range e.r.Bounds {
+		b := &e.r.Bounds[i]
+		if !o.covers(b) {
+			continue
+		}
+		covered = true
+		id := b.Override
+		if o.detector {
+			id = b.Penalty
+		}
+		if id == o.id {
+			return true, fmt.Sprintf("it changes %s", b.Policy.Name)
+		}
+		other = id
+	}
+	switch {
+	case other != 0:
+		return false, fmt.Sprintf("override %d goes before it", other)
+	case covered:
+		return false, "its numbers cannot be counted exactly by the algorithm of the limit, which stays as it was"
+	}
+	return false, "no limit of the request is one that it changes"
+}

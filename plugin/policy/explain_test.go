@@ -1,0 +1,84 @@
+package policy_test
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// explained is a snapshot in which one request meets most of what can be explained.
+func explained(t *testing.T) *policy.Snapshot {
+	t.Helper()
+	row := func(id int64, name, endpoint string, quantity int64) policy.Row {
+		return policy.Row{ID: id, Limit: schema.Limit{Name: name, Scope: "tenant", Endpoint: endpoint, Limit: quantity, WindowSize: 60}}
+	}
+	of := func(tenant, tier string, p policy.Row) policy.Row {
+		p.Tenant, p.Tier = tenant, tier
+		return p
+	}
+	over := func(id int64, o policy.Override) policy.Override {
+		o.ID, o.Reason, o.Author = id, "ticket 7", "ann"
+		return o
+	}
+	return compile(t, modelConfig).With(build(t, policy.Rows{
+		Version: 42,
+		Tenants: []policy.TenantRow{{ID: "acme", Tier: "silver"}, {ID: "lost", Tier: "nickel"}},
+		Policies: []policy.Row{
+			of("acme", "", row(1, "daily", "", 300)), of("acme", "", row(2, "daily", "POST /records/{id}", 30)), of("acme", "", row(3, "daily", "POST /records/bulk", 3)),
+			of("", "silver", row(4, "daily", "", 500)), of("", "silver", row(5, "extra", "", 50)),
+		},
+		Overrides: []policy.Override{
+			over(1, times(2000, acme)), over(2, custom("daily", 40, policy.Override{Tenant: "acme", Endpoint: "POST /records/{id}"})),
+			over(3, times(500, policy.Override{Tenant: "acme", ExpiresAt: 1000})), over(4, penalty(100, acme)), over(5, penalty(900, acme)),
+			over(6, times(10, policy.Override{Tenant: "acme", Endpoint: "POST /records/bulk"})), over(7, times(2000, policy.Override{Tenant: "beta", IP: "192.0.2.1"})),
+			over(8, times(2000, policy.Override{Credential: "key"})), over(9, policy.Override{Kind: policy.Exempt, Tenant: "acme", User: "root"}),
+			over(10, policy.Override{Kind: policy.Ban, Tenant: "acme", User: "eve", ExpiresAt: 5_000_000}),
+		},
+	}))
+}
+
+func TestAnExplanationTellsWhatMatchedWhatWonAndWhy(t *testing.T) {
+	snapshot := explained(t)
+	request := func(tenantID, userID string) identity.Identity {
+		id := visitor
+		id.Tenant, id.User, id.Tier, id.Method, id.Path = tenant(tenantID), identity.Name{Kind: identity.User, ID: userID}, "bronze", "POST", "/records/7"
+		return id
+	}
+	all := map[string]policy.Explanation{}
+	for name, id := range map[string]identity.Identity{
+		"limited": request("acme", "u"), "banned": request("acme", "eve"), "exempt": request("acme", "root"), "unknown tier": request("lost", "u"),
+		"claimed tier": request("new", "u"), "stranger": {Tenant: address("192.0.2.1"), IP: "192.0.2.1", Stranger: true, Method: "GET", Path: "/"},
+	} {
+		all[name] = snapshot.Explain(&id, 1000)
+	}
+	got, err := json.MarshalIndent(all, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const file = "testdata/explain.json"
+	if flag.Lookup("update").Value.String() == "true" {
+		if err := os.WriteFile(file, append(got, '\n'), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(want) != string(got)+"\n" {
+		t.Errorf("the explanations are\n%s\nwant those of %s (go test -update writes them)", got, file)
+	}
+}
+
+func TestAConfigAloneIsExplainedToo(t *testing.T) {
+	id := visitor
+	e := compile(t, modelConfig).Explain(&id, 1)
+	if e.Verdict != "limited" || e.Tier != "bronze" || len(e.Bounds) != 3 || len(e.Policies) != 3 || len(e.Overrides) != 0 || e.Version != 0 {
+		t.Errorf("explanation is %+v", e)
+	}
+}

@@ -1,0 +1,299 @@
+package policy
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+)
+
+// kind is what an override does, the strongest first.
+type kind uint8
+
+const (
+	ban kind = iota
+	exempt
+	customLimit
+	multiplier
+)
+
+var kindNames = [...]string{Ban, Exempt, CustomLimit, Multiplier}
+
+// target is what an override is about, the most specific first.
+type target uint8
+
+const (
+	onUserEndpoint target = iota
+	onUser
+	onCredential
+	onIP
+	onEndpoint
+	onTenant
+	targets
+)
+
+var targetNames = [targets]string{"user+endpoint", "user", "credential", "ip", "endpoint", "tenant"}
+
+// override is a compiled Override. It is immutable but for what it remembers. What every request reads comes first, so
+// that it lies together.
+type override struct {
+	id       int64
+	expires  limit.Micros
+	made     atomic.Pointer[[]made]
+	kind     kind
+	target   target
+	detector bool
+	bits     uint8 // of a network
+	tenant   string
+	policy   string
+	endpoint string
+
+	who            string // the user, credential or network; "" for a tenant's and an endpoint's
+	quantity       int64  // tokens; a multiplier's factor in thousandths
+	window         limit.Micros
+	burst          int64
+	reason, author string
+}
+
+// made is what an override makes of a policy.
+type made struct{ base, policy *Policy }
+
+// maxMade bounds what one override remembers: policies change when configs do, and the old ones are of no use.
+const maxMade = 64
+
+func (o *override) key() int64 { return o.id }
+
+// on is the policy that o makes of base: base itself if o's numbers cannot be counted exactly under its algorithm.
+// It is made for the first request that needs it, and remembered.
+func (o *override) on(base *Policy) *Policy {
+	known := o.made.Load()
+	var list []made
+	if known != nil {
+		list = *known
+	}
+	for i := range list {
+		if list[i].base == base {
+			return list[i].policy
+		}
+	}
+	if len(list) >= maxMade {
+		list = nil
+	}
+	p := o.derive(base)
+	longer := with(list, len(list), made{base, p})
+	o.made.CompareAndSwap(known, &longer) // where another request was first, the next one remembers
+	return p
+}
+
+func (o *override) derive(base *Policy) *Policy {
+	spec := base.Limit.Spec()
+	if o.kind == customLimit {
+		spec = o.custom(spec)
+	} else {
+		spec = scaled(spec, o.quantity)
+	}
+	compiled, err := limit.New(spec)
+	if seconds := int64(spec.Window / limit.Second); err != nil && o.kind == multiplier && spec.Quantity > seconds {
+		// A whole number of tokens per second needs no fine fraction, so nearly every such limit can be counted.
+		spec.Quantity -= spec.Quantity % seconds
+		compiled, err = limit.New(spec)
+	}
+	if err != nil {
+		return base
+	}
+	p := *base
+	p.Limit, p.quota = compiled, quota(p.Name, compiled.Spec())
+	return &p
+}
+
+// custom is a spec with o's numbers in the place of its own; its algorithm and thresholds stay.
+func (o *override) custom(spec limit.Spec) limit.Spec {
+	spec.Quantity, spec.Burst = o.quantity, 0
+	if o.window > 0 {
+		spec.Window = o.window
+	}
+	if isBucket(spec.Algorithm) {
+		spec.Burst = o.burst
+	}
+	return spec
+}
+
+// scaled is a spec times factor ÷ 1000: rounded down, at least 1, at most what its algorithm can count. Thresholds are
+// percentages, so they follow. A leaky bucket without a burst stays without.
+func scaled(spec limit.Spec, factor int64) limit.Spec {
+	most := int64(limit.MaxQuantity)
+	if spec.Algorithm == limit.SlidingLog {
+		most = limit.MaxLogQuantity
+	}
+	times := func(n int64) int64 { return min(max(n*factor/1000, 1), most) }
+	spec.Quantity = times(spec.Quantity)
+	switch {
+	case !isBucket(spec.Algorithm):
+		spec.Burst = 0
+	case spec.Algorithm != limit.LeakyBucket || spec.Burst > 1:
+		spec.Burst = times(spec.Burst)
+	}
+	return spec
+}
+
+// alive tells whether o still holds: it ends at its instant.
+func (o *override) alive(now limit.Micros) bool { return o.expires == 0 || now < o.expires }
+
+// covers tells whether o changes the limit of a bound. One that names a policy changes that one. One that names none
+// changes those whose buckets are its target's own: a user's factor leaves the budget of the whole tenant alone, and a
+// tenant's leaves alone what it shares with others.
+func (o *override) covers(b *Bound) bool {
+	if o.policy != "" {
+		return o.policy == b.Policy.Name
+	}
+	byEndpoint := b.Key.Endpoint != "" && b.Key.Group == ByTenant
+	switch o.target {
+	case onUserEndpoint:
+		return b.Key.Kind == KindUser && byEndpoint
+	case onUser:
+		return b.Key.Kind == KindUser
+	case onCredential:
+		return b.Key.Kind == KindCredential
+	case onIP:
+		return b.Key.Kind == KindIP || b.Key.Group == ByIP
+	case onEndpoint:
+		return byEndpoint
+	default:
+		return b.Key.Group == ByTenant
+	}
+}
+
+// plain is the override as it was given, but for spellings that mean the same.
+func (o *override) plain() Override {
+	out := Override{
+		ID: o.id, Kind: kindNames[o.kind], Tenant: o.tenant, Endpoint: o.endpoint, Policy: o.policy,
+		Reason: o.reason, Author: o.author, ExpiresAt: o.expires, Source: Commercial,
+	}
+	switch o.target {
+	case onUser, onUserEndpoint:
+		out.User = o.who
+	case onCredential:
+		out.Credential = o.who
+	case onIP:
+		out.IP = o.who
+	default:
+	}
+	switch o.kind {
+	case customLimit:
+		out.Limit, out.WindowSize, out.Burst = o.quantity, int64(o.window/limit.Second), o.burst
+	case multiplier:
+		out.Factor = o.quantity
+	default:
+	}
+	if o.detector {
+		out.Source = Detector
+	}
+	return out
+}
+
+// compileOverride compiles one override of a database; o is nil if there are faults. Whether its endpoint goes with
+// others is not looked at.
+func compileOverride(in Override) (o *override, faults []Fault) {
+	f := faultList{table: inOverrides, key: strconv.FormatInt(in.ID, 10)}
+	o = &override{
+		id: in.ID, tenant: in.Tenant, endpoint: in.Endpoint, policy: in.Policy,
+		reason: in.Reason, author: in.Author, expires: in.ExpiresAt,
+	}
+	if i := slices.Index(kindNames[:], in.Kind); i >= 0 {
+		o.kind = kind(i)
+	} else {
+		f.add("kind", "must be ban, exempt, custom_limit or multiplier, got %q", in.Kind)
+	}
+	f.oneOf("source", in.Source, "", Commercial, Detector)
+	o.detector = in.Source == Detector
+	o.aim(in, &f)
+	o.numbers(in, &f)
+	for _, text := range [...]struct{ field, value string }{{"reason", in.Reason}, {"author", in.Author}} {
+		if strings.TrimSpace(text.value) == "" {
+			f.add(text.field, "must be given")
+		}
+	}
+	if in.ExpiresAt < 0 {
+		f.add("expires_at", "must be an instant, or 0 for a permanent one, got %d", in.ExpiresAt)
+	}
+	if in.Policy != "" {
+		f.name("policy", in.Policy)
+	}
+	if len(f.list) > 0 {
+		return nil, f.list
+	}
+	return o, nil
+}
+
+// aim finds the target.
+func (o *override) aim(in Override, f *faultList) {
+	f.part("tenant", in.Tenant)
+	f.part("user", in.User)
+	f.part("credential", in.Credential)
+	named := 0
+	for _, name := range [...]string{in.User, in.Credential, in.IP} {
+		if name != "" {
+			named++
+		}
+	}
+	switch {
+	case named > 1 || (in.Endpoint != "" && (in.Credential != "" || in.IP != "")):
+		f.add("target", "must be one of tenant, user, endpoint, user and endpoint, credential, ip")
+	case in.Credential != "":
+		o.target, o.who = onCredential, in.Credential
+	case in.IP != "":
+		o.target = onIP
+		prefix, err := network(in.IP)
+		if err != nil {
+			f.add("ip", "%s", err)
+		}
+		o.who, o.bits = networkText(prefix), uint8(max(prefix.Bits(), 0))
+	case in.Tenant == "":
+		f.add("tenant", "must be given: only a credential or an address is known without one")
+	case in.User != "" && in.Endpoint != "":
+		o.target, o.who = onUserEndpoint, in.User
+	case in.User != "":
+		o.target, o.who = onUser, in.User
+	case in.Endpoint != "":
+		o.target = onEndpoint
+	default:
+		o.target = onTenant
+	}
+}
+
+// numbers checks what belongs to the kind, and that nothing else is there.
+func (o *override) numbers(in Override, f *faultList) {
+	limited := in.Limit != 0 || in.WindowSize != 0 || in.Burst != 0
+	switch {
+	case o.kind != customLimit && limited:
+		f.add("limit", "only a custom_limit has a limit, a window or a burst")
+	case o.kind != multiplier && in.Factor != 0:
+		f.add("factor", "only a multiplier has a factor")
+	case (o.kind == ban || o.kind == exempt) && in.Policy != "":
+		f.add("policy", "a ban or an exemption holds for all policies")
+	}
+	if o.detector && (o.kind == exempt || o.kind == customLimit || in.Factor >= 1000) {
+		f.add("source", "a detector bans or scales down (a factor below 1000), it gives nothing")
+	}
+	switch o.kind {
+	case customLimit:
+		if in.Policy == "" {
+			f.add("policy", "a custom_limit must name the policy that it changes")
+		}
+		o.quantity, o.window, o.burst = in.Limit, window(in.WindowSize), in.Burst
+		spec := limit.Spec{Algorithm: limit.TokenBucket, Quantity: in.Limit, Window: o.window, Burst: in.Burst}
+		if in.WindowSize == 0 {
+			spec.Window = limit.Second // the policy's own takes its place
+		}
+		if _, err := limit.New(spec); err != nil {
+			f.err("limit", err)
+		}
+	case multiplier:
+		if o.quantity = in.Factor; in.Factor < 1 || in.Factor > MaxFactor {
+			f.add("factor", "must be between 1 and %d thousandths, got %d", MaxFactor, in.Factor)
+		}
+	default:
+	}
+}

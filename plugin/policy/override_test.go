@@ -1,0 +1,247 @@
+package policy_test
+
+import (
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+const overridden = `
+user_from: [header.X-User]
+trusted_headers: [X-User]
+on_missing_tenant: limit_by_ip
+tiers:
+- name: one
+  limits:
+  - {name: t, scope: tenant, limit: 100, window_size: 60, burst: 200}
+  - {name: te, scope: tenant+endpoint, endpoint: "GET /x", limit: 100, window_size: 60, algorithm: fixed_window}
+  - {name: u, scope: user, limit: 100, window_size: 60, algorithm: sliding_log, soft_threshold_pct: 80}
+  - {name: ue, scope: user+endpoint, endpoint: "GET /x", limit: 100, window_size: 60, algorithm: leaky_bucket}
+  - {name: c, scope: credential, limit: 100, window_size: 60, algorithm: leaky_bucket, burst: 5}
+  - {name: i, scope: ip, limit: 100, window_size: 60}
+global: {limits: [{name: g, scope: global, limit: 100, window_size: 60}]}
+`
+
+// quotas resolves a request of user u of acme and tells the limit of each of its bounds.
+func quotas(t *testing.T, now limit.Micros, overrides ...policy.Override) (map[string]int64, policy.Resolution) {
+	t.Helper()
+	for i := range overrides {
+		overrides[i].ID, overrides[i].Reason, overrides[i].Author = int64(i+1), "r", "a"
+	}
+	snapshot := compile(t, overridden).With(build(t, policy.Rows{Overrides: overrides}))
+	var r policy.Resolution
+	snapshot.ResolveAt(&visitor, now, &r)
+	all := map[string]int64{}
+	for _, b := range r.Bounds {
+		all[b.Policy.Name] = b.Policy.Limit.Spec().Quantity
+	}
+	return all, r
+}
+
+var visitor = identity.Identity{
+	Tenant: tenant("acme"), User: identity.Name{Kind: identity.User, ID: "u"}, Credential: "key", IP: "192.0.2.1", Method: "GET", Path: "/x", Route: "r",
+}
+
+func times(factor int64, o policy.Override) policy.Override {
+	o.Kind, o.Factor = policy.Multiplier, factor
+	return o
+}
+
+func penalty(factor int64, o policy.Override) policy.Override {
+	o.Source = policy.Detector
+	return times(factor, o)
+}
+
+func custom(name string, quantity int64, o policy.Override) policy.Override {
+	o.Kind, o.Policy, o.Limit = policy.CustomLimit, name, quantity
+	return o
+}
+
+var (
+	acme         = policy.Override{Tenant: "acme"}
+	user         = policy.Override{Tenant: "acme", User: "u"}
+	endpoint     = policy.Override{Tenant: "acme", Endpoint: "GET /x"}
+	userAt       = policy.Override{Tenant: "acme", User: "u", Endpoint: "GET /x"}
+	credentialed = policy.Override{Credential: "key"}
+	origin       = policy.Override{IP: "192.0.2.1"}
+)
+
+func TestAnOverrideChangesTheLimitsOfItsTargetAndNoOthers(t *testing.T) {
+	tests := []struct {
+		name      string
+		overrides []policy.Override
+		changed   map[string]int64 // others keep 100
+	}{
+		{"a tenant's factor", []policy.Override{times(2000, acme)}, map[string]int64{"t": 200, "te": 200, "u": 200, "ue": 200, "c": 200}},
+		{"a user's factor", []policy.Override{times(500, user)}, map[string]int64{"u": 50, "ue": 50}},
+		{"an endpoint's factor", []policy.Override{times(500, endpoint)}, map[string]int64{"te": 50, "ue": 50}},
+		{"a user's factor at an endpoint", []policy.Override{times(500, userAt)}, map[string]int64{"ue": 50}},
+		{"a credential's factor", []policy.Override{times(500, credentialed)}, map[string]int64{"c": 50}},
+		{"an address's factor", []policy.Override{times(500, origin)}, map[string]int64{"i": 50}},
+		{"a factor that names a policy", []policy.Override{times(500, policy.Override{Tenant: "acme", Policy: "g"})}, map[string]int64{"g": 50}},
+		{"a factor that leaves nothing", []policy.Override{times(1, user)}, map[string]int64{"u": 1, "ue": 1}},
+		{"a factor that a log cannot hold", []policy.Override{times(200_000, user)}, map[string]int64{"u": 10_000, "ue": 20_000}},
+		{"a custom limit", []policy.Override{custom("t", 7, acme)}, map[string]int64{"t": 7}},
+		{"a custom limit that a log cannot hold", []policy.Override{custom("u", 10_001, acme)}, nil},
+		{"a custom limit of no policy", []policy.Override{custom("nothing", 7, acme)}, nil},
+		{"another tenant's", []policy.Override{times(500, policy.Override{Tenant: "beta"}), times(500, policy.Override{Tenant: "beta", User: "u"})}, nil},
+		{"another endpoint's", []policy.Override{times(500, policy.Override{Tenant: "acme", Endpoint: "GET /y"})}, nil},
+		{"a credential's of another tenant", []policy.Override{times(500, policy.Override{Tenant: "beta", Credential: "key"})}, nil},
+		{"the more specific of two", []policy.Override{times(500, acme), times(2000, user)}, map[string]int64{"t": 50, "te": 50, "u": 200, "ue": 200, "c": 50}},
+		{"a custom limit and a factor", []policy.Override{times(500, acme), custom("t", 7, acme)}, map[string]int64{"t": 7, "te": 50, "u": 50, "ue": 50, "c": 50}},
+		{"a penalty after a factor", []policy.Override{penalty(100, acme), times(2000, user)}, map[string]int64{"t": 10, "te": 10, "u": 20, "ue": 20, "c": 10}},
+		{"a penalty after a custom limit", []policy.Override{penalty(500, acme), custom("u", 50, user)}, map[string]int64{"t": 50, "te": 50, "u": 25, "ue": 50, "c": 50}},
+		{"the stricter of two penalties", []policy.Override{penalty(100, acme), penalty(900, user)}, map[string]int64{"t": 10, "te": 10, "u": 10, "ue": 10, "c": 10}},
+	}
+	for _, test := range tests {
+		got, r := quotas(t, 1, test.overrides...)
+		for _, name := range []string{"t", "te", "u", "ue", "c", "i", "g"} {
+			want, changed := test.changed[name]
+			if !changed {
+				want = 100
+			}
+			if got[name] != want {
+				t.Errorf("%s: limit %s is %d, want %d", test.name, name, got[name], want)
+			}
+		}
+		if r.Banned || r.Exempt || len(r.Bounds) != 7 {
+			t.Errorf("%s: banned %v, exempt %v, %d bounds", test.name, r.Banned, r.Exempt, len(r.Bounds))
+		}
+	}
+}
+
+func TestAChangedLimitKeepsWhatTheOverrideDoesNotSay(t *testing.T) {
+	tests := []struct {
+		name     string
+		override policy.Override
+		policy   string
+		want     limit.Spec
+		quota    string
+	}{
+		{"scaled bucket", times(1500, acme), "t", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 150, Window: 60 * limit.Second, Burst: 300}, `"t";q=150;w=60`},
+		{"scaled window", times(1500, acme), "te", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 150, Window: 60 * limit.Second, Burst: 150}, `"te";q=150;w=60`},
+		{"thresholds", times(1500, acme), "u", limit.Spec{Algorithm: limit.SlidingLog, Quantity: 150, Window: 60 * limit.Second, Burst: 150, SoftPct: 80}, `"u";q=150;w=60`},
+		{"strictly even", times(2000, acme), "ue", limit.Spec{Algorithm: limit.LeakyBucket, Quantity: 200, Window: 60 * limit.Second, Burst: 1}, `"ue";q=200;w=60`},
+		{"even, with a burst", times(2000, acme), "c", limit.Spec{Algorithm: limit.LeakyBucket, Quantity: 200, Window: 60 * limit.Second, Burst: 10}, `"c";q=200;w=60`},
+		{"custom, nothing else", custom("t", 7, acme), "t", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 7, Window: 60 * limit.Second, Burst: 7}, `"t";q=7;w=60`},
+		{"custom, all of it", custom("t", 7, policy.Override{Tenant: "acme", WindowSize: 2, Burst: 9}), "t", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 7, Window: 2 * limit.Second, Burst: 9}, `"t";q=7;w=2`},
+		{"custom, a burst for a window", custom("te", 7, policy.Override{Tenant: "acme", Burst: 9}), "te", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 7, Window: 60 * limit.Second, Burst: 7}, `"te";q=7;w=60`},
+	}
+	for _, test := range tests {
+		_, r := quotas(t, 1, test.override)
+		i := slices.IndexFunc(r.Bounds, func(b policy.Bound) bool { return b.Policy.Name == test.policy })
+		if got := r.Bounds[i]; got.Policy.Limit.Spec() != test.want || got.Policy.Quota() != test.quota || got.Override != 1 || got.Penalty != 0 {
+			t.Errorf("%s: limit is %+v (%s) by override %d, want %+v (%s) by 1", test.name, got.Policy.Limit.Spec(), got.Policy.Quota(), got.Override, test.want, test.quota)
+		}
+	}
+}
+
+func TestABanBeatsAnExemptionAndBothEndAtTheirInstantWithoutASync(t *testing.T) {
+	const soon, later = 1000, 2000
+	ban, exempt := policy.Override{Kind: policy.Ban, Tenant: "acme", User: "u", ExpiresAt: soon}, policy.Override{Kind: policy.Exempt, Tenant: "acme", ExpiresAt: later}
+	forGood := policy.Override{Kind: policy.Ban, IP: "192.0.2.1"}
+	tests := []struct {
+		name           string
+		now            limit.Micros
+		overrides      []policy.Override
+		banned, exempt bool
+		until          limit.Micros
+	}{
+		{"both", soon - 1, []policy.Override{exempt, ban}, true, false, soon},
+		{"the ban has ended", soon, []policy.Override{exempt, ban}, false, true, 0},
+		{"both have ended", later, []policy.Override{exempt, ban}, false, false, 0},
+		{"two bans, one for good", 1, []policy.Override{ban, forGood}, true, false, 0},
+		{"a factor beside an exemption", 1, []policy.Override{penalty(500, acme), exempt}, false, true, 0},
+	}
+	for _, test := range tests {
+		got, r := quotas(t, test.now, test.overrides...)
+		if r.Banned != test.banned || r.Exempt != test.exempt || r.Until != test.until || (len(got) == 0) != test.exempt {
+			t.Errorf("%s: banned %v until %d, exempt %v, limits %v, want %v until %d and %v", test.name, r.Banned, r.Until, r.Exempt, got, test.banned, test.until, test.exempt)
+		}
+	}
+}
+
+func TestABanOfAnAddressOrANetworkHoldsForStrangersTooAndInAnySpelling(t *testing.T) {
+	tests := []struct {
+		written, seen string
+		banned        bool
+	}{
+		{"192.0.2.1", "192.0.2.1", true},
+		{"192.0.2.1", "192.0.2.2", false},
+		{"::ffff:192.0.2.1", "192.0.2.1", true},
+		{"192.0.2.77/24", "192.0.2.1", true},
+		{"::ffff:192.0.2.0/120", "192.0.2.1", true},
+		{"192.0.2.0/24", "192.0.3.1", false},
+		{"0.0.0.0/0", "2001:db8::/64", false},
+		{"2001:DB8::7", "2001:db8::/64", true},
+		{"2001:db8:0:0:1::/64", "2001:db8::/64", true},
+		{"2001:db8::/48", "2001:db8:0:7::/64", true},
+		{"2001:db8::/48", "2001:db8::/48", true},
+		{"2001:db8::/64", "2001:db8::/48", false}, // which /64 of these it is cannot be told
+		{"2001:db8::/64", "2001:db8::9/128", true},
+		{"192.0.2.1", "unknown", false},
+		{"192.0.2.1", "", false},
+	}
+	for _, test := range tests {
+		book := build(t, policy.Rows{Overrides: []policy.Override{{ID: 1, Kind: policy.Ban, IP: test.written, Reason: "r", Author: "a"}}})
+		for _, id := range []identity.Identity{{Stranger: true, IP: test.seen}, {Stranger: true, Tenant: address(test.seen), IP: test.seen}, {Tenant: tenant("acme"), IP: test.seen}} {
+			var r policy.Resolution
+			if compile(t, overridden).With(book).ResolveAt(&id, 1, &r); r.Banned != test.banned {
+				t.Errorf("a ban of %s holds for %+v: %v, want %v", test.written, id, r.Banned, test.banned)
+			}
+		}
+	}
+}
+
+func TestOfTwoNetworksTheNarrowerDecides(t *testing.T) {
+	got, _ := quotas(t, 1, times(500, policy.Override{IP: "192.0.2.0/24"}), times(2000, policy.Override{IP: "192.0.2.0/28"}), times(3000, policy.Override{IP: "192.0.0.0/16"}))
+	if got["i"] != 200 {
+		t.Errorf("the limit per address is %d, want 200 as the /28 says", got["i"])
+	}
+}
+
+func TestARowWithoutAModeHasThatOfTheConfigThatARequestMeets(t *testing.T) {
+	own := perTenant(1, "acme", 5)
+	own.Limit.Name, own.Limit.Mode, own.Limit.FailMode = "own", "log", "closed"
+	book := build(t, policy.Rows{Policies: []policy.Row{perTenant(2, "acme", 5), own}})
+	for mode, want := range map[string]policy.Mode{"enforce": policy.Enforce, "shadow": policy.Shadow, "log": policy.Log} {
+		snapshot, err := policy.FromConfig(schema.Config{Namespace: "default", Mode: mode, FailMode: "open"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var r policy.Resolution
+		snapshot.With(book).ResolveAt(&visitor, 1, &r)
+		if len(r.Bounds) != 2 || r.Bounds[0].Policy.Mode != want || r.Bounds[0].Policy.FailMode != policy.FailOpen ||
+			r.Bounds[1].Policy.Mode != policy.Log || r.Bounds[1].Policy.FailMode != policy.FailClosed {
+			t.Errorf("config in mode %s: bounds are %+v", mode, r.Bounds)
+		}
+	}
+}
+
+// What overrides make of policies is made once, by whoever comes first, and is the same for all.
+func TestManyRequestsAtOnceGetTheSameLimits(t *testing.T) {
+	snapshot := compile(t, overridden).With(build(t, policy.Rows{Overrides: []policy.Override{{ID: 1, Kind: policy.Multiplier, Factor: 500, Tenant: "acme", Reason: "r", Author: "a"}}}))
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			var r policy.Resolution
+			for range 50 {
+				if snapshot.ResolveAt(&visitor, 1, &r); r.Bounds[0].Policy.Limit.Spec().Quantity != 50 {
+					t.Errorf("limit is %d, want 50", r.Bounds[0].Policy.Limit.Spec().Quantity)
+				}
+			}
+		})
+	}
+	group.Wait()
+	var first, second policy.Resolution
+	snapshot.ResolveAt(&visitor, 1, &first)
+	snapshot.ResolveAt(&visitor, 1, &second)
+	if first.Bounds[0].Policy != second.Bounds[0].Policy {
+		t.Error("a changed policy is made anew for each request")
+	}
+}

@@ -1,0 +1,127 @@
+package policy
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+// everyKind is one override of each source, kind and target that there can be.
+func everyKind() []*override {
+	var all []*override
+	for _, detector := range []bool{false, true} {
+		for _, k := range []kind{ban, exempt, customLimit, multiplier} {
+			if detector && (k == exempt || k == customLimit) {
+				continue
+			}
+			for on := range targets {
+				o := &override{id: 1, kind: k, target: on, detector: detector, quantity: 500, expires: 1000}
+				all = append(all, o)
+			}
+		}
+	}
+	return all
+}
+
+func (o *override) label() string {
+	source := "commercial"
+	if o.detector {
+		source = "detector"
+	}
+	return source + " " + kindNames[o.kind] + " on " + targetNames[o.target]
+}
+
+var orderNames = [...]string{firstWins: "beats", secondWins: "yields to", firstThenSecond: "is followed by", secondThenFirst: "follows"}
+
+// Every pair of what overrides there can be, each once: the file is for people to read, too.
+func TestThePrecedenceOfEveryPairIsTheDocumentedOne(t *testing.T) {
+	var b strings.Builder
+	all := everyKind()
+	for i, first := range all {
+		for _, second := range all[i+1:] {
+			fmt.Fprintf(&b, "%s %s %s\n", first.label(), orderNames[precede(first, second, 1, 1)], second.label())
+		}
+	}
+	const file = "testdata/precedence.txt"
+	if *update {
+		if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, lines := strings.Split(b.String(), "\n"), strings.Split(string(want), "\n")
+	if len(got) != len(lines) {
+		t.Fatalf("%d pairs, want %d", len(got), len(lines))
+	}
+	for i := range got {
+		if got[i] != lines[i] {
+			t.Errorf("%s, want: %s", got[i], lines[i])
+		}
+	}
+}
+
+// The rules of the documentation, each said of all pairs that it is about.
+func TestThePrecedenceKeepsTheRulesForEveryPair(t *testing.T) {
+	for _, a := range everyKind() {
+		for _, b := range everyKind() {
+			got := precede(a, b, 1, 1)
+			want := got
+			switch {
+			case a.kind == ban && b.kind != ban:
+				want = firstWins
+			case a.kind == exempt && b.kind != exempt && b.kind != ban:
+				want = firstWins
+			case a.kind >= customLimit && b.kind >= customLimit && !a.detector && b.detector:
+				want = firstThenSecond
+			case a.kind == b.kind && a.detector == b.detector && a.target < b.target:
+				want = firstWins
+			case a.kind == customLimit && b.kind == multiplier && !b.detector && a.target <= b.target:
+				want = firstWins
+			case a.kind == customLimit && b.kind == multiplier && !b.detector && a.target > b.target:
+				want = secondWins
+			}
+			if got != want {
+				t.Errorf("%s %s %s, want: %s", a.label(), orderNames[got], b.label(), orderNames[want])
+			}
+			mirror := [...]order{firstWins: secondWins, secondWins: firstWins, firstThenSecond: secondThenFirst, secondThenFirst: firstThenSecond}
+			equal := a.kind == b.kind && a.target == b.target // these have one id here, by which real ones differ
+			if back := precede(b, a, 1, 1); !equal && back != mirror[got] {
+				t.Errorf("%s %s %s, but seen from the other side it %s", a.label(), orderNames[got], b.label(), orderNames[back])
+			}
+		}
+	}
+}
+
+func TestWhatIsEqualOtherwiseIsDecidedByNumbersNamesAndAge(t *testing.T) {
+	penalty := func(factor int64, on target) *override {
+		return &override{id: 2, kind: multiplier, detector: true, quantity: factor, target: on}
+	}
+	tests := []struct {
+		name           string
+		a, b           *override
+		placeA, placeB int
+		want           order
+	}{
+		{"the longer ban", &override{kind: ban, target: onTenant, expires: 9}, &override{kind: ban, target: onUser, expires: 8}, 0, 0, firstWins},
+		{"the ban for good", &override{kind: ban, target: onTenant}, &override{kind: ban, target: onUser, expires: 1 << 62}, 0, 0, firstWins},
+		{"a ban that ends, and one for good", &override{kind: ban, expires: 1 << 62}, &override{kind: ban, target: onTenant}, 0, 0, secondWins},
+		{"a detector's longer ban", &override{kind: ban, expires: 8}, &override{kind: ban, detector: true, expires: 9}, 0, 0, secondWins},
+		{"the stricter penalty, however wide", penalty(900, onUserEndpoint), penalty(100, onTenant), 0, 0, secondWins},
+		{"the more specific of equal penalties", penalty(100, onUser), penalty(100, onTenant), 0, 0, firstWins},
+		{"the narrower endpoint", &override{id: 1, kind: multiplier, target: onEndpoint}, &override{id: 2, kind: customLimit, target: onEndpoint}, 0, 1, firstWins},
+		{"the one that names its policy", &override{id: 1, kind: multiplier, policy: "daily"}, &override{id: 2, kind: multiplier}, 0, 0, firstWins},
+		{"the younger", &override{id: 1, kind: multiplier, policy: "daily"}, &override{id: 2, kind: multiplier, policy: "daily"}, 0, 0, secondWins},
+	}
+	for _, test := range tests {
+		if got := precede(test.a, test.b, test.placeA, test.placeB); got != test.want {
+			t.Errorf("%s: the first %s the second, want: %s", test.name, orderNames[got], orderNames[test.want])
+		}
+	}
+}

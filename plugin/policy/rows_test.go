@@ -1,0 +1,175 @@
+package policy_test
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// few of everything, so that rows meet each other and the requests.
+var (
+	someTenant = rapid.SampledFrom([]string{"acme", "beta"})
+	someUser   = rapid.SampledFrom([]string{"u1", "u2"})
+	someTier   = rapid.SampledFrom([]string{"bronze", "silver", "gold", "nickel"})
+	someName   = rapid.SampledFrom([]string{"daily", "user", "all", "extra"})
+	somewhere  = rapid.SampledFrom(endpoints)
+)
+
+func somebody(t *rapid.T) identity.Identity {
+	requests := []string{"POST /records/bulk", "POST /records/7", "GET /records/7", "GET /"}
+	request := rapid.SampledFrom(requests).Draw(t, "request")
+	id := identity.Identity{
+		Tenant: tenant(someTenant.Draw(t, "tenant")), User: identity.Name{Kind: identity.User, ID: someUser.Draw(t, "user")},
+		Tier:       rapid.OneOf(rapid.Just(""), someTier).Draw(t, "claimed tier"),
+		Credential: "key", IP: "192.0.2.1", Route: "route",
+	}
+	id.Method, id.Path = cut(request)
+	return id
+}
+
+func cut(request string) (method, path string) {
+	i := slices.Index([]byte(request), ' ')
+	return request[:i], request[i+1:]
+}
+
+func somePolicy(t *rapid.T, id int64) policy.Row {
+	row := policy.Row{ID: id, Namespace: rapid.SampledFrom([]string{"", "default", "other"}).Draw(t, "namespace"), Limit: schema.Limit{
+		Name: someName.Draw(t, "name"), Scope: rapid.SampledFrom([]string{"tenant", "user", "global"}).Draw(t, "scope"), Endpoint: somewhere.Draw(t, "endpoint"),
+		Limit: rapid.Int64Range(1, 1000).Draw(t, "limit"), WindowSize: rapid.Int64Range(1, 100).Draw(t, "window"),
+		Algorithm: rapid.SampledFrom([]string{"", "fixed_window"}).Draw(t, "algorithm"),
+	}}
+	if rapid.Bool().Draw(t, "for a tenant") {
+		row.Tenant = someTenant.Draw(t, "tenant")
+	} else {
+		row.Tier = someTier.Draw(t, "tier")
+	}
+	return row
+}
+
+func someOverride(t *rapid.T, id int64) policy.Override {
+	o := policy.Override{ID: id, Reason: "r", Author: "a", ExpiresAt: limit.Micros(rapid.Int64Range(0, 5).Draw(t, "end"))}
+	switch rapid.SampledFrom([]string{"tenant", "user", "endpoint", "credential", "ip"}).Draw(t, "target") {
+	case "tenant":
+		o.Tenant = someTenant.Draw(t, "tenant")
+	case "user":
+		o.Tenant, o.User, o.Endpoint = someTenant.Draw(t, "tenant"), someUser.Draw(t, "user"), somewhere.Draw(t, "endpoint")
+	case "endpoint":
+		o.Tenant, o.Endpoint = someTenant.Draw(t, "tenant"), somewhere.Draw(t, "endpoint")
+	case "credential":
+		o.Credential, o.Tenant = rapid.SampledFrom([]string{"key", "other"}).Draw(t, "credential"), rapid.OneOf(rapid.Just(""), someTenant).Draw(t, "tenant")
+	case "ip":
+		o.IP, o.Tenant = rapid.SampledFrom([]string{"192.0.2.1", "192.0.2.2"}).Draw(t, "ip"), rapid.OneOf(rapid.Just(""), someTenant).Draw(t, "tenant")
+	}
+	// Bans and exemptions are rarer than what they would hide.
+	switch rapid.SampledFrom([]string{"ban", "exempt", "custom", "custom", "custom", "factor", "factor", "factor", "penalty", "penalty"}).Draw(t, "kind") {
+	case "ban":
+		o.Kind = policy.Ban
+	case "exempt":
+		o.Kind = policy.Exempt
+	case "custom":
+		o.Kind, o.Policy, o.Limit = policy.CustomLimit, someName.Draw(t, "policy"), rapid.Int64Range(1, 1000).Draw(t, "limit")
+		o.WindowSize, o.Burst = rapid.Int64Range(0, 9).Draw(t, "window"), rapid.Int64Range(0, 9).Draw(t, "burst")
+	case "factor":
+		o.Kind, o.Factor = policy.Multiplier, rapid.Int64Range(1, 5000).Draw(t, "factor")
+		o.Policy = rapid.OneOf(rapid.Just(""), someName).Draw(t, "policy")
+	case "penalty":
+		o.Kind, o.Factor, o.Source = policy.Multiplier, rapid.Int64Range(1, 999).Draw(t, "factor"), policy.Detector
+	}
+	return o
+}
+
+func someRows(t *rapid.T) policy.Rows {
+	var rows policy.Rows
+	if rapid.Bool().Draw(t, "gold exists") {
+		rows.Tiers = append(rows.Tiers, policy.TierRow{Name: "gold"})
+	}
+	for _, id := range []string{"acme", "beta"} {
+		if rapid.Bool().Draw(t, "has a row") {
+			rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: id, Tier: rapid.OneOf(rapid.Just(""), someTier).Draw(t, "tier")})
+		}
+	}
+	for id := range rapid.Int64Range(0, 8).Draw(t, "policies") {
+		rows.Policies = append(rows.Policies, somePolicy(t, id+1))
+	}
+	for id := range rapid.Int64Range(0, 8).Draw(t, "overrides") {
+		rows.Overrides = append(rows.Overrides, someOverride(t, id+1))
+	}
+	return rows
+}
+
+// merge is what rows are after changes.
+func merge(rows policy.Rows, changes policy.Changes) policy.Rows {
+	gone := func(keys []int64, id int64) bool { return slices.Contains(keys, id) }
+	out := policy.Rows{
+		Version: changes.Version, Tiers: slices.Clone(changes.Tiers), Tenants: slices.Clone(changes.Tenants),
+		Policies: slices.Clone(changes.Policies), Overrides: slices.Clone(changes.Overrides),
+	}
+	for _, row := range rows.Tiers {
+		if !slices.Contains(changes.Gone.Tiers, row.Name) && !slices.Contains(changes.Tiers, row) {
+			out.Tiers = append(out.Tiers, row)
+		}
+	}
+	for _, row := range rows.Tenants {
+		if !slices.Contains(changes.Gone.Tenants, row.ID) && !slices.ContainsFunc(changes.Tenants, func(r policy.TenantRow) bool { return r.ID == row.ID }) {
+			out.Tenants = append(out.Tenants, row)
+		}
+	}
+	for _, row := range rows.Policies {
+		if !gone(changes.Gone.Policies, row.ID) && !slices.ContainsFunc(changes.Policies, func(r policy.Row) bool { return r.ID == row.ID }) {
+			out.Policies = append(out.Policies, row)
+		}
+	}
+	for _, row := range rows.Overrides {
+		if !gone(changes.Gone.Overrides, row.ID) && !slices.ContainsFunc(changes.Overrides, func(r policy.Override) bool { return r.ID == row.ID }) {
+			out.Overrides = append(out.Overrides, row)
+		}
+	}
+	return out
+}
+
+func TestApplyingChangesIsRebuildingFromAllRowsAndLeavesTheOldBookAlone(t *testing.T) {
+	snapshot := compile(t, modelConfig)
+	rapid.Check(t, func(t *rapid.T) {
+		rows := someRows(t)
+		book, _ := policy.NewBook(rows, nil)
+		for range rapid.IntRange(1, 4).Draw(t, "steps") {
+			changes := policy.Changes{Rows: someRows(t), Gone: policy.Gone{
+				Tiers: rapid.SliceOfN(rapid.Just("gold"), 0, 1).Draw(t, "gone tiers"), Tenants: rapid.SliceOfN(someTenant, 0, 2).Draw(t, "gone tenants"),
+				Policies: rapid.SliceOf(rapid.Int64Range(1, 9)).Draw(t, "gone policies"), Overrides: rapid.SliceOf(rapid.Int64Range(1, 9)).Draw(t, "gone overrides"),
+			}}
+			changes.Version = book.Version() + 1
+			id, now := somebody(t), limit.Micros(2)
+			before := got(snapshot.With(book), &id, now)
+			next, faults := book.Apply(changes)
+			if len(faults) > 0 {
+				t.Fatalf("changes have faults: %v", faults)
+			}
+			compareWanted(t, "the old book after Apply", got(snapshot.With(book), &id, now), before)
+			rows = merge(rows, changes)
+			rebuilt, _ := policy.NewBook(rows, nil)
+			compareBooks(t, snapshot, next, rebuilt)
+			compareWanted(t, "the new book", got(snapshot.With(next), &id, now), got(snapshot.With(rebuilt), &id, now))
+			book = next
+		}
+	})
+}
+
+func compareBooks(t *rapid.T, snapshot *policy.Snapshot, got, want *policy.Book) {
+	a, b := contents(got), contents(want)
+	if !slices.Equal(a, b) {
+		t.Fatalf("the book has\n%q, want\n%q", a, b)
+	}
+	if got.Version() != want.Version() || got.Len() != want.Len() || got.Needs("default") != want.Needs("default") || got.Needs("other") != want.Needs("other") {
+		t.Fatalf("version %d, %d rows, needs %+v and %+v, want %d, %d, %+v and %+v", got.Version(), got.Len(), got.Needs("default"), got.Needs("other"),
+			want.Version(), want.Len(), want.Needs("default"), want.Needs("other"))
+	}
+	if x, y := snapshot.With(got).Faults(), snapshot.With(want).Faults(); len(x) != len(y) {
+		t.Fatalf("unknown tiers %v, want %v", x, y)
+	}
+}

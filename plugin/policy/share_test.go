@@ -1,0 +1,151 @@
+package policy
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// differing is how many shards and parts two books do not share.
+func differing(a, b *Book) (shards, policies, overrides int) {
+	for i := range shardCount {
+		if a.shards[i] != b.shards[i] {
+			shards++
+		}
+		if !sameSlice(a.policies.parts[i], b.policies.parts[i]) {
+			policies++
+		}
+		if !sameSlice(a.overrides.parts[i], b.overrides.parts[i]) {
+			overrides++
+		}
+	}
+	return shards, policies, overrides
+}
+
+func sameSlice[T any](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
+func TestAChangeCopiesOnlyTheShardThatItTouches(t *testing.T) {
+	var rows Rows
+	row := func(id int64, tenant string) Row {
+		return Row{ID: id, Tenant: tenant, Limit: schema.Limit{Name: "a", Scope: "tenant", Endpoint: "GET /x", Limit: 9, WindowSize: 1}}
+	}
+	ban := func(id int64, tenant, user string) Override {
+		return Override{ID: id, Kind: Ban, Tenant: tenant, User: user, Reason: "r", Author: "a"}
+	}
+	for i := range int64(5000) {
+		rows.Policies = append(rows.Policies, row(i, fmt.Sprint("tenant-", i)))
+		rows.Overrides = append(rows.Overrides, ban(i, "one", fmt.Sprint("user-", i)))
+	}
+	book, faults := NewBook(rows, nil)
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	tests := []struct {
+		name                        string
+		changes                     Changes
+		shards, policies, overrides int
+	}{
+		{"nothing", Changes{}, 0, 0, 0},
+		{"a new policy", Changes{Rows: Rows{Policies: []Row{row(9999, "tenant-7")}}}, 1, 1, 0},
+		{"another value of a policy", Changes{Rows: Rows{Policies: []Row{row(7, "tenant-7")}}}, 1, 1, 0},
+		{"a policy that is gone", Changes{Gone: Gone{Policies: []int64{7}}}, 1, 1, 0},
+		{"one of many users of one tenant", Changes{Rows: Rows{Overrides: []Override{ban(7, "one", "user-7")}}}, 1, 0, 1},
+		{"a tenant", Changes{Rows: Rows{Tenants: []TenantRow{{ID: "tenant-7", Tier: "gold"}}}}, 1, 0, 0},
+		{"a policy of a tier", Changes{Rows: Rows{Policies: []Row{{ID: 9999, Tier: "gold", Limit: row(0, "").Limit}}}}, 0, 1, 0},
+		{"a policy that does not compile", Changes{Rows: Rows{Policies: []Row{{ID: 7, Tenant: "tenant-7"}}}}, 1, 1, 0},
+	}
+	for _, test := range tests {
+		next, _ := book.Apply(test.changes)
+		if shards, policies, overrides := differing(book, next); shards != test.shards || policies != test.policies || overrides != test.overrides {
+			t.Errorf("%s: copies %d shards, %d parts of policies and %d of overrides, want %d, %d and %d",
+				test.name, shards, policies, overrides, test.shards, test.policies, test.overrides)
+		}
+		if next.endpoints.patterns != book.endpoints.patterns {
+			t.Errorf("%s: compiles the patterns again", test.name)
+		}
+	}
+}
+
+// The patterns of rows come and go; each step must leave what compiling all of them at once makes.
+func TestPatternsThatComeAndGoAreThoseOfACompileFromScratch(t *testing.T) {
+	e := newEndpoints()
+	steps := [][]string{{"* /*", "GET /a/{x}"}, {"GET /a/b", "* /a/*"}, {"-* /*"}, {"GET /*", "-GET /a/{x}"}, {"HEAD /a/b", "-GET /a/b"}, {"* /*", "GET /a/{y}"}}
+	inUse := map[string]bool{}
+	for _, step := range steps {
+		e = e.copied()
+		for _, text := range step {
+			if text[0] == '-' {
+				e.release(text[1:])
+				delete(inUse, text[1:])
+				continue
+			}
+			if err := e.acquire(text); err == nil {
+				inUse[text] = true
+			}
+		}
+		e.compile()
+		var texts []string
+		for text := range inUse {
+			texts = append(texts, text)
+		}
+		want, faults := compilePatterns(texts)
+		if len(faults) > 0 || len(want.list) != len(e.patterns.list) {
+			t.Fatalf("after %q there are %d patterns, want %d; faults %v", step, len(e.patterns.list), len(want.list), faults)
+		}
+		for i := range want.list {
+			if got := e.patterns.list[i].text; got != want.list[i].text {
+				t.Errorf("after %q pattern %d is %s, want %s", step, i, got, want.list[i].text)
+			}
+		}
+	}
+}
+
+func TestTheNumberOfPatternsIsBounded(t *testing.T) {
+	e := newEndpoints()
+	for i := range maxPatterns {
+		if err := e.acquire(fmt.Sprint("GET /", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := e.acquire("GET /one-more"); err == nil {
+		t.Errorf("%d patterns are accepted", maxPatterns+1)
+	}
+	if err := e.acquire("GET /0"); err != nil {
+		t.Errorf("one that is in use already: %v", err)
+	}
+}
+
+func TestAnOverrideRemembersABoundedNumberOfPolicies(t *testing.T) {
+	o := &override{kind: multiplier, quantity: 500}
+	base := func() *Policy {
+		p, err := compileLimit(schema.Limit{Name: "a", Scope: "tenant", Limit: 100, WindowSize: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &p
+	}
+	for range 10 * maxMade {
+		if p := o.on(base()); p.Limit.Spec().Quantity != 50 {
+			t.Fatalf("limit is %d, want 50", p.Limit.Spec().Quantity)
+		}
+		if n := len(*o.made.Load()); n > maxMade {
+			t.Fatalf("%d policies are remembered, want at most %d", n, maxMade)
+		}
+	}
+}
+
+// A fraction that is too fine for exact arithmetic must not make a penalty do nothing.
+func TestAScaledLimitThatCannotBeCountedExactlyIsRoundedDownUntilItCan(t *testing.T) {
+	const year = 31_622_399
+	p, err := compileLimit(schema.Limit{Name: "a", Scope: "tenant", Limit: 1001 * year, WindowSize: year, Burst: 1_000_000_000_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &override{kind: multiplier, quantity: 500}
+	if got := o.on(&p).Limit.Spec().Quantity; got != 500*year {
+		t.Errorf("half of 1001 a second is %d a year, want %d", got, 500*year)
+	}
+}
