@@ -9,9 +9,11 @@ package admit
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -19,9 +21,9 @@ import (
 
 // Facts answers questions about one request.
 type Facts interface {
-	// Ask fills the fields of req that facts names and adds them to req.Known, all in one round trip. A fact that
-	// the request does not have is the field's zero value, not an error.
-	Ask(ctx context.Context, facts identity.Facts, req *identity.Request) error
+	// Ask fills the fields of req that facts names and adds them to req.Known, all in one round trip; which headers are
+	// meant the rules say. A fact that the request does not have is the field's zero value, not an error.
+	Ask(ctx context.Context, facts identity.Facts, rules *identity.Rules, req *identity.Request) error
 }
 
 // Buckets spends a request's bounds.
@@ -40,9 +42,11 @@ type Observer interface {
 	Observe(d *decision.Decision)
 }
 
-// Path is how the requests of one plugin config are admitted. Its fields are set once; it is safe for concurrent use.
+// Path is how the requests of one plugin config are admitted. Its fields are set once, but for the policies, which may
+// be replaced at any time: a request is decided by those of its beginning. It is safe for concurrent use.
 type Path struct {
-	Snapshot  *policy.Snapshot
+	Policies  atomic.Pointer[policy.Snapshot]
+	Now       func() limit.Micros // what tells which overrides hold; nil: there are none
 	Buckets   Buckets
 	Meta      *Meta // nil: none
 	Renderer  *response.Renderer
@@ -67,16 +71,17 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 	d.Reset()
 
 	// Who is it? Each answer tells what is still to be asked; nothing is asked that no limit needs.
-	rules := &p.Snapshot.Rules
+	policies := p.Policies.Load()
+	rules := &policies.Rules
 	for missing := rules.Identify(&x.Request, &d.Identity); missing != 0; missing = rules.Identify(&x.Request, &d.Identity) {
-		if err := facts.Ask(ctx, missing, &x.Request); err != nil {
+		if err := facts.Ask(ctx, missing, rules, &x.Request); err != nil {
 			p.Fault(x)
 			return fmt.Errorf("ask for facts: %w", err)
 		}
 	}
 
 	// Does this tenant leave the limiter itself time for others?
-	d.Mode = p.Snapshot.Mode()
+	d.Mode = policies.Mode()
 	wait, err := p.Meta.wait(ctx, &d.Identity)
 	if err != nil {
 		p.Fault(x)
@@ -85,11 +90,16 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 
 	// Which limits apply, and does every one of them have room? All are spent, or none. Where the buckets cannot be
 	// reached, each limit's fail mode decides.
-	p.Snapshot.Resolve(&d.Identity, &d.Resolution)
+	now := p.now()
+	policies.ResolveAt(&d.Identity, now, &d.Resolution)
 	switch {
+	case d.Resolution.Banned:
+		d.Ban(now)
 	case wait > 0:
-		d.Refuse(decision.MetaLimited)
-		d.RetryAfter = wait
+		if d.Refuse(decision.MetaLimited); d.Denied() {
+			d.RetryAfter = wait
+		}
+	case d.Resolution.Exempt:
 	case d.Identity.TenantRefused:
 		d.Refuse(decision.TenantMissing)
 	case d.Identity.UserRefused && d.Resolution.UserWanted:
@@ -108,7 +118,7 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 	// What does the client read? Only a refusal needs to know how it speaks; it stands even if that cannot be told.
 	var unanswered error
 	if d.Denied() {
-		if err := facts.Ask(ctx, identity.ContentTypeFact, &x.Request); err != nil {
+		if err := facts.Ask(ctx, identity.ContentTypeFact, rules, &x.Request); err != nil {
 			unanswered = fmt.Errorf("ask for the content type: %w", err)
 		}
 	}
@@ -118,6 +128,13 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 		observer.Observe(d)
 	}
 	return unanswered
+}
+
+func (p *Path) now() limit.Micros {
+	if p.Now == nil {
+		return 0
+	}
+	return p.Now()
 }
 
 // Fault answers a request that could not be decided, as on_internal_error says.

@@ -108,13 +108,13 @@ func TestDeniedRequestSpendsNoScope(t *testing.T) {
 	var x admit.Exchange
 	admitted(t, path, &gateway{request: ofTier("paid", "u", "POST", "/records")}, &x)
 	want := map[string]int64{"daily": 1, "writes": 1, "candidate": 1}
-	if got := buckets.used(path.Snapshot); !maps.Equal(got, want) {
+	if got := buckets.used(path.Policies.Load()); !maps.Equal(got, want) {
 		t.Fatalf("after one request used is %v, want %v", got, want)
 	}
 	if err := path.Admit(context.Background(), &gateway{request: ofTier("paid", "u", "POST", "/records")}, &x); err != nil || !x.Response.Refused || x.Response.Status != 429 {
 		t.Fatalf("the second request: %v, %s", err, read(&x.Response))
 	}
-	if got := buckets.used(path.Snapshot); !maps.Equal(got, want) {
+	if got := buckets.used(path.Policies.Load()); !maps.Equal(got, want) {
 		t.Errorf("after a refusal used is %v, want %v", got, want)
 	}
 	if d := &x.Decision; d.Resolution.Bounds[d.Binding].Policy.Name != "writes" || !d.ShadowDenied {

@@ -28,7 +28,7 @@ type gateway struct {
 	rounds  []identity.Facts
 }
 
-func (g *gateway) Ask(_ context.Context, facts identity.Facts, r *identity.Request) error {
+func (g *gateway) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules, r *identity.Request) error {
 	g.rounds = append(g.rounds, facts)
 	if g.failAt > 0 && len(g.rounds) >= g.failAt {
 		return errAway
@@ -162,8 +162,10 @@ func pathOf(t testing.TB, text string) (*admit.Path, *shelf, *diary) {
 		t.Fatalf("compile config: %v", err)
 	}
 	buckets, told := newShelf(), new(diary)
-	return &admit.Path{
-		Snapshot: snapshot, Buckets: buckets, Renderer: response.New(config, nil),
+	path := &admit.Path{
+		Now: func() limit.Micros { return now }, Buckets: buckets, Renderer: response.New(config, nil),
 		Observers: []admit.Observer{told}, FailClosed: config.OnInternalError == schema.FailClosed,
-	}, buckets, told
+	}
+	path.Policies.Store(snapshot)
+	return path, buckets, told
 }

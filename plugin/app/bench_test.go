@@ -37,13 +37,15 @@ func benchPath(tb testing.TB, bounds int) (*admit.Path, *memstore.Store) {
 		tb.Fatal(err)
 	}
 	store := memstore.New(memstore.Options{Now: clock})
-	return &admit.Path{Snapshot: snapshot, Buckets: store, Renderer: response.New(config, nil), Observers: []admit.Observer{&observer{}}}, store
+	path := &admit.Path{Now: clock, Buckets: store, Renderer: response.New(config, nil), Observers: []admit.Observer{&observer{}}}
+	path.Policies.Store(snapshot)
+	return path, store
 }
 
 // answered is admit.Facts with all answers ready.
 type answered struct{ tenant string }
 
-func (a *answered) Ask(_ context.Context, facts identity.Facts, req *identity.Request) error {
+func (a *answered) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
 	req.Known |= facts
 	req.Consumer.CustomID = a.tenant
 	req.Method, req.Path = "GET", "/records/7"
@@ -55,7 +57,7 @@ func (a *answered) Ask(_ context.Context, facts identity.Facts, req *identity.Re
 func decide(p *admit.Path, x *admit.Exchange, id *identity.Identity) error {
 	d := &x.Decision
 	d.Reset()
-	p.Snapshot.Resolve(id, &d.Resolution)
+	p.Policies.Load().Resolve(id, &d.Resolution)
 	d.Grow()
 	if err := p.Buckets.Take(context.Background(), d.Resolution.Bounds, d.Statuses); err != nil {
 		return err

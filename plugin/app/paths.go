@@ -42,12 +42,13 @@ func newPaths(ctx context.Context, s *settings, log *slog.Logger, server func() 
 // build implements kongplugin.Build.
 func (p *paths) build(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
 	path := &admit.Path{
-		Snapshot:   snapshot,
+		Now:        clock,
 		Buckets:    p.local,
 		Renderer:   response.New(config, rand.Int64N),
 		Observers:  []admit.Observer{p.metrics, p.observer},
 		FailClosed: config.OnInternalError == schema.FailClosed,
 	}
+	path.Policies.Store(snapshot)
 	if config.MetaLimit > 0 {
 		meta, err := admit.NewMeta(config.MetaLimit, config.Namespace, p.meta)
 		if err != nil {

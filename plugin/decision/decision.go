@@ -93,10 +93,11 @@ const (
 	ConfigFault                 // no usable config: on_config_fault decided
 	StoreAway                   // denied: only by bounds that fail closed while their store is away
 	MetaLimited                 // denied: the tenant exceeds this node's meta_limit
+	Banned                      // denied: an override bans whoever this is
 )
 
 func (r Reason) String() string {
-	return [...]string{"counted", "tenant_missing", "user_missing", "internal_fault", "config_fault", "store_away", "meta_limited"}[r]
+	return [...]string{"counted", "tenant_missing", "user_missing", "internal_fault", "config_fault", "store_away", "meta_limited", "banned"}[r]
 }
 
 // Decision is the answer to one request. Its slices are reused from request to request: whoever keeps a decision
@@ -111,7 +112,7 @@ type Decision struct {
 	Binding      int          // index of the bound that binds; -1 when no enforced bound applies
 	RetryAfter   limit.Micros // of a denial by bounds: the longest wait; limit.Never when no wait helps
 	ShadowDenied bool         // a bound in shadow or log mode, or a missing name in such a config, would have denied
-	ShadowReason Reason       // TenantMissing or UserMissing: what a config in shadow or log mode would have denied for
+	ShadowReason Reason       // TenantMissing, UserMissing, MetaLimited or Banned: what a config in shadow or log mode would have denied for
 	Mode         policy.Mode  // of the config as a whole
 	Degraded     bool         // the shared store did not answer for all bounds
 }
@@ -151,6 +152,17 @@ func (d *Decision) Refuse(reason Reason) {
 		d.Deny(reason)
 	} else {
 		d.ShadowDenied, d.ShadowReason = true, reason
+	}
+}
+
+// Ban refuses the request at an instant because an override bans it; Retry-After is the ban's end.
+func (d *Decision) Ban(now limit.Micros) {
+	wait := limit.Never
+	if d.Resolution.Until > 0 {
+		wait = max(d.Resolution.Until-now, 1)
+	}
+	if d.Refuse(Banned); d.Denied() {
+		d.RetryAfter = wait
 	}
 }
 

@@ -37,12 +37,11 @@ type shared struct {
 	pluginID string
 	path     *admit.Path    // nil: no usable config is known
 	refuse   bool           // on_config_fault, when path is nil
-	headers  []question     // for the headers that the path's rules read
+	headers  *headers       // that the path's rules read
 	config   *schema.Config // nil when the path is not this config's own, which is faulty
 	uses     *uses          // of path
 
-	emptyHeaders []string
-	definitions  map[string]*policy.Policy // by tier, name and endpoint
+	definitions map[string]*policy.Policy // by tier, name and endpoint
 }
 
 // uses counts who holds a path: the configs that are answered by it, and its being the last good one of its plugin.
@@ -260,12 +259,11 @@ func (r *instances) compile(pluginID string, raw []byte) (made *shared, err erro
 		r.log.Warn("config warning", "plugin_id", pluginID, "path", w.Path, "warning", w.Message)
 	}
 	made = &shared{
-		pluginID:     pluginID,
-		path:         path,
-		headers:      headerQuestions(snapshot.Rules.Headers),
-		config:       &config,
-		uses:         &uses{release: release},
-		emptyHeaders: make([]string, len(snapshot.Rules.Headers)),
+		pluginID: pluginID,
+		path:     path,
+		headers:  new(headers),
+		config:   &config,
+		uses:     &uses{release: release},
 	}
 	made.definitions = map[string]*policy.Policy{}
 	for _, p := range snapshot.Policies() {

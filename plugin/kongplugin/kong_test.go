@@ -120,12 +120,9 @@ func serve(t *testing.T, buckets bucketsFunc, change func(*Options)) *harness {
 		Log:  slog.New(slog.NewJSONHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Build: func(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
 			h.paths.Add(1)
-			return &admit.Path{
-				Snapshot:   snapshot,
-				Buckets:    buckets,
-				Renderer:   response.New(config, nil),
-				FailClosed: config.OnInternalError == schema.FailClosed,
-			}, func() { h.paths.Add(-1) }, nil
+			path := &admit.Path{Buckets: buckets, Renderer: response.New(config, nil), FailClosed: config.OnInternalError == schema.FailClosed}
+			path.Policies.Store(snapshot)
+			return path, func() { h.paths.Add(-1) }, nil
 		},
 	}
 	if change != nil {

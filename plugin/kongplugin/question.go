@@ -3,6 +3,7 @@ package kongplugin
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 )
@@ -60,6 +61,26 @@ var questions = []question{
 	}),
 }
 
+// headers are the questions for the headers that rules read. They are encoded when rules are seen for the first time:
+// a path's rules change with its policies, but seldom.
+type headers struct{ last atomic.Pointer[headersOf] }
+
+type headersOf struct {
+	rules     *identity.Rules
+	questions []question
+	empty     []string
+}
+
+// of are the questions that rules need.
+func (h *headers) of(rules *identity.Rules) *headersOf {
+	if last := h.last.Load(); last != nil && last.rules == rules {
+		return last
+	}
+	made := &headersOf{rules, headerQuestions(rules.Headers), make([]string, len(rules.Headers))}
+	h.last.Store(made)
+	return made
+}
+
 // headerQuestions are the questions for the headers that a config's rules read.
 func headerQuestions(names []string) []question {
 	list := make([]question, len(names))
@@ -83,7 +104,7 @@ func parseRequestLine(line string) (method, path string) {
 }
 
 // Ask puts all questions for facts in one write and reads their answers in one go. It implements admit.Facts.
-func (c *conn) Ask(_ context.Context, facts identity.Facts, req *identity.Request) error {
+func (c *conn) Ask(_ context.Context, facts identity.Facts, rules *identity.Rules, req *identity.Request) error {
 	req.Known |= facts
 	if facts&identity.RouteFact != 0 && c.instance.knowsRoute(req) {
 		facts &^= identity.RouteFact
@@ -95,9 +116,10 @@ func (c *conn) Ask(_ context.Context, facts identity.Facts, req *identity.Reques
 		}
 	}
 	if facts&identity.HeaderFacts != 0 {
-		req.Headers = append(req.Headers[:0], c.instance.emptyHeaders...)
-		for i := range c.instance.headers {
-			c.asked = append(c.asked, &c.instance.headers[i])
+		headers := c.instance.headers.of(rules)
+		req.Headers = append(req.Headers[:0], headers.empty...)
+		for i := range headers.questions {
+			c.asked = append(c.asked, &headers.questions[i])
 		}
 	}
 	if len(c.asked) == 0 {

@@ -65,6 +65,9 @@ func published(t testing.TB) []struct {
 		{"store_away_own_status", schema.Config{ClosedStatus: 429}, decide(t, answers{roomy[0], roomy[1], roomy[2], failing(0)}, closed), false},
 		{"store_away_grpc", schema.Config{}, decide(t, answers{roomy[0], roomy[1], roomy[2], failing(0)}, closed), true},
 		{"denied_beside_store_away", schema.Config{DegradedHeader: true}, decide(t, answers{refuse[0], roomy[1], roomy[2], failing(second)}, closed), false},
+		{"banned", schema.Config{}, after(without(decision.Banned, true), 90*second), false},
+		{"banned_for_good", schema.Config{}, after(without(decision.Banned, true), limit.Never), false},
+		{"banned_grpc", schema.Config{}, after(without(decision.Banned, true), 90*second), true},
 		{"config_fault_grpc", schema.Config{}, without(decision.ConfigFault, true), true},
 	}
 }

@@ -10,6 +10,7 @@ import (
 // The problem types and titles of draft-ietf-httpapi-ratelimit-headers-10, section "Problem Types".
 const (
 	quotaExceeded      = `"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded"`
+	abnormalUsage      = `"https://iana.org/assignments/http-problem-types#abnormal-usage-detected","title":"Request not satisfied due to detection of abnormal request pattern"`
 	reducedCapacity    = `"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Request cannot be satisfied due to temporary server capacity constraints"`
 	identityIsRequired = `"about:blank","title":"Forbidden"`
 )
@@ -41,6 +42,16 @@ func (re *Renderer) body(d *decision.Decision, wait int64, r *Response) {
 		b = append(b, `,"detail":"More requests arrive from this client than this server decides about. Try again in `...)
 		b = strconv.AppendInt(b, wait, 10)
 		b = append(b, ` s."`...)
+	case decision.Banned:
+		b = append(b, abnormalUsage...)
+		b = append(b, `,"detail":"This client is banned`...)
+		if wait > 0 {
+			b = append(b, ` for the next `...)
+			b = strconv.AppendInt(b, wait, 10)
+			b = append(b, ` s`...)
+		}
+		b = append(b, `."`...)
+		message = []byte(`"Banned"`)
 	case decision.StoreAway:
 		b = append(b, reducedCapacity...)
 		b = append(b, `,"detail":"A limit of this API cannot be checked at the moment, and without it no request is admitted. This is not the fault of the client. Try again in `...)

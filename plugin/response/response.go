@@ -144,6 +144,8 @@ func (re *Renderer) statusOf(d *decision.Decision) int {
 func (re *Renderer) trailers(d *decision.Decision, r *Response) {
 	status, message := "8", "API rate limit exceeded" // RESOURCE_EXHAUSTED
 	switch d.Reason {
+	case decision.Banned:
+		message = "Banned"
 	case decision.TenantMissing:
 		status, message = "7", "No tenant identified" // PERMISSION_DENIED
 	case decision.UserMissing:

@@ -1,0 +1,89 @@
+package admit_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// overridden puts an override on tenant acme beside the path's config.
+func overridden(t *testing.T, path *admit.Path, o policy.Override) {
+	t.Helper()
+	o.ID, o.Tenant, o.Reason, o.Author = 1, "acme", "a test", "a tester"
+	book, faults := policy.NewBook(policy.Rows{Version: 1, Overrides: []policy.Override{o}}, nil)
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	path.Policies.Store(path.Policies.Load().With(book))
+}
+
+func TestABannedTenantIsRefusedWithoutSpendingUntilItsBanEnds(t *testing.T) {
+	for name, test := range map[string]struct {
+		expires limit.Micros
+		refused bool
+		wait    limit.Micros
+	}{
+		"for good":       {0, true, limit.Never},
+		"for a minute":   {now + 60*limit.Second, true, 60 * limit.Second},
+		"until just now": {now, false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path, buckets, told := pathOf(t, config())
+			overridden(t, path, policy.Override{Kind: policy.Ban, ExpiresAt: test.expires})
+			var x admit.Exchange
+			if err := path.Admit(context.Background(), &gateway{request: ofTier("paid", "u", "GET", "/")}, &x); err != nil {
+				t.Fatal(err)
+			}
+			d := &x.Decision
+			if x.Response.Refused != test.refused || d.RetryAfter != test.wait || (d.Reason == decision.Banned) != test.refused || (buckets.takes == 0) != test.refused || len(*told) != 1 {
+				t.Errorf("%d takes, %s", buckets.takes, describe(d))
+			}
+		})
+	}
+}
+
+func TestABanInAConfigThatDoesNotEnforceIsOnlyRecorded(t *testing.T) {
+	path, buckets, _ := pathOf(t, config("%mode%", "shadow"))
+	overridden(t, path, policy.Override{Kind: policy.Ban})
+	var x admit.Exchange
+	admitted(t, path, &gateway{request: ofTier("paid", "u", "GET", "/")}, &x)
+	if d := &x.Decision; !d.ShadowDenied || d.ShadowReason != decision.Banned || buckets.takes != 1 {
+		t.Errorf("%d takes, %s", buckets.takes, describe(d))
+	}
+}
+
+func TestAnExemptTenantHasNoLimitsAndReadsNone(t *testing.T) {
+	path, buckets, _ := pathOf(t, config("%user%", "deny"))
+	overridden(t, path, policy.Override{Kind: policy.Exempt})
+	var x admit.Exchange
+	for range 5 {
+		admitted(t, path, &gateway{request: ofTier("trial", "", "POST", "/records")}, &x)
+	}
+	if buckets.takes != 0 || len(x.Response.Headers) != 0 {
+		t.Errorf("%d takes, client reads %s", buckets.takes, read(&x.Response))
+	}
+}
+
+func TestTheMetaLimitRefusesATenantAheadOfItsPoliciesAndSparesOthers(t *testing.T) {
+	path, buckets, _ := pathOf(t, config())
+	meta, err := admit.NewMeta(2, "n", newShelf())
+	if err != nil {
+		t.Fatal(err)
+	}
+	path.Meta = meta
+	var x admit.Exchange
+	for range 2 {
+		admitted(t, path, &gateway{request: ofTier("paid", "u", "GET", "/")}, &x)
+	}
+	if err := path.Admit(context.Background(), &gateway{request: ofTier("paid", "u", "GET", "/")}, &x); err != nil {
+		t.Fatal(err)
+	}
+	if d := &x.Decision; d.Reason != decision.MetaLimited || !x.Response.Refused || d.RetryAfter != limit.Second/2 || buckets.takes != 2 {
+		t.Errorf("%d takes, %s", buckets.takes, describe(d))
+	}
+	admitted(t, path, &gateway{request: stranger}, &x)
+}
