@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -314,3 +315,41 @@ func (n *node) raw(t *testing.T, request string) int {
 
 // closed tells whether a connection was closed already.
 func closed(err error) bool { return errors.Is(err, net.ErrClosed) }
+
+func TestAPluginWithAHundredTiersAndNoRedisAnswersSoonAfterItsStart(t *testing.T) {
+	var tiers []string
+	for i := range 100 {
+		tiers = append(tiers, fmt.Sprintf(`{"name":"t%d","limits":[{"name":"day","scope":"tenant","limit":%d,"window_size":86400,"algorithm":"fixed_window"},
+			{"name":"burst","scope":"tenant","limit":50,"window_size":1},{"name":"write","scope":"user","endpoint":"POST /records/{id}","limit":10,"window_size":1}]}`, i, 1000+i))
+	}
+	redis := `"redis":{"host":"127.0.0.1","port":1}` // nobody is there
+	config := `{"__seq__":1,"__plugin_id":"p","strategy":"redis",` + redis + `,"tiers":[` + strings.Join(tiers, ",") + `]}`
+	var took []time.Duration
+	for range 5 {
+		prefix, err := os.MkdirTemp("", "start") // a socket's path is short
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(prefix)
+		begun := time.Now()
+		p := startPlugin(t, prefix, "-metrics-listen", "off")
+		socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
+		id := startInstance(t, socket, config)
+		c, err := gateway.Dial(socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		outcome, err := c.HandleEvent(id, "access", gateway.Request{Consumer: &gateway.Consumer{ID: "c", Username: "acme"}, RemoteAddr: "127.0.0.1:1"})
+		if err != nil || outcome.Exit != nil {
+			t.Errorf("the first request: %+v, %v", outcome, err)
+		}
+		took = append(took, time.Since(begun))
+		c.Close()
+		p.terminate()
+	}
+	slices.Sort(took)
+	t.Logf("from the start of the process to the first answer: %v in the median of %v", took[2], took)
+	if took[2] > time.Second {
+		t.Errorf("the first answer takes %v", took[2])
+	}
+}
