@@ -111,7 +111,7 @@ func chaosStart(t *testing.T, redis string, nodes int) *chaosNode {
 }
 
 // freeAddress is an address of the loopback on which nobody listened a moment ago.
-func freeAddress(t *testing.T) string {
+func freeAddress(t testing.TB) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -76,7 +76,7 @@ func raced(o *gateway.Options) {
 // node is one Kong node: a gateway and its plugin server.
 type node struct {
 	*gateway.Gateway
-	t   *testing.T
+	t   testing.TB
 	log *logBuffer
 }
 
@@ -102,7 +102,7 @@ func (l *logBuffer) String() string {
 var inEveryConfig string
 
 // start starts a node with a decK file; change may alter the options.
-func start(t *testing.T, deck string, change ...func(*gateway.Options)) *node {
+func start(t testing.TB, deck string, change ...func(*gateway.Options)) *node {
 	t.Helper()
 	n, err := tryStart(t, deck, change...)
 	if err != nil {
@@ -111,7 +111,7 @@ func start(t *testing.T, deck string, change ...func(*gateway.Options)) *node {
 	return n
 }
 
-func tryStart(t *testing.T, deck string, change ...func(*gateway.Options)) (*node, error) {
+func tryStart(t testing.TB, deck string, change ...func(*gateway.Options)) (*node, error) {
 	t.Helper()
 	const entry = "tenant-rate-limiting, config: {"
 	config, err := gateway.ParseConfig([]byte(strings.ReplaceAll(deck, entry, entry+inEveryConfig)))

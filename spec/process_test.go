@@ -317,13 +317,7 @@ func (n *node) raw(t *testing.T, request string) int {
 func closed(err error) bool { return errors.Is(err, net.ErrClosed) }
 
 func TestAPluginWithAHundredTiersAndNoRedisAnswersSoonAfterItsStart(t *testing.T) {
-	var tiers []string
-	for i := range 100 {
-		tiers = append(tiers, fmt.Sprintf(`{"name":"t%d","limits":[{"name":"day","scope":"tenant","limit":%d,"window_size":86400,"algorithm":"fixed_window"},
-			{"name":"burst","scope":"tenant","limit":50,"window_size":1},{"name":"write","scope":"user","endpoint":"POST /records/{id}","limit":10,"window_size":1}]}`, i, 1000+i))
-	}
-	redis := `"redis":{"host":"127.0.0.1","port":1}` // nobody is there
-	config := `{"__seq__":1,"__plugin_id":"p","strategy":"redis",` + redis + `,"tiers":[` + strings.Join(tiers, ",") + `]}`
+	config := hundredTiers(`"strategy":"redis","redis":{"host":"127.0.0.1","port":1}`) // nobody is there
 	var took []time.Duration
 	for range 5 {
 		prefix, err := os.MkdirTemp("", "start") // a socket's path is short
@@ -352,4 +346,14 @@ func TestAPluginWithAHundredTiersAndNoRedisAnswersSoonAfterItsStart(t *testing.T
 	if took[2] > time.Second {
 		t.Errorf("the first answer takes %v", took[2])
 	}
+}
+
+// hundredTiers is a large config as Kong sends it, with other settings beside.
+func hundredTiers(others string) string {
+	var tiers []string
+	for i := range 100 {
+		tiers = append(tiers, fmt.Sprintf(`{"name":"t%d","limits":[{"name":"day","scope":"tenant","limit":%d,"window_size":86400,"algorithm":"fixed_window"},
+			{"name":"burst","scope":"tenant","limit":50,"window_size":1},{"name":"write","scope":"user","endpoint":"POST /records/{id}","limit":10,"window_size":1}]}`, i, 1000+i))
+	}
+	return `{"__seq__":4711,"__plugin_id":"p",` + others + `,"tiers":[` + strings.Join(tiers, ",") + `]}`
 }
