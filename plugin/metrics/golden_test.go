@@ -109,6 +109,9 @@ panics_total 4
 questions_total 2001
 reconciled_tokens_total{outcome="charged",store="redis:6379"} 23
 reconciled_tokens_total{outcome="written_off",store="redis:6379"} 24
+snapshot_catch_ups_total 35
+snapshot_loads_total 34
+snapshot_saves_total 36
 taken_keys_total{store="redis:6379"} 26
 undecided_total 5
 unknown_instances_total 6

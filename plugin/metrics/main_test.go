@@ -65,6 +65,9 @@ func everySource() Sources {
 			}
 		},
 		Buckets: func() Buckets { return Buckets{Kept: 11, Expired: 12, Evicted: 13} },
+		Policies: func() Policies {
+			return Policies{Connected: true, Version: 31, AgeSeconds: 3.5, PropagationSeconds: 0.25, Rows: 32, Faults: 33, Loads: 34, CatchUps: 35, Saves: 36}
+		},
 		Stores: func() []Store {
 			return []Store{{
 				Name: "redis:6379", Degraded: true, DegradedSeconds: 21.5, Waiting: 22, Charged: 23, WrittenOff: 24,

@@ -15,6 +15,8 @@ type Sources struct {
 	Buckets func() Buckets
 	// Stores are the shared stores in use now. Those of one name count as one.
 	Stores func() []Store
+	// Policies are there where policies come from Postgres.
+	Policies func() Policies
 }
 
 // Process are the numbers of the process's conversation with Kong, all but Instances since its start.
@@ -52,6 +54,19 @@ type Store struct {
 	LiveNodes map[string]int // by namespace: the nodes that share it, as last counted
 }
 
+// Policies are the numbers of the rows that come from Postgres.
+type Policies struct {
+	Connected          bool    // Postgres is being followed
+	Version            int64   // that is enforced; 0: none
+	AgeSeconds         float64 // since Postgres was last known to have nothing newer
+	PropagationSeconds float64 // of the last change: from its writing until it was in force here
+	Rows               int
+	Faults             int    // rows that cannot be used
+	Loads              uint64 // of all rows
+	CatchUps           uint64 // of changes alone
+	Saves              uint64 // of the rows on disk
+}
+
 // number is one metric that is read from a T.
 type number[T any] struct {
 	desc  *prometheus.Desc
@@ -85,6 +100,23 @@ var bucketNumbers = []number[Buckets]{
 	counter("local_buckets_evicted_total", "Buckets in this process forgotten for want of room (max-buckets): their owners start with fresh ones.", func(b *Buckets) float64 { return float64(b.Evicted) }),
 }
 
+var policyNumbers = []number[Policies]{
+	gauge("policies_connected", "1 while Postgres is followed; 0: the last good rows stay in force.", func(p *Policies) float64 {
+		if p.Connected {
+			return 1
+		}
+		return 0
+	}),
+	gauge("snapshot_version", "Version of the rows of Postgres that are enforced; 0: none.", func(p *Policies) float64 { return float64(p.Version) }),
+	gauge("snapshot_age_seconds", "Seconds since Postgres was last known to have nothing newer.", func(p *Policies) float64 { return p.AgeSeconds }),
+	gauge("snapshot_rows", "Rows of Postgres that are enforced.", func(p *Policies) float64 { return float64(p.Rows) }),
+	gauge("snapshot_faults", "Rows of Postgres that cannot be used: their last good values stay in force.", func(p *Policies) float64 { return float64(p.Faults) }),
+	gauge("propagation_seconds", "Seconds that the last change in Postgres took until it was enforced here.", func(p *Policies) float64 { return p.PropagationSeconds }),
+	counter("snapshot_loads_total", "Loads of all rows from Postgres.", func(p *Policies) float64 { return float64(p.Loads) }),
+	counter("snapshot_catch_ups_total", "Fetches of what had changed in Postgres.", func(p *Policies) float64 { return float64(p.CatchUps) }),
+	counter("snapshot_saves_total", "Times that the rows were saved on disk, for a start without Postgres.", func(p *Policies) float64 { return float64(p.Saves) }),
+}
+
 var storeNumbers = []number[Store]{
 	gauge("degraded", "1 while the shared store, or a part of it, does not answer and fail modes decide; else 0.", func(s *Store) float64 {
 		if s.Degraded {
@@ -114,6 +146,9 @@ func (s *Sources) collectors() []prometheus.Collector {
 	}
 	if s.Buckets != nil {
 		all = append(all, single[Buckets]{s.Buckets, bucketNumbers})
+	}
+	if s.Policies != nil {
+		all = append(all, single[Policies]{s.Policies, policyNumbers})
 	}
 	if s.Stores != nil {
 		all = append(all, stores{s.stores})
