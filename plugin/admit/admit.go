@@ -47,6 +47,7 @@ type Observer interface {
 type Path struct {
 	Policies  atomic.Pointer[policy.Snapshot]
 	Now       func() limit.Micros // what tells which overrides hold; nil: there are none
+	Elapsed   func() limit.Micros // a clock that never steps, by which the buckets are timed; nil: they are not
 	Buckets   Buckets
 	Meta      *Meta // nil: none
 	Renderer  *response.Renderer
@@ -107,11 +108,13 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 	}
 	if len(d.Resolution.Bounds) > 0 {
 		d.Grow()
+		asked := p.elapsed()
 		if err := p.Buckets.Take(ctx, d.Resolution.Bounds, d.Statuses); err != nil {
 			err = fmt.Errorf("take %d bounds: %w", len(d.Statuses), err)
 			p.Fault(x)
 			return err
 		}
+		d.Took = p.elapsed() - asked
 		d.Combine()
 	}
 
@@ -135,6 +138,13 @@ func (p *Path) now() limit.Micros {
 		return 0
 	}
 	return p.Now()
+}
+
+func (p *Path) elapsed() limit.Micros {
+	if p.Elapsed == nil {
+		return 0
+	}
+	return p.Elapsed()
 }
 
 // Fault answers a request that could not be decided, as on_internal_error says.

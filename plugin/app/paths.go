@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -24,31 +26,51 @@ type paths struct {
 	shared   *sharedStores
 	observer *observer
 	metrics  *metrics.Metrics
+	rows     *policysync.Sync // nil: there is no database
+	log      *slog.Logger
+
+	mu   sync.Mutex
+	book *policy.Book                     // the rows of Postgres in force; nil: there are none
+	live map[*admit.Path]*policy.Snapshot // each config without rows
+	told map[policy.Fault]bool            // those of the book that are logged already
 }
 
-// newPaths makes paths. server answers the one that serves them, once metrics are read.
-func newPaths(ctx context.Context, s *settings, log *slog.Logger, server func() *kongplugin.Server) *paths {
+// newPaths makes paths. server answers the one that serves them, once metrics are read. The error is about a setting.
+func newPaths(ctx context.Context, s *settings, log *slog.Logger, server func() *kongplugin.Server) (*paths, error) {
 	p := &paths{
 		local:    memstore.New(memstore.Options{Now: clock, MaxBuckets: s.MaxBuckets}),
 		meta:     memstore.New(memstore.Options{Now: clock, MaxBuckets: s.MaxBuckets}),
 		shared:   newSharedStores(ctx, s, log),
 		observer: &observer{log: log},
+		log:      log,
+		live:     map[*admit.Path]*policy.Snapshot{},
+		told:     map[policy.Fault]bool{},
 	}
-	process := func() metrics.Process { return p.process(server()) }
-	p.metrics = metrics.New(Version, metrics.Sources{Process: process, Buckets: p.buckets, Stores: p.shared.stores})
-	return p
+	sources := metrics.Sources{
+		Process: func() metrics.Process { return p.process(server()) }, Buckets: p.buckets, Stores: p.shared.stores,
+	}
+	if s.Database != "" || s.DatabaseFile != "" {
+		rows, err := newRows(s, log, p.follow)
+		if err != nil {
+			return nil, err
+		}
+		p.rows = rows
+		sources.Policies = func() metrics.Policies { return policyNumbers(rows.Stats()) }
+	}
+	p.metrics = metrics.New(Version, sources)
+	return p, nil
 }
 
 // build implements kongplugin.Build.
 func (p *paths) build(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
 	path := &admit.Path{
 		Now:        clock,
+		Elapsed:    elapsed,
 		Buckets:    p.local,
 		Renderer:   response.New(config, rand.Int64N),
 		Observers:  []admit.Observer{p.metrics, p.observer},
 		FailClosed: config.OnInternalError == schema.FailClosed,
 	}
-	path.Policies.Store(snapshot)
 	if config.MetaLimit > 0 {
 		meta, err := admit.NewMeta(config.MetaLimit, config.Namespace, p.meta)
 		if err != nil {
@@ -57,14 +79,60 @@ func (p *paths) build(config schema.Config, snapshot *policy.Snapshot) (*admit.P
 		path.Meta = meta
 	}
 	if config.Strategy != schema.StrategyRedis {
-		return path, nil, nil
+		p.add(path, snapshot)
+		return path, func() { p.remove(path) }, nil
 	}
 	view, release, err := p.shared.view(&config)
 	if err != nil {
 		return nil, nil, fmt.Errorf("redis: %w", err)
 	}
 	path.Buckets = view
-	return path, release, nil
+	p.add(path, snapshot)
+	return path, func() {
+		p.remove(path)
+		release()
+	}, nil
+}
+
+// add has a path follow the rows of Postgres from now on.
+func (p *paths) add(path *admit.Path, config *policy.Snapshot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.live[path] = config
+	p.use(path, config)
+}
+
+func (p *paths) remove(path *admit.Path) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.live, path)
+}
+
+// follow has all paths enforce the rows of a book. Requests that have begun are decided by the book before.
+func (p *paths) follow(book *policy.Book) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.book = book
+	clear(p.told)
+	for path, config := range p.live {
+		p.use(path, config)
+	}
+}
+
+// use puts the book beside a path's config, and says once what of it the config cannot follow. p.mu is held.
+func (p *paths) use(path *admit.Path, config *policy.Snapshot) {
+	if p.book == nil {
+		path.Policies.Store(config)
+		return
+	}
+	both := config.With(p.book)
+	path.Policies.Store(both)
+	for _, fault := range both.Faults() {
+		if !p.told[fault] {
+			p.told[fault] = true
+			p.log.Warn("a row of Postgres cannot be followed", "table", fault.Table, "key", fault.Key, "field", fault.Field, "problem", fault.Problem)
+		}
+	}
 }
 
 // run forgets what has expired and watches the shared stores until ctx ends.
@@ -73,6 +141,9 @@ func (p *paths) run(ctx context.Context) error {
 	group.Go(func() error { return p.local.Run(ctx) })
 	group.Go(func() error { return p.meta.Run(ctx) })
 	group.Go(func() error { return p.shared.Run(ctx) })
+	if p.rows != nil {
+		group.Go(func() error { return p.rows.Run(ctx) })
+	}
 	return group.Wait()
 }
 

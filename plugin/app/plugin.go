@@ -70,7 +70,10 @@ func servePlugin(ctx context.Context, s *settings, socket string, log *slog.Logg
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var server *kongplugin.Server
-	p := newPaths(background, s, log, func() *kongplugin.Server { return server })
+	p, err := newPaths(background, s, log, func() *kongplugin.Server { return server })
+	if err != nil {
+		return err
+	}
 	server = kongplugin.New(kongplugin.Options{
 		Name:   schema.Name,
 		Info:   kongplugin.PluginInfo(schema.Name, Version, schema.Priority, schema.KongSchema()),
@@ -87,6 +90,7 @@ func servePlugin(ctx context.Context, s *settings, socket string, log *slog.Logg
 	if err != nil {
 		return err
 	}
+	p.awaitSaved(ctx)
 	listener, own, err := listen(socket)
 	if err != nil {
 		return err
@@ -103,6 +107,12 @@ func servePlugin(ctx context.Context, s *settings, socket string, log *slog.Logg
 	stop()
 	return errors.Join(err, group.Wait())
 }
+
+// started is what elapsed counts from.
+var started = time.Now()
+
+// elapsed is a clock that never steps.
+func elapsed() limit.Micros { return limit.Micros(time.Since(started).Microseconds()) }
 
 // clock is the clock of the buckets in this process.
 func clock() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }

@@ -31,6 +31,12 @@ type settings struct {
 	MemoryLimit int64 // bytes; 0: none
 	Nodes       int
 
+	Database        string // a connection string
+	DatabaseFile    string // of a connection string
+	SnapshotDir     string // "": none
+	SnapshotMaxRows int
+	NodeName        string
+
 	MetricsListen      string
 	MetricsAllowRemote bool
 	ReadyNeedsRedis    bool
@@ -71,6 +77,30 @@ var table = []setting{
 	}},
 	{"nodes", "1", "the fewest Kong nodes that share a limit while Redis is away; when more were last seen alive, they count", func(s *settings, text string) error {
 		return parseInt(text, 1, &s.Nodes)
+	}},
+	{"database", "none", "connection string of the Postgres that has policies, tiers and overrides; one with a password is better kept in a file", func(s *settings, text string) error {
+		s.Database = given(text)
+		return nil
+	}},
+	{"database-file", "none", "file with that connection string, read for every connection", func(s *settings, text string) error {
+		s.DatabaseFile = given(text)
+		return nil
+	}},
+	{"snapshot-dir", "kong-prefix", "directory of the last rows from Postgres, for a start without it; off: nothing is saved", func(s *settings, text string) error {
+		switch s.SnapshotDir = text; text {
+		case "kong-prefix":
+			s.SnapshotDir = s.KongPrefix
+		case "off":
+			s.SnapshotDir = ""
+		}
+		return nil
+	}},
+	{"snapshot-max-rows", "2000000", "most rows from Postgres, about 400 bytes each; of more, the last good ones stay in force", func(s *settings, text string) error {
+		return parseInt(text, 1, &s.SnapshotMaxRows)
+	}},
+	{"node-name", "hostname", "this node's name in ratelimit fleet; a part that differs from process to process is added", func(s *settings, text string) error {
+		s.NodeName = text
+		return nil
 	}},
 	{metrics.Setting, "127.0.0.1:9542", "host:port of /metrics, /healthz and /readyz; off: none", func(s *settings, text string) error {
 		if s.MetricsListen = text; text == "off" {
@@ -180,6 +210,14 @@ func parseInt(text string, least int, to *int) error {
 	}
 	*to = n
 	return nil
+}
+
+// given is a setting whose default says that there is none.
+func given(text string) string {
+	if text == "none" {
+		return ""
+	}
+	return text
 }
 
 func parseBool(text string, to *bool) error {

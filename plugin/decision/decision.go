@@ -115,6 +115,7 @@ type Decision struct {
 	ShadowReason Reason       // TenantMissing, UserMissing, MetaLimited or Banned: what a config in shadow or log mode would have denied for
 	Mode         policy.Mode  // of the config as a whole
 	Degraded     bool         // the shared store did not answer for all bounds
+	Took         limit.Micros // how long the buckets took to answer; 0: they were not asked, or nobody measured
 }
 
 // Reset makes d ready for the next request, keeping its memory.
@@ -123,7 +124,7 @@ func (d *Decision) Reset() {
 	d.Resolution.Reset()
 	d.Statuses = d.Statuses[:0]
 	d.Result, d.Reason, d.Binding, d.RetryAfter = Allowed, Counted, -1, 0
-	d.ShadowDenied, d.ShadowReason, d.Mode, d.Degraded = false, Counted, policy.Enforce, false
+	d.ShadowDenied, d.ShadowReason, d.Mode, d.Degraded, d.Took = false, Counted, policy.Enforce, false, 0
 }
 
 // Grow makes room for one status per bound.

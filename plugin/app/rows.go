@@ -1,0 +1,61 @@
+package app
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+	_ "time/tzdata" // tenants' time zones, where the system has none
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+)
+
+// newRows makes what follows Postgres, and has changed told of every new book.
+func newRows(s *settings, log *slog.Logger, changed func(*policy.Book)) (*policysync.Sync, error) {
+	name := s.NodeName
+	if name == "hostname" {
+		hostname, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("node-name: %w", err)
+		}
+		name = hostname
+	}
+	// Two processes of one node live at once while one takes over, and each reports for itself.
+	return policysync.New(policysync.Options{
+		Source: policysync.Source{DSN: s.Database, File: s.DatabaseFile}, Node: name + "/" + rand.Text()[:8],
+		Dir: s.SnapshotDir, MaxRows: s.SnapshotMaxRows, Log: log, Changed: changed,
+	})
+}
+
+// patience is how long the socket stays closed for the rows of an earlier run: long enough for a hundred thousand. More of
+// them come into force a moment after the first requests, because without a socket Kong answers 500.
+const patience = 100 * time.Millisecond
+
+// awaitSaved reads the rows that an earlier run has saved, and waits for them no longer than patience.
+func (p *paths) awaitSaved(ctx context.Context) {
+	if p.rows == nil {
+		return
+	}
+	loaded := make(chan struct{})
+	go func() {
+		defer close(loaded)
+		p.rows.Load()
+	}()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	select {
+	case <-loaded:
+	case <-ctx.Done():
+	}
+}
+
+func policyNumbers(s policysync.Stats) metrics.Policies {
+	return metrics.Policies{
+		Connected: s.Connected, Version: s.Version, AgeSeconds: s.Age.Seconds(), PropagationSeconds: s.Propagation.Seconds(),
+		Rows: s.Rows, Faults: s.FaultCount, Loads: s.Loads, CatchUps: s.CatchUps, Saves: s.Saves,
+	}
+}

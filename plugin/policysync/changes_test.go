@@ -1,0 +1,283 @@
+package policysync_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+)
+
+func TestChangeIsInForceWithinASecondOfItsCommit(t *testing.T) {
+	w := newWorld(t)
+	n := start(t, w.options())
+	n.await(w.policies(1, 1000))
+	const changes = 300
+	took := make([]time.Duration, 0, changes)
+	for i := range changes {
+		version := w.write(`UPDATE rate_limiter.policies SET "limit" = $1 WHERE tenant = $2`, i+5000, fmt.Sprint("tenant-", i%1000+1))
+		committed := time.Now()
+		n.await(version)
+		at, ok := n.swapped(version)
+		if !ok {
+			t.Fatalf("version %d was passed over, with nothing after it", version)
+		}
+		took = append(took, max(0, at.Sub(committed)))
+	}
+	slices.Sort(took)
+	t.Logf("commit to book, %d changes: median %v, p99 %v, longest %v", changes, took[changes/2], took[changes*99/100], took[changes-1])
+	if p99 := took[changes*99/100]; p99 > time.Second {
+		t.Errorf("99 %% of the changes are in force within %v, want 1s", p99)
+	}
+	if s := n.Stats(); s.Loads != 1 || s.Propagation <= 0 || s.Propagation > time.Second {
+		t.Errorf("%d loads, want the first alone; the last change took %v", s.Loads, s.Propagation)
+	}
+}
+
+func TestBurstOfChangesMakesFewBooks(t *testing.T) {
+	w := newWorld(t)
+	n := start(t, w.options())
+	n.await(w.policies(1, 10))
+	before, began := n.Stats().CatchUps, time.Now()
+	const changes = 300
+	var version int64
+	for i := range changes {
+		version = w.write(`UPDATE rate_limiter.policies SET "limit" = $1`, i+1)
+	}
+	book := n.await(version)
+	if got := limits(book)["tenant-7"]; got != changes {
+		t.Errorf("the limit is %d, want that of the last change", got)
+	}
+	took := time.Since(began)
+	books, most := n.Stats().CatchUps-before, uint64(took/(10*time.Millisecond))+2
+	t.Logf("%d changes in %v made %d books", changes, took, books)
+	if books > most {
+		t.Errorf("%d changes in %v made %d books, want at most %d", changes, took, books, most)
+	}
+}
+
+func TestTenThousandChangesInOneTransactionAreFetchedWithoutALoad(t *testing.T) {
+	w := newWorld(t)
+	n := start(t, w.options())
+	n.await(w.policies(1, 100))
+	book := n.await(w.policies(101, 10_100))
+	if book.Len() != 10_100 {
+		t.Errorf("the book has %d rows, want 10100", book.Len())
+	}
+	book = n.await(w.write(`DELETE FROM rate_limiter.policies WHERE "limit" % 2 = 0`))
+	if book.Len() != 5050 {
+		t.Errorf("after half of them are deleted the book has %d rows, want 5050", book.Len())
+	}
+	if s := n.Stats(); s.Loads != 1 {
+		t.Errorf("%d loads, want the first alone", s.Loads)
+	}
+}
+
+func TestNotificationCutOffWithItsConnectionCostsNoChange(t *testing.T) {
+	w := newWorld(t)
+	options := w.options()
+	options.MinPause, options.MaxPause = 400*time.Millisecond, 400*time.Millisecond // so that it is away at the commit
+	n := start(t, options)
+	n.await(w.policies(1, 3))
+	ctx := context.Background()
+	tx, err := w.pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(ctx, `UPDATE rate_limiter.policies SET "limit" = 7`); err != nil {
+		t.Fatal(err)
+	}
+	cut := value[int64](w, `SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
+		WHERE datname = current_database() AND query LIKE 'LISTEN%'`)
+	if cut != 1 {
+		t.Fatalf("%d listeners were cut off, want 1", cut)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	book := n.await(value[int64](w, `SELECT version FROM rate_limiter.version`))
+	if got := limits(book)["tenant-1"]; got != 7 {
+		t.Errorf("the limit is %d, want 7", got)
+	}
+	n.until("there is another session", func(s policysync.Stats) bool { return s.Contacts == 2 })
+	if loads := n.Stats().Loads; loads != 1 {
+		t.Errorf("%d loads, want the first alone", loads)
+	}
+}
+
+func TestChangeWhileANodeStartsIsNotMissed(t *testing.T) {
+	w := newWorld(t)
+	w.policies(1, 500)
+	for i := range 10 {
+		n := start(t, w.options())
+		var version int64
+		for j := range 10 {
+			version = w.write(`UPDATE rate_limiter.policies SET "limit" = $1 WHERE tenant = 'tenant-1'`, i*10+j+1)
+		}
+		if got := limits(n.await(version))["tenant-1"]; got != int64(i*10+10) {
+			t.Errorf("start %d: the limit is %d, want the last one", i, got)
+		}
+		n.stop()
+	}
+}
+
+func TestChangeWithoutANotificationArrivesByPolling(t *testing.T) {
+	w := newWorld(t)
+	options := w.options()
+	options.PollEvery = 20 * time.Millisecond
+	n := start(t, options)
+	n.await(w.policies(1, 3))
+	w.write(`DO $$ BEGIN EXECUTE replace(pg_get_functiondef('rate_limiter.take_version'::regproc), 'PERFORM pg_notify', '--'); END $$`)
+	n.await(w.policies(4, 5))
+	if n.Book().Len() != 5 {
+		t.Errorf("the book has %d rows, want 5", n.Book().Len())
+	}
+}
+
+func TestRowWrittenPastTheRecordArrivesWithTheNextLoad(t *testing.T) {
+	w := newWorld(t)
+	options := w.options()
+	options.ReloadEvery = 50 * time.Millisecond
+	n := start(t, options)
+	n.await(w.policies(1, 3))
+	w.write(`SET LOCAL session_replication_role = replica; UPDATE rate_limiter.policies SET "limit" = 77`)
+	n.until("the row is found", func(policysync.Stats) bool { return limits(n.Book())["tenant-2"] == 77 })
+}
+
+func TestNodeThatIsBehindThePrunedChangesLoadsEverything(t *testing.T) {
+	w := newWorld(t)
+	n := start(t, w.options())
+	n.await(w.policies(1, 3))
+	book := n.await(w.write(`UPDATE rate_limiter.policies SET "limit" = 9;
+		DELETE FROM rate_limiter.changes; UPDATE rate_limiter.version SET pruned = version`))
+	if got, loads := limits(book)["tenant-1"], n.Stats().Loads; got != 9 || loads != 2 {
+		t.Errorf("limit %d after %d loads, want 9 after 2", got, loads)
+	}
+}
+
+func TestDatabaseWithAnotherPastIsLoadedAnew(t *testing.T) {
+	w := newWorld(t)
+	options := w.options()
+	options.PollEvery = 10 * time.Millisecond
+	n := start(t, options)
+	w.policies(1, 3)
+	n.await(w.policies(4, 6))
+	w.write(`SET LOCAL session_replication_role = replica;
+		DELETE FROM rate_limiter.policies WHERE tenant > 'tenant-2'; UPDATE rate_limiter.version SET version = 1`)
+	n.until("the earlier version is in force", func(s policysync.Stats) bool { return s.Version == 1 })
+	if n.Book().Len() != 2 {
+		t.Errorf("the book has %d rows, want 2", n.Book().Len())
+	}
+	w.write(`SET LOCAL session_replication_role = replica;
+		DELETE FROM rate_limiter.policies; UPDATE rate_limiter.version SET at = clock_timestamp()`)
+	n.until("the other version 1 is in force", func(policysync.Stats) bool { return n.Book().Len() == 0 })
+}
+
+func TestCandidatesAndExpiredOverridesAreNotInTheBook(t *testing.T) {
+	w := newWorld(t)
+	w.write(`INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, slot)
+			VALUES ('daily', 'gold', 'tenant', 1, 60, 'active'), ('daily', 'gold', 'tenant', 2, 60, 'candidate');
+		INSERT INTO rate_limiter.overrides (kind, tenant, reason, author, created_at, expires_at, permanent)
+			VALUES ('ban', 'over', 'why', 'ann', now() - interval '2h', now() - interval '1h', false),
+				('ban', 'soon', 'why', 'ann', now(), now() + interval '1h', false), ('exempt', 'always', 'why', 'ann', now(), NULL, true)`)
+	n := start(t, w.options())
+	book := n.await(1)
+	check := func(when string, tier int64, banned ...string) {
+		t.Helper()
+		if got := limits(book)["gold"]; got != tier {
+			t.Errorf("%s: the tier's limit is %d, want %d", when, got, tier)
+		}
+		var tenants []string
+		for o := range book.Overrides() {
+			tenants = append(tenants, o.Tenant)
+			if ends := o.Tenant == "soon"; ends != (o.ExpiresAt > 0) {
+				t.Errorf("%s: the override of %s ends at %d", when, o.Tenant, o.ExpiresAt)
+			}
+		}
+		if slices.Sort(tenants); !slices.Equal(tenants, banned) {
+			t.Errorf("%s: overrides of %v, want %v", when, tenants, banned)
+		}
+	}
+	check("after the load", 1, "always", "soon")
+	book = n.await(w.write(`UPDATE rate_limiter.policies SET slot = 'candidate' WHERE slot = 'active' AND false;
+		DELETE FROM rate_limiter.policies WHERE slot = 'active'; UPDATE rate_limiter.policies SET slot = 'active';
+		UPDATE rate_limiter.overrides SET created_at = now() - interval '2h', expires_at = now() - interval '1h' WHERE tenant = 'soon'`))
+	check("after a change", 2, "always")
+}
+
+// A random walk over everything that can be written, and at its end one book that followed it and one that was loaded.
+func TestBookThatFollowedChangesEqualsOneThatWasLoaded(t *testing.T) {
+	w := newWorld(t)
+	n := start(t, w.options())
+	random := rand.New(rand.NewPCG(1, 2))
+	for round := range 6 {
+		var version int64
+		for range 25 {
+			version = w.write(randomChange(random))
+		}
+		followed := n.await(version)
+		loaded := start(t, w.options())
+		if got, want := contents(followed), contents(loaded.await(version)); !slices.Equal(got, want) {
+			t.Fatalf("round %d, version %d: the book that followed differs:\n%v\nwant\n%v", round, version, got, want)
+		}
+		loaded.stop()
+	}
+	if s := n.Stats(); s.Loads != 1 || s.Rows < 20 {
+		t.Errorf("%d loads and %d rows: this compared nothing", s.Loads, s.Rows)
+	}
+}
+
+var serial atomic.Int64
+
+// randomChange is a transaction that changes one to three things.
+func randomChange(random *rand.Rand) string {
+	text := ""
+	for range 1 + random.IntN(3) {
+		tenant, n := fmt.Sprint("t", random.IntN(12)), serial.Add(1)
+		text += [...]string{
+			fmt.Sprintf(`INSERT INTO rate_limiter.tiers VALUES ('tier-%d') ON CONFLICT DO NOTHING;`, n%5),
+			fmt.Sprintf(`DELETE FROM rate_limiter.tiers WHERE name = 'tier-%d';`, random.IntN(5)),
+			fmt.Sprintf(`INSERT INTO rate_limiter.tenants (id, tier) VALUES ('%s', 'tier-%d') ON CONFLICT (id) DO UPDATE SET tier = excluded.tier;`, tenant, n%5),
+			fmt.Sprintf(`UPDATE rate_limiter.tenants SET id = 'moved-%d', time_zone = 'Europe/Vienna' WHERE id = '%s';`, n, tenant),
+			fmt.Sprintf(`DELETE FROM rate_limiter.tenants WHERE id = '%s';`, tenant),
+			fmt.Sprintf(`INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size, cost) VALUES ('p%d', '%s', 'user', %d, 60, %d);`, n, tenant, n, n%2),
+			fmt.Sprintf(`INSERT INTO rate_limiter.policies (name, tier, scope, endpoint, "limit", window_size, fail_mode) VALUES ('p%d', 'tier-1', 'tenant+endpoint', 'GET /r/{id}', 5, 60, 'local');`, n),
+			fmt.Sprintf(`UPDATE rate_limiter.policies SET "limit" = "limit" + 1, mode = 'shadow' WHERE tenant = '%s';`, tenant),
+			fmt.Sprintf(`UPDATE rate_limiter.policies SET tenant = 'moved', slot = 'candidate' WHERE tenant = '%s' AND id %% 3 = 0;`, tenant),
+			fmt.Sprintf(`DELETE FROM rate_limiter.policies WHERE tenant = '%s' AND id %% 2 = 0;`, tenant),
+			fmt.Sprintf(`INSERT INTO rate_limiter.overrides (kind, tenant, "user", factor, reason, author, permanent) VALUES ('multiplier', '%s', 'u%d', 500, 'why', 'ann', true);`, tenant, n),
+			fmt.Sprintf(`INSERT INTO rate_limiter.overrides (kind, ip, reason, author, expires_at) VALUES ('ban', '10.0.%d.%d', 'why', 'ann', now() + interval '1 day');`, n/250, n%250),
+			fmt.Sprintf(`DELETE FROM rate_limiter.overrides WHERE tenant = '%s' AND id %% 2 = 0;`, tenant),
+		}[random.IntN(13)]
+	}
+	return text
+}
+
+// contents are a book's rows as text, in order.
+func contents(book *policy.Book) []string {
+	var all []string
+	for _, r := range book.Tiers() {
+		all = append(all, fmt.Sprintf("tier %+v", r))
+	}
+	for r := range book.Tenants() {
+		all = append(all, fmt.Sprintf("tenant %+v", r))
+	}
+	for r := range book.Policies() {
+		cost := int64(-1)
+		if r.Limit.Cost != nil {
+			cost = *r.Limit.Cost
+		}
+		r.Limit.Cost = nil
+		all = append(all, fmt.Sprintf("policy %+v cost %d", r, cost))
+	}
+	for o := range book.Overrides() {
+		all = append(all, fmt.Sprintf("override %+v", o))
+	}
+	slices.Sort(all)
+	return all
+}

@@ -1,0 +1,68 @@
+package policysync
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestClockThatDiffersIsToldWhenItBeginsAndWhenItEnds(t *testing.T) {
+	var log bytes.Buffer
+	s, err := New(Options{Source: Source{DSN: "host=localhost"}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	for _, c := range []struct {
+		offset time.Duration
+		lines  int
+	}{
+		{0, 0}, {900 * time.Millisecond, 0}, {1100 * time.Millisecond, 1}, {time.Hour, 1}, {0, 2}, {-2 * time.Second, 3},
+	} {
+		s.compareClocks(head{now: now.Add(c.offset), seen: now})
+		if got := strings.Count(log.String(), "\n"); got != c.lines {
+			t.Errorf("at %v there are %d lines, want %d:\n%s", c.offset, got, c.lines, log.String())
+		}
+		if got := s.Stats().ClockOffset; got != c.offset {
+			t.Errorf("the offset is %v, want %v", got, c.offset)
+		}
+	}
+}
+
+func TestLagDoesNotDependOnTheNodesClock(t *testing.T) {
+	server := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	h := head{at: server, now: server.Add(40 * time.Millisecond), seen: time.Now()}
+	if lag := h.lag(); lag < 40*time.Millisecond || lag > 10*time.Second {
+		t.Errorf("the lag is %v, want a little more than 40ms", lag)
+	}
+}
+
+func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
+	source := Source{DSN: "host=localhost"}
+	for what, o := range map[string]Options{
+		"no source":            {},
+		"fewer rows than none": {Source: source, MaxRows: -1},
+		"a time that is over":  {Source: source, PollEvery: -time.Second},
+		"an endless name":      {Source: source, Node: strings.Repeat("n", 257)},
+	} {
+		if _, err := New(o); err == nil {
+			t.Errorf("%s: it is taken", what)
+		}
+	}
+}
+
+func TestPausesAreJitteredWithinTheirBounds(t *testing.T) {
+	seen := map[time.Duration]bool{}
+	for range 100 {
+		d := jittered(time.Second)
+		if d < time.Second/2 || d > time.Second {
+			t.Fatalf("the pause is %v, want between 0.5s and 1s", d)
+		}
+		seen[d] = true
+	}
+	if len(seen) < 50 {
+		t.Errorf("of 100 pauses %d differ", len(seen))
+	}
+}

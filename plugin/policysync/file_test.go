@@ -1,0 +1,187 @@
+package policysync
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// crowd is rows of so many tenants, ten of each.
+func crowd(tenants int) policy.Rows {
+	rows := policy.Rows{Version: 42, Tiers: []policy.TierRow{{Name: "gold"}}}
+	for n := range tenants {
+		tenant, cost := fmt.Sprintf("tenant-%06d", n), int64(n%3)
+		rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: tenant, Tier: "gold", TimeZone: "Europe/Vienna"})
+		for i := range 4 {
+			row := policy.Row{ID: int64(n*10 + i), Namespace: "default", Tenant: tenant, Limit: schema.Limit{
+				Name: fmt.Sprint("limit-", i), Scope: "tenant", Limit: int64(1000 + n), WindowSize: 3600, Algorithm: "token_bucket", Burst: 77,
+			}}
+			if i == 3 {
+				row.Limit.Cost, row.Limit.Mode, row.Limit.FailMode = &cost, "shadow", "closed"
+			}
+			rows.Policies = append(rows.Policies, row)
+		}
+		for i := range 5 {
+			rows.Overrides = append(rows.Overrides, policy.Override{
+				ID: int64(n*10 + i), Kind: policy.Multiplier, Tenant: tenant, User: fmt.Sprint("user-", i), Factor: 1500,
+				Reason: "contract 7", Author: "ann", ExpiresAt: limit.Micros(n) * limit.Second, Source: policy.Commercial,
+			})
+		}
+	}
+	return rows
+}
+
+func built(t testing.TB, rows policy.Rows) *policy.Book {
+	t.Helper()
+	book, faults := policy.NewBook(rows, nil)
+	if len(faults) > 0 {
+		t.Fatal(faults[0])
+	}
+	return book
+}
+
+func encoded(t testing.TB, book *policy.Book) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	if err := encode(&out, book, time.UnixMicro(1_700_000_000_000_001)); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func TestBookThatIsSavedAndReadIsTheSame(t *testing.T) {
+	book := built(t, crowd(50))
+	saved, err := decode(bytes.NewReader(encoded(t, book)), 501)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if saved.Confirmed.UnixMicro() != 1_700_000_000_000_001 || saved.Rows.Version != 42 {
+		t.Errorf("it is version %d of %v", saved.Rows.Version, saved.Confirmed)
+	}
+	again := built(t, saved.Rows)
+	if !reflect.DeepEqual(again.Tiers(), book.Tiers()) || !same(again.Tenants(), book.Tenants()) ||
+		!same(again.Policies(), book.Policies()) || !same(again.Overrides(), book.Overrides()) {
+		t.Error("the rows differ")
+	}
+}
+
+// same tells whether two sequences have the same items, in any order.
+func same[T any](a, b func(func(T) bool)) bool {
+	text := func(items func(func(T) bool)) []string {
+		var all []string
+		for item := range items {
+			if r, ok := any(item).(policy.Row); ok && r.Limit.Cost != nil {
+				all = append(all, fmt.Sprint("cost ", *r.Limit.Cost, " of ", r.ID))
+				r.Limit.Cost = nil
+				all = append(all, fmt.Sprintf("%+v", r))
+				continue
+			}
+			all = append(all, fmt.Sprintf("%+v", item))
+		}
+		slices.Sort(all)
+		return all
+	}
+	return slices.Equal(text(a), text(b))
+}
+
+func TestCodecReadsWhatItWrites(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var row policy.Row
+		var over policy.Override
+		draw(t, reflect.ValueOf(&row).Elem())
+		draw(t, reflect.ValueOf(&over).Elem())
+		out := codec{}
+		out.policy(&row)
+		out.override(&over)
+		in := codec{reading: true, buf: out.buf, texts: texts{}}
+		var rowAgain policy.Row
+		var overAgain policy.Override
+		in.policy(&rowAgain)
+		in.override(&overAgain)
+		if err := in.finish(); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(row, rowAgain) || !reflect.DeepEqual(over, overAgain) {
+			t.Fatalf("%+v %+v is read as %+v %+v", row, over, rowAgain, overAgain)
+		}
+	})
+}
+
+// draw fills every field of a struct: one that is added to a row and not to the codec is noticed.
+func draw(t *rapid.T, v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			draw(t, v.Field(i))
+		}
+	case reflect.String:
+		v.SetString(rapid.String().Draw(t, "text"))
+	case reflect.Int64:
+		v.SetInt(rapid.Int64().Draw(t, "number"))
+	case reflect.Bool:
+		v.SetBool(rapid.Bool().Draw(t, "boolean"))
+	case reflect.Pointer:
+		if rapid.Bool().Draw(t, "given") {
+			v.Set(reflect.New(v.Type().Elem()))
+			draw(t, v.Elem())
+		}
+	default:
+		t.Fatalf("nobody knows how to draw a %v", v.Type())
+	}
+}
+
+func TestEveryCutAndEveryFlippedBitIsNoticed(t *testing.T) {
+	whole := encoded(t, built(t, crowd(1)))
+	for length := range whole {
+		if _, err := decode(bytes.NewReader(whole[:length]), 100); !errors.Is(err, errShort) {
+			t.Fatalf("cut to %d of %d bytes: %v, want %v", length, len(whole), err, errShort)
+		}
+	}
+	for bit := range len(whole) * 8 {
+		flipped := slices.Clone(whole)
+		flipped[bit/8] ^= 1 << (bit % 8)
+		if _, err := decode(bytes.NewReader(flipped), 100); err == nil {
+			t.Fatalf("bit %d is flipped, and the file is taken", bit)
+		}
+	}
+	if _, err := decode(io.MultiReader(bytes.NewReader(whole), bytes.NewReader([]byte{0})), 100); err == nil {
+		t.Error("a byte follows the end, and the file is taken")
+	}
+}
+
+// FuzzDecode reads records of any kind, with checksums that are right, and files without any.
+func FuzzDecode(f *testing.F) {
+	whole := encoded(f, built(f, crowd(1)))
+	f.Add(whole[fileHeader:len(whole)-4], uint8(11))
+	f.Add([]byte{recordEnd, 0}, uint8(0))
+	f.Add([]byte{recordTier, 0x80, 0x80, 0x08}, uint8(1))
+	f.Fuzz(func(t *testing.T, records []byte, rows uint8) {
+		file := append([]byte(magic), format, 0, 0, 0)
+		file = append(file, make([]byte, 16)...)
+		file = binary.LittleEndian.AppendUint64(file, uint64(rows))
+		file = binary.LittleEndian.AppendUint32(file, crc32.Checksum(file, castagnoli))
+		file = append(file, records...)
+		file = binary.LittleEndian.AppendUint32(file, crc32.Checksum(file, castagnoli))
+		saved, err := decode(bytes.NewReader(file), 200)
+		if err != nil {
+			return
+		}
+		if n := len(saved.Rows.Tiers) + len(saved.Rows.Tenants) + len(saved.Rows.Policies) + len(saved.Rows.Overrides); n != int(rows) {
+			t.Errorf("%d rows are read, the header says %d", n, rows)
+		}
+		policy.NewBook(saved.Rows, nil)
+	})
+}

@@ -1,0 +1,68 @@
+package policysync
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// reportTime bounds a report, and farewell taking the last one back.
+const reportTime, farewell = 5 * time.Second, time.Second
+
+// reportSQL takes a duration instead of an instant, so that all instants are the server's.
+const reportSQL = `INSERT INTO rate_limiter.nodes AS n (node, version, enforced_at, reported_at, source, faults)
+	SELECT $1, $2, at - $3::interval, at, $4, $5 FROM clock_timestamp() at
+	ON CONFLICT (node) DO UPDATE SET version = excluded.version, reported_at = excluded.reported_at,
+		source = excluded.source, faults = excluded.faults,
+		enforced_at = CASE WHEN n.version = excluded.version AND n.source = excluded.source THEN n.enforced_at ELSE excluded.enforced_at END`
+
+// report tells Postgres what is in force here. Its error is that contact is lost: a report that is refused is logged,
+// once, and does no harm.
+func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
+	if s.options.Node == "" {
+		return nil
+	}
+	now := s.Stats()
+	faults := now.reported()
+	if faults == nil {
+		faults = []policy.Fault{}
+	}
+	text, err := json.Marshal(faults)
+	if err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	source := now.Source
+	if source == FromNone {
+		source = "config"
+	}
+	bounded, cancel := context.WithTimeout(ctx, reportTime)
+	defer cancel()
+	_, err = conn.Exec(bounded, reportSQL, s.options.Node, now.Version, now.Enforced, source, text)
+	switch {
+	case err == nil:
+		s.unreported = false
+	case conn.IsClosed():
+		return fmt.Errorf("report: %w", err)
+	case !s.unreported:
+		s.unreported = true
+		s.log.Warn("the report of this node is refused; what it enforces cannot be seen elsewhere", "error", err)
+	}
+	return nil
+}
+
+// leave takes this node's report back at the end. It is a courtesy: whoever is silent is not believed to live anyway.
+func (s *Sync) leave(ctx context.Context, conn *pgx.Conn) {
+	if s.options.Node == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	defer cancel()
+	if _, err := conn.Exec(ctx, `DELETE FROM rate_limiter.nodes WHERE node = $1`, s.options.Node); err != nil {
+		s.log.Debug("the report of this node stays behind", "error", err)
+	}
+}

@@ -1,0 +1,193 @@
+package policysync_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+)
+
+func TestRowPastTheConstraintsIsReportedAndItsLastGoodValueStays(t *testing.T) {
+	w := newWorld(t)
+	n := start(t, w.options())
+	n.await(w.policies(1, 3))
+	w.write(`ALTER TABLE rate_limiter.policies DROP CONSTRAINT policies_limit; ALTER TABLE rate_limiter.policies ALTER scope DROP NOT NULL`)
+	poisoned := w.write(`UPDATE rate_limiter.policies SET "limit" = -5 WHERE tenant = 'tenant-1'; UPDATE rate_limiter.policies SET "limit" = 8 WHERE tenant = 'tenant-2'`)
+	book := n.await(poisoned)
+	if got := limits(book); got["tenant-1"] != 1001 || got["tenant-2"] != 8 {
+		t.Errorf("limits are %v, want the last good one of tenant-1 and the new one of tenant-2", got)
+	}
+	s := n.Stats()
+	if s.FaultCount != 1 || len(s.Faults) != 1 || s.Faults[0].Table != "policies" || s.Faults[0].Field != "limit" {
+		t.Fatalf("faults are %+v, want one, of a policy's limit", s.Faults)
+	}
+	n.await(w.policies(4, 4))
+	if n.log.count("does not compile") != 1 || n.Stats().FaultCount != 1 {
+		t.Errorf("after another change there are %d faults; it was to be logged once:\n%s", n.Stats().FaultCount, n.log)
+	}
+	n.until("the node reports it", func(policysync.Stats) bool {
+		var reported []policy.Fault
+		if err := json.Unmarshal(value[[]byte](w, `SELECT faults FROM rate_limiter.nodes`), &reported); err != nil {
+			t.Fatal(err)
+		}
+		return len(reported) == 1 && reported[0] == s.Faults[0]
+	})
+	n.await(w.write(`UPDATE rate_limiter.policies SET scope = NULL WHERE tenant = 'tenant-1'`))
+	if n.log.count("does not compile") < 2 || limits(n.Book())["tenant-1"] != 1001 {
+		t.Errorf("the row has changed, and is wrong still: that was to be logged again:\n%s", n.log)
+	}
+	book = n.await(w.write(`UPDATE rate_limiter.policies SET "limit" = 6, scope = 'tenant' WHERE tenant = 'tenant-1'`))
+	if s := n.Stats(); s.FaultCount != 0 || limits(book)["tenant-1"] != 6 {
+		t.Errorf("after the row is right there are %d faults and limits %v", s.FaultCount, limits(book))
+	}
+}
+
+func TestLoadingTheSameVersionAgainLogsAndSavesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.write(`ALTER TABLE rate_limiter.policies DROP CONSTRAINT policies_limit`)
+	w.policies(1, 3)
+	w.write(`UPDATE rate_limiter.policies SET "limit" = -5 WHERE tenant = 'tenant-1'`)
+	options := w.options()
+	options.ReloadEvery, options.SaveEvery, options.Dir = 10*time.Millisecond, time.Millisecond, t.TempDir()
+	n := start(t, options)
+	n.until("it was loaded a few times", func(s policysync.Stats) bool { return s.Loads > 3 && s.Saves > 0 })
+	if saves := n.Stats().Saves; saves != 1 {
+		t.Errorf("one version was saved %d times, want once", saves)
+	}
+	if n.log.count("does not compile") != 1 || n.Stats().FaultCount != 1 || n.Book().Len() != 2 {
+		t.Errorf("%d faults, %d rows:\n%s", n.Stats().FaultCount, n.Book().Len(), n.log)
+	}
+}
+
+// What is wrong with one row may be another one.
+func TestRowThatWasWrongIsLookedAtWithTheNextChange(t *testing.T) {
+	w := newWorld(t)
+	n := start(t, w.options())
+	const policyOn = `INSERT INTO rate_limiter.policies (name, tenant, scope, endpoint, "limit", window_size) VALUES ('p', 'acme', 'tenant', '%s', 5, 60)`
+	w.write(fmt.Sprintf(policyOn, "GET /a/{x}/c"))
+	n.await(w.write(fmt.Sprintf(policyOn, "GET /a/b/{y}")))
+	if s := n.Stats(); s.FaultCount != 1 {
+		t.Fatalf("faults are %+v, want that these two patterns do not go together", s.Faults)
+	}
+	book := n.await(w.write(`DELETE FROM rate_limiter.policies WHERE endpoint = 'GET /a/{x}/c'`))
+	if s := n.Stats(); s.FaultCount != 0 || book.Len() != 1 {
+		t.Errorf("%d faults and %d rows, want the row that is left", s.FaultCount, book.Len())
+	}
+}
+
+func TestOverrideWithoutAnEndByAccidentIsRefused(t *testing.T) {
+	w := newWorld(t)
+	w.write(`ALTER TABLE rate_limiter.overrides DROP CONSTRAINT overrides_expires_at_missing`)
+	n := start(t, w.options())
+	book := n.await(w.write(`INSERT INTO rate_limiter.overrides (kind, tenant, reason, author) VALUES ('ban', 'acme', 'why', 'ann')`))
+	if s := n.Stats(); s.FaultCount != 1 || book.Len() != 0 {
+		t.Errorf("%d faults and %d rows, want the row refused", s.FaultCount, book.Len())
+	}
+}
+
+func TestMoreRowsThanTheCeilingLeaveTheLastGoodBook(t *testing.T) {
+	w := newWorld(t)
+	options := w.options()
+	options.MaxRows = 10
+	n := start(t, options)
+	n.await(w.policies(1, 10))
+	w.policies(11, 11)
+	n.until("the version is refused", func(s policysync.Stats) bool { return s.Refusal != "" })
+	const want = "version 2 has 11 rows, more than snapshot_max_rows (10): 11 policies"
+	if n.Book().Len() != 10 || n.log.count(want) != 1 {
+		t.Errorf("the book has %d rows, want 10; the log does not tell %q:\n%s", n.Book().Len(), want, n.log)
+	}
+	if s := n.Stats(); !s.Connected || s.Version != 1 {
+		t.Errorf("contact %v and version %d, want contact and version 1", s.Connected, s.Version)
+	}
+	cold := start(t, options)
+	cold.until("the version is refused at the start, too", func(s policysync.Stats) bool { return s.Refusal != "" && s.Connected })
+	if cold.Book() != nil {
+		t.Errorf("there is a book of %d rows, want none", cold.Book().Len())
+	}
+	version := w.write(`DELETE FROM rate_limiter.policies WHERE tenant IN ('tenant-1', 'tenant-2')`)
+	for _, n := range []*node{n, cold} {
+		if book := n.await(version); book.Len() != 9 || n.Stats().Refusal != "" {
+			t.Errorf("with room again the book has %d rows, want 9; refusal %q", book.Len(), n.Stats().Refusal)
+		}
+	}
+}
+
+func TestReadingAndReportingAreAllTheRightsThatANodeNeeds(t *testing.T) {
+	w := newWorld(t)
+	w.write(`CREATE ROLE sync_node; GRANT USAGE ON SCHEMA rate_limiter TO sync_node;
+		GRANT SELECT ON rate_limiter.version, rate_limiter.changes, rate_limiter.tiers, rate_limiter.tenants,
+			rate_limiter.policies, rate_limiter.overrides TO sync_node;
+		GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limiter.nodes TO sync_node`)
+	t.Cleanup(func() { w.write(`DROP OWNED BY sync_node; DROP ROLE sync_node`) })
+	options := w.options()
+	options.Source.DSN += "&options=-c%20role%3Dsync_node"
+	n := start(t, options)
+	n.await(w.policies(1, 3))
+	n.await(w.write(`UPDATE rate_limiter.policies SET "limit" = 9`))
+	n.until("it is reported", func(policysync.Stats) bool {
+		return value[int64](w, `SELECT coalesce(max(version), 0) FROM rate_limiter.nodes`) == 2
+	})
+	if s := n.Stats(); s.Loads+s.CatchUps < 2 || n.log.count("level=WARN") > 0 {
+		t.Errorf("%d loads, %d catch-ups:\n%s", s.Loads, s.CatchUps, n.log)
+	}
+	n.stop()
+	if nodes := value[int64](w, `SELECT count(*) FROM rate_limiter.nodes`); nodes != 0 {
+		t.Errorf("after its end there are %d reports, want none", nodes)
+	}
+}
+
+func TestNodeReportsWhatItEnforcesUntilItEnds(t *testing.T) {
+	w := newWorld(t)
+	options := w.options()
+	options.BeatEvery = 20 * time.Millisecond
+	n := start(t, options)
+	version := w.policies(1, 3)
+	n.await(version)
+	const report = `SELECT count(*) FROM rate_limiter.nodes WHERE node = 'node-1' AND version = $1 AND source = 'postgres'`
+	n.until("it is reported", func(policysync.Stats) bool { return value[int64](w, report, version) == 1 })
+	before := value[time.Time](w, `SELECT reported_at FROM rate_limiter.nodes`)
+	n.until("it is reported again", func(policysync.Stats) bool {
+		return value[time.Time](w, `SELECT reported_at FROM rate_limiter.nodes`).After(before)
+	})
+	enforced := value[float64](w, `SELECT extract(epoch FROM n.enforced_at - v.at)::float8 FROM rate_limiter.nodes n, rate_limiter.version v`)
+	if enforced < 0 || enforced > patience.Seconds() {
+		t.Errorf("it says that the version came in force %v s after it was written", enforced)
+	}
+	n.stop()
+	if nodes := value[int64](w, `SELECT count(*) FROM rate_limiter.nodes`); nodes != 0 {
+		t.Errorf("after its end there are %d reports, want none", nodes)
+	}
+}
+
+func TestRefusedReportIsLoggedOnceAndCostsNothingElse(t *testing.T) {
+	w := newWorld(t)
+	w.write(`DROP TABLE rate_limiter.nodes`)
+	options := w.options()
+	options.BeatEvery = 5 * time.Millisecond
+	n := start(t, options)
+	n.await(w.policies(1, 3))
+	n.await(w.policies(4, 4))
+	if s := n.Stats(); s.Contacts != 1 || n.log.count("the report of this node is refused") != 1 {
+		t.Errorf("%d sessions:\n%s", s.Contacts, n.log)
+	}
+}
+
+func TestDatabaseWithoutTablesIsAwayUntilItIsMigrated(t *testing.T) {
+	w := newWorld(t)
+	if _, err := w.pool.Exec(t.Context(), `ALTER SCHEMA rate_limiter RENAME TO later`); err != nil {
+		t.Fatal(err)
+	}
+	n := start(t, w.options())
+	n.until("it is tried", func(policysync.Stats) bool { return n.log.count("rate_limiter.version") == 1 })
+	if n.Book() != nil {
+		t.Error("there is a book")
+	}
+	if _, err := w.pool.Exec(t.Context(), `ALTER SCHEMA later RENAME TO rate_limiter`); err != nil {
+		t.Fatal(err)
+	}
+	n.await(0)
+}

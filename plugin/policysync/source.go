@@ -1,0 +1,134 @@
+package policysync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Source is where Postgres is. Exactly one of the two is given. What a connection string leaves out, Postgres's own
+// environment variables and password file say.
+type Source struct {
+	DSN  string // a connection string: a URL or pairs of key=value. It may hold a password and is never shown
+	File string // a file with a connection string. It is read for every connection, so a changed password is used
+}
+
+// maxDSN bounds the file of a connection string, in bytes.
+const maxDSN = 64 << 10
+
+// errDSN tells nothing of the string: of one that cannot be parsed nobody knows where the password is.
+var errDSN = errors.New("the connection string cannot be parsed: it must be a URL (postgres://user@host/database) or pairs (host=… dbname=…)")
+
+// config is how to connect now. No error has a part of the connection string.
+func (s Source) config() (*pgx.ConnConfig, error) {
+	text := s.DSN
+	switch {
+	case s.DSN != "" && s.File != "":
+		return nil, errors.New("the connection string is given twice: itself and as a file")
+	case s.File != "":
+		file, err := readSecret(s.File)
+		if err != nil {
+			return nil, err
+		}
+		text = file
+	}
+	if text == "" {
+		return nil, errors.New("no connection string is given")
+	}
+	config, err := pgx.ParseConfig(text)
+	if err != nil {
+		return nil, errDSN
+	}
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = connectTime
+	}
+	for name, value := range parameters {
+		if _, given := config.RuntimeParams[name]; !given {
+			config.RuntimeParams[name] = value
+		}
+	}
+	return config, nil
+}
+
+// parameters are those of our sessions. A lost report costs nothing, so nobody waits for its way to the disk; and who
+// holds a table for long should cost a retry, not the connection.
+var parameters = map[string]string{
+	"application_name":   "tenant-rate-limiting",
+	"client_encoding":    "UTF8",
+	"lock_timeout":       "2s",
+	"synchronous_commit": "off",
+}
+
+// readSecret is the content of a file without the white space around it.
+func readSecret(path string) (string, error) {
+	info, err := os.Stat(path)
+	if err == nil && info.Size() > maxDSN {
+		err = fmt.Errorf("%s has more than %d bytes", path, maxDSN)
+	}
+	var text []byte
+	if err == nil {
+		text, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the file of the connection string: %w", err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+const (
+	// connectTime is how long connecting may take where the connection string has no connect_timeout.
+	connectTime = 5 * time.Second
+	// closeTime is how long taking leave of a server may take.
+	closeTime = time.Second
+)
+
+// link is the two connections of a session: hints wait on one, the other does the work.
+type link struct {
+	listener, worker *pgx.Conn
+}
+
+// connect connects and listens: what is committed from now on gives a hint.
+func (s *Sync) connect(ctx context.Context) (*link, error) {
+	config, err := s.options.Source.config()
+	if err != nil {
+		return nil, err
+	}
+	l := &link{}
+	if l.listener, err = pgx.ConnectConfig(ctx, config); err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	if _, err = l.listener.Exec(ctx, "LISTEN "+channel); err != nil {
+		err = fmt.Errorf("listen: %w", err)
+	} else if l.worker, err = pgx.ConnectConfig(ctx, config); err != nil {
+		err = fmt.Errorf("connect: %w", err)
+	}
+	if err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// channel is where Postgres tells of commits.
+const channel = "rate_limiter_changes"
+
+// close ends the connections and waits, for a bounded time, for what pgx still does to end them.
+func (l *link) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	for _, connection := range []*pgx.Conn{l.listener, l.worker} {
+		if connection == nil {
+			continue
+		}
+		_ = connection.Close(ctx) // of a connection that is given up there is nothing to tell
+		select {
+		case <-connection.PgConn().CleanupDone():
+		case <-ctx.Done():
+		}
+	}
+}

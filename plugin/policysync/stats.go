@@ -1,0 +1,99 @@
+package policysync
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// The sources of a book.
+const (
+	FromPostgres = "postgres"
+	FromDisk     = "disk" // the file of an earlier run
+	FromNone     = "none" // there is no book: the config stands alone
+)
+
+// Stats are what is known of the sync at one moment.
+type Stats struct {
+	Version   int64         // of the book in force; 0: there is none, or nothing was ever written
+	Source    string        // of the book in force: postgres, disk or none
+	Connected bool          // Postgres is being followed now
+	Age       time.Duration // since Postgres was last known to have nothing newer; 0: there is no book. Of a saved book it goes by the node's clock
+	Enforced  time.Duration // since the book is in force; 0: there is none
+	Rows      int           // of all tables in the book
+
+	Faults     []policy.Fault // rows that do not compile, at most 1000; not to be changed
+	FaultCount int            // all of them
+	Refusal    string         // why the newest version is not in force; "": nothing of the kind
+
+	Loads    uint64 // of all rows
+	CatchUps uint64 // of changes alone
+	Contacts uint64 // sessions with Postgres that got as far as a version
+	Saves    uint64 // of the book on disk
+	Unsaved  uint64 // tries at that which failed
+
+	LoadTime    time.Duration // of the last load of all rows, the building included; 0: there was none
+	Propagation time.Duration // of the last change: from its writing, by Postgres's clock, until it was in force here; 0: there was none
+	ClockOffset time.Duration // Postgres's clock less the node's, as last compared
+}
+
+// state is what Stats is made from.
+type state struct {
+	version                                 int64
+	source, refusal                         string // source "" is FromNone
+	connected                               bool
+	confirmed, enforced                     time.Time
+	rows, faultCount                        int
+	faults                                  []policy.Fault
+	loads, catchUps, contacts, saves, fails uint64
+	loadTime, propagation, offset           time.Duration
+}
+
+// Stats tells how things stand. It never waits for Postgres.
+func (s *Sync) Stats() Stats {
+	s.mu.Lock()
+	now := s.state
+	s.mu.Unlock()
+	out := Stats{
+		Version: now.version, Source: now.source, Connected: now.connected, Rows: now.rows,
+		Faults: now.faults, FaultCount: now.faultCount, Refusal: now.refusal,
+		Loads: now.loads, CatchUps: now.catchUps, Contacts: now.contacts, Saves: now.saves, Unsaved: now.fails,
+		LoadTime: now.loadTime, Propagation: now.propagation, ClockOffset: now.offset,
+	}
+	if out.Source == "" {
+		out.Source = FromNone
+		return out
+	}
+	out.Age, out.Enforced = max(0, time.Since(now.confirmed)), time.Since(now.enforced)
+	return out
+}
+
+// reported are the faults that a report has room for.
+func (s Stats) reported() []policy.Fault {
+	return slices.Clip(s.Faults[:min(len(s.Faults), maxReported)])
+}
+
+// count changes the state.
+func (s *Sync) count(change func(*state)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.state)
+}
+
+// confirm notes that the book was the newest at an instant.
+func (s *Sync) confirm(at time.Time) {
+	s.count(func(state *state) { state.confirmed = at })
+}
+
+func (s *Sync) source() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.source
+}
+
+func (s *Sync) contacts() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.contacts
+}

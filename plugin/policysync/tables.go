@@ -1,0 +1,212 @@
+package policysync
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// table is one of the tables that a book is made of.
+type table struct {
+	name    string // in the schema rate_limiter, and in faults
+	kind    string // of its rows in the changes
+	columns string // as read takes them
+	key     string // the column of the key
+	numeric bool   // the key is a number
+	where   string // which rows are of interest
+	read    func(*record, *policy.Rows)
+}
+
+// tables are in the order of ofTiers to ofOverrides.
+var tables = [...]table{
+	{
+		name: "tiers", kind: "tier", key: "name", where: "true", columns: "name",
+		read: func(r *record, rows *policy.Rows) { rows.Tiers = append(rows.Tiers, policy.TierRow{Name: r.text()}) },
+	},
+	{
+		name: "tenants", kind: "tenant", key: "id", where: "true", columns: "id, tier, time_zone",
+		read: func(r *record, rows *policy.Rows) {
+			rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: r.name(), Tier: r.text(), TimeZone: r.text()})
+		},
+	},
+	{
+		name: "policies", kind: "policy", key: "id", numeric: true, where: "slot = 'active'",
+		columns: `id, namespace, name, tier, tenant, endpoint, scope, "limit", window_size, algorithm, burst,
+			soft_threshold_pct, hard_threshold_pct, soft_only, mode, cost, fail_mode`,
+		read: readPolicy,
+	},
+	{
+		name: "overrides", kind: "override", key: "id", numeric: true, where: "(expires_at IS NULL OR expires_at > now())",
+		columns: `id, kind, tenant, "user", endpoint, credential, ip, policy, "limit", window_size, burst, factor,
+			reason, author, expires_at, permanent, source`,
+		read: readOverride,
+	},
+}
+
+const (
+	ofTiers = iota
+	ofTenants
+	ofPolicies
+	ofOverrides
+)
+
+// width is the number of the table's columns.
+func (t *table) width() int { return strings.Count(t.columns, ",") + 1 }
+
+// all reads the whole table as a binary COPY.
+func (t *table) all() string {
+	return fmt.Sprintf("COPY (SELECT %s FROM rate_limiter.%s WHERE %s) TO STDOUT (FORMAT binary)", t.columns, t.name, t.where)
+}
+
+// some reads the rows of a list of keys.
+func (t *table) some() string {
+	return fmt.Sprintf("SELECT %s FROM rate_limiter.%s WHERE %s AND %s = ANY($1)", t.columns, t.name, t.where, t.key)
+}
+
+func readPolicy(r *record, rows *policy.Rows) {
+	rows.Policies = append(rows.Policies, policy.Row{
+		ID: r.number(), Namespace: r.text(),
+		Limit: schema.Limit{Name: r.text()},
+		Tier:  r.text(), Tenant: r.name(),
+	})
+	l := &rows.Policies[len(rows.Policies)-1].Limit
+	l.Endpoint, l.Scope, l.Limit, l.WindowSize, l.Algorithm = r.text(), r.text(), r.number(), r.number(), r.text()
+	l.Burst, l.SoftThresholdPct, l.HardThresholdPct = r.number(), r.number(), r.number()
+	l.SoftOnly, l.Mode, l.Cost, l.FailMode = r.boolean(), r.text(), r.optional(), r.text()
+}
+
+func readOverride(r *record, rows *policy.Rows) {
+	o := policy.Override{
+		ID: r.number(), Kind: r.text(), Tenant: r.name(), User: r.name(), Endpoint: r.text(), Credential: r.name(), IP: r.name(),
+		Policy: r.text(), Limit: r.number(), WindowSize: r.number(), Burst: r.number(), Factor: r.number(),
+		Reason: r.name(), Author: r.text(),
+	}
+	end := r.instant()
+	if permanent := r.boolean(); end == 0 && !permanent {
+		end = -1 // no override is without an end by accident: package policy refuses this one
+	}
+	o.ExpiresAt, o.Source = end, r.text()
+	rows.Overrides = append(rows.Overrides, o)
+}
+
+// record takes the fields of one row one after the other. A NULL is the zero value, which a row may only have where the
+// column may be NULL: package policy looks at that. An error is about the columns, not about a row.
+type record struct {
+	fields [][]byte
+	texts  texts
+	err    error
+}
+
+var errColumns = errors.New("the columns of the table are not those of this version: is it migrated?")
+
+func (r *record) next() []byte {
+	if len(r.fields) == 0 {
+		r.err = errColumns
+		return nil
+	}
+	field := r.fields[0]
+	r.fields = r.fields[1:]
+	return field
+}
+
+// maxText is what is kept of a text, in bytes. Whatever is longer is too long anyway, and is refused as what is kept.
+const maxText = 4096
+
+// text is a text that many rows may have; there is one copy of it.
+func (r *record) text() string { return r.texts.of(r.clipped()) }
+
+// name is a text that few rows have.
+func (r *record) name() string { return string(r.clipped()) }
+
+func (r *record) clipped() []byte {
+	field := r.next()
+	if len(field) <= maxText {
+		return field
+	}
+	field = field[:maxText]
+	for len(field) > maxText-utf8.UTFMax && !utf8.Valid(field) {
+		field = field[:len(field)-1]
+	}
+	return field
+}
+
+func (r *record) number() int64 {
+	n, _ := r.integer()
+	return n
+}
+
+func (r *record) optional() *int64 {
+	n, ok := r.integer()
+	if !ok {
+		return nil
+	}
+	return &n
+}
+
+// integer is a bigint; false for NULL.
+func (r *record) integer() (int64, bool) {
+	switch field := r.next(); {
+	case field == nil:
+		return 0, false
+	case len(field) != 8:
+		r.err = errColumns
+		return 0, false
+	default:
+		return int64(binary.BigEndian.Uint64(field)), true
+	}
+}
+
+func (r *record) boolean() bool {
+	field := r.next()
+	if field != nil && len(field) != 1 {
+		r.err = errColumns
+	}
+	return len(field) == 1 && field[0] != 0
+}
+
+// epoch is Postgres's, 2000-01-01 UTC.
+const epoch limit.Micros = 946_684_800_000_000
+
+// instant is a timestamp with time zone; 0 for NULL. One at infinity is as late as can be told.
+func (r *record) instant() limit.Micros {
+	n, ok := r.integer()
+	switch {
+	case !ok:
+		return 0
+	case n > math.MaxInt64-int64(epoch):
+		return math.MaxInt64
+	}
+	return limit.Micros(n) + epoch
+}
+
+// finish tells whether the fields were those of the columns.
+func (r *record) finish() error {
+	if len(r.fields) > 0 {
+		return errColumns
+	}
+	return r.err
+}
+
+// texts keeps one copy of texts that many rows have.
+type texts map[string]string
+
+// maxTexts bounds how many texts are remembered. Those that many rows have are few.
+const maxTexts = 8192
+
+func (t texts) of(text []byte) string {
+	if known, ok := t[string(text)]; ok {
+		return known
+	}
+	s := string(text)
+	if len(t) < maxTexts {
+		t[s] = s
+	}
+	return s
+}

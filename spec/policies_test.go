@@ -1,0 +1,208 @@
+package spec
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+// hourly gives every tenant of the tier enterprise five requests an hour.
+const hourly = `{tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 5, window_size: 3600, algorithm: fixed_window}]}, {name: essentials}]}`
+
+// atDatabase is an option of start: the plugin server with its policies in a database, and what it has saved in a folder.
+func atDatabase(dsn, saved, metrics string) func(*gateway.Options) {
+	return func(o *gateway.Options) {
+		o.Servers = []gateway.PluginServer{{Binary: plugin(), Args: []string{"-database", dsn, "-snapshot-dir", saved, "-metrics-listen", metrics}}}
+	}
+}
+
+// governed is a node whose policies come from a database.
+type governed struct {
+	*node
+	t       *testing.T
+	server  *pgtest.Server
+	dsn     string
+	rows    *pgxpool.Pool
+	saved   string
+	metrics string
+}
+
+func govern(t *testing.T) *governed {
+	t.Helper()
+	server := pgtest.Start(t)
+	dsn := server.Database(t)
+	g := &governed{t: t, server: server, dsn: dsn, rows: pgtest.Pool(t, dsn), saved: t.TempDir()}
+	g.restart()
+	return g
+}
+
+// restart starts the node, or another in its place.
+func (g *governed) restart() {
+	g.t.Helper()
+	g.metrics = freeAddress(g.t)
+	g.node = start(g.t, deck(hourly), atDatabase(g.dsn, g.saved, g.metrics))
+}
+
+// write changes rows as an operator with SQL would.
+func (g *governed) write(statement string, args ...any) {
+	g.t.Helper()
+	if _, err := g.rows.Exec(g.t.Context(), statement, args...); err != nil {
+		g.t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+func (g *governed) override(columns, values string) {
+	g.t.Helper()
+	g.write(fmt.Sprintf(`INSERT INTO rate_limiter.overrides (reason, author, %s) VALUES ('a test', 'a tester', %s)`, columns, values))
+}
+
+// number is the value of a sample of the plugin's metrics.
+func (g *governed) number(sample string) float64 {
+	_, metrics := read(g.metrics, "/metrics")
+	value, _ := number(metrics, sample)
+	return value
+}
+
+// version is what the database says is in force.
+func (g *governed) version() float64 {
+	g.t.Helper()
+	var version float64
+	if err := g.rows.QueryRow(g.t.Context(), `SELECT version FROM rate_limiter.version`).Scan(&version); err != nil {
+		g.t.Fatal(err)
+	}
+	return version
+}
+
+// enforced waits until the node enforces what the database says.
+func (g *governed) enforced() {
+	g.t.Helper()
+	version := g.version()
+	await(g.t, "the rows are enforced", func() bool { return g.number("rate_limiter_snapshot_version") >= version })
+}
+
+// limitOf is the limit that a tenant reads in its next answer.
+func (g *governed) limitOf(key string) string {
+	return g.get("/records", "apikey", key).Header.Get("X-RateLimit-Limit")
+}
+
+func TestAnOverrideIsEnforcedWithinASecondAndEndsAtItsInstant(t *testing.T) {
+	g := govern(t)
+	if got := g.limitOf("alice"); got != "5" {
+		t.Fatalf("by the config the limit is %q, want 5", got)
+	}
+	g.override("kind, tenant, policy, \"limit\", expires_at", "'custom_limit', 'acme', 'hour', 500, clock_timestamp() + interval '3 s'")
+	written := time.Now()
+	await(t, "the override is enforced", func() bool { return g.limitOf("alice") == "500" })
+	if took := time.Since(written); took > time.Second {
+		t.Errorf("an override took %v", took)
+	}
+	if got := g.limitOf("gus"); got == "500" {
+		t.Error("an override of one tenant concerns another")
+	}
+	await(t, "the override has ended", func() bool { return g.limitOf("alice") == "5" })
+	if took := time.Since(written); took < 2*time.Second {
+		t.Errorf("an override of three seconds ended after %v", took)
+	}
+}
+
+func TestABannedTenantReadsThatItIsAndUntilWhen(t *testing.T) {
+	g := govern(t)
+	g.override("kind, tenant, expires_at", "'ban', 'acme', clock_timestamp() + interval '1 h'")
+	g.enforced()
+	a := g.get("/records", "apikey", "alice")
+	if p := a.problem(t); a.Status != 429 || !strings.HasSuffix(p.Type, "#abnormal-usage-detected") || p.RetryAfter < 3590 || a.Header.Get("Retry-After") != strconv.Itoa(p.RetryAfter) {
+		t.Errorf("%d %v %s", a.Status, a.Header, a.Body)
+	}
+	g.write(`BEGIN; SET LOCAL rate_limiter.reason = 'sorry'; DELETE FROM rate_limiter.overrides; COMMIT`)
+	g.enforced()
+	g.want([]int{200}, "/records", "apikey", "alice")
+}
+
+func TestPoliciesOfADatabaseWinOverTheConfigByNameAndAddToIt(t *testing.T) {
+	g := govern(t)
+	g.write(`INSERT INTO rate_limiter.tenants (id, tier) VALUES ('acme', 'enterprise')`)
+	g.write(`INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, algorithm) VALUES ('hour', 'enterprise', 'tenant', 3, 3600, 'fixed_window')`)
+	g.enforced()
+	g.want([]int{200, 200, 200, 429}, "/records", "apikey", "alice")
+	g.write(`INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size) VALUES ('minute', 'acme', 'user', 1, 60)`)
+	g.write(`BEGIN; SET LOCAL rate_limiter.reason = 'enough'; DELETE FROM rate_limiter.policies WHERE name = 'hour'; COMMIT`)
+	g.enforced()
+	a := g.get("/records", "apikey", "alice")
+	if policies := a.Header.Get("RateLimit-Policy"); !strings.Contains(policies, `"minute";q=1;w=60`) || !strings.Contains(policies, `"hour";q=5;w=3600`) {
+		t.Errorf("policies are %s, want the config's and the row's", policies)
+	}
+}
+
+func TestWhatPostgresSaidStaysInForceWithoutIt(t *testing.T) {
+	g := govern(t)
+	saves := func() float64 { return g.number("rate_limiter_snapshot_saves_total") }
+	await(t, "the first rows are saved", func() bool { return saves() > 0 })
+	before := saves()
+	g.override("kind, tenant, permanent", "'exempt', 'acme', true")
+	g.enforced()
+	await(t, "the override is saved", func() bool { return saves() > before })
+	g.server.Stop(t)
+	g.want(times(8, 200), "/records", "apikey", "alice")
+	await(t, "the loss of contact is told", func() bool { return g.number("rate_limiter_policies_connected") == 0 })
+	g.restart() // a cold start without Postgres
+	g.want(times(8, 200), "/records", "apikey", "alice")
+	if version, connected := g.number("rate_limiter_snapshot_version"), g.number("rate_limiter_policies_connected"); version < 1 || connected != 0 {
+		t.Errorf("a node without Postgres enforces version %g, connected %g", version, connected)
+	}
+	g.server.Start(t)
+	g.rows.Reset()
+	await(t, "Postgres is followed again", func() bool { return g.number("rate_limiter_policies_connected") == 1 })
+	g.write(`BEGIN; SET LOCAL rate_limiter.reason = 'over'; DELETE FROM rate_limiter.overrides; COMMIT`)
+	g.enforced()
+	g.want(append(times(5, 200), 429), "/records", "apikey", "alice")
+}
+
+func TestChangesReachARunningNodeFast(t *testing.T) {
+	g := govern(t)
+	done := make(chan struct{})
+	requests := make(chan error, 1)
+	go func() { // requests run meanwhile
+		for {
+			select {
+			case <-done:
+				requests <- nil
+				return
+			default:
+			}
+			if a, err := g.send(http.MethodGet, "/records", "apikey", "beth"); err != nil || a.Status != 200 {
+				requests <- fmt.Errorf("%d %v", a.Status, err)
+				return
+			}
+		}
+	}()
+	var took []time.Duration
+	for i := range 60 {
+		g.write(`INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size) VALUES ('p', 'acme', 'tenant', $1, 60)
+			ON CONFLICT DO NOTHING`, 1000+i)
+		g.write(`UPDATE rate_limiter.policies SET "limit" = $1 WHERE name = 'p'`, 2000+i)
+		written := time.Now()
+		want := fmt.Sprintf(`"p";q=%d;w=60`, 2000+i)
+		await(t, "the change is enforced", func() bool {
+			return strings.Contains(g.get("/search", "apikey", "alice").Header.Get("RateLimit-Policy"), want)
+		})
+		took = append(took, time.Since(written))
+	}
+	close(done)
+	if err := <-requests; err != nil {
+		t.Errorf("while policies change: %v", err)
+	}
+	slices.Sort(took)
+	t.Logf("from commit to enforcement: median %v, p99 %v", took[len(took)/2], took[len(took)*99/100])
+	if worst := took[len(took)-1]; worst > 2*time.Second {
+		t.Errorf("a change took %v", worst)
+	}
+}
