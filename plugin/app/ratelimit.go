@@ -1,88 +1,144 @@
 package app
 
 import (
+	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
+	"os/signal"
+	"os/user"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
 )
 
-const ratelimitUsage = `usage: ratelimit COMMAND
+// Ratelimit is the operator's program. The result is the process's exit code; see [exitCodes].
+func Ratelimit(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	o := operator{
+		getenv: os.Getenv, login: login, now: time.Now,
+		stdin: stdin, stdout: stdout, stderr: stderr,
+	}
+	return o.run(ctx, args)
+}
 
-  validate FILE ...   check the tenant-rate-limiting configs in decK files; FILE - is standard input
-  version             print the version
+// operator is the operator's program, with all that it knows of the world outside.
+type operator struct {
+	getenv func(string) string
+	login  func() string // user@host; "": nobody can say
+	now    func() time.Time
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+}
 
-validate finds what Kong's schema cannot say, too: duplicate names, ambiguous endpoint patterns, limits that cannot
-be counted exactly. It exits with 1 when it finds a fault and with 0 when there are only warnings.
+// The exit codes beside 0.
+const (
+	exitFailed     = 1
+	exitWrongCall  = 2
+	exitIncomplete = 3
+)
+
+const exitCodes = `Exit codes: 0 done; 1 it failed, or it found something (validate, diff); 2 a wrong call; 3 not all live nodes enforce it yet.
 `
 
-// Ratelimit is the operator's program. The result is the process's exit code: 2 for a wrong call.
-func Ratelimit(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	flags := flag.NewFlagSet("ratelimit", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.Usage = func() { fmt.Fprint(stderr, ratelimitUsage) }
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return 0
-		}
-		return 2
+// wrongCall is an error of whoever calls the program.
+type wrongCall struct{ problem string }
+
+func (e *wrongCall) Error() string { return e.problem }
+
+func wrong(format string, args ...any) error { return &wrongCall{fmt.Sprintf(format, args...)} }
+
+// said is the end of a command that has told already why its exit code is not 0.
+type said int
+
+func (e said) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// run runs one command.
+func (o *operator) run(ctx context.Context, args []string) int {
+	if len(args) > 1 && args[0] == "help" {
+		args = append(slices.Clone(args[1:]), "-h")
 	}
-	switch flags.Arg(0) {
-	case "validate":
-		return validate(flags.Args()[1:], stdin, stdout, stderr)
-	case "version":
-		fmt.Fprintln(stdout, Version)
+	if len(args) > 0 && isHelp(args[0]) {
+		fmt.Fprint(o.stdout, overview())
 		return 0
 	}
-	flags.Usage()
-	return 2
+	c, rest := findCommand(args)
+	if c == nil {
+		if group, ok := helpOfGroup(args); ok {
+			return o.showGroup(group, args)
+		}
+		fmt.Fprint(o.stderr, overview())
+		if len(args) > 0 {
+			fmt.Fprintf(o.stderr, "\nratelimit: there is no command %q\n", args[0])
+		}
+		return exitWrongCall
+	}
+	call := newCall(o, c)
+	err := call.run(ctx, rest)
+	return o.report(c, err)
 }
 
-// validate reports every fault and warning of the files, one on each line, as file:line: path: message.
-func validate(files []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	if len(files) == 0 {
-		fmt.Fprintln(stderr, "ratelimit validate: name at least one decK file, for instance kong.yml")
-		return 2
+// showGroup tells the commands of a group, such as policy: to who asks, or to who left a word out.
+func (o *operator) showGroup(group string, args []string) int {
+	if len(args) > 1 && isHelp(args[1]) {
+		fmt.Fprint(o.stdout, group)
+		return 0
 	}
-	code := 0
-	for _, file := range files {
-		findings, err := validateFile(file, stdin)
-		if err != nil {
-			fmt.Fprintln(stderr, "ratelimit validate:", err)
-			return 2
-		}
-		faults := 0
-		for _, f := range findings {
-			fmt.Fprintln(stdout, f)
-			if f.Severity == deck.Error {
-				faults++
-			}
-		}
-		fmt.Fprintf(stdout, "%s: %d faults, %d warnings\n", file, faults, len(findings)-faults)
-		if faults > 0 {
-			code = 1
-		}
-	}
-	return code
+	fmt.Fprint(o.stderr, group)
+	return exitWrongCall
 }
 
-func validateFile(file string, stdin io.Reader) ([]deck.Finding, error) {
-	compiles := func(config schema.Config) error {
-		_, err := policy.FromConfig(config)
-		return err
+// report tells an error in one line for each thing that is wrong, and is the exit code.
+func (o *operator) report(c *command, err error) int {
+	var (
+		known    said
+		mistaken *wrongCall
+	)
+	switch {
+	case err == nil || errors.Is(err, errHelped):
+		return 0
+	case errors.As(err, &known):
+		return int(known)
+	case errors.As(err, &mistaken):
+		fmt.Fprintf(o.stderr, "ratelimit %s: %s; see ratelimit %s -h\n", c.words, oneLine(mistaken.problem), c.words)
+		return exitWrongCall
 	}
-	if file == "-" {
-		return deck.Validate(stdin, "standard input", compiles), nil
+	for _, each := range unjoined(err) {
+		fmt.Fprintf(o.stderr, "ratelimit %s: %s\n", c.words, oneLine(each.Error()))
 	}
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
+	return exitFailed
+}
+
+// unjoined are the errors that one joins.
+func unjoined(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()
 	}
-	defer f.Close()
-	return deck.Validate(f, file, compiles), nil
+	return []error{err}
+}
+
+// oneLine joins the lines of a text, such as the attempts of pgx to connect.
+func oneLine(text string) string {
+	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return plainText(strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": "))
+}
+
+// login is who uses this machine, for the audit.
+func login() string {
+	name := os.Getenv("USER")
+	if current, err := user.Current(); name == "" && err == nil {
+		name = current.Username
+	}
+	host, err := os.Hostname()
+	if name == "" || err != nil {
+		return ""
+	}
+	return name + "@" + host
 }

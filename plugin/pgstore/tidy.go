@@ -16,10 +16,10 @@ type Retention struct {
 
 // Tidied is what Tidy has done.
 type Tidied struct {
-	Leader    bool // false: another process is at it, and nothing was done here
-	Overrides int64
-	Changes   int64
-	Nodes     int64
+	Leader    bool  `json:"leader"` // false: another process is at it, and nothing was done here
+	Overrides int64 `json:"overrides"`
+	Changes   int64 `json:"changes"`
+	Nodes     int64 `json:"nodes"`
 }
 
 const (

@@ -1,0 +1,120 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+const documentAbout = `The file says what the active policies of one namespace are to be:
+
+  namespace: default     # may be left out
+  policies:
+  - {name: daily, tier: gold, scope: tenant, limit: 1000, window_size: 86400}
+
+A policy has the fields of a limit in the plugin's config, and tier or tenant. Policies that are not in the file are
+deleted, unless --partial is given.`
+
+var documentCommands = []*command{
+	{
+		words: "apply", brief: "make the policies those of a file, in one transaction",
+		about: documentAbout + " Applying a file twice changes nothing the second time.",
+		define: func(c *call) action {
+			d := c.documentFlags()
+			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+				done, version, err := s.Apply(ctx, by, d.set)
+				if err != nil {
+					return written{}, d.locate(err)
+				}
+				what := "applied " + d.file
+				if done.Empty() {
+					what += ", which changes nothing"
+				}
+				return written{What: what, Version: version, Diff: done, lines: func(w io.Writer) { writeDiff(w, done) }}, nil
+			})
+		},
+	},
+	{
+		words: "diff", brief: "tell what apply would change; exit code 1 when that is anything",
+		about: documentAbout,
+		define: func(c *call) action {
+			d := c.documentFlags()
+			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+				diff, err := s.Diff(ctx, d.set)
+				if err != nil {
+					return d.locate(err)
+				}
+				if err := c.print(diff, func(w io.Writer) { writeDiff(w, diff) }); err != nil || diff.Empty() {
+					return err
+				}
+				return said(exitFailed)
+			})
+		},
+	},
+}
+
+// documentFlags define which file is read, and have it read before the database is opened.
+func (c *call) documentFlags() *document {
+	d := new(document)
+	file := c.flags.String("f", "", "the `file`; - is standard input")
+	partial := c.flags.Bool("partial", false, "leave policies that are not in the file as they are")
+	c.check(func() error {
+		if *file == "" {
+			return wrong("name the file of policies by -f, for instance -f policies.yaml")
+		}
+		var faults error
+		err := c.read(*file, func(r io.Reader, name string) error {
+			faults = d.read(r, name)
+			return nil
+		})
+		if err != nil {
+			return wrong("-f: %v", err)
+		}
+		d.set.Partial = *partial
+		return faults
+	})
+	return d
+}
+
+// writeDiff tells a diff, one policy in each line.
+func writeDiff(w io.Writer, d pgstore.Diff) {
+	line := func(sign string, key pgstore.PolicyKey, text string) {
+		fmt.Fprintln(w, plainText(fmt.Sprintf("%s %s: %s", sign, key, text)))
+	}
+	for _, p := range d.Create {
+		line("+", p.Key(), describe(p))
+	}
+	for _, r := range d.Update {
+		line("~", r.Before.Key(), strings.Join(rewritten(r), ", "))
+	}
+	for _, p := range d.Delete {
+		line("-", p.Key(), describe(p))
+	}
+	fmt.Fprintf(w, "%d to create, %d to change, %d to delete, %d as they are\n", len(d.Create), len(d.Update), len(d.Delete), d.Unchanged)
+}
+
+func describe(p pgstore.Policy) string {
+	return fmt.Sprintf("%s per %s (%s)", limitText(p), p.Scope, p.Algorithm)
+}
+
+// rewritten tells how a policy changes, field by field.
+func rewritten(r pgstore.Rewrite) []string {
+	before, after := policyColumns(r.Before), policyColumns(r.After)
+	return changedColumns(before, after)
+}
+
+func policyColumns(p pgstore.Policy) map[string]json.RawMessage {
+	text, err := json.Marshal(p)
+	if err != nil {
+		panic(fmt.Sprintf("app: a policy cannot be encoded: %v", err)) // it holds only strings, integers and booleans
+	}
+	all, err := rowColumns(text)
+	if err != nil {
+		panic(fmt.Sprintf("app: a policy cannot be read back: %v", err))
+	}
+	return all
+}

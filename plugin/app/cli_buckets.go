@@ -1,0 +1,265 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/redisstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// whichBuckets tells in the help of both commands which buckets are meant.
+const whichBuckets = `The buckets are those of all policies that apply to the tenant, whatever the endpoint; with --user, --credential
+or --ip, also those of the user, the credential or the address in the tenant. They are in the Redis of the plugin's
+config; a password that decK fills in from the environment is read from RATELIMIT_REDIS_PASSWORD.`
+
+var bucketsCommands = []*command{{
+	words: "buckets show", brief: "tell what is left in the buckets of a tenant, without spending", about: whichBuckets,
+	define: func(c *call) action {
+		find := c.bucketFlags()
+		c.outputFlag()
+		return func(ctx context.Context) error {
+			found, err := find(ctx)
+			if err != nil {
+				return err
+			}
+			shown, err := found.read(ctx)
+			if err != nil {
+				return err
+			}
+			return c.showBuckets(shown)
+		}
+	},
+}, {
+	words: "buckets reset", brief: "empty the buckets of a tenant, which gives it all of its limits back", about: whichBuckets + `
+
+The reset is written into the audit first, with what was used; a reset without a record is not made.`,
+	define: func(c *call) action {
+		find := c.bucketFlags()
+		c.changeFlag()
+		c.outputFlag()
+		return func(ctx context.Context) error {
+			found, err := find(ctx)
+			if err != nil {
+				return err
+			}
+			return c.resetBuckets(ctx, found)
+		}
+	},
+}}
+
+// bucketFlags define whose buckets a command is about, and find them.
+func (c *call) bucketFlags() func(context.Context) (*tenantBuckets, error) {
+	config := c.configFlag()
+	r := new(requestFlags)
+	c.flags.StringVar(&r.tenant, "tenant", "", "the `tenant` whose buckets are meant")
+	c.flags.StringVar(&r.user, "user", "", "a `user` of the tenant, whose own buckets are meant too")
+	c.flags.StringVar(&r.tier, "tier", "", "the `tier` that requests of the tenant name, unless a row does")
+	c.flags.StringVar(&r.credential, "credential", "", "the `id` of a credential, whose own buckets are meant too")
+	c.flags.StringVar(&r.ip, "ip", "", "an `address`, which stands in for a missing user or credential")
+	named := c.flags.String("policy", "", "only buckets of the policies of this `name`")
+	rows := c.rowsFlag()
+	r.method, r.path = "GET", "/"
+	c.check(func() error {
+		if r.tenant == "" {
+			return wrong("--tenant must be given: whose buckets?")
+		}
+		return r.target(c)
+	})
+	return func(ctx context.Context) (*tenantBuckets, error) {
+		found, err := c.find(ctx, config, r, rows)
+		if err != nil {
+			return nil, err
+		}
+		found.tenant = r.tenant
+		found.bounds = slices.DeleteFunc(found.bounds, func(b policy.Bound) bool { return *named != "" && b.Policy.Name != *named })
+		if len(found.bounds) == 0 {
+			return nil, errors.New("no policy that applies has a bucket of the tenant; ratelimit explain tells which apply")
+		}
+		return found, nil
+	}
+}
+
+// redisPasswordVariable has the password that a decK file does not hold.
+const redisPasswordVariable = "RATELIMIT_REDIS_PASSWORD"
+
+// tenantBuckets are those of one tenant, and where they are kept.
+type tenantBuckets struct {
+	tenant string
+	redis  schema.Redis
+	bounds []policy.Bound // with a cost of 0: they read and do not spend
+}
+
+// shownBucket is a bucket as it is shown.
+type shownBucket struct {
+	Policy    string `json:"policy"`
+	Subject   string `json:"subject"` // whose it is within the tenant
+	Endpoint  string `json:"endpoint,omitempty"`
+	Limit     string `json:"limit"` // in words
+	Used      int64  `json:"used"`
+	Remaining int64  `json:"remaining"`
+	Reset     string `json:"reset"` // RFC 3339
+}
+
+// find finds the buckets of a tenant: those of the bounds that its requests have.
+func (c *call) find(ctx context.Context, f *configFlags, r *requestFlags, from *rowsFlags) (*tenantBuckets, error) {
+	config, snapshot, err := c.load(f)
+	if err != nil {
+		return nil, err
+	}
+	if config.Strategy != schema.StrategyRedis {
+		return nil, fmt.Errorf("%s: strategy is %s: every node keeps its own buckets, and there is no one place to read them", config.where, config.Strategy)
+	}
+	// Rows that do not compile have no buckets; explain tells them.
+	if snapshot, _, err = c.withRows(ctx, snapshot, r, from); err != nil {
+		return nil, err
+	}
+	id, err := r.identify(snapshot.Rules, f.route)
+	if err != nil {
+		return nil, err
+	}
+	if r.ip == "" { // else the bucket of clients without an address would stand in for the user
+		if id.IP = ""; id.User.Kind == identity.IP {
+			id.User = identity.Name{}
+		}
+	}
+	found := &tenantBuckets{redis: config.Redis, bounds: tenantBounds(snapshot, id, config.serves, limit.Micros(c.now().UnixMicro()))}
+	if password := c.getenv(redisPasswordVariable); password != "" {
+		found.redis.Password = password
+	}
+	return found, nil
+}
+
+// tenantBounds are the bounds of a tenant's requests, whatever the endpoint and the route, each bucket once. Bounds that
+// are counted for all tenants together, or by address alone, are not the tenant's.
+func tenantBounds(snapshot *policy.Snapshot, id identity.Identity, routes []string, now limit.Micros) []policy.Bound {
+	var bounds []policy.Bound
+	seen := map[policy.Key]bool{}
+	add := func(method, path, route string) {
+		id.Method, id.Path, id.Route = method, path, route
+		var r policy.Resolution
+		snapshot.ResolveAt(&id, now, &r)
+		for _, b := range r.Bounds {
+			theirs := b.Key.Group == policy.ByTenant && b.Key.Owner == id.Tenant.ID
+			everywhere := b.Policy.Scope.ByEndpoint() && b.Key.Endpoint == "" // no request has that bucket
+			if theirs && !everywhere && !seen[b.Key] {
+				seen[b.Key] = true
+				b.Cost = 0
+				bounds = append(bounds, b)
+			}
+		}
+	}
+	candidates := snapshot.Explain(&id, now).Policies
+	add(id.Method, id.Path, id.Route)
+	for _, route := range routes {
+		add(id.Method, id.Path, route)
+	}
+	for _, p := range candidates {
+		// A pattern matches itself, taken as a path.
+		if method, path, ok := strings.Cut(p.Endpoint, " "); ok {
+			add(method, path, "")
+		}
+	}
+	return bounds
+}
+
+// read reads the buckets as they are now.
+func (found *tenantBuckets) read(ctx context.Context) ([]shownBucket, error) {
+	store, closeRedis, err := found.open()
+	if err != nil {
+		return nil, err
+	}
+	defer closeRedis()
+	statuses := make([]decision.Status, len(found.bounds))
+	if err := store.Take(ctx, found.bounds, statuses); err != nil {
+		return nil, fmt.Errorf("read the buckets: %w", err)
+	}
+	var shown []shownBucket
+	for i, b := range found.bounds {
+		status := &statuses[i]
+		if status.Failure != decision.NoFailure {
+			return nil, fmt.Errorf("read the buckets from %s: %s", store.Name(), status.Failure)
+		}
+		shown = append(shown, shownBucket{
+			Policy: b.Policy.Name, Subject: bucketSubject(b.Key), Endpoint: b.Key.Endpoint, Limit: b.Policy.Describe(),
+			Used: status.Used, Remaining: status.Remaining, Reset: time.UnixMicro(int64(status.Reset)).UTC().Format(time.RFC3339),
+		})
+	}
+	return shown, nil
+}
+
+func (found *tenantBuckets) open() (*redisstore.Store, func(), error) {
+	return redisstore.NewRegistry(slog.New(slog.DiscardHandler), nil).Open(found.redis)
+}
+
+func (c *call) showBuckets(shown []shownBucket) error {
+	return c.print(shown, func(w io.Writer) {
+		columns(w, "POLICY|OF|ENDPOINT|LIMIT|USED|REMAINING|RESET", shown, func(b shownBucket) []any {
+			return []any{b.Policy, b.Subject, b.Endpoint, b.Limit, b.Used, b.Remaining, b.Reset}
+		})
+	})
+}
+
+// resetBuckets writes into the audit what is about to be forgotten, and empties the buckets.
+func (c *call) resetBuckets(ctx context.Context, found *tenantBuckets) error {
+	config, err := c.connection()
+	if err != nil {
+		return err
+	}
+	records, closeRecords, err := c.openWith(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer closeRecords()
+	before, err := found.read(ctx)
+	if err != nil {
+		return err
+	}
+	details, err := json.Marshal(before)
+	if err != nil {
+		return fmt.Errorf("write the audit: %w", err)
+	}
+	by := pgstore.Change{Actor: c.actor(config.ConnConfig), Reason: c.change.reason}
+	if err := records.Record(ctx, by, pgstore.Action{Operation: "reset", Key: "buckets", Tenant: found.tenant, Details: details}); err != nil {
+		return err
+	}
+	store, closeRedis, err := found.open()
+	if err != nil {
+		return err
+	}
+	defer closeRedis()
+	keys := make([]policy.Key, len(found.bounds))
+	for i := range keys {
+		keys[i] = found.bounds[i].Key
+	}
+	if _, err := store.Forget(ctx, keys); err != nil {
+		return fmt.Errorf("reset the buckets, which the audit tells already: %w", err)
+	}
+	return c.showBuckets(before)
+}
+
+// bucketSubject is whose a bucket of a tenant is.
+func bucketSubject(k policy.Key) string {
+	switch k.Kind {
+	case policy.KindUser:
+		return "user " + k.Subject
+	case policy.KindCredential:
+		return "credential " + k.Subject
+	case policy.KindIP:
+		return "ip " + k.Subject
+	default:
+		return "the tenant"
+	}
+}

@@ -1,0 +1,179 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/redisstore"
+)
+
+func TestBucketsOfNobodyInParticularAreNotShown(t *testing.T) {
+	file := onRedis(t, redistest.Single(t))
+	x := &terminal{t: t}
+	code := x.call("buckets", "show", "--config", file, "--config-only", "--tenant", "acme")
+	if said := x.output.String(); code != 0 || strings.Contains(said, "per-user") || !strings.Contains(said, "daily") {
+		t.Errorf("exit code %d, said\n%s", code, said)
+	}
+}
+
+// onRedis is the decK file of the buckets, with the address of a server.
+func onRedis(t *testing.T, server *redistest.Server) string {
+	t.Helper()
+	text, err := os.ReadFile("testdata/ratelimit/buckets.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "kong.yml")
+	text = []byte(strings.Replace(string(text), "port: 1", fmt.Sprint("port: ", server.Port), 1))
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// spend spends from all buckets of a request.
+func spend(t *testing.T, file string, id identity.Identity, cost int64) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	configs, err := pluginConfigs(text, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	snapshot, err := policy.FromConfig(configs[0].Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, closeStore, err := redisstore.NewRegistry(slog.New(slog.DiscardHandler), nil).Open(configs[0].Redis)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeStore()
+	var r policy.Resolution
+	id.Cost = cost
+	snapshot.Resolve(&id, &r)
+	statuses := make([]decision.Status, len(r.Bounds))
+	if err := store.Take(context.Background(), r.Bounds, statuses); err != nil {
+		t.Fatal(err)
+	}
+	for i := range statuses {
+		if !statuses[i].Charged {
+			t.Fatalf("%s was not charged: %+v", r.Bounds[i].Policy.Name, statuses[i])
+		}
+	}
+}
+
+func TestBucketsAreShownForAllEndpointsAndNothingIsSpent(t *testing.T) {
+	file := onRedis(t, redistest.Single(t))
+	acme := identity.Identity{
+		Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, User: identity.Name{Kind: identity.User, ID: "u_42"},
+		Method: "POST", Path: "/records/7", Route: "records",
+	}
+	spend(t, file, acme, 3)
+	for range 2 {
+		x := &terminal{t: t}
+		code := x.call("buckets", "show", "--config", file, "--config-only", "--tenant", "acme", "--user", "u_42", "-o", "json")
+		var shown []shownBucket
+		if err := json.Unmarshal(x.output.Bytes(), &shown); err != nil || code != 0 {
+			t.Fatalf("exit code %d, %v, said\n%s", code, err, x.output.String())
+		}
+		got := map[string]string{}
+		for _, b := range shown {
+			got[b.Policy+" "+b.Endpoint] = fmt.Sprint(b.Subject, ", ", b.Used)
+		}
+		for name, want := range map[string]string{
+			"daily ": "the tenant, 3", "writes POST /records/{id}": "the tenant, 3", "per-user ": "user u_42, 3",
+			"per-route records": "the tenant, 3", "per-route search": "the tenant, 0",
+		} {
+			if got[name] != want {
+				t.Errorf("bucket %s is %q, want %q", name, got[name], want)
+			}
+		}
+		if len(got) != 5 {
+			t.Errorf("shown are %v, want five buckets of the tenant", got)
+		}
+	}
+}
+
+func TestBucketsOfAnotherTenantAreFull(t *testing.T) {
+	file := onRedis(t, redistest.Single(t))
+	spend(t, file, identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Method: "GET", Path: "/"}, 3)
+	x := &terminal{t: t}
+	code := x.call("buckets", "show", "--config", file, "--config-only", "--tenant", "beta", "--policy", "daily")
+	if said := x.output.String(); code != 0 || !strings.Contains(said, " 15000 ") || strings.Contains(said, "writes") {
+		t.Errorf("exit code %d, said\n%s", code, said)
+	}
+}
+
+func TestBucketsOfARedisThatIsAwayAreAnError(t *testing.T) {
+	x := &terminal{t: t}
+	code := x.call("buckets", "show", "--config", "testdata/ratelimit/buckets.yml", "--config-only", "--tenant", "acme")
+	if said := x.output.String(); code != exitFailed || !strings.Contains(said, "redis_unavailable") {
+		t.Errorf("exit code %d, said\n%s", code, said)
+	}
+}
+
+func TestLocalBucketsAreNotLookedFor(t *testing.T) {
+	x := &terminal{t: t}
+	code := x.call("buckets", "show", "--config", "testdata/ratelimit/kong.yml", "--plugin-route", "search", "--config-only", "--tenant", "acme")
+	if said := x.output.String(); code != exitFailed || !strings.Contains(said, "strategy is local") {
+		t.Errorf("exit code %d, said\n%s", code, said)
+	}
+}
+
+func TestAResetEmptiesTheBucketsOfOneTenantAndIsAudited(t *testing.T) {
+	file := onRedis(t, redistest.Single(t))
+	x := &terminal{t: t, env: map[string]string{databaseVariable: pgtest.Start(t).Database(t)}}
+	id := func(tenant string) identity.Identity {
+		return identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: tenant}, User: identity.Name{Kind: identity.User, ID: "u_42"}, Method: "POST", Path: "/records/7", Route: "records"}
+	}
+	spend(t, file, id("acme"), 3)
+	spend(t, file, id("beta"), 2)
+	used := func(tenant string) (used map[string]int64) {
+		x.output.Reset()
+		code := x.call("buckets", "show", "--config", file, "--tenant", tenant, "--user", "u_42", "-o", "json")
+		var shown []shownBucket
+		if err := json.Unmarshal(x.output.Bytes(), &shown); err != nil || code != 0 {
+			t.Fatalf("exit code %d, %v, said\n%s", code, err, x.output.String())
+		}
+		used = map[string]int64{}
+		for _, b := range shown {
+			used[b.Policy] += b.Used
+		}
+		return used
+	}
+	if code := x.call("buckets", "reset", "--config", file, "--tenant", "acme", "--policy", "daily", "--reason", "billed twice"); code != 0 {
+		t.Fatalf("exit code %d, said\n%s", code, x.output.String())
+	}
+	if got := used("acme"); got["daily"] != 0 || got["writes"] != 3 {
+		t.Errorf("after the reset of daily acme has used %v", got)
+	}
+	if code := x.call("buckets", "reset", "--config", file, "--tenant", "acme", "--user", "u_42", "--reason", "billed twice"); code != 0 {
+		t.Fatalf("exit code %d, said\n%s", code, x.output.String())
+	}
+	for name, n := range used("acme") {
+		if n != 0 {
+			t.Errorf("after the reset of all acme has used %d of %s", n, name)
+		}
+	}
+	if got := used("beta"); got["daily"] != 2 || got["per-user"] != 2 {
+		t.Errorf("another tenant has used %v", got)
+	}
+	x.output.Reset()
+	if code := x.call("audit", "--tenant", "acme", "-o", "json"); code != 0 || strings.Count(x.output.String(), "billed twice") != 2 || !strings.Contains(x.output.String(), "ann@laptop") {
+		t.Errorf("exit code %d, the audit says\n%s", code, x.output.String())
+	}
+}

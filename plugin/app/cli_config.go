@@ -1,0 +1,240 @@
+package app
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
+)
+
+// pluginConfig is one config of the plugin in a decK file.
+type pluginConfig struct {
+	schema.Config
+	where   string // file:line path
+	service string // that it is on, by name; "": all
+	route   string // that it is on, by name; "": all of the service
+	other   string // what else it is on: a consumer or a consumer group
+
+	serves []string // the routes of the file that Kong runs it for, by name
+}
+
+// configFlags name the decK file and the config in it.
+type configFlags struct{ file, route string }
+
+func (c *call) configFlag() *configFlags {
+	f := new(configFlags)
+	c.flags.StringVar(&f.file, "config", "", "the decK `file` with the plugin's config; - is standard input")
+	c.flags.StringVar(&f.route, "plugin-route", "", "the `route` of the request, by name: its config applies, and it counts apart in limits per endpoint; needed when the file has several configs")
+	return f
+}
+
+// load is the config that applies, compiled.
+func (c *call) load(f *configFlags) (*pluginConfig, *policy.Snapshot, error) {
+	if f.file == "" {
+		return nil, nil, wrong("name the decK file with the plugin's config by --config, for instance --config kong.yml")
+	}
+	var text []byte
+	err := c.read(f.file, func(r io.Reader, _ string) (err error) {
+		text, err = io.ReadAll(r)
+		return err
+	})
+	if err != nil {
+		return nil, nil, wrong("--config: %v", err)
+	}
+	configs, err := pluginConfigs(text, f.file)
+	if err != nil {
+		return nil, nil, err
+	}
+	routes := routesOf(text)
+	chosen, err := chooseConfig(configs, f, routes)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, route := range slices.Sorted(maps.Keys(routes)) {
+		if of, err := chooseConfig(configs, &configFlags{f.file, route}, routes); err == nil && of == chosen {
+			chosen.serves = append(chosen.serves, route)
+		}
+	}
+	snapshot, err := policy.FromConfig(chosen.Config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", chosen.where, err)
+	}
+	return chosen, snapshot, nil
+}
+
+// pluginConfigs are the plugin's configs in a decK file, which must have no faults. Package deck gives every config to a
+// check; the check's fault, one for each config, is answered with the place.
+func pluginConfigs(text []byte, file string) ([]*pluginConfig, error) {
+	var faults []error
+	for _, f := range deck.Validate(bytes.NewReader(text), file, compiles) {
+		if f.Severity == deck.Error {
+			faults = append(faults, errors.New(f.String()))
+		}
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	var configs []*pluginConfig
+	take := func(config schema.Config) error {
+		configs = append(configs, &pluginConfig{Config: config})
+		return schema.Faults{{Message: strconv.Itoa(len(configs) - 1)}}
+	}
+	for _, f := range deck.Validate(bytes.NewReader(text), file, take) {
+		i, err := strconv.Atoi(f.Message)
+		if f.Severity != deck.Error || err != nil || i >= len(configs) {
+			continue
+		}
+		configs[i].where = fmt.Sprintf("%s:%d %s", f.File, f.Line, f.Path)
+		configs[i].locate(text, f.Path)
+	}
+	if len(configs) == 0 {
+		return nil, fmt.Errorf("%s: holds no config of the plugin %s", file, schema.Name)
+	}
+	return configs, nil
+}
+
+var pathStep = regexp.MustCompile(`(\w+)\[(\d+)\]`)
+
+// locate finds what a config is on from its path: the things in whose lists it is nested, and those that it names.
+func (p *pluginConfig) locate(text []byte, path string) {
+	at := decoded(text)
+	for _, s := range pathStep.FindAllStringSubmatch(path, -1) {
+		list, _ := at[s[1]].([]any)
+		i, err := strconv.Atoi(s[2])
+		if err != nil || i >= len(list) {
+			return
+		}
+		at, _ = list[i].(map[string]any)
+		switch s[1] {
+		case "services":
+			p.service = nameOf(at)
+		case "routes":
+			p.route = nameOf(at)
+		case "consumers", "consumer_groups":
+			p.other = strings.TrimSuffix(s[1], "s") + " " + nameOf(at)
+		case "plugins":
+			p.service, p.route = orDefault(nameOf(at["service"]), p.service), orDefault(nameOf(at["route"]), p.route)
+			for _, kind := range [...]string{"consumer", "consumer_group"} {
+				if name := nameOf(at[kind]); name != "" {
+					p.other = kind + " " + name
+				}
+			}
+		}
+	}
+}
+
+// decoded is a decK file's first document; nil where it is something else.
+func decoded(text []byte) map[string]any {
+	var root map[string]any
+	if err := yaml.Unmarshal(text, &root); err != nil {
+		return nil // package deck has read it, so it is an odd file, in which nothing has a name
+	}
+	return root
+}
+
+// nameOf is the name of a thing, or of a reference to it.
+func nameOf(thing any) string {
+	switch v := thing.(type) {
+	case string:
+		return v
+	case map[string]any:
+		for _, field := range [...]string{"name", "username", "id"} {
+			if name, ok := v[field].(string); ok {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+// routesOf are the routes of a file: by name, the service that each is of.
+func routesOf(text []byte) map[string]string {
+	found := map[string]string{}
+	root := decoded(text)
+	add := func(list any, service string) {
+		all, _ := list.([]any)
+		for _, r := range all {
+			route, _ := r.(map[string]any)
+			if name := nameOf(route); name != "" {
+				found[name] = orDefault(nameOf(route["service"]), service)
+			}
+		}
+	}
+	add(root["routes"], "")
+	services, _ := root["services"].([]any)
+	for _, s := range services {
+		if service, ok := s.(map[string]any); ok {
+			add(service["routes"], nameOf(service))
+		}
+	}
+	return found
+}
+
+// chooseConfig finds the config that Kong runs for a request: of those that fit, the one on the route, else on its service,
+// else the global one. Those on consumers are left out.
+func chooseConfig(configs []*pluginConfig, f *configFlags, routes map[string]string) (*pluginConfig, error) {
+	if f.route == "" && len(configs) == 1 {
+		return configs[0], nil
+	}
+	if f.route == "" {
+		return nil, wrong("%s has %d configs of the plugin (%s): say by --plugin-route which route the request is of", f.file, len(configs), placesOf(configs))
+	}
+	service, known := routes[f.route]
+	var best *pluginConfig
+	rank := 0
+	for _, p := range configs {
+		fits := 0
+		switch {
+		case p.other != "":
+		case p.route == f.route:
+			fits = 3
+		case p.route == "" && p.service != "" && p.service == service:
+			fits = 2
+		case p.route == "" && p.service == "":
+			fits = 1
+		}
+		if fits > rank {
+			best, rank = p, fits
+		}
+	}
+	switch {
+	case rank < 3 && !known:
+		return nil, wrong("--plugin-route: %s has no route %q", f.file, f.route)
+	case best == nil:
+		return nil, wrong("no config of the plugin applies to route %s: %s has it on %s", f.route, f.file, placesOf(configs))
+	}
+	return best, nil
+}
+
+func placesOf(configs []*pluginConfig) string {
+	var list []string
+	for _, p := range configs {
+		list = append(list, p.String())
+	}
+	return strings.Join(list, "; ")
+}
+
+// String names what the config is on.
+func (p *pluginConfig) String() string {
+	var parts []string
+	for _, part := range [...][2]string{{"route ", p.route}, {"service ", p.service}, {"", p.other}} {
+		if part[1] != "" {
+			parts = append(parts, part[0]+part[1])
+		}
+	}
+	if len(parts) == 0 {
+		return "everything"
+	}
+	return strings.Join(parts, " of ")
+}

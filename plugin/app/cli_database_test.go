@@ -1,0 +1,95 @@
+package app
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+func TestNoErrorShowsAPassword(t *testing.T) {
+	const secret = "hunter2"
+	file := filepath.Join(t.TempDir(), "dsn")
+	for _, dsn := range []string{
+		"postgres://ann:hunter2@127.0.0.1:1/rates?connect_timeout=2",
+		"host=127.0.0.1 port=1 user=ann password=hunter2 connect_timeout=2",
+		"postgres://ann:hunter2@127.0.0.1:port/rates",
+		"postgres://ann:hunter2/rates@127.0.0.1/rates",
+		"postgres://ann:hunter2%@127.0.0.1/rates",
+		"host=127.0.0.1 port=none password=hunter2",
+		"host=127.0.0.1 password='hunter2",
+		"postgres://127.0.0.1:1/rates?password=hunter2&sslmode=none",
+	} {
+		if err := os.WriteFile(file, []byte(dsn+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, args := range [][]string{
+			{"policy", "list", "--database", dsn},
+			{"policy", "list", "--database-file", file},
+			{"migrate", "up", "--database", dsn},
+			{"tier", "put", "gold", "--reason", "x", "--database", dsn},
+		} {
+			x := &terminal{t: t}
+			if code := x.call(args...); code == 0 || x.output.Len() == 0 || strings.Contains(x.output.String(), secret) {
+				t.Errorf("%q: exit code %d, said\n%s", args, code, x.output.String())
+			}
+		}
+	}
+}
+
+func TestTheActorIsWhoSaysSoElseTheLoginElseTheDatabaseUser(t *testing.T) {
+	config, err := pgx.ParseConfig("postgres://service@127.0.0.1/rates")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{actorVariable: "deploy"}
+	login := "ann@laptop"
+	c := call{operator: &operator{getenv: func(name string) string { return env[name] }, login: func() string { return login }}}
+	c.change.actor = "bob"
+	want := func(what, actor string) {
+		t.Helper()
+		if got := c.actor(config); got != actor {
+			t.Errorf("%s: the actor is %q, want %q", what, got, actor)
+		}
+	}
+	want("all are there", "bob")
+	c.change.actor = ""
+	want("without the flag", "deploy")
+	clear(env)
+	want("without the variable", "ann@laptop")
+	login = ""
+	want("without a login", "service")
+}
+
+func TestSpansWindowsAndFactorsAreReadExactly(t *testing.T) {
+	for _, c := range []struct {
+		text    string
+		seconds int64
+	}{{"60", 60}, {"90s", 90}, {"24h", 86400}, {"30d", 2592000}, {"1m30s", 90}} {
+		var w windowFlag
+		if err := w.Set(c.text); err != nil || w.seconds != c.seconds {
+			t.Errorf("window %s: %d seconds (%v), want %d", c.text, w.seconds, err, c.seconds)
+		}
+	}
+	for _, c := range []struct {
+		text, shown string
+		thousandths int64
+	}{{"1.5", "1.5", 1500}, {"2", "2", 2000}, {"0.001", "0.001", 1}, {"1.999", "1.999", 1999}, {".25", "0.25", 250}, {"10", "10", 10000}} {
+		var f factorFlag
+		if err := f.Set(c.text); err != nil || f.thousandths != c.thousandths || f.String() != c.shown {
+			t.Errorf("factor %s: %d (%v), shown as %s; want %d and %s", c.text, f.thousandths, err, &f, c.thousandths, c.shown)
+		}
+	}
+	for _, text := range []string{"", ".", "-1", "1.5x", "0", "0.000", "1.2345", "1e3", "99999999999", "+1", "1.-5"} {
+		if err := new(factorFlag).Set(text); err == nil {
+			t.Errorf("factor %q is taken", text)
+		}
+	}
+	for _, text := range []string{"", "0d", "-1d", "1.5d", "99999999999d", "36600d1s"} {
+		if err := new(spanFlag).Set(text); err == nil {
+			t.Errorf("span %q is taken", text)
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// waitFlag is --wait, with or without a duration. The zero value does not wait.
+type waitFlag struct{ most time.Duration }
+
+// defaultWait is how long --wait waits.
+const defaultWait = 5 * time.Second
+
+// IsBoolFlag tells package flag that the value may be left out.
+func (w *waitFlag) IsBoolFlag() bool { return true }
+
+func (w *waitFlag) String() string { return w.most.String() }
+
+// Set implements flag.Value.
+func (w *waitFlag) Set(text string) error {
+	switch text {
+	case "true":
+		w.most = defaultWait
+		return nil
+	case "false":
+		w.most = 0
+		return nil
+	}
+	return parseDuration(text, &w.most)
+}
+
+// spanFlag is a length of time as a flag: 90s, 15m, 2h, 30d.
+type spanFlag struct{ length time.Duration }
+
+func (s *spanFlag) String() string { return s.length.String() }
+
+// maxSpan is the longest window of a limit, and more than an end should lie ahead.
+const maxSpan = 100 * 366 * 24 * time.Hour
+
+// Set implements flag.Value.
+func (s *spanFlag) Set(text string) error {
+	length, err := time.ParseDuration(text)
+	if days, isDays := strings.CutSuffix(text, "d"); isDays {
+		var n int64
+		if n, err = strconv.ParseInt(days, 10, 32); err == nil {
+			length = time.Duration(min(n, int64(maxSpan/time.Hour))) * 24 * time.Hour
+		}
+	}
+	if err != nil || length <= 0 || length > maxSpan {
+		return errors.New("must be a duration above 0, such as 90s, 15m, 2h or 30d")
+	}
+	s.length = length
+	return nil
+}
+
+// windowFlag is the length of a limit's window as a flag: a number of seconds, or a span of whole seconds.
+type windowFlag struct{ seconds int64 }
+
+func (w *windowFlag) String() string { return strconv.FormatInt(w.seconds, 10) }
+
+// Set implements flag.Value.
+func (w *windowFlag) Set(text string) error {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n > 0 {
+		w.seconds = n
+		return nil
+	}
+	var s spanFlag
+	if err := s.Set(text); err != nil || s.length%time.Second != 0 {
+		return errors.New("must be a number of seconds above 0, or a duration of whole seconds, such as 60s, 24h or 30d")
+	}
+	w.seconds = int64(s.length / time.Second)
+	return nil
+}
+
+// instantFlag is a time as a flag.
+type instantFlag struct{ at time.Time }
+
+func (i *instantFlag) String() string { return i.at.String() }
+
+// Set implements flag.Value.
+func (i *instantFlag) Set(text string) error {
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return errors.New("must be a time such as 2026-01-31T12:00:00Z (RFC 3339)")
+	}
+	i.at = at
+	return nil
+}
+
+// pastFlag is an instant as a flag, or how long ago it was.
+type pastFlag struct {
+	instantFlag
+	now func() time.Time
+}
+
+// Set implements flag.Value.
+func (p *pastFlag) Set(text string) error {
+	var ago spanFlag
+	if err := ago.Set(text); err == nil {
+		p.at = p.now().Add(-ago.length)
+		return nil
+	}
+	if err := p.instantFlag.Set(text); err != nil {
+		return errors.New("must be a time such as 2026-01-31T12:00:00Z (RFC 3339), or how long ago it was, such as 2h or 30d")
+	}
+	return nil
+}
+
+// countFlag is a whole number above 0 as a flag. The zero value is absent.
+type countFlag struct{ n int64 }
+
+func (c *countFlag) String() string { return strconv.FormatInt(c.n, 10) }
+
+// Set implements flag.Value.
+func (c *countFlag) Set(text string) error {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n <= 0 {
+		return errors.New("must be a whole number above 0")
+	}
+	c.n = n
+	return nil
+}
+
+// factorFlag is a multiplier as a flag, kept in thousandths. The zero value is absent.
+type factorFlag struct{ thousandths int64 }
+
+func (f *factorFlag) String() string { return formatFactor(f.thousandths) }
+
+// Set implements flag.Value. It reads decimals digit by digit: 1.5 must become 1500, never 1499.
+func (f *factorFlag) Set(text string) error {
+	whole, decimals, _ := strings.Cut(text, ".")
+	n, err := strconv.ParseUint(whole+(decimals + "000")[:max(3, len(decimals))], 10, 32)
+	if err != nil || len(decimals) > 3 || n == 0 {
+		return errors.New("must be a number above 0 with at most three decimals, such as 1.5")
+	}
+	f.thousandths = int64(n)
+	return nil
+}
+
+// formatFactor is the inverse of factorFlag.Set.
+func formatFactor(thousandths int64) string {
+	text := fmt.Sprintf("%d.%03d", thousandths/1000, thousandths%1000)
+	return strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
+}

@@ -1,0 +1,34 @@
+package app
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+func TestTheFleetTellsWhatANodeCouldNotCompile(t *testing.T) {
+	x := &terminal{t: t}
+	c := newCall(&operator{stdout: &x.output}, fleetCommand)
+	node := func(name, faults string, live bool, version int64) pgstore.Node {
+		return pgstore.Node{Node: name, Version: version, Live: live, Source: "postgres", Faults: json.RawMessage(faults), EnforcedAt: noon.Add(300 * time.Millisecond)}
+	}
+	err := c.showFleet(pgstore.Fleet{Version: 7, At: noon, Nodes: []pgstore.Node{
+		node("edge-1", `[{"table":"policies","key":"12","field":"limit","problem":"must be above 0"}]`, true, 7),
+		node("edge-2", `{"odd": 1}`, true, 7),
+		node("edge-3", `[]`, false, 2), // silent, so nobody waits for it
+	}})
+	if err != nil {
+		t.Errorf("the fleet is said to be incomplete: %v", err)
+	}
+	for _, want := range []string{
+		"enforced on 2 of 2 live nodes after 0.30 s", "edge-1 could not compile policies 12: limit: must be above 0",
+		"unreadable", `edge-2 could not compile what it reports as {"odd": 1}`, "edge-3  2        5    no",
+	} {
+		if !strings.Contains(x.output.String(), want) {
+			t.Errorf("the fleet is told as\n%s\nwant %q in it", x.output.String(), want)
+		}
+	}
+}

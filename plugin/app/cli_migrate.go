@@ -1,0 +1,146 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
+)
+
+var migrateCommands = []*command{
+	{
+		words: "migrate up", brief: "bring the database's tables to this version of the program",
+		about: `A second run at the same time waits for the first and finds nothing to do.`,
+		define: func(c *call) action {
+			return c.migrates(func(ctx context.Context, config *pgx.ConnConfig) error { return c.migrateUp(ctx, config) })
+		},
+	},
+	{
+		words: "migrate down", brief: "take back the last migration, with the rows of the tables that it made",
+		about: `Without --yes it changes nothing and tells which rows would be lost.`,
+		define: func(c *call) action {
+			yes := c.flags.Bool("yes", false, "lose these rows")
+			return c.migrates(func(ctx context.Context, config *pgx.ConnConfig) error { return c.migrateDown(ctx, config, *yes) })
+		},
+	},
+	{
+		words: "migrate status", brief: "tell which migrations are applied",
+		define: func(c *call) action {
+			return c.migrates(func(ctx context.Context, config *pgx.ConnConfig) error { return c.migrateStatus(ctx, config) })
+		},
+	},
+}
+
+// tablesOf are the tables that a migration made, by its number: what is lost when it is taken back.
+var tablesOf = map[int64][]string{
+	1: {"audit", "changes", "version"},
+	2: {"policies", "tenants", "tiers"},
+	3: {"override_history", "overrides"},
+	4: {"nodes"},
+}
+
+func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {
+	c.databaseFlag()
+	c.outputFlag()
+	return func(ctx context.Context) error {
+		config, err := c.connection()
+		if err != nil {
+			return err
+		}
+		return do(ctx, config.ConnConfig)
+	}
+}
+
+// migration is one as it is shown.
+type migration struct {
+	Number    int64  `json:"number"`
+	File      string `json:"file"`
+	AppliedAt string `json:"applied_at,omitempty"` // RFC 3339; "": it is not applied
+}
+
+func shown(list []migrations.Migration) []migration {
+	all := []migration{}
+	for _, m := range list {
+		all = append(all, migration{m.Number, m.File, timeText(m.AppliedAt)})
+	}
+	return all
+}
+
+func (c *call) migrateUp(ctx context.Context, config *pgx.ConnConfig) error {
+	applied, err := migrations.Up(ctx, config)
+	printed := c.print(shown(applied), func(w io.Writer) {
+		for _, m := range applied {
+			fmt.Fprintf(w, "applied %s\n", m.File)
+		}
+		if len(applied) == 0 && err == nil {
+			fmt.Fprintln(w, "nothing to do: the tables are those of this version")
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return printed
+}
+
+func (c *call) migrateStatus(ctx context.Context, config *pgx.ConnConfig) error {
+	all, err := migrations.Status(ctx, config)
+	if err != nil {
+		return err
+	}
+	return c.print(shown(all), func(w io.Writer) {
+		columns(w, "MIGRATION|APPLIED", shown(all), func(m migration) []any { return []any{m.File, m.AppliedAt} })
+	})
+}
+
+func (c *call) migrateDown(ctx context.Context, config *pgx.ConnConfig, yes bool) error {
+	all, err := migrations.Status(ctx, config)
+	if err != nil {
+		return err
+	}
+	var last migrations.Migration
+	for _, m := range all {
+		if !m.AppliedAt.IsZero() {
+			last = m
+		}
+	}
+	if last.Number == 0 {
+		return errors.New("no migration is applied: there is nothing to take back")
+	}
+	if !yes {
+		rows, err := countRows(ctx, config, tablesOf[last.Number])
+		if err != nil {
+			return err
+		}
+		return wrong("taking back %s drops %s; say --yes to lose them", last.File, rows)
+	}
+	undone, err := migrations.Down(ctx, config)
+	if err != nil {
+		return err
+	}
+	return c.print(shown([]migrations.Migration{undone}), func(w io.Writer) { fmt.Fprintf(w, "took back %s\n", undone.File) })
+}
+
+// countRows tells how many rows tables have.
+func countRows(ctx context.Context, config *pgx.ConnConfig, tables []string) (text string, err error) {
+	connection, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return "", fmt.Errorf("count the rows: %w", err)
+	}
+	defer func() { err = errors.Join(err, connection.Close(context.WithoutCancel(ctx))) }()
+	for i, table := range tables {
+		var n int
+		name := pgx.Identifier{"rate_limiter", table}
+		if err := connection.QueryRow(ctx, "SELECT count(*) FROM "+name.Sanitize()).Scan(&n); err != nil {
+			return "", fmt.Errorf("count the rows of %s: %w", table, err)
+		}
+		if i > 0 {
+			text += ", "
+		}
+		text += counted(n, "row") + " of " + table
+	}
+	return text, nil
+}

@@ -1,0 +1,214 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+var tierCommands = []*command{
+	{
+		words: "tier list", brief: "list the tiers of the database; a plugin config may know more",
+		define: func(c *call) action {
+			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+				tiers, err := s.Tiers(ctx)
+				if err != nil {
+					return err
+				}
+				return c.print(listed(tiers), func(w io.Writer) { tierTable(w, tiers) })
+			})
+		},
+	},
+	{
+		words: "tier put", args: "NAME", brief: "write a tier, known or new", least: 1, most: 1,
+		define: func(c *call) action {
+			var t pgstore.Tier
+			c.flags.StringVar(&t.Description, "description", "", "what the tier is, in `words`")
+			c.revisionFlag(&t.Revision)
+			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+				t.Name = c.arg()
+				row, version, err := s.PutTier(ctx, by, t)
+				return written{What: "put tier " + t.Name, Version: version, Row: row}, err
+			})
+		},
+	},
+	{
+		words: "tier delete", args: "NAME", brief: "delete a tier; tenants and policies that name it stay", least: 1, most: 1,
+		define: func(c *call) action {
+			var revision int64
+			c.revisionFlag(&revision)
+			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+				version, err := s.DeleteTier(ctx, by, c.arg(), revision)
+				return written{What: "deleted tier " + c.arg(), Version: version}, err
+			})
+		},
+	},
+}
+
+var tenantCommands = []*command{
+	{
+		words: "tenant list", brief: "list the tenants that have a row",
+		define: func(c *call) action {
+			var f pgstore.TenantFilter
+			c.flags.StringVar(&f.Tier, "tier", "", "only tenants of this `tier`")
+			c.flags.StringVar(&f.After, "after", "", "only tenants behind this `id`: where the last page ended")
+			c.pageFlag(&f.Max)
+			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+				tenants, err := s.Tenants(ctx, f)
+				if err != nil {
+					return err
+				}
+				return c.print(listed(tenants), func(w io.Writer) { tenantTable(w, tenants) })
+			})
+		},
+	},
+	{
+		words: "tenant get", args: "ID", brief: "show the row of a tenant", least: 1, most: 1,
+		define: func(c *call) action {
+			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+				t, err := s.Tenant(ctx, c.arg())
+				if err != nil {
+					return err
+				}
+				return c.print(t, func(w io.Writer) { tenantTable(w, []pgstore.Tenant{t}) })
+			})
+		},
+	},
+	{
+		words: "tenant set", args: "ID", brief: "set the tier and the time zone of a tenant", least: 1, most: 1,
+		about: `What is not given stays as it is. An empty --tier leaves the tier to the request and the config.`,
+		define: func(c *call) action {
+			var t pgstore.Tenant
+			c.flags.StringVar(&t.Tier, "tier", "", "the tenant's `tier`")
+			c.flags.StringVar(&t.TimeZone, "time-zone", "", "IANA `name`, for windows of the calendar; empty is UTC")
+			c.revisionFlag(&t.Revision)
+			c.check(func() error {
+				if !c.given("tier") && !c.given("time-zone") {
+					return wrong("give --tier or --time-zone: what is to be set?")
+				}
+				return nil
+			})
+			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+				t.ID = c.arg()
+				return c.setTenant(ctx, s, by, t)
+			})
+		},
+	},
+	{
+		words: "tenant delete", args: "ID", brief: "forget the tier and the time zone of a tenant; its policies and overrides stay", least: 1, most: 1,
+		define: func(c *call) action {
+			var revision int64
+			c.revisionFlag(&revision)
+			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+				version, err := s.DeleteTenant(ctx, by, c.arg(), revision)
+				return written{What: "deleted tenant " + c.arg(), Version: version}, err
+			})
+		},
+	},
+}
+
+// setTenant sets what was given of a tenant, and keeps the rest. What was read is what is written over, or somebody
+// else's change would be lost.
+func (c *call) setTenant(ctx context.Context, s *pgstore.Store, by pgstore.Change, t pgstore.Tenant) (written, error) {
+	current, err := s.Tenant(ctx, t.ID)
+	if missing := new(pgstore.NotFoundError); err != nil && !errors.As(err, &missing) {
+		return written{}, err
+	}
+	if !c.given("tier") {
+		t.Tier = current.Tier
+	}
+	if !c.given("time-zone") {
+		t.TimeZone = current.TimeZone
+	}
+	if t.Revision == 0 {
+		t.Revision = current.Revision
+	}
+	row, version, err := s.SetTenant(ctx, by, t)
+	if err != nil {
+		return written{}, err
+	}
+	return written{What: "set tenant " + t.ID, Version: version, Row: row}, c.doubtTier(ctx, s, row.Tier)
+}
+
+// doubtTier warns of a tier that no row knows. It is no error: the plugin's config may know it.
+func (c *call) doubtTier(ctx context.Context, s *pgstore.Store, tier string) error {
+	if tier == "" {
+		return nil
+	}
+	known, err := s.Tiers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, t := range known {
+		if t.Name == tier {
+			return nil
+		}
+	}
+	policies, err := s.Policies(ctx, pgstore.PolicyFilter{Tier: tier, Max: 1})
+	if err == nil && len(policies) == 0 {
+		c.warn("the database has no tier %q: unless the plugin's config knows it, the default tier applies", tier)
+	}
+	return err
+}
+
+func tierTable(w io.Writer, tiers []pgstore.Tier) {
+	columns(w, "TIER|DESCRIPTION|REVISION", tiers, func(t pgstore.Tier) []any { return []any{t.Name, t.Description, t.Revision} })
+}
+
+func tenantTable(w io.Writer, tenants []pgstore.Tenant) {
+	columns(w, "TENANT|TIER|TIME ZONE|REVISION", tenants, func(t pgstore.Tenant) []any {
+		return []any{t.ID, orDefault(t.Tier, "(as the request says)"), orDefault(t.TimeZone, "UTC"), t.Revision}
+	})
+}
+
+// listed is a list that is [] in JSON when it is empty.
+func listed[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
+// revisionFlag defines the optimistic lock of a write.
+func (c *call) revisionFlag(to *int64) {
+	c.flags.Func("revision", "refuse the change unless the row still has this `revision`; default: any", func(text string) error {
+		var n countFlag
+		err := n.Set(text)
+		*to = n.n
+		return err
+	})
+}
+
+// pageFlag defines how many rows are listed.
+func (c *call) pageFlag(to *int) {
+	c.flags.Func("max", "at most this `number` of rows; default: all", func(text string) error { return parseInt(text, 1, to) })
+}
+
+// afterFlag defines where a page of rows with ids begins.
+func (c *call) afterFlag(to *int64) {
+	c.flags.Func("after", "only rows of a larger `id`: where the last page ended", func(text string) error {
+		var n countFlag
+		err := n.Set(text)
+		*to = n.n
+		return err
+	})
+}
+
+// id is the argument as a row's id.
+func (c *call) id() (int64, error) {
+	var n countFlag
+	if err := n.Set(c.arg()); err != nil {
+		return 0, wrong("%q is no id: it %v", c.arg(), err)
+	}
+	return n.n, nil
+}
+
+// forWhom is whom a policy is for.
+func forWhom(tier, tenant string) string {
+	if tenant != "" {
+		return "tenant " + tenant
+	}
+	return "tier " + tier
+}

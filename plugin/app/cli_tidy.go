@@ -1,0 +1,37 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+const day = 24 * time.Hour
+
+var tidyCommand = &command{
+	words: "tidy", brief: "move expired overrides to the history, and drop what nobody needs any more",
+	about: `Expired overrides end at their instant in any case; this only keeps the tables small. Run it from time to time, on as
+many machines as you like: one of them does it, the others see that and do nothing.`,
+	define: func(c *call) action {
+		overrides, changes, nodes := spanFlag{length: 7 * day}, spanFlag{length: 7 * day}, spanFlag{length: day}
+		c.flags.Var(&overrides, "overrides-after", "an override moves to the history so long after its end, a `duration`; default: 7d")
+		c.flags.Var(&changes, "changes-after", "a node that was away for longer than this `duration` loads everything; default: 7d")
+		c.flags.Var(&nodes, "nodes-after", "a node that was silent for this `duration` is forgotten; default: 1d")
+		return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+			done, err := s.Tidy(ctx, pgstore.Retention{Overrides: overrides.length, Changes: changes.length, Nodes: nodes.length})
+			if err != nil {
+				return err
+			}
+			return c.print(done, func(w io.Writer) {
+				if !done.Leader {
+					fmt.Fprintln(w, "another process is at it: nothing was done here")
+					return
+				}
+				fmt.Fprintf(w, "%d overrides moved to the history, %d changes and %d nodes dropped\n", done.Overrides, done.Changes, done.Nodes)
+			})
+		})
+	},
+}

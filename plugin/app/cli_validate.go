@@ -1,0 +1,76 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
+)
+
+var validateCommand = &command{
+	words: "validate", args: "FILE ...", brief: "check the tenant-rate-limiting configs in decK files; FILE - is standard input",
+	about: `It finds what Kong's schema cannot say, too: duplicate names, ambiguous endpoint patterns, limits that cannot be
+counted exactly. It exits with 1 when it finds a fault and with 0 when there are only warnings.`,
+	most: -1,
+	define: func(c *call) action {
+		return func(context.Context) error { return c.validate() }
+	},
+}
+
+// validate reports every fault and warning of the files, one on each line, as file:line: path: message.
+func (c *call) validate() error {
+	if len(c.args) == 0 {
+		return wrong("name at least one decK file, for instance kong.yml")
+	}
+	faulty := false
+	for _, file := range c.args {
+		findings, err := c.validateFile(file)
+		if err != nil {
+			return wrong("%v", err)
+		}
+		faults := 0
+		for _, f := range findings {
+			fmt.Fprintln(c.stdout, f)
+			if f.Severity == deck.Error {
+				faults++
+			}
+		}
+		fmt.Fprintf(c.stdout, "%s: %d faults, %d warnings\n", file, faults, len(findings)-faults)
+		faulty = faulty || faults > 0
+	}
+	if faulty {
+		return said(exitFailed)
+	}
+	return nil
+}
+
+func (c *call) validateFile(file string) (findings []deck.Finding, err error) {
+	err = c.read(file, func(r io.Reader, name string) error {
+		findings = deck.Validate(r, name, compiles)
+		return nil
+	})
+	return findings, err
+}
+
+// compiles is what deck checks beside the schema.
+func compiles(config schema.Config) error {
+	_, err := policy.FromConfig(config)
+	return err
+}
+
+// read has a file read, with the name that messages give it; - is standard input.
+func (o *operator) read(file string, do func(r io.Reader, name string) error) error {
+	if file == "-" {
+		return do(o.stdin, "standard input")
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return do(f, file)
+}

@@ -1,0 +1,150 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+// changeFlags are those of every command that writes.
+type changeFlags struct {
+	actor, reason string
+	wait          waitFlag
+	within        spanFlag
+}
+
+// liveWithin is how old the last report of a node may be that counts as live.
+const liveWithin = 15 * time.Second
+
+// written is what a command that writes has to tell.
+type written struct {
+	What    string     `json:"-"`               // in words, without the version
+	Version int64      `json:"version"`         // in which it is in force
+	Row     any        `json:"row,omitempty"`   // as it is then
+	Diff    any        `json:"diff,omitempty"`  // of apply
+	Fleet   *enforcing `json:"fleet,omitempty"` // with --wait
+	lines   func(io.Writer)
+}
+
+// enforcing is how far a version has come.
+type enforcing struct {
+	Live   int           `json:"live_nodes"`
+	Behind []string      `json:"behind"` // the live nodes that do not enforce the version
+	Took   time.Duration `json:"-"`
+	Millis int64         `json:"waited_ms"`
+}
+
+// changeFlag defines the flags of a command that writes.
+func (c *call) changeFlag() {
+	c.flags.StringVar(&c.change.reason, "reason", "", "`why` the change is made, for the audit; it must be given")
+	c.check(func() error {
+		if strings.TrimSpace(c.change.reason) == "" {
+			return wrong("--reason must be given: why is this change made?")
+		}
+		return nil
+	})
+	c.flags.StringVar(&c.change.actor, "actor", "", "`who` makes the change, for the audit; default: the variable "+actorVariable+", else user@host, else the database user")
+}
+
+// waitFlags define --wait and what it counts as live.
+func (c *call) waitFlags() {
+	c.flags.Var(&c.change.wait, "wait", "wait until all live nodes enforce the change, for at most this `duration` (5s without one); exit code 3 names those that do not")
+	c.liveFlag()
+}
+
+func (c *call) liveFlag() {
+	c.change.within.length = liveWithin
+	c.flags.Var(&c.change.within, "live-within", "a node counts as live when its last report is not older than this `duration`; default: "+liveWithin.String())
+}
+
+// writes defines the flags of a command that writes the database, and opens it for do.
+func (c *call) writes(do func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error)) action {
+	c.changeFlag()
+	c.waitFlags()
+	c.databaseFlag()
+	c.outputFlag()
+	return func(ctx context.Context) error {
+		config, err := c.connection()
+		if err != nil {
+			return err
+		}
+		by := pgstore.Change{Actor: c.actor(config.ConnConfig), Reason: c.change.reason}
+		store, closeStore, err := c.openWith(ctx, config)
+		if err != nil {
+			return err
+		}
+		defer closeStore()
+		done, err := do(ctx, store, by)
+		if err != nil {
+			return err
+		}
+		return c.tell(ctx, store, done)
+	}
+}
+
+// tell writes what was done, after waiting for the nodes if that is asked for.
+func (c *call) tell(ctx context.Context, store *pgstore.Store, done written) error {
+	if c.change.wait.most > 0 {
+		var err error
+		if done.Fleet, err = c.await(ctx, store, done.Version); err != nil {
+			return fmt.Errorf("%s, in version %d, but how far it has come cannot be told: %w", done.What, done.Version, err)
+		}
+	}
+	err := c.print(done, func(w io.Writer) {
+		if done.lines != nil {
+			done.lines(w)
+		}
+		fmt.Fprintf(w, "%s; version %d\n", plainText(done.What), done.Version)
+		if done.Fleet != nil {
+			fmt.Fprintln(w, done.Fleet)
+		}
+	})
+	if err == nil && done.Fleet != nil && len(done.Fleet.Behind) > 0 {
+		return said(exitIncomplete)
+	}
+	return err
+}
+
+// await waits until all live nodes enforce a version, and tells those that do not when the time is over.
+func (c *call) await(ctx context.Context, store *pgstore.Store, version int64) (*enforcing, error) {
+	start := c.now()
+	limited, cancel := context.WithTimeout(ctx, c.change.wait.most)
+	defer cancel()
+	if _, err := store.Await(limited, version, c.change.within.length); err != nil && (!errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil) {
+		return nil, err
+	}
+	took := c.now().Sub(start)
+	fleet, err := store.Fleet(ctx, c.change.within.length)
+	if err != nil {
+		return nil, err
+	}
+	e := &enforcing{Behind: []string{}, Took: took, Millis: took.Milliseconds()}
+	for _, node := range fleet.Nodes {
+		if node.Live {
+			e.Live++
+		}
+	}
+	for _, node := range fleet.Behind(version) {
+		e.Behind = append(e.Behind, fmt.Sprintf("%s (version %d)", node.Node, node.Version))
+	}
+	return e, nil
+}
+
+func (e *enforcing) String() string {
+	switch {
+	case e.Live == 0:
+		return "no live node has reported, so nobody enforces it yet"
+	case len(e.Behind) > 0:
+		return fmt.Sprintf("enforced on %d of %s after %s; not yet on %s",
+			e.Live-len(e.Behind), counted(e.Live, "live node"), seconds(e.Took), strings.Join(e.Behind, ", "))
+	}
+	return fmt.Sprintf("enforced on %d of %s after %s", e.Live, counted(e.Live, "live node"), seconds(e.Took))
+}
+
+// seconds is a duration as people read it.
+func seconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }
