@@ -103,6 +103,9 @@ type Config struct {
 	// Also sends RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset, as Kong's own rate-limiting plugin does. Default: false.
 	KongHeaders bool `json:"kong_headers" kong:"required" default:"false"`
 
+	// Adds each decision to what Kong's own log plugins write, as rate_limit (result, policy, limit, remaining, source, mode and others). It costs one question more per request. Default: false.
+	LogDecisions bool `json:"log_decisions" kong:"required" default:"false"`
+
 	// HTTP status code of a refusal, from 400 to 599. Default: 429.
 	ErrorCode int64 `json:"error_code,omitempty" kong:"required,between=400..599" default:"429"`
 

@@ -47,9 +47,11 @@ type Exit struct {
 
 // Outcome is what a plugin made of an event: Exit is nil when the request goes
 // on. Header are the response headers it set, spelled as it spelled them.
+// Serialized is what it added to the entries of log plugins.
 type Outcome struct {
-	Exit   *Exit
-	Header http.Header
+	Exit       *Exit
+	Header     http.Header
+	Serialized map[string]any
 }
 
 // node is what the PDK says about the gateway rather than about a request.
@@ -87,7 +89,9 @@ type exchange struct {
 	credentialID string
 
 	shared map[string]any
-	ctx    map[string]any
+	// serialized is what plugins add to the entries of Kong's log plugins.
+	serialized map[string]any
+	ctx        map[string]any
 
 	responseStatus int
 	response       headerLines

@@ -38,10 +38,13 @@ func nginxMethods() map[string]pdkMethod {
 		"kong.ctx.shared.get": withString(func(x *exchange, key string) ([]byte, error) {
 			return appendValue(nil, x.shared[key]), nil
 		}),
-		"kong.node.get_id":             asks(func(x *exchange) []byte { return stringAnswer(x.node.id) }),
-		"kong.node.get_memory_stats":   memoryStats,
-		"kong.log.serialize":           laterPhase,
-		"kong.log.set_serialize_value": withKV(func(*exchange, string, any) error { return nil }), // read in the log phase
+		"kong.node.get_id":           asks(func(x *exchange) []byte { return stringAnswer(x.node.id) }),
+		"kong.node.get_memory_stats": memoryStats,
+		"kong.log.serialize":         laterPhase,
+		"kong.log.set_serialize_value": withKV(func(x *exchange, key string, value any) error {
+			put(&x.serialized, key, value)
+			return nil
+		}),
 	}
 	maps.Copy(methods, logMethods())
 	return methods

@@ -108,7 +108,7 @@ func exit(x *exchange, arg []byte) ([]byte, error) {
 
 // outcome is the exchange's state for those who drive events without HTTP.
 func (x *exchange) outcome() Outcome {
-	out := Outcome{Header: x.response.header()}
+	out := Outcome{Header: x.response.header(), Serialized: x.serialized}
 	if x.exit != nil {
 		out.Exit = &Exit{Status: x.exit.status, Body: x.exit.body, Header: http.Header(x.exit.headers.header())}
 	}

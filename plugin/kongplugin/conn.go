@@ -148,6 +148,11 @@ func (c *conn) event(ctx context.Context, m *call) bool {
 	c.busyUntil.Store(time.Now().Add(c.server.budget).UnixNano())
 	c.admit(ctx)
 	c.busyUntil.Store(0)
+	if in.traces && c.lost == nil {
+		c.out = appendTrace(c.out, &c.exchange.Decision)
+		c.owed++
+		c.server.counters.Questions.Add(1)
+	}
 	switch r := &c.exchange.Response; {
 	case c.lost != nil:
 		return false

@@ -38,6 +38,7 @@ type shared struct {
 	path     *admit.Path    // nil: no usable config is known
 	refuse   bool           // on_config_fault, when path is nil
 	headers  *headers       // that the path's rules read
+	traces   bool           // put decisions into Kong's logs
 	config   *schema.Config // nil when the path is not this config's own, which is faulty
 	uses     *uses          // of path
 
@@ -262,6 +263,7 @@ func (r *instances) compile(pluginID string, raw []byte) (made *shared, err erro
 		pluginID: pluginID,
 		path:     path,
 		headers:  new(headers),
+		traces:   config.LogDecisions,
 		config:   &config,
 		uses:     &uses{release: release},
 	}

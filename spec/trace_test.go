@@ -1,0 +1,57 @@
+package spec
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+func TestKongsLogsGetTheDecisionWhereTheConfigSaysSo(t *testing.T) {
+	prefix, err := os.MkdirTemp("", "t") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(prefix) })
+	startPlugin(t, prefix, "-metrics-listen", "off")
+	socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
+	const limits = `"tiers":[{"name":"a","limits":[{"name":"hour","scope":"tenant","limit":1,"window_size":3600}]}]}`
+	on := startInstance(t, socket, `{"__seq__":1,"__plugin_id":"p","log_decisions":true,"namespace":"on",`+limits)
+	off := startInstance(t, socket, `{"__seq__":2,"__plugin_id":"q","namespace":"off",`+limits)
+	request := gateway.Request{Consumer: &gateway.Consumer{ID: "c", Username: "acme"}, RemoteAddr: "127.0.0.1:1"}
+	decide := func(instance int32) gateway.Outcome {
+		t.Helper()
+		c, err := gateway.Dial(socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		outcome, err := c.HandleEvent(instance, "access", request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return outcome
+	}
+	for _, want := range []map[string]any{
+		{"result": "allowed", "mode": "enforce", "tier": "a", "policy": "hour", "limit": 1.0, "remaining": 0.0, "source": "memory"},
+		{"result": "hard_throttled", "mode": "enforce", "tier": "a", "policy": "hour", "limit": 1.0, "remaining": 0.0, "source": "memory", "retry_after": 3600.0},
+	} {
+		outcome := decide(on)
+		entry, ok := outcome.Serialized["rate_limit"].(map[string]any)
+		if !ok || len(entry) != len(want) {
+			t.Fatalf("the log has %v, want %v", outcome.Serialized, want)
+		}
+		for name, value := range want {
+			if entry[name] != value {
+				t.Errorf("%s is %v, want %v", name, entry[name], value)
+			}
+		}
+		if refused := want["result"] == "hard_throttled"; (outcome.Exit != nil) != refused {
+			t.Errorf("%v: exit %v", want["result"], outcome.Exit)
+		}
+		if outcome := decide(off); outcome.Serialized != nil {
+			t.Errorf("where nobody asked for it the log has %v", outcome.Serialized)
+		}
+	}
+}
