@@ -144,9 +144,7 @@ func (s *Sync) lookUp(ctx context.Context, conn *pgx.Conn) (head, error) {
 // compareClocks tells when the node's clock begins to differ from the server's.
 func (s *Sync) compareClocks(h head) {
 	offset := h.offset()
-	s.mu.Lock()
-	s.state.offset = offset
-	s.mu.Unlock()
+	s.count(func(state *state) { state.offset = offset })
 	if skewed := offset.Abs() > tolerance; skewed != s.skewed {
 		s.skewed = skewed
 		if skewed {
