@@ -73,6 +73,10 @@ demo-redis: build ## The same session with the counters in a Redis of its own (n
 	bin/demo-gateway -config kong/kong.yml -plugin bin/tenant-rate-limiting \
 		-listen $(LISTEN) -session $(if $(filter 1,$(ONCE)),-once) -redis "$$dir/redis.sock"
 
+.PHONY: demo-full
+demo-full: build ## Limits changed at run time, and Postgres away, with Redis and Postgres of its own (ONCE=1: then exit)
+	LISTEN=$(LISTEN) ONCE=$(ONCE) kong/demo-full.sh
+
 .PHONY: test
 test: race vet unit spec chaos ## Vet, unit tests, specs and chaos with the race detector; nothing may be skipped in CI
 

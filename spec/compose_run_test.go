@@ -1,0 +1,109 @@
+package spec
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/compose-spec/compose-go/v2/types"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+// The services of docker-compose.yml as far as their programs are here: the commands, flags and configurations are its
+// own, with this machine's addresses in place of the containers'.
+func TestWhatComposeStartsWorksTogether(t *testing.T) {
+	project := composed(t)
+	counters := redistest.Single(t, project.Services["redis"].Command[1:]...)
+	dsn := postgresFor(t, project)
+	operate := func(args ...string) string {
+		t.Helper()
+		command := exec.Command(filepath.Join(binaries, "ratelimit"), args...)
+		command.Env = append(os.Environ(), "RATELIMIT_DATABASE="+dsn)
+		out, err := command.CombinedOutput()
+		if err != nil {
+			t.Fatalf("ratelimit %q: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	operate(project.Services["migrations"].Command...)
+
+	flags := startFlags(t, project)
+	delete(flags, "-kong-prefix") // the gateway gives its own
+	flags["-database-file"], flags["-snapshot-dir"] = filepath.Join(t.TempDir(), "database"), t.TempDir()
+	if err := os.WriteFile(flags["-database-file"], []byte(dsn), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	metrics := freeAddress(t)
+	_, port, _ := strings.Cut(metrics, ":")
+	flags["-metrics-listen"] = strings.Replace(flags["-metrics-listen"], "9542", port, 1)
+	var args []string
+	for name, value := range flags {
+		args = append(args, name, value)
+	}
+	config := strings.NewReplacer("host: redis", "host: 127.0.0.1, port: "+strconv.Itoa(counters.Port),
+		"{vault://env/redis-password}", "of-redis").Replace(demoConfig(t))
+	n := start(t, config, func(o *gateway.Options) { o.Servers = []gateway.PluginServer{{Binary: plugin(), Args: args}} })
+
+	n.want([]int{200}, "/records", "apikey", "beta-key")
+	checkRedis(t, project.Services["redis"], counters)
+	await(t, "the plugin reports to Postgres", func() bool {
+		return strings.Contains(operate(project.Services["operator"].Command...), "1 of 1 live node ")
+	})
+	operate("override", "add", "--tenant", "beta", "--kind", "ban", "--expires-in", "1m", "--reason", "a look around", "--wait")
+	n.want([]int{429}, "/records", "apikey", "beta-key")
+	if _, text := read(metrics, "/metrics"); !strings.Contains(text, "rate_limiter_requests_total{") {
+		t.Errorf("no metrics at %s: %s", metrics, text)
+	}
+}
+
+// postgresFor starts a Postgres as its image would for the service, and is the connection string to it.
+func postgresFor(t *testing.T, project *types.Project) string {
+	t.Helper()
+	server, config := pgtest.Start(t), database(t, project)
+	pool := pgtest.Pool(t, server.DSN("postgres"))
+	for _, statement := range []string{
+		"CREATE ROLE " + config.User + " SUPERUSER LOGIN PASSWORD '" + config.Password + "'",
+		"CREATE DATABASE " + config.Database + " OWNER " + config.User,
+	} {
+		if _, err := pool.Exec(context.Background(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return strings.Replace(project.Configs["database"].Content, "host="+config.Host, "host="+server.Host+" port="+strconv.Itoa(server.Port), 1)
+}
+
+// checkRedis checks that the counters are in the Redis of docker-compose.yml, which wants a password and never evicts.
+func checkRedis(t *testing.T, service types.ServiceConfig, server *redistest.Server) {
+	t.Helper()
+	healthy := func(password string) bool {
+		check := exec.Command(service.HealthCheck.Test[1], append([]string{"-p", strconv.Itoa(server.Port)}, service.HealthCheck.Test[2:]...)...)
+		check.Env = append(os.Environ(), "REDISCLI_AUTH="+password)
+		return check.Run() == nil
+	}
+	password := set(service)["REDISCLI_AUTH"]
+	if !healthy(password) || healthy("wrong") {
+		t.Errorf("the health check says %v with the password and %v with a wrong one", healthy(password), healthy("wrong"))
+	}
+	if err := server.Client(t).Ping(context.Background()).Err(); err == nil || !strings.Contains(err.Error(), "NOAUTH") {
+		t.Errorf("without a password: %v", err)
+	}
+	options := *server.Client(t).Options()
+	options.Password = password
+	client := redis.NewClient(&options)
+	defer client.Close()
+	policy, err := client.ConfigGet(context.Background(), "maxmemory-policy").Result()
+	if err != nil || policy["maxmemory-policy"] != "noeviction" {
+		t.Errorf("a full Redis does %v (%v), want noeviction", policy, err)
+	}
+	if size, err := client.DBSize(context.Background()).Result(); err != nil || size == 0 {
+		t.Errorf("%d keys in Redis (%v)", size, err)
+	}
+}

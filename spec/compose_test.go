@@ -1,0 +1,303 @@
+package spec
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/compose-spec/compose-go/v2/loader"
+	"github.com/compose-spec/compose-go/v2/types"
+	"github.com/jackc/pgx/v5"
+	"gopkg.in/yaml.v3"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+// passwords are those that whoever starts docker-compose.yml must give.
+var passwords = types.Mapping{"POSTGRES_PASSWORD": "of-postgres", "REDIS_PASSWORD": "of-redis"}
+
+// loadCompose loads docker-compose.yml as docker compose does, with every profile.
+func loadCompose(environment types.Mapping) (*types.Project, error) {
+	top, err := filepath.Abs("..")
+	if err != nil {
+		return nil, err
+	}
+	return loader.LoadWithContext(context.Background(), types.ConfigDetails{
+		WorkingDir:  top,
+		ConfigFiles: []types.ConfigFile{{Filename: filepath.Join(top, "docker-compose.yml")}},
+		Environment: maps.Clone(environment), // it is written to
+	}, loader.WithProfiles([]string{"*"}))
+}
+
+func composed(t testing.TB) *types.Project {
+	t.Helper()
+	project, err := loadCompose(passwords)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return project
+}
+
+// set are the variables of a service.
+func set(s types.ServiceConfig) map[string]string {
+	environment := map[string]string{}
+	for name, value := range s.Environment {
+		if value != nil {
+			environment[name] = *value
+		}
+	}
+	return environment
+}
+
+// startFlags are the settings of the plugin server in Kong's start command.
+func startFlags(t testing.TB, project *types.Project) map[string]string {
+	t.Helper()
+	words := strings.Fields(set(project.Services["kong"])[startCommand])
+	if len(words)%2 != 1 || words[0] != "/usr/local/bin/tenant-rate-limiting" {
+		t.Fatalf("start command %q", words)
+	}
+	flags := map[string]string{}
+	for pair := range slices.Chunk(words[1:], 2) {
+		flags[pair[0]] = pair[1]
+	}
+	return flags
+}
+
+func TestComposeWantsItsPasswordsAndHasNoOthers(t *testing.T) {
+	for name := range passwords {
+		lacking := maps.Clone(passwords)
+		delete(lacking, name)
+		if _, err := loadCompose(lacking); err == nil || !strings.Contains(err.Error(), "set "+name) {
+			t.Errorf("without %s: %v", name, err)
+		}
+	}
+	project := composed(t)
+	secret := regexp.MustCompile(`(?i)(password|passwd|secret|token)[=: ]+(\S+)`)
+	for name, s := range project.Services {
+		texts := append(slices.Clone(s.Command), s.Entrypoint...)
+		for variable, value := range set(s) {
+			texts = append(texts, variable+"="+value)
+		}
+		for _, found := range secret.FindAllStringSubmatch(strings.Join(texts, " "), -1) {
+			if !slices.Contains([]string{"of-postgres", "of-redis"}, found[2]) {
+				t.Errorf("%s has a secret of its own: %s", name, found[0])
+			}
+		}
+	}
+	if got := set(project.Services["postgres"])["POSTGRES_PASSWORD"]; got != "of-postgres" {
+		t.Errorf("the password of Postgres is %q", got)
+	}
+}
+
+func TestComposeRunsPinnedReleases(t *testing.T) {
+	for name, s := range composed(t).Services {
+		switch {
+		case s.Build == nil && !version.MatchString(s.Image):
+			t.Errorf("%s: %s is not pinned", name, s.Image)
+		case s.Build != nil && (s.Build.Target != "demo" || filepath.Join(s.Build.Context, s.Build.Dockerfile) != absolute(t, "kong/Dockerfile")):
+			t.Errorf("%s is built of %s, target %q", name, s.Build.Dockerfile, s.Build.Target)
+		}
+	}
+	if image := composed(t).Services["postgres"].Image; !strings.HasPrefix(image, "postgres:15.") {
+		t.Errorf("Postgres is %s, want 15", image)
+	}
+}
+
+func absolute(t testing.TB, path string) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("..", path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestComposeWaitsForWhatCanBeWaitedFor(t *testing.T) {
+	project := composed(t)
+	for name, s := range project.Services {
+		stays := s.Restart == types.RestartPolicyUnlessStopped
+		checked := s.HealthCheck != nil && !s.HealthCheck.Disable || name == "kong" // whose image has a check
+		if stays != checked {
+			t.Errorf("%s: stays up %v, has a health check %v", name, stays, checked)
+		}
+		for other, dependency := range s.DependsOn {
+			want := types.ServiceConditionCompletedSuccessfully
+			if project.Services[other].Restart == types.RestartPolicyUnlessStopped {
+				want = types.ServiceConditionHealthy
+			}
+			if dependency.Condition != want {
+				t.Errorf("%s waits until %s is %s, want %s", name, other, dependency.Condition, want)
+			}
+		}
+	}
+	for _, name := range []string{"migrations", "redis"} {
+		if _, waits := project.Services["kong"].DependsOn[name]; !waits {
+			t.Errorf("kong does not wait for %s", name)
+		}
+	}
+}
+
+func TestComposePublishesOnTheLoopbackOnly(t *testing.T) {
+	project := composed(t)
+	published := map[string]uint32{}
+	for name, s := range project.Services {
+		for _, port := range s.Ports {
+			published[name] = port.Target
+			if port.HostIP != "127.0.0.1" {
+				t.Errorf("%s: port %s is published on %q", name, port.Published, port.HostIP)
+			}
+		}
+	}
+	_, listen, err := net.SplitHostPort(set(project.Services["kong"])["KONG_PROXY_LISTEN"])
+	if err != nil || listen != strconv.Itoa(int(published["kong"])) {
+		t.Errorf("Kong listens on port %s (%v), published is %d", listen, err, published["kong"])
+	}
+	check := project.Services["prometheus"].HealthCheck.Test
+	if want := fmt.Sprintf("http://127.0.0.1:%d/-/ready", published["prometheus"]); len(published) != 2 || check[len(check)-1] != want {
+		t.Errorf("published are %v, want Kong and Prometheus, which is asked by %q", published, check)
+	}
+}
+
+func TestComposeMountsWhatIsThereWhereItIsRead(t *testing.T) {
+	project := composed(t)
+	for name, s := range project.Services {
+		for _, mount := range s.Volumes {
+			if mount.Type != types.VolumeTypeBind {
+				continue
+			}
+			if info, err := os.Stat(mount.Source); err != nil || !info.Mode().IsRegular() || !mount.ReadOnly {
+				t.Errorf("%s: %s must be a file, and mounted read-only: %v", name, mount.Source, err)
+			}
+		}
+	}
+	kong, flags := project.Services["kong"], startFlags(t, project)
+	if len(kong.Volumes) != 1 || kong.Volumes[0].Target != flags["-snapshot-dir"] {
+		t.Errorf("the volumes %v are not the snapshot directory %s", kong.Volumes, flags["-snapshot-dir"])
+	}
+	made := one(t, "install", texts(dockerfile(t), "RUN", "gateway"))
+	if !strings.HasPrefix(made, "install -d -o kong ") || !strings.HasSuffix(made, " "+flags["-snapshot-dir"]) {
+		t.Errorf("the image makes another directory than %s: %s", flags["-snapshot-dir"], made)
+	}
+	if len(kong.Configs) != 1 || kong.Configs[0].Source != "database" || kong.Configs[0].Target != flags["-database-file"] {
+		t.Errorf("the configs %v are not the database file %s", kong.Configs, flags["-database-file"])
+	}
+	own := absolute(t, "kong/prometheus.yml") + ":/etc/prometheus/prometheus.yml" // where the image of Prometheus looks
+	if m := project.Services["prometheus"].Volumes[0]; m.Source+":"+m.Target != own {
+		t.Errorf("Prometheus gets %s:%s, want %s", m.Source, m.Target, own)
+	}
+}
+
+func TestComposeGivesKongOnlyWhatItKnows(t *testing.T) {
+	kong := set(composed(t).Services["kong"])
+	if unknown := unknownToKong(t, kong); len(unknown) > 0 {
+		t.Errorf("none of Kong's settings: %v", unknown)
+	}
+	if image := imageEnvironment(t)[startCommand]; !strings.HasPrefix(kong[startCommand], strings.Join(strings.Fields(image)[:3], " ")+" ") {
+		t.Errorf("the start command %s is not the image's, %s, and more", kong[startCommand], image)
+	}
+	reference, _ := pluginConfig(t, demoConfig(t))["redis"].(map[string]any)["password"].(string)
+	name, isReference := strings.CutPrefix(strings.TrimSuffix(reference, "}"), "{vault://env/")
+	if variable := strings.ToUpper(strings.ReplaceAll(name, "-", "_")); !isReference || kong[variable] != "of-redis" {
+		t.Errorf("%s refers to %s, which is %q", reference, variable, kong[variable])
+	}
+}
+
+func TestComposeNamesLeadToServices(t *testing.T) {
+	project := composed(t)
+	known := map[string]bool{}
+	for name, s := range project.Services {
+		known[name] = true
+		if _, inside := s.Networks["inside"]; !inside || len(s.Networks) != 1 {
+			t.Errorf("%s is in the networks %v", name, s.Networks)
+		}
+		if network := s.Networks["inside"]; network != nil {
+			for _, alias := range network.Aliases {
+				known[alias] = true
+			}
+		}
+	}
+	config, err := gateway.ParseConfig([]byte(demoConfig(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	redis, _ := pluginConfig(t, demoConfig(t))["redis"].(map[string]any)
+	hosts := []string{redis["host"].(string), database(t, project).Host}
+	for _, s := range config.Services {
+		hosts = append(hosts, s.Host)
+	}
+	for _, host := range hosts {
+		if !known[host] {
+			t.Errorf("nothing is called %s", host)
+		}
+	}
+	for _, server := range []string{"listen 80;", "$request_method $request_uri"} {
+		if content := project.Configs["echo"].Content; !strings.Contains(content, server) {
+			t.Errorf("no %q in the echo's configuration:\n%s", server, content)
+		}
+	}
+}
+
+// database is how the programs are told to reach Postgres.
+func database(t testing.TB, project *types.Project) *pgx.ConnConfig {
+	t.Helper()
+	config, err := pgx.ParseConfig(project.Configs["database"].Content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+func TestComposeHasOneDatabase(t *testing.T) {
+	project := composed(t)
+	config, postgres := database(t, project), set(project.Services["postgres"])
+	if config.User != postgres["POSTGRES_USER"] || config.Database != postgres["POSTGRES_DB"] || config.Password != postgres["POSTGRES_PASSWORD"] || config.Port != 5432 {
+		t.Errorf("%s at port %d of user %s is not that of %v", config.Database, config.Port, config.User, postgres)
+	}
+	for _, name := range []string{"migrations", "operator"} {
+		if entry := project.Services[name].Entrypoint; !slices.Equal(entry, []string{"/usr/local/bin/ratelimit"}) {
+			t.Errorf("%s runs %q", name, entry)
+		}
+		if dsn := set(project.Services[name])["RATELIMIT_DATABASE"]; dsn != project.Configs["database"].Content {
+			t.Errorf("%s has the database %q", name, dsn)
+		}
+	}
+	check := strings.Join(project.Services["postgres"].HealthCheck.Test, " ")
+	if want := "CMD pg_isready -h 127.0.0.1 -U " + config.User + " -d " + config.Database; check != want {
+		t.Errorf("the health check is %q, want %q", check, want)
+	}
+}
+
+func TestPrometheusScrapesThePlugin(t *testing.T) {
+	var config struct {
+		Global struct {
+			Interval string `yaml:"scrape_interval"`
+			Timeout  string `yaml:"scrape_timeout"`
+		}
+		Jobs []struct {
+			Name    string                       `yaml:"job_name"`
+			Path    string                       `yaml:"metrics_path"`
+			Statics []struct{ Targets []string } `yaml:"static_configs"`
+		} `yaml:"scrape_configs"`
+	}
+	decoder := yaml.NewDecoder(strings.NewReader(file(t, "kong/prometheus.yml")))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&config); err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(startFlags(t, composed(t))["-metrics-listen"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := config.Jobs[0]
+	if job.Path != "/metrics" || !slices.Equal(job.Statics[0].Targets, []string{"kong:" + port}) {
+		t.Errorf("it scrapes %s of %v, the plugin listens on port %s", job.Path, job.Statics, port)
+	}
+}
