@@ -83,7 +83,7 @@ type Config struct {
 	// HTTP status code of a refusal by a limit that fails closed, from 400 to 599; its body says that capacity is reduced for the moment, and blames nobody. Default: 503.
 	ClosedStatus int64 `json:"closed_status,omitempty" kong:"required,between=400..599" default:"503"`
 
-	// Also sends X-RateLimit-Degraded while Redis does not answer: each limit that it did not answer for, with what decided instead (burst=local, daily=closed). Default: false.
+	// Also sends X-RateLimit-Degraded while Redis does not answer: each enforced limit that it did not answer for, with what decided instead (burst=local, daily=closed). Default: false.
 	DegradedHeader bool `json:"degraded_header" kong:"required" default:"false"`
 
 	// The most requests of one tenant (or of one address, without a tenant) that each node decides about, in requests per second. It is counted in this process, before any other limit and whatever they say, and protects the limiter itself. From 1 to 10^9 requests per second. Default: none.

@@ -76,7 +76,10 @@ var table = []setting{
 		return parseBytes(text, &s.MemoryLimit)
 	}},
 	{"nodes", "1", "the fewest Kong nodes that share a limit while Redis is away; when more were last seen alive, they count", func(s *settings, text string) error {
-		return parseInt(text, 1, &s.Nodes)
+		if err := parseInt(text, 1, &s.Nodes); err != nil || s.Nodes > mostNodes {
+			return fmt.Errorf("must be a whole number from 1 to %d", mostNodes)
+		}
+		return nil
 	}},
 	{"database", "none", "connection string of the Postgres that has policies, tiers and overrides; one with a password is better kept in a file", func(s *settings, text string) error {
 		s.Database = given(text)
@@ -115,6 +118,9 @@ var table = []setting{
 		return parseBool(text, &s.ReadyNeedsRedis)
 	}},
 }
+
+// mostNodes is more than any limit is shared among.
+const mostNodes = 1_000_000
 
 const environmentPrefix = "TENANT_RATE_LIMITING_"
 

@@ -144,9 +144,12 @@ func (b *Breaker) succeed() (closed bool) {
 	if b.state == Closed {
 		return false
 	}
-	b.log.Info("a server of the shared store answers again", "after", b.close(time.Now()).Round(time.Millisecond))
+	b.log.Info("a server of the shared store answers again", "after", told(b.close(time.Now())))
 	return true
 }
+
+// told is a time as people read it: in JSON a duration would be a number of nanoseconds.
+func told(d time.Duration) string { return d.Round(time.Millisecond).String() }
 
 // close ends an outage and answers how long it was.
 func (b *Breaker) close(now time.Time) time.Duration {
@@ -178,7 +181,7 @@ func (b *Breaker) fail(failed bool) {
 	now := time.Now()
 	if b.state == Closed {
 		b.since = now
-		b.log.Warn("a server of the shared store is away: its limits fall back", "errors", b.errors, "slow", b.late, "slow_means", b.slow)
+		b.log.Warn("a server of the shared store is away: its limits fall back", "errors", b.errors, "slow", b.late, "slow_means", told(b.slow))
 	} else {
 		b.pause = min(2*b.pause, longestPause)
 	}
@@ -196,7 +199,7 @@ func (b *Breaker) Close() {
 	b.gone = true
 	if b.state != Closed {
 		b.log.Info("a server that did not answer is not part of the shared store any more",
-			"after", b.close(time.Now()).Round(time.Millisecond))
+			"after", told(b.close(time.Now())))
 	}
 	degraded := b.degraded
 	b.mu.Unlock()

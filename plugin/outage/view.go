@@ -14,6 +14,8 @@ const (
 	// DefaultSharePct is how much of a limit all live nodes together may admit while the shared store is away: less
 	// than all of it, because not every node may see the others die.
 	DefaultSharePct = 70
+	// mostNodes bounds among how many nodes a limit is shared, so that no product is too large.
+	mostNodes = 1_000_000
 	// overloadWait is what a request that found no room to wait is told to wait.
 	overloadWait = limit.Second
 )
@@ -22,7 +24,7 @@ const (
 type ViewOptions struct {
 	Namespace string // whose nodes share the limits out
 	SharePct  int    // percent of a limit that all nodes together admit locally, 1 to 100; 0: DefaultSharePct
-	Nodes     int    // the fewest nodes to share among, also while fewer are known to live; 0: 1
+	Nodes     int    // the fewest nodes to share among, also while fewer are known to live; 0: 1; a million at most
 }
 
 // View is a store as one plugin config uses it. It is an admit.Buckets, and safe for concurrent use.
@@ -48,7 +50,7 @@ func (s *Store) View(o ViewOptions) *View {
 func (v *View) Close() { v.close.Do(func() { v.store.part(v.namespace) }) }
 
 // live is among how many nodes limits are shared.
-func (v *View) live() int { return max(v.nodes, int(v.namespace.live.Load())) }
+func (v *View) live() int { return min(max(v.nodes, int(v.namespace.live.Load())), mostNodes) }
 
 // Take implements admit.Buckets. Bounds that fail open or closed and whose server did not answer are left Unanswered.
 // An error means misuse: outages are not errors.

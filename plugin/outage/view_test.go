@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -40,6 +41,19 @@ func TestALocalPolicyGoesOnWithThisNodesShare(t *testing.T) {
 	want := Tally{Unverified: 3, DeniedLocally: 2}
 	if stats.Policies["local"] != want || stats.Pending != 3 || stats.Buckets != 1 || stats.Activations[decision.Unavailable] != 5 {
 		t.Errorf("%+v, want %+v", stats, want)
+	}
+}
+
+func TestAnyNumberOfNodesLeavesEachAToken(t *testing.T) {
+	for _, nodes := range []int{1_000_000, math.MaxInt / 100, math.MaxInt/2 + 1, math.MaxInt} {
+		w := newWorld(Options{}, ViewOptions{Nodes: nodes})
+		w.servers.set("acme", refusing)
+		b := bound(t, policy.FailLocal, 10, "acme")
+		for i, want := range []bool{true, false} {
+			if statuses, admitted := w.take(t, b); admitted != want {
+				t.Errorf("%d nodes, request %d: admitted %v, %+v", nodes, i, admitted, statuses[0])
+			}
+		}
 	}
 }
 

@@ -173,11 +173,11 @@ func (c *connection) check(ctx context.Context) (warnings []string, refusal, err
 		refusals, err = append(refusals, errors.New("redis.cluster_nodes names a Redis that is not part of a Redis Cluster: use redis.host")), nil
 	}
 	if refusal = errors.Join(refusals...); refusal != nil {
-		c.refusal.Store(&Error{Kind: Refused, err: refusal})
+		c.refuse(refusal)
 		return warnings, refusal, err
 	}
 	if err == nil {
-		c.refusal.Store(nil)
+		c.refuse(nil)
 	}
 	return warnings, nil, err
 }

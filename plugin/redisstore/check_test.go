@@ -91,7 +91,7 @@ func TestAWrongTopologyIsRefusedUntilItIsRight(t *testing.T) {
 
 func TestARefusedRedisIsUsedOnceItIsFitForIt(t *testing.T) {
 	c := checked(t, countScript, at(redistest.Single(t), true))
-	c.refusal.Store(&Error{Kind: Refused, err: errors.New("not yet")})
+	c.refuse(errors.New("not yet"))
 	if err := wantKind(run(c, "k"), Refused); err != nil {
 		t.Error(err)
 	}

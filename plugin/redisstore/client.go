@@ -33,6 +33,7 @@ type server struct {
 	pipe    *redis.AutoPipeliner // nil: every call has a connection of its own
 	gate    Gate
 	callers atomic.Int64
+	refuses atomic.Bool        // the last script was turned away by a server that lives
 	loading singleflight.Group // by the scripts' names
 }
 
@@ -68,6 +69,9 @@ func (s *server) run(ctx context.Context, script *script, command []any, asking 
 	}
 	began := time.Now()
 	reply, err := s.try(ctx, script, command, asking)
+	if refuses := turnsAway(err); refuses != s.refuses.Load() {
+		s.refuses.Store(refuses)
+	}
 	s.gate.Leave(time.Since(began), ails(err))
 	return reply, err
 }
@@ -90,13 +94,27 @@ func (s *server) try(ctx context.Context, script *script, command []any, asking 
 	return send(ctx, command)
 }
 
-// probe asks the server whether it lives.
-func (s *server) probe(ctx context.Context) {
-	if _, ok := s.gate.Enter(); ok {
-		began := time.Now()
-		err := s.client.Ping(ctx).Err()
-		s.gate.Leave(time.Since(began), ails(err))
+// probe asks the server whether it lives, if its gate lets that through, and tells whether it does. key answers a key
+// that the server keeps, "" if there is none. A server that turns scripts away, because it is full, a replica or
+// forbidden, answers PING all the time: it lives again when it writes.
+func (s *server) probe(ctx context.Context, key func() string) bool {
+	if _, ok := s.gate.Enter(); !ok {
+		return false
 	}
+	began := time.Now()
+	err := s.ping(ctx, key)
+	s.gate.Leave(time.Since(began), ails(err))
+	return !ails(err)
+}
+
+func (s *server) ping(ctx context.Context, key func() string) error {
+	if s.refuses.Load() {
+		if key := key(); key != "" {
+			_, err := s.try(ctx, beatScript, beatScript.evalsha([]string{key}, []any{"probe", 1}), false)
+			return err
+		}
+	}
+	return s.client.Ping(ctx).Err()
 }
 
 func (s *server) send(ctx context.Context, command []any) ([]any, error) {
@@ -159,7 +177,7 @@ func (s single) Run(ctx context.Context, script *script, keys []string, args []a
 }
 
 // Probe implements transport.
-func (s single) Probe(ctx context.Context) { s.probe(ctx) }
+func (s single) Probe(ctx context.Context) { s.probe(ctx, func() string { return probeKey(0) }) }
 
 func (s single) masters(ctx context.Context, visit func(context.Context, *redis.Client) error) error {
 	return visit(ctx, s.client)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"strings"
 	"sync"
@@ -19,6 +20,8 @@ const (
 	// maxServers is how many servers are remembered: more than a cluster has at one time. Beyond it all are forgotten,
 	// and those in use come back with their next call.
 	maxServers = 1024
+	// maxProbeKeys is how many keys are tried for one that a master keeps.
+	maxProbeKeys = 4096
 )
 
 // cluster is a Redis Cluster. Every master has a pipeline of its own, so that one that hangs delays nobody else: that
@@ -137,6 +140,9 @@ func (c *cluster) master(client *redis.Client) (*server, error) {
 	if s, ok := c.masterServers.Load(client); ok {
 		return s.(*server), nil
 	}
+	if c.isClosed {
+		return nil, redis.ErrClosed
+	}
 	s, err := newServer(client, c.gate(client.Options().Addr), c.pipelined)
 	if err != nil {
 		return nil, err
@@ -202,12 +208,13 @@ func (c *cluster) masters(ctx context.Context, visit func(context.Context, *redi
 
 // Probe implements transport. It forgets the servers that are masters no more.
 func (c *cluster) Probe(ctx context.Context) {
-	var current sync.Map
+	var current, addresses sync.Map
 	err := c.client.ForEachMaster(ctx, func(ctx context.Context, client *redis.Client) error {
 		current.Store(client, nil)
+		addresses.Store(client.Options().Addr, nil)
 		s, err := c.master(client)
 		if err == nil {
-			s.probe(ctx)
+			s.probe(ctx, func() string { return c.keyOf(ctx, client.Options().Addr) })
 		}
 		return err
 	})
@@ -218,6 +225,44 @@ func (c *cluster) Probe(ctx context.Context) {
 		_, ok := current.Load(client)
 		return !ok
 	})
+	c.probeTargets(ctx, &addresses)
+}
+
+// keyOf is a key that the master at an address keeps, "" if none is found.
+func (c *cluster) keyOf(ctx context.Context, address string) string {
+	for i := range maxProbeKeys {
+		key := probeKey(i)
+		if master, err := c.client.MasterForKey(ctx, key); err != nil {
+			return ""
+		} else if master.Options().Addr == address {
+			return key
+		}
+	}
+	return ""
+}
+
+// probeTargets asks the servers that redirections led to. One that does not answer, and is no master either, is
+// forgotten: no request goes there any more that could find out whether it is back.
+func (c *cluster) probeTargets(ctx context.Context, masters *sync.Map) {
+	c.mu.Lock()
+	targets := maps.Clone(c.targets)
+	c.mu.Unlock()
+	for address, s := range targets {
+		if _, ok := masters.Load(address); ok {
+			s.probe(ctx, func() string { return c.keyOf(ctx, address) })
+			continue
+		}
+		if s.probe(ctx, func() string { return "" }) {
+			continue
+		}
+		c.mu.Lock()
+		if c.targets[address] == s {
+			delete(c.targets, address)
+			s.gate.Close()
+			_ = s.client.Close() // whatever is wrong with it, it was given up for that
+		}
+		c.mu.Unlock()
+	}
 }
 
 // Close ends the connections and pipelines to all servers.

@@ -23,6 +23,7 @@
 //	all                        rl:default:{g}
 //	entries of a sliding log   rl:default:{t=acme}:log:daily, and :POST%20/records behind it for a limit with an endpoint
 //	nodes that live            rl:default:{n}
+//	probe of a full server     rl:{0}, or whatever number is in one of its slots; expires after 10 ms
 //
 // "default" is the namespace. lua/frame.lua tells the form of the values.
 //

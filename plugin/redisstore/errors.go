@@ -120,6 +120,12 @@ func failure(err error) decision.Failure {
 // elsewhere begin the replies of a server that is well, and has nothing to do with the key, or not all of it yet.
 var elsewhere = []string{"NOSCRIPT ", "MOVED ", "ASK ", "TRYAGAIN ", "CROSSSLOT "}
 
+// turnsAway tells whether an error is the reply of a server that lives, and does not do what it is asked.
+func turnsAway(err error) bool {
+	var reply redis.Error
+	return errors.As(err, &reply) && ails(err)
+}
+
 // ails tells whether an error speaks against the server that it came from. A caller who had no more time does not: a
 // server that is slow is known by how long its calls take.
 func ails(err error) bool {

@@ -10,7 +10,7 @@ type Gate interface {
 	// Leave tells how long the call took, and whether its error speaks against the server. A server that hangs is known by
 	// took alone.
 	Leave(took time.Duration, failed bool)
-	// Close tells that the server is not one of the store's any more.
+	// Close tells that the server is not one of the store's any more. It may be told so twice.
 	Close()
 }
 

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"encoding/binary"
+	"strconv"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
@@ -53,6 +54,10 @@ func appendLog(b []byte, k *policy.Key) []byte {
 func appendNodes(b []byte, namespace string) []byte {
 	return append(appendPart(append(b, "rl:"...), namespace), ":{n}"...)
 }
+
+// probeKey is one of the keys that a server is asked to write as a probe; they differ in their slots. No namespace begins
+// with a brace, so it is nobody's.
+func probeKey(i int) string { return "rl:{" + strconv.Itoa(i) + "}" }
 
 // nameSize is the length of a bucket's name in bytes.
 const nameSize = 8

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -37,13 +38,13 @@ var errBroken = errors.New("the connection broke")
 type faulty struct {
 	direct
 	lose    bool
-	away    string // keys that hold it are out of reach
-	refunds int
+	away    string       // keys that hold it are out of reach
+	refunds atomic.Int64 // groups give back at the same time
 }
 
 func (f *faulty) Run(ctx context.Context, script *script, keys []string, args []any) ([]any, error) {
 	if script != beatScript && args[0].([]byte)[0] == modeRefund {
-		f.refunds++
+		f.refunds.Add(1)
 		if f.lose {
 			return nil, errBroken
 		}
@@ -82,8 +83,8 @@ func TestAGroupThatRefusesCostsTheOthersNothing(t *testing.T) {
 			if statuses[0].Used != 4 || statuses[1].Used != 2 || statuses[2].Used != 10 {
 				t.Errorf("kept %d, %d, %d used: want 4, 2, 10 as before", statuses[0].Used, statuses[1].Used, statuses[2].Used)
 			}
-			if transport.refunds != 3 {
-				t.Errorf("%d refunds for 3 refusals by one of two groups", transport.refunds)
+			if transport.refunds.Load() != 3 {
+				t.Errorf("%d refunds for 3 refusals by one of two groups", transport.refunds.Load())
 			}
 		})
 	}
@@ -98,8 +99,8 @@ func TestALostRefundIsNotRepeatedAndUnderAdmits(t *testing.T) {
 		t.Fatalf("statuses are %+v, want the second refused", statuses)
 	}
 	transport.lose = false
-	if s := f.take(t, costing(ours, 0))[0]; s.Used != 1 || transport.refunds != 1 || f.Stats().LostRefunds != 1 {
-		t.Errorf("used %d after %d refunds of which %d were lost: want 1, 1, 1", s.Used, transport.refunds, f.Stats().LostRefunds)
+	if s := f.take(t, costing(ours, 0))[0]; s.Used != 1 || transport.refunds.Load() != 1 || f.Stats().LostRefunds != 1 {
+		t.Errorf("used %d after %d refunds of which %d were lost: want 1, 1, 1", s.Used, transport.refunds.Load(), f.Stats().LostRefunds)
 	}
 }
 
@@ -116,8 +117,8 @@ func TestAGroupThatDoesNotAnswerLeavesTheOthersTheirSay(t *testing.T) {
 			t.Errorf("the group that is away says %+v, want that its answer was lost", s)
 		}
 	}
-	if transport.refunds != 0 || f.Stats().Failed != 2 {
-		t.Errorf("%d refunds, %+v: want none, and two failures", transport.refunds, f.Stats())
+	if transport.refunds.Load() != 0 || f.Stats().Failed != 2 {
+		t.Errorf("%d refunds, %+v: want none, and two failures", transport.refunds.Load(), f.Stats())
 	}
 }
 
@@ -132,8 +133,8 @@ func TestARequestThatIsRefusedAfterAllIsGivenBack(t *testing.T) {
 			t.Errorf("bound %d still counts as charged", i)
 		}
 	}
-	if s := f.take(t, costing(bounds[0], 0), costing(bounds[1], 0)); s[0].Used != 0 || s[1].Used != 0 || transport.refunds != 2 {
-		t.Errorf("used %d and %d after %d refunds, want 0 and 0 after 2: one for each group", s[0].Used, s[1].Used, transport.refunds)
+	if s := f.take(t, costing(bounds[0], 0), costing(bounds[1], 0)); s[0].Used != 0 || s[1].Used != 0 || transport.refunds.Load() != 2 {
+		t.Errorf("used %d and %d after %d refunds, want 0 and 0 after 2: one for each group", s[0].Used, s[1].Used, transport.refunds.Load())
 	}
 }
 

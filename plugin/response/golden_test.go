@@ -61,6 +61,8 @@ func published(t testing.TB) []struct {
 		{"meta_limited", schema.Config{}, after(without(decision.MetaLimited, true), 20_000), false},
 		{"degraded", schema.Config{DegradedHeader: true}, decide(t, answers{shared(roomy[0]), failing(0), roomy[2], failing(0)}, shadowed), false},
 		{"degraded_not_told", schema.Config{}, decide(t, answers{shared(roomy[0]), failing(0), roomy[2]}), false},
+		{"degraded_in_shadow", schema.Config{DegradedHeader: true}, decide(t, answers{roomy[0], roomy[1], roomy[2], failing(0)}, shadowed), false},
+		{"degraded_hidden", schema.Config{DegradedHeader: true, HideClientHeaders: true}, decide(t, answers{shared(roomy[0]), failing(0), roomy[2]}), false},
 		{"store_away", schema.Config{DegradedHeader: true}, decide(t, answers{failing(second), failing(0), roomy[2], failing(1_200_000)}, closed), false},
 		{"store_away_own_status", schema.Config{ClosedStatus: 429}, decide(t, answers{roomy[0], roomy[1], roomy[2], failing(0)}, closed), false},
 		{"store_away_grpc", schema.Config{}, decide(t, answers{roomy[0], roomy[1], roomy[2], failing(0)}, closed), true},

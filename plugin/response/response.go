@@ -94,9 +94,9 @@ func (re *Renderer) Render(d *decision.Decision, grpc bool, r *Response) {
 		if wait > 0 {
 			r.number("Retry-After", wait)
 		}
-	}
-	if re.degraded && d.Degraded {
-		degradation(d, r)
+		if re.degraded && d.Degraded {
+			degradation(d, r)
+		}
 	}
 	if !d.Denied() {
 		return
@@ -201,28 +201,28 @@ func (re *Renderer) limits(d *decision.Decision, r *Response) {
 	}
 }
 
-// degradation writes which limits Redis did not answer for, and what decided in its stead.
+// degradation writes which enforced limits Redis did not answer for, and what decided in its stead. Of one in shadow
+// clients read nothing, here or elsewhere.
 func degradation(d *decision.Decision, r *Response) {
 	start := len(r.buf)
 	for i := range d.Statuses {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
-		if status.Failure == decision.NoFailure {
+		if status.Failure == decision.NoFailure || !bound.Enforced() {
 			continue
 		}
 		if len(r.buf) > start {
 			r.buf = append(r.buf, ',')
 		}
 		r.buf = append(append(r.buf, bound.Policy.Name...), '=')
-		switch {
-		case !bound.Enforced():
-			r.buf = append(r.buf, bound.Policy.Mode.String()...)
-		case status.Source == decision.Unanswered && bound.Policy.FailMode == policy.FailLocal:
+		if status.Source == decision.Unanswered && bound.Policy.FailMode == policy.FailLocal {
 			r.buf = append(r.buf, "unchecked"...) // the request was refused before it came to this
-		default:
+		} else {
 			r.buf = append(r.buf, bound.Policy.FailMode.String()...)
 		}
 	}
-	r.end("X-RateLimit-Degraded", start)
+	if len(r.buf) > start {
+		r.end("X-RateLimit-Degraded", start)
+	}
 }
 
 func (r *Response) number(name string, n int64) {

@@ -10,12 +10,12 @@
 -- Cost     TIME and four commands.
 local now, ttl = redis.call("TIME"), tonumber(ARGV[2])
 now = now[1] * 1000 + math.floor(now[2] / 1000)
-redis.call("ZREMRANGEBYSCORE", KEYS[1], "-inf", now)
-redis.call("ZREMRANGEBYSCORE", KEYS[1], now + 3600001, "+inf") -- from before the clock stepped back
 if ttl > 0 then
-  redis.call("ZADD", KEYS[1], now + ttl, ARGV[1])
+  redis.call("ZADD", KEYS[1], now + ttl, ARGV[1]) -- first: a full Redis refuses only a script's first write
   redis.call("PEXPIRE", KEYS[1], 10 * ttl)
 else
   redis.call("ZREM", KEYS[1], ARGV[1])
 end
+redis.call("ZREMRANGEBYSCORE", KEYS[1], "-inf", now)
+redis.call("ZREMRANGEBYSCORE", KEYS[1], now + 3600001, "+inf") -- from before the clock stepped back
 return {redis.call("ZCARD", KEYS[1])}
