@@ -1,0 +1,157 @@
+package denial
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"sync"
+)
+
+// The defaults of FileOptions.
+const (
+	DefaultMaxBytes = 64 << 20
+	DefaultKeep     = 5
+)
+
+// FileOptions say where events are kept, and how many.
+type FileOptions struct {
+	Path     string
+	MaxBytes int64 // of a file, but for a single batch that is larger; 0: DefaultMaxBytes
+	Keep     int   // how many full files are kept beside it, as Path.1 (the youngest), Path.2, …; 0: DefaultKeep
+}
+
+// File is a sink that appends to a file. A full one is renamed, and a new one begun; so is one that somebody else has
+// renamed or removed, such as logrotate, or the process that follows this one in a reload and writes to it too. New files
+// are readable by their owner alone.
+//
+// It is safe for concurrent use. Close waits for a Write that runs.
+type File struct {
+	options FileOptions
+
+	mu     sync.Mutex
+	file   *os.File // nil: it is opened by the next Write
+	writer *Writer
+}
+
+// NewFile makes the sink. The file is opened by the first Write.
+func NewFile(options FileOptions) *File {
+	if options.MaxBytes <= 0 {
+		options.MaxBytes = DefaultMaxBytes
+	}
+	if options.Keep <= 0 {
+		options.Keep = DefaultKeep
+	}
+	return &File{options: options}
+}
+
+// Write implements Sink.
+func (f *File) Write(ctx context.Context, batch []Line) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	length := int64(0)
+	for _, line := range batch {
+		length += int64(len(line.Text)) + 1
+	}
+	if err := f.ready(length); err != nil {
+		return err
+	}
+	return f.writer.Write(ctx, batch)
+}
+
+// Close closes the file. The next Write opens it again.
+func (f *File) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.close()
+}
+
+func (f *File) close() error {
+	if f.file == nil {
+		return nil
+	}
+	err := f.file.Close()
+	f.file, f.writer = nil, nil
+	return err
+}
+
+// ready makes sure that the open file is the one at the path, and has room for length more bytes.
+func (f *File) ready(length int64) error {
+	if err := f.reopen(); err != nil {
+		return err
+	}
+	info, err := f.file.Stat()
+	if err != nil {
+		return fmt.Errorf("look at the denial events: %w", err)
+	}
+	if info.Size() == 0 || info.Size()+length <= f.options.MaxBytes {
+		return nil
+	}
+	if err := f.rotate(); err != nil {
+		return err
+	}
+	return f.reopen()
+}
+
+// reopen opens the file at the path, unless it is the open one.
+func (f *File) reopen() error {
+	if f.file != nil && f.current() {
+		return nil
+	}
+	if err := f.close(); err != nil {
+		return fmt.Errorf("close the denial events that were moved away: %w", err)
+	}
+	file, err := os.OpenFile(f.options.Path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the denial events: %w", err)
+	}
+	torn, err := endsWithinLine(file)
+	if err != nil {
+		return errors.Join(fmt.Errorf("read the end of the denial events: %w", err), file.Close())
+	}
+	f.file, f.writer = file, &Writer{to: file, torn: torn}
+	return nil
+}
+
+// endsWithinLine tells whether the last line has no end: the machine stopped, or the disk was full, while it was written.
+func endsWithinLine(file *os.File) (bool, error) {
+	info, err := file.Stat()
+	if err != nil || info.Size() == 0 {
+		return false, err
+	}
+	var last [1]byte
+	_, err = file.ReadAt(last[:], info.Size()-1)
+	return last[0] != '\n', err
+}
+
+// current tells whether the open file is still the one at the path. If that cannot be seen, opening it says why.
+func (f *File) current() bool {
+	there, err := os.Stat(f.options.Path)
+	if err != nil {
+		return false
+	}
+	open, err := f.file.Stat()
+	return err == nil && os.SameFile(there, open)
+}
+
+// rotate renames the full file and those before it; the eldest is replaced. Each step is a rename, so whoever reads sees
+// whole files. The open file is closed by the next reopen. A file that is not there was never full yet, or another process
+// has just rotated it.
+func (f *File) rotate() error {
+	for n := f.options.Keep - 1; n >= 0; n-- {
+		if err := os.Rename(f.numbered(n), f.numbered(n+1)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("rotate the denial events: %w", err)
+		}
+	}
+	return nil
+}
+
+// numbered is the name of the nth file, 0 being the one that is written.
+func (f *File) numbered(n int) string {
+	if n == 0 {
+		return f.options.Path
+	}
+	return f.options.Path + "." + strconv.Itoa(n)
+}

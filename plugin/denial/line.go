@@ -1,0 +1,148 @@
+package denial
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+)
+
+const (
+	// eventName and eventVersion say what a line is. The version changes when a reader of the old one would
+	// misunderstand the new one; a new field that can be left out does not change it.
+	eventName    = "rate_limit_denial"
+	eventVersion = 1
+	// timeFormat is RFC 3339 with microseconds, in UTC.
+	timeFormat = "2006-01-02T15:04:05.000000Z"
+	// hashPrefix begins a name that is written as its hash, so that it cannot be taken for a name.
+	hashPrefix = "hmac:"
+)
+
+// event is a line. Its fields are explained in schema/denial_event.schema.json.
+type event struct {
+	Event   string `json:"event"`
+	Version int    `json:"version"`
+	ID      string `json:"id"`
+	Count   uint64 `json:"count"`
+	Answers uint64 `json:"answers"`
+	First   string `json:"first"`
+	Last    string `json:"last"`
+	Mode    string `json:"mode"`
+	Reason  string `json:"reason"`
+
+	Others   bool   `json:"others,omitempty"`
+	Org      string `json:"org,omitempty"`
+	OrgKind  string `json:"org_kind,omitempty"`
+	User     string `json:"user,omitempty"`
+	UserKind string `json:"user_kind,omitempty"`
+	Tier     string `json:"tier,omitempty"`
+	Endpoint string `json:"endpoint,omitempty"`
+
+	Policy        string `json:"policy,omitempty"`
+	PolicyID      *int64 `json:"policy_id,omitempty"`
+	PolicyVersion int64  `json:"policy_version,omitempty"`
+	Scope         string `json:"scope,omitempty"`
+	Limit         *rate  `json:"limit,omitempty"`
+	Cost          *int64 `json:"cost,omitempty"`
+	Override      int64  `json:"override,omitempty"`
+	Penalty       int64  `json:"penalty,omitempty"`
+
+	RetryAfter json.RawMessage `json:"retry_after_seconds,omitempty"`
+	Source     string          `json:"source,omitempty"`
+	Failure    string          `json:"failure,omitempty"`
+	Node       string          `json:"node,omitempty"`
+	RequestID  string          `json:"request_id,omitempty"`
+	Mixed      []string        `json:"mixed,omitempty"`
+	Truncated  []string        `json:"truncated,omitempty"`
+}
+
+// rate is the limit that a policy had for the request, with what an override changed.
+type rate struct {
+	Quantity      int64 `json:"quantity"`
+	WindowSeconds int64 `json:"window_seconds"`
+	Burst         int64 `json:"burst"`
+}
+
+// line is a finished group as it is written.
+func (r *Recorder) line(g *group) (Line, error) {
+	e := event{
+		Event: eventName, Version: eventVersion, ID: r.epoch + "-" + strconv.FormatUint(r.lines.Add(1), 10),
+		Count: g.count, Answers: g.answers, First: instant(g.first), Last: instant(g.last),
+		Mode: g.key.mode.String(), Reason: reasonName(g.key.reason),
+		Others: g.key.isOthers, Policy: clip(g.key.policy), Node: clip(r.options.Node),
+	}
+	if len(g.key.policy) > maxText {
+		g.truncated |= policyField
+	}
+	if len(r.options.Node) > maxText {
+		g.truncated |= nodeField
+	}
+	if !g.key.isOthers {
+		r.describe(&e, g)
+	}
+	e.Mixed, e.Truncated = g.mixed.names(), g.truncated.names()
+	text, err := json.Marshal(&e)
+	if err != nil {
+		return Line{}, fmt.Errorf("write a line about policy %q: %w", e.Policy, err)
+	}
+	return Line{Org: e.Org, Text: text, Denials: g.count}, nil
+}
+
+// describe says who was denied what.
+func (r *Recorder) describe(e *event, g *group) {
+	e.Org, e.OrgKind = r.name(identity.Name{Kind: g.key.orgKind, ID: g.key.org}, g.key.org)
+	e.User, e.UserKind = r.name(g.user, g.key.org)
+	e.Tier, e.Endpoint, e.RequestID = g.tier, g.endpoint, g.requestID
+	e.PolicyVersion, e.Override, e.Penalty = g.policyVersion, g.override, g.penalty
+	switch {
+	case g.wait == limit.Never:
+		e.RetryAfter = json.RawMessage("null")
+	case g.wait > 0:
+		e.RetryAfter = strconv.AppendInt(nil, g.wait.Seconds(), 10)
+	}
+	if g.scope == 0 {
+		return // no policy's denial
+	}
+	e.PolicyID, e.Scope, e.Cost = &g.policyID, g.scope.String(), &g.cost
+	e.Limit = &rate{g.spec.Quantity, int64(g.spec.Window / limit.Second), g.spec.Burst}
+	e.Source, e.Failure = g.source.String(), g.failure.String()
+}
+
+var kindNames = [...]string{
+	identity.Tenant: "tenant", identity.User: "user", identity.Credential: "credential", identity.IP: "ip",
+}
+
+// name is what a line says of a name within a tenant, and what kind of name it is; both are empty for nobody's. A tenant
+// is an organisation and written as it is; all else is a person, or leads to one.
+func (r *Recorder) name(name identity.Name, org string) (text, kind string) {
+	if name.ID == "" || name.Kind == identity.Nobody {
+		return "", ""
+	}
+	kind = kindNames[name.Kind]
+	if name.Kind == identity.Tenant || r.options.ShowUsers {
+		return name.ID, kind
+	}
+	// The length keeps the parts apart; the tenant makes one user of two tenants two hashes.
+	sum := hmac.New(sha256.New, r.options.Salt)
+	head := binary.AppendUvarint([]byte{byte(name.Kind)}, uint64(len(org)))
+	sum.Write(append(append(head, org...), name.ID...))
+	return hashPrefix + hex.EncodeToString(sum.Sum(nil)[:16]), kind
+}
+
+// reasonName is why a request was denied: what package decision calls counted is, of a denial, the quota.
+func reasonName(reason decision.Reason) string {
+	if reason == decision.Counted {
+		return "quota"
+	}
+	return reason.String()
+}
+
+func instant(micros int64) string { return time.UnixMicro(micros).UTC().Format(timeFormat) }

@@ -1,0 +1,187 @@
+package denial
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"unicode/utf8"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// known are options under which a line has all its fields, and always the same text.
+var known = Options{
+	Node: "kong-1", Salt: []byte("pepper"),
+	RequestID:     func(*decision.Decision) string { return "e6d8f4a1" },
+	PolicyID:      func(*policy.Policy) int64 { return 7 },
+	PolicyVersion: func() int64 { return 31 },
+}
+
+// written are the lines of decisions within one second, in their order if they are one line each.
+func written(t testing.TB, options Options, decisions ...*decision.Decision) (lines []Line) {
+	t.Helper()
+	options.Log = slog.New(slog.DiscardHandler)
+	r := New(options)
+	r.epoch = "00c0ffee00c0ffee"
+	for _, d := range decisions {
+		r.Observe(d)
+	}
+	r.closeWindow()
+	for _, g := range r.finished[0].groups {
+		line, err := r.line(g)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// kind is a kind of denial that has a golden line.
+type kind struct {
+	name      string
+	options   Options
+	decisions []*decision.Decision
+}
+
+func kinds() []kind {
+	minute, closed, trial := named("minute", policy.Tenant), named("billing", policy.TenantEndpoint), named("trial", policy.User)
+	closed.FailMode, trial.Mode = policy.FailClosed, policy.Shadow
+	watch := named("watch", policy.UserEndpoint)
+	watch.Mode = policy.Log
+	never := decision.Status{Source: decision.Redis, Wait: limit.Never}
+	overridden := decided("acme", answered{minute, denies})
+	overridden.Resolution.Bounds[0].Override, overridden.Resolution.Bounds[0].Penalty = 5, 6
+	overridden.Resolution.Bounds[0].Cost = 3
+	later := decided("acme", answered{minute, localNo})
+	later.Identity.User.ID = "u_43"
+	stranger := decided("192.0.2.7", answered{named("per-ip", policy.IP), denies})
+	stranger.Identity.Tenant.Kind, stranger.Identity.User = identity.IP, identity.Name{Kind: identity.IP, ID: "192.0.2.7"}
+	banned := asked("acme")
+	banned.Resolution.Override, banned.Resolution.Until = 9, 90*limit.Second
+	banned.Ban(30 * limit.Second)
+	forGood := asked("acme")
+	forGood.Resolution.Override = 10
+	forGood.Ban(30 * limit.Second)
+	limited := refused("acme", decision.MetaLimited)
+	limited.RetryAfter = 1
+	crowd := Options{MaxGroups: 1, Node: known.Node, Salt: known.Salt}
+	nobody := refused("", decision.TenantMissing)
+	nobody.Identity = identity.Identity{Stranger: true, TenantRefused: true}
+	nobody.Resolution.Tier = ""
+	one := func(d *decision.Decision) []*decision.Decision { return []*decision.Decision{d} }
+	return []kind{
+		{"quota", known, one(decided("acme", answered{minute, denies}))},
+		{"quota of the config, without a node", Options{Salt: known.Salt}, one(decided("acme", answered{minute, deniesLong}))},
+		{"quota, changed by overrides", known, one(overridden)},
+		{"quota, and no wait helps", known, one(decided("acme", answered{minute, never}))},
+		{"quota of a share, then of Redis, for two users", known, []*decision.Decision{later, decided("acme", answered{minute, denies})}},
+		{"quota of a stranger's address", known, one(stranger)},
+		{"shadow", known, one(decided("acme", answered{trial, denies}))},
+		{"log", known, one(decided("acme", answered{watch, denies}))},
+		{"store_away", known, one(decided("acme", answered{closed, unanswered}))},
+		{"banned", known, one(banned)},
+		{"banned for good", known, one(forGood)},
+		{"tenant_missing", known, one(nobody)},
+		{"user_missing", known, one(refused("acme", decision.UserMissing))},
+		{"meta_limited", known, one(limited)},
+		{"others", crowd, []*decision.Decision{decided("acme", answered{minute, denies}), decided("globex", answered{minute, denies}), decided("initech", answered{minute, denies})}},
+	}
+}
+
+func TestLinesAreWhatWasPublished(t *testing.T) {
+	published := readSchema(t)
+	synctest.Test(t, func(t *testing.T) {
+		var got bytes.Buffer
+		for _, kind := range kinds() {
+			got.WriteString("# " + kind.name + "\n")
+			lines := written(t, kind.options, kind.decisions...)
+			for i := range lines { // the last of several is that of others: groups come in any order, and so do ids
+				var e event
+				if err := json.Unmarshal(lines[i].Text, &e); err != nil {
+					t.Fatal(err)
+				}
+				if faults := published.check("", decoded(t, lines[i].Text)); len(faults) != 0 {
+					t.Errorf("%s: %s\n%s", kind.name, lines[i].Text, strings.Join(faults, "\n"))
+				}
+				if len(lines) == 1 || e.Others {
+					got.Write(bytes.Replace(lines[i].Text, []byte(e.ID), []byte("00c0ffee00c0ffee-1"), 1))
+					got.WriteByte('\n')
+				}
+			}
+		}
+		const golden = "testdata/lines.golden"
+		if *update {
+			if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got.Bytes(), want) {
+			t.Errorf("lines have changed; if that is meant, run go test ./plugin/denial -update and read the difference:\n%s", got.Bytes())
+		}
+	})
+}
+
+func TestHostileNamesMakeValidLinesOfBoundedLength(t *testing.T) {
+	published := readSchema(t)
+	const worst = 16 << 10
+	for name, text := range map[string]string{
+		"quotes":          `"},{"org":"globex\`,
+		"line breaks":     "a\nb\r\nc\u2028d\x00",
+		"not UTF-8":       "\xff\xfeacme\xc3",
+		"markup":          "<script>alert(1)</script>",
+		"1 MiB":           strings.Repeat("x", 1<<20),
+		"1 MiB of é":      "x" + strings.Repeat("é", 1<<19),
+		"1 MiB of breaks": strings.Repeat("\n", 1<<20),
+		"1 MiB of rubble": strings.Repeat("\x80", 1<<20),
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := decided(text, answered{named(text, policy.TenantEndpoint), denies})
+			d.Identity.User.ID, d.Resolution.Endpoint, d.Resolution.Tier = text, text, text
+			options := Options{ShowUsers: true, Node: text, RequestID: func(*decision.Decision) string { return text }}
+			line := written(t, options, d)[0]
+			if faults := published.check("", decoded(t, line.Text)); len(faults) != 0 {
+				t.Errorf("%.2000s\n%s", line.Text, strings.Join(faults, "\n"))
+			}
+			if bytes.ContainsAny(line.Text, "\n\r\x00\u2028") || !utf8.Valid(line.Text) || len(line.Text) > worst {
+				t.Errorf("a line of %d bytes: %.2000q", len(line.Text), line.Text)
+			}
+			var e event
+			if err := json.Unmarshal(line.Text, &e); err != nil {
+				t.Fatal(err)
+			}
+			var cut []string
+			want := readable(text)
+			if len(text) > maxText {
+				cut, want = []string{"org", "user", "endpoint", "tier", "request_id", "policy", "node"}, readable(clip(text))
+			}
+			if !slices.Equal(e.Truncated, cut) || e.Org != want || e.Endpoint != want || e.User != want || e.Policy != want {
+				t.Errorf("truncated %q, org %.100q; want %q, %.100q", e.Truncated, e.Org, cut, want)
+			}
+		})
+	}
+}
+
+func TestLongTenantsThatBeginAlikeHaveLinesOfTheirOwn(t *testing.T) {
+	minute, long := named("minute", policy.Tenant), strings.Repeat("x", 1<<20)
+	a, b := decided(long+"a", answered{minute, denies}), decided(long+"b", answered{minute, denies})
+	lines := written(t, Options{}, a, b, a)
+	if len(lines) != 2 || lines[0].Denials+lines[1].Denials != 3 || lines[0].Org != long[:maxText] {
+		t.Errorf("%d lines, want one for each tenant", len(lines))
+	}
+}
+
+// readable is text as JSON can carry it: each byte that is not UTF-8 is replaced.
+func readable(text string) string { return string([]rune(text)) }

@@ -1,0 +1,141 @@
+package denial
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// anyDecision draws a decision as the path makes them, for few tenants and policies, so that groups meet.
+func anyDecision(t *rapid.T) *decision.Decision {
+	org := rapid.SampledFrom([]string{"", "acme", "globex", "\xff", "\"\n"}).Draw(t, "org")
+	mode := rapid.SampledFrom([]policy.Mode{policy.Enforce, policy.Enforce, policy.Shadow, policy.Log})
+	statuses := rapid.SampledFrom([]decision.Status{admits, admits, denies, deniesLong, localNo, unanswered, {Source: decision.Redis, Wait: limit.Never}})
+	if reason := rapid.SampledFrom([]decision.Reason{decision.Counted, decision.Counted, decision.TenantMissing, decision.Banned}).Draw(t, "reason"); reason != decision.Counted {
+		d := asked(org)
+		d.Mode = mode.Draw(t, "config's mode")
+		d.Refuse(reason)
+		if d.Denied() {
+			return d
+		}
+	}
+	bounds := make([]answered, rapid.IntRange(0, 4).Draw(t, "bounds"))
+	for i := range bounds {
+		bounds[i].policy = named(rapid.SampledFrom([]string{"minute", "daily", "billing"}).Draw(t, "policy"), policy.Tenant)
+		bounds[i].policy.Mode = mode.Draw(t, "mode")
+		bounds[i].policy.FailMode = rapid.SampledFrom([]policy.FailMode{policy.FailOpen, policy.FailClosed, policy.FailLocal}).Draw(t, "fail mode")
+		bounds[i].status = statuses.Draw(t, "status")
+	}
+	d := decided(org, bounds...)
+	d.Identity.User = identity.Name{Kind: identity.User, ID: rapid.SampledFrom([]string{"", "u_1", "u_2"}).Draw(t, "user")}
+	if rapid.Bool().Draw(t, "rehearsed") {
+		d.Mode = policy.Log
+		d.Refuse(decision.UserMissing)
+	}
+	return d
+}
+
+// denialsOf counts what a decision's denials are, without a recorder: every enforced or rehearsed bound that has no
+// room, every bound that fails closed if that is the reason, and every reason that is no bound's.
+func denialsOf(d *decision.Decision) (n uint64) {
+	if d.ShadowReason != decision.Counted {
+		n++
+	}
+	if d.Reason != decision.Counted && d.Reason != decision.StoreAway {
+		n++
+	}
+	for i := range d.Resolution.Bounds {
+		switch {
+		case d.Statuses[i].Source != decision.Unanswered:
+			if d.Statuses[i].Wait != 0 {
+				n++
+			}
+		case d.Reason == decision.StoreAway && decision.Denies(&d.Resolution.Bounds[i], &d.Statuses[i]):
+			n++
+		}
+	}
+	return n
+}
+
+// moody is a sink that fails as a list of moods says, over and over.
+type moody struct {
+	shelf
+	moods []bool
+	calls int
+}
+
+func (m *moody) Write(ctx context.Context, batch []Line) error {
+	if m.calls++; m.moods[m.calls%len(m.moods)] {
+		return errDiskFull
+	}
+	return m.shelf.Write(ctx, batch)
+}
+
+// Whatever is denied, by whom and when, whether sinks fail and how small the bounds are: the counts of all lines and of
+// all drops are the denials, and the answers are the refused requests unless something was dropped.
+func TestTheCountsOfAllLinesAndDropsAreTheDenials(t *testing.T) {
+	published := readSchema(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		to := &moody{moods: rapid.SliceOfN(rapid.Bool(), 1, 4).Draw(rt, "moods")}
+		options := Options{
+			Sinks: map[string]Sink{"moody": to}, Log: slog.New(slog.DiscardHandler),
+			MaxGroups:  rapid.IntRange(1, 6).Draw(rt, "groups"),
+			QueueBytes: rapid.SampledFrom([]int{500, 2000, DefaultQueueBytes}).Draw(rt, "queue"),
+			RetryFor:   rapid.SampledFrom([]time.Duration{time.Millisecond, time.Second, time.Minute}).Draw(rt, "retry"),
+		}
+		decisions := rapid.SliceOfN(rapid.Custom(anyDecision), 0, 60).Draw(rt, "decisions")
+		pauses := rapid.SliceOfN(rapid.SampledFrom([]time.Duration{0, 0, 0, 400 * time.Millisecond, 3 * time.Second}), 1, 8).Draw(rt, "pauses")
+		var denials, requests uint64
+		var stats Stats
+		synctest.Test(t, func(t *testing.T) {
+			r := New(options)
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- r.Run(ctx) }()
+			for i, d := range decisions {
+				r.Observe(d)
+				denials += denialsOf(d)
+				if d.Denied() {
+					requests++
+				}
+				wait(pauses[i%len(pauses)])
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			stats = accounted(t, r)
+		})
+		dropped := uint64(0)
+		for _, d := range stats.Sinks[0].Dropped {
+			dropped += d.Denials
+		}
+		count, answers := sums(to.events(t))
+		if count+dropped != denials || stats.Denials != denials || answers > requests || (dropped == 0 && answers != requests) {
+			rt.Fatalf("lines count %d denials and %d answers, %d denials are dropped; want %d and %d (%+v)", count, answers, dropped, denials, requests, stats)
+		}
+		seen := map[string]bool{}
+		for _, line := range to.lines {
+			if faults := published.check("", decoded(t, line.Text)); len(faults) != 0 {
+				rt.Fatal(string(line.Text), faults)
+			}
+		}
+		for _, e := range to.events(t) {
+			place := fmt.Sprintln(e.First[:len("2000-01-01T00:00:00")], e.OrgKind, e.Org, e.Policy, e.Reason, e.Mode, e.Others)
+			if e.Org != "\uFFFD" && seen[place] {
+				rt.Fatalf("two lines for %s", place)
+			}
+			seen[place] = true
+		}
+	})
+}

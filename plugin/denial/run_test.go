@@ -1,0 +1,278 @@
+package denial
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// accounted fails unless every denial is in one place, for every sink.
+func accounted(t *testing.T, r *Recorder) Stats {
+	t.Helper()
+	stats := r.Stats()
+	for _, s := range stats.Sinks {
+		sum := stats.Open + s.Written.Denials + s.Queued.Denials
+		for _, dropped := range s.Dropped {
+			sum += dropped.Denials
+		}
+		if sum != stats.Denials || s.Dropped[Groups] != (Tally{}) {
+			t.Errorf("%d denials, but the sink's account has %d: %+v, %d open", stats.Denials, sum, s, stats.Open)
+		}
+	}
+	return stats
+}
+
+func TestASecondIsWrittenShortlyAfterItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, to, end := running(t, Options{})
+		defer end()
+		wait(300 * time.Millisecond)
+		r.Observe(decided("acme", answered{named("minute", policy.Tenant), denies}))
+		wait(700 * time.Millisecond)
+		synctest.Wait()
+		if stats := accounted(t, r); len(to.events(t)) != 0 || stats.Open != 1 {
+			t.Errorf("at the second's end %d lines are written, %d denials open; want 0, 1", len(to.events(t)), stats.Open)
+		}
+		wait(grace)
+		synctest.Wait()
+		if stats := accounted(t, r); len(to.events(t)) != 1 || stats.Open != 0 || stats.Sinks[0].Written != (Tally{1, 1}) {
+			t.Errorf("after its grace %d lines are written, %+v; want 1", len(to.events(t)), stats)
+		}
+	})
+}
+
+func TestASinkThatFailsIsTriedAgainAndToldOfOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, messages := logged()
+		r, to, end := running(t, Options{Log: log})
+		to.fail(errDiskFull)
+		r.Observe(decided("acme", answered{named("minute", policy.Tenant), denies}))
+		wait(10 * time.Second)
+		synctest.Wait()
+		stats := accounted(t, r)
+		if failing := stats.Sinks[0]; failing.Failures < 3 || !failing.Failing || failing.Queued != (Tally{1, 1}) || failing.Written != (Tally{}) {
+			t.Errorf("while it fails: %+v, want a line that waits", failing)
+		}
+		to.fail(nil)
+		wait(maxPause)
+		end()
+		if works := accounted(t, r).Sinks[0]; works.Failing || works.Queued != (Tally{}) || works.Written != (Tally{1, 1}) {
+			t.Errorf("after it worked: %+v, want the line written", works)
+		}
+		const want = `level=WARN msg="denial events are not written; they wait, and are dropped when the queue is full" sink=shelf error="no space left on device"
+level=INFO msg="denial events are written again" sink=shelf dropped_so_far=0
+`
+		if messages.String() != want {
+			t.Errorf("logged\n%swant\n%s", messages, want)
+		}
+	})
+}
+
+func TestABatchThatASinkNeverTakesIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, to, end := running(t, Options{RetryFor: 20 * time.Second})
+		to.fail(errDiskFull)
+		r.Observe(decided("acme", answered{named("minute", policy.Tenant), denies}))
+		wait(25 * time.Second)
+		r.Observe(decided("globex", answered{named("minute", policy.Tenant), denies}))
+		to.fail(nil)
+		end()
+		events := to.events(t)
+		if s := accounted(t, r).Sinks[0]; s.Dropped[Refused] != (Tally{1, 1}) || len(events) != 1 || events[0].Org != "globex" {
+			t.Errorf("%+v, written %+v; want the first line given up, and the second written", s, events)
+		}
+	})
+}
+
+func TestWhatDoesNotFitIntoTheQueueIsDroppedAndCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 4 << 10
+		r, to, end := running(t, Options{QueueBytes: most})
+		to.fail(errDiskFull)
+		for i := range 100 {
+			r.Observe(decided(fmt.Sprint("org-", i), answered{named("minute", policy.Tenant), denies}))
+			wait(20 * time.Millisecond)
+		}
+		wait(3 * time.Second)
+		synctest.Wait()
+		bytes := 0
+		for _, o := range r.outlets {
+			o.mu.Lock()
+			bytes += o.bytes
+			o.mu.Unlock()
+		}
+		if s := accounted(t, r).Sinks[0]; s.Dropped[Queue].Denials == 0 || s.Queued.Denials == 0 || bytes > most {
+			t.Errorf("%d bytes in the queue, %+v; want at most %d, and drops", bytes, s, most)
+		}
+		to.fail(nil)
+		end()
+		count, _ := sums(to.events(t))
+		if s := accounted(t, r).Sinks[0]; s.Written.Denials != count || count+s.Dropped[Queue].Denials != 100 {
+			t.Errorf("%d denials written, %+v; want all 100 accounted for", count, s)
+		}
+	})
+}
+
+// stuck is a sink whose Write does not return, whatever its context says.
+type stuck struct{ free chan struct{} }
+
+func (s stuck) Write(context.Context, []Line) error {
+	<-s.free
+	return nil
+}
+
+func TestASinkThatIsStuckHoldsUpNeitherRequestsNorOtherSinksNorTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pipe, to := stuck{make(chan struct{})}, &shelf{}
+		r, _, end := running(t, Options{Sinks: map[string]Sink{"pipe": pipe, "shelf": to}, FlushTime: time.Second})
+		for range 5 {
+			r.Observe(decided("acme", answered{named("minute", policy.Tenant), denies}))
+			wait(time.Second)
+		}
+		start := time.Now()
+		end()
+		if took := time.Since(start); took > time.Second+lastLook {
+			t.Errorf("the end took %v", took)
+		}
+		stats := accounted(t, r)
+		if s := stats.Sinks[0]; s.Name != "pipe" || s.Dropped[Shutdown] != (Tally{5, 5}) {
+			t.Errorf("%+v, want all lines dropped at the end", s)
+		}
+		if count, _ := sums(to.events(t)); count != 5 {
+			t.Errorf("the other sink has %d denials, want 5", count)
+		}
+		close(pipe.free)
+		synctest.Wait()
+		if again := accounted(t, r); again.Sinks[0] != stats.Sinks[0] {
+			t.Errorf("what was written too late has changed the account to %+v", again.Sinks[0])
+		}
+	})
+}
+
+func TestTheEndWritesWhatTheSinkTakesInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, to, end := running(t, Options{FlushTime: 2 * time.Second})
+		to.fail(errDiskFull)
+		r.Observe(decided("acme", answered{named("minute", policy.Tenant), denies}))
+		wait(30 * time.Second) // by now it is tried every five seconds
+		time.AfterFunc(time.Second, func() { to.fail(nil) })
+		end()
+		r.Observe(decided("acme", answered{named("minute", policy.Tenant), denies}))
+		if s := accounted(t, r).Sinks[0]; s.Written != (Tally{1, 1}) || s.Dropped[Shutdown] != (Tally{0, 1}) {
+			t.Errorf("%+v, want the first denial written, and the one after the end dropped", s)
+		}
+	})
+}
+
+func TestTheEndDoesNotWaitForASinkThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, to, end := running(t, Options{})
+		to.fail(errDiskFull)
+		r.Observe(decided("acme", answered{named("minute", policy.Tenant), denies}))
+		start := time.Now()
+		end()
+		if took := time.Since(start); took > DefaultFlushTime+lastLook {
+			t.Errorf("the end took %v", took)
+		}
+		if s := accounted(t, r).Sinks[0]; s.Dropped[Shutdown] != (Tally{1, 1}) {
+			t.Errorf("%+v, want the line dropped", s)
+		}
+	})
+}
+
+func TestWithoutRunMemoryIsBoundedAndDenialsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New(Options{Sinks: map[string]Sink{"shelf": &shelf{}}, Log: slog.New(slog.DiscardHandler)})
+		const seconds = 100
+		for range seconds {
+			r.Observe(decided("acme", answered{named("minute", policy.Tenant), denies}))
+			wait(time.Second)
+		}
+		stats := accounted(t, r)
+		if want := uint64(seconds - maxFinished - 1); stats.Open != maxFinished+1 || stats.Sinks[0].Dropped[Queue].Denials != want {
+			t.Errorf("%+v, want %d denials dropped and the rest kept", stats, want)
+		}
+	})
+}
+
+func TestRequestsOfManyThreadsAreAllCounted(t *testing.T) {
+	r, to, end := running(t, Options{MaxGroups: 3})
+	const threads, each = 8, 2000
+	var group sync.WaitGroup
+	for i := range threads {
+		group.Go(func() {
+			d := decided(fmt.Sprint("org-", i), answered{named("minute", policy.Tenant), denies})
+			for range each {
+				r.Observe(d)
+				r.Stats()
+			}
+		})
+	}
+	group.Wait()
+	end()
+	accounted(t, r)
+	if count, answers := sums(to.events(t)); count != threads*each || answers != threads*each {
+		t.Errorf("lines count %d denials and %d answers, want %d", count, answers, threads*each)
+	}
+}
+
+// patient is a sink that takes a batch only when its context has ended, which is too late.
+type patient struct{}
+
+func (patient) Write(ctx context.Context, _ []Line) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestAWriteThatTakesTooLongIsEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _, end := running(t, Options{Sinks: map[string]Sink{"patient": patient{}}})
+		r.Observe(decided("acme", answered{named("minute", policy.Tenant), denies}))
+		wait(time.Second + grace + writeTime + firstPause/2)
+		synctest.Wait()
+		if s := accounted(t, r).Sinks[0]; s.Failures != 1 || s.Queued != (Tally{1, 1}) {
+			t.Errorf("%+v, want one failure, and the line to wait", s)
+		}
+		wait(firstPause) // it is being written again
+		start := time.Now()
+		end()
+		if took := time.Since(start); took != DefaultFlushTime {
+			t.Errorf("the end took %v, want %v", took, DefaultFlushTime)
+		}
+		if s := accounted(t, r).Sinks[0]; s.Dropped[Shutdown] != (Tally{1, 1}) {
+			t.Errorf("%+v, want the line dropped", s)
+		}
+	})
+}
+
+func TestAClockThatStepsBackLosesNoDenial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, to, end := running(t, Options{})
+		d := decided("acme", answered{named("minute", policy.Tenant), denies})
+		c, ok := causeOf(d, 0)
+		if !ok {
+			t.Fatal("the bound has nothing against the request")
+		}
+		for _, step := range []time.Duration{0, -time.Hour, -time.Hour, 20 * time.Microsecond, 10 * time.Microsecond} {
+			r.mu.Lock()
+			r.count(time.Now().Add(step), d, c)
+			r.mu.Unlock()
+		}
+		end()
+		count, _ := sums(to.events(t))
+		if stats := accounted(t, r); count != 5 || stats.Sinks[0].Written.Lines != 3 {
+			t.Errorf("%d denials written, %+v; want 5 in 3 lines", count, stats)
+		}
+		for _, e := range to.events(t) {
+			if e.First > e.Last {
+				t.Errorf("the first denial was at %s, the last at %s", e.First, e.Last)
+			}
+		}
+	})
+}

@@ -1,0 +1,59 @@
+package schema_test
+
+import (
+	"encoding/json"
+	"os"
+	"slices"
+	"testing"
+)
+
+// denialProperty is what this test reads of a property of the denial event.
+type denialProperty struct {
+	Description          string                    `json:"description"`
+	Properties           map[string]denialProperty `json:"properties"`
+	AdditionalProperties *bool                     `json:"additionalProperties"`
+	Required             []string                  `json:"required"`
+	DependentRequired    map[string][]string       `json:"dependentRequired"`
+	Const                any                       `json:"const"`
+}
+
+// That real lines are what this schema says is tested where they are written.
+func TestTheSchemaOfDenialEventsIsClosedVersionedAndExplained(t *testing.T) {
+	text, err := os.ReadFile("denial_event.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s denialProperty
+	if err := json.Unmarshal(text, &s); err != nil {
+		t.Fatal(err)
+	}
+	checkDenialProperty(t, "", s)
+	if version := s.Properties["version"].Const; version != 1.0 || !slices.Contains(s.Required, "version") {
+		t.Errorf("version is %v, want the constant 1 in every event", version)
+	}
+}
+
+func checkDenialProperty(t *testing.T, path string, p denialProperty) {
+	t.Helper()
+	if p.Description == "" {
+		t.Errorf("%q has no description", path)
+	}
+	if p.Properties == nil {
+		return
+	}
+	if p.AdditionalProperties == nil || *p.AdditionalProperties {
+		t.Errorf("%q may have any field", path)
+	}
+	wanted := slices.Clone(p.Required)
+	for name, others := range p.DependentRequired {
+		wanted = append(append(wanted, name), others...)
+	}
+	for _, name := range wanted {
+		if _, ok := p.Properties[name]; !ok {
+			t.Errorf("%q requires %q, which it does not describe", path, name)
+		}
+	}
+	for name, property := range p.Properties {
+		checkDenialProperty(t, path+"."+name, property)
+	}
+}
