@@ -3,9 +3,11 @@ package app
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -26,8 +28,12 @@ type paths struct {
 	shared   *sharedStores
 	observer *observer
 	metrics  *metrics.Metrics
+	denials  *denials         // nil: they are not recorded
 	rows     *policysync.Sync // nil: there is no database
 	log      *slog.Logger
+
+	version   atomic.Int64 // of the rows in force
+	inventory inventory
 
 	mu   sync.Mutex
 	book *policy.Book                     // the rows of Postgres in force; nil: there are none
@@ -36,7 +42,11 @@ type paths struct {
 }
 
 // newPaths makes paths. server answers the one that serves them, once metrics are read. The error is about a setting.
-func newPaths(ctx context.Context, s *settings, log *slog.Logger, server func() *kongplugin.Server) (*paths, error) {
+func newPaths(ctx context.Context, s *settings, stderr io.Writer, log *slog.Logger, server func() *kongplugin.Server) (*paths, error) {
+	node, err := nodeName(s)
+	if err != nil {
+		return nil, err
+	}
 	p := &paths{
 		local:    memstore.New(memstore.Options{Now: clock, MaxBuckets: s.MaxBuckets}),
 		meta:     memstore.New(memstore.Options{Now: clock, MaxBuckets: s.MaxBuckets}),
@@ -47,17 +57,22 @@ func newPaths(ctx context.Context, s *settings, log *slog.Logger, server func() 
 		told:     map[policy.Fault]bool{},
 	}
 	sources := metrics.Sources{
-		Process: func() metrics.Process { return p.process(server()) }, Buckets: p.buckets, Stores: p.shared.stores,
+		Process: func() metrics.Process { return p.process(server()) }, Buckets: p.buckets, Stores: p.shared.stores, Limits: p.limits,
+	}
+	if p.denials, err = newDenials(s, node, stderr, log, p.version.Load); err != nil {
+		return nil, err
+	}
+	if p.denials != nil {
+		sources.Denial = p.denials.numbers
 	}
 	if s.Database != "" || s.DatabaseFile != "" {
-		rows, err := newRows(s, log, p.follow)
-		if err != nil {
+		if p.rows, err = newRows(s, node, log, p.follow); err != nil {
 			return nil, err
 		}
-		p.rows = rows
-		sources.Policies = func() metrics.Policies { return policyNumbers(rows.Stats()) }
+		sources.Policies = func() metrics.Policies { return policyNumbers(p.rows.Stats()) }
+		sources.Overrides = p.overrides
 	}
-	p.metrics = metrics.New(Version, sources)
+	p.metrics = metrics.NewWithTenants(Version, sources, s.tenantLabels())
 	return p, nil
 }
 
@@ -70,6 +85,9 @@ func (p *paths) build(config schema.Config, snapshot *policy.Snapshot) (*admit.P
 		Renderer:   response.New(config, rand.Int64N),
 		Observers:  []admit.Observer{p.metrics, p.observer},
 		FailClosed: config.OnInternalError == schema.FailClosed,
+	}
+	if p.denials != nil {
+		path.Observers = append(path.Observers, p.denials)
 	}
 	if config.MetaLimit > 0 {
 		meta, err := admit.NewMeta(config.MetaLimit, config.Namespace, p.meta)
@@ -113,6 +131,7 @@ func (p *paths) follow(book *policy.Book) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.book = book
+	p.version.Store(book.Version())
 	clear(p.told)
 	for path, config := range p.live {
 		p.use(path, config)
@@ -143,6 +162,9 @@ func (p *paths) run(ctx context.Context) error {
 	group.Go(func() error { return p.shared.Run(ctx) })
 	if p.rows != nil {
 		group.Go(func() error { return p.rows.Run(ctx) })
+	}
+	if p.denials != nil {
+		group.Go(func() error { return p.denials.Run(ctx) })
 	}
 	return group.Wait()
 }

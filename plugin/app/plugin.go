@@ -53,7 +53,7 @@ func Plugin(ctx context.Context, args []string, getenv func(string) string, stdo
 	if s.MemoryLimit > 0 {
 		debug.SetMemoryLimit(s.MemoryLimit)
 	}
-	if err := servePlugin(ctx, &s, socket, log); err != nil {
+	if err := servePlugin(ctx, &s, socket, stderr, log); err != nil {
 		log.Error("the plugin server ends", "error", err)
 		return 1
 	}
@@ -66,11 +66,11 @@ func fail(stderr io.Writer, err error) int {
 }
 
 // servePlugin runs until ctx ends. The socket is opened last, so that whoever finds it is served.
-func servePlugin(ctx context.Context, s *settings, socket string, log *slog.Logger) error {
+func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writer, log *slog.Logger) error {
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var server *kongplugin.Server
-	p, err := newPaths(background, s, log, func() *kongplugin.Server { return server })
+	p, err := newPaths(background, s, stderr, log, func() *kongplugin.Server { return server })
 	if err != nil {
 		return err
 	}

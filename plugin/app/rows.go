@@ -14,19 +14,23 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
-// newRows makes what follows Postgres, and has changed told of every new book.
-func newRows(s *settings, log *slog.Logger, changed func(*policy.Book)) (*policysync.Sync, error) {
-	name := s.NodeName
-	if name == "hostname" {
-		hostname, err := os.Hostname()
-		if err != nil {
-			return nil, fmt.Errorf("node-name: %w", err)
-		}
-		name = hostname
+// nodeName is what this node is called.
+func nodeName(s *settings) (string, error) {
+	if s.NodeName != "hostname" {
+		return s.NodeName, nil
 	}
+	name, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("node-name: %w", err)
+	}
+	return name, nil
+}
+
+// newRows makes what follows Postgres, and has changed told of every new book.
+func newRows(s *settings, node string, log *slog.Logger, changed func(*policy.Book)) (*policysync.Sync, error) {
 	// Two processes of one node live at once while one takes over, and each reports for itself.
 	return policysync.New(policysync.Options{
-		Source: policysync.Source{DSN: s.Database, File: s.DatabaseFile}, Node: name + "/" + rand.Text()[:8],
+		Source: policysync.Source{DSN: s.Database, File: s.DatabaseFile}, Node: node + "/" + rand.Text()[:8],
 		Dir: s.SnapshotDir, MaxRows: s.SnapshotMaxRows, Log: log, Changed: changed,
 	})
 }

@@ -37,6 +37,14 @@ type settings struct {
 	SnapshotMaxRows int
 	NodeName        string
 
+	DenialLog      string // off, stderr or a file
+	DenialLogSize  int64  // bytes of a file
+	DenialLogKeep  int    // full files
+	DenialUsers    bool   // shown as they are
+	DenialSaltFile string // "": a random salt
+
+	MetricsTenants     int
+	MetricsAlways      []string // tenants
 	MetricsListen      string
 	MetricsAllowRemote bool
 	ReadyNeedsRedis    bool
@@ -109,6 +117,32 @@ var table = []setting{
 		if s.MetricsListen = text; text == "off" {
 			s.MetricsListen = ""
 		}
+		return nil
+	}},
+	{"metrics-tenants", "500", "the busiest tenants, so many, have metrics of their own; the others are counted together", func(s *settings, text string) error {
+		return parseInt(text, 0, &s.MetricsTenants)
+	}},
+	{"metrics-always", "none", "tenants that always have metrics of their own, separated by commas", func(s *settings, text string) error {
+		if text = given(text); text != "" {
+			s.MetricsAlways = strings.Split(text, ",")
+		}
+		return metrics.TenantLabels{Always: s.MetricsAlways}.Validate()
+	}},
+	{"denial-log", "off", "where denials are recorded, one JSON line for each tenant, policy and second: off, stderr, or the path of a file", func(s *settings, text string) error {
+		s.DenialLog = text
+		return nil
+	}},
+	{"denial-log-size", "64MiB", "size from which that file is full, and renamed", func(s *settings, text string) error {
+		return parseBytes(text, &s.DenialLogSize)
+	}},
+	{"denial-log-keep", "5", "how many full files are kept", func(s *settings, text string) error {
+		return parseInt(text, 1, &s.DenialLogKeep)
+	}},
+	{"denial-users", "false", "true records users and addresses as they are, and not as hashes", func(s *settings, text string) error {
+		return parseBool(text, &s.DenialUsers)
+	}},
+	{"denial-salt-file", "none", "file with the salt of these hashes, for the same hash of one user on all nodes; none: random for each process", func(s *settings, text string) error {
+		s.DenialSaltFile = given(text)
 		return nil
 	}},
 	{metrics.RemoteSetting, "false", "true lets metrics-listen be an address that other machines reach", func(s *settings, text string) error {
@@ -258,6 +292,15 @@ func (s *settings) maxProcs(getenv func(string) string) int {
 		return runtime.GOMAXPROCS(0)
 	}
 	return max(1, runtime.NumCPU()/4)
+}
+
+// tenantLabels are which tenants have metrics of their own.
+func (s *settings) tenantLabels() metrics.TenantLabels {
+	labels := metrics.TenantLabels{Busiest: s.MetricsTenants, Always: s.MetricsAlways}
+	if labels.Busiest == 0 {
+		labels.Busiest = -1 // none: there 0 is the default
+	}
+	return labels
 }
 
 // socketPath is where Kong looks for the socket: in its prefix, named after the executable.

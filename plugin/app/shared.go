@@ -147,7 +147,7 @@ func (s *sharedStore) numbers(breakers *outage.Breakers) metrics.Store {
 	degraded, total := breakers.Degraded(s.redis.Name())
 	numbers := metrics.Store{
 		Name: s.redis.Name(), Degraded: degraded, DegradedSeconds: total.Seconds(), Waiting: int(outage.Waiting),
-		Foreign: redis.Foreign, Taken: redis.Taken, LostRefunds: redis.LostRefunds, LiveNodes: outage.Live,
+		Foreign: redis.Foreign, Taken: redis.Taken, LostRefunds: redis.LostRefunds, RoundTrips: redis.Calls, LiveNodes: outage.Live,
 	}
 	for _, tally := range outage.Policies {
 		numbers.Charged += uint64(tally.Charged)

@@ -81,21 +81,6 @@ func (c *counters[K]) add(k K) prometheus.Counter {
 // labelValue is text as a label's value, which must be UTF-8.
 func labelValue(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
-type requestKey struct {
-	tier   string
-	result decision.Result
-	mode   policy.Mode
-}
-
-func (k requestKey) values() []string {
-	return []string{orNone(k.tier), k.result.String(), k.mode.String()}
-}
-
-func (k requestKey) folded() requestKey {
-	k.tier = other
-	return k
-}
-
 // policyKey is a policy that denies, or another reason to.
 type policyKey struct {
 	policy string          // "" where reason is not Counted
@@ -142,6 +127,18 @@ type unavailableKey string
 
 func (k unavailableKey) values() []string     { return []string{string(k)} }
 func (unavailableKey) folded() unavailableKey { return other }
+
+// overrideKey is what an override did, and to limits of which scope.
+type overrideKey struct {
+	effect effect
+	scope  policy.Scope // 0: of all
+}
+
+func (k overrideKey) values() []string {
+	return []string{k.effect.String(), orNone(k.scope.String())}
+}
+
+func (k overrideKey) folded() overrideKey { return k }
 
 func orNone(name string) string {
 	if name == "" {

@@ -51,13 +51,11 @@ func TestNamesBeyondTheCeilingAreOtherAndNoneIsLost(t *testing.T) {
 func TestOurOwnWordsStayWhatTheyAreBeyondTheCeiling(t *testing.T) {
 	m := New("1", Sources{})
 	for i := range maxSeries {
-		m.requests.of(requestKey{tier: strconv.Itoa(i)})
 		m.denials.of(policyKey{policy: strconv.Itoa(i)})
 		m.unverified.of(unverifiedKey{policy: strconv.Itoa(i)})
 		m.unavailable.of(unavailableKey(strconv.Itoa(i)))
 	}
 	for range 2 { // the first makes the series, the second finds it
-		m.requests.of(requestKey{"new", 2, policy.Shadow}).Inc()
 		m.denials.of(policyKey{policy: "new", scope: policy.User, tier: "new"}).Inc()
 		m.denials.of(policyKey{reason: 1, tier: "new"}).Inc()
 		m.unverified.of(unverifiedKey{"new", policy.FailOpen}).Inc()
@@ -65,7 +63,6 @@ func TestOurOwnWordsStayWhatTheyAreBeyondTheCeiling(t *testing.T) {
 	}
 	const want = `denials_total{policy="(tenant_missing)",scope="(none)",tier="other"} 2
 denials_total{policy="other",scope="user",tier="other"} 2
-requests_total{mode="shadow",result="hard_throttled",tier="other"} 2
 unavailable_total{policy="other"} 2
 unverified_total{fail_mode="open",policy="other"} 2
 `
@@ -93,9 +90,9 @@ func TestManyRequestsAtOnceAreAllCounted(t *testing.T) {
 
 func TestNamesThatAreNotTextAreCountedAllTheSame(t *testing.T) {
 	m := New("1", Sources{Stores: func() []Store { return []Store{{Name: "\xff", Foreign: 1}, {Name: "\xfe", Foreign: 2}} }})
-	m.requests.of(requestKey{tier: "a\xff\"\n"}).Inc()
+	m.unavailable.of("a\xff\"\n").Inc()
 	const want = `foreign_values_total{store="` + "\uFFFD" + `"} 3
-requests_total{mode="enforce",result="allowed",tier="a` + "\uFFFD" + `\"\n"} 1
+unavailable_total{policy="a` + "\uFFFD" + `\"\n"} 1
 `
 	if got := counted(t, m); got != want {
 		t.Errorf("counted\n%s\nwant\n%s", got, want)

@@ -20,6 +20,9 @@ func full(t *testing.T) *Metrics {
 	m := New("0.1.0", everySource())
 	daily := policy.Policy{Name: "daily", Scope: policy.Tenant, FailMode: policy.FailClosed}
 	m.Observe(busy(t))
+	banned := decided(t, "gold", answered{policy.Policy{Name: "minute", Scope: policy.Tenant}, admits})
+	banned.Resolution.Banned = true
+	m.Observe(banned)
 	m.Observe(decided(t, "gold", answered{daily, denies}))
 	m.Observe(decided(t, "gold", answered{daily, unanswered}))
 	return m
@@ -99,6 +102,8 @@ func TestNamesAndHelpFollowPrometheusConventions(t *testing.T) {
 func TestNumbersThatOthersKeepAreReadAtEveryScrape(t *testing.T) {
 	const want = `config_faults_total 7
 degraded_seconds_total{store="redis:6379"} 21.5
+denial_events_dropped_total{reason="queue_full"} 52
+denial_events_total 51
 events_total 1000
 foreign_values_total{store="redis:6379"} 25
 local_buckets_evicted_total 13
@@ -109,6 +114,7 @@ panics_total 4
 questions_total 2001
 reconciled_tokens_total{outcome="charged",store="redis:6379"} 23
 reconciled_tokens_total{outcome="written_off",store="redis:6379"} 24
+redis_round_trips_total{store="redis:6379"} 28
 snapshot_catch_ups_total 35
 snapshot_loads_total 34
 snapshot_saves_total 36
@@ -122,12 +128,25 @@ writes_total 1002
 		t.Errorf("counters are\n%s\nwant\n%s", got, want)
 	}
 	const gauges = `
+# HELP rate_limiter_active_overrides Overrides in force, by what they do: ban, exempt, limit (a commercial override changes a limit), penalty (a detector's lowers one).
+# TYPE rate_limiter_active_overrides gauge
+rate_limiter_active_overrides{override_type="ban"} 41
+rate_limiter_active_overrides{override_type="exempt"} 42
+rate_limiter_active_overrides{override_type="limit"} 43
+rate_limiter_active_overrides{override_type="penalty"} 44
 # HELP rate_limiter_degraded 1 while the shared store, or a part of it, does not answer and fail modes decide; else 0.
 # TYPE rate_limiter_degraded gauge
 rate_limiter_degraded{store="redis:6379"} 1
+# HELP rate_limiter_denial_queue_depth Events about denials that wait to be written now.
+# TYPE rate_limiter_denial_queue_depth gauge
+rate_limiter_denial_queue_depth 53
 # HELP rate_limiter_instances Plugin configs served now.
 # TYPE rate_limiter_instances gauge
 rate_limiter_instances 3
+# HELP rate_limiter_limit Tokens per window that a policy allows in a tier, before overrides; the fewest if configs differ.
+# TYPE rate_limiter_limit gauge
+rate_limiter_limit{policy="minute",tier="gold"} 600
+rate_limiter_limit{policy="shared",tier="(none)"} 9000
 # HELP rate_limiter_live_nodes Nodes that share the namespace's buckets, this one included, as last counted.
 # TYPE rate_limiter_live_nodes gauge
 rate_limiter_live_nodes{namespace="default",store="redis:6379"} 3
@@ -139,7 +158,7 @@ rate_limiter_local_buckets 11
 # TYPE rate_limiter_waiting_requests gauge
 rate_limiter_waiting_requests{store="redis:6379"} 22
 `
-	names := []string{"degraded", "instances", "live_nodes", "local_buckets", "waiting_requests"}
+	names := []string{"active_overrides", "degraded", "denial_queue_depth", "instances", "limit", "live_nodes", "local_buckets", "waiting_requests"}
 	for i := range names {
 		names[i] = prefix + names[i]
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,7 +29,8 @@ func (s *Server) logLast() {
 	}
 }
 
-// lastNumbers are the counters of ours that are not 0, each under its name and labels as Prometheus writes them.
+// lastNumbers are the counters of ours that are not 0, each under its name and labels as Prometheus writes them. Tenants
+// and endpoints are added up: they would be thousands.
 func lastNumbers(from prometheus.Gatherer) ([]slog.Attr, error) {
 	families, err := from.Gather()
 	if err != nil {
@@ -38,19 +41,25 @@ func lastNumbers(from prometheus.Gatherer) ([]slog.Attr, error) {
 		if !strings.HasPrefix(family.GetName(), prefix) {
 			continue
 		}
+		sums := map[string]float64{}
 		for _, metric := range family.GetMetric() {
 			if metric.GetCounter().GetValue() == 0 { // 0 of what is not a counter, too
 				continue
 			}
-			labels := make([]string, 0, len(metric.GetLabel()))
+			var labels []string
 			for _, label := range metric.GetLabel() {
-				labels = append(labels, fmt.Sprintf("%s=%q", label.GetName(), label.GetValue()))
+				if name := label.GetName(); name != orgLabel && name != endpointLabel {
+					labels = append(labels, fmt.Sprintf("%s=%q", name, label.GetValue()))
+				}
 			}
 			name := family.GetName()
 			if len(labels) > 0 {
 				name += "{" + strings.Join(labels, ",") + "}"
 			}
-			numbers = append(numbers, slog.Float64(name, metric.GetCounter().GetValue()))
+			sums[name] += metric.GetCounter().GetValue()
+		}
+		for _, name := range slices.Sorted(maps.Keys(sums)) {
+			numbers = append(numbers, slog.Float64(name, sums[name]))
 		}
 	}
 	return numbers, err

@@ -26,6 +26,18 @@ func TestTheLastNumbersAreOneLineOfAllCountersOfOursThatMoved(t *testing.T) {
 	}
 }
 
+func TestTheLastNumbersAddUpTenantsAndEndpoints(t *testing.T) {
+	m := New("1", Sources{})
+	d := decided(t, "gold")
+	for i, id := range []string{"a", "b", "a", "c"} {
+		d.Identity.Tenant.ID, d.Resolution.Endpoint = id, strconv.Itoa(i)
+		m.Observe(d)
+	}
+	if got := counted(t, m); got != `requests_total{mode="enforce",result="allowed",tier="gold"} 4`+"\n" {
+		t.Errorf("last numbers are\n%s", got)
+	}
+}
+
 func TestLastNumbersThatKongWouldCutOffAreSeveralLines(t *testing.T) {
 	const policies = 100
 	m := New("1", Sources{})

@@ -71,8 +71,11 @@ func everySource() Sources {
 		Stores: func() []Store {
 			return []Store{{
 				Name: "redis:6379", Degraded: true, DegradedSeconds: 21.5, Waiting: 22, Charged: 23, WrittenOff: 24,
-				Foreign: 25, Taken: 26, LostRefunds: 27, LiveNodes: map[string]int{"default": 3, "eu": 2},
+				Foreign: 25, Taken: 26, LostRefunds: 27, RoundTrips: 28, LiveNodes: map[string]int{"default": 3, "eu": 2},
 			}}
 		},
+		Limits:    func() []Limit { return []Limit{{"minute", "gold", 600}, {"shared", "", 9000}} },
+		Overrides: func() Overrides { return Overrides{Bans: 41, Exemptions: 42, Limits: 43, Penalties: 44} },
+		Denial:    func() Denial { return Denial{Written: 51, Dropped: map[string]uint64{"queue_full": 52}, Queued: 53} },
 	}
 }

@@ -4,11 +4,17 @@
 // the listener: /metrics, and beside it /healthz and /readyz. It has a registry of its own, so that no library adds
 // to it.
 //
-// No label is taken from a request: tiers, policies and namespaces come from configurations, stores from settings,
-// and all else is a word of ours. So who sends requests cannot make series. Configurations change, though, and a
-// series stays until the process ends; therefore each family has a ceiling, beyond which a new name is "other". Users,
-// addresses and paths are never labels. A word in parentheses stands where there is no name: no policy can be called
-// so.
+// Who sends requests cannot make series without end. Tiers, policies, namespaces and endpoints (canonical patterns and
+// names of routes) come from configurations, stores from settings, and nearly all else is a word of ours; but
+// configurations change, and a series stays, so each family has a ceiling, beyond which a new name is "other". The one
+// label from requests is the tenant: the busiest have their own ([TenantLabels]), the rest are "other".
+//
+// Users, credentials, addresses and raw paths are never labels. There are as many as clients care to send, each would
+// be a series that Prometheus keeps for weeks; and they are personal data, in a place that many read and nobody deletes
+// from. One user or address is looked for in the records of denials, which expire.
+//
+// A word in parentheses stands where there is no name: no policy can be called so, and a tenant of such a name, or one
+// whose id is no text, is among the "other".
 //
 // Counting is not logging, and not deciding: both are others'.
 package metrics
@@ -34,20 +40,29 @@ type Metrics struct {
 	sources  Sources
 	version  string
 
-	requests      counters[requestKey]
+	tenants       *tenants
+	durations     durations
+	fullness      fullness
 	denials       counters[policyKey]
 	shadowDenials counters[policyKey]
 	fallbacks     counters[failureKey]
 	unverified    counters[unverifiedKey]
 	unavailable   counters[unavailableKey]
+	overrides     counters[overrideKey]
 
 	missingTenants, missingUsers, unknownTiers prometheus.Counter
 }
 
-// New makes metrics of the program of this version, with a registry of their own.
+// New makes metrics of the program of this version, with a registry of their own, and with the default labels for
+// tenants.
 func New(version string, sources Sources) *Metrics {
+	return NewWithTenants(version, sources, TenantLabels{})
+}
+
+// NewWithTenants is New with other labels for tenants.
+func NewWithTenants(version string, sources Sources, labels TenantLabels) *Metrics {
 	registry := prometheus.NewRegistry()
-	m := &Metrics{Gatherer: registry, registry: registry, sources: sources, version: version}
+	m := &Metrics{Gatherer: registry, registry: registry, sources: sources, version: version, tenants: newTenants(labels)}
 	m.registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -59,9 +74,14 @@ func New(version string, sources Sources) *Metrics {
 	)
 	m.registry.MustRegister(sources.collectors()...)
 
-	m.requests.init(m.registry, "requests_total",
-		"Requests decided, by the tier whose limits applied, by result, and by the mode of the plugin config.",
-		"tier", "result", "mode")
+	m.registry.MustRegister(m.tenants, &m.fullness)
+	m.durations.init(m.registry)
+	m.countDecisions()
+	m.countMissing()
+	return m
+}
+
+func (m *Metrics) countDecisions() {
 	m.denials.init(m.registry, "denials_total",
 		"Requests denied, once for each policy that had no room, by the request's tier. A denial for another reason than a policy has that reason, in parentheses, as its policy.",
 		"policy", "scope", "tier")
@@ -77,12 +97,13 @@ func New(version string, sources Sources) *Metrics {
 	m.unavailable.init(m.registry, "unavailable_total",
 		"Requests refused only because the shared store did not answer, once for each policy that fails closed.",
 		"policy")
+	m.overrides.init(m.registry, "override_applied_total",
+		"Overrides that held for a request: ban and exempt once, limit (a commercial override) and penalty (a detector's) once for each limit that they changed.",
+		"override_type", "scope")
 	// Reasons are few and an alert compares them with what they were: they count from 0.
 	for f := decision.Unavailable; f <= decision.WrongType; f++ {
 		m.fallbacks.of(failureKey(f))
 	}
-	m.countMissing()
-	return m
 }
 
 func (m *Metrics) countMissing() {

@@ -6,11 +6,10 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Observe implements admit.Observer. It keeps names of tiers and policies, which are the configuration's, and nothing
-// else of d.
+// Observe implements admit.Observer. It keeps names of tenants, endpoints, tiers and policies, and no other of d's.
 func (m *Metrics) Observe(d *decision.Decision) {
-	tier := d.Resolution.Tier
-	m.requests.of(requestKey{tier, d.Result, d.Mode}).Inc()
+	who, tier := m.tenants.of(&d.Identity), d.Resolution.Tier
+	m.tenants.count(who, laneKey{orNone(d.Resolution.Endpoint), orNone(tier), d.Mode}, d.Result)
 	m.observeIdentity(d)
 	switch {
 	case d.ShadowReason != decision.Counted:
@@ -18,9 +17,7 @@ func (m *Metrics) Observe(d *decision.Decision) {
 	case d.Denied() && d.Reason != decision.Counted && d.Reason != decision.StoreAway:
 		m.denials.of(policyKey{reason: d.Reason, tier: tier}).Inc()
 	}
-	for i := range d.Resolution.Bounds {
-		m.observeBound(d, &d.Resolution.Bounds[i], &d.Statuses[i])
-	}
+	m.observeBounds(d, who)
 }
 
 func (m *Metrics) observeIdentity(d *decision.Decision) {
@@ -33,6 +30,38 @@ func (m *Metrics) observeIdentity(d *decision.Decision) {
 	}
 	if id.Tenant.Kind == identity.Tenant && id.Tier != "" && id.Tier != d.Resolution.Tier {
 		m.unknownTiers.Inc()
+	}
+	switch {
+	case d.Resolution.Banned:
+		m.overrides.of(overrideKey{effect: ban}).Inc()
+	case d.Resolution.Exempt:
+		m.overrides.of(overrideKey{effect: exemption}).Inc()
+	}
+}
+
+func (m *Metrics) observeBounds(d *decision.Decision, who *tenant) {
+	if len(d.Resolution.Bounds) == 0 {
+		return
+	}
+	answered, owns := answerers(0), false
+	for i := range d.Resolution.Bounds {
+		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
+		answered = answered.with(status.Source)
+		owns = owns || own(bound, status)
+		m.observeBound(d, bound, status)
+		if bound.Enforced() && exact(status) {
+			m.fullness.observe(bound.Policy.Scope, status.Used, capacity(bound))
+		}
+		if bound.Override != 0 {
+			m.overrides.of(overrideKey{otherLimit, bound.Policy.Scope}).Inc()
+		}
+		if bound.Penalty != 0 {
+			m.overrides.of(overrideKey{penalty, bound.Policy.Scope}).Inc()
+		}
+	}
+	m.durations.observe(answered, d.Took)
+	if owns && who != m.tenants.other && who != m.tenants.strangers {
+		who.see(d)
 	}
 }
 

@@ -140,30 +140,3 @@ func busy(t testing.TB) *decision.Decision {
 		answered{policy.Policy{Name: "open", Scope: policy.IP, FailMode: policy.FailOpen}, unanswered},
 		answered{policy.Policy{Name: "trial", Scope: policy.User, Mode: policy.Shadow}, denies})
 }
-
-func TestCountingAllocatesNothingInSteadyState(t *testing.T) {
-	m := New("1", Sources{})
-	d := busy(t)
-	m.Observe(d)
-	if allocations := testing.AllocsPerRun(1000, func() { m.Observe(d) }); allocations != 0 {
-		t.Errorf("%v allocations, want 0", allocations)
-	}
-}
-
-// BenchmarkObserve has a budget of 200 ns for a request that is admitted or denied.
-func BenchmarkObserve(b *testing.B) {
-	minute := policy.Policy{Name: "minute", Scope: policy.Tenant}
-	for name, d := range map[string]*decision.Decision{
-		"admitted": decided(b, "gold", answered{minute, admits}, answered{minute, admits}, answered{minute, admits}, answered{minute, admits}),
-		"denied":   decided(b, "gold", answered{minute, denies}, answered{minute, admits}, answered{minute, admits}, answered{minute, admits}),
-		"degraded": busy(b),
-	} {
-		b.Run(name, func(b *testing.B) {
-			m := New("1", Sources{})
-			b.ReportAllocs()
-			for b.Loop() {
-				m.Observe(d)
-			}
-		})
-	}
-}

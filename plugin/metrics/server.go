@@ -91,7 +91,7 @@ func checkAddress(address string, remote bool) error {
 	ip, err := netip.ParseAddr(host)
 	loopback := host == "localhost" || (err == nil && ip.Unmap().IsLoopback())
 	if !loopback && !remote {
-		return fmt.Errorf("other machines can reach this address, and the metrics name tiers and policies: choose a loopback address such as 127.0.0.1:%s, or set %s", port, RemoteSetting)
+		return fmt.Errorf("other machines can reach this address, and the metrics name tenants, tiers and policies: choose a loopback address such as 127.0.0.1:%s, or set %s", port, RemoteSetting)
 	}
 	return nil
 }

@@ -162,7 +162,7 @@ func TestMetricsAreServedAsTextAndAsOpenMetrics(t *testing.T) {
 		t.Errorf("answer is %d %v, want Prometheus's text", text.status, text.header)
 	}
 	for _, want := range []string{
-		`rate_limiter_requests_total{mode="enforce",result="allowed",tier="gold"} 1`,
+		`rate_limiter_requests_total{endpoint="(none)",mode="enforce",org_id="acme",result="allowed",tier="gold"} 1`,
 		`rate_limiter_degraded{store="redis:6379"} 1`,
 		`rate_limiter_build_info{goversion="go`,
 		"go_goroutines ", "process_open_fds ",

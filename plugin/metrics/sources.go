@@ -17,6 +17,12 @@ type Sources struct {
 	Stores func() []Store
 	// Policies are there where policies come from Postgres.
 	Policies func() Policies
+	// Limits are the limits of all configs and rows for tiers. Which tenant has another limit it does not say.
+	Limits func() []Limit
+	// Overrides are there where policies come from Postgres.
+	Overrides func() Overrides
+	// Denial is there where denials are recorded.
+	Denial func() Denial
 }
 
 // Process are the numbers of the process's conversation with Kong, all but Instances since its start.
@@ -43,13 +49,14 @@ type Buckets struct {
 type Store struct {
 	Name            string  // where it is, without credentials
 	Degraded        bool    // it, or a part of it, does not answer
-	DegradedSeconds float64 // how long it has been so in total, the present time included
+	DegradedSeconds float64 // how long its servers have been away in total, the present time included
 	Waiting         int     // requests that wait for it now
 	Charged         uint64  // tokens admitted without it, charged to it later
 	WrittenOff      uint64  // tokens admitted without it that will never be charged
 	Foreign         uint64  // values that were not of our form, read as empty buckets
 	Taken           uint64  // keys of ours that hold something else, whose bounds were left out
 	LostRefunds     uint64  // calls that were to give back what a refused request had spent, and failed
+	RoundTrips      uint64  // scripts sent to its servers for decisions
 
 	LiveNodes map[string]int // by namespace: the nodes that share it, as last counted
 }
@@ -124,11 +131,12 @@ var storeNumbers = []number[Store]{
 		}
 		return 0
 	}, "store"),
-	counter("degraded_seconds_total", "Seconds for which the shared store, or a part of it, did not answer.", func(s *Store) float64 { return s.DegradedSeconds }, "store"),
+	counter("degraded_seconds_total", "Seconds for which servers of the shared store did not answer: two of a cluster that are away for one second count as two.", func(s *Store) float64 { return s.DegradedSeconds }, "store"),
 	gauge("waiting_requests", "Requests that wait for the shared store now.", func(s *Store) float64 { return float64(s.Waiting) }, "store"),
 	counter("foreign_values_total", "Values in the shared store that were not of our form, read as empty buckets.", func(s *Store) float64 { return float64(s.Foreign) }, "store"),
 	counter("taken_keys_total", "Keys of ours in the shared store that held something else, so that their limits were left out.", func(s *Store) float64 { return float64(s.Taken) }, "store"),
 	counter("lost_refunds_total", "Calls that were to give back what a refused request had spent, and failed.", func(s *Store) float64 { return float64(s.LostRefunds) }, "store"),
+	counter("redis_round_trips_total", "Scripts sent to Redis for decisions: one for each group of a request's buckets, and one for each that gives something back.", func(s *Store) float64 { return float64(s.RoundTrips) }, "store"),
 }
 
 var (
@@ -152,6 +160,15 @@ func (s *Sources) collectors() []prometheus.Collector {
 	}
 	if s.Stores != nil {
 		all = append(all, stores{s.stores})
+	}
+	if s.Limits != nil {
+		all = append(all, limits{s.Limits})
+	}
+	if s.Overrides != nil {
+		all = append(all, overrides{s.Overrides})
+	}
+	if s.Denial != nil {
+		all = append(all, denials{s.Denial})
 	}
 	return all
 }
@@ -191,6 +208,7 @@ func (s *Store) add(one *Store) {
 	s.Foreign += one.Foreign
 	s.Taken += one.Taken
 	s.LostRefunds += one.LostRefunds
+	s.RoundTrips += one.RoundTrips
 	for namespace, nodes := range one.LiveNodes {
 		if s.LiveNodes == nil {
 			s.LiveNodes = map[string]int{}

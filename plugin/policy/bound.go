@@ -65,6 +65,7 @@ type Policy struct {
 	Mode     Mode
 	FailMode FailMode
 	Cost     int64 // tokens that a request costs here; -1: what the request costs elsewhere too
+	Row      int64 // the id of the row of a database that it is; 0: it is a config's
 
 	pattern int // index of Endpoint among the config's patterns; -1 for every endpoint, and for a row's
 	Limit   limit.Limit

@@ -191,7 +191,7 @@ func (b *builder) putPolicy(in Row) {
 
 func (b *builder) removePolicy(r *row) {
 	b.book.endpoints.release(r.Endpoint)
-	b.book.policies.remove(r.id)
+	b.book.policies.remove(r.Row)
 	s := b.space(r, -1)
 	if r.tenant != "" {
 		b.change(r.tenant, func(a *account) { a.policies = without(a.policies, r) })
@@ -312,7 +312,7 @@ func before(a, b *row) bool {
 	if a.Name != b.Name {
 		return a.Name < b.Name
 	}
-	return a.id > b.id
+	return a.Row > b.Row
 }
 
 // with is a copy of a list with one more at i. It has no spare room: there are very many such lists.

@@ -17,12 +17,11 @@ type row struct {
 	namespace            string
 	ownMode, ownFailMode bool // false: the config's
 	Policy
-	id       int64
 	tenant   string // "": it is Policy.Tier's
 	variants atomic.Pointer[[]*Policy]
 }
 
-func (r *row) key() int64 { return r.id }
+func (r *row) key() int64 { return r.Row }
 
 // under is the row's policy under a config with these modes, which it takes where it has none of its own. What is
 // made for a config is remembered, so that requests get the same policy again.
@@ -56,7 +55,7 @@ func (r *row) under(mode Mode, failMode FailMode) *Policy {
 // plain is the row as it was given, but for spellings that mean the same.
 func (r *row) plain() Row {
 	spec := r.Limit.Spec()
-	out := Row{ID: r.id, Namespace: r.namespace, Tier: r.Tier, Tenant: r.tenant, Limit: schema.Limit{
+	out := Row{ID: r.Row, Namespace: r.namespace, Tier: r.Tier, Tenant: r.tenant, Limit: schema.Limit{
 		Name: r.Name, Scope: r.Scope.String(), Endpoint: r.Endpoint,
 		Algorithm: spec.Algorithm.String(), Limit: spec.Quantity, WindowSize: int64(spec.Window / limit.Second),
 		SoftThresholdPct: spec.SoftPct, HardThresholdPct: spec.HardPct, SoftOnly: spec.SoftOnly,
@@ -164,9 +163,9 @@ func compileRow(in Row) (r *row, faults []Fault) {
 	if len(f.list) > 0 {
 		return nil, f.list
 	}
-	p.Tier = in.Tier
+	p.Tier, p.Row = in.Tier, in.ID
 	return &row{
-		Policy: p, id: in.ID, namespace: in.Namespace, tenant: in.Tenant,
+		Policy: p, namespace: in.Namespace, tenant: in.Tenant,
 		ownMode: in.Limit.Mode != "", ownFailMode: in.Limit.FailMode != "",
 	}, nil
 }

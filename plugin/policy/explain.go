@@ -136,7 +136,7 @@ func (e *explainer) ofRows(list []*row, match string) {
 		if r.namespace != e.s.namespace {
 			continue
 		}
-		x := ExplainedPolicy{Name: r.Name, Source: "row", ID: r.id, Match: match, Endpoint: r.Endpoint, Limit: r.Describe()}
+		x := ExplainedPolicy{Name: r.Name, Source: "row", ID: r.Row, Match: match, Endpoint: r.Endpoint, Limit: r.Describe()}
 		if _, ok := e.s.book.place(r.Endpoint, e.r); !ok {
 			x.Why = "the endpoint is another"
 		} else {
@@ -171,7 +171,7 @@ func (e *explainer) judge(x *ExplainedPolicy, p *Policy) {
 	}
 	for _, winner := range e.r.rows {
 		if winner.Name == p.Name && &winner.Policy != p {
-			x.Why = fmt.Sprintf("row %d goes before it", winner.id)
+			x.Why = fmt.Sprintf("row %d goes before it", winner.Row)
 			return
 		}
 	}

@@ -22,7 +22,7 @@ type Store struct {
 	log       *slog.Logger
 	plans     sync.Pool // of *plan
 
-	foreign, taken, lost, failed atomic.Uint64
+	foreign, taken, lost, failed, calls atomic.Uint64
 }
 
 // Stats are a store's numbers since its start.
@@ -31,6 +31,7 @@ type Stats struct {
 	Taken       uint64 // keys of ours that hold something else, whose bounds were not answered
 	LostRefunds uint64 // calls that were to give back what a refused request had spent, and failed
 	Failed      uint64 // calls of the script without an answer, those that a gate held back not counted
+	Calls       uint64 // of scripts that buckets were taken or given back with, those that a gate held back counted too
 }
 
 // newStore makes a store that takes bounds with the script, and runs it by t.
@@ -43,7 +44,7 @@ func (s *Store) Name() string { return s.name }
 
 // Stats are the store's numbers.
 func (s *Store) Stats() Stats {
-	return Stats{Foreign: s.foreign.Load(), Taken: s.taken.Load(), LostRefunds: s.lost.Load(), Failed: s.failed.Load()}
+	return Stats{Foreign: s.foreign.Load(), Taken: s.taken.Load(), LostRefunds: s.lost.Load(), Failed: s.failed.Load(), Calls: s.calls.Load()}
 }
 
 // Take implements admit.Buckets. A single Redis decides all bounds in one atomic round trip. In a cluster each group of
@@ -96,6 +97,7 @@ func (s *Store) takeOne(ctx context.Context, bounds []policy.Bound, statuses []d
 
 // ask runs the script for a compiled request and reads its reply.
 func (s *Store) ask(ctx context.Context, p *plan) error {
+	s.calls.Add(1)
 	reply, err := s.transport.Run(ctx, s.script, p.keys, p.args)
 	if err != nil {
 		return err
@@ -204,6 +206,7 @@ func (s *Store) giveBack(ctx context.Context, bounds []policy.Bound, taken limit
 	var p plan
 	err := p.refund(bounds, taken)
 	if err == nil {
+		s.calls.Add(1)
 		_, err = s.transport.Run(ctx, s.script, p.keys, p.args)
 	}
 	if err != nil {

@@ -1,0 +1,87 @@
+package app
+
+import (
+	"sync"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// inventory is what a book has in it, as metrics count it. Looking through a million rows takes a while, so it is done once
+// for each book, and again when some overrides may have ended.
+type inventory struct {
+	mu        sync.Mutex
+	book      *policy.Book
+	at        time.Time
+	overrides metrics.Overrides
+	limits    []metrics.Limit // of rows for tiers
+}
+
+// stale is how old an inventory may be.
+const stale = time.Minute
+
+// of takes stock of a book, if that was not done lately.
+func (i *inventory) of(book *policy.Book) (metrics.Overrides, []metrics.Limit) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if book == i.book && time.Since(i.at) < stale {
+		return i.overrides, i.limits
+	}
+	i.book, i.at, i.overrides, i.limits = book, time.Now(), metrics.Overrides{}, nil
+	if book == nil {
+		return i.overrides, nil
+	}
+	now := clock()
+	for o := range book.Overrides() {
+		switch {
+		case o.ExpiresAt > 0 && o.ExpiresAt <= now:
+		case o.Kind == policy.Ban:
+			i.overrides.Bans++
+		case o.Kind == policy.Exempt:
+			i.overrides.Exemptions++
+		case o.Source == policy.Detector:
+			i.overrides.Penalties++
+		default:
+			i.overrides.Limits++
+		}
+	}
+	for row := range book.Policies() {
+		if row.Tier != "" {
+			i.limits = append(i.limits, metrics.Limit{Policy: row.Limit.Name, Tier: row.Tier, Tokens: row.Limit.Limit})
+		}
+	}
+	return i.overrides, i.limits
+}
+
+// overrides are those in force.
+func (p *paths) overrides() metrics.Overrides {
+	overrides, _ := p.inventory.of(p.rows.Book())
+	return overrides
+}
+
+// limits are those of all live configs, and of the rows for tiers.
+func (p *paths) limits() []metrics.Limit {
+	var all []metrics.Limit
+	if p.rows != nil {
+		_, rows := p.inventory.of(p.rows.Book())
+		all = append(all, rows...)
+	}
+	for _, config := range p.configs() {
+		for _, one := range config.Policies() {
+			all = append(all, metrics.Limit{Policy: one.Name, Tier: one.Tier, Tokens: one.Limit.Spec().Quantity})
+		}
+	}
+	return all
+}
+
+// configs are the live configs without rows.
+func (p *paths) configs() []*policy.Snapshot {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := make([]*policy.Snapshot, 0, len(p.live))
+	for _, config := range p.live {
+		list = append(list, config)
+	}
+	return list
+}

@@ -1,0 +1,45 @@
+package metrics
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func TestLimitsThatConfigsDifferInShowTheFewestTokens(t *testing.T) {
+	source := []Limit{{"minute", "gold", 600}, {"\xff", "", 7}, {"minute", "gold", 60}, {"minute", "", 90}, {"\xfe", "", 8}}
+	m := New("1", Sources{Limits: func() []Limit { return source }})
+	const want = `policy="minute" tier="(none)" 90
+policy="minute" tier="gold" 60
+policy="` + "\uFFFD" + `" tier="(none)" 7`
+	if got := samples(t, m, "limit"); got != want {
+		t.Errorf("limits are\n%s\nwant\n%s", got, want)
+	}
+	if source[0].Tokens != 600 || source[1].Policy != "\xff" {
+		t.Errorf("the source's own slice is now %v", source)
+	}
+}
+
+func TestLimitsHaveACeiling(t *testing.T) {
+	var source []Limit
+	for i := range 2 * maxSeries {
+		source = append(source, Limit{Policy: strconv.Itoa(i), Tokens: 1})
+	}
+	m := New("1", Sources{Limits: func() []Limit { return source }})
+	if n := strings.Count(samples(t, m, "limit"), "\n") + 1; n != maxSeries {
+		t.Errorf("%d limits are shown, want %d", n, maxSeries)
+	}
+}
+
+func TestAPanicOfOneSourceLeavesTheOthersNumbers(t *testing.T) {
+	m := New("1", Sources{
+		Limits:    func() []Limit { panic("a config is gone") },
+		Overrides: func() Overrides { panic("the book is gone") },
+		Denial:    func() Denial { return Denial{Written: 1, Dropped: map[string]uint64{"\xff": 2}} },
+	})
+	observe(m, 1, "acme")
+	numbers, err := lastNumbers(m)
+	if err == nil || strings.Count(err.Error(), "panicked") != 3 || len(numbers) != 2 {
+		t.Errorf("numbers are %v, %v; want those of denials and requests, and three panics", numbers, err)
+	}
+}

@@ -1,0 +1,188 @@
+package metrics
+
+import (
+	"context"
+	"runtime"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// crowd is how many tenants there are in these tests.
+const crowd = 100_000
+
+// names are the ids of so many tenants.
+func names(n int) []string {
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = "tenant-" + strconv.Itoa(i)
+	}
+	return ids
+}
+
+// typical is a decision over four limits of which two are the tenant's own, with what a store tells.
+func typical(tb testing.TB, first decision.Status) *decision.Decision {
+	minute := policy.Policy{Name: "minute", Scope: policy.Tenant}
+	each := policy.Policy{Name: "records", Scope: policy.TenantEndpoint}
+	user := policy.Policy{Name: "user", Scope: policy.User}
+	all := policy.Policy{Name: "shared", Scope: policy.Global}
+	first.Used, first.Remaining = 5, 5
+	d := decided(tb, "gold", answered{minute, first}, answered{each, used(3)}, answered{user, used(9)}, answered{all, used(1)})
+	d.Resolution.Endpoint = "GET /records/{id}"
+	d.Resolution.Bounds[1].Key.Endpoint = "GET /records/{id}"
+	d.Took = 180
+	return d
+}
+
+func TestCountingAllocatesNothingInSteadyState(t *testing.T) {
+	ids := names(crowd)
+	for name, d := range map[string]*decision.Decision{"admitted": typical(t, admits), "denied": typical(t, denies), "degraded": busy(t)} {
+		for _, tenants := range []int{1, crowd} {
+			m := New("1", Sources{})
+			for _, id := range ids[:tenants] {
+				d.Identity.Tenant.ID = id
+				m.Observe(d)
+			}
+			i := 0
+			if allocations := testing.AllocsPerRun(2000, func() {
+				i = (i + 7919) % tenants
+				d.Identity.Tenant.ID = ids[i]
+				m.Observe(d)
+			}); allocations != 0 {
+				t.Errorf("%s, %d tenants: %v allocations, want 0", name, tenants, allocations)
+			}
+		}
+	}
+}
+
+// heapBytes are the bytes on the heap that are in use.
+func heapBytes() uint64 {
+	runtime.GC()
+	runtime.GC() // what was in a pool
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
+}
+
+func TestAHundredThousandTenantsMakeBoundedSeriesInBoundedMemory(t *testing.T) {
+	ids := names(crowd)
+	synctest.Test(t, func(t *testing.T) {
+		d := typical(t, admits)
+		m := New("1", Sources{})
+		requests := 0
+		for minute := range 4 {
+			for i := range ids {
+				d.Identity.Tenant.ID = ids[(i+minute*1000)%crowd]
+				d.Resolution.Endpoint = "GET /" + strconv.Itoa(i%50)
+				for range 1 + i%5000/4990*20 { // another two hundred are busy each minute
+					m.Observe(d)
+					requests++
+				}
+			}
+			time.Sleep(turnEvery)
+			byOrg(t, m)
+		}
+		counts := byOrg(t, m)
+		if most := defaultBusiest + defaultBusiest/4 + 2; len(counts) < defaultBusiest || len(counts) > most {
+			t.Errorf("%d values of org_id, want %d to %d", len(counts), defaultBusiest, most)
+		}
+		series, sum := family(t, m, "requests_total")
+		if series > int(m.tenants.ceiling) || sum > float64(requests) {
+			t.Errorf("%d series that add up to %v; want at most %d, and %d", series, sum, m.tenants.ceiling, requests)
+		}
+		with := heapBytes()
+		runtime.KeepAlive(m)
+		m = nil
+		if held := int64(with) - int64(heapBytes()); held < 100<<10 || held > 8<<20 {
+			t.Errorf("%d bytes for %d series, want more than 100 KiB and at most 8 MiB", held, series)
+		} else {
+			t.Logf("%d bytes for %d series of %d tenants", held, series, len(counts))
+		}
+	})
+}
+
+// BenchmarkObserve has a budget of 200 ns for a request that is admitted or denied. Of 100,000 tenants nearly all are
+// not known.
+func BenchmarkObserve(b *testing.B) {
+	ids := names(crowd)
+	for _, tenants := range []int{1, 500, crowd} {
+		for name, d := range map[string]*decision.Decision{"admitted": typical(b, admits), "denied": typical(b, denies), "degraded": busy(b)} {
+			b.Run(name+"/tenants="+strconv.Itoa(tenants), func(b *testing.B) {
+				m := New("1", Sources{})
+				for _, id := range ids[:tenants] {
+					d.Identity.Tenant.ID = id
+					m.Observe(d)
+				}
+				i := 0
+				b.ReportAllocs()
+				for b.Loop() {
+					i = (i + 7919) % tenants
+					d.Identity.Tenant.ID = ids[i]
+					m.Observe(d)
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkObserveAtOnce is many requests of one tenant at the same time.
+func BenchmarkObserveAtOnce(b *testing.B) {
+	m := New("1", Sources{})
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for d := typical(b, admits); pb.Next(); {
+			m.Observe(d)
+		}
+	})
+}
+
+// ready is admit.Facts with all answers ready.
+type ready struct{ tenant string }
+
+func (r ready) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
+	req.Known |= facts
+	req.Consumer.CustomID, req.Method, req.Path = r.tenant, "GET", "/records/7"
+	return nil
+}
+
+// BenchmarkAdmit is the whole path of a request with four limits in memory, with metrics and without.
+func BenchmarkAdmit(b *testing.B) {
+	tier := schema.Tier{Name: "gold"}
+	for i, scope := range []string{schema.ScopeTenant, schema.ScopeTenant, schema.ScopeTenantEndpoint, schema.ScopeGlobal} {
+		tier.Limits = append(tier.Limits, schema.Limit{Name: "l" + strconv.Itoa(i), Scope: scope, Limit: limit.MaxQuantity / 1000, WindowSize: 1})
+	}
+	config := schema.Config{Tiers: []schema.Tier{tier}}.WithDefaults()
+	snapshot, err := policy.FromConfig(config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	start := time.Now()
+	now := func() limit.Micros { return limit.Micros(start.Add(time.Since(start)).UnixMicro()) }
+	for name, observers := range map[string][]admit.Observer{"without": nil, "with": {New("1", Sources{})}} {
+		b.Run(name, func(b *testing.B) {
+			path := &admit.Path{
+				Now: now, Elapsed: now, Buckets: memstore.New(memstore.Options{Now: now}),
+				Renderer: response.New(config, nil), Observers: observers,
+			}
+			path.Policies.Store(snapshot)
+			var facts admit.Facts = ready{"acme"}
+			var x admit.Exchange
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := path.Admit(b.Context(), facts, &x); err != nil || x.Response.Refused {
+					b.Fatal("refused", err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,112 @@
+package metrics
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// durationBuckets are from 10 µs to 1 s, in seconds.
+var durationBuckets = []float64{
+	10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1,
+}
+
+// longest is the longest duration that is told from longer ones. It bounds the native buckets, of which eight double.
+const longest = 60 * limit.Second
+
+// answerers is a set of who answered: bit s is source s.
+type answerers uint8
+
+func (a answerers) with(one decision.Source) answerers { return a | 1<<one }
+
+// durations are histograms of how long the buckets of a request took to answer.
+type durations struct {
+	by [1 << (decision.Local + 1)]prometheus.Observer
+}
+
+func (h *durations) init(to prometheus.Registerer) {
+	family := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: prefix + "check_duration_seconds",
+		Help: "Seconds until all buckets of a request had answered, by where they are: memory (of the process), redis, local " +
+			"(this node's share of a limit while Redis is away), mixed, or none when nobody answered.",
+		Buckets:                     durationBuckets,
+		NativeHistogramBucketFactor: 1.1,
+	}, []string{"source"})
+	to.MustRegister(family)
+	for set := range h.by {
+		h.by[set] = family.WithLabelValues(answerers(set).String())
+	}
+}
+
+func (a answerers) String() string {
+	switch a {
+	case 0, 1 << decision.Unanswered:
+		return "none"
+	case 1 << decision.Memory, 1 << decision.Redis, 1 << decision.Local:
+		for one := decision.Memory; one <= decision.Local; one++ {
+			if a == 1<<one {
+				return one.String()
+			}
+		}
+	}
+	return "mixed"
+}
+
+func (h *durations) observe(of answerers, took limit.Micros) {
+	h.by[of].Observe(float64(min(max(took, 0), longest)) / float64(limit.Second))
+}
+
+// perLimit is how many parts of a limit fullness is counted in; a part that is begun counts.
+const perLimit = 10_000
+
+// fullnessEnds are the upper ends of the buckets of fullness, in those parts.
+var fullnessEnds = [...]int64{1000, 2500, 5000, 7500, 8000, 9000, 9500, perLimit, 12_500, 20_000}
+
+var bucketFullness = prometheus.NewDesc(prefix+"bucket_fullness",
+	"Share of the limit that is used after a request, of each enforced limit whose store answered: 1 is all of it.",
+	[]string{"scope"}, nil)
+
+// fullness are histograms of shares of limits. They are simpler than Prometheus's own, because there are several for
+// each request.
+type fullness struct {
+	byScope [policy.UserEndpoint + 1]shares
+}
+
+type shares struct {
+	buckets [len(fullnessEnds) + 1]atomic.Uint64 // the last one has no upper end
+	sum     atomic.Uint64                        // in parts of perLimit
+}
+
+func (f *fullness) observe(scope policy.Scope, used, size int64) {
+	s, share := &f.byScope[scope], (used*perLimit+size-1)/size
+	i := 0
+	for i < len(fullnessEnds) && share > fullnessEnds[i] {
+		i++
+	}
+	s.buckets[i].Add(1)
+	s.sum.Add(uint64(share))
+}
+
+// Describe implements prometheus.Collector.
+func (f *fullness) Describe(to chan<- *prometheus.Desc) { to <- bucketFullness }
+
+// Collect implements prometheus.Collector.
+func (f *fullness) Collect(to chan<- prometheus.Metric) {
+	for scope := range f.byScope {
+		s := &f.byScope[scope]
+		count, upTo := uint64(0), make(map[float64]uint64, len(fullnessEnds))
+		for i := range s.buckets {
+			count += s.buckets[i].Load()
+			if i < len(fullnessEnds) {
+				upTo[float64(fullnessEnds[i])/perLimit] = count
+			}
+		}
+		if count > 0 {
+			to <- prometheus.MustNewConstHistogram(bucketFullness, count, float64(s.sum.Load())/perLimit, upTo, policy.Scope(scope).String())
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package spec
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+// recorded is an option of start: the plugin server with its denials recorded in a file.
+func recorded(file string) func(*gateway.Options) {
+	return func(o *gateway.Options) { o.Servers[0].Args = append(o.Servers[0].Args, "-denial-log", file) }
+}
+
+// denialEvent is what these specs read of a line.
+type denialEvent struct {
+	Org    string `json:"org"`
+	User   string `json:"user"`
+	Policy string `json:"policy"`
+	Count  int    `json:"count"`
+	Mode   string `json:"mode"`
+}
+
+// denialEvents are the lines of a file.
+func denialEvents(t *testing.T, file string) []denialEvent {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var events []denialEvent
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		var event denialEvent
+		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
+			t.Fatalf("%v: %s", err, lines.Bytes())
+		}
+		events = append(events, event)
+	}
+	return events
+}
+
+func TestAFloodOfRefusalsIsAFewLinesThatCountEveryOne(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "denials")
+	address := freeAddress(t)
+	n := start(t, deck(`{tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`), watched(address), recorded(file))
+	n.want([]int{200}, "/records", "apikey", "alice")
+	const clients, each = 8, 250
+	var flood sync.WaitGroup
+	for range clients {
+		flood.Go(func() {
+			for range each {
+				if a, err := n.send("GET", "/records", "apikey", "alice"); err != nil || a.Status != 429 {
+					t.Errorf("%d, %v", a.Status, err)
+					return
+				}
+			}
+		})
+	}
+	flood.Wait()
+	if err := n.Close(); err != nil { // SIGTERM: what is open is written
+		t.Fatal(err)
+	}
+	events := denialEvents(t, file)
+	count := 0
+	for _, e := range events {
+		count += e.Count
+		if e.Org != "acme" || e.Policy != "hour" || e.Mode != "enforce" {
+			t.Errorf("an event says %+v", e)
+		}
+	}
+	if count != clients*each || len(events) > 30 {
+		t.Errorf("%d lines count %d refusals, want %d in one line for each second", len(events), count, clients*each)
+	}
+}
