@@ -281,7 +281,8 @@ func TestPrometheusScrapesThePlugin(t *testing.T) {
 			Interval string `yaml:"scrape_interval"`
 			Timeout  string `yaml:"scrape_timeout"`
 		}
-		Jobs []struct {
+		Rules []string `yaml:"rule_files"` // beside the file, where compose mounts them
+		Jobs  []struct {
 			Name    string                       `yaml:"job_name"`
 			Path    string                       `yaml:"metrics_path"`
 			Statics []struct{ Targets []string } `yaml:"static_configs"`
@@ -295,6 +296,12 @@ func TestPrometheusScrapesThePlugin(t *testing.T) {
 	_, port, err := net.SplitHostPort(startFlags(t, composed(t))["-metrics-listen"])
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, rules := range config.Rules {
+		file(t, "kong/prometheus/"+rules)
+		if mounted := ":/etc/prometheus/" + rules + ":ro"; !strings.Contains(file(t, "docker-compose.yml"), mounted) {
+			t.Errorf("compose does not mount the rules: no %s", mounted)
+		}
 	}
 	job := config.Jobs[0]
 	if job.Path != "/metrics" || !slices.Equal(job.Statics[0].Targets, []string{"kong:" + port}) {

@@ -1,0 +1,90 @@
+package promtest_test
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
+)
+
+// exporter is an address with one metric.
+func exporter(t *testing.T) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, `lamps{room="hall"} 3`)
+	}))
+	t.Cleanup(server.Close)
+	return strings.TrimPrefix(server.URL, "http://")
+}
+
+// soon waits until done, and fails with its last error otherwise.
+func soon(t *testing.T, done func() error) {
+	t.Helper()
+	var err error
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if err = done(); err == nil {
+			return
+		}
+	}
+	t.Fatal(err)
+}
+
+func TestAPrometheusScrapesItsTargetsAndEvaluatesItsRules(t *testing.T) {
+	rules := filepath.Join(t.TempDir(), "rules.yml")
+	text := "groups: [{name: house, rules: [{alert: Bright, expr: lamps > 2}, {alert: Dark, expr: lamps == 0}]}]"
+	if err := os.WriteFile(rules, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	target := exporter(t)
+	s := promtest.Start(t, promtest.Config{Job: "house", Targets: []string{target}, Rules: []string{rules}, Interval: 100 * time.Millisecond})
+	soon(t, func() error {
+		samples, err := s.Query(`lamps * 2`)
+		if err != nil || len(samples) != 1 || samples[0].Value != 6 || samples[0].Labels["instance"] != target || samples[0].Labels["job"] != "house" {
+			return fmt.Errorf("samples are %v (%w)", samples, err)
+		}
+		return nil
+	})
+	soon(t, func() error {
+		rules, err := s.Rules()
+		if err != nil || len(rules) != 2 || rules[0].State != "firing" || rules[1].State != "inactive" || rules[1].Health != "ok" {
+			return fmt.Errorf("rules are %+v (%w)", rules, err)
+		}
+		return nil
+	})
+}
+
+func TestAQueryTellsNumbersThatAreNoneAndWhatIsWrongWithIt(t *testing.T) {
+	s := promtest.Start(t, promtest.Config{Job: "nothing", Interval: time.Second})
+	if samples, err := s.Query(`vector(0) / 0`); err != nil || len(samples) != 1 || !math.IsNaN(samples[0].Value) {
+		t.Errorf("0 / 0 is %v (%v), want NaN", samples, err)
+	}
+	if samples, err := s.Query(`1 + 1`); err != nil || len(samples) != 1 || samples[0].Value != 2 {
+		t.Errorf("1 + 1 is %v (%v)", samples, err)
+	}
+	if _, err := s.Query(`rate(lamps)`); err == nil || !strings.Contains(err.Error(), "range vector") {
+		t.Errorf("a faulty expression has the error %v", err)
+	}
+}
+
+func TestPromtoolFindsAFaultyRule(t *testing.T) {
+	dir := t.TempDir()
+	for name, expression := range map[string]string{"good.yml": "up == 0", "bad.yml": "up =="} {
+		text := "groups: [{name: a, rules: [{alert: Down, expr: '" + expression + "'}]}]"
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if output, err := promtest.Promtool(t, dir, "check", "rules", "good.yml"); err != nil {
+		t.Errorf("a good rule: %v\n%s", err, output)
+	}
+	if output, err := promtest.Promtool(t, dir, "check", "rules", "bad.yml"); err == nil {
+		t.Errorf("a bad rule passes:\n%s", output)
+	}
+}

@@ -1,0 +1,158 @@
+package promtest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"gopkg.in/yaml.v3"
+)
+
+const (
+	// patience is how long a server may take to do what it was started for. It is long: tests share a busy machine.
+	patience = 30 * time.Second
+	// glance is how long lies between two looks at something that is to come.
+	glance = 10 * time.Millisecond
+	// attempts is how often a server is started: somebody else may take a free port first.
+	attempts = 5
+)
+
+// Config is what a Prometheus scrapes and evaluates.
+type Config struct {
+	Job      string        // the value of the label job
+	Targets  []string      // host:port, each with metrics at /metrics; the values of the label instance
+	Rules    []string      // paths of rule files; none: no rules
+	Interval time.Duration // between two scrapes, and between two evaluations of the rules; milliseconds count
+}
+
+// Server is one running Prometheus.
+type Server struct {
+	Address string // host:port, on the loopback
+
+	process *os.Process
+	ended   chan struct{} // closed once the process is gone
+	output  *bytes.Buffer
+	client  *http.Client
+}
+
+// Start starts a Prometheus and waits until it answers. It runs until the end of the test.
+func Start(t testing.TB, c Config) *Server {
+	t.Helper()
+	var err error
+	for range attempts {
+		var s *Server
+		if s, err = try(t, c); err == nil {
+			t.Cleanup(s.kill)
+			return s
+		}
+	}
+	t.Fatalf("start prometheus: %v", err)
+	return nil
+}
+
+func try(t testing.TB, c Config) (*Server, error) {
+	t.Helper()
+	paths, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "prometheus.yml")
+	if err := c.write(file); err != nil {
+		return nil, err
+	}
+	address, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{Address: address, output: &bytes.Buffer{}, ended: make(chan struct{}), client: &http.Client{
+		Transport: &http.Transport{DisableKeepAlives: true}, // nothing stays behind for a leak check to find
+		Timeout:   patience,
+	}}
+	cmd := exec.Command(paths.prometheus, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
+		"--web.listen-address="+address, "--log.level=warn")
+	cmd.Stdout, cmd.Stderr = s.output, s.output
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	s.process = cmd.Process
+	go func() {
+		defer close(s.ended)
+		_ = cmd.Wait() // it ends by being killed
+	}()
+	if err := s.awake(); err != nil {
+		s.kill()
+		return nil, fmt.Errorf("%w: %s", err, lastLine(s.output.Bytes()))
+	}
+	return s, nil
+}
+
+// write writes the configuration file of Prometheus. Rule files are read where they are.
+func (c Config) write(file string) error {
+	rules := make([]string, len(c.Rules))
+	for i, path := range c.Rules {
+		absolute, err := filepath.Abs(path)
+		if err != nil {
+			return fmt.Errorf("find %s: %w", path, err)
+		}
+		rules[i] = absolute
+	}
+	interval := fmt.Sprintf("%dms", c.Interval.Milliseconds())
+	text, err := yaml.Marshal(map[string]any{
+		"global":     map[string]string{"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
+		"rule_files": rules,
+		"scrape_configs": []any{map[string]any{
+			"job_name":       c.Job,
+			"static_configs": []any{map[string]any{"targets": c.Targets}},
+		}},
+	})
+	if err != nil {
+		return fmt.Errorf("write the configuration: %w", err)
+	}
+	return os.WriteFile(file, text, 0o600)
+}
+
+// awake waits until the server is ready for queries.
+func (s *Server) awake() error {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		select {
+		case <-s.ended:
+			return errors.New("it ended at once")
+		case <-time.After(glance):
+		}
+		response, err := s.client.Get("http://" + s.Address + "/-/ready")
+		if err != nil {
+			continue // it does not listen yet
+		}
+		if err := response.Body.Close(); err != nil {
+			return err
+		}
+		if response.StatusCode == http.StatusOK {
+			return nil
+		}
+	}
+	return fmt.Errorf("it was not ready on %s within %v", s.Address, patience)
+}
+
+// kill ends the server at once: what it stored goes with its folder.
+func (s *Server) kill() {
+	_ = s.process.Kill() // fails only when the process is gone
+	<-s.ended
+}
+
+// freeAddress is an address of the loopback on which nobody listened a moment ago.
+func freeAddress() (string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	defer listener.Close()
+	return listener.Addr().String(), nil
+}

@@ -1,0 +1,180 @@
+package grafana
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
+)
+
+var update = flag.Bool("update", false, "rewrite the dashboards")
+
+// published is where the names, types and labels of the plugin's metrics are listed.
+const published = "../../plugin/metrics/testdata/metrics.golden"
+
+func TestTheDashboardsAreWhatTheyAreMadeFrom(t *testing.T) {
+	files, err := Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range files {
+		if *update {
+			if err := os.WriteFile(name, text, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := os.ReadFile(name); err != nil || string(got) != string(text) {
+			t.Errorf("%s is not what it is made from (%v): rewrite it with -update", name, err)
+		}
+	}
+	present, err := filepath.Glob("*.json")
+	if err != nil || len(present) != len(files) {
+		t.Errorf("the folder has %q (%v), want the %d that are made", present, err, len(files))
+	}
+}
+
+// imported is what Grafana reads of a dashboard, as far as a test wants it.
+type imported struct {
+	UID        string
+	Title      string
+	Templating struct {
+		List []struct {
+			Name, Type string
+			Query      any
+		}
+	}
+	Panels []struct {
+		ID                 int
+		Title, Description string
+		FieldConfig        struct {
+			Defaults struct{ Unit string }
+		}
+		GridPos struct{ X, Y, W, H int }
+		Targets []struct{ Expr, LegendFormat string }
+	}
+}
+
+// each calls check with every dashboard of the folder.
+func each(t *testing.T, check func(t *testing.T, page *imported)) {
+	t.Helper()
+	names, err := filepath.Glob("*.json")
+	if err != nil || len(names) == 0 {
+		t.Fatalf("no dashboards: %v", err)
+	}
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var page imported
+			if err := json.Unmarshal(text, &page); err != nil {
+				t.Fatal(err)
+			}
+			check(t, &page)
+		})
+	}
+}
+
+func TestEveryPanelHasAUnitSaysWhatItShowsAndOverlapsNoOther(t *testing.T) {
+	seen := map[string]bool{}
+	each(t, func(t *testing.T, page *imported) {
+		if page.UID == "" || len(page.UID) > 40 || seen[page.UID] || page.Title == "" {
+			t.Errorf("uid %q (40 characters at most, and its own), title %q", page.UID, page.Title)
+		}
+		seen[page.UID] = true
+		taken := map[[2]int]string{}
+		for i, p := range page.Panels {
+			if p.ID != i+1 || p.Title == "" || !strings.HasSuffix(p.Description, ".") || p.FieldConfig.Defaults.Unit == "" || len(p.Targets) == 0 {
+				t.Errorf("panel %d says too little: %+v", i, p)
+			}
+			for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+				for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+					if other := taken[[2]int{x, y}]; other != "" || x >= columns {
+						t.Fatalf("panel %q lies on %q, or beyond the page", p.Title, other)
+					}
+					taken[[2]int{x, y}] = p.Title
+				}
+			}
+			for _, target := range p.Targets {
+				if target.LegendFormat == "" {
+					t.Errorf("panel %q has a query without a legend", p.Title)
+				}
+			}
+		}
+	})
+}
+
+// inUse are variables of Grafana's in an expression, beside those of the page.
+var inUse = regexp.MustCompile(`\$\{?(\w+)`)
+
+func TestEveryExpressionUsesWhatThePluginPublishesAndThePageOffers(t *testing.T) {
+	names := promtest.ReadPublished(t, published)
+	each(t, func(t *testing.T, page *imported) {
+		offered := map[string]bool{"__rate_interval": true, "__range": true}
+		used := map[string]bool{"datasource": true} // every panel has it
+		for _, v := range page.Templating.List {
+			offered[v.Name] = true
+			query, ok := v.Query.(map[string]any)
+			if !ok {
+				continue // a list of choices, or of data sources
+			}
+			metric, label, ok := strings.Cut(strings.Trim(strings.TrimPrefix(fmt.Sprint(query["query"]), "label_values"), "()"), ", ")
+			if faults := names.Faults("sum by (" + label + ") (" + metric + ")"); !ok || len(faults) > 0 {
+				t.Errorf("the variable %s asks for %v: %q", v.Name, query["query"], faults)
+			}
+		}
+		for _, p := range page.Panels {
+			for _, target := range p.Targets {
+				for _, match := range inUse.FindAllStringSubmatch(target.Expr, -1) {
+					if used[match[1]] = true; !offered[match[1]] {
+						t.Errorf("%s: the page has no variable %s", p.Title, match[1])
+					}
+				}
+				if faults := names.Faults(inUse.ReplaceAllString(target.Expr, "1")); len(faults) > 0 {
+					t.Errorf("%s: %s: %q", p.Title, target.Expr, faults)
+				}
+			}
+		}
+		for _, v := range page.Templating.List {
+			if !used[v.Name] {
+				t.Errorf("nothing uses the variable %s", v.Name)
+			}
+		}
+	})
+}
+
+func TestPrometheusParsesEveryExpression(t *testing.T) {
+	type rule struct {
+		Record string `yaml:"record"`
+		Expr   string `yaml:"expr"`
+	}
+	var rules []rule
+	grafana := strings.NewReplacer("$__rate_interval", "1m", "$__range", "1h", "$top", "5")
+	each(t, func(_ *testing.T, page *imported) {
+		for _, p := range page.Panels {
+			for _, target := range p.Targets {
+				rules = append(rules, rule{fmt.Sprintf("panel%d", len(rules)), grafana.Replace(target.Expr)})
+			}
+		}
+	})
+	text, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "panels", "rules": rules}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "panels.yml"), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if output, err := promtest.Promtool(t, dir, "check", "rules", "panels.yml"); err != nil {
+		t.Errorf("%v\n%s", err, output)
+	}
+}

@@ -1,0 +1,113 @@
+// Package prometheus holds what Prometheus is given: rules.yml, the alerts, and rules_test.yml, their cases. Here they
+// are checked without a server. That a server loads them, and that they fire about the real plugin, is a promise of
+// spec/.
+package prometheus
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
+)
+
+// alert is one rule of rules.yml.
+type alert struct {
+	Name        string `yaml:"alert"`
+	Expression  string `yaml:"expr"`
+	Labels      map[string]string
+	Annotations map[string]string
+}
+
+func decode(t *testing.T, file string, into any) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(text, into); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+}
+
+// alerts are all rules of rules.yml, of which there are some.
+func alerts(t *testing.T) []alert {
+	t.Helper()
+	var file struct {
+		Groups []struct{ Rules []alert }
+	}
+	decode(t, "rules.yml", &file)
+	var all []alert
+	for _, group := range file.Groups {
+		all = append(all, group.Rules...)
+	}
+	if len(all) == 0 {
+		t.Fatal("rules.yml has no rules")
+	}
+	return all
+}
+
+func TestTheAlertsFireWhenTheirCasesSayAndNotBefore(t *testing.T) {
+	if output, err := promtest.Promtool(t, ".", "test", "rules", "rules_test.yml"); err != nil {
+		t.Errorf("%v\n%s", err, output)
+	}
+}
+
+func TestEveryAlertHasACaseThatFiresItAndOneThatDoesNot(t *testing.T) {
+	var file struct {
+		Tests []struct {
+			Cases []struct {
+				Alert    string `yaml:"alertname"`
+				Expected []any  `yaml:"exp_alerts"`
+			} `yaml:"alert_rule_test"`
+		}
+	}
+	decode(t, "rules_test.yml", &file)
+	fires, rests := map[string]bool{}, map[string]bool{}
+	for _, test := range file.Tests {
+		for _, c := range test.Cases {
+			fires[c.Alert] = fires[c.Alert] || len(c.Expected) > 0
+			rests[c.Alert] = rests[c.Alert] || len(c.Expected) == 0
+		}
+	}
+	for _, a := range alerts(t) {
+		if !fires[a.Name] || !rests[a.Name] {
+			t.Errorf("%s has a case that fires it: %v, one that does not: %v", a.Name, fires[a.Name], rests[a.Name])
+		}
+	}
+}
+
+func TestEveryAlertUsesWhatThePluginPublishes(t *testing.T) {
+	published := promtest.ReadPublished(t, "../../plugin/metrics/testdata/metrics.golden")
+	for _, a := range alerts(t) {
+		if faults := published.Faults(a.Expression); len(faults) > 0 {
+			t.Errorf("%s: %q", a.Name, faults)
+		}
+	}
+}
+
+func TestEveryAlertSaysHowUrgentItIsWhatItMeansAndWhereTheRunbookIs(t *testing.T) {
+	const readme = "https://github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting#"
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	headings := strings.Split(string(text), "\n")
+	for _, a := range alerts(t) {
+		if !slices.Contains([]string{"page", "ticket", "info"}, a.Labels["severity"]) {
+			t.Errorf("%s has the severity %q", a.Name, a.Labels["severity"])
+		}
+		if a.Annotations["summary"] == "" || a.Annotations["description"] == "" {
+			t.Errorf("%s says too little: %v", a.Name, a.Annotations)
+		}
+		if url, want := a.Annotations["runbook_url"], readme+strings.ToLower(a.Name); url != want {
+			t.Errorf("%s has its runbook at %s, want %s", a.Name, url, want)
+		}
+		if !slices.Contains(headings, "#### "+a.Name) {
+			t.Errorf("the README has no paragraph under the heading %q", "#### "+a.Name)
+		}
+	}
+}

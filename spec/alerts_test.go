@@ -1,0 +1,221 @@
+package spec
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+)
+
+// scraped is how often Prometheus looks at the node, and rated what a rate looks back on: a missed scrape or two does
+// not empty it.
+const (
+	scraped = 500 * time.Millisecond
+	rated   = "10s"
+)
+
+// everyKind are routes with limits of every mode and fail mode. On a busy tenant some warn, some refuse, and one would.
+const everyKind = `
+  - {name: records, paths: [/records], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: {strategy: redis, redis: {host: %[1]s, port: %[2]d, read_timeout: 600},
+      tiers: [{name: enterprise, limits: [
+        {name: daily, scope: tenant, limit: 1000000, window_size: 86400, algorithm: fixed_window, fail_mode: open},
+        {name: burst, scope: tenant, limit: 30, window_size: 1, soft_threshold_pct: 50, fail_mode: local},
+        {name: trial, scope: tenant, limit: 1, window_size: 60, mode: shadow}]}, {name: essentials}]}}]}
+  - {name: search, paths: [/search], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: {strategy: redis, redis: {host: %[1]s, port: %[2]d, read_timeout: 600},
+      tiers: [{name: enterprise, limits: [{name: strict, scope: tenant+endpoint, limit: 1000, window_size: 1, fail_mode: closed}]}]}}]}`
+
+// panelQuery is one expression of a dashboard, ready for Prometheus.
+type panelQuery struct {
+	panel, expression string
+	legend            []string // the labels that name its series
+}
+
+// panelQueries are all expressions of all dashboards, with the variables as a user leaves them.
+func panelQueries(t *testing.T) []panelQuery {
+	t.Helper()
+	files, err := filepath.Glob("../kong/grafana/*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no dashboards: %v", err)
+	}
+	var all []panelQuery
+	chosen := strings.NewReplacer("$__rate_interval", rated, "$__range", "1m", "$top", "10", "$org", ".*", "$endpoint", ".*", "$instance", ".*")
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var page struct {
+			Panels []struct {
+				Title   string
+				Targets []struct{ Expr, LegendFormat string }
+			}
+		}
+		if err := json.Unmarshal(text, &page); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		for _, p := range page.Panels {
+			for _, target := range p.Targets {
+				q := panelQuery{panel: filepath.Base(file) + ": " + p.Title, expression: chosen.Replace(target.Expr)}
+				for _, label := range regexp.MustCompile(`\{\{(\w+)\}\}`).FindAllStringSubmatch(target.LegendFormat, -1) {
+					q.legend = append(q.legend, label[1])
+				}
+				all = append(all, q)
+			}
+		}
+	}
+	return all
+}
+
+// watchtower is a node under load, and the Prometheus that watches it.
+type watchtower struct {
+	*governed
+	redis      *redistest.Server
+	prometheus *promtest.Server
+	alerts     int          // in the file of rules
+	pending    []panelQuery // that have had no answer yet
+}
+
+// raise starts all of it: Redis, Postgres with an override and a ban, the node, Prometheus and the load. The alerts
+// fire without delay; how long each waits is tested with the rules.
+func raise(t *testing.T) *watchtower {
+	t.Helper()
+	server := pgtest.Start(t)
+	dsn := server.Database(t)
+	g := &governed{t: t, server: server, dsn: dsn, rows: pgtest.Pool(t, dsn), saved: t.TempDir(), metrics: freeAddress(t)}
+	redis := redistest.Single(t)
+	g.override("kind, tenant, policy, \"limit\", permanent", "'custom_limit', 'acme', 'daily', 2000000, true")
+	g.override("kind, tenant, expires_at", "'ban', 'beta', clock_timestamp() + interval '1 h'")
+	g.node = start(t, deckOf(fmt.Sprintf(everyKind, redis.Host, redis.Port)), atDatabase(dsn, g.saved, g.metrics), recorded(filepath.Join(t.TempDir(), "denials")))
+	rules, err := os.ReadFile("../kong/prometheus/rules.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	prompt := filepath.Join(t.TempDir(), "rules.yml")
+	if err := os.WriteFile(prompt, regexp.MustCompile(`(?m)^ +for: .*\n`).ReplaceAll(rules, nil), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := &watchtower{governed: g, redis: redis, alerts: strings.Count(string(rules), "- alert: "), pending: panelQueries(t)}
+	w.prometheus = promtest.Start(t, promtest.Config{
+		Job: "tenant-rate-limiting", Targets: []string{g.metrics}, Rules: []string{prompt}, Interval: scraped,
+	})
+	w.load(t)
+	return w
+}
+
+// load sends requests until the end of the test.
+func (w *watchtower) load(t *testing.T) {
+	ctx, stop := context.WithCancel(context.Background())
+	var drivers sync.WaitGroup
+	t.Cleanup(func() { stop(); drivers.Wait() })
+	for _, who := range [][2]string{{"/records", "alice"}, {"/search", "alice"}, {"/records", "beth"}} {
+		drivers.Go(func() {
+			pace := time.NewTicker(10 * time.Millisecond)
+			defer pace.Stop()
+			for ctx.Err() == nil {
+				<-pace.C
+				if _, err := w.send("GET", who[0], "apikey", who[1]); err != nil {
+					t.Errorf("a request got no answer: %v", err)
+					return
+				}
+			}
+		})
+	}
+}
+
+// look asks what is pending again, and keeps what has no number yet.
+func (w *watchtower) look() {
+	w.t.Helper()
+	w.pending = slices.DeleteFunc(w.pending, func(q panelQuery) bool {
+		samples, err := w.prometheus.Query(q.expression)
+		if err != nil {
+			w.t.Errorf("%s: %v", q.panel, err)
+			return true
+		}
+		samples = slices.DeleteFunc(samples, func(s promtest.Sample) bool { return math.IsNaN(s.Value) })
+		for _, s := range samples {
+			for _, label := range q.legend {
+				if s.Labels[label] == "" {
+					w.t.Errorf("%s: the legend wants the label %s, and the answer has %v", q.panel, label, s.Labels)
+					return true
+				}
+			}
+		}
+		return len(samples) > 0
+	})
+}
+
+// outage tells whether a query is about what happens only while Redis is away.
+func (q panelQuery) outage() bool {
+	return strings.Contains(q.expression, "rate_limiter_unverified_total") || strings.Contains(q.expression, "rate_limiter_unavailable_total")
+}
+
+// answered waits until all queries that are wanted have had an answer.
+func (w *watchtower) answered(wanted func(panelQuery) bool) {
+	w.t.Helper()
+	deadline, tick := time.After(20*time.Second), time.NewTicker(scraped/2)
+	defer tick.Stop()
+	for slices.ContainsFunc(w.pending, wanted) {
+		select {
+		case <-deadline:
+			for _, q := range w.pending {
+				if wanted(q) {
+					w.t.Errorf("%s shows nothing: %s", q.panel, q.expression)
+				}
+			}
+			return
+		case <-tick.C:
+			w.look()
+		}
+	}
+}
+
+// states are the states of all alerts by name. No rule may have failed.
+func (w *watchtower) states() map[string]string {
+	w.t.Helper()
+	rules, err := w.prometheus.Rules()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	states := map[string]string{}
+	for _, r := range rules {
+		if r.Health == "err" {
+			w.t.Fatalf("the rule %s fails: %s", r.Name, r.Error)
+		}
+		if r.Health == "ok" {
+			states[r.Name] = r.State
+		}
+	}
+	return states
+}
+
+func TestEveryPanelShowsARealNodeAndTheAlertsTellThatRedisIsAway(t *testing.T) {
+	w := raise(t)
+	w.answered(func(q panelQuery) bool { return !q.outage() })
+	away := []string{"RateLimiterDegraded", "RateLimiterUnverifiedAdmissions"}
+	for _, alert := range away {
+		if state := w.states()[alert]; state != "inactive" {
+			t.Errorf("%s is %q while Redis answers", alert, state)
+		}
+	}
+	w.redis.Kill()
+	w.answered(panelQuery.outage)
+	await(t, "the alerts about a Redis that is away", func() bool {
+		states := w.states()
+		return !slices.ContainsFunc(away, func(alert string) bool { return states[alert] != "firing" })
+	})
+	if got := len(w.states()); got != w.alerts || got == 0 {
+		t.Errorf("%d alerts are evaluated, want %d", got, w.alerts)
+	}
+}
