@@ -12,10 +12,11 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
 )
 
 const (
-	installation = "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y -o DPkg::Lock::Timeout=120 postgresql"
 	// packaged is where Debian's packages put the programs: one folder a major version, none of them in the PATH.
 	packaged = "/usr/lib/postgresql/*/bin"
 	// account is the user that Debian's packages make, and that stands in for root.
@@ -23,25 +24,16 @@ const (
 )
 
 // programs is the folder of initdb, pg_ctl and postgres.
-var programs = sync.OnceValues(func() (string, error) {
-	if dir, ok := lookUp(); ok {
-		return dir, nil
-	}
-	output, err := exec.Command("sh", "-c", installation).CombinedOutput()
-	if dir, ok := lookUp(); ok {
-		return dir, nil
-	}
-	return "", fmt.Errorf("postgres is missing and cannot be installed (%w: %s): apt-get install postgresql", err, lastLine(output))
-})
+var programs = sync.OnceValues(func() (string, error) { return debian.Find("postgresql", lookUp) })
 
 // lookUp finds the newest packaged Postgres, else the one in the PATH.
-func lookUp() (string, bool) {
+func lookUp() (string, error) {
 	found, err := filepath.Glob(packaged + "/postgres")
 	if err == nil && len(found) > 0 {
-		return filepath.Dir(slices.MaxFunc(found, func(a, b string) int { return major(a) - major(b) })), true
+		return filepath.Dir(slices.MaxFunc(found, func(a, b string) int { return major(a) - major(b) })), nil
 	}
 	path, err := exec.LookPath("postgres")
-	return filepath.Dir(path), err == nil
+	return filepath.Dir(path), err
 }
 
 // major is the version in a packaged program's path.

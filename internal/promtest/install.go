@@ -1,34 +1,21 @@
 package promtest
 
 import (
-	"fmt"
 	"os/exec"
-	"strings"
 	"sync"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
 )
 
-// installation is of Debian's package that has both programs.
-const installation = "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=120 prometheus"
+// paths are those of both programs.
+type paths struct{ prometheus, promtool string }
 
-// programs are the paths of both programs.
-var programs = sync.OnceValues(func() (paths struct{ prometheus, promtool string }, err error) {
-	look := func() error {
-		if paths.prometheus, err = exec.LookPath("prometheus"); err == nil {
-			paths.promtool, err = exec.LookPath("promtool")
+// programs are in one of Debian's packages.
+var programs = sync.OnceValues(func() (paths, error) {
+	return debian.Find("prometheus", func() (found paths, err error) {
+		if found.prometheus, err = exec.LookPath("prometheus"); err == nil {
+			found.promtool, err = exec.LookPath("promtool")
 		}
-		return err
-	}
-	if look() == nil {
-		return paths, nil
-	}
-	output, failure := exec.Command("sh", "-c", installation).CombinedOutput()
-	if look() == nil {
-		return paths, nil
-	}
-	return paths, fmt.Errorf("prometheus is missing and cannot be installed (%w: %s): apt-get install prometheus", failure, lastLine(output))
+		return found, err
+	})
 })
-
-func lastLine(output []byte) string {
-	lines := strings.Split(strings.TrimSpace(string(output)), "\n")
-	return lines[len(lines)-1]
-}

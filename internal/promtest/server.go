@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -155,4 +156,10 @@ func freeAddress() (string, error) {
 	}
 	defer listener.Close()
 	return listener.Addr().String(), nil
+}
+
+// lastLine is what a program said last.
+func lastLine(output []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(output)), "\n")
+	return lines[len(lines)-1]
 }
