@@ -71,7 +71,7 @@ func (l load) press(t *testing.T, limit string) []admission {
 	return all
 }
 
-func startInstance(t *testing.T, socket, config string) int32 {
+func startInstance(t testing.TB, socket, config string) int32 {
 	t.Helper()
 	if !json.Valid([]byte(config)) {
 		t.Fatalf("not JSON: %s", config)

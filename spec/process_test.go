@@ -222,12 +222,12 @@ func pluginInfo(t *testing.T) *gateway.PluginInfo {
 
 // process is a plugin server that the test started itself.
 type process struct {
-	t   *testing.T
+	t   testing.TB
 	cmd *exec.Cmd
 }
 
 // startPlugin starts a plugin server with an empty environment, as Kong does, and waits until it serves.
-func startPlugin(t *testing.T, prefix string, args ...string) *process {
+func startPlugin(t testing.TB, prefix string, args ...string) *process {
 	t.Helper()
 	cmd := exec.Command(plugin(), append([]string{"--kong-prefix", prefix}, args...)...)
 	cmd.Env = []string{}

@@ -1,0 +1,115 @@
+package spec
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+// BenchmarkScrape compares how long decisions take while the metrics of 500 tenants are read every 20 ms, and while they
+// are not: in turns, on one process. Compare within one run.
+func BenchmarkScrape(b *testing.B) {
+	const turn, tenants = 500 * time.Millisecond, 500
+	prefix, err := os.MkdirTemp("", "b") // a socket's path is short
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer os.RemoveAll(prefix)
+	metrics := freeAddress(b)
+	startPlugin(b, prefix, "-metrics-listen", metrics)
+	socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
+	id := startInstance(b, socket, `{"__seq__":1,"__plugin_id":"p","tiers":[{"name":"a","limits":[{"name":"day","scope":"tenant","limit":1000000000,"window_size":86400}]}]}`)
+	c, err := gateway.Dial(socket)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	requests := make([]gateway.Request, tenants)
+	for i := range requests {
+		requests[i] = gateway.Request{Consumer: &gateway.Consumer{ID: "c", CustomID: "tenant-" + string(rune('a'+i%26)) + string(rune('a'+i/26))}, RemoteAddr: "127.0.0.1:1"}
+	}
+	decide := func() (took []time.Duration) {
+		for end := time.Now().Add(turn); time.Now().Before(end); {
+			begun := time.Now()
+			if _, err := c.HandleEvent(id, "access", requests[len(took)%tenants]); err != nil {
+				b.Fatal(err)
+			}
+			took = append(took, time.Since(begun))
+		}
+		return took
+	}
+	var quiet, scraped []time.Duration
+	for b.Loop() {
+		quiet = append(quiet, decide()...)
+		stop := make(chan struct{})
+		var scraping sync.WaitGroup
+		scraping.Go(func() { scrapeUntil(b, metrics, stop) })
+		scraped = append(scraped, decide()...)
+		close(stop)
+		scraping.Wait()
+	}
+	for name, took := range map[string][]time.Duration{"quiet": quiet, "scraped": scraped} {
+		slices.Sort(took)
+		b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, name+"-p50-µs")
+		b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, name+"-p99-µs")
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+func scrapeUntil(b *testing.B, metrics string, stop <-chan struct{}) {
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-ticker.C:
+			if status, _ := read(metrics, "/metrics"); status != 200 {
+				b.Errorf("metrics: %d", status)
+				return
+			}
+		}
+	}
+}
+
+// BenchmarkTrace compares what an event costs with log_decisions and without, in turns on one connection.
+func BenchmarkTrace(b *testing.B) {
+	prefix, err := os.MkdirTemp("", "b") // a socket's path is short
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer os.RemoveAll(prefix)
+	startPlugin(b, prefix, "-metrics-listen", "off")
+	socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
+	const tiers = `"tiers":[{"name":"a","limits":[{"name":"day","scope":"tenant","limit":1000000000,"window_size":86400}]}]}`
+	off := startInstance(b, socket, `{"__seq__":1,"__plugin_id":"p",`+tiers)
+	on := startInstance(b, socket, `{"__seq__":2,"__plugin_id":"q","log_decisions":true,`+tiers)
+	c, err := gateway.Dial(socket)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	request := gateway.Request{Consumer: &gateway.Consumer{ID: "c", CustomID: "acme"}, RemoteAddr: "127.0.0.1:1"}
+	var took [2]time.Duration
+	events := 0
+	for b.Loop() {
+		for i, id := range []int32{off, on} {
+			begun := time.Now()
+			for range 1000 {
+				if _, err := c.HandleEvent(id, "access", request); err != nil {
+					b.Fatal(err)
+				}
+			}
+			took[i] += time.Since(begun)
+		}
+		events += 1000
+	}
+	b.ReportMetric(float64(took[0].Nanoseconds())/1e3/float64(events), "off-µs/event")
+	b.ReportMetric(float64(took[1].Nanoseconds())/1e3/float64(events), "on-µs/event")
+	b.ReportMetric(0, "ns/op")
+}
