@@ -78,7 +78,7 @@ demo-full: build ## Limits changed at run time, and Postgres away, with Redis an
 	LISTEN=$(LISTEN) ONCE=$(ONCE) kong/demo-full.sh
 
 .PHONY: test
-test: race vet unit spec chaos ## Vet, unit tests, specs and chaos with the race detector; nothing may be skipped in CI
+test: race vet unit spec ## Vet, unit tests and specs with the race detector; nothing may be skipped in CI
 
 .PHONY: race
 race:

@@ -1,7 +1,6 @@
 package spec
 
 import (
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -15,11 +14,7 @@ import (
 // are not: in turns, on one process. Compare within one run.
 func BenchmarkScrape(b *testing.B) {
 	const turn, tenants = 500 * time.Millisecond, 500
-	prefix, err := os.MkdirTemp("", "b") // a socket's path is short
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer os.RemoveAll(prefix)
+	prefix := shortDir(b)
 	metrics := freeAddress(b)
 	startPlugin(b, prefix, "-metrics-listen", metrics)
 	socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
@@ -79,11 +74,7 @@ func scrapeUntil(b *testing.B, metrics string, stop <-chan struct{}) {
 
 // BenchmarkTrace compares what an event costs with log_decisions and without, in turns on one connection.
 func BenchmarkTrace(b *testing.B) {
-	prefix, err := os.MkdirTemp("", "b") // a socket's path is short
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer os.RemoveAll(prefix)
+	prefix := shortDir(b)
 	startPlugin(b, prefix, "-metrics-listen", "off")
 	socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
 	const tiers = `"tiers":[{"name":"a","limits":[{"name":"day","scope":"tenant","limit":1000000000,"window_size":86400}]}]}`

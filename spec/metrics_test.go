@@ -67,7 +67,7 @@ func TestOperatorsReadWhatWasDecided(t *testing.T) {
 }
 
 func TestAProcessThatTakesTheSocketOverGetsTheMetricsPortToo(t *testing.T) {
-	prefix, address := t.TempDir(), freeAddress(t)
+	prefix, address := shortDir(t), freeAddress(t)
 	born := func() float64 {
 		_, metrics := read(address, "/metrics")
 		instant, _ := number(metrics, "process_start_time_seconds")

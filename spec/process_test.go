@@ -185,11 +185,7 @@ func TestValidateFindsBeforeDeploymentWhatKongCannotSee(t *testing.T) {
 }
 
 func TestASecondPluginProcessTakesTheSocketOverWithoutALostRequest(t *testing.T) {
-	prefix, err := os.MkdirTemp("", "k") // short: a socket's path is
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(prefix) })
+	prefix := shortDir(t)
 	first := startPlugin(t, prefix)
 	n := start(t, deck(plentiful), func(o *gateway.Options) {
 		o.Servers = []gateway.PluginServer{{Info: pluginInfo(t), Socket: filepath.Join(prefix, "tenant-rate-limiting.socket")}}
@@ -218,6 +214,17 @@ func pluginInfo(t *testing.T) *gateway.PluginInfo {
 		t.Fatal(err)
 	}
 	return info
+}
+
+// shortDir is a folder for sockets, whose paths are short; that of t.TempDir has the test's name in it.
+func shortDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
 // process is a plugin server that the test started itself.
@@ -320,11 +327,7 @@ func TestAPluginWithAHundredTiersAndNoRedisAnswersSoonAfterItsStart(t *testing.T
 	config := hundredTiers(`"strategy":"redis","redis":{"host":"127.0.0.1","port":1}`) // nobody is there
 	var took []time.Duration
 	for range 5 {
-		prefix, err := os.MkdirTemp("", "start") // a socket's path is short
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer os.RemoveAll(prefix)
+		prefix := shortDir(t)
 		begun := time.Now()
 		p := startPlugin(t, prefix, "-metrics-listen", "off")
 		socket := filepath.Join(prefix, "tenant-rate-limiting.socket")

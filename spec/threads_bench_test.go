@@ -20,7 +20,7 @@ func BenchmarkThreads(b *testing.B) {
 	for _, threads := range []int{1, 2, 1, 2, 1, 2} {
 		b.Run("max-procs="+strconv.Itoa(threads), func(b *testing.B) {
 			metrics := freeAddress(b)
-			prefix := b.TempDir()
+			prefix := shortDir(b)
 			n := start(b, deck(plentiful), func(o *gateway.Options) {
 				o.Prefix = prefix
 				o.Servers = []gateway.PluginServer{{Binary: plugin(), Args: []string{"-metrics-listen", metrics, "-max-procs", strconv.Itoa(threads)}}}

@@ -1,7 +1,6 @@
 package spec
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -9,11 +8,7 @@ import (
 )
 
 func TestKongsLogsGetTheDecisionWhereTheConfigSaysSo(t *testing.T) {
-	prefix, err := os.MkdirTemp("", "t") // a socket's path is short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(prefix) })
+	prefix := shortDir(t)
 	startPlugin(t, prefix, "-metrics-listen", "off")
 	socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
 	const limits = `"tiers":[{"name":"a","limits":[{"name":"hour","scope":"tenant","limit":1,"window_size":3600}]}]}`
