@@ -32,7 +32,7 @@ func Find[T any](pkg string, look func() (T, error)) (found T, err error) {
 		return found, nil
 	}
 	lines := strings.Split(strings.TrimSpace(string(output)), "\n")
-	return found, fmt.Errorf("%[1]s is missing and cannot be installed (%[2]v: %[3]s): apt-get install %[1]s", pkg, errors.Join(failure, err), lines[len(lines)-1])
+	return found, fmt.Errorf("%[1]s is missing and cannot be installed (%[2]w: %[3]s): apt-get install %[1]s", pkg, errors.Join(failure, err), lines[len(lines)-1])
 }
 
 // installation installs $1. Others than our tests may hold apt's lock for a while, too.

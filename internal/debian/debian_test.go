@@ -22,7 +22,7 @@ func TestWhatIsThereIsNotInstalled(t *testing.T) {
 func TestWhatCannotBeInstalledSaysHowToInstallIt(t *testing.T) {
 	missing := errors.New("nowhere to be seen")
 	_, err := Find("no-such-package-anywhere", func() (string, error) { return "", missing })
-	if !errors.Is(err, missing) && (err == nil || !strings.Contains(err.Error(), missing.Error())) || !strings.Contains(err.Error(), "apt-get install no-such-package-anywhere") {
+	if !errors.Is(err, missing) || !strings.Contains(err.Error(), "apt-get install no-such-package-anywhere") {
 		t.Errorf("error is %v", err)
 	}
 }
