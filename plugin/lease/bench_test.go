@@ -1,0 +1,171 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// hot are bounds of one tenant's requests, with leases that last.
+func hot(t testing.TB, n *node, bounds int) []policy.Bound {
+	t.Helper()
+	list := make([]policy.Bound, bounds)
+	for i := range list {
+		list[i] = bound(t, fmt.Sprint("bucket-", i), limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1e12, Window: 1e6 * limit.Second})
+	}
+	for range 20 {
+		for range 200 {
+			n.admits(t, list...)
+		}
+		n.bank.clock.Advance(span)
+		n.background()
+	}
+	return list
+}
+
+func TestALeaseHitAllocatesNothing(t *testing.T) {
+	for _, bounds := range []int{1, 4, 8} {
+		n := newNode(newBank(), Options{})
+		list, statuses := hot(t, n, bounds), make([]decision.Status, bounds)
+		asked := n.bank.calls
+		allocations := testing.AllocsPerRun(50, func() {
+			if err := n.view.Take(context.Background(), list, statuses); err != nil || !statuses[0].Charged {
+				t.Fatalf("take: %v, %+v", err, statuses[0])
+			}
+		})
+		if allocations != 0 || n.bank.calls != asked {
+			t.Errorf("%d bounds: %v allocations, %d calls", bounds, allocations, n.bank.calls-asked)
+		}
+	}
+}
+
+func TestARememberedRefusalAllocatesNothing(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	list, statuses := []policy.Bound{tokens(t, "roomy", 1000), window(t, "empty", 1)}, make([]decision.Status, 2)
+	n.admits(t, list...)
+	n.admits(t, list...)
+	allocations := testing.AllocsPerRun(100, func() {
+		if err := n.view.Take(context.Background(), list, statuses); err != nil || statuses[1].Admits() {
+			t.Fatalf("take: %v, %+v", err, statuses[1])
+		}
+	})
+	if allocations != 0 {
+		t.Errorf("%v allocations", allocations)
+	}
+}
+
+// load is simulated traffic of one hot tenant: so many requests a second, evenly at so many nodes, for 5 s, while asking
+// takes a millisecond and each node's background works as often.
+type load struct{ rate, nodes int }
+
+func (l load) run(t testing.TB, bounds []policy.Bound) (calls, admissions, requests int) {
+	t.Helper()
+	b := newBank()
+	nodes := make([]*node, l.nodes)
+	for i := range nodes {
+		nodes[i] = newNode(b, Options{})
+		nodes[i].live = l.nodes
+	}
+	var due limit.Micros
+	for requests < 5*l.rate {
+		n := nodes[requests%l.nodes]
+		if n.admits(t, bounds...) {
+			admissions++
+		}
+		requests++
+		b.clock.Advance(limit.Micros(requests*1_000_000/l.rate) - limit.Micros((requests-1)*1_000_000/l.rate))
+		if now := b.clock.Now(); now >= due {
+			for _, n := range nodes {
+				n.background()
+			}
+			due = now + 1000
+		}
+	}
+	return b.calls + b.refunds, admissions, requests
+}
+
+func perSecond(t testing.TB, rate int64, names ...string) []policy.Bound {
+	t.Helper()
+	var bounds []policy.Bound
+	for _, name := range names {
+		bounds = append(bounds, bound(t, name, limit.Spec{Algorithm: limit.TokenBucket, Quantity: rate, Window: limit.Second}))
+	}
+	return bounds
+}
+
+func TestAHotTenantReachesTheStoreWithFewOfItsRequests(t *testing.T) {
+	for _, test := range []struct {
+		load
+		most float64 // calls per 1,000 requests
+	}{{load{50_000, 1}, 20}, {load{5_000, 1}, 20}, {load{5_000, 4}, 80}} {
+		bounds := perSecond(t, 100_000, "tenant", "tenant+endpoint", "global", "user")
+		calls, admissions, requests := test.run(t, bounds)
+		if per1000 := 1000 * float64(calls) / float64(requests); per1000 > test.most || admissions != requests {
+			t.Errorf("%d requests/s at %d nodes: %.1f calls per 1,000, want %v; %d of %d admitted", test.rate, test.nodes, per1000, test.most, admissions, requests)
+		}
+	}
+}
+
+func TestATenantBeyondItsLimitCostsFewCallsAndGetsAllButTheShare(t *testing.T) {
+	const limit, seconds = 5000, 5
+	for _, test := range []struct {
+		load
+		most int // calls per 1,000 requests
+	}{{load{15_000, 1}, 15}, {load{15_000, 4}, 100}, {load{150_000, 4}, 10}} {
+		calls, admissions, requests := test.run(t, perSecond(t, limit, "tenant", "tenant+endpoint"))
+		allowed := limit + seconds*limit
+		if admissions > allowed || admissions < allowed-limit/50-allowed/200 {
+			t.Errorf("%+v: admitted %d, want %d less the share of a limit and 0.5 %%", test.load, admissions, allowed)
+		}
+		if per1000 := 1000 * calls / requests; per1000 > test.most {
+			t.Errorf("%+v: %d calls per 1,000 requests, want at most %d", test.load, per1000, test.most)
+		}
+	}
+}
+
+// BenchmarkCallsOfAHotTenant reports calls of the shared store per 1,000 requests, and what share of the tokens that the
+// limit allows in 5 s was admitted.
+func BenchmarkCallsOfAHotTenant(b *testing.B) {
+	for _, l := range []load{{1_000, 1}, {5_000, 1}, {5_000, 4}, {50_000, 1}, {50_000, 8}} {
+		for _, limit := range []int64{100_000, 3_000} {
+			b.Run(fmt.Sprintf("rate=%d/nodes=%d/limit=%d", l.rate, l.nodes, limit), func(b *testing.B) {
+				for b.Loop() {
+					calls, admissions, requests := l.run(b, perSecond(b, limit, "tenant", "tenant+endpoint", "global", "user"))
+					b.ReportMetric(1000*float64(calls)/float64(requests), "calls/1000")
+					b.ReportMetric(float64(admissions)/float64(min(6*limit, int64(requests))), "admitted/allowed")
+				}
+			})
+		}
+	}
+}
+
+func BenchmarkLeaseHit(b *testing.B) {
+	for _, bounds := range []int{1, 4, 8} {
+		b.Run(fmt.Sprintf("bounds=%d", bounds), func(b *testing.B) {
+			n := newNode(newBank(), Options{})
+			list := hot(b, n, bounds)
+			for i := range n.shards {
+				for _, e := range n.shards[i].entries { // enough for the whole benchmark
+					e.ledger.grants[0] = grant{tokens: 1 << 40, ends: 1 << 62}
+				}
+			}
+			began := time.Now()
+			n.now = func() limit.Micros { return limit.Micros(time.Since(began).Microseconds()) }
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				statuses := make([]decision.Status, bounds)
+				for pb.Next() {
+					if err := n.view.Take(context.Background(), list, statuses); err != nil || !statuses[0].Charged {
+						b.Errorf("take: %v, %+v", err, statuses[0])
+						return
+					}
+				}
+			})
+		})
+	}
+}

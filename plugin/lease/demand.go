@@ -1,0 +1,34 @@
+package lease
+
+import "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+
+// span is how much demand one lease is to cover.
+const span = limit.Second / 10
+
+// demand is how many tokens of one bucket requests spend on this node, counted by spans. The zero value is none.
+type demand struct {
+	span    limit.Micros // the current one, counted from the clock's zero
+	current int64        // tokens in it so far
+	usual   int64        // tokens in those before, half of it by the last, a quarter by the one before, …
+}
+
+// observe counts tokens that were spent at now.
+func (d *demand) observe(tokens int64, now limit.Micros) {
+	d.roll(now)
+	d.current += tokens
+}
+
+// tokens is about how many are spent in one span.
+func (d *demand) tokens(now limit.Micros) int64 {
+	d.roll(now)
+	return max(d.usual, d.current)
+}
+
+func (d *demand) roll(now limit.Micros) {
+	passed := now/span - d.span
+	if passed <= 0 {
+		return
+	}
+	d.usual = (d.usual + d.current + 1) / 2 >> min(passed-1, 62)
+	d.span, d.current = now/span, 0
+}

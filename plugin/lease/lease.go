@@ -1,0 +1,124 @@
+package lease
+
+import (
+	"context"
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// Shared is the store that all nodes share, from which leases are taken.
+type Shared interface {
+	// Take is admit.Buckets. A bound whose server did not answer must be left Unanswered, and answers must have another
+	// source than Local: what a node admits on its own is no lease.
+	Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
+	// Refund gives back what Take has spent at an instant, Now, for the statuses that are Charged with the source Redis.
+	// All have the same instant. It must give back no more than is certain still to be missing from the buckets.
+	Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status)
+}
+
+// Options are what a Store needs. Now, Live and Leased must be set; zero means the default elsewhere.
+type Options struct {
+	// Now is this node's clock. It must never step, forwards or back: windows are timed by it from what the shared store
+	// says of its own.
+	Now func() limit.Micros
+	// Live answers among how many nodes of a namespace leases are shared out; 0: it is not known well enough, and nothing
+	// is leased. So that what is out on lease stays within SharePct while nodes come and go, it must answer 0 unless this
+	// node was counted within the last 2 s, and has been counted for 5 s without a gap. A node that is no longer heard of
+	// must count for 5 s more. Then every other node has known it for long enough that whatever it took before has ended,
+	// and what a node has that others believe dead has ended too.
+	Live func(namespace string) int
+	// Leased tells whether a policy may be leased: its accuracy is not exact. It is asked once for each policy, and
+	// must not wait for anything. Of those, only token buckets and fixed windows are, and only limits that are large enough.
+	Leased func(*policy.Policy) bool
+	// Saw is told what the shared store has answered when leases were renewed, as if requests had been answered so; nil:
+	// nobody is. It must not keep either slice.
+	Saw func(bounds []policy.Bound, statuses []decision.Status)
+
+	SharePct int          // percent of a limit that may be out on lease over all live nodes, at most MaxSharePct; default 2
+	Refusals limit.Micros // the longest that a refusal is remembered; default 1 s; negative: none is
+	Entries  int          // buckets that are leased or whose refusal is remembered, about 700 bytes each; default 65,536
+}
+
+const defaultEntries = 1 << 16
+
+// Store leases from a shared store and remembers what that has refused. It is safe for concurrent use. Make it with New;
+// requests take by a [View], one for each plugin config. Without [Store.Run] nothing is leased.
+type Store struct {
+	shared   Shared
+	now      func() limit.Micros
+	live     func(string) int
+	saw      func([]policy.Bound, []decision.Status)
+	longest  limit.Micros
+	perShard int
+	book     book
+	seed     maphash.Seed
+	shards   [shardCount]shard
+
+	mu    sync.Mutex // taken after a shard's, never before
+	due   []due
+	backs []back
+	wake  chan struct{} // there may be something in them
+
+	renewals, refunds atomic.Uint64
+}
+
+// New makes a store. It does no I/O and starts nothing: see [Store.Run].
+func New(shared Shared, o Options) *Store {
+	s := &Store{
+		shared: shared, now: o.Now, live: o.Live, saw: o.Saw, longest: o.Refusals,
+		perShard: max(or(o.Entries, defaultEntries)/shardCount, 1),
+		book:     book{leased: o.Leased, pct: int64(min(or(o.SharePct, DefaultSharePct), MaxSharePct))},
+		seed:     maphash.MakeSeed(), wake: make(chan struct{}, 1),
+	}
+	if s.longest == 0 {
+		s.longest = limit.Second
+	}
+	for i := range s.shards {
+		s.shards[i].entries = map[uint64]*entry{}
+	}
+	return s
+}
+
+func or(n, otherwise int) int {
+	if n > 0 {
+		return n
+	}
+	return otherwise
+}
+
+// Stats are a store's numbers; all but Entries and Out since its start.
+type Stats struct {
+	Drawn      uint64 // bounds that were answered from a lease
+	Asked      uint64 // bounds that the shared store answered to a request
+	Remembered uint64 // bounds that were refused without asking
+	Renewals   uint64 // calls of the shared store for leases
+	Refunds    uint64 // calls that gave leases back
+	Tokens     Tokens
+	Entries    int   // buckets that are leased or remembered now
+	Out        int64 // tokens that this node has out on lease, or may soon
+}
+
+// Stats are the store's numbers, shard by shard.
+func (s *Store) Stats() Stats {
+	stats := Stats{Renewals: s.renewals.Load(), Refunds: s.refunds.Load()}
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		stats.Drawn += sh.counts.drawn
+		stats.Asked += sh.counts.asked
+		stats.Remembered += sh.counts.remembered
+		stats.Entries += len(sh.entries)
+		stats.Tokens.add(sh.gone)
+		for _, e := range sh.entries {
+			stats.Tokens.add(e.ledger.sums)
+			stats.Out += e.ledger.out()
+		}
+		sh.mu.Unlock()
+	}
+	return stats
+}

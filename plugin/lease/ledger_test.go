@@ -1,0 +1,121 @@
+package lease
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+)
+
+func TestEveryTokenOfALedgerIsSpentReturnedOrExpiredOnce(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		var l ledger
+		var now limit.Micros
+		var open []draw
+		var granted, spent, returned int64
+		ends := map[limit.Micros]int64{} // tokens granted until then
+		for range rapid.IntRange(1, 60).Draw(rt, "steps") {
+			switch rapid.IntRange(0, 6).Draw(rt, "step") {
+			case 0:
+				now += limit.Micros(rapid.IntRange(0, 40).Draw(rt, "time"))
+			case 1:
+				l.ask(rapid.Int64Range(1, 50).Draw(rt, "asked"))
+			case 2:
+				g := grant{tokens: l.asked, at: now, since: now, ends: now + limit.Micros(rapid.IntRange(1, 100).Draw(rt, "life"))}
+				granted += g.tokens
+				ends[g.ends] += g.tokens
+				l.answer(g)
+			case 3, 4:
+				cost := rapid.Int64Range(0, 30).Draw(rt, "cost")
+				if d, ok := l.draw(cost, now); ok {
+					open = append(open, d)
+					if d.tokens != cost || now >= d.ends {
+						rt.Fatalf("drew %d that end at %d, want %d after %d", d.tokens, d.ends, cost, now)
+					}
+				}
+			case 5:
+				if len(open) > 0 {
+					admitted := rapid.Bool().Draw(rt, "admitted")
+					if l.settle(open[0], admitted, now); admitted {
+						spent += open[0].tokens
+					}
+					open = open[1:]
+				}
+			case 6:
+				for _, g := range l.withdraw(now-limit.Micros(rapid.IntRange(0, 50).Draw(rt, "age")), now) {
+					returned += g.tokens
+				}
+			}
+			if got := l.sums; got.Granted != granted || got.Spent != spent || got.Returned != returned {
+				rt.Fatalf("sums are %+v; granted %d, spent %d, returned %d", got, granted, spent, returned)
+			}
+			if l.sums.Granted != l.sums.Spent+l.sums.Returned+l.sums.Expired+l.free()+l.pending {
+				rt.Fatalf("tokens are missing: %+v", l)
+			}
+			if l.expire(now); l.free() > alive(ends, now) {
+				rt.Fatalf("%d are free at %d, but only %d were granted for so long", l.free(), now, alive(ends, now))
+			}
+		}
+	})
+}
+
+// alive is how many of the granted tokens have not ended.
+func alive(ends map[limit.Micros]int64, now limit.Micros) int64 {
+	var sum int64
+	for end, tokens := range ends {
+		if end > now {
+			sum += tokens
+		}
+	}
+	return sum
+}
+
+func TestTheEldestGrantIsSpentFirst(t *testing.T) {
+	var l ledger
+	l.answer(grant{tokens: 5, at: 1, since: 1, ends: 100})
+	l.answer(grant{tokens: 5, at: 2, since: 2, ends: 200})
+	if d, ok := l.draw(4, 50); !ok || d.ends != 100 {
+		t.Fatalf("drew %+v, want of the first", d)
+	}
+	d, ok := l.draw(3, 50)
+	if !ok || d.at != 1 || d.ends != 100 {
+		t.Fatalf("drew %+v, want of both with what is worse of each", d)
+	}
+	if l.expire(150); l.free() != 3 {
+		t.Errorf("%d are free after the first has ended, want 3 of the second", l.free())
+	}
+	if _, ok := l.draw(1, 200); ok {
+		t.Error("a token was drawn that had ended")
+	}
+}
+
+func TestDemandFollowsTheRateAndIsForgottenInSilence(t *testing.T) {
+	var d demand
+	now := limit.Micros(1e12)
+	for range 100 {
+		d.observe(50, now)
+		now += span / 10
+	}
+	if got := d.tokens(now); got < 450 || got > 500 {
+		t.Errorf("at 50 tokens each tenth of a span, demand is %d", got)
+	}
+	if got := d.tokens(now + 12*span); got > 0 {
+		t.Errorf("after 12 spans of silence, demand is %d", got)
+	}
+	d.observe(1000, now+12*span)
+	if got := d.tokens(now + 12*span); got != 1000 {
+		t.Errorf("a sudden 1000 are a demand of %d", got)
+	}
+}
+
+func TestADrawThatHasEndedDoesNotShortenWhatCameAfter(t *testing.T) {
+	var l ledger
+	l.answer(grant{tokens: 5, ends: 100})
+	d, _ := l.draw(5, 50)
+	l.answer(grant{tokens: 7, ends: 200})
+	l.settle(d, false, 150)
+	if l.expire(150); l.free() != 7 || l.sums.Expired != 5 {
+		t.Errorf("%d are free, %d expired", l.free(), l.sums.Expired)
+	}
+}

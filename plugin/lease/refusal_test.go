@@ -1,0 +1,189 @@
+package lease
+
+import (
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+func TestARefusedFloodAsksForNoScope(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	empty, roomy, shadow := window(t, "empty", 1), window(t, "roomy", 100), window(t, "shadow", 100)
+	shadow = with(shadow, func(p *policy.Policy) { p.Mode = policy.Shadow })
+	n.admits(t, empty)
+	n.admits(t, empty) // refused, and remembered
+	calls := n.calls(func() {
+		for range 1000 {
+			statuses := n.take(t, roomy, empty, shadow)
+			if decision.Denies(&roomy, &statuses[0]) || !decision.Denies(&empty, &statuses[1]) || statuses[0] != (decision.Status{}) || statuses[2] != (decision.Status{}) {
+				t.Fatalf("statuses %+v, want only the bound that refuses", statuses)
+			}
+		}
+	})
+	if calls != 0 {
+		t.Errorf("1000 refused requests ask %d times", calls)
+	}
+	if used := n.bank.used(roomy) + n.bank.used(shadow); used != 0 {
+		t.Errorf("they have spent %d", used)
+	}
+}
+
+func TestARefusalIsRememberedUntilItEndsAndForASecondAtMost(t *testing.T) {
+	for name, spec := range map[string]limit.Spec{
+		"short": {Algorithm: limit.TokenBucket, Quantity: 4, Window: limit.Second, Burst: 1},
+		"long":  {Algorithm: limit.TokenBucket, Quantity: 1, Window: 60 * limit.Second},
+	} {
+		n := newNode(newBank(), Options{})
+		n.bank.there, n.bank.back, n.bank.ahead = 1000, 2000, limit.Second/2
+		b := bound(t, name, spec)
+		n.admits(t, b)
+		asked := n.now()
+		wait := n.take(t, b)[0].Wait
+		n.bank.clock.Advance(asked + min(wait, limit.Second) - 1 - n.now())
+		if calls := n.calls(func() { n.admits(t, b) }); calls != 0 {
+			t.Errorf("%s: just before its end, a refusal is asked for again", name)
+		}
+		n.bank.clock.Advance(1)
+		if calls := n.calls(func() { n.admits(t, b) }); calls != 1 {
+			t.Errorf("%s: after its end, %d calls", name, calls)
+		}
+	}
+}
+
+func TestTheWaitOfARememberedRefusalRunsDown(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := window(t, "window", 1)
+	n.admits(t, b)
+	first := n.take(t, b)[0]
+	n.bank.clock.Advance(limit.Second / 2)
+	later := n.take(t, b)[0]
+	if later.Wait != first.Wait-limit.Second/2 || later.Now != n.bank.Now() || later.Reset != first.Reset || later.Charged {
+		t.Errorf("first %+v, half a second later %+v", first, later)
+	}
+	if never := n.take(t, withCost(b, 2), b)[0]; never.Wait == limit.Never {
+		t.Errorf("a larger cost is refused by what was said of a smaller one: %+v", never)
+	}
+}
+
+func TestARefusalHoldsForItsCostOrMore(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := window(t, "window", 10)
+	n.admits(t, withCost(b, 8))
+	if n.admits(t, withCost(b, 3)) || n.admits(t, withCost(b, 4)) {
+		t.Fatal("3 and 4 of the last 2 were admitted")
+	}
+	calls := n.calls(func() {
+		if !n.admits(t, withCost(b, 2)) {
+			t.Error("2 of the last 2 were refused")
+		}
+		n.admits(t, withCost(b, 0))
+	})
+	if calls != 2 {
+		t.Errorf("%d calls for a smaller cost and a look, want 2", calls)
+	}
+}
+
+func TestARefusalIsForgottenWithItsLimitAndKeptByAnEqualOne(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := window(t, "window", 10)
+	n.admits(t, withCost(b, 10))
+	n.admits(t, b)
+	same := with(b, func(*policy.Policy) {})
+	if calls := n.calls(func() { n.admits(t, same) }); calls != 0 {
+		t.Error("another version of the same limit is asked for again")
+	}
+	raised := b
+	raised.Policy = window(t, "window", 11).Policy
+	if !n.admits(t, raised) {
+		t.Error("what a smaller limit has refused is refused by the larger one")
+	}
+}
+
+func TestTwoBoundsOfOneBucketAreNotRememberedAsOne(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := window(t, "window", 3)
+	n.admits(t, withCost(b, 2))
+	if n.admits(t, b, b) {
+		t.Fatal("2 of the last 1 were admitted")
+	}
+	if !n.admits(t, b) {
+		t.Error("the last one was refused, because two were")
+	}
+}
+
+func TestARefusalInShadowIsAnsweredFromMemoryAndDeniesNothing(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	hot, shadow := window(t, "hot", 100_000), with(window(t, "shadow", 1), func(p *policy.Policy) { p.Mode = policy.Shadow })
+	n.warm(t, hot)
+	n.admits(t, shadow)
+	n.admits(t, shadow)
+	calls := n.calls(func() {
+		statuses := n.take(t, hot, shadow)
+		if !statuses[0].Charged || statuses[1].Admits() || statuses[1].Charged || statuses[1].Source == decision.Unanswered {
+			t.Errorf("statuses %+v", statuses)
+		}
+	})
+	if calls != 0 {
+		t.Errorf("%d calls", calls)
+	}
+}
+
+func TestAFallbacksRefusalIsNotRemembered(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := window(t, "window", 10)
+	status := decision.Status{Wait: limit.Second, Source: decision.Local, Failure: decision.Unavailable}
+	p := place{hash: 1, shard: &n.shards[0]}
+	n.note(&p, &b, nil, &status, n.now(), true)
+	if stats := n.Stats(); stats.Entries != 0 || stats.Asked != 0 {
+		t.Errorf("%+v, want nothing", stats)
+	}
+}
+
+func TestARefusalOfAHotBucketHoldsUntilWhatCameBackIsLeased(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := bound(t, "hot", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1000, Window: limit.Second})
+	for n.admits(t, b) {
+		n.background()
+	}
+	refused := n.now()
+	calls := n.calls(func() {
+		for n.now() < refused+2*round-1 {
+			if status := n.take(t, b)[0]; status.Admits() || status.Now+status.Wait != refused+2*round {
+				t.Fatalf("%d µs later, a request was answered %+v", n.now()-refused, status)
+			}
+			n.bank.clock.Advance(1)
+		}
+	})
+	if calls != 0 {
+		t.Errorf("%d calls in two rounds", calls)
+	}
+	n.background()
+	calls = n.calls(func() {
+		for range 20 { // the share of 1000 that may be out
+			if !n.admits(t, b) {
+				t.Fatal("a request was refused that the renewed lease has room for")
+			}
+		}
+	})
+	if calls != 0 {
+		t.Errorf("%d calls for what was leased", calls)
+	}
+}
+
+func TestRefusalsOfManyBucketsTakeBoundedMemory(t *testing.T) {
+	n := newNode(newBank(), Options{Entries: 4 * shardCount})
+	b := window(t, "window", 1)
+	for i := range 10_000 {
+		b.Key.Subject = string(rune('a'+i%26)) + string(rune(i))
+		n.admits(t, withCost(b, 2))
+	}
+	if entries := n.Stats().Entries; entries > 4*shardCount || entries < 2*shardCount {
+		t.Errorf("%d entries, want nearly %d", entries, 4*shardCount)
+	}
+	n.bank.clock.Advance(2 * limit.Second)
+	if n.background(); n.Stats().Entries != 0 {
+		t.Errorf("%d entries are kept when all refusals are over", n.Stats().Entries)
+	}
+}

@@ -1,0 +1,242 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+func TestALeaseIsAboutWhatIsSpentInATenthOfASecond(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := tokens(t, "hot", 1_000_000)
+	for range 3000 { // 5,000 tokens a second
+		n.admits(t, b)
+		n.bank.clock.Advance(200)
+		n.background()
+		if out := n.Stats().Out; out > 500 {
+			t.Fatalf("%d tokens are out at a demand of 500", out)
+		}
+	}
+	if out := n.Stats().Out; out < 200 {
+		t.Errorf("%d tokens are out, want about 500", out)
+	}
+}
+
+func TestALeaseIsANodesPartOfTheShareAtMost(t *testing.T) {
+	for _, live := range []int{1, 3, 100} {
+		n := newNode(newBank(), Options{SharePct: 5})
+		n.live = live
+		b := window(t, "window", 2000) // 100 may be out
+		for range 200 {
+			n.admits(t, b)
+			n.background()
+			if out := n.Stats().Out; out > int64(100/live) {
+				t.Fatalf("one of %d has %d out, want at most %d", live, out, 100/live)
+			}
+		}
+		if leased := n.Stats().Tokens.Granted > 0; leased != (live < 100) {
+			t.Errorf("one of %d has leased: %t; a lease of one token is none", live, leased)
+		}
+	}
+}
+
+func TestNothingIsLeasedWhileTheNumberOfNodesIsNotKnown(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	n.live = 0
+	b := tokens(t, "hot", 100_000)
+	for range 100 {
+		n.admits(t, b)
+		n.background()
+	}
+	if stats := n.Stats(); stats.Renewals != 0 || stats.Drawn != 0 || stats.Asked != 100 {
+		t.Errorf("%+v, want 100 asked", stats)
+	}
+}
+
+func TestALeaseEndsBeforeOthersCanThinkItsNodeDead(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := tokens(t, "hot", 100_000)
+	n.warm(t, b)
+	n.bank.clock.Advance(2*limit.Second + 1) // and no sweep
+	if calls := n.calls(func() { n.admits(t, b) }); calls != 1 {
+		t.Error("a lease was spent more than 2 s after it was taken")
+	}
+}
+
+func TestAnIdleLeaseGoesBackToItsBucket(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := window(t, "window", 10_000)
+	n.warm(t, b)
+	n.bank.clock.Advance(idle)
+	n.background()
+	if used, stats := n.bank.used(b), n.Stats(); used != 21 || stats.Out != 0 || stats.Tokens.Returned == 0 {
+		t.Errorf("used is %d after 21 requests, %+v", used, stats)
+	}
+	if n.background(); n.Stats().Entries != 0 {
+		t.Error("an idle bucket is remembered")
+	}
+}
+
+func TestAChangedLimitGivesTheLeaseBackAndAnEqualOneKeepsIt(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := window(t, "window", 10_000)
+	n.warm(t, b)
+	same := with(b, func(*policy.Policy) {})
+	if calls := n.calls(func() { n.admits(t, same) }); calls != 0 {
+		t.Fatal("another version of the same limit does not use its lease")
+	}
+	changed := b
+	changed.Policy = window(t, "window", 20_000).Policy
+	if calls := n.calls(func() { n.admits(t, changed) }); calls != 1 {
+		t.Error("a changed limit uses the lease of the old one")
+	}
+	n.background()
+	if used := n.bank.used(b); used != 23 {
+		t.Errorf("used is %d after 23 requests", used)
+	}
+}
+
+func TestAPolicyThatBecomesExactIsAskedForAndGivesItsLeaseBack(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := window(t, "window", 10_000)
+	n.warm(t, b)
+	exact := with(b, func(p *policy.Policy) { p.Name = "exact" })
+	for range 100 {
+		if calls := n.calls(func() { n.admits(t, exact) }); calls != 1 {
+			t.Fatalf("an exact request asks %d times", calls)
+		}
+	}
+	n.background()
+	if used := n.bank.used(b); used != 121 || n.Stats().Out != 0 {
+		t.Errorf("used is %d after 121 requests, %d out", used, n.Stats().Out)
+	}
+}
+
+func TestInTheSoftZoneALeaseIsRenewedAndARefusalIsNotHeld(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := bound(t, "soft", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1000, Window: 60 * limit.Second, SoftPct: 10, HardPct: 200})
+	n.admits(t, withCost(b, 100))
+	n.admits(t, withCost(b, 5000)) // refused, whatever the bucket holds
+	for i := range 1800 {
+		status := n.take(t, b)[0]
+		if !status.Admits() || !status.Soft || status.Remaining != 0 {
+			t.Fatalf("request %d: %+v", i, status)
+		}
+		n.bank.clock.Advance(500)
+		n.background()
+	}
+	if n.Stats().Drawn < 1500 {
+		t.Errorf("%+v, want most of them drawn", n.Stats())
+	}
+}
+
+func TestWhatIsGrantedUnderALimitThatHasChangedGoesBack(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b, changed := window(t, "window", 10_000), window(t, "window", 20_000)
+	changed.Key = b.Key
+	for range 20 {
+		n.admits(t, b)
+	}
+	n.bank.during = func() { n.admits(t, changed) }
+	n.background()
+	if used, stats := n.bank.used(b), n.Stats(); used != 21 || stats.Out != 0 || stats.Tokens.Granted != stats.Tokens.Returned {
+		t.Errorf("used is %d after 21 requests, %+v", used, stats)
+	}
+}
+
+func TestALeaseThatMayBeLostIsNotSpent(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := window(t, "window", 10_000)
+	for range 20 {
+		n.admits(t, b)
+	}
+	n.bank.set(deaf)
+	n.background()
+	if stats := n.Stats(); stats.Renewals != 1 || stats.Out != 0 || stats.Tokens.Granted != 0 {
+		t.Errorf("%+v after a renewal without an answer", stats)
+	}
+	if calls := n.calls(func() { n.admits(t, b); n.background() }); calls != 1 {
+		t.Error("a renewal is tried again at once")
+	}
+}
+
+func TestTheLastTokensAreAskedForOneByOne(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := window(t, "window", 1000)
+	for i := range 1000 {
+		if !n.admits(t, b) {
+			t.Fatalf("request %d of 1000 was refused", i+1)
+		}
+		n.bank.clock.Advance(1000)
+		n.background()
+	}
+	if n.admits(t, b) || n.bank.used(b) != 1000 {
+		t.Errorf("used is %d, and another was asked for", n.bank.used(b))
+	}
+}
+
+func TestManyLeasesAreRenewedInOneCall(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	var bounds []policy.Bound
+	for i := range batch {
+		bounds = append(bounds, tokens(t, fmt.Sprint("bucket-", i), 100_000))
+	}
+	n.warm(t, bounds...)
+	if stats := n.Stats(); stats.Renewals != 1 {
+		t.Errorf("%d calls for %d leases", stats.Renewals, batch)
+	}
+}
+
+func TestSawIsToldOfRenewalsAsIfTheyWereRequests(t *testing.T) {
+	var saw []int64
+	n := newNode(newBank(), Options{Saw: func(bounds []policy.Bound, statuses []decision.Status) {
+		for i := range bounds {
+			if bounds[i].Enforced() {
+				saw = append(saw, statuses[i].Used)
+			}
+		}
+	}})
+	b := tokens(t, "hot", 100_000)
+	n.warm(t, b)
+	if len(saw) != 1 || saw[0] != 20+n.Stats().Tokens.Granted {
+		t.Errorf("saw %v", saw)
+	}
+}
+
+func TestRunRenewsInTimeAndGivesEverythingBackAtItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBank()
+		began := time.Now()
+		now := func() limit.Micros { return limit.Micros(time.Since(began).Microseconds()) + 1e12 }
+		s := New(b, Options{Now: now, Live: func(string) int { return 1 }, Leased: func(*policy.Policy) bool { return true }})
+		view, hot := s.View(b), window(t, "window", 100_000)
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error)
+		go func() { ended <- s.Run(ctx) }()
+		statuses := make([]decision.Status, 1)
+		for range 2000 {
+			if err := view.Take(ctx, []policy.Bound{hot}, statuses); err != nil || !statuses[0].Charged {
+				t.Fatalf("take: %v, %+v", err, statuses[0])
+			}
+			time.Sleep(time.Millisecond)
+		}
+		synctest.Wait()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		stats := s.Stats()
+		if stats.Out != 0 || b.used(hot) != 2000 {
+			t.Errorf("used is %d after 2000 requests, %+v", b.used(hot), stats)
+		}
+		if stats.Asked > 10 || stats.Renewals > 60 {
+			t.Errorf("in 2 s, %d requests were asked for and leases renewed %d times", stats.Asked, stats.Renewals)
+		}
+	})
+}

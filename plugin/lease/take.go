@@ -1,0 +1,234 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// View is a store's leases in front of what one plugin config asks otherwise. It is an admit.Buckets, and safe for
+// concurrent use.
+type View struct {
+	store *Store
+	next  admit.Buckets
+}
+
+// View makes a view that asks next for what is neither leased nor known to be refused. next must spend from the store
+// that the leases are taken from.
+func (s *Store) View(next admit.Buckets) *View { return &View{store: s, next: next} }
+
+// Take implements admit.Buckets. A request all of whose bounds are leased waits for nothing but locks. One that an
+// enforced bound is known to refuse is refused at once: only the statuses of the bounds that refuse are filled in, the
+// others stay [decision.Unanswered] without a failure, and nothing is counted for bounds in shadow. An error is next's,
+// or there is not one status for each bound.
+func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	if len(bounds) != len(statuses) {
+		return fmt.Errorf("take %d bounds: there is room for %d statuses", len(bounds), len(statuses))
+	}
+	clear(statuses)
+	if len(bounds) == 0 {
+		return nil
+	}
+	var few [fewBounds]place
+	var order [fewBounds]int
+	places := few[:min(len(bounds), fewBounds)]
+	if len(bounds) > fewBounds {
+		places = make([]place, len(bounds))
+	}
+	locks := v.store.find(bounds, places, order[:0])
+	if v.store.decide(bounds, statuses, places, locks) {
+		return nil
+	}
+	return v.ask(ctx, bounds, statuses, places)
+}
+
+// decide answers what can be answered without the shared store, and tells whether that is the whole request. If it is
+// not, what was drawn must be settled.
+func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, places []place, locks []int) bool {
+	s.lock(locks)
+	defer s.unlock(locks)
+	now := s.now() // read under the locks, so that it does not step back between the requests of one bucket
+	if s.refuse(bounds, statuses, places, now) {
+		return true
+	}
+	whole := true
+	for i := range places {
+		p, b := &places[i], &bounds[i]
+		switch {
+		case p.how == remembered: // in shadow
+			statuses[i] = p.entry.refusal(now)
+			p.shard.counts.remembered++
+			continue
+		case p.entry != nil:
+			var drawn bool
+			if p.draw, drawn = p.entry.draw(b.Cost, now); drawn {
+				p.how = draws
+				continue
+			}
+		}
+		whole = false
+	}
+	if whole {
+		for i := range places {
+			s.settle(&places[i], &bounds[i], &statuses[i], true, now)
+		}
+	}
+	return whole
+}
+
+// refuse looks the bounds' entries up, and refuses the request if an enforced bound is known to.
+func (s *Store) refuse(bounds []policy.Bound, statuses []decision.Status, places []place, now limit.Micros) bool {
+	refused := false
+	for i := range places {
+		p, b := &places[i], &bounds[i]
+		p.entry = p.shard.find(p.hash, &b.Key)
+		if p.entry != nil && !p.entry.under(b.Policy, &s.book) {
+			p.entry = nil
+		}
+		if p.entry != nil && p.entry.refuses(b.Cost, now) {
+			p.how = remembered
+			refused = refused || b.Enforced()
+		}
+	}
+	if !refused {
+		return false
+	}
+	for i := range places {
+		if p := &places[i]; p.how == remembered && bounds[i].Enforced() {
+			statuses[i] = p.entry.refusal(now)
+			p.shard.counts.remembered++
+		}
+	}
+	return true
+}
+
+// settle ends what a bound has drawn from a lease, if it has. The shard is locked.
+func (s *Store) settle(p *place, b *policy.Bound, status *decision.Status, admitted bool, now limit.Micros) {
+	if p.how != draws {
+		return
+	}
+	e := p.entry
+	e.settle(p.draw, admitted, now)
+	e.touched = now
+	*status = e.status(admitted && b.Cost > 0, now)
+	p.shard.counts.drawn++
+	if e.dry(now) {
+		s.renewSoon(p.shard, e)
+	}
+}
+
+// draft is the part of a request that is asked for.
+type draft struct {
+	of       []int // the request's bounds
+	terms    []*terms
+	bounds   []policy.Bound
+	statuses []decision.Status
+}
+
+var drafts = sync.Pool{New: func() any { return new(draft) }}
+
+func (d *draft) putBack() {
+	clear(d.bounds) // the names in the keys are the request's
+	clear(d.terms)
+	d.of, d.terms, d.bounds, d.statuses = d.of[:0], d.terms[:0], d.bounds[:0], d.statuses[:0]
+	drafts.Put(d)
+}
+
+// ask asks for what could not be decided here. If that denies the request, what was drawn for it goes back.
+func (v *View) ask(ctx context.Context, bounds []policy.Bound, statuses []decision.Status, places []place) error {
+	s := v.store
+	d := drafts.Get().(*draft)
+	defer d.putBack()
+	for i := range places {
+		if places[i].how != asks {
+			continue
+		}
+		b := bounds[i]
+		t := s.book.of(b.Policy)
+		if t != nil {
+			b.Policy = t.asked
+		}
+		d.of, d.terms, d.bounds, d.statuses = append(d.of, i), append(d.terms, t), append(d.bounds, b), append(d.statuses, decision.Status{})
+	}
+	asked := s.now()
+	err := v.next.Take(ctx, d.bounds, d.statuses)
+	admitted := err == nil
+	for j, i := range d.of {
+		statuses[i] = d.statuses[j]
+		admitted = admitted && !decision.Denies(&bounds[i], &statuses[i])
+	}
+	s.settleAll(bounds, statuses, places, admitted)
+	if err != nil {
+		return err
+	}
+	for j, i := range d.of {
+		s.note(&places[i], &bounds[i], d.terms[j], &statuses[i], asked, alone(d.bounds, j))
+	}
+	return nil
+}
+
+// settleAll ends what was drawn for a request that is decided now.
+func (s *Store) settleAll(bounds []policy.Bound, statuses []decision.Status, places []place, admitted bool) {
+	for i := range places {
+		if p := &places[i]; p.how == draws {
+			p.shard.mu.Lock()
+			s.settle(p, &bounds[i], &statuses[i], admitted, s.now())
+			p.shard.mu.Unlock()
+		}
+	}
+}
+
+// alone tells whether no other of the bounds spends from the bucket of bounds[j].
+func alone(bounds []policy.Bound, j int) bool {
+	for i := range bounds {
+		if i != j && bounds[i].Key == bounds[j].Key {
+			return false
+		}
+	}
+	return true
+}
+
+// note keeps what the shared store has told of a bound, when it was asked at an instant: a refusal, or that the bucket
+// is hot. Where two bounds of a request share a bucket, a refusal is of both together and is not kept.
+func (s *Store) note(p *place, b *policy.Bound, t *terms, status *decision.Status, asked limit.Micros, alone bool) {
+	if !answered(status) {
+		return
+	}
+	p.shard.mu.Lock()
+	defer p.shard.mu.Unlock()
+	now := s.now()
+	p.shard.counts.asked++
+	if status.Wait > 0 {
+		if !alone || s.longest <= 0 {
+			return
+		}
+		if e := s.keep(p.shard, p.hash, b, t, now); e != nil {
+			e.remember(b.Cost, *status, asked, s.longest)
+			if status.Wait != limit.Never && e.hold(asked) && !e.queued {
+				e.resting = max(e.resting, asked+round)
+				s.renewSoon(p.shard, e)
+			}
+		}
+		return
+	}
+	if p.shard.find(p.hash, &b.Key) == nil && (t == nil || !p.shard.warm(p.hash, now)) {
+		return
+	}
+	e := s.keep(p.shard, p.hash, b, t, now)
+	if e == nil || t == nil {
+		return
+	}
+	e.learn(status, asked)
+	e.touched = now
+	if status.Charged {
+		e.demand.observe(b.Cost, now)
+	}
+	if e.dry(now) {
+		s.renewSoon(p.shard, e)
+	}
+}

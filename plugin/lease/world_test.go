@@ -1,0 +1,254 @@
+package lease
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// condition is how the bank behaves.
+type condition uint8
+
+const (
+	up       condition = iota
+	refusing           // nothing is run
+	deaf               // it is run, and no answer comes
+)
+
+// bank is the shared store: its clock is ahead of the nodes', and asking it takes time.
+type bank struct {
+	clock *storetest.ManualClock
+	ahead limit.Micros
+	there limit.Micros // from the nodes to the bank
+	back  limit.Micros // and back
+
+	mu      sync.Mutex
+	is      condition
+	states  map[policy.Key]limit.State
+	calls   int
+	refunds int
+	during  func() // runs once, while an answer is on its way
+}
+
+func newBank() *bank {
+	return &bank{clock: storetest.NewClock(), states: map[policy.Key]limit.State{}}
+}
+
+func (b *bank) Now() limit.Micros { return b.clock.Now() + b.ahead }
+
+// Take implements Shared, and admit.Buckets.
+func (b *bank) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	b.clock.Advance(b.there)
+	b.mu.Lock()
+	b.calls++
+	clear(statuses)
+	if b.is != refusing {
+		b.answer(bounds, statuses)
+	}
+	if b.is != up {
+		for i := range statuses {
+			statuses[i] = decision.Status{Failure: decision.TimedOut, Wait: limit.Second}
+		}
+	}
+	during := b.during
+	b.during = nil
+	b.mu.Unlock()
+	if during != nil {
+		during()
+	}
+	b.clock.Advance(b.back)
+	return nil
+}
+
+func (b *bank) answer(bounds []policy.Bound, statuses []decision.Status) {
+	now := b.Now()
+	before := maps.Clone(b.states)
+	denied := false
+	for _, enforced := range []bool{true, false} {
+		for i := range bounds {
+			bound, status := &bounds[i], &statuses[i]
+			if bound.Enforced() != enforced {
+				continue
+			}
+			l, state := &bound.Policy.Limit, b.states[bound.Key]
+			l.Advance(&state, now)
+			status.Now, status.Source = now, decision.Redis
+			if status.Wait = l.Wait(&state, now, bound.Cost); status.Wait > 0 {
+				denied = denied || enforced
+			} else if !denied {
+				l.Spend(&state, now, bound.Cost)
+				b.states[bound.Key], status.Charged = state, bound.Cost > 0
+			}
+		}
+	}
+	if denied {
+		b.states = before
+	}
+	for i := range bounds {
+		state := b.states[bounds[i].Key]
+		bounds[i].Policy.Limit.Advance(&state, now)
+		statuses[i].Status = bounds[i].Policy.Limit.Status(&state, now)
+		statuses[i].Charged = statuses[i].Charged && !denied
+	}
+}
+
+// Refund implements Shared as lua/refund.lua does: of a token bucket, what has refilled since may not be the request's
+// own; of a window, only what was spent in it.
+func (b *bank) Refund(_ context.Context, bounds []policy.Bound, statuses []decision.Status) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refunds++
+	if b.is == refusing {
+		return
+	}
+	for i := range bounds {
+		l, state := &bounds[i].Policy.Limit, b.states[bounds[i].Key]
+		l.Advance(&state, b.Now())
+		u := l.Units()
+		switch taken := statuses[i].Now; {
+		case u.Kind == limit.FixedWindow && state.At == taken-taken%l.Spec().Window:
+			state.Spent -= min(bounds[i].Cost, state.Spent)
+		case u.Kind == limit.TokenBucket:
+			ticks := int64((b.Now() - taken + u.Tick - 1) / u.Tick)
+			state.Spent -= min(max(bounds[i].Cost*u.Base-ticks*u.Rate, 0), state.Spent)
+		}
+		b.states[bounds[i].Key] = state
+	}
+}
+
+// used is what a bucket counts.
+func (b *bank) used(bound policy.Bound) int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	state := b.states[bound.Key]
+	bound.Policy.Limit.Advance(&state, b.Now())
+	return bound.Policy.Limit.Status(&state, b.Now()).Used
+}
+
+func (b *bank) set(c condition) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.is = c
+}
+
+// node is a store with one view, alone in its world unless told otherwise.
+type node struct {
+	*Store
+	view *View
+	bank *bank
+	live int
+}
+
+func newNode(b *bank, o Options) *node {
+	n := &node{bank: b, live: 1}
+	o.Now = b.clock.Now
+	if o.Live == nil {
+		o.Live = func(string) int { return n.live }
+	}
+	if o.Leased == nil {
+		o.Leased = func(p *policy.Policy) bool { return p.Name != "exact" }
+	}
+	n.Store = New(b, o)
+	n.view = n.View(b)
+	return n
+}
+
+// background does what Run would do now.
+func (n *node) background() {
+	n.sweep(n.now() - old)
+	n.renew(context.Background())
+	n.giveBack(context.Background())
+}
+
+func (n *node) take(t testing.TB, bounds ...policy.Bound) []decision.Status {
+	t.Helper()
+	statuses := make([]decision.Status, len(bounds))
+	if err := n.view.Take(context.Background(), bounds, statuses); err != nil {
+		t.Fatalf("take %d bounds: %v", len(bounds), err)
+	}
+	return statuses
+}
+
+func (n *node) admits(t testing.TB, bounds ...policy.Bound) bool {
+	t.Helper()
+	return admitted(bounds, n.take(t, bounds...))
+}
+
+func admitted(bounds []policy.Bound, statuses []decision.Status) bool {
+	for i := range bounds {
+		if decision.Denies(&bounds[i], &statuses[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// calls counts what f asks of the bank.
+func (n *node) calls(f func()) int {
+	before := n.bank.calls
+	f()
+	return n.bank.calls - before
+}
+
+// warm lets the node lease what the bounds spend from, at 20 requests in 100 ms.
+func (n *node) warm(t testing.TB, bounds ...policy.Bound) {
+	t.Helper()
+	for range 20 {
+		if !n.admits(t, bounds...) {
+			t.Fatal("a request was refused while the lease was to be warmed")
+		}
+	}
+	n.background()
+	if calls := n.calls(func() { n.admits(t, bounds...) }); calls != 0 {
+		t.Fatalf("a request of 21 asks %d times", calls)
+	}
+}
+
+// bound is cost 1 from the bucket of tenant acme.
+func bound(t testing.TB, name string, spec limit.Spec) policy.Bound {
+	t.Helper()
+	l, err := limit.New(spec)
+	if err != nil {
+		t.Fatalf("compile the limit of %s: %v", name, err)
+	}
+	return policy.Bound{
+		Policy: &policy.Policy{Name: name, Scope: policy.Tenant, Limit: l, Cost: -1},
+		Key:    policy.Key{Namespace: "default", Policy: name, Group: policy.ByTenant, Owner: "acme"},
+		Cost:   1,
+	}
+}
+
+// tokens is a token bucket of so many tokens a minute.
+func tokens(t testing.TB, name string, quantity int64) policy.Bound {
+	t.Helper()
+	return bound(t, name, limit.Spec{Algorithm: limit.TokenBucket, Quantity: quantity, Window: 60 * limit.Second})
+}
+
+// window is a fixed window of so many tokens a minute.
+func window(t testing.TB, name string, quantity int64) policy.Bound {
+	t.Helper()
+	return bound(t, name, limit.Spec{Algorithm: limit.FixedWindow, Quantity: quantity, Window: 60 * limit.Second})
+}
+
+func withCost(b policy.Bound, cost int64) policy.Bound {
+	b.Cost = cost
+	return b
+}
+
+// with is b under a changed copy of its policy.
+func with(b policy.Bound, change func(*policy.Policy)) policy.Bound {
+	p := *b.Policy
+	change(&p)
+	b.Policy = &p
+	return b
+}
