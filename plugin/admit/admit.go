@@ -91,30 +91,28 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 
 	// Which limits apply, and does every one of them have room? All are spent, or none. Where the buckets cannot be
 	// reached, each limit's fail mode decides.
-	now := p.now()
+	now := read(p.Now)
 	policies.ResolveAt(&d.Identity, now, &d.Resolution)
 	switch {
 	case d.Resolution.Banned:
 		d.Ban(now)
 	case wait > 0:
-		if d.Refuse(decision.MetaLimited); d.Denied() {
-			d.RetryAfter = wait
-		}
+		d.Refuse(decision.MetaLimited, wait)
 	case d.Resolution.Exempt:
 	case d.Identity.TenantRefused:
-		d.Refuse(decision.TenantMissing)
+		d.Refuse(decision.TenantMissing, 0)
 	case d.Identity.UserRefused && d.Resolution.UserWanted:
-		d.Refuse(decision.UserMissing)
+		d.Refuse(decision.UserMissing, 0)
 	}
 	if len(d.Resolution.Bounds) > 0 {
 		d.Grow()
-		asked := p.elapsed()
+		asked := read(p.Elapsed)
 		if err := p.Buckets.Take(ctx, d.Resolution.Bounds, d.Statuses); err != nil {
 			err = fmt.Errorf("take %d bounds: %w", len(d.Statuses), err)
 			p.Fault(x)
 			return err
 		}
-		d.Took = p.elapsed() - asked
+		d.Took = read(p.Elapsed) - asked
 		d.Combine()
 	}
 
@@ -133,18 +131,12 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 	return unanswered
 }
 
-func (p *Path) now() limit.Micros {
-	if p.Now == nil {
+// read is what a clock shows; 0: there is none.
+func read(clock func() limit.Micros) limit.Micros {
+	if clock == nil {
 		return 0
 	}
-	return p.Now()
-}
-
-func (p *Path) elapsed() limit.Micros {
-	if p.Elapsed == nil {
-		return 0
-	}
-	return p.Elapsed()
+	return clock()
 }
 
 // Fault answers a request that could not be decided, as on_internal_error says.

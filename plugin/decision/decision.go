@@ -147,10 +147,12 @@ func (d *Decision) Deny(reason Reason) {
 	d.Resolution.Bounds = d.Resolution.Bounds[:0]
 }
 
-// Refuse refuses the request for a missing name, or records that it would have been where the config does not enforce.
-func (d *Decision) Refuse(reason Reason) {
+// Refuse refuses the request for another reason than its bounds, or records that it would have been where the config
+// does not enforce. retryAfter is how long the reason lasts; 0: that is not known.
+func (d *Decision) Refuse(reason Reason, retryAfter limit.Micros) {
 	if d.Mode == policy.Enforce {
 		d.Deny(reason)
+		d.RetryAfter = retryAfter
 	} else {
 		d.ShadowDenied, d.ShadowReason = true, reason
 	}
@@ -162,9 +164,7 @@ func (d *Decision) Ban(now limit.Micros) {
 	if d.Resolution.Until > 0 {
 		wait = max(d.Resolution.Until-now, 1)
 	}
-	if d.Refuse(Banned); d.Denied() {
-		d.RetryAfter = wait
-	}
+	d.Refuse(Banned, wait)
 }
 
 // Combine decides from the statuses of all bounds.

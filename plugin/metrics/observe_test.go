@@ -89,7 +89,7 @@ func TestADenialForAnotherReasonThanAPolicyHasTheReasonAsItsPolicy(t *testing.T)
 	m.Observe(refused)
 	rehearsed := decided(t, "gold", answered{policy.Policy{Name: "minute", Scope: policy.Tenant}, admits})
 	rehearsed.Mode = policy.Log
-	rehearsed.Refuse(decision.TenantMissing)
+	rehearsed.Refuse(decision.TenantMissing, 0)
 	m.Observe(rehearsed)
 	const want = `denials_total{policy="(meta_limited)",scope="(none)",tier="(none)"} 1
 requests_total{mode="enforce",result="hard_throttled",tier="(none)"} 1
