@@ -1,6 +1,7 @@
 package app
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -56,17 +57,14 @@ func (i *inventory) of(book *policy.Book) (metrics.Overrides, []metrics.Limit) {
 
 // overrides are those in force.
 func (p *paths) overrides() metrics.Overrides {
-	overrides, _ := p.inventory.of(p.rows.Book())
+	overrides, _ := p.inventory.of(p.book())
 	return overrides
 }
 
 // limits are those of all live configs, and of the rows for tiers.
 func (p *paths) limits() []metrics.Limit {
-	var all []metrics.Limit
-	if p.rows != nil {
-		_, rows := p.inventory.of(p.rows.Book())
-		all = append(all, rows...)
-	}
+	_, rows := p.inventory.of(p.book())
+	all := slices.Clone(rows)
 	for _, config := range p.configs() {
 		for _, one := range config.Policies() {
 			all = append(all, metrics.Limit{Policy: one.Name, Tier: one.Tier, Tokens: one.Limit.Spec().Quantity})

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -32,11 +31,9 @@ type paths struct {
 	rows     *policysync.Sync // nil: there is no database
 	log      *slog.Logger
 
-	version   atomic.Int64 // of the rows in force
 	inventory inventory
 
 	mu   sync.Mutex
-	book *policy.Book                     // the rows of Postgres in force; nil: there are none
 	live map[*admit.Path]*policy.Snapshot // each config without rows
 	told map[policy.Fault]bool            // those of the book that are logged already
 }
@@ -59,7 +56,7 @@ func newPaths(ctx context.Context, s *settings, stderr io.Writer, log *slog.Logg
 	sources := metrics.Sources{
 		Process: func() metrics.Process { return p.process(server()) }, Buckets: p.buckets, Stores: p.shared.stores, Limits: p.limits,
 	}
-	if p.denials, err = newDenials(s, node, stderr, log, p.version.Load); err != nil {
+	if p.denials, err = newDenials(s, node, stderr, log, p.version); err != nil {
 		return nil, err
 	}
 	if p.denials != nil {
@@ -96,15 +93,14 @@ func (p *paths) build(config schema.Config, snapshot *policy.Snapshot) (*admit.P
 		}
 		path.Meta = meta
 	}
-	if config.Strategy != schema.StrategyRedis {
-		p.add(path, snapshot)
-		return path, func() { p.remove(path) }, nil
+	release := func() {}
+	if config.Strategy == schema.StrategyRedis {
+		view, end, err := p.shared.view(&config)
+		if err != nil {
+			return nil, nil, fmt.Errorf("redis: %w", err)
+		}
+		path.Buckets, release = view, end
 	}
-	view, release, err := p.shared.view(&config)
-	if err != nil {
-		return nil, nil, fmt.Errorf("redis: %w", err)
-	}
-	path.Buckets = view
 	p.add(path, snapshot)
 	return path, func() {
 		p.remove(path)
@@ -117,7 +113,23 @@ func (p *paths) add(path *admit.Path, config *policy.Snapshot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.live[path] = config
-	p.use(path, config)
+	p.use(path, config, p.book())
+}
+
+// book is the rows of Postgres in force; nil: there are none.
+func (p *paths) book() *policy.Book {
+	if p.rows == nil {
+		return nil
+	}
+	return p.rows.Book()
+}
+
+// version is that of the rows in force; 0: there are none.
+func (p *paths) version() int64 {
+	if book := p.book(); book != nil {
+		return book.Version()
+	}
+	return 0
 }
 
 func (p *paths) remove(path *admit.Path) {
@@ -130,21 +142,20 @@ func (p *paths) remove(path *admit.Path) {
 func (p *paths) follow(book *policy.Book) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.book = book
-	p.version.Store(book.Version())
 	clear(p.told)
 	for path, config := range p.live {
-		p.use(path, config)
+		p.use(path, config, book)
 	}
 }
 
-// use puts the book beside a path's config, and says once what of it the config cannot follow. p.mu is held.
-func (p *paths) use(path *admit.Path, config *policy.Snapshot) {
-	if p.book == nil {
+// use puts a book, if there is one, beside a path's config, and says once what of it the config cannot follow. p.mu is
+// held.
+func (p *paths) use(path *admit.Path, config *policy.Snapshot, book *policy.Book) {
+	if book == nil {
 		path.Policies.Store(config)
 		return
 	}
-	both := config.With(p.book)
+	both := config.With(book)
 	path.Policies.Store(both)
 	for _, fault := range both.Faults() {
 		if !p.told[fault] {
