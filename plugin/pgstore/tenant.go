@@ -49,7 +49,7 @@ func (s *Store) Tenants(ctx context.Context, f TenantFilter) ([]Tenant, error) {
 
 // Tenant is one tenant, or a NotFoundError: nothing was set for it.
 func (s *Store) Tenant(ctx context.Context, id string) (Tenant, error) {
-	t, err := one[Tenant](ctx, s.pool, "tenant "+id, selectTenants+` WHERE id = $1`, id)
+	t, err := tenants.find(ctx, s.pool, id)
 	return t, fail("read tenant "+id, err)
 }
 
@@ -59,32 +59,13 @@ func (s *Store) SetTenant(ctx context.Context, c Change, t Tenant) (Tenant, int6
 	if location, err := time.LoadLocation(t.TimeZone); err != nil || location == time.Local {
 		return Tenant{}, 0, &InvalidError{What: "tenant " + t.ID, Field: "time_zone", Problem: timeZoneProblem}
 	}
-	what := "tenant " + t.ID
-	var written Tenant
-	version, err := s.write(ctx, "set "+what, c, func(tx pgx.Tx) error {
-		err := checkRevision[Tenant](ctx, tx, what, t.Revision, selectTenants+` WHERE id = $1`, t.ID)
-		if err == nil {
-			_, err = tx.Exec(ctx, `INSERT INTO rate_limiter.tenants (id, tier, time_zone) VALUES ($1, $2, $3)
-				ON CONFLICT (id) DO UPDATE SET tier = excluded.tier, time_zone = excluded.time_zone`, t.ID, t.Tier, t.TimeZone)
-		}
-		if err == nil {
-			written, err = one[Tenant](ctx, tx, what, selectTenants+` WHERE id = $1`, t.ID)
-		}
-		return err
-	})
-	return written, version, err
+	return tenants.put(ctx, s, c, t.ID, t.Revision, `INSERT INTO rate_limiter.tenants (id, tier, time_zone) VALUES ($1, $2, $3)
+		ON CONFLICT (id) DO UPDATE SET tier = excluded.tier, time_zone = excluded.time_zone`, t.ID, t.Tier, t.TimeZone)
 }
 
 // DeleteTenant forgets the tier and the time zone of a tenant, or is a NotFoundError. Its policies and overrides stay.
 func (s *Store) DeleteTenant(ctx context.Context, c Change, id string, revision int64) (int64, error) {
-	what := "tenant " + id
-	return s.write(ctx, "delete "+what, c, func(tx pgx.Tx) error {
-		err := checkRevision[Tenant](ctx, tx, what, revision, selectTenants+` WHERE id = $1`, id)
-		if err == nil {
-			err = deleteOne(ctx, tx, what, `DELETE FROM rate_limiter.tenants WHERE id = $1`, id)
-		}
-		return err
-	})
+	return tenants.delete(ctx, s, c, id, revision)
 }
 
 // Tiers are all tiers, by name.
@@ -95,29 +76,53 @@ func (s *Store) Tiers(ctx context.Context) ([]Tier, error) {
 
 // PutTier writes a tier, known or new. It returns the row as it is then, and the version in which it is in force.
 func (s *Store) PutTier(ctx context.Context, c Change, t Tier) (Tier, int64, error) {
-	what := "tier " + t.Name
-	var written Tier
-	version, err := s.write(ctx, "put "+what, c, func(tx pgx.Tx) error {
-		err := checkRevision[Tier](ctx, tx, what, t.Revision, selectTiers+` WHERE name = $1`, t.Name)
+	return tiers.put(ctx, s, c, t.Name, t.Revision, `INSERT INTO rate_limiter.tiers (name, description) VALUES ($1, $2)
+		ON CONFLICT (name) DO UPDATE SET description = excluded.description`, t.Name, t.Description)
+}
+
+// DeleteTier deletes a tier, or is a NotFoundError. Tenants and policies that name it stay.
+func (s *Store) DeleteTier(ctx context.Context, c Change, name string, revision int64) (int64, error) {
+	return tiers.delete(ctx, s, c, name, revision)
+}
+
+// table is a table whose rows are known by one text.
+type table[T interface{ revision() int64 }] struct {
+	row                string // what one is called
+	putting            string // what writing one is called
+	selects, from, key string // its columns, its name, and that of the column with the text
+}
+
+var (
+	tenants = table[Tenant]{"tenant", "set", selectTenants, "rate_limiter.tenants", "id"}
+	tiers   = table[Tier]{"tier", "put", selectTiers, "rate_limiter.tiers", "name"}
+)
+
+func (t table[T]) find(ctx context.Context, q query, key string) (T, error) {
+	return one[T](ctx, q, t.row+" "+key, t.selects+" WHERE "+t.key+" = $1", key)
+}
+
+// put runs a statement that writes one row, from a revision of it (0: from any, or none). It returns the row as it is then,
+// and the version in which it is in force.
+func (t table[T]) put(ctx context.Context, s *Store, c Change, key string, revision int64, sql string, args ...any) (T, int64, error) {
+	var written T
+	version, err := s.write(ctx, t.putting+" "+t.row+" "+key, c, func(tx pgx.Tx) error {
+		err := t.check(ctx, tx, key, revision)
 		if err == nil {
-			_, err = tx.Exec(ctx, `INSERT INTO rate_limiter.tiers (name, description) VALUES ($1, $2)
-				ON CONFLICT (name) DO UPDATE SET description = excluded.description`, t.Name, t.Description)
+			_, err = tx.Exec(ctx, sql, args...)
 		}
 		if err == nil {
-			written, err = one[Tier](ctx, tx, what, selectTiers+` WHERE name = $1`, t.Name)
+			written, err = t.find(ctx, tx, key)
 		}
 		return err
 	})
 	return written, version, err
 }
 
-// DeleteTier deletes a tier, or is a NotFoundError. Tenants and policies that name it stay.
-func (s *Store) DeleteTier(ctx context.Context, c Change, name string, revision int64) (int64, error) {
-	what := "tier " + name
-	return s.write(ctx, "delete "+what, c, func(tx pgx.Tx) error {
-		err := checkRevision[Tier](ctx, tx, what, revision, selectTiers+` WHERE name = $1`, name)
+func (t table[T]) delete(ctx context.Context, s *Store, c Change, key string, revision int64) (int64, error) {
+	return s.write(ctx, "delete "+t.row+" "+key, c, func(tx pgx.Tx) error {
+		err := t.check(ctx, tx, key, revision)
 		if err == nil {
-			err = deleteOne(ctx, tx, what, `DELETE FROM rate_limiter.tiers WHERE name = $1`, name)
+			err = deleteOne(ctx, tx, t.row+" "+key, "DELETE FROM "+t.from+" WHERE "+t.key+" = $1", key)
 		}
 		return err
 	})
@@ -126,14 +131,14 @@ func (s *Store) DeleteTier(ctx context.Context, c Change, name string, revision 
 func (t Tenant) revision() int64 { return t.Revision }
 func (t Tier) revision() int64   { return t.Revision }
 
-// checkRevision refuses a write that was made from another revision of a row than the current one; 0: from any, or none.
-func checkRevision[T interface{ revision() int64 }](ctx context.Context, tx pgx.Tx, what string, wanted int64, sql string, args ...any) error {
+// check refuses a write that was made from another revision of a row than the current one; 0: from any, or none.
+func (t table[T]) check(ctx context.Context, tx pgx.Tx, key string, wanted int64) error {
 	if wanted == 0 {
 		return nil
 	}
-	current, err := one[T](ctx, tx, what, sql, args...)
+	current, err := t.find(ctx, tx, key)
 	if err != nil {
 		return err
 	}
-	return sameRevision(what, wanted, current.revision())
+	return sameRevision(t.row+" "+key, wanted, current.revision())
 }
