@@ -31,8 +31,13 @@ func Find[T any](pkg string, look func() (T, error)) (found T, err error) {
 	if found, err = look(); err == nil {
 		return found, nil
 	}
+	return found, fmt.Errorf("%[1]s is missing and cannot be installed (%[2]w: %[3]s): apt-get install %[1]s", pkg, errors.Join(failure, err), LastLine(output))
+}
+
+// LastLine is what a program said last, which mostly is why it failed.
+func LastLine(output []byte) string {
 	lines := strings.Split(strings.TrimSpace(string(output)), "\n")
-	return found, fmt.Errorf("%[1]s is missing and cannot be installed (%[2]w: %[3]s): apt-get install %[1]s", pkg, errors.Join(failure, err), lines[len(lines)-1])
+	return lines[len(lines)-1]
 }
 
 // installation installs $1. Others than our tests may hold apt's lock for a while, too.

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -100,9 +99,4 @@ func must(t testing.TB, doing string, err error) {
 	if err != nil {
 		t.Fatalf("%s: %v", doing, err)
 	}
-}
-
-func lastLine(output []byte) string {
-	lines := strings.Split(strings.TrimSpace(string(output)), "\n")
-	return lines[len(lines)-1]
 }

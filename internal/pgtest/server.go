@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
 )
 
 const (
@@ -124,7 +126,7 @@ func (s *Server) initialise() error {
 		return err
 	}
 	if output, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("initdb: %w: %s", err, lastLine(output))
+		return fmt.Errorf("initdb: %w: %s", err, debian.LastLine(output))
 	}
 	return nil
 }
@@ -151,7 +153,7 @@ func (s *Server) run() error {
 		_ = cmd.Wait() // it ends by a signal
 	}()
 	if err := s.awake(); err != nil {
-		return errors.Join(err, s.end(syscall.SIGKILL), errors.New(lastLine(s.output.Bytes())))
+		return errors.Join(err, s.end(syscall.SIGKILL), errors.New(debian.LastLine(s.output.Bytes())))
 	}
 	return nil
 }

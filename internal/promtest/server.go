@@ -9,11 +9,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
 )
 
 const (
@@ -90,7 +91,7 @@ func try(t testing.TB, c Config) (*Server, error) {
 	}()
 	if err := s.awake(); err != nil {
 		s.kill()
-		return nil, fmt.Errorf("%w: %s", err, lastLine(s.output.Bytes()))
+		return nil, fmt.Errorf("%w: %s", err, debian.LastLine(s.output.Bytes()))
 	}
 	return s, nil
 }
@@ -156,10 +157,4 @@ func freeAddress() (string, error) {
 	}
 	defer listener.Close()
 	return listener.Addr().String(), nil
-}
-
-// lastLine is what a program said last.
-func lastLine(output []byte) string {
-	lines := strings.Split(strings.TrimSpace(string(output)), "\n")
-	return lines[len(lines)-1]
 }

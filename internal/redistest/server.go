@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
 )
 
 const (
@@ -145,7 +147,7 @@ func (s *Server) run() error {
 	}()
 	if err := s.awake(); err != nil {
 		s.Kill()
-		return fmt.Errorf("%w: %s", err, lastLine(s.output.Bytes()))
+		return fmt.Errorf("%w: %s", err, debian.LastLine(s.output.Bytes()))
 	}
 	return nil
 }
@@ -204,11 +206,6 @@ func freePort(t testing.TB) int {
 	}
 	defer listener.Close()
 	return listener.Addr().(*net.TCPAddr).Port
-}
-
-func lastLine(output []byte) []byte {
-	lines := bytes.Split(bytes.TrimSpace(output), []byte("\n"))
-	return lines[len(lines)-1]
 }
 
 // do sends a command that must succeed.
