@@ -77,6 +77,7 @@ var bad = map[string][]row{
 	"policies_cost_capacity":      {{"cost": 101}, {"cost": 2, "algorithm": "leaky_bucket"}, {"cost": 11, "burst": 10, "hard_threshold_pct": 200}},
 	"policies_fail_mode":          {{"fail_mode": "shut"}},
 	"policies_slot":               {{"slot": "old"}},
+	"policies_accuracy":           {{"accuracy": "excat"}},
 
 	"overrides_kind":                 {ban.with(row{"kind": "block"})},
 	"overrides_tenant":               {{"tenant": strings.Repeat("x", 129)}},

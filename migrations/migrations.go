@@ -54,8 +54,8 @@ func Up(ctx context.Context, config *pgx.ConnConfig) ([]Migration, error) {
 	return done, nil
 }
 
-// Down takes back the last migration that is applied, with the rows of the tables that it made, and returns it. When
-// none is applied the number is 0.
+// Down takes back the last migration that is applied, with the rows of the tables and the values of the columns that it
+// made, and returns it. When none is applied the number is 0.
 func Down(ctx context.Context, config *pgx.ConnConfig) (Migration, error) {
 	var undone Migration
 	err := run(ctx, config, func(p *goose.Provider) error {

@@ -15,7 +15,7 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // files is how many migrations there are.
-const files = 4
+const files = 5
 
 func TestUpDownAndUpAgainLeadsToTheSameTables(t *testing.T) {
 	dsn := pgtest.Shared(t).Empty(t)
@@ -71,7 +71,7 @@ func TestStatusTellsWhatIsAppliedAndWhatIsNot(t *testing.T) {
 func TestRowsSurviveTheMigrationsAfterTheirs(t *testing.T) {
 	dsn := pgtest.Shared(t).Database(t)
 	config := parse(t, dsn)
-	for range 2 { // back to when there were policies and no overrides
+	for range 3 { // back to when there were policies and no overrides
 		if _, err := migrations.Down(t.Context(), config); err != nil {
 			t.Fatal(err)
 		}
@@ -82,6 +82,10 @@ func TestRowsSurviveTheMigrationsAfterTheirs(t *testing.T) {
 	up(t, config)
 	if tenants, policies := count(t, pool, "tenants"), count(t, pool, "policies"); tenants != 1 || policies != 1 {
 		t.Errorf("%d tenants and %d policies are left, want 1 and 1", tenants, policies)
+	}
+	var accuracy string
+	if err := pool.QueryRow(t.Context(), `SELECT accuracy FROM rate_limiter.policies`).Scan(&accuracy); err != nil || accuracy != "" {
+		t.Errorf("the accuracy of the policy is %q (%v), want that of the config", accuracy, err)
 	}
 	if got := version(t, pool); got != 2 {
 		t.Errorf("the version is %d, want that of the two changes", got)

@@ -77,6 +77,9 @@ type Config struct {
 	// What the limits do while Redis cannot be reached: open (admit), closed (refuse), local (count in this process, with this node's share of the limit). A limit may have a fail mode of its own. Default: local.
 	FailMode string `json:"fail_mode,omitempty" kong:"required,one_of=open|closed|local" default:"local"`
 
+	// How near to the limit all nodes together come. leased: a node takes tokens of busy limits from Redis ahead of need, so it need not ask for every request; this never admits more than the limit, and at most 2 percent fewer (of limits of 500 and more). exact: every request asks Redis. Only token_bucket and fixed_window are ever leased: other algorithms and smaller limits are exact anyway. It does nothing with strategy local. A limit may have an accuracy of its own. Default: leased.
+	Accuracy string `json:"accuracy,omitempty" kong:"required,one_of=leased|exact" default:"leased"`
+
 	// How much of a limit all nodes together may give out while Redis cannot be reached and its fail mode is local, in percent; each live node has an equal part of it, at least 1 token. Default: 70 percent.
 	LocalSharePct int64 `json:"local_share_pct,omitempty" kong:"required,between=1..100" default:"70"`
 
@@ -193,6 +196,11 @@ type Limit struct {
 	//
 	// Empty means absent.
 	FailMode string `json:"fail_mode,omitempty" kong:"one_of=open|closed|local"`
+
+	// Whether nodes may take tokens of this limit from Redis ahead of need (leased) or ask for every request (exact). leased never admits more than the limit, and at most 2 percent fewer; only token_bucket and fixed_window are leased, from a limit of 500 on. Default: the accuracy of the whole config.
+	//
+	// Empty means absent.
+	Accuracy string `json:"accuracy,omitempty" kong:"one_of=leased|exact"`
 }
 
 // Capacity is the most tokens that l holds at once, before thresholds: the burst of a bucket (or the default that stands

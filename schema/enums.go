@@ -55,3 +55,19 @@ const (
 	FailClosed = "closed" // refuse
 	FailLocal  = "local"  // count in this process
 )
+
+// Values of Config.Accuracy and Limit.Accuracy.
+const (
+	AccuracyLeased = "leased" // nodes take tokens of busy limits from Redis ahead of need
+	AccuracyExact  = "exact"  // every request asks Redis
+)
+
+// Which limits are leased, if their accuracy says so and their algorithm is token_bucket or fixed_window.
+const (
+	// LeastLeased is the smallest capacity, in tokens, of a limit that is leased, where no more than the usual 2 percent
+	// of a limit may be out on lease.
+	LeastLeased = 500
+	// LeasedCostPct is the largest cost, in percent of a limit's capacity, that a token_bucket is sure to admit when it
+	// is full and leased: at most the rest, 5 percent, may ever be out on lease.
+	LeasedCostPct = 95
+)

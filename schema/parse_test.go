@@ -146,7 +146,7 @@ func TestEmptyConfigIsAllDefaults(t *testing.T) {
 		Redis: schema.Redis{
 			Port: 6379, SSLVerify: true, ConnectTimeout: 100, ReadTimeout: 50, SendTimeout: 50, KeepalivePoolSize: 64, Pipeline: true,
 		},
-		FailMode: schema.FailLocal, LocalSharePct: 70, ClosedStatus: 503, OnConfigFault: schema.FailOpen, OnInternalError: schema.FailOpen,
+		FailMode: schema.FailLocal, Accuracy: schema.AccuracyLeased, LocalSharePct: 70, ClosedStatus: 503, OnConfigFault: schema.FailOpen, OnInternalError: schema.FailOpen,
 		ErrorCode: 429, ErrorMessage: "API rate limit exceeded",
 	}
 	if !reflect.DeepEqual(got, want) {

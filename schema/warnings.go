@@ -53,20 +53,27 @@ func (c Config) defaultTier() string {
 	return c.Tiers[0].Name
 }
 
-// costWarnings names the endpoints whose cost some limit can never pay: such requests are refused for ever.
+// costWarnings names the endpoints whose cost some limit can never pay, or not while it is leased: such requests are
+// refused for ever.
 func (c Config) costWarnings() []Warning {
 	var warnings []Warning
-	byEndpoint := c.chargingLimits()
+	charging := c.chargingLimits()
+	leased := c.leasedBuckets(charging)
 	for _, endpoint := range sortedKeys(c.Costs) {
 		cost := c.Costs[endpoint]
-		var tooSmall []string
-		for _, limits := range [][]locatedLimit{byEndpoint[""], byEndpoint[canonicalEndpoint(endpoint)]} {
-			tooSmall = append(tooSmall, cannotHold(limits, cost)...)
+		var tooSmall, tooNear []string
+		for _, covered := range [...]string{"", canonicalEndpoint(endpoint)} {
+			tooSmall = append(tooSmall, named(holding(charging[covered], 0, cost-1))...)
+			tooNear = append(tooNear, named(holding(leased[covered], cost, (100*cost-1)/LeasedCostPct))...)
 		}
-		if len(tooSmall) > 0 {
-			warnings = append(warnings, Warning{docpath.Member("costs", endpoint), fmt.Sprintf(
-				"costs %d tokens, more than some limits can ever hold, so they always refuse it: %s", cost, strings.Join(tooSmall, ", "))})
+		warn := func(limits []string, format string, args ...any) {
+			if len(limits) > 0 {
+				message := fmt.Sprintf(format, args...) + ": " + strings.Join(limits, ", ")
+				warnings = append(warnings, Warning{docpath.Member("costs", endpoint), message})
+			}
 		}
+		warn(tooSmall, "costs %d tokens, more than some limits can ever hold, so they always refuse it", cost)
+		warn(tooNear, "costs %d tokens, more than %d percent of some limits that are leased, so they may never admit it; accuracy exact lifts that", cost, LeasedCostPct)
 	}
 	return warnings
 }
@@ -87,20 +94,43 @@ func (c Config) chargingLimits() map[string][]locatedLimit {
 	return groups
 }
 
-// cannotHold describes the first few of limits, which are sorted by what they can hold, that can never hold cost.
-func cannotHold(limits []locatedLimit, cost int64) []string {
-	const named = 3
-	var found []string
-	for _, l := range limits {
-		if cost <= l.ceiling() {
-			break
-		}
-		if len(found) == named {
-			return append(found, "and others")
-		}
-		found = append(found, fmt.Sprintf("%s of %s (%d)", l.Name, l.list, l.ceiling()))
+// leasedBuckets keeps of each group the limits that are asked with less than they hold, because the rest may be out on
+// lease. Only buckets are: a window is asked with all that it holds.
+func (c Config) leasedBuckets(groups map[string][]locatedLimit) map[string][]locatedLimit {
+	leased := map[string][]locatedLimit{}
+	if c.Strategy != StrategyRedis {
+		return leased
 	}
-	return found
+	for endpoint, limits := range groups {
+		for _, l := range limits {
+			if l.isTokenBucket() && l.Capacity() >= LeastLeased && cmp.Or(l.Accuracy, c.Accuracy) != AccuracyExact {
+				leased[endpoint] = append(leased[endpoint], l)
+			}
+		}
+	}
+	return leased
+}
+
+// holding are those of limits, which are sorted by what they can hold, that can hold from least to most tokens.
+func holding(limits []locatedLimit, least, most int64) []locatedLimit {
+	first := func(tokens int64) int {
+		at, _ := slices.BinarySearchFunc(limits, tokens, func(l locatedLimit, n int64) int { return cmp.Compare(l.ceiling(), n) })
+		return at
+	}
+	return limits[first(least):max(first(least), first(most+1))]
+}
+
+// named describes the first few of limits.
+func named(limits []locatedLimit) []string {
+	const most = 3
+	var names []string
+	for i, l := range limits {
+		if i == most {
+			return append(names, "and others")
+		}
+		names = append(names, fmt.Sprintf("%s of %s (%d)", l.Name, l.list, l.ceiling()))
+	}
+	return names
 }
 
 func (c Config) limitWarnings(l locatedLimit) []Warning {

@@ -51,6 +51,7 @@ var policyFieldsOf = map[string]func(*pgstore.Policy) any{
 	"mode":               func(p *pgstore.Policy) any { return &p.Mode },
 	"cost":               func(p *pgstore.Policy) any { return &p.Cost },
 	"fail_mode":          func(p *pgstore.Policy) any { return &p.FailMode },
+	"accuracy":           func(p *pgstore.Policy) any { return &p.Accuracy },
 }
 
 // read reads a file of policies. The error joins all faults, each with file, line and field.
@@ -261,6 +262,7 @@ func (d *document) locate(err error) error {
 func configLimit(p pgstore.Policy) schema.Limit {
 	return schema.Limit{
 		Name: p.Name, Scope: p.Scope, Endpoint: p.Endpoint, Limit: p.Limit, WindowSize: p.WindowSize, Algorithm: p.Algorithm, Burst: p.Burst,
-		SoftThresholdPct: p.SoftThresholdPct, HardThresholdPct: p.HardThresholdPct, SoftOnly: p.SoftOnly, Mode: p.Mode, Cost: p.Cost, FailMode: p.FailMode,
+		SoftThresholdPct: p.SoftThresholdPct, HardThresholdPct: p.HardThresholdPct, SoftOnly: p.SoftOnly, Mode: p.Mode, Cost: p.Cost,
+		FailMode: p.FailMode, Accuracy: p.Accuracy,
 	}
 }

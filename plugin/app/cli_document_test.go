@@ -31,6 +31,7 @@ func TestADocumentTellsEveryFaultWithLineAndField(t *testing.T) {
 		{"tier and tenant", "policies:\n- {" + fine + ", tier: a, tenant: b}", "policies[0].tier: must be given, or else tenant"},
 		{"no limit", "policies:\n- name: daily\n  tier: a\n  scope: tenant\n  window_size: 60", "p.yaml:2: policies[0].limit: "},
 		{"an unknown scope", "policies:\n- name: daily\n  tier: a\n  scope: planet\n  limit: 5\n  window_size: 60", "p.yaml:4: policies[0].scope: "},
+		{"a typing mistake in the accuracy", "policies:\n- {" + fine + ", tier: a,\n   accuracy: excat}", "p.yaml:3: policies[0].accuracy: must be one of leased, exact"},
 		{"arithmetic that is not exact", "policies:\n- {name: a, tier: a, scope: tenant, limit: 999999999999, window_size: 31622400}", "policies[0]."},
 		{"patterns that are ambiguous", "policies:\n- {" + fine + ", tier: a, endpoint: \"GET /a/{x}/c\"}\n- {" + fine + ", tier: b, endpoint: \"GET /{y}/b/c\"}", "policies[1].endpoint: "},
 		{"a name that loops", "policies: &p\n- *p", "p.yaml:"},
@@ -56,7 +57,7 @@ func TestADocumentKeepsAllFields(t *testing.T) {
 namespace: eu
 policies:
 - &daily {name: daily, tier: gold, scope: tenant, limit: 10, window_size: 60, algorithm: token_bucket, burst: 5,
-   soft_threshold_pct: 80, hard_threshold_pct: 120, mode: shadow, cost: 0, fail_mode: closed, endpoint: "GET /x"}
+   soft_threshold_pct: 80, hard_threshold_pct: 120, mode: shadow, cost: 0, fail_mode: closed, accuracy: exact, endpoint: "GET /x"}
 - *daily
 `
 	var d document
@@ -70,7 +71,7 @@ policies:
 	p.Cost = nil
 	want := pgstore.Policy{
 		Name: "daily", Tier: "gold", Scope: "tenant", Limit: 10, WindowSize: 60, Algorithm: "token_bucket", Burst: 5,
-		SoftThresholdPct: 80, HardThresholdPct: 120, Mode: "shadow", FailMode: "closed", Endpoint: "GET /x",
+		SoftThresholdPct: 80, HardThresholdPct: 120, Mode: "shadow", FailMode: "closed", Accuracy: "exact", Endpoint: "GET /x",
 	}
 	if d.set.Namespace != "eu" || p != want || len(d.set.Policies) != 2 {
 		t.Errorf("namespace %s, policies %+v", d.set.Namespace, d.set.Policies)

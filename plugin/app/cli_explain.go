@@ -83,8 +83,8 @@ func writeExplanation(w io.Writer, e *explanation) {
 	fmt.Fprintln(w, verdictText(e))
 	if len(e.Bounds) > 0 {
 		fmt.Fprintln(w)
-		columns(w, "LIMIT|HOW MUCH|MODE|FAIL MODE|COST|CHANGED BY", e.Bounds, func(b policy.ExplainedBound) []any {
-			return []any{b.Policy, b.Limit, b.Mode, b.FailMode, b.Cost, changedBy(b)}
+		columns(w, "LIMIT|HOW MUCH|MODE|FAIL MODE|ACCURACY|COST|CHANGED BY", e.Bounds, func(b policy.ExplainedBound) []any {
+			return []any{b.Policy, b.Limit, b.Mode, b.FailMode, b.Accuracy, b.Cost, changedBy(b)}
 		})
 	}
 	if len(e.Policies) > 0 {

@@ -20,10 +20,10 @@ var migrateCommands = []*command{
 		},
 	},
 	{
-		words: "migrate down", brief: "take back the last migration, with the rows of the tables that it made",
-		about: `Without --yes it changes nothing and tells which rows would be lost.`,
+		words: "migrate down", brief: "take back the last migration, with all that its tables and columns hold",
+		about: `Without --yes it changes nothing and tells what would be lost.`,
 		define: func(c *call) action {
-			yes := c.flags.Bool("yes", false, "lose these rows")
+			yes := c.flags.Bool("yes", false, "lose it")
 			return c.migrates(func(ctx context.Context, config *pgx.ConnConfig) error { return c.migrateDown(ctx, config, *yes) })
 		},
 	},
@@ -35,12 +35,16 @@ var migrateCommands = []*command{
 	},
 }
 
-// tablesOf are the tables that a migration made, by its number: what is lost when it is taken back.
-var tablesOf = map[int64][]string{
-	1: {"audit", "changes", "version"},
-	2: {"policies", "tenants", "tiers"},
-	3: {"override_history", "overrides"},
-	4: {"nodes"},
+// loss is a table that a migration made; or a column of texts that it gave to a table, of which the empty one says nothing.
+type loss struct{ table, column string }
+
+// lostWith is what is lost when a migration is taken back, by its number.
+var lostWith = map[int64][]loss{
+	1: {{table: "audit"}, {table: "changes"}, {table: "version"}},
+	2: {{table: "policies"}, {table: "tenants"}, {table: "tiers"}},
+	3: {{table: "override_history"}, {table: "overrides"}},
+	4: {{table: "nodes"}},
+	5: {{"policies", "accuracy"}},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {
@@ -111,11 +115,11 @@ func (c *call) migrateDown(ctx context.Context, config *pgx.ConnConfig, yes bool
 		return errors.New("no migration is applied: there is nothing to take back")
 	}
 	if !yes {
-		rows, err := countRows(ctx, config, tablesOf[last.Number])
+		losses, err := countLosses(ctx, config, lostWith[last.Number])
 		if err != nil {
 			return err
 		}
-		return wrong("taking back %s drops %s; say --yes to lose them", last.File, rows)
+		return wrong("taking back %s drops %s; say --yes to lose them", last.File, losses)
 	}
 	undone, err := migrations.Down(ctx, config)
 	if err != nil {
@@ -124,23 +128,27 @@ func (c *call) migrateDown(ctx context.Context, config *pgx.ConnConfig, yes bool
 	return c.print(shown([]migrations.Migration{undone}), func(w io.Writer) { fmt.Fprintf(w, "took back %s\n", undone.File) })
 }
 
-// countRows tells how many rows tables have.
-func countRows(ctx context.Context, config *pgx.ConnConfig, tables []string) (text string, err error) {
+// countLosses tells how many rows have something to lose.
+func countLosses(ctx context.Context, config *pgx.ConnConfig, losses []loss) (text string, err error) {
 	connection, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return "", fmt.Errorf("count the rows: %w", err)
 	}
 	defer func() { err = errors.Join(err, connection.Close(context.WithoutCancel(ctx))) }()
-	for i, table := range tables {
-		var n int
-		name := pgx.Identifier{"rate_limiter", table}
-		if err := connection.QueryRow(ctx, "SELECT count(*) FROM "+name.Sanitize()).Scan(&n); err != nil {
-			return "", fmt.Errorf("count the rows of %s: %w", table, err)
-		}
+	for i, l := range losses {
 		if i > 0 {
 			text += ", "
 		}
-		text += counted(n, "row") + " of " + table
+		statement := "SELECT count(*) FROM " + pgx.Identifier{"rate_limiter", l.table}.Sanitize()
+		if l.column != "" {
+			statement += " WHERE " + pgx.Identifier{l.column}.Sanitize() + " <> ''"
+			text += "the " + l.column + " of "
+		}
+		var n int
+		if err := connection.QueryRow(ctx, statement).Scan(&n); err != nil {
+			return "", fmt.Errorf("count the rows of %s: %w", l.table, err)
+		}
+		text += counted(n, "row") + " of " + l.table
 	}
 	return text, nil
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 )
 
-// TestMigrateDownKnowsTheTablesOfEveryMigration takes all migrations back, one after the other, and sees what is gone.
-func TestMigrateDownKnowsTheTablesOfEveryMigration(t *testing.T) {
+// TestMigrateDownKnowsWhatEveryMigrationMade takes all migrations back, one after the other, and sees what is gone.
+func TestMigrateDownKnowsWhatEveryMigrationMade(t *testing.T) {
 	dsn := pgtest.Start(t).Empty(t)
 	config, err := pgx.ParseConfig(dsn)
 	if err != nil {
@@ -23,7 +23,7 @@ func TestMigrateDownKnowsTheTablesOfEveryMigration(t *testing.T) {
 		t.Fatal(err)
 	}
 	pool := pgtest.Pool(t, dsn)
-	for before := tables(t, pool); ; {
+	for before := made(t, pool); ; {
 		undone, err := migrations.Down(t.Context(), config)
 		if err != nil {
 			t.Fatal(err)
@@ -31,23 +31,32 @@ func TestMigrateDownKnowsTheTablesOfEveryMigration(t *testing.T) {
 		if undone.Number == 0 {
 			break
 		}
-		after := tables(t, pool)
-		gone := slices.DeleteFunc(before, func(table string) bool { return slices.Contains(after, table) })
-		if !slices.Equal(gone, tablesOf[undone.Number]) {
-			t.Errorf("%s made %v, and the program says %v", undone.File, gone, tablesOf[undone.Number])
+		after := made(t, pool)
+		gone := slices.DeleteFunc(before, func(l loss) bool {
+			withItsTable := l.column != "" && !slices.Contains(after, loss{table: l.table})
+			return withItsTable || slices.Contains(after, l)
+		})
+		if !slices.Equal(gone, lostWith[undone.Number]) {
+			t.Errorf("%s made %v, and the program says %v", undone.File, gone, lostWith[undone.Number])
 		}
 		before = after
 	}
 }
 
-// tables are those of the schema, by name, without the list of migrations.
-func tables(t *testing.T, pool *pgxpool.Pool) []string {
+// made are the tables of the schema and their columns, by name, without the list of migrations.
+func made(t *testing.T, pool *pgxpool.Pool) []loss {
 	t.Helper()
-	rows, err := pool.Query(context.Background(), `SELECT tablename FROM pg_tables WHERE schemaname = 'rate_limiter' AND tablename <> 'migrations' ORDER BY 1`)
+	rows, err := pool.Query(context.Background(), `
+		SELECT tablename::text, '' FROM pg_tables WHERE schemaname = 'rate_limiter' AND tablename <> 'migrations'
+		UNION ALL SELECT table_name::text, column_name::text FROM information_schema.columns WHERE table_schema = 'rate_limiter' AND table_name <> 'migrations'
+		ORDER BY 1, 2`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (l loss, err error) {
+		err = row.Scan(&l.table, &l.column)
+		return l, err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

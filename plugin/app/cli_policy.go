@@ -118,6 +118,7 @@ func (c *call) limitFlags() *policyFields {
 	c.flags.BoolVar(&p.SoftOnly, "soft-only", false, "warn and never refuse")
 	c.flags.StringVar(&p.Mode, "mode", "", "the `mode`: enforce, shadow or log; default: that of the config")
 	c.flags.StringVar(&p.FailMode, "fail-mode", "", "the `mode` without Redis: open, closed or local; default: that of the config")
+	c.flags.StringVar(&p.Accuracy, "accuracy", "", "the `accuracy`: leased, with which nodes take tokens ahead of need, or exact, with which every request asks Redis; default: that of the config")
 	c.flags.Func("cost", "what a request costs, in `tokens`; 0 is free; default: the request's cost", func(text string) error {
 		var n int
 		if err := parseInt(text, 0, &n); err != nil {
@@ -150,12 +151,12 @@ func (c *call) windowFlag(to *int64, usage string) {
 }
 
 func policyTable(w io.Writer, policies []pgstore.Policy) {
-	columns(w, "ID|POLICY|FOR|ENDPOINT|LIMIT|SCOPE|ALGORITHM|MODE|FAIL MODE|NAMESPACE|REVISION", policies, func(p pgstore.Policy) []any {
+	columns(w, "ID|POLICY|FOR|ENDPOINT|LIMIT|SCOPE|ALGORITHM|MODE|FAIL MODE|ACCURACY|NAMESPACE|REVISION", policies, func(p pgstore.Policy) []any {
 		name := p.Name
 		if p.Slot == pgstore.SlotCandidate {
 			name += " (candidate)"
 		}
-		return []any{p.ID, name, forWhom(p.Tier, p.Tenant), p.Endpoint, limitText(p), p.Scope, p.Algorithm, p.Mode, p.FailMode, p.Namespace, p.Revision}
+		return []any{p.ID, name, forWhom(p.Tier, p.Tenant), p.Endpoint, limitText(p), p.Scope, p.Algorithm, p.Mode, p.FailMode, p.Accuracy, p.Namespace, p.Revision}
 	})
 }
 

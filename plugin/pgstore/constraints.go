@@ -42,6 +42,7 @@ var constraints = map[string]InvalidError{
 	"policies_cost_capacity":      {Field: "cost", Problem: "must be at most what the limit can hold, or every request would be refused"},
 	"policies_fail_mode":          {Field: "fail_mode", Problem: "must be open, closed or local, or left out for that of the config"},
 	"policies_slot":               {Field: "slot", Problem: "must be active or candidate"},
+	"policies_accuracy":           {Field: "accuracy", Problem: "must be leased or exact, or left out for that of the config"},
 
 	"overrides_kind":                 {Field: "kind", Problem: "must be custom_limit, multiplier, ban or exempt"},
 	"overrides_tenant":               {Field: "tenant", Problem: idProblem},

@@ -34,6 +34,7 @@ type Policy struct {
 	Mode     string `json:"mode,omitempty" yaml:"mode,omitempty"`
 	Cost     *int64 `json:"cost,omitempty" yaml:"cost,omitempty"` // tokens; nil is absent, which differs from 0
 	FailMode string `json:"fail_mode,omitempty" yaml:"fail_mode,omitempty"`
+	Accuracy string `json:"accuracy,omitempty" yaml:"accuracy,omitempty"`
 
 	// How often it was written, from 1. In a write: the revision that it was made from, or 0 for any.
 	Revision int64 `json:"revision,omitempty" yaml:"-"`
@@ -101,7 +102,7 @@ const (
 
 const selectPolicies = `SELECT id, namespace, name, tier, tenant, endpoint, scope, "limit", window_size, algorithm,
 	coalesce(burst, 0) AS burst, coalesce(soft_threshold_pct, 0) AS soft_threshold_pct,
-	coalesce(hard_threshold_pct, 0) AS hard_threshold_pct, soft_only, mode, cost, fail_mode, slot, revision
+	coalesce(hard_threshold_pct, 0) AS hard_threshold_pct, soft_only, mode, cost, fail_mode, accuracy, slot, revision
 	FROM rate_limiter.policies`
 
 // Policies are the policies that a filter selects, in the order of their IDs.

@@ -73,9 +73,9 @@ func TestABookGivesItsRowsBackAsTheyWere(t *testing.T) {
 		Policies: []policy.Row{
 			{ID: 1, Namespace: "eu", Tier: "gold", Limit: schema.Limit{
 				Name: "a", Scope: "user+endpoint", Endpoint: "GET /x", Limit: 5, WindowSize: 60,
-				Algorithm: "token_bucket", Burst: 9, SoftThresholdPct: 80, HardThresholdPct: 120, Mode: "shadow", FailMode: "closed", Cost: &cost,
+				Algorithm: "token_bucket", Burst: 9, SoftThresholdPct: 80, HardThresholdPct: 120, Mode: "shadow", FailMode: "closed", Accuracy: "leased", Cost: &cost,
 			}},
-			{ID: 2, Namespace: "default", Tenant: "acme", Limit: schema.Limit{Name: "b", Scope: "ip", Limit: 5, WindowSize: 60, Algorithm: "sliding_log", SoftOnly: true}},
+			{ID: 2, Namespace: "default", Tenant: "acme", Limit: schema.Limit{Name: "b", Scope: "ip", Limit: 5, WindowSize: 60, Algorithm: "sliding_log", SoftOnly: true, Accuracy: "exact"}},
 		},
 		Overrides: []policy.Override{
 			{ID: 1, Kind: policy.CustomLimit, Tenant: "acme", User: "u", Endpoint: "GET /x", Policy: "a", Limit: 1, WindowSize: 2, Burst: 3, Reason: "why", Author: "ann", ExpiresAt: 9, Source: policy.Commercial},
@@ -129,6 +129,7 @@ func TestEveryFaultOfARowIsToldWithItsField(t *testing.T) {
 		"policies 5: window_size: ": policyRow(func(p *policy.Row) { p.Limit.WindowSize = 1 << 60 }),
 		"policies 5: mode: ":        policyRow(func(p *policy.Row) { p.Limit.Mode = "dream" }),
 		"policies 5: fail_mode: ":   policyRow(func(p *policy.Row) { p.Limit.FailMode = "ajar" }),
+		"policies 5: accuracy: ":    policyRow(func(p *policy.Row) { p.Limit.Accuracy = "excat" }),
 		"policies 5: cost: ":        policyRow(func(p *policy.Row) { p.Limit.Cost = &dear }),
 		"policies 5: endpoint: ":    policyRow(func(p *policy.Row) { p.Limit.Endpoint = "GET records" }),
 		"overrides 5: kind: ":       override(func(o *policy.Override) { o.Kind, o.Factor = "bless", 0 }),

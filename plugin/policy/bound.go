@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // Mode is what a policy does with a denial.
@@ -29,6 +30,17 @@ const (
 )
 
 func (f FailMode) String() string { return [...]string{"local", "open", "closed"}[f] }
+
+// Accuracy is whether nodes may take tokens of a policy's buckets ahead of need: see [Policy.Leasable].
+type Accuracy uint8
+
+// The accuracies. The zero value allows leases.
+const (
+	Leased Accuracy = iota
+	Exact           // every request asks the shared store
+)
+
+func (a Accuracy) String() string { return [...]string{"leased", "exact"}[a] }
 
 // Scope is what a limit is counted per.
 type Scope uint8
@@ -64,6 +76,7 @@ type Policy struct {
 	Endpoint string // the canonical pattern it applies to; "" for every endpoint
 	Mode     Mode
 	FailMode FailMode
+	Accuracy Accuracy
 	Cost     int64 // tokens that a request costs here; -1: what the request costs elsewhere too
 	Row      int64 // the id of the row of a database that it is; 0: it is a config's
 
@@ -83,6 +96,20 @@ func (p *Policy) Describe() string {
 		text += fmt.Sprintf(" with a burst of %d", spec.Burst)
 	}
 	return fmt.Sprintf("%s (%s) per %s", text, spec.Algorithm, p.Scope)
+}
+
+// Leasable tells whether nodes may take tokens of the policy's buckets ahead of need: its accuracy allows it, and its
+// algorithm is one of which tokens can be taken so. A leased bucket is asked with less than it holds. So a policy of
+// which every request costs nearly all that it holds is not leasable, for none might be admitted.
+//
+// Whether the limit is large enough to be worth it is not looked at.
+func (p *Policy) Leasable() bool {
+	switch p.Limit.Spec().Algorithm {
+	case limit.TokenBucket, limit.FixedWindow:
+		return p.Accuracy == Leased && 100*p.Cost <= schema.LeasedCostPct*p.Limit.Capacity()
+	default:
+		return false
+	}
 }
 
 // Group is whose buckets are kept together: all of one group's buckets share a slot in a cluster.

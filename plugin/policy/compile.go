@@ -14,8 +14,8 @@ import (
 
 // row is a compiled Row. It is immutable but for what it remembers.
 type row struct {
-	namespace            string
-	ownMode, ownFailMode bool // false: the config's
+	namespace                         string
+	ownMode, ownFailMode, ownAccuracy bool // false: the config's
 	Policy
 	tenant   string // "": it is Policy.Tier's
 	variants atomic.Pointer[[]*Policy]
@@ -23,16 +23,19 @@ type row struct {
 
 func (r *row) key() int64 { return r.Row }
 
-// under is the row's policy under a config with these modes, which it takes where it has none of its own. What is
-// made for a config is remembered, so that requests get the same policy again.
-func (r *row) under(mode Mode, failMode FailMode) *Policy {
+// under is the row's policy under a config that says these, which it takes where it has none of its own. What is made
+// for a config is remembered, so that requests get the same policy again.
+func (r *row) under(mode Mode, failMode FailMode, accuracy Accuracy) *Policy {
 	if r.ownMode {
 		mode = r.Mode
 	}
 	if r.ownFailMode {
 		failMode = r.FailMode
 	}
-	if mode == r.Mode && failMode == r.FailMode {
+	if r.ownAccuracy {
+		accuracy = r.Accuracy
+	}
+	if mode == r.Mode && failMode == r.FailMode && accuracy == r.Accuracy {
 		return &r.Policy
 	}
 	known := r.variants.Load()
@@ -41,13 +44,13 @@ func (r *row) under(mode Mode, failMode FailMode) *Policy {
 		list = *known
 	}
 	for _, p := range list {
-		if p.Mode == mode && p.FailMode == failMode {
+		if p.Mode == mode && p.FailMode == failMode && p.Accuracy == accuracy {
 			return p
 		}
 	}
 	p := r.Policy
-	p.Mode, p.FailMode = mode, failMode
-	longer := with(list, len(list), &p)       // at most one for each pair of modes
+	p.Mode, p.FailMode, p.Accuracy = mode, failMode, accuracy
+	longer := with(list, len(list), &p)       // at most one for each that configs can say
 	r.variants.CompareAndSwap(known, &longer) // where another request was first, the next one remembers
 	return &p
 }
@@ -68,6 +71,9 @@ func (r *row) plain() Row {
 	}
 	if r.ownFailMode {
 		out.Limit.FailMode = r.FailMode.String()
+	}
+	if r.ownAccuracy {
+		out.Limit.Accuracy = r.Accuracy.String()
 	}
 	if r.Cost >= 0 {
 		cost := r.Cost
@@ -151,6 +157,7 @@ func compileRow(in Row) (r *row, faults []Fault) {
 	f.tier("tier", in.Tier)
 	f.oneOf("mode", in.Limit.Mode, "", schema.ModeEnforce, schema.ModeShadow, schema.ModeLog)
 	f.oneOf("fail_mode", in.Limit.FailMode, "", schema.FailOpen, schema.FailClosed, schema.FailLocal)
+	f.oneOf("accuracy", in.Limit.Accuracy, "", schema.AccuracyLeased, schema.AccuracyExact)
 	p, err := compileLimit(in.Limit)
 	switch {
 	case err != nil:
@@ -166,7 +173,7 @@ func compileRow(in Row) (r *row, faults []Fault) {
 	p.Tier, p.Row = in.Tier, in.ID
 	return &row{
 		Policy: p, namespace: in.Namespace, tenant: in.Tenant,
-		ownMode: in.Limit.Mode != "", ownFailMode: in.Limit.FailMode != "",
+		ownMode: in.Limit.Mode != "", ownFailMode: in.Limit.FailMode != "", ownAccuracy: in.Limit.Accuracy != "",
 	}, nil
 }
 

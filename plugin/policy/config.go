@@ -20,6 +20,7 @@ func FromConfig(config schema.Config) (*Snapshot, error) {
 	c.snapshot.namespace = config.Namespace
 	c.snapshot.mode = parseMode(config.Mode, "")
 	c.snapshot.failMode = parseFailMode(config.FailMode, "")
+	c.snapshot.accuracy = parseAccuracy(config.Accuracy, "")
 	c.tiers()
 	if len(config.Anonymous.Limits) > 0 {
 		c.snapshot.anonymous = c.limits("anonymous.limits", "", config.Anonymous.Limits)
@@ -136,6 +137,7 @@ func (c *compiler) policy(config schema.Limit) (*Policy, error) {
 	}
 	p.Mode = parseMode(config.Mode, c.config.Mode)
 	p.FailMode = parseFailMode(config.FailMode, c.config.FailMode)
+	p.Accuracy = parseAccuracy(config.Accuracy, c.config.Accuracy)
 	if config.Endpoint != "" {
 		p.pattern = c.snapshot.patterns.index(config.Endpoint)
 	}
@@ -171,6 +173,7 @@ func compileLimit(config schema.Limit) (Policy, error) {
 		Limit:    compiled,
 		Mode:     parseMode(config.Mode, ""),
 		FailMode: parseFailMode(config.FailMode, ""),
+		Accuracy: parseAccuracy(config.Accuracy, ""),
 		Cost:     -1,
 		pattern:  -1,
 		quota:    quota(config.Name, compiled.Spec()),
@@ -208,6 +211,13 @@ func parseFailMode(own, common string) FailMode {
 		return FailClosed
 	}
 	return FailLocal
+}
+
+func parseAccuracy(own, common string) Accuracy {
+	if first(own, common) == schema.AccuracyExact {
+		return Exact
+	}
+	return Leased
 }
 
 func first(own, common string) string {

@@ -149,7 +149,7 @@ func TestASourceThatWasNeverCheckedIsAFault(t *testing.T) {
 	}
 }
 
-func TestALimitsOwnModeAndFailModeWinOverTheConfigs(t *testing.T) {
+func TestALimitsOwnModeFailModeAndAccuracyWinOverTheConfigs(t *testing.T) {
 	tests := []struct {
 		common     string
 		own        string
@@ -158,20 +158,24 @@ func TestALimitsOwnModeAndFailModeWinOverTheConfigs(t *testing.T) {
 		commonFail string
 		ownFail    string
 		fail       policy.FailMode
+
+		commonAccuracy string
+		ownAccuracy    string
+		accuracy       policy.Accuracy
 	}{
-		{"", "", policy.Enforce, true, "", "", policy.FailLocal},
-		{"enforce", "shadow", policy.Shadow, true, "open", "", policy.FailOpen},
-		{"enforce", "log", policy.Log, true, "closed", "", policy.FailClosed},
-		{"shadow", "", policy.Shadow, false, "open", "closed", policy.FailClosed},
-		{"log", "", policy.Log, false, "closed", "open", policy.FailOpen},
-		{"shadow", "enforce", policy.Enforce, false, "closed", "local", policy.FailLocal},
-		{"log", "shadow", policy.Shadow, false, "local", "", policy.FailLocal},
+		{"", "", policy.Enforce, true, "", "", policy.FailLocal, "", "", policy.Leased},
+		{"enforce", "shadow", policy.Shadow, true, "open", "", policy.FailOpen, "leased", "", policy.Leased},
+		{"enforce", "log", policy.Log, true, "closed", "", policy.FailClosed, "exact", "", policy.Exact},
+		{"shadow", "", policy.Shadow, false, "open", "closed", policy.FailClosed, "exact", "leased", policy.Leased},
+		{"log", "", policy.Log, false, "closed", "open", policy.FailOpen, "leased", "exact", policy.Exact},
+		{"shadow", "enforce", policy.Enforce, false, "closed", "local", policy.FailLocal, "", "exact", policy.Exact},
+		{"log", "shadow", policy.Shadow, false, "local", "", policy.FailLocal, "", "leased", policy.Leased},
 	}
 	for _, test := range tests {
 		snapshot, err := policy.FromConfig(schema.Config{
-			Mode: test.common, FailMode: test.commonFail,
+			Mode: test.common, FailMode: test.commonFail, Accuracy: test.commonAccuracy,
 			Tiers: []schema.Tier{{Name: "one", Limits: []schema.Limit{
-				{Name: "a", Scope: "tenant", Algorithm: "token_bucket", Limit: 1, WindowSize: 1, Mode: test.own, FailMode: test.ownFail},
+				{Name: "a", Scope: "tenant", Algorithm: "token_bucket", Limit: 1, WindowSize: 1, Mode: test.own, FailMode: test.ownFail, Accuracy: test.ownAccuracy},
 			}}},
 		})
 		if err != nil {
@@ -183,6 +187,9 @@ func TestALimitsOwnModeAndFailModeWinOverTheConfigs(t *testing.T) {
 		}
 		if p.FailMode != test.fail {
 			t.Errorf("config %q, limit %q: fail mode %s, want %s", test.commonFail, test.ownFail, p.FailMode, test.fail)
+		}
+		if p.Accuracy != test.accuracy {
+			t.Errorf("config %q, limit %q: accuracy %s, want %s", test.commonAccuracy, test.ownAccuracy, p.Accuracy, test.accuracy)
 		}
 	}
 }

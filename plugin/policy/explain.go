@@ -5,6 +5,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // Explanation is why a request of some identity has the bounds that it has, for people and programs to read.
@@ -30,6 +31,7 @@ type ExplainedBound struct {
 	Limit    string `json:"limit"` // in words
 	Mode     string `json:"mode"`
 	FailMode string `json:"fail_mode"`
+	Accuracy string `json:"accuracy"` // exact also where the policy is leased and no node can lease of it
 	Cost     int64  `json:"cost"`
 	Override int64  `json:"override,omitempty"` // the id of the commercial override that changed the limit
 	Penalty  int64  `json:"penalty,omitempty"`  // the id of a detector's that changed it after that
@@ -83,12 +85,21 @@ func (s *Snapshot) Explain(id *identity.Identity, now limit.Micros) Explanation 
 	for _, b := range r.Bounds {
 		e.Bounds = append(e.Bounds, ExplainedBound{
 			Policy: b.Policy.Name, Limit: b.Policy.Describe(), Mode: b.Policy.Mode.String(), FailMode: b.Policy.FailMode.String(),
-			Cost: b.Cost, Override: b.Override, Penalty: b.Penalty,
+			Accuracy: s.accuracyOf(&b).String(), Cost: b.Cost, Override: b.Override, Penalty: b.Penalty,
 		})
 	}
 	e.policies(who)
 	e.overrides(who)
 	return e.Explanation
+}
+
+// accuracyOf is how a bound is counted: exactly, whatever its policy says, where no node ever takes tokens of its bucket
+// ahead of need.
+func (s *Snapshot) accuracyOf(b *Bound) Accuracy {
+	if s.config.Strategy == schema.StrategyRedis && b.Policy.Leasable() && b.Policy.Limit.Spec().Burst >= schema.LeastLeased {
+		return Leased
+	}
+	return Exact
 }
 
 type explainer struct {

@@ -3,6 +3,7 @@ package policy_test
 import (
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"testing"
 
@@ -72,6 +73,35 @@ func TestAnExplanationTellsWhatMatchedWhatWonAndWhy(t *testing.T) {
 	}
 	if string(want) != string(got)+"\n" {
 		t.Errorf("the explanations are\n%s\nwant those of %s (go test -update writes them)", got, file)
+	}
+}
+
+func TestAnExplanationSaysLeasedOnlyWhereItCanComeToThat(t *testing.T) {
+	const config = `
+strategy: %s
+redis: {host: redis}
+tiers: [{name: one, limits: [
+  {name: bucket, scope: tenant, limit: 500, window_size: 60},
+  {name: window, scope: tenant, limit: 500, window_size: 60, algorithm: fixed_window},
+  {name: small, scope: tenant, limit: 499, window_size: 60},
+  {name: shallow, scope: tenant, limit: 500, window_size: 60, burst: 100},
+  {name: sliding, scope: tenant, limit: 500, window_size: 60, algorithm: sliding_window},
+  {name: dear, scope: tenant, limit: 500, window_size: 60, cost: 476},
+  {name: said, scope: tenant, limit: 500, window_size: 60, accuracy: exact}]}]`
+	for strategy, want := range map[string][]string{
+		"redis": {"leased", "leased", "exact", "exact", "exact", "exact", "exact"},
+		"local": {"exact", "exact", "exact", "exact", "exact", "exact", "exact"},
+	} {
+		id := visitor
+		e := compile(t, fmt.Sprintf(config, strategy)).Explain(&id, 1)
+		if len(e.Bounds) != len(want) {
+			t.Fatalf("strategy %s: %d bounds, want %d", strategy, len(e.Bounds), len(want))
+		}
+		for i, b := range e.Bounds {
+			if b.Accuracy != want[i] {
+				t.Errorf("strategy %s, policy %s: it is %s, want %s", strategy, b.Policy, b.Accuracy, want[i])
+			}
+		}
 	}
 }
 

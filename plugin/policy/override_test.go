@@ -205,12 +205,12 @@ func TestOfTwoNetworksTheNarrowerDecides(t *testing.T) {
 	}
 }
 
-func TestARowWithoutAModeHasThatOfTheConfigThatARequestMeets(t *testing.T) {
+func TestARowWithoutAModeOrAnAccuracyHasThatOfTheConfigThatARequestMeets(t *testing.T) {
 	own := perTenant(1, "acme", 5)
-	own.Limit.Name, own.Limit.Mode, own.Limit.FailMode = "own", "log", "closed"
+	own.Limit.Name, own.Limit.Mode, own.Limit.FailMode, own.Limit.Accuracy = "own", "log", "closed", "leased"
 	book := build(t, policy.Rows{Policies: []policy.Row{perTenant(2, "acme", 5), own}})
 	for mode, want := range map[string]policy.Mode{"enforce": policy.Enforce, "shadow": policy.Shadow, "log": policy.Log} {
-		snapshot, err := policy.FromConfig(schema.Config{Namespace: "default", Mode: mode, FailMode: "open"})
+		snapshot, err := policy.FromConfig(schema.Config{Namespace: "default", Mode: mode, FailMode: "open", Accuracy: "exact"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -219,6 +219,9 @@ func TestARowWithoutAModeHasThatOfTheConfigThatARequestMeets(t *testing.T) {
 		if len(r.Bounds) != 2 || r.Bounds[0].Policy.Mode != want || r.Bounds[0].Policy.FailMode != policy.FailOpen ||
 			r.Bounds[1].Policy.Mode != policy.Log || r.Bounds[1].Policy.FailMode != policy.FailClosed {
 			t.Errorf("config in mode %s: bounds are %+v", mode, r.Bounds)
+		}
+		if r.Bounds[0].Policy.Accuracy != policy.Exact || r.Bounds[1].Policy.Accuracy != policy.Leased {
+			t.Errorf("config in mode %s: the row without an accuracy is %s, its own is %s", mode, r.Bounds[0].Policy.Accuracy, r.Bounds[1].Policy.Accuracy)
 		}
 	}
 }

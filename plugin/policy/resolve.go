@@ -232,7 +232,7 @@ func (s *Snapshot) bindList(list []*row, id *identity.Identity, cost int64, r *R
 		if list[0].namespace == s.namespace && !r.replaced(list[0].Name) {
 			if best := s.book.narrowest(list[:n], r); best != nil {
 				r.rows = append(r.rows, best)
-				s.add(best.under(s.mode, s.failMode), id, cost, r)
+				s.add(best.under(s.mode, s.failMode, s.accuracy), id, cost, r)
 			}
 		}
 		list = list[n:]

@@ -47,8 +47,8 @@ type TenantRow struct {
 // Row is a policy that a database holds, for all tenants of a tier or for one tenant: exactly one of Tier and Tenant is
 // given. Its key is ID.
 //
-// Of the limit's fields, an empty Mode and FailMode mean those of the config under which a request is decided; an
-// empty Algorithm is token_bucket.
+// Of the limit's fields, an empty Mode, FailMode and Accuracy mean those of the config under which a request is
+// decided; an empty Algorithm is token_bucket.
 type Row struct {
 	ID        int64        `json:"id"`
 	Namespace string       `json:"namespace"` // of the configs that it applies under; "" is the namespace "default"

@@ -31,6 +31,7 @@ type Snapshot struct {
 	namespace   string
 	mode        Mode
 	failMode    FailMode
+	accuracy    Accuracy
 	tiers       map[string][]*Policy
 	defaultTier string
 	anonymous   []*Policy // nil: strangers have the limits of the default tier, each address its own

@@ -13,6 +13,7 @@ import (
 // about a second.
 type codec struct {
 	reading bool
+	format  uint32 // of what is read; what is written has the newest
 	buf     []byte // written so far, or still to be read
 	texts   texts  // of a reader
 	err     error  // of a reader
@@ -56,6 +57,9 @@ func (c *codec) policy(r *policy.Row) {
 	c.text(&l.Mode)
 	c.optional(&l.Cost)
 	c.text(&l.FailMode)
+	if !c.reading || c.format >= formatAccuracy {
+		c.text(&l.Accuracy)
+	}
 }
 
 func (c *codec) override(o *policy.Override) {

@@ -17,17 +17,24 @@ import (
 // kind (1 byte), the length of the row (uvarint) and the row. Numbers of the header are little-endian.
 //
 //	 0  magic
-//	 8  format, uint32: a reader refuses what is not its own, since it is easily had again
+//	 8  format, uint32: a reader refuses one that is newer than its own
 //	12  version, int64
 //	20  confirmed, int64: when this version was the newest, in µs since 1970
 //	28  rows, uint64: of all tables
 //	36  CRC-32C of the header up to here, uint32
 const (
 	magic        = "RLPOLICY"
-	format       = 1
+	format       = formatAccuracy
 	fileHeader   = 40
 	maxRecord    = 128 << 10 // bytes of a row: more than all its texts at their longest
 	bufferLength = 256 << 10
+)
+
+// The formats. A node that is upgraded while Postgres is away still has the policies that the old program has saved, so
+// older ones are read too.
+const (
+	formatFirst    uint32 = iota + 1
+	formatAccuracy        // a policy says its accuracy last
 )
 
 var (
@@ -127,14 +134,14 @@ func (w *recordWriter) write(kind byte, row func(*codec)) {
 // decode reads what encode has written. It keeps no more than the rows that it returns: their number is checked first.
 func decode(from io.Reader, maxRows int) (Saved, error) {
 	sum := &summing{from: bufio.NewReaderSize(from, bufferLength)}
-	saved, rows, err := decodeHeader(sum)
+	saved, is, rows, err := decodeHeader(sum)
 	if err != nil {
 		return Saved{}, err
 	}
 	if rows > uint64(maxRows) {
 		return Saved{}, fmt.Errorf("it has %d rows, more than snapshot_max_rows (%d)", rows, maxRows)
 	}
-	if err := decodeRows(sum, &saved.Rows, rows); err != nil {
+	if err := decodeRows(sum, &saved.Rows, is, rows); err != nil {
 		return Saved{}, err
 	}
 	want := sum.sum
@@ -151,20 +158,20 @@ func decode(from io.Reader, maxRows int) (Saved, error) {
 	return saved, nil
 }
 
-func decodeHeader(sum *summing) (saved Saved, rows uint64, err error) {
+func decodeHeader(sum *summing) (saved Saved, is uint32, rows uint64, err error) {
 	start, err := sum.take(len(magic) + 4)
 	if err != nil {
-		return saved, 0, err
+		return saved, 0, 0, err
 	}
 	if string(start[:len(magic)]) != magic {
-		return saved, 0, errors.New("it holds no saved policies")
+		return saved, 0, 0, errors.New("it holds no saved policies")
 	}
-	if is := binary.LittleEndian.Uint32(start[len(magic):]); is != format {
-		return saved, 0, fmt.Errorf("it has format %d; this program reads format %d", is, format)
+	if is = binary.LittleEndian.Uint32(start[len(magic):]); is < formatFirst || is > format {
+		return saved, 0, 0, fmt.Errorf("it has format %d; this program reads formats %d to %d", is, formatFirst, format)
 	}
 	rest, err := sum.take(24)
 	if err != nil {
-		return saved, 0, err
+		return saved, 0, 0, err
 	}
 	saved.Rows.Version = int64(binary.LittleEndian.Uint64(rest))
 	saved.Confirmed = time.UnixMicro(int64(binary.LittleEndian.Uint64(rest[8:])))
@@ -174,12 +181,12 @@ func decodeHeader(sum *summing) (saved Saved, rows uint64, err error) {
 	if err == nil && binary.LittleEndian.Uint32(check) != want {
 		err = errDamage
 	}
-	return saved, rows, err
+	return saved, is, rows, err
 }
 
-// decodeRows reads the records up to the last one.
-func decodeRows(sum *summing, rows *policy.Rows, count uint64) error {
-	c := codec{reading: true, texts: texts{}}
+// decodeRows reads the records, which have a format, up to the last one.
+func decodeRows(sum *summing, rows *policy.Rows, is uint32, count uint64) error {
+	c := codec{reading: true, format: is, texts: texts{}}
 	for n := uint64(0); ; n++ {
 		kind, row, err := sum.record()
 		switch {

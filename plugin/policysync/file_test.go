@@ -30,7 +30,7 @@ func crowd(tenants int) policy.Rows {
 				Name: fmt.Sprint("limit-", i), Scope: "tenant", Limit: int64(1000 + n), WindowSize: 3600, Algorithm: "token_bucket", Burst: 77,
 			}}
 			if i == 3 {
-				row.Limit.Cost, row.Limit.Mode, row.Limit.FailMode = &cost, "shadow", "closed"
+				row.Limit.Cost, row.Limit.Mode, row.Limit.FailMode, row.Limit.Accuracy = &cost, "shadow", "closed", "exact"
 			}
 			rows.Policies = append(rows.Policies, row)
 		}
@@ -97,6 +97,34 @@ func same[T any](a, b func(func(T) bool)) bool {
 	return slices.Equal(text(a), text(b))
 }
 
+// The file is crowd(1) as the first format had it, in which policies had no accuracy.
+func TestBookSavedInTheFirstFormatIsReadWithTheAccuracyOfTheConfig(t *testing.T) {
+	saved, err := ReadFile("testdata/saved-format-1", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := crowd(1)
+	for i := range want.Policies {
+		want.Policies[i].Limit.Accuracy = ""
+	}
+	wanted, again := built(t, want), built(t, saved.Rows)
+	if saved.Rows.Version != 42 || !reflect.DeepEqual(again.Tiers(), wanted.Tiers()) || !same(again.Tenants(), wanted.Tenants()) ||
+		!same(again.Policies(), wanted.Policies()) || !same(again.Overrides(), wanted.Overrides()) {
+		t.Errorf("version %d is read as %+v", saved.Rows.Version, saved.Rows)
+	}
+}
+
+func TestBookOfAFormatToComeIsRefused(t *testing.T) {
+	whole := encoded(t, built(t, crowd(1)))
+	for _, is := range []uint32{0, format + 1} {
+		binary.LittleEndian.PutUint32(whole[len(magic):], is)
+		want := fmt.Sprintf("it has format %d; this program reads formats 1 to 2", is)
+		if _, err := decode(bytes.NewReader(whole), 100); err == nil || err.Error() != want {
+			t.Errorf("format %d: %v, want %s", is, err, want)
+		}
+	}
+}
+
 func TestCodecReadsWhatItWrites(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var row policy.Row
@@ -106,7 +134,7 @@ func TestCodecReadsWhatItWrites(t *testing.T) {
 		out := codec{}
 		out.policy(&row)
 		out.override(&over)
-		in := codec{reading: true, buf: out.buf, texts: texts{}}
+		in := codec{reading: true, format: format, buf: out.buf, texts: texts{}}
 		var rowAgain policy.Row
 		var overAgain policy.Override
 		in.policy(&rowAgain)
@@ -169,7 +197,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte{recordEnd, 0}, uint8(0))
 	f.Add([]byte{recordTier, 0x80, 0x80, 0x08}, uint8(1))
 	f.Fuzz(func(t *testing.T, records []byte, rows uint8) {
-		file := append([]byte(magic), format, 0, 0, 0)
+		file := append([]byte(magic), byte(format), 0, 0, 0)
 		file = append(file, make([]byte, 16)...)
 		file = binary.LittleEndian.AppendUint64(file, uint64(rows))
 		file = binary.LittleEndian.AppendUint32(file, crc32.Checksum(file, castagnoli))

@@ -39,7 +39,7 @@ var tables = [...]table{
 	{
 		name: "policies", kind: "policy", key: "id", numeric: true, where: "slot = 'active'",
 		columns: `id, namespace, name, tier, tenant, endpoint, scope, "limit", window_size, algorithm, burst,
-			soft_threshold_pct, hard_threshold_pct, soft_only, mode, cost, fail_mode`,
+			soft_threshold_pct, hard_threshold_pct, soft_only, mode, cost, fail_mode, accuracy`,
 		read: readPolicy,
 	},
 	{
@@ -79,7 +79,7 @@ func readPolicy(r *record, rows *policy.Rows) {
 	l := &rows.Policies[len(rows.Policies)-1].Limit
 	l.Endpoint, l.Scope, l.Limit, l.WindowSize, l.Algorithm = r.text(), r.text(), r.number(), r.number(), r.text()
 	l.Burst, l.SoftThresholdPct, l.HardThresholdPct = r.number(), r.number(), r.number()
-	l.SoftOnly, l.Mode, l.Cost, l.FailMode = r.boolean(), r.text(), r.optional(), r.text()
+	l.SoftOnly, l.Mode, l.Cost, l.FailMode, l.Accuracy = r.boolean(), r.text(), r.optional(), r.text(), r.text()
 }
 
 func readOverride(r *record, rows *policy.Rows) {
