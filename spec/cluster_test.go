@@ -52,7 +52,7 @@ func pressOn(t *testing.T, redis string, tenants []string) *pressure {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	p := &pressure{t: t, begun: time.Now(), tenants: tenants, stop: stop, verdicts: map[string][]verdict{}, inARow: map[caller]int{}}
-	config := fmt.Sprintf(`{"__seq__":1,"__plugin_id":"p","strategy":"redis","redis":%s,"fail_mode":"closed","tiers":[{"name":"a","limits":[
+	config := fmt.Sprintf(`{"__seq__":1,"__plugin_id":"p","strategy":"redis","accuracy":"exact","redis":%s,"fail_mode":"closed","tiers":[{"name":"a","limits":[
 		{"name":"year","scope":"tenant","limit":%d,"window_size":31536000},
 		{"name":"each","scope":"credential","limit":%[2]d,"window_size":31536000}]}]}`, redis, quota)
 	for process := range 2 {

@@ -16,6 +16,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lease"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 )
 
@@ -30,6 +31,7 @@ type settings struct {
 	MaxProcs    int   // 0: one for every four cores
 	MemoryLimit int64 // bytes; 0: none
 	Nodes       int
+	LeaseShare  int // percent; 0: nothing is leased
 
 	Database        string // a connection string
 	DatabaseFile    string // of a connection string
@@ -86,6 +88,12 @@ var table = []setting{
 	{"nodes", "1", "the fewest Kong nodes that share a limit while Redis is away; when more were last seen alive, they count", func(s *settings, text string) error {
 		if err := parseInt(text, 1, &s.Nodes); err != nil || s.Nodes > mostNodes {
 			return fmt.Errorf("must be a whole number from 1 to %d", mostNodes)
+		}
+		return nil
+	}},
+	{"lease-share", "2", "percent of a limit, at most 5, that all nodes together may have taken from Redis ahead of need; 0: every request asks. The same on all nodes", func(s *settings, text string) error {
+		if err := parseInt(text, 0, &s.LeaseShare); err != nil || s.LeaseShare > lease.MaxSharePct {
+			return fmt.Errorf("must be a whole number from 0 to %d", lease.MaxSharePct)
 		}
 		return nil
 	}},

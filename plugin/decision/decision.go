@@ -21,10 +21,13 @@ const (
 	Unanswered Source = iota // nobody could say: the bound's fail mode decides
 	Memory                   // the buckets of this process
 	Redis                    // the buckets that all nodes share
+	Leased                   // what this node has taken from those ahead of need, or remembers of them
 	Local                    // this node's share of the limit, in this process, while Redis is away
 )
 
-func (s Source) String() string { return [...]string{"unanswered", "memory", "redis", "local"}[s] }
+func (s Source) String() string {
+	return [...]string{"unanswered", "memory", "redis", "lease", "local"}[s]
+}
 
 // Failure is why the store that all nodes share did not answer for a bound.
 type Failure uint8

@@ -7,7 +7,7 @@ import (
 )
 
 // source is what answers from a lease or from memory say they come from: both are what the shared store has said.
-const source = decision.Redis
+const source = decision.Leased
 
 const (
 	// leastLease is the smallest lease: one token is taken as cheaply by the request itself.

@@ -100,12 +100,21 @@ func TestNamesAndHelpFollowPrometheusConventions(t *testing.T) {
 }
 
 func TestNumbersThatOthersKeepAreReadAtEveryScrape(t *testing.T) {
-	const want = `config_faults_total 7
+	const want = `answered_limits_total{by="lease",store="redis:6379"} 61
+answered_limits_total{by="memory",store="redis:6379"} 62
+answered_limits_total{by="redis",store="redis:6379"} 63
+config_faults_total 7
 degraded_seconds_total{store="redis:6379"} 21.5
 denial_events_dropped_total{reason="queue_full"} 52
 denial_events_total 51
 events_total 1000
 foreign_values_total{store="redis:6379"} 25
+lease_refunds_total{store="redis:6379"} 65
+lease_renewals_total{store="redis:6379"} 64
+leased_tokens_total{outcome="expired",store="redis:6379"} 70
+leased_tokens_total{outcome="granted",store="redis:6379"} 67
+leased_tokens_total{outcome="returned",store="redis:6379"} 69
+leased_tokens_total{outcome="spent",store="redis:6379"} 68
 local_buckets_evicted_total 13
 local_buckets_expired_total 12
 lost_refunds_total{store="redis:6379"} 27
@@ -143,6 +152,9 @@ rate_limiter_denial_queue_depth 53
 # HELP rate_limiter_instances Plugin configs served now.
 # TYPE rate_limiter_instances gauge
 rate_limiter_instances 3
+# HELP rate_limiter_lease_tokens_out Tokens that this node has out on lease now.
+# TYPE rate_limiter_lease_tokens_out gauge
+rate_limiter_lease_tokens_out{store="redis:6379"} 66
 # HELP rate_limiter_limit Tokens per window that a policy allows in a tier, before overrides; the fewest if configs differ.
 # TYPE rate_limiter_limit gauge
 rate_limiter_limit{policy="minute",tier="gold"} 600
@@ -158,7 +170,7 @@ rate_limiter_local_buckets 11
 # TYPE rate_limiter_waiting_requests gauge
 rate_limiter_waiting_requests{store="redis:6379"} 22
 `
-	names := []string{"active_overrides", "degraded", "denial_queue_depth", "instances", "limit", "live_nodes", "local_buckets", "waiting_requests"}
+	names := []string{"active_overrides", "degraded", "denial_queue_depth", "instances", "lease_tokens_out", "limit", "live_nodes", "local_buckets", "waiting_requests"}
 	for i := range names {
 		names[i] = prefix + names[i]
 	}
@@ -170,13 +182,16 @@ rate_limiter_waiting_requests{store="redis:6379"} 22
 func TestStoresOfOneNameCountAsOne(t *testing.T) {
 	m := New("1", Sources{Stores: func() []Store {
 		return []Store{
-			{Name: "redis:6379", Foreign: 1, Charged: 10, DegradedSeconds: 3, LiveNodes: map[string]int{"default": 2}},
+			{Name: "redis:6379", Foreign: 1, Charged: 10, DegradedSeconds: 3, LiveNodes: map[string]int{"default": 2}, Leases: Leases{Drawn: 5, Granted: 6}},
 			{Name: "other:6379", Taken: 5},
-			{Name: "redis:6379", Foreign: 2, WrittenOff: 20, DegradedSeconds: 4, Degraded: true, LiveNodes: map[string]int{"default": 3, "eu": 1}},
+			{Name: "redis:6379", Foreign: 2, WrittenOff: 20, DegradedSeconds: 4, Degraded: true, LiveNodes: map[string]int{"default": 3, "eu": 1}, Leases: Leases{Drawn: 7, Spent: 4}},
 		}
 	}})
-	const want = `degraded_seconds_total{store="redis:6379"} 4
+	const want = `answered_limits_total{by="lease",store="redis:6379"} 12
+degraded_seconds_total{store="redis:6379"} 4
 foreign_values_total{store="redis:6379"} 3
+leased_tokens_total{outcome="granted",store="redis:6379"} 6
+leased_tokens_total{outcome="spent",store="redis:6379"} 4
 reconciled_tokens_total{outcome="charged",store="redis:6379"} 10
 reconciled_tokens_total{outcome="written_off",store="redis:6379"} 20
 taken_keys_total{store="other:6379"} 5

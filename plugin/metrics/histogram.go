@@ -31,8 +31,8 @@ type durations struct {
 func (h *durations) init(to prometheus.Registerer) {
 	family := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: prefix + "check_duration_seconds",
-		Help: "Seconds until all buckets of a request had answered, by where they are: memory (of the process), redis, local " +
-			"(this node's share of a limit while Redis is away), mixed, or none when nobody answered.",
+		Help: "Seconds until all buckets of a request had answered, by where they are: memory (of the process), redis, lease " +
+			"(tokens of Redis that this node took ahead, or a refusal it remembers), local (this node's share of a limit while Redis is away), mixed, or none when nobody answered.",
 		Buckets:                     durationBuckets,
 		NativeHistogramBucketFactor: 1.1,
 	}, []string{"source"})
@@ -46,7 +46,7 @@ func (a answerers) String() string {
 	switch a {
 	case 0, 1 << decision.Unanswered:
 		return "none"
-	case 1 << decision.Memory, 1 << decision.Redis, 1 << decision.Local:
+	case 1 << decision.Memory, 1 << decision.Redis, 1 << decision.Leased, 1 << decision.Local:
 		for one := decision.Memory; one <= decision.Local; one++ {
 			if a == 1<<one {
 				return one.String()

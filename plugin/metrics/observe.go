@@ -46,7 +46,9 @@ func (m *Metrics) observeBounds(d *decision.Decision, who *tenant) {
 	answered, owns := answerers(0), false
 	for i := range d.Resolution.Bounds {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
-		answered = answered.with(status.Source)
+		if status.Source != decision.Unanswered || status.Failure != decision.NoFailure {
+			answered = answered.with(status.Source) // others were not asked: a bound beside them is known to refuse
+		}
 		owns = owns || own(bound, status)
 		m.observeBound(d, bound, status)
 		if bound.Enforced() && exact(status) {

@@ -59,6 +59,21 @@ type Store struct {
 	RoundTrips      uint64  // scripts sent to its servers for decisions
 
 	LiveNodes map[string]int // by namespace: the nodes that share it, as last counted
+	Leases    Leases
+}
+
+// Leases are the numbers of what a node takes from a shared store ahead of need, all but Out since it was opened.
+type Leases struct {
+	Drawn      uint64 // answers to limits of requests, from a lease
+	Remembered uint64 // answers to limits of requests, by a refusal that is remembered
+	Asked      uint64 // answers to limits of requests, by the shared store
+	Renewals   uint64 // calls for leases
+	Refunds    uint64 // calls that gave leases back
+	Out        int64  // tokens that are, or may be, out on lease to this node now
+	Granted    uint64 // tokens
+	Spent      uint64 // tokens of these that requests have spent
+	Returned   uint64 // tokens of these that were given back
+	Expired    uint64 // tokens of these that were lost
 }
 
 // Policies are the numbers of the rows that come from Postgres.
@@ -137,11 +152,20 @@ var storeNumbers = []number[Store]{
 	counter("taken_keys_total", "Keys of ours in the shared store that held something else, so that their limits were left out.", func(s *Store) float64 { return float64(s.Taken) }, "store"),
 	counter("lost_refunds_total", "Calls that were to give back what a refused request had spent, and failed.", func(s *Store) float64 { return float64(s.LostRefunds) }, "store"),
 	counter("redis_round_trips_total", "Scripts sent to Redis for decisions: one for each group of a request's buckets, and one for each that gives something back.", func(s *Store) float64 { return float64(s.RoundTrips) }, "store"),
+	counter("lease_renewals_total", "Calls of the shared store for tokens ahead of need, up to 32 leases each.", func(s *Store) float64 { return float64(s.Leases.Renewals) }, "store"),
+	counter("lease_refunds_total", "Calls of the shared store that gave tokens back that nobody needed.", func(s *Store) float64 { return float64(s.Leases.Refunds) }, "store"),
+	gauge("lease_tokens_out", "Tokens that this node has out on lease now.", func(s *Store) float64 { return float64(s.Leases.Out) }, "store"),
 }
 
 var (
 	liveNodes = prometheus.NewDesc(prefix+"live_nodes",
 		"Nodes that share the namespace's buckets, this one included, as last counted.", []string{"store", "namespace"}, nil)
+	answeredBounds = prometheus.NewDesc(prefix+"answered_limits_total",
+		"Limits of requests that were answered without fail modes, by what answered: redis, lease (tokens that this node took ahead), "+
+			"or memory (a refusal that it remembers).", []string{"store", "by"}, nil)
+	leasedTokens = prometheus.NewDesc(prefix+"leased_tokens_total",
+		"Tokens that this node took from the shared store ahead of need (granted), and what became of them: spent, returned or expired (lost).",
+		[]string{"store", "outcome"}, nil)
 	reconciledTokens = prometheus.NewDesc(prefix+"reconciled_tokens_total",
 		"Tokens admitted without the shared store, by what became of them when it was back.", []string{"store", "outcome"}, nil)
 )
@@ -209,12 +233,26 @@ func (s *Store) add(one *Store) {
 	s.Taken += one.Taken
 	s.LostRefunds += one.LostRefunds
 	s.RoundTrips += one.RoundTrips
+	s.Leases.add(&one.Leases)
 	for namespace, nodes := range one.LiveNodes {
 		if s.LiveNodes == nil {
 			s.LiveNodes = map[string]int{}
 		}
 		s.LiveNodes[namespace] = max(s.LiveNodes[namespace], nodes)
 	}
+}
+
+func (l *Leases) add(one *Leases) {
+	l.Drawn += one.Drawn
+	l.Remembered += one.Remembered
+	l.Asked += one.Asked
+	l.Renewals += one.Renewals
+	l.Refunds += one.Refunds
+	l.Out += one.Out
+	l.Granted += one.Granted
+	l.Spent += one.Spent
+	l.Returned += one.Returned
+	l.Expired += one.Expired
 }
 
 // single collects the numbers of one T.
@@ -245,6 +283,8 @@ func (c stores) Describe(to chan<- *prometheus.Desc) {
 		to <- n.desc
 	}
 	to <- liveNodes
+	to <- answeredBounds
+	to <- leasedTokens
 	to <- reconciledTokens
 }
 
@@ -257,8 +297,18 @@ func (c stores) Collect(to chan<- prometheus.Metric) {
 		for namespace, nodes := range s.LiveNodes {
 			to <- prometheus.MustNewConstMetric(liveNodes, prometheus.GaugeValue, float64(nodes), s.Name, labelValue(namespace))
 		}
-		to <- prometheus.MustNewConstMetric(reconciledTokens, prometheus.CounterValue, float64(s.Charged), s.Name, "charged")
-		to <- prometheus.MustNewConstMetric(reconciledTokens, prometheus.CounterValue, float64(s.WrittenOff), s.Name, "written_off")
+		for _, c := range []struct {
+			desc *prometheus.Desc
+			kind string
+			n    uint64
+		}{
+			{answeredBounds, "redis", s.Leases.Asked}, {answeredBounds, "lease", s.Leases.Drawn}, {answeredBounds, "memory", s.Leases.Remembered},
+			{leasedTokens, "granted", s.Leases.Granted}, {leasedTokens, "spent", s.Leases.Spent},
+			{leasedTokens, "returned", s.Leases.Returned}, {leasedTokens, "expired", s.Leases.Expired},
+			{reconciledTokens, "charged", s.Charged}, {reconciledTokens, "written_off", s.WrittenOff},
+		} {
+			to <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(c.n), s.Name, c.kind)
+		}
 	}
 }
 

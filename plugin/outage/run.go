@@ -20,8 +20,43 @@ const (
 // namespace is a set of nodes that share limits out.
 type namespace struct {
 	name  string
-	views int          // guarded by the store
 	live  atomic.Int64 // nodes, as last known; 0: not known yet
+	views int          // guarded by the store, as what follows
+
+	// From the first of these instants to the other, this node was counted without a gap: no two of the beats between
+	// were further apart than fresh. Both are from before a beat was sent.
+	since, last time.Time
+}
+
+const (
+	// fresh is how old a beat may be that vouches for leases.
+	fresh = 2 * time.Second
+	// known is how long a node must have been counted until it may lease. Then every other one counts it: it has beaten
+	// since, or does not vouch for leases any more, and what it took before has ended.
+	known = 5 * time.Second
+)
+
+// counted notes a beat that was sent at an instant, and how many nodes it found.
+func (s *Store) counted(ns *namespace, live int, sent time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sent.Sub(ns.last) > fresh {
+		ns.since = sent
+	}
+	ns.last = sent
+	ns.live.Store(int64(live))
+}
+
+// Counted answers among how many nodes of a namespace leases can be shared out: those that live, if this one was counted
+// just now and has been for long enough that all others know; else 0.
+func (s *Store) Counted(namespace string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ns := s.namespaces[namespace]
+	if ns == nil || time.Since(ns.last) >= fresh || ns.last.Sub(ns.since) < known {
+		return 0
+	}
+	return int(ns.live.Load())
 }
 
 // join counts a view into its namespace.
@@ -99,12 +134,13 @@ func (s *Store) beatOnce(ctx context.Context) {
 		s.shared.Probe(ctx)
 	}
 	for _, ns := range s.namespacesNow() {
+		sent := time.Now()
 		if s.forgotten(ns) {
 			s.leave(ctx, ns)
 		} else if live, err := s.shared.Beat(ctx, ns.name, s.node, lifetime); err != nil {
 			s.log.Debug("the number of live nodes is not known", "namespace", ns.name, "error", err)
 		} else {
-			ns.live.Store(int64(live))
+			s.counted(ns, live, sent)
 		}
 	}
 }

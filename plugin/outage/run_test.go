@@ -64,6 +64,35 @@ func TestLimitsAreSharedAmongTheNodesThatLastLived(t *testing.T) {
 	})
 }
 
+func TestANodeVouchesForLeasesOnlyWhileAllOthersKnowIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(Options{}, ViewOptions{})
+		w.servers.live = 4
+		end := w.run(t)
+		defer end()
+		awaits := func(when string, pause time.Duration, want int) {
+			t.Helper()
+			time.Sleep(pause)
+			synctest.Wait()
+			if got := w.store.Counted("default"); got != want {
+				t.Errorf("%s: counted among %d, want %d", when, got, want)
+			}
+		}
+		awaits("at the start", 0, 0)
+		awaits("before all others know", known-beat/2, 0)
+		awaits("when all others know", beat, 4)
+		if got := w.store.Counted("elsewhere"); got != 0 {
+			t.Errorf("counted among %d where this node does not live", got)
+		}
+		w.servers.set("", refusing)
+		awaits("just after the last beat", fresh-beat, 4)
+		awaits("when that is old", beat, 0)
+		w.servers.set("", up)
+		awaits("when it is back, and others may have believed it dead", known, 0)
+		awaits("later", 2*beat, 4)
+	})
+}
+
 func TestANodeLivesInTheNamespacesInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(Options{}, ViewOptions{Namespace: "a"})

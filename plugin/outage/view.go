@@ -83,6 +83,9 @@ func (s *Store) ask(ctx context.Context, bounds []policy.Bound, statuses []decis
 	return s.shared.Take(ctx, bounds, statuses)
 }
 
+// Saw notes answers of the shared store that others than views have asked for, so that a fallback knows of them.
+func (s *Store) Saw(bounds []policy.Bound, statuses []decision.Status) { s.remember(bounds, statuses) }
+
 // remember keeps what the answers say is used of each bucket that may need a fallback, and tells whether all bounds
 // were answered.
 func (s *Store) remember(bounds []policy.Bound, statuses []decision.Status) bool {
