@@ -16,6 +16,8 @@ FUZZTIME ?= 10s
 SOAK     ?= 10m
 LISTEN   ?= 127.0.0.1:8000
 
+BENCH_TABLE ?= $(CACHE)/benchmarks.md
+
 PARITY_STEPS   ?= 2000000
 MEMORY_BUCKETS ?= 10000000
 
@@ -103,10 +105,20 @@ chaos: ## Everything that Redis and the network can do wrong, under load; the ta
 	$(call gotest,chaos,-timeout 5m -count=1 -run '^TestChaos' ./spec)
 	@cat $(CACHE)/chaos.md
 
+# The tables of docs/benchmarks.md are one run's of this, copied from BENCH_TABLE.
 .PHONY: bench
-bench: ## Run the benchmarks with allocations (BENCH=regexp COUNT=n)
+bench: ## What a decision costs, beside other limiters, in this process, through the socket and on several nodes (15 min)
+	@mkdir -p $(CACHE)
+	@set -o pipefail; { $(GO) test -run '^$$' -bench . -timeout 30m ./plugin/internal/compare \
+		&& $(GO) test -run '^$$' -bench 'Socket|AddedLatency|Masters|Accuracy|Flood' -benchtime 1x -timeout 30m ./spec; } | tee $(CACHE)/bench.txt
+	@$(GO) run ./plugin/internal/benchtable -command 'make bench' -across goroutines,callers \
+		plugin/internal/compare/notes.md spec/testdata/benchmarks.md <$(CACHE)/bench.txt >$(BENCH_TABLE)
+	@echo "the tables: $(BENCH_TABLE)"
+
+.PHONY: bench-packages
+bench-packages: ## Run every package's own benchmarks, with allocations (BENCH=regexp COUNT=n)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -timeout 30m \
-		$$($(call packages_with,^func Benchmark))
+		$$($(call packages_with,^func Benchmark) | grep -v internal/compare)
 
 # One run on one machine: its numbers are compared with each other, never with another run's.
 .PHONY: bench-redis

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// results are what go test -bench has printed.
+type results struct {
+	cpu    string   // as the go command calls it; "" where it cannot tell
+	pkg    string   // of the lines that follow
+	groups []*group // of the top-level benchmarks, as they came
+}
+
+// group is one top-level benchmark.
+type group struct {
+	pkg  string
+	name string // with Benchmark before it
+	rows []*row
+}
+
+// row is one sub-benchmark.
+type row struct {
+	labels []label
+	units  []string // as they came
+	values map[string][]float64
+}
+
+// label is one part of a sub-benchmark's name: name=value, or a value without a name.
+type label struct{ name, value string }
+
+// parse reads the output of go test -bench. Lines that are no results are skipped, but a failure is an error, and so is
+// it if there are no results.
+func parse(in io.Reader) (*results, error) {
+	var r results
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		line := strings.TrimSpace(lines.Text())
+		switch {
+		case strings.HasPrefix(line, "--- FAIL"), strings.HasPrefix(line, "FAIL"), strings.HasPrefix(line, "panic:"):
+			return nil, fmt.Errorf("there are failures: %s", line)
+		case strings.HasPrefix(line, "cpu: "):
+			r.cpu = strings.TrimPrefix(line, "cpu: ")
+		case strings.HasPrefix(line, "pkg: "):
+			r.pkg = strings.TrimPrefix(line, "pkg: ")
+		case strings.HasPrefix(line, "Benchmark"):
+			if err := r.add(strings.Fields(line)); err != nil {
+				return nil, fmt.Errorf("read %q: %w", line, err)
+			}
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read results: %w", err)
+	}
+	if len(r.groups) == 0 {
+		return nil, errors.New("there are no results")
+	}
+	return &r, nil
+}
+
+// add adds a line of results: name, iterations, and pairs of a value and its unit. A name alone is the announcement of
+// one that comes later.
+func (r *results) add(fields []string) error {
+	if len(fields) == 1 {
+		return nil
+	}
+	if len(fields) < 4 || len(fields)%2 != 0 {
+		return errors.New("it is not a name, a count, and values with units")
+	}
+	name, sub, _ := strings.Cut(withoutProcs(fields[0]), "/")
+	to := r.group(name).row(labels(sub))
+	for pair := range slices.Chunk(fields[2:], 2) {
+		value, err := strconv.ParseFloat(pair[0], 64)
+		if err != nil {
+			return err
+		}
+		unit := pair[1]
+		if _, ok := to.values[unit]; !ok {
+			to.units = append(to.units, unit)
+		}
+		to.values[unit] = append(to.values[unit], value)
+	}
+	return nil
+}
+
+// withoutProcs drops the -8 that go test puts behind a name for GOMAXPROCS.
+func withoutProcs(name string) string {
+	i := strings.LastIndexByte(name, '-')
+	if i < 0 {
+		return name
+	}
+	if _, err := strconv.ParseUint(name[i+1:], 10, 32); err != nil {
+		return name
+	}
+	return name[:i]
+}
+
+// labels are the parts of a sub-benchmark's name. Parts without a name of their own are one label together.
+func labels(name string) []label {
+	var list []label
+	for part := range strings.SplitSeq(name, "/") {
+		key, value, named := strings.Cut(part, "=")
+		switch i := slices.IndexFunc(list, func(l label) bool { return l.name == "" }); {
+		case part == "":
+		case named:
+			list = append(list, label{key, value})
+		case i >= 0:
+			list[i].value += "/" + part
+		default:
+			list = append(list, label{"", part})
+		}
+	}
+	return list
+}
+
+// group is that of a benchmark of the current package: others may have one of the same name.
+func (r *results) group(name string) *group {
+	for _, g := range r.groups {
+		if g.pkg == r.pkg && g.name == name {
+			return g
+		}
+	}
+	g := &group{pkg: r.pkg, name: name}
+	r.groups = append(r.groups, g)
+	return g
+}
+
+func (g *group) row(labels []label) *row {
+	for _, r := range g.rows {
+		if slices.Equal(r.labels, labels) {
+			return r
+		}
+	}
+	r := &row{labels: labels, values: map[string][]float64{}}
+	g.rows = append(g.rows, r)
+	return r
+}

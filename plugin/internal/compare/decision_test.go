@@ -1,0 +1,155 @@
+package compare
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// warmUp is how long a limiter does its job before it is measured: its buckets come to exist, and leases grow.
+const warmUp = 300 * time.Millisecond
+
+var errRefused = errors.New("refused, though there is plenty")
+
+// Every entrant is given a job that it can fail at, so that none is fast because it does nothing.
+func TestEveryEntrantAdmitsUpToTheLimitOfEachTenantAndNoMore(t *testing.T) {
+	const allowed, tries = 5, 8
+	redis := openRedis(t)
+	for _, e := range entrants {
+		t.Run(e.name, func(t *testing.T) {
+			want, tenants := allowed, 2
+			if e.even {
+				want = 1
+			}
+			if e.single {
+				tenants = 1
+			}
+			j := newJob(t, 3, tenants, quota{allowed, time.Hour}, redis)
+			decide := e.open(t, j).caller()
+			for tenant := range j.tenants {
+				admitted := 0
+				for range tries {
+					ok, err := decide(tenant)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if ok {
+						admitted++
+					}
+				}
+				if admitted != want {
+					t.Errorf("tenant %d: admitted %d of %d, want %d", tenant, admitted, tries, want)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkHotKey decides requests of one tenant.
+func BenchmarkHotKey(b *testing.B) { compare(b, 1, []int32{0}, 1, 8, 64) }
+
+// BenchmarkZipf decides requests of 100,000 tenants of very different popularity.
+func BenchmarkZipf(b *testing.B) { compare(b, manyTenants, popular(), 1, 64) }
+
+// compare gives every entrant the same jobs.
+func compare(b *testing.B, tenants int, draws []int32, atOnce ...int) {
+	redis := openRedis(b)
+	for _, bounds := range []int{1, 4, 8} {
+		for _, e := range entrants {
+			if e.single && tenants > 1 {
+				continue
+			}
+			b.Run(fmt.Sprintf("bounds=%d/limiter=%s", bounds, e.name), func(b *testing.B) {
+				r := run{limiter: e.open(b, newJob(b, bounds, tenants, plenty, redis)), draws: draws}
+				r.warm(b)
+				for _, goroutines := range atOnce {
+					b.Run(fmt.Sprintf("goroutines=%d", goroutines), func(b *testing.B) { r.measure(b, goroutines) })
+				}
+			})
+		}
+	}
+}
+
+// run is a limiter at work.
+type run struct {
+	limiter
+	draws []int32 // whose request comes next
+}
+
+// warm lets some callers work for a while.
+func (r *run) warm(b *testing.B) {
+	b.Helper()
+	began := time.Now()
+	r.each(b, 8, func(_ int, decide func() error) error {
+		for time.Since(began) < warmUp {
+			for range 8 {
+				if err := decide(); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// measure decides b.N requests by so many callers at once.
+func (r *run) measure(b *testing.B, goroutines int) {
+	var before uint64
+	if r.calls != nil {
+		before = r.calls(b)
+	}
+	b.ReportAllocs()
+	used := usedCPU(b)
+	b.ResetTimer()
+	r.each(b, goroutines, func(i int, decide func() error) error {
+		for range (b.N + i) / goroutines { // b.N together
+			if err := decide(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	b.StopTimer()
+	b.ReportMetric(float64((usedCPU(b)-used).Nanoseconds())/float64(b.N), "cpu-ns/op")
+	if r.calls != nil {
+		b.ReportMetric(1000*float64(r.calls(b)-before)/float64(b.N), "shared-calls/1000")
+	}
+}
+
+// usedCPU is how long this process has computed, in user and kernel mode.
+func usedCPU(b *testing.B) time.Duration {
+	b.Helper()
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		b.Fatalf("ask how long this process has computed: %v", err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
+
+// each lets callers, by their numbers, work at the same time, and waits for them. Each begins at another draw.
+func (r *run) each(b *testing.B, callers int, work func(i int, decide func() error) error) {
+	b.Helper()
+	var working sync.WaitGroup
+	for i := range callers {
+		at, decide := i*len(r.draws)/callers, r.caller()
+		working.Go(func() {
+			err := work(i, func() error {
+				if at++; at >= len(r.draws) {
+					at = 0
+				}
+				admitted, err := decide(int(r.draws[at]))
+				if err == nil && !admitted {
+					err = errRefused
+				}
+				return err
+			})
+			if err != nil {
+				b.Error(err)
+			}
+		})
+	}
+	working.Wait()
+}

@@ -1,0 +1,180 @@
+package compare
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lease"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/redisstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// server is a Redis and our store in it.
+type server struct {
+	store *redisstore.Store
+	admin *redis.Client
+}
+
+// openRedis starts a Redis, reached over TCP on the loopback. Its timeouts are long: a benchmark measures how long
+// answers take, and does not want to do without.
+func openRedis(tb testing.TB) *server {
+	tb.Helper()
+	started := redistest.Single(tb)
+	const patience = 5000 // ms
+	block := schema.Redis{
+		Host: started.Host, Port: int64(started.Port), Pipeline: true,
+		ConnectTimeout: patience, ReadTimeout: patience, SendTimeout: patience,
+	}
+	store, release, err := redisstore.NewRegistry(slog.New(slog.DiscardHandler), nil).Open(block)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(release)
+	return &server{store: store, admin: started.Client(tb)}
+}
+
+// empty forgets all buckets.
+func (s *server) empty(tb testing.TB) {
+	tb.Helper()
+	if err := s.admin.FlushAll(context.Background()).Err(); err != nil {
+		tb.Fatalf("empty Redis: %v", err)
+	}
+}
+
+// calls is how many EVALSHA Redis has executed. It is what Redis says, not what we believe to have sent.
+func (s *server) calls(tb testing.TB) uint64 {
+	tb.Helper()
+	text, err := s.admin.Info(context.Background(), "commandstats").Result()
+	if err != nil {
+		tb.Fatalf("ask Redis what it has executed: %v", err)
+	}
+	_, counts, ok := strings.Cut(text, "cmdstat_evalsha:calls=")
+	if !ok {
+		return 0 // none yet
+	}
+	count, _, _ := strings.Cut(counts, ",")
+	n, err := strconv.ParseUint(count, 10, 64)
+	if err != nil {
+		tb.Fatalf("read what Redis has executed: %v", err)
+	}
+	return n
+}
+
+// counted is a store of this process in the place of the one that all nodes share: it shows what a lease costs beside
+// any network. What is given back to it is lost, of which it has plenty.
+type counted struct {
+	*memstore.Store
+	taken atomic.Uint64
+}
+
+// Take implements lease.Shared and admit.Buckets.
+func (c *counted) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	c.taken.Add(1)
+	return c.Store.Take(ctx, bounds, statuses)
+}
+
+// Refund implements lease.Shared.
+func (c *counted) Refund(context.Context, []policy.Bound, []decision.Status) { c.taken.Add(1) }
+
+// monotonic makes a clock that never steps.
+func monotonic() func() limit.Micros {
+	began := time.Now()
+	return func() limit.Micros { return limit.Micros(time.Since(began).Microseconds()) }
+}
+
+// leasing is one node that leases from shared, among so many, and asks it for the rest. It runs until the end of tb.
+func leasing(tb testing.TB, shared interface {
+	lease.Shared
+	admit.Buckets
+}, nodes int,
+) admit.Buckets {
+	tb.Helper()
+	store := lease.New(shared, lease.Options{
+		Now:    monotonic(),
+		Live:   func(string) int { return nodes },
+		Leased: func(p *policy.Policy) bool { return p.Accuracy == policy.Leased },
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := store.Run(ctx); err != nil {
+			tb.Errorf("run the leases: %v", err)
+		}
+	})
+	tb.Cleanup(func() { cancel(); running.Wait() })
+	return store.View(shared)
+}
+
+// inMemory is a store of this process with room for every bucket of every job.
+func inMemory() *memstore.Store {
+	return memstore.New(memstore.Options{Now: monotonic(), MaxBuckets: 2_000_000})
+}
+
+func newMemory(testing.TB, *job) (admit.Buckets, func(testing.TB) uint64) { return inMemory(), nil }
+
+func newRedis(tb testing.TB, j *job) (admit.Buckets, func(testing.TB) uint64) {
+	j.redis.empty(tb)
+	return j.redis.store, j.redis.calls
+}
+
+func newLease(tb testing.TB, j *job) (admit.Buckets, func(testing.TB) uint64) {
+	j.redis.empty(tb)
+	return leasing(tb, j.redis.store, 1), j.redis.calls
+}
+
+func newLeaseOverMemory(tb testing.TB, _ *job) (admit.Buckets, func(testing.TB) uint64) {
+	shared := &counted{Store: inMemory()}
+	return leasing(tb, shared, 1), func(testing.TB) uint64 { return shared.taken.Load() }
+}
+
+// ours makes a limiter of a store. All bounds of a request are asked in one call and spent or not spent together, and
+// each answers with what remains and when it resets.
+func ours(open func(testing.TB, *job) (admit.Buckets, func(testing.TB) uint64)) func(testing.TB, *job) limiter {
+	return func(tb testing.TB, j *job) limiter {
+		buckets, calls := open(tb, j)
+		return limiter{calls: calls, caller: func() decide {
+			bounds, statuses := slices.Clone(j.bounds), make([]decision.Status, len(j.bounds))
+			return func(tenant int) (bool, error) {
+				for i := range bounds {
+					bounds[i].Key.Owner = j.ownerOf(i, tenant)
+				}
+				return take(buckets, bounds, statuses)
+			}
+		}}
+	}
+}
+
+// take spends bounds, and tells whether all admit. A bound without an answer is an error.
+func take(buckets admit.Buckets, bounds []policy.Bound, statuses []decision.Status) (bool, error) {
+	if err := buckets.Take(context.Background(), bounds, statuses); err != nil {
+		return false, err
+	}
+	admitted := true
+	for i := range statuses {
+		if s := &statuses[i]; s.Failure != decision.NoFailure {
+			return false, unanswered{s.Failure}
+		}
+		admitted = admitted && statuses[i].Admits()
+	}
+	return admitted, nil
+}
+
+// unanswered is why a store did not answer.
+type unanswered struct{ decision.Failure }
+
+func (u unanswered) Error() string { return u.String() }

@@ -1,0 +1,65 @@
+// The command noop is what the benchmarks of the socket compare the plugin with: the same server loop, and buckets that
+// cost nothing and admit everything. With a config without limits it asks Kong nothing, sets nothing and limits nothing;
+// with limits it asks and sets what the plugin does, and spends nothing. Nothing is observed.
+package main
+
+import (
+	"context"
+	"flag"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongplugin"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func main() {
+	prefix := flag.String("kong-prefix", "/usr/local/kong", "directory of the socket")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	err := serve(ctx, filepath.Join(*prefix, "noop.socket"), log)
+	stop()
+	if err != nil {
+		log.Error("the server ends", "error", err)
+		os.Exit(1)
+	}
+}
+
+func serve(ctx context.Context, socket string, log *slog.Logger) error {
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		return err
+	}
+	log.Info("serving Kong", "socket", socket)
+	return kongplugin.New(kongplugin.Options{Name: schema.Name, Log: log, Build: build}).Serve(ctx, listener)
+}
+
+func build(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
+	path := &admit.Path{Buckets: bottomless{}, Renderer: response.New(config, nil)}
+	path.Policies.Store(snapshot)
+	return path, nil, nil
+}
+
+// bottomless are buckets that are always full.
+type bottomless struct{}
+
+// Take implements admit.Buckets.
+func (bottomless) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	for i := range bounds {
+		statuses[i] = decision.Status{
+			Status: limit.Status{Used: 1, Remaining: bounds[i].Policy.Limit.Spec().Quantity - 1, Reset: limit.Second},
+			Source: decision.Memory, Charged: true,
+		}
+	}
+	return nil
+}

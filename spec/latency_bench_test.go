@@ -1,0 +1,113 @@
+//go:build linux
+
+package spec
+
+import (
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"testing"
+	"time"
+)
+
+const (
+	latencyConnections = 16
+	latencyRounds      = 7 // short and many: what disturbs a turn does not reach the median
+	latencyTurn        = 400 * time.Millisecond
+)
+
+// BenchmarkAddedLatency offers events at 25, 50 and 75 percent of what saturates the plugin on sixteen connections, and
+// compares how long they take with what they take, in the next turn and at the same rate, through a plugin that does
+// nothing. p50-ms and p99-ms are the difference; holds-2ms is 1 when the difference at the 99th percentile is at most
+// 2 ms. event-p99-ms is the whole of it, the socket and the waiting for a free connection included. Each number is the
+// median of its turns.
+//
+// An event's time counts from when it was due, so that nobody's clock stands still while others are late. Client, plugin
+// and Redis share the machine, and are saturated together.
+func BenchmarkAddedLatency(b *testing.B) {
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // the client's own garbage is nobody's latency
+	subjects, _ := rivals(b)
+	noop := subjects[0]
+	for _, u := range subjects {
+		if u.name != "local" && u.name != "redis-leased" && u.name != "redis-exact" {
+			continue
+		}
+		percents := []float64{25, 50, 75}
+		turns := map[float64][]sideBySide{}
+		for range latencyRounds {
+			most := saturation(b, u) // anew: what the machine has left changes
+			for _, percent := range percents {
+				rate := most * percent / 100
+				turns[percent] = append(turns[percent], sideBySide{rate: rate, noop: offered(b, noop, rate), event: offered(b, u, rate)})
+			}
+		}
+		for _, percent := range percents {
+			row(b, fmt.Sprintf("plugin=%s/load=%.0f%%", u.name, percent), latencies(turns[percent]))
+		}
+	}
+}
+
+// saturation is how many events a second a subject answers when more are offered.
+func saturation(b *testing.B, u *subject) float64 {
+	b.Helper()
+	n, err := u.saturate(latencyConnections, leadIn)
+	if err != nil {
+		b.Fatal(err)
+	}
+	begun := time.Now()
+	took, err := u.offer(latencyConnections, 1.5*float64(n)/leadIn.Seconds(), latencyTurn)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return float64(len(took)) / time.Since(begun).Seconds()
+}
+
+// offered are the times of a turn's events, in order.
+func offered(b *testing.B, u *subject, rate float64) []time.Duration {
+	b.Helper()
+	var took []time.Duration
+	for _, lasts := range []time.Duration{leadIn, latencyTurn} {
+		var err error
+		if took, err = u.offer(latencyConnections, rate, lasts); err != nil {
+			b.Fatal(err)
+		}
+	}
+	slices.Sort(took)
+	return took
+}
+
+// sideBySide are the times of two turns at the same rate, in events a second.
+type sideBySide struct {
+	rate        float64
+	noop, event []time.Duration
+}
+
+// latencies are the cells of a row.
+func latencies(turns []sideBySide) map[string]float64 {
+	over := func(value func(sideBySide) float64) float64 {
+		var values []float64
+		for _, turn := range turns {
+			values = append(values, value(turn))
+		}
+		return median(values)
+	}
+	cells := map[string]float64{
+		"events/s":     over(func(t sideBySide) float64 { return t.rate }),
+		"p50-ms":       over(func(t sideBySide) float64 { return percentile(t.event, 50) - percentile(t.noop, 50) }),
+		"p99-ms":       over(func(t sideBySide) float64 { return percentile(t.event, 99) - percentile(t.noop, 99) }),
+		"event-p99-ms": over(func(t sideBySide) float64 { return percentile(t.event, 99) }),
+		"noop-p99-ms":  over(func(t sideBySide) float64 { return percentile(t.noop, 99) }),
+	}
+	for _, promise := range []float64{1, 2, 5} {
+		unit := fmt.Sprintf("holds-%.0fms", promise)
+		if cells[unit] = 0; cells["p99-ms"] <= promise {
+			cells[unit] = 1
+		}
+	}
+	return cells
+}
+
+// percentile is the p-th percentile of what is in order, in milliseconds.
+func percentile(took []time.Duration, p int) float64 {
+	return float64(took[len(took)*p/100].Nanoseconds()) / 1e6
+}

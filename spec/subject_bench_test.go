@@ -1,0 +1,256 @@
+//go:build linux
+
+package spec
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+// What the benchmarks over the socket have in common: plugin servers that take turns under load, the clock of the CPU
+// time that one has used, and the rows of the output.
+
+// fourScopes is a plugin config as Kong sends it for a route: each request is counted per tenant, tenant and endpoint,
+// user, and globally, all are admitted, and all headers are on. It asks Kong one question. seq tells the configs of one
+// process apart; rest are its other fields.
+func fourScopes(seq int, rest string) string {
+	const plenty = `"limit":60000000,"window_size":60`
+	return fmt.Sprintf(`{"__seq__":%d,"__plugin_id":"p%[1]d","route_id":"r","user_from":["consumer.username"],"kong_headers":true,%s"tiers":[{"name":"a","limits":[
+		{"name":"tenant","scope":"tenant",%s},{"name":"endpoint","scope":"tenant+endpoint",%[3]s},{"name":"user","scope":"user",%[3]s}]}],
+		"global":{"limits":[{"name":"all","scope":"global",%[3]s}]}}`, seq, rest, plenty)
+}
+
+// noLimits is a config that asks, sets and limits nothing.
+const noLimits = `{"__seq__":1,"__plugin_id":"p","tiers":[]}`
+
+// requestOf is a request of a tenant's only user.
+func requestOf(tenant string) gateway.Request {
+	return gateway.Request{
+		Method: "GET", Target: "/records/7", RemoteAddr: "127.0.0.1:1", Route: &gateway.Route{ID: "r", Name: "records"},
+		Consumer: &gateway.Consumer{ID: "b32379d9-3d28-5683-a79c-72139be6e34f", Username: "alice-" + tenant, CustomID: tenant, Tags: []string{"tier:a"}},
+	}
+}
+
+// comparisons builds, when a benchmark wants them, the programs that the plugin is compared with.
+var comparisons = sync.OnceValue(func() error {
+	return build(binaries, "../plugin/internal/noop", "../plugin/internal/onpdk")
+})
+
+// server is a plugin server of one thread. The plugin's own default is one for every four cores.
+type server struct {
+	socket string
+	pid    int
+}
+
+// serve starts a program and waits until it serves.
+func serve(b *testing.B, program string, args ...string) *server {
+	b.Helper()
+	if err := comparisons(); err != nil {
+		b.Fatal(err)
+	}
+	prefix := shortDir(b)
+	cmd := exec.Command(filepath.Join(binaries, program), append([]string{"-kong-prefix", prefix}, args...)...)
+	cmd.Env = []string{"GOMAXPROCS=1"}
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	log := &logBuffer{}
+	var reading sync.WaitGroup
+	b.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended
+		reading.Wait()
+		_ = cmd.Wait() // ended by us
+		if b.Failed() {
+			b.Logf("the log of %s:\n%s", program, log)
+		}
+	})
+	lines := bufio.NewReader(io.TeeReader(stderr, log))
+	for serving := false; !serving; {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			b.Fatalf("%s does not serve: %v", program, err)
+		}
+		serving = strings.Contains(line, "serving Kong") || strings.Contains(line, "Listening on socket") // go-pdk's words
+	}
+	reading.Go(func() {
+		_, _ = io.Copy(io.Discard, lines) // until the process ends
+	})
+	return &server{filepath.Join(prefix, program+".socket"), cmd.Process.Pid}
+}
+
+// servePlugin starts the plugin.
+func servePlugin(b *testing.B) *server {
+	b.Helper()
+	return serve(b, "tenant-rate-limiting", "-max-procs", "1", "-metrics-listen", "off", "-snapshot-dir", "off")
+}
+
+// cpuTime is how long the process has computed, user and system time together, since its start.
+func (s *server) cpuTime(b *testing.B) time.Duration {
+	b.Helper()
+	var used unix.Timespec
+	if err := unix.ClockGettime(int32(^s.pid<<3|2), &used); err != nil { // see "CPU-time clocks" in clock_getcpuclockid(3)
+		b.Fatalf("read the CPU time of process %d: %v", s.pid, err)
+	}
+	return time.Duration(used.Nano())
+}
+
+// subject is an instance of a plugin, and who asks it.
+type subject struct {
+	name string
+	*server
+	id       int32
+	requests []gateway.Request // in turns
+	conns    []*gateway.Conn
+}
+
+// newSubject starts an instance. limited tells whether its answers must have the headers of a limit: a config with
+// faults admits everything, too.
+func newSubject(b *testing.B, name string, s *server, config string, limited bool, tenants ...string) *subject {
+	b.Helper()
+	u := &subject{name: name, server: s, id: startInstance(b, s.socket, config)}
+	for _, tenant := range tenants {
+		u.requests = append(u.requests, requestOf(tenant))
+	}
+	u.connect(b, 1)
+	outcome, err := u.conns[0].HandleEvent(u.id, "access", u.requests[0])
+	if err != nil || outcome.Exit != nil {
+		b.Fatalf("%s: the first request: %+v, %v", name, outcome, err)
+	}
+	if told := strings.Count(fmt.Sprint(outcome.Header), ";q="); limited != (told == 4) {
+		b.Fatalf("%s: an answer has the headers %v; want those of four limits: %t", name, outcome.Header, limited)
+	}
+	return u
+}
+
+// connect sees to so many connections.
+func (u *subject) connect(b *testing.B, connections int) {
+	b.Helper()
+	for len(u.conns) < connections {
+		c, err := gateway.Dial(u.socket)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { c.Close() })
+		u.conns = append(u.conns, c)
+	}
+}
+
+// event runs one event, which must be admitted.
+func (u *subject) event(c *gateway.Conn, n int) error {
+	outcome, err := c.HandleEvent(u.id, "access", u.requests[n%len(u.requests)])
+	if err == nil && outcome.Exit != nil {
+		err = fmt.Errorf("%s: refused: %d %s", u.name, outcome.Exit.Status, outcome.Exit.Body)
+	}
+	return err
+}
+
+// leadIn is how long a subject works before a turn is measured: leases are given back by who rests.
+const leadIn = 200 * time.Millisecond
+
+// saturate runs events on so many connections for a while, each connection as soon as its last event has been answered,
+// and counts them. The connections must be there.
+func (u *subject) saturate(connections int, lasts time.Duration) (int, error) {
+	var events atomic.Int64
+	var load errgroup.Group
+	end := time.Now().Add(lasts)
+	for i, c := range u.conns[:connections] {
+		load.Go(func() error {
+			for n := i; time.Now().Before(end); n += connections {
+				if err := u.event(c, n); err != nil {
+					return err
+				}
+				events.Add(1)
+			}
+			return nil
+		})
+	}
+	err := load.Wait()
+	return int(events.Load()), err
+}
+
+// offer sends so many events a second for a while, whether or not earlier ones have been answered, and returns how long
+// each took from the instant at which it was due: waiting for a free connection counts. The connections must be there.
+func (u *subject) offer(connections int, perSecond float64, lasts time.Duration) ([]time.Duration, error) {
+	due := make(chan time.Time, int(perSecond*lasts.Seconds())+1) // holds all: the pace waits for nobody
+	took := make([][]time.Duration, connections)
+	var load errgroup.Group
+	for i, c := range u.conns[:connections] {
+		load.Go(func() error {
+			for at := range due {
+				if err := u.event(c, i+len(took[i])*connections); err != nil {
+					return err
+				}
+				took[i] = append(took[i], time.Since(at))
+			}
+			return nil
+		})
+	}
+	err := pace(due, time.Duration(float64(time.Second)/perSecond), lasts)
+	close(due)
+	err = errors.Join(err, load.Wait())
+	return slices.Concat(took...), err
+}
+
+// pace sends the instants of a steady rate, each as it comes. It reads the kernel's timer: Go's own are a millisecond
+// late when nothing else wakes the process.
+func pace(due chan<- time.Time, every, lasts time.Duration) error {
+	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	timer := os.NewFile(uintptr(fd), "timer")
+	defer timer.Close()
+	period, begun := unix.NsecToTimespec(every.Nanoseconds()), time.Now()
+	if err := unix.TimerfdSettime(fd, 0, &unix.ItimerSpec{Interval: period, Value: period}, nil); err != nil {
+		return err
+	}
+	var passed [8]byte
+	for n := time.Duration(0); ; {
+		if _, err := io.ReadFull(timer, passed[:]); err != nil {
+			return err
+		}
+		for range binary.NativeEndian.Uint64(passed[:]) {
+			if n++; n*every > lasts {
+				return nil
+			}
+			due <- begun.Add(n * every)
+		}
+	}
+}
+
+// row is a line of the output. What is in it has been measured already, in turns with the other rows.
+func row(b *testing.B, name string, cells map[string]float64) {
+	b.Run(name, func(b *testing.B) {
+		for unit, value := range cells {
+			b.ReportMetric(value, unit)
+		}
+		b.ReportMetric(0, "ns/op") // of nothing
+	})
+}
+
+// median is the median of what several turns measured. It changes their order.
+func median(values []float64) float64 {
+	slices.Sort(values)
+	return (values[(len(values)-1)/2] + values[len(values)/2]) / 2
+}
