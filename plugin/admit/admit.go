@@ -118,7 +118,7 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 
 	// What does the client read? Only a refusal needs to know how it speaks; it stands even if that cannot be told.
 	var unanswered error
-	if d.Denied() {
+	if d.Denied() && mayBeGRPC(&x.Request) {
 		if err := facts.Ask(ctx, identity.ContentTypeFact, rules, &x.Request); err != nil {
 			unanswered = fmt.Errorf("ask for the content type: %w", err)
 		}
@@ -129,6 +129,11 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 		observer.Observe(d)
 	}
 	return unanswered
+}
+
+// mayBeGRPC tells whether it takes the content type to say that a request is no gRPC call: all of those are POSTs.
+func mayBeGRPC(req *identity.Request) bool {
+	return req.Known&identity.TargetFact == 0 || req.Method == "POST"
 }
 
 // read is what a clock shows; 0: there is none.

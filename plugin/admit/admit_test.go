@@ -56,6 +56,9 @@ func ofTier(tier, user, method, path string) identity.Request {
 	}
 }
 
+// byTenant needs neither method nor path.
+const byTenant = `tiers: [{name: trial, limits: [{name: daily, scope: tenant, limit: 2, window_size: 86400, algorithm: fixed_window}]}]`
+
 var stranger = identity.Request{IP: "192.0.2.9", Headers: []string{""}, Method: "GET", Path: "/"}
 
 func TestARequestIsAskedAboutNoMoreThanItsDecisionNeeds(t *testing.T) {
@@ -71,9 +74,11 @@ func TestARequestIsAskedAboutNoMoreThanItsDecisionNeeds(t *testing.T) {
 		{"allowed", config(), ofTier("trial", "u", "GET", "/"), 0, false, []identity.Facts{every}},
 		{"allowed by the credential", config(), ofTier("paid", "", "POST", "/records"), 0, false, []identity.Facts{every, credential}},
 		{"allowed stranger", config(), stranger, 0, false, []identity.Facts{every, ip}},
-		{"a refused one's content type is asked", config(), ofTier("trial", "u", "GET", "/"), 2, true, []identity.Facts{every, contentType}},
-		{"refused stranger", config(), stranger, 2, true, []identity.Facts{every, ip, contentType}},
-		{"refused without a tenant", config("%tenant%", "deny"), stranger, 0, true, []identity.Facts{every, contentType}},
+		{"a refused one's content type is asked", config(), ofTier("trial", "u", "POST", "/"), 2, true, []identity.Facts{every, contentType}},
+		{"a refused GET is no gRPC call", config(), ofTier("trial", "u", "GET", "/"), 2, true, []identity.Facts{every}},
+		{"a refused one's content type is asked where the method is not known", byTenant, ofTier("", "", "GET", "/"), 2, true, []identity.Facts{consumer, contentType}},
+		{"refused stranger", config(), stranger, 2, true, []identity.Facts{every, ip}},
+		{"refused without a tenant", config("%tenant%", "deny"), stranger, 0, true, []identity.Facts{every}},
 		{"refused without a user", config("%user%", "deny"), ofTier("paid", "", "POST", "/records"), 0, true, []identity.Facts{every, contentType}},
 		{"no limits", `{}`, stranger, 0, false, nil},
 	}
@@ -223,7 +228,7 @@ func TestWhatCannotBeDecidedIsAnsweredAsOnInternalErrorSays(t *testing.T) {
 func TestARefusalStandsWhenItsContentTypeCannotBeTold(t *testing.T) {
 	path, buckets, told := pathOf(t, config("%error%", "open"))
 	var x admit.Exchange
-	request := ofTier("trial", "u", "GET", "/")
+	request := ofTier("trial", "u", "POST", "/")
 	admitted(t, path, &gateway{request: request}, &x)
 	admitted(t, path, &gateway{request: request}, &x)
 	err := path.Admit(context.Background(), &gateway{request: request, failAt: 2}, &x)
@@ -250,7 +255,7 @@ func TestAConfigThatCannotBeUsedIsAnsweredWithoutLimits(t *testing.T) {
 func TestARefusedGRPCCallHasNoBody(t *testing.T) {
 	path, _, _ := pathOf(t, config())
 	var x admit.Exchange
-	request := ofTier("trial", "u", "GET", "/")
+	request := ofTier("trial", "u", "POST", "/")
 	for range 2 {
 		admitted(t, path, &gateway{request: request}, &x)
 	}

@@ -2,70 +2,117 @@ package kongplugin
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// BenchmarkSocket drives events through the socket of the built plugin server and through that of a plugin that asks
-// the same question and sets the same headers with go-pdk's own client and server. The two are measured in turns
-// within one run, each in a process of its own with one thread, so the ratio holds on a noisy machine.
+// BenchmarkSocket drives events through the sockets of built plugin servers and compares, in turns within one run, how
+// many there are in a second and what CPU time of the server each takes, as far as /proc tells. Every server is a process
+// with one thread, so the ratios hold on a noisy machine:
+//
+//   - ours, with four limits in memory and all headers;
+//   - one of our loop that asks the same question and sets the same headers, and limits nothing;
+//   - ours with a config that asks nothing: what a plugin costs at least;
+//   - one that asks the same question and sets headers with go-pdk's own client and server, and limits nothing.
 func BenchmarkSocket(b *testing.B) {
 	const connections, turn = 8, 2000
 	dir := b.TempDir()
-	ours := startPlugin(b, dir, "tenant-rate-limiting", "../cmd/tenant-rate-limiting", `{"__seq__":1,"tenant_from":["consumer.custom_id"],"tiers":[{"name":"a","limits":[{"name":"burst","scope":"tenant","limit":1000000000,"window_size":1}]}]}`)
-	theirs := startPlugin(b, dir, "gopdk", "./internal/gopdkplugin", `{"__seq__":1}`)
-	var took [2]time.Duration
+	config := strings.Replace(fourLimits("", routeScoped), "{", `{"__seq__":1,`, 1)
+	path := func(name string) string { return filepath.Join(dir, name+".socket") }
+	ours := startPlugin(b, build(b, dir, "ours", "../cmd/tenant-rate-limiting", "-log-level", "error", "-metrics-listen", "off"), path("ours"), config)
+	noop := exec.Command(os.Args[0])
+	noop.Env = []string{noopSocket + "=" + path("noop")}
+	drivers := []struct {
+		name string
+		*driver
+	}{
+		{"ours", ours},
+		{"noop", startPlugin(b, noop, path("noop"), config)},
+		{"asks-nothing", ours.another(`{"__seq__":2,"tiers":[{"name":"a"}]}`)},
+		{"go-pdk", startPlugin(b, build(b, dir, "gopdk", "./internal/gopdkplugin"), path("gopdk"), `{"__seq__":1}`)},
+	}
+	took, used := make([]time.Duration, len(drivers)), make([]time.Duration, len(drivers))
 	events := 0
 	for b.Loop() {
-		for i, driver := range []*driver{ours, theirs} {
-			start := time.Now()
-			driver.run(b, connections, turn)
+		for i, d := range drivers {
+			start, before := time.Now(), d.cpu()
+			d.run(b, connections, turn)
 			took[i] += time.Since(start)
+			used[i] += d.cpu() - before
 		}
 		events += turn
 	}
-	b.ReportMetric(float64(events)/took[0].Seconds(), "ours-events/s")
-	b.ReportMetric(float64(events)/took[1].Seconds(), "go-pdk-events/s")
-	b.ReportMetric(took[1].Seconds()/took[0].Seconds(), "ratio")
-	b.ReportMetric(0, "ns/op") // of both together: says nothing
+	for i, d := range drivers {
+		b.ReportMetric(float64(events)/took[i].Seconds(), d.name+"-events/s")
+		b.ReportMetric(float64(used[i].Nanoseconds())/1e3/float64(events), d.name+"-cpu-µs")
+	}
+	b.ReportMetric(0, "ns/op") // of all together: says nothing
 }
 
 // driver plays Kong's workers.
 type driver struct {
+	process  int
 	instance int32
 	conns    []*kong
 	dial     func() *kong
 }
 
-func startPlugin(b *testing.B, dir, name, source, config string) *driver {
+// build builds a plugin server that serves the socket beside its executable.
+func build(b *testing.B, dir, name, source string, arguments ...string) *exec.Cmd {
 	b.Helper()
 	binary := filepath.Join(dir, name)
 	if out, err := exec.Command("go", "build", "-o", binary, source).CombinedOutput(); err != nil {
 		b.Fatalf("build %s: %v\n%s", source, err, out)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	process := exec.CommandContext(ctx, binary, "-kong-prefix", dir)
-	process.Env = []string{"GOMAXPROCS=1"}
-	process.Stderr = os.Stderr
-	if name == "tenant-rate-limiting" {
-		process.Args = append(process.Args, "-log-level", "error")
+	return exec.Command(binary, append(arguments, "-kong-prefix", dir)...)
+}
+
+// noopSocket is the variable that makes this executable serve a plugin that limits nothing, at the socket that it names.
+const noopSocket = "NOOP_PLUGIN_SOCKET"
+
+func serveNoop(socket string) int {
+	listener, err := net.Listen("unix", socket)
+	if err == nil {
+		err = New(Options{Name: schema.Name, Build: limitless}).Serve(context.Background(), listener)
 	}
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+// limitless builds paths that answer as if there were always room.
+func limitless(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
+	path := &admit.Path{Buckets: bucketsFunc(plenty), Renderer: response.New(config, nil)}
+	path.Policies.Store(snapshot)
+	return path, nil, nil
+}
+
+// startPlugin starts a plugin server with one thread, until the benchmark ends, and an instance on it.
+func startPlugin(b *testing.B, process *exec.Cmd, socket, config string) *driver {
+	b.Helper()
+	process.Env = append(process.Env, "GOMAXPROCS=1")
+	process.Stderr = os.Stderr
 	if err := process.Start(); err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
-		stop()
-		_ = process.Wait() // ended by us
+		_ = process.Process.Kill() // if it fails, the process has ended
+		_ = process.Wait()         // ended by us
 	})
-	d := &driver{dial: func() *kong {
-		c, err := net.Dial("unix", binary+".socket")
+	d := &driver{process: process.Process.Pid, dial: func() *kong {
+		c, err := net.Dial("unix", socket)
 		if err != nil {
 			return nil
 		}
@@ -76,11 +123,32 @@ func startPlugin(b *testing.B, dir, name, source, config string) *driver {
 		if k := d.dial(); k != nil {
 			d.conns = append(d.conns, k)
 		} else if time.Now().After(deadline) {
-			b.Fatalf("%s does not listen", name)
+			b.Fatalf("nobody listens at %s", socket)
 		}
 	}
 	d.instance = d.conns[0].startRaw([]byte(config))
 	return d
+}
+
+// another drives another instance of the same server.
+func (d *driver) another(config string) *driver {
+	return &driver{process: d.process, dial: d.dial, conns: d.conns, instance: d.conns[0].startRaw([]byte(config))}
+}
+
+// cpu is the CPU time of all of the server's threads so far; 0 where /proc does not tell.
+func (d *driver) cpu() (total time.Duration) {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", d.process)) // the pattern is a good one
+	for _, thread := range threads {
+		text, err := os.ReadFile(thread)
+		if err != nil {
+			continue // it has ended
+		}
+		var ns int64
+		if _, err := fmt.Sscan(string(text), &ns); err == nil {
+			total += time.Duration(ns)
+		}
+	}
+	return total
 }
 
 // run spreads events over connections.
@@ -90,7 +158,7 @@ func (d *driver) run(b *testing.B, connections, events int) {
 	}
 	var group sync.WaitGroup
 	for _, k := range d.conns {
-		k.answers["kong.client.get_consumer"] = []byte("\x1a\x05alice\x0a\x24b32379d9-3d28-5683-a79c-72139be6e34f\x22\x04acme")
+		k.answers = commonAnswers()
 		group.Go(func() {
 			for range events / connections {
 				if err := k.fastEvent(d.instance); err != nil {
@@ -103,8 +171,8 @@ func (d *driver) run(b *testing.B, connections, events int) {
 	group.Wait()
 }
 
-// fastEvent runs an event without looking into it: every question is answered with the consumer, set_headers with
-// nothing. It must cost little, because it is measured with the plugin.
+// fastEvent runs an event without looking into it: each question is answered by its method, set_headers with nothing.
+// It must cost little, because it is measured with the plugin.
 func (k *kong) fastEvent(id int32) error {
 	k.sequence++
 	k.out = k.out[:0]
@@ -124,12 +192,7 @@ func (k *kong) fastEvent(id int32) error {
 			_, err := k.frames.read(maxFrame)
 			return err
 		}
-		k.out = k.out[:0]
-		if string(method) == "kong.response.set_headers" {
-			k.out = appendFrame(k.out, nil)
-		} else {
-			k.out = appendFrame(k.out, k.answers["kong.client.get_consumer"])
-		}
+		k.out = appendFrame(k.out[:0], k.answers[string(method)])
 		if _, err := k.frames.read(maxFrame); err != nil {
 			return err
 		}
@@ -142,9 +205,10 @@ func (k *kong) fastEvent(id int32) error {
 func BenchmarkDecodeConsumer(b *testing.B) {
 	answer := []byte("\x1a\x05alice\x0a\x24b32379d9-3d28-5683-a79c-72139be6e34f\x22\x04acme*\x08org:acme*\x0ftier:enterprise\x10\xc8\xc7\x84\xd8\x06")
 	var c identity.Consumer
+	known := newNames()
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := decodeConsumer(answer, &c); err != nil {
+		if err := decodeConsumer(answer, known, &c); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -17,14 +17,15 @@ import (
 // conn is one connection of a Kong worker. Kong sends one call at a time on it and waits for its return.
 type conn struct {
 	server *Server
-	net    net.Conn
+	net    *socket
 	in     frames
-	out    []byte // frames not yet written
+	out    []byte // frames not yet sent
+	known  *names
 
 	// owed counts the answers that Kong has still to send. They come before the next call, and are read past when
-	// nobody waits for them any more.
-	owed int
-	lost error // the connection broke
+	// nobody waits for them any more. due are those that it will owe for what is in out.
+	owed, due int
+	lost      error // the connection broke
 
 	instance *instance // of the event that is being handled
 	exchange admit.Exchange
@@ -35,19 +36,32 @@ type conn struct {
 	busyUntil atomic.Int64
 }
 
+func newConn(s *Server, c net.Conn) *conn {
+	sock := newSocket(c, &s.counters.Writes)
+	return &conn{server: s, net: sock, in: newFrames(sock), known: newNames()}
+}
+
 // serve answers calls until Kong closes the connection, the server drains, or a frame cannot be parsed.
 func (c *conn) serve(ctx context.Context) {
 	for c.next(ctx) {
 		if c.server.draining.Load() {
-			c.settle()
-			return
+			break
 		}
+	}
+	if c.server.draining.Load() {
+		c.settle()
 	}
 }
 
-// settle reads the answers that are still owed: closed before, the connection would break under Kong's hands while it
-// sends them, and it would replay an event that is done.
+// settle says what is still unsaid and reads the answers that are still owed: closed before, the connection would break
+// under Kong's hands while it sends them, and it would replay an event that is done.
 func (c *conn) settle() {
+	if err := c.net.flush(); err != nil || c.owed == 0 {
+		return
+	}
+	if err := c.net.SetDeadline(time.Time{}); err != nil { // it was interrupted, to see that the server drains
+		return
+	}
 	for ; c.owed > 0; c.owed-- {
 		if _, err := c.in.read(maxFrame); err != nil {
 			return
@@ -150,7 +164,7 @@ func (c *conn) event(ctx context.Context, m *call) bool {
 	c.busyUntil.Store(0)
 	if in.traces && c.lost == nil {
 		c.out = appendTrace(c.out, &c.exchange.Decision)
-		c.owed++
+		c.due++
 		c.server.counters.Questions.Add(1)
 	}
 	switch r := &c.exchange.Response; {
@@ -161,7 +175,7 @@ func (c *conn) event(ctx context.Context, m *call) bool {
 		return c.exit(sequence)
 	case len(r.Headers) > 0:
 		c.out = appendSetHeaders(c.out, r.Headers)
-		c.owed++
+		c.due++
 	}
 	c.out = appendReturn(appendFrame(c.out, nil), sequence)
 	return true
@@ -176,7 +190,7 @@ func (c *conn) admit(ctx context.Context) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			c.server.panicked(cause, debug.Stack())
-			c.out = c.out[:0]
+			c.out, c.due = c.out[:0], 0
 			c.instance.path.Fault(&c.exchange)
 		}
 	}()
@@ -217,6 +231,12 @@ func (c *conn) exit(sequence int64) bool {
 // answer reads the answer to the eldest question that is still owed one.
 func (c *conn) answer() ([]byte, error) {
 	frame, err := c.in.read(maxAnswer)
+	for isTimeout(err) && time.Now().UnixNano() < c.busyUntil.Load() {
+		// It was meant for the event before, or for a connection that was idle a moment ago.
+		if err = c.net.SetDeadline(time.Time{}); err == nil {
+			frame, err = c.in.read(maxAnswer)
+		}
+	}
 	switch {
 	case err == nil || errors.Is(err, errAnswerTooLong):
 		c.owed--
@@ -227,34 +247,25 @@ func (c *conn) answer() ([]byte, error) {
 	return frame, err
 }
 
-// flush writes what has been appended to c.out, in one write.
+// flush sends what has been appended to c.out, in one write: before the next read waits, or at once if that would find
+// what it wants without waiting.
 func (c *conn) flush() error {
 	if len(c.out) == 0 {
 		return nil
 	}
-	err := c.write(c.out)
+	c.net.send(c.out, c.due > 0)
+	c.owed, c.due = c.owed+c.due, 0
 	c.out = c.out[:0]
 	if cap(c.out) > keepSize {
 		c.out = nil
 	}
+	if c.in.buffered() == 0 {
+		return nil
+	}
+	err := c.net.flush()
 	if err != nil {
 		c.lost = err // a part may have been written, so there is no going on
 	}
-	return err
-}
-
-// write survives one interruption: the watchdog may mean the event that has just been decided. One that is
-// interrupted again waits for a peer that does not read.
-func (c *conn) write(out []byte) error {
-	c.server.counters.Writes.Add(1)
-	n, err := c.net.Write(out)
-	if !isTimeout(err) {
-		return err
-	}
-	if err := c.net.SetDeadline(time.Time{}); err != nil {
-		return err
-	}
-	_, err = c.net.Write(out[n:])
 	return err
 }
 

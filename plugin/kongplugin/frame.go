@@ -49,6 +49,9 @@ func newFrames(r io.Reader) frames {
 	return frames{r: bufio.NewReaderSize(r, bufferSize)}
 }
 
+// buffered is how many bytes the next read has without waiting.
+func (f *frames) buffered() int { return f.r.Buffered() }
+
 // read answers the next frame, which is good until the next call. A frame longer than limit is read past and
 // answered with errAnswerTooLong; one longer than maxFrame cannot be and is errFrameTooLong.
 func (f *frames) read(limit int) ([]byte, error) {

@@ -144,11 +144,11 @@ func appendString(out []byte, field protowire.Number, s string) []byte {
 }
 
 // decodeString reads the String message: a text, or "".
-func decodeString(frame []byte) (string, error) {
+func decodeString(frame []byte, known *names) (string, error) {
 	var text string
 	err := fields(frame, func(field protowire.Number, value []byte, _ uint64) {
 		if field == 1 && value != nil {
-			text = string(value)
+			text = known.text(value)
 		}
 	})
 	return text, err
@@ -165,7 +165,7 @@ func decodeStringValue(frame []byte) (string, error) {
 	return text, err
 }
 
-func decodeConsumer(frame []byte, c *identity.Consumer) error {
+func decodeConsumer(frame []byte, known *names, c *identity.Consumer) error {
 	c.ID, c.Username, c.CustomID, c.Tags = "", "", "", c.Tags[:0]
 	return fields(frame, func(field protowire.Number, value []byte, _ uint64) {
 		if value == nil {
@@ -173,19 +173,19 @@ func decodeConsumer(frame []byte, c *identity.Consumer) error {
 		}
 		switch field {
 		case 1:
-			c.ID = string(value)
+			c.ID = known.text(value)
 		case 3:
-			c.Username = string(value)
+			c.Username = known.text(value)
 		case 4:
-			c.CustomID = string(value)
+			c.CustomID = known.text(value)
 		case 5:
-			c.Tags = append(c.Tags, string(value))
+			c.Tags = append(c.Tags, known.text(value))
 		}
 	})
 }
 
 // decodeRoute reads a Route's name, or its id when it has none.
-func decodeRoute(frame []byte) (string, error) {
+func decodeRoute(frame []byte, known *names) (string, error) {
 	var id, name string
 	err := fields(frame, func(field protowire.Number, value []byte, _ uint64) {
 		if value == nil {
@@ -193,9 +193,9 @@ func decodeRoute(frame []byte) (string, error) {
 		}
 		switch field {
 		case 1:
-			id = string(value)
+			id = known.text(value)
 		case 4:
-			name = string(value)
+			name = known.text(value)
 		}
 	})
 	if name == "" {

@@ -12,10 +12,10 @@ import (
 type question struct {
 	fact   identity.Facts
 	frames []byte
-	decode func(answer []byte, req *identity.Request) error
+	decode func(answer []byte, known *names, req *identity.Request) error
 }
 
-func newQuestion(fact identity.Facts, method, argument string, decode func([]byte, *identity.Request) error) question {
+func newQuestion(fact identity.Facts, method, argument string, decode func([]byte, *names, *identity.Request) error) question {
 	frames := appendFrame(nil, []byte(method))
 	return question{fact: fact, frames: appendFrame(frames, appendString(nil, 1, argument)), decode: decode}
 }
@@ -31,32 +31,32 @@ var (
 // questions are those for the facts that are one question each, in the order in which they are asked. None of them
 // can raise an error in Kong, which would end the request with a 500.
 var questions = []question{
-	newQuestion(identity.ConsumerFact, "kong.client.get_consumer", "", func(answer []byte, req *identity.Request) error {
-		return decodeConsumer(answer, &req.Consumer)
+	newQuestion(identity.ConsumerFact, "kong.client.get_consumer", "", func(answer []byte, known *names, req *identity.Request) error {
+		return decodeConsumer(answer, known, &req.Consumer)
 	}),
-	newQuestion(identity.CredentialFact, "kong.client.get_credential", "", func(answer []byte, req *identity.Request) (err error) {
-		req.CredentialID, err = decodeString(answer) // the id is field 1, as a String's text is
+	newQuestion(identity.CredentialFact, "kong.client.get_credential", "", func(answer []byte, known *names, req *identity.Request) (err error) {
+		req.CredentialID, err = decodeString(answer, known) // the id is field 1, as a String's text is
 		return err
 	}),
-	newQuestion(identity.IPFact, "kong.client.get_forwarded_ip", "", func(answer []byte, req *identity.Request) (err error) {
-		req.IP, err = decodeString(answer)
+	newQuestion(identity.IPFact, "kong.client.get_forwarded_ip", "", func(answer []byte, known *names, req *identity.Request) (err error) {
+		req.IP, err = decodeString(answer, known)
 		return err
 	}),
-	newQuestion(identity.TargetFact, "kong.nginx.get_var", "request", func(answer []byte, req *identity.Request) error {
-		line, err := decodeString(answer)
+	newQuestion(identity.TargetFact, "kong.nginx.get_var", "request", func(answer []byte, _ *names, req *identity.Request) error {
+		line, err := decodeString(answer, nil) // there are too many
 		req.Method, req.Path = parseRequestLine(line)
 		return err
 	}),
-	newQuestion(identity.RouteFact, "kong.router.get_route", "", func(answer []byte, req *identity.Request) (err error) {
-		req.Route, err = decodeRoute(answer)
+	newQuestion(identity.RouteFact, "kong.router.get_route", "", func(answer []byte, known *names, req *identity.Request) (err error) {
+		req.Route, err = decodeRoute(answer, known)
 		return err
 	}),
-	newQuestion(identity.TokenFact, "kong.ctx.shared.get", "authenticated_jwt_token", func(answer []byte, req *identity.Request) (err error) {
+	newQuestion(identity.TokenFact, "kong.ctx.shared.get", "authenticated_jwt_token", func(answer []byte, _ *names, req *identity.Request) (err error) {
 		req.Token, err = decodeStringValue(answer)
 		return err
 	}),
-	newQuestion(identity.ContentTypeFact, "kong.request.get_header", "content-type", func(answer []byte, req *identity.Request) (err error) {
-		req.ContentType, err = decodeString(answer)
+	newQuestion(identity.ContentTypeFact, "kong.request.get_header", "content-type", func(answer []byte, known *names, req *identity.Request) (err error) {
+		req.ContentType, err = decodeString(answer, known)
 		return err
 	}),
 }
@@ -82,11 +82,11 @@ func (h *headers) of(rules *identity.Rules) *headersOf {
 }
 
 // headerQuestions are the questions for the headers that a config's rules read.
-func headerQuestions(names []string) []question {
-	list := make([]question, len(names))
-	for i, name := range names {
-		list[i] = newQuestion(identity.HeaderFacts, "kong.request.get_header", strings.ToLower(name), func(answer []byte, req *identity.Request) error {
-			value, err := decodeString(answer)
+func headerQuestions(wanted []string) []question {
+	list := make([]question, len(wanted))
+	for i, name := range wanted {
+		list[i] = newQuestion(identity.HeaderFacts, "kong.request.get_header", strings.ToLower(name), func(answer []byte, known *names, req *identity.Request) error {
+			value, err := decodeString(answer, known)
 			req.Headers[i] = value
 			return err
 		})
@@ -128,16 +128,16 @@ func (c *conn) Ask(_ context.Context, facts identity.Facts, rules *identity.Rule
 	for _, q := range c.asked {
 		c.out = append(c.out, q.frames...)
 	}
+	c.due += len(c.asked)
 	if err := c.flush(); err != nil {
 		return err
 	}
-	c.owed += len(c.asked)
 	c.server.counters.Questions.Add(uint64(len(c.asked)))
 	var failed error
 	for _, q := range c.asked {
 		answer, err := c.answer()
 		if err == nil {
-			err = q.decode(answer, req)
+			err = q.decode(answer, c.known, req)
 		}
 		switch {
 		case c.lost != nil:

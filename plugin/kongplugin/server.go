@@ -138,7 +138,7 @@ func (s *Server) accept(listener net.Listener, owned *sync.WaitGroup) error {
 			continue
 		}
 		pause = 0
-		c := &conn{server: s, net: netConn, in: newFrames(netConn)}
+		c := newConn(s, netConn)
 		s.mu.Lock()
 		s.conns[c] = struct{}{}
 		s.mu.Unlock()

@@ -28,14 +28,14 @@ func TestAConsumerConfigAsksOnlyForTheConsumerInOneWriteAndAnswersInOne(t *testi
 	k := h.dial()
 	k.answers = answersOf(t, "key-auth")
 	id := k.startInstance(17, byConsumer)
-	before := h.writes.Load()
+	before := h.writes()
 	if err := k.event(id); err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{"kong.client.get_consumer"}; !slices.Equal(k.asked, want) {
 		t.Errorf("asked %q, want %q", k.asked, want)
 	}
-	if got := h.writes.Load() - before; got != 2 {
+	if got := h.writes() - before; got != 2 {
 		t.Errorf("%d writes, want 2: the question; headers, end and return together", got)
 	}
 	if k.headers["X-RateLimit-Limit"] != "50" || k.headers["X-RateLimit-Remaining"] != "7" {
@@ -49,7 +49,7 @@ func TestAllQuestionsOfARequestLeaveInOneWrite(t *testing.T) {
 	k.answers = answersOf(t, "jwt")
 	id := k.startInstance(1, `{"tenant_from":["consumer.custom_id"],"user_from":["jwt.sub","header.X-User-Id"],"trusted_headers":["X-User-Id"],"tiers":[
 		{"name":"a","limits":[{"name":"u","scope":"user+endpoint","endpoint":"GET /jwt/*","limit":5,"window_size":1},{"name":"c","scope":"credential","limit":5,"window_size":1}]}]}`)
-	before := h.writes.Load()
+	before := h.writes()
 	if err := k.event(id); err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestAllQuestionsOfARequestLeaveInOneWrite(t *testing.T) {
 	if !slices.Equal(k.asked, want) {
 		t.Errorf("asked %q, want %q", k.asked, want)
 	}
-	if got := h.writes.Load() - before; got != 2 {
+	if got := h.writes() - before; got != 2 {
 		t.Errorf("%d writes for %d questions, want 2", got, len(k.asked))
 	}
 }
@@ -66,12 +66,12 @@ func TestAConfigWithoutLimitsAsksNothing(t *testing.T) {
 	h := serve(t, plenty, nil)
 	k := h.dial()
 	id := k.startInstance(1, `{"tiers":[{"name":"internal"}]}`)
-	before := h.writes.Load()
+	before := h.writes()
 	if err := k.event(id); err != nil {
 		t.Fatal(err)
 	}
-	if len(k.asked) != 0 || k.headers != nil || h.writes.Load()-before != 1 {
-		t.Errorf("asked %q, headers %v, %d writes; want nothing but the end", k.asked, k.headers, h.writes.Load()-before)
+	if len(k.asked) != 0 || k.headers != nil || h.writes()-before != 1 {
+		t.Errorf("asked %q, headers %v, %d writes; want nothing but the end", k.asked, k.headers, h.writes()-before)
 	}
 }
 

@@ -1,0 +1,159 @@
+package kongplugin
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// fourLimits is a config as most are: limits of the tenant, of each endpoint and of each user of it, and one of all
+// tenants; the consumer says who it is, all headers are on. endpoint and scope are more fields.
+func fourLimits(endpoint, scope string) string {
+	return fmt.Sprintf(`{"tenant_from":["consumer.custom_id"],"user_from":["consumer.id"],"kong_headers":true,"tiers":[{"name":"a","limits":[
+		{"name":"burst","scope":"tenant","limit":1000000000,"window_size":1},
+		{"name":"each","scope":"tenant+endpoint","limit":1000000000,"window_size":60%s},
+		{"name":"user","scope":"user","limit":1000000000,"window_size":1},
+		{"name":"all","scope":"global","limit":1000000000,"window_size":1}]}]%s}`, endpoint, scope)
+}
+
+const routeScoped = `,"route_id":"2e5a1d3e-55c4-4d1c-8a3c-0d4b5d1f3f59"`
+
+func clock() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }
+
+// whole builds paths of all that stands behind the socket: buckets in memory, and metrics.
+func whole(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
+	path := &admit.Path{
+		Now: clock, Elapsed: clock, Buckets: memstore.New(memstore.Options{Now: clock}),
+		Renderer: response.New(config, nil), Observers: []admit.Observer{metrics.New("1", metrics.Sources{})},
+	}
+	path.Policies.Store(snapshot)
+	return path, nil, nil
+}
+
+func serveWhole(t testing.TB) *harness {
+	t.Helper()
+	return serve(t, nil, func(o *Options) { o.Build = whole })
+}
+
+func TestTheCommonConfigCostsOneQuestionAndOneSetHeaders(t *testing.T) {
+	for name, config := range map[string]string{
+		"route-scoped":      fourLimits("", routeScoped),
+		"consumer's limits": strings.Replace(fourLimits("", ""), "tenant+endpoint", "tenant", 1),
+	} {
+		h := serveWhole(t)
+		k := h.dial()
+		k.answers = answersOf(t, "key-auth")
+		id := k.startInstance(1, config)
+		if err := k.event(id); err != nil { // the instance learns its route
+			t.Fatal(err)
+		}
+		questions, writes := h.Counters().Questions.Load(), h.writes()
+		if err := k.event(id); err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{"kong.client.get_consumer"}; !slices.Equal(k.asked, want) || h.Counters().Questions.Load()-questions != 1 {
+			t.Errorf("%s: asked %q, want %q", name, k.asked, want)
+		}
+		if got := h.writes() - writes; got != 2 {
+			t.Errorf("%s: %d writes, want 2: the question; headers, end and return together", name, got)
+		}
+		if n := strings.Count(k.headers["RateLimit-Policy"], ";q="); n != 4 || k.headers["RateLimit-Reset"] == "" {
+			t.Errorf("%s: headers %v, want all headers of four limits", name, k.headers)
+		}
+	}
+}
+
+func TestAPatternCostsOneQuestionForMethodAndPathInTheSameWrite(t *testing.T) {
+	h := serveWhole(t)
+	k := h.dial()
+	k.answers = answersOf(t, "key-auth")
+	k.answers["kong.nginx.get_var=request"] = encode(t, &pb.String{V: "GET /records/7?x=1 HTTP/1.1"})
+	id := k.startInstance(1, fourLimits(`,"endpoint":"GET /records/{id}"`, ""))
+	writes := h.writes()
+	if err := k.event(id); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"kong.client.get_consumer", "kong.nginx.get_var=request"}; !slices.Equal(k.asked, want) {
+		t.Errorf("asked %q, want %q", k.asked, want)
+	}
+	if got := h.writes() - writes; got != 2 {
+		t.Errorf("%d writes, want 2: both questions; headers, end and return together", got)
+	}
+	if !strings.Contains(k.headers["RateLimit-Policy"], `"each"`) {
+		t.Errorf("headers %v: the pattern did not match", k.headers)
+	}
+}
+
+func TestARefusalOfWhatIsKnownToBeNoPostDoesNotAskForTheContentType(t *testing.T) {
+	h := serve(t, nothing, nil)
+	for line, asks := range map[string]bool{"GET /records/7 HTTP/1.1": false, "POST /records/7 HTTP/2.0": true} {
+		k := h.dial()
+		k.answers = answersOf(t, "key-auth")
+		k.answers["kong.nginx.get_var=request"] = encode(t, &pb.String{V: line})
+		if err := k.event(k.startInstance(1, fourLimits(`,"endpoint":"* /records/{id}"`, ""))); err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.Contains(k.asked, "kong.request.get_header=content-type"); got != asks || k.exit == nil {
+			t.Errorf("%s: asked %q, exit %v; want the content type asked %t", line, k.asked, k.exit, asks)
+		}
+	}
+}
+
+func TestAnEventAllocatesNothingInSteadyState(t *testing.T) {
+	h := serveWhole(t)
+	k := h.dial()
+	id := k.startInstance(1, fourLimits("", routeScoped))
+	var consumers [8][]byte
+	for i := range consumers {
+		consumers[i] = encode(t, &pb.Consumer{Id: fmt.Sprintf("b32379d9-3d28-5683-a79c-72139be6e34%d", i), Username: fmt.Sprint("alice", i), CustomId: fmt.Sprint("org-", i)})
+	}
+	i := 0
+	next := func() {
+		i++
+		k.answers["kong.client.get_consumer"] = consumers[i%len(consumers)]
+		if err := k.fastEvent(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 100 {
+		next()
+	}
+	if got := testing.AllocsPerRun(2000, next); got != 0 {
+		t.Errorf("%v allocations for an event, from the call to its return; want 0", got)
+	}
+	if got := h.Counters().Undecided.Load(); got != 0 {
+		t.Errorf("%d events were not decided", got)
+	}
+}
+
+func TestConnectionsOfAnyKindAreServed(t *testing.T) {
+	h := serveOn(t, plenty, nil, func(l net.Listener) net.Listener { return otherListener{l} })
+	k := h.dial()
+	k.answers = answersOf(t, "key-auth")
+	id := k.startInstance(1, byConsumer)
+	writes := h.writes()
+	for range 3 {
+		if err := k.event(id); err != nil || k.headers["X-RateLimit-Limit"] != "50" {
+			t.Fatalf("%v, headers %v", err, k.headers)
+		}
+	}
+	if got := h.writes() - writes; got != 6 {
+		t.Errorf("%d writes for 3 events, want 6", got)
+	}
+	if err := h.stop(); err != nil {
+		t.Error(err)
+	}
+}

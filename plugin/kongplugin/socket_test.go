@@ -1,0 +1,200 @@
+package kongplugin
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"path/filepath"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+)
+
+// eachSocket runs a test with sockets of both kinds and their peers.
+func eachSocket(t *testing.T, test func(t *testing.T, s *socket, peer net.Conn, writes *atomic.Uint64)) {
+	for name, kind := range map[string]func(net.Conn) net.Conn{
+		"unix socket":       func(c net.Conn) net.Conn { return c },
+		"of unknown making": func(c net.Conn) net.Conn { return struct{ net.Conn }{c} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer listener.Close()
+			peer, err := net.Dial("unix", listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer peer.Close()
+			c, err := listener.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			var writes atomic.Uint64
+			s := newSocket(kind(c), &writes)
+			if (s.raw != nil) != (name == "unix socket") {
+				t.Fatalf("the socket is read by %v", s.raw)
+			}
+			test(t, s, peer, &writes)
+		})
+	}
+}
+
+func TestWhatWasSentIsWrittenBeforeTheReadWaits(t *testing.T) {
+	eachSocket(t, func(t *testing.T, s *socket, peer net.Conn, writes *atomic.Uint64) {
+		go func() {
+			question := make([]byte, 8)
+			if _, err := io.ReadFull(peer, question); err == nil {
+				_, _ = peer.Write(append(question, '!')) // if it fails, the read does
+			}
+		}()
+		s.send([]byte("question"), true)
+		buffer := make([]byte, 100)
+		if n, err := s.Read(buffer); err != nil || string(buffer[:n]) != "question!" {
+			t.Errorf("%q, %v", buffer[:n], err)
+		}
+		if got := writes.Load(); got != 1 {
+			t.Errorf("%d writes, want 1", got)
+		}
+	})
+}
+
+func TestWhatWasSentIsWrittenAlthoughTheReadIsInterrupted(t *testing.T) {
+	eachSocket(t, func(t *testing.T, s *socket, peer net.Conn, _ *atomic.Uint64) {
+		if err := s.SetDeadline(time.Unix(1, 0)); err != nil {
+			t.Fatal(err)
+		}
+		s.send([]byte("answer"), false)
+		got := make(chan string, 1)
+		go func() {
+			answer := make([]byte, 6)
+			_, _ = io.ReadFull(peer, answer) // what is missing is seen
+			got <- string(answer)
+			peer.Close()
+		}()
+		if n, err := s.Read(make([]byte, 100)); n != 0 || (!isTimeout(err) && err != io.EOF) {
+			t.Errorf("%d bytes, %v; want the interruption, or the end if that was taken for another's", n, err)
+		}
+		if answer := <-got; answer != "answer" {
+			t.Errorf("the peer has read %q", answer)
+		}
+	})
+}
+
+func TestAPeerThatReadsSlowlyGetsAllOfALongAnswer(t *testing.T) {
+	long := bytes.Repeat([]byte("0123456789abcdef"), 1<<17) // more than the kernel keeps
+	eachSocket(t, func(t *testing.T, s *socket, peer net.Conn, _ *atomic.Uint64) {
+		got := make(chan []byte, 1)
+		go func() {
+			answer := make([]byte, len(long))
+			n, _ := io.ReadFull(peer, answer) // what is missing is seen
+			got <- answer[:n]
+			peer.Close()
+		}()
+		s.send(long, false)
+		if n, err := s.Read(make([]byte, 100)); n != 0 || err != io.EOF {
+			t.Errorf("%d bytes, %v; want the end", n, err)
+		}
+		if answer := <-got; !bytes.Equal(answer, long) {
+			t.Errorf("the peer has read %d bytes, want %d", len(answer), len(long))
+		}
+	})
+}
+
+func TestWhatCameBeforeTheWriteIsFoundWhenNoAnswerIsDue(t *testing.T) {
+	eachSocket(t, func(t *testing.T, s *socket, peer net.Conn, _ *atomic.Uint64) {
+		buffer := make([]byte, 100)
+		for _, call := range []string{"first", "second"} { // which does not wait for the return of the first
+			if _, err := peer.Write([]byte(call)); err != nil {
+				t.Fatal(err)
+			}
+			poll(t)
+			if err := s.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			s.send([]byte("return"), false)
+			if n, err := s.Read(buffer); err != nil || string(buffer[:n]) != call {
+				t.Fatalf("%q, %v; want the %s call", buffer[:n], err, call)
+			}
+		}
+	})
+}
+
+// poll has Go's poller see all that has happened: it waits for connections, which is done by polling.
+func poll(t *testing.T) {
+	t.Helper()
+	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "p"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for range 20 {
+		go func() {
+			if c, err := net.Dial("unix", listener.Addr().String()); err == nil { // else Accept fails, in the end
+				c.Close()
+			}
+		}()
+		c, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+	}
+}
+
+func TestCallsThatDoNotWaitForTheReturnOfTheOneBeforeAreAnswered(t *testing.T) {
+	h := serve(t, plenty, nil)
+	k := h.dial()
+	id := k.startInstance(1, `{"tiers":[{"name":"internal"}]}`)
+	const calls = 200
+	for range calls {
+		k.call(&pb.RpcCall{Call: &pb.RpcCall_CmdHandleEvent{CmdHandleEvent: &pb.CmdHandleEvent{InstanceId: id, EventName: "access"}}})
+	}
+	for i := range 2 * calls { // the end of the event and the return, each
+		if _, err := k.receive(); err != nil {
+			t.Fatalf("frame %d: %v", i, err)
+		}
+	}
+}
+
+func TestADrainingConnectionSaysAllAndReadsWhatItIsOwed(t *testing.T) {
+	h := serve(t, plenty, nil)
+	k := h.dial()
+	k.answers = answersOf(t, "key-auth")
+	id := k.startInstance(1, byConsumer)
+	k.call(&pb.RpcCall{Call: &pb.RpcCall_CmdHandleEvent{CmdHandleEvent: &pb.CmdHandleEvent{InstanceId: id, EventName: "access"}}})
+	for _, want := range []string{"kong.client.get_consumer", ""} {
+		if frame, err := k.receive(); err != nil || string(frame) != want {
+			t.Fatalf("received %q, %v; want %q", frame, err, want)
+		}
+	}
+	k.send(k.answers["kong.client.get_consumer"])
+	if frame, err := k.receive(); err != nil || string(frame) != "kong.response.set_headers" {
+		t.Fatalf("received %q, %v", frame, err)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- h.stop() }()
+	for !h.draining.Load() {
+		runtime.Gosched()
+	}
+	for range 2 { // the headers, and the end of the event
+		if _, err := k.receive(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := k.returned(); err != nil {
+		t.Fatal(err)
+	}
+	k.send(nil) // the answer that is owed: the connection must still be there
+	if _, err := k.receive(); err == nil {
+		t.Error("the connection was not closed")
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
