@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -101,29 +102,32 @@ func perSecond(t testing.TB, rate int64, names ...string) []policy.Bound {
 func TestAHotTenantReachesTheStoreWithFewOfItsRequests(t *testing.T) {
 	for _, test := range []struct {
 		load
-		most float64 // calls per 1,000 requests
-	}{{load{50_000, 1}, 20}, {load{5_000, 1}, 20}, {load{5_000, 4}, 80}} {
-		bounds := perSecond(t, 100_000, "tenant", "tenant+endpoint", "global", "user")
+		limit int64
+		most  float64 // calls per 1,000 requests
+	}{{load{50_000, 1}, 100_000, 2}, {load{5_000, 1}, 100_000, 5}, {load{5_000, 1}, 5000, 15}, {load{5_000, 4}, 100_000, 15}, {load{5_000, 4}, 5000, 60}} {
+		bounds := append(perSecond(t, test.limit, "tenant", "tenant+endpoint", "user"), perSecond(t, 100_000, "global")...)
 		calls, admissions, requests := test.run(t, bounds)
 		if per1000 := 1000 * float64(calls) / float64(requests); per1000 > test.most || admissions != requests {
-			t.Errorf("%d requests/s at %d nodes: %.1f calls per 1,000, want %v; %d of %d admitted", test.rate, test.nodes, per1000, test.most, admissions, requests)
+			t.Errorf("%d requests/s of %d at %d nodes: %.1f calls per 1,000, want %v; %d of %d admitted",
+				test.rate, test.limit, test.nodes, per1000, test.most, admissions, requests)
 		}
 	}
 }
 
 func TestATenantBeyondItsLimitCostsFewCallsAndGetsAllButTheShare(t *testing.T) {
-	const limit, seconds = 5000, 5
 	for _, test := range []struct {
 		load
-		most int // calls per 1,000 requests
-	}{{load{15_000, 1}, 15}, {load{15_000, 4}, 100}, {load{150_000, 4}, 10}} {
-		calls, admissions, requests := test.run(t, perSecond(t, limit, "tenant", "tenant+endpoint"))
-		allowed := limit + seconds*limit
-		if admissions > allowed || admissions < allowed-limit/50-allowed/200 {
-			t.Errorf("%+v: admitted %d, want %d less the share of a limit and 0.5 %%", test.load, admissions, allowed)
+		limit int
+		most  int // calls per 1,000 requests
+	}{{load{5000, 1}, 3000, 20}, {load{5000, 4}, 3000, 80}, {load{15_000, 1}, 5000, 8}, {load{15_000, 4}, 5000, 25}, {load{150_000, 4}, 5000, 4}} {
+		const seconds = 5
+		calls, admissions, requests := test.run(t, append(perSecond(t, int64(test.limit), "tenant", "user"), perSecond(t, 100_000, "tenant+endpoint", "global")...))
+		allowed := test.limit + seconds*test.limit
+		if admissions > allowed || admissions < allowed-test.limit/50-allowed/200 {
+			t.Errorf("%+v of %d: admitted %d, want %d less the share of a limit and 0.5 %%", test.load, test.limit, admissions, allowed)
 		}
 		if per1000 := 1000 * calls / requests; per1000 > test.most {
-			t.Errorf("%+v: %d calls per 1,000 requests, want at most %d", test.load, per1000, test.most)
+			t.Errorf("%+v of %d: %d calls per 1,000 requests, want at most %d", test.load, test.limit, per1000, test.most)
 		}
 	}
 }
@@ -132,7 +136,7 @@ func TestATenantBeyondItsLimitCostsFewCallsAndGetsAllButTheShare(t *testing.T) {
 // limit allows in 5 s was admitted.
 func BenchmarkCallsOfAHotTenant(b *testing.B) {
 	for _, l := range []load{{1_000, 1}, {5_000, 1}, {5_000, 4}, {50_000, 1}, {50_000, 8}} {
-		for _, limit := range []int64{100_000, 3_000} {
+		for _, limit := range []int64{100_000, 5_500, 3_000} {
 			b.Run(fmt.Sprintf("rate=%d/nodes=%d/limit=%d", l.rate, l.nodes, limit), func(b *testing.B) {
 				for b.Loop() {
 					calls, admissions, requests := l.run(b, perSecond(b, limit, "tenant", "tenant+endpoint", "global", "user"))
@@ -144,28 +148,68 @@ func BenchmarkCallsOfAHotTenant(b *testing.B) {
 	}
 }
 
+// endless makes the leases last for a whole benchmark, and the clock one that costs what a clock costs.
+func (n *node) endless() {
+	for i := range n.shards {
+		for _, e := range n.shards[i].entries {
+			e.ledger.grants[0] = grant{tokens: 1 << 40, ends: 1 << 62}
+		}
+	}
+	began := time.Now()
+	n.now = func() limit.Micros { return limit.Micros(time.Since(began).Microseconds()) }
+}
+
 func BenchmarkLeaseHit(b *testing.B) {
 	for _, bounds := range []int{1, 4, 8} {
 		b.Run(fmt.Sprintf("bounds=%d", bounds), func(b *testing.B) {
 			n := newNode(newBank(), Options{})
-			list := hot(b, n, bounds)
-			for i := range n.shards {
-				for _, e := range n.shards[i].entries { // enough for the whole benchmark
-					e.ledger.grants[0] = grant{tokens: 1 << 40, ends: 1 << 62}
+			list, statuses := hot(b, n, bounds), make([]decision.Status, bounds)
+			n.endless()
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := n.view.Take(context.Background(), list, statuses); err != nil || !statuses[0].Charged {
+					b.Fatalf("take: %v, %+v", err, statuses[0])
 				}
 			}
-			began := time.Now()
-			n.now = func() limit.Micros { return limit.Micros(time.Since(began).Microseconds()) }
-			b.ReportAllocs()
-			b.RunParallel(func(pb *testing.PB) {
-				statuses := make([]decision.Status, bounds)
-				for pb.Next() {
-					if err := n.view.Take(context.Background(), list, statuses); err != nil || !statuses[0].Charged {
-						b.Errorf("take: %v, %+v", err, statuses[0])
-						return
+		})
+	}
+}
+
+// BenchmarkLeaseHitAtOnce is 4 bounds taken by so many goroutines: all of one tenant, or each of its own, but for one
+// bucket of all.
+func BenchmarkLeaseHitAtOnce(b *testing.B) {
+	for _, goroutines := range []int{1, 8, 64} {
+		for _, tenants := range []int{1, 64} {
+			b.Run(fmt.Sprintf("goroutines=%d/tenants=%d", goroutines, tenants), func(b *testing.B) {
+				n := newNode(newBank(), Options{})
+				lists := make([][]policy.Bound, tenants)
+				for i := range lists {
+					lists[i] = perSecond(b, 1e9, "tenant", "tenant+endpoint", "user", "global")
+					for j := range 3 {
+						lists[i][j].Key.Owner = fmt.Sprint("tenant-", i)
+					}
+					for range 20 {
+						n.admits(b, lists[i]...)
 					}
 				}
+				n.background()
+				n.endless()
+				b.ReportAllocs()
+				b.ResetTimer()
+				var running sync.WaitGroup
+				for g := range goroutines {
+					running.Go(func() {
+						list, statuses := lists[g%tenants], make([]decision.Status, 4)
+						for range b.N / goroutines {
+							if err := n.view.Take(context.Background(), list, statuses); err != nil || !statuses[0].Charged {
+								b.Errorf("take: %v, %+v", err, statuses[0])
+								return
+							}
+						}
+					})
+				}
+				running.Wait()
 			})
-		})
+		}
 	}
 }

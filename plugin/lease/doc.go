@@ -11,20 +11,32 @@
 // Tokens are taken from the shared bucket before they are spent, and of every limit at most a share (2 %, unless set
 // otherwise) is out on lease over all live nodes together. A fixed window's leases end with the window, so it admits what
 // it has room for. A token bucket's could be kept while the bucket refills and then be spent on top of it; therefore a
-// policy that may be leased is asked, by every request and renewal, with its burst less that share, and what any interval
-// sees stays within burst + rate × t. So what a lease can cost is under-admission, of at most the share; and a request
-// that costs more than the burst less the share is never admitted. A node that dies loses what it has out: a token
-// bucket has refilled that, which is at most the share, after share × burst ÷ rate, a fixed window with its next.
+// policy that may be leased is asked, by every request and renewal, with a burst that is less by what comes back while a
+// lease lasts (2 s), or by the share where that is less, and what any interval sees stays within burst + rate × t: the
+// proof is at [refilled]. So what a lease can cost is under-admission, of at most the share; a million a day loses 24
+// tokens of its burst. A request that costs more than the reduced burst is never admitted. A node that dies loses what it
+// has out: a token bucket has refilled that, which is at most the share, after share × burst ÷ rate, a fixed window with
+// its next.
+//
+// # Scarce buckets
+//
+// What comes back to a bucket that refuses is shared out: every 20 ms each node asks for its part of it, and for what
+// the others have left in the round before. A call that might find less than it asks for asks in halves, so that it
+// brings what there is. All leases of a request that run low are renewed in one call.
 //
 // # Refusals
 //
 // A bucket that has refused a cost until some instant is not asked for that cost or more until then, or for a second
-// at most. Of a hot bucket a refusal holds for 40 ms though it could end earlier: what comes back meanwhile stays in
-// the bucket and is leased at once, so a tenant far beyond its limit gets all of it for few calls, and a client that
-// is told to wait for whole seconds notices nothing. A request with such a bound is refused without asking for any of
-// its bounds, so the answer names those alone that refuse, and bounds in shadow are not counted in that time. A bound
-// in shadow that would refuse is answered from memory too, but denies nothing. All of this is forgotten as soon as the
-// limit itself is another; a policy that is compiled again with the same limit keeps its leases and refusals.
+// at most. With one exception that is exact. A token bucket to which something comes back every 40 ms or more often, and
+// of which this node spends 20 tokens a second or more, refuses for two rounds, 40 ms, though it could admit earlier, and
+// goes on to refuse what a node's part has no room for, until a part leaves a whole lease beside what the others can take
+// in a round. What comes back stays in the bucket meanwhile, for the next parts. So a tenant far beyond its limit gets all of it for few calls, and a client
+// that is told to wait for whole seconds notices nothing.
+//
+// A request with a bound that is known to refuse is refused without asking for any of its bounds, so the answer names
+// those alone that refuse, and bounds in shadow are not counted in that time. A bound in shadow that would refuse is
+// answered from memory too, but denies nothing. All of this is forgotten as soon as the limit itself is another; a policy
+// that is compiled again with the same limit keeps its leases and refusals.
 //
 // # Where it stands
 //

@@ -10,21 +10,14 @@ import (
 const source = decision.Leased
 
 const (
-	// leastLease is the smallest lease: one token is taken as cheaply by the request itself.
-	leastLease = 2
-	// rest is how long no renewal is tried after one that was refused, unanswered or not worth it.
-	rest = limit.Second / 20
-	// life is how long a grant can be spent. It is part of why nodes that come and go never have too much out together:
-	// see Options.Live.
+	// life is how long a grant can be spent. A token bucket's capacity is reduced by what comes back in that time, and it
+	// is part of why nodes that come and go never have too much out together: see Options.Live.
 	life = 2 * limit.Second
 	// old is the age at which a grant is given back: well before it ends, so that a late sweep costs nothing.
 	old = 3 * life / 4
 	// idle is how long no request may have come for a bucket until its lease is given back.
 	idle = 3 * span
-	// round is how long a hot bucket that has refused is left alone, so that what comes back to it can be leased at once
-	// and not token by token. A refusal of it holds for two rounds, in the second of which the renewal's answer comes.
-	round = limit.Second / 50
-	// noLimit is how much a bucket has that has refused nothing lately.
+	// noLimit is later than any instant.
 	noLimit = 1<<63 - 1
 )
 
@@ -37,7 +30,7 @@ type entry struct {
 
 	ledger  ledger
 	demand  demand
-	scarce  int64        // the most that is worth asking for; noLimit unless the last renewal was refused
+	supply  supply
 	size    int64        // tokens of a full lease, when one was last asked for
 	resting limit.Micros // no renewal before this instant
 	queued  bool         // a renewal is due or under way
@@ -80,7 +73,7 @@ func (e *entry) turn(p *policy.Policy, t *terms, now limit.Micros) (asked *polic
 	e.policy, e.terms = p, t
 	e.epoch++
 	e.ledger.asked = 0
-	e.demand, e.denial, e.scarce, e.size, e.resting, e.told = demand{}, denial{}, noLimit, 0, 0, limit.Status{}
+	e.demand, e.supply, e.denial, e.size, e.resting, e.told = demand{}, supply{}, denial{}, 0, 0, limit.Status{}
 	return asked, back
 }
 
@@ -96,13 +89,13 @@ func (e *entry) refuses(cost int64, now limit.Micros) bool {
 
 // remember notes that the shared store has refused cost, when it was asked at an instant of this node's clock. Its own
 // clock was told.Now then, or up to a round trip earlier, so no refusal is remembered for longer than it holds.
-func (e *entry) remember(cost int64, told decision.Status, asked, longest limit.Micros) {
+func (e *entry) remember(cost int64, told *decision.Status, asked, longest limit.Micros) {
 	until := asked + min(told.Wait, longest)
 	if asked < e.denial.until && cost > e.denial.cost && until <= e.denial.until {
 		return // what is known says more
 	}
-	told.Source, told.Charged = source, false
-	e.denial = denial{cost: cost, told: asked, until: until, status: told}
+	e.denial = denial{cost: cost, told: asked, until: until, status: *told}
+	e.denial.status.Source, e.denial.status.Charged = source, false
 }
 
 // refusal is the answer that is remembered, as it reads now.
@@ -116,111 +109,43 @@ func (e *entry) refusal(now limit.Micros) decision.Status {
 	return status
 }
 
-// hold lets a refusal of a hot bucket stand for as long as it takes to lease what comes back. It tells whether there is
-// anything to hold. A renewal must then be under way, or follow.
-func (e *entry) hold(now limit.Micros) bool {
-	if e.denial.cost == 0 || e.terms == nil || e.demand.tokens(now) < leastLease {
-		return false
-	}
-	e.denial.until = max(e.denial.until, now+2*round)
-	return true
-}
-
 // learn notes what the shared store said when it was asked at an instant of this node's clock.
 func (e *entry) learn(told *decision.Status, asked limit.Micros) {
 	e.told, e.ahead = told.Status, told.Now-asked
+	if e.terms != nil {
+		e.supply.room = e.terms.capacity - told.Used // what remains for a client is less, in the soft zone
+	}
 }
 
 // draw takes a request's cost from the lease.
-func (e *entry) draw(cost int64, now limit.Micros) (draw, bool) {
+func (e *entry) draw(d *draw, cost int64, now limit.Micros) bool {
 	if e.terms == nil || e.ledger.free() == 0 {
-		return draw{}, false
+		return false
 	}
-	d, ok := e.ledger.draw(max(cost, 0), now)
 	d.epoch = e.epoch
-	return d, ok
+	return e.ledger.draw(&d.grant, max(cost, 0), now)
 }
 
-// settle ends a draw.
-func (e *entry) settle(d draw, admitted bool, now limit.Micros) {
-	if e.epoch != d.epoch && !admitted {
-		d.ends = 0 // nothing is put back that another limit has granted
+// settle ends a draw. What another limit has granted is not put back, nor what nobody would draw or give back again.
+func (e *entry) settle(d *draw, admitted, closed bool, now limit.Micros) {
+	if !admitted && (closed || e.epoch != d.epoch) {
+		d.ends = 0
 	}
-	e.ledger.settle(d, admitted, now)
+	e.ledger.settle(&d.grant, admitted, now)
 	if admitted && e.epoch == d.epoch {
 		e.demand.observe(d.tokens, now)
 	}
 }
 
-// status is how a bound stands that was answered from the lease: as the store has said last, less what is free here.
-func (e *entry) status(charged bool, now limit.Micros) decision.Status {
+// tell fills in how a bound stands that was answered from the lease: as the store has said last, less what is free here.
+func (e *entry) tell(status *decision.Status, charged bool, now limit.Micros) {
 	free := e.ledger.free()
-	status := decision.Status{Status: e.told, Now: now + e.ahead, Source: source, Charged: charged}
+	status.Status, status.Now, status.Source, status.Charged = e.told, now+e.ahead, source, charged
 	status.Used = max(status.Used-free, 0)
 	if !status.Soft {
 		status.Remaining += free
 	}
 	status.Reset = max(status.Reset, status.Now)
-	return status
-}
-
-// dry tells whether a renewal is due.
-func (e *entry) dry(now limit.Micros) bool {
-	return e.terms != nil && !e.queued && now >= e.resting && 2*e.ledger.free() <= e.size &&
-		e.demand.tokens(now) >= leastLease
-}
-
-// wants is how many tokens a renewal should ask for when so many nodes live; 0: none.
-func (e *entry) wants(live int64, now limit.Micros) int64 {
-	if e.terms == nil || live <= 0 {
-		return 0
-	}
-	e.ledger.expire(now)
-	e.size = min(e.demand.tokens(now), e.terms.most/live)
-	n := min(e.size-e.ledger.out(), e.scarce)
-	if n < leastLease {
-		return 0
-	}
-	return n
-}
-
-// pause puts the next renewal off.
-func (e *entry) pause(now limit.Micros) {
-	e.queued, e.scarce, e.resting = false, noLimit, now+rest
-}
-
-// renewed ends a renewal that asked for tokens at an instant of this node's clock.
-func (e *entry) renewed(tokens int64, told *decision.Status, asked limit.Micros) {
-	e.ledger.answer(grant{})
-	e.queued = false
-	if !answered(told) {
-		e.pause(asked)
-		return
-	}
-	e.learn(told, asked)
-	e.scarce = noLimit
-	room := e.terms.asked.Limit.Capacity() - told.Used // what remains for a client is less, in the soft zone
-	switch {
-	case told.Charged:
-		e.ledger.answer(e.granted(tokens, told, asked))
-	case room < tokens && room >= leastLease:
-		e.scarce, e.queued = room, true // at once
-		return
-	default:
-		e.resting = asked + min(told.Wait, rest)
-	}
-	if room < leastLease && e.hold(asked) {
-		e.queued, e.resting = true, asked+round
-	}
-}
-
-// granted is the grant of so many tokens. A window is over for the store no earlier than when it could be.
-func (e *entry) granted(tokens int64, told *decision.Status, asked limit.Micros) grant {
-	g := grant{tokens: tokens, at: told.Now, since: asked, ends: asked + life}
-	if e.policy.Limit.Spec().Algorithm == limit.FixedWindow {
-		g.ends = min(g.ends, asked+told.Reset-told.Now)
-	}
-	return g
 }
 
 // answered tells whether a status is an answer of the shared store.

@@ -21,10 +21,10 @@ type Shared interface {
 	Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status)
 }
 
-// Options are what a Store needs. Now, Live and Leased must be set; zero means the default elsewhere.
+// Options are what a Store needs. Now and Live must be set; zero means the default elsewhere.
 type Options struct {
-	// Now is this node's clock. It must never step, forwards or back: windows are timed by it from what the shared store
-	// says of its own.
+	// Now is this node's clock. It must never step, forwards or back, and should not stand while the machine is suspended:
+	// windows and leases are timed by it, from what the shared store says of its own.
 	Now func() limit.Micros
 	// Live answers among how many nodes of a namespace leases are shared out; 0: it is not known well enough, and nothing
 	// is leased. So that what is out on lease stays within SharePct while nodes come and go, it must answer 0 unless this
@@ -32,8 +32,9 @@ type Options struct {
 	// must count for 5 s more. Then every other node has known it for long enough that whatever it took before has ended,
 	// and what a node has that others believe dead has ended too.
 	Live func(namespace string) int
-	// Leased tells whether a policy may be leased: its accuracy is not exact. It is asked once for each policy, and
-	// must not wait for anything. Of those, only token buckets and fixed windows are, and only limits that are large enough.
+	// Leased tells whether a policy may be leased; nil: it is unless its accuracy is exact. It is asked once for each
+	// policy, and must not wait for anything. Of those that may, only token buckets and fixed windows are leased, and only
+	// where the share of the limit is 10 tokens or more.
 	Leased func(*policy.Policy) bool
 	// Saw is told what the shared store has answered when leases were renewed, as if requests had been answered so; nil:
 	// nobody is. It must not keep either slice.
@@ -64,7 +65,8 @@ type Store struct {
 	backs []back
 	wake  chan struct{} // there may be something in them
 
-	renewals, refunds atomic.Uint64
+	lasts                     atomic.Int64 // µs that a renewal is reckoned to last, see learnLasting
+	renewals, refunds, failed atomic.Uint64
 }
 
 // New makes a store. It does no I/O and starts nothing: see [Store.Run].
@@ -74,6 +76,9 @@ func New(shared Shared, o Options) *Store {
 		perShard: max(or(o.Entries, defaultEntries)/shardCount, 1),
 		book:     book{leased: o.Leased, pct: int64(min(or(o.SharePct, DefaultSharePct), MaxSharePct))},
 		seed:     maphash.MakeSeed(), wake: make(chan struct{}, 1),
+	}
+	if s.book.leased == nil {
+		s.book.leased = func(p *policy.Policy) bool { return p.Accuracy == policy.Leased }
 	}
 	if s.longest == 0 {
 		s.longest = limit.Second
@@ -91,21 +96,24 @@ func or(n, otherwise int) int {
 	return otherwise
 }
 
-// Stats are a store's numbers; all but Entries and Out since its start.
+// Stats are a store's numbers; all but Entries, Leases, Out and Lasts since its start.
 type Stats struct {
 	Drawn      uint64 // bounds that were answered from a lease
 	Asked      uint64 // bounds that the shared store answered to a request
 	Remembered uint64 // bounds that were refused without asking
 	Renewals   uint64 // calls of the shared store for leases
+	Failed     uint64 // buckets whose renewal got no answer
 	Refunds    uint64 // calls that gave leases back
 	Tokens     Tokens
-	Entries    int   // buckets that are leased or remembered now
-	Out        int64 // tokens that this node has out on lease, or may soon
+	Entries    int          // buckets that are leased or remembered now
+	Leases     int          // buckets of which tokens are out
+	Out        int64        // tokens that this node has out on lease, or may soon
+	Lasts      limit.Micros // how long a renewal is reckoned to last, waiting included: twice the usual
 }
 
 // Stats are the store's numbers, shard by shard.
 func (s *Store) Stats() Stats {
-	stats := Stats{Renewals: s.renewals.Load(), Refunds: s.refunds.Load()}
+	stats := Stats{Renewals: s.renewals.Load(), Failed: s.failed.Load(), Refunds: s.refunds.Load(), Lasts: limit.Micros(s.lasts.Load())}
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
@@ -116,7 +124,10 @@ func (s *Store) Stats() Stats {
 		stats.Tokens.add(sh.gone)
 		for _, e := range sh.entries {
 			stats.Tokens.add(e.ledger.sums)
-			stats.Out += e.ledger.out()
+			if out := e.ledger.out(); out > 0 {
+				stats.Out += out
+				stats.Leases++
+			}
 		}
 		sh.mu.Unlock()
 	}

@@ -83,29 +83,36 @@ func join(a, b grant) grant {
 	return grant{tokens: a.tokens + b.tokens, at: min(a.at, b.at), since: min(a.since, b.since), ends: min(a.ends, b.ends)}
 }
 
-// draw takes cost tokens for a request that must then be settled, or none if there are not as many.
-func (l *ledger) draw(cost int64, now limit.Micros) (draw, bool) {
+// draw takes cost tokens for a request that must then be settled, or tells that there are not as many.
+func (l *ledger) draw(d *grant, cost int64, now limit.Micros) bool {
+	first, second := &l.grants[0], &l.grants[1]
+	if cost < first.tokens && now < first.ends { // as most do
+		*d = *first
+		d.tokens = cost
+		first.tokens -= cost
+		l.pending += cost
+		return true
+	}
 	l.expire(now)
 	if l.free() == 0 || cost > l.free() {
-		return draw{}, false
+		return false
 	}
-	first, second := &l.grants[0], &l.grants[1]
-	d := *first
+	*d = *first
 	if d.tokens = min(cost, first.tokens); d.tokens < cost {
 		rest := *second
 		rest.tokens = cost - d.tokens
-		d = join(d, rest)
+		*d = join(*d, rest)
 		second.tokens -= rest.tokens
 	}
 	if first.tokens -= min(cost, first.tokens); first.tokens == 0 {
 		*first, *second = *second, grant{}
 	}
 	l.pending += cost
-	return draw{grant: d}, true
+	return true
 }
 
 // settle ends a draw: its tokens are spent, or come back to be spent by others, if they have not ended.
-func (l *ledger) settle(d draw, admitted bool, now limit.Micros) {
+func (l *ledger) settle(d *grant, admitted bool, now limit.Micros) {
 	l.pending -= d.tokens
 	switch {
 	case admitted:
@@ -113,7 +120,7 @@ func (l *ledger) settle(d draw, admitted bool, now limit.Micros) {
 	case now >= d.ends:
 		l.sums.Expired += d.tokens
 	default:
-		l.grants[0] = join(d.grant, l.grants[0])
+		l.grants[0] = join(*d, l.grants[0])
 	}
 }
 

@@ -12,7 +12,7 @@ func TestEveryTokenOfALedgerIsSpentReturnedOrExpiredOnce(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var l ledger
 		var now limit.Micros
-		var open []draw
+		var open []grant
 		var granted, spent, returned int64
 		ends := map[limit.Micros]int64{} // tokens granted until then
 		for range rapid.IntRange(1, 60).Draw(rt, "steps") {
@@ -28,7 +28,8 @@ func TestEveryTokenOfALedgerIsSpentReturnedOrExpiredOnce(t *testing.T) {
 				l.answer(g)
 			case 3, 4:
 				cost := rapid.Int64Range(0, 30).Draw(rt, "cost")
-				if d, ok := l.draw(cost, now); ok {
+				var d grant
+				if l.draw(&d, cost, now) {
 					open = append(open, d)
 					if d.tokens != cost || now >= d.ends {
 						rt.Fatalf("drew %d that end at %d, want %d after %d", d.tokens, d.ends, cost, now)
@@ -37,7 +38,7 @@ func TestEveryTokenOfALedgerIsSpentReturnedOrExpiredOnce(t *testing.T) {
 			case 5:
 				if len(open) > 0 {
 					admitted := rapid.Bool().Draw(rt, "admitted")
-					if l.settle(open[0], admitted, now); admitted {
+					if l.settle(&open[0], admitted, now); admitted {
 						spent += open[0].tokens
 					}
 					open = open[1:]
@@ -75,17 +76,17 @@ func TestTheEldestGrantIsSpentFirst(t *testing.T) {
 	var l ledger
 	l.answer(grant{tokens: 5, at: 1, since: 1, ends: 100})
 	l.answer(grant{tokens: 5, at: 2, since: 2, ends: 200})
-	if d, ok := l.draw(4, 50); !ok || d.ends != 100 {
+	var d grant
+	if ok := l.draw(&d, 4, 50); !ok || d.ends != 100 {
 		t.Fatalf("drew %+v, want of the first", d)
 	}
-	d, ok := l.draw(3, 50)
-	if !ok || d.at != 1 || d.ends != 100 {
+	if ok := l.draw(&d, 3, 50); !ok || d.at != 1 || d.ends != 100 {
 		t.Fatalf("drew %+v, want of both with what is worse of each", d)
 	}
 	if l.expire(150); l.free() != 3 {
 		t.Errorf("%d are free after the first has ended, want 3 of the second", l.free())
 	}
-	if _, ok := l.draw(1, 200); ok {
+	if l.draw(&d, 1, 200) {
 		t.Error("a token was drawn that had ended")
 	}
 }
@@ -112,9 +113,12 @@ func TestDemandFollowsTheRateAndIsForgottenInSilence(t *testing.T) {
 func TestADrawThatHasEndedDoesNotShortenWhatCameAfter(t *testing.T) {
 	var l ledger
 	l.answer(grant{tokens: 5, ends: 100})
-	d, _ := l.draw(5, 50)
+	var d grant
+	if !l.draw(&d, 5, 50) {
+		t.Fatal("5 of 5 tokens were not drawn")
+	}
 	l.answer(grant{tokens: 7, ends: 200})
-	l.settle(d, false, 150)
+	l.settle(&d, false, 150)
 	if l.expire(150); l.free() != 7 || l.sums.Expired != 5 {
 		t.Errorf("%d are free, %d expired", l.free(), l.sums.Expired)
 	}

@@ -36,6 +36,12 @@ func (m *member) Take(ctx context.Context, bounds []policy.Bound, statuses []dec
 	return err
 }
 
+// fataler is what a test and a property have in common.
+type fataler interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
 // fleet is some nodes of one bank, and what all of them have admitted.
 type fleet struct {
 	bank     *bank
@@ -53,10 +59,10 @@ func leasable(t *rapid.T) *limit.Limit {
 			limit.TokenBucket, limit.TokenBucket, limit.TokenBucket, limit.FixedWindow, limit.FixedWindow, limit.SlidingWindow,
 		}).Draw(t, "algorithm"),
 		Quantity: rapid.Int64Range(200, 3000).Draw(t, "quantity"),
-		Window:   limit.Micros(rapid.SampledFrom([]int{1, 1, 2, 7, 60}).Draw(t, "window")) * limit.Second,
+		Window:   limit.Micros(rapid.SampledFrom([]int{1, 1, 2, 7, 60, 600, 86_400}).Draw(t, "window")) * limit.Second,
 	}
 	if spec.Algorithm == limit.TokenBucket && rapid.Bool().Draw(t, "with burst") {
-		spec.Burst = rapid.Int64Range(200, 3000).Draw(t, "burst")
+		spec.Burst = rapid.Int64Range(200, 30_000).Draw(t, "burst")
 	}
 	if rapid.IntRange(0, 3).Draw(t, "thresholds") == 0 {
 		spec.SoftPct, spec.HardPct = 80, rapid.Int64Range(100, 130).Draw(t, "hard")
@@ -74,6 +80,7 @@ func drawFleet(t *rapid.T) *fleet {
 		sharePct: rapid.IntRange(2, MaxSharePct).Draw(t, "share"),
 	}
 	f.bank.ahead = limit.Micros(rapid.Int64Range(0, 1e7).Draw(t, "ahead"))
+	f.bank.fast = limit.Micros(rapid.Int64Range(0, 1).Draw(t, "fast"))
 	f.bank.there = limit.Micros(rapid.SampledFrom([]int{0, 0, 200, 20_000}).Draw(t, "there"))
 	f.bank.back = limit.Micros(rapid.SampledFrom([]int{0, 0, 200, 20_000}).Draw(t, "back"))
 	for range rapid.IntRange(1, 4).Draw(t, "nodes") {
@@ -136,7 +143,7 @@ func (f *fleet) heartbeat(m *member) {
 func (f *fleet) step(t *rapid.T) {
 	i := rapid.IntRange(0, len(f.members)-1).Draw(t, "node")
 	m := f.members[i]
-	switch rapid.IntRange(0, 19).Draw(t, "step") {
+	switch rapid.IntRange(0, 21).Draw(t, "step") {
 	case 0:
 		f.bank.set(rapid.SampledFrom([]condition{up, up, up, up, refusing, deaf}).Draw(t, "bank becomes"))
 	case 1: // the others believe that it lives until its time is up; one comes instead
@@ -163,9 +170,13 @@ func (f *fleet) step(t *rapid.T) {
 			f.bank.clock.Advance(limit.Second)
 			f.beats()
 		}
-	case 13, 14:
+	case 13:
+		f.bank.late = !f.bank.late
+	case 14:
+		f.bank.deliver()
+	case 15, 16:
 		f.squeeze(t, rapid.SampledFrom(f.bounds).Draw(t, "bucket"))
-	case 15:
+	case 17:
 		f.drain(t, rapid.SampledFrom(f.bounds).Draw(t, "bucket"))
 	default:
 		f.burst(t, m)
@@ -220,7 +231,7 @@ func (f *fleet) squeeze(t *rapid.T, b policy.Bound) {
 }
 
 // drain takes all that any node can get of one bucket at one instant: the worst that clients can do.
-func (f *fleet) drain(t *rapid.T, b policy.Bound) {
+func (f *fleet) drain(t fataler, b policy.Bound) {
 	there, back := f.bank.there, f.bank.back
 	f.bank.there, f.bank.back = 0, 0
 	defer func() { f.bank.there, f.bank.back = there, back }()
@@ -234,7 +245,8 @@ func (f *fleet) drain(t *rapid.T, b policy.Bound) {
 	}
 }
 
-func (f *fleet) request(t *rapid.T, m *member, bounds []policy.Bound) {
+func (f *fleet) request(t fataler, m *member, bounds []policy.Bound) {
+	t.Helper()
 	statuses := make([]decision.Status, len(bounds))
 	clear(m.asked)
 	now := f.bank.Now()

@@ -14,16 +14,17 @@ import (
 const (
 	// batch is how many buckets one call of the shared store is for.
 	batch = 32
-	// sweepEvery is how many rounds pass between two looks for leases that nobody draws from.
-	sweepEvery = 5
 	// patience bounds how long a renewal, or the end of Run, waits for the shared store.
 	patience = time.Second
+	// soonest is how long Run sleeps at least, unless it is woken, though the clock should stand.
+	soonest = limit.Second / 1000
 )
 
 // due is a bucket whose lease runs dry.
 type due struct {
 	shard *shard
 	entry *entry
+	since limit.Micros // from when on it is to be renewed
 }
 
 // back is a grant that the bucket of bound gets back.
@@ -32,15 +33,21 @@ type back struct {
 	at    limit.Micros
 }
 
-// renewSoon has a lease renewed in the background. The entry's shard is locked.
-func (s *Store) renewSoon(sh *shard, e *entry) {
-	e.queued = true
-	s.mu.Lock()
-	s.due = append(s.due, due{sh, e})
-	s.mu.Unlock()
-	if s.now() >= e.resting {
-		s.rouse()
+// renewSoon has a lease renewed in the background, from an instant on and when its entry no longer rests. The entry's
+// shard is locked.
+func (s *Store) renewSoon(sh *shard, e *entry, from limit.Micros) {
+	if sh.closed {
+		return
 	}
+	s.queue(due{sh, e, max(from, e.resting)})
+	s.rouse()
+}
+
+func (s *Store) queue(d due) {
+	d.entry.queued = true
+	s.mu.Lock()
+	s.due = append(s.due, d)
+	s.mu.Unlock()
 }
 
 // giveBackSoon has grants given back to the bucket of b, which was asked for them with b's policy.
@@ -64,25 +71,44 @@ func (s *Store) rouse() {
 }
 
 // Run renews leases before they run dry, gives back those that nobody needs, and all of them when ctx ends, which is not
-// an error. It is called once.
+// an error. It is called once. Requests may go on after it has ended; nothing is leased then.
 func (s *Store) Run(ctx context.Context) error {
-	ticker := time.NewTicker(time.Duration(round) * time.Microsecond)
-	defer ticker.Stop()
-	for rounds := 1; ; {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for sweeps := s.now() + span; ; {
 		select {
 		case <-ctx.Done():
-			s.sweep(noLimit)
+			s.close()
 			s.work(ctx, s.giveBack)
 			return nil
-		case <-ticker.C:
-			if rounds++; rounds%sweepEvery == 0 {
-				s.sweep(s.now() - old)
-			}
+		case <-timer.C:
 		case <-s.wake:
+		}
+		if now := s.now(); now >= sweeps {
+			s.sweep(now - old)
+			sweeps = now + span
 		}
 		s.work(ctx, s.renew)
 		s.work(ctx, s.giveBack)
+		timer.Reset(time.Duration(max(s.next(sweeps)-s.now(), soonest)) * time.Microsecond)
 	}
+}
+
+// close ends all leases. What is drawn for requests that are still undecided is spent by them, or lost.
+func (s *Store) close() {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		sh.closed = true
+		for _, e := range sh.entries {
+			e.queued = false
+		}
+		sh.mu.Unlock()
+	}
+	s.mu.Lock()
+	s.due = nil
+	s.mu.Unlock()
+	s.sweep(noLimit)
 }
 
 // work lets a task talk to the shared store. What was sent is waited for, though Run should end: an answer that nobody
@@ -93,86 +119,126 @@ func (s *Store) work(ctx context.Context, task func(context.Context)) {
 	task(ctx)
 }
 
+// next is when a bucket that is due can be renewed, if that is before an instant.
+func (s *Store) next(before limit.Micros) limit.Micros {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.due {
+		before = min(before, s.due[i].since)
+	}
+	return before
+}
+
 // renew renews what is due.
 func (s *Store) renew(ctx context.Context) {
+	now := s.now()
 	s.mu.Lock()
-	all := s.due
-	s.due = nil
+	later := slices.DeleteFunc(slices.Clone(s.due), func(d due) bool { return d.since <= now })
+	all := slices.DeleteFunc(s.due, func(d due) bool { return d.since > now })
+	s.due = later
 	s.mu.Unlock()
 	for some := range slices.Chunk(all, batch) {
-		s.renewSome(ctx, some)
+		r := renewals{asked: s.now()}
+		for _, d := range some {
+			s.prepare(&r, d)
+		}
+		s.take(ctx, &r)
 	}
+}
+
+// renewals are asked for in one call, each of which is granted, or not, alone.
+type renewals struct {
+	asked    limit.Micros // this node's clock before
+	of       []renewal
+	bounds   []policy.Bound
+	statuses []decision.Status
 }
 
 // renewal is one bucket's part of a call.
 type renewal struct {
 	due
 	epoch uint64
-}
-
-// renewSome asks for all of some leases at once, each of which is granted alone.
-func (s *Store) renewSome(ctx context.Context, some []due) {
-	var renewals []renewal
-	var bounds []policy.Bound
-	asked := s.now()
-	for _, d := range some {
-		if b, r, ok := s.prepare(d, asked); ok {
-			bounds, renewals = append(bounds, b), append(renewals, r)
-		}
-	}
-	if len(bounds) == 0 {
-		return
-	}
-	statuses := make([]decision.Status, len(bounds))
-	s.renewals.Add(1)
-	if err := s.shared.Take(ctx, bounds, statuses); err != nil {
-		clear(statuses) // misuse, by which nothing was spent
-	}
-	for i := range renewals {
-		s.finish(&renewals[i], &bounds[i], &statuses[i], asked)
-	}
-	if s.saw != nil {
-		s.saw(bounds, statuses)
-	}
+	ends  int // its bounds are those before, from the end of the renewal before it
 }
 
 // prepare makes a renewal of what is due, unless it is not worth one now.
-func (s *Store) prepare(d due, now limit.Micros) (policy.Bound, renewal, bool) {
+func (s *Store) prepare(r *renewals, d due) {
 	live := int64(s.live(d.entry.key.Namespace))
 	d.shard.mu.Lock()
 	defer d.shard.mu.Unlock()
 	e := d.entry
-	if now < e.resting {
-		s.renewSoon(d.shard, e)
-		return policy.Bound{}, renewal{}, false
-	}
-	n := e.wants(live, now)
+	n := e.wants(live, r.asked)
 	if n == 0 {
-		e.pause(now)
-		return policy.Bound{}, renewal{}, false
+		e.pause(r.asked)
+		return
 	}
 	e.ledger.ask(n)
-	return policy.Bound{Policy: e.terms.leased, Key: e.key, Cost: n}, renewal{due: d, epoch: e.epoch}, true
+	r.bounds = e.divide(r.bounds, n)
+	r.of = append(r.of, renewal{due: d, epoch: e.epoch, ends: len(r.bounds)})
+}
+
+// take asks the shared store for renewals.
+func (s *Store) take(ctx context.Context, r *renewals) {
+	if len(r.of) == 0 {
+		return
+	}
+	r.statuses = make([]decision.Status, len(r.bounds))
+	s.renewals.Add(1)
+	if err := s.shared.Take(ctx, r.bounds, r.statuses); err != nil {
+		clear(r.statuses) // misuse, by which nothing was spent
+	}
+	begins := 0
+	for i := range r.of {
+		of := &r.of[i]
+		bounds, statuses := r.bounds[begins:of.ends], r.statuses[begins:of.ends]
+		begins = of.ends
+		if !answered(&statuses[0]) {
+			s.failed.Add(1)
+		}
+		s.finish(of, bounds, statuses, r.asked)
+	}
+	s.learnLasting(r)
+	if s.saw != nil {
+		s.saw(r.bounds, r.statuses)
+	}
+}
+
+// learnLasting notes how long renewals last from when they are due: twice as long as lately, and a millisecond more, is
+// reckoned with.
+func (s *Store) learnLasting(r *renewals) {
+	lasted, now := limit.Micros(0), s.now()
+	for i := range r.of {
+		lasted = max(lasted, now-r.of[i].since)
+	}
+	before := limit.Micros(s.lasts.Load())
+	if lasted = 2*lasted + limit.Second/1000; lasted < before {
+		lasted = (7*before + lasted) / 8
+	}
+	s.lasts.Store(int64(lasted))
 }
 
 // finish takes the answer to a renewal in. What was granted under a limit that has changed meanwhile goes back.
-func (s *Store) finish(r *renewal, b *policy.Bound, status *decision.Status, asked limit.Micros) {
+func (s *Store) finish(r *renewal, bounds []policy.Bound, statuses []decision.Status, asked limit.Micros) {
 	r.shard.mu.Lock()
 	defer r.shard.mu.Unlock()
 	e := r.entry
 	if e.epoch == r.epoch {
-		e.renewed(b.Cost, status, asked)
-		b.Policy = e.terms.asked // for Saw
-		if e.queued {
-			s.renewSoon(r.shard, e)
+		if e.renewed(bounds, statuses, asked, s.longest) {
+			s.queue(due{r.shard, e, max(asked, e.resting)})
+			s.rouse()
+		}
+		for i := range bounds {
+			bounds[i].Policy = e.terms.asked // for Saw
 		}
 		return
 	}
 	e.pause(asked)
-	if answered(status) && status.Charged {
-		e.ledger.sums.Granted += b.Cost
-		e.ledger.sums.Returned += b.Cost
-		s.giveBackSoon(*b, [2]grant{{tokens: b.Cost, at: status.Now}})
+	for i := range bounds {
+		if cost := bounds[i].Cost; answered(&statuses[i]) && statuses[i].Charged {
+			e.ledger.sums.Granted += cost
+			e.ledger.sums.Returned += cost
+			s.giveBackSoon(bounds[i], [2]grant{{tokens: cost, at: statuses[i].Now}})
+		}
 	}
 }
 

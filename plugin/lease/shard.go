@@ -2,7 +2,7 @@ package lease
 
 import (
 	"hash/maphash"
-	"slices"
+	"math/bits"
 	"strings"
 	"sync"
 
@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	shardCount = 64 // a power of two
+	shardCount = 64 // as many as a shardSet has bits
 	spotSets   = 8  // per shard, a power of two
 	ways       = 8  // spots of a set
 	// sampleSize is among how many entries one is chosen that makes room.
@@ -21,10 +21,11 @@ const (
 // shard is a part of the entries, under one lock. Which part a bucket belongs to is decided by its key alone.
 type shard struct {
 	mu      sync.Mutex
+	closed  bool              // nothing is leased any more
 	entries map[uint64]*entry // by the hash of their keys; of two buckets with one hash, the first has an entry
-	spots   [spotSets][ways]spot
-	gone    Tokens // of entries that were forgotten
 	counts  counts
+	gone    Tokens // of entries that were forgotten
+	spots   [spotSets][ways]spot
 	_       [64]byte // keeps the next shard's lock off this cache line
 }
 
@@ -80,7 +81,7 @@ func (s *Store) keep(sh *shard, hash uint64, b *policy.Bound, t *terms, now limi
 	}
 	key := b.Key // its names may be cut from much larger texts
 	key.Owner, key.Subject, key.Endpoint = strings.Clone(key.Owner), strings.Clone(key.Subject), strings.Clone(key.Endpoint)
-	e := &entry{key: key, policy: b.Policy, terms: t, scarce: noLimit, touched: now}
+	e := &entry{key: key, policy: b.Policy, terms: t, touched: now}
 	sh.entries[hash] = e
 	return e
 }
@@ -113,7 +114,6 @@ func (sh *shard) forget(hash uint64, e *entry) {
 // place is where one bound of a request is decided.
 type place struct {
 	hash  uint64
-	index int // of the shard
 	shard *shard
 	entry *entry // nil: there is none
 	draw  draw
@@ -132,28 +132,51 @@ const (
 // fewBounds is how many bounds need no memory beyond the stack.
 const fewBounds = 8
 
-// find places the bounds, and answers the shards to lock, each once and in one order for all requests, so that no two
-// requests wait for each other.
-func (s *Store) find(bounds []policy.Bound, places []place, locks []int) []int {
+// shardSet is some shards, a bit for each.
+type shardSet uint64
+
+// find finds the shards of the bounds, and answers all of them. What the names of a request's keys have in common is
+// hashed once. Of keys with one hash it is their shard that tells them apart.
+func (s *Store) find(bounds []policy.Bound, places []place) shardSet {
+	var set shardSet
+	var namespace, owner string
+	var ofNamespace, ofOwner uint64
 	for i := range bounds {
-		p := &places[i]
-		p.hash = maphash.Comparable(s.seed, bounds[i].Key)
-		p.index = int(p.hash & (shardCount - 1))
-		p.shard = &s.shards[p.index]
-		locks = append(locks, p.index)
+		k := &bounds[i].Key
+		if k.Namespace != namespace {
+			namespace, ofNamespace = k.Namespace, s.hash(k.Namespace)
+		}
+		if k.Owner != owner {
+			owner, ofOwner = k.Owner, s.hash(k.Owner)
+		}
+		h := mix(mix(uint64(k.Group)<<8|uint64(k.Kind), ofNamespace), ofOwner)
+		h = mix(mix(mix(h, s.hash(k.Policy)), s.hash(k.Subject)), s.hash(k.Endpoint))
+		h ^= h >> 32
+		places[i].hash, places[i].shard = h, &s.shards[h%shardCount]
+		set |= 1 << (h % shardCount)
 	}
-	slices.Sort(locks)
-	return slices.Compact(locks)
+	return set
 }
 
-func (s *Store) lock(shards []int) {
-	for _, i := range shards {
-		s.shards[i].mu.Lock()
+// mix adds a part to a hash. Nothing of either is lost, and the order of the parts matters.
+func mix(hash, part uint64) uint64 { return (hash ^ part) * 0x9e3779b97f4a7c15 } // 2^64 ÷ the golden ratio
+
+func (s *Store) hash(name string) uint64 {
+	if name == "" {
+		return 0
+	}
+	return maphash.String(s.seed, name)
+}
+
+// lock locks some shards, each once and in one order for all requests, so that no two requests wait for each other.
+func (s *Store) lock(set shardSet) {
+	for ; set != 0; set &= set - 1 {
+		s.shards[bits.TrailingZeros64(uint64(set))].mu.Lock()
 	}
 }
 
-func (s *Store) unlock(shards []int) {
-	for _, i := range shards {
-		s.shards[i].mu.Unlock()
+func (s *Store) unlock(set shardSet) {
+	for ; set != 0; set &= set - 1 {
+		s.shards[bits.TrailingZeros64(uint64(set))].mu.Unlock()
 	}
 }

@@ -35,48 +35,41 @@ func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decis
 		return nil
 	}
 	var few [fewBounds]place
-	var order [fewBounds]int
 	places := few[:min(len(bounds), fewBounds)]
 	if len(bounds) > fewBounds {
 		places = make([]place, len(bounds))
 	}
-	locks := v.store.find(bounds, places, order[:0])
-	if v.store.decide(bounds, statuses, places, locks) {
+	shards := v.store.find(bounds, places)
+	if v.store.decide(bounds, statuses, places, shards) {
 		return nil
 	}
-	return v.ask(ctx, bounds, statuses, places)
+	return v.ask(ctx, bounds, statuses, places, shards)
 }
 
 // decide answers what can be answered without the shared store, and tells whether that is the whole request. If it is
 // not, what was drawn must be settled.
-func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, places []place, locks []int) bool {
-	s.lock(locks)
-	defer s.unlock(locks)
+func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet) bool {
+	s.lock(shards)
+	defer s.unlock(shards)
 	now := s.now() // read under the locks, so that it does not step back between the requests of one bucket
 	if s.refuse(bounds, statuses, places, now) {
 		return true
 	}
 	whole := true
 	for i := range places {
-		p, b := &places[i], &bounds[i]
+		p := &places[i]
 		switch {
 		case p.how == remembered: // in shadow
 			statuses[i] = p.entry.refusal(now)
 			p.shard.counts.remembered++
-			continue
-		case p.entry != nil:
-			var drawn bool
-			if p.draw, drawn = p.entry.draw(b.Cost, now); drawn {
-				p.how = draws
-				continue
-			}
+		case p.entry != nil && !p.shard.closed && p.entry.draw(&p.draw, bounds[i].Cost, now):
+			p.how = draws
+		default:
+			whole = false
 		}
-		whole = false
 	}
 	if whole {
-		for i := range places {
-			s.settle(&places[i], &bounds[i], &statuses[i], true, now)
-		}
+		s.settle(bounds, statuses, places, true, now)
 	}
 	return whole
 }
@@ -107,18 +100,34 @@ func (s *Store) refuse(bounds []policy.Bound, statuses []decision.Status, places
 	return true
 }
 
-// settle ends what a bound has drawn from a lease, if it has. The shard is locked.
-func (s *Store) settle(p *place, b *policy.Bound, status *decision.Status, admitted bool, now limit.Micros) {
-	if p.how != draws {
+// settle ends what the bounds of a request have drawn from leases, and has those that are low renewed with the first that
+// will be.
+// The shards are locked.
+func (s *Store) settle(bounds []policy.Bound, statuses []decision.Status, places []place, admitted bool, now limit.Micros) {
+	lasts, renewal := limit.Micros(s.lasts.Load()), limit.Never
+	for i := range places {
+		p := &places[i]
+		if p.how != draws {
+			continue
+		}
+		e := p.entry
+		e.settle(&p.draw, admitted, p.shard.closed, now)
+		e.touched = now
+		e.tell(&statuses[i], admitted && bounds[i].Cost > 0, now)
+		p.shard.counts.drawn++
+		if e.dry(lasts, now) {
+			renewal = now
+		} else if e.queued {
+			renewal = min(renewal, max(e.resting, now))
+		}
+	}
+	if renewal == limit.Never {
 		return
 	}
-	e := p.entry
-	e.settle(p.draw, admitted, now)
-	e.touched = now
-	*status = e.status(admitted && b.Cost > 0, now)
-	p.shard.counts.drawn++
-	if e.dry(now) {
-		s.renewSoon(p.shard, e)
+	for i := range places {
+		if p := &places[i]; p.how == draws && p.entry.low(0, now) {
+			s.renewSoon(p.shard, p.entry, renewal)
+		}
 	}
 }
 
@@ -140,12 +149,14 @@ func (d *draft) putBack() {
 }
 
 // ask asks for what could not be decided here. If that denies the request, what was drawn for it goes back.
-func (v *View) ask(ctx context.Context, bounds []policy.Bound, statuses []decision.Status, places []place) error {
+func (v *View) ask(ctx context.Context, bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet) error {
 	s := v.store
 	d := drafts.Get().(*draft)
 	defer d.putBack()
+	drawn := false
 	for i := range places {
 		if places[i].how != asks {
+			drawn = drawn || places[i].how == draws
 			continue
 		}
 		b := bounds[i]
@@ -162,7 +173,11 @@ func (v *View) ask(ctx context.Context, bounds []policy.Bound, statuses []decisi
 		statuses[i] = d.statuses[j]
 		admitted = admitted && !decision.Denies(&bounds[i], &statuses[i])
 	}
-	s.settleAll(bounds, statuses, places, admitted)
+	if drawn {
+		s.lock(shards)
+		s.settle(bounds, statuses, places, admitted, s.now())
+		s.unlock(shards)
+	}
 	if err != nil {
 		return err
 	}
@@ -170,17 +185,6 @@ func (v *View) ask(ctx context.Context, bounds []policy.Bound, statuses []decisi
 		s.note(&places[i], &bounds[i], d.terms[j], &statuses[i], asked, alone(d.bounds, j))
 	}
 	return nil
-}
-
-// settleAll ends what was drawn for a request that is decided now.
-func (s *Store) settleAll(bounds []policy.Bound, statuses []decision.Status, places []place, admitted bool) {
-	for i := range places {
-		if p := &places[i]; p.how == draws {
-			p.shard.mu.Lock()
-			s.settle(p, &bounds[i], &statuses[i], admitted, s.now())
-			p.shard.mu.Unlock()
-		}
-	}
 }
 
 // alone tells whether no other of the bounds spends from the bucket of bounds[j].
@@ -204,15 +208,8 @@ func (s *Store) note(p *place, b *policy.Bound, t *terms, status *decision.Statu
 	now := s.now()
 	p.shard.counts.asked++
 	if status.Wait > 0 {
-		if !alone || s.longest <= 0 {
-			return
-		}
-		if e := s.keep(p.shard, p.hash, b, t, now); e != nil {
-			e.remember(b.Cost, *status, asked, s.longest)
-			if status.Wait != limit.Never && e.hold(asked) && !e.queued {
-				e.resting = max(e.resting, asked+round)
-				s.renewSoon(p.shard, e)
-			}
+		if alone && s.longest > 0 {
+			s.noteRefusal(p, b, t, status, asked)
 		}
 		return
 	}
@@ -228,7 +225,21 @@ func (s *Store) note(p *place, b *policy.Bound, t *terms, status *decision.Statu
 	if status.Charged {
 		e.demand.observe(b.Cost, now)
 	}
-	if e.dry(now) {
-		s.renewSoon(p.shard, e)
+	if e.low(b.Cost, now) {
+		s.renewSoon(p.shard, e, now)
+	}
+}
+
+// noteRefusal keeps a refusal, and has the lease of a hot bucket renewed when something has come back to it.
+func (s *Store) noteRefusal(p *place, b *policy.Bound, t *terms, status *decision.Status, asked limit.Micros) {
+	now := s.now()
+	e := s.keep(p.shard, p.hash, b, t, now)
+	if e == nil {
+		return
+	}
+	e.learn(status, asked)
+	e.remember(b.Cost, status, asked, s.longest)
+	if status.Wait <= 2*round && e.denial.cost == b.Cost && e.hold(b.Cost, status, asked) && !e.queued {
+		s.renewSoon(p.shard, e, now)
 	}
 }

@@ -15,6 +15,9 @@ const (
 	MaxSharePct = 5
 	// leastOut is how much of a limit must be allowed out so that leasing it is worth its price.
 	leastOut = 10
+	// drift bounds how much faster than a node's clock the store's runs: by one part in so many. Clocks are slewed by one
+	// in 2,000 at most.
+	drift = 500
 	// maxTerms bounds for how many policies terms are kept compiled.
 	maxTerms = 10_000
 )
@@ -22,19 +25,16 @@ const (
 // terms are how a policy is leased.
 type terms struct {
 	// asked is the policy as the shared store must be asked by everyone, whether for a lease or for a single request:
-	// its capacity is less by what may be out.
+	// its capacity is less by what a lease may add.
 	asked *policy.Policy
 	// leased is asked in shadow mode: of a batch of shadow bounds each is granted, or not, alone.
-	leased *policy.Policy
-	most   int64 // tokens that may be out on lease over all live nodes
+	leased   *policy.Policy
+	capacity int64 // asked's
+	most     int64 // tokens that may be out on lease over all live nodes
 }
 
-// newTerms are the terms for a policy, or nil where it cannot or need not be leased.
-//
-// A token bucket's own promise is capacity + rate × t for every interval. What nodes take from the bucket in an interval
-// keeps the promise of the capacity that they ask with; what they admit in it can be more by what was out on lease at
-// its beginning. So they ask with the capacity less the most that may be out, and the sum keeps the promise of the limit.
-// A fixed window needs none of that: leases end with their window, and within it all that is spent was taken before.
+// newTerms are the terms for a policy, or nil where it cannot or need not be leased. They depend on its limit and the
+// share alone, so that all nodes ask one bucket with one capacity.
 func newTerms(p *policy.Policy, pct int64) *terms {
 	spec := p.Limit.Spec()
 	t := terms{asked: p, most: portion(spec.Burst, pct)}
@@ -44,7 +44,7 @@ func newTerms(p *policy.Policy, pct int64) *terms {
 	switch spec.Algorithm {
 	case limit.FixedWindow:
 	case limit.TokenBucket:
-		spec.Burst -= t.most
+		spec.Burst -= min(t.most, refilled(&p.Limit))
 		l, err := limit.New(spec)
 		if err != nil || l.Tick() != p.Limit.Tick() {
 			return nil // in ticks of another length, the promise would be another
@@ -57,8 +57,43 @@ func newTerms(p *policy.Policy, pct int64) *terms {
 	}
 	leased := *t.asked
 	leased.Mode = policy.Shadow
-	t.leased = &leased
+	t.leased, t.capacity = &leased, leased.Limit.Capacity()
 	return &t
+}
+
+// refilled is what comes back to a token bucket, in whole tokens and rounded up, while a grant can be spent. Asked with
+// so much less capacity, or with less by the most that may be out, a bucket keeps the promise of its limit L, capacity +
+// rate × t in any interval, whatever is spent from leases:
+//
+// What is spent from instant a to instant b, both of the store's clock, was taken after a - T and no later than b, where
+// T = life + life ÷ drift: a node counts a grant's life from before it asked. In ticks of the limit, of which an instant lies
+// ⌊instant ÷ tick⌋ after the first, b is at most ⌈T ÷ tick⌉ further from a - T than from a. So a bucket of capacity C lets
+// at most C + rate × (t + ⌈T ÷ tick⌉) be taken of what is spent in t ticks, and that is L's promise where C is L's capacity
+// less rate × ⌈T ÷ tick⌉. (A hard threshold, of 100 percent or more, takes as many percent of the difference off.)
+//
+// It is also kept where C is L's capacity less what may be out: at most C + rate × t of what is spent was taken in the
+// interval, and the rest was out at its beginning.
+//
+// Grants that are given back change none of this. Without a take of c tokens, the bucket's debt e ticks later would be
+// less by at least c - rate × e: the difference shrinks only while the smaller debt is nothing already. A refund takes
+// off that at most, so the debt is never less than if only what is spent had been taken, and a bucket with that history
+// would have admitted all of it.
+//
+// A node's clock that stands (not: steps) while its machine is suspended, or a store's that jumps ahead, makes T longer.
+// Then an interval may see more by what that node had out; by the share at most.
+func refilled(l *limit.Limit) int64 {
+	u := l.Units()
+	ticks := int64((life + life/drift + u.Tick - 1) / u.Tick)
+	return (u.Rate*ticks + u.Base - 1) / u.Base // the rate is 10^12 and the ticks are 2,004,000 at most
+}
+
+// refill is how many tokens come back to a bucket in so long, at most a life. A window's come back all at once.
+func (t *terms) refill(elapsed limit.Micros) int64 {
+	spec := t.asked.Limit.Spec()
+	if spec.Algorithm != limit.TokenBucket {
+		return 0
+	}
+	return spec.Quantity * int64(min(max(elapsed, 0), life)) / int64(spec.Window)
 }
 
 // portion is pct percent of tokens, rounded down.

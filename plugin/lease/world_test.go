@@ -28,7 +28,9 @@ const (
 // bank is the shared store: its clock is ahead of the nodes', and asking it takes time.
 type bank struct {
 	clock *storetest.ManualClock
+	began limit.Micros
 	ahead limit.Micros
+	fast  limit.Micros // by how much its clock gains in 1000
 	there limit.Micros // from the nodes to the bank
 	back  limit.Micros // and back
 
@@ -37,14 +39,19 @@ type bank struct {
 	states  map[policy.Key]limit.State
 	calls   int
 	refunds int
-	during  func() // runs once, while an answer is on its way
+	late    bool     // refunds do not arrive before deliver
+	mail    []func() // those that have not
+	during  func()   // runs once, while an answer is on its way
 }
 
 func newBank() *bank {
-	return &bank{clock: storetest.NewClock(), states: map[policy.Key]limit.State{}}
+	clock := storetest.NewClock()
+	return &bank{clock: clock, began: clock.Now(), states: map[policy.Key]limit.State{}}
 }
 
-func (b *bank) Now() limit.Micros { return b.clock.Now() + b.ahead }
+func (b *bank) Now() limit.Micros {
+	return b.clock.Now() + b.ahead + (b.clock.Now()-b.began)*b.fast/1000
+}
 
 // Take implements Shared, and admit.Buckets.
 func (b *bank) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
@@ -108,9 +115,26 @@ func (b *bank) Refund(_ context.Context, bounds []policy.Bound, statuses []decis
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.refunds++
-	if b.is == refusing {
-		return
+	switch {
+	case b.is == refusing:
+	case b.late:
+		b.mail = append(b.mail, func() { b.refund(bounds, statuses) })
+	default:
+		b.refund(bounds, statuses)
 	}
+}
+
+// deliver lets the refunds arrive that are on their way.
+func (b *bank) deliver() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, refund := range b.mail {
+		refund()
+	}
+	b.mail = nil
+}
+
+func (b *bank) refund(bounds []policy.Bound, statuses []decision.Status) {
 	for i := range bounds {
 		l, state := &bounds[i].Policy.Limit, b.states[bounds[i].Key]
 		l.Advance(&state, b.Now())

@@ -1,0 +1,63 @@
+package lease
+
+import (
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// offer sends so many requests a second to each node for some seconds, and answers how many of each were admitted.
+func offer(t *testing.T, nodes []*node, rates []int, seconds int, bounds []policy.Bound) []int {
+	t.Helper()
+	const step = 1000 // µs
+	admissions, sent := make([]int, len(nodes)), make([]int, len(nodes))
+	clock := nodes[0].bank.clock
+	for ms := range seconds * 1000 {
+		for i, n := range nodes {
+			for ; sent[i] < rates[i]*(ms+1)/1000; sent[i]++ {
+				if n.admits(t, bounds...) {
+					admissions[i]++
+				}
+			}
+		}
+		clock.Advance(step)
+		for _, n := range nodes {
+			n.background()
+		}
+	}
+	return admissions
+}
+
+func TestNodesGetOfAScarceBucketWhatTheyNeedOrAnEqualPart(t *testing.T) {
+	seconds := limit.Spec{Algorithm: limit.TokenBucket, Quantity: 3000, Window: limit.Second}
+	minutes := limit.Spec{Algorithm: limit.TokenBucket, Quantity: 180_000, Window: 60 * limit.Second, Burst: 12_000}
+	for _, test := range []struct {
+		name  string
+		spec  limit.Spec
+		rates []int
+		want  []int // a second
+	}{
+		{"all are equal", seconds, []int{4000, 4000, 4000, 4000}, []int{750, 750, 750, 750}},
+		{"the share is large", minutes, []int{4000, 4000, 4000, 4000}, []int{750, 750, 750, 750}},
+		{"one is busier", minutes, []int{9000, 1500, 1500, 1500}, []int{750, 750, 750, 750}},
+		{"three need little", minutes, []int{9000, 300, 300, 300}, []int{2100, 300, 300, 300}},
+		{"three need nothing", minutes, []int{9000, 0, 0, 0}, []int{3000, 0, 0, 0}},
+	} {
+		b := newBank()
+		nodes := make([]*node, len(test.rates))
+		for i := range nodes {
+			nodes[i] = newNode(b, Options{})
+			nodes[i].live = len(nodes)
+		}
+		bounds := []policy.Bound{bound(t, "scarce", test.spec), perSecond(t, 1_000_000, "roomy")[0]}
+		offer(t, nodes, test.rates, 4, bounds) // until the burst is spent
+		const long = 4
+		got := offer(t, nodes, test.rates, long, bounds)
+		for i, admissions := range got {
+			if want := long * test.want[i]; admissions < want*9/10 || admissions > want*11/10+1 {
+				t.Errorf("%s: node %d of those that are offered %v a second was admitted %d, want about %d", test.name, i, test.rates, admissions, want)
+			}
+		}
+	}
+}

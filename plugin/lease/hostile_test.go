@@ -1,0 +1,247 @@
+package lease
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// spy is what is asked behind a view: it notes for which policies, and leaves those of one name unanswered.
+type spy struct {
+	*bank
+	asked []string
+	lost  string
+}
+
+func (s *spy) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	err := s.bank.Take(ctx, bounds, statuses)
+	for i := range bounds {
+		s.asked = append(s.asked, bounds[i].Policy.Name)
+		if bounds[i].Policy.Name == s.lost {
+			statuses[i] = decision.Status{Failure: decision.Lost}
+		}
+	}
+	return err
+}
+
+func TestOnlyTheColdBoundOfARequestIsAskedForAndItsRefusalPutsTheDrawsBack(t *testing.T) {
+	n := newNode(newBank(), Options{Refusals: -1})
+	next := &spy{bank: n.bank}
+	n.view = n.View(next)
+	tenant, global, user := tokens(t, "tenant", 100_000), window(t, "global", 100_000), window(t, "exact", 2)
+	n.warm(t, tenant, global)
+	next.asked = nil
+	before := n.Stats()
+	for i := range 4 {
+		if admitted := n.admits(t, tenant, user, global); admitted != (i < 2) {
+			t.Fatalf("request %d was admitted: %t", i+1, admitted)
+		}
+	}
+	if want := []string{"exact", "exact", "exact", "exact"}; !slices.Equal(next.asked, want) {
+		t.Errorf("asked for %v, want %v", next.asked, want)
+	}
+	if after := n.Stats(); after.Tokens.Spent != before.Tokens.Spent+4 || after.Out != before.Out-4 {
+		t.Errorf("two requests of two leased bounds were admitted: from %+v to %+v", before, after)
+	}
+}
+
+func TestWhatCostsMoreThanTheLeaseIsAskedForWholeAndLeavesIt(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := window(t, "window", 100_000)
+	n.warm(t, b)
+	out := n.Stats().Out
+	used := n.bank.used(b)
+	if calls := n.calls(func() { n.admits(t, withCost(b, out+1)) }); calls != 1 || n.Stats().Out != out {
+		t.Errorf("%d calls for one more than %d on lease, of which %d are left", calls, out, n.Stats().Out)
+	}
+	if now := n.bank.used(b); now != used+out+1 {
+		t.Errorf("the bank has been charged %d, want %d", now-used, out+1)
+	}
+}
+
+func TestOfARequestThatIsAnsweredInPartTheAnsweredPartIsNoted(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	n.view = n.View(&spy{bank: n.bank, lost: "exact"})
+	hot, lost, empty := tokens(t, "hot", 100_000), window(t, "exact", 100), window(t, "empty", 1)
+	for range 20 {
+		n.admits(t, hot, lost)
+	}
+	n.background()
+	if stats := n.Stats(); stats.Asked != 20 || stats.Leases != 1 || stats.Entries != 1 {
+		t.Errorf("%+v, want only the bucket that answered", stats)
+	}
+	n.admits(t, empty, lost)
+	n.admits(t, empty, lost)
+	if statuses := n.take(t, empty, lost); !decision.Denies(&empty, &statuses[0]) || statuses[1] != (decision.Status{}) {
+		t.Errorf("statuses %+v, want the refusal that was answered", statuses)
+	}
+}
+
+func TestALeaseFollowsTheNumberOfNodes(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := window(t, "window", 8000) // 160 may be out
+	most := func(live int) int64 {
+		n.live = live
+		var most int64
+		for i := range 1000 {
+			n.admits(t, b)
+			n.background()
+			n.bank.clock.Advance(500)
+			if i >= 500 { // what was leased before is spent
+				most = max(most, n.Stats().Out)
+			}
+		}
+		return most
+	}
+	if alone, many, again := most(1), most(8), most(1); alone < 100 || alone > 160 || many < 10 || many > 20 || again < 100 {
+		t.Errorf("alone %d are out, of 8 nodes %d, alone again %d", alone, many, again)
+	}
+}
+
+func TestOneCallBringsWhatAScarceBucketHas(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := window(t, "window", 1000) // 20 may be out
+	for range 20 {
+		n.admits(t, b)
+	}
+	n.bank.states[b.Key] = limit.State{Algorithm: limit.FixedWindow, At: n.bank.states[b.Key].At, Spent: 987}
+	n.admits(t, b) // tells that 12 are left
+	if calls := n.calls(n.background); calls != 1 || n.Stats().Out != 12 || n.bank.used(b) != 1000 {
+		t.Errorf("%d calls brought %d of 12", calls, n.Stats().Out)
+	}
+}
+
+func TestTwoKeysOfOneHashAreTwoBuckets(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b, other := tokens(t, "hot", 100_000), tokens(t, "other", 100_000)
+	n.warm(t, b)
+	places := make([]place, 1)
+	n.find([]policy.Bound{b}, places)
+	p := places[0]
+	n.find([]policy.Bound{other}, places)
+	places[0].shard.entries[places[0].hash] = p.shard.entries[p.hash] // as if both had this hash
+	if calls := n.calls(func() { n.admits(t, other) }); calls != 1 || n.bank.used(other) != 1 {
+		t.Errorf("%d calls, and %d spent from the other's bucket", calls, n.bank.used(other))
+	}
+}
+
+func TestEveryPartOfAKeyCountsInItsHash(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	k := policy.Key{Namespace: "a", Policy: "a", Group: policy.ByTenant, Owner: "a", Subject: "a", Endpoint: "a"}
+	keys := []policy.Key{k, {}, {Namespace: "a"}, {Policy: "a"}, {Owner: "a"}, {Subject: "a"}, {Endpoint: "a"}, {Group: 1}, {Kind: 1}}
+	for _, change := range []func(*policy.Key){
+		func(k *policy.Key) { k.Namespace = "b" }, func(k *policy.Key) { k.Policy = "b" }, func(k *policy.Key) { k.Group++ },
+		func(k *policy.Key) { k.Kind++ }, func(k *policy.Key) { k.Owner = "b" }, func(k *policy.Key) { k.Subject = "b" },
+		func(k *policy.Key) { k.Endpoint = "b" }, func(k *policy.Key) { k.Endpoint = "" },
+	} {
+		changed := k
+		change(&changed)
+		keys = append(keys, changed)
+	}
+	hashes := map[uint64]policy.Key{}
+	bounds, places := make([]policy.Bound, len(keys)), make([]place, len(keys))
+	for i, k := range keys {
+		bounds[i].Key = k
+	}
+	n.find(bounds, places)
+	for i, k := range keys {
+		if same, found := hashes[places[i].hash]; found {
+			t.Errorf("%+v and %+v have one hash", k, same)
+		}
+		hashes[places[i].hash] = k
+		alone := make([]place, 1)
+		if n.find(bounds[i:i+1], alone); alone[0].hash != places[i].hash {
+			t.Errorf("%+v has another hash when it is alone", k)
+		}
+	}
+}
+
+func TestAfterRunNothingIsLeasedAndWhatWasDrawnIsAccountedFor(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b, exact := window(t, "window", 10_000), with(window(t, "exact", 10), func(p *policy.Policy) { p.FailMode = policy.FailClosed })
+	n.warm(t, b)
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	n.bank.during = func() {
+		if err := n.Run(ended); err != nil {
+			t.Error(err)
+		}
+	}
+	n.bank.set(deaf) // the request that holds 5 fails closed
+	n.admits(t, withCost(b, 5), exact)
+	n.bank.set(up)
+	for range 100 {
+		if calls := n.calls(func() { n.admits(t, b) }); calls != 1 {
+			t.Fatalf("after the end, a request asks %d times", calls)
+		}
+	}
+	stats := n.Stats()
+	if left := stats.Tokens.Granted - stats.Tokens.Spent - stats.Tokens.Returned - stats.Tokens.Expired; left != 0 || stats.Out != 0 || stats.Leases != 0 {
+		t.Errorf("%+v leave %d out", stats, left)
+	}
+	if len(n.due)+len(n.backs) != 0 || stats.Tokens.Expired != 5 {
+		t.Errorf("%d renewals and %d refunds wait for nobody; %d tokens are lost, want 5", len(n.due), len(n.backs), stats.Tokens.Expired)
+	}
+}
+
+func TestAClockThatStandsLetsRunRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(newBank(), Options{})
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error)
+		go func() { ended <- n.Run(ctx) }()
+		b := bound(t, "hot", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1000, Window: limit.Second})
+		for range 5000 {
+			n.admits(t, b)
+			time.Sleep(100 * time.Microsecond)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if used, calls := n.bank.used(b), n.bank.calls; used > 1000 || used < 980-1 || calls > 200 {
+			t.Errorf("%d of 1000 were spent with %d calls", used, calls)
+		}
+	})
+}
+
+func TestALostNodesTokensComeBackWithTime(t *testing.T) {
+	b := newBank()
+	n, other := newNode(b, Options{}), newNode(b, Options{})
+	bucket := bound(t, "hot", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1000, Window: limit.Second})
+	n.warm(t, bucket) // and is killed with 19 out
+	lost := n.Stats().Out
+	b.clock.Advance(limit.Micros(lost+21) * 1000) // share × burst ÷ rate, and what was spent
+	if used := b.used(bucket); used != 0 || lost == 0 {
+		t.Errorf("%d of %d lost tokens are still missing", used, lost)
+	}
+	if !other.admits(t, withCost(bucket, 980)) {
+		t.Error("another node cannot have all of the bucket but the share")
+	}
+}
+
+func TestRenewalsWithoutAnAnswerAreCounted(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := window(t, "window", 10_000)
+	for range 20 {
+		n.admits(t, b)
+	}
+	n.bank.set(refusing)
+	n.background()
+	if stats := n.Stats(); stats.Renewals != 1 || stats.Failed != 1 || stats.Leases != 0 {
+		t.Errorf("%+v", stats)
+	}
+	n.bank.set(up)
+	n.bank.clock.Advance(rest)
+	n.admits(t, b)
+	n.background()
+	if stats := n.Stats(); stats.Failed != 1 || stats.Leases != 1 || stats.Out == 0 || stats.Lasts <= 0 {
+		t.Errorf("%+v", stats)
+	}
+}

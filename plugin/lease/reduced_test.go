@@ -1,0 +1,77 @@
+package lease
+
+import (
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+func TestALeasedBucketIsAskedWithLessByWhatComesBackInALifeOrByTheShare(t *testing.T) {
+	const day = 86_400 * limit.Second
+	for _, test := range []struct {
+		name       string
+		spec       limit.Spec
+		pct, asked int64
+	}{
+		{"a day's million", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1_000_000, Window: day}, 2, 1_000_000 - 24},
+		{"slow, with a large burst", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: day, Burst: 1000}, 2, 999},
+		{"a second's thousand", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1000, Window: limit.Second}, 2, 980},
+		{"the same with a larger share", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1000, Window: limit.Second}, 5, 950},
+		{"read in seconds", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 999_999_937, Window: day}, 2, 999_999_937 - 34_723},
+		{"a window", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1_000_000, Window: day}, 2, 1_000_000},
+	} {
+		terms := newTerms(bound(t, test.name, test.spec).Policy, test.pct)
+		if asked := terms.asked.Limit.Spec(); asked.Burst != test.asked || asked.Quantity != test.spec.Quantity {
+			t.Errorf("%s: asked with a burst of %d, want %d", test.name, asked.Burst, test.asked)
+		}
+	}
+}
+
+// worst is what clients can get at most of a bucket of 1000 tokens a second with a burst of 100,000: some nodes lease as
+// much as they have just spent, the bucket refills for as long as the leases last, and then everything is spent at once.
+func worst(t *testing.T, l *limit.Limit, spent int64, nodes int, pause limit.Micros, late bool) {
+	t.Helper()
+	f := &fleet{bank: newBank(), admitted: map[policy.Key][]limit.Admission{}, sharePct: MaxSharePct}
+	f.bank.fast, f.bank.late = 2, late // twice in a thousand: the drift that is allowed for
+	b := policy.Bound{Policy: &policy.Policy{Name: "worst", Limit: *l, Cost: -1}, Key: policy.Key{Policy: "worst"}, Cost: 1}
+	for range nodes {
+		m := f.join()
+		m.Store.live = func(string) int { return nodes }
+		f.members = append(f.members, m)
+		for range spent / int64(nodes) {
+			f.request(t, m, []policy.Bound{b})
+		}
+		m.background()
+	}
+	out := int64(0)
+	for _, m := range f.members {
+		out += m.Stats().Out
+	}
+	if out < spent/2 {
+		t.Fatalf("%d tokens are out after %d were spent: too few to prove anything", out, spent)
+	}
+	f.bank.clock.Advance(pause)
+	if late { // one node gives back what it has, and is paid for it when all others have spent theirs
+		f.members[0].sweep(noLimit)
+		f.members[0].background()
+	}
+	f.drain(t, b)
+	f.bank.deliver()
+	f.drain(t, b)
+	if err := (storetest.Bound{Limit: l}).Check(f.admitted[b.Key]); err != nil {
+		t.Errorf("%d spent at %d nodes, a pause of %d µs: %v", spent, nodes, pause, err)
+	}
+}
+
+func TestWhatIsLeasedWhileABucketRefillsIsNotSpentOnTopOfIt(t *testing.T) {
+	b := bound(t, "worst", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1000, Window: limit.Second, Burst: 100_000})
+	for _, spent := range []int64{500, 900, 1000, 1500, 3000} {
+		for _, pause := range []limit.Micros{limit.Second, life - 1, life, life + 1} {
+			worst(t, &b.Policy.Limit, spent, 1, pause, false)
+			worst(t, &b.Policy.Limit, spent, 4, pause, false)
+			worst(t, &b.Policy.Limit, spent, 4, pause, true)
+		}
+	}
+}
