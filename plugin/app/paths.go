@@ -17,14 +17,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/stores"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // paths builds the paths of all plugin configs, and keeps what they have in common.
 type paths struct {
-	local    *memstore.Store // buckets of configs with the strategy local
+	stores   *stores.Stores
 	meta     *memstore.Store // buckets of meta limits, which are no policy's
-	shared   *sharedStores
 	observer *observer
 	metrics  *metrics.Metrics
 	denials  *denials         // nil: they are not recorded
@@ -45,16 +45,17 @@ func newPaths(ctx context.Context, s *settings, stderr io.Writer, log *slog.Logg
 		return nil, err
 	}
 	p := &paths{
-		local:    memstore.New(memstore.Options{Now: clock, MaxBuckets: s.MaxBuckets}),
+		stores: stores.New(ctx, stores.Options{
+			Now: clock, Elapsed: elapsed, Budget: s.TimeBudget, Log: log, MaxBuckets: s.MaxBuckets, Nodes: s.Nodes, LeaseShare: s.LeaseShare,
+		}),
 		meta:     memstore.New(memstore.Options{Now: clock, MaxBuckets: s.MaxBuckets}),
-		shared:   newSharedStores(ctx, s, log),
 		observer: &observer{log: log},
 		log:      log,
 		live:     map[*admit.Path]*policy.Snapshot{},
 		told:     map[policy.Fault]bool{},
 	}
 	sources := metrics.Sources{
-		Process: func() metrics.Process { return p.process(server()) }, Buckets: p.buckets, Stores: p.shared.stores, Limits: p.limits,
+		Process: func() metrics.Process { return p.process(server()) }, Buckets: p.buckets, Stores: p.shared, Limits: p.limits,
 	}
 	if p.denials, err = newDenials(s, node, stderr, log, p.version); err != nil {
 		return nil, err
@@ -78,7 +79,6 @@ func (p *paths) build(config schema.Config, snapshot *policy.Snapshot) (*admit.P
 	path := &admit.Path{
 		Now:        clock,
 		Elapsed:    elapsed,
-		Buckets:    p.local,
 		Renderer:   response.New(config, rand.Int64N),
 		Observers:  []admit.Observer{p.metrics, p.observer},
 		FailClosed: config.OnInternalError == schema.FailClosed,
@@ -93,14 +93,11 @@ func (p *paths) build(config schema.Config, snapshot *policy.Snapshot) (*admit.P
 		}
 		path.Meta = meta
 	}
-	release := func() {}
-	if config.Strategy == schema.StrategyRedis {
-		view, end, err := p.shared.view(&config)
-		if err != nil {
-			return nil, nil, fmt.Errorf("redis: %w", err)
-		}
-		path.Buckets, release = view, end
+	buckets, release, err := p.stores.Open(&config)
+	if err != nil {
+		return nil, nil, err
 	}
+	path.Buckets = buckets
 	p.add(path, snapshot)
 	return path, func() {
 		p.remove(path)
@@ -168,9 +165,8 @@ func (p *paths) use(path *admit.Path, config *policy.Snapshot, book *policy.Book
 // run forgets what has expired and watches the shared stores until ctx ends.
 func (p *paths) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return p.local.Run(ctx) })
 	group.Go(func() error { return p.meta.Run(ctx) })
-	group.Go(func() error { return p.shared.Run(ctx) })
+	group.Go(func() error { return p.stores.Run(ctx) })
 	if p.rows != nil {
 		group.Go(func() error { return p.rows.Run(ctx) })
 	}
@@ -188,10 +184,4 @@ func (p *paths) process(server *kongplugin.Server) metrics.Process {
 		Panics: c.Panics.Load(), Undecided: c.Undecided.Load(), UnknownInstances: c.UnknownInstances.Load(),
 		ConfigFaults: c.ConfigFaults.Load(), MetaDenied: p.observer.metaDenied.Load(),
 	}
-}
-
-// buckets are the numbers of the buckets of configs with the strategy local.
-func (p *paths) buckets() metrics.Buckets {
-	stats := p.local.Stats()
-	return metrics.Buckets{Kept: stats.Buckets, Expired: stats.Expired, Evicted: stats.Evicted}
 }

@@ -109,6 +109,7 @@ denial_events_dropped_total{reason="queue_full"} 52
 denial_events_total 51
 events_total 1000
 foreign_values_total{store="redis:6379"} 25
+lease_failures_total{store="redis:6379"} 71
 lease_refunds_total{store="redis:6379"} 65
 lease_renewals_total{store="redis:6379"} 64
 leased_tokens_total{outcome="expired",store="redis:6379"} 70
@@ -155,6 +156,9 @@ rate_limiter_instances 3
 # HELP rate_limiter_lease_tokens_out Tokens that this node has out on lease now.
 # TYPE rate_limiter_lease_tokens_out gauge
 rate_limiter_lease_tokens_out{store="redis:6379"} 66
+# HELP rate_limiter_leases Limits that this node has a lease of now.
+# TYPE rate_limiter_leases gauge
+rate_limiter_leases{store="redis:6379"} 72
 # HELP rate_limiter_limit Tokens per window that a policy allows in a tier, before overrides; the fewest if configs differ.
 # TYPE rate_limiter_limit gauge
 rate_limiter_limit{policy="minute",tier="gold"} 600
@@ -170,7 +174,7 @@ rate_limiter_local_buckets 11
 # TYPE rate_limiter_waiting_requests gauge
 rate_limiter_waiting_requests{store="redis:6379"} 22
 `
-	names := []string{"active_overrides", "degraded", "denial_queue_depth", "instances", "lease_tokens_out", "limit", "live_nodes", "local_buckets", "waiting_requests"}
+	names := []string{"active_overrides", "degraded", "denial_queue_depth", "instances", "lease_tokens_out", "leases", "limit", "live_nodes", "local_buckets", "waiting_requests"}
 	for i := range names {
 		names[i] = prefix + names[i]
 	}

@@ -73,7 +73,7 @@ func everySource() Sources {
 				Name: "redis:6379", Degraded: true, DegradedSeconds: 21.5, Waiting: 22, Charged: 23, WrittenOff: 24,
 				Foreign: 25, Taken: 26, LostRefunds: 27, RoundTrips: 28, LiveNodes: map[string]int{"default": 3, "eu": 2},
 				Leases: Leases{
-					Drawn: 61, Remembered: 62, Asked: 63, Renewals: 64, Refunds: 65, Out: 66, Granted: 67, Spent: 68, Returned: 69, Expired: 70,
+					Drawn: 61, Remembered: 62, Asked: 63, Renewals: 64, Failed: 71, Refunds: 65, Held: 72, Out: 66, Granted: 67, Spent: 68, Returned: 69, Expired: 70,
 				},
 			}}
 		},

@@ -62,13 +62,15 @@ type Store struct {
 	Leases    Leases
 }
 
-// Leases are the numbers of what a node takes from a shared store ahead of need, all but Out since it was opened.
+// Leases are the numbers of what a node takes from a shared store ahead of need, all but Held and Out since it was opened.
 type Leases struct {
 	Drawn      uint64 // answers to limits of requests, from a lease
 	Remembered uint64 // answers to limits of requests, by a refusal that is remembered
 	Asked      uint64 // answers to limits of requests, by the shared store
 	Renewals   uint64 // calls for leases
+	Failed     uint64 // buckets for which such a call brought no answer
 	Refunds    uint64 // calls that gave leases back
+	Held       int    // buckets of which there is a lease now
 	Out        int64  // tokens that are, or may be, out on lease to this node now
 	Granted    uint64 // tokens
 	Spent      uint64 // tokens of these that requests have spent
@@ -153,7 +155,9 @@ var storeNumbers = []number[Store]{
 	counter("lost_refunds_total", "Calls that were to give back what a refused request had spent, and failed.", func(s *Store) float64 { return float64(s.LostRefunds) }, "store"),
 	counter("redis_round_trips_total", "Scripts sent to Redis for decisions: one for each group of a request's buckets, and one for each that gives something back.", func(s *Store) float64 { return float64(s.RoundTrips) }, "store"),
 	counter("lease_renewals_total", "Calls of the shared store for tokens ahead of need, up to 32 leases each.", func(s *Store) float64 { return float64(s.Leases.Renewals) }, "store"),
+	counter("lease_failures_total", "Leases that were asked for without an answer of the shared store.", func(s *Store) float64 { return float64(s.Leases.Failed) }, "store"),
 	counter("lease_refunds_total", "Calls of the shared store that gave tokens back that nobody needed.", func(s *Store) float64 { return float64(s.Leases.Refunds) }, "store"),
+	gauge("leases", "Limits that this node has a lease of now.", func(s *Store) float64 { return float64(s.Leases.Held) }, "store"),
 	gauge("lease_tokens_out", "Tokens that this node has out on lease now.", func(s *Store) float64 { return float64(s.Leases.Out) }, "store"),
 }
 
@@ -247,7 +251,9 @@ func (l *Leases) add(one *Leases) {
 	l.Remembered += one.Remembered
 	l.Asked += one.Asked
 	l.Renewals += one.Renewals
+	l.Failed += one.Failed
 	l.Refunds += one.Refunds
+	l.Held += one.Held
 	l.Out += one.Out
 	l.Granted += one.Granted
 	l.Spent += one.Spent

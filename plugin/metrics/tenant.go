@@ -139,7 +139,9 @@ func own(b *policy.Bound, s *decision.Status) bool {
 }
 
 // exact tells whether a status is of the whole limit.
-func exact(s *decision.Status) bool { return s.Source == decision.Memory || s.Source == decision.Redis || s.Source == decision.Leased }
+func exact(s *decision.Status) bool {
+	return s.Source == decision.Memory || s.Source == decision.Redis || s.Source == decision.Leased
+}
 
 // see remembers how full the tenant's buckets are. Where another request of the tenant is just doing that, it leaves
 // it: they saw the same.
