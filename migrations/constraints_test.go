@@ -34,6 +34,8 @@ var good = map[string]row{
 		"kind": "custom_limit", "tenant": "acme", "policy": "daily", "limit": 100, "window_size": 60, "reason": "launch",
 		"author": "ann", "expires_at": "2100-01-01",
 	},
+	"tokens":  {"name": "ci", "hash": strings.Repeat("h", 32), "role": "admin"},
+	"answers": {"token": "ci", "key": "k1", "request": strings.Repeat("r", 32), "answer": "{}", "version": 1},
 	"nodes":   {"node": "n1", "version": 1, "enforced_at": "2026-01-01", "reported_at": "2026-01-01"},
 	"version": {"one": false},
 }
@@ -106,6 +108,20 @@ var bad = map[string][]row{
 	"overrides_expires_at_permanent": {{"permanent": true}},
 	"overrides_source":               {{"source": "ann"}},
 
+	"tokens_name":        {{"name": ""}, {"name": "a b"}, {"name": "a:b"}, {"name": strings.Repeat("x", 65)}},
+	"tokens_hash":        {{"hash": "secret"}},
+	"tokens_role":        {{"role": ""}, {"role": "root"}},
+	"tokens_org":         {{"role": "tenant", "org": strings.Repeat("x", 129)}},
+	"tokens_org_missing": {{"role": "tenant"}},
+	"tokens_org_unused":  {{"org": "acme"}},
+	"tokens_created_by":  {{"created_by": " "}, {"created_by": strings.Repeat("x", 257)}},
+	"tokens_expires_at":  {{"expires_at": "2000-01-01"}, {"expires_at": "infinity"}},
+	"tokens_revoked_by":  {{"revoked_by": "ann"}, {"revoked_at": "2026-01-01"}},
+
+	"answers_token":   {{"token": ""}, {"token": strings.Repeat("x", 65)}},
+	"answers_key":     {{"key": ""}, {"key": "a\nb"}, {"key": "ä"}, {"key": strings.Repeat("x", 129)}},
+	"answers_request": {{"request": "a body"}},
+
 	"nodes_node":    {{"node": ""}, {"node": strings.Repeat("x", 257)}},
 	"nodes_version": {{"version": -1}},
 	"nodes_source":  {{"source": "memory"}},
@@ -114,7 +130,7 @@ var bad = map[string][]row{
 
 func TestGoodRowsAreAccepted(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
-	for _, table := range []string{"tiers", "tenants", "policies", "overrides", "nodes"} {
+	for _, table := range []string{"tiers", "tenants", "policies", "overrides", "nodes", "tokens", "answers"} {
 		if err := insert(t, pool, table, good[table]); err != nil {
 			t.Errorf("%s: %v", table, err)
 		}

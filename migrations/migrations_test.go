@@ -15,7 +15,7 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // files is how many migrations there are.
-const files = 5
+const files = 6
 
 func TestUpDownAndUpAgainLeadsToTheSameTables(t *testing.T) {
 	dsn := pgtest.Shared(t).Empty(t)
@@ -71,7 +71,7 @@ func TestStatusTellsWhatIsAppliedAndWhatIsNot(t *testing.T) {
 func TestRowsSurviveTheMigrationsAfterTheirs(t *testing.T) {
 	dsn := pgtest.Shared(t).Database(t)
 	config := parse(t, dsn)
-	for range 3 { // back to when there were policies and no overrides
+	for range 4 { // back to when there were policies and no overrides
 		if _, err := migrations.Down(t.Context(), config); err != nil {
 			t.Fatal(err)
 		}

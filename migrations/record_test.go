@@ -50,6 +50,47 @@ func TestAuditTellsWhoDidWhatAndWhy(t *testing.T) {
 	}
 }
 
+func TestTokensAreAuditedWithoutTheirHashAndMakeNoVersion(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	insertGood(t, pool, "policies", "tokens")
+	exec(t, pool, `UPDATE rate_limiter.tokens SET last_used_at = now()`)
+	as(t, pool, "ann", "it leaked", `UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = rate_limiter.actor()`)
+	all := audit(t, pool)
+	if len(all) != 3 || version(t, pool) != 1 {
+		t.Fatalf("%d audit rows in version %d, want 3 in 1: making and revoking are told, use is not", len(all), version(t, pool))
+	}
+	made, revoked := all[1], all[2]
+	if made.Kind != "token" || made.Operation != "insert" || made.Key != "ci" || made.Actor != "postgres" || made.Before != nil || made.After["role"] != "admin" {
+		t.Errorf("making a token is told as %+v", made)
+	}
+	if revoked.Operation != "update" || revoked.Actor != "ann" || revoked.Reason != "it leaked" || revoked.Before["revoked_by"] != "" || revoked.After["revoked_by"] != "ann" {
+		t.Errorf("revoking a token is told as %+v", revoked)
+	}
+	for _, row := range []map[string]any{made.After, revoked.Before, revoked.After} {
+		if _, told := row["hash"]; told {
+			t.Errorf("the audit has the hash: %v", row)
+		}
+	}
+}
+
+func TestTokenNeitherChangesNorGoesNorComesBack(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	insertGood(t, pool, "tokens")
+	forbidden := []string{
+		`UPDATE rate_limiter.tokens SET role = 'viewer'`, `UPDATE rate_limiter.tokens SET expires_at = '2100-01-01'`,
+		`UPDATE rate_limiter.tokens SET hash = sha256('known')`, `DELETE FROM rate_limiter.tokens`, `TRUNCATE rate_limiter.tokens`,
+	}
+	for _, statement := range forbidden {
+		if _, err := pool.Exec(t.Context(), statement); err == nil {
+			t.Errorf("%s is possible", statement)
+		}
+	}
+	exec(t, pool, `UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = 'ann'`)
+	if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.tokens SET revoked_at = NULL, revoked_by = ''`); err == nil {
+		t.Error("a revoked token comes back")
+	}
+}
+
 func TestUpdateThatChangesNothingLeavesNothing(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	insertGood(t, pool, "policies")

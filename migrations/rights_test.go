@@ -26,9 +26,9 @@ func TestRightsOfTheReadmeSufficeAndDoNotReachTheRecord(t *testing.T) {
 	if block == nil {
 		t.Fatal("the README grants no rights")
 	}
-	exec(t, pool, `CREATE ROLE node; CREATE ROLE operator; CREATE ROLE keeper; GRANT operator TO keeper;`)
+	exec(t, pool, `CREATE ROLE node; CREATE ROLE operator; CREATE ROLE keeper; CREATE ROLE server; GRANT operator TO keeper;`)
 	t.Cleanup(func() {
-		if _, err := pool.Exec(context.WithoutCancel(t.Context()), `DROP OWNED BY node, operator, keeper; DROP ROLE node, operator, keeper`); err != nil {
+		if _, err := pool.Exec(context.WithoutCancel(t.Context()), `DROP OWNED BY node, operator, keeper, server; DROP ROLE node, operator, keeper, server`); err != nil {
 			t.Error(err)
 		}
 	})
@@ -36,6 +36,8 @@ func TestRightsOfTheReadmeSufficeAndDoNotReachTheRecord(t *testing.T) {
 
 	const put = `INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size) VALUES ('daily', 'gold', 'tenant', 100, 60)`
 	const report = `INSERT INTO rate_limiter.nodes (node, version, enforced_at, reported_at) VALUES ('n1', 1, now(), now())`
+	const token = `INSERT INTO rate_limiter.tokens (name, hash, role) VALUES ('new', sha256('new'), 'admin')`
+	insertGood(t, pool, "tokens")
 	for _, c := range []struct {
 		role, statement string
 		allowed         bool
@@ -51,6 +53,16 @@ func TestRightsOfTheReadmeSufficeAndDoNotReachTheRecord(t *testing.T) {
 		{"operator", `UPDATE rate_limiter.version SET version = 7`, false},
 		{"operator", `SELECT rate_limiter.take_version()`, false},
 		{"keeper", `DELETE FROM rate_limiter.changes`, true},
+		{"keeper", `DELETE FROM rate_limiter.answers`, true},
+		{"node", `SELECT * FROM rate_limiter.tokens`, false},
+		{"operator", token, true},
+		{"operator", `UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = 'ann'`, true},
+		{"server", put, true},
+		{"server", `SELECT rate_limiter.record_action('reset', 'buckets', 'acme', NULL)`, true},
+		{"server", `INSERT INTO rate_limiter.answers (token, key, request, answer, version) VALUES ('ci', 'k', sha256(''), '{}', 1)`, true},
+		{"server", `UPDATE rate_limiter.tokens SET last_used_at = now()`, true},
+		{"server", `UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = 'ann'`, false},
+		{"server", token, false},
 	} {
 		err := asRole(t, pool, c.role, c.statement)
 		if denied := err != nil && strings.Contains(err.Error(), "permission denied"); denied == c.allowed || err != nil && !denied {

@@ -19,8 +19,8 @@ var auditCommand = &command{
 	define: func(c *call) action {
 		var f pgstore.AuditFilter
 		c.flags.StringVar(&f.Tenant, "tenant", "", "only changes about this `tenant`")
-		c.flags.StringVar(&f.Kind, "kind", "", "only changes of this `kind` of row: tier, tenant, policy, override; or action")
-		c.flags.StringVar(&f.Key, "key", "", "only changes of the row with this `key`: a tier's name, a tenant's id, the id of a policy or override")
+		c.flags.StringVar(&f.Kind, "kind", "", "only changes of this `kind` of row: tier, tenant, policy, override, token; or action")
+		c.flags.StringVar(&f.Key, "key", "", "only changes of the row with this `key`: the name of a tier or token, a tenant's id, the id of a policy or override")
 		c.flags.StringVar(&f.Actor, "actor", "", "only changes that this `actor` made")
 		since, until := pastFlag{now: c.now}, pastFlag{now: c.now}
 		c.flags.Var(&since, "since", "only changes from this `time` on, as RFC 3339 or as a duration ago, such as 2h or 30d")

@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
@@ -135,44 +134,11 @@ func (c *call) find(ctx context.Context, f *configFlags, r *requestFlags, from *
 			id.User = identity.Name{}
 		}
 	}
-	found := &tenantBuckets{redis: config.Redis, bounds: tenantBounds(snapshot, id, config.serves, limit.Micros(c.now().UnixMicro()))}
+	found := &tenantBuckets{redis: config.Redis, bounds: snapshot.BoundsOf(id, config.serves, limit.Micros(c.now().UnixMicro()))}
 	if password := c.getenv(redisPasswordVariable); password != "" {
 		found.redis.Password = password
 	}
 	return found, nil
-}
-
-// tenantBounds are the bounds of a tenant's requests, whatever the endpoint and the route, each bucket once. Bounds that
-// are counted for all tenants together, or by address alone, are not the tenant's.
-func tenantBounds(snapshot *policy.Snapshot, id identity.Identity, routes []string, now limit.Micros) []policy.Bound {
-	var bounds []policy.Bound
-	seen := map[policy.Key]bool{}
-	add := func(method, path, route string) {
-		id.Method, id.Path, id.Route = method, path, route
-		var r policy.Resolution
-		snapshot.ResolveAt(&id, now, &r)
-		for _, b := range r.Bounds {
-			theirs := b.Key.Group == policy.ByTenant && b.Key.Owner == id.Tenant.ID
-			everywhere := b.Policy.Scope.ByEndpoint() && b.Key.Endpoint == "" // no request has that bucket
-			if theirs && !everywhere && !seen[b.Key] {
-				seen[b.Key] = true
-				b.Cost = 0
-				bounds = append(bounds, b)
-			}
-		}
-	}
-	candidates := snapshot.Explain(&id, now).Policies
-	add(id.Method, id.Path, id.Route)
-	for _, route := range routes {
-		add(id.Method, id.Path, route)
-	}
-	for _, p := range candidates {
-		// A pattern matches itself, taken as a path.
-		if method, path, ok := strings.Cut(p.Endpoint, " "); ok {
-			add(method, path, "")
-		}
-	}
-	return bounds
 }
 
 // read reads the buckets as they are now.
@@ -232,7 +198,7 @@ func (c *call) resetBuckets(ctx context.Context, found *tenantBuckets) error {
 		return fmt.Errorf("write the audit: %w", err)
 	}
 	by := pgstore.Change{Actor: c.actor(config.ConnConfig), Reason: c.change.reason}
-	if err := records.Record(ctx, by, pgstore.Action{Operation: "reset", Key: "buckets", Tenant: found.tenant, Details: details}); err != nil {
+	if _, err := records.Record(ctx, by, pgstore.Action{Operation: "reset", Key: "buckets", Tenant: found.tenant, Details: details}); err != nil {
 		return err
 	}
 	store, closeRedis, err := found.open()

@@ -107,7 +107,7 @@ func (c *call) openWith(ctx context.Context, config *pgxpool.Config) (*pgstore.S
 // ready tells what to do about a database that has no tables.
 func ready(ctx context.Context, pool *pgxpool.Pool) error {
 	var migrated bool
-	if err := pool.QueryRow(ctx, "SELECT to_regclass('rate_limiter.nodes') IS NOT NULL").Scan(&migrated); err != nil {
+	if err := pool.QueryRow(ctx, "SELECT to_regclass('rate_limiter.tokens') IS NOT NULL").Scan(&migrated); err != nil {
 		return fmt.Errorf("open the database: %w", err)
 	}
 	if !migrated {

@@ -45,6 +45,7 @@ var lostWith = map[int64][]loss{
 	3: {{table: "override_history"}, {table: "overrides"}},
 	4: {{table: "nodes"}},
 	5: {{"policies", "accuracy"}},
+	6: {{table: "answers"}, {table: "tokens"}},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

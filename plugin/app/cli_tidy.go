@@ -13,8 +13,9 @@ const day = 24 * time.Hour
 
 var tidyCommand = &command{
 	words: "tidy", brief: "move expired overrides to the history, and drop what nobody needs any more",
-	about: `Expired overrides end at their instant in any case; this only keeps the tables small. Run it from time to time, on as
-many machines as you like: one of them does it, the others see that and do nothing.`,
+	about: `Expired overrides end at their instant in any case; this only keeps the tables small. The idempotency
+keys of the REST API are dropped after a day. Run it from time to time, on as many machines as you like: one of them
+does it, the others see that and do nothing.`,
 	define: func(c *call) action {
 		overrides, changes, nodes := spanFlag{length: 7 * day}, spanFlag{length: 7 * day}, spanFlag{length: day}
 		c.flags.Var(&overrides, "overrides-after", "an override moves to the history so long after its end, a `duration`; default: 7d")
@@ -30,7 +31,8 @@ many machines as you like: one of them does it, the others see that and do nothi
 					fmt.Fprintln(w, "another process is at it: nothing was done here")
 					return
 				}
-				fmt.Fprintf(w, "%d overrides moved to the history, %d changes and %d nodes dropped\n", done.Overrides, done.Changes, done.Nodes)
+				fmt.Fprintf(w, "%d overrides moved to the history, %d changes, %d nodes and %d idempotency keys dropped\n",
+					done.Overrides, done.Changes, done.Nodes, done.Keys)
 			})
 		})
 	},

@@ -64,8 +64,19 @@ func (c *call) liveFlag() {
 
 // writes defines the flags of a command that writes the database, and opens it for do.
 func (c *call) writes(do func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error)) action {
-	c.changeFlag()
 	c.waitFlags()
+	return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
+		done, err := do(ctx, s, by)
+		if err != nil {
+			return err
+		}
+		return c.tell(ctx, s, done)
+	})
+}
+
+// changes defines the flags of a command that changes what nodes need not know, and opens the database for do.
+func (c *call) changes(do func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error) action {
+	c.changeFlag()
 	c.databaseFlag()
 	c.outputFlag()
 	return func(ctx context.Context) error {
@@ -79,11 +90,7 @@ func (c *call) writes(do func(ctx context.Context, s *pgstore.Store, by pgstore.
 			return err
 		}
 		defer closeStore()
-		done, err := do(ctx, store, by)
-		if err != nil {
-			return err
-		}
-		return c.tell(ctx, store, done)
+		return do(ctx, store, by)
 	}
 }
 

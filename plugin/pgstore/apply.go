@@ -23,19 +23,13 @@ func (s *Store) Diff(ctx context.Context, set Set) (Diff, error) {
 // Apply makes the policies those of a set, in one transaction and one version. It returns what it did, and the version in
 // which the set is in force. Applying a set twice changes nothing the second time.
 func (s *Store) Apply(ctx context.Context, c Change, set Set) (Diff, int64, error) {
-	var done Diff
-	version, err := s.write(ctx, "apply policies", c, func(tx pgx.Tx) error {
+	return write(ctx, s, "apply policies", c, func(tx pgx.Tx) (Diff, error) {
 		d, err := set.diff(ctx, tx)
-		if err != nil {
-			return err
+		if err == nil {
+			err = d.write(ctx, tx)
 		}
-		done = d
-		return d.write(ctx, tx)
+		return d, err
 	})
-	if err != nil {
-		return Diff{}, 0, err
-	}
-	return done, version, nil
 }
 
 func (set Set) diff(ctx context.Context, q query) (Diff, error) {

@@ -16,9 +16,9 @@ type AuditEntry struct {
 	Actor     string          `json:"actor"`
 	Login     string          `json:"login"` // the database user, whoever the actor is said to be
 	Reason    string          `json:"reason"`
-	Kind      string          `json:"kind"`      // tier, tenant, policy or override; action: see Action
+	Kind      string          `json:"kind"`      // tier, tenant, policy, override or token; action: see Action
 	Operation string          `json:"operation"` // insert, update or delete; an action's own
-	Key       string          `json:"key"`       // a tier's name, a tenant's id, the id of a policy or an override
+	Key       string          `json:"key"`       // the name of a tier or token, a tenant's id, the id of a policy or an override
 	Tenant    string          `json:"tenant,omitempty"`
 	Before    json.RawMessage `json:"before,omitempty"` // the row by its columns; nil for an insert
 	After     json.RawMessage `json:"after,omitempty"`  // the row by its columns; nil for a delete
@@ -70,20 +70,21 @@ func (s *Store) Audit(ctx context.Context, f AuditFilter) (entries []AuditEntry,
 
 // Action is something that an operator did beside the tables, such as resetting the buckets of a tenant.
 type Action struct {
-	Operation string          // what was done, in one word: reset
-	Key       string          // what it was done to
-	Tenant    string          // whom it is about; "": not one tenant
-	Details   json.RawMessage // what else the audit is to tell; nil: nothing
+	Operation string          `json:"operation"`         // what was done, in one word: reset
+	Key       string          `json:"key,omitempty"`     // what it was done to
+	Tenant    string          `json:"tenant,omitempty"`  // whom it is about; "": not one tenant
+	Details   json.RawMessage `json:"details,omitempty"` // what else the audit is to tell; nil: nothing
 }
 
-// Record tells an action in the audit. It makes no version.
-func (s *Store) Record(ctx context.Context, c Change, a Action) error {
+// Record tells an action in the audit, and returns it as it is told there. It makes no version. When c.Idempotency says
+// that it is a replay, the action is the first one and must not be done again.
+func (s *Store) Record(ctx context.Context, c Change, a Action) (Action, error) {
 	if a.Operation == "" {
-		return &InvalidError{Field: "operation", Problem: "must be given: what was done?"}
+		return Action{}, &InvalidError{Field: "operation", Problem: "must be given: what was done?"}
 	}
-	_, err := s.write(ctx, "record the action "+a.Operation, c, func(tx pgx.Tx) error {
+	told, _, err := write(ctx, s, "record the action "+a.Operation, c, func(tx pgx.Tx) (Action, error) {
 		_, err := tx.Exec(ctx, `SELECT rate_limiter.record_action($1, $2, $3, $4)`, a.Operation, a.Key, a.Tenant, a.Details)
-		return err
+		return a, err
 	})
-	return err
+	return told, err
 }

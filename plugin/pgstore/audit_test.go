@@ -47,10 +47,10 @@ func TestActionIsAuditedAndMakesNoVersion(t *testing.T) {
 	s, _ := open(t)
 	put(t, s, daily())
 	reset := pgstore.Action{Operation: "reset", Key: "daily", Tenant: "acme", Details: json.RawMessage(`{"buckets": 3}`)}
-	if err := s.Record(t.Context(), ann, reset); err != nil {
+	if _, err := s.Record(t.Context(), ann, reset); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Record(t.Context(), ann, pgstore.Action{Operation: "reset"}); err != nil {
+	if _, err := s.Record(t.Context(), ann, pgstore.Action{Operation: "reset"}); err != nil {
 		t.Fatal(err)
 	}
 	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Kind: "action", Tenant: "acme"})
@@ -62,8 +62,10 @@ func TestActionIsAuditedAndMakesNoVersion(t *testing.T) {
 		e.Version != 1 || string(e.After) != string(reset.Details) || e.Before != nil {
 		t.Errorf("the action is told as %+v", e)
 	}
-	wantInvalid(t, "an action without reason", s.Record(t.Context(), pgstore.Change{Actor: "ann"}, reset), "reason")
-	wantInvalid(t, "an action that is none", s.Record(t.Context(), ann, pgstore.Action{Key: "daily"}), "operation")
+	_, err = s.Record(t.Context(), pgstore.Change{Actor: "ann"}, reset)
+	wantInvalid(t, "an action without reason", err, "reason")
+	_, err = s.Record(t.Context(), ann, pgstore.Action{Key: "daily"})
+	wantInvalid(t, "an action that is none", err, "operation")
 }
 
 func TestAuditIsReadInPagesAndByFilter(t *testing.T) {

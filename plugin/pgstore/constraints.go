@@ -8,6 +8,7 @@ const (
 	endpointProblem  = "must be METHOD /pattern, such as GET /records/{id}, or * /pattern for any method, and at most 1024 bytes"
 	tierProblem      = "must be at most 64 bytes"
 	idProblem        = "must be at most 128 bytes: whoever has a longer name is counted by its hash, so write that"
+	actorProblem     = "must be given, in at most 256 bytes"
 	customLimitField = "belongs to a custom_limit alone: leave it out"
 )
 
@@ -72,6 +73,20 @@ var constraints = map[string]InvalidError{
 	"overrides_source":               {Field: "source", Problem: "must be commercial or detector"},
 	"overrides_change_reason":        {Field: "reason", Problem: "must be given: why is this change made?"},
 
+	"tokens_name":        {Field: "name", Problem: "must be 1 to 64 letters, digits, dots, dashes, underscores or @"},
+	"tokens_hash":        {Field: "hash", Problem: "must be 32 bytes"},
+	"tokens_role":        {Field: "role", Problem: roleProblem},
+	"tokens_org":         {Field: "org", Problem: idProblem},
+	"tokens_org_missing": {Field: "org", Problem: "must be given for a tenant's token: its role is tenant:{org}"},
+	"tokens_org_unused":  {Field: "org", Problem: "belongs to a tenant's token alone: leave it out"},
+	"tokens_created_by":  {Field: "actor", Problem: actorProblem},
+	"tokens_expires_at":  {Field: "expires_at", Problem: "must be a time to come"},
+	"tokens_revoked_by":  {Field: "actor", Problem: actorProblem},
+
+	"answers_token":   {Field: "token", Problem: "must be 1 to 64 bytes"},
+	"answers_key":     {Field: "idempotency_key", Problem: "must be 1 to 128 printable characters of ASCII"},
+	"answers_request": {Field: "request", Problem: "must be 32 bytes"},
+
 	"nodes_node":    {Field: "node", Problem: "must be 1 to 256 bytes"},
 	"nodes_version": {Field: "version", Problem: "must not be negative"},
 	"nodes_source":  {Field: "source", Problem: "must be postgres, disk or config"},
@@ -81,5 +96,7 @@ var constraints = map[string]InvalidError{
 // conflicts are the names of the unique indexes in package migrations, and what a second row means.
 var conflicts = map[string]ConflictError{
 	"policies_one_per_match":    {What: "policy", Problem: "there is one of this name for the same tier or tenant and endpoint"},
+	"tokens_one_per_name":       {What: "token", Problem: "there is one of this name: revoke it first, or take another name"},
+	"tokens_one_per_hash":       {What: "token", Problem: "there is one with this secret"},
 	"overrides_one_per_subject": {What: "override", Problem: "there is one of this kind for the same subject and policy: end it first"},
 }

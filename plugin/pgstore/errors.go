@@ -19,6 +19,8 @@ func (e *NotFoundError) Error() string { return e.What + " does not exist" }
 type ConflictError struct {
 	What    string // as people name it
 	Problem string // what is there instead, and what to do
+
+	Revision int64 // that the row has; 0: there is no row, or it is not about its revision
 }
 
 func (e *ConflictError) Error() string { return e.What + ": " + e.Problem }
@@ -58,8 +60,9 @@ func fail(doing string, err error) error {
 		missing  *NotFoundError
 		conflict *ConflictError
 		invalid  *InvalidError
+		reused   *KeyReusedError
 	)
-	if errors.As(err, &missing) || errors.As(err, &conflict) || errors.As(err, &invalid) {
+	if errors.As(err, &missing) || errors.As(err, &conflict) || errors.As(err, &invalid) || errors.As(err, &reused) {
 		return err
 	}
 	if refused := new(pgconn.PgError); errors.As(err, &refused) {

@@ -88,7 +88,7 @@ func TestErrorSaysWhatFieldAndProblem(t *testing.T) {
 		"policy a: limit: too small":       &InvalidError{"policy a", "limit", "too small"},
 		"limit: too small":                 &InvalidError{Field: "limit", Problem: "too small"},
 		"policy a: is there twice":         &InvalidError{What: "policy a", Problem: "is there twice"},
-		"policy a: it has revision 2":      &ConflictError{"policy a", "it has revision 2"},
+		"policy a: it has revision 2":      &ConflictError{What: "policy a", Problem: "it has revision 2"},
 		"override 7 does not exist":        &NotFoundError{"override 7"},
 		"policy a of tier b for GET /c":    errors.New(PolicyKey{Name: "a", Tier: "b", Endpoint: "GET /c"}.String()),
 		"policy a of tenant t (candidate)": errors.New(PolicyKey{Name: "a", Tenant: "t", Slot: SlotCandidate}.String()),

@@ -75,7 +75,9 @@ func (o Override) String() string {
 
 // OverrideFilter selects overrides. Each field that is not empty must be met; the zero value selects all.
 type OverrideFilter struct {
-	Tenant, User, Credential, IP, Kind, Source string
+	Tenant, User, Credential, IP, Kind, Source, Policy string
+
+	Endpoint string // whatever its parameters are called
 
 	InForce bool  // only those that have not expired, by the database's clock
 	After   int64 // only overrides of a larger ID: where the last page ended
@@ -94,6 +96,8 @@ func (f OverrideFilter) where() *where {
 	w.equal("ip", f.IP)
 	w.equal("kind", f.Kind)
 	w.equal("source", f.Source)
+	w.equal("policy", f.Policy)
+	w.endpoint(f.Endpoint)
 	if f.After > 0 {
 		w.add("id > %s", f.After)
 	}
@@ -139,20 +143,16 @@ func (s *Store) AddOverride(ctx context.Context, c Change, o Override) (Override
 	if err != nil {
 		return Override{}, 0, fmt.Errorf("add %v: %w", o, err)
 	}
-	var written Override
-	version, err := s.write(ctx, "add "+o.String(), c, func(tx pgx.Tx) error {
+	return write(ctx, s, "add "+o.String(), c, func(tx pgx.Tx) (Override, error) {
 		if _, err := tx.Exec(ctx, endExpired, row); err != nil {
-			return err
+			return Override{}, err
 		}
 		var id int64
 		if err := tx.QueryRow(ctx, insertOverride, row).Scan(&id); err != nil {
-			return err
+			return Override{}, err
 		}
-		var err error
-		written, err = override(ctx, tx, id)
-		return err
+		return override(ctx, tx, id)
 	})
-	return written, version, err
 }
 
 // canonicalIP is the one spelling of an address or prefix; what is neither stays, for the constraint to refuse.
@@ -188,7 +188,8 @@ const (
 // in which it is gone.
 func (s *Store) EndOverride(ctx context.Context, c Change, id int64) (int64, error) {
 	what := fmt.Sprint("override ", id)
-	return s.write(ctx, "end "+what, c, func(tx pgx.Tx) error {
-		return deleteOne(ctx, tx, what, `DELETE FROM rate_limiter.overrides WHERE id = $1`, id)
+	_, version, err := write(ctx, s, "end "+what, c, func(tx pgx.Tx) (nothing, error) {
+		return nothing{}, deleteOne(ctx, tx, what, `DELETE FROM rate_limiter.overrides WHERE id = $1`, id)
 	})
+	return version, err
 }

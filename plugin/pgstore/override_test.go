@@ -66,8 +66,14 @@ func TestOverrideIsReadAsItWasWritten(t *testing.T) {
 			t.Errorf("%v is read as %+v, want %+v", o, read, want)
 		}
 	}
-	if list, err := s.Overrides(t.Context(), pgstore.OverrideFilter{Tenant: "acme", User: "bob"}); err != nil || len(list) != 2 {
-		t.Errorf("bob's overrides are %v (%v), want 2", list, err)
+	for want, f := range map[int]pgstore.OverrideFilter{
+		2: {Tenant: "acme", User: "bob"},
+		1: {Policy: "daily", Endpoint: "GET /a/{whatever}", After: 1, Max: 5},
+		0: {Endpoint: "GET /a"},
+	} {
+		if list, err := s.Overrides(t.Context(), f); err != nil || len(list) != want {
+			t.Errorf("%+v selects %v (%v), want %d", f, list, err, want)
+		}
 	}
 }
 

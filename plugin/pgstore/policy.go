@@ -3,6 +3,7 @@ package pgstore
 import (
 	"cmp"
 	"context"
+	"fmt"
 )
 
 // Policy is one named limit for a tier or a tenant. Its fields have the names, values and units that they have in the
@@ -36,7 +37,7 @@ type Policy struct {
 	FailMode string `json:"fail_mode,omitempty" yaml:"fail_mode,omitempty"`
 	Accuracy string `json:"accuracy,omitempty" yaml:"accuracy,omitempty"`
 
-	// How often it was written, from 1. In a write: the revision that it was made from, or 0 for any.
+	// How often it was written, from 1. In a write: the revision that it was made from; or AnyRevision, Absent or Present.
 	Revision int64 `json:"revision,omitempty" yaml:"-"`
 }
 
@@ -91,6 +92,8 @@ func (k PolicyKey) String() string {
 type PolicyFilter struct {
 	Namespace, Name, Tier, Tenant, Slot string
 
+	Endpoint string // whatever its parameters are called
+
 	After int64 // only policies of a larger ID: where the last page ended
 	Max   int   // at most so many; 0: all
 }
@@ -118,6 +121,7 @@ func policies(ctx context.Context, q query, f PolicyFilter) ([]Policy, error) {
 	w.equal("tier", f.Tier)
 	w.equal("tenant", f.Tenant)
 	w.equal("slot", f.Slot)
+	w.endpoint(f.Endpoint)
 	if f.After > 0 {
 		w.add("id > %s", f.After)
 	}
@@ -128,6 +132,16 @@ func policies(ctx context.Context, q query, f PolicyFilter) ([]Policy, error) {
 func (s *Store) Policy(ctx context.Context, key PolicyKey) (Policy, error) {
 	p, err := policy(ctx, s.pool, key)
 	return p, fail("read "+key.String(), err)
+}
+
+// PolicyByID is one policy, or a NotFoundError.
+func (s *Store) PolicyByID(ctx context.Context, id int64) (Policy, error) {
+	p, err := policyByID(ctx, s.pool, id)
+	return p, fail(fmt.Sprint("read policy ", id), err)
+}
+
+func policyByID(ctx context.Context, q query, id int64) (Policy, error) {
+	return one[Policy](ctx, q, fmt.Sprint("policy ", id), selectPolicies+` WHERE id = $1`, id)
 }
 
 func policy(ctx context.Context, q query, key PolicyKey) (Policy, error) {

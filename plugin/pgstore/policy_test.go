@@ -52,6 +52,9 @@ func TestPutReplacesThePolicyOfTheSameKeyOnly(t *testing.T) {
 	if all, err := s.Policies(t.Context(), pgstore.PolicyFilter{}); err != nil || len(all) != 2 {
 		t.Errorf("the policies are %v (%v), want one for the endpoint and one for all", all, err)
 	}
+	if one, err := s.Policies(t.Context(), pgstore.PolicyFilter{Endpoint: "GET /records/{whatever}"}); err != nil || len(one) != 1 || one[0] != second {
+		t.Errorf("the policies for the endpoint are %v (%v), want the one", one, err)
+	}
 }
 
 func TestPuttingWhatIsThereChangesNothing(t *testing.T) {
@@ -83,6 +86,86 @@ func TestWriteMadeFromAnotherRevisionIsAConflict(t *testing.T) {
 	p.Name = "new"
 	_, _, err = s.PutPolicy(t.Context(), ann, p)
 	wantMissing(t, "put from a revision of a policy that is gone", err)
+}
+
+func TestPolicyIsReadWrittenAndDeletedByItsID(t *testing.T) {
+	s, _ := open(t)
+	p := daily()
+	p.Endpoint = "GET /records/{id}"
+	p, _ = put(t, s, p)
+	if read, err := s.PolicyByID(t.Context(), p.ID); err != nil || read != p {
+		t.Errorf("policy %d is read as %+v (%v), want %+v", p.ID, read, err, p)
+	}
+	p.Limit, p.Endpoint = 2000, "GET /records/{record}"
+	written, version, err := s.PutPolicyByID(t.Context(), ann, p)
+	if err != nil || version != 2 || written.Limit != 2000 || written.Revision != 2 || written.Endpoint != p.Endpoint {
+		t.Errorf("it is written as %+v in version %d (%v)", written, version, err)
+	}
+	_, _, err = s.PutPolicyByID(t.Context(), ann, p)
+	wantConflict(t, "put from revision 1", err)
+	_, err = s.DeletePolicyByID(t.Context(), ann, p.ID, 1)
+	wantConflict(t, "delete of revision 1", err)
+	if version, err := s.DeletePolicyByID(t.Context(), ann, p.ID, pgstore.Present); err != nil || version != 3 {
+		t.Errorf("delete: version %d (%v), want 3", version, err)
+	}
+	_, err = s.PolicyByID(t.Context(), p.ID)
+	wantMissing(t, "read", err)
+	p.Revision = pgstore.AnyRevision
+	_, _, err = s.PutPolicyByID(t.Context(), ann, p)
+	wantMissing(t, "put", err)
+	_, err = s.DeletePolicyByID(t.Context(), ann, p.ID, pgstore.AnyRevision)
+	wantMissing(t, "delete again", err)
+}
+
+func TestWhatNamesAPolicyStaysWhenItIsWrittenByItsID(t *testing.T) {
+	s, _ := open(t)
+	p, _ := put(t, s, daily())
+	for field, rename := range map[string]func(*pgstore.Policy){
+		"namespace": func(p *pgstore.Policy) { p.Namespace = "eu" },
+		"name":      func(p *pgstore.Policy) { p.Name = "weekly" },
+		"tier":      func(p *pgstore.Policy) { p.Tier = "silver" },
+		"tenant":    func(p *pgstore.Policy) { p.Tenant = "acme" },
+		"endpoint":  func(p *pgstore.Policy) { p.Endpoint = "GET /records" },
+		"slot":      func(p *pgstore.Policy) { p.Slot = pgstore.SlotCandidate },
+	} {
+		renamed := p
+		rename(&renamed)
+		_, _, err := s.PutPolicyByID(t.Context(), ann, renamed)
+		wantInvalid(t, field, err, field)
+	}
+}
+
+func TestWriteMaySayThatThereIsNoRowYetOrThatThereIsOne(t *testing.T) {
+	s, _ := open(t)
+	p := daily()
+	p.Revision = pgstore.Present
+	_, _, err := s.PutPolicy(t.Context(), ann, p)
+	wantMissing(t, "put over a policy that is not there", err)
+	p.Revision = pgstore.Absent
+	created, _ := put(t, s, p)
+	_, _, err = s.PutPolicy(t.Context(), ann, p)
+	wantConflict(t, "create it again", err)
+	if conflict := new(pgstore.ConflictError); !errors.As(err, &conflict) || conflict.Revision != created.Revision {
+		t.Errorf("%v tells no revision, want %d", err, created.Revision)
+	}
+	p.Revision, p.Limit = pgstore.Present, 2000
+	if written, _ := put(t, s, p); written.Revision != 2 || written.Limit != 2000 {
+		t.Errorf("put over it leaves %+v", written)
+	}
+
+	acme := pgstore.Tenant{ID: "acme", Revision: pgstore.Present}
+	_, _, err = s.SetTenant(t.Context(), ann, acme)
+	wantMissing(t, "set a tenant that is not there", err)
+	acme.Revision = pgstore.Absent
+	if _, _, err = s.SetTenant(t.Context(), ann, acme); err != nil {
+		t.Error(err)
+	}
+	_, _, err = s.SetTenant(t.Context(), ann, acme)
+	wantConflict(t, "make the tenant again", err)
+	acme.Revision, acme.Tier = pgstore.Present, "gold"
+	if _, _, err = s.SetTenant(t.Context(), ann, acme); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestOfTwoWritersFromOneRevisionOneWins(t *testing.T) {

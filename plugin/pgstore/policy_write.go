@@ -12,53 +12,112 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 )
 
-// PutPolicy writes p over the policy of the same key, or as a new one. It returns the row as it is then, and the version
-// in which it is in force. Writing what is there already changes nothing.
+// What the Revision of a write may be, beside a revision that the row must have.
+const (
+	AnyRevision int64 = 0  // whatever there is, or is not
+	Absent      int64 = -1 // there must be no row yet
+	Present     int64 = -2 // there must be a row, of any revision
+)
+
+// PutPolicy writes p over the policy of the same key, or as a new one, as p.Revision allows. It returns the row as it is
+// then, and the version in which it is in force. Writing what is there already changes nothing.
 func (s *Store) PutPolicy(ctx context.Context, c Change, p Policy) (Policy, int64, error) {
-	var written Policy
-	version, err := s.write(ctx, "put "+p.Key().String(), c, func(tx pgx.Tx) error {
+	key := p.Key()
+	return write(ctx, s, "put "+key.String(), c, func(tx pgx.Tx) (Policy, error) {
 		statement := updatePolicies
-		current, err := policy(ctx, tx, p.Key())
-		if missing := new(NotFoundError); errors.As(err, &missing) && p.Revision == 0 {
+		current, err := policy(ctx, tx, key)
+		if isMissing(err) && (p.Revision == AnyRevision || p.Revision == Absent) {
 			statement, err = insertPolicies, nil
 		}
 		if err == nil {
-			err = sameRevision(p.Key().String(), p.Revision, current.Revision)
+			err = sameRevision(key.String(), p.Revision, current.Revision)
 		}
 		if err != nil {
-			return err
+			return Policy{}, err
 		}
 		p.ID = current.ID
 		if err := putPolicies(ctx, tx, statement, []Policy{p}); err != nil {
-			return err
+			return Policy{}, err
 		}
-		written, err = policy(ctx, tx, p.Key())
-		return err
+		return policy(ctx, tx, key)
 	})
-	return written, version, err
 }
 
-// DeletePolicy deletes a policy, or is a NotFoundError. A revision other than 0 must be the policy's. It returns the
-// version in which the policy is gone.
-func (s *Store) DeletePolicy(ctx context.Context, c Change, key PolicyKey, revision int64) (int64, error) {
-	return s.write(ctx, "delete "+key.String(), c, func(tx pgx.Tx) error {
-		current, err := policy(ctx, tx, key)
+// PutPolicyByID writes p over the policy of p.ID, or is a NotFoundError. What names a policy stays: another key is an
+// InvalidError. It returns what PutPolicy does.
+func (s *Store) PutPolicyByID(ctx context.Context, c Change, p Policy) (Policy, int64, error) {
+	what := fmt.Sprint("policy ", p.ID)
+	return write(ctx, s, "put "+what, c, func(tx pgx.Tx) (Policy, error) {
+		current, err := policyByID(ctx, tx, p.ID)
 		if err == nil {
-			err = sameRevision(key.String(), revision, current.Revision)
+			err = sameRevision(what, p.Revision, current.Revision)
+		}
+		if err == nil {
+			err = sameKey(what, current.Key(), p.Key())
+		}
+		if err == nil {
+			err = putPolicies(ctx, tx, updatePolicies, []Policy{p})
+		}
+		if err != nil {
+			return Policy{}, err
+		}
+		return policyByID(ctx, tx, p.ID)
+	})
+}
+
+// DeletePolicy deletes a policy, or is a NotFoundError. A revision other than AnyRevision must be the policy's. It returns
+// the version in which the policy is gone.
+func (s *Store) DeletePolicy(ctx context.Context, c Change, key PolicyKey, revision int64) (int64, error) {
+	return s.deletePolicy(ctx, c, key.String(), revision, func(tx pgx.Tx) (Policy, error) { return policy(ctx, tx, key) })
+}
+
+// DeletePolicyByID does what DeletePolicy does.
+func (s *Store) DeletePolicyByID(ctx context.Context, c Change, id, revision int64) (int64, error) {
+	return s.deletePolicy(ctx, c, fmt.Sprint("policy ", id), revision, func(tx pgx.Tx) (Policy, error) { return policyByID(ctx, tx, id) })
+}
+
+func (s *Store) deletePolicy(ctx context.Context, c Change, what string, revision int64, find func(pgx.Tx) (Policy, error)) (int64, error) {
+	_, version, err := write(ctx, s, "delete "+what, c, func(tx pgx.Tx) (nothing, error) {
+		current, err := find(tx)
+		if err == nil {
+			err = sameRevision(what, revision, current.Revision)
 		}
 		if err == nil {
 			_, err = tx.Exec(ctx, deletePolicies, []int64{current.ID})
 		}
-		return err
+		return nothing{}, err
 	})
+	return version, err
 }
 
-// sameRevision refuses a write that was made from another revision than the current one.
+// sameRevision refuses a write that was made from another revision than the current one; a current one of 0: there is no
+// row.
 func sameRevision(what string, wanted, current int64) error {
-	if wanted == 0 || wanted == current {
+	switch {
+	case wanted == AnyRevision, wanted == current, wanted == Present && current > 0, wanted == Absent && current == 0:
 		return nil
+	case wanted == Absent:
+		return &ConflictError{what, "it is there already", current}
 	}
-	return &ConflictError{what, fmt.Sprintf("it has revision %d, not %d: somebody else has changed it, read it again", current, wanted)}
+	return &ConflictError{what, fmt.Sprintf("it has revision %d, not %d: somebody else has changed it, read it again", current, wanted), current}
+}
+
+// sameKey refuses to give a policy another name: the nodes that hold it find it by what names it.
+func sameKey(what string, current, wanted PolicyKey) error {
+	current, wanted = canonical(current), canonical(wanted)
+	for _, part := range [...][3]string{
+		{"namespace", current.Namespace, wanted.Namespace},
+		{"name", current.Name, wanted.Name},
+		{"tier", current.Tier, wanted.Tier},
+		{"tenant", current.Tenant, wanted.Tenant},
+		{"endpoint", current.Endpoint, wanted.Endpoint},
+		{"slot", current.Slot, wanted.Slot},
+	} {
+		if part[1] != part[2] {
+			return &InvalidError{what, part[0], fmt.Sprintf("must stay %q: delete the policy, and make another", part[1])}
+		}
+	}
+	return nil
 }
 
 // The three statements write any number of policies. Those of the first two take them as JSON, of which an absent field

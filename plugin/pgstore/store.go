@@ -1,9 +1,10 @@
-// Package pgstore is the control plane's repository: tiers, tenants, policies, overrides, the audit and the nodes'
-// reports, kept in Postgres. The operator's program writes through it, and so will the REST API.
+// Package pgstore is the control plane's repository: tiers, tenants, policies, overrides, the audit, the nodes' reports and
+// the tokens of the REST API, kept in Postgres. The operator's program and the REST API write through it.
 //
 // Every write is one transaction that carries who and why ([Change]), takes one version, and is told to the listening
 // nodes with its commit. Writes queue, so what one of them has read stays true until it commits. Optimistic concurrency
-// is by the revision of a row: a write that names a revision that is no more is a [ConflictError].
+// is by the revision of a row: a write that names a revision that is no more, or [Absent] or [Present] where that is not so,
+// is a [ConflictError]. A write that carries an [Idempotency] happens once, however often it is sent.
 //
 // What a row may hold is for the constraints of package migrations to say; this package puts their refusals into words
 // ([InvalidError]). How nodes load rows is package policysync's, what rows mean for a request is package policy's.
@@ -11,6 +12,7 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -30,6 +32,8 @@ func New(pool *pgxpool.Pool) *Store { return &Store{pool: pool} }
 type Change struct {
 	Actor  string
 	Reason string
+
+	Idempotency *Idempotency // nil: a write that is sent twice happens twice
 }
 
 func (c Change) check() error {
@@ -42,23 +46,42 @@ func (c Change) check() error {
 	return nil
 }
 
-// write runs do in one transaction for c, after all writes that were there before. It returns the version in which what
-// do has seen to is in force: the one that it made, or the last one when it changed nothing.
-func (s *Store) write(ctx context.Context, doing string, c Change, do func(pgx.Tx) error) (version int64, err error) {
+// write runs do in one transaction for c, after all writes that were there before. It returns what do does, and the
+// version in which that is in force: the one that do made, or the last one when it changed nothing. A replay by
+// c.Idempotency returns what the first write did, and does not run do.
+func write[T any](ctx context.Context, s *Store, doing string, c Change, do func(pgx.Tx) (T, error)) (done T, version int64, err error) {
+	var none T
 	if err := c.check(); err != nil {
-		return 0, err
+		return none, 0, err
 	}
+	replayed := false
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		if err := enter(ctx, tx, c); err != nil {
+		err := enter(ctx, tx, c)
+		if err == nil {
+			replayed, err = c.Idempotency.replay(ctx, tx, &done, &version)
+		}
+		if err != nil || replayed {
 			return err
 		}
-		if err := do(tx); err != nil {
+		if done, err = do(tx); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, `SELECT version FROM rate_limiter.version`).Scan(&version)
+		if err := tx.QueryRow(ctx, `SELECT version FROM rate_limiter.version`).Scan(&version); err != nil {
+			return err
+		}
+		return c.Idempotency.remember(ctx, tx, done, version)
 	})
-	return version, fail(doing, err)
+	if err != nil {
+		return none, 0, fail(doing, err)
+	}
+	if c.Idempotency != nil {
+		c.Idempotency.Replayed = replayed
+	}
+	return done, version, nil
 }
+
+// nothing is what a write returns that has only a version to tell.
+type nothing struct{}
 
 // enter tells the transaction who writes and why, and waits for the turn to write.
 func enter(ctx context.Context, tx pgx.Tx, c Change) error {
@@ -96,6 +119,11 @@ func one[T any](ctx context.Context, q query, what, sql string, args ...any) (T,
 	return rows[0], err
 }
 
+func isMissing(err error) bool {
+	missing := new(NotFoundError)
+	return errors.As(err, &missing)
+}
+
 // deleteOne runs a statement that deletes one row; without it, it is a NotFoundError.
 func deleteOne(ctx context.Context, tx pgx.Tx, what, sql string, args ...any) error {
 	done, err := tx.Exec(ctx, sql, args...)
@@ -121,6 +149,13 @@ func (w *where) add(condition string, arg any) {
 func (w *where) equal(column, value string) {
 	if value != "" {
 		w.add(column+" = %s", value)
+	}
+}
+
+// endpoint asks for a pattern, whatever its parameters are called, if there is one.
+func (w *where) endpoint(pattern string) {
+	if pattern != "" {
+		w.add("rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint(%s)", pattern)
 	}
 }
 

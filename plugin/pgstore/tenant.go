@@ -101,43 +101,43 @@ func (t table[T]) find(ctx context.Context, q query, key string) (T, error) {
 	return one[T](ctx, q, t.row+" "+key, t.selects+" WHERE "+t.key+" = $1", key)
 }
 
-// put runs a statement that writes one row, from a revision of it (0: from any, or none). It returns the row as it is then,
-// and the version in which it is in force.
+// put runs a statement that writes one row, from a revision of it. It returns the row as it is then, and the version in
+// which it is in force.
 func (t table[T]) put(ctx context.Context, s *Store, c Change, key string, revision int64, sql string, args ...any) (T, int64, error) {
-	var written T
-	version, err := s.write(ctx, t.putting+" "+t.row+" "+key, c, func(tx pgx.Tx) error {
+	return write(ctx, s, t.putting+" "+t.row+" "+key, c, func(tx pgx.Tx) (T, error) {
 		err := t.check(ctx, tx, key, revision)
 		if err == nil {
 			_, err = tx.Exec(ctx, sql, args...)
 		}
-		if err == nil {
-			written, err = t.find(ctx, tx, key)
+		if err != nil {
+			var none T
+			return none, err
 		}
-		return err
+		return t.find(ctx, tx, key)
 	})
-	return written, version, err
 }
 
 func (t table[T]) delete(ctx context.Context, s *Store, c Change, key string, revision int64) (int64, error) {
-	return s.write(ctx, "delete "+t.row+" "+key, c, func(tx pgx.Tx) error {
+	_, version, err := write(ctx, s, "delete "+t.row+" "+key, c, func(tx pgx.Tx) (nothing, error) {
 		err := t.check(ctx, tx, key, revision)
 		if err == nil {
 			err = deleteOne(ctx, tx, t.row+" "+key, "DELETE FROM "+t.from+" WHERE "+t.key+" = $1", key)
 		}
-		return err
+		return nothing{}, err
 	})
+	return version, err
 }
 
 func (t Tenant) revision() int64 { return t.Revision }
 func (t Tier) revision() int64   { return t.Revision }
 
-// check refuses a write that was made from another revision of a row than the current one; 0: from any, or none.
+// check refuses a write that was made from another revision of a row than the current one.
 func (t table[T]) check(ctx context.Context, tx pgx.Tx, key string, wanted int64) error {
-	if wanted == 0 {
+	if wanted == AnyRevision {
 		return nil
 	}
 	current, err := t.find(ctx, tx, key)
-	if err != nil {
+	if err != nil && (wanted != Absent || !isMissing(err)) {
 		return err
 	}
 	return sameRevision(t.row+" "+key, wanted, current.revision())

@@ -20,6 +20,7 @@ type Tidied struct {
 	Overrides int64 `json:"overrides"`
 	Changes   int64 `json:"changes"`
 	Nodes     int64 `json:"nodes"`
+	Keys      int64 `json:"keys"` // of an Idempotency, after KeysKept
 }
 
 const (
@@ -52,6 +53,7 @@ func (s *Store) Tidy(ctx context.Context, keep Retention) (Tidied, error) {
 			{retire, []any{keep.Overrides, tidyBatch}, &done.Overrides},
 			{prune, []any{keep.Changes}, &done.Changes},
 			{forget, []any{keep.Nodes}, &done.Nodes},
+			{forgetAnswers, []any{KeysKept}, &done.Keys},
 		} {
 			if err := tx.QueryRow(ctx, step.sql, step.args...).Scan(step.count); err != nil {
 				return err
@@ -83,5 +85,9 @@ const (
 
 	forget = `WITH gone AS (
 			DELETE FROM rate_limiter.nodes WHERE reported_at < clock_timestamp() - $1::interval RETURNING 1
+		) SELECT count(*) FROM gone`
+
+	forgetAnswers = `WITH gone AS (
+			DELETE FROM rate_limiter.answers WHERE at < clock_timestamp() - $1::interval RETURNING 1
 		) SELECT count(*) FROM gone`
 )

@@ -85,7 +85,7 @@ func (s *Snapshot) Explain(id *identity.Identity, now limit.Micros) Explanation 
 	for _, b := range r.Bounds {
 		e.Bounds = append(e.Bounds, ExplainedBound{
 			Policy: b.Policy.Name, Limit: b.Policy.Describe(), Mode: b.Policy.Mode.String(), FailMode: b.Policy.FailMode.String(),
-			Accuracy: s.accuracyOf(&b).String(), Cost: b.Cost, Override: b.Override, Penalty: b.Penalty,
+			Accuracy: s.AccuracyOf(&b).String(), Cost: b.Cost, Override: b.Override, Penalty: b.Penalty,
 		})
 	}
 	e.policies(who)
@@ -93,9 +93,9 @@ func (s *Snapshot) Explain(id *identity.Identity, now limit.Micros) Explanation 
 	return e.Explanation
 }
 
-// accuracyOf is how a bound is counted: exactly, whatever its policy says, where no node ever takes tokens of its bucket
+// AccuracyOf is how a bound is counted: exactly, whatever its policy says, where no node ever takes tokens of its bucket
 // ahead of need.
-func (s *Snapshot) accuracyOf(b *Bound) Accuracy {
+func (s *Snapshot) AccuracyOf(b *Bound) Accuracy {
 	if s.config.Strategy == schema.StrategyRedis && b.Policy.Leasable() && b.Policy.Limit.Spec().Burst >= schema.LeastLeased {
 		return Leased
 	}

@@ -1,0 +1,226 @@
+package pgstore
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Token is what lets a caller of the REST API in. Its secret is told once, when it is made; the database has a hash of it.
+type Token struct {
+	ID         int64     `json:"id"`
+	Name       string    `json:"name"` // no two tokens that are not revoked have the same
+	Role       string    `json:"role"`
+	Org        string    `json:"org,omitempty"` // of a RoleTenant: the tenant's ID
+	CreatedAt  time.Time `json:"created_at"`
+	CreatedBy  string    `json:"created_by"`
+	ExpiresAt  time.Time `json:"expires_at,omitzero"`   // zero: never
+	LastUsedAt time.Time `json:"last_used_at,omitzero"` // within a minute; zero: never
+	RevokedAt  time.Time `json:"revoked_at,omitzero"`   // zero: it is not
+	RevokedBy  string    `json:"revoked_by,omitempty"`
+	State      string    `json:"state"` // by the database's clock, when it was read
+}
+
+// Roles of a token. What each may do is package control's.
+const (
+	RoleAdmin  = "admin"
+	RoleViewer = "viewer"
+	RoleTenant = "tenant"
+)
+
+// States of a token.
+const (
+	TokenLive    = "live"
+	TokenExpired = "expired"
+	TokenRevoked = "revoked"
+)
+
+// NewToken is a token to be made.
+type NewToken struct {
+	Name      string
+	Role      string
+	Org       string    // of a RoleTenant: the tenant's ID; else ""
+	ExpiresAt time.Time // zero: never
+}
+
+// TokenFilter selects tokens. Each field that is not empty must be met; the zero value selects all.
+type TokenFilter struct {
+	Name, State string
+
+	After int64 // only tokens of a larger ID: where the last page ended
+	Max   int   // at most so many; 0: all
+}
+
+// TokenError is a secret that lets nobody in.
+type TokenError struct {
+	Name  string // the token's; "": the secret is no token's
+	State string // TokenExpired or TokenRevoked; "": the secret is no token's
+}
+
+func (e *TokenError) Error() string {
+	if e.Name == "" {
+		return "no token has this secret"
+	}
+	return "the token " + e.Name + " is " + e.State
+}
+
+const (
+	secretPrefix = "rl_" // by which people, and scanners of code, recognise a secret
+	secretBytes  = 32
+	roleProblem  = "must be admin, viewer or tenant:{org}"
+)
+
+// secretText is the one spelling of a secret's bytes.
+var secretText = base64.RawURLEncoding.Strict()
+
+// RoleText is the role as people write it: admin, viewer or tenant:{org}.
+func (t Token) RoleText() string {
+	if t.Role == RoleTenant {
+		return t.Role + ":" + t.Org
+	}
+	return t.Role
+}
+
+// ParseRole reads a role as people write it. Anything but admin, viewer and tenant:{org} is an InvalidError.
+func ParseRole(text string) (role, org string, err error) {
+	role, org, named := strings.Cut(text, ":")
+	switch {
+	case (role == RoleAdmin || role == RoleViewer) && !named, role == RoleTenant && org != "":
+		return role, org, nil
+	}
+	return "", "", &InvalidError{Field: "role", Problem: roleProblem}
+}
+
+const selectTokens = `SELECT * FROM (SELECT id, name, role, org, created_at, created_by, coalesce(expires_at, '0001-01-01 00:00:00+00') AS expires_at,
+		coalesce(last_used_at, '0001-01-01 00:00:00+00') AS last_used_at, coalesce(revoked_at, '0001-01-01 00:00:00+00') AS revoked_at,
+		revoked_by, CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= clock_timestamp() THEN 'expired' ELSE 'live' END AS state
+	FROM rate_limiter.tokens) t`
+
+// CreateToken makes a token. The secret is told here and never again. A name that a token has which is not revoked is a
+// ConflictError; one that has expired is revoked, to make room. The change is told in the audit and makes no version; it is
+// never a replay, which could not tell the secret.
+func (s *Store) CreateToken(ctx context.Context, c Change, n NewToken) (secret string, t Token, err error) {
+	c.Idempotency = nil
+	random := make([]byte, secretBytes)
+	rand.Read(random) // it never fails
+	secret = secretPrefix + secretText.EncodeToString(random)
+	hash := sha256.Sum256([]byte(secret))
+	t, _, err = write(ctx, s, "create token "+n.Name, c, func(tx pgx.Tx) (Token, error) {
+		if _, err := tx.Exec(ctx, revokeToken+` AND expires_at <= clock_timestamp()`, n.Name); err != nil {
+			return Token{}, err
+		}
+		_, err := tx.Exec(ctx, `INSERT INTO rate_limiter.tokens (name, hash, role, org, expires_at) VALUES ($1, $2, $3, $4, $5)`,
+			n.Name, hash[:], n.Role, n.Org, orNull(n.ExpiresAt))
+		if err != nil {
+			return Token{}, err
+		}
+		return one[Token](ctx, tx, "token "+n.Name, selectTokens+` WHERE name = $1 ORDER BY id DESC LIMIT 1`, n.Name)
+	})
+	if err != nil {
+		return "", Token{}, err
+	}
+	return secret, t, nil
+}
+
+const revokeToken = `UPDATE rate_limiter.tokens SET revoked_at = clock_timestamp(), revoked_by = rate_limiter.actor()
+	WHERE name = $1 AND revoked_at IS NULL`
+
+// RevokeToken ends the token of a name and returns its row, or is a NotFoundError: there is none that is not revoked. The
+// row stays.
+func (s *Store) RevokeToken(ctx context.Context, c Change, name string) (Token, error) {
+	t, _, err := write(ctx, s, "revoke token "+name, c, func(tx pgx.Tx) (Token, error) {
+		what := "a token " + name + " that is not revoked"
+		row, err := one[struct{ ID int64 }](ctx, tx, what, revokeToken+` RETURNING id`, name)
+		if err != nil {
+			return Token{}, err
+		}
+		return one[Token](ctx, tx, what, selectTokens+` WHERE id = $1`, row.ID)
+	})
+	return t, err
+}
+
+// Tokens are the tokens that a filter selects, in the order of their IDs.
+func (s *Store) Tokens(ctx context.Context, f TokenFilter) ([]Token, error) {
+	var w where
+	w.equal("name", f.Name)
+	w.equal("state", f.State)
+	if f.After > 0 {
+		w.add("id > %s", f.After)
+	}
+	list, err := collect[Token](ctx, s.pool, selectTokens+w.String()+" ORDER BY id"+most(f.Max), w.args...)
+	return list, fail("list tokens", err)
+}
+
+// LiveTokens is how many tokens let somebody in.
+func (s *Store) LiveTokens(ctx context.Context) (int, error) {
+	var live int
+	err := s.pool.QueryRow(ctx, `SELECT count(*) FROM rate_limiter.tokens
+		WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > clock_timestamp())`).Scan(&live)
+	return live, fail("count the tokens", err)
+}
+
+// Authenticate is the live token that a secret belongs to; without one it is a TokenError. It writes nothing: see Used.
+func (s *Store) Authenticate(ctx context.Context, secret string) (Token, error) {
+	if !isSecret(secret) {
+		return Token{}, &TokenError{}
+	}
+	hash := sha256.Sum256([]byte(secret))
+	type row struct {
+		Token
+		Hash []byte
+	}
+	const find = `SELECT t.*, h.hash FROM (` + selectTokens + `) t JOIN rate_limiter.tokens h USING (id) WHERE h.hash = $1`
+	rows, err := collect[row](ctx, s.pool, find, hash[:])
+	switch {
+	case err != nil:
+		return Token{}, fail("look a token up", err)
+	case len(rows) == 0 || subtle.ConstantTimeCompare(rows[0].Hash, hash[:]) != 1:
+		return Token{}, &TokenError{}
+	case rows[0].State != TokenLive:
+		return Token{}, &TokenError{Name: rows[0].Name, State: rows[0].State}
+	}
+	return rows[0].Token, nil
+}
+
+// isSecret tells whether a text can be a secret at all; if not, the database need not be asked.
+func isSecret(text string) bool {
+	encoded, ok := strings.CutPrefix(text, secretPrefix)
+	if !ok || len(encoded) != secretText.EncodedLen(secretBytes) {
+		return false
+	}
+	_, err := secretText.DecodeString(encoded)
+	return err == nil
+}
+
+// Used notes when tokens were used last, each by its ID and how long ago that was; ages instead of instants make it
+// independent of the caller's clock. A token for which the last minute has been noted already, and one that somebody else
+// is writing just now, is passed over: so many processes may tell the same.
+func (s *Store) Used(ctx context.Context, ago map[int64]time.Duration) error {
+	ids, ages := make([]int64, 0, len(ago)), make([]time.Duration, 0, len(ago))
+	for id, age := range ago {
+		ids, ages = append(ids, id), append(ages, age)
+	}
+	_, err := s.pool.Exec(ctx, `WITH used AS (
+			SELECT u.id, clock_timestamp() - u.age AS at FROM unnest($1::bigint[], $2::interval[]) u (id, age)
+		), due AS (
+			SELECT t.id, used.at FROM rate_limiter.tokens t JOIN used USING (id)
+			WHERE t.last_used_at IS NULL OR used.at >= t.last_used_at + interval '1 minute'
+			FOR NO KEY UPDATE OF t SKIP LOCKED
+		) UPDATE rate_limiter.tokens t SET last_used_at = due.at FROM due WHERE t.id = due.id`, ids, ages)
+	return fail(fmt.Sprintf("note the use of %d tokens", len(ago)), err)
+}
+
+// orNull is an instant for a column that is null when there is none.
+func orNull(at time.Time) *time.Time {
+	if at.IsZero() {
+		return nil
+	}
+	return &at
+}

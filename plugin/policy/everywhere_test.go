@@ -1,0 +1,67 @@
+package policy_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+func TestEveryRequestOfATenantIsDecidedLikeOneThatIsVisited(t *testing.T) {
+	config := compile(t, modelConfig)
+	rapid.Check(t, func(t *rapid.T) {
+		rows := someRows(t)
+		book, _ := policy.NewBook(rows, nil)
+		snapshot := config.With(book)
+		id, now := somebody(t), limit.Micros(rapid.Int64Range(0, 6).Draw(t, "now"))
+		want := got(snapshot, &id, now)
+		visited := map[string]bool{}
+		snapshot.Everywhere(id, nil, now, func(id *identity.Identity, _ *policy.Resolution) {
+			visited[fmt.Sprint(got(snapshot, id, now))] = true
+		})
+		if !visited[fmt.Sprint(want)] {
+			t.Fatalf("%s %s is decided by\n%+v, and nothing like it was visited", id.Method, id.Path, want)
+		}
+		id.Route = ""
+		keys := map[policy.Key]int{}
+		for _, b := range snapshot.BoundsOf(id, []string{"route"}, now) {
+			keys[b.Key]++
+		}
+		var r policy.Resolution
+		snapshot.ResolveAt(&id, now, &r)
+		for _, b := range r.Bounds {
+			if wanted := b.Key.Group == policy.ByTenant; wanted != (keys[b.Key] == 1) {
+				t.Fatalf("the bucket %+v is listed %d times", b.Key, keys[b.Key])
+			}
+		}
+	})
+}
+
+func TestTheBoundsOfATenantAreItsOwnBucketsEachOnce(t *testing.T) {
+	snapshot := compile(t, `
+tiers:
+- name: gold
+  limits:
+  - {name: daily, scope: tenant, limit: 1000, window_size: 86400}
+  - {name: daily, scope: tenant, endpoint: GET /, limit: 100, window_size: 86400}
+  - {name: per-user, scope: user, limit: 100, window_size: 60}
+  - {name: per-route, scope: tenant+endpoint, limit: 100, window_size: 60}
+  - {name: by-address, scope: ip, limit: 100, window_size: 60}
+global: {limits: [{name: all, scope: global, limit: 5000, window_size: 1}]}
+`)
+	id := identity.Identity{Tenant: tenant("acme"), User: identity.Name{Kind: identity.User, ID: "u_42"}, IP: "192.0.2.1", Method: "GET", Path: "/"}
+	var list []string
+	for _, b := range snapshot.BoundsOf(id, []string{"records", "search"}, 0) {
+		list = append(list, fmt.Sprint(b.Policy.Name, " ", b.Key.Endpoint, b.Key.Subject, " ", b.Cost))
+	}
+	slices.Sort(list)
+	want := []string{"daily  0", "daily GET / 0", "per-route records 0", "per-route search 0", "per-user u_42 0"}
+	if !slices.Equal(list, want) {
+		t.Errorf("the buckets are\n%q, want\n%q", list, want)
+	}
+}
