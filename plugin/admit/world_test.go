@@ -142,8 +142,8 @@ func read(r *response.Response) string {
 	return b.String() + string(r.Body)
 }
 
-// pathOf is the path of a config in YAML, with buckets and a diary of its own.
-func pathOf(t testing.TB, text string) (*admit.Path, *shelf, *diary) {
+// parsed is a config in YAML.
+func parsed(t testing.TB, text string) schema.Config {
 	t.Helper()
 	var document any
 	if err := yaml.Unmarshal([]byte(text), &document); err != nil {
@@ -157,6 +157,13 @@ func pathOf(t testing.TB, text string) (*admit.Path, *shelf, *diary) {
 	if err != nil {
 		t.Fatalf("parse config: %v", err)
 	}
+	return config
+}
+
+// pathOf is the path of a config in YAML, with buckets and a diary of its own.
+func pathOf(t testing.TB, text string) (*admit.Path, *shelf, *diary) {
+	t.Helper()
+	config := parsed(t, text)
 	snapshot, err := policy.FromConfig(config)
 	if err != nil {
 		t.Fatalf("compile config: %v", err)

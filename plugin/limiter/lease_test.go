@@ -1,0 +1,70 @@
+package limiter_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limiter"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// used is what Redis knows of a tenant's first bucket under a limiter's config.
+func used(t *testing.T, l *limiter.Limiter, tenant string) int64 {
+	t.Helper()
+	var x admit.Exchange
+	if err := l.Path().Admit(t.Context(), &admit.Known{Tenant: tenant}, &x); err != nil {
+		t.Fatal(err)
+	}
+	shared, ok := l.Shared()
+	if !ok {
+		t.Fatal("there are no shared buckets")
+	}
+	bounds, statuses := x.Decision.Resolution.Bounds[:1], make([]decision.Status, 1)
+	bounds[0].Cost = 0
+	if err := shared.Take(t.Context(), bounds, statuses); err != nil || statuses[0].Failure != decision.NoFailure {
+		t.Fatal(err, statuses[0].Failure)
+	}
+	return statuses[0].Used
+}
+
+// A node is trusted with leases when it has been counted for some seconds, so this takes as long.
+func TestALimiterThatClosesGivesBackWhatItHasLeased(t *testing.T) {
+	t.Parallel()
+	config := inRedis(t, redistest.Single(t), `
+tiers: [{name: a, limits: [{name: yearly, scope: tenant, limit: 100000, window_size: 31622400}]}]`)
+	config.Accuracy = schema.AccuracyLeased
+	l, err := limiter.New(limiter.Options{Config: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close(context.Background())
+	allowed, leased := int64(0), 0
+	pace, patience := time.NewTicker(time.Millisecond), time.After(time.Minute)
+	defer pace.Stop()
+	for leased < 100 {
+		select {
+		case <-pace.C:
+		case <-patience:
+			t.Fatalf("%d of %d requests were answered from a lease", leased, allowed)
+		}
+		d := acquire(t, l, limiter.Request{Org: "acme"})
+		if !d.Allowed {
+			t.Fatalf("%+v: want it allowed", d)
+		}
+		allowed++
+		if d.Statuses[0].Source == decision.Leased {
+			leased++
+		}
+	}
+	if err := l.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	config.Accuracy = schema.AccuracyExact
+	if n := used(t, limiting(t, config), "acme"); n != allowed+1 { // one more to find the bucket
+		t.Errorf("%d tokens are missing in Redis, want %d", n, allowed+1)
+	}
+}

@@ -1,0 +1,239 @@
+package limiter_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limiter"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestARefusedRequestSpendsNothingAndTellsWhichLimitBinds(t *testing.T) {
+	l := limiting(t, parse(t, daily))
+	if d := acquire(t, l, limiter.Request{Org: "acme", User: "u", Cost: 3}); !d.Allowed || d.Policy != "user" || d.Remaining != 1 {
+		t.Errorf("%+v: want it allowed, with 1 of the user's 4 left", d)
+	}
+	d := acquire(t, l, limiter.Request{Org: "acme", User: "u", Cost: 2})
+	if d.Allowed || d.Policy != "user" || d.Limit != 4 || d.Remaining != 1 || d.RetryAfter <= 0 || d.Reset.Before(time.Now().Add(d.RetryAfter-time.Minute)) {
+		t.Errorf("%+v: want it refused for want of 1 token of the user's", d)
+	}
+	if d.Reason != decision.Counted || d.Result != decision.HardThrottled || d.StatusCode != 429 || !strings.Contains(string(d.Body), `"violated-policies":["user"]`) {
+		t.Errorf("%+v: want a 429 that names the limit, and not %s", d, d.Body)
+	}
+	if len(d.Statuses) != 2 {
+		t.Fatalf("%+v: want the answers of two limits", d.Statuses)
+	}
+	for _, s := range d.Statuses {
+		if s.Used != 3 || s.Charged || s.Cost != 2 || s.Allowed != (s.Policy == "daily") || s.Scope != map[string]string{"daily": "tenant", "user": "user"}[s.Policy] {
+			t.Errorf("%+v: want 3 used and nothing charged", s)
+		}
+	}
+	if d := acquire(t, l, limiter.Request{Org: "acme", Cost: 11}); d.Allowed || d.RetryAfter != limiter.Never {
+		t.Errorf("%+v: want a request that costs more than the limit holds refused for good", d)
+	}
+}
+
+func TestWhatARequestSaysTakesThePlaceOfWhatTheConfigHasKongFind(t *testing.T) {
+	l := limiting(t, parse(t, `
+tenant_from: [header.X-Tenant]
+user_from: [jwt.sub]
+tier_from: [header.X-Plan]
+trusted_headers: [X-Tenant, X-Plan, X-Cost]
+cost_header: X-Cost
+cost_header_max: 1
+costs: {"POST /bulk": 5}
+tiers:
+  - {name: small, limits: [{name: daily, scope: tenant, limit: 10, window_size: 86400}]}
+  - {name: large, limits: [{name: daily, scope: tenant, limit: 1000, window_size: 86400}, {name: user, scope: user, limit: 500, window_size: 86400}]}
+`))
+	for _, test := range []struct {
+		request   limiter.Request
+		policy    string
+		remaining int64
+	}{
+		{limiter.Request{Org: "a"}, "daily", 9},
+		{limiter.Request{Org: "a", Endpoint: "post /bulk"}, "daily", 4},
+		{limiter.Request{Org: "a", Method: "POST", Path: "//bulk?x=1"}, "daily", -1}, // as Kong's router sees it
+		{limiter.Request{Org: "b", Cost: 7}, "daily", 3},
+		{limiter.Request{Org: "c", Tier: "large", User: "u", Cost: 450}, "user", 50},
+		{limiter.Request{Org: "d", Tier: "no such tier"}, "daily", 9},
+		{limiter.Request{IP: "192.0.2.1"}, "daily", 9}, // a stranger: each address has a bucket
+		{limiter.Request{IP: "192.0.2.2"}, "daily", 9},
+	} {
+		d := acquire(t, l, test.request)
+		if test.remaining < 0 {
+			if d.Allowed || d.Remaining != 4 {
+				t.Errorf("%+v: %+v, want it refused with 4 left", test.request, d)
+			}
+		} else if !d.Allowed || d.Policy != test.policy || d.Remaining != test.remaining {
+			t.Errorf("%+v: %+v, want %d left of %s", test.request, d, test.remaining, test.policy)
+		}
+	}
+}
+
+func TestEveryTokenIsGivenOutOnceHoweverManyAsk(t *testing.T) {
+	l := limiting(t, parse(t, strings.Replace(daily, "limit: 10,", "limit: 500,", 1)))
+	if n := allowed(t, 1000, func(int) (*limiter.Limiter, limiter.Request) { return l, limiter.Request{Org: "acme"} }); n != 500 {
+		t.Errorf("%d requests were allowed of a limit of 500", n)
+	}
+}
+
+// allowed asks n times, eight at once, and counts what was allowed.
+func allowed(t *testing.T, n int, ask func(i int) (*limiter.Limiter, limiter.Request)) int64 {
+	t.Helper()
+	var count, next atomic.Int64
+	var asking sync.WaitGroup
+	for range 8 {
+		asking.Go(func() {
+			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
+				l, r := ask(int(i))
+				d, err := l.TryAcquire(t.Context(), r)
+				if err != nil {
+					t.Error(err)
+				}
+				if d.Allowed {
+					count.Add(1)
+				}
+			}
+		})
+	}
+	asking.Wait()
+	return count.Load()
+}
+
+func TestWhoeverNoLongerWantsAnAnswerIsRefusedAndSpendsNothing(t *testing.T) {
+	l := limiting(t, parse(t, daily))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if d, err := l.TryAcquire(ctx, limiter.Request{Org: "acme"}); !errors.Is(err, context.Canceled) || d.Allowed {
+		t.Errorf("%+v, %v: want it refused with the context's error", d, err)
+	}
+	if d := acquire(t, l, limiter.Request{Org: "acme"}); d.Remaining != 9 {
+		t.Errorf("%+v: want 9 left, because the first request spent nothing", d)
+	}
+}
+
+func TestANonsensicalCostBuysNothing(t *testing.T) {
+	l := limiting(t, parse(t, daily))
+	for _, cost := range []int64{-1, -1 << 63, limiter.MaxCost + 1, 1<<63 - 1} {
+		if d, err := l.TryAcquire(t.Context(), limiter.Request{Org: "acme", Cost: cost}); err == nil || d.Allowed {
+			t.Errorf("cost %d: %+v, want it refused with an error", cost, d)
+		}
+	}
+	if d := acquire(t, l, limiter.Request{Org: "acme", Cost: limiter.MaxCost}); d.Allowed || d.RetryAfter != limiter.Never {
+		t.Errorf("%+v: want the largest cost refused by the limit", d)
+	}
+}
+
+func TestNoNameMeetsAnothersBucket(t *testing.T) {
+	l := limiting(t, parse(t, daily))
+	spent := map[string]int64{}
+	name := rapid.OneOf(rapid.String(), rapid.StringN(120, 300, -1), rapid.SampledFrom([]string{"a", "A", "a ", "{t=a}", "a:b", "\x00", "\xff\xfe", "a\r\nX: y", "../a"}))
+	rapid.Check(t, func(t *rapid.T) {
+		org := "org " + name.Draw(t, "org") // never nobody
+		d, err := l.TryAcquire(context.Background(), limiter.Request{
+			Org: org, Tier: name.Draw(t, "tier"), Credential: name.Draw(t, "credential"), IP: name.Draw(t, "ip"),
+			Endpoint: name.Draw(t, "endpoint"), Method: name.Draw(t, "method"), Path: name.Draw(t, "path"),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		room := spent[org] < 10
+		if room {
+			spent[org]++
+		}
+		if d.Allowed != room || d.Remaining != 10-spent[org] {
+			t.Fatalf("%+v, want allowed %v and %d left", d, room, 10-spent[org])
+		}
+	})
+}
+
+func TestAClosedLimiterAnswersAsTheConfigSays(t *testing.T) {
+	for onError, want := range map[string]bool{schema.FailOpen: true, schema.FailClosed: false} {
+		config := parse(t, daily)
+		config.OnInternalError = onError
+		l := limiting(t, config)
+		for range 2 {
+			if err := l.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		d, err := l.TryAcquire(t.Context(), limiter.Request{Org: "acme"})
+		if !errors.Is(err, limiter.ErrClosed) || d.Allowed != want || d.Reason != decision.InternalFault {
+			t.Errorf("on_internal_error %s: %+v, %v, want allowed %v and the error that it is closed", onError, d, err, want)
+		}
+	}
+}
+
+func TestRowsOfADatabaseAreFollowedFromOneRequestToTheNext(t *testing.T) {
+	l := limiting(t, parse(t, daily))
+	book, faults := policy.NewBook(policy.Rows{Version: 1, Overrides: []policy.Override{
+		{ID: 1, Kind: "ban", Tenant: "acme", Reason: "a test", Author: "a tester"},
+		{ID: 2, Kind: "custom_limit", Tenant: "globex", User: "u", Policy: "user", Limit: 7, Reason: "a test", Author: "a tester"},
+	}}, nil)
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	if faults := l.Follow(book); len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	if d := acquire(t, l, limiter.Request{Org: "acme"}); d.Allowed || d.Reason != decision.Banned || d.RetryAfter != limiter.Never {
+		t.Errorf("%+v: want the tenant banned for good", d)
+	}
+	if d := acquire(t, l, limiter.Request{Org: "globex", User: "u"}); d.Policy != "user" && d.Policy != "daily" || d.Statuses[1].Limit != 7 {
+		t.Errorf("%+v: want the user's limit to be 7", d)
+	}
+	l.Follow(nil)
+	if d := acquire(t, l, limiter.Request{Org: "acme"}); !d.Allowed {
+		t.Errorf("%+v: want the ban gone with the rows", d)
+	}
+}
+
+func TestTheMetaLimitBoundsATenantWhateverItsOtherLimitsSay(t *testing.T) {
+	l := limiting(t, parse(t, roomy+"meta_limit: 5\n"))
+	if n := allowed(t, 200, func(int) (*limiter.Limiter, limiter.Request) { return l, limiter.Request{Org: "acme"} }); n < 5 || n > 100 {
+		t.Errorf("%d of 200 requests at once were allowed of 5 a second", n)
+	}
+}
+
+func TestFaultsOfAConfigAreToldAllAtOnceWithTheirPaths(t *testing.T) {
+	for text, want := range map[string][]string{
+		"tiers: [{name: a, limits: [{name: x, scope: tenant, limit: 0, window_size: 0}]}]\nmode: off": {"tiers[0].limits[0].limit", "tiers[0].limits[0].window_size", "mode"},
+		`{"tiers": 7}`: {"tiers"},
+		"a: [":         {"parse the config"},
+		"1: 2":         {"keys must be strings"},
+		"":             {"config"},
+		"tiers: [{name: a, limits: [{name: x, scope: tenant, limit: 1000000000000, window_size: 31622399, algorithm: sliding_window}]}]": {"tiers[0].limits[0]"},
+	} {
+		_, err := limiter.Parse([]byte(text))
+		if err == nil {
+			t.Errorf("%q was parsed", text)
+			continue
+		}
+		for _, path := range want {
+			if !strings.Contains(err.Error(), path) {
+				t.Errorf("%q: %v: want it to name %s", text, err, path)
+			}
+		}
+	}
+	var faults schema.Faults
+	if _, err := limiter.New(limiter.Options{Config: schema.Config{Mode: "off"}}); !errors.As(err, &faults) {
+		t.Errorf("%v: want faults", err)
+	}
+	if _, err := limiter.New(limiter.Options{LeaseShare: 6}); err == nil {
+		t.Error("a lease share of 6 percent was accepted")
+	}
+	redis := schema.Config{Strategy: schema.StrategyRedis, Redis: schema.Redis{Host: "127.0.0.1", SSL: true, CACert: "/no/such/file"}}
+	if _, err := limiter.New(limiter.Options{Config: redis}); err == nil {
+		t.Error("a certificate that cannot be read was accepted")
+	}
+}

@@ -1,0 +1,126 @@
+package limiter_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limiter"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/stores"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestTwoLimitersOnOneRedisGiveOutOneBudgetExactly(t *testing.T) {
+	config := inRedis(t, redistest.Single(t), `
+tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 300, window_size: 86400, algorithm: fixed_window}]}]`)
+	both := []*limiter.Limiter{limiting(t, config), limiting(t, config)}
+	if n := allowed(t, 600, func(i int) (*limiter.Limiter, limiter.Request) { return both[i%2], limiter.Request{Org: "acme"} }); n != 300 {
+		t.Errorf("%d requests were allowed of a limit of 300", n)
+	}
+}
+
+// consumer is a request by a consumer that Kong has authenticated.
+type consumer struct{ customID string }
+
+func (c consumer) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
+	req.Known |= facts
+	if facts&identity.ConsumerFact != 0 {
+		req.Consumer.CustomID = c.customID
+	}
+	return nil
+}
+
+// ofPlugin is the path that the plugin has for a config.
+func ofPlugin(t *testing.T, config schema.Config) *admit.Path {
+	t.Helper()
+	config = config.WithDefaults()
+	limited := limiting(t, config) // for its clocks
+	all := stores.New(t.Context(), stores.Options{
+		Now: limited.Path().Now, Elapsed: limited.Path().Elapsed, Budget: time.Minute, Log: slog.New(slog.DiscardHandler),
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- all.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	buckets, _, err := all.Open(&config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	snapshot, err := policy.FromConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := &admit.Path{Buckets: buckets, Renderer: response.New(config, nil)}
+	path.Policies.Store(snapshot)
+	return path
+}
+
+func TestAProgramAndThePluginSpendOneBudget(t *testing.T) {
+	config := inRedis(t, redistest.Single(t), daily)
+	l, plugin := limiting(t, config), ofPlugin(t, config)
+	var x admit.Exchange
+	for left := int64(9); left > 0; left -= 2 {
+		if d := acquire(t, l, limiter.Request{Org: "acme"}); d.Remaining != left {
+			t.Errorf("%+v: want %d left for the program", d, left)
+		}
+		if err := plugin.Admit(t.Context(), consumer{"acme"}, &x); err != nil || x.Decision.Statuses[0].Remaining != left-1 {
+			t.Errorf("%+v, %v: want %d left for the plugin", x.Decision, err, left-1)
+		}
+	}
+	shared, ok := l.Shared()
+	if !ok {
+		t.Fatal("there are no shared buckets")
+	}
+	bounds, statuses := x.Decision.Resolution.Bounds[:1], make([]decision.Status, 1)
+	bounds[0].Cost = 0
+	if err := shared.Take(t.Context(), bounds, statuses); err != nil || statuses[0].Used != 10 {
+		t.Errorf("%+v, %v: want 10 used", statuses, err)
+	}
+}
+
+func TestWithoutRedisEachLimitsFailModeDecides(t *testing.T) {
+	server := redistest.Single(t)
+	for mode, want := range map[string]struct {
+		allowed bool
+		reason  decision.Reason
+		source  decision.Source
+	}{
+		schema.FailOpen:   {true, decision.Counted, decision.Unanswered},
+		schema.FailClosed: {false, decision.StoreAway, decision.Unanswered},
+		schema.FailLocal:  {true, decision.Counted, decision.Local},
+	} {
+		config := inRedis(t, server, daily)
+		config.FailMode = mode
+		l := limiting(t, config)
+		acquire(t, l, limiter.Request{Org: mode})
+		server.Kill()
+		d := acquire(t, l, limiter.Request{Org: mode})
+		if d.Allowed != want.allowed || d.Reason != want.reason || !d.Degraded || d.Statuses == nil || d.Statuses[0].Source != want.source || d.Statuses[0].Allowed != want.allowed {
+			t.Errorf("fail_mode %s: %+v, want allowed %v because %v, by %v", mode, d, want.allowed, want.reason, want.source)
+		}
+		if !want.allowed && d.StatusCode != 503 {
+			t.Errorf("fail_mode %s: status %d, want 503", mode, d.StatusCode)
+		}
+		server.Restart(t)
+	}
+}
+
+func TestALimiterIsMadeWithoutWaitingForRedis(t *testing.T) {
+	config := parse(t, daily)
+	config.Strategy, config.Redis = schema.StrategyRedis, schema.Redis{Host: "127.0.0.1", Port: 1}
+	if d := acquire(t, limiting(t, config), limiter.Request{Org: "acme"}); !d.Allowed || !d.Degraded {
+		t.Errorf("%+v: want it allowed by this node's share", d)
+	}
+}

@@ -1,0 +1,78 @@
+package limiter_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limiter"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// daily allows tenants ten tokens a day, and their users four of these.
+const daily = `
+tiers:
+  - name: essentials
+    limits:
+      - {name: daily, scope: tenant, limit: 10, window_size: 86400}
+      - {name: user, scope: user, limit: 4, window_size: 86400}
+on_missing_user: skip
+`
+
+// roomy has limits that no test meets.
+const roomy = `
+tiers:
+  - name: a
+    limits:
+      - {name: daily, scope: tenant, limit: 1000000000, window_size: 86400}
+      - {name: user, scope: user, limit: 1000000000, window_size: 86400}
+      - {name: writes, scope: tenant, endpoint: "POST /records/{id}", limit: 1000000000, window_size: 86400}
+`
+
+// parse reads a config in YAML.
+func parse(t testing.TB, text string) schema.Config {
+	t.Helper()
+	config, err := limiter.Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+// limiting makes a limiter that is closed at the end of the test.
+func limiting(t testing.TB, config schema.Config) *limiter.Limiter {
+	t.Helper()
+	l, err := limiter.New(limiter.Options{Config: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// inRedis is a config whose buckets are in a Redis, exact.
+func inRedis(t testing.TB, server *redistest.Server, text string) schema.Config {
+	config := parse(t, strings.TrimSpace(text))
+	config.Strategy, config.Accuracy = schema.StrategyRedis, schema.AccuracyExact
+	config.Redis = schema.Redis{Host: server.Host, Port: int64(server.Port), ReadTimeout: 10_000}
+	return config
+}
+
+// acquire asks about a request that can be decided.
+func acquire(t testing.TB, l *limiter.Limiter, r limiter.Request) limiter.Decision {
+	t.Helper()
+	d, err := l.TryAcquire(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
