@@ -1,0 +1,121 @@
+package spec
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+)
+
+// BenchmarkAccuracy holds what four processes admit of three times the limit against what one limiter would admit that
+// needs no time, leased beside exact. Each process is offered as much as the others. More than the limit is a failure.
+func BenchmarkAccuracy(b *testing.B) {
+	server := redistest.Single(b)
+	a := accuracy{fleet: onSocket(b, server), client: server.Client(b)}
+	a.members = a.fleet.joinAll(4)
+	a.fleet.awaitLeases(a.members...)
+	for _, limited := range []bound{
+		{algorithm: "token_bucket", limit: 1000, window: time.Second, burst: 2000},
+		{algorithm: "fixed_window", limit: 1000, window: time.Second},
+	} {
+		for _, traffic := range []struct {
+			name string
+			at   func(perSecond int) schedule
+		}{{"steady", steady}, {"bursty", bursty}, {"on-off", onOff}, {"rushes", rushes}} {
+			for _, how := range []string{"leased", "exact"} {
+				b.Run(fmt.Sprintf("algorithm=%s/traffic=%s/accuracy=%s", limited.algorithm, traffic.name, how), func(b *testing.B) {
+					for b.Loop() {
+						a.measure(b, limited, traffic.at, how)
+					}
+					b.ReportMetric(0, "ns/op") // a run lasts as long as it is meant to
+				})
+			}
+		}
+	}
+}
+
+// accuracy is a fleet that is measured again and again, each time with a new tenant.
+type accuracy struct {
+	fleet   *fleet
+	client  *redis.Client
+	members []*member
+	tenants int
+}
+
+// mostUnder is how many percent fewer than the ideal limiter leased limits may admit: the share, and half a percent.
+const mostUnder = 2.5
+
+// measure presses on a bucket of a new tenant for some seconds, and reports what was made of it.
+func (a *accuracy) measure(b *testing.B, limited bound, at func(perSecond int) schedule, how string) {
+	const lasts, offered = 6 * time.Second, 3
+	a.tenants++
+	ids := make([]int32, len(a.members))
+	for i, m := range a.members {
+		ids[i] = m.open(fmt.Sprintf(`"accuracy":%q,`, how), limited.config())
+	}
+	before := scripts(b, a.client)
+	each, start := make([]*traffic, len(a.members)), time.Now()
+	for i, m := range a.members {
+		each[i] = a.fleet.offer(by(fmt.Sprint("tenant-", a.tenants)), at(offered*limited.limit/len(a.members)))
+		each[i].start = start // in step: who comes first to a burst gets the most of it
+		each[i].to(m, ids[i], 4)
+	}
+	var all []sample
+	least, most := 0, 0
+	for i, tr := range each {
+		samples := tr.lastFor(lasts)
+		n := counted(samples, http.StatusOK)
+		if most = max(most, n); i == 0 || n < least {
+			least = n
+		}
+		all = append(all, samples...)
+	}
+	over, under := limited.over(all), limited.under(all)
+	b.ReportMetric(100*over/float64(limited.ideal(all)), "over-%")
+	b.ReportMetric(under, "under-%")
+	b.ReportMetric(float64(least)/float64(max(most, 1)), "fairness")
+	b.ReportMetric(1000*float64(scripts(b, a.client)-before)/float64(len(all)), "scripts/1000")
+	b.ReportMetric(float64(len(all))/lasts.Seconds(), "offered/s")
+	if over > 1e-6 {
+		b.Errorf("%.1f requests were admitted above the limit, in the worst interval", over)
+	}
+	if how == "leased" && under > mostUnder {
+		b.Errorf("%.2f %% fewer were admitted than the limit allows, at most %g %% may be", under, mostUnder)
+	}
+}
+
+// BenchmarkHotTenant is what a tenant with four limits costs Redis at 5,000 requests a second.
+func BenchmarkHotTenant(b *testing.B) {
+	for _, processes := range []int{1, 4} {
+		b.Run(fmt.Sprint("processes=", processes), func(b *testing.B) {
+			for b.Loop() {
+				calls, perSecond := hotTenant(b, processes)
+				b.ReportMetric(calls, "scripts/1000")
+				b.ReportMetric(perSecond, "decisions/s")
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// BenchmarkFlood is what refused requests with four limits cost Redis, one of which is used up.
+func BenchmarkFlood(b *testing.B) {
+	server := redistest.Single(b)
+	m, client := onSocket(b, server).join(), server.Client(b)
+	for _, scope := range scopes {
+		b.Run("refuses="+named(scope), func(b *testing.B) {
+			for b.Loop() {
+				id := m.openScoped(fmt.Sprint(named(scope), "-", m.plugins), 1000, scope, `"limit":30,"window_size":3600`)
+				m.want(b, id, append(times(30, http.StatusOK), http.StatusTooManyRequests))
+				calls, refused := m.flood(b, client, id)
+				b.ReportMetric(1000*float64(calls)/float64(max(refused, 1)), "scripts/1000")
+				b.ReportMetric(float64(refused), "refusals/s")
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}

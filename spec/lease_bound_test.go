@@ -1,0 +1,117 @@
+package spec
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+)
+
+// bound is a limit whose promise is held against what was admitted. An admission was decided at some instant from when
+// it was sent to when it was answered, so it counts in an interval only if all of it lies there.
+type bound struct {
+	algorithm string // token_bucket or fixed_window
+	limit     int    // per window
+	window    time.Duration
+	burst     int    // of a token bucket
+	others    string // settings of the limit, as JSON, each with a comma before
+}
+
+// yearly is a quota that does not come back while a spec runs.
+func yearly(quota int) bound {
+	return bound{algorithm: "fixed_window", limit: quota, window: 31_536_000 * time.Second}
+}
+
+// config is the limit as it is written in a plugin config.
+func (b bound) config() string {
+	others := b.others
+	if b.burst > 0 {
+		others += fmt.Sprintf(`,"burst":%d`, b.burst)
+	}
+	return fmt.Sprintf(`{"name":"l","scope":"tenant","algorithm":%q,"limit":%d,"window_size":%d%s}`, b.algorithm, b.limit, int(b.window.Seconds()), others)
+}
+
+func (b bound) rate() float64 { return float64(b.limit) / b.window.Seconds() }
+
+// admitted are the requests that were let through, in the order of their answers.
+func admitted(samples []sample) []admission {
+	var all []admission
+	for i := range samples {
+		if one := &samples[i]; one.Status == http.StatusOK {
+			all = append(all, admission{one.Sent, one.Answered})
+		}
+	}
+	slices.SortFunc(all, func(a, b admission) int { return cmp.Compare(a.Answered, b.Answered) })
+	return all
+}
+
+// over is how many requests were admitted above the limit, in the worst interval or window.
+func (b bound) over(samples []sample) float64 {
+	all := admitted(samples)
+	if b.algorithm == "token_bucket" {
+		return excess(all, b.rate(), float64(b.burst))
+	}
+	most := 0
+	for _, n := range b.windows(all) {
+		most = max(most, n)
+	}
+	return float64(max(most-b.limit, 0))
+}
+
+// windows are how many admissions lie in each window, by its beginning.
+func (b bound) windows(all []admission) map[time.Duration]int {
+	count := map[time.Duration]int{}
+	for _, a := range all {
+		if at := a.Sent.Truncate(b.window); at == a.Answered.Truncate(b.window) {
+			count[at]++
+		}
+	}
+	return count
+}
+
+// ideal is how many of these requests one limiter would have admitted that needs no time and knows of them all.
+func (b bound) ideal(samples []sample) int {
+	sent := make([]time.Duration, len(samples))
+	for i := range samples {
+		sent[i] = samples[i].Sent
+	}
+	slices.Sort(sent)
+	n, count := 0, map[time.Duration]int{}
+	tokens, before := float64(b.burst), time.Duration(0)
+	for _, at := range sent {
+		if b.algorithm == "fixed_window" {
+			if w := at.Truncate(b.window); count[w] < b.limit {
+				count[w]++
+				n++
+			}
+			continue
+		}
+		tokens = min(tokens+b.rate()*(at-before).Seconds(), float64(b.burst))
+		if before = at; tokens >= 1 {
+			tokens--
+			n++
+		}
+	}
+	return n
+}
+
+// under is how many percent fewer were admitted than the ideal limiter would have.
+func (b bound) under(samples []sample) float64 {
+	ideal := b.ideal(samples)
+	return 100 * float64(ideal-counted(samples, http.StatusOK)) / float64(max(ideal, 1))
+}
+
+// check fails the test if an interval saw more than the limit, or too little of the limit was used, in percent.
+func (b bound) check(t testing.TB, samples []sample, mostUnder float64) {
+	t.Helper()
+	over, under := b.over(samples), b.under(samples)
+	t.Logf("%s: %d requests, %d admitted: %.2g over, %.2f %% under", b.algorithm, len(samples), counted(samples, http.StatusOK), over, under)
+	if over > 1e-6 {
+		t.Errorf("%s: %.1f requests were admitted above %d per %v, in the worst interval", b.algorithm, over, b.limit, b.window)
+	}
+	if under > mostUnder {
+		t.Errorf("%s: %.2f %% fewer requests were admitted than the limit allows, at most %g %% may be", b.algorithm, under, mostUnder)
+	}
+}

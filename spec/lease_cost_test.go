@@ -1,0 +1,150 @@
+package spec
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+// scopes are the four limits of a request that is limited in every way.
+var scopes = []string{"tenant", "tenant+endpoint", "user", "global"}
+
+// named is the name of the limit with a scope.
+func named(scope string) string { return strings.ReplaceAll(scope, "+", "-") }
+
+// openScoped starts an instance of a config with limits of these scopes and names in a namespace: of so many tokens a
+// second, but for one that is told apart.
+func (m *member) openScoped(namespace string, perSecond int, apart, settings string) int32 {
+	m.t.Helper()
+	limits := map[string]string{}
+	for _, scope := range scopes {
+		limits[scope] = fmt.Sprintf(`{"name":%q,"scope":%q,"limit":%d,"window_size":1}`, named(scope), scope, perSecond)
+	}
+	if apart != "" {
+		limits[apart] = fmt.Sprintf(`{"name":%q,"scope":%q,%s}`, named(apart), apart, settings)
+	}
+	return m.open(fmt.Sprintf(`"namespace":%q,"global":{"limits":[%s]},`, namespace, limits["global"]),
+		limits["tenant"]+","+limits["tenant+endpoint"]+","+limits["user"])
+}
+
+func TestAFloodOfRefusalsCostsRedisAlmostNothingWhicheverScopeRefuses(t *testing.T) {
+	server := redistest.Single(t)
+	f := onSocket(t, server)
+	client := server.Client(t)
+	for _, scope := range scopes {
+		t.Run(scope, func(t *testing.T) {
+			m := f.join()
+			id := m.openScoped(named(scope), 1000, scope, `"limit":30,"window_size":3600`)
+			m.want(t, id, append(times(30, 200), 429))
+			checkNames(t, m.ask(t, id, by("acme")), named(scope))
+			calls, n := m.flood(t, client, id)
+			t.Logf("%d calls of Redis for %d refusals", calls, n)
+			// Each connection may ask once a second, however few refusals a busy machine has room for meanwhile.
+			if 1000*calls > 5*max(n, 3000) {
+				t.Errorf("%d calls of Redis for %d refusals: more than 5 per 1,000", calls, n)
+			}
+		})
+	}
+}
+
+// flood sends requests that are refused to a member for a second, and counts them and the scripts that Redis ran
+// meanwhile.
+func (m *member) flood(t testing.TB, client *redis.Client, id int32) (calls, refused int) {
+	t.Helper()
+	before := scripts(t, client)
+	tr := m.fleet.offer(by("acme"), steady(4000))
+	tr.to(m, id, 8)
+	samples := tr.lastFor(time.Second)
+	calls, refused = scripts(t, client)-before, counted(samples, http.StatusTooManyRequests)
+	if refused != len(samples) || refused < 400 {
+		t.Errorf("%d of %d requests were refused: no flood", refused, len(samples))
+	}
+	return calls, refused
+}
+
+// checkNames checks that a refusal tells of one limit, the one that refuses.
+func checkNames(t *testing.T, refusal gateway.Outcome, limit string) {
+	t.Helper()
+	if refusal.Exit == nil {
+		t.Fatal("it was not refused")
+	}
+	body := answer{Body: string(refusal.Exit.Body)}.problem(t)
+	told := asSpelled(refusal.Exit.Header, "RateLimit")
+	if !slices.Equal(body.Violated, []string{limit}) || strings.Count(told, ";r=") != 1 || !strings.HasPrefix(told, strconv.Quote(limit)+";r=0;") {
+		t.Errorf("the refusal names %v, and tells what is left of %s; want %s alone", body.Violated, told, limit)
+	}
+}
+
+func TestARefusalThatIsRememberedEndsWhenRetryAfterSays(t *testing.T) {
+	f := onSocket(t, redistest.Single(t))
+	m := f.join()
+	b := bound{algorithm: "token_bucket", limit: 30, burst: 30, window: time.Minute} // a token in two seconds
+	id := m.openScoped("default", 1000, "user", `"limit":30,"window_size":60`)
+	flood := f.offer(by("acme"), steady(500))
+	flood.to(m, id, 4)
+	flood.awaitRefusals(t, 1)
+	refused := f.since()
+	refusal := m.ask(t, id, by("acme"))
+	if refusal.Exit == nil {
+		t.Fatal("it was not refused")
+	}
+	seconds, err := strconv.Atoi(refusal.Exit.Header.Get("Retry-After"))
+	if err != nil || seconds < 1 || seconds > 2 {
+		t.Fatalf("Retry-After: %v; want 1 or 2", refusal.Exit.Header)
+	}
+	before := flood.count(http.StatusOK)
+	await(t, "an admission after the refusal", func() bool { return flood.count(http.StatusOK) > before })
+	samples := flood.stop()
+	all := admitted(samples)
+	first := slices.IndexFunc(all, func(a admission) bool { return a.Answered > refused })
+	if all[first].Sent > refused+time.Duration(seconds)*time.Second+100*time.Millisecond {
+		t.Errorf("refused at %v with Retry-After %d, and admitted only at %v", refused, seconds, all[first].Answered)
+	}
+	b.check(t, samples, 5)
+}
+
+// hotTenant presses on four scopes of one tenant through so many processes, and counts what that costs Redis.
+func hotTenant(t testing.TB, processes int) (scriptsPer1000, perSecond float64) {
+	const offered, lasts = 5000, 2 * time.Second
+	server := redistest.Single(t)
+	f := onSocket(t, server)
+	client := server.Client(t)
+	members := f.joinAll(processes)
+	f.awaitLeases(members...)
+	tr := f.offer(by("acme"), steady(offered))
+	for _, m := range members {
+		tr.to(m, m.openScoped("default", 2*offered, "", ""), 16/processes)
+	}
+	elapse(t.Context(), time.Second) // the rate is seen, and leases are as large as they get
+	before, calls, begun := tr.count(http.StatusOK), scripts(t, client), time.Now()
+	elapse(t.Context(), lasts)
+	n, calls, took := tr.count(http.StatusOK)-before, scripts(t, client)-calls, time.Since(begun)
+	if all := tr.stop(); counted(all, http.StatusOK) != len(all) {
+		t.Errorf("%d of %d requests were admitted, want all", counted(all, http.StatusOK), len(all))
+	}
+	if calls == 0 {
+		t.Error("Redis was never asked: nothing is limited")
+	}
+	return 1000 * float64(calls) / float64(max(n, 1)), float64(n) / took.Seconds()
+}
+
+func TestAHotTenantWithFourLimitsHardlyNeedsRedis(t *testing.T) {
+	for processes, most := range map[int]float64{1: 40, 4: 160} {
+		t.Run(fmt.Sprint("processes=", processes), func(t *testing.T) {
+			got, perSecond := hotTenant(t, processes)
+			t.Logf("%.1f scripts per 1,000 decisions, at %.0f decisions a second", got, perSecond)
+			if got > most {
+				t.Errorf("%.1f scripts per 1,000 decisions, at most %g", got, most)
+			}
+		})
+	}
+}

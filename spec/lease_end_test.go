@@ -1,0 +1,102 @@
+package spec
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+)
+
+// share is how many tokens may be out on lease by default.
+func (b bound) share() int {
+	if b.algorithm == "token_bucket" {
+		return b.burst * 2 / 100
+	}
+	return b.limit * 2 / 100
+}
+
+func TestAKilledNodeTakesItsLeasesWithItAndTheyComeBackWithTime(t *testing.T) {
+	t.Parallel()
+	const connections = 4 // for each limit to each node: so many requests may have been admitted that nobody heard of
+	f := onSocket(t, redistest.Single(t))
+	nodes := f.joinAll(2)
+	f.awaitLeases(nodes...)
+	quota, window := yearly(4000), bound{algorithm: "fixed_window", limit: 1000, window: 2 * time.Second}
+	bucket := bound{algorithm: "token_bucket", limit: 2000, window: 100 * time.Second, burst: 2000}
+	var dying []*part
+	press := func(tenant string, b bound, perSecond int) *traffic {
+		tr := f.offer(by(tenant), steady(perSecond))
+		dying = append(dying, tr.to(nodes[0], nodes[0].open("", b.config()), connections))
+		tr.to(nodes[1], nodes[1].open("", b.config()), connections)
+		return tr
+	}
+	onQuota, onWindow, onBucket := press("quota", quota, 1000), press("window", window, 1500), press("bucket", bucket, 800)
+	nodes[0].awaitSpent(t, 300)
+	for _, part := range dying {
+		part.over.Store(true)
+	}
+	nodes[0].kill()
+	killed := f.since()
+	spent := onBucket.stop()
+
+	lost := 0.0 // of the token bucket
+	t.Run("a token bucket refills them", func(t *testing.T) {
+		refilled := func(at time.Duration) float64 { return bucket.rate() * (at - spent[0].Sent).Seconds() }
+		back := time.Duration(float64(bucket.share()) / bucket.rate() * float64(time.Second))
+		elapse(t.Context(), killed+back-f.since()) // meanwhile the other node has given back what nobody needs any more
+		n, now := float64(counted(spent, http.StatusOK)), f.since()
+		used := float64(f.used(bucket.config(), "bucket"))
+		lost = used - n + refilled(now)
+		t.Logf("%.1f tokens were lost with the node", lost)
+		if most := float64(bucket.share() + connections); lost > most+1 {
+			t.Errorf("%.1f tokens were lost with the node, at most %g may be", lost, most)
+		}
+		if most := n + connections - refilled(killed); used > most+1 {
+			t.Errorf("%g tokens are missing when the share has come back, more than the %g that were spent when the node was killed", used, most)
+		}
+		bucket.check(t, spent, 5)
+	})
+	t.Run("a quota is short of them, and of no more", func(t *testing.T) {
+		onQuota.awaitRefusals(t, 100)
+		samples := onQuota.stop()
+		n := counted(samples, http.StatusOK)
+		t.Logf("%d of %d were admitted", n, quota.limit)
+		if n > quota.limit || n < quota.limit-quota.share()-connections {
+			t.Errorf("%d of %d were admitted; a killed node takes at most %d with it, and %d requests", n, quota.limit, quota.share(), connections)
+		}
+		if n == quota.limit && lost < 1 {
+			t.Error("nothing was out on lease when the node was killed")
+		}
+	})
+	t.Run("a fixed window has them again when the next begins", func(t *testing.T) {
+		whole := (killed.Truncate(window.window) + window.window).Truncate(window.window)
+		await(t, "a whole window after the kill", func() bool { return f.since() > whole+window.window+time.Second/10 })
+		samples := onWindow.stop()
+		if n := window.windows(admitted(samples))[whole]; n < window.limit-2*connections {
+			t.Errorf("%d were admitted in the window after the kill, want %d", n, window.limit)
+		}
+		window.check(t, samples, 5)
+	})
+}
+
+func TestANodeThatEndsGivesItsLeasesBack(t *testing.T) {
+	t.Parallel()
+	f := onSocket(t, redistest.Single(t))
+	nodes := f.joinAll(2)
+	f.awaitLeases(nodes...)
+	quota := yearly(4000)
+	tr := f.offer(by("acme"), steady(1000))
+	ending := tr.to(nodes[0], nodes[0].open("", quota.config()), 8)
+	nodes[0].awaitSpent(t, 200)
+	ending.over.Store(true)
+	nodes[0].terminate()
+	if used, n := f.used(quota.config(), "acme"), tr.count(http.StatusOK); used != n {
+		t.Errorf("%d tokens of the shared bucket are spent, and %d requests were admitted", used, n)
+	}
+	tr.to(nodes[1], nodes[1].open("", quota.config()), 8)
+	tr.awaitRefusals(t, 100)
+	if n := counted(tr.stop(), http.StatusOK); n != quota.limit {
+		t.Errorf("%d were admitted in all, want the quota of %d", n, quota.limit)
+	}
+}

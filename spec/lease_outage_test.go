@@ -1,0 +1,84 @@
+package spec
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+)
+
+func TestTokensOnLeaseAreSpentFirstWhenRedisIsAwayAndThenFailModesDecide(t *testing.T) {
+	t.Parallel()
+	const connections = 8
+	proxy := proxyTo(t, redistest.Single(t))
+	f := onRedis(t, fmt.Sprintf(`"host":"127.0.0.1","port":%d`, proxy.Port()))
+	m := f.join()
+	f.awaitLeases(m)
+	closed, local := yearly(2000), yearly(2000)
+	local.others = `,"fail_mode":"local"`
+	flows := map[string]*traffic{}
+	for name, b := range map[string]bound{"closed": closed, "local": local} {
+		flows[name] = f.offer(by(name), steady(500))
+		flows[name].to(m, m.open(`"degraded_header":true,`, b.config()), connections)
+	}
+	m.awaitSpent(t, 200)
+	proxy.Partition()
+	struck := f.since()
+	flows["local"].awaitRefusals(t, 100) // this node's share of the limit is used up, too
+	if err := proxy.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	healed := f.since()
+	for name, tr := range flows {
+		tr.awaitRefusalByRedis(t, healed)
+		t.Run(name, func(t *testing.T) {
+			checkOutage(t, name == "local", tr.stop(), span{struck, healed}, closed, connections)
+		})
+	}
+}
+
+// awaitRefusalByRedis waits until Redis has refused something after an instant.
+func (tr *traffic) awaitRefusalByRedis(t *testing.T, after time.Duration) {
+	t.Helper()
+	await(t, "a refusal by Redis", func() bool {
+		tr.mu.Lock()
+		defer tr.mu.Unlock()
+		last := tr.samples[len(tr.samples)-1]
+		return last.Status == http.StatusTooManyRequests && !last.Degraded && last.Sent > after
+	})
+}
+
+// checkOutage holds what was decided about a quota against what is promised for a time without Redis.
+func checkOutage(t *testing.T, local bool, samples []sample, away span, quota bound, connections int) {
+	leased, alone, undecided := 0, 0, 0
+	for _, one := range samples {
+		switch meanwhile := one.Sent > away.From && one.Answered < away.To; {
+		case one.Status == http.StatusServiceUnavailable:
+			undecided++
+		case one.Status == http.StatusOK && one.Degraded:
+			alone++
+		case one.Status == http.StatusOK && meanwhile:
+			leased++
+		}
+	}
+	all, share := counted(samples, http.StatusOK), quota.limit*chaosShare/100
+	t.Logf("%d admitted in all; while Redis was away %d from leases and %d by this node; %d not decided", all, leased, alone, undecided)
+	if leased == 0 || leased > quota.share() {
+		t.Errorf("%d were admitted from leases while Redis was away, want some and at most %d", leased, quota.share())
+	}
+	if !local {
+		share = 0
+	}
+	if local == (alone == 0) || alone > share {
+		t.Errorf("%d were admitted by this node alone, at most %d may be", alone, share)
+	}
+	if local == (undecided > 0) {
+		t.Errorf("%d were not decided", undecided)
+	}
+	// What was asked when Redis went may have been spent for nobody, as what was on lease for too long.
+	if least := quota.limit - quota.share() - 2*connections; all > quota.limit+share || all < least {
+		t.Errorf("%d were admitted in all, want from %d to %d", all, least, quota.limit+share)
+	}
+}

@@ -1,0 +1,181 @@
+package spec
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+// schedule is when the n-th request is due, after the beginning.
+type schedule func(n int) time.Duration
+
+// steady is so many requests a second, evenly.
+func steady(perSecond int) schedule {
+	return func(n int) time.Duration { return time.Duration(n) * time.Second / time.Duration(perSecond) }
+}
+
+// bursty is as many, a quarter of a second's at once.
+func bursty(perSecond int) schedule {
+	return func(n int) time.Duration { return time.Duration(4*n/perSecond) * time.Second / 4 }
+}
+
+// onOff is as many for a second, then none for a second.
+func onOff(perSecond int) schedule {
+	return func(n int) time.Duration {
+		return steady(perSecond)(n%perSecond) + time.Duration(n/perSecond)*2*time.Second
+	}
+}
+
+// rushes are as many: a twentieth of a second's in one second, and all the others in the next.
+func rushes(perSecond int) schedule {
+	few, all := perSecond/20, 2*perSecond
+	return func(n int) time.Duration {
+		begin, n := time.Duration(n/all)*2*time.Second, n%all
+		if n < few {
+			return begin + steady(few)(n)
+		}
+		return begin + time.Second + steady(all-few)(n-few)
+	}
+}
+
+// traffic is requests of one tenant at their instants, whichever member takes each, and what came of them. One that is
+// due while all connections wait is sent as soon as one is free.
+type traffic struct {
+	t       testing.TB
+	fleet   *fleet
+	request gateway.Request
+	at      schedule
+	ctx     context.Context
+	end     context.CancelFunc
+	start   time.Time
+	next    atomic.Int64
+	drivers sync.WaitGroup
+
+	mu      sync.Mutex
+	samples []sample
+}
+
+// offer begins traffic, still without anybody to take it. It ends with the test at the latest.
+func (f *fleet) offer(request gateway.Request, at schedule) *traffic {
+	ctx, end := context.WithCancel(context.Background())
+	tr := &traffic{t: f.t, fleet: f, request: request, at: at, ctx: ctx, end: end, start: time.Now()}
+	f.t.Cleanup(func() { tr.stop() }) // before the members end
+	return tr
+}
+
+// part is one member's part of some traffic.
+type part struct {
+	*traffic
+	member *member
+	id     int32
+	over   atomic.Bool // the member is about to end: that it does not answer is no failure
+}
+
+// to lets a member's instance take part of the traffic, over so many connections.
+func (tr *traffic) to(m *member, id int32, connections int) *part {
+	p := &part{traffic: tr, member: m, id: id}
+	for range connections {
+		tr.drivers.Go(func() {
+			if err := p.drive(); err != nil && !p.over.Load() {
+				tr.t.Errorf("an event failed, which Kong replays or answers with 500: %v", err)
+			}
+		})
+	}
+	return p
+}
+
+// stop ends the traffic, waits for the last answers and returns all of them.
+func (tr *traffic) stop() []sample {
+	tr.end()
+	tr.drivers.Wait()
+	return tr.samples
+}
+
+// lastFor lets the traffic go on for a time from its beginning, and ends it.
+func (tr *traffic) lastFor(d time.Duration) []sample {
+	elapse(tr.ctx, time.Until(tr.start.Add(d)))
+	return tr.stop()
+}
+
+// count is how many requests have been answered with a status so far.
+func (tr *traffic) count(status int) int {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return counted(tr.samples, status)
+}
+
+// awaitRefusals waits until so many requests more were refused.
+func (tr *traffic) awaitRefusals(t *testing.T, n int) {
+	t.Helper()
+	before := tr.count(http.StatusTooManyRequests)
+	await(t, fmt.Sprintf("%d refusals", n), func() bool { return tr.count(http.StatusTooManyRequests) >= before+n })
+}
+
+func counted(samples []sample, status int) int {
+	n := 0
+	for i := range samples {
+		if samples[i].Status == status {
+			n++
+		}
+	}
+	return n
+}
+
+// drive sends requests over one connection after another: a refusal ends a connection, as in Kong.
+func (p *part) drive() error {
+	var c *gateway.Conn
+	defer func() {
+		if c != nil {
+			c.Close()
+		}
+	}()
+	for p.wait() {
+		if c == nil {
+			var err error
+			if c, err = gateway.Dial(p.member.socket); err != nil {
+				return err
+			}
+		}
+		one := sample{Sent: p.fleet.since()}
+		outcome, err := c.HandleEvent(p.id, "access", p.request)
+		if err != nil && !closed(err) {
+			return err
+		}
+		one.Answered, one.Status = p.fleet.since(), http.StatusOK
+		header := outcome.Header
+		if outcome.Exit != nil {
+			one.Status, header, c = outcome.Exit.Status, outcome.Exit.Header, nil
+		}
+		one.Degraded = asSpelled(header, "X-RateLimit-Degraded") != ""
+		p.note(one)
+	}
+	return nil
+}
+
+// asSpelled is the value of a header whose name the plugin spells so: outcomes keep the spelling.
+func asSpelled(header http.Header, name string) string { return strings.Join(header[name], ",") }
+
+// wait waits until the next request is due, and takes it. It is false when there is none any more.
+func (p *part) wait() bool {
+	if p.over.Load() || p.ctx.Err() != nil {
+		return false
+	}
+	due := p.start.Add(p.at(int(p.next.Add(1) - 1)))
+	if wait := time.Until(due); wait > 0 {
+		elapse(p.ctx, wait)
+	}
+	return p.ctx.Err() == nil
+}
+
+func (tr *traffic) note(one sample) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.samples = append(tr.samples, one)
+}
