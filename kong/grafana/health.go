@@ -75,6 +75,20 @@ var health = dashboard{
 			},
 		},
 		{
+			title: "What answers limits", kind: timeseries, unit: perSecond, width: 12,
+			description: "Limits of requests answered by Redis, from a lease without asking it, or from the memory of a refusal.",
+			queries: []query{
+				{expression: `sum by (by) (rate(rate_limiter_answered_limits_total{instance=~"$instance"}[$__rate_interval]))`, legend: "{{by}}"},
+			},
+		},
+		{
+			title: "Tokens on lease", kind: timeseries, unit: perSecond, width: 12,
+			description: "Taken from Redis ahead of need, and what became of them. Expired ones are lost to their tenants.",
+			queries: []query{
+				{expression: `sum by (outcome) (rate(rate_limiter_leased_tokens_total{instance=~"$instance"}[$__rate_interval]))`, legend: "{{outcome}}"},
+			},
+		},
+		{
 			title: "Age of the policies", kind: timeseries, unit: seconds, width: 12, warnAt: 300,
 			description: "Since Postgres was last known to have nothing newer, and how long the last change took. The line is where RateLimiterPoliciesStale begins.",
 			queries: []query{

@@ -308,10 +308,15 @@ func (c stores) Collect(to chan<- prometheus.Metric) {
 			kind string
 			n    uint64
 		}{
-			{answeredBounds, "redis", s.Leases.Asked}, {answeredBounds, "lease", s.Leases.Drawn}, {answeredBounds, "memory", s.Leases.Remembered},
-			{leasedTokens, "granted", s.Leases.Granted}, {leasedTokens, "spent", s.Leases.Spent},
-			{leasedTokens, "returned", s.Leases.Returned}, {leasedTokens, "expired", s.Leases.Expired},
-			{reconciledTokens, "charged", s.Charged}, {reconciledTokens, "written_off", s.WrittenOff},
+			{answeredBounds, "redis", s.Leases.Asked},
+			{answeredBounds, "lease", s.Leases.Drawn},
+			{answeredBounds, "memory", s.Leases.Remembered},
+			{leasedTokens, "granted", s.Leases.Granted},
+			{leasedTokens, "spent", s.Leases.Spent},
+			{leasedTokens, "returned", s.Leases.Returned},
+			{leasedTokens, "expired", s.Leases.Expired},
+			{reconciledTokens, "charged", s.Charged},
+			{reconciledTokens, "written_off", s.WrittenOff},
 		} {
 			to <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(c.n), s.Name, c.kind)
 		}
