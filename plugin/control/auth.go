@@ -1,0 +1,114 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// Role is what the holder of a token may do.
+type Role string
+
+// The roles. The third is written tenant:{org} where tokens are made.
+const (
+	Admin  Role = "admin"  // everything
+	Viewer Role = "viewer" // reads everything, and decides without spending
+	Tenant Role = "tenant" // reads, and decides, for its own org alone
+)
+
+// Caller is the holder of a token.
+type Caller struct {
+	Token string // its name: the actor of what it does
+	Role  Role
+	Org   string // of a Tenant
+}
+
+// Authenticator knows tokens.
+type Authenticator interface {
+	// Authenticate answers whose token a secret is. ErrUnknownToken: nobody's, or it was revoked or has expired.
+	Authenticate(ctx context.Context, secret string) (Caller, error)
+}
+
+// ErrUnknownToken is the answer to a secret that is no live token's.
+var ErrUnknownToken = errors.New("the token is not known, has expired, or was revoked")
+
+// access is what an operation asks of its caller.
+type access int
+
+const (
+	write  access = iota // an admin
+	read                 // an admin or a viewer
+	orgs                 // an admin, a viewer, or the org itself, named by the path parameter org
+	decide               // everyone; the operation itself looks for whom
+)
+
+const accessKey, bearer = "access", "token"
+
+type callerKey struct{}
+
+// callerOf is who makes a request.
+func callerOf(ctx context.Context) Caller {
+	caller, _ := ctx.Value(callerKey{}).(Caller)
+	return caller
+}
+
+// authenticate lets pass who may do what the operation does.
+func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
+	needs, ok := ctx.Operation().Metadata[accessKey].(access)
+	if !ok {
+		next(ctx) // the description of the API
+		return
+	}
+	scheme, secret, _ := strings.Cut(ctx.Header("Authorization"), " ")
+	if !strings.EqualFold(scheme, "bearer") || secret == "" {
+		s.unauthorized(ctx, reasonMissing, "Bearer", "send a token: Authorization: Bearer …")
+		return
+	}
+	caller, err := s.Tokens.Authenticate(ctx.Context(), strings.TrimSpace(secret))
+	if errors.Is(err, ErrUnknownToken) {
+		s.unauthorized(ctx, reasonUnknown, `Bearer error="invalid_token"`, ErrUnknownToken.Error())
+		return
+	}
+	if err != nil {
+		s.Log.Error("a token could not be looked up", "error", err)
+		s.refuse(ctx, http.StatusServiceUnavailable, "tokens cannot be looked up now")
+		return
+	}
+	exchangeOf(ctx.Context()).token = caller.Token
+	switch {
+	case !s.admitted(ctx, caller.Token):
+		s.metrics.limited.WithLabelValues(byToken).Inc()
+	case !caller.may(needs, ctx.Param("org")):
+		s.metrics.authFailures.WithLabelValues(reasonRole).Inc()
+		s.refuse(ctx, http.StatusForbidden, "the token's role does not allow this")
+	default:
+		next(huma.WithValue(ctx, callerKey{}, caller))
+	}
+}
+
+// unauthorized refuses who has no token that is known, and does not answer even that too often.
+func (s *Server) unauthorized(ctx huma.Context, reason, challenge, detail string) {
+	s.metrics.authFailures.WithLabelValues(reason).Inc()
+	if !s.admitted(ctx, "") {
+		s.metrics.limited.WithLabelValues(byAddress).Inc()
+		return
+	}
+	ctx.SetHeader("WWW-Authenticate", challenge)
+	s.refuse(ctx, http.StatusUnauthorized, detail)
+}
+
+// may tells whether the caller may do what needs an access, in the org that the path names.
+func (c Caller) may(needs access, org string) bool {
+	switch c.Role {
+	case Admin:
+		return true
+	case Viewer:
+		return needs != write
+	case Tenant:
+		return needs == decide || (needs == orgs && org != "" && org == c.Org)
+	}
+	return false
+}

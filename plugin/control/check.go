@@ -1,0 +1,165 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+const checkTag = "decisions"
+
+// registerCheck adds the decision API.
+func (s *Server) registerCheck() {
+	tags := []string{checkTag}
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "check", Method: http.MethodPost, Path: decisionPath, Tags: tags,
+		Summary: "Decide about one request, and spend what it costs",
+		Description: "The answer is 200 also where the request is to be refused: look at allowed. The limits, the buckets and what " +
+			"happens while Redis is away are those of the plugin, so Kong and other callers share one budget.",
+	}, decide), s.check)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "check-batch", Method: http.MethodPost, Path: decisionPath + "/batch", Tags: tags,
+		Summary: "Decide about up to 100 requests, one after the other, each by itself",
+	}, decide), s.checkBatch)
+}
+
+// Check is a request to decide about, by what its caller knows of it.
+type Check struct {
+	Org        string `json:"org_id,omitempty" maxLength:"1024" doc:"Whom the request is billed to. Default: nobody who is known." example:"acme"`
+	User       string `json:"user_id,omitempty" maxLength:"1024" doc:"Who in the org makes it. Default: as the plugin's config says of requests without a user." example:"u_42"`
+	Credential string `json:"credential_id,omitempty" maxLength:"1024" doc:"The id of the credential that it was made with."`
+	IP         string `json:"ip,omitempty" maxLength:"64" doc:"The client's address. All that have none are counted as one." example:"192.0.2.1"`
+	Tier       string `json:"tier,omitempty" maxLength:"64" doc:"The tier that the request claims, which holds unless one is set for the org. A token of an org may not claim one but in a dry run."`
+	Endpoint   string `json:"endpoint,omitempty" maxLength:"4096" doc:"METHOD /path, or the name of a route. Default: none that a policy is about." example:"POST /records"`
+	Cost       int64  `json:"cost,omitempty" minimum:"1" maximum:"1000000000" doc:"Tokens. Default: as the policies say, else 1."`
+	DryRun     bool   `json:"dry_run,omitempty" doc:"Spend nothing and tell what would be answered. Shared buckets are asked as they are: nodes may have a lease share of a limit (2 %, unless set otherwise) beside them."`
+}
+
+// Resolve is huma's: it tells what the schema cannot.
+func (c *Check) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
+	var faults []error
+	for _, f := range [...]struct{ name, value string }{
+		{"org_id", c.Org}, {"user_id", c.User}, {"credential_id", c.Credential}, {"tier", c.Tier}, {"endpoint", c.Endpoint},
+	} {
+		if strings.ContainsRune(f.value, 0) {
+			faults = append(faults, fault(at.With(f.name), "must be text", nil))
+		}
+	}
+	if why := checkAddress(c.IP); why != "" {
+		faults = append(faults, fault(at.With("ip"), why, c.IP))
+	}
+	if why := checkEndpoint(c.Endpoint); why != "" {
+		faults = append(faults, fault(at.With("endpoint"), why, c.Endpoint))
+	}
+	return faults
+}
+
+// known is the request as the path of requests is told it.
+func (c *Check) known() *admit.Known {
+	k := &admit.Known{Tenant: c.Org, User: c.User, Tier: c.Tier, Credential: c.Credential, IP: c.IP, Cost: c.Cost}
+	k.Method, k.Path, k.Route = admit.Target(c.Endpoint)
+	return k
+}
+
+type checkInput struct{ Body Check }
+
+type checkOutput struct{ Body Checked }
+
+func (s *Server) check(ctx context.Context, in *checkInput) (*checkOutput, error) {
+	results, err := s.decide(ctx, []Check{in.Body})
+	if err != nil {
+		return nil, err
+	}
+	return &checkOutput{results[0]}, nil
+}
+
+type checkBatchInput struct {
+	Body struct {
+		Checks []Check `json:"checks" minItems:"1" maxItems:"100"`
+	}
+}
+
+type checkBatchOutput struct {
+	Body struct {
+		Results []Checked `json:"results" doc:"One for each of the checks, in their order."`
+	}
+}
+
+func (s *Server) checkBatch(ctx context.Context, in *checkBatchInput) (*checkBatchOutput, error) {
+	var out checkBatchOutput
+	var err error
+	out.Body.Results, err = s.decide(ctx, in.Body.Checks)
+	return &out, err
+}
+
+// decide decides about requests, one after the other. Nothing is spent unless the caller may ask about all of them. The
+// error is an answer.
+func (s *Server) decide(ctx context.Context, checks []Check) ([]Checked, error) {
+	policies, err := s.snapshot()
+	if err != nil {
+		return nil, err
+	}
+	for i := range checks {
+		if err := s.mayCheck(ctx, policies, &checks[i]); err != nil {
+			return nil, err
+		}
+	}
+	results := make([]Checked, len(checks))
+	for i := range checks {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("decide about %d requests: %w", len(checks)-i, err) // nobody waits for the answer
+		}
+		path := s.Path
+		if checks[i].DryRun {
+			path = s.rehearsal(policies)
+		}
+		var x admit.Exchange
+		if err := path.Admit(ctx, checks[i].known(), &x); err != nil {
+			s.Log.Error("a request was decided by on_internal_error", "error", err)
+		}
+		results[i] = checked(&x, checks[i].DryRun)
+	}
+	return results, nil
+}
+
+// mayCheck tells why the caller may not ask about a request: a viewer spends nothing, and an org asks about itself, as
+// what it is. The error is an answer.
+func (s *Server) mayCheck(ctx context.Context, policies *policy.Snapshot, c *Check) error {
+	if c.DryRun && s.Buckets == nil {
+		return huma.Error503ServiceUnavailable("a dry run needs buckets that all nodes share: every node keeps its own")
+	}
+	id, err := identify(ctx, policies, c.known())
+	if err != nil {
+		return err
+	}
+	if id.Stranger && c.Org != "" {
+		s.Log.Error("the path of decisions does not find who is told: its policies must be compiled from admit.ForKnown")
+		return huma.Error500InternalServerError("this process cannot tell orgs apart; nothing was decided")
+	}
+	caller := callerOf(ctx)
+	switch {
+	case caller.Role == Viewer && !c.DryRun:
+		return huma.Error403Forbidden("a viewer spends nothing: set dry_run")
+	case caller.Role == Tenant && c.Tier != "" && !c.DryRun:
+		return huma.Error403Forbidden("the token of an org may not claim a tier: leave tier out, or set dry_run")
+	case caller.Role == Tenant && !isOf(id.Tenant, c.Org, caller.Org):
+		return huma.Error403Forbidden("the token of an org may ask about its own org alone")
+	}
+	return nil
+}
+
+// isOf tells whether a request is an org's. What counts is whom it is counted for: a name that is too long is counted by
+// its hash, as tokens have it. Where nothing is counted per org, what the request says does.
+func isOf(counted identity.Name, told, org string) bool {
+	if counted.Kind == identity.Tenant {
+		return counted.ID == org
+	}
+	return told == org
+}

@@ -1,0 +1,131 @@
+package control
+
+import (
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// Checked is a decision.
+type Checked struct {
+	Allowed bool   `json:"allowed"`
+	Reason  string `json:"reason" enum:"within_limits,no_limit,exempt,limit_exceeded,banned,tenant_missing,user_missing,store_away,meta_limited,internal_fault" doc:"Why. store_away: a limit that fails closed could not be asked; meta_limited: the org asks one node too often; internal_fault: the config's on_internal_error decided."`
+	DryRun  bool   `json:"dry_run,omitempty" doc:"Nothing was spent."`
+
+	// Of the limit that binds.
+	PolicyID   string     `json:"policy_id,omitempty" doc:"The name of the limit that binds: of those that refuse the one with the longest wait, else the one of which the least is left. Absent: none does." example:"daily"`
+	PolicyRow  int64      `json:"policy_row,omitempty" doc:"The id of that policy; absent: it is in the plugin's config."`
+	Limit      *int64     `json:"limit,omitempty" doc:"Tokens, as X-RateLimit-Limit tells them."`
+	Remaining  *int64     `json:"remaining,omitempty" doc:"Tokens that are left; in a dry run, before the request."`
+	Reset      *time.Time `json:"reset,omitempty" doc:"When the bucket is full again, or the window ends."`
+	RetryAfter int64      `json:"retry_after,omitempty" doc:"Seconds after which a request that is refused may be made again; absent: no wait is known to help."`
+
+	Tier      string        `json:"tier,omitempty" doc:"The tier whose limits applied."`
+	Endpoint  string        `json:"endpoint,omitempty" doc:"What the endpoint is called in policies and metrics."`
+	Warning   bool          `json:"warning,omitempty" doc:"It is allowed, and more than the soft threshold of a limit is used."`
+	Shadow    bool          `json:"shadow_denied,omitempty" doc:"A limit, or a config, that does not enforce yet would have refused it."`
+	Degraded  bool          `json:"degraded,omitempty" doc:"Redis did not answer for all limits: their fail modes decided."`
+	Statuses  []CheckStatus `json:"statuses" doc:"What each limit says. Where one is known to refuse, others may not have been asked."`
+	Overrides []int64       `json:"overrides,omitempty" doc:"The ids of the overrides that changed a limit, or that ban or exempt the request."`
+}
+
+// CheckStatus is the answer of one limit.
+type CheckStatus struct {
+	PolicyID   string    `json:"policy_id" example:"daily"`
+	PolicyRow  int64     `json:"policy_row,omitempty"`
+	Endpoint   string    `json:"endpoint,omitempty"`
+	Scope      string    `json:"scope" example:"tenant"`
+	Mode       string    `json:"mode" enum:"enforce,shadow,log"`
+	Allowed    bool      `json:"allowed" doc:"It has room, or its fail mode lets the request pass."`
+	Cost       int64     `json:"cost"`
+	Charged    bool      `json:"charged"`
+	Limit      int64     `json:"limit"`
+	WindowSize int64     `json:"window_size"`
+	Used       int64     `json:"used"`
+	Remaining  int64     `json:"remaining"`
+	Reset      time.Time `json:"reset,omitzero"`
+	RetryAfter int64     `json:"retry_after,omitempty"`
+	Source     string    `json:"source" enum:"memory,redis,lease,local,unanswered" doc:"Who answered."`
+	Failure    string    `json:"failure,omitempty" doc:"Why Redis did not."`
+}
+
+// checked is what is told of a decision.
+func checked(x *admit.Exchange, dryRun bool) Checked {
+	d := &x.Decision
+	out := Checked{
+		Allowed: !d.Denied(), Reason: reasonOf(d), DryRun: dryRun, Tier: d.Resolution.Tier, Endpoint: d.Resolution.Endpoint,
+		Warning: d.Result == decision.SoftThrottled, Shadow: d.ShadowDenied, Degraded: d.Degraded, Statuses: []CheckStatus{},
+	}
+	if d.Denied() {
+		out.RetryAfter = retryAfter(d.RetryAfter)
+	}
+	if d.Resolution.Banned || d.Resolution.Exempt {
+		out.Overrides = append(out.Overrides, d.Resolution.Override)
+	}
+	for i := range d.Resolution.Bounds {
+		b, status := &d.Resolution.Bounds[i], &d.Statuses[i]
+		for _, id := range [...]int64{b.Override, b.Penalty} {
+			if id != 0 {
+				out.Overrides = append(out.Overrides, id)
+			}
+		}
+		if status.Source != decision.Unanswered || status.Failure != decision.NoFailure {
+			out.Statuses = append(out.Statuses, statusOf(b, status))
+		}
+	}
+	if d.Binding >= 0 {
+		b, status := &d.Resolution.Bounds[d.Binding], &d.Statuses[d.Binding]
+		out.PolicyID, out.PolicyRow = b.Policy.Name, b.Policy.Row
+		out.Limit, out.Remaining = new(b.Policy.Limit.Spec().Burst), new(status.Remaining)
+		out.Reset = new(timeOf(resetOf(status)))
+	}
+	return out
+}
+
+func statusOf(b *policy.Bound, status *decision.Status) CheckStatus {
+	spec := b.Policy.Limit.Spec()
+	out := CheckStatus{
+		PolicyID: b.Policy.Name, PolicyRow: b.Policy.Row, Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(), Mode: b.Policy.Mode.String(),
+		Allowed: status.Admits(), Cost: b.Cost, Charged: status.Charged, Limit: spec.Burst, WindowSize: int64(spec.Window / limit.Second),
+		Used: status.Used, Remaining: status.Remaining, RetryAfter: retryAfter(status.Wait), Source: status.Source.String(), Failure: status.Failure.String(),
+	}
+	if status.Source == decision.Unanswered {
+		out.Allowed = !decision.Denies(b, status)
+	} else {
+		out.Reset = timeOf(resetOf(status))
+	}
+	return out
+}
+
+// resetOf is the instant at which there is more: as headers tell it, a refused client is not sent back before it helps.
+func resetOf(status *decision.Status) limit.Micros {
+	if !status.Admits() && status.Wait != limit.Never {
+		return max(status.Reset, status.Now+status.Wait)
+	}
+	return status.Reset
+}
+
+// retryAfter is a wait in seconds; 0: there is none, or none that helps.
+func retryAfter(wait limit.Micros) int64 {
+	if wait == limit.Never {
+		return 0
+	}
+	return wait.Seconds()
+}
+
+func reasonOf(d *decision.Decision) string {
+	switch {
+	case d.Reason != decision.Counted:
+		return d.Reason.String()
+	case d.Denied():
+		return "limit_exceeded"
+	case d.Resolution.Exempt:
+		return "exempt"
+	case len(d.Resolution.Bounds) == 0:
+		return "no_limit"
+	}
+	return "within_limits"
+}

@@ -1,0 +1,71 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+// invalid is what a problem document says that has faults.
+const invalid = "the request is not valid"
+
+// refuse ends a request with a problem document.
+func (s *Server) refuse(ctx huma.Context, status int, detail string, faults ...error) {
+	if err := huma.WriteErr(s.api, ctx, status, detail, faults...); err != nil {
+		s.Log.Debug("an answer could not be written", "error", err)
+	}
+}
+
+// fault is something wrong with the value at a path, such as body.limit.
+func fault(path, problem string, value any) *huma.ErrorDetail {
+	return &huma.ErrorDetail{Location: path, Message: problem, Value: value}
+}
+
+// unprocessable is the answer to a request whose values are wrong: all of the faults.
+func unprocessable(faults ...*huma.ErrorDetail) error {
+	errs := make([]error, len(faults))
+	for i, f := range faults {
+		errs[i] = f
+	}
+	return huma.Error422UnprocessableEntity(invalid, errs...)
+}
+
+// problem is the answer to an error of the repository. What it does not know is logged, and told without details.
+func (s *Server) problem(doing string, err error) error {
+	var (
+		missing  *pgstore.NotFoundError
+		conflict *pgstore.ConflictError
+		value    *pgstore.InvalidError
+		reused   *pgstore.KeyReusedError
+		told     huma.StatusError
+	)
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &told):
+		return err // it is an answer already
+	case errors.As(err, &reused):
+		return unprocessable(fault("header.Idempotency-Key", "was used for another request: take a new one", reused.Key))
+	case errors.As(err, &missing):
+		return huma.Error404NotFound(missing.Error())
+	case errors.As(err, &conflict):
+		return huma.NewError(http.StatusConflict, conflict.Error())
+	case errors.As(err, &value):
+		path := "body"
+		if value.Field != "" {
+			path += "." + value.Field
+		}
+		return unprocessable(fault(path, value.Problem, nil))
+	}
+	level := slog.LevelError
+	if errors.Is(err, context.Canceled) {
+		level = slog.LevelInfo // whoever asked has gone
+	}
+	s.Log.Log(context.Background(), level, "the database was asked in vain", "doing", doing, "error", err)
+	return huma.Error503ServiceUnavailable(doing + ": the database does not answer as it should; nothing was written")
+}

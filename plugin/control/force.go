@@ -1,0 +1,108 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"math/bits"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Force says that a policy is meant, although it would refuse nearly everybody.
+type Force struct {
+	Force bool `query:"force" doc:"Write a policy that is shared by all tenants also when it is below what they have used lately, or below what one of them alone may use."`
+}
+
+// locksOut refuses a policy that is shared by all tenants and too small for them, unless it is forced. What is too small
+// the bucket of the policy tells that is there now: less than it has given out lately. Where that is not known, it is
+// less than one tenant alone may use.
+func (s *Server) locksOut(ctx context.Context, force Force, p pgstore.Policy) error {
+	shared := p.Scope == policy.Global.String() || p.Scope == policy.Endpoint.String()
+	refuses := p.Mode == "" || p.Mode == schema.ModeEnforce
+	if force.Force || !shared || !refuses || p.SoftOnly || p.Slot == pgstore.SlotCandidate {
+		return nil
+	}
+	used, known, err := s.usedLately(ctx, p)
+	if err != nil {
+		return err
+	}
+	if known {
+		if used > capacity(p) {
+			return forced("all tenants together have used %d lately, which is more than this allows", used)
+		}
+		return nil
+	}
+	list, err := s.Store.Policies(ctx, pgstore.PolicyFilter{Namespace: p.Key().Namespace, Slot: pgstore.SlotActive})
+	if err != nil {
+		return err
+	}
+	for _, other := range list {
+		if other.Scope == policy.Tenant.String() && slower(p, other) {
+			return forced("%s alone allows one tenant %d per %d s, which is more than this allows all of them", other.Key(), other.Limit, other.WindowSize)
+		}
+	}
+	return nil
+}
+
+func forced(format string, args ...any) error {
+	return unprocessable(fault("query.force", "must be true for this policy: "+fmt.Sprintf(format, args...), nil))
+}
+
+// slower tells whether a allows fewer tokens in the same time than b.
+func slower(a, b pgstore.Policy) bool {
+	high, low := bits.Mul64(uint64(a.Limit), uint64(b.WindowSize))
+	otherHigh, otherLow := bits.Mul64(uint64(b.Limit), uint64(a.WindowSize))
+	return high < otherHigh || (high == otherHigh && low < otherLow)
+}
+
+// capacity is how many tokens the policy's bucket holds.
+func capacity(p pgstore.Policy) int64 {
+	compiled, err := compiledShared(p)
+	if err != nil {
+		return p.Limit
+	}
+	return compiled.Limit.Capacity()
+}
+
+// usedLately is what is missing from the bucket of the policy that is there now. It is false when there is no policy of
+// that key yet, or no bucket can be read.
+func (s *Server) usedLately(ctx context.Context, p pgstore.Policy) (int64, bool, error) {
+	if s.Buckets == nil || (p.Scope == policy.Endpoint.String() && p.Endpoint == "") {
+		return 0, false, nil // or it has a bucket for every route, of which nobody here knows the names
+	}
+	current, err := s.Store.Policy(ctx, p.Key())
+	if isMissing(err) || (err == nil && current.Scope != p.Scope) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	compiled, err := compiledShared(current)
+	if err != nil {
+		return 0, false, fmt.Errorf("compile %s: %w", current.Key(), err)
+	}
+	key := policy.Key{Namespace: current.Namespace, Policy: current.Name, Group: policy.ByAll, Endpoint: current.Endpoint}
+	if compiled.Scope == policy.Endpoint {
+		key.Group, key.Owner, key.Endpoint = policy.ByEndpoint, current.Endpoint, ""
+	}
+	statuses := make([]decision.Status, 1)
+	err = s.Buckets.Take(ctx, []policy.Bound{{Policy: compiled, Key: key}}, statuses)
+	if err != nil || statuses[0].Failure != decision.NoFailure {
+		s.Log.Warn("it cannot be told what a policy has given out lately", "policy", current.Key().String(), "error", err)
+		return 0, false, nil
+	}
+	return compiled.Limit.Capacity() - statuses[0].Remaining, true, nil
+}
+
+// compiledShared compiles a policy that is shared by all tenants.
+func compiledShared(p pgstore.Policy) (*policy.Policy, error) {
+	config := schema.Config{Namespace: p.Namespace, Global: schema.Global{Limits: []schema.Limit{rowOf(p).Limit}}}.WithDefaults()
+	snapshot, err := policy.FromConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	return snapshot.Policies()[0], nil
+}

@@ -1,0 +1,68 @@
+package control_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// shelf is buckets of this process, which nothing is taken from the shelf of.
+type shelf struct{ *memstore.Store }
+
+func (shelf) Forget(context.Context, []policy.Key) (int, error) { return 0, nil }
+
+// spend has requests of a tenant of the tier gold spend a policy, as the plugin would.
+func (w *world) spend(s shelf, p pgstore.Policy, requests int) {
+	w.Helper()
+	snapshot, err := policy.FromConfig(schema.Config{Namespace: p.Namespace}.WithDefaults())
+	if err != nil {
+		w.Fatal(err)
+	}
+	book, faults := policy.NewBook(policy.Rows{Policies: []policy.Row{{ID: p.ID, Namespace: p.Namespace, Tier: p.Tier, Limit: schema.Limit{
+		Name: p.Name, Scope: p.Scope, Endpoint: p.Endpoint, Limit: p.Limit, WindowSize: p.WindowSize, Algorithm: p.Algorithm,
+	}}}}, nil)
+	if len(faults) > 0 {
+		w.Fatal(faults)
+	}
+	id := identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Tier: p.Tier, Method: "GET", Path: "/a"}
+	var r policy.Resolution
+	snapshot.With(book).Resolve(&id, &r)
+	if len(r.Bounds) != 1 {
+		w.Fatalf("%d bounds, want 1", len(r.Bounds))
+	}
+	for range requests {
+		if err := s.Take(w.Context(), r.Bounds, make([]decision.Status, 1)); err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+func TestASharedPolicyBelowWhatWasUsedLatelyNeedsForce(t *testing.T) {
+	buckets := shelf{memstore.New(memstore.Options{Now: clock})}
+	w := open(t, func(o *control.Options) { o.Buckets = buckets })
+	w.made(daily) // whose limit does not count where the bucket can be read
+	for _, scope := range []string{"global", "endpoint"} {
+		body := `{"name":"` + scope + `","tier":"gold","scope":"` + scope + `","endpoint":"GET /a","limit":10,"window":"1d"}`
+		a := w.want(w.as("POST", policies+"?force=true", body), http.StatusCreated)
+		w.spend(buckets, read[policyWritten](w, a).Policy, 8)
+		path := a.Header().Get("Location")
+		for _, path := range []string{path, policies} {
+			a = w.want(w.as("PUT", path, strings.Replace(body, "10", "7", 1), "If-Match", "*"), http.StatusUnprocessableEntity)
+			if p := read[problem](w, a); p.paths() != "query.force" || !strings.Contains(p.Errors[0].Message, "used 8 lately") {
+				t.Errorf("%s: %s, want that 8 were used and force is needed", scope, a.Body)
+			}
+			w.want(w.as("PUT", path, strings.Replace(body, "10", "8", 1), "If-Match", "*"), http.StatusOK)
+			w.want(w.as("PUT", path+"?force=true", strings.Replace(body, "10", "7", 1), "If-Match", "*"), http.StatusOK)
+			w.want(w.as("PUT", path+"?force=true", body, "If-Match", "*"), http.StatusOK)
+		}
+	}
+}

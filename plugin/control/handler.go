@@ -1,0 +1,225 @@
+package control
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"mime"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+const (
+	jsonType    = "application/json"
+	problemType = "application/problem+json"
+
+	requestID    = "X-Request-Id"
+	maxRequestID = 64 // bytes
+)
+
+// exchange is one request and what became of it.
+type exchange struct {
+	http.ResponseWriter
+	id     string
+	token  string // the name of the caller's; "": nobody's
+	status int    // 0: nothing is written yet
+}
+
+type exchangeKey struct{}
+
+// exchangeOf is the exchange that a context is of.
+func exchangeOf(ctx context.Context) *exchange {
+	if x, ok := ctx.Value(exchangeKey{}).(*exchange); ok {
+		return x
+	}
+	return &exchange{}
+}
+
+func (x *exchange) WriteHeader(status int) {
+	if x.status == 0 {
+		x.status = status
+	}
+	x.ResponseWriter.WriteHeader(status)
+}
+
+func (x *exchange) Write(b []byte) (int, error) {
+	if x.status == 0 {
+		x.status = http.StatusOK
+	}
+	return x.ResponseWriter.Write(b)
+}
+
+// Unwrap lets an http.ResponseController find the connection.
+func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
+
+// patient takes the deadline away by which the request was to be read. It has been read; but a connection whose deadline
+// passes cancels the context of the request that is being answered.
+func (x *exchange) patient() error {
+	if x.ResponseWriter == nil {
+		return nil
+	}
+	err := http.NewResponseController(x.ResponseWriter).SetReadDeadline(time.Time{})
+	if errors.Is(err, http.ErrNotSupported) {
+		return nil // there is no connection, and no deadline
+	}
+	return err
+}
+
+// ServeHTTP answers a request: what is the same for all of them is here.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := &exchange{ResponseWriter: w, id: r.Header.Get(requestID)}
+	if !sane(x.id) {
+		x.id = rand.Text()
+	}
+	secure(x.Header(), r.TLS != nil)
+	x.Header().Set(requestID, x.id)
+	r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x))
+	r.Body = http.MaxBytesReader(x, r.Body, maxBody+1) // one more than what is told as too large
+	start := s.Now()
+	defer s.finish(x, r, start)
+	s.route(x, r)
+}
+
+// finish ends an exchange: with an answer also after a panic, a count and a line in the log.
+func (s *Server) finish(x *exchange, r *http.Request, start time.Time) {
+	failure := recover()
+	if err, _ := failure.(error); failure != nil && !errors.Is(err, http.ErrAbortHandler) {
+		s.Log.Error("a request ended in a panic", "panic", failure, "request_id", x.id, "stack", string(debug.Stack()))
+		if x.status == 0 {
+			s.answer(x, http.StatusInternalServerError, "something went wrong here; the log has the request's id")
+			failure = nil
+		}
+	}
+	took := s.Now().Sub(start)
+	route := r.Pattern
+	if _, path, ok := strings.Cut(route, " "); ok {
+		route = path
+	}
+	s.metrics.answered(route, r.Method, x.status, took)
+	s.Log.LogAttrs(r.Context(), slog.LevelInfo, "request",
+		slog.String("method", r.Method), slog.String("route", route), slog.Int("status", x.status),
+		slog.Float64("ms", float64(took.Microseconds())/1000), slog.String("token", x.token), slog.String("request_id", x.id))
+	if failure != nil {
+		panic(http.ErrAbortHandler) // half an answer is out: the connection must not look whole
+	}
+}
+
+// route finds the operation of a request, and refuses what no operation can be asked.
+func (s *Server) route(x *exchange, r *http.Request) {
+	handler, pattern := s.mux.Handler(r)
+	switch {
+	case pattern == "":
+		s.unrouted(x, r, handler)
+	case !accepts(r.Header.Values("Accept")):
+		r.Pattern = pattern
+		s.answer(x, http.StatusNotAcceptable, "answers are "+jsonType+" and nothing else")
+	case !isJSON(r):
+		r.Pattern = pattern
+		s.answer(x, http.StatusUnsupportedMediaType, "send the body as "+jsonType)
+	default:
+		s.mux.ServeHTTP(x, r)
+	}
+}
+
+// unrouted answers what ServeMux has no route for, as it would, but as a problem document.
+func (s *Server) unrouted(x *exchange, r *http.Request, handler http.Handler) {
+	refusal := refused{header: http.Header{}}
+	handler.ServeHTTP(&refusal, r)
+	switch refusal.status {
+	case http.StatusMethodNotAllowed:
+		x.Header()["Allow"] = refusal.header["Allow"]
+		s.answer(x, refusal.status, "this path knows "+refusal.header.Get("Allow"))
+	default:
+		s.answer(x, http.StatusNotFound, "there is nothing at this path; /openapi.yaml tells what there is")
+	}
+}
+
+// refused takes what ServeMux writes to one whom it has no route for.
+type refused struct {
+	header http.Header
+	status int
+}
+
+func (r *refused) Header() http.Header         { return r.header }
+func (r *refused) WriteHeader(status int)      { r.status = status }
+func (r *refused) Write(b []byte) (int, error) { return len(b), nil }
+
+// answer writes a problem document where there is no operation to do it.
+func (s *Server) answer(x *exchange, status int, detail string) {
+	body, err := json.Marshal(huma.NewError(status, detail))
+	if err != nil {
+		s.Log.Error("a problem cannot be told", "error", err)
+	}
+	x.Header().Set("Content-Type", problemType)
+	x.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	x.WriteHeader(status)
+	_, _ = x.Write(body) // a client that has gone is not told
+}
+
+// secure sets the headers of every answer: it is for the program that asked, and for nobody's browser to show or keep.
+func secure(h http.Header, overTLS bool) {
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "no-referrer")
+	if overTLS {
+		h.Set("Strict-Transport-Security", "max-age=31536000")
+	}
+}
+
+// sane tells whether a request's id may stand in the log and in a header.
+func sane(id string) bool {
+	for _, c := range []byte(id) {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letter && !strings.ContainsRune("-_.", rune(c)) {
+			return false
+		}
+	}
+	return id != "" && len(id) <= maxRequestID
+}
+
+// accepts tells whether a client that sends these Accept headers reads JSON. A client that does not say reads anything.
+func accepts(headers []string) bool {
+	if len(headers) == 0 {
+		return true
+	}
+	for _, item := range strings.Split(strings.Join(headers, ","), ",") {
+		kind, params, err := mime.ParseMediaType(item)
+		if err != nil || strings.Trim(params["q"], "0.") == "" && params["q"] != "" {
+			continue
+		}
+		switch {
+		case kind == "*/*", kind == "application/*", kind == jsonType, strings.HasPrefix(kind, "application/openapi+"):
+			return true
+		}
+	}
+	return false
+}
+
+// isJSON tells whether the body, if there is one, is said to be JSON, or nothing is said.
+func isJSON(r *http.Request) bool {
+	said := r.Header.Get("Content-Type")
+	if said == "" || r.ContentLength == 0 {
+		return true
+	}
+	kind, _, err := mime.ParseMediaType(said)
+	return err == nil && kind == jsonType
+}
+
+// remote is the address of the other end of the connection.
+func remote(address string) string {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return address
+	}
+	return host
+}

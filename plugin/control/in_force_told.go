@@ -1,0 +1,72 @@
+package control
+
+import "time"
+
+// InForce is which limits an org has, and why.
+type InForce struct {
+	Org       string    `json:"org_id"`
+	Namespace string    `json:"namespace"`
+	Version   int64     `json:"version" doc:"Of the policies in the database; 0: there are none."`
+	At        time.Time `json:"at" doc:"When this holds: overrides end."`
+	Tier      string    `json:"tier"`
+	TierFrom  string    `json:"tier_from" doc:"row, query or default, and why a tier that is named elsewhere is not it."`
+	Summary   string    `json:"summary" doc:"All in one sentence."`
+
+	Limits     []LimitInForce    `json:"limits" doc:"All that cover a request must have room for it."`
+	Exceptions []Exception       `json:"exceptions" doc:"Bans and exemptions, which go before all limits."`
+	NotInForce []PassedOver      `json:"not_in_force" doc:"The policies that could apply and do not."`
+	Overrides  []OverrideInForce `json:"overrides" doc:"All that are about these requests, whether they hold or not."`
+}
+
+// LimitInForce is a limit and where it comes from.
+type LimitInForce struct {
+	Policy     string    `json:"policy" doc:"The name of the policy." example:"daily"`
+	Endpoint   string    `json:"endpoint,omitempty" doc:"The requests that it is for; absent: all that have no other limit of this name."`
+	Source     string    `json:"source" enum:"config,row" doc:"config: the plugin's config; row: the database."`
+	Row        int64     `json:"row,omitempty" doc:"The id of the policy in the database."`
+	Match      string    `json:"match" doc:"Whom the policy is for: tenant, tier and its name, or global." example:"tier enterprise"`
+	Scope      string    `json:"scope" doc:"What it is counted per." example:"tenant"`
+	Limit      int64     `json:"limit" doc:"Tokens that a window allows, overrides included."`
+	WindowSize int64     `json:"window_size" doc:"Seconds."`
+	Burst      int64     `json:"burst" doc:"The most tokens at once."`
+	Algorithm  string    `json:"algorithm"`
+	Mode       string    `json:"mode" enum:"enforce,shadow,log"`
+	FailMode   string    `json:"fail_mode" enum:"open,closed,local"`
+	Accuracy   string    `json:"accuracy" enum:"leased,exact"`
+	Overrides  []int64   `json:"overrides,omitempty" doc:"The ids of the overrides that changed the limit."`
+	Until      time.Time `json:"until,omitzero" doc:"When the first of those ends; absent: none does."`
+	Summary    string    `json:"summary" doc:"All of this in one sentence."`
+}
+
+// Exception is a ban or an exemption.
+type Exception struct {
+	Verdict  string    `json:"verdict" enum:"banned,exempt"`
+	Endpoint string    `json:"endpoint,omitempty" doc:"The requests that it is for; absent: all."`
+	Override int64     `json:"override"`
+	Until    time.Time `json:"until,omitzero" doc:"Absent: it has no end."`
+	Summary  string    `json:"summary"`
+}
+
+// PassedOver is a policy that could apply and does not.
+type PassedOver struct {
+	Policy   string `json:"policy"`
+	Endpoint string `json:"endpoint,omitempty"`
+	Source   string `json:"source" enum:"config,row"`
+	Row      int64  `json:"row,omitempty"`
+	Match    string `json:"match"`
+	Limit    string `json:"limit" doc:"In words."`
+	Why      string `json:"why"`
+}
+
+// OverrideInForce is an override that is about these requests. All of it is at .../overrides/{id}.
+type OverrideInForce struct {
+	ID       int64     `json:"id"`
+	Kind     string    `json:"kind" enum:"custom_limit,multiplier,ban,exempt"`
+	Target   string    `json:"target" doc:"What it is on." example:"tenant"`
+	Endpoint string    `json:"endpoint,omitempty"`
+	Until    time.Time `json:"until,omitzero" doc:"Absent: it is permanent."`
+	Reason   string    `json:"reason,omitempty"`
+	Author   string    `json:"author,omitempty"`
+	Applied  bool      `json:"applied"`
+	Why      string    `json:"why"`
+}

@@ -1,0 +1,94 @@
+package control
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+func (w *inForce) summarize() {
+	text := fmt.Sprintf("%s is of tier %s (%s)", w.Org, w.Tier, tierText(w.TierFrom))
+	switch {
+	case w.verdict != limited:
+		text += "; " + w.verdict
+	case len(w.Limits) == 0:
+		text += "; no limit applies"
+	case len(w.Limits) == 1:
+		text += "; 1 limit applies"
+	default:
+		text += fmt.Sprintf("; %d limits apply", len(w.Limits))
+	}
+	w.Summary = text + "."
+}
+
+const limited = "limited"
+
+// verdictText is what becomes of requests before their limits are asked; limited: they are asked.
+func verdictText(r *policy.Resolution) string {
+	switch {
+	case r.Banned && r.Until > 0:
+		return "it is banned until " + timeOf(r.Until).Format(time.RFC3339)
+	case r.Banned:
+		return "it is banned for good"
+	case r.Exempt:
+		return "it is exempt from all limits"
+	}
+	return limited
+}
+
+// mayRead tells whether the caller may read why an override is there and who made it.
+func (w *inForce) mayRead(o policy.Override) bool { return w.caller.Role != Tenant || o.Tenant != "" }
+
+// overrideText names an override, and tells why it is there.
+func (w *inForce) overrideText(o policy.Override) string {
+	text := fmt.Sprintf("override %d (%s", o.ID, o.Kind)
+	if w.mayRead(o) {
+		text += fmt.Sprintf(", by %s: %s", o.Author, o.Reason)
+	}
+	if end := until(o); !end.IsZero() {
+		return text + ") until " + end.Format(time.RFC3339)
+	}
+	return text + ") for good"
+}
+
+// until is when an override ends; zero: never.
+func until(o policy.Override) time.Time {
+	if o.ExpiresAt == 0 {
+		return time.Time{}
+	}
+	return timeOf(o.ExpiresAt)
+}
+
+func where(endpoint string) string {
+	if endpoint == "" {
+		return ""
+	}
+	return " at " + endpoint
+}
+
+// sourceText says whose a policy is.
+func sourceText(from origin, tier string) string {
+	switch {
+	case from.row != 0 && from.match == "tenant":
+		return fmt.Sprintf("by policy %d for this org", from.row)
+	case from.row != 0:
+		return fmt.Sprintf("by policy %d for tier %s", from.row, tier)
+	case from.match == "global":
+		return "for everybody in the plugin's config"
+	}
+	return fmt.Sprintf("the default of tier %s in the plugin's config", tier)
+}
+
+// tierText says in words who says what tier an org is of.
+func tierText(from string) string {
+	switch from {
+	case "row":
+		return "as is set for it"
+	case "query":
+		return "as this question claims; none is set for it"
+	case "default":
+		return "the default: none is set for it, and this question claims none; its requests may"
+	}
+	return from
+}

@@ -1,0 +1,84 @@
+package control
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are the counts of one server. Routes are the patterns of operations, so their labels are bounded.
+type metrics struct {
+	requests     *prometheus.CounterVec
+	duration     *prometheus.HistogramVec
+	authFailures *prometheus.CounterVec
+	limited      *prometheus.CounterVec
+	writes       *prometheus.CounterVec
+}
+
+// Values of labels that are not taken from the API's description.
+const (
+	noRoute     = "(none)"
+	otherMethod = "(other)"
+
+	reasonMissing = "missing" // no token was sent
+	reasonUnknown = "unknown" // the token is nobody's, has expired, or was revoked
+	reasonRole    = "role"    // the token's role does not allow it
+
+	byToken   = "token"
+	byAddress = "address"
+)
+
+// Kinds of writes.
+const (
+	policyWrites   = "policy"
+	overrideWrites = "override"
+)
+
+func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
+	const prefix = "rate_limiter_control_"
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
+	}
+	m := &metrics{
+		requests: counter("requests_total", "Requests answered, by route, method and status code.", "route", "method", "code"),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: prefix + "request_duration_seconds", Help: "How long requests took, in seconds, including what a write waited for the nodes.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}, []string{"route"}),
+		authFailures: counter("auth_failures_total", "Requests refused for their token: missing, unknown, or of a role that may not.", "reason"),
+		limited:      counter("limited_total", "Requests refused by the API's own limits, by whom they are counted per.", "by"),
+		writes:       counter("writes_total", "Writes that succeeded, by the kind of what was written.", "kind"),
+	}
+	for _, reason := range []string{reasonMissing, reasonUnknown, reasonRole} {
+		m.authFailures.WithLabelValues(reason)
+	}
+	for _, by := range []string{byToken, byAddress} {
+		m.limited.WithLabelValues(by)
+	}
+	if registerer == nil {
+		return m, nil
+	}
+	for _, collector := range []prometheus.Collector{m.requests, m.duration, m.authFailures, m.limited, m.writes} {
+		if err := registerer.Register(collector); err != nil {
+			return nil, fmt.Errorf("register the metrics of the control plane: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// answered counts a request. A route of "" is none; a method is the client's word, so only those that the API knows
+// become labels.
+func (m *metrics) answered(route, method string, status int, took time.Duration) {
+	if route == "" {
+		route = noRoute
+	}
+	switch method {
+	case "GET", "HEAD", "POST", "PUT", "DELETE":
+	default:
+		method = otherMethod
+	}
+	m.requests.WithLabelValues(route, method, strconv.Itoa(status)).Inc()
+	m.duration.WithLabelValues(route).Observe(took.Seconds())
+}

@@ -1,0 +1,173 @@
+package control_test
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/redisstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// What the tests of the orgs' own operations add to those of all.
+func init() {
+	equipment = append(equipment, func(t *testing.T, o *control.Options) {
+		o.Buckets = shelf{memstore.New(memstore.Options{Now: clock})}
+		o.Path = pathOf(t, plan(), o.Buckets, policy.Rows{})
+	})
+	for id, s := range map[string]sample{
+		"put-org": {body: `{"tier":"enterprise"}`}, "reset-org-usage": {body: `{"reason":"billed twice"}`},
+		"check": {body: `{"org_id":"acme"}`}, "check-batch": {body: `{"checks":[{"org_id":"acme"}]}`},
+	} {
+		samples[id] = s
+	}
+	for id, who := range map[string]string{
+		"get-org": "yyy.???", "put-org": "y...???", "get-org-policies": "yyy.???", "get-org-usage": "yyy.???", "reset-org-usage": "y...???",
+		"check": "y.y.???", "check-batch": "y.y.???", // a viewer would pass with dry_run
+	} {
+		may[id] = who
+	}
+	asked := func(c *contract, o operation) { c.check(o, c.do(o.call(admin))) }
+	for _, id := range []string{"get-org-policies", "get-org-usage", "reset-org-usage"} {
+		scenarios[id] = asked
+	}
+	for _, id := range []string{"check", "check-batch"} {
+		scenarios[id] = func(c *contract, o operation) {
+			asked(c, o)
+			c.check(o, c.do(o.call(viewer)))
+		}
+	}
+	scenarios["get-org"] = func(c *contract, o operation) {
+		asked(c, o)
+		a := c.want(c.as("PUT", "/v1/orgs/acme", `{"tier":"enterprise"}`), http.StatusCreated)
+		asked(c, o)
+		c.check(o, c.do(o.call(ofAcme).with("If-None-Match", a.Header().Get("ETag"))))
+	}
+	scenarios["put-org"] = func(c *contract, o operation) {
+		asked(c, o)
+		asked(c, o)
+		c.check(o, c.do(o.call(admin).with("If-None-Match", "*")))
+		other := o.call(admin)
+		other.body = `{}`
+		c.check(o, c.do(other))
+	}
+}
+
+// plan is a config with two tiers: of what the enterprise has, essentials has the daily limit alone, and less of it.
+func plan() schema.Config {
+	return schema.Config{
+		DefaultTier: "essentials", OnMissingUser: "skip", TenantFrom: []string{"consumer.custom_id"},
+		Tiers: []schema.Tier{
+			{Name: "essentials", Limits: []schema.Limit{{Name: "daily", Scope: "tenant", Limit: 10, WindowSize: 86400}}},
+			{Name: "enterprise", Limits: []schema.Limit{
+				{Name: "daily", Scope: "tenant", Limit: 1000, WindowSize: 86400},
+				{Name: "writes", Scope: "tenant", Endpoint: "POST /records/{id}", Limit: 20, WindowSize: 86400},
+				{Name: "per-user", Scope: "user", Limit: 50, WindowSize: 86400},
+			}},
+		},
+		Global: schema.Global{Limits: []schema.Limit{{Name: "all", Scope: "global", Limit: 5000, WindowSize: 86400}}},
+	}.WithDefaults()
+}
+
+// pathOf is the path of requests that are told, under a config and rows.
+func pathOf(t *testing.T, config schema.Config, buckets admit.Buckets, rows policy.Rows) *admit.Path {
+	t.Helper()
+	path := &admit.Path{Now: clock, Buckets: buckets, Renderer: response.New(config, nil)}
+	ruled(t, path, admit.ForKnown(config), rows)
+	return path
+}
+
+// ruled puts a config and rows in force.
+func ruled(t *testing.T, path *admit.Path, config schema.Config, rows policy.Rows) {
+	t.Helper()
+	snapshot, err := policy.FromConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	book, faults := policy.NewBook(rows, nil)
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	path.Policies.Store(snapshot.With(book))
+}
+
+// planned is a world whose requests are limited by a plan, in a Redis of its own.
+type planned struct {
+	*world
+	path  *admit.Path
+	redis *redistest.Server
+	store *redisstore.Store
+	told  *tally
+}
+
+// tally counts decisions.
+type tally struct{ decisions atomic.Int64 }
+
+func (o *tally) Observe(*decision.Decision) { o.decisions.Add(1) }
+
+func planning(t *testing.T, config schema.Config, rows policy.Rows) *planned {
+	t.Helper()
+	p := &planned{redis: redistest.Single(t), told: &tally{}}
+	store, closeRedis, err := redisstore.NewRegistry(slog.New(slog.DiscardHandler), nil).Open(schema.Redis{
+		Host: "127.0.0.1", Port: int64(p.redis.Port), ConnectTimeout: 5000, ReadTimeout: 5000,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(closeRedis)
+	p.store = store
+	p.path = pathOf(t, config, store, rows)
+	p.path.Observers = []admit.Observer{p.told}
+	p.world = open(t, func(o *control.Options) { o.Path, o.Buckets = p.path, store })
+	return p
+}
+
+// has is what the buckets of an org have been used, by policy and endpoint.
+func (p *planned) has(org, query string) map[string]int64 {
+	p.Helper()
+	used := map[string]int64{}
+	for _, b := range read[control.Usage](p.world, p.want(p.as("GET", "/v1/orgs/"+org+"/ratelimit/usage"+query, ""), http.StatusOK)).Items {
+		name := b.Policy
+		if b.Endpoint != "" {
+			name += " at " + b.Endpoint
+		}
+		used[name+" of "+b.Of] = b.Used
+	}
+	return used
+}
+
+// checks asks the decision API.
+func (p *planned) checks(token, body string) control.Checked {
+	p.Helper()
+	return read[control.Checked](p.world, p.want(p.do(call{token, "POST", "/v1/ratelimit/check", body, nil}), http.StatusOK))
+}
+
+// enterprise are rows of an org acme on that tier.
+func enterprise() policy.Rows {
+	return policy.Rows{Version: 7, Tenants: []policy.TenantRow{{ID: "acme", Tier: "enterprise"}}}
+}
+
+// tomorrow is a day after now.
+const tomorrow = 1_900_000_000*limit.Second + 86_400*limit.Second
+
+// serve answers a request.
+func (w *world) serve(c call, r *http.Request) answer {
+	recorder := httptest.NewRecorder()
+	w.server.ServeHTTP(recorder, r)
+	return answer{recorder, c}
+}
+
+// limitOf is a limit of an org's requests a day.
+func limitOf(name, endpoint string, quantity int64) schema.Limit {
+	return schema.Limit{Name: name, Scope: "tenant", Endpoint: endpoint, Limit: quantity, WindowSize: 86400}
+}

@@ -1,0 +1,160 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+const (
+	orgPath   = "/v1/orgs/{org}"
+	orgsTag   = "orgs"
+	orgWrites = "org"
+)
+
+// registerOrgs adds what reads and writes one org, and what tells which limits it has.
+func (s *Server) registerOrgs() {
+	tags := []string{orgsTag}
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "get-org", Method: http.MethodGet, Path: orgPath, Tags: tags,
+		Summary: "Read the tier and the time zone that were set for an org", Responses: notModified(), Errors: []int{http.StatusNotFound},
+	}, orgs), s.getOrg)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "put-org", Method: http.MethodPut, Path: orgPath, Tags: tags,
+		Summary: "Set the tier and the time zone of an org, known or new",
+		Errors:  []int{http.StatusPreconditionFailed, http.StatusPreconditionRequired},
+	}, write), s.putOrg)
+	s.alsoMakes(orgPath)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "get-org-policies", Method: http.MethodGet, Path: orgPath + "/ratelimit/policies", Tags: tags,
+		Summary: "Tell which limits are in force for an org, and why",
+	}, orgs), s.inForce)
+}
+
+type getOrgInput struct {
+	OrgPath
+	IfNoneMatch
+}
+
+type getOrgOutput struct {
+	ETag string `header:"ETag"`
+	Body pgstore.Tenant
+}
+
+func (s *Server) getOrg(ctx context.Context, in *getOrgInput) (*getOrgOutput, error) {
+	org, err := s.Store.Tenant(ctx, in.Org)
+	if err != nil {
+		return nil, s.problem("read an org", err)
+	}
+	tag := orgTag(org)
+	if in.IfNoneMatch.IfNoneMatch != "" && matches(in.IfNoneMatch.IfNoneMatch, tag, true) {
+		return nil, conditional(http.StatusNotModified, tag, "")
+	}
+	return &getOrgOutput{tag, org}, nil
+}
+
+// orgTag names one state of an org's row. The name of the org is in the path, and may be nothing that a header can hold.
+func orgTag(org pgstore.Tenant) string { return fmt.Sprintf(`"org-%d"`, org.Revision) }
+
+// orgBody is what can be set for an org. What is not given is unset.
+type orgBody struct {
+	ID       string `json:"id,omitempty" maxLength:"128" doc:"As a read has told it; a write does not look at it, but at the path."`
+	Revision int64  `json:"revision,omitempty" doc:"As a read has told it; a write does not look at it, but at If-Match."`
+
+	Tier     string `json:"tier,omitempty" maxLength:"64" doc:"The tier of the org. Default: what its requests say, else the plugin config's default." example:"enterprise"`
+	TimeZone string `json:"time_zone,omitempty" maxLength:"64" doc:"The IANA name of its time zone. Default: UTC." example:"Europe/Berlin"`
+	Reason   string `json:"reason,omitempty" maxLength:"1024" doc:"Why; the audit tells it. Default: changed by the API."`
+}
+
+// Resolve is huma's: it tells all that is wrong with the values, beside what the schema has told.
+func (b *orgBody) Resolve(huma.Context) []error {
+	var faults []error
+	if strings.ContainsRune(b.Tier, 0) || len(b.Tier) > 64 {
+		faults = append(faults, fault("body.tier", "must be at most 64 bytes of text", nil))
+	}
+	if location, err := time.LoadLocation(b.TimeZone); err != nil || location == time.Local {
+		faults = append(faults, fault("body.time_zone", "must be the IANA name of a time zone, such as Europe/Berlin, or left out for UTC", b.TimeZone))
+	}
+	if b.Reason != "" {
+		if why := checkReason(b.Reason); why != "" {
+			faults = append(faults, fault("body.reason", why, nil))
+		}
+	}
+	return faults
+}
+
+type putOrgInput struct {
+	OrgPath
+	IfMatch
+	IfNoneMatch
+	Waiting
+	Body orgBody
+}
+
+// OrgWritten is an org as it is after a write.
+type OrgWritten struct {
+	Org pgstore.Tenant `json:"org"`
+	Written
+}
+
+type putOrgOutput struct {
+	Status   int
+	ETag     string `header:"ETag"`
+	Location string `header:"Location" doc:"Where the org is."`
+	Body     OrgWritten
+}
+
+// putOrg sets what is known of an org. As in putPolicy, what it has read is part of what it writes.
+func (s *Server) putOrg(ctx context.Context, in *putOrgInput) (*putOrgOutput, error) {
+	const doing = "set an org"
+	desired := pgstore.Tenant{ID: in.Org, Tier: in.Body.Tier, TimeZone: in.Body.TimeZone}
+	for {
+		current, err := s.Store.Tenant(ctx, in.Org)
+		if err != nil && !isMissing(err) {
+			return nil, s.problem(doing, err)
+		}
+		status := http.StatusOK
+		if isMissing(err) {
+			status = http.StatusCreated
+		}
+		if desired.Revision, err = in.revision(current, desired); err != nil {
+			return nil, err
+		}
+		org, version, err := s.Store.SetTenant(ctx, change(ctx, in.Body.Reason), desired)
+		if isConflict(err) && ctx.Err() == nil {
+			continue
+		}
+		if err != nil {
+			return nil, s.problem(doing, err)
+		}
+		return &putOrgOutput{
+			Status: status, ETag: orgTag(org), Location: "/v1/orgs/" + url.PathEscape(in.Org),
+			Body: OrgWritten{org, s.written(ctx, orgWrites, version, in.wait())},
+		}, nil
+	}
+}
+
+// revision is what a write must find, given the row that is there now; without one, its ID is empty.
+func (in *putOrgInput) revision(current, desired pgstore.Tenant) (int64, error) {
+	if current.ID == "" {
+		if in.IfMatch.IfMatch != "" {
+			return 0, conditional(http.StatusPreconditionFailed, "", "nothing is set for this org")
+		}
+		return pgstore.Absent, nil
+	}
+	tag := orgTag(current)
+	if in.IfNoneMatch.IfNoneMatch != "" && matches(in.IfNoneMatch.IfNoneMatch, tag, true) {
+		return 0, conditional(http.StatusPreconditionFailed, tag, "something is set for this org")
+	}
+	if in.IfMatch.IfMatch == "" && current.Tier == desired.Tier && current.TimeZone == desired.TimeZone {
+		return current.Revision, nil // writing it changes nothing
+	}
+	return in.from(tag, current.Revision)
+}

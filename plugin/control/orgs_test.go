@@ -1,0 +1,262 @@
+package control_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+const acmePath = "/v1/orgs/acme"
+
+// orgWritten is the answer to a write of an org.
+type orgWritten struct {
+	Org         pgstore.Tenant       `json:"org"`
+	Version     int64                `json:"version"`
+	Enforcement *control.Enforcement `json:"enforcement"`
+}
+
+func TestAnOrgIsSetAndReadAgain(t *testing.T) {
+	w := open(t)
+	w.want(w.as("GET", acmePath, ""), http.StatusNotFound)
+	a := w.want(w.as("PUT", acmePath+"?wait=1s", `{"tier":"enterprise","time_zone":"Europe/Berlin","reason":"they pay"}`), http.StatusCreated)
+	made := read[orgWritten](w, a)
+	want := pgstore.Tenant{ID: "acme", Tier: "enterprise", TimeZone: "Europe/Berlin", Revision: 1}
+	if made.Org != want || made.Version == 0 || made.Enforcement == nil || !made.Enforcement.Enforced || a.Header().Get("Location") != acmePath {
+		t.Errorf("made %s, want %+v", a.Body, want)
+	}
+	got := w.want(w.do(call{ofAcme, "GET", acmePath, "", nil}), http.StatusOK)
+	if read[pgstore.Tenant](w, got) != want || got.Header().Get("ETag") != a.Header().Get("ETag") {
+		t.Errorf("read %s with %s, want %+v", got.Body, got.Header().Get("ETag"), want)
+	}
+	w.want(w.as("GET", acmePath, "", "If-None-Match", "W/"+got.Header().Get("ETag")), http.StatusNotModified)
+	w.want(w.as("PUT", acmePath, got.Body.String(), "If-Match", got.Header().Get("ETag")), http.StatusOK) // what is read can be written
+	entries, _, err := w.store.Audit(t.Context(), pgstore.AuditFilter{Tenant: "acme"})
+	if err != nil || len(entries) == 0 || entries[len(entries)-1].Actor != "token:ann" || entries[len(entries)-1].Reason != "they pay" {
+		t.Errorf("the audit tells %+v (%v), want that ann did it because they pay", entries, err)
+	}
+}
+
+func TestAnOrgIsNotOverwrittenUnseen(t *testing.T) {
+	w := open(t)
+	first := w.want(w.as("PUT", acmePath, `{"tier":"a"}`), http.StatusCreated).Header().Get("ETag")
+	w.want(w.as("PUT", acmePath, `{"tier":"a"}`), http.StatusOK)
+	a := w.want(w.as("PUT", acmePath, `{"tier":"b"}`), http.StatusPreconditionRequired)
+	w.want(w.as("PUT", acmePath, `{"tier":"b"}`, "If-Match", a.Header().Get("ETag")), http.StatusOK)
+	w.want(w.as("PUT", acmePath, `{"tier":"c"}`, "If-Match", first), http.StatusPreconditionFailed)
+	w.want(w.as("PUT", acmePath, `{"tier":"c"}`, "If-None-Match", "*"), http.StatusPreconditionFailed)
+	w.want(w.as("PUT", acmePath, `{"tier":"c"}`, "If-Match", "*"), http.StatusOK)
+	w.want(w.as("PUT", "/v1/orgs/nobody", `{}`, "If-Match", "*"), http.StatusPreconditionFailed)
+}
+
+func TestOfManyWhoWriteAnOrgFromOneStateOneSucceeds(t *testing.T) {
+	w := open(t)
+	tag := w.want(w.as("PUT", acmePath, `{"tier":"a"}`), http.StatusCreated).Header().Get("ETag")
+	var succeeded atomic.Int64
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			if a := w.as("PUT", acmePath, fmt.Sprintf(`{"tier":"t%d"}`, i), "If-Match", tag); a.Code == http.StatusOK {
+				succeeded.Add(1)
+			} else if a.Code != http.StatusPreconditionFailed {
+				t.Errorf("%d %s", a.Code, a.Body)
+			}
+		})
+	}
+	all.Wait()
+	if n := succeeded.Load(); n != 1 {
+		t.Errorf("%d writes succeeded, want 1", n)
+	}
+}
+
+func TestAllFaultsOfAnOrgAreToldWithTheirPaths(t *testing.T) {
+	w := open(t)
+	for body, want := range map[string]string{
+		`{"tier":7,"time_zone":"Europe/Atlantis","reason":" ","surprise":1}`: "body.reason body.surprise body.tier body.time_zone",
+		`{"time_zone":"Local"}`:                           "body.time_zone",
+		`{"time_zone":"../../etc/passwd"}`:                "body.time_zone",
+		`{"tier":"` + strings.Repeat("ü", 33) + `"}`:      "body.tier",
+		`{"tier":"a\u0000"}`:                              "body.tier",
+		`{"time_zone":"` + strings.Repeat("x", 65) + `"}`: "body.time_zone",
+	} {
+		a := w.want(w.as("PUT", acmePath, body), http.StatusUnprocessableEntity)
+		if got := read[problem](w, a).paths(); got != want {
+			t.Errorf("%s: faults at %s, want %s", body, got, want)
+		}
+	}
+	for _, org := range []string{strings.Repeat("x", 1024), strings.Repeat("%C3%BC", 65), "%00", "%FF"} {
+		a := w.want(w.as("PUT", "/v1/orgs/"+org, `{}`), http.StatusUnprocessableEntity)
+		if got := read[problem](w, a).paths(); got != "path.org" {
+			t.Errorf("%.20s: faults at %s, want path.org", org, got)
+		}
+	}
+	for _, org := range []string{"a/b", "ünï\r\nSet-Cookie: x", "'; DROP TABLE tenants; --", strings.Repeat("x", 128)} {
+		a := w.want(w.as("PUT", "/v1/orgs/"+url.PathEscape(org), `{"tier":"a"}`), http.StatusCreated)
+		if got := read[orgWritten](w, a).Org.ID; got != org {
+			t.Errorf("%q was written as %q", org, got)
+		}
+		w.want(w.as("GET", a.Header().Get("Location"), ""), http.StatusOK)
+	}
+}
+
+// inForce is what is in force for acme.
+func (p *planned) inForce(token, query string) control.InForce {
+	p.Helper()
+	return read[control.InForce](p.world, p.want(p.do(call{token, "GET", acmePath + "/ratelimit/policies" + query, "", nil}), http.StatusOK))
+}
+
+// eventful are rows in which most happens that can be told.
+func eventful() policy.Rows {
+	rows := enterprise()
+	rows.Policies = []policy.Row{
+		{ID: 1, Tenant: "acme", Limit: limitOf("daily", "", 2000)}, {ID: 2, Tier: "enterprise", Limit: limitOf("extra", "GET /search", 30)},
+	}
+	over := func(id int64, o policy.Override) policy.Override {
+		o.ID, o.Reason, o.Author = id, "ticket 7", "ann"
+		return o
+	}
+	rows.Overrides = []policy.Override{
+		over(3, policy.Override{Kind: policy.Multiplier, Factor: 2000, Tenant: "acme", ExpiresAt: tomorrow}),
+		over(4, policy.Override{Kind: policy.CustomLimit, Policy: "daily", Limit: 99, Tenant: "acme", Endpoint: "POST /bulk"}),
+		over(5, policy.Override{Kind: policy.Exempt, Tenant: "acme", Endpoint: "GET /free"}),
+		over(6, policy.Override{Kind: policy.Ban, Tenant: "acme", User: "eve", ExpiresAt: tomorrow}),
+		over(7, policy.Override{Kind: policy.Ban, IP: "192.0.2.1"}),
+		over(8, policy.Override{Kind: policy.Multiplier, Factor: 500, IP: "192.0.2.1", Tenant: "globex"}),
+	}
+	return rows
+}
+
+func TestWhatIsInForceIsToldWithItsOrigin(t *testing.T) {
+	p := planning(t, plan(), eventful())
+	got := p.inForce(ofAcme, "")
+	var summaries []string
+	for _, l := range got.Limits {
+		summaries = append(summaries, l.Policy+": "+l.Summary)
+	}
+	for _, e := range got.Exceptions {
+		summaries = append(summaries, e.Verdict+": "+e.Summary)
+	}
+	until := time.UnixMicro(int64(tomorrow)).UTC().Format(time.RFC3339)
+	doubled := ", changed by override 3 (multiplier, by ann: ticket 7) until " + until + "."
+	want := []string{
+		"daily: 4000 per 86400 s (token_bucket) per tenant, by policy 1 for this org" + doubled,
+		"all: 5000 per 86400 s (token_bucket) per global, for everybody in the plugin's config.",
+		"extra: 60 per 86400 s (token_bucket) per tenant at GET /search, by policy 2 for tier enterprise" + doubled,
+		"writes: 40 per 86400 s (token_bucket) per tenant at POST /records/{id}, the default of tier enterprise in the plugin's config" + doubled,
+		"daily: 99 per 86400 s (token_bucket) per tenant, by policy 1 for this org, changed at POST /bulk by override 4 (custom_limit, by ann: ticket 7) for good.",
+		"exempt: No limit applies at GET /free, by override 5 (exempt, by ann: ticket 7) for good.",
+	}
+	slices.Sort(summaries)
+	slices.Sort(want)
+	if !slices.Equal(summaries, want) {
+		t.Errorf("told is\n%s\nwant\n%s", strings.Join(summaries, "\n"), strings.Join(want, "\n"))
+	}
+	if got.Tier != "enterprise" || got.TierFrom != "row" || got.Version != 7 || got.Namespace != "default" || got.Summary != "acme is of tier enterprise (as is set for it); 5 limits apply." {
+		t.Errorf("%+v", got)
+	}
+	whys := map[string]string{}
+	for _, x := range got.NotInForce {
+		whys[x.Policy+" "+x.Source] = x.Why
+	}
+	if len(whys) != 2 || whys["daily config"] != "row 1 goes before it" || !strings.Contains(whys["per-user config"], "names nobody") {
+		t.Errorf("not in force are %v", whys)
+	}
+}
+
+func TestWhatIsInForceForOneKindOfRequests(t *testing.T) {
+	p := planning(t, plan(), eventful())
+	if got := p.inForce(viewer, "?endpoint=GET+/free"); len(got.Limits) != 0 || !strings.HasSuffix(got.Summary, "it is exempt from all limits.") {
+		t.Errorf("%+v: want GET /free exempt", got)
+	}
+	got := p.inForce(viewer, "?endpoint=POST+/bulk&user=u_42")
+	var limits []string
+	for _, l := range got.Limits {
+		limits = append(limits, fmt.Sprint(l.Policy, " ", l.Limit, " ", l.Source, " ", l.Match))
+	}
+	if want := []string{"daily 99 row tenant", "per-user 100 config tier enterprise", "all 5000 config global"}; !slices.Equal(limits, want) {
+		t.Errorf("%q, want %q", limits, want)
+	}
+	if got := p.inForce(viewer, "?user=eve"); !strings.Contains(got.Summary, "it is banned until 2030-03-18T") || len(got.Exceptions) == 0 || got.Exceptions[0].Override != 6 {
+		t.Errorf("%+v: want eve banned", got)
+	}
+	a := p.want(p.as("GET", acmePath+"/ratelimit/policies?endpoint=/records&ip=here&tier="+strings.Repeat("x", 65)+"", ""), http.StatusUnprocessableEntity)
+	if paths := read[problem](p.world, a).paths(); paths != "query.endpoint query.ip query.tier" {
+		t.Errorf("faults at %s", paths)
+	}
+}
+
+func TestAnOrgDoesNotReadWhyOthersHaveAnOverride(t *testing.T) {
+	p := planning(t, plan(), eventful())
+	for token, reason := range map[string]string{ofAcme: "", viewer: "ticket 7"} {
+		found := false
+		got := p.inForce(token, "?ip=192.0.2.1")
+		for _, o := range got.Overrides {
+			if o.ID == 8 {
+				t.Error("the override of another org is told")
+			}
+			if o.ID == 7 {
+				found = true
+				if o.Reason != reason || (o.Author == "") != (reason == "") {
+					t.Errorf("%s reads %+v, want the reason %q", token, o, reason)
+				}
+			}
+		}
+		text := strings.Join(strings.Fields(fmt.Sprint(got)), " ")
+		if !found || strings.Contains(text, "override 7 (ban, by ann") != (reason != "") {
+			t.Errorf("%s reads %s", token, text)
+		}
+	}
+}
+
+func TestTheTierIsTheRowsOrWhatIsAskedOrTheDefault(t *testing.T) {
+	p := planning(t, plan(), enterprise())
+	for path, want := range map[string]string{
+		"acme/ratelimit/policies?tier=essentials":   "enterprise row",
+		"globex/ratelimit/policies?tier=enterprise": "enterprise query",
+		"globex/ratelimit/policies":                 "essentials default",
+		"globex/ratelimit/usage?tier=enterprise":    "enterprise query",
+		"globex/ratelimit/usage":                    "essentials default",
+		"globex/ratelimit/usage?tier=bronze":        `essentials default: the request says "bronze", which is no tier`,
+	} {
+		a := p.want(p.as("GET", "/v1/orgs/"+path, ""), http.StatusOK)
+		got := read[struct {
+			Tier     string `json:"tier"`
+			TierFrom string `json:"tier_from"`
+		}](p.world, a)
+		if got.Tier+" "+got.TierFrom != want {
+			t.Errorf("%s: %s from %s, want %s", path, got.Tier, got.TierFrom, want)
+		}
+	}
+}
+
+func TestWithoutPoliciesNothingIsSaidToBeInForce(t *testing.T) {
+	for _, path := range []string{"policies", "usage"} {
+		w := open(t)
+		w.want(w.as("GET", acmePath+"/ratelimit/"+path, ""), http.StatusServiceUnavailable)
+		p := planning(t, plan(), policy.Rows{})
+		p.path.Policies.Store(nil)
+		a := p.want(p.as("GET", acmePath+"/ratelimit/"+path, ""), http.StatusServiceUnavailable)
+		if !strings.Contains(a.Body.String(), "not loaded yet") {
+			t.Errorf("%s: %s", path, a.Body)
+		}
+	}
+}
+
+func TestAnOrgIsNotWrittenForOneWhoHasGone(t *testing.T) {
+	w := open(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	c := call{admin, "PUT", acmePath, `{"tier":"a"}`, nil}
+	w.want(w.serve(c, c.request().WithContext(ctx)), http.StatusServiceUnavailable)
+	w.want(w.as("GET", acmePath, ""), http.StatusNotFound)
+}

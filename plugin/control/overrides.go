@@ -1,0 +1,174 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+const (
+	overridesPath = "/v1/orgs/{org}/ratelimit/overrides"
+	overridePath  = overridesPath + "/{id}"
+)
+
+// registerOverrides adds what reads and writes the overrides of one org.
+func (s *Server) registerOverrides() {
+	tags := []string{"overrides"}
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "list-overrides", Method: http.MethodGet, Path: overridesPath, Tags: tags,
+		Summary: "List the overrides of an org, in the order of their ids",
+	}, orgs), s.listOverrides)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "create-override", Method: http.MethodPost, Path: overridesPath, Tags: tags,
+		Summary: "Give an org a limit of its own, a factor, a ban or an exemption", DefaultStatus: http.StatusCreated,
+		Errors: []int{http.StatusConflict},
+	}, write), s.createOverride)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "get-override", Method: http.MethodGet, Path: overridePath, Tags: tags,
+		Summary: "Read an override of an org", Responses: notModified(), Errors: []int{http.StatusNotFound},
+	}, orgs), s.getOverride)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "delete-override", Method: http.MethodDelete, Path: overridePath, Tags: tags,
+		Summary: "End an override of an org", Errors: []int{http.StatusNotFound},
+	}, write), s.deleteOverride)
+}
+
+type listOverridesInput struct {
+	OrgPath
+	Paging
+	User       string `query:"user" maxLength:"128"`
+	Credential string `query:"credential" maxLength:"128"`
+	IP         string `query:"ip" maxLength:"64"`
+	Kind       string `query:"kind" enum:"custom_limit,multiplier,ban,exempt"`
+	Source     string `query:"source" enum:"commercial,detector"`
+	Expired    bool   `query:"expired" doc:"Also those that have expired, and were not moved to the history yet."`
+}
+
+type listOverridesOutput struct{ Body Page[Override] }
+
+func (s *Server) listOverrides(ctx context.Context, in *listOverridesInput) (*listOverridesOutput, error) {
+	list, err := s.Store.Overrides(ctx, pgstore.OverrideFilter{
+		Tenant: in.Org, User: in.User, Credential: in.Credential, IP: in.IP, Kind: in.Kind, Source: in.Source,
+		InForce: !in.Expired, After: in.after(), Max: in.Limit + 1,
+	})
+	if err != nil {
+		return nil, s.problem("list overrides", err)
+	}
+	items := make([]Override, len(list))
+	for i, o := range list {
+		items[i] = overrideOf(o)
+	}
+	return &listOverridesOutput{page(items, in.Limit, func(o Override) int64 { return o.ID })}, nil
+}
+
+// OverrideID is the override that a path names.
+type OverrideID struct {
+	ID int64 `path:"id" minimum:"1" example:"7"`
+}
+
+type getOverrideInput struct {
+	OrgPath
+	OverrideID
+	IfNoneMatch
+}
+
+type getOverrideOutput struct {
+	ETag string `header:"ETag"`
+	Body Override
+}
+
+func (s *Server) getOverride(ctx context.Context, in *getOverrideInput) (*getOverrideOutput, error) {
+	o, err := s.overrideOf(ctx, in.Org, in.ID)
+	if err != nil {
+		return nil, s.problem("read an override", err)
+	}
+	tag := etag(o.ID, o.Revision)
+	if in.IfNoneMatch.IfNoneMatch != "" && matches(in.IfNoneMatch.IfNoneMatch, tag, true) {
+		return nil, conditional(http.StatusNotModified, tag, "")
+	}
+	return &getOverrideOutput{tag, overrideOf(o)}, nil
+}
+
+// overrideOf is an override of an org. That of another one does not exist here.
+func (s *Server) overrideOf(ctx context.Context, org string, id int64) (pgstore.Override, error) {
+	o, err := s.Store.Override(ctx, id)
+	if err == nil && o.Tenant != org {
+		err = &pgstore.NotFoundError{What: fmt.Sprint("override ", id)}
+	}
+	return o, err
+}
+
+type createOverrideInput struct {
+	OrgPath
+	Once
+	Waiting
+	Body overrideBody
+}
+
+// OverrideWritten is an override as it is after a write.
+type OverrideWritten struct {
+	Override Override `json:"override"`
+	Written
+}
+
+type createOverrideOutput struct {
+	ETag     string `header:"ETag"`
+	Location string `header:"Location" doc:"Where the override is."`
+	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was written, because the request had been answered before."`
+	Body     OverrideWritten
+}
+
+func (s *Server) createOverride(ctx context.Context, in *createOverrideInput) (*createOverrideOutput, error) {
+	const doing = "make an override"
+	o, err := in.Body.override(in.Org, s.Now())
+	if err != nil {
+		return nil, unprocessable(fault("body", err.Error(), nil))
+	}
+	c := change(ctx, in.Body.Reason)
+	if err := in.once(ctx, &c, "create-override", in.Org, in.Body); err != nil {
+		return nil, err
+	}
+	added, version, err := s.Store.AddOverride(ctx, c, o)
+	if err != nil {
+		return nil, s.problem(doing, err)
+	}
+	return &createOverrideOutput{
+		ETag:     etag(added.ID, added.Revision),
+		Location: fmt.Sprintf("/v1/orgs/%s/ratelimit/overrides/%d", segment(in.Org), added.ID),
+		Replayed: replayed(c),
+		Body:     OverrideWritten{overrideOf(added), s.written(ctx, overrideWrites, version, in.wait())},
+	}, nil
+}
+
+// segment is a name as one segment of a path: also one that is dots, which would otherwise lead elsewhere.
+func segment(name string) string {
+	if name == "." || name == ".." {
+		return strings.ReplaceAll(name, ".", "%2E")
+	}
+	return url.PathEscape(name)
+}
+
+type deleteOverrideInput struct {
+	OrgPath
+	OverrideID
+	Waiting
+	Reason
+}
+
+func (s *Server) deleteOverride(ctx context.Context, in *deleteOverrideInput) (*deletedOutput, error) {
+	const doing = "end an override"
+	if _, err := s.overrideOf(ctx, in.Org, in.ID); err != nil {
+		return nil, s.problem(doing, err)
+	}
+	version, err := s.Store.EndOverride(ctx, change(ctx, in.Reason.Reason), in.ID)
+	if err != nil {
+		return nil, s.problem(doing, err)
+	}
+	return &deletedOutput{s.written(ctx, overrideWrites, version, in.wait())}, nil
+}

@@ -1,0 +1,210 @@
+package control
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// The parameters that many operations have are embedded in their inputs. Their types are exported because huma looks
+// at exported fields alone.
+
+// maxName is how long the name of an org may be, in bytes: whoever has a longer one is counted by its hash.
+const maxName = 128
+
+// OrgPath is the org that a path names.
+type OrgPath struct {
+	Org string `path:"org" minLength:"1" maxLength:"128" doc:"The org, as requests identify it; percent-encoded where it has slashes. One with a name of more than 128 bytes is counted by its hash, so write that." example:"acme"`
+}
+
+// Resolve is huma's: it tells what the schema cannot.
+func (o *OrgPath) Resolve(huma.Context) []error {
+	if len(o.Org) <= maxName && utf8.ValidString(o.Org) && !strings.ContainsRune(o.Org, 0) {
+		return nil
+	}
+	return []error{fault("path.org", "must be 1 to 128 bytes of text", nil)}
+}
+
+// readable refuses a query that can be understood in more than one way: what cannot be decoded would be passed over in
+// silence, and of a parameter that is there twice one would.
+func (s *Server) readable(ctx huma.Context, next func(huma.Context)) {
+	at := ctx.URL()
+	values, err := url.ParseQuery(at.RawQuery)
+	if err != nil {
+		s.refuse(ctx, http.StatusUnprocessableEntity, invalid, fault("query", "cannot be decoded", nil))
+		return
+	}
+	var faults []error
+	for name, list := range values {
+		switch {
+		case len(list) > 1:
+			faults = append(faults, fault("query."+name, "is there more than once", nil))
+		case !utf8.ValidString(list[0]) || strings.ContainsRune(list[0], 0):
+			faults = append(faults, fault("query."+name, "must be text", nil))
+		}
+	}
+	if len(faults) > 0 {
+		s.refuse(ctx, http.StatusUnprocessableEntity, invalid, faults...)
+		return
+	}
+	next(ctx)
+}
+
+// Waiting is how long a write waits for the nodes.
+type Waiting struct {
+	Wait string `query:"wait" maxLength:"16" doc:"Wait until all live nodes enforce the change, at most so long (1s, 500ms; at most 30s), and tell those that do not." example:"1s"`
+}
+
+// Resolve is huma's.
+func (w *Waiting) Resolve(huma.Context) []error {
+	if _, err := parseWait(w.Wait); err != nil {
+		return []error{fault("query.wait", err.Error(), w.Wait)}
+	}
+	return nil
+}
+
+func parseWait(text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	wait, err := time.ParseDuration(text)
+	if err != nil || wait < 0 || wait > maxWait {
+		return 0, fmt.Errorf("must be a time from 0s to %v, such as 1s or 500ms", maxWait)
+	}
+	return wait, nil
+}
+
+// wait is how long to wait; Resolve has looked at it.
+func (w *Waiting) wait() time.Duration {
+	wait, err := parseWait(w.Wait)
+	if err != nil {
+		return 0
+	}
+	return wait
+}
+
+// Paging is which part of a list is wanted.
+type Paging struct {
+	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"At most so many items."`
+	Cursor string `query:"cursor" maxLength:"64" doc:"Where the last page ended: its next_cursor."`
+}
+
+// Resolve is huma's.
+func (p *Paging) Resolve(huma.Context) []error {
+	if _, err := readCursor(p.Cursor); err != nil {
+		return []error{fault("query.cursor", "must be a next_cursor that this list has told", p.Cursor)}
+	}
+	return nil
+}
+
+// after is the id that the last page ended with; 0: this is the first. Resolve has looked at it.
+func (p *Paging) after() int64 {
+	id, err := readCursor(p.Cursor)
+	if err != nil {
+		return 0
+	}
+	return id
+}
+
+// A cursor is an id, in a form that invites nobody to make one.
+func cursor(id int64) string {
+	return base64.RawURLEncoding.EncodeToString(strconv.AppendInt(nil, id, 10))
+}
+
+func readCursor(text string) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil {
+		return 0, err
+	}
+	id, err := strconv.ParseInt(string(raw), 10, 64)
+	if err == nil && (id < 1 || cursor(id) != text) {
+		err = strconv.ErrSyntax
+	}
+	return id, err
+}
+
+// Page is a part of a list.
+type Page[T any] struct {
+	Items      []T    `json:"items"`
+	NextCursor string `json:"next_cursor,omitempty" doc:"Absent: this is the last page."`
+}
+
+// page is a page of at most so many rows, of which one more was asked for.
+func page[T any](rows []T, limit int, id func(T) int64) Page[T] {
+	if len(rows) <= limit {
+		return Page[T]{Items: rows}
+	}
+	rows = rows[:limit]
+	return Page[T]{Items: rows, NextCursor: cursor(id(rows[limit-1]))}
+}
+
+const (
+	maxReason     = 1024 // bytes
+	reasonProblem = "must be given, in 1 to 1024 bytes: why is this change made?"
+	reasonDefault = "changed by the API"
+)
+
+// Reason is why something is deleted.
+type Reason struct {
+	Reason string `query:"reason" required:"true" maxLength:"1024" doc:"Why; the audit tells it." example:"the customer left"`
+}
+
+// Resolve is huma's.
+func (r *Reason) Resolve(huma.Context) []error {
+	if why := checkReason(r.Reason); r.Reason != "" && why != "" {
+		return []error{fault("query.reason", why, nil)}
+	}
+	return nil
+}
+
+// checkReason is what is wrong with a reason that must be given; "": nothing.
+func checkReason(text string) string {
+	if strings.TrimSpace(text) == "" || len(text) > maxReason {
+		return reasonProblem
+	}
+	return ""
+}
+
+// Once is the key of a write that is to happen once.
+type Once struct {
+	Key string `header:"Idempotency-Key" minLength:"1" maxLength:"128" pattern:"^[!-~]([ -~]*[!-~])?$" patternDescription:"printable characters of ASCII" doc:"The same request sent again with the same key within 24 hours writes nothing and is answered as the first one was. The key is the token's own."`
+}
+
+var (
+	errDuration     = errors.New("must be a time such as 30s, 1m, 1h or 1d")
+	errWholeSeconds = errors.New("must be whole seconds, such as 30s, 1m, 1h or 1d")
+)
+
+// parseDuration reads 30s, 1m, 1h30m, 1d or 1d12h.
+func parseDuration(text string) (time.Duration, error) {
+	var (
+		total time.Duration
+		rest  = text
+	)
+	if days, after, ok := strings.Cut(text, "d"); ok {
+		const most = 100_000 // days, which is far from the end of a time.Duration
+		n, err := strconv.Atoi(days)
+		if err != nil || n < 0 || n > most {
+			return 0, errDuration
+		}
+		if total, rest = time.Duration(n)*24*time.Hour, after; rest == "" {
+			return total, nil
+		}
+	}
+	more, err := time.ParseDuration(rest)
+	if err != nil || more < 0 || total+more < total {
+		return 0, errDuration
+	}
+	return total + more, nil
+}

@@ -1,0 +1,135 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+const (
+	policiesPath = "/v1/ratelimit/policies"
+	policyPath   = policiesPath + "/{id}"
+	policiesTag  = "policies"
+)
+
+// notModified describes the answer to a read of what the caller has.
+func notModified() map[string]*huma.Response {
+	return map[string]*huma.Response{"304": {Description: http.StatusText(http.StatusNotModified)}}
+}
+
+// registerPolicies adds what reads and writes policies.
+func (s *Server) registerPolicies() {
+	tags := []string{policiesTag}
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "list-policies", Method: http.MethodGet, Path: policiesPath, Tags: tags,
+		Summary: "List policies, in the order of their ids",
+	}, read), s.listPolicies)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "create-policy", Method: http.MethodPost, Path: policiesPath, Tags: tags,
+		Summary: "Make a policy", DefaultStatus: http.StatusCreated, Errors: []int{http.StatusConflict},
+	}, write), s.createPolicy)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "put-policy", Method: http.MethodPut, Path: policiesPath, Tags: tags,
+		Summary: "Make a policy, or change the one of the same namespace, name, tier or tenant, endpoint and slot",
+		Errors:  []int{http.StatusPreconditionFailed, http.StatusPreconditionRequired},
+	}, write), s.putPolicy)
+	s.alsoMakes(policiesPath)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "get-policy", Method: http.MethodGet, Path: policyPath, Tags: tags,
+		Summary: "Read a policy", Responses: notModified(), Errors: []int{http.StatusNotFound},
+	}, read), s.getPolicy)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "put-policy-by-id", Method: http.MethodPut, Path: policyPath, Tags: tags,
+		Summary: "Change a policy; what names it stays",
+		Errors:  []int{http.StatusNotFound, http.StatusPreconditionFailed, http.StatusPreconditionRequired},
+	}, write), s.putPolicyByID)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "delete-policy", Method: http.MethodDelete, Path: policyPath, Tags: tags,
+		Summary: "Delete a policy",
+		Errors:  []int{http.StatusNotFound, http.StatusPreconditionFailed, http.StatusPreconditionRequired},
+	}, write), s.deletePolicy)
+}
+
+// alsoMakes describes that PUT of a path answers 201 for what it has made, as it answers 200 for what it has changed.
+func (s *Server) alsoMakes(path string) {
+	responses := s.api.OpenAPI().Paths[path].Put.Responses
+	made := *responses["200"]
+	made.Description = http.StatusText(http.StatusCreated)
+	responses["201"] = &made
+}
+
+type listPoliciesInput struct {
+	Paging
+	Namespace string `query:"namespace" maxLength:"64"`
+	Name      string `query:"name" maxLength:"64"`
+	Tier      string `query:"tier" maxLength:"64"`
+	Tenant    string `query:"tenant" maxLength:"128"`
+	Endpoint  string `query:"endpoint" maxLength:"1024" doc:"As the policy writes it; the names of parameters do not count."`
+	Slot      string `query:"slot" enum:"active,candidate"`
+}
+
+type listPoliciesOutput struct{ Body Page[pgstore.Policy] }
+
+func (s *Server) listPolicies(ctx context.Context, in *listPoliciesInput) (*listPoliciesOutput, error) {
+	list, err := s.Store.Policies(ctx, pgstore.PolicyFilter{
+		Namespace: in.Namespace, Name: in.Name, Tier: in.Tier, Tenant: in.Tenant, Endpoint: in.Endpoint, Slot: in.Slot,
+		After: in.after(), Max: in.Limit + 1,
+	})
+	if err != nil {
+		return nil, s.problem("list policies", err)
+	}
+	return &listPoliciesOutput{page(list, in.Limit, func(p pgstore.Policy) int64 { return p.ID })}, nil
+}
+
+// PolicyID is the policy that a path names.
+type PolicyID struct {
+	ID int64 `path:"id" minimum:"1" example:"7"`
+}
+
+type getPolicyInput struct {
+	PolicyID
+	IfNoneMatch
+}
+
+type getPolicyOutput struct {
+	ETag string `header:"ETag"`
+	Body pgstore.Policy
+}
+
+func (s *Server) getPolicy(ctx context.Context, in *getPolicyInput) (*getPolicyOutput, error) {
+	p, err := s.Store.PolicyByID(ctx, in.ID)
+	if err != nil {
+		return nil, s.problem("read a policy", err)
+	}
+	tag := etag(p.ID, p.Revision)
+	if in.IfNoneMatch.IfNoneMatch != "" && matches(in.IfNoneMatch.IfNoneMatch, tag, true) {
+		return nil, conditional(http.StatusNotModified, tag, "")
+	}
+	return &getPolicyOutput{tag, p}, nil
+}
+
+// PolicyWritten is a policy as it is after a write.
+type PolicyWritten struct {
+	Policy pgstore.Policy `json:"policy"`
+	Written
+}
+
+type writePolicyOutput struct {
+	Status   int
+	ETag     string `header:"ETag"`
+	Location string `header:"Location" doc:"Where the policy is."`
+	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was written, because the request had been answered before."`
+	Body     PolicyWritten
+}
+
+// policyWritten is the answer to a write of a policy.
+func (s *Server) policyWritten(ctx context.Context, status int, c pgstore.Change, p pgstore.Policy, written Written) *writePolicyOutput {
+	return &writePolicyOutput{
+		Status: status, ETag: etag(p.ID, p.Revision), Location: fmt.Sprint(policiesPath, "/", p.ID), Replayed: replayed(c),
+		Body: PolicyWritten{p, written},
+	}
+}

@@ -1,0 +1,168 @@
+package control
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+type createPolicyInput struct {
+	Once
+	Waiting
+	Force
+	Body policyBody
+}
+
+func (s *Server) createPolicy(ctx context.Context, in *createPolicyInput) (*writePolicyOutput, error) {
+	c := change(ctx, in.Body.Reason)
+	if err := in.once(ctx, &c, "create-policy", in.Body); err != nil {
+		return nil, err
+	}
+	p := in.Body.policy()
+	p.Revision = pgstore.Absent
+	if err := s.locksOut(ctx, in.Force, p); err != nil {
+		return nil, s.problem("make a policy", err)
+	}
+	written, version, err := s.Store.PutPolicy(ctx, c, p)
+	if err != nil {
+		return nil, s.problem("make a policy", err)
+	}
+	return s.policyWritten(ctx, http.StatusCreated, c, written, s.written(ctx, policyWrites, version, in.wait())), nil
+}
+
+type putPolicyInput struct {
+	IfMatch
+	IfNoneMatch
+	Waiting
+	Force
+	Body policyBody
+}
+
+// putPolicy makes a policy or changes the one of its key. Somebody else may do the same at the same time, so what it has
+// read is part of what it writes; when that is no longer so, it begins anew.
+func (s *Server) putPolicy(ctx context.Context, in *putPolicyInput) (*writePolicyOutput, error) {
+	const doing = "put a policy"
+	p := in.Body.policy()
+	if err := s.locksOut(ctx, in.Force, p); err != nil {
+		return nil, s.problem(doing, err)
+	}
+	for {
+		current, err := s.Store.Policy(ctx, p.Key())
+		if err != nil && !isMissing(err) {
+			return nil, s.problem(doing, err)
+		}
+		status := http.StatusOK
+		if isMissing(err) {
+			status = http.StatusCreated
+		}
+		if p.Revision, err = in.revision(current, p); err != nil {
+			return nil, err
+		}
+		c := change(ctx, in.Body.Reason)
+		written, version, err := s.Store.PutPolicy(ctx, c, p)
+		if isConflict(err) && ctx.Err() == nil {
+			continue
+		}
+		if err != nil {
+			return nil, s.problem(doing, err)
+		}
+		return s.policyWritten(ctx, status, c, written, s.written(ctx, policyWrites, version, in.wait())), nil
+	}
+}
+
+// revision is what a write by key must find, given the row that is there now; without one, its ID is 0.
+func (in *putPolicyInput) revision(current, desired pgstore.Policy) (int64, error) {
+	if current.ID == 0 {
+		if in.IfMatch.IfMatch != "" {
+			return 0, conditional(http.StatusPreconditionFailed, "", "there is no such policy")
+		}
+		return pgstore.Absent, nil
+	}
+	tag := etag(current.ID, current.Revision)
+	if strings.TrimSpace(in.IfNoneMatch.IfNoneMatch) != "" && matches(in.IfNoneMatch.IfNoneMatch, tag, true) {
+		return 0, conditional(http.StatusPreconditionFailed, tag, "there is such a policy")
+	}
+	if in.IfMatch.IfMatch == "" {
+		same, err := pgstore.Compare([]pgstore.Policy{current}, []pgstore.Policy{desired})
+		if err == nil && same.Empty() {
+			return current.Revision, nil // writing it changes nothing
+		}
+	}
+	return in.from(tag, current.Revision)
+}
+
+type putPolicyByIDInput struct {
+	PolicyID
+	IfMatch
+	Waiting
+	Force
+	Body policyBody
+}
+
+func (s *Server) putPolicyByID(ctx context.Context, in *putPolicyByIDInput) (*writePolicyOutput, error) {
+	const doing = "change a policy"
+	current, revision, err := s.foundFrom(ctx, in.ID, in.IfMatch)
+	if err != nil {
+		return nil, s.problem(doing, err)
+	}
+	p := in.Body.policy()
+	p.ID, p.Revision = in.ID, revision
+	if in.Body.Name == "" {
+		p.Name = current.Name // what is not given stays, where nothing else may be given
+	}
+	if err := s.locksOut(ctx, in.Force, p); err != nil {
+		return nil, s.problem(doing, err)
+	}
+	c := change(ctx, in.Body.Reason)
+	written, version, err := s.Store.PutPolicyByID(ctx, c, p)
+	if err != nil {
+		return nil, s.problem(doing, s.overtaken(ctx, in.ID, err))
+	}
+	return s.policyWritten(ctx, http.StatusOK, c, written, s.written(ctx, policyWrites, version, in.wait())), nil
+}
+
+type deletePolicyInput struct {
+	PolicyID
+	IfMatch
+	Waiting
+	Reason
+}
+
+type deletedOutput struct{ Body Written }
+
+func (s *Server) deletePolicy(ctx context.Context, in *deletePolicyInput) (*deletedOutput, error) {
+	const doing = "delete a policy"
+	_, revision, err := s.foundFrom(ctx, in.ID, in.IfMatch)
+	if err != nil {
+		return nil, s.problem(doing, err)
+	}
+	version, err := s.Store.DeletePolicyByID(ctx, change(ctx, in.Reason.Reason), in.ID, revision)
+	if err != nil {
+		return nil, s.problem(doing, s.overtaken(ctx, in.ID, err))
+	}
+	return &deletedOutput{s.written(ctx, policyWrites, version, in.wait())}, nil
+}
+
+// foundFrom is a policy, and the revision of it that a write must find.
+func (s *Server) foundFrom(ctx context.Context, id int64, match IfMatch) (pgstore.Policy, int64, error) {
+	current, err := s.Store.PolicyByID(ctx, id)
+	if err != nil {
+		return pgstore.Policy{}, 0, err
+	}
+	revision, err := match.from(etag(id, current.Revision), current.Revision)
+	return current, revision, err
+}
+
+// overtaken is the error of a write of a policy: a conflict means that somebody else was faster.
+func (s *Server) overtaken(ctx context.Context, id int64, err error) error {
+	if !isConflict(err) {
+		return err
+	}
+	current, missing := s.Store.PolicyByID(ctx, id)
+	if missing != nil {
+		return missing
+	}
+	return stale(etag(id, current.Revision))
+}

@@ -1,0 +1,56 @@
+package control
+
+import (
+	"context"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// rehearsal is the path of requests that spend nothing: with the policies that hold now, and the shared buckets without
+// leases or memory of refusals in front of them. Nobody observes what it decides, and no meta limit is spent.
+func (s *Server) rehearsal(policies *policy.Snapshot) *admit.Path {
+	path := &admit.Path{
+		Now: s.Path.Now, Elapsed: s.Path.Elapsed, Buckets: unspent{s.Buckets}, Renderer: s.Path.Renderer, FailClosed: s.Path.FailClosed,
+	}
+	path.Policies.Store(policies)
+	return path
+}
+
+// unspent asks buckets and spends nothing. All bounds of a request are asked before any is spent, and none is if one
+// refuses; so each request gets one more bound that does. That one is of no policy (they all have names), its bucket is
+// never written, and there is one for each server of a cluster that may be asked, so that none of them spends even for
+// a moment.
+type unspent struct{ shared admit.Buckets }
+
+// Take implements [admit.Buckets], but that nothing is spent. Statuses are those of the buckets as they are.
+func (u unspent) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	asked := append(make([]policy.Bound, 0, 2*len(bounds)), bounds...)
+	together := map[policy.Key]bool{}
+	for i := range bounds {
+		key := policy.Key{Namespace: bounds[i].Key.Namespace, Group: bounds[i].Key.Group, Owner: bounds[i].Key.Owner}
+		if !together[key] {
+			together[key] = true
+			asked = append(asked, policy.Bound{Policy: never, Key: key, Cost: neverCost})
+		}
+	}
+	answers := make([]decision.Status, len(asked))
+	err := u.shared.Take(ctx, asked, answers)
+	copy(statuses, answers)
+	return err
+}
+
+// never is a policy that refuses neverCost: it is more than a bucket of it holds.
+var never = &policy.Policy{Scope: policy.Tenant, Limit: single(), FailMode: policy.FailOpen}
+
+const neverCost = 2
+
+func single() limit.Limit {
+	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: limit.Second, Burst: 1})
+	if err != nil {
+		panic(err) // the numbers above are in bounds
+	}
+	return l
+}

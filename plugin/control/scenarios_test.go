@@ -1,0 +1,71 @@
+package control_test
+
+import (
+	"net/http"
+	"strings"
+)
+
+// scenarios ask for the answers that are an operation's own, each on a server of its own.
+var scenarios = map[string]func(*contract, operation){
+	"list-policies": func(c *contract, o operation) {
+		c.made(daily)
+		c.check(o, c.do(o.call(viewer)))
+	},
+	"create-policy": func(c *contract, o operation) {
+		c.check(o, c.do(o.call(admin)))
+		c.check(o, c.do(o.call(admin)))
+	},
+	"put-policy": func(c *contract, o operation) {
+		c.check(o, c.do(o.call(admin)))
+		c.check(o, c.do(o.call(admin)))
+		c.check(o, c.do(o.call(admin).with("If-None-Match", "*")))
+		other := o.call(admin)
+		other.body = strings.Replace(other.body, "1000", "5", 1)
+		c.check(o, c.do(other))
+	},
+	"get-policy": func(c *contract, o operation) {
+		c.check(o, c.do(o.call(viewer)))
+		c.made(daily)
+		c.check(o, c.do(o.call(viewer)))
+		c.check(o, c.do(o.call(viewer).with("If-None-Match", `"1-1"`)))
+	},
+	"put-policy-by-id": changesPolicy,
+	"delete-policy":    changesPolicy,
+	"list-overrides": func(c *contract, o operation) {
+		c.want(c.as("POST", overrides, samples["create-override"].body), http.StatusCreated)
+		c.check(o, c.do(o.call(ofAcme)))
+	},
+	"create-override": func(c *contract, o operation) {
+		c.check(o, c.do(o.call(admin)))
+		c.check(o, c.do(o.call(admin)))
+	},
+	"get-override": func(c *contract, o operation) {
+		c.check(o, c.do(o.call(ofAcme)))
+		c.want(c.as("POST", overrides, samples["create-override"].body), http.StatusCreated)
+		c.check(o, c.do(o.call(ofAcme)))
+		c.check(o, c.do(o.call(ofAcme).with("If-None-Match", `"1-1"`)))
+	},
+	"delete-override": func(c *contract, o operation) {
+		c.check(o, c.do(o.call(admin)))
+		c.want(c.as("POST", overrides, samples["create-override"].body), http.StatusCreated)
+		c.check(o, c.do(o.call(admin)))
+	},
+	"list-audit": func(c *contract, o operation) {
+		at, tag, _ := c.made(daily)
+		c.want(c.as("DELETE", at+"?reason=over", "", "If-Match", tag), http.StatusOK)
+		c.check(o, c.do(o.call(viewer)))
+	},
+	"get-fleet": func(c *contract, o operation) {
+		c.enforces("n1", 0)
+		c.check(o, c.do(o.call(viewer)))
+	},
+}
+
+// changesPolicy asks for the answers of an operation that changes the policy 1.
+func changesPolicy(c *contract, o operation) {
+	c.check(o, c.do(o.call(admin).with("If-Match", "*")))
+	c.made(daily)
+	c.check(o, c.do(o.call(admin)))
+	c.check(o, c.do(o.call(admin).with("If-Match", `"1-7"`)))
+	c.check(o, c.do(o.call(admin).with("If-Match", `"1-1"`)))
+}

@@ -1,0 +1,161 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+const (
+	// maxBody bounds a request's body, in bytes.
+	maxBody = 1 << 20
+	// maxWait bounds how long a write may wait for the nodes.
+	maxWait = 30 * time.Second
+	// liveWithin is how old a node's last report may be so that it counts as live.
+	liveWithin = 10 * time.Second
+)
+
+// Options are what a Server needs. Store, Tokens and Log must be set.
+type Options struct {
+	Version string // of the program
+	Store   *pgstore.Store
+	Tokens  Authenticator
+	Log     *slog.Logger
+
+	Buckets Buckets     // nil: usage and reset answer 503
+	Path    *admit.Path // how the plugin decides, with the same config, rows and buckets; nil: the decision API, and what is in force for an org, answer 503
+
+	Limits  admit.Buckets         // what the API's own limits are spent from; nil: it does not limit itself
+	Rates   Rates                 // the API's own limits; zero: the defaults of its fields
+	Metrics prometheus.Registerer // nil: nothing is counted
+
+	Now func() time.Time // nil: time.Now
+}
+
+// Server answers the API. It is an http.Handler, keeps nothing between requests that another process would need, and is
+// safe for concurrent use. Make it with New.
+type Server struct {
+	Options
+	mux     *http.ServeMux
+	api     huma.API
+	limits  *admit.Path // nil: the API does not limit itself
+	metrics *metrics
+}
+
+// New makes a server. It does no I/O. The error tells what is missing from the options, or that the metrics are
+// registered already.
+func New(o Options) (*Server, error) {
+	if o.Store == nil || o.Tokens == nil || o.Log == nil {
+		return nil, errors.New("make the control plane: Store, Tokens and Log must be set")
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	s := &Server{Options: o, mux: http.NewServeMux()}
+	var err error
+	if s.metrics, err = newMetrics(o.Metrics); err != nil {
+		return nil, err
+	}
+	if s.limits, err = o.Rates.path(o.Limits); err != nil {
+		return nil, err
+	}
+	s.api = humago.New(s.mux, describe(o.Version))
+	s.api.UseMiddleware(s.authenticate, s.readable)
+	s.registerPolicies()
+	s.registerOverrides()
+	s.registerOrgs()
+	s.registerUsage()
+	s.registerCheck()
+	s.registerRecord()
+	s.registerHealth()
+	return s, s.registerOpenAPI()
+}
+
+// OpenAPI is the description of the API as YAML.
+func (s *Server) OpenAPI() ([]byte, error) { return s.api.OpenAPI().YAML() }
+
+// Times of an HTTP server that suit the API: a write that waits for the nodes ends before writeTime does.
+const (
+	headerTime  = 5 * time.Second
+	requestTime = 10 * time.Second
+	writeTime   = maxWait + 15*time.Second
+	idleTime    = 2 * time.Minute
+	headerBytes = 16 << 10
+)
+
+// HTTPServer is an HTTP server for the API, with bounds on how long each part of a request may take. Its address, TLS
+// and life are the caller's.
+func (s *Server) HTTPServer() *http.Server {
+	return &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: headerTime,
+		ReadTimeout:       requestTime,
+		WriteTimeout:      writeTime,
+		IdleTimeout:       idleTime,
+		MaxHeaderBytes:    headerBytes,
+		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn),
+	}
+}
+
+// operation completes an operation that needs a role. Its Errors are those that are its own: the ones that every
+// operation has are added here.
+func operation(o huma.Operation, needs access) huma.Operation {
+	o.MaxBodyBytes = maxBody
+	o.RejectUnknownQueryParameters = true
+	o.Metadata = map[string]any{accessKey: needs}
+	o.Security = []map[string][]string{{bearer: {}}}
+	o.Errors = append(o.Errors,
+		http.StatusUnauthorized, http.StatusForbidden, http.StatusNotAcceptable, http.StatusUnprocessableEntity,
+		http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusServiceUnavailable)
+	if o.Method == http.MethodPost || o.Method == http.MethodPut {
+		o.Errors = append(o.Errors, http.StatusBadRequest, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge,
+			http.StatusUnsupportedMediaType)
+	}
+	return o
+}
+
+// describe is the head of the OpenAPI document.
+func describe(version string) huma.Config {
+	config := huma.DefaultConfig("Tenant rate limiting: control plane", cmp.Or(version, "dev"))
+	config.Info.Description = "Policies and overrides, what is in force for an org, what it has used, the audit, and decisions for " +
+		"callers that are not Kong. Errors are problem documents (RFC 9457) that name the path of every fault."
+	config.OpenAPIPath = "" // it would be made by the first reader of each, and two may be the first
+	config.DocsPath = ""    // it would load a script from elsewhere
+	config.SchemasPath = ""
+	config.CreateHooks = nil // no $schema in bodies
+	format := huma.Format{Marshal: huma.DefaultJSONFormat.Marshal, Unmarshal: readJSON}
+	config.Formats = map[string]huma.Format{jsonType: format, "json": format} // the second is for types that end in +json
+	config.Transformers = []huma.Transformer{tidyProblem}
+	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
+		bearer: {Type: "http", Scheme: "bearer", Description: "A token made by ratelimit token create."},
+	}
+	return config
+}
+
+// await waits, if the caller wants it, until all live nodes enforce a version, and tells those that do not.
+func (s *Server) await(ctx context.Context, version int64, wait time.Duration) ([]pgstore.Node, error) {
+	if wait <= 0 {
+		return nil, nil
+	}
+	if err := exchangeOf(ctx).patient(); err != nil {
+		return nil, fmt.Errorf("wait for the nodes: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(wait, maxWait))
+	defer cancel()
+	behind, err := s.Store.Await(ctx, version, liveWithin)
+	if ctx.Err() != nil {
+		err = nil // the time is up: that is an answer
+	}
+	return behind, err
+}

@@ -1,0 +1,188 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+const usageTag = "usage"
+
+// registerUsage adds what reads and empties the buckets of an org.
+func (s *Server) registerUsage() {
+	tags := []string{usageTag}
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "get-org-usage", Method: http.MethodGet, Path: orgPath + "/ratelimit/usage", Tags: tags,
+		Summary: "Tell what an org has used of its limits now, without spending",
+	}, orgs), s.usage)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "reset-org-usage", Method: http.MethodPost, Path: orgPath + "/ratelimit/reset", Tags: tags,
+		Summary: "Empty the buckets of an org, which gives it all of its limits back",
+	}, write), s.reset)
+}
+
+// BucketUsage is one bucket as it is now.
+type BucketUsage struct {
+	Policy   string `json:"policy" doc:"The name of the policy." example:"daily"`
+	Row      int64  `json:"row,omitempty" doc:"The id of the policy; absent: it is in the plugin's config."`
+	Of       string `json:"of" doc:"Whose the bucket is: the org, or someone in it." example:"user u_42"`
+	Endpoint string `json:"endpoint,omitempty" doc:"The endpoint that is counted here; absent: all that have no limit of their own by this name."`
+	Scope    string `json:"scope" example:"tenant"`
+
+	Description string `json:"description" doc:"The limit in words." example:"1000 per 60 s (token_bucket) per tenant"`
+	Limit       int64  `json:"limit" doc:"Tokens, as X-RateLimit-Limit tells them: the burst of a bucket, the quantity of a window."`
+	WindowSize  int64  `json:"window_size" doc:"Seconds."`
+	Used        int64  `json:"used" doc:"Tokens."`
+	Remaining   int64  `json:"remaining" doc:"Tokens that can be spent at once."`
+
+	Fraction   float64   `json:"fraction" doc:"Used ÷ limit; above 1 where a hard threshold above 100 % allows it."`
+	Reset      time.Time `json:"reset" doc:"When the bucket is full again, or the window ends."`
+	ResetAfter int64     `json:"reset_after" doc:"The same in seconds from now, rounded up."`
+	Mode       string    `json:"mode" enum:"enforce,shadow,log"`
+	MayLease   bool      `json:"may_lease" doc:"Nodes may have taken tokens ahead of need: of what is told as used, up to the nodes' lease share of the limit (2 %, unless set otherwise) may not be spent yet."`
+}
+
+// Usage is what an org has used.
+type Usage struct {
+	Org       string        `json:"org_id"`
+	Namespace string        `json:"namespace"`
+	Tier      string        `json:"tier"`
+	TierFrom  string        `json:"tier_from" doc:"row, query or default, and why a tier that is named elsewhere is not it."`
+	Items     []BucketUsage `json:"items"`
+}
+
+type usageInput struct {
+	OrgPath
+	Requests
+	Policy string `query:"policy" maxLength:"64" doc:"Only buckets of the policies of this name."`
+}
+
+// Resolve is huma's.
+func (in *usageInput) Resolve(huma.Context) []error { return in.Requests.faults("query") }
+
+type usageOutput struct{ Body Usage }
+
+func (s *Server) usage(ctx context.Context, in *usageInput) (*usageOutput, error) {
+	found, err := s.find(ctx, in.Org, &in.Requests, in.Policy)
+	if err != nil {
+		return nil, err
+	}
+	items, err := s.read(ctx, found)
+	if err != nil {
+		return nil, err
+	}
+	out := Usage{Org: in.Org, Namespace: found.policies.Namespace(), Items: items}
+	out.Tier, out.TierFrom = tierOf(found.policies, &found.id, s.instant())
+	return &usageOutput{out}, nil
+}
+
+// tierOf is the tier that holds for an org, and who says so.
+func tierOf(policies *policy.Snapshot, id *identity.Identity, now limit.Micros) (tier, from string) {
+	e := policies.Explain(id, now)
+	if from = e.TierFrom; from == "request" {
+		from = "query"
+	}
+	return e.Tier, from
+}
+
+// found are buckets of an org.
+type found struct {
+	policies *policy.Snapshot
+	id       identity.Identity
+	bounds   []policy.Bound
+}
+
+// find finds the buckets that requests of an org spend from; policy "" is all of them. The error is an answer.
+func (s *Server) find(ctx context.Context, org string, requests *Requests, named string) (*found, error) {
+	policies, err := s.snapshot()
+	if err != nil {
+		return nil, err
+	}
+	if s.Buckets == nil {
+		return nil, huma.Error503ServiceUnavailable("there is no one place to read the buckets from: every node keeps its own")
+	}
+	id, err := requests.subject(ctx, policies, org)
+	if err != nil {
+		return nil, err
+	}
+	bounds := requests.bounds(policies, id, s.instant())
+	bounds = slices.DeleteFunc(bounds, func(b policy.Bound) bool { return named != "" && b.Policy.Name != named })
+	return &found{policies, id, bounds}, nil
+}
+
+// manyBounds is how many buckets are read at once.
+const manyBounds = 64
+
+// read reads buckets. The error is an answer.
+func (s *Server) read(ctx context.Context, of *found) ([]BucketUsage, error) {
+	items := make([]BucketUsage, 0, len(of.bounds))
+	for some := range slices.Chunk(of.bounds, manyBounds) {
+		statuses := make([]decision.Status, len(some))
+		if err := s.Buckets.Take(ctx, some, statuses); err != nil {
+			return nil, s.bucketsAway("read the buckets", err)
+		}
+		for i := range some {
+			if failure := statuses[i].Failure; failure != decision.NoFailure {
+				return nil, s.bucketsAway("read the buckets", errors.New(failure.String()))
+			}
+			items = append(items, usageOf(of.policies, &some[i], &statuses[i]))
+		}
+	}
+	return items, nil
+}
+
+// bucketsAway is the answer where Redis does not say, or do, what it is asked.
+func (s *Server) bucketsAway(doing string, err error) error {
+	s.Log.Error("the buckets were asked in vain", "doing", doing, "error", err)
+	why := "see the log"
+	for f := decision.Unavailable; f <= decision.WrongType; f++ {
+		if err.Error() == f.String() {
+			why = f.String()
+		}
+	}
+	return huma.Error503ServiceUnavailable(fmt.Sprintf("%s: Redis does not answer as it should (%s)", doing, why))
+}
+
+func usageOf(policies *policy.Snapshot, b *policy.Bound, status *decision.Status) BucketUsage {
+	spec := b.Policy.Limit.Spec()
+	return BucketUsage{
+		Policy: b.Policy.Name, Row: b.Policy.Row, Of: ownerText(b.Key), Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(),
+		Description: b.Policy.Describe(), Limit: spec.Burst, WindowSize: int64(spec.Window / limit.Second),
+		Used: status.Used, Remaining: status.Remaining, Fraction: fraction(status.Used, spec.Burst),
+		Reset: timeOf(status.Reset), ResetAfter: (status.Reset - status.Now).Seconds(),
+		Mode: b.Policy.Mode.String(), MayLease: policies.AccuracyOf(b) == policy.Leased,
+	}
+}
+
+// fraction is a ÷ b, rounded to a thousandth.
+func fraction(a, b int64) float64 {
+	const thousandths = 1000
+	return float64(int64(float64(a)/float64(b)*thousandths+0.5)) / thousandths
+}
+
+// timeOf is an instant as JSON has it.
+func timeOf(instant limit.Micros) time.Time { return time.UnixMicro(int64(instant)).UTC() }
+
+// ownerText is whose a bucket of an org is.
+func ownerText(k policy.Key) string {
+	switch k.Kind {
+	case policy.KindUser:
+		return "user " + k.Subject
+	case policy.KindCredential:
+		return "credential " + k.Subject
+	case policy.KindIP:
+		return "ip " + k.Subject
+	default:
+		return "the org"
+	}
+}

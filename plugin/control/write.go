@@ -1,0 +1,140 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+// Written tells when a change is in force.
+type Written struct {
+	Version     int64        `json:"version" doc:"The version of all policies in which the change is in force."`
+	Enforcement *Enforcement `json:"enforcement,omitempty" doc:"Given when the request waited for the nodes."`
+}
+
+// Enforcement tells which nodes enforce a version.
+type Enforcement struct {
+	Version  int64    `json:"version"`
+	Enforced bool     `json:"enforced" doc:"All live nodes enforce it."`
+	Behind   []string `json:"behind" doc:"The live nodes that do not enforce it yet."`
+}
+
+// written tells that a version is written and, if the caller waits for it, where it is enforced. The change has been made
+// whatever comes of the waiting, so that has no error.
+func (s *Server) written(ctx context.Context, kind string, version int64, wait time.Duration) Written {
+	s.metrics.writes.WithLabelValues(kind).Inc()
+	if wait <= 0 {
+		return Written{Version: version}
+	}
+	behind, err := s.await(ctx, version, wait)
+	if err != nil {
+		s.Log.Warn("it cannot be told which nodes enforce a version", "version", version, "error", err)
+	}
+	enforcement := &Enforcement{Version: version, Enforced: err == nil && len(behind) == 0, Behind: []string{}}
+	for _, node := range behind {
+		enforcement.Behind = append(enforcement.Behind, node.Node)
+	}
+	return Written{version, enforcement}
+}
+
+// change is a write by the caller, for a reason; without one it says where it came from.
+func change(ctx context.Context, reason string) pgstore.Change {
+	return pgstore.Change{Actor: "token:" + callerOf(ctx).Token, Reason: cmp.Or(strings.TrimSpace(reason), reasonDefault)}
+}
+
+// once makes a change happen once, if the caller sent a key: for the same of all that is asked.
+func (o *Once) once(ctx context.Context, c *pgstore.Change, asked ...any) error {
+	if o.Key == "" {
+		return nil
+	}
+	text, err := json.Marshal(asked)
+	if err != nil {
+		return fmt.Errorf("encode a request: %w", err)
+	}
+	c.Idempotency = &pgstore.Idempotency{Token: callerOf(ctx).Token, Key: o.Key, Request: sha256.Sum256(text)}
+	return nil
+}
+
+// replayed is the value of the header Idempotent-Replayed; "": it is not sent.
+func replayed(c pgstore.Change) string {
+	if c.Idempotency != nil && c.Idempotency.Replayed {
+		return "true"
+	}
+	return ""
+}
+
+// etag names one state of a row.
+func etag(id, revision int64) string { return fmt.Sprintf(`"%d-%d"`, id, revision) }
+
+// IfMatch is the state that a write was made from.
+type IfMatch struct {
+	IfMatch string `header:"If-Match" maxLength:"1024" doc:"The ETag of what is changed, so that nobody overwrites what they have not seen; * for whatever there is." example:"\"7-3\""`
+}
+
+// IfNoneMatch is the state that is not wanted.
+type IfNoneMatch struct {
+	IfNoneMatch string `header:"If-None-Match" maxLength:"1024" doc:"A read: ETags that are known, which are answered by 304. A write: * for one that makes, and changes nothing that is there."`
+}
+
+// matches tells whether a list of ETags has one, or is *. A weak one does not count when a write depends on it.
+func matches(list, tag string, weak bool) bool {
+	for item := range strings.SplitSeq(list, ",") {
+		item = strings.TrimSpace(item)
+		if weak {
+			item = strings.TrimPrefix(item, "W/")
+		}
+		if item == tag || item == "*" {
+			return true
+		}
+	}
+	return false
+}
+
+// from is the revision that a write of a row must find: that of the row now, if the write was made from it.
+func (m *IfMatch) from(current string, revision int64) (int64, error) {
+	switch {
+	case m.IfMatch == "":
+		return 0, conditional(http.StatusPreconditionRequired, current, "send If-Match with the ETag of what you change, or * to change it whatever it is")
+	case strings.TrimSpace(m.IfMatch) == "*":
+		return pgstore.Present, nil
+	case matches(m.IfMatch, current, false):
+		return revision, nil
+	}
+	return 0, stale(current)
+}
+
+// stale is the answer to a write that was made from another state than the current one.
+func stale(current string) error {
+	return conditional(http.StatusPreconditionFailed, current, "somebody else has changed it: read it again")
+}
+
+// conditional is an answer about the state of a row, with its ETag; "": there is no row.
+func conditional(status int, current, detail string) error {
+	err := huma.NewError(status, detail)
+	if current == "" {
+		return err
+	}
+	return huma.ErrorWithHeaders(err, http.Header{"Etag": {current}})
+}
+
+// isConflict tells whether a write met another row than it had in mind.
+func isConflict(err error) bool {
+	conflict := new(pgstore.ConflictError)
+	return errors.As(err, &conflict)
+}
+
+// isMissing tells whether there is no row.
+func isMissing(err error) bool {
+	missing := new(pgstore.NotFoundError)
+	return errors.As(err, &missing)
+}
