@@ -11,7 +11,7 @@ set -euo pipefail
 listen=${LISTEN:-127.0.0.1:8000}
 dir=$(mktemp -d "${TMPDIR:-/tmp}/demo.XXXXXX")
 live=8s                         # how old a live node's last report may be; it reports every 5 s
-redis='' postgres='' gateway='' # process ids, while they run
+redis='' postgres='' gateway='' api='' # process ids, while they run
 
 # stop SIGNAL PID ends a process that this script has started, and waits for its end.
 stop() {
@@ -21,6 +21,7 @@ stop() {
 cleanup() {
 	status=$?
 	trap - EXIT INT TERM
+	stop TERM "$api"
 	stop TERM "$gateway"
 	stop INT "$postgres"
 	stop TERM "$redis"
@@ -123,6 +124,22 @@ start_gateway() {
 	plugin=$(sed -n 's/^gateway .* plugin pid \([0-9]*\)$/\1/p' "$dir/gateway.log")
 }
 
+# start_api serves the REST API at a port of its own, deciding by the gateway's config and from its buckets. Whoever asks
+# needs a token; curl reads it from a file, where the list of processes does not show it.
+start_api() {
+	sed "s|^\( *\)strategy: local\$|\1strategy: redis\n\1redis: {socket: $dir/redis.sock}|" kong/kong.yml >"$dir/kong.yml"
+	bin/ratelimit serve --database-file "$dir/database" --config "$dir/kong.yml" --listen 127.0.0.1:0 --metrics-listen off \
+		--drain-time 1ms 2>"$dir/api.log" &
+	api=$!
+	await 'REST API' "$api" grep -q 'serving the API' "$dir/api.log"
+	api_url=http://$(sed -n 's/.*"serving the API","address":"\([^"]*\)".*/\1/p' "$dir/api.log")
+}
+
+stop_api() {
+	stop TERM "$api"
+	api=''
+}
+
 # --- the session -------------------------------------------------------------------------------------------------------
 
 title() { printf '\n%s\n' "$1"; }
@@ -199,6 +216,38 @@ ban() {
 	want 200 5
 }
 
+# ask WORD ... asks the REST API by curl, and shows how, and what it says.
+ask() {
+	printf '  $ curl -K demo.curl'
+	printf " '%s'" "$@"
+	printf '\n'
+	local status=0
+	curl -K "$dir/demo.curl" "$@" >"$dir/operator.out" 2>&1 || status=$?
+	sed 's/^/    /' "$dir/operator.out"
+	printf '\n'
+	return "$status"
+}
+
+rest() {
+	title 'The same by REST: a token, an override by curl, and what it did'
+	operator token create demo --role admin --expires-in 1d --reason 'this session' >"$dir/token.out"
+	sed 's/rl_.*/rl_…/' "$dir/token.out"
+	(
+		umask 077
+		printf 'header = "Authorization: Bearer %s"\n' "$(grep -o 'rl_.*' "$dir/operator.out")" >"$dir/demo.curl"
+		printf '%s\n' 'header = "Content-Type: application/json"' silent show-error fail-with-body 'max-time = 10' >>"$dir/demo.curl"
+	)
+	start_api
+	ask "$api_url/v1/orgs/beta/ratelimit/overrides?wait=5s" \
+		-d '{"kind":"custom_limit","policy":"burst","limit":9,"expires_in":"1h","reason":"they called"}'
+	grep -q '"enforced":true' "$dir/operator.out" || fail 'it is not enforced everywhere'
+	show beta-key
+	want 200 9
+	ask "$api_url/v1/ratelimit/check" -d '{"org_id":"beta","endpoint":"records","dry_run":true}'
+	grep -q '"limit":9,' "$dir/operator.out" || fail 'the decision API does not decide as the plugin does'
+	stop_api
+}
+
 away() {
 	title 'Postgres stops; what it said last is still enforced'
 	operator override add --tenant gamma --kind ban --expires-in 1h --reason 'unpaid' --wait
@@ -232,7 +281,7 @@ again() {
 	show gamma-key
 	want 200 5000000
 	operator audit
-	for reason in 'migration weekend' 'credential stuffing' unpaid paid; do
+	for reason in 'migration weekend' 'credential stuffing' 'they called' unpaid paid; do
 		grep -q "$reason" "$dir/operator.out" || fail "the audit lacks: $reason"
 	done
 }
@@ -258,10 +307,11 @@ start_servers
 RATELIMIT_DATABASE=$(cat "$dir/database") bin/ratelimit migrate up
 start_gateway
 printf 'gateway %s   redis %s   postgres %s\n' "$url" "$dir/redis.sock" "$dir/postgres"
-for step in from_deck override ban away cold again; do
+for step in from_deck override ban rest away cold again; do
 	$step
 done
 [ "${ONCE:-}" != 1 ] || exit 0
+start_api
 
 cat <<END
 
@@ -271,6 +321,8 @@ Try it:
   bin/ratelimit override add --tenant acme --kind multiplier --factor 2 --expires-in 10m --reason 'to look around' --wait
   bin/ratelimit explain --config kong/kong.yml --tenant acme --tier enterprise --user u_1 --endpoint 'GET /records'
   bin/ratelimit fleet
+  curl -K $dir/demo.curl '$api_url/v1/orgs/acme/ratelimit/policies'
+  curl -K $dir/demo.curl '$api_url/v1/orgs/acme/ratelimit/usage?user=u_1'
 
 serving until interrupted
 END

@@ -161,8 +161,8 @@ func TestComposePublishesOnTheLoopbackOnly(t *testing.T) {
 		t.Errorf("Kong listens on port %s (%v), published is %d", listen, err, published["kong"])
 	}
 	check := project.Services["prometheus"].HealthCheck.Test
-	if want := fmt.Sprintf("http://127.0.0.1:%d/-/ready", published["prometheus"]); len(published) != 2 || check[len(check)-1] != want {
-		t.Errorf("published are %v, want Kong and Prometheus, which is asked by %q", published, check)
+	if want := fmt.Sprintf("http://127.0.0.1:%d/-/ready", published["prometheus"]); len(published) != 3 || check[len(check)-1] != want {
+		t.Errorf("published are %v, want Kong, the REST API and Prometheus, which is asked by %q", published, check)
 	}
 }
 
@@ -261,7 +261,7 @@ func TestComposeHasOneDatabase(t *testing.T) {
 	if config.User != postgres["POSTGRES_USER"] || config.Database != postgres["POSTGRES_DB"] || config.Password != postgres["POSTGRES_PASSWORD"] || config.Port != 5432 {
 		t.Errorf("%s at port %d of user %s is not that of %v", config.Database, config.Port, config.User, postgres)
 	}
-	for _, name := range []string{"migrations", "operator"} {
+	for _, name := range []string{"migrations", "operator", "control"} {
 		if entry := project.Services[name].Entrypoint; !slices.Equal(entry, []string{"/usr/local/bin/ratelimit"}) {
 			t.Errorf("%s runs %q", name, entry)
 		}

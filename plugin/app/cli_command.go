@@ -45,7 +45,7 @@ type call struct {
 func commands() []*command {
 	return slices.Concat(
 		[]*command{validateCommand}, migrateCommands, tierCommands, tenantCommands, policyCommands, overrideCommands,
-		documentCommands, []*command{explainCommand, auditCommand, fleetCommand, topCommand}, bucketsCommands, tokenCommands, []*command{tidyCommand, versionCommand})
+		documentCommands, []*command{explainCommand, auditCommand, fleetCommand, topCommand}, bucketsCommands, []*command{serveCommand}, tokenCommands, []*command{tidyCommand, versionCommand})
 }
 
 var versionCommand = &command{

@@ -1,0 +1,149 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lease"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+)
+
+var serveCommand = &command{
+	words: "serve", brief: "serve the REST API: policies, overrides, what is in force and used, and decisions",
+	about: `Whoever asks needs a token: see ratelimit token create. The API is described at /openapi.json; many processes can serve it
+at once. With --config, the plugin's config in a decK file, this process decides as the plugin does, by the same rows and
+from the same buckets: then it also tells what is in force and used, and answers /v1/ratelimit/check. A password of Redis
+that decK fills in from the environment is read from RATELIMIT_REDIS_PASSWORD.
+
+Every flag can be a variable instead, such as RATELIMIT_LISTEN for --listen; a flag wins. The log is JSON lines on
+standard error. SIGTERM ends the process: /readyz fails first, running requests are finished, leases are given back.
+
+  ratelimit token create ann --role admin --reason "first admin"
+  ratelimit serve --config kong.yml`,
+	define: func(c *call) action {
+		s := c.serveFlags()
+		return func(ctx context.Context) error { return c.serve(ctx, s) }
+	},
+}
+
+// serveSettings are those of the process that serves the REST API.
+type serveSettings struct {
+	listen        string
+	config        *configFlags
+	tls           tlsFiles
+	insecureHTTP  bool
+	metricsListen string // "": none
+	metricsRemote bool
+	leaseShare    int // percent; 0: nothing is leased
+	logLevel      slog.Level
+	drainTime     time.Duration
+	shutdownTime  time.Duration
+}
+
+// serveFlags define the settings.
+func (c *call) serveFlags() *serveSettings {
+	s := &serveSettings{leaseShare: lease.DefaultSharePct, drainTime: time.Second, shutdownTime: 40 * time.Second}
+	f := c.flags
+	f.StringVar(&s.listen, "listen", "127.0.0.1:8090", "the API's `address`, host:port; default 127.0.0.1:8090. One that other machines reach needs TLS, or --insecure-http, and a live token")
+	s.config = c.configFlag()
+	f.Lookup("config").Usage = "the decK `file` with the plugin's config, for decisions, what is in force, and usage; default: none, and these answer 503"
+	f.Lookup("plugin-route").Usage = "the `route` whose config it is, by name; needed when the file has several"
+	f.StringVar(&s.tls.cert, "tls-cert", "", "a PEM `file` with the certificate of the API, and those above it; a changed file is read within a second")
+	f.StringVar(&s.tls.key, "tls-key", "", "a PEM `file` with its private key")
+	f.StringVar(&s.tls.clientCA, "client-ca", "", "a PEM `file` with the authorities of which every client must have a certificate, beside its token; default: none is asked for")
+	f.BoolVar(&s.insecureHTTP, "insecure-http", false, "serve other machines without TLS, because a proxy in front ends it")
+	f.StringVar(&s.metricsListen, metrics.Setting, "127.0.0.1:9543", "the `address` of /metrics, /healthz and /readyz, without tokens; default 127.0.0.1:9543; off: none")
+	f.BoolVar(&s.metricsRemote, metrics.RemoteSetting, false, "let the address of the metrics be one that other machines reach")
+	f.Func("lease-share", "`percent` of a limit that all nodes together may have taken ahead, at most 5; default 2; 0: every decision asks Redis. The same as the nodes'", func(text string) error {
+		if err := parseInt(text, 0, &s.leaseShare); err != nil || s.leaseShare > lease.MaxSharePct {
+			return fmt.Errorf("must be a whole number from 0 to %d", lease.MaxSharePct)
+		}
+		return nil
+	})
+	f.TextVar(&s.logLevel, "log-level", slog.LevelInfo, "a `level`: debug, info, warn or error; default info, which has a line for each request")
+	f.Func("drain-time", "after SIGTERM new requests are still answered for this `time`, so that a load balancer sees it; default 1s", func(text string) error {
+		return parseDuration(text, &s.drainTime)
+	})
+	f.Func("shutdown-time", "then running requests may take this `time` to finish; default 40s", func(text string) error {
+		return parseDuration(text, &s.shutdownTime)
+	})
+	c.databaseFlag()
+	c.check(c.fromEnvironment)
+	c.check(s.validate)
+	return s
+}
+
+// fromEnvironment sets the flags that were not given to what the environment says. The database is named by one of two.
+func (c *call) fromEnvironment() error {
+	given := map[string]bool{}
+	c.flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	given["database"] = given["database"] || given["database-file"] // its variable is read where the flags are
+	given["database-file"] = given["database"]
+	given["database"] = true
+	var wrongs []string
+	c.flags.VisitAll(func(f *flag.Flag) {
+		variable := "RATELIMIT_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		text := c.getenv(variable)
+		if given[f.Name] || text == "" {
+			return
+		}
+		if err := c.flags.Set(f.Name, text); err != nil {
+			wrongs = append(wrongs, fmt.Sprintf("%s: %q: %v", variable, text, err))
+		}
+	})
+	if len(wrongs) > 0 {
+		return wrong("%s", strings.Join(wrongs, "; "))
+	}
+	return nil
+}
+
+// validate tells what is wrong with the settings, and what nobody should want.
+func (s *serveSettings) validate() error {
+	if err := checkListen(s.listen); err != nil {
+		return wrong("--listen: %q: %v", s.listen, err)
+	}
+	if s.metricsListen == "off" {
+		s.metricsListen = ""
+	}
+	switch {
+	case (s.tls.cert == "") != (s.tls.key == ""):
+		return wrong("give --tls-cert and --tls-key together")
+	case s.tls.clientCA != "" && s.tls.cert == "":
+		return wrong("--client-ca: certificates of clients are asked for under TLS only: give --tls-cert and --tls-key")
+	case s.tls.cert != "" && s.insecureHTTP:
+		return wrong("give --insecure-http or --tls-cert, not both")
+	case s.public() && s.tls.cert == "" && !s.insecureHTTP:
+		return wrong("--listen: other machines reach %s, and tokens would pass in the clear: give --tls-cert and --tls-key, or --insecure-http where a proxy in front ends TLS", s.listen)
+	}
+	return nil
+}
+
+func checkListen(address string) error {
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return errors.New("must be host:port, such as 127.0.0.1:8090")
+	}
+	return nil
+}
+
+// public tells whether other machines reach the address. A name is not resolved: what it stands for may change, so
+// localhost alone passes for this machine.
+func (s *serveSettings) public() bool {
+	host, _, err := net.SplitHostPort(s.listen)
+	if err != nil || host == "localhost" {
+		return err != nil
+	}
+	ip, err := netip.ParseAddr(host)
+	return err != nil || !ip.Unmap().IsLoopback()
+}

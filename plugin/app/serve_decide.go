@@ -1,0 +1,121 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/stores"
+)
+
+const (
+	// serveBudget is how long one decision may wait for Redis, as -time-budget is for the plugin server.
+	serveBudget = time.Second
+	// serveBuckets is how many buckets are kept in this process, as -max-buckets is for the plugin server.
+	serveBuckets = 1_000_000
+)
+
+// decider is what decides in the process that serves the API: the paths of the plugin server, with one config.
+type decider struct {
+	*paths
+	path    *admit.Path     // nil: no config was given
+	inRedis control.Buckets // nil: there are none
+	loaded  chan struct{}   // closed with the first rows
+}
+
+// decider makes what decides. Without a config it decides nothing, and follows no rows.
+func (c *call) decider(ctx context.Context, s *serveSettings, log *slog.Logger) (*decider, error) {
+	d := &decider{loaded: make(chan struct{}), paths: &paths{
+		stores: stores.New(ctx, stores.Options{
+			Now: clock, Elapsed: elapsed, Budget: serveBudget, Log: log, MaxBuckets: serveBuckets, Nodes: 1, LeaseShare: s.leaseShare,
+		}),
+		meta:     memstore.New(memstore.Options{Now: clock, MaxBuckets: serveBuckets}),
+		observer: &observer{log: log},
+		log:      log,
+		live:     map[*admit.Path]*policy.Snapshot{},
+		told:     map[policy.Fault]bool{},
+	}}
+	if s.config.file == "" {
+		d.metrics = metrics.New(Version, metrics.Sources{})
+		return d, nil
+	}
+	if err := c.followRows(d, log); err != nil {
+		return nil, err
+	}
+	d.metrics = metrics.New(Version, metrics.Sources{
+		Buckets: d.buckets, Stores: d.paths.shared, Limits: d.limits, Overrides: d.overrides,
+		Policies: func() metrics.Policies { return policyNumbers(d.rows.Stats()) },
+	})
+	return d, c.openPath(d, s.config)
+}
+
+// followRows has the rows of the database followed.
+func (c *call) followRows(d *decider, log *slog.Logger) error {
+	host := &settings{NodeName: "hostname"}
+	node, err := nodeName(host)
+	if err != nil {
+		return err
+	}
+	from := &settings{DatabaseFile: c.database.file}
+	if from.DatabaseFile == "" {
+		if from.Database, _, err = c.dsn(); err != nil {
+			return err
+		}
+	}
+	var once sync.Once
+	d.rows, err = newRows(from, node+"/control", log, func(book *policy.Book) {
+		d.follow(book)
+		once.Do(func() { close(d.loaded) })
+	})
+	return err
+}
+
+// openPath opens the path of the config, and its buckets.
+func (c *call) openPath(d *decider, from *configFlags) error {
+	config, _, err := c.load(from)
+	if err != nil {
+		return err
+	}
+	if password := c.getenv(redisPasswordVariable); password != "" {
+		config.Redis.Password = password
+	}
+	snapshot, err := policy.FromConfig(admit.ForKnown(config.Config))
+	if err != nil {
+		return fmt.Errorf("%s: %w", config.where, err)
+	}
+	// They are released with the process: what is open then is closed by run.
+	if d.path, _, err = d.build(config.Config, snapshot); err != nil {
+		return fmt.Errorf("%s: %w", config.where, err)
+	}
+	shared, _, err := d.stores.OpenShared(&config.Config)
+	switch {
+	case errors.Is(err, stores.ErrNotShared):
+		d.log.Warn("what is used cannot be told, and decisions are this process's own", "config", config.where, "why", err)
+	case err != nil:
+		return fmt.Errorf("%s: %w", config.where, err)
+	default:
+		d.inRedis = shared
+	}
+	return nil
+}
+
+// awaitRows waits for the first rows, if some are followed, no longer than rowsPatience.
+func (d *decider) awaitRows(ctx context.Context) {
+	if d.rows == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, rowsPatience)
+	defer cancel()
+	select {
+	case <-d.loaded:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,102 @@
+package spec
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// policyOf is the body of a policy that is counted by the minute.
+func policyOf(limit int) string {
+	return fmt.Sprintf(`{"orgTier":"Enterprise","name":"minute","limit":%d,"window":"1m","algorithm":"token_bucket","failMode":"open"}`, limit)
+}
+
+// tells tells whether a node's answers name a limit by the minute.
+func (n *node) tells(limit int) bool {
+	n.t.Helper()
+	return strings.Contains(n.get("/records", "apikey", "alice").Header.Get("RateLimit-Policy"), fmt.Sprintf(`"minute";q=%d;w=60`, limit))
+}
+
+// awaitFleet waits until so many nodes live and enforce what there is.
+func (a *api) awaitFleet(nodes int) {
+	a.t.Helper()
+	await(a.t, fmt.Sprintf("%d nodes report", nodes), func() bool {
+		var fleet struct{ Nodes []struct{ Live bool } }
+		a.want(http.StatusOK, &fleet, http.MethodGet, "/v1/ratelimit/fleet", "")
+		live := 0
+		for _, n := range fleet.Nodes {
+			if n.Live {
+				live++
+			}
+		}
+		return live == nodes
+	})
+}
+
+func TestAChangeByRESTIsEnforcedByTwoNodesBehindTwoGatewaysWithinASecond(t *testing.T) {
+	p := newPlane(t)
+	nodes := []*node{p.node("one", p.dsn), p.node("two", p.dsn)}
+	a := p.serve()
+	a.awaitFleet(3) // the process that serves the API decides, too
+	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000))
+	var slowest time.Duration
+	for limit := 1001; limit <= 1010; limit++ {
+		var got enforcement
+		begun := time.Now()
+		a.want(http.StatusOK, &got, http.MethodPut, "/v1/ratelimit/policies?wait=1s", policyOf(limit), "If-Match", "*")
+		slowest = max(slowest, time.Since(begun))
+		if !got.Enforcement.Enforced || len(got.Enforcement.Behind) != 0 {
+			t.Errorf("limit %d: %+v, want it enforced everywhere", limit, got)
+		}
+		for _, n := range nodes {
+			if !n.tells(limit) {
+				t.Errorf("limit %d is told to be enforced, and is not", limit)
+			}
+		}
+	}
+	t.Logf("of ten changes the slowest was enforced by all nodes after %v", slowest)
+	if slowest > time.Second {
+		t.Errorf("a change took %v", slowest)
+	}
+}
+
+func TestANodeThatIsCutOffFromPostgresIsNamedByAWriteThatWaits(t *testing.T) {
+	p := newPlane(t)
+	p.write(`CREATE ROLE far SUPERUSER LOGIN`)
+	near, far := p.node("near", p.dsn), p.node("far", strings.Replace(p.dsn, "://postgres@", "://far@", 1))
+	a := p.serve()
+	a.awaitFleet(3)
+	p.write(`ALTER ROLE far NOLOGIN`)
+	p.write(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'far'`)
+	var got enforcement
+	a.want(http.StatusCreated, &got, http.MethodPost, "/v1/ratelimit/policies?wait=1s", policyOf(1000))
+	if e := got.Enforcement; e.Enforced || len(e.Behind) != 1 || !strings.HasPrefix(e.Behind[0], "far/") {
+		t.Errorf("%+v, want the node far named", e)
+	}
+	if !near.tells(1000) {
+		t.Error("the other node does not enforce it")
+	}
+	if far.tells(1000) {
+		t.Error("the node that is cut off enforces what it cannot know")
+	}
+	p.write(`ALTER ROLE far LOGIN`)
+	await(t, "the node enforces it when it is back", func() bool { return far.tells(1000) })
+}
+
+func TestWhatIsInForceChangesWithTheRows(t *testing.T) {
+	p := newPlane(t)
+	a := p.serve()
+	a.awaitFleet(1)
+	inForce := func() string {
+		return a.want(http.StatusOK, nil, http.MethodGet, "/v1/orgs/acme/ratelimit/policies?tier=enterprise", "").Body
+	}
+	if text := inForce(); !strings.Contains(text, `"hour"`) || strings.Contains(text, `"minute"`) {
+		t.Errorf("by the config there is the limit hour alone: %s", text)
+	}
+	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies?wait=5s", policyOf(1000))
+	if text := inForce(); !strings.Contains(text, `"hour"`) || !strings.Contains(text, `"minute"`) {
+		t.Errorf("the row is enforced, and not in force: %s", text)
+	}
+}

@@ -1,0 +1,93 @@
+package spec
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/compose-spec/compose-go/v2/types"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+)
+
+// The service control of docker-compose.yml as far as its program is here: its command, variables and health check, with
+// this machine's addresses in place of the containers'.
+func TestComposesRESTAPIServesWithATokenAndReadsTheBucketsOfKong(t *testing.T) {
+	project := composed(t)
+	service := project.Services["control"]
+	counters := redistest.Single(t, project.Services["redis"].Command[1:]...)
+	p := &plane{t: t, dsn: postgresFor(t, project)}
+	p.operate(project.Services["migrations"].Command...)
+
+	config := filepath.Join(t.TempDir(), "kong.yml")
+	text := strings.Replace(demoConfig(t), "host: redis", "host: 127.0.0.1, port: "+strconv.Itoa(counters.Port), 1)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	image := imageEnvironment(t)["KONG_DECLARATIVE_CONFIG"]
+	_, port, err := net.SplitHostPort(freeAddress(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, metrics, err := net.SplitHostPort(freeAddress(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	published := strconv.Itoa(int(service.Ports[0].Target))
+	args := strings.Fields(strings.NewReplacer("0.0.0.0:"+published, "0.0.0.0:"+port, "="+image, "="+config, ":9543", ":"+metrics).Replace(strings.Join(service.Command, " ")))
+	command := func() *exec.Cmd {
+		cmd := p.command(args...)
+		for name, value := range set(service) {
+			if name != "RATELIMIT_DATABASE" {
+				cmd.Env = append(cmd.Env, name+"="+value)
+			}
+		}
+		return cmd
+	}
+	if out, err := command().CombinedOutput(); err == nil || !strings.Contains(string(out), "ratelimit token create") {
+		t.Errorf("without a token: %v\n%s", err, out)
+	}
+	secret := p.token("ann", "admin")
+	a := p.run(command(), &api{url: "http://127.0.0.1:" + port, metrics: "127.0.0.1:" + metrics, secret: secret})
+	healthy := healthCheck(t, service, published, port)
+	await(t, "the health check passes", healthy)
+	a.want(http.StatusOK, nil, http.MethodPost, check, `{"org_id":"beta","endpoint":"GET /records"}`)
+	if body := a.want(http.StatusOK, nil, http.MethodGet, "/v1/orgs/beta/ratelimit/usage", "").Body; !strings.Contains(body, `"used":1,`) {
+		t.Errorf("what was spent is not told: %s", body)
+	}
+	if status, _ := read(a.metrics, "/metrics"); status != http.StatusOK {
+		t.Errorf("/metrics answers %d", status)
+	}
+	if err := a.terminate(); err != nil {
+		t.Errorf("after SIGTERM: %v", err)
+	}
+	if healthy() {
+		t.Error("the health check passes although nobody serves")
+	}
+}
+
+// healthCheck asks what a service's health check asks, on another port.
+func healthCheck(t *testing.T, service types.ServiceConfig, from, to string) func() bool {
+	t.Helper()
+	test := service.HealthCheck.Test
+	script := strings.Replace(test[len(test)-1], "/127.0.0.1/"+from, "/127.0.0.1/"+to, 1)
+	if test[0] != "CMD" || script == test[len(test)-1] {
+		t.Fatalf("the health check is %q", test)
+	}
+	// docker compose makes one dollar of two, which the library that has read the file has done.
+	return func() bool { return exec.Command(test[1], test[2], script).Run() == nil }
+}
+
+func TestPrometheusScrapesComposesRESTAPI(t *testing.T) {
+	flag := regexp.MustCompile(`--metrics-listen=\S+:(\d+)`).FindStringSubmatch(strings.Join(composed(t).Services["control"].Command, " "))
+	if flag == nil || !strings.Contains(file(t, "kong/prometheus.yml"), fmt.Sprintf("targets: [control:%s]", flag[1])) {
+		t.Errorf("Prometheus does not scrape the service control at %v", flag)
+	}
+}

@@ -1,0 +1,298 @@
+package spec
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// fate is what became of one request.
+type fate int
+
+const (
+	served   fate = iota
+	released      // served, and told that the process ends
+	refused       // nobody listened
+)
+
+// ask sends a request as one who heeds what it is told.
+func (a *api) ask(by *http.Client) (fate, error) {
+	request, err := http.NewRequest(http.MethodGet, a.url+"/v1/ratelimit/policies", http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	request.Header.Set("Authorization", "Bearer "+a.secret)
+	response, err := by.Do(request)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return refused, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	if body, err := io.ReadAll(response.Body); err != nil || response.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("%d %s %w", response.StatusCode, body, err)
+	}
+	if response.Close {
+		return released, nil
+	}
+	return served, nil
+}
+
+func TestSIGTERMUnderLoadDropsNoRequest(t *testing.T) {
+	p := newPlane(t)
+	a := p.serve("--drain-time", "500ms", "--log-level", "warn")
+	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000))
+	a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
+	counted := func() int64 { return p.redis.Client(t).ZCard(context.Background(), "rl:default:{n}").Val() }
+	await(t, "the process counts as a node in Redis", func() bool { return counted() == 1 })
+	var answered, told atomic.Int64
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			by := &http.Client{Transport: &http.Transport{}, Timeout: 30 * time.Second}
+			for {
+				what, err := a.ask(by)
+				if err != nil {
+					t.Errorf("a request was dropped: %v", err)
+					return
+				}
+				if what == refused {
+					t.Error("nobody listened before all were told that the process ends")
+					return
+				}
+				answered.Add(1)
+				if what == released {
+					told.Add(1)
+					return
+				}
+			}
+		})
+	}
+	// One request is on its way all the while: a write that waits for a node which will never enforce it.
+	p.write(`INSERT INTO rate_limiter.nodes (node, version, enforced_at, reported_at, source) VALUES ('asleep', 0, clock_timestamp(), clock_timestamp() + interval '1 h', 'config')`)
+	waiting := make(chan error, 1)
+	go func() {
+		got, err := a.send(http.MethodPut, "/v1/ratelimit/policies?wait=2s", policyOf(1001), "If-Match", "*")
+		if err == nil && (got.Status != http.StatusOK || !strings.Contains(got.Body, `"asleep"`)) {
+			err = fmt.Errorf("%d %s", got.Status, got.Body)
+		}
+		waiting <- err
+	}()
+	await(t, "load, and the write", func() bool { return answered.Load() > 200 && p.versionOf() >= 2 })
+	if err := a.terminate(); err != nil {
+		t.Errorf("after SIGTERM: %v, want exit code 0", err)
+	}
+	group.Wait()
+	if err := <-waiting; err != nil {
+		t.Errorf("the write that waits: %v", err)
+	}
+	t.Logf("%d requests were answered, %d clients told to go elsewhere", answered.Load(), told.Load())
+	if told.Load() != 8 {
+		t.Errorf("%d of 8 clients were told that the process ends", told.Load())
+	}
+	if counted() != 0 {
+		t.Error("it is still counted in Redis")
+	}
+}
+
+// versionOf is the version of the rows in the database.
+func (p *plane) versionOf() (version int) {
+	p.t.Helper()
+	if err := p.rows.QueryRow(p.t.Context(), `SELECT version FROM rate_limiter.version`).Scan(&version); err != nil {
+		p.t.Fatal(err)
+	}
+	return version
+}
+
+func TestTheProcessRefusesAnAddressOfOthersWithoutTokensOrTLS(t *testing.T) {
+	p := newPlane(t)
+	refusal := func(args ...string) string {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		built := p.command(append([]string{"serve", "--metrics-listen", "off"}, args...)...)
+		cmd := exec.CommandContext(ctx, built.Path, built.Args[1:]...)
+		cmd.Env = built.Env
+		out, err := cmd.CombinedOutput()
+		if failed := new(exec.ExitError); !errors.As(err, &failed) || !failed.Exited() {
+			t.Errorf("%q: %v, want it to refuse\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	_, port, err := net.SplitHostPort(freeAddress(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	public := "0.0.0.0:" + port
+	if said := refusal("--listen", public); !strings.Contains(said, "--tls-cert") || !strings.Contains(said, "--insecure-http") {
+		t.Errorf("without TLS it says %s", said)
+	}
+	p.operate("token", "revoke", "ann", "--reason", "nobody is left")
+	if said := refusal("--listen", public, "--insecure-http"); !strings.Contains(said, "ratelimit token create") {
+		t.Errorf("without tokens it says %s", said)
+	}
+	if said := refusal("--database", p.postgres.Empty(t)); !strings.Contains(said, "ratelimit migrate up") {
+		t.Errorf("without tables it says %s", said)
+	}
+	p.admin = p.token("bob", "admin")
+	a := p.launch("--listen", public, "--insecure-http")
+	a.url = "http://127.0.0.1:" + port
+	await(t, "with a token it serves", func() bool { return a.status("/v1/ratelimit/policies") == http.StatusOK })
+}
+
+func TestItStartsWithoutPostgresAndRedisAndHeals(t *testing.T) {
+	p := newPlane(t)
+	p.postgres.Stop(t)
+	p.redis.Kill()
+	a := p.launch()
+	await(t, "it serves, and says that it is not ready", func() bool { return a.status("/readyz") == http.StatusServiceUnavailable })
+	a.want(http.StatusOK, nil, http.MethodGet, "/healthz", "")
+	a.want(http.StatusServiceUnavailable, nil, http.MethodGet, "/v1/ratelimit/policies", "")
+	p.postgres.Start(t)
+	p.redis.Restart(t)
+	await(t, "it is ready", func() bool { return a.status("/readyz") == http.StatusOK })
+	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000))
+	await(t, "it spends in Redis", func() bool {
+		a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
+		return p.redis.Client(t).DBSize(t.Context()).Val() > 0 && a.status("/v1/orgs/acme/ratelimit/usage") == http.StatusOK
+	})
+}
+
+func TestDecisionsGoOnWhilePostgresIsAwayForThoseWhoWereKnown(t *testing.T) {
+	p := newPlane(t)
+	a := p.serve()
+	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies?wait=5s", policyOf(1000))
+	a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
+	p.postgres.Stop(t)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	// Longer than a token is believed in without a look into the database.
+	for stopped := time.Now(); time.Since(stopped) < 5*time.Second; <-tick.C {
+		var d decision
+		a.want(http.StatusOK, &d, http.MethodPost, check, checkAcme)
+		if !d.Allowed || d.Limit != 60 {
+			t.Fatalf("%+v, want it decided as before", d)
+		}
+	}
+	if used := a.used(t, "acme"); used < 10 {
+		t.Errorf("%d are used", used)
+	}
+	a.want(http.StatusServiceUnavailable, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1001))
+	a.as("rl_"+strings.Repeat("A", 43)).want(http.StatusServiceUnavailable, nil, http.MethodPost, check, checkAcme)
+}
+
+func TestItsMetricsTellOfRequestsDecisionsAndTheProcess(t *testing.T) {
+	p := newPlane(t)
+	a := p.serve()
+	a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
+	_, metrics := read(a.metrics, "/metrics")
+	for _, sample := range []string{
+		`rate_limiter_control_requests_total{code="200",method="POST",route="/v1/ratelimit/check"}`, `rate_limiter_snapshot_rows`, `go_goroutines`,
+	} {
+		if _, ok := number(metrics, sample); !ok {
+			t.Errorf("no %s in\n%s", sample, metrics)
+		}
+	}
+	if !strings.Contains(metrics, `rate_limiter_requests_total{`) {
+		t.Error("decisions are not counted as those of the nodes are")
+	}
+	if status, _ := read(a.metrics, "/readyz"); status != http.StatusOK {
+		t.Errorf("beside the metrics /readyz answers %d", status)
+	}
+}
+
+func TestItNeedsNoMoreRightsThanItsRoleHas(t *testing.T) {
+	p := newPlane(t)
+	_, grants, _ := strings.Cut(file(t, "migrations/README.md"), "```sql\n-- A node reads")
+	grants, _, found := strings.Cut(grants, "```")
+	if !found {
+		t.Fatal("the README of the migrations grants nothing")
+	}
+	p.write(`CREATE ROLE node; CREATE ROLE operator; CREATE ROLE keeper; CREATE ROLE server LOGIN`)
+	p.write("-- A node reads" + grants)
+	a := p.serve("--database", strings.Replace(p.dsn, "://postgres@", "://server@", 1))
+	a.awaitFleet(1)
+	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies?wait=5s", policyOf(1000), "Idempotency-Key", "once")
+	if again := a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000), "Idempotency-Key", "once"); again.Header.Get("Idempotent-Replayed") != "true" {
+		t.Errorf("the same request again is not a replay: %v", again.Header)
+	}
+	a.want(http.StatusCreated, nil, http.MethodPut, "/v1/orgs/acme", `{"tier":"enterprise","reason":"a test"}`)
+	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/orgs/acme/ratelimit/overrides", `{"kind":"multiplier","factor":2,"expires_in":"1h","reason":"a test"}`)
+	a.want(http.StatusOK, nil, http.MethodDelete, "/v1/orgs/acme/ratelimit/overrides/1?reason=a+test", "")
+	a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
+	a.want(http.StatusOK, nil, http.MethodPost, "/v1/orgs/acme/ratelimit/reset", `{"reason":"a test"}`)
+	a.want(http.StatusOK, nil, http.MethodGet, "/v1/ratelimit/audit", "")
+	if err := a.terminate(); err != nil {
+		t.Errorf("after SIGTERM: %v", err)
+	}
+	var used bool
+	var nodes int
+	err := p.rows.QueryRow(t.Context(), `SELECT last_used_at IS NOT NULL, (SELECT count(*) FROM rate_limiter.nodes)
+		FROM rate_limiter.tokens WHERE name = 'ann'`).Scan(&used, &nodes)
+	if err != nil || !used || nodes != 0 {
+		t.Errorf("%v: at its end it has noted the use of the token: %v, and %d nodes have not left", err, used, nodes)
+	}
+	if text := a.log.String(); strings.Contains(text, "permission denied") {
+		t.Error("something was not permitted")
+	}
+}
+
+func TestOthersAreServedByTLS(t *testing.T) {
+	p := newPlane(t)
+	model := httptest.NewTLSServer(nil) // for its certificate
+	defer model.Close()
+	pair := model.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, block := range map[string]*pem.Block{
+		"cert": {Type: "CERTIFICATE", Bytes: pair.Certificate[0]}, "key": {Type: "PRIVATE KEY", Bytes: key},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, port, err := net.SplitHostPort(freeAddress(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := p.launch("--listen", "0.0.0.0:"+port, "--tls-cert", filepath.Join(dir, "cert"), "--tls-key", filepath.Join(dir, "key"))
+	roots := x509.NewCertPool()
+	roots.AddCert(model.Certificate())
+	by := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, ForceAttemptHTTP2: true}}
+	defer by.CloseIdleConnections()
+	await(t, "it serves by TLS", func() bool {
+		response, err := by.Get("https://127.0.0.1:" + port + "/readyz")
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		if response.ProtoMajor != 2 || response.Header.Get("Strict-Transport-Security") == "" {
+			t.Errorf("%s %v", response.Proto, response.Header)
+		}
+		return response.StatusCode == http.StatusOK
+	})
+	a.url = "http://127.0.0.1:" + port
+	if status := a.status("/readyz"); status == http.StatusOK {
+		t.Error("it answers without TLS, too")
+	}
+}

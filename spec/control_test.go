@@ -1,0 +1,222 @@
+package spec
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+// plane is what processes that serve the REST API, and nodes, have in common.
+type plane struct {
+	t        *testing.T
+	postgres *pgtest.Server
+	redis    *redistest.Server
+	dsn      string // of Postgres
+	rows     *pgxpool.Pool
+	config   string // of the plugin, as YAML
+	deck     string // the file with it
+	admin    string // the secret of an admin's token
+}
+
+// shared gives every tenant of the tier enterprise sixty requests an hour, exactly, over all nodes.
+const shared = `tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 60, window_size: 3600, algorithm: fixed_window, accuracy: exact}]}, {name: essentials}]`
+
+func newPlane(t *testing.T) *plane {
+	t.Helper()
+	p := &plane{t: t, postgres: pgtest.Start(t), redis: redistest.Single(t)}
+	p.dsn = p.postgres.Database(t)
+	p.rows = pgtest.Pool(t, p.dsn)
+	p.config = fmt.Sprintf("{strategy: redis, redis: {host: 127.0.0.1, port: %d, read_timeout: 600}, %s}", p.redis.Port, shared)
+	p.deck = filepath.Join(t.TempDir(), "kong.yml")
+	if err := os.WriteFile(p.deck, []byte(deck(p.config)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.admin = p.token("ann", "admin")
+	return p
+}
+
+// node starts a gateway with a plugin server that follows a database.
+func (p *plane) node(name, dsn string) *node {
+	p.t.Helper()
+	return start(p.t, deck(p.config), func(o *gateway.Options) {
+		o.Servers = []gateway.PluginServer{{Binary: plugin(), Args: []string{
+			"-database", dsn, "-snapshot-dir", "off", "-metrics-listen", "off", "-node-name", name,
+		}}}
+	})
+}
+
+// write changes the database as its owner.
+func (p *plane) write(statement string) {
+	p.t.Helper()
+	if _, err := p.rows.Exec(p.t.Context(), statement); err != nil {
+		p.t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+// operate runs the operator's program.
+func (p *plane) operate(args ...string) string {
+	p.t.Helper()
+	out, err := p.command(args...).Output()
+	if failed := new(exec.ExitError); errors.As(err, &failed) {
+		p.t.Fatalf("ratelimit %q: %v\n%s%s", args, err, out, failed.Stderr)
+	}
+	if err != nil {
+		p.t.Fatalf("ratelimit %q: %v", args, err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func (p *plane) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(binaries, "ratelimit"), args...)
+	cmd.Env = append(os.Environ(), "RATELIMIT_DATABASE="+p.dsn, "RATELIMIT_ACTOR=a tester")
+	return cmd
+}
+
+// token makes a token and is its secret.
+func (p *plane) token(name, role string) string {
+	p.t.Helper()
+	return p.operate("token", "create", name, "--role", role, "--reason", "a test")
+}
+
+// api is a process that serves the REST API.
+type api struct {
+	t       *testing.T
+	url     string
+	metrics string
+	secret  string // of the token that asks
+	log     *logBuffer
+	cmd     *exec.Cmd
+	ended   chan error
+}
+
+// launch starts a process that serves the REST API, and waits for nothing.
+func (p *plane) launch(args ...string) *api {
+	p.t.Helper()
+	address := freeAddress(p.t)
+	a := &api{url: "http://" + address, metrics: freeAddress(p.t), secret: p.admin}
+	return p.run(p.command(append([]string{
+		"serve", "--listen", address, "--metrics-listen", a.metrics, "--config", p.deck, "--plugin-route", "records",
+	}, args...)...), a)
+}
+
+// run starts the process of an API.
+func (p *plane) run(cmd *exec.Cmd, a *api) *api {
+	p.t.Helper()
+	a.t, a.cmd, a.log, a.ended = p.t, cmd, &logBuffer{}, make(chan error, 1)
+	cmd.Stderr = a.log
+	if err := cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	exited := make(chan struct{})
+	go func() {
+		defer close(exited)
+		a.ended <- cmd.Wait()
+	}()
+	p.t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended
+		<-exited
+		if p.t.Failed() {
+			text := a.log.String()
+			p.t.Logf("the end of the log of the process that serves the API:\n%s", text[max(0, len(text)-4000):])
+		}
+	})
+	return a
+}
+
+// serve starts a process that serves the REST API, for an admin, and waits until it does.
+func (p *plane) serve(args ...string) *api {
+	p.t.Helper()
+	a := p.launch(args...)
+	await(p.t, "the API is ready", func() bool { return a.status("/readyz") == http.StatusOK })
+	return a
+}
+
+// status is that of the answer to a GET; 0: there is none.
+func (a *api) status(path string) int {
+	got, err := a.send(http.MethodGet, path, "")
+	if err != nil {
+		return 0
+	}
+	return got.Status
+}
+
+// as is the same process, asked with another token.
+func (a *api) as(secret string) *api {
+	other := *a
+	other.secret = secret
+	return &other
+}
+
+// send asks the API; headers are pairs of name and value.
+func (a *api) send(method, path, body string, headers ...string) (answer, error) {
+	request, err := http.NewRequest(method, a.url+path, bytes.NewReader([]byte(body)))
+	if err != nil {
+		return answer{}, err
+	}
+	if a.secret != "" {
+		request.Header.Set("Authorization", "Bearer "+a.secret)
+	}
+	if body != "" {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return answer{}, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return answer{response.StatusCode, response.Header, string(text)}, err
+}
+
+// want asks the API, fails the test unless the answer has a status, and reads the answer into to, which may be nil.
+func (a *api) want(status int, to any, method, path, body string, headers ...string) answer {
+	a.t.Helper()
+	got, err := a.send(method, path, body, headers...)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	if got.Status != status {
+		a.t.Fatalf("%s %s %s: %d, want %d\n%s", method, path, body, got.Status, status, got.Body)
+	}
+	if to != nil {
+		if err := json.Unmarshal([]byte(got.Body), to); err != nil {
+			a.t.Fatalf("%s %s: %v\n%s", method, path, err, got.Body)
+		}
+	}
+	return got
+}
+
+// terminate ends the process as an operator does, and is what it ended with.
+func (a *api) terminate() error {
+	a.t.Helper()
+	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		a.t.Fatal(err)
+	}
+	return <-a.ended
+}
+
+// enforcement is what a write that waits for the nodes tells of them.
+type enforcement struct {
+	Enforcement struct {
+		Enforced bool     `json:"enforced"`
+		Behind   []string `json:"behind"`
+	} `json:"enforcement"`
+}
