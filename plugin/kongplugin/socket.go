@@ -1,6 +1,7 @@
 package kongplugin
 
 import (
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -25,6 +26,8 @@ type socket struct {
 	err     error
 }
 
+var errNotRead = errors.New("write: the peer does not read")
+
 func newSocket(c net.Conn, writes *atomic.Uint64) *socket {
 	s := &socket{Conn: c, writes: writes}
 	if unix, ok := c.(*net.UnixConn); ok {
@@ -40,7 +43,8 @@ func newSocket(c net.Conn, writes *atomic.Uint64) *socket {
 func (s *socket) send(out []byte, answered bool) { s.unsent, s.waits = out, answered }
 
 // flush writes what was sent and not written yet. It survives one interruption: the watchdog may mean the event that
-// has just been decided. One that is interrupted again waits for a peer that does not read.
+// has just been decided. One that is interrupted again waits for a peer that does not read, and fails for good: a part
+// may have been written, and what came after it would be taken for the rest.
 func (s *socket) flush() error {
 	out := s.unsent
 	if s.unsent = nil; len(out) == 0 {
@@ -54,7 +58,9 @@ func (s *socket) flush() error {
 	if err := s.SetDeadline(time.Time{}); err != nil {
 		return err
 	}
-	_, err = s.Write(out[n:])
+	if _, err = s.Write(out[n:]); isTimeout(err) {
+		return errNotRead
+	}
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -102,6 +103,35 @@ func TestAPeerThatReadsSlowlyGetsAllOfALongAnswer(t *testing.T) {
 		}
 		if answer := <-got; !bytes.Equal(answer, long) {
 			t.Errorf("the peer has read %d bytes, want %d", len(answer), len(long))
+		}
+	})
+}
+
+func TestAWriteThatIsInterruptedTwiceIsNoInterruptionButTheEnd(t *testing.T) {
+	long := bytes.Repeat([]byte("0123456789abcdef"), 1<<17) // more than the kernel keeps
+	eachSocket(t, func(t *testing.T, s *socket, _ net.Conn, _ *atomic.Uint64) {
+		done := make(chan struct{})
+		var watchdog sync.WaitGroup
+		watchdog.Go(func() {
+			ticker := time.NewTicker(time.Millisecond)
+			defer ticker.Stop()
+			for {
+				select {
+				case <-done:
+					return
+				case <-ticker.C:
+					if err := s.SetDeadline(time.Unix(1, 0)); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+		s.send(long, true)
+		n, err := s.Read(make([]byte, 100))
+		close(done)
+		watchdog.Wait()
+		if n != 0 || err == nil || isTimeout(err) || isGone(err) {
+			t.Errorf("%d bytes, %v; a part of the answer was written, and nothing may follow it", n, err)
 		}
 	})
 }
