@@ -4,7 +4,8 @@
 // A node that sees a bucket often takes tokens from it ahead of need, about as many as it spends in 100 ms, and spends
 // them without asking. A [Store] does so in the background: it renews leases before they run dry, takes many in one call,
 // and gives back what nobody needs, so no request ever waits for a lease. What a request finds no lease for it asks
-// for itself, as if there were none. A [ledger] knows what became of each token.
+// for itself, as if there were none, and nothing is leased for requests that cost more than a lease can hold. A [ledger]
+// knows what became of each token.
 //
 // # Nobody gets more than the limit
 //
@@ -28,7 +29,7 @@
 //
 // A bucket that has refused a cost until some instant is not asked for that cost or more until then, or for a second
 // at most. With one exception that is exact. A token bucket to which something comes back every 40 ms or more often, and
-// of which this node spends 20 tokens a second or more, refuses for two rounds, 40 ms, though it could admit earlier, and
+// that this node spends from 20 times a second or more, refuses for two rounds, 40 ms, though it could admit earlier, and
 // goes on to refuse what a node's part has no room for, until a part leaves a whole lease beside what the others can take
 // in a round. What comes back stays in the bucket meanwhile, for the next parts. So a tenant far beyond its limit gets all of it for few calls, and a client
 // that is told to wait for whole seconds notices nothing.

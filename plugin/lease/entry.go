@@ -31,7 +31,9 @@ type entry struct {
 	ledger  ledger
 	demand  demand
 	supply  supply
+	cost    int64        // of the last request that a lease could have had room for
 	size    int64        // tokens of a full lease, when one was last asked for
+	part    int64        // tokens of the largest lease that this node could have had then; 0: none was asked for
 	resting limit.Micros // no renewal before this instant
 	queued  bool         // a renewal is due or under way
 	touched limit.Micros // by the last request
@@ -73,7 +75,8 @@ func (e *entry) turn(p *policy.Policy, t *terms, now limit.Micros) (asked *polic
 	e.policy, e.terms = p, t
 	e.epoch++
 	e.ledger.asked = 0
-	e.demand, e.supply, e.denial, e.size, e.resting, e.told = demand{}, supply{}, denial{}, 0, 0, limit.Status{}
+	e.demand, e.supply, e.denial, e.cost, e.size, e.part = demand{}, supply{}, denial{}, 0, 0, 0
+	e.resting, e.told = 0, limit.Status{}
 	return asked, back
 }
 
@@ -98,15 +101,37 @@ func (e *entry) remember(cost int64, told *decision.Status, asked, longest limit
 	e.denial.status.Source, e.denial.status.Charged = source, false
 }
 
-// refusal is the answer that is remembered, as it reads now.
-func (e *entry) refusal(now limit.Micros) decision.Status {
+// refusal is the answer that is remembered, as it reads now for a cost, which is no less than the one that was refused.
+func (e *entry) refusal(cost int64, now limit.Micros) decision.Status {
 	status := e.denial.status
 	status.Now += now - e.denial.told
 	status.Reset = max(status.Reset, status.Now)
-	if status.Wait != limit.Never {
-		status.Wait = max(status.Wait-(now-e.denial.told), e.denial.until-now)
+	l := e.limit()
+	switch {
+	case cost > l.Capacity():
+		status.Wait = limit.Never
+	case status.Wait != limit.Never:
+		status.Wait = max(status.Wait-(now-e.denial.told), e.denial.until-now) + longer(l, cost-e.denial.cost)
 	}
 	return status
+}
+
+// limit is what the shared store is asked with.
+func (e *entry) limit() *limit.Limit {
+	if e.terms != nil {
+		return &e.terms.asked.Limit
+	}
+	return &e.policy.Limit
+}
+
+// longer is how much longer a request must wait at least for so many tokens more. A window's come back all at once, or
+// nobody knows when.
+func longer(l *limit.Limit, tokens int64) limit.Micros {
+	u := l.Units()
+	if u.Kind != limit.TokenBucket {
+		return 0
+	}
+	return limit.Micros((tokens*u.Base+u.Rate-1)/u.Rate) * u.Tick
 }
 
 // learn notes what the shared store said when it was asked at an instant of this node's clock.
@@ -133,9 +158,25 @@ func (e *entry) settle(d *draw, admitted, closed bool, now limit.Micros) {
 	}
 	e.ledger.settle(&d.grant, admitted, now)
 	if admitted && e.epoch == d.epoch {
-		e.demand.observe(d.tokens, now)
+		e.need(d.tokens, now)
 	}
 }
+
+// need notes that a request has spent cost. One for which no lease has room asks for itself, so none is taken for it: it
+// would lie there until nobody else can have those tokens either.
+func (e *entry) need(cost int64, now limit.Micros) {
+	most := e.part
+	if most == 0 {
+		most = e.terms.most
+	}
+	if cost > 0 && cost <= most {
+		e.cost = cost
+		e.demand.observe(cost, now)
+	}
+}
+
+// hot tells whether enough requests come that a lease costs less than they would: two while it lasts, at what they cost.
+func (e *entry) hot(now limit.Micros) bool { return e.demand.tokens(now) >= leastLease*max(e.cost, 1) }
 
 // tell fills in how a bound stands that was answered from the lease: as the store has said last, less what is free here.
 func (e *entry) tell(status *decision.Status, charged bool, now limit.Micros) {

@@ -61,3 +61,36 @@ func TestNodesGetOfAScarceBucketWhatTheyNeedOrAnEqualPart(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatRequestsNeedThatCostMoreThanALeaseIsNotLeased(t *testing.T) {
+	for _, test := range []struct {
+		spec  limit.Spec // of 1000 tokens a second
+		cost  int64
+		nodes int
+	}{
+		{limit.Spec{Quantity: 1000, Window: limit.Second, Burst: 10_000}, 250, 1}, // a lease has 200 at most
+		{limit.Spec{Quantity: 1000, Window: limit.Second, Burst: 10_000}, 60, 4},  // and of four nodes 50
+		{limit.Spec{Quantity: 1000, Window: limit.Second, Burst: 5000}, 120, 1},
+		{limit.Spec{Quantity: 60_000, Window: 60 * limit.Second}, 60, 4}, // 300, but one comes in 80 ms
+	} {
+		test.spec.Algorithm = limit.TokenBucket
+		b := bound(t, "costly", test.spec)
+		bank, nodes, rates := newBank(), make([]*node, test.nodes), make([]int, test.nodes)
+		for i := range nodes {
+			nodes[i] = newNode(bank, Options{})
+			nodes[i].live = test.nodes
+			rates[i] = int(3000 / test.cost / int64(test.nodes))
+		}
+		nodes[0].admits(t, withCost(b, b.Policy.Limit.Spec().Burst*95/100))
+		b.Cost = test.cost
+		offer(t, nodes, rates, 6, []policy.Bound{b}) // until the burst is spent
+		const long = 20
+		sum := int64(0)
+		for _, admissions := range offer(t, nodes, rates, long, []policy.Bound{b}) {
+			sum += int64(admissions) * test.cost
+		}
+		if sum < long*1000*98/100 {
+			t.Errorf("%s, %d nodes, requests that cost %d: %d tokens a second were admitted", b.Policy.Describe(), test.nodes, test.cost, sum/long)
+		}
+	}
+}

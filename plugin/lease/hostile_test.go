@@ -83,6 +83,30 @@ func TestOfARequestThatIsAnsweredInPartTheAnsweredPartIsNoted(t *testing.T) {
 	}
 }
 
+// patient is a bank that is asked as real stores are: not at all when the caller's time is up.
+type patient struct{ *bank }
+
+func (p patient) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) {
+	if ctx.Err() == nil {
+		p.bank.Refund(ctx, bounds, statuses)
+	}
+}
+
+func TestLeasesAreGivenBackThoughTheContextOfRunHasEnded(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	n.shared = patient{n.bank}
+	b := window(t, "window", 10_000)
+	n.warm(t, b)
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := n.Run(ended); err != nil {
+		t.Error(err)
+	}
+	if used := n.bank.used(b); used != 21 {
+		t.Errorf("used is %d after 21 requests", used)
+	}
+}
+
 func TestALeaseFollowsTheNumberOfNodes(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := window(t, "window", 8000) // 160 may be out

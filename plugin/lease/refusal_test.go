@@ -62,8 +62,36 @@ func TestTheWaitOfARememberedRefusalRunsDown(t *testing.T) {
 	if later.Wait != first.Wait-limit.Second/2 || later.Now != n.bank.Now() || later.Reset != first.Reset || later.Charged {
 		t.Errorf("first %+v, half a second later %+v", first, later)
 	}
-	if never := n.take(t, withCost(b, 2), b)[0]; never.Wait == limit.Never {
-		t.Errorf("a larger cost is refused by what was said of a smaller one: %+v", never)
+}
+
+func TestALargerCostIsToldItsOwnWaitByTheRefusalOfASmallerOne(t *testing.T) {
+	const day = 86_400 * limit.Second
+	for _, spec := range []limit.Spec{
+		{Algorithm: limit.TokenBucket, Quantity: 86_400, Window: day},           // leased, so it never holds all of that
+		{Algorithm: limit.TokenBucket, Quantity: 70_000, Window: day, Burst: 3}, // 7 tokens in 8.64 s
+		{Algorithm: limit.LeakyBucket, Quantity: 1000, Window: day},
+		{Algorithm: limit.FixedWindow, Quantity: 1000, Window: day},
+		{Algorithm: limit.SlidingWindow, Quantity: 10, Window: day},
+	} {
+		n := newNode(newBank(), Options{})
+		b := bound(t, "bucket", spec)
+		capacity := b.Policy.Limit.Capacity()
+		n.admits(t, withCost(b, capacity-3))
+		for n.admits(t, b) {
+			continue
+		}
+		asks := newNode(n.bank, Options{Refusals: -1})
+		for _, cost := range []int64{1, 2, capacity / 2, capacity - 2, capacity, capacity + 1} {
+			cost = max(cost, 1)
+			want, got := asks.take(t, withCost(b, cost))[0], n.take(t, withCost(b, cost))[0]
+			if got.Source != decision.Leased || want.Admits() {
+				t.Fatalf("%s, cost %d: %+v from memory, %+v when asked; want two refusals", b.Policy.Describe(), cost, got, want)
+			}
+			early := want.Wait - got.Wait
+			if early > b.Policy.Limit.Tick() && spec.Algorithm != limit.SlidingWindow || early < 0 || (got.Wait == limit.Never) != (want.Wait == limit.Never) {
+				t.Errorf("%s, cost %d: told to wait %d µs, want %d", b.Policy.Describe(), cost, got.Wait, want.Wait)
+			}
+		}
 	}
 }
 
@@ -95,9 +123,11 @@ func TestARefusalIsForgottenWithItsLimitAndKeptByAnEqualOne(t *testing.T) {
 		t.Error("another version of the same limit is asked for again")
 	}
 	raised := b
-	raised.Policy = window(t, "window", 11).Policy
-	if !n.admits(t, raised) {
-		t.Error("what a smaller limit has refused is refused by the larger one")
+	raised.Policy = window(t, "window", 12).Policy
+	for range 2 { // the second finds what the first has left
+		if !n.admits(t, raised) {
+			t.Error("what a smaller limit has refused is refused by the larger one")
+		}
 	}
 }
 
@@ -169,6 +199,32 @@ func TestARefusalOfAHotBucketHoldsUntilWhatCameBackIsLeased(t *testing.T) {
 	})
 	if calls != 0 {
 		t.Errorf("%d calls for what was leased", calls)
+	}
+}
+
+func TestRefusalsDriveOutNoBucketOfWhichTokensAreOut(t *testing.T) {
+	n := newNode(newBank(), Options{Entries: 4 * shardCount})
+	leased, exact, b := tokens(t, "leased", 100_000), window(t, "exact", 10), window(t, "window", 1)
+	n.warm(t, leased)
+	flood := func() {
+		for i := range 10_000 {
+			b.Key.Subject = string(rune('a'+i%26)) + string(rune(i))
+			n.admits(t, withCost(b, 2))
+		}
+	}
+	flood()
+	out := n.Stats().Out
+	n.bank.during = func() { // a request holds all that is out
+		flood()
+		n.bank.clock.Advance(idle)
+		n.sweep(0)
+	}
+	n.admits(t, withCost(leased, out), exact)
+	if stats := n.Stats(); out < 10 || stats.Tokens.Granted != stats.Tokens.Spent+stats.Tokens.Returned+stats.Tokens.Expired+stats.Out {
+		t.Errorf("%d were out, and %+v do not add up", out, stats)
+	}
+	if p := make([]place, 1); n.find([]policy.Bound{leased}, p) == 0 || p[0].shard.find(p[0].hash, &leased.Key) == nil {
+		t.Error("a bucket was forgotten while a request held tokens of it")
 	}
 }
 

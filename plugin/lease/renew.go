@@ -223,7 +223,7 @@ func (s *Store) finish(r *renewal, bounds []policy.Bound, statuses []decision.St
 	defer r.shard.mu.Unlock()
 	e := r.entry
 	if e.epoch == r.epoch {
-		if e.renewed(bounds, statuses, asked, s.longest) {
+		if e.renewed(bounds, statuses, asked, s.now(), s.longest) {
 			s.queue(due{r.shard, e, max(asked, e.resting)})
 			s.rouse()
 		}

@@ -69,6 +69,21 @@ func TestALeaseEndsBeforeOthersCanThinkItsNodeDead(t *testing.T) {
 	}
 }
 
+func TestALeaseOfAWindowEndsBeforeTheStoresWindow(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	n.bank.fast = 2 // in 1000: the drift that is allowed for
+	b := window(t, "window", 100_000)
+	const minute = 60 * limit.Second
+	n.bank.clock.Advance(minute - n.bank.Now()%minute - 3*limit.Second/2)
+	n.warm(t, b)
+	for end := n.bank.Now() + minute - n.bank.Now()%minute; n.bank.Now() < end; {
+		n.bank.clock.Advance(100)
+	}
+	if calls := n.calls(func() { n.admits(t, b) }); calls != 1 {
+		t.Error("a lease was spent in the next window")
+	}
+}
+
 func TestAnIdleLeaseGoesBackToItsBucket(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := window(t, "window", 10_000)
@@ -156,8 +171,11 @@ func TestALeaseThatMayBeLostIsNotSpent(t *testing.T) {
 	for range 20 {
 		n.admits(t, b)
 	}
+	n.bank.there, n.bank.back = rest, rest // and that takes longer than the rest
 	n.bank.set(deaf)
 	n.background()
+	n.bank.there, n.bank.back = 0, 0
+	n.bank.set(up)
 	if stats := n.Stats(); stats.Renewals != 1 || stats.Out != 0 || stats.Tokens.Granted != 0 {
 		t.Errorf("%+v after a renewal without an answer", stats)
 	}

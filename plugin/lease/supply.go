@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// leastLease is the smallest lease: one token is taken as cheaply by the request itself.
+	// leastLease is the smallest lease, in tokens and in requests: one is taken as cheaply by the request itself.
 	leastLease = 2
 	// rest is how long no renewal is tried after one that was unanswered or not worth it.
 	rest = limit.Second / 20
@@ -51,7 +51,7 @@ func (e *entry) dry(lasts, now limit.Micros) bool {
 func (e *entry) low(cost int64, now limit.Micros) bool {
 	free := e.ledger.free()
 	return e.terms != nil && !e.queued && now >= e.resting && (2*free <= e.size || free < cost) &&
-		e.demand.tokens(now) >= leastLease
+		e.hot(now)
 }
 
 // wants is how many tokens a renewal should ask for when so many nodes live; 0: none.
@@ -60,6 +60,7 @@ func (e *entry) wants(live int64, now limit.Micros) int64 {
 		return 0
 	}
 	e.ledger.expire(now)
+	e.part = max(e.terms.most/live, 1)
 	e.size = min(e.demand.tokens(now), e.terms.most/live)
 	n := e.size - e.ledger.out()
 	if e.supply.scarce {
@@ -94,12 +95,12 @@ func (e *entry) pause(now limit.Micros) {
 
 // renewed ends a renewal whose parts were asked for at an instant of this node's clock. It tells whether another must
 // follow: at once, or when the entry no longer rests.
-func (e *entry) renewed(parts []policy.Bound, told []decision.Status, asked, longest limit.Micros) bool {
+func (e *entry) renewed(parts []policy.Bound, told []decision.Status, asked, now, longest limit.Micros) bool {
 	e.ledger.answer(grant{})
 	e.queued = false
 	last := &told[len(told)-1]
 	if !answered(last) {
-		e.pause(asked)
+		e.pause(now) // it may have taken longer than the rest to learn that
 		return false
 	}
 	var got int64
@@ -146,7 +147,7 @@ func (e *entry) granted(tokens int64, told *decision.Status, asked limit.Micros)
 // hold makes the bucket scarce, or lets it stay so, if it is hot and something comes back to it within two rounds. For so
 // long a cost, or more, is refused that no lease has room for. It tells whether it does; then a renewal must follow.
 func (e *entry) hold(cost int64, told *decision.Status, asked limit.Micros) bool {
-	if e.terms == nil || cost == 0 || e.terms.refill(2*round) == 0 || e.demand.tokens(asked) < leastLease {
+	if e.terms == nil || cost == 0 || e.terms.refill(2*round) == 0 || !e.hot(asked) {
 		return false
 	}
 	if !e.supply.scarce {

@@ -60,7 +60,7 @@ func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, places
 		p := &places[i]
 		switch {
 		case p.how == remembered: // in shadow
-			statuses[i] = p.entry.refusal(now)
+			statuses[i] = p.entry.refusal(bounds[i].Cost, now)
 			p.shard.counts.remembered++
 		case p.entry != nil && !p.shard.closed && p.entry.draw(&p.draw, bounds[i].Cost, now):
 			p.how = draws
@@ -93,7 +93,7 @@ func (s *Store) refuse(bounds []policy.Bound, statuses []decision.Status, places
 	}
 	for i := range places {
 		if p := &places[i]; p.how == remembered && bounds[i].Enforced() {
-			statuses[i] = p.entry.refusal(now)
+			statuses[i] = p.entry.refusal(bounds[i].Cost, now)
 			p.shard.counts.remembered++
 		}
 	}
@@ -223,7 +223,7 @@ func (s *Store) note(p *place, b *policy.Bound, t *terms, status *decision.Statu
 	e.learn(status, asked)
 	e.touched = now
 	if status.Charged {
-		e.demand.observe(b.Cost, now)
+		e.need(b.Cost, now)
 	}
 	if e.low(b.Cost, now) {
 		s.renewSoon(p.shard, e, now)
