@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -41,6 +42,25 @@ func (e *InvalidError) Error() string {
 		text = e.What + ": " + text
 	}
 	return text
+}
+
+// UncertainError is a write of which nobody knows whether it was made: the connection ended before the answer to its
+// COMMIT. It is safe to send again with the same Idempotency, and otherwise after a look at what is there.
+type UncertainError struct{ Err error }
+
+func (e *UncertainError) Error() string {
+	return "the connection ended during the commit, so it is not known whether this was written: " + e.Err.Error()
+}
+
+// Unwrap is how the connection ended.
+func (e *UncertainError) Unwrap() error { return e.Err }
+
+// uncertain is the error of a COMMIT. What Postgres has refused was not written; of anything else nobody knows.
+func uncertain(err error) error {
+	if refused := new(pgconn.PgError); errors.As(err, &refused) && refused.Severity == "ERROR" || errors.Is(err, pgx.ErrTxCommitRollback) {
+		return err
+	}
+	return &UncertainError{err}
 }
 
 // The classes of SQLSTATE that are about a value: data exceptions, and integrity constraints.

@@ -22,11 +22,15 @@ import (
 
 // Store reads and writes the rows. It is safe for concurrent use. The zero value is not usable.
 type Store struct {
-	pool *pgxpool.Pool
+	pool  *pgxpool.Pool
+	turns chan struct{} // one for each write that may wait for its turn in the database
 }
 
-// New is a store on a pool, which the caller keeps and closes. The database is migrated.
-func New(pool *pgxpool.Pool) *Store { return &Store{pool: pool} }
+// New is a store on a pool, which the caller keeps and closes. The database is migrated. Writes take at most half of the
+// connections: they queue, perhaps behind somebody who is slow, and reads go on meanwhile.
+func New(pool *pgxpool.Pool) *Store {
+	return &Store{pool: pool, turns: make(chan struct{}, max(1, pool.Config().MaxConns/2))}
+}
 
 // Change is who writes, and why. Both are told in the audit and must not be blank.
 type Change struct {
@@ -54,7 +58,13 @@ func write[T any](ctx context.Context, s *Store, doing string, c Change, do func
 	if err := c.check(); err != nil {
 		return none, 0, err
 	}
-	replayed := false
+	select {
+	case s.turns <- struct{}{}:
+		defer func() { <-s.turns }()
+	case <-ctx.Done():
+		return none, 0, fail(doing, ctx.Err())
+	}
+	replayed, committing := false, false
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		err := enter(ctx, tx, c)
 		if err == nil {
@@ -69,9 +79,14 @@ func write[T any](ctx context.Context, s *Store, doing string, c Change, do func
 		if err := tx.QueryRow(ctx, `SELECT version FROM rate_limiter.version`).Scan(&version); err != nil {
 			return err
 		}
-		return c.Idempotency.remember(ctx, tx, done, version)
+		err = c.Idempotency.remember(ctx, tx, done, version)
+		committing = err == nil
+		return err
 	})
 	if err != nil {
+		if committing {
+			err = uncertain(err)
+		}
 		return none, 0, fail(doing, err)
 	}
 	if c.Idempotency != nil {
