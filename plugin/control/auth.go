@@ -62,6 +62,10 @@ func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
 		next(ctx) // the description of the API
 		return
 	}
+	if repeated(ctx, "Authorization") { // and whoever looked at it before may have taken another one for good
+		s.unauthorized(ctx, reasonMissing, "Bearer", "send one token, and not several")
+		return
+	}
 	scheme, secret, _ := strings.Cut(ctx.Header("Authorization"), " ")
 	if !strings.EqualFold(scheme, "bearer") || secret == "" {
 		s.unauthorized(ctx, reasonMissing, "Bearer", "send a token: Authorization: Bearer …")

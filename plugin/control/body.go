@@ -31,8 +31,16 @@ func readJSON(body []byte, into any) error {
 			return err
 		}
 	}
-	return json.Unmarshal(body, into)
+	err := json.Unmarshal(body, into)
+	if number := new(json.UnmarshalTypeError); errors.As(err, &number) && strings.HasPrefix(number.Value, "number ") {
+		// The validator takes it for a whole number, as JSON does.
+		return fmt.Errorf("%s must be written in digits alone, not as %s", number.Field, strings.TrimPrefix(number.Value, "number "))
+	}
+	return err
 }
+
+// isObject tells whether a value of JSON is an object.
+func isObject(raw []byte) bool { return bytes.HasPrefix(bytes.TrimLeft(raw, " \t\r\n"), []byte("{")) }
 
 // maxDepth bounds how deep the values of a body may lie in each other.
 const maxDepth = 32

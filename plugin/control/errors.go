@@ -42,6 +42,7 @@ func (s *Server) problem(doing string, err error) error {
 		conflict *pgstore.ConflictError
 		value    *pgstore.InvalidError
 		reused   *pgstore.KeyReusedError
+		lost     *pgstore.UncertainError
 		told     huma.StatusError
 	)
 	switch {
@@ -61,6 +62,10 @@ func (s *Server) problem(doing string, err error) error {
 			path += "." + value.Field
 		}
 		return unprocessable(fault(path, value.Problem, nil))
+	case errors.As(err, &lost):
+		s.Log.Error("it is not known whether a change was written", "doing", doing, "error", err)
+		return huma.Error503ServiceUnavailable(doing + ": the database broke off in the middle of the commit, so it is not known " +
+			"whether this was written: read what is there, or send the request again with the Idempotency-Key that it had")
 	}
 	level := slog.LevelError
 	if errors.Is(err, context.Canceled) {

@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"path"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -81,11 +82,22 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	secure(x.Header(), r.TLS != nil)
 	x.Header().Set(requestID, x.id)
-	r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x))
+	ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), exchangeKey{}, x), answerTime+waitOf(r))
+	defer cancel()
+	r = r.WithContext(ctx)
 	r.Body = http.MaxBytesReader(x, r.Body, maxBody+1) // one more than what is told as too large
 	start := s.Now()
 	defer s.finish(x, r, start)
 	s.route(x, r)
+}
+
+// waitOf is how long a request asks to wait for the nodes, if it may.
+func waitOf(r *http.Request) time.Duration {
+	wait, err := parseWait(r.URL.Query().Get("wait"))
+	if err != nil {
+		return 0
+	}
+	return wait
 }
 
 // finish ends an exchange: with an answer also after a panic, a count and a line in the log.
@@ -115,7 +127,10 @@ func (s *Server) finish(x *exchange, r *http.Request, start time.Time) {
 // route finds the operation of a request, and refuses what no operation can be asked.
 func (s *Server) route(x *exchange, r *http.Request) {
 	handler, pattern := s.mux.Handler(r)
-	switch {
+	switch at := r.URL.EscapedPath(); {
+	case pattern != "" && path.Clean(at) != at:
+		// ServeMux would lead to the path without its dots: a name that was not encoded must not become another resource.
+		s.answer(x, http.StatusNotFound, "there is nothing at a path with dots or doubled slashes; names with slashes are percent-encoded")
 	case pattern == "":
 		s.unrouted(x, r, handler)
 	case !accepts(r.Header.Values("Accept")):

@@ -29,6 +29,8 @@ func (s *Server) registerHealth() {
 }
 
 func (s *Server) ready(ctx context.Context, _ *struct{}) (*healthOutput, error) {
+	ctx, cancel := context.WithTimeout(ctx, readyTime)
+	defer cancel()
 	var missing []string
 	if _, err := s.Store.Fleet(ctx, liveWithin); err != nil {
 		s.Log.Warn("not ready: the database does not answer", "error", err)

@@ -126,7 +126,7 @@ type overrideBody struct {
 // UnmarshalJSON reads a body, as far as it can be read.
 func (b *overrideBody) UnmarshalJSON(raw []byte) error {
 	type plain overrideBody
-	b.read = true
+	b.read = isObject(raw)
 	return json.Unmarshal(raw, (*plain)(b))
 }
 
@@ -153,6 +153,11 @@ func (b *overrideBody) faults(org string) []error {
 	}
 	if b.Factor != nil && *b.Factor < 1 {
 		add("factor", errFactor.Error(), nil)
+	}
+	for _, f := range [...]struct{ name, value string }{{"user", b.User}, {"endpoint", b.Endpoint}, {"credential", b.Credential}} {
+		if strings.ContainsRune(f.value, 0) {
+			add(f.name, notText, nil)
+		}
 	}
 	b.end(add)
 	row := policy.Override{

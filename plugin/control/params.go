@@ -33,8 +33,8 @@ func (o *OrgPath) Resolve(huma.Context) []error {
 	return []error{fault("path.org", "must be 1 to 128 bytes of text", nil)}
 }
 
-// readable refuses a query that can be understood in more than one way: what cannot be decoded would be passed over in
-// silence, and of a parameter that is there twice one would.
+// readable refuses a request that can be understood in more than one way: what cannot be decoded of a query would be
+// passed over in silence, and of a parameter or a condition that is there twice one would.
 func (s *Server) readable(ctx huma.Context, next func(huma.Context)) {
 	at := ctx.URL()
 	values, err := url.ParseQuery(at.RawQuery)
@@ -43,6 +43,11 @@ func (s *Server) readable(ctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	var faults []error
+	for _, name := range []string{"Idempotency-Key", "If-Match", "If-None-Match"} {
+		if repeated(ctx, name) {
+			faults = append(faults, fault("header."+name, "is there more than once", nil))
+		}
+	}
 	for name, list := range values {
 		switch {
 		case len(list) > 1:
@@ -56,6 +61,17 @@ func (s *Server) readable(ctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	next(ctx)
+}
+
+// repeated tells whether a request has more than one header of a name.
+func repeated(ctx huma.Context, name string) bool {
+	count := 0
+	ctx.EachHeader(func(other, _ string) {
+		if strings.EqualFold(other, name) {
+			count++
+		}
+	})
+	return count > 1
 }
 
 // Waiting is how long a write waits for the nodes.
@@ -153,6 +169,9 @@ const (
 	maxReason     = 1024 // bytes
 	reasonProblem = "must be given, in 1 to 1024 bytes: why is this change made?"
 	reasonDefault = "changed by the API"
+
+	// notText is what is wrong with a text that has a NUL, which Postgres does not keep.
+	notText = "must be text, without NUL"
 )
 
 // Reason is why something is deleted.
@@ -170,8 +189,11 @@ func (r *Reason) Resolve(huma.Context) []error {
 
 // checkReason is what is wrong with a reason that must be given; "": nothing.
 func checkReason(text string) string {
-	if strings.TrimSpace(text) == "" || len(text) > maxReason {
+	switch {
+	case strings.TrimSpace(text) == "" || len(text) > maxReason:
 		return reasonProblem
+	case strings.ContainsRune(text, 0):
+		return notText
 	}
 	return ""
 }

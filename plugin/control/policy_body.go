@@ -55,7 +55,7 @@ type policyBody struct {
 // UnmarshalJSON reads a body, as far as it can be read.
 func (b *policyBody) UnmarshalJSON(raw []byte) error {
 	type plain policyBody
-	b.read = true
+	b.read = isObject(raw)
 	return json.Unmarshal(raw, (*plain)(b))
 }
 
@@ -89,6 +89,13 @@ func (b *policyBody) faults() []error {
 	if b.Reason != "" {
 		if why := checkReason(b.Reason); why != "" {
 			faults = append(faults, fault("body.reason", why, nil))
+		}
+	}
+	for _, f := range [...]struct{ name, value string }{
+		{"tier", b.Tier}, {"orgTier", b.OrgTier}, {"tenant", b.Tenant}, {"orgId", b.OrgID}, {"endpoint", b.Endpoint}, {"endpointPattern", b.Pattern},
+	} {
+		if strings.ContainsRune(f.value, 0) {
+			faults = append(faults, fault("body."+f.name, notText, nil))
 		}
 	}
 	_, told := policy.NewBook(policy.Rows{Policies: []policy.Row{rowOf(b.policy())}}, nil)

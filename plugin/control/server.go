@@ -22,6 +22,11 @@ const (
 	maxBody = 1 << 20
 	// maxWait bounds how long a write may wait for the nodes.
 	maxWait = 30 * time.Second
+	// answerTime bounds how long an answer is worked on, beside the time that the caller asks a write to wait. A database
+	// that keeps silent is told to the caller by then, who could be told nothing after writeTime.
+	answerTime = 10 * time.Second
+	// readyTime bounds how long a probe is kept waiting.
+	readyTime = 2 * time.Second
 	// liveWithin is how old a node's last report may be so that it counts as live.
 	liveWithin = 10 * time.Second
 )
