@@ -98,7 +98,7 @@ unit: ## The unit tests alone
 
 .PHONY: spec
 spec: ## The specs alone: the built programs, from outside
-	$(call gotest,spec,-timeout 5m -count=1 -skip '^TestChaos' ./spec/...)
+	$(call gotest,spec,-timeout 5m -count=1 -parallel 6 -skip '^TestChaos' ./spec/...)
 
 .PHONY: chaos
 chaos: ## Everything that Redis and the network can do wrong, under load; the table of what it cost
