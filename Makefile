@@ -94,15 +94,15 @@ vet:
 
 .PHONY: unit
 unit: ## The unit tests alone
-	$(call gotest,unit,-timeout 5m $(UNIT))
+	$(call gotest,unit,-timeout 10m $(UNIT))
 
 .PHONY: spec
 spec: ## The specs alone: the built programs, from outside
-	$(call gotest,spec,-timeout 5m -count=1 -parallel 6 -skip '^TestChaos' ./spec/...)
+	$(call gotest,spec,-timeout 10m -count=1 -parallel 6 -skip '^TestChaos' ./spec/...)
 
 .PHONY: chaos
 chaos: ## Everything that Redis and the network can do wrong, under load; the table of what it cost
-	$(call gotest,chaos,-timeout 5m -count=1 -run '^TestChaos' ./spec)
+	$(call gotest,chaos,-timeout 10m -count=1 -run '^TestChaos' ./spec)
 	@cat $(CACHE)/chaos.md
 
 # The tables of docs/benchmarks.md are one run's of this, copied from BENCH_TABLE.

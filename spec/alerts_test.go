@@ -201,6 +201,7 @@ func (w *watchtower) states() map[string]string {
 }
 
 func TestEveryPanelShowsARealNodeAndTheAlertsTellThatRedisIsAway(t *testing.T) {
+	t.Parallel()
 	w := raise(t)
 	w.answered(func(q panelQuery) bool { return !q.outage() })
 	away := []string{"RateLimiterDegraded", "RateLimiterUnverifiedAdmissions"}

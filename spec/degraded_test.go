@@ -24,6 +24,7 @@ func degradedBy(t *testing.T, block, store string) (n *node, metric func(name st
 }
 
 func TestARedisWithoutRoomIsAwayUntilItHasSomeThoughItAnswersPing(t *testing.T) {
+	t.Parallel()
 	server := redistest.Single(t)
 	client := server.Client(t)
 	set := func(setting, value string) {
@@ -62,6 +63,7 @@ func TestARedisWithoutRoomIsAwayUntilItHasSomeThoughItAnswersPing(t *testing.T) 
 }
 
 func TestARedisThatCannotServeCountsAsDegraded(t *testing.T) {
+	t.Parallel()
 	sentinel := redistest.Sentinel(t).Addresses()[0]
 	host, port, err := net.SplitHostPort(sentinel)
 	if err != nil {

@@ -120,6 +120,7 @@ func hotTenant(t testing.TB, processes int) (scriptsPer1000, perSecond float64) 
 	client := server.Client(t)
 	members := f.joinAll(processes)
 	f.awaitLeases(members...)
+	alone(t)
 	tr := f.offer(by("acme"), steady(offered))
 	for _, m := range members {
 		tr.to(m, m.openScoped("default", 2*offered, "", ""), 16/processes)
@@ -140,6 +141,7 @@ func hotTenant(t testing.TB, processes int) (scriptsPer1000, perSecond float64) 
 func TestAHotTenantWithFourLimitsHardlyNeedsRedis(t *testing.T) {
 	for processes, most := range map[int]float64{1: 40, 4: 160} {
 		t.Run(fmt.Sprint("processes=", processes), func(t *testing.T) {
+			t.Parallel()
 			got, perSecond := hotTenant(t, processes)
 			t.Logf("%.1f scripts per 1,000 decisions, at %.0f decisions a second", got, perSecond)
 			if got > most {

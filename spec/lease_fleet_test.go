@@ -55,6 +55,16 @@ func (f *fleet) join(args ...string) *member {
 	return &member{process: p, fleet: f, socket: filepath.Join(prefix, "tenant-rate-limiting.socket"), metrics: metrics}
 }
 
+// machine is held by the spec that presses on it.
+var machine sync.Mutex
+
+// alone waits until no other spec presses on the machine, and keeps it until the test ends. Nodes that have joined wait
+// for seconds until they may lease, which specs can do side by side; their load would only make one another's slow.
+func alone(t testing.TB) {
+	machine.Lock()
+	t.Cleanup(machine.Unlock)
+}
+
 // joinAll starts so many members.
 func (f *fleet) joinAll(n int, args ...string) []*member {
 	f.t.Helper()

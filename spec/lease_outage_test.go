@@ -16,16 +16,28 @@ func TestTokensOnLeaseAreSpentFirstWhenRedisIsAwayAndThenFailModesDecide(t *test
 	f := onRedis(t, fmt.Sprintf(`"host":"127.0.0.1","port":%d`, proxy.Port()))
 	m := f.join()
 	f.awaitLeases(m)
+	alone(t)
 	closed, local := yearly(2000), yearly(2000)
 	local.others = `,"fail_mode":"local"`
-	flows := map[string]*traffic{}
-	for name, b := range map[string]bound{"closed": closed, "local": local} {
-		flows[name] = f.offer(by(name), steady(500))
-		flows[name].to(m, m.open(`"degraded_header":true,`, b.config()), connections)
+	flows, instances := map[string]*traffic{}, map[string]int32{}
+	offer := func() {
+		for name, id := range instances {
+			flows[name] = f.offer(by(name), steady(500))
+			flows[name].to(m, id, connections)
+		}
 	}
+	for name, b := range map[string]bound{"closed": closed, "local": local} {
+		instances[name] = m.open(`"degraded_header":true,`, b.config())
+	}
+	offer()
 	m.awaitSpent(t, 200)
+	before := map[string][]sample{} // the traffic rests while Redis goes, so that what is on lease is there afterwards
+	for name, tr := range flows {
+		before[name] = tr.stop()
+	}
 	proxy.Partition()
 	struck := f.since()
+	offer()
 	flows["local"].awaitRefusals(t, 100) // this node's share of the limit is used up, too
 	if err := proxy.Heal(); err != nil {
 		t.Fatal(err)
@@ -34,7 +46,7 @@ func TestTokensOnLeaseAreSpentFirstWhenRedisIsAwayAndThenFailModesDecide(t *test
 	for name, tr := range flows {
 		tr.awaitRefusalByRedis(t, healed)
 		t.Run(name, func(t *testing.T) {
-			checkOutage(t, name == "local", tr.stop(), span{struck, healed}, closed, connections)
+			checkOutage(t, name == "local", append(before[name], tr.stop()...), span{struck, healed}, closed, connections)
 		})
 	}
 }

@@ -95,6 +95,7 @@ func (g *governed) limitOf(key string) string {
 }
 
 func TestAnOverrideIsEnforcedWithinASecondAndEndsAtItsInstant(t *testing.T) {
+	t.Parallel()
 	g := govern(t)
 	if got := g.limitOf("alice"); got != "5" {
 		t.Fatalf("by the config the limit is %q, want 5", got)
@@ -115,6 +116,7 @@ func TestAnOverrideIsEnforcedWithinASecondAndEndsAtItsInstant(t *testing.T) {
 }
 
 func TestABannedTenantReadsThatItIsAndUntilWhen(t *testing.T) {
+	t.Parallel()
 	g := govern(t)
 	g.override("kind, tenant, expires_at", "'ban', 'acme', clock_timestamp() + interval '1 h'")
 	g.enforced()
@@ -128,6 +130,7 @@ func TestABannedTenantReadsThatItIsAndUntilWhen(t *testing.T) {
 }
 
 func TestPoliciesOfADatabaseWinOverTheConfigByNameAndAddToIt(t *testing.T) {
+	t.Parallel()
 	g := govern(t)
 	g.write(`INSERT INTO rate_limiter.tenants (id, tier) VALUES ('acme', 'enterprise')`)
 	g.write(`INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, algorithm) VALUES ('hour', 'enterprise', 'tenant', 3, 3600, 'fixed_window')`)
@@ -143,6 +146,7 @@ func TestPoliciesOfADatabaseWinOverTheConfigByNameAndAddToIt(t *testing.T) {
 }
 
 func TestWhatPostgresSaidStaysInForceWithoutIt(t *testing.T) {
+	t.Parallel()
 	g := govern(t)
 	saves := func() float64 { return g.number("rate_limiter_snapshot_saves_total") }
 	await(t, "the first rows are saved", func() bool { return saves() > 0 })
@@ -167,6 +171,7 @@ func TestWhatPostgresSaidStaysInForceWithoutIt(t *testing.T) {
 }
 
 func TestChangesReachARunningNodeFast(t *testing.T) {
+	t.Parallel()
 	g := govern(t)
 	done := make(chan struct{})
 	requests := make(chan error, 1)
