@@ -76,15 +76,36 @@ type Action struct {
 	Details   json.RawMessage `json:"details,omitempty"` // what else the audit is to tell; nil: nothing
 }
 
-// Record tells an action in the audit, and returns it as it is told there. It makes no version. When c.Idempotency says
-// that it is a replay, the action is the first one and must not be done again.
+// Record tells an action in the audit, before it is done, and returns it as it is told there. It makes no version. When
+// c.Idempotency says that it is a replay, the action is the first one and must not be done again. Its key is not known
+// before [Store.Done], because nobody knows yet whether the action will be done: until then, the same sent again is
+// recorded, and to be done, again.
 func (s *Store) Record(ctx context.Context, c Change, a Action) (Action, error) {
 	if a.Operation == "" {
 		return Action{}, &InvalidError{Field: "operation", Problem: "must be given: what was done?"}
 	}
-	told, _, err := write(ctx, s, "record the action "+a.Operation, c, func(tx pgx.Tx) (Action, error) {
-		_, err := tx.Exec(ctx, `SELECT rate_limiter.record_action($1, $2, $3, $4)`, a.Operation, a.Key, a.Tenant, a.Details)
+	once, replayed := c.Idempotency, false
+	c.Idempotency = nil
+	told, _, err := write(ctx, s, "record the action "+a.Operation, c, func(tx pgx.Tx) (told Action, err error) {
+		var version int64
+		if replayed, err = once.replay(ctx, tx, &told, &version); err != nil || replayed {
+			return told, err
+		}
+		_, err = tx.Exec(ctx, `SELECT rate_limiter.record_action($1, $2, $3, $4)`, a.Operation, a.Key, a.Tenant, a.Details)
 		return a, err
 	})
+	if err == nil && once != nil {
+		once.Replayed = replayed
+	}
 	return told, err
+}
+
+// Done remembers under the key of c.Idempotency that an action, which was recorded, has been done. Without one there is
+// nothing to remember. It tells nothing in the audit.
+func (s *Store) Done(ctx context.Context, c Change, a Action) error {
+	if c.Idempotency == nil {
+		return nil
+	}
+	_, _, err := write(ctx, s, "remember the action "+a.Operation, c, func(pgx.Tx) (Action, error) { return a, nil })
+	return err
 }

@@ -2,6 +2,7 @@ package pgstore_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -66,6 +67,33 @@ func TestActionIsAuditedAndMakesNoVersion(t *testing.T) {
 	wantInvalid(t, "an action without reason", err, "reason")
 	_, err = s.Record(t.Context(), ann, pgstore.Action{Key: "daily"})
 	wantInvalid(t, "an action that is none", err, "operation")
+}
+
+func TestActionIsRecordedAgainUntilItIsDone(t *testing.T) {
+	s, _ := open(t)
+	reset := pgstore.Action{Operation: "reset", Details: json.RawMessage(`{"buckets": 3}`)}
+	for i, replayed := range []bool{false, false, true} {
+		c := once("k", "a request")
+		told, err := s.Record(t.Context(), c, reset)
+		if err != nil || c.Idempotency.Replayed != replayed || !same(t, told, reset) {
+			t.Fatalf("time %d: %+v, replayed %v (%v)", i, told, c.Idempotency.Replayed, err)
+		}
+		if i == 1 {
+			err = s.Done(t.Context(), c, reset)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Record(t.Context(), once("k", "another"), reset); !errors.As(err, new(*pgstore.KeyReusedError)) {
+		t.Errorf("another action under the key: %v", err)
+	}
+	if err := s.Done(t.Context(), ann, reset); err != nil {
+		t.Errorf("without a key: %v", err)
+	}
+	if _, entries := versions(t, s); entries != 2 {
+		t.Errorf("%d audit entries, want those of the two that were not replays", entries)
+	}
 }
 
 func TestAuditIsReadInPagesAndByFilter(t *testing.T) {

@@ -90,17 +90,55 @@ func (f Fleet) Spread() (time.Duration, bool) {
 	return max(0, last.Sub(f.At)), true
 }
 
-// look is how long lies between two looks at the fleet.
-const look = 50 * time.Millisecond
+const (
+	// look is how long lies between two looks at the fleet of one who awaits it.
+	look = 50 * time.Millisecond
+	// glance is how old a look may be that several share.
+	glance = look / 2
+)
+
+// looks are looks at the fleet that all share who await it: one query serves any number of them. The zero value is not
+// usable.
+type looks struct {
+	turn  chan struct{} // holds one value; whoever has taken it may look, and use what is below
+	last  Fleet
+	at    time.Time // before last was read
+	alive time.Duration
+}
+
+func newLooks() *looks {
+	l := &looks{turn: make(chan struct{}, 1)}
+	l.turn <- struct{}{}
+	return l
+}
+
+// fleet is the fleet as it was a glance ago, or is now.
+func (l *looks) fleet(ctx context.Context, s *Store, within time.Duration) (Fleet, error) {
+	select {
+	case <-l.turn:
+		defer func() { l.turn <- struct{}{} }()
+	case <-ctx.Done():
+		return Fleet{}, fail("read the fleet", ctx.Err())
+	}
+	if l.alive == within && !l.at.IsZero() && time.Since(l.at) < glance {
+		return l.last, nil
+	}
+	at := time.Now()
+	fleet, err := s.Fleet(ctx, within)
+	if err == nil {
+		l.last, l.at, l.alive = fleet, at, within
+	}
+	return fleet, err
+}
 
 // Await returns once all live nodes enforce a version. When ctx ends before, it returns those that do not, and the error
-// of ctx. Without a live node there is nobody to wait for.
+// of ctx. Without a live node there is nobody to wait for. Any number may wait at once: they share their looks.
 func (s *Store) Await(ctx context.Context, version int64, within time.Duration) ([]Node, error) {
 	var behind []Node
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	for {
-		fleet, err := s.Fleet(ctx, within)
+		fleet, err := s.looks.fleet(ctx, s, within)
 		if err != nil {
 			return behind, err
 		}

@@ -4,9 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
@@ -91,6 +97,38 @@ func TestAwaitNamesTheNodesThatDoNotFollow(t *testing.T) {
 	behind, err := s.Await(ctx, version, time.Minute)
 	if !errors.Is(err, context.DeadlineExceeded) || len(behind) != 1 || behind[0].Node != "slow" {
 		t.Errorf("waiting ends with %v (%v), want slow named", behind, err)
+	}
+}
+
+// queries counts the queries of a pool.
+type queries struct{ made atomic.Int64 }
+
+func (q *queries) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	q.made.Add(1)
+	return ctx
+}
+
+func (q *queries) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func TestManyWhoAwaitTheNodesShareTheirLooks(t *testing.T) {
+	var looks queries
+	s := wired(t, pgtest.Shared(t).Database(t), func(c *pgxpool.Config) { c.ConnConfig.Tracer = &looks })
+	report(t, s, "slow", 0, 0)
+	const who, seconds = 200, 0.5
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(seconds*float64(time.Second)))
+	defer cancel()
+	var all sync.WaitGroup
+	for range who {
+		all.Go(func() {
+			if behind, err := s.Await(ctx, 1, time.Minute); !errors.Is(err, context.DeadlineExceeded) || len(behind) != 1 {
+				t.Errorf("waiting ends with %v (%v), want slow named", behind, err)
+			}
+		})
+	}
+	all.Wait()
+	// Two queries a look, and a look every 25 ms at most.
+	if n := looks.made.Load(); n > 2*seconds*40+10 {
+		t.Errorf("%d who wait have made %d queries in %v s", who, n, seconds)
 	}
 }
 

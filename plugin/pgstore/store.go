@@ -24,12 +24,13 @@ import (
 type Store struct {
 	pool  *pgxpool.Pool
 	turns chan struct{} // one for each write that may wait for its turn in the database
+	looks *looks
 }
 
 // New is a store on a pool, which the caller keeps and closes. The database is migrated. Writes take at most half of the
 // connections: they queue, perhaps behind somebody who is slow, and reads go on meanwhile.
 func New(pool *pgxpool.Pool) *Store {
-	return &Store{pool: pool, turns: make(chan struct{}, max(1, pool.Config().MaxConns/2))}
+	return &Store{pool: pool, turns: make(chan struct{}, max(1, pool.Config().MaxConns/2)), looks: newLooks()}
 }
 
 // Change is who writes, and why. Both are told in the audit and must not be blank.
