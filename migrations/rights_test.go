@@ -63,6 +63,11 @@ func TestRightsOfTheReadmeSufficeAndDoNotReachTheRecord(t *testing.T) {
 		{"server", `UPDATE rate_limiter.tokens SET last_used_at = now()`, true},
 		{"server", `UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = 'ann'`, false},
 		{"server", token, false},
+		{"server", report, true}, // as a node, when it decides
+		{"server", `UPDATE rate_limiter.nodes SET version = 1`, true},
+		{"server", `DELETE FROM rate_limiter.nodes`, true},
+		{"server", `DELETE FROM rate_limiter.changes`, false},
+		{"server", `INSERT INTO rate_limiter.audit (version, actor, reason, kind, operation, key, tenant) VALUES (1, 'x', '', '', '', '', '')`, false},
 	} {
 		err := asRole(t, pool, c.role, c.statement)
 		if denied := err != nil && strings.Contains(err.Error(), "permission denied"); denied == c.allowed || err != nil && !denied {

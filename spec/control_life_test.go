@@ -2,18 +2,12 @@ package spec
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -251,48 +245,5 @@ func TestItNeedsNoMoreRightsThanItsRoleHas(t *testing.T) {
 	}
 	if text := a.log.String(); strings.Contains(text, "permission denied") {
 		t.Error("something was not permitted")
-	}
-}
-
-func TestOthersAreServedByTLS(t *testing.T) {
-	p := newPlane(t)
-	model := httptest.NewTLSServer(nil) // for its certificate
-	defer model.Close()
-	pair := model.TLS.Certificates[0]
-	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	for name, block := range map[string]*pem.Block{
-		"cert": {Type: "CERTIFICATE", Bytes: pair.Certificate[0]}, "key": {Type: "PRIVATE KEY", Bytes: key},
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_, port, err := net.SplitHostPort(freeAddress(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := p.launch("--listen", "0.0.0.0:"+port, "--tls-cert", filepath.Join(dir, "cert"), "--tls-key", filepath.Join(dir, "key"))
-	roots := x509.NewCertPool()
-	roots.AddCert(model.Certificate())
-	by := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, ForceAttemptHTTP2: true}}
-	defer by.CloseIdleConnections()
-	await(t, "it serves by TLS", func() bool {
-		response, err := by.Get("https://127.0.0.1:" + port + "/readyz")
-		if err != nil {
-			return false
-		}
-		defer response.Body.Close()
-		if response.ProtoMajor != 2 || response.Header.Get("Strict-Transport-Security") == "" {
-			t.Errorf("%s %v", response.Proto, response.Header)
-		}
-		return response.StatusCode == http.StatusOK
-	})
-	a.url = "http://127.0.0.1:" + port
-	if status := a.status("/readyz"); status == http.StatusOK {
-		t.Error("it answers without TLS, too")
 	}
 }

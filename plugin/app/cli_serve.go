@@ -20,8 +20,9 @@ var serveCommand = &command{
 	words: "serve", brief: "serve the REST API: policies, overrides, what is in force and used, and decisions",
 	about: `Whoever asks needs a token: see ratelimit token create. The API is described at /openapi.json; many processes can serve it
 at once. With --config, the plugin's config in a decK file, this process decides as the plugin does, by the same rows and
-from the same buckets: then it also tells what is in force and used, and answers /v1/ratelimit/check. A password of Redis
-that decK fills in from the environment is read from RATELIMIT_REDIS_PASSWORD.
+from the same buckets: then it also tells what is in force and used, and answers /v1/ratelimit/check. The file is read once,
+when the process starts: after a change of the config start it again, or it decides by the old one. (Rows in the database are
+followed.) A password of Redis that decK fills in from the environment is read from RATELIMIT_REDIS_PASSWORD.
 
 Every flag can be a variable instead, such as RATELIMIT_LISTEN for --listen; a flag wins. The log is JSON lines on
 standard error. SIGTERM ends the process: /readyz fails first, running requests are finished, leases are given back.
@@ -54,7 +55,7 @@ func (c *call) serveFlags() *serveSettings {
 	f := c.flags
 	f.StringVar(&s.listen, "listen", "127.0.0.1:8090", "the API's `address`, host:port; default 127.0.0.1:8090. One that other machines reach needs TLS, or --insecure-http, and a live token")
 	s.config = c.configFlag()
-	f.Lookup("config").Usage = "the decK `file` with the plugin's config, for decisions, what is in force, and usage; default: none, and these answer 503"
+	f.Lookup("config").Usage = "the decK `file` with the plugin's config, for decisions, what is in force, and usage; read once, at the start; default: none, and these answer 503"
 	f.Lookup("plugin-route").Usage = "the `route` whose config it is, by name; needed when the file has several"
 	f.StringVar(&s.tls.cert, "tls-cert", "", "a PEM `file` with the certificate of the API, and those above it; a changed file is read within a second")
 	f.StringVar(&s.tls.key, "tls-key", "", "a PEM `file` with its private key")

@@ -39,6 +39,7 @@ var may = map[string]string{
 }
 
 func TestEveryRoleGetsPastTheDoorsThatAreItsOwn(t *testing.T) {
+	t.Parallel()
 	w := equipped(t)
 	seen := map[string]bool{}
 	for _, o := range operations(w) {
@@ -74,6 +75,7 @@ func TestEveryRoleGetsPastTheDoorsThatAreItsOwn(t *testing.T) {
 }
 
 func TestATokenIsSentAsABearerTokenAndNoOtherWay(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	for _, header := range []string{admin, "Basic " + admin, "Bearer", "Bearer ", "Token " + admin, "Bearer " + admin + "x"} {
 		w.want(w.do(call{method: "GET", path: policies, headers: []string{"Authorization", header}}), http.StatusUnauthorized)
@@ -83,6 +85,7 @@ func TestATokenIsSentAsABearerTokenAndNoOtherWay(t *testing.T) {
 }
 
 func TestAnOrgReachesNoOtherByASpellingOfItsPath(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	w.want(w.as("POST", "/v1/orgs/globex/ratelimit/overrides", `{"kind":"ban","reason":"abuse","permanent":true}`), http.StatusCreated)
 	for _, org := range []string{"globex", "acme/../globex", "acme%2F..%2Fglobex", "%2e%2e/orgs/globex", "ACME", "acme%00", "acme%20", "acme;globex", "*", "acme%2Cglobex", ""} {
@@ -95,6 +98,7 @@ func TestAnOrgReachesNoOtherByASpellingOfItsPath(t *testing.T) {
 }
 
 func TestTokensThatCannotBeLookedUpLetNobodyInAndTellNothing(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	a := w.want(w.do(call{token: away, method: "GET", path: policies}), http.StatusServiceUnavailable)
 	if strings.Contains(a.Body.String(), "hunter2") {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -35,7 +36,7 @@ type Check struct {
 	Org        string `json:"org_id,omitempty" maxLength:"1024" doc:"Whom the request is billed to. Default: nobody who is known." example:"acme"`
 	User       string `json:"user_id,omitempty" maxLength:"1024" doc:"Who in the org makes it. Default: as the plugin's config says of requests without a user." example:"u_42"`
 	Credential string `json:"credential_id,omitempty" maxLength:"1024" doc:"The id of the credential that it was made with."`
-	IP         string `json:"ip,omitempty" maxLength:"64" doc:"The client's address. All that have none are counted as one." example:"192.0.2.1"`
+	IP         string `json:"ip,omitempty" maxLength:"64" doc:"The client's address. All that have none are counted as one. A token of an org may not name one but in a dry run where a limit is counted per address." example:"192.0.2.1"`
 	Tier       string `json:"tier,omitempty" maxLength:"64" doc:"The tier that the request claims, which holds unless one is set for the org. A token of an org may not claim one but in a dry run."`
 	Endpoint   string `json:"endpoint,omitempty" maxLength:"4096" doc:"METHOD /path, or the name of a route. Default: none that a policy is about." example:"POST /records"`
 	Cost       int64  `json:"cost,omitempty" minimum:"1" maximum:"1000000000" doc:"Tokens. Default: as the policies say, else 1."`
@@ -113,8 +114,8 @@ func (s *Server) decide(ctx context.Context, checks []Check) ([]Checked, error) 
 	}
 	results := make([]Checked, len(checks))
 	for i := range checks {
-		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("decide about %d requests: %w", len(checks)-i, err) // nobody waits for the answer
+		if ctx.Err() != nil {
+			return nil, huma.Error503ServiceUnavailable(fmt.Sprintf("there was time for the first %d of %d decisions, which are made and spent", i, len(checks)))
 		}
 		path := s.Path
 		if checks[i].DryRun {
@@ -151,8 +152,18 @@ func (s *Server) mayCheck(ctx context.Context, policies *policy.Snapshot, c *Che
 		return huma.Error403Forbidden("the token of an org may not claim a tier: leave tier out, or set dry_run")
 	case caller.Role == Tenant && !isOf(id.Tenant, c.Org, caller.Org):
 		return huma.Error403Forbidden("the token of an org may ask about its own org alone")
+	case caller.Role == Tenant && c.IP != "" && !c.DryRun && s.spendsAddress(policies, &id):
+		return huma.Error403Forbidden("the token of an org may not spend what is counted per address, of all orgs alike: leave ip out, or set dry_run")
 	}
 	return nil
+}
+
+// spendsAddress tells whether a request spends a bucket that an address has for requests of all orgs. Whoever may claim
+// any address could use up those of others.
+func (s *Server) spendsAddress(policies *policy.Snapshot, id *identity.Identity) bool {
+	var r policy.Resolution
+	policies.ResolveAt(id, s.instant(), &r)
+	return slices.ContainsFunc(r.Bounds, func(b policy.Bound) bool { return b.Key.Group == policy.ByIP })
 }
 
 // isOf tells whether a request is an org's. What counts is whom it is counted for: a name that is too long is counted by

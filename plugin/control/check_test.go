@@ -16,9 +16,11 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 func TestACheckSpendsWhatARequestCostsAndTellsWhatIsLeft(t *testing.T) {
+	t.Parallel()
 	p := planning(t, plan(), enterprise())
 	got := p.checks(admin, `{"org_id":"acme","user_id":"u_42","endpoint":"post /records/7","cost":5}`)
 	if !got.Allowed || got.Reason != "within_limits" || got.PolicyID != "writes" || *got.Limit != 20 || *got.Remaining != 15 ||
@@ -48,6 +50,7 @@ func TestACheckSpendsWhatARequestCostsAndTellsWhatIsLeft(t *testing.T) {
 }
 
 func TestADryRunTellsWhatWouldBeAnsweredAndSpendsNothing(t *testing.T) {
+	t.Parallel()
 	p := planning(t, plan(), enterprise())
 	p.checks(admin, `{"org_id":"acme","endpoint":"POST /records/7","cost":15}`)
 	before := p.has("acme", "")
@@ -95,6 +98,7 @@ func (c custom) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules, 
 }
 
 func TestTheGatewayAndTheDecisionAPIShareOneBudget(t *testing.T) {
+	t.Parallel()
 	p := planning(t, plan(), enterprise())
 	gateway := &admit.Path{Now: clock, Buckets: p.store, Renderer: response.New(plan(), nil)}
 	ruled(t, gateway, plan(), enterprise())
@@ -123,6 +127,7 @@ func TestTheGatewayAndTheDecisionAPIShareOneBudget(t *testing.T) {
 }
 
 func TestABatchIsDecidedOneByOneInItsOrder(t *testing.T) {
+	t.Parallel()
 	p := planning(t, plan(), policy.Rows{})
 	a := p.want(p.as("POST", "/v1/ratelimit/check/batch", `{"checks":[{"org_id":"a","cost":6},{"org_id":"a","cost":6},{"org_id":"b","cost":6},{"org_id":"a","cost":4,"dry_run":true},{"org_id":"a","cost":4}]}`), http.StatusOK)
 	var said []string
@@ -141,6 +146,7 @@ func TestABatchIsDecidedOneByOneInItsOrder(t *testing.T) {
 }
 
 func TestWhoMayAskAboutWhom(t *testing.T) {
+	t.Parallel()
 	p := planning(t, plan(), enterprise())
 	for _, test := range []struct {
 		token, body string
@@ -166,13 +172,39 @@ func TestWhoMayAskAboutWhom(t *testing.T) {
 	}
 }
 
+func TestAnOrgSpendsNoLimitOfAnAddress(t *testing.T) {
+	t.Parallel()
+	config := plan()
+	config.Tiers[1].Limits = append(config.Tiers[1].Limits, schema.Limit{
+		Name: "per-address", Scope: "ip", Endpoint: "POST /login", Limit: 3, WindowSize: 60,
+	})
+	p := planning(t, config.WithDefaults(), enterprise())
+	const path, login = "/v1/ratelimit/check", `"org_id":"acme","ip":"192.0.2.1","endpoint":"POST /login"`
+	for range 4 { // more than the limit has
+		a := p.want(p.do(call{ofAcme, "POST", path, `{` + login + `}`, nil}), http.StatusForbidden)
+		if !strings.Contains(read[problem](p.world, a).Detail, "address") {
+			t.Errorf("%s", a.Body)
+		}
+	}
+	if got := p.checks(ofAcme, `{`+login+`,"dry_run":true}`); !got.Allowed {
+		t.Errorf("a dry run: %+v", got)
+	}
+	p.checks(ofAcme, `{"org_id":"acme","ip":"192.0.2.1","endpoint":"POST /records/7"}`) // where no limit is an address's
+	if got := p.checks(admin, `{`+login+`,"cost":3}`); !got.Allowed {
+		t.Errorf("%+v: the address has lost what others could not spend", got)
+	}
+}
+
 func TestOverridesDecideChecksAndAreNamed(t *testing.T) {
+	t.Parallel()
 	rows := enterprise()
 	rows.Overrides = []policy.Override{
 		{ID: 3, Kind: policy.Ban, Tenant: "acme", User: "eve", Reason: "abuse", Author: "ann", ExpiresAt: tomorrow},
 		{ID: 4, Kind: policy.Exempt, Tenant: "acme", User: "root", Reason: "ours", Author: "ann"},
 		{ID: 5, Kind: policy.CustomLimit, Tenant: "acme", Policy: "daily", Limit: 2000, Reason: "paid", Author: "ann"},
+		{ID: 6, Kind: policy.Multiplier, Tenant: "globex", Factor: 2000, Reason: "launch", Author: "ann"},
 	}
+	rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: "globex", Tier: "enterprise"})
 	p := planning(t, plan(), rows)
 	for _, dry := range []string{"", `,"dry_run":true`} {
 		eve := p.checks(admin, `{"org_id":"acme","user_id":"eve"`+dry+`}`)
@@ -187,10 +219,15 @@ func TestOverridesDecideChecksAndAreNamed(t *testing.T) {
 		if !paid.Allowed || len(paid.Overrides) != 1 || paid.Overrides[0] != 5 || paid.Statuses[0].Limit != 2000 {
 			t.Errorf("%+v: want 2000 by 5", paid)
 		}
+		twice := p.checks(admin, `{"org_id":"globex","user_id":"u","endpoint":"POST /records/7"`+dry+`}`)
+		if len(twice.Statuses) != 4 || len(twice.Overrides) != 1 || twice.Overrides[0] != 6 {
+			t.Errorf("%+v: want 6 named once, which changes three of the four limits", twice)
+		}
 	}
 }
 
 func TestWithoutRedisFailModesDecideChecks(t *testing.T) {
+	t.Parallel()
 	for mode, allowed := range map[string]bool{"open": true, "closed": false} {
 		config := plan()
 		config.FailMode = mode
@@ -209,6 +246,7 @@ func TestWithoutRedisFailModesDecideChecks(t *testing.T) {
 }
 
 func TestAllFaultsOfChecksAreToldWithTheirPaths(t *testing.T) {
+	t.Parallel()
 	p := planning(t, plan(), policy.Rows{})
 	for body, want := range map[string]string{
 		`{"org_id":7,"cost":0,"ip":"here","endpoint":"POST records","surprise":1}`:                  "body.cost body.endpoint body.ip body.org_id body.surprise",
@@ -229,6 +267,7 @@ func TestAllFaultsOfChecksAreToldWithTheirPaths(t *testing.T) {
 }
 
 func TestOrgsOfAnyNameHaveBucketsOfTheirOwn(t *testing.T) {
+	t.Parallel()
 	p := planning(t, plan(), policy.Rows{})
 	long := strings.Repeat("ü", 512)
 	for i, org := range []string{"a/b", "a/../b", "ünïcode 🦄", "a b", "{t=acme}", "x\r\nX-Evil: 1", `'; DROP TABLE tenants; --`, long, long[:1022] + "x", "%2F", "."} {

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"slices"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
@@ -63,15 +64,12 @@ func checked(x *admit.Exchange, dryRun bool) Checked {
 		out.RetryAfter = retryAfter(d.RetryAfter)
 	}
 	if d.Resolution.Banned || d.Resolution.Exempt {
-		out.Overrides = append(out.Overrides, d.Resolution.Override)
+		out.changed(d.Resolution.Override)
 	}
 	for i := range d.Resolution.Bounds {
 		b, status := &d.Resolution.Bounds[i], &d.Statuses[i]
-		for _, id := range [...]int64{b.Override, b.Penalty} {
-			if id != 0 {
-				out.Overrides = append(out.Overrides, id)
-			}
-		}
+		out.changed(b.Override)
+		out.changed(b.Penalty)
 		if status.Source != decision.Unanswered || status.Failure != decision.NoFailure {
 			out.Statuses = append(out.Statuses, statusOf(b, status))
 		}
@@ -83,6 +81,13 @@ func checked(x *admit.Exchange, dryRun bool) Checked {
 		out.Reset = new(timeOf(resetOf(status)))
 	}
 	return out
+}
+
+// changed tells of an override, once however many limits it changed; 0 is none.
+func (c *Checked) changed(override int64) {
+	if override != 0 && !slices.Contains(c.Overrides, override) {
+		c.Overrides = append(c.Overrides, override)
+	}
 }
 
 func statusOf(b *policy.Bound, status *decision.Status) CheckStatus {

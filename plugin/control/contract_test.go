@@ -25,6 +25,7 @@ import (
 const golden = "../../schema/openapi.yaml"
 
 func TestThePublishedDescriptionIsThatOfTheServer(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	got, err := w.server.OpenAPI()
 	if err != nil {
@@ -210,6 +211,7 @@ func (c *contract) on(w *world) *contract {
 }
 
 func TestEveryDescribedAnswerIsGivenAndIsAsDescribed(t *testing.T) {
+	t.Parallel()
 	c := newContract(equipped(t))
 	for _, o := range operations(c.world) {
 		everyAnswer(c, o)
@@ -295,6 +297,7 @@ func everyRefusedBody(c *contract, o operation) {
 }
 
 func TestEveryDescribedValueOfAWrongTypeIsRefusedWithItsPath(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	d, _ := describe(w)
 	for _, o := range operations(w) {

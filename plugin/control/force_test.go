@@ -47,6 +47,7 @@ func (w *world) spend(s shelf, p pgstore.Policy, requests int) {
 }
 
 func TestASharedPolicyBelowWhatWasUsedLatelyNeedsForce(t *testing.T) {
+	t.Parallel()
 	buckets := shelf{memstore.New(memstore.Options{Now: clock})}
 	w := open(t, func(o *control.Options) { o.Buckets = buckets })
 	w.made(daily) // whose limit does not count where the bucket can be read

@@ -29,10 +29,14 @@ func (s *Server) registerHealth() {
 }
 
 func (s *Server) ready(ctx context.Context, _ *struct{}) (*healthOutput, error) {
-	ctx, cancel := context.WithTimeout(ctx, readyTime)
-	defer cancel()
+	// Who probes needs no token, so that all who do at once share one answer, and one connection to the database.
+	_, err, _ := s.probes.Do("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readyTime)
+		defer cancel()
+		return s.Store.Fleet(ctx, liveWithin)
+	})
 	var missing []string
-	if _, err := s.Store.Fleet(ctx, liveWithin); err != nil {
+	if err != nil {
 		s.Log.Warn("not ready: the database does not answer", "error", err)
 		missing = append(missing, "the database does not answer")
 	}

@@ -43,6 +43,7 @@ var fields = map[string][]string{
 }
 
 func TestHostileTextIsKeptAsItIsOrRefusedAndDoesNothingElse(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	bodies := map[string]map[string]any{
 		policies:  {"name": "daily", "limit": 5, "window_size": 60},
@@ -113,6 +114,7 @@ func keeps(row map[string]any, text string) bool {
 }
 
 func TestHostileQueriesAndHeadersAreRefusedOrFindNothing(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	w.made(daily)
 	for _, text := range hostile {
@@ -132,6 +134,7 @@ func TestHostileQueriesAndHeadersAreRefusedOrFindNothing(t *testing.T) {
 }
 
 func TestAQueryThatCanBeUnderstoodInTwoWaysIsRefused(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	for query, at := range map[string]string{"?limit=1&limit=2": "query.limit", "?name=a;tier=b": "query", "?name=%zz": "query", "?%FF=1": "query.\ufffd"} {
 		a := w.want(w.as("GET", policies+query, ""), http.StatusUnprocessableEntity)
@@ -142,6 +145,7 @@ func TestAQueryThatCanBeUnderstoodInTwoWaysIsRefused(t *testing.T) {
 }
 
 func TestARequestThatEndsHalfWayLeavesNothingWritten(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	tx, err := w.pool.Begin(t.Context())
 	if err != nil {

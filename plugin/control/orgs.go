@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -135,7 +134,7 @@ func (s *Server) putOrg(ctx context.Context, in *putOrgInput) (*putOrgOutput, er
 			return nil, s.problem(doing, err)
 		}
 		return &putOrgOutput{
-			Status: status, ETag: orgTag(org), Location: "/v1/orgs/" + url.PathEscape(in.Org),
+			Status: status, ETag: orgTag(org), Location: "/v1/orgs/" + segment(in.Org),
 			Body: OrgWritten{org, s.written(ctx, orgWrites, version, in.wait())},
 		}, nil
 	}

@@ -27,6 +27,7 @@ type orgWritten struct {
 }
 
 func TestAnOrgIsSetAndReadAgain(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	w.want(w.as("GET", acmePath, ""), http.StatusNotFound)
 	a := w.want(w.as("PUT", acmePath+"?wait=1s", `{"tier":"enterprise","time_zone":"Europe/Berlin","reason":"they pay"}`), http.StatusCreated)
@@ -48,6 +49,7 @@ func TestAnOrgIsSetAndReadAgain(t *testing.T) {
 }
 
 func TestAnOrgIsNotOverwrittenUnseen(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	first := w.want(w.as("PUT", acmePath, `{"tier":"a"}`), http.StatusCreated).Header().Get("ETag")
 	w.want(w.as("PUT", acmePath, `{"tier":"a"}`), http.StatusOK)
@@ -60,6 +62,7 @@ func TestAnOrgIsNotOverwrittenUnseen(t *testing.T) {
 }
 
 func TestOfManyWhoWriteAnOrgFromOneStateOneSucceeds(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	tag := w.want(w.as("PUT", acmePath, `{"tier":"a"}`), http.StatusCreated).Header().Get("ETag")
 	var succeeded atomic.Int64
@@ -80,6 +83,7 @@ func TestOfManyWhoWriteAnOrgFromOneStateOneSucceeds(t *testing.T) {
 }
 
 func TestAllFaultsOfAnOrgAreToldWithTheirPaths(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	for body, want := range map[string]string{
 		`{"tier":7,"time_zone":"Europe/Atlantis","reason":" ","surprise":1}`: "body.reason body.surprise body.tier body.time_zone",
@@ -137,6 +141,7 @@ func eventful() policy.Rows {
 }
 
 func TestWhatIsInForceIsToldWithItsOrigin(t *testing.T) {
+	t.Parallel()
 	p := planning(t, plan(), eventful())
 	got := p.inForce(ofAcme, "")
 	var summaries []string
@@ -174,6 +179,7 @@ func TestWhatIsInForceIsToldWithItsOrigin(t *testing.T) {
 }
 
 func TestWhatIsInForceForOneKindOfRequests(t *testing.T) {
+	t.Parallel()
 	p := planning(t, plan(), eventful())
 	if got := p.inForce(viewer, "?endpoint=GET+/free"); len(got.Limits) != 0 || !strings.HasSuffix(got.Summary, "it is exempt from all limits.") {
 		t.Errorf("%+v: want GET /free exempt", got)
@@ -196,6 +202,7 @@ func TestWhatIsInForceForOneKindOfRequests(t *testing.T) {
 }
 
 func TestAnOrgDoesNotReadWhyOthersHaveAnOverride(t *testing.T) {
+	t.Parallel()
 	p := planning(t, plan(), eventful())
 	for token, reason := range map[string]string{ofAcme: "", viewer: "ticket 7"} {
 		found := false
@@ -219,6 +226,7 @@ func TestAnOrgDoesNotReadWhyOthersHaveAnOverride(t *testing.T) {
 }
 
 func TestTheTierIsTheRowsOrWhatIsAskedOrTheDefault(t *testing.T) {
+	t.Parallel()
 	p := planning(t, plan(), enterprise())
 	for path, want := range map[string]string{
 		"acme/ratelimit/policies?tier=essentials":   "enterprise row",
@@ -240,6 +248,7 @@ func TestTheTierIsTheRowsOrWhatIsAskedOrTheDefault(t *testing.T) {
 }
 
 func TestWithoutPoliciesNothingIsSaidToBeInForce(t *testing.T) {
+	t.Parallel()
 	for _, path := range []string{"policies", "usage"} {
 		w := open(t)
 		w.want(w.as("GET", acmePath+"/ratelimit/"+path, ""), http.StatusServiceUnavailable)
@@ -253,6 +262,7 @@ func TestWithoutPoliciesNothingIsSaidToBeInForce(t *testing.T) {
 }
 
 func TestAnOrgIsNotWrittenForOneWhoHasGone(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -17,6 +17,7 @@ type overrideWritten struct {
 }
 
 func TestEachKindOfOverrideIsMadeAndRead(t *testing.T) {
+	t.Parallel()
 	w := open(t, func(o *control.Options) {
 		o.Now = func() time.Time { return time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC) }
 	})
@@ -46,6 +47,7 @@ func TestEachKindOfOverrideIsMadeAndRead(t *testing.T) {
 }
 
 func TestAnOverrideThatCannotBeIsRefusedWithAllItsFaults(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	tests := []struct{ body, paths string }{
 		{`{}`, "body.expires_in body.kind body.reason"},
@@ -73,7 +75,23 @@ func TestAnOverrideThatCannotBeIsRefusedWithAllItsFaults(t *testing.T) {
 	}
 }
 
+func TestTheKeyOfAnOverrideIsOfItsOrg(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	const body = `{"kind":"ban","reason":"abuse","permanent":true}`
+	w.want(w.as("POST", overrides, body, "Idempotency-Key", "k"), http.StatusCreated)
+	const globex = "/v1/orgs/globex/ratelimit/overrides"
+	a := w.want(w.as("POST", globex, body, "Idempotency-Key", "k"), http.StatusUnprocessableEntity)
+	if got := read[problem](w, a).paths(); got != "header.Idempotency-Key" {
+		t.Errorf("faults at %s", got)
+	}
+	if list := read[control.Page[control.Override]](w, w.as("GET", globex, "")); len(list.Items) != 0 {
+		t.Errorf("globex has %+v, want nothing", list.Items)
+	}
+}
+
 func TestTheOverrideOfAnotherOrgDoesNotExist(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	const globex = "/v1/orgs/globex/ratelimit/overrides"
 	a := w.want(w.as("POST", overrides, `{"kind":"ban","reason":"abuse","permanent":true}`), http.StatusCreated)
@@ -88,6 +106,7 @@ func TestTheOverrideOfAnotherOrgDoesNotExist(t *testing.T) {
 }
 
 func TestAnOrgMayHaveAnyNameThatItIsCountedBy(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	const body = `{"kind":"ban","reason":"abuse","permanent":true}`
 	for _, org := range []string{"a%2Fb", "%2e%2e", "%2E", "..%2F..%2Fetc", "%C3%BCn%C3%AF", "a%20b", "%27%3B%20DROP%20TABLE%20x--", "a%0D%0AX-Evil:%201", strings.Repeat("x", 128)} {

@@ -12,6 +12,7 @@ import (
 )
 
 func TestAPolicyIsAcceptedInEitherSpelling(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	first := w.want(w.as("POST", policies, `{"orgTier":"Enterprise","endpointPattern":"POST /records","limit":1000,"window":"1m","algorithm":"token_bucket","failMode":"open"}`), http.StatusCreated)
 	made := read[policyWritten](w, first).Policy
@@ -32,6 +33,7 @@ func TestAPolicyIsAcceptedInEitherSpelling(t *testing.T) {
 }
 
 func TestDerivedNamesTellPoliciesApart(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	names := map[string]string{}
 	for _, body := range []string{
@@ -56,6 +58,7 @@ func TestDerivedNamesTellPoliciesApart(t *testing.T) {
 }
 
 func TestAllFaultsAreToldAtOnceWithTheirPaths(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	tests := []struct{ body, paths string }{
 		{`{"limit":0,"window":"1 fortnight","algorithm":"guess","tier":"a","tenant":"b","mode":"loud","colour":"red"}`, "body.algorithm body.colour body.limit body.mode body.tenant body.window"},
@@ -82,6 +85,7 @@ func TestAllFaultsAreToldAtOnceWithTheirPaths(t *testing.T) {
 }
 
 func TestAChangeNamesTheStateThatItWasMadeFrom(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	path, tag, p := w.made(daily)
 	if tag != fmt.Sprintf(`"%d-1"`, p.ID) {
@@ -112,6 +116,7 @@ func TestAChangeNamesTheStateThatItWasMadeFrom(t *testing.T) {
 }
 
 func TestAPolicyKeepsWhatNamesIt(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	path, tag, _ := w.made(daily)
 	a := w.want(w.as("PUT", path, strings.Replace(daily, "gold", "silver", 1), "If-Match", tag), http.StatusUnprocessableEntity)
@@ -121,12 +126,14 @@ func TestAPolicyKeepsWhatNamesIt(t *testing.T) {
 }
 
 func TestWhatAReadHasToldMayBeSentBack(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	path, tag, _ := w.made(daily)
 	w.want(w.as("PUT", path, w.as("GET", path, "").Body.String(), "If-Match", tag), http.StatusOK)
 }
 
 func TestOfManyWritersFromOneStateOneWins(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	path, tag, _ := w.made(daily)
 	const writers = 20
@@ -148,6 +155,7 @@ func TestOfManyWritersFromOneStateOneWins(t *testing.T) {
 }
 
 func TestAHundredWritersLoseNoUpdateAndLeaveNoGapInTheAudit(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	path, _, _ := w.made(daily)
 	const writers = 100
@@ -187,6 +195,7 @@ func TestAHundredWritersLoseNoUpdateAndLeaveNoGapInTheAudit(t *testing.T) {
 }
 
 func TestPoliciesAreListedInPages(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	for i := range 5 {
 		w.made(fmt.Sprintf(`{"name":"n%d","tier":"gold","limit":5,"window":"1m"}`, i))
@@ -217,6 +226,7 @@ func TestPoliciesAreListedInPages(t *testing.T) {
 }
 
 func TestAPolicyThatWouldLockEverybodyOutNeedsForce(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	w.made(daily)
 	small := `{"name":"all","tier":"gold","scope":"global","limit":999,"window":"1d"}`

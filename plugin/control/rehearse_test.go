@@ -17,6 +17,7 @@ import (
 )
 
 func TestADryRunInAClusterSpendsNothingEvenForAMoment(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.Cluster(t, 3, 0)
 	block := schema.Redis{ConnectTimeout: 5000, ReadTimeout: 5000}
 	for _, server := range nodes.All() {
@@ -60,6 +61,7 @@ func (broken) Forget(context.Context, []policy.Key) (int, error) {
 }
 
 func TestAnInternalErrorIsDecidedAsTheConfigSaysAndToldWithoutDetails(t *testing.T) {
+	t.Parallel()
 	for _, closed := range []bool{false, true} {
 		path := pathOf(t, plan(), broken{}, policy.Rows{})
 		path.FailClosed = closed
@@ -77,6 +79,7 @@ func TestAnInternalErrorIsDecidedAsTheConfigSaysAndToldWithoutDetails(t *testing
 }
 
 func TestADryRunNeedsBucketsThatAreShared(t *testing.T) {
+	t.Parallel()
 	config := plan()
 	w := open(t, func(o *control.Options) { o.Path = pathOf(t, config, shelf{}, policy.Rows{}) })
 	for _, a := range []answer{
@@ -90,6 +93,7 @@ func TestADryRunNeedsBucketsThatAreShared(t *testing.T) {
 }
 
 func TestChecksAreNotCountedForStrangersWhereOrgsCannotBeToldApart(t *testing.T) {
+	t.Parallel()
 	path := pathOf(t, plan(), broken{}, policy.Rows{})
 	ruled(t, path, plan(), policy.Rows{}) // whose tenants a gateway finds
 	w := open(t, func(o *control.Options) { o.Path = path })

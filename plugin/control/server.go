@@ -12,6 +12,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
@@ -56,6 +57,7 @@ type Server struct {
 	api     huma.API
 	limits  *admit.Path // nil: the API does not limit itself
 	metrics *metrics
+	probes  singleflight.Group
 }
 
 // New makes a server. It does no I/O. The error tells what is missing from the options, or that the metrics are
@@ -159,8 +161,8 @@ func (s *Server) await(ctx context.Context, version int64, wait time.Duration) (
 	ctx, cancel := context.WithTimeout(ctx, min(wait, maxWait))
 	defer cancel()
 	behind, err := s.Store.Await(ctx, version, liveWithin)
-	if ctx.Err() != nil {
-		err = nil // the time is up: that is an answer
+	if ctx.Err() != nil && len(behind) > 0 {
+		err = nil // the time is up: that is an answer; but not before anybody has looked
 	}
 	return behind, err
 }

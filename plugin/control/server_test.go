@@ -33,6 +33,7 @@ func (w *world) enforces(node string, version int64) {
 }
 
 func TestWhatNoOperationCanBeAskedIsAProblemDocument(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	tests := []struct {
 		call  call
@@ -66,6 +67,7 @@ func TestWhatNoOperationCanBeAskedIsAProblemDocument(t *testing.T) {
 }
 
 func TestEveryAnswerHasSecurityHeadersAndTheIDOfItsRequest(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	for _, c := range []call{
 		{admin, "GET", policies, "", nil},
@@ -97,6 +99,7 @@ func TestEveryAnswerHasSecurityHeadersAndTheIDOfItsRequest(t *testing.T) {
 }
 
 func TestTheLogHasOneLineForARequestAndNoSecret(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	w.as("POST", policies+"?wait=7ms", `{"name":"daily","tier":"gold","limit":1000,"window":"1d","reason":"a secret reason"}`, "X-Request-Id", "r-1")
 	w.do(call{"guessed-secret", "GET", policies, "", nil})
@@ -131,6 +134,7 @@ func TestTheLogHasOneLineForARequestAndNoSecret(t *testing.T) {
 }
 
 func TestReadinessNeedsTheDatabaseAndThePolicies(t *testing.T) {
+	t.Parallel()
 	path := &admit.Path{}
 	w := open(t, func(o *control.Options) { o.Path = path })
 	w.want(w.do(call{method: "GET", path: "/healthz"}), http.StatusOK)
@@ -143,6 +147,7 @@ func TestReadinessNeedsTheDatabaseAndThePolicies(t *testing.T) {
 }
 
 func TestTheAPILimitsItselfPerTokenAndPerAddressOfStrangers(t *testing.T) {
+	t.Parallel()
 	registry := prometheus.NewRegistry()
 	w := open(t, func(o *control.Options) {
 		o.Limits, o.Rates = memstore.New(memstore.Options{Now: clock}), control.Rates{Requests: 2, Failures: 3}
@@ -174,6 +179,7 @@ func TestTheAPILimitsItselfPerTokenAndPerAddressOfStrangers(t *testing.T) {
 }
 
 func TestAWriteIsAnsweredOnceTheNodesEnforceItOrNamesThoseThatDoNot(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	w.enforces("quick", 1)
 	a := w.want(w.as("POST", policies+"?wait=1s", daily), http.StatusCreated)
@@ -187,10 +193,15 @@ func TestAWriteIsAnsweredOnceTheNodesEnforceItOrNamesThoseThatDoNot(t *testing.T
 		t.Errorf("the answer is %s, want that slow is behind", a.Body)
 	}
 	w.want(w.as("POST", policies+"?wait=31s", daily), http.StatusUnprocessableEntity)
+	a = w.want(w.as("PUT", policies+"?wait=1ns", daily), http.StatusOK) // which is over before anybody can look
+	if got := read[policyWritten](w, a); got.Enforcement.Enforced {
+		t.Errorf("the answer is %s, though slow is behind", a.Body)
+	}
 }
 
 // A connection whose deadline for reading has passed cancels what is being answered on it.
 func TestAWriteMayWaitLongerThanARequestMayTakeToArrive(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	w.enforces("slow", 0)
 	server := httptest.NewUnstartedServer(w.server)
@@ -212,6 +223,7 @@ func TestAWriteMayWaitLongerThanARequestMayTakeToArrive(t *testing.T) {
 }
 
 func TestTheSameRequestSentAgainIsAnsweredAgainAndWritesNothing(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	for path, body := range map[string]string{policies: daily, overrides: `{"kind":"multiplier","factor":2,"reason":"launch","expires_in":"1h"}`} {
 		key := []string{"Idempotency-Key", "retry 1 of " + path}
@@ -235,6 +247,7 @@ func TestTheSameRequestSentAgainIsAnsweredAgainAndWritesNothing(t *testing.T) {
 }
 
 func TestOfManyWithOneKeyOneWrites(t *testing.T) {
+	t.Parallel()
 	w := open(t)
 	const senders = 10
 	answers := make([]answer, senders)
@@ -258,6 +271,7 @@ func TestOfManyWithOneKeyOneWrites(t *testing.T) {
 }
 
 func TestMetricsHaveTheirPublishedNames(t *testing.T) {
+	t.Parallel()
 	registry := prometheus.NewRegistry()
 	w := open(t, func(o *control.Options) { o.Metrics = registry })
 	w.made(daily)

@@ -64,7 +64,7 @@ func checkEndpoint(text string) string {
 // snapshot are the policies by which requests are decided now. The error is an answer.
 func (s *Server) snapshot() (*policy.Snapshot, error) {
 	if s.Path == nil {
-		return nil, huma.Error503ServiceUnavailable("this process was not told the plugin's config, so it cannot say what applies")
+		return nil, huma.Error503ServiceUnavailable("this process was not told the plugin's config, so it cannot say what applies: start it as ratelimit serve --config kong.yml")
 	}
 	policies := s.Path.Policies.Load()
 	if policies == nil {

@@ -1,7 +1,9 @@
 package control_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -32,6 +34,7 @@ func using(t *testing.T) *planned {
 }
 
 func TestUsageIsReadAndNotSpent(t *testing.T) {
+	t.Parallel()
 	p := using(t)
 	var last control.Usage
 	for range 2 {
@@ -57,6 +60,7 @@ func TestUsageIsReadAndNotSpent(t *testing.T) {
 }
 
 func TestUsageIsToldForWhatIsAsked(t *testing.T) {
+	t.Parallel()
 	p := using(t)
 	for query, want := range map[string]map[string]int64{
 		"":                              {"daily of the org": 4, "writes at POST /records/{id} of the org": 4},
@@ -79,6 +83,7 @@ func TestUsageIsToldForWhatIsAsked(t *testing.T) {
 }
 
 func TestUsageTellsWhereTokensMayBeOutOnLease(t *testing.T) {
+	t.Parallel()
 	config := plan()
 	config.Strategy = "redis"
 	config.Tiers[0].Limits = append(config.Tiers[0].Limits, limitOf("large", "", 1_000_000))
@@ -92,6 +97,7 @@ func TestUsageTellsWhereTokensMayBeOutOnLease(t *testing.T) {
 }
 
 func TestMoreBucketsThanOneCallTakesAreAllRead(t *testing.T) {
+	t.Parallel()
 	config := plan()
 	for i := range 300 {
 		config.Tiers[0].Limits = append(config.Tiers[0].Limits, limitOf(fmt.Sprint("p", i), fmt.Sprint("GET /", i), 10))
@@ -103,6 +109,7 @@ func TestMoreBucketsThanOneCallTakesAreAllRead(t *testing.T) {
 }
 
 func TestUsageSaysWhenRedisIsAwayAndNothingIsReset(t *testing.T) {
+	t.Parallel()
 	p := using(t)
 	p.redis.Kill()
 	a := p.want(p.as("GET", acmeUsage, ""), http.StatusServiceUnavailable)
@@ -128,6 +135,7 @@ func (p *planned) resets() []pgstore.AuditEntry {
 }
 
 func TestAResetByTheAPIEmptiesTheBucketsOfOneOrgAndIsAudited(t *testing.T) {
+	t.Parallel()
 	p := using(t)
 	preview := read[control.Reset](p.world, p.want(p.as("POST", acmeReset, `{"policy":"daily","preview":true}`), http.StatusOK))
 	if !preview.Preview || len(preview.Buckets) != 1 || preview.Buckets[0].Used != 4 || p.has("acme", "")["daily of the org"] != 4 || len(p.resets()) != 0 {
@@ -164,6 +172,7 @@ func TestAResetByTheAPIEmptiesTheBucketsOfOneOrgAndIsAudited(t *testing.T) {
 }
 
 func TestAResetThatIsSentAgainIsAnsweredAndNotMadeAgain(t *testing.T) {
+	t.Parallel()
 	p := using(t)
 	once := func(body string) answer { return p.as("POST", acmeReset, body, "Idempotency-Key", "k 1") }
 	first := p.want(once(`{"reason":"billed twice"}`), http.StatusOK)
@@ -180,7 +189,105 @@ func TestAResetThatIsSentAgainIsAnsweredAndNotMadeAgain(t *testing.T) {
 	}
 }
 
+// cold are buckets in Redis whose Forget first does something else, and does nothing more when that fails.
+type cold struct {
+	control.Buckets
+	before func(ctx context.Context) error
+}
+
+func (c *cold) Forget(ctx context.Context, keys []policy.Key) (int, error) {
+	if err := c.before(ctx); err != nil {
+		return 0, err
+	}
+	return c.Buckets.Forget(ctx, keys)
+}
+
+// chilled is a world as using makes it, whose buckets are cold.
+func chilled(t *testing.T, before func(ctx context.Context) error) *planned {
+	t.Helper()
+	p := using(t)
+	options := p.server.Options
+	options.Buckets = &cold{p.store, before}
+	server, err := control.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.server = server
+	return p
+}
+
+func TestAResetThatWasNotFinishedIsMadeWhenItIsSentAgain(t *testing.T) {
+	t.Parallel()
+	trouble := errors.New("the buckets are away")
+	p := chilled(t, func(context.Context) error { return trouble })
+	once := func() answer {
+		return p.as("POST", acmeReset, `{"reason":"billed twice"}`, "Idempotency-Key", "k")
+	}
+	if a := p.want(once(), http.StatusServiceUnavailable); !strings.Contains(read[problem](p.world, a).Detail, "send the request again") {
+		t.Errorf("%s: want it to say what to do", a.Body)
+	}
+	trouble = nil
+	for i, replay := range []string{"", "true"} {
+		a := p.want(once(), http.StatusOK)
+		if used := p.has("acme", "")["daily of the org"]; a.Header().Get("Idempotent-Replayed") != replay || used != int64(i)*3 || read[control.Reset](p.world, a).Buckets[0].Used != 4 {
+			t.Errorf("time %d: %v %s, and %d are used", i, a.Header(), a.Body, used)
+		}
+		p.checks(admin, `{"org_id":"acme","cost":3}`)
+	}
+	if n := len(p.resets()); n != 2 {
+		t.Errorf("the audit tells %d resets, want the one that failed and the one that was made", n)
+	}
+}
+
+func TestAResetThatIsRecordedGoesOnWithoutItsCaller(t *testing.T) {
+	t.Parallel()
+	ctx, leave := context.WithCancel(t.Context())
+	p := chilled(t, func(ctx context.Context) error {
+		leave()
+		return ctx.Err()
+	})
+	c := call{admin, "POST", acmeReset, `{"reason":"billed twice"}`, []string{"Idempotency-Key", "k"}}
+	p.want(p.serve(c, c.request().WithContext(ctx)), http.StatusOK)
+	if used := p.has("acme", "")["daily of the org"]; used != 0 {
+		t.Errorf("%d are used, want it reset", used)
+	}
+	if a := p.want(p.do(c), http.StatusOK); a.Header().Get("Idempotent-Replayed") != "true" {
+		t.Error("its key is not known")
+	}
+}
+
+func TestAResetWhoseKeyCannotBeKeptIsMadeAndSaysSoInTheLog(t *testing.T) {
+	t.Parallel()
+	var p *planned
+	p = chilled(t, func(context.Context) error {
+		p.pool.Close()
+		return nil
+	})
+	a := p.want(p.as("POST", acmeReset, `{"reason":"billed twice"}`, "Idempotency-Key", "k"), http.StatusOK)
+	if used := p.has("acme", "")["daily of the org"]; used != 0 || a.Header().Get("Idempotent-Replayed") != "" {
+		t.Errorf("%d are used after %v %s", used, a.Header(), a.Body)
+	}
+	if !strings.Contains(p.log.String(), "sent again, it is made again") {
+		t.Errorf("the log says %s", p.log)
+	}
+}
+
+func TestTheKeyOfAResetIsOfItsOrg(t *testing.T) {
+	t.Parallel()
+	p := using(t)
+	const body = `{"reason":"billed twice"}`
+	p.want(p.as("POST", acmeReset, body, "Idempotency-Key", "k"), http.StatusOK)
+	a := p.want(p.as("POST", "/v1/orgs/globex/ratelimit/reset", body, "Idempotency-Key", "k"), http.StatusUnprocessableEntity)
+	if got := read[problem](p.world, a).paths(); got != "header.Idempotency-Key" {
+		t.Errorf("faults at %s", got)
+	}
+	if used := p.has("globex", "")["daily of the org"]; used != 1 {
+		t.Errorf("globex has used %d, want 1 as before", used)
+	}
+}
+
 func TestAResetNeedsAReasonAndWellFormedFields(t *testing.T) {
+	t.Parallel()
 	p := using(t)
 	for body, want := range map[string]string{
 		`{}`:                               "body.reason",
@@ -204,6 +311,7 @@ func TestAResetNeedsAReasonAndWellFormedFields(t *testing.T) {
 }
 
 func TestNothingIsResetThatCannotBeAudited(t *testing.T) {
+	t.Parallel()
 	p := using(t)
 	p.pool.Close()
 	p.want(p.as("POST", acmeReset, `{"reason":"billed twice"}`), http.StatusServiceUnavailable)
