@@ -67,6 +67,7 @@ func TestSoakTokensOnLeaseInACalmAddNothingToTheBurstOfTheRush(t *testing.T) {
 	f := onSocket(t, redistest.Single(t))
 	members := f.joinAll(4, "-lease-share", "5")
 	f.awaitLeases(members...)
+	alone(t)
 	b := bound{algorithm: "token_bucket", limit: 1000, window: time.Second, burst: 1000}
 	tr := f.offer(by("acme"), rushes(3*b.limit))
 	for _, m := range members {
