@@ -1,5 +1,7 @@
-# Everything here needs Go and git alone. The specs find Redis and Postgres, or
-# start them, themselves; no target installs a server.
+# Everything here needs Go and git. What needs Redis, Postgres or Prometheus starts
+# servers of its own, on temporary folders. Where a program for that is missing,
+# the tests, specs and benchmarks, and demo-full, install it by apt-get if they
+# may, once; demo-redis only says what is missing.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -53,7 +55,7 @@ endef
 
 .PHONY: help
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build the plugin server, the operator's program and the demo gateway into ./bin

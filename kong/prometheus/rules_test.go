@@ -4,7 +4,9 @@
 package prometheus
 
 import (
+	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -80,8 +82,44 @@ func TestEveryAlertHasACaseThatFiresItAndOneThatDoesNot(t *testing.T) {
 	}
 }
 
-func TestEveryAlertUsesWhatThePluginPublishes(t *testing.T) {
+var (
+	controlFamily = regexp.MustCompile(`^(\w+) counter `)
+	controlLabel  = regexp.MustCompile(`(\w+)="`)
+)
+
+// readControl reads the counters of the control plane, whose list has on one line "name type help" and below it, indented,
+// the labels of each series.
+func readControl(t *testing.T, file string) promtest.Published {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	published, name := promtest.Published{}, ""
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, " ") {
+			name = ""
+			if found := controlFamily.FindStringSubmatch(line); found != nil {
+				name = found[1]
+				published[name] = nil
+			}
+		}
+		if name == "" || !strings.HasPrefix(line, " ") {
+			continue
+		}
+		for _, label := range controlLabel.FindAllStringSubmatch(line, -1) {
+			published[name] = append(published[name], label[1])
+		}
+	}
+	if len(published) == 0 {
+		t.Fatalf("%s describes no counter", file)
+	}
+	return published
+}
+
+func TestEveryAlertUsesWhatIsPublished(t *testing.T) {
 	published := promtest.ReadPublished(t, "../../plugin/metrics/testdata/metrics.golden")
+	maps.Copy(published, readControl(t, "../../plugin/control/testdata/metrics.golden"))
 	for _, a := range alerts(t) {
 		if faults := published.Faults(a.Expression); len(faults) > 0 {
 			t.Errorf("%s: %q", a.Name, faults)

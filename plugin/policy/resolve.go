@@ -42,7 +42,8 @@ func (s *Snapshot) foreignTiers() map[string]bool {
 }
 
 // Faults are the tiers that rows of tenants name and that neither the config nor a row knows: one fault each, with one
-// of the tenants. The default tier applies to them.
+// of the tenants as its key. The default tier applies to all of them. The problem is told in the same words whichever
+// tenants there are.
 func (s *Snapshot) Faults() []Fault {
 	if s.book == nil {
 		return nil
@@ -54,10 +55,10 @@ func (s *Snapshot) Faults() []Fault {
 		if len(unknown) == 0 {
 			break
 		}
-		if n := unknown[tenant.Tier]; n > 0 {
+		if unknown[tenant.Tier] > 0 {
 			delete(unknown, tenant.Tier)
 			faults = append(faults, Fault{inTenants, tenant.ID, "tier", fmt.Sprintf(
-				"%q is a tier that neither the config nor a row knows: tier %q applies to this and %d other tenants", tenant.Tier, s.defaultTier, n-1)})
+				"%q is a tier that neither the config nor a row knows: tier %q applies to this and all other tenants of it", tenant.Tier, s.defaultTier)})
 		}
 	}
 	return faults

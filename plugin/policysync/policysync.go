@@ -78,6 +78,7 @@ type Sync struct {
 	refused    int64     // the version that was not loaded for its size; -1: none
 	reloadAt   time.Time // when all rows are loaded next
 	lostAt     time.Time // when contact was lost; zero: it was not
+	lostWhy    string    // what was logged about that last
 	unreported bool      // the last report failed, and that was logged
 	skewed     bool      // the clocks differ too much, and that was logged
 

@@ -50,7 +50,7 @@ func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("report: %w", err)
 	case !s.unreported:
 		s.unreported = true
-		s.log.Warn("the report of this node is refused; what it enforces cannot be seen elsewhere", "error", err)
+		s.log.Warn("the report of this node is refused; what it enforces cannot be seen elsewhere", "error", err, "advice", Advice(err))
 	}
 	return nil
 }

@@ -2,9 +2,13 @@ package policysync_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
@@ -176,6 +180,72 @@ func TestRefusedReportIsLoggedOnceAndCostsNothingElse(t *testing.T) {
 	}
 }
 
+// tells checks that the log has a warning once, and does not blame the connection.
+func (n *node) tells(what string) {
+	n.t.Helper()
+	if n.log.count(what) != 1 || n.log.count("no contact with Postgres") != 0 {
+		n.t.Errorf("want %q once, and no word of a lost contact:\n%s", what, n.log)
+	}
+}
+
+func TestTablesFromBeforeAMigrationAreToldAsSuchAndNotAsALostContact(t *testing.T) {
+	w := newWorld(t)
+	w.write(`ALTER TABLE rate_limiter.policies RENAME accuracy TO later`)
+	n := start(t, w.options())
+	n.until("it is tried again and again", func(policysync.Stats) bool { return n.log.count("accuracy") > 0 })
+	n.tells("older than this program: run ratelimit migrate up")
+	w.write(`ALTER TABLE rate_limiter.policies RENAME later TO accuracy`)
+	n.await(0)
+	n.until("that is told", func(policysync.Stats) bool { return n.log.count("contact with Postgres is back") == 1 })
+}
+
+func TestAMissingRightIsToldWithWhereTheGrantsAre(t *testing.T) {
+	w := newWorld(t)
+	w.write(`CREATE ROLE sync_beggar; GRANT USAGE ON SCHEMA rate_limiter TO sync_beggar;
+		GRANT SELECT ON rate_limiter.version TO sync_beggar`)
+	t.Cleanup(func() { w.write(`DROP OWNED BY sync_beggar; DROP ROLE sync_beggar`) })
+	options := w.options()
+	options.Source.DSN += "&options=-c%20role%3Dsync_beggar"
+	n := start(t, options)
+	n.until("it is tried", func(policysync.Stats) bool { return n.log.count("permission denied") > 0 })
+	n.tells("migrations/README.md")
+}
+
+func TestAdviceIsAboutWhatOnlyAnOperatorCanMend(t *testing.T) {
+	for code, want := range map[string]string{
+		"42703": "migrate up", "42P01": "migrate up", "42883": "migrate up", "42501": "migrations/README.md", "40001": "", "57P01": "",
+	} {
+		got := policysync.Advice(fmt.Errorf("load: %w", &pgconn.PgError{Code: code}))
+		if !strings.Contains(got, want) || (want == "") != (got == "") {
+			t.Errorf("the advice about %s is %q, want %q in it", code, got, want)
+		}
+	}
+	if got := policysync.Advice(errors.New("42703")); got != "" {
+		t.Errorf("the advice about an error that is not Postgres's is %q", got)
+	}
+}
+
+func TestNodeReportsWhatCannotBeFollowedBesideWhatDoesNotCompile(t *testing.T) {
+	w := newWorld(t)
+	w.write(`ALTER TABLE rate_limiter.policies DROP CONSTRAINT policies_limit`)
+	stray := policy.Fault{Table: "tenants", Key: "em", Field: "tier", Problem: "nobody knows it"}
+	options := w.options()
+	options.BeatEvery = 5 * time.Millisecond
+	n := start(t, options)
+	w.policies(1, 1)
+	n.await(w.write(`UPDATE rate_limiter.policies SET "limit" = -5`))
+	reported := func(count int) func(policysync.Stats) bool {
+		return func(s policysync.Stats) bool {
+			text := value[string](w, `SELECT coalesce(max(faults::text), '') FROM rate_limiter.nodes`)
+			return s.FaultCount == count && len(s.Faults) == count && strings.Contains(text, "policies") && strings.Contains(text, "nobody knows it") == (count == 2)
+		}
+	}
+	n.Unfollowed([]policy.Fault{stray})
+	n.until("both are reported", reported(2))
+	n.Unfollowed(nil)
+	n.until("one is left", reported(1))
+}
+
 func TestDatabaseWithoutTablesIsAwayUntilItIsMigrated(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.pool.Exec(t.Context(), `ALTER SCHEMA rate_limiter RENAME TO later`); err != nil {
@@ -183,6 +253,7 @@ func TestDatabaseWithoutTablesIsAwayUntilItIsMigrated(t *testing.T) {
 	}
 	n := start(t, w.options())
 	n.until("it is tried", func(policysync.Stats) bool { return n.log.count("rate_limiter.version") == 1 })
+	n.tells("older than this program: run ratelimit migrate up")
 	if n.Book() != nil {
 		t.Error("there is a book")
 	}

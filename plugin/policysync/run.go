@@ -1,6 +1,7 @@
 package policysync
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -226,16 +227,21 @@ func (s *Sync) refuse(crowd *crowdError) {
 	s.count(func(state *state) { state.refusal = crowd.Error() })
 }
 
-// lose tells once that contact is lost, or was never made.
+// lose tells once that Postgres cannot be followed, or never could: that contact is lost, or what else there is to be done.
+// It tells again when that becomes something else.
 func (s *Sync) lose(err error) {
 	s.count(func(state *state) { state.connected = false })
-	if !s.lostAt.IsZero() {
-		s.log.Debug("still no contact with Postgres", "error", err)
+	why := cmp.Or(Advice(err), "no contact with Postgres")
+	if !s.lostAt.IsZero() && why == s.lostWhy {
+		s.log.Debug("still "+why, "error", err)
 		return
 	}
-	s.lostAt = time.Now()
+	if s.lostAt.IsZero() {
+		s.lostAt = time.Now()
+	}
+	s.lostWhy = why
 	now := s.Stats()
-	s.log.Warn("no contact with Postgres: the last good policies stay in force",
+	s.log.Warn(why+": the last good policies stay in force",
 		"error", err, "version", now.Version, "source", now.Source, "age_seconds", now.Age.Seconds())
 }
 

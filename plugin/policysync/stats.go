@@ -23,7 +23,7 @@ type Stats struct {
 	Enforced  time.Duration // since the book is in force; 0: there is none
 	Rows      int           // of all tables in the book
 
-	Faults     []policy.Fault // rows that do not compile, at most 1000; not to be changed
+	Faults     []policy.Fault // rows that do not compile, at most 1000, and after them those of Unfollowed; not to be changed
 	FaultCount int            // all of them
 	Refusal    string         // why the newest version is not in force; "": nothing of the kind
 
@@ -45,7 +45,7 @@ type state struct {
 	connected                               bool
 	confirmed, enforced                     time.Time
 	rows, faultCount                        int
-	faults                                  []policy.Fault
+	faults, unfollowed                      []policy.Fault
 	loads, catchUps, contacts, saves, fails uint64
 	loadTime, propagation, offset           time.Duration
 }
@@ -57,7 +57,7 @@ func (s *Sync) Stats() Stats {
 	s.mu.Unlock()
 	out := Stats{
 		Version: now.version, Source: now.source, Connected: now.connected, Rows: now.rows,
-		Faults: now.faults, FaultCount: now.faultCount, Refusal: now.refusal,
+		Faults: slices.Concat(now.faults, now.unfollowed), FaultCount: now.faultCount + len(now.unfollowed), Refusal: now.refusal,
 		Loads: now.loads, CatchUps: now.catchUps, Contacts: now.contacts, Saves: now.saves, Unsaved: now.fails,
 		LoadTime: now.loadTime, Propagation: now.propagation, ClockOffset: now.offset,
 	}
@@ -67,6 +67,13 @@ func (s *Sync) Stats() Stats {
 	}
 	out.Age, out.Enforced = max(0, time.Since(now.confirmed)), time.Since(now.enforced)
 	return out
+}
+
+// Unfollowed tells which rows of the book compile and yet cannot be followed where it is used, such as tenants of a tier
+// that no config knows. Stats and the next report have them beside those that do not compile, until the next call. Nothing
+// is logged. The list is not to be changed afterwards. It may be called by anybody at any time.
+func (s *Sync) Unfollowed(faults []policy.Fault) {
+	s.count(func(state *state) { state.unfollowed = faults })
 }
 
 // reported are the faults that a report has room for.

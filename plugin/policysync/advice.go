@@ -1,0 +1,31 @@
+package policysync
+
+import (
+	"errors"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// The SQLSTATEs of what a migration, or a grant, would mend.
+const (
+	undefinedColumn   = "42703"
+	undefinedFunction = "42883"
+	undefinedTable    = "42P01"
+	noPrivilege       = "42501"
+)
+
+// Advice tells what an operator has to do about an error of Postgres that stays as long as nobody does it: no waiting and
+// no new connection mends it. It is "" for all other errors.
+func Advice(err error) string {
+	refused := new(pgconn.PgError)
+	if !errors.As(err, &refused) {
+		return ""
+	}
+	switch refused.Code {
+	case undefinedColumn, undefinedFunction, undefinedTable:
+		return "the tables in Postgres are older than this program: run ratelimit migrate up"
+	case noPrivilege:
+		return "the database user lacks a right: the grants are in migrations/README.md, and are repeated after a migration"
+	}
+	return ""
+}
