@@ -5,17 +5,23 @@ import "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/
 // span is how much demand one lease is to cover.
 const span = limit.Second / 10
 
-// demand is how many tokens of one bucket requests spend on this node, counted by spans. The zero value is none.
+// demand is how many tokens of one bucket requests spend on this node, of those that leases have room for, counted by
+// spans. The zero value is none.
 type demand struct {
 	span    limit.Micros // the current one, counted from the clock's zero
 	current int64        // tokens in it so far
 	usual   int64        // tokens in those before, half of it by the last, a quarter by the one before, …
+	cost    int64        // of the last request
 }
 
-// observe counts tokens that were spent at now.
-func (d *demand) observe(tokens int64, now limit.Micros) {
+// observe counts what a request has spent at now, if anything.
+func (d *demand) observe(cost int64, now limit.Micros) {
+	if cost <= 0 {
+		return
+	}
 	d.roll(now)
-	d.current += tokens
+	d.current += cost
+	d.cost = cost
 }
 
 // tokens is about how many are spent in one span.
@@ -23,6 +29,9 @@ func (d *demand) tokens(now limit.Micros) int64 {
 	d.roll(now)
 	return max(d.usual, d.current)
 }
+
+// hot tells whether enough requests come that a lease costs less than they would: two in a span, at what they cost.
+func (d *demand) hot(now limit.Micros) bool { return d.tokens(now) >= leastLease*max(d.cost, 1) }
 
 func (d *demand) roll(now limit.Micros) {
 	passed := now/span - d.span

@@ -31,8 +31,10 @@
 // at most. With one exception that is exact. A token bucket to which something comes back every 40 ms or more often, and
 // that this node spends from 20 times a second or more, refuses for two rounds, 40 ms, though it could admit earlier, and
 // goes on to refuse what a node's part has no room for, until a part leaves a whole lease beside what the others can take
-// in a round. What comes back stays in the bucket meanwhile, for the next parts. So a tenant far beyond its limit gets all of it for few calls, and a client
-// that is told to wait for whole seconds notices nothing.
+// in a round. What comes back stays in the bucket meanwhile, for the next parts. So a tenant far beyond its limit gets all
+// of it for few calls, and a client that is told to wait for whole seconds notices nothing. When a refusal by a token
+// bucket that is not leased ends, one request asks, and while another token cannot have come back, others are refused
+// for 5 ms more.
 //
 // A request with a bound that is known to refuse is refused without asking for any of its bounds, so the answer names
 // those alone that refuse, and bounds in shadow are not counted in that time. A bound in shadow that would refuse is

@@ -17,6 +17,8 @@ const (
 	old = 3 * life / 4
 	// idle is how long no request may have come for a bucket until its lease is given back.
 	idle = 3 * span
+	// retrying is how long at most others are refused while one request asks whether a refusal has ended.
+	retrying = limit.Second / 200
 	// noLimit is later than any instant.
 	noLimit = 1<<63 - 1
 )
@@ -29,18 +31,20 @@ type entry struct {
 	epoch  uint64         // of the limit: what was drawn before it changed is not put back
 
 	ledger  ledger
-	demand  demand
-	supply  supply
-	cost    int64        // of the last request that a lease could have had room for
-	size    int64        // tokens of a full lease, when one was last asked for
-	part    int64        // tokens of the largest lease that this node could have had then; 0: none was asked for
-	resting limit.Micros // no renewal before this instant
 	queued  bool         // a renewal is due or under way
 	touched limit.Micros // by the last request
+	ahead   limit.Micros // of the store's clock to this node's; at least, so that windows end in time
+	learnt
+}
 
-	told   limit.Status // by the shared store, last: what is free here counts as used there
-	ahead  limit.Micros // of the store's clock to this node's; at least, so that windows end in time
-	denial denial
+// learnt is what was learnt of a bucket under one limit. The zero value is nothing.
+type learnt struct {
+	demand  demand
+	supply  supply
+	size    int64        // tokens of a full lease, when one was last asked for
+	resting limit.Micros // no renewal before this instant
+	told    limit.Status // by the shared store, last: what is free here counts as used there
+	denial  denial
 }
 
 // denial is the last refusal of a bucket. The zero value is none.
@@ -75,8 +79,7 @@ func (e *entry) turn(p *policy.Policy, t *terms, now limit.Micros) (asked *polic
 	e.policy, e.terms = p, t
 	e.epoch++
 	e.ledger.asked = 0
-	e.demand, e.supply, e.denial, e.cost, e.size, e.part = demand{}, supply{}, denial{}, 0, 0, 0
-	e.resting, e.told = 0, limit.Status{}
+	e.learnt = learnt{}
 	return asked, back
 }
 
@@ -101,18 +104,30 @@ func (e *entry) remember(cost int64, told *decision.Status, asked, longest limit
 	e.denial.status.Source, e.denial.status.Charged = source, false
 }
 
+// retry prolongs a refusal of a cost when it has ended and a request of that cost asks. Nothing above the cost has come
+// back by then to a token bucket, and some of it goes to that request, or has gone to others if there is too little. So
+// until a whole token more has come back, other requests of the cost would ask in vain. For half of that time they do not,
+// and for [retrying] at most, in case that the request gets no answer. A bucket that is leased is shared out otherwise.
+func (e *entry) retry(cost int64, now limit.Micros) {
+	d := &e.denial
+	if e.terms != nil || cost != d.cost {
+		return
+	}
+	next, passed := longer(&e.policy.Limit, 1), max(now-d.told-d.status.Wait, 0)
+	d.until = now + min(retrying, next/2, next-passed)
+}
+
 // refusal is the answer that is remembered, as it reads now for a cost, which is no less than the one that was refused.
 func (e *entry) refusal(cost int64, now limit.Micros) decision.Status {
 	status := e.denial.status
 	status.Now += now - e.denial.told
 	status.Reset = max(status.Reset, status.Now)
 	l := e.limit()
-	switch {
-	case cost > l.Capacity():
+	if cost > l.Capacity() {
 		status.Wait = limit.Never
-	case status.Wait != limit.Never:
-		status.Wait = max(status.Wait-(now-e.denial.told), e.denial.until-now) + longer(l, cost-e.denial.cost)
+		return status
 	}
+	status.Wait = max(status.Wait-(now-e.denial.told), e.denial.until-now) + longer(l, cost-e.denial.cost)
 	return status
 }
 
@@ -131,7 +146,7 @@ func longer(l *limit.Limit, tokens int64) limit.Micros {
 	if u.Kind != limit.TokenBucket {
 		return 0
 	}
-	return limit.Micros((tokens*u.Base+u.Rate-1)/u.Rate) * u.Tick
+	return limit.Micros(tokens*u.Base/u.Rate) * u.Tick
 }
 
 // learn notes what the shared store said when it was asked at an instant of this node's clock.
@@ -157,26 +172,10 @@ func (e *entry) settle(d *draw, admitted, closed bool, now limit.Micros) {
 		d.ends = 0
 	}
 	e.ledger.settle(&d.grant, admitted, now)
-	if admitted && e.epoch == d.epoch {
-		e.need(d.tokens, now)
+	if admitted {
+		e.demand.observe(d.tokens, now)
 	}
 }
-
-// need notes that a request has spent cost. One for which no lease has room asks for itself, so none is taken for it: it
-// would lie there until nobody else can have those tokens either.
-func (e *entry) need(cost int64, now limit.Micros) {
-	most := e.part
-	if most == 0 {
-		most = e.terms.most
-	}
-	if cost > 0 && cost <= most {
-		e.cost = cost
-		e.demand.observe(cost, now)
-	}
-}
-
-// hot tells whether enough requests come that a lease costs less than they would: two while it lasts, at what they cost.
-func (e *entry) hot(now limit.Micros) bool { return e.demand.tokens(now) >= leastLease*max(e.cost, 1) }
 
 // tell fills in how a bound stands that was answered from the lease: as the store has said last, less what is free here.
 func (e *entry) tell(status *decision.Status, charged bool, now limit.Micros) {

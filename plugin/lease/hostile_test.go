@@ -128,6 +128,24 @@ func TestALeaseFollowsTheNumberOfNodes(t *testing.T) {
 	}
 }
 
+func TestCostsForWhichALeaseHadNoRoomAreLeasedForAgainWhenNodesHaveLeft(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := withCost(window(t, "window", 1_000_000), 3000) // 20,000 may be out
+	drawn := func(live int) uint64 {
+		n.live = live
+		before := n.Stats().Drawn
+		for range 100 {
+			n.admits(t, b)
+			n.background()
+			n.bank.clock.Advance(limit.Second / 100)
+		}
+		return n.Stats().Drawn - before
+	}
+	if few, many, again := drawn(1), drawn(8), drawn(1); few < 50 || many > 10 || again < 50 {
+		t.Errorf("of 100 requests, one node alone answers %d from leases, one of eight %d, and alone again %d", few, many, again)
+	}
+}
+
 func TestOneCallBringsWhatAScarceBucketHas(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := window(t, "window", 1000) // 20 may be out

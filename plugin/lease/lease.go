@@ -30,7 +30,7 @@ type Options struct {
 	// is leased. So that what is out on lease stays within SharePct while nodes come and go, it must answer 0 unless this
 	// node was counted within the last 2 s, and has been counted for 5 s without a gap. A node that is no longer heard of
 	// must count for 5 s more. Then every other node has known it for long enough that whatever it took before has ended,
-	// and what a node has that others believe dead has ended too.
+	// and what a node has that others believe dead has ended too. It is asked under locks, so it must not wait.
 	Live func(namespace string) int
 	// Leased tells whether a policy may be leased; nil: it is unless its accuracy is exact. It is asked once for each
 	// policy, and must not wait for anything. Of those that may, only token buckets and fixed windows are leased, and only

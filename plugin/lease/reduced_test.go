@@ -29,6 +29,18 @@ func TestALeasedBucketIsAskedWithLessByWhatComesBackInALifeOrByTheShare(t *testi
 	}
 }
 
+func TestABucketThatWouldReadTimeOtherwiseWithLessIsNotLeased(t *testing.T) {
+	spec := limit.Spec{Algorithm: limit.TokenBucket, Quantity: 999_983, Window: 86_400 * limit.Second}
+	spec.Burst = limit.MaxProduct/int64(spec.Window) + 10 // just too much to be counted in µs
+	for _, leased := range []bool{false, true} {
+		l := bound(t, "coarse", spec).Policy
+		if terms := newTerms(l, 2); (l.Limit.Tick() == 1) != leased || (terms != nil) != leased {
+			t.Errorf("with a burst of %d, time is read in %d µs; leased: %t", spec.Burst, l.Limit.Tick(), terms != nil)
+		}
+		spec.Burst -= 11
+	}
+}
+
 // worst is what clients can get at most of a bucket of 1000 tokens a second with a burst of 100,000: some nodes lease as
 // much as they have just spent, the bucket refills for as long as the leases last, and then everything is spent at once.
 func worst(t *testing.T, l *limit.Limit, spent int64, nodes int, pause limit.Micros, late bool) {

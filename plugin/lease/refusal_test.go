@@ -3,6 +3,8 @@ package lease
 import (
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -67,8 +69,8 @@ func TestTheWaitOfARememberedRefusalRunsDown(t *testing.T) {
 func TestALargerCostIsToldItsOwnWaitByTheRefusalOfASmallerOne(t *testing.T) {
 	const day = 86_400 * limit.Second
 	for _, spec := range []limit.Spec{
-		{Algorithm: limit.TokenBucket, Quantity: 86_400, Window: day},           // leased, so it never holds all of that
-		{Algorithm: limit.TokenBucket, Quantity: 70_000, Window: day, Burst: 3}, // 7 tokens in 8.64 s
+		{Algorithm: limit.TokenBucket, Quantity: 86_400, Window: day},            // leased, so it never holds all of that
+		{Algorithm: limit.TokenBucket, Quantity: 110_000, Window: day, Burst: 3}, // 11 tokens in 8.64 s
 		{Algorithm: limit.LeakyBucket, Quantity: 1000, Window: day},
 		{Algorithm: limit.FixedWindow, Quantity: 1000, Window: day},
 		{Algorithm: limit.SlidingWindow, Quantity: 10, Window: day},
@@ -200,6 +202,98 @@ func TestARefusalOfAHotBucketHoldsUntilWhatCameBackIsLeased(t *testing.T) {
 	if calls != 0 {
 		t.Errorf("%d calls for what was leased", calls)
 	}
+	if status := n.take(t, b)[0]; status.Admits() || status.Remaining != 0 || n.bank.used(b) == 980 {
+		t.Errorf("%+v, want a refusal that shows nothing of what others may lease", status)
+	}
+}
+
+// spent is a token bucket of so many tokens a second that is not leased, to which the first has just come back.
+func spent(t *testing.T, n *node, perSecond int64) policy.Bound {
+	t.Helper()
+	b := bound(t, "exact", limit.Spec{Algorithm: limit.TokenBucket, Quantity: perSecond, Window: limit.Second})
+	for n.admits(t, b) {
+		continue
+	}
+	n.bank.clock.Advance(limit.Second / limit.Micros(perSecond))
+	return b
+}
+
+func TestWhenARefusalEndsOneRequestAsks(t *testing.T) {
+	for perSecond, then := range map[int64]limit.Micros{10: retrying, 100: retrying, 400: limit.Second / 800} {
+		n := newNode(newBank(), Options{})
+		b := spent(t, n, perSecond)
+		n.bank.there, n.bank.back = 100, 100
+		began := n.now()
+		n.bank.during = func() {
+			for _, cost := range []int64{1, 2, 3} {
+				if status := n.take(t, withCost(b, cost))[0]; status.Admits() || status.Source != decision.Leased {
+					t.Errorf("while one request asks, another that costs %d is told %+v", cost, status)
+				}
+			}
+		}
+		calls := n.calls(func() {
+			if !n.admits(t, b) {
+				t.Error("what has come back is refused")
+			}
+			n.bank.clock.Advance(began + then - 1 - n.now())
+			n.admits(t, b)
+		})
+		if calls != 1 {
+			t.Errorf("%d a second: %d calls when a token has come back", perSecond, calls)
+		}
+		n.bank.clock.Advance(1)
+		if calls := n.calls(func() { n.admits(t, b); n.admits(t, b) }); calls != 1 {
+			t.Errorf("%d a second: %d calls when the next is on its way", perSecond, calls)
+		}
+	}
+}
+
+func TestARequestThatMaySpendNothingKeepsNobodyFromAsking(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := spent(t, n, 100)
+	if n.admits(t, withCost(window(t, "small", 1), 2), b) || !n.admits(t, b) {
+		t.Error("what a request has left that another bound refuses is refused to the next")
+	}
+	b = spent(t, n, 100)
+	n.bank.during = func() {
+		if !n.admits(t, b) {
+			t.Error("what has come back is refused while a larger cost is asked for")
+		}
+	}
+	n.admits(t, withCost(b, 2))
+	leased := entry{terms: new(terms), learnt: learnt{denial: denial{cost: 1, status: decision.Status{Wait: limit.Second}}}}
+	if leased.retry(1, limit.Second); leased.refuses(1, limit.Second) {
+		t.Error("a refusal of a leased bucket is prolonged")
+	}
+}
+
+// What is not leased is decided as if the store were asked each time, if it answers at once.
+func TestARefusalIsRememberedForNoLongerThanItHolds(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		spec := limit.Spec{
+			Algorithm: rapid.SampledFrom([]limit.Algorithm{limit.TokenBucket, limit.LeakyBucket, limit.FixedWindow, limit.SlidingWindow}).Draw(rt, "algorithm"),
+			Quantity:  rapid.Int64Range(1, 400).Draw(rt, "quantity"), Window: limit.Second * limit.Micros(rapid.IntRange(1, 3).Draw(rt, "window")),
+		}
+		if spec.Algorithm == limit.TokenBucket {
+			spec.Burst = rapid.Int64Range(1, 30).Draw(rt, "burst")
+		}
+		b, other := bound(t, "exact", spec), bound(t, "exact", spec)
+		other.Key.Owner = "other"
+		n := newNode(newBank(), Options{})
+		asks := newNode(n.bank, Options{Refusals: -1})
+		for range 300 {
+			n.bank.clock.Advance(limit.Micros(rapid.SampledFrom([]int64{0, 100, 1000, 5000, 20_000}).Draw(rt, "pause")))
+			cost := rapid.SampledFrom([]int64{1, 1, 1, 2, 5}).Draw(rt, "cost")
+			if rapid.IntRange(0, 9).Draw(rt, "elsewhere") == 0 { // another node's
+				asks.admits(t, withCost(b, cost))
+				asks.admits(t, withCost(other, cost))
+				continue
+			}
+			if got, want := n.admits(t, withCost(b, cost)), asks.admits(t, withCost(other, cost)); got != want {
+				rt.Fatalf("%s, cost %d: admitted %t, want %t", b.Policy.Describe(), cost, got, want)
+			}
+		}
+	})
 }
 
 func TestRefusalsDriveOutNoBucketOfWhichTokensAreOut(t *testing.T) {

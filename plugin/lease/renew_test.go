@@ -46,6 +46,33 @@ func TestALeaseIsANodesPartOfTheShareAtMost(t *testing.T) {
 	}
 }
 
+func TestLooksAtABucketAreNoDemandForIt(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := window(t, "window", 10_000)
+	for range 2 {
+		n.admits(t, withCost(b, 0))
+		n.background() // a renewal for nothing would put the next one off
+	}
+	n.warm(t, b)
+	var d demand
+	d.observe(60, n.now())
+	d.observe(0, n.now())
+	if d.hot(n.now()) {
+		t.Error("one request and a look are taken for two requests")
+	}
+}
+
+func TestARaisedLimitIsLeasedAtOnce(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := window(t, "window", 1000)
+	for n.admits(t, b) {
+		n.background()
+	}
+	n.background() // finds nothing, and rests
+	b.Policy = window(t, "window", 100_000).Policy
+	n.warm(t, b)
+}
+
 func TestNothingIsLeasedWhileTheNumberOfNodesIsNotKnown(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	n.live = 0
@@ -244,14 +271,20 @@ func TestRunRenewsInTimeAndGivesEverythingBackAtItsEnd(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 		}
+		for range 10 { // too few for a lease, and often enough that none is idle
+			if err := view.Take(ctx, []policy.Bound{hot}, statuses); err != nil || !statuses[0].Charged {
+				t.Fatalf("take: %v, %+v", err, statuses[0])
+			}
+			time.Sleep(250 * time.Millisecond)
+		}
 		synctest.Wait()
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 		stats := s.Stats()
-		if stats.Out != 0 || b.used(hot) != 2000 {
-			t.Errorf("used is %d after 2000 requests, %+v", b.used(hot), stats)
+		if stats.Out != 0 || stats.Tokens.Expired != 0 || b.used(hot) != 2010 {
+			t.Errorf("used is %d after 2010 requests, %+v", b.used(hot), stats)
 		}
 		if stats.Asked > 10 || stats.Renewals > 60 {
 			t.Errorf("in 2 s, %d requests were asked for and leases renewed %d times", stats.Asked, stats.Renewals)

@@ -51,7 +51,7 @@ func (e *entry) dry(lasts, now limit.Micros) bool {
 func (e *entry) low(cost int64, now limit.Micros) bool {
 	free := e.ledger.free()
 	return e.terms != nil && !e.queued && now >= e.resting && (2*free <= e.size || free < cost) &&
-		e.hot(now)
+		e.demand.hot(now)
 }
 
 // wants is how many tokens a renewal should ask for when so many nodes live; 0: none.
@@ -60,7 +60,6 @@ func (e *entry) wants(live int64, now limit.Micros) int64 {
 		return 0
 	}
 	e.ledger.expire(now)
-	e.part = max(e.terms.most/live, 1)
 	e.size = min(e.demand.tokens(now), e.terms.most/live)
 	n := e.size - e.ledger.out()
 	if e.supply.scarce {
@@ -147,7 +146,7 @@ func (e *entry) granted(tokens int64, told *decision.Status, asked limit.Micros)
 // hold makes the bucket scarce, or lets it stay so, if it is hot and something comes back to it within two rounds. For so
 // long a cost, or more, is refused that no lease has room for. It tells whether it does; then a renewal must follow.
 func (e *entry) hold(cost int64, told *decision.Status, asked limit.Micros) bool {
-	if e.terms == nil || cost == 0 || e.terms.refill(2*round) == 0 || !e.hot(asked) {
+	if e.terms == nil || cost == 0 || e.terms.refill(2*round) == 0 || !e.demand.hot(asked) {
 		return false
 	}
 	if !e.supply.scarce {

@@ -55,7 +55,7 @@ func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, places
 	if s.refuse(bounds, statuses, places, now) {
 		return true
 	}
-	whole := true
+	asking, last := 0, 0
 	for i := range places {
 		p := &places[i]
 		switch {
@@ -65,13 +65,16 @@ func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, places
 		case p.entry != nil && !p.shard.closed && p.entry.draw(&p.draw, bounds[i].Cost, now):
 			p.how = draws
 		default:
-			whole = false
+			asking, last = asking+1, i
 		}
 	}
-	if whole {
+	switch {
+	case asking == 0:
 		s.settle(bounds, statuses, places, true, now)
+	case asking == 1 && places[last].entry != nil: // so nothing else can keep it from spending what is there
+		places[last].entry.retry(bounds[last].Cost, now)
 	}
-	return whole
+	return asking == 0
 }
 
 // refuse looks the bounds' entries up, and refuses the request if an enforced bound is known to.
@@ -222,12 +225,18 @@ func (s *Store) note(p *place, b *policy.Bound, t *terms, status *decision.Statu
 	}
 	e.learn(status, asked)
 	e.touched = now
-	if status.Charged {
-		e.need(b.Cost, now)
+	if status.Charged && s.fits(b, t) {
+		e.demand.observe(b.Cost, now)
 	}
 	if e.low(b.Cost, now) {
 		s.renewSoon(p.shard, e, now)
 	}
+}
+
+// fits tells whether a lease has room for a cost, among as many nodes as live now. None is taken for one that asks for
+// itself anyway: it would lie there until nobody else can have those tokens either.
+func (s *Store) fits(b *policy.Bound, t *terms) bool {
+	return b.Cost <= 1 || b.Cost <= t.most/max(int64(s.live(b.Key.Namespace)), 1)
 }
 
 // noteRefusal keeps a refusal, and has the lease of a hot bucket renewed when something has come back to it.

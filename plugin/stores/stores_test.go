@@ -28,7 +28,7 @@ func serving(t *testing.T, budget time.Duration) (of *stores.Stores, stop func()
 	of = stores.New(t.Context(), stores.Options{
 		Now:     func() limit.Micros { return limit.Micros(time.Now().UnixMicro()) },
 		Elapsed: func() limit.Micros { return limit.Micros(time.Since(started).Microseconds()) },
-		Budget:  budget, Log: slog.New(slog.DiscardHandler), MaxBuckets: 10, Nodes: 1,
+		Budget:  budget, Log: slog.New(slog.DiscardHandler), MaxBuckets: 10, Nodes: 1, LeaseShare: 2,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
