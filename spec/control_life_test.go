@@ -175,6 +175,9 @@ func TestDecisionsGoOnWhilePostgresIsAwayForThoseWhoWereKnown(t *testing.T) {
 	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies?wait=5s", policyOf(1000))
 	a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
 	p.postgres.Stop(t)
+	if ready := a.want(http.StatusOK, nil, http.MethodGet, "/readyz", ""); !strings.Contains(ready.Body, "degraded") {
+		t.Errorf("/readyz answers %s", ready.Body)
+	}
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	// Longer than a token is believed in without a look into the database.

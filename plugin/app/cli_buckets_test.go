@@ -176,4 +176,8 @@ func TestAResetEmptiesTheBucketsOfOneTenantAndIsAudited(t *testing.T) {
 	if code := x.call("audit", "--tenant", "acme", "-o", "json"); code != 0 || strings.Count(x.output.String(), "billed twice") != 2 || !strings.Contains(x.output.String(), "ann@laptop") {
 		t.Errorf("exit code %d, the audit says\n%s", code, x.output.String())
 	}
+	x.output.Reset()
+	if code := x.call("audit", "--tenant", "acme"); code != 0 || !strings.Contains(x.output.String(), " 1 bucket emptied: daily ") {
+		t.Errorf("exit code %d, the audit says\n%s", code, x.output.String())
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
 
 func TestNoErrorShowsAPassword(t *testing.T) {
@@ -37,6 +39,31 @@ func TestNoErrorShowsAPassword(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestADatabaseThatLacksTablesOrRightsIsToldWithWhatToDo(t *testing.T) {
+	dsn := pgtest.Start(t).Database(t)
+	pool := pgtest.Pool(t, dsn)
+	do := func(statements string) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), statements); err != nil {
+			t.Fatal(err)
+		}
+	}
+	says := func(dsn, want string, args ...string) {
+		t.Helper()
+		x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
+		if code := x.call(args...); code != exitFailed || !strings.Contains(x.output.String(), want) {
+			t.Errorf("%q: exit code %d, want %q in\n%s", args, code, want, x.output.String())
+		}
+	}
+	create := []string{"token", "create", "ci", "--role", "admin", "--reason", "x"}
+	do(`CREATE ROLE beggar; GRANT USAGE ON SCHEMA rate_limiter TO beggar`)
+	says(dsn+"&options=-c%20role%3Dbeggar", "migrations/README.md", create...)
+	do(`ALTER TABLE rate_limiter.policies RENAME accuracy TO later`)
+	says(dsn, "run ratelimit migrate up", "policy", "list")
+	do(`ALTER TABLE rate_limiter.tokens RENAME TO later`)
+	says(dsn, "run ratelimit migrate up", create...)
 }
 
 func TestTheActorIsWhoSaysSoElseTheLoginElseTheDatabaseUser(t *testing.T) {

@@ -81,7 +81,7 @@ func nodeTable(w io.Writer, nodes []shownNode) {
 	})
 	for _, n := range nodes {
 		for _, fault := range faultTexts(n.Faults) {
-			fmt.Fprintf(w, "%s could not compile %s\n", n.Node.Node, fault)
+			fmt.Fprintf(w, "%s %s\n", n.Node.Node, fault)
 		}
 	}
 }
@@ -95,19 +95,20 @@ func faultCount(faults json.RawMessage) string {
 	return fmt.Sprint(len(list))
 }
 
+// faultTexts tell, after the name of a node, what it reports of rows.
 func faultTexts(faults json.RawMessage) []string {
 	list, err := nodeFaults(faults)
 	if err != nil {
-		return []string{"what it reports as " + string(faults)}
+		return []string{"reports what cannot be read: " + string(faults)}
 	}
 	var texts []string
 	for _, fault := range list {
-		texts = append(texts, fault.Error())
+		texts = append(texts, "cannot use "+fault.Error())
 	}
 	return texts
 }
 
-// nodeFaults are the rows that a node could not compile.
+// nodeFaults are the rows that a node cannot use.
 func nodeFaults(faults json.RawMessage) (list []policy.Fault, err error) {
 	if err := json.Unmarshal(faults, &list); err != nil {
 		return nil, fmt.Errorf("read the faults of a node: %w", err)

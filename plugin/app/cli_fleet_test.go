@@ -9,7 +9,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-func TestTheFleetTellsWhatANodeCouldNotCompile(t *testing.T) {
+func TestTheFleetTellsWhatANodeCannotUse(t *testing.T) {
 	x := &terminal{t: t}
 	c := newCall(&operator{stdout: &x.output}, fleetCommand)
 	node := func(name, faults string, live bool, version int64) pgstore.Node {
@@ -24,8 +24,8 @@ func TestTheFleetTellsWhatANodeCouldNotCompile(t *testing.T) {
 		t.Errorf("the fleet is said to be incomplete: %v", err)
 	}
 	for _, want := range []string{
-		"enforced on 2 of 2 live nodes after 0.30 s", "edge-1 could not compile policies 12: limit: must be above 0",
-		"unreadable", `edge-2 could not compile what it reports as {"odd": 1}`, "edge-3  2        5    no",
+		"enforced on 2 of 2 live nodes after 0.30 s", "edge-1 cannot use policies 12: limit: must be above 0",
+		"unreadable", `edge-2 reports what cannot be read: {"odd": 1}`, "edge-3  2        5    no",
 	} {
 		if !strings.Contains(x.output.String(), want) {
 			t.Errorf("the fleet is told as\n%s\nwant %q in it", x.output.String(), want)

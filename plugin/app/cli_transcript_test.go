@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
@@ -48,8 +50,8 @@ func (x *terminal) call(args ...string) int {
 }
 
 // TestTranscripts plays the files of testdata/ratelimit: each calls the program on a database of its own, line by line.
-// "$ ratelimit …" is a call, "% node NAME VERSION" the report of a node, which enforces that version, and
-// "% snapshot" has a node save its rows as DIR/policies.snapshot.
+// "$ ratelimit …" is a call, "% node NAME VERSION" the report of a node, which enforces that version,
+// "% snapshot" has a node save its rows as DIR/policies.snapshot, and "% reset TENANT POLICIES" is told by the REST API.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/ratelimit/*.transcript")
 	if err != nil || len(files) == 0 {
@@ -83,6 +85,8 @@ func play(t *testing.T, file string, server *pgtest.Server) {
 			x.output.WriteString("\n")
 		case strings.HasPrefix(line, "% node "):
 			x.report(strings.Fields(line)[2:])
+		case strings.HasPrefix(line, "% reset "):
+			x.reset(strings.Fields(line)[2:])
 		case line == "% snapshot":
 			x.save(dsn, dir)
 		}
@@ -99,6 +103,23 @@ func (x *terminal) report(words []string) {
 	}
 	if err != nil {
 		x.t.Fatalf("report %v: %v", words, err)
+	}
+}
+
+// reset tells a reset of the buckets of a tenant's policies in the audit, as the REST API does.
+func (x *terminal) reset(words []string) {
+	x.t.Helper()
+	var emptied []control.BucketUsage
+	for _, name := range words[1:] {
+		emptied = append(emptied, control.BucketUsage{Policy: name, Of: "the org", Limit: 1000, Used: 3})
+	}
+	details, err := json.Marshal(emptied)
+	if err == nil {
+		by := pgstore.Change{Actor: "token:ci", Reason: "billed twice"}
+		_, err = x.store.Record(x.t.Context(), by, pgstore.Action{Operation: "reset", Key: "buckets", Tenant: words[0], Details: details})
+	}
+	if err != nil {
+		x.t.Fatalf("reset %v: %v", words, err)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -35,7 +37,9 @@ type paths struct {
 
 	mu   sync.Mutex
 	live map[*admit.Path]*policy.Snapshot // each config without rows
-	told map[policy.Fault]bool            // those of the book that are logged already
+	told map[policy.Fault]bool            // what of the book cannot be followed, without keys: it is logged already
+
+	unfollowed map[*admit.Path][]policy.Fault // of the book, by the paths that cannot; nil: by none so far
 }
 
 // newPaths makes paths. server answers the one that serves them, once metrics are read. The error is about a setting.
@@ -111,6 +115,7 @@ func (p *paths) add(path *admit.Path, config *policy.Snapshot) {
 	defer p.mu.Unlock()
 	p.live[path] = config
 	p.use(path, config, p.book())
+	p.tell()
 }
 
 // book is the rows of Postgres in force; nil: there are none.
@@ -133,20 +138,21 @@ func (p *paths) remove(path *admit.Path) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.live, path)
+	delete(p.unfollowed, path)
+	p.tell()
 }
 
 // follow has all paths enforce the rows of a book. Requests that have begun are decided by the book before.
 func (p *paths) follow(book *policy.Book) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	clear(p.told)
 	for path, config := range p.live {
 		p.use(path, config, book)
 	}
+	p.tell()
 }
 
-// use puts a book, if there is one, beside a path's config, and says once what of it the config cannot follow. p.mu is
-// held.
+// use puts a book, if there is one, beside a path's config. p.mu is held.
 func (p *paths) use(path *admit.Path, config *policy.Snapshot, book *policy.Book) {
 	if book == nil {
 		path.Policies.Store(config)
@@ -154,12 +160,38 @@ func (p *paths) use(path *admit.Path, config *policy.Snapshot, book *policy.Book
 	}
 	both := config.With(book)
 	path.Policies.Store(both)
-	for _, fault := range both.Faults() {
-		if !p.told[fault] {
-			p.told[fault] = true
-			p.log.Warn("a row of Postgres cannot be followed", "table", fault.Table, "key", fault.Key, "field", fault.Field, "problem", fault.Problem)
+	// Looking for them may take as long as there are tenants, so it is done once for a path and a book.
+	faults := both.Faults()
+	if p.unfollowed == nil {
+		p.unfollowed = map[*admit.Path][]policy.Fault{}
+	}
+	p.unfollowed[path] = faults
+}
+
+// tell tells what of the rows the live configs cannot follow: in the metrics and the reports of this node as long as it is
+// so, and in the log once, and once more when it is so again. p.mu is held.
+func (p *paths) tell() {
+	if p.rows == nil {
+		return
+	}
+	now, told := []policy.Fault{}, map[policy.Fault]bool{}
+	for _, faults := range p.unfollowed {
+		for _, fault := range faults {
+			same := fault
+			same.Key = "" // one row stands for all that have the problem, and not always the same
+			if told[same] {
+				continue
+			}
+			told[same] = true
+			now = append(now, fault)
+			if !p.told[same] {
+				p.log.Warn("a row of Postgres cannot be followed", "table", fault.Table, "key", fault.Key, "field", fault.Field, "problem", fault.Problem)
+			}
 		}
 	}
+	p.told = told
+	slices.SortFunc(now, func(a, b policy.Fault) int { return strings.Compare(a.Problem, b.Problem) })
+	p.rows.Unfollowed(now)
 }
 
 // run forgets what has expired and watches the shared stores until ctx ends.

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
 // Ratelimit is the operator's program. The result is the process's exit code; see [exitCodes].
@@ -108,7 +110,11 @@ func (o *operator) report(c *command, err error) int {
 		return exitWrongCall
 	}
 	for _, each := range unjoined(err) {
-		fmt.Fprintf(o.stderr, "ratelimit %s: %s\n", c.words, oneLine(each.Error()))
+		text := oneLine(each.Error())
+		if advice := policysync.Advice(each); advice != "" {
+			text = advice + ": " + text
+		}
+		fmt.Fprintf(o.stderr, "ratelimit %s: %s\n", c.words, text)
 	}
 	return exitFailed
 }

@@ -55,6 +55,8 @@ func TestServeRefusesWhatNobodyShouldWant(t *testing.T) {
 		{"--tls-cert c.pem --tls-key k.pem --insecure-http", "not both"},
 		{"--lease-share 6", "a whole number from 0 to 5"},
 		{"--log-level loud", "-log-level"},
+		{"--metrics-listen 127.0.0.1", `--metrics-listen: "127.0.0.1": must be host:port`},
+		{"--metrics-listen 0.0.0.0:9543", "or set --metrics-allow-remote"},
 		{"--shutdown-time soon", "must be a duration above 0"},
 		{"--drain-time -1s", "must be a duration above 0"},
 	} {

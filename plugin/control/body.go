@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -111,7 +112,9 @@ func tidyProblem(_ huma.Context, _ string, body any) (any, error) {
 	}
 	slices.SortStableFunc(faults, func(a, b *huma.ErrorDetail) int { return strings.Compare(a.Location, b.Location) })
 	tidied := *problem
-	tidied.Errors = faults
+	if tidied.Errors = faults; tidied.Status == http.StatusUnprocessableEntity {
+		tidied.Detail = invalid // as the faults say, whoever has found them
+	}
 	return &tidied, nil
 }
 

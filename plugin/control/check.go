@@ -33,7 +33,7 @@ func (s *Server) registerCheck() {
 
 // Check is a request to decide about, by what its caller knows of it.
 type Check struct {
-	Org        string `json:"org_id,omitempty" maxLength:"1024" doc:"Whom the request is billed to. Default: nobody who is known." example:"acme"`
+	Org        string `json:"org_id,omitempty" maxLength:"1024" doc:"Whom the request is billed to. Default: nobody who is known; then user_id, credential_id or ip must be given, unless nothing is counted per org." example:"acme"`
 	User       string `json:"user_id,omitempty" maxLength:"1024" doc:"Who in the org makes it. Default: as the plugin's config says of requests without a user." example:"u_42"`
 	Credential string `json:"credential_id,omitempty" maxLength:"1024" doc:"The id of the credential that it was made with."`
 	IP         string `json:"ip,omitempty" maxLength:"64" doc:"The client's address. All that have none are counted as one. A token of an org may not name one but in a dry run where a limit is counted per address." example:"192.0.2.1"`
@@ -74,7 +74,7 @@ type checkInput struct{ Body Check }
 type checkOutput struct{ Body Checked }
 
 func (s *Server) check(ctx context.Context, in *checkInput) (*checkOutput, error) {
-	results, err := s.decide(ctx, []Check{in.Body})
+	results, err := s.decide(ctx, []Check{in.Body}, func(int) string { return "body" })
 	if err != nil {
 		return nil, err
 	}
@@ -96,13 +96,13 @@ type checkBatchOutput struct {
 func (s *Server) checkBatch(ctx context.Context, in *checkBatchInput) (*checkBatchOutput, error) {
 	var out checkBatchOutput
 	var err error
-	out.Body.Results, err = s.decide(ctx, in.Body.Checks)
+	out.Body.Results, err = s.decide(ctx, in.Body.Checks, func(i int) string { return fmt.Sprintf("body.checks[%d]", i) })
 	return &out, err
 }
 
-// decide decides about requests, one after the other. Nothing is spent unless the caller may ask about all of them. The
-// error is an answer.
-func (s *Server) decide(ctx context.Context, checks []Check) ([]Checked, error) {
+// decide decides about requests, one after the other; at is the path of each in the body. Nothing is spent unless the
+// caller may ask about all of them. The error is an answer.
+func (s *Server) decide(ctx context.Context, checks []Check, at func(int) string) ([]Checked, error) {
 	policies, err := s.snapshot()
 	if err != nil {
 		return nil, err
@@ -111,6 +111,9 @@ func (s *Server) decide(ctx context.Context, checks []Check) ([]Checked, error) 
 		if err := s.mayCheck(ctx, policies, &checks[i]); err != nil {
 			return nil, err
 		}
+	}
+	if err := named(ctx, policies, checks, at); err != nil {
+		return nil, err
 	}
 	results := make([]Checked, len(checks))
 	for i := range checks {
@@ -125,9 +128,28 @@ func (s *Server) decide(ctx context.Context, checks []Check) ([]Checked, error) 
 		if err := path.Admit(ctx, checks[i].known(), &x); err != nil {
 			s.Log.Error("a request was decided by on_internal_error", "error", err)
 		}
-		results[i] = checked(&x, checks[i].DryRun)
+		results[i] = checked(&x, &checks[i])
 	}
 	return results, nil
+}
+
+// named refuses requests that are nobody's where something is counted per org: they would spend what is meant for
+// strangers, all from one bucket. The error is an answer.
+func named(ctx context.Context, policies *policy.Snapshot, checks []Check, at func(int) string) error {
+	var faults []*huma.ErrorDetail
+	for i := range checks {
+		if c := &checks[i]; c.Org+c.User+c.Credential+c.IP == "" {
+			faults = append(faults, fault(at(i)+".org_id", `must be given, such as "acme", or else user_id, credential_id or ip: all requests of nobody are counted as one`, nil))
+		}
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	id, err := identify(ctx, policies, &admit.Known{Tenant: "anybody"})
+	if err != nil || id.Tenant.Kind != identity.Tenant { // it is not asked for where nothing is counted per org
+		return err
+	}
+	return unprocessable(faults...)
 }
 
 // mayCheck tells why the caller may not ask about a request: a viewer spends nothing, and an org asks about itself, as

@@ -28,7 +28,7 @@ func TestACheckSpendsWhatARequestCostsAndTellsWhatIsLeft(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	for _, status := range got.Statuses {
-		if !status.Allowed || !status.Charged || status.Cost != 5 || status.Used != 5 || status.Source != "redis" {
+		if !status.Allowed || !status.Charged || status.Cost != 5 || *status.Used != 5 || status.Source != "redis" {
 			t.Errorf("%+v: want it charged 5 in Redis", status)
 		}
 	}
@@ -37,7 +37,7 @@ func TestACheckSpendsWhatARequestCostsAndTellsWhatIsLeft(t *testing.T) {
 		t.Errorf("%+v: want it refused by writes, to be tried again", refused)
 	}
 	never := p.checks(admin, `{"org_id":"acme","endpoint":"POST /records/1","cost":21}`)
-	if never.Allowed || never.RetryAfter != 0 {
+	if never.Allowed || never.RetryAfter != 0 || never.Reason != "cost_too_large" {
 		t.Errorf("%+v: want it refused, and no wait that helps", never)
 	}
 	want := map[string]int64{"daily of the org": 5, "writes at POST /records/{id} of the org": 5, "per-user of user u_42": 5}
@@ -162,7 +162,7 @@ func TestWhoMayAskAboutWhom(t *testing.T) {
 		{ofAcme, `{"org_id":"ACME"}`, http.StatusForbidden},
 		{ofAcme, `{"org_id":"acme "}`, http.StatusForbidden},
 		{ofAcme, `{}`, http.StatusForbidden},
-		{admin, `{}`, http.StatusOK},
+		{admin, `{}`, http.StatusUnprocessableEntity},
 	} {
 		p.want(p.do(call{test.token, "POST", "/v1/ratelimit/check", test.body, nil}), test.status)
 	}

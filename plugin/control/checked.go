@@ -1,6 +1,7 @@
 package control
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 // Checked is a decision.
 type Checked struct {
 	Allowed bool   `json:"allowed"`
-	Reason  string `json:"reason" enum:"within_limits,no_limit,exempt,limit_exceeded,banned,tenant_missing,user_missing,store_away,meta_limited,internal_fault" doc:"Why. store_away: a limit that fails closed could not be asked; meta_limited: the org asks one node too often; internal_fault: the config's on_internal_error decided."`
+	Reason  string `json:"reason" enum:"within_limits,no_limit,exempt,limit_exceeded,cost_too_large,banned,tenant_missing,user_missing,store_away,meta_limited,internal_fault" doc:"Why. cost_too_large: a limit that refuses never has so many tokens at once, so no wait helps; store_away: a limit that fails closed could not be asked; meta_limited: the org asks one node too often; internal_fault: the config's on_internal_error decided."`
 	DryRun  bool   `json:"dry_run,omitempty" doc:"Nothing was spent."`
 
 	// Of the limit that binds.
@@ -25,12 +26,13 @@ type Checked struct {
 	RetryAfter int64      `json:"retry_after,omitempty" doc:"Seconds after which a request that is refused may be made again; absent: no wait is known to help."`
 
 	Tier      string        `json:"tier,omitempty" doc:"The tier whose limits applied."`
-	Endpoint  string        `json:"endpoint,omitempty" doc:"What the endpoint is called in policies and metrics."`
+	Endpoint  string        `json:"endpoint,omitempty" doc:"What the endpoint is called in policies and metrics; absent: no pattern covers the one that was given, or none was."`
 	Warning   bool          `json:"warning,omitempty" doc:"It is allowed, and more than the soft threshold of a limit is used."`
 	Shadow    bool          `json:"shadow_denied,omitempty" doc:"A limit, or a config, that does not enforce yet would have refused it."`
 	Degraded  bool          `json:"degraded,omitempty" doc:"Redis did not answer for all limits: their fail modes decided."`
 	Statuses  []CheckStatus `json:"statuses" doc:"What each limit says. Where one is known to refuse, others may not have been asked."`
 	Overrides []int64       `json:"overrides,omitempty" doc:"The ids of the overrides that changed a limit, or that ban or exempt the request."`
+	Notes     []string      `json:"notes,omitempty" doc:"What the caller may not have meant, in plain words."`
 }
 
 // CheckStatus is the answer of one limit.
@@ -45,19 +47,19 @@ type CheckStatus struct {
 	Charged    bool      `json:"charged"`
 	Limit      int64     `json:"limit"`
 	WindowSize int64     `json:"window_size"`
-	Used       int64     `json:"used"`
-	Remaining  int64     `json:"remaining"`
+	Used       *int64    `json:"used,omitempty" doc:"Absent, as remaining, reset and retry_after: nobody could say."`
+	Remaining  *int64    `json:"remaining,omitempty"`
 	Reset      time.Time `json:"reset,omitzero"`
 	RetryAfter int64     `json:"retry_after,omitempty"`
-	Source     string    `json:"source" enum:"memory,redis,lease,local,unanswered" doc:"Who answered."`
+	Source     string    `json:"source" enum:"memory,redis,lease,local,unanswered" doc:"Who answered; unanswered: nobody, and the limit's fail mode decided."`
 	Failure    string    `json:"failure,omitempty" doc:"Why Redis did not."`
 }
 
-// checked is what is told of a decision.
-func checked(x *admit.Exchange, dryRun bool) Checked {
+// checked is what is told of a decision about a request.
+func checked(x *admit.Exchange, of *Check) Checked {
 	d := &x.Decision
 	out := Checked{
-		Allowed: !d.Denied(), Reason: reasonOf(d), DryRun: dryRun, Tier: d.Resolution.Tier, Endpoint: d.Resolution.Endpoint,
+		Allowed: !d.Denied(), Reason: reasonOf(d), DryRun: of.DryRun, Notes: notesOf(d, of), Tier: d.Resolution.Tier, Endpoint: d.Resolution.Endpoint,
 		Warning: d.Result == decision.SoftThrottled, Shadow: d.ShadowDenied, Degraded: d.Degraded, Statuses: []CheckStatus{},
 	}
 	if d.Denied() {
@@ -95,13 +97,14 @@ func statusOf(b *policy.Bound, status *decision.Status) CheckStatus {
 	out := CheckStatus{
 		PolicyID: b.Policy.Name, PolicyRow: b.Policy.Row, Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(), Mode: b.Policy.Mode.String(),
 		Allowed: status.Admits(), Cost: b.Cost, Charged: status.Charged, Limit: spec.Burst, WindowSize: int64(spec.Window / limit.Second),
-		Used: status.Used, Remaining: status.Remaining, RetryAfter: retryAfter(status.Wait), Source: status.Source.String(), Failure: status.Failure.String(),
+		Source: status.Source.String(), Failure: status.Failure.String(),
 	}
 	if status.Source == decision.Unanswered {
 		out.Allowed = !decision.Denies(b, status)
-	} else {
-		out.Reset = timeOf(resetOf(status))
+		return out
 	}
+	out.Used, out.Remaining = new(status.Used), new(status.Remaining)
+	out.Reset, out.RetryAfter = timeOf(resetOf(status)), retryAfter(status.Wait)
 	return out
 }
 
@@ -125,6 +128,8 @@ func reasonOf(d *decision.Decision) string {
 	switch {
 	case d.Reason != decision.Counted:
 		return d.Reason.String()
+	case tooLarge(d):
+		return "cost_too_large"
 	case d.Denied():
 		return "limit_exceeded"
 	case d.Resolution.Exempt:
@@ -133,4 +138,27 @@ func reasonOf(d *decision.Decision) string {
 		return "no_limit"
 	}
 	return "within_limits"
+}
+
+// tooLarge tells whether a limit refuses the request because it never has as many tokens as the request costs.
+func tooLarge(d *decision.Decision) bool {
+	if !d.Denied() || d.Binding < 0 || d.RetryAfter != limit.Never {
+		return false
+	}
+	b := &d.Resolution.Bounds[d.Binding]
+	return b.Cost > b.Policy.Limit.Capacity()
+}
+
+// notesOf is what a caller may not have meant. Methods and paths are only known where some pattern is about them.
+func notesOf(d *decision.Decision, of *Check) []string {
+	var notes []string
+	if tooLarge(d) {
+		b := &d.Resolution.Bounds[d.Binding]
+		notes = append(notes, fmt.Sprintf("the request costs %d, and %s never has more than %d at once", b.Cost, b.Policy.Name, b.Policy.Limit.Capacity()))
+	}
+	resolved := d.Reason == decision.Counted || d.Reason == decision.StoreAway
+	if of.Endpoint != "" && resolved && d.Identity.Method != "" && d.Resolution.Endpoint == "" {
+		notes = append(notes, "no pattern of the config or of a policy covers this endpoint: only limits for all endpoints apply")
+	}
+	return notes
 }

@@ -35,20 +35,28 @@ func unprocessable(faults ...*huma.ErrorDetail) error {
 	return huma.Error422UnprocessableEntity(invalid, errs...)
 }
 
-// problem is the answer to an error of the repository. What it does not know is logged, and told without details.
+// problem is the answer to an error of the repository in a write. What it does not know is logged, and told without
+// details.
 func (s *Server) problem(doing string, err error) error {
+	return s.told(doing, "; nothing was written", err)
+}
+
+// unread is problem in a read.
+func (s *Server) unread(doing string, err error) error { return s.told(doing, "", err) }
+
+func (s *Server) told(doing, effect string, err error) error {
 	var (
 		missing  *pgstore.NotFoundError
 		conflict *pgstore.ConflictError
 		value    *pgstore.InvalidError
 		reused   *pgstore.KeyReusedError
 		lost     *pgstore.UncertainError
-		told     huma.StatusError
+		answer   huma.StatusError
 	)
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &told):
+	case errors.As(err, &answer):
 		return err // it is an answer already
 	case errors.As(err, &reused):
 		return unprocessable(fault("header.Idempotency-Key", "was used for another request: take a new one", reused.Key))
@@ -72,5 +80,5 @@ func (s *Server) problem(doing string, err error) error {
 		level = slog.LevelInfo // whoever asked has gone
 	}
 	s.Log.Log(context.Background(), level, "the database was asked in vain", "doing", doing, "error", err)
-	return huma.Error503ServiceUnavailable(doing + ": the database does not answer as it should; nothing was written")
+	return huma.Error503ServiceUnavailable(doing + ": the database does not answer as it should" + effect)
 }

@@ -18,7 +18,7 @@ type inForceInput struct {
 }
 
 // Resolve is huma's.
-func (in *inForceInput) Resolve(huma.Context) []error { return in.Requests.faults("query") }
+func (in *inForceInput) Resolve(ctx huma.Context) []error { return in.faultsOf(ctx, &in.Requests) }
 
 type inForceOutput struct{ Body InForce }
 

@@ -50,7 +50,7 @@ type getOrgOutput struct {
 func (s *Server) getOrg(ctx context.Context, in *getOrgInput) (*getOrgOutput, error) {
 	org, err := s.Store.Tenant(ctx, in.Org)
 	if err != nil {
-		return nil, s.problem("read an org", err)
+		return nil, s.unread("read an org", err)
 	}
 	tag := orgTag(org)
 	if in.IfNoneMatch.IfNoneMatch != "" && matches(in.IfNoneMatch.IfNoneMatch, tag, true) {
@@ -101,6 +101,7 @@ type putOrgInput struct {
 type OrgWritten struct {
 	Org pgstore.Tenant `json:"org"`
 	Written
+	Warnings
 }
 
 type putOrgOutput struct {
@@ -135,7 +136,7 @@ func (s *Server) putOrg(ctx context.Context, in *putOrgInput) (*putOrgOutput, er
 		}
 		return &putOrgOutput{
 			Status: status, ETag: orgTag(org), Location: "/v1/orgs/" + segment(in.Org),
-			Body: OrgWritten{org, s.written(ctx, orgWrites, version, in.wait())},
+			Body: OrgWritten{org, s.written(ctx, orgWrites, version, in.wait()), s.doubtTier(ctx, org.Tier)},
 		}, nil
 	}
 }
@@ -144,7 +145,7 @@ func (s *Server) putOrg(ctx context.Context, in *putOrgInput) (*putOrgOutput, er
 func (in *putOrgInput) revision(current, desired pgstore.Tenant) (int64, error) {
 	if current.ID == "" {
 		if in.IfMatch.IfMatch != "" {
-			return 0, conditional(http.StatusPreconditionFailed, "", "nothing is set for this org")
+			return 0, conditional(http.StatusPreconditionFailed, "", "nothing is set for this org: leave If-Match out to make it")
 		}
 		return pgstore.Absent, nil
 	}

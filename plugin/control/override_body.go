@@ -146,7 +146,7 @@ func (b *overrideBody) faults(org string) []error {
 		add("window", err.Error(), b.Window)
 	}
 	if b.WindowSize != 0 && b.Window != "" {
-		add("window", "is another spelling of window_size: give one of them", b.Window)
+		add("window", otherSpelling("window_size"), b.Window)
 	}
 	if why := checkReason(b.Reason); why != "" {
 		add("reason", why, nil)
@@ -169,7 +169,13 @@ func (b *overrideBody) faults(org string) []error {
 		switch f.Field {
 		case "target":
 			add("user", "does not go with these: name a user, an endpoint or both, or else a credential, or else an ip", nil)
+			b.subjects(org, add)
 		case "tenant": // the path's, whose faults are told there
+		case "factor":
+			if b.Factor == nil {
+				f.Problem = "must be given for a multiplier, such as 1.5"
+			}
+			add(f.Field, f.Problem, nil)
 		case "window_size":
 			add(map[bool]string{true: "window", false: f.Field}[b.Window != ""], f.Problem, nil)
 		default:
@@ -177,6 +183,22 @@ func (b *overrideBody) faults(org string) []error {
 		}
 	}
 	return faults
+}
+
+// subjects tells what is wrong with each of the subjects by itself, where together they name none.
+func (b *overrideBody) subjects(org string, add func(field, problem string, value any)) {
+	for _, row := range [...]policy.Override{{IP: b.IP}, {Tenant: org, Endpoint: b.Endpoint}} {
+		if row.IP == "" && row.Endpoint == "" {
+			continue
+		}
+		row.Kind, row.Reason, row.Author = policy.Ban, "a reason", "token"
+		_, told := policy.NewBook(policy.Rows{Overrides: []policy.Override{row}}, nil)
+		for _, f := range told {
+			if f.Field == "ip" || f.Field == "endpoint" {
+				add(f.Field, f.Problem, nil)
+			}
+		}
+	}
 }
 
 // end tells what is wrong with when the override ends.

@@ -58,7 +58,7 @@ func (s *Server) listOverrides(ctx context.Context, in *listOverridesInput) (*li
 		InForce: !in.Expired, After: in.after(), Max: in.Limit + 1,
 	})
 	if err != nil {
-		return nil, s.problem("list overrides", err)
+		return nil, s.unread("list overrides", err)
 	}
 	items := make([]Override, len(list))
 	for i, o := range list {
@@ -86,7 +86,7 @@ type getOverrideOutput struct {
 func (s *Server) getOverride(ctx context.Context, in *getOverrideInput) (*getOverrideOutput, error) {
 	o, err := s.overrideOf(ctx, in.Org, in.ID)
 	if err != nil {
-		return nil, s.problem("read an override", err)
+		return nil, s.unread("read an override", err)
 	}
 	tag := etag(o.ID, o.Revision)
 	if in.IfNoneMatch.IfNoneMatch != "" && matches(in.IfNoneMatch.IfNoneMatch, tag, true) {
@@ -115,6 +115,7 @@ type createOverrideInput struct {
 type OverrideWritten struct {
 	Override Override `json:"override"`
 	Written
+	Warnings
 }
 
 type createOverrideOutput struct {
@@ -142,7 +143,9 @@ func (s *Server) createOverride(ctx context.Context, in *createOverrideInput) (*
 		ETag:     etag(added.ID, added.Revision),
 		Location: fmt.Sprintf("/v1/orgs/%s/ratelimit/overrides/%d", segment(in.Org), added.ID),
 		Replayed: replayed(c),
-		Body:     OverrideWritten{overrideOf(added), s.written(ctx, overrideWrites, version, in.wait())},
+		Body: OverrideWritten{
+			overrideOf(added), s.written(ctx, overrideWrites, version, in.wait()), s.doubtPolicy(ctx, added.Policy),
+		},
 	}, nil
 }
 

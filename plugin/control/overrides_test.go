@@ -62,7 +62,7 @@ func TestAnOverrideThatCannotBeIsRefusedWithAllItsFaults(t *testing.T) {
 		{`{"kind":"ban","reason":"r","permanent":true,"expires_in":"1d"}`, "body.expires_in"},
 		{`{"kind":"ban","reason":"r","expires_in":"-1d"}`, "body.expires_in"},
 		{`{"kind":"ban","reason":"r","expires_at":"2001-01-01T00:00:00Z"}`, "body.expires_at"},
-		{`{"kind":"ban","reason":"r","expires_in":"1d","user":"u","ip":"nowhere"}`, "body.user"},
+		{`{"kind":"ban","reason":"r","expires_in":"1d","user":"u","ip":"nowhere"}`, "body.ip body.user"},
 		{`{"kind":"ban","reason":"r","expires_in":"1d","ip":"nowhere"}`, "body.ip"},
 		{`{"kind":"custom_limit","reason":"r","expires_in":"1d","limit":0,"window":"soon","colour":1}`, "body.colour body.limit body.policy body.window"},
 		{`{"kind":"ban","reason":" ","expires_in":"1d","author":"me"}`, "body.author body.reason"},

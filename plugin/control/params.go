@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -32,6 +33,31 @@ func (o *OrgPath) Resolve(huma.Context) []error {
 	}
 	return []error{fault("path.org", "must be 1 to 128 bytes of text", nil)}
 }
+
+// faultsOf is for an input that says in its query which requests of the org are meant: huma asks an input that has a
+// Resolve of its own, and then nothing that is embedded in it.
+func (o *OrgPath) faultsOf(ctx huma.Context, requests *Requests) []error {
+	return append(o.Resolve(ctx), requests.faults("query")...)
+}
+
+// OfTenant is the tenant that a list is about.
+type OfTenant struct {
+	Tenant string `query:"tenant" maxLength:"128" doc:"Only what is about this tenant." example:"acme"`
+	Org    string `query:"org" maxLength:"128" doc:"Another spelling of tenant."`
+}
+
+// Resolve is huma's.
+func (o *OfTenant) Resolve(huma.Context) []error {
+	if o.Tenant != "" && o.Org != "" && o.Tenant != o.Org {
+		return []error{fault("query.org", otherSpelling("tenant"), o.Org)}
+	}
+	return nil
+}
+
+func (o *OfTenant) tenant() string { return cmp.Or(o.Tenant, o.Org) }
+
+// otherSpelling is what is wrong with a value that another one is there beside.
+func otherSpelling(of string) string { return "is another spelling of " + of + ": give one of them" }
 
 // readable refuses a request that can be understood in more than one way: what cannot be decoded of a query would be
 // passed over in silence, and of a parameter or a condition that is there twice one would.

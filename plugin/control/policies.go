@@ -64,10 +64,10 @@ func (s *Server) alsoMakes(path string) {
 
 type listPoliciesInput struct {
 	Paging
+	OfTenant
 	Namespace string `query:"namespace" maxLength:"64"`
 	Name      string `query:"name" maxLength:"64"`
 	Tier      string `query:"tier" maxLength:"64"`
-	Tenant    string `query:"tenant" maxLength:"128"`
 	Endpoint  string `query:"endpoint" maxLength:"1024" doc:"As the policy writes it; the names of parameters do not count."`
 	Slot      string `query:"slot" enum:"active,candidate"`
 }
@@ -76,11 +76,11 @@ type listPoliciesOutput struct{ Body Page[pgstore.Policy] }
 
 func (s *Server) listPolicies(ctx context.Context, in *listPoliciesInput) (*listPoliciesOutput, error) {
 	list, err := s.Store.Policies(ctx, pgstore.PolicyFilter{
-		Namespace: in.Namespace, Name: in.Name, Tier: in.Tier, Tenant: in.Tenant, Endpoint: in.Endpoint, Slot: in.Slot,
+		Namespace: in.Namespace, Name: in.Name, Tier: in.Tier, Tenant: in.tenant(), Endpoint: in.Endpoint, Slot: in.Slot,
 		After: in.after(), Max: in.Limit + 1,
 	})
 	if err != nil {
-		return nil, s.problem("list policies", err)
+		return nil, s.unread("list policies", err)
 	}
 	return &listPoliciesOutput{page(list, in.Limit, func(p pgstore.Policy) int64 { return p.ID })}, nil
 }
@@ -103,7 +103,7 @@ type getPolicyOutput struct {
 func (s *Server) getPolicy(ctx context.Context, in *getPolicyInput) (*getPolicyOutput, error) {
 	p, err := s.Store.PolicyByID(ctx, in.ID)
 	if err != nil {
-		return nil, s.problem("read a policy", err)
+		return nil, s.unread("read a policy", err)
 	}
 	tag := etag(p.ID, p.Revision)
 	if in.IfNoneMatch.IfNoneMatch != "" && matches(in.IfNoneMatch.IfNoneMatch, tag, true) {

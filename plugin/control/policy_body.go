@@ -25,6 +25,7 @@ type policyBody struct {
 	Tier      string `json:"tier,omitempty" maxLength:"64" doc:"The tier whose tenants it is for. Either this or tenant." example:"enterprise"`
 	OrgTier   string `json:"orgTier,omitempty" maxLength:"64" doc:"Another spelling of tier; capitals become small." example:"Enterprise"`
 	Tenant    string `json:"tenant,omitempty" maxLength:"128" doc:"The tenant that it is for. Either this or tier." example:"acme"`
+	Org       string `json:"org,omitempty" maxLength:"128" doc:"Another spelling of tenant." example:"acme"`
 	OrgID     string `json:"orgId,omitempty" maxLength:"128" doc:"Another spelling of tenant." example:"acme"`
 	Endpoint  string `json:"endpoint,omitempty" maxLength:"1024" doc:"The requests that it is for, as METHOD /pattern; {param} and a final * are wildcards. Default: all." example:"POST /records"`
 	Pattern   string `json:"endpointPattern,omitempty" maxLength:"1024" doc:"Another spelling of endpoint." example:"POST /records"`
@@ -71,16 +72,19 @@ func (b *policyBody) faults() []error {
 	var faults []error
 	twice := func(one, other, spelling, field string) {
 		if one != "" && other != "" {
-			faults = append(faults, fault("body."+spelling, "is another spelling of "+field+": give one of them", other))
+			faults = append(faults, fault("body."+spelling, otherSpelling(field), other))
 		}
 	}
 	twice(b.Tier, b.OrgTier, "orgTier", "tier")
 	twice(b.Tenant, b.OrgID, "orgId", "tenant")
+	if b.Org != b.tenant() {
+		twice(b.tenant(), b.Org, "org", "tenant")
+	}
 	twice(b.Endpoint, b.Pattern, "endpointPattern", "endpoint")
 	twice(b.FailMode, b.FailureMode, "failMode", "fail_mode")
 	if b.Window != "" {
 		if b.WindowSize != 0 {
-			faults = append(faults, fault("body.window", "is another spelling of window_size: give one of them", b.Window))
+			faults = append(faults, fault("body.window", otherSpelling("window_size"), b.Window))
 		}
 		if _, err := windowSeconds(b.WindowSize, b.Window); err != nil {
 			faults = append(faults, fault("body.window", err.Error(), b.Window))
@@ -92,7 +96,7 @@ func (b *policyBody) faults() []error {
 		}
 	}
 	for _, f := range [...]struct{ name, value string }{
-		{"tier", b.Tier}, {"orgTier", b.OrgTier}, {"tenant", b.Tenant}, {"orgId", b.OrgID}, {"endpoint", b.Endpoint}, {"endpointPattern", b.Pattern},
+		{"tier", b.Tier}, {"orgTier", b.OrgTier}, {"tenant", b.Tenant}, {"org", b.Org}, {"orgId", b.OrgID}, {"endpoint", b.Endpoint}, {"endpointPattern", b.Pattern},
 	} {
 		if strings.ContainsRune(f.value, 0) {
 			faults = append(faults, fault("body."+f.name, notText, nil))
@@ -108,16 +112,16 @@ func (b *policyBody) faults() []error {
 // spelled is the name that the caller has given a field.
 func (b *policyBody) spelled(field string) string {
 	switch {
-	case field == "match" && b.Tier+b.OrgTier == "" && b.Tenant+b.OrgID == "":
+	case field == "match" && b.Tier+b.OrgTier == "" && b.tenant() == "":
 		return "tier"
-	case field == "match" && b.OrgID != "":
-		return "orgId"
 	case field == "match":
-		return "tenant"
+		return b.spelled("tenant")
 	case field == "tier" && b.OrgTier != "":
 		return "orgTier"
 	case field == "tenant" && b.OrgID != "":
 		return "orgId"
+	case field == "tenant" && b.Tenant == "" && b.Org != "":
+		return "org"
 	case field == "endpoint" && b.Pattern != "":
 		return "endpointPattern"
 	case field == "window_size" && b.Window != "":
@@ -128,13 +132,16 @@ func (b *policyBody) spelled(field string) string {
 	return field
 }
 
+// tenant is the tenant, by any of its spellings.
+func (b *policyBody) tenant() string { return cmp.Or(b.Tenant, b.OrgID, b.Org) }
+
 // policy is the policy that the body asks for, with the defaults of this API.
 func (b *policyBody) policy() pgstore.Policy {
 	window, _ := windowSeconds(b.WindowSize, b.Window) // what is wrong with it is told by faults
 	p := pgstore.Policy{
 		Namespace: b.Namespace, Name: b.Name,
 		Tier:     cmp.Or(b.Tier, strings.ToLower(b.OrgTier)),
-		Tenant:   cmp.Or(b.Tenant, b.OrgID),
+		Tenant:   b.tenant(),
 		Endpoint: cmp.Or(b.Endpoint, b.Pattern),
 		Slot:     b.Slot, Scope: cmp.Or(b.Scope, policy.Tenant.String()),
 		Limit: b.Limit, WindowSize: window, Algorithm: b.Algorithm, Burst: b.Burst,

@@ -20,12 +20,14 @@ func (s *Server) createPolicy(ctx context.Context, in *createPolicyInput) (*writ
 	if err := in.once(ctx, &c, "create-policy", in.Body); err != nil {
 		return nil, err
 	}
-	p := in.Body.policy()
-	p.Revision = pgstore.Absent
-	if err := s.locksOut(ctx, in.Force, p); err != nil {
-		return nil, s.problem("make a policy", err)
+	written, version, again, err := s.Store.ReplayPolicy(ctx, c) // what was forced then needs no force now
+	if err == nil && !again {
+		p := in.Body.policy()
+		p.Revision = pgstore.Absent
+		if err = s.locksOut(ctx, in.Force, p); err == nil {
+			written, version, err = s.Store.PutPolicy(ctx, c, p)
+		}
 	}
-	written, version, err := s.Store.PutPolicy(ctx, c, p)
 	if err != nil {
 		return nil, s.problem("make a policy", err)
 	}
@@ -76,7 +78,7 @@ func (s *Server) putPolicy(ctx context.Context, in *putPolicyInput) (*writePolic
 func (in *putPolicyInput) revision(current, desired pgstore.Policy) (int64, error) {
 	if current.ID == 0 {
 		if in.IfMatch.IfMatch != "" {
-			return 0, conditional(http.StatusPreconditionFailed, "", "there is no such policy")
+			return 0, conditional(http.StatusPreconditionFailed, "", "there is no such policy: leave If-Match out to make it")
 		}
 		return pgstore.Absent, nil
 	}

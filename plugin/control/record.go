@@ -25,23 +25,23 @@ func (s *Server) registerRecord() {
 
 type auditInput struct {
 	Paging
-	Tenant string    `query:"tenant" maxLength:"128" doc:"Only what is about this tenant."`
-	Kind   string    `query:"kind" maxLength:"64" doc:"tier, tenant, policy, override, token or action." example:"policy"`
-	Key    string    `query:"key" maxLength:"1024" doc:"Only the row of this key: a tier's name, a tenant's id, the id of a policy or an override."`
-	Actor  string    `query:"actor" maxLength:"256" doc:"Only what this one did; who holds a token is token: and its name." example:"token:ann"`
-	Since  time.Time `query:"since" doc:"Not before this instant."`
-	Until  time.Time `query:"until" doc:"Before this instant."`
+	OfTenant
+	Kind  string    `query:"kind" maxLength:"64" doc:"tier, tenant, policy, override, token or action." example:"policy"`
+	Key   string    `query:"key" maxLength:"1024" doc:"Only the row of this key: a tier's name, a tenant's id, the id of a policy or an override."`
+	Actor string    `query:"actor" maxLength:"256" doc:"Only what this one did; who holds a token is token: and its name." example:"token:ann"`
+	Since time.Time `query:"since" doc:"Not before this instant."`
+	Until time.Time `query:"until" doc:"Before this instant."`
 }
 
 type auditOutput struct{ Body Page[pgstore.AuditEntry] }
 
 func (s *Server) audit(ctx context.Context, in *auditInput) (*auditOutput, error) {
 	entries, next, err := s.Store.Audit(ctx, pgstore.AuditFilter{
-		Tenant: in.Tenant, Kind: in.Kind, Key: in.Key, Actor: in.Actor, Since: in.Since, Until: in.Until,
+		Tenant: in.tenant(), Kind: in.Kind, Key: in.Key, Actor: in.Actor, Since: in.Since, Until: in.Until,
 		Before: in.after(), Max: in.Limit,
 	})
 	if err != nil {
-		return nil, s.problem("read the audit", err)
+		return nil, s.unread("read the audit", err)
 	}
 	out := &auditOutput{Page[pgstore.AuditEntry]{Items: entries}}
 	if next > 0 {
@@ -55,7 +55,7 @@ type fleetOutput struct{ Body pgstore.Fleet }
 func (s *Server) fleet(ctx context.Context, _ *struct{}) (*fleetOutput, error) {
 	fleet, err := s.Store.Fleet(ctx, liveWithin)
 	if err != nil {
-		return nil, s.problem("list the nodes", err)
+		return nil, s.unread("list the nodes", err)
 	}
 	return &fleetOutput{Body: fleet}, nil
 }

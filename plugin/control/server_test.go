@@ -14,7 +14,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
@@ -131,19 +130,6 @@ func TestTheLogHasOneLineForARequestAndNoSecret(t *testing.T) {
 			t.Errorf("the log tells %q", secret)
 		}
 	}
-}
-
-func TestReadinessNeedsTheDatabaseAndThePolicies(t *testing.T) {
-	t.Parallel()
-	path := &admit.Path{}
-	w := open(t, func(o *control.Options) { o.Path = path })
-	w.want(w.do(call{method: "GET", path: "/healthz"}), http.StatusOK)
-	w.want(w.do(call{method: "GET", path: "/readyz"}), http.StatusServiceUnavailable)
-	w = open(t)
-	w.want(w.do(call{method: "GET", path: "/readyz"}), http.StatusOK)
-	w.pool.Close()
-	w.want(w.do(call{method: "GET", path: "/readyz"}), http.StatusServiceUnavailable)
-	w.want(w.do(call{method: "GET", path: "/healthz"}), http.StatusOK)
 }
 
 func TestTheAPILimitsItselfPerTokenAndPerAddressOfStrangers(t *testing.T) {

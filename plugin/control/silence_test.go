@@ -133,7 +133,7 @@ func TestABatchThatTakesTooLongSaysHowMuchOfItWasDecided(t *testing.T) {
 			t.Fatal(err)
 		}
 		recorder := httptest.NewRecorder()
-		server.ServeHTTP(recorder, call{admin, "POST", "/v1/ratelimit/check/batch", `{"checks":[` + strings.Repeat(`{"org_id":"acme"},`, 9) + `{}]}`, nil}.request())
+		server.ServeHTTP(recorder, call{admin, "POST", "/v1/ratelimit/check/batch", `{"checks":[` + strings.Repeat(`{"org_id":"acme"},`, 9) + `{"org_id":"acme"}]}`, nil}.request())
 		if recorder.Code != http.StatusServiceUnavailable || !strings.Contains(recorder.Body.String(), "first 4 of 10") {
 			t.Errorf("answered by %d %s", recorder.Code, recorder.Body)
 		}

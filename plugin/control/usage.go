@@ -68,7 +68,7 @@ type usageInput struct {
 }
 
 // Resolve is huma's.
-func (in *usageInput) Resolve(huma.Context) []error { return in.Requests.faults("query") }
+func (in *usageInput) Resolve(ctx huma.Context) []error { return in.faultsOf(ctx, &in.Requests) }
 
 type usageOutput struct{ Body Usage }
 

@@ -104,7 +104,7 @@ func matches(list, tag string, weak bool) bool {
 func (m *IfMatch) from(current string, revision int64) (int64, error) {
 	switch {
 	case m.IfMatch == "":
-		return 0, conditional(http.StatusPreconditionRequired, current, "send If-Match with the ETag of what you change, or * to change it whatever it is")
+		return 0, conditional(http.StatusPreconditionRequired, current, "send If-Match: "+current+" or If-Match: *, to change what you have read or whatever is there")
 	case strings.TrimSpace(m.IfMatch) == "*":
 		return pgstore.Present, nil
 	case matches(m.IfMatch, current, false):

@@ -42,11 +42,11 @@ type answered struct {
 }
 
 // replay reads into answer what the first write under the key returned. It is false when there was none.
-func (i *Idempotency) replay(ctx context.Context, tx pgx.Tx, answer any, version *int64) (bool, error) {
+func (i *Idempotency) replay(ctx context.Context, q query, answer any, version *int64) (bool, error) {
 	if i == nil {
 		return false, nil
 	}
-	first, err := one[answered](ctx, tx, "answer", `SELECT request, answer, version FROM rate_limiter.answers
+	first, err := one[answered](ctx, q, "answer", `SELECT request, answer, version FROM rate_limiter.answers
 		WHERE token = $1 AND key = $2 AND at >= clock_timestamp() - $3::interval`, i.Token, i.Key, KeysKept)
 	if missing := new(NotFoundError); errors.As(err, &missing) {
 		return false, nil
@@ -62,6 +62,15 @@ func (i *Idempotency) replay(ctx context.Context, tx pgx.Tx, answer any, version
 	}
 	*version = first.Version
 	return true, nil
+}
+
+// ReplayPolicy is what the first write of a policy under the key of c has returned, without a write; false: there was none.
+func (s *Store) ReplayPolicy(ctx context.Context, c Change) (p Policy, version int64, replayed bool, err error) {
+	replayed, err = c.Idempotency.replay(ctx, s.pool, &p, &version)
+	if replayed {
+		c.Idempotency.Replayed = true
+	}
+	return p, version, replayed, fail("look for an earlier write", err)
 }
 
 // remember keeps what the write returns. A key that is there already is older than KeysKept.

@@ -90,6 +90,28 @@ func same(t *testing.T, a, b any) bool {
 	return string(one) == string(other)
 }
 
+func TestAPolicyThatWasWrittenOnceIsReplayedWithoutAWrite(t *testing.T) {
+	s, _ := open(t)
+	for _, c := range []pgstore.Change{ann, once("k", "a request")} {
+		if _, _, replayed, err := s.ReplayPolicy(t.Context(), c); err != nil || replayed {
+			t.Errorf("before there is one: replayed %v, %v", replayed, err)
+		}
+	}
+	row, version, err := s.PutPolicy(t.Context(), once("k", "a request"), daily())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := once("k", "a request")
+	again, sameVersion, replayed, err := s.ReplayPolicy(t.Context(), c)
+	if err != nil || !replayed || !c.Idempotency.Replayed || sameVersion != version || !same(t, row, again) {
+		t.Errorf("it is %+v in version %d, replayed %v (%v), want %+v in %d", again, sameVersion, replayed, err, row, version)
+	}
+	reused := new(pgstore.KeyReusedError)
+	if _, _, replayed, err = s.ReplayPolicy(t.Context(), once("k", "another request")); replayed || !errors.As(err, &reused) {
+		t.Errorf("another request under the key: replayed %v, %v", replayed, err)
+	}
+}
+
 func TestDeletionSentAgainSucceedsAgain(t *testing.T) {
 	s, _ := open(t)
 	p, _ := put(t, s, daily())

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -147,12 +148,29 @@ func (s *Store) AddOverride(ctx context.Context, c Change, o Override) (Override
 		if _, err := tx.Exec(ctx, endExpired, row); err != nil {
 			return Override{}, err
 		}
+		if err := roomFor(ctx, tx, row); err != nil {
+			return Override{}, err
+		}
 		var id int64
 		if err := tx.QueryRow(ctx, insertOverride, row).Scan(&id); err != nil {
 			return Override{}, err
 		}
 		return override(ctx, tx, id)
 	})
+}
+
+// roomFor is a ConflictError that names the override whose place a new one would take.
+func roomFor(ctx context.Context, tx pgx.Tx, row []byte) error {
+	var id int64
+	switch err := tx.QueryRow(ctx, sameSubject, row).Scan(&id); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	}
+	told := conflicts["overrides_one_per_subject"]
+	told.Problem = fmt.Sprintf("override %d is of this kind for the same subject and policy: end it first", id)
+	return &told
 }
 
 // canonicalIP is the one spelling of an address or prefix; what is neither stays, for the constraint to refuse.
@@ -170,7 +188,13 @@ const (
 	// endExpired ends the expired override whose place a new one takes.
 	endExpired = `DELETE FROM rate_limiter.overrides o
 		USING jsonb_populate_record(NULL::rate_limiter.overrides, $1) n
-		WHERE o.expires_at <= clock_timestamp() AND o.kind = n.kind AND o.source = n.source
+		WHERE o.expires_at <= clock_timestamp() AND ` + samePlace
+
+	// sameSubject finds the override whose place a new one would take.
+	sameSubject = `SELECT o.id FROM rate_limiter.overrides o, jsonb_populate_record(NULL::rate_limiter.overrides, $1) n WHERE ` + samePlace
+
+	// samePlace is that of the index overrides_one_per_subject.
+	samePlace = `o.kind = n.kind AND o.source = n.source
 			AND o.tenant = coalesce(n.tenant, '') AND o."user" = coalesce(n."user", '')
 			AND rate_limiter.canonical_endpoint(o.endpoint) = rate_limiter.canonical_endpoint(coalesce(n.endpoint, ''))
 			AND o.credential = coalesce(n.credential, '') AND o.ip = coalesce(n.ip, '') AND o.policy = coalesce(n.policy, '')`

@@ -1,6 +1,8 @@
 package pgstore_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -100,6 +102,9 @@ func TestSecondOverrideOfOneKindForOneSubjectIsAConflict(t *testing.T) {
 	first := add(t, s, ban())
 	_, _, err := s.AddOverride(t.Context(), ann, ban())
 	wantConflict(t, "a second ban", err)
+	if inTheWay := fmt.Sprint("override ", first.ID, " "); err != nil && !strings.Contains(err.Error(), inTheWay) {
+		t.Errorf("%v, want %snamed", err, inTheWay)
+	}
 	stranger, same := pgstore.Override{Kind: "ban", IP: "2001:DB8::1", Permanent: true}, pgstore.Override{Kind: "ban", IP: "2001:db8:0::1", Permanent: true}
 	add(t, s, stranger)
 	_, _, err = s.AddOverride(t.Context(), ann, same)
