@@ -36,6 +36,7 @@ func (a *api) awaitFleet(nodes int) {
 }
 
 func TestAChangeByRESTIsEnforcedByTwoNodesBehindTwoGatewaysWithinASecond(t *testing.T) {
+	t.Parallel()
 	p := newPlane(t)
 	nodes := []*node{p.node("one", p.dsn), p.node("two", p.dsn)}
 	a := p.serve()
@@ -63,6 +64,7 @@ func TestAChangeByRESTIsEnforcedByTwoNodesBehindTwoGatewaysWithinASecond(t *test
 }
 
 func TestANodeThatIsCutOffFromPostgresIsNamedByAWriteThatWaits(t *testing.T) {
+	t.Parallel()
 	p := newPlane(t)
 	p.write(`CREATE ROLE far SUPERUSER LOGIN`)
 	near, far := p.node("near", p.dsn), p.node("far", strings.Replace(p.dsn, "://postgres@", "://far@", 1))
@@ -86,6 +88,7 @@ func TestANodeThatIsCutOffFromPostgresIsNamedByAWriteThatWaits(t *testing.T) {
 }
 
 func TestWhatIsInForceChangesWithTheRows(t *testing.T) {
+	t.Parallel()
 	p := newPlane(t)
 	a := p.serve()
 	a.awaitFleet(1)

@@ -24,6 +24,7 @@ type decision struct {
 }
 
 func TestKongAndTheDecisionAPIShareOneBudget(t *testing.T) {
+	t.Parallel()
 	p := newPlane(t)
 	kong, a := p.node("kong", p.dsn), p.serve()
 	var byKong, byAPI, refused, other atomic.Int64
@@ -64,6 +65,7 @@ func TestKongAndTheDecisionAPIShareOneBudget(t *testing.T) {
 }
 
 func TestADryRunAndUsageReadWhatKongHasSpentAndSpendNothing(t *testing.T) {
+	t.Parallel()
 	p := newPlane(t)
 	kong, a := p.node("kong", p.dsn), p.serve()
 	kong.want(times(7, 200), "/records", "apikey", "alice")
@@ -101,6 +103,7 @@ func (a *api) used(t *testing.T, org string) int64 {
 }
 
 func TestATokenOfAnOrgReadsItsOwnUsageAndNothingElse(t *testing.T) {
+	t.Parallel()
 	p := newPlane(t)
 	a := p.serve()
 	acme := a.as(p.token("acme-portal", "tenant:acme"))
@@ -131,6 +134,7 @@ func TestATokenOfAnOrgReadsItsOwnUsageAndNothingElse(t *testing.T) {
 }
 
 func TestWithoutAConfigWhatNeedsItAnswers503AndTheRestWorks(t *testing.T) {
+	t.Parallel()
 	p := newPlane(t)
 	a := p.serve("--config", "", "--plugin-route", "")
 	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies?wait=1s", policyOf(1000))

@@ -20,6 +20,7 @@ import (
 // The service control of docker-compose.yml as far as its program is here: its command, variables and health check, with
 // this machine's addresses in place of the containers'.
 func TestComposesRESTAPIServesWithATokenAndReadsTheBucketsOfKong(t *testing.T) {
+	t.Parallel()
 	project := composed(t)
 	service := project.Services["control"]
 	counters := redistest.Single(t, project.Services["redis"].Command[1:]...)

@@ -50,6 +50,7 @@ func (a *api) ask(by *http.Client) (fate, error) {
 }
 
 func TestSIGTERMUnderLoadDropsNoRequest(t *testing.T) {
+	t.Parallel()
 	p := newPlane(t)
 	a := p.serve("--drain-time", "500ms", "--log-level", "warn")
 	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000))
@@ -116,6 +117,7 @@ func (p *plane) versionOf() (version int) {
 }
 
 func TestTheProcessRefusesAnAddressOfOthersWithoutTokensOrTLS(t *testing.T) {
+	t.Parallel()
 	p := newPlane(t)
 	refusal := func(args ...string) string {
 		t.Helper()
@@ -152,6 +154,7 @@ func TestTheProcessRefusesAnAddressOfOthersWithoutTokensOrTLS(t *testing.T) {
 }
 
 func TestItStartsWithoutPostgresAndRedisAndHeals(t *testing.T) {
+	t.Parallel()
 	p := newPlane(t)
 	p.postgres.Stop(t)
 	p.redis.Kill()
@@ -170,6 +173,7 @@ func TestItStartsWithoutPostgresAndRedisAndHeals(t *testing.T) {
 }
 
 func TestDecisionsGoOnWhilePostgresIsAwayForThoseWhoWereKnown(t *testing.T) {
+	t.Parallel()
 	p := newPlane(t)
 	a := p.serve()
 	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies?wait=5s", policyOf(1000))
@@ -196,6 +200,7 @@ func TestDecisionsGoOnWhilePostgresIsAwayForThoseWhoWereKnown(t *testing.T) {
 }
 
 func TestItsMetricsTellOfRequestsDecisionsAndTheProcess(t *testing.T) {
+	t.Parallel()
 	p := newPlane(t)
 	a := p.serve()
 	a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
@@ -216,6 +221,7 @@ func TestItsMetricsTellOfRequestsDecisionsAndTheProcess(t *testing.T) {
 }
 
 func TestItNeedsNoMoreRightsThanItsRoleHas(t *testing.T) {
+	t.Parallel()
 	p := newPlane(t)
 	_, grants, _ := strings.Cut(file(t, "migrations/README.md"), "```sql\n-- A node reads")
 	grants, _, found := strings.Cut(grants, "```")

@@ -26,6 +26,7 @@ func readmeLines(t *testing.T, section string) string {
 }
 
 func TestTheLinesOfTheREADMEThatControlItWork(t *testing.T) {
+	t.Parallel()
 	p := newPlane(t)
 	p.operate("token", "revoke", "ann", "--reason", "the lines make their own")
 	lines := readmeLines(t, "Control it")

@@ -75,6 +75,7 @@ func (p *papers) visit(t *testing.T, address string, own ...tls.Certificate) boo
 }
 
 func TestOthersAreServedByTLSAndWithAClientAuthorityItsClientsAlone(t *testing.T) {
+	t.Parallel()
 	p, doc := newPlane(t), newPapers(t)
 	for _, mutual := range []bool{false, true} {
 		_, port, err := net.SplitHostPort(freeAddress(t))

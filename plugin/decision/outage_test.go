@@ -65,3 +65,10 @@ func TestABoundWhoseStoreIsAwayTakesItsFailMode(t *testing.T) {
 		})
 	}
 }
+
+func TestABoundThatWasNotAskedBesideARememberedRefusalDeniesNothing(t *testing.T) {
+	closed := policy.Policy{FailMode: policy.FailClosed}
+	if decision.Denies(&policy.Bound{Policy: &closed}, &decision.Status{}) {
+		t.Error("its store is not away: nobody asked it")
+	}
+}

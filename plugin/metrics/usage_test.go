@@ -107,6 +107,18 @@ func TestOnlyTheWholeLimitsAnswerTellsHowFullABucketIs(t *testing.T) {
 	}
 }
 
+func TestALeasesAnswerTellsHowFullABucketIs(t *testing.T) {
+	m := New("1", Sources{})
+	leased := used(5)
+	leased.Source = decision.Leased
+	m.Observe(decided(t, "gold", answered{policy.Policy{Name: "minute", Scope: policy.Tenant}, leased}))
+	for _, name := range []string{"bucket_tokens", "tenant_usage_ratio", "bucket_fullness"} {
+		if n, err := testutil.GatherAndCount(m, prefix+name); n == 0 || err != nil {
+			t.Errorf("%s has %d series, %v; want some", name, n, err)
+		}
+	}
+}
+
 func TestFullnessIsTheShareOfEachEnforcedLimitByScope(t *testing.T) {
 	m := New("1", Sources{})
 	tenant, user := policy.Policy{Scope: policy.Tenant}, policy.Policy{Scope: policy.User}
@@ -170,8 +182,9 @@ func durationOf(t *testing.T, m *Metrics, source string) (n uint64, sum float64,
 }
 
 func TestTheTimeOfACheckIsCountedByWhoAnswered(t *testing.T) {
-	memory := admits
-	memory.Source = decision.Memory
+	memory, remembered := admits, denies
+	memory.Source, remembered.Source = decision.Memory, decision.Leased
+	notAsked := decision.Status{} // beside a refusal that is remembered
 	minute := policy.Policy{Name: "minute", Scope: policy.Tenant}
 	for _, test := range []struct {
 		source   string
@@ -181,6 +194,7 @@ func TestTheTimeOfACheckIsCountedByWhoAnswered(t *testing.T) {
 		{"redis", []decision.Status{admits, denies}},
 		{"local", []decision.Status{localYes}},
 		{"none", []decision.Status{unanswered, unanswered}},
+		{"lease", []decision.Status{remembered, notAsked}},
 		{"mixed", []decision.Status{admits, unanswered}},
 		{"mixed", []decision.Status{admits, localYes, unanswered}},
 	} {
