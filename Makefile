@@ -109,7 +109,7 @@ chaos: ## Everything that Redis and the network can do wrong, under load; the ta
 
 # The tables of docs/benchmarks.md are one run's of this, copied from BENCH_TABLE.
 .PHONY: bench
-bench: ## What a decision costs, beside other limiters, in this process, through the socket and on several nodes (15 min)
+bench: ## What a decision costs, beside other limiters, in this process, through the socket and on several nodes (10 min)
 	@mkdir -p $(CACHE)
 	@set -o pipefail; { $(GO) test -run '^$$' -bench . -timeout 30m ./plugin/internal/compare \
 		&& $(GO) test -run '^$$' -bench 'Socket|AddedLatency|Masters|Accuracy|HotTenant|Flood' -benchtime 1x -timeout 30m ./spec; } | tee $(CACHE)/bench.txt

@@ -134,7 +134,7 @@ var policyNumbers = []number[Policies]{
 	gauge("snapshot_version", "Version of the rows of Postgres that are enforced; 0: none.", func(p *Policies) float64 { return float64(p.Version) }),
 	gauge("snapshot_age_seconds", "Seconds since Postgres was last known to have nothing newer.", func(p *Policies) float64 { return p.AgeSeconds }),
 	gauge("snapshot_rows", "Rows of Postgres that are enforced.", func(p *Policies) float64 { return float64(p.Rows) }),
-	gauge("snapshot_faults", "Rows of Postgres that cannot be used: their last good values stay in force.", func(p *Policies) float64 { return float64(p.Faults) }),
+	gauge("snapshot_faults", "Rows of Postgres that cannot be used: their last good values stay in force, and the default tier where a tenant's is not known.", func(p *Policies) float64 { return float64(p.Faults) }),
 	gauge("propagation_seconds", "Seconds that the last change in Postgres took until it was enforced here.", func(p *Policies) float64 { return p.PropagationSeconds }),
 	counter("snapshot_loads_total", "Loads of all rows from Postgres.", func(p *Policies) float64 { return float64(p.Loads) }),
 	counter("snapshot_catch_ups_total", "Fetches of what had changed in Postgres.", func(p *Policies) float64 { return float64(p.CatchUps) }),

@@ -12,7 +12,7 @@ type Report struct {
 	Version int64           // that it enforces; 0: none from Postgres
 	Age     time.Duration   // for how long it has enforced that version, by its own monotonic clock
 	Source  string          // where it has the version from: postgres, disk or config
-	Faults  json.RawMessage // a list of what it could not compile; nil: nothing
+	Faults  json.RawMessage // a list of what it cannot use; nil: nothing
 }
 
 // Report takes a node's report. Ages instead of instants make it independent of the node's clock.

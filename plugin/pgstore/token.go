@@ -136,7 +136,7 @@ const revokeToken = `UPDATE rate_limiter.tokens SET revoked_at = clock_timestamp
 // row stays.
 func (s *Store) RevokeToken(ctx context.Context, c Change, name string) (Token, error) {
 	t, _, err := write(ctx, s, "revoke token "+name, c, func(tx pgx.Tx) (Token, error) {
-		what := "a token " + name + " that is not revoked"
+		what := fmt.Sprintf("a live token %q", name)
 		row, err := one[struct{ ID int64 }](ctx, tx, what, revokeToken+` RETURNING id`, name)
 		if err != nil {
 			return Token{}, err
