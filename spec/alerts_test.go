@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -93,7 +94,7 @@ func raise(t *testing.T) *watchtower {
 	t.Helper()
 	server := pgtest.Start(t)
 	dsn := server.Database(t)
-	g := &governed{t: t, server: server, dsn: dsn, rows: pgtest.Pool(t, dsn), saved: t.TempDir(), metrics: freeAddress(t)}
+	g := &governed{t: t, server: server, dsn: dsn, rows: pgtest.Pool(t, dsn), saved: t.TempDir(), metrics: freeport.Address(t)}
 	redis := redistest.Single(t)
 	g.override("kind, tenant, policy, \"limit\", permanent", "'custom_limit', 'acme', 'daily', 2000000, true")
 	g.override("kind, tenant, expires_at", "'ban', 'beta', clock_timestamp() + interval '1 h'")

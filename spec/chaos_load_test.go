@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -100,7 +100,7 @@ func chaosStart(t *testing.T, redis string, nodes int) *chaosNode {
       degraded_header: true, tiers: [{name: a, limits: [{name: %[1]s, scope: tenant, limit: %[4]d, window_size: 1, fail_mode: %[1]s}]}]}}]}`,
 			mode, redis, chaosTimeout.Milliseconds(), chaosLimit)
 	}
-	metrics := freeAddress(t)
+	metrics := freeport.Address(t)
 	binary := plugin()
 	if withRace {
 		binary = filepath.Join(binaries, "race", filepath.Base(binary))
@@ -108,17 +108,6 @@ func chaosStart(t *testing.T, redis string, nodes int) *chaosNode {
 	return &chaosNode{start(t, deckOf(routes), func(o *gateway.Options) {
 		o.Servers = []gateway.PluginServer{{Binary: binary, Args: []string{"-metrics-listen", metrics, "-nodes", strconv.Itoa(nodes)}}}
 	}), metrics}
-}
-
-// freeAddress is an address of the loopback on which nobody listened a moment ago.
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 // press starts the load of one lane.

@@ -12,6 +12,7 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
@@ -41,7 +42,7 @@ func TestWhatComposeStartsWorksTogether(t *testing.T) {
 	if err := os.WriteFile(flags["-database-file"], []byte(dsn), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	metrics := freeAddress(t)
+	metrics := freeport.Address(t)
 	_, port, _ := strings.Cut(metrics, ":")
 	flags["-metrics-listen"] = strings.Replace(flags["-metrics-listen"], "9542", port, 1)
 	var args []string

@@ -14,6 +14,7 @@ import (
 
 	"github.com/compose-spec/compose-go/v2/types"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
@@ -33,11 +34,11 @@ func TestComposesRESTAPIServesWithATokenAndReadsTheBucketsOfKong(t *testing.T) {
 		t.Fatal(err)
 	}
 	image := imageEnvironment(t)["KONG_DECLARATIVE_CONFIG"]
-	_, port, err := net.SplitHostPort(freeAddress(t))
+	_, port, err := net.SplitHostPort(freeport.Address(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, metrics, err := net.SplitHostPort(freeAddress(t))
+	_, metrics, err := net.SplitHostPort(freeport.Address(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
 // fate is what became of one request.
@@ -132,7 +134,7 @@ func TestTheProcessRefusesAnAddressOfOthersWithoutTokensOrTLS(t *testing.T) {
 		}
 		return string(out)
 	}
-	_, port, err := net.SplitHostPort(freeAddress(t))
+	_, port, err := net.SplitHostPort(freeport.Address(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
 // readmeLines are the lines for a shell in a section of the README.
@@ -30,7 +32,7 @@ func TestTheLinesOfTheREADMEThatControlItWork(t *testing.T) {
 	p := newPlane(t)
 	p.operate("token", "revoke", "ann", "--reason", "the lines make their own")
 	lines := readmeLines(t, "Control it")
-	address, dir := freeAddress(t), t.TempDir()
+	address, dir := freeport.Address(t), t.TempDir()
 	for from, to := range map[string]string{"=postgres://…": "='" + p.dsn + "'", "127.0.0.1:8090": address} {
 		if !strings.Contains(lines, from) {
 			t.Fatalf("no %s in the lines\n%s", from, lines)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
@@ -107,8 +108,8 @@ type api struct {
 // launch starts a process that serves the REST API, and waits for nothing.
 func (p *plane) launch(args ...string) *api {
 	p.t.Helper()
-	address := freeAddress(p.t)
-	a := &api{url: "http://" + address, metrics: freeAddress(p.t), secret: p.admin}
+	address := freeport.Address(p.t)
+	a := &api{url: "http://" + address, metrics: freeport.Address(p.t), secret: p.admin}
 	return p.run(p.command(append([]string{
 		"serve", "--listen", address, "--metrics-listen", a.metrics, "--config", p.deck, "--plugin-route", "records",
 	}, args...)...), a)

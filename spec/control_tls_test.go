@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
 // papers are a certificate of 127.0.0.1 that vouches for itself, as server, as client and as authority.
@@ -78,7 +80,7 @@ func TestOthersAreServedByTLSAndWithAClientAuthorityItsClientsAlone(t *testing.T
 	t.Parallel()
 	p, doc := newPlane(t), newPapers(t)
 	for _, mutual := range []bool{false, true} {
-		_, port, err := net.SplitHostPort(freeAddress(t))
+		_, port, err := net.SplitHostPort(freeport.Address(t))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -15,7 +16,7 @@ import (
 func BenchmarkScrape(b *testing.B) {
 	const turn, tenants = 3 * time.Second, 500
 	prefix := shortDir(b)
-	metrics := freeAddress(b)
+	metrics := freeport.Address(b)
 	startPlugin(b, prefix, "-metrics-listen", metrics)
 	socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
 	id := startInstance(b, socket, `{"__seq__":1,"__plugin_id":"p","tiers":[{"name":"a","limits":[{"name":"day","scope":"tenant","limit":1000000000,"window_size":86400}]}]}`)

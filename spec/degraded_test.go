@@ -7,13 +7,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
 // degradedBy is a node whose counters are in the Redis that the block names, and what a metric says of that Redis.
 func degradedBy(t *testing.T, block, store string) (n *node, metric func(name string) float64) {
 	t.Helper()
-	address := freeAddress(t)
+	address := freeport.Address(t)
 	n = start(t, deck(fmt.Sprintf(`{strategy: redis, redis: {%s}, degraded_header: true, tiers: [{name: a, limits: [
 		{name: hour, scope: tenant, limit: 1000, window_size: 3600}]}]}`, block)), watched(address))
 	return n, func(name string) float64 {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -46,7 +47,7 @@ func denialEvents(t *testing.T, file string) []denialEvent {
 
 func TestAFloodOfRefusalsIsAFewLinesThatCountEveryOne(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "denials")
-	address := freeAddress(t)
+	address := freeport.Address(t)
 	n := start(t, deck(`{tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`), watched(address), recorded(file))
 	n.want([]int{200}, "/records", "apikey", "alice")
 	const clients, each = 8, 250

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -50,7 +51,7 @@ type member struct {
 // join starts one more member. args are more flags of the plugin server.
 func (f *fleet) join(args ...string) *member {
 	f.t.Helper()
-	prefix, metrics := shortDir(f.t), freeAddress(f.t)
+	prefix, metrics := shortDir(f.t), freeport.Address(f.t)
 	p := startPlugin(f.t, prefix, append([]string{"-metrics-listen", metrics}, args...)...)
 	return &member{process: p, fleet: f, socket: filepath.Join(prefix, "tenant-rate-limiting.socket"), metrics: metrics}
 }

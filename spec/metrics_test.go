@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -46,7 +47,7 @@ func number(metrics, sample string) (value float64, ok bool) {
 }
 
 func TestOperatorsReadWhatWasDecided(t *testing.T) {
-	address := freeAddress(t)
+	address := freeport.Address(t)
 	n := start(t, deck(`{tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 2, window_size: 3600}]}]}`), watched(address))
 	n.want([]int{200, 200, 429}, "/records", "apikey", "alice")
 	status, metrics := read(address, "/metrics")
@@ -67,7 +68,7 @@ func TestOperatorsReadWhatWasDecided(t *testing.T) {
 }
 
 func TestAProcessThatTakesTheSocketOverGetsTheMetricsPortToo(t *testing.T) {
-	prefix, address := shortDir(t), freeAddress(t)
+	prefix, address := shortDir(t), freeport.Address(t)
 	born := func() float64 {
 		_, metrics := read(address, "/metrics")
 		instant, _ := number(metrics, "process_start_time_seconds")
@@ -96,7 +97,7 @@ func TestAMetricsPortInUseDoesNotStopTheStart(t *testing.T) {
 }
 
 func TestATenantThatKeepsTheLimiterBusyIsRefusedAheadOfItsPolicies(t *testing.T) {
-	address := freeAddress(t)
+	address := freeport.Address(t)
 	n := start(t, deck(`{meta_limit: 3, tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 1000, window_size: 3600}]}, {name: essentials}], tier_from: [consumer.tag.tier]}`), watched(address))
 	denied, passed := 0, 0
 	for range 50 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -48,7 +49,7 @@ func govern(t *testing.T) *governed {
 // restart starts the node, or another in its place.
 func (g *governed) restart() {
 	g.t.Helper()
-	g.metrics = freeAddress(g.t)
+	g.metrics = freeport.Address(g.t)
 	g.node = start(g.t, deck(hourly), atDatabase(g.dsn, g.saved, g.metrics))
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -19,7 +20,7 @@ func BenchmarkThreads(b *testing.B) {
 	const clients, turn = 16, 2 * time.Second
 	for _, threads := range []int{1, 2, 1, 2, 1, 2} {
 		b.Run("max-procs="+strconv.Itoa(threads), func(b *testing.B) {
-			metrics := freeAddress(b)
+			metrics := freeport.Address(b)
 			prefix := shortDir(b)
 			n := start(b, deck(plentiful), func(o *gateway.Options) {
 				o.Prefix = prefix

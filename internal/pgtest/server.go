@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
 const (
@@ -106,7 +107,7 @@ func create() (*Server, error) {
 	s := &Server{Host: "127.0.0.1", Dir: dir}
 	if err = s.initialise(); err == nil {
 		for range attempts {
-			if s.Port, err = freePort(); err == nil {
+			if s.Port, err = freeport.Find(); err == nil {
 				err = s.run()
 			}
 			if err == nil {
@@ -209,14 +210,4 @@ func (s *Server) end(signal os.Signal) error {
 // remove ends the server and all that it kept. It is asked to stop first, so that its children are gone, too.
 func (s *Server) remove() error {
 	return errors.Join(s.end(syscall.SIGINT), os.RemoveAll(s.Dir))
-}
-
-// freePort is a port of the loopback that nobody listened on a moment ago.
-func freePort() (int, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port, nil
 }

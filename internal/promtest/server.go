@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -15,6 +14,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
 const (
@@ -70,10 +70,7 @@ func try(t testing.TB, c Config) (*Server, error) {
 	if err := c.write(file); err != nil {
 		return nil, err
 	}
-	address, err := freeAddress()
-	if err != nil {
-		return nil, err
-	}
+	address := freeport.Address(t)
 	s := &Server{Address: address, output: &bytes.Buffer{}, ended: make(chan struct{}), client: &http.Client{
 		Transport: &http.Transport{DisableKeepAlives: true}, // nothing stays behind for a leak check to find
 		Timeout:   patience,
@@ -147,14 +144,4 @@ func (s *Server) awake() error {
 func (s *Server) kill() {
 	_ = s.process.Kill() // fails only when the process is gone
 	<-s.ended
-}
-
-// freeAddress is an address of the loopback on which nobody listened a moment ago.
-func freeAddress() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	defer listener.Close()
-	return listener.Addr().String(), nil
 }

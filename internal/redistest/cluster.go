@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
 // slots is how many slots every Redis Cluster has.
@@ -54,7 +56,7 @@ func node(t testing.TB) *Server {
 	t.Helper()
 	return start(t, launch{args: []string{
 		"--save", "", "--appendonly", "no", "--cluster-enabled", "yes", "--cluster-node-timeout", "500",
-		"--cluster-port", strconv.Itoa(freePort(t)), "--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0",
+		"--cluster-port", strconv.Itoa(freeport.Port(t)), "--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0",
 	}})
 }
 

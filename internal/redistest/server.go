@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
 const (
@@ -120,7 +121,7 @@ func start(t testing.TB, l launch) *Server {
 }
 
 func try(t testing.TB, l launch) (*Server, error) {
-	s := &Server{Host: "127.0.0.1", Port: freePort(t), Dir: folder(t), environment: l.environment}
+	s := &Server{Host: "127.0.0.1", Port: freeport.Port(t), Dir: folder(t), environment: l.environment}
 	s.command = append([]string{find(t)}, l.args...)
 	s.command = append(s.command, "--bind", s.Host, "--port", strconv.Itoa(s.Port), "--dir", s.Dir, "--daemonize", "no")
 	if !l.noSocket {
@@ -195,17 +196,6 @@ func folder(t testing.TB) string {
 		}
 	})
 	return dir
-}
-
-// freePort is a port of the loopback that nobody listened on a moment ago.
-func freePort(t testing.TB) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
 }
 
 // do sends a command that must succeed.

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -268,7 +269,7 @@ func TestACallEndsWithItsContext(t *testing.T) {
 
 func TestACallWithoutAConnectionIsNotSent(t *testing.T) {
 	eachWay(t, func(t *testing.T, pipelined bool) {
-		c := open(t, countScript, schema.Redis{Host: "127.0.0.1", Port: int64(freePort(t)), Pipeline: pipelined, ReadTimeout: 1000, KeepalivePoolSize: 64})
+		c := open(t, countScript, schema.Redis{Host: "127.0.0.1", Port: int64(freeport.Port(t)), Pipeline: pipelined, ReadTimeout: 1000, KeepalivePoolSize: 64})
 		if err := atOnce(8, 1, func() error { return wantKind(run(c, "k"), NotSent) }); err != nil {
 			t.Error(err)
 		}

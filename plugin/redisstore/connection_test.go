@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
@@ -133,7 +134,7 @@ func TestInAClusterEachGroupOfARequestIsOneEvalsha(t *testing.T) {
 }
 
 func TestARequestWithoutBoundsDoesNotAskRedis(t *testing.T) {
-	store, release, err := NewRegistry(quiet, noGates).Open(schema.Redis{Host: "127.0.0.1", Port: int64(freePort(t))})
+	store, release, err := NewRegistry(quiet, noGates).Open(schema.Redis{Host: "127.0.0.1", Port: int64(freeport.Port(t))})
 	if err != nil {
 		t.Fatal(err)
 	}

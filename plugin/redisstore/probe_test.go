@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -78,7 +79,7 @@ func TestAServerThatARedirectionLedToIsForgottenWhenItIsGone(t *testing.T) {
 	nodes := covering(t, 0)
 	_, c, gates := guarded(t, among(nodes, true))
 	cluster := c.backend.(*cluster)
-	gone, lives, master := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(t))), redistest.Single(t).Address(), nodes.Masters[1].Address()
+	gone, lives, master := net.JoinHostPort("127.0.0.1", strconv.Itoa(freeport.Port(t))), redistest.Single(t).Address(), nodes.Masters[1].Address()
 	for _, address := range []string{gone, lives, master} {
 		if _, err := cluster.target(address); err != nil {
 			t.Fatal(err)

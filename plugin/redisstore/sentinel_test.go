@@ -3,6 +3,7 @@ package redisstore
 import (
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -43,7 +44,7 @@ func TestSentinelLeadsToTheMasterAndToItsSuccessor(t *testing.T) {
 
 func TestWithoutAnySentinelNothingIsSent(t *testing.T) {
 	c := open(t, countScript, schema.Redis{
-		SentinelMaster: "m", SentinelNodes: []schema.RedisSentinelNode{{Host: "127.0.0.1", Port: int64(freePort(t))}},
+		SentinelMaster: "m", SentinelNodes: []schema.RedisSentinelNode{{Host: "127.0.0.1", Port: int64(freeport.Port(t))}},
 		Pipeline: true, ReadTimeout: 5000,
 	})
 	if err := atOnce(8, 1, func() error { return wantKind(run(c, "k"), NotSent) }); err != nil {

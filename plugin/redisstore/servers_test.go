@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 	"testing"
@@ -84,17 +83,6 @@ func eventually(t testing.TB, what string, condition func() bool) {
 			t.Fatalf("%s: not within 30 s", what)
 		}
 	}
-}
-
-// freePort is a port of the loopback on which nothing listens.
-func freePort(t testing.TB) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
 }
 
 // wantKind tells how err differs from an *Error of a kind.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -95,7 +96,7 @@ func TestTLSIsVerifiedBothWays(t *testing.T) {
 	})
 	ours.issue(t, "client", &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	foreign.issue(t, "client", &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
-	port := freePort(t)
+	port := freeport.Port(t)
 	redistest.Single(t, "--tls-port", strconv.Itoa(port), "--tls-auth-clients", "yes", "--tls-ca-cert-file", ours.file("ca.pem"),
 		"--tls-cert-file", ours.file("server.pem"), "--tls-key-file", ours.file("server.key"))
 	good := schema.Redis{
@@ -137,7 +138,7 @@ func TestACertificateIsReplacedWithoutARestart(t *testing.T) {
 	a := newAuthority(t)
 	server := &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	a.issue(t, "server", server)
-	port := freePort(t)
+	port := freeport.Port(t)
 	redistest.Single(t, "--tls-port", strconv.Itoa(port), "--tls-auth-clients", "no", "--tls-ca-cert-file", a.file("ca.pem"),
 		"--tls-cert-file", a.file("server.pem"), "--tls-key-file", a.file("server.key"))
 	mine := filepath.Join(t.TempDir(), "ca.pem")
