@@ -96,7 +96,7 @@ vet:
 
 .PHONY: unit
 unit: ## The unit tests alone
-	$(call gotest,unit,-timeout 10m $(UNIT))
+	$(call gotest,unit,-timeout 10m -p 3 $(UNIT))
 
 .PHONY: spec
 spec: ## The specs alone: the built programs, from outside

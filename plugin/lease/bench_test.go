@@ -100,6 +100,7 @@ func perSecond(t testing.TB, rate int64, names ...string) []policy.Bound {
 }
 
 func TestAHotTenantReachesTheStoreWithFewOfItsRequests(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		load
 		limit int64
@@ -115,6 +116,7 @@ func TestAHotTenantReachesTheStoreWithFewOfItsRequests(t *testing.T) {
 }
 
 func TestATenantBeyondItsLimitCostsFewCallsAndGetsAllButTheShare(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		load
 		limit int

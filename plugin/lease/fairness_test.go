@@ -30,6 +30,7 @@ func offer(t *testing.T, nodes []*node, rates []int, seconds int, bounds []polic
 }
 
 func TestNodesGetOfAScarceBucketWhatTheyNeedOrAnEqualPart(t *testing.T) {
+	t.Parallel()
 	seconds := limit.Spec{Algorithm: limit.TokenBucket, Quantity: 3000, Window: limit.Second}
 	minutes := limit.Spec{Algorithm: limit.TokenBucket, Quantity: 180_000, Window: 60 * limit.Second, Burst: 12_000}
 	for _, test := range []struct {
@@ -63,6 +64,7 @@ func TestNodesGetOfAScarceBucketWhatTheyNeedOrAnEqualPart(t *testing.T) {
 }
 
 func TestWhatRequestsNeedThatCostMoreThanALeaseIsNotLeased(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		spec  limit.Spec // of 1000 tokens a second
 		cost  int64

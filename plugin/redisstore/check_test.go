@@ -66,6 +66,7 @@ func TestAHealthyRedisIsReadyWithItsScriptBeforeTheFirstCall(t *testing.T) {
 }
 
 func TestAWrongTopologyIsRefusedUntilItIsRight(t *testing.T) {
+	t.Parallel()
 	alone := redistest.Single(t)
 	nodes := redistest.Cluster(t, 3, 0)
 	for want, block := range map[string]schema.Redis{

@@ -26,6 +26,7 @@ func among(nodes *redistest.Nodes, pipelined bool) schema.Redis {
 }
 
 func TestAClusterThatStopsWithOneMasterIsWarnedOfAtTheStart(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.Cluster(t, 3, 0)
 	c := open(t, takeScript.source, among(nodes, true))
 	warnings, refusal, err := c.check(t.Context())
@@ -65,6 +66,7 @@ func keysOf(t testing.TB, nodes *redistest.Nodes) []string {
 }
 
 func TestEveryCallOfAClusterIsOneEvalshaAtTheMasterOfItsKey(t *testing.T) {
+	t.Parallel()
 	nodes := covering(t, 0)
 	keys := keysOf(t, nodes)
 	eachWay(t, func(t *testing.T, pipelined bool) {
@@ -164,6 +166,7 @@ func move(t *testing.T, from, to *redis.Client, key string, finish bool) {
 }
 
 func TestARedirectionIsFollowedAndTheScriptRunsOnce(t *testing.T) {
+	t.Parallel()
 	nodes := covering(t, 0)
 	key := keysOf(t, nodes)[0]
 	from, to := nodes.Masters[0].Client(t), nodes.Masters[2].Client(t)
@@ -192,6 +195,7 @@ func TestARedirectionIsFollowedAndTheScriptRunsOnce(t *testing.T) {
 }
 
 func TestAReplicaThatNeverSawTheScriptTakesOver(t *testing.T) {
+	t.Parallel()
 	nodes := covering(t, 1)
 	key := keysOf(t, nodes)[0]
 	c := checked(t, countScript, among(nodes, true))
@@ -217,6 +221,7 @@ func TestAReplicaThatNeverSawTheScriptTakesOver(t *testing.T) {
 }
 
 func TestTheHostThatARedirectionLeavesOutIsTheOneThatAnswered(t *testing.T) {
+	t.Parallel()
 	server := covering(t, 0)
 	for _, kind := range []string{"", "unknown-endpoint"} {
 		t.Run(kind, func(t *testing.T) {

@@ -111,6 +111,7 @@ func TestRedisstoreKeepsTheStoresPromises(t *testing.T) {
 }
 
 func TestARealClusterKeepsTheStoresPromises(t *testing.T) {
+	t.Parallel()
 	nodes := covering(t, 0)
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		c := checked(t, toldClock.source, among(nodes, pipelined))

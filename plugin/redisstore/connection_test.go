@@ -97,6 +97,7 @@ func TestTwoNodesShareALimitExactly(t *testing.T) {
 }
 
 func TestInAClusterEachGroupOfARequestIsOneEvalsha(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.Cluster(t, 3, 0)
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		for _, master := range nodes.Masters {

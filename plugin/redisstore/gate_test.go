@@ -120,6 +120,7 @@ func TestAGateIsToldWhatSpeaksAgainstItsServer(t *testing.T) {
 }
 
 func TestEachMasterHasAGateUntilTheEnd(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.Cluster(t, 3, 0)
 	store, c, gates := guarded(t, among(nodes, true))
 	bounds, statuses := []policy.Bound{hundred(t)}, make([]decision.Status, 1)

@@ -45,6 +45,7 @@ func TestAServerThatTurnsScriptsAwayIsNotBackBecauseItAnswersPing(t *testing.T) 
 }
 
 func TestAMasterThatTurnsScriptsAwayIsProbedWithAKeyThatItKeeps(t *testing.T) {
+	t.Parallel()
 	nodes := covering(t, 0)
 	store, _, gates := guarded(t, among(nodes, true))
 	for _, master := range nodes.Masters {
@@ -76,6 +77,7 @@ func TestAMasterThatTurnsScriptsAwayIsProbedWithAKeyThatItKeeps(t *testing.T) {
 }
 
 func TestAServerThatARedirectionLedToIsForgottenWhenItIsGone(t *testing.T) {
+	t.Parallel()
 	nodes := covering(t, 0)
 	_, c, gates := guarded(t, among(nodes, true))
 	cluster := c.backend.(*cluster)
@@ -99,6 +101,7 @@ func TestAServerThatARedirectionLedToIsForgottenWhenItIsGone(t *testing.T) {
 }
 
 func TestAfterTheEndAClusterMakesNoServers(t *testing.T) {
+	t.Parallel()
 	_, c, gates := guarded(t, among(covering(t, 0), true))
 	if err := c.close(); err != nil {
 		t.Fatal(err)

@@ -207,6 +207,7 @@ func TestARefundIsDroppedWhenTheWindowHasMovedOn(t *testing.T) {
 }
 
 func TestBoundsOfEveryGroupAreTakenInARealCluster(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.Cluster(t, 3, 0)
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: nodes.Addresses(), MaxRetries: -1})
 	t.Cleanup(func() {

@@ -9,6 +9,7 @@ import (
 )
 
 func TestSentinelLeadsToTheMasterAndToItsSuccessor(t *testing.T) {
+	t.Parallel()
 	watched := redistest.Sentinel(t)
 	block := schema.Redis{SentinelMaster: redistest.MasterName, Pipeline: true, ReadTimeout: 500}
 	for _, s := range watched.Sentinels {
