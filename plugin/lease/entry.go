@@ -110,11 +110,21 @@ func (e *entry) remember(cost int64, told *decision.Status, asked, longest limit
 // and for [retrying] at most, in case that the request gets no answer. A bucket that is leased is shared out otherwise.
 func (e *entry) retry(cost int64, now limit.Micros) {
 	d := &e.denial
-	if e.terms != nil || cost != d.cost {
+	if e.terms != nil || d.until == 0 || cost != d.cost {
 		return
 	}
 	next, passed := longer(&e.policy.Limit, 1), max(now-d.told-d.status.Wait, 0)
 	d.until = now + min(retrying, next/2, next-passed)
+}
+
+// relent forgets a refusal of a cost that had ended when a request of that cost asked, at an instant: there was room for
+// another one, because the bucket was emptied, or nobody answered, and fail modes decide. Without it, [entry.retry] would
+// let one request through in [retrying] until the wait is over that the shared store has told.
+func (e *entry) relent(cost int64, told *decision.Status, asked limit.Micros) {
+	d := &e.denial
+	if e.terms == nil && cost == d.cost && asked > d.told && (!answered(told) || cost <= e.limit().Capacity()-told.Used) {
+		*d = denial{}
+	}
 }
 
 // refusal is the answer that is remembered, as it reads now for a cost, which is no less than the one that was refused.

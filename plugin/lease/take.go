@@ -104,8 +104,7 @@ func (s *Store) refuse(bounds []policy.Bound, statuses []decision.Status, places
 }
 
 // settle ends what the bounds of a request have drawn from leases, and has those that are low renewed with the first that
-// will be.
-// The shards are locked.
+// will be. The shards are locked.
 func (s *Store) settle(bounds []policy.Bound, statuses []decision.Status, places []place, admitted bool, now limit.Micros) {
 	lasts, renewal := limit.Micros(s.lasts.Load()), limit.Never
 	for i := range places {
@@ -203,11 +202,15 @@ func alone(bounds []policy.Bound, j int) bool {
 // note keeps what the shared store has told of a bound, when it was asked at an instant: a refusal, or that the bucket
 // is hot. Where two bounds of a request share a bucket, a refusal is of both together and is not kept.
 func (s *Store) note(p *place, b *policy.Bound, t *terms, status *decision.Status, asked limit.Micros, alone bool) {
-	if !answered(status) {
+	if !answered(status) && p.entry == nil {
 		return
 	}
 	p.shard.mu.Lock()
 	defer p.shard.mu.Unlock()
+	if !answered(status) {
+		p.entry.relent(b.Cost, status, asked)
+		return
+	}
 	now := s.now()
 	p.shard.counts.asked++
 	if status.Wait > 0 {
@@ -220,7 +223,11 @@ func (s *Store) note(p *place, b *policy.Bound, t *terms, status *decision.Statu
 		return
 	}
 	e := s.keep(p.shard, p.hash, b, t, now)
-	if e == nil || t == nil {
+	if e == nil {
+		return
+	}
+	e.relent(b.Cost, status, asked)
+	if t == nil {
 		return
 	}
 	e.learn(status, asked)

@@ -57,7 +57,7 @@ func (e *UncertainError) Unwrap() error { return e.Err }
 
 // uncertain is the error of a COMMIT. What Postgres has refused was not written; of anything else nobody knows.
 func uncertain(err error) error {
-	if refused := new(pgconn.PgError); errors.As(err, &refused) && refused.Severity == "ERROR" || errors.Is(err, pgx.ErrTxCommitRollback) {
+	if refused := new(pgconn.PgError); errors.As(err, &refused) && refused.SeverityUnlocalized == "ERROR" || errors.Is(err, pgx.ErrTxCommitRollback) {
 		return err
 	}
 	return &UncertainError{err}
