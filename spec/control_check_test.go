@@ -75,29 +75,29 @@ func TestADryRunAndUsageReadWhatKongHasSpentAndSpendNothing(t *testing.T) {
 		if !d.Allowed || d.Limit != 60 || d.Remaining != 53 {
 			t.Errorf("%+v: want 53 of 60 left", d)
 		}
-		if used := a.used(t, "acme"); used != 7 {
+		if used := a.used(); used != 7 {
 			t.Errorf("%d are used, want 7", used)
 		}
 	}
 	a.want(http.StatusOK, nil, http.MethodPost, "/v1/orgs/acme/ratelimit/reset", `{"tier":"enterprise","reason":"an apology"}`)
-	if used := a.used(t, "acme"); used != 0 {
+	if used := a.used(); used != 0 {
 		t.Errorf("%d are used after a reset, want 0", used)
 	}
 	kong.want([]int{200}, "/records", "apikey", "alice")
 }
 
-// used is what usage tells of the limit by the hour.
-func (a *api) used(t *testing.T, org string) int64 {
-	t.Helper()
+// used is what usage tells of acme's limit by the hour.
+func (a *api) used() int64 {
+	a.t.Helper()
 	var usage struct {
 		Items []struct {
 			Policy string
 			Used   int64
 		}
 	}
-	a.want(http.StatusOK, &usage, http.MethodGet, "/v1/orgs/"+org+"/ratelimit/usage?tier=enterprise&policy=hour", "")
+	a.want(http.StatusOK, &usage, http.MethodGet, "/v1/orgs/acme/ratelimit/usage?tier=enterprise&policy=hour", "")
 	if len(usage.Items) != 1 {
-		t.Fatalf("%+v: want one bucket", usage)
+		a.t.Fatalf("%+v: want one bucket", usage)
 	}
 	return usage.Items[0].Used
 }
@@ -107,7 +107,7 @@ func TestATokenOfAnOrgReadsItsOwnUsageAndNothingElse(t *testing.T) {
 	p := newPlane(t)
 	a := p.serve()
 	acme := a.as(p.token("acme-portal", "tenant:acme"))
-	if used := acme.used(t, "acme"); used != 0 {
+	if used := acme.used(); used != 0 {
 		t.Errorf("%d are used, want 0", used)
 	}
 	for _, path := range []string{"policies", "overrides", "usage"} {

@@ -194,7 +194,7 @@ func TestDecisionsGoOnWhilePostgresIsAwayForThoseWhoWereKnown(t *testing.T) {
 			t.Fatalf("%+v, want it decided as before", d)
 		}
 	}
-	if used := a.used(t, "acme"); used < 10 {
+	if used := a.used(); used < 10 {
 		t.Errorf("%d are used", used)
 	}
 	a.want(http.StatusServiceUnavailable, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1001))

@@ -218,7 +218,7 @@ func (m *masters) scripts(b *testing.B) int {
 	b.Helper()
 	sum := 0
 	for _, client := range m.clients {
-		sum += scriptCalls(b, client)
+		sum += scripts(b, client)
 	}
 	return sum
 }

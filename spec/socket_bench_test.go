@@ -5,7 +5,6 @@ package spec
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -81,7 +80,7 @@ func measure(b *testing.B, u *subject, client *redis.Client, connections int, tu
 	if _, err := u.saturate(connections, leadIn); err != nil {
 		b.Fatal(err)
 	}
-	calls, used, begun := scriptCalls(b, client), u.cpuTime(b), time.Now()
+	calls, used, begun := scripts(b, client), u.cpuTime(b), time.Now()
 	n, err := u.saturate(connections, turn)
 	if err != nil {
 		b.Fatal(err)
@@ -90,7 +89,7 @@ func measure(b *testing.B, u *subject, client *redis.Client, connections int, tu
 	return spell{
 		perSecond: events / time.Since(begun).Seconds(),
 		cpu:       float64((u.cpuTime(b) - used).Nanoseconds()) / 1e3 / events,
-		calls:     float64(scriptCalls(b, client)-calls) * 1e3 / events,
+		calls:     float64(scripts(b, client)-calls) * 1e3 / events,
 	}
 }
 
@@ -110,21 +109,6 @@ func ratio(spells, others []spell) float64 {
 		ratios = append(ratios, spells[i].cpu/others[i].cpu)
 	}
 	return median(ratios)
-}
-
-// scriptCalls is how many scripts Redis has run since its start.
-func scriptCalls(b *testing.B, client *redis.Client) int {
-	b.Helper()
-	text, ok := info(b, client, "commandstats")["cmdstat_evalsha"]
-	if !ok {
-		return 0
-	}
-	calls, _, _ := strings.Cut(strings.TrimPrefix(text, "calls="), ",")
-	n, err := strconv.Atoi(calls)
-	if err != nil {
-		b.Fatalf("commandstats: %s: %v", text, err)
-	}
-	return n
 }
 
 // info is one section of what Redis says about itself.

@@ -88,13 +88,6 @@ func (s *Server) Start(t testing.TB) {
 	must(t, "start postgres again", s.again())
 }
 
-// Restart stops the server and starts it again.
-func (s *Server) Restart(t testing.TB) {
-	t.Helper()
-	s.Stop(t)
-	s.Start(t)
-}
-
 // create makes a server with an empty database cluster and starts it.
 func create() (*Server, error) {
 	if _, err := programs(); err != nil {

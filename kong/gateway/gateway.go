@@ -193,14 +193,6 @@ func (g *Gateway) PluginPID() int {
 	return int(g.inOrder[0].process.pid.Load())
 }
 
-// PluginSocket is where the first plugin server listens, for Dial.
-func (g *Gateway) PluginSocket() string {
-	if len(g.inOrder) == 0 {
-		return ""
-	}
-	return g.inOrder[0].socket
-}
-
 // Counters count what the gateway saw since New.
 func (g *Gateway) Counters() *Counters { return &g.counters }
 

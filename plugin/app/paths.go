@@ -44,7 +44,7 @@ type paths struct {
 
 // newPaths makes paths. server answers the one that serves them, once metrics are read. The error is about a setting.
 func newPaths(ctx context.Context, s *settings, stderr io.Writer, log *slog.Logger, server func() *kongplugin.Server) (*paths, error) {
-	node, err := nodeName(s)
+	node, err := nodeName(s.NodeName)
 	if err != nil {
 		return nil, err
 	}

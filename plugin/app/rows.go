@@ -14,10 +14,10 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
-// nodeName is what this node is called.
-func nodeName(s *settings) (string, error) {
-	if s.NodeName != "hostname" {
-		return s.NodeName, nil
+// nodeName is what this node is called, given the setting.
+func nodeName(setting string) (string, error) {
+	if setting != "hostname" {
+		return setting, nil
 	}
 	name, err := os.Hostname()
 	if err != nil {

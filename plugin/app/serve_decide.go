@@ -59,8 +59,7 @@ func (c *call) decider(ctx context.Context, s *serveSettings, log *slog.Logger) 
 
 // followRows has the rows of the database followed.
 func (c *call) followRows(d *decider, log *slog.Logger) error {
-	host := &settings{NodeName: "hostname"}
-	node, err := nodeName(host)
+	node, err := nodeName("hostname")
 	if err != nil {
 		return err
 	}

@@ -50,7 +50,7 @@ func (c *Check) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
 		{"org_id", c.Org}, {"user_id", c.User}, {"credential_id", c.Credential}, {"tier", c.Tier}, {"endpoint", c.Endpoint},
 	} {
 		if strings.ContainsRune(f.value, 0) {
-			faults = append(faults, fault(at.With(f.name), "must be text", nil))
+			faults = append(faults, fault(at.With(f.name), notText, nil))
 		}
 	}
 	if why := checkAddress(c.IP); why != "" {

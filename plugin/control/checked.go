@@ -80,7 +80,7 @@ func checked(x *admit.Exchange, of *Check) Checked {
 		b, status := &d.Resolution.Bounds[d.Binding], &d.Statuses[d.Binding]
 		out.PolicyID, out.PolicyRow = b.Policy.Name, b.Policy.Row
 		out.Limit, out.Remaining = new(b.Policy.Limit.Spec().Burst), new(status.Remaining)
-		out.Reset = new(timeOf(resetOf(status)))
+		out.Reset = new(timeOf(status.ResetAt()))
 	}
 	return out
 }
@@ -104,16 +104,8 @@ func statusOf(b *policy.Bound, status *decision.Status) CheckStatus {
 		return out
 	}
 	out.Used, out.Remaining = new(status.Used), new(status.Remaining)
-	out.Reset, out.RetryAfter = timeOf(resetOf(status)), retryAfter(status.Wait)
+	out.Reset, out.RetryAfter = timeOf(status.ResetAt()), retryAfter(status.Wait)
 	return out
-}
-
-// resetOf is the instant at which there is more: as headers tell it, a refused client is not sent back before it helps.
-func resetOf(status *decision.Status) limit.Micros {
-	if !status.Admits() && status.Wait != limit.Never {
-		return max(status.Reset, status.Now+status.Wait)
-	}
-	return status.Reset
 }
 
 // retryAfter is a wait in seconds; 0: there is none, or none that helps.

@@ -71,28 +71,3 @@ func (s *Server) ready(ctx context.Context, _ *struct{}) (*readinessOutput, erro
 
 // loaded tells whether there are policies to decide by, those of the database among them.
 func loaded(policies *policy.Snapshot) bool { return policies != nil && policies.Book() != nil }
-
-// registerOpenAPI adds the description of the API, which is made once all operations are there.
-func (s *Server) registerOpenAPI() error {
-	asJSON, err := s.api.OpenAPI().MarshalJSON()
-	if err != nil {
-		return err
-	}
-	asYAML, err := s.OpenAPI()
-	if err != nil {
-		return err
-	}
-	for path, document := range map[string]struct {
-		contentType string
-		text        []byte
-	}{
-		"/openapi.json": {"application/openapi+json", asJSON},
-		"/openapi.yaml": {"application/openapi+yaml", asYAML},
-	} {
-		s.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", document.contentType)
-			_, _ = w.Write(document.text) // a client that has gone is not told
-		})
-	}
-	return nil
-}

@@ -34,6 +34,8 @@ const (
 const (
 	policyWrites   = "policy"
 	overrideWrites = "override"
+	orgWrites      = "org"
+	resetWrites    = "reset"
 )
 
 func newMetrics(registerer prometheus.Registerer) (*metrics, error) {

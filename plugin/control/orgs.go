@@ -13,9 +13,8 @@ import (
 )
 
 const (
-	orgPath   = "/v1/orgs/{org}"
-	orgsTag   = "orgs"
-	orgWrites = "org"
+	orgPath = "/v1/orgs/{org}"
+	orgsTag = "orgs"
 )
 
 // registerOrgs adds what reads and writes one org, and what tells which limits it has.
@@ -53,7 +52,7 @@ func (s *Server) getOrg(ctx context.Context, in *getOrgInput) (*getOrgOutput, er
 		return nil, s.unread("read an org", err)
 	}
 	tag := orgTag(org)
-	if in.IfNoneMatch.IfNoneMatch != "" && matches(in.IfNoneMatch.IfNoneMatch, tag, true) {
+	if in.names(tag) {
 		return nil, conditional(http.StatusNotModified, tag, "")
 	}
 	return &getOrgOutput{tag, org}, nil
@@ -150,7 +149,7 @@ func (in *putOrgInput) revision(current, desired pgstore.Tenant) (int64, error) 
 		return pgstore.Absent, nil
 	}
 	tag := orgTag(current)
-	if in.IfNoneMatch.IfNoneMatch != "" && matches(in.IfNoneMatch.IfNoneMatch, tag, true) {
+	if in.names(tag) {
 		return 0, conditional(http.StatusPreconditionFailed, tag, "something is set for this org")
 	}
 	if in.IfMatch.IfMatch == "" && current.Tier == desired.Tier && current.TimeZone == desired.TimeZone {

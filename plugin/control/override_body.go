@@ -2,7 +2,6 @@ package control
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -55,10 +54,12 @@ type factor int64
 
 const thousand = 1000
 
-// decimal is a factor's text: what floats and exponents would make of it is not left to them.
-var decimal = regexp.MustCompile(`^[0-9]{1,4}(\.[0-9]{1,3}0*)?$`)
+// decimalPattern is a factor's text: what floats and exponents would make of it is not left to them.
+const decimalPattern = `^[0-9]{1,4}(\.[0-9]{1,3}0*)?$`
 
-var errFactor = errors.New("must be a decimal number with at most three places, such as 1.5 or \"0.25\", from 0.001 to 1000")
+var decimal = regexp.MustCompile(decimalPattern)
+
+const factorProblem = `must be a decimal number with at most three places, such as 1.5 or "0.25", from 0.001 to 1000`
 
 // MarshalJSON writes a number.
 func (f factor) MarshalJSON() ([]byte, error) {
@@ -96,7 +97,7 @@ func (f *factor) UnmarshalJSON(raw []byte) error {
 // Schema is huma's.
 func (factor) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{
-		OneOf:       []*huma.Schema{{Type: huma.TypeNumber}, {Type: huma.TypeString, Pattern: `^[0-9]{1,4}(\.[0-9]{1,3}0*)?$`}},
+		OneOf:       []*huma.Schema{{Type: huma.TypeNumber}, {Type: huma.TypeString, Pattern: decimalPattern}},
 		Description: "What a multiplier multiplies limits by: a decimal number with at most three places, or its text, from 0.001 to 1000.",
 		Examples:    []any{1.5},
 	}
@@ -152,7 +153,7 @@ func (b *overrideBody) faults(org string) []error {
 		add("reason", why, nil)
 	}
 	if b.Factor != nil && *b.Factor < 1 {
-		add("factor", errFactor.Error(), nil)
+		add("factor", factorProblem, nil)
 	}
 	for _, f := range [...]struct{ name, value string }{{"user", b.User}, {"endpoint", b.Endpoint}, {"credential", b.Credential}} {
 		if strings.ContainsRune(f.value, 0) {
@@ -177,7 +178,10 @@ func (b *overrideBody) faults(org string) []error {
 			}
 			add(f.Field, f.Problem, nil)
 		case "window_size":
-			add(map[bool]string{true: "window", false: f.Field}[b.Window != ""], f.Problem, nil)
+			if b.Window != "" {
+				f.Field = "window"
+			}
+			add(f.Field, f.Problem, nil)
 		default:
 			add(f.Field, f.Problem, nil)
 		}

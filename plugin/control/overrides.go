@@ -89,7 +89,7 @@ func (s *Server) getOverride(ctx context.Context, in *getOverrideInput) (*getOve
 		return nil, s.unread("read an override", err)
 	}
 	tag := etag(o.ID, o.Revision)
-	if in.IfNoneMatch.IfNoneMatch != "" && matches(in.IfNoneMatch.IfNoneMatch, tag, true) {
+	if in.names(tag) {
 		return nil, conditional(http.StatusNotModified, tag, "")
 	}
 	return &getOverrideOutput{tag, overrideOf(o)}, nil

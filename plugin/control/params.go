@@ -79,7 +79,7 @@ func (s *Server) readable(ctx huma.Context, next func(huma.Context)) {
 		case len(list) > 1:
 			faults = append(faults, fault("query."+name, "is there more than once", nil))
 		case !utf8.ValidString(list[0]) || strings.ContainsRune(list[0], 0):
-			faults = append(faults, fault("query."+name, "must be text", nil))
+			faults = append(faults, fault("query."+name, "must be text in UTF-8, without NUL", nil))
 		}
 	}
 	if len(faults) > 0 {

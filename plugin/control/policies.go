@@ -106,7 +106,7 @@ func (s *Server) getPolicy(ctx context.Context, in *getPolicyInput) (*getPolicyO
 		return nil, s.unread("read a policy", err)
 	}
 	tag := etag(p.ID, p.Revision)
-	if in.IfNoneMatch.IfNoneMatch != "" && matches(in.IfNoneMatch.IfNoneMatch, tag, true) {
+	if in.names(tag) {
 		return nil, conditional(http.StatusNotModified, tag, "")
 	}
 	return &getPolicyOutput{tag, p}, nil
@@ -127,7 +127,7 @@ type writePolicyOutput struct {
 }
 
 // policyWritten is the answer to a write of a policy.
-func (s *Server) policyWritten(ctx context.Context, status int, c pgstore.Change, p pgstore.Policy, written Written) *writePolicyOutput {
+func policyWritten(status int, c pgstore.Change, p pgstore.Policy, written Written) *writePolicyOutput {
 	return &writePolicyOutput{
 		Status: status, ETag: etag(p.ID, p.Revision), Location: fmt.Sprint(policiesPath, "/", p.ID), Replayed: replayed(c),
 		Body: PolicyWritten{p, written},

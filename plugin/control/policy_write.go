@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"net/http"
-	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
@@ -31,7 +30,7 @@ func (s *Server) createPolicy(ctx context.Context, in *createPolicyInput) (*writ
 	if err != nil {
 		return nil, s.problem("make a policy", err)
 	}
-	return s.policyWritten(ctx, http.StatusCreated, c, written, s.written(ctx, policyWrites, version, in.wait())), nil
+	return policyWritten(http.StatusCreated, c, written, s.written(ctx, policyWrites, version, in.wait())), nil
 }
 
 type putPolicyInput struct {
@@ -70,7 +69,7 @@ func (s *Server) putPolicy(ctx context.Context, in *putPolicyInput) (*writePolic
 		if err != nil {
 			return nil, s.problem(doing, err)
 		}
-		return s.policyWritten(ctx, status, c, written, s.written(ctx, policyWrites, version, in.wait())), nil
+		return policyWritten(status, c, written, s.written(ctx, policyWrites, version, in.wait())), nil
 	}
 }
 
@@ -83,7 +82,7 @@ func (in *putPolicyInput) revision(current, desired pgstore.Policy) (int64, erro
 		return pgstore.Absent, nil
 	}
 	tag := etag(current.ID, current.Revision)
-	if strings.TrimSpace(in.IfNoneMatch.IfNoneMatch) != "" && matches(in.IfNoneMatch.IfNoneMatch, tag, true) {
+	if in.names(tag) {
 		return 0, conditional(http.StatusPreconditionFailed, tag, "there is such a policy")
 	}
 	if in.IfMatch.IfMatch == "" {
@@ -122,7 +121,7 @@ func (s *Server) putPolicyByID(ctx context.Context, in *putPolicyByIDInput) (*wr
 	if err != nil {
 		return nil, s.problem(doing, s.overtaken(ctx, in.ID, err))
 	}
-	return s.policyWritten(ctx, http.StatusOK, c, written, s.written(ctx, policyWrites, version, in.wait())), nil
+	return policyWritten(http.StatusOK, c, written, s.written(ctx, policyWrites, version, in.wait())), nil
 }
 
 type deletePolicyInput struct {

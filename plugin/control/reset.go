@@ -16,7 +16,6 @@ import (
 const (
 	resetOperation = "reset"
 	resetKey       = "buckets"
-	resetWrites    = "reset"
 )
 
 // resetNote is what a reset does not do.

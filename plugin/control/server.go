@@ -2,9 +2,7 @@ package control
 
 import (
 	"cmp"
-	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
@@ -92,6 +90,31 @@ func New(o Options) (*Server, error) {
 // OpenAPI is the description of the API as YAML.
 func (s *Server) OpenAPI() ([]byte, error) { return s.api.OpenAPI().YAML() }
 
+// registerOpenAPI adds the description of the API, which is made once all operations are there.
+func (s *Server) registerOpenAPI() error {
+	asJSON, err := s.api.OpenAPI().MarshalJSON()
+	if err != nil {
+		return err
+	}
+	asYAML, err := s.OpenAPI()
+	if err != nil {
+		return err
+	}
+	for path, document := range map[string]struct {
+		contentType string
+		text        []byte
+	}{
+		"/openapi.json": {"application/openapi+json", asJSON},
+		"/openapi.yaml": {"application/openapi+yaml", asYAML},
+	} {
+		s.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", document.contentType)
+			_, _ = w.Write(document.text) // a client that has gone is not told
+		})
+	}
+	return nil
+}
+
 // Times of an HTTP server that suit the API: a write that waits for the nodes ends before writeTime does.
 const (
 	headerTime  = 5 * time.Second
@@ -148,21 +171,4 @@ func describe(version string) huma.Config {
 		bearer: {Type: "http", Scheme: "bearer", Description: "A token made by ratelimit token create."},
 	}
 	return config
-}
-
-// await waits, if the caller wants it, until all live nodes enforce a version, and tells those that do not.
-func (s *Server) await(ctx context.Context, version int64, wait time.Duration) ([]pgstore.Node, error) {
-	if wait <= 0 {
-		return nil, nil
-	}
-	if err := exchangeOf(ctx).patient(); err != nil {
-		return nil, fmt.Errorf("wait for the nodes: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, min(wait, maxWait))
-	defer cancel()
-	behind, err := s.Store.Await(ctx, version, liveWithin)
-	if ctx.Err() != nil && len(behind) > 0 {
-		err = nil // the time is up: that is an answer; but not before anybody has looked
-	}
-	return behind, err
 }

@@ -31,7 +31,7 @@ func (r *Requests) faults(place string) []error {
 		{"user", r.User}, {"credential", r.Credential}, {"tier", r.Tier}, {"endpoint", r.Endpoint},
 	} {
 		if strings.ContainsRune(f.value, 0) {
-			faults = append(faults, fault(place+"."+f.name, "must be text", nil))
+			faults = append(faults, fault(place+"."+f.name, notText, nil))
 		}
 	}
 	if why := checkAddress(r.IP); why != "" {

@@ -133,7 +133,7 @@ func (s *Server) read(ctx context.Context, of *found) ([]BucketUsage, error) {
 		}
 		for i := range some {
 			if failure := statuses[i].Failure; failure != decision.NoFailure {
-				return nil, s.bucketsAway("read the buckets", errors.New(failure.String()))
+				return nil, s.bucketsAway("read the buckets", unanswered(failure))
 			}
 			items = append(items, usageOf(of.policies, &some[i], &statuses[i]))
 		}
@@ -141,14 +141,17 @@ func (s *Server) read(ctx context.Context, of *found) ([]BucketUsage, error) {
 	return items, nil
 }
 
+// unanswered is why a bucket could not be read.
+type unanswered decision.Failure
+
+func (u unanswered) Error() string { return decision.Failure(u).String() }
+
 // bucketsAway is the answer where Redis does not say, or do, what it is asked.
 func (s *Server) bucketsAway(doing string, err error) error {
 	s.Log.Error("the buckets were asked in vain", "doing", doing, "error", err)
 	why := "see the log"
-	for f := decision.Unavailable; f <= decision.WrongType; f++ {
-		if err.Error() == f.String() {
-			why = f.String()
-		}
+	if failure := unanswered(decision.NoFailure); errors.As(err, &failure) {
+		why = failure.Error()
 	}
 	return huma.Error503ServiceUnavailable(fmt.Sprintf("%s: Redis does not answer as it should (%s)", doing, why))
 }

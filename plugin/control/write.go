@@ -47,6 +47,20 @@ func (s *Server) written(ctx context.Context, kind string, version int64, wait t
 	return Written{version, enforcement}
 }
 
+// await waits until all live nodes enforce a version, and tells those that do not.
+func (s *Server) await(ctx context.Context, version int64, wait time.Duration) ([]pgstore.Node, error) {
+	if err := exchangeOf(ctx).patient(); err != nil {
+		return nil, fmt.Errorf("wait for the nodes: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	behind, err := s.Store.Await(ctx, version, liveWithin)
+	if ctx.Err() != nil && len(behind) > 0 {
+		err = nil // the time is up: that is an answer; but not before anybody has looked
+	}
+	return behind, err
+}
+
 // change is a write by the caller, for a reason; without one it says where it came from.
 func change(ctx context.Context, reason string) pgstore.Change {
 	return pgstore.Change{Actor: "token:" + callerOf(ctx).Token, Reason: cmp.Or(strings.TrimSpace(reason), reasonDefault)}
@@ -85,6 +99,9 @@ type IfMatch struct {
 type IfNoneMatch struct {
 	IfNoneMatch string `header:"If-None-Match" maxLength:"1024" doc:"A read: ETags that are known, which are answered by 304. A write: * for one that makes, and changes nothing that is there."`
 }
+
+// names tells whether the caller does not want a state.
+func (m *IfNoneMatch) names(tag string) bool { return matches(m.IfNoneMatch, tag, true) }
 
 // matches tells whether a list of ETags has one, or is *. A weak one does not count when a write depends on it.
 func matches(list, tag string, weak bool) bool {

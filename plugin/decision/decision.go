@@ -63,6 +63,15 @@ type Status struct {
 // expected to be away; see [Denies].
 func (s *Status) Admits() bool { return s.Wait == 0 }
 
+// ResetAt is the reset that a client is told: when all of the limit is there again, or its window ends. A client that is
+// refused is not sent back earlier than that helps, though a sliding window may end before its request fits.
+func (s *Status) ResetAt() limit.Micros {
+	if s.Admits() || s.Wait == limit.Never {
+		return s.Reset
+	}
+	return max(s.Reset, s.Now+s.Wait)
+}
+
 // Denies tells whether a bound with this status refuses the request: it is enforced, and has no room, or nobody could
 // say and it fails closed.
 func Denies(b *policy.Bound, s *Status) bool {

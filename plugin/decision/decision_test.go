@@ -164,6 +164,17 @@ func TestABoundWithoutAnAnswerNeitherDeniesNorBinds(t *testing.T) {
 	}
 }
 
+func TestAClientIsNotToldAResetBeforeItsRequestFits(t *testing.T) {
+	for _, test := range []struct{ wait, want limit.Micros }{
+		{0, 130}, {10, 130}, {40, 140}, {limit.Never, 130}, // a request that never fits: when the limit is whole again
+	} {
+		s := decision.Status{Status: limit.Status{Reset: 130}, Now: 100, Wait: test.wait}
+		if got := s.ResetAt(); got != test.want {
+			t.Errorf("a wait of %d from 100, with all there at 130: %d, want %d", test.wait, got, test.want)
+		}
+	}
+}
+
 func TestResultsReasonsAndSourcesHaveTheNamesThatMetricsUse(t *testing.T) {
 	got := ""
 	for r := decision.Allowed; r <= decision.HardThrottled; r++ {

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"hash/maphash"
 	"sync"
@@ -72,28 +73,18 @@ type Store struct {
 // New makes a store. It does no I/O and starts nothing: see [Store.Run].
 func New(shared Shared, o Options) *Store {
 	s := &Store{
-		shared: shared, now: o.Now, live: o.Live, saw: o.Saw, longest: o.Refusals,
-		perShard: max(or(o.Entries, defaultEntries)/shardCount, 1),
-		book:     book{leased: o.Leased, pct: int64(min(or(o.SharePct, DefaultSharePct), MaxSharePct))},
+		shared: shared, now: o.Now, live: o.Live, saw: o.Saw, longest: cmp.Or(o.Refusals, limit.Second),
+		perShard: max(cmp.Or(o.Entries, defaultEntries)/shardCount, 1),
+		book:     book{leased: o.Leased, pct: int64(min(cmp.Or(o.SharePct, DefaultSharePct), MaxSharePct))},
 		seed:     maphash.MakeSeed(), wake: make(chan struct{}, 1),
 	}
 	if s.book.leased == nil {
 		s.book.leased = func(p *policy.Policy) bool { return p.Accuracy == policy.Leased }
 	}
-	if s.longest == 0 {
-		s.longest = limit.Second
-	}
 	for i := range s.shards {
 		s.shards[i].entries = map[uint64]*entry{}
 	}
 	return s
-}
-
-func or(n, otherwise int) int {
-	if n > 0 {
-		return n
-	}
-	return otherwise
 }
 
 // Stats are a store's numbers; all but Entries, Leases, Out and Lasts since its start.

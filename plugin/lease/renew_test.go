@@ -259,7 +259,7 @@ func TestRunRenewsInTimeAndGivesEverythingBackAtItsEnd(t *testing.T) {
 		b := newBank()
 		began := time.Now()
 		now := func() limit.Micros { return limit.Micros(time.Since(began).Microseconds()) + 1e12 }
-		s := New(b, Options{Now: now, Live: func(string) int { return 1 }, Leased: func(*policy.Policy) bool { return true }})
+		s := New(b, Options{Now: now, Live: func(string) int { return 1 }})
 		view, hot := s.View(b), window(t, "window", 100_000)
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error)

@@ -179,9 +179,7 @@ func newNode(b *bank, o Options) *node {
 	if o.Live == nil {
 		o.Live = func(string) int { return n.live }
 	}
-	if o.Leased == nil {
-		o.Leased = func(p *policy.Policy) bool { return p.Name != "exact" }
-	}
+	o.Leased = func(p *policy.Policy) bool { return p.Name != "exact" }
 	n.Store = New(b, o)
 	n.view = n.View(b)
 	return n

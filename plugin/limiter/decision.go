@@ -81,11 +81,7 @@ func newDecision(x *admit.Exchange) Decision {
 	if d.Binding >= 0 {
 		p, status := d.Resolution.Bounds[d.Binding].Policy, &d.Statuses[d.Binding]
 		out.Policy, out.Limit, out.Remaining = p.Name, p.Limit.Spec().Burst, status.Remaining
-		reset := status.Reset
-		if !status.Admits() && status.Wait != limit.Never {
-			reset = max(reset, status.Now+status.Wait)
-		}
-		out.Reset = time.UnixMicro(int64(reset))
+		out.Reset = time.UnixMicro(int64(status.ResetAt()))
 	}
 	if n := len(d.Resolution.Bounds); n > 0 {
 		out.Statuses = make([]Status, n)

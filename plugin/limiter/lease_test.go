@@ -6,30 +6,10 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limiter"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
-
-// used is what Redis knows of a tenant's first bucket under a limiter's config.
-func used(t *testing.T, l *limiter.Limiter, tenant string) int64 {
-	t.Helper()
-	var x admit.Exchange
-	if err := l.Path().Admit(t.Context(), &admit.Known{Tenant: tenant}, &x); err != nil {
-		t.Fatal(err)
-	}
-	shared, ok := l.Shared()
-	if !ok {
-		t.Fatal("there are no shared buckets")
-	}
-	bounds, statuses := x.Decision.Resolution.Bounds[:1], make([]decision.Status, 1)
-	bounds[0].Cost = 0
-	if err := shared.Take(t.Context(), bounds, statuses); err != nil || statuses[0].Failure != decision.NoFailure {
-		t.Fatal(err, statuses[0].Failure)
-	}
-	return statuses[0].Used
-}
 
 // A node is trusted with leases when it has been counted for some seconds, so this takes as long.
 func TestALimiterThatClosesGivesBackWhatItHasLeased(t *testing.T) {
@@ -64,7 +44,7 @@ tiers: [{name: a, limits: [{name: yearly, scope: tenant, limit: 100000, window_s
 		t.Fatal(err)
 	}
 	config.Accuracy = schema.AccuracyExact
-	if n := used(t, limiting(t, config), "acme"); n != allowed+1 { // one more to find the bucket
+	if n := acquire(t, limiting(t, config), limiter.Request{Org: "acme"}).Statuses[0].Used; n != allowed+1 { // which is one more
 		t.Errorf("%d tokens are missing in Redis, want %d", n, allowed+1)
 	}
 }

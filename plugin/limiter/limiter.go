@@ -50,7 +50,6 @@ type Options struct {
 type Limiter struct {
 	path      *admit.Path
 	config    *policy.Snapshot // without rows
-	shared    stores.Shared    // nil: there is none
 	log       *slog.Logger
 	exchanges sync.Pool    // of *exchange
 	told      atomic.Int64 // the second in which something undecided was last logged
@@ -110,7 +109,8 @@ func (l *Limiter) start(config *schema.Config, o *Options) error {
 		MaxBuckets: o.MaxBuckets, Nodes: o.Nodes, LeaseShare: o.LeaseShare,
 	})
 	group, ctx := errgroup.WithContext(ctx)
-	err := l.open(config, all)
+	var err error
+	l.path.Buckets, _, err = all.Open(config) // closed when all ends
 	if err == nil && config.MetaLimit > 0 {
 		own := memstore.New(memstore.Options{Now: l.path.Now, MaxBuckets: o.MaxBuckets})
 		if l.path.Meta, err = admit.NewMeta(config.MetaLimit, config.Namespace, own); err == nil {
@@ -123,25 +123,13 @@ func (l *Limiter) start(config *schema.Config, o *Options) error {
 	}
 	group.Go(func() error { return all.Run(ctx) })
 	if err != nil {
-		return errors.Join(err, group.Wait()) // what was opened is closed
+		return errors.Join(err, group.Wait())
 	}
 	go func() {
 		defer close(l.ended)
 		l.err = group.Wait()
 	}()
 	return nil
-}
-
-// open opens the buckets of a config. They are closed when all ends.
-func (l *Limiter) open(config *schema.Config, all *stores.Stores) error {
-	var err error
-	if l.path.Buckets, _, err = all.Open(config); err != nil {
-		return err
-	}
-	if l.shared, _, err = all.OpenShared(config); errors.Is(err, stores.ErrNotShared) {
-		return nil
-	}
-	return err
 }
 
 // TryAcquire decides about a request, and spends its cost if it is allowed. It does not wait until there is room. An
@@ -204,14 +192,6 @@ func (l *Limiter) Follow(book *policy.Book) []policy.Fault {
 	l.path.Policies.Store(both)
 	return both.Faults()
 }
-
-// Path is how requests are decided, for a caller that wants the whole decision, such as the decision API. The facts of
-// its requests must be an [admit.Known].
-func (l *Limiter) Path() *admit.Path { return l.path }
-
-// Shared are the buckets in Redis themselves, without leases, to read what is used and to empty them; false: the config
-// keeps its buckets in this process.
-func (l *Limiter) Shared() (stores.Shared, bool) { return l.shared, l.shared != nil }
 
 // Close gives leases back, takes leave of the other nodes and closes connections, all of which it waits for until ctx
 // ends; it goes on then. Requests that come later are answered by on_internal_error, so close the limiter after what

@@ -10,6 +10,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limiter"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
@@ -41,9 +42,11 @@ func (c consumer) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules
 func ofPlugin(t *testing.T, config schema.Config) *admit.Path {
 	t.Helper()
 	config = config.WithDefaults()
-	limited := limiting(t, config) // for its clocks
+	began := time.Now()
 	all := stores.New(t.Context(), stores.Options{
-		Now: limited.Path().Now, Elapsed: limited.Path().Elapsed, Budget: time.Minute, Log: slog.New(slog.DiscardHandler),
+		Now:     func() limit.Micros { return limit.Micros(time.Now().UnixMicro()) },
+		Elapsed: func() limit.Micros { return limit.Micros(time.Since(began).Microseconds()) },
+		Budget:  time.Minute, Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -79,14 +82,8 @@ func TestAProgramAndThePluginSpendOneBudget(t *testing.T) {
 			t.Errorf("%+v, %v: want %d left for the plugin", x.Decision, err, left-1)
 		}
 	}
-	shared, ok := l.Shared()
-	if !ok {
-		t.Fatal("there are no shared buckets")
-	}
-	bounds, statuses := x.Decision.Resolution.Bounds[:1], make([]decision.Status, 1)
-	bounds[0].Cost = 0
-	if err := shared.Take(t.Context(), bounds, statuses); err != nil || statuses[0].Used != 10 {
-		t.Errorf("%+v, %v: want 10 used", statuses, err)
+	if d := acquire(t, l, limiter.Request{Org: "acme"}); d.Allowed || d.Statuses[0].Used != 10 {
+		t.Errorf("%+v: want it refused, with 10 used", d)
 	}
 }
 

@@ -165,17 +165,14 @@ func (re *Renderer) limits(d *decision.Decision, r *Response) {
 	}
 	binding, status := d.Resolution.Bounds[d.Binding].Policy, &d.Statuses[d.Binding]
 	capacity, remaining := binding.Limit.Spec().Burst, status.Remaining
-	// A client that waits t seconds has more quota: until then for a refused one, until all of it for others. A sliding
-	// window's end can come before the request fits, so a refused client is not sent back earlier than it helps.
-	reset := status.Reset
-	t := (reset - status.Now).Seconds()
+	// A client that waits t seconds has more quota: enough for a refused one, all of it for others.
+	t := (status.Reset - status.Now).Seconds()
 	if !status.Admits() && status.Wait != limit.Never {
 		t = max(status.Wait.Seconds(), 1)
-		reset = max(reset, status.Now+status.Wait)
 	}
 	r.number("X-RateLimit-Limit", capacity)
 	r.number("X-RateLimit-Remaining", remaining)
-	r.number("X-RateLimit-Reset", reset.Seconds())
+	r.number("X-RateLimit-Reset", status.ResetAt().Seconds())
 	if d.Result == decision.SoftThrottled {
 		r.text("X-RateLimit-Warning", "true")
 	}

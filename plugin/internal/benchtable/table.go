@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -59,22 +60,13 @@ func including[T comparable](list []T, item T) []T {
 
 func (t *table) line(labels map[string]string) *line {
 	for _, l := range t.lines {
-		if equal(l.labels, labels) {
+		if maps.Equal(l.labels, labels) {
 			return l
 		}
 	}
 	l := &line{labels: labels, cells: map[string][]string{}}
 	t.lines = append(t.lines, l)
 	return l
-}
-
-func equal(a, b map[string]string) bool {
-	for name, value := range a {
-		if other, ok := b[name]; !ok || other != value {
-			return false
-		}
-	}
-	return len(a) == len(b)
 }
 
 // put writes a row's metrics at place i of the line's cells.

@@ -104,11 +104,7 @@ func leasing(tb testing.TB, shared interface {
 }, nodes int,
 ) admit.Buckets {
 	tb.Helper()
-	store := lease.New(shared, lease.Options{
-		Now:    monotonic(),
-		Live:   func(string) int { return nodes },
-		Leased: func(p *policy.Policy) bool { return p.Accuracy == policy.Leased },
-	})
+	store := lease.New(shared, lease.Options{Now: monotonic(), Live: func(string) int { return nodes }})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
