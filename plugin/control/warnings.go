@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -14,9 +15,12 @@ type Warnings struct {
 	Warnings []string `json:"warnings,omitempty" doc:"Names that neither the plugin's config nor the database knows: they may be mistyped, or come later. Not told by a process without the config."`
 }
 
+// doubtTime bounds how long a write that was made is not answered for the sake of a warning.
+const doubtTime = time.Second
+
 // doubtPolicy warns of the name of a policy that nothing knows; "" names none.
 func (s *Server) doubtPolicy(ctx context.Context, name string) Warnings {
-	return s.doubt(name, func(config *policy.Snapshot) (bool, error) {
+	return s.doubt(ctx, name, func(ctx context.Context, config *policy.Snapshot) (bool, error) {
 		if slices.ContainsFunc(config.Policies(), func(p *policy.Policy) bool { return p.Name == name }) {
 			return true, nil
 		}
@@ -27,7 +31,7 @@ func (s *Server) doubtPolicy(ctx context.Context, name string) Warnings {
 
 // doubtTier warns of a tier that nothing knows; "" is none.
 func (s *Server) doubtTier(ctx context.Context, name string) Warnings {
-	return s.doubt(name, func(config *policy.Snapshot) (bool, error) {
+	return s.doubt(ctx, name, func(ctx context.Context, config *policy.Snapshot) (bool, error) {
 		if config.Tier(name) == name {
 			return true, nil
 		}
@@ -42,7 +46,7 @@ func (s *Server) doubtTier(ctx context.Context, name string) Warnings {
 }
 
 // doubt warns of a name that is not known. The write has been made whatever comes of the question, so that has no error.
-func (s *Server) doubt(name string, known func(*policy.Snapshot) (bool, error), warning string) Warnings {
+func (s *Server) doubt(ctx context.Context, name string, known func(context.Context, *policy.Snapshot) (bool, error), warning string) Warnings {
 	if name == "" || s.Path == nil {
 		return Warnings{}
 	}
@@ -50,7 +54,9 @@ func (s *Server) doubt(name string, known func(*policy.Snapshot) (bool, error), 
 	if config == nil {
 		return Warnings{}
 	}
-	found, err := known(config)
+	ctx, cancel := context.WithTimeout(ctx, doubtTime)
+	defer cancel()
+	found, err := known(ctx, config)
 	if err != nil {
 		s.Log.Warn("it cannot be told whether a name is known", "error", err)
 	}
