@@ -114,8 +114,8 @@ func (s *serveSettings) validate() error {
 	if s.metricsListen == "off" {
 		s.metricsListen = ""
 	}
-	if err := checkMetricsAddress(s.metricsListen, s.metricsRemote); err != nil {
-		return err
+	if err := metrics.CheckAddress(s.metricsListen, s.metricsRemote, "--"); err != nil {
+		return wrong("%s", err)
 	}
 	switch {
 	case (s.tls.cert == "") != (s.tls.key == ""):
@@ -139,19 +139,6 @@ func checkListen(address string) error {
 		return errors.New("must be host:port, such as 127.0.0.1:8090")
 	}
 	return nil
-}
-
-// checkMetricsAddress says what is wrong with the address of the metrics as the flags are written here: the plugin server
-// has the same settings with one dash.
-func checkMetricsAddress(address string, remote bool) error {
-	_, err := metrics.NewServer(metrics.ServerOptions{
-		Metrics: metrics.New(Version, metrics.Sources{}), Address: address, AllowRemote: remote, Log: slog.New(slog.DiscardHandler),
-	})
-	if err == nil {
-		return nil
-	}
-	asFlags := strings.NewReplacer(metrics.Setting, "--"+metrics.Setting, metrics.RemoteSetting, "--"+metrics.RemoteSetting)
-	return wrong("%s", asFlags.Replace(err.Error()))
 }
 
 // public tells whether other machines reach the address. A name is not resolved: what it stands for may change, so

@@ -39,7 +39,7 @@ type paths struct {
 	live map[*admit.Path]*policy.Snapshot // each config without rows
 	told map[policy.Fault]bool            // what of the book cannot be followed, without keys: it is logged already
 
-	unfollowed map[*admit.Path][]policy.Fault // of the book, by the paths that cannot; nil: by none so far
+	unfollowed map[*admit.Path][]policy.Fault // of the book, by the paths that cannot
 }
 
 // newPaths makes paths. server answers the one that serves them, once metrics are read. The error is about a setting.
@@ -57,6 +57,8 @@ func newPaths(ctx context.Context, s *settings, stderr io.Writer, log *slog.Logg
 		log:      log,
 		live:     map[*admit.Path]*policy.Snapshot{},
 		told:     map[policy.Fault]bool{},
+
+		unfollowed: map[*admit.Path][]policy.Fault{},
 	}
 	sources := metrics.Sources{
 		Process: func() metrics.Process { return p.process(server()) }, Buckets: p.buckets, Stores: p.shared, Limits: p.limits,
@@ -161,11 +163,7 @@ func (p *paths) use(path *admit.Path, config *policy.Snapshot, book *policy.Book
 	both := config.With(book)
 	path.Policies.Store(both)
 	// Looking for them may take as long as there are tenants, so it is done once for a path and a book.
-	faults := both.Faults()
-	if p.unfollowed == nil {
-		p.unfollowed = map[*admit.Path][]policy.Fault{}
-	}
-	p.unfollowed[path] = faults
+	p.unfollowed[path] = both.Faults()
 }
 
 // tell tells what of the rows the live configs cannot follow: in the metrics and the reports of this node as long as it is

@@ -21,7 +21,7 @@ type followed struct {
 
 func newFollowed(t *testing.T) *followed {
 	t.Helper()
-	f := &followed{t: t, paths: &paths{live: map[*admit.Path]*policy.Snapshot{}, told: map[policy.Fault]bool{}}}
+	f := &followed{t: t, paths: &paths{live: map[*admit.Path]*policy.Snapshot{}, told: map[policy.Fault]bool{}, unfollowed: map[*admit.Path][]policy.Fault{}}}
 	f.paths.log = slog.New(slog.NewTextHandler(&f.log, nil))
 	rows, err := policysync.New(policysync.Options{Source: policysync.Source{DSN: "postgres://nowhere"}, Log: f.paths.log})
 	if err != nil {

@@ -42,6 +42,8 @@ func (c *call) decider(ctx context.Context, s *serveSettings, log *slog.Logger) 
 		log:      log,
 		live:     map[*admit.Path]*policy.Snapshot{},
 		told:     map[policy.Fault]bool{},
+
+		unfollowed: map[*admit.Path][]policy.Fault{},
 	}}
 	if s.config.file == "" {
 		d.metrics = metrics.New(Version, metrics.Sources{})

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -45,21 +44,8 @@ type Check struct {
 
 // Resolve is huma's: it tells what the schema cannot.
 func (c *Check) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
-	var faults []error
-	for _, f := range [...]struct{ name, value string }{
-		{"org_id", c.Org}, {"user_id", c.User}, {"credential_id", c.Credential}, {"tier", c.Tier}, {"endpoint", c.Endpoint},
-	} {
-		if strings.ContainsRune(f.value, 0) {
-			faults = append(faults, fault(at.With(f.name), notText, nil))
-		}
-	}
-	if why := checkAddress(c.IP); why != "" {
-		faults = append(faults, fault(at.With("ip"), why, c.IP))
-	}
-	if why := checkEndpoint(c.Endpoint); why != "" {
-		faults = append(faults, fault(at.With("endpoint"), why, c.Endpoint))
-	}
-	return faults
+	return subjectFaults(at.String(), c.IP, c.Endpoint,
+		textField{"org_id", c.Org}, textField{"user_id", c.User}, textField{"credential_id", c.Credential}, textField{"tier", c.Tier})
 }
 
 // known is the request as the path of requests is told it.

@@ -54,19 +54,21 @@ func (s *Server) ready(ctx context.Context, _ *struct{}) (*readinessOutput, erro
 	if away != nil {
 		s.Log.Warn("a probe finds that the database does not answer", "error", away)
 	}
+	decides := s.Path != nil && loaded(s.Path.Policies.Load())
 	var missing []string
-	if s.Path != nil && !loaded(s.Path.Policies.Load()) {
+	if s.Path != nil && !decides {
 		missing = append(missing, "the policies are not loaded yet")
 	}
+	if away != nil {
+		missing = append(missing, "the database does not answer")
+	}
 	switch {
-	case away != nil && (s.Path == nil || len(missing) > 0):
-		return nil, huma.Error503ServiceUnavailable(strings.Join(append(missing, "the database does not answer"), "; "))
-	case len(missing) > 0:
-		return nil, huma.Error503ServiceUnavailable(missing[0])
-	case away != nil:
+	case len(missing) == 0:
+		return &readinessOutput{Readiness{Status: "ok"}}, nil
+	case decides:
 		return &readinessOutput{Readiness{"degraded", []string{"the database does not answer: writes and lists answer 503"}}}, nil
 	}
-	return &readinessOutput{Readiness{Status: "ok"}}, nil
+	return nil, huma.Error503ServiceUnavailable(strings.Join(missing, "; "))
 }
 
 // loaded tells whether there are policies to decide by, those of the database among them.

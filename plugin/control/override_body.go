@@ -155,11 +155,8 @@ func (b *overrideBody) faults(org string) []error {
 	if b.Factor != nil && *b.Factor < 1 {
 		add("factor", factorProblem, nil)
 	}
-	for _, f := range [...]struct{ name, value string }{{"user", b.User}, {"endpoint", b.Endpoint}, {"credential", b.Credential}} {
-		if strings.ContainsRune(f.value, 0) {
-			add(f.name, notText, nil)
-		}
-	}
+	faults = append(faults, notTexts("body",
+		textField{"user", b.User}, textField{"endpoint", b.Endpoint}, textField{"credential", b.Credential})...)
 	b.end(add)
 	row := policy.Override{
 		Kind: b.Kind, Tenant: org, User: b.User, Credential: b.Credential, IP: b.IP, Endpoint: b.Endpoint, Policy: b.Policy,

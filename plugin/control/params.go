@@ -200,6 +200,19 @@ const (
 	notText = "must be text, without NUL"
 )
 
+// textField is a text of a request, by the name that it has there.
+type textField struct{ name, value string }
+
+// notTexts are the faults of those fields that are no text. place is where they are, such as body.
+func notTexts(place string, fields ...textField) (faults []error) {
+	for _, f := range fields {
+		if strings.ContainsRune(f.value, 0) {
+			faults = append(faults, fault(place+"."+f.name, notText, nil))
+		}
+	}
+	return faults
+}
+
 // Reason is why something is deleted.
 type Reason struct {
 	Reason string `query:"reason" required:"true" maxLength:"1024" doc:"Why; the audit tells it." example:"the customer left"`

@@ -95,13 +95,8 @@ func (b *policyBody) faults() []error {
 			faults = append(faults, fault("body.reason", why, nil))
 		}
 	}
-	for _, f := range [...]struct{ name, value string }{
-		{"tier", b.Tier}, {"orgTier", b.OrgTier}, {"tenant", b.Tenant}, {"org", b.Org}, {"orgId", b.OrgID}, {"endpoint", b.Endpoint}, {"endpointPattern", b.Pattern},
-	} {
-		if strings.ContainsRune(f.value, 0) {
-			faults = append(faults, fault("body."+f.name, notText, nil))
-		}
-	}
+	faults = append(faults, notTexts("body", textField{"tier", b.Tier}, textField{"orgTier", b.OrgTier}, textField{"tenant", b.Tenant},
+		textField{"org", b.Org}, textField{"orgId", b.OrgID}, textField{"endpoint", b.Endpoint}, textField{"endpointPattern", b.Pattern})...)
 	_, told := policy.NewBook(policy.Rows{Policies: []policy.Row{rowOf(b.policy())}}, nil)
 	for _, f := range told {
 		faults = append(faults, fault("body."+b.spelled(f.Field), f.Problem, nil))

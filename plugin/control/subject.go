@@ -26,19 +26,17 @@ type Requests struct {
 
 // faults tells what the schema cannot. place is where the fields are: query or body.
 func (r *Requests) faults(place string) []error {
-	var faults []error
-	for _, f := range [...]struct{ name, value string }{
-		{"user", r.User}, {"credential", r.Credential}, {"tier", r.Tier}, {"endpoint", r.Endpoint},
-	} {
-		if strings.ContainsRune(f.value, 0) {
-			faults = append(faults, fault(place+"."+f.name, notText, nil))
-		}
+	return subjectFaults(place, r.IP, r.Endpoint, textField{"user", r.User}, textField{"credential", r.Credential}, textField{"tier", r.Tier})
+}
+
+// subjectFaults tells what the schema cannot of an address, an endpoint and other texts.
+func subjectFaults(place, ip, endpoint string, texts ...textField) []error {
+	faults := notTexts(place, append(texts, textField{"endpoint", endpoint})...)
+	if why := checkAddress(ip); why != "" {
+		faults = append(faults, fault(place+".ip", why, ip))
 	}
-	if why := checkAddress(r.IP); why != "" {
-		faults = append(faults, fault(place+".ip", why, r.IP))
-	}
-	if why := checkEndpoint(r.Endpoint); why != "" {
-		faults = append(faults, fault(place+".endpoint", why, r.Endpoint))
+	if why := checkEndpoint(endpoint); why != "" {
+		faults = append(faults, fault(place+".endpoint", why, endpoint))
 	}
 	return faults
 }

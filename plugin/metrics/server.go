@@ -66,8 +66,8 @@ type Server struct {
 
 // NewServer makes a server, which does nothing before [Server.Run]. The error tells what is wrong with the address.
 func NewServer(o ServerOptions) (*Server, error) {
-	if err := checkAddress(o.Address, o.AllowRemote); err != nil {
-		return nil, fmt.Errorf("%s: %q: %w", Setting, o.Address, err)
+	if err := CheckAddress(o.Address, o.AllowRemote, ""); err != nil {
+		return nil, err
 	}
 	s := &Server{options: o, started: time.Now()}
 	s.address.Store(new(string))
@@ -75,12 +75,20 @@ func NewServer(o ServerOptions) (*Server, error) {
 	return s, nil
 }
 
-// checkAddress refuses what cannot be listened on, and what others reach without being meant to. A name is not
-// resolved: what it stands for may change, so only localhost passes for a loopback address.
-func checkAddress(address string, remote bool) error {
+// CheckAddress refuses what cannot be listened on, and what others reach without being meant to; "" is no address. A name
+// is not resolved: what it stands for may change, so only localhost passes for a loopback address. dashes are what the
+// caller writes before the names of settings.
+func CheckAddress(address string, remote bool, dashes string) error {
 	if address == "" {
 		return nil
 	}
+	if err := checkAddress(address, remote, dashes); err != nil {
+		return fmt.Errorf("%s%s: %q: %w", dashes, Setting, address, err)
+	}
+	return nil
+}
+
+func checkAddress(address string, remote bool, dashes string) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return fmt.Errorf("must be host:port, such as 127.0.0.1:9542: %w", err)
@@ -91,7 +99,7 @@ func checkAddress(address string, remote bool) error {
 	ip, err := netip.ParseAddr(host)
 	loopback := host == "localhost" || (err == nil && ip.Unmap().IsLoopback())
 	if !loopback && !remote {
-		return fmt.Errorf("other machines can reach this address, and the metrics name tenants, tiers and policies: choose a loopback address such as 127.0.0.1:%s, or set %s", port, RemoteSetting)
+		return fmt.Errorf("other machines can reach this address, and the metrics name tenants, tiers and policies: choose a loopback address such as 127.0.0.1:%s, or set %s%s", port, dashes, RemoteSetting)
 	}
 	return nil
 }

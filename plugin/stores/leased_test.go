@@ -59,11 +59,7 @@ func TestLeasesAreGivenBackBeforeTheNodeTakesItsLeave(t *testing.T) {
 	server := redistest.Single(t, "--slowlog-log-slower-than", "0")
 	of, stop := serving(t, time.Minute)
 	config := inRedis(server.Port)
-	view, release, err := of.Open(&config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer release()
+	view := opened(t, of, &config)
 	until(t, view, func(*decision.Status) bool { return out(of) > 0 })
 	stop()
 	commands, err := server.Client(t).SlowLogGet(context.Background(), 20).Result()
@@ -87,11 +83,7 @@ func TestAFallbackKnowsWhatWasSpentFromLeases(t *testing.T) {
 	server := redistest.Single(t)
 	of, _ := serving(t, time.Minute)
 	config := inRedis(server.Port)
-	view, release, err := of.Open(&config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer release()
+	view := opened(t, of, &config)
 	_, asked := until(t, view, func(s *decision.Status) bool { return s.Source == decision.Leased })
 	const more = 1000
 	left := more

@@ -52,6 +52,17 @@ func inRedis(port int) schema.Config {
 	}.WithDefaults()
 }
 
+// opened is a view on the buckets of a config, until the test ends.
+func opened(t *testing.T, of *stores.Stores, config *schema.Config) taker {
+	t.Helper()
+	view, release, err := of.Open(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+	return view
+}
+
 // ten are the bounds of a request that costs so much of ten a day, which all tenants share.
 func ten(t *testing.T, cost int64) []policy.Bound {
 	t.Helper()
@@ -84,11 +95,7 @@ func TestARequestDoesNotExceedItsTimeBudgetForARedisThatMayTakeLonger(t *testing
 	defer mute.Close()
 	of, _ := serving(t, 50*time.Millisecond)
 	config := inRedis(mute.Addr().(*net.TCPAddr).Port)
-	view, release, err := of.Open(&config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer release()
+	view := opened(t, of, &config)
 	begun := time.Now()
 	if status := take(t, view, 1); status.Failure == decision.NoFailure {
 		t.Errorf("%+v: want no answer", status)
@@ -104,12 +111,7 @@ func TestConfigsOfOneRedisShareItsBucketsWhichCanBeReadAndEmptied(t *testing.T) 
 	config := inRedis(server.Port)
 	var views []taker
 	for range 2 {
-		view, release, err := of.Open(&config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer release()
-		views = append(views, view)
+		views = append(views, opened(t, of, &config))
 	}
 	shared, release, err := of.OpenShared(&config)
 	if err != nil {
@@ -138,11 +140,7 @@ func TestANodeHasTakenItsLeaveOfTheOthersWhenTheStoresHaveEnded(t *testing.T) {
 	server := redistest.Single(t)
 	of, stop := serving(t, time.Minute)
 	config := inRedis(server.Port)
-	view, release, err := of.Open(&config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer release()
+	view := opened(t, of, &config)
 	take(t, view, 1)
 	client := server.Client(t)
 	registered := func() bool {
