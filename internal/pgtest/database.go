@@ -10,8 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"go.uber.org/goleak"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 )
 
@@ -47,7 +47,7 @@ func Main(m *testing.M) {
 		err = s.remove()
 	}
 	if err == nil && code == 0 {
-		err = goleak.Find()
+		err = leaktest.Find()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "after the tests:", err)

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 )
 
 // The test binary is also the plugin server that the tests start: under the
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	if name := filepath.Base(os.Args[0]); strings.HasPrefix(name, "plugin-") {
 		os.Exit(runPluginProcess(name, os.Args[1:]))
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // pluginBinary gives the test binary the name of one of the kinds of plugin

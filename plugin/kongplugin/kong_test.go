@@ -18,10 +18,10 @@ import (
 	"time"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
-	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	if socket := os.Getenv(noopSocket); socket != "" { // one of BenchmarkSocket's processes
 		os.Exit(serveNoop(socket))
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // bucketsFunc is admit.Buckets as a function.

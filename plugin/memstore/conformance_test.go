@@ -3,13 +3,12 @@ package memstore_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestMemstoreKeepsTheStoresPromises(t *testing.T) {
 	storetest.Run(t, func(*testing.T) (storetest.Store, storetest.Clock) {

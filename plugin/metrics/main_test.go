@@ -4,8 +4,7 @@ import (
 	"flag"
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -15,7 +14,7 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden files")
 
 // A server that has ended leaves no goroutine behind.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // answered is one bound of a decision.
 type answered struct {

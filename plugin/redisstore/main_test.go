@@ -3,8 +3,8 @@ package redisstore
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 )
 
 // Whatever a test opens and releases, no goroutine may outlive it.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
