@@ -34,7 +34,7 @@
 // in a round. What comes back stays in the bucket meanwhile, for the next parts. So a tenant far beyond its limit gets all
 // of it for few calls, and a client that is told to wait for whole seconds notices nothing. When a refusal by a token
 // bucket that is not leased ends, one request asks, and while another token cannot have come back, others are refused
-// for 5 ms more.
+// for 5 ms more; if it took the last one, they are until the next comes, so a flood asks once for each.
 //
 // A request with a bound that is known to refuse is refused without asking for any of its bounds, so the answer names
 // those alone that refuse, and bounds in shadow are not counted in that time. A bound in shadow that would refuse is

@@ -104,6 +104,15 @@ func (e *entry) remember(cost int64, told *decision.Status, asked, longest limit
 	e.denial.status.Source, e.denial.status.Charged = source, false
 }
 
+// foresee remembers that the next request of a cost will be refused, when one has just taken the last that there was. So
+// a flood of a bucket asks once for each token that comes back, not once more to learn that there is no other.
+func (e *entry) foresee(cost int64, told *decision.Status, asked, longest limit.Micros) {
+	next := *told
+	if next.Wait = e.policy.Limit.WaitAfter(&told.Status, told.Now, cost); next.Wait > 0 && longest > 0 {
+		e.remember(cost, &next, asked, longest)
+	}
+}
+
 // retry prolongs a refusal of a cost when it has ended and a request of that cost asks. Nothing above the cost has come
 // back by then to a token bucket, and some of it goes to that request, or has gone to others if there is too little. So
 // until a whole token more has come back, other requests of the cost would ask in vain. For half of that time they do not,

@@ -225,25 +225,52 @@ func TestWhenARefusalEndsOneRequestAsks(t *testing.T) {
 		n.bank.there, n.bank.back = 100, 100
 		began := n.now()
 		n.bank.during = func() {
-			for _, cost := range []int64{1, 2, 3} {
-				if status := n.take(t, withCost(b, cost))[0]; status.Admits() || status.Source != decision.Leased {
-					t.Errorf("while one request asks, another that costs %d is told %+v", cost, status)
+			calls := n.calls(func() {
+				for _, cost := range []int64{1, 2, 3} {
+					if status := n.take(t, withCost(b, cost))[0]; status.Admits() || status.Source != decision.Leased {
+						t.Errorf("while one request asks, another that costs %d is told %+v", cost, status)
+					}
 				}
+				n.bank.clock.Advance(began + then - 1 - n.now())
+				n.admits(t, b)
+			})
+			if calls != 0 {
+				t.Errorf("%d a second: %d calls while a request asks whether a token has come back", perSecond, calls)
+			}
+			n.bank.clock.Advance(1)
+			if calls := n.calls(func() { n.admits(t, b); n.admits(t, b) }); calls != 1 {
+				t.Errorf("%d a second: %d calls when that takes long", perSecond, calls)
 			}
 		}
+		if !n.admits(t, b) {
+			t.Errorf("%d a second: what has come back is refused", perSecond)
+		}
+	}
+}
+
+func TestAFloodOfABucketThatIsNotLeasedAsksOnceForEachTokenThatComesBack(t *testing.T) {
+	for _, spec := range []limit.Spec{
+		{Algorithm: limit.TokenBucket, Quantity: 10, Window: limit.Second, Burst: 1},
+		{Algorithm: limit.TokenBucket, Quantity: 100, Window: limit.Second, Burst: 7},
+		{Algorithm: limit.LeakyBucket, Quantity: 30, Window: limit.Second},
+		{Algorithm: limit.FixedWindow, Quantity: 3, Window: limit.Second},
+	} {
+		n := newNode(newBank(), Options{})
+		b := bound(t, "exact", spec)
+		for n.admits(t, b) {
+			continue
+		}
+		admitted := 0
 		calls := n.calls(func() {
-			if !n.admits(t, b) {
-				t.Error("what has come back is refused")
+			for end := n.now() + 3*limit.Second; n.now() < end; n.bank.clock.Advance(100) {
+				if n.admits(t, b) {
+					admitted++
+				}
+				n.sweep(n.now() - old)
 			}
-			n.bank.clock.Advance(began + then - 1 - n.now())
-			n.admits(t, b)
 		})
-		if calls != 1 {
-			t.Errorf("%d a second: %d calls when a token has come back", perSecond, calls)
-		}
-		n.bank.clock.Advance(1)
-		if calls := n.calls(func() { n.admits(t, b); n.admits(t, b) }); calls != 1 {
-			t.Errorf("%d a second: %d calls when the next is on its way", perSecond, calls)
+		if want := 3*int(spec.Quantity) - 1; calls != admitted || admitted < want {
+			t.Errorf("%s: 30,000 requests in 3 s ask %d times, and %d are admitted; want %d at least", b.Policy.Describe(), calls, admitted, want)
 		}
 	}
 }

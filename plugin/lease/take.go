@@ -199,8 +199,8 @@ func alone(bounds []policy.Bound, j int) bool {
 	return true
 }
 
-// note keeps what the shared store has told of a bound, when it was asked at an instant: a refusal, or that the bucket
-// is hot. Where two bounds of a request share a bucket, a refusal is of both together and is not kept.
+// note keeps what the shared store has told of a bound, when it was asked at an instant: a refusal, that one will follow,
+// or that the bucket is hot. Where two bounds of a request share a bucket, a refusal is of both together and is not kept.
 func (s *Store) note(p *place, b *policy.Bound, t *terms, status *decision.Status, asked limit.Micros, alone bool) {
 	if !answered(status) && p.entry == nil {
 		return
@@ -227,11 +227,14 @@ func (s *Store) note(p *place, b *policy.Bound, t *terms, status *decision.Statu
 		return
 	}
 	e.relent(b.Cost, status, asked)
+	e.touched = now
 	if t == nil {
+		if alone && status.Charged {
+			e.foresee(b.Cost, status, asked, s.longest)
+		}
 		return
 	}
 	e.learn(status, asked)
-	e.touched = now
 	if status.Charged && s.fits(b, t) {
 		e.demand.observe(b.Cost, now)
 	}

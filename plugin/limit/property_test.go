@@ -53,6 +53,20 @@ func TestWaitingExactlyAsToldAdmitsAndOneMicrosecondLessDoesNot(t *testing.T) {
 	})
 }
 
+func TestAStatusTellsAWaitThatIsNeverTooLongAndShortByATickAtMost(t *testing.T) {
+	perAlgorithm(t, func(t *rapid.T, l *limit.Limit) {
+		s, now := history(t, l)
+		cost, status := storetest.Cost(t, l), l.Status(&s, now)
+		exact, told := l.Wait(&s, now, cost), l.WaitAfter(&status, now, cost)
+		if spec := l.Spec(); told == 0 && (l.Units().Kind > limit.FixedWindow || spec.HardPct > 100) {
+			return // it cannot tell
+		}
+		if told > exact || exact-told > l.Tick() {
+			t.Fatalf("cost %d waits %d; of %+v one is told %d", cost, exact, status, told)
+		}
+	})
+}
+
 func TestNoIntervalSeesMoreThanTheBound(t *testing.T) {
 	perAlgorithm(t, func(t *rapid.T, l *limit.Limit) {
 		var s limit.State

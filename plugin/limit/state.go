@@ -77,6 +77,28 @@ func (l *Limit) Wait(s *State, now Micros, cost int64) Micros {
 	}
 }
 
+// WaitAfter is what a status that was told at now says of Wait, at least: 0 where it cannot tell. A token bucket's is short
+// by a tick at most.
+//
+// In ticks, a debt of D units is over after ⌈D ÷ rate⌉, and cost waits ⌈(D − free) ÷ rate⌉, where free is hard − cost × base:
+// that is no less than ⌈D ÷ rate⌉ − ⌈free ÷ rate⌉. D is more than (used − 1) × base.
+func (l *Limit) WaitAfter(s *Status, now Micros, cost int64) Micros {
+	switch {
+	case cost <= 0 || l.spec.SoftOnly:
+		return 0
+	case cost > l.Capacity():
+		return Never
+	}
+	free := l.hard - cost*l.base
+	switch {
+	case l.kind == TokenBucket && (s.Used-1)*l.base >= free:
+		return max(s.Reset-now-Micros(ceilDiv(free, l.rate))*l.tick, 0)
+	case l.kind == FixedWindow && s.Used > free:
+		return s.Reset - now
+	}
+	return 0
+}
+
 // Spend takes cost tokens, for which Wait must have answered 0 at the same now.
 func (l *Limit) Spend(s *State, now Micros, cost int64) {
 	if cost <= 0 {
