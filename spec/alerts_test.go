@@ -29,12 +29,12 @@ const (
 
 // everyKind are routes with limits of every mode and fail mode. On a busy tenant some warn, some refuse, and one would.
 const everyKind = `
-  - {name: records, paths: [/records], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: {strategy: redis, redis: {host: %[1]s, port: %[2]d, read_timeout: 600},
+  - {name: records, paths: [/records], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: {strategy: redis, redis: {host: %[1]s, port: %[2]d, send_timeout: 600, read_timeout: 600},
       tiers: [{name: enterprise, limits: [
         {name: daily, scope: tenant, limit: 1000000, window_size: 86400, algorithm: fixed_window, fail_mode: open},
         {name: burst, scope: tenant, limit: 30, window_size: 1, soft_threshold_pct: 50, fail_mode: local},
         {name: trial, scope: tenant, limit: 1, window_size: 60, mode: shadow}]}, {name: essentials}]}}]}
-  - {name: search, paths: [/search], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: {strategy: redis, redis: {host: %[1]s, port: %[2]d, read_timeout: 600},
+  - {name: search, paths: [/search], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: {strategy: redis, redis: {host: %[1]s, port: %[2]d, send_timeout: 600, read_timeout: 600},
       tiers: [{name: enterprise, limits: [{name: strict, scope: tenant+endpoint, limit: 1000, window_size: 1, fail_mode: closed}]}]}}]}`
 
 // panelQuery is one expression of a dashboard, ready for Prometheus.

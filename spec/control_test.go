@@ -42,7 +42,7 @@ func newPlane(t *testing.T) *plane {
 	p := &plane{t: t, postgres: pgtest.Start(t), redis: redistest.Single(t)}
 	p.dsn = p.postgres.Database(t)
 	p.rows = pgtest.Pool(t, p.dsn)
-	p.config = fmt.Sprintf("{strategy: redis, redis: {host: 127.0.0.1, port: %d, read_timeout: 600}, %s}", p.redis.Port, shared)
+	p.config = fmt.Sprintf("{strategy: redis, redis: {host: 127.0.0.1, port: %d, send_timeout: 600, read_timeout: 600}, %s}", p.redis.Port, shared)
 	p.deck = filepath.Join(t.TempDir(), "kong.yml")
 	if err := os.WriteFile(p.deck, []byte(deck(p.config)), 0o600); err != nil {
 		t.Fatal(err)

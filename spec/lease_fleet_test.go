@@ -33,7 +33,7 @@ func onSocket(t testing.TB, server *redistest.Server) *fleet {
 // onRedis is a fleet on the Redis at an address, written as in a config. It waits for Redis for longer than usual, so
 // that on a busy machine it is not taken for dead.
 func onRedis(t testing.TB, address string) *fleet {
-	return &fleet{t: t, redis: fmt.Sprintf(`{%s,"read_timeout":%d}`, address, chaosTimeout.Milliseconds()), begun: time.Now().Truncate(time.Minute)}
+	return &fleet{t: t, redis: fmt.Sprintf(`{%s,"send_timeout":%[2]d,"read_timeout":%[2]d}`, address, chaosTimeout.Milliseconds()), begun: time.Now().Truncate(time.Minute)}
 }
 
 // since is the time on the clock of the samples.

@@ -169,7 +169,7 @@ func newMasters(b *testing.B, n int) *masters {
 // subjects starts an instance in each process. They share their buckets.
 func (m *masters) subjects(b *testing.B, servers []*server, seq int, accuracy string) []*subject {
 	b.Helper()
-	config := fourScopes(seq, fmt.Sprintf(`"strategy":"redis","fail_mode":"closed","namespace":%q,"accuracy":%[1]q,"redis":{"read_timeout":1000,"cluster_nodes":[%s]},`, accuracy, m.nodes))
+	config := fourScopes(seq, fmt.Sprintf(`"strategy":"redis","fail_mode":"closed","namespace":%q,"accuracy":%[1]q,"redis":{"send_timeout":1000,"read_timeout":1000,"cluster_nodes":[%s]},`, accuracy, m.nodes))
 	var subjects []*subject
 	for i, s := range servers {
 		u := newSubject(b, fmt.Sprintf("%s in process %d", accuracy, i), s, config, true, m.tenants...)

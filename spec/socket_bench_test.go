@@ -19,7 +19,7 @@ import (
 func rivals(b *testing.B) ([]*subject, *redis.Client) {
 	b.Helper()
 	shared := redistest.Single(b)
-	inRedis := fmt.Sprintf(`"strategy":"redis","fail_mode":"closed","redis":{"socket":%q,"read_timeout":1000},`, shared.Socket) // patient: the machine is busy
+	inRedis := fmt.Sprintf(`"strategy":"redis","fail_mode":"closed","redis":{"socket":%q,"send_timeout":1000,"read_timeout":1000},`, shared.Socket) // patient: the machine is busy
 	const tenant, connections = "acme", 16
 	subjects := []*subject{
 		newSubject(b, "noop", serve(b, "noop"), noLimits, false, tenant),

@@ -119,7 +119,7 @@ func planning(t *testing.T, config schema.Config, rows policy.Rows) *planned {
 	t.Helper()
 	p := &planned{redis: redistest.Single(t), told: &tally{}}
 	store, closeRedis, err := redisstore.NewRegistry(slog.New(slog.DiscardHandler), nil).Open(schema.Redis{
-		Host: "127.0.0.1", Port: int64(p.redis.Port), ConnectTimeout: 5000, ReadTimeout: 5000,
+		Host: "127.0.0.1", Port: int64(p.redis.Port), ConnectTimeout: 5000, SendTimeout: 5000, ReadTimeout: 5000,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 func TestADryRunInAClusterSpendsNothingEvenForAMoment(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.Cluster(t, 3, 0)
-	block := schema.Redis{ConnectTimeout: 5000, ReadTimeout: 5000}
+	block := schema.Redis{ConnectTimeout: 5000, SendTimeout: 5000, ReadTimeout: 5000}
 	for _, server := range nodes.All() {
 		block.ClusterNodes = append(block.ClusterNodes, schema.RedisClusterNode{IP: server.Host, Port: int64(server.Port)})
 	}

@@ -62,7 +62,7 @@ func limiting(t testing.TB, config schema.Config) *limiter.Limiter {
 func inRedis(t testing.TB, server *redistest.Server, text string) schema.Config {
 	config := parse(t, strings.TrimSpace(text))
 	config.Strategy, config.Accuracy = schema.StrategyRedis, schema.AccuracyExact
-	config.Redis = schema.Redis{Host: server.Host, Port: int64(server.Port), ReadTimeout: 10_000}
+	config.Redis = schema.Redis{Host: server.Host, Port: int64(server.Port), SendTimeout: 10_000, ReadTimeout: 10_000}
 	return config
 }
 

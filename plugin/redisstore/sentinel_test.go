@@ -46,7 +46,7 @@ func TestSentinelLeadsToTheMasterAndToItsSuccessor(t *testing.T) {
 func TestWithoutAnySentinelNothingIsSent(t *testing.T) {
 	c := open(t, countScript, schema.Redis{
 		SentinelMaster: "m", SentinelNodes: []schema.RedisSentinelNode{{Host: "127.0.0.1", Port: int64(freeport.Port(t))}},
-		Pipeline: true, ReadTimeout: 5000,
+		Pipeline: true, SendTimeout: 5000, ReadTimeout: 5000,
 	})
 	if err := atOnce(8, 1, func() error { return wantKind(run(c, "k"), NotSent) }); err != nil {
 		t.Error(err)

@@ -47,7 +47,7 @@ func serving(t *testing.T, budget time.Duration) (of *stores.Stores, stop func()
 
 func inRedis(port int) schema.Config {
 	return schema.Config{
-		Strategy: schema.StrategyRedis, Redis: schema.Redis{Host: "127.0.0.1", Port: int64(port), ReadTimeout: 60_000},
+		Strategy: schema.StrategyRedis, Redis: schema.Redis{Host: "127.0.0.1", Port: int64(port), SendTimeout: 60_000, ReadTimeout: 60_000},
 	}.WithDefaults()
 }
 
