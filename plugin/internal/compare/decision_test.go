@@ -49,15 +49,25 @@ func TestEveryEntrantAdmitsUpToTheLimitOfEachTenantAndNoMore(t *testing.T) {
 }
 
 // BenchmarkHotKey decides requests of one tenant.
-func BenchmarkHotKey(b *testing.B) { compare(b, 1, []int32{0}, 1, 8, 64) }
+func BenchmarkHotKey(b *testing.B) { compare(b, []int{1, 4, 8}, 1, []int32{0}, 1, 8, 64) }
 
 // BenchmarkZipf decides requests of 100,000 tenants of very different popularity.
-func BenchmarkZipf(b *testing.B) { compare(b, manyTenants, popular(), 1, 64) }
+func BenchmarkZipf(b *testing.B) { compare(b, []int{1, 4, 8}, manyTenants, popular(), 1, 64) }
+
+// BenchmarkCores decides requests of busy tenants on one processor and on two. Of three bounds, tenants share none; the
+// fourth is everybody's.
+func BenchmarkCores(b *testing.B) {
+	draws := make([]int32, busyTenants)
+	for i := range draws {
+		draws[i] = int32(i)
+	}
+	compare(b, []int{3, 4}, busyTenants, draws, 1, 2)
+}
 
 // compare gives every entrant the same jobs.
-func compare(b *testing.B, tenants int, draws []int32, atOnce ...int) {
+func compare(b *testing.B, counts []int, tenants int, draws []int32, atOnce ...int) {
 	redis := openRedis(b)
-	for _, bounds := range []int{1, 4, 8} {
+	for _, bounds := range counts {
 		for _, e := range entrants {
 			if e.single && tenants > 1 {
 				continue

@@ -104,6 +104,9 @@ func newJob(tb testing.TB, n, tenants int, q quota, redis *server) *job {
 	return j
 }
 
+// busyTenants are as many as have requests all the time.
+const busyTenants = 64
+
 // Popularity of tenants: the busiest of 100,000 has about every seventh request.
 const (
 	manyTenants = 100_000

@@ -154,6 +154,7 @@ func BenchmarkRefusals(b *testing.B) {
 		{"lease", "10-a-day", quotaOf10, 1000},
 		{"lease", "10-a-day", quotaOf10, 5000},
 		{"lease", "10-a-day", quotaOf10, 50_000},
+		{"lease", "100-a-second", bucketOf100, 10_000},
 		{"lease", "100-a-second", bucketOf100, 50_000},
 		{"lease", "1000-a-second", bucketOf1000, 50_000},
 	} {
