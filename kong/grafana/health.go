@@ -24,7 +24,7 @@ var health = dashboard{
 		},
 		{
 			title: "Panics", kind: stat, unit: count, width: 4, warnAt: 1,
-			description: "Events that panicked in the time that is shown.",
+			description: "Panics that were caught in the time that is shown.",
 			queries:     []query{{expression: `sum(increase(rate_limiter_panics_total{instance=~"$instance"}[$__range]))`, legend: "panics"}},
 		},
 		{

@@ -113,9 +113,16 @@ func TestARefusalOfWhatIsKnownToBeNoPostDoesNotAskForTheContentType(t *testing.T
 }
 
 func TestAnEventAllocatesNothingInSteadyState(t *testing.T) {
+	for name, scope := range map[string]string{"route-scoped": routeScoped, "global": ""} {
+		t.Run(name, func(t *testing.T) { allocatesNothing(t, fourLimits("", scope)) })
+	}
+}
+
+func allocatesNothing(t *testing.T, config string) {
 	h := serveWhole(t)
 	k := h.dial()
-	id := k.startInstance(1, fourLimits("", routeScoped))
+	k.answers = commonAnswers()
+	id := k.startInstance(1, config)
 	var consumers [8][]byte
 	for i := range consumers {
 		consumers[i] = encode(t, &pb.Consumer{Id: fmt.Sprintf("b32379d9-3d28-5683-a79c-72139be6e34%d", i), Username: fmt.Sprint("alice", i), CustomId: fmt.Sprint("org-", i)})

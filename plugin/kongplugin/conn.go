@@ -3,6 +3,7 @@ package kongplugin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -31,14 +32,20 @@ type conn struct {
 	exchange admit.Exchange
 	asked    []*question
 
-	// busyUntil is when the running event's time budget ends, in Unix nanoseconds; 0 between events. The server's
-	// watchdog reads it.
-	busyUntil atomic.Int64
+	// busyUntil is when the running event's time budget ends, by the server's clock; 0 between events. wholeUntil is when
+	// a frame that has begun to arrive between events must be whole; 0 while none has. The server's watchdog reads both.
+	busyUntil, wholeUntil atomic.Int64
 }
 
 func newConn(s *Server, c net.Conn) *conn {
 	sock := newSocket(c, &s.counters.Writes)
 	return &conn{server: s, net: sock, in: newFrames(sock), known: newNames()}
+}
+
+// overdue tells whether something takes longer than it may.
+func (c *conn) overdue(now int64) bool {
+	busy, whole := c.busyUntil.Load(), c.wholeUntil.Load()
+	return (busy != 0 && now > busy) || (whole != 0 && now > whole)
 }
 
 // serve answers calls until Kong closes the connection, the server drains, or a frame cannot be parsed.
@@ -59,11 +66,16 @@ func (c *conn) settle() {
 	if err := c.net.flush(); err != nil || c.owed == 0 {
 		return
 	}
-	if err := c.net.SetDeadline(time.Time{}); err != nil { // it was interrupted, to see that the server drains
-		return
-	}
-	for ; c.owed > 0; c.owed-- {
-		if _, err := c.in.read(maxFrame); err != nil {
+	for c.owed > 0 {
+		_, err := c.in.read(maxFrame)
+		switch {
+		case isTimeout(err): // it was interrupted, to see that the server drains; what waits for ever is closed in the end
+			if err := c.net.SetDeadline(time.Time{}); err != nil {
+				return
+			}
+		case err == nil || errors.Is(err, errAnswerTooLong):
+			c.owed--
+		default:
 			return
 		}
 	}
@@ -71,48 +83,79 @@ func (c *conn) settle() {
 
 // next answers one call, and tells whether the connection is good for another.
 func (c *conn) next(ctx context.Context) bool {
-	frame, err := c.nextCall()
+	frame, err := c.nextFrame()
 	if err != nil {
-		if !isGone(err) && !c.server.draining.Load() {
-			c.server.log.Error("connection closed: cannot read a call", "error", err)
-		}
+		c.broken("connection closed: cannot read a call", err)
 		return false
 	}
 	message, err := decodeCall(frame)
 	if err != nil {
-		c.server.log.Error("connection closed: cannot parse a call", "error", err)
+		c.broken("connection closed: cannot parse a call", err)
 		return false
 	}
 	if !c.handle(ctx, &message) {
 		return false
 	}
 	if err := c.flush(); err != nil {
-		if !isGone(err) {
-			c.server.log.Error("connection closed: cannot write", "error", err)
-		}
+		c.broken("connection closed: cannot write", err)
 		return false
 	}
 	return true
 }
 
-// nextCall reads the next call, past the answers that are still owed.
-func (c *conn) nextCall() ([]byte, error) {
+// broken logs what has broken the connection, unless Kong has closed it, or we drain.
+func (c *conn) broken(what string, err error) {
+	if !isGone(err) && !isTimeout(err) {
+		c.server.log.Error(what, "error", err)
+	}
+}
+
+// nextFrame reads the next frame, past the answers that are still owed. A timeout means that the server drains.
+func (c *conn) nextFrame() ([]byte, error) {
 	for {
-		frame, err := c.in.read(maxFrame)
+		frame, err := c.arrived()
 		switch {
-		case isTimeout(err) && !c.server.draining.Load():
-			// The watchdog came a moment too late: the event it meant was over. Nothing was lost.
-			if err := c.net.SetDeadline(time.Time{}); err != nil {
+		case isTimeout(err):
+			if err := c.resume(err); err != nil {
 				return nil, err
 			}
-		case err != nil:
-			return nil, err
-		case c.owed > 0:
+		case c.owed > 0 && (err == nil || errors.Is(err, errAnswerTooLong)):
 			c.owed--
 		default:
-			return frame, nil
+			return frame, err
 		}
 	}
+}
+
+// arrived reads one frame. It waits for its beginning as long as it takes, and for the rest no longer than frameTime.
+func (c *conn) arrived() ([]byte, error) {
+	if err := c.in.begin(maxFrame); err != nil {
+		return nil, err
+	}
+	if c.in.missing() && c.wholeUntil.Load() == 0 {
+		c.wholeUntil.Store(c.server.elapsed() + int64(frameTime))
+	}
+	frame, err := c.in.rest()
+	if !isTimeout(err) {
+		c.wholeUntil.Store(0)
+	}
+	return frame, err
+}
+
+// resume lets reading go on after an interruption, because the watchdog came a moment too late: the event it meant was
+// over, and nothing was lost. The error tells why it must not go on.
+func (c *conn) resume(interruption error) error {
+	if whole := c.wholeUntil.Load(); whole != 0 && c.server.elapsed() > whole {
+		return errHalfFrame
+	}
+	if err := c.net.SetDeadline(time.Time{}); err != nil {
+		return err
+	}
+	// Asked last: a server that drains interrupts once, which may just have been undone.
+	if c.server.draining.Load() {
+		return interruption
+	}
+	return nil
 }
 
 // handle leaves the answer to a call in c.out; false closes the connection instead.
@@ -128,9 +171,9 @@ func (c *conn) handle(ctx context.Context, m *call) bool {
 		s.instances.close(m.instance)
 		c.out = appendStatus(c.out, m.sequence, s.name, m.instance, 0)
 	case cmdGetInstanceStatus:
-		in := s.instances.get(m.instance)
+		in := c.find(m.instance)
 		if in == nil {
-			return false // as for an event: Kong starts the instance anew
+			return false
 		}
 		c.out = appendStatus(c.out, m.sequence, s.name, in.id, in.startedAt)
 	case cmdGetPluginNames:
@@ -144,12 +187,20 @@ func (c *conn) handle(ctx context.Context, m *call) bool {
 	return true
 }
 
-// event handles one event of an instance.
-func (c *conn) event(ctx context.Context, m *call) bool {
-	in := c.server.instances.get(m.instance)
+// find is the instance with an id. nil: there is none, and the connection must be closed, so that Kong starts it anew.
+func (c *conn) find(id int32) *instance {
+	in := c.server.instances.get(id)
 	if in == nil {
 		c.server.counters.UnknownInstances.Add(1)
-		c.server.log.Info("connection closed: Kong named an unknown instance and will start it anew", "instance", m.instance)
+		c.server.log.Info("connection closed: Kong named an unknown instance and will start it anew", "instance", id)
+	}
+	return in
+}
+
+// event handles one event of an instance.
+func (c *conn) event(ctx context.Context, m *call) bool {
+	in := c.find(m.instance)
+	if in == nil {
 		return false
 	}
 	c.server.counters.Events.Add(1)
@@ -159,7 +210,7 @@ func (c *conn) event(ctx context.Context, m *call) bool {
 	}
 	sequence := m.sequence // m's slices are gone with the next frame
 	c.instance = in
-	c.busyUntil.Store(time.Now().Add(c.server.budget).UnixNano())
+	c.busyUntil.Store(c.server.elapsed() + int64(c.server.budget))
 	c.admit(ctx)
 	c.busyUntil.Store(0)
 	if in.traces && c.lost == nil {
@@ -169,6 +220,7 @@ func (c *conn) event(ctx context.Context, m *call) bool {
 	}
 	switch r := &c.exchange.Response; {
 	case c.lost != nil:
+		c.broken("connection closed during an event, which Kong will replay", c.lost)
 		return false
 	case r.Refused:
 		c.out = appendExit(c.out, r)
@@ -189,7 +241,7 @@ func (c *conn) admit(ctx context.Context) {
 	}
 	defer func() {
 		if cause := recover(); cause != nil {
-			c.server.panicked(cause, debug.Stack())
+			c.server.panicked("an event panicked; on_internal_error answers", cause, debug.Stack())
 			c.out, c.due = c.out[:0], 0
 			c.instance.path.Fault(&c.exchange)
 		}
@@ -207,31 +259,22 @@ func (c *conn) admit(ctx context.Context) {
 // exit ends the request in Kong, which abandons the connection without an answer. A peer that answers all the same
 // gets the usual end.
 func (c *conn) exit(sequence int64) bool {
-	if err := c.flush(); err != nil {
+	err := c.flush()
+	if err == nil {
+		_, err = c.nextFrame()
+	}
+	if err != nil {
+		c.broken("connection closed after a refusal", err)
 		return false
 	}
-	for {
-		_, err := c.in.read(maxFrame)
-		switch {
-		case isTimeout(err) && !c.server.draining.Load():
-			if err := c.net.SetDeadline(time.Time{}); err != nil {
-				return false
-			}
-		case err != nil:
-			return false
-		case c.owed > 0:
-			c.owed--
-		default:
-			c.out = appendReturn(appendFrame(c.out, nil), sequence)
-			return true
-		}
-	}
+	c.out = appendReturn(appendFrame(c.out, nil), sequence)
+	return true
 }
 
 // answer reads the answer to the eldest question that is still owed one.
 func (c *conn) answer() ([]byte, error) {
 	frame, err := c.in.read(maxAnswer)
-	for isTimeout(err) && time.Now().UnixNano() < c.busyUntil.Load() {
+	for isTimeout(err) && c.server.elapsed() < c.busyUntil.Load() {
 		// It was meant for the event before, or for a connection that was idle a moment ago.
 		if err = c.net.SetDeadline(time.Time{}); err == nil {
 			frame, err = c.in.read(maxAnswer)
@@ -241,6 +284,7 @@ func (c *conn) answer() ([]byte, error) {
 	case err == nil || errors.Is(err, errAnswerTooLong):
 		c.owed--
 	case isTimeout(err):
+		err = fmt.Errorf("no answer from Kong within the time budget of %v: %w", c.server.budget, err)
 	default:
 		c.lost = err
 	}

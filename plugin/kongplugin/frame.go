@@ -2,8 +2,10 @@
 // the instances that Kong starts, asks Kong the facts of a request, and answers with what package admit decided.
 //
 // It is the only importer of the protocol and knows nothing about limits. One connection is one goroutine; its memory
-// is reused from event to event. All questions of a request leave in one write, and so do the headers, the end of the
-// event and the return of the call.
+// is reused from event to event, about 30 KiB unless frames are long. All questions of a request leave in one write,
+// and so do the headers, the end of the event and the return of the call. How many connections there are is not bounded
+// here: the socket is for Kong's workers alone, which have one for each request that they handle at once. An idle one
+// may live for ever; a frame that has begun to arrive may not.
 //
 // Closing the connection during an event means one thing to Kong: the instance is lost. It then resets all instances
 // of the plugin and replays the event, at once and again. So a connection is closed only for an unknown instance and
@@ -17,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 )
 
 const (
@@ -27,10 +30,14 @@ const (
 	// bufferSize holds all answers of a usual event; keepSize is the largest buffer kept between frames.
 	bufferSize = 16 << 10
 	keepSize   = 256 << 10
+	// frameTime is how long a frame may take from its length to its last byte, between events. Kong writes it at once,
+	// and gives up on anything after 60 s itself: what takes longer will never end.
+	frameTime = 60 * time.Second
 )
 
 var (
 	errFrameTooLong  = fmt.Errorf("frame is longer than %d bytes", maxFrame)
+	errHalfFrame     = fmt.Errorf("a frame began and did not end within %v", frameTime)
 	errAnswerTooLong = fmt.Errorf("answer is longer than %d bytes", maxAnswer)
 )
 
@@ -55,23 +62,40 @@ func (f *frames) buffered() int { return f.r.Buffered() }
 // read answers the next frame, which is good until the next call. A frame longer than limit is read past and
 // answered with errAnswerTooLong; one longer than maxFrame cannot be and is errFrameTooLong.
 func (f *frames) read(limit int) ([]byte, error) {
-	if !f.begun {
-		header, err := f.r.Peek(4)
-		if err != nil {
-			if len(header) > 0 && errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
-			}
-			return nil, err
-		}
-		size := binary.LittleEndian.Uint32(header)
-		if size > maxFrame {
-			return nil, errFrameTooLong
-		}
-		if _, err := f.r.Discard(4); err != nil {
-			return nil, err
-		}
-		f.begun, f.size, f.got, f.dropped = true, int(size), 0, int(size) > limit
+	if err := f.begin(limit); err != nil {
+		return nil, err
 	}
+	return f.rest()
+}
+
+// begin reads the length of the next frame, unless that is done. limit is as for read.
+func (f *frames) begin(limit int) error {
+	if f.begun {
+		return nil
+	}
+	header, err := f.r.Peek(4)
+	if err != nil {
+		if len(header) > 0 && errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return err
+	}
+	size := binary.LittleEndian.Uint32(header)
+	if size > maxFrame {
+		return errFrameTooLong
+	}
+	if _, err := f.r.Discard(4); err != nil {
+		return err
+	}
+	f.begun, f.size, f.got, f.dropped = true, int(size), 0, int(size) > limit
+	return nil
+}
+
+// missing tells whether the rest of a frame that has begun has to be waited for.
+func (f *frames) missing() bool { return f.r.Buffered() < f.size-f.got }
+
+// rest reads what begin has begun.
+func (f *frames) rest() ([]byte, error) {
 	frame, err := f.payload()
 	if err != nil {
 		if errors.Is(err, io.EOF) {

@@ -69,10 +69,13 @@ func (in *instance) knowsRoute(req *identity.Request) bool {
 	return route != nil
 }
 
+// learnRoute keeps the route of a route-scoped instance. An empty one is not kept: then Kong could not tell.
 func (in *instance) learnRoute(route string) {
-	if in.routeScoped {
-		in.route.Store(&route)
+	if !in.routeScoped || route == "" {
+		return
 	}
+	learnt := route // a copy: the argument would cost memory for every event
+	in.route.Store(&learnt)
 }
 
 // instances keeps the instances that Kong started, each until Kong closes it, and compiles each config once.

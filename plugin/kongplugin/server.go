@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,11 +15,11 @@ import (
 // Options are what a Server needs. Name and Build must be set.
 type Options struct {
 	Name   string        // the plugin's name in Kong
-	Info   []byte        // the encoded PluginInfo message, for Kongs that ask for it
-	Budget time.Duration // how long an event may take; 0: one second
+	Info   []byte        // the encoded PluginInfo message, for Kongs that ask for it; see [PluginInfo]
+	Budget time.Duration // how long an event may wait for Kong; its buckets have a budget of their own. 0: one second
 	Drain  time.Duration // how long running events may take to finish at the end; 0: five seconds
-	Build  Build         // makes the path of a config
-	Log    *slog.Logger
+	Build  Build         // makes the path of a config; one call at a time
+	Log    *slog.Logger  // nil: nothing is logged
 }
 
 // Counters are the server's own numbers, all since its start.
@@ -26,9 +27,9 @@ type Counters struct {
 	Events           atomic.Uint64 // HandleEvent calls for known instances
 	Questions        atomic.Uint64 // PDK questions asked
 	Writes           atomic.Uint64 // writes to the socket
-	Panics           atomic.Uint64 // events that panicked
+	Panics           atomic.Uint64 // events, compilations of configs and other calls that panicked
 	Undecided        atomic.Uint64 // events without a decision (answer too long, budget exceeded): on_internal_error answered
-	UnknownInstances atomic.Uint64 // events for instances that are not known here
+	UnknownInstances atomic.Uint64 // events of instances that are not known here, and questions for their status
 	ConfigFaults     atomic.Uint64 // StartInstance calls with a faulty config
 }
 
@@ -39,6 +40,7 @@ type Server struct {
 	budget time.Duration
 	drain  time.Duration
 	log    *slog.Logger
+	began  time.Time // what elapsed counts from
 
 	instances *instances
 	counters  Counters
@@ -47,7 +49,7 @@ type Server struct {
 	mu     sync.Mutex
 	conns  map[*conn]struct{}
 	panics map[string]struct{} // those logged already
-	errors map[string]struct{}
+	errors map[string]struct{} // of events without a decision, likewise
 }
 
 // New makes a server. It starts nothing: see Serve.
@@ -58,6 +60,7 @@ func New(o Options) *Server {
 		budget: o.Budget,
 		drain:  o.Drain,
 		log:    o.Log,
+		began:  time.Now(),
 		conns:  map[*conn]struct{}{},
 		panics: map[string]struct{}{},
 		errors: map[string]struct{}{},
@@ -81,8 +84,12 @@ func (s *Server) Counters() *Counters { return &s.counters }
 // Instances is how many instances Kong has started and not closed.
 func (s *Server) Instances() int { return s.instances.count() }
 
-// Serve accepts connections until ctx ends, then lets running events finish (for at most the drain time) and closes
-// all connections. It owns every goroutine it starts: none is left when it returns. The error is nil after ctx ended.
+// errListenerClosed is the end of a server that nobody has told to end.
+var errListenerClosed = errors.New("the listener was closed by somebody else")
+
+// Serve accepts connections until ctx ends, then closes listener, lets running events finish (for at most the drain
+// time), and closes all connections. It owns every goroutine it starts: none is left when it returns. The error is nil
+// after ctx ended. A server serves once.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	var owned sync.WaitGroup
 	stop := make(chan struct{})
@@ -90,17 +97,30 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	watchdog.Go(func() { s.watch(stop) })
 	defer func() { close(stop); watchdog.Wait() }()
 
-	accepted := make(chan error, 1)
-	owned.Go(func() { accepted <- s.accept(listener, &owned) })
+	events, cut := context.WithCancel(context.WithoutCancel(ctx)) // they may go on for a while when ctx ends
+	defer cut()
+	accepting := make(chan struct{})
+	owned.Go(func() {
+		defer close(accepting)
+		s.accept(ctx, listener, func(c *conn) { owned.Go(func() { s.serve(events, c) }) })
+	})
 	var err error
 	select {
 	case <-ctx.Done():
-		s.draining.Store(true)
-		err = errors.Join(closeListener(listener), <-accepted)
-	case err = <-accepted:
-		s.draining.Store(true)
+	case <-accepting:
+		if ctx.Err() == nil {
+			err = errListenerClosed
+		}
 	}
+	s.draining.Store(true)
+	err = errors.Join(err, closeListener(listener))
+	<-accepting
+	s.finish(&owned, cut)
+	return err
+}
 
+// finish lets running events finish. Those that take longer than the drain time are cut off.
+func (s *Server) finish(owned *sync.WaitGroup, cut context.CancelFunc) {
 	done := make(chan struct{})
 	go func() { owned.Wait(); close(done) }()
 	s.interruptIdle()
@@ -111,9 +131,9 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	case <-timer.C:
 		s.log.Warn("events were still running when the drain time was over; their connections are closed", "drain", s.drain)
 		s.closeAll()
+		cut()
 		<-done
 	}
-	return err
 }
 
 func closeListener(listener net.Listener) error {
@@ -123,18 +143,22 @@ func closeListener(listener net.Listener) error {
 	return nil
 }
 
-// accept serves each connection in a goroutine of its own until the listener is closed.
-func (s *Server) accept(listener net.Listener, owned *sync.WaitGroup) error {
+// accept has each connection served until the listener is closed or ctx ends.
+func (s *Server) accept(ctx context.Context, listener net.Listener, serve func(*conn)) {
 	for pause := time.Duration(0); ; {
 		netConn, err := listener.Accept()
 		switch {
 		case errors.Is(err, net.ErrClosed):
-			return nil
+			return
 		case err != nil:
 			// Usually too many open files: it passes when connections close.
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			s.log.Error("cannot accept a connection; trying again", "error", err, "pause", pause)
-			time.Sleep(pause)
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(pause):
+			}
 			continue
 		}
 		pause = 0
@@ -142,20 +166,33 @@ func (s *Server) accept(listener net.Listener, owned *sync.WaitGroup) error {
 		s.mu.Lock()
 		s.conns[c] = struct{}{}
 		s.mu.Unlock()
-		owned.Go(func() {
-			// Connections live as long as the process: their events are bounded by the watchdog, not by a context.
-			c.serve(context.Background())
-			s.mu.Lock()
-			delete(s.conns, c)
-			s.mu.Unlock()
-			if err := netConn.Close(); err != nil && !isGone(err) {
-				s.log.Warn("cannot close a connection", "error", err)
-			}
-		})
+		serve(c)
 	}
 }
 
-// watch interrupts events that exceed the time budget. One ticker for all connections costs an event one store.
+// serve serves one connection, and closes it. A panic that no event has caught ends the connection alone: others are in
+// the middle of theirs, and a process that dies answers all of them with a 500.
+func (s *Server) serve(ctx context.Context, c *conn) {
+	ctx, cancel := context.WithCancel(ctx) // of its own: those who wait for one context wait for its lock, too
+	defer cancel()
+	defer func() {
+		if cause := recover(); cause != nil {
+			s.panicked("a call panicked; its connection is closed", cause, debug.Stack())
+		}
+		s.mu.Lock()
+		delete(s.conns, c)
+		s.mu.Unlock()
+		s.closeConn(c)
+	}()
+	c.serve(ctx)
+}
+
+// elapsed is the server's clock, in nanoseconds. It never steps: the time of day that is set must not interrupt events,
+// or leave them without a budget.
+func (s *Server) elapsed() int64 { return int64(time.Since(s.began)) }
+
+// watch interrupts what exceeds its time: events, and frames that do not arrive in whole. One ticker for all connections
+// costs an event one store.
 func (s *Server) watch(stop <-chan struct{}) {
 	ticker := time.NewTicker(max(s.budget/8, time.Millisecond))
 	defer ticker.Stop()
@@ -163,9 +200,10 @@ func (s *Server) watch(stop <-chan struct{}) {
 		select {
 		case <-stop:
 			return
-		case now := <-ticker.C:
+		case <-ticker.C:
+			now := s.elapsed()
 			s.each(func(c *conn) {
-				if until := c.busyUntil.Load(); until != 0 && now.UnixNano() > until {
+				if c.overdue(now) {
 					s.interrupt(c)
 				}
 			})
@@ -182,12 +220,13 @@ func (s *Server) interruptIdle() {
 	})
 }
 
-func (s *Server) closeAll() {
-	s.each(func(c *conn) {
-		if err := c.net.Close(); err != nil && !isGone(err) {
-			s.log.Warn("cannot close a connection", "error", err)
-		}
-	})
+func (s *Server) closeAll() { s.each(s.closeConn) }
+
+// closeConn closes a connection, which may be closed already.
+func (s *Server) closeConn(c *conn) {
+	if err := c.net.Close(); err != nil && !isGone(err) {
+		s.log.Warn("cannot close a connection", "error", err)
+	}
 }
 
 // interrupt makes a connection's pending read or write end with a timeout.
@@ -206,11 +245,11 @@ func (s *Server) each(do func(*conn)) {
 }
 
 // panicked counts a panic, and logs its stack the first time that it is seen.
-func (s *Server) panicked(cause any, stack []byte) {
+func (s *Server) panicked(what string, cause any, stack []byte) {
 	s.counters.Panics.Add(1)
 	text := fmt.Sprint(cause)
 	if s.first(s.panics, text) {
-		s.log.Error("an event panicked; on_internal_error answers (logged once for this cause)", "panic", text, "stack", string(stack))
+		s.log.Error(what+" (logged once for this cause)", "panic", text, "stack", string(stack))
 	}
 }
 

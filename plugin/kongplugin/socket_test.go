@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -189,42 +188,5 @@ func TestCallsThatDoNotWaitForTheReturnOfTheOneBeforeAreAnswered(t *testing.T) {
 		if _, err := k.receive(); err != nil {
 			t.Fatalf("frame %d: %v", i, err)
 		}
-	}
-}
-
-func TestADrainingConnectionSaysAllAndReadsWhatItIsOwed(t *testing.T) {
-	h := serve(t, plenty, nil)
-	k := h.dial()
-	k.answers = answersOf(t, "key-auth")
-	id := k.startInstance(1, byConsumer)
-	k.call(&pb.RpcCall{Call: &pb.RpcCall_CmdHandleEvent{CmdHandleEvent: &pb.CmdHandleEvent{InstanceId: id, EventName: "access"}}})
-	for _, want := range []string{"kong.client.get_consumer", ""} {
-		if frame, err := k.receive(); err != nil || string(frame) != want {
-			t.Fatalf("received %q, %v; want %q", frame, err, want)
-		}
-	}
-	k.send(k.answers["kong.client.get_consumer"])
-	if frame, err := k.receive(); err != nil || string(frame) != "kong.response.set_headers" {
-		t.Fatalf("received %q, %v", frame, err)
-	}
-	stopped := make(chan error, 1)
-	go func() { stopped <- h.stop() }()
-	for !h.draining.Load() {
-		runtime.Gosched()
-	}
-	for range 2 { // the headers, and the end of the event
-		if _, err := k.receive(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := k.returned(); err != nil {
-		t.Fatal(err)
-	}
-	k.send(nil) // the answer that is owed: the connection must still be there
-	if _, err := k.receive(); err == nil {
-		t.Error("the connection was not closed")
-	}
-	if err := <-stopped; err != nil {
-		t.Error(err)
 	}
 }

@@ -30,7 +30,7 @@ func TestReadinessIsAboutServingAndAboutTheStoreOnlyWhereAsked(t *testing.T) {
 		}})
 		s := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0", ReadyNeedsStore: test.needsStore}).bound(t)
 		s.SetState(test.state)
-		got := ask(t, "GET", "http://"+s.Addr()+"/readyz")
+		got := ask(t, "GET", "http://"+s.address+"/readyz")
 		var told readiness
 		if err := json.Unmarshal([]byte(got.body), &told); err != nil {
 			t.Fatalf("%v in %s", err, got.body)
@@ -40,7 +40,7 @@ func TestReadinessIsAboutServingAndAboutTheStoreOnlyWhereAsked(t *testing.T) {
 			degraded != test.degraded || told.ReadyNeedsStore != test.needsStore {
 			t.Errorf("%+v: answer is %d %s", test, got.status, got.body)
 		}
-		if live := ask(t, "GET", "http://"+s.Addr()+"/healthz"); live.status != http.StatusOK {
+		if live := ask(t, "GET", "http://"+s.address+"/healthz"); live.status != http.StatusOK {
 			t.Errorf("%+v: /healthz answers %d", test, live.status)
 		}
 		s.stop()
@@ -49,7 +49,7 @@ func TestReadinessIsAboutServingAndAboutTheStoreOnlyWhereAsked(t *testing.T) {
 
 func TestHealthTellsVersionAgeAndDegradedStores(t *testing.T) {
 	s := start(t, ServerOptions{Metrics: New("1.2.3", everySource()), Address: "127.0.0.1:0"}).bound(t)
-	got := ask(t, "GET", "http://"+s.Addr()+"/healthz")
+	got := ask(t, "GET", "http://"+s.address+"/healthz")
 	var told health
 	if err := json.Unmarshal([]byte(got.body), &told); err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func TestHealthTellsVersionAgeAndDegradedStores(t *testing.T) {
 func TestNoDegradedStoreIsAnEmptyList(t *testing.T) {
 	s := start(t, ServerOptions{Address: "127.0.0.1:0"}).bound(t)
 	const want = `{"ready":false,"state":"starting","degraded_stores":[],"ready_needs_store":false}` + "\n"
-	if got := ask(t, "GET", "http://"+s.Addr()+"/readyz"); got.body != want {
+	if got := ask(t, "GET", "http://"+s.address+"/readyz"); got.body != want {
 		t.Errorf("answer is %s, want %s", got.body, want)
 	}
 }

@@ -15,6 +15,7 @@ func TestTheLastNumbersAreOneLineOfAllCountersOfOursThatMoved(t *testing.T) {
 	m := New("1", Sources{Stores: func() []Store { return []Store{{Name: "redis:6379", Waiting: 5, Charged: 1 << 50}} }})
 	m.Observe(decided(t, "gold", answered{policy.Policy{Name: "minute", Scope: policy.Tenant}, denies}))
 	s := start(t, ServerOptions{Metrics: m})
+	s.SetState(Draining)
 	s.stop()
 	want := map[string]float64{
 		`rate_limiter_denials_total{policy="minute",scope="tenant",tier="gold"}`:          1,
@@ -23,6 +24,14 @@ func TestTheLastNumbersAreOneLineOfAllCountersOfOursThatMoved(t *testing.T) {
 	}
 	if got := s.log.lines; len(got) != 1 || got[0].Level != "INFO" || got[0].Part != 1 || got[0].Parts != 1 || !maps.Equal(got[0].Counters, want) {
 		t.Errorf("logged %+v, want one line with %v", got, want)
+	}
+}
+
+func TestAProcessThatNeverServedHasNoLastNumbers(t *testing.T) {
+	s := start(t, ServerOptions{})
+	s.stop()
+	if len(s.log.lines) != 0 {
+		t.Errorf("logged %+v, want nothing", s.log.lines)
 	}
 }
 

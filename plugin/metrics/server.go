@@ -61,7 +61,6 @@ type Server struct {
 	handler http.Handler
 	started time.Time
 	state   atomic.Uint32
-	address atomic.Pointer[string]
 }
 
 // NewServer makes a server, which does nothing before [Server.Run]. The error tells what is wrong with the address.
@@ -70,7 +69,6 @@ func NewServer(o ServerOptions) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{options: o, started: time.Now()}
-	s.address.Store(new(string))
 	s.handler = s.routes()
 	return s, nil
 }
@@ -104,17 +102,17 @@ func checkAddress(address string, remote bool, dashes string) error {
 	return nil
 }
 
-// Addr is the host:port that is listened on; "" while none is.
-func (s *Server) Addr() string { return *s.address.Load() }
-
-// Run listens until ctx ends, or until the process is superseded, and at the end of ctx logs the last numbers. That
-// it cannot listen is no error: a process without metrics still decides, so it says so and goes on trying.
+// Run listens until ctx ends, or until the process is superseded, and at the end of ctx logs the last numbers, unless
+// the process is [Starting] still: why it could not begin is all that there is to tell of it. That Run cannot listen is
+// no error: a process without metrics still decides, so it says so and goes on trying.
 func (s *Server) Run(ctx context.Context) error {
 	if s.options.Address != "" {
 		s.listen(ctx)
 	}
 	<-ctx.Done()
-	s.logLast()
+	if State(s.state.Load()) != Starting {
+		s.logLast()
+	}
 	return nil
 }
 
@@ -158,8 +156,6 @@ func (s *Server) wait(ctx context.Context, pause time.Duration) bool {
 // at once and lets running requests finish. An error means that the listener failed.
 func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 	address := listener.Addr().String()
-	s.address.Store(&address)
-	defer s.address.Store(new(string))
 	s.options.Log.Info("metrics can be read", "address", address, "paths", "/metrics /healthz /readyz")
 
 	server := &http.Server{

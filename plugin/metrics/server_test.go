@@ -82,8 +82,9 @@ func (r *records) await(t *testing.T, text string) record {
 // running is a server that runs until stop, or the end of the test.
 type running struct {
 	*Server
-	log  *records
-	stop func()
+	log     *records
+	stop    func()
+	address string // that it has told; "": it was not waited for
 }
 
 func start(t *testing.T, o ServerOptions) running {
@@ -107,13 +108,13 @@ func start(t *testing.T, o ServerOptions) running {
 		}
 	})
 	t.Cleanup(stop)
-	return running{s, log, stop}
+	return running{Server: s, log: log, stop: stop}
 }
 
 // bound waits until the server listens.
 func (r running) bound(t *testing.T) running {
 	t.Helper()
-	r.log.await(t, "metrics can be read")
+	r.address = r.log.await(t, "metrics can be read").Address
 	return r
 }
 
@@ -156,7 +157,7 @@ func TestMetricsAreServedAsTextAndAsOpenMetrics(t *testing.T) {
 	m := New("1.2.3", everySource())
 	m.Observe(busy(t))
 	s := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0"}).bound(t)
-	url := "http://" + s.Addr() + "/metrics"
+	url := "http://" + s.address + "/metrics"
 	text := ask(t, "GET", url)
 	if text.status != 200 || !strings.HasPrefix(text.header.Get("Content-Type"), "text/plain; version=0.0.4") {
 		t.Errorf("answer is %d %v, want Prometheus's text", text.status, text.header)
@@ -181,11 +182,11 @@ func TestMetricsAreServedAsTextAndAsOpenMetrics(t *testing.T) {
 func TestAScrapeWithoutSomeNumbersIsAnsweredAndCounted(t *testing.T) {
 	m := New("1", Sources{Process: func() Process { panic("gone") }, Buckets: func() Buckets { return Buckets{Kept: 7} }})
 	s := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0"}).bound(t)
-	if first := ask(t, "GET", "http://"+s.Addr()+"/metrics"); first.status != 200 || !strings.Contains(first.body, "\nrate_limiter_local_buckets 7\n") {
+	if first := ask(t, "GET", "http://"+s.address+"/metrics"); first.status != 200 || !strings.Contains(first.body, "\nrate_limiter_local_buckets 7\n") {
 		t.Errorf("answer is %d:\n%s\nwant the other numbers", first.status, first.body)
 	}
 	s.log.await(t, "error gathering metrics")
-	if second := ask(t, "GET", "http://"+s.Addr()+"/metrics"); !strings.Contains(second.body, `promhttp_metric_handler_errors_total{cause="gathering"} 1`) {
+	if second := ask(t, "GET", "http://"+s.address+"/metrics"); !strings.Contains(second.body, `promhttp_metric_handler_errors_total{cause="gathering"} 1`) {
 		t.Errorf("the fault was not counted:\n%s", second.body)
 	}
 }
@@ -208,11 +209,11 @@ func TestOnlyThreePathsAreReadAndNothingIsWritten(t *testing.T) {
 		{"GET", "/debug/pprof/", 404},
 		{"POST", "/", 404},
 	} {
-		if got := ask(t, test.method, "http://"+s.Addr()+test.path); got.status != test.want || (test.method == "HEAD" && got.body != "") {
+		if got := ask(t, test.method, "http://"+s.address+test.path); got.status != test.want || (test.method == "HEAD" && got.body != "") {
 			t.Errorf("%s %s: %d %q, want %d", test.method, test.path, got.status, got.body, test.want)
 		}
 	}
-	if got := ask(t, "GET", "http://"+s.Addr()+"/metrics", "X-Long", strings.Repeat("x", 2*headerBytes)); got.status != http.StatusRequestHeaderFieldsTooLarge {
+	if got := ask(t, "GET", "http://"+s.address+"/metrics", "X-Long", strings.Repeat("x", 2*headerBytes)); got.status != http.StatusRequestHeaderFieldsTooLarge {
 		t.Errorf("a header of %d bytes: %d, want 431", 2*headerBytes, got.status)
 	}
 }
@@ -260,16 +261,13 @@ func TestAStrangersPortIsWaitedFor(t *testing.T) {
 	if warning.Level != "WARN" || warning.Setting != Setting || warning.Address != stranger.Addr().String() || !strings.Contains(warning.Error, "in use") {
 		t.Errorf("warned with %+v; want the setting, its address and what is wrong", warning)
 	}
-	if s.Addr() != "" {
-		t.Errorf("Addr is %q while nothing is listened on", s.Addr())
-	}
 	if err := stranger.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if told := s.bound(t).log.with("metrics can be read"); told[0].Level != "INFO" || told[0].Address != warning.Address || s.Addr() != warning.Address {
-		t.Errorf("told %+v, Addr %q; want the address", told, s.Addr())
+	if told := s.log.await(t, "metrics can be read"); told.Level != "INFO" || told.Address != warning.Address {
+		t.Errorf("told %+v, want the address %s", told, warning.Address)
 	}
-	if got := ask(t, "GET", "http://"+s.Addr()+"/healthz"); got.status != 200 {
+	if got := ask(t, "GET", "http://"+warning.Address+"/healthz"); got.status != 200 {
 		t.Errorf("answer is %d", got.status)
 	}
 	if n := len(s.log.with("metrics cannot be read")); n != 1 {
@@ -284,6 +282,7 @@ func TestAProcessThatNeverGetsThePortEndsAllTheSame(t *testing.T) {
 	}
 	defer stranger.Close()
 	s := start(t, ServerOptions{Address: stranger.Addr().String()})
+	s.SetState(Serving)
 	s.stop()
 	if len(s.log.with("last numbers of this process")) != 1 {
 		t.Errorf("logged %+v, want the last numbers", s.log.lines)
@@ -299,7 +298,8 @@ func TestTheNewProcessGetsThePortAndTheOldOneFinishesItsScrape(t *testing.T) {
 	}})
 	superseded := make(chan struct{})
 	first := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0", Superseded: superseded}).bound(t)
-	address := first.Addr()
+	first.SetState(Serving)
+	address := first.address
 	second := start(t, ServerOptions{Metrics: New("new", Sources{}), Address: address})
 
 	var scraped answer
@@ -334,7 +334,8 @@ func TestTheNewProcessGetsThePortAndTheOldOneFinishesItsScrape(t *testing.T) {
 func TestAClientThatSaysNothingCannotHoldUpTheEnd(t *testing.T) {
 	t.Parallel() // it waits for lastScrapes
 	s := start(t, ServerOptions{Address: "127.0.0.1:0"}).bound(t)
-	silent, err := net.Dial("tcp", s.Addr())
+	s.SetState(Serving)
+	silent, err := net.Dial("tcp", s.address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -342,7 +343,7 @@ func TestAClientThatSaysNothingCannotHoldUpTheEnd(t *testing.T) {
 	if _, err := io.WriteString(silent, "GET /metrics HTTP/1.1\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	if got := ask(t, "GET", "http://"+s.Addr()+"/healthz"); got.status != 200 { // so the one before it was accepted, too
+	if got := ask(t, "GET", "http://"+s.address+"/healthz"); got.status != 200 { // so the one before it was accepted, too
 		t.Errorf("answer is %d", got.status)
 	}
 	s.stop()

@@ -31,9 +31,9 @@ type Process struct {
 	Events           uint64 // access events of known instances
 	Questions        uint64 // questions asked of Kong
 	Writes           uint64 // writes to Kong's sockets
-	Panics           uint64 // events that panicked
+	Panics           uint64 // events, compilations of configs and other calls that panicked
 	Undecided        uint64 // events without a decision: on_internal_error answered
-	UnknownInstances uint64 // events for instances that are not known here
+	UnknownInstances uint64 // events of instances that are not known here, and questions for their status
 	ConfigFaults     uint64 // configs that could not be used
 	MetaDenied       uint64 // requests refused by meta_limit
 }
@@ -111,7 +111,7 @@ var processNumbers = []number[Process]{
 	counter("events_total", "Access events of Kong's for known plugin configs.", func(p *Process) float64 { return float64(p.Events) }),
 	counter("questions_total", "Questions asked of Kong about requests.", func(p *Process) float64 { return float64(p.Questions) }),
 	counter("writes_total", "Writes to Kong's connections.", func(p *Process) float64 { return float64(p.Writes) }),
-	counter("panics_total", "Events that panicked, and were answered as on_internal_error says.", func(p *Process) float64 { return float64(p.Panics) }),
+	counter("panics_total", "Panics that were caught. An event that panicked is answered as on_internal_error says.", func(p *Process) float64 { return float64(p.Panics) }),
 	counter("undecided_total", "Events that could not be decided in time or at all, and were answered as on_internal_error says.", func(p *Process) float64 { return float64(p.Undecided) }),
 	counter("unknown_instances_total", "Events for plugin configs that are not known here, which Kong starts again.", func(p *Process) float64 { return float64(p.UnknownInstances) }),
 	counter("config_faults_total", "Plugin configs that could not be used, each time Kong started them.", func(p *Process) float64 { return float64(p.ConfigFaults) }),

@@ -1,0 +1,294 @@
+package kongplugin
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestServeFinishesRunningEventsAndEndsIdleConnections(t *testing.T) {
+	entered, release := make(chan struct{}), make(chan struct{})
+	h := serve(t, func(bounds []policy.Bound, statuses []decision.Status) error {
+		close(entered)
+		<-release
+		return plenty(bounds, statuses)
+	}, nil)
+	idle, running := h.dial(), h.dial()
+	id := idle.startInstance(1, byConsumer)
+	running.answers = answersOf(t, "key-auth")
+	ended := make(chan error, 1)
+	go func() {
+		defer close(ended) // also when the event fails the test
+		ended <- running.event(id)
+	}()
+	<-entered
+	stopped := make(chan error, 1)
+	go func() { stopped <- h.stop() }()
+	if _, err := idle.receive(); err == nil {
+		t.Error("the idle connection was not closed")
+	}
+	if _, err := net.Dial("unix", h.path); err == nil {
+		t.Error("a new connection was accepted")
+	}
+	close(release)
+	if err := <-ended; err != nil || running.headers["X-RateLimit-Limit"] != "50" {
+		t.Errorf("the running event: %v, headers %v", err, running.headers)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestADrainingConnectionSaysAllAndReadsWhatItIsOwed(t *testing.T) {
+	h := serve(t, plenty, nil)
+	k := h.dial()
+	k.answers = answersOf(t, "key-auth")
+	id := k.startInstance(1, byConsumer)
+	k.call(&pb.RpcCall{Call: &pb.RpcCall_CmdHandleEvent{CmdHandleEvent: &pb.CmdHandleEvent{InstanceId: id, EventName: "access"}}})
+	for _, want := range []string{"kong.client.get_consumer", ""} {
+		if frame, err := k.receive(); err != nil || string(frame) != want {
+			t.Fatalf("received %q, %v; want %q", frame, err, want)
+		}
+	}
+	k.send(k.answers["kong.client.get_consumer"])
+	if frame, err := k.receive(); err != nil || string(frame) != "kong.response.set_headers" {
+		t.Fatalf("received %q, %v", frame, err)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- h.stop() }()
+	for !h.draining.Load() {
+		runtime.Gosched()
+	}
+	for range 2 { // the headers, and the end of the event
+		if _, err := k.receive(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := k.returned(); err != nil {
+		t.Fatal(err)
+	}
+	k.send(nil) // the answer that is owed: the connection must still be there
+	if _, err := k.receive(); err == nil {
+		t.Error("the connection was not closed")
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+// pipes is a listener without a network, so that a test can have a clock of its own.
+type pipes struct {
+	accepted chan net.Conn
+	closed   chan struct{}
+	once     sync.Once
+}
+
+func newPipes() *pipes { return &pipes{accepted: make(chan net.Conn), closed: make(chan struct{})} }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.accepted:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
+
+// servePipes serves what connect connects. What wrap makes of a connection is the server's end.
+func servePipes(t *testing.T, buckets bucketsFunc, wrap func(net.Conn) net.Conn) (h *harness, connect func() *kong) {
+	t.Helper()
+	p := newPipes()
+	h = serveOn(t, buckets, nil, func(l net.Listener) net.Listener {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		return p
+	})
+	return h, func() *kong {
+		t.Helper()
+		ours, theirs := net.Pipe()
+		t.Cleanup(func() { theirs.Close() })
+		p.accepted <- wrap(ours)
+		return newKong(t, theirs)
+	}
+}
+
+func asItIs(c net.Conn) net.Conn { return c }
+
+// failing is a listener of a process that has no files left.
+type failing struct{ *pipes }
+
+func (f failing) Accept() (net.Conn, error) {
+	select {
+	case <-f.closed:
+		return nil, net.ErrClosed
+	default:
+		return nil, syscall.EMFILE
+	}
+}
+
+func TestServeThatCannotAcceptTriesAgainAndEndsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := failing{newPipes()}
+		h := serveOn(t, plenty, nil, func(l net.Listener) net.Listener {
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+			return p
+		})
+		time.Sleep(10500 * time.Millisecond) // of the test's own clock: the pauses have grown
+		if tries := len(h.log.ch); tries < 10 || tries > 20 {
+			t.Errorf("tried %d times in 10 s, want pauses that grow to a second", tries)
+		}
+		before := time.Now()
+		if err := h.stop(); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(before); took != 0 {
+			t.Errorf("the end took %v: it waited for the next try", took)
+		}
+	})
+}
+
+func TestAListenerThatSomebodyElseClosesIsAnError(t *testing.T) {
+	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := New(Options{}).Serve(t.Context(), listener); err == nil {
+		t.Error("Serve ended without an error, and nobody had told it to")
+	}
+}
+
+// hooked is a connection of which a test sees the deadlines before they are set.
+type hooked struct {
+	net.Conn
+	set func(time.Time)
+}
+
+func (h hooked) SetDeadline(at time.Time) error {
+	h.set(at)
+	return h.Conn.SetDeadline(at)
+}
+
+func TestADrainThatBeginsWhileAnInterruptionIsUndoneIsSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		interrupted, ended := make(chan struct{}, 2), make(chan time.Duration, 1)
+		var h *harness
+		var begin sync.Once
+		var connect func() *kong
+		h, connect = servePipes(t, plenty, func(c net.Conn) net.Conn {
+			return hooked{c, func(at time.Time) {
+				if !at.IsZero() {
+					interrupted <- struct{}{}
+					return
+				}
+				begin.Do(func() {
+					<-interrupted // by the watchdog
+					go func() {
+						before := time.Now()
+						if err := h.stop(); err != nil {
+							t.Error(err)
+						}
+						ended <- time.Since(before)
+					}()
+					<-interrupted // by the drain, which is about to be undone
+				})
+			}}
+		})
+		connect()
+		synctest.Wait()
+		h.interruptIdle() // as a watchdog does that comes a moment too late
+		if took := <-ended; took != 0 {
+			t.Errorf("an idle connection kept the server for %v", took)
+		}
+	})
+}
+
+func TestADrainThatInterruptsLateDoesNotCutOffWhatIsOwed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, connect := servePipes(t, plenty, asItIs)
+		k := connect()
+		k.answers = answersOf(t, "key-auth")
+		id := k.startInstance(1, byConsumer)
+		k.call(&pb.RpcCall{Call: &pb.RpcCall_CmdHandleEvent{CmdHandleEvent: &pb.CmdHandleEvent{InstanceId: id, EventName: "access"}}})
+		for range 2 {
+			if _, err := k.receive(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h.draining.Store(true) // and the connections are interrupted later
+		k.send(k.answers["kong.client.get_consumer"])
+		for range 4 { // the headers, the end of the event, and its return
+			if _, err := k.receive(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		h.interruptIdle()
+		synctest.Wait()
+		k.send(nil) // the answer that is owed
+		if _, err := k.receive(); err == nil {
+			t.Error("the connection was not closed")
+		}
+	})
+}
+
+// stuck are buckets that answer when they are told that it is no use.
+type stuck struct{ entered chan struct{} }
+
+func (s stuck) Take(ctx context.Context, _ []policy.Bound, _ []decision.Status) error {
+	close(s.entered)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestBucketsThatDoNotAnswerCannotHoldUpTheEndForLongerThanTheDrainTime(t *testing.T) {
+	buckets := stuck{make(chan struct{})}
+	h := serve(t, nil, func(o *Options) {
+		o.Drain = 20 * time.Millisecond
+		o.Build = func(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
+			path := &admit.Path{Buckets: buckets, Renderer: response.New(config, nil)}
+			path.Policies.Store(snapshot)
+			return path, nil, nil
+		}
+	})
+	k := h.dial()
+	k.answers = answersOf(t, "key-auth")
+	id := k.startInstance(1, byConsumer)
+	k.call(&pb.RpcCall{Call: &pb.RpcCall_CmdHandleEvent{CmdHandleEvent: &pb.CmdHandleEvent{InstanceId: id, EventName: "access"}}})
+	for range 2 {
+		if _, err := k.receive(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k.send(k.answers["kong.client.get_consumer"])
+	<-buckets.entered
+	if err := h.stop(); err != nil {
+		t.Error(err)
+	}
+}
