@@ -86,7 +86,7 @@ func (c *call) run(ctx context.Context, args []string) error {
 			fmt.Fprint(c.stdout, c.help())
 			return errHelped
 		}
-		return &wrongCall{err.Error()}
+		return err
 	}
 	switch n := len(c.args); {
 	case n < c.command.least:
@@ -110,7 +110,7 @@ func (c *call) parse(args []string) error {
 	}
 	for {
 		if err := c.flags.Parse(args); err != nil {
-			return err
+			return flagFault(err)
 		}
 		if args = c.flags.Args(); len(args) == 0 {
 			break
@@ -189,10 +189,7 @@ func (c *call) help() string {
 
 func writeFlag(b *strings.Builder, f *flag.Flag) {
 	value, text := flag.UnquoteUsage(f)
-	name := "--" + f.Name
-	if len(f.Name) == 1 {
-		name = "-" + f.Name
-	}
+	name := dashed(f.Name)
 	if _, optional := f.Value.(*waitFlag); optional {
 		name += "[=" + value + "]"
 	} else if value != "" {

@@ -105,8 +105,8 @@ func TestSpansWindowsAndFactorsAreReadExactly(t *testing.T) {
 		thousandths int64
 	}{{"1.5", "1.5", 1500}, {"2", "2", 2000}, {"0.001", "0.001", 1}, {"1.999", "1.999", 1999}, {".25", "0.25", 250}, {"10", "10", 10000}} {
 		var f factorFlag
-		if err := f.Set(c.text); err != nil || f.thousandths != c.thousandths || f.String() != c.shown {
-			t.Errorf("factor %s: %d (%v), shown as %s; want %d and %s", c.text, f.thousandths, err, &f, c.thousandths, c.shown)
+		if err := f.Set(c.text); err != nil || f.thousandths != c.thousandths || formatFactor(f.thousandths) != c.shown {
+			t.Errorf("factor %s: %d (%v), shown as %s; want %d and %s", c.text, f.thousandths, err, formatFactor(f.thousandths), c.thousandths, c.shown)
 		}
 	}
 	for _, text := range []string{"", ".", "-1", "1.5x", "0", "0.000", "1.2345", "1e3", "99999999999", "+1", "1.-5"} {

@@ -2,11 +2,68 @@ package app
 
 import (
 	"errors"
+	"flag"
 	"fmt"
+	"log/slog"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
 )
+
+// dashed is a flag's name as the help shows it.
+func dashed(name string) string {
+	if len(name) == 1 {
+		return "-" + name
+	}
+	return "--" + name
+}
+
+// What package flag says of a wrong call, in texts alone and with one dash before every name.
+var (
+	unknownFlag = regexp.MustCompile(`(?s)^flag provided but not defined: -(.*)$`)
+	noValue     = regexp.MustCompile(`(?s)^flag needs an argument: -(.*)$`)
+	noFlag      = regexp.MustCompile(`(?s)^bad flag syntax: (.*)$`)
+	wrongValue  = regexp.MustCompile(`(?s)^invalid (?:boolean )?value ("(?:[^"\\]|\\.)*") for (?:flag )?-([^:]*): (.*)$`)
+)
+
+// flagFault is an error of package flag in the words of this program, which writes a flag as the help does.
+func flagFault(err error) error {
+	if errors.Is(err, flag.ErrHelp) {
+		return err
+	}
+	text := err.Error()
+	if m := unknownFlag.FindStringSubmatch(text); m != nil {
+		return wrong("there is no flag %s", dashed(m[1]))
+	}
+	if m := noValue.FindStringSubmatch(text); m != nil {
+		return wrong("%s needs a value", dashed(m[1]))
+	}
+	if m := noFlag.FindStringSubmatch(text); m != nil {
+		return wrong("%q is no flag", m[1])
+	}
+	if m := wrongValue.FindStringSubmatch(text); m != nil {
+		return wrong("%s: %s: %s", dashed(m[2]), m[1], valueFault(m[3]))
+	}
+	return wrong("%s", text)
+}
+
+// valueFault is what is wrong with the value of a flag. All that package flag says of one that is not true or false is
+// that it cannot be parsed.
+func valueFault(said string) string {
+	if said == "parse error" {
+		return "must be true or false"
+	}
+	return said
+}
+
+// parseLevel reads the level of a log.
+func parseLevel(text string, to *slog.Level) error {
+	if err := to.UnmarshalText([]byte(text)); err != nil {
+		return errors.New("must be debug, info, warn or error")
+	}
+	return nil
+}
 
 // waitFlag is --wait, with or without a duration. The zero value does not wait.
 type waitFlag struct{ most time.Duration }
@@ -59,9 +116,7 @@ func (s *spanFlag) Set(text string) error {
 // windowFlag is the length of a limit's window as a flag: a number of seconds, or a span of whole seconds.
 type windowFlag struct{ seconds int64 }
 
-func (w *windowFlag) String() string { return strconv.FormatInt(w.seconds, 10) }
-
-// Set implements flag.Value.
+// Set reads the text of the flag.
 func (w *windowFlag) Set(text string) error {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n > 0 {
 		w.seconds = n
@@ -112,9 +167,7 @@ func (p *pastFlag) Set(text string) error {
 // countFlag is a whole number above 0 as a flag. The zero value is absent.
 type countFlag struct{ n int64 }
 
-func (c *countFlag) String() string { return strconv.FormatInt(c.n, 10) }
-
-// Set implements flag.Value.
+// Set reads the text of the flag.
 func (c *countFlag) Set(text string) error {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n <= 0 {
@@ -127,9 +180,7 @@ func (c *countFlag) Set(text string) error {
 // factorFlag is a multiplier as a flag, kept in thousandths. The zero value is absent.
 type factorFlag struct{ thousandths int64 }
 
-func (f *factorFlag) String() string { return formatFactor(f.thousandths) }
-
-// Set implements flag.Value. It reads decimals digit by digit: 1.5 must become 1500, never 1499.
+// Set reads the text of the flag, decimals digit by digit: 1.5 must become 1500, never 1499.
 func (f *factorFlag) Set(text string) error {
 	whole, decimals, _ := strings.Cut(text, ".")
 	n, err := strconv.ParseUint(whole+(decimals + "000")[:max(3, len(decimals))], 10, 32)

@@ -69,7 +69,9 @@ func (c *call) serveFlags() *serveSettings {
 		}
 		return nil
 	})
-	f.TextVar(&s.logLevel, "log-level", slog.LevelInfo, "a `level`: debug, info, warn or error; default info, which has a line for each request")
+	f.Func("log-level", "a `level`: debug, info, warn or error; default info, which has a line for each request", func(text string) error {
+		return parseLevel(text, &s.logLevel)
+	})
 	f.Func("drain-time", "after SIGTERM new requests are still answered for this `time`, so that a load balancer sees it; default 1s", func(text string) error {
 		return parseDuration(text, &s.drainTime)
 	})
@@ -97,7 +99,7 @@ func (c *call) fromEnvironment() error {
 			return
 		}
 		if err := c.flags.Set(f.Name, text); err != nil {
-			wrongs = append(wrongs, fmt.Sprintf("%s: %q: %v", variable, text, err))
+			wrongs = append(wrongs, fmt.Sprintf("%s: %q: %s", variable, text, valueFault(err.Error())))
 		}
 	})
 	if len(wrongs) > 0 {

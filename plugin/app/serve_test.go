@@ -54,7 +54,7 @@ func TestServeRefusesWhatNobodyShouldWant(t *testing.T) {
 		{"--client-ca ca.pem", "--client-ca: certificates of clients are asked for under TLS only"},
 		{"--tls-cert c.pem --tls-key k.pem --insecure-http", "not both"},
 		{"--lease-share 6", "a whole number from 0 to 5"},
-		{"--log-level loud", "-log-level"},
+		{"--log-level loud", `--log-level: "loud": must be debug, info, warn or error`},
 		{"--metrics-listen 127.0.0.1", `--metrics-listen: "127.0.0.1": must be host:port`},
 		{"--metrics-listen 0.0.0.0:9543", "or set --metrics-allow-remote"},
 		{"--shutdown-time soon", "must be a duration above 0"},
@@ -96,7 +96,7 @@ func TestSettingsOfServeAreFlagsElseVariables(t *testing.T) {
 		t.Errorf("the database is %+v (%v), want the flag's alone", c.database, err)
 	}
 	if _, _, err = serveOf(t, map[string]string{"RATELIMIT_DRAIN_TIME": "x", "RATELIMIT_INSECURE_HTTP": "perhaps"}, ""); err == nil ||
-		!strings.Contains(err.Error(), "RATELIMIT_DRAIN_TIME") || !strings.Contains(err.Error(), "RATELIMIT_INSECURE_HTTP") {
+		!strings.Contains(err.Error(), "RATELIMIT_DRAIN_TIME") || !strings.Contains(err.Error(), `RATELIMIT_INSECURE_HTTP: "perhaps": must be true or false`) {
 		t.Errorf("%v, want both variables named", err)
 	}
 }
@@ -286,5 +286,23 @@ func TestADrainingServerAnswersAndSendsItsClientsAway(t *testing.T) {
 	}
 	if status, closes := ask("/other"); status != http.StatusNoContent || !closes {
 		t.Errorf("while it drains a request is answered by %d, closes %v", status, closes)
+	}
+}
+
+func TestATakenPortIsToldAloneWithoutNumbersOfAProcessThatNeverServed(t *testing.T) {
+	stranger, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stranger.Close()
+	x := &terminal{t: t, env: map[string]string{databaseVariable: nowhere}}
+	code := x.call("serve", "--listen", stranger.Addr().String(), "--metrics-listen", "off", "--log-level", "info")
+	said := strings.TrimSpace(x.output.String())
+	last := said[strings.LastIndex(said, "\n")+1:]
+	if code != exitFailed || !strings.HasPrefix(last, "ratelimit serve: --listen: ") || !strings.Contains(last, stranger.Addr().String()) {
+		t.Errorf("exit code %d, the last line is %s; want the address that is taken", code, last)
+	}
+	if strings.Contains(said, "last numbers") {
+		t.Errorf("said numbers before the reason:\n%s", said)
 	}
 }

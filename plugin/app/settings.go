@@ -68,7 +68,7 @@ var table = []setting{
 		return nil
 	}},
 	{"log-level", "info", "debug, info, warn or error", func(s *settings, text string) error {
-		return s.LogLevel.UnmarshalText([]byte(text))
+		return parseLevel(text, &s.LogLevel)
 	}},
 	{"time-budget", "1s", "how long one request may wait for Kong's answers before on_internal_error decides", func(s *settings, text string) error {
 		return parseDuration(text, &s.TimeBudget)

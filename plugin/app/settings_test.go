@@ -55,7 +55,7 @@ func TestAWrongSettingIsNamedWithItsPlaceAndTheFix(t *testing.T) {
 	}{
 		{args: []string{"-time-budget", "0s", "-max-buckets", "none"}, want: []string{"-time-budget", "-max-buckets", "at least 1"}},
 		{args: []string{"-memory-limit", "5 apples"}, want: []string{"-memory-limit", "MiB"}},
-		{args: []string{"-log-level", "loud"}, want: []string{"-log-level", "loud"}},
+		{args: []string{"-log-level", "loud"}, want: []string{"-log-level", "loud", "must be debug, info, warn or error"}},
 		{args: []string{"serve"}, want: []string{`unexpected argument "serve"`}},
 		{env: []string{"TENANT_RATE_LIMITING_DRAIN_TIME", "soon"}, want: []string{"TENANT_RATE_LIMITING_DRAIN_TIME", "soon"}},
 		{text: "log_level: info\ntime_bugdet: 1s\n", want: []string{file + ":2: time_bugdet", "no such setting"}},
