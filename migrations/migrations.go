@@ -1,4 +1,5 @@
-// Package migrations is the Postgres schema of the control plane: numbered SQL files, embedded, and their application.
+// Package migrations is the Postgres schema of the control plane: numbered SQL files, embedded, their application, and
+// what to do about a database that lacks one of them ([Advice]).
 //
 // Everything is in the schema rate_limiter, the list of applied migrations included. What the tables mean is told in
 // the files, each beside its table. Reading and writing the rows is package pgstore's and package policysync's.

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 )
 
 // Ratelimit is the operator's program. The result is the process's exit code; see [exitCodes].
@@ -111,7 +111,7 @@ func (o *operator) report(c *command, err error) int {
 	}
 	for _, each := range unjoined(err) {
 		text := oneLine(each.Error())
-		if advice := policysync.Advice(each); advice != "" {
+		if advice := migrations.Advice(each); advice != "" {
 			text = advice + ": " + text
 		}
 		fmt.Fprintf(o.stderr, "ratelimit %s: %s\n", c.words, text)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -50,7 +51,7 @@ func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("report: %w", err)
 	case !s.unreported:
 		s.unreported = true
-		s.log.Warn("the report of this node is refused; what it enforces cannot be seen elsewhere", "error", err, "advice", Advice(err))
+		s.log.Warn("the report of this node is refused; what it enforces cannot be seen elsewhere", "error", err, "advice", migrations.Advice(err))
 	}
 	return nil
 }

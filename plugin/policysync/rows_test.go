@@ -2,13 +2,10 @@ package policysync_test
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
@@ -209,20 +206,6 @@ func TestAMissingRightIsToldWithWhereTheGrantsAre(t *testing.T) {
 	n := start(t, options)
 	n.until("it is tried", func(policysync.Stats) bool { return n.log.count("permission denied") > 0 })
 	n.tells("migrations/README.md")
-}
-
-func TestAdviceIsAboutWhatOnlyAnOperatorCanMend(t *testing.T) {
-	for code, want := range map[string]string{
-		"42703": "migrate up", "42P01": "migrate up", "42883": "migrate up", "42501": "migrations/README.md", "40001": "", "57P01": "",
-	} {
-		got := policysync.Advice(fmt.Errorf("load: %w", &pgconn.PgError{Code: code}))
-		if !strings.Contains(got, want) || (want == "") != (got == "") {
-			t.Errorf("the advice about %s is %q, want %q in it", code, got, want)
-		}
-	}
-	if got := policysync.Advice(errors.New("42703")); got != "" {
-		t.Errorf("the advice about an error that is not Postgres's is %q", got)
-	}
 }
 
 func TestNodeReportsWhatCannotBeFollowedBesideWhatDoesNotCompile(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -231,7 +232,7 @@ func (s *Sync) refuse(crowd *crowdError) {
 // It tells again when that becomes something else.
 func (s *Sync) lose(err error) {
 	s.count(func(state *state) { state.connected = false })
-	why := cmp.Or(Advice(err), "no contact with Postgres")
+	why := cmp.Or(migrations.Advice(err), "no contact with Postgres")
 	if !s.lostAt.IsZero() && why == s.lostWhy {
 		s.log.Debug("still "+why, "error", err)
 		return

@@ -1,4 +1,4 @@
-package policysync
+package migrations
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ const (
 )
 
 // Advice tells what an operator has to do about an error of Postgres that stays as long as nobody does it: no waiting and
-// no new connection mends it. It is "" for all other errors.
+// no new connection mends it. It is "" for all other errors, and without one.
 func Advice(err error) string {
 	refused := new(pgconn.PgError)
 	if !errors.As(err, &refused) {

@@ -1,0 +1,27 @@
+package migrations_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
+)
+
+func TestAdviceIsAboutWhatOnlyAnOperatorCanMend(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[string]string{
+		"42703": "migrate up", "42P01": "migrate up", "42883": "migrate up", "42501": "migrations/README.md", "40001": "", "57P01": "",
+	} {
+		got := migrations.Advice(fmt.Errorf("load: %w", &pgconn.PgError{Code: code}))
+		if !strings.Contains(got, want) || (want == "") != (got == "") {
+			t.Errorf("the advice about %s is %q, want %q in it", code, got, want)
+		}
+	}
+	if got := migrations.Advice(errors.New("42703")); got != "" {
+		t.Errorf("the advice about an error that is not Postgres's is %q", got)
+	}
+}
