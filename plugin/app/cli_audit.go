@@ -63,28 +63,24 @@ func (c *call) audit(ctx context.Context, s *pgstore.Store, f pgstore.AuditFilte
 // done.
 func entryText(e pgstore.AuditEntry) string {
 	if e.Kind == "action" {
-		return actionText(e.After)
+		return actionText(e)
 	}
 	before, errBefore := rowColumns(e.Before)
 	after, errAfter := rowColumns(e.After)
 	if err := errors.Join(errBefore, errAfter); err != nil {
 		return "unreadable: " + err.Error()
 	}
-	if e.Kind == "override" {
-		inFactors(before)
-		inFactors(after)
-	}
 	return strings.Join(changedColumns(before, after), " ")
 }
 
 // actionText tells what an action's details say: which buckets a reset emptied; of any other action its fields, or the
 // details as they are.
-func actionText(details json.RawMessage) string {
-	emptied := emptiedBuckets(details)
-	if emptied == nil {
-		fields, err := rowColumns(details)
+func actionText(e pgstore.AuditEntry) string {
+	emptied, ok := e.Emptied()
+	if !ok {
+		fields, err := rowColumns(e.After)
 		if err != nil {
-			return string(details)
+			return string(e.After)
 		}
 		return strings.Join(changedColumns(nil, fields), " ")
 	}
@@ -97,36 +93,6 @@ func actionText(details json.RawMessage) string {
 		text += ": " + strings.Join(slices.Sorted(maps.Keys(policies)), ", ")
 	}
 	return text
-}
-
-// emptiedBucket is what the details of every reset have of a bucket, whoever wrote them.
-type emptiedBucket struct {
-	Policy string `json:"policy"`
-}
-
-// emptiedBuckets are those of a reset: a list, alone or in a field; nil: the details are of something else.
-func emptiedBuckets(details json.RawMessage) []emptiedBucket {
-	var (
-		list  []emptiedBucket
-		named struct {
-			Buckets []emptiedBucket `json:"buckets"`
-		}
-	)
-	if json.Unmarshal(details, &list) == nil {
-		return list
-	}
-	if json.Unmarshal(details, &named) == nil {
-		return named.Buckets
-	}
-	return nil
-}
-
-// inFactors puts the number that a multiplier multiplies by in the place of the thousandths that its column holds.
-func inFactors(columns map[string]json.RawMessage) {
-	var thousandths int64
-	if raw, ok := columns["factor"]; ok && json.Unmarshal(raw, &thousandths) == nil && thousandths > 0 {
-		columns["factor"] = json.RawMessage(formatFactor(thousandths))
-	}
 }
 
 // changedColumns tells how two rows differ; of one alone, what it says.

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -34,11 +33,11 @@ var bucketsCommands = []*command{{
 			if err != nil {
 				return err
 			}
-			shown, err := found.read(ctx)
+			statuses, err := found.read(ctx)
 			if err != nil {
 				return err
 			}
-			return c.showBuckets(shown)
+			return c.showBuckets(found, statuses)
 		}
 	},
 }, {
@@ -141,8 +140,8 @@ func (c *call) find(ctx context.Context, f *configFlags, r *requestFlags, from *
 	return found, nil
 }
 
-// read reads the buckets as they are now.
-func (found *tenantBuckets) read(ctx context.Context) ([]shownBucket, error) {
+// read reads the buckets as they are now: the status of each.
+func (found *tenantBuckets) read(ctx context.Context) ([]decision.Status, error) {
 	store, closeRedis, err := found.open()
 	if err != nil {
 		return nil, err
@@ -152,25 +151,45 @@ func (found *tenantBuckets) read(ctx context.Context) ([]shownBucket, error) {
 	if err := store.Take(ctx, found.bounds, statuses); err != nil {
 		return nil, fmt.Errorf("read the buckets: %w", err)
 	}
-	var shown []shownBucket
-	for i, b := range found.bounds {
-		status := &statuses[i]
-		if status.Failure != decision.NoFailure {
-			return nil, fmt.Errorf("read the buckets from %s: %s", store.Name(), status.Failure)
+	for i := range statuses {
+		if failure := statuses[i].Failure; failure != decision.NoFailure {
+			return nil, fmt.Errorf("read the buckets from %s: %s", store.Name(), failure)
 		}
-		shown = append(shown, shownBucket{
-			Policy: b.Policy.Name, Subject: bucketSubject(b.Key), Endpoint: b.Key.Endpoint, Limit: b.Policy.Describe(),
-			Used: status.Used, Remaining: status.Remaining, Reset: time.UnixMicro(int64(status.Reset)).UTC().Format(time.RFC3339),
-		})
 	}
-	return shown, nil
+	return statuses, nil
+}
+
+// empty empties the buckets.
+func (found *tenantBuckets) empty(ctx context.Context) error {
+	store, closeRedis, err := found.open()
+	if err != nil {
+		return err
+	}
+	defer closeRedis()
+	keys := make([]policy.Key, len(found.bounds))
+	for i := range keys {
+		keys[i] = found.bounds[i].Key
+	}
+	if _, err := store.Forget(ctx, keys); err != nil {
+		return fmt.Errorf("reset the buckets, which the audit tells already: %w", err)
+	}
+	return nil
 }
 
 func (found *tenantBuckets) open() (*redisstore.Store, func(), error) {
 	return redisstore.NewRegistry(slog.New(slog.DiscardHandler), nil).Open(found.redis)
 }
 
-func (c *call) showBuckets(shown []shownBucket) error {
+// showBuckets tells the buckets, given the status of each.
+func (c *call) showBuckets(found *tenantBuckets, statuses []decision.Status) error {
+	shown := make([]shownBucket, len(statuses))
+	for i, b := range found.bounds {
+		status := &statuses[i]
+		shown[i] = shownBucket{
+			Policy: b.Policy.Name, Subject: bucketSubject(b.Key), Endpoint: b.Key.Endpoint, Limit: b.Policy.Describe(),
+			Used: status.Used, Remaining: status.Remaining, Reset: time.UnixMicro(int64(status.Reset)).UTC().Format(time.RFC3339),
+		}
+	}
 	return c.print(shown, func(w io.Writer) {
 		columns(w, "POLICY|OF|ENDPOINT|LIMIT|USED|REMAINING|RESET", shown, func(b shownBucket) []any {
 			return []any{b.Policy, b.Subject, b.Endpoint, b.Limit, b.Used, b.Remaining, b.Reset}
@@ -178,7 +197,7 @@ func (c *call) showBuckets(shown []shownBucket) error {
 	})
 }
 
-// resetBuckets writes into the audit what is about to be forgotten, and empties the buckets.
+// resetBuckets has the audit tell what is about to be forgotten, and empties the buckets.
 func (c *call) resetBuckets(ctx context.Context, found *tenantBuckets) error {
 	config, err := c.connection()
 	if err != nil {
@@ -193,27 +212,15 @@ func (c *call) resetBuckets(ctx context.Context, found *tenantBuckets) error {
 	if err != nil {
 		return err
 	}
-	details, err := json.Marshal(before)
+	reset, err := pgstore.ResetOf(found.tenant, found.bounds, before)
 	if err != nil {
-		return fmt.Errorf("write the audit: %w", err)
+		return err
 	}
 	by := pgstore.Change{Actor: c.actor(config.ConnConfig), Reason: c.change.reason}
-	if _, err := records.Record(ctx, by, pgstore.Action{Operation: "reset", Key: "buckets", Tenant: found.tenant, Details: details}); err != nil {
+	if err := records.Do(ctx, by, reset, nil, found.empty); err != nil {
 		return err
 	}
-	store, closeRedis, err := found.open()
-	if err != nil {
-		return err
-	}
-	defer closeRedis()
-	keys := make([]policy.Key, len(found.bounds))
-	for i := range keys {
-		keys[i] = found.bounds[i].Key
-	}
-	if _, err := store.Forget(ctx, keys); err != nil {
-		return fmt.Errorf("reset the buckets, which the audit tells already: %w", err)
-	}
-	return c.showBuckets(before)
+	return c.showBuckets(found, before)
 }
 
 // bucketSubject is whose a bucket of a tenant is.

@@ -176,6 +176,9 @@ func TestAResetEmptiesTheBucketsOfOneTenantAndIsAudited(t *testing.T) {
 	if code := x.call("audit", "--tenant", "acme", "-o", "json"); code != 0 || strings.Count(x.output.String(), "billed twice") != 2 || !strings.Contains(x.output.String(), "ann@laptop") {
 		t.Errorf("exit code %d, the audit says\n%s", code, x.output.String())
 	}
+	if text := x.output.String(); !strings.Contains(text, `"user": "u_42"`) || !strings.Contains(text, `"description": `) {
+		t.Errorf("the audit tells the buckets otherwise than of a reset by the REST API:\n%s", text)
+	}
 	x.output.Reset()
 	if code := x.call("audit", "--tenant", "acme"); code != 0 || !strings.Contains(x.output.String(), " 1 bucket emptied: daily ") {
 		t.Errorf("exit code %d, the audit says\n%s", code, x.output.String())

@@ -40,9 +40,6 @@ func readJSON(body []byte, into any) error {
 	return err
 }
 
-// isObject tells whether a value of JSON is an object.
-func isObject(raw []byte) bool { return bytes.HasPrefix(bytes.TrimLeft(raw, " \t\r\n"), []byte("{")) }
-
 // maxDepth bounds how deep the values of a body may lie in each other.
 const maxDepth = 32
 
@@ -91,7 +88,8 @@ func once(d *json.Decoder) error {
 const maxEcho = 128
 
 // tidyProblem makes the faults of a problem document short and plain: one for each path, in the order of the paths, with
-// no more of what was sent than helps to find it.
+// no more of what was sent than helps to find it. Where a value as a whole is at fault, such as a body that is no object,
+// nothing is told of what should be in it.
 func tidyProblem(_ huma.Context, _ string, body any) (any, error) {
 	problem, ok := body.(*huma.ErrorModel)
 	if !ok || len(problem.Errors) == 0 {
@@ -110,12 +108,23 @@ func tidyProblem(_ huma.Context, _ string, body any) (any, error) {
 			faults = append(faults, &tidy)
 		}
 	}
+	faults = slices.DeleteFunc(faults, func(f *huma.ErrorDetail) bool { return within(f.Location, known) })
 	slices.SortStableFunc(faults, func(a, b *huma.ErrorDetail) int { return strings.Compare(a.Location, b.Location) })
 	tidied := *problem
 	if tidied.Errors = faults; tidied.Status == http.StatusUnprocessableEntity {
 		tidied.Detail = invalid // as the faults say, whoever has found them
 	}
 	return &tidied, nil
+}
+
+// within tells whether a path leads into a value at one of the others: body.limit does into body.
+func within(path string, others map[string]bool) bool {
+	for i, c := range []byte(path) {
+		if (c == '.' || c == '[') && others[path[:i]] {
+			return true
+		}
+	}
+	return false
 }
 
 // missingName is the property that a validator's message says is missing.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -26,7 +25,8 @@ func (s *Server) registerCheck() {
 	}, decide), s.check)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "check-batch", Method: http.MethodPost, Path: decisionPath + "/batch", Tags: tags,
-		Summary: "Decide about up to 100 requests, one after the other, each by itself",
+		Summary:     "Decide about up to 100 requests, one after the other, each by itself",
+		Description: "If the token may not ask about one of them, the batch is refused and nothing is spent.",
 	}, decide), s.checkBatch)
 }
 
@@ -38,7 +38,7 @@ type Check struct {
 	IP         string `json:"ip,omitempty" maxLength:"64" doc:"The client's address. All that have none are counted as one. A token of an org may not name one but in a dry run where a limit is counted per address." example:"192.0.2.1"`
 	Tier       string `json:"tier,omitempty" maxLength:"64" doc:"The tier that the request claims, which holds unless one is set for the org. A token of an org may not claim one but in a dry run."`
 	Endpoint   string `json:"endpoint,omitempty" maxLength:"4096" doc:"METHOD /path, or the name of a route. Default: none that a policy is about." example:"POST /records"`
-	Cost       int64  `json:"cost,omitempty" minimum:"1" maximum:"1000000000" doc:"Tokens. Default: as the policies say, else 1."`
+	Cost       int64  `json:"cost,omitempty" minimum:"1" maximum:"1000000000" doc:"Tokens. Default: as the policies say, else 1. A token of an org may name more than 1 only in a dry run, or where an enforced limit of the org's own (scope tenant or user) counts the request at that cost, or where no limit that orgs share counts it."`
 	DryRun     bool   `json:"dry_run,omitempty" doc:"Spend nothing and tell what would be answered. Shared buckets are asked as they are: nodes may have a lease share of a limit (2 %, unless set otherwise) beside them."`
 }
 
@@ -160,18 +160,40 @@ func (s *Server) mayCheck(ctx context.Context, policies *policy.Snapshot, c *Che
 		return huma.Error403Forbidden("the token of an org may not claim a tier: leave tier out, or set dry_run")
 	case caller.Role == Tenant && !isOf(id.Tenant, c.Org, caller.Org):
 		return huma.Error403Forbidden("the token of an org may ask about its own org alone")
-	case caller.Role == Tenant && c.IP != "" && !c.DryRun && s.spendsAddress(policies, &id):
-		return huma.Error403Forbidden("the token of an org may not spend what is counted per address, of all orgs alike: leave ip out, or set dry_run")
+	case caller.Role == Tenant && !c.DryRun:
+		return s.maySpend(policies, &id, c)
 	}
 	return nil
 }
 
-// spendsAddress tells whether a request spends a bucket that an address has for requests of all orgs. Whoever may claim
-// any address could use up those of others.
-func (s *Server) spendsAddress(policies *policy.Snapshot, id *identity.Identity) bool {
-	var r policy.Resolution
+// maySpend tells why an org may not spend what a request of its own costs: it could use up what others are counted by
+// too. That is so of any address, which it may claim, and of any cost that no limit of its own can refuse. The error is an
+// answer.
+func (s *Server) maySpend(policies *policy.Snapshot, id *identity.Identity, c *Check) error {
+	if c.IP == "" && c.Cost <= 1 {
+		return nil
+	}
+	var (
+		r               policy.Resolution
+		shared, bounded bool
+	)
 	policies.ResolveAt(id, s.instant(), &r)
-	return slices.ContainsFunc(r.Bounds, func(b policy.Bound) bool { return b.Key.Group == policy.ByIP })
+	for i := range r.Bounds {
+		b := &r.Bounds[i]
+		switch own := b.Key.Group == policy.ByTenant && id.Tenant.Kind == identity.Tenant; {
+		case b.Key.Group == policy.ByIP && c.IP != "":
+			return huma.Error403Forbidden("the token of an org may not spend what is counted per address, of all orgs alike: leave ip out, or set dry_run")
+		case !own:
+			shared = shared || b.Cost > 1
+		default:
+			bounded = bounded || b.Cost >= c.Cost && b.Enforced() && !b.Policy.Limit.Spec().SoftOnly
+		}
+	}
+	if shared && c.Cost > 1 && !bounded {
+		return huma.Error403Forbidden("the token of an org may not spend a cost above 1 from limits that all orgs share, unless an enforced limit " +
+			"of the org's own (scope tenant or user) counts the request at that cost: leave cost out, have such a limit made, or set dry_run")
+	}
+	return nil
 }
 
 // isOf tells whether a request is an org's. What counts is whom it is counted for: a name that is too long is counted by

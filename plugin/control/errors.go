@@ -50,6 +50,7 @@ func (s *Server) told(doing, effect string, err error) error {
 		conflict *pgstore.ConflictError
 		value    *pgstore.InvalidError
 		reused   *pgstore.KeyReusedError
+		underway *pgstore.UnderwayError
 		lost     *pgstore.UncertainError
 		answer   huma.StatusError
 	)
@@ -60,6 +61,9 @@ func (s *Server) told(doing, effect string, err error) error {
 		return err // it is an answer already
 	case errors.As(err, &reused):
 		return unprocessable(fault("header.Idempotency-Key", "was used for another request: take a new one", reused.Key))
+	case errors.As(err, &underway):
+		return huma.ErrorWithHeaders(huma.NewError(http.StatusConflict, "the first request with this Idempotency-Key is still under way, "+
+			"so nothing was done: send it again in a moment, and it is answered as the first"), http.Header{"Retry-After": {"1"}})
 	case errors.As(err, &missing):
 		return huma.Error404NotFound(missing.Error())
 	case errors.As(err, &conflict):

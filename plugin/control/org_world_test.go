@@ -1,11 +1,13 @@
 package control_test
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
@@ -13,6 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/redisstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
@@ -38,8 +41,21 @@ func init() {
 		may[id] = who
 	}
 	asked := func(c *contract, o operation) { c.check(o, c.do(o.call(admin))) }
-	for _, id := range []string{"get-org-policies", "get-org-usage", "reset-org-usage"} {
+	for _, id := range []string{"get-org-policies", "get-org-usage"} {
 		scenarios[id] = asked
+	}
+	scenarios["reset-org-usage"] = func(c *contract, o operation) {
+		asked(c, o)
+		again := o.call(admin).with("Idempotency-Key", "k")
+		by := pgstore.Change{Actor: "token:ann", Reason: "r", Idempotency: &pgstore.Idempotency{Token: "ann", Key: "k"}}
+		if err := c.store.Do(c.Context(), by, pgstore.Action{Operation: "reset"}, nil, func(ctx context.Context) error {
+			hasty, cancel := context.WithTimeout(ctx, 2*time.Second)
+			defer cancel()
+			c.check(o, c.serve(again, again.request().WithContext(hasty)))
+			return nil
+		}); err != nil {
+			c.Error(err)
+		}
 	}
 	for _, id := range []string{"check", "check-batch"} {
 		scenarios[id] = func(c *contract, o operation) {

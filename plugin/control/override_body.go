@@ -120,26 +120,10 @@ type overrideBody struct {
 	ExpiresIn  string    `json:"expires_in,omitempty" maxLength:"32" doc:"For how long it holds: 30m, 12h, 7d." example:"7d"`
 	Permanent  bool      `json:"permanent,omitempty" doc:"true: it does not end."`
 	Reason     string    `json:"reason" minLength:"1" maxLength:"1024" doc:"Why; the audit and the override tell it." example:"launch week"`
-
-	read bool // there was a body that could be read
-}
-
-// UnmarshalJSON reads a body, as far as it can be read.
-func (b *overrideBody) UnmarshalJSON(raw []byte) error {
-	type plain overrideBody
-	b.read = isObject(raw)
-	return json.Unmarshal(raw, (*plain)(b))
 }
 
 // Resolve is huma's: it tells all that is wrong with the values, beside what the schema has told.
 func (b *overrideBody) Resolve(ctx huma.Context) []error {
-	if !b.read {
-		return nil
-	}
-	return b.faults(ctx.Param("org"))
-}
-
-func (b *overrideBody) faults(org string) []error {
 	var faults []error
 	add := func(field, problem string, value any) { faults = append(faults, fault("body."+field, problem, value)) }
 	window, err := windowSeconds(b.WindowSize, b.Window)
@@ -159,7 +143,7 @@ func (b *overrideBody) faults(org string) []error {
 		textField{"user", b.User}, textField{"endpoint", b.Endpoint}, textField{"credential", b.Credential})...)
 	b.end(add)
 	row := policy.Override{
-		Kind: b.Kind, Tenant: org, User: b.User, Credential: b.Credential, IP: b.IP, Endpoint: b.Endpoint, Policy: b.Policy,
+		Kind: b.Kind, Tenant: ctx.Param("org"), User: b.User, Credential: b.Credential, IP: b.IP, Endpoint: b.Endpoint, Policy: b.Policy,
 		Limit: b.Limit, WindowSize: window, Burst: b.Burst, Factor: b.thousandths(), Reason: b.Reason, Author: "token", Source: policy.Commercial,
 	}
 	_, told := policy.NewBook(policy.Rows{Overrides: []policy.Override{row}}, nil)
@@ -167,7 +151,6 @@ func (b *overrideBody) faults(org string) []error {
 		switch f.Field {
 		case "target":
 			add("user", "does not go with these: name a user, an endpoint or both, or else a credential, or else an ip", nil)
-			b.subjects(org, add)
 		case "tenant": // the path's, whose faults are told there
 		case "factor":
 			if b.Factor == nil {
@@ -184,22 +167,6 @@ func (b *overrideBody) faults(org string) []error {
 		}
 	}
 	return faults
-}
-
-// subjects tells what is wrong with each of the subjects by itself, where together they name none.
-func (b *overrideBody) subjects(org string, add func(field, problem string, value any)) {
-	for _, row := range [...]policy.Override{{IP: b.IP}, {Tenant: org, Endpoint: b.Endpoint}} {
-		if row.IP == "" && row.Endpoint == "" {
-			continue
-		}
-		row.Kind, row.Reason, row.Author = policy.Ban, "a reason", "token"
-		_, told := policy.NewBook(policy.Rows{Overrides: []policy.Override{row}}, nil)
-		for _, f := range told {
-			if f.Field == "ip" || f.Field == "endpoint" {
-				add(f.Field, f.Problem, nil)
-			}
-		}
-	}
 }
 
 // end tells what is wrong with when the override ends.

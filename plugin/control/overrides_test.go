@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -46,6 +47,17 @@ func TestEachKindOfOverrideIsMadeAndRead(t *testing.T) {
 	w.want(w.as("POST", overrides, tests[0].body), http.StatusConflict)
 }
 
+func TestTheAuditTellsAFactorAsItIsWritten(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	made := w.want(w.as("POST", overrides, `{"kind":"multiplier","factor":1.5,"reason":"launch","permanent":true}`), http.StatusCreated)
+	w.want(w.as("DELETE", made.Header().Get("Location")+"?reason=over", ""), http.StatusOK)
+	list := read[control.Page[struct{ Before, After struct{ Factor json.Number } }]](w, w.as("GET", "/v1/ratelimit/audit", ""))
+	if len(list.Items) != 2 || list.Items[0].Before.Factor != "1.5" || list.Items[1].After.Factor != "1.5" {
+		t.Errorf("the audit tells %+v", list.Items)
+	}
+}
+
 func TestAnOverrideThatCannotBeIsRefusedWithAllItsFaults(t *testing.T) {
 	t.Parallel()
 	w := open(t)
@@ -64,6 +76,7 @@ func TestAnOverrideThatCannotBeIsRefusedWithAllItsFaults(t *testing.T) {
 		{`{"kind":"ban","reason":"r","expires_at":"2001-01-01T00:00:00Z"}`, "body.expires_at"},
 		{`{"kind":"ban","reason":"r","expires_in":"1d","user":"u","ip":"nowhere"}`, "body.ip body.user"},
 		{`{"kind":"ban","reason":"r","expires_in":"1d","ip":"nowhere"}`, "body.ip"},
+		{`{"kind":"ban","reason":"r","permanent":true,"factor":2,"endpoint":"records"}`, "body.endpoint body.factor"},
 		{`{"kind":"custom_limit","reason":"r","expires_in":"1d","limit":0,"window":"soon","colour":1}`, "body.colour body.limit body.policy body.window"},
 		{`{"kind":"ban","reason":" ","expires_in":"1d","author":"me"}`, "body.author body.reason"},
 	}

@@ -239,7 +239,7 @@ func checkReason(text string) string {
 
 // Once is the key of a write that is to happen once.
 type Once struct {
-	Key string `header:"Idempotency-Key" minLength:"1" maxLength:"128" pattern:"^[!-~]([ -~]*[!-~])?$" patternDescription:"printable characters of ASCII" doc:"The same request sent again with the same key within 24 hours writes nothing and is answered as the first one was. The key is the token's own."`
+	Key string `header:"Idempotency-Key" minLength:"1" maxLength:"128" pattern:"^[!-~]([ -~]*[!-~])?$" patternDescription:"printable characters of ASCII" doc:"The same request sent again with the same key within 24 hours writes nothing and is answered as the first one was; while that is under way, it waits for it. The key is the token's own."`
 }
 
 var (

@@ -69,6 +69,7 @@ func TestAllFaultsAreToldAtOnceWithTheirPaths(t *testing.T) {
 		{`{"tier":"a","limit":5,"window":"1s","LIMIT":7}`, "body.LIMIT"},
 		{`{"orgTier":"a","limit":5,"window":"1500ms"}`, "body.window"},
 		{`{"tier":"a","limit":5,"window":"1s","endpointPattern":"records"}`, "body.endpointPattern"},
+		{`{"limit":0,"window":"1s","endpointPattern":"records"}`, "body.endpointPattern body.limit body.name body.tier"},
 		{`{"tier":"a","limit":5,"window":"1s","reason":" "}`, "body.reason"},
 		{`{"tier":"a","limit":1000000000000,"window":"1s","burst":3,"cost":4}`, "body.cost"},
 		{`{"tier":"a","limit":20000,"window":"1s","algorithm":"sliding_log"}`, "body.limit"},

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"regexp"
 	"strings"
 
@@ -49,26 +48,10 @@ type policyBody struct {
 	Accuracy    string `json:"accuracy,omitempty" enum:"leased,exact" doc:"Default: that of the plugin config."`
 
 	Reason string `json:"reason,omitempty" maxLength:"1024" doc:"Why; the audit tells it. Default: changed by the API."`
-
-	read bool // there was a body that could be read
-}
-
-// UnmarshalJSON reads a body, as far as it can be read.
-func (b *policyBody) UnmarshalJSON(raw []byte) error {
-	type plain policyBody
-	b.read = isObject(raw)
-	return json.Unmarshal(raw, (*plain)(b))
 }
 
 // Resolve is huma's: it tells all that is wrong with the values, beside what the schema has told.
 func (b *policyBody) Resolve(huma.Context) []error {
-	if !b.read {
-		return nil
-	}
-	return b.faults()
-}
-
-func (b *policyBody) faults() []error {
 	var faults []error
 	twice := func(one, other, spelling, field string) {
 		if one != "" && other != "" {

@@ -114,6 +114,21 @@ func TestABodyThatIsNoObjectHasThatOneFault(t *testing.T) {
 	}
 }
 
+func TestOfAValueThatIsNoObjectNothingWithinIsTold(t *testing.T) {
+	t.Parallel()
+	w := equipped(t)
+	a := w.want(w.as("POST", "/v1/ratelimit/check/batch", `{"checks":[{"org_id":7,"ip":"x"},[],"x",{"cost":0}]}`), http.StatusUnprocessableEntity)
+	if got, want := read[problem](w, a).paths(), "body.checks[0].ip body.checks[0].org_id body.checks[1] body.checks[2] body.checks[3].cost"; got != want {
+		t.Errorf("faults at %s, want %s", got, want)
+	}
+	for _, path := range []string{policies, overrides, acmeReset} {
+		a := w.as("POST", path, "")
+		if got := read[problem](w, a).paths(); a.Code != http.StatusBadRequest && a.Code != http.StatusUnprocessableEntity || strings.Contains(got, "body.") {
+			t.Errorf("without a body %s answers %d, with faults at %q", path, a.Code, got)
+		}
+	}
+}
+
 func TestANumberThatIsNotWrittenInDigitsIsToldAsThat(t *testing.T) {
 	t.Parallel()
 	w := open(t)

@@ -27,7 +27,9 @@ func (s *Server) registerUsage() {
 	}, orgs), s.usage)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "reset-org-usage", Method: http.MethodPost, Path: orgPath + "/ratelimit/reset", Tags: tags,
-		Summary: "Empty the buckets of an org, which gives it all of its limits back",
+		Summary:     "Empty the buckets of an org, which gives it all of its limits back",
+		Description: "409: the first request with this Idempotency-Key is still under way, and nothing was done. Send it again in a moment.",
+		Errors:      []int{http.StatusConflict},
 	}, write), s.reset)
 }
 
@@ -77,11 +79,11 @@ func (s *Server) usage(ctx context.Context, in *usageInput) (*usageOutput, error
 	if err != nil {
 		return nil, err
 	}
-	items, err := s.read(ctx, found)
+	statuses, err := s.read(ctx, found)
 	if err != nil {
 		return nil, err
 	}
-	out := Usage{Org: in.Org, Namespace: found.policies.Namespace(), Items: items}
+	out := Usage{Org: in.Org, Namespace: found.policies.Namespace(), Items: found.usage(statuses)}
 	out.Tier, out.TierFrom = tierOf(found.policies, &found.id, s.instant())
 	return &usageOutput{out}, nil
 }
@@ -123,22 +125,31 @@ func (s *Server) find(ctx context.Context, org string, requests *Requests, named
 // manyBounds is how many buckets are read at once.
 const manyBounds = 64
 
-// read reads buckets. The error is an answer.
-func (s *Server) read(ctx context.Context, of *found) ([]BucketUsage, error) {
-	items := make([]BucketUsage, 0, len(of.bounds))
+// read reads buckets: the status of each. The error is an answer.
+func (s *Server) read(ctx context.Context, of *found) ([]decision.Status, error) {
+	statuses := make([]decision.Status, 0, len(of.bounds))
 	for some := range slices.Chunk(of.bounds, manyBounds) {
-		statuses := make([]decision.Status, len(some))
-		if err := s.Buckets.Take(ctx, some, statuses); err != nil {
+		told := make([]decision.Status, len(some))
+		if err := s.Buckets.Take(ctx, some, told); err != nil {
 			return nil, s.bucketsAway("read the buckets", err)
 		}
-		for i := range some {
-			if failure := statuses[i].Failure; failure != decision.NoFailure {
+		for i := range told {
+			if failure := told[i].Failure; failure != decision.NoFailure {
 				return nil, s.bucketsAway("read the buckets", unanswered(failure))
 			}
-			items = append(items, usageOf(of.policies, &some[i], &statuses[i]))
 		}
+		statuses = append(statuses, told...)
 	}
-	return items, nil
+	return statuses, nil
+}
+
+// usage are the buckets as callers read them, given the status of each.
+func (f *found) usage(statuses []decision.Status) []BucketUsage {
+	items := make([]BucketUsage, len(f.bounds))
+	for i := range items {
+		items[i] = usageOf(f.policies, &f.bounds[i], &statuses[i])
+	}
+	return items
 }
 
 // unanswered is why a bucket could not be read.

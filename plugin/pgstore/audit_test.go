@@ -2,8 +2,8 @@ package pgstore_test
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,56 +44,43 @@ func TestAuditTellsEachChangeNewestFirst(t *testing.T) {
 	}
 }
 
-func TestActionIsAuditedAndMakesNoVersion(t *testing.T) {
-	s, _ := open(t)
-	put(t, s, daily())
-	reset := pgstore.Action{Operation: "reset", Key: "daily", Tenant: "acme", Details: json.RawMessage(`{"buckets": 3}`)}
-	if _, err := s.Record(t.Context(), ann, reset); err != nil {
+func TestAFactorIsAuditedAsTheNumberThatLimitsAreMultipliedBy(t *testing.T) {
+	t.Parallel()
+	s, pool := open(t)
+	if _, _, err := s.AddOverride(t.Context(), ann, pgstore.Override{Kind: "multiplier", Tenant: "acme", Factor: 2000, Permanent: true}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Record(t.Context(), ann, pgstore.Action{Operation: "reset"}); err != nil {
+	if _, _, err := s.AddOverride(t.Context(), ann, ban()); err != nil {
 		t.Fatal(err)
 	}
-	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Kind: "action", Tenant: "acme"})
-	if err != nil || len(entries) != 1 {
-		t.Fatalf("the audit has %v (%v), want one action for acme", entries, err)
+	if _, err := pool.Exec(t.Context(), `SET rate_limiter.reason = 'less'; UPDATE rate_limiter.overrides SET factor = 1500 WHERE kind = 'multiplier';
+		UPDATE rate_limiter.overrides SET factor = 1 WHERE kind = 'multiplier'; RESET rate_limiter.reason`); err != nil {
+		t.Fatal(err)
 	}
-	e := entries[0]
-	if e.Operation != "reset" || e.Key != "daily" || e.Actor != "ann" || e.Login != "postgres" || e.Reason != ann.Reason ||
-		e.Version != 1 || string(e.After) != string(reset.Details) || e.Before != nil {
-		t.Errorf("the action is told as %+v", e)
+	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Kind: "override"})
+	if err != nil {
+		t.Fatal(err)
 	}
-	_, err = s.Record(t.Context(), pgstore.Change{Actor: "ann"}, reset)
-	wantInvalid(t, "an action without reason", err, "reason")
-	_, err = s.Record(t.Context(), ann, pgstore.Action{Key: "daily"})
-	wantInvalid(t, "an action that is none", err, "operation")
+	var told []string
+	for _, e := range entries {
+		told = append(told, factorOf(t, e.Before)+" to "+factorOf(t, e.After))
+	}
+	if got, want := strings.Join(told, ", "), "1.5 to 0.001, 2 to 1.5, no row to null, no row to 2"; got != want {
+		t.Errorf("the factors are told as %s, want %s", got, want)
+	}
 }
 
-func TestActionIsRecordedAgainUntilItIsDone(t *testing.T) {
-	s, _ := open(t)
-	reset := pgstore.Action{Operation: "reset", Details: json.RawMessage(`{"buckets": 3}`)}
-	for i, replayed := range []bool{false, false, true} {
-		c := once("k", "a request")
-		told, err := s.Record(t.Context(), c, reset)
-		if err != nil || c.Idempotency.Replayed != replayed || !same(t, told, reset) {
-			t.Fatalf("time %d: %+v, replayed %v (%v)", i, told, c.Idempotency.Replayed, err)
-		}
-		if i == 1 {
-			err = s.Done(t.Context(), c, reset)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+// factorOf is the factor of a row of the audit, as it is written there.
+func factorOf(t *testing.T, row json.RawMessage) string {
+	t.Helper()
+	if row == nil {
+		return "no row"
 	}
-	if _, err := s.Record(t.Context(), once("k", "another"), reset); !errors.As(err, new(*pgstore.KeyReusedError)) {
-		t.Errorf("another action under the key: %v", err)
+	var columns struct{ Factor json.RawMessage }
+	if err := json.Unmarshal(row, &columns); err != nil {
+		t.Fatal(err)
 	}
-	if err := s.Done(t.Context(), ann, reset); err != nil {
-		t.Errorf("without a key: %v", err)
-	}
-	if _, entries := versions(t, s); entries != 2 {
-		t.Errorf("%d audit entries, want those of the two that were not replays", entries)
-	}
+	return string(columns.Factor)
 }
 
 func TestAuditIsReadInPagesAndByFilter(t *testing.T) {

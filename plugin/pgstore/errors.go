@@ -81,8 +81,9 @@ func fail(doing string, err error) error {
 		conflict *ConflictError
 		invalid  *InvalidError
 		reused   *KeyReusedError
+		underway *UnderwayError
 	)
-	if errors.As(err, &missing) || errors.As(err, &conflict) || errors.As(err, &invalid) || errors.As(err, &reused) {
+	if errors.As(err, &missing) || errors.As(err, &conflict) || errors.As(err, &invalid) || errors.As(err, &reused) || errors.As(err, &underway) {
 		return err
 	}
 	if refused := new(pgconn.PgError); errors.As(err, &refused) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -41,7 +42,7 @@ type answered struct {
 	Version int64
 }
 
-// replay reads into answer what the first write under the key returned. It is false when there was none.
+// replay reads into answer, a pointer, what the first write under the key returned. It is false when there was none.
 func (i *Idempotency) replay(ctx context.Context, q query, answer any, version *int64) (bool, error) {
 	if i == nil {
 		return false, nil
@@ -57,6 +58,7 @@ func (i *Idempotency) replay(ctx context.Context, q query, answer any, version *
 	if [sha256.Size]byte(first.Request) != i.Request {
 		return false, &KeyReusedError{i.Key}
 	}
+	reflect.ValueOf(answer).Elem().SetZero() // what is absent from the JSON of a list's item would stay as it is
 	if err := json.Unmarshal(first.Answer, answer); err != nil {
 		return false, fmt.Errorf("read what was answered: %w", err)
 	}

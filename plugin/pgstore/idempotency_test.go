@@ -49,13 +49,6 @@ func TestWriteSentAgainWritesNothingAndReturnsTheSame(t *testing.T) {
 		"apply": func(c pgstore.Change) (any, int64, error) {
 			return s.Apply(t.Context(), c, pgstore.Set{Namespace: "eu", Policies: []pgstore.Policy{named("a")[0]}})
 		},
-		"action": func(c pgstore.Change) (any, int64, error) {
-			a, err := s.Record(t.Context(), c, pgstore.Action{Operation: "reset", Key: "buckets", Details: json.RawMessage(`{"a":1}`)})
-			if err == nil && !c.Idempotency.Replayed {
-				err = s.Done(t.Context(), c, a)
-			}
-			return a, 0, err
-		},
 	} {
 		first := once(name, "a request")
 		row, version, err := write(first)

@@ -130,7 +130,7 @@ func policies(ctx context.Context, q query, f PolicyFilter) ([]Policy, error) {
 
 // Policy is one policy, or a NotFoundError.
 func (s *Store) Policy(ctx context.Context, key PolicyKey) (Policy, error) {
-	p, err := policy(ctx, s.pool, key)
+	p, err := policyByKey(ctx, s.pool, key)
 	return p, fail("read "+key.String(), err)
 }
 
@@ -144,7 +144,7 @@ func policyByID(ctx context.Context, q query, id int64) (Policy, error) {
 	return one[Policy](ctx, q, fmt.Sprint("policy ", id), selectPolicies+` WHERE id = $1`, id)
 }
 
-func policy(ctx context.Context, q query, key PolicyKey) (Policy, error) {
+func policyByKey(ctx context.Context, q query, key PolicyKey) (Policy, error) {
 	key = key.withDefaults()
 	return one[Policy](ctx, q, key.String(), selectPolicies+` WHERE tenant = $1 AND name = $2 AND tier = $3 AND namespace = $4 AND slot = $5
 		AND rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint($6)`,

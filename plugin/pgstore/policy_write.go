@@ -25,7 +25,7 @@ func (s *Store) PutPolicy(ctx context.Context, c Change, p Policy) (Policy, int6
 	key := p.Key()
 	return write(ctx, s, "put "+key.String(), c, func(tx pgx.Tx) (Policy, error) {
 		statement := updatePolicies
-		current, err := policy(ctx, tx, key)
+		current, err := policyByKey(ctx, tx, key)
 		if isMissing(err) && (p.Revision == AnyRevision || p.Revision == Absent) {
 			statement, err = insertPolicies, nil
 		}
@@ -39,7 +39,7 @@ func (s *Store) PutPolicy(ctx context.Context, c Change, p Policy) (Policy, int6
 		if err := putPolicies(ctx, tx, statement, []Policy{p}); err != nil {
 			return Policy{}, err
 		}
-		return policy(ctx, tx, key)
+		return policyByKey(ctx, tx, key)
 	})
 }
 
@@ -68,7 +68,7 @@ func (s *Store) PutPolicyByID(ctx context.Context, c Change, p Policy) (Policy, 
 // DeletePolicy deletes a policy, or is a NotFoundError. A revision other than AnyRevision must be the policy's. It returns
 // the version in which the policy is gone.
 func (s *Store) DeletePolicy(ctx context.Context, c Change, key PolicyKey, revision int64) (int64, error) {
-	return s.deletePolicy(ctx, c, key.String(), revision, func(tx pgx.Tx) (Policy, error) { return policy(ctx, tx, key) })
+	return s.deletePolicy(ctx, c, key.String(), revision, func(tx pgx.Tx) (Policy, error) { return policyByKey(ctx, tx, key) })
 }
 
 // DeletePolicyByID does what DeletePolicy does.

@@ -24,13 +24,17 @@ import (
 type Store struct {
 	pool  *pgxpool.Pool
 	turns chan struct{} // one for each write that may wait for its turn in the database
-	looks *looks
+
+	actions chan struct{} // one for each action under an Idempotency that may be done at a time
+	looks   *looks
 }
 
 // New is a store on a pool, which the caller keeps and closes. The database is migrated. Writes take at most half of the
-// connections: they queue, perhaps behind somebody who is slow, and reads go on meanwhile.
+// connections: they queue, perhaps behind somebody who is slow, and reads go on meanwhile. Actions under an Idempotency
+// take at most a quarter beside, each while it is done; for these the pool has at least two.
 func New(pool *pgxpool.Pool) *Store {
-	return &Store{pool: pool, turns: make(chan struct{}, max(1, pool.Config().MaxConns/2)), looks: newLooks()}
+	most := pool.Config().MaxConns
+	return &Store{pool: pool, turns: make(chan struct{}, max(1, most/2)), actions: make(chan struct{}, max(1, most/4)), looks: newLooks()}
 }
 
 // Change is who writes, and why. Both are told in the audit and must not be blank.

@@ -117,6 +117,17 @@ const (
 	defaultNamespace = "default"
 )
 
+// with are the faults of a row, if it has any: then what is wrong with its endpoint by itself is one of them. Of a row
+// without others that is found when the endpoint is compared with those of other rows.
+func (f *faultList) with(endpoint string) []Fault {
+	if len(f.list) > 0 && endpoint != "" {
+		if _, err := ParsePattern(endpoint); err != nil {
+			f.add("endpoint", "%s", err)
+		}
+	}
+	return f.list
+}
+
 // name checks the name of a policy or a namespace, which goes into headers and keys as it is.
 func (f *faultList) name(field, name string) {
 	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
@@ -143,8 +154,8 @@ func (f *faultList) tier(field, name string) {
 	}
 }
 
-// compileRow compiles one policy of a database; r is nil if there are faults. Whether its endpoint goes with others is
-// not looked at.
+// compileRow compiles one policy of a database; r is nil if there are faults. Whether its endpoint makes sense and goes
+// with others is not looked at, but beside other faults the former is.
 func compileRow(in Row) (r *row, faults []Fault) {
 	f := faultList{table: inPolicies, key: strconv.FormatInt(in.ID, 10)}
 	in.Namespace = first(in.Namespace, defaultNamespace)
@@ -167,8 +178,8 @@ func compileRow(in Row) (r *row, faults []Fault) {
 	case p.Cost > p.Limit.Capacity() && !in.Limit.SoftOnly:
 		f.add("cost", "is %d tokens, but the limit can never hold more than %d: every request would be refused", p.Cost, p.Limit.Capacity())
 	}
-	if len(f.list) > 0 {
-		return nil, f.list
+	if faults = f.with(in.Limit.Endpoint); len(faults) > 0 {
+		return nil, faults
 	}
 	p.Tier, p.Row = in.Tier, in.ID
 	return &row{

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -193,8 +194,8 @@ func (o *override) plain() Override {
 	return out
 }
 
-// compileOverride compiles one override of a database; o is nil if there are faults. Whether its endpoint goes with
-// others is not looked at.
+// compileOverride compiles one override of a database; o is nil if there are faults. Whether its endpoint makes sense and
+// goes with others is not looked at, but beside other faults the former is.
 func compileOverride(in Override) (o *override, faults []Fault) {
 	f := faultList{table: inOverrides, key: strconv.FormatInt(in.ID, 10)}
 	o = &override{
@@ -221,17 +222,24 @@ func compileOverride(in Override) (o *override, faults []Fault) {
 	if in.Policy != "" {
 		f.name("policy", in.Policy)
 	}
-	if len(f.list) > 0 {
-		return nil, f.list
+	if faults = f.with(in.Endpoint); len(faults) > 0 {
+		return nil, faults
 	}
 	return o, nil
 }
 
-// aim finds the target.
+// aim finds the target. Whatever names it is looked at, also where too much does.
 func (o *override) aim(in Override, f *faultList) {
 	f.part("tenant", in.Tenant)
 	f.part("user", in.User)
 	f.part("credential", in.Credential)
+	var prefix netip.Prefix
+	if in.IP != "" {
+		var err error
+		if prefix, err = network(in.IP); err != nil {
+			f.add("ip", "%s", err)
+		}
+	}
 	named := 0
 	for _, name := range [...]string{in.User, in.Credential, in.IP} {
 		if name != "" {
@@ -244,12 +252,7 @@ func (o *override) aim(in Override, f *faultList) {
 	case in.Credential != "":
 		o.target, o.who = onCredential, in.Credential
 	case in.IP != "":
-		o.target = onIP
-		prefix, err := network(in.IP)
-		if err != nil {
-			f.add("ip", "%s", err)
-		}
-		o.who, o.bits = networkText(prefix), uint8(max(prefix.Bits(), 0))
+		o.target, o.who, o.bits = onIP, networkText(prefix), uint8(max(prefix.Bits(), 0))
 	case in.Tenant == "":
 		f.add("tenant", "must be given: only a credential or an address is known without one")
 	case in.User != "" && in.Endpoint != "":

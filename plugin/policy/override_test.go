@@ -2,6 +2,7 @@ package policy_test
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -247,4 +248,43 @@ func TestManyRequestsAtOnceGetTheSameLimits(t *testing.T) {
 	if first.Bounds[0].Policy != second.Bounds[0].Policy {
 		t.Error("a changed policy is made anew for each request")
 	}
+}
+
+func TestAllFaultsOfARowAreToldAtOnce(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 129)
+	for want, o := range map[string]policy.Override{
+		"endpoint factor ip target": {Kind: policy.Multiplier, Tenant: "acme", User: "u", IP: "nonsense", Endpoint: "records", Reason: "r", Author: "a"},
+		"ip target tenant user":     {Kind: policy.Ban, Tenant: long, User: long, IP: "nonsense", Reason: "r", Author: "a"},
+		"ip reason":                 {Kind: policy.Ban, Tenant: "acme", IP: "nonsense", Author: "a"},
+		"endpoint reason":           {Kind: policy.Ban, Tenant: "acme", Endpoint: "records", Author: "a"},
+		"endpoint tenant":           {Kind: policy.Ban, Endpoint: "records", Reason: "r", Author: "a"},
+		"endpoint":                  {Kind: policy.Ban, Tenant: "acme", Endpoint: "records", Reason: "r", Author: "a"},
+		"target":                    {Kind: policy.Ban, Tenant: "acme", User: "u", Credential: "k", Reason: "r", Author: "a"},
+	} {
+		_, faults := policy.NewBook(policy.Rows{Overrides: []policy.Override{o}}, nil)
+		if got := fieldsOf(faults); got != want {
+			t.Errorf("%+v: faults of %s, want %s", o, got, want)
+		}
+	}
+	for want, row := range map[string]policy.Row{
+		"endpoint limit": {Tier: "gold", Limit: schema.Limit{Name: "n", Scope: "tenant", Endpoint: "records", WindowSize: 60}},
+		"endpoint match": {Limit: schema.Limit{Name: "n", Scope: "tenant", Endpoint: "records", Limit: 5, WindowSize: 60}},
+		"endpoint":       {Tier: "gold", Limit: schema.Limit{Name: "n", Scope: "tenant", Endpoint: "records", Limit: 5, WindowSize: 60}},
+	} {
+		_, faults := policy.NewBook(policy.Rows{Policies: []policy.Row{row}}, nil)
+		if got := fieldsOf(faults); got != want {
+			t.Errorf("%+v: faults of %s, want %s", row, got, want)
+		}
+	}
+}
+
+// fieldsOf are the fields of faults, in the order of their names.
+func fieldsOf(faults []policy.Fault) string {
+	var fields []string
+	for _, f := range faults {
+		fields = append(fields, f.Field)
+	}
+	slices.Sort(fields)
+	return strings.Join(fields, " ")
 }
