@@ -168,13 +168,13 @@ func TestAWriteIsAnsweredOnceTheNodesEnforceItOrNamesThoseThatDoNot(t *testing.T
 	t.Parallel()
 	w := open(t)
 	w.enforces("quick", 1)
-	a := w.want(w.as("POST", policies+"?wait=1s", daily), http.StatusCreated)
+	a := w.want(w.as("POST", policies+"?wait=10s", daily), http.StatusCreated)
 	if got := read[policyWritten](w, a); got.Version != 1 || !got.Enforcement.Enforced || len(got.Enforcement.Behind) != 0 {
 		t.Errorf("the answer is %s, want it enforced", a.Body)
 	}
 	w.enforces("slow", 1)
 	w.enforces("quick", 2)
-	a = w.want(w.as("POST", policies+"?wait=60ms", `{"tier":"gold","limit":1,"window":"1m"}`), http.StatusCreated)
+	a = w.want(w.as("POST", policies+"?wait=1s", `{"tier":"gold","limit":1,"window":"1m"}`), http.StatusCreated)
 	if got := read[policyWritten](w, a); got.Version != 2 || got.Enforcement.Enforced || fmt.Sprint(got.Enforcement.Behind) != "[slow]" {
 		t.Errorf("the answer is %s, want that slow is behind", a.Body)
 	}
