@@ -142,8 +142,10 @@ func (b *bank) refund(bounds []policy.Bound, statuses []decision.Status) {
 		case u.Kind == limit.FixedWindow && state.At == taken-taken%l.Spec().Window:
 			state.Spent -= min(bounds[i].Cost, state.Spent)
 		case u.Kind == limit.TokenBucket:
-			ticks := int64((b.Now() - taken + u.Tick - 1) / u.Tick)
-			state.Spent -= min(max(bounds[i].Cost*u.Base-ticks*u.Rate, 0), state.Spent)
+			if gone := max(b.Now(), state.At) - taken; gone > -u.Tick {
+				ticks := int64((gone + u.Tick - 1) / u.Tick)
+				state.Spent -= min(max(bounds[i].Cost*u.Base-ticks*u.Rate, 0), state.Spent)
+			}
 		}
 		b.states[bounds[i].Key] = state
 	}

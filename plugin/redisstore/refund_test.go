@@ -90,6 +90,31 @@ func TestAGroupThatRefusesCostsTheOthersNothing(t *testing.T) {
 	}
 }
 
+func TestWhatIsGivenBackAfterTheClockHasSteppedBackIsWhatWasTaken(t *testing.T) {
+	for _, spec := range []limit.Spec{
+		{Algorithm: limit.TokenBucket, Quantity: 60_000, Window: 60 * limit.Second},
+		{Algorithm: limit.TokenBucket, Quantity: 10_000_000, Window: 30 * 24 * hour}, // read in coarser ticks
+		{Algorithm: limit.FixedWindow, Quantity: 60_000, Window: 60 * limit.Second},
+		{Algorithm: limit.SlidingWindow, Quantity: 60_000, Window: 60 * limit.Second},
+	} {
+		for _, back := range []limit.Micros{1, 10 * limit.Second} {
+			f, clock, _ := grouped(t, redistest.Single(t).Client(t))
+			b := bound(t, "p", spec)
+			f.take(t, costing(b, 5000))
+			taken := f.take(t, costing(b, 20))
+			clock.Advance(-back)
+			f.Refund(context.Background(), []policy.Bound{costing(b, 20)}, taken)
+			if used := f.take(t, costing(b, 0))[0].Used; used != 5000 {
+				t.Errorf("%s: 20 of 5020 are given back by a clock that stepped %d µs back, and %d are used", b.Policy.Describe(), back, used)
+			}
+			f.Refund(context.Background(), []policy.Bound{costing(b, 20)}, []decision.Status{{Now: clock.Now() + 2*back, Source: decision.Redis, Charged: true}})
+			if used := f.take(t, costing(b, 0))[0].Used; used < 4980 {
+				t.Errorf("%s: what a bucket never held is given back to it: %d are used", b.Policy.Describe(), used)
+			}
+		}
+	}
+}
+
 func TestALostRefundIsNotRepeatedAndUnderAdmits(t *testing.T) {
 	f, _, transport := grouped(t, redistest.Single(t).Client(t))
 	ours, all := hundred(t), everybody(hundred(t))

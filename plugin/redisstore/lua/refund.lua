@@ -18,7 +18,8 @@ for record = 1, records do
       -- Without the request the bucket might have been full since, and all that was refilled lost. With each tick, so
       -- much less of the debt is certain to be the request's own.
       if more == b then
-        back = cost - ceil((now - taken) / c) * a
+        local gone = ceil(((now > at and now or at) - taken) / c) -- a clock that has stepped back refills nothing
+        back = gone >= 0 and cost - gone * a or 0 -- spent after at: in a bucket that is gone
         if back > spent then back = spent end
         if back > 0 then spent = spent - back end
       end
