@@ -318,10 +318,11 @@ func (r *instances) tellConflicts(made *shared) {
 		}
 		for name, p := range made.definitions {
 			same := other.definitions[name]
-			if same == nil || (same.Scope == p.Scope && same.Limit.Spec() == p.Limit.Spec()) {
+			if same == nil || (same.Scope == p.Scope && same.Limit.Spec() == p.Limit.Spec() && same.Leasable() == p.Leasable()) {
 				continue
 			}
-			text := fmt.Sprintf("%s: %s in plugin %s, %s in plugin %s", p.Name, p.Describe(), made.pluginID, same.Describe(), other.pluginID)
+			text := fmt.Sprintf("%s: %s, %s in plugin %s, %s, %s in plugin %s",
+				p.Name, p.Describe(), p.Accuracy, made.pluginID, same.Describe(), same.Accuracy, other.pluginID)
 			if _, ok := r.told[text]; ok || len(r.told) >= 1000 {
 				continue
 			}

@@ -138,4 +138,7 @@ func TestTwoConfigsThatDefineOnePolicyDifferentlyAreToldOnce(t *testing.T) {
 	if conflicts != 2 { // with each of the two live definitions of plugin-1
 		t.Errorf("%d conflicts told, want 2", conflicts)
 	}
+	exact := strings.Replace(fmt.Sprintf(config, 7), `"window_size"`, `"accuracy":"exact","window_size"`, 1)
+	k.startRaw([]byte(withSeq(6, "plugin-3", exact))) // some of its requests would be asked with another capacity
+	h.log.await(t, "token_bucket) per tenant, exact in plugin plugin-3, 7 per 1 s (token_bucket) per tenant, leased in plugin plugin-2")
 }

@@ -27,14 +27,16 @@
 //
 // # Refusals
 //
-// A bucket that has refused a cost until some instant is not asked for that cost or more until then, or for a second
-// at most. With one exception that is exact. A token bucket to which something comes back every 40 ms or more often, and
-// that this node spends from 20 times a second or more, refuses for two rounds, 40 ms, though it could admit earlier, and
-// goes on to refuse what a node's part has no room for, until a part leaves a whole lease beside what the others can take
-// in a round. What comes back stays in the bucket meanwhile, for the next parts. So a tenant far beyond its limit gets all
-// of it for few calls, and a client that is told to wait for whole seconds notices nothing. When a refusal by a token
-// bucket that is not leased ends, one request asks, and while another token cannot have come back, others are refused
-// for 5 ms more; if it took the last one, they are until the next comes, so a flood asks once for each.
+// A bucket that has refused a cost until some instant is not asked for that cost or more until then, or for a second at
+// most. That is exact while nothing is given back to it: what another node returns, or an operator empties, may be
+// refused for a second more. There is one exception. A token bucket to which something comes back every 40 ms or more
+// often, and that this node spends from 20 times a second or more, refuses for two rounds, 40 ms, though it could admit
+// earlier, and goes on to refuse what a node's part has no room for, until a part leaves a whole lease beside what the
+// others can take in a round. What comes back stays in the bucket meanwhile, for the next parts. So a tenant far beyond
+// its limit gets all of it for few calls, and a client that is told to wait for whole seconds notices nothing. When a
+// refusal by a token bucket that is not leased ends, one request asks, if it asks of that bucket alone and at the cost
+// that was refused, and while another token cannot have come back, others are refused for 5 ms more. If it took the
+// last one, they are until the next comes, so a flood asks once for each.
 //
 // A request with a bound that is known to refuse is refused without asking for any of its bounds, so the answer names
 // those alone that refuse, and bounds in shadow are not counted in that time. A bound in shadow that would refuse is

@@ -105,11 +105,18 @@ func (e *entry) remember(cost int64, told *decision.Status, asked, longest limit
 }
 
 // foresee remembers that the next request of a cost will be refused, when one has just taken the last that there was. So
-// a flood of a bucket asks once for each token that comes back, not once more to learn that there is no other.
+// a flood of a bucket asks once for each token that comes back, not once more to learn that there is no other. What is
+// remembered of a larger cost is told as it stands now.
 func (e *entry) foresee(cost int64, told *decision.Status, asked, longest limit.Micros) {
-	next := *told
-	if next.Wait = e.policy.Limit.WaitAfter(&told.Status, told.Now, cost); next.Wait > 0 && longest > 0 {
-		e.remember(cost, &next, asked, longest)
+	for _, next := range [...]int64{cost, e.denial.cost} {
+		if next != cost && asked >= e.denial.until {
+			return
+		}
+		refused := *told
+		if refused.Wait = e.policy.Limit.WaitAfter(&told.Status, told.Now, next); refused.Wait > 0 && longest > 0 {
+			e.remember(next, &refused, asked, longest)
+			return
+		}
 	}
 }
 

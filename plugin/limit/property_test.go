@@ -67,6 +67,18 @@ func TestAStatusTellsAWaitThatIsNeverTooLongAndShortByATickAtMost(t *testing.T) 
 	})
 }
 
+func TestNothingWaitsForALimitThatOnlyWarns(t *testing.T) {
+	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Window: 60 * limit.Second, SoftOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := limit.State{Algorithm: limit.FixedWindow, Spent: 20}
+	status := l.Status(&s, 0)
+	if wait, told := l.Wait(&s, 0, 11), l.WaitAfter(&status, 0, 11); wait != 0 || told != 0 {
+		t.Errorf("a cost above its capacity waits %d, and is told %d", wait, told)
+	}
+}
+
 func TestNoIntervalSeesMoreThanTheBound(t *testing.T) {
 	perAlgorithm(t, func(t *rapid.T, l *limit.Limit) {
 		var s limit.State

@@ -26,6 +26,13 @@ type namespace struct {
 	// From the first of these instants to the other, this node was counted without a gap: no two of the beats between
 	// were further apart than fresh. Both are from before a beat was sent.
 	since, last time.Time
+	heard       [lifetime/beat + 1]heard // by the beats of the last seconds
+}
+
+// heard is the most nodes that the beats of one second have found.
+type heard struct {
+	at   time.Time // of the last of them
+	live int
 }
 
 const (
@@ -45,10 +52,27 @@ func (s *Store) counted(ns *namespace, live int, sent time.Time) {
 	}
 	ns.last = sent
 	ns.live.Store(int64(live))
+	h := &ns.heard[sent.Sub(ns.since)/beat%time.Duration(len(ns.heard))]
+	if sent.Sub(h.at) >= beat {
+		h.live = 0
+	}
+	h.at, h.live = sent, max(h.live, live)
 }
 
-// Counted answers among how many nodes of a namespace leases can be shared out: those that live, if this one was counted
-// just now and has been for long enough that all others know; else 0.
+// most is the most nodes that were found within the last lifetime. One that is no longer heard of counts for so long, also
+// where it is the shared store that has forgotten the nodes: they tell it again one by one, and meanwhile each would find
+// fewer than there are, and take a larger part of what all may lease.
+func (ns *namespace) most(now time.Time) (most int) {
+	for _, h := range ns.heard {
+		if now.Sub(h.at) <= lifetime {
+			most = max(most, h.live)
+		}
+	}
+	return most
+}
+
+// Counted answers among how many nodes of a namespace leases can be shared out: those that live or did five seconds ago,
+// if this one was counted just now and has been for long enough that all others know; else 0.
 func (s *Store) Counted(namespace string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,7 +80,7 @@ func (s *Store) Counted(namespace string) int {
 	if ns == nil || time.Since(ns.last) >= fresh || ns.last.Sub(ns.since) < known {
 		return 0
 	}
-	return int(ns.live.Load())
+	return ns.most(time.Now())
 }
 
 // join counts a view into its namespace.

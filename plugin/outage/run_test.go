@@ -90,6 +90,11 @@ func TestANodeVouchesForLeasesOnlyWhileAllOthersKnowIt(t *testing.T) {
 		w.servers.set("", up)
 		awaits("when it is back, and others may have believed it dead", known, 0)
 		awaits("later", 2*beat, 4)
+		w.servers.mu.Lock()
+		w.servers.live = 1 // Redis has lost all nodes, and this one is the first to tell it again
+		w.servers.mu.Unlock()
+		awaits("when the others are no longer found", lifetime-beat, 4)
+		awaits("when they have not been for five seconds", 2*beat, 1)
 	})
 }
 

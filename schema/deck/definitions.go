@@ -1,6 +1,7 @@
 package deck
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -22,17 +23,17 @@ type definition struct {
 // each with its own idea of what is allowed.
 func (v *validator) compareDefinitions(e pluginEntry, config encodedConfig, c schema.Config) {
 	for i, tier := range c.Tiers {
-		v.compareList(e, config, limitKey{namespace: c.Namespace, list: "tier " + tier.Name}, docpath.Item("tiers", i), tier.Limits)
+		v.compareList(e, config, c, limitKey{list: "tier " + tier.Name}, docpath.Item("tiers", i), tier.Limits)
 	}
-	v.compareList(e, config, limitKey{namespace: c.Namespace, list: "anonymous"}, "anonymous", c.Anonymous.Limits)
-	v.compareList(e, config, limitKey{namespace: c.Namespace, list: "global"}, "global", c.Global.Limits)
+	v.compareList(e, config, c, limitKey{list: "anonymous"}, "anonymous", c.Anonymous.Limits)
+	v.compareList(e, config, c, limitKey{list: "global"}, "global", c.Global.Limits)
 }
 
-func (v *validator) compareList(e pluginEntry, config encodedConfig, key limitKey, path string, limits []schema.Limit) {
+func (v *validator) compareList(e pluginEntry, config encodedConfig, c schema.Config, key limitKey, path string, limits []schema.Limit) {
 	for i, l := range limits {
 		at := docpath.Item(path+".limits", i)
-		key.name, key.endpoint = l.Name, l.Endpoint
-		counting := countingPart(l)
+		key.namespace, key.name, key.endpoint = c.Namespace, l.Name, l.Endpoint
+		counting := countingPart(l, c)
 		first, ok := v.definitions[key]
 		if !ok {
 			v.definitions[key] = definition{counting, docpath.Join(e.path, at), config.line(at)}
@@ -46,11 +47,15 @@ func (v *validator) compareList(e pluginEntry, config encodedConfig, key limitKe
 	}
 }
 
-func countingPart(l schema.Limit) schema.Limit {
-	return schema.Limit{
+func countingPart(l schema.Limit, c schema.Config) schema.Limit {
+	counting := schema.Limit{
 		Scope: l.Scope, Limit: l.Limit, WindowSize: l.WindowSize, Algorithm: l.Algorithm, Burst: l.Capacity(),
 		SoftThresholdPct: l.SoftThresholdPct, HardThresholdPct: l.HardThresholdPct, SoftOnly: l.SoftOnly,
 	}
+	if c.Strategy == schema.StrategyRedis && l.Capacity() >= schema.LeastLeased {
+		counting.Accuracy = cmp.Or(l.Accuracy, c.Accuracy) // a leased limit is asked with another capacity
+	}
+	return counting
 }
 
 func describe(l schema.Limit) string {
@@ -60,6 +65,9 @@ func describe(l schema.Limit) string {
 	}
 	if l.SoftThresholdPct != 0 || l.HardThresholdPct != 0 || l.SoftOnly {
 		text += fmt.Sprintf(", soft %d %%, hard %d %%, soft only %t", l.SoftThresholdPct, l.HardThresholdPct, l.SoftOnly)
+	}
+	if l.Accuracy != "" {
+		text += ", " + l.Accuracy
 	}
 	return text
 }

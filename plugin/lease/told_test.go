@@ -1,0 +1,116 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+func TestALeaseTellsTheTimeOfTheStore(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	n.bank.ahead = 7 * limit.Second
+	b := window(t, "window", 10_000)
+	n.warm(t, b)
+	if s := n.take(t, b)[0]; s.Source != decision.Leased || s.Now != n.bank.Now() {
+		t.Errorf("now is %d, the store's clock shows %d", s.Now, n.bank.Now())
+	}
+}
+
+func TestARememberedRefusalTellsOfWhatWasSpentSince(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := bound(t, "exact", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: 100 * limit.Second})
+	for range 4 {
+		n.admits(t, b)
+	}
+	n.admits(t, withCost(b, 7)) // six are left
+	for range 5 {
+		n.admits(t, b)
+	}
+	if s := n.take(t, withCost(b, 7))[0]; s.Source != decision.Leased || s.Remaining != 1 || s.Wait < 60*limit.Second-b.Policy.Limit.Tick() {
+		t.Errorf("one is left, and seven are there in a minute: told %+v", s)
+	}
+}
+
+// undone is a store of which another server has refused: what was taken goes back.
+type undone struct{ *bank }
+
+func (u undone) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	before := u.states
+	u.states = map[policy.Key]limit.State{}
+	err := u.bank.Take(ctx, bounds, statuses)
+	u.states = before
+	for i := range statuses {
+		statuses[i].Charged = false
+	}
+	return err
+}
+
+func TestWhatWasGivenBackForeseesNoRefusal(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := window(t, "exact", 1)
+	n.admits(t, b)
+	n.admits(t, b)
+	n.bank.clock.Advance(60 * limit.Second)
+	n.bank.states = map[policy.Key]limit.State{}
+	if err := n.View(undone{n.bank}).Take(t.Context(), []policy.Bound{b}, make([]decision.Status, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if !n.admits(t, b) {
+		t.Error("refused from memory though the token went back")
+	}
+}
+
+// instants is a store that looks at what is given back.
+type instants struct {
+	*bank
+	seen map[limit.Micros]bool
+	t    *testing.T
+}
+
+func (i instants) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) {
+	for k := range statuses {
+		i.seen[statuses[k].Now] = true
+		if statuses[k].Now != statuses[0].Now {
+			i.t.Errorf("one call gives back what was taken at %d and at %d", statuses[0].Now, statuses[k].Now)
+		}
+	}
+	i.bank.Refund(ctx, bounds, statuses)
+}
+
+func TestOneCallGivesBackWhatWasTakenAtOneInstant(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	shared := instants{n.bank, map[limit.Micros]bool{}, t}
+	n.shared = shared
+	n.warm(t, window(t, "a", 10_000))
+	n.bank.clock.Advance(1000)
+	n.warm(t, window(t, "b", 10_000))
+	n.bank.clock.Advance(idle)
+	n.background()
+	if len(shared.seen) != 2 {
+		t.Errorf("given back was what was taken at %d instants, want 2", len(shared.seen))
+	}
+}
+
+func TestABucketWhoseRenewalIsDueIsNotForgotten(t *testing.T) {
+	n := newNode(newBank(), Options{Entries: shardCount})
+	hot := window(t, "hot", 10_000)
+	for range 20 {
+		n.admits(t, hot)
+	}
+	for i := range 2000 {
+		other := window(t, "exact", 1)
+		other.Key.Subject = fmt.Sprint(i)
+		n.admits(t, other)
+		n.admits(t, other)
+	}
+	n.background()
+	n.bank.clock.Advance(idle)
+	n.background()
+	if used := n.bank.used(hot); used != 20 {
+		t.Errorf("20 were spent, and %d are missing", used)
+	}
+}
