@@ -12,6 +12,7 @@ listen=${LISTEN:-127.0.0.1:8000}
 dir=$(mktemp -d "${TMPDIR:-/tmp}/demo.XXXXXX")
 live=8s                         # how old a live node's last report may be; it reports every 5 s
 redis='' postgres='' gateway='' api='' # process ids, while they run
+first=''                               # the node of the first plugin server
 
 # stop SIGNAL PID ends a process that this script has started, and waits for its end.
 stop() {
@@ -251,6 +252,7 @@ rest() {
 away() {
 	title 'Postgres stops; what it said last is still enforced'
 	operator override add --tenant gamma --kind ban --expires-in 1h --reason 'unpaid' --wait
+	first=$(fleet | living)
 	stop_postgres
 	printf '  … Postgres has stopped …\n'
 	! operator policy list || fail 'the database answers although it has stopped'
@@ -300,8 +302,17 @@ saved() {
 # banned prints the number of the ban on gamma.
 banned() { bin/ratelimit override list --tenant gamma --database-file "$dir/database" | awk '$2 == "ban" {print $1}'; }
 
-# reported tells whether one node lives and enforces the newest version.
-reported() { bin/ratelimit fleet --database-file "$dir/database" --live-within "$live" | grep -q '1 of 1 live node '; }
+fleet() { bin/ratelimit fleet --database-file "$dir/database" --live-within "$live"; }
+
+# living prints the names of the nodes that live, of a fleet.
+living() { awk '$4 == "yes" {print $1}'; }
+
+# reported tells whether one node lives, another one than the first, and enforces the newest version.
+reported() {
+	local now
+	now=$(fleet)
+	grep -q '1 of 1 live node ' <<<"$now" && [ "$(living <<<"$now")" != "$first" ]
+}
 
 start_servers
 RATELIMIT_DATABASE=$(cat "$dir/database") bin/ratelimit migrate up
