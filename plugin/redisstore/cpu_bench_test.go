@@ -40,6 +40,9 @@ func BenchmarkRedisCPU(b *testing.B) {
 		{"shipped", shipped(b, limit.TokenBucket, benchScopes)},
 		{"shipped-with-global", shipped(b, limit.TokenBucket, benchGlobal)},
 		{"shipped-tenant-only", shipped(b, limit.TokenBucket, benchTenant)},
+		{"shipped-20-endpoints", shipped(b, limit.TokenBucket, benchEndpoints(50))},
+		{"shipped-100-endpoints", shipped(b, limit.TokenBucket, benchEndpoints(10))},
+		{"shipped-1000-endpoints", shipped(b, limit.TokenBucket, benchEndpoints(1))},
 		{"shipped-fixed-window", shipped(b, limit.FixedWindow, benchScopes)},
 		{"shipped-sliding-window", shipped(b, limit.SlidingWindow, benchScopes)},
 		{"shipped-sliding-log", shipped(b, limit.SlidingLog, benchScopes)},
@@ -139,6 +142,20 @@ func benchTenant(n int) []policy.Key {
 		keys = append(keys, key)
 	}
 	return keys
+}
+
+// benchEndpoints is one of so many tenants, which have the endpoints of the bench's users.
+func benchEndpoints(tenants int) func(n int) []policy.Key {
+	return func(n int) []policy.Key {
+		keys := benchTenant(n)
+		for i := range keys {
+			keys[i].Owner = fmt.Sprint("tenant-", n%tenants)
+			if keys[i].Endpoint != "" {
+				keys[i].Endpoint = fmt.Sprint("GET /", n/tenants)
+			}
+		}
+		return keys
+	}
 }
 
 // sendAll sends at least n decisions, and tells how many.
