@@ -4,95 +4,135 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"log/slog"
-	"maps"
-	"sync"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
 const (
-	// tokenOutage is how long a token lets somebody in that cannot be looked up. Nobody can revoke one either where the
+	// tokenRenewal is the age at which a token that is used is looked up again, beside the request that uses it.
+	tokenRenewal = 2 * time.Second
+	// tokenBelief is the age at which a token lets nobody in before it was looked up again, while look-ups work. A revoked
+	// one opens nothing after that: five seconds are promised.
+	tokenBelief = 4 * time.Second
+	// tokenOutage is the age at which a token lets nobody in although look-ups fail. Nobody can revoke one either where the
 	// database is away; where only this process is cut off, a revocation is late by so much at most.
 	tokenOutage = 10 * time.Minute
-	// tokenPatience is how long a token that was known lately waits for the database.
+
+	// tokenPatience is how long a look-up may take before it is taken for one that hangs: shorter than from tokenRenewal to
+	// tokenBelief, so that a token in use does not grow old before that is known.
 	tokenPatience = 500 * time.Millisecond
+	// tokenLook is how long a look-up beside requests may take in all: a database that is slow is listened to as well.
+	tokenLook = 5 * time.Second
+	// tokenPause lies between two look-ups that fail.
+	tokenPause = 500 * time.Millisecond
+	// tokenQueue is how many tokens wait to be looked up again. For those that find no room their next request asks.
+	tokenQueue = 256
 )
 
-// lastingRows are the tokens of the database, and while it is away those that were found in it lately: decisions need it
-// for nothing else, and callers should not be refused for want of it. It is safe for concurrent use.
-type lastingRows struct {
-	tokenRows
-	log *slog.Logger
-	now func() time.Time
+// secretHash is by what a secret is remembered.
+type secretHash = [sha256.Size]byte
 
-	mu    sync.Mutex
-	found map[[sha256.Size]byte]foundToken // by the hash of the secret
-	away  bool                             // the last look-up failed, and that was logged
+// knownToken is a token that was found in the database.
+type knownToken struct {
+	token   pgstore.Token
+	at      time.Time // when the last look-up that found it began; what was revoked later it has missed
+	renewed bool      // it is about to be looked up again
 }
 
-// foundToken is a token that was in the database at an instant.
-type foundToken struct {
-	token pgstore.Token
-	at    time.Time
+// age is how old the knowledge is at an instant. It is false where that lets in nobody any more.
+func (k knownToken) age(at time.Time) (age time.Duration, holds bool) {
+	age = at.Sub(k.at)
+	return age, age >= 0 && age < tokenOutage && (k.token.ExpiresAt.IsZero() || at.Before(k.token.ExpiresAt))
 }
 
-func newLastingRows(rows tokenRows, log *slog.Logger) *lastingRows {
-	return &lastingRows{tokenRows: rows, log: log, now: time.Now, found: map[[sha256.Size]byte]foundToken{}}
+// renewal is a token to be looked up again. Its secret is kept until that is done.
+type renewal struct {
+	hash   secretHash
+	secret string
 }
 
-// Authenticate implements tokenRows.
-func (l *lastingRows) Authenticate(ctx context.Context, secret string) (pgstore.Token, error) {
-	hash, asked := sha256.Sum256([]byte(secret)), l.now()
-	last, known := l.recall(hash, asked)
-	looking := ctx
-	if known {
-		var cancel context.CancelFunc
-		looking, cancel = context.WithTimeout(ctx, tokenPatience)
-		defer cancel()
+// renew has a token looked up beside the requests. t.mu is held.
+func (t *tokens) renew(hash secretHash, secret string) {
+	k, known := t.known[hash]
+	if !known || k.renewed {
+		return
 	}
-	token, err := l.tokenRows.Authenticate(looking, secret)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch refused := new(pgstore.TokenError); {
-	case err == nil:
-		l.away = false
-		l.keep(hash, foundToken{token, asked})
-		return token, nil
-	case errors.As(err, &refused):
-		l.away = false
-		delete(l.found, hash)
-	case known && ctx.Err() == nil:
-		if !l.away {
-			l.log.Warn("tokens cannot be looked up: those that were known lately let in for a while", "minutes", tokenOutage.Minutes(), "error", err)
+	select {
+	case t.renewals <- renewal{hash, secret}:
+		k.renewed = true
+		t.known[hash] = k
+	default:
+	}
+}
+
+// renewAll looks tokens up again, one after the other, until ctx ends. While that fails, it is one token that finds out
+// when the database is back.
+func (t *tokens) renewAll(ctx context.Context) {
+	for {
+		select {
+		case r := <-t.renewals:
+			for !t.lookAgain(ctx, r) {
+				select {
+				case <-time.After(tokenPause):
+				case <-ctx.Done():
+					return
+				}
+			}
+		case <-ctx.Done():
+			return
 		}
-		l.away = true
-		return last, nil
+	}
+}
+
+// lookAgain looks a token up for the requests to come, and tells whether that got an answer.
+func (t *tokens) lookAgain(ctx context.Context, r renewal) bool {
+	looking, cancel := context.WithTimeout(ctx, tokenLook)
+	defer cancel()
+	hanging := time.AfterFunc(tokenPatience, func() { t.lose(context.DeadlineExceeded) })
+	defer hanging.Stop()
+	_, err := t.look(looking, r.hash, r.secret)
+	if refused := new(pgstore.TokenError); err != nil && !errors.As(err, &refused) {
+		if ctx.Err() == nil {
+			t.lose(err)
+		}
+		return false
+	}
+	return true
+}
+
+// look asks the database for the token of a secret, and remembers what it says.
+func (t *tokens) look(ctx context.Context, hash secretHash, secret string) (pgstore.Token, error) {
+	asked := t.now()
+	token, err := t.rows.Authenticate(ctx, secret)
+	refused := new(pgstore.TokenError)
+	isRefused := errors.As(err, &refused)
+	if err != nil && !isRefused {
+		return token, err
+	}
+	if isRefused && refused.Name != "" {
+		t.log.Warn("a token that lets nobody in was used", "token", refused.Name, "state", refused.State)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.away {
+		t.away = false
+		t.log.Info("tokens can be looked up again")
+	}
+	if isRefused {
+		delete(t.known, hash)
+	} else {
+		t.keep(hash, knownToken{token: token, at: asked})
 	}
 	return token, err
 }
 
-// recall is the token of a secret, if it was found lately and has not expired since.
-func (l *lastingRows) recall(hash [sha256.Size]byte, at time.Time) (pgstore.Token, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	f, ok := l.found[hash]
-	return f.token, ok && f.holds(at)
-}
-
-// holds tells whether the token lets in at an instant although it cannot be looked up.
-func (f foundToken) holds(at time.Time) bool {
-	age := at.Sub(f.at)
-	return age >= 0 && age < tokenOutage && (f.token.ExpiresAt.IsZero() || at.Before(f.token.ExpiresAt))
-}
-
-// keep keeps a token, if there is room. l.mu is held.
-func (l *lastingRows) keep(hash [sha256.Size]byte, f foundToken) {
-	if len(l.found) >= tokenMemory {
-		maps.DeleteFunc(l.found, func(_ [sha256.Size]byte, old foundToken) bool { return !old.holds(f.at) })
+// lose notes that look-ups fail, or hang.
+func (t *tokens) lose(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.away {
+		t.log.Warn("tokens cannot be looked up: those that were known lately let in for a while", "minutes", tokenOutage.Minutes(), "error", err)
 	}
-	if _, there := l.found[hash]; there || len(l.found) < tokenMemory {
-		l.found[hash] = f
-	}
+	t.away = true
 }

@@ -14,9 +14,7 @@ import (
 )
 
 const (
-	// tokenBelief is how long a token that was found is believed in. A revoked one opens nothing after that.
-	tokenBelief = 3 * time.Second
-	// tokenMemory is how many tokens are believed in at once. Nobody has so many; a bound costs nothing.
+	// tokenMemory is how many tokens are known at once. Nobody has so many; a bound costs nothing.
 	tokenMemory = 4096
 	// tokenUse is how long lies between two notes of which tokens were used.
 	tokenUse = 20 * time.Second
@@ -30,86 +28,104 @@ type tokenRows interface {
 	Used(ctx context.Context, ago map[int64]time.Duration) error
 }
 
-// tokens are the callers of the REST API, by the rows of the database. What was found is believed for a moment, so that a
-// busy caller costs a query every few seconds and not one with each request; what was not found is asked for again, so
-// that guessing fills no memory. It is safe for concurrent use; make it with newTokens.
+// tokens are the callers of the REST API, by the rows of the database. A token that was found is believed in for a moment
+// and looked up again while requests go on with it, so a busy caller never waits for the database, also when it hangs;
+// while it is away, what was known lately lets in. What was not found is asked for again, so that guessing fills no
+// memory. It is safe for concurrent use; make it with newTokens, and have Run run.
 type tokens struct {
-	rows tokenRows
-	log  *slog.Logger
-	now  func() time.Time
+	rows     tokenRows
+	log      *slog.Logger
+	now      func() time.Time
+	renewals chan renewal
 
 	mu    sync.Mutex
-	known map[[sha256.Size]byte]knownToken // by the hash of the secret, which itself is not kept
-	used  map[int64]time.Time              // when a token was used last, by its id, until that is noted
-}
-
-// knownToken is a token that was found in the database.
-type knownToken struct {
-	token pgstore.Token
-	until time.Time // it is believed in before this instant
+	known map[secretHash]knownToken // the secrets themselves are not kept
+	used  map[int64]time.Time       // when a token was used last, by its id, until that is noted
+	away  bool                      // look-ups fail, or hang, and Run tries until one does not
 }
 
 func newTokens(rows tokenRows, log *slog.Logger) *tokens {
 	return &tokens{
-		rows: rows, log: log, now: time.Now,
-		known: map[[sha256.Size]byte]knownToken{}, used: map[int64]time.Time{},
+		rows: rows, log: log, now: time.Now, renewals: make(chan renewal, tokenQueue),
+		known: map[secretHash]knownToken{}, used: map[int64]time.Time{},
 	}
 }
 
 // Authenticate implements control.Authenticator.
 func (t *tokens) Authenticate(ctx context.Context, secret string) (control.Caller, error) {
 	hash := sha256.Sum256([]byte(secret))
-	asked := t.now() // a revocation after this instant may be missed, so the belief begins here
-	token, known := t.recall(hash, asked)
-	if !known {
-		var err error
-		token, err = t.rows.Authenticate(ctx, secret)
-		if refused := new(pgstore.TokenError); errors.As(err, &refused) {
-			if refused.Name != "" {
-				t.log.Warn("a token that lets nobody in was used", "token", refused.Name, "state", refused.State)
-			}
-			return control.Caller{}, control.ErrUnknownToken
-		}
-		if err != nil {
-			return control.Caller{}, err
-		}
-		t.believe(hash, token, asked)
+	token, err := t.find(ctx, hash, secret)
+	if refused := new(pgstore.TokenError); errors.As(err, &refused) {
+		return control.Caller{}, control.ErrUnknownToken
 	}
+	if err != nil {
+		return control.Caller{}, err
+	}
+	t.mu.Lock()
+	t.used[token.ID] = t.now()
+	t.mu.Unlock()
 	return control.Caller{Token: token.Name, Role: control.Role(token.Role), Org: token.Org}, nil
 }
 
-// recall is the token of a secret, if it is believed in at an instant; then it is used.
-func (t *tokens) recall(hash [sha256.Size]byte, at time.Time) (pgstore.Token, bool) {
+// find is the token of a secret: from memory where that may be believed, else from the database.
+func (t *tokens) find(ctx context.Context, hash secretHash, secret string) (pgstore.Token, error) {
+	last, holds, believed := t.recall(hash, secret)
+	if believed {
+		return last, nil
+	}
+	looking := ctx
+	if holds {
+		var cancel context.CancelFunc
+		looking, cancel = context.WithTimeout(ctx, tokenPatience)
+		defer cancel()
+	}
+	token, err := t.look(looking, hash, secret)
+	if refused := new(pgstore.TokenError); err == nil || errors.As(err, &refused) || !holds || ctx.Err() != nil {
+		return token, err
+	}
+	t.lose(err)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	k, ok := t.known[hash]
-	if !ok || !at.Before(k.until) {
+	t.renew(hash, secret)
+	return last, nil
+}
+
+// recall is the token of a secret, and whether it holds: if not, it lets nobody in. One that is believed lets in at once;
+// when it is no longer new, it is looked up again meanwhile.
+func (t *tokens) recall(hash secretHash, secret string) (token pgstore.Token, holds, believed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k, known := t.known[hash]
+	if !known {
+		return pgstore.Token{}, false, false
+	}
+	age, holds := k.age(t.now())
+	if !holds {
 		delete(t.known, hash)
-		return pgstore.Token{}, false
+		return pgstore.Token{}, false, false
 	}
-	t.used[k.token.ID] = at
-	return k.token, true
+	if believed = age < tokenBelief || t.away; believed && age >= tokenRenewal {
+		t.renew(hash, secret)
+	}
+	return k.token, true, believed
 }
 
-// believe keeps a token that was found, asked for at an instant; then it is used.
-func (t *tokens) believe(hash [sha256.Size]byte, token pgstore.Token, at time.Time) {
-	until := at.Add(tokenBelief)
-	if !token.ExpiresAt.IsZero() && token.ExpiresAt.Before(until) {
-		until = token.ExpiresAt
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.used[token.ID] = at
+// keep keeps a token, if there is room. t.mu is held.
+func (t *tokens) keep(hash secretHash, k knownToken) {
 	if len(t.known) >= tokenMemory {
-		maps.DeleteFunc(t.known, func(_ [sha256.Size]byte, k knownToken) bool { return !at.Before(k.until) })
+		maps.DeleteFunc(t.known, func(_ secretHash, old knownToken) bool { _, holds := old.age(k.at); return !holds })
 	}
-	if len(t.known) < tokenMemory {
-		t.known[hash] = knownToken{token, until}
+	if _, there := t.known[hash]; there || len(t.known) < tokenMemory {
+		t.known[hash] = k
 	}
 }
 
-// Run notes from time to time, and at the end, which tokens were used. It returns when ctx ends.
+// Run looks tokens up again before they are old, and notes from time to time, and at the end, which were used. It returns
+// when ctx ends.
 func (t *tokens) Run(ctx context.Context) error {
+	var beside sync.WaitGroup
+	beside.Go(func() { t.renewAll(ctx) })
+	defer beside.Wait()
 	tick := time.NewTicker(tokenUse)
 	defer tick.Stop()
 	for {

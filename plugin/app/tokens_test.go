@@ -148,7 +148,7 @@ func TestOnlySoManyTokensAreRemembered(t *testing.T) {
 		if len(ts.known) != tokenMemory {
 			t.Errorf("%d tokens are remembered, want %d", len(ts.known), tokenMemory)
 		}
-		time.Sleep(tokenBelief)
+		time.Sleep(tokenOutage)
 		rows.live["new"] = pgstore.Token{ID: -1, Name: "new", Role: pgstore.RoleViewer}
 		enter(t, ts, "new")
 		if len(ts.known) != 1 {
