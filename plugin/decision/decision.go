@@ -57,6 +57,7 @@ type Status struct {
 	Source       Source
 	Failure      Failure // of the shared store, also where this process answered in its stead
 	Charged      bool    // the bound's cost was spent
+	Capacity     int64   // where Wait is limit.Never: the most tokens that the bucket can hold, as it was asked; 0: as many as its limit
 }
 
 // Admits tells whether this bound, alone, lets the request through. Of an unanswered one Wait is how long the store is
@@ -79,6 +80,14 @@ func Denies(b *policy.Bound, s *Status) bool {
 		return b.Enforced() && s.Failure != NoFailure && b.Policy.FailMode == policy.FailClosed
 	}
 	return b.Enforced() && !s.Admits()
+}
+
+// Holds is the most tokens that the bucket of a bound can hold, as it was asked for this status.
+func Holds(b *policy.Bound, s *Status) int64 {
+	if s.Capacity > 0 {
+		return s.Capacity
+	}
+	return b.Policy.Limit.Capacity()
 }
 
 // Result is the answer to a request.

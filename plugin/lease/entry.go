@@ -151,6 +151,9 @@ func (e *entry) refusal(cost int64, now limit.Micros) decision.Status {
 	l := e.limit()
 	if cost > l.Capacity() {
 		status.Wait = limit.Never
+		if e.terms != nil {
+			status.Capacity = e.terms.capacity
+		}
 		return status
 	}
 	status.Wait = max(status.Wait-(now-e.denial.told), e.denial.until-now) + longer(l, cost-e.denial.cost)

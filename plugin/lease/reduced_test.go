@@ -29,6 +29,29 @@ func TestALeasedBucketIsAskedWithLessByWhatComesBackInALifeOrByTheShare(t *testi
 	}
 }
 
+func TestARefusalForGoodTellsWhatALeasedBucketHolds(t *testing.T) {
+	spec := limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1000, Window: limit.Second}
+	for name, holds := range map[string]int64{"leased": 980, "exact": 0} {
+		n := newNode(newBank(), Options{})
+		b := bound(t, name, spec)
+		if asked := n.view.Asked(b.Policy); (asked == b.Policy) != (holds == 0) || holds > 0 && asked.Limit.Capacity() != holds {
+			t.Errorf("%s: it is asked with a capacity of %d", name, asked.Limit.Capacity())
+		}
+		for _, cost := range []int64{1001, 1001, 2000} { // all but the first are remembered
+			b.Cost = cost
+			if got := n.take(t, b)[0]; got.Wait != limit.Never || got.Capacity != holds {
+				t.Errorf("%s: a cost of %d waits for %d, of a capacity of %d, want %d", name, cost, got.Wait, got.Capacity, holds)
+			}
+		}
+		if b.Cost = 980; !n.admits(t, b) {
+			t.Errorf("%s: a cost of 980 is refused", name)
+		}
+		if got := n.take(t, b)[0]; got.Wait == 0 || got.Wait == limit.Never || got.Capacity != 0 {
+			t.Errorf("%s: %+v, want a refusal that ends", name, got)
+		}
+	}
+}
+
 func TestABucketThatWouldReadTimeOtherwiseWithLessIsNotLeased(t *testing.T) {
 	spec := limit.Spec{Algorithm: limit.TokenBucket, Quantity: 999_983, Window: 86_400 * limit.Second}
 	spec.Burst = limit.MaxProduct/int64(spec.Window) + 10 // just too much to be counted in µs

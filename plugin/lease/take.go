@@ -22,6 +22,15 @@ type View struct {
 // that the leases are taken from.
 func (s *Store) View(next admit.Buckets) *View { return &View{store: s, next: next} }
 
+// Asked is the policy with which the shared store is asked for a bucket of p, by requests and for leases: p, or one with
+// less capacity where tokens of it may be out on lease.
+func (v *View) Asked(p *policy.Policy) *policy.Policy {
+	if t := v.store.book.of(p); t != nil {
+		return t.asked
+	}
+	return p
+}
+
 // Take implements admit.Buckets. A request all of whose bounds are leased waits for nothing but locks. One that an
 // enforced bound is known to refuse is refused at once: only the statuses of the bounds that refuse are filled in, the
 // others stay [decision.Unanswered] without a failure, and nothing is counted for bounds in shadow. An error is next's,
@@ -173,6 +182,9 @@ func (v *View) ask(ctx context.Context, bounds []policy.Bound, statuses []decisi
 	admitted := err == nil
 	for j, i := range d.of {
 		statuses[i] = d.statuses[j]
+		if t := d.terms[j]; t != nil && statuses[i].Wait == limit.Never {
+			statuses[i].Capacity = t.capacity
+		}
 		admitted = admitted && !decision.Denies(&bounds[i], &statuses[i])
 	}
 	if drawn {

@@ -94,6 +94,13 @@ func costing(d *decision.Decision, cost int64) *decision.Decision {
 	return d
 }
 
+// holding are answers of which the first is of a bucket that holds less than its limit.
+func holding(capacity int64, given answers) answers {
+	given = append(answers{}, given...)
+	given[0].Capacity = capacity
+	return given
+}
+
 func renderer(config schema.Config) *response.Renderer {
 	return response.New(config.WithDefaults(), func(n int64) int64 { return n - 1 })
 }

@@ -52,6 +52,7 @@ func published(t testing.TB) []struct {
 		{"denied_own_code_and_message", schema.Config{ErrorCode: 503, ErrorMessage: nasty}, decide(t, both), false},
 		{"denied_grpc", schema.Config{}, decide(t, refuse), true},
 		{"cost_too_large", schema.Config{KongHeaders: true}, costing(decide(t, tooLarge), 250), false},
+		{"cost_too_large_for_a_leased_bucket", schema.Config{}, costing(decide(t, holding(98, tooLarge)), 99), false},
 		{"tenant_missing", schema.Config{}, without(decision.TenantMissing, true), false},
 		{"tenant_missing_grpc", schema.Config{}, without(decision.TenantMissing, true), true},
 		{"user_missing", schema.Config{}, without(decision.UserMissing, true), false},

@@ -97,7 +97,9 @@ func detail(b []byte, d *decision.Decision, wait int64) []byte {
 	if d.RetryAfter == limit.Never {
 		b = append(b, ". This request costs "...)
 		b = strconv.AppendInt(b, bound.Cost, 10)
-		return append(b, ", more than the limit can ever hold: it will not succeed later either, only a smaller one will."...)
+		b = append(b, ", more than the "...)
+		b = strconv.AppendInt(b, decision.Holds(bound, &d.Statuses[d.Binding]), 10)
+		return append(b, " that the limit can ever hold: it will not succeed later either, only a smaller one will."...)
 	}
 	if bound.Cost > 1 {
 		b = append(b, ". This request costs "...)
