@@ -39,7 +39,7 @@ func (c *call) validate() error {
 				faults++
 			}
 		}
-		fmt.Fprintf(c.stdout, "%s: %d faults, %d warnings\n", file, faults, len(findings)-faults)
+		fmt.Fprintf(c.stdout, "%s: %s, %s\n", file, counted(faults, "fault"), counted(len(findings)-faults, "warning"))
 		faulty = faulty || faults > 0
 	}
 	if faulty {

@@ -174,7 +174,8 @@ func TestRatelimitTellsHowItIsUsed(t *testing.T) {
 		{[]string{"validate"}, "", 2, "name at least one"},
 		{[]string{"validate", "/does/not/exist.yml"}, "", 2, "no such file"},
 		{[]string{"validate", "-"}, "plugins: [{name: " + schema.Name + ", config: {tiers: [{name: a, limits: [{name: x, scope: tenant, limit: 0, window_size: 1}]}]}}]", 1, "standard input:1: error: plugins[0].config.tiers[0].limits[0].limit"},
-		{[]string{"validate", "-"}, "plugins: []", 0, "0 faults, 1 warnings"},
+		{[]string{"validate", "-"}, "plugins: [{name: " + schema.Name + ", config: {tiers: [{name: a, limits: [{name: x, scope: tenant, limit: 0, window_size: 1}]}]}}]", 1, "-: 1 fault, 0 warnings\n"},
+		{[]string{"validate", "-"}, "plugins: []", 0, "0 faults, 1 warning\n"},
 	} {
 		var out bytes.Buffer
 		if code := Ratelimit(c.args, strings.NewReader(c.in), &out, &out); code != c.code || !strings.Contains(out.String(), c.want) {

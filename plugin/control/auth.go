@@ -82,8 +82,9 @@ func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	exchangeOf(ctx.Context()).token = caller.Token
+	cost, ctx := counted(ctx)
 	switch {
-	case !s.admitted(ctx, caller.Token):
+	case !s.admitted(ctx, caller.Token, cost):
 		s.metrics.limited.WithLabelValues(byToken).Inc()
 	case !caller.may(needs, ctx.Param("org")):
 		s.metrics.authFailures.WithLabelValues(reasonRole).Inc()
@@ -96,7 +97,7 @@ func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
 // unauthorized refuses who has no token that is known, and does not answer even that too often.
 func (s *Server) unauthorized(ctx huma.Context, reason, challenge, detail string) {
 	s.metrics.authFailures.WithLabelValues(reason).Inc()
-	if !s.admitted(ctx, "") {
+	if !s.admitted(ctx, "", 1) {
 		s.metrics.limited.WithLabelValues(byAddress).Inc()
 		return
 	}

@@ -25,63 +25,167 @@ func init() {
 // that are no text.
 func readJSON(body []byte, into any) error {
 	if !utf8.Valid(body) {
-		return errors.New("the body is not valid UTF-8")
+		return errors.New("is not valid UTF-8")
 	}
+	var err error
 	if _, first := into.(*any); first { // huma reads every body twice, and first of all into this
-		if err := once(json.NewDecoder(bytes.NewReader(body))); err != nil {
+		err = once(body)
+	}
+	if err == nil {
+		err = json.Unmarshal(body, into)
+	}
+	number := new(json.UnmarshalTypeError)
+	switch syntax := new(json.SyntaxError); {
+	case errors.As(err, &syntax), errors.Is(err, io.ErrUnexpectedEOF):
+		return notJSON(body)
+	case errors.As(err, &number) && strings.HasPrefix(number.Value, "number "):
+		return misread(body, number.Offset, misreadProblem(strings.TrimPrefix(number.Value, "number ")))
+	}
+	return err
+}
+
+// notJSON says where a body stops being JSON.
+func notJSON(body []byte) error {
+	err := json.NewDecoder(bytes.NewReader(body)).Decode(new(json.RawMessage))
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("is not JSON: it ends after byte %d, before it is complete", len(body))
+	}
+	if syntax := new(json.SyntaxError); errors.As(json.Unmarshal(body, new(json.RawMessage)), &syntax) {
+		return fmt.Errorf("is not JSON: byte %d of it cannot be there", syntax.Offset)
+	}
+	return errors.New("is not JSON")
+}
+
+// misreadProblem is what is wrong with a number that JSON allows, and the validator may.
+func misreadProblem(number string) string {
+	const longest = 32 // bytes
+	switch {
+	case !strings.ContainsAny(number, ".eE"):
+		return "is too large for a number of 64 bits"
+	case len(number) > longest:
+		return "must be written in digits alone"
+	}
+	return "must be written in digits alone, not as " + number
+}
+
+// misread is what is wrong with the number of a body that ends at an offset. huma tells of a body as a whole that it could
+// not be read, in the words of the error, which therefore have the path in front: tidyProblem takes them apart.
+func misread(body []byte, end int64, problem string) error {
+	w := walk(body)
+	for {
+		token, err := w.next()
+		if err != nil {
+			return err
+		}
+		// An offset of package json's may be one behind the number.
+		if _, is := token.(json.Number); is && w.InputOffset() >= end-1 {
+			return errors.New(w.path() + misreadMark + problem)
+		}
+	}
+}
+
+// misreadMark is between a path and what is wrong there.
+const misreadMark = "\x00"
+
+// once refuses an object that has a name twice, and values that lie too deep in each other.
+func once(body []byte) error {
+	w := walk(body)
+	for {
+		if _, err := w.next(); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
 			return err
 		}
 	}
-	err := json.Unmarshal(body, into)
-	if number := new(json.UnmarshalTypeError); errors.As(err, &number) && strings.HasPrefix(number.Value, "number ") {
-		// The validator takes it for a whole number, as JSON does.
-		return fmt.Errorf("%s must be written in digits alone, not as %s", number.Field, strings.TrimPrefix(number.Value, "number "))
-	}
-	return err
 }
 
 // maxDepth bounds how deep the values of a body may lie in each other.
 const maxDepth = 32
 
-// once refuses an object that has a name twice.
-func once(d *json.Decoder) error {
-	var path []map[string]bool // the names of the objects that are open; nil for a list
-	name := false              // the next token is a name
+// walker goes from value to value of a body. Make it with walk.
+type walker struct {
+	*json.Decoder
+	in []level // the objects and lists that are open
+}
+
+// level is an object or a list.
+type level struct {
+	names map[string]bool // of the object so far; nil: it is a list
+	name  string          // of the value in the object
+	named bool            // the value of that name is next
+	index int             // of the value in the list; -1: none was there yet
+}
+
+func walk(body []byte) *walker {
+	w := &walker{Decoder: json.NewDecoder(bytes.NewReader(body))}
+	w.UseNumber()
+	return w
+}
+
+// next is the next value that is no object and no list. After the last the error is io.EOF.
+func (w *walker) next() (json.Token, error) {
 	for {
-		token, err := d.Token()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
+		token, err := w.Token()
 		if err != nil {
-			return err
+			return nil, err
 		}
-		inObject := len(path) > 0 && path[len(path)-1] != nil
-		switch delim, _ := token.(json.Delim); {
-		case delim == '{' || delim == '[':
-			if len(path) == maxDepth {
-				return fmt.Errorf("values lie more than %d deep in each other", maxDepth)
-			}
-			path = append(path, nil)
-			if delim == '{' {
-				path[len(path)-1] = map[string]bool{}
-			}
-			name = delim == '{'
-			continue
-		case delim == '}' || delim == ']':
-			path = path[:len(path)-1]
-			name = len(path) > 0 && path[len(path)-1] != nil
-			continue
-		case inObject && name:
-			text, _ := token.(string)
-			if path[len(path)-1][text] {
-				return fmt.Errorf("the name %q is there twice", text)
-			}
-			path[len(path)-1][text] = true
-			name = false
+		delim, _ := token.(json.Delim)
+		if delim == '}' || delim == ']' {
+			w.in = w.in[:len(w.in)-1]
 			continue
 		}
-		name = inObject
+		if named, err := w.begin(token); err != nil {
+			return nil, err
+		} else if named {
+			continue
+		}
+		switch {
+		case delim == 0:
+			return token, nil
+		case len(w.in) == maxDepth:
+			return nil, fmt.Errorf("has values more than %d deep in each other", maxDepth)
+		case delim == '{':
+			w.in = append(w.in, level{names: map[string]bool{}})
+		default:
+			w.in = append(w.in, level{index: -1})
+		}
 	}
+}
+
+// begin goes on to a value, or tells that the token is the name of one.
+func (w *walker) begin(token json.Token) (named bool, err error) {
+	if len(w.in) == 0 {
+		return false, nil
+	}
+	top := &w.in[len(w.in)-1]
+	switch {
+	case top.names == nil:
+		top.index++
+		return false, nil
+	case top.named:
+		top.named = false
+		return false, nil
+	}
+	top.name, top.named = token.(string) // as the decoder has made sure
+	if top.names[top.name] {
+		return false, fmt.Errorf("has the name %q twice", top.name)
+	}
+	top.names[top.name] = true
+	return true, nil
+}
+
+// path is where the value is.
+func (w *walker) path() string {
+	path := []byte("body")
+	for _, l := range w.in {
+		if l.names == nil {
+			path = fmt.Appendf(path, "[%d]", l.index)
+		} else {
+			path = fmt.Appendf(path, ".%s", l.name)
+		}
+	}
+	return string(path)
 }
 
 // maxEcho is how much of a value at fault is told back, in bytes.
@@ -101,6 +205,12 @@ func tidyProblem(_ huma.Context, _ string, body any) (any, error) {
 		tidy := *f
 		if name, ok := missingName(f.Message); ok {
 			tidy.Location, tidy.Message, tidy.Value = f.Location+"."+name, "must be given", nil
+		}
+		if tidy.Location == "body" {
+			tidy.Value = nil // whoever sent it has it, and what is at fault may be far inside
+			if path, problem, ok := strings.Cut(f.Message, misreadMark); ok {
+				tidy.Location, tidy.Message = path, problem
+			}
 		}
 		tidy.Value = echo(tidy.Value)
 		if !known[tidy.Location] {

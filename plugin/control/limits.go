@@ -1,16 +1,18 @@
 package control
 
 import (
+	"bytes"
 	"cmp"
-	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -19,14 +21,16 @@ import (
 // Rates are how many requests this API takes, a minute. They are limits like any other, decided by the same path.
 type Rates struct {
 	Requests  int64 // of one token; 0: 6000
-	Decisions int64 // of one token to the decision API, instead of Requests; 0: 600000
+	Decisions int64 // of one token to the decision API, instead of Requests, where a batch is as many as it has checks; 0: 600000
 	Failures  int64 // of one address, that come without a token that is known; 0: 60
 }
 
 const (
 	limitsNamespace = "control"
 	decisionPath    = "/v1/ratelimit/check"
-	minute          = 60 // seconds
+	batchPath       = decisionPath + "/batch"
+	maxChecks       = 100 // of a batch
+	minute          = 60  // seconds
 )
 
 // path is how a request is admitted: a token is a tenant, and whoever has none is a stranger. Without buckets it is nil.
@@ -34,16 +38,14 @@ func (r Rates) path(buckets admit.Buckets) (*admit.Path, error) {
 	if buckets == nil {
 		return nil, nil
 	}
-	perToken := func(endpoint string, limit int64) schema.Limit {
-		return schema.Limit{Name: "requests", Scope: policy.Tenant.String(), Endpoint: endpoint, Limit: limit, WindowSize: minute}
+	perToken := func(endpoint string, most int64) schema.Limit {
+		return schema.Limit{Name: "requests", Scope: policy.Tenant.String(), Endpoint: endpoint, Limit: most, WindowSize: minute}
 	}
-	decisions := cmp.Or(r.Decisions, 600_000)
 	config := schema.Config{
 		Namespace: limitsNamespace,
 		Tiers: []schema.Tier{{Name: "token", Limits: []schema.Limit{
 			perToken("", cmp.Or(r.Requests, 6000)),
-			perToken("POST "+decisionPath, decisions),
-			perToken("POST "+decisionPath+"/*", decisions),
+			perToken("POST "+decisionPath, cmp.Or(r.Decisions, 600_000)),
 		}}},
 		Anonymous: schema.Anonymous{Limits: []schema.Limit{
 			{Name: "failures", Scope: policy.IP.String(), Limit: cmp.Or(r.Failures, 60), WindowSize: minute},
@@ -52,7 +54,7 @@ func (r Rates) path(buckets admit.Buckets) (*admit.Path, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("make the limits of the control plane: %w", err)
 	}
-	snapshot, err := policy.FromConfig(config)
+	snapshot, err := policy.FromConfig(admit.ForKnown(config))
 	if err != nil {
 		return nil, fmt.Errorf("make the limits of the control plane: %w", err)
 	}
@@ -61,27 +63,19 @@ func (r Rates) path(buckets admit.Buckets) (*admit.Path, error) {
 	return path, nil
 }
 
-// asking is a request as the API's own limits see it.
-type asking struct{ token, address, method, path string }
-
-// Ask is admit's: all facts are there.
-func (a asking) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules, request *identity.Request) error {
-	request.Known |= facts
-	request.Consumer.CustomID, request.IP, request.Method, request.Path = a.token, a.address, a.method, a.path
-	return nil
-}
-
 // admitted spends a request of a token, or of an address when there is no token that is known. It tells false when it has
 // refused the request. That one is only looked at after its token was looked up, so that a stranger behind the same
-// proxy cannot lock out who has a token.
-func (s *Server) admitted(ctx huma.Context, token string) bool {
+// proxy cannot lock out who has a token. A batch spends as much as its checks would one by one, or nothing.
+func (s *Server) admitted(ctx huma.Context, token string, cost int64) bool {
 	if s.limits == nil {
 		return true
 	}
 	var x admit.Exchange
-	path := ctx.Operation().Path
-	err := s.limits.Admit(ctx.Context(), asking{token, remote(ctx.RemoteAddr()), ctx.Method(), path}, &x)
-	if err != nil {
+	request := admit.Known{Tenant: token, IP: remote(ctx.RemoteAddr()), Method: ctx.Method(), Path: ctx.Operation().Path, Cost: cost}
+	if request.Path == batchPath {
+		request.Path = decisionPath
+	}
+	if err := s.limits.Admit(ctx.Context(), &request, &x); err != nil {
 		s.Log.Error("the API's own limits cannot be told", "error", err)
 		return true
 	}
@@ -93,10 +87,47 @@ func (s *Server) admitted(ctx huma.Context, token string) bool {
 	if !x.Response.Refused {
 		return true
 	}
-	if token == "" {
-		s.refuse(ctx, http.StatusTooManyRequests, "too many requests without a token that is known come from this address")
-	} else {
-		s.refuse(ctx, http.StatusTooManyRequests, "too many requests are made with this token")
+	detail := "too many requests are made with this token"
+	switch {
+	case token == "":
+		detail = "too many requests without a token that is known come from this address"
+	case x.Decision.RetryAfter == limit.Never:
+		detail = fmt.Sprintf("a batch of %d is more than may be decided with this token at once: send smaller ones", cost)
+	case cost > 1:
+		detail = fmt.Sprintf("too many requests are made with this token for a batch of %d, of which nothing was decided", cost)
 	}
+	s.refuse(ctx, http.StatusTooManyRequests, detail)
 	return false
 }
+
+// counted is how many requests one is of the API's own limits, and the request to go on with: a batch has been read to
+// be counted. What is no batch counts as one, and is refused where its body is looked at.
+func counted(ctx huma.Context) (int64, huma.Context) {
+	if ctx.Operation().Path != batchPath {
+		return 1, ctx
+	}
+	body, err := io.ReadAll(ctx.BodyReader())
+	again := readBefore{ctx, io.MultiReader(bytes.NewReader(body), broken{err})}
+	var batch struct{ Checks []struct{} }
+	if err != nil || json.Unmarshal(body, &batch) != nil || len(batch.Checks) > maxChecks {
+		return 1, again
+	}
+	return max(int64(len(batch.Checks)), 1), again
+}
+
+// readBefore is a request whose body was read before.
+type readBefore struct {
+	asked
+	body io.Reader
+}
+
+// asked is a huma.Context under a name that its method Context leaves free.
+type asked huma.Context
+
+// BodyReader is huma's.
+func (r readBefore) BodyReader() io.Reader { return r.body }
+
+// broken is the end of a body that could not be read to its end, or of one that could.
+type broken struct{ err error }
+
+func (b broken) Read([]byte) (int, error) { return 0, cmp.Or(b.err, io.EOF) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -73,9 +72,9 @@ type orgBody struct {
 
 // Resolve is huma's: it tells all that is wrong with the values, beside what the schema has told.
 func (b *orgBody) Resolve(huma.Context) []error {
-	var faults []error
-	if strings.ContainsRune(b.Tier, 0) || len(b.Tier) > 64 {
-		faults = append(faults, fault("body.tier", "must be at most 64 bytes of text", nil))
+	faults := notTexts("body", textField{"tier", b.Tier})
+	if len(b.Tier) > 64 {
+		faults = append(faults, fault("body.tier", "must have at most 64 bytes", nil))
 	}
 	if location, err := time.LoadLocation(b.TimeZone); err != nil || location == time.Local {
 		faults = append(faults, fault("body.time_zone", "must be the IANA name of a time zone, such as Europe/Berlin, or left out for UTC", b.TimeZone))

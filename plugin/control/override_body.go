@@ -2,6 +2,7 @@ package control
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
@@ -181,8 +183,8 @@ func (b *overrideBody) end(add func(field, problem string, value any)) {
 		add("expires_in", "must be given, or expires_at, or permanent: true, and only one of them", nil)
 	}
 	if b.ExpiresIn != "" {
-		if d, err := parseDuration(b.ExpiresIn); err != nil || d < time.Second {
-			add("expires_in", "must be a time of at least 1s, such as 30m, 12h or 7d", b.ExpiresIn)
+		if d, err := parseDuration(b.ExpiresIn); err != nil || d < time.Second || d > longest {
+			add("expires_in", fmt.Sprintf("must be a time from 1s to %dd, such as 30m, 12h or 7d", longest/day), b.ExpiresIn)
 		}
 	}
 	if year := b.ExpiresAt.Year(); !b.ExpiresAt.IsZero() && (year < 1971 || year > 9999) {
@@ -218,13 +220,20 @@ func (b *overrideBody) override(org string, now time.Time) (pgstore.Override, er
 	return o, nil
 }
 
+var errWholeSeconds = errors.New("must be whole seconds, such as 30s, 1m, 1h or 1d")
+
 // windowSeconds is a window in seconds, by either spelling; 0 when none is given.
 func windowSeconds(seconds int64, text string) (int64, error) {
 	if text == "" {
 		return seconds, nil
 	}
+	const most = time.Duration(limit.MaxWindow) * time.Microsecond
 	window, err := parseDuration(text)
-	if err == nil && (window < time.Second || window%time.Second != 0) {
+	switch {
+	case err != nil:
+	case window > most:
+		err = fmt.Errorf("must be at most %dd", most/day)
+	case window < time.Second || window%time.Second != 0:
 		err = errWholeSeconds
 	}
 	return int64(window / time.Second), err

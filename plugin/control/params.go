@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -28,10 +29,10 @@ type OrgPath struct {
 
 // Resolve is huma's: it tells what the schema cannot.
 func (o *OrgPath) Resolve(huma.Context) []error {
-	if len(o.Org) <= maxName && utf8.ValidString(o.Org) && !strings.ContainsRune(o.Org, 0) {
+	if len(o.Org) <= maxName && isText(o.Org) {
 		return nil
 	}
-	return []error{fault("path.org", "must be 1 to 128 bytes of text", nil)}
+	return []error{fault("path.org", "must be 1 to 128 bytes of text, without NUL and U+FFFD", nil)}
 }
 
 // faultsOf is for an input that says in its query which requests of the org are meant: huma asks an input that has a
@@ -59,6 +60,9 @@ func (o *OfTenant) tenant() string { return cmp.Or(o.Tenant, o.Org) }
 // otherSpelling is what is wrong with a value that another one is there beside.
 func otherSpelling(of string) string { return "is another spelling of " + of + ": give one of them" }
 
+// entityTags is what If-Match may say, by RFC 9110.
+var entityTags = regexp.MustCompile(`^\s*(\*|(W/)?"[^"]*")(\s*,\s*(\*|(W/)?"[^"]*"))*\s*$`)
+
 // readable refuses a request that can be understood in more than one way: what cannot be decoded of a query would be
 // passed over in silence, and of a parameter or a condition that is there twice one would.
 func (s *Server) readable(ctx huma.Context, next func(huma.Context)) {
@@ -74,12 +78,18 @@ func (s *Server) readable(ctx huma.Context, next func(huma.Context)) {
 			faults = append(faults, fault("header."+name, "is there more than once", nil))
 		}
 	}
+	if ctx.Operation().Metadata[accessKey] == decide && ctx.Header("Idempotency-Key") != "" {
+		faults = append(faults, fault("header.Idempotency-Key", "is not for decisions, which take none: the same check sent again spends again", nil))
+	}
+	if tags := ctx.Header("If-Match"); tags != "" && !entityTags.MatchString(tags) {
+		faults = append(faults, fault("header.If-Match", `must be the ETag that was read, such as "7-3" with its quotes, several with commas between them, or *`, nil))
+	}
 	for name, list := range values {
 		switch {
 		case len(list) > 1:
 			faults = append(faults, fault("query."+name, "is there more than once", nil))
-		case !utf8.ValidString(list[0]) || strings.ContainsRune(list[0], 0):
-			faults = append(faults, fault("query."+name, "must be text in UTF-8, without NUL", nil))
+		case !isText(list[0]):
+			faults = append(faults, fault("query."+name, notText, nil))
 		}
 	}
 	if len(faults) > 0 {
@@ -196,9 +206,15 @@ const (
 	reasonProblem = "must be given, in 1 to 1024 bytes: why is this change made?"
 	reasonDefault = "changed by the API"
 
-	// notText is what is wrong with a text that has a NUL, which Postgres does not keep.
-	notText = "must be text, without NUL"
+	// notText is what is wrong with what isText refuses.
+	notText = "must be text in UTF-8, without NUL, and without U+FFFD, which stands for what could not be read"
 )
+
+// isText tells whether a text is one that everybody reads as the same: it has no NUL, which Postgres does not keep, and no
+// U+FFFD, which is what readers make of different things that they cannot read, such as half a surrogate pair.
+func isText(text string) bool {
+	return utf8.ValidString(text) && !strings.ContainsRune(text, 0) && !strings.ContainsRune(text, utf8.RuneError)
+}
 
 // textField is a text of a request, by the name that it has there.
 type textField struct{ name, value string }
@@ -206,7 +222,7 @@ type textField struct{ name, value string }
 // notTexts are the faults of those fields that are no text. place is where they are, such as body.
 func notTexts(place string, fields ...textField) (faults []error) {
 	for _, f := range fields {
-		if strings.ContainsRune(f.value, 0) {
+		if !isText(f.value) {
 			faults = append(faults, fault(place+"."+f.name, notText, nil))
 		}
 	}
@@ -231,7 +247,7 @@ func checkReason(text string) string {
 	switch {
 	case strings.TrimSpace(text) == "" || len(text) > maxReason:
 		return reasonProblem
-	case strings.ContainsRune(text, 0):
+	case !isText(text):
 		return notText
 	}
 	return ""
@@ -242,30 +258,35 @@ type Once struct {
 	Key string `header:"Idempotency-Key" minLength:"1" maxLength:"128" pattern:"^[!-~]([ -~]*[!-~])?$" patternDescription:"printable characters of ASCII" doc:"The same request sent again with the same key within 24 hours writes nothing and is answered as the first one was; while that is under way, it waits for it. The key is the token's own."`
 }
 
-var (
-	errDuration     = errors.New("must be a time such as 30s, 1m, 1h or 1d")
-	errWholeSeconds = errors.New("must be whole seconds, such as 30s, 1m, 1h or 1d")
-)
+const day = 24 * time.Hour
 
-// parseDuration reads 30s, 1m, 1h30m, 1d or 1d12h.
+// longest is the longest time that parseDuration reads, which is far from the end of a time.Duration.
+const longest = 100_000 * day
+
+var errDuration = errors.New("must be a time such as 30s, 1m, 1h or 1d")
+
+// duration is a time as people write it, whether or not a time.Duration has room for it.
+var duration = regexp.MustCompile(`^([0-9]+d)?(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))*$`)
+
+// parseDuration reads 30s, 1m, 1h30m, 1d or 1d12h. What is longer than longest is longer than longest in what it tells,
+// and no error.
 func parseDuration(text string) (time.Duration, error) {
-	var (
-		total time.Duration
-		rest  = text
-	)
-	if days, after, ok := strings.Cut(text, "d"); ok {
-		const most = 100_000 // days, which is far from the end of a time.Duration
+	if text == "" || !duration.MatchString(text) {
+		return 0, errDuration
+	}
+	var total time.Duration
+	if days, rest, ok := strings.Cut(text, "d"); ok {
 		n, err := strconv.Atoi(days)
-		if err != nil || n < 0 || n > most {
-			return 0, errDuration
+		if err != nil || n > int(longest/day) {
+			return longest + 1, nil
 		}
-		if total, rest = time.Duration(n)*24*time.Hour, after; rest == "" {
+		if total, text = time.Duration(n)*day, rest; rest == "" {
 			return total, nil
 		}
 	}
-	more, err := time.ParseDuration(rest)
-	if err != nil || more < 0 || total+more < total {
-		return 0, errDuration
+	more, err := time.ParseDuration(text)
+	if err != nil || more > longest { // what it is not a form of was refused, so it is too long
+		return longest + 1, nil
 	}
-	return total + more, nil
+	return min(total+more, longest+1), nil
 }

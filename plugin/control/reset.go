@@ -25,7 +25,7 @@ type resetBody struct {
 
 // Resolve is huma's.
 func (b *resetBody) Resolve(huma.Context) []error {
-	faults := b.Requests.faults("body")
+	faults := append(b.Requests.faults("body"), notTexts("body", textField{"policy", b.Policy})...)
 	if why := checkReason(b.Reason); why != "" && (!b.Preview || strings.TrimSpace(b.Reason) != "") {
 		faults = append(faults, fault("body.reason", why, nil))
 	}

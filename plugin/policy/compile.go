@@ -202,10 +202,13 @@ func (f *faultList) oneOf(field, value string, known ...string) {
 func network(text string) (netip.Prefix, error) {
 	if strings.Contains(text, "/") {
 		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return netip.Prefix{}, fmt.Errorf("must be a network, such as 192.0.2.0/24 or 2001:db8::/48: got %q", text)
+		}
 		if bits := prefix.Bits() - 96; bits >= 0 && prefix.Addr().Is4In6() {
 			prefix = netip.PrefixFrom(prefix.Addr().Unmap(), bits)
 		}
-		return prefix.Masked(), err
+		return prefix.Masked(), nil
 	}
 	addr, err := netip.ParseAddr(text)
 	if err != nil {

@@ -1,0 +1,79 @@
+package control_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// limited is a world whose API takes so many decisions a minute.
+func limited(t *testing.T, decisions int64) *planned {
+	t.Helper()
+	p := planning(t, plan(), policy.Rows{})
+	p.world = open(t, func(o *control.Options) {
+		o.Path, o.Buckets = p.path, p.store
+		o.Limits, o.Rates = memstore.New(memstore.Options{Now: clock}), control.Rates{Requests: 1000, Decisions: decisions}
+	})
+	return p
+}
+
+// batchOf are checks of one org, which spend nothing but of the API's own limit.
+func batchOf(n int, org string) string {
+	return `{"checks":[` + strings.TrimSuffix(strings.Repeat(fmt.Sprintf(`{"org_id":%q},`, org), n), ",") + `]}`
+}
+
+func TestABatchCostsTheAPIsOwnLimitAsMuchAsItsChecksAndNothingWhereThatIsTooMuch(t *testing.T) {
+	t.Parallel()
+	p := limited(t, 60)
+	says := func(a answer, status int, left, wait string) {
+		t.Helper()
+		p.want(a, status)
+		if h := a.Header(); h.Get("X-RateLimit-Limit") != "60" || h.Get("X-RateLimit-Remaining") != left || h.Get("Retry-After") != wait ||
+			h.Get("RateLimit-Policy") != `"requests";q=60;w=60` || !strings.HasPrefix(h.Get("RateLimit"), `"requests";r=`+left+";t=") {
+			t.Errorf("%.60s: the headers are %v, want %s left and to wait %q", a.call.body, h, left, wait)
+		}
+	}
+	says(p.as("POST", batch, batchOf(50, "a")), http.StatusOK, "10", "")
+	says(p.as("POST", batch, batchOf(11, "b")), http.StatusTooManyRequests, "10", "1")
+	says(p.as("POST", batch, batchOf(40, "b")), http.StatusTooManyRequests, "10", "30")
+	never := p.as("POST", batch, batchOf(61, "b"))
+	says(never, http.StatusTooManyRequests, "10", "")
+	if said := read[problem](p.world, never).Detail; !strings.Contains(said, "a batch of 61 is more than may be decided with this token at once") {
+		t.Errorf("of a batch that never goes it says %q", said)
+	}
+	if used := p.has("b", ""); used["daily of the org"] != 0 {
+		t.Errorf("refused batches have spent %v", used)
+	}
+	says(p.as("POST", check, `{"org_id":"c"}`), http.StatusOK, "9", "") // single checks and batches have one limit
+	says(p.as("POST", batch, batchOf(9, "c")), http.StatusOK, "0", "")
+	says(p.as("POST", check, `{"org_id":"c"}`), http.StatusTooManyRequests, "0", "1")
+	p.want(p.as("GET", policies, ""), http.StatusOK)
+}
+
+func TestWhatIsNoBatchCostsOneAndIsRefusedForWhatItIs(t *testing.T) {
+	t.Parallel()
+	p := limited(t, 60)
+	for i, test := range []struct {
+		body   string
+		status int
+	}{
+		{batchOf(0, "a"), http.StatusUnprocessableEntity},
+		{batchOf(101, "a"), http.StatusUnprocessableEntity},
+		{`{"checks":`, http.StatusBadRequest},
+		{`{"checks":7}`, http.StatusUnprocessableEntity},
+		{"", http.StatusBadRequest},
+		{strings.Repeat("x", 1<<20-1), http.StatusBadRequest},
+		{strings.Repeat("x", 1<<20), http.StatusRequestEntityTooLarge},
+		{strings.Repeat("x", 2<<20), http.StatusRequestEntityTooLarge},
+	} {
+		a := p.want(p.as("POST", batch, test.body), test.status)
+		if got, want := a.Header().Get("X-RateLimit-Remaining"), fmt.Sprint(59-i); got != want {
+			t.Errorf("%.20s: %s left, want %s", test.body, got, want)
+		}
+	}
+}
