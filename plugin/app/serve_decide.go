@@ -10,6 +10,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lease"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -29,6 +30,9 @@ type decider struct {
 	path    *admit.Path     // nil: no config was given
 	inRedis control.Buckets // nil: there are none
 	loaded  chan struct{}   // closed with the first rows
+	routes  []string        // of the config's file, by name
+
+	asked func(*policy.Policy) *policy.Policy // with which policy the buckets of one are asked; nil: itself
 }
 
 // decider makes what decides. Without a config it decides nothing, and follows no rows.
@@ -95,6 +99,14 @@ func (c *call) openPath(d *decider, from *configFlags) error {
 	// They are released with the process: what is open then is closed by run.
 	if d.path, _, err = d.build(config.Config, snapshot); err != nil {
 		return fmt.Errorf("%s: %w", config.where, err)
+	}
+	known := map[string]bool{}
+	for _, route := range config.routes {
+		known[route] = true
+	}
+	d.routes, d.metrics.Routes = config.routes, func(name string) bool { return known[name] }
+	if leased, ok := d.path.Buckets.(*lease.View); ok {
+		d.asked = leased.Asked
 	}
 	shared, _, err := d.stores.OpenShared(&config.Config)
 	switch {

@@ -37,7 +37,7 @@ type Check struct {
 	Credential string `json:"credential_id,omitempty" maxLength:"1024" doc:"The id of the credential that it was made with."`
 	IP         string `json:"ip,omitempty" maxLength:"64" doc:"The client's address. All that have none are counted as one. A token of an org may not name one but in a dry run where a limit is counted per address." example:"192.0.2.1"`
 	Tier       string `json:"tier,omitempty" maxLength:"64" doc:"The tier that the request claims, which holds unless one is set for the org. A token of an org may not claim one but in a dry run."`
-	Endpoint   string `json:"endpoint,omitempty" maxLength:"4096" doc:"METHOD /path, or the name of a route. Default: none that a policy is about." example:"POST /records"`
+	Endpoint   string `json:"endpoint,omitempty" maxLength:"4096" doc:"METHOD /path, or the name of a route, by which a limit per endpoint counts where it has no pattern. A token of an org may name a route that the config's file does not have only in a dry run. Default: none that a policy is about." example:"POST /records"`
 	Cost       int64  `json:"cost,omitempty" minimum:"1" maximum:"1000000000" doc:"Tokens. Default: as the policies say, else 1. A token of an org may name more than 1 only in a dry run, or where an enforced limit of the org's own (scope tenant or user) counts the request at that cost, or where no limit that orgs share counts it."`
 	DryRun     bool   `json:"dry_run,omitempty" doc:"Spend nothing and tell what would be answered. Shared buckets are asked as they are: nodes may have a lease share of a limit (2 %, unless set otherwise) beside them."`
 }
@@ -114,7 +114,7 @@ func (s *Server) decide(ctx context.Context, checks []Check, at func(int) string
 		if err := path.Admit(ctx, checks[i].known(), &x); err != nil {
 			s.Log.Error("a request was decided by on_internal_error", "error", err)
 		}
-		results[i] = checked(&x, &checks[i])
+		results[i] = checked(&x.Decision, &checks[i], s.notes(policies, &x.Decision, &checks[i]))
 	}
 	return results, nil
 }
@@ -167,9 +167,14 @@ func (s *Server) mayCheck(ctx context.Context, policies *policy.Snapshot, c *Che
 }
 
 // maySpend tells why an org may not spend what a request of its own costs: it could use up what others are counted by
-// too. That is so of any address, which it may claim, and of any cost that no limit of its own can refuse. The error is an
+// too. That is so of any address, which it may claim, and of any cost that no limit of its own can refuse. And all of its
+// buckets lie together: there would be one more of each limit per endpoint for every name that it made up. The error is an
 // answer.
 func (s *Server) maySpend(policies *policy.Snapshot, id *identity.Identity, c *Check) error {
+	if _, _, route := admit.Target(c.Endpoint); route != "" && !s.routes[route] {
+		return huma.Error403Forbidden("the token of an org may not spend on a route that no config or policy knows: name a route that the config's " +
+			"file has, or METHOD /path, or set dry_run")
+	}
 	if c.IP == "" && c.Cost <= 1 {
 		return nil
 	}

@@ -1,11 +1,9 @@
 package control
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -32,7 +30,7 @@ type Checked struct {
 	Degraded  bool          `json:"degraded,omitempty" doc:"Redis did not answer for all limits: their fail modes decided."`
 	Statuses  []CheckStatus `json:"statuses" doc:"What each limit says. Where one is known to refuse, others may not have been asked."`
 	Overrides []int64       `json:"overrides,omitempty" doc:"The ids of the overrides that changed a limit, or that ban or exempt the request."`
-	Notes     []string      `json:"notes,omitempty" doc:"What the caller may not have meant, in plain words."`
+	Notes     []string      `json:"notes,omitempty" doc:"What the caller may not have meant, and where it is not counted with Kong's requests, in plain words."`
 }
 
 // CheckStatus is the answer of one limit.
@@ -55,11 +53,10 @@ type CheckStatus struct {
 	Failure    string    `json:"failure,omitempty" doc:"Why Redis did not."`
 }
 
-// checked is what is told of a decision about a request.
-func checked(x *admit.Exchange, of *Check) Checked {
-	d := &x.Decision
+// checked is what is told of a decision about a request, given the notes on it.
+func checked(d *decision.Decision, of *Check, notes []string) Checked {
 	out := Checked{
-		Allowed: !d.Denied(), Reason: reasonOf(d), DryRun: of.DryRun, Notes: notesOf(d, of), Tier: d.Resolution.Tier, Endpoint: d.Resolution.Endpoint,
+		Allowed: !d.Denied(), Reason: reasonOf(d), DryRun: of.DryRun, Notes: notes, Tier: d.Resolution.Tier, Endpoint: d.Resolution.Endpoint,
 		Warning: d.Result == decision.SoftThrottled, Shadow: d.ShadowDenied, Degraded: d.Degraded, Statuses: []CheckStatus{},
 	}
 	if d.Denied() {
@@ -130,27 +127,4 @@ func reasonOf(d *decision.Decision) string {
 		return "no_limit"
 	}
 	return "within_limits"
-}
-
-// tooLarge tells whether a limit refuses the request because it never has as many tokens as the request costs.
-func tooLarge(d *decision.Decision) bool {
-	if !d.Denied() || d.Binding < 0 || d.RetryAfter != limit.Never {
-		return false
-	}
-	b := &d.Resolution.Bounds[d.Binding]
-	return b.Cost > b.Policy.Limit.Capacity()
-}
-
-// notesOf is what a caller may not have meant. Methods and paths are only known where some pattern is about them.
-func notesOf(d *decision.Decision, of *Check) []string {
-	var notes []string
-	if tooLarge(d) {
-		b := &d.Resolution.Bounds[d.Binding]
-		notes = append(notes, fmt.Sprintf("the request costs %d, and %s never has more than %d at once", b.Cost, b.Policy.Name, b.Policy.Limit.Capacity()))
-	}
-	resolved := d.Reason == decision.Counted || d.Reason == decision.StoreAway
-	if of.Endpoint != "" && resolved && d.Identity.Method != "" && d.Resolution.Endpoint == "" {
-		notes = append(notes, "no pattern of the config or of a policy covers this endpoint: only limits for all endpoints apply")
-	}
-	return notes
 }

@@ -13,7 +13,7 @@ import (
 // leases or memory of refusals in front of them. Nobody observes what it decides, and no meta limit is spent.
 func (s *Server) rehearsal(policies *policy.Snapshot) *admit.Path {
 	path := &admit.Path{
-		Now: s.Path.Now, Elapsed: s.Path.Elapsed, Buckets: unspent{s.Buckets}, Renderer: s.Path.Renderer, FailClosed: s.Path.FailClosed,
+		Now: s.Path.Now, Elapsed: s.Path.Elapsed, Buckets: unspent{s.Buckets, s.Asked}, Renderer: s.Path.Renderer, FailClosed: s.Path.FailClosed,
 	}
 	path.Policies.Store(policies)
 	return path
@@ -23,13 +23,18 @@ func (s *Server) rehearsal(policies *policy.Snapshot) *admit.Path {
 // refuses; so each request gets one more bound that does. That one is of no policy (they all have names), its bucket is
 // never written, and there is one for each server of a cluster that may be asked, so that none of them spends even for
 // a moment.
-type unspent struct{ shared admit.Buckets }
+type unspent struct {
+	shared admit.Buckets
+	asked  func(*policy.Policy) *policy.Policy // see [Options]
+}
 
-// Take implements [admit.Buckets], but that nothing is spent. Statuses are those of the buckets as they are.
+// Take implements [admit.Buckets], but that nothing is spent. Statuses are those of the buckets as they are, asked as a
+// request would ask them.
 func (u unspent) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	asked := append(make([]policy.Bound, 0, 2*len(bounds)), bounds...)
 	together := map[policy.Key]bool{}
 	for i := range bounds {
+		asked[i].Policy = u.asked(bounds[i].Policy)
 		key := policy.Key{Namespace: bounds[i].Key.Namespace, Group: bounds[i].Key.Group, Owner: bounds[i].Key.Owner}
 		if !together[key] {
 			together[key] = true
@@ -39,6 +44,11 @@ func (u unspent) Take(ctx context.Context, bounds []policy.Bound, statuses []dec
 	answers := make([]decision.Status, len(asked))
 	err := u.shared.Take(ctx, asked, answers)
 	copy(statuses, answers)
+	for i := range statuses {
+		if p := asked[i].Policy; p != bounds[i].Policy && statuses[i].Wait == limit.Never {
+			statuses[i].Capacity = p.Limit.Capacity()
+		}
+	}
 	return err
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
 const (
@@ -40,6 +41,13 @@ type Options struct {
 	Buckets Buckets     // nil: usage and reset answer 503
 	Path    *admit.Path // how the plugin decides, with the same config, rows and buckets; nil: the decision API, and what is in force for an org, answer 503
 
+	// Asked is with which policy requests ask a bucket of a policy: with that one itself, or one with less capacity where nodes
+	// may take tokens of it ahead of need; nil: always with itself.
+	Asked func(*policy.Policy) *policy.Policy
+	// Routes are the names of the gateway's routes, by which limits per endpoint count where they have no pattern. An org may
+	// spend on no other.
+	Routes []string
+
 	Limits  admit.Buckets         // what the API's own limits are spent from; nil: it does not limit itself
 	Rates   Rates                 // the API's own limits; zero: the defaults of its fields
 	Metrics prometheus.Registerer // nil: nothing is counted
@@ -54,6 +62,7 @@ type Server struct {
 	mux     *http.ServeMux
 	api     huma.API
 	limits  *admit.Path // nil: the API does not limit itself
+	routes  map[string]bool
 	metrics *metrics
 	probes  singleflight.Group
 }
@@ -67,7 +76,13 @@ func New(o Options) (*Server, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s := &Server{Options: o, mux: http.NewServeMux()}
+	if o.Asked == nil {
+		o.Asked = func(p *policy.Policy) *policy.Policy { return p }
+	}
+	s := &Server{Options: o, mux: http.NewServeMux(), routes: map[string]bool{}}
+	for _, route := range o.Routes {
+		s.routes[route] = true
+	}
 	var err error
 	if s.metrics, err = newMetrics(o.Metrics); err != nil {
 		return nil, err

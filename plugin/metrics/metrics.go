@@ -36,6 +36,10 @@ const prefix = "rate_limiter_"
 type Metrics struct {
 	prometheus.Gatherer // of all numbers; with an error come those that could be had
 
+	// Routes tells whether a name is that of a route, and so may be a label: set it before the first decision where requests
+	// name their routes themselves, and not a gateway. nil: all are.
+	Routes func(name string) bool
+
 	registry *prometheus.Registry
 	sources  Sources
 	version  string

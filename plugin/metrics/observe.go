@@ -9,7 +9,7 @@ import (
 // Observe implements admit.Observer. It keeps names of tenants, endpoints, tiers and policies, and no other of d's.
 func (m *Metrics) Observe(d *decision.Decision) {
 	who, tier := m.tenants.of(&d.Identity), d.Resolution.Tier
-	m.tenants.count(who, laneKey{orNone(d.Resolution.Endpoint), orNone(tier), d.Mode}, d.Result)
+	m.tenants.count(who, laneKey{orNone(m.endpoint(d)), orNone(tier), d.Mode}, d.Result)
 	m.observeIdentity(d)
 	switch {
 	case d.ShadowReason != decision.Counted:
@@ -18,6 +18,19 @@ func (m *Metrics) Observe(d *decision.Decision) {
 		m.denials.of(policyKey{reason: d.Reason, tier: tier}).Inc()
 	}
 	m.observeBounds(d, who)
+}
+
+// endpoint is the name of the request's endpoint; "" where that may not be a label.
+func (m *Metrics) endpoint(d *decision.Decision) string {
+	if d.Resolution.Endpoint == d.Identity.Route && m.invented(d) {
+		return ""
+	}
+	return d.Resolution.Endpoint
+}
+
+// invented tells whether the request names a route that there is not.
+func (m *Metrics) invented(d *decision.Decision) bool {
+	return m.Routes != nil && d.Identity.Route != "" && !m.Routes(d.Identity.Route)
 }
 
 func (m *Metrics) observeIdentity(d *decision.Decision) {
@@ -63,7 +76,7 @@ func (m *Metrics) observeBounds(d *decision.Decision, who *tenant) {
 	}
 	m.durations.observe(answered, d.Took)
 	if owns && who != m.tenants.other && who != m.tenants.strangers {
-		who.see(d)
+		who.see(d, m.invented(d))
 	}
 }
 

@@ -140,3 +140,26 @@ func busy(t testing.TB) *decision.Decision {
 		answered{policy.Policy{Name: "open", Scope: policy.IP, FailMode: policy.FailOpen}, unanswered},
 		answered{policy.Policy{Name: "trial", Scope: policy.User, Mode: policy.Shadow}, denies})
 }
+
+func TestARouteThatNothingKnowsIsNoLabel(t *testing.T) {
+	each := policy.Policy{Name: "each", Scope: policy.TenantEndpoint}
+	for route, label := range map[string]string{"records": "records", "invented": none} {
+		m := New("1", Sources{})
+		m.Routes = func(name string) bool { return name == "records" }
+		d := decided(t, "gold", answered{each, used(2)})
+		d.Identity.Route, d.Resolution.Endpoint, d.Resolution.Bounds[0].Key.Endpoint = route, route, route
+		m.Observe(d)
+		if got := samples(t, m, "requests_total"); !strings.Contains(got, `endpoint="`+label+`"`) {
+			t.Errorf("%s: requests are\n%s\nwant endpoint %s", route, got, label)
+		}
+		if got := samples(t, m, "bucket_tokens"); (got != "") != (label == route) || strings.Contains(got, "invented") {
+			t.Errorf("%s: tokens left are %q, want those of known routes alone", route, got)
+		}
+		d = decided(t, "gold", answered{policy.Policy{Name: "writes", Scope: policy.TenantEndpoint, Endpoint: "POST /x"}, used(2)})
+		d.Identity.Route, d.Resolution.Endpoint, d.Resolution.Bounds[0].Key.Endpoint = route, "POST /x", "POST /x"
+		m.Observe(d)
+		if got := samples(t, m, "requests_total") + samples(t, m, "bucket_tokens"); strings.Count(got, `endpoint="POST /x"`) != 2 {
+			t.Errorf("%s: a pattern must stay a label:\n%s", route, got)
+		}
+	}
+}

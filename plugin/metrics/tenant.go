@@ -143,16 +143,16 @@ func exact(s *decision.Status) bool {
 	return s.Source == decision.Memory || s.Source == decision.Redis || s.Source == decision.Leased
 }
 
-// see remembers how full the tenant's buckets are. Where another request of the tenant is just doing that, it leaves
-// it: they saw the same.
-func (t *tenant) see(d *decision.Decision) {
+// see remembers how full the tenant's buckets are, but that of a route which is invented. Where another request of the
+// tenant is just doing that, it leaves it: they saw the same.
+func (t *tenant) see(d *decision.Decision, invented bool) {
 	if !t.mu.TryLock() {
 		return
 	}
 	defer t.mu.Unlock()
 	for i := range d.Resolution.Bounds {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
-		if !own(bound, status) {
+		if !own(bound, status) || invented && bound.Policy.Scope.ByEndpoint() && bound.Policy.Endpoint == "" {
 			continue
 		}
 		if b := t.bucket(bound); b != nil {

@@ -110,6 +110,16 @@ type explainer struct {
 	r   *Resolution
 }
 
+// TierFrom tells who says what tier the request of a tenant is of: row, request or default, and why a name that was given
+// is not it.
+func (s *Snapshot) TierFrom(id *identity.Identity) string {
+	var who *account
+	if s.book != nil {
+		who = s.book.account(id.Tenant.ID)
+	}
+	return s.tierFrom(who, id)
+}
+
 func (s *Snapshot) tierFrom(who *account, id *identity.Identity) string {
 	switch {
 	case who != nil && who.tier != "" && s.knows(who.tier):

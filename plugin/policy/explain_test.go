@@ -56,6 +56,9 @@ func TestAnExplanationTellsWhatMatchedWhatWonAndWhy(t *testing.T) {
 		"claimed tier": request("new", "u"), "stranger": {Tenant: address("192.0.2.1"), IP: "192.0.2.1", Stranger: true, Method: "GET", Path: "/"},
 	} {
 		all[name] = snapshot.Explain(&id, 1000)
+		if from := snapshot.TierFrom(&id); id.Tenant.Kind == identity.Tenant && from != all[name].TierFrom {
+			t.Errorf("%s: the tier is from %q, and explained as from %q", name, from, all[name].TierFrom)
+		}
 	}
 	got, err := json.MarshalIndent(all, "", "  ")
 	if err != nil {

@@ -1,0 +1,96 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// deciding is the decider of a serve with a decK file.
+func deciding(t *testing.T, file string) *decider {
+	t.Helper()
+	s, c, err := serveOf(t, map[string]string{databaseVariable: nowhere}, "--config "+file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := c.decider(t.Context(), s, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ended, end := context.WithCancel(context.Background())
+		end()
+		if err := d.run(ended); err != nil { // closes what is open
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+func TestServeKnowsTheRoutesOfItsFileAndLabelsNoOthers(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kong.yml")
+	text, err := os.ReadFile("testdata/ratelimit/buckets.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(strings.Replace(string(text), "strategy: redis", "strategy: local", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := deciding(t, file)
+	if !slices.Equal(d.routes, []string{"records", "search"}) {
+		t.Errorf("it knows the routes %q", d.routes)
+	}
+	for _, endpoint := range []string{"records", "invented"} {
+		var x admit.Exchange
+		known := &admit.Known{Tenant: "acme"}
+		if known.Method, known.Path, known.Route = admit.Target(endpoint); d.path.Admit(t.Context(), known, &x) != nil || x.Decision.Denied() {
+			t.Fatalf("%s: %+v", endpoint, x.Decision)
+		}
+	}
+	told, err := testutil.GatherAndCount(d.metrics, "rate_limiter_requests_total")
+	if err != nil || told != 2 {
+		t.Errorf("%d series of requests (%v), want one for records and one for no endpoint", told, err)
+	}
+	families, err := d.metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if strings.Contains(f.String(), "invented") {
+			t.Errorf("%s has a label that the config does not know", f.GetName())
+		}
+	}
+	if p := leasable(t, d); d.asked != nil && d.asked(p) != p {
+		t.Error("buckets of this process are asked as if others leased from them")
+	}
+}
+
+func TestServeTellsWithWhatALeasedBucketIsAsked(t *testing.T) {
+	d := deciding(t, onRedis(t, redistest.Single(t)))
+	p := leasable(t, d)
+	if d.asked == nil || d.asked(p).Limit.Capacity() >= p.Limit.Capacity() {
+		t.Errorf("%s is not asked with less than it has", p.Name)
+	}
+}
+
+// leasable is a policy of a decider's config of which tokens may be taken ahead of need.
+func leasable(t *testing.T, d *decider) *policy.Policy {
+	t.Helper()
+	for _, p := range d.path.Policies.Load().Policies() {
+		if p.Name == "everyone" {
+			return p
+		}
+	}
+	t.Fatal("the config has no limit for everyone")
+	return nil
+}

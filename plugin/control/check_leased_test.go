@@ -1,0 +1,47 @@
+package control_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lease"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// leasing is planning where nodes may take tokens ahead of need.
+func leasing(t *testing.T, config schema.Config, rows policy.Rows) *planned {
+	t.Helper()
+	p := planning(t, config, rows)
+	view := lease.New(p.store, lease.Options{Now: clock, Live: func(string) int { return 1 }}).View(p.store)
+	p.path.Buckets = view
+	p.world = open(t, func(o *control.Options) { o.Path, o.Buckets, o.Asked = p.path, p.store, view.Asked })
+	return p
+}
+
+func TestACostAboveWhatALeasedBucketHoldsIsTooLargeThoughTheLimitHasMore(t *testing.T) {
+	t.Parallel()
+	config := plan()
+	config.Tiers = []schema.Tier{{Name: "essentials", Limits: []schema.Limit{{Name: "second", Scope: "tenant", Limit: 1000, WindowSize: 100}}}}
+	config.Global = schema.Global{}
+	p := leasing(t, config.WithDefaults(), policy.Rows{})
+	for _, dry := range []string{`,"dry_run":true`, ""} {
+		for range 2 { // the second refusal is remembered
+			got := p.checks(admin, `{"org_id":"acme","cost":981`+dry+`}`)
+			if got.Allowed || got.Reason != "cost_too_large" || got.PolicyID != "second" || got.RetryAfter != 0 || len(got.Notes) != 1 ||
+				!strings.Contains(got.Notes[0], "never has more than 980") || !strings.Contains(got.Notes[0], "accuracy: exact") || !strings.Contains(got.Notes[0], "1000") {
+				t.Errorf("dry_run %q: %+v", dry, got)
+			}
+		}
+		if got := p.checks(admin, `{"org_id":"acme","cost":1001`+dry+`}`); got.Reason != "cost_too_large" || len(got.Notes) != 1 || strings.Contains(got.Notes[0], "exact") {
+			t.Errorf("dry_run %q: %+v: want no way out named, for there is none", dry, got)
+		}
+	}
+	if dry, wet := p.checks(admin, `{"org_id":"acme","cost":980,"dry_run":true}`), p.checks(admin, `{"org_id":"acme","cost":980}`); !dry.Allowed || !wet.Allowed || *dry.Remaining != 980 || *wet.Remaining != 0 {
+		t.Errorf("the dry run says %+v, the request %+v: want both admitted", dry, wet)
+	}
+	if dry, wet := p.checks(admin, `{"org_id":"acme","cost":500,"dry_run":true}`), p.checks(admin, `{"org_id":"acme","cost":500}`); dry.Allowed || wet.Allowed || dry.Reason != "limit_exceeded" || wet.Reason != dry.Reason || len(dry.Notes)+len(wet.Notes) != 0 {
+		t.Errorf("the dry run says %+v, the request %+v: want both refused for now", dry, wet)
+	}
+}

@@ -1,0 +1,97 @@
+package control
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// notes are what the caller of a check may not have meant, and where it is not counted with Kong's requests; nil: there
+// is nothing to say.
+func (s *Server) notes(policies *policy.Snapshot, d *decision.Decision, of *Check) []string {
+	if d.Reason != decision.Counted && d.Reason != decision.StoreAway {
+		return nil // no limit was looked at
+	}
+	var notes []string
+	for _, note := range [...]string{largeNote(d), s.endpointNote(d, of), tierNote(policies, d)} {
+		if note != "" {
+			notes = append(notes, note)
+		}
+	}
+	return notes
+}
+
+// tooLarge tells whether a limit refuses the request because it never has as many tokens as the request costs.
+func tooLarge(d *decision.Decision) bool {
+	if !d.Denied() || d.Binding < 0 || d.RetryAfter != limit.Never {
+		return false
+	}
+	b := &d.Resolution.Bounds[d.Binding]
+	return b.Cost > decision.Holds(b, &d.Statuses[d.Binding])
+}
+
+func largeNote(d *decision.Decision) string {
+	if !tooLarge(d) {
+		return ""
+	}
+	b := &d.Resolution.Bounds[d.Binding]
+	text := fmt.Sprintf("the request costs %d, and %s never has more than %d at once", b.Cost, b.Policy.Name, decision.Holds(b, &d.Statuses[d.Binding]))
+	if all := b.Policy.Limit.Capacity(); b.Cost <= all {
+		text += fmt.Sprintf(", because nodes may take some ahead of need: with accuracy: exact it has %d", all)
+	}
+	return text
+}
+
+// endpointNote is about an endpoint that some limits do not count as Kong's requests are counted. Methods and paths are
+// only known where some pattern is about them.
+func (s *Server) endpointNote(d *decision.Decision, of *Check) string {
+	_, path, route := admit.Target(of.Endpoint)
+	if route != "" && !s.routes[route] {
+		return fmt.Sprintf("the route %q is known to no config or policy: where Kong has none of that name, limits per endpoint count it apart", route)
+	}
+	if path == "" {
+		return ""
+	}
+	covered, byRoute := d.Resolution.Endpoint != "", countedByRoute(d.Resolution.Bounds)
+	switch {
+	case byRoute != "" && covered:
+		return byRoute + " counts by route, and METHOD /path names none: Kong's requests to this endpoint spend from another bucket of it"
+	case byRoute != "":
+		return "no pattern of the config or of a policy covers this endpoint, so " + byRoute +
+			" counts it with requests that name no endpoint: name the route instead, and it shares Kong's bucket"
+	case !covered && d.Identity.Method != "":
+		return "no pattern of the config or of a policy covers this endpoint: only limits for all endpoints apply"
+	}
+	return ""
+}
+
+// countedByRoute is the name of a policy with a bucket for each route; "": none of these has.
+func countedByRoute(bounds []policy.Bound) string {
+	for i := range bounds {
+		if p := bounds[i].Policy; p.Scope.ByEndpoint() && p.Endpoint == "" {
+			return p.Name
+		}
+	}
+	return ""
+}
+
+// tierNote is about a tier that nobody has named, where there are several: the consumer that Kong knows may have a tag, or
+// a request a header, that does.
+func tierNote(policies *policy.Snapshot, d *decision.Decision) string {
+	if len(policies.Rules.Tier) == 0 || d.Resolution.Exempt || d.Identity.Tenant.Kind != identity.Tenant {
+		return ""
+	}
+	from := policies.TierFrom(&d.Identity)
+	if from == "default" {
+		return "tier " + d.Resolution.Tier + " is the default: none is set for this org (PUT /v1/orgs/{org}), and the check claims none; Kong may know another by its consumer"
+	}
+	if why, ok := strings.CutPrefix(from, "default: "); ok {
+		return "tier " + d.Resolution.Tier + " is the default: " + why
+	}
+	return ""
+}

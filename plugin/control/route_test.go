@@ -1,0 +1,142 @@
+package control_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// routed is a world with a limit of 10 for each route of an org, and with the routes records and search.
+func routed(t *testing.T) *world {
+	t.Helper()
+	config := plan()
+	config.Tiers = []schema.Tier{{Name: "essentials", Limits: []schema.Limit{
+		limitOf("writes", "POST /records/{id}", 20),
+		{Name: "each", Scope: "tenant+endpoint", Limit: 10, WindowSize: 86400},
+	}}}
+	config.Global = schema.Global{}
+	buckets := shelf{memstore.New(memstore.Options{Now: clock})}
+	path := pathOf(t, config.WithDefaults(), buckets, policy.Rows{})
+	return open(t, func(o *control.Options) { o.Path, o.Buckets, o.Routes = path, buckets, []string{"records", "search"} })
+}
+
+// decided is what the decision API answers.
+func (w *world) decided(token, body string) control.Checked {
+	w.Helper()
+	return read[control.Checked](w, w.want(w.do(call{token, "POST", checkPath, body, nil}), http.StatusOK))
+}
+
+func TestAnOrgSpendsOnKnownRoutesOnly(t *testing.T) {
+	t.Parallel()
+	w := routed(t)
+	for body, status := range map[string]int{
+		`{"org_id":"acme","endpoint":"records"}`:                      http.StatusOK,
+		`{"org_id":"acme"}`:                                           http.StatusOK,
+		`{"org_id":"acme","endpoint":"POST /records/7"}`:              http.StatusOK,
+		`{"org_id":"acme","endpoint":"GET /invented/7"}`:              http.StatusOK,
+		`{"org_id":"acme","endpoint":"invented-7"}`:                   http.StatusForbidden,
+		`{"org_id":"acme","endpoint":"records "}`:                     http.StatusUnprocessableEntity,
+		`{"org_id":"acme","endpoint":"Records"}`:                      http.StatusForbidden,
+		`{"org_id":"acme","endpoint":"invented-7","dry_run":true}`:    http.StatusOK,
+		`{"org_id":"acme","endpoint":"invented-7","dry_run":false}`:   http.StatusForbidden,
+		`{"org_id":"globex","endpoint":"invented-7","dry_run":false}`: http.StatusForbidden,
+	} {
+		a := w.want(w.do(call{ofAcme, "POST", checkPath, body, nil}), status)
+		if detail := read[problem](w, a).Detail; strings.Contains(body, `"acme","endpoint":"invented`) && status == http.StatusForbidden {
+			for _, way := range []string{"name a route", "METHOD /path", "dry_run"} {
+				if !strings.Contains(detail, way) {
+					t.Errorf("%s: it says %q, want the way out: %s", body, detail, way)
+				}
+			}
+		}
+	}
+}
+
+func TestABatchWithARouteThatNothingKnowsSpendsNothing(t *testing.T) {
+	t.Parallel()
+	w := routed(t)
+	const known, unknown = `{"org_id":"acme","endpoint":"records"}`, `{"org_id":"acme","endpoint":"invented"}`
+	w.want(w.do(call{ofAcme, "POST", batchPath, `{"checks":[` + known + `,` + unknown + `]}`, nil}), http.StatusForbidden)
+	if got := w.decided(admin, `{"org_id":"acme","endpoint":"records","dry_run":true}`); *got.Remaining != 10 {
+		t.Errorf("%d are left, want all 10", *got.Remaining)
+	}
+}
+
+func TestWhoeverIsTrustedIsToldThatNothingKnowsARoute(t *testing.T) {
+	t.Parallel()
+	w := routed(t)
+	for _, as := range []struct{ token, dry string }{{admin, ""}, {admin, `,"dry_run":true`}, {viewer, `,"dry_run":true`}, {ofAcme, `,"dry_run":true`}} {
+		got := w.decided(as.token, `{"org_id":"acme","endpoint":"invented"`+as.dry+`}`)
+		if !got.Allowed || len(got.Notes) != 1 || !strings.Contains(got.Notes[0], `"invented"`) {
+			t.Errorf("%+v: want it decided, and the name noted", got)
+		}
+		if got := w.decided(as.token, `{"org_id":"acme","endpoint":"search"`+as.dry+`}`); len(got.Notes) != 0 {
+			t.Errorf("of a route that is known the notes are %q", got.Notes)
+		}
+	}
+}
+
+func TestACheckSaysThatALimitPerEndpointCountsByRoute(t *testing.T) {
+	t.Parallel()
+	w := routed(t)
+	for endpoint, words := range map[string][]string{
+		"GET /records/7":  {"no pattern", "each", "name the route"},
+		"POST /records/7": {"each", "by route"},
+	} {
+		got := w.decided(admin, `{"org_id":"acme","endpoint":"`+endpoint+`","dry_run":true}`)
+		if len(got.Notes) != 1 {
+			t.Fatalf("%s: the notes are %q, want one", endpoint, got.Notes)
+		}
+		for _, word := range words {
+			if !strings.Contains(got.Notes[0], word) {
+				t.Errorf("%s: it says %q, want %q", endpoint, got.Notes[0], word)
+			}
+		}
+	}
+	w.decided(admin, `{"org_id":"acme","endpoint":"GET /records/7","cost":4}`)
+	if got := w.decided(admin, `{"org_id":"acme","dry_run":true}`); *got.Remaining != 6 {
+		t.Errorf("%d are left for requests without an endpoint, want 6: it is the same bucket", *got.Remaining)
+	}
+	if got := w.decided(admin, `{"org_id":"acme","endpoint":"records","dry_run":true}`); *got.Remaining != 10 {
+		t.Errorf("%d are left for the route, want 10: it is another bucket", *got.Remaining)
+	}
+}
+
+func TestACheckSaysThatATierIsTheDefault(t *testing.T) {
+	t.Parallel()
+	buckets := shelf{memstore.New(memstore.Options{Now: clock})}
+	rows := enterprise()
+	rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: "small", Tier: "essentials"}, policy.TenantRow{ID: "odd", Tier: "gold"}, policy.TenantRow{ID: "berlin", TimeZone: "Europe/Berlin"})
+	rows.Overrides = []policy.Override{{ID: 1, Kind: policy.Exempt, Tenant: "free", Reason: "r", Author: "a"}}
+	path := pathOf(t, plan(), buckets, rows)
+	w := open(t, func(o *control.Options) { o.Path, o.Buckets = path, buckets })
+	for body, words := range map[string]string{
+		`{"org_id":"globex"}`:                     "tier essentials is the default: none is set for this org",
+		`{"org_id":"globex","dry_run":true}`:      "PUT /v1/orgs/{org}",
+		`{"org_id":"berlin"}`:                     "none is set for this org",
+		`{"org_id":"globex","tier":"enterprise"}`: "",
+		`{"org_id":"globex","tier":"gold"}`:       `tier essentials is the default: the request says "gold"`,
+		`{"org_id":"acme"}`:                       "",
+		`{"org_id":"small"}`:                      "",
+		`{"org_id":"odd"}`:                        `tier essentials is the default: the tenant's row says "gold"`,
+		`{"org_id":"free"}`:                       "",
+		`{"user_id":"u"}`:                         "",
+	} {
+		got := w.decided(admin, body)
+		if words == "" && len(got.Notes) != 0 || words != "" && (len(got.Notes) != 1 || !strings.Contains(got.Notes[0], words)) {
+			t.Errorf("%s: the notes are %q, want %q", body, got.Notes, words)
+		}
+	}
+	single := plan()
+	single.Tiers = single.Tiers[:1]
+	ruled(t, path, admit.ForKnown(single), policy.Rows{})
+	if got := w.decided(admin, `{"org_id":"globex"}`); len(got.Notes) != 0 {
+		t.Errorf("where there is one tier the notes are %q", got.Notes)
+	}
+}
