@@ -83,7 +83,7 @@ func ids() (uid, gid int, err error) {
 // folder makes a temporary folder that belongs to the user that postgres runs as. Its path is short: that of a unix
 // socket has at most 107 bytes, and the names of tests are long.
 func folder() (string, error) {
-	dir, err := os.MkdirTemp("", "pg")
+	dir, err := os.MkdirTemp(swift())
 	if err != nil || os.Geteuid() != 0 {
 		return dir, err
 	}

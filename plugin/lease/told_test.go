@@ -101,7 +101,7 @@ func TestABucketWhoseRenewalIsDueIsNotForgotten(t *testing.T) {
 	for range 20 {
 		n.admits(t, hot)
 	}
-	for i := range 2000 {
+	for i := range 500 {
 		other := window(t, "exact", 1)
 		other.Key.Subject = fmt.Sprint(i)
 		n.admits(t, other)
