@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -99,35 +100,33 @@ func New(o Options) (*Server, error) {
 	s.registerCheck()
 	s.registerRecord()
 	s.registerHealth()
-	return s, s.registerOpenAPI()
+	s.registerOpenAPI()
+	return s, nil
 }
 
 // OpenAPI is the description of the API as YAML.
 func (s *Server) OpenAPI() ([]byte, error) { return s.api.OpenAPI().YAML() }
 
-// registerOpenAPI adds the description of the API, which is made once all operations are there.
-func (s *Server) registerOpenAPI() error {
-	asJSON, err := s.api.OpenAPI().MarshalJSON()
-	if err != nil {
-		return err
-	}
-	asYAML, err := s.OpenAPI()
-	if err != nil {
-		return err
-	}
+// registerOpenAPI adds the description of the API. It is made when it is first asked for.
+func (s *Server) registerOpenAPI() {
 	for path, document := range map[string]struct {
 		contentType string
-		text        []byte
+		text        func() ([]byte, error)
 	}{
-		"/openapi.json": {"application/openapi+json", asJSON},
-		"/openapi.yaml": {"application/openapi+yaml", asYAML},
+		"/openapi.json": {"application/openapi+json", sync.OnceValues(s.api.OpenAPI().MarshalJSON)},
+		"/openapi.yaml": {"application/openapi+yaml", sync.OnceValues(s.OpenAPI)},
 	} {
 		s.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			text, err := document.text()
+			if err != nil {
+				s.Log.Error("the description of the API cannot be made", "error", err)
+				w.WriteHeader(http.StatusInternalServerError)
+				return
+			}
 			w.Header().Set("Content-Type", document.contentType)
-			_, _ = w.Write(document.text) // a client that has gone is not told
+			_, _ = w.Write(text) // a client that has gone is not told
 		})
 	}
-	return nil
 }
 
 // Times of an HTTP server that suit the API: a write that waits for the nodes ends before writeTime does.
