@@ -5,6 +5,7 @@
 package leaktest
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -16,21 +17,25 @@ import (
 // patience is how long what a test closed may take to end.
 const patience = 10 * time.Second
 
-// Main runs the tests of a package and ends the process, with a failure if a goroutine is left.
-func Main(m *testing.M) {
+// Main runs the tests of a package, then ends, in whatever state they were left, and ends the process: with a failure if
+// one of ends fails, or if the tests succeeded and a goroutine is left ten seconds later.
+func Main(m *testing.M, ends ...func() error) {
 	code := m.Run()
-	if code == 0 {
-		if err := Find(); err != nil {
-			fmt.Fprintln(os.Stderr, "after the tests:", err)
-			code = 1
-		}
+	var err error
+	for _, end := range ends {
+		err = errors.Join(err, end())
+	}
+	if err == nil && code == 0 {
+		err = find(patience)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "after the tests:", err)
+		code = 1
 	}
 	os.Exit(code)
 }
 
-// Find returns an error that shows the goroutines that are still there after ten seconds, nil if there are none.
-func Find() error { return find(patience) }
-
+// find returns an error that shows the goroutines that are still there when patience is over, nil if there are none.
 func find(patience time.Duration) error {
 	deadline := time.Now().Add(patience)
 	for {

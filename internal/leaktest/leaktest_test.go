@@ -11,7 +11,7 @@ func TestMain(m *testing.M) { Main(m) }
 func TestAGoroutineThatEndsWithinASecondIsNoLeakAndOneThatStaysIs(t *testing.T) {
 	t.Run("one that ends", func(t *testing.T) {
 		go time.Sleep(time.Second)
-		if err := Find(); err != nil {
+		if err := find(patience); err != nil {
 			t.Error(err)
 		}
 	})

@@ -3,7 +3,6 @@ package pgtest
 import (
 	"context"
 	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -41,19 +40,12 @@ func Shared(t testing.TB) *Server {
 // Main is the whole TestMain of a package that uses [Shared]: it runs the tests, ends the server, and fails when a
 // goroutine has outlived them.
 func Main(m *testing.M) {
-	code := m.Run()
-	var err error
-	if s := sharedMade.Load(); s != nil {
-		err = s.remove()
-	}
-	if err == nil && code == 0 {
-		err = leaktest.Find()
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "after the tests:", err)
-		code = 1
-	}
-	os.Exit(code)
+	leaktest.Main(m, func() error {
+		if s := sharedMade.Load(); s != nil {
+			return s.remove()
+		}
+		return nil
+	})
 }
 
 // Empty makes a database without tables, dropped at the end of the test, and is its connection string.

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -166,11 +167,7 @@ func (found *tenantBuckets) empty(ctx context.Context) error {
 		return err
 	}
 	defer closeRedis()
-	keys := make([]policy.Key, len(found.bounds))
-	for i := range keys {
-		keys[i] = found.bounds[i].Key
-	}
-	if _, err := store.Forget(ctx, keys); err != nil {
+	if _, err := store.Forget(ctx, policy.KeysOf(found.bounds)); err != nil {
 		return fmt.Errorf("reset the buckets, which the audit tells already: %w", err)
 	}
 	return nil
@@ -186,7 +183,7 @@ func (c *call) showBuckets(found *tenantBuckets, statuses []decision.Status) err
 	for i, b := range found.bounds {
 		status := &statuses[i]
 		shown[i] = shownBucket{
-			Policy: b.Policy.Name, Subject: bucketSubject(b.Key), Endpoint: b.Key.Endpoint, Limit: b.Policy.Describe(),
+			Policy: b.Policy.Name, Subject: cmp.Or(b.Key.Whose(), "the tenant"), Endpoint: b.Key.Endpoint, Limit: b.Policy.Describe(),
 			Used: status.Used, Remaining: status.Remaining, Reset: time.UnixMicro(int64(status.Reset)).UTC().Format(time.RFC3339),
 		}
 	}
@@ -221,18 +218,4 @@ func (c *call) resetBuckets(ctx context.Context, found *tenantBuckets) error {
 		return err
 	}
 	return c.showBuckets(found, before)
-}
-
-// bucketSubject is whose a bucket of a tenant is.
-func bucketSubject(k policy.Key) string {
-	switch k.Kind {
-	case policy.KindUser:
-		return "user " + k.Subject
-	case policy.KindCredential:
-		return "credential " + k.Subject
-	case policy.KindIP:
-		return "ip " + k.Subject
-	default:
-		return "the tenant"
-	}
 }

@@ -26,8 +26,8 @@ type pluginConfig struct {
 	route   string // that it is on, by name; "": all of the service
 	other   string // what else it is on: a consumer or a consumer group
 
-	routes []string // of the file, by name
-	serves []string // those that Kong runs it for
+	routes map[string]string // of the file, by name: the service of each
+	serves []string          // those that Kong runs it for, by name
 }
 
 // configFlags name the decK file and the config in it.
@@ -62,8 +62,8 @@ func (c *call) load(f *configFlags) (*pluginConfig, *policy.Snapshot, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	chosen.routes = slices.Sorted(maps.Keys(routes))
-	for _, route := range chosen.routes {
+	chosen.routes = routes
+	for _, route := range slices.Sorted(maps.Keys(routes)) {
 		if of, err := chooseConfig(configs, &configFlags{f.file, route}, routes); err == nil && of == chosen {
 			chosen.serves = append(chosen.serves, route)
 		}

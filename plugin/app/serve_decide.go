@@ -27,10 +27,10 @@ const (
 // decider is what decides in the process that serves the API: the paths of the plugin server, with one config.
 type decider struct {
 	*paths
-	path    *admit.Path     // nil: no config was given
-	inRedis control.Buckets // nil: there are none
-	loaded  chan struct{}   // closed with the first rows
-	routes  []string        // of the config's file, by name
+	path    *admit.Path       // nil: no config was given
+	inRedis control.Buckets   // nil: there are none
+	loaded  chan struct{}     // closed with the first rows
+	routes  map[string]string // of the config's file, by name
 
 	asked func(*policy.Policy) *policy.Policy // with which policy the buckets of one are asked; nil: itself
 }
@@ -83,6 +83,12 @@ func (c *call) followRows(d *decider, log *slog.Logger) error {
 	return err
 }
 
+// isRoute tells whether a name is that of a route of the config's file.
+func (d *decider) isRoute(name string) bool {
+	_, is := d.routes[name]
+	return is
+}
+
 // openPath opens the path of the config, and its buckets.
 func (c *call) openPath(d *decider, from *configFlags) error {
 	config, _, err := c.load(from)
@@ -100,11 +106,7 @@ func (c *call) openPath(d *decider, from *configFlags) error {
 	if d.path, _, err = d.build(config.Config, snapshot); err != nil {
 		return fmt.Errorf("%s: %w", config.where, err)
 	}
-	known := map[string]bool{}
-	for _, route := range config.routes {
-		known[route] = true
-	}
-	d.routes, d.metrics.Routes = config.routes, func(name string) bool { return known[name] }
+	d.routes, d.metrics.Routes = config.routes, d.isRoute
 	if leased, ok := d.path.Buckets.(*lease.View); ok {
 		d.asked = leased.Asked
 	}

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -47,8 +48,8 @@ func TestServeKnowsTheRoutesOfItsFileAndLabelsNoOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := deciding(t, file)
-	if !slices.Equal(d.routes, []string{"records", "search"}) {
-		t.Errorf("it knows the routes %q", d.routes)
+	if !slices.Equal(slices.Sorted(maps.Keys(d.routes)), []string{"records", "search"}) {
+		t.Errorf("it knows the routes %v", d.routes)
 	}
 	for _, endpoint := range []string{"records", "invented"} {
 		var x admit.Exchange

@@ -92,7 +92,7 @@ func (t *tokens) lookAgain(ctx context.Context, r renewal) bool {
 	hanging := time.AfterFunc(tokenPatience, func() { t.lose(context.DeadlineExceeded) })
 	defer hanging.Stop()
 	_, err := t.look(looking, r.hash, r.secret)
-	if refused := new(pgstore.TokenError); err != nil && !errors.As(err, &refused) {
+	if err != nil && !isRefusal(err) {
 		if ctx.Err() == nil {
 			t.lose(err)
 		}

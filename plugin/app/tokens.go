@@ -55,7 +55,7 @@ func newTokens(rows tokenRows, log *slog.Logger) *tokens {
 func (t *tokens) Authenticate(ctx context.Context, secret string) (control.Caller, error) {
 	hash := sha256.Sum256([]byte(secret))
 	token, err := t.find(ctx, hash, secret)
-	if refused := new(pgstore.TokenError); errors.As(err, &refused) {
+	if isRefusal(err) {
 		return control.Caller{}, control.ErrUnknownToken
 	}
 	if err != nil {
@@ -66,6 +66,9 @@ func (t *tokens) Authenticate(ctx context.Context, secret string) (control.Calle
 	t.mu.Unlock()
 	return control.Caller{Token: token.Name, Role: control.Role(token.Role), Org: token.Org}, nil
 }
+
+// isRefusal tells whether an error is the database's answer that a secret lets nobody in.
+func isRefusal(err error) bool { return errors.As(err, new(*pgstore.TokenError)) }
 
 // find is the token of a secret: from memory where that may be believed, else from the database.
 func (t *tokens) find(ctx context.Context, hash secretHash, secret string) (pgstore.Token, error) {
@@ -80,7 +83,7 @@ func (t *tokens) find(ctx context.Context, hash secretHash, secret string) (pgst
 		defer cancel()
 	}
 	token, err := t.look(looking, hash, secret)
-	if refused := new(pgstore.TokenError); err == nil || errors.As(err, &refused) || !holds || ctx.Err() != nil {
+	if err == nil || isRefusal(err) || !holds || ctx.Err() != nil {
 		return token, err
 	}
 	t.lose(err)

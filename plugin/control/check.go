@@ -24,7 +24,7 @@ func (s *Server) registerCheck() {
 			"happens while Redis is away are those of the plugin, so Kong and other callers share one budget.",
 	}, decide), s.check)
 	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "check-batch", Method: http.MethodPost, Path: decisionPath + "/batch", Tags: tags,
+		OperationID: "check-batch", Method: http.MethodPost, Path: batchPath, Tags: tags,
 		Summary:     "Decide about up to 100 requests, one after the other, each by itself",
 		Description: "If the token may not ask about one of them, the batch is refused and nothing is spent.",
 	}, decide), s.checkBatch)
@@ -171,7 +171,7 @@ func (s *Server) mayCheck(ctx context.Context, policies *policy.Snapshot, c *Che
 // buckets lie together: there would be one more of each limit per endpoint for every name that it made up. The error is an
 // answer.
 func (s *Server) maySpend(policies *policy.Snapshot, id *identity.Identity, c *Check) error {
-	if _, _, route := admit.Target(c.Endpoint); route != "" && !s.routes[route] {
+	if _, _, route := admit.Target(c.Endpoint); route != "" && !s.Routes(route) {
 		return huma.Error403Forbidden("the token of an org may not spend on a route that no config or policy knows: name a route that the config's " +
 			"file has, or METHOD /path, or set dry_run")
 	}

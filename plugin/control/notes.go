@@ -51,7 +51,7 @@ func largeNote(d *decision.Decision) string {
 // only known where some pattern is about them.
 func (s *Server) endpointNote(d *decision.Decision, of *Check) string {
 	_, path, route := admit.Target(of.Endpoint)
-	if route != "" && !s.routes[route] {
+	if route != "" && !s.Routes(route) {
 		return fmt.Sprintf("the route %q is known to no config or policy: where Kong has none of that name, limits per endpoint count it apart", route)
 	}
 	if path == "" {
@@ -73,7 +73,7 @@ func (s *Server) endpointNote(d *decision.Decision, of *Check) string {
 // countedByRoute is the name of a policy with a bucket for each route; "": none of these has.
 func countedByRoute(bounds []policy.Bound) string {
 	for i := range bounds {
-		if p := bounds[i].Policy; p.Scope.ByEndpoint() && p.Endpoint == "" {
+		if p := bounds[i].Policy; p.ByRoute() {
 			return p.Name
 		}
 	}

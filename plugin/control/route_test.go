@@ -23,7 +23,9 @@ func routed(t *testing.T) *world {
 	config.Global = schema.Global{}
 	buckets := shelf{memstore.New(memstore.Options{Now: clock})}
 	path := pathOf(t, config.WithDefaults(), buckets, policy.Rows{})
-	return open(t, func(o *control.Options) { o.Path, o.Buckets, o.Routes = path, buckets, []string{"records", "search"} })
+	return open(t, func(o *control.Options) {
+		o.Path, o.Buckets, o.Routes = path, buckets, func(name string) bool { return name == "records" || name == "search" }
+	})
 }
 
 // decided is what the decision API answers.

@@ -45,9 +45,9 @@ type Options struct {
 	// Asked is with which policy requests ask a bucket of a policy: with that one itself, or one with less capacity where nodes
 	// may take tokens of it ahead of need; nil: always with itself.
 	Asked func(*policy.Policy) *policy.Policy
-	// Routes are the names of the gateway's routes, by which limits per endpoint count where they have no pattern. An org may
-	// spend on no other.
-	Routes []string
+	// Routes tells whether a name is that of one of the gateway's routes, by which limits per endpoint count where they have no
+	// pattern. An org may spend on no other. nil: no name is.
+	Routes func(name string) bool
 
 	Limits  admit.Buckets         // what the API's own limits are spent from; nil: it does not limit itself
 	Rates   Rates                 // the API's own limits; zero: the defaults of its fields
@@ -63,7 +63,6 @@ type Server struct {
 	mux     *http.ServeMux
 	api     huma.API
 	limits  *admit.Path // nil: the API does not limit itself
-	routes  map[string]bool
 	metrics *metrics
 	probes  singleflight.Group
 }
@@ -80,10 +79,10 @@ func New(o Options) (*Server, error) {
 	if o.Asked == nil {
 		o.Asked = func(p *policy.Policy) *policy.Policy { return p }
 	}
-	s := &Server{Options: o, mux: http.NewServeMux(), routes: map[string]bool{}}
-	for _, route := range o.Routes {
-		s.routes[route] = true
+	if o.Routes == nil {
+		o.Routes = func(string) bool { return false }
 	}
+	s := &Server{Options: o, mux: http.NewServeMux()}
 	var err error
 	if s.metrics, err = newMetrics(o.Metrics); err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -170,7 +171,7 @@ func (s *Server) bucketsAway(doing string, err error) error {
 func usageOf(policies *policy.Snapshot, b *policy.Bound, status *decision.Status) BucketUsage {
 	spec := b.Policy.Limit.Spec()
 	return BucketUsage{
-		Policy: b.Policy.Name, Row: b.Policy.Row, Of: ownerText(b.Key), Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(),
+		Policy: b.Policy.Name, Row: b.Policy.Row, Of: cmp.Or(b.Key.Whose(), "the org"), Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(),
 		Description: b.Policy.Describe(), Limit: spec.Burst, WindowSize: int64(spec.Window / limit.Second),
 		Used: status.Used, Remaining: status.Remaining, Fraction: fraction(status.Used, spec.Burst),
 		Reset: timeOf(status.Reset), ResetAfter: (status.Reset - status.Now).Seconds(),
@@ -186,17 +187,3 @@ func fraction(a, b int64) float64 {
 
 // timeOf is an instant as JSON has it.
 func timeOf(instant limit.Micros) time.Time { return time.UnixMicro(int64(instant)).UTC() }
-
-// ownerText is whose a bucket of an org is.
-func ownerText(k policy.Key) string {
-	switch k.Kind {
-	case policy.KindUser:
-		return "user " + k.Subject
-	case policy.KindCredential:
-		return "credential " + k.Subject
-	case policy.KindIP:
-		return "ip " + k.Subject
-	default:
-		return "the org"
-	}
-}

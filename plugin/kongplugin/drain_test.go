@@ -11,8 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
-
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -58,12 +56,7 @@ func TestADrainingConnectionSaysAllAndReadsWhatItIsOwed(t *testing.T) {
 	k := h.dial()
 	k.answers = answersOf(t, "key-auth")
 	id := k.startInstance(1, byConsumer)
-	k.call(&pb.RpcCall{Call: &pb.RpcCall_CmdHandleEvent{CmdHandleEvent: &pb.CmdHandleEvent{InstanceId: id, EventName: "access"}}})
-	for _, want := range []string{"kong.client.get_consumer", ""} {
-		if frame, err := k.receive(); err != nil || string(frame) != want {
-			t.Fatalf("received %q, %v; want %q", frame, err, want)
-		}
-	}
+	k.begin(id)
 	k.send(k.answers["kong.client.get_consumer"])
 	if frame, err := k.receive(); err != nil || string(frame) != "kong.response.set_headers" {
 		t.Fatalf("received %q, %v", frame, err)
@@ -235,12 +228,7 @@ func TestADrainThatInterruptsLateDoesNotCutOffWhatIsOwed(t *testing.T) {
 		k := connect()
 		k.answers = answersOf(t, "key-auth")
 		id := k.startInstance(1, byConsumer)
-		k.call(&pb.RpcCall{Call: &pb.RpcCall_CmdHandleEvent{CmdHandleEvent: &pb.CmdHandleEvent{InstanceId: id, EventName: "access"}}})
-		for range 2 {
-			if _, err := k.receive(); err != nil {
-				t.Fatal(err)
-			}
-		}
+		k.begin(id)
 		h.draining.Store(true) // and the connections are interrupted later
 		k.send(k.answers["kong.client.get_consumer"])
 		for range 4 { // the headers, the end of the event, and its return
@@ -280,12 +268,7 @@ func TestBucketsThatDoNotAnswerCannotHoldUpTheEndForLongerThanTheDrainTime(t *te
 	k := h.dial()
 	k.answers = answersOf(t, "key-auth")
 	id := k.startInstance(1, byConsumer)
-	k.call(&pb.RpcCall{Call: &pb.RpcCall_CmdHandleEvent{CmdHandleEvent: &pb.CmdHandleEvent{InstanceId: id, EventName: "access"}}})
-	for range 2 {
-		if _, err := k.receive(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	k.begin(id)
 	k.send(k.answers["kong.client.get_consumer"])
 	<-buckets.entered
 	if err := h.stop(); err != nil {

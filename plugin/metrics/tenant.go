@@ -152,7 +152,7 @@ func (t *tenant) see(d *decision.Decision, invented bool) {
 	defer t.mu.Unlock()
 	for i := range d.Resolution.Bounds {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
-		if !own(bound, status) || invented && bound.Policy.Scope.ByEndpoint() && bound.Policy.Endpoint == "" {
+		if !own(bound, status) || invented && bound.Policy.ByRoute() {
 			continue
 		}
 		if b := t.bucket(bound); b != nil {

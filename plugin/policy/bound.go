@@ -98,6 +98,10 @@ func (p *Policy) Describe() string {
 	return fmt.Sprintf("%s (%s) per %s", text, spec.Algorithm, p.Scope)
 }
 
+// ByRoute tells whether the policy counts endpoints apart without a pattern that says which: then a bucket is known by the
+// name of the request's route.
+func (p *Policy) ByRoute() bool { return p.Scope.ByEndpoint() && p.Endpoint == "" }
+
 // Leasable tells whether nodes may take tokens of the policy's buckets ahead of need: its accuracy allows it, and its
 // algorithm is one of which tokens can be taken so. A leased bucket is asked with less than it holds. So a policy of
 // which every request costs nearly all that it holds is not leasable, for none might be admitted.
@@ -145,6 +149,29 @@ type Key struct {
 	Owner     string
 	Subject   string
 	Endpoint  string // scopes with an endpoint beside a tenant or user only
+}
+
+// Whose is who has the bucket within its group, in words; "": the whole group has it.
+func (k *Key) Whose() string {
+	switch k.Kind {
+	case KindUser:
+		return "user " + k.Subject
+	case KindCredential:
+		return "credential " + k.Subject
+	case KindIP:
+		return "ip " + k.Subject
+	default:
+		return ""
+	}
+}
+
+// KeysOf are the buckets of bounds.
+func KeysOf(bounds []Bound) []Key {
+	keys := make([]Key, len(bounds))
+	for i := range keys {
+		keys[i] = bounds[i].Key
+	}
+	return keys
 }
 
 // Bound is a policy resolved for one request: which bucket it spends from, and how much.

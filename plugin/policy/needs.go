@@ -40,7 +40,7 @@ func (n *Needs) of(p *Policy) {
 		n.Facts |= identity.CredentialFact
 	case p.Scope == IP:
 		n.Facts |= identity.IPFact
-	case p.Scope.ByEndpoint() && p.Endpoint == "":
+	case p.ByRoute():
 		n.Facts |= identity.RouteFact
 	}
 }
