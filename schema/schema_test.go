@@ -134,3 +134,37 @@ func TestKongSchemaCannotBeChangedByItsReader(t *testing.T) {
 		t.Error("a reader changed the schema for the next")
 	}
 }
+
+// Kong requires a record whose schema does not say otherwise, fills it with defaults and then misses its required
+// fields: a config without anonymous and global would be denied.
+func TestEveryRecordInTheKongSchemaSaysWhetherItIsRequired(t *testing.T) {
+	var document map[string]any
+	if err := json.Unmarshal(schema.KongSchema(), &document); err != nil {
+		t.Fatal(err)
+	}
+	document["type"], document["required"] = "record", true
+	seen := 0
+	var walk func(path string, definition map[string]any)
+	walk = func(path string, definition map[string]any) {
+		fields, _ := definition["fields"].([]any)
+		for _, entry := range fields {
+			for name, value := range entry.(map[string]any) {
+				field := value.(map[string]any)
+				if _, says := field["required"].(bool); field["type"] == "record" && !says {
+					t.Errorf("%s.%s is a record that does not say whether it is required", path, name)
+				}
+				seen++
+				walk(path+"."+name, field)
+			}
+		}
+		for _, inner := range []string{"elements", "values"} {
+			if field, ok := definition[inner].(map[string]any); ok {
+				walk(path+"."+inner, field)
+			}
+		}
+	}
+	walk("schema", document)
+	if seen == 0 {
+		t.Error("found no field")
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -33,6 +34,10 @@ func (o object) MarshalJSON() ([]byte, error) {
 	}
 	b.WriteByte('}')
 	return b.Bytes(), nil
+}
+
+func (o object) has(key string) bool {
+	return slices.ContainsFunc(o, func(m member) bool { return m.key == key })
 }
 
 // writeValue writes v without escaping <, > and &, which descriptions contain.
@@ -106,6 +111,9 @@ func (s *source) kongField(f field, narrowing string) (object, error) {
 	attributes, err := s.attributes(f.tags, "kong")
 	if err != nil {
 		return nil, err
+	}
+	if f.typ.kind == "record" && !attributes.has("required") {
+		attributes = append(attributes, member{"required", false}) // Kong requires a record that says nothing about it
 	}
 	if narrowing != "" {
 		narrow, err := s.constraints(narrowing)
