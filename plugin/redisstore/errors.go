@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -72,6 +73,27 @@ var refusals = []string{
 	"ERR DB index ", "ERR AUTH ", "ERR Client sent AUTH", // on a new connection, before anything else
 }
 
+// scriptFailed begins the reply of a Redis before 7 to a script that a command has ended. It names that command's own
+// error behind scriptCause: "ERR Error running script (call to f_<sha>): @user_script:12: -OOM command not allowed …".
+const (
+	scriptFailed = "ERR Error running script "
+	scriptCause  = ": -"
+)
+
+// beforeWriting begin the errors that a script's first write can meet and a later one cannot: Redis looks for them
+// while nothing is written yet, or they do not change while a script runs.
+var beforeWriting = []string{"LOADING ", "MASTERDOWN ", "READONLY ", "NOREPLICAS ", "OOM ", "MISCONF ", "CLUSTERDOWN "}
+
+// isRefusal reports whether a reply of Redis says that the script has written nothing.
+func isRefusal(reply string) bool {
+	hasPrefix := func(prefix string) bool { return strings.HasPrefix(reply, prefix) }
+	if !hasPrefix(scriptFailed) {
+		return slices.ContainsFunc(refusals, hasPrefix)
+	}
+	_, reply, _ = strings.Cut(reply, scriptCause)
+	return slices.ContainsFunc(beforeWriting, hasPrefix)
+}
+
 // classify wraps the error of a command in an Error. Where nothing is certain the kind is Unknown.
 func classify(err error) *Error {
 	var known *Error
@@ -92,13 +114,8 @@ func kindOf(err error) Kind {
 		}
 	}
 	var reply redis.Error
-	if !errors.As(err, &reply) {
-		return Unknown
-	}
-	for _, prefix := range refusals {
-		if strings.HasPrefix(reply.Error(), prefix) {
-			return Refused
-		}
+	if errors.As(err, &reply) && isRefusal(reply.Error()) {
+		return Refused
 	}
 	return Unknown
 }
@@ -126,26 +143,27 @@ func turnsAway(err error) bool {
 	return errors.As(err, &reply) && ails(err)
 }
 
-// ails tells whether an error speaks against the server that it came from. A caller who had no more time does not: a
-// server that is slow is known by how long its calls take.
+// ails tells whether an error speaks against the server that it came from. That a caller had no more time does not: see
+// [gaveUp].
 func ails(err error) bool {
-	var dial *dialError
-	var timeout net.Error
-	switch {
-	case err == nil:
-		return false
-	case errors.As(err, &dial):
-		return true
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+	if err == nil || gaveUp(err) {
 		return false
 	}
 	var reply redis.Error
-	if errors.As(err, &reply) {
-		for _, prefix := range elsewhere {
-			if strings.HasPrefix(reply.Error(), prefix) {
-				return false
-			}
-		}
+	return !errors.As(err, &reply) ||
+		!slices.ContainsFunc(elsewhere, func(prefix string) bool { return strings.HasPrefix(reply.Error(), prefix) })
+}
+
+// gaveUp reports whether a call ended because its caller had no more time, so that no answer was seen. A connection that
+// could not be opened in time speaks against the server.
+func gaveUp(err error) bool {
+	var dial *dialError
+	var timeout net.Error
+	switch {
+	case err == nil, errors.As(err, &dial):
+		return false
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return true
 	}
-	return true
+	return errors.As(err, &timeout) && timeout.Timeout()
 }

@@ -17,6 +17,11 @@ type reply string
 func (r reply) Error() string { return string(r) }
 func (reply) RedisError()     {}
 
+// inScript is what Redis 6.2 answers when a command of a script fails.
+func inScript(inner string) reply {
+	return reply("ERR Error running script (call to f_7b5c1ac3): @user_script:88: @user_script: 88: -" + inner)
+}
+
 func TestWhatIsNotCertainIsUnknown(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	for _, test := range []struct {
@@ -35,6 +40,14 @@ func TestWhatIsNotCertainIsUnknown(t *testing.T) {
 		{reply("OOM command not allowed when used memory > 'maxmemory'."), Refused},
 		{reply("NOPERM this user has no permissions to run the 'evalsha' command"), Refused},
 		{reply("WRONGPASS invalid username-password pair or user is disabled."), Refused},
+		{inScript("OOM command not allowed when used memory > 'maxmemory'."), Refused},
+		{inScript("READONLY You can't write against a read only replica."), Refused},
+		{inScript("MISCONF Redis is configured to save RDB snapshots, but it is currently not able to persist on disk."), Refused},
+		{inScript("LOADING Redis is loading the dataset in memory"), Refused},
+		{inScript("CLUSTERDOWN The cluster is down"), Refused},
+		{inScript("NOREPLICAS Not enough good replicas to write."), Refused},
+		{inScript("WRONGTYPE Operation against a key holding the wrong kind of value"), Unknown},
+		{reply("ERR Error running script (call to f_0123): @user_script:7: user_script:7: attempt to compare nil with OOM "), Unknown},
 		{reply("ERR user_script:1: attempt to index a nil value"), Unknown}, // it may have written before
 		{reply("WRONGTYPE Operation against a key holding the wrong kind of value"), Unknown},
 		{io.EOF, Unknown},
