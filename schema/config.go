@@ -103,6 +103,9 @@ type Config struct {
 	// Leaves out all rate limit headers, Retry-After included, as Kong's own plugins do. The body of a refusal still tells how long to wait. Default: false, headers are sent.
 	HideClientHeaders bool `json:"hide_client_headers" kong:"required" default:"false"`
 
+	// Shows clients the numbers of the limits that all tenants share (scopes global and endpoint) as it shows those of their own: in headers, in the body of a refusal and to a tenant's token of the decision API. For configs that have no other limits. Default: false, a shared limit is only named, on a refusal that it causes.
+	ShowSharedLimits bool `json:"show_shared_limits" kong:"required" default:"false"`
+
 	// Also sends RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset, as Kong's own rate-limiting plugin does. Default: false.
 	KongHeaders bool `json:"kong_headers" kong:"required" default:"false"`
 

@@ -245,6 +245,35 @@ func TestGlobalLimitsHoldForAllTenantsTogether(t *testing.T) {
 	n.want([]int{429}, "/records")
 }
 
+func TestATenantReadsTheNumbersOfItsOwnLimitAndTheNameOfASharedOneThatDenies(t *testing.T) {
+	const limits = `tiers: [{name: a, limits: [{name: burst, scope: tenant, limit: 50, window_size: 3600}]}], global: {limits: [
+		{name: all, scope: global, limit: 150000, window_size: 3600, cost: 150000},
+		{name: heavy, scope: endpoint, endpoint: "* /records/heavy", limit: 1, window_size: 777600}]}`
+	n := start(t, deck(`{`+limits+`}`))
+	for i, status := range []int{200, 429, 429} {
+		a := n.get("/records/heavy", "apikey", "alice")
+		if got := a.Header.Get("X-RateLimit-Limit"); a.Status != status || got != "50" {
+			t.Errorf("request %d: %d, X-RateLimit-Limit %q, want %d and the tenant's 50", i+1, a.Status, got, status)
+		}
+		if got := a.Header.Get("RateLimit-Policy"); got != `"burst";q=50;w=3600` {
+			t.Errorf("request %d: RateLimit-Policy %q, want the tenant's limit alone", i+1, got)
+		}
+		if status == 200 { // its body is the upstream's
+			continue
+		}
+		if strings.Contains(a.Body, "150000") {
+			t.Errorf("request %d shows the number of a shared limit:\n%s", i+1, a.Body)
+		}
+		if p := a.problem(t); len(p.Violated) != 2 || a.Header.Get("Retry-After") == "" {
+			t.Errorf("request %d: violated %q, Retry-After %q, want both shared limits and a wait", i+1, p.Violated, a.Header.Get("Retry-After"))
+		}
+	}
+	n = start(t, deck(`{show_shared_limits: true, `+limits+`}`))
+	if got := n.get("/records", "apikey", "alice").Header.Get("X-RateLimit-Limit"); got != "150000" {
+		t.Errorf("with show_shared_limits: X-RateLimit-Limit %q, want the shared limit's 150000", got)
+	}
+}
+
 func TestWhenOneTokenIsLeftExactlyOneRequestWins(t *testing.T) {
 	n := start(t, deck(`{user_from: [header.X-User], trusted_headers: [X-User], tiers: [{name: a, limits: [
 		{name: user, scope: user, limit: 1, window_size: 86400}]}]}`), raced)

@@ -266,3 +266,23 @@ func TestARefusedGRPCCallHasNoBody(t *testing.T) {
 		t.Errorf("client reads %s", read(&x.Response))
 	}
 }
+
+func TestASharedLimitThatDeniesIsDecidedAndObservedInFullAndShownByName(t *testing.T) {
+	const limits = `{tiers: [{name: a, limits: [{name: own, scope: tenant, limit: 9, window_size: 60}]}],
+		global: {limits: [{name: all, scope: global, limit: 1, window_size: 600}]}`
+	for shown, text := range map[string]string{"9": limits + `}`, "1": limits + `, show_shared_limits: true}`} {
+		path, _, told := pathOf(t, text)
+		var x admit.Exchange
+		for range 2 {
+			if err := path.Admit(context.Background(), &gateway{request: ofTier("a", "", "GET", "/")}, &x); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := x.Response.Get("X-RateLimit-Limit"); !x.Response.Refused || got != shown || x.Response.Get("Retry-After") != "600" {
+			t.Errorf("refused %v, X-RateLimit-Limit %q, Retry-After %q, want %s", x.Response.Refused, got, x.Response.Get("Retry-After"), shown)
+		}
+		if d := &x.Decision; d.Resolution.Bounds[d.Binding].Policy.Name != "all" || !strings.Contains((*told)[1], "binding 1") {
+			t.Errorf("observed %s, want the shared limit that binds", (*told)[1])
+		}
+	}
+}

@@ -2,6 +2,7 @@ package admit_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -71,7 +72,11 @@ tiers:
   - {name: writes, scope: tenant+endpoint, endpoint: "POST /records", limit: 100000, window_size: 60, algorithm: sliding_window}
 global: {limits: [{name: all, scope: global, limit: 100000, window_size: 60}]}
 `
-	for name, text := range map[string]string{"allowed": roomy, "denied": `{tiers: [{name: a, limits: [{name: a, scope: tenant, limit: 1, window_size: 60}]}]}`} {
+	for name, text := range map[string]string{
+		"allowed":       roomy,
+		"denied":        `{tiers: [{name: a, limits: [{name: a, scope: tenant, limit: 1, window_size: 60}]}]}`,
+		"denied by all": strings.Replace(roomy, "scope: global, limit: 100000", "scope: global, limit: 1", 1),
+	} {
 		path, _, _ := pathOf(t, text)
 		path.Observers = nil // the diary's words are no part of the path
 		var x admit.Exchange
@@ -83,7 +88,7 @@ global: {limits: [{name: all, scope: global, limit: 100000, window_size: 60}]}
 				t.Fatal(err)
 			}
 		})
-		if allocations != 0 || x.Response.Refused != (name == "denied") {
+		if allocations != 0 || x.Response.Refused != (name != "allowed") {
 			t.Errorf("%s: %v allocations, refused %v, want 0", name, allocations, x.Response.Refused)
 		}
 	}

@@ -131,6 +131,7 @@ type Decision struct {
 	Result       Result
 	Reason       Reason
 	Binding      int          // index of the bound that binds; -1 when no enforced bound applies
+	Own          int          // index of the bound that binds among those with a bucket that is not shared; -1: none
 	RetryAfter   limit.Micros // of a denial by bounds: the longest wait; limit.Never when no wait helps
 	ShadowDenied bool         // a bound in shadow or log mode, or a missing name in such a config, would have denied
 	ShadowReason Reason       // TenantMissing, UserMissing, MetaLimited or Banned: what a config in shadow or log mode would have denied for
@@ -144,7 +145,7 @@ func (d *Decision) Reset() {
 	d.Identity.Reset()
 	d.Resolution.Reset()
 	d.Statuses = d.Statuses[:0]
-	d.Result, d.Reason, d.Binding, d.RetryAfter = Allowed, Counted, -1, 0
+	d.Result, d.Reason, d.Binding, d.Own, d.RetryAfter = Allowed, Counted, -1, -1, 0
 	d.ShadowDenied, d.ShadowReason, d.Mode, d.Degraded, d.Took = false, Counted, policy.Enforce, false, 0
 }
 
@@ -194,6 +195,9 @@ func (d *Decision) Ban(now limit.Micros) {
 // binding bound is the enforced one with the smallest remaining ÷ limit. A tie goes to the longer window either way.
 // Bounds in shadow are recorded and never bind.
 //
+// Own is found by the same rule among the bounds whose buckets are not shared. Clients read its numbers; Binding, Result
+// and RetryAfter count all bounds.
+//
 // A bound whose store could not say neither admits nor binds. If it fails closed it denies, but one that really has no
 // room goes first: the client then reads which, and not that the service has trouble.
 func (d *Decision) Combine() {
@@ -208,23 +212,35 @@ func (d *Decision) Combine() {
 			}
 		case !bound.Enforced():
 			d.ShadowDenied = d.ShadowDenied || !status.Admits()
-		case !status.Admits():
-			d.Result = HardThrottled
-			if status.Wait > d.RetryAfter || (status.Wait == d.RetryAfter && d.longer(i, d.Binding)) {
-				d.RetryAfter, d.Binding = status.Wait, i
-			}
-		case d.Result != HardThrottled:
-			if status.Soft {
+		default:
+			d.RetryAfter = max(d.RetryAfter, status.Wait)
+			if !status.Admits() {
+				d.Result = HardThrottled
+			} else if status.Soft && d.Result == Allowed {
 				d.Result = SoftThrottled
 			}
-			if d.Binding < 0 || d.tighter(i, d.Binding) {
-				d.Binding = i
+			if d.Binding = d.stricter(d.Binding, i); !bound.Key.Shared() {
+				d.Own = d.stricter(d.Own, i)
 			}
 		}
 	}
 	if away > 0 && d.Result != HardThrottled {
-		d.Result, d.Reason, d.RetryAfter, d.Binding = HardThrottled, StoreAway, away, -1
+		d.Result, d.Reason, d.RetryAfter, d.Binding, d.Own = HardThrottled, StoreAway, away, -1, -1
 	}
+}
+
+// stricter returns which of two answered bounds binds, i if neither does more: the one that waits longer, or, if both
+// admit, the one that has less of its limit left. i is -1 where there is only j.
+func (d *Decision) stricter(i, j int) int {
+	if i < 0 {
+		return j
+	}
+	a, b := d.Statuses[i].Wait, d.Statuses[j].Wait
+	switch {
+	case b > a, a == b && a > 0 && d.longer(j, i), a == b && a == 0 && d.tighter(j, i):
+		return j
+	}
+	return i
 }
 
 // tighter tells whether bound i has less of its limit left than bound j.

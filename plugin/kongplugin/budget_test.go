@@ -70,8 +70,8 @@ func TestTheCommonConfigCostsOneQuestionAndOneSetHeaders(t *testing.T) {
 		if got := h.writes() - writes; got != 2 {
 			t.Errorf("%s: %d writes, want 2: the question; headers, end and return together", name, got)
 		}
-		if n := strings.Count(k.headers["RateLimit-Policy"], ";q="); n != 4 || k.headers["RateLimit-Reset"] == "" {
-			t.Errorf("%s: headers %v, want all headers of four limits", name, k.headers)
+		if n := strings.Count(k.headers["RateLimit-Policy"], ";q="); n != 3 || k.headers["RateLimit-Reset"] == "" {
+			t.Errorf("%s: headers %v, want all headers of the tenant's three limits", name, k.headers)
 		}
 	}
 }

@@ -22,7 +22,8 @@ type Decision struct {
 	Reason  decision.Reason // counted: the limits decided; else what decided in their stead
 
 	// Policy is the name of the limit that binds: the one that refuses and takes longest to have room again, else the one
-	// of which the smallest part is left. "": no enforced limit applies, and Limit, Remaining and Reset are zero.
+	// of which the smallest part is left. "": no enforced limit applies, and Limit, Remaining and Reset are zero. These are
+	// for the program: it may be a limit that all tenants share, whose numbers Headers and Body do not show (see Status).
 	Policy     string
 	Limit      int64         // tokens it holds when it is full
 	Remaining  int64         // tokens left, after this request
@@ -43,6 +44,7 @@ type Decision struct {
 type Status struct {
 	Policy    string
 	Scope     string // what it is counted per
+	Shared    bool   // all tenants spend from its bucket: clients do not read its numbers, unless show_shared_limits says so
 	Enforced  bool   // false: in mode shadow or log, it refuses nothing
 	Allowed   bool   // it has room for the request, or nobody could say and its fail mode is not closed
 	Cost      int64  // tokens that the request costs here
@@ -98,7 +100,7 @@ func newDecision(x *admit.Exchange) Decision {
 func newStatus(d *decision.Decision, i int) Status {
 	b, s := &d.Resolution.Bounds[i], &d.Statuses[i]
 	out := Status{
-		Policy: b.Policy.Name, Scope: b.Policy.Scope.String(), Enforced: b.Enforced(), Cost: b.Cost, Charged: s.Charged,
+		Policy: b.Policy.Name, Scope: b.Policy.Scope.String(), Shared: b.Key.Shared(), Enforced: b.Enforced(), Cost: b.Cost, Charged: s.Charged,
 		Limit: b.Policy.Limit.Spec().Burst, Wait: duration(s.Wait), Source: s.Source,
 	}
 	if s.Source == decision.Unanswered {

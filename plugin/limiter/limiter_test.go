@@ -237,3 +237,26 @@ func TestFaultsOfAConfigAreToldAllAtOnceWithTheirPaths(t *testing.T) {
 		t.Error("a certificate that cannot be read was accepted")
 	}
 }
+
+func TestALibraryCallerReadsWhichLimitBindsAndItsClientsReadTheirOwn(t *testing.T) {
+	l := limiting(t, parse(t, `
+tiers: [{name: a, limits: [{name: own, scope: tenant, limit: 9, window_size: 60}]}]
+global: {limits: [{name: all, scope: global, limit: 2, window_size: 600}]}
+`))
+	for _, allowed := range []bool{true, true, false} {
+		d := acquire(t, l, limiter.Request{Org: "acme"})
+		if d.Allowed != allowed || d.Policy != "all" || d.Limit != 2 {
+			t.Errorf("allowed %v by %s of %d, want %v by all of 2", d.Allowed, d.Policy, d.Limit, allowed)
+		}
+		for _, s := range d.Statuses {
+			if s.Shared != (s.Policy == "all") {
+				t.Errorf("%s: shared is %v", s.Policy, s.Shared)
+			}
+		}
+		for _, h := range d.Headers {
+			if h.Name == "X-RateLimit-Limit" && h.Value != "9" || h.Name == "RateLimit-Policy" && strings.Contains(h.Value, "all") {
+				t.Errorf("clients read %s: %s of the shared limit", h.Name, h.Value)
+			}
+		}
+	}
+}

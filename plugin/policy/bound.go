@@ -151,6 +151,10 @@ type Key struct {
 	Endpoint  string // scopes with an endpoint beside a tenant or user only
 }
 
+// Shared reports whether all tenants spend from the bucket: it is counted per endpoint or for everybody, so its numbers
+// are not those of one tenant, user, credential or address.
+func (k *Key) Shared() bool { return k.Group == ByEndpoint || k.Group == ByAll }
+
 // Whose is who has the bucket within its group, in words; "": the whole group has it.
 func (k *Key) Whose() string {
 	switch k.Kind {

@@ -108,8 +108,10 @@ func TestTheRateLimitFieldsFollowTheDraft(t *testing.T) {
 				names[p.name] = true
 			}
 			for i := range test.decision.Resolution.Bounds {
-				if bound := &test.decision.Resolution.Bounds[i]; names[bound.Policy.Name] != bound.Enforced() {
-					t.Errorf("RateLimit-Policy names %v, want the enforced ones", names)
+				bound := &test.decision.Resolution.Bounds[i]
+				shown := bound.Enforced() && (test.config.ShowSharedLimits || !bound.Key.Shared())
+				if names[bound.Policy.Name] != shown {
+					t.Errorf("RateLimit-Policy names %v, want the enforced ones that are shown", names)
 				}
 			}
 			for _, c := range current {

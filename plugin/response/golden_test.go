@@ -31,6 +31,14 @@ func published(t testing.TB) []struct {
 	shadowed := closed
 	shadowed.Mode = "shadow"
 	nasty := "Slow down, \"friend\"\\\r\n<b>\x00é\xff{}\u2028"
+	// A limit that all tenants share: what a store says of it comes after roomy.
+	platform := schema.Limit{Name: "platform", Scope: "global", Limit: 150_000, WindowSize: 777_600, Algorithm: "fixed_window", FailMode: "closed"}
+	beside := func(own answers, shared decision.Status) *decision.Decision {
+		return decide(t, append(append(answers{}, own...), shared), platform)
+	}
+	full := status(149_321, 7654*second, 6543*second)
+	softShared := soft(7654 * second)
+	shown := schema.Config{ShowSharedLimits: true, KongHeaders: true}
 	return []struct {
 		name     string
 		config   schema.Config
@@ -71,6 +79,19 @@ func published(t testing.TB) []struct {
 		{"banned", schema.Config{}, after(without(decision.Banned, true), 90*second), false},
 		{"banned_for_good", schema.Config{}, after(without(decision.Banned, true), limit.Never), false},
 		{"banned_grpc", schema.Config{}, after(without(decision.Banned, true), 90*second), true},
+		{"shared_allowed", schema.Config{KongHeaders: true}, beside(roomy, status(149_321, 7654*second, 0)), false},
+		{"shared_soft", schema.Config{}, beside(roomy, softShared), false},
+		{"shared_soft_beside_own", schema.Config{}, beside(throttled, softShared), false},
+		{"shared_denied", schema.Config{KongHeaders: true}, beside(roomy, full), false},
+		{"shared_denied_grpc", schema.Config{}, beside(roomy, full), true},
+		{"shared_denied_beside_own", schema.Config{}, beside(refuse, full), false},
+		{"shared_denied_remembered", schema.Config{}, beside(make(answers, len(roomy)), full), false},
+		{"shared_cost_too_large", schema.Config{}, costing(beside(roomy, status(149_321, 0, limit.Never)), 151_000), false},
+		{"shared_degraded", schema.Config{DegradedHeader: true}, beside(roomy, shared(status(149_321, 7654*second, 0))), false},
+		{"shared_away", schema.Config{DegradedHeader: true}, beside(roomy, failing(second)), false},
+		{"shared_shown_allowed", shown, beside(roomy, status(14_932, 7654*second, 0)), false},
+		{"shared_shown_soft", shown, beside(roomy, softShared), false},
+		{"shared_shown_denied", shown, beside(roomy, full), false},
 		{"config_fault_grpc", schema.Config{}, without(decision.ConfigFault, true), true},
 	}
 }
@@ -93,6 +114,29 @@ func TestClientsReadWhatIsPublished(t *testing.T) {
 				t.Errorf("client reads\n%s\n%s has\n%s", got, file, want)
 			}
 		})
+	}
+}
+
+func TestNoNumberOfASharedLimitIsReadUnlessTheConfigShowsThem(t *testing.T) {
+	seen := 0
+	for _, test := range published(t) {
+		if !strings.HasPrefix(test.name, "shared_") || test.config.ShowSharedLimits {
+			continue
+		}
+		seen++
+		text := show(render(test.config, test.decision, test.grpc))
+		for _, number := range []string{"150000", "149321", "14932", "777600", "7654", "151000"} {
+			if strings.Contains(text, number) {
+				t.Errorf("%s: a client reads %s of the shared limit:\n%s", test.name, number, text)
+			}
+		}
+		if denies := strings.Contains(test.name, "denied") || strings.Contains(test.name, "away") || strings.Contains(test.name, "too_large"); !test.grpc &&
+			strings.Contains(text, "platform") != denies {
+			t.Errorf("%s: the shared limit is named wrongly:\n%s", test.name, text)
+		}
+	}
+	if seen < 10 {
+		t.Errorf("only %d answers have a shared limit", seen)
 	}
 }
 

@@ -33,7 +33,7 @@ func (re *Renderer) body(d *decision.Decision, wait int64, r *Response) {
 	case decision.Counted:
 		b = append(b, quotaExceeded...)
 		b = append(b, `,"detail":"`...)
-		b = detail(b, d, wait)
+		b = re.detail(b, d, wait)
 		b = append(b, `","violated-policies":[`...)
 		b = denying(b, d, true)
 		b = append(b, ']')
@@ -77,9 +77,13 @@ func (re *Renderer) body(d *decision.Decision, wait int64, r *Response) {
 	r.Body = b
 }
 
-// detail tells in words which limit the request met, and what helps.
-func detail(b []byte, d *decision.Decision, wait int64) []byte {
+// detail tells in words which limit the request met, and what helps. Of a limit whose numbers clients do not read it
+// says the name.
+func (re *Renderer) detail(b []byte, d *decision.Decision, wait int64) []byte {
 	bound := &d.Resolution.Bounds[d.Binding]
+	if !re.Shows(bound) {
+		return sharedDetail(b, d, wait)
+	}
 	spec := bound.Policy.Limit.Spec()
 	b = append(b, "Limit '"...)
 	b = append(b, bound.Policy.Name...)
@@ -109,6 +113,18 @@ func detail(b []byte, d *decision.Decision, wait int64) []byte {
 		b = append(b, " is left"...)
 	}
 	b = append(b, ". Try again in "...)
+	b = strconv.AppendInt(b, wait, 10)
+	return append(b, " s."...)
+}
+
+// sharedDetail is detail without numbers of the limit.
+func sharedDetail(b []byte, d *decision.Decision, wait int64) []byte {
+	b = append(b, "Limit '"...)
+	b = append(b, d.Resolution.Bounds[d.Binding].Policy.Name...)
+	if d.RetryAfter == limit.Never {
+		return append(b, "', which all clients share, can never hold what this request costs: it will not succeed later either, only a smaller one will."...)
+	}
+	b = append(b, "', which all clients share, has no room. Try again in "...)
 	b = strconv.AppendInt(b, wait, 10)
 	return append(b, " s."...)
 }

@@ -52,6 +52,7 @@ func (r *Response) Get(name string) string {
 type Renderer struct {
 	hideHeaders bool
 	kongHeaders bool
+	showShared  bool // numbers of limits that all tenants share
 	degraded    bool // tell which limits Redis did not answer for
 	status      int
 	closed      int    // status of a refusal for want of Redis
@@ -70,6 +71,7 @@ func New(config schema.Config, jitter func(n int64) int64) *Renderer {
 	return &Renderer{
 		hideHeaders: config.HideClientHeaders,
 		kongHeaders: config.KongHeaders,
+		showShared:  config.ShowSharedLimits,
 		degraded:    config.DegradedHeader,
 		status:      int(config.ErrorCode),
 		closed:      int(config.ClosedStatus),
@@ -77,6 +79,18 @@ func New(config schema.Config, jitter func(n int64) int64) *Renderer {
 		jitterMax:   config.RetryAfterJitterMax,
 		jitter:      jitter,
 	}
+}
+
+// Shows reports whether clients read the numbers of a bound: those of their own buckets always, those of a bucket that
+// all tenants share only with show_shared_limits. Of a shared bound that denies they read the name and Retry-After.
+func (re *Renderer) Shows(b *policy.Bound) bool { return re.showShared || !b.Key.Shared() }
+
+// Binding returns the index of the bound whose numbers clients read; -1: of none.
+func (re *Renderer) Binding(d *decision.Decision) int {
+	if re.showShared {
+		return d.Binding
+	}
+	return d.Own
 }
 
 // IsGRPC tells whether a request's Content-Type makes it a gRPC call, whose refusals have no body.
@@ -95,7 +109,7 @@ func (re *Renderer) Render(d *decision.Decision, grpc bool, r *Response) {
 			r.number("Retry-After", wait)
 		}
 		if re.degraded && d.Degraded {
-			degradation(d, r)
+			re.degradation(d, r)
 		}
 	}
 	if !d.Denied() {
@@ -158,12 +172,14 @@ func (re *Renderer) trailers(d *decision.Decision, r *Response) {
 	r.text("grpc-message", message)
 }
 
-// limits writes the headers about the binding bound, and the list of all enforced policies.
+// limits writes the headers about the bound whose numbers clients read, and the list of all enforced policies of which
+// they do.
 func (re *Renderer) limits(d *decision.Decision, r *Response) {
-	if d.Binding < 0 {
+	shown := re.Binding(d)
+	if shown < 0 {
 		return
 	}
-	binding, status := d.Resolution.Bounds[d.Binding].Policy, &d.Statuses[d.Binding]
+	binding, status := d.Resolution.Bounds[shown].Policy, &d.Statuses[shown]
 	capacity, remaining := binding.Limit.Spec().Burst, status.Remaining
 	// A client that waits t seconds has more quota: enough for a refused one, all of it for others.
 	t := (status.Reset - status.Now).Seconds()
@@ -173,12 +189,12 @@ func (re *Renderer) limits(d *decision.Decision, r *Response) {
 	r.number("X-RateLimit-Limit", capacity)
 	r.number("X-RateLimit-Remaining", remaining)
 	r.number("X-RateLimit-Reset", status.ResetAt().Seconds())
-	if d.Result == decision.SoftThrottled {
+	if re.Warns(d) {
 		r.text("X-RateLimit-Warning", "true")
 	}
 	start := len(r.buf)
 	for i := range d.Resolution.Bounds {
-		if bound := &d.Resolution.Bounds[i]; bound.Enforced() {
+		if bound := &d.Resolution.Bounds[i]; bound.Enforced() && re.Shows(bound) {
 			if len(r.buf) > start {
 				r.buf = append(r.buf, ',')
 			}
@@ -198,13 +214,27 @@ func (re *Renderer) limits(d *decision.Decision, r *Response) {
 	}
 }
 
+// Warns reports whether clients read a warning: the request is allowed, and is in the soft zone of a bound whose numbers
+// they read.
+func (re *Renderer) Warns(d *decision.Decision) bool {
+	if d.Result != decision.SoftThrottled {
+		return false
+	}
+	for i := range d.Statuses {
+		if bound := &d.Resolution.Bounds[i]; d.Statuses[i].Soft && bound.Enforced() && re.Shows(bound) {
+			return true
+		}
+	}
+	return false
+}
+
 // degradation writes which enforced limits Redis did not answer for, and what decided in its stead. Of one in shadow
-// clients read nothing, here or elsewhere.
-func degradation(d *decision.Decision, r *Response) {
+// clients read nothing, here or elsewhere; of a shared one only if it denies.
+func (re *Renderer) degradation(d *decision.Decision, r *Response) {
 	start := len(r.buf)
 	for i := range d.Statuses {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
-		if status.Failure == decision.NoFailure || !bound.Enforced() {
+		if status.Failure == decision.NoFailure || !bound.Enforced() || !re.Shows(bound) && !decision.Denies(bound, status) {
 			continue
 		}
 		if len(r.buf) > start {
