@@ -67,6 +67,11 @@ type Breaker struct {
 	inARow       int // failures since the last success
 	quiet        int // successes since the last failure
 	errors, late int // failures since the last ten successes in a row: by cause
+
+	// silent is how long calls have waited for this server since it last answered, of which none failed by itself, and
+	// silentUntil is the end of the last of them. Calls that wait at the same time count once.
+	silent      time.Duration
+	silentUntil time.Time
 }
 
 func newBreaker(owner *Breakers, store, server string, timeout time.Duration) *Breaker {
@@ -109,37 +114,82 @@ func (b *Breaker) Enter() (wait time.Duration, ok bool) {
 	return b.until.Sub(now), false
 }
 
-// Leave tells how a call that Enter let through has ended: how long it took since then, and whether it failed. One that
-// took longer than the slow threshold counts as failed.
+// Leave ends a call that the server answered, or that failed: how long it took since Enter, and whether it failed. One that
+// took longer than the slow threshold counts as failed, but for as long as this process itself could not run: see [stalls].
 func (b *Breaker) Leave(took time.Duration, failed bool) {
-	changed := b.leave(took, failed)
-	if changed {
+	if failed {
+		b.end(took, callFailed)
+	} else {
+		b.end(took, callAnswered)
+	}
+}
+
+// Abandon ends a call whose caller had no more time after it took so long. It is neither a success nor, by itself, a
+// failure. Once calls have waited for longer than the slow threshold without any answer between, each counts as failed.
+func (b *Breaker) Abandon(took time.Duration) { b.end(took, callAbandoned) }
+
+// callEnd is how a call ended.
+type callEnd uint8
+
+const (
+	callAnswered callEnd = iota
+	callFailed
+	callAbandoned
+)
+
+func (b *Breaker) end(took time.Duration, how callEnd) {
+	if b.count(took, how) {
 		b.owner.changed(b.store)
 	}
 }
 
-func (b *Breaker) leave(took time.Duration, failed bool) (closed bool) {
+// count counts a call that has ended, and reports whether that closed the breaker.
+func (b *Breaker) count(took time.Duration, how callEnd) (closed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.inFlight--
 	if b.gone || b.state == Open {
 		return false
 	}
-	if b.early > 0 && took > time.Since(b.probeSent) {
+	if how == callAnswered && took <= b.slow && b.early == 0 {
+		return b.succeed()
+	}
+	now := time.Now()
+	if b.early > 0 && took > now.Sub(b.probeSent) {
 		b.early--
 		return false
 	}
-	if !failed && took <= b.slow {
+	waited := took - b.owner.stalls.within(now.Add(-took), now)
+	switch {
+	case waited > b.slow:
+		b.fail(how == callFailed)
+	case how == callAnswered:
 		return b.succeed()
+	case how == callFailed && took <= b.slow:
+		b.fail(true)
+	default:
+		b.waitInVain(waited, now)
 	}
-	b.fail(failed)
 	return false
+}
+
+// waitInVain counts a call that says nothing about the server but that it did not answer for so long. A probe that says
+// nothing is sent again by the next call.
+func (b *Breaker) waitInVain(waited time.Duration, now time.Time) {
+	b.silent += min(waited, now.Sub(b.silentUntil))
+	b.silentUntil = now
+	if b.silent > b.slow {
+		b.fail(false)
+	} else if b.state == HalfOpen {
+		b.circuit.Open()
+		b.state, b.until = Open, now
+	}
 }
 
 // succeed counts a success, and tells whether it has closed the breaker.
 func (b *Breaker) succeed() (closed bool) {
 	b.quiet++
-	b.inARow = 0
+	b.inARow, b.silent = 0, 0
 	b.circuit.RecordSuccess()
 	if b.state == Closed {
 		return false
@@ -191,20 +241,25 @@ func (b *Breaker) fail(failed bool) {
 
 // Close ends the breaker: its server is not part of the store any more.
 func (b *Breaker) Close() {
+	if degraded, first := b.leaveStore(); first {
+		b.owner.forget(b, degraded)
+		b.owner.changed(b.store)
+	}
+}
+
+// leaveStore marks the server as gone. It returns how long it was away altogether, and false if it was gone already.
+func (b *Breaker) leaveStore() (degraded time.Duration, first bool) {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.gone {
-		b.mu.Unlock()
-		return
+		return 0, false
 	}
 	b.gone = true
 	if b.state != Closed {
 		b.log.Info("a server that did not answer is not part of the shared store any more",
 			"after", told(b.close(time.Now())))
 	}
-	degraded := b.degraded
-	b.mu.Unlock()
-	b.owner.forget(b, degraded)
-	b.owner.changed(b.store)
+	return b.degraded, true
 }
 
 // status is what the breaker tells metrics.

@@ -213,3 +213,60 @@ func BenchmarkClosedBreaker(b *testing.B) {
 		breaker.Leave(time.Millisecond, false)
 	}
 }
+
+func TestAServerThatNeverAnswersIsNotKeptAliveByCallersWithLittleTime(t *testing.T) {
+	const deadline = defaultTimeout / 5 // well below the slow threshold
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBreakers(quiet()).New("main", "a", 0)
+		waited := time.Duration(0)
+		for {
+			if _, ok := b.Enter(); !ok {
+				break
+			}
+			if waited > 2*defaultTimeout {
+				t.Fatalf("calls have waited for %v without an answer, and the breaker lets them through", waited)
+			}
+			time.Sleep(deadline)
+			b.Abandon(deadline)
+			waited += deadline
+		}
+		probe(t, b)
+		time.Sleep(deadline)
+		b.Abandon(deadline)
+		if _, ok := b.Enter(); ok {
+			t.Error("a probe without an answer has closed the breaker")
+		}
+	})
+}
+
+func TestCallersWithLittleTimeDoNotOpenTheBreakerOfAServerThatAnswers(t *testing.T) {
+	const deadline = defaultTimeout / 5
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBreakers(quiet()).New("main", "a", 0)
+		for range 100 {
+			for range 3 { // at the same time
+				if _, ok := b.Enter(); !ok {
+					t.Fatal("a call is held back")
+				}
+			}
+			time.Sleep(deadline)
+			for range 3 {
+				b.Abandon(deadline)
+			}
+			call(t, b, '+')
+		}
+	})
+}
+
+func TestAProbeWhoseCallerHasNoTimeIsSentAgainAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := opened(t, NewBreakers(quiet()))
+		probe(t, b)
+		b.Abandon(time.Millisecond)
+		if _, ok := b.Enter(); !ok {
+			t.Fatal("the next call does not probe")
+		}
+		b.Leave(time.Millisecond, false)
+		call(t, b, '+')
+	})
+}

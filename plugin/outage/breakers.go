@@ -2,6 +2,7 @@ package outage
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"slices"
 	"sync"
@@ -11,7 +12,8 @@ import (
 // Breakers are the breakers of all servers of all shared stores. They are safe for concurrent use; make them with
 // [NewBreakers].
 type Breakers struct {
-	log *slog.Logger
+	log    *slog.Logger
+	stalls stalls
 
 	mu       sync.Mutex
 	of       map[*Breaker]struct{}
@@ -34,6 +36,13 @@ func NewBreakers(log *slog.Logger) *Breakers {
 	}
 }
 
+// Run measures when this process cannot run, until ctx ends, so that no server counts as slow for it. It is not an error
+// that ctx ends.
+func (r *Breakers) Run(ctx context.Context) error {
+	r.stalls.measure(ctx)
+	return nil
+}
+
 // New makes the breaker of one server of the store of that name, whose calls take no longer than timeout (0: 50 ms). One
 // that takes more than 4/5 of it counts as failed. The breaker is listed until its Close.
 func (r *Breakers) New(store, server string, timeout time.Duration) *Breaker {
@@ -46,16 +55,21 @@ func (r *Breakers) New(store, server string, timeout time.Duration) *Breaker {
 
 // Servers lists all servers, by store and name.
 func (r *Breakers) Servers() []ServerStatus {
+	list := r.statuses()
+	slices.SortFunc(list, func(a, b ServerStatus) int {
+		return cmp.Or(cmp.Compare(a.Store, b.Store), cmp.Compare(a.Server, b.Server))
+	})
+	return list
+}
+
+func (r *Breakers) statuses() []ServerStatus {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	list := make([]ServerStatus, 0, len(r.of))
 	now := time.Now()
 	for b := range r.of {
 		list = append(list, b.status(now))
 	}
-	r.mu.Unlock()
-	slices.SortFunc(list, func(a, b ServerStatus) int {
-		return cmp.Or(cmp.Compare(a.Store, b.Store), cmp.Compare(a.Server, b.Server))
-	})
 	return list
 }
 
@@ -90,12 +104,15 @@ func (r *Breakers) watch(store string, f func()) (end func()) {
 }
 
 func (r *Breakers) changed(store string) {
-	r.mu.Lock()
-	watchers := slices.Clone(r.watchers[store])
-	r.mu.Unlock()
-	for _, f := range watchers {
+	for _, f := range r.watching(store) {
 		(*f)()
 	}
+}
+
+func (r *Breakers) watching(store string) []*func() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.watchers[store])
 }
 
 func (r *Breakers) forget(b *Breaker, degraded time.Duration) {

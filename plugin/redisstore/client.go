@@ -62,17 +62,17 @@ func (s *script) evalsha(keys []string, args []any) []any {
 }
 
 // run sends the command that runs script, in one round trip, if the server's gate lets it through.
-func (s *server) run(ctx context.Context, script *script, command []any, asking bool) ([]any, error) {
+func (s *server) run(ctx context.Context, script *script, command []any, asking bool) (reply []any, err error) {
 	wait, ok := s.gate.Enter()
 	if !ok {
 		return nil, &Error{Kind: NotSent, Wait: wait, err: errGate}
 	}
-	began := time.Now()
-	reply, err := s.try(ctx, script, command, asking)
+	err = errUnfinished
+	defer leave(s.gate, time.Now(), &err)
+	reply, err = s.try(ctx, script, command, asking)
 	if refuses := turnsAway(err); refuses != s.refuses.Load() {
 		s.refuses.Store(refuses)
 	}
-	s.gate.Leave(time.Since(began), ails(err))
 	return reply, err
 }
 
@@ -101,9 +101,9 @@ func (s *server) probe(ctx context.Context, key func() string) bool {
 	if _, ok := s.gate.Enter(); !ok {
 		return false
 	}
-	began := time.Now()
-	err := s.ping(ctx, key)
-	s.gate.Leave(time.Since(began), ails(err))
+	err := errUnfinished
+	defer leave(s.gate, time.Now(), &err)
+	err = s.ping(ctx, key)
 	return !ails(err)
 }
 

@@ -91,13 +91,18 @@ func (c *cluster) masterOf(ctx context.Context, key string) (*server, error) {
 	if !ok {
 		return nil, &Error{Kind: NotSent, Wait: wait, err: errGate}
 	}
-	began := time.Now()
-	s, err := c.find(ctx, key)
-	c.unknown.Leave(time.Since(began), ails(err))
+	s, err := c.search(ctx, key)
 	if err == nil && !c.searched.Swap(true) {
 		c.unknown.Close()
 	}
 	return s, err
+}
+
+// search finds a key's master through the gate of servers that are not known yet, which has let it through.
+func (c *cluster) search(ctx context.Context, key string) (s *server, err error) {
+	err = errUnfinished
+	defer leave(c.unknown, time.Now(), &err)
+	return c.find(ctx, key)
 }
 
 func (c *cluster) find(ctx context.Context, key string) (*server, error) {

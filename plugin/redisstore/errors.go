@@ -41,6 +41,9 @@ var errUnknown = errors.New("the outcome is unknown")
 // errGate is what stands for a server's reply while its gate is shut.
 var errGate = errors.New("the server has failed lately and is left alone")
 
+// errUnfinished is the error of a call as long as it runs, and so that of one that panics.
+var errUnfinished = errors.New("the call has not ended")
+
 func (e *Error) Error() string { return "redis: " + e.Kind.String() + ": " + e.err.Error() }
 
 // Unwrap is the cause, as go-redis, the network or the context put it.

@@ -5,11 +5,14 @@ import "time"
 // Gate stands before a server. One that has failed lately can be left alone, so that nobody waits for it.
 type Gate interface {
 	// Enter asks leave for one call. If it is refused nothing is sent, and it is not worth asking again before wait has
-	// passed. Each Enter that is granted is followed by one Leave.
+	// passed. Each Enter that is granted is followed by one Leave or one Abandon.
 	Enter() (wait time.Duration, ok bool)
-	// Leave tells how long the call took, and whether its error speaks against the server. A server that hangs is known by
-	// took alone.
+	// Leave ends a call that the server answered, or that failed: how long it took, and whether its error speaks against
+	// the server.
 	Leave(took time.Duration, failed bool)
+	// Abandon ends a call whose caller had no more time after it took so long: there was no answer until then, and there
+	// may be one later. A server that hangs is known by that alone.
+	Abandon(took time.Duration)
 	// Close tells that the server is not one of the store's any more. It may be told so twice.
 	Close()
 }
@@ -23,6 +26,16 @@ type openGate struct{}
 
 func (openGate) Enter() (time.Duration, bool) { return 0, true }
 func (openGate) Leave(time.Duration, bool)    {}
+func (openGate) Abandon(time.Duration)        {}
 func (openGate) Close()                       {}
+
+// leave ends a call that a gate let through, by its error.
+func leave(g Gate, began time.Time, err *error) {
+	if took := time.Since(began); *err == errUnfinished || gaveUp(*err) {
+		g.Abandon(took)
+	} else {
+		g.Leave(took, ails(*err))
+	}
+}
 
 var noGates Gates = func(string, string, time.Duration) Gate { return openGate{} }

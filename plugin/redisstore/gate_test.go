@@ -1,10 +1,13 @@
 package redisstore
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
@@ -17,6 +20,7 @@ type turnstile struct {
 	mu              sync.Mutex
 	shut            bool
 	in, out, failed int
+	abandoned       int // of out
 	closed          bool
 }
 
@@ -37,6 +41,13 @@ func (g *turnstile) Leave(_ time.Duration, failed bool) {
 	if failed {
 		g.failed++
 	}
+}
+
+func (g *turnstile) Abandon(time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.out++
+	g.abandoned++
 }
 
 func (g *turnstile) Close() {
@@ -147,5 +158,66 @@ func TestEachMasterHasAGateUntilTheEnd(t *testing.T) {
 		if !gate.closed {
 			t.Errorf("the gate of %s is not told of the end", server)
 		}
+	}
+}
+
+func TestAServerIsNotGivenCreditForACallerWhoHadNoMoreTime(t *testing.T) {
+	for _, pipelined := range []bool{false, true} {
+		server := redistest.Single(t)
+		store, _, gates := guarded(t, at(server, pipelined))
+		bounds, statuses := []policy.Bound{hundred(t)}, make([]decision.Status, 1)
+		if err := store.Take(t.Context(), bounds, statuses); err != nil || statuses[0].Source != decision.Redis {
+			t.Fatalf("%v, %+v: want an answer of Redis", err, statuses[0])
+		}
+		server.Hang(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if err := store.Take(ctx, bounds, statuses); err != nil || statuses[0].Failure == decision.NoFailure {
+			t.Errorf("%v, %+v: want no answer", err, statuses[0])
+		}
+		server.Resume(t)
+		if gate := gates[store.Name()]; gate.out != 2 || gate.abandoned != 1 {
+			t.Errorf("pipelined %v: %d came out, %d abandoned, want 2 and 1", pipelined, gate.out, gate.abandoned)
+		}
+	}
+}
+
+// panicking is a hook of go-redis that panics before each command.
+type panicking struct{ redis.Hook }
+
+func (panicking) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (panicking) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(context.Context, redis.Cmder) error { panic("a fault of this program") }
+}
+
+func (panicking) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func TestACallThatPanicsLeavesTheGateBehindIt(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer client.Close()
+	client.AddHook(panicking{})
+	gate := new(turnstile)
+	s, err := newServer(client, gate, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, call := range map[string]func(){
+		"a script": func() { _, _ = s.run(t.Context(), beatScript, beatScript.evalsha([]string{"k"}, nil), false) },
+		"a probe":  func() { s.probe(t.Context(), func() string { return "" }) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s has not panicked", what)
+				}
+			}()
+			call()
+		}()
+	}
+	if gate.in != 2 || gate.abandoned != 2 || gate.out != 2 {
+		t.Errorf("%d went in, %d came out, %d abandoned: want 2 of each", gate.in, gate.out, gate.abandoned)
 	}
 }

@@ -134,6 +134,7 @@ func (s *Stores) connect(config *schema.Config) (*redisstore.Store, func(), erro
 func (s *Stores) Run(ctx context.Context) error {
 	var sweeping sync.WaitGroup
 	sweeping.Go(func() { s.report("sweeping buckets", s.local.Run(ctx)) })
+	sweeping.Go(func() { s.report("measuring stalls", s.breakers.Run(ctx)) })
 	defer sweeping.Wait()
 	connected, disconnect := context.WithCancel(context.WithoutCancel(ctx))
 	defer disconnect()
