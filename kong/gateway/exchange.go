@@ -180,10 +180,7 @@ func (x *exchange) logf(level slog.Level, message string) {
 // that does not exist or has no value.
 func (x *exchange) nginxVar(name string) string {
 	if header, ok := strings.CutPrefix(name, "http_"); ok {
-		if header == "host" {
-			return x.host
-		}
-		return strings.Join(x.header[http.CanonicalHeaderKey(strings.ReplaceAll(header, "_", "-"))], ", ")
+		return x.headerVariable(header)
 	}
 	if argument, ok := strings.CutPrefix(name, "arg_"); ok {
 		return rawArgument(uri.Query(x.requestURI), argument)

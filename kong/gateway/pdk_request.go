@@ -1,9 +1,7 @@
 package gateway
 
 import (
-	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -74,55 +72,6 @@ func (x *exchange) query() string {
 		return *x.upstream.query
 	}
 	return uri.Query(x.requestURI)
-}
-
-// requestHeader is the first value of a header, "" when there is none. Kong
-// looks it up as nginx's $http_ variable, where "_" and "-" are the same.
-func (x *exchange) requestHeader(name string) string {
-	canonical := http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
-	if canonical == "Host" {
-		return x.host
-	}
-	if values := x.header[canonical]; len(values) > 0 {
-		return values[0]
-	}
-	return ""
-}
-
-// headerTable is OpenResty's table of headers: lower-case names, a plain
-// string for a header that came once.
-func (x *exchange) headerTable(limit int) map[string]any {
-	names := make([]string, 0, len(x.header))
-	for name := range x.header {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	table := make(map[string]any, len(names)+1)
-	if x.host != "" {
-		table["host"] = x.host
-		limit--
-	}
-	for _, name := range names {
-		values := x.header[name]
-		if len(values) == 0 || limit <= 0 {
-			continue
-		}
-		values = values[:min(len(values), limit)]
-		limit -= len(values)
-		table[strings.ToLower(name)] = luaList(values)
-	}
-	return table
-}
-
-func luaList(values []string) any {
-	if len(values) == 1 {
-		return values[0]
-	}
-	list := make([]any, len(values))
-	for i, value := range values {
-		list[i] = value
-	}
-	return list
 }
 
 // decodeQuery is ngx.decode_args: values by name, a list for a name that came

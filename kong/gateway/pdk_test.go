@@ -183,6 +183,47 @@ func TestBytesThatAreNoUTF8TravelBothWays(t *testing.T) {
 	}
 }
 
+func TestASpoofedHeaderIsReadAsByARealKong(t *testing.T) {
+	junk := make([]string, 110)
+	for i := range junk {
+		junk[i] = fmt.Sprintf("A-%03d: junk", i)
+	}
+	for _, test := range []struct {
+		name             string
+		lines            []string
+		header, variable string
+	}{
+		{"one line", []string{"X-Org: real"}, "real", "real"},
+		{"the underscored twin alone", []string{"X_Org: evil"}, "evil", "evil"},
+		{"both", []string{"X_Org: evil", "X-Org: real"}, "real", "real, evil"},
+		{"two lines", []string{"X-Org: evil", "X-Org: real"}, "evil", "evil, real"},
+		{"both among 110 others", append([]string{"X_Org: evil", "X-Org: real"}, junk...), "", "real, evil"},
+		{"one line among 110 others", append([]string{"X-Org: real"}, junk...), "real", "real"},
+		{"a comma", []string{"X-Org: a, b"}, "a, b", "a, b"},
+		{"a comma among 110 others", append([]string{"X-Org: a, b"}, junk...), "", "a, b"},
+		{"none", nil, "", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var header, variable string
+			g, _ := withFake(t, oneRoute, func(e *fakeEvent) {
+				answers, err := e.ask(question{"kong.request.get_header", stringAnswer("x-org")}, question{"kong.nginx.get_var", stringAnswer("http_x_org")})
+				if err != nil {
+					return
+				}
+				header, _ = readString(answers[0])
+				variable, _ = readString(answers[1])
+				e.end()
+			})
+			if got := send(t, g, append([]string{"GET / HTTP/1.1", "Host: h"}, test.lines...)...); got.status != 200 {
+				t.Fatalf("status %d", got.status)
+			}
+			if header != test.header || variable != test.variable {
+				t.Errorf("get_header %q, get_var %q; want %q and %q", header, variable, test.header, test.variable)
+			}
+		})
+	}
+}
+
 func FuzzPDKArguments(f *testing.F) {
 	realIP, err := newRealIP(nil, "", false)
 	if err != nil {
