@@ -104,8 +104,12 @@ func tierNames(tiers []Tier) []string {
 func (c Config) headerFaults() []Fault {
 	var faults []Fault
 	trusted := map[string]bool{}
-	for _, header := range c.TrustedHeaders {
+	for i, header := range c.TrustedHeaders {
 		trusted[strings.ToLower(header)] = true
+		if strings.EqualFold(header, "cookie") {
+			faults = append(faults, Fault{docpath.Item("trusted_headers", i),
+				"must not be Cookie: Kong joins its lines by semicolons, so two lines look like one; use a header of its own"})
+		}
 	}
 	check := func(path, header string) {
 		if !trusted[strings.ToLower(header)] {

@@ -297,6 +297,32 @@ func TestNastyIdentitiesAreDecidedAndNeverMeetInOneBucket(t *testing.T) {
 	}
 }
 
+func TestAClientCannotHideATrustedHeaderBehindItsOwn(t *testing.T) {
+	n := start(t, deck(`{tenant_from: [header.X-Org], trusted_headers: [X-Org], cost_header: X-Org, on_missing_tenant: skip, tiers: [{name: a, limits: [
+		{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`))
+	var junk strings.Builder
+	for i := range 110 {
+		fmt.Fprintf(&junk, "A-%d: junk\r\n", i)
+	}
+	for _, test := range []struct {
+		headers string
+		want    int
+	}{
+		{"X-Org: real\r\n", 200},
+		{"X-Org: real\r\n" + junk.String(), 429},
+		{"X_Org: evil\r\nX-Org: real\r\n" + junk.String(), 400},
+		{"X_Org: evil\r\nX-Org: real\r\n", 400},
+		{"X-Org: evil\r\nX-Org: real\r\n", 400},
+		{"X-Org:\r\nX-Org: real\r\n", 400},
+		{"X-Org: evil, real\r\n", 400},
+		{"X-Org: evil,real\r\n", 400},
+	} {
+		if status := n.raw(t, "GET /records HTTP/1.1\r\nHost: x\r\napikey: alice\r\n"+test.headers+"Connection: close\r\n\r\n"); status != test.want {
+			t.Errorf("%.60q: %d, want %d", test.headers, status, test.want)
+		}
+	}
+}
+
 // raw sends bytes that an HTTP client would refuse to send.
 func (n *node) raw(t *testing.T, request string) int {
 	t.Helper()

@@ -99,6 +99,8 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 	case wait > 0:
 		d.Refuse(decision.MetaLimited, wait)
 	case d.Resolution.Exempt:
+	case d.Identity.Repeated != "":
+		d.Refuse(decision.HeaderRepeated, 0)
 	case d.Identity.TenantRefused:
 		d.Refuse(decision.TenantMissing, 0)
 	case d.Identity.UserRefused && d.Resolution.UserWanted:

@@ -107,18 +107,20 @@ type Reason uint8
 
 // The reasons.
 const (
-	Counted       Reason = iota // the bounds decided (or there were none)
-	TenantMissing               // denied: no tenant, and on_missing_tenant is deny
-	UserMissing                 // denied: no user, and on_missing_user is deny
-	InternalFault               // an internal error: on_internal_error decided
-	ConfigFault                 // no usable config: on_config_fault decided
-	StoreAway                   // denied: only by bounds that fail closed while their store is away
-	MetaLimited                 // denied: the tenant exceeds this node's meta_limit
-	Banned                      // denied: an override bans whoever this is
+	Counted        Reason = iota // the bounds decided (or there were none)
+	TenantMissing                // denied: no tenant, and on_missing_tenant is deny
+	UserMissing                  // denied: no user, and on_missing_user is deny
+	InternalFault                // an internal error: on_internal_error decided
+	ConfigFault                  // no usable config: on_config_fault decided
+	StoreAway                    // denied: only by bounds that fail closed while their store is away
+	MetaLimited                  // denied: the tenant exceeds this node's meta_limit
+	Banned                       // denied: an override bans whoever this is
+	HeaderRepeated               // denied: a trusted header came with more than one value
 )
 
 func (r Reason) String() string {
-	return [...]string{"counted", "tenant_missing", "user_missing", "internal_fault", "config_fault", "store_away", "meta_limited", "banned"}[r]
+	return [...]string{"counted", "tenant_missing", "user_missing", "internal_fault", "config_fault", "store_away", "meta_limited", "banned",
+		"header_repeated"}[r]
 }
 
 // Decision is the answer to one request. Its slices are reused from request to request: whoever keeps a decision
@@ -134,7 +136,7 @@ type Decision struct {
 	Own          int          // index of the bound that binds among those with a bucket that is not shared; -1: none
 	RetryAfter   limit.Micros // of a denial by bounds: the longest wait; limit.Never when no wait helps
 	ShadowDenied bool         // a bound in shadow or log mode, or a missing name in such a config, would have denied
-	ShadowReason Reason       // TenantMissing, UserMissing, MetaLimited or Banned: what a config in shadow or log mode would have denied for
+	ShadowReason Reason       // what a config in shadow or log mode would have denied for beside its bounds; Counted: nothing
 	Mode         policy.Mode  // of the config as a whole
 	Degraded     bool         // the shared store did not answer for all bounds
 	Took         limit.Micros // how long the buckets took to answer; 0: they were not asked, or nobody measured

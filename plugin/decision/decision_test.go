@@ -180,11 +180,11 @@ func TestResultsReasonsAndSourcesHaveTheNamesThatMetricsUse(t *testing.T) {
 	for r := decision.Allowed; r <= decision.HardThrottled; r++ {
 		got += r.String() + " "
 	}
-	for r := decision.Counted; r <= decision.ConfigFault; r++ {
+	for r := decision.Counted; r <= decision.HeaderRepeated; r++ {
 		got += r.String() + " "
 	}
 	got += decision.Unanswered.String() + " " + decision.Memory.String() + " " + decision.Redis.String()
-	const want = "allowed soft_throttled hard_throttled counted tenant_missing user_missing internal_fault config_fault unanswered memory redis"
+	const want = "allowed soft_throttled hard_throttled counted tenant_missing user_missing internal_fault config_fault store_away meta_limited banned header_repeated unanswered memory redis"
 	if got != want {
 		t.Errorf("names are %q, want %q", got, want)
 	}

@@ -77,6 +77,9 @@ func kinds() []kind {
 	nobody := refused("", decision.TenantMissing)
 	nobody.Identity = identity.Identity{Stranger: true, TenantRefused: true}
 	nobody.Resolution.Tier = ""
+	repeated := refused("", decision.HeaderRepeated)
+	repeated.Identity = identity.Identity{Stranger: true, Repeated: "X-Org"}
+	repeated.Resolution.Tier = ""
 	one := func(d *decision.Decision) []*decision.Decision { return []*decision.Decision{d} }
 	return []kind{
 		{"quota", known, one(decided("acme", answered{minute, denies}))},
@@ -92,6 +95,7 @@ func kinds() []kind {
 		{"banned for good", known, one(forGood)},
 		{"tenant_missing", known, one(nobody)},
 		{"user_missing", known, one(refused("acme", decision.UserMissing))},
+		{"header_repeated", known, one(repeated)},
 		{"meta_limited", known, one(limited)},
 		{"others", crowd, []*decision.Decision{decided("acme", answered{minute, denies}), decided("globex", answered{minute, denies}), decided("initech", answered{minute, denies})}},
 	}

@@ -46,6 +46,7 @@ type Request struct {
 	Route        string   // the route's name, or its id when it has none
 	Token        string   // the JWT that the gateway verified; "" without one
 	Headers      []string // the values of Rules.Headers, in that order; "" where the client sent none
+	Repeated     string   // HeaderFacts: one of Rules.Headers that came with more than one value; "" for none
 	ContentType  string
 }
 
@@ -84,7 +85,8 @@ type Identity struct {
 	Method     string
 	Path       string
 	Route      string
-	Cost       int64 // from the cost header; 0: it did not say
+	Cost       int64  // from the cost header; 0: it did not say
+	Repeated   string // a trusted header that came with more than one value, so it identifies no one; \"\" for none
 
 	Stranger      bool // no tenant could be told
 	UserMissing   bool // no user could be told where one was wanted
@@ -134,6 +136,10 @@ func (r *Rules) Identify(req *Request, id *Identity) Facts {
 	id.Credential = part(req.CredentialID)
 	if req.Known&IPFact != 0 {
 		id.IP = r.address(req.IP)
+	}
+	if req.Repeated != "" {
+		id.Repeated, id.Stranger = req.Repeated, true
+		return 0
 	}
 	id.Cost = r.cost(req)
 	if !r.NeedTenant {

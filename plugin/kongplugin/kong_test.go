@@ -378,5 +378,8 @@ func answersOf(t *testing.T, name string) map[string][]byte {
 	if len(answers) == 0 {
 		t.Fatalf("the transcript has no case %s", name)
 	}
+	// nginx's variable of a header that came once, which was not recorded, holds what get_header answers.
+	answers["kong.nginx.get_var=http_x_user_id"] = answers["kong.request.get_header=x-user-id"]
+	delete(answers, "kong.request.get_header=x-user-id")
 	return answers
 }

@@ -81,17 +81,27 @@ func (h *headers) of(rules *identity.Rules) *headersOf {
 	return made
 }
 
-// headerQuestions are the questions for the headers that a config's rules read.
+// headerQuestions returns the questions for the headers that a config's rules read. They ask for nginx's variable of a
+// header, in which all its lines are joined by ", ". kong.request.get_header costs the same and answers only one line:
+// a client can hide the others from it. A value with a comma therefore may be several, and counts as none.
 func headerQuestions(wanted []string) []question {
 	list := make([]question, len(wanted))
 	for i, name := range wanted {
-		list[i] = newQuestion(identity.HeaderFacts, "kong.request.get_header", strings.ToLower(name), func(answer []byte, known *names, req *identity.Request) error {
+		list[i] = newQuestion(identity.HeaderFacts, "kong.nginx.get_var", headerVariable(name), func(answer []byte, known *names, req *identity.Request) error {
 			value, err := decodeString(answer, known)
+			if strings.IndexByte(value, ',') >= 0 {
+				value, req.Repeated = "", name
+			}
 			req.Headers[i] = value
 			return err
 		})
 	}
 	return list
+}
+
+// headerVariable returns the name of nginx's variable that holds a header.
+func headerVariable(name string) string {
+	return "http_" + strings.ReplaceAll(strings.ToLower(name), "-", "_")
 }
 
 // parseRequestLine reads method and normalised path from a request line as nginx keeps it ("GET /x?y HTTP/1.1").

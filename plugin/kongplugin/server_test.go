@@ -49,7 +49,7 @@ func TestAllQuestionsOfARequestLeaveInOneWrite(t *testing.T) {
 	if err := k.event(id); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"kong.client.get_consumer", "kong.client.get_credential", "kong.nginx.get_var=request", "kong.ctx.shared.get=authenticated_jwt_token", "kong.request.get_header=x-user-id"}
+	want := []string{"kong.client.get_consumer", "kong.client.get_credential", "kong.nginx.get_var=request", "kong.ctx.shared.get=authenticated_jwt_token", "kong.nginx.get_var=http_x_user_id"}
 	if !slices.Equal(k.asked, want) {
 		t.Errorf("asked %q, want %q", k.asked, want)
 	}
@@ -210,12 +210,44 @@ func TestAnIdentityThatIsNotUTF8IsCountedAsItIs(t *testing.T) {
 	}, nil)
 	k := h.dial()
 	id := k.startInstance(1, `{"tenant_from":["header.X-Org"],"trusted_headers":["x-org"],"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant","limit":5,"window_size":1}]}]}`)
-	k.answers["kong.request.get_header=x-org"] = []byte("\x0a\x04\xff\x00:}")
+	k.answers["kong.nginx.get_var=http_x_org"] = []byte("\x0a\x04\xff\x00:}")
 	if err := k.event(id); err != nil {
 		t.Fatal(err)
 	}
 	if owner != "\xff\x00:}" {
 		t.Errorf("owner %q", owner)
+	}
+}
+
+func TestATrustedHeaderWithMoreThanOneValueIsDenied(t *testing.T) {
+	const limits = `"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant","limit":5,"window_size":1}]}]}`
+	for name, test := range map[string]struct{ config, variable, header string }{
+		"the tenant's": {`{"tenant_from":["consumer.id","header.x-org"],"trusted_headers":["X-Org"],` + limits, "http_x_org", "X-Org"},
+		"the user's":   {`{"tenant_from":["header.X-Org"],"user_from":["header.X-User_Id"],"trusted_headers":["X-Org","X-User_Id"],"tiers":[{"name":"a","limits":[{"name":"l","scope":"user","limit":5,"window_size":1}]}]}`, "http_x_user_id", "X-User_id"},
+		"the tier's":   {`{"tier_from":["header.X-Tier"],"trusted_headers":["X-Tier"],"tiers":[{"name":"b"},` + strings.TrimPrefix(limits, `"tiers":[`), "http_x_tier", "X-Tier"},
+		"the cost's":   {`{"cost_header":"X-Cost","trusted_headers":["X-Cost"],` + limits, "http_x_cost", "X-Cost"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, value := range []string{"evil, real", "a,b", ", 7", "7, "} {
+				takes := 0
+				h := serve(t, func(bounds []policy.Bound, statuses []decision.Status) error {
+					takes++
+					return plenty(bounds, statuses)
+				}, nil)
+				k := h.dial()
+				k.answers = answersOf(t, "key-auth")
+				for _, variable := range []string{"http_x_org", "http_x_user_id", "http_x_tier", "http_x_cost"} {
+					k.answers["kong.nginx.get_var="+variable] = encode(t, &pb.String{V: "7"})
+				}
+				k.answers["kong.nginx.get_var="+test.variable] = encode(t, &pb.String{V: value})
+				if err := k.event(k.startInstance(1, test.config)); err != nil {
+					t.Fatal(err)
+				}
+				if takes != 0 || k.exit == nil || k.exit.Status != 400 || !strings.Contains(string(k.exit.Body), "The header "+test.header+" must be sent once") {
+					t.Errorf("%q: %d takes, exit %v; want 400 that names %s", value, takes, k.exit, test.header)
+				}
+			}
+		})
 	}
 }
 

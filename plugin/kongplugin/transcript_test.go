@@ -95,6 +95,11 @@ func TestOurQuestionsAreTheRecordedBytes(t *testing.T) {
 			continue // not recorded; the other headers are
 		}
 		want, ok := recordedArguments[name]
+		if variable, of := strings.CutPrefix(name, "kong.nginx.get_var="); of && !ok {
+			// A header's variable was not recorded: the question differs from a recorded one in its name alone.
+			request := recordedArguments["kong.nginx.get_var=request"]
+			want, ok = append([]byte{request[0], byte(len(variable))}, variable...), len(request) == 2+len("request")
+		}
 		if !ok || !bytes.Equal(arguments, want) {
 			t.Errorf("%s: arguments %x, recorded %x (%t)", name, arguments, want, ok)
 		}

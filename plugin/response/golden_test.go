@@ -65,6 +65,8 @@ func published(t testing.TB) []struct {
 		{"tenant_missing_grpc", schema.Config{}, without(decision.TenantMissing, true), true},
 		{"user_missing", schema.Config{}, without(decision.UserMissing, true), false},
 		{"user_missing_grpc", schema.Config{}, without(decision.UserMissing, true), true},
+		{"header_repeated", schema.Config{}, repeated("X-Org"), false},
+		{"header_repeated_grpc", schema.Config{}, repeated("X-Org"), true},
 		{"internal_fault", schema.Config{}, without(decision.InternalFault, true), false},
 		{"config_fault", schema.Config{}, without(decision.ConfigFault, true), false},
 		{"meta_limited", schema.Config{}, after(without(decision.MetaLimited, true), 20_000), false},
@@ -94,6 +96,13 @@ func published(t testing.TB) []struct {
 		{"shared_shown_denied", shown, beside(roomy, full), false},
 		{"config_fault_grpc", schema.Config{}, without(decision.ConfigFault, true), true},
 	}
+}
+
+// repeated is the denial of a request in which a trusted header came twice.
+func repeated(header string) *decision.Decision {
+	d := without(decision.HeaderRepeated, true)
+	d.Identity.Repeated = header
+	return d
 }
 
 func TestClientsReadWhatIsPublished(t *testing.T) {

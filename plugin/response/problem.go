@@ -13,6 +13,7 @@ const (
 	abnormalUsage      = `"https://iana.org/assignments/http-problem-types#abnormal-usage-detected","title":"Request not satisfied due to detection of abnormal request pattern"`
 	reducedCapacity    = `"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Request cannot be satisfied due to temporary server capacity constraints"`
 	identityIsRequired = `"about:blank","title":"Forbidden"`
+	badRequest         = `"about:blank","title":"Bad Request"`
 )
 
 // body writes the problem document of a refusal (RFC 9457). Everything that is put into it is either made of
@@ -30,6 +31,12 @@ func (re *Renderer) body(d *decision.Decision, wait int64, r *Response) {
 		b = append(b, identityIsRequired...)
 		b = append(b, `,"detail":"The request does not tell which user it is from, and this API serves known users only."`...)
 		message = []byte(`"No user identified"`)
+	case decision.HeaderRepeated:
+		b = append(b, badRequest...)
+		b = append(b, `,"detail":"The header `...)
+		b = append(b, d.Identity.Repeated...) // from the config: letters, digits, dashes and underscores
+		b = append(b, ` must be sent once and hold one value, without a comma."`...)
+		message = []byte(`"Header with more than one value"`)
 	case decision.Counted:
 		b = append(b, quotaExceeded...)
 		b = append(b, `,"detail":"`...)

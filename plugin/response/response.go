@@ -128,7 +128,7 @@ func (re *Renderer) Render(d *decision.Decision, grpc bool, r *Response) {
 // wait is Retry-After in seconds: rounded up, at least 1, with jitter; 0 when there is nothing to wait for.
 func (re *Renderer) wait(d *decision.Decision) int64 {
 	switch {
-	case !d.Denied() || d.Reason == decision.TenantMissing || d.Reason == decision.UserMissing:
+	case !d.Denied() || d.Reason == decision.TenantMissing || d.Reason == decision.UserMissing || d.Reason == decision.HeaderRepeated:
 		return 0
 	case d.Reason == decision.InternalFault || d.Reason == decision.ConfigFault:
 		return 1
@@ -144,6 +144,8 @@ func (re *Renderer) wait(d *decision.Decision) int64 {
 
 func (re *Renderer) statusOf(d *decision.Decision) int {
 	switch d.Reason {
+	case decision.HeaderRepeated:
+		return 400
 	case decision.TenantMissing, decision.UserMissing:
 		return 403
 	case decision.InternalFault, decision.ConfigFault:
@@ -164,6 +166,8 @@ func (re *Renderer) trailers(d *decision.Decision, r *Response) {
 		status, message = "7", "No tenant identified" // PERMISSION_DENIED
 	case decision.UserMissing:
 		status, message = "7", "No user identified"
+	case decision.HeaderRepeated:
+		status, message = "3", "Header with more than one value" // INVALID_ARGUMENT
 	case decision.InternalFault, decision.ConfigFault, decision.StoreAway:
 		status, message = "14", "Service temporarily unavailable" // UNAVAILABLE
 	}
