@@ -36,8 +36,8 @@ func benchPath(tb testing.TB, bounds int) (*admit.Path, *memstore.Store) {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	store := memstore.New(memstore.Options{Now: clock})
-	path := &admit.Path{Now: clock, Buckets: store, Renderer: response.New(config, nil), Observers: []admit.Observer{&observer{}}}
+	store := memstore.New(memstore.Options{Now: bucketClock.Now})
+	path := &admit.Path{Now: wallClock, Buckets: store, Renderer: response.New(config, nil), Observers: []admit.Observer{&observer{}}}
 	path.Policies.Store(snapshot)
 	return path, store
 }

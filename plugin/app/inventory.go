@@ -33,7 +33,7 @@ func (i *inventory) of(book *policy.Book) (metrics.Overrides, []metrics.Limit) {
 	if book == nil {
 		return i.overrides, nil
 	}
-	now := clock()
+	now := wallClock()
 	for o := range book.Overrides() {
 		switch {
 		case o.ExpiresAt > 0 && o.ExpiresAt <= now:

@@ -50,9 +50,9 @@ func newPaths(ctx context.Context, s *settings, stderr io.Writer, log *slog.Logg
 	}
 	p := &paths{
 		stores: stores.New(ctx, stores.Options{
-			Now: clock, Elapsed: elapsed, Budget: s.TimeBudget, Log: log, MaxBuckets: s.MaxBuckets, Nodes: s.Nodes, LeaseShare: s.LeaseShare,
+			Now: bucketClock.Now, Elapsed: elapsed, Budget: s.TimeBudget, Log: log, MaxBuckets: s.MaxBuckets, Nodes: s.Nodes, LeaseShare: s.LeaseShare,
 		}),
-		meta:     memstore.New(memstore.Options{Now: clock, MaxBuckets: s.MaxBuckets}),
+		meta:     memstore.New(memstore.Options{Now: bucketClock.Now, MaxBuckets: s.MaxBuckets}),
 		observer: &observer{log: log},
 		log:      log,
 		live:     map[*admit.Path]*policy.Snapshot{},
@@ -83,7 +83,7 @@ func newPaths(ctx context.Context, s *settings, stderr io.Writer, log *slog.Logg
 // build implements kongplugin.Build.
 func (p *paths) build(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
 	path := &admit.Path{
-		Now:        clock,
+		Now:        wallClock,
 		Elapsed:    elapsed,
 		Renderer:   response.New(config, rand.Int64N),
 		Observers:  []admit.Observer{p.metrics, p.observer},

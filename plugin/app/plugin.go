@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/clock"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongplugin"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
@@ -114,5 +115,8 @@ var started = time.Now()
 // elapsed is a clock that never steps.
 func elapsed() limit.Micros { return limit.Micros(time.Since(started).Microseconds()) }
 
-// clock is the clock of the buckets in this process.
-func clock() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }
+// wallClock is the time of day, by which overrides hold. It may step.
+func wallClock() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }
+
+// bucketClock is the clock of the buckets in this process.
+var bucketClock = clock.New()

@@ -78,7 +78,7 @@ func (c *call) serve(ctx context.Context, s *serveSettings) error {
 // assemble puts the API together, with what runs beside its server.
 func (s *serveSettings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*draining, error) {
 	store, numbers := pgstore.New(pool), prometheus.NewRegistry()
-	own, callers := memstore.New(memstore.Options{Now: clock, MaxBuckets: ownBuckets}), newTokens(store, log)
+	own, callers := memstore.New(memstore.Options{Now: bucketClock.Now, MaxBuckets: ownBuckets}), newTokens(store, log)
 	api, err := control.New(control.Options{
 		Version: Version, Store: store, Tokens: callers, Log: log,
 		Buckets: d.inRedis, Path: d.path, Asked: d.asked, Routes: d.isRoute, Limits: own, Metrics: numbers,

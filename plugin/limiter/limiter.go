@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/clock"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lease"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -105,7 +106,7 @@ func New(o Options) (*Limiter, error) {
 func (l *Limiter) start(config *schema.Config, o *Options) error {
 	ctx, stop := context.WithCancel(context.Background())
 	all := stores.New(ctx, stores.Options{
-		Now: l.path.Now, Elapsed: l.path.Elapsed, Budget: o.Budget, Log: o.Log,
+		Now: clock.New().Now, Elapsed: l.path.Elapsed, Budget: o.Budget, Log: o.Log,
 		MaxBuckets: o.MaxBuckets, Nodes: o.Nodes, LeaseShare: o.LeaseShare,
 	})
 	group, ctx := errgroup.WithContext(ctx)

@@ -28,7 +28,7 @@ import (
 
 // Options are what Stores need. Now, Elapsed, Budget and Log must be set.
 type Options struct {
-	// Now is the clock of the buckets in this process. It may step.
+	// Now is the clock of the buckets in this process. It should never step, as a clock.Clock.
 	Now func() limit.Micros
 	// Elapsed is a clock that never steps, by which leases are timed.
 	Elapsed func() limit.Micros

@@ -1,0 +1,151 @@
+package clock
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+const hour = 3600 * limit.Second
+
+// machine is a computer whose time of day somebody sets.
+type machine struct{ wall, elapsed limit.Micros }
+
+func newMachine() *machine { return &machine{wall: 1_700_000_000 * limit.Second} }
+
+func (m *machine) read() (wall, elapsed limit.Micros) { return m.wall, m.elapsed }
+
+func (m *machine) pass(d limit.Micros) { m.wall, m.elapsed = m.wall+d, m.elapsed+d }
+
+func (m *machine) step(d limit.Micros) { m.wall += d }
+
+// admits reports whether a tenant's request is admitted, by 10 a second.
+func admits(t *testing.T, s *memstore.Store, tenant string) bool {
+	t.Helper()
+	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: limit.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	statuses := make([]decision.Status, 1)
+	if err := s.Take(context.Background(), []policy.Bound{{
+		Policy: &policy.Policy{Name: "p", Limit: l}, Cost: 1,
+		Key: policy.Key{Namespace: "default", Policy: "p", Group: policy.ByTenant, Owner: tenant},
+	}}, statuses); err != nil {
+		t.Fatal(err)
+	}
+	return statuses[0].Admits()
+}
+
+func TestBucketsGoOnWhenAClockThatWasAheadIsSetBack(t *testing.T) {
+	for name, ahead := range map[string]func(m *machine) *Clock{
+		"since before the start": func(m *machine) *Clock {
+			m.step(2 * hour)
+			return newClock(m.read)
+		},
+		"for a while": func(m *machine) *Clock {
+			c := newClock(m.read)
+			m.step(2 * hour)
+			return c
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine()
+			c := ahead(m)
+			s := memstore.New(memstore.Options{Now: c.Now, MaxBuckets: 1})
+			for range 20 {
+				admits(t, s, "acme")
+			}
+			m.pass(10 * limit.Second)
+			s.Sweep(c.Now()) // what expires is forgotten by the clock that is ahead
+			admits(t, s, "acme")
+			m.step(-2 * hour)
+			for i := range 20 {
+				if got, want := admits(t, s, "new"), i < 10; got != want {
+					t.Fatalf("request %d of a new tenant is admitted: %v, want %v", i+1, got, want)
+				}
+			}
+			m.pass(limit.Second + limit.Second/50)
+			for i := range 10 {
+				if !admits(t, s, "new") {
+					t.Fatalf("a second later, request %d of 10 is denied", i+1)
+				}
+			}
+		})
+	}
+}
+
+func TestAClockComesBackToTheTimeOfDaySlowlyAndStaysThere(t *testing.T) {
+	for _, off := range []limit.Micros{hour, -hour, limit.Second / 2} {
+		m := newMachine()
+		c := newClock(m.read)
+		m.step(off)
+		last := c.Now()
+		for passed := limit.Micros(0); passed < 102*max(off, -off); passed += limit.Second {
+			m.pass(limit.Second)
+			now := c.Now()
+			if ran := now - last; ran < limit.Second-limit.Second/slew || ran > limit.Second+limit.Second/slew {
+				t.Fatalf("off by %d: it ran %d µs in a second", off, ran)
+			}
+			last = now
+		}
+		if m.pass(hour); c.Now() != m.wall {
+			t.Errorf("off by %d at first: it is still off by %d", off, m.wall-c.Now())
+		}
+	}
+}
+
+func TestAWindowIsAlignedToTheEpochWhereTheTimeOfDayWasRight(t *testing.T) {
+	m := newMachine()
+	c := newClock(m.read)
+	for range 1000 {
+		m.pass(hour / 7)
+		if c.Now() != m.wall {
+			t.Fatalf("it shows %d, and the time of day is %d", c.Now(), m.wall)
+		}
+	}
+}
+
+func TestAClockNeverStepsWhateverTheTimeOfDayDoes(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		m := newMachine()
+		c := newClock(m.read)
+		last := c.Now()
+		for range rapid.IntRange(1, 100).Draw(rt, "steps") {
+			m.step(limit.Micros(rapid.Int64Range(-3*int64(hour), 3*int64(hour)).Draw(rt, "step")))
+			passed := limit.Micros(rapid.Int64Range(0, int64(hour)).Draw(rt, "passed"))
+			m.pass(passed)
+			now := c.Now()
+			if ran := now - last; ran < passed-passed/slew-1 || ran > passed+passed/slew+1 { // rounding
+				rt.Fatalf("it ran %d µs while %d passed", ran, passed)
+			}
+			last = now
+		}
+	})
+}
+
+func TestAClockShowsTheTimeOfDay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New()
+		for range 10 {
+			time.Sleep(700 * time.Millisecond)
+			if now := limit.Micros(time.Now().UnixMicro()); c.Now() != now {
+				t.Errorf("it shows %d, and it is %d", c.Now(), now)
+			}
+		}
+	})
+}
+
+func TestReadingAClockAllocatesNothing(t *testing.T) {
+	c := New()
+	if n := testing.AllocsPerRun(1000, func() { c.Now() }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
