@@ -36,9 +36,9 @@ type Check struct {
 	User       string `json:"user_id,omitempty" maxLength:"1024" doc:"Who in the org makes it. Default: as the plugin's config says of requests without a user." example:"u_42"`
 	Credential string `json:"credential_id,omitempty" maxLength:"1024" doc:"The id of the credential that it was made with."`
 	IP         string `json:"ip,omitempty" maxLength:"64" doc:"The client's address. All that have none are counted as one. A token of an org may not name one but in a dry run where a limit is counted per address." example:"192.0.2.1"`
-	Tier       string `json:"tier,omitempty" maxLength:"64" doc:"The tier that the request claims, which holds unless one is set for the org. A token of an org may not claim one but in a dry run."`
+	Tier       string `json:"tier,omitempty" maxLength:"64" doc:"The tier that the request claims, which holds unless one is set for the org. A token of an org may not claim one that has the limits of other orgs."`
 	Endpoint   string `json:"endpoint,omitempty" maxLength:"4096" doc:"METHOD /path, or the name of a route, by which a limit per endpoint counts where it has no pattern. A token of an org may name a route that the config's file does not have only in a dry run. Default: none that a policy is about." example:"POST /records"`
-	Cost       int64  `json:"cost,omitempty" minimum:"1" maximum:"1000000000" doc:"Tokens. Default: as the policies say, else 1. A token of an org may name more than 1 only in a dry run, or where an enforced limit of the org's own (scope tenant or user) counts the request at that cost, or where no limit that orgs share counts it."`
+	Cost       int64  `json:"cost,omitempty" minimum:"1" maximum:"1000000000" doc:"Tokens. Default: as the policies say, else 1. For the token of an org it counts as 1 for limits that all orgs share, unless an enforced limit of the org as a whole (scope tenant) counts the request at that cost, too."`
 	DryRun     bool   `json:"dry_run,omitempty" doc:"Spend nothing and tell what would be answered. Shared buckets are asked as they are: nodes may have a lease share of a limit (2 %, unless set otherwise) beside them."`
 }
 
@@ -93,8 +93,9 @@ func (s *Server) decide(ctx context.Context, checks []Check, at func(int) string
 	if err != nil {
 		return nil, err
 	}
+	modest := make([]bool, len(checks))
 	for i := range checks {
-		if err := s.mayCheck(ctx, policies, &checks[i]); err != nil {
+		if modest[i], err = s.mayCheck(ctx, policies, &checks[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -106,17 +107,30 @@ func (s *Server) decide(ctx context.Context, checks []Check, at func(int) string
 		if ctx.Err() != nil {
 			return nil, huma.Error503ServiceUnavailable(fmt.Sprintf("there was time for the first %d of %d decisions, which are made and spent", i, len(checks)))
 		}
-		path := s.Path
-		if checks[i].DryRun {
-			path = s.rehearsal(policies)
-		}
-		var x admit.Exchange
-		if err := path.Admit(ctx, checks[i].known(), &x); err != nil {
-			s.Log.Error("a request was decided by on_internal_error", "error", err)
-		}
-		results[i] = checked(&x.Decision, &checks[i], s.notes(policies, &x.Decision, &checks[i]))
+		results[i] = s.decideOne(ctx, policies, &checks[i], modest[i])
 	}
 	return results, nil
+}
+
+// decideOne decides about a request that the caller may ask about, modestly where it may not spend more.
+func (s *Server) decideOne(ctx context.Context, policies *policy.Snapshot, c *Check, modest bool) Checked {
+	path := s.Path
+	if c.DryRun {
+		path = s.rehearsal(policies)
+	}
+	if modest {
+		path = modestly(path, policies)
+	}
+	var x admit.Exchange
+	if err := path.Admit(ctx, c.known(), &x); err != nil {
+		s.Log.Error("a request was decided by on_internal_error", "error", err)
+	}
+	v := s.viewOf(callerOf(ctx))
+	notes := s.notes(policies, &x.Decision, c, v)
+	if modest {
+		notes = append(notes, modestNote)
+	}
+	return checked(&x.Decision, c, notes, v)
 }
 
 // named refuses requests that are nobody's where something is counted per org: they would spend what is meant for
@@ -138,67 +152,69 @@ func named(ctx context.Context, policies *policy.Snapshot, checks []Check, at fu
 	return unprocessable(faults...)
 }
 
-// mayCheck tells why the caller may not ask about a request: a viewer spends nothing, and an org asks about itself, as
-// what it is. The error is an answer.
-func (s *Server) mayCheck(ctx context.Context, policies *policy.Snapshot, c *Check) error {
+// mayCheck reports why the caller may not ask about a request: a viewer spends nothing, and an org asks about itself, as
+// what it is. modest: what the request costs must not count for limits that others spend from, too. The error is an
+// answer.
+func (s *Server) mayCheck(ctx context.Context, policies *policy.Snapshot, c *Check) (modest bool, err error) {
 	if c.DryRun && s.Buckets == nil {
-		return huma.Error503ServiceUnavailable("a dry run needs buckets that all nodes share: every node keeps its own")
+		return false, huma.Error503ServiceUnavailable("a dry run needs buckets that all nodes share: every node keeps its own")
 	}
 	id, err := identify(ctx, policies, c.known())
 	if err != nil {
-		return err
+		return false, err
 	}
 	if id.Stranger && c.Org != "" {
 		s.Log.Error("the path of decisions does not find who is told: its policies must be compiled from admit.ForKnown")
-		return huma.Error500InternalServerError("this process cannot tell orgs apart; nothing was decided")
+		return false, huma.Error500InternalServerError("this process cannot tell orgs apart; nothing was decided")
 	}
 	caller := callerOf(ctx)
 	switch {
 	case caller.Role == Viewer && !c.DryRun:
-		return huma.Error403Forbidden("a viewer spends nothing: set dry_run")
-	case caller.Role == Tenant && c.Tier != "" && !c.DryRun:
-		return huma.Error403Forbidden("the token of an org may not claim a tier: leave tier out, or set dry_run")
-	case caller.Role == Tenant && !isOf(id.Tenant, c.Org, caller.Org):
-		return huma.Error403Forbidden("the token of an org may ask about its own org alone")
-	case caller.Role == Tenant && !c.DryRun:
-		return s.maySpend(policies, &id, c)
+		return false, huma.Error403Forbidden("a viewer spends nothing: set dry_run")
+	case caller.Role != Tenant:
+		return false, nil
+	case c.Tier != "" && !c.DryRun:
+		return false, huma.Error403Forbidden("the token of an org may not claim a tier: leave tier out")
+	case !isOf(id.Tenant, c.Org, caller.Org):
+		return false, huma.Error403Forbidden("the token of an org may ask about its own org alone")
 	}
-	return nil
+	if err := mayClaim(ctx, policies, &id); err != nil {
+		return false, err
+	}
+	return s.maySpend(policies, &id, c)
 }
 
-// maySpend tells why an org may not spend what a request of its own costs: it could use up what others are counted by
-// too. That is so of any address, which it may claim, and of any cost that no limit of its own can refuse. And all of its
-// buckets lie together: there would be one more of each limit per endpoint for every name that it made up. The error is an
-// answer.
-func (s *Server) maySpend(policies *policy.Snapshot, id *identity.Identity, c *Check) error {
-	if _, _, route := admit.Target(c.Endpoint); route != "" && !s.Routes(route) {
-		return huma.Error403Forbidden("the token of an org may not spend on a route that no config or policy knows: name a route that the config's " +
-			"file has, or METHOD /path, or set dry_run")
+// maySpend reports why an org may not spend what a request of its own costs, and where it must do so modestly: it could
+// use up what others are counted by too. It may not spend by an address, which it may claim. A cost counts for limits
+// that all orgs share only if an enforced limit of the org as a whole counts it, too: one per user does not, because the
+// org names as many users as it likes. A dry run follows the same rule, or it would find out by costs how much is left.
+// And all of the org's buckets lie together: there would be one more of each limit per endpoint for every route that it
+// made up. The error is an answer.
+func (s *Server) maySpend(policies *policy.Snapshot, id *identity.Identity, c *Check) (modest bool, err error) {
+	if _, _, route := admit.Target(c.Endpoint); route != "" && !c.DryRun && !s.Routes(route) {
+		return false, huma.Error403Forbidden("the token of an org may not spend on a route that no config or policy knows: name a route " +
+			"that the config's file has, or METHOD /path, or set dry_run")
 	}
 	if c.IP == "" && c.Cost <= 1 {
-		return nil
+		return false, nil
 	}
-	var (
-		r               policy.Resolution
-		shared, bounded bool
-	)
+	var r policy.Resolution
 	policies.ResolveAt(id, s.instant(), &r)
+	others, bounded := false, false
 	for i := range r.Bounds {
 		b := &r.Bounds[i]
-		switch own := b.Key.Group == policy.ByTenant && id.Tenant.Kind == identity.Tenant; {
-		case b.Key.Group == policy.ByIP && c.IP != "":
-			return huma.Error403Forbidden("the token of an org may not spend what is counted per address, of all orgs alike: leave ip out, or set dry_run")
-		case !own:
-			shared = shared || b.Cost > 1
-		default:
-			bounded = bounded || b.Cost >= c.Cost && b.Enforced() && !b.Policy.Limit.Spec().SoftOnly
+		if b.Key.Group == policy.ByIP && c.IP != "" && !c.DryRun {
+			return false, huma.Error403Forbidden("the token of an org may not spend what is counted per address, of all orgs alike: leave ip out, or set dry_run")
 		}
+		others = others || b.Key.Group != policy.ByTenant && b.Cost > 1 && b.Policy.Cost < 0
+		bounded = bounded || countsWhole(b) && b.Cost >= c.Cost
 	}
-	if shared && c.Cost > 1 && !bounded {
-		return huma.Error403Forbidden("the token of an org may not spend a cost above 1 from limits that all orgs share, unless an enforced limit " +
-			"of the org's own (scope tenant or user) counts the request at that cost: leave cost out, have such a limit made, or set dry_run")
-	}
-	return nil
+	return others && c.Cost > 1 && !bounded, nil
+}
+
+// countsWhole reports whether a bound can refuse a request by what the tenant as a whole has spent.
+func countsWhole(b *policy.Bound) bool {
+	return b.Key.Group == policy.ByTenant && b.Policy.Scope == policy.Tenant && b.Enforced() && !b.Policy.Limit.Spec().SoftOnly
 }
 
 // isOf tells whether a request is an org's. What counts is whom it is counted for: a name that is too long is counted by

@@ -16,19 +16,21 @@ type Checked struct {
 	DryRun  bool   `json:"dry_run,omitempty" doc:"Nothing was spent."`
 
 	// Of the limit that binds.
-	PolicyID   string     `json:"policy_id,omitempty" doc:"The name of the limit that binds: of those that refuse the one with the longest wait, else the one of which the least is left. Absent: none does." example:"daily"`
+	PolicyID   string     `json:"policy_id,omitempty" doc:"The name of the limit that binds: of those that refuse the one with the longest wait, else the one of which the least is left. Absent: none does. To the token of an org: among the limits of the org and of those in it." example:"daily"`
 	PolicyRow  int64      `json:"policy_row,omitempty" doc:"The id of that policy; absent: it is in the plugin's config."`
 	Limit      *int64     `json:"limit,omitempty" doc:"Tokens, as X-RateLimit-Limit tells them."`
 	Remaining  *int64     `json:"remaining,omitempty" doc:"Tokens that are left; in a dry run, before the request."`
 	Reset      *time.Time `json:"reset,omitempty" doc:"When the bucket is full again, or the window ends."`
 	RetryAfter int64      `json:"retry_after,omitempty" doc:"Seconds after which a request that is refused may be made again; absent: no wait is known to help."`
 
+	Violated []string `json:"violated_policies,omitempty" doc:"The names of all limits that refuse the request."`
+
 	Tier      string        `json:"tier,omitempty" doc:"The tier whose limits applied."`
 	Endpoint  string        `json:"endpoint,omitempty" doc:"What the endpoint is called in policies and metrics; absent: no pattern covers the one that was given, or none was."`
 	Warning   bool          `json:"warning,omitempty" doc:"It is allowed, and more than the soft threshold of a limit is used."`
 	Shadow    bool          `json:"shadow_denied,omitempty" doc:"A limit, or a config, that does not enforce yet would have refused it."`
 	Degraded  bool          `json:"degraded,omitempty" doc:"Redis did not answer for all limits: their fail modes decided."`
-	Statuses  []CheckStatus `json:"statuses" doc:"What each limit says. Where one is known to refuse, others may not have been asked."`
+	Statuses  []CheckStatus `json:"statuses" doc:"What each limit says. Where one is known to refuse, others may not have been asked. To the token of an org: the limits of the org and of those in it, and those that all orgs share only with show_shared_limits."`
 	Overrides []int64       `json:"overrides,omitempty" doc:"The ids of the overrides that changed a limit, or that ban or exempt the request."`
 	Notes     []string      `json:"notes,omitempty" doc:"What the caller may not have meant, and where it is not counted with Kong's requests, in plain words."`
 }
@@ -53,11 +55,11 @@ type CheckStatus struct {
 	Failure    string    `json:"failure,omitempty" doc:"Why Redis did not."`
 }
 
-// checked is what is told of a decision about a request, given the notes on it.
-func checked(d *decision.Decision, of *Check, notes []string) Checked {
+// checked is what a caller reads of a decision about a request, given the notes on it.
+func checked(d *decision.Decision, of *Check, notes []string, v view) Checked {
 	out := Checked{
 		Allowed: !d.Denied(), Reason: reasonOf(d), DryRun: of.DryRun, Notes: notes, Tier: d.Resolution.Tier, Endpoint: d.Resolution.Endpoint,
-		Warning: d.Result == decision.SoftThrottled, Shadow: d.ShadowDenied, Degraded: d.Degraded, Statuses: []CheckStatus{},
+		Warning: v.warns(d), Shadow: v.shadows(d), Degraded: v.degrades(d), Statuses: []CheckStatus{},
 	}
 	if d.Denied() {
 		out.RetryAfter = retryAfter(d.RetryAfter)
@@ -67,14 +69,20 @@ func checked(d *decision.Decision, of *Check, notes []string) Checked {
 	}
 	for i := range d.Resolution.Bounds {
 		b, status := &d.Resolution.Bounds[i], &d.Statuses[i]
+		if decision.Denies(b, status) {
+			out.Violated = append(out.Violated, b.Policy.Name)
+		}
+		if !v.bound(b) {
+			continue
+		}
 		out.changed(b.Override)
 		out.changed(b.Penalty)
 		if status.Source != decision.Unanswered || status.Failure != decision.NoFailure {
 			out.Statuses = append(out.Statuses, statusOf(b, status))
 		}
 	}
-	if d.Binding >= 0 {
-		b, status := &d.Resolution.Bounds[d.Binding], &d.Statuses[d.Binding]
+	if binding := v.binding(d); binding >= 0 {
+		b, status := &d.Resolution.Bounds[binding], &d.Statuses[binding]
 		out.PolicyID, out.PolicyRow = b.Policy.Name, b.Policy.Row
 		out.Limit, out.Remaining = new(b.Policy.Limit.Spec().Burst), new(status.Remaining)
 		out.Reset = new(timeOf(status.ResetAt()))

@@ -31,7 +31,10 @@ func (s *Server) inForce(ctx context.Context, in *inForceInput) (*inForceOutput,
 	if err != nil {
 		return nil, err
 	}
-	w := newInForce(policies, id, s.instant(), callerOf(ctx))
+	if err := mayClaim(ctx, policies, &id); err != nil {
+		return nil, err
+	}
+	w := newInForce(policies, id, s.instant(), s.viewOf(callerOf(ctx)))
 	if in.Endpoint == "" {
 		policies.Everywhere(id, nil, w.now, w.visit)
 	} else {
@@ -52,7 +55,7 @@ type inForce struct {
 	policies  *policy.Snapshot
 	id        identity.Identity
 	now       limit.Micros
-	caller    Caller
+	view      view
 	base      policy.Explanation // lists what could apply
 	verdict   string             // on requests that no endpoint is about, or that are asked about
 	overrides map[int64]policy.Override
@@ -73,9 +76,9 @@ type changed struct {
 	override, penalty int64
 }
 
-func newInForce(policies *policy.Snapshot, id identity.Identity, now limit.Micros, caller Caller) *inForce {
+func newInForce(policies *policy.Snapshot, id identity.Identity, now limit.Micros, v view) *inForce {
 	w := &inForce{
-		policies: policies, id: id, now: now, caller: caller, base: policies.Explain(&id, now),
+		policies: policies, id: id, now: now, view: v, base: policies.Explain(&id, now),
 		overrides: map[int64]policy.Override{}, applied: map[int64]bool{}, bound: map[origin]bool{}, told: map[changed]bool{},
 	}
 	for i := range w.base.Overrides {
@@ -101,6 +104,9 @@ func (w *inForce) visit(_ *identity.Identity, r *policy.Resolution) {
 	}
 	for i := range r.Bounds {
 		b := &r.Bounds[i]
+		if !w.view.bound(b) {
+			continue
+		}
 		from := originOf(b.Policy)
 		w.bound[from] = true
 		if key := (changed{from, b.Override, b.Penalty}); !w.told[key] {
@@ -167,7 +173,7 @@ func (w *inForce) limit(b *policy.Bound, from origin) LimitInForce {
 // tellPassedOver lists the policies that no request meets. everywhere: the endpoint of each was looked at.
 func (w *inForce) tellPassedOver(everywhere bool) {
 	for _, p := range w.base.Policies {
-		if w.bound[origin{p.Name, p.Endpoint, p.Match, p.ID}] {
+		if w.bound[origin{p.Name, p.Endpoint, p.Match, p.ID}] || !w.view.scope(p.Scope) {
 			continue
 		}
 		if everywhere && p.Endpoint != "" {
@@ -181,8 +187,7 @@ func (w *inForce) tellPassedOver(everywhere bool) {
 	}
 }
 
-// tellOverrides lists the overrides. An org reads what others were told about an address or a credential, which is not
-// its own, without reason and author.
+// tellOverrides lists the overrides. An org reads them without reason and author.
 func (w *inForce) tellOverrides(everywhere bool) {
 	for _, x := range w.base.Overrides {
 		o := x.Override
@@ -200,7 +205,7 @@ func (w *inForce) tellOverrides(everywhere bool) {
 			ID: o.ID, Kind: o.Kind, Target: x.Target, Endpoint: o.Endpoint, Until: until(o), Reason: o.Reason, Author: o.Author,
 			Applied: w.applied[o.ID], Why: x.Why,
 		}
-		if !w.mayRead(o) {
+		if w.view.tenant {
 			told.Reason, told.Author = "", ""
 		}
 		w.Overrides = append(w.Overrides, told)

@@ -37,13 +37,10 @@ func verdictText(r *policy.Resolution) string {
 	return limited
 }
 
-// mayRead tells whether the caller may read why an override is there and who made it.
-func (w *inForce) mayRead(o policy.Override) bool { return w.caller.Role != Tenant || o.Tenant != "" }
-
 // overrideText names an override, and tells why it is there.
 func (w *inForce) overrideText(o policy.Override) string {
 	text := fmt.Sprintf("override %d (%s", o.ID, o.Kind)
-	if w.mayRead(o) {
+	if !w.view.tenant {
 		text += fmt.Sprintf(", by %s: %s", o.Author, o.Reason)
 	}
 	if end := until(o); !end.IsZero() {

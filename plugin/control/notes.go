@@ -13,12 +13,12 @@ import (
 
 // notes are what the caller of a check may not have meant, and where it is not counted with Kong's requests; nil: there
 // is nothing to say.
-func (s *Server) notes(policies *policy.Snapshot, d *decision.Decision, of *Check) []string {
+func (s *Server) notes(policies *policy.Snapshot, d *decision.Decision, of *Check, v view) []string {
 	if d.Reason != decision.Counted && d.Reason != decision.StoreAway {
 		return nil // no limit was looked at
 	}
 	var notes []string
-	for _, note := range [...]string{largeNote(d), s.endpointNote(d, of), tierNote(policies, d)} {
+	for _, note := range [...]string{largeNote(d, v), s.endpointNote(d, of, v), tierNote(policies, d)} {
 		if note != "" {
 			notes = append(notes, note)
 		}
@@ -35,8 +35,8 @@ func tooLarge(d *decision.Decision) bool {
 	return b.Cost > decision.Holds(b, &d.Statuses[d.Binding])
 }
 
-func largeNote(d *decision.Decision) string {
-	if !tooLarge(d) {
+func largeNote(d *decision.Decision, v view) string {
+	if !tooLarge(d) || !v.bound(&d.Resolution.Bounds[d.Binding]) {
 		return ""
 	}
 	b := &d.Resolution.Bounds[d.Binding]
@@ -49,7 +49,7 @@ func largeNote(d *decision.Decision) string {
 
 // endpointNote is about an endpoint that some limits do not count as Kong's requests are counted. Methods and paths are
 // only known where some pattern is about them.
-func (s *Server) endpointNote(d *decision.Decision, of *Check) string {
+func (s *Server) endpointNote(d *decision.Decision, of *Check, v view) string {
 	_, path, route := admit.Target(of.Endpoint)
 	if route != "" && !s.Routes(route) {
 		return fmt.Sprintf("the route %q is known to no config or policy: where Kong has none of that name, limits per endpoint count it apart", route)
@@ -57,7 +57,7 @@ func (s *Server) endpointNote(d *decision.Decision, of *Check) string {
 	if path == "" {
 		return ""
 	}
-	covered, byRoute := d.Resolution.Endpoint != "", countedByRoute(d.Resolution.Bounds)
+	covered, byRoute := d.Resolution.Endpoint != "", countedByRoute(d.Resolution.Bounds, v)
 	switch {
 	case byRoute != "" && covered:
 		return byRoute + " counts by route, and METHOD /path names none: Kong's requests to this endpoint spend from another bucket of it"
@@ -70,10 +70,11 @@ func (s *Server) endpointNote(d *decision.Decision, of *Check) string {
 	return ""
 }
 
-// countedByRoute is the name of a policy with a bucket for each route; "": none of these has.
-func countedByRoute(bounds []policy.Bound) string {
+// countedByRoute is the name of a policy with a bucket for each route, of those whose names the caller reads; "": none of
+// these has.
+func countedByRoute(bounds []policy.Bound, v view) string {
 	for i := range bounds {
-		if p := bounds[i].Policy; p.ByRoute() {
+		if p := bounds[i].Policy; p.ByRoute() && v.bound(&bounds[i]) {
 			return p.Name
 		}
 	}

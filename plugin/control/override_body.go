@@ -30,8 +30,8 @@ type Override struct {
 	WindowSize int64     `json:"window_size,omitempty" doc:"Seconds; absent: the policy's."`
 	Burst      int64     `json:"burst,omitempty"`
 	Factor     *factor   `json:"factor,omitempty"`
-	Reason     string    `json:"reason"`
-	Author     string    `json:"author"`
+	Reason     string    `json:"reason,omitempty" doc:"Absent for the token of an org, as the author is."`
+	Author     string    `json:"author,omitempty"`
 	Source     string    `json:"source" doc:"commercial, or detector for a penalty."`
 	CreatedAt  time.Time `json:"created_at"`
 	ExpiresAt  time.Time `json:"expires_at,omitzero" doc:"Absent: it is permanent."`
@@ -49,6 +49,14 @@ func overrideOf(o pgstore.Override) Override {
 		out.Factor = new(factor(o.Factor))
 	}
 	return out
+}
+
+// override is an override as the caller reads it: the token of an org learns neither why it is there nor who made it.
+func (v view) override(o pgstore.Override) Override {
+	if v.tenant {
+		o.Reason, o.Author = "", ""
+	}
+	return overrideOf(o)
 }
 
 // factor is a number in thousandths that is written with a point: 1.5.

@@ -62,7 +62,7 @@ func (s *Server) listOverrides(ctx context.Context, in *listOverridesInput) (*li
 	}
 	items := make([]Override, len(list))
 	for i, o := range list {
-		items[i] = overrideOf(o)
+		items[i] = s.viewOf(callerOf(ctx)).override(o)
 	}
 	return &listOverridesOutput{page(items, in.Limit, func(o Override) int64 { return o.ID })}, nil
 }
@@ -92,7 +92,7 @@ func (s *Server) getOverride(ctx context.Context, in *getOverrideInput) (*getOve
 	if in.names(tag) {
 		return nil, conditional(http.StatusNotModified, tag, "")
 	}
-	return &getOverrideOutput{tag, overrideOf(o)}, nil
+	return &getOverrideOutput{tag, s.viewOf(callerOf(ctx)).override(o)}, nil
 }
 
 // overrideOf is an override of an org. That of another one does not exist here.

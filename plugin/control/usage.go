@@ -118,6 +118,9 @@ func (s *Server) find(ctx context.Context, org string, requests *Requests, named
 	if err != nil {
 		return nil, err
 	}
+	if err := mayClaim(ctx, policies, &id); err != nil {
+		return nil, err
+	}
 	bounds := requests.bounds(policies, id, s.instant())
 	bounds = slices.DeleteFunc(bounds, func(b policy.Bound) bool { return named != "" && b.Policy.Name != named })
 	return &found{policies, id, bounds}, nil

@@ -231,6 +231,18 @@ func (d *Decision) Combine() {
 	}
 }
 
+// BindingAmong returns the index of the bound that binds among those for which shown holds; -1: none.
+func (d *Decision) BindingAmong(shown func(*policy.Bound) bool) int {
+	binding := -1
+	for i := range d.Statuses {
+		bound := &d.Resolution.Bounds[i]
+		if d.Reason != StoreAway && bound.Enforced() && d.Statuses[i].Source != Unanswered && shown(bound) {
+			binding = d.stricter(binding, i)
+		}
+	}
+	return binding
+}
+
 // stricter returns which of two answered bounds binds, i if neither does more: the one that waits longer, or, if both
 // admit, the one that has less of its limit left. i is -1 where there is only j.
 func (d *Decision) stricter(i, j int) int {

@@ -67,6 +67,9 @@ func (s Scope) ByEndpoint() bool { return s == Endpoint || s == TenantEndpoint |
 // ByUser tells whether each user of a tenant has a bucket of its own.
 func (s Scope) ByUser() bool { return s == User || s == UserEndpoint }
 
+// Shared reports whether all tenants spend from the buckets of the scope.
+func (s Scope) Shared() bool { return s == Endpoint || s == Global }
+
 // Policy is a named, compiled limit and whom it applies to. It is immutable. What resolving reads comes before Limit, so
 // that it lies together.
 type Policy struct {

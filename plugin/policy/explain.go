@@ -44,6 +44,7 @@ type ExplainedPolicy struct {
 	ID       int64  `json:"row,omitempty"` // of a row
 	Match    string `json:"match"`         // tenant, tier <name>, anonymous or global
 	Endpoint string `json:"endpoint,omitempty"`
+	Scope    Scope  `json:"-"`
 	Limit    string `json:"limit"` // in words
 	Won      bool   `json:"won"`
 	Why      string `json:"why"`
@@ -157,7 +158,7 @@ func (e *explainer) ofRows(list []*row, match string) {
 		if r.namespace != e.s.namespace {
 			continue
 		}
-		x := ExplainedPolicy{Name: r.Name, Source: "row", ID: r.Row, Match: match, Endpoint: r.Endpoint, Limit: r.Describe()}
+		x := ExplainedPolicy{Name: r.Name, Source: "row", ID: r.Row, Match: match, Endpoint: r.Endpoint, Scope: r.Scope, Limit: r.Describe()}
 		if _, ok := e.s.book.place(r.Endpoint, e.r); !ok {
 			x.Why = "the endpoint is another"
 		} else {
@@ -170,7 +171,7 @@ func (e *explainer) ofRows(list []*row, match string) {
 func (e *explainer) ofConfig(list []*Policy, match string) {
 	won := ""
 	for _, p := range list {
-		x := ExplainedPolicy{Name: p.Name, Source: "config", Match: match, Endpoint: p.Endpoint, Limit: p.Describe()}
+		x := ExplainedPolicy{Name: p.Name, Source: "config", Match: match, Endpoint: p.Endpoint, Scope: p.Scope, Limit: p.Describe()}
 		switch {
 		case !e.r.matches(p):
 			x.Why = "the endpoint is another"

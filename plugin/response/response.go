@@ -85,6 +85,9 @@ func New(config schema.Config, jitter func(n int64) int64) *Renderer {
 // all tenants share only with show_shared_limits. Of a shared bound that denies they read the name and Retry-After.
 func (re *Renderer) Shows(b *policy.Bound) bool { return re.showShared || !b.Key.Shared() }
 
+// ShowsShared reports whether clients read the numbers of limits that all tenants share: show_shared_limits.
+func (re *Renderer) ShowsShared() bool { return re.showShared }
+
 // Binding returns the index of the bound whose numbers clients read; -1: of none.
 func (re *Renderer) Binding(d *decision.Decision) int {
 	if re.showShared {

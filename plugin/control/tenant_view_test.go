@@ -1,0 +1,126 @@
+package control_test
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// platform is a plan in which the limits that all orgs share are tighter than acme's own, and can be told by their numbers.
+func platform() schema.Config {
+	config := plan()
+	config.Tiers[1].Limits = append(config.Tiers[1].Limits,
+		schema.Limit{Name: "bulk", Scope: "endpoint", Endpoint: "POST /bulk", Limit: 3, WindowSize: 777_600},
+		schema.Limit{Name: "address", Scope: "ip", Limit: 7123, WindowSize: 3600})
+	config.Global.Limits = []schema.Limit{{
+		Name: "all", Scope: "global", Limit: 4321, WindowSize: 654_321, Algorithm: "fixed_window", SoftThresholdPct: 1,
+	}}
+	return config.WithDefaults()
+}
+
+// numbers are those of the limits of platform that are not acme's own.
+var numbers = []string{"4321", "4320", "4319", "654321", "777600", "7123", "7122", "essentials"}
+
+func TestTheTokenOfAnOrgReadsNoNumberOfASharedLimit(t *testing.T) {
+	t.Parallel()
+	p := planning(t, platform(), enterprise())
+	for _, c := range []struct{ method, path, body string }{
+		{"POST", checkPath, `{"org_id":"acme"}`},
+		{"POST", checkPath, `{"org_id":"acme","dry_run":true,"ip":"192.0.2.1"}`},
+		{"POST", checkPath, `{"org_id":"acme","endpoint":"POST /bulk"}`},
+		{"POST", checkPath, `{"org_id":"acme","endpoint":"POST /bulk"}`},
+		{"POST", checkPath, `{"org_id":"acme","cost":900}`},
+		{"POST", checkPath, `{"org_id":"acme","cost":5000,"dry_run":true}`},
+		{"POST", batchPath, `{"checks":[{"org_id":"acme","endpoint":"POST /bulk"},{"org_id":"acme","endpoint":"POST /bulk"}]}`},
+		{"GET", acmeUsage + "?user=u_42&ip=192.0.2.1", ""},
+		{"GET", acmePath + "/ratelimit/policies?ip=192.0.2.1", ""},
+		{"GET", acmePath + "/ratelimit/policies?endpoint=POST+/bulk", ""},
+	} {
+		a := p.want(p.do(call{ofAcme, c.method, c.path, c.body, nil}), http.StatusOK)
+		for _, number := range numbers {
+			if strings.Contains(a.Body.String(), number) {
+				t.Errorf("%s %s %s tells %s:\n%s", c.method, c.path, c.body, number, a.Body)
+			}
+		}
+	}
+}
+
+func TestADecisionNamesTheSharedLimitThatRefusesAndTellsTheNumbersOfTheOrgsOwn(t *testing.T) {
+	t.Parallel()
+	p := planning(t, platform(), enterprise())
+	var got control.Checked
+	for range 4 {
+		got = p.checks(ofAcme, `{"org_id":"acme","endpoint":"POST /bulk"}`)
+		if got.Warning || got.PolicyID != "daily" || *got.Limit != 1000 {
+			t.Errorf("%+v: want the numbers of daily and no warning of what all share", got)
+		}
+	}
+	if got.Allowed || got.Reason != "limit_exceeded" || !slices.Equal(got.Violated, []string{"bulk"}) || got.RetryAfter == 0 {
+		t.Errorf("%+v: want it refused by bulk, with a time", got)
+	}
+	if all := p.checks(admin, `{"org_id":"acme","endpoint":"POST /bulk"}`); all.PolicyID != "bulk" || *all.Limit != 3 || len(all.Statuses) != 4 {
+		t.Errorf("an operator reads %+v, want bulk and its numbers", all)
+	}
+	if all := p.checks(admin, `{"org_id":"acme","dry_run":true,"cost":100}`); all.PolicyID != "daily" || len(all.Statuses) != 3 {
+		t.Errorf("an operator reads %+v, want the statuses of all limits", all)
+	}
+}
+
+func TestAShadowOfASharedLimitIsNotToldToTheTokenOfAnOrg(t *testing.T) {
+	t.Parallel()
+	config := plan()
+	config.Global.Limits[0].Mode, config.Global.Limits[0].Limit = "shadow", 1
+	p := planning(t, config.WithDefaults(), enterprise())
+	p.checks(admin, `{"org_id":"acme"}`)
+	if got := p.checks(ofAcme, `{"org_id":"acme"}`); got.Shadow || len(got.Violated) > 0 {
+		t.Errorf("%+v: want nothing of the shadow that all share", got)
+	}
+	if got := p.checks(admin, `{"org_id":"acme"}`); !got.Shadow {
+		t.Errorf("%+v: want an operator to read it", got)
+	}
+}
+
+func TestShowSharedLimitsShowsThemToTheTokenOfAnOrg(t *testing.T) {
+	t.Parallel()
+	config := platform()
+	p := planning(t, config, enterprise())
+	config.ShowSharedLimits = true
+	shown := &admit.Path{Now: p.path.Now, Buckets: p.path.Buckets, Renderer: response.New(config, nil)}
+	ruled(t, shown, admit.ForKnown(config), enterprise())
+	p.server.Path = shown
+	got := p.checks(ofAcme, `{"org_id":"acme","endpoint":"POST /bulk"}`)
+	if got.PolicyID != "bulk" || *got.Limit != 3 || len(got.Statuses) != 3 {
+		t.Errorf("%+v: want bulk, which binds, and its numbers", got)
+	}
+	names := []string{}
+	for _, l := range p.inForce(ofAcme, "").Limits {
+		names = append(names, l.Policy)
+	}
+	if !slices.Contains(names, "all") || slices.Contains(names, "address") {
+		t.Errorf("in force are %q, want what all orgs share, and nothing of addresses", names)
+	}
+}
+
+func TestTheTokenOfAnOrgReadsNoLimitsOfAnotherTier(t *testing.T) {
+	t.Parallel()
+	p := planning(t, plan(), policy.Rows{})
+	for _, c := range []call{
+		{ofAcme, "POST", checkPath, `{"org_id":"acme","tier":"enterprise","dry_run":true}`, nil},
+		{ofAcme, "GET", acmeUsage + "?tier=enterprise", "", nil},
+		{ofAcme, "GET", acmePath + "/ratelimit/policies?tier=enterprise", "", nil},
+	} {
+		a := p.want(p.do(c), http.StatusForbidden)
+		if detail := read[problem](p.world, a).Detail; !strings.Contains(detail, "leave tier out") {
+			t.Errorf("%s: it says %q, want what to do", c.path, detail)
+		}
+		c.token = viewer
+		p.want(p.do(c), http.StatusOK)
+	}
+}
