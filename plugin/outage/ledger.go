@@ -1,7 +1,9 @@
 package outage
 
 import (
+	"cmp"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -42,10 +44,9 @@ func (t *Tally) add(other Tally, sign int64) {
 
 // ledger is what was admitted without the shared store and is to be charged to it, and the tallies of all policies.
 type ledger struct {
-	most int
-
 	mu       sync.Mutex
 	debts    map[policy.Key]*debt
+	room     room
 	pending  int64            // tokens of Unverified, neither charged nor written off
 	tallies  map[string]Tally // since the start
 	reported map[string]Tally // what of them was reported
@@ -64,7 +65,7 @@ type debt struct {
 }
 
 func newLedger(most int) *ledger {
-	return &ledger{most: most, debts: map[policy.Key]*debt{}, tallies: map[string]Tally{}, reported: map[string]Tally{}}
+	return &ledger{debts: map[policy.Key]*debt{}, room: newRoom(most), tallies: map[string]Tally{}, reported: map[string]Tally{}}
 }
 
 // book writes down a request for which not all bounds were answered by the shared store.
@@ -115,7 +116,7 @@ func (l *ledger) admit(b *policy.Bound, failure decision.Failure, now limit.Micr
 	}
 	d := l.debts[b.Key]
 	if d == nil {
-		if len(l.debts) >= l.most {
+		if !l.room.take(&b.Key) {
 			return Tally{Unverified: b.Cost, WrittenOff: b.Cost}
 		}
 		key := b.Key // its names may be cut from much larger texts
@@ -144,19 +145,31 @@ func (d *debt) due(now limit.Micros) int64 {
 	return min(of.Status(&d.state, now).Used, d.tokens)
 }
 
-// drain takes all debts out of the ledger. Each must then be settled or kept.
-func (l *ledger) drain() []*debt {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	debts := make([]*debt, 0, len(l.debts))
-	for _, d := range l.debts {
-		debts = append(debts, d)
+// drain takes all debts out of the ledger, in the order in which they matter: first those of whole tenants and of
+// everybody, then the others, each time the largest first. Each must then be settled or kept.
+func (l *ledger) drain(now limit.Micros) []*debt {
+	debts := l.empty()
+	owed := make(map[*debt]int64, len(debts))
+	for _, d := range debts {
+		owed[d] = d.due(now)
 	}
-	l.debts = map[policy.Key]*debt{}
+	slices.SortFunc(debts, func(a, b *debt) int {
+		return cmp.Or(cmp.Compare(kindOf(&a.key), kindOf(&b.key)), cmp.Compare(owed[b], owed[a]))
+	})
 	return debts
 }
 
-// keep puts a debt back, for the next time. Requests may have made a new one meanwhile.
+func (l *ledger) empty() []*debt {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	debts := slices.Collect(maps.Values(l.debts))
+	clear(l.debts)
+	l.room.clear()
+	return debts
+}
+
+// keep puts a debt back, for the next time. Requests may have made a new one meanwhile. It keeps its place, though others
+// have taken all the room since.
 func (l *ledger) keep(d *debt, now limit.Micros) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,6 +178,7 @@ func (l *ledger) keep(d *debt, now limit.Micros) {
 		newer.tokens += d.tokens
 		return
 	}
+	l.room.reclaim(&d.key)
 	l.debts[d.key] = d
 }
 
