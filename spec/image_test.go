@@ -242,7 +242,8 @@ func pluginConfig(t testing.TB, deck string) map[string]any {
 	}
 	for _, p := range config.Plugins {
 		if p.Name == "tenant-rate-limiting" {
-			return p.Config
+			config, _ := p.Config.(map[string]any)
+			return config
 		}
 	}
 	t.Fatal("the plugin is not in the file")

@@ -89,13 +89,8 @@ func applySchemas(config *Config, external map[string]*PluginInfo) ([]applied, e
 				"plugin '%s' not enabled; add it to the 'plugins' configuration property", entry.Name)})
 			continue
 		}
-		scope := fieldschema.Scope{
-			Route: entry.Route != nil, Service: entry.Service != nil, Consumer: entry.Consumer != nil,
-		}
-		completed, found := info.schema.Apply(entry.Config, entry.Protocols, scope)
-		for _, fault := range found {
-			faults = append(faults, Fault{Path: entry.Path + "." + fault.Path, Message: fault.Message})
-		}
+		completed, found := info.judgeEntry(entry)
+		faults = append(faults, found...)
 		out = append(out, applied{entry, info, completed})
 	}
 	if len(faults) > 0 {

@@ -118,8 +118,8 @@ func useRedis(config *gateway.Config, address string) error {
 		redis = map[string]any{"host": host, "port": number}
 	}
 	for _, plugin := range config.Plugins {
-		if plugin.Name == "tenant-rate-limiting" {
-			plugin.Config["strategy"], plugin.Config["redis"] = "redis", redis
+		if own, ok := plugin.Config.(map[string]any); ok && plugin.Name == "tenant-rate-limiting" {
+			own["strategy"], own["redis"] = "redis", redis
 		}
 	}
 	return nil

@@ -68,12 +68,14 @@ type Secret struct {
 type Plugin struct {
 	ID, Name, InstanceName string
 	Enabled                bool
-	Protocols              []string
+	Protocols, Tags        []string
 	Route                  *Route
 	Service                *Service
 	Consumer               *Consumer
-	// Config holds nil, bool, float64, string, []any and map[string]any.
-	Config map[string]any
+	// Config holds nil, bool, float64, string, []any and map[string]any. Nil means that the file has none; it has a
+	// null, which Kong denies, where ConfigNull is true.
+	Config     any
+	ConfigNull bool
 	// Path is where the file declares it, such as
 	// "services[0].routes[1].plugins[0]".
 	Path string

@@ -5,6 +5,8 @@ import (
 	"math"
 	"regexp"
 	"strings"
+
+	"gopkg.in/yaml.v3"
 )
 
 func (r *reader) route(path string, e *routeEntry, parent *Service) {
@@ -116,15 +118,28 @@ func (r *reader) plugins(parent string, entries []pluginEntry, in scope) {
 		path, e := fmt.Sprintf("%splugins[%d]", parent, i), &entries[i]
 		p := &Plugin{
 			Name: e.Name, InstanceName: e.InstanceName, Enabled: deref(e.Enabled, true), Protocols: e.Protocols,
-			Route: in.route, Service: in.service, Consumer: in.consumer, Path: path,
+			Tags: e.Tags, Route: in.route, Service: in.service, Consumer: in.consumer, Path: path,
 		}
 		if p.Name == "" {
 			r.faults.add(path+".name", "required field missing")
 		}
-		p.Config, _ = r.tree(path+".config", e.Config).(map[string]any)
+		r.pluginConfig(p, &e.Config)
 		r.config.Plugins = append(r.config.Plugins, p)
 		r.pending = append(r.pending, func() { r.finishPlugin(p, e, in) })
 	}
+}
+
+// pluginConfig reads what an entry has as its config. A config that is written as null is given.
+func (r *reader) pluginConfig(p *Plugin, node *yaml.Node) {
+	if node.IsZero() {
+		return
+	}
+	var value any
+	if err := node.Decode(&value); err != nil {
+		r.faults.add(p.Path+".config", "%v", err)
+		return
+	}
+	p.Config, p.ConfigNull = r.tree(p.Path+".config", value), value == nil
 }
 
 // finishPlugin resolves the plugin's references and gives it its id. A parent

@@ -85,16 +85,16 @@ type secretEntry struct {
 }
 
 type pluginEntry struct {
-	ID           string         `yaml:"id"`
-	Name         string         `yaml:"name"`
-	InstanceName string         `yaml:"instance_name"`
-	Enabled      *bool          `yaml:"enabled"`
-	Protocols    []string       `yaml:"protocols"`
-	Tags         []string       `yaml:"tags"`
-	Config       map[string]any `yaml:"config"`
-	Route        *reference     `yaml:"route"`
-	Service      *reference     `yaml:"service"`
-	Consumer     *reference     `yaml:"consumer"`
+	ID           string     `yaml:"id"`
+	Name         string     `yaml:"name"`
+	InstanceName string     `yaml:"instance_name"`
+	Enabled      *bool      `yaml:"enabled"`
+	Protocols    []string   `yaml:"protocols"`
+	Tags         []string   `yaml:"tags"`
+	Config       yaml.Node  `yaml:"config"`
+	Route        *reference `yaml:"route"`
+	Service      *reference `yaml:"service"`
+	Consumer     *reference `yaml:"consumer"`
 }
 
 // reference is a name or an id; decK writes it bare or as {name: …}, {id: …}.

@@ -1,230 +1,263 @@
 package fieldschema
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 )
 
-// runChecks applies the record's cross-field rules. failed names the fields
-// that are already known to be wrong.
-func (c *checker) runChecks(path string, f *field, object map[string]any, failed map[string]bool) {
-	for _, rule := range f.checks {
-		names := sources(rule)
-		if slices.ContainsFunc(names, func(name string) bool { return isReferenced(f, object, name) }) {
-			continue
-		}
-		run, known := entityCheckNamed(rule.name)
-		if !known || !run.withFaults && slices.ContainsFunc(names, func(name string) bool { return failed[name] }) {
-			continue
-		}
-		run.check(c, path, f, object, rule.arg)
-	}
+const (
+	atLeastOne     = "at least one of these fields must be non-empty: "
+	neededForCheck = "field required for entity check"
+)
+
+// check is one entry of entity_checks.
+type check struct {
+	name string
+	arg  any
+	kind entityCheck
+	// match are the fields that the patterns of a conditional check make of the fields they are about, by attribute.
+	match map[string]*field
 }
 
-// entityCheck is one of Kong's cross-field rules. withFaults: it runs even
-// when one of its fields is wrong by itself.
+// entityCheck is one of Kong's rules over several fields of a record. withMissing: it runs though fields are absent;
+// withFaults: it runs though one of them is wrong by itself.
 type entityCheck struct {
-	withFaults bool
-	check      func(c *checker, path string, f *field, object map[string]any, arg any)
+	withMissing, withFaults bool
+	// run returns the rule's message, "" if the record passes, and may add to the faults of fields.
+	run func(rule check, record, faults *table) string
 }
 
-// entityCheckNamed finds a rule; ok is false for one that Kong does not have,
-// or that cannot travel as JSON.
-func entityCheckNamed(name string) (rule entityCheck, ok bool) {
-	switch name {
-	case "at_least_one_of":
-		return entityCheck{true, counted("at least one of these fields must be non-empty: %s",
-			func(filled, _ int) bool { return filled > 0 })}, true
-	case "only_one_of":
-		return entityCheck{true, counted("exactly one of these fields must be non-empty: %s",
-			func(filled, _ int) bool { return filled == 1 })}, true
-	case "mutually_required":
-		return entityCheck{false, counted("all or none of these fields must be set: %s",
-			func(filled, all int) bool { return filled == 0 || filled == all })}, true
-	case "mutually_exclusive":
-		return entityCheck{false, counted("only one or none of these fields must be set: %s",
-			func(filled, _ int) bool { return filled <= 1 })}, true
-	case "distinct":
-		return entityCheck{true, distinct}, true
-	case "conditional":
-		return entityCheck{true, conditional}, true
-	case "conditional_at_least_one_of":
-		return entityCheck{true, conditionalAtLeastOneOf}, true
-	case "mutually_exclusive_sets":
-		return entityCheck{false, mutuallyExclusiveSets}, true
-	}
-	return entityCheck{}, false
+var entityChecks = map[string]entityCheck{
+	"at_least_one_of": {true, true, counted(atLeastOne,
+		func(filled, _ int) bool { return filled > 0 })},
+	"only_one_of": {false, true, counted("exactly one of these fields must be non-empty: ",
+		func(filled, _ int) bool { return filled == 1 })},
+	"mutually_required": {true, false, counted("all or none of these fields must be set: ",
+		func(filled, all int) bool { return filled == 0 || filled == all })},
+	"mutually_exclusive": {true, false, counted("only one or none of these fields must be set: ",
+		func(filled, _ int) bool { return filled <= 1 })},
+	"distinct":                    {false, true, distinct},
+	"conditional":                 {false, true, conditional},
+	"conditional_at_least_one_of": {true, true, conditionalAtLeastOneOf},
+	"mutually_exclusive_sets":     {true, false, mutuallyExclusiveSets},
 }
 
-// checkable refuses a rule that Kong's schema of schemas would refuse, or whose
-// fields do not exist.
-func (f *field) checkable(rule check) error {
-	if _, known := entityCheckNamed(rule.name); !known {
-		return fmt.Errorf("unknown check %q", rule.name)
-	}
-	names := sources(rule)
-	if len(names) == 0 {
-		return fmt.Errorf("%s: names no fields", rule.name)
-	}
-	for _, name := range names {
-		if f.at(name) == nil {
-			return fmt.Errorf("%s: field %q is not defined", rule.name, name)
+// runCheck applies one rule to a record and adds its verdict to the record's faults, under the same conditions as Kong.
+func (f *field) runCheck(rule check, record *table, full bool, faults *table) {
+	kind := rule.kind
+	sources, needed := rule.sources()
+	var absent []string
+	present, sound := false, true
+	for _, name := range sources {
+		value := valueAt(record, name)
+		if isMissing(value) {
+			if !kind.withMissing && slices.Contains(needed, name) {
+				absent = append(absent, name)
+			}
+		} else {
+			present = true
+			if f.at(name).refers(value) {
+				return
+			}
+		}
+		if _, faulty := faults.entries[name]; faulty {
+			sound = false
 		}
 	}
-	return nil
+	if !sound && !kind.withFaults || !present && !(kind.withMissing && full) {
+		return
+	}
+	for _, name := range absent {
+		setAt(faults, name, neededForCheck)
+	}
+	if absent != nil {
+		return
+	}
+	if message := kind.run(rule, record, faults); message != "" {
+		addEntityFault(faults, message)
+	}
 }
 
-// sources are the fields a rule looks at.
-func sources(rule check) []string {
-	arg, isObject := rule.arg.(map[string]any)
-	if !isObject {
-		return words(rule.arg)
+func addEntityFault(faults *table, message string) {
+	all, ok := faults.get(entityKey).(*table)
+	if !ok {
+		all = newTable()
+		faults.entries[entityKey] = all
 	}
-	var names []string
-	for _, key := range []string{
-		"if_field", "then_field", "then_at_least_one_of", "else_then_at_least_one_of", "set1", "set2",
-	} {
+	all.entries[all.length()+1] = message
+}
+
+// refers reports whether value is a vault reference in a field that may hold one. Rules do not look at these.
+func (f *field) refers(value any) bool {
+	_, is := reference(value)
+	return is && f.kind == "string" && f.is("referenceable")
+}
+
+// sources returns the fields that a rule looks at, and those of them that must not be absent.
+func (c check) sources() (names, needed []string) {
+	arg, isObject := c.arg.(map[string]any)
+	if !isObject {
+		names = words(c.arg)
+		return names, names
+	}
+	for _, key := range sourceKeys[c.name] {
 		if name, ok := arg[key].(string); ok {
 			names = append(names, name)
 		}
 		names = append(names, words(arg[key])...)
 	}
-	return names
-}
-
-func words(value any) []string {
-	var names []string
-	for _, item := range list(value) {
-		names = append(names, text(item))
+	if c.name == "conditional" {
+		needed = names[:min(1, len(names))]
 	}
-	return names
+	return names, needed
 }
 
-func counted(message string, ok func(filled, all int) bool) func(*checker, string, *field, map[string]any, any) {
-	return func(c *checker, path string, _ *field, object map[string]any, arg any) {
-		names := words(arg)
-		if !ok(len(filledOf(object, names)), len(names)) {
-			c.fault(path, message, quoted(names))
+var sourceKeys = map[string][]string{
+	"conditional":                 {"if_field", "then_field"},
+	"conditional_at_least_one_of": {"if_field", "then_at_least_one_of", "else_then_at_least_one_of"},
+	"mutually_exclusive_sets":     {"set1", "set2"},
+}
+
+func counted(message string, ok func(filled, all int) bool) func(check, *table, *table) string {
+	return func(rule check, record, _ *table) string {
+		names := words(rule.arg)
+		return unless(ok(len(filledOf(record, names)), len(names)), "%s%s", message, quoted(names))
+	}
+}
+
+func distinct(rule check, record, _ *table) string {
+	seen := map[any]bool{}
+	for _, name := range words(rule.arg) {
+		value := valueAt(record, name)
+		if !isFilled(value) {
+			continue
 		}
-	}
-}
-
-func distinct(c *checker, path string, _ *field, object map[string]any, arg any) {
-	var seen []any
-	for _, name := range words(arg) {
-		value := valueAt(object, name)
-		if containsScalar(seen, value) {
-			c.fault(path, "values of these fields must be distinct: %s", quoted(words(arg)))
-			return
+		if seen[value] {
+			return "values of these fields must be distinct: " + quoted(words(rule.arg))
 		}
-		if filled(value) {
-			seen = append(seen, value)
-		}
+		seen[value] = true
 	}
+	return ""
 }
 
-func conditional(c *checker, path string, f *field, object map[string]any, arg any) {
-	rule, _ := arg.(map[string]any)
-	ifField, thenField := text(rule["if_field"]), text(rule["then_field"])
-	if !matches(f.at(ifField).narrowed(rule["if_match"]), valueAt(object, ifField)) {
-		return
+func conditional(rule check, record, faults *table) string {
+	arg, _ := rule.arg.(map[string]any)
+	ifField, thenField := text(arg["if_field"]), text(arg["then_field"])
+	if !rule.matches("if_match", valueAt(record, ifField)) {
+		return ""
 	}
-	before := len(c.faults)
-	c.validate(join(path, thenField), f.at(thenField).narrowed(rule["then_match"]), valueAt(object, thenField))
-	if len(c.faults) == before {
-		return
+	value := valueAt(record, thenField)
+	if isMissing(value) {
+		value = nil
 	}
-	if own, ok := rule["then_err"].(string); ok {
-		c.fault(path, "%s", strings.ReplaceAll(own, "%s", ifField))
-		return
+	failed := "failed conditional validation given value of field '" + ifField + "'"
+	thenMatch, _ := arg["then_match"].(map[string]any)
+	if thenMatch["required"] == true && value == nil {
+		setAt(faults, thenField, missingField)
+		return failed
 	}
-	c.fault(path, "failed conditional validation given value of field '%s'", ifField)
+	fault := rule.match["then_match"].validate(value)
+	if fault == nil {
+		return ""
+	}
+	setAt(faults, thenField, fault)
+	if own, ok := arg["then_err"].(string); ok {
+		return format(own, ifField)
+	}
+	return failed
 }
 
-func conditionalAtLeastOneOf(c *checker, path string, f *field, object map[string]any, arg any) {
-	rule, _ := arg.(map[string]any)
-	ifField := text(rule["if_field"])
-	value, branch := valueAt(object, ifField), "then"
-	if value == nil {
-		return
+func conditionalAtLeastOneOf(rule check, record, _ *table) string {
+	arg, _ := rule.arg.(map[string]any)
+	value := valueAt(record, text(arg["if_field"]))
+	if isMissing(value) {
+		return ""
 	}
-	if !matches(f.at(ifField).narrowed(rule["if_match"]), value) {
-		if rule["else_match"] == nil || !matches(f.at(ifField).narrowed(rule["else_match"]), value) {
-			return
+	branch := "then"
+	if !rule.matches("if_match", value) {
+		if arg["else_match"] == nil || !rule.matches("else_match", value) {
+			return ""
 		}
 		branch = "else_then"
 	}
-	names := words(rule[branch+"_at_least_one_of"])
-	if len(filledOf(object, names)) > 0 {
-		return
+	names := words(arg[branch+"_at_least_one_of"])
+	if len(filledOf(record, names)) > 0 {
+		return ""
 	}
-	if own, ok := rule[branch+"_err"].(string); ok {
-		c.fault(path, "%s", strings.ReplaceAll(own, "%s", quoted(names)))
-		return
+	if own, ok := arg[branch+"_err"].(string); ok {
+		return format(own, quoted(names))
 	}
-	c.fault(path, "at least one of these fields must be non-empty: %s", quoted(names))
+	return atLeastOne + quoted(names)
 }
 
-func mutuallyExclusiveSets(c *checker, path string, _ *field, object map[string]any, arg any) {
-	rule, _ := arg.(map[string]any)
-	first, second := filledOf(object, words(rule["set1"])), filledOf(object, words(rule["set2"]))
-	if len(first) > 0 && len(second) > 0 {
-		c.fault(path, "these sets are mutually exclusive: (%s), (%s)", quoted(first), quoted(second))
+// matches reports whether value passes the pattern that the rule has under key. What is absent passes none.
+func (c check) matches(key string, value any) bool {
+	return !isMissing(value) && c.match[key].validate(value) == nil
+}
+
+func mutuallyExclusiveSets(rule check, record, _ *table) string {
+	arg, _ := rule.arg.(map[string]any)
+	first, second := filledOf(record, words(arg["set1"])), filledOf(record, words(arg["set2"]))
+	return unless(len(first) == 0 || len(second) == 0,
+		"these sets are mutually exclusive: (%s), (%s)", quoted(first), quoted(second))
+}
+
+// valueAt follows a dotted name through records. A number or a boolean on the way raises.
+func valueAt(value any, name string) any {
+	for {
+		head, rest, nested := strings.Cut(name, ".")
+		switch v := value.(type) {
+		case nil, missing, string:
+			return missing{}
+		case *table:
+			value = v.get(head)
+		default:
+			raise("attempt to index %s", text(value))
+		}
+		if !nested {
+			return value
+		}
+		name = rest
 	}
 }
 
-// narrowed is the field with a rule's attributes on top of its own.
-func (f *field) narrowed(match any) *field {
-	over, _ := match.(map[string]any)
-	n := *f
-	n.attrs = merged(f.attrs, over)
-	n.checks = nil
-	return &n
-}
-
-func valueAt(object map[string]any, name string) any {
+// setAt stores a fault under a dotted name.
+func setAt(faults *table, name string, fault any) {
 	head, rest, nested := strings.Cut(name, ".")
 	if !nested {
-		return object[head]
+		faults.entries[head] = fault
+		return
 	}
-	inner, _ := object[head].(map[string]any)
-	return valueAt(inner, rest)
+	switch inner := faults.get(head).(type) {
+	case missing:
+		t := newTable()
+		faults.entries[head] = t
+		setAt(t, rest, fault)
+	case *table:
+		setAt(inner, rest, fault)
+	default:
+		raise("attempt to index %s", text(inner))
+	}
 }
 
-func isReferenced(f *field, object map[string]any, name string) bool {
-	_, is := reference(valueAt(object, name))
-	return is && f.at(name).is("referenceable")
-}
-
-func filled(value any) bool {
+func isFilled(value any) bool {
 	switch v := value.(type) {
-	case nil:
+	case nil, missing:
 		return false
 	case string:
 		return v != ""
-	case []any:
-		return len(v) > 0
-	case map[string]any:
-		return len(v) > 0
+	case *table:
+		return len(v.entries) > 0
 	}
 	return true
 }
 
-func filledOf(object map[string]any, names []string) []string {
+func filledOf(record *table, names []string) []string {
 	var out []string
 	for _, name := range names {
-		if filled(valueAt(object, name)) {
+		if isFilled(valueAt(record, name)) {
 			out = append(out, name)
 		}
 	}
 	return out
-}
-
-func quoted(names []string) string {
-	out := make([]string, len(names))
-	for i, name := range names {
-		out[i] = "'" + name + "'"
-	}
-	return strings.Join(out, ", ")
 }

@@ -2,6 +2,7 @@ package fieldschema
 
 import (
 	"encoding/json"
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
@@ -24,7 +25,8 @@ const everything = `{"name": "p", "fields": [
     {"host": {"type": "string"}}, {"port": {"type": "integer", "default": 6379}},
     {"password": {"type": "string", "referenceable": true}}, {"user": {"type": "string"}}],
     "entity_checks": [{"mutually_required": ["user", "password"]}]}},
-  {"other": {"type": "record", "fields": [{"x": {"type": "string", "default": "y"}}]}},
+  {"other": {"type": "record", "required": false, "fields": [{"x": {"type": "string", "default": "y"}}]}},
+  {"implicit": {"type": "record", "fields": [{"x": {"type": "string", "default": "y"}}]}},
   {"fixed": {"type": "string", "one_of": ["k"], "err": "only k will do"}}],
   "entity_checks": [
    {"conditional": {"if_field": "mode", "if_match": {"eq": "b"}, "then_field": "size", "then_match": {"required": true}}},
@@ -50,19 +52,43 @@ func tree(t *testing.T, text string) map[string]any {
 	return out
 }
 
-func TestDefaultsAreFilledInAndOptionalRecordsStayNil(t *testing.T) {
-	got, faults := parsed(t, everything).Apply(tree(t, `{"items": [{"id": "i"}], "tags": ["a", "b", "a"]}`), nil, Scope{})
-	if faults != nil {
-		t.Fatal(faults)
+func accepted(t *testing.T, s *Schema, config string) map[string]any {
+	t.Helper()
+	kept, err := s.Insert(map[string]any{"name": s.Name(), "config": tree(t, config)})
+	if err != nil {
+		t.Fatal(err)
 	}
+	return kept["config"].(map[string]any)
+}
+
+// denied returns the faults of an entity in one line, "" if there are none.
+func denied(t *testing.T, s *Schema, entity map[string]any) string {
+	t.Helper()
+	_, err := s.Insert(entity)
+	if err == nil {
+		return ""
+	}
+	var violation *Violation
+	if !errors.As(err, &violation) {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, f := range violation.Faults() {
+		lines = append(lines, f.Path+": "+f.Message)
+	}
+	return strings.Join(lines, "; ")
+}
+
+func TestDefaultsAreFilledInAndOptionalRecordsStayNil(t *testing.T) {
+	got := accepted(t, parsed(t, everything), `{"items": [{"id": "i"}], "tags": ["a", "b", "a"]}`)
 	want := tree(t, `{"mode": "a", "name": null, "size": null, "share": null, "on": false, "tags": ["a", "b"],
-		"costs": null, "items": [{"id": "i", "n": 7}], "other": null, "fixed": null,
+		"costs": null, "items": [{"id": "i", "n": 7}], "other": null, "implicit": {"x": "y"}, "fixed": null,
 		"redis": {"host": null, "port": 6379, "password": null, "user": null}}`)
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v", got)
 	}
 	bare := WithoutNulls(got)
-	if want := tree(t, `{"mode": "a", "on": false, "tags": ["a", "b"], "items": [{"id": "i", "n": 7}], "redis": {"port": 6379}}`); !reflect.DeepEqual(bare, any(want)) {
+	if want := tree(t, `{"mode": "a", "on": false, "tags": ["a", "b"], "items": [{"id": "i", "n": 7}], "implicit": {"x": "y"}, "redis": {"port": 6379}}`); !reflect.DeepEqual(bare, any(want)) {
 		t.Errorf("without nulls %v", bare)
 	}
 }
@@ -82,51 +108,64 @@ func TestFaultsAreKongsTextsWithThePathToTheField(t *testing.T) {
 		{`{"on": "yes"}`, "config.on: expected a boolean"},
 		{`{"tags": "a"}`, "config.tags: expected a set"},
 		{`{"tags": ["a", 3]}`, "config.tags[1]: expected a string"},
-		{`{"costs": []}`, "config.costs: expected a map"},
-		{`{"costs": {"a": 1}}`, `config.costs["a"]: should start with: /`},
-		{`{"costs": {"/a": "1"}}`, `config.costs["/a"]: expected an integer`},
+		{`{"costs": 1}`, "config.costs: expected a map"},
+		{`{"costs": {"a": 1}}`, `config.costs: should start with: /`},
+		{`{"costs": {"/a": "1"}}`, `config.costs: expected an integer`},
 		{`{"items": []}`, "config.items: length must be at least 1"},
 		{`{"items": [{}]}`, "config.items[0].id: required field missing"},
 		{`{"items": [{"id": "a"}, {"id": "b", "x": 1}]}`, "config.items[1].x: unknown field"},
-		{`{"redis": 3}`, "config.redis: expected a record"},
+		{`{"redis": "3"}`, "config.redis: expected a record"},
 		{`{"redis": {"user": "u"}}`, "config.redis: all or none of these fields must be set: 'user', 'password'"},
 		{`{"fixed": "z"}`, "config.fixed: only k will do"},
 		{`{"unknown": 1}`, "config.unknown: unknown field"},
 		{`{"share": 1, "costs": {"/a": 1}}`, "config: only one or none of these fields must be set: 'share', 'costs'"},
 		{`{"name": "k", "fixed": "k"}`, "config: values of these fields must be distinct: 'name', 'fixed'"},
-		{`{"mode": "b", "redis": {"host": "h"}}`, "config.size: required field missing; " +
-			"config: failed conditional validation given value of field 'mode'"},
+		{`{"mode": "b", "redis": {"host": "h"}}`, "config: failed conditional validation given value of field 'mode'; " +
+			"config.size: required field missing"},
 		{`{"mode": "b", "size": 1}`, "config: at least one of these fields must be non-empty: 'redis.host', 'items'"},
-		{`{"size": "a", "on": 1}`, "config.size: expected an integer; config.on: expected a boolean"},
+		{`{"size": "a", "on": 1}`, "config.on: expected a boolean; config.size: expected an integer"},
 	} {
-		_, faults := s.Apply(tree(t, c.config), nil, Scope{})
-		var got []string
-		for _, f := range faults {
-			got = append(got, f.Path+": "+f.Message)
-		}
-		if strings.Join(got, "; ") != c.want {
-			t.Errorf("%s:\n got  %s\n want %s", c.config, strings.Join(got, "; "), c.want)
+		if got := denied(t, s, map[string]any{"name": "p", "config": tree(t, c.config)}); got != c.want {
+			t.Errorf("%s:\n got  %s\n want %s", c.config, got, c.want)
 		}
 	}
 }
 
-func TestScopesAndProtocolsOfTheEntryAreChecked(t *testing.T) {
+func TestThePluginEntityIsJudgedAsAWhole(t *testing.T) {
 	s := parsed(t, everything)
-	_, faults := s.Apply(nil, []string{"http", "tcp"}, Scope{Consumer: true})
-	if len(faults) != 2 || faults[0].Path != "protocols[1]" || faults[1].Message != "value must be null" {
-		t.Errorf("faults %v", faults)
-	}
-	if _, faults := s.Apply(nil, []string{"https"}, Scope{Route: true, Service: true}); faults != nil {
-		t.Errorf("faults %v", faults)
+	const id = "0b7b1f4e-6b1a-4c8e-9d55-0f6f7e1c2a3b"
+	for _, c := range []struct{ entity, want string }{
+		{`{"name": "p"}`, ""},
+		{`{"name": "p", "protocols": ["https"], "route": {"id": "` + id + `"}, "service": null}`, ""},
+		{`{"name": "p", "tags": ["a b", "\u00e9"], "instance_name": "x-1", "enabled": false}`, ""},
+		{`{}`, "name: required field missing"},
+		{`{"name": null}`, "name: required field missing"},
+		{`{"name": "q"}`, "name: plugin 'q' not enabled; add it to the 'plugins' configuration property"},
+		{`{"name": "p", "nam": 1}`, "nam: unknown field"},
+		{
+			`{"name": "p", "enabled": null, "protocols": ["tcp"]}`,
+			"enabled: required field missing; protocols[0]: expected one of: http, https",
+		},
+		{`{"name": "p", "protocols": []}`, ""},
+		{`{"name": "p", "consumer": {"id": "` + id + `"}}`, "consumer: value must be null"},
+		{`{"name": "p", "route": {"id": "r"}}`, "route.id: expected a valid UUID"},
+		{`{"name": "p", "route": {}}`, "route.id: missing primary key"},
+		{
+			`{"name": "p", "tags": ["a,b", ""], "instance_name": "a b"}`,
+			"instance_name: invalid value 'a b': the only accepted ascii characters are alphanumerics or ., -, _, and ~; " +
+				"tags[0]: invalid tag 'a,b': expected printable ascii (except `,` and `/`) or valid utf-8 sequences; " +
+				"tags[1]: length must be at least 1",
+		},
+	} {
+		if got := denied(t, s, tree(t, c.entity)); got != c.want {
+			t.Errorf("%s:\n got  %s\n want %s", c.entity, got, c.want)
+		}
 	}
 }
 
 func TestVaultReferencesAreResolvedAndKept(t *testing.T) {
 	s := parsed(t, everything)
-	config, faults := s.Apply(tree(t, `{"redis": {"user": "{vault://env/u}", "password": "{vault://env/pw}"}}`), nil, Scope{})
-	if faults != nil {
-		t.Fatal(faults)
-	}
+	config := accepted(t, s, `{"redis": {"user": "{vault://env/u}", "password": "{vault://env/pw}"}}`)
 	redis := s.Resolve(config, func(name string) string { return "<" + name + ">" })["redis"]
 	want := tree(t, `{"host": null, "port": 6379, "user": "{vault://env/u}", "password": "<vault://env/pw>",
 		"$refs": {"password": "{vault://env/pw}"}}`)
@@ -144,22 +183,42 @@ func TestSchemasKongWouldRefuseAreRefused(t *testing.T) {
 		`{}`:                             "name: required",
 		`{"name": "p", "fields": []}`:    `missing a record "config"`,
 		`{"name": "p", "x": 1}`:          "x: unknown field",
-		`{"name": "p"}`:                  "no 'fields' table",
+		`{"name": "p"}`:                  "must declare 'fields'",
 		field(`{"type": "int"}`):         "config.f: invalid type: int",
-		field(`{"type": "array"}`):       "needs elements",
+		field(`{"type": "array"}`):       "must declare 'elements'",
 		field(`3`):                       "config.f: expected a definition",
 		field(`{"type":"string","x":1}`): `unknown attribute "x"`,
-		field(`{"type":"string","description":"short"}`):                                    "description",
-		field(`{"type":"string","match":"[a"}`):                                             "malformed pattern",
-		field(`{"type":"string","match":"%"}`):                                              "malformed pattern",
-		field(`{"type":"string","match_any":{"patterns":["a","%"]}}`):                       "malformed pattern",
-		field(`{"type":"string","match_none":[{"pattern":"[","err":"e"}]}`):                 "malformed pattern",
-		field(`{"type":"string","match":"%b()"}`):                                           "not simulated",
-		field(`{"type":"record","fields":[{"a":{"type":"any"},"b":{"type":"any"}}]}`):       "one key",
-		field(`{"type":"record","fields":[{"a":{"type":"any"}},{"a":{"type":"any"}}]}`):     "defined twice",
-		field(`{"type":"record","fields":[],"entity_checks":[{"custom_entity_check":{}}]}`): "unknown check",
-		field(`{"type":"record","fields":[],"entity_checks":[{"at_least_one_of":["a"]}]}`):  "not defined",
-		field(`{"type":"record","fields":[],"entity_checks":[{"at_least_one_of":[]}]}`):     "names no fields",
+		field(`{"type":"string","description":"short"}`):                                      "description",
+		field(`{"type":"string","match":"[a"}`):                                               "malformed pattern",
+		field(`{"type":"string","match":"%"}`):                                                "malformed pattern",
+		field(`{"type":"string","match_any":{"patterns":["a","%"]}}`):                         "malformed pattern",
+		field(`{"type":"string","match_none":[{"pattern":"[","err":"e"}]}`):                   "malformed pattern",
+		field(`{"type":"string","match":"%b()"}`):                                             "not simulated",
+		field(`{"type":"record","fields":[{"a":{"type":"string"},"b":{"type":"string"}}]}`):   "one key",
+		field(`{"type":"record","fields":[{"a":{"type":"string"}},{"a":{"type":"string"}}]}`): "defined twice",
+		field(`{"type":"record","fields":[],"entity_checks":[{"custom_entity_check":{}}]}`):   "unknown check",
+		field(`{"type":"record","fields":[],"entity_checks":[{"at_least_one_of":["a"]}]}`):    "not defined",
+		field(`{"type":"record","fields":[],"entity_checks":[{"at_least_one_of":[]}]}`):       "names no fields",
+		field(`{"type":"any"}`):                                                                       "invalid type: any",
+		field(`{"type":"string","between":[1,2]}`):                                                    "cannot have attribute 'between'",
+		field(`{"type":"integer","match":"a"}`):                                                       "cannot have attribute 'match'",
+		field(`{"type":"boolean","one_of":[true]}`):                                                   "cannot have attribute 'one_of'",
+		field(`{"type":"integer","between":[1]}`):                                                     "between: length must be 2",
+		field(`{"type":"string","required":"yes"}`):                                                   "required: expected a boolean",
+		field(`{"type":"string","len_max":1.5}`):                                                      "len_max: expected an integer",
+		field(`{"type":"string","nilable":true}`):                                                     `unknown attribute "nilable"`,
+		field(`{"type":"string","custom_validator":true}`):                                            `unknown attribute "custom_validator"`,
+		field(`{"type":"string","err":""}`):                                                           "err: length must be at least 1",
+		field(`{"type":"integer","default":"x"}`):                                                     "default: expected an integer",
+		field(`{"type":"string","one_of":["a"],"default":"b"}`):                                       "default: expected one of: a",
+		field(`{"type":"array","elements":{"type":"string"},"default":[1]}`):                          "expected a string",
+		field(`{"type":"record","fields":[],"shorthand_fields":[{"a":{}}]}`):                          "shorthand_fields",
+		field(`{"type":"string","unique_across_ws":true}`):                                            "unique: required field missing",
+		field(`{"type":"string","deprecation":{"message":"m"}}`):                                      "deprecation",
+		field(`{"type":"set","elements":{"type":"string"},"one_of":["a"]}`):                           "cannot have attribute 'one_of'",
+		field(`{"type":"json","json_schema":{"inline":{}}}`):                                          "not simulated",
+		`{"name":"p","fields":[{"config":{"type":"record","fields":[]}},{"x":{"type":"string"}}]}`:    "cannot create a new field",
+		`{"name":"p","fields":[{"config":{"type":"record","fields":[]}},{"tags":{"type":"string"}}]}`: "cannot change type",
 	} {
 		if _, err := Parse([]byte(schema)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want %q", schema, err, want)
@@ -214,4 +273,126 @@ func FuzzLuaMatchNeverPanics(f *testing.F) {
 			luaMatch(s, pattern)
 		}
 	})
+}
+
+func TestSchemasKongLoadsAreParsed(t *testing.T) {
+	for _, definition := range []string{
+		`{"type":"function"}`,
+		`{"type":"record","fields":{},"entity_checks":[],"shorthand_fields":[]}`,
+		`{"type":"record","abstract":true}`,
+		`{"type":"string","description":"ten bytes.","examples":["a"],"immutable":true,"unique":true}`,
+		`{"type":"string","deprecation":{"message":"m","removal_in_version":"4.0","old_default":"x"}}`,
+		`{"type":"number","default":null}`,
+	} {
+		schema := `{"name": "p", "fields": [{"config": {"type": "record", "fields": [{"f": ` + definition + `}]}}]}`
+		if _, err := Parse([]byte(schema)); err != nil {
+			t.Errorf("%s: %v", definition, err)
+		}
+	}
+}
+
+// rules has what the recorded schemas have not. The expectations are read off kong/db/schema of Kong 3.9.3.
+const rules = `{"name": "p", "fields": [{"config": {"type": "record", "fields": [
+ {"mode": {"type": "string", "one_of": ["a", "b", "c"]}}, {"x": {"type": "integer"}}, {"y": {"type": "string"}},
+ {"r": {"type": "record", "required": false, "fields": [{"u": {"type": "string"}}, {"v": {"type": "string"}}]}},
+ {"list": {"type": "array", "elements": {"type": "record", "fields": [
+   {"inner": {"type": "record", "fields": [{"must": {"type": "string", "required": true}}]}}]}}},
+ {"fn": {"type": "function"}}, {"nothing": {"type": "string", "eq": null}}, {"some": {"type": "string", "ne": null}},
+ {"re": {"type": "string", "is_regex": true}}, {"half": {"type": "number", "between": [0.5, 1.5]}},
+ {"m": {"type": "map", "keys": {"type": "string"}, "values": {"type": "string", "len_max": 2}}},
+ {"l": {"type": "array", "elements": {"type": "string", "match_any": {"patterns": ["a"]}}}}],
+ "entity_checks": [
+  {"conditional_at_least_one_of": {"if_field": "mode", "if_match": {"eq": "a"}, "then_at_least_one_of": ["x", "y"],
+    "else_match": {"eq": "b"}, "else_then_at_least_one_of": ["r.u", "r.v"], "else_then_err": "b needs %s, 100%%"}},
+  {"mutually_exclusive_sets": {"set1": ["x", "y"], "set2": ["r.u", "r.v"]}}]}}]}`
+
+func TestRulesOfKongsSchemaLanguage(t *testing.T) {
+	s := parsed(t, rules)
+	for _, c := range []struct{ config, want string }{
+		{`{"some": "s", "list": [{}, {"inner": null}, {"inner": {"must": "m"}}], "r": false}`, ""},
+		{`{"some": "s", "list": [{"inner": {}}]}`, "config.list[0].inner.must: required field missing"},
+		{`{}`, "config.some: value must not be null"},
+		{`{"some": "s", "mode": "a"}`, "config: at least one of these fields must be non-empty: 'x', 'y'"},
+		{`{"some": "s", "mode": "b"}`, "config: b needs 'r.u', 'r.v', 100%"},
+		{`{"some": "s", "mode": "c"}`, ""},
+		{
+			`{"some": "s", "x": 1, "y": "q", "r": {"v": "w"}}`,
+			"config: these sets are mutually exclusive: ('x', 'y'), ('r.v')",
+		},
+		{
+			`{"some": "s", "fn": "f", "nothing": "n"}`,
+			"config.fn: expected a function; config.nothing: value must be null",
+		},
+		{`{"some": "s", "half": 2}`, "config.half: value should be between 0 and 1"},
+		{`{"some": "s", "m": {}, "l": {}}`, ""},
+		{`{"some": "s", "m": ["a"], "l": ["b"]}`, "config.l[0]: invalid value: b; config.m: expected a string"},
+		{`{"some": "s", "updated_at": 1}`, ""},
+		{`{"some": "s", "re": "^(?!a)(?<n>b)++(?>c)\\1{2000}$"}`, ""},
+		{`{"some": "s", "re": "(?=a"}`, "config.re: not a valid regex: (?=a"},
+		{`{"some": "s", "re": "\\(?=a)"}`, "config.re: not a valid regex: \\(?=a)"},
+	} {
+		if got := denied(t, s, map[string]any{"name": "p", "config": tree(t, c.config)}); got != c.want {
+			t.Errorf("%s:\n got  %s\n want %s", c.config, got, c.want)
+		}
+	}
+}
+
+func TestPatchMergesRecordsAndWordsItsFaultsForUpdates(t *testing.T) {
+	s := parsed(t, rules)
+	kept, err := s.Insert(map[string]any{"name": "p", "tags": []any{"t"}, "config": tree(t, `{"some": "s", "r": {"u": "1"}, "l": ["a"]}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	updated, err := s.Update(kept, tree(t, `{"enabled": false, "config": {"r": {"v": "2"}, "l": ["ab", "ac"]}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := updated["config"].(map[string]any)
+	if want := tree(t, `{"r": {"u": "1", "v": "2"}, "l": ["ab", "ac"], "some": "s"}`); !reflect.DeepEqual(config["r"], want["r"]) ||
+		!reflect.DeepEqual(config["l"], want["l"]) || config["some"] != "s" || updated["enabled"] != false {
+		t.Errorf("updated %v", updated)
+	}
+	_, err = s.Update(kept, tree(t, `{"config": {"mode": "a", "r": null}}`))
+	const want = "schema violation (config.@entity: {\n  \"when updating, at least one of these fields must be non-empty: 'x', 'y'\"\n})"
+	if err == nil || err.Error() != want {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestWhatMakesKongsCodeFailIsAnErrorOfItsOwn(t *testing.T) {
+	s := parsed(t, rules)
+	for _, config := range []string{`{"some": "s", "r": 5}`, `["x"]`, `{"some": "s", "r": true, "mode": "b"}`} {
+		var value any
+		if err := json.Unmarshal([]byte(config), &value); err != nil {
+			t.Fatal(err)
+		}
+		_, err := s.Insert(map[string]any{"name": "p", "config": value})
+		if !errors.Is(err, ErrRaised) {
+			t.Errorf("%s: error %v", config, err)
+		}
+	}
+	if got := denied(t, s, tree(t, `{"name": "p", "config": {"some": "s", "r": "5"}}`)); got != "config.r: expected a record" {
+		t.Errorf("a string for a record: %s", got)
+	}
+}
+
+func TestMessagesQuoteAsPenlightDoes(t *testing.T) {
+	faults := func(entries map[any]any) *table { return &table{entries: entries} }
+	for _, c := range []struct {
+		faults *table
+		want   string
+	}{
+		{faults(map[any]any{"a": "b"}), "{\n  a = \"b\"\n}"},
+		{
+			faults(map[any]any{1: "x", 3: "z", "end": "k", "a-b": `q"\`}),
+			"{\n  \"x\",\n  [\"a-b\"] = \"q\\\"\\\\\",\n  [\"end\"] = \"k\",\n  [3] = \"z\"\n}",
+		},
+		{faults(map[any]any{"a": "x]"}), "{\n  a = [=[x]]=]\n}"},
+		{faults(map[any]any{"a": "x\ny"}), "{\n  a = [[x\ny]]\n}"},
+		{faults(map[any]any{"a": "[==[x"}), "{\n  a = [===[[==[x]===]\n}"},
+	} {
+		if got := pretty(c.faults); got != c.want {
+			t.Errorf("got\n%s\nwant\n%s", got, c.want)
+		}
+	}
 }

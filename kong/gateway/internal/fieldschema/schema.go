@@ -1,27 +1,25 @@
-// Package fieldschema applies plugin schemas written in Kong's schema language:
-// it fills in defaults, checks values and cross-field rules with Kong's error
-// texts, and resolves vault references. It knows the language (the subset that
-// can travel as JSON), no particular plugin, and nothing of decK or HTTP.
+// Package fieldschema judges plugin entities by schemas written in Kong's schema language, as a Kong 3.9 does: what is
+// stored with all defaults, or the Admin API's error with its code, message and fields. It resolves vault references.
+// It knows the language (the part that travels as JSON), no particular plugin, and nothing of decK or HTTP.
 //
-// Values are what Lua would hold: nil, bool, float64, string, []any and
-// map[string]any.
+// What Kong does where its own code fails is part of the verdict: see [ErrRaised].
 package fieldschema
 
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
 
-// Schema is a plugin's schema. Parse builds it; it is not changed afterwards
-// and may be used by several goroutines.
+// Schema holds a plugin's schema. Parse builds it; it is not changed afterwards and may be used by several goroutines.
 type Schema struct {
 	name   string
-	record *field
+	entity *field
 }
 
-// field is one field's definition: attributes as written, children compiled.
+// field holds the definition of one field: attributes as written, and what they consist of compiled.
 type field struct {
 	name     string
 	kind     string
@@ -31,34 +29,11 @@ type field struct {
 	keys     *field
 	values   *field
 	checks   []check
+	custom   func(string) string // a rule that Kong has in code; returns a message, "" for none
 }
 
-// check is one entry of entity_checks.
-type check struct {
-	name string
-	arg  any
-}
-
-// Fault is a value that the schema refuses; Path leads to it from the plugin,
-// such as "config.tiers[1].name".
-type Fault struct {
-	Path, Message string
-}
-
-var attributes = map[string]bool{
-	"type": true, "required": true, "default": true, "description": true, "nilable": true, "auto": true,
-	"elements": true, "keys": true, "values": true, "fields": true, "entity_checks": true, "abstract": false,
-	"referenceable": true, "encrypted": true, "indexed": true, "unique": true, "legacy": true, "immutable": true,
-	"reference": true, "on_delete": true, "err": true, "eq": true, "ne": true, "gt": true, "between": true,
-	"len_eq": true, "len_min": true, "len_max": true, "match": true, "not_match": true, "match_all": true,
-	"match_none": true, "match_any": true, "starts_with": true, "one_of": true, "not_one_of": true, "contains": true,
-	"is_regex": true, "timestamp": true, "uuid": true, "mutually_exclusive_subsets": true, "examples": true,
-}
-
-var kinds = []string{"array", "set", "string", "number", "boolean", "integer", "foreign", "map", "record", "any"}
-
-// Parse reads a schema: {"name": …, "fields": [{"config": {…}}, …]}. What
-// Kong's own schema of schemas would refuse is an error with the field's path.
+// Parse reads a schema: {"name": …, "fields": [{"config": {…}}, …]}. A schema that Kong does not load is an error with
+// the path of the field.
 func Parse(raw []byte) (*Schema, error) {
 	var document map[string]any
 	if err := json.Unmarshal(raw, &document); err != nil {
@@ -68,143 +43,114 @@ func Parse(raw []byte) (*Schema, error) {
 	if !ok || name == "" {
 		return nil, fmt.Errorf("plugin schema: name: required field missing")
 	}
-	for _, key := range sortedKeys(document) {
-		if !slices.Contains([]string{"name", "fields", "entity_checks"}, key) {
-			return nil, fmt.Errorf("plugin schema %s: %s: unknown field", name, key)
-		}
-	}
-	document["type"] = "record"
-	delete(document, "name")
-	record, err := compile("", "", document)
-	if err != nil {
+	s := &Schema{name: name}
+	if err := s.compile(document); err != nil {
 		return nil, fmt.Errorf("plugin schema %s: %w", name, err)
 	}
-	config := record.child("config")
-	if config == nil || config.kind != "record" {
-		return nil, fmt.Errorf("plugin schema %s: missing a record \"config\"", name)
-	}
-	return &Schema{name: name, record: record}, nil
+	return s, nil
 }
 
-// Name is the plugin's name.
+func (s *Schema) compile(document map[string]any) (err error) {
+	defer recoverRaised(&err) // a default that makes Kong's own code fail
+	for _, key := range sortedKeys(document) {
+		if !slices.Contains([]string{"name", "fields", "entity_checks"}, key) {
+			return fmt.Errorf("%s: unknown field", key)
+		}
+	}
+	record := maps.Clone(document)
+	record["type"] = "record"
+	delete(record, "name")
+	own, err := compileFields(record)
+	if err != nil {
+		return err
+	}
+	if config := own.child("config"); config == nil || config.kind != "record" {
+		return fmt.Errorf("missing a record \"config\"")
+	}
+	own.requireRecords()
+	if s.entity, err = newEntity(own); err != nil {
+		return err
+	}
+	s.entity.checks, err = s.entity.compileChecks("", document["entity_checks"])
+	return err
+}
+
+// compileFields compiles the fields of a schema without its entity checks, which may name Kong's own fields too.
+func compileFields(record map[string]any) (*field, error) {
+	delete(record, "entity_checks")
+	return compile("", "", record)
+}
+
+// Name returns the plugin's name.
 func (s *Schema) Name() string { return s.name }
 
 func compile(path, name string, attrs map[string]any) (*field, error) {
-	f := &field{name: name, attrs: attrs}
+	f := &field{name: name, attrs: maps.Clone(attrs)}
 	f.kind, _ = attrs["type"].(string)
-	if !slices.Contains(kinds, f.kind) {
-		return nil, fmt.Errorf("%s: invalid type: %v", path, attrs["type"])
-	}
-	for _, key := range sortedKeys(attrs) {
-		if !attributes[key] {
-			return nil, fmt.Errorf("%s: unknown attribute %q", path, key)
-		}
-	}
-	if text, ok := attrs["description"].(string); ok && (len(text) < 10 || len(text) > 500) {
-		return nil, fmt.Errorf("%s: description: length must be 10 to 500", path)
-	}
-	for _, pattern := range patternsOf(attrs) {
-		if err := checkPattern(pattern); err != nil {
-			return nil, fmt.Errorf("%s: pattern %q: %w", path, pattern, err)
-		}
+	if err := checkAttributes(path, f.kind, attrs); err != nil {
+		return nil, err
 	}
 	if err := f.compileChildren(path); err != nil {
 		return nil, err
 	}
-	return f, f.compileChecks(path)
-}
-
-// patternsOf are all Lua patterns among a field's attributes.
-func patternsOf(attrs map[string]any) []string {
-	var all []string
-	for _, attr := range []string{"match", "not_match"} {
-		if pattern, ok := attrs[attr].(string); ok {
-			all = append(all, pattern)
+	if value, has := attrs["default"]; has {
+		if fault := f.validate(fromJSON(value)); fault != nil {
+			return nil, fmt.Errorf("%s: default: %v", path, toJSON(fault))
 		}
 	}
-	for _, attr := range []string{"match_all", "match_none"} {
-		for _, item := range list(attrs[attr]) {
-			rule, _ := item.(map[string]any)
-			all = append(all, text(rule["pattern"]))
-		}
-	}
-	anyOf, _ := attrs["match_any"].(map[string]any)
-	return append(all, words(anyOf["patterns"])...)
+	var err error
+	f.checks, err = f.compileChecks(path, attrs["entity_checks"])
+	return f, err
 }
 
 func (f *field) compileChildren(path string) (err error) {
-	child := func(attr string) *field {
-		if err != nil {
-			return nil
-		}
+	inner := func(attr string) *field {
 		attrs, ok := f.attrs[attr].(map[string]any)
-		if !ok {
-			err = fmt.Errorf("%s: a %s needs %s", path, f.kind, attr)
+		if !ok || err != nil {
 			return nil
 		}
+		required := maps.Clone(attrs)
+		required["required"] = true // Kong demands every element of a list, and every key and value of a map
 		var c *field
-		c, err = compile(path+"."+attr, "", withRequired(attrs))
+		c, err = compile(path+"."+attr, "", required)
 		return c
 	}
-	switch f.kind {
-	case "array", "set":
-		f.elements = child("elements")
-	case "map":
-		f.keys, f.values = child("keys"), child("values")
-	case "record":
-		return f.compileFields(path)
+	f.elements, f.keys, f.values = inner("elements"), inner("keys"), inner("values")
+	if err != nil || f.kind != "record" {
+		return err
 	}
-	return err
-}
-
-func (f *field) compileFields(path string) error {
-	list, ok := f.attrs["fields"].([]any)
-	if !ok {
-		return fmt.Errorf("%s: error in schema definition: no 'fields' table", path)
-	}
-	for i, item := range list {
-		entry, ok := item.(map[string]any)
-		if !ok || len(entry) != 1 {
-			return fmt.Errorf("%s.fields[%d]: expected an object with one key", path, i)
-		}
-		for name, value := range entry {
-			at := strings.TrimPrefix(path+"."+name, ".")
-			attrs, ok := value.(map[string]any)
-			if !ok {
-				return fmt.Errorf("%s: expected a definition", at)
-			}
-			if f.child(name) != nil {
-				return fmt.Errorf("%s: defined twice", at)
-			}
-			c, err := compile(at, name, attrs)
-			if err != nil {
-				return err
-			}
-			f.fields = append(f.fields, c)
+	for i, item := range list(f.attrs["fields"]) {
+		if err := f.compileField(path, i, item); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (f *field) compileChecks(path string) error {
-	list, _ := f.attrs["entity_checks"].([]any)
-	for i, item := range list {
-		entry, ok := item.(map[string]any)
-		if !ok || len(entry) != 1 {
-			return fmt.Errorf("%s.entity_checks[%d]: expected an object with one key", path, i)
+func (f *field) compileField(path string, index int, item any) error {
+	entry, ok := item.(map[string]any)
+	if !ok || len(entry) != 1 {
+		return fmt.Errorf("%s.fields[%d]: expected an object with one key", path, index)
+	}
+	for name, value := range entry {
+		at := strings.TrimPrefix(path+"."+name, ".")
+		attrs, ok := value.(map[string]any)
+		if !ok {
+			return fmt.Errorf("%s: expected a definition", at)
 		}
-		for name, arg := range entry {
-			c := check{name: name, arg: arg}
-			if err := f.checkable(c); err != nil {
-				return fmt.Errorf("%s.entity_checks[%d]: %w", path, i, err)
-			}
-			f.checks = append(f.checks, c)
+		if f.child(name) != nil {
+			return fmt.Errorf("%s: defined twice", at)
 		}
+		c, err := compile(at, name, attrs)
+		if err != nil {
+			return err
+		}
+		f.fields = append(f.fields, c)
 	}
 	return nil
 }
 
-// child is a record's field by its name; nil when there is none.
+// child returns a record's field by its name; nil if there is none.
 func (f *field) child(name string) *field {
 	for _, c := range f.fields {
 		if c.name == name {
@@ -224,33 +170,12 @@ func (f *field) at(name string) *field {
 	return f
 }
 
+// is reports whether an attribute is set, to anything but false.
 func (f *field) is(attr string) bool {
-	set, _ := f.attrs[attr].(bool)
-	return set
+	value, has := f.attrs[attr]
+	return has && value != false
 }
 
-// withRequired is an element's definition: Kong demands every element of a
-// list and every key and value of a map.
-func withRequired(attrs map[string]any) map[string]any {
-	return merged(attrs, map[string]any{"required": true})
-}
+func (f *field) isRequired() bool { return f.attrs["required"] == true }
 
-func merged(base, over map[string]any) map[string]any {
-	out := make(map[string]any, len(base)+len(over))
-	for key, value := range base {
-		out[key] = value
-	}
-	for key, value := range over {
-		out[key] = value
-	}
-	return out
-}
-
-func sortedKeys(m map[string]any) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
-}
+func sortedKeys(m map[string]any) []string { return slices.Sorted(maps.Keys(m)) }

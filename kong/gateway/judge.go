@@ -1,0 +1,81 @@
+package gateway
+
+import (
+	"errors"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/deck"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/fieldschema"
+)
+
+// Violation is what Kong has against a plugin's config. Its JSON is the body that the Admin API answers with 400.
+type Violation = fieldschema.Violation
+
+// ErrRaised is the error for a config that makes Kong's own code fail; the Admin API answers 500.
+var ErrRaised = fieldschema.ErrRaised
+
+// Insert judges a plugin entity as POST and PUT of the Admin API and a declarative file do, and returns it as Kong
+// stores it. entity is decoded JSON: name, config, protocols and so on. The error is a *[Violation] or [ErrRaised].
+func (p *PluginInfo) Insert(entity map[string]any) (map[string]any, error) {
+	return p.schema.Insert(entity)
+}
+
+// Update judges a partial entity over a stored one, as PATCH of the Admin API does.
+func (p *PluginInfo) Update(kept, patch map[string]any) (map[string]any, error) {
+	return p.schema.Update(kept, patch)
+}
+
+// judgeEntry judges a plugin entry of a decK file, and returns its config as Kong stores it.
+func (p *PluginInfo) judgeEntry(entry *deck.Plugin) (map[string]any, Faults) {
+	kept, err := p.Insert(entityOf(entry))
+	var violation *Violation
+	switch {
+	case errors.As(err, &violation):
+		var faults Faults
+		for _, fault := range violation.Faults() {
+			faults = append(faults, Fault{Path: joinPath(entry.Path, fault.Path), Message: fault.Message})
+		}
+		return nil, faults
+	case err != nil:
+		return nil, Faults{{Path: entry.Path, Message: err.Error()}}
+	}
+	config, _ := kept["config"].(map[string]any)
+	return config, nil
+}
+
+func joinPath(path, inner string) string {
+	if inner == "" {
+		return path
+	}
+	return path + "." + inner
+}
+
+// entityOf returns an entry as the entity that is sent to Kong for it.
+func entityOf(entry *deck.Plugin) map[string]any {
+	entity := map[string]any{"name": entry.Name, "enabled": entry.Enabled}
+	if entry.Config != nil || entry.ConfigNull {
+		entity["config"] = entry.Config
+	}
+	if entry.InstanceName != "" {
+		entity["instance_name"] = entry.InstanceName
+	}
+	for name, words := range map[string][]string{"protocols": entry.Protocols, "tags": entry.Tags} {
+		if words == nil {
+			continue
+		}
+		list := make([]any, len(words))
+		for i, word := range words {
+			list[i] = word
+		}
+		entity[name] = list
+	}
+	if entry.Route != nil {
+		entity["route"] = map[string]any{"id": entry.Route.ID}
+	}
+	if entry.Service != nil {
+		entity["service"] = map[string]any{"id": entry.Service.ID}
+	}
+	if entry.Consumer != nil {
+		entity["consumer"] = map[string]any{"id": entry.Consumer.ID}
+	}
+	return entity
+}

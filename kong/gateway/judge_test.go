@@ -1,0 +1,136 @@
+package gateway
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// verdict is a line of what a Kong 3.9.3 answered to a config.
+type verdict struct {
+	N              int
+	Schema, Case   string
+	Method         string
+	Before, Config json.RawMessage
+	Status         int
+	Body           json.RawMessage
+}
+
+func TestConfigsAreJudgedAsByARealKong(t *testing.T) {
+	for _, file := range []string{"admin-schema.jsonl", "admin-plugin.jsonl"} {
+		for _, line := range verdicts(t, filepath.Join("testdata", file)) {
+			t.Run(fmt.Sprintf("%s/%d %s", file, line.N, line.Case), func(t *testing.T) {
+				status, body := adminAnswer(t, line)
+				want := decoded(t, line.Body)
+				if status != line.Status || !reflect.DeepEqual(body, want) {
+					t.Errorf("config %s\n got %d %s\nwant %d %s", line.Config, status, encoded(t, body), line.Status, encoded(t, want))
+				}
+			})
+		}
+	}
+}
+
+func verdicts(t *testing.T, path string) []verdict {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []verdict
+	lines := bufio.NewScanner(bytes.NewReader(raw))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var line verdict
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, line)
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 50 {
+		t.Fatalf("%s has only %d lines", path, len(all))
+	}
+	return all
+}
+
+// adminAnswer returns what the Admin API would: the stored config, or the body of the error.
+func adminAnswer(t *testing.T, line verdict) (status int, body any) {
+	t.Helper()
+	info := judgeOf(t, line.Schema)
+	status, kept, err := request(t, info, line)
+	var violation *Violation
+	switch {
+	case errors.As(err, &violation):
+		return 400, decoded(t, []byte(encoded(t, violation)))
+	case errors.Is(err, ErrRaised):
+		return 500, map[string]any{"message": "An unexpected error occurred"}
+	case err != nil:
+		t.Fatal(err)
+	}
+	return status, kept["config"]
+}
+
+func request(t *testing.T, info *PluginInfo, line verdict) (int, map[string]any, error) {
+	t.Helper()
+	entity := map[string]any{"name": info.Name}
+	if line.Config != nil {
+		entity["config"] = decoded(t, line.Config)
+	}
+	switch line.Method {
+	case "PATCH":
+		before, err := info.Insert(map[string]any{"name": info.Name, "config": decoded(t, line.Before)})
+		if err != nil {
+			t.Fatalf("before: %v", err)
+		}
+		delete(entity, "name")
+		kept, err := info.Update(before, entity)
+		return 200, kept, err
+	case "PUT":
+		kept, err := info.Insert(entity)
+		return 200, kept, err
+	}
+	kept, err := info.Insert(entity)
+	return 201, kept, err
+}
+
+func judgeOf(t *testing.T, schema string) *PluginInfo {
+	t.Helper()
+	dump, err := os.ReadFile(filepath.Join("testdata", "admin-schema", schema+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := ParsePluginInfo(dump)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info
+}
+
+func decoded(t *testing.T, raw []byte) any {
+	t.Helper()
+	var value any
+	if err := json.Unmarshal(raw, &value); err != nil {
+		t.Fatalf("%s: %v", raw, err)
+	}
+	return value
+}
+
+func encoded(t *testing.T, value any) string {
+	t.Helper()
+	var out strings.Builder
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
