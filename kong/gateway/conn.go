@@ -34,6 +34,9 @@ var (
 	// errLost means that the plugin closed the connection: to Kong, that its
 	// instances are gone.
 	errLost = errors.New("closed")
+	// errUnwritten means that a call or an answer could not be written. Kong
+	// raises at once.
+	errUnwritten = errors.New("write to plugin server")
 	// errExited ends an event after kong.response.exit. It is no failure.
 	errExited = errors.New("exited")
 )
@@ -255,7 +258,7 @@ func (c *Conn) flush() error {
 	_, err := c.conn.Write(c.out)
 	c.out = c.out[:0]
 	if err != nil {
-		return fmt.Errorf("write to plugin server: %w", err)
+		return fmt.Errorf("%w: %w", errUnwritten, err)
 	}
 	return nil
 }

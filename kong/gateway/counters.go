@@ -6,7 +6,7 @@ import "sync/atomic"
 // may be called at any time.
 type Counters struct {
 	requests, questions, reads, replays, serverErrors atomic.Int64
-	starts, closes, spawns                            atomic.Int64
+	starts, closes, spawns, stalls                    atomic.Int64
 }
 
 // Requests counts the HTTP requests answered.
@@ -34,3 +34,8 @@ func (c *Counters) Closes() int64 { return c.closes.Load() }
 
 // Spawns counts how often the plugin's process was started.
 func (c *Counters) Spawns() int64 { return c.spawns.Load() }
+
+// Stalls counts requests that waited in vain for an instance which another
+// request had claimed: Kong leaks the claim when it cannot write the call that
+// starts the instance.
+func (c *Counters) Stalls() int64 { return c.stalls.Load() }

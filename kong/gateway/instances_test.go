@@ -1,12 +1,15 @@
 package gateway
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 func TestEveryWorkerStartsItsOwnInstance(t *testing.T) {
@@ -176,4 +179,50 @@ func exchangeMine(client *http.Client, url, mine string) error {
 		return fmt.Errorf("%s got %d %v %s", mine, response.StatusCode, response.Header, body)
 	}
 	return nil
+}
+
+// afterAClosedConnection sends one request, has the plugin end its idle connection as end does, before the worker can
+// notice, and has the configuration changed: the next request starts an instance on that connection.
+func afterAClosedConnection(t *testing.T, end func(*net.UnixConn) error) *Gateway {
+	t.Helper()
+	fake := newFakePlugin(t, func(e *fakeEvent) { e.end() })
+	g := started(t, Options{
+		Config: deckConfig(t, oneRoute), Workers: 1, Servers: []PluginServer{{Info: recInfo(t), Socket: fake.socket()}},
+		ClaimWait: 2 * startStep, NoticeAfter: time.Hour,
+	})
+	if got := send(t, g, "GET / HTTP/1.1"); got.status != 200 {
+		t.Fatalf("status %d", got.status)
+	}
+	fake.mu.Lock()
+	for conn := range fake.conns {
+		if err := end(conn.(*net.UnixConn)); err != nil && !errors.Is(err, net.ErrClosed) { // by the gateway's probe
+			t.Error(err)
+		}
+	}
+	fake.mu.Unlock()
+	changed := deckConfig(t, strings.Replace(oneRoute, "{name: rec}", "{name: rec, config: {n: 2}}", 1))
+	if err := g.Reload(changed); err != nil {
+		t.Fatal(err)
+	}
+	if got := send(t, g, "GET / HTTP/1.1"); got.status != 500 {
+		t.Errorf("the request that cannot start the instance: status %d, want 500", got.status)
+	}
+	return g
+}
+
+func TestAStartThatCannotBeWrittenLeaksItsClaimAndStallsTheRoute(t *testing.T) {
+	g := afterAClosedConnection(t, (*net.UnixConn).Close)
+	if got := send(t, g, "GET / HTTP/1.1"); got.status != 500 || g.Counters().Stalls() != 1 {
+		t.Errorf("status %d, %d stalls; want a 500 after the wait for the claim", got.status, g.Counters().Stalls())
+	}
+	if got := send(t, g, "GET / HTTP/1.1"); got.status != 200 {
+		t.Errorf("status %d; the claim was dropped", got.status)
+	}
+}
+
+func TestAStartThatReadsTheEndDropsItsClaim(t *testing.T) {
+	g := afterAClosedConnection(t, (*net.UnixConn).CloseWrite)
+	if got := send(t, g, "GET / HTTP/1.1"); got.status != 200 || g.Counters().Stalls() != 0 {
+		t.Errorf("status %d, %d stalls; want the next request to start the instance", got.status, g.Counters().Stalls())
+	}
 }

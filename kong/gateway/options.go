@@ -41,6 +41,14 @@ type Options struct {
 	// ReplayFor bounds how long an event is replayed while the plugin keeps
 	// closing the connection; 2.7 s by default, what a real Kong was seen to do.
 	ReplayFor time.Duration
+	// ClaimWait is how long a request waits for an instance that another request
+	// has claimed before it gets a 500; 10 s by default.
+	ClaimWait time.Duration
+
+	// NoticeAfter is how long a worker may take to notice that the plugin has
+	// closed an idle connection, and so may still use it; 2 ms by default.
+	NoticeAfter time.Duration
+
 	// EventTimeout is how long a plugin may take over an event; 60 s by default.
 	EventTimeout time.Duration
 	// Upstreams serve hosts of services within the process; EchoHost is there
@@ -88,6 +96,8 @@ func (o *Options) complete() error {
 	setDefault(&o.NodeID, "b0e68085-6bb5-47c9-843d-d5777ca5efca")
 	setDefault(&o.MaxHeaderBytes, 32<<10)
 	setDefault(&o.ReplayFor, 2700*time.Millisecond)
+	setDefault(&o.ClaimWait, 10*time.Second)
+	setDefault(&o.NoticeAfter, 2*time.Millisecond)
 	setDefault(&o.EventTimeout, callTimeout)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -41,7 +41,7 @@ func newServer(ctx context.Context, given PluginServer, g *Gateway) (*server, er
 	for range g.options.Workers {
 		w := &worker{
 			socket: s.socket, node: g.node, timeout: g.options.EventTimeout, replayFor: g.options.ReplayFor,
-			instances: map[string]*instance{},
+			claimWait: g.options.ClaimWait, notice: g.options.NoticeAfter, instances: map[string]*instance{},
 		}
 		w.sequence.Store(1) // Kong's first call has the number 2
 		s.workers = append(s.workers, w)

@@ -12,10 +12,8 @@ import (
 
 const (
 	// startStep is how long a request that meets a start in flight waits
-	// before it looks again, and startSteps how often it looks (Kong's
-	// get_instance_id).
-	startStep  = 100 * time.Millisecond
-	startSteps = 100
+	// before it looks again (Kong's get_instance_id).
+	startStep = 100 * time.Millisecond
 	// idleConns is Kong's lua_socket_pool_size.
 	idleConns = 256
 )
@@ -28,42 +26,66 @@ type worker struct {
 	node      *node
 	timeout   time.Duration
 	replayFor time.Duration
+	claimWait time.Duration
+	notice    time.Duration
 	sequence  atomic.Int64
 
 	mu        sync.Mutex
 	instances map[string]*instance // by plugin id
 	idle      []*Conn
+	looked    time.Time // when it looked last which idle connections are still alive
 	closed    bool
 }
 
 // instance is a plugin's instance as a worker knows it; starting until the
-// plugin has given it an id.
+// plugin has given it an id. While it starts it is a claim, for which all
+// other requests wait.
 type instance struct {
-	plugin   string
+	plugin   string // "" until it has started once
 	id       int32
 	sequence int64
 	starting bool
 }
 
-// acquire gives an idle connection that is still alive, or a new one.
+// acquire gives an idle connection, or a new one. As in Kong it may be one that
+// the plugin has closed: nginx sees that with its next turn of events only.
 func (w *worker) acquire() (*Conn, error) {
-	for {
-		w.mu.Lock()
-		n := len(w.idle)
-		if n == 0 {
-			w.mu.Unlock()
-			return dial(w.socket, w.node, &w.sequence, w.timeout)
-		}
-		c := w.idle[n-1]
-		w.idle = w.idle[:n-1]
+	w.mu.Lock()
+	err := w.dropClosed()
+	n := len(w.idle)
+	if n == 0 || err != nil {
 		w.mu.Unlock()
-		if c.alive() {
-			return c, nil
+		if err != nil {
+			return nil, err
 		}
-		if err := c.Close(); err != nil {
-			return nil, fmt.Errorf("close idle connection: %w", err)
+		return dial(w.socket, w.node, &w.sequence, w.timeout)
+	}
+	c := w.idle[n-1]
+	w.idle = w.idle[:n-1]
+	w.mu.Unlock()
+	return c, nil
+}
+
+// dropClosed closes the idle connections that the plugin has closed, once in
+// notice. w.mu is held.
+func (w *worker) dropClosed() error {
+	now := time.Now()
+	if now.Sub(w.looked) < w.notice {
+		return nil
+	}
+	w.looked = now
+	var errs []error
+	alive := w.idle[:0]
+	for _, c := range w.idle {
+		if c.alive() {
+			alive = append(alive, c)
+		} else if err := c.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close idle connection: %w", err))
 		}
 	}
+	clear(w.idle[len(alive):])
+	w.idle = alive
+	return errors.Join(errs...)
 }
 
 // release keeps a connection for the next call, or closes it: after an error
@@ -138,7 +160,7 @@ func (w *worker) runOnce(config *external, x *exchange) error {
 // be. Configurations are told apart by their __seq__, so a changed one starts
 // anew and then closes the old. An error here is one that Kong raises.
 func (w *worker) instanceID(config *external) (int32, error) {
-	for range startSteps {
+	for range w.claimWait / startStep {
 		w.mu.Lock()
 		current := w.instances[config.pluginID]
 		if current != nil && current.starting {
@@ -150,7 +172,10 @@ func (w *worker) instanceID(config *external) (int32, error) {
 			w.mu.Unlock()
 			return current.id, nil
 		}
-		claimed := &instance{plugin: config.plugin, sequence: config.sequence, starting: true}
+		claimed := &instance{sequence: config.sequence, starting: true}
+		if current != nil {
+			claimed.plugin = current.plugin
+		}
 		w.instances[config.pluginID] = claimed
 		w.mu.Unlock()
 		return w.start(config, claimed, current)
@@ -158,9 +183,13 @@ func (w *worker) instanceID(config *external) (int32, error) {
 	w.mu.Lock()
 	delete(w.instances, config.pluginID)
 	w.mu.Unlock()
+	w.node.counters.stalls.Add(1)
 	return 0, fmt.Errorf("could not claim instance_id for %s (key: %s)", config.plugin, config.pluginID)
 }
 
+// start starts the instance that has been claimed. Where the call cannot be
+// written Kong raises before it drops its claim, which then blocks the
+// configuration in this worker until somebody has waited in vain.
 func (w *worker) start(config *external, claimed, previous *instance) (int32, error) {
 	var id int32
 	c, err := w.acquire()
@@ -168,10 +197,14 @@ func (w *worker) start(config *external, claimed, previous *instance) (int32, er
 		id, err = c.StartInstance(config.plugin, config.json)
 		err = w.release(c, err)
 	}
+	if errors.Is(err, errUnwritten) {
+		return 0, errStart{err}
+	}
 	w.mu.Lock()
-	claimed.id, claimed.starting = id, false
 	if err != nil {
 		delete(w.instances, config.pluginID)
+	} else {
+		claimed.id, claimed.plugin, claimed.starting = id, config.plugin, false
 	}
 	w.mu.Unlock()
 	if err != nil {
@@ -200,12 +233,13 @@ func (w *worker) closeInstance(id int32) {
 	}
 }
 
-// reset forgets the instances of a plugin, but for those being started.
+// reset forgets the instances of a plugin, but for claims: those have no name
+// before their first start.
 func (w *worker) reset(plugin string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for key, in := range w.instances {
-		if in.plugin == plugin && !in.starting {
+		if in.plugin == plugin {
 			delete(w.instances, key)
 		}
 	}

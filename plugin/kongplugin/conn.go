@@ -57,6 +57,24 @@ func (c *conn) serve(ctx context.Context) {
 	}
 	if c.server.draining.Load() {
 		c.settle()
+		c.hangUp()
+	}
+}
+
+// hangUp ends the connection the way that Kong survives. A full close breaks the call that Kong is about to write on an
+// idle connection; if that call starts an instance, Kong never drops its claim on it, and every request for that config
+// waits 10 s in vain. So hangUp closes its own direction only, and reads until Kong has noticed.
+func (c *conn) hangUp() {
+	half, ok := c.net.Conn.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil { // a closed connection needs no more
+		return
+	}
+	until := time.Now().Add(min(lingerTime, c.server.drain/2))
+	for c.net.SetDeadline(until) == nil {
+		_, err := io.Copy(io.Discard, c.net.Conn)
+		if !isTimeout(err) || !time.Now().Before(until) { // else an interruption of the drain came late
+			return
+		}
 	}
 }
 
@@ -152,10 +170,15 @@ func (c *conn) resume(interruption error) error {
 		return err
 	}
 	// Asked last: a server that drains interrupts once, which may just have been undone.
-	if c.server.draining.Load() {
+	if c.server.draining.Load() && !c.arriving() {
 		return interruption
 	}
 	return nil
+}
+
+// arriving reports whether a call, or a part of one, has arrived and waits to be read.
+func (c *conn) arriving() bool {
+	return c.in.begun || c.in.buffered() > 0 || c.net.readable()
 }
 
 // handle leaves the answer to a call in c.out; false closes the connection instead.

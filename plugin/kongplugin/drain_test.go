@@ -2,14 +2,20 @@ package kongplugin
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
@@ -274,4 +280,94 @@ func TestBucketsThatDoNotAnswerCannotHoldUpTheEndForLongerThanTheDrainTime(t *te
 	if err := h.stop(); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestADrainingServerHalfClosesIdleConnectionsSoThatALateCallCanStillBeWritten(t *testing.T) {
+	h := serve(t, plenty, nil)
+	k := h.dial()
+	id := k.startInstance(1, byConsumer)
+	stopped := make(chan error, 1)
+	go func() { stopped <- h.stop() }()
+	if _, err := k.receive(); err == nil {
+		t.Fatal("the idle connection was not closed")
+	}
+	event := &pb.CmdHandleEvent{InstanceId: id, EventName: "access"}
+	k.call(&pb.RpcCall{Call: &pb.RpcCall_CmdHandleEvent{CmdHandleEvent: event}}) // fails the test if it cannot be written
+	if _, err := k.receive(); !errors.Is(err, io.EOF) {
+		t.Errorf("after the late call: %v, want io.EOF, on which Kong replays it", err)
+	}
+	if err := k.net.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAPeerThatNeverNoticesTheEndDoesNotHoldUpTheDrain(t *testing.T) {
+	h := serve(t, plenty, nil)
+	h.dial().startInstance(1, byConsumer)
+	if err := h.stop(); err != nil {
+		t.Error(err)
+	}
+	close(h.log.ch)
+	for line := range h.log.ch {
+		if strings.Contains(line, "drain time") {
+			t.Errorf("logged %s; a connection without an event is no event that runs too long", line)
+		}
+	}
+}
+
+func TestACallThatHasArrivedWhenTheDrainBeginsIsAnswered(t *testing.T) {
+	eachSocket(t, func(t *testing.T, s *socket, peer net.Conn, _ *atomic.Uint64) {
+		if s.raw == nil {
+			t.Log("only a unix socket shows what has arrived; Kong uses no other")
+			return
+		}
+		k := newKong(t, peer)
+		k.call(&pb.RpcCall{Call: &pb.RpcCall_CmdGetPluginNames{CmdGetPluginNames: &pb.CmdGetPluginNames{}}})
+		server := New(Options{Name: schema.Name})
+		server.draining.Store(true)
+		c := newConn(server, s.Conn)
+		server.interrupt(c) // before it has read the call
+		var serving sync.WaitGroup
+		serving.Go(func() { c.serve(t.Context()) })
+		if r, err := k.returned(); err != nil || len(r.GetPluginNames().GetNames()) != 1 {
+			t.Errorf("%v, %v", r, err)
+		}
+		if err := peer.Close(); err != nil {
+			t.Error(err)
+		}
+		serving.Wait()
+	})
+}
+
+func TestConnectionsThatWaitToBeAcceptedWhenTheDrainBeginsAreServed(t *testing.T) {
+	gate := make(chan struct{})
+	h := serveOn(t, plenty, nil, func(l net.Listener) net.Listener { return gated{l.(*net.UnixListener), gate} })
+	k := h.dial() // in the kernel's queue
+	k.call(&pb.RpcCall{Call: &pb.RpcCall_CmdGetPluginNames{CmdGetPluginNames: &pb.CmdGetPluginNames{}}})
+	stopped := make(chan error, 1)
+	go func() { stopped <- h.stop() }()
+	for !h.draining.Load() {
+		runtime.Gosched()
+	}
+	close(gate)
+	if _, err := k.returned(); err != nil {
+		t.Errorf("a connection that was made before the drain was not served: %v", err)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+// gated is a listener that accepts nothing until its gate opens.
+type gated struct {
+	*net.UnixListener
+	gate chan struct{}
+}
+
+func (g gated) Accept() (net.Conn, error) {
+	<-g.gate
+	return g.UnixListener.Accept()
 }

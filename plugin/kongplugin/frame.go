@@ -33,6 +33,10 @@ const (
 	// frameTime is how long a frame may take from its length to its last byte, between events. Kong writes it at once,
 	// and gives up on anything after 60 s itself: what takes longer will never end.
 	frameTime = 60 * time.Second
+	// lingerTime is how long a connection that the server ends stays readable, so that a busy worker of Kong can notice.
+	lingerTime = 300 * time.Millisecond
+	// acceptLast is how long a server that ends accepts the connections that the kernel has made already.
+	acceptLast = 20 * time.Millisecond
 )
 
 var (

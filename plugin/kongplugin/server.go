@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -87,8 +89,8 @@ func (s *Server) Instances() int { return s.instances.count() }
 // errListenerClosed is the end of a server that nobody has told to end.
 var errListenerClosed = errors.New("the listener was closed by somebody else")
 
-// Serve accepts connections until ctx ends, then closes listener, lets running events finish (for at most the drain
-// time), and closes all connections. It owns every goroutine it starts: none is left when it returns. The error is nil
+// Serve accepts connections until ctx ends, then closes listener, answers the calls that have arrived and lets running
+// events finish (for at most the drain time), and closes all connections. It owns every goroutine it starts: none is left when it returns. The error is nil
 // after ctx ended. A server serves once.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	var owned sync.WaitGroup
@@ -113,6 +115,9 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		}
 	}
 	s.draining.Store(true)
+	if stopListening(listener) {
+		<-accepting // those who have connected are served: a reset would be the full close that hangUp avoids
+	}
 	err = errors.Join(err, closeListener(listener))
 	<-accepting
 	s.finish(&owned, cut)
@@ -136,6 +141,25 @@ func (s *Server) finish(owned *sync.WaitGroup, cut context.CancelFunc) {
 	}
 }
 
+// stopListening denies new connections and leaves those that wait in the kernel to be accepted, for which acceptLast is
+// plenty. It reports whether the system can do that: Linux can for unix sockets.
+func stopListening(listener net.Listener) bool {
+	unix, ok := listener.(interface {
+		syscall.Conn
+		SetDeadline(time.Time) error
+	})
+	if !ok || runtime.GOOS != "linux" {
+		return false
+	}
+	raw, err := unix.SyscallConn()
+	if err != nil {
+		return false // closed
+	}
+	var stopped error
+	err = raw.Control(func(fd uintptr) { stopped = syscall.Shutdown(int(fd), syscall.SHUT_RD) })
+	return err == nil && stopped == nil && unix.SetDeadline(time.Now().Add(acceptLast)) == nil
+}
+
 func closeListener(listener net.Listener) error {
 	if err := listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("close listener: %w", err)
@@ -148,7 +172,7 @@ func (s *Server) accept(ctx context.Context, listener net.Listener, serve func(*
 	for pause := time.Duration(0); ; {
 		netConn, err := listener.Accept()
 		switch {
-		case errors.Is(err, net.ErrClosed):
+		case errors.Is(err, net.ErrClosed), err != nil && s.draining.Load():
 			return
 		case err != nil:
 			// Usually too many open files: it passes when connections close.

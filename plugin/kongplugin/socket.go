@@ -127,3 +127,17 @@ func (s *socket) writeUnsent(fd uintptr) bool {
 	s.unsent = s.unsent[n:]
 	return len(s.unsent) == 0
 }
+
+// readable reports whether a read would find bytes now. It waits for nothing.
+func (s *socket) readable() bool {
+	if s.raw == nil {
+		return false
+	}
+	found := false
+	err := s.raw.Control(func(fd uintptr) {
+		var one [1]byte
+		n, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		found = err == nil && n > 0
+	})
+	return err == nil && found
+}

@@ -1,0 +1,79 @@
+package spec
+
+import (
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+// underLoad runs act while many clients send requests, one after another each.
+func underLoad(t *testing.T, n *node, act func(answered *atomic.Int64)) {
+	t.Helper()
+	var clients sync.WaitGroup
+	var answered atomic.Int64
+	done := make(chan struct{})
+	for range 16 {
+		clients.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				a, err := n.send(http.MethodGet, "/records", "apikey", "alice")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if a.Status == http.StatusOK {
+					answered.Add(1)
+				}
+			}
+		})
+	}
+	act(&answered)
+	close(done)
+	clients.Wait()
+}
+
+// awaitCount waits until count has grown by so many.
+func awaitCount(t *testing.T, what string, count func() int64, by int64) {
+	t.Helper()
+	deadline := time.After(60 * time.Second)
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for begun := count(); count() < begun+by; {
+		select {
+		case <-deadline:
+			t.Fatalf("never: %s", what)
+		case <-ticker.C:
+		}
+	}
+}
+
+// busyKong is a Kong that notices late that idle connections were closed, as one does that has much to do.
+func busyKong(o *gateway.Options) {
+	o.NoticeAfter, o.ClaimWait = 50*time.Millisecond, time.Second
+}
+
+func TestTenRestartsOfThePluginUnderLoadStallNoRoute(t *testing.T) {
+	n := start(t, deck(plentiful), busyKong)
+	underLoad(t, n, func(answered *atomic.Int64) {
+		for range 10 {
+			awaitCount(t, "requests before the restart", answered.Load, 100)
+			if err := syscall.Kill(n.PluginPID(), syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			awaitCount(t, "a new process", n.Counters().Spawns, 1)
+		}
+		awaitCount(t, "requests after the restarts", answered.Load, 100)
+	})
+	if got := n.Counters().Stalls(); got != 0 {
+		t.Errorf("%d requests waited in vain for an instance, want 0", got)
+	}
+}
