@@ -43,11 +43,15 @@ type serveSettings struct {
 	insecureHTTP  bool
 	metricsListen string // "": none
 	metricsRemote bool
+	newSubjects   int
 	leaseShare    int // percent; 0: nothing is leased
 	logLevel      slog.Level
 	drainTime     time.Duration
 	shutdownTime  time.Duration
 }
+
+// maxNewSubjects bounds --new-subjects.
+const maxNewSubjects = 1_000_000
 
 // serveFlags define the settings.
 func (c *call) serveFlags() *serveSettings {
@@ -66,6 +70,12 @@ func (c *call) serveFlags() *serveSettings {
 	f.Func("lease-share", "`percent` of a limit that all nodes together may have taken ahead, at most 5; default 2; 0: every decision asks Redis. The same as the nodes'", func(text string) error {
 		if err := parseInt(text, 0, &s.leaseShare); err != nil || s.leaseShare > lease.MaxSharePct {
 			return fmt.Errorf("must be a whole number from 0 to %d", lease.MaxSharePct)
+		}
+		return nil
+	})
+	f.Func("new-subjects", "how `many` users, credentials and addresses that it has not named lately a tenant's token may spend for, a second, from 1 to 1000000; default 100, and ten seconds' worth at once", func(text string) error {
+		if err := parseInt(text, 1, &s.newSubjects); err != nil || s.newSubjects > maxNewSubjects {
+			return fmt.Errorf("must be a whole number from 1 to %d", maxNewSubjects)
 		}
 		return nil
 	})

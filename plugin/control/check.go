@@ -102,6 +102,9 @@ func (s *Server) decide(ctx context.Context, checks []Check, at func(int) string
 	if err := named(ctx, policies, checks, at); err != nil {
 		return nil, err
 	}
+	if err := s.mayName(ctx, policies, checks); err != nil {
+		return nil, err
+	}
 	results := make([]Checked, len(checks))
 	for i := range checks {
 		if ctx.Err() != nil {

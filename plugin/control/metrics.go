@@ -56,7 +56,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	for _, reason := range []string{reasonMissing, reasonUnknown, reasonRole} {
 		m.authFailures.WithLabelValues(reason)
 	}
-	for _, by := range []string{byToken, byAddress} {
+	for _, by := range []string{byToken, byAddress, byNewSubjects} {
 		m.limited.WithLabelValues(by)
 	}
 	if registerer == nil {

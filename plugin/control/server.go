@@ -64,7 +64,9 @@ type Server struct {
 	api     huma.API
 	limits  *admit.Path // nil: the API does not limit itself
 	metrics *metrics
-	probes  singleflight.Group
+
+	newSubjects *newSubjects // nil: the API does not limit itself
+	probes      singleflight.Group
 }
 
 // New makes a server. It does no I/O. The error tells what is missing from the options, or that the metrics are
@@ -89,6 +91,11 @@ func New(o Options) (*Server, error) {
 	}
 	if s.limits, err = o.Rates.path(o.Limits); err != nil {
 		return nil, err
+	}
+	if o.Limits != nil {
+		if s.newSubjects, err = newNewSubjects(o.Rates.Subjects); err != nil {
+			return nil, err
+		}
 	}
 	s.api = humago.New(s.mux, describe(o.Version))
 	s.api.UseMiddleware(s.authenticate, s.readable)

@@ -1,0 +1,183 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"hash/maphash"
+	"net/http"
+	"strconv"
+	"sync"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+const (
+	newSubjectsPerSecond = 100            // of one token, unless Rates says otherwise
+	newSubjectsBurst     = 10             // seconds
+	leastNewSubjects     = 3 * maxChecks  // at once, so that any batch fits
+	knownPerToken        = 64 << 10       // subjects of one token that are remembered, at most
+	knownInAll           = 1 << 20        // of all tokens together: about 40 MB
+	knownTokens          = 10_000         // whose subjects are remembered
+	byNewSubjects        = "new_subjects" // label of limited_total
+)
+
+// subject is a user, a credential or an address in the org of a token, with buckets of its own.
+type subject struct {
+	kind policy.Kind
+	name string
+}
+
+// newSubjects bounds how many subjects each token brings in that it has not named lately: each has buckets in Redis, and
+// the names are the caller's to invent. It remembers hashes of those named last, in bounded memory. It is safe for
+// concurrent use.
+type newSubjects struct {
+	mu    sync.Mutex
+	limit limit.Limit
+	seed  maphash.Seed
+	known int // hashes, of all tokens
+	of    map[string]*knownSubjects
+}
+
+// knownSubjects are those that one token has named lately: recent ones move up from older, which is forgotten when recent
+// is full.
+type knownSubjects struct {
+	recent, older map[uint64]struct{}
+	spent         limit.State
+	used          limit.Micros
+}
+
+func newNewSubjects(perSecond int64) (*newSubjects, error) {
+	perSecond = cmp.Or(perSecond, newSubjectsPerSecond)
+	l, err := limit.New(limit.Spec{
+		Algorithm: limit.TokenBucket, Quantity: perSecond, Window: limit.Second, Burst: max(newSubjectsBurst*perSecond, leastNewSubjects),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the limit of new subjects: %w", err)
+	}
+	return &newSubjects{limit: l, seed: maphash.MakeSeed(), of: map[string]*knownSubjects{}}, nil
+}
+
+// admit remembers the subjects that a token names, and returns 0; or, if too many of them are new, how long until they may
+// be named, and remembers nothing.
+func (n *newSubjects) admit(token string, named map[subject]struct{}, now limit.Micros) limit.Micros {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	t := n.token(token, now)
+	hashes, fresh := make([]uint64, 0, len(named)), int64(0)
+	for s := range named {
+		h := maphash.Comparable(n.seed, s)
+		hashes = append(hashes, h)
+		if !t.knows(h) {
+			fresh++
+		}
+	}
+	n.limit.Advance(&t.spent, now)
+	if wait := n.limit.Wait(&t.spent, now, fresh); wait > 0 {
+		return wait
+	}
+	n.limit.Spend(&t.spent, now, fresh)
+	before := t.size()
+	for _, h := range hashes {
+		t.remember(h)
+	}
+	n.known += t.size() - before
+	for n.known > knownInAll {
+		n.forgetSome()
+	}
+	return 0
+}
+
+// token returns what is known of a token. One that was not used for longest makes room for another.
+func (n *newSubjects) token(name string, now limit.Micros) *knownSubjects {
+	t := n.of[name]
+	if t == nil {
+		if len(n.of) >= knownTokens {
+			idle := name
+			for other, k := range n.of {
+				if idle == name || k.used < n.of[idle].used {
+					idle = other
+				}
+			}
+			n.known -= n.of[idle].size()
+			delete(n.of, idle)
+		}
+		t = &knownSubjects{recent: map[uint64]struct{}{}}
+		n.of[name] = t
+	}
+	t.used = now
+	return t
+}
+
+// forgetSome forgets the older half of what the token with the most subjects has named.
+func (n *newSubjects) forgetSome() {
+	var most *knownSubjects
+	for _, t := range n.of {
+		if most == nil || t.size() > most.size() {
+			most = t
+		}
+	}
+	before := most.size()
+	if len(most.older) == 0 {
+		most.recent = map[uint64]struct{}{}
+	}
+	most.older = nil
+	n.known += most.size() - before
+}
+
+func (t *knownSubjects) size() int { return len(t.recent) + len(t.older) }
+
+func (t *knownSubjects) knows(h uint64) bool {
+	_, recent := t.recent[h]
+	_, older := t.older[h]
+	return recent || older
+}
+
+func (t *knownSubjects) remember(h uint64) {
+	delete(t.older, h)
+	t.recent[h] = struct{}{}
+	if len(t.recent) >= knownPerToken/2 {
+		t.recent, t.older = map[uint64]struct{}{}, t.recent
+	}
+}
+
+// mayName reports why the token of an org may not spend for so many users, credentials and addresses that it has not
+// named lately. Those that no limit is counted per do not count. The error is an answer.
+func (s *Server) mayName(ctx context.Context, policies *policy.Snapshot, checks []Check) error {
+	caller := callerOf(ctx)
+	if s.newSubjects == nil || caller.Role != Tenant {
+		return nil
+	}
+	named := map[subject]struct{}{}
+	var r policy.Resolution
+	for i := range checks {
+		c := &checks[i]
+		if c.DryRun || c.User+c.Credential+c.IP == "" {
+			continue
+		}
+		id, err := identify(ctx, policies, c.known())
+		if err != nil {
+			return err
+		}
+		policies.ResolveAt(&id, s.instant(), &r)
+		for j := range r.Bounds {
+			if key := &r.Bounds[j].Key; key.Kind != policy.WholeGroup {
+				named[subject{key.Kind, key.Subject}] = struct{}{}
+			}
+		}
+	}
+	if len(named) == 0 {
+		return nil
+	}
+	wait := s.newSubjects.admit(caller.Token, named, limit.Micros(s.Now().UnixMicro()))
+	if wait == 0 {
+		return nil
+	}
+	s.metrics.limited.WithLabelValues(byNewSubjects).Inc()
+	detail := fmt.Sprintf("this token names more users, credentials and addresses that are new here than the %d a second that it may (--new-subjects): "+
+		"nothing was decided", s.newSubjects.limit.Spec().Quantity)
+	return huma.ErrorWithHeaders(huma.NewError(http.StatusTooManyRequests, detail), http.Header{"Retry-After": {strconv.FormatInt(wait.Seconds(), 10)}})
+}
