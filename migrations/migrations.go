@@ -113,13 +113,60 @@ func run(ctx context.Context, config *pgx.ConnConfig, work func(*goose.Provider)
 	if err := makeSchema(ctx, holder); err != nil {
 		return fmt.Errorf("make the schema: %w", err)
 	}
-	db := stdlib.OpenDB(*config)
+	owner, err := schemaOwner(ctx, holder)
+	if err != nil {
+		return err
+	}
+	db := stdlib.OpenDB(*config, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
+		return become(ctx, conn, owner)
+	}))
 	defer func() { err = errors.Join(err, db.Close()) }()
 	provider, err := open(db)
 	if err != nil {
 		return err
 	}
 	return work(provider)
+}
+
+// schemaOwner returns the role that owns the schema, if the user may act as it.
+func schemaOwner(ctx context.Context, conn *pgx.Conn) (owner string, err error) {
+	var member bool
+	err = conn.QueryRow(ctx, `SELECT o.rolname, pg_has_role(o.oid, 'MEMBER')
+		FROM pg_namespace n JOIN pg_roles o ON o.oid = n.nspowner WHERE n.nspname = $1`, schema).Scan(&owner, &member)
+	if err != nil {
+		return "", fmt.Errorf("find the owner of the schema: %w", err)
+	}
+	if !member {
+		return "", fmt.Errorf("the schema %s belongs to the role %s: migrate as it, or as a member of it", schema, owner)
+	}
+	return owner, nil
+}
+
+// become lets a connection work as the owner of the schema, so that what a migration makes has one owner, and finds only
+// the functions and operators of Postgres itself under names without a schema.
+func become(ctx context.Context, conn *pgx.Conn, owner string) error {
+	_, err := conn.Exec(ctx, `SELECT set_config('role', $1, false),
+		set_config('search_path', 'pg_catalog, pg_temp', false)`, owner)
+	if err != nil {
+		return fmt.Errorf("act as the owner of the schema: %w", err)
+	}
+	return nil
+}
+
+// SuperuserOwner returns the role that owns the schema if it is a superuser, and else "". Functions of the schema that run
+// as their owner would then run as a superuser.
+func SuperuserOwner(ctx context.Context, config *pgx.ConnConfig) (owner string, err error) {
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	err = conn.QueryRow(ctx, `SELECT o.rolname FROM pg_namespace n JOIN pg_roles o ON o.oid = n.nspowner
+		WHERE n.nspname = $1 AND o.rolsuper`, schema).Scan(&owner)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return "", fmt.Errorf("find the owner of the schema: %w", err)
+	}
+	return owner, nil
 }
 
 // makeSchema asks first: making needs a right on the database that who owns the schema may lack.

@@ -1,9 +1,10 @@
 package migrations_test
 
 import (
-	"context"
+	"fmt"
+	"maps"
 	"os"
-	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,86 +12,300 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 )
 
-// grants finds the README's block of rights.
-var grants = regexp.MustCompile("(?s)```sql\n(-- A node reads.*?)```")
+const (
+	writers = "operator server"
+	nobody  = ""
+)
 
-func TestRightsOfTheReadmeSufficeAndDoNotReachTheRecord(t *testing.T) {
-	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
+// executes are all functions and procedures of the schema, and the roles that execute each. A trigger's function is
+// executed by its table's owner alone, whoever writes the table.
+var executes = map[string]string{
+	"canonical_endpoint": writers, // an index of policies and overrides, and what looks rows up by it
+	"is_endpoint":        writers, // a CHECK of policies and overrides
+	"is_address":         writers, // a CHECK of overrides
+	"reason":             writers + " keeper",
+	"actor":              "operator", // the default of tokens.created_by
+	"record_action":      writers,
+
+	"take_version": nobody, "await_turn": nobody, "keep_record": nobody,
+	"queue": nobody, "record": nobody, "refuse": nobody, "count_revision": nobody, "want_reason": nobody,
+	"remember_override": nobody, "record_token": nobody,
+}
+
+// holds are all tables of the schema, and what each role may do with them.
+var holds = map[string]map[string]string{
+	"version":          {"node": "SELECT", "operator": "SELECT", "server": "SELECT", "keeper": "SELECT UPDATE(pruned)"},
+	"changes":          {"node": "SELECT", "operator": "SELECT", "server": "SELECT", "keeper": "DELETE SELECT"},
+	"tiers":            {"node": "SELECT", "operator": written, "server": written},
+	"tenants":          {"node": "SELECT", "operator": written, "server": written},
+	"policies":         {"node": "SELECT", "operator": written, "server": written},
+	"overrides":        {"node": "SELECT", "operator": written, "server": written, "keeper": "DELETE SELECT"},
+	"override_history": {"operator": "SELECT", "server": "SELECT"},
+	"audit":            {"operator": "SELECT", "server": "SELECT"},
+	"nodes":            {"node": written, "operator": "SELECT", "server": written, "keeper": "DELETE SELECT"},
+	"tokens":           {"operator": "INSERT SELECT UPDATE", "server": "SELECT UPDATE(last_used_at)"},
+	"answers":          {"operator": "SELECT", "server": "INSERT SELECT UPDATE", "keeper": "DELETE SELECT"},
+	"migrations":       {"operator": "SELECT", "server": "SELECT"},
+}
+
+const written = "DELETE INSERT SELECT UPDATE"
+
+func TestEveryFunctionIsExecutedByTheRolesThatNeedItAndByNobodyElse(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Granted(t).RoleDSN(pgtest.Owner))
+	found := map[string]string{}
+	for name, roles := range pairs(t, pool, `SELECT p.proname::text,
+			coalesce(string_agg(CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE r.rolname END, ' '), '')
+		FROM pg_proc p LEFT JOIN LATERAL (
+			SELECT * FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a WHERE a.grantee <> p.proowner
+		) a ON true LEFT JOIN pg_roles r ON r.oid = a.grantee
+		WHERE p.pronamespace = 'rate_limiter'::regnamespace GROUP BY 1`) {
+		found[name] = sorted(roles)
 	}
-	block := grants.FindSubmatch(readme)
-	if block == nil {
-		t.Fatal("the README grants no rights")
-	}
-	exec(t, pool, `CREATE ROLE node; CREATE ROLE operator; CREATE ROLE keeper; CREATE ROLE server; GRANT operator TO keeper;`)
-	t.Cleanup(func() {
-		if _, err := pool.Exec(context.WithoutCancel(t.Context()), `DROP OWNED BY node, operator, keeper, server; DROP ROLE node, operator, keeper, server`); err != nil {
-			t.Error(err)
+	same(t, "executes", found, executes)
+}
+
+func TestEveryTableIsOpenToTheRolesThatNeedItAndToNobodyElse(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Granted(t).RoleDSN(pgtest.Owner))
+	found, want := map[string]string{}, map[string]string{}
+	for table, roles := range holds {
+		for role, rights := range roles {
+			want[table+" "+role] = rights
 		}
-	})
-	exec(t, pool, string(block[1]))
+		want[table+" owner"] = "DELETE INSERT REFERENCES SELECT TRIGGER TRUNCATE UPDATE"
+	}
+	rights := pairs(t, pool, `WITH held AS (
+			SELECT c.relname, a.grantee, a.privilege_type AS held FROM pg_class c
+			CROSS JOIN LATERAL aclexplode(coalesce(c.relacl,
+				acldefault(CASE c.relkind WHEN 'S' THEN 's'::"char" ELSE 'r' END, c.relowner))) a
+			WHERE c.relnamespace = 'rate_limiter'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+				OR c.relnamespace = 'rate_limiter'::regnamespace AND c.relkind = 'S' AND a.grantee <> c.relowner
+			UNION ALL SELECT c.relname, a.grantee, a.privilege_type || '(' || col.attname || ')' FROM pg_class c
+			JOIN pg_attribute col ON col.attrelid = c.oid CROSS JOIN LATERAL aclexplode(col.attacl) a
+			WHERE c.relnamespace = 'rate_limiter'::regnamespace
+		) SELECT h.relname || ' ' || coalesce(r.rolname, 'PUBLIC'), string_agg(h.held, ' ' ORDER BY h.held)
+		FROM held h LEFT JOIN pg_roles r ON r.oid = h.grantee GROUP BY 1`)
+	for who, what := range rights {
+		found[who] = sorted(what)
+	}
+	same(t, "has the rights", found, want)
+}
 
-	const put = `INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size) VALUES ('daily', 'gold', 'tenant', 100, 60)`
-	const report = `INSERT INTO rate_limiter.nodes (node, version, enforced_at, reported_at) VALUES ('n1', 1, now(), now())`
-	const token = `INSERT INTO rate_limiter.tokens (name, hash, role) VALUES ('new', sha256('new'), 'admin')`
-	insertGood(t, pool, "tokens")
-	for _, c := range []struct {
-		role, statement string
-		allowed         bool
-	}{
-		{"node", `SELECT * FROM rate_limiter.overrides`, true},
-		{"node", `SELECT * FROM rate_limiter.audit`, false},
-		{"node", report, true},
-		{"node", put, false},
-		{"operator", put, true},
-		{"operator", `UPDATE rate_limiter.policies SET "limit" = 7`, true},
-		{"operator", `DELETE FROM rate_limiter.overrides`, true},
-		{"operator", `INSERT INTO rate_limiter.audit (version, actor, reason, kind, operation, key, tenant) VALUES (1, 'x', '', '', '', '', '')`, false},
-		{"operator", `UPDATE rate_limiter.version SET version = 7`, false},
-		{"operator", `SELECT rate_limiter.take_version()`, false},
-		{"keeper", `DELETE FROM rate_limiter.changes`, true},
-		{"keeper", `DELETE FROM rate_limiter.answers`, true},
-		{"node", `SELECT * FROM rate_limiter.tokens`, false},
-		{"operator", token, true},
-		{"operator", `UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = 'ann'`, true},
-		{"server", put, true},
-		{"server", `SELECT rate_limiter.record_action('reset', 'buckets', 'acme', NULL)`, true},
-		{"server", `INSERT INTO rate_limiter.answers (token, key, request, answer, version) VALUES ('ci', 'k', sha256(''), '{}', 1)`, true},
-		{"server", `UPDATE rate_limiter.tokens SET last_used_at = now()`, true},
-		{"server", `UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = 'ann'`, false},
-		{"server", token, false},
-		{"server", report, true}, // as a node, when it decides
-		{"server", `UPDATE rate_limiter.nodes SET version = 1`, true},
-		{"server", `DELETE FROM rate_limiter.nodes`, true},
-		{"server", `DELETE FROM rate_limiter.changes`, false},
-		{"server", `INSERT INTO rate_limiter.audit (version, actor, reason, kind, operation, key, tenant) VALUES (1, 'x', '', '', '', '', '')`, false},
-	} {
-		err := asRole(t, pool, c.role, c.statement)
-		if denied := err != nil && strings.Contains(err.Error(), "permission denied"); denied == c.allowed || err != nil && !denied {
-			t.Errorf("%s: %s: %v, want it allowed: %v", c.role, c.statement, err, c.allowed)
+// same compares what is with what was decided; both are by what it is about.
+func same(t *testing.T, verb string, found, decided map[string]string) {
+	t.Helper()
+	for name := range maps.Keys(decided) {
+		if _, there := found[name]; !there {
+			t.Errorf("%s is decided about and not there", name)
+		}
+	}
+	for name, is := range found {
+		if want, there := decided[name]; !there || is != sorted(want) {
+			t.Errorf("%s: %q %s, decided is %q (%v)", name, is, verb, want, there)
 		}
 	}
 }
 
-// asRole runs a statement with the rights of a role, for a reason, and takes it back.
-func asRole(t *testing.T, pool *pgxpool.Pool, role, statement string) error {
+func sorted(words string) string {
+	return strings.Join(slices.Sorted(slices.Values(strings.Fields(words))), " ")
+}
+
+// pairs are the rows of a query of two texts.
+func pairs(t *testing.T, pool *pgxpool.Pool, sql string) map[string]string {
 	t.Helper()
-	tx, err := pool.Begin(t.Context())
+	rows, err := pool.Query(t.Context(), sql)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}()
-	if _, err := tx.Exec(t.Context(), `SET LOCAL rate_limiter.reason = 'a test'; SET LOCAL ROLE `+pgx.Identifier{role}.Sanitize()); err != nil {
+	all, key, value := map[string]string{}, "", ""
+	if _, err := pgx.ForEachRow(rows, []any{&key, &value}, func() error { all[key] = value; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	_, err = tx.Exec(t.Context(), statement)
-	return err
+	if len(all) == 0 {
+		t.Fatalf("no rows: %s", sql)
+	}
+	return all
+}
+
+func TestEveryFunctionPinsItsSearchPathAndEveryColumnHasATypeOfPostgres(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Granted(t).RoleDSN(pgtest.Owner))
+	for function, settings := range pairs(t, pool, `SELECT oid::regprocedure::text, coalesce(proconfig::text, '') FROM pg_proc
+		WHERE pronamespace = 'rate_limiter'::regnamespace`) {
+		if settings != `{"search_path=pg_catalog, pg_temp"}` {
+			t.Errorf("%s has the settings %s, want a search_path of pg_catalog and, last, pg_temp", function, settings)
+		}
+	}
+	for column, schema := range pairs(t, pool, `SELECT attrelid::regclass || '.' || attname, typnamespace::regnamespace::text
+		FROM pg_attribute a JOIN pg_class c ON c.oid = attrelid JOIN pg_type t ON t.oid = atttypid
+		WHERE c.relnamespace = 'rate_limiter'::regnamespace AND attnum > 0 AND NOT attisdropped`) {
+		if schema != "pg_catalog" {
+			t.Errorf("%s has a type of the schema %s, whose casts somebody else may have made", column, schema)
+		}
+	}
+}
+
+func TestFunctionsThatLaterMigrationsMakeAreClosedToOthers(t *testing.T) {
+	s := pgtest.Granted(t)
+	pool := pgtest.Pool(t, s.RoleDSN(pgtest.Owner))
+	exec(t, pool, `CREATE FUNCTION rate_limiter.later() RETURNS int LANGUAGE sql AS 'SELECT 1'`)
+	exec(t, pool, `CREATE PROCEDURE rate_limiter.later_too() LANGUAGE sql AS 'SELECT 1'`)
+	exec(t, pool, `CREATE TABLE rate_limiter.later (x int)`)
+	for _, role := range pgtest.Roles {
+		conn := connect(t, s, role)
+		for _, statement := range []string{
+			`SELECT rate_limiter.later()`, `CALL rate_limiter.later_too()`, `SELECT * FROM rate_limiter.later`,
+		} {
+			if _, err := conn.Exec(t.Context(), statement); !isDenied(err) {
+				t.Errorf("%s: %s: %v, want permission denied", role, statement, err)
+			}
+		}
+	}
+}
+
+// TestRightsOfTheReadmeSufficeAndDoNotReachTheRecord runs what each role does for its living, and what it may not do.
+func TestRightsOfTheReadmeSufficeAndDoNotReachTheRecord(t *testing.T) {
+	s := pgtest.Granted(t)
+	insertGood(t, pgtest.Pool(t, s.RoleDSN("postgres")), "policies", "overrides", "tokens")
+	roleRights(t, s)
+}
+
+func roleRights(t *testing.T, s *pgtest.Server) {
+	t.Helper()
+	const forge = `INSERT INTO rate_limiter.audit (version, actor, reason, kind, operation, key, tenant)
+		VALUES (1, 'x', '', '', '', '', '')`
+	const put = `INSERT INTO rate_limiter.policies (name, tier, scope, endpoint, "limit", window_size)
+		VALUES ('hourly', 'gold', 'tenant', 'GET /a', 9, 60)`
+	const ban = `INSERT INTO rate_limiter.overrides (kind, ip, reason, author, permanent)
+		VALUES ('ban', '10.0.0.1', 'r', 'a', true)`
+	const report = `INSERT INTO rate_limiter.nodes (node, version, enforced_at, reported_at) VALUES ('n1', 1, now(), now())`
+	const token = `INSERT INTO rate_limiter.tokens (name, hash, role) VALUES ('new', sha256('new'), 'admin')`
+	const revoke = `UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = 'ann'`
+	const reset = `SELECT rate_limiter.record_action('reset', 'buckets', 'acme', NULL)`
+	const turn = `DELETE FROM rate_limiter.overrides WHERE false`
+	for role, does := range map[string]struct{ may, mayNot []string }{
+		"node": {
+			may:    []string{`SELECT * FROM rate_limiter.overrides`, report},
+			mayNot: []string{`SELECT * FROM rate_limiter.audit`, `SELECT * FROM rate_limiter.tokens`, put, ban, turn, reset},
+		},
+		"operator": {
+			may: []string{
+				put, ban, turn, token, revoke, reset, `UPDATE rate_limiter.policies SET "limit" = 7`,
+				`DELETE FROM rate_limiter.overrides`,
+			},
+			mayNot: []string{
+				forge, `UPDATE rate_limiter.version SET version = 7`, `SELECT rate_limiter.take_version()`,
+				`DELETE FROM rate_limiter.audit`,
+				`UPDATE rate_limiter.audit SET actor = 'x'`, `INSERT INTO rate_limiter.override_history DEFAULT VALUES`,
+			},
+		},
+		"server": {
+			may: []string{
+				put, ban, turn, reset, `UPDATE rate_limiter.tokens SET last_used_at = now()`, report,
+				`UPDATE rate_limiter.nodes SET version = 1`,
+				`INSERT INTO rate_limiter.answers (token, key, request, answer, version)
+					VALUES ('ci', 'k', sha256(''), '{}', 1)`,
+				`DELETE FROM rate_limiter.nodes`,
+			},
+			mayNot: []string{revoke, token, forge, `DELETE FROM rate_limiter.changes`},
+		},
+		"keeper": {
+			may: []string{
+				turn, `DELETE FROM rate_limiter.overrides WHERE expires_at < now()`, `DELETE FROM rate_limiter.changes`,
+				`DELETE FROM rate_limiter.answers`,
+				`DELETE FROM rate_limiter.nodes WHERE reported_at < now()`, `UPDATE rate_limiter.version SET pruned = version`,
+			},
+			mayNot: []string{
+				`UPDATE rate_limiter.version SET version = 7`, put, ban, token, reset, `SELECT * FROM rate_limiter.tokens`,
+			},
+		},
+	} {
+		conn := connect(t, s, role)
+		try := func(statement string) error {
+			_, err := conn.Exec(t.Context(), `BEGIN; SET LOCAL rate_limiter.reason = 'a test'; `+statement)
+			if _, ended := conn.Exec(t.Context(), `ROLLBACK`); ended != nil {
+				t.Fatal(ended)
+			}
+			return err
+		}
+		for _, statement := range does.may {
+			if err := try(statement); err != nil {
+				t.Errorf("%s: %s: %v, want it allowed", role, statement, err)
+			}
+		}
+		for _, statement := range does.mayNot {
+			if err := try(statement); !isDenied(err) {
+				t.Errorf("%s: %s: %v, want permission denied", role, statement, err)
+			}
+		}
+	}
+}
+
+// TestRolesOfEarlierVersionsGoOnWithTheirGrants migrates a database in which the roles have the grants of its version.
+func TestRolesOfEarlierVersionsGoOnWithTheirGrants(t *testing.T) {
+	s := pgtest.Start(t)
+	s.SetUpRoles(t)
+	s.MigrateAs(t, pgtest.Owner)
+	config := parse(t, s.RoleDSN(pgtest.Owner))
+	for last := int64(files); last > 6; {
+		undone, err := migrations.Down(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = undone.Number - 1
+	}
+	grants, err := os.ReadFile("testdata/grants_before_00007.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Psql(t, s.RoleDSN(pgtest.Owner), string(grants))
+	s.Psql(t, s.RoleDSN("postgres"), `GRANT operator TO keeper`) // it did not work alone
+	up(t, config)
+	s.Psql(t, s.RoleDSN("postgres"), `REVOKE operator FROM keeper; GRANT USAGE ON SCHEMA rate_limiter TO keeper;
+		GRANT SELECT ON ALL TABLES IN SCHEMA rate_limiter TO keeper; REVOKE SELECT ON rate_limiter.tokens FROM keeper`)
+	insertGood(t, pgtest.Pool(t, s.RoleDSN("postgres")), "policies", "overrides", "tokens")
+	roleRights(t, s)
+}
+
+func TestADatabaseThatASuperuserHasMigratedGoesToAnOwnerThatIsNone(t *testing.T) {
+	s := pgtest.Start(t)
+	s.SetUpRoles(t)
+	s.MigrateAs(t, "postgres")
+	s.GrantAs(t, "postgres")
+	root := parse(t, s.RoleDSN("postgres"))
+	if owner, err := migrations.SuperuserOwner(t.Context(), root); err != nil || owner != "postgres" {
+		t.Errorf("the superuser that owns the schema is %q (%v), want postgres", owner, err)
+	}
+	s.HandOver(t)
+	if owner, err := migrations.SuperuserOwner(t.Context(), root); err != nil || owner != "" {
+		t.Errorf("after it was handed over, the superuser that owns the schema is %q (%v)", owner, err)
+	}
+	insertGood(t, pgtest.Pool(t, s.RoleDSN("postgres")), "policies", "overrides", "tokens")
+	roleRights(t, s)
+
+	config := parse(t, s.RoleDSN(pgtest.Owner))
+	if _, err := migrations.Down(t.Context(), config); err != nil {
+		t.Fatalf("the owner takes back what the superuser has migrated: %v", err)
+	}
+	s.MigrateAs(t, "postgres") // forgetful: it works as the owner
+	others := pairs(t, pgtest.Pool(t, s.RoleDSN("postgres")), `SELECT what, owner::regrole::text FROM (
+		SELECT 'schema ' || nspname, nspowner, oid FROM pg_namespace
+		UNION ALL SELECT 'relation ' || relname, relowner, relnamespace FROM pg_class
+		UNION ALL SELECT 'function ' || proname, proowner, pronamespace FROM pg_proc
+		UNION ALL SELECT 'type ' || typname, typowner, typnamespace FROM pg_type) all_of (what, owner, schema)
+		WHERE schema = 'rate_limiter'::regnamespace`)
+	for what, owner := range others {
+		if owner != pgtest.Owner {
+			t.Errorf("the %s belongs to %s", what, owner)
+		}
+	}
+}
+
+func TestAMigrationByAStrangerSaysWhoOwnsTheSchema(t *testing.T) {
+	s := pgtest.Granted(t)
+	_, err := migrations.Up(t.Context(), parse(t, s.RoleDSN(pgtest.Operator)))
+	if err == nil || !strings.Contains(fmt.Sprint(err), "belongs to the role owner: migrate as it") {
+		t.Errorf("%v, want the owner named", err)
+	}
 }

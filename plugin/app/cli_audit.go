@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -43,17 +44,17 @@ func (c *call) audit(ctx context.Context, s *pgstore.Store, f pgstore.AuditFilte
 	if err != nil {
 		return err
 	}
-	found := struct {
+	page := struct {
 		Entries []pgstore.AuditEntry `json:"entries"`
 		Next    int64                `json:"next,omitempty"`
 	}{listed(entries), next}
-	return c.print(found, func(out *page) {
-		columns(out, "ID|VERSION|AT|ACTOR|WHAT|KEY|TENANT|CHANGE|REASON", entries, func(e pgstore.AuditEntry) []any {
+	return c.print(page, func(w io.Writer) {
+		columns(w, "ID|VERSION|AT|ACTOR|WHAT|KEY|TENANT|CHANGE|REASON", entries, func(e pgstore.AuditEntry) []any {
 			what := strings.TrimPrefix(e.Kind+" ", "action ") + e.Operation
 			return []any{e.ID, e.Version, e.At, e.Actor, what, e.Key, e.Tenant, entryText(e), e.Reason}
 		})
 		if next > 0 {
-			out.line("there are older ones: --before %d", next)
+			fmt.Fprintf(w, "there are older ones: --before %d\n", next)
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/jackc/pgx/v5"
 
@@ -13,7 +14,9 @@ import (
 var migrateCommands = []*command{
 	{
 		words: "migrate up", brief: "bring the database's tables to this version of the program",
-		about: `A second run at the same time waits for the first and finds nothing to do.`,
+		about: `A second run at the same time waits for the first and finds nothing to do. It works as the role that owns
+the schema, which should be no superuser: migrations/README.md says how it is made, and has the grants that a
+migration may need again.`,
 		define: func(c *call) action {
 			return c.migrates(func(ctx context.Context, config *pgx.ConnConfig) error { return c.migrateUp(ctx, config) })
 		},
@@ -45,6 +48,7 @@ var lostWith = map[int64][]loss{
 	4: {{table: "nodes"}},
 	5: {{"policies", "accuracy"}},
 	6: {{table: "answers"}, {table: "tokens"}},
+	7: {},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {
@@ -76,18 +80,29 @@ func shown(list []migrations.Migration) []migration {
 
 func (c *call) migrateUp(ctx context.Context, config *pgx.ConnConfig) error {
 	applied, err := migrations.Up(ctx, config)
-	printed := c.print(shown(applied), func(out *page) {
+	printed := c.print(shown(applied), func(w io.Writer) {
 		for _, m := range applied {
-			out.line("applied %s", m.File)
+			fmt.Fprintf(w, "applied %s\n", m.File)
 		}
 		if len(applied) == 0 && err == nil {
-			out.line("nothing to do: the tables are those of this version")
+			fmt.Fprintln(w, "nothing to do: the tables are those of this version")
 		}
 	})
 	if err != nil {
 		return err
 	}
-	return printed
+	return errors.Join(printed, c.warnOfSuperuser(ctx, config))
+}
+
+// warnOfSuperuser warns when functions of the schema run with the rights of a superuser. It is no error: the migration that
+// closes a hole must not wait until the owner is another one.
+func (c *call) warnOfSuperuser(ctx context.Context, config *pgx.ConnConfig) error {
+	owner, err := migrations.SuperuserOwner(ctx, config)
+	if err == nil && owner != "" {
+		c.warn("the schema belongs to the superuser %s, whose rights reach beyond this database: "+
+			"give it an owner that is none, as migrations/README.md says", owner)
+	}
+	return err
 }
 
 func (c *call) migrateStatus(ctx context.Context, config *pgx.ConnConfig) error {
@@ -95,8 +110,8 @@ func (c *call) migrateStatus(ctx context.Context, config *pgx.ConnConfig) error 
 	if err != nil {
 		return err
 	}
-	return c.print(shown(all), func(out *page) {
-		columns(out, "MIGRATION|APPLIED", shown(all), func(m migration) []any { return []any{m.File, m.AppliedAt} })
+	return c.print(shown(all), func(w io.Writer) {
+		columns(w, "MIGRATION|APPLIED", shown(all), func(m migration) []any { return []any{m.File, m.AppliedAt} })
 	})
 }
 
@@ -119,13 +134,13 @@ func (c *call) migrateDown(ctx context.Context, config *pgx.ConnConfig, yes bool
 		if err != nil {
 			return err
 		}
-		return wrong("taking back %s drops %s; say --yes to lose them", last.File, losses)
+		return wrong("taking back %s drops %s; say --yes to lose them", last.File, orDefault(losses, "no rows"))
 	}
 	undone, err := migrations.Down(ctx, config)
 	if err != nil {
 		return err
 	}
-	return c.print(shown([]migrations.Migration{undone}), func(out *page) { out.line("took back %s", undone.File) })
+	return c.print(shown([]migrations.Migration{undone}), func(w io.Writer) { fmt.Fprintf(w, "took back %s\n", undone.File) })
 }
 
 // countLosses tells how many rows have something to lose.

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -61,4 +62,21 @@ func made(t *testing.T, pool *pgxpool.Pool) []loss {
 		t.Fatal(err)
 	}
 	return list
+}
+
+func TestMigrateUpWarnsOfASchemaThatBelongsToASuperuser(t *testing.T) {
+	server := pgtest.Start(t)
+	server.SetUpRoles(t)
+	const warning = "the schema belongs to the superuser postgres"
+	says := func(role string, warns bool) {
+		t.Helper()
+		x := &terminal{t: t, env: map[string]string{databaseVariable: server.RoleDSN(role)}}
+		if code := x.call("migrate", "up"); code != 0 || strings.Contains(x.output.String(), warning) != warns {
+			t.Errorf("migrate up as %s: exit code %d, want a warning: %v, in\n%s", role, code, warns, x.output.String())
+		}
+	}
+	says("postgres", true)
+	server.HandOver(t)
+	says("postgres", false)
+	says(pgtest.Owner, false)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
@@ -26,7 +27,7 @@ var policyCommands = []*command{
 				if err != nil {
 					return err
 				}
-				return c.print(listed(policies), func(out *page) { policyTable(out, policies) })
+				return c.print(listed(policies), func(w io.Writer) { policyTable(w, policies) })
 			})
 		},
 	},
@@ -39,7 +40,7 @@ var policyCommands = []*command{
 				if err != nil {
 					return err
 				}
-				return c.print(p, func(out *page) { policyTable(out, []pgstore.Policy{p}) })
+				return c.print(p, func(w io.Writer) { policyTable(w, []pgstore.Policy{p}) })
 			})
 		},
 	},
@@ -149,8 +150,8 @@ func (c *call) windowFlag(to *int64, usage string) {
 	})
 }
 
-func policyTable(out *page, policies []pgstore.Policy) {
-	columns(out, "ID|POLICY|FOR|ENDPOINT|LIMIT|SCOPE|ALGORITHM|MODE|FAIL MODE|ACCURACY|NAMESPACE|REVISION", policies, func(p pgstore.Policy) []any {
+func policyTable(w io.Writer, policies []pgstore.Policy) {
+	columns(w, "ID|POLICY|FOR|ENDPOINT|LIMIT|SCOPE|ALGORITHM|MODE|FAIL MODE|ACCURACY|NAMESPACE|REVISION", policies, func(p pgstore.Policy) []any {
 		name := p.Name
 		if p.Slot == pgstore.SlotCandidate {
 			name += " (candidate)"

@@ -2,6 +2,8 @@ package app
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
@@ -24,12 +26,12 @@ does it, the others see that and do nothing.`,
 			if err != nil {
 				return err
 			}
-			return c.print(done, func(out *page) {
+			return c.print(done, func(w io.Writer) {
 				if !done.Leader {
-					out.line("another process is at it: nothing was done here")
+					fmt.Fprintln(w, "another process is at it: nothing was done here")
 					return
 				}
-				out.line("%d overrides moved to the history, %d changes, %d nodes and %d idempotency keys dropped",
+				fmt.Fprintf(w, "%d overrides moved to the history, %d changes, %d nodes and %d idempotency keys dropped\n",
 					done.Overrides, done.Changes, done.Nodes, done.Keys)
 			})
 		})

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 
@@ -31,17 +32,14 @@ func (c *call) validate() error {
 		if err != nil {
 			return wrong("%v", err)
 		}
-		out, faults := new(page), 0
+		faults := 0
 		for _, f := range findings {
-			out.line("%v", f)
+			fmt.Fprintln(c.stdout, f)
 			if f.Severity == deck.Error {
 				faults++
 			}
 		}
-		out.line("%s: %s, %s", file, counted(faults, "fault"), counted(len(findings)-faults, "warning"))
-		if err := out.write(c.stdout); err != nil {
-			return err
-		}
+		fmt.Fprintf(c.stdout, "%s: %s, %s\n", file, counted(faults, "fault"), counted(len(findings)-faults, "warning"))
 		faulty = faulty || faults > 0
 	}
 	if faulty {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -27,7 +28,7 @@ type written struct {
 	Row     any        `json:"row,omitempty"`   // as it is then
 	Diff    any        `json:"diff,omitempty"`  // of apply
 	Fleet   *enforcing `json:"fleet,omitempty"` // with --wait
-	lines   func(*page)
+	lines   func(io.Writer)
 }
 
 // enforcing is how far a version has come.
@@ -101,13 +102,13 @@ func (c *call) tell(ctx context.Context, store *pgstore.Store, done written) err
 			return fmt.Errorf("%s, in version %d, but how far it has come cannot be told: %w", done.What, done.Version, err)
 		}
 	}
-	err := c.print(done, func(out *page) {
+	err := c.print(done, func(w io.Writer) {
 		if done.lines != nil {
-			done.lines(out)
+			done.lines(w)
 		}
-		out.line("%s; version %d", done.What, done.Version)
+		fmt.Fprintf(w, "%s; version %d\n", plainText(done.What), done.Version)
 		if done.Fleet != nil {
-			out.line("%s", done.Fleet)
+			fmt.Fprintln(w, done.Fleet)
 		}
 	})
 	if err == nil && done.Fleet != nil && len(done.Fleet.Behind) > 0 {

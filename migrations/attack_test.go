@@ -1,0 +1,210 @@
+package migrations_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+)
+
+// loot is what a role does once it runs with the rights of the schema's owner. A superuser also runs programs.
+const loot = `INSERT INTO rate_limiter.tokens (name, hash, role)
+	VALUES (md5(random()::text), sha256(random()::text::bytea), 'admin');
+	INSERT INTO rate_limiter.audit (version, actor, reason, kind, operation, key, tenant)
+	VALUES (1, 'ann', '', '', '', '', '');
+	IF (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN
+		COPY (SELECT 1) TO PROGRAM 'cat >/dev/null';
+	END IF;`
+
+// bait makes a type whose casts run the loot.
+const bait = `CREATE TYPE pg_temp.evil AS ENUM ('x');
+	CREATE FUNCTION pg_temp.loot() RETURNS void LANGUAGE plpgsql AS $$ BEGIN ` + loot + ` END $$;
+	CREATE FUNCTION pg_temp.as_json(pg_temp.evil) RETURNS json LANGUAGE plpgsql AS
+		$$ BEGIN PERFORM pg_temp.loot(); RETURN '{}'; END $$;
+	CREATE FUNCTION pg_temp.as_text(pg_temp.evil) RETURNS text LANGUAGE plpgsql AS
+		$$ BEGIN PERFORM pg_temp.loot(); RETURN 'ban'; END $$;
+	CREATE CAST (pg_temp.evil AS json) WITH FUNCTION pg_temp.as_json(pg_temp.evil);
+	CREATE CAST (pg_temp.evil AS text) WITH FUNCTION pg_temp.as_text(pg_temp.evil) AS ASSIGNMENT;`
+
+// takeovers put the bait before the trigger functions that run as the owner.
+var takeovers = map[string]string{
+	"record": `CREATE TEMP TABLE t (id text, org text, e pg_temp.evil);
+		CREATE TRIGGER t AFTER INSERT ON t REFERENCING NEW TABLE AS new_rows
+		EXECUTE FUNCTION rate_limiter.record('tier', 'id', 'org');
+		INSERT INTO t VALUES ('a', 'b', 'x')`,
+	"record_token": `CREATE TEMP TABLE t (name text, org text, e pg_temp.evil);
+		CREATE TRIGGER t AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION rate_limiter.record_token();
+		INSERT INTO t VALUES ('a', 'b', 'x')`,
+	"remember_override": `CREATE TEMP TABLE t (id bigint, kind pg_temp.evil, tenant text, "user" text, endpoint text,
+			credential text, ip text, policy text, "limit" bigint, window_size bigint, burst bigint, factor bigint, reason text, author text,
+			created_at timestamptz, expires_at timestamptz, permanent boolean, source text, revision bigint);
+		CREATE TRIGGER t AFTER DELETE ON t REFERENCING OLD TABLE AS old_rows
+		EXECUTE FUNCTION rate_limiter.remember_override();
+		INSERT INTO t VALUES (1, 'x', '', '', '', '', '', '', 1, 1, 1, 1, 'r', 'a', now(), now(), true, 's', 1);
+		SET rate_limiter.reason = 'r'; DELETE FROM t`,
+}
+
+// lax gives every role what databases give them by default: temporary tables, and in Postgres 13 and 14 the schema public.
+func lax(t *testing.T, s *pgtest.Server) {
+	t.Helper()
+	s.Psql(t, s.RoleDSN("postgres"), `GRANT TEMPORARY ON DATABASE ratelimit TO PUBLIC;
+		GRANT CREATE, USAGE ON SCHEMA public TO PUBLIC;`)
+}
+
+// connect connects as a role for the time of the test.
+func connect(t *testing.T, s *pgtest.Server, role string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), s.RoleDSN(role))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := conn.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	return conn
+}
+
+// isDenied reports whether a statement failed for want of a right.
+func isDenied(err error) bool {
+	denied := new(pgconn.PgError)
+	return errors.As(err, &denied) && denied.Code == "42501"
+}
+
+func TestNoRoleBecomesTheOwnerByATypeATableAndATriggerOfItsOwn(t *testing.T) {
+	for _, owner := range []string{pgtest.Owner, "postgres"} {
+		t.Run("of "+owner, func(t *testing.T) {
+			s := pgtest.Start(t)
+			s.SetUpRoles(t)
+			s.MigrateAs(t, owner)
+			s.GrantAs(t, owner)
+			lax(t, s)
+			exec(t, pgtest.Pool(t, s.RoleDSN(pgtest.Operator)), `INSERT INTO rate_limiter.tiers (name) VALUES ('gold')`)
+			for _, role := range pgtest.Roles {
+				attack(t, s, role)
+			}
+			untouched(t, s)
+		})
+	}
+}
+
+func attack(t *testing.T, s *pgtest.Server, role string) {
+	t.Helper()
+	for function, takeover := range takeovers {
+		conn := connect(t, s, role)
+		if _, err := conn.Exec(t.Context(), bait); err != nil {
+			t.Fatalf("%s prepares the attack: %v", role, err)
+		}
+		if _, err := conn.Exec(t.Context(), takeover); !isDenied(err) {
+			t.Errorf("%s by %s: %v, want permission denied", role, function, err)
+		}
+	}
+}
+
+// untouched reports what an attack has changed of the one change that was made before it.
+func untouched(t *testing.T, s *pgtest.Server) {
+	t.Helper()
+	pool := pgtest.Pool(t, s.RoleDSN("postgres"))
+	if tokens, rows := count(t, pool, "tokens"), count(t, pool, "audit"); tokens != 0 || rows != 1 {
+		t.Errorf("after the attack there are %d tokens and %d audit rows, want 0 and 1", tokens, rows)
+	}
+}
+
+// A second wall: the functions look at their table themselves, if somebody should grant the right to execute them.
+func TestFunctionsThatRunAsTheOwnerRefuseTablesOfOthers(t *testing.T) {
+	s := pgtest.Granted(t)
+	lax(t, s)
+	exec(t, pgtest.Pool(t, s.RoleDSN(pgtest.Operator)), `INSERT INTO rate_limiter.tiers (name) VALUES ('gold')`)
+	s.Psql(t, s.RoleDSN(pgtest.Owner), `GRANT EXECUTE ON ALL ROUTINES IN SCHEMA rate_limiter TO node`)
+	for function, takeover := range takeovers {
+		conn := connect(t, s, pgtest.Node)
+		_, err := conn.Exec(t.Context(), bait+takeover)
+		if !isDenied(err) || !strings.Contains(err.Error(), "is for tables of rate_limiter") {
+			t.Errorf("%s on a temporary table: %v, want it refused", function, err)
+		}
+	}
+	untouched(t, s)
+}
+
+func TestANodeNeitherForgesTheAuditNorStopsTheWriters(t *testing.T) {
+	s := pgtest.Granted(t)
+	lax(t, s)
+	conn := connect(t, s, pgtest.Node)
+	for _, statement := range []string{
+		`SELECT rate_limiter.record_action('reset', 'buckets', 'acme', '{"forged": true}')`,
+		`SELECT rate_limiter.await_turn()`,
+		`SELECT rate_limiter.take_version()`,
+		`CREATE TEMP TABLE t (x int); CREATE TRIGGER t BEFORE INSERT ON t EXECUTE FUNCTION rate_limiter.queue();
+			INSERT INTO t VALUES (1)`,
+		`CALL rate_limiter.keep_record('rate_limiter.nodes', 'a', 'b', 'c')`,
+		`DELETE FROM rate_limiter.overrides WHERE false`,
+		`SELECT 1 FROM rate_limiter.version FOR UPDATE`,
+		`SELECT 1 FROM rate_limiter.policies FOR SHARE`,
+		`DO 'BEGIN LOCK TABLE rate_limiter.policies IN SHARE MODE; END'`,
+		`DO 'BEGIN LOCK TABLE rate_limiter.version IN ROW SHARE MODE; END'`,
+	} {
+		if _, err := conn.Exec(t.Context(), statement); !isDenied(err) {
+			t.Errorf("%s: %v, want permission denied", statement, err)
+		}
+	}
+}
+
+// TestRolesMakeNothing is about what a database that is set up as the README says gives away.
+func TestRolesMakeNothing(t *testing.T) {
+	s := pgtest.Granted(t)
+	for _, role := range pgtest.Roles {
+		conn := connect(t, s, role)
+		for _, statement := range []string{
+			`CREATE TEMP TABLE t (x int)`, `CREATE TABLE public.t (x int)`,
+			`CREATE SCHEMA mine`, `CREATE TABLE rate_limiter.t (x int)`,
+			`CREATE FUNCTION public.f() RETURNS int LANGUAGE sql AS 'SELECT 1'`,
+			`COPY (SELECT 1) TO PROGRAM 'cat >/dev/null'`, `COPY rate_limiter.nodes FROM '/etc/passwd'`,
+			`ALTER TABLE rate_limiter.nodes ADD COLUMN x int`,
+			`CREATE TRIGGER t AFTER INSERT ON rate_limiter.nodes EXECUTE FUNCTION suppress_redundant_updates_trigger()`,
+			`TRUNCATE rate_limiter.nodes`, `SET ROLE owner`,
+		} {
+			if _, err := conn.Exec(t.Context(), statement); !isDenied(err) {
+				t.Errorf("%s: %s: %v, want it denied", role, statement, err)
+			}
+		}
+	}
+}
+
+// TestNoCallersOperatorOrFunctionTakesTheRightfulPlace gives a role a schema of its own, with operators and functions named
+// as those that the functions of the schema use.
+func TestNoCallersOperatorOrFunctionTakesTheRightfulPlace(t *testing.T) {
+	s := pgtest.Granted(t)
+	lax(t, s)
+	conn := connect(t, s, pgtest.Operator)
+	evil := ""
+	for name, signature := range map[string]string{
+		"octet_length": "(text) RETURNS int", "btrim": "(text) RETURNS text",
+		"regexp_replace": "(text, text, text, text) RETURNS text",
+		"family":         "(inet) RETURNS int", "host": "(inet) RETURNS text", "network": "(inet) RETURNS cidr",
+		"same": "(text, text) RETURNS boolean", "like_it": "(text, text) RETURNS boolean",
+		"add": "(bigint, int) RETURNS bigint",
+	} {
+		evil += fmt.Sprintf(`CREATE FUNCTION public.%s%s LANGUAGE plpgsql AS
+			$$ BEGIN RAISE EXCEPTION 'a function of the caller'; END $$;`, name, signature)
+	}
+	evil += `CREATE OPERATOR public.= (LEFTARG = text, RIGHTARG = text, FUNCTION = public.same);
+		CREATE OPERATOR public.~ (LEFTARG = text, RIGHTARG = text, FUNCTION = public.like_it);
+		CREATE OPERATOR public.+ (LEFTARG = bigint, RIGHTARG = int, FUNCTION = public.add);`
+	_, err := conn.Exec(t.Context(), evil+`SET search_path = public, pg_catalog; SET rate_limiter.reason = 'r';
+		INSERT INTO rate_limiter.overrides (kind, ip, reason, author, permanent) VALUES ('ban', '10.0.0.1', 'r', 'a', true);
+		INSERT INTO rate_limiter.overrides (kind, tenant, endpoint, reason, author, permanent)
+			VALUES ('ban', 'acme', 'GET /a/{id}', 'r', 'a', true);
+		UPDATE rate_limiter.overrides SET permanent = false, expires_at = '2100-01-01';
+		DELETE FROM rate_limiter.overrides;
+		INSERT INTO rate_limiter.tokens (name, hash, role) VALUES ('ci', pg_catalog.sha256('x'), 'admin')`)
+	if err != nil {
+		t.Errorf("a function of the schema calls one of its caller: %v", err)
+	}
+}
