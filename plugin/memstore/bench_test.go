@@ -29,7 +29,7 @@ func manyBounds(tb testing.TB, n int, tenant string) []policy.Bound {
 }
 
 func TestTakeAllocatesNothingWhereTheBucketsExist(t *testing.T) {
-	for _, n := range []int{1, 4, 8} {
+	for _, n := range []int{1, 4, 8, 9, 100} {
 		clock := storetest.NewClock()
 		s := memstore.New(memstore.Options{Now: clock.Now})
 		bounds, statuses := manyBounds(t, n, "acme"), make([]decision.Status, n)

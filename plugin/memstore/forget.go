@@ -11,8 +11,6 @@ import (
 const (
 	// round is how long Run takes to visit every shard once.
 	round = 10 * time.Second
-	// sampleSize is how many buckets a new one chooses from at the ceiling.
-	sampleSize = 8
 	// smallMap is the size from which a map that has become mostly empty is worth making anew.
 	smallMap = 64
 )
@@ -63,40 +61,4 @@ func (sh *shard) forget(hash uint64, b *bucket, now limit.Micros) {
 	sh.remove(hash, b)
 	sh.expired++
 	sh.forgot = max(sh.forgot, now)
-}
-
-// evict makes room in a full shard: of a sample, the bucket that expires soonest goes. A bucket of the request that
-// needs the room does not count; where the shard holds no others, it grows by this one.
-func (sh *shard) evict(t *taking) {
-	var of uint64
-	var victim *bucket
-	sampled := 0
-	for hash, b := range sh.byHash { // a range over a map starts anywhere
-		if t.uses(b) {
-			continue
-		}
-		if victim == nil || b.expiry < victim.expiry {
-			of, victim = hash, b
-		}
-		if sampled++; sampled == sampleSize {
-			break
-		}
-	}
-	switch {
-	case victim == nil:
-	case victim.expiry <= t.now:
-		sh.forget(of, victim, t.now)
-	default:
-		sh.remove(of, victim)
-		sh.evicted++
-	}
-}
-
-func (t *taking) uses(b *bucket) bool {
-	for i := range t.drafts {
-		if t.drafts[i].bucket == b {
-			return true
-		}
-	}
-	return false
 }

@@ -2,7 +2,7 @@
 //
 // All buckets of a request are asked and spent under the locks of their shards, so a decision is atomic. Memory is
 // bounded twice: a bucket goes when its state means nothing any more, and at the ceiling a new bucket takes the place
-// of one that would have gone soon. Buckets shared between nodes are another store's business; what the numbers mean
+// of one whose owner loses little by it. Buckets shared between nodes are another store's business; what the numbers mean
 // is package limit's.
 package memstore
 
@@ -21,7 +21,7 @@ type Options struct {
 	// Now is the clock of all buckets. It should never step, as a clock.Clock: if it steps back, buckets stand still until
 	// it has caught up.
 	Now func() limit.Micros
-	// MaxBuckets is the ceiling; 0: one million. A bucket takes about 250 bytes, short names included.
+	// MaxBuckets is the ceiling; 0: one million. A bucket takes about 300 bytes, short names included.
 	MaxBuckets int
 }
 
@@ -41,9 +41,8 @@ const (
 
 // Store keeps buckets. It is safe for concurrent use. Make it with New.
 //
-// At the ceiling, a new bucket evicts the one that expires soonest of a sample of its shard. Whoever owned that
-// bucket starts with a fresh one, so it is admitted at most its limit's bound once more. Buckets of long windows (a
-// tenant's daily quota) are the last to go, and a flood of addresses displaces itself first.
+// At the ceiling, a new bucket evicts another: see crowd.go for which. Whoever owned that bucket starts with a fresh one,
+// so it is admitted at most its limit's bound once more.
 type Store struct {
 	now      func() limit.Micros
 	seed     maphash.Seed
@@ -53,10 +52,12 @@ type Store struct {
 
 // shard is a part of the buckets, under one lock. Which part a bucket belongs to is decided by its key alone.
 type shard struct {
-	mu sync.Mutex
+	mu   sync.Mutex
+	seed maphash.Seed // of the store
 	// byHash has the buckets by the hash of their keys, which is at hand already and far smaller than a key. Buckets of
 	// one hash are linked.
 	byHash map[uint64]*bucket
+	crowds map[owner]*crowd
 	kept   int // buckets
 	most   int // the most buckets since the map was made
 	// forgot is the latest instant for which buckets were forgotten. No bucket is asked about an earlier one: a clock
@@ -73,6 +74,9 @@ type bucket struct {
 	state  limit.State
 	expiry limit.Micros
 	next   *bucket // another of the same hash
+	crowd  *crowd  // nil: it is the bucket of a tenant, an endpoint, or everybody
+	place  int32   // in the crowd
+	used   int32   // 1/1024 of the limit, when it was last spent from; 1 at least
 }
 
 func (sh *shard) find(hash uint64, key *policy.Key) *bucket {
@@ -91,6 +95,7 @@ func (sh *shard) add(hash uint64, key policy.Key) *bucket {
 	key.Owner, key.Subject, key.Endpoint = names[:subject], names[subject:endpoint], names[endpoint:]
 	b := &bucket{key: key, next: sh.byHash[hash]}
 	sh.byHash[hash] = b
+	sh.join(b)
 	sh.kept++
 	sh.most = max(sh.most, sh.kept)
 	return b
@@ -98,6 +103,7 @@ func (sh *shard) add(hash uint64, key policy.Key) *bucket {
 
 func (sh *shard) remove(hash uint64, b *bucket) {
 	sh.kept--
+	sh.part(b)
 	if head := sh.byHash[hash]; head == b {
 		if b.next == nil {
 			delete(sh.byHash, hash)
@@ -120,7 +126,8 @@ func New(o Options) *Store {
 	shards := 1 << (bits.Len(uint(min(max(o.MaxBuckets/fullShard, 1), maxShards))) - 1)
 	s := &Store{now: o.Now, seed: maphash.MakeSeed(), perShard: max(o.MaxBuckets/shards, 1), shards: make([]shard, shards)}
 	for i := range s.shards {
-		s.shards[i].byHash = map[uint64]*bucket{}
+		s.shards[i].seed = s.seed
+		s.shards[i].byHash, s.shards[i].crowds = map[uint64]*bucket{}, map[owner]*crowd{}
 	}
 	return s
 }
@@ -129,12 +136,15 @@ func New(o Options) *Store {
 func (s *Store) Stats() Stats {
 	var stats Stats
 	for i := range s.shards {
-		sh := &s.shards[i]
-		sh.mu.Lock()
-		stats.Buckets += sh.kept
-		stats.Expired += sh.expired
-		stats.Evicted += sh.evicted
-		sh.mu.Unlock()
+		s.shards[i].count(&stats)
 	}
 	return stats
+}
+
+func (sh *shard) count(stats *Stats) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	stats.Buckets += sh.kept
+	stats.Expired += sh.expired
+	stats.Evicted += sh.evicted
 }

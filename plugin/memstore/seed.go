@@ -34,9 +34,9 @@ func (s *Store) Seed(key policy.Key, l *limit.Limit, tokens int64, at limit.Micr
 	}
 	if b == nil {
 		if sh.kept >= s.perShard {
-			sh.evict(&taking{now: now})
+			sh.evict(&taking{now: now}, &key, s.perShard)
 		}
 		b = sh.add(hash, key)
 	}
-	b.state, b.expiry = seeded, l.Expiry(&seeded, now)
+	b.write(&seeded, l, now)
 }

@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"math"
 	"slices"
+	"sync"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -14,6 +15,24 @@ import (
 
 // fewBounds is how many bounds need no memory beyond the stack.
 const fewBounds = 8
+
+// scratch is the memory of a request with more bounds, which the next one uses again.
+type scratch struct {
+	drafts []draft
+	order  []int // empty, with room for all bounds
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+func (m *scratch) grow(n int) {
+	m.drafts = slices.Grow(m.drafts[:0], n)[:n]
+	m.order = slices.Grow(m.order[:0], n)
+}
+
+func (m *scratch) putBack() {
+	clear(m.drafts) // they refer to buckets
+	scratches.Put(m)
+}
 
 // draft is a bucket of the request that is being taken, with a copy of its state to work on: the bucket itself
 // changes only when it is spent from, so that a refused request leaves no trace.
@@ -52,12 +71,15 @@ func (s *Store) answer(bounds []policy.Bound, statuses []decision.Status, spends
 	}
 	clear(statuses)
 	var few [fewBounds]draft
-	t := taking{bounds: bounds, statuses: statuses, drafts: few[:min(len(bounds), fewBounds)]}
-	if len(bounds) > fewBounds {
-		t.drafts = make([]draft, len(bounds))
-	}
 	var order [fewBounds]int
-	locks := s.place(&t, order[:0])
+	t, locks := taking{bounds: bounds, statuses: statuses, drafts: few[:min(len(bounds), fewBounds)]}, order[:0]
+	if len(bounds) > fewBounds {
+		m := scratches.Get().(*scratch)
+		defer m.putBack()
+		m.grow(len(bounds))
+		t.drafts, locks = m.drafts, m.order
+	}
+	locks = s.place(&t, locks)
 	s.lock(locks)
 	defer s.unlock(locks)
 	// The clock is read under the locks, so that it does not step back between the requests of one bucket.
@@ -204,11 +226,11 @@ func (s *Store) keep(t *taking) {
 		}
 		if d.bucket == nil {
 			if d.shard.kept >= s.perShard {
-				d.shard.evict(t)
+				d.shard.evict(t, &t.bounds[i].Key, s.perShard)
 			}
 			d.bucket = d.shard.add(d.hash, t.bounds[i].Key)
 		}
-		d.bucket.state, d.bucket.expiry = d.state, d.spent.Expiry(&d.state, t.now)
+		d.bucket.write(&d.state, d.spent, t.now)
 	}
 }
 
