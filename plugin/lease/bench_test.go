@@ -30,7 +30,7 @@ func hot(t testing.TB, n *node, bounds int) []policy.Bound {
 }
 
 func TestALeaseHitAllocatesNothing(t *testing.T) {
-	for _, bounds := range []int{1, 4, 8} {
+	for _, bounds := range []int{1, 4, 8, 9, 100} {
 		n := newNode(newBank(), Options{})
 		list, statuses := hot(t, n, bounds), make([]decision.Status, bounds)
 		asked := n.bank.calls

@@ -132,6 +132,14 @@ const (
 // fewBounds is how many bounds need no memory beyond the stack.
 const fewBounds = 8
 
+// manyPlaces is the memory of requests with more bounds, which others use again.
+var manyPlaces = sync.Pool{New: func() any { return new([]place) }}
+
+func putBack(places *[]place) {
+	clear(*places) // they refer to entries
+	manyPlaces.Put(places)
+}
+
 // shardSet is some shards, a bit for each.
 type shardSet uint64
 

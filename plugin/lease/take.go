@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
@@ -46,7 +47,10 @@ func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decis
 	var few [fewBounds]place
 	places := few[:min(len(bounds), fewBounds)]
 	if len(bounds) > fewBounds {
-		places = make([]place, len(bounds))
+		m := manyPlaces.Get().(*[]place)
+		defer putBack(m)
+		*m = slices.Grow((*m)[:0], len(bounds))[:len(bounds)]
+		places = *m
 	}
 	shards := v.store.find(bounds, places)
 	if v.store.decide(bounds, statuses, places, shards) {
