@@ -233,7 +233,9 @@ func (c *conn) event(ctx context.Context, m *call) bool {
 	}
 	sequence := m.sequence // m's slices are gone with the next frame
 	c.instance = in
-	c.busyUntil.Store(c.server.elapsed() + int64(c.server.budget))
+	began := c.server.elapsed()
+	c.busyUntil.Store(began + int64(c.server.budget))
+	c.server.instances.use(in, began)
 	c.admit(ctx)
 	c.busyUntil.Store(0)
 	if in.traces && c.lost == nil {

@@ -29,6 +29,7 @@ type instance struct {
 
 	routeScoped bool
 	route       atomic.Pointer[string] // learnt with the first event of a route-scoped instance
+	usedAt      atomic.Int64           // on the clock of instances, at most useStep before its last event
 }
 
 // shared is what all instances of one config have in common, in whatever worker. It is immutable.
@@ -83,6 +84,7 @@ type instances struct {
 	build    Build
 	log      *slog.Logger
 	counters *Counters
+	elapsed  func() int64 // nanoseconds since the process began
 
 	mu   sync.RWMutex // guards byID, and is never held for long: every event reads it
 	byID map[int32]*instance
@@ -96,8 +98,9 @@ type instances struct {
 	ownID    int32
 }
 
-func newInstances(build Build, log *slog.Logger, counters *Counters) *instances {
+func newInstances(build Build, log *slog.Logger, counters *Counters, elapsed func() int64) *instances {
 	return &instances{
+		elapsed:  elapsed,
 		build:    build,
 		log:      log,
 		counters: counters,
@@ -148,6 +151,7 @@ func (r *instances) start(raw []byte) *instance {
 	r.changing.Lock()
 	defer r.changing.Unlock()
 	in := &instance{startedAt: time.Now().Unix(), routeScoped: s.RouteID != "", shared: r.share(sum, s.PluginID, raw)}
+	in.usedAt.Store(r.elapsed())
 	if s.Seq != nil {
 		in.id = *s.Seq
 	} else {
@@ -309,10 +313,46 @@ func faultList(err error) []string {
 	return faults
 }
 
+// Kong does not close the instances of a plugin config that is deleted. They count as live for the conflicts of
+// definitions until they have had no event for unusedAfter. An event that comes later compares them again.
+const (
+	unusedAfter = 10 * time.Minute
+	useStep     = time.Minute // how exactly the last use is known
+)
+
+// use notes that an instance has an event at now, on the clock of instances.
+func (r *instances) use(in *instance, now int64) {
+	idle := now - in.usedAt.Load()
+	if idle < int64(useStep) {
+		return
+	}
+	if idle > int64(unusedAfter) && in.config != nil {
+		if !r.changing.TryLock() {
+			return // an instance starts or closes; the next event tries again
+		}
+		defer r.changing.Unlock()
+		r.tellConflicts(in.shared)
+	}
+	in.usedAt.Store(now)
+}
+
+// inUse returns the configs that have had an event, or a start, within unusedAfter.
+func (r *instances) inUse() map[*shared]bool {
+	now, used := r.elapsed(), map[*shared]bool{}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, in := range r.byID {
+		if now-in.usedAt.Load() <= int64(unusedAfter) {
+			used[in.shared] = true
+		}
+	}
+	return used
+}
+
 // tellConflicts logs, once, that a config defines a policy otherwise than a live one of another plugin: both spend
 // from one bucket, each by its own limit.
 func (r *instances) tellConflicts(made *shared) {
-	for other := range r.live {
+	for other := range r.inUse() {
 		if other.config == nil || other.pluginID == made.pluginID || other.config.Namespace != made.config.Namespace {
 			continue
 		}

@@ -76,7 +76,7 @@ func New(o Options) *Server {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	s.instances = newInstances(o.Build, s.log, &s.counters)
+	s.instances = newInstances(o.Build, s.log, &s.counters, s.elapsed)
 	return s
 }
 

@@ -1,0 +1,85 @@
+package kongplugin
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// timeline is a set of instances on a clock of the test's own.
+type timeline struct {
+	*instances
+	now time.Duration
+	log bytes.Buffer
+}
+
+func newTimeline() *timeline {
+	l := &timeline{}
+	build := func(schema.Config, *policy.Snapshot) (*admit.Path, func(), error) { return nil, nil, nil }
+	l.instances = newInstances(build, slog.New(slog.NewTextHandler(&l.log, nil)), &Counters{},
+		func() int64 { return int64(l.now) })
+	return l
+}
+
+// define starts an instance of a plugin whose one limit is limit.
+func (l *timeline) define(seq int, plugin string, limit int) *instance {
+	const config = `{"tiers":[{"name":"a","limits":[{"name":"burst","scope":"tenant","limit":%d,"window_size":1}]}]}`
+	return l.start([]byte(withSeq(seq, plugin, fmt.Sprintf(config, limit))))
+}
+
+// conflicts returns how many were logged since it was last asked.
+func (l *timeline) conflicts() int {
+	defer l.log.Reset()
+	return strings.Count(l.log.String(), "share its buckets")
+}
+
+func TestAConfigThatServesNoRequestsStopsCountingAsALiveDefinition(t *testing.T) {
+	l := newTimeline()
+	l.define(1, "deleted", 5)
+	l.now = unusedAfter
+	l.define(2, "other", 6)
+	if got := l.conflicts(); got != 1 {
+		t.Errorf("%d conflicts with a config that was in use, want 1", got)
+	}
+	l.now += useStep
+	l.define(3, "other", 7)
+	if got := l.conflicts(); got != 0 {
+		t.Errorf("%d conflicts with a config that serves no requests, want none", got)
+	}
+}
+
+func TestAConfigThatServesRequestsStaysALiveDefinition(t *testing.T) {
+	l := newTimeline()
+	first := l.define(1, "one", 5)
+	for range 30 {
+		l.now += useStep
+		l.use(first, int64(l.now))
+	}
+	l.define(2, "two", 6)
+	if got := l.conflicts(); got != 1 {
+		t.Errorf("%d conflicts, want 1", got)
+	}
+}
+
+func TestAConfigThatIsUsedAgainIsComparedAgain(t *testing.T) {
+	l := newTimeline()
+	first := l.define(1, "one", 5)
+	l.now = unusedAfter + useStep
+	l.define(2, "two", 6)
+	if got := l.conflicts(); got != 0 {
+		t.Fatalf("%d conflicts with a config that serves no requests, want none", got)
+	}
+	for range 3 {
+		l.use(first, int64(l.now))
+	}
+	if got := l.conflicts(); got != 1 {
+		t.Errorf("%d conflicts once it serves requests again, want 1", got)
+	}
+}
