@@ -42,15 +42,18 @@ type paths struct {
 	unfollowed map[*admit.Path][]policy.Fault // of the book, by the paths that cannot
 }
 
-// newPaths makes paths. server answers the one that serves them, once metrics are read. The error is about a setting.
-func newPaths(ctx context.Context, s *settings, stderr io.Writer, log *slog.Logger, server func() *kongplugin.Server) (*paths, error) {
+// newPaths makes paths. server returns the one that serves them, once metrics are read. away reports whether this process
+// serves no Kong any more, and so is no live node. The error is about a setting.
+func newPaths(
+	ctx context.Context, s *settings, stderr io.Writer, log *slog.Logger, server func() *kongplugin.Server, away func() bool,
+) (*paths, error) {
 	node, err := nodeName(s.NodeName)
 	if err != nil {
 		return nil, err
 	}
 	p := &paths{
 		stores: stores.New(ctx, stores.Options{
-			Now: bucketClock.Now, Elapsed: elapsed, Budget: s.TimeBudget, Log: log, MaxBuckets: s.MaxBuckets, Nodes: s.Nodes, LeaseShare: s.LeaseShare,
+			Now: bucketClock.Now, Elapsed: elapsed, Budget: s.TimeBudget, Log: log, MaxBuckets: s.MaxBuckets, Nodes: s.Nodes, LeaseShare: s.LeaseShare, Away: away,
 		}),
 		meta:     memstore.New(memstore.Options{Now: bucketClock.Now, MaxBuckets: s.MaxBuckets}),
 		observer: &observer{log: log},
@@ -70,7 +73,7 @@ func newPaths(ctx context.Context, s *settings, stderr io.Writer, log *slog.Logg
 		sources.Denial = p.denials.numbers
 	}
 	if s.Database != "" || s.DatabaseFile != "" {
-		if p.rows, err = newRows(s, node, log, p.follow); err != nil {
+		if p.rows, err = newRows(s, node, log, p.follow, away); err != nil {
 			return nil, err
 		}
 		sources.Policies = func() metrics.Policies { return policyNumbers(p.rows.Stats()) }

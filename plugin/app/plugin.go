@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"time"
@@ -70,8 +71,14 @@ func fail(stderr io.Writer, err error) int {
 func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writer, log *slog.Logger) error {
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
+	ctx, end := context.WithCancel(ctx)
+	defer end()
 	var server *kongplugin.Server
-	p, err := newPaths(background, s, stderr, log, func() *kongplugin.Server { return server })
+	g := &guard{path: socket, taken: make(chan struct{}), log: log, clients: func() (int, uint64) { return server.Connections() }}
+	if s.endsWithKong(os.Environ(), os.Getppid()) {
+		g.parent = os.Getppid()
+	}
+	p, err := newPaths(background, s, stderr, log, func() *kongplugin.Server { return server }, g.away.Load)
 	if err != nil {
 		return err
 	}
@@ -83,10 +90,9 @@ func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writ
 		Log:    log,
 		Build:  p.build,
 	})
-	taken := make(chan struct{})
 	monitor, err := metrics.NewServer(metrics.ServerOptions{
 		Metrics: p.metrics, Address: s.MetricsListen, AllowRemote: s.MetricsAllowRemote, ReadyNeedsStore: s.ReadyNeedsRedis,
-		Superseded: taken, Log: log,
+		Superseded: g.taken, Log: log,
 	})
 	if err != nil {
 		return err
@@ -96,6 +102,7 @@ func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writ
 	if err != nil {
 		return err
 	}
+	g.own = own
 	log.Info("serving Kong", "socket", socket, "version", Version, "threads", runtime.GOMAXPROCS(0))
 	monitor.SetState(metrics.Serving)
 	context.AfterFunc(ctx, func() { monitor.SetState(metrics.Draining) })
@@ -103,7 +110,7 @@ func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writ
 	group, background := errgroup.WithContext(background)
 	group.Go(func() error { return p.run(background) })
 	group.Go(func() error { return monitor.Run(background) })
-	group.Go(func() error { return watch(background, socket, own, taken) })
+	group.Go(func() error { return g.watch(background, end) })
 	err = server.Serve(ctx, listener) // until ctx ends; then what runs in the background ends too
 	stop()
 	return errors.Join(err, group.Wait())

@@ -27,11 +27,11 @@ func nodeName(setting string) (string, error) {
 }
 
 // newRows makes what follows Postgres, and has changed told of every new book.
-func newRows(s *settings, node string, log *slog.Logger, changed func(*policy.Book)) (*policysync.Sync, error) {
+func newRows(s *settings, node string, log *slog.Logger, changed func(*policy.Book), away func() bool) (*policysync.Sync, error) {
 	// Two processes of one node live at once while one takes over, and each reports for itself.
 	return policysync.New(policysync.Options{
 		Source: policysync.Source{DSN: s.Database, File: s.DatabaseFile}, Node: node + "/" + rand.Text()[:8],
-		Dir: s.SnapshotDir, MaxRows: s.SnapshotMaxRows, Log: log, Changed: changed,
+		Dir: s.SnapshotDir, MaxRows: s.SnapshotMaxRows, Log: log, Changed: changed, Away: away,
 	})
 }
 

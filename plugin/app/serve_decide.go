@@ -79,7 +79,7 @@ func (c *call) followRows(d *decider, log *slog.Logger) error {
 	d.rows, err = newRows(from, node+"/control", log, func(book *policy.Book) {
 		d.follow(book)
 		once.Do(func() { close(d.loaded) })
-	})
+	}, nil)
 	return err
 }
 

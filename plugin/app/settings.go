@@ -27,6 +27,7 @@ type settings struct {
 	LogLevel    slog.Level
 	TimeBudget  time.Duration
 	DrainTime   time.Duration
+	EndWithKong string // auto, true or false
 	MaxBuckets  int
 	MaxProcs    int   // 0: one for every four cores
 	MemoryLimit int64 // bytes; 0: none
@@ -75,6 +76,13 @@ var table = []setting{
 	}},
 	{"drain-time", "5s", "how long running requests may take to finish after SIGTERM", func(s *settings, text string) error {
 		return parseDuration(text, &s.DrainTime)
+	}},
+	{"end-with-kong", "auto", "true ends the process after 10 s without a connection when the Kong that started it is gone or another process has its socket; auto: unless systemd or a supervisor started it", func(s *settings, text string) error {
+		s.EndWithKong = text
+		if ends := false; text != "auto" {
+			return parseBool(text, &ends)
+		}
+		return nil
 	}},
 	{"max-buckets", "1000000", "most buckets kept in this process (about 250 bytes each, a sliding_log 16 more for every request it remembers); beyond it the one that expires soonest makes room", func(s *settings, text string) error {
 		return parseInt(text, 1, &s.MaxBuckets)
@@ -300,6 +308,14 @@ func (s *settings) maxProcs(getenv func(string) string) int {
 		return runtime.GOMAXPROCS(0)
 	}
 	return max(1, runtime.NumCPU()/4)
+}
+
+// endsWithKong reports whether the process ends when the Kong that started it has left it alone.
+func (s *settings) endsWithKong(environ []string, parent int) bool {
+	if s.EndWithKong == "auto" {
+		return startedByKong(environ, parent)
+	}
+	return s.EndWithKong == "true"
 }
 
 // tenantLabels are which tenants have metrics of their own.

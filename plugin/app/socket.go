@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,24 +15,6 @@ const maxSocketPath = 107
 
 // inspection is how often a process looks whether the socket is still its own.
 const inspection = 250 * time.Millisecond
-
-// watch closes taken when another process has taken over the socket at path, which this one has opened and knows as own.
-// Without a socket to look at, nobody has. It ends with that, or with ctx.
-func watch(ctx context.Context, path string, own os.FileInfo, taken chan<- struct{}) error {
-	ticker := time.NewTicker(inspection)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-			if now, err := os.Stat(path); err == nil && !os.SameFile(own, now) {
-				close(taken)
-				return nil
-			}
-		}
-	}
-}
 
 // listen opens the socket at path, taking it over from whoever has it: the new socket is bound beside it and renamed
 // over it, so there is no instant without one. Nobody removes the path at the end, because by then it may belong to

@@ -48,10 +48,11 @@ type Server struct {
 	counters  Counters
 	draining  atomic.Bool
 
-	mu     sync.Mutex
-	conns  map[*conn]struct{}
-	panics map[string]struct{} // those logged already
-	errors map[string]struct{} // of events without a decision, likewise
+	mu       sync.Mutex
+	conns    map[*conn]struct{}
+	accepted uint64              // connections
+	panics   map[string]struct{} // those logged already
+	errors   map[string]struct{} // of events without a decision, likewise
 }
 
 // New makes a server. It starts nothing: see Serve.
@@ -85,6 +86,13 @@ func (s *Server) Counters() *Counters { return &s.counters }
 
 // Instances is how many instances Kong has started and not closed.
 func (s *Server) Instances() int { return s.instances.count() }
+
+// Connections returns how many connections are open, and how many there have been.
+func (s *Server) Connections() (open int, accepted uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns), s.accepted
+}
 
 // errListenerClosed is the end of a server that nobody has told to end.
 var errListenerClosed = errors.New("the listener was closed by somebody else")
@@ -189,6 +197,7 @@ func (s *Server) accept(ctx context.Context, listener net.Listener, serve func(*
 		c := newConn(s, netConn)
 		s.mu.Lock()
 		s.conns[c] = struct{}{}
+		s.accepted++
 		s.mu.Unlock()
 		serve(c)
 	}

@@ -60,6 +60,7 @@ type Options struct {
 	Log      *slog.Logger
 	Now      func() limit.Micros // the clock of the fallback
 	Breakers *Breakers
+	Away     func() bool // whether this process answers no requests, and so is no live node; nil: it always does
 
 	Waiting          int // requests of this process that may wait for the shared store at once; default 4096
 	WaitingPerTenant int // of one tenant; default 256
@@ -86,6 +87,7 @@ type Store struct {
 	sightings *sightings
 	ledger    *ledger
 	drafts    sync.Pool // of *draft
+	away      func() bool
 
 	activations [failures]atomic.Uint64
 
@@ -104,7 +106,7 @@ const failures = int(decision.WrongType) + 1
 func New(shared Shared, fallback Fallback, o Options) *Store {
 	return &Store{
 		shared: shared, fallback: fallback, name: o.Name, node: rand.Text(),
-		log: o.Log.With("store", o.Name), now: o.Now, breakers: o.Breakers,
+		log: o.Log.With("store", o.Name), now: o.Now, breakers: o.Breakers, away: o.Away,
 		bulkhead:  newBulkhead(or(o.Waiting, defaultWaiting), or(o.WaitingPerTenant, defaultWaitingPerTenant)),
 		sightings: newSightings(or(o.Sightings, defaultSightings)),
 		ledger:    newLedger(or(o.Ledger, defaultLedger)),

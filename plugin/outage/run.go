@@ -161,6 +161,8 @@ func (s *Store) beatOnce(ctx context.Context) {
 		sent := time.Now()
 		if s.forgotten(ns) {
 			s.leave(ctx, ns)
+		} else if s.away != nil && s.away() {
+			continue // the others forget this node; what it has leased ends meanwhile
 		} else if live, err := s.shared.Beat(ctx, ns.name, s.node, lifetime); err != nil {
 			s.log.Debug("the number of live nodes is not known", "namespace", ns.name, "error", err)
 		} else {

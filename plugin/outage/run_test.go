@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -244,5 +245,36 @@ func TestAnEndMidwayLosesNoDebt(t *testing.T) {
 		w.expect(t, "local", Tally{Unverified: 2 * batch, Charged: batch}, batch)
 		w.store.reconcile(t.Context())
 		w.expect(t, "local", Tally{Unverified: 2 * batch, Charged: 2 * batch}, 0)
+	})
+}
+
+func TestAProcessThatServesNoKongIsNoLiveNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var away atomic.Bool
+		w := newWorld(Options{Away: away.Load}, ViewOptions{})
+		end := w.run(t)
+		defer end()
+		beats := func(when string, want bool) {
+			t.Helper()
+			w.servers.mu.Lock()
+			delete(w.servers.beats, "default")
+			w.servers.mu.Unlock()
+			time.Sleep(2 * beat)
+			synctest.Wait()
+			w.servers.mu.Lock()
+			_, got := w.servers.beats["default"]
+			w.servers.mu.Unlock()
+			if got != want {
+				t.Errorf("%s: it tells the others that it lives: %t, want %t", when, got, want)
+			}
+		}
+		beats("while it serves", true)
+		away.Store(true)
+		beats("when another process has its socket and nobody is connected", false)
+		if got := w.store.Counted("default"); got != 0 {
+			t.Errorf("it leases among %d nodes, which do not count it", got)
+		}
+		away.Store(false)
+		beats("when somebody is connected again", true)
 	})
 }

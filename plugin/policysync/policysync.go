@@ -42,6 +42,7 @@ const FileName = "policies.snapshot"
 type Options struct {
 	Source Source       // where Postgres is; required
 	Node   string       // the name of this life of this process in its reports, 1 to 256 bytes; "": it makes none
+	Away   func() bool  // whether this process answers no requests, and so reports nothing; nil: it always does
 	Dir    string       // the folder of the saved book, made if it is missing; "": nothing is saved
 	Log    *slog.Logger // nil: slog.Default()
 
@@ -79,6 +80,7 @@ type Sync struct {
 	reloadAt   time.Time // when all rows are loaded next
 	lostAt     time.Time // when contact was lost; zero: it was not
 	lostWhy    string    // what was logged about that last
+	left       bool      // the report was taken back, because this process answers no requests
 	unreported bool      // the last report failed, and that was logged
 	skewed     bool      // the clocks differ too much, and that was logged
 

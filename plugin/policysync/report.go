@@ -28,6 +28,14 @@ func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
 	if s.options.Node == "" {
 		return nil
 	}
+	if s.options.Away != nil && s.options.Away() {
+		if !s.left {
+			s.left = true
+			s.leave(ctx, conn)
+		}
+		return nil
+	}
+	s.left = false
 	now := s.Stats()
 	faults := now.reported()
 	if faults == nil {

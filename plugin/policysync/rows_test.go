@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -162,6 +163,24 @@ func TestNodeReportsWhatItEnforcesUntilItEnds(t *testing.T) {
 	if nodes := value[int64](w, `SELECT count(*) FROM rate_limiter.nodes`); nodes != 0 {
 		t.Errorf("after its end there are %d reports, want none", nodes)
 	}
+}
+
+func TestAProcessThatServesNoKongTakesItsReportBackAndReportsAgainWhenItServes(t *testing.T) {
+	w := newWorld(t)
+	options := w.options()
+	options.BeatEvery = 20 * time.Millisecond
+	var away atomic.Bool
+	options.Away = away.Load
+	n := start(t, options)
+	n.await(w.policies(1, 3))
+	reports := func(want int64) func(policysync.Stats) bool {
+		return func(policysync.Stats) bool { return value[int64](w, `SELECT count(*) FROM rate_limiter.nodes`) == want }
+	}
+	n.until("it is reported", reports(1))
+	away.Store(true)
+	n.until("the report is taken back", reports(0))
+	away.Store(false)
+	n.until("it is reported again", reports(1))
 }
 
 func TestRefusedReportIsLoggedOnceAndCostsNothingElse(t *testing.T) {

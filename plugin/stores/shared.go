@@ -25,7 +25,7 @@ type shared struct {
 // start begins to watch a store. s.mu is held.
 func (s *Stores) start(store *redisstore.Store) *shared {
 	fallback := memstore.New(memstore.Options{Now: s.options.Now, MaxBuckets: s.options.MaxBuckets})
-	away := outage.New(store, fallback, outage.Options{Name: store.Name(), Log: s.options.Log, Now: s.options.Now, Breakers: s.breakers})
+	away := outage.New(store, fallback, outage.Options{Name: store.Name(), Log: s.options.Log, Now: s.options.Now, Breakers: s.breakers, Away: s.options.Away})
 	of := &shared{
 		redis: store, outage: away,
 		lease: lease.New(store, lease.Options{Now: s.options.Elapsed, Live: away.Counted, Leased: s.leased, Saw: away.Saw, SharePct: s.options.LeaseShare}),

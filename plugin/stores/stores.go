@@ -35,6 +35,8 @@ type Options struct {
 	// Budget is how long one request may wait: what a config allows Redis beyond it does not count.
 	Budget time.Duration
 	Log    *slog.Logger
+	// Away reports whether this process answers no requests, and so does not count as a live node; nil: it always does.
+	Away func() bool
 
 	MaxBuckets int // most buckets of the strategy local, and again as many for each Redis while it is away; 0: one million
 	Nodes      int // the fewest nodes that share a limit while Redis is away; 0: one
