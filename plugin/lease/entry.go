@@ -19,6 +19,8 @@ const (
 	idle = 3 * span
 	// retrying is how long at most others are refused while one request asks whether a refusal has ended.
 	retrying = limit.Second / 200
+	// recalling is for how long a refusal whose wait goes on is kept when it must be asked for again: see [entry.recall].
+	recalling = limit.Second
 	// noLimit is later than any instant.
 	noLimit = 1<<63 - 1
 )
@@ -85,12 +87,45 @@ func (e *entry) turn(p *policy.Policy, t *terms, now limit.Micros) (asked *polic
 
 // idle tells whether the entry can be forgotten.
 func (e *entry) idle(now limit.Micros) bool {
-	return !e.queued && e.ledger.out() == 0 && now >= e.denial.until && now-e.touched >= idle
+	return !e.queued && e.ledger.out() == 0 && now >= e.denial.until+e.denial.recalled(now) && now-e.touched >= idle
 }
 
 // refuses tells whether a cost is known to be refused: by the shared store, and there is no lease that has room for it.
 func (e *entry) refuses(cost int64, now limit.Micros) bool {
 	return now < e.denial.until && cost >= e.denial.cost && cost > e.ledger.free()
+}
+
+// recalled is how long a refusal is kept after it has ended here: not at all where its wait is over too, else for as long
+// as another that is remembered already may last.
+func (d *denial) recalled(now limit.Micros) limit.Micros {
+	if now-d.told >= d.status.Wait {
+		return 0
+	}
+	return recalling
+}
+
+// recall returns how a bound stands of a request that another bound denies, as far as this node knows: it returns false
+// unless the shared store last said that there is no room for the cost now. Other nodes may have given tokens back since,
+// so it denies nothing by itself. It keeps a client that waits for a burst from asking again and again on a day whose
+// quota is used up.
+func (e *entry) recall(cost int64, now limit.Micros) (decision.Status, bool) {
+	d := &e.denial
+	if cost <= 0 || cost <= e.ledger.free() {
+		return decision.Status{}, false
+	}
+	if d.cost > 0 && cost >= d.cost && now-d.told < d.status.Wait {
+		return e.refusal(cost, now), true
+	}
+	wait := e.limit().WaitAfter(&e.told, now+e.ahead, cost)
+	if wait <= 0 {
+		return decision.Status{}, false
+	}
+	status := decision.Status{Status: e.told, Now: now + e.ahead, Source: source, Wait: wait}
+	status.Reset = max(status.Reset, status.Now)
+	if wait == limit.Never && e.terms != nil {
+		status.Capacity = e.terms.capacity
+	}
+	return status, true
 }
 
 // remember notes that the shared store has refused cost, when it was asked at an instant of this node's clock. Its own

@@ -46,8 +46,8 @@ func (s *Store) renewSoon(sh *shard, e *entry, from limit.Micros) {
 func (s *Store) queue(d due) {
 	d.entry.queued = true
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.due = append(s.due, d)
-	s.mu.Unlock()
 }
 
 // giveBackSoon has grants given back to the bucket of b, which was asked for them with b's policy.

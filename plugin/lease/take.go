@@ -108,8 +108,18 @@ func (s *Store) refuse(bounds []policy.Bound, statuses []decision.Status, places
 		return false
 	}
 	for i := range places {
-		if p := &places[i]; p.how == remembered && bounds[i].Enforced() {
-			statuses[i] = p.entry.refusal(bounds[i].Cost, now)
+		p, cost := &places[i], bounds[i].Cost
+		if !bounds[i].Enforced() || p.entry == nil {
+			continue
+		}
+		known := p.how == remembered
+		if known {
+			statuses[i] = p.entry.refusal(cost, now)
+		} else {
+			statuses[i], known = p.entry.recall(cost, now) // so that the client reads the longest wait that is known
+		}
+		if known {
+			p.entry.touched = now
 			p.shard.counts.remembered++
 		}
 	}
@@ -182,8 +192,28 @@ func (v *View) ask(ctx context.Context, bounds []policy.Bound, statuses []decisi
 		d.of, d.terms, d.bounds, d.statuses = append(d.of, i), append(d.terms, t), append(d.bounds, b), append(d.statuses, decision.Status{})
 	}
 	asked := s.now()
-	err := v.next.Take(ctx, d.bounds, d.statuses)
-	admitted := err == nil
+	if err := v.takeRest(ctx, d, bounds, statuses, places, shards, drawn); err != nil {
+		return err
+	}
+	for j, i := range d.of {
+		s.note(&places[i], &bounds[i], d.terms[j], &statuses[i], asked, alone(d.bounds, j))
+	}
+	return nil
+}
+
+// takeRest takes the draft of a request, and settles what leases gave for it: also where the take panics, because nobody
+// else could spend those tokens or give them back.
+func (v *View) takeRest(
+	ctx context.Context, d *draft, bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet, drawn bool,
+) error {
+	admitted := false
+	if drawn {
+		defer func() { v.store.settleAll(bounds, statuses, places, shards, admitted) }()
+	}
+	if err := v.next.Take(ctx, d.bounds, d.statuses); err != nil {
+		return err
+	}
+	admitted = true
 	for j, i := range d.of {
 		statuses[i] = d.statuses[j]
 		if t := d.terms[j]; t != nil && statuses[i].Wait == limit.Never {
@@ -191,18 +221,14 @@ func (v *View) ask(ctx context.Context, bounds []policy.Bound, statuses []decisi
 		}
 		admitted = admitted && !decision.Denies(&bounds[i], &statuses[i])
 	}
-	if drawn {
-		s.lock(shards)
-		s.settle(bounds, statuses, places, admitted, s.now())
-		s.unlock(shards)
-	}
-	if err != nil {
-		return err
-	}
-	for j, i := range d.of {
-		s.note(&places[i], &bounds[i], d.terms[j], &statuses[i], asked, alone(d.bounds, j))
-	}
 	return nil
+}
+
+// settleAll locks the shards of a request and settles it.
+func (s *Store) settleAll(bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet, admitted bool) {
+	s.lock(shards)
+	defer s.unlock(shards)
+	s.settle(bounds, statuses, places, admitted, s.now())
 }
 
 // alone tells whether no other of the bounds spends from the bucket of bounds[j].

@@ -1,0 +1,108 @@
+package lease
+
+import (
+	"context"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// bursts is a bucket of so many tokens, of which one comes back each second.
+func bursts(t *testing.T, most int64) policy.Bound {
+	t.Helper()
+	return bound(t, "burst", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: limit.Second, Burst: most})
+}
+
+// denies checks that a request of a burst and a day is denied without asking, and that the answer has the day's wait.
+func denies(t *testing.T, n *node, burst, day policy.Bound) {
+	t.Helper()
+	var statuses []decision.Status
+	if calls := n.calls(func() { statuses = n.take(t, burst, day) }); calls != 0 {
+		t.Fatalf("the shared store is asked %d times, want the burst's refusal to be remembered", calls)
+	}
+	if !decision.Denies(&burst, &statuses[0]) || !decision.Denies(&day, &statuses[1]) {
+		t.Fatalf("%+v: want both to deny", statuses)
+	}
+	if got, least := statuses[1].Wait, 50*limit.Second; got < least || got > 60*limit.Second {
+		t.Errorf("the day that is used up says to wait %d, want what is left of its window", got)
+	}
+}
+
+func TestARememberedBurstDoesNotHideADayThatIsUsedUp(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	burst, day := bursts(t, 1), window(t, "day", 3)
+	n.bank.clock.Advance(-n.now() % (60 * limit.Second))
+	for range 4 {
+		n.admits(t, day)
+	}
+	n.bank.clock.Advance(limit.Second * 95 / 100)
+	for range 2 { // for another endpoint of the tenant, that no day counts; the second is denied
+		n.admits(t, burst)
+	}
+	n.bank.clock.Advance(limit.Second / 10) // and what was remembered of the day has ended
+	n.background()
+	denies(t, n, burst, day)
+}
+
+func TestARememberedBurstDoesNotHideADayWhoseLastTokenWasJustSpent(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	burst, day := bursts(t, 3), window(t, "day", 1000)
+	n.bank.clock.Advance(-n.now() % (60 * limit.Second))
+	if !newNode(n.bank, Options{}).admits(t, withCost(day, 997)) {
+		t.Fatal("the day denies another node")
+	}
+	for range 3 {
+		if !n.admits(t, burst, day) {
+			t.Fatal("a request is denied while both have room")
+		}
+	}
+	n.admits(t, burst) // for an endpoint that no day counts; it is denied
+	denies(t, n, burst, day)
+}
+
+func TestADayThatHasRoomIsNotNamedByTheRefusalOfABurst(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	burst, day := bursts(t, 3), window(t, "day", 1000)
+	for range 3 {
+		n.admits(t, burst, day)
+	}
+	n.admits(t, burst)
+	if statuses := n.take(t, burst, day); !decision.Denies(&burst, &statuses[0]) || statuses[1] != (decision.Status{}) {
+		t.Errorf("%+v: want the burst alone to deny", statuses)
+	}
+}
+
+func TestWhatWasDrawnComesBackWhenTheRestOfARequestPanics(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	leased, asked := tokens(t, "leased", 60_000), window(t, "asked", 100)
+	n.warm(t, leased)
+	before := n.Stats()
+	n.bank.during = func() { panic("a fault of this program") }
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the take has not panicked")
+			}
+		}()
+		_ = n.view.Take(context.Background(), []policy.Bound{leased, asked}, make([]decision.Status, 2))
+	}()
+	for i := range n.shards {
+		if !n.shards[i].mu.TryLock() {
+			t.Fatalf("shard %d is still locked", i)
+		}
+		for _, e := range n.shards[i].entries {
+			if e.ledger.pending != 0 {
+				t.Errorf("%s: %d tokens belong to a request that is gone", e.key.Policy, e.ledger.pending)
+			}
+		}
+		n.shards[i].mu.Unlock()
+	}
+	if after := n.Stats(); after.Out != before.Out || after.Tokens.Spent != before.Tokens.Spent {
+		t.Errorf("%d out and %d spent, want %d and %d as before", after.Out, after.Tokens.Spent, before.Out, before.Tokens.Spent)
+	}
+	if calls := n.calls(func() { n.admits(t, leased) }); calls != 0 {
+		t.Errorf("the next request asks %d times", calls)
+	}
+}
