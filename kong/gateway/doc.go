@@ -6,9 +6,9 @@
 //
 // It is faithful where a plugin can tell: the schema from -dump, the config
 // handed to StartInstance, one instance per worker and config, the answers of
-// the PDK in the access phase, exits, replays of a lost event, respawns, path
-// normalisation, and the most-specific-config rule. Not here: other phases and
-// plugins, TLS and HTTP/2 listeners, load balancing, the Admin API, retries.
+// the PDK in the access phase, exits, gRPC over HTTP/2 without TLS, replays of a lost event,
+// respawns, path normalisation, and the most-specific-config rule. Not here: other phases and
+// plugins, TLS listeners, load balancing, the Admin API, retries.
 //
 // It knows nothing of any particular plugin but what the plugin's server says,
 // and imports nothing of one: they meet on the socket.

@@ -52,6 +52,12 @@ func (x *exchange) fail(status int, message string) {
 	if message == "" {
 		message = errorTexts[status]
 	}
+	if x.isGRPC() { // the message is lost, as in Kong
+		x.exit = &exitCall{status: status}
+		x.exit.headers.set("Content-Type", []string{grpcType})
+		x.completeGRPC(x.exit)
+		return
+	}
 	contentType := errorType(x.header["Accept"])
 	x.exit = &exitCall{status: status, body: fmt.Appendf(nil, errorTemplates[contentType], message, x.requestID)}
 	x.exit.headers.set("Content-Type", []string{contentType})

@@ -94,8 +94,11 @@ func (g *Gateway) start(ctx context.Context) error {
 	if err := g.awaitServers(ctx); err != nil {
 		return err
 	}
+	protocols := new(http.Protocols) // as with "proxy_listen = ... http2", without TLS
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
 	g.http = &http.Server{
-		Handler: http.HandlerFunc(g.serve), MaxHeaderBytes: g.options.MaxHeaderBytes,
+		Handler: http.HandlerFunc(g.serve), Protocols: protocols, MaxHeaderBytes: g.options.MaxHeaderBytes,
 		ReadHeaderTimeout:            callTimeout, // nginx's client_header_timeout
 		DisableGeneralOptionsHandler: true,        // nginx refuses "*"
 	}

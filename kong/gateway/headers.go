@@ -24,6 +24,14 @@ func (h headerLines) index(name string) int {
 	return -1
 }
 
+// get is the first value of a header.
+func (h headerLines) get(name string) (value string, given bool) {
+	if i := h.index(name); i >= 0 && len(h[i].values) > 0 {
+		return h[i].values[0], true
+	}
+	return "", false
+}
+
 func (h *headerLines) set(name string, values []string) {
 	if i := h.index(name); i >= 0 {
 		(*h)[i] = headerLine{name, values}

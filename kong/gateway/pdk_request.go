@@ -23,8 +23,11 @@ func requestMethods() map[string]pdkMethod {
 			return stringAnswer(x.query())
 		}),
 		"kong.request.get_http_version": asks(func(x *exchange) []byte {
-			if x.protocol == "HTTP/1.0" {
+			switch x.protocol {
+			case "HTTP/1.0":
 				return numberAnswer(1)
+			case http2:
+				return numberAnswer(2)
 			}
 			return numberAnswer(1.1)
 		}),

@@ -74,13 +74,13 @@ func setAll(headers map[string]any, set func(name string, value any) error) erro
 
 // exit decodes ExitArgs by hand: headers and body are any bytes.
 func exit(x *exchange, arg []byte) ([]byte, error) {
-	call := &exitCall{}
+	call := &exitCall{body: []byte{}}
 	err := eachField(arg, func(number protowire.Number, payload []byte, scalar uint64) error {
 		switch number {
 		case 1:
 			call.status = int(int32(scalar))
 		case 2:
-			call.body = append([]byte(nil), payload...)
+			call.body = append([]byte{}, payload...)
 		case 3:
 			headers, err := readStruct(payload, 0)
 			if err != nil {
@@ -102,6 +102,7 @@ func exit(x *exchange, arg []byte) ([]byte, error) {
 	if call.status < 100 || call.status > 599 {
 		return nil, raise("code must be a number between 100 and 599")
 	}
+	x.completeGRPC(call)
 	x.exit = call
 	return nil, nil
 }

@@ -5,8 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"net/http"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/router"
@@ -79,10 +77,11 @@ func (g *Gateway) route(s *state, x *exchange) {
 		return
 	}
 	x.route, x.service = x.match.Route, x.match.Route.Service
-	if slices.Contains(x.route.Protocols, "http") || !slices.Contains(x.route.Protocols, "https") {
+	if x.route.SpeaksGRPC() {
+		x.failGRPC()
 		return
 	}
-	if x.trusted() && strings.EqualFold(x.header.Get("X-Forwarded-Proto"), "https") {
+	if x.route.Allows("http") || x.forwardedTLS() {
 		return
 	}
 	if x.route.RedirectStatus != http.StatusUpgradeRequired {

@@ -22,7 +22,12 @@ import (
 // certificates are not verified, which is Kong's default (tls_verify off).
 func newTransport(s *Service) *http.Transport {
 	dialer := &net.Dialer{Timeout: time.Duration(s.ConnectTimeout) * time.Millisecond}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(!s.SpeaksGRPC())
+	protocols.SetUnencryptedHTTP2(s.Protocol == "grpc")
+	protocols.SetHTTP2(s.Protocol == "grpcs")
 	return &http.Transport{
+		Protocols:             protocols,
 		DialContext:           dialer.DialContext,
 		ResponseHeaderTimeout: time.Duration(s.ReadTimeout) * time.Millisecond,
 		TLSClientConfig:       &tls.Config{InsecureSkipVerify: true},
@@ -94,7 +99,7 @@ func (x *exchange) upstreamTarget() upstreamTarget {
 // left them, and Kong's X-Forwarded-*.
 func (x *exchange) rewrite(out *http.Request, t upstreamTarget) {
 	out.Method = x.method
-	out.URL.Scheme, out.URL.Host, out.Host = t.scheme, t.address, t.hostHeader
+	out.URL.Scheme, out.URL.Host, out.Host = strings.Replace(t.scheme, "grpc", "http", 1), t.address, t.hostHeader
 	out.URL.Path, out.URL.RawPath, out.URL.Opaque = "", "", t.path
 	if strings.HasPrefix(t.path, "//") { // Opaque would be taken for an authority
 		out.URL.Opaque, out.URL.Path = "", t.path
@@ -113,6 +118,9 @@ func (x *exchange) rewrite(out *http.Request, t upstreamTarget) {
 		if kept, ok := hopByHop[name]; ok { // an upgrade that ReverseProxy arranges
 			out.Header[name] = kept
 		}
+	}
+	if x.service.SpeaksGRPC() {
+		out.Header.Set("Te", "trailers")
 	}
 	x.forwardHeaders(out.Header)
 	if x.upstream.hasBody {

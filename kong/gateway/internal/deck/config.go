@@ -6,6 +6,7 @@ package deck
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 )
@@ -125,3 +126,13 @@ func sortedKeys[V any](m map[string]V) []string {
 	sort.Strings(keys)
 	return keys
 }
+
+// Allows reports whether the route takes requests of a protocol.
+func (r *Route) Allows(protocol string) bool { return slices.Contains(r.Protocols, protocol) }
+
+// SpeaksGRPC reports whether the route is one for gRPC calls. In Kong such a
+// route takes no others.
+func (r *Route) SpeaksGRPC() bool { return r.Allows("grpc") || r.Allows("grpcs") }
+
+// SpeaksGRPC reports whether the upstream is called over HTTP/2 alone.
+func (s *Service) SpeaksGRPC() bool { return s.Protocol == "grpc" || s.Protocol == "grpcs" }

@@ -13,13 +13,14 @@ func (r *reader) route(path string, e *routeEntry, parent *Service) {
 	route := &Route{
 		Name: e.Name, Protocols: e.Protocols, Methods: e.Methods, Hosts: e.Hosts, Paths: e.Paths, Headers: e.Headers,
 		RedirectStatus: deref(e.RedirectStatus, 426), RegexPriority: e.RegexPriority,
-		StripPath: deref(e.StripPath, true), PreserveHost: e.PreserveHost,
-		Tags: e.Tags, Service: parent,
+		PreserveHost: e.PreserveHost,
+		Tags:         e.Tags, Service: parent,
 		CreatedAt: deref(e.CreatedAt, r.now), UpdatedAt: deref(e.UpdatedAt, r.now),
 	}
 	if len(route.Protocols) == 0 {
 		route.Protocols = []string{"http", "https"}
 	}
+	route.StripPath = deref(e.StripPath, !route.SpeaksGRPC())
 	route.ID = r.id(e.ID, "routes", or(e.Name, path), path)
 	r.claim("route name", route.Name, path)
 	r.checkRoute(path, route)

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"gopkg.in/yaml.v3"
@@ -132,8 +133,8 @@ func (r *reader) service(path string, e *serviceEntry) {
 	if s.Host == "" {
 		r.faults.add(path+".host", "required field missing")
 	}
-	if s.Protocol != "http" && s.Protocol != "https" {
-		r.faults.add(path+".protocol", "expected one of: http, https")
+	if !oneOf(s.Protocol, httpProtocols) {
+		r.faults.add(path+".protocol", "expected one of: %s", strings.Join(httpProtocols, ", "))
 	}
 	if s.Port < 0 || s.Port > 65535 {
 		r.faults.add(path+".port", "value should be between 0 and 65535")
