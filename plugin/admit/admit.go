@@ -8,6 +8,7 @@ package admit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -22,7 +23,7 @@ import (
 // Facts answers questions about one request.
 type Facts interface {
 	// Ask fills the fields of req that facts names and adds them to req.Known, all in one round trip; which headers are
-	// meant the rules say. A fact that the request does not have is the field's zero value, not an error.
+	// meant the rules say, which may be nil where none are. A fact that the request does not have is the field's zero value, not an error.
 	Ask(ctx context.Context, facts identity.Facts, rules *identity.Rules, req *identity.Request) error
 }
 
@@ -85,8 +86,7 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 	d.Mode = policies.Mode()
 	wait, err := p.Meta.wait(ctx, &d.Identity)
 	if err != nil {
-		p.Fault(x)
-		return fmt.Errorf("take the meta limit: %w", err)
+		return errors.Join(fmt.Errorf("take the meta limit: %w", err), p.fault(ctx, facts, x))
 	}
 
 	// Which limits apply, and does every one of them have room? All are spent, or none. Where the buckets cannot be
@@ -110,22 +110,18 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 		d.Grow()
 		asked := read(p.Elapsed)
 		if err := p.Buckets.Take(ctx, d.Resolution.Bounds, d.Statuses); err != nil {
-			err = fmt.Errorf("take %d bounds: %w", len(d.Statuses), err)
-			p.Fault(x)
-			return err
+			return errors.Join(fmt.Errorf("take %d bounds: %w", len(d.Statuses), err), p.fault(ctx, facts, x))
 		}
 		d.Took = read(p.Elapsed) - asked
 		d.Combine()
 	}
 
 	// What does the client read? Only a refusal needs to know how it speaks; it stands even if that cannot be told.
-	var unanswered error
-	if d.Denied() && mayBeGRPC(&x.Request) {
-		if err := facts.Ask(ctx, identity.ContentTypeFact, rules, &x.Request); err != nil {
-			unanswered = fmt.Errorf("ask for the content type: %w", err)
-		}
+	grpc, unanswered := false, error(nil)
+	if d.Denied() {
+		grpc, unanswered = isGRPC(ctx, facts, &x.Request)
 	}
-	p.Renderer.Render(d, response.IsGRPC(x.Request.ContentType), &x.Response)
+	p.Renderer.Render(d, grpc, &x.Response)
 
 	for _, observer := range p.Observers {
 		observer.Observe(d)
@@ -133,9 +129,18 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 	return unanswered
 }
 
-// mayBeGRPC tells whether it takes the content type to say that a request is no gRPC call: all of those are POSTs.
-func mayBeGRPC(req *identity.Request) bool {
-	return req.Known&identity.TargetFact == 0 || req.Method == "POST"
+// isGRPC reports whether a request that is denied is a gRPC call. It asks for one fact at a time: each makes the next
+// superfluous for most requests.
+func isGRPC(ctx context.Context, facts Facts, req *identity.Request) (bool, error) {
+	for {
+		call, missing := req.GRPC()
+		if missing == 0 {
+			return call, nil
+		}
+		if err := facts.Ask(ctx, missing, nil, req); err != nil {
+			return false, fmt.Errorf("ask whether it is a gRPC call: %w", err)
+		}
+	}
 }
 
 // read is what a clock shows; 0: there is none.
@@ -146,24 +151,42 @@ func read(clock func() limit.Micros) limit.Micros {
 	return clock()
 }
 
-// Fault answers a request that could not be decided, as on_internal_error says.
+// Fault answers a request that could not be decided, as on_internal_error says. It asks nothing more: a gRPC call is
+// answered as one if its facts say so already.
 func (p *Path) Fault(x *Exchange) {
-	x.uncounted(decision.InternalFault, p.FailClosed, p.Renderer)
+	call, missing := x.Request.GRPC()
+	x.uncounted(decision.InternalFault, p.FailClosed, call && missing == 0, p.Renderer)
 }
 
-// Unconfigured answers a request of a plugin config that cannot be used, as its on_config_fault says.
-func Unconfigured(refuse bool, x *Exchange) {
-	x.uncounted(decision.ConfigFault, refuse, plain)
+// fault is Fault where facts can still be asked. The error is that of asking.
+func (p *Path) fault(ctx context.Context, facts Facts, x *Exchange) (err error) {
+	if p.FailClosed {
+		_, err = isGRPC(ctx, facts, &x.Request)
+	}
+	p.Fault(x)
+	return err
+}
+
+// Unconfigured answers a request of a plugin config that cannot be used, as its on_config_fault says. An error means
+// that it could not be told whether a denied request is a gRPC call; x holds the answer all the same.
+func Unconfigured(ctx context.Context, facts Facts, refuse bool, x *Exchange) (err error) {
+	x.Request.Reset()
+	grpc := false
+	if refuse {
+		grpc, err = isGRPC(ctx, facts, &x.Request)
+	}
+	x.uncounted(decision.ConfigFault, refuse, grpc, plain)
+	return err
 }
 
 // plain renders where there is no config to say how.
 var plain = response.New(schema.Config{}.WithDefaults(), nil)
 
-func (x *Exchange) uncounted(reason decision.Reason, refuse bool, renderer *response.Renderer) {
+func (x *Exchange) uncounted(reason decision.Reason, refuse, grpc bool, renderer *response.Renderer) {
 	x.Decision.Reset()
 	x.Decision.Reason = reason
 	if refuse {
 		x.Decision.Deny(reason)
 	}
-	renderer.Render(&x.Decision, false, &x.Response)
+	renderer.Render(&x.Decision, grpc, &x.Response)
 }

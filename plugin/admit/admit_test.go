@@ -3,6 +3,7 @@ package admit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -19,6 +20,7 @@ const (
 	ip          = identity.IPFact
 	headers     = identity.HeaderFacts
 	target      = identity.TargetFact
+	route       = identity.RouteFact
 	contentType = identity.ContentTypeFact
 )
 
@@ -52,8 +54,18 @@ func config(pairs ...string) string {
 func ofTier(tier, user, method, path string) identity.Request {
 	return identity.Request{
 		Consumer: identity.Consumer{CustomID: "acme", Tags: []string{"tier:" + tier}}, CredentialID: "k-1", IP: "192.0.2.1",
-		Headers: []string{user}, Method: method, Path: path, ContentType: "application/grpc",
+		Headers: []string{user}, Method: method, Path: path, HTTP2: true, GRPCRoute: true, ContentType: "application/grpc",
 	}
+}
+
+func overHTTP1(r identity.Request) identity.Request {
+	r.HTTP2 = false
+	return r
+}
+
+func toRESTRoute(r identity.Request) identity.Request {
+	r.GRPCRoute = false
+	return r
 }
 
 // byTenant needs neither method nor path.
@@ -74,12 +86,16 @@ func TestARequestIsAskedAboutNoMoreThanItsDecisionNeeds(t *testing.T) {
 		{"allowed", config(), ofTier("trial", "u", "GET", "/"), 0, false, []identity.Facts{every}},
 		{"allowed by the credential", config(), ofTier("paid", "", "POST", "/records"), 0, false, []identity.Facts{every, credential}},
 		{"allowed stranger", config(), stranger, 0, false, []identity.Facts{every, ip}},
-		{"a refused one's content type is asked", config(), ofTier("trial", "u", "POST", "/"), 2, true, []identity.Facts{every, contentType}},
+		{"a refused gRPC call", config(), ofTier("trial", "u", "POST", "/"), 2, true, []identity.Facts{every, route, contentType}},
+		{"a refused POST over HTTP/1.1 is no gRPC call", config(), overHTTP1(ofTier("trial", "u", "POST", "/")), 2, true, []identity.Facts{every}},
+		{"a refused POST to a route without gRPC is no gRPC call", config(), toRESTRoute(ofTier("trial", "u", "POST", "/")), 2, true, []identity.Facts{every, route}},
 		{"a refused GET is no gRPC call", config(), ofTier("trial", "u", "GET", "/"), 2, true, []identity.Facts{every}},
-		{"a refused one's content type is asked where the method is not known", byTenant, ofTier("", "", "GET", "/"), 2, true, []identity.Facts{consumer, contentType}},
+		{"a refused gRPC call whose method is not known", byTenant, ofTier("", "", "POST", "/"), 2, true, []identity.Facts{consumer, route, target, contentType}},
+		{"a refused GET whose method is not known", byTenant, ofTier("", "", "GET", "/"), 2, true, []identity.Facts{consumer, route, target}},
+		{"a refused one to a route without gRPC whose method is not known", byTenant, toRESTRoute(ofTier("", "", "POST", "/")), 2, true, []identity.Facts{consumer, route}},
 		{"refused stranger", config(), stranger, 2, true, []identity.Facts{every, ip}},
 		{"refused without a tenant", config("%tenant%", "deny"), stranger, 0, true, []identity.Facts{every}},
-		{"refused without a user", config("%user%", "deny"), ofTier("paid", "", "POST", "/records"), 0, true, []identity.Facts{every, contentType}},
+		{"refused without a user", config("%user%", "deny"), ofTier("paid", "", "POST", "/records"), 0, true, []identity.Facts{every, route, contentType}},
 		{"no limits", `{}`, stranger, 0, false, nil},
 	}
 	for _, test := range tests {
@@ -116,7 +132,7 @@ func TestDeniedRequestSpendsNoScope(t *testing.T) {
 	if got := buckets.used(path.Policies.Load()); !maps.Equal(got, want) {
 		t.Fatalf("after one request used is %v, want %v", got, want)
 	}
-	if err := path.Admit(context.Background(), &gateway{request: ofTier("paid", "u", "POST", "/records")}, &x); err != nil || !x.Response.Refused || x.Response.Status != 429 {
+	if err := path.Admit(context.Background(), &gateway{request: overHTTP1(ofTier("paid", "u", "POST", "/records"))}, &x); err != nil || !x.Response.Refused || x.Response.Status != 429 {
 		t.Fatalf("the second request: %v, %s", err, read(&x.Response))
 	}
 	if got := buckets.used(path.Policies.Load()); !maps.Equal(got, want) {
@@ -135,7 +151,7 @@ func TestWhoIsRefusedForTheirIdentitySpendsNothing(t *testing.T) {
 		reason  decision.Reason
 	}{
 		{"no tenant", config("%tenant%", "deny"), stranger, decision.TenantMissing},
-		{"no user", config("%user%", "deny"), ofTier("paid", "", "POST", "/records"), decision.UserMissing},
+		{"no user", config("%user%", "deny"), overHTTP1(ofTier("paid", "", "POST", "/records")), decision.UserMissing},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -245,9 +261,35 @@ func TestAConfigThatCannotBeUsedIsAnsweredWithoutLimits(t *testing.T) {
 	for refuse, want := range map[bool]int{false: 0, true: 503} {
 		var x admit.Exchange
 		admitted(t, path, &gateway{request: ofTier("trial", "u", "GET", "/")}, &x)
-		admit.Unconfigured(refuse, &x)
+		g := gateway{request: ofTier("trial", "u", "GET", "/")}
+		if err := admit.Unconfigured(context.Background(), &g, refuse, &x); err != nil || (len(g.rounds) == 0) == refuse {
+			t.Errorf("refuse %v: asked %08b, %v; want facts asked for a denial alone", refuse, g.rounds, err)
+		}
 		if x.Response.Refused != refuse || x.Response.Status != want || x.Decision.Reason != decision.ConfigFault || x.Response.Get("RateLimit") != "" {
 			t.Errorf("refuse %v: client reads %s", refuse, read(&x.Response))
+		}
+	}
+}
+
+func TestAGRPCCallThatCannotBeDecidedIsUnavailable(t *testing.T) {
+	call := ofTier("trial", "u", "POST", "/")
+	var x admit.Exchange
+	for name, deny := range map[string]func() error{
+		"no usable config": func() error { return admit.Unconfigured(context.Background(), &gateway{request: call}, true, &x) },
+		"buckets that fail": func() error {
+			path, buckets, _ := pathOf(t, config("%error%", "closed"))
+			buckets.err = errAway
+			if err := path.Admit(context.Background(), &gateway{request: call}, &x); !errors.Is(err, errAway) {
+				return fmt.Errorf("%w, want %w", err, errAway)
+			}
+			return nil
+		},
+	} {
+		if err := deny(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !x.Response.Refused || x.Response.Status != 200 || x.Response.Get("grpc-status") != "14" || len(x.Response.Body) > 0 {
+			t.Errorf("%s: client reads %s, want 200 and UNAVAILABLE", name, read(&x.Response))
 		}
 	}
 }
@@ -262,7 +304,7 @@ func TestARefusedGRPCCallHasNoBody(t *testing.T) {
 	if err := path.Admit(context.Background(), &gateway{request: request}, &x); err != nil {
 		t.Fatal(err)
 	}
-	if !x.Response.Refused || x.Response.Get("grpc-status") != "8" || len(x.Response.Body) != 0 {
+	if !x.Response.Refused || x.Response.Status != 200 || x.Response.Get("grpc-status") != "8" || len(x.Response.Body) != 0 {
 		t.Errorf("client reads %s", read(&x.Response))
 	}
 }

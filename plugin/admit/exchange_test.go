@@ -24,6 +24,7 @@ var someRequest = rapid.Custom(func(t *rapid.T) identity.Request {
 		Method:       rapid.SampledFrom([]string{"GET", "POST"}).Draw(t, "method"),
 		Path:         rapid.SampledFrom([]string{"/", "/records"}).Draw(t, "path"),
 		ContentType:  rapid.SampledFrom([]string{"", "application/grpc"}).Draw(t, "content type"),
+		HTTP2:        true, GRPCRoute: true, // the content type decides
 	}
 })
 

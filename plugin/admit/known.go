@@ -65,9 +65,10 @@ func (k *Known) Ask(_ context.Context, facts identity.Facts, rules *identity.Rul
 	}
 	if facts&identity.TargetFact != 0 {
 		req.Method, req.Path = strings.ToUpper(k.Method), identity.NormalizePath(k.Path)
+		req.HTTP2 = true // nothing says otherwise: ContentType decides whether it is a gRPC call
 	}
 	if facts&identity.RouteFact != 0 {
-		req.Route = k.Route
+		req.Route, req.GRPCRoute = k.Route, true
 	}
 	if facts&identity.HeaderFacts != 0 {
 		req.Headers = req.Headers[:0]

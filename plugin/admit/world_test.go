@@ -46,10 +46,10 @@ func (g *gateway) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules
 		r.IP = g.request.IP
 	}
 	if facts&identity.TargetFact != 0 {
-		r.Method, r.Path = g.request.Method, g.request.Path
+		r.Method, r.Path, r.HTTP2 = g.request.Method, g.request.Path, g.request.HTTP2
 	}
 	if facts&identity.RouteFact != 0 {
-		r.Route = g.request.Route
+		r.Route, r.GRPCRoute = g.request.Route, g.request.GRPCRoute
 	}
 	if facts&identity.TokenFact != 0 {
 		r.Token = g.request.Token

@@ -22,8 +22,8 @@ const (
 	ConsumerFact    Facts = 1 << iota // Request.Consumer
 	CredentialFact                    // Request.CredentialID
 	IPFact                            // Request.IP
-	TargetFact                        // Request.Method and Path
-	RouteFact                         // Request.Route
+	TargetFact                        // Request.Method, Path and HTTP2
+	RouteFact                         // Request.Route and GRPCRoute
 	TokenFact                         // Request.Token
 	HeaderFacts                       // Request.Headers
 	ContentTypeFact                   // Request.ContentType
@@ -43,7 +43,9 @@ type Request struct {
 	IP           string   // the client's address, after the gateway's trusted proxies
 	Method       string   // upper case
 	Path         string   // as NormalizePath gives it
+	HTTP2        bool     // the client speaks HTTP/2
 	Route        string   // the route's name, or its id when it has none
+	GRPCRoute    bool     // the route has a gRPC protocol
 	Token        string   // the JWT that the gateway verified; "" without one
 	Headers      []string // the values of Rules.Headers, in that order; "" where the client sent none
 	Repeated     string   // HeaderFacts: one of Rules.Headers that came with more than one value; "" for none

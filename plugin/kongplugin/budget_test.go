@@ -97,18 +97,49 @@ func TestAPatternCostsOneQuestionForMethodAndPathInTheSameWrite(t *testing.T) {
 	}
 }
 
-func TestARefusalOfWhatIsKnownToBeNoPostDoesNotAskForTheContentType(t *testing.T) {
+func TestADenialAsksNoMoreThanItTakesToKnowAGRPCCall(t *testing.T) {
+	const (
+		getRoute, getLine, getType = "kong.router.get_route", "kong.nginx.get_var=request", "kong.request.get_header=content-type"
+		rest, grpc                 = "http", "grpc"
+	)
 	h := serve(t, nothing, nil)
-	for line, asks := range map[string]bool{"GET /records/7 HTTP/1.1": false, "POST /records/7 HTTP/2.0": true} {
-		k := h.dial()
-		k.answers = answersOf(t, "key-auth")
-		k.answers["kong.nginx.get_var=request"] = encode(t, &pb.String{V: line})
-		if err := k.event(k.startInstance(1, fourLimits(`,"endpoint":"* /records/{id}"`, ""))); err != nil {
-			t.Fatal(err)
-		}
-		if got := slices.Contains(k.asked, "kong.request.get_header=content-type"); got != asks || k.exit == nil {
-			t.Errorf("%s: asked %q, exit %v; want the content type asked %t", line, k.asked, k.exit, asks)
-		}
+	for name, test := range map[string]struct {
+		scope, protocol, line string
+		first, later          []string // beside identity's
+		call                  bool
+	}{
+		"a route for REST":           {routeScoped, rest, "POST /x HTTP/2.0", []string{getRoute}, nil, false},
+		"a route for gRPC":           {routeScoped, grpc, "POST /x HTTP/2.0", []string{getRoute, getLine, getType}, []string{getLine, getType}, true},
+		"a route for gRPC over TLS":  {routeScoped, "grpcs", "POST /x HTTP/2.0", []string{getRoute, getLine, getType}, []string{getLine, getType}, true},
+		"a route for gRPC, HTTP/1.1": {routeScoped, grpc, "POST /x HTTP/1.1", []string{getRoute, getLine}, []string{getLine}, false},
+		"a route for gRPC, GET":      {routeScoped, grpc, "GET /x HTTP/2.0", []string{getRoute, getLine}, []string{getLine}, false},
+		"any route, one for REST":    {"", rest, "POST /x HTTP/2.0", []string{getRoute}, []string{getRoute}, false},
+		"any route, one for gRPC":    {"", grpc, "POST /x HTTP/2.0", []string{getRoute, getLine, getType}, []string{getRoute, getLine, getType}, true},
+		"any route, one for both":    {"", "http,grpc", "POST /x HTTP/2.0", []string{getRoute, getLine, getType}, []string{getRoute, getLine, getType}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			answers := answersOf(t, "key-auth")
+			answers[getRoute] = encode(t, &pb.Route{Id: "r", Name: "calls", Protocols: strings.Split(test.protocol, ",")})
+			answers[getLine] = encode(t, &pb.String{V: test.line})
+			answers[getType] = encode(t, &pb.String{V: "application/grpc+proto"})
+			config := strings.TrimSuffix(byConsumer, "}") + test.scope + "}"
+			k := h.dial()
+			id := k.startInstance(1, config)
+			for _, want := range [][]string{test.first, test.later} {
+				k = h.dial() // an exit has closed the last one
+				k.answers = answers
+				if err := k.event(id); err != nil {
+					t.Fatal(err)
+				}
+				if got := k.asked[1:]; !slices.Equal(got, want) {
+					t.Errorf("asked %q beside the consumer, want %q", got, want)
+				}
+				status, isCall := k.exit.Status, k.exit.Headers.GetFields()["grpc-status"].GetStringValue() == "8"
+				if isCall != test.call || (status == 200) != test.call {
+					t.Errorf("exit %v; want one for gRPC: %v", k.exit, test.call)
+				}
+			}
+		})
 	}
 }
 

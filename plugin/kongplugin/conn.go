@@ -261,7 +261,7 @@ func (c *conn) event(ctx context.Context, m *call) bool {
 // admit decides the event. Whatever goes wrong, the exchange holds an answer afterwards.
 func (c *conn) admit(ctx context.Context) {
 	if c.instance.path == nil {
-		admit.Unconfigured(c.instance.refuse, &c.exchange)
+		c.report(admit.Unconfigured(ctx, c, c.instance.refuse, &c.exchange))
 		return
 	}
 	defer func() {
@@ -271,12 +271,18 @@ func (c *conn) admit(ctx context.Context) {
 			c.instance.path.Fault(&c.exchange)
 		}
 	}()
-	if err := c.instance.path.Admit(ctx, c, &c.exchange); err != nil && c.lost == nil {
-		c.server.undecided(err)
-		if isTimeout(err) {
-			if err := c.net.SetDeadline(time.Time{}); err != nil {
-				c.lost = err
-			}
+	c.report(c.instance.path.Admit(ctx, c, &c.exchange))
+}
+
+// report counts and logs what went wrong in an event, and lets the connection be read again after an interruption.
+func (c *conn) report(err error) {
+	if err == nil || c.lost != nil {
+		return
+	}
+	c.server.undecided(err)
+	if isTimeout(err) {
+		if err := c.net.SetDeadline(time.Time{}); err != nil {
+			c.lost = err
 		}
 	}
 }

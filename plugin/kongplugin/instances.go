@@ -28,8 +28,14 @@ type instance struct {
 	*shared
 
 	routeScoped bool
-	route       atomic.Pointer[string] // learnt with the first event of a route-scoped instance
-	usedAt      atomic.Int64           // on the clock of instances, at most useStep before its last event
+	route       atomic.Pointer[route] // learnt with the first event of a route-scoped instance that needs it
+	usedAt      atomic.Int64          // on the clock of instances, at most useStep before its last event
+}
+
+// route is what an instance has learnt of its route. Kong starts instances anew when its configuration changes.
+type route struct {
+	name string
+	grpc bool // it has a gRPC protocol
 }
 
 // shared is what all instances of one config have in common, in whatever worker. It is immutable.
@@ -63,20 +69,19 @@ func (u *uses) add(n int) {
 
 // knowsRoute fills in the route from what the instance has learnt, so that Kong need not be asked again.
 func (in *instance) knowsRoute(req *identity.Request) bool {
-	route := in.route.Load()
-	if route != nil {
-		req.Route = *route
+	learnt := in.route.Load()
+	if learnt != nil {
+		req.Route, req.GRPCRoute = learnt.name, learnt.grpc
 	}
-	return route != nil
+	return learnt != nil
 }
 
 // learnRoute keeps the route of a route-scoped instance. An empty one is not kept: then Kong could not tell.
-func (in *instance) learnRoute(route string) {
-	if !in.routeScoped || route == "" {
+func (in *instance) learnRoute(req *identity.Request) {
+	if !in.routeScoped || req.Route == "" {
 		return
 	}
-	learnt := route // a copy: the argument would cost memory for every event
-	in.route.Store(&learnt)
+	in.route.Store(&route{req.Route, req.GRPCRoute})
 }
 
 // instances keeps the instances that Kong started, each until Kong closes it, and compiles each config once.

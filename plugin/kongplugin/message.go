@@ -184,10 +184,10 @@ func decodeConsumer(frame []byte, known *names, c *identity.Consumer) error {
 	})
 }
 
-// decodeRoute reads a Route's name, or its id when it has none.
-func decodeRoute(frame []byte, known *names) (string, error) {
-	var id, name string
-	err := fields(frame, func(field protowire.Number, value []byte, _ uint64) {
+// decodeRoute reads a Route's name, or its id when it has none, and whether gRPC is among its protocols.
+func decodeRoute(frame []byte, known *names) (name string, grpc bool, err error) {
+	var id string
+	err = fields(frame, func(field protowire.Number, value []byte, _ uint64) {
 		if value == nil {
 			return
 		}
@@ -196,12 +196,14 @@ func decodeRoute(frame []byte, known *names) (string, error) {
 			id = known.text(value)
 		case 4:
 			name = known.text(value)
+		case 5:
+			grpc = grpc || string(value) == "grpc" || string(value) == "grpcs"
 		}
 	})
 	if name == "" {
 		name = id
 	}
-	return name, err
+	return name, grpc, err
 }
 
 // appendHeaders appends headers as the fields of a structpb.Struct: one map entry each, with a plain string as value

@@ -44,11 +44,11 @@ var questions = []question{
 	}),
 	newQuestion(identity.TargetFact, "kong.nginx.get_var", "request", func(answer []byte, _ *names, req *identity.Request) error {
 		line, err := decodeString(answer, nil) // there are too many
-		req.Method, req.Path = parseRequestLine(line)
+		req.Method, req.Path, req.HTTP2 = parseRequestLine(line)
 		return err
 	}),
 	newQuestion(identity.RouteFact, "kong.router.get_route", "", func(answer []byte, known *names, req *identity.Request) (err error) {
-		req.Route, err = decodeRoute(answer, known)
+		req.Route, req.GRPCRoute, err = decodeRoute(answer, known)
 		return err
 	}),
 	newQuestion(identity.TokenFact, "kong.ctx.shared.get", "authenticated_jwt_token", func(answer []byte, _ *names, req *identity.Request) (err error) {
@@ -104,13 +104,14 @@ func headerVariable(name string) string {
 	return "http_" + strings.ReplaceAll(strings.ToLower(name), "-", "_")
 }
 
-// parseRequestLine reads method and normalised path from a request line as nginx keeps it ("GET /x?y HTTP/1.1").
-func parseRequestLine(line string) (method, path string) {
+// parseRequestLine reads method, normalised path and whether it is HTTP/2 from a request line as nginx keeps it
+// ("GET /x?y HTTP/1.1").
+func parseRequestLine(line string) (method, path string, http2 bool) {
 	method, target, _ := strings.Cut(line, " ")
 	if i := strings.LastIndexByte(target, ' '); i >= 0 {
-		target = target[:i]
+		target, http2 = target[:i], target[i+1:] == "HTTP/2.0"
 	}
-	return method, identity.NormalizePath(target)
+	return method, identity.NormalizePath(target), http2
 }
 
 // Ask puts all questions for facts in one write and reads their answers in one go. It implements admit.Facts.
@@ -159,7 +160,7 @@ func (c *conn) Ask(_ context.Context, facts identity.Facts, rules *identity.Rule
 		}
 	}
 	if failed == nil && facts&identity.RouteFact != 0 {
-		c.instance.learnRoute(req.Route)
+		c.instance.learnRoute(req)
 	}
 	return failed
 }

@@ -57,6 +57,7 @@ type Renderer struct {
 	status      int
 	closed      int    // status of a refusal for want of Redis
 	message     []byte // a JSON string
+	grpcMessage string // the same for gRPC
 	jitterMax   int64  // seconds
 	jitter      func(n int64) int64
 }
@@ -76,6 +77,7 @@ func New(config schema.Config, jitter func(n int64) int64) *Renderer {
 		status:      int(config.ErrorCode),
 		closed:      int(config.ClosedStatus),
 		message:     message,
+		grpcMessage: percentEncode(config.ErrorMessage),
 		jitterMax:   config.RetryAfterJitterMax,
 		jitter:      jitter,
 	}
@@ -96,13 +98,8 @@ func (re *Renderer) Binding(d *decision.Decision) int {
 	return d.Own
 }
 
-// IsGRPC tells whether a request's Content-Type makes it a gRPC call, whose refusals have no body.
-func IsGRPC(contentType string) bool {
-	rest, ok := strings.CutPrefix(contentType, "application/grpc")
-	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
-}
-
-// Render writes what the client of a decision reads into r.
+// Render writes what the client of a decision reads into r. grpc reports whether the request was a gRPC call, whose
+// refusals are trailers.
 func (re *Renderer) Render(d *decision.Decision, grpc bool, r *Response) {
 	r.Reset()
 	wait := re.wait(d)
@@ -119,11 +116,11 @@ func (re *Renderer) Render(d *decision.Decision, grpc bool, r *Response) {
 		return
 	}
 	r.Refused = true
-	r.Status = re.statusOf(d)
 	if grpc {
 		re.trailers(d, r)
 		return
 	}
+	r.Status = re.statusOf(d)
 	r.text("Content-Type", "application/problem+json")
 	re.body(d, wait, r)
 }
@@ -157,26 +154,6 @@ func (re *Renderer) statusOf(d *decision.Decision) int {
 		return re.closed
 	}
 	return re.status
-}
-
-// trailers writes a gRPC refusal, which has headers only. The codes are those that Kong gives 403, 429 and 503.
-func (re *Renderer) trailers(d *decision.Decision, r *Response) {
-	status, message := "8", "API rate limit exceeded" // RESOURCE_EXHAUSTED
-	switch d.Reason {
-	case decision.Banned:
-		message = "Banned"
-	case decision.TenantMissing:
-		status, message = "7", "No tenant identified" // PERMISSION_DENIED
-	case decision.UserMissing:
-		status, message = "7", "No user identified"
-	case decision.HeaderRepeated:
-		status, message = "3", "Header with more than one value" // INVALID_ARGUMENT
-	case decision.InternalFault, decision.ConfigFault, decision.StoreAway:
-		status, message = "14", "Service temporarily unavailable" // UNAVAILABLE
-	}
-	r.text("Content-Type", "application/grpc")
-	r.text("grpc-status", status)
-	r.text("grpc-message", message)
 }
 
 // limits writes the headers about the bound whose numbers clients read, and the list of all enforced policies of which

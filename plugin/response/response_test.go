@@ -77,21 +77,11 @@ func TestAnyErrorMessageIsAJSONString(t *testing.T) {
 	})
 }
 
-func TestOnlyGRPCContentTypesAreGRPC(t *testing.T) {
-	for contentType, want := range map[string]bool{
-		"application/grpc":               true,
-		"application/grpc+proto":         true,
-		"application/grpc;charset=utf-8": true,
-		"application/grpc-web":           false,
-		"application/grpc-web+proto":     false,
-		"application/grpcx":              false,
-		"application/json":               false,
-		"text/application/grpc":          false,
-		"":                               false,
-	} {
-		if got := response.IsGRPC(contentType); got != want {
-			t.Errorf("IsGRPC(%q) = %v, want %v", contentType, got, want)
-		}
+func TestAGRPCMessageIsPercentEncoded(t *testing.T) {
+	config := schema.Config{ErrorMessage: "100% of \"é\"\r\n~"}
+	got := render(config, decide(t, refuse), true)
+	if want := `100%25 of "%C3%A9"%0D%0A~`; got.Get("grpc-message") != want {
+		t.Errorf("grpc-message %q, want %q", got.Get("grpc-message"), want)
 	}
 }
 

@@ -1,0 +1,29 @@
+package identity
+
+import "strings"
+
+// GRPC reports whether the request is a gRPC call: a POST over HTTP/2 to a route with a gRPC protocol, with gRPC's
+// content type. missing is the next fact that must be known for that; 0: call is the answer. The route comes first,
+// because it is usually known, and most routes have no gRPC protocol.
+func (r *Request) GRPC() (call bool, missing Facts) {
+	switch {
+	case r.Known&TargetFact != 0 && (!r.HTTP2 || r.Method != "POST"):
+		return false, 0
+	case r.Known&RouteFact == 0:
+		return false, RouteFact
+	case !r.GRPCRoute:
+		return false, 0
+	case r.Known&TargetFact == 0:
+		return false, TargetFact
+	case r.Known&ContentTypeFact == 0:
+		return false, ContentTypeFact
+	}
+	return isGRPCType(r.ContentType), 0
+}
+
+// isGRPCType reports whether a content type is gRPC's own: application/grpc with any encoding of messages. Those of
+// gRPC-Web are not, because its clients read the status from a body.
+func isGRPCType(contentType string) bool {
+	rest, ok := strings.CutPrefix(contentType, "application/grpc")
+	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
+}
