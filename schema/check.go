@@ -258,8 +258,13 @@ func (f *field) lengthViolation(length int, unit string) string {
 
 // equals says whether n is the scalar that the JSON text want stands for.
 func equals(n *node, want json.RawMessage) bool {
-	if n.kind == kindString {
+	switch n.kind {
+	case kindString:
 		return string(appendJSONString(nil, n.text)) == string(want)
+	case kindNumber:
+		given, ok := exactInteger(n.text)
+		wanted, isNumber := exactInteger(string(want))
+		return ok && isNumber && given == wanted
 	}
 	return n.text == string(want)
 }

@@ -6,8 +6,8 @@ import "fmt"
 // StrategyRedis.
 //
 //kong:check mutually_required sentinel_nodes|sentinel_master
-//kong:check mutually_exclusive cluster_nodes|sentinel_nodes
-//kong:check mutually_exclusive host|socket
+//kong:check mutually_exclusive host|socket|cluster_nodes|sentinel_nodes
+//kong:check conditional if=cluster_nodes:required then=database:eq=0 err="must be 0 beside cluster_nodes, because a Redis Cluster has only that one"
 //kong:check mutually_required client_cert|client_key
 type Redis struct {
 	// Host name or address of a single Redis server. Default: none; strategy redis needs this, socket, cluster_nodes or sentinel_nodes.

@@ -63,9 +63,6 @@ func (c Config) redisFaults() []Fault {
 	for i, node := range c.Redis.SentinelNodes {
 		host(docpath.Item("redis.sentinel_nodes", i)+".host", node.Host)
 	}
-	if len(c.Redis.ClusterNodes) > 0 && c.Redis.Database > 0 {
-		faults = append(faults, Fault{"redis.database", "must be 0 with redis.cluster_nodes: a Redis Cluster has only that one"})
-	}
 	return faults
 }
 

@@ -14,10 +14,38 @@ const longWindow = 3600
 
 // Warnings lists what is legal in c but probably not what its author expects. Zero fields count as their defaults.
 func (c Config) Warnings() []Warning {
-	warnings := slices.Concat(c.tenantWarnings(), c.costWarnings())
+	warnings := slices.Concat(c.tenantWarnings(), c.costWarnings(), c.Redis.warnings())
 	for _, l := range c.limits() {
 		if l.inRange() {
 			warnings = append(warnings, c.limitWarnings(l)...)
+		}
+	}
+	return warnings
+}
+
+// warnings names what is given for servers that r does not have.
+func (r Redis) warnings() []Warning {
+	var warnings []Warning
+	unused := func(name, needed string) {
+		warnings = append(warnings, Warning{"redis." + name, "has no effect without redis." + needed})
+	}
+	if len(r.SentinelNodes) == 0 {
+		if r.SentinelUsername != "" {
+			unused("sentinel_username", "sentinel_nodes")
+		}
+		if r.SentinelPassword != "" {
+			unused("sentinel_password", "sentinel_nodes")
+		}
+	}
+	if !r.SSL {
+		if r.ServerName != "" {
+			unused("server_name", "ssl")
+		}
+		if r.CACert != "" {
+			unused("ca_cert", "ssl")
+		}
+		if r.ClientCert != "" {
+			unused("client_cert", "ssl")
 		}
 	}
 	return warnings

@@ -66,6 +66,9 @@ func plainConstraint(key, value string) (member, error) {
 		to, err := strconv.ParseInt(high, 10, 64)
 		return member{key, []int64{from, to}}, err
 	case "eq":
+		if n, err := strconv.ParseInt(value, 10, 64); err == nil {
+			return member{key, n}, nil
+		}
 		if truth, err := strconv.ParseBool(value); err == nil {
 			return member{key, truth}, nil
 		}
