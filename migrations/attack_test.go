@@ -131,6 +131,16 @@ func TestFunctionsThatRunAsTheOwnerRefuseTablesOfOthers(t *testing.T) {
 		}
 	}
 	untouched(t, s)
+	node := connect(t, s, pgtest.Node)
+	for function := range pairs(t, pgtest.Pool(t, s.RoleDSN(pgtest.Owner)), `SELECT proname::text, '' FROM pg_proc
+			WHERE pronamespace = 'rate_limiter'::regnamespace AND prosecdef AND prorettype = 'trigger'::regtype`) {
+		_, err := node.Exec(t.Context(), fmt.Sprintf(`CREATE TEMP TABLE %[1]s (x int);
+			CREATE TRIGGER t BEFORE INSERT ON %[1]s FOR EACH ROW EXECUTE FUNCTION rate_limiter.%[1]s('a', 'b', 'c');
+			INSERT INTO %[1]s VALUES (1)`, function))
+		if !isDenied(err) || !strings.Contains(err.Error(), function+" is for tables of rate_limiter") {
+			t.Errorf("%s on a temporary table: %v, want it refused", function, err)
+		}
+	}
 }
 
 func TestANodeNeitherForgesTheAuditNorStopsTheWriters(t *testing.T) {

@@ -49,9 +49,9 @@ func (c *call) audit(ctx context.Context, s *pgstore.Store, f pgstore.AuditFilte
 		Next    int64                `json:"next,omitempty"`
 	}{listed(entries), next}
 	return c.print(page, func(w io.Writer) {
-		columns(w, "ID|VERSION|AT|ACTOR|WHAT|KEY|TENANT|CHANGE|REASON", entries, func(e pgstore.AuditEntry) []any {
+		columns(w, "ID|VERSION|AT|ACTOR|LOGIN|WHAT|KEY|TENANT|CHANGE|REASON", entries, func(e pgstore.AuditEntry) []any {
 			what := strings.TrimPrefix(e.Kind+" ", "action ") + e.Operation
-			return []any{e.ID, e.Version, e.At, e.Actor, what, e.Key, e.Tenant, entryText(e), e.Reason}
+			return []any{e.ID, e.Version, e.At, e.Actor, e.Login, what, e.Key, e.Tenant, entryText(e), e.Reason}
 		})
 		if next > 0 {
 			fmt.Fprintf(w, "there are older ones: --before %d\n", next)

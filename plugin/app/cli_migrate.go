@@ -49,6 +49,7 @@ var lostWith = map[int64][]loss{
 	5: {{"policies", "accuracy"}},
 	6: {{table: "answers"}, {table: "tokens"}},
 	7: {},
+	8: {},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

@@ -12,7 +12,8 @@ import (
 var tokenCommands = []*command{
 	{
 		words: "token create", args: "NAME", brief: "make a token for the REST API, and tell its secret once", least: 1, most: 1,
-		about: `The name is the actor of what the token does, in the audit as token:NAME. A role is
+		about: `The name is the actor of what the token does, in the audit as token:NAME, so it is not given to a token of another
+role later. A role is
 
   admin         everything
   viewer        reads everything, and decides without spending

@@ -85,6 +85,10 @@ func (c *call) changes(do func(ctx context.Context, s *pgstore.Store, by pgstore
 			return err
 		}
 		by := pgstore.Change{Actor: c.actor(config.ConnConfig), Reason: c.change.reason}
+		if namesToken(by.Actor) {
+			return wrong("the actor %q: token: and a name is a caller of the REST API; say who you are by --actor or the variable %s",
+				by.Actor, actorVariable)
+		}
 		store, closeStore, err := c.openWith(ctx, config)
 		if err != nil {
 			return err
@@ -92,6 +96,11 @@ func (c *call) changes(do func(ctx context.Context, s *pgstore.Store, by pgstore
 		defer closeStore()
 		return do(ctx, store, by)
 	}
+}
+
+// namesToken reports whether an actor is, or looks like, that of what a token of the REST API does.
+func namesToken(actor string) bool {
+	return strings.HasPrefix(strings.ToLower(strings.TrimSpace(actor)), "token:")
 }
 
 // tell writes what was done, after waiting for the nodes if that is asked for.

@@ -87,6 +87,8 @@ var constraints = map[string]InvalidError{
 	"answers_key":     {Field: "idempotency_key", Problem: "must be 1 to 128 printable characters of ASCII"},
 	"answers_request": {Field: "request", Problem: "must be 32 bytes"},
 
+	"audit_actor_token": {Field: "actor", Problem: "must not begin with token: that is a caller of the REST API, for whom its process alone writes"},
+
 	"nodes_node":    {Field: "node", Problem: "must be 1 to 256 bytes"},
 	"nodes_version": {Field: "version", Problem: "must not be negative"},
 	"nodes_source":  {Field: "source", Problem: "must be postgres, disk or config"},
@@ -97,6 +99,7 @@ var constraints = map[string]InvalidError{
 var conflicts = map[string]ConflictError{
 	"policies_one_per_match":    {What: "policy", Problem: "there is one of this name for the same tier or tenant and endpoint"},
 	"tokens_one_per_name":       {What: "token", Problem: "there is one of this name: revoke it first, or take another name"},
+	"tokens_one_role_per_name":  {What: "token", Problem: "one of this name had another role, and the audit tells tokens apart by their names: take another"},
 	"tokens_one_per_hash":       {What: "token", Problem: "there is one with this secret"},
 	"overrides_one_per_subject": {What: "override", Problem: "there is one of this kind for the same subject and policy: end it first"},
 }

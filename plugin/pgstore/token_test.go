@@ -94,7 +94,9 @@ func TestExpiredTokenLetsNobodyInAndMakesRoomForItsName(t *testing.T) {
 	if list, err := s.Tokens(t.Context(), pgstore.TokenFilter{State: pgstore.TokenExpired}); err != nil || len(list) != 1 || list[0].ID != old.ID {
 		t.Errorf("expired are %v (%v), want the one", list, err)
 	}
-	create(t, s, pgstore.NewToken{Name: "ci", Role: pgstore.RoleViewer})
+	_, _, err = s.CreateToken(t.Context(), ann, pgstore.NewToken{Name: "ci", Role: pgstore.RoleViewer})
+	wantConflict(t, "the name for another role", err)
+	create(t, s, pgstore.NewToken{Name: "ci", Role: pgstore.RoleAdmin})
 	list, err := s.Tokens(t.Context(), pgstore.TokenFilter{Name: "ci"})
 	if err != nil || len(list) != 2 || list[0].State != pgstore.TokenRevoked || list[1].State != pgstore.TokenLive {
 		t.Errorf("of the name there are %+v (%v), want the old one revoked and the new one live", list, err)

@@ -1,0 +1,87 @@
+package pgstore_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+// lastQuery keeps the last query of a pool.
+type lastQuery struct {
+	mu   sync.Mutex
+	sql  string
+	args []any
+}
+
+func (q *lastQuery) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.sql, q.args = data.SQL, data.Args
+	return ctx
+}
+
+func (q *lastQuery) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// plan is a node of a query's plan, as far as the tests look at it.
+type plan struct {
+	Rows    float64 `json:"Actual Rows"`
+	Removed float64 `json:"Rows Removed by Filter"`
+	Plans   []plan
+}
+
+// read returns how many rows the nodes of a plan have looked at.
+func (p plan) read() float64 {
+	rows := p.Rows + p.Removed
+	for _, below := range p.Plans {
+		rows = max(rows, below.read())
+	}
+	return rows
+}
+
+func TestAFewEntriesOfALongAuditAreFoundByTimeAndByActorWithoutReadingAllOfIt(t *testing.T) {
+	const entries = 50_000
+	dsn := pgtest.Shared(t).Database(t)
+	pool := pgtest.Pool(t, dsn)
+	var last lastQuery
+	s := wired(t, dsn, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &last })
+	// One entry a minute, the last a minute ago; one in a thousand is bob's, all before half of the time.
+	_, err := pool.Exec(t.Context(), `INSERT INTO rate_limiter.audit (version, at, actor, reason, kind, operation, key, tenant)
+		SELECT i, now() - ($1::int + 1 - i) * interval '1 minute', CASE WHEN i % 1000 = 0 AND i < $1::int / 2 THEN 'bob' ELSE 'ann' END,
+			'r', 'tier', 'update', 'gold', '' FROM generate_series(1, $1::int) i`, entries)
+	if err == nil {
+		_, err = pool.Exec(t.Context(), `ANALYZE rate_limiter.audit`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, old := time.Now(), time.Now().Add(-entries/2*time.Minute)
+	for what, f := range map[string]pgstore.AuditFilter{
+		"of an actor":                  {Actor: "bob"},
+		"of the last hour":             {Since: now.Add(-time.Hour)},
+		"of an hour long ago":          {Since: old, Until: old.Add(time.Hour)},
+		"of an actor in the last hour": {Actor: "bob", Since: now.Add(-time.Hour)},
+		"of an actor long ago":         {Actor: "bob", Since: old.Add(-24 * time.Hour), Until: old},
+	} {
+		found, _, err := s.Audit(t.Context(), f)
+		if err != nil || len(found) > 60 {
+			t.Fatalf("%s: %d entries (%v)", what, len(found), err)
+		}
+		last.mu.Lock()
+		sql, args := last.sql, last.args
+		last.mu.Unlock()
+		var plans []struct{ Plan plan }
+		if err := pool.QueryRow(t.Context(), "EXPLAIN (ANALYZE, FORMAT JSON) "+sql, args...).Scan(&plans); err != nil {
+			t.Fatal(err)
+		}
+		if rows := plans[0].Plan.read(); rows > entries/20 {
+			t.Errorf("%s: %v of %d entries are read to find %d", what, rows, entries, len(found))
+		}
+	}
+}
