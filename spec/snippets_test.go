@@ -1,0 +1,193 @@
+package spec
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+// snippet is a fenced YAML block of a document. What it is follows from its lines or from the comment before it:
+//
+//	(none)                         a decK file, or its plugins; routes that it names are added
+//	<!-- decK: config -->          lines of the plugin's config, as they stand below config:
+//	<!-- not decK: what it is -->  something else
+type snippet struct {
+	document string
+	line     int
+	mark     string
+	text     string
+}
+
+var (
+	fence = regexp.MustCompile("^\\s*```ya?ml\\s*$")
+	mark  = regexp.MustCompile(`^\s*<!-- (decK: config|not decK: .+) -->\s*$`)
+)
+
+// snippets returns the YAML blocks of a document.
+func snippets(t *testing.T, document string) []snippet {
+	t.Helper()
+	var all []snippet
+	var before string
+	var open *snippet
+	number := 0
+	for line := range strings.Lines(file(t, document)) {
+		number++
+		switch {
+		case open != nil && strings.HasPrefix(strings.TrimSpace(line), "```"):
+			all, open, before = append(all, *open), nil, ""
+		case open != nil:
+			open.text += line
+		case fence.MatchString(line):
+			open = &snippet{document: document, line: number}
+			if found := mark.FindStringSubmatch(before); found != nil {
+				open.mark = found[1]
+			}
+		case strings.TrimSpace(line) != "":
+			before = line
+		}
+	}
+	if open != nil {
+		t.Fatalf("%s:%d: a block does not end", document, open.line)
+	}
+	return all
+}
+
+// deck returns the decK file that the snippet is or is part of; "" if it is marked as none.
+func (s snippet) deck(t *testing.T) string {
+	t.Helper()
+	text := unindented(s.text)
+	switch {
+	case strings.HasPrefix(s.mark, "not decK"):
+		return ""
+	case s.mark != "":
+		config := "    " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n    ")
+		text = "plugins:\n- name: tenant-rate-limiting\n  config:\n    tiers: [{name: t}]\n" + config + "\n"
+	case !strings.Contains(text, "plugins:"):
+		t.Fatalf("%s:%d: a YAML block without plugins: needs a comment before it that says what it is", s.document, s.line)
+	}
+	if !strings.Contains(text, "_format_version") {
+		text = "_format_version: \"3.0\"\n" + text
+	}
+	return text + namedRoutes(t, text)
+}
+
+func unindented(text string) string {
+	lines := strings.Split(text, "\n")
+	indent := len(lines[0]) - len(strings.TrimLeft(lines[0], " "))
+	for i, line := range lines {
+		lines[i] = strings.TrimPrefix(line, strings.Repeat(" ", min(indent, len(line)-len(strings.TrimLeft(line, " ")))))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// namedRoutes returns definitions of the routes that the file's plugins name and that it does not define.
+func namedRoutes(t *testing.T, text string) string {
+	t.Helper()
+	var document struct {
+		Routes  []any
+		Plugins []struct{ Route string }
+	}
+	if err := yaml.Unmarshal([]byte(text), &document); err != nil {
+		t.Fatal(err)
+	}
+	if document.Routes != nil {
+		return ""
+	}
+	var names []string
+	for _, plugin := range document.Plugins {
+		if plugin.Route != "" && !slices.Contains(names, plugin.Route) {
+			names = append(names, plugin.Route)
+		}
+	}
+	if names == nil {
+		return ""
+	}
+	routes := "\nroutes:\n"
+	for _, name := range names {
+		routes += fmt.Sprintf("- {name: %s, paths: [/%[1]s]}\n", name)
+	}
+	return routes
+}
+
+func TestEveryDeckSnippetIsAcceptedByKongAndByValidate(t *testing.T) {
+	documents, err := filepath.Glob("../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	judged := 0
+	for _, document := range append(documents, "../README.md", "../migrations/README.md") {
+		for _, s := range snippets(t, strings.TrimPrefix(document, "../")) {
+			if deck := s.deck(t); deck != "" {
+				judged++
+				t.Run(fmt.Sprintf("%s line %d", s.document, s.line), func(t *testing.T) { judge(t, deck) })
+			}
+		}
+	}
+	if judged < 2 {
+		t.Errorf("only %d snippets were judged", judged)
+	}
+	t.Run("kong/kong.yml", func(t *testing.T) { judge(t, file(t, "kong/kong.yml")) })
+}
+
+// judge sends a decK file through the schema that the plugin server of today prints, as Kong does, and through
+// ratelimit validate.
+func judge(t *testing.T, deck string) {
+	t.Helper()
+	plugins := []*gateway.PluginInfo{kongsOwn(t, "response-transformer"), kongsOwn(t, "post-function")}
+	info, err := gateway.QueryPlugin(context.Background(), plugin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := gateway.ParseConfig([]byte(deck))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, deck)
+	}
+	if err := gateway.CheckConfig(config, append(plugins, info)...); err != nil {
+		t.Errorf("Kong denies\n%s\n%v", deck, err)
+	}
+	path := filepath.Join(t.TempDir(), "kong.yml")
+	if err := os.WriteFile(path, []byte(deck), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(filepath.Join(binaries, "ratelimit"), "validate", path).CombinedOutput()
+	if err != nil {
+		t.Errorf("ratelimit validate: %v\n%s\n%s", err, out, deck)
+	}
+}
+
+// kongsOwn returns a plugin of Kong's that documents recommend, with the fields of its schema.
+func kongsOwn(t *testing.T, name string) *gateway.PluginInfo {
+	t.Helper()
+	info, err := gateway.ParsePluginInfo([]byte(file(t, "spec/testdata/kong-plugins/"+name+".json")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info
+}
+
+func TestASnippetThatKongDeniesIsFound(t *testing.T) {
+	info, err := gateway.QueryPlugin(context.Background(), plugin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := gateway.ParseConfig([]byte(snippet{mark: "decK: config", text: "    redis: {host: a, cluster_nodes: [{ip: b}]}\n    anonymous: {}\n"}.deck(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	faults := fmt.Sprint(gateway.CheckConfig(config, info))
+	for _, want := range []string{"plugins[0].config.anonymous.limits: required field missing", "only one or none of these fields must be set"} {
+		if !strings.Contains(faults, want) {
+			t.Errorf("no %q in %s", want, faults)
+		}
+	}
+}
