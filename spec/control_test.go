@@ -24,7 +24,7 @@ import (
 
 // plane is what processes that serve the REST API, and nodes, have in common.
 type plane struct {
-	t        *testing.T
+	t        testing.TB
 	postgres *pgtest.Server
 	redis    *redistest.Server
 	dsn      string // of Postgres
@@ -37,12 +37,18 @@ type plane struct {
 // shared gives every tenant of the tier enterprise sixty requests an hour, exactly, over all nodes.
 const shared = `tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 60, window_size: 3600, algorithm: fixed_window, accuracy: exact}]}, {name: essentials}]`
 
-func newPlane(t *testing.T) *plane {
+func newPlane(t testing.TB) *plane {
+	t.Helper()
+	return planeOf(t, shared)
+}
+
+// planeOf is a plane of a plugin config, whose strategy is redis.
+func planeOf(t testing.TB, config string) *plane {
 	t.Helper()
 	p := &plane{t: t, postgres: pgtest.Start(t), redis: redistest.Single(t)}
 	p.dsn = p.postgres.Database(t)
 	p.rows = pgtest.Pool(t, p.dsn)
-	p.config = fmt.Sprintf("{strategy: redis, redis: {host: 127.0.0.1, port: %d, send_timeout: 600, read_timeout: 600}, %s}", p.redis.Port, shared)
+	p.config = fmt.Sprintf("{strategy: redis, redis: {host: 127.0.0.1, port: %d, send_timeout: 600, read_timeout: 600}, %s}", p.redis.Port, config)
 	p.deck = filepath.Join(t.TempDir(), "kong.yml")
 	if err := os.WriteFile(p.deck, []byte(deck(p.config)), 0o600); err != nil {
 		t.Fatal(err)
@@ -96,7 +102,7 @@ func (p *plane) token(name, role string) string {
 
 // api is a process that serves the REST API.
 type api struct {
-	t       *testing.T
+	t       testing.TB
 	url     string
 	metrics string
 	secret  string // of the token that asks

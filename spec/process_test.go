@@ -63,7 +63,7 @@ func TestAKilledPluginIsBackByItselfAndItsFailuresAreCounted(t *testing.T) {
 }
 
 // await waits until a condition holds, which the test itself brings about.
-func await(t *testing.T, what string, holds func() bool) {
+func await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	deadline, tick := time.After(20*time.Second), time.NewTicker(5*time.Millisecond)
 	defer tick.Stop()

@@ -72,26 +72,43 @@ func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	caller, err := s.Tokens.Authenticate(ctx.Context(), strings.TrimSpace(secret))
-	if errors.Is(err, ErrUnknownToken) {
+	switch {
+	case errors.Is(err, ErrUnknownToken):
 		s.unauthorized(ctx, reasonUnknown, `Bearer error="invalid_token"`, ErrUnknownToken.Error())
-		return
-	}
-	if err != nil {
+	case err != nil:
 		s.Log.Error("a token could not be looked up", "error", err)
 		s.refuse(ctx, http.StatusServiceUnavailable, "tokens cannot be looked up now")
-		return
+	default:
+		exchangeOf(ctx.Context()).token = caller.Token
+		s.pass(ctx, caller, needs, next)
 	}
-	exchangeOf(ctx.Context()).token = caller.Token
-	cost, ctx := counted(ctx)
+}
+
+// pass lets the holder of a token do what the operation does, with the body in memory. A batch is counted by its checks,
+// which are in its body.
+func (s *Server) pass(ctx huma.Context, caller Caller, needs access, next func(huma.Context)) {
+	var in received
+	isBatch := ctx.Operation().Path == batchPath
+	if isBatch {
+		in = s.receive(ctx, caller.Token)
+	}
 	switch {
-	case !s.admitted(ctx, caller.Token, cost):
+	case !s.admitted(ctx, caller.Token, in.cost()):
 		s.metrics.limited.WithLabelValues(byToken).Inc()
+		return
 	case !caller.may(needs, ctx.Param("org")):
 		s.metrics.authFailures.WithLabelValues(reasonRole).Inc()
 		s.refuse(ctx, http.StatusForbidden, "the token's role does not allow this")
-	default:
-		next(huma.WithValue(ctx, callerKey{}, caller))
+		return
 	}
+	if !isBatch {
+		in = s.receive(ctx, caller.Token)
+	}
+	if in.fault != nil {
+		s.deny(ctx, in.fault)
+		return
+	}
+	next(huma.WithValue(in.again(ctx), callerKey{}, caller))
 }
 
 // unauthorized refuses who has no token that is known, and does not answer even that too often.

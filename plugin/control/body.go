@@ -100,9 +100,6 @@ func once(body []byte) error {
 	}
 }
 
-// maxDepth bounds how deep the values of a body may lie in each other.
-const maxDepth = 32
-
 // walker goes from value to value of a body. Make it with walk.
 type walker struct {
 	*json.Decoder
@@ -191,8 +188,8 @@ func (w *walker) path() string {
 // maxEcho is how much of a value at fault is told back, in bytes.
 const maxEcho = 128
 
-// tidyProblem makes the faults of a problem document short and plain: one for each path, in the order of the paths, with
-// no more of what was sent than helps to find it. Where a value as a whole is at fault, such as a body that is no object,
+// tidyProblem makes the faults of a problem document few, short and plain: one for each path, in the order of the paths,
+// the first maxFaults of them, with no more of what was sent than helps to find it. Where a value as a whole is at fault, such as a body that is no object,
 // nothing is told of what should be in it.
 func tidyProblem(_ huma.Context, _ string, body any) (any, error) {
 	problem, ok := body.(*huma.ErrorModel)
@@ -221,11 +218,19 @@ func tidyProblem(_ huma.Context, _ string, body any) (any, error) {
 	faults = slices.DeleteFunc(faults, func(f *huma.ErrorDetail) bool { return within(f.Location, known) })
 	slices.SortStableFunc(faults, func(a, b *huma.ErrorDetail) int { return strings.Compare(a.Location, b.Location) })
 	tidied := *problem
-	if tidied.Errors = faults; tidied.Status == http.StatusUnprocessableEntity {
+	if tidied.Status == http.StatusUnprocessableEntity {
 		tidied.Detail = invalid // as the faults say, whoever has found them
 	}
+	if more := len(faults) - maxFaults; more > 0 {
+		faults = faults[:maxFaults]
+		tidied.Detail += fmt.Sprintf("; these are the first %d faults, and %d more", maxFaults, more)
+	}
+	tidied.Errors = faults
 	return &tidied, nil
 }
+
+// maxFaults bounds how many faults an answer lists.
+const maxFaults = 20
 
 // within tells whether a path leads into a value at one of the others: body.limit does into body.
 func within(path string, others map[string]bool) bool {

@@ -24,7 +24,7 @@ func (s *Server) registerCheck() {
 			"happens while Redis is away are those of the plugin, so Kong and other callers share one budget.",
 	}, decide), s.check)
 	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "check-batch", Method: http.MethodPost, Path: batchPath, Tags: tags,
+		OperationID: "check-batch", Method: http.MethodPost, Path: batchPath, Tags: tags, MaxBodyBytes: maxBatchBody,
 		Summary:     "Decide about up to 100 requests, one after the other, each by itself",
 		Description: "If the token may not ask about one of them, the batch is refused and nothing is spent.",
 	}, decide), s.checkBatch)

@@ -9,6 +9,9 @@
 // itself (Idempotency-Key), and an answer can wait until the nodes enforce what was written (?wait=1s). The API limits
 // itself by the same path that decides for the plugin.
 //
+// Whoever has a token may send anything, so a request costs no more than it may before it is understood: its body is read
+// and its values are counted before one is made (shape), in room of which each token has a share (room).
+//
 // The description of the API ([Server.OpenAPI], published as schema/openapi.yaml) is made from the types of this package,
 // and its tests hold every operation to it.
 //

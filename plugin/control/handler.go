@@ -30,8 +30,10 @@ const (
 type exchange struct {
 	http.ResponseWriter
 	id     string
-	token  string // the name of the caller's; "": nobody's
-	status int    // 0: nothing is written yet
+	length int64    // of the body, in bytes; -1: it is not known yet
+	token  string   // the name of the caller's; "": nobody's
+	status int      // 0: nothing is written yet
+	leave  []func() // what gives back the room of the body
 }
 
 type exchangeKey struct{}
@@ -48,12 +50,13 @@ func (x *exchange) WriteHeader(status int) {
 	if x.status == 0 {
 		x.status = status
 	}
+	x.release() // the client may take its time to read
 	x.ResponseWriter.WriteHeader(status)
 }
 
 func (x *exchange) Write(b []byte) (int, error) {
 	if x.status == 0 {
-		x.status = http.StatusOK
+		x.WriteHeader(http.StatusOK)
 	}
 	return x.ResponseWriter.Write(b)
 }
@@ -61,9 +64,10 @@ func (x *exchange) Write(b []byte) (int, error) {
 // Unwrap lets an http.ResponseController find the connection.
 func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
-// patient takes the deadline away by which the request was to be read. It has been read; but a connection whose deadline
-// passes cancels the context of the request that is being answered.
+// patient gives back the room of the body, and takes the deadline away by which the request was to be read. It has been
+// read; but a connection whose deadline passes cancels the context of the request that is being answered.
 func (x *exchange) patient() error {
+	x.release()
 	if x.ResponseWriter == nil {
 		return nil
 	}
@@ -76,7 +80,7 @@ func (x *exchange) patient() error {
 
 // ServeHTTP answers a request: what is the same for all of them is here.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	x := &exchange{ResponseWriter: w, id: r.Header.Get(requestID)}
+	x := &exchange{ResponseWriter: w, id: r.Header.Get(requestID), length: r.ContentLength}
 	if !sane(x.id) {
 		x.id = rand.Text()
 	}
@@ -85,7 +89,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), exchangeKey{}, x), answerTime+waitOf(r))
 	defer cancel()
 	r = r.WithContext(ctx)
-	r.Body = http.MaxBytesReader(x, r.Body, maxBody+1) // one more than what is told as too large
+	r.Body = http.MaxBytesReader(x, r.Body, maxBatchBody+1) // one more than what is told as too large
 	start := s.Now()
 	defer s.finish(x, r, start)
 	s.route(x, r)
@@ -103,6 +107,7 @@ func waitOf(r *http.Request) time.Duration {
 // finish ends an exchange: with an answer also after a panic, a count and a line in the log.
 func (s *Server) finish(x *exchange, r *http.Request, start time.Time) {
 	failure := recover()
+	x.release()
 	if err, _ := failure.(error); failure != nil && !errors.Is(err, http.ErrAbortHandler) {
 		s.Log.Error("a request ended in a panic", "panic", failure, "request_id", x.id, "stack", string(debug.Stack()))
 		if x.status == 0 {
@@ -138,7 +143,7 @@ func (s *Server) route(x *exchange, r *http.Request) {
 		s.answer(x, http.StatusNotAcceptable, "answers are "+jsonType+" and nothing else")
 	case !isJSON(r):
 		r.Pattern = pattern
-		s.answer(x, http.StatusUnsupportedMediaType, "send the body as "+jsonType)
+		s.answer(x, http.StatusUnsupportedMediaType, "send the body as "+jsonType+", and without a Content-Encoding")
 	default:
 		s.mux.ServeHTTP(x, r)
 	}
@@ -202,12 +207,17 @@ func sane(id string) bool {
 	return id != "" && len(id) <= maxRequestID
 }
 
-// accepts tells whether a client that sends these Accept headers reads JSON. A client that does not say reads anything.
+// maxAccept is how much of Accept headers is read, in bytes: browsers send a quarter of it.
+const maxAccept = 1 << 10
+
+// accepts reports whether a client that sends these Accept headers reads JSON, as far as the first maxAccept bytes say. A
+// client that does not say reads anything.
 func accepts(headers []string) bool {
 	if len(headers) == 0 {
 		return true
 	}
-	for _, item := range strings.Split(strings.Join(headers, ","), ",") {
+	all := strings.Join(headers, ",")
+	for item := range strings.SplitSeq(all[:min(len(all), maxAccept)], ",") {
 		kind, params, err := mime.ParseMediaType(item)
 		if err != nil || strings.Trim(params["q"], "0.") == "" && params["q"] != "" {
 			continue
@@ -220,10 +230,17 @@ func accepts(headers []string) bool {
 	return false
 }
 
-// isJSON tells whether the body, if there is one, is said to be JSON, or nothing is said.
+// isJSON reports whether the body, if there is one, is said to be JSON as it is, or nothing is said.
 func isJSON(r *http.Request) bool {
+	if r.ContentLength == 0 {
+		return true
+	}
+	coding := strings.Join(r.Header.Values("Content-Encoding"), ",")
+	if coding != "" && !strings.EqualFold(coding, "identity") {
+		return false
+	}
 	said := r.Header.Get("Content-Type")
-	if said == "" || r.ContentLength == 0 {
+	if said == "" {
 		return true
 	}
 	kind, _, err := mime.ParseMediaType(said)

@@ -1,11 +1,8 @@
 package control
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 
@@ -103,35 +100,3 @@ func (s *Server) admitted(ctx huma.Context, token string, cost int64) bool {
 	s.refuse(ctx, http.StatusTooManyRequests, detail)
 	return false
 }
-
-// counted is how many requests one is of the API's own limits, and the request to go on with: a batch has been read to
-// be counted. What is no batch counts as one, and is refused where its body is looked at.
-func counted(ctx huma.Context) (int64, huma.Context) {
-	if ctx.Operation().Path != batchPath {
-		return 1, ctx
-	}
-	body, err := io.ReadAll(ctx.BodyReader())
-	again := readBefore{ctx, io.MultiReader(bytes.NewReader(body), broken{err})}
-	var batch struct{ Checks []struct{} }
-	if err != nil || json.Unmarshal(body, &batch) != nil || len(batch.Checks) > maxChecks {
-		return 1, again
-	}
-	return max(int64(len(batch.Checks)), 1), again
-}
-
-// readBefore is a request whose body was read before.
-type readBefore struct {
-	asked
-	body io.Reader
-}
-
-// asked is a huma.Context under a name that its method Context leaves free.
-type asked huma.Context
-
-// BodyReader is huma's.
-func (r readBefore) BodyReader() io.Reader { return r.body }
-
-// broken is the end of a body that could not be read to its end, or of one that could.
-type broken struct{ err error }
-
-func (b broken) Read([]byte) (int, error) { return 0, cmp.Or(b.err, io.EOF) }

@@ -14,6 +14,7 @@ type metrics struct {
 	duration     *prometheus.HistogramVec
 	authFailures *prometheus.CounterVec
 	limited      *prometheus.CounterVec
+	busy         *prometheus.CounterVec
 	writes       *prometheus.CounterVec
 }
 
@@ -28,6 +29,7 @@ const (
 
 	byToken   = "token"
 	byAddress = "address"
+	byProcess = "process"
 )
 
 // Kinds of writes.
@@ -51,6 +53,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		}, []string{"route"}),
 		authFailures: counter("auth_failures_total", "Requests refused for their token: missing, unknown, or of a role that may not.", "reason"),
 		limited:      counter("limited_total", "Requests refused by the API's own limits, by whom they are counted per.", "by"),
+		busy:         counter("busy_total", "Requests denied because too many bytes of bodies were in hand: of their token, or of the process.", "by"),
 		writes:       counter("writes_total", "Writes that succeeded, by the kind of what was written.", "kind"),
 	}
 	for _, reason := range []string{reasonMissing, reasonUnknown, reasonRole} {
@@ -59,10 +62,13 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	for _, by := range []string{byToken, byAddress, byNewSubjects} {
 		m.limited.WithLabelValues(by)
 	}
+	for _, by := range []string{byToken, byProcess} {
+		m.busy.WithLabelValues(by)
+	}
 	if registerer == nil {
 		return m, nil
 	}
-	for _, collector := range []prometheus.Collector{m.requests, m.duration, m.authFailures, m.limited, m.writes} {
+	for _, collector := range []prometheus.Collector{m.requests, m.duration, m.authFailures, m.limited, m.busy, m.writes} {
 		if err := registerer.Register(collector); err != nil {
 			return nil, fmt.Errorf("register the metrics of the control plane: %w", err)
 		}

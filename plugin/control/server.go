@@ -19,8 +19,6 @@ import (
 )
 
 const (
-	// maxBody bounds a request's body, in bytes.
-	maxBody = 1 << 20
 	// maxWait bounds how long a write may wait for the nodes.
 	maxWait = 30 * time.Second
 	// answerTime bounds how long an answer is worked on, beside the time that the caller asks a write to wait. A database
@@ -64,6 +62,7 @@ type Server struct {
 	api     huma.API
 	limits  *admit.Path // nil: the API does not limit itself
 	metrics *metrics
+	rooms   rooms
 
 	newSubjects *newSubjects // nil: the API does not limit itself
 	probes      singleflight.Group
@@ -84,7 +83,7 @@ func New(o Options) (*Server, error) {
 	if o.Routes == nil {
 		o.Routes = func(string) bool { return false }
 	}
-	s := &Server{Options: o, mux: http.NewServeMux()}
+	s := &Server{Options: o, mux: http.NewServeMux(), rooms: newRooms()}
 	var err error
 	if s.metrics, err = newMetrics(o.Metrics); err != nil {
 		return nil, err
@@ -161,7 +160,7 @@ func (s *Server) HTTPServer() *http.Server {
 // operation completes an operation that needs a role. Its Errors are those that are its own: the ones that every
 // operation has are added here.
 func operation(o huma.Operation, needs access) huma.Operation {
-	o.MaxBodyBytes = maxBody
+	o.MaxBodyBytes = cmp.Or(o.MaxBodyBytes, maxBody)
 	o.RejectUnknownQueryParameters = true
 	o.Metadata = map[string]any{accessKey: needs}
 	o.Security = []map[string][]string{{bearer: {}}}

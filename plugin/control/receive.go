@@ -1,0 +1,222 @@
+package control
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// Bounds of what bodies take before they are values. A body is read, and its values counted, before any value is made.
+const (
+	// maxBody bounds a request's body, in bytes. The longest that an operation accepts has 50 KiB.
+	maxBody = 64 << 10
+	// maxBatchBody bounds the body of a batch: each of its checks may have ten thousand bytes.
+	maxBatchBody = 1 << 20
+	// smallBody is how long a body may be that is read without room: as much as the connection itself takes.
+	smallBody = 16 << 10
+	// bodyTime bounds how long the body of a request may take to arrive.
+	bodyTime = 5 * time.Second
+
+	// readingRoom and readingShare bound the bodies that are longer and not decoded yet, in bytes: of all tokens, and of
+	// one. A body that arrives slowly takes no more than that.
+	readingRoom  = 64 << 20
+	readingShare = 4 * maxBatchBody
+	// decodingShare bounds the bodies of one token that are decoded at once, in bytes. One of the longest takes all of it,
+	// so a token keeps one processor busy with decoding, and not the others.
+	decodingShare = maxBatchBody
+	// leastDecoded is what a short body counts as where it is decoded.
+	leastDecoded = 1 << 10
+	// roomPatience is how long a body waits for room.
+	roomPatience = time.Second
+)
+
+// rooms are where bodies wait to be read, and then to be decoded.
+type rooms struct{ reading, decoding *room }
+
+func newRooms() rooms {
+	all := int64(max(runtime.GOMAXPROCS(0), 4)) * decodingShare
+	return rooms{newRoom(readingRoom, readingShare, roomPatience), newRoom(all, decodingShare, roomPatience)}
+}
+
+// received is a body in memory, its values counted and not made yet. The zero value is that of an operation without
+// one.
+type received struct {
+	body  []byte
+	ended error // what ended the body before its end; nil: nothing
+	items int   // of its longest list
+	fault error // why it is not decoded: a *shapeError, errTooLong, an error of room.enter, or nil
+}
+
+// errTooLong is a body of more bytes than the operation takes.
+var errTooLong = errors.New("the body is too long")
+
+// receive reads the body of a request and makes room to decode it, until the answer begins. What is wrong with it is in
+// the result, since a request is counted before it is denied.
+func (s *Server) receive(ctx huma.Context, token string) received {
+	o := ctx.Operation()
+	if o.RequestBody == nil {
+		return received{}
+	}
+	x := exchangeOf(ctx.Context())
+	r := reading{ctx: ctx, exchange: x, rooms: &s.rooms, token: token, most: int(o.MaxBodyBytes)}
+	body, ended, err := r.all()
+	if err == nil {
+		err = x.enter(ctx.Context(), s.rooms.decoding, token, max(int64(len(body)), leastDecoded))
+	}
+	return received{body, ended, r.shape.items, err}
+}
+
+// reading reads one body.
+type reading struct {
+	ctx      huma.Context
+	exchange *exchange
+	rooms    *rooms
+	token    string
+	most     int // bytes that the operation takes, and one more
+	shape    shape
+}
+
+// all reads the body to its end, as long as its shape is in bounds. ended is the error of the connection.
+func (r *reading) all() (body []byte, ended, err error) {
+	if r.exchange.length >= int64(r.most) {
+		return nil, nil, errTooLong
+	}
+	body, ended, err = r.upTo(make([]byte, 0, bufferFor(r.exchange.length)), min(smallBody, r.most))
+	if err != nil || len(body) < smallBody || ended != nil {
+		return body, end(ended), err
+	}
+	long := r.most
+	if r.exchange.length >= 0 {
+		long = int(r.exchange.length)
+	}
+	if err = r.exchange.enter(r.ctx.Context(), r.rooms.reading, r.token, int64(long)); err != nil {
+		return body, nil, err
+	}
+	if r.exchange.length >= 0 {
+		body = slices.Grow(body, long+1-len(body))
+	}
+	body, ended, err = r.upTo(body, r.most)
+	if err == nil && len(body) >= r.most {
+		err = errTooLong
+	}
+	return body, end(ended), err
+}
+
+// bufferFor returns how much memory the beginning of a body needs; a length below 0 is unknown.
+func bufferFor(length int64) int64 {
+	if length < 0 || length >= smallBody {
+		return smallBody
+	}
+	return length + 1 // to see the end
+}
+
+// upTo reads until the body has so many bytes, and counts its values on the way. ended is io.EOF at its end.
+func (r *reading) upTo(body []byte, most int) (_ []byte, ended, err error) {
+	// Without a connection there is no deadline, and nothing that comes late.
+	_ = r.ctx.SetReadDeadline(time.Now().Add(bodyTime))
+	from := r.ctx.BodyReader()
+	for len(body) < most {
+		if len(body) == cap(body) {
+			body = slices.Grow(body, 1)
+		}
+		n, ended := from.Read(body[len(body):min(cap(body), most)])
+		body = body[:len(body)+n]
+		if err := r.shape.count(body); err != nil {
+			return body, ended, err
+		}
+		if ended != nil {
+			return body, ended, nil
+		}
+	}
+	return body, nil, nil
+}
+
+// end is the error that ended a body, if it is not its end.
+func end(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// cost returns how many requests the body is of the API's own limits. What is no batch counts as one.
+func (in *received) cost() int64 {
+	if in.fault != nil || in.ended != nil {
+		return 1
+	}
+	return max(int64(in.items), 1)
+}
+
+// deny answers a request whose body is not decoded.
+func (s *Server) deny(ctx huma.Context, fault error) {
+	const again = "; send this one again in a moment"
+	wrong := new(shapeError)
+	switch {
+	case errors.As(fault, &wrong):
+		s.refuse(ctx, wrong.status, invalid, &huma.ErrorDetail{Location: wrong.path, Message: wrong.problem})
+	case errors.Is(fault, errTooLong):
+		most := ctx.Operation().MaxBodyBytes
+		s.refuse(ctx, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body must have less than %d bytes", most))
+	case errors.Is(fault, errShareTaken):
+		s.metrics.busy.WithLabelValues(byToken).Inc()
+		ctx.SetHeader("Retry-After", "1")
+		s.refuse(ctx, http.StatusTooManyRequests, "this token has as many bytes of bodies in hand as one may have"+again)
+	case errors.Is(fault, errRoomTaken):
+		s.metrics.busy.WithLabelValues(byProcess).Inc()
+		ctx.SetHeader("Retry-After", "1")
+		s.refuse(ctx, http.StatusServiceUnavailable, "this process has as many bytes of bodies in hand as it can take"+again)
+	default: // the caller has gone
+		s.refuse(ctx, http.StatusServiceUnavailable, "the request ended before its body was read")
+	}
+}
+
+// readBefore is a request whose body was read before.
+type readBefore struct {
+	asked
+	body io.Reader
+}
+
+// asked is a huma.Context under a name that its method Context leaves free.
+type asked huma.Context
+
+// again returns the request with the body to be read once more.
+func (in *received) again(ctx huma.Context) huma.Context {
+	if in.body == nil && in.ended == nil {
+		return ctx
+	}
+	return readBefore{ctx, io.MultiReader(bytes.NewReader(in.body), broken{in.ended})}
+}
+
+// BodyReader is huma's.
+func (r readBefore) BodyReader() io.Reader { return r.body }
+
+// broken is the end of a body that could not be read to its end, or of one that could.
+type broken struct{ err error }
+
+func (b broken) Read([]byte) (int, error) { return 0, cmp.Or(b.err, io.EOF) }
+
+// enter takes room for the exchange until its answer begins.
+func (x *exchange) enter(ctx context.Context, room *room, token string, bytes int64) error {
+	leave, err := room.enter(ctx, token, bytes)
+	if err == nil {
+		x.leave = append(x.leave, leave)
+	}
+	return err
+}
+
+// release gives back the room that the exchange holds.
+func (x *exchange) release() {
+	for _, leave := range x.leave {
+		leave()
+	}
+	x.leave = nil
+}

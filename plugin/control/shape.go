@@ -1,0 +1,176 @@
+package control
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+)
+
+// Bounds of a body's shape. They are counted while it arrives, and no value is made of a body that exceeds one.
+const (
+	maxDepth  = 32        // values in each other
+	maxNames  = 64        // of one object
+	maxItems  = maxChecks // of one list
+	maxValues = 2000      // of the body
+)
+
+// shape counts the values of a body as it arrives, and makes none. It does not check that the body is JSON: what it
+// counts is right for every body that is. The zero value is before the first byte.
+type shape struct {
+	seen     int  // bytes
+	inString bool // the next byte is in a string
+	escaped  bool // and stands behind a backslash
+	begun    int  // where the last string began
+
+	open   []extent // the objects and lists that are open
+	values int
+	items  int // of the longest list
+}
+
+// extent is an open object or list.
+type extent struct {
+	list     bool
+	members  int  // so far, with the one that is open
+	named    bool // in an object: the name of the member is there
+	from, to int  // in an object: where the last string is in the body
+}
+
+// shapeError is a body that exceeds a bound.
+type shapeError struct {
+	status        int
+	path, problem string
+}
+
+func (e *shapeError) Error() string { return e.path + " " + e.problem }
+
+// count looks at the bytes that body has more than at the last call. The error is a *shapeError: no more need be read.
+func (s *shape) count(body []byte) error {
+	for ; s.seen < len(body); s.seen++ {
+		if s.inString {
+			s.skip(body)
+			continue
+		}
+		if err := s.token(body, body[s.seen]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// skip goes on to the end of a string, or to the last byte that is there.
+func (s *shape) skip(body []byte) {
+	for ; s.seen < len(body); s.seen++ {
+		switch c := body[s.seen]; {
+		case s.escaped:
+			s.escaped = false
+		case c == '\\':
+			s.escaped = true
+		case c == '"':
+			s.inString = false
+			if top := s.top(); top != nil && !top.list && !top.named {
+				top.from, top.to = s.begun, s.seen+1
+			}
+			return
+		}
+	}
+	s.seen-- // count goes on from the next
+}
+
+// top returns the innermost object or list that is open; nil: none is.
+func (s *shape) top() *extent {
+	if len(s.open) == 0 {
+		return nil
+	}
+	return &s.open[len(s.open)-1]
+}
+
+// token counts one byte outside of strings.
+func (s *shape) token(body []byte, c byte) error {
+	top := s.top()
+	switch c {
+	case ' ', '\t', '\r', '\n':
+		return nil
+	case '}', ']':
+		if top != nil {
+			s.open = s.open[:len(s.open)-1]
+		}
+		return nil
+	case ',', ':':
+		return s.separator(body, c, top)
+	}
+	if top != nil && top.list && top.members == 0 {
+		if err := s.member(body, top); err != nil {
+			return err
+		}
+	}
+	switch c {
+	case '"':
+		s.inString, s.begun = true, s.seen
+	case '{', '[':
+		if len(s.open) == maxDepth {
+			problem := fmt.Sprintf("has values more than %d deep in each other", maxDepth)
+			return &shapeError{http.StatusBadRequest, "body", problem}
+		}
+		s.open = append(s.open, extent{list: c == '['})
+	}
+	return nil
+}
+
+// separator counts what begins with a comma or a colon: the next item of a list, or the value of a name.
+func (s *shape) separator(body []byte, c byte, top *extent) error {
+	switch {
+	case top == nil:
+	case c == ',' && top.list:
+		return s.member(body, top)
+	case c == ',':
+		top.named = false
+	case !top.list && !top.named:
+		top.named = true
+		return s.member(body, top)
+	}
+	return nil
+}
+
+// member counts one more member of an object or a list.
+func (s *shape) member(body []byte, of *extent) error {
+	of.members++
+	s.values++
+	if of.list {
+		s.items = max(s.items, of.members)
+	}
+	switch {
+	case of.list && of.members > maxItems:
+		return s.exceeds(body, "has more than %d items", maxItems)
+	case !of.list && of.members > maxNames:
+		return s.exceeds(body, "has more than %d names", maxNames)
+	case s.values > maxValues:
+		return &shapeError{http.StatusUnprocessableEntity, "body", fmt.Sprintf("has more than %d values", maxValues)}
+	}
+	return nil
+}
+
+// exceeds is the fault of the innermost object or list that is open.
+func (s *shape) exceeds(body []byte, problem string, bound int) error {
+	path := []byte("body")
+	for _, e := range s.open[:len(s.open)-1] {
+		if e.list {
+			path = fmt.Appendf(path, "[%d]", e.members-1)
+			continue
+		}
+		path = fmt.Appendf(path, ".%s", nameOf(body[e.from:e.to]))
+	}
+	return &shapeError{http.StatusUnprocessableEntity, string(path), fmt.Sprintf(problem, bound)}
+}
+
+// nameOf returns a name as a path has it: cut where it is long, and readable where it is no JSON.
+func nameOf(raw []byte) string {
+	var name string
+	if json.Unmarshal(raw, &name) != nil {
+		name = string(bytes.Trim(raw, `"`))
+	}
+	if len(name) > maxEcho {
+		name = name[:maxEcho]
+	}
+	return name
+}
