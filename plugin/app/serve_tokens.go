@@ -121,6 +121,7 @@ func (t *tokens) look(ctx context.Context, hash secretHash, secret string) (pgst
 	}
 	if isRefused {
 		delete(t.known, hash)
+		t.unknown.add(hash, asked)
 	} else {
 		t.keep(hash, knownToken{token: token, at: asked})
 	}

@@ -111,7 +111,7 @@ func use(t *testing.T, ts *tokens, long time.Duration) (in int, waited time.Dura
 	t.Helper()
 	for until := time.Now().Add(long); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
 		start := time.Now()
-		_, err := ts.Authenticate(t.Context(), "secret")
+		_, err := ts.Authenticate(t.Context(), "secret", always)
 		waited += time.Since(start)
 		switch {
 		case err == nil:
@@ -178,7 +178,7 @@ func TestATokenThatRestedIsLookedUpBeforeItLetsIn(t *testing.T) {
 		use(t, ts, time.Second)
 		time.Sleep(5 * time.Second)
 		rows.says(ended)
-		if _, err := ts.Authenticate(t.Context(), "secret"); !errors.Is(err, control.ErrUnknownToken) {
+		if _, err := ts.Authenticate(t.Context(), "secret", always); !errors.Is(err, control.ErrUnknownToken) {
 			t.Errorf("revoked, and used first after five seconds: %v", err)
 		}
 	})
@@ -196,7 +196,7 @@ func TestAfterARestOnlyTheFirstRequestWaitsForADatabaseThatHangs(t *testing.T) {
 		}
 		rows.says(ended)
 		time.Sleep(tokenLook + tokenPause) // and nobody asks for anything
-		if _, err := ts.Authenticate(t.Context(), "secret"); !errors.Is(err, control.ErrUnknownToken) {
+		if _, err := ts.Authenticate(t.Context(), "secret", always); !errors.Is(err, control.ErrUnknownToken) {
 			t.Errorf("revoked, and the database is back: %v", err)
 		}
 	})
@@ -229,7 +229,7 @@ func TestATokenThatWasKnownLatelyLetsInWhileTheDatabaseIsAwayAndNoLongerThanItMa
 				for _, s := range steps {
 					ts.now = func() time.Time { return begin.Add(s.after) }
 					rows.says(s.says)
-					caller, err := ts.Authenticate(t.Context(), "secret")
+					caller, err := ts.Authenticate(t.Context(), "secret", always)
 					if (err == nil) != s.in || s.in && caller.Token != "ann" {
 						t.Errorf("after %v: %+v, %v; want it in: %v", s.after, caller, err, s.in)
 					}
@@ -248,7 +248,7 @@ func TestACallerWhoHasGoneIsNotLetInAndSaysNothingOfTheDatabase(t *testing.T) {
 		gone, leave := context.WithCancel(t.Context())
 		leave()
 		rows.says(silent)
-		if _, err := ts.Authenticate(gone, "secret"); !errors.Is(err, context.Canceled) || ts.away {
+		if _, err := ts.Authenticate(gone, "secret", always); !errors.Is(err, context.Canceled) || ts.away {
 			t.Errorf("%v, and the database is taken for away: %v; want that the caller has gone", err, ts.away)
 		}
 	})

@@ -30,31 +30,36 @@ type tokenRows interface {
 
 // tokens are the callers of the REST API, by the rows of the database. A token that was found is believed in for a moment
 // and looked up again while requests go on with it, so a busy caller never waits for the database, also when it hangs;
-// while it is away, what was known lately lets in. What was not found is asked for again, so that guessing fills no
-// memory. It is safe for concurrent use; make it with newTokens, and have Run run.
+// while it is away, what was known lately lets in. What was not found is not asked for again for a moment: see
+// unknownSecrets. It is safe for concurrent use; make it with newTokens, and have Run run.
 type tokens struct {
 	rows     tokenRows
+	isSecret func(text string) bool // what is none is not looked up
 	log      *slog.Logger
 	now      func() time.Time
 	renewals chan renewal
 
-	mu    sync.Mutex
-	known map[secretHash]knownToken // the secrets themselves are not kept
-	used  map[int64]time.Time       // when a token was used last, by its id, until that is noted
-	away  bool                      // look-ups fail, or hang, and Run tries until one does not
+	mu      sync.Mutex
+	known   map[secretHash]knownToken // the secrets themselves are not kept
+	unknown unknownSecrets
+	used    map[int64]time.Time // when a token was used last, by its id, until that is noted
+	away    bool                // look-ups fail, or hang, and Run tries until one does not
 }
 
 func newTokens(rows tokenRows, log *slog.Logger) *tokens {
 	return &tokens{
-		rows: rows, log: log, now: time.Now, renewals: make(chan renewal, tokenQueue),
+		rows: rows, isSecret: pgstore.IsSecret, log: log, now: time.Now, renewals: make(chan renewal, tokenQueue),
 		known: map[secretHash]knownToken{}, used: map[int64]time.Time{},
 	}
 }
 
 // Authenticate implements control.Authenticator.
-func (t *tokens) Authenticate(ctx context.Context, secret string) (control.Caller, error) {
+func (t *tokens) Authenticate(ctx context.Context, secret string, mayLook func() bool) (control.Caller, error) {
+	if !t.isSecret(secret) {
+		return control.Caller{}, control.ErrUnknownToken
+	}
 	hash := sha256.Sum256([]byte(secret))
-	token, err := t.find(ctx, hash, secret)
+	token, err := t.find(ctx, hash, secret, mayLook)
 	if isRefusal(err) {
 		return control.Caller{}, control.ErrUnknownToken
 	}
@@ -70,11 +75,18 @@ func (t *tokens) Authenticate(ctx context.Context, secret string) (control.Calle
 // isRefusal tells whether an error is the database's answer that a secret lets nobody in.
 func isRefusal(err error) bool { return errors.As(err, new(*pgstore.TokenError)) }
 
-// find is the token of a secret: from memory where that may be believed, else from the database.
-func (t *tokens) find(ctx context.Context, hash secretHash, secret string) (pgstore.Token, error) {
+// find returns the token of a secret: from memory where that may be believed, else from the database. mayLook is called
+// for a secret that is not in memory.
+func (t *tokens) find(ctx context.Context, hash secretHash, secret string, mayLook func() bool) (pgstore.Token, error) {
 	last, holds, believed := t.recall(hash, secret)
-	if believed {
+	switch {
+	case believed:
 		return last, nil
+	case holds:
+	case t.isUnknown(hash):
+		return pgstore.Token{}, &pgstore.TokenError{}
+	case !mayLook():
+		return pgstore.Token{}, control.ErrNotLookedUp
 	}
 	looking := ctx
 	if holds {

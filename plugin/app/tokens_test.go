@@ -71,12 +71,19 @@ func newMemoryRows() *memoryRows {
 	}}
 }
 
-func quietTokens(rows tokenRows) *tokens { return newTokens(rows, slog.New(slog.DiscardHandler)) }
+// quietTokens are tokens of rows in which every text is a secret.
+func quietTokens(rows tokenRows) *tokens {
+	ts := newTokens(rows, slog.New(slog.DiscardHandler))
+	ts.isSecret = func(string) bool { return true }
+	return ts
+}
+
+func always() bool { return true }
 
 // enter authenticates a secret that must be let in.
 func enter(t *testing.T, ts *tokens, secret string) control.Caller {
 	t.Helper()
-	caller, err := ts.Authenticate(t.Context(), secret)
+	caller, err := ts.Authenticate(t.Context(), secret, always)
 	if err != nil {
 		t.Fatalf("%s: %v", secret, err)
 	}
@@ -100,7 +107,7 @@ func TestTokenIsLookedUpOnceInAWhileAndARevokedOneIsFoundOutWithinFiveSeconds(t 
 		}
 		delete(rows.live, "ci")
 		time.Sleep(5 * time.Second)
-		if _, err := ts.Authenticate(t.Context(), "ci"); !errors.Is(err, control.ErrUnknownToken) {
+		if _, err := ts.Authenticate(t.Context(), "ci", always); !errors.Is(err, control.ErrUnknownToken) {
 			t.Errorf("after its revocation: %v", err)
 		}
 		enter(t, ts, "acme")
@@ -115,23 +122,70 @@ func TestExpiryIsNotOutlivedByWhatIsRemembered(t *testing.T) {
 		enter(t, ts, "ci")
 		delete(rows.live, "ci")
 		time.Sleep(time.Second)
-		if _, err := ts.Authenticate(t.Context(), "ci"); !errors.Is(err, control.ErrUnknownToken) {
+		if _, err := ts.Authenticate(t.Context(), "ci", always); !errors.Is(err, control.ErrUnknownToken) {
 			t.Errorf("at its expiry: %v", err)
 		}
 	})
 }
 
-func TestGuessesAreAlwaysLookedUpAndNeverRemembered(t *testing.T) {
+func TestAnUnknownTokenIsLookedUpOnceInAMomentAndNeverTakenForAKnownOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rows := newMemoryRows()
+		ts := quietTokens(rows)
+		guess := func(times, want int) {
+			t.Helper()
+			rows.asked = 0
+			for i := range times {
+				if _, err := ts.Authenticate(t.Context(), fmt.Sprint("guess", i%10), always); !errors.Is(err, control.ErrUnknownToken) {
+					t.Errorf("guess %d: %v", i, err)
+				}
+			}
+			if rows.asked != want || len(ts.known) != 0 || len(ts.used) != 0 {
+				t.Errorf("%d guesses at 10 secrets are looked up %d times, want %d; %d are known", times, rows.asked, want, len(ts.known))
+			}
+		}
+		guess(100, 10)
+		rows.live["guess0"] = pgstore.Token{ID: 7, Name: "late", Role: pgstore.RoleViewer}
+		time.Sleep(2 * unknownTime)
+		if caller := enter(t, ts, "guess0"); caller.Token != "late" {
+			t.Errorf("the caller is %+v", caller)
+		}
+	})
+}
+
+func TestGuessesTakeBoundedMemoryAndNoTokenIsForgottenForThem(t *testing.T) {
 	rows := newMemoryRows()
 	ts := quietTokens(rows)
-	for i := range 100 {
-		if _, err := ts.Authenticate(t.Context(), fmt.Sprint("guess", i%10)); !errors.Is(err, control.ErrUnknownToken) {
-			t.Errorf("guess %d: %v", i, err)
+	enter(t, ts, "ci")
+	for i := range 5 * unknownMemory {
+		_, _ = ts.Authenticate(t.Context(), fmt.Sprint("guess", i), always) // each lets nobody in, as above
+	}
+	if held := len(ts.unknown.newer) + len(ts.unknown.older); held > 2*unknownMemory {
+		t.Errorf("%d guesses are remembered, want at most %d", held, 2*unknownMemory)
+	}
+	asked := rows.asked
+	enter(t, ts, "ci")
+	if rows.asked != asked {
+		t.Error("a token was looked up again after guesses")
+	}
+}
+
+func TestATokenInMemoryNeedsNoLookUpThatItsAddressMayNotHave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rows := newMemoryRows()
+		ts := quietTokens(rows)
+		never := func() bool { return false }
+		if _, err := ts.Authenticate(t.Context(), "ci", never); !errors.Is(err, control.ErrNotLookedUp) || rows.asked != 0 {
+			t.Errorf("a token that is not in memory: %v, after %d look-ups", err, rows.asked)
 		}
-	}
-	if rows.asked != 100 || len(ts.known) != 0 || len(ts.used) != 0 {
-		t.Errorf("100 guesses are looked up %d times, and %d are remembered", rows.asked, len(ts.known))
-	}
+		enter(t, ts, "ci")
+		for _, rest := range []time.Duration{0, tokenRenewal, tokenBelief} { // the last one is looked up again at once
+			time.Sleep(rest)
+			if _, err := ts.Authenticate(t.Context(), "ci", never); err != nil {
+				t.Errorf("in memory for %v: %v", rest, err)
+			}
+		}
+	})
 }
 
 func TestOnlySoManyTokensAreRemembered(t *testing.T) {
@@ -163,7 +217,7 @@ func TestDatabaseThatIsAwayIsNoUnknownToken(t *testing.T) {
 	enter(t, ts, "ci")
 	rows.fail(errors.New("postgres is away"))
 	enter(t, ts, "ci")
-	if _, err := ts.Authenticate(t.Context(), "acme"); err == nil || errors.Is(err, control.ErrUnknownToken) {
+	if _, err := ts.Authenticate(t.Context(), "acme", always); err == nil || errors.Is(err, control.ErrUnknownToken) {
 		t.Errorf("a token that nobody can look up: %v", err)
 	}
 }
@@ -225,7 +279,7 @@ func TestRevokedTokenOfTheDatabaseIsNamedInTheLogWithoutItsSecret(t *testing.T) 
 		t.Fatal(err)
 	}
 	now = now.Add(5 * time.Second)
-	if _, err := ts.Authenticate(t.Context(), secret); !errors.Is(err, control.ErrUnknownToken) {
+	if _, err := ts.Authenticate(t.Context(), secret, always); !errors.Is(err, control.ErrUnknownToken) {
 		t.Errorf("after its revocation: %v", err)
 	}
 	if said := log.String(); !strings.Contains(said, "token=ci") || !strings.Contains(said, "state=revoked") || strings.Contains(said, secret) {

@@ -3,7 +3,9 @@ package control
 import (
 	"context"
 	"errors"
+	"math"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -28,12 +30,17 @@ type Caller struct {
 
 // Authenticator knows tokens.
 type Authenticator interface {
-	// Authenticate answers whose token a secret is. ErrUnknownToken: nobody's, or it was revoked or has expired.
-	Authenticate(ctx context.Context, secret string) (Caller, error)
+	// Authenticate returns whose token a secret is. ErrUnknownToken: nobody's, or it was revoked or has expired. Before
+	// it asks anything but its memory about a secret that is not in it, it MUST call mayLook, once, and return
+	// ErrNotLookedUp where that reports false.
+	Authenticate(ctx context.Context, secret string, mayLook func() bool) (Caller, error)
 }
 
-// ErrUnknownToken is the answer to a secret that is no live token's.
-var ErrUnknownToken = errors.New("the token is not known, has expired, or was revoked")
+// Answers to a secret that lets nobody in.
+var (
+	ErrUnknownToken = errors.New("the token is not known, has expired, or was revoked")
+	ErrNotLookedUp  = errors.New("the token is not in memory, and was not looked up")
+)
 
 // access is what an operation asks of its caller.
 type access int
@@ -71,10 +78,15 @@ func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
 		s.unauthorized(ctx, reasonMissing, "Bearer", "send a token: Authorization: Bearer …")
 		return
 	}
-	caller, err := s.Tokens.Authenticate(ctx.Context(), strings.TrimSpace(secret))
+	caller, wait, err := s.lookUp(ctx, strings.TrimSpace(secret))
 	switch {
 	case errors.Is(err, ErrUnknownToken):
 		s.unauthorized(ctx, reasonUnknown, `Bearer error="invalid_token"`, ErrUnknownToken.Error())
+	case errors.Is(err, ErrNotLookedUp):
+		s.metrics.limited.WithLabelValues(byAddress).Inc()
+		ctx.SetHeader("Retry-After", strconv.FormatInt(int64(math.Ceil(wait.Seconds())), 10))
+		const detail = "too many unknown tokens come from this address for one more to be looked up"
+		s.refuse(ctx, http.StatusTooManyRequests, detail)
 	case err != nil:
 		s.Log.Error("a token could not be looked up", "error", err)
 		s.refuse(ctx, http.StatusServiceUnavailable, "tokens cannot be looked up now")

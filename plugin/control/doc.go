@@ -10,7 +10,8 @@
 // itself by the same path that decides for the plugin.
 //
 // Whoever has a token may send anything, so a request costs no more than it may before it is understood: its body is read
-// and its values are counted before one is made (shape), in room of which each token has a share (room).
+// and its values are counted before one is made (shape), in room of which each token has a share (room), and unknown
+// tokens are looked up so often for each address (lookups).
 //
 // The description of the API ([Server.OpenAPI], published as schema/openapi.yaml) is made from the types of this package,
 // and its tests hold every operation to it.

@@ -7,8 +7,8 @@ import (
 	"errors"
 	"log/slog"
 	"mime"
-	"net"
 	"net/http"
+	"net/netip"
 	"path"
 	"runtime/debug"
 	"strconv"
@@ -247,11 +247,14 @@ func isJSON(r *http.Request) bool {
 	return err == nil && kind == jsonType
 }
 
-// remote is the address of the other end of the connection.
-func remote(address string) string {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return address
+// remote returns the address of the other end of a connection, as strangers are counted: of an IPv6 address the first 64
+// bits, of which everybody has the rest to choose from.
+func remote(address string) netip.Addr {
+	const network = 64 // bits
+	at, err := netip.ParseAddrPort(address)
+	ip := at.Addr().Unmap().WithZone("")
+	if err != nil || ip.Is4() {
+		return ip
 	}
-	return host
+	return netip.PrefixFrom(ip, network).Masked().Addr()
 }

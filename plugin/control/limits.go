@@ -20,6 +20,7 @@ type Rates struct {
 	Requests  int64 // of one token; 0: 6000
 	Decisions int64 // of one token to the decision API, instead of Requests, where a batch is as many as it has checks; 0: 600000
 	Failures  int64 // of one address, that come without a token that is known; 0: 60
+	Lookups   int64 // of tokens of one address that turn out to be unknown; 0: 60
 
 	// Subjects are how many users, credentials and addresses that it has not named lately the token of an org may spend for, a
 	// second; 0: 100. It may name ten seconds' worth at once, and at least as many as a batch can have.
@@ -72,7 +73,7 @@ func (s *Server) admitted(ctx huma.Context, token string, cost int64) bool {
 		return true
 	}
 	var x admit.Exchange
-	request := admit.Known{Tenant: token, IP: remote(ctx.RemoteAddr()), Method: ctx.Method(), Path: ctx.Operation().Path, Cost: cost}
+	request := admit.Known{Tenant: token, IP: remote(ctx.RemoteAddr()).String(), Method: ctx.Method(), Path: ctx.Operation().Path, Cost: cost}
 	if request.Path == batchPath {
 		request.Path = decisionPath
 	}

@@ -15,6 +15,7 @@ type metrics struct {
 	authFailures *prometheus.CounterVec
 	limited      *prometheus.CounterVec
 	busy         *prometheus.CounterVec
+	lookups      *prometheus.CounterVec
 	writes       *prometheus.CounterVec
 }
 
@@ -30,6 +31,12 @@ const (
 	byToken   = "token"
 	byAddress = "address"
 	byProcess = "process"
+
+	lookupFound      = "found"
+	lookupUnknown    = "unknown"
+	lookupFailed     = "failed"
+	lookupRemembered = "remembered" // the token was unknown a moment ago, or can be nobody's
+	lookupDenied     = "denied"     // too many unknown tokens came from the address
 )
 
 // Kinds of writes.
@@ -54,6 +61,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		authFailures: counter("auth_failures_total", "Requests refused for their token: missing, unknown, or of a role that may not.", "reason"),
 		limited:      counter("limited_total", "Requests refused by the API's own limits, by whom they are counted per.", "by"),
 		busy:         counter("busy_total", "Requests denied because too many bytes of bodies were in hand: of their token, or of the process.", "by"),
+		lookups:      counter("token_lookups_total", "Tokens not known yet, by what a look-up in Postgres found; remembered, denied: none was made.", "result"),
 		writes:       counter("writes_total", "Writes that succeeded, by the kind of what was written.", "kind"),
 	}
 	for _, reason := range []string{reasonMissing, reasonUnknown, reasonRole} {
@@ -65,10 +73,13 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	for _, by := range []string{byToken, byProcess} {
 		m.busy.WithLabelValues(by)
 	}
+	for _, result := range []string{lookupFound, lookupUnknown, lookupFailed, lookupRemembered, lookupDenied} {
+		m.lookups.WithLabelValues(result)
+	}
 	if registerer == nil {
 		return m, nil
 	}
-	for _, collector := range []prometheus.Collector{m.requests, m.duration, m.authFailures, m.limited, m.busy, m.writes} {
+	for _, collector := range []prometheus.Collector{m.requests, m.duration, m.authFailures, m.limited, m.busy, m.lookups, m.writes} {
 		if err := registerer.Register(collector); err != nil {
 			return nil, fmt.Errorf("register the metrics of the control plane: %w", err)
 		}

@@ -63,6 +63,7 @@ type Server struct {
 	limits  *admit.Path // nil: the API does not limit itself
 	metrics *metrics
 	rooms   rooms
+	lookups *lookups
 
 	newSubjects *newSubjects // nil: the API does not limit itself
 	probes      singleflight.Group
@@ -83,7 +84,7 @@ func New(o Options) (*Server, error) {
 	if o.Routes == nil {
 		o.Routes = func(string) bool { return false }
 	}
-	s := &Server{Options: o, mux: http.NewServeMux(), rooms: newRooms()}
+	s := &Server{Options: o, mux: http.NewServeMux(), rooms: newRooms(), lookups: o.Rates.lookups()}
 	var err error
 	if s.metrics, err = newMetrics(o.Metrics); err != nil {
 		return nil, err

@@ -40,7 +40,7 @@ const (
 // ring is an Authenticator that knows these tokens.
 type ring struct{}
 
-func (ring) Authenticate(_ context.Context, secret string) (control.Caller, error) {
+func (ring) Authenticate(_ context.Context, secret string, _ func() bool) (control.Caller, error) {
 	switch secret {
 	case admin:
 		return control.Caller{Token: "ann", Role: control.Admin}, nil

@@ -169,7 +169,7 @@ func (s *Store) LiveTokens(ctx context.Context) (int, error) {
 
 // Authenticate is the live token that a secret belongs to; without one it is a TokenError. It writes nothing: see Used.
 func (s *Store) Authenticate(ctx context.Context, secret string) (Token, error) {
-	if !isSecret(secret) {
+	if !IsSecret(secret) {
 		return Token{}, &TokenError{}
 	}
 	hash := sha256.Sum256([]byte(secret))
@@ -190,8 +190,8 @@ func (s *Store) Authenticate(ctx context.Context, secret string) (Token, error) 
 	return rows[0].Token, nil
 }
 
-// isSecret tells whether a text can be a secret at all; if not, the database need not be asked.
-func isSecret(text string) bool {
+// IsSecret reports whether a text can be a secret at all; if not, the database need not be asked.
+func IsSecret(text string) bool {
 	encoded, ok := strings.CutPrefix(text, secretPrefix)
 	if !ok || len(encoded) != secretText.EncodedLen(secretBytes) {
 		return false

@@ -1,0 +1,101 @@
+package control
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// maxAddresses bounds of how many addresses is known how many unknown tokens they sent.
+const maxAddresses = 10_000
+
+// lookups bounds how many unknown tokens of one address the database is asked about: so many at once, and as many a
+// minute. It is safe for concurrent use.
+type lookups struct {
+	every time.Duration // for one more
+	most  time.Duration // for all of them
+
+	mu    sync.Mutex
+	until map[netip.Addr]time.Time // when an address has all of its look-ups again
+}
+
+// lookups returns the look-ups of the rates, of which nothing is spent.
+func (r Rates) lookups() *lookups {
+	const most = 60
+	every := time.Minute / time.Duration(cmp.Or(r.Lookups, most))
+	return &lookups{every: every, most: every * time.Duration(cmp.Or(r.Lookups, most)), until: map[netip.Addr]time.Time{}}
+}
+
+// take spends a look-up of an address, or returns how long it has to wait for one.
+func (l *lookups) take(from netip.Addr, now time.Time) (wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	missing := min(max(l.until[from].Sub(now), 0), l.most) // also where the clock has stepped back
+	if wait = missing + l.every - l.most; wait > 0 {
+		return wait
+	}
+	if _, known := l.until[from]; !known && len(l.until) >= maxAddresses {
+		l.forget(now)
+	}
+	l.until[from] = now.Add(missing + l.every)
+	return 0
+}
+
+// forget makes room for one address: of those that have all of their look-ups, else of any. l.mu is held.
+func (l *lookups) forget(now time.Time) {
+	maps.DeleteFunc(l.until, func(_ netip.Addr, until time.Time) bool { return !until.After(now) })
+	for from := range l.until {
+		if len(l.until) < maxAddresses {
+			return
+		}
+		delete(l.until, from)
+	}
+}
+
+// giveBack gives a look-up back that found a token.
+func (l *lookups) giveBack(from netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if until, known := l.until[from]; known {
+		l.until[from] = until.Add(-l.every)
+	}
+}
+
+// lookUp returns whose token a secret is. The error is that of [Authenticator]; after ErrNotLookedUp the address has to
+// wait. Only look-ups of unknown tokens count: a proxy may send the tokens of many.
+func (s *Server) lookUp(ctx huma.Context, secret string) (caller Caller, wait time.Duration, err error) {
+	from, looked := remote(ctx.RemoteAddr()), false
+	caller, err = s.Tokens.Authenticate(ctx.Context(), secret, func() bool {
+		if s.limits != nil {
+			wait = s.lookups.take(from, s.Now())
+		}
+		looked = wait == 0
+		return looked
+	})
+	unknown := errors.Is(err, ErrUnknownToken)
+	if looked && !unknown && s.limits != nil {
+		s.lookups.giveBack(from)
+	}
+	result := ""
+	switch {
+	case errors.Is(err, ErrNotLookedUp):
+		result = lookupDenied
+	case looked && unknown:
+		result = lookupUnknown
+	case unknown:
+		result = lookupRemembered
+	case looked && err != nil:
+		result = lookupFailed
+	case looked:
+		result = lookupFound
+	default:
+		return caller, wait, err
+	}
+	s.metrics.lookups.WithLabelValues(result).Inc()
+	return caller, wait, err
+}
