@@ -52,9 +52,9 @@ func TestOperatorsReadWhatWasDecided(t *testing.T) {
 	n.want([]int{200, 200, 429}, "/records", "apikey", "alice")
 	status, metrics := read(address, "/metrics")
 	for sample, want := range map[string]float64{
-		`rate_limiter_requests_total{endpoint="(none)",mode="enforce",org_id="acme",result="allowed",tier="enterprise"}`:        2,
-		`rate_limiter_requests_total{endpoint="(none)",mode="enforce",org_id="acme",result="hard_throttled",tier="enterprise"}`: 1,
-		`rate_limiter_denials_total{policy="hour",scope="tenant",tier="enterprise"}`:                                            1,
+		`rate_limiter_requests_total{endpoint="records",mode="enforce",org_id="acme",result="allowed",tier="enterprise"}`:        2,
+		`rate_limiter_requests_total{endpoint="records",mode="enforce",org_id="acme",result="hard_throttled",tier="enterprise"}`: 1,
+		`rate_limiter_denials_total{policy="hour",scope="tenant",tier="enterprise"}`:                                             1,
 	} {
 		if got, ok := number(metrics, sample); status != 200 || !ok || got != want {
 			t.Errorf("%d, %s is %g (%v), want %g", status, sample, got, ok, want)

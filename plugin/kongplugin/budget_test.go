@@ -11,6 +11,7 @@ import (
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
@@ -73,6 +74,33 @@ func TestTheCommonConfigCostsOneQuestionAndOneSetHeaders(t *testing.T) {
 		if n := strings.Count(k.headers["RateLimit-Policy"], ";q="); n != 3 || k.headers["RateLimit-Reset"] == "" {
 			t.Errorf("%s: headers %v, want all headers of the tenant's three limits", name, k.headers)
 		}
+	}
+}
+
+func TestARouteScopedConfigNamesItsEndpointAndAsksForItOnce(t *testing.T) {
+	var endpoints []string
+	h := serve(t, nil, func(o *Options) {
+		o.Build = func(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
+			path := &admit.Path{Buckets: bucketsFunc(plenty), Renderer: response.New(config, nil)}
+			path.Observers = []admit.Observer{observerFunc(func(d *decision.Decision) { endpoints = append(endpoints, d.Resolution.Endpoint) })}
+			path.Policies.Store(snapshot)
+			return path, nil, nil
+		}
+	})
+	k := h.dial()
+	k.answers = answersOf(t, "key-auth")
+	id := k.startInstance(1, strings.TrimSuffix(byConsumer, "}")+routeScoped+"}") // no limit is per endpoint
+	for _, want := range [][]string{{"kong.client.get_consumer", "kong.router.get_route"}, {"kong.client.get_consumer"}} {
+		writes := h.writes()
+		if err := k.event(id); err != nil {
+			t.Fatal(err)
+		}
+		if got := h.writes() - writes; !slices.Equal(k.asked, want) || got != 2 {
+			t.Errorf("asked %q in %d writes, want %q, all in one beside the answer's", k.asked, got, want)
+		}
+	}
+	if want := []string{"authed", "authed"}; !slices.Equal(endpoints, want) {
+		t.Errorf("endpoints %q, want %q", endpoints, want)
 	}
 }
 

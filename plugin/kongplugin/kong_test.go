@@ -44,6 +44,11 @@ func (f bucketsFunc) Take(_ context.Context, bounds []policy.Bound, statuses []d
 	return f(bounds, statuses)
 }
 
+// observerFunc is admit.Observer as a function.
+type observerFunc func(*decision.Decision)
+
+func (f observerFunc) Observe(d *decision.Decision) { f(d) }
+
 // plenty admits everything.
 func plenty(bounds []policy.Bound, statuses []decision.Status) error {
 	for i := range bounds {

@@ -116,6 +116,9 @@ func parseRequestLine(line string) (method, path string, http2 bool) {
 
 // Ask puts all questions for facts in one write and reads their answers in one go. It implements admit.Facts.
 func (c *conn) Ask(_ context.Context, facts identity.Facts, rules *identity.Rules, req *identity.Request) error {
+	if c.instance.routeScoped {
+		facts |= identity.RouteFact // asked once, so that metrics and records name the endpoint whatever the limits need
+	}
 	req.Known |= facts
 	if facts&identity.RouteFact != 0 && c.instance.knowsRoute(req) {
 		facts &^= identity.RouteFact
