@@ -157,7 +157,7 @@ func (r *instances) start(raw []byte) *instance {
 	defer r.changing.Unlock()
 	in := &instance{startedAt: time.Now().Unix(), routeScoped: s.RouteID != "", shared: r.share(sum, s.PluginID, raw)}
 	in.usedAt.Store(r.elapsed())
-	if s.Seq != nil {
+	if s.Seq != nil && *s.Seq > 0 { // 0 is what Kong sends to all configs when it cannot count, and is absent on the wire
 		in.id = *s.Seq
 	} else {
 		r.ownID++

@@ -142,3 +142,22 @@ func TestTwoConfigsThatDefineOnePolicyDifferentlyAreToldOnce(t *testing.T) {
 	k.startRaw([]byte(withSeq(6, "plugin-3", exact))) // some of its requests would be asked with another capacity
 	h.log.await(t, "token_bucket) per tenant, exact in plugin plugin-3, 7 per 1 s (token_bucket) per tenant, leased in plugin plugin-2")
 }
+
+func TestConfigsWithoutASequenceOfTheirOwnGetInstancesOfTheirOwn(t *testing.T) {
+	h := serve(t, plenty, nil)
+	k := h.dial()
+	k.answers = answersOf(t, "key-auth")
+	// Kong sends 0 to every config when it cannot count, and the protocol takes 0 for absent.
+	first, second := k.startRaw([]byte(withSeq(0, "p1", byConsumer))), k.startRaw([]byte(withSeq(0, "p2", byConsumer)))
+	if first <= 0 || second <= 0 || first == second {
+		t.Fatalf("the instances are %d and %d, want two ids above 0", first, second)
+	}
+	for _, id := range []int32{first, second} {
+		if err := k.event(id); err != nil || k.headers["X-RateLimit-Limit"] != "50" {
+			t.Errorf("instance %d: %v, headers %v", id, err, k.headers)
+		}
+	}
+	if err := h.dial().event(0); err == nil {
+		t.Error("an event that names no instance was answered")
+	}
+}
