@@ -17,40 +17,59 @@ const (
 // logWriter hands lines to stderr without ever waiting for it: Kong reads our stderr, and a worker that is busy or gone
 // must not hold up requests. Lines that find the queue full are dropped and counted.
 type logWriter struct {
-	lines   chan []byte
+	out     io.Writer // of Write
+	lines   chan queuedLine
 	dropped atomic.Uint64
 	stop    chan struct{}
 	done    chan struct{}
 }
 
+// queuedLine is a line and where it goes.
+type queuedLine struct {
+	out  io.Writer
+	text []byte
+}
+
 // newLogWriter starts writing to out; end it with close.
 func newLogWriter(out io.Writer) *logWriter {
-	w := &logWriter{lines: make(chan []byte, logQueue), stop: make(chan struct{}), done: make(chan struct{})}
-	go w.run(out)
+	w := &logWriter{out: out, lines: make(chan queuedLine, logQueue), stop: make(chan struct{}), done: make(chan struct{})}
+	go w.run()
 	return w
 }
 
 // Write never fails and never waits.
-func (w *logWriter) Write(line []byte) (int, error) {
+func (w *logWriter) Write(line []byte) (int, error) { return w.queue(w.out, line) }
+
+func (w *logWriter) queue(out io.Writer, line []byte) (int, error) {
 	select {
-	case w.lines <- append([]byte(nil), line...):
+	case w.lines <- queuedLine{out, append([]byte(nil), line...)}:
 	default:
 		w.dropped.Add(1)
 	}
 	return len(line), nil
 }
 
-func (w *logWriter) run(out io.Writer) {
+// to returns a writer that has its lines written to out, in the order of all lines.
+func (w *logWriter) to(out io.Writer) io.Writer { return destination{w, out} }
+
+type destination struct {
+	queue *logWriter
+	out   io.Writer
+}
+
+func (d destination) Write(line []byte) (int, error) { return d.queue.queue(d.out, line) }
+
+func (w *logWriter) run() {
 	defer close(w.done)
 	for {
 		select {
 		case line := <-w.lines:
-			w.write(out, line)
+			w.write(line)
 		case <-w.stop:
 			for {
 				select {
 				case line := <-w.lines:
-					w.write(out, line)
+					w.write(line)
 				default:
 					return
 				}
@@ -60,11 +79,11 @@ func (w *logWriter) run(out io.Writer) {
 }
 
 // write writes a line, and before it how many were dropped. Nobody can be told that stderr is gone.
-func (w *logWriter) write(out io.Writer, line []byte) {
+func (w *logWriter) write(line queuedLine) {
 	if n := w.dropped.Swap(0); n > 0 {
-		fmt.Fprintf(out, `{"level":"WARN","msg":"log lines were dropped, because stderr was not read fast enough","lines":%d}`+"\n", n)
+		fmt.Fprintf(line.out, `{"level":"WARN","msg":"log lines were dropped, because they were not taken fast enough","lines":%d}`+"\n", n)
 	}
-	_, _ = out.Write(line)
+	_, _ = line.out.Write(line.text)
 }
 
 // close writes what is queued, if that takes no longer than lastWords.

@@ -43,9 +43,11 @@ type paths struct {
 }
 
 // newPaths makes paths. server returns the one that serves them, once metrics are read. away reports whether this process
-// serves no Kong any more, and so is no live node. The error is about a setting.
+// serves no Kong any more, and so is no live node; lines returns how many lines were logged by level. The error is about
+// a setting.
 func newPaths(
 	ctx context.Context, s *settings, stderr io.Writer, log *slog.Logger, server func() *kongplugin.Server, away func() bool,
+	lines func() map[string]uint64,
 ) (*paths, error) {
 	node, err := nodeName(s.NodeName)
 	if err != nil {
@@ -65,6 +67,7 @@ func newPaths(
 	}
 	sources := metrics.Sources{
 		Process: func() metrics.Process { return p.process(server()) }, Buckets: p.buckets, Stores: p.shared, Limits: p.limits,
+		LogLines: lines,
 	}
 	if p.denials, err = newDenials(s, node, stderr, log, p.version); err != nil {
 		return nil, err

@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -47,10 +46,12 @@ func Plugin(ctx context.Context, args []string, getenv func(string) string, stdo
 		}
 		return 0
 	}
-	// Kong puts every line into its error log, so a line is one record.
-	lines := newLogWriter(stderr)
-	defer lines.close()
-	log := slog.New(slog.NewJSONHandler(lines, &slog.HandlerOptions{Level: s.LogLevel}))
+	// Kong puts every line of stderr into its error log, so a line is one record.
+	log, err := newLogging(&s, stderr)
+	if err != nil {
+		return fail(stderr, err)
+	}
+	defer log.close()
 	runtime.GOMAXPROCS(s.maxProcs(getenv))
 	if s.MemoryLimit > 0 {
 		debug.SetMemoryLimit(s.MemoryLimit)
@@ -68,7 +69,8 @@ func fail(stderr io.Writer, err error) int {
 }
 
 // servePlugin runs until ctx ends. The socket is opened last, so that whoever finds it is served.
-func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writer, log *slog.Logger) error {
+func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writer, lines *logging) error {
+	log := lines.Logger
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	ctx, end := context.WithCancel(ctx)
@@ -78,7 +80,7 @@ func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writ
 	if s.endsWithKong(os.Environ(), os.Getppid()) {
 		g.parent = os.Getppid()
 	}
-	p, err := newPaths(background, s, stderr, log, func() *kongplugin.Server { return server }, g.away.Load)
+	p, err := newPaths(background, s, stderr, log, func() *kongplugin.Server { return server }, g.away.Load, lines.counted)
 	if err != nil {
 		return err
 	}

@@ -25,6 +25,10 @@ import (
 type settings struct {
 	KongPrefix  string
 	LogLevel    slog.Level
+	LogText     bool   // not JSON
+	LogFile     string // stderr, syslog or a file
+	LogFileSize int64  // bytes of a file
+	LogFileKeep int    // full files
 	TimeBudget  time.Duration
 	DrainTime   time.Duration
 	EndWithKong string // auto, true or false
@@ -70,6 +74,22 @@ var table = []setting{
 	}},
 	{"log-level", "info", "debug, info, warn or error", func(s *settings, text string) error {
 		return parseLevel(text, &s.LogLevel)
+	}},
+	{"log-format", "json", "json or text", func(s *settings, text string) error {
+		if s.LogText = text == "text"; !s.LogText && text != "json" {
+			return errors.New("must be json or text")
+		}
+		return nil
+	}},
+	{"log-file", "stderr", "where lines go: stderr, which Kong hides below its log_level info, syslog, or the path of a file", func(s *settings, text string) error {
+		s.LogFile = text
+		return nil
+	}},
+	{"log-file-size", "64MiB", "size from which that file is full, and renamed", func(s *settings, text string) error {
+		return parseBytes(text, &s.LogFileSize)
+	}},
+	{"log-file-keep", "5", "how many full files are kept", func(s *settings, text string) error {
+		return parseInt(text, 1, &s.LogFileKeep)
 	}},
 	{"time-budget", "1s", "how long one request may wait for Kong's answers before on_internal_error decides", func(s *settings, text string) error {
 		return parseDuration(text, &s.TimeBudget)

@@ -84,7 +84,7 @@ func (f *File) ready(length int64) error {
 	}
 	info, err := f.file.Stat()
 	if err != nil {
-		return fmt.Errorf("look at the denial events: %w", err)
+		return fmt.Errorf("look at the file: %w", err)
 	}
 	if info.Size() == 0 || info.Size()+length <= f.options.MaxBytes {
 		return nil
@@ -101,15 +101,15 @@ func (f *File) reopen() error {
 		return nil
 	}
 	if err := f.close(); err != nil {
-		return fmt.Errorf("close the denial events that were moved away: %w", err)
+		return fmt.Errorf("close the file that were moved away: %w", err)
 	}
 	file, err := os.OpenFile(f.options.Path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
-		return fmt.Errorf("open the denial events: %w", err)
+		return fmt.Errorf("open the file: %w", err)
 	}
 	torn, err := endsWithinLine(file)
 	if err != nil {
-		return errors.Join(fmt.Errorf("read the end of the denial events: %w", err), file.Close())
+		return errors.Join(fmt.Errorf("read the end of the file: %w", err), file.Close())
 	}
 	f.file, f.writer = file, &Writer{to: file, torn: torn}
 	return nil
@@ -142,7 +142,7 @@ func (f *File) current() bool {
 func (f *File) rotate() error {
 	for n := f.options.Keep - 1; n >= 0; n-- {
 		if err := os.Rename(f.numbered(n), f.numbered(n+1)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("rotate the denial events: %w", err)
+			return fmt.Errorf("rotate the file: %w", err)
 		}
 	}
 	return nil

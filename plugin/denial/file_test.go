@@ -127,7 +127,7 @@ func TestAFileThatCannotBeOpenedOrRotatedIsAnError(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(folder, "denials.1", "in the way"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Write(t.Context(), line); err == nil || !strings.Contains(err.Error(), "rotate the denial events") {
+	if err := f.Write(t.Context(), line); err == nil || !strings.Contains(err.Error(), "rotate the file") {
 		t.Errorf("error is %v, want that of rotating", err)
 	}
 	if err := os.RemoveAll(filepath.Join(folder, "denials.1")); err != nil {

@@ -118,6 +118,8 @@ leased_tokens_total{outcome="returned",store="redis:6379"} 69
 leased_tokens_total{outcome="spent",store="redis:6379"} 68
 local_buckets_evicted_total 13
 local_buckets_expired_total 12
+log_lines_total{level="error"} 55
+log_lines_total{level="warn"} 54
 lost_refunds_total{store="redis:6379"} 27
 meta_limit_denials_total 8
 panics_total 4

@@ -21,6 +21,8 @@ type Sources struct {
 	Limits func() []Limit
 	// Overrides are there where policies come from Postgres.
 	Overrides func() Overrides
+	// LogLines returns how many lines the process has logged, by level; nil: they are not counted.
+	LogLines func() map[string]uint64
 	// Denial is there where denials are recorded.
 	Denial func() Denial
 }
@@ -194,6 +196,9 @@ func (s *Sources) collectors() []prometheus.Collector {
 	}
 	if s.Overrides != nil {
 		all = append(all, overrides{s.Overrides})
+	}
+	if s.LogLines != nil {
+		all = append(all, logged{s.LogLines})
 	}
 	if s.Denial != nil {
 		all = append(all, denials{s.Denial})

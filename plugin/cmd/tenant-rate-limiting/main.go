@@ -12,7 +12,9 @@ import (
 )
 
 func main() {
-	signal.Ignore(syscall.SIGPIPE) // stderr is a pipe to one of Kong's workers, which may go before we do
+	// stderr is a pipe to one of Kong's workers, which may go before we do. A log that logrotate has moved, and tells by
+	// SIGHUP, is begun anew by the next line in any case.
+	signal.Ignore(syscall.SIGPIPE, syscall.SIGHUP)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	code := app.Plugin(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
 	stop()
