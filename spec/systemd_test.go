@@ -1,0 +1,79 @@
+package spec
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const unitFile = "kong/systemd/tenant-rate-limiting.service"
+
+// execStart returns the command line of the unit.
+func execStart(t *testing.T) []string {
+	t.Helper()
+	found := regexp.MustCompile(`(?m)^ExecStart=(.+)$`).FindStringSubmatch(file(t, unitFile))
+	if found == nil {
+		t.Fatal("the unit has no ExecStart")
+	}
+	return strings.Fields(found[1])
+}
+
+func TestTheSystemdUnitStartsTheProgramWithFlagsThatItHas(t *testing.T) {
+	command := execStart(t)
+	help, err := exec.Command(plugin(), "-help").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, help)
+	}
+	flags := 0
+	for _, word := range command[1:] {
+		if strings.HasPrefix(word, "-") {
+			flags++
+			if !strings.Contains(string(help), "\n  "+word+" ") {
+				t.Errorf("the program has no flag %s", word)
+			}
+		}
+	}
+	if flags == 0 || filepath.Base(command[0]) != "tenant-rate-limiting" || filepath.Dir(command[0]) == "/usr/local/bin" {
+		t.Errorf("ExecStart=%v: want flags, and the plugin's name outside of /usr/local/bin, where Kong would start it itself", command)
+	}
+}
+
+func TestTheSystemdUnitListensWhereItsKongConfLooks(t *testing.T) {
+	unit, command := file(t, unitFile), execStart(t)
+	socket := regexp.MustCompile(`(?m)^#\s+pluginserver_tenant_rate_limiting_socket = (\S+)$`).FindStringSubmatch(unit)
+	if socket == nil {
+		t.Fatal("the unit does not say which socket Kong must be given")
+	}
+	joined := strings.Join(command, " ")
+	if !strings.Contains(joined, "-kong-prefix "+filepath.Dir(socket[1])+" ") || !strings.Contains(unit, "\nRuntimeDirectory="+filepath.Base(filepath.Dir(socket[1]))+"\n") {
+		t.Errorf("Kong looks at %s, the process runs as %s", socket[1], joined)
+	}
+	if regexp.MustCompile(`(?m)^#\s+pluginserver_\w+_start_cmd`).MatchString(unit) {
+		t.Error("its kong.conf has a start_cmd, with which Kong manages the process")
+	}
+}
+
+func TestTheSystemdUnitIsValid(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Log("systemd-analyze is not installed: the unit's flags and paths alone are checked")
+		return
+	}
+	text := strings.Replace(file(t, unitFile), "ExecStart="+execStart(t)[0], "ExecStart="+plugin(), 1)
+	path := filepath.Join(t.TempDir(), "tenant-rate-limiting.service")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(analyze, "verify", "--man=no", path).CombinedOutput()
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, "tenant-rate-limiting") {
+			t.Errorf("systemd-analyze verify: %s", line)
+		}
+	}
+	if err != nil {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+}
