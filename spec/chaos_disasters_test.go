@@ -29,6 +29,7 @@ var disasters = []disaster{
 	{name: "FLUSHALL", stage: flushed, harmless: true, refills: 1},
 	{name: "Redis's clock steps forward", stage: clockSteps(10 * time.Minute), harmless: true, refills: 1},
 	{name: "Redis's clock steps back", stage: clockSteps(-2 * time.Second), harmless: true},
+	{name: "Redis's clock was ahead and is set back", stage: clockWasAhead, harmless: true, refills: 1},
 	{name: "the plugin is killed", stage: pluginKilled, harmless: true, kills: true},
 }
 
@@ -201,6 +202,17 @@ func clockSteps(by time.Duration) func(*testing.T) *stage {
 			strike: func(s *storm) { server.Step(s.t, by) },
 			end:    func(*storm) {},
 		}
+	}
+}
+
+// clockWasAhead stages a clock of Redis that is ahead until it is set back. Buckets refill at the first step, and stand
+// still after the second until it has caught up.
+func clockWasAhead(t *testing.T) *stage {
+	server := redistest.SingleClocked(t)
+	return &stage{
+		redis: []string{single(server.Port)}, lasts: failureLasts,
+		strike: func(s *storm) { server.Step(s.t, 3*time.Second) },
+		end:    func(s *storm) { server.Step(s.t, 0) },
 	}
 }
 
