@@ -148,6 +148,14 @@ func (found *tenantBuckets) read(ctx context.Context) ([]decision.Status, error)
 		return nil, err
 	}
 	defer closeRedis()
+	statuses, err := found.ask(ctx, store)
+	if err != nil { // it reads, so it can be sent again whatever became of it
+		statuses, err = found.ask(ctx, store)
+	}
+	return statuses, err
+}
+
+func (found *tenantBuckets) ask(ctx context.Context, store *redisstore.Store) ([]decision.Status, error) {
 	statuses := make([]decision.Status, len(found.bounds))
 	if err := store.Take(ctx, found.bounds, statuses); err != nil {
 		return nil, fmt.Errorf("read the buckets: %w", err)
@@ -167,14 +175,25 @@ func (found *tenantBuckets) empty(ctx context.Context) error {
 		return err
 	}
 	defer closeRedis()
-	if _, err := store.Forget(ctx, policy.KeysOf(found.bounds)); err != nil {
+	keys := policy.KeysOf(found.bounds)
+	if _, err = store.Forget(ctx, keys); err != nil { // an empty bucket stays empty
+		_, err = store.Forget(ctx, keys)
+	}
+	if err != nil {
 		return fmt.Errorf("reset the buckets, which the audit tells already: %w", err)
 	}
 	return nil
 }
 
+// operatorTimeout is how long an operator's command waits for Redis, in milliseconds, where the config allows requests less.
+const operatorTimeout = 5000
+
 func (found *tenantBuckets) open() (*redisstore.Store, func(), error) {
-	return redisstore.NewRegistry(slog.New(slog.DiscardHandler), nil).Open(found.redis)
+	patient := schema.Config{Redis: found.redis}.WithDefaults().Redis
+	for _, timeout := range []*int64{&patient.ConnectTimeout, &patient.SendTimeout, &patient.ReadTimeout} {
+		*timeout = max(*timeout, operatorTimeout)
+	}
+	return redisstore.NewRegistry(slog.New(slog.DiscardHandler), nil).Open(patient)
 }
 
 // showBuckets tells the buckets, given the status of each.

@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
@@ -30,12 +32,17 @@ func TestBucketsOfNobodyInParticularAreNotShown(t *testing.T) {
 // onRedis is the decK file of the buckets, with the address of a server.
 func onRedis(t *testing.T, server *redistest.Server) string {
 	t.Helper()
+	return onPort(t, server.Port)
+}
+
+func onPort(t *testing.T, port int) string {
+	t.Helper()
 	text, err := os.ReadFile("testdata/ratelimit/buckets.yml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "kong.yml")
-	text = []byte(strings.Replace(string(text), "port: 1", fmt.Sprint("port: ", server.Port), 1))
+	text = []byte(strings.Replace(string(text), "port: 1", fmt.Sprint("port: ", port), 1))
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -73,6 +80,27 @@ func spend(t *testing.T, file string, id identity.Identity, cost int64) {
 		if !statuses[i].Charged {
 			t.Fatalf("%s was not charged: %+v", r.Bounds[i].Policy.Name, statuses[i])
 		}
+	}
+}
+
+func TestOperatorsWaitForARedisThatIsTooSlowForRequestsAndAskTwice(t *testing.T) {
+	for name, harm := range map[string]func(*faultproxy.Proxy){
+		"slow":                  func(p *faultproxy.Proxy) { p.Delay(faultproxy.ToClient, 150*time.Millisecond) },
+		"one connection breaks": func(p *faultproxy.Proxy) { p.CutReplies(1, faultproxy.Reset) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			proxy, err := faultproxy.New(faultproxy.TCP(redistest.Single(t).Address()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer proxy.Close()
+			harm(proxy)
+			x := &terminal{t: t}
+			code := x.call("buckets", "show", "--config", onPort(t, proxy.Port()), "--config-only", "--tenant", "acme")
+			if said := x.output.String(); code != 0 || !strings.Contains(said, "daily") {
+				t.Errorf("exit code %d, said\n%s", code, said)
+			}
+		})
 	}
 }
 
