@@ -28,23 +28,6 @@ func manyBounds(tb testing.TB, n int, tenant string) []policy.Bound {
 	return bounds
 }
 
-func TestTakeAllocatesNothingWhereTheBucketsExist(t *testing.T) {
-	for _, n := range []int{1, 4, 8, 9, 100} {
-		clock := storetest.NewClock()
-		s := memstore.New(memstore.Options{Now: clock.Now})
-		bounds, statuses := manyBounds(t, n, "acme"), make([]decision.Status, n)
-		allocations := testing.AllocsPerRun(1000, func() {
-			clock.Advance(1000)
-			if err := s.Take(context.Background(), bounds, statuses); err != nil || !statuses[0].Admits() {
-				t.Fatalf("take: %v, %+v", err, statuses[0])
-			}
-		})
-		if allocations != 0 {
-			t.Errorf("%d bounds: %v allocations", n, allocations)
-		}
-	}
-}
-
 func TestARefusalAllocatesNothing(t *testing.T) {
 	clock := storetest.NewClock()
 	s := memstore.New(memstore.Options{Now: clock.Now})
