@@ -34,7 +34,7 @@ var documentCommands = []*command{
 				if done.Empty() {
 					what += ", which changes nothing"
 				}
-				return written{What: what, Version: version, Diff: done, lines: func(w io.Writer) { writeDiff(w, done) }}, nil
+				return written{What: what, Version: version, Diff: done, lines: func(out *page) { writeDiff(out, done) }}, nil
 			})
 		},
 	},
@@ -48,7 +48,7 @@ var documentCommands = []*command{
 				if err != nil {
 					return d.locate(err)
 				}
-				if err := c.print(diff, func(w io.Writer) { writeDiff(w, diff) }); err != nil || diff.Empty() {
+				if err := c.print(diff, func(out *page) { writeDiff(out, diff) }); err != nil || diff.Empty() {
 					return err
 				}
 				return said(exitFailed)
@@ -81,9 +81,9 @@ func (c *call) documentFlags() *document {
 }
 
 // writeDiff tells a diff, one policy in each line.
-func writeDiff(w io.Writer, d pgstore.Diff) {
+func writeDiff(out *page, d pgstore.Diff) {
 	line := func(sign string, key pgstore.PolicyKey, text string) {
-		fmt.Fprintln(w, plainText(fmt.Sprintf("%s %s: %s", sign, key, text)))
+		out.line("%s %s: %s", sign, key, text)
 	}
 	for _, p := range d.Create {
 		line("+", p.Key(), describe(p))
@@ -94,7 +94,7 @@ func writeDiff(w io.Writer, d pgstore.Diff) {
 	for _, p := range d.Delete {
 		line("-", p.Key(), describe(p))
 	}
-	fmt.Fprintf(w, "%d to create, %d to change, %d to delete, %d as they are\n", len(d.Create), len(d.Update), len(d.Delete), d.Unchanged)
+	out.line("%d to create, %d to change, %d to delete, %d as they are", len(d.Create), len(d.Update), len(d.Delete), d.Unchanged)
 }
 
 func describe(p pgstore.Policy) string {

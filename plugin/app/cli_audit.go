@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -44,17 +43,17 @@ func (c *call) audit(ctx context.Context, s *pgstore.Store, f pgstore.AuditFilte
 	if err != nil {
 		return err
 	}
-	page := struct {
+	found := struct {
 		Entries []pgstore.AuditEntry `json:"entries"`
 		Next    int64                `json:"next,omitempty"`
 	}{listed(entries), next}
-	return c.print(page, func(w io.Writer) {
-		columns(w, "ID|VERSION|AT|ACTOR|LOGIN|WHAT|KEY|TENANT|CHANGE|REASON", entries, func(e pgstore.AuditEntry) []any {
+	return c.print(found, func(out *page) {
+		columns(out, "ID|VERSION|AT|ACTOR|LOGIN|WHAT|KEY|TENANT|CHANGE|REASON", entries, func(e pgstore.AuditEntry) []any {
 			what := strings.TrimPrefix(e.Kind+" ", "action ") + e.Operation
 			return []any{e.ID, e.Version, e.At, e.Actor, e.Login, what, e.Key, e.Tenant, entryText(e), e.Reason}
 		})
 		if next > 0 {
-			fmt.Fprintf(w, "there are older ones: --before %d\n", next)
+			out.line("there are older ones: --before %d", next)
 		}
 	})
 }

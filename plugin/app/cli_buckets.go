@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"slices"
 	"time"
@@ -206,8 +205,8 @@ func (c *call) showBuckets(found *tenantBuckets, statuses []decision.Status) err
 			Used: status.Used, Remaining: status.Remaining, Reset: time.UnixMicro(int64(status.Reset)).UTC().Format(time.RFC3339),
 		}
 	}
-	return c.print(shown, func(w io.Writer) {
-		columns(w, "POLICY|OF|ENDPOINT|LIMIT|USED|REMAINING|RESET", shown, func(b shownBucket) []any {
+	return c.print(shown, func(out *page) {
+		columns(out, "POLICY|OF|ENDPOINT|LIMIT|USED|REMAINING|RESET", shown, func(b shownBucket) []any {
 			return []any{b.Policy, b.Subject, b.Endpoint, b.Limit, b.Used, b.Remaining, b.Reset}
 		})
 	})

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -53,7 +52,7 @@ func (c *call) explain(ctx context.Context, f *configFlags, r *requestFlags, fro
 	}
 	e.Explanation = snapshot.Explain(&id, limit.Micros(c.now().UnixMicro()))
 	e.Refused = refusalOf(&id)
-	return c.print(e, func(w io.Writer) { writeExplanation(w, &e) })
+	return c.print(e, func(out *page) { writeExplanation(out, &e) })
 }
 
 // refusalOf tells why a request is refused before any limit is asked.
@@ -67,8 +66,8 @@ func refusalOf(id *identity.Identity) string {
 	return ""
 }
 
-func writeExplanation(w io.Writer, e *explanation) {
-	fmt.Fprintf(w, "config %s (on %s), namespace %s, rows of version %d\n", e.Config, e.AppliesTo, e.Namespace, e.Version)
+func writeExplanation(out *page, e *explanation) {
+	out.line("config %s (on %s), namespace %s, rows of version %d", e.Config, e.AppliesTo, e.Namespace, e.Version)
 	who := "no tenant"
 	if e.Tenant != "" {
 		who = "tenant " + e.Tenant
@@ -76,20 +75,20 @@ func writeExplanation(w io.Writer, e *explanation) {
 	if e.Tier != "" {
 		who += fmt.Sprintf(", tier %s (from: %s)", e.Tier, orDefault(e.TierFrom, "default"))
 	}
-	fmt.Fprintf(w, "%s, endpoint %s\n", who, orDefault(e.Endpoint, "(none)"))
+	out.line("%s, endpoint %s", who, orDefault(e.Endpoint, "(none)"))
 	if e.Refused != "" {
-		fmt.Fprintln(w, e.Refused)
+		out.line("%s", e.Refused)
 	}
-	fmt.Fprintln(w, verdictText(e))
+	out.line("%s", verdictText(e))
 	if len(e.Bounds) > 0 {
-		fmt.Fprintln(w)
-		columns(w, "LIMIT|HOW MUCH|MODE|FAIL MODE|ACCURACY|COST|CHANGED BY", e.Bounds, func(b policy.ExplainedBound) []any {
+		out.gap()
+		columns(out, "LIMIT|HOW MUCH|MODE|FAIL MODE|ACCURACY|COST|CHANGED BY", e.Bounds, func(b policy.ExplainedBound) []any {
 			return []any{b.Policy, b.Limit, b.Mode, b.FailMode, b.Accuracy, b.Cost, changedBy(b)}
 		})
 	}
 	if len(e.Policies) > 0 {
-		fmt.Fprintln(w)
-		columns(w, "POLICY|FROM|FOR|ENDPOINT|HOW MUCH|WON|WHY", e.Policies, func(p policy.ExplainedPolicy) []any {
+		out.gap()
+		columns(out, "POLICY|FROM|FOR|ENDPOINT|HOW MUCH|WON|WHY", e.Policies, func(p policy.ExplainedPolicy) []any {
 			from := p.Source
 			if p.ID > 0 {
 				from += fmt.Sprint(" ", p.ID)
@@ -98,14 +97,14 @@ func writeExplanation(w io.Writer, e *explanation) {
 		})
 	}
 	if len(e.Overrides) > 0 {
-		fmt.Fprintln(w)
-		columns(w, "OVERRIDE|KIND|ON|CHANGE|HOLDS|WHY|REASON|AUTHOR", e.Overrides, func(o policy.ExplainedOverride) []any {
+		out.gap()
+		columns(out, "OVERRIDE|KIND|ON|CHANGE|HOLDS|WHY|REASON|AUTHOR", e.Overrides, func(o policy.ExplainedOverride) []any {
 			row := storedOverride(o.Override)
 			return []any{row.ID, row.Kind, subjectText(row), changeText(row), o.Applied, o.Why, row.Reason, row.Author}
 		})
 	}
 	for _, fault := range e.Faults {
-		fmt.Fprintf(w, "left out, because it does not compile: %v\n", fault)
+		out.line("left out, because it does not compile: %v", fault)
 	}
 }
 

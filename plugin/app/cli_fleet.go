@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
@@ -54,17 +53,16 @@ func (c *call) showFleet(fleet pgstore.Fleet) error {
 		ms := spread.Milliseconds()
 		shown.SpreadMS = &ms
 	}
-	err := c.print(shown, func(w io.Writer) {
-		fmt.Fprintf(w, "version %d of %s: ", shown.Version, timeText(shown.At))
+	err := c.print(shown, func(out *page) {
+		reached := fmt.Sprintf("enforced on %d of %s", live-shown.Behind, counted(live, "live node"))
 		switch {
 		case live == 0:
-			fmt.Fprintln(w, "no live node has reported")
+			reached = "no live node has reported"
 		case complete:
-			fmt.Fprintf(w, "enforced on %d of %s after %s\n", live, counted(live, "live node"), seconds(spread))
-		default:
-			fmt.Fprintf(w, "enforced on %d of %s\n", live-shown.Behind, counted(live, "live node"))
+			reached += " after " + seconds(spread)
 		}
-		nodeTable(w, nodes)
+		out.line("version %d of %s: %s", shown.Version, timeText(shown.At), reached)
+		nodeTable(out, nodes)
 	})
 	if err == nil && shown.Behind > 0 {
 		return said(exitIncomplete)
@@ -72,16 +70,16 @@ func (c *call) showFleet(fleet pgstore.Fleet) error {
 	return err
 }
 
-func nodeTable(w io.Writer, nodes []shownNode) {
+func nodeTable(out *page, nodes []shownNode) {
 	if len(nodes) == 0 {
 		return
 	}
-	columns(w, "NODE|VERSION|LAG|LIVE|ENFORCED SINCE|REPORTED|SOURCE|FAULTS", nodes, func(n shownNode) []any {
+	columns(out, "NODE|VERSION|LAG|LIVE|ENFORCED SINCE|REPORTED|SOURCE|FAULTS", nodes, func(n shownNode) []any {
 		return []any{n.Node.Node, n.Version, n.Lag, n.Live, n.EnforcedAt, n.ReportedAt, n.Source, faultCount(n.Faults)}
 	})
 	for _, n := range nodes {
 		for _, fault := range faultTexts(n.Faults) {
-			fmt.Fprintf(w, "%s %s\n", n.Node.Node, fault)
+			out.line("%s %s", n.Node.Node, fault)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 func TestTheFleetTellsWhatANodeCannotUse(t *testing.T) {
 	x := &terminal{t: t}
-	c := newCall(&operator{stdout: &x.output}, fleetCommand)
+	c := newCall(&operator{stdout: screen{to: &x.output}}, fleetCommand)
 	node := func(name, faults string, live bool, version int64) pgstore.Node {
 		return pgstore.Node{Node: name, Version: version, Live: live, Source: "postgres", Faults: json.RawMessage(faults), EnforcedAt: noon.Add(300 * time.Millisecond)}
 	}

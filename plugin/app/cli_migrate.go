@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/jackc/pgx/v5"
 
@@ -81,12 +80,12 @@ func shown(list []migrations.Migration) []migration {
 
 func (c *call) migrateUp(ctx context.Context, config *pgx.ConnConfig) error {
 	applied, err := migrations.Up(ctx, config)
-	printed := c.print(shown(applied), func(w io.Writer) {
+	printed := c.print(shown(applied), func(out *page) {
 		for _, m := range applied {
-			fmt.Fprintf(w, "applied %s\n", m.File)
+			out.line("applied %s", m.File)
 		}
 		if len(applied) == 0 && err == nil {
-			fmt.Fprintln(w, "nothing to do: the tables are those of this version")
+			out.line("nothing to do: the tables are those of this version")
 		}
 	})
 	if err != nil {
@@ -111,8 +110,8 @@ func (c *call) migrateStatus(ctx context.Context, config *pgx.ConnConfig) error 
 	if err != nil {
 		return err
 	}
-	return c.print(shown(all), func(w io.Writer) {
-		columns(w, "MIGRATION|APPLIED", shown(all), func(m migration) []any { return []any{m.File, m.AppliedAt} })
+	return c.print(shown(all), func(out *page) {
+		columns(out, "MIGRATION|APPLIED", shown(all), func(m migration) []any { return []any{m.File, m.AppliedAt} })
 	})
 }
 
@@ -141,7 +140,7 @@ func (c *call) migrateDown(ctx context.Context, config *pgx.ConnConfig, yes bool
 	if err != nil {
 		return err
 	}
-	return c.print(shown([]migrations.Migration{undone}), func(w io.Writer) { fmt.Fprintf(w, "took back %s\n", undone.File) })
+	return c.print(shown([]migrations.Migration{undone}), func(out *page) { out.line("took back %s", undone.File) })
 }
 
 // countLosses tells how many rows have something to lose.

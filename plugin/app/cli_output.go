@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 )
 
 // outputFlag defines -o.
@@ -22,40 +23,150 @@ func (c *call) outputFlag() {
 	})
 }
 
-// print writes a value as JSON, or as people read it.
-func (c *call) print(value any, asText func(w io.Writer)) error {
+// print writes a value as JSON, or as the page that people read.
+func (c *call) print(value any, asText func(*page)) error {
 	if c.json {
-		encoder := json.NewEncoder(c.stdout)
-		encoder.SetIndent("", "  ")
-		encoder.SetEscapeHTML(false)
-		if err := encoder.Encode(value); err != nil {
-			return fmt.Errorf("write the output: %w", err)
-		}
-		return nil
+		return writeJSON(c.stdout, value)
 	}
-	var b strings.Builder
-	asText(&b)
-	if _, err := io.WriteString(c.stdout, b.String()); err != nil {
+	p := new(page)
+	asText(p)
+	return p.write(c.stdout)
+}
+
+// writeJSON writes a document. What a terminal would obey is escaped, which JSON reads as the same.
+func writeJSON(w io.Writer, value any) error {
+	text, err := jsonText(value, "")
+	if err == nil {
+		_, err = io.WriteString(w, text+"\n")
+	}
+	if err != nil {
 		return fmt.Errorf("write the output: %w", err)
 	}
 	return nil
 }
 
-// columns writes an aligned table.
-func columns[T any](w io.Writer, title string, rows []T, row func(T) []any) {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	lines := [][]string{strings.Split(title, "|")}
-	for _, r := range rows {
-		var line []string
-		for _, cell := range row(r) {
-			line = append(line, cellText(cell))
+// jsonText returns a value as JSON whose lines but the first begin with prefix.
+func jsonText(value any, prefix string) (string, error) {
+	var b strings.Builder
+	encoder := json.NewEncoder(&b)
+	encoder.SetIndent(prefix, "  ")
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(value)
+	return escapeUnprintable(strings.TrimSuffix(b.String(), "\n")), err
+}
+
+// escapeUnprintable escapes what is not printable in a JSON document. Outside of strings that is its newlines only,
+// which stay; in strings JSON escapes newlines itself.
+func escapeUnprintable(document string) string {
+	var b strings.Builder
+	for _, r := range document {
+		if unicode.IsPrint(r) || r == '\n' {
+			b.WriteRune(r)
+			continue
 		}
-		lines = append(lines, line)
+		for _, unit := range utf16.AppendRune(nil, r) {
+			fmt.Fprintf(&b, `\u%04x`, unit)
+		}
+	}
+	return b.String()
+}
+
+// page is text for people, made of lines. Names in it come from rows and requests, so every line is made plain: no name
+// can begin a line of its own, or reach the terminal as a control sequence.
+type page struct{ text strings.Builder }
+
+// line adds one line.
+func (p *page) line(format string, args ...any) {
+	p.text.WriteString(plainText(fmt.Sprintf(format, args...)) + "\n")
+}
+
+// gap adds an empty line.
+func (p *page) gap() { p.text.WriteString("\n") }
+
+func (p *page) write(w io.Writer) error {
+	if _, err := io.WriteString(w, p.text.String()); err != nil {
+		return fmt.Errorf("write the output: %w", err)
+	}
+	return nil
+}
+
+// screen is the writer of all that the program shows. It replaces what a terminal would obey: the last line of defence
+// behind [page] and [writeJSON].
+type screen struct {
+	to     io.Writer
+	before string // a control sequence of the program itself, sent before each write
+}
+
+// Write writes text, which must not end within a character.
+func (s screen) Write(text []byte) (int, error) {
+	plain := strings.Map(func(r rune) rune {
+		if r == '\n' {
+			return r
+		}
+		return printable(r)
+	}, string(text))
+	if _, err := io.WriteString(s.to, s.before+plain); err != nil {
+		return 0, err
+	}
+	return len(text), nil
+}
+
+// printable returns r, or a replacement for what a terminal would obey or not show.
+func printable(r rune) rune {
+	if unicode.IsPrint(r) {
+		return r
+	}
+	return unicode.ReplacementChar
+}
+
+// listing is how rows are shown: the titles of its columns, separated by |, and the cells of a row.
+type listing[T any] struct {
+	title string
+	row   func(T) []any
+}
+
+// columns adds an aligned table.
+func columns[T any](out *page, title string, rows []T, row func(T) []any) {
+	new(grid).add(out, titleAnd(listing[T]{title, row}, rows))
+}
+
+// titleAnd returns the lines of a table: the title and the rows.
+func titleAnd[T any](t listing[T], rows []T) [][]string {
+	return append([][]string{strings.Split(t.title, "|")}, t.lines(rows)...)
+}
+
+func (t listing[T]) lines(rows []T) [][]string {
+	lines := make([][]string, len(rows))
+	for i, r := range rows {
+		for _, cell := range t.row(r) {
+			lines[i] = append(lines[i], cellText(cell))
+		}
+	}
+	return lines
+}
+
+// grid aligns the lines of a table that is shown in parts: no column is narrower than it was before. The zero value is
+// ready.
+type grid struct{ widths []int }
+
+func (g *grid) add(out *page, lines [][]string) {
+	for _, line := range lines {
+		for i, cell := range line {
+			if i == len(g.widths) {
+				g.widths = append(g.widths, 0)
+			}
+			g.widths[i] = max(g.widths[i], utf8.RuneCountInString(cell))
+		}
 	}
 	for _, line := range lines {
-		fmt.Fprintln(t, strings.Join(line, "\t"))
+		for i, cell := range line {
+			out.text.WriteString(cell)
+			if i < len(line)-1 {
+				out.text.WriteString(strings.Repeat(" ", g.widths[i]-utf8.RuneCountInString(cell)+2))
+			}
+		}
+		out.gap()
 	}
-	_ = t.Flush() // its writer is a strings.Builder, which never fails
 }
 
 // cellText is a value in a table; - stands for what is absent.
@@ -76,12 +187,7 @@ func cellText(cell any) string {
 // plainText is a text in one line. What a terminal would obey is not passed on: names come from requests.
 func plainText(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, text)
+	return strings.Map(printable, text)
 }
 
 // timeText is an instant in a table.

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -39,7 +38,7 @@ var overrideCommands = []*command{
 				if err != nil {
 					return err
 				}
-				return c.print(listed(overrides), func(w io.Writer) { overrideTable(w, overrides) })
+				return c.print(listed(overrides), func(out *page) { overrideTable(out, overrides) })
 			})
 		},
 	},
@@ -141,15 +140,15 @@ func (c *call) listEnded(ctx context.Context, s *pgstore.Store, f pgstore.Overri
 	if err != nil {
 		return err
 	}
-	return c.print(listed(ended), func(w io.Writer) {
-		columns(w, "ID|KIND|SUBJECT|CHANGE|ENDED|BY|WHY|ADDED BY|FOR", ended, func(o pgstore.EndedOverride) []any {
+	return c.print(listed(ended), func(out *page) {
+		columns(out, "ID|KIND|SUBJECT|CHANGE|ENDED|BY|WHY|ADDED BY|FOR", ended, func(o pgstore.EndedOverride) []any {
 			return []any{o.ID, o.Kind, subjectText(o.Override), changeText(o.Override), o.EndedAt, o.EndedBy, o.EndReason, o.Author, o.Reason}
 		})
 	})
 }
 
-func overrideTable(w io.Writer, overrides []pgstore.Override) {
-	columns(w, "ID|KIND|SUBJECT|CHANGE|EXPIRES|SOURCE|AUTHOR|REASON", overrides, func(o pgstore.Override) []any {
+func overrideTable(out *page, overrides []pgstore.Override) {
+	columns(out, "ID|KIND|SUBJECT|CHANGE|EXPIRES|SOURCE|AUTHOR|REASON", overrides, func(o pgstore.Override) []any {
 		expires := any(o.ExpiresAt)
 		if o.Permanent {
 			expires = "never"

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
@@ -27,7 +26,7 @@ var policyCommands = []*command{
 				if err != nil {
 					return err
 				}
-				return c.print(listed(policies), func(w io.Writer) { policyTable(w, policies) })
+				return c.print(listed(policies), func(out *page) { policyTable(out, policies) })
 			})
 		},
 	},
@@ -40,7 +39,7 @@ var policyCommands = []*command{
 				if err != nil {
 					return err
 				}
-				return c.print(p, func(w io.Writer) { policyTable(w, []pgstore.Policy{p}) })
+				return c.print(p, func(out *page) { policyTable(out, []pgstore.Policy{p}) })
 			})
 		},
 	},
@@ -150,8 +149,8 @@ func (c *call) windowFlag(to *int64, usage string) {
 	})
 }
 
-func policyTable(w io.Writer, policies []pgstore.Policy) {
-	columns(w, "ID|POLICY|FOR|ENDPOINT|LIMIT|SCOPE|ALGORITHM|MODE|FAIL MODE|ACCURACY|NAMESPACE|REVISION", policies, func(p pgstore.Policy) []any {
+func policyTable(out *page, policies []pgstore.Policy) {
+	columns(out, "ID|POLICY|FOR|ENDPOINT|LIMIT|SCOPE|ALGORITHM|MODE|FAIL MODE|ACCURACY|NAMESPACE|REVISION", policies, func(p pgstore.Policy) []any {
 		name := p.Name
 		if p.Slot == pgstore.SlotCandidate {
 			name += " (candidate)"

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"errors"
-	"io"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
@@ -17,7 +16,7 @@ var tierCommands = []*command{
 				if err != nil {
 					return err
 				}
-				return c.print(listed(tiers), func(w io.Writer) { tierTable(w, tiers) })
+				return c.print(listed(tiers), func(out *page) { tierTable(out, tiers) })
 			})
 		},
 	},
@@ -60,7 +59,7 @@ var tenantCommands = []*command{
 				if err != nil {
 					return err
 				}
-				return c.print(listed(tenants), func(w io.Writer) { tenantTable(w, tenants) })
+				return c.print(listed(tenants), func(out *page) { tenantTable(out, tenants) })
 			})
 		},
 	},
@@ -72,7 +71,7 @@ var tenantCommands = []*command{
 				if err != nil {
 					return err
 				}
-				return c.print(t, func(w io.Writer) { tenantTable(w, []pgstore.Tenant{t}) })
+				return c.print(t, func(out *page) { tenantTable(out, []pgstore.Tenant{t}) })
 			})
 		},
 	},
@@ -153,12 +152,12 @@ func (c *call) doubtTier(ctx context.Context, s *pgstore.Store, tier string) err
 	return err
 }
 
-func tierTable(w io.Writer, tiers []pgstore.Tier) {
-	columns(w, "TIER|DESCRIPTION|REVISION", tiers, func(t pgstore.Tier) []any { return []any{t.Name, t.Description, t.Revision} })
+func tierTable(out *page, tiers []pgstore.Tier) {
+	columns(out, "TIER|DESCRIPTION|REVISION", tiers, func(t pgstore.Tier) []any { return []any{t.Name, t.Description, t.Revision} })
 }
 
-func tenantTable(w io.Writer, tenants []pgstore.Tenant) {
-	columns(w, "TENANT|TIER|TIME ZONE|REVISION", tenants, func(t pgstore.Tenant) []any {
+func tenantTable(out *page, tenants []pgstore.Tenant) {
+	columns(out, "TENANT|TIER|TIME ZONE|REVISION", tenants, func(t pgstore.Tenant) []any {
 		return []any{t.ID, orDefault(t.Tier, "(as the request says)"), orDefault(t.TimeZone, "UTC"), t.Revision}
 	})
 }

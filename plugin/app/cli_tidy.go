@@ -2,8 +2,6 @@ package app
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
@@ -26,12 +24,12 @@ does it, the others see that and do nothing.`,
 			if err != nil {
 				return err
 			}
-			return c.print(done, func(w io.Writer) {
+			return c.print(done, func(out *page) {
 				if !done.Leader {
-					fmt.Fprintln(w, "another process is at it: nothing was done here")
+					out.line("another process is at it: nothing was done here")
 					return
 				}
-				fmt.Fprintf(w, "%d overrides moved to the history, %d changes, %d nodes and %d idempotency keys dropped\n",
+				out.line("%d overrides moved to the history, %d changes, %d nodes and %d idempotency keys dropped",
 					done.Overrides, done.Changes, done.Nodes, done.Keys)
 			})
 		})

@@ -3,8 +3,6 @@ package app
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
@@ -50,7 +48,7 @@ database has a hash of it alone.
 				if err != nil {
 					return err
 				}
-				return c.print(listed(list), func(w io.Writer) { tokenTable(w, list) })
+				return c.print(listed(list), func(out *page) { tokenTable(out, list) })
 			})
 		},
 	},
@@ -62,7 +60,7 @@ database has a hash of it alone.
 				if err != nil {
 					return err
 				}
-				return c.print(t, func(w io.Writer) { fmt.Fprintf(w, "revoked token %s\n", plainText(t.Name)) })
+				return c.print(t, func(out *page) { out.line("revoked token %s", t.Name) })
 			})
 		},
 	},
@@ -110,11 +108,11 @@ func (c *call) createToken(ctx context.Context, s *pgstore.Store, by pgstore.Cha
 		Secret string        `json:"secret"`
 		Token  pgstore.Token `json:"token"`
 	}{secret, t}
-	return c.print(made, func(w io.Writer) { fmt.Fprintln(w, secret) })
+	return c.print(made, func(out *page) { out.line("%s", secret) })
 }
 
-func tokenTable(w io.Writer, list []pgstore.Token) {
-	columns(w, "ID|NAME|ROLE|STATE|CREATED|BY|LAST USED|EXPIRES|REVOKED BY", list, func(t pgstore.Token) []any {
+func tokenTable(out *page, list []pgstore.Token) {
+	columns(out, "ID|NAME|ROLE|STATE|CREATED|BY|LAST USED|EXPIRES|REVOKED BY", list, func(t pgstore.Token) []any {
 		return []any{
 			t.ID, t.Name, t.RoleText(), t.State, t.CreatedAt, t.CreatedBy, orDefault(timeText(t.LastUsedAt), "never"),
 			orDefault(timeText(t.ExpiresAt), "never"), t.RevokedBy,

@@ -42,7 +42,7 @@ the exit code is 1 when no node answers.`,
 		c.topFlags(m)
 		c.outputFlag()
 		return func(ctx context.Context) error {
-			m.live = !c.json && !m.once && isTerminal(c.stdout)
+			m.live = !c.json && !m.once && c.stdout.isTerminal()
 			m.now, m.show = c.now, c.topPrinter(m.live)
 			return m.run(ctx)
 		}
@@ -179,7 +179,7 @@ func pause(ctx context.Context, length time.Duration) error {
 // topPrinter is how refreshes are shown: as documents, over one another, or one below the other.
 func (c *call) topPrinter(over bool) func(*topView) error {
 	if c.json {
-		return func(v *topView) error { return writeTopJSON(c.stdout, v) }
+		return func(v *topView) error { return writeJSON(c.stdout, v) }
 	}
 	return tablePrinter(c.stdout, over)
 }
@@ -188,24 +188,29 @@ func (c *call) topPrinter(over bool) func(*topView) error {
 const overwrite = "\x1b[H\x1b[J"
 
 // tablePrinter writes each refresh at once, so that a terminal never shows half of one.
-func tablePrinter(to io.Writer, over bool) func(*topView) error {
-	before := ""
+func tablePrinter(to screen, over bool) func(*topView) error {
 	if over {
-		before = overwrite
+		to.before = overwrite
+		return func(v *topView) error { return writeTable(to, topText(v)) }
 	}
+	gap := ""
 	return func(v *topView) error {
-		if _, err := io.WriteString(to, before+topText(v)); err != nil {
-			return fmt.Errorf("write the table: %w", err)
-		}
-		if !over {
-			before = "\n"
-		}
-		return nil
+		text := gap + topText(v)
+		gap = "\n"
+		return writeTable(to, text)
 	}
 }
 
-func isTerminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
+func writeTable(to io.Writer, text string) error {
+	if _, err := io.WriteString(to, text); err != nil {
+		return fmt.Errorf("write the table: %w", err)
+	}
+	return nil
+}
+
+// isTerminal reports whether the screen is a terminal, and not a file or a pipe.
+func (s screen) isTerminal() bool {
+	file, ok := s.to.(*os.File)
 	if !ok {
 		return false
 	}

@@ -183,7 +183,7 @@ func TestNumbersThatCannotBeAreLeftOut(t *testing.T) {
 		if len(v.Tenants) != 0 || v.Nodes[0].Version != nil || v.Nodes[0].Age != nil {
 			t.Errorf("%s is believed: %+v, %+v", number, v.Tenants, v.Nodes[0])
 		}
-		if err := writeTopJSON(new(strings.Builder), v); err != nil {
+		if err := writeJSON(new(strings.Builder), v); err != nil {
 			t.Errorf("%s: %v", number, err)
 		}
 	}

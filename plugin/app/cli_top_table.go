@@ -1,25 +1,22 @@
 package app
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf16"
 )
 
 // topText is a refresh as people read it.
 func topText(v *topView) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s\n", timeText(v.At), strings.Join(v.fleet(), ", "))
-	fmt.Fprintf(&b, "%s requests/s, %s %% denied\n\n", v.Total.Requests, v.Total.DeniedPercent)
-	tenantTopTable(&b, v)
-	policyTopTable(&b, v)
-	nodeTopTable(&b, v.Nodes)
-	return b.String()
+	out := new(page)
+	out.line("%s: %s", timeText(v.At), strings.Join(v.fleet(), ", "))
+	out.line("%s requests/s, %s %% denied", v.Total.Requests, v.Total.DeniedPercent)
+	out.gap()
+	tenantTopTable(out, v)
+	policyTopTable(out, v)
+	nodeTopTable(out, v.Nodes)
+	return out.text.String()
 }
 
 // fleet tells how the nodes are, all together.
@@ -48,15 +45,16 @@ func (v *topView) fleet() []string {
 	return texts
 }
 
-func tenantTopTable(w io.Writer, v *topView) {
+func tenantTopTable(out *page, v *topView) {
 	if len(v.Tenants) == 0 {
-		fmt.Fprint(w, "no tenant sends requests, or is near a limit\n\n")
+		out.line("no tenant sends requests, or is near a limit")
+		out.gap()
 		return
 	}
-	columns(w, "TENANT|TIER|REQUESTS/S|DENIED/S|DENIED %|NEAREST LIMIT|BUSIEST ENDPOINT", v.Tenants, func(t topTenant) []any {
+	columns(out, "TENANT|TIER|REQUESTS/S|DENIED/S|DENIED %|NEAREST LIMIT|BUSIEST ENDPOINT", v.Tenants, func(t topTenant) []any {
 		return []any{short(t.Tenant), short(t.Tier), t.Traffic.Requests, t.Traffic.Denied, t.Traffic.DeniedPercent, nearestText(t.Nearest), short(t.Endpoint)}
 	})
-	writeLeft(w, v.MoreTenants, "more tenant")
+	writeLeft(out, v.MoreTenants, "more tenant")
 }
 
 func nearestText(n *nearest) string {
@@ -66,18 +64,18 @@ func nearestText(n *nearest) string {
 	return fmt.Sprintf("%s %% of %s", 100*n.Used, short(n.Policy))
 }
 
-func policyTopTable(w io.Writer, v *topView) {
+func policyTopTable(out *page, v *topView) {
 	if len(v.Policies) == 0 {
 		return
 	}
-	columns(w, "POLICY|SCOPE|TIER|DENIED/S|WOULD DENY/S", v.Policies, func(p topPolicy) []any {
+	columns(out, "POLICY|SCOPE|TIER|DENIED/S|WOULD DENY/S", v.Policies, func(p topPolicy) []any {
 		return []any{short(p.Policy), short(p.Scope), short(p.Tier), p.Denied, p.ShadowDenied}
 	})
-	writeLeft(w, v.MorePolicies, "more line")
+	writeLeft(out, v.MorePolicies, "more line")
 }
 
-func nodeTopTable(w io.Writer, nodes []topNode) {
-	columns(w, "NODE|REQUESTS/S|DENIED %|UNVERIFIED/S|VERSION|AGE|POSTGRES|DEGRADED|NOTE", nodes, func(n topNode) []any {
+func nodeTopTable(out *page, nodes []topNode) {
+	columns(out, "NODE|REQUESTS/S|DENIED %|UNVERIFIED/S|VERSION|AGE|POSTGRES|DEGRADED|NOTE", nodes, func(n topNode) []any {
 		requests, denied := any(""), any("")
 		if n.Traffic != nil {
 			requests, denied = n.Traffic.Requests, n.Traffic.DeniedPercent
@@ -118,11 +116,11 @@ func ageText(age *rate) string {
 }
 
 // writeLeft tells what a table does not show, and ends it.
-func writeLeft(w io.Writer, n int, thing string) {
+func writeLeft(out *page, n int, thing string) {
 	if n > 0 {
-		fmt.Fprintf(w, "and %s\n", counted(n, thing))
+		out.line("and %s", counted(n, thing))
 	}
-	fmt.Fprintln(w)
+	out.gap()
 }
 
 // short is a name that leaves room for others in its line.
@@ -135,37 +133,4 @@ func cut(text string, most int) string {
 		return string(runes)
 	}
 	return string(runes[:most-1]) + "…"
-}
-
-// writeTopJSON writes a refresh as a document. Its strings are from whoever answers, and may be read on a terminal:
-// what one would obey is escaped, which JSON reads as the same.
-func writeTopJSON(w io.Writer, v *topView) error {
-	var b strings.Builder
-	encoder := json.NewEncoder(&b)
-	encoder.SetIndent("", "  ")
-	encoder.SetEscapeHTML(false)
-	err := encoder.Encode(v)
-	if err == nil {
-		_, err = io.WriteString(w, escapeUnprintable(b.String()))
-	}
-	if err != nil {
-		return fmt.Errorf("write the output: %w", err)
-	}
-	return nil
-}
-
-// escapeUnprintable escapes what is no print in a JSON document. Outside of strings that are its newlines only, which
-// stay; in strings they are escaped already.
-func escapeUnprintable(document string) string {
-	var b strings.Builder
-	for _, r := range document {
-		if unicode.IsPrint(r) || r == '\n' {
-			b.WriteRune(r)
-			continue
-		}
-		for _, unit := range utf16.AppendRune(nil, r) {
-			fmt.Fprintf(&b, `\u%04x`, unit)
-		}
-	}
-	return b.String()
 }

@@ -97,7 +97,7 @@ func topOnce(t *testing.T, args ...string) (output string, code int) {
 	t.Helper()
 	var both bytes.Buffer
 	now := noon
-	o := operator{stdout: &both, stderr: &both, now: func() time.Time {
+	o := operator{stdout: screen{to: &both}, stderr: screen{to: &both}, now: func() time.Time {
 		now = now.Add(2 * time.Second)
 		return now
 	}}
@@ -254,7 +254,7 @@ func TestTopOverwritesOnATerminalAndAppendsElsewhere(t *testing.T) {
 		false: topText(view) + "\n" + topText(view),
 	} {
 		var b strings.Builder
-		show := tablePrinter(&b, over)
+		show := tablePrinter(screen{to: &b}, over)
 		for range 2 {
 			if err := show(view); err != nil {
 				t.Fatal(err)

@@ -44,7 +44,7 @@ func (x *terminal) call(args ...string) int {
 		getenv: func(name string) string { return x.env[name] },
 		login:  func() string { return "ann@laptop" },
 		now:    func() time.Time { return noon },
-		stdin:  strings.NewReader(x.stdin), stdout: &x.output, stderr: &x.output,
+		stdin:  strings.NewReader(x.stdin), stdout: screen{to: &x.output}, stderr: screen{to: &x.output},
 	}
 	return o.run(x.t.Context(), args)
 }

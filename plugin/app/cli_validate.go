@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 
@@ -32,14 +31,17 @@ func (c *call) validate() error {
 		if err != nil {
 			return wrong("%v", err)
 		}
-		faults := 0
+		out, faults := new(page), 0
 		for _, f := range findings {
-			fmt.Fprintln(c.stdout, f)
+			out.line("%v", f)
 			if f.Severity == deck.Error {
 				faults++
 			}
 		}
-		fmt.Fprintf(c.stdout, "%s: %s, %s\n", file, counted(faults, "fault"), counted(len(findings)-faults, "warning"))
+		out.line("%s: %s, %s", file, counted(faults, "fault"), counted(len(findings)-faults, "warning"))
+		if err := out.write(c.stdout); err != nil {
+			return err
+		}
 		faulty = faulty || faults > 0
 	}
 	if faulty {

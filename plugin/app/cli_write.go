@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -28,7 +27,7 @@ type written struct {
 	Row     any        `json:"row,omitempty"`   // as it is then
 	Diff    any        `json:"diff,omitempty"`  // of apply
 	Fleet   *enforcing `json:"fleet,omitempty"` // with --wait
-	lines   func(io.Writer)
+	lines   func(*page)
 }
 
 // enforcing is how far a version has come.
@@ -111,13 +110,13 @@ func (c *call) tell(ctx context.Context, store *pgstore.Store, done written) err
 			return fmt.Errorf("%s, in version %d, but how far it has come cannot be told: %w", done.What, done.Version, err)
 		}
 	}
-	err := c.print(done, func(w io.Writer) {
+	err := c.print(done, func(out *page) {
 		if done.lines != nil {
-			done.lines(w)
+			done.lines(out)
 		}
-		fmt.Fprintf(w, "%s; version %d\n", plainText(done.What), done.Version)
+		out.line("%s; version %d", done.What, done.Version)
 		if done.Fleet != nil {
-			fmt.Fprintln(w, done.Fleet)
+			out.line("%s", done.Fleet)
 		}
 	})
 	if err == nil && done.Fleet != nil && len(done.Fleet.Behind) > 0 {

@@ -22,7 +22,7 @@ func Ratelimit(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	defer stop()
 	o := operator{
 		getenv: os.Getenv, login: login, now: time.Now,
-		stdin: stdin, stdout: stdout, stderr: stderr,
+		stdin: stdin, stdout: screen{to: stdout}, stderr: screen{to: stderr},
 	}
 	return o.run(ctx, args)
 }
@@ -33,8 +33,8 @@ type operator struct {
 	login  func() string // user@host; "": nobody can say
 	now    func() time.Time
 	stdin  io.Reader
-	stdout io.Writer
-	stderr io.Writer
+	stdout screen
+	stderr screen
 }
 
 // The exit codes beside 0.
