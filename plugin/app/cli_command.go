@@ -38,7 +38,9 @@ type call struct {
 
 	database databaseFlags
 	change   changeFlags
-	json     bool
+	json     bool     // -o json
+	yaml     bool     // -o yaml, of the commands that have it
+	formats  []string // of -o, that the command has beside table and json
 }
 
 // commands are all commands, as the help lists them.

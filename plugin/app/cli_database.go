@@ -119,7 +119,7 @@ func ready(ctx context.Context, pool *pgxpool.Pool) error {
 // reads defines the flags of a command that reads the database, and opens it for do.
 func (c *call) reads(do func(ctx context.Context, s *pgstore.Store) error) action {
 	c.databaseFlag()
-	c.outputFlag()
+	c.outputFlag(c.formats...)
 	return func(ctx context.Context) error {
 		store, closeStore, err := c.open(ctx)
 		if err != nil {

@@ -61,7 +61,7 @@ func TestAWrongCallIsToldBeforeAnythingIsDone(t *testing.T) {
 		{"policy put daily --reason x --tier", "--tier needs a value"},
 		{"policy put daily ---tier gold", `"---tier" is no flag`},
 		{"policy list --slot waiting", `--slot: "waiting": must be active or candidate`},
-		{"policy list -o xml", `: -o: "xml": must be table or json`},
+		{"policy list -o xml", `: -o: "xml": must be table, json or yaml`},
 		{"policy list -o", ": -o needs a value"},
 		{"policy list -x", "there is no flag -x;"},
 		{`policy list --slot ' for flag -slot: "x'`, `--slot: " for flag -slot: \"x": must be active`},

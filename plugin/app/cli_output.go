@@ -5,20 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf16"
-	"unicode/utf8"
 )
 
-// outputFlag defines -o.
-func (c *call) outputFlag() {
-	c.flags.Func("o", "the `format` of the output: table or json; default: table", func(text string) error {
-		if text != "table" && text != "json" {
-			return errors.New("must be table or json")
+// outputFlag defines -o. A command may have formats of its own beside table and json.
+func (c *call) outputFlag(own ...string) {
+	formats := append([]string{"table", "json"}, own...)
+	choice := strings.Join(formats[:len(formats)-1], ", ") + " or " + formats[len(formats)-1]
+	c.flags.Func("o", "the `format` of the output: "+choice+"; default: table", func(text string) error {
+		if !slices.Contains(formats, text) {
+			return errors.New("must be " + choice)
 		}
-		c.json = text == "json"
+		c.json, c.yaml = text == "json", text == "yaml"
 		return nil
 	})
 }
@@ -117,56 +119,6 @@ func printable(r rune) rune {
 		return r
 	}
 	return unicode.ReplacementChar
-}
-
-// listing is how rows are shown: the titles of its columns, separated by |, and the cells of a row.
-type listing[T any] struct {
-	title string
-	row   func(T) []any
-}
-
-// columns adds an aligned table.
-func columns[T any](out *page, title string, rows []T, row func(T) []any) {
-	new(grid).add(out, titleAnd(listing[T]{title, row}, rows))
-}
-
-// titleAnd returns the lines of a table: the title and the rows.
-func titleAnd[T any](t listing[T], rows []T) [][]string {
-	return append([][]string{strings.Split(t.title, "|")}, t.lines(rows)...)
-}
-
-func (t listing[T]) lines(rows []T) [][]string {
-	lines := make([][]string, len(rows))
-	for i, r := range rows {
-		for _, cell := range t.row(r) {
-			lines[i] = append(lines[i], cellText(cell))
-		}
-	}
-	return lines
-}
-
-// grid aligns the lines of a table that is shown in parts: no column is narrower than it was before. The zero value is
-// ready.
-type grid struct{ widths []int }
-
-func (g *grid) add(out *page, lines [][]string) {
-	for _, line := range lines {
-		for i, cell := range line {
-			if i == len(g.widths) {
-				g.widths = append(g.widths, 0)
-			}
-			g.widths[i] = max(g.widths[i], utf8.RuneCountInString(cell))
-		}
-	}
-	for _, line := range lines {
-		for i, cell := range line {
-			out.text.WriteString(cell)
-			if i < len(line)-1 {
-				out.text.WriteString(strings.Repeat(" ", g.widths[i]-utf8.RuneCountInString(cell)+2))
-			}
-		}
-		out.gap()
-	}
 }
 
 // cellText is a value in a table; - stands for what is absent.

@@ -52,7 +52,7 @@ func TestNoNameReachesTheTerminalAsAControlSequence(t *testing.T) {
 			return c.print(e, func(out *page) { writeExplanation(out, &e) })
 		},
 		"a table": func(c *call) error {
-			return c.print(nil, func(out *page) { tenantTable(out, []pgstore.Tenant{{ID: hostile}}) })
+			return c.print(nil, func(out *page) { tenantList.add(out, pgstore.Tenant{ID: hostile}) })
 		},
 		"a warning":     func(c *call) error { c.warn("no tier %s", hostile); return nil },
 		"a failed call": func(c *call) error { c.report(c.command, wrong("%s", hostile)); return nil },

@@ -32,13 +32,9 @@ var overrideCommands = []*command{
 			})
 			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
 				if *ended {
-					return c.listEnded(ctx, s, f)
+					return endedList.show(c, s.EachEndedOverride(ctx, f))
 				}
-				overrides, err := s.Overrides(ctx, f)
-				if err != nil {
-					return err
-				}
-				return c.print(listed(overrides), func(out *page) { overrideTable(out, overrides) })
+				return overrideList.show(c, s.EachOverride(ctx, f))
 			})
 		},
 	},
@@ -135,27 +131,19 @@ func (c *call) expiryFlags(o *pgstore.Override) {
 	})
 }
 
-func (c *call) listEnded(ctx context.Context, s *pgstore.Store, f pgstore.OverrideFilter) error {
-	ended, err := s.OverrideHistory(ctx, f)
-	if err != nil {
-		return err
-	}
-	return c.print(listed(ended), func(out *page) {
-		columns(out, "ID|KIND|SUBJECT|CHANGE|ENDED|BY|WHY|ADDED BY|FOR", ended, func(o pgstore.EndedOverride) []any {
-			return []any{o.ID, o.Kind, subjectText(o.Override), changeText(o.Override), o.EndedAt, o.EndedBy, o.EndReason, o.Author, o.Reason}
-		})
-	})
-}
-
-func overrideTable(out *page, overrides []pgstore.Override) {
-	columns(out, "ID|KIND|SUBJECT|CHANGE|EXPIRES|SOURCE|AUTHOR|REASON", overrides, func(o pgstore.Override) []any {
+// overrideList and endedList are how overrides are shown: those that hold or have expired, and those of the history.
+var (
+	overrideList = listing[pgstore.Override]{"ID|KIND|SUBJECT|CHANGE|EXPIRES|SOURCE|AUTHOR|REASON", func(o pgstore.Override) []any {
 		expires := any(o.ExpiresAt)
 		if o.Permanent {
 			expires = "never"
 		}
 		return []any{o.ID, o.Kind, subjectText(o), changeText(o), expires, o.Source, o.Author, o.Reason}
-	})
-}
+	}}
+	endedList = listing[pgstore.EndedOverride]{"ID|KIND|SUBJECT|CHANGE|ENDED|BY|WHY|ADDED BY|FOR", func(o pgstore.EndedOverride) []any {
+		return []any{o.ID, o.Kind, subjectText(o.Override), changeText(o.Override), o.EndedAt, o.EndedBy, o.EndReason, o.Author, o.Reason}
+	}}
+)
 
 func untilText(o pgstore.Override) string {
 	if o.Permanent {

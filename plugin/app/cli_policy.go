@@ -12,8 +12,10 @@ import (
 var policyCommands = []*command{
 	{
 		words: "policy list", brief: "list policies",
+		about: `With -o yaml the output is a document for ratelimit apply and diff: the active policies of one namespace.`,
 		define: func(c *call) action {
 			f := pgstore.PolicyFilter{}
+			c.formats = []string{"yaml"}
 			c.flags.StringVar(&f.Tier, "tier", "", "only those of this `tier`")
 			c.flags.StringVar(&f.Tenant, "tenant", "", "only those of this `tenant`")
 			c.flags.StringVar(&f.Name, "name", "", "only those of this `name`")
@@ -21,12 +23,12 @@ var policyCommands = []*command{
 			c.slotFlag(&f.Slot)
 			c.afterFlag(&f.After)
 			c.pageFlag(&f.Max)
+			c.check(func() error { return c.documentOnly(&f) })
 			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
-				policies, err := s.Policies(ctx, f)
-				if err != nil {
-					return err
+				if c.yaml {
+					return c.showDocument(f, s.EachPolicy(ctx, f))
 				}
-				return c.print(listed(policies), func(out *page) { policyTable(out, policies) })
+				return policyList.show(c, s.EachPolicy(ctx, f))
 			})
 		},
 	},
@@ -39,7 +41,7 @@ var policyCommands = []*command{
 				if err != nil {
 					return err
 				}
-				return c.print(p, func(out *page) { policyTable(out, []pgstore.Policy{p}) })
+				return c.print(p, func(out *page) { policyList.add(out, p) })
 			})
 		},
 	},
@@ -149,14 +151,18 @@ func (c *call) windowFlag(to *int64, usage string) {
 	})
 }
 
-func policyTable(out *page, policies []pgstore.Policy) {
-	columns(out, "ID|POLICY|FOR|ENDPOINT|LIMIT|SCOPE|ALGORITHM|MODE|FAIL MODE|ACCURACY|NAMESPACE|REVISION", policies, func(p pgstore.Policy) []any {
+// policyList is how policies are shown.
+var policyList = listing[pgstore.Policy]{
+	"ID|POLICY|FOR|ENDPOINT|LIMIT|SCOPE|ALGORITHM|MODE|FAIL MODE|ACCURACY|NAMESPACE|REVISION",
+	func(p pgstore.Policy) []any {
 		name := p.Name
 		if p.Slot == pgstore.SlotCandidate {
 			name += " (candidate)"
 		}
-		return []any{p.ID, name, forWhom(p.Tier, p.Tenant), p.Endpoint, limitText(p), p.Scope, p.Algorithm, p.Mode, p.FailMode, p.Accuracy, p.Namespace, p.Revision}
-	})
+		return []any{
+			p.ID, name, forWhom(p.Tier, p.Tenant), p.Endpoint, limitText(p), p.Scope, p.Algorithm, p.Mode, p.FailMode, p.Accuracy, p.Namespace, p.Revision,
+		}
+	},
 }
 
 // limitText is the quantity of a policy and what changes it, in words.

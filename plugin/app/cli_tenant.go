@@ -55,11 +55,7 @@ var tenantCommands = []*command{
 			c.flags.StringVar(&f.After, "after", "", "only tenants behind this `id`: where the last page ended")
 			c.pageFlag(&f.Max)
 			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
-				tenants, err := s.Tenants(ctx, f)
-				if err != nil {
-					return err
-				}
-				return c.print(listed(tenants), func(out *page) { tenantTable(out, tenants) })
+				return tenantList.show(c, s.EachTenant(ctx, f))
 			})
 		},
 	},
@@ -71,7 +67,7 @@ var tenantCommands = []*command{
 				if err != nil {
 					return err
 				}
-				return c.print(t, func(out *page) { tenantTable(out, []pgstore.Tenant{t}) })
+				return c.print(t, func(out *page) { tenantList.add(out, t) })
 			})
 		},
 	},
@@ -156,11 +152,10 @@ func tierTable(out *page, tiers []pgstore.Tier) {
 	columns(out, "TIER|DESCRIPTION|REVISION", tiers, func(t pgstore.Tier) []any { return []any{t.Name, t.Description, t.Revision} })
 }
 
-func tenantTable(out *page, tenants []pgstore.Tenant) {
-	columns(out, "TENANT|TIER|TIME ZONE|REVISION", tenants, func(t pgstore.Tenant) []any {
-		return []any{t.ID, orDefault(t.Tier, "(as the request says)"), orDefault(t.TimeZone, "UTC"), t.Revision}
-	})
-}
+// tenantList is how tenants are shown.
+var tenantList = listing[pgstore.Tenant]{"TENANT|TIER|TIME ZONE|REVISION", func(t pgstore.Tenant) []any {
+	return []any{t.ID, orDefault(t.Tier, "(as the request says)"), orDefault(t.TimeZone, "UTC"), t.Revision}
+}}
 
 // listed is a list that is [] in JSON when it is empty.
 func listed[T any](list []T) []T {

@@ -45,7 +45,7 @@ func (set Set) diff(ctx context.Context, q query) (Diff, error) {
 		}
 		desired[i] = p
 	}
-	current, err := policies(ctx, q, PolicyFilter{Namespace: namespace, Slot: SlotActive})
+	current, err := all(policies(ctx, q, PolicyFilter{Namespace: namespace, Slot: SlotActive}))
 	if err != nil {
 		return Diff{}, err
 	}

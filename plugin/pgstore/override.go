@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 	"time"
 
@@ -111,18 +112,26 @@ func (f OverrideFilter) where() *where {
 // Overrides are the overrides that a filter selects, in the order of their IDs. Those that have expired are there until
 // they are moved to the history.
 func (s *Store) Overrides(ctx context.Context, f OverrideFilter) ([]Override, error) {
+	return all(s.EachOverride(ctx, f))
+}
+
+// EachOverride yields what Overrides returns, row by row as the database sends them. An error ends it.
+func (s *Store) EachOverride(ctx context.Context, f OverrideFilter) iter.Seq2[Override, error] {
 	w := f.where()
-	list, err := collect[Override](ctx, s.pool, "SELECT "+overrideColumns+" FROM rate_limiter.overrides"+w.String()+
+	return each[Override](ctx, s.pool, "list overrides", "SELECT "+overrideColumns+" FROM rate_limiter.overrides"+w.String()+
 		" ORDER BY id"+most(f.Max), w.args...)
-	return list, fail("list overrides", err)
 }
 
 // OverrideHistory are the overrides of the past that a filter selects, in the order of their IDs.
 func (s *Store) OverrideHistory(ctx context.Context, f OverrideFilter) ([]EndedOverride, error) {
+	return all(s.EachEndedOverride(ctx, f))
+}
+
+// EachEndedOverride yields what OverrideHistory returns, row by row as the database sends them. An error ends it.
+func (s *Store) EachEndedOverride(ctx context.Context, f OverrideFilter) iter.Seq2[EndedOverride, error] {
 	w := f.where()
-	list, err := collect[EndedOverride](ctx, s.pool, "SELECT "+overrideColumns+
+	return each[EndedOverride](ctx, s.pool, "list ended overrides", "SELECT "+overrideColumns+
 		", ended_at, ended_by, end_reason FROM rate_limiter.override_history"+w.String()+" ORDER BY id"+most(f.Max), w.args...)
-	return list, fail("list ended overrides", err)
 }
 
 // Override is one override, or a NotFoundError.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 )
 
 // Policy is one named limit for a tier or a tenant. Its fields have the names, values and units that they have in the
@@ -110,11 +111,15 @@ const selectPolicies = `SELECT id, namespace, name, tier, tenant, endpoint, scop
 
 // Policies are the policies that a filter selects, in the order of their IDs.
 func (s *Store) Policies(ctx context.Context, f PolicyFilter) ([]Policy, error) {
-	list, err := policies(ctx, s.pool, f)
-	return list, fail("list policies", err)
+	return all(s.EachPolicy(ctx, f))
 }
 
-func policies(ctx context.Context, q query, f PolicyFilter) ([]Policy, error) {
+// EachPolicy yields what Policies returns, row by row as the database sends them. An error ends it.
+func (s *Store) EachPolicy(ctx context.Context, f PolicyFilter) iter.Seq2[Policy, error] {
+	return policies(ctx, s.pool, f)
+}
+
+func policies(ctx context.Context, q query, f PolicyFilter) iter.Seq2[Policy, error] {
 	var w where
 	w.equal("namespace", f.Namespace)
 	w.equal("name", f.Name)
@@ -125,7 +130,7 @@ func policies(ctx context.Context, q query, f PolicyFilter) ([]Policy, error) {
 	if f.After > 0 {
 		w.add("id > %s", f.After)
 	}
-	return collect[Policy](ctx, q, selectPolicies+w.String()+" ORDER BY id"+most(f.Max), w.args...)
+	return each[Policy](ctx, q, "list policies", selectPolicies+w.String()+" ORDER BY id"+most(f.Max), w.args...)
 }
 
 // Policy is one policy, or a NotFoundError.

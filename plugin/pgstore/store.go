@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -128,6 +129,45 @@ func collect[T any](ctx context.Context, q query, sql string, args ...any) ([]T,
 		return nil, err
 	}
 	return pgx.CollectRows(rows, pgx.RowToStructByName[T])
+}
+
+// each yields the rows of a query one after another, so that a list of any length takes the memory of one row. An error
+// ends it, wrapped with what was being done. It holds a connection until it ends.
+func each[T any](ctx context.Context, q query, doing, sql string, args ...any) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		var none T
+		rows, err := q.Query(ctx, sql, args...)
+		if err != nil {
+			yield(none, fail(doing, err))
+			return
+		}
+		defer rows.Close()
+		for rows.Next() {
+			row, err := pgx.RowToStructByName[T](rows)
+			if err != nil {
+				yield(none, fail(doing, err))
+				return
+			}
+			if !yield(row, nil) {
+				return
+			}
+		}
+		if err := rows.Err(); err != nil {
+			yield(none, fail(doing, err))
+		}
+	}
+}
+
+// all returns the rows of a sequence, or its error.
+func all[T any](rows iter.Seq2[T, error]) ([]T, error) {
+	var list []T
+	for row, err := range rows {
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, row)
+	}
+	return list, nil
 }
 
 // one reads the one row of a query; without it, it is a NotFoundError.

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"iter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -38,13 +39,17 @@ type TenantFilter struct {
 
 // Tenants are the tenants that a filter selects, in the order of their IDs.
 func (s *Store) Tenants(ctx context.Context, f TenantFilter) ([]Tenant, error) {
+	return all(s.EachTenant(ctx, f))
+}
+
+// EachTenant yields what Tenants returns, row by row as the database sends them. An error ends it.
+func (s *Store) EachTenant(ctx context.Context, f TenantFilter) iter.Seq2[Tenant, error] {
 	var w where
 	w.equal("tier", f.Tier)
 	if f.After != "" {
 		w.add(`id COLLATE "C" > %s`, f.After)
 	}
-	list, err := collect[Tenant](ctx, s.pool, selectTenants+w.String()+` ORDER BY id COLLATE "C"`+most(f.Max), w.args...)
-	return list, fail("list tenants", err)
+	return each[Tenant](ctx, s.pool, "list tenants", selectTenants+w.String()+` ORDER BY id COLLATE "C"`+most(f.Max), w.args...)
 }
 
 // Tenant is one tenant, or a NotFoundError: nothing was set for it.
