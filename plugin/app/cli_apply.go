@@ -3,8 +3,10 @@ package app
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
@@ -22,9 +24,17 @@ deleted, unless --partial is given.`
 var documentCommands = []*command{
 	{
 		words: "apply", brief: "make the policies those of a file, in one transaction",
-		about: documentAbout + " Applying a file twice changes nothing the second time.",
+		about: documentAbout + ` Applying a file twice changes nothing the second time.
+
+What would be deleted is shown, and nothing is written, unless --yes is given. A limit that all tenants share and that
+is below what one tenant may use alone is not written without --force.`,
 		define: func(c *call) action {
 			d := c.documentFlags()
+			yes := c.flags.Bool("yes", false, "delete the policies that are not in the file")
+			force := c.forceFlag()
+			d.set.Accept = func(diff pgstore.Diff, after []pgstore.Policy) error {
+				return c.acceptable(diff, after, *yes, *force)
+			}
 			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
 				done, version, err := s.Apply(ctx, by, d.set)
 				if err != nil {
@@ -39,8 +49,11 @@ var documentCommands = []*command{
 		},
 	},
 	{
-		words: "diff", brief: "tell what apply would change; exit code 1 when that is anything",
-		about: documentAbout,
+		words: "diff", brief: "show what apply would change; exit code 1 when that is anything",
+		about: documentAbout + `
+
+Exit codes are those of diff(1): 0 no difference, 1 a difference, 2 trouble.`,
+		trouble: exitWrongCall,
 		define: func(c *call) action {
 			d := c.documentFlags()
 			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
@@ -55,6 +68,40 @@ var documentCommands = []*command{
 			})
 		},
 	},
+}
+
+// forceFlag defines --force, which writes a policy that is likely a mistake.
+func (c *call) forceFlag() *bool {
+	return c.flags.Bool("force", false, "write a limit that all tenants share also where it is below what one tenant may use alone")
+}
+
+// needsForce returns the error of a policy that --force has not been given for.
+func needsForce(key pgstore.PolicyKey, why string) error {
+	return fmt.Errorf("%s: %s: give --force if that is meant", key, why)
+}
+
+// acceptable returns why a file is not to be applied: all faults, joined.
+func (c *call) acceptable(d pgstore.Diff, after []pgstore.Policy, yes, force bool) error {
+	var faults []error
+	if n := len(d.Delete); n > 0 && !yes {
+		out := new(page)
+		writeDiff(out, d)
+		if err := out.write(c.stdout); err != nil {
+			return err
+		}
+		faults = append(faults, fmt.Errorf("%s would be deleted: give --yes if that is meant, or --partial to leave what is not in the file",
+			plural(n, "policy", "policies")))
+	}
+	written := slices.Clone(d.Create)
+	for _, r := range d.Update {
+		written = append(written, r.After)
+	}
+	for _, p := range written {
+		if why := pgstore.LocksOut(p, after); why != "" && !force {
+			faults = append(faults, needsForce(p.Key(), why))
+		}
+	}
+	return errors.Join(faults...)
 }
 
 // documentFlags define which file is read, and have it read before the database is opened.

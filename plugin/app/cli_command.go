@@ -20,6 +20,9 @@ type command struct {
 	least int    // fewest arguments
 	most  int    // most arguments; -1: any number
 
+	// trouble is the exit code of a failure, where exitFailed has another meaning; 0: exitFailed.
+	trouble int
+
 	// define defines the command's flags, and is what the command then does.
 	define func(*call) action
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
@@ -97,14 +98,17 @@ func (c *call) openWith(ctx context.Context, config *pgxpool.Config) (*pgstore.S
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the database: %w", err)
 	}
-	if err := ready(ctx, pool); err != nil {
+	err = ready(ctx, pool)
+	if ahead := new(migrations.AheadError); errors.As(err, &ahead) {
+		c.warn("%v", ahead)
+	} else if err != nil {
 		pool.Close()
 		return nil, nil, err
 	}
 	return pgstore.New(pool), pool.Close, nil
 }
 
-// ready tells what to do about a database that has no tables.
+// ready returns what is wrong with the tables of a database: that it has none, or that they are newer than this program.
 func ready(ctx context.Context, pool *pgxpool.Pool) error {
 	var migrated bool
 	if err := pool.QueryRow(ctx, "SELECT to_regclass('rate_limiter.tokens') IS NOT NULL").Scan(&migrated); err != nil {
@@ -113,7 +117,7 @@ func ready(ctx context.Context, pool *pgxpool.Pool) error {
 	if !migrated {
 		return errors.New("the database lacks the tables of the rate limiter: run ratelimit migrate up")
 	}
-	return nil
+	return migrations.CheckAhead(ctx, pool)
 }
 
 // reads defines the flags of a command that reads the database, and opens it for do.

@@ -66,6 +66,21 @@ func TestADatabaseThatLacksTablesOrRightsIsToldWithWhatToDo(t *testing.T) {
 	says(dsn, "run ratelimit migrate up", create...)
 }
 
+func TestAnOldProgramOnNewerTablesSaysSo(t *testing.T) {
+	dsn := pgtest.Start(t).Database(t)
+	pool := pgtest.Pool(t, dsn)
+	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
+	if got := x.must("policy", "list"); strings.Contains(got, "newer") {
+		t.Errorf("tables of this program are called newer:\n%s", got)
+	}
+	if _, err := pool.Exec(t.Context(), `INSERT INTO rate_limiter.migrations (version_id, is_applied) VALUES (9000, true)`); err != nil {
+		t.Fatal(err)
+	}
+	if got := x.must("policy", "list"); !strings.Contains(got, "the tables in Postgres are newer than this program (migration 9000") {
+		t.Errorf("newer tables are not mentioned:\n%s", got)
+	}
+}
+
 func TestTheActorIsWhoSaysSoElseTheLoginElseTheDatabaseUser(t *testing.T) {
 	config, err := pgx.ParseConfig("postgres://service@127.0.0.1/rates")
 	if err != nil {

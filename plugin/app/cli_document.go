@@ -240,6 +240,9 @@ func (at place) lineOf(field string) int {
 
 // locate says where in the document a refusal of the repository comes from.
 func (d *document) locate(err error) error {
+	if declined := new(pgstore.DeclinedError); errors.As(err, &declined) {
+		return declined.Err
+	}
 	invalid := new(pgstore.InvalidError)
 	if !errors.As(err, &invalid) {
 		return err

@@ -152,10 +152,15 @@ func timeText(t time.Time) string {
 
 // counted is a number of things: 1 node, 2 nodes.
 func counted(n int, thing string) string {
+	return plural(n, thing, thing+"s")
+}
+
+// plural returns a number of things that have a plural of their own: 1 policy, 2 policies.
+func plural(n int, one, many string) string {
 	if n == 1 {
-		return "1 " + thing
+		return "1 " + one
 	}
-	return fmt.Sprintf("%d %ss", n, thing)
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 // orDefault is what stands in a table for a field that was left out.

@@ -51,6 +51,9 @@ of all. ban refuses everything, exempt admits everything; custom_limit replaces 
 			c.expiryFlags(o)
 			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
 				row, version, err := s.AddOverride(ctx, by, *o)
+				if err == nil {
+					c.doubtPolicy(ctx, s, row.Policy)
+				}
 				return written{What: "added " + row.String() + ", " + untilText(row), Version: version, Row: row}, err
 			})
 		},

@@ -124,28 +124,8 @@ func (c *call) setTenant(ctx context.Context, s *pgstore.Store, by pgstore.Chang
 	if err != nil {
 		return written{}, err
 	}
-	return written{What: "set tenant " + t.ID, Version: version, Row: row}, c.doubtTier(ctx, s, row.Tier)
-}
-
-// doubtTier warns of a tier that no row knows. It is no error: the plugin's config may know it.
-func (c *call) doubtTier(ctx context.Context, s *pgstore.Store, tier string) error {
-	if tier == "" {
-		return nil
-	}
-	known, err := s.Tiers(ctx)
-	if err != nil {
-		return err
-	}
-	for _, t := range known {
-		if t.Name == tier {
-			return nil
-		}
-	}
-	policies, err := s.Policies(ctx, pgstore.PolicyFilter{Tier: tier, Max: 1})
-	if err == nil && len(policies) == 0 {
-		c.warn("the database has no tier %q: unless the plugin's config knows it, the default tier applies", tier)
-	}
-	return err
+	c.doubtTier(ctx, s, row.Tier)
+	return written{What: "set tenant " + t.ID, Version: version, Row: row}, nil
 }
 
 func tierTable(out *page, tiers []pgstore.Tier) {

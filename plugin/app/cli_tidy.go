@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
@@ -12,7 +13,8 @@ const day = 24 * time.Hour
 var tidyCommand = &command{
 	words: "tidy", brief: "move expired overrides to the history, and drop what nobody needs any more",
 	about: `Expired overrides end at their instant in any case; this only keeps the tables small. The idempotency
-keys of the REST API are dropped after a day. Run it from time to time, on as many machines as you like: one of them
+keys of the REST API are dropped after a day. It works in small batches, between which others write, until nothing is
+left; Ctrl-C ends it after a batch. Run it from time to time, on as many machines as you like: one of them
 does it, the others see that and do nothing.`,
 	define: func(c *call) action {
 		overrides, changes, nodes := spanFlag{length: 7 * day}, spanFlag{length: 7 * day}, spanFlag{length: day}
@@ -22,16 +24,25 @@ does it, the others see that and do nothing.`,
 		return c.reads(func(ctx context.Context, s *pgstore.Store) error {
 			done, err := s.Tidy(ctx, pgstore.Retention{Overrides: overrides.length, Changes: changes.length, Nodes: nodes.length})
 			if err != nil {
-				return err
+				return fmt.Errorf("%w; before that: %s", err, tidiedText(done))
 			}
 			return c.print(done, func(out *page) {
 				if !done.Leader {
 					out.line("another process is at it: nothing was done here")
 					return
 				}
-				out.line("%d overrides moved to the history, %d changes, %d nodes and %d idempotency keys dropped",
-					done.Overrides, done.Changes, done.Nodes, done.Keys)
+				out.line("%s", tidiedText(done))
 			})
 		})
 	},
+}
+
+// tidiedText returns what was done, and what is left of it.
+func tidiedText(done pgstore.Tidied) string {
+	text := fmt.Sprintf("%d overrides moved to the history, %d changes, %d nodes and %d idempotency keys dropped",
+		done.Overrides, done.Changes, done.Nodes, done.Keys)
+	if done.Left > 0 {
+		text += fmt.Sprintf("; %d rows are left", done.Left)
+	}
+	return text
 }

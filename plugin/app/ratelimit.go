@@ -44,7 +44,8 @@ const (
 	exitIncomplete = 3
 )
 
-const exitCodes = `Exit codes: 0 done; 1 it failed, or it found something (validate, diff); 2 a wrong call; 3 not all live nodes enforce it yet.
+const exitCodes = `Exit codes: 0 done; 1 it failed, or it found something (validate, diff); 2 a wrong call, and any failure of diff;
+3 not all live nodes enforce it yet.
 `
 
 // wrongCall is an error of whoever calls the program.
@@ -115,6 +116,9 @@ func (o *operator) report(c *command, err error) int {
 			text = advice + ": " + text
 		}
 		fmt.Fprintf(o.stderr, "ratelimit %s: %s\n", c.words, text)
+	}
+	if c.trouble != 0 {
+		return c.trouble
 	}
 	return exitFailed
 }

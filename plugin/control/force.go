@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"fmt"
-	"math/bits"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
@@ -20,9 +19,7 @@ type Force struct {
 // the bucket of the policy tells that is there now: less than it has given out lately. Where that is not known, it is
 // less than one tenant alone may use.
 func (s *Server) locksOut(ctx context.Context, force Force, p pgstore.Policy) error {
-	shared := p.Scope == policy.Global.String() || p.Scope == policy.Endpoint.String()
-	refuses := p.Mode == "" || p.Mode == schema.ModeEnforce
-	if force.Force || !shared || !refuses || p.SoftOnly || p.Slot == pgstore.SlotCandidate {
+	if force.Force || !p.MayDenyAll() {
 		return nil
 	}
 	used, known, err := s.usedLately(ctx, p)
@@ -39,23 +36,14 @@ func (s *Server) locksOut(ctx context.Context, force Force, p pgstore.Policy) er
 	if err != nil {
 		return err
 	}
-	for _, other := range list {
-		if other.Scope == policy.Tenant.String() && slower(p, other) {
-			return forced("%s alone allows one tenant %d per %d s, which is more than this allows all of them", other.Key(), other.Limit, other.WindowSize)
-		}
+	if why := pgstore.LocksOut(p, list); why != "" {
+		return forced("%s", why)
 	}
 	return nil
 }
 
 func forced(format string, args ...any) error {
 	return unprocessable(fault("query.force", "must be true for this policy: "+fmt.Sprintf(format, args...), nil))
-}
-
-// slower tells whether a allows fewer tokens in the same time than b.
-func slower(a, b pgstore.Policy) bool {
-	high, low := bits.Mul64(uint64(a.Limit), uint64(b.WindowSize))
-	otherHigh, otherLow := bits.Mul64(uint64(b.Limit), uint64(a.WindowSize))
-	return high < otherHigh || (high == otherHigh && low < otherLow)
 }
 
 // capacity is how many tokens the policy's bucket holds.

@@ -12,11 +12,15 @@ type Set struct {
 	Namespace string   // "": default
 	Policies  []Policy // without a namespace they are in that of the set; with another they are refused
 	Partial   bool     // policies that are not in the set stay
+
+	// Accept is asked before Apply writes anything, with what it is about to do and the active policies of the namespace
+	// as they will be. Its error ends Apply as a DeclinedError. nil accepts everything.
+	Accept func(d Diff, after []Policy) error
 }
 
 // Diff tells what Apply would do, without doing it.
 func (s *Store) Diff(ctx context.Context, set Set) (Diff, error) {
-	d, err := set.diff(ctx, s.pool)
+	d, _, err := set.diff(ctx, s.pool)
 	return d, fail("compare policies", err)
 }
 
@@ -24,7 +28,12 @@ func (s *Store) Diff(ctx context.Context, set Set) (Diff, error) {
 // which the set is in force. Applying a set twice changes nothing the second time.
 func (s *Store) Apply(ctx context.Context, c Change, set Set) (Diff, int64, error) {
 	return write(ctx, s, "apply policies", c, func(tx pgx.Tx) (Diff, error) {
-		d, err := set.diff(ctx, tx)
+		d, after, err := set.diff(ctx, tx)
+		if err == nil && set.Accept != nil {
+			if why := set.Accept(d, after); why != nil {
+				err = &DeclinedError{why}
+			}
+		}
 		if err == nil {
 			err = d.write(ctx, tx)
 		}
@@ -32,28 +41,29 @@ func (s *Store) Apply(ctx context.Context, c Change, set Set) (Diff, int64, erro
 	})
 }
 
-func (set Set) diff(ctx context.Context, q query) (Diff, error) {
+// diff returns what lies between the policies that are there and the set, and the policies as they will be.
+func (set Set) diff(ctx context.Context, q query) (Diff, []Policy, error) {
 	namespace := cmp.Or(set.Namespace, defaultNamespace)
 	desired := make([]Policy, len(set.Policies))
 	for i, p := range set.Policies {
 		p.Namespace, p.Slot = cmp.Or(p.Namespace, namespace), cmp.Or(p.Slot, SlotActive)
 		if p.Namespace != namespace {
-			return Diff{}, &InvalidError{p.Key().String(), "namespace", "must be that of the set, " + namespace + ", or left out"}
+			return Diff{}, nil, &InvalidError{p.Key().String(), "namespace", "must be that of the set, " + namespace + ", or left out"}
 		}
 		if p.Slot != SlotActive {
-			return Diff{}, &InvalidError{p.Key().String(), "slot", "must be active, or left out: a set is of active policies"}
+			return Diff{}, nil, &InvalidError{p.Key().String(), "slot", "must be active, or left out: a set is of active policies"}
 		}
 		desired[i] = p
 	}
 	current, err := all(policies(ctx, q, PolicyFilter{Namespace: namespace, Slot: SlotActive}))
 	if err != nil {
-		return Diff{}, err
+		return Diff{}, nil, err
 	}
 	d, err := Compare(current, desired)
 	if set.Partial {
-		d.Delete = nil
+		desired, d.Delete = append(desired, d.Delete...), nil
 	}
-	return d, err
+	return d, desired, err
 }
 
 // write does what the diff says. Each kind of change is one statement, however many policies it is about.

@@ -44,6 +44,14 @@ func (e *InvalidError) Error() string {
 	return text
 }
 
+// DeclinedError is a set that its Accept has declined. Nothing was written.
+type DeclinedError struct{ Err error }
+
+func (e *DeclinedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error of Accept.
+func (e *DeclinedError) Unwrap() error { return e.Err }
+
 // UncertainError is a write of which nobody knows whether it was made: the connection ended before the answer to its
 // COMMIT. It is safe to send again with the same Idempotency, and otherwise after a look at what is there.
 type UncertainError struct{ Err error }
@@ -82,8 +90,9 @@ func fail(doing string, err error) error {
 		invalid  *InvalidError
 		reused   *KeyReusedError
 		underway *UnderwayError
+		declined *DeclinedError
 	)
-	if errors.As(err, &missing) || errors.As(err, &conflict) || errors.As(err, &invalid) || errors.As(err, &reused) || errors.As(err, &underway) {
+	if errors.As(err, &declined) || errors.As(err, &missing) || errors.As(err, &conflict) || errors.As(err, &invalid) || errors.As(err, &reused) || errors.As(err, &underway) {
 		return err
 	}
 	if refused := new(pgconn.PgError); errors.As(err, &refused) {

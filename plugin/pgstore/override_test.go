@@ -1,6 +1,8 @@
 package pgstore_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -177,6 +179,26 @@ func TestTidyMovesWhatHasExpiredAndDropsWhatIsOld(t *testing.T) {
 	var version, pruned int64
 	if err := pool.QueryRow(t.Context(), `SELECT version, pruned FROM rate_limiter.version`).Scan(&version, &pruned); err != nil || version != 5 || pruned != 5 {
 		t.Errorf("version %d is pruned up to %d (%v), want 5 and 5", version, pruned, err)
+	}
+}
+
+func TestTidyGoesOnBatchByBatchUntilNothingIsLeft(t *testing.T) {
+	s, pool := open(t)
+	const silent = 2_500
+	_, err := pool.Exec(t.Context(), `INSERT INTO rate_limiter.nodes (node, version, enforced_at, reported_at)
+		SELECT 'n' || i, 0, now() - interval '9 days', now() - interval '9 days' FROM generate_series(1, $1) i`, silent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	done, err := s.Tidy(ended, pgstore.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
+	if !errors.Is(err, context.Canceled) || done.Left != silent {
+		t.Errorf("when it is ended at once it says %+v (%v), want %d left", done, err, silent)
+	}
+	done, err = s.Tidy(t.Context(), pgstore.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
+	if want := (pgstore.Tidied{Leader: true, Nodes: silent}); err != nil || done != want {
+		t.Errorf("tidied %+v (%v), want %+v", done, err, want)
 	}
 }
 

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,21 +22,45 @@ type Tidied struct {
 	Changes   int64 `json:"changes"`
 	Nodes     int64 `json:"nodes"`
 	Keys      int64 `json:"keys"` // of an Idempotency, after KeysKept
+	Left      int64 `json:"left"` // rows that are due and still there, because Tidy was ended or another process took over
 }
 
 const (
-	// tidier is the advisory lock of the database that is held while tidying: of many processes one does.
+	// tidier is the advisory lock of the database that is held for each batch: of many processes one tidies at a time.
 	tidier = 0x726c_7469_6479
-	// tidyBatch is how many overrides move in one transaction; the writers wait for so long.
-	tidyBatch = 10_000
+	// tidyBatch is how many rows of a table one transaction takes. Writers wait for it, so it is short.
+	tidyBatch = 1_000
+	// countTime bounds counting what is left by a Tidy that was ended.
+	countTime = 5 * time.Second
 )
 
 // tidying is the change that moves expired overrides.
 var tidying = Change{Actor: "retention", Reason: "expired"}
 
-// Tidy moves expired overrides to the history and drops what is older than its retention. All processes may call it from
-// time to time.
+// Tidy moves expired overrides to the history and drops what is older than its retention, batch by batch until nothing is
+// left or ctx ends. All processes may call it from time to time. Beside an error it returns what was done before.
 func (s *Store) Tidy(ctx context.Context, keep Retention) (Tidied, error) {
+	var done Tidied
+	for {
+		batch, err := s.tidyBatch(ctx, keep)
+		done.Overrides += batch.Overrides
+		done.Changes += batch.Changes
+		done.Nodes += batch.Nodes
+		done.Keys += batch.Keys
+		done.Leader = done.Leader || batch.Leader
+		if err == nil && batch.Leader && batch.Overrides+batch.Changes+batch.Nodes+batch.Keys > 0 {
+			continue
+		}
+		counting, cancel := context.WithTimeout(context.WithoutCancel(ctx), countTime)
+		defer cancel()
+		left, errLeft := s.due(counting, keep)
+		done.Left = left
+		return done, fail("tidy", errors.Join(err, errLeft))
+	}
+}
+
+// tidyBatch does one batch of each table in one transaction.
+func (s *Store) tidyBatch(ctx context.Context, keep Retention) (Tidied, error) {
 	var done Tidied
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, int64(tidier)).Scan(&done.Leader)
@@ -47,24 +72,30 @@ func (s *Store) Tidy(ctx context.Context, keep Retention) (Tidied, error) {
 		}
 		for _, step := range []struct {
 			sql   string
-			args  []any
+			after time.Duration
 			count *int64
 		}{
-			{retire, []any{keep.Overrides, tidyBatch}, &done.Overrides},
-			{prune, []any{keep.Changes}, &done.Changes},
-			{forget, []any{keep.Nodes}, &done.Nodes},
-			{forgetAnswers, []any{KeysKept}, &done.Keys},
+			{retire, keep.Overrides, &done.Overrides},
+			{prune, keep.Changes, &done.Changes},
+			{forget, keep.Nodes, &done.Nodes},
+			{forgetAnswers, KeysKept, &done.Keys},
 		} {
-			if err := tx.QueryRow(ctx, step.sql, step.args...).Scan(step.count); err != nil {
+			if err := tx.QueryRow(ctx, step.sql, step.after, tidyBatch).Scan(step.count); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		return Tidied{}, fail("tidy", err)
+		return Tidied{}, err
 	}
 	return done, nil
+}
+
+// due returns how many rows are older than their retention.
+func (s *Store) due(ctx context.Context, keep Retention) (left int64, err error) {
+	err = s.pool.QueryRow(ctx, countDue, keep.Overrides, keep.Changes, keep.Nodes, KeysKept).Scan(&left)
+	return left, err
 }
 
 const (
@@ -76,7 +107,8 @@ const (
 
 	// A version goes as a whole, and with all before it.
 	prune = `WITH last AS (
-			SELECT max(version) AS version FROM rate_limiter.changes WHERE at < clock_timestamp() - $1::interval
+			SELECT max(version) AS version FROM (
+				SELECT version FROM rate_limiter.changes WHERE at < clock_timestamp() - $1::interval ORDER BY at LIMIT $2) due
 		), gone AS (
 			DELETE FROM rate_limiter.changes c USING last WHERE c.version <= last.version RETURNING 1
 		), told AS (
@@ -84,10 +116,19 @@ const (
 		) SELECT count(*) FROM gone`
 
 	forget = `WITH gone AS (
-			DELETE FROM rate_limiter.nodes WHERE reported_at < clock_timestamp() - $1::interval RETURNING 1
+			DELETE FROM rate_limiter.nodes WHERE node IN (
+				SELECT node FROM rate_limiter.nodes WHERE reported_at < clock_timestamp() - $1::interval LIMIT $2)
+			RETURNING 1
 		) SELECT count(*) FROM gone`
 
 	forgetAnswers = `WITH gone AS (
-			DELETE FROM rate_limiter.answers WHERE at < clock_timestamp() - $1::interval RETURNING 1
+			DELETE FROM rate_limiter.answers WHERE ctid IN (
+				SELECT ctid FROM rate_limiter.answers WHERE at < clock_timestamp() - $1::interval ORDER BY at LIMIT $2)
+			RETURNING 1
 		) SELECT count(*) FROM gone`
+
+	countDue = `SELECT (SELECT count(*) FROM rate_limiter.overrides WHERE expires_at < clock_timestamp() - $1::interval)
+		+ (SELECT count(*) FROM rate_limiter.changes WHERE at < clock_timestamp() - $2::interval)
+		+ (SELECT count(*) FROM rate_limiter.nodes WHERE reported_at < clock_timestamp() - $3::interval)
+		+ (SELECT count(*) FROM rate_limiter.answers WHERE at < clock_timestamp() - $4::interval)`
 )

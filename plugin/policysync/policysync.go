@@ -83,6 +83,7 @@ type Sync struct {
 	left       bool      // the report was taken back, because this process answers no requests
 	unreported bool      // the last report failed, and that was logged
 	skewed     bool      // the clocks differ too much, and that was logged
+	ahead      int64     // the newest migration that this program does not have, once that was logged
 
 	// What follows belongs to the goroutine that saves, then to Run.
 	saved    *policy.Book  // the last book that was saved, or tried

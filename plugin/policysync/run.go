@@ -66,11 +66,26 @@ func (s *Sync) session(ctx context.Context) error {
 		listener.Wait()
 		l.close()
 	}()
+	s.checkTables(ctx, l.worker)
 	if err := s.look(ctx, l.worker); err != nil {
 		return err
 	}
 	s.find()
 	return s.attend(ctx, l.worker, hints, lost)
+}
+
+// checkTables logs, once, that a newer program has migrated the database. Rows are followed all the same: a migration keeps
+// what older programs read.
+func (s *Sync) checkTables(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	ahead := new(migrations.AheadError)
+	if err := migrations.CheckAhead(ctx, conn); errors.As(err, &ahead) && ahead.Applied != s.ahead {
+		s.ahead = ahead.Applied
+		s.log.Warn("what newer rows say may not be known here", "error", err)
+	} else if err != nil && ahead.Applied == 0 {
+		s.log.Debug("the list of migrations cannot be read", "error", err)
+	}
 }
 
 // listen gives a hint for every notification; many of them make one. Contact is lost when it returns.

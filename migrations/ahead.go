@@ -1,0 +1,57 @@
+package migrations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// AheadError is a database that a newer program has migrated. This one may not know all that a row says.
+type AheadError struct {
+	Applied int64 // number of the last migration that is applied
+	Known   int64 // number of the last migration that this program has
+}
+
+func (e *AheadError) Error() string {
+	return fmt.Sprintf("the tables in Postgres are newer than this program (migration %d, it knows %d): use the program that migrated them",
+		e.Applied, e.Known)
+}
+
+// CheckAhead returns an AheadError if the database has migrations that this program does not have. A role that may not
+// read the list of migrations is not told: that is nil, as is a database without tables.
+func CheckAhead(ctx context.Context, from interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}) error {
+	known, err := last()
+	if err != nil {
+		return err
+	}
+	var newest int64
+	err = from.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM `+applied+` WHERE is_applied`).Scan(&newest)
+	if refused := new(pgconn.PgError); errors.As(err, &refused) && (refused.Code == noPrivilege || refused.Code == undefinedTable) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the list of migrations: %w", err)
+	}
+	if newest > known {
+		return &AheadError{newest, known}
+	}
+	return nil
+}
+
+// last returns the number of the last migration of this program.
+func last() (int64, error) {
+	names, err := fs.Glob(files, "*.sql")
+	if err != nil || len(names) == 0 {
+		return 0, fmt.Errorf("list the migrations of this program: %d, %w", len(names), err)
+	}
+	number, _, _ := strings.Cut(names[len(names)-1], "_") // Glob sorts them
+	return strconv.ParseInt(number, 10, 64)
+}
