@@ -201,7 +201,7 @@ func TestLargeBodiesOfOneTokenTakeItsShareAndNobodyElses(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	p := planning(t, plan(), policy.Rows{})
 	p.world = open(t, func(o *control.Options) { o.Path, o.Buckets, o.Metrics = p.path, p.store, registry })
-	large := listOf(100, longCheck)
+	large := listOf(3, longCheck) // more than a small body, and soon decoded; its length says that more is to come
 	opened, ended := make(chan struct{}), make(chan answer)
 	const slow = 8
 	for range slow {
