@@ -79,6 +79,7 @@ var bad = map[string][]row{
 	"policies_cost_capacity":      {{"cost": 101}, {"cost": 2, "algorithm": "leaky_bucket"}, {"cost": 11, "burst": 10, "hard_threshold_pct": 200}},
 	"policies_fail_mode":          {{"fail_mode": "shut"}},
 	"policies_slot":               {{"slot": "old"}},
+	"policies_public_note":        {{"public_note": strings.Repeat("x", 1025)}, {"public_note": "two\nlines"}},
 	"policies_accuracy":           {{"accuracy": "excat"}},
 
 	"overrides_kind":                 {ban.with(row{"kind": "block"})},
@@ -101,6 +102,7 @@ var bad = map[string][]row{
 	"overrides_factor":               {multiplier.with(row{"factor": 0}), multiplier.with(row{"factor": 1_000_001})},
 	"overrides_factor_missing":       {multiplier.with(row{"factor": nil})},
 	"overrides_factor_unused":        {{"factor": 5}, ban.with(row{"factor": 5})},
+	"overrides_public_note":          {{"public_note": strings.Repeat("x", 1025)}, {"public_note": "a\x1b[31mred"}},
 	"overrides_reason":               {{"reason": ""}, {"reason": " \t"}, {"reason": strings.Repeat("x", 1025)}},
 	"overrides_author":               {{"author": ""}, {"author": "  "}},
 	"overrides_expires_at":           {{"expires_at": "2000-01-01"}, {"expires_at": "infinity"}},

@@ -52,6 +52,7 @@ var policyFieldsOf = map[string]func(*pgstore.Policy) any{
 	"cost":               func(p *pgstore.Policy) any { return &p.Cost },
 	"fail_mode":          func(p *pgstore.Policy) any { return &p.FailMode },
 	"accuracy":           func(p *pgstore.Policy) any { return &p.Accuracy },
+	"public_note":        func(p *pgstore.Policy) any { return &p.PublicNote },
 }
 
 // read reads a file of policies. The error joins all faults, each with file, line and field.
@@ -216,7 +217,7 @@ func (d *document) check(i int) {
 func (d *document) checkTogether() {
 	var rows policy.Rows
 	for i, p := range d.set.Policies {
-		rows.Policies = append(rows.Policies, policy.Row{ID: int64(i + 1), Tier: p.Tier, Tenant: p.Tenant, Limit: configLimit(p)})
+		rows.Policies = append(rows.Policies, policy.Row{ID: int64(i + 1), Tier: p.Tier, Tenant: p.Tenant, Limit: configLimit(p), PublicNote: p.PublicNote})
 	}
 	_, faults := policy.NewBook(rows, nil)
 	for _, f := range faults {

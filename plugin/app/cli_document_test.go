@@ -97,7 +97,7 @@ func TestARefusalByTheDatabaseIsFoundInTheDocument(t *testing.T) {
 }
 
 func TestADocumentHasAllFieldsOfALimit(t *testing.T) {
-	want := map[string]bool{"tier": true, "tenant": true}
+	want := map[string]bool{"tier": true, "tenant": true, "public_note": true}
 	limit := reflect.TypeFor[schema.Limit]()
 	for i := range limit.NumField() {
 		name, _, _ := strings.Cut(limit.Field(i).Tag.Get("json"), ",")

@@ -93,6 +93,7 @@ func (c *call) overrideFlags() *pgstore.Override {
 		o.Factor = f.thousandths
 		return err
 	})
+	c.publicNoteFlag(&o.PublicNote)
 	c.check(func() error {
 		if o.Kind == "" {
 			return wrong("--kind must be given: ban, exempt, custom_limit or multiplier")

@@ -148,8 +148,13 @@ func (c *call) limitFlags() *policyFields {
 		p.Cost = &cost
 		return nil
 	})
+	c.publicNoteFlag(&p.PublicNote)
 	c.revisionFlag(&p.Revision)
 	return p
+}
+
+func (c *call) publicNoteFlag(to *string) {
+	c.flags.StringVar(to, "public-note", "", "the `text` that the tenant reads about it, in the REST API; the reason is for operators alone")
 }
 
 func (c *call) tokensFlag(name, usage string, to *int64) {

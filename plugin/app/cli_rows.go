@@ -77,7 +77,7 @@ func addTenant(ctx context.Context, s *pgstore.Store, of *rowSubject, rows *poli
 func addPolicies(ctx context.Context, s *pgstore.Store, f pgstore.PolicyFilter, rows *policy.Rows) error {
 	list, err := s.Policies(ctx, f)
 	for _, p := range list {
-		rows.Policies = append(rows.Policies, policy.Row{ID: p.ID, Namespace: p.Namespace, Tier: p.Tier, Tenant: p.Tenant, Limit: configLimit(p)})
+		rows.Policies = append(rows.Policies, policy.Row{ID: p.ID, Namespace: p.Namespace, Tier: p.Tier, Tenant: p.Tenant, Limit: configLimit(p), PublicNote: p.PublicNote})
 	}
 	return err
 }
@@ -122,7 +122,7 @@ func overrideRow(o pgstore.Override) policy.Override {
 	row := policy.Override{
 		ID: o.ID, Kind: o.Kind, Tenant: o.Tenant, User: o.User, Credential: o.Credential, IP: o.IP, Endpoint: o.Endpoint,
 		Policy: o.Policy, Limit: o.Limit, WindowSize: o.WindowSize, Burst: o.Burst, Factor: o.Factor,
-		Reason: o.Reason, Author: o.Author, Source: o.Source,
+		Reason: o.Reason, Author: o.Author, Source: o.Source, PublicNote: o.PublicNote,
 	}
 	if !o.Permanent {
 		row.ExpiresAt = limit.Micros(o.ExpiresAt.UnixMicro())

@@ -53,6 +53,7 @@ type CheckStatus struct {
 	RetryAfter int64     `json:"retry_after,omitempty"`
 	Source     string    `json:"source" enum:"memory,redis,lease,local,unanswered" doc:"Who answered; unanswered: nobody, and the limit's fail mode decided."`
 	Failure    string    `json:"failure,omitempty" doc:"Why Redis did not."`
+	PublicNote string    `json:"public_note,omitempty" doc:"What the org is to know about the policy."`
 }
 
 // checked is what a caller reads of a decision about a request, given the notes on it.
@@ -103,6 +104,7 @@ func statusOf(b *policy.Bound, status *decision.Status) CheckStatus {
 		PolicyID: b.Policy.Name, PolicyRow: b.Policy.Row, Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(), Mode: b.Policy.Mode.String(),
 		Allowed: status.Admits(), Cost: b.Cost, Charged: status.Charged, Limit: spec.Burst, WindowSize: int64(spec.Window / limit.Second),
 		Source: status.Source.String(), Failure: status.Failure.String(),
+		PublicNote: b.Policy.PublicNote,
 	}
 	if status.Source == decision.Unanswered {
 		out.Allowed = !decision.Denies(b, status)

@@ -129,7 +129,7 @@ func originOf(p *policy.Policy) origin {
 
 func (w *inForce) exception(r *policy.Resolution) Exception {
 	o := w.overrides[r.Override]
-	x := Exception{Verdict: "exempt", Endpoint: o.Endpoint, Override: r.Override, Until: until(o)}
+	x := Exception{Verdict: "exempt", Endpoint: o.Endpoint, Override: r.Override, Until: until(o), PublicNote: o.PublicNote}
 	what := "No limit applies"
 	if r.Banned {
 		x.Verdict, what = "banned", "All requests are refused"
@@ -144,7 +144,7 @@ func (w *inForce) limit(b *policy.Bound, from origin) LimitInForce {
 	l := LimitInForce{
 		Policy: p.Name, Endpoint: p.Endpoint, Source: "config", Row: p.Row, Match: from.match, Scope: p.Scope.String(),
 		Limit: spec.Quantity, WindowSize: int64(spec.Window / limit.Second), Burst: spec.Burst, Algorithm: spec.Algorithm.String(),
-		Mode: p.Mode.String(), FailMode: p.FailMode.String(), Accuracy: w.policies.AccuracyOf(b).String(),
+		Mode: p.Mode.String(), FailMode: p.FailMode.String(), Accuracy: w.policies.AccuracyOf(b).String(), PublicNote: p.PublicNote,
 	}
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s%s, %s", p.Describe(), where(p.Endpoint), sourceText(from, w.Tier))
@@ -203,7 +203,8 @@ func (w *inForce) tellOverrides(everywhere bool) {
 		}
 		told := OverrideInForce{
 			ID: o.ID, Kind: o.Kind, Target: x.Target, Endpoint: o.Endpoint, Until: until(o), Reason: o.Reason, Author: o.Author,
-			Applied: w.applied[o.ID], Why: x.Why,
+			PublicNote: o.PublicNote,
+			Applied:    w.applied[o.ID], Why: x.Why,
 		}
 		if w.view.tenant {
 			told.Reason, told.Author = "", ""

@@ -35,6 +35,7 @@ type LimitInForce struct {
 	Accuracy   string    `json:"accuracy" enum:"leased,exact"`
 	Overrides  []int64   `json:"overrides,omitempty" doc:"The ids of the overrides that changed the limit."`
 	Until      time.Time `json:"until,omitzero" doc:"When the first of those ends; absent: none does."`
+	PublicNote string    `json:"public_note,omitempty" doc:"What the org is to know about the policy."`
 	Summary    string    `json:"summary" doc:"All of this in one sentence."`
 }
 
@@ -44,7 +45,10 @@ type Exception struct {
 	Endpoint string    `json:"endpoint,omitempty" doc:"The requests that it is for; absent: all."`
 	Override int64     `json:"override"`
 	Until    time.Time `json:"until,omitzero" doc:"Absent: it has no end."`
-	Summary  string    `json:"summary"`
+
+	PublicNote string `json:"public_note,omitempty" doc:"What the org is to know about the override."`
+
+	Summary string `json:"summary"`
 }
 
 // PassedOver is a policy that could apply and does not.
@@ -65,8 +69,11 @@ type OverrideInForce struct {
 	Target   string    `json:"target" doc:"What it is on." example:"tenant"`
 	Endpoint string    `json:"endpoint,omitempty"`
 	Until    time.Time `json:"until,omitzero" doc:"Absent: it is permanent."`
-	Reason   string    `json:"reason,omitempty"`
+	Reason   string    `json:"reason,omitempty" doc:"Absent for the token of an org, as the author is."`
 	Author   string    `json:"author,omitempty"`
-	Applied  bool      `json:"applied"`
-	Why      string    `json:"why"`
+
+	PublicNote string `json:"public_note,omitempty" doc:"What the org is to know about it."`
+
+	Applied bool   `json:"applied"`
+	Why     string `json:"why"`
 }

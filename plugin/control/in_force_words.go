@@ -37,11 +37,14 @@ func verdictText(r *policy.Resolution) string {
 	return limited
 }
 
-// overrideText names an override, and tells why it is there.
+// overrideText names an override, and says why it is there: to an org, what its public note says.
 func (w *inForce) overrideText(o policy.Override) string {
 	text := fmt.Sprintf("override %d (%s", o.ID, o.Kind)
-	if !w.view.tenant {
+	switch {
+	case !w.view.tenant:
 		text += fmt.Sprintf(", by %s: %s", o.Author, o.Reason)
+	case o.PublicNote != "":
+		text += ": " + o.PublicNote
 	}
 	if end := until(o); !end.IsZero() {
 		return text + ") until " + end.Format(time.RFC3339)

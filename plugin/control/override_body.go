@@ -32,6 +32,7 @@ type Override struct {
 	Factor     *factor   `json:"factor,omitempty"`
 	Reason     string    `json:"reason,omitempty" doc:"Absent for the token of an org, as the author is."`
 	Author     string    `json:"author,omitempty"`
+	PublicNote string    `json:"public_note,omitempty" doc:"What the org reads about it."`
 	Source     string    `json:"source" doc:"commercial, or detector for a penalty."`
 	CreatedAt  time.Time `json:"created_at"`
 	ExpiresAt  time.Time `json:"expires_at,omitzero" doc:"Absent: it is permanent."`
@@ -42,7 +43,7 @@ type Override struct {
 func overrideOf(o pgstore.Override) Override {
 	out := Override{
 		ID: o.ID, Kind: o.Kind, Org: o.Tenant, User: o.User, Endpoint: o.Endpoint, Credential: o.Credential, IP: o.IP, Policy: o.Policy,
-		Limit: o.Limit, WindowSize: o.WindowSize, Burst: o.Burst, Reason: o.Reason, Author: o.Author, Source: o.Source,
+		Limit: o.Limit, WindowSize: o.WindowSize, Burst: o.Burst, Reason: o.Reason, Author: o.Author, PublicNote: o.PublicNote, Source: o.Source,
 		CreatedAt: o.CreatedAt, ExpiresAt: o.ExpiresAt, Permanent: o.Permanent, Revision: o.Revision,
 	}
 	if o.Factor != 0 {
@@ -129,7 +130,8 @@ type overrideBody struct {
 	ExpiresAt  time.Time `json:"expires_at,omitzero" doc:"When it ends. Either this, expires_in, or permanent."`
 	ExpiresIn  string    `json:"expires_in,omitempty" maxLength:"32" doc:"For how long it holds: 30m, 12h, 7d." example:"7d"`
 	Permanent  bool      `json:"permanent,omitempty" doc:"true: it does not end."`
-	Reason     string    `json:"reason" minLength:"1" maxLength:"1024" doc:"Why; the audit and the override tell it." example:"launch week"`
+	Reason     string    `json:"reason" minLength:"1" maxLength:"1024" doc:"Why; the audit and the override tell it, and no org reads it." example:"launch week"`
+	PublicNote string    `json:"public_note,omitempty" maxLength:"1024" doc:"What the org reads about it. Default: nothing." example:"Agreed until the end of the year."`
 }
 
 // Resolve is huma's: it tells all that is wrong with the values, beside what the schema has told.
@@ -154,7 +156,7 @@ func (b *overrideBody) Resolve(ctx huma.Context) []error {
 	b.end(add)
 	row := policy.Override{
 		Kind: b.Kind, Tenant: ctx.Param("org"), User: b.User, Credential: b.Credential, IP: b.IP, Endpoint: b.Endpoint, Policy: b.Policy,
-		Limit: b.Limit, WindowSize: window, Burst: b.Burst, Factor: b.thousandths(), Reason: b.Reason, Author: "token", Source: policy.Commercial,
+		Limit: b.Limit, WindowSize: window, Burst: b.Burst, Factor: b.thousandths(), Reason: b.Reason, Author: "token", PublicNote: b.PublicNote, Source: policy.Commercial,
 	}
 	_, told := policy.NewBook(policy.Rows{Overrides: []policy.Override{row}}, nil)
 	for _, f := range told {
@@ -216,7 +218,7 @@ func (b *overrideBody) override(org string, now time.Time) (pgstore.Override, er
 	o := pgstore.Override{
 		Kind: b.Kind, Tenant: org, User: b.User, Endpoint: b.Endpoint, Credential: b.Credential, IP: b.IP, Policy: b.Policy,
 		Limit: b.Limit, WindowSize: window, Burst: b.Burst, Factor: b.thousandths(), Reason: strings.TrimSpace(b.Reason),
-		ExpiresAt: b.ExpiresAt, Permanent: b.Permanent,
+		PublicNote: b.PublicNote, ExpiresAt: b.ExpiresAt, Permanent: b.Permanent,
 	}
 	if b.ExpiresIn != "" {
 		d, err := parseDuration(b.ExpiresIn)

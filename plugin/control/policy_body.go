@@ -47,7 +47,9 @@ type policyBody struct {
 	FailureMode string `json:"failMode,omitempty" enum:"open,closed,local" doc:"Another spelling of fail_mode."`
 	Accuracy    string `json:"accuracy,omitempty" enum:"leased,exact" doc:"Default: that of the plugin config."`
 
-	Reason string `json:"reason,omitempty" maxLength:"1024" doc:"Why; the audit tells it. Default: changed by the API."`
+	PublicNote string `json:"public_note,omitempty" maxLength:"1024" doc:"What the tenant reads about it. Default: nothing." example:"Agreed until the end of the year."`
+
+	Reason string `json:"reason,omitempty" maxLength:"1024" doc:"Why; the audit tells it, and no tenant reads it. Default: changed by the API."`
 }
 
 // Resolve is huma's: it tells all that is wrong with the values, beside what the schema has told.
@@ -125,6 +127,7 @@ func (b *policyBody) policy() pgstore.Policy {
 		Limit: b.Limit, WindowSize: window, Algorithm: b.Algorithm, Burst: b.Burst,
 		SoftThresholdPct: b.SoftThresholdPct, HardThresholdPct: b.HardThresholdPct, SoftOnly: b.SoftOnly,
 		Mode: b.Mode, Cost: b.Cost, FailMode: cmp.Or(b.FailMode, b.FailureMode), Accuracy: b.Accuracy,
+		PublicNote: b.PublicNote,
 	}
 	if p.Name == "" && (p.Tier != "" || p.Tenant != "") {
 		p.Name = derivedName(p)
@@ -162,7 +165,7 @@ func derivedName(p pgstore.Policy) string {
 
 // rowOf is a policy as package policy compiles it.
 func rowOf(p pgstore.Policy) policy.Row {
-	return policy.Row{ID: p.ID, Namespace: p.Namespace, Tier: p.Tier, Tenant: p.Tenant, Limit: schema.Limit{
+	return policy.Row{ID: p.ID, Namespace: p.Namespace, Tier: p.Tier, Tenant: p.Tenant, PublicNote: p.PublicNote, Limit: schema.Limit{
 		Name: p.Name, Scope: p.Scope, Endpoint: p.Endpoint, Limit: p.Limit, WindowSize: p.WindowSize, Algorithm: p.Algorithm,
 		Burst: p.Burst, SoftThresholdPct: p.SoftThresholdPct, HardThresholdPct: p.HardThresholdPct, SoftOnly: p.SoftOnly,
 		Mode: p.Mode, Cost: p.Cost, FailMode: p.FailMode, Accuracy: p.Accuracy,

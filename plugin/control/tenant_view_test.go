@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -122,5 +124,66 @@ func TestTheTokenOfAnOrgReadsNoLimitsOfAnotherTier(t *testing.T) {
 		}
 		c.token = viewer
 		p.want(p.do(c), http.StatusOK)
+	}
+}
+
+func TestAnOrgReadsThePublicNoteOfARowAndNeitherReasonNorAuthor(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	const told = "agreed until the end of the year"
+	a := w.want(w.as("POST", overrides, `{"kind":"ban","user":"eve","permanent":true,"reason":"hush: ticket 7","public_note":"`+told+`"}`), http.StatusCreated)
+	at := a.Header().Get("Location")
+	for token, whole := range map[string]bool{ofAcme: false, viewer: true} {
+		for _, path := range []string{overrides, at} {
+			a := w.want(w.do(call{token, "GET", path, "", nil}), http.StatusOK)
+			if body := a.Body.String(); !strings.Contains(body, told) || strings.Contains(body, "hush") != whole || strings.Contains(body, `"author":"token:ann"`) != whole {
+				t.Errorf("%s reads %s, want the note, and reason and author: %v", token, body, whole)
+			}
+		}
+	}
+	w.want(w.as("DELETE", at+"?reason=over", ""), http.StatusOK)
+	ended, err := w.store.OverrideHistory(t.Context(), pgstore.OverrideFilter{Tenant: "acme"})
+	if err != nil || len(ended) != 1 || ended[0].PublicNote != told {
+		t.Errorf("the history has %+v (%v), want the note", ended, err)
+	}
+	a = w.want(w.as("POST", policies, `{"name":"daily","tenant":"acme","limit":5,"window_size":60,"public_note":"`+told+`"}`), http.StatusCreated)
+	if p := read[policyWritten](w, a).Policy; p.PublicNote != told {
+		t.Errorf("%+v: want the note", p)
+	}
+	for path, body := range map[string]string{
+		policies:  `{"name":"b","tenant":"acme","limit":5,"window_size":60,"public_note":"two\nlines"}`,
+		overrides: `{"kind":"ban","permanent":true,"reason":"r","public_note":"two\nlines"}`,
+	} {
+		a := w.want(w.as("POST", path, body), http.StatusUnprocessableEntity)
+		if paths := read[problem](w, a).paths(); paths != "body.public_note" {
+			t.Errorf("%s: faults at %s, want body.public_note", path, paths)
+		}
+	}
+}
+
+func TestThePublicNoteIsToldWhereverALimitIs(t *testing.T) {
+	t.Parallel()
+	rows := eventful()
+	rows.Policies[0].PublicNote = "yours by contract"
+	for i := range rows.Overrides {
+		rows.Overrides[i].PublicNote = fmt.Sprint("note ", rows.Overrides[i].ID)
+	}
+	p := planning(t, plan(), rows)
+	got := p.inForce(ofAcme, "")
+	text := fmt.Sprint(got)
+	for _, want := range []string{"yours by contract", "override 3 (multiplier: note 3)", "override 5 (exempt: note 5)"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in %s", want, text)
+		}
+	}
+	if strings.Contains(text, "ticket 7") || got.Exceptions[0].PublicNote != "note 5" || got.Overrides[0].PublicNote != "note 3" {
+		t.Errorf("%+v: want the notes and no reason", got)
+	}
+	if status := p.checks(ofAcme, `{"org_id":"acme"}`).Statuses[0]; status.PublicNote != "yours by contract" {
+		t.Errorf("%+v: want the note", status)
+	}
+	usage := read[control.Usage](p.world, p.want(p.do(call{ofAcme, "GET", acmeUsage, "", nil}), http.StatusOK))
+	if usage.Items[0].PublicNote != "yours by contract" {
+		t.Errorf("%+v: want the note", usage.Items[0])
 	}
 }

@@ -52,6 +52,7 @@ type BucketUsage struct {
 	Reset      time.Time `json:"reset" doc:"When the bucket is full again, or the window ends."`
 	ResetAfter int64     `json:"reset_after" doc:"The same in seconds from now, rounded up."`
 	Mode       string    `json:"mode" enum:"enforce,shadow,log"`
+	PublicNote string    `json:"public_note,omitempty" doc:"What the org is to know about the policy."`
 	MayLease   bool      `json:"may_lease" doc:"Nodes may have taken tokens ahead of need: of what is told as used, up to the nodes' lease share of the limit (2 %, unless set otherwise) may not be spent yet."`
 }
 
@@ -178,7 +179,7 @@ func usageOf(policies *policy.Snapshot, b *policy.Bound, status *decision.Status
 		Description: b.Policy.Describe(), Limit: spec.Burst, WindowSize: int64(spec.Window / limit.Second),
 		Used: status.Used, Remaining: status.Remaining, Fraction: fraction(status.Used, spec.Burst),
 		Reset: timeOf(status.Reset), ResetAfter: (status.Reset - status.Now).Seconds(),
-		Mode: b.Policy.Mode.String(), MayLease: policies.AccuracyOf(b) == policy.Leased,
+		Mode: b.Policy.Mode.String(), PublicNote: b.Policy.PublicNote, MayLease: policies.AccuracyOf(b) == policy.Leased,
 	}
 }
 

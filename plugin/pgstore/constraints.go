@@ -43,6 +43,7 @@ var constraints = map[string]InvalidError{
 	"policies_cost_capacity":      {Field: "cost", Problem: "must be at most what the limit can hold, or every request would be refused"},
 	"policies_fail_mode":          {Field: "fail_mode", Problem: "must be open, closed or local, or left out for that of the config"},
 	"policies_slot":               {Field: "slot", Problem: "must be active or candidate"},
+	"policies_public_note":        {Field: "public_note", Problem: "must have at most 1024 bytes, without control characters"},
 	"policies_accuracy":           {Field: "accuracy", Problem: "must be leased or exact, or left out for that of the config"},
 
 	"overrides_kind":                 {Field: "kind", Problem: "must be custom_limit, multiplier, ban or exempt"},
@@ -65,6 +66,7 @@ var constraints = map[string]InvalidError{
 	"overrides_factor":               {Field: "factor", Problem: "must be between 1 and 1000000 thousandths"},
 	"overrides_factor_missing":       {Field: "factor", Problem: "must be given for a multiplier, in thousandths: 1500 is half as much again"},
 	"overrides_factor_unused":        {Field: "factor", Problem: "belongs to a multiplier alone: leave it out"},
+	"overrides_public_note":          {Field: "public_note", Problem: "must have at most 1024 bytes, without control characters"},
 	"overrides_reason":               {Field: "reason", Problem: "must be given, in at most 1024 bytes"},
 	"overrides_author":               {Field: "author", Problem: "must be given, in at most 256 bytes"},
 	"overrides_expires_at":           {Field: "expires_at", Problem: "must be a time to come"},

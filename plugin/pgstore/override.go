@@ -40,8 +40,11 @@ type Override struct {
 	// Of a multiplier, in thousandths: 1500 is half as much again.
 	Factor int64 `json:"factor,omitempty"`
 
-	Reason    string    `json:"reason"`              // "" for a write: the change's
-	Author    string    `json:"author"`              // "" for a write: the change's actor
+	Reason string `json:"reason"` // "" for a write: the change's
+	Author string `json:"author"` // "" for a write: the change's actor
+
+	PublicNote string `json:"public_note,omitempty"` // what the tenant reads about it
+
 	CreatedAt time.Time `json:"created_at,omitzero"` // the database's
 	ExpiresAt time.Time `json:"expires_at,omitzero"` // it ends at this instant; zero: it is permanent
 	Permanent bool      `json:"permanent,omitempty"` // must be said of an override that does not expire
@@ -87,7 +90,7 @@ type OverrideFilter struct {
 }
 
 const overrideColumns = `id, kind, tenant, "user", endpoint, credential, ip, policy, coalesce("limit", 0) AS limit,
-	coalesce(window_size, 0) AS window_size, coalesce(burst, 0) AS burst, coalesce(factor, 0) AS factor, reason, author, created_at,
+	coalesce(window_size, 0) AS window_size, coalesce(burst, 0) AS burst, coalesce(factor, 0) AS factor, reason, author, public_note, created_at,
 	coalesce(expires_at, '0001-01-01 00:00:00+00') AS expires_at, permanent, source, revision`
 
 func (f OverrideFilter) where() *where {
@@ -209,10 +212,10 @@ const (
 			AND o.credential = coalesce(n.credential, '') AND o.ip = coalesce(n.ip, '') AND o.policy = coalesce(n.policy, '')`
 
 	insertOverride = `INSERT INTO rate_limiter.overrides (kind, tenant, "user", endpoint, credential, ip, policy, "limit", window_size,
-			burst, factor, reason, author, expires_at, permanent, source)
+			burst, factor, reason, author, public_note, expires_at, permanent, source)
 		SELECT coalesce(kind, ''), coalesce(tenant, ''), coalesce("user", ''), coalesce(endpoint, ''), coalesce(credential, ''),
-			coalesce(ip, ''), coalesce(policy, ''), "limit", window_size, burst, factor, reason, author, expires_at,
-			coalesce(permanent, false), source
+			coalesce(ip, ''), coalesce(policy, ''), "limit", window_size, burst, factor, reason, author,
+			coalesce(public_note, ''), expires_at, coalesce(permanent, false), source
 		FROM jsonb_populate_record(NULL::rate_limiter.overrides, $1)
 		RETURNING id`
 )

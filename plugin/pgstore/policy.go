@@ -38,6 +38,9 @@ type Policy struct {
 	FailMode string `json:"fail_mode,omitempty" yaml:"fail_mode,omitempty"`
 	Accuracy string `json:"accuracy,omitempty" yaml:"accuracy,omitempty"`
 
+	// What the tenant reads about it.
+	PublicNote string `json:"public_note,omitempty" yaml:"public_note,omitempty"`
+
 	// How often it was written, from 1. In a write: the revision that it was made from; or AnyRevision, Absent or Present.
 	Revision int64 `json:"revision,omitempty" yaml:"-"`
 }
@@ -106,7 +109,7 @@ const (
 
 const selectPolicies = `SELECT id, namespace, name, tier, tenant, endpoint, scope, "limit", window_size, algorithm,
 	coalesce(burst, 0) AS burst, coalesce(soft_threshold_pct, 0) AS soft_threshold_pct,
-	coalesce(hard_threshold_pct, 0) AS hard_threshold_pct, soft_only, mode, cost, fail_mode, accuracy, slot, revision
+	coalesce(hard_threshold_pct, 0) AS hard_threshold_pct, soft_only, mode, cost, fail_mode, accuracy, public_note, slot, revision
 	FROM rate_limiter.policies`
 
 // Policies are the policies that a filter selects, in the order of their IDs.

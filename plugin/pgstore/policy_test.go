@@ -19,7 +19,7 @@ func TestPolicyIsReadAsItWasWritten(t *testing.T) {
 		{
 			Namespace: "eu", Name: "most", Tenant: "acme", Endpoint: "GET /records/{id}", Slot: "candidate", Scope: "tenant+endpoint",
 			Limit: 100, WindowSize: 60, Algorithm: "leaky_bucket", Burst: 7, SoftThresholdPct: 80, HardThresholdPct: 120,
-			Mode: "shadow", Cost: &free, FailMode: "closed", Accuracy: "exact",
+			Mode: "shadow", Cost: &free, FailMode: "closed", Accuracy: "exact", PublicNote: "agreed for the launch",
 		},
 		{Name: "soft", Tier: "unlimited", Scope: "user", Limit: 5, WindowSize: 60, SoftOnly: true},
 	} {

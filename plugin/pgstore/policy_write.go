@@ -124,16 +124,17 @@ func sameKey(what string, current, wanted PolicyKey) error {
 // is null; so absent texts become empty here.
 const (
 	insertPolicies = `INSERT INTO rate_limiter.policies (namespace, name, tier, tenant, endpoint, scope, "limit", window_size,
-			algorithm, burst, soft_threshold_pct, hard_threshold_pct, soft_only, mode, cost, fail_mode, accuracy, slot)
+			algorithm, burst, soft_threshold_pct, hard_threshold_pct, soft_only, mode, cost, fail_mode, accuracy, public_note, slot)
 		SELECT namespace, name, coalesce(tier, ''), coalesce(tenant, ''), coalesce(endpoint, ''), scope, "limit", window_size,
 			algorithm, burst, soft_threshold_pct, hard_threshold_pct, coalesce(soft_only, false), coalesce(mode, ''), cost,
-			coalesce(fail_mode, ''), coalesce(accuracy, ''), slot
+			coalesce(fail_mode, ''), coalesce(accuracy, ''), coalesce(public_note, ''), slot
 		FROM jsonb_populate_recordset(NULL::rate_limiter.policies, $1)`
 
 	updatePolicies = `UPDATE rate_limiter.policies p SET endpoint = coalesce(n.endpoint, ''), scope = n.scope, "limit" = n.limit,
 			window_size = n.window_size, algorithm = n.algorithm, burst = n.burst, soft_threshold_pct = n.soft_threshold_pct,
 			hard_threshold_pct = n.hard_threshold_pct, soft_only = coalesce(n.soft_only, false), mode = coalesce(n.mode, ''),
-			cost = n.cost, fail_mode = coalesce(n.fail_mode, ''), accuracy = coalesce(n.accuracy, '')
+			cost = n.cost, fail_mode = coalesce(n.fail_mode, ''), accuracy = coalesce(n.accuracy, ''),
+			public_note = coalesce(n.public_note, '')
 		FROM jsonb_populate_recordset(NULL::rate_limiter.policies, $1) n WHERE p.id = n.id`
 
 	deletePolicies = `DELETE FROM rate_limiter.policies WHERE id = ANY($1)`

@@ -129,6 +129,7 @@ func TestEveryFaultOfARowIsToldWithItsField(t *testing.T) {
 		"policies 5: window_size: ": policyRow(func(p *policy.Row) { p.Limit.WindowSize = 1 << 60 }),
 		"policies 5: mode: ":        policyRow(func(p *policy.Row) { p.Limit.Mode = "dream" }),
 		"policies 5: fail_mode: ":   policyRow(func(p *policy.Row) { p.Limit.FailMode = "ajar" }),
+		"policies 5: public_note: ": policyRow(func(p *policy.Row) { p.PublicNote = "two\nlines" }),
 		"policies 5: accuracy: ":    policyRow(func(p *policy.Row) { p.Limit.Accuracy = "excat" }),
 		"policies 5: cost: ":        policyRow(func(p *policy.Row) { p.Limit.Cost = &dear }),
 		"policies 5: endpoint: ":    policyRow(func(p *policy.Row) { p.Limit.Endpoint = "GET records" }),

@@ -85,7 +85,9 @@ type Policy struct {
 
 	pattern int // index of Endpoint among the config's patterns; -1 for every endpoint, and for a row's
 	Limit   limit.Limit
-	quota   string // the policy as an item of the RateLimit-Policy field: "burst";q=100;w=60
+
+	PublicNote string // what the tenant reads about a row; "": nothing
+	quota      string // the policy as an item of the RateLimit-Policy field: "burst";q=100;w=60
 }
 
 // Quota is the policy as an item of the IETF RateLimit-Policy field.

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -58,7 +60,7 @@ func (r *row) under(mode Mode, failMode FailMode, accuracy Accuracy) *Policy {
 // plain is the row as it was given, but for spellings that mean the same.
 func (r *row) plain() Row {
 	spec := r.Limit.Spec()
-	out := Row{ID: r.Row, Namespace: r.namespace, Tier: r.Tier, Tenant: r.tenant, Limit: schema.Limit{
+	out := Row{ID: r.Row, Namespace: r.namespace, Tier: r.Tier, Tenant: r.tenant, PublicNote: r.PublicNote, Limit: schema.Limit{
 		Name: r.Name, Scope: r.Scope.String(), Endpoint: r.Endpoint,
 		Algorithm: spec.Algorithm.String(), Limit: spec.Quantity, WindowSize: int64(spec.Window / limit.Second),
 		SoftThresholdPct: spec.SoftPct, HardThresholdPct: spec.HardPct, SoftOnly: spec.SoftOnly,
@@ -111,8 +113,9 @@ func (f *faultList) err(field string, err error) {
 
 // Bounds of what a row may say, as in the plugin's own config.
 const (
-	maxName          = 64  // bytes of a policy's or tier's name
-	maxPart          = 128 // bytes of an identity: longer ones are counted by their hash
+	maxName          = 64   // bytes of a policy's or tier's name
+	maxPart          = 128  // bytes of an identity: longer ones are counted by their hash
+	maxNote          = 1024 // bytes
 	maxCost          = 1_000_000_000
 	defaultNamespace = "default"
 )
@@ -147,6 +150,13 @@ func (f *faultList) part(field, name string) {
 	}
 }
 
+// note checks what tenants read about a row.
+func (f *faultList) note(text string) {
+	if len(text) > maxNote || !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
+		f.add("public_note", "must have at most %d bytes, without control characters", maxNote)
+	}
+}
+
 // tier checks the name of a tier, or none.
 func (f *faultList) tier(field, name string) {
 	if len(name) > maxName {
@@ -169,6 +179,7 @@ func compileRow(in Row) (r *row, faults []Fault) {
 	f.oneOf("mode", in.Limit.Mode, "", schema.ModeEnforce, schema.ModeShadow, schema.ModeLog)
 	f.oneOf("fail_mode", in.Limit.FailMode, "", schema.FailOpen, schema.FailClosed, schema.FailLocal)
 	f.oneOf("accuracy", in.Limit.Accuracy, "", schema.AccuracyLeased, schema.AccuracyExact)
+	f.note(in.PublicNote)
 	p, err := compileLimit(in.Limit)
 	switch {
 	case err != nil:
@@ -181,7 +192,7 @@ func compileRow(in Row) (r *row, faults []Fault) {
 	if faults = f.with(in.Limit.Endpoint); len(faults) > 0 {
 		return nil, faults
 	}
-	p.Tier, p.Row = in.Tier, in.ID
+	p.Tier, p.Row, p.PublicNote = in.Tier, in.ID, in.PublicNote
 	return &row{
 		Policy: p, namespace: in.Namespace, tenant: in.Tenant,
 		ownMode: in.Limit.Mode != "", ownFailMode: in.Limit.FailMode != "", ownAccuracy: in.Limit.Accuracy != "",

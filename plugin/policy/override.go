@@ -56,6 +56,7 @@ type override struct {
 	window         limit.Micros
 	burst          int64
 	reason, author string
+	publicNote     string
 }
 
 // made is what an override makes of a policy.
@@ -170,7 +171,7 @@ func (o *override) covers(b *Bound) bool {
 func (o *override) plain() Override {
 	out := Override{
 		ID: o.id, Kind: kindNames[o.kind], Tenant: o.tenant, Endpoint: o.endpoint, Policy: o.policy,
-		Reason: o.reason, Author: o.author, ExpiresAt: o.expires, Source: Commercial,
+		Reason: o.reason, Author: o.author, PublicNote: o.publicNote, ExpiresAt: o.expires, Source: Commercial,
 	}
 	switch o.target {
 	case onUser, onUserEndpoint:
@@ -200,7 +201,7 @@ func compileOverride(in Override) (o *override, faults []Fault) {
 	f := faultList{table: inOverrides, key: strconv.FormatInt(in.ID, 10)}
 	o = &override{
 		id: in.ID, tenant: in.Tenant, endpoint: in.Endpoint, policy: in.Policy,
-		reason: in.Reason, author: in.Author, expires: in.ExpiresAt,
+		reason: in.Reason, author: in.Author, publicNote: in.PublicNote, expires: in.ExpiresAt,
 	}
 	if i := slices.Index(kindNames[:], in.Kind); i >= 0 {
 		o.kind = kind(i)
@@ -216,6 +217,7 @@ func compileOverride(in Override) (o *override, faults []Fault) {
 			f.add(text.field, "must be given")
 		}
 	}
+	f.note(in.PublicNote)
 	if in.ExpiresAt < 0 {
 		f.add("expires_at", "must be an instant, or 0 for a permanent one, got %d", in.ExpiresAt)
 	}

@@ -55,6 +55,8 @@ type Row struct {
 	Tier      string       `json:"tier,omitempty"`
 	Tenant    string       `json:"tenant,omitempty"`
 	Limit     schema.Limit `json:"policy"`
+
+	PublicNote string `json:"public_note,omitempty"` // what the tenant reads about it
 }
 
 // Match is what the row applies to, least specific first: tier, tenant, tenant+endpoint.
@@ -100,8 +102,11 @@ type Override struct {
 	Burst      int64  `json:"burst,omitempty"`       // custom_limit: tokens; 0 = the algorithm's default. Windows have none and ignore it
 	Factor     int64  `json:"factor,omitempty"`      // multiplier: thousandths, 1 to MaxFactor
 
-	Reason    string       `json:"reason"`
-	Author    string       `json:"author"`
+	Reason string `json:"reason"`
+	Author string `json:"author"`
+
+	PublicNote string `json:"public_note,omitempty"` // what the tenant reads about it
+
 	ExpiresAt limit.Micros `json:"expires_at,omitempty"` // it ends at this instant; 0 = it is permanent
 	Source    string       `json:"source"`               // commercial or detector; "" is commercial
 }

@@ -60,6 +60,9 @@ func (c *codec) policy(r *policy.Row) {
 	if !c.reading || c.format >= formatAccuracy {
 		c.text(&l.Accuracy)
 	}
+	if !c.reading || c.format >= formatPublicNote {
+		c.text(&r.PublicNote)
+	}
 }
 
 func (c *codec) override(o *policy.Override) {
@@ -81,6 +84,9 @@ func (c *codec) override(o *policy.Override) {
 	c.number(&ends)
 	o.ExpiresAt = limit.Micros(ends)
 	c.text(&o.Source)
+	if !c.reading || c.format >= formatPublicNote {
+		c.text(&o.PublicNote)
+	}
 }
 
 func (c *codec) number(n *int64) {

@@ -24,7 +24,7 @@ import (
 //	36  CRC-32C of the header up to here, uint32
 const (
 	magic        = "RLPOLICY"
-	format       = formatAccuracy
+	format       = formatPublicNote
 	fileHeader   = 40
 	maxRecord    = 128 << 10 // bytes of a row: more than all its texts at their longest
 	bufferLength = 256 << 10
@@ -33,8 +33,9 @@ const (
 // The formats. A node that is upgraded while Postgres is away still has the policies that the old program has saved, so
 // older ones are read too.
 const (
-	formatFirst    uint32 = iota + 1
-	formatAccuracy        // a policy says its accuracy last
+	formatFirst      uint32 = iota + 1
+	formatAccuracy          // a policy says its accuracy last
+	formatPublicNote        // policies and overrides say their public note last
 )
 
 var (

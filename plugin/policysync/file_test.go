@@ -31,13 +31,14 @@ func crowd(tenants int) policy.Rows {
 			}}
 			if i == 3 {
 				row.Limit.Cost, row.Limit.Mode, row.Limit.FailMode, row.Limit.Accuracy = &cost, "shadow", "closed", "exact"
+				row.PublicNote = "agreed for the launch"
 			}
 			rows.Policies = append(rows.Policies, row)
 		}
 		for i := range 5 {
 			rows.Overrides = append(rows.Overrides, policy.Override{
 				ID: int64(n*10 + i), Kind: policy.Multiplier, Tenant: tenant, User: fmt.Sprint("user-", i), Factor: 1500,
-				Reason: "contract 7", Author: "ann", ExpiresAt: limit.Micros(n) * limit.Second, Source: policy.Commercial,
+				Reason: "contract 7", Author: "ann", PublicNote: "until we know more", ExpiresAt: limit.Micros(n) * limit.Second, Source: policy.Commercial,
 			})
 		}
 	}
@@ -105,7 +106,10 @@ func TestBookSavedInTheFirstFormatIsReadWithTheAccuracyOfTheConfig(t *testing.T)
 	}
 	want := crowd(1)
 	for i := range want.Policies {
-		want.Policies[i].Limit.Accuracy = ""
+		want.Policies[i].Limit.Accuracy, want.Policies[i].PublicNote = "", ""
+	}
+	for i := range want.Overrides {
+		want.Overrides[i].PublicNote = ""
 	}
 	wanted, again := built(t, want), built(t, saved.Rows)
 	if saved.Rows.Version != 42 || !reflect.DeepEqual(again.Tiers(), wanted.Tiers()) || !same(again.Tenants(), wanted.Tenants()) ||
@@ -118,7 +122,7 @@ func TestBookOfAFormatToComeIsRefused(t *testing.T) {
 	whole := encoded(t, built(t, crowd(1)))
 	for _, is := range []uint32{0, format + 1} {
 		binary.LittleEndian.PutUint32(whole[len(magic):], is)
-		want := fmt.Sprintf("it has format %d; this program reads formats 1 to 2", is)
+		want := fmt.Sprintf("it has format %d; this program reads formats 1 to 3", is)
 		if _, err := decode(bytes.NewReader(whole), 100); err == nil || err.Error() != want {
 			t.Errorf("format %d: %v, want %s", is, err, want)
 		}

@@ -39,13 +39,13 @@ var tables = [...]table{
 	{
 		name: "policies", kind: "policy", key: "id", numeric: true, where: "slot = 'active'",
 		columns: `id, namespace, name, tier, tenant, endpoint, scope, "limit", window_size, algorithm, burst,
-			soft_threshold_pct, hard_threshold_pct, soft_only, mode, cost, fail_mode, accuracy`,
+			soft_threshold_pct, hard_threshold_pct, soft_only, mode, cost, fail_mode, accuracy, public_note`,
 		read: readPolicy,
 	},
 	{
 		name: "overrides", kind: "override", key: "id", numeric: true, where: "(expires_at IS NULL OR expires_at > now())",
 		columns: `id, kind, tenant, "user", endpoint, credential, ip, policy, "limit", window_size, burst, factor,
-			reason, author, expires_at, permanent, source`,
+			reason, author, expires_at, permanent, source, public_note`,
 		read: readOverride,
 	},
 }
@@ -76,10 +76,12 @@ func readPolicy(r *record, rows *policy.Rows) {
 		Limit: schema.Limit{Name: r.text()},
 		Tier:  r.text(), Tenant: r.name(),
 	})
-	l := &rows.Policies[len(rows.Policies)-1].Limit
+	row := &rows.Policies[len(rows.Policies)-1]
+	l := &row.Limit
 	l.Endpoint, l.Scope, l.Limit, l.WindowSize, l.Algorithm = r.text(), r.text(), r.number(), r.number(), r.text()
 	l.Burst, l.SoftThresholdPct, l.HardThresholdPct = r.number(), r.number(), r.number()
 	l.SoftOnly, l.Mode, l.Cost, l.FailMode, l.Accuracy = r.boolean(), r.text(), r.optional(), r.text(), r.text()
+	row.PublicNote = r.text()
 }
 
 func readOverride(r *record, rows *policy.Rows) {
@@ -92,7 +94,7 @@ func readOverride(r *record, rows *policy.Rows) {
 	if permanent := r.boolean(); end == 0 && !permanent {
 		end = -1 // no override is without an end by accident: package policy refuses this one
 	}
-	o.ExpiresAt, o.Source = end, r.text()
+	o.ExpiresAt, o.Source, o.PublicNote = end, r.text(), r.text()
 	rows.Overrides = append(rows.Overrides, o)
 }
 
