@@ -14,7 +14,9 @@ import (
 const lonely = 10 * time.Second
 
 // supervisors are variables that name a supervisor as the parent: it ends the process itself.
-var supervisors = []string{"INVOCATION_ID", "NOTIFY_SOCKET", "LISTEN_FDS", "SUPERVISOR_ENABLED", "KUBERNETES_SERVICE_HOST"}
+var supervisors = []string{
+	"INVOCATION_ID", "NOTIFY_SOCKET", "LISTEN_FDS", "SUPERVISOR_ENABLED", "KUBERNETES_SERVICE_HOST",
+}
 
 // startedByKong reports whether one of Kong's workers started this process, which has an empty environment then, or an
 // nginx as its parent. A process without a parent but init was started by something else.

@@ -14,11 +14,15 @@ func TestAProcessEndsWhenItsKongHasLeftItAloneForTenSeconds(t *testing.T) {
 	}
 	for name, timeline := range map[string][]seen{
 		"the parent is gone": {
-			{0, sight{}, false}, {time.Second, sight{orphaned: true}, false}, {10 * time.Second, sight{orphaned: true}, false},
+			{0, sight{}, false},
+			{time.Second, sight{orphaned: true}, false},
+			{10 * time.Second, sight{orphaned: true}, false},
 			{11 * time.Second, sight{orphaned: true}, true},
 		},
 		"the socket is taken": {
-			{0, sight{taken: true}, false}, {lonely - 1, sight{taken: true}, false}, {lonely, sight{taken: true}, true},
+			{0, sight{taken: true}, false},
+			{lonely - 1, sight{taken: true}, false},
+			{lonely, sight{taken: true}, true},
 		},
 		"another worker stays connected": {
 			{0, sight{orphaned: true, taken: true, open: 1, accepted: 1}, false},
@@ -27,12 +31,15 @@ func TestAProcessEndsWhenItsKongHasLeftItAloneForTenSeconds(t *testing.T) {
 			{2*time.Hour + lonely, sight{orphaned: true, taken: true, accepted: 1}, true},
 		},
 		"somebody connects between two looks": {
-			{0, sight{orphaned: true}, false}, {9 * time.Second, sight{orphaned: true, accepted: 1}, false},
-			{18 * time.Second, sight{orphaned: true, accepted: 2}, false}, {20 * time.Second, sight{orphaned: true, accepted: 2}, false},
+			{0, sight{orphaned: true}, false},
+			{9 * time.Second, sight{orphaned: true, accepted: 1}, false},
+			{18 * time.Second, sight{orphaned: true, accepted: 2}, false},
+			{20 * time.Second, sight{orphaned: true, accepted: 2}, false},
 			{30 * time.Second, sight{orphaned: true, accepted: 2}, true},
 		},
 		"Kong lives and is idle": {
-			{0, sight{}, false}, {24 * time.Hour, sight{}, false},
+			{0, sight{}, false},
+			{24 * time.Hour, sight{}, false},
 		},
 	} {
 		var v vigil

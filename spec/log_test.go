@@ -1,0 +1,53 @@
+package spec
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+func TestErrorsReachTheLogFileAlsoAfterLogrotateHasMovedIt(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "plugin.log")
+	n := start(t, deck(plentiful), func(o *gateway.Options) {
+		o.Servers = []gateway.PluginServer{{Binary: plugin(), Args: []string{"-metrics-listen", "off", "-log-file", path}}}
+	})
+	n.want(times(2, 200), "/records", "apikey", "alice")
+	pid := n.PluginPID()
+	if err := os.Rename(path, path+".moved"); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	faulty, err := gateway.ParseConfig([]byte(deck(fmt.Sprintf(duplicate, "open"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Reload(faulty); err != nil {
+		t.Fatal(err)
+	}
+	n.want(times(2, 200), "/records", "apikey", "alice")
+	written := func() int {
+		text, err := os.ReadFile(path)
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		return strings.Count(string(text), `"level":"ERROR"`)
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	for written() == 0 && time.Now().Before(deadline) {
+		n.want([]int{200}, "/records", "apikey", "alice")
+	}
+	if written() == 0 {
+		t.Error("the new file has no error")
+	}
+	if got := n.PluginPID(); got != pid {
+		t.Errorf("SIGHUP ended the process: %d, then %d", pid, got)
+	}
+}
