@@ -44,6 +44,9 @@ type Config struct {
 	// How many leading bits of an IPv6 address count as one client. One subscriber usually holds a whole /64. Default: 64 bits.
 	IPv6PrefixLength int64 `json:"ipv6_prefix_length,omitempty" kong:"required,between=1..128" default:"64"`
 
+	// Matches endpoint patterns on the path with its reserved characters decoded too, once, so that /records%2F7 meets GET /records/{id}. Only for upstreams that take %2F for a slash: on others a client could pass for another endpoint. Default: false, the path as Kong's router knows it, which keeps these encoded.
+	DecodePath bool `json:"decode_path" kong:"required" default:"false"`
+
 	// What the limits do: enforce them, shadow (decide and record but never deny), or log (shadow, and log each request that would have been denied). A limit may have a mode of its own. Default: enforce.
 	Mode string `json:"mode,omitempty" kong:"required,one_of=enforce|shadow|log" default:"enforce"`
 

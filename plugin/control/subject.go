@@ -101,7 +101,8 @@ func (r *Requests) subject(ctx context.Context, policies *policy.Snapshot, org s
 	known.Method, known.Path, known.Route = admit.Target(r.Endpoint)
 	id, err := identify(ctx, policies, &known)
 	id.Tenant = identity.Name{Kind: identity.Tenant, ID: org}
-	id.Method, id.Path, id.Route = strings.ToUpper(known.Method), identity.NormalizePath(known.Path), known.Route
+	id.Method, id.Route = strings.ToUpper(known.Method), known.Route
+	id.Path = policies.Rules.EndpointPath(identity.NormalizePath(known.Path))
 	if r.IP == "" {
 		if id.IP = ""; id.User.Kind == identity.IP {
 			id.User = identity.Name{}

@@ -124,7 +124,16 @@ type Rules struct {
 	NeedUser           bool     // some limit is counted per user
 	NeedTenant         bool     // some limit is a tenant's
 	NeedCredential     bool     // some limit is counted per credential
+	DecodePath         bool     // endpoints are matched on the path without any escapes
 	StrangersApart     bool     // strangers have limits of their own, which are never counted per user or credential
+}
+
+// EndpointPath returns what of a normal path endpoint patterns are matched on.
+func (r *Rules) EndpointPath(normal string) string {
+	if r.DecodePath {
+		return DecodePath(normal)
+	}
+	return normal
 }
 
 // Identify fills id from req as far as its facts go, and returns those that are still needed: 0 when id is complete.
@@ -134,7 +143,7 @@ func (r *Rules) Identify(req *Request, id *Identity) Facts {
 		return missing
 	}
 	id.Reset()
-	id.Method, id.Path, id.Route = req.Method, req.Path, req.Route
+	id.Method, id.Path, id.Route = req.Method, r.EndpointPath(req.Path), req.Route
 	id.Credential = part(req.CredentialID)
 	if req.Known&IPFact != 0 {
 		id.IP = r.address(req.IP)

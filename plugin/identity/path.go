@@ -18,6 +18,16 @@ func NormalizePath(target string) string {
 	return removeDots(decode(path))
 }
 
+// DecodePath returns a path that [NormalizePath] has made with the reserved characters decoded too, as an upstream sees
+// it that decodes before it splits: /records%2F7 becomes /records/7. Slashes and dot segments that appear are resolved.
+// Each escape is decoded once: of %252F, %2F is left. It does not allocate for a path without escapes.
+func DecodePath(normal string) string {
+	if strings.IndexByte(normal, '%') < 0 {
+		return normal
+	}
+	return removeDots(unescape(normal, ""))
+}
+
 // withoutAuthority cuts scheme and authority from a target in absolute form (http://host/path).
 func withoutAuthority(target string) string {
 	if target == "" || target[0] == '/' {
@@ -54,7 +64,10 @@ func isNormal(path string) bool {
 const reserved = "!*'();:@&=+$,/?%#[]"
 
 // decode replaces each %XX by its byte, but for reserved characters.
-func decode(path string) string {
+func decode(path string) string { return unescape(path, reserved) }
+
+// unescape replaces each %XX by its byte, but for the characters to keep, whose escapes get capital letters.
+func unescape(path, keep string) string {
 	if strings.IndexByte(path, '%') < 0 {
 		return path
 	}
@@ -70,7 +83,7 @@ func decode(path string) string {
 			b.WriteByte(path[i])
 			continue
 		}
-		if c := byte(hi<<4 | lo); strings.IndexByte(reserved, c) < 0 {
+		if c := byte(hi<<4 | lo); strings.IndexByte(keep, c) < 0 {
 			b.WriteByte(c)
 		} else {
 			b.WriteString(strings.ToUpper(path[i : i+3]))

@@ -129,6 +129,7 @@ func rules(config *schema.Config, n Needs) identity.Rules {
 		IPv6Prefix:      int(config.IPv6PrefixLength),
 		CostHeader:      -1,
 		CostHeaderMax:   config.CostHeaderMax,
+		DecodePath:      config.DecodePath,
 		StrangersApart:  len(config.Anonymous.Limits) > 0,
 		NeedTenant:      n.Tenant,
 		NeedUser:        n.User,
