@@ -1,6 +1,9 @@
 package redisstore
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
 // Gate stands before a server. One that has failed lately can be left alone, so that nobody waits for it.
 type Gate interface {
@@ -31,7 +34,7 @@ func (openGate) Close()                       {}
 
 // leave ends a call that a gate let through, by its error.
 func leave(g Gate, began time.Time, err *error) {
-	if took := time.Since(began); *err == errUnfinished || gaveUp(*err) {
+	if took := time.Since(began); errors.Is(*err, errUnfinished) || gaveUp(*err) {
 		g.Abandon(took)
 	} else {
 		g.Leave(took, ails(*err))
