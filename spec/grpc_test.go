@@ -58,7 +58,7 @@ plugins: [%s]
 }
 
 // call is a unary call ("Check") or a stream ("Watch") of the health service.
-func (n *node) call(t *testing.T, method string, options ...grpc.CallOption) (error, metadata.MD) {
+func (n *node) call(t *testing.T, method string, options ...grpc.CallOption) (metadata.MD, error) {
 	t.Helper()
 	conn, err := grpc.NewClient(strings.TrimPrefix(n.URL(), "http://"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -71,17 +71,17 @@ func (n *node) call(t *testing.T, method string, options ...grpc.CallOption) (er
 	if method == "Check" {
 		var header, trailer metadata.MD
 		_, err := client.Check(ctx, &healthpb.HealthCheckRequest{}, append(options, grpc.Header(&header), grpc.Trailer(&trailer))...)
-		return err, metadata.Join(header, trailer)
+		return metadata.Join(header, trailer), err
 	}
 	stream, err := client.Watch(ctx, &healthpb.HealthCheckRequest{}, options...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := stream.Recv(); err != nil {
-		return err, stream.Trailer()
+		return stream.Trailer(), err
 	}
 	header, err := stream.Header()
-	return err, header
+	return header, err
 }
 
 func TestADeniedGRPCCallReadsItsStatusAndWhenToRetry(t *testing.T) {
@@ -93,12 +93,12 @@ func TestADeniedGRPCCallReadsItsStatusAndWhenToRetry(t *testing.T) {
 		for _, method := range []string{"Check", "Watch"} {
 			t.Run(name+"/"+method, func(t *testing.T) {
 				n := start(t, deck(healthService(t)))
-				err, md := n.call(t, method)
+				md, err := n.call(t, method)
 				if err != nil || !slices.Equal(md["x-ratelimit-remaining"], []string{"0"}) {
 					t.Fatalf("the first call: %v, metadata %v; want it admitted with our headers", err, md)
 				}
 				for _, option := range []grpc.CallOption{grpc.EmptyCallOption{}, grpc.CallContentSubtype("proto")} {
-					err, md := n.call(t, method, option)
+					md, err := n.call(t, method, option)
 					if got := status.Convert(err); got.Code() != codes.ResourceExhausted || got.Message() != "Zu schnell: 5 % übrig" {
 						t.Errorf("%v %q, want ResourceExhausted with error_message", got.Code(), got.Message())
 					}
@@ -117,13 +117,15 @@ func TestADeniedGRPCCallTellsWhyByItsCode(t *testing.T) {
 		code   codes.Code
 	}{
 		"no tenant": {`{on_missing_tenant: deny, tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`, codes.PermissionDenied},
-		"no Redis": {`{strategy: redis, redis: {host: 127.0.0.1, port: 1}, global: {limits: [{name: all, scope: global, limit: 1, window_size: 3600, fail_mode: closed}]}}`,
-			codes.Unavailable},
+		"no Redis": {
+			`{strategy: redis, redis: {host: 127.0.0.1, port: 1}, global: {limits: [{name: all, scope: global, limit: 1, window_size: 3600, fail_mode: closed}]}}`,
+			codes.Unavailable,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := start(t, grpcDeck(healthService(t), test.config, ""))
 			for _, method := range []string{"Check", "Watch"} {
-				err, md := n.call(t, method)
+				md, err := n.call(t, method)
 				if got := status.Convert(err); got.Code() != test.code || strings.Contains(got.Message(), "HTTP status") {
 					t.Errorf("%s: %v %q, metadata %v; want %v of our own", method, got.Code(), got.Message(), md, test.code)
 				}

@@ -127,8 +127,10 @@ func refusals() []refusal {
 	return []refusal{
 		{"200, G, H", 200, "", with(g, h), grpcType, "8", text, "", codes.ResourceExhausted, text, seven},
 		{"200, G, H and others", 200, "", with(g, h, limits), grpcType, "8", text, "", codes.ResourceExhausted, text, all},
-		{"200, G, H, an encoded message", 200, "", with(g, h, map[string]any{"grpc-message": "limit%20daily%3A%20%C3%A9"}),
-			grpcType, "8", "limit%20daily%3A%20%C3%A9", "", codes.ResourceExhausted, "limit daily: é", seven},
+		{
+			"200, G, H, an encoded message", 200, "", with(g, h, map[string]any{"grpc-message": "limit%20daily%3A%20%C3%A9"}),
+			grpcType, "8", "limit%20daily%3A%20%C3%A9", "", codes.ResourceExhausted, "limit daily: é", seven,
+		},
 		{"200, H", 200, "", with(h), "", "8", "", "", codes.Unknown, untyped, nil},
 		{"200, a text, G, H", 200, "PHP no", with(g, h), grpcType, "8", text, "PHP no", codes.ResourceExhausted, "larger than max", nil},
 		{"429, G, H", 429, "", with(g, h), grpcType, "8", text, "", codes.ResourceExhausted, text, nil},
@@ -136,10 +138,14 @@ func refusals() []refusal {
 		{"429, H", 429, "", with(h), "", "8", "", "", codes.Unavailable, "429 (Too Many Requests); " + untyped, nil},
 		{"429, nothing", 429, "", nil, "", "8", "", "", codes.Unavailable, "429 (Too Many Requests); " + untyped, nil},
 		{"429, a text", 429, "no", nil, "", "8", "no", "", codes.Unavailable, "429 (Too Many Requests); " + untyped, nil},
-		{"429, JSON", 429, "{}", with(map[string]any{"Content-Type": "application/json"}), "application/json", "", "", "{}",
-			codes.Unavailable, `429 (Too Many Requests); transport: received unexpected content-type "application/json"`, nil},
-		{"429, a problem document", 429, "{}", with(map[string]any{"Content-Type": "application/problem+json"}), "application/problem+json", "", "", "{}",
-			codes.Unavailable, `transport: received unexpected content-type "application/problem+json"`, nil},
+		{
+			"429, JSON", 429, "{}", with(map[string]any{"Content-Type": "application/json"}), "application/json", "", "", "{}",
+			codes.Unavailable, `429 (Too Many Requests); transport: received unexpected content-type "application/json"`, nil,
+		},
+		{
+			"429, a problem document", 429, "{}", with(map[string]any{"Content-Type": "application/problem+json"}), "application/problem+json", "", "", "{}",
+			codes.Unavailable, `transport: received unexpected content-type "application/problem+json"`, nil,
+		},
 		{"403, a text", 403, "no", nil, "", "7", "no", "", codes.PermissionDenied, "403 (Forbidden); malformed header", nil},
 		{"503, a text", 503, "no", nil, "", "14", "no", "", codes.Unavailable, "503 (Service Unavailable); malformed header", nil},
 		{"418, a text", 418, "no", nil, "", "3", "no", "", codes.Unknown, "418", nil},
