@@ -43,8 +43,11 @@ func TestKongConfStartsThePluginServer(t *testing.T) {
 	start := strings.Fields(settings[serverProperty(name, "start_cmd")])
 	query := strings.Fields(settings[serverProperty(name, "query_cmd")])
 	socket := settings[serverProperty(name, "socket")]
-	if settings["plugins"] != "bundled,"+name || settings["pluginserver_names"] != name || len(settings) != 5 {
+	if settings["plugins"] != "bundled,"+name || settings["pluginserver_names"] != name || len(settings) != 6 {
 		t.Errorf("settings %v", settings)
+	}
+	if settings["log_level"] != "info" {
+		t.Errorf("log_level %q: Kong drops what the plugin logs on stderr below info", settings["log_level"])
 	}
 	if len(query) != 2 || query[1] != "-dump" || filepath.Base(query[0]) != name {
 		t.Errorf("query command %q", query)
