@@ -107,6 +107,8 @@ type Limit struct {
 	ticks int64  // the window in ticks
 	rate  int64  // buckets: a of the reduced fraction a/b = tokens per tick
 	base  int64  // units per token: buckets b, sliding window ticks, others 1
+	step  int64  // buckets: ticks in which a token is refilled, rounded up: what a mark counts by, see refund.go
+	tag   uint8  // 4 bits of the definition: what states of another rate or window are known by
 
 	// In units of 1/base token:
 	size int64 // 100 percent of the limit
@@ -138,6 +140,7 @@ func New(spec Spec) (Limit, error) {
 	}
 	for _, tick := range ticks {
 		if l.scale(tick) {
+			l.tag = l.definition()
 			return l, nil
 		}
 	}
@@ -193,6 +196,7 @@ func (l *Limit) scale(tick Micros) bool {
 	case TokenBucket:
 		g := gcd(l.spec.Quantity, l.ticks)
 		l.rate, l.base = l.spec.Quantity/g, l.ticks/g
+		l.step = ceilDiv(l.base, l.rate)
 	case SlidingWindow:
 		l.base = l.ticks
 	default:
@@ -221,6 +225,17 @@ func (l *Limit) scale(tick Micros) bool {
 		}
 	}
 	return ok[0] && ok[1] && ok[2] && l.hard <= l.most
+}
+
+// definition returns 4 bits of a bucket's rate and tick, by which together with the base limits are told apart. Windows
+// are told apart by their starts.
+func (l *Limit) definition() uint8 {
+	if l.kind != TokenBucket {
+		return 0
+	}
+	const golden = 0x9e3779b97f4a7c15 // 2^64 ÷ the golden ratio
+	of := (uint64(l.rate) ^ uint64(l.tick)<<48) * golden
+	return uint8((of ^ of>>32) * golden >> 60)
 }
 
 // percent is tokens × base × pct ÷ 100 rounded down for a pct below 2^11, and whether it is at most MaxProduct.

@@ -12,6 +12,10 @@ type State struct {
 	Previous int64
 	// Base is the units per token of a token bucket; 1 otherwise.
 	Base int64
+	// Tag is the tag of the limit that wrote the state: where it differs, so does the rate or the window.
+	Tag uint8
+	// Mark counts what was refunded, from a number made of the instant at which the bucket began to count; see refund.go.
+	Mark int64
 	// At is the instant for which Spent is exact (token bucket), the start of the window (fixed, sliding window), or
 	// the latest instant that the log has seen (sliding log).
 	At Micros
@@ -41,7 +45,13 @@ type Status struct {
 // one as spent at one instant: a bucket's or log's last, otherwise now. The share of a sliding window's previous
 // window has no meaning elsewhere and is forgotten.
 func (l *Limit) Advance(s *State, now Micros) {
-	if s.Algorithm != l.kind {
+	switch {
+	case s.Algorithm == None:
+		s.Mark = mark(now)
+	case s.Algorithm != l.kind || s.Tag != l.tag || l.kind == TokenBucket && s.Base != l.base:
+		s.nextLife() // what another definition has granted is not refunded
+	}
+	if s.Tag = l.tag; s.Algorithm != l.kind {
 		l.adopt(s, now)
 	}
 	switch l.kind {
@@ -159,7 +169,7 @@ func (l *Limit) adopt(s *State, now Micros) {
 	case len(s.Log) > 0:
 		at = s.Log[len(s.Log)-1].At
 	}
-	*s = State{Algorithm: l.kind, Base: 1, At: at}
+	*s = State{Algorithm: l.kind, Base: 1, At: at, Tag: s.Tag, Mark: s.Mark}
 	switch l.kind {
 	case TokenBucket:
 		s.Base = l.base

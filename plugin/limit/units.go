@@ -20,9 +20,14 @@ type Units struct {
 	// Hard is the usage in units above which a request is denied; for a limit that only warns, the most that is
 	// remembered.
 	Hard int64
+	// Step is in how many ticks a token is refilled, rounded up: the mark of a token bucket counts so many as one. 0 for
+	// other kinds.
+	Step int64
+	// Tag has 4 bits of the limit's definition.
+	Tag uint8
 }
 
 // Units are the numbers that l was compiled to.
 func (l *Limit) Units() Units {
-	return Units{Kind: l.kind, Tick: l.tick, Ticks: l.ticks, Rate: l.rate, Base: l.base, Hard: l.hard}
+	return Units{Kind: l.kind, Tick: l.tick, Ticks: l.ticks, Rate: l.rate, Base: l.base, Hard: l.hard, Step: l.step, Tag: l.tag}
 }

@@ -2,9 +2,18 @@ package limit
 
 // alignFixed starts a new window when the stored one is over. Windows are aligned to the Unix epoch.
 func (l *Limit) alignFixed(s *State, now Micros) {
-	s.At -= s.At % l.spec.Window // a window of another length counts in the one of ours in which it began
+	l.alignStart(s)
 	if start := now - now%l.spec.Window; start > s.At {
 		s.At, s.Spent = start, 0
+		s.nextLife()
+	}
+}
+
+// alignStart counts a window of another length in the one of l's in which it began.
+func (l *Limit) alignStart(s *State) {
+	if off := s.At % l.spec.Window; off != 0 {
+		s.At -= off
+		s.nextLife()
 	}
 }
 
@@ -20,8 +29,12 @@ func (l *Limit) waitFixed(s *State, now Micros, cost int64) Micros {
 
 // alignSliding rotates the windows when the current one is over.
 func (l *Limit) alignSliding(s *State, now Micros) {
-	s.At -= s.At % l.spec.Window
-	switch start := now - now%l.spec.Window; {
+	l.alignStart(s)
+	start := now - now%l.spec.Window
+	if start > s.At {
+		s.nextLife()
+	}
+	switch {
 	case start <= s.At:
 	case start == s.At+l.spec.Window:
 		s.At, s.Previous, s.Spent = start, s.Spent, 0

@@ -1,0 +1,131 @@
+package limit
+
+// Refunds give back what a request has spent, if that is certain to change nobody else's limit.
+//
+// A refund that comes late must not return what the bucket would have refilled anyway. Let a request have taken cost
+// units and left the debt D behind. Without them the debt would have been D − cost, less what was refunded since, and
+// would have been paid back (D − cost − refunded) ÷ rate ticks later at the earliest. Until then every tick that
+// refilled the bucket would have refilled it without these units too: nothing is lost. From then on the bucket may
+// have been full without them, and each tick's refill counts as lost.
+//
+// The debt is therefore never less than if only what was not refunded had been taken. For a proof, let d be the debt,
+// and e the debt of a bucket that never saw the refunded takes; e ≤ d. The two come closer only where e is 0 and d is
+// not. At such an instant s, consider the takes before s that are refunded later, and of those the one, j, that is
+// refunded last. All others are refunded before j, so they are part of what is refunded since j's take, and
+//
+//	D(j) − cost(j) − refunded(j) − rate × (s − taken(j)) ≤ the losses counted so far − how much closer d and e came so far
+//
+// Where the left side is not above 0, j counts s as lost itself. Where it is, earlier refunds have counted more than
+// came about, and j is not among them. So the losses that are counted are at least those that there were. A limit that
+// only warns cuts the debt at its capacity and promises nothing.
+
+// The mark of a bucket is its count of refunds, rounded up to steps, modulo 2^48. It begins at a number made of the
+// instant at which the bucket began to count; a change of the rate and the start of another window add markSpan. A
+// receipt from before a reset, a lost key or such a change therefore differs by markSpan or more, and nothing is
+// refunded. So does one since which more was refunded than a mark can tell: 16 million tokens, or the refill of 16
+// million ticks where that is more. No sum overflows, and a mark that begins anew does no harm. That the limit changed
+// is known by the base and 4 bits of the rate: where a rate of the same base comes and goes again between a take and its
+// refund, one such change in 16 goes unnoticed, and the refill is reckoned with the wrong rate for as long as it lasted.
+const (
+	// markSpan is by how many steps a mark may have advanced since a receipt; a step is the refill of a token, or of a tick.
+	markSpan = 1 << 24
+	// markMask has the bits of a mark.
+	markMask = 1<<48 - 1
+	// markTick is how far apart the births of two buckets are that certainly have different marks, within 71 minutes.
+	markTick Micros = 256
+	// recentEntries is how many of a sliding log's last entries a refund can reach.
+	recentEntries = 64
+)
+
+// Receipt is what a refund must know of the take. The zero value belongs to no take.
+type Receipt struct {
+	At   Micros // the state's At right after the take
+	Debt int64  // the state's Spent right after the take: a token bucket's debt in units of 1/base token
+	Mark int64  // the state's Mark at the take
+}
+
+// Receipt returns what a later refund must know, when the state has just been spent from.
+func (s *State) Receipt() Receipt { return Receipt{At: s.At, Debt: s.Spent, Mark: s.Mark} }
+
+// mark returns the mark of a bucket that begins to count at now.
+func mark(now Micros) int64 { return int64(now/markTick) * markSpan & markMask }
+
+// nextLife moves the mark so far that no earlier receipt counts.
+func (s *State) nextLife() { s.Mark = (s.Mark + markSpan) & markMask }
+
+// Refund returns to s what a request took of cost tokens, as far as that is certain to be missing still, and reports
+// how much that is, in what [State.Spent] counts. It needs no [Limit.Advance]. Where nothing is returned s is as before.
+//
+// A token bucket loses what it may have refilled in vain, see above. A window gets all back while the tokens count in
+// it, or in its neighbour. A sliding log gets all back while the entry is one of its last 64.
+func (l *Limit) Refund(s *State, now Micros, cost int64, r Receipt) int64 {
+	if cost = min(cost, l.Capacity()); cost <= 0 || s.Algorithm != l.kind || s.Tag != l.tag {
+		return 0
+	}
+	since := (s.Mark - r.Mark) & markMask
+	switch {
+	case l.kind == SlidingWindow && since == markSpan && s.At == r.At+l.spec.Window:
+		cost = min(cost, s.Previous)
+		s.Previous -= cost
+		return cost
+	case since >= markSpan:
+		return 0
+	case l.kind == TokenBucket:
+		return l.refundBucket(s, now, cost*l.base, since, r)
+	case l.kind == SlidingLog:
+		return s.refundLog(cost, r)
+	}
+	cost = min(cost, s.Spent) // in the same window: another start has another mark
+	s.Spent -= cost
+	return cost
+}
+
+// Returned returns what a refund has reported, in whole tokens.
+func (l *Limit) Returned(refunded int64) int64 {
+	if l.kind == TokenBucket {
+		return refunded / l.base
+	}
+	return refunded
+}
+
+func (l *Limit) refundBucket(s *State, now Micros, cost, since int64, r Receipt) int64 {
+	if s.Base != l.base || s.At < r.At {
+		return 0 // another limit's, or the debt of a bucket that is gone
+	}
+	after := *s
+	l.refill(&after, now)
+	untilFull := max(r.Debt-cost, 0) / l.rate
+	if since >= ceilDiv(untilFull, l.step) { // before multiplying, so that the product stays in bounds
+		untilFull = 0
+	} else {
+		untilFull -= since * l.step
+	}
+	back := cost
+	if lost := int64((after.At-r.At)/l.tick) - untilFull; lost >= ceilDiv(cost, l.rate) {
+		return 0
+	} else if lost > 0 {
+		back -= lost * l.rate
+	}
+	if back = min(back, after.Spent); back <= 0 {
+		return 0
+	}
+	after.Spent -= back
+	after.Mark = (after.Mark + ceilDiv(ceilDiv(back, l.rate), l.step)) & markMask
+	*s = after
+	return back
+}
+
+func (s *State) refundLog(cost int64, r Receipt) int64 {
+	for i := len(s.Log) - 1; i >= max(len(s.Log)-recentEntries, 0); i-- {
+		if s.Log[i].At != r.At {
+			continue
+		}
+		if s.Log[i].Cost < cost {
+			return 0
+		}
+		s.Log[i].Cost -= cost
+		s.Spent -= cost
+		return cost
+	}
+	return 0
+}
