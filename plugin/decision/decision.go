@@ -55,9 +55,11 @@ type Status struct {
 	Wait         limit.Micros // 0: this bound admits; else how long until it would; limit.Never: it never will
 	Now          limit.Micros // the store's clock when it answered
 	Source       Source
-	Failure      Failure // of the shared store, also where this process answered in its stead
-	Charged      bool    // the bound's cost was spent
-	Capacity     int64   // where Wait is limit.Never: the most tokens that the bucket can hold, as it was asked; 0: as many as its limit
+	Failure      Failure       // of the shared store, also where this process answered in its stead
+	Charged      bool          // the bound's cost was spent
+	Receipt      limit.Receipt // where Charged: what a refund must know of it
+	Returned     int64         // after a refund: how many tokens the bucket got back
+	Capacity     int64         // where Wait is limit.Never: the most tokens that the bucket can hold, as it was asked; 0: as many as its limit
 }
 
 // Admits tells whether this bound, alone, lets the request through. Of an unanswered one Wait is how long the store is

@@ -155,7 +155,7 @@ func TestAStateStillMeansSomethingJustBeforeItsExpiry(t *testing.T) {
 			l := mustNew(t, limit.Spec{Algorithm: algorithm, Quantity: 7, Window: minute})
 			var s limit.State
 			take(l, &s, noon+second, l.Capacity())
-			before := l.Expiry(&s, noon+second) - 1
+			before := l.Expiry(&s, noon+second) - second
 			if algorithm == limit.SlidingWindow {
 				before -= minute // until a whole window later it weighs less and less, and less than a token at the end
 			}

@@ -47,6 +47,31 @@ type Receipt struct {
 // Receipt returns what a later refund must know, when the state has just been spent from.
 func (s *State) Receipt() Receipt { return Receipt{At: s.At, Debt: s.Spent, Mark: s.Mark} }
 
+// Join returns a receipt for what is left of two takes of one bucket, whichever of them it is of: nothing comes back by
+// it that would not come back by the receipts themselves. It is the receipt of the earlier take. Without what is left of
+// both, the debt after it was no less than its own debt less all of that.
+func (r Receipt) Join(other Receipt) Receipt {
+	later := (other.Mark - r.Mark) & markMask
+	switch earlier := (r.Mark - other.Mark) & markMask; {
+	case min(later, earlier) >= markSpan && later < earlier: // of a bucket that is gone
+		return r
+	case min(later, earlier) >= markSpan:
+		return other
+	case r.At != other.At:
+		if r.At < other.At {
+			return r
+		}
+		return other
+	case later != earlier:
+		if later < earlier {
+			return r
+		}
+		return other
+	}
+	r.Debt = max(r.Debt, other.Debt) // at one instant, and nothing was refunded in between
+	return r
+}
+
 // mark returns the mark of a bucket that begins to count at now.
 func mark(now Micros) int64 { return int64(now/markTick) * markSpan & markMask }
 

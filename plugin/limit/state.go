@@ -4,6 +4,7 @@ package limit
 // It is a plain value: stores copy, encode and compare its fields.
 type State struct {
 	Algorithm Algorithm // whose numbers these are; None: nothing was spent yet
+	Tag       uint8     // of the limit that wrote them: where it differs, so does a token bucket's rate
 
 	// Spent is, for a token bucket, its debt at the instant At in units of 1/Base token; for windows the tokens
 	// spent in the window that starts at At; for a sliding log the sum of its entries.
@@ -12,8 +13,6 @@ type State struct {
 	Previous int64
 	// Base is the units per token of a token bucket; 1 otherwise.
 	Base int64
-	// Tag is the tag of the limit that wrote the state: where it differs, so does the rate or the window.
-	Tag uint8
 	// Mark counts what was refunded, from a number made of the instant at which the bucket began to count; see refund.go.
 	Mark int64
 	// At is the instant for which Spent is exact (token bucket), the start of the window (fixed, sliding window), or
@@ -137,13 +136,15 @@ func (l *Limit) Status(s *State, now Micros) Status {
 	return status
 }
 
-// Expiry is the instant from which s means no more than the zero State does: a store may forget it then.
+// Expiry returns an instant from which s means no more than the zero State does, in whole seconds: a store may forget it
+// then.
 func (l *Limit) Expiry(s *State, now Micros) Micros {
 	_, reset := l.usage(s, now)
 	if l.kind == SlidingWindow {
 		reset += l.spec.Window // the window counts in the next one too
 	}
-	return max(reset, s.At) // s.At is later than now when the clock has stepped back
+	reset = max(reset, s.At) // s.At is later than now when the clock has stepped back
+	return reset + (Second-reset%Second)%Second
 }
 
 // usage is what is used of l, in units of 1/base token, and when it resets.

@@ -41,13 +41,16 @@ func (l *Limit) alignSliding(s *State, now Micros) {
 	default:
 		s.At, s.Previous, s.Spent = start, 0, 0
 	}
-	// A lowered limit can find more than it can multiply; so much denies the whole window in any case.
-	s.Previous = min(s.Previous, MaxProduct/l.ticks)
+	s.Previous = min(s.Previous, l.mostCounted())
 }
+
+// mostCounted is as much of a window as is multiplied, or kept in 6 bytes. A lowered limit can find more; so much denies
+// the whole window in any case.
+func (l *Limit) mostCounted() int64 { return min(MaxProduct/l.ticks, 1<<48-1) }
 
 // weighted is the usage of s at now in units: previous × (ticks − elapsed) + current × ticks.
 func (l *Limit) weighted(s *State, now Micros) int64 {
-	return s.Previous*(l.ticks-l.elapsed(s, now)) + min(s.Spent, MaxProduct/l.ticks)*l.ticks
+	return s.Previous*(l.ticks-l.elapsed(s, now)) + min(s.Spent, l.mostCounted())*l.ticks
 }
 
 // elapsed is how many ticks of the current window have passed; none when the clock stepped back before it.
@@ -58,7 +61,7 @@ func (l *Limit) elapsed(s *State, now Micros) int64 {
 // waitSliding solves previous × (ticks − e) ≤ room for the smallest e, in this window or in the next, where what is
 // current now will be the previous.
 func (l *Limit) waitSliding(s *State, now Micros, cost int64) Micros {
-	current := min(s.Spent, MaxProduct/l.ticks)
+	current := min(s.Spent, l.mostCounted())
 	at, previous, room := s.At, s.Previous, l.hard-(cost+current)*l.ticks
 	if room >= 0 && previous*(l.ticks-l.elapsed(s, now)) <= room {
 		return 0
@@ -91,7 +94,7 @@ func (s *State) forgetEldest() {
 
 // logReset is when the last admission of the log expires.
 func (l *Limit) logReset(s *State, now Micros) Micros {
-	if len(s.Log) == 0 {
+	if s.Spent == 0 { // refunds leave entries of nothing behind
 		return now
 	}
 	return s.Log[len(s.Log)-1].At + l.spec.Window
@@ -119,7 +122,8 @@ func (l *Limit) appendLog(s *State, cost int64) {
 	}
 	s.Spent += cost
 	// A log that never denies would grow without end: it forgets the eldest beyond what it must remember.
-	for l.spec.SoftOnly && s.Spent > l.hard {
+	excessive := l.spec.SoftOnly && s.Spent > l.hard
+	for excessive && (s.Spent > l.hard || s.Log[0].Cost == 0) {
 		if excess := s.Spent - l.hard; excess < s.Log[0].Cost {
 			s.Log[0].Cost -= excess
 			s.Spent -= excess

@@ -189,7 +189,7 @@ func (t *taking) charge(i int) {
 	l, d := t.of(i)
 	l.Spend(&d.state, t.now, t.bounds[i].Cost)
 	d.spent = l
-	t.statuses[i].Charged = true
+	t.statuses[i].Charged, t.statuses[i].Receipt = true, d.state.Receipt()
 }
 
 // askShadows asks the shadow bounds as things stand: each alone.

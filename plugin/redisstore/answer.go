@@ -7,7 +7,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
 // view is what the script says of a sliding log before it spends: its entries stay in Redis.
@@ -33,7 +32,7 @@ var errDiffers = errors.New("the script refused what the limit admits")
 // something that is not ours at all.
 func (p *plan) read(reply []any) (foreign, taken int, err error) {
 	n := len(p.subjects)
-	if len(reply) != n+1 && len(reply) != n+3 {
+	if len(reply) != n+1 && len(reply) != n+3 && len(reply) != n+4 {
 		return 0, 0, fmt.Errorf("%w: %d elements for %d values", errReply, len(reply), n)
 	}
 	now, ok := reply[n].(int64)
@@ -47,6 +46,11 @@ func (p *plan) read(reply []any) (foreign, taken int, err error) {
 		var okLogs bool
 		if logs, okLogs = list(reply[n+2]); !ok || !okLogs || len(logs)%viewSize != 0 {
 			return 0, 0, fmt.Errorf("%w: %T and %T with %d numbers", errReply, reply[n+1], reply[n+2], len(logs))
+		}
+	}
+	if p.crowded = p.crowded[:0]; len(reply) > n+3 {
+		if p.crowded, ok = list(reply[n+3]); !ok {
+			return 0, 0, fmt.Errorf("%w: crowded strings are a %T", errReply, reply[n+3])
 		}
 	}
 	p.now = limit.Micros(now)
@@ -73,6 +77,31 @@ func list(element any) ([]any, bool) {
 	return array, ok
 }
 
+// relevel learns the levels of the request's subjects, if the reply consists of them. Then the script has done nothing
+// else, and is to be asked again.
+func (p *plan) relevel(reply []any) (bool, error) {
+	if len(reply) != 1 {
+		return false, nil
+	}
+	found, ok := reply[0].([]any)
+	if !ok {
+		return false, nil
+	}
+	if len(found) != len(p.subjects) {
+		return false, fmt.Errorf("%w: %d levels for %d values", errReply, len(found), len(p.subjects))
+	}
+	for i := range p.subjects {
+		level, ok := found[i].(int64)
+		if !ok || level < -1 || level > maxLevel {
+			return false, fmt.Errorf("%w: a level is %v", errReply, found[i])
+		}
+		if s := &p.subjects[i]; s.chunk == head && p.levels != nil {
+			p.levels.learn(s.key, int(level))
+		}
+	}
+	return true, nil
+}
+
 func (p *plan) readValues(values []any) (foreign, taken int, err error) {
 	for i := range p.subjects {
 		s := &p.subjects[i]
@@ -92,7 +121,6 @@ func (p *plan) readValues(values []any) (foreign, taken int, err error) {
 			return 0, 0, fmt.Errorf("%w: a value is a %T", errReply, value)
 		}
 	}
-	var name [nameSize]byte
 	for i := range p.buckets {
 		b := &p.buckets[i]
 		b.state, b.charged = limit.State{}, false
@@ -100,7 +128,7 @@ func (p *plan) readValues(values []any) (foreign, taken int, err error) {
 		if value == "" {
 			continue
 		}
-		if found := find(value, appendName(name[:0], b.key)); found != "" {
+		if found := find(value, b.name[:]); found != "" {
 			var ok bool
 			if b.state, ok = decode(found, p.now); !ok {
 				foreign++
@@ -158,7 +186,7 @@ func (p *plan) settle(statuses []decision.Status, charged bool) error {
 	clear(p.seen)
 	for i := range p.records {
 		r := &p.records[i]
-		b, bound := &p.buckets[r.bucket], &p.bounds[r.bound]
+		b := &p.buckets[r.bucket]
 		state := b.state
 		if r.log != nil {
 			state = r.log.state
@@ -174,8 +202,8 @@ func (p *plan) settle(statuses []decision.Status, charged bool) error {
 			statuses[r.bound].Wait = wait
 		}
 		if charged && p.spent(r) {
-			b.state, b.charged = p.spend(state, bound), true
-			statuses[r.bound].Charged = true
+			b.state, b.charged = p.spend(r, b.state), true
+			statuses[r.bound].Charged, statuses[r.bound].Receipt = true, b.state.Receipt()
 		}
 	}
 	for i := range p.bounds {
@@ -218,11 +246,18 @@ func (p *plan) answered(r *record) bool {
 	return p.subjects[p.buckets[r.bucket].subject].ours && (r.log == nil || !r.log.taken)
 }
 
-// spend is the state after the bound was spent from it.
-func (p *plan) spend(state limit.State, bound *policy.Bound) limit.State {
-	state.Log = slices.Clone(state.Log) // a view's
-	bound.Policy.Limit.Advance(&state, p.now)
-	bound.Policy.Limit.Spend(&state, p.now, bound.Cost)
+// spend returns the state after the record was spent from it. Of a sliding log its view is spent from, which knows no mark.
+func (p *plan) spend(r *record, state limit.State) limit.State {
+	bound := &p.bounds[r.bound]
+	l := &bound.Policy.Limit
+	if r.log != nil {
+		l.Advance(&state, p.now)
+		tag, mark := state.Tag, state.Mark
+		state = r.log.state
+		state.Tag, state.Mark, state.Log = tag, mark, slices.Clone(state.Log)
+	}
+	l.Advance(&state, p.now)
+	l.Spend(&state, p.now, bound.Cost)
 	return state
 }
 

@@ -66,7 +66,8 @@ func TestRepliesThatTheScriptNeverGivesAreRefused(t *testing.T) {
 	cases := map[string][]any{
 		"nothing":               {},
 		"a value is missing":    {nil, now},
-		"one element too many":  {nil, nil, now, nil, nil, nil},
+		"one element too many":  {nil, nil, now, nil, nil, nil, nil},
+		"crowds that are one":   {nil, nil, now, nil, nil, int64(1)},
 		"only one array":        {nil, nil, now, nil},
 		"a clock of text":       {nil, nil, "now"},
 		"a value of arrays":     {nil, []any{}, now},

@@ -16,7 +16,9 @@ import (
 
 // turnedClock is the script whose time is the instant that clock has written. What Redis does by its own time it leaves
 // out: keys do not expire, and nothing is swept, which a clock that steps back would notice.
-var turnedClock = newScript(assemble("frame", map[string]string{"clock": `
+var turnedClock = newScript(assemble("frame", standing))
+
+var standing = map[string]string{"clock": `
 local now, BACK = tonumber(redis.call("GET", "clock")), 2 ^ 53
 local redis = {pcall = redis.pcall, call = function(command, ...)
   if command == "PEXPIRE" then return end
@@ -24,7 +26,16 @@ local redis = {pcall = redis.pcall, call = function(command, ...)
   if option == "PX" then return redis.call(command, key, value) end
   return redis.call(command, ...)
 end}
-`}))
+`}
+
+// turned makes a store split by the clock that its script reads.
+func turned(s *Store) *Store {
+	s.splitting = newScript(assemble("split", standing))
+	if s.script == toldClock {
+		s.splitting = newScript(strings.Replace(s.splitting.source, `redis.call("GET", "clock")`, `ARGV[2]`, 1))
+	}
+	return s
+}
 
 // toldClock is the script whose time comes with each request: in a cluster there is no key that all masters can read.
 var toldClock = newScript(strings.Replace(turnedClock.source, `redis.call("GET", "clock")`, `ARGV[2]`, 1))
@@ -104,7 +115,7 @@ func TestRedisstoreKeepsTheStoresPromises(t *testing.T) {
 		t.Run("groups="+strconv.FormatBool(groups), func(t *testing.T) {
 			storetest.Run(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
 				flush(t, client)
-				return newStore("test", &direct{client, groups}, turnedClock, slog.New(slog.DiscardHandler)), newClock(t, client)
+				return turned(newStore("test", &direct{client, groups}, turnedClock, slog.New(slog.DiscardHandler))), newClock(t, client)
 			})
 		})
 	}
@@ -120,7 +131,7 @@ func TestARealClusterKeepsTheStoresPromises(t *testing.T) {
 				flush(t, master.Client(t))
 			}
 			clock := storetest.NewClock()
-			return newStore("test", told{c, clock}, toldClock, quiet), clock
+			return turned(newStore("test", told{c, clock}, toldClock, quiet)), clock
 		})
 	})
 }

@@ -21,7 +21,7 @@ func TestAStoreKeepsItsPromisesWithAPipelineAndWithout(t *testing.T) {
 		c := checked(t, turnedClock.source, at(server, pipelined))
 		storetest.Run(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
 			flush(t, client)
-			return c.store, newClock(t, client)
+			return turned(c.store), newClock(t, client)
 		})
 	})
 }

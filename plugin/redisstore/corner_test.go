@@ -100,12 +100,12 @@ func TestABucketIsNotFoundInAnothersNumbers(t *testing.T) {
 	other.Key.Policy = "other"
 	f.take(t, one)
 	value := []byte(f.client.Get(context.Background(), subjectKey(one)).Val())
-	copy(value[lifeSize+nameSize+15:], appendName(nil, &other.Key)) // where numbers lie
+	copy(value[headSize+nameSize+15:], appendName(nil, &other.Key)) // where numbers lie
 	f.set(t, subjectKey(one), value)
 	if s := f.take(t, other)[0]; s.Used != 1 {
 		t.Errorf("a bucket that is not there has %d used, want 1", s.Used)
 	}
-	if got := f.client.StrLen(context.Background(), subjectKey(one)).Val(); got != lifeSize+2*entrySize {
+	if got := f.client.StrLen(context.Background(), subjectKey(one)).Val(); got != headSize+2*entrySize {
 		t.Errorf("two buckets take %d bytes", got)
 	}
 }

@@ -8,8 +8,10 @@
 // # Where a bucket lives
 //
 // A subject (a tenant, a user of it, an address, an endpoint, all) has one string that holds all of its buckets, each
-// under a name of eight bytes: the hash of its policy and endpoint. So a request reads and writes as many strings as it
-// has subjects, however many limits each has. Everything of one tenant, of one address, of one endpoint has the same
+// under a name of six bytes: the hash of its policy and endpoint. So a request reads and writes as many strings as it has
+// subjects, however many limits each has. A subject with more than 32 buckets is split into chunks by their names: its
+// head then holds nothing but how many there are, and lives at least as long as they do. A node that does not know of a
+// split is told by the script, which does nothing else then; see [levels]. Everything of one tenant, of one address, of one endpoint has the same
 // hash tag; a cluster keeps it together, and one script serves it. The tag says what it tags, and every part is
 // percent-encoded, so no name can reach another's keys:
 //
@@ -21,17 +23,18 @@
 //	ip                         rl:default:{i=2001%3Adb8%3A%3A/64}
 //	endpoint                   rl:default:{e=POST%20/login}
 //	all                        rl:default:{g}
+//	chunk 3 of a tenant        rl:default:{t=acme}:#3
 //	entries of a sliding log   rl:default:{t=acme}:log:daily, and :POST%20/records behind it for a limit with an endpoint
 //	nodes that live            rl:default:{n}
 //	probe of a full server     rl:{0}, or whatever number is in one of its slots; expires after 10 ms
 //
-// "default" is the namespace. lua/frame.lua tells the form of the values.
+// "default" is the namespace. lua/frame.lua describes the form of the values, which begin with its version.
 //
 // # When Redis forgets
 //
 // Every key has a TTL, and outlives what its buckets mean. A key that is evicted or deleted is a bucket that was never
 // spent from: its owner is admitted at most its limit's bound once more. A sliding log that loses its entries alone
-// counts as empty too.
+// counts as empty too. What is given back to a bucket that has begun anew is dropped.
 //
 // # What does not live here
 //

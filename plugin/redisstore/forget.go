@@ -14,20 +14,37 @@ var forgetScript = newScript(assemble("forget", nil))
 func (s *Store) Forget(ctx context.Context, keys []policy.Key) (int, error) {
 	forgotten := 0
 	for i := range keys {
-		key := &keys[i]
-		at := []string{string(appendSubject(nil, key)), string(appendLog(nil, key))}
-		reply, err := s.transport.Run(ctx, forgetScript, at, []any{appendName(nil, key)})
+		n, err := s.forget(ctx, &keys[i])
 		if err != nil {
-			return forgotten, fmt.Errorf("empty bucket %s of %s: %w", key.Policy, at[0], err)
+			return forgotten, fmt.Errorf("empty bucket %s of %s: %w", keys[i].Policy, appendSubject(nil, &keys[i]), err)
 		}
-		n, ok := int64(0), len(reply) == 1
-		if ok {
-			n, ok = reply[0].(int64)
-		}
-		if !ok {
-			return forgotten, fmt.Errorf("empty bucket %s of %s: %w: %v", key.Policy, at[0], errReply, reply)
-		}
-		forgotten += int(n)
+		forgotten += n
 	}
 	return forgotten, nil
+}
+
+// forget empties one bucket, where it is by now.
+func (s *Store) forget(ctx context.Context, key *policy.Key) (int, error) {
+	name := appendName(nil, key)
+	for range mostTries {
+		level := s.levels.level(key)
+		whole := string(appendSubject(nil, key))
+		at := whole
+		if level > 0 {
+			at = string(appendChunk(nil, key, chunkOf(name, level)))
+		}
+		reply, err := s.transport.Run(ctx, forgetScript, []string{whole, at, string(appendLog(nil, key))}, []any{append([]byte{begins(level)}, name...)})
+		if err != nil {
+			return 0, err
+		}
+		n, ok := oneNumber(reply)
+		switch {
+		case !ok || n > 1 || n < -1-maxLevel:
+			return 0, fmt.Errorf("%w: %v", errReply, reply)
+		case n >= 0:
+			return int(n), nil
+		}
+		s.levels.learn(key, int(-1-n))
+	}
+	return 0, errLevels
 }

@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"encoding/binary"
 	"strconv"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -59,12 +58,17 @@ func appendNodes(b []byte, namespace string) []byte {
 // with a brace, so it is nobody's.
 func probeKey(i int) string { return "rl:{" + strconv.Itoa(i) + "}" }
 
-// nameSize is the length of a bucket's name in bytes.
-const nameSize = 8
+// appendChunk appends the Redis key of a chunk of the bucket's subject.
+func appendChunk(b []byte, k *policy.Key, chunk int) []byte {
+	return strconv.AppendInt(append(appendSubject(b, k), ":#"...), int64(chunk), 10)
+}
 
-// appendName appends the bucket's name among those of its subject: 64 bits of FNV-1a of policy and endpoint. Both are
+// nameSize is the length of a bucket's name in bytes.
+const nameSize = 6
+
+// appendName appends the bucket's name among those of its subject: 48 bits of FNV-1a of policy and endpoint. Both are
 // from the configuration, so nobody who is limited can choose them; that two of a thousand names are equal has a
-// chance of 1 in 10^13.
+// chance of 1 in 500 million.
 func appendName(b []byte, k *policy.Key) []byte {
 	const offset, prime = 14695981039346656037, 1099511628211
 	h := uint64(offset)
@@ -77,7 +81,8 @@ func appendName(b []byte, k *policy.Key) []byte {
 			h = (h ^ uint64(k.Endpoint[i])) * prime
 		}
 	}
-	return binary.LittleEndian.AppendUint64(b, h)
+	h ^= h >> 48 // or the bits that are left out would count for nothing
+	return append(b, byte(h), byte(h>>8), byte(h>>16), byte(h>>24), byte(h>>32), byte(h>>40))
 }
 
 // plain are the bytes that stand for themselves. The others have a meaning in keys, or none in a terminal.

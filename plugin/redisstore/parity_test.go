@@ -58,6 +58,7 @@ type step struct {
 	plan   plan
 	bounds []policy.Bound
 	want   []decision.Status
+	back   []int64 // of a refund: the units that each bound got back
 	reply  *redis.Cmd
 }
 
@@ -80,8 +81,15 @@ func (w *world) play(t *rapid.T, client *redis.Client, requests int, next func()
 		}
 		s := &steps[i]
 		s.bounds = next()
-		s.now, s.want = w.now, w.take(s.bounds)
-		if err := s.plan.compile(s.bounds); err != nil {
+		s.now = w.now
+		var err error
+		if len(w.charged) > 0 && rapid.IntRange(0, 4).Draw(t, "gives back") == 3 {
+			err = s.plan.refund(w.refund(t, s))
+		} else {
+			s.want = w.take(s.bounds)
+			err = s.plan.compile(s.bounds)
+		}
+		if err != nil {
 			t.Fatalf("compile %d bounds: %v", len(s.bounds), err)
 		}
 		pipeline.Set(ctx, "clock", int64(s.now), 0)
@@ -101,6 +109,14 @@ func (s *step) check(t *rapid.T, before []step) {
 	reply, err := s.reply.Slice()
 	if err != nil {
 		t.Fatalf("request %d: %v", number, err)
+	}
+	if s.back != nil {
+		for i, want := range s.back {
+			if reply[i] != want {
+				t.Fatalf("refund %d:%s\nreturned %v, want %d", number, past(append(before, *s), &s.bounds[i].Key), reply[i], want)
+			}
+		}
+		return
 	}
 	foreign, taken, err := s.plan.read(reply)
 	if err != nil || foreign != 0 || taken != 0 {
@@ -122,7 +138,10 @@ func past(steps []step, key *policy.Key) string {
 	var lines []string
 	for i := range steps {
 		for j := range steps[i].bounds {
-			if b := &steps[i].bounds[j]; b.Key == *key {
+			if b := &steps[i].bounds[j]; b.Key == *key && steps[i].back != nil {
+				lines = append(lines, fmt.Sprintf("\n%d: at %d %s gives %d back by %+v under %+v\nwant %d",
+					i, steps[i].now, b.Key.Policy, b.Cost, steps[i].plan.receipts[j], b.Policy.Limit.Spec(), steps[i].back[j]))
+			} else if b.Key == *key {
 				lines = append(lines, fmt.Sprintf("\n%d: at %d %s %s of cost %d under %+v\nwant %+v",
 					i, steps[i].now, b.Key.Policy, b.Policy.Mode, b.Cost, b.Policy.Limit.Spec(), steps[i].want[j]))
 			}
@@ -137,7 +156,17 @@ type world struct {
 	now    limit.Micros
 	bounds []policy.Bound
 	kept   map[policy.Key]kept
+
+	charged []charge // the last takes, which may be given back, at times twice
 }
+
+type charge struct {
+	bound   policy.Bound
+	receipt limit.Receipt
+}
+
+// mostCharged is from how many takes one is chosen that is given back.
+const mostCharged = 20
 
 type kept struct {
 	state  limit.State
@@ -237,6 +266,37 @@ func (w *world) spend(b *policy.Bound) (charged bool) {
 	return true
 }
 
+func (w *world) charge(b *policy.Bound, status *decision.Status) {
+	if status.Charged = w.spend(b); status.Charged {
+		state := w.kept[b.Key].state
+		status.Receipt = state.Receipt()
+		w.charged = append(w.charged[max(0, len(w.charged)-mostCharged):], charge{*b, status.Receipt})
+	}
+}
+
+// refund draws takes to be given back, all or in part, and gives them back.
+func (w *world) refund(t *rapid.T, s *step) ([]policy.Bound, []limit.Receipt) {
+	var receipts []limit.Receipt
+	s.bounds, s.back = nil, []int64{}
+	for range rapid.IntRange(1, 3).Draw(t, "refunds") {
+		c := w.charged[rapid.IntRange(0, len(w.charged)-1).Draw(t, "refund of")]
+		if rapid.IntRange(0, 3).Draw(t, "in part") == 0 {
+			c.bound.Cost = rapid.Int64Range(1, c.bound.Cost).Draw(t, "refunded")
+		}
+		k := w.kept[c.bound.Key]
+		if k.expiry <= w.now {
+			k.state = limit.State{}
+		}
+		k.state.Log = slices.Clone(k.state.Log)
+		back := c.bound.Policy.Limit.Refund(&k.state, w.now, c.bound.Cost, c.receipt)
+		if back > 0 {
+			w.kept[c.bound.Key] = k
+		}
+		s.bounds, s.back, receipts = append(s.bounds, c.bound), append(s.back, back), append(receipts, c.receipt)
+	}
+	return s.bounds, receipts
+}
+
 // take answers a request as Take promises.
 func (w *world) take(bounds []policy.Bound) []decision.Status {
 	statuses := make([]decision.Status, len(bounds))
@@ -250,13 +310,13 @@ func (w *world) take(bounds []policy.Bound) []decision.Status {
 	}
 	for i := range bounds {
 		if !denied && bounds[i].Enforced() {
-			statuses[i].Charged = w.spend(&bounds[i])
+			w.charge(&bounds[i], &statuses[i])
 		}
 	}
 	for i := range bounds {
 		if b := &bounds[i]; !b.Enforced() {
 			if statuses[i].Wait = w.wait(b, b.Cost); !denied && statuses[i].Wait == 0 {
-				statuses[i].Charged = w.spend(b)
+				w.charge(b, &statuses[i])
 			}
 		}
 	}
@@ -281,6 +341,7 @@ func (w *world) compareStates(t fataler, client *redis.Client) {
 		if want.expiry <= w.now {
 			want = kept{}
 		}
+		want.expiry = min(want.expiry, forever)
 		if !reflect.DeepEqual(got, want) {
 			t.Fatalf("after the timeline, at %d, %s/%s holds\n     %+v\nwant %+v", w.now, key.Owner, key.Policy, got, want)
 		}
@@ -327,11 +388,11 @@ func admissions(entries string) []limit.Admission {
 		return int(entries[at]) | int(entries[at+1])<<8 | int(entries[at+2])<<16 | int(entries[at+3])<<24
 	}
 	var log []limit.Admission
-	before := uint56(entries[8:])
+	before := little(entries[8:15])
 	for i := number(0); i < number(4); i++ {
 		entry := entries[15+i*14:]
-		log = append(log, limit.Admission{At: limit.Micros(uint56(entry)), Cost: uint56(entry[7:]) - before})
-		before = uint56(entry[7:])
+		log = append(log, limit.Admission{At: limit.Micros(little(entry[:7])), Cost: little(entry[7:14]) - before})
+		before = little(entry[7:14])
 	}
 	return log
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -16,7 +17,7 @@ const (
 	always = 1 << 53
 	// sharedSubject marks a subject of which a bucket has several records.
 	sharedSubject = 128
-	// maxSubjects is how many subjects a request can number beside that mark.
+	// maxSubjects is how many strings a request can number beside that mark.
 	maxSubjects = sharedSubject - 1
 	// unbounded is more than any log remembers.
 	unbounded = 1 << 53
@@ -26,13 +27,22 @@ const (
 
 var errTooMany = errors.New("a request has too many bounds")
 
-// subject is one Redis key of a request: a string that holds the buckets of one tenant, user, address, …
+// subject is one Redis key of a request: a string that holds buckets of one tenant, user, address, … It is the head of
+// all of them, or one chunk.
 type subject struct {
 	key    *policy.Key // of any of its buckets
+	level  int         // of the subject: it has 2^level chunks
+	chunk  int         // head: it is the head
 	shared bool        // one of its buckets has several records
 	value  string      // what the script found
 	ours   bool        // its key holds nothing foreign
 }
+
+// head is the chunk number of a head.
+const head = -1
+
+// begins returns the byte that all strings of a subject begin with.
+func begins(level int) byte { return format<<4 | byte(level) }
 
 // bucket is one bucket of a request, which one or several of its bounds spend from.
 type bucket struct {
@@ -42,6 +52,7 @@ type bucket struct {
 	asked    int64
 	bounds   int // how many bounds it has
 	enforced int // how many of them are enforced
+	name     [nameSize]byte
 	state    limit.State
 	charged  bool // state is not what the script found, but what it has spent from
 }
@@ -64,7 +75,9 @@ func (r *record) looks() bool { return !r.asks && !r.spends }
 
 // plan is one call of the script: how it is asked, and how its reply is read. It is reused.
 type plan struct {
+	levels   *levels // nil: no subject is split
 	bounds   []policy.Bound
+	receipts []limit.Receipt // of a refund, one for each bound
 	subjects []subject
 	buckets  []bucket
 	of       []int // bound → bucket
@@ -77,16 +90,25 @@ type plan struct {
 	args    []any
 	request []byte
 
-	now   limit.Micros
-	views []view
-	seen  []*record // bound → the record whose view is to be reported, if there is one
+	now     limit.Micros
+	views   []view
+	crowded []any     // numbers of the strings that are to be split, from 1
+	seen    []*record // bound → the record whose view is to be reported, if there is one
 }
 
 // forget drops what belongs to the request, keeping the memory.
 func (p *plan) forget() {
 	clear(p.subjects)
 	clear(p.buckets)
-	p.bounds = nil
+	p.bounds, p.receipts = nil, nil
+}
+
+// again makes the same request once more, when the levels of its subjects are known better.
+func (p *plan) again() error {
+	if p.receipts != nil {
+		return p.refund(p.bounds, p.receipts)
+	}
+	return p.compile(p.bounds)
 }
 
 // compile makes the request of a take.
@@ -107,7 +129,9 @@ func (p *plan) compile(bounds []policy.Bound) error {
 		if r.spends && bound.Cost > 0 {
 			cost = price(&bound.Policy.Limit, bound.Cost)
 		}
-		p.appendRecord(r, room(&bound.Policy.Limit, asked), cost)
+		p.appendRecord(r)
+		p.appendNumbers(room(&bound.Policy.Limit, asked), cost)
+		p.appendOwn(r)
 	}
 	p.end()
 	return nil
@@ -135,19 +159,37 @@ func (p *plan) bucketOf(b *policy.Bound) int {
 			return i
 		}
 	}
-	p.buckets = append(p.buckets, bucket{key: &b.Key, subject: p.subjectOf(&b.Key)})
+	p.buckets = append(p.buckets, bucket{key: &b.Key})
+	made := &p.buckets[len(p.buckets)-1]
+	appendName(made.name[:0], &b.Key)
+	made.subject = p.stringOf(&b.Key, made.name)
 	return len(p.buckets) - 1
 }
 
-// subjectOf is the number of the key's subject.
-func (p *plan) subjectOf(k *policy.Key) int {
-	for i := range p.subjects {
-		if sameSubject(p.subjects[i].key, k) {
-			return i
+// stringOf returns the number of the string that holds a bucket: its subject's head, or a chunk behind that.
+func (p *plan) stringOf(k *policy.Key, name [nameSize]byte) int {
+	at := slices.IndexFunc(p.subjects, func(s subject) bool { return s.chunk == head && sameSubject(s.key, k) })
+	if at < 0 {
+		at = len(p.subjects)
+		p.subjects = append(p.subjects, subject{key: k, level: p.levels.level(k), chunk: head})
+	}
+	level := p.subjects[at].level
+	if level == 0 {
+		return at
+	}
+	chunk := chunkOf(name[:], level)
+	for at++; at < len(p.subjects) && p.subjects[at].chunk != head; at++ {
+		if p.subjects[at].chunk == chunk {
+			return at
 		}
 	}
-	p.subjects = append(p.subjects, subject{key: k})
-	return len(p.subjects) - 1
+	p.subjects = slices.Insert(p.subjects, at, subject{key: k, level: level, chunk: chunk})
+	for i := range p.buckets {
+		if p.buckets[i].subject >= at {
+			p.buckets[i].subject++
+		}
+	}
+	return at
 }
 
 // record lists the steps: the enforced bounds are asked, then spent where that is a step of its own; then the shadows;
@@ -216,7 +258,11 @@ func price(l *limit.Limit, cost int64) int64 {
 func (p *plan) begin(mode byte) {
 	p.text, p.cuts, p.keys = p.text[:0], p.cuts[:0], p.keys[:0]
 	for i := range p.subjects {
-		p.text = appendSubject(p.text, p.subjects[i].key)
+		if s := &p.subjects[i]; s.chunk == head {
+			p.text = appendSubject(p.text, s.key)
+		} else {
+			p.text = appendChunk(p.text, s.key, s.chunk)
+		}
 		p.cuts = append(p.cuts, len(p.text))
 	}
 	for i := range p.records {
@@ -233,34 +279,52 @@ func (p *plan) begin(mode byte) {
 		from = to
 	}
 	p.request = append(p.request[:0], mode, byte(len(p.subjects)), byte(p.enforced), byte(len(p.records)))
+	for i := range p.subjects {
+		first := begins(p.subjects[i].level)
+		if p.subjects[i].chunk != head {
+			first |= 128
+		}
+		p.request = append(p.request, first)
+	}
 }
 
 // end makes the request the argument.
 func (p *plan) end() { p.args = append(p.args[:0], p.request) }
 
-// appendRecord writes a record: two numbers, and three of its algorithm's own (see the fragment of that name).
-func (p *plan) appendRecord(r *record, first, second int64) {
-	l, b := &p.bounds[r.bound].Policy.Limit, &p.buckets[r.bucket]
-	u, window := l.Units(), int64(l.Spec().Window)
-	own := [3]int64{window}
-	switch u.Kind {
-	case limit.TokenBucket:
-		own = [3]int64{u.Rate, u.Base, int64(u.Tick)}
-	case limit.SlidingWindow:
-		own = [3]int64{window, u.Ticks, int64(u.Tick)}
-	case limit.SlidingLog:
-		own = [3]int64{window, unbounded, int64(b.log)}
-		if l.Spec().SoftOnly {
-			own[1] = u.Hard
-		}
-	}
+// appendRecord begins a record: how its bucket counts, and where it is.
+func (p *plan) appendRecord(r *record) {
+	b := &p.buckets[r.bucket]
+	u := p.bounds[r.bound].Policy.Limit.Units()
 	place := byte(b.subject + 1)
 	if p.subjects[b.subject].shared {
 		place |= sharedSubject
 	}
-	p.request = append(p.request, byte(u.Kind), place)
-	p.request = appendName(p.request, b.key)
-	for _, n := range [...]int64{first, second, own[0], own[1], own[2]} {
+	p.request = append(p.request, byte(u.Kind)|u.Tag<<4, place)
+	p.request = append(p.request, b.name[:]...)
+}
+
+// appendOwn writes three numbers of the algorithm's own, see the fragment of that name.
+func (p *plan) appendOwn(r *record) {
+	l, b := &p.bounds[r.bound].Policy.Limit, &p.buckets[r.bucket]
+	u, window := l.Units(), int64(l.Spec().Window)
+	switch u.Kind {
+	case limit.TokenBucket:
+		p.appendNumbers(u.Rate, u.Base, int64(u.Tick))
+	case limit.SlidingWindow:
+		p.appendNumbers(window, u.Ticks, int64(u.Tick))
+	case limit.SlidingLog:
+		most := int64(unbounded)
+		if l.Spec().SoftOnly {
+			most = u.Hard
+		}
+		p.appendNumbers(window, most, int64(b.log))
+	default:
+		p.appendNumbers(window, 0, 0)
+	}
+}
+
+func (p *plan) appendNumbers(numbers ...int64) {
+	for _, n := range numbers {
 		p.request = binary.LittleEndian.AppendUint64(p.request, math.Float64bits(float64(n)))
 	}
 }

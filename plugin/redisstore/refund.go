@@ -1,16 +1,17 @@
 package redisstore
 
 import (
+	"fmt"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// refund makes p the request that gives back what bounds have spent at the instant taken of the server's clock.
-//
-// How much can be given back is decided where the bucket is, see lua/refund.lua: never more than is certain to be the
-// request's own. A log's entry is looked for at that instant: if the clock had stepped back, it stays spent.
-func (p *plan) refund(bounds []policy.Bound, taken limit.Micros) error {
+// refund makes p the request that gives back what bounds have spent, by the receipts of their takes. How much can be
+// given back is decided where the bucket is, see lua/refund.lua: never more than is certain to be missing still.
+func (p *plan) refund(bounds []policy.Bound, receipts []limit.Receipt) error {
 	p.number(bounds)
+	p.receipts = receipts
 	for i := range bounds {
 		p.records = append(p.records, record{bound: i, bucket: p.of[i], spends: true})
 	}
@@ -19,19 +20,44 @@ func (p *plan) refund(bounds []policy.Bound, taken limit.Micros) error {
 	}
 	p.begin(modeRefund)
 	for i := range p.records {
-		p.appendRecord(&p.records[i], price(&bounds[i].Policy.Limit, bounds[i].Cost), int64(taken))
+		l, r := &bounds[i].Policy.Limit, &receipts[i]
+		p.appendRecord(&p.records[i])
+		p.appendNumbers(price(l, bounds[i].Cost), int64(r.At), r.Debt, r.Mark)
+		p.appendOwn(&p.records[i])
+		p.appendNumbers(l.Units().Step)
 	}
 	p.end()
 	return nil
 }
 
-// spentBounds are the bounds that the script has spent.
-func (p *plan) spentBounds() []policy.Bound {
-	var spent []policy.Bound
+// readReturned reads the reply to a refund: how many whole tokens each bound got back.
+func (p *plan) readReturned(reply []any) ([]int64, error) {
+	if len(reply) != len(p.records) {
+		return nil, fmt.Errorf("%w: %d numbers for %d refunds", errReply, len(reply), len(p.records))
+	}
+	returned := make([]int64, len(reply))
+	for i := range reply {
+		n, ok := reply[i].(int64)
+		if !ok || n < 0 {
+			return nil, fmt.Errorf("%w: a refund returned %v", errReply, reply[i])
+		}
+		returned[i] = p.bounds[i].Policy.Limit.Returned(n)
+	}
+	return returned, nil
+}
+
+// spentBounds returns the bounds that the script has spent, and the receipts.
+func (p *plan) spentBounds() (spent []policy.Bound, receipts []limit.Receipt) {
+	states := make([]limit.State, len(p.buckets))
+	for i := range p.buckets {
+		states[i] = p.buckets[i].state
+	}
 	for i := range p.records {
 		if r := &p.records[i]; p.spent(r) {
-			spent = append(spent, p.bounds[r.bound])
+			state := &states[r.bucket]
+			*state = p.spend(r, *state)
+			spent, receipts = append(spent, p.bounds[r.bound]), append(receipts, state.Receipt())
 		}
 	}
-	return spent
+	return spent, receipts
 }

@@ -29,7 +29,7 @@ func everybody(b policy.Bound) policy.Bound {
 func grouped(t *testing.T, client *redis.Client) (*fixture, clock, *faulty) {
 	flush(t, client)
 	transport := &faulty{direct: direct{client, true}}
-	return &fixture{Store: newStore("test", transport, turnedClock, quiet), client: client}, newClock(t, client), transport
+	return &fixture{Store: turned(newStore("test", transport, turnedClock, quiet)), client: client}, newClock(t, client), transport
 }
 
 var errBroken = errors.New("the connection broke")
@@ -43,7 +43,7 @@ type faulty struct {
 }
 
 func (f *faulty) Run(ctx context.Context, script *script, keys []string, args []any) ([]any, error) {
-	if script != beatScript && args[0].([]byte)[0] == modeRefund {
+	if script == turnedClock && args[0].([]byte)[0] == modeRefund {
 		f.refunds.Add(1)
 		if f.lose {
 			return nil, errBroken

@@ -19,8 +19,11 @@ type Store struct {
 	name      string
 	transport transport
 	script    *script // how bounds are taken
+	splitting *script // how subjects are split
 	log       *slog.Logger
 	plans     sync.Pool // of *plan
+	levels    levels
+	formats   formats
 
 	foreign, taken, lost, failed, calls atomic.Uint64
 }
@@ -36,7 +39,9 @@ type Stats struct {
 
 // newStore makes a store that takes bounds with the script, and runs it by t.
 func newStore(name string, t transport, script *script, log *slog.Logger) *Store {
-	return &Store{name: name, transport: t, script: script, log: log.With("redis", name), plans: sync.Pool{New: func() any { return new(plan) }}}
+	s := &Store{name: name, transport: t, script: script, splitting: splitScript, log: log.With("redis", name)}
+	s.plans.New = func() any { return &plan{levels: &s.levels} }
+	return s
 }
 
 // Name is where the store is, as its settings say it, without secrets.
@@ -90,6 +95,7 @@ func (s *Store) takeOne(ctx context.Context, bounds []policy.Bound, statuses []d
 		s.unanswered(statuses, err)
 		return nil // p is not used again: the command may still be on its way
 	}
+	s.splitCrowded(ctx, p)
 	p.forget()
 	s.plans.Put(p)
 	return nil
@@ -97,8 +103,7 @@ func (s *Store) takeOne(ctx context.Context, bounds []policy.Bound, statuses []d
 
 // ask runs the script for a compiled request and reads its reply.
 func (s *Store) ask(ctx context.Context, p *plan) error {
-	s.calls.Add(1)
-	reply, err := s.transport.Run(ctx, s.script, p.keys, p.args)
+	reply, err := s.run(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -106,6 +111,46 @@ func (s *Store) ask(ctx context.Context, p *plan) error {
 	s.count(&s.foreign, foreign, "values in Redis were not of our form and read as empty buckets", "among", p.keys)
 	s.count(&s.taken, taken, "keys in Redis hold something that is not ours: the fail modes of their limits decide", "among", p.keys)
 	return err
+}
+
+// mostTries is how often a request is made until the levels of its subjects are known. More than twice is rare: somebody
+// would have to split a subject meanwhile.
+const mostTries = 5
+
+// errLevels means that the subjects of a request were split, or expired, between each try and the next.
+var errLevels = fmt.Errorf("%w: the levels of its subjects change all the time", errReply)
+
+// run runs the script for a compiled request, again where a subject is split otherwise than this node knew.
+func (s *Store) run(ctx context.Context, p *plan) ([]any, error) {
+	for range mostTries {
+		s.calls.Add(1)
+		reply, err := s.transport.Run(ctx, s.script, p.keys, p.args)
+		if err != nil {
+			return nil, err
+		}
+		again, err := p.relevel(reply)
+		if err != nil || !again {
+			return reply, err
+		}
+		if err := p.again(); err != nil {
+			return nil, err
+		}
+	}
+	return nil, errLevels
+}
+
+// splitCrowded splits the subjects that the reply calls crowded.
+func (s *Store) splitCrowded(ctx context.Context, p *plan) {
+	for _, number := range p.crowded {
+		i, ok := number.(int64)
+		if !ok || i < 1 || int(i) > len(p.subjects) {
+			continue
+		}
+		of := &p.subjects[i-1]
+		if err := s.split(ctx, of.key, of.level); err != nil {
+			s.log.Debug("a subject with many buckets stays as it is for now", "error", err)
+		}
+	}
 }
 
 // unanswered tells why bounds have no answer. What a gate held back is not news.
@@ -145,6 +190,7 @@ type part struct {
 func (s *Store) takeGroups(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	parts := split(bounds)
 	for i := range parts {
+		parts[i].plan.levels = &s.levels
 		if err := parts[i].plan.compile(parts[i].bounds); err != nil {
 			return err
 		}
@@ -157,7 +203,8 @@ func (s *Store) takeGroups(ctx context.Context, bounds []policy.Bound, statuses 
 	if denied {
 		each(parts, func(p *part) {
 			if p.err == nil && !p.plan.denied() {
-				s.giveBack(ctx, p.plan.spentBounds(), p.plan.now)
+				spent, receipts := p.plan.spentBounds()
+				s.giveBack(ctx, spent, receipts)
 			}
 		})
 	}
@@ -165,6 +212,7 @@ func (s *Store) takeGroups(ctx context.Context, bounds []policy.Bound, statuses 
 		p := &parts[i]
 		if p.err == nil {
 			p.err = p.plan.settle(p.statuses, !denied)
+			s.splitCrowded(ctx, &p.plan)
 		}
 		if p.err != nil {
 			s.unanswered(p.statuses, p.err)
@@ -176,42 +224,61 @@ func (s *Store) takeGroups(ctx context.Context, bounds []policy.Bound, statuses 
 	return nil
 }
 
-// Refund gives back what Take has spent for the bounds whose statuses are charged, and marks them as not charged. It is
-// for a request that was refused for another reason after all. What is doubtful stays spent, and so does what a failing
-// call was to give back: a bucket gets back what is certainly the request's own, once or never.
+// Refund gives back what Take has spent for the bounds whose statuses are charged, marks them as not charged and says in
+// Returned how much of it their buckets got. What is doubtful stays spent, and so does what a failing call was to give
+// back: a bucket gets back what is certainly missing still, once or never.
 func (s *Store) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) {
 	var charged []policy.Bound
-	var taken []limit.Micros
+	var of []int
 	for i := range statuses {
 		if status := &statuses[i]; status.Charged && status.Source == decision.Redis {
-			charged, taken = append(charged, bounds[i]), append(taken, status.Now)
-			status.Charged = false
+			charged, of = append(charged, bounds[i]), append(of, i)
+			status.Charged, status.Returned = false, 0
 			status.Used, status.Remaining = status.Used-bounds[i].Cost, status.Remaining+bounds[i].Cost
 		}
 	}
-	switch {
-	case len(charged) == 0:
-	case s.transport.Groups():
-		each(split(charged), func(p *part) { s.giveBack(ctx, p.bounds, taken[p.of[0]]) })
-	default:
-		s.giveBack(ctx, charged, taken[0])
-	}
-}
-
-// giveBack gives back to bounds of one group what was spent at an instant of their server's clock.
-func (s *Store) giveBack(ctx context.Context, bounds []policy.Bound, taken limit.Micros) {
-	if len(bounds) == 0 {
+	if len(charged) == 0 {
 		return
 	}
-	var p plan
-	err := p.refund(bounds, taken)
+	parts := []part{{of: of, bounds: charged}}
+	if s.transport.Groups() {
+		parts = split(charged)
+		for i := range parts {
+			for j, bound := range parts[i].of {
+				parts[i].of[j] = of[bound]
+			}
+		}
+	}
+	each(parts, func(p *part) {
+		receipts := make([]limit.Receipt, len(p.of))
+		for j, bound := range p.of {
+			receipts[j] = statuses[bound].Receipt
+		}
+		for j, tokens := range s.giveBack(ctx, p.bounds, receipts) {
+			statuses[p.of[j]].Returned = tokens
+		}
+	})
+}
+
+// giveBack gives back to bounds of one group what was spent, and returns how many tokens each got; nil: nobody knows.
+func (s *Store) giveBack(ctx context.Context, bounds []policy.Bound, receipts []limit.Receipt) []int64 {
+	if len(bounds) == 0 {
+		return nil
+	}
+	p := plan{levels: &s.levels}
+	err := p.refund(bounds, receipts)
+	var returned []int64
 	if err == nil {
-		s.calls.Add(1)
-		_, err = s.transport.Run(ctx, s.script, p.keys, p.args)
+		var reply []any
+		if reply, err = s.run(ctx, &p); err == nil {
+			returned, err = p.readReturned(reply)
+		}
 	}
 	if err != nil {
 		s.count(&s.lost, 1, "what a refused request had spent could not be given back", "error", err)
+		return nil
 	}
+	return returned
 }
 
 // split shares the bounds out to groups of one hash tag.

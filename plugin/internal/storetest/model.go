@@ -49,13 +49,14 @@ func (m *Model) wait(b *policy.Bound, cost int64) limit.Micros {
 	return b.Policy.Limit.Wait(&s, m.now, cost)
 }
 
-func (m *Model) spend(b *policy.Bound) {
+func (m *Model) spend(b *policy.Bound, status *decision.Status) {
 	if b.Cost <= 0 {
 		return
 	}
 	s, l := m.state(b), &b.Policy.Limit
 	l.Spend(&s, m.now, b.Cost)
 	m.buckets[b.Key] = modelBucket{state: s, expiry: l.Expiry(&s, m.now)}
+	status.Charged, status.Receipt = true, s.Receipt()
 }
 
 // Take implements Store.
@@ -76,16 +77,14 @@ func (m *Model) Take(_ context.Context, bounds []policy.Bound, statuses []decisi
 	}
 	for i := range bounds {
 		if !denied && bounds[i].Enforced() {
-			m.spend(&bounds[i])
-			statuses[i].Charged = bounds[i].Cost > 0
+			m.spend(&bounds[i], &statuses[i])
 		}
 	}
 	for i := range bounds {
 		if b := &bounds[i]; !b.Enforced() {
 			statuses[i].Wait = m.wait(b, b.Cost)
 			if !denied && statuses[i].Wait == 0 {
-				m.spend(b)
-				statuses[i].Charged = b.Cost > 0
+				m.spend(b, &statuses[i])
 			}
 		}
 	}

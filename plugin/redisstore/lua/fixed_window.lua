@@ -2,9 +2,10 @@
 -- Parameters: room and cost in tokens, a window (µs).
 -- Cost: no call of Redis.
 local window = a
-at = at - at % window
+local off = at % window
+if off > 0 then at, mark = at - off, (mark + SPAN) % MARKS end
 local start = now - now % window
-if start > at then at, spent = start, 0 end
+if start > at then at, spent, mark = start, 0, (mark + SPAN) % MARKS end
 admits = spent <= room
 if admits and cost > 0 then
   spent = spent + cost

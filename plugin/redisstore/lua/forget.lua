@@ -1,21 +1,31 @@
 -- Empties one bucket, whatever it holds.
 --
--- KEYS[1]  the subject that has it
--- KEYS[2]  the entries that it has as a sliding log
--- ARGV[1]  8 bytes: the bucket's name
+-- KEYS[1]  the head of the subject that has it
+-- KEYS[2]  the string that has it: a chunk, or the head again
+-- KEYS[3]  the entries that it has as a sliding log
+-- ARGV[1]  1 byte that the head and the chunk begin with: 16 × version + level; 6 bytes: the bucket's name
 --
 -- Reply    one integer: 1 if the bucket was there, else 0. A key that holds something that is not ours is left alone.
+--          -1 - level: nothing was done, the subject has this level.
 --
--- Cost     two commands, and two more if the bucket is there.
-local value, name = redis.pcall("GET", KEYS[1]), ARGV[1]
-if type(value) ~= "string" or #value % 37 ~= 4 then return {0} end
-local place = string.find(value, name, 5, true)
-while place and place % 37 ~= 5 do place = string.find(value, name, place + 1, true) end
-if not place then return {0} end
-if #value == 41 then
-  redis.call("DEL", KEYS[1])
-else
-  redis.call("SET", KEYS[1], string.sub(value, 1, place - 1) .. string.sub(value, place + 37), "KEEPTTL")
+-- Cost     two commands, another for a chunk, and two more if the bucket is there.
+local first, name = string.byte(ARGV[1]), string.sub(ARGV[1], 2)
+local value = redis.pcall("GET", KEYS[1])
+local found = type(value) == "string" and string.byte(value) or nil
+if found ~= first then
+  if found and found >= 32 and found < 48 then return {-1 - found % 16} end
+  if first % 16 > 0 then return {-1} end
+  return {0}
 end
-if redis.call("TYPE", KEYS[2]).ok == "string" then redis.call("DEL", KEYS[2]) end
+if KEYS[2] ~= KEYS[1] then value = redis.pcall("GET", KEYS[2]) end
+if type(value) ~= "string" or #value % 37 ~= 5 or string.byte(value) ~= first then return {0} end
+local place = string.find(value, name, 6, true)
+while place and place % 37 ~= 6 do place = string.find(value, name, place + 1, true) end
+if not place then return {0} end
+if #value == 42 then
+  redis.call("DEL", KEYS[2])
+else
+  redis.call("SET", KEYS[2], string.sub(value, 1, place - 1) .. string.sub(value, place + 37), "KEEPTTL")
+end
+if redis.call("TYPE", KEYS[3]).ok == "string" then redis.call("DEL", KEYS[3]) end
 return {1}

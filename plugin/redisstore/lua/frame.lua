@@ -4,80 +4,126 @@
 -- This file is the frame. The lines that begin with "--@" are replaced by the file of that name when the script is
 -- assembled; text is cheaper than functions, which Redis would have to create anew for every call.
 --
--- KEYS     the subjects: strings that hold buckets. Then the entries of sliding logs. All in one slot.
+-- KEYS     the subjects: strings that hold buckets. Then the entries of sliding logs. All in one slot. A subject is a
+--          head that holds all of its buckets (level 0), or a head without buckets, followed by those of its chunks that
+--          the records need: at level n there are 2^n, see split.lua.
 -- ARGV[1]  binary, little-endian, without gaps:
 --            1 byte    mode: 0 take, 1 refund
---            1 byte    number of subjects
+--            1 byte    number of subjects' strings
 --            1 byte    number of records that enforce: they come first
 --            1 byte    number of records
---            50 bytes  for each record:
---              1 byte  kind: the algorithm whose state the limit keeps (1 token bucket, 3 fixed, 4 sliding window, 5 log)
---              1 byte  subject: its place among KEYS, from 1; 128 more when a bucket of it has several records
---              8 bytes the bucket's name
---              5 doubles, all whole numbers. A take: room (the most usage with which the request fits; 2^53: it always
---              does), cost (what is spent if it fits; 0 only asks), and three of the algorithm's own, see its file.
---              A refund: see refund.lua.
+--            1 byte    for each string: the byte that it must begin with: 16 × version + level; 128 more for a chunk,
+--                      whose head is the last before it
+--            48 bytes  for each record of a take:
+--              1 byte  kind: the algorithm whose state the limit keeps (1 token bucket, 3 fixed, 4 sliding window, 5 log);
+--                      16 × the limit's tag more
+--              1 byte  string: its place among KEYS, from 1; 128 more when a bucket of it has several records
+--              6 bytes the bucket's name
+--              5 doubles, all whole numbers: room (the most usage with which the request fits; 2^53: it always does), cost
+--              (what is spent if it fits; 0 only asks), and three of the algorithm's own, see its file.
+--            72 bytes  for each record of a refund, see refund.lua
 --
--- Reply    for each subject its value before the request, of a long one only the buckets that were asked for. nil: not
---          there; 1: the key holds something that is not ours, and whatever wants it is left out of the decision
+-- Reply    of a take, for each string its value before the request, of a long one only the buckets that were asked for.
+--          nil: not there; "": not of our form, read as empty; 1: the key holds something that is not ours, and whatever
+--          wants it is left out of the decision
 --          now: Redis's clock, µs since the epoch
---          two arrays, if there is anything to say in one of them:
+--          three arrays, if there is anything to say in one of them:
 --          numbers of the records that refuse; if one of them enforces, nothing was spent
 --          of each record of a sliding log six integers, see sliding_log.lua
+--          numbers of the strings that hold so many buckets now that they should be split
 --
--- Value    of a subject, binary, little-endian: 4 life (the second since the epoch at which its key expires), and for each
---          bucket 37: 8 name, 1 algorithm, 7 till (µs since the epoch: from then on it means nothing), 7 at (µs), 7 spent,
---          7 more: a token bucket's units per token, a sliding window's previous count, a log's last instant (µs).
---          A value of another length, or a bucket with impossible numbers, is read as empty.
+--          of a refund, for each record how much was given back
+--
+--          of either nothing but one array, if a head has another level than the request says: the levels of the heads,
+--          -1 for a chunk. Then nothing was asked or spent.
+--
+-- Value    of a string, binary, little-endian: 1 version and level, 4 life (the second since the epoch at which its key
+--          expires), and for each bucket 37: 6 name, 1 algorithm + 16 × tag of the limit, 4 till (the second since the
+--          epoch from which on it means nothing), 7 at (µs), 7 spent, 6 more (a token bucket's units per token, a sliding
+--          window's previous count), 6 mark (see limit/refund.go). A value of another version or length, or a bucket with
+--          impossible numbers, is read as empty.
 --
 -- Cost     TIME, one MGET, and a SETRANGE for each bucket that is spent from, or for several that are neighbours. A SET
 --          where a bucket is new, and when the TTL has become too short: then it gets a quarter to spare. Nothing is
 --          written by a refusal.
 
-local unpack_binary, pack, find, sub, ceil = struct.unpack, struct.pack, string.find, string.sub, math.ceil
+local unpack_binary, pack, find, sub, byte, ceil = struct.unpack, struct.pack, string.find, string.sub, string.byte, math.ceil
 local MOST, EXACT = 4503599627370496, 9007199254740992 -- limit.MaxProduct = 2^52, and what a double counts exactly
+local SPAN, MARKS = 16777216, 281474976710656 -- limit's markSpan = 2^24, and how many marks there are
 local FOREVER = 4294967295 -- the latest second that a life can say: later ones are said as this
 local LONG = 300 -- bytes of a value above which it is not told as a whole, and is swept
+local CROWD = 1189 -- bytes of a value with 32 buckets: larger ones are to be split
 local request = ARGV[1]
-local mode, subjects, enforced, records, p = unpack_binary("BBBB", request)
+local mode, subjects, enforced, records = unpack_binary("BBBB", request)
+local p = 5 + subjects -- of the first record
 
 --@ clock
 
 -- values[i] is a string, false where there is none, or true where the key is not ours.
 local values = redis.call("MGET", unpack(KEYS, 1, subjects))
+local levels
 for i = 1, subjects do
-  if not values[i] and redis.call("EXISTS", KEYS[i]) == 1 then values[i] = true end
+  local value, first = values[i], byte(request, 4 + i)
+  if not value then
+    if redis.call("EXISTS", KEYS[i]) == 1 then values[i] = true end
+    if first > 32 and first < 128 then levels = true end
+  else
+    local found = byte(value)
+    if found ~= first % 128 then
+      if first < 128 and found and found >= 32 and found < 48 then levels = true end
+      values[i] = ""
+    end
+  end
+end
+if levels then
+  levels = {}
+  for i = 1, subjects do
+    local found = 0
+    if byte(request, 4 + i) >= 128 then
+      found = -1
+    elseif values[i] then
+      found = redis.call("GETRANGE", KEYS[i], 0, 0)
+      found = found ~= "" and byte(found) % 16 or 0
+    end
+    levels[i] = found
+  end
+  return {levels}
 end
 
 -- What is to be written if nothing enforced refuses. Tables are made as large as they commonly get: growing is dear.
 local patches, patched = {false, false, false, false, false, false, false, false, false, false, false, false}, 0
 local needs = {false, false, false, false} -- µs, what the subjects that are spent from must outlive
-local last_subject, next_place, drafts, grown, tails -- see patch.lua, sliding_log.lua
-local refused, logs
+local last_subject, next_place, drafts, grown, tails, crowded -- see patch.lua, sliding_log.lua, write.lua
+local refused, logs, returned
 
 if mode == 0 then
   local denied = false
   for record = 1, records do
     if denied and record == enforced + 1 then drafts, tails = nil, nil end
     local kind, subject, name, room, cost, a, b, c
-    kind, subject, name, room, cost, a, b, c, p = unpack_binary("<BBc8ddddd", request, p)
+    kind, subject, name, room, cost, a, b, c, p = unpack_binary("<BBc6ddddd", request, p)
     local shared = subject > 128
     if shared then subject = subject - 128 end
     local value = drafts and drafts[subject] or values[subject]
-    local guess = 5
+    local guess = 6
     if subject == last_subject then guess = next_place end
     if value ~= true then
       --@ state
-      if algorithm ~= kind then -- another limit's state: what it counts counts here as spent at one instant
-        if algorithm == 1 then
-          spent = ceil(spent / more)
-        elseif algorithm == 5 then
-          at = more
-        else
-          at = now
+      local wanted = kind
+      kind = kind % 16
+      if stored ~= wanted then
+        if algorithm > 0 then mark = (mark + SPAN) % MARKS end
+        if algorithm ~= kind then -- another limit's state: what it counts counts here as spent at one instant
+          if algorithm == 1 then
+            spent = ceil(spent / more)
+          elseif algorithm ~= 5 then
+            at = now
+          end
+          if spent > MOST then spent = MOST end
+          more = 0
         end
-        if spent > MOST then spent = MOST end
-        more = 0
+      elseif kind == 1 and more ~= b then
+        mark = (mark + SPAN) % MARKS
       end
       local admits, expiry
       if kind == 1 then
@@ -94,16 +140,19 @@ if mode == 0 then
         refused = refused or {}
         refused[#refused + 1] = record
       elseif cost > 0 and not denied then
-        local state = pack("<BI7I7I7I7", kind, expiry, at, spent, more)
         if not needs[subject] or expiry > needs[subject] then needs[subject] = expiry end
+        local till = ceil(expiry / 1000000)
+        local state = pack("<BI4I7I7I6I6", wanted, till < FOREVER and till or FOREVER, at, spent, kind == 5 and 0 or more, mark)
         --@ patch
       end
     end
   end
   if denied then patched, tails = 0, nil end
 else
+  returned = {}
   --@ refund
 end
 
 --@ write
+if returned then return returned end
 --@ reply

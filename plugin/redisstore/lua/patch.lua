@@ -1,10 +1,10 @@
--- In: subject, shared, value, name, place, state (29 bytes). Notes that the bucket has this state from now on.
+-- In: subject, shared, value, name, place, state (31 bytes). Notes that the bucket has this state from now on.
 if shared or not place then -- the request may ask for it again, and finds it here
   drafts = drafts or {}
   if place then
-    drafts[subject] = sub(value, 1, place + 7) .. state .. sub(value, place + 37)
+    drafts[subject] = sub(value, 1, place + 5) .. state .. sub(value, place + 37)
   else
-    value = value or "\0\0\0\0"
+    value = value or pack("<BI4", byte(request, 4 + subject) % 128, 0)
     drafts[subject], place, grown = value .. name .. state, #value + 1, grown or {}
     grown[subject] = true
   end
@@ -12,6 +12,6 @@ end
 if last_subject == subject and next_place == place then -- neighbours are written together
   patches[patched] = patches[patched] .. name .. state
 else
-  patches[patched + 1], patches[patched + 2], patches[patched + 3], patched = subject, place + 7, state, patched + 3
+  patches[patched + 1], patches[patched + 2], patches[patched + 3], patched = subject, place + 5, state, patched + 3
 end
 last_subject, next_place = subject, place + 37

@@ -1,27 +1,49 @@
 -- Gives back what an earlier request has spent, as far as it is certain that nobody's limit suffers: whatever is doubtful
--- stays spent. Each of the records, which have the form of a take's, gives back to one bucket:
---   cost   what was spent (units of the algorithm), in the place of room
---   taken  the instant at which it was spent (µs; of a log, the instant of its entry), in the place of cost
+-- stays spent. limit/refund.go says why. Each of the records gives back to one bucket:
+--   1 byte, 1 byte, 6 bytes as for a take
+--   8 doubles, all whole numbers:
+--   cost   what was spent (units of the algorithm)
+--   taken  the bucket's instant right after the take (µs; a window's start; of a log, the instant of its entry)
+--   debt   what the bucket counted as spent right after the take
+--   was    its mark at the take
 --   a b c  as for a take
--- Reply: as for a take; a record that refuses gave back nothing.
+--   step   a token bucket's: in how many ticks a token is refilled, rounded up
 for record = 1, records do
-  local kind, subject, name, cost, taken, a, b, c
-  kind, subject, name, cost, taken, a, b, c, p = unpack_binary("<BBc8ddddd", request, p)
+  local kind, subject, name, cost, taken, debt, was, a, b, c, step
+  kind, subject, name, cost, taken, debt, was, a, b, c, step, p = unpack_binary("<BBc6dddddddd", request, p)
   local shared = subject > 128
   if shared then subject = subject - 128 end
-  local value, back, guess = drafts and drafts[subject] or values[subject], 0, 5
+  local value, back, guess = drafts and drafts[subject] or values[subject], 0, 6
   if value ~= true then
     --@ state
-    if algorithm ~= kind then
+    local since = (mark - was) % MARKS
+    kind = kind % 16
+    if stored % 16 ~= kind or stored ~= unpack_binary("B", request, p - 72) then
+      back = 0
+    elseif kind == 4 and since == SPAN and at == taken + a then
+      back = cost < more and cost or more
+      more = more - back
+    elseif since >= SPAN then
       back = 0
     elseif kind == 1 then
-      -- Without the request the bucket might have been full since, and all that was refilled lost. With each tick, so
-      -- much less of the debt is certain to be the request's own.
-      if more == b then
-        local gone = ceil(((now > at and now or at) - taken) / c) -- a clock that has stepped back refills nothing
-        back = gone >= 0 and cost - gone * a or 0 -- spent after at: in a bucket that is gone
+      if more == b and at >= taken then
+        local room, expiry, admits = -1
+        local spends = cost
+        cost = 0
+        --@ token_bucket
+        cost = spends
+        -- Without the request the bucket was not full before so many ticks. From then on, each may have refilled in vain.
+        local left = debt > cost and debt - cost or 0
+        left = (left - left % rate) / rate - since * step
+        local lost = (at - taken) / tick - (left > 0 and left or 0)
+        back = cost
+        if lost > 0 then back = cost - lost * rate end
         if back > spent then back = spent end
-        if back > 0 then spent = spent - back end
+        if back > 0 then
+          spent = spent - back
+          local ticks = (back + -back % rate) / rate
+          mark = (mark + (ticks + -ticks % step) / step) % MARKS
+        end
       end
     elseif kind == 5 then
       local entries = KEYS[c]
@@ -49,23 +71,14 @@ for record = 1, records do
         end
       end
     else
-      local start = taken - taken % a
-      if at == start then
-        back = cost < spent and cost or spent
-        spent = spent - back
-      elseif kind == 4 and at == start + a then
-        back = cost < more and cost or more
-        more = more - back
-      end
+      back = cost < spent and cost or spent
+      spent = spent - back
     end
     if back > 0 then -- till stays: it is later than need be
-      local state = sub(value, place + 8, place + 15) .. pack("<I7I7I7", at, spent, more)
+      local state = sub(value, place + 6, place + 10) .. pack("<I7I7I6I6", at, spent, kind == 5 and 0 or more, mark)
       needs[subject] = 0 -- its life is long enough
       --@ patch
     end
   end
-  if back <= 0 then
-    refused = refused or {}
-    refused[#refused + 1] = record
-  end
+  returned[record] = back > 0 and back or 0
 end

@@ -4,13 +4,15 @@
 -- (µs).
 -- Cost: no call of Redis.
 local window, ticks, tick = a, b, c
-at = at - at % window
+local off = at % window
+if off > 0 then at, mark = at - off, (mark + SPAN) % MARKS end
 local start = now - now % window
 if start > at then
   more = start == at + window and spent or 0
-  at, spent = start, 0
+  at, spent, mark = start, 0, (mark + SPAN) % MARKS
 end
 local most = (MOST - MOST % ticks) / ticks
+if most > 281474976710655 then most = 281474976710655 end -- what 6 bytes can say
 if more > most then more = most end
 local current = spent < most and spent or most
 local elapsed = 0

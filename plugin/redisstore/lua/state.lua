@@ -1,27 +1,33 @@
 -- In: value (a subject's, or false), name, guess (where the bucket may lie in it). Out: value (false unless it is of our
--- form), place (of the bucket in it, or nil), algorithm (0: nothing was spent yet, or it means nothing any more), at,
--- spent, more.
+-- form), place (of the bucket in it, or nil), stored (its algorithm and tag), algorithm (0: nothing was spent yet, or it
+-- means nothing any more), at, spent, more, mark.
 local place
-local algorithm, at, spent, more = 0, now, 0, 0
+local stored, algorithm, at, spent, more, mark = 0, 0, now, 0, 0, 0
 if value then
   local size = #value
-  if size % 37 == 4 then
+  if size % 37 == 5 then
     local there, till
     if size >= guess + 36 then -- buckets mostly lie in the order in which requests name them
-      there, algorithm, till, at, spent, more = unpack_binary("<c8BI7I7I7I7", value, guess)
+      there, stored, till, at, spent, more, mark = unpack_binary("<c6BI4I7I7I6I6", value, guess)
     end
     if there == name then
       place = guess
     else
-      place = find(value, name, 5, true)
-      while place and place % 37 ~= 5 do place = find(value, name, place + 1, true) end
-      if place then algorithm, till, at, spent, more = unpack_binary("<BI7I7I7I7", value, place + 8) end
+      place = find(value, name, 6, true)
+      while place and place % 37 ~= 6 do place = find(value, name, place + 1, true) end
+      if place then stored, till, at, spent, more, mark = unpack_binary("<BI4I7I7I6I6", value, place + 6) end
     end
-    if not place or till <= now or algorithm == 0 or algorithm == 2 or algorithm > 5 or algorithm == 1 and more == 0
-      or spent > EXACT or at > EXACT or more > EXACT then
-      algorithm, at, spent, more = 0, now, 0, 0
+    algorithm = stored % 16
+    if not place or till * 1000000 <= now and till < FOREVER or algorithm == 0 or algorithm == 2 or algorithm > 5
+      or algorithm == 1 and more == 0 or spent > EXACT or at > EXACT then
+      stored, algorithm, at, spent, more = 0, 0, now, 0, 0
     end
   else
     value = false
   end
+end
+if algorithm == 0 then
+  mark = (now - now % 256) / 256 % SPAN * SPAN
+elseif algorithm == 5 then
+  more = at
 end

@@ -2,7 +2,7 @@
 -- is given a quarter more than is needed, and the second that a life is rounded up to.
 for i = 1, patched > 0 and subjects or 0 do
   local key, need, value = KEYS[i], needs[i], drafts and drafts[i] or values[i]
-  if need and (grown and grown[i] or need > unpack_binary("<I4", value) * 1000000) then
+  if need and (grown and grown[i] or need > unpack_binary("<I4", value, 2) * 1000000) then
     for j = 1, patched, 3 do
       if patches[j] == i then
         local offset, bytes = patches[j + 1], patches[j + 2]
@@ -12,16 +12,26 @@ for i = 1, patched > 0 and subjects or 0 do
     if grown and grown[i] and #value > LONG then
       -- Whoever adds a bucket to many sweeps out those that have meant nothing for so long that the clock cannot step back
       -- to when they did.
-      local kept = {sub(value, 1, 4)}
-      for place = 5, #value, 37 do
-        if unpack_binary("<I7", value, place + 9) > now - BACK then kept[#kept + 1] = sub(value, place, place + 36) end
+      local kept = {sub(value, 1, 5)}
+      for place = 6, #value, 37 do
+        if unpack_binary("<I4", value, place + 7) * 1000000 > now - BACK then kept[#kept + 1] = sub(value, place, place + 36) end
       end
       value = table.concat(kept)
+      if #value > CROWD then
+        crowded = crowded or {}
+        crowded[#crowded + 1] = i
+      end
     end
-    if need > unpack_binary("<I4", value) * 1000000 then
+    if need > unpack_binary("<I4", value, 2) * 1000000 then
       local life = ceil((need + (need - now) / 4) / 1000000)
-      value = pack("<I4", life < FOREVER and life or FOREVER) .. sub(value, 5)
-      redis.call("SET", key, value, "PX", ceil(life * 1000 - now / 1000))
+      local ends = pack("<I4", life < FOREVER and life or FOREVER)
+      redis.call("SET", key, sub(value, 1, 1) .. ends .. sub(value, 6), "PX", ceil(life * 1000 - now / 1000))
+      local head = i
+      while byte(request, 4 + head) >= 128 do head = head - 1 end
+      if head < i and life > unpack_binary("<I4", values[head], 2) then -- it outlives its chunks
+        values[head] = sub(values[head], 1, 1) .. ends
+        redis.call("SET", KEYS[head], values[head], "PX", ceil(life * 1000 - now / 1000))
+      end
     else
       redis.call("SET", key, value, "KEEPTTL")
     end
@@ -30,7 +40,7 @@ for i = 1, patched > 0 and subjects or 0 do
       if patches[j] == i then
         local offset = patches[j + 1]
         -- Redis is slow to make text of a number.
-        redis.call("SETRANGE", key, offset == 12 and "12" or offset == 49 and "49" or offset, patches[j + 2])
+        redis.call("SETRANGE", key, offset == 11 and "11" or offset == 48 and "48" or offset, patches[j + 2])
       end
     end
   end

@@ -1,0 +1,47 @@
+-- Splits the chunks of a subject in two each, so that no request reads many buckets that it does not ask for. A bucket
+-- lies in the chunk whose number is that of its name (its first two bytes, little-endian) modulo 2^level. At level 0 the
+-- head is the only chunk.
+--
+-- KEYS[1]  the head
+-- KEYS     then the chunks of the next level, from 0 on: those of the level are among them. All in one slot.
+-- ARGV[1]  the byte that the head begins with: 16 × version + level
+--
+-- Reply    one integer: the subject's level from now on. If it is not the next one, nothing was done: another node was
+--          faster, or the head is gone.
+--
+-- Cost     TIME, one GET, one MGET, a SET or DEL for each chunk. Buckets that mean nothing any more are left out.
+local byte, sub, unpack_binary = string.byte, string.sub, struct.unpack
+local first, chunks = tonumber(ARGV[1]), #KEYS - 1
+
+--@ clock
+
+local head = redis.pcall("GET", KEYS[1])
+if type(head) ~= "string" or #head % 37 ~= 5 then return {0} end
+if byte(head) ~= first then return {byte(head) % 16} end
+local sources = {head}
+if first % 16 > 0 then sources = redis.call("MGET", unpack(KEYS, 2, 1 + chunks / 2)) end
+local next_first, texts, lives = string.char(first + 1), {}, {}
+for i = 1, #sources do
+  local source = sources[i]
+  if source and byte(source) == first and #source % 37 == 5 then
+    for place = 6, #source, 37 do
+      if unpack_binary("<I4", source, place + 7) * 1000000 > now - BACK then
+        local chunk = unpack_binary("<I2", source, place) % chunks + 1
+        if not texts[chunk] then
+          texts[chunk], lives[chunk] = {next_first, sub(source, 2, 5)}, unpack_binary("<I4", source, 2)
+        end
+        texts[chunk][#texts[chunk] + 1] = sub(source, place, place + 36)
+      end
+    end
+  end
+end
+redis.call("SET", KEYS[1], next_first .. sub(head, 2, 5), "KEEPTTL")
+for chunk = 1, chunks do
+  local left = lives[chunk] and math.ceil(lives[chunk] * 1000 - now / 1000) or 0
+  if left > 0 then
+    redis.call("SET", KEYS[1 + chunk], table.concat(texts[chunk]), "PX", left)
+  else
+    redis.call("DEL", KEYS[1 + chunk])
+  end
+end
+return {first % 16 + 1}
