@@ -87,7 +87,8 @@ func (e *entry) turn(p *policy.Policy, t *terms, now limit.Micros) (asked *polic
 
 // idle tells whether the entry can be forgotten.
 func (e *entry) idle(now limit.Micros) bool {
-	return !e.queued && e.ledger.out() == 0 && now >= e.denial.until+e.denial.recalled(now) && now-e.touched >= idle
+	return !e.queued && e.ledger.out() == 0 && e.ledger.leaving == 0 &&
+		now >= e.denial.until+e.denial.recalled(now) && now-e.touched >= idle
 }
 
 // refuses tells whether a cost is known to be refused: by the shared store, and there is no lease that has room for it.

@@ -5,21 +5,22 @@ import "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/
 // ledger is what this node holds of one bucket: tokens that the bucket was charged for and no request has spent yet. It
 // has no clock and does no I/O. The zero value holds nothing.
 //
-// Every token has one way in and ends in one of three: Granted = Spent + Returned + Expired + what is out, but for those
-// only asked for.
+// Every token has one way in and ends in one of three: Granted = Spent + Returned + Expired + leaving + what is out, but
+// for those only asked for.
 type ledger struct {
 	grants  [2]grant // the first is spent first; one without tokens is none
 	asked   int64    // tokens that a renewal under way may bring
 	pending int64    // tokens drawn for requests whose other bounds are still being asked
+	leaving int64    // tokens that are being given back, and that nobody can spend any more
 	sums    Tokens
 }
 
 // grant is tokens taken from the bucket at once.
 type grant struct {
-	tokens int64
-	at     limit.Micros // the store's clock when they were taken
-	since  limit.Micros // this node's clock before they were asked for
-	ends   limit.Micros // this node's clock from which they must not be spent
+	tokens  int64
+	receipt limit.Receipt // by which they can be given back
+	since   limit.Micros  // this node's clock before they were asked for
+	ends    limit.Micros  // this node's clock from which they must not be spent
 }
 
 // draw is what one request has taken out of a ledger.
@@ -32,8 +33,8 @@ type draw struct {
 type Tokens struct {
 	Granted  int64 // taken from shared buckets ahead of need
 	Spent    int64 // by requests that were admitted
-	Returned int64 // given back, as far as the shared store finds that certain
-	Expired  int64 // ended with their window, or unspent for too long to be given back
+	Returned int64 // that a shared bucket got back
+	Expired  int64 // ended with their window or unspent, or given back to a bucket that has refilled without them
 }
 
 func (t *Tokens) add(other Tokens) {
@@ -80,7 +81,9 @@ func join(a, b grant) grant {
 	case b.tokens == 0:
 		return a
 	}
-	return grant{tokens: a.tokens + b.tokens, at: min(a.at, b.at), since: min(a.since, b.since), ends: min(a.ends, b.ends)}
+	return grant{
+		tokens: a.tokens + b.tokens, receipt: a.receipt.Join(b.receipt), since: min(a.since, b.since), ends: min(a.ends, b.ends),
+	}
 }
 
 // draw takes cost tokens for a request that must then be settled, or tells that there are not as many.
@@ -138,16 +141,23 @@ func (l *ledger) expire(now limit.Micros) {
 }
 
 // withdraw takes the grants out that were asked for before an instant, to be given back to the bucket. What has ended
-// is not among them.
+// is not among them. Each must then be returned.
 func (l *ledger) withdraw(before, now limit.Micros) [2]grant {
 	l.expire(now)
 	var taken [2]grant
 	for i := range l.grants {
 		if g := &l.grants[i]; g.tokens > 0 && g.since < before {
-			l.sums.Returned += g.tokens
+			l.leaving += g.tokens
 			taken[i], *g = *g, grant{}
 		}
 	}
 	l.expire(now)
 	return taken
+}
+
+// returned ends the return of so many tokens, of which the bucket got back some.
+func (l *ledger) returned(tokens, got int64) {
+	l.leaving -= tokens
+	l.sums.Returned += got
+	l.sums.Expired += tokens - got
 }

@@ -22,7 +22,7 @@ func TestEveryTokenOfALedgerIsSpentReturnedOrExpiredOnce(t *testing.T) {
 			case 1:
 				l.ask(rapid.Int64Range(1, 50).Draw(rt, "asked"))
 			case 2:
-				g := grant{tokens: l.asked, at: now, since: now, ends: now + limit.Micros(rapid.IntRange(1, 100).Draw(rt, "life"))}
+				g := grant{tokens: l.asked, receipt: limit.Receipt{At: now}, since: now, ends: now + limit.Micros(rapid.IntRange(1, 100).Draw(rt, "life"))}
 				granted += g.tokens
 				ends[g.ends] += g.tokens
 				l.answer(g)
@@ -45,7 +45,9 @@ func TestEveryTokenOfALedgerIsSpentReturnedOrExpiredOnce(t *testing.T) {
 				}
 			case 6:
 				for _, g := range l.withdraw(now-limit.Micros(rapid.IntRange(0, 50).Draw(rt, "age")), now) {
-					returned += g.tokens
+					got := rapid.Int64Range(0, g.tokens).Draw(rt, "got back")
+					l.returned(g.tokens, got)
+					returned += got
 				}
 			}
 			if got := l.sums; got.Granted != granted || got.Spent != spent || got.Returned != returned {
@@ -74,13 +76,13 @@ func alive(ends map[limit.Micros]int64, now limit.Micros) int64 {
 
 func TestTheEldestGrantIsSpentFirst(t *testing.T) {
 	var l ledger
-	l.answer(grant{tokens: 5, at: 1, since: 1, ends: 100})
-	l.answer(grant{tokens: 5, at: 2, since: 2, ends: 200})
+	l.answer(grant{tokens: 5, receipt: limit.Receipt{At: 1}, since: 1, ends: 100})
+	l.answer(grant{tokens: 5, receipt: limit.Receipt{At: 2}, since: 2, ends: 200})
 	var d grant
 	if ok := l.draw(&d, 4, 50); !ok || d.ends != 100 {
 		t.Fatalf("drew %+v, want of the first", d)
 	}
-	if ok := l.draw(&d, 3, 50); !ok || d.at != 1 || d.ends != 100 {
+	if ok := l.draw(&d, 3, 50); !ok || d.receipt.At != 1 || d.ends != 100 {
 		t.Fatalf("drew %+v, want of both with what is worse of each", d)
 	}
 	if l.expire(150); l.free() != 3 {

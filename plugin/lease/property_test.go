@@ -275,15 +275,16 @@ func (f *fleet) check(t *rapid.T) {
 	out := map[policy.Key]int64{}
 	for n, m := range f.members {
 		stats := m.Stats()
-		sums, asked := stats.Tokens, int64(0)
+		sums, asked, leaving := stats.Tokens, int64(0), int64(0)
 		for i := range m.shards {
 			for _, e := range m.shards[i].entries {
 				e.ledger.expire(m.now())
 				out[e.key] += e.ledger.out()
 				asked += e.ledger.asked
+				leaving += e.ledger.leaving
 			}
 		}
-		if held := sums.Granted - sums.Spent - sums.Returned - sums.Expired; held != stats.Out-asked {
+		if held := sums.Granted - sums.Spent - sums.Returned - sums.Expired; held != stats.Out-asked+leaving {
 			t.Fatalf("node %d: %+v leave %d out, and it says %d", n, sums, held, stats.Out-asked)
 		}
 	}

@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -27,10 +26,11 @@ type due struct {
 	since limit.Micros // from when on it is to be renewed
 }
 
-// back is a grant that the bucket of bound gets back.
+// back is a grant of an entry that the bucket of bound gets back.
 type back struct {
-	bound policy.Bound
-	at    limit.Micros
+	of      due
+	bound   policy.Bound
+	receipt limit.Receipt
 }
 
 // renewSoon has a lease renewed in the background, from an instant on and when its entry no longer rests. The entry's
@@ -50,12 +50,12 @@ func (s *Store) queue(d due) {
 	s.due = append(s.due, d)
 }
 
-// giveBackSoon has grants given back to the bucket of b, which was asked for them with b's policy.
-func (s *Store) giveBackSoon(b policy.Bound, grants [2]grant) {
+// giveBackSoon has grants of an entry given back to the bucket of b, which was asked for them with b's policy.
+func (s *Store) giveBackSoon(of due, b policy.Bound, grants [2]grant) {
 	s.mu.Lock()
 	for _, g := range grants {
 		if b.Cost = g.tokens; b.Cost > 0 {
-			s.backs = append(s.backs, back{b, g.at})
+			s.backs = append(s.backs, back{of, b, g.receipt})
 		}
 	}
 	s.mu.Unlock()
@@ -236,8 +236,8 @@ func (s *Store) finish(r *renewal, bounds []policy.Bound, statuses []decision.St
 	for i := range bounds {
 		if cost := bounds[i].Cost; answered(&statuses[i]) && statuses[i].Charged {
 			e.ledger.sums.Granted += cost
-			e.ledger.sums.Returned += cost
-			s.giveBackSoon(bounds[i], [2]grant{{tokens: cost, at: statuses[i].Now}})
+			e.ledger.leaving += cost
+			s.giveBackSoon(r.due, bounds[i], [2]grant{{tokens: cost, receipt: statuses[i].Receipt}})
 		}
 	}
 }
@@ -254,7 +254,7 @@ func (s *Store) sweep(before limit.Micros) {
 				since = noLimit
 			}
 			if e.terms != nil && e.ledger.free() > 0 {
-				s.withdraw(e, since, now)
+				s.withdraw(sh, e, since, now)
 			}
 			if e.idle(now) {
 				sh.forget(hash, e)
@@ -264,26 +264,20 @@ func (s *Store) sweep(before limit.Micros) {
 	}
 }
 
-func (s *Store) withdraw(e *entry, before, now limit.Micros) {
+func (s *Store) withdraw(sh *shard, e *entry, before, now limit.Micros) {
 	if grants := e.ledger.withdraw(before, now); grants != [2]grant{} {
-		s.giveBackSoon(policy.Bound{Policy: e.terms.leased, Key: e.key}, grants)
+		s.giveBackSoon(due{shard: sh, entry: e}, policy.Bound{Policy: e.terms.leased, Key: e.key}, grants)
 	}
 }
 
-// giveBack gives back what was taken back. What was granted at one instant goes in one call.
+// giveBack gives back what was taken back.
 func (s *Store) giveBack(ctx context.Context) {
 	s.mu.Lock()
 	all := s.backs
 	s.backs = nil
 	s.mu.Unlock()
-	slices.SortStableFunc(all, func(a, b back) int { return cmp.Compare(a.at, b.at) })
-	for len(all) > 0 {
-		n := 1
-		for n < min(len(all), batch) && all[n].at == all[0].at {
-			n++
-		}
-		s.refund(ctx, all[:n])
-		all = all[n:]
+	for some := range slices.Chunk(all, batch) {
+		s.refund(ctx, some)
 	}
 }
 
@@ -291,8 +285,13 @@ func (s *Store) refund(ctx context.Context, some []back) {
 	bounds, statuses := make([]policy.Bound, len(some)), make([]decision.Status, len(some))
 	for i, b := range some {
 		bounds[i] = b.bound
-		statuses[i] = decision.Status{Now: b.at, Source: decision.Redis, Charged: true}
+		statuses[i] = decision.Status{Receipt: b.receipt, Source: decision.Redis, Charged: true}
 	}
 	s.refunds.Add(1)
 	s.shared.Refund(ctx, bounds, statuses)
+	for i, b := range some {
+		b.of.shard.mu.Lock()
+		b.of.entry.ledger.returned(b.bound.Cost, min(statuses[i].Returned, b.bound.Cost))
+		b.of.shard.mu.Unlock()
+	}
 }

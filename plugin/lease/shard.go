@@ -71,7 +71,7 @@ func (s *Store) keep(sh *shard, hash uint64, b *policy.Bound, t *terms, now limi
 	if e := sh.find(hash, &b.Key); e != nil {
 		if !e.under(b.Policy, &s.book) {
 			if asked, grants := e.turn(b.Policy, t, now); asked != nil {
-				s.giveBackSoon(policy.Bound{Policy: asked, Key: e.key}, grants)
+				s.giveBackSoon(due{shard: sh, entry: e}, policy.Bound{Policy: asked, Key: e.key}, grants)
 			}
 		}
 		return e
@@ -93,7 +93,7 @@ func (sh *shard) evict() bool {
 	var victim *entry
 	sampled := 0
 	for hash, e := range sh.entries { // a range over a map starts anywhere
-		if e.ledger.out() == 0 && !e.queued && (victim == nil || e.denial.until < victim.denial.until) {
+		if e.ledger.out() == 0 && e.ledger.leaving == 0 && !e.queued && (victim == nil || e.denial.until < victim.denial.until) {
 			of, victim = hash, e
 		}
 		if sampled++; sampled == sampleSize {

@@ -104,15 +104,17 @@ func (e *entry) renewed(parts []policy.Bound, told []decision.Status, asked, now
 	}
 	var got int64
 	whole := true
+	var receipt limit.Receipt // of all parts together: they are granted at one instant
 	for i := range parts {
 		if whole = whole && told[i].Charged; told[i].Charged {
 			got += parts[i].Cost
+			receipt = told[i].Receipt
 		}
 	}
 	e.learn(last, asked)
 	e.supply.asked = asked
 	if got > 0 {
-		e.ledger.answer(e.granted(got, last, asked))
+		e.ledger.answer(e.granted(got, receipt, last, asked))
 	}
 	switch {
 	case whole && e.supply.scarce && e.supply.plenty(e.terms, e.size):
@@ -134,8 +136,8 @@ func (e *entry) renewed(parts []policy.Bound, told []decision.Status, asked, now
 }
 
 // granted is the grant of so many tokens. On no clock can it be spent when its window is over for the store.
-func (e *entry) granted(tokens int64, told *decision.Status, asked limit.Micros) grant {
-	g := grant{tokens: tokens, at: told.Now, since: asked, ends: asked + life}
+func (e *entry) granted(tokens int64, receipt limit.Receipt, told *decision.Status, asked limit.Micros) grant {
+	g := grant{tokens: tokens, receipt: receipt, since: asked, ends: asked + life}
 	if e.terms.leased.Limit.Spec().Algorithm == limit.FixedWindow {
 		left := told.Reset - told.Now
 		g.ends = min(g.ends, asked+left-left/drift)

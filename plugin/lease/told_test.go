@@ -64,34 +64,16 @@ func TestWhatWasGivenBackForeseesNoRefusal(t *testing.T) {
 	}
 }
 
-// instants is a store that looks at what is given back.
-type instants struct {
-	*bank
-	seen map[limit.Micros]bool
-	t    *testing.T
-}
-
-func (i instants) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) {
-	for k := range statuses {
-		i.seen[statuses[k].Now] = true
-		if statuses[k].Now != statuses[0].Now {
-			i.t.Errorf("one call gives back what was taken at %d and at %d", statuses[0].Now, statuses[k].Now)
-		}
-	}
-	i.bank.Refund(ctx, bounds, statuses)
-}
-
-func TestOneCallGivesBackWhatWasTakenAtOneInstant(t *testing.T) {
+func TestLeasesOfManyBucketsAreGivenBackInOneCall(t *testing.T) {
 	n := newNode(newBank(), Options{})
-	shared := instants{n.bank, map[limit.Micros]bool{}, t}
-	n.shared = shared
-	n.warm(t, window(t, "a", 10_000))
+	one, other := window(t, "a", 10_000), window(t, "b", 10_000)
+	n.warm(t, one)
 	n.bank.clock.Advance(1000)
-	n.warm(t, window(t, "b", 10_000))
+	n.warm(t, other)
 	n.bank.clock.Advance(idle)
 	n.background()
-	if len(shared.seen) != 2 {
-		t.Errorf("given back was what was taken at %d instants, want 2", len(shared.seen))
+	if stats := n.Stats(); n.bank.refunds != 1 || stats.Out != 0 || stats.Tokens.Returned != stats.Tokens.Granted-stats.Tokens.Spent {
+		t.Errorf("%+v after %d refunds, want all in one", stats, n.bank.refunds)
 	}
 }
 

@@ -93,7 +93,7 @@ func (b *bank) answer(bounds []policy.Bound, statuses []decision.Status) {
 				denied = denied || enforced
 			} else if !denied {
 				l.Spend(&state, now, bound.Cost)
-				b.states[bound.Key], status.Charged = state, bound.Cost > 0
+				b.states[bound.Key], status.Charged, status.Receipt = state, bound.Cost > 0, state.Receipt()
 			}
 		}
 	}
@@ -108,8 +108,7 @@ func (b *bank) answer(bounds []policy.Bound, statuses []decision.Status) {
 	}
 }
 
-// Refund implements Shared as lua/refund.lua does: of a token bucket, what has refilled since may not be the request's
-// own; of a window, only what was spent in it.
+// Refund implements Shared.
 func (b *bank) Refund(_ context.Context, bounds []policy.Bound, statuses []decision.Status) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -136,17 +135,7 @@ func (b *bank) deliver() {
 func (b *bank) refund(bounds []policy.Bound, statuses []decision.Status) {
 	for i := range bounds {
 		l, state := &bounds[i].Policy.Limit, b.states[bounds[i].Key]
-		l.Advance(&state, b.Now())
-		u := l.Units()
-		switch taken := statuses[i].Now; {
-		case u.Kind == limit.FixedWindow && state.At == taken-taken%l.Spec().Window:
-			state.Spent -= min(bounds[i].Cost, state.Spent)
-		case u.Kind == limit.TokenBucket:
-			if gone := max(b.Now(), state.At) - taken; gone > -u.Tick {
-				ticks := int64((gone + u.Tick - 1) / u.Tick)
-				state.Spent -= min(max(bounds[i].Cost*u.Base-ticks*u.Rate, 0), state.Spent)
-			}
-		}
+		statuses[i].Returned = l.Returned(l.Refund(&state, b.Now(), bounds[i].Cost, statuses[i].Receipt))
 		b.states[bounds[i].Key] = state
 	}
 }
