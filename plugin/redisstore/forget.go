@@ -33,7 +33,7 @@ func (s *Store) forget(ctx context.Context, key *policy.Key) (int, error) {
 		if level > 0 {
 			at = string(appendChunk(nil, key, chunkOf(name, level)))
 		}
-		reply, err := s.transport.Run(ctx, forgetScript, []string{whole, at, string(appendLog(nil, key))}, []any{append([]byte{begins(level)}, name...)})
+		reply, err := s.transport.Run(ctx, forgetScript, []string{whole, at, string(appendLog(nil, key))}, []any{append([]byte{s.formats.begins(key.Namespace, level)}, name...)})
 		if err != nil {
 			return 0, err
 		}

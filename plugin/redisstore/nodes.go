@@ -13,7 +13,8 @@ var beatScript = newScript(assemble("beat", nil))
 const longestLife = time.Hour
 
 // Beat tells that a node lives and uses the namespace's buckets, and answers how many such nodes do, this one included.
-// After ttl (at most an hour) without a word a node counts as dead.
+// After ttl (at most an hour) without a word a node counts as dead. With the beat goes the newest form of buckets that
+// this node reads; the answer says which one all live nodes read, and so which one may be written.
 func (s *Store) Beat(ctx context.Context, namespace, node string, ttl time.Duration) (live int, err error) {
 	return s.beat(ctx, namespace, node, min(max(ttl, time.Millisecond), longestLife))
 }
@@ -26,12 +27,15 @@ func (s *Store) Leave(ctx context.Context, namespace, node string) error {
 
 func (s *Store) beat(ctx context.Context, namespace, node string, ttl time.Duration) (int, error) {
 	key := string(appendNodes(nil, namespace))
-	reply, err := s.transport.Run(ctx, beatScript, []string{key}, []any{node, ttl.Milliseconds()})
+	reply, err := s.transport.Run(ctx, beatScript, []string{key}, []any{node, ttl.Milliseconds(), s.reads})
 	if err != nil {
 		return 0, fmt.Errorf("count the nodes of namespace %s: %w", namespace, err)
 	}
-	if len(reply) == 1 {
-		if live, ok := reply[0].(int64); ok {
+	if len(reply) == 2 {
+		live, ok := reply[0].(int64)
+		reads, okReads := reply[1].(int64)
+		if ok && okReads {
+			s.formats.heard(namespace, int(reads))
 			return int(live), nil
 		}
 	}

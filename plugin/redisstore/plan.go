@@ -41,9 +41,6 @@ type subject struct {
 // head is the chunk number of a head.
 const head = -1
 
-// begins returns the byte that all strings of a subject begin with.
-func begins(level int) byte { return format<<4 | byte(level) }
-
 // bucket is one bucket of a request, which one or several of its bounds spend from.
 type bucket struct {
 	key      *policy.Key
@@ -75,7 +72,8 @@ func (r *record) looks() bool { return !r.asks && !r.spends }
 
 // plan is one call of the script: how it is asked, and how its reply is read. It is reused.
 type plan struct {
-	levels   *levels // nil: no subject is split
+	levels   *levels  // nil: no subject is split
+	formats  *formats // nil: nothing is known of other nodes
 	bounds   []policy.Bound
 	receipts []limit.Receipt // of a refund, one for each bound
 	subjects []subject
@@ -280,8 +278,9 @@ func (p *plan) begin(mode byte) {
 	}
 	p.request = append(p.request[:0], mode, byte(len(p.subjects)), byte(p.enforced), byte(len(p.records)))
 	for i := range p.subjects {
-		first := begins(p.subjects[i].level)
-		if p.subjects[i].chunk != head {
+		s := &p.subjects[i]
+		first := p.formats.begins(s.key.Namespace, s.level)
+		if s.chunk != head {
 			first |= 128
 		}
 		p.request = append(p.request, first)

@@ -40,11 +40,16 @@ type faulty struct {
 	lose    bool
 	away    string       // keys that hold it are out of reach
 	refunds atomic.Int64 // groups give back at the same time
+
+	refunding func() // what happens before a refund arrives
 }
 
 func (f *faulty) Run(ctx context.Context, script *script, keys []string, args []any) ([]any, error) {
 	if script == turnedClock && args[0].([]byte)[0] == modeRefund {
 		f.refunds.Add(1)
+		if f.refunding != nil {
+			f.refunding()
+		}
 		if f.lose {
 			return nil, errBroken
 		}

@@ -19,7 +19,7 @@ func (s *Store) split(ctx context.Context, key *policy.Key, level int) error {
 	for chunk := range 2 << level {
 		keys = append(keys, string(appendChunk(nil, key, chunk)))
 	}
-	reply, err := s.transport.Run(ctx, s.splitting, keys, []any{int(begins(level))})
+	reply, err := s.transport.Run(ctx, s.splitting, keys, []any{int(s.formats.begins(key.Namespace, level))})
 	if err != nil {
 		return fmt.Errorf("split %s: %w", keys[0], err)
 	}

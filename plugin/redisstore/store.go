@@ -24,6 +24,7 @@ type Store struct {
 	plans     sync.Pool // of *plan
 	levels    levels
 	formats   formats
+	reads     int // the newest form of buckets that this node reads
 
 	foreign, taken, lost, failed, calls atomic.Uint64
 }
@@ -39,8 +40,8 @@ type Stats struct {
 
 // newStore makes a store that takes bounds with the script, and runs it by t.
 func newStore(name string, t transport, script *script, log *slog.Logger) *Store {
-	s := &Store{name: name, transport: t, script: script, splitting: splitScript, log: log.With("redis", name)}
-	s.plans.New = func() any { return &plan{levels: &s.levels} }
+	s := &Store{name: name, transport: t, script: script, splitting: splitScript, reads: format, log: log.With("redis", name)}
+	s.plans.New = func() any { return &plan{levels: &s.levels, formats: &s.formats} }
 	return s
 }
 
@@ -190,7 +191,7 @@ type part struct {
 func (s *Store) takeGroups(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	parts := split(bounds)
 	for i := range parts {
-		parts[i].plan.levels = &s.levels
+		parts[i].plan.levels, parts[i].plan.formats = &s.levels, &s.formats
 		if err := parts[i].plan.compile(parts[i].bounds); err != nil {
 			return err
 		}
@@ -265,7 +266,7 @@ func (s *Store) giveBack(ctx context.Context, bounds []policy.Bound, receipts []
 	if len(bounds) == 0 {
 		return nil
 	}
-	p := plan{levels: &s.levels}
+	p := plan{levels: &s.levels, formats: &s.formats}
 	err := p.refund(bounds, receipts)
 	var returned []int64
 	if err == nil {

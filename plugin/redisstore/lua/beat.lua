@@ -4,18 +4,25 @@
 --          taken for dead
 -- ARGV[1]  the node
 -- ARGV[2]  for how long it counts as alive (ms); 0 takes it out
+-- ARGV[3]  the newest form of buckets that it reads
 --
--- Reply    one integer: how many nodes live, this one included
+-- Reply    two integers: how many nodes live, this one included; the newest form that all of them read, 1 for a node that
+--          does not say (a member is "form node")
 --
--- Cost     TIME and four commands.
-local now, ttl = redis.call("TIME"), tonumber(ARGV[2])
+-- Cost     TIME and five commands.
+local now, ttl, node = redis.call("TIME"), tonumber(ARGV[2]), ARGV[3] .. " " .. ARGV[1]
 now = now[1] * 1000 + math.floor(now[2] / 1000)
 if ttl > 0 then
-  redis.call("ZADD", KEYS[1], now + ttl, ARGV[1]) -- first: a full Redis refuses only a script's first write
+  redis.call("ZADD", KEYS[1], now + ttl, node) -- first: a full Redis refuses only a script's first write
   redis.call("PEXPIRE", KEYS[1], 10 * ttl)
 else
-  redis.call("ZREM", KEYS[1], ARGV[1])
+  redis.call("ZREM", KEYS[1], node)
 end
 redis.call("ZREMRANGEBYSCORE", KEYS[1], "-inf", now)
 redis.call("ZREMRANGEBYSCORE", KEYS[1], now + 3600001, "+inf") -- from before the clock stepped back
-return {redis.call("ZCARD", KEYS[1])}
+local nodes, reads = redis.call("ZRANGE", KEYS[1], 0, -1), tonumber(ARGV[3])
+for i = 1, #nodes do
+  local form = tonumber(string.match(nodes[i], "^(%d+) ")) or 1
+  if form < reads then reads = form end
+end
+return {#nodes, reads}
