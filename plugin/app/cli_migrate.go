@@ -49,7 +49,7 @@ var lostWith = map[int64][]loss{
 	6: {{table: "answers"}, {table: "tokens"}},
 	7: {},
 	8: {},
-	9: {{"policies", "public_note"}, {"overrides", "public_note"}, {"override_history", "public_note"}},
+	9: {{"override_history", "public_note"}, {"overrides", "public_note"}, {"policies", "public_note"}},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

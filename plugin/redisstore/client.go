@@ -110,7 +110,7 @@ func (s *server) probe(ctx context.Context, key func() string) bool {
 func (s *server) ping(ctx context.Context, key func() string) error {
 	if s.refuses.Load() {
 		if key := key(); key != "" {
-			_, err := s.try(ctx, beatScript, beatScript.evalsha([]string{key}, []any{"probe", 1}), false)
+			_, err := s.try(ctx, beatScript, beatScript.evalsha([]string{key}, []any{"probe", 1, format}), false)
 			return err
 		}
 	}
