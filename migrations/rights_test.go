@@ -45,7 +45,7 @@ var holds = map[string]map[string]string{
 	"overrides":        {"node": "SELECT", "operator": written, "server": written, "keeper": "DELETE SELECT"},
 	"override_history": {"operator": "SELECT", "server": "SELECT"},
 	"audit":            {"operator": "SELECT", "server": "SELECT"},
-	"nodes":            {"node": written, "operator": "SELECT", "server": written, "keeper": "DELETE SELECT"},
+	"nodes":            {"node": written, "operator": "DELETE SELECT", "server": written, "keeper": "DELETE SELECT"},
 	"tokens":           {"operator": "INSERT SELECT UPDATE", "server": "SELECT UPDATE(last_used_at)"},
 	"answers":          {"operator": "SELECT", "server": "INSERT SELECT UPDATE", "keeper": "DELETE SELECT"},
 	"migrations":       {"operator": "SELECT", "server": "SELECT"},

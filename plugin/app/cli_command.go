@@ -50,7 +50,7 @@ type call struct {
 func commands() []*command {
 	return slices.Concat(
 		[]*command{validateCommand}, migrateCommands, tierCommands, tenantCommands, policyCommands, overrideCommands,
-		documentCommands, []*command{explainCommand, auditCommand, fleetCommand, topCommand}, bucketsCommands, []*command{serveCommand}, tokenCommands, []*command{tidyCommand, versionCommand})
+		documentCommands, []*command{explainCommand, auditCommand, fleetCommand, forgetCommand, topCommand}, bucketsCommands, []*command{serveCommand}, tokenCommands, []*command{tidyCommand, versionCommand})
 }
 
 var versionCommand = &command{
@@ -63,15 +63,18 @@ var versionCommand = &command{
 	},
 }
 
-// findCommand is the command that the first words name, and the words behind them.
-func findCommand(args []string) (*command, []string) {
+// findCommand returns the command that the most of the first words name, and the words behind them.
+func findCommand(args []string) (found *command, rest []string) {
 	for _, c := range commands() {
 		words := strings.Fields(c.words)
-		if len(args) >= len(words) && slices.Equal(args[:len(words)], words) {
-			return c, args[len(words):]
+		if len(args) < len(words) || !slices.Equal(args[:len(words)], words) {
+			continue
+		}
+		if behind := args[len(words):]; found == nil || len(behind) < len(rest) {
+			found, rest = c, behind
 		}
 	}
-	return nil, nil
+	return found, rest
 }
 
 // newCall makes a call of a command, with its flags defined.

@@ -11,8 +11,11 @@ import (
 )
 
 var fleetCommand = &command{
-	words: "fleet", brief: "tell which version each node enforces, and how long the last change took to reach the last one",
-	about: `Exit code 3 when a live node does not enforce the last version yet.`,
+	words: "fleet", brief: "show which version each node enforces, and how long the last change took to reach the last one",
+	about: `A node that ends cleanly leaves the list. One that has not reported lately is silent: it may be dead, or it may
+admit requests by old policies. It counts as not enforcing the version until it reports again, is removed by the next process on
+its machine (one with the same -snapshot-dir, which knows that the old one has ended), by ratelimit fleet forget, or by
+ratelimit tidy after a day. A node that follows a standby cannot report and is not in the list.`,
 	define: func(c *call) action {
 		c.liveFlag()
 		return c.reads(func(ctx context.Context, s *pgstore.Store) error {
@@ -25,49 +28,65 @@ var fleetCommand = &command{
 	},
 }
 
+var forgetCommand = &command{
+	words: "fleet forget", args: "NODE", brief: "drop the last report of a silent node that is known to be gone", least: 1, most: 1,
+	about: `Make sure that the node's process has ended: a node that still admits requests is no longer counted. One that reports
+again is back in the list. A live node is not forgotten: end its process instead.`,
+	define: func(c *call) action {
+		return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
+			n, err := s.ForgetNode(ctx, by, c.arg())
+			if err != nil {
+				return err
+			}
+			return c.print(n, func(out *page) {
+				out.line("forgot node %s, which last reported version %d at %s", n.Node, n.Version, timeText(n.ReportedAt))
+			})
+		})
+	},
+}
+
 // shownNode is a node with what follows from the fleet's version.
 type shownNode struct {
 	pgstore.Node
 	Lag int64 `json:"lag"` // versions that it is behind
 }
 
+// shownFleet is the fleet as the command shows it.
+type shownFleet struct {
+	Version  int64       `json:"version"`
+	At       time.Time   `json:"at"`
+	Enforced bool        `json:"enforced"`
+	Live     int         `json:"live_nodes"`
+	Behind   int         `json:"behind"` // live nodes that do not enforce the version
+	Silent   []string    `json:"silent"` // the names of the silent nodes
+	SpreadMS *int64      `json:"spread_ms,omitempty"`
+	Nodes    []shownNode `json:"nodes"`
+}
+
 func (c *call) showFleet(fleet pgstore.Fleet) error {
-	nodes := []shownNode{}
-	live := 0
-	for _, n := range fleet.Nodes {
-		nodes = append(nodes, shownNode{n, max(0, fleet.Version-n.Version)})
-		if n.Live {
-			live++
-		}
+	reached := enforcingOf(fleet, fleet.Version)
+	shown := shownFleet{
+		Version: fleet.Version, At: fleet.At, Enforced: reached.Enforced, Live: reached.Live, Behind: len(reached.Behind),
+		Silent: []string{}, Nodes: []shownNode{},
 	}
-	spread, complete := fleet.Spread()
-	shown := struct {
-		Version  int64       `json:"version"`
-		At       time.Time   `json:"at"`
-		Live     int         `json:"live_nodes"`
-		Behind   int         `json:"behind"` // live nodes that do not enforce the version
-		SpreadMS *int64      `json:"spread_ms,omitempty"`
-		Nodes    []shownNode `json:"nodes"`
-	}{fleet.Version, fleet.At, live, len(fleet.Behind(fleet.Version)), nil, nodes}
-	if complete {
-		ms := spread.Milliseconds()
-		shown.SpreadMS = &ms
+	for _, n := range fleet.Nodes {
+		shown.Nodes = append(shown.Nodes, shownNode{n, max(0, fleet.Version-n.Version)})
+	}
+	for _, n := range fleet.Silent() {
+		shown.Silent = append(shown.Silent, n.Node)
+	}
+	if spread, complete := fleet.Spread(); complete {
+		shown.SpreadMS = new(spread.Milliseconds())
+		reached.Took = &spread
 	}
 	err := c.print(shown, func(out *page) {
-		reached := fmt.Sprintf("enforced on %d of %s", live-shown.Behind, counted(live, "live node"))
-		switch {
-		case live == 0:
-			reached = "no live node has reported"
-		case complete:
-			reached += " after " + seconds(spread)
-		}
-		out.line("version %d of %s: %s", shown.Version, timeText(shown.At), reached)
-		nodeTable(out, nodes)
+		out.line("version %d of %s: %s", shown.Version, timeText(shown.At), &reached)
+		nodeTable(out, shown.Nodes)
 	})
-	if err == nil && shown.Behind > 0 {
-		return said(exitIncomplete)
+	if err != nil {
+		return err
 	}
-	return err
+	return reached.exit()
 }
 
 func nodeTable(out *page, nodes []shownNode) {

@@ -18,9 +18,10 @@ func TestEveryHelpTextIsAsPublished(t *testing.T) {
 	group := ""
 	for _, c := range commands() {
 		words := strings.Fields(c.words)
-		if len(words) > 1 && words[0] != group {
-			group = words[0]
-			help(group, "-h")
+		if words[0] != group {
+			if group = words[0]; len(words) > 1 {
+				help(group, "-h")
+			}
 		}
 		help(append(words, "-h")...)
 	}

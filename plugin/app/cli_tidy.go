@@ -15,7 +15,10 @@ var tidyCommand = &command{
 	about: `Expired overrides end at their instant in any case; this only keeps the tables small. The idempotency
 keys of the REST API are dropped after a day. It works in small batches, between which others write, until nothing is
 left; Ctrl-C ends it after a batch. Run it from time to time, on as many machines as you like: one of them
-does it, the others see that and do nothing.`,
+does it, the others see that and do nothing.
+
+A silent node may still admit requests, and --nodes-after drops its report without looking: after that it counts no longer
+against what ratelimit fleet and --wait call enforced. Let it be longer than your nodes are ever cut off from Postgres.`,
 	define: func(c *call) action {
 		overrides, changes, nodes := spanFlag{length: 7 * day}, spanFlag{length: 7 * day}, spanFlag{length: day}
 		c.flags.Var(&overrides, "overrides-after", "an override moves to the history so long after its end, a `duration`; default: 7d")

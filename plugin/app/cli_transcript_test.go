@@ -50,7 +50,7 @@ func (x *terminal) call(args ...string) int {
 }
 
 // TestTranscripts plays the files of testdata/ratelimit: each calls the program on a database of its own, line by line.
-// "$ ratelimit …" is a call, "% node NAME VERSION" the report of a node, which enforces that version,
+// "$ ratelimit …" is a call, "% node NAME VERSION" the report of a node, which enforces that version, "% silent NAME" makes its last report an hour old,
 // "% snapshot" has a node save its rows as DIR/policies.snapshot, and "% reset TENANT POLICIES" is told by the REST API.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/ratelimit/*.transcript")
@@ -85,6 +85,8 @@ func play(t *testing.T, file string, server *pgtest.Server) {
 			x.output.WriteString("\n")
 		case strings.HasPrefix(line, "% node "):
 			x.report(strings.Fields(line)[2:])
+		case strings.HasPrefix(line, "% silent "):
+			x.silence(dsn, strings.Fields(line)[2])
 		case strings.HasPrefix(line, "% reset "):
 			x.reset(strings.Fields(line)[2:])
 		case line == "% snapshot":
@@ -103,6 +105,15 @@ func (x *terminal) report(words []string) {
 	}
 	if err != nil {
 		x.t.Fatalf("report %v: %v", words, err)
+	}
+}
+
+// silence makes the last report of a node an hour old.
+func (x *terminal) silence(dsn, node string) {
+	x.t.Helper()
+	pool := pgtest.Pool(x.t, dsn)
+	if _, err := pool.Exec(x.t.Context(), `UPDATE rate_limiter.nodes SET reported_at = reported_at - interval '1 hour' WHERE node = $1`, node); err != nil {
+		x.t.Fatal(err)
 	}
 }
 

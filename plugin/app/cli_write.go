@@ -17,9 +17,6 @@ type changeFlags struct {
 	within        spanFlag
 }
 
-// liveWithin is how old the last report of a node may be that counts as live.
-const liveWithin = 15 * time.Second
-
 // written is what a command that writes has to tell.
 type written struct {
 	What    string     `json:"-"`               // in words, without the version
@@ -28,14 +25,6 @@ type written struct {
 	Diff    any        `json:"diff,omitempty"`  // of apply
 	Fleet   *enforcing `json:"fleet,omitempty"` // with --wait
 	lines   func(*page)
-}
-
-// enforcing is how far a version has come.
-type enforcing struct {
-	Live   int           `json:"live_nodes"`
-	Behind []string      `json:"behind"` // the live nodes that do not enforce the version
-	Took   time.Duration `json:"-"`
-	Millis int64         `json:"waited_ms"`
 }
 
 // changeFlag defines the flags of a command that writes.
@@ -52,13 +41,13 @@ func (c *call) changeFlag() {
 
 // waitFlags define --wait and what it counts as live.
 func (c *call) waitFlags() {
-	c.flags.Var(&c.change.wait, "wait", "wait until all live nodes enforce the change, for at most this `duration` (5s without one); exit code 3 names those that do not")
+	c.flags.Var(&c.change.wait, "wait", "wait until all live nodes enforce the change, for at most this `duration` (5s without one); exit code 3 names those that do not, 4 silent nodes")
 	c.liveFlag()
 }
 
 func (c *call) liveFlag() {
-	c.change.within.length = liveWithin
-	c.flags.Var(&c.change.within, "live-within", "a node counts as live when its last report is not older than this `duration`; default: "+liveWithin.String())
+	c.change.within.length = pgstore.LiveWithin
+	c.flags.Var(&c.change.within, "live-within", "a node counts as live when its last report is not older than this `duration`; default: "+pgstore.LiveWithin.String())
 }
 
 // writes defines the flags of a command that writes the database, and opens it for do.
@@ -119,13 +108,13 @@ func (c *call) tell(ctx context.Context, store *pgstore.Store, done written) err
 			out.line("%s", done.Fleet)
 		}
 	})
-	if err == nil && done.Fleet != nil && len(done.Fleet.Behind) > 0 {
-		return said(exitIncomplete)
+	if err == nil && done.Fleet != nil {
+		return done.Fleet.exit()
 	}
 	return err
 }
 
-// await waits until all live nodes enforce a version, and tells those that do not when the time is over.
+// await waits until all live nodes enforce a version or the time is over, and returns how far it has come.
 func (c *call) await(ctx context.Context, store *pgstore.Store, version int64) (*enforcing, error) {
 	start := c.now()
 	limited, cancel := context.WithTimeout(ctx, c.change.wait.most)
@@ -138,27 +127,9 @@ func (c *call) await(ctx context.Context, store *pgstore.Store, version int64) (
 	if err != nil {
 		return nil, err
 	}
-	e := &enforcing{Behind: []string{}, Took: took, Millis: took.Milliseconds()}
-	for _, node := range fleet.Nodes {
-		if node.Live {
-			e.Live++
-		}
-	}
-	for _, node := range fleet.Behind(version) {
-		e.Behind = append(e.Behind, fmt.Sprintf("%s (version %d)", node.Node, node.Version))
-	}
-	return e, nil
-}
-
-func (e *enforcing) String() string {
-	switch {
-	case e.Live == 0:
-		return "no live node has reported, so nobody enforces it yet"
-	case len(e.Behind) > 0:
-		return fmt.Sprintf("enforced on %d of %s after %s; not yet on %s",
-			e.Live-len(e.Behind), counted(e.Live, "live node"), seconds(e.Took), strings.Join(e.Behind, ", "))
-	}
-	return fmt.Sprintf("enforced on %d of %s after %s", e.Live, counted(e.Live, "live node"), seconds(e.Took))
+	e := enforcingOf(fleet, version)
+	e.Took, e.Millis = &took, took.Milliseconds()
+	return &e, nil
 }
 
 // seconds is a duration as people read it.

@@ -42,10 +42,11 @@ const (
 	exitFailed     = 1
 	exitWrongCall  = 2
 	exitIncomplete = 3
+	exitSilent     = 4
 )
 
 const exitCodes = `Exit codes: 0 done; 1 it failed, or it found something (validate, diff); 2 a wrong call, and any failure of diff;
-3 not all live nodes enforce it yet.
+3 a live node does not enforce it yet, or no node is live; 4 all live nodes enforce it, but silent ones may not.
 `
 
 // wrongCall is an error of whoever calls the program.

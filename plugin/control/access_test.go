@@ -34,6 +34,7 @@ var may = map[string]string{
 	"delete-override":  "y...???",
 	"list-audit":       "yy..???",
 	"get-fleet":        "yy..???",
+	"forget-node":      "y...???",
 	"get-healthz":      "yyyyyyy",
 	"get-readyz":       "yyyyyyy",
 }

@@ -124,6 +124,7 @@ var samples = map[string]sample{
 	"delete-policy":    {query: "?reason=over"},
 	"create-override":  {body: `{"kind":"ban","reason":"abuse","permanent":true}`},
 	"delete-override":  {query: "?reason=over"},
+	"forget-node":      {body: `{"node":"edge-1","reason":"the machine is gone"}`},
 }
 
 // call is a request that the operation accepts, about the row 1.

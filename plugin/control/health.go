@@ -7,6 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -49,7 +50,7 @@ func (s *Server) ready(ctx context.Context, _ *struct{}) (*readinessOutput, erro
 	_, away, _ := s.probes.Do("", func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readyTime)
 		defer cancel()
-		return s.Store.Fleet(ctx, liveWithin)
+		return s.Store.Fleet(ctx, pgstore.LiveWithin)
 	})
 	if away != nil {
 		s.Log.Warn("a probe finds that the database does not answer", "error", away)

@@ -45,6 +45,7 @@ const (
 	overrideWrites = "override"
 	orgWrites      = "org"
 	resetWrites    = "reset"
+	nodeWrites     = "node"
 )
 
 func newMetrics(registerer prometheus.Registerer) (*metrics, error) {

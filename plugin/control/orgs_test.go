@@ -29,6 +29,7 @@ type orgWritten struct {
 func TestAnOrgIsSetAndReadAgain(t *testing.T) {
 	t.Parallel()
 	w := open(t)
+	w.enforces("edge-1", 1)
 	w.want(w.as("GET", acmePath, ""), http.StatusNotFound)
 	a := w.want(w.as("PUT", acmePath+"?wait=1s", `{"tier":"enterprise","time_zone":"Europe/Berlin","reason":"they pay"}`), http.StatusCreated)
 	made := read[orgWritten](w, a)

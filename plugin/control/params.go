@@ -112,7 +112,7 @@ func repeated(ctx huma.Context, name string) bool {
 
 // Waiting is how long a write waits for the nodes.
 type Waiting struct {
-	Wait string `query:"wait" maxLength:"16" doc:"Wait until all live nodes enforce the change, at most so long (1s, 500ms; at most 30s), and tell those that do not." example:"1s"`
+	Wait string `query:"wait" maxLength:"16" doc:"Wait until all live nodes enforce the change, at most so long (1s, 500ms; at most 30s), and name those that do not, and silent ones, for which nobody waits." example:"1s"`
 }
 
 // Resolve is huma's.

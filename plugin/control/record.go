@@ -19,8 +19,15 @@ func (s *Server) registerRecord() {
 	}, read), s.audit)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "get-fleet", Method: http.MethodGet, Path: "/v1/ratelimit/fleet",
-		Summary: "Tell which version each node enforces", Tags: tags,
+		Summary: "Show which version each node enforces", Tags: tags,
 	}, read), s.fleet)
+	huma.Register(s.api, operation(huma.Operation{
+		OperationID: "forget-node", Method: http.MethodPost, Path: "/v1/ratelimit/fleet/forget",
+		Summary: "Drop the last report of a silent node that is known to be gone", Tags: tags,
+		Description: "A silent node keeps every version from counting as enforced, because it may still admit requests. Make sure that " +
+			"its process has ended. The audit has who forgot it and why. A node that reports again is back; a live one is not forgotten.",
+		Errors: []int{http.StatusNotFound, http.StatusConflict},
+	}, write), s.forgetNode)
 }
 
 type auditInput struct {
@@ -50,12 +57,61 @@ func (s *Server) audit(ctx context.Context, in *auditInput) (*auditOutput, error
 	return out, nil
 }
 
-type fleetOutput struct{ Body pgstore.Fleet }
+// Fleet is the current version and what the nodes enforce.
+type Fleet struct {
+	pgstore.Fleet
+	Reach
+}
+
+type fleetOutput struct{ Body Fleet }
 
 func (s *Server) fleet(ctx context.Context, _ *struct{}) (*fleetOutput, error) {
-	fleet, err := s.Store.Fleet(ctx, liveWithin)
+	fleet, err := s.Store.Fleet(ctx, pgstore.LiveWithin)
 	if err != nil {
 		return nil, s.unread("list the nodes", err)
 	}
-	return &fleetOutput{Body: fleet}, nil
+	return &fleetOutput{Fleet{fleet, reachOf(fleet, fleet.Version)}}, nil
+}
+
+type forgetInput struct {
+	Once
+	Body forgetBody
+}
+
+// forgetBody names the node that is forgotten.
+type forgetBody struct {
+	Node   string `json:"node" minLength:"1" maxLength:"256" doc:"The node as the fleet names it." example:"edge-1/7QX2MABC"`
+	Reason string `json:"reason" maxLength:"1024" doc:"Why; the audit has it." example:"the machine is gone"`
+}
+
+// Resolve is huma's.
+func (b *forgetBody) Resolve(huma.Context) []error {
+	faults := notTexts("body", textField{"node", b.Node})
+	if why := checkReason(b.Reason); why != "" {
+		faults = append(faults, fault("body.reason", why, nil))
+	}
+	return faults
+}
+
+// Forgotten is a node that was forgotten.
+type Forgotten struct {
+	Node pgstore.Node `json:"node" doc:"Its last report."`
+}
+
+type forgetOutput struct {
+	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was done, because the request had been answered before."`
+	Body     Forgotten
+}
+
+func (s *Server) forgetNode(ctx context.Context, in *forgetInput) (*forgetOutput, error) {
+	c := change(ctx, in.Body.Reason)
+	if err := in.once(ctx, &c, "forget node", in.Body); err != nil {
+		return nil, err
+	}
+	node, err := s.Store.ForgetNode(ctx, c, in.Body.Node)
+	if err != nil {
+		return nil, s.problem("forget a node", err)
+	}
+	s.metrics.writes.WithLabelValues(nodeWrites).Inc()
+	return &forgetOutput{replayed(c), Forgotten{node}}, nil
 }

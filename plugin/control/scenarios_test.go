@@ -59,6 +59,13 @@ var scenarios = map[string]func(*contract, operation){
 		c.enforces("n1", 0)
 		c.check(o, c.do(o.call(viewer)))
 	},
+	"forget-node": func(c *contract, o operation) {
+		c.check(o, c.do(o.call(admin)))
+		c.enforces("edge-1", 0)
+		c.check(o, c.do(o.call(admin)))
+		c.silences("edge-1")
+		c.check(o, c.do(o.call(admin)))
+	},
 }
 
 // changesPolicy asks for the answers of an operation that changes the policy 1.

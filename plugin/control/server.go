@@ -26,8 +26,6 @@ const (
 	answerTime = 10 * time.Second
 	// readyTime bounds how long a probe is kept waiting.
 	readyTime = 2 * time.Second
-	// liveWithin is how old a node's last report may be so that it counts as live.
-	liveWithin = 10 * time.Second
 )
 
 // Options are what a Server needs. Store, Tokens and Log must be set.

@@ -24,9 +24,29 @@ type Written struct {
 
 // Enforcement tells which nodes enforce a version.
 type Enforcement struct {
-	Version  int64    `json:"version"`
-	Enforced bool     `json:"enforced" doc:"All live nodes enforce it."`
+	Version int64 `json:"version"`
+	Reach
+}
+
+// Reach is how far a version has come.
+type Reach struct {
+	Enforced bool     `json:"enforced" doc:"At least one node is live, all live nodes enforce the version, and no node is silent."`
+	Live     int      `json:"live_nodes" doc:"Nodes that have reported within 15 s."`
 	Behind   []string `json:"behind" doc:"The live nodes that do not enforce it yet."`
+	Silent   []string `json:"silent" doc:"The nodes that have neither left nor reported within 15 s. They may still admit requests by older policies. Nobody waits for them. One that is known to be gone can be forgotten."`
+}
+
+// reachOf returns how far a version has come on a fleet.
+func reachOf(fleet pgstore.Fleet, version int64) Reach {
+	return Reach{fleet.Enforces(version), fleet.Live(), namesOf(fleet.Behind(version)), namesOf(fleet.Silent())}
+}
+
+func namesOf(nodes []pgstore.Node) []string {
+	names := []string{}
+	for _, n := range nodes {
+		names = append(names, n.Node)
+	}
+	return names
 }
 
 // written tells that a version is written and, if the caller waits for it, where it is enforced. The change has been made
@@ -36,29 +56,27 @@ func (s *Server) written(ctx context.Context, kind string, version int64, wait t
 	if wait <= 0 {
 		return Written{Version: version}
 	}
-	behind, err := s.await(ctx, version, wait)
+	fleet, err := s.await(ctx, version, wait)
 	if err != nil {
 		s.Log.Warn("it cannot be told which nodes enforce a version", "version", version, "error", err)
 	}
-	enforcement := &Enforcement{Version: version, Enforced: err == nil && len(behind) == 0, Behind: []string{}}
-	for _, node := range behind {
-		enforcement.Behind = append(enforcement.Behind, node.Node)
-	}
-	return Written{version, enforcement}
+	reach := reachOf(fleet, version)
+	reach.Enforced = reach.Enforced && err == nil
+	return Written{version, &Enforcement{version, reach}}
 }
 
-// await waits until all live nodes enforce a version, and tells those that do not.
-func (s *Server) await(ctx context.Context, version int64, wait time.Duration) ([]pgstore.Node, error) {
+// await waits until all live nodes enforce a version or the time is up, and returns the fleet as it then is.
+func (s *Server) await(ctx context.Context, version int64, wait time.Duration) (pgstore.Fleet, error) {
 	if err := exchangeOf(ctx).patient(); err != nil {
-		return nil, fmt.Errorf("wait for the nodes: %w", err)
+		return pgstore.Fleet{}, fmt.Errorf("wait for the nodes: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	behind, err := s.Store.Await(ctx, version, liveWithin)
-	if ctx.Err() != nil && len(behind) > 0 {
+	fleet, err := s.Store.Await(ctx, version, pgstore.LiveWithin)
+	if ctx.Err() != nil && len(fleet.Nodes) > 0 {
 		err = nil // the time is up: that is an answer; but not before anybody has looked
 	}
-	return behind, err
+	return fleet, err
 }
 
 // change is a write by the caller, for a reason; without one it says where it came from.

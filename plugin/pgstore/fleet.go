@@ -3,8 +3,16 @@ package pgstore
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
+
+// LiveWithin is how old a node's last report may be so that the node counts as live, wherever nobody names another time: a
+// node reports every 5 s, so it may miss two reports. An older report makes the node silent: it may have ended, or it may
+// admit requests by old policies.
+const LiveWithin = 15 * time.Second
 
 // Report is what a node says of itself.
 type Report struct {
@@ -29,11 +37,48 @@ func (s *Store) Report(ctx context.Context, r Report) error {
 	return fail("report node "+r.Node, err)
 }
 
-// Leave forgets a node that ends. It is no error that it never reported.
+// Leave drops the report of a node that ends. It is no error that it never reported.
 func (s *Store) Leave(ctx context.Context, node string) error {
 	_, err := s.pool.Exec(ctx, `DELETE FROM rate_limiter.nodes WHERE node = $1`, node)
-	return fail("forget node "+node, err)
+	return fail("drop the report of node "+node, err)
 }
+
+// forgetAction is what the audit calls ForgetNode.
+const forgetAction = "forget"
+
+// ForgetNode drops the report of a silent node, tells so in the audit, and returns the report. Without a report it is a
+// NotFoundError, and of a node that is live a ConflictError. It makes no version. A node that reports again is back.
+func (s *Store) ForgetNode(ctx context.Context, c Change, node string) (Node, error) {
+	what := fmt.Sprintf("node %q", node)
+	gone, _, err := write(ctx, s, "forget node "+node, c, func(tx pgx.Tx) (Node, error) {
+		found, err := one[Node](ctx, tx, what, `DELETE FROM rate_limiter.nodes
+			WHERE node = $2 AND reported_at < clock_timestamp() - $1::interval RETURNING `+nodeColumns, LiveWithin, node)
+		if isMissing(err) {
+			err = notSilent(ctx, tx, what, node)
+		}
+		if err != nil {
+			return Node{}, err
+		}
+		details, err := json.Marshal(found)
+		if err == nil {
+			_, err = tx.Exec(ctx, `SELECT rate_limiter.record_action($1, $2, '', $3)`, forgetAction, node, details)
+		}
+		return found, err
+	})
+	return gone, err
+}
+
+// notSilent returns why a node cannot be forgotten that is not silent.
+func notSilent(ctx context.Context, tx pgx.Tx, what, node string) error {
+	_, err := one[Node](ctx, tx, what, `SELECT `+nodeColumns+` FROM rate_limiter.nodes WHERE node = $2`, LiveWithin, node)
+	if err != nil {
+		return err
+	}
+	return &ConflictError{What: what, Problem: "it is live, and would be back with its next report: end its process instead"}
+}
+
+// nodeColumns are the columns of a Node, where $1 is how old the last report of a live one may be.
+const nodeColumns = `node, version, enforced_at, reported_at, reported_at >= clock_timestamp() - $1::interval AS live, source, faults`
 
 // Node is one node as its last report has it.
 type Node struct {
@@ -58,8 +103,7 @@ func (s *Store) Fleet(ctx context.Context, within time.Duration) (Fleet, error) 
 	var f Fleet
 	err := s.pool.QueryRow(ctx, `SELECT version, at FROM rate_limiter.version`).Scan(&f.Version, &f.At)
 	if err == nil {
-		f.Nodes, err = collect[Node](ctx, s.pool, `SELECT node, version, enforced_at, reported_at,
-			reported_at >= clock_timestamp() - $1::interval AS live, source, faults FROM rate_limiter.nodes ORDER BY node COLLATE "C"`, within)
+		f.Nodes, err = collect[Node](ctx, s.pool, `SELECT `+nodeColumns+` FROM rate_limiter.nodes ORDER BY node COLLATE "C"`, within)
 	}
 	return f, fail("read the fleet", err)
 }
@@ -73,6 +117,25 @@ func (f Fleet) Behind(version int64) []Node {
 		}
 	}
 	return behind
+}
+
+// Silent returns the nodes that have not left and whose last report is too old. Nobody knows what they enforce.
+func (f Fleet) Silent() []Node {
+	var silent []Node
+	for _, n := range f.Nodes {
+		if !n.Live {
+			silent = append(silent, n)
+		}
+	}
+	return silent
+}
+
+// Live returns how many nodes are live.
+func (f Fleet) Live() int { return len(f.Nodes) - len(f.Silent()) }
+
+// Enforces reports whether every node enforces a version: at least one is live, no live one is behind, and none is silent.
+func (f Fleet) Enforces(version int64) bool {
+	return f.Live() > 0 && len(f.Behind(version)) == 0 && len(f.Silent()) == 0
 }
 
 // Spread is how long the last change took until the last live node enforced it. It is false while a node does not, and
@@ -131,23 +194,24 @@ func (l *looks) fleet(ctx context.Context, s *Store, within time.Duration) (Flee
 	return fleet, err
 }
 
-// Await returns once all live nodes enforce a version. When ctx ends before, it returns those that do not, and the error
-// of ctx. Without a live node there is nobody to wait for. Any number may wait at once: they share their looks.
-func (s *Store) Await(ctx context.Context, version int64, within time.Duration) ([]Node, error) {
-	var behind []Node
+// Await returns the fleet once no live node is behind a version. It waits for no silent node, and without a live node for
+// nobody: Enforces reports what that means. When ctx ends before, it returns the fleet as it was last seen, and the error
+// of ctx. Any number may wait at once: they share their looks.
+func (s *Store) Await(ctx context.Context, version int64, within time.Duration) (Fleet, error) {
+	var last Fleet
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	for {
 		fleet, err := s.looks.fleet(ctx, s, within)
 		if err != nil {
-			return behind, err
+			return last, err
 		}
-		if behind = fleet.Behind(version); len(behind) == 0 {
-			return nil, nil
+		if last = fleet; len(fleet.Behind(version)) == 0 {
+			return fleet, nil
 		}
 		select {
 		case <-ctx.Done():
-			return behind, fail("await the nodes", ctx.Err())
+			return fleet, fail("await the nodes", ctx.Err())
 		case <-tick.C:
 		}
 	}

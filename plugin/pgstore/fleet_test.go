@@ -61,15 +61,68 @@ func TestNodeKeepsTheInstantSinceWhenItEnforcesAVersion(t *testing.T) {
 	}
 }
 
-func TestSilentNodeIsNotWaitedFor(t *testing.T) {
-	s, pool := open(t)
-	_, version := put(t, s, daily())
-	report(t, s, "gone", 0, 0)
-	if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.nodes SET reported_at = reported_at - interval '1 hour'`); err != nil {
+// silence makes the last report of a node an hour old.
+func silence(t *testing.T, pool *pgxpool.Pool, node string) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.nodes SET reported_at = reported_at - interval '1 hour' WHERE node = $1`, node); err != nil {
 		t.Fatal(err)
 	}
-	if behind, err := s.Await(t.Context(), version, time.Minute); err != nil || behind != nil {
-		t.Errorf("waiting ends with %v (%v), want nobody", behind, err)
+}
+
+func TestSilentNodeIsNotWaitedForAndKeepsAVersionFromBeingEnforced(t *testing.T) {
+	s, pool := open(t)
+	_, version := put(t, s, daily())
+	report(t, s, "gone", version, 0)
+	report(t, s, "here", version, 0)
+	silence(t, pool, "gone")
+	fleet, err := s.Await(t.Context(), version, time.Minute)
+	if err != nil || len(fleet.Silent()) != 1 || fleet.Silent()[0].Node != "gone" || fleet.Live() != 1 {
+		t.Fatalf("waiting ends with %+v (%v), want gone named as silent", fleet, err)
+	}
+	if fleet.Enforces(version) {
+		t.Error("a version counts as enforced though a node is silent")
+	}
+	if err := s.Leave(t.Context(), "gone"); err != nil {
+		t.Fatal(err)
+	}
+	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil || !fleet.Enforces(version) {
+		t.Errorf("after it has left the fleet is %+v (%v), want the version enforced", fleet, err)
+	}
+}
+
+func TestWithoutALiveNodeNothingIsEnforced(t *testing.T) {
+	s, _ := open(t)
+	_, version := put(t, s, daily())
+	fleet, err := s.Await(t.Context(), version, time.Minute)
+	if err != nil || fleet.Enforces(version) {
+		t.Errorf("without nodes waiting ends with %+v (%v), and enforced is %v", fleet, err, fleet.Enforces(version))
+	}
+}
+
+func TestForgottenNodeIsInTheAuditAndBackWithItsNextReport(t *testing.T) {
+	s, pool := open(t)
+	_, version := put(t, s, daily())
+	report(t, s, "edge-1/ABCD", version, 0)
+	why := pgstore.Change{Actor: "ann", Reason: "the machine is gone"}
+	if _, err := s.ForgetNode(t.Context(), why, "edge-1/ABCD"); !errors.As(err, new(*pgstore.ConflictError)) {
+		t.Errorf("a live node is forgotten: %v", err)
+	}
+	silence(t, pool, "edge-1/ABCD")
+	gone, err := s.ForgetNode(t.Context(), why, "edge-1/ABCD")
+	if err != nil || gone.Node != "edge-1/ABCD" || gone.Version != version {
+		t.Fatalf("forgotten is %+v (%v)", gone, err)
+	}
+	if _, err := s.ForgetNode(t.Context(), why, "edge-1/ABCD"); !errors.As(err, new(*pgstore.NotFoundError)) {
+		t.Errorf("it is forgotten twice: %v", err)
+	}
+	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Kind: "action"})
+	if err != nil || len(entries) != 1 || entries[0].Operation != "forget" || entries[0].Key != "edge-1/ABCD" ||
+		entries[0].Actor != "ann" || entries[0].Reason != "the machine is gone" {
+		t.Errorf("the audit has %+v (%v), want one entry of who forgot it and why", entries, err)
+	}
+	report(t, s, "edge-1/ABCD", version, 0)
+	if fleet, err := s.Fleet(t.Context(), time.Minute); err != nil || len(fleet.Nodes) != 1 || !fleet.Nodes[0].Live {
+		t.Errorf("after it has reported again the fleet is %+v (%v)", fleet, err)
 	}
 }
 
@@ -94,8 +147,8 @@ func TestAwaitNamesTheNodesThatDoNotFollow(t *testing.T) {
 	report(t, s, "slow", version-1, 0)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	behind, err := s.Await(ctx, version, time.Minute)
-	if !errors.Is(err, context.DeadlineExceeded) || len(behind) != 1 || behind[0].Node != "slow" {
+	fleet, err := s.Await(ctx, version, time.Minute)
+	if behind := fleet.Behind(version); !errors.Is(err, context.DeadlineExceeded) || len(behind) != 1 || behind[0].Node != "slow" {
 		t.Errorf("waiting ends with %v (%v), want slow named", behind, err)
 	}
 }
@@ -120,8 +173,8 @@ func TestManyWhoAwaitTheNodesShareTheirLooks(t *testing.T) {
 	var all sync.WaitGroup
 	for range who {
 		all.Go(func() {
-			if behind, err := s.Await(ctx, 1, time.Minute); !errors.Is(err, context.DeadlineExceeded) || len(behind) != 1 {
-				t.Errorf("waiting ends with %v (%v), want slow named", behind, err)
+			if fleet, err := s.Await(ctx, 1, time.Minute); !errors.Is(err, context.DeadlineExceeded) || len(fleet.Behind(1)) != 1 {
+				t.Errorf("waiting ends with %v (%v), want slow named", fleet, err)
 			}
 		})
 	}

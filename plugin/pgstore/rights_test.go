@@ -2,6 +2,7 @@ package pgstore_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -47,6 +48,13 @@ var writing = []work{
 	}},
 	{"record an action", func(ctx context.Context, s *pgstore.Store) error {
 		return s.Do(ctx, ann, pgstore.Action{Operation: "reset", Key: "buckets", Tenant: "acme"}, nil, done)
+	}},
+	{"forget a node", func(ctx context.Context, s *pgstore.Store) error {
+		_, err := s.ForgetNode(ctx, ann, "edge-1")
+		if errors.As(err, new(*pgstore.NotFoundError)) {
+			return nil // it may, and there is none
+		}
+		return err
 	}},
 	{"list policies by endpoint", func(ctx context.Context, s *pgstore.Store) error {
 		return only(s.Policies(ctx, pgstore.PolicyFilter{Endpoint: "GET /records/{id}"}))

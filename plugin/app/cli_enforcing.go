@@ -1,0 +1,74 @@
+package app
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+// enforcing is how far a version has come.
+type enforcing struct {
+	Enforced bool           `json:"enforced"` // at least one node is live, all live ones enforce the version, and none is silent
+	Live     int            `json:"live_nodes"`
+	Behind   []string       `json:"behind"` // the live nodes that do not enforce the version
+	Silent   []string       `json:"silent"` // the nodes that have neither left nor reported lately: they may not enforce it
+	Took     *time.Duration `json:"-"`      // nil: it is not measured
+	Millis   int64          `json:"waited_ms"`
+}
+
+// enforcingOf returns how far a version has come on a fleet.
+func enforcingOf(fleet pgstore.Fleet, version int64) enforcing {
+	return enforcing{
+		Enforced: fleet.Enforces(version), Live: fleet.Live(),
+		Behind: nodeTexts(fleet.Behind(version)), Silent: nodeTexts(fleet.Silent()),
+	}
+}
+
+func nodeTexts(nodes []pgstore.Node) []string {
+	texts := []string{}
+	for _, n := range nodes {
+		texts = append(texts, fmt.Sprintf("%s (version %d)", n.Node, n.Version))
+	}
+	return texts
+}
+
+// String returns on how many nodes the version is enforced, and names the others. Silent nodes count as nodes that may
+// not enforce it.
+func (e *enforcing) String() string {
+	if e.Live == 0 {
+		return "no live node has reported, so nobody enforces it yet" + e.silence()
+	}
+	on := counted(e.Live, "live node")
+	if len(e.Silent) > 0 {
+		on = counted(e.Live+len(e.Silent), "node")
+	}
+	text := fmt.Sprintf("enforced on %d of %s", e.Live-len(e.Behind), on)
+	if e.Took != nil {
+		text += " after " + seconds(*e.Took)
+	}
+	if len(e.Behind) > 0 {
+		text += "; not yet on " + strings.Join(e.Behind, ", ")
+	}
+	return text + e.silence()
+}
+
+// silence names the silent nodes at the end of a text.
+func (e *enforcing) silence() string {
+	if len(e.Silent) == 0 {
+		return ""
+	}
+	return "; silent, and perhaps still admitting: " + strings.Join(e.Silent, ", ")
+}
+
+// exit returns the exit code of a command that says how far the version has come; nil: it is enforced.
+func (e *enforcing) exit() error {
+	switch {
+	case e.Enforced:
+		return nil
+	case e.Live == 0 || len(e.Behind) > 0:
+		return said(exitIncomplete)
+	}
+	return said(exitSilent)
+}
