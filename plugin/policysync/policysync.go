@@ -43,7 +43,7 @@ type Options struct {
 	Source Source       // where Postgres is; required
 	Node   string       // the name of this life of this process in its reports, 1 to 256 bytes; "": it makes none
 	Away   func() bool  // whether this process answers no requests, and so reports nothing; nil: it always does
-	Dir    string       // the folder of the saved book, made if it is missing; "": nothing is saved
+	Dir    string       // the folder of the saved book and of the node's life, made if it is missing; "": nothing is saved
 	Log    *slog.Logger // nil: slog.Default()
 
 	// Changed is told of every new book, one after the other, by the goroutine that made it: what comes next waits for
@@ -80,10 +80,11 @@ type Sync struct {
 	reloadAt   time.Time // when all rows are loaded next
 	lostAt     time.Time // when contact was lost; zero: it was not
 	lostWhy    string    // what was logged about that last
-	left       bool      // the report was taken back, because this process answers no requests
-	unreported bool      // the last report failed, and that was logged
-	skewed     bool      // the clocks differ too much, and that was logged
-	ahead      int64     // the newest migration that this program does not have, once that was logged
+	left       bool      // the report was taken back
+	life       life
+	unreported bool  // the last report failed, and that was logged
+	skewed     bool  // the clocks differ too much, and that was logged
+	ahead      int64 // the newest migration that this program does not have, once that was logged
 
 	// What follows belongs to the goroutine that saves, then to Run.
 	saved    *policy.Book  // the last book that was saved, or tried
@@ -107,7 +108,7 @@ func (o *Options) complete() error {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	if len(o.Node) > 256 {
+	if len(o.Node) > maxNode {
 		return errors.New("the name of the node has more than 256 bytes")
 	}
 	if o.MaxRows == 0 {
@@ -152,6 +153,8 @@ func (s *Sync) Load() {
 // Run follows Postgres until ctx ends; it is called once. That Postgres is away is no reason to end: it returns nil.
 func (s *Sync) Run(ctx context.Context) error {
 	s.Load()
+	s.beginLife()
+	defer s.endLife()
 	var loops sync.WaitGroup
 	loops.Go(func() { s.follow(ctx) })
 	loops.Go(func() { s.saveUntil(ctx) })

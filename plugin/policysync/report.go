@@ -30,7 +30,6 @@ func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
 	}
 	if s.options.Away != nil && s.options.Away() {
 		if !s.left {
-			s.left = true
 			s.leave(ctx, conn)
 		}
 		return nil
@@ -64,14 +63,20 @@ func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// leave takes this node's report back at the end. It is a courtesy: whoever is silent is not believed to live anyway.
+// leaveSQL takes a report back.
+const leaveSQL = `DELETE FROM rate_limiter.nodes WHERE node = $1`
+
+// leave takes this node's report back, when it ends or answers no requests any more: a report that stays makes it a silent
+// node, which may still admit requests for all that others know. s.left is whether that was done.
 func (s *Sync) leave(ctx context.Context, conn *pgx.Conn) {
 	if s.options.Node == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 	defer cancel()
-	if _, err := conn.Exec(ctx, `DELETE FROM rate_limiter.nodes WHERE node = $1`, s.options.Node); err != nil {
-		s.log.Debug("the report of this node stays behind", "error", err)
+	_, err := conn.Exec(ctx, leaveSQL, s.options.Node)
+	s.left = err == nil
+	if err != nil {
+		s.log.Warn("the report of this node stays behind, as that of a silent node", "error", err)
 	}
 }

@@ -108,7 +108,7 @@ func (s *Sync) attend(ctx context.Context, conn *pgx.Conn, hints <-chan struct{}
 	rested := time.NewTimer(0)
 	defer rested.Stop()
 	var ready <-chan struct{} // hints, but not too soon after the last one
-	err := s.report(ctx, conn)
+	err := s.beat(ctx, conn)
 	for err == nil {
 		select {
 		case <-ctx.Done():
@@ -124,11 +124,20 @@ func (s *Sync) attend(ctx context.Context, conn *pgx.Conn, hints <-chan struct{}
 		case <-poll.C:
 			err = s.look(ctx, conn)
 		case <-beat.C:
-			err = s.report(ctx, conn)
+			err = s.beat(ctx, conn)
 		case <-reload.C:
 			err = s.load(ctx, conn)
 			reload.Reset(time.Until(s.reloadAt))
 		}
+	}
+	return err
+}
+
+// beat reports, and takes back the reports of those that can no longer do it.
+func (s *Sync) beat(ctx context.Context, conn *pgx.Conn) error {
+	err := s.report(ctx, conn)
+	if err == nil {
+		s.removeDead(ctx, conn)
 	}
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -19,7 +20,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	if node := os.Getenv(childVariable); node != "" {
+		runChild(node)
+	}
+	pgtest.Main(m)
+}
 
 const (
 	patience = 30 * time.Second // for what is to come; tests share a busy machine

@@ -1,0 +1,110 @@
+package policysync_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+)
+
+// The variables of a child, a process that does nothing but follow a database as a node. The first is the node's name.
+const (
+	childVariable    = "POLICYSYNC_CHILD"
+	childDatabase    = "POLICYSYNC_CHILD_DATABASE"
+	childSnapshotDir = "POLICYSYNC_CHILD_DIR"
+)
+
+// runChild follows until it is killed.
+func runChild(node string) {
+	s, err := policysync.New(policysync.Options{
+		Source: policysync.Source{DSN: os.Getenv(childDatabase)}, Node: node, Dir: os.Getenv(childSnapshotDir),
+	})
+	if err == nil {
+		err = s.Run(context.Background())
+	}
+	fmt.Fprintln(os.Stderr, "the child ends:", err)
+	os.Exit(1)
+}
+
+// child starts a process that is a node, waits for its report, and returns a function that kills it.
+func (w *world) child(node, dir string) (process *os.Process, kill func()) {
+	w.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childVariable+"="+node, childDatabase+"="+w.dsn, childSnapshotDir+"="+dir)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		w.Fatal(err)
+	}
+	kill = func() {
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()         // by the signal
+	}
+	w.Cleanup(kill)
+	w.eventually(node+" reports", func() bool { return w.reports(node) })
+	return cmd.Process, kill
+}
+
+// reports reports whether there is a report of a node.
+func (w *world) reports(node string) bool {
+	w.Helper()
+	return value[bool](w, `SELECT EXISTS (SELECT FROM rate_limiter.nodes WHERE node = $1)`, node)
+}
+
+// eventually waits until something is so.
+func (w *world) eventually(what string, so func() bool) {
+	w.Helper()
+	for deadline := time.Now().Add(patience); !so(); time.Sleep(glance) {
+		if time.Now().After(deadline) {
+			w.Fatalf("%s: not within %v", what, patience)
+		}
+	}
+}
+
+func TestTheReportOfAKilledProcessGoesWithTheNextOneAndThatOfAFrozenOneStays(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	frozen, _ := w.child("frozen", dir)
+	if err := frozen.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	_, kill := w.child("killed", dir)
+	kill()
+	if !w.reports("killed") {
+		t.Fatal("a process that was killed has taken its report back")
+	}
+	options := w.options()
+	options.Node, options.Dir, options.BeatEvery = "next", dir, 10*time.Millisecond
+	next := start(t, options)
+	w.eventually("the report of the killed process is gone", func() bool { return !w.reports("killed") })
+	if !w.reports("frozen") || !w.reports("next") {
+		t.Errorf("frozen has a report: %v, next has one: %v; want both", w.reports("frozen"), w.reports("next"))
+	}
+	next.stop()
+	if left, err := filepath.Glob(filepath.Join(dir, "node.*")); err != nil || len(left) != 1 || w.reports("next") {
+		t.Errorf("%v (%v) are left, want the file of the frozen process alone", left, err)
+	}
+}
+
+func TestTheReportOfAProcessThatEndedWithoutPostgresGoesWithTheNextOne(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	options := w.options()
+	options.Node, options.Dir = "first", dir
+	first := start(t, options)
+	w.eventually("it reports", func() bool { return w.reports("first") })
+	w.write(`ALTER TABLE rate_limiter.nodes RENAME TO away`)
+	first.stop()
+	w.write(`ALTER TABLE rate_limiter.away RENAME TO nodes`)
+	if !w.reports("first") {
+		t.Fatal("a process has taken its report back without the table")
+	}
+	options.Node = "second"
+	start(t, options)
+	w.eventually("the report of the first is gone", func() bool { return !w.reports("first") && w.reports("second") })
+}
