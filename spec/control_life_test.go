@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
 
 // fate is what became of one request.
@@ -224,15 +225,9 @@ func TestItsMetricsTellOfRequestsDecisionsAndTheProcess(t *testing.T) {
 
 func TestItNeedsNoMoreRightsThanItsRoleHas(t *testing.T) {
 	t.Parallel()
-	p := newPlane(t)
-	_, grants, _ := strings.Cut(file(t, "migrations/README.md"), "```sql\n-- A node reads")
-	grants, _, found := strings.Cut(grants, "```")
-	if !found {
-		t.Fatal("the README of the migrations grants nothing")
-	}
-	p.write(`CREATE ROLE node; CREATE ROLE operator; CREATE ROLE keeper; CREATE ROLE server LOGIN`)
-	p.write("-- A node reads" + grants)
-	a := p.serve("--database", strings.Replace(p.dsn, "://postgres@", "://server@", 1))
+	postgres := pgtest.Granted(t)
+	p := planeOn(t, shared, postgres, postgres.RoleDSN(pgtest.Owner))
+	a := p.serve("--database", postgres.RoleDSN(pgtest.ServerRole))
 	a.awaitFleet(1)
 	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies?wait=5s", policyOf(1000), "Idempotency-Key", "once")
 	if again := a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000), "Idempotency-Key", "once"); again.Header.Get("Idempotent-Replayed") != "true" {

@@ -45,8 +45,14 @@ func newPlane(t testing.TB) *plane {
 // planeOf is a plane of a plugin config, whose strategy is redis.
 func planeOf(t testing.TB, config string) *plane {
 	t.Helper()
-	p := &plane{t: t, postgres: pgtest.Start(t), redis: redistest.Single(t)}
-	p.dsn = p.postgres.Database(t)
+	postgres := pgtest.Start(t)
+	return planeOn(t, config, postgres, postgres.Database(t))
+}
+
+// planeOn is a plane of a plugin config on a database, which dsn reaches as the schema's owner.
+func planeOn(t testing.TB, config string, postgres *pgtest.Server, dsn string) *plane {
+	t.Helper()
+	p := &plane{t: t, postgres: postgres, redis: redistest.Single(t), dsn: dsn}
 	p.rows = pgtest.Pool(t, p.dsn)
 	p.config = fmt.Sprintf("{strategy: redis, redis: {host: 127.0.0.1, port: %d, send_timeout: 600, read_timeout: 600}, %s}", p.redis.Port, config)
 	p.deck = filepath.Join(t.TempDir(), "kong.yml")
