@@ -115,6 +115,9 @@ type Config struct {
 	// Adds each decision to what Kong's own log plugins write, as rate_limit (result, policy, limit, remaining, source, mode and others). It costs one question more per request. Default: false.
 	LogDecisions bool `json:"log_decisions" kong:"required" default:"false"`
 
+	// Asks Kong for the route of each request, so that metrics, the denial record and ratelimit top name the endpoint whatever the limits are counted per. It costs one question more per request, in the write of the others; where the plugin is configured on a route, none but one a minute. false leaves endpoints unnamed that no limit asks for. Default: true.
+	ObserveEndpoint bool `json:"observe_endpoint" kong:"required" default:"true"`
+
 	// HTTP status code of a refusal, from 400 to 599. Default: 429.
 	ErrorCode int64 `json:"error_code,omitempty" kong:"required,between=400..599" default:"429"`
 

@@ -147,12 +147,12 @@ func TestEmptyConfigIsAllDefaults(t *testing.T) {
 			Port: 6379, SSLVerify: true, ConnectTimeout: 100, ReadTimeout: 50, SendTimeout: 50, KeepalivePoolSize: 64, Pipeline: true,
 		},
 		FailMode: schema.FailLocal, Accuracy: schema.AccuracyLeased, LocalSharePct: 70, ClosedStatus: 503, OnConfigFault: schema.FailOpen, OnInternalError: schema.FailOpen,
-		ErrorCode: 429, ErrorMessage: "API rate limit exceeded",
+		ErrorCode: 429, ErrorMessage: "API rate limit exceeded", ObserveEndpoint: true,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got\n%+v\nwant\n%+v", got, want)
 	}
-	if filled := (schema.Config{Redis: schema.Redis{SSLVerify: true, Pipeline: true}}).WithDefaults(); !reflect.DeepEqual(filled, want) {
+	if filled := (schema.Config{ObserveEndpoint: true, Redis: schema.Redis{SSLVerify: true, Pipeline: true}}).WithDefaults(); !reflect.DeepEqual(filled, want) {
 		t.Errorf("WithDefaults gives\n%+v\nwant\n%+v", filled, want)
 	}
 }

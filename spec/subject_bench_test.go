@@ -38,7 +38,7 @@ func fourScopes(seq int, rest string) string {
 }
 
 // noLimits is a config that asks, sets and limits nothing.
-const noLimits = `{"__seq__":1,"__plugin_id":"p","tiers":[]}`
+const noLimits = `{"__seq__":1,"__plugin_id":"p","observe_endpoint":false,"tiers":[]}`
 
 // requestOf is a request of a tenant's only user.
 func requestOf(tenant string) gateway.Request {

@@ -26,6 +26,7 @@ const (
 
 // twoTiers has room for two requests of a trial tenant, and for two of an address.
 const twoTiers = `
+observe_endpoint: false
 user_from: [header.X-User-Id]
 trusted_headers: [X-User-Id]
 on_missing_user: %user%
@@ -69,7 +70,10 @@ func toRESTRoute(r identity.Request) identity.Request {
 }
 
 // byTenant needs neither method nor path.
-const byTenant = `tiers: [{name: trial, limits: [{name: daily, scope: tenant, limit: 2, window_size: 86400, algorithm: fixed_window}]}]`
+const (
+	byTenant         = "observe_endpoint: false\n" + byTenantObserved
+	byTenantObserved = `tiers: [{name: trial, limits: [{name: daily, scope: tenant, limit: 2, window_size: 86400, algorithm: fixed_window}]}]`
+)
 
 var stranger = identity.Request{IP: "192.0.2.9", Headers: []string{""}, Method: "GET", Path: "/"}
 
@@ -96,7 +100,9 @@ func TestARequestIsAskedAboutNoMoreThanItsDecisionNeeds(t *testing.T) {
 		{"refused stranger", config(), stranger, 2, true, []identity.Facts{every, ip}},
 		{"refused without a tenant", config("%tenant%", "deny"), stranger, 0, true, []identity.Facts{every}},
 		{"refused without a user", config("%user%", "deny"), ofTier("paid", "", "POST", "/records"), 0, true, []identity.Facts{every, route, contentType}},
-		{"no limits", `{}`, stranger, 0, false, nil},
+		{"allowed and its endpoint observed", byTenantObserved, ofTier("", "", "POST", "/"), 0, false, []identity.Facts{consumer | route}},
+		{"refused and its endpoint observed", byTenantObserved, toRESTRoute(ofTier("", "", "POST", "/")), 2, true, []identity.Facts{consumer | route}},
+		{"no limits", `{observe_endpoint: false}`, stranger, 0, false, nil},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -42,6 +42,7 @@ func ForKnown(config schema.Config) schema.Config {
 	config.TierFrom = []string{"header." + knownTier}
 	config.CostHeader, config.CostHeaderMax = knownCost, MaxCost
 	config.TrustedHeaders = []string{knownTenant, knownUser, knownTier, knownCost}
+	config.ObserveEndpoint = true // it costs nothing here
 	return config
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
@@ -52,7 +53,7 @@ func serveWhole(t testing.TB) *harness {
 func TestTheCommonConfigCostsOneQuestionAndOneSetHeaders(t *testing.T) {
 	for name, config := range map[string]string{
 		"route-scoped":      fourLimits("", routeScoped),
-		"consumer's limits": strings.Replace(fourLimits("", ""), "tenant+endpoint", "tenant", 1),
+		"consumer's limits": strings.Replace(fourLimits("", `,"observe_endpoint":false`), "tenant+endpoint", "tenant", 1),
 	} {
 		h := serveWhole(t)
 		k := h.dial()
@@ -77,30 +78,93 @@ func TestTheCommonConfigCostsOneQuestionAndOneSetHeaders(t *testing.T) {
 	}
 }
 
-func TestARouteScopedConfigNamesItsEndpointAndAsksForItOnce(t *testing.T) {
-	var endpoints []string
+// observing is byConsumer as it is where nothing is said about endpoints: no limit needs them, metrics and records do.
+var observing = strings.Replace(byConsumer, `"observe_endpoint":false,`, "", 1)
+
+// serveNaming serves configs whose requests leave the names of their endpoints in the slice.
+func serveNaming(t *testing.T) (*harness, *[]string) {
+	t.Helper()
+	endpoints := new([]string)
 	h := serve(t, nil, func(o *Options) {
 		o.Build = func(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
 			path := &admit.Path{Buckets: bucketsFunc(plenty), Renderer: response.New(config, nil)}
-			path.Observers = []admit.Observer{observerFunc(func(d *decision.Decision) { endpoints = append(endpoints, d.Resolution.Endpoint) })}
+			path.Observers = []admit.Observer{observerFunc(func(d *decision.Decision) { *endpoints = append(*endpoints, d.Resolution.Endpoint) })}
 			path.Policies.Store(snapshot)
 			return path, nil, nil
 		}
 	})
+	return h, endpoints
+}
+
+// TestTheEndpointIsNamedWhateverTheLimitsAreCountedPer also holds what that costs: a question, and no write.
+func TestTheEndpointIsNamedWhateverTheLimitsAreCountedPer(t *testing.T) {
+	const getConsumer, getRoute = "kong.client.get_consumer", "kong.router.get_route"
+	for name, test := range map[string]struct {
+		config       string
+		first, later []string
+		endpoint     string
+	}{
+		"of a route": {strings.TrimSuffix(observing, "}") + routeScoped + "}", []string{getConsumer, getRoute}, []string{getConsumer}, "authed"},
+		"of a route, with no question of its own": {`{"global":{"limits":[{"name":"all","scope":"global","limit":9,"window_size":1}]}` + routeScoped + "}", []string{getRoute}, nil, "authed"},
+		"of all":          {observing, []string{getConsumer, getRoute}, []string{getConsumer, getRoute}, "authed"},
+		"that opts out":   {byConsumer, []string{getConsumer}, []string{getConsumer}, ""},
+		"of a route, out": {strings.TrimSuffix(byConsumer, "}") + routeScoped + "}", []string{getConsumer}, []string{getConsumer}, ""},
+	} {
+		t.Run("a config "+name, func(t *testing.T) {
+			h, endpoints := serveNaming(t)
+			k := h.dial()
+			k.answers = answersOf(t, "key-auth")
+			id := k.startInstance(1, test.config)
+			for _, want := range [][]string{test.first, test.later} {
+				writes := h.writes()
+				if err := k.event(id); err != nil {
+					t.Fatal(err)
+				}
+				if got, most := h.writes()-writes, uint64(1+min(len(want), 1)); !slices.Equal(k.asked, want) || got != most {
+					t.Errorf("asked %q in %d writes, want %q in %d, the answer's included", k.asked, got, want, most)
+				}
+			}
+			if want := []string{test.endpoint, test.endpoint}; !slices.Equal(*endpoints, want) {
+				t.Errorf("endpoints %q, want %q", *endpoints, want)
+			}
+		})
+	}
+}
+
+func TestARouteWithoutANameIsItsID(t *testing.T) {
+	h, endpoints := serveNaming(t)
 	k := h.dial()
 	k.answers = answersOf(t, "key-auth")
-	id := k.startInstance(1, strings.TrimSuffix(byConsumer, "}")+routeScoped+"}") // no limit is per endpoint
-	for _, want := range [][]string{{"kong.client.get_consumer", "kong.router.get_route"}, {"kong.client.get_consumer"}} {
-		writes := h.writes()
-		if err := k.event(id); err != nil {
-			t.Fatal(err)
-		}
-		if got := h.writes() - writes; !slices.Equal(k.asked, want) || got != 2 {
-			t.Errorf("asked %q in %d writes, want %q, all in one beside the answer's", k.asked, got, want)
-		}
+	k.answers["kong.router.get_route"] = encode(t, &pb.Route{Id: "2e5a1d3e", Protocols: []string{"http"}})
+	if err := k.event(k.startInstance(1, observing)); err != nil {
+		t.Fatal(err)
 	}
-	if want := []string{"authed", "authed"}; !slices.Equal(endpoints, want) {
-		t.Errorf("endpoints %q, want %q", endpoints, want)
+	if want := []string{"2e5a1d3e"}; !slices.Equal(*endpoints, want) {
+		t.Errorf("endpoints %q, want %q", *endpoints, want)
+	}
+}
+
+// Kong does not start an instance anew when its route gets another name.
+func TestARenamedRouteIsKnownByItsNewNameWithinAMinute(t *testing.T) {
+	in, fresh := &instance{routeScoped: true}, int64(routeFresh)
+	named := func(now int64) string {
+		var req identity.Request
+		if !in.knowsRoute(&req, now) {
+			return "ask"
+		}
+		return req.Route
+	}
+	if got := named(0); got != "ask" {
+		t.Errorf("before Kong has answered: %q", got)
+	}
+	in.learnRoute(&identity.Request{Route: "old"}, 0)
+	if first, last, then := named(0), named(fresh-1), named(fresh); first != "old" || last != "old" || then != "ask" {
+		t.Errorf("%q, %q, and then %q; want the old name for a minute", first, last, then)
+	}
+	in.learnRoute(&identity.Request{}, fresh) // Kong could not say
+	in.learnRoute(&identity.Request{Route: "new"}, fresh)
+	if got := named(fresh); got != "new" {
+		t.Errorf("%q after the minute, want the new name", got)
 	}
 }
 
@@ -109,7 +173,7 @@ func TestAPatternCostsOneQuestionForMethodAndPathInTheSameWrite(t *testing.T) {
 	k := h.dial()
 	k.answers = answersOf(t, "key-auth")
 	k.answers["kong.nginx.get_var=request"] = encode(t, &pb.String{V: "GET /records/7?x=1 HTTP/1.1"})
-	id := k.startInstance(1, fourLimits(`,"endpoint":"GET /records/{id}"`, ""))
+	id := k.startInstance(1, fourLimits(`,"endpoint":"GET /records/{id}"`, `,"observe_endpoint":false`))
 	writes := h.writes()
 	if err := k.event(id); err != nil {
 		t.Fatal(err)

@@ -29,6 +29,7 @@ type conn struct {
 	lost      error // the connection broke
 
 	instance *instance // of the event that is being handled
+	began    int64     // when that event began, by the server's clock
 	exchange admit.Exchange
 	asked    []*question
 
@@ -233,9 +234,9 @@ func (c *conn) event(ctx context.Context, m *call) bool {
 	}
 	sequence := m.sequence // m's slices are gone with the next frame
 	c.instance = in
-	began := c.server.elapsed()
-	c.busyUntil.Store(began + int64(c.server.budget))
-	c.server.instances.use(in, began)
+	c.began = c.server.elapsed()
+	c.busyUntil.Store(c.began + int64(c.server.budget))
+	c.server.instances.use(in, c.began)
 	c.admit(ctx)
 	c.busyUntil.Store(0)
 	if in.traces && c.lost == nil {

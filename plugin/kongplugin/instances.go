@@ -28,15 +28,19 @@ type instance struct {
 	*shared
 
 	routeScoped bool
-	route       atomic.Pointer[route] // learnt with the first event of a route-scoped instance that needs it
+	route       atomic.Pointer[route] // learnt with an event of a route-scoped instance that needs it
 	usedAt      atomic.Int64          // on the clock of instances, at most useStep before its last event
 }
 
-// route is what an instance has learnt of its route. Kong starts instances anew when its configuration changes.
+// route is what an instance has learnt of its route. It is asked for again after routeFresh: Kong starts an instance anew
+// when its plugin's config changes, but not when the route gets another name or other protocols.
 type route struct {
-	name string
-	grpc bool // it has a gRPC protocol
+	name  string
+	grpc  bool  // it has a gRPC protocol
+	askAt int64 // when to ask again, on the clock of instances
 }
+
+const routeFresh = time.Minute
 
 // shared is what all instances of one config have in common, in whatever worker. It is immutable.
 type shared struct {
@@ -67,21 +71,24 @@ func (u *uses) add(n int) {
 	}
 }
 
-// knowsRoute fills in the route from what the instance has learnt, so that Kong need not be asked again.
-func (in *instance) knowsRoute(req *identity.Request) bool {
+// knowsRoute fills in the route from what the instance has learnt lately, and reports whether it could: then Kong need
+// not be asked.
+func (in *instance) knowsRoute(req *identity.Request, now int64) bool {
 	learnt := in.route.Load()
-	if learnt != nil {
-		req.Route, req.GRPCRoute = learnt.name, learnt.grpc
+	if learnt == nil || now >= learnt.askAt {
+		return false
 	}
-	return learnt != nil
+	req.Route, req.GRPCRoute = learnt.name, learnt.grpc
+	return true
 }
 
-// learnRoute keeps the route of a route-scoped instance. An empty one is not kept: then Kong could not tell.
-func (in *instance) learnRoute(req *identity.Request) {
+// learnRoute keeps the route of a route-scoped instance, as Kong has answered at now. An empty one is not kept: then
+// Kong could not say.
+func (in *instance) learnRoute(req *identity.Request, now int64) {
 	if !in.routeScoped || req.Route == "" {
 		return
 	}
-	in.route.Store(&route{req.Route, req.GRPCRoute})
+	in.route.Store(&route{req.Route, req.GRPCRoute, now + int64(routeFresh)})
 }
 
 // instances keeps the instances that Kong started, each until Kong closes it, and compiles each config once.

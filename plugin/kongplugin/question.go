@@ -116,11 +116,8 @@ func parseRequestLine(line string) (method, path string, http2 bool) {
 
 // Ask puts all questions for facts in one write and reads their answers in one go. It implements admit.Facts.
 func (c *conn) Ask(_ context.Context, facts identity.Facts, rules *identity.Rules, req *identity.Request) error {
-	if c.instance.routeScoped {
-		facts |= identity.RouteFact // asked once, so that metrics and records name the endpoint whatever the limits need
-	}
 	req.Known |= facts
-	if facts&identity.RouteFact != 0 && c.instance.knowsRoute(req) {
+	if facts&identity.RouteFact != 0 && c.instance.knowsRoute(req, c.began) {
 		facts &^= identity.RouteFact
 	}
 	c.asked = c.asked[:0]
@@ -163,7 +160,7 @@ func (c *conn) Ask(_ context.Context, facts identity.Facts, rules *identity.Rule
 		}
 	}
 	if failed == nil && facts&identity.RouteFact != 0 {
-		c.instance.learnRoute(req)
+		c.instance.learnRoute(req, c.began)
 	}
 	return failed
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-const byConsumer = `{"tenant_from":["consumer.custom_id"],"tier_from":["consumer.tag.tier"],"tiers":[
+const byConsumer = `{"observe_endpoint":false,"tenant_from":["consumer.custom_id"],"tier_from":["consumer.tag.tier"],"tiers":[
 	{"name":"essentials","limits":[{"name":"burst","scope":"tenant","limit":5,"window_size":1}]},
 	{"name":"enterprise","limits":[{"name":"burst","scope":"tenant","limit":50,"window_size":1}]}]}`
 
@@ -49,7 +49,7 @@ func TestAllQuestionsOfARequestLeaveInOneWrite(t *testing.T) {
 	if err := k.event(id); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"kong.client.get_consumer", "kong.client.get_credential", "kong.nginx.get_var=request", "kong.ctx.shared.get=authenticated_jwt_token", "kong.nginx.get_var=http_x_user_id"}
+	want := []string{"kong.client.get_consumer", "kong.client.get_credential", "kong.nginx.get_var=request", "kong.router.get_route", "kong.ctx.shared.get=authenticated_jwt_token", "kong.nginx.get_var=http_x_user_id"}
 	if !slices.Equal(k.asked, want) {
 		t.Errorf("asked %q, want %q", k.asked, want)
 	}
@@ -61,7 +61,7 @@ func TestAllQuestionsOfARequestLeaveInOneWrite(t *testing.T) {
 func TestAConfigWithoutLimitsAsksNothing(t *testing.T) {
 	h := serve(t, plenty, nil)
 	k := h.dial()
-	id := k.startInstance(1, `{"tiers":[{"name":"internal"}]}`)
+	id := k.startInstance(1, `{"observe_endpoint":false,"tiers":[{"name":"internal"}]}`)
 	before := h.writes()
 	if err := k.event(id); err != nil {
 		t.Fatal(err)

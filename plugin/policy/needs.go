@@ -147,6 +147,9 @@ func rules(config *schema.Config, n Needs) identity.Rules {
 	if config.CostHeader != "" && n.Cost {
 		r.CostHeader = identity.Header(config.CostHeader, &r.Headers)
 	}
+	if config.ObserveEndpoint {
+		n.Facts |= identity.RouteFact // no limit needs it: metrics and records do
+	}
 	r.Compile(n.Facts)
 	return r
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
 // What is asked of every request is compiled once per config: each fact costs the gateway's worker time.
@@ -48,9 +49,19 @@ func TestNothingIsAskedThatNoLimitNeeds(t *testing.T) {
 		{"a global limit per address", `global: {limits: [{name: g, scope: ip, limit: 1, window_size: 1}]}`, ip, nil},
 	}
 	for _, test := range tests {
-		rules := compile(t, test.config).Rules
-		if rules.Wants != test.want || !slices.Equal(rules.Headers, test.headers) {
-			t.Errorf("%s: asks for facts %08b with headers %q, want %08b with %q", test.name, rules.Wants, rules.Headers, test.want, test.headers)
+		config := parse(t, test.config)
+		for _, config.ObserveEndpoint = range []bool{false, true} {
+			want := test.want
+			if config.ObserveEndpoint {
+				want |= route
+			}
+			snapshot, err := policy.FromConfig(config)
+			if err != nil {
+				t.Fatalf("%s: %v", test.name, err)
+			}
+			if rules := snapshot.Rules; rules.Wants != want || !slices.Equal(rules.Headers, test.headers) {
+				t.Errorf("%s: asks for facts %010b with headers %q, want %010b with %q", test.name, rules.Wants, rules.Headers, want, test.headers)
+			}
 		}
 	}
 }

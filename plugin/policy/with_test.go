@@ -47,7 +47,7 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 		{"an override of an address", over(origin), consumer | ip, nil},
 		{"an override of an endpoint", over(endpoint), consumer | target, nil},
 	}
-	config := compile(t, `{user_from: [header.X-User], tier_from: [header.X-Tier], trusted_headers: [X-User, X-Tier], on_missing_tenant: skip}`)
+	config := compile(t, `{observe_endpoint: false, user_from: [header.X-User], tier_from: [header.X-Tier], trusted_headers: [X-User, X-Tier], on_missing_tenant: skip}`)
 	for _, test := range tests {
 		with := config.With(build(t, test.rows))
 		if with.Rules.Wants != test.want || !slices.Equal(with.Rules.Headers, test.headers) {
@@ -62,7 +62,7 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 
 func TestRowsOfAnotherNamespaceAskForNothing(t *testing.T) {
 	book := build(t, policy.Rows{Policies: []policy.Row{{ID: 1, Namespace: "eu", Tenant: "acme", Limit: schema.Limit{Name: "x", Scope: "user", Limit: 1, WindowSize: 1}}}})
-	if with := compile(t, `{on_missing_tenant: skip}`).With(book); with.Rules.Wants != 0 {
+	if with := compile(t, `{observe_endpoint: false, on_missing_tenant: skip}`).With(book); with.Rules.Wants != 0 {
 		t.Errorf("facts %08b are asked for, want none", with.Rules.Wants)
 	}
 	if needs := book.Needs("eu"); !needs.User || !needs.Tenant || !needs.Cost {
