@@ -48,6 +48,8 @@ type Fallback interface {
 	Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
 	// Ask answers as Take does and spends nothing.
 	Ask(bounds []policy.Bound, statuses []decision.Status) error
+	// Refund gives back what Take has spent for the statuses that are Charged, and clears Charged.
+	Refund(bounds []policy.Bound, statuses []decision.Status) error
 	// Seed raises what is spent of a bucket to tokens, spent at the instant at under l. A bucket of which as much is
 	// spent already is left alone.
 	Seed(key policy.Key, l *limit.Limit, tokens int64, at limit.Micros)

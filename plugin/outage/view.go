@@ -172,9 +172,7 @@ func (v *View) decideLocally(ctx context.Context, bounds []policy.Bound, statuse
 	for j, i := range d.of {
 		shared, local := &statuses[i], &d.statuses[j]
 		local.Source, local.Failure = decision.Local, shared.Failure
-		if local.Wait == limit.Never && bounds[i].Cost <= bounds[i].Policy.Limit.Capacity() {
-			local.Wait = max(shared.Wait, limit.Second) // too much for this node's share, but not for the limit
-		}
+		local.Wait = waitLocally(&bounds[i], local.Wait, shared.Wait)
 		*shared = *local
 		denied = denied || decision.Denies(&bounds[i], shared)
 	}

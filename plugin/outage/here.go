@@ -1,0 +1,62 @@
+package outage
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// TakeLocally decides bounds by this node's shares of their limits, whether the shared store answers or not, and whatever
+// their fail modes: for subjects that are to leave no trace there. Nothing is charged to it later. It is an
+// admit.Buckets' Take; the statuses have the source Local and no failure.
+func (v *View) TakeLocally(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	shares, err := v.sharesOf(bounds)
+	if err != nil {
+		return err
+	}
+	if err := v.store.fallback.Take(ctx, shares, statuses); err != nil {
+		return fmt.Errorf("take %d bounds locally: %w", len(bounds), err)
+	}
+	for i := range statuses {
+		statuses[i].Source = decision.Local
+		statuses[i].Wait = waitLocally(&bounds[i], statuses[i].Wait, 0)
+	}
+	return nil
+}
+
+// RefundLocally gives back what TakeLocally has spent for the statuses that are Charged, and clears Charged.
+func (v *View) RefundLocally(bounds []policy.Bound, statuses []decision.Status) error {
+	shares, err := v.sharesOf(bounds)
+	if err != nil {
+		return err
+	}
+	if err := v.store.fallback.Refund(shares, statuses); err != nil {
+		return fmt.Errorf("refund %d bounds locally: %w", len(bounds), err)
+	}
+	return nil
+}
+
+// sharesOf returns bounds with this node's shares of their limits.
+func (v *View) sharesOf(bounds []policy.Bound) ([]policy.Bound, error) {
+	live, all := v.live(), make([]policy.Bound, len(bounds))
+	for i := range bounds {
+		share, err := v.shares.of(bounds[i].Policy, live)
+		if err != nil {
+			return nil, err
+		}
+		all[i] = policy.Bound{Policy: share, Key: bounds[i].Key, Cost: bounds[i].Cost}
+	}
+	return all, nil
+}
+
+// waitLocally returns the wait that a client is told which this node's share of a limit denies. A cost may be too much
+// for the share and not for the limit: then it is how long the shared store is away, a second at least.
+func waitLocally(b *policy.Bound, wait, away limit.Micros) limit.Micros {
+	if wait == limit.Never && b.Cost <= b.Policy.Limit.Capacity() {
+		return max(away, limit.Second)
+	}
+	return wait
+}

@@ -1,0 +1,39 @@
+package outage
+
+import (
+	"context"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+func TestWhatIsTakenLocallyIsThisNodesShareAndNobodyElseHearsOfIt(t *testing.T) {
+	w := newWorld(Options{}, ViewOptions{Nodes: 2, SharePct: 60})
+	bounds, statuses := []policy.Bound{bound(t, policy.FailClosed, 10, "acme")}, make([]decision.Status, 1)
+	take := func() decision.Status {
+		t.Helper()
+		if err := w.view.TakeLocally(context.Background(), bounds, statuses); err != nil {
+			t.Fatal(err)
+		}
+		return statuses[0]
+	}
+	for i := range 5 {
+		if s := take(); s.Admits() != (i < 3) || s.Source != decision.Local || s.Failure != decision.NoFailure || s.Charged != s.Admits() {
+			t.Errorf("request %d: %+v, want 3 of 10 × 60 %% ÷ 2", i, s)
+		}
+	}
+	if stats := w.store.Stats(); w.servers.takes != 0 || stats.Buckets != 0 || len(stats.Policies) != 0 || len(stats.Activations) != 0 {
+		t.Errorf("%d takes of the shared store, %+v: want nothing", w.servers.takes, stats)
+	}
+	w.clock.Advance(minute)
+	take()
+	if err := w.view.RefundLocally(bounds, statuses); err != nil || statuses[0].Charged || statuses[0].Used != 0 {
+		t.Errorf("%+v, %v: want all given back", statuses[0], err)
+	}
+	bounds[0].Cost = 4
+	if s := take(); s.Wait != limit.Second {
+		t.Errorf("%+v: want a wait for what the share can never hold, and the limit can", s)
+	}
+}
