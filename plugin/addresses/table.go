@@ -1,0 +1,172 @@
+package addresses
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+)
+
+// places is how many keys compete for one set. It is so many that hardly a set is full before most sets are.
+const places = 32
+
+// table remembers keys until they have expired in the shared store. It has a fixed size and no pointers.
+//
+// A key is known by 64 bits of a hash that no client can predict: two of a million are taken for one another with a
+// probability below 10^-7.
+type table struct {
+	sets   []set
+	pace   *pace
+	latest atomic.Int64 // until when any key is kept
+}
+
+type set struct {
+	mu     sync.Mutex
+	hashes [places]uint64
+	until  [places]limit.Micros // 0: nothing is kept here
+	shared uint32               // one bit for each place, see add
+}
+
+// newTable makes a table for so many keys, rounded up to whole sets, and so many new ones a second.
+func newTable(most, rate int) *table {
+	return &table{sets: make([]set, (most+places-1)/places), pace: newPace(rate)}
+}
+
+func (t *table) most() int { return len(t.sets) * places }
+
+func (t *table) set(hash uint64) *set { return &t.sets[hash%uint64(len(t.sets))] }
+
+// place returns where a key is kept at now; -1: nowhere.
+func (s *set) place(hash uint64, now limit.Micros) int {
+	for i := range s.hashes {
+		if s.hashes[i] == hash && s.until[i] > now {
+			return i
+		}
+	}
+	return -1
+}
+
+// any reports whether a key may be kept at now.
+func (t *table) any(now limit.Micros) bool { return limit.Micros(t.latest.Load()) > now }
+
+// find reports whether a key is kept, and whether it was added as shared. It is kept until an instant at least, then.
+func (t *table) find(hash uint64, now, until limit.Micros) (known, shared bool) {
+	s := t.set(hash)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := s.place(hash, now)
+	if i < 0 {
+		return false, false
+	}
+	t.keep(s, i, until)
+	return true, s.shared>>i&1 != 0
+}
+
+// add keeps a new key while the request is under way, if there is a place and the pace allows it. Shared says that the
+// subject may have spent from another bucket before.
+func (t *table) add(hash uint64, shared bool, now limit.Micros) bool {
+	s := t.set(hash)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := s.place(hash, now) // another request has been faster
+	for j := 0; i < 0 && j < places; j++ {
+		if s.until[j] > now {
+			continue
+		}
+		if !t.pace.allow(now) {
+			return false
+		}
+		i = j
+		s.hashes[i], s.until[i], s.shared = hash, 0, s.shared&^(1<<i)
+		if shared {
+			s.shared |= 1 << i
+		}
+	}
+	if i < 0 {
+		return false
+	}
+	t.keep(s, i, now+reserved)
+	return true
+}
+
+// separate says that a key is shared no more.
+func (t *table) separate(hash uint64) {
+	s := t.set(hash)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.hashes {
+		if s.hashes[i] == hash {
+			s.shared &^= 1 << i
+		}
+	}
+}
+
+// extend keeps a key that is kept until an instant at least.
+func (t *table) extend(hash uint64, now, until limit.Micros) {
+	s := t.set(hash)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := s.place(hash, now); i >= 0 {
+		t.keep(s, i, until)
+	}
+}
+
+// keep keeps the key of a place until an instant at least. Its set is locked.
+func (t *table) keep(s *set, i int, until limit.Micros) {
+	if until <= s.until[i] {
+		return
+	}
+	s.until[i] = until
+	for {
+		latest := t.latest.Load()
+		if int64(until) <= latest || t.latest.CompareAndSwap(latest, int64(until)) {
+			return
+		}
+	}
+}
+
+// count returns how many keys are kept at now.
+func (t *table) count(now limit.Micros) (kept int) {
+	for i := range t.sets {
+		s := &t.sets[i]
+		s.mu.Lock()
+		for _, until := range s.until {
+			if until > now {
+				kept++
+			}
+		}
+		s.mu.Unlock()
+	}
+	return kept
+}
+
+// pace allows so many events a second, and as many at once as it has saved up for burst seconds.
+type pace struct {
+	step int64        // ns from one event to the next; 0: any number is allowed
+	next atomic.Int64 // ns: the instant at which all that was allowed will have been due
+}
+
+func newPace(perSecond int) *pace {
+	if perSecond <= 0 {
+		return &pace{}
+	}
+	return &pace{step: max(1_000_000_000/int64(perSecond), 1)}
+}
+
+// allow reports whether one more event is due at now, and counts it.
+func (p *pace) allow(now limit.Micros) bool {
+	if p.step == 0 {
+		return true
+	}
+	at := 1000 * int64(now)
+	for {
+		next := p.next.Load()
+		due := max(next, at-burst*1_000_000_000) + p.step
+		if due > at {
+			return false
+		}
+		if p.next.CompareAndSwap(next, due) {
+			return true
+		}
+	}
+}

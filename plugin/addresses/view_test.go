@@ -1,0 +1,218 @@
+package addresses
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+func TestANewAddressAboveTheBudgetIsCountedByItsPrefix(t *testing.T) {
+	w, p := newWorld(t, 1000, 1), perMinute(t, 100)
+	for i := range burst + 2 {
+		w.take(ofAddress(p, fmt.Sprintf("192.0.2.%d", i)))
+	}
+	want := map[string]int{"192.0.2.0/24": 2}
+	for i := range burst {
+		want[fmt.Sprintf("192.0.2.%d", i)] = 1
+	}
+	if got := w.owners(); !maps.Equal(got, want) {
+		t.Errorf("asked for %v, want %v", got, want)
+	}
+}
+
+func TestAnAddressThatIsKnownKeepsItsBucketInAFlood(t *testing.T) {
+	w, p := newWorld(t, 1000, 1), perMinute(t, 1_000_000)
+	w.take(ofAddress(p, "192.0.2.1"))
+	for i := range 200 {
+		w.take(ofAddress(p, fmt.Sprintf("192.0.2.%d", 2+i)))
+		w.take(ofAddress(p, "192.0.2.1"))
+	}
+	if got := w.asked[ofAddress(p, "192.0.2.1").Key]; got != 201 {
+		t.Errorf("the bucket of the address was asked %d times, want 201", got)
+	}
+	if status, _ := w.take(ofAddress(p, "192.0.2.1")); status[0].Used != 202 {
+		t.Errorf("%d of its limit are used, want the 202 that it spent itself", status[0].Used)
+	}
+}
+
+func TestAboveTheBudgetOfPrefixesAnAddressIsCountedInThisProcess(t *testing.T) {
+	w, p := newWorld(t, 1000, 1), perMinute(t, 1)
+	for i := range 2*burst + 1 {
+		w.take(ofAddress(p, fmt.Sprintf("192.0.%d.1", i)))
+	}
+	stats := w.budget.Stats()
+	if stats.Apart != burst || stats.Prefix != burst || stats.Local != 1 {
+		t.Errorf("%+v: want %d of each kind and 1 in this process", stats, burst)
+	}
+	if len(w.asked) != 2*burst {
+		t.Errorf("%d buckets were asked for, want %d", len(w.asked), 2*burst)
+	}
+	if statuses, admitted := w.take(ofAddress(p, fmt.Sprintf("192.0.%d.1", 2*burst))); admitted || statuses[0].Source != decision.Local {
+		t.Errorf("%+v: want its second request denied in this process", statuses[0])
+	}
+}
+
+func TestATableThatIsFullMakesRoomWhenItsKeysHaveExpired(t *testing.T) {
+	w, p := newWorld(t, places, -1), perMinute(t, 100)
+	for i := range 10 * places {
+		w.take(ofAddress(p, fmt.Sprintf("10.0.0.%d", i)))
+	}
+	if stats := w.budget.Stats(); stats.Apart != places || stats.Kept != places || stats.Most != places {
+		t.Errorf("%+v: want %d addresses with a bucket of their own", stats, places)
+	}
+	w.clock.Advance(minute + slack + 1)
+	if stats := w.budget.Stats(); stats.Kept != 0 {
+		t.Errorf("%d addresses are kept after their keys have expired", stats.Kept)
+	}
+	w.take(ofAddress(p, "10.0.1.1"))
+	if w.asked[ofAddress(p, "10.0.1.1").Key] != 1 {
+		t.Errorf("asked for %v, want a bucket of its own for an address", w.owners())
+	}
+}
+
+func TestWhatAnAddressSpentAsPartOfItsPrefixCountsWhenItIsCountedApart(t *testing.T) {
+	w, p := newWorld(t, 1000, 1), perMinute(t, 3)
+	for i := range burst {
+		w.take(ofAddress(p, fmt.Sprintf("198.51.100.%d", i)))
+	}
+	for range 3 {
+		if _, admitted := w.take(ofAddress(p, "192.0.2.1")); !admitted {
+			t.Fatal("a request within the limit is denied")
+		}
+	}
+	w.clock.Advance(limit.Second) // one more is counted apart
+	if statuses, admitted := w.take(ofAddress(p, "192.0.2.1")); admitted {
+		t.Errorf("%+v: want a fourth request in a minute denied", statuses[0])
+	}
+	w.clock.Advance(minute + slack)
+	w.asked = map[policy.Key]int{}
+	if w.take(ofAddress(p, "192.0.2.1")); w.owners()["192.0.2.0/24"] != 0 {
+		t.Errorf("asked for %v, want the prefix to be forgotten", w.owners())
+	}
+}
+
+func TestNoAddressIsAdmittedMoreThanItsLimitWhicheverWayItIsCounted(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(t, rapid.IntRange(1, 3*places).Draw(rt, "most"), rapid.IntRange(1, 3).Draw(rt, "rate"))
+		w.view.local = denies{}
+		l := storetest.Limits(limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog).Draw(rt, "limit")
+		p := &policy.Policy{Name: "p", Limit: *l}
+		admitted := map[string][]limit.Admission{}
+		for range rapid.IntRange(20, 200).Draw(rt, "requests") {
+			w.clock.Advance(max(0, storetest.Gap(rt, l)))
+			address := fmt.Sprintf("192.0.%d.%d", rapid.IntRange(0, 2).Draw(rt, "prefix"), rapid.IntRange(0, 20).Draw(rt, "address"))
+			b := ofAddress(p, address)
+			b.Cost = storetest.Cost(rt, l)
+			if _, ok := w.take(b); ok {
+				admitted[address] = append(admitted[address], limit.Admission{At: w.clock.Now(), Cost: b.Cost})
+			}
+		}
+		for address, all := range admitted {
+			if err := (storetest.Bound{Limit: l}).Check(all); err != nil {
+				rt.Fatalf("%s: %v", address, err)
+			}
+		}
+	})
+}
+
+// denies is a process that denies all.
+type denies struct{}
+
+func (denies) TakeLocally(_ context.Context, _ []policy.Bound, statuses []decision.Status) error {
+	for i := range statuses {
+		statuses[i] = decision.Status{Source: decision.Local, Wait: limit.Second}
+	}
+	return nil
+}
+
+func (denies) RefundLocally([]policy.Bound, []decision.Status) error { return nil }
+
+func TestARequestThatIsDeniedSpendsNothingInThisProcess(t *testing.T) {
+	w, p := newWorld(t, 1000, 1), perMinute(t, 2)
+	none := perMinute(t, 1)
+	w.take(ofTenant(none, "acme"))
+	for i := range 2 * burst {
+		w.take(ofAddress(p, fmt.Sprintf("192.0.%d.1", i)))
+	}
+	stranger := ofAddress(p, "203.0.113.1")
+	statuses, admitted := w.take(ofTenant(none, "acme"), stranger)
+	if admitted || statuses[1].Charged || statuses[1].Used != 0 {
+		t.Errorf("%+v: want a request of an exhausted tenant denied, and nothing spent", statuses)
+	}
+	if statuses, _ := w.take(stranger); statuses[0].Source != decision.Local || statuses[0].Used != 1 {
+		t.Errorf("%+v: want one token used", statuses[0])
+	}
+	w.take(stranger)
+	asked := len(w.asked)
+	statuses, admitted = w.take(ofTenant(perMinute(t, 100), "other"), stranger)
+	if admitted || len(w.asked) != asked || statuses[0].Source != decision.Unanswered || statuses[0].Failure != decision.NoFailure {
+		t.Errorf("%+v: want a request that this process denies to ask for nothing else", statuses)
+	}
+}
+
+func TestUsersAndTenantsAreNoStrangers(t *testing.T) {
+	w, p := newWorld(t, 1, 1), perMinute(t, 10)
+	for i := range 5 * burst {
+		user := ofTenant(p, "acme")
+		user.Key.Kind, user.Key.Subject = policy.KindUser, fmt.Sprint("u", i)
+		credential := user
+		credential.Key.Kind = policy.KindCredential
+		w.take(ofTenant(p, fmt.Sprint("t", i)), user, credential)
+	}
+	if len(w.asked) != 15*burst || w.budget.Stats().Kept != 0 {
+		t.Errorf("%d buckets were asked for, want %d; %+v", len(w.asked), 15*burst, w.budget.Stats())
+	}
+}
+
+func TestAllLimitsOfAnAddressAreCountedInOneWay(t *testing.T) {
+	w, p := newWorld(t, 1000, 1), perMinute(t, 10)
+	hourly := policyOf(t, "hour", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 100, Window: 60 * minute})
+	for i := range burst {
+		w.take(ofAddress(p, fmt.Sprintf("192.0.2.%d", i)), ofAddress(hourly, fmt.Sprintf("192.0.2.%d", i)))
+	}
+	w.take(ofAddress(p, "192.0.2.99"), ofAddress(hourly, "192.0.2.99"))
+	if got := w.owners(); got["192.0.2.9"] != 2 || got["192.0.2.0/24"] != 2 || len(got) != burst+1 {
+		t.Errorf("asked for %v, want %d addresses and a prefix, each with two limits", got, burst)
+	}
+	if stats := w.budget.Stats(); stats.Apart != burst || stats.Prefix != 1 {
+		t.Errorf("%+v: want each address counted once", stats)
+	}
+}
+
+func TestStatusesMustFitTheBounds(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	if err := w.view.Take(context.Background(), make([]policy.Bound, 2), make([]decision.Status, 1)); err == nil {
+		t.Error("two bounds and one status were no error")
+	}
+}
+
+func TestAKnownAddressCostsNoMemory(t *testing.T) {
+	w, p := newWorld(t, 1000, 10), perMinute(t, 1_000_000)
+	w.view.next = answers{}
+	bounds, statuses := []policy.Bound{ofTenant(p, "acme"), ofAddress(p, "2001:db8::/64")}, make([]decision.Status, 2)
+	if n := testing.AllocsPerRun(100, func() {
+		if err := w.view.Take(context.Background(), bounds, statuses); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations, want none", n)
+	}
+}
+
+// answers admits all.
+type answers struct{}
+
+func (answers) Take(_ context.Context, _ []policy.Bound, statuses []decision.Status) error {
+	for i := range statuses {
+		statuses[i] = decision.Status{Source: decision.Redis, Status: limit.Status{Used: 1, Remaining: 1, Reset: minute}}
+	}
+	return nil
+}
