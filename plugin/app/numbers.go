@@ -30,6 +30,10 @@ func storeNumbers(s *stores.Stats) metrics.Store {
 			Out: s.Lease.Out, Granted: uint64(s.Lease.Tokens.Granted), Spent: uint64(s.Lease.Tokens.Spent),
 			Returned: uint64(s.Lease.Tokens.Returned), Expired: uint64(s.Lease.Tokens.Expired),
 		},
+		Addresses: metrics.Addresses{
+			Own: s.Addresses.Apart, Prefix: s.Addresses.Prefix, Local: s.Addresses.Local,
+			Kept: s.Addresses.Kept, Most: s.Addresses.Most, Rate: s.Addresses.Rate,
+		},
 	}
 	for _, tally := range s.Outage.Policies {
 		numbers.Charged += uint64(tally.Charged)

@@ -56,6 +56,7 @@ func newPaths(
 	p := &paths{
 		stores: stores.New(ctx, stores.Options{
 			Now: bucketClock.Now, Elapsed: elapsed, Budget: s.TimeBudget, Log: log, MaxBuckets: s.MaxBuckets, Nodes: s.Nodes, LeaseShare: s.LeaseShare, Away: away,
+			MaxAddresses: orAny(s.MaxAddresses), NewAddresses: orAny(s.NewAddresses),
 		}),
 		meta:     memstore.New(memstore.Options{Now: bucketClock.Now, MaxBuckets: s.MaxBuckets}),
 		observer: &observer{log: log},
@@ -220,4 +221,12 @@ func (p *paths) process(server *kongplugin.Server) metrics.Process {
 		Panics: c.Panics.Load(), Undecided: c.Undecided.Load(), UnknownInstances: c.UnknownInstances.Load(),
 		ConfigFaults: c.ConfigFaults.Load(), MetaDenied: p.observer.metaDenied.Load(),
 	}
+}
+
+// orAny returns how the stores are given a most of which 0 means that there is none.
+func orAny(most int) int {
+	if most == 0 {
+		return -1
+	}
+	return most
 }

@@ -16,6 +16,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lease"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 )
@@ -37,6 +38,9 @@ type settings struct {
 	MemoryLimit int64 // bytes; 0: none
 	Nodes       int
 	LeaseShare  int // percent; 0: nothing is leased
+
+	MaxAddresses int // 0: any number
+	NewAddresses int // a second; 0: any number
 
 	Database        string // a connection string
 	DatabaseFile    string // of a connection string
@@ -124,6 +128,12 @@ var table = []setting{
 			return fmt.Errorf("must be a whole number from 0 to %d", lease.MaxSharePct)
 		}
 		return nil
+	}},
+	{"max-addresses", strconv.Itoa(addresses.DefaultMost), "most addresses that have buckets in each Redis by this node at once (about 230 bytes each there); further ones share a bucket with their /24 or /48, and above a tenth of this many of those are counted in this process; 0: any number", func(s *settings, text string) error {
+		return parseInt(text, 0, &s.MaxAddresses)
+	}},
+	{"new-addresses", strconv.Itoa(addresses.DefaultRate), "how many addresses a second that this node has not seen lately get such buckets, and ten seconds' worth at once; 0: any number", func(s *settings, text string) error {
+		return parseInt(text, 0, &s.NewAddresses)
 	}},
 	{"database", "none", "connection string of the Postgres that has policies, tiers and overrides; one with a password is better kept in a file", func(s *settings, text string) error {
 		s.Database = given(text)

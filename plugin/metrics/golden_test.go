@@ -122,6 +122,9 @@ log_lines_total{level="error"} 55
 log_lines_total{level="warn"} 54
 lost_refunds_total{store="redis:6379"} 27
 meta_limit_denials_total 8
+new_addresses_total{by="local",store="redis:6379"} 75
+new_addresses_total{by="own",store="redis:6379"} 73
+new_addresses_total{by="prefix",store="redis:6379"} 74
 panics_total 4
 questions_total 2001
 reconciled_tokens_total{outcome="charged",store="redis:6379"} 23
@@ -188,9 +191,9 @@ rate_limiter_waiting_requests{store="redis:6379"} 22
 func TestStoresOfOneNameCountAsOne(t *testing.T) {
 	m := New("1", Sources{Stores: func() []Store {
 		return []Store{
-			{Name: "redis:6379", Foreign: 1, Charged: 10, DegradedSeconds: 3, LiveNodes: map[string]int{"default": 2}, Leases: Leases{Drawn: 5, Granted: 6}},
+			{Name: "redis:6379", Foreign: 1, Charged: 10, DegradedSeconds: 3, LiveNodes: map[string]int{"default": 2}, Leases: Leases{Drawn: 5, Granted: 6}, Addresses: Addresses{Prefix: 9}},
 			{Name: "other:6379", Taken: 5},
-			{Name: "redis:6379", Foreign: 2, WrittenOff: 20, DegradedSeconds: 4, Degraded: true, LiveNodes: map[string]int{"default": 3, "eu": 1}, Leases: Leases{Drawn: 7, Spent: 4}},
+			{Name: "redis:6379", Foreign: 2, WrittenOff: 20, DegradedSeconds: 4, Degraded: true, LiveNodes: map[string]int{"default": 3, "eu": 1}, Leases: Leases{Drawn: 7, Spent: 4}, Addresses: Addresses{Prefix: 8}},
 		}
 	}})
 	const want = `answered_limits_total{by="lease",store="redis:6379"} 12
@@ -198,6 +201,7 @@ degraded_seconds_total{store="redis:6379"} 4
 foreign_values_total{store="redis:6379"} 3
 leased_tokens_total{outcome="granted",store="redis:6379"} 6
 leased_tokens_total{outcome="spent",store="redis:6379"} 4
+new_addresses_total{by="prefix",store="redis:6379"} 17
 reconciled_tokens_total{outcome="charged",store="redis:6379"} 10
 reconciled_tokens_total{outcome="written_off",store="redis:6379"} 20
 taken_keys_total{store="other:6379"} 5

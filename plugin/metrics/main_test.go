@@ -47,11 +47,13 @@ func decided(t testing.TB, tier string, bounds ...answered) *decision.Decision {
 
 // What a store answers in these tests.
 var (
-	admits     = decision.Status{Source: decision.Redis}
-	denies     = decision.Status{Source: decision.Redis, Wait: limit.Second}
-	localYes   = decision.Status{Source: decision.Local, Failure: decision.TimedOut}
-	localNo    = decision.Status{Source: decision.Local, Failure: decision.TimedOut, Wait: limit.Second}
-	unanswered = decision.Status{Failure: decision.Unavailable, Wait: limit.Second}
+	admits   = decision.Status{Source: decision.Redis}
+	denies   = decision.Status{Source: decision.Redis, Wait: limit.Second}
+	localYes = decision.Status{Source: decision.Local, Failure: decision.TimedOut}
+	localNo  = decision.Status{Source: decision.Local, Failure: decision.TimedOut, Wait: limit.Second}
+	// localByChoice is of an address above the budget for new ones
+	localByChoice = decision.Status{Source: decision.Local}
+	unanswered    = decision.Status{Failure: decision.Unavailable, Wait: limit.Second}
 )
 
 // everySource has a number other than 0 for everything that is read from others.
@@ -74,6 +76,7 @@ func everySource() Sources {
 				Leases: Leases{
 					Drawn: 61, Remembered: 62, Asked: 63, Renewals: 64, Failed: 71, Refunds: 65, Held: 72, Out: 66, Granted: 67, Spent: 68, Returned: 69, Expired: 70,
 				},
+				Addresses: Addresses{Own: 73, Prefix: 74, Local: 75, Kept: 76, Most: 77, Rate: 78},
 			}}
 		},
 		Limits:    func() []Limit { return []Limit{{"minute", "gold", 600}, {"shared", "", 9000}} },

@@ -103,7 +103,7 @@ func (m *Metrics) observeBound(d *decision.Decision, bound *policy.Bound, status
 			by = &m.denials
 		}
 		by.of(policyKey{policy: p.Name, scope: p.Scope, tier: d.Resolution.Tier}).Inc()
-	case status.Source == decision.Local && bound.Enforced() && !d.Denied():
+	case status.Source == decision.Local && status.Failure != decision.NoFailure && bound.Enforced() && !d.Denied():
 		m.unverified.of(unverifiedKey{p.Name, policy.FailLocal}).Inc()
 	}
 }

@@ -67,6 +67,8 @@ unavailable_total{policy="daily"} 1`},
 denials_total{policy="minute",scope="tenant",tier="gold"} 1
 fallback_activations_total{reason="redis_unavailable"} 1
 requests_total{mode="enforce",result="hard_throttled",tier="gold"} 1`},
+		{"a stranger who is counted in this process while the store answers", []answered{{minute, localByChoice}}, `
+requests_total{mode="enforce",result="allowed",tier="gold"} 1`},
 		{"a shadow that nobody answers for", []answered{{trial, unanswered}}, `
 fallback_activations_total{reason="redis_unavailable"} 1
 requests_total{mode="enforce",result="allowed",tier="gold"} 1`},

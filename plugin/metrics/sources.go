@@ -62,6 +62,17 @@ type Store struct {
 
 	LiveNodes map[string]int // by namespace: the nodes that share it, as last counted
 	Leases    Leases
+	Addresses Addresses
+}
+
+// Addresses are the numbers of the addresses that have buckets in a shared store by this node.
+type Addresses struct {
+	Own    uint64 // new ones that got a bucket of their own, since the store was opened
+	Prefix uint64 // requests of new ones that were counted by their prefix, since then
+	Local  uint64 // requests of new ones that were counted in this process, since then
+	Kept   int    // with a bucket now
+	Most   int    // that can have one; 0: any number
+	Rate   int    // new ones a second; 0: any number
 }
 
 // Leases are the numbers of what a node takes from a shared store ahead of need, all but Held and Out since it was opened.
@@ -161,6 +172,9 @@ var storeNumbers = []number[Store]{
 	counter("lease_refunds_total", "Calls of the shared store that gave tokens back that nobody needed.", func(s *Store) float64 { return float64(s.Leases.Refunds) }, "store"),
 	gauge("leases", "Limits that this node has a lease of now.", func(s *Store) float64 { return float64(s.Leases.Held) }, "store"),
 	gauge("lease_tokens_out", "Tokens that this node has out on lease now.", func(s *Store) float64 { return float64(s.Leases.Out) }, "store"),
+	gauge("addresses", "Addresses that have, or may have, a bucket in the shared store by this node now.", func(s *Store) float64 { return float64(s.Addresses.Kept) }, "store"),
+	gauge("addresses_max", "Addresses that can have one (max-addresses); 0: any number.", func(s *Store) float64 { return float64(s.Addresses.Most) }, "store"),
+	gauge("new_addresses_per_second_max", "New addresses a second that get one (new-addresses); 0: any number.", func(s *Store) float64 { return float64(s.Addresses.Rate) }, "store"),
 }
 
 var (
@@ -172,6 +186,10 @@ var (
 	leasedTokens = prometheus.NewDesc(prefix+"leased_tokens_total",
 		"Tokens that this node took from the shared store ahead of need (granted), and what became of them: spent, returned or expired (lost).",
 		[]string{"store", "outcome"}, nil)
+	newAddresses = prometheus.NewDesc(prefix+"new_addresses_total",
+		"Addresses that were new to this node and got a bucket of their own (counted by own), and requests of new ones above max-addresses or "+
+			"new-addresses, by what counted them instead: prefix (a bucket that a /24 or /48 shares) or local (this process).",
+		[]string{"store", "by"}, nil)
 	reconciledTokens = prometheus.NewDesc(prefix+"reconciled_tokens_total",
 		"Tokens admitted without the shared store, by what became of them when it was back.", []string{"store", "outcome"}, nil)
 )
@@ -243,6 +261,7 @@ func (s *Store) add(one *Store) {
 	s.LostRefunds += one.LostRefunds
 	s.RoundTrips += one.RoundTrips
 	s.Leases.add(&one.Leases)
+	s.Addresses.add(&one.Addresses)
 	for namespace, nodes := range one.LiveNodes {
 		if s.LiveNodes == nil {
 			s.LiveNodes = map[string]int{}
@@ -264,6 +283,15 @@ func (l *Leases) add(one *Leases) {
 	l.Spent += one.Spent
 	l.Returned += one.Returned
 	l.Expired += one.Expired
+}
+
+func (a *Addresses) add(one *Addresses) {
+	a.Own += one.Own
+	a.Prefix += one.Prefix
+	a.Local += one.Local
+	a.Kept += one.Kept
+	a.Most += one.Most
+	a.Rate += one.Rate
 }
 
 // single collects the numbers of one T.
@@ -296,6 +324,7 @@ func (c stores) Describe(to chan<- *prometheus.Desc) {
 	to <- liveNodes
 	to <- answeredBounds
 	to <- leasedTokens
+	to <- newAddresses
 	to <- reconciledTokens
 }
 
@@ -320,6 +349,9 @@ func (c stores) Collect(to chan<- prometheus.Metric) {
 			{leasedTokens, "spent", s.Leases.Spent},
 			{leasedTokens, "returned", s.Leases.Returned},
 			{leasedTokens, "expired", s.Leases.Expired},
+			{newAddresses, "own", s.Addresses.Own},
+			{newAddresses, "prefix", s.Addresses.Prefix},
+			{newAddresses, "local", s.Addresses.Local},
 			{reconciledTokens, "charged", s.Charged},
 			{reconciledTokens, "written_off", s.WrittenOff},
 		} {

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lease"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/outage"
@@ -18,8 +19,10 @@ type shared struct {
 	redis  *redisstore.Store
 	outage *outage.Store
 	lease  *lease.Store
-	uses   int
-	end    func() // waits; it may be called again
+	// addresses is how many of them may have buckets; nil: any number
+	addresses *addresses.Budget
+	uses      int
+	end       func() // waits; it may be called again
 }
 
 // start begins to watch a store. s.mu is held.
@@ -29,6 +32,9 @@ func (s *Stores) start(store *redisstore.Store) *shared {
 	of := &shared{
 		redis: store, outage: away,
 		lease: lease.New(store, lease.Options{Now: s.options.Elapsed, Live: away.Counted, Leased: s.leased, Saw: away.Saw, SharePct: s.options.LeaseShare}),
+	}
+	if s.options.MaxAddresses >= 0 {
+		of.addresses = addresses.New(addresses.Options{Now: s.options.Elapsed, Most: s.options.MaxAddresses, Rate: s.options.NewAddresses})
 	}
 	// Leases are given back before this node takes its leave: the others would count on them at once.
 	leasing, giveBack := context.WithCancel(s.ctx)
@@ -79,6 +85,7 @@ type Stats struct {
 	Redis       redisstore.Stats
 	Outage      outage.Stats
 	Lease       lease.Stats
+	Addresses   addresses.Stats
 }
 
 // Stats are the numbers of every Redis in use, in no order.
@@ -88,6 +95,9 @@ func (s *Stores) Stats() []Stats {
 	var list []Stats
 	for _, of := range s.open {
 		stats := Stats{Name: of.redis.Name(), Redis: of.redis.Stats(), Outage: of.outage.Stats(), Lease: of.lease.Stats()}
+		if of.addresses != nil {
+			stats.Addresses = of.addresses.Stats()
+		}
 		stats.Degraded, stats.DegradedFor = s.breakers.Degraded(stats.Name)
 		list = append(list, stats)
 	}

@@ -3,8 +3,9 @@
 // wires processes, it is a room that imports several adapters, so that programs other than the plugin server (package
 // limiter, the control plane) keep buckets exactly as the plugin does.
 //
-// The adapters stand in this order, the first that can answer does: leases (package lease), Redis (packages outage and
-// redisstore), this node's share of the limit in this process (packages outage and memstore).
+// The adapters stand in this order: which bucket counts an address (package addresses); then, the first that can answer
+// does, leases (package lease), Redis (packages outage and redisstore), this node's share of the limit in this process
+// (packages outage and memstore).
 //
 // What does not live here: settings of processes, metrics, which policies apply, and the path of a request.
 package stores
@@ -41,6 +42,9 @@ type Options struct {
 	MaxBuckets int // most buckets of the strategy local, and again as many for each Redis while it is away; 0: one million
 	Nodes      int // the fewest nodes that share a limit while Redis is away; 0: one
 	LeaseShare int // percent of a limit that all nodes together may have out on lease, at most lease.MaxSharePct; 0: nothing is leased
+
+	MaxAddresses int // most addresses with buckets in each Redis by this node; 0: addresses.DefaultMost; negative: any number
+	NewAddresses int // new ones a second; 0: addresses.DefaultRate; negative: any number
 }
 
 // Stores are the stores of one process: one in this process, and one for each Redis that a config names, opened for the
@@ -89,7 +93,11 @@ func (s *Stores) Open(config *schema.Config) (buckets admit.Buckets, release fun
 	}
 	of.uses++
 	view := of.outage.View(outage.ViewOptions{Namespace: config.Namespace, SharePct: int(config.LocalSharePct), Nodes: s.options.Nodes})
-	return of.lease.View(view), func() {
+	buckets = of.lease.View(view)
+	if of.addresses != nil {
+		buckets = of.addresses.View(buckets, view)
+	}
+	return buckets, func() {
 		view.Close()
 		s.release(of, closeRedis)
 	}, nil

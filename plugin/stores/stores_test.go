@@ -29,6 +29,11 @@ func serving(t *testing.T, budget time.Duration) (of *stores.Stores, stop func()
 		Elapsed: func() limit.Micros { return limit.Micros(time.Since(started).Microseconds()) },
 		Budget:  budget, Log: slog.New(slog.DiscardHandler), MaxBuckets: 10, Nodes: 1, LeaseShare: 2,
 	})
+	return of, run(t, of)
+}
+
+// run serves stores until the end of the test, or until stop is called, which waits for it.
+func run(t *testing.T, of *stores.Stores) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- of.Run(ctx) }()
@@ -39,7 +44,7 @@ func serving(t *testing.T, budget time.Duration) (of *stores.Stores, stop func()
 		}
 		close(ended)
 	})
-	return of, func() {
+	return func() {
 		cancel()
 		ended <- <-ended
 	}
