@@ -84,14 +84,20 @@ func (s *Store) Run(ctx context.Context) error {
 		case <-timer.C:
 		case <-s.wake:
 		}
-		if now := s.now(); now >= sweeps {
-			s.sweep(now - old)
-			sweeps = now + span
-		}
-		s.work(ctx, s.renew)
-		s.work(ctx, s.giveBack)
+		sweeps = s.step(ctx, sweeps)
 		timer.Reset(time.Duration(max(s.next(sweeps)-s.now(), soonest)) * time.Microsecond)
 	}
+}
+
+// step does what is due by now, and returns when the next sweep is.
+func (s *Store) step(ctx context.Context, sweeps limit.Micros) limit.Micros {
+	if now := s.now(); now >= sweeps {
+		s.sweep(now - old)
+		sweeps = now + span
+	}
+	s.work(ctx, s.renew)
+	s.work(ctx, s.giveBack)
+	return sweeps
 }
 
 // close ends all leases. What is drawn for requests that are still undecided is spent by them, or lost.
