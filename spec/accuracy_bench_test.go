@@ -88,6 +88,73 @@ func (a *accuracy) measure(b *testing.B, limited bound, at func(perSecond int) s
 	}
 }
 
+// mostDenied is how many percent of what was offered leases may deny more than asking for every request, in a minute.
+const mostDenied = 2
+
+// below is traffic that stays below a limit, or just at it.
+type below struct {
+	name  string
+	limit bound
+	at    func() schedule // of all members together: each takes what is due next
+}
+
+// BenchmarkAccuracyBelowTheLimit holds what is denied of a minute of traffic below a limit, leased beside exact, of a
+// bucket that is nearly empty when it begins. More than the promise is a failure.
+func BenchmarkAccuracyBelowTheLimit(b *testing.B) {
+	perMinute := bound{algorithm: "token_bucket", limit: 12_000, window: time.Minute, burst: 600}
+	perDay := bound{algorithm: "token_bucket", limit: 1_000_000, window: 24 * time.Hour, burst: 500}
+	shapes := []below{
+		{"pulses-of-90", perMinute, func() schedule { return pulses(90, time.Second/2) }},
+		{"pulses-of-5-a-day", perDay, func() schedule { return pulses(5, time.Second/2) }},
+		{"pages-of-12", perMinute, func() schedule { return pulses(12, 62_500*time.Microsecond) }},
+	}
+	for _, pct := range []int{80, 90, 100} {
+		shapes = append(shapes, below{fmt.Sprint("poisson-at-", pct), perMinute, func() schedule { return poisson(float64(2 * pct)) }})
+	}
+	server := redistest.Single(b)
+	for _, processes := range []int{1, 2, 4} {
+		b.Run(fmt.Sprint("processes=", processes), func(b *testing.B) {
+			a := accuracy{fleet: onSocket(b, server), client: server.Client(b)}
+			a.members = a.fleet.joinAll(processes)
+			a.fleet.awaitLeases(a.members...)
+			for _, shape := range shapes {
+				b.Run("traffic="+shape.name, func(b *testing.B) {
+					for b.Loop() {
+						a.measureBelow(b, shape)
+					}
+					b.ReportMetric(0, "ns/op")
+				})
+			}
+		})
+	}
+}
+
+// measureBelow offers a minute of traffic leased and exact at once, to two tenants, and compares what is denied.
+func (a *accuracy) measureBelow(b *testing.B, shape below) {
+	const lasts, head = time.Minute, 5 * time.Second
+	denied := map[string]float64{}
+	running := map[string]*traffic{}
+	for _, how := range []string{"exact", "leased"} {
+		a.tenants++
+		tr := a.fleet.offer(by(fmt.Sprint("tenant-", a.tenants)), shape.at())
+		for _, m := range a.members {
+			tr.to(m, m.open(fmt.Sprintf(`"accuracy":%q,`, how), shape.limit.config()), 8)
+		}
+		running[how] = tr
+	}
+	for how, tr := range running {
+		samples := tr.lastFor(head + lasts)
+		denied[how] = 100 * float64(counted(samples, http.StatusTooManyRequests)) / float64(max(len(samples), 1))
+		b.ReportMetric(denied[how], how+"-denied-%")
+		if over := shape.limit.over(samples); over > 1e-6 {
+			b.Errorf("%s: %.1f requests were admitted above the limit, in the worst interval", how, over)
+		}
+	}
+	if more := denied["leased"] - denied["exact"]; more > mostDenied {
+		b.Errorf("leases denied %.2f %% more, at most %d %% may be", more, mostDenied)
+	}
+}
+
 // BenchmarkHotTenant is what a tenant with four limits costs Redis at 5,000 requests a second.
 func BenchmarkHotTenant(b *testing.B) {
 	for _, processes := range []int{1, 4} {
