@@ -58,12 +58,17 @@ func BenchmarkRedisCPU(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			flush(b, client)
+			benchLevels.forget()
 			for _, s := range []*script{takeScript, textbook, gcra} {
 				if err := client.ScriptLoad(context.Background(), s.source).Err(); err != nil {
 					b.Fatal(err)
 				}
 			}
 			sendAll(b, client, c.send, benchTenants*benchUsers) // the buckets exist
+			if strings.HasPrefix(c.name, "shipped") {
+				benchLevels.splitAll(b, client)
+				sendAll(b, client, c.send, benchTenants*benchUsers) // those that were split, too
+			}
 			before := usedCPU(b, client)
 			b.ResetTimer()
 			n := sendAll(b, client, c.send, b.N)
@@ -106,16 +111,74 @@ func shipped(b *testing.B, algorithm limit.Algorithm, scopes func(n int) []polic
 		for _, key := range scopes(n) {
 			bounds = append(bounds, policy.Bound{Policy: p, Key: key, Cost: 1})
 		}
-		compiled := new(plan)
-		if err := compiled.compile(bounds); err != nil {
-			b.Fatal(err)
-		}
-		plans = append(plans, compiled)
+		plans = append(plans, &plan{levels: &benchLevels.levels, bounds: bounds})
 	}
+	compiled := -1
 	return func(pipeline redis.Pipeliner, n int) {
 		p := plans[n%len(plans)]
+		if compiled != benchLevels.changes {
+			for _, p := range plans {
+				if err := p.compile(p.bounds); err != nil {
+					b.Fatal(err)
+				}
+			}
+			compiled = benchLevels.changes
+		}
 		pipeline.EvalSha(context.Background(), takeScript.sha, p.keys, p.args...)
 	}
+}
+
+// levelled is what a store knows of the subjects that it has split.
+type levelled struct {
+	levels  levels
+	changes int
+}
+
+var benchLevels levelled
+
+// forget takes all subjects for whole ones again.
+func (l *levelled) forget() {
+	for tenant := range benchTenants {
+		l.levels.learn(benchSubject(tenant), 0)
+	}
+	l.changes++
+}
+
+func benchSubject(tenant int) *policy.Key {
+	return &policy.Key{Namespace: "default", Group: policy.ByTenant, Owner: fmt.Sprint("tenant-", tenant)}
+}
+
+// splitAll splits what holds too many buckets, as a store does when it is told.
+func (l *levelled) splitAll(b *testing.B, client *redis.Client) {
+	s := newStore("bench", &direct{client, false}, takeScript, slog.New(slog.DiscardHandler))
+	for tenant := range benchTenants {
+		key := benchSubject(tenant)
+		for level := 0; crowdedAt(b, client, key, level); level++ {
+			if err := s.split(context.Background(), key, level); err != nil {
+				b.Fatal(err)
+			}
+		}
+		l.levels.learn(key, s.levels.level(key))
+	}
+	l.changes++
+}
+
+// crowdedAt reports whether a subject of a level has a string with more than 32 buckets.
+func crowdedAt(b *testing.B, client *redis.Client, key *policy.Key, level int) bool {
+	keys := []string{string(appendSubject(nil, key))}
+	for chunk := 0; level > 0 && chunk < 1<<level; chunk++ {
+		keys = append(keys, string(appendChunk(nil, key, chunk)))
+	}
+	for _, key := range keys {
+		length, err := client.StrLen(context.Background(), key).Result()
+		if err != nil {
+			b.Fatal(err)
+		}
+		if length > headSize+32*entrySize {
+			return true
+		}
+	}
+	return false
 }
 
 func benchScopes(n int) []policy.Key {
