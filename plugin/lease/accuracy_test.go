@@ -152,8 +152,8 @@ func one(b bool) int {
 	return 0
 }
 
-// In every shape of traffic below the limit, leases deny in any minute at most 2 % of what is offered more than a limiter
-// that asks for every request, and never admit more than the limit.
+// In every shape of traffic below the limit, leases deny in any minute at most 2 % of what is offered more than a
+// limiter that asks for every request, and never admit more than the limit.
 func TestLeasesDenyHardlyMoreThanAskingForEveryRequest(t *testing.T) {
 	for _, s := range shapes() {
 		for _, nodes := range []int{1, 2, 4} {

@@ -33,7 +33,8 @@ func (s *Store) forget(ctx context.Context, key *policy.Key) (int, error) {
 		if level > 0 {
 			at = string(appendChunk(nil, key, chunkOf(name, level)))
 		}
-		reply, err := s.transport.Run(ctx, forgetScript, []string{whole, at, string(appendLog(nil, key))}, []any{append([]byte{s.formats.begins(key.Namespace, level)}, name...)})
+		keys, first := []string{whole, at, string(appendLog(nil, key))}, s.formats.begins(key.Namespace, level)
+		reply, err := s.transport.Run(ctx, forgetScript, keys, []any{append([]byte{first}, name...)})
 		if err != nil {
 			return 0, err
 		}

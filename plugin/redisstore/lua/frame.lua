@@ -142,7 +142,8 @@ if mode == 0 then
       elseif cost > 0 and not denied then
         if not needs[subject] or expiry > needs[subject] then needs[subject] = expiry end
         local till = ceil(expiry / 1000000)
-        local state = pack("<BI4I7I7I6I6", wanted, till < FOREVER and till or FOREVER, at, spent, kind == 5 and 0 or more, mark)
+        if till > FOREVER then till = FOREVER end
+        local state = pack("<BI4I7I7I6I6", wanted, till, at, spent, kind == 5 and 0 or more, mark)
         --@ patch
       end
     end

@@ -16,6 +16,7 @@ for i = 1, subjects do
 end
 values[subjects + 1] = now
 if refused or logs or crowded then
-  values[subjects + 2], values[subjects + 3], values[subjects + 4] = refused or false, logs or false, crowded or false
+  values[subjects + 2], values[subjects + 3] = refused or false, logs or false
+  if crowded then values[subjects + 4] = crowded end
 end
 return values

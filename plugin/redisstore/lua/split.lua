@@ -35,7 +35,9 @@ for i = 1, #sources do
     end
   end
 end
-redis.call("SET", KEYS[1], next_first .. sub(head, 2, 5), "KEEPTTL")
+local life = unpack_binary("<I4", head, 2) + 3600 -- see write.lua
+life = life < 4294967295 and life or 4294967295
+redis.call("SET", KEYS[1], next_first .. struct.pack("<I4", life), "PX", math.max(math.ceil(life * 1000 - now / 1000), 1))
 for chunk = 1, chunks do
   local left = lives[chunk] and math.ceil(lives[chunk] * 1000 - now / 1000) or 0
   if left > 0 then

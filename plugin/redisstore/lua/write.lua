@@ -24,12 +24,14 @@ for i = 1, patched > 0 and subjects or 0 do
     end
     if need > unpack_binary("<I4", value, 2) * 1000000 then
       local life = ceil((need + (need - now) / 4) / 1000000)
-      local ends = pack("<I4", life < FOREVER and life or FOREVER)
-      redis.call("SET", key, sub(value, 1, 1) .. ends .. sub(value, 6), "PX", ceil(life * 1000 - now / 1000))
+      local text = sub(value, 1, 1) .. pack("<I4", life < FOREVER and life or FOREVER) .. sub(value, 6)
+      redis.call("SET", key, text, "PX", ceil(life * 1000 - now / 1000))
       local head = i
       while byte(request, 4 + head) >= 128 do head = head - 1 end
-      if head < i and life > unpack_binary("<I4", values[head], 2) then -- it outlives its chunks
-        values[head] = sub(values[head], 1, 1) .. ends
+      if head < i and life > unpack_binary("<I4", values[head], 2) then
+        -- It outlives its chunks by an hour: those that come back in time need not be split anew.
+        life = life + 3600
+        values[head] = sub(values[head], 1, 1) .. pack("<I4", life < FOREVER and life or FOREVER)
         redis.call("SET", KEYS[head], values[head], "PX", ceil(life * 1000 - now / 1000))
       end
     else
