@@ -10,7 +10,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lease"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -107,7 +106,9 @@ func (c *call) openPath(d *decider, from *configFlags) error {
 		return fmt.Errorf("%s: %w", config.where, err)
 	}
 	d.routes, d.metrics.Routes = config.routes, d.isRoute
-	if leased, ok := d.path.Buckets.(*lease.View); ok {
+	if leased, ok := d.path.Buckets.(interface {
+		Asked(p *policy.Policy) *policy.Policy
+	}); ok {
 		d.asked = leased.Asked
 	}
 	shared, _, err := d.stores.OpenShared(&config.Config)
