@@ -109,7 +109,7 @@ func (c *call) keyFlags() func() pgstore.PolicyKey {
 }
 
 func (c *call) slotFlag(to *string) {
-	c.flags.Func("slot", "the `slot`: active, or candidate for one beside the active one", func(text string) error {
+	c.flags.Func("slot", "the `slot`: active, or candidate, of which there are old ones only: they apply to nothing", func(text string) error {
 		if text != pgstore.SlotActive && text != pgstore.SlotCandidate {
 			return errors.New("must be active or candidate")
 		}

@@ -69,7 +69,7 @@ type listPoliciesInput struct {
 	Name      string `query:"name" maxLength:"64"`
 	Tier      string `query:"tier" maxLength:"64"`
 	Endpoint  string `query:"endpoint" maxLength:"1024" doc:"As the policy writes it; the names of parameters do not count."`
-	Slot      string `query:"slot" enum:"active,candidate"`
+	Slot      string `query:"slot" enum:"active,candidate" doc:"A candidate is of an older release: it applies to nothing, and can only be deleted."`
 }
 
 type listPoliciesOutput struct{ Body Page[pgstore.Policy] }

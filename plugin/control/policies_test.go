@@ -3,6 +3,7 @@ package control_test
 import (
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -237,9 +238,34 @@ func TestAPolicyThatWouldLockEverybodyOutNeedsForce(t *testing.T) {
 	}
 	for _, harmless := range []string{
 		strings.Replace(small, "999", "1000", 1), strings.Replace(small, `"all"`, `"b","mode":"shadow"`, 1),
-		strings.Replace(small, `"all"`, `"c","slot":"candidate"`, 1), strings.Replace(small, `"all"`, `"d","soft_only":true`, 1),
+		strings.Replace(small, `"all"`, `"d","soft_only":true`, 1),
 	} {
 		w.want(w.as("POST", policies, harmless), http.StatusCreated)
 	}
 	w.want(w.as("PUT", policies+"?force=true", small, "If-Match", "*"), http.StatusOK)
+}
+
+func TestACandidateIsNotWrittenAndAnOldOneIsListedAndDeleted(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	const body = `{"name":"daily","tier":"gold","slot":"candidate","limit":10,"window":"1d"}`
+	a := w.want(w.as("POST", policies, body), http.StatusUnprocessableEntity)
+	if got := read[problem](w, a).paths(); got != "body.slot" || !strings.Contains(a.Body.String(), "mode shadow") {
+		t.Errorf("faults at %s, want body.slot and what to do instead: %s", got, a.Body)
+	}
+	if _, err := w.pool.Exec(t.Context(), `INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, slot)
+		VALUES ('daily', 'gold', 'tenant', 10, 60, 'candidate')`); err != nil {
+		t.Fatal(err)
+	}
+	list := w.want(w.as("GET", policies+"?slot=candidate", ""), http.StatusOK)
+	found := regexp.MustCompile(`"id":([0-9]+)`).FindSubmatch(list.Body.Bytes())
+	if found == nil {
+		t.Fatalf("the old one is not listed: %s", list.Body)
+	}
+	one := policies + "/" + string(found[1])
+	a = w.want(w.as("PUT", one, `{"name":"daily","tier":"gold","limit":11,"window":"1m"}`, "If-Match", "*"), http.StatusUnprocessableEntity)
+	if !strings.Contains(a.Body.String(), "is candidate, which applies to no request") {
+		t.Errorf("a write of the old one says %s", a.Body)
+	}
+	w.want(w.as("DELETE", one+"?reason=old", "", "If-Match", "*"), http.StatusOK)
 }

@@ -28,7 +28,7 @@ type policyBody struct {
 	OrgID     string `json:"orgId,omitempty" maxLength:"128" doc:"Another spelling of tenant." example:"acme"`
 	Endpoint  string `json:"endpoint,omitempty" maxLength:"1024" doc:"The requests that it is for, as METHOD /pattern; {param} and a final * are wildcards. Default: all." example:"POST /records"`
 	Pattern   string `json:"endpointPattern,omitempty" maxLength:"1024" doc:"Another spelling of endpoint." example:"POST /records"`
-	Slot      string `json:"slot,omitempty" enum:"active,candidate" doc:"active is in force; candidate stands beside it. Default: active."`
+	Slot      string `json:"slot,omitempty" doc:"active, as a read has told it. Default: active." example:"active"`
 
 	Scope      string `json:"scope,omitempty" enum:"tenant,user,credential,ip,endpoint,global,tenant+endpoint,user+endpoint" doc:"What it is counted per. Default: tenant."`
 	Limit      int64  `json:"limit" minimum:"1" maximum:"1000000000000" doc:"Tokens that a window allows." example:"1000"`
@@ -74,6 +74,9 @@ func (b *policyBody) Resolve(huma.Context) []error {
 		if _, err := windowSeconds(b.WindowSize, b.Window); err != nil {
 			faults = append(faults, fault("body.window", err.Error(), b.Window))
 		}
+	}
+	if b.Slot != "" && b.Slot != pgstore.SlotActive {
+		faults = append(faults, fault("body.slot", pgstore.NoCandidate, b.Slot))
 	}
 	if b.Reason != "" {
 		if why := checkReason(b.Reason); why != "" {

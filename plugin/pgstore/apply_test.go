@@ -67,11 +67,11 @@ func TestDiffShowsWhatApplyWouldDoAndDoesNothing(t *testing.T) {
 }
 
 func TestPartialSetAndOtherNamespacesAreLeftAlone(t *testing.T) {
-	s, _ := open(t)
-	other, candidate := named("other")[0], named("candidate")[0]
-	other.Namespace, candidate.Slot = "eu", pgstore.SlotCandidate
+	s, pool := open(t)
+	other := named("other")[0]
+	other.Namespace = "eu"
 	put(t, s, other)
-	put(t, s, candidate)
+	addCandidate(t, pool, "candidate", 1000)
 	put(t, s, named("kept")[0])
 	if _, _, err := s.Apply(t.Context(), ann, pgstore.Set{Policies: named("added"), Partial: true}); err != nil {
 		t.Fatal(err)

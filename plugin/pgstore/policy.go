@@ -48,8 +48,11 @@ type Policy struct {
 // Slots of a policy.
 const (
 	SlotActive    = "active"    // in force
-	SlotCandidate = "candidate" // beside the active one
+	SlotCandidate = "candidate" // applies to nothing: no new ones are written, old ones can be listed and deleted
 )
+
+// NoCandidate is why a policy of the slot candidate is not written, for people.
+const NoCandidate = "must be active, or left out: a candidate applies to no request; to try a limit, write it under another name with mode shadow"
 
 // PolicyKey names one policy. Two endpoints that differ in the names of parameters alone are one.
 type PolicyKey struct {

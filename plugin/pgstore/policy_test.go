@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
@@ -17,7 +18,7 @@ func TestPolicyIsReadAsItWasWritten(t *testing.T) {
 	for _, p := range []pgstore.Policy{
 		{Name: "least", Tier: "gold", Scope: "tenant", Limit: 1, WindowSize: 1},
 		{
-			Namespace: "eu", Name: "most", Tenant: "acme", Endpoint: "GET /records/{id}", Slot: "candidate", Scope: "tenant+endpoint",
+			Namespace: "eu", Name: "most", Tenant: "acme", Endpoint: "GET /records/{id}", Scope: "tenant+endpoint",
 			Limit: 100, WindowSize: 60, Algorithm: "leaky_bucket", Burst: 7, SoftThresholdPct: 80, HardThresholdPct: 120,
 			Mode: "shadow", Cost: &free, FailMode: "closed", Accuracy: "exact", PublicNote: "agreed for the launch",
 		},
@@ -29,8 +30,9 @@ func TestPolicyIsReadAsItWasWritten(t *testing.T) {
 			t.Errorf("%s is read as %+v (%v), was returned as %+v", p.Key(), read, err, written)
 		}
 		p.ID, p.Revision = read.ID, 1
+		p.Slot = "active"
 		if p.Namespace == "" {
-			p.Namespace, p.Slot, p.Algorithm = "default", "active", "token_bucket"
+			p.Namespace, p.Algorithm = "default", "token_bucket"
 		}
 		if !reflect.DeepEqual(read, p) || read.ID == 0 {
 			t.Errorf("%s is read as %+v, want %+v", p.Key(), read, p)
@@ -284,5 +286,37 @@ func TestPoliciesAreListedInPages(t *testing.T) {
 	}
 	if want := "[p0 p1 p2 p3 p4]"; fmt.Sprint(names) != want {
 		t.Errorf("the pages have %v, want %s", names, want)
+	}
+}
+
+// addCandidate adds a policy as an older release could write it.
+func addCandidate(t *testing.T, pool *pgxpool.Pool, name string, limit int64) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), `INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, slot)
+		VALUES ($1, 'gold', 'tenant', $2, 86400, 'candidate')`, name, limit); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestACandidateIsNotWrittenAndAnOldOneCanOnlyBeDeleted(t *testing.T) {
+	s, pool := open(t)
+	p := daily()
+	p.Slot = pgstore.SlotCandidate
+	_, _, err := s.PutPolicy(t.Context(), ann, p)
+	wantInvalid(t, "put", err, "slot")
+	_, _, err = s.Apply(t.Context(), ann, pgstore.Set{Policies: []pgstore.Policy{p}})
+	wantInvalid(t, "apply", err, "slot")
+
+	addCandidate(t, pool, p.Name, p.Limit)
+	old, err := s.Policies(t.Context(), pgstore.PolicyFilter{Slot: pgstore.SlotCandidate})
+	if err != nil || len(old) != 1 {
+		t.Fatalf("listed are %v (%v), want the old one", old, err)
+	}
+	_, _, err = s.PutPolicy(t.Context(), ann, old[0])
+	wantInvalid(t, "put again", err, "slot")
+	_, _, err = s.PutPolicyByID(t.Context(), ann, old[0])
+	wantInvalid(t, "put by id", err, "slot")
+	if _, err := s.DeletePolicy(t.Context(), ann, p.Key(), pgstore.AnyRevision); err != nil {
+		t.Errorf("the old one is not deleted: %v", err)
 	}
 }

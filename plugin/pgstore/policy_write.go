@@ -52,6 +52,9 @@ func (s *Store) PutPolicyByID(ctx context.Context, c Change, p Policy) (Policy, 
 		if err == nil {
 			err = sameRevision(what, p.Revision, current.Revision)
 		}
+		if err == nil && current.Slot == SlotCandidate {
+			err = &InvalidError{what, "slot", "is candidate, which applies to no request: delete the policy, and make another"}
+		}
 		if err == nil {
 			err = sameKey(what, current.Key(), p.Key())
 		}
@@ -145,6 +148,11 @@ func putPolicies(ctx context.Context, tx pgx.Tx, statement string, list []Policy
 	if len(list) == 0 {
 		return nil
 	}
+	for _, p := range list {
+		if p.Slot == SlotCandidate {
+			return &InvalidError{p.Key().String(), "slot", NoCandidate}
+		}
+	}
 	if err := tryPolicies(ctx, tx, statement, list); err != nil {
 		return blame(ctx, tx, statement, list, err)
 	}
@@ -196,7 +204,7 @@ func (p Policy) withDefaults() Policy {
 	return p
 }
 
-// compile tells what no constraint can: that the limit's arithmetic would not be exact.
+// compile returns what no constraint can: that the limit's arithmetic would not be exact.
 func (p Policy) compile() error {
 	algorithm, err := limit.ParseAlgorithm(p.withDefaults().Algorithm)
 	if err != nil {
