@@ -1,6 +1,7 @@
 package addresses
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -150,7 +151,9 @@ func newPace(perSecond int) *pace {
 	if perSecond <= 0 {
 		return &pace{}
 	}
-	return &pace{step: max(1_000_000_000/int64(perSecond), 1)}
+	p := &pace{step: max(1_000_000_000/int64(perSecond), 1)}
+	p.next.Store(math.MinInt64) // the clock may begin at 0
+	return p
 }
 
 // allow reports whether one more event is due at now, and counts it.

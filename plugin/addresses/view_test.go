@@ -60,6 +60,20 @@ func TestAboveTheBudgetOfPrefixesAnAddressIsCountedInThisProcess(t *testing.T) {
 	}
 }
 
+func TestANodeStartsWithAllThatItsPaceCanSaveUp(t *testing.T) {
+	for _, now := range []limit.Micros{0, 1, limit.Second, 1000 * limit.Second} {
+		p, allowed := newPace(1000), 0
+		for range 2000 * burst {
+			if p.allow(now) {
+				allowed++
+			}
+		}
+		if allowed != 1000*burst || !p.allow(now+limit.Second) {
+			t.Errorf("%d events are allowed at %d µs, want %d, and one more a second later", allowed, now, 1000*burst)
+		}
+	}
+}
+
 func TestATableThatIsFullMakesRoomWhenItsKeysHaveExpired(t *testing.T) {
 	w, p := newWorld(t, places, -1), perMinute(t, 100)
 	for i := range 10 * places {
