@@ -19,19 +19,20 @@ const (
 	floodTenants, floodAddresses, floodClients = 20, 4000, 16
 )
 
-// floodStart starts a node with a route for tenants and one for addresses, whose limits fail open.
-func floodStart(t *testing.T, redis string) *chaosNode {
+// floodStart starts a node with a route for tenants, whose limits have a fail mode, and one for addresses, whose limits
+// fail open. args are more flags of the plugin server.
+func floodStart(t *testing.T, redis, mode string, args ...string) *chaosNode {
 	t.Helper()
 	const route = `
-  - {name: %[1]s, paths: [/%[1]s], plugins: [{name: tenant-rate-limiting, config: {strategy: redis, accuracy: exact, fail_mode: open, degraded_header: true,
+  - {name: %[1]s, paths: [/%[1]s], plugins: [{name: tenant-rate-limiting, config: {strategy: redis, accuracy: exact, fail_mode: %[6]s, degraded_header: true,
       redis: {%[2]s, send_timeout: %[3]d, read_timeout: %[3]d}, tenant_from: [header.X-Org], trusted_headers: [X-Org],
       tiers: [{name: a, limits: [{name: %[1]s, scope: %[4]s, limit: %[5]d, window_size: 86400, algorithm: fixed_window}]}]}}]}`
-	tenants := fmt.Sprintf(route, "pay", redis, chaosTimeout.Milliseconds(), "tenant", floodQuota)
-	strangers := fmt.Sprintf(route, "flood", redis, chaosTimeout.Milliseconds(), "ip", floodQuota)
+	tenants := fmt.Sprintf(route, "pay", redis, chaosTimeout.Milliseconds(), "tenant", floodQuota, mode)
+	strangers := fmt.Sprintf(route, "flood", redis, chaosTimeout.Milliseconds(), "ip", floodQuota, "open")
 	metrics := freeport.Address(t)
 	return &chaosNode{start(t, deckOf(tenants+strangers), func(o *gateway.Options) {
 		o.TrustedIPs = []string{"127.0.0.1"}
-		o.Servers = []gateway.PluginServer{{Binary: plugin(), Args: []string{"-metrics-listen", metrics}}}
+		o.Servers = []gateway.PluginServer{{Binary: plugin(), Args: append([]string{"-metrics-listen", metrics}, args...)}}
 	}), metrics}
 }
 
@@ -67,7 +68,7 @@ func floodOnce(t *testing.T, n *chaosNode) {
 
 func TestChaosAFloodOfAddressesDuringAnOutageKeepsNoTenantFromBeingCharged(t *testing.T) {
 	proxy := proxyTo(t, redistest.Single(t))
-	n := floodStart(t, single(proxy.Port()))
+	n := floodStart(t, single(proxy.Port()), "open")
 	for i := range floodTenants {
 		if got := left(t, n.get("/pay", "X-Org", floodOrg(i))); got != floodQuota-1 {
 			t.Fatalf("tenant %d has %d left after its first request", i, got)
