@@ -23,6 +23,8 @@ const (
 	maxBatchBody = 1 << 20
 	// smallBody is how long a body may be that is read without room: as much as the connection itself takes.
 	smallBody = 16 << 10
+	// readStep is how much of a body is read before its values are counted, in bytes.
+	readStep = 16 << 10
 	// bodyTime bounds how long the body of a request may take to arrive.
 	bodyTime = 5 * time.Second
 
@@ -128,7 +130,7 @@ func (r *reading) upTo(body []byte, most int) (_ []byte, ended, err error) {
 		if len(body) == cap(body) {
 			body = slices.Grow(body, 1)
 		}
-		n, ended := from.Read(body[len(body):min(cap(body), most)])
+		n, ended := from.Read(body[len(body):min(cap(body), most, len(body)+readStep)])
 		body = body[:len(body)+n]
 		if err := r.shape.count(body); err != nil {
 			return body, ended, err

@@ -100,6 +100,34 @@ func TestABodyOfTooManyValuesIsDeniedWhereItExceedsAndCostsLittle(t *testing.T) 
 	}
 }
 
+func TestALongStringOrNumberIsDeniedBeforeItIsRead(t *testing.T) {
+	t.Parallel()
+	p := planning(t, plan(), policy.Rows{})
+	const longString, longNumber = "is a string of more than 49152 bytes", "is a number, or no JSON, of more than 1024 bytes"
+	for name, test := range map[string]struct{ body, where, saying string }{
+		"a string":          {listOf(1, `{"org_id":"`+strings.Repeat(`\n`, 500_000)+`"}`), "body.checks[0].org_id", longString},
+		"the second string": {listOf(1, `"","`+strings.Repeat("x", 900_000)+`"`), "body.checks[1]", longString},
+		"a name":            {`{"` + strings.Repeat("x", 900_000) + `":1}`, "body", longString},
+		"nothing else":      {`"` + strings.Repeat("x", 900_000) + `"`, "body", longString},
+		"a number":          {listOf(1, `{"cost":`+strings.Repeat("9", 1_000_000)+`}`), "body.checks[0].cost", longNumber},
+		"no value":          {strings.Repeat("x", 900_000), "body", longNumber},
+	} {
+		for _, chunked := range []bool{false, true} {
+			a, read, _ := p.weigh(batch, test.body, chunked)
+			status := http.StatusUnprocessableEntity
+			if test.saying == longNumber {
+				status = http.StatusBadRequest
+			}
+			if where, saying := p.fault(a, status); where != test.where || saying != test.saying {
+				t.Errorf("%s: %s %s, want %s %s", name, where, saying, test.where, test.saying)
+			}
+			if read > 64<<10 {
+				t.Errorf("%s (chunked: %t): of %d bytes %d were read", name, chunked, len(test.body), read)
+			}
+		}
+	}
+}
+
 func TestABodyWithinTheBoundsIsDecidedWhateverItLooksLike(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), policy.Rows{})

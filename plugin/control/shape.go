@@ -13,6 +13,8 @@ const (
 	maxNames  = 64        // of one object
 	maxItems  = maxChecks // of one list
 	maxValues = 2000      // of the body
+	maxString = 48 << 10  // bytes of one string, as it is written: more than any field takes with all of it escaped
+	maxNumber = 1 << 10   // bytes of one number
 )
 
 // shape counts the values of a body as it arrives, and makes none. It does not check that the body is JSON: what it
@@ -22,6 +24,7 @@ type shape struct {
 	inString bool // the next byte is in a string
 	escaped  bool // and stands behind a backslash
 	begun    int  // where the last string began
+	number   int  // bytes of the number, or word, that is open
 
 	open   []extent // the objects and lists that are open
 	values int
@@ -48,7 +51,9 @@ func (e *shapeError) Error() string { return e.path + " " + e.problem }
 func (s *shape) count(body []byte) error {
 	for ; s.seen < len(body); s.seen++ {
 		if s.inString {
-			s.skip(body)
+			if err := s.skip(body); err != nil {
+				return err
+			}
 			continue
 		}
 		if err := s.token(body, body[s.seen]); err != nil {
@@ -59,7 +64,7 @@ func (s *shape) count(body []byte) error {
 }
 
 // skip goes on to the end of a string, or to the last byte that is there.
-func (s *shape) skip(body []byte) {
+func (s *shape) skip(body []byte) error {
 	for ; s.seen < len(body); s.seen++ {
 		switch c := body[s.seen]; {
 		case s.escaped:
@@ -71,10 +76,22 @@ func (s *shape) skip(body []byte) {
 			if top := s.top(); top != nil && !top.list && !top.named {
 				top.from, top.to = s.begun, s.seen+1
 			}
-			return
+			return nil
+		}
+		if s.seen-s.begun > maxString {
+			return s.exceeds(body, s.value(), "is a string of more than %d bytes", maxString)
 		}
 	}
 	s.seen-- // count goes on from the next
+	return nil
+}
+
+// value returns what is open around the value that is being read; a name of an object is none.
+func (s *shape) value() []extent {
+	if top := s.top(); top != nil && !top.list && !top.named {
+		return s.open[:len(s.open)-1]
+	}
+	return s.open
 }
 
 // top returns the innermost object or list that is open; nil: none is.
@@ -87,7 +104,8 @@ func (s *shape) top() *extent {
 
 // token counts one byte outside of strings.
 func (s *shape) token(body []byte, c byte) error {
-	top := s.top()
+	top, number := s.top(), s.number
+	s.number = 0
 	switch c {
 	case ' ', '\t', '\r', '\n':
 		return nil
@@ -113,6 +131,11 @@ func (s *shape) token(body []byte, c byte) error {
 			return &shapeError{http.StatusBadRequest, "body", problem}
 		}
 		s.open = append(s.open, extent{list: c == '['})
+	default:
+		if s.number = number + 1; s.number > maxNumber {
+			problem := fmt.Sprintf("is a number, or no JSON, of more than %d bytes", maxNumber)
+			return &shapeError{http.StatusBadRequest, pathTo(body, s.value()), problem}
+		}
 	}
 	return nil
 }
@@ -141,26 +164,31 @@ func (s *shape) member(body []byte, of *extent) error {
 	}
 	switch {
 	case of.list && of.members > maxItems:
-		return s.exceeds(body, "has more than %d items", maxItems)
+		return s.exceeds(body, s.open[:len(s.open)-1], "has more than %d items", maxItems)
 	case !of.list && of.members > maxNames:
-		return s.exceeds(body, "has more than %d names", maxNames)
+		return s.exceeds(body, s.open[:len(s.open)-1], "has more than %d names", maxNames)
 	case s.values > maxValues:
 		return &shapeError{http.StatusUnprocessableEntity, "body", fmt.Sprintf("has more than %d values", maxValues)}
 	}
 	return nil
 }
 
-// exceeds is the fault of the innermost object or list that is open.
-func (s *shape) exceeds(body []byte, problem string, bound int) error {
+// exceeds returns the fault of the value that is in these objects and lists.
+func (s *shape) exceeds(body []byte, in []extent, problem string, bound int) error {
+	return &shapeError{http.StatusUnprocessableEntity, pathTo(body, in), fmt.Sprintf(problem, bound)}
+}
+
+// pathTo returns the path of the value that is in these objects and lists.
+func pathTo(body []byte, in []extent) string {
 	path := []byte("body")
-	for _, e := range s.open[:len(s.open)-1] {
+	for _, e := range in {
 		if e.list {
 			path = fmt.Appendf(path, "[%d]", e.members-1)
 			continue
 		}
 		path = fmt.Appendf(path, ".%s", nameOf(body[e.from:e.to]))
 	}
-	return &shapeError{http.StatusUnprocessableEntity, string(path), fmt.Sprintf(problem, bound)}
+	return string(path)
 }
 
 // nameOf returns a name as a path has it: cut where it is long, and readable where it is no JSON.
