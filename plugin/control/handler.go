@@ -33,6 +33,7 @@ type exchange struct {
 	length int64    // of the body, in bytes; -1: it is not known yet
 	token  string   // the name of the caller's; "": nobody's
 	status int      // 0: nothing is written yet
+	held   []byte   // what the answer to a faulty request says, which is written at the end; nil: nothing
 	leave  []func() // what gives back the room of the body
 }
 
@@ -51,12 +52,21 @@ func (x *exchange) WriteHeader(status int) {
 		x.status = status
 	}
 	x.release() // the client may take its time to read
-	x.ResponseWriter.WriteHeader(status)
+	if !x.isFault() {
+		x.ResponseWriter.WriteHeader(status)
+	}
 }
+
+// isFault reports whether the answer is one to a faulty request: that is kept, and written when all else is done.
+func (x *exchange) isFault() bool { return isFault(x.status, x.token) }
 
 func (x *exchange) Write(b []byte) (int, error) {
 	if x.status == 0 {
 		x.WriteHeader(http.StatusOK)
+	}
+	if x.isFault() {
+		x.held = append(x.held, b...)
+		return len(b), nil
 	}
 	return x.ResponseWriter.Write(b)
 }
@@ -104,7 +114,8 @@ func waitOf(r *http.Request) time.Duration {
 	return wait
 }
 
-// finish ends an exchange: with an answer also after a panic, a count and a line in the log.
+// finish ends an exchange: with an answer also after a panic, a count and a line in the log. How long the answer to a
+// faulty request is delayed is no part of how long the request took.
 func (s *Server) finish(x *exchange, r *http.Request, start time.Time) {
 	failure := recover()
 	x.release()
@@ -126,6 +137,9 @@ func (s *Server) finish(x *exchange, r *http.Request, start time.Time) {
 		slog.Float64("ms", float64(took.Microseconds())/1000), slog.String("token", x.token), slog.String("request_id", x.id))
 	if failure != nil {
 		panic(http.ErrAbortHandler) // half an answer is out: the connection must not look whole
+	}
+	if x.isFault() {
+		s.answerFault(x, r)
 	}
 }
 

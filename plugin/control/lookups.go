@@ -40,20 +40,20 @@ func (l *lookups) take(from netip.Addr, now time.Time) (wait time.Duration) {
 		return wait
 	}
 	if _, known := l.until[from]; !known && len(l.until) >= maxAddresses {
-		l.forget(now)
+		forget(l.until, now, maxAddresses)
 	}
 	l.until[from] = now.Add(missing + l.every)
 	return 0
 }
 
-// forget makes room for one address: of those that have all of their look-ups, else of any. l.mu is held.
-func (l *lookups) forget(now time.Time) {
-	maps.DeleteFunc(l.until, func(_ netip.Addr, until time.Time) bool { return !until.After(now) })
-	for from := range l.until {
-		if len(l.until) < maxAddresses {
+// forget makes room for one more key: it deletes those whose instant has passed, else any.
+func forget[K comparable](until map[K]time.Time, now time.Time, most int) {
+	maps.DeleteFunc(until, func(_ K, at time.Time) bool { return !at.After(now) })
+	for key := range until {
+		if len(until) < most {
 			return
 		}
-		delete(l.until, from)
+		delete(until, key)
 	}
 }
 

@@ -15,6 +15,7 @@ type metrics struct {
 	authFailures *prometheus.CounterVec
 	limited      *prometheus.CounterVec
 	busy         *prometheus.CounterVec
+	delayed      *prometheus.CounterVec
 	lookups      *prometheus.CounterVec
 	writes       *prometheus.CounterVec
 }
@@ -31,6 +32,8 @@ const (
 	byToken   = "token"
 	byAddress = "address"
 	byProcess = "process"
+
+	closedInstead = "closed" // too many answers were delayed already, so the connection was closed
 
 	lookupFound      = "found"
 	lookupUnknown    = "unknown"
@@ -62,8 +65,10 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		authFailures: counter("auth_failures_total", "Requests refused for their token: missing, unknown, or of a role that may not.", "reason"),
 		limited:      counter("limited_total", "Requests refused by the API's own limits, by whom they are counted per.", "by"),
 		busy:         counter("busy_total", "Requests denied because too many bytes of bodies were in hand: of their token, or of the process.", "by"),
-		lookups:      counter("token_lookups_total", "Tokens not known yet, by what a look-up in Postgres found; remembered, denied: none was made.", "result"),
-		writes:       counter("writes_total", "Writes that succeeded, by the kind of what was written.", "kind"),
+		delayed: counter("delayed_total",
+			"Answers to faulty requests that were delayed, by who sent too many; closed: the connection was closed instead.", "by"),
+		lookups: counter("token_lookups_total", "Tokens not known yet, by what a look-up in Postgres found; remembered, denied: none was made.", "result"),
+		writes:  counter("writes_total", "Writes that succeeded, by the kind of what was written.", "kind"),
 	}
 	for _, reason := range []string{reasonMissing, reasonUnknown, reasonRole} {
 		m.authFailures.WithLabelValues(reason)
@@ -74,13 +79,18 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	for _, by := range []string{byToken, byProcess} {
 		m.busy.WithLabelValues(by)
 	}
+	for _, by := range []string{byToken, byAddress, closedInstead} {
+		m.delayed.WithLabelValues(by)
+	}
 	for _, result := range []string{lookupFound, lookupUnknown, lookupFailed, lookupRemembered, lookupDenied} {
 		m.lookups.WithLabelValues(result)
 	}
 	if registerer == nil {
 		return m, nil
 	}
-	for _, collector := range []prometheus.Collector{m.requests, m.duration, m.authFailures, m.limited, m.busy, m.lookups, m.writes} {
+	for _, collector := range []prometheus.Collector{
+		m.requests, m.duration, m.authFailures, m.limited, m.busy, m.delayed, m.lookups, m.writes,
+	} {
 		if err := registerer.Register(collector); err != nil {
 			return nil, fmt.Errorf("register the metrics of the control plane: %w", err)
 		}

@@ -62,6 +62,7 @@ type Server struct {
 	metrics *metrics
 	rooms   rooms
 	lookups *lookups
+	tarpit  *tarpit
 
 	newSubjects *newSubjects // nil: the API does not limit itself
 	probes      singleflight.Group
@@ -82,7 +83,7 @@ func New(o Options) (*Server, error) {
 	if o.Routes == nil {
 		o.Routes = func(string) bool { return false }
 	}
-	s := &Server{Options: o, mux: http.NewServeMux(), rooms: newRooms(), lookups: o.Rates.lookups()}
+	s := &Server{Options: o, mux: http.NewServeMux(), rooms: newRooms(), lookups: o.Rates.lookups(), tarpit: newTarpit()}
 	var err error
 	if s.metrics, err = newMetrics(o.Metrics); err != nil {
 		return nil, err
@@ -142,10 +143,10 @@ const (
 	headerBytes = 16 << 10
 )
 
-// HTTPServer is an HTTP server for the API, with bounds on how long each part of a request may take. Its address, TLS
-// and life are the caller's.
+// HTTPServer returns an HTTP server for the API, with bounds on how long each part of a request may take. Its address, TLS
+// and life are the caller's; when it is shut down, answers to faulty requests are no longer delayed.
 func (s *Server) HTTPServer() *http.Server {
-	return &http.Server{
+	server := &http.Server{
 		Handler:           s,
 		ReadHeaderTimeout: headerTime,
 		ReadTimeout:       requestTime,
@@ -154,6 +155,8 @@ func (s *Server) HTTPServer() *http.Server {
 		MaxHeaderBytes:    headerBytes,
 		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn),
 	}
+	server.RegisterOnShutdown(s.tarpit.end)
+	return server
 }
 
 // operation completes an operation that needs a role. Its Errors are those that are its own: the ones that every
