@@ -96,8 +96,8 @@ func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
 	}
 }
 
-// pass lets the holder of a token do what the operation does, with the body in memory. A batch is counted by its checks,
-// which are in its body.
+// pass lets the holder of a token do what the operation does, with the body in memory. A batch is counted by its
+// checks, which are in its body.
 func (s *Server) pass(ctx huma.Context, caller Caller, needs access, next func(huma.Context)) {
 	var in received
 	isBatch := ctx.Operation().Path == batchPath

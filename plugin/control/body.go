@@ -188,9 +188,9 @@ func (w *walker) path() string {
 // maxEcho is how much of a value at fault is told back, in bytes.
 const maxEcho = 128
 
-// tidyProblem makes the faults of a problem document few, short and plain: one for each path, in the order of the paths,
-// the first maxFaults of them, with no more of what was sent than helps to find it. Where a value as a whole is at fault, such as a body that is no object,
-// nothing is told of what should be in it.
+// tidyProblem makes the faults of a problem document few, short and plain: one for each path, in the order of the
+// paths, the first maxFaults of them, with no more of what was sent than helps to find it. Where a value as a whole is
+// at fault, such as a body that is no object, nothing is told of what should be in it.
 func tidyProblem(_ huma.Context, _ string, body any) (any, error) {
 	problem, ok := body.(*huma.ErrorModel)
 	if !ok || len(problem.Errors) == 0 {

@@ -155,8 +155,8 @@ func named(ctx context.Context, policies *policy.Snapshot, checks []Check, at fu
 	return unprocessable(faults...)
 }
 
-// mayCheck reports why the caller may not ask about a request: a viewer spends nothing, and an org asks about itself, as
-// what it is. modest: what the request costs must not count for limits that others spend from, too. The error is an
+// mayCheck reports why the caller may not ask about a request: a viewer spends nothing, and an org asks about itself,
+// as what it is. modest: what the request costs must not count for limits that others spend from, too. The error is an
 // answer.
 func (s *Server) mayCheck(ctx context.Context, policies *policy.Snapshot, c *Check) (modest bool, err error) {
 	if c.DryRun && s.Buckets == nil {
@@ -189,10 +189,10 @@ func (s *Server) mayCheck(ctx context.Context, policies *policy.Snapshot, c *Che
 
 // maySpend reports why an org may not spend what a request of its own costs, and where it must do so modestly: it could
 // use up what others are counted by too. It may not spend by an address, which it may claim. A cost counts for limits
-// that all orgs share only if an enforced limit of the org as a whole counts it, too: one per user does not, because the
-// org names as many users as it likes. A dry run follows the same rule, or it would find out by costs how much is left.
-// And all of the org's buckets lie together: there would be one more of each limit per endpoint for every route that it
-// made up. The error is an answer.
+// that all orgs share only if an enforced limit of the org as a whole counts it, too: one per user does not, because
+// the org names as many users as it likes. A dry run follows the same rule, or it would find out by costs how much is
+// left. And all of the org's buckets lie together: there would be one more of each limit per endpoint for every route
+// that it made up. The error is an answer.
 func (s *Server) maySpend(policies *policy.Snapshot, id *identity.Identity, c *Check) (modest bool, err error) {
 	if _, _, route := admit.Target(c.Endpoint); route != "" && !c.DryRun && !s.Routes(route) {
 		return false, huma.Error403Forbidden("the token of an org may not spend on a route that no config or policy knows: name a route " +

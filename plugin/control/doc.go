@@ -9,10 +9,10 @@
 // itself (Idempotency-Key), and an answer can wait until the nodes enforce what was written (?wait=1s). The API limits
 // itself by the same path that decides for the plugin.
 //
-// Whoever has a token may send anything, so a request costs no more than it may before it is understood: its body is read
-// and its values are counted before one is made (shape), in room of which each token has a share (room), and unknown
-// tokens are looked up so often for each address (lookups). Whoever sends many faulty requests waits for the answers
-// (tarpit).
+// Whoever has a token may send anything, so a request costs no more than it may before it is understood: its body is
+// read and its values are counted before one is made (shape), in room of which each token has a share (room), and
+// unknown tokens are looked up so often for each address (lookups). Whoever sends many faulty requests waits for the
+// answers (tarpit).
 //
 // The description of the API ([Server.OpenAPI], published as schema/openapi.yaml) is made from the types of this package,
 // and its tests hold every operation to it.

@@ -224,8 +224,8 @@ func sane(id string) bool {
 // maxAccept is how much of Accept headers is read, in bytes: browsers send a quarter of it.
 const maxAccept = 1 << 10
 
-// accepts reports whether a client that sends these Accept headers reads JSON, as far as the first maxAccept bytes say. A
-// client that does not say reads anything.
+// accepts reports whether a client that sends these Accept headers reads JSON, as far as the first maxAccept bytes say.
+// A client that does not say reads anything.
 func accepts(headers []string) bool {
 	if len(headers) == 0 {
 		return true
@@ -261,8 +261,8 @@ func isJSON(r *http.Request) bool {
 	return err == nil && kind == jsonType
 }
 
-// remote returns the address of the other end of a connection, as strangers are counted: of an IPv6 address the first 64
-// bits, of which everybody has the rest to choose from.
+// remote returns the address of the other end of a connection, as strangers are counted: of an IPv6 address the first
+// 64 bits, of which everybody has the rest to choose from.
 func remote(address string) netip.Addr {
 	const network = 64 // bits
 	at, err := netip.ParseAddrPort(address)

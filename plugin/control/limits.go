@@ -15,15 +15,16 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Rates are how many requests this API takes, a minute. But for Subjects they are limits like any other, decided by the same path.
+// Rates are how many requests this API takes, a minute. But for Subjects they are limits like any other, decided by the
+// same path.
 type Rates struct {
 	Requests  int64 // of one token; 0: 6000
 	Decisions int64 // of one token to the decision API, instead of Requests, where a batch is as many as it has checks; 0: 600000
 	Failures  int64 // of one address, that come without a token that is known; 0: 60
 	Lookups   int64 // of tokens of one address that turn out to be unknown; 0: 60
 
-	// Subjects are how many users, credentials and addresses that it has not named lately the token of an org may spend for, a
-	// second; 0: 100. It may name ten seconds' worth at once, and at least as many as a batch can have.
+	// Subjects are how many users, credentials and addresses that it has not named lately the token of an org may spend
+	// for, a second; 0: 100. It may name ten seconds' worth at once, and at least as many as a batch can have.
 	Subjects int64
 }
 

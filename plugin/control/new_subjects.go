@@ -31,8 +31,8 @@ type subject struct {
 	name string
 }
 
-// newSubjects bounds how many subjects each token brings in that it has not named lately: each has buckets in Redis, and
-// the names are the caller's to invent. It remembers hashes of those named last, in bounded memory. It is safe for
+// newSubjects bounds how many subjects each token brings in that it has not named lately: each has buckets in Redis,
+// and the names are the caller's to invent. It remembers hashes of those named last, in bounded memory. It is safe for
 // concurrent use.
 type newSubjects struct {
 	mu    sync.Mutex
@@ -42,8 +42,8 @@ type newSubjects struct {
 	of    map[string]*knownSubjects
 }
 
-// knownSubjects are those that one token has named lately: recent ones move up from older, which is forgotten when recent
-// is full.
+// knownSubjects are those that one token has named lately: recent ones move up from older, which is forgotten when
+// recent is full.
 type knownSubjects struct {
 	recent, older map[uint64]struct{}
 	spent         limit.State
@@ -61,8 +61,8 @@ func newNewSubjects(perSecond int64) (*newSubjects, error) {
 	return &newSubjects{limit: l, seed: maphash.MakeSeed(), of: map[string]*knownSubjects{}}, nil
 }
 
-// admit remembers the subjects that a token names, and returns 0; or, if too many of them are new, how long until they may
-// be named, and remembers nothing.
+// admit remembers the subjects that a token names, and returns 0; or, if too many of them are new, how long until they
+// may be named, and remembers nothing.
 func (n *newSubjects) admit(token string, named map[subject]struct{}, now limit.Micros) limit.Micros {
 	n.mu.Lock()
 	defer n.mu.Unlock()

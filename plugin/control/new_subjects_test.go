@@ -14,8 +14,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 )
 
-// naming is a world of the enterprise acme, whose token may name so many new subjects a second; now is what it is by the
-// API's clock, in seconds.
+// naming is a world of the enterprise acme, whose token may name so many new subjects a second; now is what it is by
+// the API's clock, in seconds.
 func naming(t *testing.T, perSecond int64) (p *planned, now *atomic.Int64, metrics *prometheus.Registry) {
 	t.Helper()
 	p, now, metrics = planning(t, plan(), enterprise()), new(atomic.Int64), prometheus.NewRegistry()

@@ -70,8 +70,8 @@ func (s *Server) endpointNote(d *decision.Decision, of *Check, v view) string {
 	return ""
 }
 
-// countedByRoute is the name of a policy with a bucket for each route, of those whose names the caller reads; "": none of
-// these has.
+// countedByRoute is the name of a policy with a bucket for each route, of those whose names the caller reads; "": none
+// of these has.
 func countedByRoute(bounds []policy.Bound, v view) string {
 	for i := range bounds {
 		if p := bounds[i].Policy; p.ByRoute() && v.bound(&bounds[i]) {

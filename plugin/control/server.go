@@ -143,8 +143,8 @@ const (
 	headerBytes = 16 << 10
 )
 
-// HTTPServer returns an HTTP server for the API, with bounds on how long each part of a request may take. Its address, TLS
-// and life are the caller's; when it is shut down, answers to faulty requests are no longer delayed.
+// HTTPServer returns an HTTP server for the API, with bounds on how long each part of a request may take. Its address,
+// TLS and life are the caller's; when it is shut down, answers to faulty requests are no longer delayed.
 func (s *Server) HTTPServer() *http.Server {
 	server := &http.Server{
 		Handler:           s,

@@ -57,8 +57,8 @@ func isFault(status int, token string) bool {
 	return status >= 400 && status < 500
 }
 
-// tarpit delays the answers to faulty requests, so that whoever sends many waits instead of keeping the process busy. It
-// is safe for concurrent use; make it with newTarpit.
+// tarpit delays the answers to faulty requests, so that whoever sends many waits instead of keeping the process busy.
+// It is safe for concurrent use; make it with newTarpit.
 type tarpit struct {
 	ended chan struct{} // closed: no answer is delayed any more
 	end   func()

@@ -79,8 +79,8 @@ func mayClaim(ctx context.Context, policies *policy.Snapshot, id *identity.Ident
 	return huma.Error403Forbidden("the token of an org may not claim a tier, which has the limits of other orgs: leave tier out")
 }
 
-// modest spends from buckets, and of those that are not the tenant's own no more than one token for a request, but what a
-// policy says that all requests cost.
+// modest spends from buckets, and of those that are not the tenant's own no more than one token for a request, but what
+// a policy says that all requests cost.
 type modest struct{ admit.Buckets }
 
 // Take implements [admit.Buckets].

@@ -15,7 +15,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// platform is a plan in which the limits that all orgs share are tighter than acme's own, and can be told by their numbers.
+// platform is a plan in which the limits that all orgs share are tighter than acme's own, and can be told by their
+// numbers.
 func platform() schema.Config {
 	config := plan()
 	config.Tiers[1].Limits = append(config.Tiers[1].Limits,
