@@ -38,7 +38,8 @@ type decider struct {
 func (c *call) decider(ctx context.Context, s *serveSettings, log *slog.Logger) (*decider, error) {
 	d := &decider{loaded: make(chan struct{}), paths: &paths{
 		stores: stores.New(ctx, stores.Options{
-			Now: bucketClock.Now, Elapsed: elapsed, Budget: serveBudget, Log: log, MaxBuckets: serveBuckets, Nodes: 1, LeaseShare: s.leaseShare,
+			Now: bucketClock.Now, Elapsed: elapsed, Budget: serveBudget, Log: log,
+			MaxBuckets: serveBuckets, Nodes: 1, LeaseShare: s.leaseShare,
 		}),
 		meta:     memstore.New(memstore.Options{Now: bucketClock.Now, MaxBuckets: serveBuckets}),
 		observer: &observer{log: log},

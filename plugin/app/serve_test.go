@@ -25,7 +25,10 @@ import (
 // serveOf are the settings of a call of serve, or what is wrong with it.
 func serveOf(t *testing.T, env map[string]string, line string) (*serveSettings, *call, error) {
 	t.Helper()
-	o := &operator{getenv: func(name string) string { return env[name] }, stdout: screen{to: io.Discard}, stderr: screen{to: io.Discard}}
+	o := &operator{
+		getenv: func(name string) string { return env[name] },
+		stdout: screen{to: io.Discard}, stderr: screen{to: io.Discard},
+	}
 	c := &command{words: "serve"}
 	var s *serveSettings
 	c.define = func(c *call) action { s = c.serveFlags(); return nil }

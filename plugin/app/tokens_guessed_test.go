@@ -63,7 +63,8 @@ func openGuarded(t *testing.T) *guarded {
 	log := slog.New(slog.DiscardHandler)
 	g.server, err = control.New(control.Options{
 		Store: g.store, Tokens: newTokens(g.store, log), Log: log, Metrics: g.numbers,
-		Limits: memstore.New(memstore.Options{Now: bucketClock.Now}), Now: func() time.Time { return time.Unix(1_900_000_000, g.now.Load()) },
+		Limits: memstore.New(memstore.Options{Now: bucketClock.Now}),
+		Now:    func() time.Time { return time.Unix(1_900_000_000, g.now.Load()) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +75,8 @@ func openGuarded(t *testing.T) *guarded {
 // token makes a token and returns its secret.
 func (g *guarded) token(name string) string {
 	g.Helper()
-	secret, _, err := g.store.CreateToken(g.Context(), pgstore.Change{Actor: "ann", Reason: "a test"}, pgstore.NewToken{Name: name, Role: pgstore.RoleAdmin})
+	secret, _, err := g.store.CreateToken(g.Context(), pgstore.Change{Actor: "ann", Reason: "a test"},
+		pgstore.NewToken{Name: name, Role: pgstore.RoleAdmin})
 	if err != nil {
 		g.Fatal(err)
 	}
@@ -159,7 +161,8 @@ func TestGuessedTokensOfOneAddressReachPostgresNoMoreThanItsLookUpsAllow(t *test
 		g.want(http.StatusOK, known, from(0))
 		before, denied := g.asked.Load(), g.lookups("denied")
 		statuses := g.guesses(guesses, from)
-		if asked := g.asked.Load() - before; asked != most || statuses[http.StatusUnauthorized] > most || statuses[http.StatusTooManyRequests] < guesses-most {
+		asked := g.asked.Load() - before
+		if asked != most || statuses[http.StatusUnauthorized] > most || statuses[http.StatusTooManyRequests] < guesses-most {
 			t.Errorf("%s: %d guesses are looked up %d times, want %d; the answers are %v", name, guesses, asked, most, statuses)
 		}
 		if got := g.lookups("denied") - denied; got != guesses-most {
@@ -189,7 +192,8 @@ func TestAnUnknownTokenSentOverAndOverReachesPostgresOnce(t *testing.T) {
 		g.want(http.StatusUnauthorized, "no secret at all", "192.0.2.2:1")
 	}
 	if asked, remembered := g.asked.Load(), g.lookups("remembered"); asked > 2 || asked == 0 || remembered < 98 {
-		t.Errorf("looked up %d times, want once or, on a machine that rests for seconds, twice; %v are counted as remembered", asked, remembered)
+		t.Errorf("looked up %d times, want once or, on a machine that rests for seconds, twice; %v are counted as remembered",
+			asked, remembered)
 	}
 }
 

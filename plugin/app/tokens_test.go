@@ -136,12 +136,14 @@ func TestAnUnknownTokenIsLookedUpOnceInAMomentAndNeverTakenForAKnownOne(t *testi
 			t.Helper()
 			rows.asked = 0
 			for i := range times {
-				if _, err := ts.Authenticate(t.Context(), fmt.Sprint("guess", i%10), always); !errors.Is(err, control.ErrUnknownToken) {
+				_, err := ts.Authenticate(t.Context(), fmt.Sprint("guess", i%10), always)
+				if !errors.Is(err, control.ErrUnknownToken) {
 					t.Errorf("guess %d: %v", i, err)
 				}
 			}
 			if rows.asked != want || len(ts.known) != 0 || len(ts.used) != 0 {
-				t.Errorf("%d guesses at 10 secrets are looked up %d times, want %d; %d are known", times, rows.asked, want, len(ts.known))
+				t.Errorf("%d guesses at 10 secrets are looked up %d times, want %d; %d are known",
+					times, rows.asked, want, len(ts.known))
 			}
 		}
 		guess(100, 10)

@@ -207,7 +207,8 @@ func (s *Server) maySpend(policies *policy.Snapshot, id *identity.Identity, c *C
 	for i := range r.Bounds {
 		b := &r.Bounds[i]
 		if b.Key.Group == policy.ByIP && c.IP != "" && !c.DryRun {
-			return false, huma.Error403Forbidden("the token of an org may not spend what is counted per address, of all orgs alike: leave ip out, or set dry_run")
+			return false, huma.Error403Forbidden("the token of an org may not spend what is counted per address, " +
+				"of all orgs alike: leave ip out, or set dry_run")
 		}
 		others = others || b.Key.Group != policy.ByTenant && b.Cost > 1 && b.Policy.Cost < 0
 		bounded = bounded || countsWhole(b) && b.Cost >= c.Cost

@@ -74,7 +74,9 @@ func (s *Server) admitted(ctx huma.Context, token string, cost int64) bool {
 		return true
 	}
 	var x admit.Exchange
-	request := admit.Known{Tenant: token, IP: remote(ctx.RemoteAddr()).String(), Method: ctx.Method(), Path: ctx.Operation().Path, Cost: cost}
+	request := admit.Known{
+		Tenant: token, IP: remote(ctx.RemoteAddr()).String(), Method: ctx.Method(), Path: ctx.Operation().Path, Cost: cost,
+	}
 	if request.Path == batchPath {
 		request.Path = decisionPath
 	}

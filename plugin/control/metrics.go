@@ -64,11 +64,13 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		}, []string{"route"}),
 		authFailures: counter("auth_failures_total", "Requests refused for their token: missing, unknown, or of a role that may not.", "reason"),
 		limited:      counter("limited_total", "Requests refused by the API's own limits, by whom they are counted per.", "by"),
-		busy:         counter("busy_total", "Requests denied because too many bytes of bodies were in hand: of their token, or of the process.", "by"),
+		busy: counter("busy_total",
+			"Requests denied because too many bytes of bodies were in hand: of their token, or of the process.", "by"),
 		delayed: counter("delayed_total",
 			"Answers to faulty requests that were delayed, by who sent too many; closed: the connection was closed instead.", "by"),
-		lookups: counter("token_lookups_total", "Tokens not known yet, by what a look-up in Postgres found; remembered, denied: none was made.", "result"),
-		writes:  counter("writes_total", "Writes that succeeded, by the kind of what was written.", "kind"),
+		lookups: counter("token_lookups_total",
+			"Tokens not known yet, by what a look-up in Postgres found; remembered, denied: none was made.", "result"),
+		writes: counter("writes_total", "Writes that succeeded, by the kind of what was written.", "kind"),
 	}
 	for _, reason := range []string{reasonMissing, reasonUnknown, reasonRole} {
 		m.authFailures.WithLabelValues(reason)

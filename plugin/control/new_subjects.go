@@ -53,7 +53,8 @@ type knownSubjects struct {
 func newNewSubjects(perSecond int64) (*newSubjects, error) {
 	perSecond = cmp.Or(perSecond, newSubjectsPerSecond)
 	l, err := limit.New(limit.Spec{
-		Algorithm: limit.TokenBucket, Quantity: perSecond, Window: limit.Second, Burst: max(newSubjectsBurst*perSecond, leastNewSubjects),
+		Algorithm: limit.TokenBucket, Quantity: perSecond, Window: limit.Second,
+		Burst: max(newSubjectsBurst*perSecond, leastNewSubjects),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the limit of new subjects: %w", err)
@@ -177,7 +178,9 @@ func (s *Server) mayName(ctx context.Context, policies *policy.Snapshot, checks 
 		return nil
 	}
 	s.metrics.limited.WithLabelValues(byNewSubjects).Inc()
-	detail := fmt.Sprintf("this token names more users, credentials and addresses that are new here than the %d a second that it may (--new-subjects): "+
+	detail := fmt.Sprintf("this token names more users, credentials and addresses that are new here than the %d "+
+		"a second that it may (--new-subjects): "+
 		"nothing was decided", s.newSubjects.limit.Spec().Quantity)
-	return huma.ErrorWithHeaders(huma.NewError(http.StatusTooManyRequests, detail), http.Header{"Retry-After": {strconv.FormatInt(wait.Seconds(), 10)}})
+	again := http.Header{"Retry-After": {strconv.FormatInt(wait.Seconds(), 10)}}
+	return huma.ErrorWithHeaders(huma.NewError(http.StatusTooManyRequests, detail), again)
 }

@@ -103,4 +103,5 @@ func modestly(path *admit.Path, policies *policy.Snapshot) *admit.Path {
 	return next
 }
 
-const modestNote = "limits that all orgs share count this request as 1: no enforced limit of the org as a whole (scope tenant) counts it at its cost"
+const modestNote = "limits that all orgs share count this request as 1: " +
+	"no enforced limit of the org as a whole (scope tenant) counts it at its cost"
