@@ -89,7 +89,10 @@ func (s *Server) Start(t testing.TB) {
 }
 
 // create makes a server with an empty database cluster and starts it.
-func create() (*Server, error) {
+func create() (*Server, error) { return launch((*Server).initialise) }
+
+// launch makes a server whose folder fill fills, and starts it.
+func launch(fill func(*Server) error) (*Server, error) {
 	if _, err := programs(); err != nil {
 		return nil, err
 	}
@@ -98,7 +101,7 @@ func create() (*Server, error) {
 		return nil, fmt.Errorf("make a folder for postgres: %w", err)
 	}
 	s := &Server{Host: "127.0.0.1", Dir: dir}
-	if err = s.initialise(); err == nil {
+	if err = fill(s); err == nil {
 		for range attempts {
 			if s.Port, err = freeport.Find(); err == nil {
 				err = s.run()

@@ -59,7 +59,7 @@ func (p *paths) awaitSaved(ctx context.Context) {
 
 func policyNumbers(s policysync.Stats) metrics.Policies {
 	return metrics.Policies{
-		Connected: s.Connected, Version: s.Version, AgeSeconds: s.Age.Seconds(), PropagationSeconds: s.Propagation.Seconds(),
+		Connected: s.Connected, Standby: s.Standby, Version: s.Version, AgeSeconds: s.Age.Seconds(), PropagationSeconds: s.Propagation.Seconds(),
 		Rows: s.Rows, Faults: s.FaultCount, Loads: s.Loads, CatchUps: s.CatchUps, Saves: s.Saves,
 	}
 }

@@ -94,6 +94,7 @@ type Leases struct {
 // Policies are the numbers of the rows that come from Postgres.
 type Policies struct {
 	Connected          bool    // Postgres is being followed
+	Standby            bool    // it is a standby, which may be late
 	Version            int64   // that is enforced; 0: none
 	AgeSeconds         float64 // since Postgres was last known to have nothing newer
 	PropagationSeconds float64 // of the last change: from its writing until it was in force here
@@ -119,6 +120,14 @@ func gauge[T any](name, help string, value func(*T) float64, labels ...string) n
 	return number[T]{prometheus.NewDesc(prefix+name, help, labels, nil), prometheus.GaugeValue, value}
 }
 
+// indicator is 1 for true.
+func indicator(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
 var processNumbers = []number[Process]{
 	gauge("instances", "Plugin configs served now.", func(p *Process) float64 { return float64(p.Instances) }),
 	counter("events_total", "Access events of Kong's for known plugin configs.", func(p *Process) float64 { return float64(p.Events) }),
@@ -138,12 +147,8 @@ var bucketNumbers = []number[Buckets]{
 }
 
 var policyNumbers = []number[Policies]{
-	gauge("policies_connected", "1 while Postgres is followed; 0: the last good rows stay in force.", func(p *Policies) float64 {
-		if p.Connected {
-			return 1
-		}
-		return 0
-	}),
+	gauge("policies_connected", "1 while Postgres is followed; 0: the last good rows stay in force.", func(p *Policies) float64 { return indicator(p.Connected) }),
+	gauge("policies_standby", "1 where the Postgres that is followed is a standby: it is asked every second, may be late, and has no report of this node; else 0.", func(p *Policies) float64 { return indicator(p.Standby) }),
 	gauge("snapshot_version", "Version of the rows of Postgres that are enforced; 0: none.", func(p *Policies) float64 { return float64(p.Version) }),
 	gauge("snapshot_age_seconds", "Seconds since Postgres was last known to have nothing newer.", func(p *Policies) float64 { return p.AgeSeconds }),
 	gauge("snapshot_rows", "Rows of Postgres that are enforced.", func(p *Policies) float64 { return float64(p.Rows) }),
@@ -155,12 +160,7 @@ var policyNumbers = []number[Policies]{
 }
 
 var storeNumbers = []number[Store]{
-	gauge("degraded", "1 while the shared store, or a part of it, does not answer and fail modes decide; else 0.", func(s *Store) float64 {
-		if s.Degraded {
-			return 1
-		}
-		return 0
-	}, "store"),
+	gauge("degraded", "1 while the shared store, or a part of it, does not answer and fail modes decide; else 0.", func(s *Store) float64 { return indicator(s.Degraded) }, "store"),
 	counter("degraded_seconds_total", "Seconds for which servers of the shared store did not answer: two of a cluster that are away for one second count as two.", func(s *Store) float64 { return s.DegradedSeconds }, "store"),
 	gauge("waiting_requests", "Requests that wait for the shared store now.", func(s *Store) float64 { return float64(s.Waiting) }, "store"),
 	counter("foreign_values_total", "Values in the shared store that were not of our form, read as empty buckets.", func(s *Store) float64 { return float64(s.Foreign) }, "store"),

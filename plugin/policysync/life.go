@@ -86,7 +86,7 @@ func (s *Sync) endLife() {
 
 // removeDead takes back the reports of processes that used the same folder and have ended without doing that.
 func (s *Sync) removeDead(ctx context.Context, conn *pgx.Conn) {
-	if s.life.file == nil {
+	if s.life.file == nil || s.mute() {
 		return
 	}
 	paths, err := filepath.Glob(filepath.Join(s.options.Dir, lifeFiles))

@@ -16,6 +16,8 @@ type head struct {
 	at      time.Time // when the version was taken, by the server's clock; it was committed after that
 	pruned  int64     // changes up to this version are gone
 
+	standby bool // the server is a standby, which follows another one
+
 	now  time.Time // the server's clock
 	seen time.Time // the node's, at that moment
 }
@@ -29,8 +31,8 @@ type asker interface {
 func readHead(ctx context.Context, from asker) (head, error) {
 	var h head
 	asked := time.Now()
-	err := from.QueryRow(ctx, `SELECT version, at, pruned, clock_timestamp() FROM rate_limiter.version`).
-		Scan(&h.version, &h.at, &h.pruned, &h.now)
+	err := from.QueryRow(ctx, `SELECT version, at, pruned, pg_is_in_recovery(), clock_timestamp() FROM rate_limiter.version`).
+		Scan(&h.version, &h.at, &h.pruned, &h.standby, &h.now)
 	if err != nil {
 		return h, fmt.Errorf("read the version: %w", err)
 	}

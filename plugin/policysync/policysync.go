@@ -3,6 +3,8 @@
 // keeps serving the last good book and says how old that is; the last book is also kept in a file, so that a node that
 // starts without Postgres has one.
 //
+// A standby sends no notifications and takes no reports: it is looked at every second.
+//
 // A notification is only a hint to look. What makes a change arrive is the version: it is looked at after every hint,
 // after every connect, and every few seconds; and from time to time everything is loaded again.
 //
@@ -80,6 +82,7 @@ type Sync struct {
 	reloadAt   time.Time // when all rows are loaded next
 	lostAt     time.Time // when contact was lost; zero: it was not
 	lostWhy    string    // what was logged about that last
+	standby    bool      // the server of the last session was a standby
 	left       bool      // the report was taken back
 	life       life
 	unreported bool  // the last report failed, and that was logged

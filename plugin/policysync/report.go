@@ -25,7 +25,7 @@ const reportSQL = `INSERT INTO rate_limiter.nodes AS n (node, version, enforced_
 // report tells Postgres what is in force here. Its error is that contact is lost: a report that is refused is logged,
 // once, and does no harm.
 func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
-	if s.options.Node == "" {
+	if s.mute() {
 		return nil
 	}
 	if s.options.Away != nil && s.options.Away() {
@@ -69,7 +69,7 @@ const leaveSQL = `DELETE FROM rate_limiter.nodes WHERE node = $1`
 // leave takes this node's report back, when it ends or answers no requests any more: a report that stays makes it a silent
 // node, which may still admit requests for all that others know. s.left is whether that was done.
 func (s *Sync) leave(ctx context.Context, conn *pgx.Conn) {
-	if s.options.Node == "" {
+	if s.mute() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)

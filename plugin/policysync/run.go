@@ -38,6 +38,9 @@ func (s *Sync) follow(ctx context.Context) {
 		if s.contacts() != before {
 			failures = 0
 		}
+		if errors.Is(err, errPromoted) {
+			continue
+		}
 		s.lose(err)
 		pause := time.NewTimer(jittered(min(s.options.MaxPause, s.options.MinPause<<min(failures, 10))))
 		select {
@@ -60,12 +63,15 @@ func (s *Sync) session(ctx context.Context) error {
 	listening, cancel := context.WithCancel(context.WithoutCancel(ctx)) // its end is not mistaken for lost contact
 	hints, lost := make(chan struct{}, 1), make(chan error, 1)
 	var listener sync.WaitGroup
-	listener.Go(func() { lost <- listen(listening, l.listener, hints) })
+	if l.listener != nil {
+		listener.Go(func() { lost <- listen(listening, l.listener, hints) })
+	}
 	defer func() {
 		cancel()
 		listener.Wait()
 		l.close()
 	}()
+	s.meet(l.standby)
 	s.checkTables(ctx, l.worker)
 	if err := s.look(ctx, l.worker); err != nil {
 		return err
@@ -100,7 +106,7 @@ func listen(ctx context.Context, conn *pgx.Conn, hints chan<- struct{}) error {
 
 // attend does what is due until ctx ends or contact is lost.
 func (s *Sync) attend(ctx context.Context, conn *pgx.Conn, hints <-chan struct{}, lost <-chan error) error {
-	poll, beat := time.NewTicker(s.options.PollEvery), time.NewTicker(s.options.BeatEvery)
+	poll, beat := time.NewTicker(s.pollEvery()), time.NewTicker(s.options.BeatEvery)
 	defer poll.Stop()
 	defer beat.Stop()
 	reload := time.NewTimer(time.Until(s.reloadAt))
@@ -150,6 +156,8 @@ func (s *Sync) look(ctx context.Context, conn *pgx.Conn) error {
 	}
 	s.compareClocks(h)
 	switch {
+	case s.standby && !h.standby:
+		return errPromoted
 	case h.version == s.refused:
 		return nil
 	case s.source() != FromPostgres, h.version < s.held.version, h.version == s.held.version && !h.at.Equal(s.held.at):

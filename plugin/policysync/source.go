@@ -87,31 +87,45 @@ const (
 	closeTime = time.Second
 )
 
-// link is the two connections of a session: hints wait on one, the other does the work.
+// link is the two connections of a session: hints wait on one, the other does the work. A standby gives no hints.
 type link struct {
-	listener, worker *pgx.Conn
+	listener, worker *pgx.Conn // listener is nil for a standby
+	standby          bool
 }
 
-// connect connects and listens: what is committed from now on gives a hint.
+// connect connects and listens: what is committed from now on gives a hint, unless the server is a standby.
 func (s *Sync) connect(ctx context.Context) (*link, error) {
 	config, err := s.options.Source.config()
 	if err != nil {
 		return nil, err
 	}
 	l := &link{}
-	if l.listener, err = pgx.ConnectConfig(ctx, config); err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
-	}
-	if _, err = l.listener.Exec(ctx, "LISTEN "+channel); err != nil {
-		err = fmt.Errorf("listen: %w", err)
-	} else if l.worker, err = pgx.ConnectConfig(ctx, config); err != nil {
-		err = fmt.Errorf("connect: %w", err)
-	}
-	if err != nil {
+	if err := l.open(ctx, config); err != nil {
 		l.close()
 		return nil, err
 	}
 	return l, nil
+}
+
+func (l *link) open(ctx context.Context, config *pgx.ConnConfig) (err error) {
+	if l.worker, err = pgx.ConnectConfig(ctx, config); err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	bounded, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	if err = l.worker.QueryRow(bounded, `SELECT pg_is_in_recovery()`).Scan(&l.standby); err != nil {
+		return fmt.Errorf("ask whether the server is a standby: %w", err)
+	}
+	if l.standby {
+		return nil // it refuses LISTEN
+	}
+	if l.listener, err = pgx.ConnectConfig(ctx, config); err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	if _, err = l.listener.Exec(ctx, "LISTEN "+channel); err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	return nil
 }
 
 // channel is where Postgres tells of commits.

@@ -19,6 +19,7 @@ type Stats struct {
 	Version   int64         // of the book in force; 0: there is none, or nothing was ever written
 	Source    string        // of the book in force: postgres, disk or none
 	Connected bool          // Postgres is being followed now
+	Standby   bool          // what was followed last is a standby, which may be late, and has no report of this node
 	Age       time.Duration // since Postgres was last known to have nothing newer; 0: there is no book. Of a saved book it goes by the node's clock
 	Enforced  time.Duration // since the book is in force; 0: there is none
 	Rows      int           // of all tables in the book
@@ -42,7 +43,7 @@ type Stats struct {
 type state struct {
 	version                                 int64
 	source, refusal                         string // source "" is FromNone
-	connected                               bool
+	connected, standby                      bool
 	confirmed, enforced                     time.Time
 	rows, faultCount                        int
 	faults, unfollowed                      []policy.Fault
@@ -56,7 +57,7 @@ func (s *Sync) Stats() Stats {
 	now := s.state
 	s.mu.Unlock()
 	out := Stats{
-		Version: now.version, Source: now.source, Connected: now.connected, Rows: now.rows,
+		Version: now.version, Source: now.source, Connected: now.connected, Standby: now.standby, Rows: now.rows,
 		Faults: slices.Concat(now.faults, now.unfollowed), FaultCount: now.faultCount + len(now.unfollowed), Refusal: now.refusal,
 		Loads: now.loads, CatchUps: now.catchUps, Contacts: now.contacts, Saves: now.saves, Unsaved: now.fails,
 		LoadTime: now.loadTime, Propagation: now.propagation, ClockOffset: now.offset,
