@@ -12,6 +12,7 @@ const (
 	undefinedFunction = "42883"
 	undefinedTable    = "42P01"
 	noPrivilege       = "42501"
+	readOnly          = "25006"
 )
 
 // Advice tells what an operator has to do about an error of Postgres that stays as long as nobody does it: no waiting and
@@ -26,6 +27,8 @@ func Advice(err error) string {
 		return "the tables in Postgres are older than this program: run ratelimit migrate up"
 	case noPrivilege:
 		return "the database user lacks a right: the grants are in migrations/README.md, and are repeated after a migration"
+	case readOnly:
+		return "the database is read-only: a standby, or default_transaction_read_only is on"
 	}
 	return ""
 }

@@ -46,6 +46,7 @@ type serveSettings struct {
 	newSubjects   int
 	leaseShare    int // percent; 0: nothing is leased
 	logLevel      slog.Level
+	snapshotDir   string // "": none
 	drainTime     time.Duration
 	shutdownTime  time.Duration
 }
@@ -81,6 +82,12 @@ func (c *call) serveFlags() *serveSettings {
 	})
 	f.Func("log-level", "a `level`: debug, info, warn or error; default info, which has a line for each request", func(text string) error {
 		return parseLevel(text, &s.logLevel)
+	})
+	f.Func("snapshot-dir", "a `directory`, of this process alone, for the last rows of the database: with them it decides after a start without the database; default: off, and until rows are loaded decisions answer 503", func(text string) error {
+		if s.snapshotDir = text; text == "off" {
+			s.snapshotDir = ""
+		}
+		return nil
 	})
 	f.Func("drain-time", "after SIGTERM new requests are still answered for this `time`, so that a load balancer sees it; default 1s", func(text string) error {
 		return parseDuration(text, &s.drainTime)

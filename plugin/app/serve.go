@@ -25,8 +25,8 @@ import (
 const (
 	// serveConnections is how many connections to the database the API has at most, beside the one that follows its rows.
 	serveConnections = 10
-	// rowsPatience is how long the address stays closed for the first rows, so that no decision is made without them.
-	// Longer than that Postgres may be away; then the config alone decides, and the rows when they come.
+	// rowsPatience is how long the address stays closed for the first rows, so that few requests find them missing. Longer
+	// than that Postgres may be away; until rows come, what needs them answers 503.
 	rowsPatience = 2 * time.Second
 	// ownBuckets is how many buckets the API's own limits may have: one for each token or address.
 	ownBuckets = 100_000

@@ -28,7 +28,7 @@ type decider struct {
 	*paths
 	path    *admit.Path       // nil: no config was given
 	inRedis control.Buckets   // nil: there are none
-	loaded  chan struct{}     // closed with the first rows
+	loaded  chan struct{}     // closed with the first rows, of the database or of an earlier run
 	routes  map[string]string // of the config's file, by name
 
 	asked func(*policy.Policy) *policy.Policy // with which policy the buckets of one are asked; nil: itself
@@ -53,7 +53,7 @@ func (c *call) decider(ctx context.Context, s *serveSettings, log *slog.Logger) 
 		d.metrics = metrics.New(Version, metrics.Sources{})
 		return d, nil
 	}
-	if err := c.followRows(d, log); err != nil {
+	if err := c.followRows(d, s, log); err != nil {
 		return nil, err
 	}
 	d.metrics = metrics.New(Version, metrics.Sources{
@@ -64,12 +64,12 @@ func (c *call) decider(ctx context.Context, s *serveSettings, log *slog.Logger) 
 }
 
 // followRows has the rows of the database followed.
-func (c *call) followRows(d *decider, log *slog.Logger) error {
+func (c *call) followRows(d *decider, s *serveSettings, log *slog.Logger) error {
 	node, err := nodeName("hostname")
 	if err != nil {
 		return err
 	}
-	from := &settings{DatabaseFile: c.database.file}
+	from := &settings{DatabaseFile: c.database.file, SnapshotDir: s.snapshotDir}
 	if from.DatabaseFile == "" {
 		if from.Database, _, err = c.dsn(); err != nil {
 			return err

@@ -12,15 +12,16 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
 // deciding is the decider of a serve with a decK file.
-func deciding(t *testing.T, file string) *decider {
+func deciding(t *testing.T, file string, flags ...string) *decider {
 	t.Helper()
-	s, c, err := serveOf(t, map[string]string{databaseVariable: nowhere}, "--config "+file)
+	s, c, err := serveOf(t, map[string]string{databaseVariable: nowhere}, strings.Join(append(flags, "--config "+file), " "))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,6 +74,28 @@ func TestServeKnowsTheRoutesOfItsFileAndLabelsNoOthers(t *testing.T) {
 	}
 	if p := leasable(t, d); d.asked != nil && d.asked(p) != p {
 		t.Error("buckets of this process are asked as if others leased from them")
+	}
+}
+
+func TestServeDecidesByTheRowsOfAnEarlierRunUntilItHasThoseOfTheDatabase(t *testing.T) {
+	dsn, dir := pgtest.Start(t).Database(t), t.TempDir()
+	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
+	if x.call("override", "add", "--tenant", "acme", "--kind", "ban", "--permanent", "--reason", "abuse") != 0 {
+		t.Fatal(x.output.String())
+	}
+	x.save(dsn, dir)
+	d := deciding(t, onRedis(t, redistest.Single(t)), "--snapshot-dir "+dir)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.rows.Run(ctx) }()
+	<-d.loaded
+	var decided admit.Exchange
+	if err := d.path.Admit(t.Context(), &admit.Known{Tenant: "acme"}, &decided); err != nil || !decided.Decision.Denied() {
+		t.Errorf("a tenant whose ban was saved is decided about as %+v (%v)", decided.Decision, err)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 

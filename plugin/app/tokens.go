@@ -43,6 +43,7 @@ type tokens struct {
 	known   map[secretHash]knownToken // the secrets themselves are not kept
 	unknown unknownSecrets
 	used    map[int64]time.Time // when a token was used last, by its id, until that is noted
+	unnoted bool                // the last try to note that failed, and that was logged; Run's alone
 	away    bool                // look-ups fail, or hang, and Run tries until one does not
 }
 
@@ -169,8 +170,13 @@ func (t *tokens) note(ctx context.Context) {
 	for id, at := range used {
 		ago[id] = now.Sub(at)
 	}
-	if err := t.rows.Used(ctx, ago); err != nil {
-		t.log.Warn("the use of tokens could not be noted", "error", err)
+	err := t.rows.Used(ctx, ago)
+	if failed := err != nil; failed != t.unnoted {
+		if t.unnoted = failed; failed { // once: a standby takes no notes at all
+			t.log.Warn("the use of tokens cannot be noted", "error", err)
+		}
+	}
+	if err != nil {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		maps.Copy(used, t.used)

@@ -11,6 +11,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
+// readOnly is why nothing can be written.
+const readOnly = "the database is read-only: it is a standby, or set so"
+
 // invalid is what a problem document says that has faults.
 const invalid = "the request is not valid"
 
@@ -78,6 +81,10 @@ func (s *Server) told(doing, effect string, err error) error {
 		s.Log.Error("it is not known whether a change was written", "doing", doing, "error", err)
 		return huma.Error503ServiceUnavailable(doing + ": the database broke off in the middle of the commit, so it is not known " +
 			"whether this was written: read what is there, or send the request again with the Idempotency-Key that it had")
+	}
+	if pgstore.IsReadOnly(err) {
+		s.Log.Warn("a change was denied by a read-only database", "doing", doing, "error", err)
+		return huma.Error503ServiceUnavailable(doing + ": " + readOnly + effect)
 	}
 	level := slog.LevelError
 	if errors.Is(err, context.Canceled) {

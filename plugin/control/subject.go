@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"strings"
 
@@ -65,11 +66,14 @@ func (s *Server) snapshot() (*policy.Snapshot, error) {
 		return nil, huma.Error503ServiceUnavailable("this process was not told the plugin's config, so it cannot say what applies: start it as ratelimit serve --config kong.yml")
 	}
 	policies := s.Path.Policies.Load()
-	if policies == nil {
-		return nil, huma.Error503ServiceUnavailable("the policies are not loaded yet")
+	if !loaded(policies) {
+		return nil, huma.ErrorWithHeaders(huma.Error503ServiceUnavailable(warmingUp), http.Header{"Retry-After": {"1"}})
 	}
 	return policies, nil
 }
+
+// warmingUp is why nothing is decided, or said to be in force, by the config alone: a row may ban whoever asks.
+const warmingUp = "warming up: the policies of the database are not loaded yet"
 
 // instant is when it is, by the clock that tells which overrides hold.
 func (s *Server) instant() limit.Micros {

@@ -71,11 +71,18 @@ func uncertain(err error) error {
 	return &UncertainError{err}
 }
 
+// IsReadOnly reports whether an error is that of a database that takes no writes: a standby, or one that is set so.
+func IsReadOnly(err error) bool {
+	refused := new(pgconn.PgError)
+	return errors.As(err, &refused) && refused.Code == codeReadOnly
+}
+
 // The classes of SQLSTATE that are about a value: data exceptions, and integrity constraints.
 const (
 	classData      = "22"
 	classIntegrity = "23"
 	codeUnique     = "23505"
+	codeReadOnly   = "25006"
 )
 
 // fail is the error of an operation; nil stays nil. The errors of this package stay as they are; what Postgres refuses becomes one of
