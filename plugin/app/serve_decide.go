@@ -26,10 +26,11 @@ const (
 // decider is what decides in the process that serves the API: the paths of the plugin server, with one config.
 type decider struct {
 	*paths
-	path    *admit.Path       // nil: no config was given
-	inRedis control.Buckets   // nil: there are none
-	loaded  chan struct{}     // closed with the first rows, of the database or of an earlier run
-	routes  map[string]string // of the config's file, by name
+	path    *admit.Path                 // nil: no config was given
+	inRedis control.Buckets             // nil: there are none
+	ping    func(context.Context) error // asks that Redis; nil: there is none
+	loaded  chan struct{}               // closed with the first rows, of the database or of an earlier run
+	routes  map[string]string           // of the config's file, by name
 
 	asked func(*policy.Policy) *policy.Policy // with which policy the buckets of one are asked; nil: itself
 }
@@ -119,7 +120,7 @@ func (c *call) openPath(d *decider, from *configFlags) error {
 	case err != nil:
 		return fmt.Errorf("%s: %w", config.where, err)
 	default:
-		d.inRedis = shared
+		d.inRedis, d.ping = shared, shared.Ping
 	}
 	return nil
 }

@@ -3,11 +3,12 @@ package control
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -37,39 +38,92 @@ func (s *Server) registerHealth() {
 	huma.Register(s.api, huma.Operation{
 		OperationID: "get-readyz", Method: http.MethodGet, Path: "/readyz", Tags: tags,
 		Summary: "Whether requests can be answered",
-		Description: "200 where the database answers and the policies are loaded, and also, degraded, where it is away and decisions go " +
-			"on by the rows that were loaded. 503 before they are, where nothing can be answered, and when the process is about to end.",
+		Description: "200 where all that it needs answers and the policies are loaded, and also, degraded, where decisions go on without " +
+			"the database or by fail modes without Redis, and where the database is read-only. 503 before the policies are loaded, where nothing " +
+			"can be answered, and when the process is about to end. What it needs is asked once a second at most, however many probes come.",
 		Errors: []int{http.StatusNotAcceptable, http.StatusServiceUnavailable},
 	}, s.ready)
 }
 
+// findings are what a look at all that the process needs has found.
+type findings struct {
+	at       time.Time // when the look ended
+	away     bool      // the database does not answer
+	degraded []string  // what does not do its work, and what that means for requests
+}
+
+// findingsAge is how old findings may be that answer a probe.
+const findingsAge = time.Second
+
 // ready answers a probe. Who heeds it takes traffic away from here, so it fails only where there is none to serve: with
 // the database all processes would fail at once, and the decisions that do without it.
-func (s *Server) ready(ctx context.Context, _ *struct{}) (*readinessOutput, error) {
-	// Who probes needs no token, so that all who do at once share one answer, and one connection to the database.
-	_, away, _ := s.probes.Do("", func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readyTime)
-		defer cancel()
-		return s.Store.Fleet(ctx, pgstore.LiveWithin)
-	})
-	if away != nil {
-		s.Log.Warn("a probe finds that the database does not answer", "error", away)
-	}
+func (s *Server) ready(context.Context, *struct{}) (*readinessOutput, error) {
+	found := s.look()
 	decides := s.Path != nil && loaded(s.Path.Policies.Load())
-	var missing []string
-	if s.Path != nil && !decides {
-		missing = append(missing, "the policies are not loaded yet")
-	}
-	if away != nil {
-		missing = append(missing, "the database does not answer")
-	}
 	switch {
-	case len(missing) == 0:
-		return &readinessOutput{Readiness{Status: "ok"}}, nil
-	case decides:
-		return &readinessOutput{Readiness{"degraded", []string{"the database does not answer: writes and lists answer 503"}}}, nil
+	case s.Path != nil && !decides:
+		return nil, huma.Error503ServiceUnavailable(strings.Join(append([]string{"the policies are not loaded yet"}, found.degraded...), "; "))
+	case found.away && !decides:
+		return nil, huma.Error503ServiceUnavailable(strings.Join(found.degraded, "; "))
+	case len(found.degraded) > 0:
+		return &readinessOutput{Readiness{"degraded", found.degraded}}, nil
 	}
-	return nil, huma.Error503ServiceUnavailable(strings.Join(missing, "; "))
+	return &readinessOutput{Readiness{Status: "ok"}}, nil
+}
+
+// look returns findings that are new enough. Who probes needs no token, so all who do at once share one look, and one
+// connection to the database.
+func (s *Server) look() *findings {
+	shared, _, _ := s.probes.Do("", func() (any, error) {
+		last := s.found.Load()
+		if last != nil && time.Since(last.at) < findingsAge {
+			return last, nil
+		}
+		now := s.lookAgain()
+		if last == nil && len(now.degraded) > 0 || last != nil && !slices.Equal(last.degraded, now.degraded) {
+			s.Log.Warn("a probe finds another state than before", "missing", now.degraded)
+		}
+		s.found.Store(now)
+		return now, nil
+	})
+	return shared.(*findings)
+}
+
+// lookAgain asks the database and Redis, both at once and for at most readyTime.
+func (s *Server) lookAgain() *findings {
+	ctx, cancel := context.WithTimeout(context.Background(), readyTime)
+	defer cancel()
+	redis := make(chan error, 1) // a frozen Redis may be heard of later than readyTime
+	go func() { redis <- s.ping(ctx) }()
+	found := &findings{}
+	why, err := s.Store.ReadOnly(ctx)
+	switch {
+	case err != nil:
+		s.Log.Debug("the database does not answer a probe", "error", err)
+		found.away = true
+		found.degraded = append(found.degraded, "the database does not answer: writes and lists answer 503")
+	case why != "":
+		found.degraded = append(found.degraded, "the database is read-only, because it is "+why+": writes answer 503")
+	}
+	select {
+	case err = <-redis:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		s.Log.Debug("Redis does not answer a probe", "error", err)
+		found.degraded = append(found.degraded, "Redis does not answer: the fail mode of each limit decides, usage and resets answer 503")
+	}
+	found.at = time.Now()
+	return found
+}
+
+// ping asks Redis, if there is one.
+func (s *Server) ping(ctx context.Context) error {
+	if s.Ping == nil {
+		return nil
+	}
+	return s.Ping(ctx)
 }
 
 // loaded tells whether there are policies to decide by, those of the database among them.

@@ -1,13 +1,20 @@
 package control_test
 
 import (
+	"context"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -15,6 +22,79 @@ import (
 func (w *world) probed(status int) control.Readiness {
 	w.Helper()
 	return read[control.Readiness](w, w.want(w.do(call{method: "GET", path: "/readyz"}), status))
+}
+
+// eventually waits until something is so: a probe may be answered by what was found a second ago.
+func (w *world) eventually(what string, so func() bool) {
+	w.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !so(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			w.Fatalf("%s: not within 30 s", what)
+		}
+	}
+}
+
+// probedUntil waits until /readyz is degraded for one reason, which has some words in it, or until it is ok for no words.
+func (w *world) probedUntil(words string) {
+	w.Helper()
+	w.eventually("/readyz says "+words, func() bool {
+		got := w.probed(http.StatusOK)
+		if words == "" {
+			return got.Status == "ok"
+		}
+		return got.Status == "degraded" && len(got.Missing) == 1 && strings.Contains(got.Missing[0], words)
+	})
+}
+
+func TestAFrozenRedisIsDegradedAsLongAsItIs(t *testing.T) {
+	t.Parallel()
+	p := planning(t, plan(), enterprise())
+	p.probedUntil("")
+	p.redis.Hang(t)
+	p.probedUntil("Redis does not answer")
+	p.redis.Resume(t)
+	p.probedUntil("")
+}
+
+func TestAReadOnlyDatabaseIsDegradedAndSaysWhy(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Shared(t).Database(t)
+	owner := pgtest.Pool(t, dsn)
+	if _, err := owner.Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`); err != nil {
+		t.Fatal(err)
+	}
+	w := open(t, func(o *control.Options) { o.Store = pgstore.New(pgtest.Pool(t, dsn)) })
+	w.probedUntil("default_transaction_read_only")
+	a := w.want(w.as("POST", policies, daily), http.StatusServiceUnavailable)
+	if got := read[problem](w, a); !strings.Contains(got.Detail, "read-only") || !strings.Contains(got.Detail, "nothing was written") {
+		t.Errorf("a write is answered %s", a.Body)
+	}
+}
+
+func TestAThousandProbesAskTheDatabaseOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		pool := dialled(t, "postgres://nobody@127.0.0.1:1/none?sslmode=disable", silence)
+		defer pool.Close()
+		server, err := control.New(control.Options{
+			Store: pgstore.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler),
+			Ping: func(context.Context) error { asked++; return nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 1000 {
+			server.ServeHTTP(httptest.NewRecorder(), call{method: "GET", path: "/readyz"}.request())
+		}
+		if asked != 1 {
+			t.Errorf("1000 probes ask %d times, want once", asked)
+		}
+		time.Sleep(1001 * time.Millisecond) // of the bubble's clock
+		server.ServeHTTP(httptest.NewRecorder(), call{method: "GET", path: "/readyz"}.request())
+		if asked != 2 {
+			t.Errorf("a second later they have asked %d times, want twice", asked)
+		}
+	})
 }
 
 func TestAProcessThatDecidesWithoutTheDatabaseStaysReadyAndSaysWhatIsMissing(t *testing.T) {
@@ -25,22 +105,46 @@ func TestAProcessThatDecidesWithoutTheDatabaseStaysReadyAndSaysWhatIsMissing(t *
 		t.Errorf("with all there is: %+v", got)
 	}
 	w.pool.Close()
-	if got := w.probed(http.StatusOK); got.Status != "degraded" || len(got.Missing) != 1 || !strings.Contains(got.Missing[0], "database") {
-		t.Errorf("without the database: %+v", got)
-	}
+	w.probedUntil("database")
 	w.want(w.as("POST", "/v1/ratelimit/check", `{"org_id":"acme"}`), http.StatusOK)
 	w.want(w.do(call{method: "GET", path: "/healthz"}), http.StatusOK)
 }
 
-func TestAProcessThatCanServeNothingIsNotReady(t *testing.T) {
-	t.Parallel()
-	rowless := &admit.Path{}
+// rowless is a path without the rows of a database.
+func rowless(t *testing.T) *admit.Path {
+	t.Helper()
+	path := &admit.Path{Now: clock}
 	snapshot, err := policy.FromConfig(admit.ForKnown(plan()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	rowless.Policies.Store(snapshot)
-	for name, path := range map[string]*admit.Path{"no config": nil, "no policies": {}, "no rows": rowless} {
+	path.Policies.Store(snapshot)
+	return path
+}
+
+func TestUntilTheRowsAreLoadedNothingIsDecidedOrSaidToBeInForce(t *testing.T) {
+	t.Parallel()
+	buckets := shelf{memstore.New(memstore.Options{Now: clock})}
+	path := rowless(t)
+	path.Buckets = buckets
+	w := open(t, func(o *control.Options) { o.Buckets, o.Path = buckets, path })
+	for _, c := range []call{
+		{admin, "POST", "/v1/ratelimit/check", `{"org_id":"acme"}`, nil},
+		{admin, "POST", "/v1/ratelimit/check/batch", `{"checks":[{"org_id":"acme"}]}`, nil},
+		{admin, "GET", acmePath + "/ratelimit/policies", "", nil},
+		{admin, "GET", acmePath + "/ratelimit/usage", "", nil},
+		{admin, "POST", acmePath + "/ratelimit/reset", `{"preview":true}`, nil},
+	} {
+		a := w.want(w.do(c), http.StatusServiceUnavailable)
+		if got := read[problem](w, a); !strings.Contains(got.Detail, "warming up") || a.Header().Get("Retry-After") != "1" {
+			t.Errorf("%s %s: %s, Retry-After %q; want that it is warming up", c.method, c.path, a.Body, a.Header().Get("Retry-After"))
+		}
+	}
+}
+
+func TestAProcessThatCanServeNothingIsNotReady(t *testing.T) {
+	t.Parallel()
+	for name, path := range map[string]*admit.Path{"no config": nil, "no policies": {}, "no rows": rowless(t)} {
 		w := open(t, func(o *control.Options) { o.Path = path })
 		before := http.StatusServiceUnavailable
 		if path == nil {
@@ -48,10 +152,10 @@ func TestAProcessThatCanServeNothingIsNotReady(t *testing.T) {
 		}
 		w.want(w.do(call{method: "GET", path: "/readyz"}), before)
 		w.pool.Close()
-		a := w.want(w.do(call{method: "GET", path: "/readyz"}), http.StatusServiceUnavailable)
-		if !strings.Contains(read[problem](w, a).Detail, "database") {
-			t.Errorf("%s: %s", name, a.Body)
-		}
+		w.eventually(name+": it is not ready, for want of the database", func() bool {
+			a := w.do(call{method: "GET", path: "/readyz"})
+			return a.Code == http.StatusServiceUnavailable && strings.Contains(read[problem](w, a).Detail, "the database does not answer")
+		})
 		w.want(w.do(call{method: "GET", path: "/healthz"}), http.StatusOK)
 	}
 }

@@ -144,7 +144,7 @@ func planning(t *testing.T, config schema.Config, rows policy.Rows) *planned {
 	p.store = store
 	p.path = pathOf(t, config, store, rows)
 	p.path.Observers = []admit.Observer{p.told}
-	p.world = open(t, func(o *control.Options) { o.Path, o.Buckets = p.path, store })
+	p.world = open(t, func(o *control.Options) { o.Path, o.Buckets, o.Ping = p.path, store, store.Ping })
 	return p
 }
 

@@ -2,10 +2,12 @@ package control
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -35,8 +37,10 @@ type Options struct {
 	Tokens  Authenticator
 	Log     *slog.Logger
 
-	Buckets Buckets     // nil: usage and reset answer 503
-	Path    *admit.Path // how the plugin decides, with the same config, rows and buckets; nil: the decision API, and what is in force for an org, answer 503
+	Buckets Buckets // nil: usage and reset answer 503
+	// Ping asks whether Redis answers, until ctx ends; nil: there is no Redis.
+	Ping func(ctx context.Context) error
+	Path *admit.Path // how the plugin decides, with the same config, rows and buckets; nil: the decision API, and what is in force for an org, answer 503
 
 	// Asked is with which policy requests ask a bucket of a policy: with that one itself, or one with less capacity where nodes
 	// may take tokens of it ahead of need; nil: always with itself.
@@ -66,6 +70,7 @@ type Server struct {
 
 	newSubjects *newSubjects // nil: the API does not limit itself
 	probes      singleflight.Group
+	found       atomic.Pointer[findings] // of the last look; nil: there was none
 }
 
 // New makes a server. It does no I/O. The error tells what is missing from the options, or that the metrics are

@@ -113,6 +113,16 @@ func (c *connection) Probe(ctx context.Context) {
 	}
 }
 
+// Ping asks all servers at once whether they answer. A Redis that the check refuses is of no use.
+func (c *connection) Ping(ctx context.Context) error {
+	if refusal := c.refusal.Load(); refusal != nil {
+		return refusal.err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	return c.backend.masters(ctx, func(ctx context.Context, client *redis.Client) error { return client.Ping(ctx).Err() })
+}
+
 // Run implements transport. It waits no longer than read_timeout, whatever ctx allows: a call that needs a new connection
 // has no more time for it, but the connection is made all the same, for the next. Every error is an *Error.
 func (c *connection) Run(ctx context.Context, script *script, keys []string, args []any) ([]any, error) {

@@ -45,3 +45,15 @@ func (s *Store) beat(ctx context.Context, namespace, node string, ttl time.Durat
 // Probe asks every server whose gate lets it whether it lives, so that one that is back is known to be without traffic.
 // What it learns its gates learn. It waits until all have answered or ctx ends.
 func (s *Store) Probe(ctx context.Context) { s.transport.Probe(ctx) }
+
+// Ping returns nil when every server answers, and else why one does not. It asks past the gates, which learn nothing of it.
+func (s *Store) Ping(ctx context.Context) error {
+	servers, ok := s.transport.(interface{ Ping(context.Context) error })
+	if !ok {
+		return nil // it has no servers
+	}
+	if err := servers.Ping(ctx); err != nil {
+		return fmt.Errorf("ping %s: %w", s.name, err)
+	}
+	return nil
+}

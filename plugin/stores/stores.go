@@ -110,6 +110,8 @@ type Shared interface {
 	// Forget empties buckets, which gives their owners all of their limits back, and tells how many there were. Before an
 	// error some may have been emptied.
 	Forget(ctx context.Context, keys []policy.Key) (int, error)
+	// Ping returns nil when every server of the Redis answers.
+	Ping(ctx context.Context) error
 }
 
 // ErrNotShared is the error of a config whose buckets every node keeps for itself.
