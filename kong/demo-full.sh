@@ -83,7 +83,7 @@ start_postgres() {
 	(as_postgres "$programs/postgres" -D "$dir/postgres/data" -k "$dir/postgres" -c listen_addresses= -c fsync=off) \
 		>>"$dir/postgres.log" 2>&1 &
 	postgres=$!
-	await Postgres "$postgres" "$programs/pg_isready" -h "$dir/postgres" -U ratelimit -d postgres
+	await Postgres "$postgres" "$programs/pg_isready" -h "$dir/postgres" -U postgres -d postgres
 }
 
 stop_postgres() {
@@ -99,9 +99,11 @@ start_servers() {
 	chmod 711 "$dir" # for the user that Postgres runs as
 	mkdir -m 700 "$dir/postgres"
 	[ "$(id -u)" -ne 0 ] || chown postgres: "$dir/postgres"
-	(as_postgres "$programs/initdb" -D "$dir/postgres/data" -U ratelimit -A trust -N) >"$dir/initdb.log" 2>&1
+	(as_postgres "$programs/initdb" -D "$dir/postgres/data" -U postgres -A trust -N) >"$dir/initdb.log" 2>&1
 	start_postgres
-	echo "host=$dir/postgres user=ratelimit dbname=postgres" >"$dir/database"
+	"$programs/createuser" -h "$dir/postgres" -U postgres ratelimit # the tables' owner, which is no superuser
+	"$programs/createdb" -h "$dir/postgres" -U postgres -O ratelimit ratelimit
+	echo "host=$dir/postgres user=ratelimit dbname=ratelimit" >"$dir/database"
 
 	redis-server --port 0 --unixsocket "$dir/redis.sock" --save '' --appendonly no --dir "$dir" >"$dir/redis.log" &
 	redis=$!
@@ -277,7 +279,7 @@ cold() {
 again() {
 	title 'Postgres is back; the ban is ended by hand, and each change is on record'
 	start_postgres
-	printf '  … waiting until the killed process no longer counts as live …\n'
+	printf '  … waiting until the new plugin server has taken the killed one out of the fleet …\n'
 	await 'report of the new plugin server alone' "$gateway" reported
 	operator override end "$(banned)" --reason 'paid' --wait --live-within "$live"
 	show gamma-key

@@ -258,8 +258,14 @@ func database(t testing.TB, project *types.Project) *pgx.ConnConfig {
 func TestComposeHasOneDatabase(t *testing.T) {
 	project := composed(t)
 	config, postgres := database(t, project), set(project.Services["postgres"])
-	if config.User != postgres["POSTGRES_USER"] || config.Database != postgres["POSTGRES_DB"] || config.Password != postgres["POSTGRES_PASSWORD"] || config.Port != 5432 {
-		t.Errorf("%s at port %d of user %s is not that of %v", config.Database, config.Port, config.User, postgres)
+	owner := project.Configs["owner"].Content
+	if !strings.Contains(owner, "CREATE ROLE "+config.User+" LOGIN PASSWORD '"+config.Password+"'") || config.Port != 5432 ||
+		!strings.Contains(owner, "CREATE DATABASE "+config.Database+" OWNER "+config.User) {
+		t.Errorf("%s at port %d of user %s is not what is made: %s", config.Database, config.Port, config.User, owner)
+	}
+	mounted := project.Services["postgres"].Configs
+	if len(mounted) != 1 || mounted[0].Source != "owner" || mounted[0].Target != "/docker-entrypoint-initdb.d/owner.sql" || postgres["POSTGRES_USER"] != "" {
+		t.Errorf("the image of Postgres runs %v as the user %q, want what makes the owner, as its superuser", mounted, postgres["POSTGRES_USER"])
 	}
 	for _, name := range []string{"migrations", "operator", "control"} {
 		if entry := project.Services[name].Entrypoint; !slices.Equal(entry, []string{"/usr/local/bin/ratelimit"}) {
