@@ -1,6 +1,6 @@
 # Everything here needs Go and git. What needs Redis, Postgres or Prometheus starts
 # servers of its own, on temporary folders. Where a program for that is missing,
-# the tests, specs and benchmarks, and demo-full, install it by apt-get if they
+# the tests, specs and benchmarks, demo-full and playground install it by apt-get if they
 # may, once; demo-redis only says what is missing.
 
 SHELL := /bin/bash
@@ -80,6 +80,14 @@ demo-redis: build ## The same session with the counters in a Redis of its own (n
 .PHONY: demo-full
 demo-full: build ## Limits changed at run time, and Postgres away, with Redis and Postgres of its own (ONCE=1: then exit)
 	LISTEN=$(LISTEN) ONCE=$(ONCE) kong/demo-full.sh
+
+.PHONY: playground
+playground: build ## Start a Redis, a Postgres and a gateway with the plugin, to follow the README with
+	@LISTEN=$(LISTEN) kong/playground.sh up
+
+.PHONY: playground-stop
+playground-stop: ## End them
+	@kong/playground.sh down
 
 .PHONY: test
 test: race vet unit spec ## Vet, unit tests and specs with the race detector; nothing may be skipped in CI

@@ -1,69 +1,181 @@
 package spec
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
-// readmeLines are the lines for a shell in a section of the README.
-func readmeLines(t *testing.T, section string) string {
+// shown is something that the README shows to be typed into a shell: a whole block of sh, or one command of a console
+// with the output that follows it.
+type shown struct {
+	section string
+	lines   string
+	output  []string // as the README has it, with … for what differs; nil: none is shown
+	console bool
+}
+
+var blocks = regexp.MustCompile("(?sm)^```(sh|console)\n(.*?)^```$")
+
+// shownIn returns what a section of the README shows, in reading order.
+func shownIn(t *testing.T, section string) []shown {
 	t.Helper()
 	_, text, found := strings.Cut(file(t, "README.md"), "\n## "+section+"\n")
 	if !found {
 		t.Fatalf("the README has no section %q", section)
 	}
 	text, _, _ = strings.Cut(text, "\n## ")
+	var all []shown
+	for _, block := range blocks.FindAllStringSubmatch(text, -1) {
+		if block[1] == "sh" {
+			all = append(all, shown{section: section, lines: block[2]})
+			continue
+		}
+		for line := range strings.Lines(block[2]) {
+			if command, is := strings.CutPrefix(line, "$ "); is {
+				all = append(all, shown{section: section, lines: command, console: true})
+				continue
+			}
+			last := &all[len(all)-1]
+			last.output = append(last.output, strings.TrimRight(line, "\n"))
+		}
+	}
+	if all == nil {
+		t.Fatalf("the section %q shows nothing to type", section)
+	}
+	return all
+}
+
+// fits reports whether an output is the one that the README shows: … stands for any text in a line, and alone in a
+// line for any lines.
+func (s shown) fits(output string) bool {
+	var pattern strings.Builder
+	pattern.WriteString("^")
+	for _, line := range s.output {
+		if line == "…" {
+			pattern.WriteString(`(.*\n)*`)
+			continue
+		}
+		pattern.WriteString(strings.ReplaceAll(regexp.QuoteMeta(line), "…", ".+") + `\n`)
+	}
+	pattern.WriteString("$")
+	return regexp.MustCompile(pattern.String()).MatchString(output)
+}
+
+// step is the line by which the session says that the next command begins.
+const step = "@@ step"
+
+// session returns the lines of one shell that runs everything in its order. A line that fails ends it.
+func session(all []shown) string {
 	var lines strings.Builder
-	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(text, -1) {
-		lines.WriteString(block[1])
+	lines.WriteString("set -euo pipefail\nmake() { command make -o build \"$@\"; }\n")
+	for _, s := range all {
+		fmt.Fprintf(&lines, "echo '%s'\n", step)
+		if s.console {
+			lines.WriteString("set +e\n" + s.lines + "status=$?; set -e; (exit $status)\n")
+			continue
+		}
+		lines.WriteString("set -x\n" + s.lines + "{ set +x; } 2>/dev/null\n")
 	}
 	return lines.String()
 }
 
-func TestTheLinesOfTheREADMEThatControlItWork(t *testing.T) {
-	t.Parallel()
-	p := newPlane(t)
-	p.operate("token", "revoke", "ann", "--reason", "the lines make their own")
-	lines := readmeLines(t, "Control it")
-	address, dir := freeport.Address(t), t.TempDir()
-	for from, to := range map[string]string{"=postgres://…": "='" + p.dsn + "'", "127.0.0.1:8090": address} {
-		if !strings.Contains(lines, from) {
-			t.Fatalf("no %s in the lines\n%s", from, lines)
+// stranger is a folder with the sources and the programs, as a reader of the README has it after make build.
+func stranger(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := build(filepath.Join(dir, "bin"), "../kong/cmd/demo-gateway"); err != nil {
+		t.Fatal(err)
+	}
+	links := map[string]string{
+		"bin/ratelimit":            filepath.Join(binaries, "ratelimit"),
+		"bin/tenant-rate-limiting": plugin(),
+		"kong":                     "../kong",
+		"Makefile":                 "../Makefile",
+	}
+	for name, target := range links {
+		target, err := filepath.Abs(target)
+		if err != nil {
+			t.Fatal(err)
 		}
-		lines = strings.ReplaceAll(lines, from, to)
+		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	config := strings.Replace(file(t, "kong/kong.yml"), "strategy: local", "strategy: redis\n      redis: {host: 127.0.0.1, port: "+strconv.Itoa(p.redis.Port)+"}", 1)
-	if err := os.WriteFile(filepath.Join(dir, "kong.yml"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
+	return dir
+}
+
+func TestTheREADMEIsOneSessionInReadingOrder(t *testing.T) {
+	t.Parallel()
+	var all []shown
+	for _, section := range []string{"Ten lines of decK", "Policies at run time", "Control it", "Metrics and health"} {
+		all = append(all, shownIn(t, section)...)
 	}
-	if err := os.Symlink(binaries, filepath.Join(dir, "bin")); err != nil {
-		t.Fatal(err)
+	const documented = "127.0.0.1:8090"
+	lines, api, dir := session(all), freeport.Address(t), stranger(t)
+	if !strings.Contains(lines, documented) {
+		t.Fatalf("no %s in the lines\n%s", documented, lines)
 	}
-	p.node("kong", p.dsn)
-	shell := exec.Command("bash", "-euo", "pipefail", "-c", "trap 'kill $(jobs -p); wait' EXIT\nset -x\n"+lines)
-	shell.Dir = dir
-	shell.Env = append(os.Environ(), "RATELIMIT_LISTEN="+address, "RATELIMIT_METRICS_LISTEN=off", "RATELIMIT_DRAIN_TIME=10ms", "RATELIMIT_LOG_LEVEL=warn")
-	out, err := shell.CombinedOutput()
+	run := func(lines string) (string, error) {
+		shell := exec.Command("bash", "-c", lines)
+		shell.Dir = dir
+		shell.Env = append(os.Environ(),
+			"LISTEN=127.0.0.1:0", "METRICS_LISTEN="+freeport.Address(t), "RATELIMIT_LISTEN="+api,
+			"RATELIMIT_METRICS_LISTEN=off", "RATELIMIT_DRAIN_TIME=10ms", "RATELIMIT_LOG_LEVEL=warn")
+		out, err := shell.CombinedOutput()
+		return string(out), err
+	}
+	t.Cleanup(func() {
+		if out, err := run("make -o build playground-stop"); err != nil {
+			t.Errorf("make playground-stop: %v\n%s", err, out)
+		}
+	})
+	out, err := run("trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\n" + strings.ReplaceAll(lines, documented, api))
+	outputs := strings.Split(strings.ReplaceAll(out, "\r\n", "\n"), step+"\n")[1:]
 	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("%v, at\n%s\n%s", err, all[len(outputs)-1].lines, out)
 	}
+	for i, s := range all {
+		if s.output != nil && !s.fits(outputs[i]) {
+			t.Errorf("%s: the README shows for %s\n%s\nand it is\n%s", s.section, s.lines, strings.Join(s.output, "\n"), outputs[i])
+		}
+	}
+	checkAnswers(t, out)
+}
+
+// checkAnswers checks what the README says in words of the answers to its calls of the REST API.
+func checkAnswers(t *testing.T, out string) {
+	t.Helper()
+	answers := regexp.MustCompile(`(?m)^\++ .*$`).ReplaceAllString(out, "") // without the calls
 	for text, times := range map[string]int{
-		`"enforced":true`: 4, `"enforced":false`: 0, `"allowed":true`: 2, `"limit":1200`: 1, `"preview":true`: 1, "revoked token ann": 1,
+		`"enforced":true`: 3, `"enforced":false`: 0, `"allowed":true`: 2, `"limit":1200`: 1, `"limit":5000`: 2,
+		`"preview":true`: 1, "revoked token ann": 1,
 	} {
-		if n := strings.Count(answersOf(string(out)), text); n < times || times == 0 && n > 0 {
+		if n := strings.Count(answers, text); n < times || times == 0 && n > 0 {
 			t.Errorf("%d times %s, want %d\n%s", n, text, times, out)
 		}
 	}
 }
 
-// answersOf is what the lines of a shell said, without the lines.
-func answersOf(out string) string {
-	return regexp.MustCompile(`(?m)^\++ .*$`).ReplaceAllString(out, "")
+func TestAnOutputThatTheREADMEDoesNotShowIsFound(t *testing.T) {
+	s := shown{output: []string{"version 4 of …: enforced", "…", "end"}}
+	for output, want := range map[string]bool{
+		"version 4 of today: enforced\nend\n":         true,
+		"version 4 of today: enforced\na\nb\nend\n":   true,
+		"version 4 of : enforced\nend\n":              false,
+		"version 5 of today: enforced\nend\n":         false,
+		"version 4 of today: enforced\nend\nmore\n":   false,
+		"first\nversion 4 of today: enforced\nend\n":  false,
+		"version 4 of today: not enforced\na\nend.\n": false,
+	} {
+		if got := s.fits(output); got != want {
+			t.Errorf("fits(%q) is %v, want %v", output, got, want)
+		}
+	}
 }
