@@ -105,17 +105,27 @@ func (s *Server) lookAgain() *findings {
 	case why != "":
 		found.degraded = append(found.degraded, "the database is read-only, because it is "+why+": writes answer 503")
 	}
-	select {
-	case err = <-redis:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	if err != nil {
+	if err = answered(ctx, redis); err != nil {
 		s.Log.Debug("Redis does not answer a probe", "error", err)
 		found.degraded = append(found.degraded, "Redis does not answer: the fail mode of each limit decides, usage and resets answer 503")
 	}
 	found.at = time.Now()
 	return found
+}
+
+// answered returns an answer, or the error of ctx when there is none by its end. The time of ctx may have been spent elsewhere.
+func answered(ctx context.Context, answer <-chan error) error {
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-answer:
+		return err
+	default:
+		return ctx.Err()
+	}
 }
 
 // ping asks Redis, if there is one.
