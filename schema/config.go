@@ -115,6 +115,9 @@ type Config struct {
 	// Adds each decision to what Kong's own log plugins write, as rate_limit (result, policy, limit, remaining, source, mode and others). It costs one question more per request. Default: false.
 	LogDecisions bool `json:"log_decisions" kong:"required" default:"false"`
 
+	// Asks Kong for the id of each request that is denied, or would be in shadow or log mode, for the denial record: the id is the one of Kong's own logs and of the response header X-Kong-Request-Id. It costs one question more per denial, and none where the denial record is off. Default: false.
+	DenialRequestID bool `json:"denial_request_id" kong:"required" default:"false"`
+
 	// Asks Kong for the route of each request, so that metrics, the denial record and ratelimit top name the endpoint whatever the limits are counted per. It costs one question more per request, in the write of the others; where the plugin is configured on a route, none but one a minute. false leaves endpoints unnamed that no limit asks for. Default: true.
 	ObserveEndpoint bool `json:"observe_endpoint" kong:"required" default:"true"`
 

@@ -24,6 +24,10 @@ type denialEvent struct {
 	Policy string `json:"policy"`
 	Count  int    `json:"count"`
 	Mode   string `json:"mode"`
+
+	Endpoint  string   `json:"endpoint"`
+	RequestID string   `json:"request_id"`
+	More      []string `json:"more_request_ids"`
 }
 
 // denialEvents are the lines of a file.
@@ -76,5 +80,39 @@ func TestAFloodOfRefusalsIsAFewLinesThatCountEveryOne(t *testing.T) {
 	}
 	if count != clients*each || len(events) > 30 {
 		t.Errorf("%d lines count %d refusals, want %d in one line for each second", len(events), count, clients*each)
+	}
+}
+
+func TestADenialIsFoundByItsRequestsIDAndNamesItsRouteUnderAConfigForAllRoutes(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "denials")
+	n := start(t, deckOf(`
+  - {name: records, paths: [/records], plugins: [{name: key-auth}]}`)+`
+plugins: [{name: tenant-rate-limiting, config: {denial_request_id: true, tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}}]
+`, recorded(file))
+	n.want([]int{200}, "/records", "apikey", "alice")
+	denied := map[string]bool{}
+	for range 3 {
+		a, err := n.send("GET", "/records", "apikey", "alice")
+		if err != nil || a.Status != 429 || a.Header.Get("X-Kong-Request-Id") == "" {
+			t.Fatalf("%d, %v, %v", a.Status, err, a.Header)
+		}
+		denied[a.Header.Get("X-Kong-Request-Id")] = true
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range denialEvents(t, file) {
+		if e.Endpoint != "records" {
+			t.Errorf("endpoint %q, want the route", e.Endpoint)
+		}
+		for _, id := range append(e.More, e.RequestID) {
+			if !denied[id] {
+				t.Errorf("request %q was not denied", id)
+			}
+			delete(denied, id)
+		}
+	}
+	if len(denied) != 0 {
+		t.Errorf("requests %v are not in the record", denied)
 	}
 }

@@ -55,6 +55,7 @@ type Path struct {
 	Observers []Observer
 
 	FailClosed bool // on_internal_error: refuse what cannot be decided
+	RequestIDs bool // observers want the id of each request that is denied, or would be in shadow
 }
 
 // Exchange is the memory of one request, reused by the next. The zero value is ready.
@@ -83,7 +84,7 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 	}
 
 	// Does this tenant leave the limiter itself time for others?
-	d.Mode = policies.Mode()
+	d.Mode, d.PolicyVersion = policies.Mode(), policies.Version()
 	wait, err := p.Meta.wait(ctx, &d.Identity)
 	if err != nil {
 		return errors.Join(fmt.Errorf("take the meta limit: %w", err), p.fault(ctx, facts, x))
@@ -117,10 +118,7 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 	}
 
 	// What does the client read? Only a refusal needs to know how it speaks; it stands even if that cannot be told.
-	grpc, unanswered := false, error(nil)
-	if d.Denied() {
-		grpc, unanswered = isGRPC(ctx, facts, &x.Request)
-	}
+	grpc, unanswered := p.askAtDenial(ctx, facts, x)
 	p.Renderer.Render(d, grpc, &x.Response)
 
 	for _, observer := range p.Observers {
@@ -129,11 +127,31 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 	return unanswered
 }
 
-// isGRPC reports whether a request that is denied is a gRPC call. It asks for one fact at a time: each makes the next
-// superfluous for most requests.
-func isGRPC(ctx context.Context, facts Facts, req *identity.Request) (bool, error) {
+// askAtDenial asks for what only a denial needs, and reports whether the request is a gRPC call: that and the id of the
+// request, if it is wanted. A denial in shadow needs the id alone.
+func (p *Path) askAtDenial(ctx context.Context, facts Facts, x *Exchange) (grpc bool, err error) {
+	d, wanted := &x.Decision, identity.Facts(0)
+	if p.RequestIDs && (d.Denied() || d.ShadowDenied) {
+		wanted = identity.RequestIDFact
+	}
+	switch {
+	case d.Denied():
+		grpc, err = isGRPC(ctx, facts, &x.Request, wanted)
+	case wanted != 0:
+		if err = facts.Ask(ctx, wanted, nil, &x.Request); err != nil {
+			err = fmt.Errorf("ask for the request's id: %w", err)
+		}
+	}
+	d.RequestID = x.Request.ID
+	return grpc, err
+}
+
+// isGRPC reports whether a request that is denied is a gRPC call. It asks for one fact at a time, because each makes the
+// next superfluous for most requests, and for those that are wanted anyway beside the first.
+func isGRPC(ctx context.Context, facts Facts, req *identity.Request, wanted identity.Facts) (bool, error) {
 	for {
 		call, missing := req.GRPC()
+		missing |= wanted &^ req.Known
 		if missing == 0 {
 			return call, nil
 		}
@@ -161,7 +179,7 @@ func (p *Path) Fault(x *Exchange) {
 // fault is Fault where facts can still be asked. The error is that of asking.
 func (p *Path) fault(ctx context.Context, facts Facts, x *Exchange) (err error) {
 	if p.FailClosed {
-		_, err = isGRPC(ctx, facts, &x.Request)
+		_, err = isGRPC(ctx, facts, &x.Request, 0)
 	}
 	p.Fault(x)
 	return err
@@ -173,7 +191,7 @@ func Unconfigured(ctx context.Context, facts Facts, refuse bool, x *Exchange) (e
 	x.Request.Reset()
 	grpc := false
 	if refuse {
-		grpc, err = isGRPC(ctx, facts, &x.Request)
+		grpc, err = isGRPC(ctx, facts, &x.Request, 0)
 	}
 	x.uncounted(decision.ConfigFault, refuse, grpc, plain)
 	return err

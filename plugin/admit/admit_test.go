@@ -334,3 +334,40 @@ func TestASharedLimitThatDeniesIsDecidedAndObservedInFullAndShownByName(t *testi
 		}
 	}
 }
+
+func TestTheIDOfARequestIsAskedForAtADenialOnlyAndBesideTheFirstQuestion(t *testing.T) {
+	const requestID = identity.RequestIDFact
+	const shadowed = byTenant + "\nmode: shadow"
+	rest := toRESTRoute(ofTier("", "", "POST", "/"))
+	rest.ID = "e6d8f4a1"
+	for _, test := range []struct {
+		name   string
+		config string
+		wanted bool
+		spent  int
+		id     string
+		rounds []identity.Facts
+	}{
+		{"allowed", byTenant, true, 0, "", []identity.Facts{consumer}},
+		{"denied", byTenant, true, 2, "e6d8f4a1", []identity.Facts{consumer, route | requestID}},
+		{"denied, the route known", byTenantObserved, true, 2, "e6d8f4a1", []identity.Facts{consumer | route, requestID}},
+		{"denied in shadow", shadowed, true, 2, "e6d8f4a1", []identity.Facts{consumer, requestID}},
+		{"denied, the id not wanted", byTenant, false, 2, "", []identity.Facts{consumer, route}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			path, _, _ := pathOf(t, test.config)
+			path.RequestIDs = test.wanted
+			var x admit.Exchange
+			for range test.spent {
+				admitted(t, path, &gateway{request: rest}, &x)
+			}
+			g := gateway{request: rest}
+			if err := path.Admit(context.Background(), &g, &x); err != nil || x.Decision.RequestID != test.id {
+				t.Errorf("the decision is about request %q (%v), want %q", x.Decision.RequestID, err, test.id)
+			}
+			if !slices.Equal(g.rounds, test.rounds) {
+				t.Errorf("asked %010b, want %010b", g.rounds, test.rounds)
+			}
+		})
+	}
+}

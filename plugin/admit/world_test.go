@@ -48,6 +48,9 @@ func (g *gateway) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules
 	if facts&identity.TargetFact != 0 {
 		r.Method, r.Path, r.HTTP2 = g.request.Method, g.request.Path, g.request.HTTP2
 	}
+	if facts&identity.RequestIDFact != 0 {
+		r.ID = g.request.ID
+	}
 	if facts&identity.RouteFact != 0 {
 		r.Route, r.GRPCRoute = g.request.Route, g.request.GRPCRoute
 	}

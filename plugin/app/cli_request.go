@@ -80,7 +80,7 @@ func (r *requestFlags) identify(rules identity.Rules, route string) (identity.Id
 
 // everything is all facts: a request of flags has nothing left to ask for.
 const everything = identity.ConsumerFact | identity.CredentialFact | identity.IPFact | identity.TargetFact |
-	identity.RouteFact | identity.TokenFact | identity.HeaderFacts | identity.ContentTypeFact
+	identity.RouteFact | identity.TokenFact | identity.HeaderFacts | identity.ContentTypeFact | identity.RequestIDFact
 
 // rowsFlags say where rows are read from.
 type rowsFlags struct {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/denial"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
 // denials is the record of denials, with the file that it may be written to.
@@ -18,13 +17,10 @@ type denials struct {
 	file *denial.File // nil: it goes to stderr
 }
 
-// newDenials makes the record that the settings want; nil: none. version is that of the rows in force.
-func newDenials(s *settings, node string, stderr io.Writer, log *slog.Logger, version func() int64) (*denials, error) {
+// newDenials makes the record that the settings want; nil: none.
+func newDenials(s *settings, node string, stderr io.Writer, log *slog.Logger) (*denials, error) {
 	d := &denials{}
-	options := denial.Options{
-		Log: log, Node: node, ShowUsers: s.DenialUsers, PolicyVersion: version,
-		PolicyID: func(p *policy.Policy) int64 { return p.Row },
-	}
+	options := denial.Options{Log: log, Node: node, ShowUsers: s.DenialUsers}
 	switch s.DenialLog {
 	case "off":
 		return nil, nil

@@ -70,7 +70,7 @@ func newPaths(
 		Process: func() metrics.Process { return p.process(server()) }, Buckets: p.buckets, Stores: p.shared, Limits: p.limits,
 		LogLines: lines,
 	}
-	if p.denials, err = newDenials(s, node, stderr, log, p.version); err != nil {
+	if p.denials, err = newDenials(s, node, stderr, log); err != nil {
 		return nil, err
 	}
 	if p.denials != nil {
@@ -98,6 +98,7 @@ func (p *paths) build(config schema.Config, snapshot *policy.Snapshot) (*admit.P
 	}
 	if p.denials != nil {
 		path.Observers = append(path.Observers, p.denials)
+		path.RequestIDs = config.DenialRequestID
 	}
 	if config.MetaLimit > 0 {
 		meta, err := admit.NewMeta(config.MetaLimit, config.Namespace, p.meta)
@@ -133,14 +134,6 @@ func (p *paths) book() *policy.Book {
 		return nil
 	}
 	return p.rows.Book()
-}
-
-// version is that of the rows in force; 0: there are none.
-func (p *paths) version() int64 {
-	if book := p.book(); book != nil {
-		return book.Version()
-	}
-	return 0
 }
 
 func (p *paths) remove(path *admit.Path) {

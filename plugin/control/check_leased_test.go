@@ -29,7 +29,7 @@ func TestACostAboveWhatALeasedBucketHoldsIsTooLargeThoughTheLimitHasMore(t *test
 	for _, dry := range []string{`,"dry_run":true`, ""} {
 		for range 2 { // the second refusal is remembered
 			got := p.checks(admin, `{"org_id":"acme","cost":981`+dry+`}`)
-			if got.Allowed || got.Reason != "cost_too_large" || got.PolicyID != "second" || got.RetryAfter != 0 || len(got.Notes) != 1 ||
+			if got.Allowed || got.Reason != "cost_too_large" || got.Policy != "second" || got.RetryAfter != 0 || len(got.Notes) != 1 ||
 				!strings.Contains(got.Notes[0], "never has more than 980") || !strings.Contains(got.Notes[0], "accuracy: exact") || !strings.Contains(got.Notes[0], "1000") {
 				t.Errorf("dry_run %q: %+v", dry, got)
 			}

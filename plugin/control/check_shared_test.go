@@ -71,7 +71,7 @@ func TestACostCountsForASharedLimitOnlyWhereALimitOfTheOrgAsAWholeCountsItToo(t 
 			left := func() int64 {
 				a := w.want(w.as("POST", checkPath, `{"org_id":"someone","dry_run":true}`), http.StatusOK)
 				for _, s := range read[control.Checked](w, a).Statuses {
-					if s.PolicyID == "all" {
+					if s.Policy == "all" {
 						return *s.Remaining
 					}
 				}
@@ -92,7 +92,7 @@ func TestFiveUsersOfAnOrgDoNotUseUpWhatAllOrgsShare(t *testing.T) {
 	p := planning(t, sharing(schema.Limit{Name: "per-user", Scope: "user", Limit: 1000, WindowSize: 86400}), policy.Rows{})
 	for i := range 5 {
 		got := p.checks(ofAcme, fmt.Sprintf(`{"org_id":"acme","user_id":"u%d","cost":970}`, i))
-		if !got.Allowed || got.PolicyID != "per-user" || *got.Remaining != 30 || !strings.Contains(strings.Join(got.Notes, "\n"), "count this request as 1") {
+		if !got.Allowed || got.Policy != "per-user" || *got.Remaining != 30 || !strings.Contains(strings.Join(got.Notes, "\n"), "count this request as 1") {
 			t.Errorf("%+v: want 970 spent of the user's 1000, and a note on what is shared", got)
 		}
 	}

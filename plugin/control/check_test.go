@@ -23,7 +23,7 @@ func TestACheckSpendsWhatARequestCostsAndTellsWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), enterprise())
 	got := p.checks(admin, `{"org_id":"acme","user_id":"u_42","endpoint":"post /records/7","cost":5}`)
-	if !got.Allowed || got.Reason != "within_limits" || got.PolicyID != "writes" || *got.Limit != 20 || *got.Remaining != 15 ||
+	if !got.Allowed || got.Reason != "within_limits" || got.Policy != "writes" || *got.Limit != 20 || *got.Remaining != 15 ||
 		got.Reset == nil || got.RetryAfter != 0 || got.Tier != "enterprise" || got.Endpoint != "POST /records/{id}" || len(got.Statuses) != 4 {
 		t.Errorf("%+v", got)
 	}
@@ -33,7 +33,7 @@ func TestACheckSpendsWhatARequestCostsAndTellsWhatIsLeft(t *testing.T) {
 		}
 	}
 	refused := p.checks(admin, `{"org_id":"acme","user_id":"u_42","endpoint":"POST /records/{id}","cost":16}`)
-	if refused.Allowed || refused.Reason != "limit_exceeded" || refused.PolicyID != "writes" || *refused.Remaining != 15 || refused.RetryAfter < 1 {
+	if refused.Allowed || refused.Reason != "limit_exceeded" || refused.Policy != "writes" || *refused.Remaining != 15 || refused.RetryAfter < 1 {
 		t.Errorf("%+v: want it refused by writes, to be tried again", refused)
 	}
 	never := p.checks(admin, `{"org_id":"acme","endpoint":"POST /records/1","cost":21}`)
@@ -61,17 +61,17 @@ func TestADryRunTellsWhatWouldBeAnsweredAndSpendsNothing(t *testing.T) {
 	for cost, allowed := range map[int]bool{1: true, 5: true, 6: false, 20: false, 21: false} {
 		request := fmt.Sprintf(`{"org_id":"acme","endpoint":"POST /records/7","cost":%d`, cost)
 		dry := p.checks(viewer, request+`,"dry_run":true}`)
-		if dry.Allowed != allowed || !dry.DryRun || dry.PolicyID != "writes" || *dry.Remaining != 5 || len(dry.Statuses) != 3 {
+		if dry.Allowed != allowed || !dry.DryRun || dry.Policy != "writes" || *dry.Remaining != 5 || len(dry.Statuses) != 3 {
 			t.Errorf("cost %d: %+v, want allowed %v", cost, dry, allowed)
 		}
 		for _, status := range dry.Statuses {
-			if status.Charged || status.PolicyID == "" {
+			if status.Charged || status.Policy == "" {
 				t.Errorf("cost %d: %+v, want it not charged", cost, status)
 			}
 		}
 		if !allowed {
 			wet := p.checks(admin, request+"}")
-			if wet.Allowed || wet.PolicyID != dry.PolicyID || (wet.RetryAfter == 0) != (dry.RetryAfter == 0) || wet.Reason != dry.Reason {
+			if wet.Allowed || wet.Policy != dry.Policy || (wet.RetryAfter == 0) != (dry.RetryAfter == 0) || wet.Reason != dry.Reason {
 				t.Errorf("cost %d: the dry run says %+v, the request %+v", cost, dry, wet)
 			}
 		}

@@ -30,7 +30,7 @@ func TestACheckOfNobodyIsAMistakeWhereSomethingIsCountedPerOrg(t *testing.T) {
 		t.Errorf("%d are used by batches that were refused", used)
 	}
 	shared := planning(t, schema.Config{Global: plan().Global}.WithDefaults(), policy.Rows{})
-	if got := shared.checks(admin, `{}`); !got.Allowed || got.PolicyID != "all" {
+	if got := shared.checks(admin, `{}`); !got.Allowed || got.Policy != "all" {
 		t.Errorf("where all count together: %+v", got)
 	}
 }
@@ -60,7 +60,7 @@ func TestACostAboveWhatALimitEverHoldsIsARefusalOfItsOwn(t *testing.T) {
 	p := planning(t, plan(), enterprise())
 	for _, dry := range []string{"", `,"dry_run":true`} {
 		got := p.checks(admin, `{"org_id":"acme","endpoint":"POST /records/7","cost":21`+dry+`}`)
-		if got.Allowed || got.Reason != "cost_too_large" || got.PolicyID != "writes" || got.RetryAfter != 0 ||
+		if got.Allowed || got.Reason != "cost_too_large" || got.Policy != "writes" || got.RetryAfter != 0 ||
 			len(got.Notes) != 1 || !strings.Contains(got.Notes[0], "20") || !strings.Contains(got.Notes[0], "writes") {
 			t.Errorf("%+v", got)
 		}

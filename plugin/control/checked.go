@@ -16,14 +16,16 @@ type Checked struct {
 	DryRun  bool   `json:"dry_run,omitempty" doc:"Nothing was spent."`
 
 	// Of the limit that binds.
-	PolicyID   string     `json:"policy_id,omitempty" doc:"The name of the limit that binds: of those that refuse the one with the longest wait, else the one of which the least is left. Absent: none does. To the token of an org: among the limits of the org and of those in it." example:"daily"`
-	PolicyRow  int64      `json:"policy_row,omitempty" doc:"The id of that policy; absent: it is in the plugin's config."`
+	Policy     string     `json:"policy,omitempty" doc:"The name of the limit that binds: of those that refuse the one with the longest wait, else the one of which the least is left. Absent: none does. To the token of an org: among the limits of the org and of those in it." example:"daily"`
+	PolicyID   int64      `json:"policy_id,omitempty" doc:"The id of that policy in the database; absent: it is in the plugin's config." example:"7"`
 	Limit      *int64     `json:"limit,omitempty" doc:"Tokens, as X-RateLimit-Limit tells them."`
 	Remaining  *int64     `json:"remaining,omitempty" doc:"Tokens that are left; in a dry run, before the request."`
 	Reset      *time.Time `json:"reset,omitempty" doc:"When the bucket is full again, or the window ends."`
 	RetryAfter int64      `json:"retry_after,omitempty" doc:"Seconds after which a request that is refused may be made again; absent: no wait is known to help."`
 
 	Violated []string `json:"violated_policies,omitempty" doc:"The names of all limits that refuse the request."`
+
+	PolicyVersion int64 `json:"policy_version,omitempty" doc:"The version of the database's policies by which it was decided; absent: there are none."`
 
 	Tier      string        `json:"tier,omitempty" doc:"The tier whose limits applied."`
 	Endpoint  string        `json:"endpoint,omitempty" doc:"What the endpoint is called in policies and metrics; absent: no pattern covers the one that was given, or none was."`
@@ -37,8 +39,8 @@ type Checked struct {
 
 // CheckStatus is the answer of one limit.
 type CheckStatus struct {
-	PolicyID   string    `json:"policy_id" example:"daily"`
-	PolicyRow  int64     `json:"policy_row,omitempty"`
+	Policy     string    `json:"policy" doc:"The name of the policy." example:"daily"`
+	PolicyID   int64     `json:"policy_id,omitempty" doc:"Its id in the database; absent: it is in the plugin's config." example:"7"`
 	Endpoint   string    `json:"endpoint,omitempty"`
 	Scope      string    `json:"scope" example:"tenant"`
 	Mode       string    `json:"mode" enum:"enforce,shadow,log"`
@@ -59,7 +61,7 @@ type CheckStatus struct {
 // checked is what a caller reads of a decision about a request, given the notes on it.
 func checked(d *decision.Decision, of *Check, notes []string, v view) Checked {
 	out := Checked{
-		Allowed: !d.Denied(), Reason: reasonOf(d), DryRun: of.DryRun, Notes: notes, Tier: d.Resolution.Tier, Endpoint: d.Resolution.Endpoint,
+		Allowed: !d.Denied(), Reason: reasonOf(d), DryRun: of.DryRun, Notes: notes, Tier: d.Resolution.Tier, Endpoint: d.Resolution.Endpoint, PolicyVersion: d.PolicyVersion,
 		Warning: v.warns(d), Shadow: v.shadows(d), Degraded: v.degrades(d), Statuses: []CheckStatus{},
 	}
 	if d.Denied() {
@@ -84,7 +86,7 @@ func checked(d *decision.Decision, of *Check, notes []string, v view) Checked {
 	}
 	if binding := v.binding(d); binding >= 0 {
 		b, status := &d.Resolution.Bounds[binding], &d.Statuses[binding]
-		out.PolicyID, out.PolicyRow = b.Policy.Name, b.Policy.Row
+		out.Policy, out.PolicyID = b.Policy.Name, b.Policy.Row
 		out.Limit, out.Remaining = new(b.Policy.Limit.Spec().Burst), new(status.Remaining)
 		out.Reset = new(timeOf(status.ResetAt()))
 	}
@@ -101,7 +103,7 @@ func (c *Checked) changed(override int64) {
 func statusOf(b *policy.Bound, status *decision.Status) CheckStatus {
 	spec := b.Policy.Limit.Spec()
 	out := CheckStatus{
-		PolicyID: b.Policy.Name, PolicyRow: b.Policy.Row, Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(), Mode: b.Policy.Mode.String(),
+		Policy: b.Policy.Name, PolicyID: b.Policy.Row, Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(), Mode: b.Policy.Mode.String(),
 		Allowed: status.Admits(), Cost: b.Cost, Charged: status.Charged, Limit: spec.Burst, WindowSize: int64(spec.Window / limit.Second),
 		Source: status.Source.String(), Failure: status.Failure.String(),
 		PublicNote: b.Policy.PublicNote,

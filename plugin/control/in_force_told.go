@@ -6,7 +6,7 @@ import "time"
 type InForce struct {
 	Org       string    `json:"org_id"`
 	Namespace string    `json:"namespace"`
-	Version   int64     `json:"version" doc:"Of the policies in the database; 0: there are none."`
+	Version   int64     `json:"policy_version,omitempty" doc:"The version of the database's policies that is in force; absent: there are none."`
 	At        time.Time `json:"at" doc:"When this holds: overrides end."`
 	Tier      string    `json:"tier"`
 	TierFrom  string    `json:"tier_from" doc:"row, query or default, and why a tier that is named elsewhere is not it."`
@@ -23,7 +23,7 @@ type LimitInForce struct {
 	Policy     string    `json:"policy" doc:"The name of the policy." example:"daily"`
 	Endpoint   string    `json:"endpoint,omitempty" doc:"The requests that it is for; absent: all that have no other limit of this name."`
 	Source     string    `json:"source" enum:"config,row" doc:"config: the plugin's config; row: the database."`
-	Row        int64     `json:"row,omitempty" doc:"The id of the policy in the database."`
+	Row        int64     `json:"policy_id,omitempty" doc:"The id of the policy in the database; absent: it is in the plugin's config."`
 	Match      string    `json:"match" doc:"Whom the policy is for: tenant, tier and its name, or global." example:"tier enterprise"`
 	Scope      string    `json:"scope" doc:"What it is counted per." example:"tenant"`
 	Limit      int64     `json:"limit" doc:"Tokens that a window allows, overrides included."`
@@ -56,7 +56,7 @@ type PassedOver struct {
 	Policy   string `json:"policy"`
 	Endpoint string `json:"endpoint,omitempty"`
 	Source   string `json:"source" enum:"config,row"`
-	Row      int64  `json:"row,omitempty"`
+	Row      int64  `json:"policy_id,omitempty"`
 	Match    string `json:"match"`
 	Limit    string `json:"limit" doc:"In words."`
 	Why      string `json:"why"`

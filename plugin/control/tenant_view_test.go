@@ -61,17 +61,17 @@ func TestADecisionNamesTheSharedLimitThatRefusesAndTellsTheNumbersOfTheOrgsOwn(t
 	var got control.Checked
 	for range 4 {
 		got = p.checks(ofAcme, `{"org_id":"acme","endpoint":"POST /bulk"}`)
-		if got.Warning || got.PolicyID != "daily" || *got.Limit != 1000 {
+		if got.Warning || got.Policy != "daily" || *got.Limit != 1000 {
 			t.Errorf("%+v: want the numbers of daily and no warning of what all share", got)
 		}
 	}
 	if got.Allowed || got.Reason != "limit_exceeded" || !slices.Equal(got.Violated, []string{"bulk"}) || got.RetryAfter == 0 {
 		t.Errorf("%+v: want it refused by bulk, with a time", got)
 	}
-	if all := p.checks(admin, `{"org_id":"acme","endpoint":"POST /bulk"}`); all.PolicyID != "bulk" || *all.Limit != 3 || len(all.Statuses) != 4 {
+	if all := p.checks(admin, `{"org_id":"acme","endpoint":"POST /bulk"}`); all.Policy != "bulk" || *all.Limit != 3 || len(all.Statuses) != 4 {
 		t.Errorf("an operator reads %+v, want bulk and its numbers", all)
 	}
-	if all := p.checks(admin, `{"org_id":"acme","dry_run":true,"cost":100}`); all.PolicyID != "daily" || len(all.Statuses) != 3 {
+	if all := p.checks(admin, `{"org_id":"acme","dry_run":true,"cost":100}`); all.Policy != "daily" || len(all.Statuses) != 3 {
 		t.Errorf("an operator reads %+v, want the statuses of all limits", all)
 	}
 }
@@ -99,7 +99,7 @@ func TestShowSharedLimitsShowsThemToTheTokenOfAnOrg(t *testing.T) {
 	ruled(t, shown, admit.ForKnown(config), enterprise())
 	p.server.Path = shown
 	got := p.checks(ofAcme, `{"org_id":"acme","endpoint":"POST /bulk"}`)
-	if got.PolicyID != "bulk" || *got.Limit != 3 || len(got.Statuses) != 3 {
+	if got.Policy != "bulk" || *got.Limit != 3 || len(got.Statuses) != 3 {
 		t.Errorf("%+v: want bulk, which binds, and its numbers", got)
 	}
 	names := []string{}

@@ -37,7 +37,7 @@ func (s *Server) registerUsage() {
 // BucketUsage is one bucket as it is now.
 type BucketUsage struct {
 	Policy   string `json:"policy" doc:"The name of the policy." example:"daily"`
-	Row      int64  `json:"row,omitempty" doc:"The id of the policy; absent: it is in the plugin's config."`
+	Row      int64  `json:"policy_id,omitempty" doc:"The id of the policy in the database; absent: it is in the plugin's config."`
 	Of       string `json:"of" doc:"Whose the bucket is: the org, or someone in it." example:"user u_42"`
 	Endpoint string `json:"endpoint,omitempty" doc:"The endpoint that is counted here; absent: all that have no limit of their own by this name."`
 	Scope    string `json:"scope" example:"tenant"`
@@ -62,6 +62,7 @@ type Usage struct {
 	Namespace string        `json:"namespace"`
 	Tier      string        `json:"tier"`
 	TierFrom  string        `json:"tier_from" doc:"row, query or default, and why a tier that is named elsewhere is not it."`
+	Version   int64         `json:"policy_version,omitempty" doc:"The version of the database's policies that is in force; absent: there are none."`
 	Items     []BucketUsage `json:"items"`
 }
 
@@ -85,7 +86,7 @@ func (s *Server) usage(ctx context.Context, in *usageInput) (*usageOutput, error
 	if err != nil {
 		return nil, err
 	}
-	out := Usage{Org: in.Org, Namespace: found.policies.Namespace(), Items: found.usage(statuses)}
+	out := Usage{Org: in.Org, Namespace: found.policies.Namespace(), Version: found.policies.Version(), Items: found.usage(statuses)}
 	out.Tier, out.TierFrom = tierOf(found.policies, &found.id, s.instant())
 	return &usageOutput{out}, nil
 }

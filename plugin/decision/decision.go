@@ -141,7 +141,11 @@ type Decision struct {
 	ShadowReason Reason       // what a config in shadow or log mode would have denied for beside its bounds; Counted: nothing
 	Mode         policy.Mode  // of the config as a whole
 	Degraded     bool         // the shared store did not answer for all bounds
-	Took         limit.Micros // how long the buckets took to answer; 0: they were not asked, or nobody measured
+	RequestID    string       // what the gateway calls the request; "" unless it was asked at a denial
+
+	// PolicyVersion is the version of the database's policies by which the request was decided; 0: of the config alone.
+	PolicyVersion int64
+	Took          limit.Micros // how long the buckets took to answer; 0: they were not asked, or nobody measured
 }
 
 // Reset makes d ready for the next request, keeping its memory.
@@ -151,6 +155,7 @@ func (d *Decision) Reset() {
 	d.Statuses = d.Statuses[:0]
 	d.Result, d.Reason, d.Binding, d.Own, d.RetryAfter = Allowed, Counted, -1, -1, 0
 	d.ShadowDenied, d.ShadowReason, d.Mode, d.Degraded, d.Took = false, Counted, policy.Enforce, false, 0
+	d.RequestID, d.PolicyVersion = "", 0
 }
 
 // Grow makes room for one status per bound.

@@ -20,9 +20,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
 // The defaults of Options.
@@ -33,8 +30,7 @@ const (
 	DefaultFlushTime  = 2 * time.Second
 )
 
-// Options are what a recorder is made of. Only Log is required. The functions are called under the recorder's lock, once
-// for each line: they must be quick, and must not call the recorder.
+// Options are what a recorder is made of. Only Log is required.
 type Options struct {
 	Sinks map[string]Sink // where lines go, by the name that logs and Stats give them
 	Log   *slog.Logger    // told once when a sink begins to fail, fails otherwise than before, or works again
@@ -47,10 +43,6 @@ type Options struct {
 	QueueBytes int           // of the lines that wait for one sink; what is beyond is dropped; 0: DefaultQueueBytes
 	RetryFor   time.Duration // how long a batch that a sink does not take is tried again; 0: DefaultRetryFor
 	FlushTime  time.Duration // how long Run may write after its context has ended; 0: DefaultFlushTime
-
-	RequestID     func(*decision.Decision) string // how the gateway calls a request; nil: lines have none
-	PolicyID      func(*policy.Policy) int64      // the row of the database that a policy is; 0: the config's; nil: all are
-	PolicyVersion func() int64                    // of the rows in force; 0: there are none; nil: as 0
 }
 
 func (o Options) withDefaults() Options {
@@ -68,15 +60,6 @@ func (o Options) withDefaults() Options {
 	}
 	if len(o.Salt) == 0 {
 		o.Salt = random(32)
-	}
-	if o.RequestID == nil {
-		o.RequestID = func(*decision.Decision) string { return "" }
-	}
-	if o.PolicyID == nil {
-		o.PolicyID = func(*policy.Policy) int64 { return 0 }
-	}
-	if o.PolicyVersion == nil {
-		o.PolicyVersion = func() int64 { return 0 }
 	}
 	return o
 }

@@ -17,6 +17,9 @@ const (
 	maxFinished = 3
 	// maxOthers bounds the lines of others in a second: a database can have a policy for each tenant.
 	maxOthers = 1000
+	// maxRequestIDs bounds the ids of requests in a line: all of a client's few denials are found by their ids, and of a
+	// flood a sample.
+	maxRequestIDs = 10
 	// maxText bounds every name in a line, in bytes.
 	maxText = 256
 )
@@ -60,10 +63,11 @@ type group struct {
 	answers     uint64 // of count, those that the client was told of
 	first, last int64  // µs since 1970
 
-	user                      identity.Name
-	endpoint, tier, requestID string
-	truncated                 fields // that were cut
-	mixed                     fields // in which a later denial differs from the first
+	user           identity.Name
+	endpoint, tier string
+	requestIDs     []string // of the first denials whose id is known, at most maxRequestIDs
+	truncated      fields   // that were cut
+	mixed          fields   // in which a later denial differs from the first
 
 	policyID, policyVersion int64
 	override, penalty       int64
@@ -104,7 +108,7 @@ func (f fields) names() []string {
 
 // open makes the group of the first denial of its key.
 func (r *Recorder) open(k key, now time.Time, d *decision.Decision, c cause) *group {
-	g := &group{key: k, first: now.UnixMicro(), last: now.UnixMicro(), wait: c.wait, policyVersion: r.options.PolicyVersion()}
+	g := &group{key: k, first: now.UnixMicro(), last: now.UnixMicro(), wait: c.wait, policyVersion: d.PolicyVersion}
 	if k.orgTail != 0 {
 		g.key.org = strings.Clone(k.org)
 		g.truncated |= orgField
@@ -113,7 +117,6 @@ func (r *Recorder) open(k key, now time.Time, d *decision.Decision, c cause) *gr
 	g.user.ID = g.keep(d.Identity.User.ID, userField)
 	g.endpoint = g.keep(d.Resolution.Endpoint, endpointField)
 	g.tier = g.keep(d.Resolution.Tier, tierField)
-	g.requestID = g.keep(r.options.RequestID(d), requestIDField)
 	if c.bound == nil {
 		if c.reason == decision.Banned {
 			g.override = d.Resolution.Override
@@ -121,7 +124,7 @@ func (r *Recorder) open(k key, now time.Time, d *decision.Decision, c cause) *gr
 		return g
 	}
 	p := c.bound.Policy
-	g.policyID, g.scope, g.spec = r.options.PolicyID(p), p.Scope, p.Limit.Spec()
+	g.policyID, g.scope, g.spec = p.Row, p.Scope, p.Limit.Spec()
 	g.cost, g.override, g.penalty = c.bound.Cost, c.bound.Override, c.bound.Penalty
 	g.source, g.failure = c.status.Source, c.status.Failure
 	return g
@@ -162,6 +165,9 @@ func (g *group) add(now time.Time, d *decision.Decision, c cause) {
 	g.first, g.last = min(g.first, at), max(g.last, at)
 	if g.key.isOthers {
 		return
+	}
+	if d.RequestID != "" && len(g.requestIDs) < maxRequestIDs {
+		g.requestIDs = append(g.requestIDs, g.keep(d.RequestID, requestIDField))
 	}
 	if user := &d.Identity.User; user.Kind != g.user.Kind || clip(user.ID) != g.user.ID {
 		g.mixed |= userField

@@ -47,7 +47,7 @@ type event struct {
 	Endpoint string `json:"endpoint,omitempty"`
 
 	Policy        string `json:"policy,omitempty"`
-	PolicyID      *int64 `json:"policy_id,omitempty"`
+	PolicyID      int64  `json:"policy_id,omitempty"`
 	PolicyVersion int64  `json:"policy_version,omitempty"`
 	Scope         string `json:"scope,omitempty"`
 	Limit         *rate  `json:"limit,omitempty"`
@@ -60,6 +60,7 @@ type event struct {
 	Failure    string          `json:"failure,omitempty"`
 	Node       string          `json:"node,omitempty"`
 	RequestID  string          `json:"request_id,omitempty"`
+	RequestIDs []string        `json:"more_request_ids,omitempty"`
 	Mixed      []string        `json:"mixed,omitempty"`
 	Truncated  []string        `json:"truncated,omitempty"`
 }
@@ -100,7 +101,10 @@ func (r *Recorder) line(g *group) (Line, error) {
 func (r *Recorder) describe(e *event, g *group) {
 	e.Org, e.OrgKind = r.name(identity.Name{Kind: g.key.orgKind, ID: g.key.org}, g.key.org)
 	e.User, e.UserKind = r.name(g.user, g.key.org)
-	e.Tier, e.Endpoint, e.RequestID = g.tier, g.endpoint, g.requestID
+	e.Tier, e.Endpoint = g.tier, g.endpoint
+	if len(g.requestIDs) > 0 {
+		e.RequestID, e.RequestIDs = g.requestIDs[0], g.requestIDs[1:]
+	}
 	e.PolicyVersion, e.Override, e.Penalty = g.policyVersion, g.override, g.penalty
 	switch {
 	case g.wait == limit.Never:
@@ -111,7 +115,7 @@ func (r *Recorder) describe(e *event, g *group) {
 	if g.scope == 0 {
 		return // no policy's denial
 	}
-	e.PolicyID, e.Scope, e.Cost = &g.policyID, g.scope.String(), &g.cost
+	e.PolicyID, e.Scope, e.Cost = g.policyID, g.scope.String(), &g.cost
 	e.Limit = &rate{g.spec.Quantity, int64(g.spec.Window / limit.Second), g.spec.Burst}
 	e.Source, e.Failure = g.source.String(), g.failure.String()
 }

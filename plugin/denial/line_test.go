@@ -3,6 +3,7 @@ package denial
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -20,9 +21,17 @@ import (
 // known are options under which a line has all its fields, and always the same text.
 var known = Options{
 	Node: "kong-1", Salt: []byte("pepper"),
-	RequestID:     func(*decision.Decision) string { return "e6d8f4a1" },
-	PolicyID:      func(*policy.Policy) int64 { return 7 },
-	PolicyVersion: func() int64 { return 31 },
+}
+
+// identified are decisions with all that a line can say of them.
+func identified(decisions []*decision.Decision) []*decision.Decision {
+	for i, d := range decisions {
+		d.RequestID, d.PolicyVersion = fmt.Sprintf("e6d8f4a%d", i+1), 31
+		for i := range d.Resolution.Bounds {
+			d.Resolution.Bounds[i].Policy.Row = 7
+		}
+	}
+	return decisions
 }
 
 // written are the lines of decisions within one second, in their order if they are one line each.
@@ -81,9 +90,9 @@ func kinds() []kind {
 	repeated.Identity = identity.Identity{Stranger: true, Repeated: "X-Org"}
 	repeated.Resolution.Tier = ""
 	one := func(d *decision.Decision) []*decision.Decision { return []*decision.Decision{d} }
-	return []kind{
+	list := []kind{
 		{"quota", known, one(decided("acme", answered{minute, denies}))},
-		{"quota of the config, without a node", Options{Salt: known.Salt}, one(decided("acme", answered{minute, deniesLong}))},
+		{"quota of the config, without a node", Options{Salt: known.Salt}, one(decided("acme", answered{named("minute", policy.Tenant), deniesLong}))},
 		{"quota, changed by overrides", known, one(overridden)},
 		{"quota, and no wait helps", known, one(decided("acme", answered{minute, never}))},
 		{"quota of a share, then of Redis, for two users", known, []*decision.Decision{later, decided("acme", answered{minute, denies})}},
@@ -99,6 +108,32 @@ func kinds() []kind {
 		{"meta_limited", known, one(limited)},
 		{"others", crowd, []*decision.Decision{decided("acme", answered{minute, denies}), decided("globex", answered{minute, denies}), decided("initech", answered{minute, denies})}},
 	}
+	for _, k := range list {
+		if k.options.Node != "" {
+			identified(k.decisions)
+		}
+	}
+	return list
+}
+
+func TestALineNamesTheFirstRequestsByTheirIDs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		minute := named("minute", policy.Tenant)
+		var decisions []*decision.Decision
+		for range 12 {
+			decisions = append(decisions, decided("acme", answered{minute, denies}))
+		}
+		identified(decisions)
+		decisions[0].RequestID = "" // Kong could not say
+		var e event
+		if err := json.Unmarshal(written(t, known, decisions...)[0].Text, &e); err != nil {
+			t.Fatal(err)
+		}
+		more := "e6d8f4a3 e6d8f4a4 e6d8f4a5 e6d8f4a6 e6d8f4a7 e6d8f4a8 e6d8f4a9 e6d8f4a10 e6d8f4a11"
+		if e.Count != 12 || e.RequestID != "e6d8f4a2" || strings.Join(e.RequestIDs, " ") != more {
+			t.Errorf("of %d requests %s and %s are named, want the first ten with an id", e.Count, e.RequestID, e.RequestIDs)
+		}
+	})
 }
 
 func TestLinesAreWhatWasPublished(t *testing.T) {
@@ -154,7 +189,8 @@ func TestHostileNamesMakeValidLinesOfBoundedLength(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := decided(text, answered{named(text, policy.TenantEndpoint), denies})
 			d.Identity.User.ID, d.Resolution.Endpoint, d.Resolution.Tier = text, text, text
-			options := Options{ShowUsers: true, Node: text, RequestID: func(*decision.Decision) string { return text }}
+			d.RequestID = text
+			options := Options{ShowUsers: true, Node: text}
 			line := written(t, options, d)[0]
 			if faults := published.check("", decoded(t, line.Text)); len(faults) != 0 {
 				t.Errorf("%.2000s\n%s", line.Text, strings.Join(faults, "\n"))

@@ -33,6 +33,7 @@ type jsonSchema struct {
 
 	Items       *jsonSchema `json:"items"`
 	MinItems    int         `json:"minItems"`
+	MaxItems    *int        `json:"maxItems"`
 	UniqueItems bool        `json:"uniqueItems"`
 
 	Properties           map[string]*jsonSchema `json:"properties"`
@@ -129,6 +130,9 @@ func (s *jsonSchema) checkItems(path string, items []any) (faults []string) {
 	if len(items) < s.MinItems {
 		faults = append(faults, path+": has too few items")
 	}
+	if s.MaxItems != nil && len(items) > *s.MaxItems {
+		faults = append(faults, path+": has too many items")
+	}
 	for i, item := range items {
 		faults = append(faults, s.Items.check(fmt.Sprintf("%s[%d]", path, i), item)...)
 		if s.UniqueItems && slices.Contains(items[:i], item) {
@@ -181,6 +185,10 @@ func TestTheSchemaRefusesWhatNoLineMaySay(t *testing.T) {
 		{"a limit of nothing", `"count"`, `"limit":{"quantity":0,"window_seconds":1,"burst":1},"count"`},
 		{"a limit without a window", `"count"`, `"limit":{"quantity":1,"burst":1},"count"`},
 		{"a list with one name twice", `"count"`, `"mixed":["user","user"],"count"`},
+		{"more ids than a line has", `"count"`, `"request_id":"a","more_request_ids":["` + strings.Repeat(`a","`, 9) + `a"],"count"`},
+		{"more ids without the first", `"count"`, `"more_request_ids":["a"],"count"`},
+		{"a row of no policy", `"count"`, `"policy_id":7,"count"`},
+		{"a row for a policy of the config", `"count"`, `"policy":"a","policy_id":0,"count"`},
 		{"an empty list", `"count"`, `"truncated":[],"count"`},
 	} {
 		bad := strings.Replace(good, change.old, change.new, 1)

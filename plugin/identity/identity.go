@@ -15,7 +15,7 @@ import (
 )
 
 // Facts is a set of the facts that can be asked of the gateway.
-type Facts uint8
+type Facts uint16
 
 // The facts.
 const (
@@ -27,6 +27,7 @@ const (
 	TokenFact                         // Request.Token
 	HeaderFacts                       // Request.Headers
 	ContentTypeFact                   // Request.ContentType
+	RequestIDFact                     // Request.ID
 )
 
 // Consumer is the consumer that the gateway authenticated; the zero value means none.
@@ -50,6 +51,7 @@ type Request struct {
 	Headers      []string // the values of Rules.Headers, in that order; "" where the client sent none
 	Repeated     string   // HeaderFacts: one of Rules.Headers that came with more than one value; "" for none
 	ContentType  string
+	ID           string // what the gateway calls the request, in its logs and in X-Kong-Request-Id
 }
 
 // Reset forgets all facts, keeping the memory.

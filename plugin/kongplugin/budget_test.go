@@ -235,6 +235,43 @@ func TestADenialAsksNoMoreThanItTakesToKnowAGRPCCall(t *testing.T) {
 	}
 }
 
+func TestADenialAsksForTheIDOfItsRequestInOneWriteWithTheRest(t *testing.T) {
+	const getConsumer, getRoute, getID = "kong.client.get_consumer", "kong.router.get_route", "kong.nginx.get_var=kong_request_id"
+	var ids []string
+	h := serve(t, nothing, func(o *Options) {
+		build := o.Build
+		o.Build = func(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
+			path, release, err := build(config, snapshot)
+			path.RequestIDs = config.DenialRequestID
+			path.Observers = []admit.Observer{observerFunc(func(d *decision.Decision) { ids = append(ids, d.RequestID) })}
+			return path, release, err
+		}
+	})
+	for _, test := range []struct {
+		config string
+		asked  []string
+		writes uint64
+	}{
+		{byConsumer, []string{getConsumer, getRoute}, 3},
+		{strings.Replace(byConsumer, "{", `{"denial_request_id":true,`, 1), []string{getConsumer, getRoute, getID}, 3},
+		{strings.Replace(observing, "{", `{"denial_request_id":true,`, 1), []string{getConsumer, getRoute, getID}, 3},
+	} {
+		k := h.dial()
+		k.answers = answersOf(t, "key-auth")
+		id := k.startInstance(1, test.config)
+		writes := h.writes()
+		if err := k.event(id); err != nil {
+			t.Fatal(err)
+		}
+		if got := h.writes() - writes; !slices.Equal(k.asked, test.asked) || got != test.writes {
+			t.Errorf("asked %q in %d writes, want %q in %d, the exit's included", k.asked, got, test.asked, test.writes)
+		}
+	}
+	if want := []string{"", "90607d37e0161b1fe197673e0ef8b45b", "90607d37e0161b1fe197673e0ef8b45b"}; !slices.Equal(ids, want) {
+		t.Errorf("the requests are %q, want %q as Kong has answered", ids, want)
+	}
+}
+
 func TestAnEventAllocatesNothingInSteadyState(t *testing.T) {
 	for name, scope := range map[string]string{"route-scoped": routeScoped, "global": ""} {
 		t.Run(name, func(t *testing.T) { allocatesNothing(t, fourLimits("", scope)) })

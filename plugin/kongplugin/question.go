@@ -59,6 +59,10 @@ var questions = []question{
 		req.ContentType, err = decodeString(answer, known)
 		return err
 	}),
+	newQuestion(identity.RequestIDFact, "kong.nginx.get_var", "kong_request_id", func(answer []byte, _ *names, req *identity.Request) (err error) {
+		req.ID, err = decodeString(answer, nil) // no two are alike
+		return err
+	}),
 }
 
 // headers are the questions for the headers that rules read. They are encoded when rules are seen for the first time:

@@ -56,7 +56,14 @@ func appendTrace(out []byte, d *decision.Decision) []byte {
 	}
 	if d.Binding >= 0 && d.Binding < len(d.Statuses) {
 		p, status := d.Resolution.Bounds[d.Binding].Policy, &d.Statuses[d.Binding]
-		o = o.text("policy", p.Name).number("limit", p.Limit.Spec().Burst).number("remaining", status.Remaining).text("source", status.Source.String())
+		o = o.text("policy", p.Name)
+		if p.Row != 0 {
+			o = o.number("policy_id", p.Row)
+		}
+		o = o.number("limit", p.Limit.Spec().Burst).number("remaining", status.Remaining).text("source", status.Source.String())
+	}
+	if d.PolicyVersion != 0 {
+		o = o.number("policy_version", d.PolicyVersion)
 	}
 	o = o.flag("shadow_denied", d.ShadowDenied).flag("degraded", d.Degraded)
 

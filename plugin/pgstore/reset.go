@@ -18,7 +18,7 @@ const (
 // the tenant.
 type EmptiedBucket struct {
 	Policy      string    `json:"policy"`
-	Row         int64     `json:"row,omitempty"` // the id of the policy; 0: it is in the plugin's config
+	Row         int64     `json:"policy_id,omitempty"` // the id of the policy; 0: it is in the plugin's config
 	Endpoint    string    `json:"endpoint,omitempty"`
 	User        string    `json:"user,omitempty"`
 	Credential  string    `json:"credential,omitempty"`

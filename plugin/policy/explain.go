@@ -10,7 +10,7 @@ import (
 
 // Explanation is why a request of some identity has the bounds that it has, for people and programs to read.
 type Explanation struct {
-	Version   int64  `json:"version"` // of the rows; 0 for the config alone
+	Version   int64  `json:"policy_version,omitempty"` // of the rows; 0 for the config alone
 	Namespace string `json:"namespace"`
 	Tenant    string `json:"tenant,omitempty"`
 	Tier      string `json:"tier,omitempty"`
@@ -40,9 +40,9 @@ type ExplainedBound struct {
 // ExplainedPolicy is a policy that could apply.
 type ExplainedPolicy struct {
 	Name     string `json:"policy"`
-	Source   string `json:"source"`        // row or config
-	ID       int64  `json:"row,omitempty"` // of a row
-	Match    string `json:"match"`         // tenant, tier <name>, anonymous or global
+	Source   string `json:"source"`              // row or config
+	ID       int64  `json:"policy_id,omitempty"` // of a row
+	Match    string `json:"match"`               // tenant, tier <name>, anonymous or global
 	Endpoint string `json:"endpoint,omitempty"`
 	Scope    Scope  `json:"-"`
 	Limit    string `json:"limit"` // in words
@@ -72,9 +72,7 @@ func (s *Snapshot) Explain(id *identity.Identity, now limit.Micros) Explanation 
 	case r.Exempt:
 		e.Verdict = "exempt"
 	}
-	if s.book != nil {
-		e.Version = s.book.version
-	}
+	e.Version = s.Version()
 	var who *account
 	if id.Tenant.Kind == identity.Tenant {
 		e.Tenant = id.Tenant.ID

@@ -129,6 +129,14 @@ func (s *Snapshot) Policies() []*Policy {
 // Mode is the mode of the config as a whole: a policy may have another.
 func (s *Snapshot) Mode() Mode { return s.mode }
 
+// Version returns the version of the rows beside which the config is in force; 0: there are none.
+func (s *Snapshot) Version() int64 {
+	if s.book == nil {
+		return 0
+	}
+	return s.book.version
+}
+
 // Namespace is the namespace of the snapshot's buckets.
 func (s *Snapshot) Namespace() string { return s.namespace }
 
