@@ -50,12 +50,13 @@ type Options struct {
 // Stores are the stores of one process: one in this process, and one for each Redis that a config names, opened for the
 // first config whose settings lead to it, and ended with the last. They are safe for concurrent use. Make them with New.
 type Stores struct {
-	options  Options
-	local    *memstore.Store
-	breakers *outage.Breakers
-	redis    *redisstore.Registry
-	ctx      context.Context // of what runs in the background; it has no end of its own
-	running  sync.WaitGroup
+	options   Options
+	local     *memstore.Store
+	breakers  *outage.Breakers
+	redis     *redisstore.Registry
+	operators *redisstore.Registry // see OpenOperators
+	ctx       context.Context      // of what runs in the background; it has no end of its own
+	running   sync.WaitGroup
 
 	mu   sync.Mutex
 	open map[*redisstore.Store]*shared
@@ -70,7 +71,7 @@ func New(ctx context.Context, o Options) *Stores {
 	}
 	return &Stores{
 		options: o, local: memstore.New(memstore.Options{Now: o.Now, MaxBuckets: o.MaxBuckets}), breakers: breakers,
-		redis: redisstore.NewRegistry(o.Log, gates), ctx: context.WithoutCancel(ctx), open: map[*redisstore.Store]*shared{},
+		redis: redisstore.NewRegistry(o.Log, gates), operators: redisstore.NewRegistry(slog.New(slog.DiscardHandler), nil), ctx: context.WithoutCancel(ctx), open: map[*redisstore.Store]*shared{},
 	}
 }
 
@@ -150,8 +151,9 @@ func (s *Stores) Run(ctx context.Context) error {
 	defer sweeping.Wait()
 	connected, disconnect := context.WithCancel(context.WithoutCancel(ctx))
 	defer disconnect()
-	closed := make(chan error, 1)
+	closed := make(chan error, 2)
 	go func() { closed <- s.redis.Run(connected) }()
+	go func() { closed <- s.operators.Run(connected) }()
 	<-ctx.Done()
 	s.mu.Lock()
 	for _, of := range s.open {
@@ -160,7 +162,7 @@ func (s *Stores) Run(ctx context.Context) error {
 	s.mu.Unlock()
 	s.running.Wait()
 	disconnect()
-	return <-closed
+	return errors.Join(<-closed, <-closed)
 }
 
 // report logs the error with which something ended that should go on.
