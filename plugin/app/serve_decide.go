@@ -28,6 +28,7 @@ type decider struct {
 	*paths
 	path    *admit.Path                 // nil: no config was given
 	inRedis control.Buckets             // nil: there are none
+	patient control.Buckets             // the same for operators; nil: there are none
 	ping    func(context.Context) error // asks that Redis; nil: there is none
 	loaded  chan struct{}               // closed with the first rows, of the database or of an earlier run
 	routes  map[string]string           // of the config's file, by name
@@ -119,9 +120,15 @@ func (c *call) openPath(d *decider, from *configFlags) error {
 		d.log.Warn("what is used cannot be told, and decisions are this process's own", "config", config.where, "why", err)
 	case err != nil:
 		return fmt.Errorf("%s: %w", config.where, err)
-	default:
-		d.inRedis, d.ping = shared, shared.Ping
 	}
+	if shared == nil {
+		return nil
+	}
+	operators, _, err := d.stores.OpenOperators(&config.Config)
+	if err != nil {
+		return fmt.Errorf("%s: %w", config.where, err)
+	}
+	d.inRedis, d.ping, d.patient = shared, shared.Ping, operators
 	return nil
 }
 

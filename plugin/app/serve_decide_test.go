@@ -9,12 +9,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -104,6 +107,25 @@ func TestServeTellsWithWhatALeasedBucketIsAsked(t *testing.T) {
 	p := leasable(t, d)
 	if d.asked == nil || d.asked(p).Limit.Capacity() >= p.Limit.Capacity() {
 		t.Errorf("%s is not asked with less than it has", p.Name)
+	}
+}
+
+func TestOperatorsOfServeReadWhatRequestsHaveNoTimeFor(t *testing.T) {
+	proxy, err := faultproxy.New(faultproxy.TCP(redistest.Single(t).Address()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proxy.Close()
+	d := deciding(t, onPort(t, proxy.Port()))
+	proxy.Delay(faultproxy.ToClient, 150*time.Millisecond) // three times the default read_timeout
+	p := leasable(t, d)
+	bounds := []policy.Bound{{Policy: p, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByAll}}}
+	statuses := make([]decision.Status, 1)
+	if err := d.patient.Take(t.Context(), bounds, statuses); err != nil || statuses[0].Source != decision.Redis {
+		t.Errorf("%+v, %v: want an answer for operators", statuses[0], err)
+	}
+	if err := d.inRedis.Take(t.Context(), bounds, statuses); err != nil || statuses[0].Failure == decision.NoFailure {
+		t.Errorf("%+v, %v: want none for requests", statuses[0], err)
 	}
 }
 

@@ -14,3 +14,11 @@ type Buckets interface {
 	// Forget empties buckets, which gives their owners all of their limits back, and tells how many there were.
 	Forget(ctx context.Context, keys []policy.Key) (int, error)
 }
+
+// patient returns the buckets for what operators ask.
+func (s *Server) patient() Buckets {
+	if s.Patient != nil {
+		return s.Patient
+	}
+	return s.Buckets
+}

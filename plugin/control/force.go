@@ -77,7 +77,7 @@ func (s *Server) usedLately(ctx context.Context, p pgstore.Policy) (int64, bool,
 		key.Group, key.Owner, key.Endpoint = policy.ByEndpoint, current.Endpoint, ""
 	}
 	statuses := make([]decision.Status, 1)
-	err = s.Buckets.Take(ctx, []policy.Bound{{Policy: compiled, Key: key}}, statuses)
+	err = s.patient().Take(ctx, []policy.Bound{{Policy: compiled, Key: key}}, statuses)
 	if err != nil || statuses[0].Failure != decision.NoFailure {
 		s.Log.Warn("it cannot be told what a policy has given out lately", "policy", current.Key().String(), "error", err)
 		return 0, false, nil

@@ -85,7 +85,7 @@ func (s *Server) reset(ctx context.Context, in *resetInput) (*resetOutput, error
 
 // empty empties buckets. The error is an answer.
 func (s *Server) empty(ctx context.Context, bounds []policy.Bound) error {
-	if _, err := s.Buckets.Forget(ctx, policy.KeysOf(bounds)); err != nil {
+	if _, err := s.patient().Forget(ctx, policy.KeysOf(bounds)); err != nil {
 		return s.bucketsAway("reset the buckets, of which some may be emptied and which the audit tells already (send the request again)", err)
 	}
 	s.metrics.writes.WithLabelValues(resetWrites).Inc()

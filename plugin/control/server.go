@@ -38,6 +38,8 @@ type Options struct {
 	Log     *slog.Logger
 
 	Buckets Buckets // nil: usage and reset answer 503
+	// Patient are the same for what operators ask, who can wait longer than requests; nil: Buckets.
+	Patient Buckets
 	// Ping asks whether Redis answers, until ctx ends; nil: there is no Redis.
 	Ping func(ctx context.Context) error
 	Path *admit.Path // how the plugin decides, with the same config, rows and buckets; nil: the decision API, and what is in force for an org, answer 503

@@ -136,7 +136,7 @@ func (s *Server) read(ctx context.Context, of *found) ([]decision.Status, error)
 	statuses := make([]decision.Status, 0, len(of.bounds))
 	for some := range slices.Chunk(of.bounds, manyBounds) {
 		told := make([]decision.Status, len(some))
-		if err := s.Buckets.Take(ctx, some, told); err != nil {
+		if err := s.patient().Take(ctx, some, told); err != nil {
 			return nil, s.bucketsAway("read the buckets", err)
 		}
 		for i := range told {

@@ -31,13 +31,13 @@ func (s *Stores) OpenOperators(config *schema.Config) (buckets Shared, release f
 }
 
 // twice asks once more where asking again changes nothing.
-type twice struct{ shared Shared }
+type twice struct{ Shared }
 
 // Take implements admit.Buckets. What spends is asked for once.
 func (t twice) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	err := t.shared.Take(ctx, bounds, statuses)
+	err := t.Shared.Take(ctx, bounds, statuses)
 	if err == nil && reads(bounds) && failed(statuses) {
-		err = t.shared.Take(ctx, bounds, statuses)
+		err = t.Shared.Take(ctx, bounds, statuses)
 	}
 	return err
 }
@@ -62,10 +62,10 @@ func failed(statuses []decision.Status) bool {
 
 // Forget implements Shared. A bucket that is empty already stays so.
 func (t twice) Forget(ctx context.Context, keys []policy.Key) (int, error) {
-	n, err := t.shared.Forget(ctx, keys)
+	n, err := t.Shared.Forget(ctx, keys)
 	if err == nil {
 		return n, nil
 	}
-	more, err := t.shared.Forget(ctx, keys)
+	more, err := t.Shared.Forget(ctx, keys)
 	return n + more, err
 }

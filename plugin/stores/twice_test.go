@@ -10,7 +10,10 @@ import (
 )
 
 // stutters is a store whose first call of each kind fails, after it has emptied one bucket.
-type stutters struct{ takes, forgets int }
+type stutters struct {
+	Shared
+	takes, forgets int
+}
 
 func (s *stutters) Take(_ context.Context, _ []policy.Bound, statuses []decision.Status) error {
 	statuses[0] = decision.Status{Source: decision.Redis}

@@ -1,0 +1,43 @@
+package control_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// hurried are buckets that answer nobody in time.
+type hurried struct{}
+
+func (hurried) Take(_ context.Context, _ []policy.Bound, statuses []decision.Status) error {
+	for i := range statuses {
+		statuses[i] = decision.Status{Failure: decision.TimedOut}
+	}
+	return nil
+}
+
+func (hurried) Forget(context.Context, []policy.Key) (int, error) {
+	return 0, errors.New("not in time")
+}
+
+func TestOperatorsReadAndEmptyBucketsThatAreTooSlowForRequests(t *testing.T) {
+	t.Parallel()
+	p := using(t)
+	options := p.server.Options
+	options.Buckets, options.Patient = hurried{}, p.store
+	server, err := control.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.server = server
+	p.want(p.as("GET", acmeUsage, ""), http.StatusOK)
+	p.want(p.as("POST", acmeReset, `{"reason":"billed twice"}`), http.StatusOK)
+	if used := p.has("acme", "")["daily of the org"]; used != 0 {
+		t.Errorf("%d are used after a reset", used)
+	}
+}
