@@ -31,17 +31,24 @@ func newDenials(s *settings, node string, stderr io.Writer, log *slog.Logger) (*
 		options.Sinks = map[string]denial.Sink{"file": d.file}
 	}
 	if s.DenialSaltFile != "" {
-		salt, err := os.ReadFile(s.DenialSaltFile)
-		if err != nil {
-			return nil, fmt.Errorf("denial-salt-file: %w", err)
-		}
-		if len(salt) < 16 {
-			return nil, fmt.Errorf("denial-salt-file: %s has %d bytes: a salt has at least 16", s.DenialSaltFile, len(salt))
-		}
-		options.Salt = salt
+		options.Salt = readSalt(s.DenialSaltFile, log)
 	}
 	d.Recorder = denial.New(options)
 	return d, nil
+}
+
+// readSalt returns the salt in a file. nil stands for a random one, where the file has none: then the hashes of this process
+// differ from those of others, which is logged, and no reason to serve nobody.
+func readSalt(file string, log *slog.Logger) []byte {
+	salt, err := os.ReadFile(file)
+	if err == nil && len(salt) < 16 {
+		err = fmt.Errorf("%s has %d bytes: a salt has at least 16", file, len(salt))
+	}
+	if err != nil {
+		log.Error("denial-salt-file cannot be used: users are hashed with a random salt", "error", err)
+		return nil
+	}
+	return salt
 }
 
 // Run writes the record until ctx ends, and then what is left of it.

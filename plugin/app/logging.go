@@ -3,7 +3,6 @@ package app
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"log/syslog"
@@ -36,14 +35,11 @@ type logging struct {
 	closers []io.Closer
 }
 
-// newLogging starts the log that the settings want. Lines that cannot be written there go to stderr.
-func newLogging(s *settings, stderr io.Writer) (*logging, error) {
+// newLogging starts the log that the settings want. Lines that cannot be written there go to stderr. A place that cannot
+// be opened is tried again with each line: a process that ended for its log would take the API down.
+func newLogging(s *settings, stderr io.Writer) *logging {
 	l := &logging{lines: newLogWriter(stderr)}
-	outs, err := l.open(s, stderr)
-	if err != nil {
-		l.close()
-		return nil, fmt.Errorf("-log-file: %w", err)
-	}
+	outs := l.open(s, stderr)
 	handler := &countedHandler{counts: &l.counts}
 	for i, out := range outs {
 		options := &slog.HandlerOptions{Level: s.LogLevel}
@@ -54,28 +50,27 @@ func newLogging(s *settings, stderr io.Writer) (*logging, error) {
 		}
 	}
 	l.Logger = slog.New(handler)
-	return l, nil
+	return l
 }
 
 // open returns where the lines of each level go.
-func (l *logging) open(s *settings, stderr io.Writer) (outs [len(levels)]io.Writer, err error) {
+func (l *logging) open(s *settings, stderr io.Writer) (outs [len(levels)]io.Writer) {
 	same := stderr
 	switch s.LogFile {
 	case "stderr":
 	case "syslog":
-		system, err := syslog.New(syslog.LOG_DAEMON|syslog.LOG_INFO, "tenant-rate-limiting")
-		if err != nil {
-			return outs, err
-		}
+		system := &systemLog{dial: dialSyslog}
 		l.closers = append(l.closers, system)
-		for i, write := range [...]func(string) error{system.Debug, system.Info, system.Warning, system.Err} {
-			outs[i] = orStderr{lineFunc(write), stderr}
+		for i, write := range [...]func(*syslog.Writer, string) error{
+			(*syslog.Writer).Debug, (*syslog.Writer).Info, (*syslog.Writer).Warning, (*syslog.Writer).Err,
+		} {
+			outs[i] = orStderr{func(line string) error { return system.write(write, line) }, stderr}
 		}
-		return outs, nil
+		return outs
 	default:
 		file := denial.NewFile(denial.FileOptions{Path: s.LogFile, MaxBytes: s.LogFileSize, Keep: s.LogFileKeep})
 		if err := file.Write(context.Background(), nil); err != nil { // opens it
-			return outs, err
+			complain(stderr, "cannot open -log-file: lines go to stderr until it can be opened", err)
 		}
 		l.closers = append(l.closers, file)
 		same = orStderr{lineFunc(func(line string) error {
@@ -85,7 +80,37 @@ func (l *logging) open(s *settings, stderr io.Writer) (outs [len(levels)]io.Writ
 	for i := range outs {
 		outs[i] = same
 	}
-	return outs, nil
+	return outs
+}
+
+// systemLog is the syslog of this machine, connected to with the first line that it takes. Lines are written one at a
+// time.
+type systemLog struct {
+	dial func() (*syslog.Writer, error)
+	to   *syslog.Writer // nil: not connected yet; it connects again by itself
+}
+
+func dialSyslog() (*syslog.Writer, error) {
+	return syslog.New(syslog.LOG_DAEMON|syslog.LOG_INFO, "tenant-rate-limiting")
+}
+
+func (s *systemLog) write(write func(*syslog.Writer, string) error, line string) error {
+	if s.to == nil {
+		to, err := s.dial()
+		if err != nil {
+			return err
+		}
+		s.to = to
+	}
+	return write(s.to, line)
+}
+
+// Close implements io.Closer.
+func (s *systemLog) Close() error {
+	if s.to == nil {
+		return nil
+	}
+	return s.to.Close()
 }
 
 // close writes what is queued, and closes what was opened.
@@ -116,10 +141,15 @@ type orStderr struct {
 
 func (o orStderr) Write(line []byte) (int, error) {
 	if err := o.write(string(bytes.TrimSuffix(line, []byte("\n")))); err != nil {
-		fmt.Fprintf(o.stderr, `{"level":"ERROR","msg":"cannot write to -log-file; the line follows here","error":%q}`+"\n", err)
+		complain(o.stderr, "cannot write to -log-file; the line follows here", err)
 		return o.stderr.Write(line)
 	}
 	return len(line), nil
+}
+
+// complain writes an error of the log itself.
+func complain(stderr io.Writer, what string, err error) {
+	slog.New(slog.NewJSONHandler(stderr, nil)).Error(what, "error", err)
 }
 
 // countedHandler counts lines by level, and has one handler for each.

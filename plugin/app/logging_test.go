@@ -2,7 +2,9 @@ package app
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
+	"log/syslog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,10 +17,7 @@ func logged(t *testing.T, change func(*settings), write func(*logging)) (file, s
 	s := &settings{LogFile: filepath.Join(t.TempDir(), "log"), LogFileSize: 1 << 20, LogFileKeep: 2}
 	change(s)
 	var out bytes.Buffer
-	l, err := newLogging(s, &out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := newLogging(s, &out)
 	write(l)
 	l.close()
 	text, err := os.ReadFile(s.LogFile)
@@ -73,11 +72,35 @@ func TestALogFileThatIsFullIsRotatedAndOneThatIsMovedIsBegunAnew(t *testing.T) {
 	}
 }
 
-func TestALogFileThatCannotBeOpenedIsAnErrorAtTheStart(t *testing.T) {
+func TestALogFileThatCannotBeOpenedStopsNothingAndIsOpenedLater(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "missing", "log")
 	var stderr bytes.Buffer
-	if _, err := newLogging(&settings{LogFile: path}, &stderr); err == nil || !strings.Contains(err.Error(), "-log-file") || !strings.Contains(err.Error(), path) {
-		t.Errorf("%v; want an error that names the flag and the file", err)
+	l := newLogging(&settings{LogFile: path, LogFileSize: 1 << 20, LogFileKeep: 2}, &stderr)
+	if text := stderr.String(); !strings.Contains(text, "cannot open -log-file") || !strings.Contains(text, path) {
+		t.Errorf("stderr has %q; want the flag and the file", text)
+	}
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l.Error("broken")
+	l.close()
+	if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), `"msg":"broken"`) {
+		t.Errorf("the file has %q (%v), once it can be opened", text, err)
+	}
+}
+
+func TestAMachineWithoutSyslogGetsItsLinesOnStderr(t *testing.T) {
+	var stderr bytes.Buffer
+	system := &systemLog{dial: func() (*syslog.Writer, error) { return nil, errors.New("nobody listens") }}
+	out := orStderr{func(line string) error { return system.write((*syslog.Writer).Err, line) }, &stderr}
+	if _, err := out.Write([]byte("a line\n")); err != nil {
+		t.Error(err)
+	}
+	if text := stderr.String(); !strings.Contains(text, "nobody listens") || !strings.HasSuffix(text, "a line\n") {
+		t.Errorf("stderr has %q", text)
+	}
+	if err := system.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -88,10 +111,7 @@ func TestLinesThatTheLogFileDoesNotTakeGoToStderr(t *testing.T) {
 		t.Fatal("cannot make a folder")
 	}
 	var stderr bytes.Buffer
-	l, err := newLogging(s, &stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := newLogging(s, &stderr)
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}

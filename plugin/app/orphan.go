@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -33,7 +34,13 @@ func startedByKong(environ []string, parent int) bool {
 		return false
 	}
 	name, err := os.ReadFile("/proc/" + strconv.Itoa(parent) + "/comm")
-	return len(environ) == 0 || (err == nil && strings.TrimSpace(string(name)) == "nginx")
+	return !slices.ContainsFunc(environ, notAShells) || (err == nil && strings.TrimSpace(string(name)) == "nginx")
+}
+
+// notAShells reports whether a variable is none that a shell sets by itself: Kong starts plugins through one.
+func notAShells(variable string) bool {
+	name, _, _ := strings.Cut(variable, "=")
+	return !slices.Contains([]string{"PWD", "OLDPWD", "SHLVL", "_"}, name)
 }
 
 // sight is what a process sees of its Kong at one instant.

@@ -47,10 +47,7 @@ func Plugin(ctx context.Context, args []string, getenv func(string) string, stdo
 		return 0
 	}
 	// Kong puts every line of stderr into its error log, so a line is one record.
-	log, err := newLogging(&s, stderr)
-	if err != nil {
-		return fail(stderr, err)
-	}
+	log := newLogging(&s, stderr)
 	defer log.close()
 	runtime.GOMAXPROCS(s.maxProcs(getenv))
 	if s.MemoryLimit > 0 {

@@ -266,7 +266,6 @@ func TestPasswordIsNeverShown(t *testing.T) {
 		{DSN: "host=db password='" + secret + " sslmode=on"},
 		{DSN: "postgres://ann:s3%zz" + secret + "@db/rl"},
 		{DSN: "postgres://ann:" + secret + "@db/rl", File: file},
-		{File: file + " that is missing"},
 	} {
 		_, err := policysync.New(policysync.Options{Source: source})
 		if err == nil {
@@ -275,4 +274,18 @@ func TestPasswordIsNeverShown(t *testing.T) {
 			t.Errorf("the error shows the password: %v", err)
 		}
 	}
+}
+
+func TestAFileOfTheConnectionStringMayComeLater(t *testing.T) {
+	w := newWorld(t)
+	options := w.options()
+	file := filepath.Join(t.TempDir(), "dsn")
+	options.Source = policysync.Source{File: file}
+	n := start(t, options)
+	n.until("the missing file is logged", func(policysync.Stats) bool { return n.log.count("read the file of the connection string") > 0 })
+	version := w.policies(1, 1)
+	if err := os.WriteFile(file, []byte(w.dsn), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.await(version)
 }

@@ -100,7 +100,8 @@ func New(options Options) (*Sync, error) {
 	if err := options.complete(); err != nil {
 		return nil, fmt.Errorf("policy sync: %w", err)
 	}
-	if _, err := options.Source.config(); err != nil {
+	// A file may come, or be mended, later: until then it is as if Postgres were away.
+	if _, err := options.Source.config(); err != nil && (options.Source.File == "" || options.Source.DSN != "") {
 		return nil, fmt.Errorf("policy sync: %w", err)
 	}
 	return &Sync{options: options, log: options.Log, unsaved: make(chan struct{}, 1), refused: -1}, nil
