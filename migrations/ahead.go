@@ -27,7 +27,8 @@ func (e *AheadError) Error() string {
 // read the list of migrations is not told: that is nil, as is a database without tables.
 func CheckAhead(ctx context.Context, from interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}) error {
+},
+) error {
 	known, err := last()
 	if err != nil {
 		return err

@@ -104,8 +104,10 @@ func (c Config) headerFaults() []Fault {
 	for i, header := range c.TrustedHeaders {
 		trusted[strings.ToLower(header)] = true
 		if strings.EqualFold(header, "cookie") {
-			faults = append(faults, Fault{docpath.Item("trusted_headers", i),
-				"must not be Cookie: Kong joins its lines by semicolons, so two lines look like one; use a header of its own"})
+			faults = append(faults, Fault{
+				docpath.Item("trusted_headers", i),
+				"must not be Cookie: Kong joins its lines by semicolons, so two lines look like one; use a header of its own",
+			})
 		}
 	}
 	check := func(path, header string) {

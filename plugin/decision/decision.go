@@ -121,8 +121,10 @@ const (
 )
 
 func (r Reason) String() string {
-	return [...]string{"counted", "tenant_missing", "user_missing", "internal_fault", "config_fault", "store_away", "meta_limited", "banned",
-		"header_repeated"}[r]
+	return [...]string{
+		"counted", "tenant_missing", "user_missing", "internal_fault", "config_fault", "store_away", "meta_limited", "banned",
+		"header_repeated",
+	}[r]
 }
 
 // Decision is the answer to one request. Its slices are reused from request to request: whoever keeps a decision
@@ -204,8 +206,8 @@ func (d *Decision) Ban(now limit.Micros) {
 // binding bound is the enforced one with the smallest remaining ÷ limit. A tie goes to the longer window either way.
 // Bounds in shadow are recorded and never bind.
 //
-// Own is found by the same rule among the bounds whose buckets are not shared. Clients read its numbers; Binding, Result
-// and RetryAfter count all bounds.
+// Own is found by the same rule among the bounds whose buckets are not shared. Clients read its numbers; Binding,
+// Result and RetryAfter count all bounds.
 //
 // A bound whose store could not say neither admits nor binds. If it fails closed it denies, but one that really has no
 // room goes first: the client then reads which, and not that the service has trouble.
@@ -258,7 +260,7 @@ func (d *Decision) stricter(i, j int) int {
 	}
 	a, b := d.Statuses[i].Wait, d.Statuses[j].Wait
 	switch {
-	case b > a, a == b && a > 0 && d.longer(j, i), a == b && a == 0 && d.tighter(j, i):
+	case b > a, a == b && a > 0 && d.longer(j, i), a == 0 && b == 0 && d.tighter(j, i):
 		return j
 	}
 	return i
