@@ -50,7 +50,8 @@ var takeovers = map[string]string{
 		SET rate_limiter.reason = 'r'; DELETE FROM t`,
 }
 
-// lax gives every role what databases give them by default: temporary tables, and in Postgres 13 and 14 the schema public.
+// lax gives every role what databases give them by default: temporary tables, and in Postgres 13 and 14 the schema
+// public.
 func lax(t *testing.T, s *pgtest.Server) {
 	t.Helper()
 	s.Psql(t, s.RoleDSN("postgres"), `GRANT TEMPORARY ON DATABASE ratelimit TO PUBLIC;
@@ -187,8 +188,8 @@ func TestRolesMakeNothing(t *testing.T) {
 	}
 }
 
-// TestNoCallersOperatorOrFunctionTakesTheRightfulPlace gives a role a schema of its own, with operators and functions named
-// as those that the functions of the schema use.
+// TestNoCallersOperatorOrFunctionTakesTheRightfulPlace gives a role a schema of its own, with operators and functions
+// named as those that the functions of the schema use.
 func TestNoCallersOperatorOrFunctionTakesTheRightfulPlace(t *testing.T) {
 	s := pgtest.Granted(t)
 	lax(t, s)

@@ -142,8 +142,8 @@ func schemaOwner(ctx context.Context, conn *pgx.Conn) (owner string, err error) 
 	return owner, nil
 }
 
-// become lets a connection work as the owner of the schema, so that what a migration makes has one owner, and finds only
-// the functions and operators of Postgres itself under names without a schema.
+// become lets a connection work as the owner of the schema, so that what a migration makes has one owner, and finds
+// only the functions and operators of Postgres itself under names without a schema.
 func become(ctx context.Context, conn *pgx.Conn, owner string) error {
 	_, err := conn.Exec(ctx, `SELECT set_config('role', $1, false),
 		set_config('search_path', 'pg_catalog, pg_temp', false)`, owner)
@@ -153,8 +153,8 @@ func become(ctx context.Context, conn *pgx.Conn, owner string) error {
 	return nil
 }
 
-// SuperuserOwner returns the role that owns the schema if it is a superuser, and else "". Functions of the schema that run
-// as their owner would then run as a superuser.
+// SuperuserOwner returns the role that owns the schema if it is a superuser, and else "". Functions of the schema that
+// run as their owner would then run as a superuser.
 func SuperuserOwner(ctx context.Context, config *pgx.ConnConfig) (owner string, err error) {
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {

@@ -26,7 +26,10 @@ type Config struct {
 	// Where the tier of a tenant is read from, in order; same sources as tenant_from. A value that names no tier counts as missing, and default_tier applies. Default: consumer.tag.tier.
 	TierFrom []string `json:"tier_from" kong:"required,len_max=16" elements:"match_any=source" default:"consumer.tag.tier"`
 
-	// Request headers that clients cannot forge because something in front of this plugin sets or removes them. A header.<Name> source or a cost_header that is not listed here is refused. Names are compared without regard to case. A request in which a header that is read has more than one value, or a comma in it, is denied with 400 (see docs/security.md). Default: none.
+	// Request headers that clients cannot forge because something in front of this plugin sets or removes them. A
+	// header.<Name> source or a cost_header that is not listed here is refused. Names are compared without regard to case.
+	// A request in which a header that is read has more than one value, or a comma in it, is denied with 400 (see
+	// docs/security.md). Default: none.
 	TrustedHeaders []string `json:"trusted_headers" kong:"required,set" elements:"match=^[A-Za-z0-9_-]+$,len_max=128" elements_err:"must be a header name: letters, digits, dashes or underscores" default:""`
 
 	// The tier of a tenant for which tier_from finds none. It must be the name of one of the tiers. Default: the first tier of the list.
@@ -44,7 +47,9 @@ type Config struct {
 	// How many leading bits of an IPv6 address count as one client. One subscriber usually holds a whole /64. Default: 64 bits.
 	IPv6PrefixLength int64 `json:"ipv6_prefix_length,omitempty" kong:"required,between=1..128" default:"64"`
 
-	// Matches endpoint patterns on the path with its reserved characters decoded too, once, so that /records%2F7 meets GET /records/{id}. Only for upstreams that take %2F for a slash: on others a client could pass for another endpoint. Default: false, the path as Kong's router knows it, which keeps these encoded.
+	// Matches endpoint patterns on the path with its reserved characters decoded too, once, so that /records%2F7 meets GET
+	// /records/{id}. Only for upstreams that take %2F for a slash: on others a client could pass for another endpoint.
+	// Default: false, the path as Kong's router knows it, which keeps these encoded.
 	DecodePath bool `json:"decode_path" kong:"required" default:"false"`
 
 	// What the limits do: enforce them, shadow (decide and record but never deny), or log (shadow, and log each request that would have been denied). A limit may have a mode of its own. Default: enforce.
@@ -106,7 +111,9 @@ type Config struct {
 	// Leaves out all rate limit headers, Retry-After included, as Kong's own plugins do. The body of a refusal still tells how long to wait. Default: false, headers are sent.
 	HideClientHeaders bool `json:"hide_client_headers" kong:"required" default:"false"`
 
-	// Shows clients the numbers of the limits that all tenants share (scopes global and endpoint) as it shows those of their own: in headers, in the body of a refusal and to a tenant's token of the decision API. For configs that have no other limits. Default: false, a shared limit is only named, on a refusal that it causes.
+	// Shows clients the numbers of the limits that all tenants share (scopes global and endpoint) as it shows those of
+	// their own: in headers, in the body of a refusal and to a tenant's token of the decision API. For configs that have
+	// no other limits. Default: false, a shared limit is only named, on a refusal that it causes.
 	ShowSharedLimits bool `json:"show_shared_limits" kong:"required" default:"false"`
 
 	// Also sends RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset, as Kong's own rate-limiting plugin does. Default: false.
@@ -115,10 +122,15 @@ type Config struct {
 	// Adds each decision to what Kong's own log plugins write, as rate_limit (result, policy, limit, remaining, source, mode and others). It costs one question more per request. Default: false.
 	LogDecisions bool `json:"log_decisions" kong:"required" default:"false"`
 
-	// Asks Kong for the id of each request that is denied, or would be in shadow or log mode, for the denial record: the id is the one of Kong's own logs and of the response header X-Kong-Request-Id. It costs one question more per denial, and none where the denial record is off. Default: false.
+	// Asks Kong for the id of each request that is denied, or would be in shadow or log mode, for the denial record: the
+	// id is the one of Kong's own logs and of the response header X-Kong-Request-Id. It costs one question more per
+	// denial, and none where the denial record is off. Default: false.
 	DenialRequestID bool `json:"denial_request_id" kong:"required" default:"false"`
 
-	// Asks Kong for the route of each request, so that metrics, the denial record and ratelimit top name the endpoint whatever the limits are counted per. It costs one question more per request, in the write of the others; where the plugin is configured on a route, none but one a minute. false leaves endpoints unnamed that no limit asks for. Default: true.
+	// Asks Kong for the route of each request, so that metrics, the denial record and ratelimit top name the endpoint
+	// whatever the limits are counted per. It costs one question more per request, in the write of the others; where the
+	// plugin is configured on a route, none but one a minute. false leaves endpoints unnamed that no limit asks for.
+	// Default: true.
 	ObserveEndpoint bool `json:"observe_endpoint" kong:"required" default:"true"`
 
 	// HTTP status code of a refusal, from 400 to 599. Default: 429.

@@ -72,7 +72,8 @@ func TestWhatComposeStartsWorksTogether(t *testing.T) {
 	}
 }
 
-// postgresFor starts a Postgres and prepares it as its image would for the service, and returns the connection string to it.
+// postgresFor starts a Postgres and prepares it as its image would for the service, and returns the connection string
+// to it.
 func postgresFor(t *testing.T, project *types.Project) string {
 	t.Helper()
 	server, config := pgtest.Start(t), database(t, project)

@@ -60,10 +60,10 @@ func hostileBodies() []hostileBody {
 }
 
 // BenchmarkHostileBodies has forty connections send bodies that cost much, all with the token of one org, while a
-// neighbour with a token of its own has decisions made. Each round compares how long the neighbour's take with what they
-// took right before, while nobody else asked. Each cell is the median of the rounds; times-quiet is the p99 under attack
-// divided by the quiet one, which has to be at most 5, cpu-µs/answer is what the process computed in an attack for each
-// hostile answer, and rss-MB is the most memory that it had so far.
+// neighbour with a token of its own has decisions made. Each round compares how long the neighbour's take with what
+// they took right before, while nobody else asked. Each cell is the median of the rounds; times-quiet is the p99 under
+// attack divided by the quiet one, which has to be at most 5, cpu-µs/answer is what the process computed in an attack
+// for each hostile answer, and rss-MB is the most memory that it had so far.
 func BenchmarkHostileBodies(b *testing.B) {
 	if err := build(binaries, "./internal/attacker"); err != nil {
 		b.Fatal(err)

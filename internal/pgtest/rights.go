@@ -39,8 +39,8 @@ const (
 	handBlock   = "-- As a superuser, in that database, once: give what another user has migrated to owner."
 )
 
-// Granted starts a server with the roles, the database and the grants of migrations/README.md, migrated by the owner that
-// it names, which is no superuser.
+// Granted starts a server with the roles, the database and the grants of migrations/README.md, migrated by the owner
+// that it names, which is no superuser.
 func Granted(t testing.TB) *Server {
 	t.Helper()
 	s := Start(t)

@@ -32,7 +32,8 @@ func withAddress(k policy.Key, text string) policy.Key {
 	return k
 }
 
-// wider returns the prefix that an address, or a prefix as it is counted, belongs to. No address is counted so by itself.
+// wider returns the prefix that an address, or a prefix as it is counted, belongs to. No address is counted so by
+// itself.
 func wider(text string) string {
 	if address, err := netip.ParseAddr(text); err == nil {
 		address = address.Unmap()

@@ -23,7 +23,8 @@ import (
 // Facts answers questions about one request.
 type Facts interface {
 	// Ask fills the fields of req that facts names and adds them to req.Known, all in one round trip; which headers are
-	// meant the rules say, which may be nil where none are. A fact that the request does not have is the field's zero value, not an error.
+	// meant the rules say, which may be nil where none are. A fact that the request does not have is the field's zero
+	// value, not an error.
 	Ask(ctx context.Context, facts identity.Facts, rules *identity.Rules, req *identity.Request) error
 }
 
@@ -146,8 +147,8 @@ func (p *Path) askAtDenial(ctx context.Context, facts Facts, x *Exchange) (grpc 
 	return grpc, err
 }
 
-// isGRPC reports whether a request that is denied is a gRPC call. It asks for one fact at a time, because each makes the
-// next superfluous for most requests, and for those that are wanted anyway beside the first.
+// isGRPC reports whether a request that is denied is a gRPC call. It asks for one fact at a time, because each makes
+// the next superfluous for most requests, and for those that are wanted anyway beside the first.
 func isGRPC(ctx context.Context, facts Facts, req *identity.Request, wanted identity.Facts) (bool, error) {
 	for {
 		call, missing := req.GRPC()

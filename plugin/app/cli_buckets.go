@@ -184,7 +184,8 @@ func (found *tenantBuckets) empty(ctx context.Context) error {
 	return nil
 }
 
-// operatorTimeout is how long an operator's command waits for Redis, in milliseconds, where the config allows requests less.
+// operatorTimeout is how long an operator's command waits for Redis, in milliseconds, where the config allows requests
+// less.
 const operatorTimeout = 5000
 
 func (found *tenantBuckets) open() (*redisstore.Store, func(), error) {

@@ -108,7 +108,8 @@ func (c *call) openWith(ctx context.Context, config *pgxpool.Config) (*pgstore.S
 	return pgstore.New(pool), pool.Close, nil
 }
 
-// ready returns what is wrong with the tables of a database: that it has none, or that they are newer than this program.
+// ready returns what is wrong with the tables of a database: that it has none, or that they are newer than this
+// program.
 func ready(ctx context.Context, pool *pgxpool.Pool) error {
 	var migrated bool
 	if err := pool.QueryRow(ctx, "SELECT to_regclass('rate_limiter.tokens') IS NOT NULL").Scan(&migrated); err != nil {

@@ -95,8 +95,8 @@ func (c *call) migrateUp(ctx context.Context, config *pgx.ConnConfig) error {
 	return errors.Join(printed, c.warnOfSuperuser(ctx, config))
 }
 
-// warnOfSuperuser warns when functions of the schema run with the rights of a superuser. It is no error: the migration that
-// closes a hole must not wait until the owner is another one.
+// warnOfSuperuser warns when functions of the schema run with the rights of a superuser. It is no error: the migration
+// that closes a hole must not wait until the owner is another one.
 func (c *call) warnOfSuperuser(ctx context.Context, config *pgx.ConnConfig) error {
 	owner, err := migrations.SuperuserOwner(ctx, config)
 	if err == nil && owner != "" {

@@ -13,8 +13,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// hostile is a name that clears a terminal, colours it in two ways, turns the direction of writing, and tries to begin a
-// line of its own.
+// hostile is a name that clears a terminal, colours it in two ways, turns the direction of writing, and tries to begin
+// a line of its own.
 const hostile = "evil\x1b[2J\u009b31m\u202e\nversion 9: enforced on 2 of 2\r\x00"
 
 // plainly fails the test where the output has what a terminal would obey, or a line that a name has begun.

@@ -50,8 +50,9 @@ func (x *terminal) call(args ...string) int {
 }
 
 // TestTranscripts plays the files of testdata/ratelimit: each calls the program on a database of its own, line by line.
-// "$ ratelimit …" is a call, "% node NAME VERSION" the report of a node, which enforces that version, "% silent NAME" makes its last report an hour old,
-// "% snapshot" has a node save its rows as DIR/policies.snapshot, and "% reset TENANT POLICIES" is told by the REST API.
+// "$ ratelimit …" is a call, "% node NAME VERSION" the report of a node, which enforces that version, "% silent NAME"
+// makes its last report an hour old, "% snapshot" has a node save its rows as DIR/policies.snapshot, and "% reset
+// TENANT POLICIES" is told by the REST API.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/ratelimit/*.transcript")
 	if err != nil || len(files) == 0 {

@@ -35,8 +35,8 @@ type logging struct {
 	closers []io.Closer
 }
 
-// newLogging starts the log that the settings want. Lines that cannot be written there go to stderr. A place that cannot
-// be opened is tried again with each line: a process that ended for its log would take the API down.
+// newLogging starts the log that the settings want. Lines that cannot be written there go to stderr. A place that
+// cannot be opened is tried again with each line: a process that ended for its log would take the API down.
 func newLogging(s *settings, stderr io.Writer) *logging {
 	l := &logging{lines: newLogWriter(stderr)}
 	outs := l.open(s, stderr)

@@ -42,9 +42,9 @@ type paths struct {
 	unfollowed map[*admit.Path][]policy.Fault // of the book, by the paths that cannot
 }
 
-// newPaths makes paths. server returns the one that serves them, once metrics are read. away reports whether this process
-// serves no Kong any more, and so is no live node; lines returns how many lines were logged by level. The error is about
-// a setting.
+// newPaths makes paths. server returns the one that serves them, once metrics are read. away reports whether this
+// process serves no Kong any more, and so is no live node; lines returns how many lines were logged by level. The error
+// is about a setting.
 func newPaths(
 	ctx context.Context, s *settings, stderr io.Writer, log *slog.Logger, server func() *kongplugin.Server, away func() bool,
 	lines func() map[string]uint64,

@@ -3,8 +3,8 @@
 // again because it was set forward.
 //
 // A clock that never followed the time of day would leave windows, which are aligned to the Unix epoch, where a wrong
-// clock at the start has put them. So it is slewed: while the two differ, a [Clock] runs faster or slower by one part in
-// a hundred. A minute of error is gone after less than two hours, an hour's after four days, or with the next start.
+// clock at the start has put them. So it is slewed: while the two differ, a [Clock] runs faster or slower by one part
+// in a hundred. A minute of error is gone after less than two hours, an hour's after four days, or with the next start.
 // Meanwhile limits are that much larger or smaller, and windows end by this clock.
 //
 // What must follow the time of day at once does not live here: overrides hold by it, and logs tell it.

@@ -113,7 +113,8 @@ func (s *Server) lookAgain() *findings {
 	return found
 }
 
-// answered returns an answer, or the error of ctx when there is none by its end. The time of ctx may have been spent elsewhere.
+// answered returns an answer, or the error of ctx when there is none by its end. The time of ctx may have been spent
+// elsewhere.
 func answered(ctx context.Context, answer <-chan error) error {
 	select {
 	case err := <-answer:

@@ -35,7 +35,8 @@ func (w *world) eventually(what string, so func() bool) {
 	}
 }
 
-// probedUntil waits until /readyz is degraded for one reason, which has some words in it, or until it is ok for no words.
+// probedUntil waits until /readyz is degraded for one reason, which has some words in it, or until it is ok for no
+// words.
 func (w *world) probedUntil(words string) {
 	w.Helper()
 	w.eventually("/readyz says "+words, func() bool {

@@ -32,8 +32,8 @@ type instance struct {
 	usedAt      atomic.Int64          // on the clock of instances, at most useStep before its last event
 }
 
-// route is what an instance has learnt of its route. It is asked for again after routeFresh: Kong starts an instance anew
-// when its plugin's config changes, but not when the route gets another name or other protocols.
+// route is what an instance has learnt of its route. It is asked for again after routeFresh: Kong starts an instance
+// anew when its plugin's config changes, but not when the route gets another name or other protocols.
 type route struct {
 	name  string
 	grpc  bool  // it has a gRPC protocol

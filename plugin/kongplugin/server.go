@@ -98,8 +98,8 @@ func (s *Server) Connections() (open int, accepted uint64) {
 var errListenerClosed = errors.New("the listener was closed by somebody else")
 
 // Serve accepts connections until ctx ends, then closes listener, answers the calls that have arrived and lets running
-// events finish (for at most the drain time), and closes all connections. It owns every goroutine it starts: none is left when it returns. The error is nil
-// after ctx ended. A server serves once.
+// events finish (for at most the drain time), and closes all connections. It owns every goroutine it starts: none is
+// left when it returns. The error is nil after ctx ended. A server serves once.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	var owned sync.WaitGroup
 	stop := make(chan struct{})

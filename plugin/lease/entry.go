@@ -96,8 +96,8 @@ func (e *entry) refuses(cost int64, now limit.Micros) bool {
 	return now < e.denial.until && cost >= e.denial.cost && cost > e.ledger.free()
 }
 
-// recalled is how long a refusal is kept after it has ended here: not at all where its wait is over too, else for as long
-// as another that is remembered already may last.
+// recalled is how long a refusal is kept after it has ended here: not at all where its wait is over too, else for as
+// long as another that is remembered already may last.
 func (d *denial) recalled(now limit.Micros) limit.Micros {
 	if now-d.told >= d.status.Wait {
 		return 0
@@ -106,9 +106,9 @@ func (d *denial) recalled(now limit.Micros) limit.Micros {
 }
 
 // recall returns how a bound stands of a request that another bound denies, as far as this node knows: it returns false
-// unless the shared store last said that there is no room for the cost now. Other nodes may have given tokens back since,
-// so it denies nothing by itself. It keeps a client that waits for a burst from asking again and again on a day whose
-// quota is used up.
+// unless the shared store last said that there is no room for the cost now. Other nodes may have given tokens back
+// since, so it denies nothing by itself. It keeps a client that waits for a burst from asking again and again on a day
+// whose quota is used up.
 func (e *entry) recall(cost int64, now limit.Micros) (decision.Status, bool) {
 	d := &e.denial
 	if cost <= 0 || cost <= e.ledger.free() {

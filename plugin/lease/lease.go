@@ -17,8 +17,9 @@ type Shared interface {
 	// Take is admit.Buckets. A bound whose server did not answer must be left Unanswered, and answers must have another
 	// source than Local: what a node admits on its own is no lease.
 	Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
-	// Refund gives back what Take has spent for the statuses that are Charged with the source Redis, by their receipts, and
-	// says in Returned how much the buckets got. It must give back no more than is certain still to be missing from them.
+	// Refund gives back what Take has spent for the statuses that are Charged with the source Redis, by their receipts,
+	// and says in Returned how much the buckets got. It must give back no more than is certain still to be missing from
+	// them.
 	Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status)
 }
 

@@ -5,8 +5,8 @@ import "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/
 // ledger is what this node holds of one bucket: tokens that the bucket was charged for and no request has spent yet. It
 // has no clock and does no I/O. The zero value holds nothing.
 //
-// Every token has one way in and ends in one of three: Granted = Spent + Returned + Expired + leaving + what is out, but
-// for those only asked for.
+// Every token has one way in and ends in one of three: Granted = Spent + Returned + Expired + leaving + what is out,
+// but for those only asked for.
 type ledger struct {
 	grants  [2]grant // the first is spent first; one without tokens is none
 	asked   int64    // tokens that a renewal under way may bring

@@ -201,8 +201,8 @@ func (v *View) ask(ctx context.Context, bounds []policy.Bound, statuses []decisi
 	return nil
 }
 
-// takeRest takes the draft of a request, and settles what leases gave for it: also where the take panics, because nobody
-// else could spend those tokens or give them back.
+// takeRest takes the draft of a request, and settles what leases gave for it: also where the take panics, because
+// nobody else could spend those tokens or give them back.
 func (v *View) takeRest(
 	ctx context.Context, d *draft, bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet, drawn bool,
 ) error {

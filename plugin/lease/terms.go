@@ -74,12 +74,12 @@ func newTerms(p *policy.Policy, pct int64) *terms {
 // It is also kept where C is L's capacity less what may be out: at most C + rate × t of what is spent was taken in the
 // interval, and the rest was out at its beginning.
 //
-// Grants that are given back change none of this. A refund returns no more than what is certain still to be missing: the
-// debt after it is no less than if only what was not given back had been taken, whoever else takes and gives back
+// Grants that are given back change none of this. A refund returns no more than what is certain still to be missing:
+// the debt after it is no less than if only what was not given back had been taken, whoever else takes and gives back
 // meanwhile. The proof is in package limit, at [limit.Limit.Refund]. So a bucket that was only ever asked for what is
 // really spent would have admitted all of it. A grant that is divided goes back in parts, each with the receipt of the
-// whole: without a part, the debt was no less than all of it less that part. Two grants that are joined have the receipt
-// of the earlier one: see [limit.Receipt.Join].
+// whole: without a part, the debt was no less than all of it less that part. Two grants that are joined have the
+// receipt of the earlier one: see [limit.Receipt.Join].
 //
 // A node's clock that stands (not: steps) while its machine is suspended, or a store's that jumps ahead, makes T longer.
 // Then an interval may see more by what that node had out; by the share at most.

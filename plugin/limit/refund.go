@@ -24,10 +24,12 @@ package limit
 // receipt from before a reset, a lost key or such a change therefore differs by markSpan or more, and nothing is
 // refunded. So does one since which more was refunded than a mark can tell: 16 million tokens, or the refill of 16
 // million ticks where that is more. No sum overflows, and a mark that begins anew does no harm. That the limit changed
-// is known by the base and 4 bits of the rate: where a rate of the same base comes and goes again between a take and its
-// refund, one such change in 16 goes unnoticed, and the refill is reckoned with the wrong rate for as long as it lasted.
+// is known by the base and 4 bits of the rate: where a rate of the same base comes and goes again between a take and
+// its refund, one such change in 16 goes unnoticed, and the refill is reckoned with the wrong rate for as long as it
+// lasted.
 const (
-	// markSpan is by how many steps a mark may have advanced since a receipt; a step is the refill of a token, or of a tick.
+	// markSpan is by how many steps a mark may have advanced since a receipt; a step is the refill of a token, or of a
+	// tick.
 	markSpan = 1 << 24
 	// markMask has the bits of a mark.
 	markMask = 1<<48 - 1
@@ -48,8 +50,8 @@ type Receipt struct {
 func (s *State) Receipt() Receipt { return Receipt{At: s.At, Debt: s.Spent, Mark: s.Mark} }
 
 // Join returns a receipt for what is left of two takes of one bucket, whichever of them it is of: nothing comes back by
-// it that would not come back by the receipts themselves. It is the receipt of the earlier take. Without what is left of
-// both, the debt after it was no less than its own debt less all of that.
+// it that would not come back by the receipts themselves. It is the receipt of the earlier take. Without what is left
+// of both, the debt after it was no less than its own debt less all of that.
 func (r Receipt) Join(other Receipt) Receipt {
 	later := (other.Mark - r.Mark) & markMask
 	switch earlier := (r.Mark - other.Mark) & markMask; {
@@ -79,7 +81,8 @@ func mark(now Micros) int64 { return int64(now/markTick) * markSpan & markMask }
 func (s *State) nextLife() { s.Mark = (s.Mark + markSpan) & markMask }
 
 // Refund returns to s what a request took of cost tokens, as far as that is certain to be missing still, and reports
-// how much that is, in what [State.Spent] counts. It needs no [Limit.Advance]. Where nothing is returned s is as before.
+// how much that is, in what [State.Spent] counts. It needs no [Limit.Advance]. Where nothing is returned s is as
+// before.
 //
 // A token bucket loses what it may have refilled in vain, see above. A window gets all back while the tokens count in
 // it, or in its neighbour. A sliding log gets all back while the entry is one of its last 64.

@@ -136,8 +136,8 @@ func (l *Limit) Status(s *State, now Micros) Status {
 	return status
 }
 
-// Expiry returns an instant from which s means no more than the zero State does, in whole seconds: a store may forget it
-// then.
+// Expiry returns an instant from which s means no more than the zero State does, in whole seconds: a store may forget
+// it then.
 func (l *Limit) Expiry(s *State, now Micros) Micros {
 	_, reset := l.usage(s, now)
 	if l.kind == SlidingWindow {

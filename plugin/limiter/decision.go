@@ -22,8 +22,9 @@ type Decision struct {
 	Reason  decision.Reason // counted: the limits decided; else what decided in their stead
 
 	// Policy is the name of the limit that binds: the one that refuses and takes longest to have room again, else the one
-	// of which the smallest part is left. "": no enforced limit applies, and Limit, Remaining and Reset are zero. These are
-	// for the program: it may be a limit that all tenants share, whose numbers Headers and Body do not show (see Status).
+	// of which the smallest part is left. "": no enforced limit applies, and Limit, Remaining and Reset are zero. These
+	// are for the program: it may be a limit that all tenants share, whose numbers Headers and Body do not show (see
+	// Status).
 	Policy     string
 	Limit      int64         // tokens it holds when it is full
 	Remaining  int64         // tokens left, after this request

@@ -14,11 +14,11 @@ import (
 // its limit is spent, and for how long still: the used share of the limit × the time until the state means nothing. So
 // the used up quota of a day is the last to go, and a name that was seen once the first.
 //
-// A client may make up the names of users, credentials and addresses. The buckets of one tenant's users are a crowd, and
-// so are those of all addresses without a tenant. A new bucket of a crowd takes the place of another of it where that
-// loses no more than a sample of all buckets, and always once the crowd has its part of the store. So nobody who makes
-// up names evicts more than that part of the others, and what they have spent is the last of it. The own buckets of
-// tenants, endpoints and everybody are no crowd's: as long as a shard has a crowd, none of them goes.
+// A client may make up the names of users, credentials and addresses. The buckets of one tenant's users are a crowd,
+// and so are those of all addresses without a tenant. A new bucket of a crowd takes the place of another of it where
+// that loses no more than a sample of all buckets, and always once the crowd has its part of the store. So nobody who
+// makes up names evicts more than that part of the others, and what they have spent is the last of it. The own buckets
+// of tenants, endpoints and everybody are no crowd's: as long as a shard has a crowd, none of them goes.
 //
 // An eviction looks at [sampleSize] buckets of all and as many of a crowd, whatever the store's size, under no lock but
 // the shard's.

@@ -2,8 +2,8 @@
 //
 // All buckets of a request are asked and spent under the locks of their shards, so a decision is atomic. Memory is
 // bounded twice: a bucket goes when its state means nothing any more, and at the ceiling a new bucket takes the place
-// of one whose owner loses little by it. Buckets shared between nodes are another store's business; what the numbers mean
-// is package limit's.
+// of one whose owner loses little by it. Buckets shared between nodes are another store's business; what the numbers
+// mean is package limit's.
 package memstore
 
 import (
@@ -41,8 +41,8 @@ const (
 
 // Store keeps buckets. It is safe for concurrent use. Make it with New.
 //
-// At the ceiling, a new bucket evicts another: see crowd.go for which. Whoever owned that bucket starts with a fresh one,
-// so it is admitted at most its limit's bound once more.
+// At the ceiling, a new bucket evicts another: see crowd.go for which. Whoever owned that bucket starts with a fresh
+// one, so it is admitted at most its limit's bound once more.
 type Store struct {
 	now      func() limit.Micros
 	seed     maphash.Seed

@@ -8,9 +8,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Refund gives back what Take has spent for the bounds whose statuses are Charged, marks them as not charged and says in
-// Returned how much of it their buckets got: what is certainly missing still. It fails only when there is not one status
-// for each bound.
+// Refund gives back what Take has spent for the bounds whose statuses are Charged, marks them as not charged and says
+// in Returned how much of it their buckets got: what is certainly missing still. It fails only when there is not one
+// status for each bound.
 func (s *Store) Refund(bounds []policy.Bound, statuses []decision.Status) error {
 	if len(bounds) != len(statuses) {
 		return fmt.Errorf("refund %d bounds: there are %d statuses", len(bounds), len(statuses))

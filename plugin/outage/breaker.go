@@ -114,8 +114,9 @@ func (b *Breaker) Enter() (wait time.Duration, ok bool) {
 	return b.until.Sub(now), false
 }
 
-// Leave ends a call that the server answered, or that failed: how long it took since Enter, and whether it failed. One that
-// took longer than the slow threshold counts as failed, but for as long as this process itself could not run: see [stalls].
+// Leave ends a call that the server answered, or that failed: how long it took since Enter, and whether it failed. One
+// that took longer than the slow threshold counts as failed, but for as long as this process itself could not run: see
+// [stalls].
 func (b *Breaker) Leave(took time.Duration, failed bool) {
 	if failed {
 		b.end(took, callFailed)

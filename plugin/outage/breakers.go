@@ -36,8 +36,8 @@ func NewBreakers(log *slog.Logger) *Breakers {
 	}
 }
 
-// Run measures when this process cannot run, until ctx ends, so that no server counts as slow for it. It is not an error
-// that ctx ends.
+// Run measures when this process cannot run, until ctx ends, so that no server counts as slow for it. It is not an
+// error that ctx ends.
 func (r *Breakers) Run(ctx context.Context) error {
 	r.stalls.measure(ctx)
 	return nil

@@ -9,8 +9,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// TakeLocally decides bounds by this node's shares of their limits, whether the shared store answers or not, and whatever
-// their fail modes: for subjects that are to leave no trace there. Nothing is charged to it later. It is an
+// TakeLocally decides bounds by this node's shares of their limits, whether the shared store answers or not, and
+// whatever their fail modes: for subjects that are to leave no trace there. Nothing is charged to it later. It is an
 // admit.Buckets' Take; the statuses have the source Local and no failure.
 func (v *View) TakeLocally(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	shares, err := v.sharesOf(bounds)

@@ -168,8 +168,8 @@ func (l *ledger) empty() []*debt {
 	return debts
 }
 
-// keep puts a debt back, for the next time. Requests may have made a new one meanwhile. It keeps its place, though others
-// have taken all the room since.
+// keep puts a debt back, for the next time. Requests may have made a new one meanwhile. It keeps its place, though
+// others have taken all the room since.
 func (l *ledger) keep(d *debt, now limit.Micros) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

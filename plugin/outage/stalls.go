@@ -19,8 +19,8 @@ const (
 // threads were. In such a time no answer of a server is read, whenever it came, so a breaker takes them off how long a
 // call took.
 //
-// They are measured by a goroutine that wakes every pulse and sees how late it is, as any other would have been. What is
-// measured falls short of the truth by a pulse at most: a busy process may be taken for a slow server, and never the
+// They are measured by a goroutine that wakes every pulse and sees how late it is, as any other would have been. What
+// is measured falls short of the truth by a pulse at most: a busy process may be taken for a slow server, and never the
 // other way round.
 //
 // The zero value is ready, and knows no stalls.

@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// LiveWithin is how old a node's last report may be so that the node counts as live, wherever nobody names another time: a
-// node reports every 5 s, so it may miss two reports. An older report makes the node silent: it may have ended, or it may
-// admit requests by old policies.
+// LiveWithin is how old a node's last report may be so that the node counts as live, wherever nobody names another
+// time: a node reports every 5 s, so it may miss two reports. An older report makes the node silent: it may have ended,
+// or it may admit requests by old policies.
 const LiveWithin = 15 * time.Second
 
 // Report is what a node says of itself.
@@ -133,7 +133,8 @@ func (f Fleet) Silent() []Node {
 // Live returns how many nodes are live.
 func (f Fleet) Live() int { return len(f.Nodes) - len(f.Silent()) }
 
-// Enforces reports whether every node enforces a version: at least one is live, no live one is behind, and none is silent.
+// Enforces reports whether every node enforces a version: at least one is live, no live one is behind, and none is
+// silent.
 func (f Fleet) Enforces(version int64) bool {
 	return f.Live() > 0 && len(f.Behind(version)) == 0 && len(f.Silent()) == 0
 }
@@ -194,9 +195,9 @@ func (l *looks) fleet(ctx context.Context, s *Store, within time.Duration) (Flee
 	return fleet, err
 }
 
-// Await returns the fleet once no live node is behind a version. It waits for no silent node, and without a live node for
-// nobody: Enforces reports what that means. When ctx ends before, it returns the fleet as it was last seen, and the error
-// of ctx. Any number may wait at once: they share their looks.
+// Await returns the fleet once no live node is behind a version. It waits for no silent node, and without a live node
+// for nobody: Enforces reports what that means. When ctx ends before, it returns the fleet as it was last seen, and the
+// error of ctx. Any number may wait at once: they share their looks.
 func (s *Store) Await(ctx context.Context, version int64, within time.Duration) (Fleet, error) {
 	var last Fleet
 	tick := time.NewTicker(look)

@@ -21,8 +21,8 @@ func (p Policy) MayDenyAll() bool {
 	return p.Shared() && (p.Mode == "" || p.Mode == modeEnforce) && !p.SoftOnly && p.Slot != SlotCandidate
 }
 
-// LocksOut returns why p is likely a mistake: it allows all tenants together less than one of the other policies allows a
-// single tenant. "" means that it does not, or that p cannot deny all tenants. Others of another namespace or slot do
+// LocksOut returns why p is likely a mistake: it allows all tenants together less than one of the other policies allows
+// a single tenant. "" means that it does not, or that p cannot deny all tenants. Others of another namespace or slot do
 // not count.
 func LocksOut(p Policy, others []Policy) string {
 	if !p.MayDenyAll() {

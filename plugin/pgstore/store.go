@@ -104,8 +104,9 @@ func write[T any](ctx context.Context, s *Store, doing string, c Change, do func
 // nothing is what a write returns that has only a version to tell.
 type nothing struct{}
 
-// turn waits until no other transaction writes, and keeps others from it until the end of this one. It changes nothing: the
-// trigger of the table takes the turn, so whoever may write may wait for it, and needs no right of its own for that.
+// turn waits until no other transaction writes, and keeps others from it until the end of this one. It changes nothing:
+// the trigger of the table takes the turn, so whoever may write may wait for it, and needs no right of its own for
+// that.
 const turn = `DELETE FROM rate_limiter.overrides WHERE false`
 
 // enter tells the transaction who writes and why, and waits for the turn to write.

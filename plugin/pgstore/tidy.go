@@ -37,8 +37,8 @@ const (
 // tidying is the change that moves expired overrides.
 var tidying = Change{Actor: "retention", Reason: "expired"}
 
-// Tidy moves expired overrides to the history and drops what is older than its retention, batch by batch until nothing is
-// left or ctx ends. All processes may call it from time to time. Beside an error it returns what was done before.
+// Tidy moves expired overrides to the history and drops what is older than its retention, batch by batch until nothing
+// is left or ctx ends. All processes may call it from time to time. Beside an error it returns what was done before.
 func (s *Store) Tidy(ctx context.Context, keep Retention) (Tidied, error) {
 	var done Tidied
 	for {

@@ -105,8 +105,8 @@ const selectTokens = `SELECT * FROM (SELECT id, name, role, org, created_at, cre
 
 // CreateToken makes a token. The secret is told here and never again. A name that a token has which is not revoked is a
 // ConflictError; one that has expired is revoked, to make room. The change is told in the audit and makes no version; it is
-// never a replay, which could not tell the secret. A name stays that of its role, and of its org, also after its token was
-// revoked: another role under it is a ConflictError.
+// never a replay, which could not tell the secret. A name stays that of its role, and of its org, also after its token
+// was revoked: another role under it is a ConflictError.
 func (s *Store) CreateToken(ctx context.Context, c Change, n NewToken) (secret string, t Token, err error) {
 	c.Idempotency = nil
 	random := make([]byte, secretBytes)

@@ -14,10 +14,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A life is a file in Options.Dir that holds the name of a node and is locked (flock) as long as the node's process lives:
-// the kernel unlocks it however the process ends. So a file that is not locked proves that its process has ended, where a
-// newer process does not: the older one may be draining still. What was killed cannot take back its report, and the next
-// process with the same folder does that for it.
+// A life is a file in Options.Dir that holds the name of a node and is locked (flock) as long as the node's process
+// lives: the kernel unlocks it however the process ends. So a file that is not locked proves that its process has
+// ended, where a newer process does not: the older one may be draining still. What was killed cannot take back its
+// report, and the next process with the same folder does that for it.
 const (
 	lifeFiles    = "node.*.life"
 	newLifeFiles = "node.*.new" // until they are locked

@@ -66,8 +66,8 @@ func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
 // leaveSQL takes a report back.
 const leaveSQL = `DELETE FROM rate_limiter.nodes WHERE node = $1`
 
-// leave takes this node's report back, when it ends or answers no requests any more: a report that stays makes it a silent
-// node, which may still admit requests for all that others know. s.left is whether that was done.
+// leave takes this node's report back, when it ends or answers no requests any more: a report that stays makes it a
+// silent node, which may still admit requests for all that others know. s.left is whether that was done.
 func (s *Sync) leave(ctx context.Context, conn *pgx.Conn) {
 	if s.mute() {
 		return

@@ -80,8 +80,8 @@ func (s *Sync) session(ctx context.Context) error {
 	return s.attend(ctx, l.worker, hints, lost)
 }
 
-// checkTables logs, once, that a newer program has migrated the database. Rows are followed all the same: a migration keeps
-// what older programs read.
+// checkTables logs, once, that a newer program has migrated the database. Rows are followed all the same: a migration
+// keeps what older programs read.
 func (s *Sync) checkTables(ctx context.Context, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()

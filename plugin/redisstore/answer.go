@@ -246,7 +246,8 @@ func (p *plan) answered(r *record) bool {
 	return p.subjects[p.buckets[r.bucket].subject].ours && (r.log == nil || !r.log.taken)
 }
 
-// spend returns the state after the record was spent from it. Of a sliding log its view is spent from, which knows no mark.
+// spend returns the state after the record was spent from it. Of a sliding log its view is spent from, which knows no
+// mark.
 func (p *plan) spend(r *record, state limit.State) limit.State {
 	bound := &p.bounds[r.bound]
 	l := &bound.Policy.Limit

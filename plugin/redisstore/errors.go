@@ -157,8 +157,8 @@ func ails(err error) bool {
 		!slices.ContainsFunc(elsewhere, func(prefix string) bool { return strings.HasPrefix(reply.Error(), prefix) })
 }
 
-// gaveUp reports whether a call ended because its caller had no more time, so that no answer was seen. A connection that
-// could not be opened in time speaks against the server.
+// gaveUp reports whether a call ended because its caller had no more time, so that no answer was seen. A connection
+// that could not be opened in time speaks against the server.
 func gaveUp(err error) bool {
 	var dial *dialError
 	var timeout net.Error

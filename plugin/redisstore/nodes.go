@@ -46,7 +46,8 @@ func (s *Store) beat(ctx context.Context, namespace, node string, ttl time.Durat
 // What it learns its gates learn. It waits until all have answered or ctx ends.
 func (s *Store) Probe(ctx context.Context) { s.transport.Probe(ctx) }
 
-// Ping returns nil when every server answers, and else why one does not. It asks past the gates, which learn nothing of it.
+// Ping returns nil when every server answers, and else why one does not. It asks past the gates, which learn nothing of
+// it.
 func (s *Store) Ping(ctx context.Context) error {
 	servers, ok := s.transport.(interface{ Ping(context.Context) error })
 	if !ok {

@@ -70,7 +70,8 @@ func TestNoStringHoldsManyBuckets(t *testing.T) {
 	}
 }
 
-// A head that is lost alone takes its chunks with it, and what they hold does not come back when there are chunks again.
+// A head that is lost alone takes its chunks with it, and what they hold does not come back when there are chunks
+// again.
 func TestChunksWithoutTheirHeadAreEmpty(t *testing.T) {
 	f, _, _ := grouped(t, redistest.Single(t).Client(t))
 	bounds := endpoints(t, 40)

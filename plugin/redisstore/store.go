@@ -114,8 +114,8 @@ func (s *Store) ask(ctx context.Context, p *plan) error {
 	return err
 }
 
-// mostTries is how often a request is made until the levels of its subjects are known. More than twice is rare: somebody
-// would have to split a subject meanwhile.
+// mostTries is how often a request is made until the levels of its subjects are known. More than twice is rare:
+// somebody would have to split a subject meanwhile.
 const mostTries = 5
 
 // errLevels means that the subjects of a request were split, or expired, between each try and the next.
@@ -225,9 +225,9 @@ func (s *Store) takeGroups(ctx context.Context, bounds []policy.Bound, statuses 
 	return nil
 }
 
-// Refund gives back what Take has spent for the bounds whose statuses are charged, marks them as not charged and says in
-// Returned how much of it their buckets got. What is doubtful stays spent, and so does what a failing call was to give
-// back: a bucket gets back what is certainly missing still, once or never.
+// Refund gives back what Take has spent for the bounds whose statuses are charged, marks them as not charged and says
+// in Returned how much of it their buckets got. What is doubtful stays spent, and so does what a failing call was to
+// give back: a bucket gets back what is certainly missing still, once or never.
 func (s *Store) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) {
 	var charged []policy.Bound
 	var of []int

@@ -16,8 +16,8 @@ const (
 	unavailable       = "14"
 )
 
-// trailers writes the refusal of a gRPC call: headers alone, with HTTP status 200. Clients read grpc-status, its message
-// and Retry-After only there. A 429 is UNAVAILABLE to many of them, and retried at once.
+// trailers writes the refusal of a gRPC call: headers alone, with HTTP status 200. Clients read grpc-status, its
+// message and Retry-After only there. A 429 is UNAVAILABLE to many of them, and retried at once.
 func (re *Renderer) trailers(d *decision.Decision, r *Response) {
 	code, message := resourceExhausted, re.grpcMessage
 	switch d.Reason {

@@ -198,8 +198,8 @@ func (re *Renderer) limits(d *decision.Decision, r *Response) {
 	}
 }
 
-// Warns reports whether clients read a warning: the request is allowed, and is in the soft zone of a bound whose numbers
-// they read.
+// Warns reports whether clients read a warning: the request is allowed, and is in the soft zone of a bound whose
+// numbers they read.
 func (re *Renderer) Warns(d *decision.Decision) bool {
 	if d.Result != decision.SoftThrottled {
 		return false

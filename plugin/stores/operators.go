@@ -8,13 +8,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// operatorTimeout is how long an operator waits for Redis, in milliseconds, where the config allows requests less. What is
-// read or emptied is asked for twice, so both must end before the answer is due.
+// operatorTimeout is how long an operator waits for Redis, in milliseconds, where the config allows requests less. What
+// is read or emptied is asked for twice, so both must end before the answer is due.
 const operatorTimeout = 2000
 
-// OpenOperators answers the buckets of a config as [Stores.OpenShared] does, for operators, who have seconds: a Redis that
-// is too slow for requests still answers them, and what one connection loses is asked for once more. It has connections
-// of its own, without a breaker, so that neither what requests meet nor what operators meet concerns the other.
+// OpenOperators answers the buckets of a config as [Stores.OpenShared] does, for operators, who have seconds: a Redis
+// that is too slow for requests still answers them, and what one connection loses is asked for once more. It has
+// connections of its own, without a breaker, so that neither what requests meet nor what operators meet concerns the
+// other.
 func (s *Stores) OpenOperators(config *schema.Config) (buckets Shared, release func(), err error) {
 	if config.Strategy != schema.StrategyRedis {
 		return nil, nil, ErrNotShared

@@ -74,7 +74,8 @@ func isMissing(value any) bool {
 	return is
 }
 
-// fromJSON converts a decoded JSON value, or one that Go made in its place. It copies, so tables of one value are never those of another.
+// fromJSON converts a decoded JSON value, or one that Go made in its place. It copies, so tables of one value are never
+// those of another.
 func fromJSON(value any) any {
 	switch v := value.(type) {
 	case []any:
