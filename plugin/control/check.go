@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -36,9 +37,9 @@ type Check struct {
 	User       string `json:"user_id,omitempty" maxLength:"1024" doc:"Who in the org makes it. Default: as the plugin's config says of requests without a user." example:"u_42"`
 	Credential string `json:"credential_id,omitempty" maxLength:"1024" doc:"The id of the credential that it was made with."`
 	IP         string `json:"ip,omitempty" maxLength:"64" doc:"The client's address. All that have none are counted as one. A token of an org may not name one but in a dry run where a limit is counted per address." example:"192.0.2.1"`
-	Tier       string `json:"tier,omitempty" maxLength:"64" doc:"The tier that the request claims, which holds unless one is set for the org. A token of an org may not claim one that has the limits of other orgs."`
+	Tier       string `json:"tier,omitempty" maxLength:"64" doc:"The tier that the request claims, which holds unless one is set for the org. A token of an org may claim no other than its own."`
 	Endpoint   string `json:"endpoint,omitempty" maxLength:"4096" doc:"METHOD /path, or the name of a route, by which a limit per endpoint counts where it has no pattern. A token of an org may name a route that the config's file does not have only in a dry run. Default: none that a policy is about." example:"POST /records"`
-	Cost       int64  `json:"cost,omitempty" minimum:"1" maximum:"1000000000" doc:"Tokens. Default: as the policies say, else 1. For the token of an org it counts as 1 for limits that all orgs share, unless an enforced limit of the org as a whole (scope tenant) counts the request at that cost, too."`
+	Cost       int64  `json:"cost,omitempty" minimum:"1" maximum:"1000000000" doc:"Tokens. Default: as the policies say, else 1. For the token of an org it counts for the limits of the org and of those in it; limits that others spend from, too, count the request as 1."`
 	DryRun     bool   `json:"dry_run,omitempty" doc:"Spend nothing and tell what would be answered. Shared buckets are asked as they are: nodes may have a lease share of a limit (2 %, unless set otherwise) beside them."`
 }
 
@@ -93,9 +94,8 @@ func (s *Server) decide(ctx context.Context, checks []Check, at func(int) string
 	if err != nil {
 		return nil, err
 	}
-	modest := make([]bool, len(checks))
 	for i := range checks {
-		if modest[i], err = s.mayCheck(ctx, policies, &checks[i]); err != nil {
+		if err := s.mayCheck(ctx, policies, &checks[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -110,30 +110,26 @@ func (s *Server) decide(ctx context.Context, checks []Check, at func(int) string
 		if ctx.Err() != nil {
 			return nil, huma.Error503ServiceUnavailable(fmt.Sprintf("there was time for the first %d of %d decisions, which are made and spent", i, len(checks)))
 		}
-		results[i] = s.decideOne(ctx, policies, &checks[i], modest[i])
+		results[i] = s.decideOne(ctx, policies, &checks[i])
 	}
 	return results, nil
 }
 
-// decideOne decides about a request that the caller may ask about, modestly where it may not spend more.
-func (s *Server) decideOne(ctx context.Context, policies *policy.Snapshot, c *Check, modest bool) Checked {
-	path := s.Path
+// decideOne decides about a request that the caller may ask about.
+func (s *Server) decideOne(ctx context.Context, policies *policy.Snapshot, c *Check) Checked {
+	path, v := s.Path, s.viewOf(callerOf(ctx))
 	if c.DryRun {
 		path = s.rehearsal(policies)
 	}
-	if modest {
+	if v.tenant {
 		path = modestly(path, policies)
 	}
 	var x admit.Exchange
 	if err := path.Admit(ctx, c.known(), &x); err != nil {
 		s.Log.Error("a request was decided by on_internal_error", "error", err)
 	}
-	v := s.viewOf(callerOf(ctx))
-	notes := s.notes(policies, &x.Decision, c, v)
-	if modest {
-		notes = append(notes, modestNote)
-	}
-	return checked(&x.Decision, c, notes, v)
+	d := v.own(&x.Decision)
+	return checked(d, c, s.notes(policies, d, c, v), v)
 }
 
 // named refuses requests that are nobody's where something is counted per org: they would spend what is meant for
@@ -156,69 +152,52 @@ func named(ctx context.Context, policies *policy.Snapshot, checks []Check, at fu
 }
 
 // mayCheck reports why the caller may not ask about a request: a viewer spends nothing, and an org asks about itself,
-// as what it is. modest: what the request costs must not count for limits that others spend from, too. The error is an
-// answer.
-func (s *Server) mayCheck(ctx context.Context, policies *policy.Snapshot, c *Check) (modest bool, err error) {
+// as what it is. The error is an answer.
+func (s *Server) mayCheck(ctx context.Context, policies *policy.Snapshot, c *Check) error {
 	if c.DryRun && s.Buckets == nil {
-		return false, huma.Error503ServiceUnavailable("a dry run needs buckets that all nodes share: every node keeps its own")
+		return huma.Error503ServiceUnavailable("a dry run needs buckets that all nodes share: every node keeps its own")
 	}
 	id, err := identify(ctx, policies, c.known())
 	if err != nil {
-		return false, err
+		return err
 	}
 	if id.Stranger && c.Org != "" {
 		s.Log.Error("the path of decisions does not find who is told: its policies must be compiled from admit.ForKnown")
-		return false, huma.Error500InternalServerError("this process cannot tell orgs apart; nothing was decided")
+		return huma.Error500InternalServerError("this process cannot tell orgs apart; nothing was decided")
 	}
 	caller := callerOf(ctx)
 	switch {
 	case caller.Role == Viewer && !c.DryRun:
-		return false, huma.Error403Forbidden("a viewer spends nothing: set dry_run")
+		return huma.Error403Forbidden("a viewer spends nothing: set dry_run")
 	case caller.Role != Tenant:
-		return false, nil
-	case c.Tier != "" && !c.DryRun:
-		return false, huma.Error403Forbidden("the token of an org may not claim a tier: leave tier out")
+		return nil
 	case !isOf(id.Tenant, c.Org, caller.Org):
-		return false, huma.Error403Forbidden("the token of an org may ask about its own org alone")
+		return huma.Error403Forbidden("the token of an org may ask about its own org alone")
 	}
-	if err := mayClaim(ctx, policies, &id); err != nil {
-		return false, err
+	if err := s.mayClaim(ctx, policies, &id, c.Tier); err != nil || c.DryRun {
+		return err
 	}
 	return s.maySpend(policies, &id, c)
 }
 
-// maySpend reports why an org may not spend what a request of its own costs, and where it must do so modestly: it could
-// use up what others are counted by too. It may not spend by an address, which it may claim. A cost counts for limits
-// that all orgs share only if an enforced limit of the org as a whole counts it, too: one per user does not, because
-// the org names as many users as it likes. A dry run follows the same rule, or it would find out by costs how much is
-// left. And all of the org's buckets lie together: there would be one more of each limit per endpoint for every route
-// that it made up. The error is an answer.
-func (s *Server) maySpend(policies *policy.Snapshot, id *identity.Identity, c *Check) (modest bool, err error) {
-	if _, _, route := admit.Target(c.Endpoint); route != "" && !c.DryRun && !s.Routes(route) {
-		return false, huma.Error403Forbidden("the token of an org may not spend on a route that no config or policy knows: name a route " +
+// maySpend reports why an org may not spend what a request of its own costs: it could use up what others are counted
+// by, too. It may not spend by an address, which it may claim. And all of the org's buckets lie together: there would
+// be one more of each limit per endpoint for every route that it made up. The error is an answer.
+func (s *Server) maySpend(policies *policy.Snapshot, id *identity.Identity, c *Check) error {
+	if _, _, route := admit.Target(c.Endpoint); route != "" && !s.Routes(route) {
+		return huma.Error403Forbidden("the token of an org may not spend on a route that no config or policy knows: name a route " +
 			"that the config's file has, or METHOD /path, or set dry_run")
 	}
-	if c.IP == "" && c.Cost <= 1 {
-		return false, nil
+	if c.IP == "" {
+		return nil
 	}
 	var r policy.Resolution
 	policies.ResolveAt(id, s.instant(), &r)
-	others, bounded := false, false
-	for i := range r.Bounds {
-		b := &r.Bounds[i]
-		if b.Key.Group == policy.ByIP && c.IP != "" && !c.DryRun {
-			return false, huma.Error403Forbidden("the token of an org may not spend what is counted per address, " +
-				"of all orgs alike: leave ip out, or set dry_run")
-		}
-		others = others || b.Key.Group != policy.ByTenant && b.Cost > 1 && b.Policy.Cost < 0
-		bounded = bounded || countsWhole(b) && b.Cost >= c.Cost
+	if slices.ContainsFunc(r.Bounds, func(b policy.Bound) bool { return b.Key.Group == policy.ByIP }) {
+		return huma.Error403Forbidden("the token of an org may not spend what is counted per address, " +
+			"of all orgs alike: leave ip out, or set dry_run")
 	}
-	return others && c.Cost > 1 && !bounded, nil
-}
-
-// countsWhole reports whether a bound can refuse a request by what the tenant as a whole has spent.
-func countsWhole(b *policy.Bound) bool {
-	return b.Key.Group == policy.ByTenant && b.Policy.Scope == policy.Tenant && b.Enforced() && !b.Policy.Limit.Spec().SoftOnly
+	return nil
 }
 
 // isOf tells whether a request is an org's. What counts is whom it is counted for: a name that is too long is counted by

@@ -3,6 +3,7 @@ package control_test
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,70 +35,133 @@ func with(l schema.Limit, edit func(*schema.Limit)) schema.Limit {
 	return l
 }
 
-func TestACostCountsForASharedLimitOnlyWhereALimitOfTheOrgAsAWholeCountsItToo(t *testing.T) {
+func TestTheTokenOfAnOrgSpendsOneOfASharedLimitAndTheCostOfItsOwn(t *testing.T) {
 	t.Parallel()
 	daily := limitOf("daily", "", 1000)
 	perUser := with(daily, func(l *schema.Limit) { l.Scope = "user" })
-	free := int64(0)
+	exempt := policy.Override{ID: 1, Kind: policy.Exempt, Tenant: "acme", Reason: "r", Author: "a"}
 	for name, test := range map[string]struct {
 		own    []schema.Limit
 		rows   policy.Rows
 		body   string
 		spends int64 // of the 5000 that all orgs share
+		daily  int64 // of its own
 	}{
-		"no limit of its own":       {nil, policy.Rows{}, `"cost":2`, 1},
-		"a cost of 1":               {nil, policy.Rows{}, `"cost":1`, 1},
-		"no cost":                   {nil, policy.Rows{}, `"endpoint":"POST /shared"`, 1},
-		"a dry run":                 {nil, policy.Rows{}, `"cost":5000,"dry_run":true`, 0},
-		"a limit of its own":        {[]schema.Limit{daily}, policy.Rows{}, `"cost":900`, 900},
-		"one that does not have it": {[]schema.Limit{daily}, policy.Rows{}, `"cost":1001`, 0}, // and refuses it
-		"one for other requests":    {[]schema.Limit{limitOf("reads", "GET /a", 1000)}, policy.Rows{}, `"cost":2,"endpoint":"POST /shared"`, 1},
-		"one in shadow":             {[]schema.Limit{with(daily, func(l *schema.Limit) { l.Mode = "shadow" })}, policy.Rows{}, `"cost":2`, 1},
-		"one that only warns":       {[]schema.Limit{with(daily, func(l *schema.Limit) { l.SoftOnly, l.SoftThresholdPct = true, 80 })}, policy.Rows{}, `"cost":2`, 1},
-		"one that counts less":      {[]schema.Limit{with(daily, func(l *schema.Limit) { l.Cost = &free })}, policy.Rows{}, `"cost":2`, 1},
-		"one of a user":             {[]schema.Limit{perUser}, policy.Rows{}, `"cost":900,"user_id":"u"`, 1},
-		"one of a user, of nobody":  {[]schema.Limit{perUser}, policy.Rows{}, `"cost":2`, 1},
-		"one of a credential":       {[]schema.Limit{with(daily, func(l *schema.Limit) { l.Scope = "credential" })}, policy.Rows{}, `"cost":900,"credential_id":"c"`, 1},
-		"one of an endpoint":        {[]schema.Limit{with(daily, func(l *schema.Limit) { l.Scope = "tenant+endpoint" })}, policy.Rows{}, `"cost":900`, 1},
-		"one beside a user's":       {[]schema.Limit{with(perUser, func(l *schema.Limit) { l.Name = "user" }), daily}, policy.Rows{}, `"cost":900,"user_id":"u"`, 900},
-		"a row of its own":          {nil, policy.Rows{Policies: []policy.Row{{ID: 1, Tenant: "acme", Limit: daily}}}, `"cost":2`, 2},
-		"an exemption":              {nil, policy.Rows{Overrides: []policy.Override{{ID: 1, Kind: policy.Exempt, Tenant: "acme", Reason: "r", Author: "a"}}}, `"cost":2`, 0}, // nothing is spent
+		"no limit of its own":       {nil, policy.Rows{}, `"cost":2`, 1, 0},
+		"a cost of 1":               {nil, policy.Rows{}, `"cost":1`, 1, 0},
+		"no cost":                   {nil, policy.Rows{}, `"endpoint":"POST /shared"`, 1, 0},
+		"the cost of an endpoint":   {[]schema.Limit{daily}, policy.Rows{}, `"endpoint":"POST /costly"`, 1, 70},
+		"a dry run":                 {nil, policy.Rows{}, `"cost":5000,"dry_run":true`, 0, 0},
+		"a limit of its own":        {[]schema.Limit{daily}, policy.Rows{}, `"cost":900`, 1, 900},
+		"one that does not have it": {[]schema.Limit{daily}, policy.Rows{}, `"cost":1001`, 0, 0},
+		"one of a user":             {[]schema.Limit{perUser}, policy.Rows{}, `"cost":900,"user_id":"u"`, 1, 900},
+		"a row of its own":          {nil, policy.Rows{Policies: []policy.Row{{ID: 1, Tenant: "acme", Limit: daily}}}, `"cost":200`, 1, 200},
+		"an exemption":              {nil, policy.Rows{Overrides: []policy.Override{exempt}}, `"cost":2`, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			buckets := shelf{memstore.New(memstore.Options{Now: clock})}
-			path := pathOf(t, admit.ForKnown(sharing(test.own...)), buckets, test.rows)
+			config := sharing(test.own...)
+			config.Costs = map[string]int64{"POST /costly": 70}
+			path := pathOf(t, admit.ForKnown(config), buckets, test.rows)
 			w := open(t, func(o *control.Options) { o.Path, o.Buckets = path, buckets })
-			left := func() int64 {
-				a := w.want(w.as("POST", checkPath, `{"org_id":"someone","dry_run":true}`), http.StatusOK)
+			left := func(named string) (n int64) {
+				a := w.want(w.as("POST", checkPath, `{"org_id":"acme","user_id":"u","cost":1,"dry_run":true}`), http.StatusOK)
 				for _, s := range read[control.Checked](w, a).Statuses {
-					if s.Policy == "all" {
-						return *s.Remaining
+					if s.Policy == named {
+						n = *s.Remaining
 					}
 				}
-				t.Fatalf("the limit that all share is not in %s", a.Body)
-				return 0
+				return n
 			}
-			before := left()
+			shared, own := left("all"), left("daily")
 			a := w.want(w.do(call{ofAcme, "POST", checkPath, `{"org_id":"acme",` + test.body + `}`, nil}), http.StatusOK)
-			if got := before - left(); got != test.spends {
+			if got := shared - left("all"); got != test.spends {
 				t.Errorf("%s spends %d of what all share, want %d: %s", test.body, got, test.spends, a.Body)
+			}
+			if got := own - left("daily"); got != test.daily {
+				t.Errorf("%s spends %d of its own limit, want %d: %s", test.body, got, test.daily, a.Body)
 			}
 		})
 	}
 }
 
-func TestFiveUsersOfAnOrgDoNotUseUpWhatAllOrgsShare(t *testing.T) {
+func TestNoCostOfADryRunShowsHowMuchOfASharedLimitIsLeft(t *testing.T) {
 	t.Parallel()
-	p := planning(t, sharing(schema.Limit{Name: "per-user", Scope: "user", Limit: 1000, WindowSize: 86400}), policy.Rows{})
+	daily := limitOf("daily", "", 1000)
+	for name, own := range map[string][]schema.Limit{
+		"no limit of its own": nil,
+		"a limit of its own":  {daily},
+		"a generous one":      {limitOf("daily", "", 1_000_000)},
+		"one in shadow":       {with(daily, func(l *schema.Limit) { l.Mode = "shadow" })},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := planning(t, sharing(own...), policy.Rows{})
+			p.checks(admin, `{"org_id":"globex","cost":50,"endpoint":"POST /shared"}`)
+			for _, cost := range []int64{1, 49, 50, 51, 100, 101, 4949, 4950, 4951, 5001, 1_000_000_000} {
+				got := p.checks(ofAcme, fmt.Sprintf(`{"org_id":"acme","endpoint":"POST /shared","cost":%d,"dry_run":true}`, cost))
+				if slices.Contains(got.Violated, "at-endpoint") || slices.Contains(got.Violated, "all") || got.Allowed == (len(got.Violated) > 0) {
+					t.Errorf("a cost of %d: %+v; want nothing of what all share", cost, got)
+				}
+			}
+		})
+	}
+}
+
+func TestASharedLimitThatDeniesIsNotShownWhereALimitOfTheOrgDenies(t *testing.T) {
+	t.Parallel()
+	for _, body := range []string{
+		`"cost":1001`, `"cost":1001,"dry_run":true`, `"cost":999`, `"cost":999,"dry_run":true`,
+	} {
+		t.Run(body, func(t *testing.T) {
+			t.Parallel()
+			var seen []string
+			for _, used := range []string{"1", "100"} {
+				p := planning(t, sharing(limitOf("daily", "", 1000)), policy.Rows{})
+				p.checks(ofAcme, `{"org_id":"acme","cost":10}`)
+				p.checks(admin, `{"org_id":"globex","endpoint":"POST /shared","cost":`+used+`}`)
+				if got := p.checks(ofAcme, `{"org_id":"acme","endpoint":"POST /shared","dry_run":true}`); got.Allowed != (used == "1") {
+					t.Errorf("%+v: want it denied by at-endpoint if nothing is left of it", got)
+				}
+				check := `{"org_id":"acme","endpoint":"POST /shared",` + body + `}`
+				got := p.checks(ofAcme, check)
+				if got.Allowed || !slices.Equal(got.Violated, []string{"daily"}) {
+					t.Errorf("%+v: want daily alone to deny", got)
+				}
+				seen = append(seen, fmt.Sprint(got.Allowed, got.Reason, got.Policy, got.RetryAfter, got.Violated, got.Degraded, got.Notes))
+				a := p.want(p.do(call{ofAcme, "POST", batchPath, `{"checks":[` + check + `]}`, nil}), http.StatusOK)
+				if strings.Contains(a.Body.String(), "at-endpoint") {
+					t.Errorf("a batch shows at-endpoint: %s", a.Body)
+				}
+			}
+			if seen[0] != seen[1] {
+				t.Errorf("the answers differ by what is left of a shared limit:\n%s\n%s", seen[0], seen[1])
+			}
+		})
+	}
+}
+
+func TestAGenerousTokenOfAnOrgDoesNotUseUpWhatAllOrgsShare(t *testing.T) {
+	t.Parallel()
+	p := planning(t, sharing(limitOf("daily", "", 1_000_000)), policy.Rows{})
 	for i := range 5 {
-		got := p.checks(ofAcme, fmt.Sprintf(`{"org_id":"acme","user_id":"u%d","cost":970}`, i))
-		if !got.Allowed || got.Policy != "per-user" || *got.Remaining != 30 || !strings.Contains(strings.Join(got.Notes, "\n"), "count this request as 1") {
-			t.Errorf("%+v: want 970 spent of the user's 1000, and a note on what is shared", got)
+		if got := p.checks(ofAcme, `{"org_id":"acme","cost":4990}`); !got.Allowed || *got.Remaining != 1_000_000-int64(i+1)*4990 {
+			t.Errorf("%+v: want 4990 more spent of daily", got)
 		}
 	}
 	if got := p.checks(admin, `{"org_id":"globex","cost":4995}`); !got.Allowed {
 		t.Errorf("%+v: want 4995 of 5000 left for others", got)
+	}
+}
+
+func TestADenialBySharedLimitSpendsNothingOfTheOrgs(t *testing.T) {
+	t.Parallel()
+	p := planning(t, sharing(limitOf("daily", "", 1000)), policy.Rows{})
+	p.checks(admin, `{"org_id":"globex","endpoint":"POST /shared","cost":100}`)
+	got := p.checks(ofAcme, `{"org_id":"acme","endpoint":"POST /shared","cost":400}`)
+	if got.Allowed || !slices.Equal(got.Violated, []string{"at-endpoint"}) || got.RetryAfter == 0 || *got.Remaining != 1000 {
+		t.Errorf("%+v: want it denied by at-endpoint, with a time, and nothing spent of daily", got)
 	}
 }
 

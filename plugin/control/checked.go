@@ -23,7 +23,7 @@ type Checked struct {
 	Reset      *time.Time `json:"reset,omitempty" doc:"When the bucket is full again, or the window ends."`
 	RetryAfter int64      `json:"retry_after,omitempty" doc:"Seconds after which a request that is refused may be made again; absent: no wait is known to help."`
 
-	Violated []string `json:"violated_policies,omitempty" doc:"The names of all limits that refuse the request."`
+	Violated []string `json:"violated_policies,omitempty" doc:"The names of all limits that deny the request. To the token of an org: of its own limits, and only where none of those denies of those that others spend from, too."`
 
 	PolicyVersion int64 `json:"policy_version,omitempty" doc:"The version of the database's policies by which it was decided; absent: there are none."`
 

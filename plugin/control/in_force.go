@@ -31,7 +31,7 @@ func (s *Server) inForce(ctx context.Context, in *inForceInput) (*inForceOutput,
 	if err != nil {
 		return nil, err
 	}
-	if err := mayClaim(ctx, policies, &id); err != nil {
+	if err := s.mayClaim(ctx, policies, &id, in.Tier); err != nil {
 		return nil, err
 	}
 	w := newInForce(policies, id, s.instant(), s.viewOf(callerOf(ctx)))

@@ -13,7 +13,7 @@ import (
 
 // view says what a caller reads of limits. An operator reads everything. The token of an org reads the numbers of the
 // limits that are counted for the org or for someone in it, as the org's clients do; of a limit that others spend from,
-// too, it reads the name, and only where that limit refuses.
+// too, it reads the name, and only where that limit denies and none of its own does.
 type view struct {
 	tenant     bool // an org's token
 	showShared bool // the config's show_shared_limits
@@ -70,17 +70,31 @@ func (v view) degrades(d *decision.Decision) bool {
 		v.any(d, func(_ *policy.Bound, s *decision.Status) bool { return s.Failure != decision.NoFailure }))
 }
 
-// mayClaim reports why the caller may not ask about requests that claim a tier: where the claim would hold, the answer
-// would have the limits of other orgs. The error is an answer.
-func mayClaim(ctx context.Context, policies *policy.Snapshot, id *identity.Identity) error {
-	if callerOf(ctx).Role != Tenant || policies.TierFrom(id) != "request" || policies.Tier(id.Tier) == policies.Tier("") {
-		return nil
+// own returns the decision as far as the caller may read it. Where a limit of the org denies, that is all: whether one
+// that others spend from denies, too, would show how much is left there, at no cost. Else it is the whole decision.
+func (v view) own(d *decision.Decision) *decision.Decision {
+	if !v.tenant || !v.any(d, decision.Denies) {
+		return d
 	}
-	return huma.Error403Forbidden("the token of an org may not claim a tier, which has the limits of other orgs: leave tier out")
+	return d.Among(v.bound)
 }
 
-// modest spends from buckets, and of those that are not the tenant's own no more than one token for a request, but what
-// a policy says that all requests cost.
+// mayClaim reports why the caller may not ask about requests that claim a tier: the answer would have the limits of
+// other orgs, or show whether there is a tier of that name. The error is an answer.
+func (s *Server) mayClaim(ctx context.Context, policies *policy.Snapshot, id *identity.Identity, tier string) error {
+	if callerOf(ctx).Role != Tenant || tier == "" {
+		return nil
+	}
+	unclaimed := *id
+	unclaimed.Tier = ""
+	if own, _ := tierOf(policies, &unclaimed, s.instant()); tier == own {
+		return nil
+	}
+	return huma.Error403Forbidden("the token of an org may claim no tier but its own: leave tier out")
+}
+
+// modest takes one token for a request from buckets that are not the tenant's own, whatever the request says it costs.
+// What a limit itself says that all requests cost there stays.
 type modest struct{ admit.Buckets }
 
 // Take implements [admit.Buckets].
@@ -93,7 +107,7 @@ func (m modest) Take(ctx context.Context, bounds []policy.Bound, statuses []deci
 	return m.Buckets.Take(ctx, bounds, statuses)
 }
 
-// modestly returns a path that decides as path does, but spends modestly from buckets that are not the tenant's own.
+// modestly returns a path that decides as path does, but takes modestly from buckets that are not the tenant's own.
 func modestly(path *admit.Path, policies *policy.Snapshot) *admit.Path {
 	next := &admit.Path{
 		Now: path.Now, Elapsed: path.Elapsed, Buckets: modest{path.Buckets}, Meta: path.Meta, Renderer: path.Renderer,
@@ -102,6 +116,3 @@ func modestly(path *admit.Path, policies *policy.Snapshot) *admit.Path {
 	next.Policies.Store(policies)
 	return next
 }
-
-const modestNote = "limits that all orgs share count this request as 1: " +
-	"no enforced limit of the org as a whole (scope tenant) counts it at its cost"

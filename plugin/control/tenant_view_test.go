@@ -128,6 +128,28 @@ func TestTheTokenOfAnOrgReadsNoLimitsOfAnotherTier(t *testing.T) {
 	}
 }
 
+func TestTheTokenOfAnOrgDoesNotLearnWhichTiersThereAre(t *testing.T) {
+	t.Parallel()
+	p := planning(t, plan(), policy.Rows{})
+	for _, c := range []struct{ method, path, body string }{
+		{"POST", checkPath, `{"org_id":"acme","tier":"%s","dry_run":true}`},
+		{"POST", checkPath, `{"org_id":"acme","tier":"%s"}`},
+		{"POST", batchPath, `{"checks":[{"org_id":"acme","tier":"%s","dry_run":true}]}`},
+		{"GET", acmeUsage + "?tier=%s", ""},
+		{"GET", acmePath + "/ratelimit/policies?tier=%s", ""},
+	} {
+		claiming := func(tier string) answer {
+			named := strings.NewReplacer("%s", tier)
+			return p.do(call{ofAcme, c.method, named.Replace(c.path), named.Replace(c.body), nil})
+		}
+		there, nowhere := claiming("enterprise"), claiming("nosuch")
+		if a, b := p.want(there, http.StatusForbidden), p.want(nowhere, http.StatusForbidden); a.Body.String() != b.Body.String() {
+			t.Errorf("%s %s: a tier that exists is answered %s, and another %s", c.method, c.path, a.Body, b.Body)
+		}
+		p.want(claiming("essentials"), http.StatusOK) // its own
+	}
+}
+
 func TestAnOrgReadsThePublicNoteOfARowAndNeitherReasonNorAuthor(t *testing.T) {
 	t.Parallel()
 	w := open(t)

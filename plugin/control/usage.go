@@ -120,7 +120,7 @@ func (s *Server) find(ctx context.Context, org string, requests *Requests, named
 	if err != nil {
 		return nil, err
 	}
-	if err := mayClaim(ctx, policies, &id); err != nil {
+	if err := s.mayClaim(ctx, policies, &id, requests.Tier); err != nil {
 		return nil, err
 	}
 	bounds := requests.bounds(policies, id, s.instant())

@@ -252,6 +252,23 @@ func (d *Decision) BindingAmong(shown func(*policy.Bound) bool) int {
 	return binding
 }
 
+// Among returns what would have been decided by those of the bounds for which kept holds, from the statuses that they
+// have.
+func (d *Decision) Among(kept func(*policy.Bound) bool) *Decision {
+	among := *d
+	among.Resolution.Bounds, among.Statuses = nil, nil
+	for i := range d.Statuses {
+		if b := &d.Resolution.Bounds[i]; kept(b) {
+			among.Resolution.Bounds = append(among.Resolution.Bounds, *b)
+			among.Statuses = append(among.Statuses, d.Statuses[i])
+		}
+	}
+	among.Result, among.Reason, among.Binding, among.Own, among.RetryAfter = Allowed, Counted, -1, -1, 0
+	among.ShadowDenied, among.Degraded = d.ShadowReason != Counted, false
+	among.Combine()
+	return &among
+}
+
 // stricter returns which of two answered bounds binds, i if neither does more: the one that waits longer, or, if both
 // admit, the one that has less of its limit left. i is -1 where there is only j.
 func (d *Decision) stricter(i, j int) int {

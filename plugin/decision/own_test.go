@@ -63,3 +63,41 @@ func TestTheOwnBoundIsTheOneThatWouldBindWithoutSharedOnes(t *testing.T) {
 		})
 	}
 }
+
+func TestADecisionAmongSomeBoundsIsTheOneThatTheyWouldMakeAlone(t *testing.T) {
+	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Window: 60 * limit.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	decide := func(groups ...policy.Group) *decision.Decision {
+		d := new(decision.Decision)
+		d.Reset()
+		for _, group := range groups {
+			p := &policy.Policy{Limit: l, FailMode: policy.FailClosed}
+			d.Resolution.Bounds = append(d.Resolution.Bounds, policy.Bound{Policy: p, Key: policy.Key{Group: group}, Cost: 1})
+		}
+		d.Grow()
+		for i, group := range groups {
+			switch group {
+			case policy.ByTenant:
+				d.Statuses[i] = decision.Status{Wait: 5, Source: decision.Redis}
+			case policy.ByAll:
+				d.Statuses[i] = decision.Status{Wait: limit.Never, Source: decision.Redis}
+			case policy.ByIP:
+				d.Statuses[i] = decision.Status{Status: limit.Status{Remaining: 5, Soft: true}, Source: decision.Redis}
+			default:
+				d.Statuses[i] = decision.Status{Wait: 2, Failure: decision.Unavailable}
+			}
+		}
+		d.Combine()
+		return d
+	}
+	all := []policy.Group{policy.ByAll, policy.ByTenant, policy.ByEndpoint, policy.ByIP}
+	for _, group := range all {
+		got, want := decide(all...).Among(func(b *policy.Bound) bool { return b.Key.Group == group }), decide(group)
+		if got.Result != want.Result || got.Reason != want.Reason || got.Binding != want.Binding || got.Own != want.Own ||
+			got.RetryAfter != want.RetryAfter || got.Degraded != want.Degraded || len(got.Statuses) != 1 {
+			t.Errorf("group %d: %+v, want %+v", group, got, want)
+		}
+	}
+}
