@@ -29,7 +29,7 @@ var disasters = []disaster{
 	{name: "FLUSHALL", stage: flushed, harmless: true, refills: 1},
 	{name: "Redis's clock steps forward", stage: clockSteps(10 * time.Minute), harmless: true, refills: 1},
 	{name: "Redis's clock steps back", stage: clockSteps(-2 * time.Second), harmless: true},
-	{name: "Redis's clock was ahead and is set back", stage: clockWasAhead, harmless: true, refills: 1},
+	{name: "Redis's clock was ahead and is set back", stage: clockWasAhead, harmless: true, refills: 2},
 	{name: "the plugin is killed", stage: pluginKilled, harmless: true, kills: true},
 }
 
@@ -205,13 +205,13 @@ func clockSteps(by time.Duration) func(*testing.T) *stage {
 	}
 }
 
-// clockWasAhead stages a clock of Redis that is ahead until it is set back. Buckets refill at the first step, and stand
-// still after the second until it has caught up.
+// clockWasAhead stages a clock of Redis that is two hours ahead until it is set back. Buckets refill at the first step.
+// After the second, those that were spent from in between are of a time that is too far ahead to wait for: they begin anew.
 func clockWasAhead(t *testing.T) *stage {
 	server := redistest.SingleClocked(t)
 	return &stage{
 		redis: []string{single(server.Port)}, lasts: failureLasts,
-		strike: func(s *storm) { server.Step(s.t, 3*time.Second) },
+		strike: func(s *storm) { server.Step(s.t, 2*time.Hour) },
 		end:    func(s *storm) { server.Step(s.t, 0) },
 	}
 }

@@ -43,7 +43,7 @@ type disaster struct {
 	kills bool
 	// quiet: it may be over before a breaker opens.
 	quiet bool
-	// refills is how often buckets may become full out of turn: data lost, or a clock that steps forward.
+	// refills is how often buckets may become full out of turn: data lost, or a clock that steps forward, or far back.
 	refills int
 	// breaks is how often it takes Redis away; 0 counts as once.
 	breaks int

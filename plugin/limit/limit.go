@@ -30,6 +30,9 @@ type Micros int64
 const (
 	// Second is one second in microseconds.
 	Second Micros = 1e6
+	// StepBack is the furthest that a clock may step back without forgetting what was spent. Nothing refills until it has
+	// caught up.
+	StepBack = 3600 * Second
 	// Never is the answer of [Limit.Wait] when no wait helps: the cost is above the capacity.
 	Never Micros = 1<<63 - 1
 	// MaxProduct bounds every product of the arithmetic. Sums of two such products stay below 2^53, so they are
@@ -59,6 +62,11 @@ type Algorithm uint8
 //	sliding window  H per aligned window, H × (1 + e÷window) in an interval of one window that reaches e into the later one:
 //	                about H for even traffic, just below 2H when all of a window was spent at its very end
 //	sliding log     H in any interval of one window
+//
+// Intervals are of a clock that does not step. When it steps back by no more than [StepBack], nothing refills until it has
+// caught up, and the bounds hold. Each step forward may fill a bucket that is not full yet, and each step back by more
+// than StepBack empties its record: an interval around one may see H more. Without that, a bucket that was exhausted while
+// the clock was ahead would admit nothing for as long as it had been ahead.
 const (
 	None Algorithm = iota
 	TokenBucket

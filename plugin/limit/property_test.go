@@ -86,6 +86,9 @@ func TestNoIntervalSeesMoreThanTheBound(t *testing.T) {
 		now, latest := storetest.Start, limit.Micros(0)
 		for range 40 {
 			now += storetest.Gap(t, l)
+			if s.At > now+limit.StepBack {
+				admissions, latest = nil, 0 // the bound is of what is between two such steps
+			}
 			latest = max(latest, now)
 			cost := storetest.Cost(t, l)
 			wait, _ := take(l, &s, now, cost)
@@ -108,7 +111,7 @@ func TestClockSteppingBackNeverAdmitsMore(t *testing.T) {
 	perAlgorithm(t, func(t *rapid.T, l *limit.Limit) {
 		s, now := history(t, l)
 		cost := storetest.Cost(t, l)
-		earlier := now - limit.Micros(rapid.Int64Range(1, 3*int64(l.Spec().Window)).Draw(t, "step back"))
+		earlier := max(now-limit.Micros(rapid.Int64Range(1, 3*int64(l.Spec().Window)).Draw(t, "step back")), s.At-limit.StepBack)
 		back := clone(s)
 		l.Advance(&back, earlier)
 		if l.Wait(&back, earlier, cost) == 0 && l.Wait(&s, now, cost) != 0 {
@@ -185,7 +188,7 @@ func TestAskingChangesNothing(t *testing.T) {
 		later := now + max(0, storetest.Gap(t, l))
 		asked := clone(s)
 		for range 5 {
-			at := now + limit.Micros(rapid.Int64Range(0, int64(later-now)).Draw(t, "asked at"))
+			at := max(now+limit.Micros(rapid.Int64Range(0, int64(later-now)).Draw(t, "asked at")), asked.At-limit.StepBack)
 			l.Advance(&asked, at)
 			l.Wait(&asked, at, storetest.Cost(t, l))
 			l.Status(&asked, at)

@@ -13,9 +13,11 @@ import (
 // reference decides from first principles, over the whole history and in exact rationals: no state is condensed, no
 // product can overflow, nothing is rounded but time, which is read in ticks.
 type reference struct {
-	spec    limit.Spec
-	tick    limit.Micros
-	latest  limit.Micros // the latest instant seen: a clock that steps back is read as this, where it refills or expires
+	spec limit.Spec
+	tick limit.Micros
+	// latest is the latest instant seen: a clock that steps back is read as this, where it refills or expires. When it
+	// steps back further than an hour, all begins anew.
+	latest  limit.Micros
 	history []limit.Admission
 	arrival *big.Rat // GCRA's theoretical arrival time, in ticks
 }
@@ -37,6 +39,9 @@ func rat(n int64) *big.Rat { return new(big.Rat).SetInt64(n) }
 
 // admits decides one request and remembers it.
 func (r *reference) admits(now limit.Micros, cost int64) bool {
+	if r.state() > now+limit.StepBack {
+		r.latest, r.history, r.arrival = 0, nil, new(big.Rat)
+	}
 	r.latest = max(r.latest, now)
 	if cost == 0 {
 		return true
@@ -56,6 +61,17 @@ func (r *reference) admits(now limit.Micros, cost int64) bool {
 		r.history = append(r.history, limit.Admission{At: r.latest, Cost: cost})
 	}
 	return ok
+}
+
+// state is the instant that a state of the latest request would have.
+func (r *reference) state() limit.Micros {
+	switch r.spec.Algorithm {
+	case limit.TokenBucket, limit.LeakyBucket:
+		return r.latest / r.tick * r.tick
+	case limit.FixedWindow, limit.SlidingWindow:
+		return r.window(r.latest) * r.spec.Window
+	}
+	return r.latest
 }
 
 // gcra is the generic cell rate algorithm (ITU-T I.371, virtual scheduling): a cell conforms when it comes no earlier

@@ -87,7 +87,7 @@ func (s *State) nextLife() { s.Mark = (s.Mark + markSpan) & markMask }
 // A token bucket loses what it may have refilled in vain, see above. A window gets all back while the tokens count in
 // it, or in its neighbour. A sliding log gets all back while the entry is one of its last 64.
 func (l *Limit) Refund(s *State, now Micros, cost int64, r Receipt) int64 {
-	if cost = min(cost, l.Capacity()); cost <= 0 || s.Algorithm != l.kind || s.Tag != l.tag {
+	if cost = min(cost, l.Capacity()); cost <= 0 || s.Algorithm != l.kind || s.Tag != l.tag || s.ahead(now) {
 		return 0
 	}
 	since := (s.Mark - r.Mark) & markMask

@@ -79,7 +79,7 @@ func (tl *timeline) turn(t *rapid.T, l *limit.Limit) {
 		}
 		tl.now += limit.Micros(rapid.Int64Range(0, min(full, int64(limit.MaxWindow))+1).Draw(t, "until nearly full"))
 	}
-	tl.now = max(tl.now, storetest.Start)
+	tl.now = max(tl.now, storetest.Start, tl.state.At-limit.StepBack) // the promise is of what is between larger steps back
 }
 
 // step is a take, a take that may be given back, or a refund.

@@ -37,13 +37,17 @@ type Status struct {
 }
 
 // Advance brings s to the instant now under l: it refills buckets, rotates windows and forgets what expired. It must
-// be called before Wait, Spend and Status. A clock that steps back changes nothing.
+// be called before Wait, Spend and Status. A clock that steps back by no more than [StepBack] changes nothing. A state
+// that is further ahead of now is read as one that was never spent from.
 //
 // A state that another limit wrote is taken over: what was spent stays spent, in whole tokens (a fraction of a token
 // counts as one). Where the algorithm changed, what the old one counted in its window (or as debt) counts in the new
 // one as spent at one instant: a bucket's or log's last, otherwise now. The share of a sliding window's previous
 // window has no meaning elsewhere and is forgotten.
 func (l *Limit) Advance(s *State, now Micros) {
+	if s.ahead(now) {
+		*s = State{}
+	}
 	switch {
 	case s.Algorithm == None:
 		s.Mark = mark(now)
@@ -64,6 +68,9 @@ func (l *Limit) Advance(s *State, now Micros) {
 		l.expireLog(s, now)
 	}
 }
+
+// ahead reports whether s is of a time to which the clock will not come soon.
+func (s *State) ahead(now Micros) bool { return s.At > now+StepBack }
 
 // Wait is how long after now cost would be admitted if nobody else spends: 0 now, [Never] when cost is above the
 // capacity. It is exact: one microsecond less is refused.

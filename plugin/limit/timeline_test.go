@@ -141,8 +141,8 @@ func TestTimelines(t *testing.T) {
 				{0, 4, 0, 6, minute},
 				{minute, 1, 0, 5, minute},
 				{30 * second, 1, 0, 4, 90 * second},
-				{-hour, 4, 0, 0, hour + 2*minute},
-				{-hour, 1, hour + minute + 15*second, 0, hour + 2*minute},
+				{minute - hour, 4, 0, 0, hour + minute},
+				{minute - hour, 1, hour + 15*second, 0, hour + minute},
 			},
 		},
 		"a sliding log admits again when an admission is a window old": {
@@ -177,6 +177,27 @@ func TestTimelines(t *testing.T) {
 				{-hour, 1, hour + 100*ms, 0, hour + 300*ms},
 				{0, 1, 100 * ms, 0, 300 * ms},
 			},
+		},
+		"a bucket that is more than an hour ahead of the clock counts anew": {
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 3, Window: day},
+			[]step{
+				{2 * hour, 3, 0, 0, day},
+				{hour, 1, 9 * hour, 0, day + hour},
+				{hour - 1, 1, 0, 2, 8 * hour},
+				{hour, 2, 0, 0, day - 1},
+			},
+		},
+		"a fixed window that begins more than an hour ahead of the clock counts anew": {
+			limit.Spec{Algorithm: limit.FixedWindow, Quantity: 2, Window: hour},
+			[]step{{2 * hour, 2, 0, 0, hour}, {hour, 1, 2 * hour, 0, 2 * hour}, {hour - 1, 2, 0, 0, 1}, {hour, 2, 0, 0, hour}},
+		},
+		"a sliding window that begins more than an hour ahead of the clock counts anew": {
+			limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 2, Window: hour},
+			[]step{{hour, 2, 0, 0, hour}, {2 * hour, 0, 0, 0, hour}, {hour - 1, 2, 0, 0, 1}},
+		},
+		"a sliding log that has seen more than an hour ahead of the clock counts anew": {
+			limit.Spec{Algorithm: limit.SlidingLog, Quantity: 2, Window: day},
+			[]step{{2 * hour, 2, 0, 0, day}, {hour, 1, day + hour, 0, day + hour}, {hour - 1, 2, 0, 0, day}},
 		},
 		"a window stays when the clock steps back before it": {
 			limit.Spec{Algorithm: limit.FixedWindow, Quantity: 2, Window: minute},

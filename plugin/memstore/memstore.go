@@ -18,8 +18,8 @@ import (
 
 // Options are what a Store needs. Now must be set.
 type Options struct {
-	// Now is the clock of all buckets. It should never step, as a clock.Clock: if it steps back, buckets stand still until
-	// it has caught up.
+	// Now is the clock of all buckets. It should never step, as a clock.Clock: if it steps back by an hour or less, buckets
+	// stand still until it has caught up.
 	Now func() limit.Micros
 	// MaxBuckets is the ceiling; 0: one million. A bucket takes about 300 bytes, short names included.
 	MaxBuckets int

@@ -41,6 +41,9 @@ func TestLuaDecidesAsGoDoesWhereNumbersAreCutOff(t *testing.T) {
 		"a bucket of seconds becomes one of microseconds":  {{0, slow, 900}, {12345, limit.Spec{Algorithm: limit.TokenBucket, Quantity: 7, Window: day}, 1}, {limit.Second, fast, 10}},
 		"a bucket of microseconds becomes one of seconds":  {{0, limit.Spec{Algorithm: limit.TokenBucket, Quantity: 7, Window: hour}, 7}, {12345, slow, 1}, {limit.Second, slow, 1}},
 		"the clock steps back further than anything lasts": {{0, small, 10}, {-2 * year, small, 1}, {1, fast, 1}, {-year, tiny, 1}, {4 * year, tiny, 1}},
+		"the clock steps back to where nothing is forgotten, and further": {
+			{0, fast, 1500}, {-hour, fast, 1}, {-limit.Second, slow, 1}, {3 * hour, small, 10}, {-2 * day, tiny, 1}, {-hour - 1, tiny, 1},
+		},
 	}
 	client := redistest.Single(t).Client(t)
 	for name, requests := range cases {
@@ -59,6 +62,31 @@ func TestLuaDecidesAsGoDoesWhereNumbersAreCutOff(t *testing.T) {
 			w.bounds = []policy.Bound{bound(t, "p", fast)}
 			w.compareStates(t, client)
 		})
+	}
+}
+
+// Whoever was exhausted by a clock that was far ahead is admitted once it is right, and what was taken before is not
+// given back. A step by an hour forgives nothing.
+func TestABucketOfATimeThatIsFarAheadIsEmpty(t *testing.T) {
+	client := redistest.Single(t).Client(t)
+	for _, algorithm := range []limit.Algorithm{limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog} {
+		f, clock, _ := grouped(t, client)
+		clock.Advance(day - storetest.Start%day) // windows begin with the timeline
+		b := bound(t, "p", limit.Spec{Algorithm: algorithm, Quantity: 100, Window: hour})
+		ahead := f.take(t, costing(b, 100))
+		for _, step := range []struct {
+			by     limit.Micros
+			admits bool
+		}{{-hour, false}, {-1, true}} {
+			clock.Advance(step.by)
+			if s := f.take(t, costing(b, 60))[0]; s.Admits() != step.admits {
+				t.Errorf("%s: after a step by %d: %+v", algorithm, step.by, s)
+			}
+		}
+		f.Refund(t.Context(), []policy.Bound{costing(b, 100)}, ahead)
+		if used := f.take(t, costing(b, 0))[0].Used; used != 60 || ahead[0].Returned != 0 {
+			t.Errorf("%s: %d are used and %d came back, want 60 and 0", algorithm, used, ahead[0].Returned)
+		}
 	}
 }
 

@@ -50,6 +50,7 @@
 local unpack_binary, pack, find, sub, byte, ceil = struct.unpack, struct.pack, string.find, string.sub, string.byte, math.ceil
 local MOST, EXACT = 4503599627370496, 9007199254740992 -- limit.MaxProduct = 2^52, and what a double counts exactly
 local SPAN, MARKS = 16777216, 281474976710656 -- limit's markSpan = 2^24, and how many marks there are
+local AHEAD = 3600000000 -- limit.StepBack
 local FOREVER = 4294967295 -- the latest second that a life can say: later ones are said as this
 local LONG = 300 -- bytes of a value above which it is not told as a whole, and is swept
 local CROWD = 1189 -- bytes of a value with 32 buckets: larger ones are to be split

@@ -1,6 +1,6 @@
 -- In: value (a subject's, or false), name, guess (where the bucket may lie in it). Out: value (false unless it is of our
 -- form), place (of the bucket in it, or nil), stored (its algorithm and tag), algorithm (0: nothing was spent yet, or it
--- means nothing any more), at, spent, more, mark.
+-- means nothing any more, or is of a time to which the clock will not come soon), at, spent, more, mark.
 local place
 local stored, algorithm, at, spent, more, mark = 0, 0, now, 0, 0, 0
 if value then
@@ -19,7 +19,7 @@ if value then
     end
     algorithm = stored % 16
     if not place or till * 1000000 <= now and till < FOREVER or algorithm == 0 or algorithm == 2 or algorithm > 5
-      or algorithm == 1 and more == 0 or spent > EXACT or at > EXACT then
+      or algorithm == 1 and more == 0 or spent > EXACT or at > EXACT or at > now + AHEAD then
       stored, algorithm, at, spent, more = 0, 0, now, 0, 0
     end
   else
