@@ -120,6 +120,7 @@ chaos: ## Everything that Redis and the network can do wrong, under load; the ta
 bench: ## What a decision costs, beside other limiters, in this process, through the socket and on several nodes (10 min)
 	@mkdir -p $(CACHE)
 	@set -o pipefail; { $(GO) test -run '^$$' -bench . -timeout 30m ./plugin/internal/compare \
+		&& $(GO) test -run '^$$' -bench BelowTheLimit -benchtime 1x -timeout 30m ./plugin/lease \
 		&& $(GO) test -run '^$$' -bench 'Socket|AddedLatency|Masters|Accuracy$$|HotTenant|Flood|HostileBodies' -benchtime 1x -timeout 30m ./spec; } | tee $(CACHE)/bench.txt
 	@$(GO) run ./plugin/internal/benchtable -command 'make bench' -across goroutines,callers \
 		plugin/internal/compare/notes.md spec/testdata/benchmarks.md <$(CACHE)/bench.txt >$(BENCH_TABLE)

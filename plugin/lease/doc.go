@@ -13,8 +13,8 @@
 // otherwise) is out on lease over all live nodes together. A fixed window's leases end with the window, so it admits what
 // it has room for. A token bucket's could be kept while the bucket refills and then be spent on top of it; therefore a
 // policy that may be leased is asked, by every request and renewal, with a burst that is less by what comes back while a
-// lease lasts (2 s), or by the share where that is less, and what any interval sees stays within burst + rate × t: the
-// proof is at [refilled]. So what a lease can cost is under-admission, of at most the share; a million a day loses 24
+// lease lasts (0.75 s), or by the share where that is less, and what any interval sees stays within burst + rate × t: the
+// proof is at [refilled]. So what a lease can cost is under-admission, of at most the share; a million a day loses 9
 // tokens of its burst. A request that costs more than the reduced burst is never admitted. A node that dies loses what it
 // has out: a token bucket has refilled that, which is at most the share, after share × burst ÷ rate, a fixed window with
 // its next.

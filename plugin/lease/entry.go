@@ -10,11 +10,12 @@ import (
 const source = decision.Leased
 
 const (
-	// life is how long a grant can be spent. A token bucket's capacity is reduced by what comes back in that time, and it
-	// is part of why nodes that come and go never have too much out together: see Options.Live.
-	life = 2 * limit.Second
+	// life is how long a grant can be spent. A token bucket's capacity is reduced by what comes back in that time. Traffic
+	// at its limit is denied that much more, which must be well below 2 % of a minute, as a minute may offer less than the
+	// limit. It is also part of why nodes that come and go never have too much out together: see Options.Live.
+	life = 3 * limit.Second / 4
 	// old is the age at which a grant is given back: well before it ends, so that a late sweep costs nothing.
-	old = 3 * life / 4
+	old = 2 * life / 3
 	// idle is how long no request may have come for a bucket until its lease is given back.
 	idle = 3 * span
 	// retrying is how long at most others are refused while one request asks whether a refusal has ended.
