@@ -218,7 +218,7 @@ func BenchmarkBelowTheLimit(b *testing.B) {
 	const seeds = 20
 	for i, s := range append(regular(), random(1)...) {
 		for _, nodes := range []int{1, 2, 4} {
-			b.Run(fmt.Sprintf("limit=%s/traffic=%s/nodes=%d", s.bounds, s.traffic, nodes), func(b *testing.B) {
+			b.Run(fmt.Sprintf("limit=%s/traffic=%s/live-nodes=%d", s.bounds, s.traffic, nodes), func(b *testing.B) {
 				o := s.compare(b, nodes)
 				if chance := i - len(regular()); chance >= 0 {
 					for seed := range uint64(seeds - 1) {
