@@ -33,6 +33,7 @@ var executes = map[string]string{
 	"take_version": nobody, "await_turn": nobody, "keep_record": nobody,
 	"queue": nobody, "record": nobody, "refuse": nobody, "count_revision": nobody, "want_reason": nobody,
 	"remember_override": nobody, "record_token": nobody, "keep_token_name": nobody,
+	"check_actor": nobody, "check_names": nobody,
 }
 
 // holds are all tables of the schema, and what each role may do with them.

@@ -2,14 +2,17 @@ package pgstore
 
 // Words that several constraints share.
 const (
-	nameProblem      = "must be 1 to 64 letters, digits, dots, dashes or underscores"
-	limitProblem     = "must be between 1 and 10^12 tokens"
-	windowProblem    = "must be between 1 and 31622400 seconds (366 days)"
-	endpointProblem  = "must be METHOD /pattern, such as GET /records/{id}, or * /pattern for any method, and at most 1024 bytes"
-	tierProblem      = "must be at most 64 bytes"
-	idProblem        = "must be at most 128 bytes: whoever has a longer name is counted by its hash, so write that"
-	actorProblem     = "must be given, in at most 256 bytes"
-	customLimitField = "belongs to a custom_limit alone: leave it out"
+	nameProblem     = "must be 1 to 64 letters, digits, dots, dashes or underscores"
+	limitProblem    = "must be between 1 and 10^12 tokens"
+	windowProblem   = "must be between 1 and 31622400 seconds (366 days)"
+	endpointProblem = "must be METHOD /pattern, such as GET /records/{id}, or * /pattern for any method, and at most 1024 bytes"
+	tierProblem     = "must be at most 64 bytes"
+	idProblem       = "must be at most 128 bytes: whoever has a longer name is counted by its hash, so write that"
+	actorProblem    = "must be given, in at most 256 bytes"
+	// tokenActorProblem and unseenProblem are about whoever is said to have done something.
+	tokenActorProblem = "must not begin with token: that is a caller of the REST API, for whom its process alone writes"
+	unseenProblem     = "must have no control or invisible characters, and no space at either end"
+	customLimitField  = "belongs to a custom_limit alone: leave it out"
 )
 
 // constraints are the names of the CHECKs in package migrations, and what they ask for.
@@ -89,7 +92,15 @@ var constraints = map[string]InvalidError{
 	"answers_key":     {Field: "idempotency_key", Problem: "must be 1 to 128 printable characters of ASCII"},
 	"answers_request": {Field: "request", Problem: "must be 32 bytes"},
 
-	"audit_actor_token": {Field: "actor", Problem: "must not begin with token: that is a caller of the REST API, for whom its process alone writes"},
+	"audit_actor_token":       {Field: "actor", Problem: tokenActorProblem},
+	"overrides_author_token":  {Field: "author", Problem: tokenActorProblem},
+	"tokens_created_by_token": {Field: "actor", Problem: tokenActorProblem},
+	"tokens_revoked_by_token": {Field: "actor", Problem: tokenActorProblem},
+	"audit_actor_seen":        {Field: "actor", Problem: unseenProblem},
+	"overrides_author_seen":   {Field: "author", Problem: unseenProblem},
+	"tokens_created_by_seen":  {Field: "actor", Problem: unseenProblem},
+	"tokens_revoked_by_seen":  {Field: "actor", Problem: unseenProblem},
+	"tokens_made_live":        {Field: "revoked_at", Problem: "must be empty in a new token: make it, and revoke it later"},
 
 	"nodes_node":    {Field: "node", Problem: "must be 1 to 256 bytes"},
 	"nodes_version": {Field: "version", Problem: "must not be negative"},
@@ -101,7 +112,7 @@ var constraints = map[string]InvalidError{
 var conflicts = map[string]ConflictError{
 	"policies_one_per_match":    {What: "policy", Problem: "there is one of this name for the same tier or tenant and endpoint"},
 	"tokens_one_per_name":       {What: "token", Problem: "there is one of this name: revoke it first, or take another name"},
-	"tokens_one_role_per_name":  {What: "token", Problem: "one of this name had another role, and the audit tells tokens apart by their names: take another"},
+	"tokens_one_role_per_name":  {What: "token", Problem: "one of this name, or of another spelling of it, has or had another role, and the audit tells tokens apart by their names: take another"},
 	"tokens_one_per_hash":       {What: "token", Problem: "there is one with this secret"},
 	"overrides_one_per_subject": {What: "override", Problem: "there is one of this kind for the same subject and policy: end it first"},
 }

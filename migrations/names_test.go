@@ -1,0 +1,132 @@
+package migrations_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+)
+
+// unseen are names that look like another one, or like that of a token, where they are read.
+var unseen = []string{
+	"\ttoken:ann", "\u200btoken:ann", "x\ntoken:ann", "token:ann\u00a0", "\u00a0ann", "ann\u2003", "a\u00adnn", "\x7fann",
+	"ann\x1b[2K", "ann\u0085", "\u2066ann", "ann\ufeff", "\U000e0041ann", "\u3164ann", "ann\u2028",
+}
+
+// saying are the statements that say who has done something; $1 is what they say.
+var saying = map[string]string{
+	"audit_actor": `SELECT set_config('rate_limiter.actor', $1, false)`,
+	"overrides_author": `INSERT INTO rate_limiter.overrides (kind, tenant, reason, permanent, author)
+		VALUES ('ban', 'a', 'r', true, $1)`,
+	"tokens_created_by": `INSERT INTO rate_limiter.tokens (name, hash, role, created_by) VALUES ('ci', sha256('a'), 'viewer', $1)`,
+	"tokens_revoked_by": `UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = $1 WHERE name = 'old'`,
+}
+
+// violates returns the constraint that a statement violates; empty: none.
+func violates(t *testing.T, err error) string {
+	t.Helper()
+	refused := new(pgconn.PgError)
+	if err != nil && !errors.As(err, &refused) {
+		t.Fatal(err)
+	}
+	return refused.ConstraintName
+}
+
+// say runs a statement of saying, and a change after it, in a transaction that leaves nothing.
+func say(t *testing.T, s *pgtest.Server, role, statement, name string) string {
+	t.Helper()
+	tx, err := connect(t, s, role).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err = tx.Exec(t.Context(), statement, name); err == nil {
+		_, err = tx.Exec(t.Context(), `INSERT INTO rate_limiter.tiers (name) VALUES ('gold')`)
+	}
+	return violates(t, err)
+}
+
+func TestNobodyWritesUnderANameThatIsNotSeenAsItIs(t *testing.T) {
+	s := pgtest.Granted(t)
+	exec(t, pgtest.Pool(t, s.RoleDSN(pgtest.Operator)),
+		`INSERT INTO rate_limiter.tokens (name, hash, role) VALUES ('old', sha256('b'), 'viewer')`)
+	for constraint, statement := range saying {
+		for _, name := range unseen {
+			if got := say(t, s, pgtest.Operator, statement, name); got != constraint+"_seen" {
+				t.Errorf("%q written as %s violates %q, want %s_seen", name, constraint, got, constraint)
+			}
+		}
+		for _, name := range []string{"token:ann", "TOKEN:root"} {
+			if got := say(t, s, pgtest.Operator, statement, name); got != constraint+"_token" {
+				t.Errorf("%q written as %s violates %q, want %s_token", name, constraint, got, constraint)
+			}
+		}
+		for _, name := range []string{"ann", "Ann Ä. O'Neill (on call)", "李"} {
+			if got := say(t, s, pgtest.Operator, statement, name); got != "" {
+				t.Errorf("%q written as %s violates %s, want it accepted", name, constraint, got)
+			}
+		}
+	}
+	if got := say(t, s, pgtest.ServerRole, saying["overrides_author"], "token:ann"); got != "" {
+		t.Errorf("the process that serves tokens violates %s", got)
+	}
+}
+
+func TestAnOverrideOfATokenIsChangedByAnOperator(t *testing.T) {
+	s := pgtest.Granted(t)
+	exec(t, pgtest.Pool(t, s.RoleDSN(pgtest.ServerRole)), saying["overrides_author"], "token:ann")
+	as(t, pgtest.Pool(t, s.RoleDSN(pgtest.Operator)), "bob", "why",
+		`UPDATE rate_limiter.overrides SET reason = 'other', author = author`)
+}
+
+func TestNamesOfEarlierVersionsStay(t *testing.T) {
+	s := pgtest.Granted(t)
+	owner := pgtest.Pool(t, s.RoleDSN(pgtest.Owner))
+	exec(t, owner, `ALTER TABLE rate_limiter.overrides DISABLE TRIGGER overrides_names`)
+	exec(t, owner, saying["overrides_author"], "\tann")
+	exec(t, owner, `ALTER TABLE rate_limiter.overrides ENABLE TRIGGER overrides_names`)
+	operator := pgtest.Pool(t, s.RoleDSN(pgtest.Operator))
+	as(t, operator, "bob", "why", `UPDATE rate_limiter.overrides SET reason = 'other', author = author`)
+	as(t, operator, "bob", "why", `DELETE FROM rate_limiter.overrides`)
+}
+
+func TestALiveTokensNameIsTakenByNobody(t *testing.T) {
+	s := pgtest.Granted(t)
+	operator := connect(t, s, pgtest.Operator)
+	const make = `INSERT INTO rate_limiter.tokens (name, hash, role, org, revoked_at, revoked_by)
+		VALUES ($1, sha256(random()::text::bytea), $2, $3, CASE WHEN $4 <> '' THEN now() END, $4)`
+	if _, err := operator.Exec(t.Context(), make, "ann", "admin", "", ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, other := range []struct{ name, role, org, revoked, violates string }{
+		{"ann", "tenant", "acme", "bob", "tokens_made_live"},
+		{"carl", "tenant", "acme", "bob", "tokens_made_live"},
+		{"ann", "tenant", "acme", "", "tokens_one_per_name"},
+		{"ANN", "tenant", "acme", "", "tokens_one_role_per_name"},
+		{"Ann", "admin", "", "", "tokens_one_role_per_name"},
+	} {
+		_, err := operator.Exec(t.Context(), make, other.name, other.role, other.org, other.revoked)
+		if got := violates(t, err); got != other.violates {
+			t.Errorf("%+v violates %q", other, got)
+		}
+	}
+	_, err := operator.Exec(t.Context(), `UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = 'bob'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, other := range []string{"tenant", "viewer"} {
+		_, err := operator.Exec(t.Context(), make, "ann", other, map[string]string{"tenant": "acme"}[other], "")
+		if got := violates(t, err); got != "tokens_one_role_per_name" {
+			t.Errorf("a %s of the admin's name violates %q", other, got)
+		}
+	}
+	if _, err := operator.Exec(t.Context(), make, "ann", "admin", "", ""); err != nil {
+		t.Errorf("the admin renews: %v", err)
+	}
+}
