@@ -170,7 +170,7 @@ func (w *walker) begin(token json.Token) (named bool, err error) {
 	}
 	top.name, top.named = token.(string) // as the decoder has made sure
 	if top.names[top.name] {
-		return false, fmt.Errorf("has the name %q twice", top.name)
+		return false, fmt.Errorf("has the name %q twice", shorten(top.name))
 	}
 	top.names[top.name] = true
 	return true, nil
@@ -183,22 +183,57 @@ func (w *walker) path() string {
 		if l.names == nil {
 			path = fmt.Appendf(path, "[%d]", l.index)
 		} else {
-			path = fmt.Appendf(path, ".%s", l.name)
+			path = fmt.Appendf(path, ".%s", shorten(l.name))
 		}
 	}
 	return string(path)
 }
 
-// maxEcho is how much of a value at fault is told back, in bytes.
-const maxEcho = 128
+const (
+	// maxEcho is how much of a value, or of a name, at fault an answer echoes, in characters.
+	maxEcho = 100
+	// maxPath and maxMessage bound where a fault is, and what is said about it, whoever made the text, in characters.
+	maxPath    = 4 * maxEcho
+	maxMessage = 5 * maxEcho
+)
+
+// shorten cuts a text to what an answer may echo of it.
+func shorten(text string) string { return cut(text, maxEcho) }
+
+// cut returns the first characters of a text, with a mark where there are more.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	for at := range text {
+		if most--; most < 0 {
+			return text[:at] + "…"
+		}
+	}
+	return text
+}
+
+// shortenPath cuts the names in the path of a fault.
+func shortenPath(path string) string {
+	names := strings.SplitN(path, ".", maxDepth)
+	for i, name := range names {
+		names[i] = shorten(name)
+	}
+	return cut(strings.Join(names, "."), maxPath)
+}
 
 // tidyProblem makes the faults of a problem document few, short and plain: one for each path, in the order of the
 // paths, the first maxFaults of them, with no more of what was sent than helps to find it. Where a value as a whole is
 // at fault, such as a body that is no object, nothing is told of what should be in it.
 func tidyProblem(_ huma.Context, _ string, body any) (any, error) {
 	problem, ok := body.(*huma.ErrorModel)
-	if !ok || len(problem.Errors) == 0 {
+	if !ok {
 		return body, nil
+	}
+	tidied := *problem
+	tidied.Detail = cut(problem.Detail, maxMessage)
+	if len(problem.Errors) == 0 {
+		return &tidied, nil
 	}
 	known := map[string]bool{}
 	faults := make([]*huma.ErrorDetail, 0, len(problem.Errors))
@@ -221,13 +256,15 @@ func tidyProblem(_ huma.Context, _ string, body any) (any, error) {
 	}
 	faults = slices.DeleteFunc(faults, func(f *huma.ErrorDetail) bool { return within(f.Location, known) })
 	slices.SortStableFunc(faults, func(a, b *huma.ErrorDetail) int { return strings.Compare(a.Location, b.Location) })
-	tidied := *problem
 	if tidied.Status == http.StatusUnprocessableEntity {
 		tidied.Detail = invalid // as the faults say, whoever has found them
 	}
 	if more := len(faults) - maxFaults; more > 0 {
 		faults = faults[:maxFaults]
 		tidied.Detail += fmt.Sprintf("; these are the first %d faults, and %d more", maxFaults, more)
+	}
+	for _, f := range faults {
+		f.Location, f.Message = shortenPath(f.Location), cut(f.Message, maxMessage)
 	}
 	tidied.Errors = faults
 	return &tidied, nil
@@ -255,14 +292,14 @@ func missingName(message string) (string, bool) {
 	return strings.CutSuffix(rest, " to be present")
 }
 
-// echo is a value as a fault tells it: no objects or lists, and of a long text nothing.
+// echo returns a value as a fault shows it: no objects or lists, and of a long text the beginning.
 func echo(value any) any {
 	switch v := value.(type) {
 	case string:
-		if len(v) > maxEcho || v == "" {
+		if v == "" {
 			return nil
 		}
-		return v
+		return shorten(v)
 	case bool, float64, int64, int, json.Number:
 		return v
 	}

@@ -2,11 +2,11 @@ package control
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"runtime"
 	"slices"
@@ -53,13 +53,16 @@ func newRooms() rooms {
 // one.
 type received struct {
 	body  []byte
-	ended error // what ended the body before its end; nil: nothing
 	items int   // of its longest list
-	fault error // why it is not decoded: a *shapeError, errTooLong, an error of room.enter, or nil
+	fault error // why it is not decoded: a *shapeError, one of the errors below, an error of room.enter, or nil
 }
 
-// errTooLong is a body of more bytes than the operation takes.
-var errTooLong = errors.New("the body is too long")
+// What can be wrong with a body as a whole.
+var (
+	errTooLong = errors.New("the body is too long")
+	errLate    = errors.New("the body came too slowly")
+	errBroken  = errors.New("the body broke off, or its chunks are malformed")
+)
 
 // receive reads the body of a request and makes room to decode it, until the answer begins. What is wrong with it is in
 // the result, since a request is counted before it is denied.
@@ -70,11 +73,11 @@ func (s *Server) receive(ctx huma.Context, token string) received {
 	}
 	x := exchangeOf(ctx.Context())
 	r := reading{ctx: ctx, exchange: x, rooms: &s.rooms, token: token, most: int(o.MaxBodyBytes)}
-	body, ended, err := r.all()
+	body, err := r.all()
 	if err == nil {
 		err = x.enter(ctx.Context(), s.rooms.decoding, token, max(int64(len(body)), leastDecoded))
 	}
-	return received{body, ended, r.shape.items, err}
+	return received{body, r.shape.items, err}
 }
 
 // reading reads one body.
@@ -87,30 +90,30 @@ type reading struct {
 	shape    shape
 }
 
-// all reads the body to its end, as long as its shape is in bounds. ended is the error of the connection.
-func (r *reading) all() (body []byte, ended, err error) {
+// all reads the body to its end, as long as its shape is in bounds.
+func (r *reading) all() (body []byte, err error) {
 	if r.exchange.length >= int64(r.most) {
-		return nil, nil, errTooLong
+		return nil, errTooLong
 	}
-	body, ended, err = r.upTo(make([]byte, 0, bufferFor(r.exchange.length)), min(smallBody, r.most))
-	if err != nil || len(body) < smallBody || ended != nil {
-		return body, end(ended), err
+	body, whole, err := r.upTo(make([]byte, 0, bufferFor(r.exchange.length)), min(smallBody, r.most))
+	if err != nil || whole {
+		return body, err
 	}
 	long := r.most
 	if r.exchange.length >= 0 {
 		long = int(r.exchange.length)
 	}
 	if err = r.exchange.enter(r.ctx.Context(), r.rooms.reading, r.token, int64(long)); err != nil {
-		return body, nil, err
+		return body, err
 	}
 	if r.exchange.length >= 0 {
 		body = slices.Grow(body, long+1-len(body))
 	}
-	body, ended, err = r.upTo(body, r.most)
+	body, _, err = r.upTo(body, r.most)
 	if err == nil && len(body) >= r.most {
 		err = errTooLong
 	}
-	return body, end(ended), err
+	return body, err
 }
 
 // bufferFor returns how much memory the beginning of a body needs; a length below 0 is unknown.
@@ -121,8 +124,8 @@ func bufferFor(length int64) int64 {
 	return length + 1 // to see the end
 }
 
-// upTo reads until the body has so many bytes, and counts its values on the way. ended is io.EOF at its end.
-func (r *reading) upTo(body []byte, most int) (_ []byte, ended, err error) {
+// upTo reads until the body has so many bytes, and counts its values on the way. whole: it has come to the body's end.
+func (r *reading) upTo(body []byte, most int) (_ []byte, whole bool, err error) {
 	// Without a connection there is no deadline, and nothing that comes late.
 	_ = r.ctx.SetReadDeadline(time.Now().Add(bodyTime))
 	from := r.ctx.BodyReader()
@@ -133,26 +136,31 @@ func (r *reading) upTo(body []byte, most int) (_ []byte, ended, err error) {
 		n, ended := from.Read(body[len(body):min(cap(body), most, len(body)+readStep)])
 		body = body[:len(body)+n]
 		if err := r.shape.count(body); err != nil {
-			return body, ended, err
+			return body, false, err
 		}
 		if ended != nil {
-			return body, ended, nil
+			return body, true, readFault(ended)
 		}
 	}
-	return body, nil, nil
+	return body, false, nil
 }
 
-// end is the error that ended a body, if it is not its end.
-func end(err error) error {
-	if errors.Is(err, io.EOF) {
+// readFault returns what is wrong with a body whose reader returned err: nothing, if that is its end. Whatever else it
+// is, it came from the client or its connection.
+func readFault(err error) error {
+	late := net.Error(nil)
+	switch {
+	case errors.Is(err, io.EOF):
 		return nil
+	case errors.As(err, &late) && late.Timeout():
+		return errLate
 	}
-	return err
+	return errBroken
 }
 
 // cost returns how many requests the body is of the API's own limits. What is no batch counts as one.
 func (in *received) cost() int64 {
-	if in.fault != nil || in.ended != nil {
+	if in.fault != nil {
 		return 1
 	}
 	return max(int64(in.items), 1)
@@ -168,6 +176,12 @@ func (s *Server) deny(ctx huma.Context, fault error) {
 	case errors.Is(fault, errTooLong):
 		most := ctx.Operation().MaxBodyBytes
 		s.refuse(ctx, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body must have less than %d bytes", most))
+	case errors.Is(fault, errLate):
+		s.refuse(ctx, http.StatusRequestTimeout, fmt.Sprintf("the body must arrive within %v", bodyTime))
+	case errors.Is(fault, errBroken):
+		s.refuse(ctx, http.StatusBadRequest, "the body cannot be read: it breaks off before its end, or its chunks are malformed")
+	case errors.Is(fault, context.Canceled): // the client closed the connection
+		s.refuse(ctx, http.StatusBadRequest, "the connection ended before the request was decoded")
 	case errors.Is(fault, errShareTaken):
 		s.metrics.busy.WithLabelValues(byToken).Inc()
 		ctx.SetHeader("Retry-After", "1")
@@ -176,8 +190,8 @@ func (s *Server) deny(ctx huma.Context, fault error) {
 		s.metrics.busy.WithLabelValues(byProcess).Inc()
 		ctx.SetHeader("Retry-After", "1")
 		s.refuse(ctx, http.StatusServiceUnavailable, "this process has as many bytes of bodies in hand as it can take"+again)
-	default: // the caller has gone
-		s.refuse(ctx, http.StatusServiceUnavailable, "the request ended before its body was read")
+	default: // there was no room for it in time
+		s.refuse(ctx, http.StatusServiceUnavailable, "the time for the request ended before its body was decoded")
 	}
 }
 
@@ -192,19 +206,14 @@ type asked huma.Context
 
 // again returns the request with the body to be read once more.
 func (in *received) again(ctx huma.Context) huma.Context {
-	if in.body == nil && in.ended == nil {
+	if in.body == nil {
 		return ctx
 	}
-	return readBefore{ctx, io.MultiReader(bytes.NewReader(in.body), broken{in.ended})}
+	return readBefore{ctx, bytes.NewReader(in.body)}
 }
 
 // BodyReader is huma's.
 func (r readBefore) BodyReader() io.Reader { return r.body }
-
-// broken is the end of a body that could not be read to its end, or of one that could.
-type broken struct{ err error }
-
-func (b broken) Read([]byte) (int, error) { return 0, cmp.Or(b.err, io.EOF) }
 
 // enter takes room for the exchange until its answer begins.
 func (x *exchange) enter(ctx context.Context, room *room, token string, bytes int64) error {

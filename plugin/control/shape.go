@@ -197,8 +197,5 @@ func nameOf(raw []byte) string {
 	if json.Unmarshal(raw, &name) != nil {
 		name = string(bytes.Trim(raw, `"`))
 	}
-	if len(name) > maxEcho {
-		name = name[:maxEcho]
-	}
-	return name
+	return shorten(name)
 }
