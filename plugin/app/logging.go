@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/denial"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/jsonline"
 )
 
 // levels are the levels of the log, by which its lines are counted.
@@ -46,7 +47,7 @@ func newLogging(s *settings, stderr io.Writer) *logging {
 		if s.LogText {
 			handler.by[i] = slog.NewTextHandler(l.lines.to(out), options)
 		} else {
-			handler.by[i] = slog.NewJSONHandler(l.lines.to(out), options)
+			handler.by[i] = slog.NewJSONHandler(jsonline.Writer(l.lines.to(out)), options)
 		}
 	}
 	l.Logger = slog.New(handler)

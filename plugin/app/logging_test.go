@@ -121,3 +121,15 @@ func TestLinesThatTheLogFileDoesNotTakeGoToStderr(t *testing.T) {
 		t.Errorf("stderr has %q", text)
 	}
 }
+
+func TestTheLogShowsNoCharacterOfANameThatATerminalObeys(t *testing.T) {
+	for _, text := range []bool{false, true} {
+		var stderr bytes.Buffer
+		l := newLogging(&settings{LogFile: "stderr", LogText: text}, &stderr)
+		l.Warn("a row is left out", "tenant", "\u202eemca", "error", errors.New("tier \u009b2J"))
+		l.close()
+		if line := stderr.String(); !strings.Contains(line, `\u202eemca`) || strings.ContainsAny(line, "\u202e\u009b") {
+			t.Errorf("the log (text: %t) has %q", text, line)
+		}
+	}
+}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/jsonline"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
@@ -37,7 +38,7 @@ const (
 func (c *call) serve(ctx context.Context, s *serveSettings) error {
 	lines := newLogWriter(c.stderr)
 	defer lines.close()
-	log := slog.New(slog.NewJSONHandler(lines, &slog.HandlerOptions{Level: s.logLevel}))
+	log := slog.New(slog.NewJSONHandler(jsonline.Writer(lines), &slog.HandlerOptions{Level: s.logLevel}))
 	encryption, err := s.tls.config(log)
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/jsonline"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 )
 
@@ -94,7 +95,7 @@ func (r *Recorder) line(g *group) (Line, error) {
 	if err != nil {
 		return Line{}, fmt.Errorf("write a line about policy %q: %w", e.Policy, err)
 	}
-	return Line{Org: e.Org, Text: text, Denials: g.count}, nil
+	return Line{Org: e.Org, Text: jsonline.Escape(text), Denials: g.count}, nil
 }
 
 // describe says who was denied what.
