@@ -3,6 +3,7 @@ package fieldschema
 import (
 	"slices"
 	"strings"
+	"sync/atomic"
 )
 
 const (
@@ -17,6 +18,9 @@ type check struct {
 	kind entityCheck
 	// match are the fields that the patterns of a conditional check make of the fields they are about, by attribute.
 	match map[string]*field
+	// inherits is set once a conditional check has looked at its then_field. From then on Kong's process finds the
+	// attributes of that field in then_match, required too, and reports what is absent before it validates.
+	inherits *atomic.Bool
 }
 
 // entityCheck is one of Kong's rules over several fields of a record. withMissing: it runs though fields are absent;
@@ -152,10 +156,12 @@ func conditional(rule check, record, faults *table) string {
 	}
 	failed := "failed conditional validation given value of field '" + ifField + "'"
 	thenMatch, _ := arg["then_match"].(map[string]any)
-	if thenMatch["required"] == true && value == nil {
+	required := thenMatch["required"] == true || rule.inherits.Load() && rule.match["then_match"].is("required")
+	if required && value == nil {
 		setAt(faults, thenField, missingField)
 		return failed
 	}
+	rule.inherits.Store(true)
 	fault := rule.match["then_match"].validate(value)
 	if fault == nil {
 		return ""

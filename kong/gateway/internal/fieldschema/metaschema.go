@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 )
 
 // The rules of this file are those of Kong's metaschema, the schema of schemas. A schema that breaks one keeps the
@@ -278,7 +279,8 @@ func (f *field) compileChecks(path string, checks any) ([]check, error) {
 			return nil, fmt.Errorf("%s: expected an object with one key", at)
 		}
 		for name, arg := range entry {
-			c := check{name: name, arg: arg, kind: entityChecks[name], match: map[string]*field{}}
+			c := check{name: name, arg: arg, kind: entityChecks[name], match: map[string]*field{},
+				inherits: new(atomic.Bool)}
 			if err := f.compileCheck(c); err != nil {
 				return nil, fmt.Errorf("%s: %w", at, err)
 			}
