@@ -65,6 +65,7 @@ func openGuarded(t *testing.T) *guarded {
 		Store: g.store, Tokens: newTokens(g.store, log), Log: log, Metrics: g.numbers,
 		Limits: memstore.New(memstore.Options{Now: bucketClock.Now}),
 		Now:    func() time.Time { return time.Unix(1_900_000_000, g.now.Load()) },
+		Hold:   func(context.Context, time.Duration) {}, // what is promised here holds without it, too
 	})
 	if err != nil {
 		t.Fatal(err)

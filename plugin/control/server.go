@@ -56,6 +56,8 @@ type Options struct {
 	Metrics prometheus.Registerer // nil: nothing is counted
 
 	Now func() time.Time // nil: time.Now
+	// Hold waits before a request of a sender of many faulty ones is answered; nil: so long, or until ctx ends.
+	Hold func(ctx context.Context, wait time.Duration)
 }
 
 // Server answers the API. It is an http.Handler, keeps nothing between requests that another process would need, and is
@@ -91,6 +93,9 @@ func New(o Options) (*Server, error) {
 		o.Routes = func(string) bool { return false }
 	}
 	s := &Server{Options: o, mux: http.NewServeMux(), rooms: newRooms(), lookups: o.Rates.lookups(), tarpit: newTarpit()}
+	if s.Hold == nil {
+		s.Hold = s.tarpit.hold
+	}
 	var err error
 	if s.metrics, err = newMetrics(o.Metrics); err != nil {
 		return nil, err

@@ -134,7 +134,7 @@ func (s *Server) delay(x *exchange, r *http.Request) {
 	case s.tarpit.enter():
 		defer s.tarpit.leave()
 		s.metrics.delayed.WithLabelValues(from.kind()).Inc()
-		s.tarpit.hold(r.Context(), wait)
+		s.Hold(r.Context(), wait)
 	default:
 		s.metrics.delayed.WithLabelValues(closedInstead).Inc()
 		x.Header().Set("Connection", "close")
