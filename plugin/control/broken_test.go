@@ -77,7 +77,8 @@ func TestABodyThatTheClientBreaksOffIsItsFault(t *testing.T) {
 				server := httptest.NewTLSServer(sawAnswer{w.server, ended})
 				t.Cleanup(server.Close)
 				connection := dialTLS(t, server)
-				head := "POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer " + admin + "\r\n"
+				head := "POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" +
+					"Authorization: Bearer " + admin + "\r\n"
 				if _, err := io.WriteString(connection, head+test.rest); err != nil {
 					t.Fatal(err)
 				}

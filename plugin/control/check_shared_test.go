@@ -100,8 +100,10 @@ func TestNoCostOfADryRunShowsHowMuchOfASharedLimitIsLeft(t *testing.T) {
 			p := planning(t, sharing(own...), policy.Rows{})
 			p.checks(admin, `{"org_id":"globex","cost":50,"endpoint":"POST /shared"}`)
 			for _, cost := range []int64{1, 49, 50, 51, 100, 101, 4949, 4950, 4951, 5001, 1_000_000_000} {
-				got := p.checks(ofAcme, fmt.Sprintf(`{"org_id":"acme","endpoint":"POST /shared","cost":%d,"dry_run":true}`, cost))
-				if slices.Contains(got.Violated, "at-endpoint") || slices.Contains(got.Violated, "all") || got.Allowed == (len(got.Violated) > 0) {
+				const check = `{"org_id":"acme","endpoint":"POST /shared","cost":%d,"dry_run":true}`
+				got := p.checks(ofAcme, fmt.Sprintf(check, cost))
+				shown := slices.Contains(got.Violated, "at-endpoint") || slices.Contains(got.Violated, "all")
+				if shown || got.Allowed == (len(got.Violated) > 0) {
 					t.Errorf("a cost of %d: %+v; want nothing of what all share", cost, got)
 				}
 			}
@@ -121,15 +123,17 @@ func TestASharedLimitThatDeniesIsNotShownWhereALimitOfTheOrgDenies(t *testing.T)
 				p := planning(t, sharing(limitOf("daily", "", 1000)), policy.Rows{})
 				p.checks(ofAcme, `{"org_id":"acme","cost":10}`)
 				p.checks(admin, `{"org_id":"globex","endpoint":"POST /shared","cost":`+used+`}`)
-				if got := p.checks(ofAcme, `{"org_id":"acme","endpoint":"POST /shared","dry_run":true}`); got.Allowed != (used == "1") {
-					t.Errorf("%+v: want it denied by at-endpoint if nothing is left of it", got)
+				one := p.checks(ofAcme, `{"org_id":"acme","endpoint":"POST /shared","dry_run":true}`)
+				if one.Allowed != (used == "1") {
+					t.Errorf("%+v: want it denied by at-endpoint if nothing is left of it", one)
 				}
 				check := `{"org_id":"acme","endpoint":"POST /shared",` + body + `}`
 				got := p.checks(ofAcme, check)
 				if got.Allowed || !slices.Equal(got.Violated, []string{"daily"}) {
 					t.Errorf("%+v: want daily alone to deny", got)
 				}
-				seen = append(seen, fmt.Sprint(got.Allowed, got.Reason, got.Policy, got.RetryAfter, got.Violated, got.Degraded, got.Notes))
+				seen = append(seen, fmt.Sprint(got.Allowed, got.Reason, got.Policy, got.RetryAfter, got.Violated,
+					got.Degraded, got.Notes))
 				a := p.want(p.do(call{ofAcme, "POST", batchPath, `{"checks":[` + check + `]}`, nil}), http.StatusOK)
 				if strings.Contains(a.Body.String(), "at-endpoint") {
 					t.Errorf("a batch shows at-endpoint: %s", a.Body)
@@ -155,12 +159,13 @@ func TestAGenerousTokenOfAnOrgDoesNotUseUpWhatAllOrgsShare(t *testing.T) {
 	}
 }
 
-func TestADenialBySharedLimitSpendsNothingOfTheOrgs(t *testing.T) {
+func TestADenialByASharedLimitSpendsNothingOfTheOrgs(t *testing.T) {
 	t.Parallel()
 	p := planning(t, sharing(limitOf("daily", "", 1000)), policy.Rows{})
 	p.checks(admin, `{"org_id":"globex","endpoint":"POST /shared","cost":100}`)
 	got := p.checks(ofAcme, `{"org_id":"acme","endpoint":"POST /shared","cost":400}`)
-	if got.Allowed || !slices.Equal(got.Violated, []string{"at-endpoint"}) || got.RetryAfter == 0 || *got.Remaining != 1000 {
+	named := slices.Equal(got.Violated, []string{"at-endpoint"})
+	if got.Allowed || !named || got.RetryAfter == 0 || *got.Remaining != 1000 {
 		t.Errorf("%+v: want it denied by at-endpoint, with a time, and nothing spent of daily", got)
 	}
 }

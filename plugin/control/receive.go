@@ -179,7 +179,8 @@ func (s *Server) deny(ctx huma.Context, fault error) {
 	case errors.Is(fault, errLate):
 		s.refuse(ctx, http.StatusRequestTimeout, fmt.Sprintf("the body must arrive within %v", bodyTime))
 	case errors.Is(fault, errBroken):
-		s.refuse(ctx, http.StatusBadRequest, "the body cannot be read: it breaks off before its end, or its chunks are malformed")
+		const detail = "the body cannot be read: it breaks off before its end, or its chunks are malformed"
+		s.refuse(ctx, http.StatusBadRequest, detail)
 	case errors.Is(fault, context.Canceled): // the client closed the connection
 		s.refuse(ctx, http.StatusBadRequest, "the connection ended before the request was decoded")
 	case errors.Is(fault, errShareTaken):

@@ -36,7 +36,8 @@ func TestALogOfJSONShowsNoCharacterThatATerminalObeys(t *testing.T) {
 	var out strings.Builder
 	log := slog.New(slog.NewJSONHandler(jsonline.Writer(&out), nil))
 	log.With("tenant\u202e", "acme\u202e").Warn("\u202emoc", "error", struct{ Name string }{"\u009b"})
-	if text := out.String(); strings.ContainsFunc(strings.TrimSuffix(text, "\n"), func(r rune) bool { return !unicode.IsPrint(r) }) {
+	isUnsafe := func(r rune) bool { return !unicode.IsPrint(r) }
+	if text := out.String(); strings.ContainsFunc(strings.TrimSuffix(text, "\n"), isUnsafe) {
 		t.Errorf("the log has %q", text)
 	}
 }
