@@ -30,8 +30,8 @@ func (s *Store) forget(ctx context.Context, key *policy.Key) (int, error) {
 		level := s.levels.level(key)
 		whole := string(appendSubject(nil, key))
 		at := whole
-		if level > 0 {
-			at = string(appendChunk(nil, key, chunkOf(name, level)))
+		if chunk := chunkOf(name, level); chunk != head {
+			at = string(appendChunk(nil, key, chunk))
 		}
 		keys, first := []string{whole, at, string(appendLog(nil, key))}, s.formats.begins(key.Namespace, level)
 		reply, err := s.transport.Run(ctx, forgetScript, keys, []any{append([]byte{first}, name...)})

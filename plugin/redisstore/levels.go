@@ -35,8 +35,14 @@ func subjectOf(k *policy.Key) subjectID {
 	return subjectID{namespace: k.Namespace, owner: k.Owner, subject: k.Subject, group: k.Group, kind: k.Kind}
 }
 
-// chunkOf returns the number of the chunk that holds the bucket of a name.
-func chunkOf(name []byte, level int) int { return (int(name[0]) | int(name[1])<<8) & (1<<level - 1) }
+// chunkOf returns the number of the chunk that holds the bucket of a name, or head. A subject's own buckets stay in its
+// head: most requests ask for one, so that the head is not read for its level alone.
+func chunkOf(name []byte, level int) int {
+	if level == 0 || name[0] == own {
+		return head
+	}
+	return int(name[0]) & (1<<level - 1)
+}
 
 // level returns the level of the key's subject. A nil levels knows none.
 func (l *levels) level(k *policy.Key) int {

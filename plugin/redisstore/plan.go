@@ -172,10 +172,10 @@ func (p *plan) stringOf(k *policy.Key, name [nameSize]byte) int {
 		p.subjects = append(p.subjects, subject{key: k, level: p.levels.level(k), chunk: head})
 	}
 	level := p.subjects[at].level
-	if level == 0 {
+	chunk := chunkOf(name[:], level)
+	if chunk == head {
 		return at
 	}
-	chunk := chunkOf(name[:], level)
 	for at++; at < len(p.subjects) && p.subjects[at].chunk != head; at++ {
 		if p.subjects[at].chunk == chunk {
 			return at

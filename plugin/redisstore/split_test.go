@@ -108,6 +108,48 @@ func TestAHeadLivesAsLongAsItsChunks(t *testing.T) {
 	}
 }
 
+// A request with a bucket of its tenant and those of one endpoint reads the head and one chunk, whatever there is beside.
+func TestARequestReadsTheHeadAndTheChunkOfItsEndpoint(t *testing.T) {
+	client := redistest.Single(t).Client(t)
+	flush(t, client)
+	f := &fixture{Store: newStore("test", &direct{client, false}, takeScript, quiet), client: client}
+	brief := limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1000, Window: 1000 * limit.Second}
+	tenant, all := bound(t, "own", brief), endpoints(t, 100)
+	for i := range all {
+		second := all[i]
+		second.Key.Policy = "reads"
+		f.take(t, tenant, all[i], second)
+	}
+	var p plan
+	p.levels = &f.levels
+	second := all[7]
+	second.Key.Policy = "reads"
+	if err := p.compile([]policy.Bound{tenant, all[7], second}); err != nil {
+		t.Fatal(err)
+	}
+	if len(p.subjects) != 2 || p.subjects[1].level < 2 {
+		t.Errorf("a request reads %d strings, want 2: %q of level %d", len(p.subjects), p.keys, p.subjects[0].level)
+	}
+	// The chunk's life outgrows the head's in the request that spends from the head, too.
+	if s := f.take(t, costing(tenant, 10), costing(all[7], 900)); s[0].Used < 105 {
+		t.Errorf("%d used of the tenant's bucket", s[0].Used)
+	}
+	if s := f.take(t, costing(tenant, 0), costing(all[7], 0), costing(second, 0)); s[0].Used < 105 || s[1].Used != 901 || s[2].Used != 1 {
+		t.Errorf("%d, %d and %d used, want some 110, 901 and 1", s[0].Used, s[1].Used, s[2].Used)
+	}
+	// A head that is left without buckets keeps its chunks.
+	mustForget(t, f, tenant)
+	if s := f.take(t, costing(tenant, 0), costing(all[7], 0)); s[0].Used != 0 || s[1].Used != 901 {
+		t.Errorf("%d and %d used, want 0 and 901", s[0].Used, s[1].Used)
+	}
+	head := client.PTTL(t.Context(), subjectKey(tenant)).Val()
+	for _, key := range client.Keys(t.Context(), "*:#*").Val() {
+		if ttl := client.PTTL(t.Context(), key).Val(); ttl > head {
+			t.Errorf("%s lives for %v, and its head for %v", key, ttl, head)
+		}
+	}
+}
+
 // Two nodes, which split and forget and know different levels, decide and remember as one that keeps all in one place.
 func TestNodesThatSplitASubjectDecideAsOne(t *testing.T) {
 	client := redistest.Single(t).Client(t)

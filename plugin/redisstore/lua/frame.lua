@@ -5,8 +5,8 @@
 -- assembled; text is cheaper than functions, which Redis would have to create anew for every call.
 --
 -- KEYS     the subjects: strings that hold buckets. Then the entries of sliding logs. All in one slot. A subject is a
---          head that holds all of its buckets (level 0), or a head without buckets, followed by those of its chunks that
---          the records need: at level n there are 2^n, see split.lua.
+--          head that holds all of its buckets (level 0), or a head that holds those without an endpoint, followed by those
+--          of its chunks that the records need: at level n there are 2^n, see split.lua.
 -- ARGV[1]  binary, little-endian, without gaps:
 --            1 byte    mode: 0 take, 1 refund
 --            1 byte    number of subjects' strings

@@ -1,6 +1,7 @@
 -- Splits the chunks of a subject in two each, so that no request reads many buckets that it does not ask for. A bucket
--- lies in the chunk whose number is that of its name (its first two bytes, little-endian) modulo 2^level. At level 0 the
--- head is the only chunk.
+-- lies in the chunk whose number is the first byte of its name modulo 2^level; that byte is of its endpoint, so the buckets
+-- of one endpoint lie together. Those whose byte is 0 are the subject's own and stay in the head. At level 0 the head is
+-- the only chunk.
 --
 -- KEYS[1]  the head
 -- KEYS     then the chunks of the next level, from 0 on: those of the level are among them. All in one slot.
@@ -21,23 +22,29 @@ if byte(head) ~= first then return {byte(head) % 16} end
 local sources = {head}
 if first % 16 > 0 then sources = redis.call("MGET", unpack(KEYS, 2, 1 + chunks / 2)) end
 local next_first, texts, lives = string.char(first + 1), {}, {}
+local own = {first % 16 > 0 and sub(head, 6) or ""}
 for i = 1, #sources do
   local source = sources[i]
   if source and byte(source) == first and #source % 37 == 5 then
     for place = 6, #source, 37 do
       if unpack_binary("<I4", source, place + 7) * 1000000 > now - BACK then
-        local chunk = unpack_binary("<I2", source, place) % chunks + 1
-        if not texts[chunk] then
-          texts[chunk], lives[chunk] = {next_first, sub(source, 2, 5)}, unpack_binary("<I4", source, 2)
+        local endpoint = byte(source, place)
+        local chunk = endpoint % chunks + 1
+        if endpoint == 0 then
+          own[#own + 1] = sub(source, place, place + 36)
+        else
+          if not texts[chunk] then
+            texts[chunk], lives[chunk] = {next_first, sub(source, 2, 5)}, unpack_binary("<I4", source, 2)
+          end
+          texts[chunk][#texts[chunk] + 1] = sub(source, place, place + 36)
         end
-        texts[chunk][#texts[chunk] + 1] = sub(source, place, place + 36)
       end
     end
   end
 end
 local life = unpack_binary("<I4", head, 2) + 3600 -- see write.lua
 life = life < 4294967295 and life or 4294967295
-redis.call("SET", KEYS[1], next_first .. struct.pack("<I4", life), "PX", math.max(math.ceil(life * 1000 - now / 1000), 1))
+redis.call("SET", KEYS[1], next_first .. struct.pack("<I4", life) .. table.concat(own), "PX", math.max(math.ceil(life * 1000 - now / 1000), 1))
 for chunk = 1, chunks do
   local left = lives[chunk] and math.ceil(lives[chunk] * 1000 - now / 1000) or 0
   if left > 0 then

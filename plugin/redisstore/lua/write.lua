@@ -1,5 +1,6 @@
 -- Writes patches and tails (entries of logs by key: {number of the first, bytes, head, ms to live; nil: as before}). A TTL
 -- is given a quarter more than is needed, and the second that a life is rounded up to.
+local lives -- of heads that were given another
 for i = 1, patched > 0 and subjects or 0 do
   local key, need, value = KEYS[i], needs[i], drafts and drafts[i] or values[i]
   if need and (grown and grown[i] or need > unpack_binary("<I4", value, 2) * 1000000) then
@@ -17,7 +18,8 @@ for i = 1, patched > 0 and subjects or 0 do
         if unpack_binary("<I4", value, place + 7) * 1000000 > now - BACK then kept[#kept + 1] = sub(value, place, place + 36) end
       end
       value = table.concat(kept)
-      if #value > CROWD then
+      local first = byte(request, 4 + i)
+      if #value > CROWD and (first >= 128 or first % 16 == 0) then -- what a head keeps beside chunks is not split
         crowded = crowded or {}
         crowded[#crowded + 1] = i
       end
@@ -26,13 +28,16 @@ for i = 1, patched > 0 and subjects or 0 do
       local life = ceil((need + (need - now) / 4) / 1000000)
       local text = sub(value, 1, 1) .. pack("<I4", life < FOREVER and life or FOREVER) .. sub(value, 6)
       redis.call("SET", key, text, "PX", ceil(life * 1000 - now / 1000))
+      lives = lives or {}
+      lives[i] = life
       local head = i
       while byte(request, 4 + head) >= 128 do head = head - 1 end
-      if head < i and life > unpack_binary("<I4", values[head], 2) then
+      if head < i and life > (lives[head] or unpack_binary("<I4", values[head], 2)) then
         -- It outlives its chunks by an hour: those that come back in time need not be split anew.
         life = life + 3600
-        values[head] = sub(values[head], 1, 1) .. pack("<I4", life < FOREVER and life or FOREVER)
-        redis.call("SET", KEYS[head], values[head], "PX", ceil(life * 1000 - now / 1000))
+        lives[head] = life
+        redis.call("SETRANGE", KEYS[head], 1, pack("<I4", life < FOREVER and life or FOREVER))
+        redis.call("PEXPIRE", KEYS[head], ceil(life * 1000 - now / 1000))
       end
     else
       redis.call("SET", key, value, "KEEPTTL")
