@@ -28,9 +28,9 @@ func TestACostAboveWhatALeasedBucketHoldsIsTooLargeThoughTheLimitHasMore(t *test
 	p := leasing(t, config.WithDefaults(), policy.Rows{})
 	for _, dry := range []string{`,"dry_run":true`, ""} {
 		for range 2 { // the second refusal is remembered
-			got := p.checks(admin, `{"org_id":"acme","cost":981`+dry+`}`)
+			got := p.checks(admin, `{"org_id":"acme","cost":993`+dry+`}`)
 			if got.Allowed || got.Reason != "cost_too_large" || got.Policy != "second" || got.RetryAfter != 0 || len(got.Notes) != 1 ||
-				!strings.Contains(got.Notes[0], "never has more than 980") || !strings.Contains(got.Notes[0], "accuracy: exact") || !strings.Contains(got.Notes[0], "1000") {
+				!strings.Contains(got.Notes[0], "never has more than 992") || !strings.Contains(got.Notes[0], "accuracy: exact") || !strings.Contains(got.Notes[0], "1000") {
 				t.Errorf("dry_run %q: %+v", dry, got)
 			}
 		}
@@ -38,7 +38,7 @@ func TestACostAboveWhatALeasedBucketHoldsIsTooLargeThoughTheLimitHasMore(t *test
 			t.Errorf("dry_run %q: %+v: want no way out named, for there is none", dry, got)
 		}
 	}
-	if dry, wet := p.checks(admin, `{"org_id":"acme","cost":980,"dry_run":true}`), p.checks(admin, `{"org_id":"acme","cost":980}`); !dry.Allowed || !wet.Allowed || *dry.Remaining != 980 || *wet.Remaining != 0 {
+	if dry, wet := p.checks(admin, `{"org_id":"acme","cost":992,"dry_run":true}`), p.checks(admin, `{"org_id":"acme","cost":992}`); !dry.Allowed || !wet.Allowed || *dry.Remaining != 992 || *wet.Remaining != 0 {
 		t.Errorf("the dry run says %+v, the request %+v: want both admitted", dry, wet)
 	}
 	if dry, wet := p.checks(admin, `{"org_id":"acme","cost":500,"dry_run":true}`), p.checks(admin, `{"org_id":"acme","cost":500}`); dry.Allowed || wet.Allowed || dry.Reason != "limit_exceeded" || wet.Reason != dry.Reason || len(dry.Notes)+len(wet.Notes) != 0 {
