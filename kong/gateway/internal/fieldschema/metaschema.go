@@ -279,8 +279,10 @@ func (f *field) compileChecks(path string, checks any) ([]check, error) {
 			return nil, fmt.Errorf("%s: expected an object with one key", at)
 		}
 		for name, arg := range entry {
-			c := check{name: name, arg: arg, kind: entityChecks[name], match: map[string]*field{},
-				inherits: new(atomic.Bool)}
+			c := check{
+				name: name, arg: arg, kind: entityChecks[name], match: map[string]*field{},
+				inherits: new(atomic.Bool),
+			}
 			if err := f.compileCheck(c); err != nil {
 				return nil, fmt.Errorf("%s: %w", at, err)
 			}
