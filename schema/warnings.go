@@ -172,6 +172,10 @@ func (c Config) limitWarnings(l locatedLimit) []Warning {
 	if l.isUser() && c.UserFrom != nil && len(c.UserFrom) == 0 {
 		warn(".scope", "is %s but user_from is empty: on_missing_user decides for every request", l.Scope)
 	}
+	if c.Strategy == StrategyRedis && l.Scope == ScopeIP && l.Algorithm == AlgorithmSlidingLog {
+		warn(".algorithm", "remembers up to %d requests of every address in Redis, 14 bytes each, which -max-addresses does not count: for addresses use sliding_window",
+			l.Limit.Limit)
+	}
 	quantity, burst := l.Limit.Limit, l.Capacity()
 	modest := max(quantity/20, 1)
 	if l.isTokenBucket() && l.WindowSize >= longWindow && burst > modest {

@@ -93,6 +93,9 @@ func (c *call) bucketFlags() func(context.Context) (*tenantBuckets, error) {
 // redisPasswordVariable has the password that a decK file does not hold.
 const redisPasswordVariable = "RATELIMIT_REDIS_PASSWORD"
 
+// manyBounds is how many buckets are read at once. A tenant may have more than one request of Redis has room for.
+const manyBounds = 64
+
 // tenantBuckets are those of one tenant, and where they are kept.
 type tenantBuckets struct {
 	tenant string
@@ -156,8 +159,11 @@ func (found *tenantBuckets) read(ctx context.Context) ([]decision.Status, error)
 
 func (found *tenantBuckets) ask(ctx context.Context, store *redisstore.Store) ([]decision.Status, error) {
 	statuses := make([]decision.Status, len(found.bounds))
-	if err := store.Take(ctx, found.bounds, statuses); err != nil {
-		return nil, fmt.Errorf("read the buckets: %w", err)
+	for first := 0; first < len(found.bounds); first += manyBounds {
+		last := min(first+manyBounds, len(found.bounds))
+		if err := store.Take(ctx, found.bounds[first:last], statuses[first:last]); err != nil {
+			return nil, fmt.Errorf("read the buckets: %w", err)
+		}
 	}
 	for i := range statuses {
 		if failure := statuses[i].Failure; failure != decision.NoFailure {

@@ -29,6 +29,26 @@ func TestBucketsOfNobodyInParticularAreNotShown(t *testing.T) {
 	}
 }
 
+func TestBucketsOfATenantWithManyEndpointsAreShownAndReset(t *testing.T) {
+	const endpoints = 300 // one request of Redis has room for 255 records
+	server, limits := redistest.Single(t), strings.Builder{}
+	for i := range endpoints {
+		fmt.Fprintf(&limits, "      - {name: e, scope: tenant+endpoint, endpoint: GET /e%d, limit: 9, window_size: 86400}\n", i)
+	}
+	text := fmt.Sprintf("_format_version: \"3.0\"\nplugins:\n- name: tenant-rate-limiting\n  config:\n    strategy: redis\n"+
+		"    redis: {host: 127.0.0.1, port: %d}\n    tiers:\n    - name: essentials\n      limits:\n%s", server.Port, &limits)
+	file := filepath.Join(t.TempDir(), "kong.yml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	x := &terminal{t: t, env: map[string]string{databaseVariable: pgtest.Start(t).Database(t)}}
+	shown := x.must("buckets", "show", "--config", file, "--config-only", "--tenant", "acme")
+	if got := strings.Count(shown, "GET /e"); got != endpoints {
+		t.Errorf("%d buckets are shown, want %d", got, endpoints)
+	}
+	x.must("buckets", "reset", "--config", file, "--config-only", "--tenant", "acme", "--reason", "a test")
+}
+
 // onRedis is the decK file of the buckets, with the address of a server.
 func onRedis(t *testing.T, server *redistest.Server) string {
 	t.Helper()
