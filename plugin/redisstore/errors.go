@@ -137,8 +137,9 @@ func failure(err error) decision.Failure {
 	}
 }
 
-// elsewhere begin the replies of a server that is well, and has nothing to do with the key, or not all of it yet.
-var elsewhere = []string{"NOSCRIPT ", "MOVED ", "ASK ", "TRYAGAIN ", "CROSSSLOT "}
+// elsewhere begin the replies of a server that is well, and has nothing to do with the key, or not all of it yet, or keeps
+// something of somebody else's there.
+var elsewhere = []string{"NOSCRIPT ", "MOVED ", "ASK ", "TRYAGAIN ", "CROSSSLOT ", "WRONGTYPE "}
 
 // turnsAway tells whether an error is the reply of a server that lives, and does not do what it is asked.
 func turnsAway(err error) bool {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -149,5 +150,25 @@ func TestTheGateOfARefusalEndsWithTheConnection(t *testing.T) {
 		if !gates[store.Name()].closed {
 			t.Errorf("%s: the gate is left open", name)
 		}
+	}
+}
+
+func TestAForeignValueAtTheNodesKeyDoesNotSpeakAgainstTheServer(t *testing.T) {
+	server := redistest.Single(t)
+	client := server.Client(t)
+	store, _, gates := guarded(t, at(server, true))
+	if _, err := store.Beat(t.Context(), "default", "a", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	keys := client.Keys(t.Context(), "*").Val()
+	if len(keys) != 1 {
+		t.Fatalf("a heartbeat has left the keys %q, want one", keys)
+	}
+	must(t, client, "set", keys[0], "somebody else's")
+	if _, err := store.Beat(t.Context(), "default", "a", time.Minute); err == nil {
+		t.Error("a heartbeat over a foreign value is no error")
+	}
+	if gate := gates[store.Name()]; gate.failed != 0 {
+		t.Errorf("%d of %d calls count against the server, which is well", gate.failed, gate.in)
 	}
 }
