@@ -195,14 +195,11 @@ func (s *shape) compare(t testing.TB, nodes int) (o outcome) {
 const mostDenied = 2
 
 // In every shape of traffic below the limit, leases deny in any minute at most 2 % of what is offered more than a
-// limiter that asks for every request, and never admit more than the limit.
+// limiter that asks for every request, and never admit more than the limit. BenchmarkBelowTheLimit plays twenty seeds.
 func TestLeasesDenyHardlyMoreThanAskingForEveryRequest(t *testing.T) {
-	all := regular()
-	for _, seed := range []uint64{1, 9, 14} { // the last two were worst when a lease could be spent for two seconds
-		all = append(all, random(seed)...)
-	}
-	for _, s := range all {
-		for _, nodes := range []int{1, 2, 4} {
+	const seed = 9 // it was among the worst when a lease could be spent for two seconds
+	for _, s := range append(regular(), random(seed)...) {
+		for _, nodes := range []int{1, 4} {
 			o := s.compare(t, nodes)
 			t.Logf("%s at %d nodes: %.2f %% denied, exact %.2f %%, in the worst minute %.2f %% more", &s, nodes, o.leased, o.exact, o.worst)
 			if o.worst > mostDenied {
