@@ -15,6 +15,7 @@ type enforcing struct {
 	Behind   []string       `json:"behind"` // the live nodes that do not enforce the version
 	Silent   []string       `json:"silent"` // the nodes that have neither left nor reported lately: they may not enforce it
 	Took     *time.Duration `json:"-"`      // nil: it is not measured
+	AtMost   bool           `json:"-"`      // Took may be that of a node that started after the change
 	Millis   int64          `json:"waited_ms"`
 }
 
@@ -46,7 +47,11 @@ func (e *enforcing) String() string {
 	}
 	text := fmt.Sprintf("enforced on %d of %s", e.Live-len(e.Behind), on)
 	if e.Took != nil {
-		text += " after " + seconds(*e.Took)
+		text += " after "
+		if e.AtMost {
+			text += "at most "
+		}
+		text += seconds(*e.Took)
 	}
 	if len(e.Behind) > 0 {
 		text += "; not yet on " + strings.Join(e.Behind, ", ")

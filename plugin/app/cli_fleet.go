@@ -57,9 +57,9 @@ type shownFleet struct {
 	At       time.Time   `json:"at"`
 	Enforced bool        `json:"enforced"`
 	Live     int         `json:"live_nodes"`
-	Behind   int         `json:"behind"` // live nodes that do not enforce the version
-	Silent   []string    `json:"silent"` // the names of the silent nodes
-	SpreadMS *int64      `json:"spread_ms,omitempty"`
+	Behind   int         `json:"behind"`              // live nodes that do not enforce the version
+	Silent   []string    `json:"silent"`              // the names of the silent nodes
+	SpreadMS *int64      `json:"spread_ms,omitempty"` // at most: a node that started later counts from its start
 	Nodes    []shownNode `json:"nodes"`
 }
 
@@ -77,7 +77,7 @@ func (c *call) showFleet(fleet pgstore.Fleet) error {
 	}
 	if spread, complete := fleet.Spread(); complete {
 		shown.SpreadMS = new(spread.Milliseconds())
-		reached.Took = &spread
+		reached.Took, reached.AtMost = &spread, true
 	}
 	err := c.print(shown, func(out *page) {
 		out.line("version %d of %s: %s", shown.Version, timeText(shown.At), &reached)

@@ -139,8 +139,8 @@ func (f Fleet) Enforces(version int64) bool {
 	return f.Live() > 0 && len(f.Behind(version)) == 0 && len(f.Silent()) == 0
 }
 
-// Spread is how long the last change took until the last live node enforced it. It is false while a node does not, and
-// when no node is live.
+// Spread is how long the last change took, at most, until the last live node enforced it: a node that started after the
+// change counts as well, and nothing in its report says so. It is false while a node does not, and when no node is live.
 func (f Fleet) Spread() (time.Duration, bool) {
 	var last time.Time
 	for _, n := range f.Nodes {
