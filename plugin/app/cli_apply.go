@@ -84,9 +84,10 @@ func needsForce(key pgstore.PolicyKey, why string) error {
 func (c *call) acceptable(d pgstore.Diff, after []pgstore.Policy, yes, force bool) error {
 	var faults []error
 	if n := len(d.Delete); n > 0 && !yes {
-		out := new(page)
-		writeDiff(out, d)
-		if err := out.write(c.stdout); err != nil {
+		shown := struct {
+			Diff pgstore.Diff `json:"diff"`
+		}{d}
+		if err := c.print(shown, func(out *page) { writeDiff(out, d) }); err != nil {
 			return err
 		}
 		faults = append(faults, fmt.Errorf("%s would be deleted: give --yes if that is meant, or --partial to leave what is not in the file",
