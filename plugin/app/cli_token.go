@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
@@ -108,7 +109,10 @@ func (c *call) createToken(ctx context.Context, s *pgstore.Store, by pgstore.Cha
 		Secret string        `json:"secret"`
 		Token  pgstore.Token `json:"token"`
 	}{secret, t}
-	return c.print(made, func(out *page) { out.line("%s", secret) })
+	if err := c.print(made, func(out *page) { out.line("%s", secret) }); err != nil {
+		return fmt.Errorf("token %s was made and is live, but its secret is lost: end it by ratelimit token revoke %s: %w", t.Name, t.Name, err)
+	}
+	return nil
 }
 
 func tokenTable(out *page, list []pgstore.Token) {
