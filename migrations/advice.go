@@ -15,6 +15,14 @@ const (
 	readOnly          = "25006"
 )
 
+// Lacks reports whether an error of Postgres is about a table, column or function that is not there. The tables are older
+// than the program then, unless [CheckAhead] has found them newer.
+func Lacks(err error) bool {
+	refused := new(pgconn.PgError)
+	return errors.As(err, &refused) &&
+		(refused.Code == undefinedColumn || refused.Code == undefinedFunction || refused.Code == undefinedTable)
+}
+
 // Advice tells what an operator has to do about an error of Postgres that stays as long as nobody does it: no waiting and
 // no new connection mends it. It is "" for all other errors, and without one.
 func Advice(err error) string {
@@ -22,9 +30,10 @@ func Advice(err error) string {
 	if !errors.As(err, &refused) {
 		return ""
 	}
-	switch refused.Code {
-	case undefinedColumn, undefinedFunction, undefinedTable:
+	if Lacks(err) {
 		return "the tables in Postgres are older than this program: run ratelimit migrate up"
+	}
+	switch refused.Code {
 	case noPrivilege:
 		return "the database user lacks a right: the grants are in migrations/README.md, and are repeated after a migration"
 	case readOnly:

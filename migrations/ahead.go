@@ -47,6 +47,20 @@ func CheckAhead(ctx context.Context, from interface {
 	return nil
 }
 
+// unknown returns the applied migrations that this program does not have, in order.
+func unknown(ctx context.Context, conn *pgx.Conn) ([]Migration, error) {
+	known, err := last()
+	if err != nil {
+		return nil, err
+	}
+	rows, err := conn.Query(ctx, `SELECT version_id, '', max(tstamp) FROM `+applied+`
+		WHERE is_applied AND version_id > $1 GROUP BY version_id ORDER BY version_id`, known)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Migration])
+}
+
 // last returns the number of the last migration of this program.
 func last() (int64, error) {
 	names, err := fs.Glob(files, "*.sql")

@@ -33,15 +33,19 @@ const (
 // Migration is one numbered file.
 type Migration struct {
 	Number    int64
-	File      string
+	File      string    // "": this program does not have it
 	AppliedAt time.Time // zero: it is not applied
 }
 
 // Up applies all migrations that are pending and returns them; none is no error. Each runs in its own transaction: what
 // has been applied before an error stays. A second run at the same time waits for the first and finds nothing to do.
+// Tables that a newer program has migrated are an AheadError.
 func Up(ctx context.Context, config *pgx.ConnConfig) ([]Migration, error) {
 	var done []Migration
-	err := run(ctx, config, func(p *goose.Provider) error {
+	err := run(ctx, config, func(p *goose.Provider, conn *pgx.Conn) error {
+		if err := CheckAhead(ctx, conn); err != nil {
+			return err
+		}
 		results, err := p.Up(ctx)
 		if partial := new(goose.PartialError); errors.As(err, &partial) {
 			results = partial.Applied
@@ -56,10 +60,14 @@ func Up(ctx context.Context, config *pgx.ConnConfig) ([]Migration, error) {
 }
 
 // Down takes back the last migration that is applied, with the rows of the tables and the values of the columns that it
-// made, and returns it. When none is applied the number is 0.
+// made, and returns it. When none is applied the number is 0. Tables that a newer program has migrated are an
+// AheadError: only that program knows how they are taken back.
 func Down(ctx context.Context, config *pgx.ConnConfig) (Migration, error) {
 	var undone Migration
-	err := run(ctx, config, func(p *goose.Provider) error {
+	err := run(ctx, config, func(p *goose.Provider, conn *pgx.Conn) error {
+		if err := CheckAhead(ctx, conn); err != nil {
+			return err
+		}
 		result, err := p.Down(ctx)
 		if errors.Is(err, goose.ErrNoNextVersion) {
 			return nil
@@ -75,14 +83,19 @@ func Down(ctx context.Context, config *pgx.ConnConfig) (Migration, error) {
 	return undone, nil
 }
 
-// Status is the state of all migrations, in order.
+// Status is the state of all migrations, in order. Those that only a newer program has are the last.
 func Status(ctx context.Context, config *pgx.ConnConfig) ([]Migration, error) {
 	var all []Migration
-	err := run(ctx, config, func(p *goose.Provider) error {
+	err := run(ctx, config, func(p *goose.Provider, conn *pgx.Conn) error {
 		states, err := p.Status(ctx)
+		if err != nil {
+			return err
+		}
 		for _, state := range states {
 			all = append(all, Migration{state.Source.Version, state.Source.Path, state.AppliedAt})
 		}
+		newer, err := unknown(ctx, conn)
+		all = append(all, newer...)
 		return err
 	})
 	if err != nil {
@@ -101,7 +114,7 @@ func migrations(results []*goose.MigrationResult) []Migration {
 
 // run works while it has the turn. The lock is one of a connection of its own, so that the server ends it when this
 // process dies; goose's own locks are asked for again every second or more, and do not cover making its table.
-func run(ctx context.Context, config *pgx.ConnConfig, work func(*goose.Provider) error) (err error) {
+func run(ctx context.Context, config *pgx.ConnConfig, work func(*goose.Provider, *pgx.Conn) error) (err error) {
 	holder, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return err
@@ -117,6 +130,9 @@ func run(ctx context.Context, config *pgx.ConnConfig, work func(*goose.Provider)
 	if err != nil {
 		return err
 	}
+	if err := become(ctx, holder, owner); err != nil {
+		return err
+	}
 	db := stdlib.OpenDB(*config, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
 		return become(ctx, conn, owner)
 	}))
@@ -125,7 +141,7 @@ func run(ctx context.Context, config *pgx.ConnConfig, work func(*goose.Provider)
 	if err != nil {
 		return err
 	}
-	return work(provider)
+	return work(provider, holder)
 }
 
 // schemaOwner returns the role that owns the schema, if the user may act as it.

@@ -101,6 +101,7 @@ func (c *call) openWith(ctx context.Context, config *pgxpool.Config) (*pgstore.S
 	err = ready(ctx, pool)
 	if ahead := new(migrations.AheadError); errors.As(err, &ahead) {
 		c.warn("%v", ahead)
+		c.ahead = true
 	} else if err != nil {
 		pool.Close()
 		return nil, nil, err

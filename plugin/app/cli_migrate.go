@@ -69,12 +69,21 @@ type migration struct {
 	Number    int64  `json:"number"`
 	File      string `json:"file"`
 	AppliedAt string `json:"applied_at,omitempty"` // RFC 3339; "": it is not applied
+	Unknown   bool   `json:"unknown,omitempty"`    // a newer program has applied it; it has no file here
+}
+
+// name returns what a table calls a migration.
+func (m migration) name() string {
+	if m.Unknown {
+		return fmt.Sprintf("%05d (unknown to this program)", m.Number)
+	}
+	return m.File
 }
 
 func shown(list []migrations.Migration) []migration {
 	all := []migration{}
 	for _, m := range list {
-		all = append(all, migration{m.Number, m.File, timeText(m.AppliedAt)})
+		all = append(all, migration{m.Number, m.File, timeText(m.AppliedAt), m.File == ""})
 	}
 	return all
 }
@@ -112,7 +121,7 @@ func (c *call) migrateStatus(ctx context.Context, config *pgx.ConnConfig) error 
 		return err
 	}
 	return c.print(shown(all), func(out *page) {
-		columns(out, "MIGRATION|APPLIED", shown(all), func(m migration) []any { return []any{m.File, m.AppliedAt} })
+		columns(out, "MIGRATION|APPLIED", shown(all), func(m migration) []any { return []any{m.name(), m.AppliedAt} })
 	})
 }
 
@@ -121,11 +130,20 @@ func (c *call) migrateDown(ctx context.Context, config *pgx.ConnConfig, yes bool
 	if err != nil {
 		return err
 	}
-	var last migrations.Migration
+	var (
+		last  migrations.Migration
+		known int64 // number of the last one that this program has
+	)
 	for _, m := range all {
 		if !m.AppliedAt.IsZero() {
 			last = m
 		}
+		if m.File != "" {
+			known = m.Number
+		}
+	}
+	if last.Number > known {
+		return &migrations.AheadError{Applied: last.Number, Known: known}
 	}
 	if last.Number == 0 {
 		return errors.New("no migration is applied: there is nothing to take back")

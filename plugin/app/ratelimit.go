@@ -35,6 +35,7 @@ type operator struct {
 	stdin  io.Reader
 	stdout screen
 	stderr screen
+	ahead  bool // the tables are newer than this program: what it misses there, no migration of its own makes
 }
 
 // The exit codes beside 0.
@@ -113,7 +114,7 @@ func (o *operator) report(c *command, err error) int {
 	}
 	for _, each := range unjoined(err) {
 		text := oneLine(each.Error())
-		if advice := migrations.Advice(each); advice != "" {
+		if advice := migrations.Advice(each); advice != "" && !(o.ahead && migrations.Lacks(each)) {
 			text = advice + ": " + text
 		}
 		fmt.Fprintf(o.stderr, "ratelimit %s: %s\n", c.words, text)

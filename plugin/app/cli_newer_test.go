@@ -1,0 +1,36 @@
+package app
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+)
+
+func TestNoMigrationRunsOnTablesThatAreNewerThanTheProgram(t *testing.T) {
+	dsn := pgtest.Start(t).Database(t)
+	pool := pgtest.Pool(t, dsn)
+	do := func(statement string) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	says := func(code int, want string, args ...string) {
+		t.Helper()
+		x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
+		got := x.call(args...)
+		if text := x.output.String(); got != code || !strings.Contains(text, want) || strings.Contains(text, "older than") {
+			t.Errorf("%q: exit code %d, want %d and %q in\n%s", args, got, code, want, text)
+		}
+	}
+	do(`INSERT INTO rate_limiter.migrations (version_id, is_applied) VALUES (9000, true)`)
+	const newer = "the tables in Postgres are newer than this program (migration 9000"
+	says(exitFailed, newer, "migrate", "up")
+	says(exitFailed, newer, "migrate", "down")
+	says(exitFailed, newer, "migrate", "down", "--yes")
+	says(0, "9000 (unknown to this program)", "migrate", "status")
+	says(0, `"unknown": true`, "migrate", "status", "-o", "json")
+	do(`ALTER TABLE rate_limiter.policies RENAME accuracy TO later`)
+	says(exitFailed, newer, "policy", "list")
+}
