@@ -22,8 +22,8 @@ func (p Policy) MayDenyAll() bool {
 }
 
 // LocksOut returns why p is likely a mistake: it allows all tenants together less than one of the other policies allows
-// a single tenant. "" means that it does not, or that p cannot deny all tenants. Others of another namespace or slot do
-// not count.
+// a single tenant. "" means that it does not, or that p cannot deny all tenants. Others that no request can meet together
+// with p do not count.
 func LocksOut(p Policy, others []Policy) string {
 	if !p.MayDenyAll() {
 		return ""
@@ -31,11 +31,20 @@ func LocksOut(p Policy, others []Policy) string {
 	key := p.Key()
 	for _, other := range others {
 		k := other.Key()
-		if other.Scope == scopeTenant && k.Namespace == key.Namespace && k.Slot == SlotActive && slower(p, other) {
+		if other.Scope == scopeTenant && k.Namespace == key.Namespace && k.Slot == SlotActive && meet(key, k) && slower(p, other) {
 			return fmt.Sprintf("%s alone allows one tenant %d per %d s, which is more than this allows all of them", k, other.Limit, other.WindowSize)
 		}
 	}
 	return ""
+}
+
+// meet reports whether one request can have both policies: those of two tiers, or of two tenants, it cannot. A tenant may
+// be of any tier.
+func meet(a, b PolicyKey) bool {
+	if a.Tenant != "" && b.Tenant != "" {
+		return a.Tenant == b.Tenant
+	}
+	return a.Tenant != "" || b.Tenant != "" || a.Tier == b.Tier
 }
 
 // slower reports whether a allows fewer tokens in the same time than b.

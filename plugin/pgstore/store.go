@@ -161,7 +161,7 @@ func each[T any](ctx context.Context, q query, doing, sql string, args ...any) i
 
 // all returns the rows of a sequence, or its error.
 func all[T any](rows iter.Seq2[T, error]) ([]T, error) {
-	var list []T
+	list := []T{} // which JSON shows as [], not as null
 	for row, err := range rows {
 		if err != nil {
 			return nil, err
