@@ -80,13 +80,22 @@ func (s *Server) look() *findings {
 			return last, nil
 		}
 		now := s.lookAgain()
-		if last == nil && len(now.degraded) > 0 || last != nil && !slices.Equal(last.degraded, now.degraded) {
-			s.Log.Warn("a probe finds another state than before", "missing", now.degraded)
-		}
+		s.logReadiness(last, now)
 		s.found.Store(now)
 		return now, nil
 	})
 	return shared.(*findings)
+}
+
+// logReadiness logs a change since the last findings, which are nil at first: a loss as a warning, its end as a note.
+func (s *Server) logReadiness(last, now *findings) {
+	switch {
+	case last == nil && len(now.degraded) == 0, last != nil && slices.Equal(last.degraded, now.degraded):
+	case len(now.degraded) == 0:
+		s.Log.Info("readiness restored")
+	default:
+		s.Log.Warn("readiness degraded", "missing", now.degraded)
+	}
 }
 
 // lookAgain asks the database and Redis, both at once and for at most readyTime.

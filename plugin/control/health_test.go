@@ -56,6 +56,11 @@ func TestAFrozenRedisIsDegradedAsLongAsItIs(t *testing.T) {
 	p.probedUntil("Redis does not answer")
 	p.redis.Resume(t)
 	p.probedUntil("")
+	log := p.log.String()
+	lost, back := strings.Index(log, `"level":"WARN","msg":"readiness`), strings.Index(log, `"level":"INFO","msg":"readiness`)
+	if lost < 0 || back < lost || strings.Count(log, `"level":"WARN"`) != 1 {
+		t.Errorf("want one warning of the outage and then one note of its end:\n%s", log)
+	}
 }
 
 func TestAReadOnlyDatabaseIsDegradedAndSaysWhy(t *testing.T) {

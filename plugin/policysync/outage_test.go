@@ -38,8 +38,8 @@ func TestPostgresThatStopsCostsNoPolicy(t *testing.T) {
 	server.Kill(t)
 	n.until("contact is lost again", func(s policysync.Stats) bool { return !s.Connected })
 	n.stop()
-	if away, back := n.log.count("no contact with Postgres"), n.log.count("Postgres is back"); away != 2 || back != 1 {
-		t.Errorf("%d lines tell of lost contact and %d of its return, want 2 and 1:\n%s", away, back, n.log)
+	if away, back := n.log.count(`level=WARN msg="no contact with Postgres`), n.log.count(`level=INFO msg="contact with Postgres`); away != 2 || back != 1 {
+		t.Errorf("%d warnings of lost contact and %d notes of its return, want 2 and 1:\n%s", away, back, n.log)
 	}
 
 	cold := start(t, options)

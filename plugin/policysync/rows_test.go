@@ -115,6 +115,9 @@ func TestMoreRowsThanTheCeilingLeaveTheLastGoodBook(t *testing.T) {
 		if book := n.await(version); book.Len() != 9 || n.Stats().Refusal != "" {
 			t.Errorf("with room again the book has %d rows, want 9; refusal %q", book.Len(), n.Stats().Refusal)
 		}
+		if n.log.count("level=ERROR") != 1 || n.log.count(`level=INFO msg="policies fit`) != 1 {
+			t.Errorf("want one error for too many rows, and one note that they fit again:\n%s", n.log)
+		}
 	}
 }
 

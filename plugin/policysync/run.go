@@ -244,6 +244,9 @@ func (s *Sync) load(ctx context.Context, conn *pgx.Conn) error {
 
 // adopt puts a book from Postgres in force, and counts how it came.
 func (s *Sync) adopt(book *policy.Book, h head, count func(*state)) {
+	if s.Stats().Refusal != "" {
+		s.log.Info("policies fit within snapshot_max_rows again", "version", h.version, "rows", book.Len())
+	}
 	s.held, s.refused = h, -1
 	s.swap(book, FromPostgres, h.seen, func(state *state) {
 		state.refusal = ""
