@@ -36,6 +36,8 @@ func Advice(err error) string {
 	switch refused.Code {
 	case noPrivilege:
 		return "the database user lacks a right: the grants are in migrations/README.md, and are repeated after a migration"
+	case wrongPassword, deniedLogin, unknownDatabase:
+		return "Postgres denies the login: correct the connection string"
 	case readOnly:
 		return "the database is read-only: a standby, or default_transaction_read_only is on"
 	}

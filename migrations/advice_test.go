@@ -14,7 +14,8 @@ import (
 func TestAdviceIsAboutWhatOnlyAnOperatorCanMend(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[string]string{
-		"42703": "migrate up", "42P01": "migrate up", "42883": "migrate up", "42501": "migrations/README.md", "25006": "read-only", "40001": "", "57P01": "",
+		"42703": "migrate up", "42P01": "migrate up", "42883": "migrate up", "42501": "migrations/README.md", "25006": "read-only",
+		"28P01": "connection string", "28000": "connection string", "3D000": "connection string", "40001": "", "57P01": "",
 	} {
 		got := migrations.Advice(fmt.Errorf("load: %w", &pgconn.PgError{Code: code}))
 		if !strings.Contains(got, want) || (want == "") != (got == "") {

@@ -39,6 +39,9 @@ func (c *call) connection() (*pgxpool.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.source == "" { // later connections of serve are made side by side
+		c.source = source
+	}
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		// The cause quotes parts of what it could not read, and a password may be among them.

@@ -8,6 +8,7 @@ import (
 	"log/syslog"
 	"sync/atomic"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/denial"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/jsonline"
 )
@@ -43,7 +44,7 @@ func newLogging(s *settings, stderr io.Writer) *logging {
 	outs := l.open(s, stderr)
 	handler := &countedHandler{counts: &l.counts}
 	for i, out := range outs {
-		options := &slog.HandlerOptions{Level: s.LogLevel}
+		options := &slog.HandlerOptions{Level: s.LogLevel, ReplaceAttr: connectFaults(func() string { return s.DatabaseSource })}
 		if s.LogText {
 			handler.by[i] = slog.NewTextHandler(l.lines.to(out), options)
 		} else {
@@ -52,6 +53,19 @@ func newLogging(s *settings, stderr io.Writer) *logging {
 	}
 	l.Logger = slog.New(handler)
 	return l
+}
+
+// connectFaults returns what rewrites the error of a failed connection to Postgres as one line that names source, the
+// flag, variable or setting to correct. The driver's text repeats each attempt with its address.
+func connectFaults(source func() string) func([]string, slog.Attr) slog.Attr {
+	return func(_ []string, a slog.Attr) slog.Attr {
+		if err, ok := a.Value.Any().(error); ok {
+			if fault := migrations.ConnectFault(err, source()); fault != "" {
+				a.Value = slog.StringValue(fault)
+			}
+		}
+		return a
+	}
 }
 
 // open returns where the lines of each level go.

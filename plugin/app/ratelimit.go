@@ -35,7 +35,8 @@ type operator struct {
 	stdin  io.Reader
 	stdout screen
 	stderr screen
-	ahead  bool // the tables are newer than this program: what it misses there, no migration of its own makes
+	source string // the flag or variable with the connection string of the database
+	ahead  bool   // the tables are newer than this program: what it misses there, no migration of its own makes
 }
 
 // The exit codes beside 0.
@@ -113,16 +114,24 @@ func (o *operator) report(c *command, err error) int {
 		return exitWrongCall
 	}
 	for _, each := range unjoined(err) {
-		text := oneLine(each.Error())
-		if advice := migrations.Advice(each); advice != "" && !(o.ahead && migrations.Lacks(each)) {
-			text = advice + ": " + text
-		}
-		fmt.Fprintf(o.stderr, "ratelimit %s: %s\n", c.words, text)
+		fmt.Fprintf(o.stderr, "ratelimit %s: %s\n", c.words, o.faultText(each))
 	}
 	if c.trouble != 0 {
 		return c.trouble
 	}
 	return exitFailed
+}
+
+// faultText returns one line about an error, with what to do about it where that is clear.
+func (o *operator) faultText(err error) string {
+	if fault := migrations.ConnectFault(err, o.source); fault != "" {
+		return oneLine(fault)
+	}
+	text := oneLine(err.Error())
+	if advice := migrations.Advice(err); advice != "" && !(o.ahead && migrations.Lacks(err)) {
+		text = advice + ": " + text
+	}
+	return text
 }
 
 // unjoined are the errors that one joins.

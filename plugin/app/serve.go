@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -38,7 +39,7 @@ const (
 func (c *call) serve(ctx context.Context, s *serveSettings) error {
 	lines := newLogWriter(c.stderr)
 	defer lines.close()
-	log := slog.New(slog.NewJSONHandler(jsonline.Writer(lines), &slog.HandlerOptions{Level: s.logLevel}))
+	log := c.serveLog(lines, s.logLevel)
 	encryption, err := s.tls.config(log)
 	if err != nil {
 		return err
@@ -74,6 +75,13 @@ func (c *call) serve(ctx context.Context, s *serveSettings) error {
 	err = s.listenAndServe(ctx, server, log)
 	stop()
 	return errors.Join(err, group.Wait())
+}
+
+// serveLog returns the log of serve, which writes to w.
+func (c *call) serveLog(w io.Writer, level slog.Level) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(jsonline.Writer(w), &slog.HandlerOptions{
+		Level: level, ReplaceAttr: connectFaults(func() string { return c.source }),
+	}))
 }
 
 // assemble puts the API together, with what runs beside its server.
@@ -138,7 +146,7 @@ func (s *serveSettings) anybody(ctx context.Context, pool *pgxpool.Pool, log *sl
 	const how = "nobody can be let in: make a token with ratelimit token create"
 	switch away := new(pgconn.ConnectError); {
 	case errors.As(err, &away), errors.Is(err, context.DeadlineExceeded):
-		log.Warn("the database does not answer, so nobody can be let in yet", "error", err)
+		log.Warn("no connection to the database: all tokens are denied until there is one", "error", err)
 		return nil
 	case err != nil:
 		return err

@@ -44,6 +44,7 @@ type settings struct {
 
 	Database        string // a connection string
 	DatabaseFile    string // of a connection string
+	DatabaseSource  string // the flag, variable or line that gave either
 	SnapshotDir     string // "": none
 	SnapshotMaxRows int
 	NodeName        string
@@ -245,6 +246,10 @@ func parseSettings(args []string, getenv func(string) string, usage io.Writer) (
 		if err := row.set(&s, *given[row.name]); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %q: %w", source[row.name], *given[row.name], err))
 		}
+	}
+	s.DatabaseSource = source["database"]
+	if s.DatabaseFile != "" {
+		s.DatabaseSource = source["database-file"] + " " + s.DatabaseFile
 	}
 	return s, errors.Join(errs...)
 }
