@@ -76,7 +76,7 @@ func TestANodeThatIsCutOffFromPostgresIsNamedByAWriteThatWaits(t *testing.T) {
 	p.write(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'far'`)
 	var got enforcement
 	a.want(http.StatusCreated, &got, http.MethodPost, "/v1/ratelimit/policies?wait=1s", policyOf(1000))
-	if e := got.Enforcement; e.Enforced || len(e.Behind) != 1 || !strings.HasPrefix(e.Behind[0], "far/") {
+	if e := got.Enforcement; e.Enforced || len(e.Behind) != 1 || !strings.HasPrefix(e.Behind[0].Node, "far/") {
 		t.Errorf("%+v, want the node far named", e)
 	}
 	if !near.tells(1000) {

@@ -226,10 +226,13 @@ func (a *api) terminate() error {
 	return <-a.ended
 }
 
-// enforcement is what a write that waits for the nodes tells of them.
+// enforcement holds what a write that waits for the nodes answers about them.
 type enforcement struct {
 	Enforcement struct {
-		Enforced bool     `json:"enforced"`
-		Behind   []string `json:"behind"`
+		Enforced bool `json:"enforced"`
+		Behind   []struct {
+			Node    string `json:"node"`
+			Version int64  `json:"version"`
+		} `json:"behind"`
 	} `json:"enforcement"`
 }

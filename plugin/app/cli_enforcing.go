@@ -8,31 +8,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-// enforcing is how far a version has come.
+// enforcing is how far a version has come, and how long that took.
 type enforcing struct {
-	Enforced bool           `json:"enforced"` // at least one node is live, all live ones enforce the version, and none is silent
-	Live     int            `json:"live_nodes"`
-	Behind   []string       `json:"behind"` // the live nodes that do not enforce the version
-	Silent   []string       `json:"silent"` // the nodes that have neither left nor reported lately: they may not enforce it
-	Took     *time.Duration `json:"-"`      // nil: it is not measured
-	AtMost   bool           `json:"-"`      // Took may be that of a node that started after the change
-	Millis   int64          `json:"waited_ms"`
-}
-
-// enforcingOf returns how far a version has come on a fleet.
-func enforcingOf(fleet pgstore.Fleet, version int64) enforcing {
-	return enforcing{
-		Enforced: fleet.Enforces(version), Live: fleet.Live(),
-		Behind: nodeTexts(fleet.Behind(version)), Silent: nodeTexts(fleet.Silent()),
-	}
-}
-
-func nodeTexts(nodes []pgstore.Node) []string {
-	texts := []string{}
-	for _, n := range nodes {
-		texts = append(texts, fmt.Sprintf("%s (version %d)", n.Node, n.Version))
-	}
-	return texts
+	pgstore.Reach
+	Took   *time.Duration `json:"-"` // nil: it is not measured
+	AtMost bool           `json:"-"` // Took may be that of a node that started after the change
+	Millis int64          `json:"waited_ms"`
 }
 
 // String returns on how many nodes the version is enforced, and names the others. Silent nodes count as nodes that may
@@ -54,7 +35,7 @@ func (e *enforcing) String() string {
 		text += seconds(*e.Took)
 	}
 	if len(e.Behind) > 0 {
-		text += "; not yet on " + strings.Join(e.Behind, ", ")
+		text += "; not yet on " + nodeTexts(e.Behind)
 	}
 	return text + e.silence()
 }
@@ -64,7 +45,16 @@ func (e *enforcing) silence() string {
 	if len(e.Silent) == 0 {
 		return ""
 	}
-	return "; silent, and perhaps still admitting: " + strings.Join(e.Silent, ", ")
+	return "; silent, and perhaps still admitting: " + nodeTexts(e.Silent)
+}
+
+// nodeTexts names nodes with their versions.
+func nodeTexts(nodes []pgstore.NodeVersion) string {
+	texts := make([]string, 0, len(nodes))
+	for _, n := range nodes {
+		texts = append(texts, n.String())
+	}
+	return strings.Join(texts, ", ")
 }
 
 // exit returns the exit code of a command that says how far the version has come; nil: it is enforced.

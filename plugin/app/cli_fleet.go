@@ -53,27 +53,18 @@ type shownNode struct {
 
 // shownFleet is the fleet as the command shows it.
 type shownFleet struct {
-	Version  int64       `json:"version"`
-	At       time.Time   `json:"at"`
-	Enforced bool        `json:"enforced"`
-	Live     int         `json:"live_nodes"`
-	Behind   int         `json:"behind"`              // live nodes that do not enforce the version
-	Silent   []string    `json:"silent"`              // the names of the silent nodes
+	Version int64     `json:"version"`
+	At      time.Time `json:"at"`
+	pgstore.Reach
 	SpreadMS *int64      `json:"spread_ms,omitempty"` // at most: a node that started later counts from its start
 	Nodes    []shownNode `json:"nodes"`
 }
 
 func (c *call) showFleet(fleet pgstore.Fleet) error {
-	reached := enforcingOf(fleet, fleet.Version)
-	shown := shownFleet{
-		Version: fleet.Version, At: fleet.At, Enforced: reached.Enforced, Live: reached.Live, Behind: len(reached.Behind),
-		Silent: []string{}, Nodes: []shownNode{},
-	}
+	reached := enforcing{Reach: fleet.Reach(fleet.Version)}
+	shown := shownFleet{Version: fleet.Version, At: fleet.At, Reach: reached.Reach, Nodes: []shownNode{}}
 	for _, n := range fleet.Nodes {
 		shown.Nodes = append(shown.Nodes, shownNode{n, max(0, fleet.Version-n.Version)})
-	}
-	for _, n := range fleet.Silent() {
-		shown.Silent = append(shown.Silent, n.Node)
 	}
 	if spread, complete := fleet.Spread(); complete {
 		shown.SpreadMS = new(spread.Milliseconds())

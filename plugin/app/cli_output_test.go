@@ -40,7 +40,9 @@ func TestNoNameReachesTheTerminalAsAControlSequence(t *testing.T) {
 	for what, show := range map[string]func(c *call) error{
 		"the fleet": func(c *call) error { return c.showFleet(pgstore.Fleet{Version: 7, At: noon, Nodes: nodes}) },
 		"a node that does not enforce": func(c *call) error {
-			return c.print(written{}, func(out *page) { out.line("%s", &enforcing{Live: 1, Behind: []string{hostile}}) })
+			return c.print(written{}, func(out *page) {
+				out.line("%s", &enforcing{Reach: pgstore.Reach{Live: 1, Behind: []pgstore.NodeVersion{{Node: hostile}}}})
+			})
 		},
 		"a write": func(c *call) error { return c.tell(t.Context(), nil, written{What: "deleted tier " + hostile}) },
 		"the head of an explanation": func(c *call) error {

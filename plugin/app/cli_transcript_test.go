@@ -179,13 +179,13 @@ var (
 	aTime     = regexp.MustCompile(`20[0-8]\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`)
 	aDuration = regexp.MustCompile(`\d+\.\d\d s\b`)
 	aSecret   = regexp.MustCompile(`rl_[A-Za-z0-9_-]{43}`)
-	aSpread   = regexp.MustCompile(`"spread_ms": \d+`)
+	aSpread   = regexp.MustCompile(`"(spread|waited)_ms": \d+`)
 )
 
 // masked is an output without what differs from run to run.
 func masked(text string) string {
 	text = aSecret.ReplaceAllString(text, "rl_(secret)")
-	return aSpread.ReplaceAllString(aDuration.ReplaceAllString(aTime.ReplaceAllString(text, "YYYY-MM-DDThh:mm:ssZ"), "(a moment)"), `"spread_ms": N`)
+	return aSpread.ReplaceAllString(aDuration.ReplaceAllString(aTime.ReplaceAllString(text, "YYYY-MM-DDThh:mm:ssZ"), "(a moment)"), `"${1}_ms": N`)
 }
 
 // words are the arguments of a line, of which some are in quotes.

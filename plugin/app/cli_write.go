@@ -127,9 +127,7 @@ func (c *call) await(ctx context.Context, store *pgstore.Store, version int64) (
 	if err != nil {
 		return nil, err
 	}
-	e := enforcingOf(fleet, version)
-	e.Took, e.Millis = &took, took.Milliseconds()
-	return &e, nil
+	return &enforcing{Reach: fleet.Reach(version), Took: &took, Millis: took.Milliseconds()}, nil
 }
 
 // seconds is a duration as people read it.

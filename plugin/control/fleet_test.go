@@ -37,10 +37,10 @@ func TestASilentNodeIsNamedAndKeepsAWriteFromBeingEnforcedUntilItIsForgotten(t *
 	w.enforces("edge-2/B", 0)
 	w.silences("edge-2/B")
 	a := w.want(w.as("POST", policies+"?wait=10s", daily), http.StatusCreated)
-	if e := read[policyWritten](w, a).Enforcement; e.Enforced || fmt.Sprint(e.Silent) != "[edge-2/B]" || len(e.Behind) != 0 || e.Live != 1 {
+	if e := read[policyWritten](w, a).Enforcement; e.Enforced || fmt.Sprint(e.Silent) != "[edge-2/B (version 0)]" || len(e.Behind) != 0 || e.Live != 1 {
 		t.Errorf("the answer is %s, want edge-2/B named as silent, and nothing enforced", a.Body)
 	}
-	if fleet := w.showsFleet(); fleet.Enforced || fmt.Sprint(fleet.Reach.Silent) != "[edge-2/B]" || len(fleet.Nodes) != 2 {
+	if fleet := w.showsFleet(); fleet.Enforced || fmt.Sprint(fleet.Reach.Silent) != "[edge-2/B (version 0)]" || len(fleet.Nodes) != 2 {
 		t.Errorf("the fleet is %+v, want edge-2/B silent", fleet)
 	}
 	w.want(w.as("POST", forgetPath, `{"node":"edge-2/B"}`), http.StatusUnprocessableEntity)

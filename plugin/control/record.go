@@ -60,7 +60,7 @@ func (s *Server) audit(ctx context.Context, in *auditInput) (*auditOutput, error
 // Fleet is the current version and what the nodes enforce.
 type Fleet struct {
 	pgstore.Fleet
-	Reach
+	pgstore.Reach
 }
 
 type fleetOutput struct{ Body Fleet }
@@ -70,7 +70,7 @@ func (s *Server) fleet(ctx context.Context, _ *struct{}) (*fleetOutput, error) {
 	if err != nil {
 		return nil, s.unread("list the nodes", err)
 	}
-	return &fleetOutput{Fleet{fleet, reachOf(fleet, fleet.Version)}}, nil
+	return &fleetOutput{Fleet{fleet, fleet.Reach(fleet.Version)}}, nil
 }
 
 type forgetInput struct {

@@ -175,7 +175,7 @@ func TestAWriteIsAnsweredOnceTheNodesEnforceItOrNamesThoseThatDoNot(t *testing.T
 	w.enforces("slow", 1)
 	w.enforces("quick", 2)
 	a = w.want(w.as("POST", policies+"?wait=1s", `{"tier":"gold","limit":1,"window":"1m"}`), http.StatusCreated)
-	if got := read[policyWritten](w, a); got.Version != 2 || got.Enforcement.Enforced || fmt.Sprint(got.Enforcement.Behind) != "[slow]" {
+	if got := read[policyWritten](w, a); got.Version != 2 || got.Enforcement.Enforced || fmt.Sprint(got.Enforcement.Behind) != "[slow (version 1)]" {
 		t.Errorf("the answer is %s, want that slow is behind", a.Body)
 	}
 	w.want(w.as("POST", policies+"?wait=31s", daily), http.StatusUnprocessableEntity)
@@ -203,7 +203,7 @@ func TestAWriteMayWaitLongerThanARequestMayTakeToArrive(t *testing.T) {
 	}
 	defer response.Body.Close()
 	var got policyWritten
-	if err := json.NewDecoder(response.Body).Decode(&got); err != nil || got.Enforcement == nil || fmt.Sprint(got.Enforcement.Behind) != "[slow]" {
+	if err := json.NewDecoder(response.Body).Decode(&got); err != nil || got.Enforcement == nil || fmt.Sprint(got.Enforcement.Behind) != "[slow (version 0)]" {
 		t.Errorf("%d %+v (%v), want that slow is behind", response.StatusCode, got, err)
 	}
 }

@@ -22,31 +22,10 @@ type Written struct {
 	Enforcement *Enforcement `json:"enforcement,omitempty" doc:"Given when the request waited for the nodes."`
 }
 
-// Enforcement tells which nodes enforce a version.
+// Enforcement is how far a version has come.
 type Enforcement struct {
 	Version int64 `json:"version"`
-	Reach
-}
-
-// Reach is how far a version has come.
-type Reach struct {
-	Enforced bool     `json:"enforced" doc:"At least one node is live, all live nodes enforce the version, and no node is silent."`
-	Live     int      `json:"live_nodes" doc:"Nodes that have reported within 15 s."`
-	Behind   []string `json:"behind" doc:"The live nodes that do not enforce it yet."`
-	Silent   []string `json:"silent" doc:"The nodes that have neither left nor reported within 15 s. They may still admit requests by older policies. Nobody waits for them. One that is known to be gone can be forgotten."`
-}
-
-// reachOf returns how far a version has come on a fleet.
-func reachOf(fleet pgstore.Fleet, version int64) Reach {
-	return Reach{fleet.Enforces(version), fleet.Live(), namesOf(fleet.Behind(version)), namesOf(fleet.Silent())}
-}
-
-func namesOf(nodes []pgstore.Node) []string {
-	names := []string{}
-	for _, n := range nodes {
-		names = append(names, n.Node)
-	}
-	return names
+	pgstore.Reach
 }
 
 // written tells that a version is written and, if the caller waits for it, where it is enforced. The change has been made
@@ -60,7 +39,7 @@ func (s *Server) written(ctx context.Context, kind string, version int64, wait t
 	if err != nil {
 		s.Log.Warn("it cannot be told which nodes enforce a version", "version", version, "error", err)
 	}
-	reach := reachOf(fleet, version)
+	reach := fleet.Reach(version)
 	reach.Enforced = reach.Enforced && err == nil
 	return Written{version, &Enforcement{version, reach}}
 }
