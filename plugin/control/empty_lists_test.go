@@ -1,0 +1,156 @@
+package control_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// schemaNode is the part of a schema that says where an answer has lists.
+type schemaNode struct {
+	Ref        string                `json:"$ref"`
+	Type       any                   `json:"type"` // a word, or a list of words
+	Properties map[string]schemaNode `json:"properties"`
+	Required   []string              `json:"required"`
+}
+
+// isList reports whether the schema describes a list, be it one that may be null.
+func (n schemaNode) isList() bool { return strings.Contains(fmt.Sprint(n.Type), "array") }
+
+// described is the part of an OpenAPI document that says which operations answer lists.
+type described struct {
+	Paths map[string]map[string]struct {
+		ID        string `json:"operationId"`
+		Responses map[string]struct {
+			Content map[string]struct {
+				Schema schemaNode `json:"schema"`
+			} `json:"content"`
+		} `json:"responses"`
+	} `json:"paths"`
+	Components struct {
+		Schemas map[string]schemaNode `json:"schemas"`
+	} `json:"components"`
+}
+
+// lists returns the dotted paths of the lists that every value of a schema has.
+func (d described) lists(n schemaNode, at string) []string {
+	if n.Ref != "" {
+		n = d.Components.Schemas[path.Base(n.Ref)]
+	}
+	if n.isList() {
+		return []string{at}
+	}
+	var found []string
+	for _, name := range n.Required {
+		found = append(found, d.lists(n.Properties[name], strings.TrimPrefix(at+"."+name, "."))...)
+	}
+	return found
+}
+
+// listed is an operation that reads lists.
+type listed struct {
+	id, path string
+	lists    []string // where they are in its answer
+}
+
+// readsOfLists returns the operations that read lists, as the description has them.
+func (d described) readsOfLists() []listed {
+	var found []listed
+	for at, methods := range d.Paths {
+		o, ok := methods["get"]
+		if !ok {
+			continue
+		}
+		for _, content := range o.Responses["200"].Content {
+			if lists := d.lists(content.Schema, ""); len(lists) > 0 {
+				found = append(found, listed{o.ID, strings.ReplaceAll(at, "{org}", "acme"), lists})
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b listed) int { return strings.Compare(a.id, b.id) })
+	return found
+}
+
+// valueAt returns what a document has at a dotted path, as JSON.
+func valueAt(t *testing.T, document []byte, at string) string {
+	t.Helper()
+	value := json.RawMessage(document)
+	for name := range strings.SplitSeq(at, ".") {
+		var object map[string]json.RawMessage
+		if at == "" {
+			break
+		}
+		if err := json.Unmarshal(value, &object); err != nil {
+			t.Fatalf("%s of %s: %v", at, document, err)
+		}
+		value = object[name]
+	}
+	return string(value)
+}
+
+// unlimited makes a server on an empty database, with a config that limits nothing, so that no list has an element.
+func unlimited(t *testing.T) *world {
+	t.Helper()
+	return open(t, func(o *control.Options) {
+		for _, add := range equipment {
+			add(t, o)
+		}
+		config := plan()
+		config.Tiers, config.Global = []schema.Tier{{Name: config.DefaultTier}}, schema.Global{}
+		ruled(t, o.Path, config, policy.Rows{})
+	})
+}
+
+// A new list is in this test as soon as the server describes it.
+func TestEveryListOfAnEmptyDatabaseIsAnEmptyListAndNeverNull(t *testing.T) {
+	t.Parallel()
+	w := unlimited(t)
+	server := httptest.NewServer(w.server)
+	defer server.Close()
+	document := read[described](w, w.want(w.do(call{method: "GET", path: "/openapi.json"}), http.StatusOK))
+	reads := document.readsOfLists()
+	if !slices.ContainsFunc(reads, func(l listed) bool { return l.id == "list-audit" }) || len(reads) < 6 {
+		t.Fatalf("the description has the lists %v, want at least six and the audit among them", reads)
+	}
+	for _, list := range reads {
+		status, body := fetch(t, server, list.path)
+		if status != http.StatusOK {
+			t.Errorf("%s answers %d %s, want 200", list.id, status, body)
+			continue
+		}
+		for _, at := range list.lists {
+			if got := valueAt(t, body, at); got != "[]" {
+				t.Errorf("%s: %q is %s, want []", list.id, at, got)
+			}
+		}
+	}
+}
+
+// fetch reads a path over HTTP.
+func fetch(t *testing.T, server *httptest.Server, at string) (int, []byte) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+at, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+admin)
+	response, err := server.Client().Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	var body json.RawMessage
+	if err := json.NewDecoder(response.Body).Decode(&body); err != nil {
+		t.Fatalf("%s: %v", at, err)
+	}
+	return response.StatusCode, body
+}
