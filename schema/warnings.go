@@ -173,7 +173,8 @@ func (c Config) limitWarnings(l locatedLimit) []Warning {
 		warn(".scope", "is %s but user_from is empty: on_missing_user decides for every request", l.Scope)
 	}
 	if c.Strategy == StrategyRedis && l.Scope == ScopeIP && l.Algorithm == AlgorithmSlidingLog {
-		warn(".algorithm", "remembers up to %d requests of every address in Redis, 14 bytes each, which -max-addresses does not count: for addresses use sliding_window",
+		warn(".algorithm", "remembers up to %d requests of every address in Redis, for which there is little room "+
+			"(-max-addresses × 230 bytes a node; some 70 bytes a request are reserved): for addresses use sliding_window",
 			l.Limit.Limit)
 	}
 	quantity, burst := l.Limit.Limit, l.Capacity()

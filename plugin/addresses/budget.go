@@ -27,7 +27,7 @@ const (
 // Options are what a Budget needs. Now must be set.
 type Options struct {
 	Now  func() limit.Micros // a clock that never steps
-	Most int                 // addresses of this node with a key at once, 16 bytes each; 0: DefaultMost
+	Most int                 // addresses of this node with a key at once, 20 bytes each; 0: DefaultMost
 	Rate int                 // new ones a second; 0: DefaultRate; negative: any number
 }
 
@@ -62,6 +62,9 @@ type Stats struct {
 	Kept   int    // addresses that have, or may have, a key by this node now
 	Most   int    // addresses that can
 	Rate   int    // new ones a second; 0: any number
+
+	LogBytes     int64 // that sliding logs of addresses by this node may have in the store now
+	MostLogBytes int64 // that they can, those of prefixes not included
 }
 
 // Stats counts the addresses, set by set.
@@ -69,6 +72,7 @@ func (b *Budget) Stats() Stats {
 	return Stats{
 		Apart: b.counts[apart].Load(), Prefix: b.counts[byPrefix].Load(), Local: b.counts[locally].Load(),
 		Kept: b.own.count(b.now()), Most: b.own.most(), Rate: b.rate,
+		LogBytes: b.own.bytes.Load(), MostLogBytes: b.own.mostBytes,
 	}
 }
 
@@ -92,19 +96,26 @@ type route struct {
 	prefixHash uint64
 }
 
-// subject is what has one key in the store.
+// subject is what has one key in the store. A sliding log has a key beside the one of its address, which is counted on
+// its own: by another size it is another log, because that is what is reserved for it.
 type subject struct {
 	namespace, owner, name string
+	policy, endpoint       string // of a sliding log
+	bytes                  uint32 // of a sliding log
 	group                  policy.Group
 	kind                   policy.Kind
 }
 
-func (b *Budget) hash(k *policy.Key) uint64 {
-	return maphash.Comparable(b.seed, subject{k.Namespace, k.Owner, k.Subject, k.Group, k.Kind})
+func (b *Budget) hash(k *policy.Key, bytes uint32) uint64 {
+	s := subject{namespace: k.Namespace, owner: k.Owner, name: k.Subject, group: k.Group, kind: k.Kind}
+	if bytes > 0 {
+		s.policy, s.endpoint, s.bytes = k.Policy, k.Endpoint, bytes
+	}
+	return maphash.Comparable(b.seed, s)
 }
 
-// route decides how the bound of an address is counted now.
-func (b *Budget) route(key *policy.Key, hash uint64, now limit.Micros) route {
+// route decides how the bound of an address is counted now. Bytes are what its sliding log may grow to; 0: it has none.
+func (b *Budget) route(key *policy.Key, hash uint64, bytes uint32, now limit.Micros) route {
 	r := route{way: apart, hash: hash}
 	known, shared := b.own.find(hash, now, now+reserved)
 	if known && !shared {
@@ -112,7 +123,7 @@ func (b *Budget) route(key *policy.Key, hash uint64, now limit.Micros) route {
 	}
 	inUse := false
 	if b.prefixes.any(now) {
-		r.prefix, r.prefixHash = b.prefixOf(key)
+		r.prefix, r.prefixHash = b.prefixOf(key, bytes)
 		inUse, _ = b.prefixes.find(r.prefixHash, now, 0)
 	}
 	switch {
@@ -120,15 +131,15 @@ func (b *Budget) route(key *policy.Key, hash uint64, now limit.Micros) route {
 		r.way = twice
 	case known:
 		b.own.separate(hash)
-	case b.own.add(hash, inUse, now):
+	case b.own.add(hash, inUse, bytes, now):
 		if b.counts[apart].Add(1); inUse {
 			r.way = twice
 		}
 	default:
 		if r.prefix == "" {
-			r.prefix, r.prefixHash = b.prefixOf(key)
+			r.prefix, r.prefixHash = b.prefixOf(key, bytes)
 		}
-		if r.way = locally; b.prefixes.add(r.prefixHash, false, now) {
+		if r.way = locally; b.prefixes.add(r.prefixHash, false, bytes, now) {
 			r.way = byPrefix
 		}
 		b.counts[r.way].Add(1)
@@ -136,8 +147,8 @@ func (b *Budget) route(key *policy.Key, hash uint64, now limit.Micros) route {
 	return r
 }
 
-func (b *Budget) prefixOf(key *policy.Key) (prefix string, hash uint64) {
+func (b *Budget) prefixOf(key *policy.Key, bytes uint32) (prefix string, hash uint64) {
 	prefix = wider(*address(key))
 	k := withAddress(*key, prefix)
-	return prefix, b.hash(&k)
+	return prefix, b.hash(&k, bytes)
 }

@@ -22,7 +22,26 @@
 //
 //	nodes × (Most + Most ÷ 10)
 //
-// of about 230 bytes each, for a limit or two of each address. It takes Most ÷ Rate seconds at least to fill them.
+// of about 230 bytes each, for a limit or two of each address, and 44 more for every further limit and endpoint. It takes
+// Most ÷ Rate seconds at least to fill them.
+//
+// # Sliding logs
+//
+// A sliding log grows with the requests that it remembers, so an address with one could fill the store by itself. Each
+// log is counted as a new key beside its address, one for every limit and endpoint, and as the bytes that it may grow to:
+// for a limit of n, with keys and names, about
+//
+//	(15 + 14 × max(2n, n + 64)) × 2 × 5 ÷ 4
+//
+// because half of its entries may have expired, a server doubles a string that grows, and an allocator rounds up. These
+// bytes are reserved when the log is new, and free again when it has expired. All logs of a node's addresses have 230 ×
+// Most of them, those of its prefixes a tenth of that. So at every instant
+//
+//	bytes ≤ nodes × (Most + Most ÷ 10) × (230 for buckets + 230 for sliding logs)
+//
+// A log without room is counted by its prefix, or in this process, as an address above the budget is; the other limits of
+// its address are not. One thing is not in the bound: a cluster that gives back what a log has spent, because another
+// server denied the request, keeps an entry of nothing until it expires.
 //
 // # Above the budget
 //

@@ -19,18 +19,26 @@ type table struct {
 	sets   []set
 	pace   *pace
 	latest atomic.Int64 // until when any key is kept
+
+	mostBytes int64        // of sliding logs
+	bytes     atomic.Int64 // that are reserved for the logs of all places, expired ones included until they are freed
+	freed     atomic.Int64 // when expired ones were last freed
 }
 
 type set struct {
 	mu     sync.Mutex
 	hashes [places]uint64
 	until  [places]limit.Micros // 0: nothing is kept here
+	bytes  [places]uint32       // reserved for a sliding log
 	shared uint32               // one bit for each place, see add
 }
 
-// newTable makes a table for so many keys, rounded up to whole sets, and so many new ones a second.
+// newTable makes a table for so many keys, rounded up to whole sets, and so many new ones a second. Sliding logs among
+// them have keyBytes of memory together for each key.
 func newTable(most, rate int) *table {
-	return &table{sets: make([]set, (most+places-1)/places), pace: newPace(rate)}
+	t := &table{sets: make([]set, (most+places-1)/places), pace: newPace(rate), mostBytes: keyBytes * int64(most)}
+	t.freed.Store(math.MinInt64 / 2) // the clock may begin at 0
+	return t
 }
 
 func (t *table) most() int { return len(t.sets) * places }
@@ -63,30 +71,90 @@ func (t *table) find(hash uint64, now, until limit.Micros) (known, shared bool) 
 	return true, s.shared>>i&1 != 0
 }
 
-// add keeps a new key while the request is under way, if there is a place and the pace allows it. Shared says that the
-// subject may have spent from another bucket before.
-func (t *table) add(hash uint64, shared bool, now limit.Micros) bool {
+// add keeps a new key while the request is under way, if there is a place, memory for its sliding log, and the pace
+// allows it. Shared says that the subject may have spent from another bucket before. A key that is kept already needs
+// none of that.
+func (t *table) add(hash uint64, shared bool, bytes uint32, now limit.Micros) bool {
+	if known, _ := t.find(hash, now, now+reserved); known {
+		return true
+	}
+	if !t.reserve(bytes, now) {
+		return false
+	}
+	kept, used := t.put(hash, shared, bytes, now)
+	if !used {
+		t.bytes.Add(-int64(bytes))
+	}
+	return kept
+}
+
+// put puts a key into a free place of its set. It reports whether the key is kept, and whether the bytes are used for
+// it: they are not where another request has put the key there first.
+func (t *table) put(hash uint64, shared bool, bytes uint32, now limit.Micros) (kept, used bool) {
 	s := t.set(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := s.place(hash, now) // another request has been faster
-	for j := 0; i < 0 && j < places; j++ {
-		if s.until[j] > now {
-			continue
-		}
-		if !t.pace.allow(now) {
-			return false
-		}
-		i = j
-		s.hashes[i], s.until[i], s.shared = hash, 0, s.shared&^(1<<i)
-		if shared {
-			s.shared |= 1 << i
-		}
+	if i := s.place(hash, now); i >= 0 {
+		t.keep(s, i, now+reserved)
+		return true, false
 	}
-	if i < 0 {
-		return false
+	i := s.free(now)
+	if i < 0 || !t.pace.allow(now) {
+		return false, false
+	}
+	t.bytes.Add(-int64(s.bytes[i])) // of the key that had the place
+	s.hashes[i], s.until[i], s.bytes[i], s.shared = hash, 0, bytes, s.shared&^(1<<i)
+	if shared {
+		s.shared |= 1 << i
 	}
 	t.keep(s, i, now+reserved)
+	return true, true
+}
+
+// free returns a place at which nothing is kept at now; -1: there is none.
+func (s *set) free(now limit.Micros) int {
+	for i, until := range s.until {
+		if until <= now {
+			return i
+		}
+	}
+	return -1
+}
+
+// reserve reports whether so many bytes are left for a sliding log, and takes them.
+func (t *table) reserve(bytes uint32, now limit.Micros) bool {
+	for {
+		reserved := t.bytes.Load()
+		switch after := reserved + int64(bytes); {
+		case bytes == 0:
+			return true
+		case after <= t.mostBytes:
+			if t.bytes.CompareAndSwap(reserved, after) {
+				return true
+			}
+		case int64(bytes) > t.mostBytes || !t.freeExpired(now):
+			return false
+		}
+	}
+}
+
+// freeExpired frees the bytes of keys that have expired, once a second at most, and reports whether it did.
+func (t *table) freeExpired(now limit.Micros) bool {
+	freed := t.freed.Load()
+	if int64(now-limit.Second) < freed || !t.freed.CompareAndSwap(freed, int64(now)) {
+		return false
+	}
+	for i := range t.sets {
+		s := &t.sets[i]
+		s.mu.Lock()
+		for j := range s.until {
+			if s.until[j] <= now {
+				t.bytes.Add(-int64(s.bytes[j]))
+				s.bytes[j] = 0
+			}
+		}
+		s.mu.Unlock()
+	}
 	return true
 }
 

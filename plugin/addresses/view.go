@@ -11,7 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// slack is how much longer than its state means something a key is reckoned to be kept by the store.
+// slack is how much longer a key is reckoned to be kept by the store than by the length of its life.
 const slack = 2 * limit.Second
 
 // Local keeps buckets in this process, with this node's shares of the limits. It waits for nothing.
@@ -110,7 +110,7 @@ func anyAddress(bounds []policy.Bound) bool {
 }
 
 // plan decides how each bound is counted, and reports whether the request can be asked for as it is. Bounds of one
-// address are counted in one way.
+// address are counted in one way, but for its sliding logs: each is counted on its own.
 func (b *Budget) plan(d *draft, bounds []policy.Bound, now limit.Micros) (asItIs bool) {
 	asItIs = true
 	for i := range bounds {
@@ -119,10 +119,11 @@ func (b *Budget) plan(d *draft, bounds []policy.Bound, now limit.Micros) (asItIs
 			d.routes = append(d.routes, route{})
 			continue
 		}
-		hash := b.hash(key)
+		bytes := logBytes(&bounds[i])
+		hash := b.hash(key, bytes)
 		r, again := d.routeOf(hash)
 		if !again {
-			r = b.route(key, hash, now)
+			r = b.route(key, hash, bytes, now)
 		}
 		d.routes = append(d.routes, r)
 		asItIs = asItIs && r.way == apart
@@ -240,18 +241,20 @@ func (b *Budget) keep(d *draft, bounds []policy.Bound, statuses []decision.Statu
 }
 
 // life returns how long the key of a bound may live in the store, after an answer. Where there is none, and the key may
-// have been written, it is as long as most limits remember.
+// have been written, it is as long as most limits remember. A key lives for a quarter longer than its state means
+// something.
 func life(l *limit.Limit, s *decision.Status) limit.Micros {
 	window := l.Spec().Window
+	lasts := 2 * window
 	switch {
 	case s.Source == decision.Unanswered && s.Failure.MayHaveSpent():
-		return 2 * window
 	case s.Source == decision.Unanswered || s.Used == 0:
 		return 0
+	default:
+		lasts = max(s.Reset-s.Now, 0)
+		if l.Spec().Algorithm == limit.SlidingWindow {
+			lasts += window // it counts in the next one too
+		}
 	}
-	lasts := max(s.Reset-s.Now, 0) + slack
-	if l.Spec().Algorithm == limit.SlidingWindow {
-		lasts += window // it counts in the next one too
-	}
-	return lasts
+	return lasts + lasts/4 + slack
 }

@@ -33,6 +33,7 @@ func storeNumbers(s *stores.Stats) metrics.Store {
 		Addresses: metrics.Addresses{
 			Own: s.Addresses.Apart, Prefix: s.Addresses.Prefix, Local: s.Addresses.Local,
 			Kept: s.Addresses.Kept, Most: s.Addresses.Most, Rate: s.Addresses.Rate,
+			LogBytes: s.Addresses.LogBytes, MostLogBytes: s.Addresses.MostLogBytes,
 		},
 	}
 	for _, tally := range s.Outage.Policies {

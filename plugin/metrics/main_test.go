@@ -76,7 +76,7 @@ func everySource() Sources {
 				Leases: Leases{
 					Drawn: 61, Remembered: 62, Asked: 63, Renewals: 64, Failed: 71, Refunds: 65, Held: 72, Out: 66, Granted: 67, Spent: 68, Returned: 69, Expired: 70,
 				},
-				Addresses: Addresses{Own: 73, Prefix: 74, Local: 75, Kept: 76, Most: 77, Rate: 78},
+				Addresses: Addresses{Own: 73, Prefix: 74, Local: 75, Kept: 76, Most: 77, Rate: 78, LogBytes: 79, MostLogBytes: 80},
 			}}
 		},
 		Limits:    func() []Limit { return []Limit{{"minute", "gold", 600}, {"shared", "", 9000}} },

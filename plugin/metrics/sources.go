@@ -73,6 +73,9 @@ type Addresses struct {
 	Kept   int    // with a bucket now
 	Most   int    // that can have one; 0: any number
 	Rate   int    // new ones a second; 0: any number
+
+	LogBytes     int64 // that their sliding logs may have now
+	MostLogBytes int64 // that those can have; 0: any number
 }
 
 // Leases are the numbers of what a node takes from a shared store ahead of need, all but Held and Out since it was opened.
@@ -174,6 +177,10 @@ var storeNumbers = []number[Store]{
 	gauge("lease_tokens_out", "Tokens that this node has out on lease now.", func(s *Store) float64 { return float64(s.Leases.Out) }, "store"),
 	gauge("addresses", "Addresses that have, or may have, a bucket in the shared store by this node now.", func(s *Store) float64 { return float64(s.Addresses.Kept) }, "store"),
 	gauge("addresses_max", "Addresses that can have one (max-addresses); 0: any number.", func(s *Store) float64 { return float64(s.Addresses.Most) }, "store"),
+	gauge("address_log_bytes", "Bytes that sliding logs of addresses may grow to in the shared store by this node now.",
+		func(s *Store) float64 { return float64(s.Addresses.LogBytes) }, "store"),
+	gauge("address_log_bytes_max", "Bytes that they can have: 230 for each of max-addresses; 0: any number.",
+		func(s *Store) float64 { return float64(s.Addresses.MostLogBytes) }, "store"),
 	gauge("new_addresses_per_second_max", "New addresses a second that get one (new-addresses); 0: any number.", func(s *Store) float64 { return float64(s.Addresses.Rate) }, "store"),
 }
 
@@ -187,8 +194,8 @@ var (
 		"Tokens that this node took from the shared store ahead of need (granted), and what became of them: spent, returned or expired (lost).",
 		[]string{"store", "outcome"}, nil)
 	newAddresses = prometheus.NewDesc(prefix+"new_addresses_total",
-		"Addresses that were new to this node and got a bucket of their own (counted by own), and requests of new ones above max-addresses or "+
-			"new-addresses, by what counted them instead: prefix (a bucket that a /24 or /48 shares) or local (this process).",
+		"Addresses, and sliding logs of addresses, that were new to this node and got a bucket of their own (counted by own), "+
+			"and requests of new ones above max-addresses or new-addresses, by what counted them instead: prefix (a bucket that a /24 or /48 shares) or local (this process).",
 		[]string{"store", "by"}, nil)
 	reconciledTokens = prometheus.NewDesc(prefix+"reconciled_tokens_total",
 		"Tokens admitted without the shared store, by what became of them when it was back.", []string{"store", "outcome"}, nil)
@@ -292,6 +299,8 @@ func (a *Addresses) add(one *Addresses) {
 	a.Kept += one.Kept
 	a.Most += one.Most
 	a.Rate += one.Rate
+	a.LogBytes += one.LogBytes
+	a.MostLogBytes += one.MostLogBytes
 }
 
 // single collects the numbers of one T.
