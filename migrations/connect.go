@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -58,7 +57,8 @@ func addresses(c *pgconn.Config) []string {
 }
 
 func address(host string, port uint16) string {
-	return net.JoinHostPort(host, strconv.Itoa(int(port)))
+	_, place := pgconn.NetworkAddress(host, port)
+	return place
 }
 
 // connectCause returns why no server was reached, without the addresses, which pgx repeats for each attempt.
