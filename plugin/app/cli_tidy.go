@@ -11,33 +11,39 @@ import (
 const day = 24 * time.Hour
 
 var tidyCommand = &command{
-	words: "tidy", brief: "move expired overrides to the history, and drop what nobody needs any more",
+	words: "tidy", brief: "move expired overrides to the history, and drop records that are no longer needed",
 	about: `Expired overrides end at their instant in any case; this only keeps the tables small. The idempotency
-keys of the REST API are dropped after a day. It works in small batches, between which others write, until nothing is
-left; Ctrl-C ends it after a batch. Run it from time to time, on as many machines as you like: one of them
-does it, the others see that and do nothing.
+keys of the REST API are dropped after a day. It works in small batches, between which other writes proceed, until
+nothing is left; it reports progress on standard error, and Ctrl-C stops it after a batch. Run it from cron, on as many
+machines as you like: one of them does the work, and the others exit at once.
 
-A silent node may still admit requests, and --nodes-after drops its report without looking: after that it counts no longer
-against what ratelimit fleet and --wait call enforced. Let it be longer than your nodes are ever cut off from Postgres.`,
+A silent node may still admit requests. --nodes-after drops its report all the same, and ratelimit fleet and --wait no
+longer count it. Choose a time longer than your nodes are ever cut off from Postgres.`,
 	define: func(c *call) action {
 		overrides, changes, nodes := spanFlag{length: 7 * day}, spanFlag{length: 7 * day}, spanFlag{length: day}
-		c.flags.Var(&overrides, "overrides-after", "an override moves to the history so long after its end, a `duration`; default: 7d")
-		c.flags.Var(&changes, "changes-after", "a node that was away for longer than this `duration` loads everything; default: 7d")
-		c.flags.Var(&nodes, "nodes-after", "a node that was silent for this `duration` is forgotten; default: 1d")
+		c.flags.Var(&overrides, "overrides-after", "move an override to the history this `duration` after its end; default: 7d")
+		c.flags.Var(&changes, "changes-after", "drop the record of changes after this `duration`; a node that was away for longer loads everything; default: 7d")
+		c.flags.Var(&nodes, "nodes-after", "forget a node that has been silent for this `duration`; default: 1d")
 		return c.reads(func(ctx context.Context, s *pgstore.Store) error {
-			done, err := s.Tidy(ctx, pgstore.Retention{Overrides: overrides.length, Changes: changes.length, Nodes: nodes.length})
-			if err != nil {
-				return fmt.Errorf("%w; before that: %s", err, tidiedText(done))
-			}
-			return c.print(done, func(out *page) {
-				if !done.Leader {
-					out.line("another process is at it: nothing was done here")
-					return
-				}
-				out.line("%s", tidiedText(done))
-			})
+			keep := pgstore.Retention{Overrides: overrides.length, Changes: changes.length, Nodes: nodes.length}
+			return c.tidy(ctx, s, keep, pgstore.TidyBatch)
 		})
 	},
+}
+
+// tidy tidies in batches of so many rows. Progress goes to standard error, so that the output stays one document.
+func (c *call) tidy(ctx context.Context, s *pgstore.Store, keep pgstore.Retention, rows int64) error {
+	done, err := s.TidyInBatches(ctx, keep, rows, func(sofar pgstore.Tidied) { c.warn("so far: %s", tidiedText(sofar)) })
+	if err != nil {
+		return fmt.Errorf("%w; before that: %s", err, tidiedText(done))
+	}
+	return c.print(done, func(out *page) {
+		if !done.Leader {
+			out.line("another process is tidying: nothing was done here")
+			return
+		}
+		out.line("%s", tidiedText(done))
+	})
 }
 
 // tidiedText returns what was done, and what is left of it.

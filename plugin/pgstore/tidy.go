@@ -28,8 +28,8 @@ type Tidied struct {
 const (
 	// tidier is the advisory lock of the database that is held for each batch: of many processes one tidies at a time.
 	tidier = 0x726c_7469_6479
-	// tidyBatch is how many rows of a table one transaction takes. Writers wait for it, so it is short.
-	tidyBatch = 1_000
+	// TidyBatch is how many rows of a table one transaction of Tidy takes. Writers wait for it, so it is short.
+	TidyBatch = 1_000
 	// countTime bounds counting what is left by a Tidy that was ended.
 	countTime = 5 * time.Second
 )
@@ -40,15 +40,24 @@ var tidying = Change{Actor: "retention", Reason: "expired"}
 // Tidy moves expired overrides to the history and drops what is older than its retention, batch by batch until nothing
 // is left or ctx ends. All processes may call it from time to time. Beside an error it returns what was done before.
 func (s *Store) Tidy(ctx context.Context, keep Retention) (Tidied, error) {
+	return s.TidyInBatches(ctx, keep, TidyBatch, func(Tidied) {})
+}
+
+// TidyInBatches tidies as Tidy does, in batches of so many rows of a table. It calls progress with what was done so far
+// after each batch that others follow.
+func (s *Store) TidyInBatches(ctx context.Context, keep Retention, rows int64, progress func(Tidied)) (Tidied, error) {
 	var done Tidied
 	for {
-		batch, err := s.tidyBatch(ctx, keep)
+		batch, err := s.tidyBatch(ctx, keep, rows)
 		done.Overrides += batch.Overrides
 		done.Changes += batch.Changes
 		done.Nodes += batch.Nodes
 		done.Keys += batch.Keys
 		done.Leader = done.Leader || batch.Leader
 		if err == nil && batch.Leader && batch.Overrides+batch.Changes+batch.Nodes+batch.Keys > 0 {
+			if max(batch.Overrides, batch.Changes, batch.Nodes, batch.Keys) >= rows {
+				progress(done)
+			}
 			continue
 		}
 		counting, cancel := context.WithTimeout(context.WithoutCancel(ctx), countTime)
@@ -60,7 +69,7 @@ func (s *Store) Tidy(ctx context.Context, keep Retention) (Tidied, error) {
 }
 
 // tidyBatch does one batch of each table in one transaction.
-func (s *Store) tidyBatch(ctx context.Context, keep Retention) (Tidied, error) {
+func (s *Store) tidyBatch(ctx context.Context, keep Retention, rows int64) (Tidied, error) {
 	var done Tidied
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, int64(tidier)).Scan(&done.Leader)
@@ -80,7 +89,7 @@ func (s *Store) tidyBatch(ctx context.Context, keep Retention) (Tidied, error) {
 			{forget, keep.Nodes, &done.Nodes},
 			{forgetAnswers, KeysKept, &done.Keys},
 		} {
-			if err := tx.QueryRow(ctx, step.sql, step.after, tidyBatch).Scan(step.count); err != nil {
+			if err := tx.QueryRow(ctx, step.sql, step.after, rows).Scan(step.count); err != nil {
 				return err
 			}
 		}
