@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"testing"
 
@@ -84,4 +85,22 @@ func (x *terminal) must(args ...string) string {
 		x.t.Fatalf("ratelimit %s: exit code %d\n%s", strings.Join(args, " "), code, x.output.String())
 	}
 	return x.output.String()
+}
+
+func TestATableShowsTheBlanksOfValuesAndKeepsItsColumnsAligned(t *testing.T) {
+	var page page
+	columns(&page, "NAME|KEY", []string{"one", "two  blanks", " at the ends ", "tab\t\tand\nbreak", "\x1b[2Jescape"}, func(name string) []any {
+		return []any{name, "x"}
+	})
+	want := []string{
+		"NAME           KEY",
+		"one            x",
+		"two  blanks    x",
+		" at the ends   x",
+		"tab and break  x",
+		"\uFFFD[2Jescape     x",
+	}
+	if got := strings.Split(strings.TrimSuffix(page.text.String(), "\n"), "\n"); !slices.Equal(got, want) {
+		t.Errorf("the table is\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -136,10 +137,14 @@ func cellText(cell any) string {
 	return text
 }
 
-// plainText is a text in one line. What a terminal would obey is not passed on: names come from requests.
+// breaks matches tabs and line breaks, with the white space around them.
+var breaks = regexp.MustCompile(`[\t-\r\x{85}\x{2028}\x{2029} ]*[\t-\r\x{85}\x{2028}\x{2029}][\t-\r\x{85}\x{2028}\x{2029} ]*`)
+
+// plainText returns a text in one line: blanks are kept, and tabs and line breaks become one blank. It replaces what a
+// terminal would obey, because names come from requests.
 func plainText(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
-	return strings.Map(printable, text)
+	text = strings.Trim(text, "\t\n\v\f\r\u0085\u2028\u2029")
+	return strings.Map(printable, breaks.ReplaceAllString(text, " "))
 }
 
 // timeText is an instant in a table.
