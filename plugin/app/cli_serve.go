@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lease"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 )
@@ -45,6 +46,8 @@ type serveSettings struct {
 	metricsRemote bool
 	newSubjects   int
 	leaseShare    int // percent; 0: nothing is leased
+	maxAddresses  int // 0: any number
+	newAddresses  int // a second; 0: any number
 	logLevel      slog.Level
 	snapshotDir   string // "": none
 	drainTime     time.Duration
@@ -56,7 +59,10 @@ const maxNewSubjects = 1_000_000
 
 // serveFlags define the settings.
 func (c *call) serveFlags() *serveSettings {
-	s := &serveSettings{leaseShare: lease.DefaultSharePct, drainTime: time.Second, shutdownTime: 40 * time.Second}
+	s := &serveSettings{
+		leaseShare: lease.DefaultSharePct, maxAddresses: addresses.DefaultMost, newAddresses: addresses.DefaultRate,
+		drainTime: time.Second, shutdownTime: 40 * time.Second,
+	}
 	f := c.flags
 	f.StringVar(&s.listen, "listen", "127.0.0.1:8090", "the API's `address`, host:port; default 127.0.0.1:8090. One that other machines reach needs TLS, or --insecure-http, and a live token")
 	s.config = c.configFlag()
@@ -73,6 +79,14 @@ func (c *call) serveFlags() *serveSettings {
 			return fmt.Errorf("must be a whole number from 0 to %d", lease.MaxSharePct)
 		}
 		return nil
+	})
+	f.Func("max-addresses", fmt.Sprintf("the `most` addresses that have buckets in Redis by this process at once, "+
+		"as the nodes' -max-addresses; default %d; 0: any number", addresses.DefaultMost), func(text string) error {
+		return parseInt(text, 0, &s.maxAddresses)
+	})
+	f.Func("new-addresses", fmt.Sprintf("how `many` addresses a second that it has not seen lately get such buckets, "+
+		"as the nodes' -new-addresses; default %d; 0: any number", addresses.DefaultRate), func(text string) error {
+		return parseInt(text, 0, &s.newAddresses)
 	})
 	f.Func("new-subjects", "how `many` users, credentials and addresses that it has not named lately a tenant's token may spend for, a second, from 1 to 1000000; default 100, and ten seconds' worth at once", func(text string) error {
 		if err := parseInt(text, 1, &s.newSubjects); err != nil || s.newSubjects > maxNewSubjects {

@@ -42,6 +42,7 @@ func (c *call) decider(ctx context.Context, s *serveSettings, log *slog.Logger) 
 		stores: stores.New(ctx, stores.Options{
 			Now: bucketClock.Now, Elapsed: elapsed, Budget: serveBudget, Log: log,
 			MaxBuckets: serveBuckets, Nodes: 1, LeaseShare: s.leaseShare,
+			MaxAddresses: orAny(s.maxAddresses), NewAddresses: orAny(s.newAddresses),
 		}),
 		meta:     memstore.New(memstore.Options{Now: bucketClock.Now, MaxBuckets: serveBuckets}),
 		observer: &observer{log: log},

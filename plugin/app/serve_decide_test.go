@@ -16,6 +16,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -40,6 +41,20 @@ func deciding(t *testing.T, file string, flags ...string) *decider {
 		}
 	})
 	return d
+}
+
+func TestServeBoundsHowManyAddressesHaveBucketsInRedis(t *testing.T) {
+	for line, want := range map[string][2]int{
+		"":                                      {addresses.DefaultMost/32*32 + 32, addresses.DefaultRate},
+		"--max-addresses 64 --new-addresses 7":  {64, 7},
+		"--max-addresses 64 --new-addresses 0":  {64, 0},
+		"--max-addresses 0 --new-addresses 100": {0, 0},
+	} {
+		all := deciding(t, "testdata/ratelimit/buckets.yml", strings.Fields(line)...).stores.Stats()
+		if len(all) != 1 || all[0].Addresses.Most != want[0] || all[0].Addresses.Rate != want[1] {
+			t.Errorf("%q: %+v, want room for %d addresses (0: any number), %d new ones a second", line, all, want[0], want[1])
+		}
+	}
 }
 
 func TestServeKnowsTheRoutesOfItsFileAndLabelsNoOthers(t *testing.T) {

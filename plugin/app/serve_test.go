@@ -57,6 +57,8 @@ func TestServeRefusesWhatNobodyShouldWant(t *testing.T) {
 		{"--client-ca ca.pem", "--client-ca: certificates of clients are asked for under TLS only"},
 		{"--tls-cert c.pem --tls-key k.pem --insecure-http", "not both"},
 		{"--lease-share 6", "a whole number from 0 to 5"},
+		{"--max-addresses -1", "must be a whole number"},
+		{"--new-addresses many", "must be a whole number"},
 		{"--log-level loud", `--log-level: "loud": must be debug, info, warn or error`},
 		{"--metrics-listen 127.0.0.1", `--metrics-listen: "127.0.0.1": must be host:port`},
 		{"--metrics-listen 0.0.0.0:9543", "or set --metrics-allow-remote"},

@@ -130,7 +130,7 @@ var table = []setting{
 		}
 		return nil
 	}},
-	{"max-addresses", strconv.Itoa(addresses.DefaultMost), "most addresses that have buckets in each Redis by this node at once (about 230 bytes each there); further ones share a bucket with their /24 or /48, and above a tenth of this many of those are counted in this process; 0: any number", func(s *settings, text string) error {
+	{"max-addresses", strconv.Itoa(addresses.DefaultMost), "most addresses that have buckets in each Redis by this node at once (about 230 bytes each there, and as much again together where limits are sliding_log); further ones share a bucket with their /24 or /48, and above a tenth of this many of those are counted in this process; 0: any number", func(s *settings, text string) error {
 		return parseInt(text, 0, &s.MaxAddresses)
 	}},
 	{"new-addresses", strconv.Itoa(addresses.DefaultRate), "how many addresses a second that this node has not seen lately get such buckets, and ten seconds' worth at once; 0: any number", func(s *settings, text string) error {

@@ -45,6 +45,12 @@ type Options struct {
 	MaxBuckets int           // most buckets in this process, about 250 bytes each; default one million
 	Nodes      int           // the fewest nodes that share a limit while Redis is away; default 1
 	LeaseShare int           // percent of a limit that all nodes together take from Redis ahead of need, at most 5; default 2; negative: none
+
+	// MaxAddresses is how many client addresses have buckets in Redis by this program at once, about 230 bytes each; further
+	// ones share the bucket of their /24 or /48, or are counted in this process. Default 250,000; negative: any number.
+	MaxAddresses int
+	// NewAddresses is how many new ones a second get such buckets. Default 1000; negative: any number.
+	NewAddresses int
 }
 
 // Limiter limits requests. It is safe for concurrent use. Make it with New.
@@ -108,6 +114,7 @@ func (l *Limiter) start(config *schema.Config, o *Options) error {
 	all := stores.New(ctx, stores.Options{
 		Now: clock.New().Now, Elapsed: l.path.Elapsed, Budget: o.Budget, Log: o.Log,
 		MaxBuckets: o.MaxBuckets, Nodes: o.Nodes, LeaseShare: o.LeaseShare,
+		MaxAddresses: o.MaxAddresses, NewAddresses: o.NewAddresses,
 	})
 	group, ctx := errgroup.WithContext(ctx)
 	var err error

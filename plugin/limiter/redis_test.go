@@ -2,6 +2,7 @@ package limiter_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
@@ -24,6 +25,31 @@ tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 300, window_size:
 	both := []*limiter.Limiter{limiting(t, config), limiting(t, config)}
 	if n := allowed(t, 600, func(i int) (*limiter.Limiter, limiter.Request) { return both[i%2], limiter.Request{Org: "acme"} }); n != 300 {
 		t.Errorf("%d requests were allowed of a limit of 300", n)
+	}
+}
+
+func TestALimiterBoundsHowManyAddressesHaveBucketsInRedis(t *testing.T) {
+	server := redistest.Single(t)
+	config := inRedis(t, server, `
+anonymous: {limits: [{name: daily, scope: ip, limit: 100, window_size: 86400}]}`)
+	l, err := limiter.New(limiter.Options{Config: config, Budget: time.Minute, MaxAddresses: 32, NewAddresses: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	const addresses = 200
+	for i := range addresses {
+		if d := acquire(t, l, limiter.Request{IP: fmt.Sprintf("10.%d.0.1", i)}); !d.Allowed {
+			t.Fatalf("address %d: %+v, want it allowed", i, d)
+		}
+	}
+	keys, err := server.Client(t).Keys(t.Context(), "rl:default:{i=*").Result()
+	if most := 32 + 32; err != nil || len(keys) > most || len(keys) < 32 { // as many prefixes, which are rounded up to a set
+		t.Errorf("%d of %d addresses have buckets in Redis, %v: want at most %d, with prefixes", len(keys), addresses, err, most)
 	}
 }
 
