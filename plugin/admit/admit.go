@@ -20,8 +20,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Facts answers questions about one request.
-type Facts interface {
+// FactSource answers questions about one request.
+type FactSource interface {
 	// Ask fills the fields of req that facts names and adds them to req.Known, all in one round trip; which headers are
 	// meant the rules say, which may be nil where none are. A fact that the request does not have is the field's zero
 	// value, not an error.
@@ -69,7 +69,7 @@ type Exchange struct {
 // Admit decides one request and leaves the decision and the response in x. An error means that facts or buckets
 // failed; x can be answered all the same: it then holds what on_internal_error says (observers are not told of that),
 // or the refusal, if it was decided already.
-func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
+func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	x.Request.Reset()
 	d := &x.Decision
 	d.Reset()
@@ -99,14 +99,14 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 	case d.Resolution.Banned:
 		d.Ban(now)
 	case wait > 0:
-		d.Refuse(decision.MetaLimited, wait)
+		d.DenyOrRecord(decision.MetaLimited, wait)
 	case d.Resolution.Exempt:
 	case d.Identity.Repeated != "":
-		d.Refuse(decision.HeaderRepeated, 0)
-	case d.Identity.TenantRefused:
-		d.Refuse(decision.TenantMissing, 0)
-	case d.Identity.UserRefused && d.Resolution.UserWanted:
-		d.Refuse(decision.UserMissing, 0)
+		d.DenyOrRecord(decision.HeaderRepeated, 0)
+	case d.Identity.TenantDenied:
+		d.DenyOrRecord(decision.TenantMissing, 0)
+	case d.Identity.UserDenied && d.Resolution.UserWanted:
+		d.DenyOrRecord(decision.UserMissing, 0)
 	}
 	if len(d.Resolution.Bounds) > 0 {
 		d.Grow()
@@ -130,7 +130,7 @@ func (p *Path) Admit(ctx context.Context, facts Facts, x *Exchange) error {
 
 // askAtDenial asks for what only a denial needs, and reports whether the request is a gRPC call: that and the id of the
 // request, if it is wanted. A denial in shadow needs the id alone.
-func (p *Path) askAtDenial(ctx context.Context, facts Facts, x *Exchange) (grpc bool, err error) {
+func (p *Path) askAtDenial(ctx context.Context, facts FactSource, x *Exchange) (grpc bool, err error) {
 	d, wanted := &x.Decision, identity.Facts(0)
 	if p.RequestIDs && (d.Denied() || d.ShadowDenied) {
 		wanted = identity.RequestIDFact
@@ -149,7 +149,7 @@ func (p *Path) askAtDenial(ctx context.Context, facts Facts, x *Exchange) (grpc 
 
 // isGRPC reports whether a request that is denied is a gRPC call. It asks for one fact at a time, because each makes
 // the next superfluous for most requests, and for those that are wanted anyway beside the first.
-func isGRPC(ctx context.Context, facts Facts, req *identity.Request, wanted identity.Facts) (bool, error) {
+func isGRPC(ctx context.Context, facts FactSource, req *identity.Request, wanted identity.Facts) (bool, error) {
 	for {
 		call, missing := req.GRPC()
 		missing |= wanted &^ req.Known
@@ -178,7 +178,7 @@ func (p *Path) Fault(x *Exchange) {
 }
 
 // fault is Fault where facts can still be asked. The error is that of asking.
-func (p *Path) fault(ctx context.Context, facts Facts, x *Exchange) (err error) {
+func (p *Path) fault(ctx context.Context, facts FactSource, x *Exchange) (err error) {
 	if p.FailClosed {
 		_, err = isGRPC(ctx, facts, &x.Request, 0)
 	}
@@ -188,7 +188,7 @@ func (p *Path) fault(ctx context.Context, facts Facts, x *Exchange) (err error) 
 
 // Unconfigured answers a request of a plugin config that cannot be used, as its on_config_fault says. An error means
 // that it could not be told whether a denied request is a gRPC call; x holds the answer all the same.
-func Unconfigured(ctx context.Context, facts Facts, refuse bool, x *Exchange) (err error) {
+func Unconfigured(ctx context.Context, facts FactSource, refuse bool, x *Exchange) (err error) {
 	x.Request.Reset()
 	grpc := false
 	if refuse {

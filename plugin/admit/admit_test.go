@@ -112,8 +112,8 @@ func TestARequestIsAskedAboutNoMoreThanItsDecisionNeeds(t *testing.T) {
 				admitted(t, path, &gateway{request: test.request}, &x)
 			}
 			g := gateway{request: test.request}
-			if err := path.Admit(context.Background(), &g, &x); err != nil || x.Response.Refused != test.refused {
-				t.Errorf("refused %v, %v, want %v", x.Response.Refused, err, test.refused)
+			if err := path.Admit(context.Background(), &g, &x); err != nil || x.Response.Denied != test.refused {
+				t.Errorf("refused %v, %v, want %v", x.Response.Denied, err, test.refused)
 			}
 			if !slices.Equal(g.rounds, test.rounds) {
 				t.Errorf("asked %08b, want %08b", g.rounds, test.rounds)
@@ -125,8 +125,8 @@ func TestARequestIsAskedAboutNoMoreThanItsDecisionNeeds(t *testing.T) {
 // admitted admits one request that has nothing against it.
 func admitted(t *testing.T, path *admit.Path, g *gateway, x *admit.Exchange) {
 	t.Helper()
-	if err := path.Admit(context.Background(), g, x); err != nil || x.Response.Refused {
-		t.Fatalf("refused %v, %v: %s", x.Response.Refused, err, read(&x.Response))
+	if err := path.Admit(context.Background(), g, x); err != nil || x.Response.Denied {
+		t.Fatalf("refused %v, %v: %s", x.Response.Denied, err, read(&x.Response))
 	}
 }
 
@@ -138,7 +138,7 @@ func TestDeniedRequestSpendsNoScope(t *testing.T) {
 	if got := buckets.used(path.Policies.Load()); !maps.Equal(got, want) {
 		t.Fatalf("after one request used is %v, want %v", got, want)
 	}
-	if err := path.Admit(context.Background(), &gateway{request: overHTTP1(ofTier("paid", "u", "POST", "/records"))}, &x); err != nil || !x.Response.Refused || x.Response.Status != 429 {
+	if err := path.Admit(context.Background(), &gateway{request: overHTTP1(ofTier("paid", "u", "POST", "/records"))}, &x); err != nil || !x.Response.Denied || x.Response.Status != 429 {
 		t.Fatalf("the second request: %v, %s", err, read(&x.Response))
 	}
 	if got := buckets.used(path.Policies.Load()); !maps.Equal(got, want) {
@@ -166,7 +166,7 @@ func TestWhoIsRefusedForTheirIdentitySpendsNothing(t *testing.T) {
 			if err := path.Admit(context.Background(), &gateway{request: test.request}, &x); err != nil {
 				t.Fatal(err)
 			}
-			if !x.Response.Refused || x.Response.Status != 403 || x.Decision.Reason != test.reason || buckets.takes != 0 {
+			if !x.Response.Denied || x.Response.Status != 403 || x.Decision.Reason != test.reason || buckets.takes != 0 {
 				t.Errorf("%d takes and %s, want 403 because of %s", buckets.takes, read(&x.Response), test.reason)
 			}
 			if len(*told) != 1 {
@@ -233,7 +233,7 @@ func TestWhatCannotBeDecidedIsAnsweredAsOnInternalErrorSays(t *testing.T) {
 				if !errors.Is(err, errAway) || err.Error() != test.operation+errAway.Error() {
 					t.Errorf("error is %v, want %s%v", err, test.operation, errAway)
 				}
-				if refused := mode == "closed"; x.Response.Refused != refused || (refused && x.Response.Status != 503) {
+				if refused := mode == "closed"; x.Response.Denied != refused || (refused && x.Response.Status != 503) {
 					t.Errorf("on_internal_error %s: client reads %s", mode, read(&x.Response))
 				}
 				if x.Decision.Reason != decision.InternalFault || x.Response.Get("X-RateLimit-Limit") != "" || len(x.Decision.Resolution.Bounds) != 0 {
@@ -254,7 +254,7 @@ func TestARefusalStandsWhenItsContentTypeCannotBeTold(t *testing.T) {
 	admitted(t, path, &gateway{request: request}, &x)
 	admitted(t, path, &gateway{request: request}, &x)
 	err := path.Admit(context.Background(), &gateway{request: request, failAt: 2}, &x)
-	if !errors.Is(err, errAway) || !x.Response.Refused || x.Response.Status != 429 || x.Response.Get("Content-Type") != "application/problem+json" {
+	if !errors.Is(err, errAway) || !x.Response.Denied || x.Response.Status != 429 || x.Response.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("error %v, client reads %s, want a refusal with 429 all the same", err, read(&x.Response))
 	}
 	if len(*told) != 3 || buckets.takes != 3 {
@@ -271,7 +271,7 @@ func TestAConfigThatCannotBeUsedIsAnsweredWithoutLimits(t *testing.T) {
 		if err := admit.Unconfigured(context.Background(), &g, refuse, &x); err != nil || (len(g.rounds) == 0) == refuse {
 			t.Errorf("refuse %v: asked %08b, %v; want facts asked for a denial alone", refuse, g.rounds, err)
 		}
-		if x.Response.Refused != refuse || x.Response.Status != want || x.Decision.Reason != decision.ConfigFault || x.Response.Get("RateLimit") != "" {
+		if x.Response.Denied != refuse || x.Response.Status != want || x.Decision.Reason != decision.ConfigFault || x.Response.Get("RateLimit") != "" {
 			t.Errorf("refuse %v: client reads %s", refuse, read(&x.Response))
 		}
 	}
@@ -294,7 +294,7 @@ func TestAGRPCCallThatCannotBeDecidedIsUnavailable(t *testing.T) {
 		if err := deny(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if !x.Response.Refused || x.Response.Status != 200 || x.Response.Get("grpc-status") != "14" || len(x.Response.Body) > 0 {
+		if !x.Response.Denied || x.Response.Status != 200 || x.Response.Get("grpc-status") != "14" || len(x.Response.Body) > 0 {
 			t.Errorf("%s: client reads %s, want 200 and UNAVAILABLE", name, read(&x.Response))
 		}
 	}
@@ -310,7 +310,7 @@ func TestARefusedGRPCCallHasNoBody(t *testing.T) {
 	if err := path.Admit(context.Background(), &gateway{request: request}, &x); err != nil {
 		t.Fatal(err)
 	}
-	if !x.Response.Refused || x.Response.Status != 200 || x.Response.Get("grpc-status") != "8" || len(x.Response.Body) != 0 {
+	if !x.Response.Denied || x.Response.Status != 200 || x.Response.Get("grpc-status") != "8" || len(x.Response.Body) != 0 {
 		t.Errorf("client reads %s", read(&x.Response))
 	}
 }
@@ -326,8 +326,8 @@ func TestASharedLimitThatDeniesIsDecidedAndObservedInFullAndShownByName(t *testi
 				t.Fatal(err)
 			}
 		}
-		if got := x.Response.Get("X-RateLimit-Limit"); !x.Response.Refused || got != shown || x.Response.Get("Retry-After") != "600" {
-			t.Errorf("refused %v, X-RateLimit-Limit %q, Retry-After %q, want %s", x.Response.Refused, got, x.Response.Get("Retry-After"), shown)
+		if got := x.Response.Get("X-RateLimit-Limit"); !x.Response.Denied || got != shown || x.Response.Get("Retry-After") != "600" {
+			t.Errorf("refused %v, X-RateLimit-Limit %q, Retry-After %q, want %s", x.Response.Denied, got, x.Response.Get("Retry-After"), shown)
 		}
 		if d := &x.Decision; d.Resolution.Bounds[d.Binding].Policy.Name != "all" || !strings.Contains((*told)[1], "binding 1") {
 			t.Errorf("observed %s, want the shared limit that binds", (*told)[1])

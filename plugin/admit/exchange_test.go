@@ -89,8 +89,8 @@ global: {limits: [{name: all, scope: global, limit: 100000, window_size: 60}]}
 				t.Fatal(err)
 			}
 		})
-		if allocations != 0 || x.Response.Refused != (name != "allowed") {
-			t.Errorf("%s: %v allocations, refused %v, want 0", name, allocations, x.Response.Refused)
+		if allocations != 0 || x.Response.Denied != (name != "allowed") {
+			t.Errorf("%s: %v allocations, refused %v, want 0", name, allocations, x.Response.Denied)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // Known are the facts of a request that is told, not read off a gateway's wire: by a program that has authenticated its
-// caller itself (package limiter), or by the caller of the decision API. It implements [Facts] for a [Path] whose
+// caller itself (package limiter), or by the caller of the decision API. It implements [FactSource] for a [Path] whose
 // policies were compiled from [ForKnown] of a config; no other rules find anything in it. The zero value is a request of
 // a stranger, from nowhere, for nothing.
 type Known struct {
@@ -55,7 +55,7 @@ func Target(endpoint string) (method, path, route string) {
 	return "", "", endpoint
 }
 
-// Ask implements [Facts]. It never fails, and allocates nothing for a path that is normal already.
+// Ask implements [FactSource]. It never fails, and allocates nothing for a path that is normal already.
 func (k *Known) Ask(_ context.Context, facts identity.Facts, rules *identity.Rules, req *identity.Request) error {
 	req.Known |= facts
 	if facts&identity.CredentialFact != 0 {

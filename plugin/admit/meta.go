@@ -28,7 +28,7 @@ func NewMeta(perSecond int64, namespace string, buckets Buckets) (*Meta, error) 
 
 // wait is how long the request's tenant has to wait until this node decides about it; 0: not at all.
 func (m *Meta) wait(ctx context.Context, id *identity.Identity) (limit.Micros, error) {
-	if m == nil || id.Tenant.Kind == identity.Nobody {
+	if m == nil || id.Tenant.Kind == identity.Unidentified {
 		return 0, nil
 	}
 	key := policy.Key{Namespace: m.namespace, Policy: m.policy.Name, Group: policy.ByTenant, Owner: id.Tenant.ID}

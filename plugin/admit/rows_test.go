@@ -39,7 +39,7 @@ func TestABannedTenantIsRefusedWithoutSpendingUntilItsBanEnds(t *testing.T) {
 				t.Fatal(err)
 			}
 			d := &x.Decision
-			if x.Response.Refused != test.refused || d.RetryAfter != test.wait || (d.Reason == decision.Banned) != test.refused || (buckets.takes == 0) != test.refused || len(*told) != 1 {
+			if x.Response.Denied != test.refused || d.RetryAfter != test.wait || (d.Reason == decision.Banned) != test.refused || (buckets.takes == 0) != test.refused || len(*told) != 1 {
 				t.Errorf("%d takes, %s", buckets.takes, describe(d))
 			}
 		})
@@ -82,7 +82,7 @@ func TestTheMetaLimitRefusesATenantAheadOfItsPoliciesAndSparesOthers(t *testing.
 	if err := path.Admit(context.Background(), &gateway{request: ofTier("paid", "u", "GET", "/")}, &x); err != nil {
 		t.Fatal(err)
 	}
-	if d := &x.Decision; d.Reason != decision.MetaLimited || !x.Response.Refused || d.RetryAfter != limit.Second/2 || buckets.takes != 2 {
+	if d := &x.Decision; d.Reason != decision.MetaLimited || !x.Response.Denied || d.RetryAfter != limit.Second/2 || buckets.takes != 2 {
 		t.Errorf("%d takes, %s", buckets.takes, describe(d))
 	}
 	admitted(t, path, &gateway{request: stranger}, &x)

@@ -138,7 +138,7 @@ func describe(d *decision.Decision) string {
 // read is what the client of a response reads.
 func read(r *response.Response) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "refused %v %d\n", r.Refused, r.Status)
+	fmt.Fprintf(&b, "refused %v %d\n", r.Denied, r.Status)
 	for _, h := range r.Headers {
 		fmt.Fprintf(&b, "%s: %s\n", h.Name, h.Value)
 	}

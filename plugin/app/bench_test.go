@@ -123,7 +123,7 @@ func BenchmarkAdmit(b *testing.B) {
 				b.RunParallel(func(pb *testing.PB) {
 					var x admit.Exchange
 					for i := int(worker.Add(1)) * 7919; pb.Next(); i += 31 {
-						if err := p.Admit(context.Background(), &facts[i%tenants], &x); err != nil || x.Response.Refused {
+						if err := p.Admit(context.Background(), &facts[i%tenants], &x); err != nil || x.Response.Denied {
 							b.Error("refused", err)
 							return
 						}
@@ -140,7 +140,7 @@ func TestADecisionOfFourBoundsInMemoryAllocatesNothing(t *testing.T) {
 	facts := &answered{"acme"}
 	ctx := context.Background()
 	if got := testing.AllocsPerRun(1000, func() {
-		if err := p.Admit(ctx, facts, &x); err != nil || x.Response.Refused {
+		if err := p.Admit(ctx, facts, &x); err != nil || x.Response.Denied {
 			t.Fatal("refused", err)
 		}
 	}); got != 0 {

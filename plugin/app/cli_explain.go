@@ -58,9 +58,9 @@ func (c *call) explain(ctx context.Context, f *configFlags, r *requestFlags, fro
 // refusalOf tells why a request is refused before any limit is asked.
 func refusalOf(id *identity.Identity) string {
 	switch {
-	case id.TenantRefused:
+	case id.TenantDenied:
 		return "the request names no tenant, and on_missing_tenant is deny"
-	case id.UserRefused:
+	case id.UserDenied:
 		return "the request names no user; if a limit per user applies, on_missing_user refuses it"
 	}
 	return ""

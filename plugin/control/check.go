@@ -161,7 +161,7 @@ func (s *Server) mayCheck(ctx context.Context, policies *policy.Snapshot, c *Che
 	if err != nil {
 		return err
 	}
-	if id.Stranger && c.Org != "" {
+	if id.Anonymous && c.Org != "" {
 		s.Log.Error("the path of decisions does not find who is told: its policies must be compiled from admit.ForKnown")
 		return huma.Error500InternalServerError("this process cannot tell orgs apart; nothing was decided")
 	}

@@ -111,7 +111,7 @@ func TestTheGatewayAndTheDecisionAPIShareOneBudget(t *testing.T) {
 				if err := gateway.Admit(t.Context(), custom{"acme", "/records/7"}, &x); err != nil {
 					t.Error(err)
 				}
-				if !x.Response.Refused {
+				if !x.Response.Denied {
 					allowed.Add(1)
 				}
 				if p.checks(ofAcme, `{"org_id":"acme","endpoint":"POST /records/8"}`).Allowed {

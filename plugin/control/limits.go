@@ -89,7 +89,7 @@ func (s *Server) admitted(ctx huma.Context, token string, cost int64) bool {
 			ctx.SetHeader(header.Name, string(header.Value))
 		}
 	}
-	if !x.Response.Refused {
+	if !x.Response.Denied {
 		return true
 	}
 	detail := "too many requests are made with this token"

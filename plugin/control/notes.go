@@ -32,7 +32,7 @@ func tooLarge(d *decision.Decision) bool {
 		return false
 	}
 	b := &d.Resolution.Bounds[d.Binding]
-	return b.Cost > decision.Holds(b, &d.Statuses[d.Binding])
+	return b.Cost > decision.Capacity(b, &d.Statuses[d.Binding])
 }
 
 func largeNote(d *decision.Decision, v view) string {
@@ -40,7 +40,7 @@ func largeNote(d *decision.Decision, v view) string {
 		return ""
 	}
 	b := &d.Resolution.Bounds[d.Binding]
-	text := fmt.Sprintf("the request costs %d, and %s never has more than %d at once", b.Cost, b.Policy.Name, decision.Holds(b, &d.Statuses[d.Binding]))
+	text := fmt.Sprintf("the request costs %d, and %s never has more than %d at once", b.Cost, b.Policy.Name, decision.Capacity(b, &d.Statuses[d.Binding]))
 	if all := b.Policy.Limit.Capacity(); b.Cost <= all {
 		text += fmt.Sprintf(", because nodes may take some ahead of need: with accuracy: exact it has %d", all)
 	}

@@ -39,7 +39,7 @@ func (v view) binding(d *decision.Decision) int {
 	if !v.tenant {
 		return d.Binding
 	}
-	return d.BindingAmong(v.bound)
+	return d.BindingWhere(v.bound)
 }
 
 // any reports whether a bound that the caller reads has a status for which is holds.
@@ -76,7 +76,7 @@ func (v view) own(d *decision.Decision) *decision.Decision {
 	if !v.tenant || !v.any(d, decision.Denies) {
 		return d
 	}
-	return d.Among(v.bound)
+	return d.Filter(v.bound)
 }
 
 // mayClaim reports why the caller may not ask about requests that claim a tier: the answer would have the limits of

@@ -84,8 +84,8 @@ func Denies(b *policy.Bound, s *Status) bool {
 	return b.Enforced() && !s.Admits()
 }
 
-// Holds is the most tokens that the bucket of a bound can hold, as it was asked for this status.
-func Holds(b *policy.Bound, s *Status) int64 {
+// Capacity is the most tokens that the bucket of a bound can hold, as it was asked for this status.
+func Capacity(b *policy.Bound, s *Status) int64 {
 	if s.Capacity > 0 {
 		return s.Capacity
 	}
@@ -137,7 +137,7 @@ type Decision struct {
 	Result       Result
 	Reason       Reason
 	Binding      int          // index of the bound that binds; -1 when no enforced bound applies
-	Own          int          // index of the bound that binds among those with a bucket that is not shared; -1: none
+	OwnBinding          int          // index of the bound that binds among those with a bucket that is not shared; -1: none
 	RetryAfter   limit.Micros // of a denial by bounds: the longest wait; limit.Never when no wait helps
 	ShadowDenied bool         // a bound in shadow or log mode, or a missing name in such a config, would have denied
 	ShadowReason Reason       // what a config in shadow or log mode would have denied for beside its bounds; Counted: nothing
@@ -155,7 +155,7 @@ func (d *Decision) Reset() {
 	d.Identity.Reset()
 	d.Resolution.Reset()
 	d.Statuses = d.Statuses[:0]
-	d.Result, d.Reason, d.Binding, d.Own, d.RetryAfter = Allowed, Counted, -1, -1, 0
+	d.Result, d.Reason, d.Binding, d.OwnBinding, d.RetryAfter = Allowed, Counted, -1, -1, 0
 	d.ShadowDenied, d.ShadowReason, d.Mode, d.Degraded, d.Took = false, Counted, policy.Enforce, false, 0
 	d.RequestID, d.PolicyVersion = "", 0
 }
@@ -180,9 +180,9 @@ func (d *Decision) Deny(reason Reason) {
 	d.Resolution.Bounds = d.Resolution.Bounds[:0]
 }
 
-// Refuse refuses the request for another reason than its bounds, or records that it would have been where the config
+// DenyOrRecord refuses the request for another reason than its bounds, or records that it would have been where the config
 // does not enforce. retryAfter is how long the reason lasts; 0: that is not known.
-func (d *Decision) Refuse(reason Reason, retryAfter limit.Micros) {
+func (d *Decision) DenyOrRecord(reason Reason, retryAfter limit.Micros) {
 	if d.Mode == policy.Enforce {
 		d.Deny(reason)
 		d.RetryAfter = retryAfter
@@ -197,7 +197,7 @@ func (d *Decision) Ban(now limit.Micros) {
 	if d.Resolution.Until > 0 {
 		wait = max(d.Resolution.Until-now, 1)
 	}
-	d.Refuse(Banned, wait)
+	d.DenyOrRecord(Banned, wait)
 }
 
 // Combine decides from the statuses of all bounds.
@@ -231,17 +231,17 @@ func (d *Decision) Combine() {
 				d.Result = SoftThrottled
 			}
 			if d.Binding = d.stricter(d.Binding, i); !bound.Key.Shared() {
-				d.Own = d.stricter(d.Own, i)
+				d.OwnBinding = d.stricter(d.OwnBinding, i)
 			}
 		}
 	}
 	if away > 0 && d.Result != HardThrottled {
-		d.Result, d.Reason, d.RetryAfter, d.Binding, d.Own = HardThrottled, StoreAway, away, -1, -1
+		d.Result, d.Reason, d.RetryAfter, d.Binding, d.OwnBinding = HardThrottled, StoreAway, away, -1, -1
 	}
 }
 
-// BindingAmong returns the index of the bound that binds among those for which shown holds; -1: none.
-func (d *Decision) BindingAmong(shown func(*policy.Bound) bool) int {
+// BindingWhere returns the index of the bound that binds among those for which shown holds; -1: none.
+func (d *Decision) BindingWhere(shown func(*policy.Bound) bool) int {
 	binding := -1
 	for i := range d.Statuses {
 		bound := &d.Resolution.Bounds[i]
@@ -252,9 +252,9 @@ func (d *Decision) BindingAmong(shown func(*policy.Bound) bool) int {
 	return binding
 }
 
-// Among returns what would have been decided by those of the bounds for which kept holds, from the statuses that they
+// Filter returns what would have been decided by those of the bounds for which kept holds, from the statuses that they
 // have.
-func (d *Decision) Among(kept func(*policy.Bound) bool) *Decision {
+func (d *Decision) Filter(kept func(*policy.Bound) bool) *Decision {
 	among := *d
 	among.Resolution.Bounds, among.Statuses = nil, nil
 	for i := range d.Statuses {
@@ -263,7 +263,7 @@ func (d *Decision) Among(kept func(*policy.Bound) bool) *Decision {
 			among.Statuses = append(among.Statuses, d.Statuses[i])
 		}
 	}
-	among.Result, among.Reason, among.Binding, among.Own, among.RetryAfter = Allowed, Counted, -1, -1, 0
+	among.Result, among.Reason, among.Binding, among.OwnBinding, among.RetryAfter = Allowed, Counted, -1, -1, 0
 	among.ShadowDenied, among.Degraded = d.ShadowReason != Counted, false
 	among.Combine()
 	return &among

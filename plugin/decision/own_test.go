@@ -53,12 +53,12 @@ func TestTheOwnBoundIsTheOneThatWouldBindWithoutSharedOnes(t *testing.T) {
 				}
 			}
 			d.Combine()
-			if d.Binding != test.binding || d.Own != test.own || d.RetryAfter != test.retryAfter {
+			if d.Binding != test.binding || d.OwnBinding != test.own || d.RetryAfter != test.retryAfter {
 				t.Errorf("binding %d, own %d, retry after %d, want %d, %d, %d",
-					d.Binding, d.Own, d.RetryAfter, test.binding, test.own, test.retryAfter)
+					d.Binding, d.OwnBinding, d.RetryAfter, test.binding, test.own, test.retryAfter)
 			}
-			if d.Reset(); d.Own != -1 {
-				t.Errorf("own is %d after Reset, want none", d.Own)
+			if d.Reset(); d.OwnBinding != -1 {
+				t.Errorf("own is %d after Reset, want none", d.OwnBinding)
 			}
 		})
 	}
@@ -94,8 +94,8 @@ func TestADecisionAmongSomeBoundsIsTheOneThatTheyWouldMakeAlone(t *testing.T) {
 	}
 	all := []policy.Group{policy.ByAll, policy.ByTenant, policy.ByEndpoint, policy.ByIP}
 	for _, group := range all {
-		got, want := decide(all...).Among(func(b *policy.Bound) bool { return b.Key.Group == group }), decide(group)
-		if got.Result != want.Result || got.Reason != want.Reason || got.Binding != want.Binding || got.Own != want.Own ||
+		got, want := decide(all...).Filter(func(b *policy.Bound) bool { return b.Key.Group == group }), decide(group)
+		if got.Result != want.Result || got.Reason != want.Reason || got.Binding != want.Binding || got.OwnBinding != want.OwnBinding ||
 			got.RetryAfter != want.RetryAfter || got.Degraded != want.Degraded || len(got.Statuses) != 1 {
 			t.Errorf("group %d: %+v, want %+v", group, got, want)
 		}

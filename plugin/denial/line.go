@@ -128,7 +128,7 @@ var kindNames = [...]string{
 // name is what a line says of a name within a tenant, and what kind of name it is; both are empty for nobody's. A tenant
 // is an organisation and written as it is; all else is a person, or leads to one.
 func (r *Recorder) name(name identity.Name, org string) (text, kind string) {
-	if name.ID == "" || name.Kind == identity.Nobody {
+	if name.ID == "" || name.Kind == identity.Unidentified {
 		return "", ""
 	}
 	kind = kindNames[name.Kind]

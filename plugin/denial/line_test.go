@@ -84,10 +84,10 @@ func kinds() []kind {
 	limited.RetryAfter = 1
 	crowd := Options{MaxGroups: 1, Node: known.Node, Salt: known.Salt}
 	nobody := refused("", decision.TenantMissing)
-	nobody.Identity = identity.Identity{Stranger: true, TenantRefused: true}
+	nobody.Identity = identity.Identity{Anonymous: true, TenantDenied: true}
 	nobody.Resolution.Tier = ""
 	repeated := refused("", decision.HeaderRepeated)
-	repeated.Identity = identity.Identity{Stranger: true, Repeated: "X-Org"}
+	repeated.Identity = identity.Identity{Anonymous: true, Repeated: "X-Org"}
 	repeated.Resolution.Tier = ""
 	one := func(d *decision.Decision) []*decision.Decision { return []*decision.Decision{d} }
 	list := []kind{

@@ -41,7 +41,7 @@ func TestADenialIsRecordedForEachPolicyThatDenies(t *testing.T) {
 	trial.Mode, watch.Mode = policy.Shadow, policy.Log
 	rehearsed := decided("acme", answered{minute, admits})
 	rehearsed.Mode = policy.Log
-	rehearsed.Refuse(decision.TenantMissing, 0)
+	rehearsed.DenyOrRecord(decision.TenantMissing, 0)
 	tests := []struct {
 		name     string
 		decision *decision.Decision

@@ -24,7 +24,7 @@ func anyDecision(t *rapid.T) *decision.Decision {
 	if reason := rapid.SampledFrom([]decision.Reason{decision.Counted, decision.Counted, decision.TenantMissing, decision.Banned}).Draw(t, "reason"); reason != decision.Counted {
 		d := asked(org)
 		d.Mode = mode.Draw(t, "config's mode")
-		d.Refuse(reason, 0)
+		d.DenyOrRecord(reason, 0)
 		if d.Denied() {
 			return d
 		}
@@ -40,7 +40,7 @@ func anyDecision(t *rapid.T) *decision.Decision {
 	d.Identity.User = identity.Name{Kind: identity.User, ID: rapid.SampledFrom([]string{"", "u_1", "u_2"}).Draw(t, "user")}
 	if rapid.Bool().Draw(t, "rehearsed") {
 		d.Mode = policy.Log
-		d.Refuse(decision.UserMissing, 0)
+		d.DenyOrRecord(decision.UserMissing, 0)
 	}
 	return d
 }

@@ -72,7 +72,7 @@ type Kind uint8
 
 // The kinds of names.
 const (
-	Nobody Kind = iota
+	Unidentified Kind = iota
 	Tenant
 	User
 	Credential
@@ -92,10 +92,10 @@ type Identity struct {
 	Cost       int64  // from the cost header; 0: it did not say
 	Repeated   string // a trusted header that came with more than one value, so it identifies no one; \"\" for none
 
-	Stranger      bool // no tenant could be told
+	Anonymous      bool // no tenant could be told
 	UserMissing   bool // no user could be told where one was wanted
-	TenantRefused bool // Stranger, and on_missing_tenant is deny
-	UserRefused   bool // UserMissing, and on_missing_user is deny
+	TenantDenied bool // Stranger, and on_missing_tenant is deny
+	UserDenied   bool // UserMissing, and on_missing_user is deny
 }
 
 // Reset forgets the identity.
@@ -127,7 +127,7 @@ type Rules struct {
 	NeedTenant         bool     // some limit is a tenant's
 	NeedCredential     bool     // some limit is counted per credential
 	DecodePath         bool     // endpoints are matched on the path without any escapes
-	StrangersApart     bool     // strangers have limits of their own, which are never counted per user or credential
+	AnonymousLimits     bool     // strangers have limits of their own, which are never counted per user or credential
 }
 
 // EndpointPath returns what of a normal path endpoint patterns are matched on.
@@ -151,7 +151,7 @@ func (r *Rules) Identify(req *Request, id *Identity) Facts {
 		id.IP = r.address(req.IP)
 	}
 	if req.Repeated != "" {
-		id.Repeated, id.Stranger = req.Repeated, true
+		id.Repeated, id.Anonymous = req.Repeated, true
 		return 0
 	}
 	id.Cost = r.cost(req)
@@ -162,7 +162,7 @@ func (r *Rules) Identify(req *Request, id *Identity) Facts {
 	if need := r.identifyTenant(&who, id); need != 0 {
 		return need
 	}
-	if id.Tenant.Kind == Nobody || (id.Stranger && r.StrangersApart) {
+	if id.Tenant.Kind == Unidentified || (id.Anonymous && r.AnonymousLimits) {
 		return 0
 	}
 	if r.NeedUser {
@@ -184,10 +184,10 @@ func (r *Rules) identifyTenant(who *reader, id *Identity) Facts {
 			return 0
 		}
 	}
-	id.Stranger = true
+	id.Anonymous = true
 	switch r.OnMissingTenant {
 	case Deny:
-		id.TenantRefused = true
+		id.TenantDenied = true
 	case ByIP:
 		if who.request.Known&IPFact == 0 {
 			return IPFact
@@ -206,7 +206,7 @@ func (r *Rules) identifyUser(who *reader, id *Identity) Facts {
 	id.UserMissing = true
 	switch r.OnMissingUser {
 	case Deny:
-		id.UserRefused = true
+		id.UserDenied = true
 		return 0
 	case Skip:
 		return 0

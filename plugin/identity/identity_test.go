@@ -29,10 +29,10 @@ func TestAMissingTenantIsTreatedAsTheRulesSay(t *testing.T) {
 		{"deny, known", identity.Deny, known, acme, []identity.Facts{consumer}},
 		{"skip, known", identity.Skip, known, acme, []identity.Facts{consumer}},
 		{"limit_by_ip", identity.ByIP, stranger, identity.Identity{
-			Tenant: identity.Name{Kind: identity.IP, ID: "203.0.113.9"}, IP: "203.0.113.9", Stranger: true,
+			Tenant: identity.Name{Kind: identity.IP, ID: "203.0.113.9"}, IP: "203.0.113.9", Anonymous: true,
 		}, []identity.Facts{consumer, ip}},
-		{"deny", identity.Deny, stranger, identity.Identity{Stranger: true, TenantRefused: true}, []identity.Facts{consumer}},
-		{"skip", identity.Skip, stranger, identity.Identity{Stranger: true}, []identity.Facts{consumer}},
+		{"deny", identity.Deny, stranger, identity.Identity{Anonymous: true, TenantDenied: true}, []identity.Facts{consumer}},
+		{"skip", identity.Skip, stranger, identity.Identity{Anonymous: true}, []identity.Facts{consumer}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -75,8 +75,8 @@ func TestAMissingUserIsTreatedAsTheRulesSay(t *testing.T) {
 			g := gateway{Request: test.request}
 			g.Consumer.CustomID = "acme"
 			id := g.identify(t, rules)
-			if id.User != test.user || id.UserRefused != test.refused || id.UserMissing != (test.user.Kind != identity.User) {
-				t.Errorf("user is %+v (missing %v, refused %v), want %+v (refused %v)", id.User, id.UserMissing, id.UserRefused, test.user, test.refused)
+			if id.User != test.user || id.UserDenied != test.refused || id.UserMissing != (test.user.Kind != identity.User) {
+				t.Errorf("user is %+v (missing %v, refused %v), want %+v (refused %v)", id.User, id.UserMissing, id.UserDenied, test.user, test.refused)
 			}
 			g.asked(t, test.asked...)
 		})
@@ -88,7 +88,7 @@ func TestAStrangersUserIsLookedForOnlyWhereStrangersShareTheTenantsLimits(t *tes
 		false: {consumer | jwt, ip, credential},
 		true:  {consumer | jwt, ip},
 	} {
-		rules := &identity.Rules{NeedTenant: true, NeedUser: true, CostHeader: -1, OnMissingTenant: identity.ByIP, OnMissingUser: identity.ByCredential, StrangersApart: apart}
+		rules := &identity.Rules{NeedTenant: true, NeedUser: true, CostHeader: -1, OnMissingTenant: identity.ByIP, OnMissingUser: identity.ByCredential, AnonymousLimits: apart}
 		rules.Tenant, rules.User = parse(t, rules, "consumer.custom_id"), parse(t, rules, "jwt.sub")
 		rules.Compile(0)
 		g := gateway{Request: identity.Request{IP: "192.0.2.1"}}
@@ -104,9 +104,9 @@ func TestAnIdentityKeepsNothingOfTheRequestBefore(t *testing.T) {
 	rules := tenantRules(t, "consumer.custom_id")
 	id := identity.Identity{
 		Tenant: identity.Name{Kind: identity.Tenant, ID: "before"}, Tier: "gold", User: identity.Name{Kind: identity.User, ID: "u"},
-		Credential: "k", IP: "192.0.2.1", Cost: 9, UserMissing: true, TenantRefused: true, UserRefused: true,
+		Credential: "k", IP: "192.0.2.1", Cost: 9, UserMissing: true, TenantDenied: true, UserDenied: true,
 	}
-	if missing := rules.Identify(&identity.Request{Known: consumer}, &id); missing != 0 || id != (identity.Identity{Stranger: true}) {
+	if missing := rules.Identify(&identity.Request{Known: consumer}, &id); missing != 0 || id != (identity.Identity{Anonymous: true}) {
 		t.Errorf("identity is %+v, want a stranger's (missing %s)", id, names(missing))
 	}
 }
@@ -171,7 +171,7 @@ func TestAnAnonymousConsumerIsAStrangerEvenWhenATrustedHeaderNamesATenant(t *tes
 		rules.Anonymous = []string{"", "anonymous", "0000-anon"}
 		rules.Tier = parse(t, rules, "consumer.tag.tier")
 		g := gateway{Request: identity.Request{Consumer: c, Headers: []string{"acme"}}}
-		if id := g.identify(t, rules); !id.Stranger || id.Tenant.ID != "" || id.Tier != "" {
+		if id := g.identify(t, rules); !id.Anonymous || id.Tenant.ID != "" || id.Tier != "" {
 			t.Errorf("%s: identity is %+v, want a stranger's", name, id)
 		}
 	}

@@ -30,7 +30,7 @@ func TestEachSourceReadsItsOwnField(t *testing.T) {
 		if want := (identity.Name{Kind: identity.Tenant, ID: want}); id.Tenant != want {
 			t.Errorf("%s: tenant is %v, want %v", source, id.Tenant, want)
 		}
-		if id := (&gateway{}).identify(t, tenantRules(t, source)); !id.Stranger {
+		if id := (&gateway{}).identify(t, tenantRules(t, source)); !id.Anonymous {
 			t.Errorf("%s: tenant of an empty request is %v, want a stranger", source, id.Tenant)
 		}
 	}
@@ -154,7 +154,7 @@ func TestABrokenTokenIsAMissingTenant(t *testing.T) {
 		"one megabyte":    strings.Repeat("a", 1<<20),
 	} {
 		g := gateway{Request: identity.Request{Token: text}}
-		if id := g.identify(t, tenantRules(t, "jwt.org")); !id.Stranger || id.Tenant != (identity.Name{}) {
+		if id := g.identify(t, tenantRules(t, "jwt.org")); !id.Anonymous || id.Tenant != (identity.Name{}) {
 			t.Errorf("%s: tenant is %v, want none", name, id.Tenant)
 		}
 	}
@@ -180,10 +180,10 @@ func FuzzClaims(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		g := gateway{Request: identity.Request{Token: text}}
 		id := g.identify(t, tenantRules(t, "jwt.org"))
-		if id.Stranger == (id.Tenant.ID != "") || len(id.Tenant.ID) > 128 {
-			t.Fatalf("token %q: stranger %v with tenant %q", text, id.Stranger, id.Tenant.ID)
+		if id.Anonymous == (id.Tenant.ID != "") || len(id.Tenant.ID) > 128 {
+			t.Fatalf("token %q: stranger %v with tenant %q", text, id.Anonymous, id.Tenant.ID)
 		}
-		if id.Stranger || strings.HasPrefix(id.Tenant.ID, "sha256:") {
+		if id.Anonymous || strings.HasPrefix(id.Tenant.ID, "sha256:") {
 			return
 		}
 		payload, err := base64.RawURLEncoding.DecodeString(strings.Split(text, ".")[1])

@@ -248,7 +248,7 @@ func (c *conn) event(ctx context.Context, m *call) bool {
 	case c.lost != nil:
 		c.broken("connection closed during an event, which Kong will replay", c.lost)
 		return false
-	case r.Refused:
+	case r.Denied:
 		c.out = appendExit(c.out, r)
 		return c.exit(sequence)
 	case len(r.Headers) > 0:

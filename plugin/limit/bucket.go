@@ -10,7 +10,7 @@ func (l *Limit) refill(s *State, now Micros) {
 		s.Spent = l.debt(s.tokens())
 		s.Base = l.base
 	}
-	s.Spent = min(s.Spent, l.most)      // a limit of the same base and a higher rate may have remembered more
+	s.Spent = min(s.Spent, l.maxDebt)      // a limit of the same base and a higher rate may have remembered more
 	if off := s.At % l.tick; off != 0 { // written in finer ticks: round up, so that no refill is counted twice
 		s.At += l.tick - off
 	}
@@ -30,7 +30,7 @@ func (l *Limit) refill(s *State, now Micros) {
 
 // debt is tokens in units, bounded by what can be waited for (a larger bucket's debt may have been taken over).
 func (l *Limit) debt(tokens int64) int64 {
-	return min(tokens, l.most/l.base) * l.base
+	return min(tokens, l.maxDebt/l.base) * l.base
 }
 
 func (l *Limit) waitBucket(s *State, now Micros, cost int64) Micros {

@@ -122,7 +122,7 @@ type Limit struct {
 	size int64 // 100 percent of the limit
 	soft int64 // usage above is soft throttled
 	hard int64 // usage above is denied; for SoftOnly the most that is remembered
-	most int64 // buckets: the largest debt, so that no wait is longer than MaxProduct microseconds
+	maxDebt int64 // buckets: the largest debt, so that no wait is longer than MaxProduct microseconds
 }
 
 var ticks = [...]Micros{1, 1_000, Second}
@@ -148,7 +148,7 @@ func New(spec Spec) (Limit, error) {
 	}
 	for _, tick := range ticks {
 		if l.scale(tick) {
-			l.tag = l.definition()
+			l.tag = l.definitionTag()
 			return l, nil
 		}
 	}
@@ -227,17 +227,17 @@ func (l *Limit) scale(tick Micros) bool {
 	l.size, ok[0] = percent(l.spec.Burst, l.base, 100)
 	l.soft, ok[1] = percent(l.spec.Burst, l.base, softPct)
 	l.hard, ok[2] = percent(l.spec.Burst, l.base, hardPct)
-	if l.most = MaxProduct; l.kind == TokenBucket {
+	if l.maxDebt = MaxProduct; l.kind == TokenBucket {
 		if hi, lo := bits.Mul64(uint64(l.rate), uint64(MaxProduct/tick)); hi == 0 && lo < MaxProduct {
-			l.most = int64(lo)
+			l.maxDebt = int64(lo)
 		}
 	}
-	return ok[0] && ok[1] && ok[2] && l.hard <= l.most
+	return ok[0] && ok[1] && ok[2] && l.hard <= l.maxDebt
 }
 
-// definition returns 4 bits of a bucket's rate and tick, by which together with the base limits are told apart. Windows
+// definitionTag returns 4 bits of a bucket's rate and tick, by which together with the base limits are told apart. Windows
 // are told apart by their starts.
-func (l *Limit) definition() uint8 {
+func (l *Limit) definitionTag() uint8 {
 	if l.kind != TokenBucket {
 		return 0
 	}

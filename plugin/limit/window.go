@@ -81,11 +81,11 @@ func (l *Limit) waitSliding(s *State, now Micros, cost int64) Micros {
 func (l *Limit) expireLog(s *State, now Micros) {
 	s.At = max(s.At, now)
 	for len(s.Log) > 0 && s.Log[0].At <= s.At-l.spec.Window {
-		s.forgetEldest()
+		s.dropOldest()
 	}
 }
 
-func (s *State) forgetEldest() {
+func (s *State) dropOldest() {
 	s.Spent -= s.Log[0].Cost
 	if s.Log = s.Log[1:]; len(s.Log) == 0 {
 		s.Log = nil
@@ -128,7 +128,7 @@ func (l *Limit) appendLog(s *State, cost int64) {
 			s.Log[0].Cost -= excess
 			s.Spent -= excess
 		} else {
-			s.forgetEldest()
+			s.dropOldest()
 		}
 	}
 }

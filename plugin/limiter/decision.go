@@ -78,7 +78,7 @@ func (d *Decision) WriteTo(w http.ResponseWriter) bool {
 func newDecision(x *admit.Exchange) Decision {
 	d := &x.Decision
 	out := Decision{
-		Allowed: !x.Response.Refused, Result: d.Result, Reason: d.Reason, RetryAfter: duration(d.RetryAfter),
+		Allowed: !x.Response.Denied, Result: d.Result, Reason: d.Reason, RetryAfter: duration(d.RetryAfter),
 		Degraded: d.Degraded, ShadowDenied: d.ShadowDenied, Headers: headers(&x.Response),
 	}
 	if d.Binding >= 0 {
@@ -92,7 +92,7 @@ func newDecision(x *admit.Exchange) Decision {
 			out.Statuses[i] = newStatus(d, i)
 		}
 	}
-	if x.Response.Refused {
+	if x.Response.Denied {
 		out.StatusCode, out.Body = x.Response.Status, append([]byte(nil), x.Response.Body...)
 	}
 	return out

@@ -42,7 +42,7 @@ func (l *Limiter) pass(w http.ResponseWriter, r *http.Request, request Request) 
 	for i := range x.Response.Headers {
 		header.Set(x.Response.Headers[i].Name, string(x.Response.Headers[i].Value))
 	}
-	if !x.Response.Refused {
+	if !x.Response.Denied {
 		return true
 	}
 	refuse(w, x.Response.Status, x.Response.Body)

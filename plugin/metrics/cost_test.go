@@ -175,11 +175,11 @@ func BenchmarkAdmit(b *testing.B) {
 				Renderer: response.New(config, nil), Observers: observers,
 			}
 			path.Policies.Store(snapshot)
-			var facts admit.Facts = ready{"acme"}
+			var facts admit.FactSource = ready{"acme"}
 			var x admit.Exchange
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := path.Admit(b.Context(), facts, &x); err != nil || x.Response.Refused {
+				if err := path.Admit(b.Context(), facts, &x); err != nil || x.Response.Denied {
 					b.Fatal("refused", err)
 				}
 			}

@@ -35,7 +35,7 @@ func (m *Metrics) invented(d *decision.Decision) bool {
 
 func (m *Metrics) observeIdentity(d *decision.Decision) {
 	id := &d.Identity
-	if id.Stranger {
+	if id.Anonymous {
 		m.missingTenants.Inc()
 	}
 	if id.UserMissing {

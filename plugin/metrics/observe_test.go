@@ -91,7 +91,7 @@ func TestADenialForAnotherReasonThanAPolicyHasTheReasonAsItsPolicy(t *testing.T)
 	m.Observe(refused)
 	rehearsed := decided(t, "gold", answered{policy.Policy{Name: "minute", Scope: policy.Tenant}, admits})
 	rehearsed.Mode = policy.Log
-	rehearsed.Refuse(decision.TenantMissing, 0)
+	rehearsed.DenyOrRecord(decision.TenantMissing, 0)
 	m.Observe(rehearsed)
 	const want = `denials_total{policy="(meta_limited)",scope="(none)",tier="(none)"} 1
 requests_total{mode="enforce",result="hard_throttled",tier="(none)"} 1
@@ -106,8 +106,8 @@ shadow_denials_total{policy="(tenant_missing)",scope="(none)",tier="gold"} 1
 func TestMissingNamesAreCountedByKind(t *testing.T) {
 	m := New("1", Sources{})
 	for _, id := range []identity.Identity{
-		{Stranger: true, Tier: "platinum"}, // a stranger has no tier to be wrong about
-		{Stranger: true, UserMissing: true, Tenant: identity.Name{Kind: identity.IP, ID: "192.0.2.7"}},
+		{Anonymous: true, Tier: "platinum"}, // a stranger has no tier to be wrong about
+		{Anonymous: true, UserMissing: true, Tenant: identity.Name{Kind: identity.IP, ID: "192.0.2.7"}},
 		{UserMissing: true, Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Tier: "gold"},
 		{UserMissing: true, Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}},
 		{Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Tier: "platinum"},

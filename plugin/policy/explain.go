@@ -137,7 +137,7 @@ func (s *Snapshot) tierFrom(who *account, id *identity.Identity) string {
 func (e *explainer) policies(who *account) {
 	s, kind := e.s, e.id.Tenant.Kind
 	switch {
-	case kind == identity.Nobody:
+	case kind == identity.Unidentified:
 	case kind != identity.Tenant && s.anonymous != nil:
 		e.ofConfig(s.anonymous, "anonymous")
 	default:

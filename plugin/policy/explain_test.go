@@ -53,7 +53,7 @@ func TestAnExplanationTellsWhatMatchedWhatWonAndWhy(t *testing.T) {
 	all := map[string]policy.Explanation{}
 	for name, id := range map[string]identity.Identity{
 		"limited": request("acme", "u"), "banned": request("acme", "eve"), "exempt": request("acme", "root"), "unknown tier": request("lost", "u"),
-		"claimed tier": request("new", "u"), "stranger": {Tenant: address("192.0.2.1"), IP: "192.0.2.1", Stranger: true, Method: "GET", Path: "/"},
+		"claimed tier": request("new", "u"), "stranger": {Tenant: address("192.0.2.1"), IP: "192.0.2.1", Anonymous: true, Method: "GET", Path: "/"},
 	} {
 		all[name] = snapshot.Explain(&id, 1000)
 		if from := snapshot.TierFrom(&id); id.Tenant.Kind == identity.Tenant && from != all[name].TierFrom {

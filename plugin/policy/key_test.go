@@ -115,7 +115,7 @@ func TestAResolutionKeepsNothingOfTheRequestBefore(t *testing.T) {
 	snapshot := example(t)
 	var used policy.Resolution
 	snapshot.Resolve(&identity.Identity{Tenant: tenant("acme"), Tier: "enterprise", Method: "GET", Path: "/heavy-compute", Route: "r"}, &used)
-	for _, id := range []identity.Identity{{Stranger: true}, {Tenant: tenant("acme"), Tier: "internal"}, {Tenant: address("192.0.2.1"), IP: "192.0.2.1"}} {
+	for _, id := range []identity.Identity{{Anonymous: true}, {Tenant: tenant("acme"), Tier: "internal"}, {Tenant: address("192.0.2.1"), IP: "192.0.2.1"}} {
 		var fresh policy.Resolution
 		snapshot.Resolve(&id, &fresh)
 		snapshot.Resolve(&id, &used)

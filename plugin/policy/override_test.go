@@ -190,7 +190,7 @@ func TestABanOfAnAddressOrANetworkHoldsForStrangersTooAndInAnySpelling(t *testin
 	}
 	for _, test := range tests {
 		book := build(t, policy.Rows{Overrides: []policy.Override{{ID: 1, Kind: policy.Ban, IP: test.written, Reason: "r", Author: "a"}}})
-		for _, id := range []identity.Identity{{Stranger: true, IP: test.seen}, {Stranger: true, Tenant: address(test.seen), IP: test.seen}, {Tenant: tenant("acme"), IP: test.seen}} {
+		for _, id := range []identity.Identity{{Anonymous: true, IP: test.seen}, {Anonymous: true, Tenant: address(test.seen), IP: test.seen}, {Tenant: tenant("acme"), IP: test.seen}} {
 			var r policy.Resolution
 			if compile(t, overridden).With(book).ResolveAt(&id, 1, &r); r.Banned != test.banned {
 				t.Errorf("a ban of %s holds for %+v: %v, want %v", test.written, id, r.Banned, test.banned)

@@ -81,11 +81,11 @@ func TestTheLimitsOfATenantsTierApply(t *testing.T) {
 		},
 		{
 			"stranger",
-			identity.Identity{Tenant: address("192.0.2.1"), IP: "192.0.2.1", Tier: "enterprise", Stranger: true, Method: "GET", Path: "/"},
+			identity.Identity{Tenant: address("192.0.2.1"), IP: "192.0.2.1", Tier: "enterprise", Anonymous: true, Method: "GET", Path: "/"},
 			"", "",
 			[]string{"/per-ip", "/all"},
 		},
-		{"stranger let through", identity.Identity{Stranger: true, Method: "GET", Path: "/"}, "", "", []string{"/all"}},
+		{"stranger let through", identity.Identity{Anonymous: true, Method: "GET", Path: "/"}, "", "", []string{"/all"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestEachScopeHasItsOwnKindOfBucket(t *testing.T) {
 
 func TestWithoutLimitsOfTheirOwnStrangersHaveTheDefaultTiersEachAddressApart(t *testing.T) {
 	got, _ := bounds(compile(t, everyScope), identity.Identity{
-		Tenant: address("192.0.2.1"), User: address("192.0.2.1"), IP: "192.0.2.1", Stranger: true, Method: "POST", Path: "/", Route: "records",
+		Tenant: address("192.0.2.1"), User: address("192.0.2.1"), IP: "192.0.2.1", Anonymous: true, Method: "POST", Path: "/", Route: "records",
 	})
 	want := []policy.Key{
 		{Namespace: "eu", Policy: "t", Group: policy.ByIP, Owner: "192.0.2.1"},

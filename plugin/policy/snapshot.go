@@ -86,7 +86,7 @@ func (s *Snapshot) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolut
 	}
 	cost := s.cost(id, r)
 	switch {
-	case id.Tenant.Kind == identity.Nobody:
+	case id.Tenant.Kind == identity.Unidentified:
 	case id.Tenant.Kind != identity.Tenant && s.anonymous != nil:
 		s.bind(s.anonymous, id, cost, r)
 	default:
@@ -233,7 +233,7 @@ func (s *Snapshot) key(p *Policy, id *identity.Identity, r *Resolution, key *Key
 		return key.Subject != ""
 	case User, UserEndpoint:
 		key.Kind, key.Subject = kinds[id.User.Kind], id.User.ID
-		return id.User.Kind != identity.Nobody && id.User.ID != ""
+		return id.User.Kind != identity.Unidentified && id.User.ID != ""
 	}
 	return key.Owner != ""
 }

@@ -68,7 +68,7 @@ func TestNothingIsAskedThatNoLimitNeeds(t *testing.T) {
 
 func TestTheRulesAreThoseOfTheConfig(t *testing.T) {
 	rules := example(t).Rules
-	if rules.OnMissingTenant != identity.ByIP || rules.OnMissingUser != identity.ByCredential || !rules.StrangersApart ||
+	if rules.OnMissingTenant != identity.ByIP || rules.OnMissingUser != identity.ByCredential || !rules.AnonymousLimits ||
 		!rules.NeedTenant || !rules.NeedUser || rules.NeedCredential || rules.IPv6Prefix != 64 || rules.CostHeader != -1 {
 		t.Errorf("rules are %+v", rules)
 	}
@@ -77,7 +77,7 @@ func TestTheRulesAreThoseOfTheConfig(t *testing.T) {
 	}
 	rules = compile(t, `{decode_path: true, on_missing_tenant: skip, on_missing_user: deny, ipv6_prefix_length: 48, cost_header: X-Cost, cost_header_max: 9,
 		trusted_headers: [X-Cost], tiers: [{name: a, limits: [{name: c, scope: credential, limit: 1, window_size: 1}]}]}`).Rules
-	if rules.OnMissingTenant != identity.Skip || rules.OnMissingUser != identity.Deny || rules.StrangersApart ||
+	if rules.OnMissingTenant != identity.Skip || rules.OnMissingUser != identity.Deny || rules.AnonymousLimits ||
 		!rules.NeedTenant || rules.NeedUser || !rules.NeedCredential || !rules.DecodePath || rules.IPv6Prefix != 48 || rules.CostHeader != 0 || rules.CostHeaderMax != 9 {
 		t.Errorf("rules are %+v", rules)
 	}

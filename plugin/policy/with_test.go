@@ -110,7 +110,7 @@ func TestStrangersMeetTheRowsOfTheDefaultTierOnly(t *testing.T) {
 		modelConfig + "anonymous: {limits: [{name: daily, scope: ip, limit: 3, window_size: 1}]}": 3,
 	} {
 		var r policy.Resolution
-		compile(t, config).With(build(t, rows)).ResolveAt(&identity.Identity{Stranger: true, Tenant: address("192.0.2.1"), IP: "192.0.2.1"}, 1, &r)
+		compile(t, config).With(build(t, rows)).ResolveAt(&identity.Identity{Anonymous: true, Tenant: address("192.0.2.1"), IP: "192.0.2.1"}, 1, &r)
 		if len(r.Bounds) != 2 || r.Bounds[0].Policy.Limit.Spec().Quantity != want {
 			t.Errorf("bounds are %+v, want %d a day and the limit for all", r.Bounds, want)
 		}

@@ -151,7 +151,7 @@ func TestNoNumberOfASharedLimitIsReadUnlessTheConfigShowsThem(t *testing.T) {
 
 func show(r *response.Response) string {
 	var b strings.Builder
-	if r.Refused {
+	if r.Denied {
 		fmt.Fprintf(&b, "refused with %d\n", r.Status)
 	} else {
 		fmt.Fprintln(&b, "passed on")
@@ -181,7 +181,7 @@ func TestEveryBodyIsAProblemDocumentThatAgreesWithTheHeaders(t *testing.T) {
 	for _, test := range published(t) {
 		t.Run(test.name, func(t *testing.T) {
 			r := render(test.config, test.decision, test.grpc)
-			if !r.Refused || test.grpc {
+			if !r.Denied || test.grpc {
 				if len(r.Body) != 0 {
 					t.Errorf("body %s, want none", r.Body)
 				}

@@ -109,7 +109,7 @@ func (re *Renderer) detail(b []byte, d *decision.Decision, wait int64) []byte {
 		b = append(b, ". This request costs "...)
 		b = strconv.AppendInt(b, bound.Cost, 10)
 		b = append(b, ", more than the "...)
-		b = strconv.AppendInt(b, decision.Holds(bound, &d.Statuses[d.Binding]), 10)
+		b = strconv.AppendInt(b, decision.Capacity(bound, &d.Statuses[d.Binding]), 10)
 		return append(b, " that the limit can ever hold: it will not succeed later either, only a smaller one will."...)
 	}
 	if bound.Cost > 1 {

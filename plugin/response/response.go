@@ -25,7 +25,7 @@ type Header struct {
 // Response is what a client reads. Its memory is reused: the zero value is ready, and a value is good until the next
 // Render into it.
 type Response struct {
-	Refused bool // the request ends here, with Status and Body
+	Denied bool // the request ends here, with Status and Body
 	Status  int
 	Headers []Header
 	Body    []byte
@@ -95,7 +95,7 @@ func (re *Renderer) Binding(d *decision.Decision) int {
 	if re.showShared {
 		return d.Binding
 	}
-	return d.Own
+	return d.OwnBinding
 }
 
 // Render writes what the client of a decision reads into r. grpc reports whether the request was a gRPC call, whose
@@ -115,7 +115,7 @@ func (re *Renderer) Render(d *decision.Decision, grpc bool, r *Response) {
 	if !d.Denied() {
 		return
 	}
-	r.Refused = true
+	r.Denied = true
 	if grpc {
 		re.trailers(d, r)
 		return

@@ -54,8 +54,8 @@ func BenchmarkAdmit(b *testing.B) {
 			b.ReportAllocs()
 			used := usedCPU(b)
 			for b.Loop() {
-				if err := path.Admit(context.Background(), facts, &x); err != nil || x.Response.Refused || len(x.Decision.Statuses) != bounds {
-					b.Fatalf("refused %v with %d bounds: %v", x.Response.Refused, len(x.Decision.Statuses), err)
+				if err := path.Admit(context.Background(), facts, &x); err != nil || x.Response.Denied || len(x.Decision.Statuses) != bounds {
+					b.Fatalf("refused %v with %d bounds: %v", x.Response.Denied, len(x.Decision.Statuses), err)
 				}
 			}
 			b.ReportMetric(float64((usedCPU(b)-used).Nanoseconds())/float64(b.N), "cpu-ns/op")

@@ -98,7 +98,7 @@ func (in *instance) Access(kong *pdk.PDK) {
 		headers[h.Name] = []string{string(h.Value)}
 	}
 	switch {
-	case x.Response.Refused:
+	case x.Response.Denied:
 		kong.Response.Exit(x.Response.Status, x.Response.Body, headers)
 	case len(headers) > 0:
 		if err := kong.Response.SetHeaders(headers); err != nil {
