@@ -9,20 +9,20 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Known are the facts of a request that is told, not read off a gateway's wire: by a program that has authenticated its
-// caller itself (package limiter), or by the caller of the decision API. It implements [FactSource] for a [Path] whose
-// policies were compiled from [ForKnown] of a config; no other rules find anything in it. The zero value is a request of
-// a stranger, from nowhere, for nothing.
+// Known holds the facts of a request that a program states itself instead of reading them from a gateway: a program that
+// authenticated its caller (package limiter), or a caller of the decision API. It implements [FactSource] for a [Path]
+// whose policies were compiled from [ForKnown] of a config; other rules find nothing in it. The zero value is an
+// anonymous request without an address or an endpoint.
 type Known struct {
 	Tenant, User, Tier string // "": it has none
 	Credential, IP     string
 	Method, Path       string // as a client may write them; see [Target] for both in one
 	Route              string // the name of the endpoint where no pattern of a policy covers the path
-	Cost               int64  // tokens; below 1: as the policies say
+	Cost               int64  // tokens; below 1: the cost of the policies
 	ContentType        string
 }
 
-// The headers that stand for what a Known says. No client sends them: nothing but Known answers for them.
+// The headers that carry the fields of a Known. No client can send them: only Known sets them.
 const (
 	knownTenant = "Known-Tenant"
 	knownUser   = "Known-User"
@@ -30,12 +30,11 @@ const (
 	knownCost   = "Known-Cost"
 )
 
-// MaxCost is the most that a request may cost, in tokens: whoever tells a cost is trusted.
+// MaxCost bounds the cost of a request, in tokens. Programs that state a cost are trusted.
 const MaxCost = 1_000_000_000
 
-// ForKnown is a config, which has no faults, for requests that are told as [Known]. Where the config has a gateway find
-// tenant, user, tier and cost, they are what was told; what happens where one is missing, and all limits and buckets,
-// stay as they are.
+// ForKnown returns config, which must have no faults, for requests stated as [Known]: tenant, user, tier and cost come
+// from the Known instead of the gateway. The rules for missing names, all limits and all buckets stay the same.
 func ForKnown(config schema.Config) schema.Config {
 	config.TenantFrom = []string{"header." + knownTenant}
 	config.UserFrom = []string{"header." + knownUser}
@@ -46,8 +45,8 @@ func ForKnown(config schema.Config) schema.Config {
 	return config
 }
 
-// Target is what an endpoint names: METHOD /path, of which a pattern such as "GET /records/{id}" stands for the
-// requests that it covers, or the name of a route.
+// Target splits an endpoint into method and path ("GET /records/{id}"; a pattern stands for the requests that it covers),
+// or returns it as the name of a route.
 func Target(endpoint string) (method, path, route string) {
 	if method, path, both := strings.Cut(endpoint, " "); both && strings.HasPrefix(path, "/") {
 		return method, path, ""
@@ -66,7 +65,7 @@ func (k *Known) Ask(_ context.Context, facts identity.Facts, rules *identity.Rul
 	}
 	if facts&identity.TargetFact != 0 {
 		req.Method, req.Path = strings.ToUpper(k.Method), identity.NormalizePath(k.Path)
-		req.HTTP2 = true // nothing says otherwise: ContentType decides whether it is a gRPC call
+		req.HTTP2 = true // so that ContentType decides whether it is a gRPC call
 	}
 	if facts&identity.RouteFact != 0 {
 		req.Route, req.GRPCRoute = k.Route, true

@@ -9,15 +9,15 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Meta bounds how many requests of one tenant this node decides about, whatever its policies say: it protects the
-// limiter itself from a tenant that runs away and from a set of policies that lets it. It is immutable; nil bounds nothing.
+// Meta bounds the requests of one tenant that this node decides about, whatever the policies say. It protects the limiter
+// itself from a runaway tenant. It is immutable; a nil Meta bounds nothing.
 type Meta struct {
 	buckets   Buckets // of this process, apart from all others
 	namespace string
 	policy    *policy.Policy
 }
 
-// NewMeta makes a limit of so many requests a second and tenant. buckets must not wait for anything.
+// NewMeta returns a limit of perSecond requests a second for each tenant. buckets must not block.
 func NewMeta(perSecond int64, namespace string, buckets Buckets) (*Meta, error) {
 	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: perSecond, Window: limit.Second})
 	if err != nil {
@@ -26,7 +26,7 @@ func NewMeta(perSecond int64, namespace string, buckets Buckets) (*Meta, error) 
 	return &Meta{buckets: buckets, namespace: namespace, policy: &policy.Policy{Name: "meta_limit", Scope: policy.Tenant, Limit: l}}, nil
 }
 
-// wait is how long the request's tenant has to wait until this node decides about it; 0: not at all.
+// wait returns the time until this node decides about a request of the tenant; 0: now.
 func (m *Meta) wait(ctx context.Context, id *identity.Identity) (limit.Micros, error) {
 	if m == nil || id.Tenant.Kind == identity.Unidentified {
 		return 0, nil

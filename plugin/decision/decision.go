@@ -1,8 +1,8 @@
-// Package decision says what the answers of all bounds of a request mean together: whether it is admitted, which
-// bound binds, and how long a client should wait.
+// Package decision combines the statuses of all bounds of a request: whether it is admitted, which bound binds, and how
+// long a client should wait.
 //
-// A [Decision] carries everything that headers, events, usage and metrics need, so that nothing is asked twice. How
-// it looks to a client is package response's; how the answers came about is the stores'.
+// A [Decision] carries everything that headers, events, usage and metrics need. Package response renders it for clients;
+// the stores fill in the statuses.
 package decision
 
 import (
@@ -13,15 +13,15 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Source is who answered for a bound.
+// Source is the store that answered for a bound.
 type Source uint8
 
 // The sources.
 const (
-	Unanswered Source = iota // nobody could say: the bound's fail mode decides
+	Unanswered Source = iota // no store answered: the bound's fail mode decides
 	Memory                   // the buckets of this process
 	Redis                    // the buckets that all nodes share
-	Leased                   // what this node has taken from those ahead of need, or remembers of them
+	Leased                   // tokens that this node has leased from Redis, or a denial that it remembers
 	Local                    // this node's share of the limit, in this process, while Redis is away
 )
 
@@ -29,45 +29,45 @@ func (s Source) String() string {
 	return [...]string{"unanswered", "memory", "redis", "lease", "local"}[s]
 }
 
-// Failure is why the store that all nodes share did not answer for a bound.
+// Failure is the reason why the shared store did not answer for a bound.
 type Failure uint8
 
 // The failures. Their names are the reasons of the metrics.
 const (
 	NoFailure   Failure = iota
-	Unavailable         // the request was not sent, or Redis refused to run it: it was not spent
+	Unavailable         // the request was not sent, or Redis did not run it: nothing was spent
 	TimedOut            // no answer in time: it may have been spent
 	Lost                // the connection broke, or the answer made no sense: it may have been spent
-	Overloaded          // too many requests were waiting for Redis already: it was not sent
-	WrongType           // its key in Redis holds something that is not ours: it was not spent
+	Overloaded          // too many requests were waiting for Redis already: nothing was sent
+	WrongType           // its key in Redis holds another program's data: nothing was spent
 )
 
 var failureNames = [...]string{"", "redis_unavailable", "redis_timeout", "redis_lost", "redis_overloaded", "redis_wrong_type"}
 
 func (f Failure) String() string { return failureNames[f] }
 
-// MayHaveSpent tells whether the request may have been charged although no answer came.
+// MayHaveSpent reports whether the request may have been charged although no answer came.
 func (f Failure) MayHaveSpent() bool { return f == TimedOut || f == Lost }
 
-// Status is one bound's answer.
+// Status is the answer of a store for one bound.
 type Status struct {
 	limit.Status              // after the request was charged, or as it stands if nothing was
-	Wait         limit.Micros // 0: this bound admits; else how long until it would; limit.Never: it never will
+	Wait         limit.Micros // until the bound admits; 0: it admits now; limit.Never: it never will
 	Now          limit.Micros // the store's clock when it answered
 	Source       Source
-	Failure      Failure       // of the shared store, also where this process answered in its stead
+	Failure      Failure       // of the shared store, also where this process answered instead
 	Charged      bool          // the bound's cost was spent
-	Receipt      limit.Receipt // where Charged: what a refund must know of it
-	Returned     int64         // after a refund: how many tokens the bucket got back
-	Capacity     int64         // where Wait is limit.Never: the most tokens that the bucket can hold, as it was asked; 0: as many as its limit
+	Receipt      limit.Receipt // where Charged: identifies the charge to a refund
+	Returned     int64         // after a refund: the tokens that the bucket got back
+	Capacity     int64         // where Wait is limit.Never: the bucket's capacity in tokens; 0: the limit's
 }
 
-// Admits tells whether this bound, alone, lets the request through. Of an unanswered one Wait is how long the store is
-// expected to be away; see [Denies].
+// Admits reports whether this bound alone admits the request. For an unanswered bound Wait is the time that the store is
+// expected to be away; use [Denies].
 func (s *Status) Admits() bool { return s.Wait == 0 }
 
-// ResetAt is the reset that a client is told: when all of the limit is there again, or its window ends. A client that is
-// refused is not sent back earlier than that helps, though a sliding window may end before its request fits.
+// ResetAt returns the instant of X-RateLimit-Reset: the bucket is full again or its window ends. For a denied request it
+// is not before the instant at which a retry can succeed: a sliding window may end earlier.
 func (s *Status) ResetAt() limit.Micros {
 	if s.Admits() || s.Wait == limit.Never {
 		return s.Reset
@@ -75,8 +75,8 @@ func (s *Status) ResetAt() limit.Micros {
 	return max(s.Reset, s.Now+s.Wait)
 }
 
-// Denies tells whether a bound with this status refuses the request: it is enforced, and has no room, or nobody could
-// say and it fails closed.
+// Denies reports whether a bound with this status denies the request: it is enforced, and it either has no room or was not
+// answered and fails closed.
 func Denies(b *policy.Bound, s *Status) bool {
 	if s.Source == Unanswered {
 		return b.Enforced() && s.Failure != NoFailure && b.Policy.FailMode == policy.FailClosed
@@ -84,7 +84,7 @@ func Denies(b *policy.Bound, s *Status) bool {
 	return b.Enforced() && !s.Admits()
 }
 
-// Capacity is the most tokens that the bucket of a bound can hold, as it was asked for this status.
+// Capacity returns the capacity, in tokens, of the bucket that s describes.
 func Capacity(b *policy.Bound, s *Status) int64 {
 	if s.Capacity > 0 {
 		return s.Capacity
@@ -92,7 +92,7 @@ func Capacity(b *policy.Bound, s *Status) int64 {
 	return b.Policy.Limit.Capacity()
 }
 
-// Result is the answer to a request.
+// Result is the outcome of a request.
 type Result uint8
 
 // The results, as the metrics name them.
@@ -104,7 +104,7 @@ const (
 
 func (r Result) String() string { return [...]string{"allowed", "soft_throttled", "hard_throttled"}[r] }
 
-// Reason is why a request was denied, or admitted without being counted.
+// Reason is the reason why a request was denied, or admitted without being counted.
 type Reason uint8
 
 // The reasons.
@@ -114,9 +114,9 @@ const (
 	UserMissing                  // denied: no user, and on_missing_user is deny
 	InternalFault                // an internal error: on_internal_error decided
 	ConfigFault                  // no usable config: on_config_fault decided
-	StoreAway                    // denied: only by bounds that fail closed while their store is away
+	StoreAway                    // denied: only by bounds that fail closed while their store is unavailable
 	MetaLimited                  // denied: the tenant exceeds this node's meta_limit
-	Banned                       // denied: an override bans whoever this is
+	Banned                       // denied: an override bans the tenant, user, credential or address
 	HeaderRepeated               // denied: a trusted header came with more than one value
 )
 
@@ -127,8 +127,8 @@ func (r Reason) String() string {
 	}[r]
 }
 
-// Decision is the answer to one request. Its slices are reused from request to request: whoever keeps a decision
-// must copy what it needs. Reset makes a new one ready, too.
+// Decision is the decision about one request. Its slices are reused from request to request: copy what must outlive the
+// request. A new one needs Reset too.
 type Decision struct {
 	Identity   identity.Identity
 	Resolution policy.Resolution
@@ -137,17 +137,17 @@ type Decision struct {
 	Result       Result
 	Reason       Reason
 	Binding      int          // index of the bound that binds; -1 when no enforced bound applies
-	OwnBinding          int          // index of the bound that binds among those with a bucket that is not shared; -1: none
-	RetryAfter   limit.Micros // of a denial by bounds: the longest wait; limit.Never when no wait helps
+	OwnBinding   int          // index of the bound that binds among those with a bucket that is not shared; -1: none
+	RetryAfter   limit.Micros // the longest wait of a denial by bounds; limit.Never: no wait helps
 	ShadowDenied bool         // a bound in shadow or log mode, or a missing name in such a config, would have denied
 	ShadowReason Reason       // what a config in shadow or log mode would have denied for beside its bounds; Counted: nothing
 	Mode         policy.Mode  // of the config as a whole
-	Degraded     bool         // the shared store did not answer for all bounds
-	RequestID    string       // what the gateway calls the request; "" unless it was asked at a denial
+	Degraded     bool         // the shared store did not answer for some bound
+	RequestID    string       // the gateway's id of the request; "" unless it was read at a denial
 
-	// PolicyVersion is the version of the database's policies by which the request was decided; 0: of the config alone.
+	// PolicyVersion is the version of the database's policies that decided; 0: the config alone did.
 	PolicyVersion int64
-	Took          limit.Micros // how long the buckets took to answer; 0: they were not asked, or nobody measured
+	Took          limit.Micros // duration of the take; 0: there was none, or it was not measured
 }
 
 // Reset makes d ready for the next request, keeping its memory.
@@ -170,18 +170,17 @@ func (d *Decision) Grow() {
 	clear(d.Statuses)
 }
 
-// Denied tells whether the request must not go on.
+// Denied reports whether the request is denied.
 func (d *Decision) Denied() bool { return d.Result == HardThrottled }
 
-// Deny refuses the request for another reason than its bounds: they were not asked, so none of them is part of the
-// decision.
+// Deny denies the request for another reason than its bounds. They were not taken, so the decision drops them.
 func (d *Decision) Deny(reason Reason) {
 	d.Result, d.Reason = HardThrottled, reason
 	d.Resolution.Bounds = d.Resolution.Bounds[:0]
 }
 
-// DenyOrRecord refuses the request for another reason than its bounds, or records that it would have been where the config
-// does not enforce. retryAfter is how long the reason lasts; 0: that is not known.
+// DenyOrRecord denies the request for another reason than its bounds; in a config that does not enforce it records the
+// denial only. retryAfter is the time that the reason lasts; 0: unknown.
 func (d *Decision) DenyOrRecord(reason Reason, retryAfter limit.Micros) {
 	if d.Mode == policy.Enforce {
 		d.Deny(reason)
@@ -191,7 +190,7 @@ func (d *Decision) DenyOrRecord(reason Reason, retryAfter limit.Micros) {
 	}
 }
 
-// Ban refuses the request at an instant because an override bans it; Retry-After is the ban's end.
+// Ban denies the request at now because an override bans it; Retry-After is the ban's end.
 func (d *Decision) Ban(now limit.Micros) {
 	wait := limit.Never
 	if d.Resolution.Until > 0 {
@@ -202,15 +201,15 @@ func (d *Decision) Ban(now limit.Micros) {
 
 // Combine decides from the statuses of all bounds.
 //
-// Denied if any enforced bound denies: then the binding bound is the denying one that waits longest. Otherwise the
-// binding bound is the enforced one with the smallest remaining ÷ limit. A tie goes to the longer window either way.
-// Bounds in shadow are recorded and never bind.
+// The request is denied if any enforced bound denies: then the binding bound is the denying one that waits longest.
+// Otherwise the binding bound is the enforced one with the smallest remaining ÷ limit. A tie goes to the longer window
+// either way. Bounds in shadow are recorded and never bind.
 //
-// Own is found by the same rule among the bounds whose buckets are not shared. Clients read its numbers; Binding,
-// Result and RetryAfter count all bounds.
+// OwnBinding follows the same rule among the bounds whose buckets are not shared. Clients read its numbers; Binding,
+// Result and RetryAfter cover all bounds.
 //
-// A bound whose store could not say neither admits nor binds. If it fails closed it denies, but one that really has no
-// room goes first: the client then reads which, and not that the service has trouble.
+// An unanswered bound neither admits nor binds. If it fails closed it denies, but a bound without room takes precedence:
+// the client then reads which limit it met, and not that the service has trouble.
 func (d *Decision) Combine() {
 	away := limit.Micros(0)
 	for i := range d.Statuses {
@@ -240,7 +239,7 @@ func (d *Decision) Combine() {
 	}
 }
 
-// BindingWhere returns the index of the bound that binds among those for which shown holds; -1: none.
+// BindingWhere returns the index of the bound that binds among those for which shown returns true; -1: none.
 func (d *Decision) BindingWhere(shown func(*policy.Bound) bool) int {
 	binding := -1
 	for i := range d.Statuses {
@@ -252,8 +251,7 @@ func (d *Decision) BindingWhere(shown func(*policy.Bound) bool) int {
 	return binding
 }
 
-// Filter returns what would have been decided by those of the bounds for which kept holds, from the statuses that they
-// have.
+// Filter returns the decision that the bounds for which kept returns true would have made, from the statuses they have.
 func (d *Decision) Filter(kept func(*policy.Bound) bool) *Decision {
 	among := *d
 	among.Resolution.Bounds, among.Statuses = nil, nil
@@ -269,8 +267,8 @@ func (d *Decision) Filter(kept func(*policy.Bound) bool) *Decision {
 	return &among
 }
 
-// stricter returns which of two answered bounds binds, i if neither does more: the one that waits longer, or, if both
-// admit, the one that has less of its limit left. i is -1 where there is only j.
+// stricter returns the index of the answered bound that binds: the one that waits longer, or, if both admit, the one with
+// less of its limit left; i on a tie. If i is -1 it returns j.
 func (d *Decision) stricter(i, j int) int {
 	if i < 0 {
 		return j
@@ -283,7 +281,7 @@ func (d *Decision) stricter(i, j int) int {
 	return i
 }
 
-// tighter tells whether bound i has less of its limit left than bound j.
+// tighter reports whether bound i has less of its limit left than bound j.
 func (d *Decision) tighter(i, j int) bool {
 	a, b := d.Resolution.Bounds[i].Policy.Limit.Spec(), d.Resolution.Bounds[j].Policy.Limit.Spec()
 	// remaining_i ÷ limit_i < remaining_j ÷ limit_j, multiplied out in 128 bits.
@@ -298,7 +296,7 @@ func (d *Decision) tighter(i, j int) bool {
 	return d.longer(i, j)
 }
 
-// longer tells whether bound i has a longer window than bound j.
+// longer reports whether bound i has a longer window than bound j.
 func (d *Decision) longer(i, j int) bool {
 	return d.Resolution.Bounds[i].Policy.Limit.Spec().Window > d.Resolution.Bounds[j].Policy.Limit.Spec().Window
 }

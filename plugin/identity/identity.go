@@ -1,9 +1,8 @@
-// Package identity says who a request is from: the few facts read from the gateway in, tenant, user and tier out.
+// Package identity derives who a request is from: facts read from the gateway in, tenant, user and tier out.
 //
-// Which facts are needed is part of the answer, because each costs a question to the gateway: [Rules.Identify] names
-// those it still misses, and asks for an address or a credential only when a better name is missing. Nothing here
-// knows the wire (package kongplugin), what a tier may do (package policy), or trusts a header that an administrator
-// did not name.
+// Each fact costs a question to the gateway. [Rules.Identify] therefore returns the facts it still needs, and needs an
+// address or a credential only if a better name is missing. It trusts no header that the administrator did not list.
+// Reading facts from the wire is the job of package kongplugin, limits per tier that of package policy.
 package identity
 
 import (
@@ -14,7 +13,7 @@ import (
 	"strings"
 )
 
-// Facts is a set of the facts that can be asked of the gateway.
+// Facts is a set of facts that the gateway can be asked for.
 type Facts uint16
 
 // The facts.
@@ -36,7 +35,7 @@ type Consumer struct {
 	Tags                   []string
 }
 
-// Request is what is known of one request. Only the fields of Known are meaningful.
+// Request holds the facts of one request. Only the fields that Known names are meaningful.
 type Request struct {
 	Known        Facts
 	Consumer     Consumer
@@ -49,25 +48,25 @@ type Request struct {
 	GRPCRoute    bool     // the route has a gRPC protocol
 	Token        string   // the JWT that the gateway verified; "" without one
 	Headers      []string // the values of Rules.Headers, in that order; "" where the client sent none
-	Repeated     string   // HeaderFacts: one of Rules.Headers that came with more than one value; "" for none
+	Repeated     string   // HeaderFacts: one of Rules.Headers that came with more than one value; "" if none did
 	ContentType  string
-	ID           string // what the gateway calls the request, in its logs and in X-Kong-Request-Id
+	ID           string // the gateway's id of the request, as in its logs and in X-Kong-Request-Id
 }
 
-// Reset forgets all facts, keeping the memory.
+// Reset clears all facts and keeps the memory.
 func (r *Request) Reset() {
 	tags, headers := r.Consumer.Tags[:0], r.Headers[:0]
 	*r = Request{Headers: headers}
 	r.Consumer.Tags = tags
 }
 
-// Name is what stands for a tenant, a user or a credential: an id and what kind of thing it names.
+// Name names a tenant, a user or what stands in for one: an id and its kind.
 type Name struct {
 	Kind Kind
 	ID   string
 }
 
-// Kind is what a name names. The zero value is nobody.
+// Kind is the kind of thing that a name names. The zero value names nothing.
 type Kind uint8
 
 // The kinds of names.
@@ -79,32 +78,32 @@ const (
 	IP
 )
 
-// Identity is who a request is from.
+// Identity describes who a request is from, and to which endpoint it goes.
 type Identity struct {
-	Tenant     Name   // of kind Tenant; IP where strangers are limited by address; Nobody: no tenant limit applies
+	Tenant     Name   // of kind Tenant; IP where anonymous clients are limited by address; Unidentified: no tenant limit applies
 	Tier       string // the tenant's tier as it claims it; the policies know which tiers exist
-	User       Name   // of kind User, or what stands in for one; Nobody: no user limit applies
+	User       Name   // of kind User, or what stands in for one; Unidentified: no user limit applies
 	Credential string
 	IP         string // an IPv6 address is its prefix
 	Method     string
 	Path       string
 	Route      string
-	Cost       int64  // from the cost header; 0: it did not say
-	Repeated   string // a trusted header that came with more than one value, so it identifies no one; \"\" for none
+	Cost       int64  // from the cost header; 0: none
+	Repeated   string // a trusted header that came with more than one value, so the request is unidentified; "" if none did
 
-	Anonymous      bool // no tenant could be told
-	UserMissing   bool // no user could be told where one was wanted
-	TenantDenied bool // Stranger, and on_missing_tenant is deny
+	Anonymous    bool // no source named a tenant
+	UserMissing  bool // no source named a user where a limit needs one
+	TenantDenied bool // Anonymous, and on_missing_tenant is deny
 	UserDenied   bool // UserMissing, and on_missing_user is deny
 }
 
-// Reset forgets the identity.
+// Reset clears the identity.
 func (id *Identity) Reset() { *id = Identity{} }
 
-// Missing is what happens when a name is missing.
+// Missing is the rule for a missing name.
 type Missing uint8
 
-// What happens when a name is missing.
+// The rules for missing names.
 const (
 	Skip         Missing = iota // the limits that need the name do not apply
 	ByCredential                // user: the credential stands in, then the address
@@ -112,25 +111,25 @@ const (
 	Deny
 )
 
-// Rules tell how to identify a request. They are compiled from the plugin's config and immutable.
+// Rules identify requests. They are compiled from the plugin's config and immutable.
 type Rules struct {
 	Tenant, User, Tier []Source // in order of preference
-	Anonymous          []string // usernames or ids of consumers that stand for strangers
+	Anonymous          []string // usernames or ids of consumers that stand for anonymous clients
 	OnMissingTenant    Missing  // Skip, ByIP or Deny
 	OnMissingUser      Missing
-	IPv6Prefix         int // IPv6 addresses are counted per prefix of so many bits
+	IPv6Prefix         int // IPv6 addresses are counted per prefix of this many bits
 	CostHeader         int // index of the cost header among Headers; -1 for none
 	CostHeaderMax      int64
 	Headers            []string // names of the headers that Request.Headers holds
-	Wants              Facts    // asked of every request
+	Wants              Facts    // needed of every request
 	NeedUser           bool     // some limit is counted per user
 	NeedTenant         bool     // some limit is a tenant's
 	NeedCredential     bool     // some limit is counted per credential
 	DecodePath         bool     // endpoints are matched on the path without any escapes
-	AnonymousLimits     bool     // strangers have limits of their own, which are never counted per user or credential
+	AnonymousLimits    bool     // anonymous clients have limits of their own, which are never counted per user or credential
 }
 
-// EndpointPath returns what of a normal path endpoint patterns are matched on.
+// EndpointPath returns the form of a normalized path that endpoint patterns match.
 func (r *Rules) EndpointPath(normal string) string {
 	if r.DecodePath {
 		return DecodePath(normal)
@@ -138,8 +137,8 @@ func (r *Rules) EndpointPath(normal string) string {
 	return normal
 }
 
-// Identify fills id from req as far as its facts go, and returns those that are still needed: 0 when id is complete.
-// Call it again with them known. It asks at most three times.
+// Identify fills id from the facts of req and returns the facts that are still needed; 0: id is complete. Call it again
+// when they are known. It needs at most three rounds.
 func (r *Rules) Identify(req *Request, id *Identity) Facts {
 	if missing := r.Wants &^ req.Known; missing != 0 {
 		return missing
@@ -171,7 +170,7 @@ func (r *Rules) Identify(req *Request, id *Identity) Facts {
 		}
 	}
 	if r.NeedCredential && id.Credential == "" && req.Known&IPFact == 0 {
-		return IPFact // the address stands in, so that leaving a credential out buys nothing
+		return IPFact // the address stands in, so that omitting a credential gains nothing
 	}
 	return 0
 }
@@ -236,8 +235,8 @@ func (r *Rules) anonymous(c *Consumer) bool {
 	return false
 }
 
-// cost is the request's own word about its cost: a whole number from 1 to CostHeaderMax; larger ones count as the
-// maximum, and anything else as not said, so that nonsense buys nothing.
+// cost returns the cost that the request's header claims: a whole number up to CostHeaderMax, which larger ones count as.
+// Anything else counts as absent and returns 0, so that nonsense gains nothing.
 func (r *Rules) cost(req *Request) int64 {
 	if r.CostHeader < 0 || r.CostHeader >= len(req.Headers) {
 		return 0
@@ -253,8 +252,8 @@ func (r *Rules) cost(req *Request) int64 {
 	return min(n, r.CostHeaderMax)
 }
 
-// address is ip as it is counted: IPv4 as it is (mapped into IPv6 or not), IPv6 as its prefix. Clients without an
-// address (the gateway listens on a unix socket) count as one.
+// address returns ip as it is counted: IPv4 as it is (mapped into IPv6 or not), IPv6 as its prefix. Clients without an
+// address (the gateway listens on a unix socket) share the name "unknown".
 func (r *Rules) address(ip string) string {
 	if ip == "" {
 		return "unknown"
@@ -282,8 +281,8 @@ const (
 	hashedPart = "sha256:"
 )
 
-// part bounds one part of a bucket's key: a name of more than 128 bytes is replaced by its hash, and so is one that
-// looks like such a hash, so that no name can be chosen to meet another's.
+// part bounds one part of a bucket's key: it replaces a name of more than 128 bytes by its hash, and also a name that
+// looks like such a hash, so that no client can choose a name that collides with another.
 func part(name string) string {
 	if len(name) <= maxPart && !strings.HasPrefix(name, hashedPart) {
 		return name

@@ -2,7 +2,7 @@ package identity
 
 import "strings"
 
-// NormalizePath is the path by which the gateway's router knows a request target: without query, percent-decoded
+// NormalizePath returns the path that the gateway's router matches for a request target: without query, percent-decoded
 // except for reserved characters (whose escapes are written in upper case), slashes merged, dot segments removed.
 // Endpoint limits must see what the router sees, or /%72ecords and //records would evade them. It does not allocate
 // for a path that is normal already. The result is "" only for an empty target.
@@ -43,7 +43,7 @@ func withoutAuthority(target string) string {
 	return "/"
 }
 
-// isNormal tells whether path needs no work: no escapes, no empty and no dot segments.
+// isNormal reports whether path is normalized already: no escapes, no empty and no dot segments.
 func isNormal(path string) bool {
 	if path == "" || path[0] != '/' {
 		return path == ""
@@ -63,10 +63,10 @@ func isNormal(path string) bool {
 
 const reserved = "!*'();:@&=+$,/?%#[]"
 
-// decode replaces each %XX by its byte, but for reserved characters.
+// decode replaces each %XX by its byte, except for reserved characters.
 func decode(path string) string { return unescape(path, reserved) }
 
-// unescape replaces each %XX by its byte, but for the characters to keep, whose escapes get capital letters.
+// unescape replaces each %XX by its byte, except for the characters in keep, whose escapes get capital letters.
 func unescape(path, keep string) string {
 	if strings.IndexByte(path, '%') < 0 {
 		return path

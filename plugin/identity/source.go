@@ -10,7 +10,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// Source is where a name is read from: consumer.id, consumer.username, consumer.custom_id, consumer.tag.<key>,
+// Source is a place that a name is read from: consumer.id, consumer.username, consumer.custom_id, consumer.tag.<key>,
 // header.<Name> or jwt.<claim>.
 type Source struct {
 	kind   sourceKind
@@ -29,7 +29,7 @@ const (
 	fromClaim
 )
 
-// fact is what must be known to read the source.
+// fact returns the fact that must be known to read the source.
 func (s Source) fact() Facts {
 	switch s.kind {
 	case fromHeader:
@@ -75,7 +75,7 @@ func parseSource(text string, headers *[]string) (Source, error) {
 	return Source{}, fmt.Errorf("unknown source %q: use consumer.id, consumer.username, consumer.custom_id, consumer.tag.<key>, header.<Name> or jwt.<claim>", text)
 }
 
-// Header is the index of a header's name in headers, to which it is added when it is not there.
+// Header returns the index of a header's name in headers, and adds the name if it is missing.
 func Header(name string, headers *[]string) int {
 	name = textproto.CanonicalMIMEHeaderKey(name)
 	for i, known := range *headers {
@@ -87,7 +87,7 @@ func Header(name string, headers *[]string) int {
 	return len(*headers) - 1
 }
 
-// Compile fills in what Identify asks of every request, from the rules and from what the limits need beside them.
+// Compile sets the facts that Identify needs of every request, from the rules and from what the limits need.
 func (r *Rules) Compile(needed Facts) {
 	r.Wants = needed
 	if r.CostHeader >= 0 {
@@ -115,8 +115,7 @@ type reader struct {
 	decoded bool
 }
 
-// first is the first name that any of the sources gives; "" when none does. A sources' fact that was not asked is
-// as good as empty.
+// first returns the first name that any of the sources gives; "" if none does. A fact that is not known counts as empty.
 func (r *reader) first(sources []Source) string {
 	for _, source := range sources {
 		if name := r.read(source); name != "" {
@@ -158,12 +157,12 @@ func (r *reader) claim(name string) string {
 		r.claims = jwt.MapClaims{}
 		parser := jwt.NewParser(jwt.WithJSONNumber())
 		if _, _, err := parser.ParseUnverified(r.request.Token, r.claims); err != nil {
-			r.claims = nil // not a token: its claims are missing, which the rules provide for
+			r.claims = nil // not a token: its claims are missing, and the rules for missing names apply
 		}
 	}
 	switch value := r.claims[name].(type) {
 	case string:
-		// Decoding puts one and the same character for all bytes that are none, so such names are not told apart.
+		// Decoding replaces every invalid byte by the same character, so two such names could collide.
 		if !strings.ContainsRune(value, utf8.RuneError) {
 			return value
 		}

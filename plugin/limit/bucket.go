@@ -4,13 +4,13 @@ package limit
 // reduced fraction of tokens per tick: a tick refills exactly rate units and a token costs exactly base units. It is
 // the same arithmetic as GCRA, whose theoretical arrival time is At + Spent ÷ rate ticks.
 
-// refill pays back the debt for the ticks since s.At.
+// refill reduces the debt by what the ticks since s.At refilled.
 func (l *Limit) refill(s *State, now Micros) {
 	if s.Base != l.base {
 		s.Spent = l.debt(s.tokens())
 		s.Base = l.base
 	}
-	s.Spent = min(s.Spent, l.maxDebt)      // a limit of the same base and a higher rate may have remembered more
+	s.Spent = min(s.Spent, l.maxDebt)   // a limit of the same base and a higher rate may have stored more
 	if off := s.At % l.tick; off != 0 { // written in finer ticks: round up, so that no refill is counted twice
 		s.At += l.tick - off
 	}
@@ -28,7 +28,7 @@ func (l *Limit) refill(s *State, now Micros) {
 	s.At = at
 }
 
-// debt is tokens in units, bounded by what can be waited for (a larger bucket's debt may have been taken over).
+// debt returns tokens in units, bounded by maxDebt: a state written under a larger limit may hold more.
 func (l *Limit) debt(tokens int64) int64 {
 	return min(tokens, l.maxDebt/l.base) * l.base
 }

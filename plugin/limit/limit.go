@@ -1,8 +1,8 @@
 // Package limit is the arithmetic of rate limits: state × now × cost in, state and status out.
 //
 // Five algorithms live here: token bucket (a leaky bucket is one with burst 1), fixed window, sliding window and
-// sliding log. They are pure: time is an argument, nothing is locked, logged, allocated (but for a sliding log's
-// entries) or refused with an error once a [Limit] is compiled. All numbers are integers, and every product is
+// sliding log. They are pure: time is an argument, and once a [Limit] is compiled nothing locks, logs, returns an
+// error or allocates, except a sliding log's entries. All numbers are integers, and every product is
 // bounded by [MaxProduct] when the limit is compiled, so the same arithmetic is exact in Go's int64 and in the
 // doubles of Redis's Lua.
 //
@@ -15,7 +15,7 @@
 //	if l.Wait(&state, now, cost) == 0 {     // would cost be admitted?
 //		l.Spend(&state, now, cost)          // only when every other limit of the request admits too
 //	}
-//	status := l.Status(&state, now)         // what a client is told
+//	status := l.Status(&state, now)         // the numbers that a client reads
 package limit
 
 import (
@@ -30,10 +30,10 @@ type Micros int64
 const (
 	// Second is one second in microseconds.
 	Second Micros = 1e6
-	// StepBack is the furthest that a clock may step back without forgetting what was spent. Nothing refills until it has
+	// StepBack is the furthest that a clock may step back without resetting buckets. Nothing refills until the clock has
 	// caught up.
 	StepBack = 3600 * Second
-	// Never is the answer of [Limit.Wait] when no wait helps: the cost is above the capacity.
+	// Never is what [Limit.Wait] returns when the cost is above the capacity, so that no wait helps.
 	Never Micros = 1<<63 - 1
 	// MaxProduct bounds every product of the arithmetic. Sums of two such products stay below 2^53, so they are
 	// exact in a double.
@@ -42,16 +42,16 @@ const (
 	MaxQuantity = 1_000_000_000_000
 	// MaxWindow bounds a limit's window: 366 days.
 	MaxWindow = 366 * 24 * 3600 * Second
-	// MaxLogQuantity bounds the quantity of a sliding log, which remembers each admission.
+	// MaxLogQuantity bounds the quantity of a sliding log, which stores every admission.
 	MaxLogQuantity = 10_000
 )
 
-// Seconds is m in whole seconds, rounded up: a client that waits so long has waited m.
+// Seconds returns m in whole seconds, rounded up, so that a client that waits them has waited at least m.
 func (m Micros) Seconds() int64 {
 	return ceilDiv(int64(m), int64(Second))
 }
 
-// Algorithm names how a limit counts. The zero value is none: the state of a bucket that was never spent from.
+// Algorithm is the way a limit counts. The zero value, None, is the state of a bucket that was never spent from.
 type Algorithm uint8
 
 // The algorithms. Their bounds, for any interval of length t that begins and ends on a tick of the limit, with
@@ -65,8 +65,8 @@ type Algorithm uint8
 //
 // Intervals are of a clock that does not step. When it steps back by no more than [StepBack], nothing refills until it has
 // caught up, and the bounds hold. Each step forward may fill a bucket that is not full yet, and each step back by more
-// than StepBack empties its record: an interval around one may see H more. Without that, a bucket that was exhausted while
-// the clock was ahead would admit nothing for as long as it had been ahead.
+// than StepBack resets it: an interval that contains one may see H more. Without the reset, a bucket that was exhausted
+// while the clock was ahead would admit nothing for as long as the clock had been ahead.
 const (
 	None Algorithm = iota
 	TokenBucket
@@ -85,7 +85,7 @@ func (a Algorithm) String() string {
 	return fmt.Sprintf("algorithm(%d)", uint8(a))
 }
 
-// ParseAlgorithm is the inverse of [Algorithm.String].
+// ParseAlgorithm returns the algorithm of a name; it is the inverse of [Algorithm.String]. The error lists the names.
 func ParseAlgorithm(name string) (Algorithm, error) {
 	for i, known := range algorithmNames[1:] {
 		if name == known {
@@ -116,18 +116,18 @@ type Limit struct {
 	rate  int64  // buckets: a of the reduced fraction a/b = tokens per tick
 	base  int64  // units per token: buckets b, sliding window ticks, others 1
 	step  int64  // buckets: ticks in which a token is refilled, rounded up: what a mark counts by, see refund.go
-	tag   uint8  // 4 bits of the definition: what states of another rate or window are known by
+	tag   uint8  // 4 bits of the definition, which mark states of another rate or window
 
 	// In units of 1/base token:
-	size int64 // 100 percent of the limit
-	soft int64 // usage above is soft throttled
-	hard int64 // usage above is denied; for SoftOnly the most that is remembered
+	size    int64 // 100 percent of the limit
+	soft    int64 // usage above is soft throttled
+	hard    int64 // usage above is denied; for SoftOnly the most that is counted
 	maxDebt int64 // buckets: the largest debt, so that no wait is longer than MaxProduct microseconds
 }
 
 var ticks = [...]Micros{1, 1_000, Second}
 
-// New compiles a spec, or tells every reason why it cannot: one or several joined *FieldError.
+// New compiles a spec. The error joins one *FieldError for each reason why it cannot.
 func New(spec Spec) (Limit, error) {
 	if err := check(spec); err != nil {
 		return Limit{}, err
@@ -156,7 +156,7 @@ func New(spec Spec) (Limit, error) {
 		spec.Quantity, spec.Window/Second, l.spec.Burst)}
 }
 
-// FieldError is one reason why a spec cannot be compiled.
+// FieldError reports one field of a spec that is out of range.
 type FieldError struct {
 	Field   string // as the configuration names it: limit, window_size, burst, …
 	Problem string // what is wrong, and what would be right
@@ -183,7 +183,7 @@ func check(spec Spec) error {
 		fault("burst", "must be between 1 and %d, and only a token_bucket or leaky_bucket has one, got %d", int64(MaxQuantity), spec.Burst)
 	}
 	if spec.Algorithm == SlidingLog && spec.Quantity > MaxLogQuantity {
-		fault("limit", "a sliding_log remembers every admission: at most %d, got %d", MaxLogQuantity, spec.Quantity)
+		fault("limit", "a sliding_log stores every admission: at most %d, got %d", MaxLogQuantity, spec.Quantity)
 	}
 	if spec.SoftPct < 0 || spec.SoftPct > 1000 {
 		fault("soft_threshold_pct", "must be between 1 and 1000, got %d", spec.SoftPct)
@@ -197,7 +197,7 @@ func check(spec Spec) error {
 	return errors.Join(errs...)
 }
 
-// scale fixes the units of l for one tick, and tells whether every product stays within MaxProduct.
+// scale sets the units of l for one tick, and reports whether every product stays within MaxProduct.
 func (l *Limit) scale(tick Micros) bool {
 	l.tick, l.ticks = tick, int64(l.spec.Window/tick)
 	switch l.kind {
@@ -216,7 +216,7 @@ func (l *Limit) scale(tick Micros) bool {
 		if softPct == 0 {
 			softPct = 100
 		}
-		// Usage beyond twice the limit is not remembered, so that the warnings end soon after the excess does.
+		// Usage beyond twice the limit is not counted, so that warnings end soon after the excess does.
 		hardPct = max(200, 2*softPct)
 	case softPct == 0:
 		softPct = 100
@@ -235,18 +235,18 @@ func (l *Limit) scale(tick Micros) bool {
 	return ok[0] && ok[1] && ok[2] && l.hard <= l.maxDebt
 }
 
-// definitionTag returns 4 bits of a bucket's rate and tick, by which together with the base limits are told apart. Windows
-// are told apart by their starts.
+// definitionTag returns 4 bits of a bucket's rate and tick. Together with the base they distinguish definitions. Windows
+// need none: their starts distinguish them.
 func (l *Limit) definitionTag() uint8 {
 	if l.kind != TokenBucket {
 		return 0
 	}
 	const golden = 0x9e3779b97f4a7c15 // 2^64 ÷ the golden ratio
-	of := (uint64(l.rate) ^ uint64(l.tick)<<48) * golden
-	return uint8((of ^ of>>32) * golden >> 60)
+	hash := (uint64(l.rate) ^ uint64(l.tick)<<48) * golden
+	return uint8((hash ^ hash>>32) * golden >> 60)
 }
 
-// percent is tokens × base × pct ÷ 100 rounded down for a pct below 2^11, and whether it is at most MaxProduct.
+// percent returns tokens × base × pct ÷ 100, rounded down, for a pct below 2^11, and whether it is at most MaxProduct.
 func percent(tokens, base, pct int64) (int64, bool) {
 	hi, lo := bits.Mul64(uint64(tokens), uint64(base))
 	if hi != 0 || lo > MaxProduct {
@@ -256,13 +256,13 @@ func percent(tokens, base, pct int64) (int64, bool) {
 	return units, units <= MaxProduct
 }
 
-// Spec is what the limit was compiled from, with Burst filled in: the capacity of every algorithm, in tokens.
+// Spec returns the spec that l was compiled from, with Burst filled in: the capacity of every algorithm, in tokens.
 func (l *Limit) Spec() Spec { return l.spec }
 
-// Capacity is the most tokens that can be spent at once from a full limit, the hard threshold included.
+// Capacity returns the most tokens that can be spent at once from a full limit, the hard threshold included.
 func (l *Limit) Capacity() int64 { return l.hard / l.base }
 
-// Tick is the resolution in which the limit reads time.
+// Tick returns the resolution in which the limit reads time.
 func (l *Limit) Tick() Micros { return l.tick }
 
 func gcd(a, b int64) int64 {
@@ -272,7 +272,7 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
-// ceilDiv is n ÷ d rounded up, for n ≥ 0 and d > 0. It does not overflow for any n, [Never] included.
+// ceilDiv returns n ÷ d rounded up, for n ≥ 0 and d > 0. It does not overflow for any n, [Never] included.
 func ceilDiv(n, d int64) int64 {
 	q := n / d
 	if q*d != n {

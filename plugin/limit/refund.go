@@ -1,6 +1,6 @@
 package limit
 
-// Refunds give back what a request has spent, if that is certain to change nobody else's limit.
+// Refunds return what a request spent, as far as that cannot raise any other request's limit.
 //
 // A refund that comes late must not return what the bucket would have refilled anyway. Let a request have taken cost
 // units and left the debt D behind. Without them the debt would have been D − cost, less what was refunded since, and
@@ -22,40 +22,39 @@ package limit
 // The mark of a bucket is its count of refunds, rounded up to steps, modulo 2^48. It begins at a number made of the
 // instant at which the bucket began to count; a change of the rate and the start of another window add markSpan. A
 // receipt from before a reset, a lost key or such a change therefore differs by markSpan or more, and nothing is
-// refunded. So does one since which more was refunded than a mark can tell: 16 million tokens, or the refill of 16
-// million ticks where that is more. No sum overflows, and a mark that begins anew does no harm. That the limit changed
-// is known by the base and 4 bits of the rate: where a rate of the same base comes and goes again between a take and
-// its refund, one such change in 16 goes unnoticed, and the refill is reckoned with the wrong rate for as long as it
-// lasted.
+// refunded. The same holds once more was refunded than a mark can count: 16 million tokens, or the refill of 16 million
+// ticks where that is more. No sum overflows, and a mark that begins anew does no harm. A changed limit is detected by
+// the base and 4 bits of the rate: where a rate of the same base comes and goes between a take and its refund, one such
+// change in 16 is missed, and the refund computes the refill of that time with the wrong rate.
 const (
-	// markSpan is by how many steps a mark may have advanced since a receipt; a step is the refill of a token, or of a
+	// markSpan bounds how many steps a mark may have advanced since a receipt; a step is the refill of a token, or of a
 	// tick.
 	markSpan = 1 << 24
 	// markMask has the bits of a mark.
 	markMask = 1<<48 - 1
-	// markTick is how far apart the births of two buckets are that certainly have different marks, within 71 minutes.
+	// markTick is the distance between the births of two buckets that ensures different marks, within 71 minutes.
 	markTick Micros = 256
-	// recentEntries is how many of a sliding log's last entries a refund can reach.
+	// recentEntries is the number of a sliding log's last entries that a refund can reach.
 	recentEntries = 64
 )
 
-// Receipt is what a refund must know of the take. The zero value belongs to no take.
+// Receipt identifies a take to a later refund. The zero value belongs to no take.
 type Receipt struct {
 	At   Micros // the state's At right after the take
 	Debt int64  // the state's Spent right after the take: a token bucket's debt in units of 1/base token
 	Mark int64  // the state's Mark at the take
 }
 
-// Receipt returns what a later refund must know, when the state has just been spent from.
+// Receipt returns the receipt of a take. Call it right after [Limit.Spend].
 func (s *State) Receipt() Receipt { return Receipt{At: s.At, Debt: s.Spent, Mark: s.Mark} }
 
-// Join returns a receipt for what is left of two takes of one bucket, whichever of them it is of: nothing comes back by
-// it that would not come back by the receipts themselves. It is the receipt of the earlier take. Without what is left
-// of both, the debt after it was no less than its own debt less all of that.
+// Join returns a receipt for what is left of two takes of one bucket. A refund by it returns no more than refunds by
+// the two receipts would. It is the receipt of the earlier take: without what is left of both takes, the debt after
+// the earlier one was no less than its own debt less all of that.
 func (r Receipt) Join(other Receipt) Receipt {
 	later := (other.Mark - r.Mark) & markMask
 	switch earlier := (r.Mark - other.Mark) & markMask; {
-	case min(later, earlier) >= markSpan && later < earlier: // of a bucket that is gone
+	case min(later, earlier) >= markSpan && later < earlier: // r's bucket no longer exists
 		return r
 	case min(later, earlier) >= markSpan:
 		return other
@@ -80,12 +79,12 @@ func mark(now Micros) int64 { return int64(now/markTick) * markSpan & markMask }
 // nextLife moves the mark so far that no earlier receipt counts.
 func (s *State) nextLife() { s.Mark = (s.Mark + markSpan) & markMask }
 
-// Refund returns to s what a request took of cost tokens, as far as that is certain to be missing still, and reports
-// how much that is, in what [State.Spent] counts. It needs no [Limit.Advance]. Where nothing is returned s is as
-// before.
+// Refund returns cost tokens of a take to s, as far as they are certain to be missing still. It returns the amount that
+// came back, in the units of [State.Spent]. It needs no [Limit.Advance]. Where nothing comes back s is unchanged.
 //
-// A token bucket loses what it may have refilled in vain, see above. A window gets all back while the tokens count in
-// it, or in its neighbour. A sliding log gets all back while the entry is one of its last 64.
+// A token bucket gets back all but what it may have refilled without effect, see the top of this file. A window gets all
+// back while the tokens count in it, or in the next one. A sliding log gets all back while the entry is one of its last
+// 64.
 func (l *Limit) Refund(s *State, now Micros, cost int64, r Receipt) int64 {
 	if cost = min(cost, l.Capacity()); cost <= 0 || s.Algorithm != l.kind || s.Tag != l.tag || s.ahead(now) {
 		return 0
@@ -103,12 +102,12 @@ func (l *Limit) Refund(s *State, now Micros, cost int64, r Receipt) int64 {
 	case l.kind == SlidingLog:
 		return s.refundLog(cost, r)
 	}
-	cost = min(cost, s.Spent) // in the same window: another start has another mark
+	cost = min(cost, s.Spent) // the same window: another start has another mark
 	s.Spent -= cost
 	return cost
 }
 
-// Returned returns what a refund has reported, in whole tokens.
+// Returned converts a result of [Limit.Refund] to whole tokens.
 func (l *Limit) Returned(refunded int64) int64 {
 	if l.kind == TokenBucket {
 		return refunded / l.base
@@ -118,7 +117,7 @@ func (l *Limit) Returned(refunded int64) int64 {
 
 func (l *Limit) refundBucket(s *State, now Micros, cost, since int64, r Receipt) int64 {
 	if s.Base != l.base || s.At < r.At {
-		return 0 // another limit's, or the debt of a bucket that is gone
+		return 0 // the state of another limit, or of a bucket that began later
 	}
 	after := *s
 	l.refill(&after, now)

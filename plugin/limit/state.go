@@ -1,22 +1,22 @@
 package limit
 
-// State is what a store keeps of one bucket. The zero value is a bucket that was never spent from.
+// State is the stored state of one bucket. The zero value is a bucket that was never spent from.
 // It is a plain value: stores copy, encode and compare its fields.
 type State struct {
-	Algorithm Algorithm // whose numbers these are; None: nothing was spent yet
-	Tag       uint8     // of the limit that wrote them: where it differs, so does a token bucket's rate
+	Algorithm Algorithm // that wrote the numbers; None: nothing was spent yet
+	Tag       uint8     // of the limit that wrote them; a token bucket of another rate usually has another tag
 
 	// Spent is, for a token bucket, its debt at the instant At in units of 1/Base token; for windows the tokens
 	// spent in the window that starts at At; for a sliding log the sum of its entries.
 	Spent int64
-	// Previous is the tokens spent in the window before (sliding window only).
+	// Previous counts the tokens spent in the window before (sliding window only).
 	Previous int64
-	// Base is the units per token of a token bucket; 1 otherwise.
+	// Base is a token bucket's units per token; 1 otherwise.
 	Base int64
-	// Mark counts what was refunded, from a number made of the instant at which the bucket began to count; see refund.go.
+	// Mark counts what was refunded. It starts from the instant at which the bucket began to count; see refund.go.
 	Mark int64
 	// At is the instant for which Spent is exact (token bucket), the start of the window (fixed, sliding window), or
-	// the latest instant that the log has seen (sliding log).
+	// the latest instant in the log (sliding log).
 	At Micros
 	// Log holds the admissions within the window, oldest first (sliding log only).
 	Log []Admission
@@ -28,22 +28,22 @@ type Admission struct {
 	Cost int64
 }
 
-// Status is what a state means under a limit at one instant.
+// Status describes a state under a limit at one instant.
 type Status struct {
 	Used      int64  // tokens, rounded up
 	Remaining int64  // tokens that can still be spent at once; 0 in the soft zone
-	Reset     Micros // instant at which a bucket is full again, a window ends, a log is empty; never before now
+	Reset     Micros // the instant when a bucket is full, a window ends or a log is empty; never before now
 	Soft      bool   // usage is above the soft threshold
 }
 
-// Advance brings s to the instant now under l: it refills buckets, rotates windows and forgets what expired. It must
-// be called before Wait, Spend and Status. A clock that steps back by no more than [StepBack] changes nothing. A state
-// that is further ahead of now is read as one that was never spent from.
+// Advance brings s to the instant now under l: it refills buckets, rotates windows and drops what expired. Call it before
+// Wait, Spend and Status. A clock that steps back by no more than [StepBack] changes nothing. A state that is further
+// ahead of now is reset.
 //
-// A state that another limit wrote is taken over: what was spent stays spent, in whole tokens (a fraction of a token
+// A state that another limit wrote is converted: what was spent stays spent, in whole tokens (a fraction of a token
 // counts as one). Where the algorithm changed, what the old one counted in its window (or as debt) counts in the new
 // one as spent at one instant: a bucket's or log's last, otherwise now. The share of a sliding window's previous
-// window has no meaning elsewhere and is forgotten.
+// window has no meaning elsewhere and is dropped.
 func (l *Limit) Advance(s *State, now Micros) {
 	if s.ahead(now) {
 		*s = State{}
@@ -52,7 +52,7 @@ func (l *Limit) Advance(s *State, now Micros) {
 	case s.Algorithm == None:
 		s.Mark = mark(now)
 	case s.Algorithm != l.kind || s.Tag != l.tag || l.kind == TokenBucket && s.Base != l.base:
-		s.nextLife() // what another definition has granted is not refunded
+		s.nextLife() // no refund of what another definition granted
 	}
 	if s.Tag = l.tag; s.Algorithm != l.kind {
 		l.adopt(s, now)
@@ -69,11 +69,11 @@ func (l *Limit) Advance(s *State, now Micros) {
 	}
 }
 
-// ahead reports whether s is of a time to which the clock will not come soon.
+// ahead reports whether s was written by a clock that was further ahead than StepBack.
 func (s *State) ahead(now Micros) bool { return s.At > now+StepBack }
 
-// Wait is how long after now cost would be admitted if nobody else spends: 0 now, [Never] when cost is above the
-// capacity. It is exact: one microsecond less is refused.
+// Wait returns the time from now until cost would be admitted if nothing else is spent: 0 if it is admitted now, [Never]
+// if cost is above the capacity. It is exact: one microsecond less is denied.
 func (l *Limit) Wait(s *State, now Micros, cost int64) Micros {
 	switch {
 	case cost <= 0 || l.spec.SoftOnly:
@@ -93,10 +93,10 @@ func (l *Limit) Wait(s *State, now Micros, cost int64) Micros {
 	}
 }
 
-// WaitAfter is what a status that was told at now says of Wait, at least: 0 where it cannot tell. A token bucket's is short
-// by a tick at most.
+// WaitAfter returns a lower bound for Wait derived from a Status observed at now, or 0 if none follows. A token bucket's
+// is short by a tick at most.
 //
-// In ticks, a debt of D units is over after ⌈D ÷ rate⌉, and cost waits ⌈(D − free) ÷ rate⌉, where free is hard − cost × base:
+// In ticks, a debt of D units is paid back after ⌈D ÷ rate⌉, and cost waits ⌈(D − free) ÷ rate⌉, where free is hard − cost × base:
 // that is no less than ⌈D ÷ rate⌉ − ⌈free ÷ rate⌉. D is more than (used − 1) × base.
 func (l *Limit) WaitAfter(s *Status, now Micros, cost int64) Micros {
 	switch {
@@ -115,12 +115,12 @@ func (l *Limit) WaitAfter(s *Status, now Micros, cost int64) Micros {
 	return 0
 }
 
-// Spend takes cost tokens, for which Wait must have answered 0 at the same now.
+// Spend takes cost tokens. Wait must have returned 0 for the same now and cost.
 func (l *Limit) Spend(s *State, now Micros, cost int64) {
 	if cost <= 0 {
 		return
 	}
-	if cost > l.Capacity() { // SoftOnly: more than is remembered
+	if cost > l.Capacity() { // SoftOnly: more than is counted
 		cost = l.Capacity()
 	}
 	switch l.kind {
@@ -133,7 +133,7 @@ func (l *Limit) Spend(s *State, now Micros, cost int64) {
 	}
 }
 
-// Status is what a client is told of s at now.
+// Status returns the numbers of s at now that clients read.
 func (l *Limit) Status(s *State, now Micros) Status {
 	used, reset := l.usage(s, now)
 	status := Status{Used: ceilDiv(used, l.base), Reset: max(reset, now), Soft: used > l.soft}
@@ -143,8 +143,8 @@ func (l *Limit) Status(s *State, now Micros) Status {
 	return status
 }
 
-// Expiry returns an instant from which s means no more than the zero State does, in whole seconds: a store may forget
-// it then.
+// Expiry returns an instant, in whole seconds, from which s means no more than the zero State does: a store may drop it
+// then.
 func (l *Limit) Expiry(s *State, now Micros) Micros {
 	_, reset := l.usage(s, now)
 	if l.kind == SlidingWindow {
@@ -154,7 +154,7 @@ func (l *Limit) Expiry(s *State, now Micros) Micros {
 	return reset + (Second-reset%Second)%Second
 }
 
-// usage is what is used of l, in units of 1/base token, and when it resets.
+// usage returns what is used of l, in units of 1/base token, and the instant when it resets.
 func (l *Limit) usage(s *State, now Micros) (int64, Micros) {
 	switch l.kind {
 	case TokenBucket:
@@ -168,7 +168,7 @@ func (l *Limit) usage(s *State, now Micros) (int64, Micros) {
 	}
 }
 
-// adopt turns a state of another algorithm (or of none) into one of l's.
+// adopt converts a state of another algorithm (or of none) to l's.
 func (l *Limit) adopt(s *State, now Micros) {
 	tokens, at := s.tokens(), now
 	switch {
@@ -192,7 +192,7 @@ func (l *Limit) adopt(s *State, now Micros) {
 	}
 }
 
-// tokens is what s counts as spent in its window or bucket, in whole tokens.
+// tokens returns what s counts as spent in its window or bucket, in whole tokens.
 func (s *State) tokens() int64 {
 	if s.Algorithm == TokenBucket {
 		return ceilDiv(s.Spent, max(s.Base, 1))

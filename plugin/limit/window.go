@@ -9,7 +9,7 @@ func (l *Limit) alignFixed(s *State, now Micros) {
 	}
 }
 
-// alignStart counts a window of another length in the one of l's in which it began.
+// alignStart moves the start of a window of another length to the start of l's window that contains it.
 func (l *Limit) alignStart(s *State) {
 	if off := s.At % l.spec.Window; off != 0 {
 		s.At -= off
@@ -44,16 +44,16 @@ func (l *Limit) alignSliding(s *State, now Micros) {
 	s.Previous = min(s.Previous, l.mostCounted())
 }
 
-// mostCounted is as much of a window as is multiplied, or kept in 6 bytes. A lowered limit can find more; so much
-// denies the whole window in any case.
+// mostCounted returns the most of a window that is multiplied, or stored in 6 bytes. A lowered limit can find more; that
+// much denies the whole window in any case.
 func (l *Limit) mostCounted() int64 { return min(MaxProduct/l.ticks, 1<<48-1) }
 
-// weighted is the usage of s at now in units: previous × (ticks − elapsed) + current × ticks.
+// weighted returns the usage of s at now in units: previous × (ticks − elapsed) + current × ticks.
 func (l *Limit) weighted(s *State, now Micros) int64 {
 	return s.Previous*(l.ticks-l.elapsed(s, now)) + min(s.Spent, l.mostCounted())*l.ticks
 }
 
-// elapsed is how many ticks of the current window have passed; none when the clock stepped back before it.
+// elapsed returns the ticks of the current window that have passed; 0 when the clock stepped back before it.
 func (l *Limit) elapsed(s *State, now Micros) int64 {
 	return int64(max(now-s.At, 0) / l.tick)
 }
@@ -73,11 +73,11 @@ func (l *Limit) waitSliding(s *State, now Micros, cost int64) Micros {
 	return at + Micros(e)*l.tick - now
 }
 
-// The sliding log remembers each admission for one window, so it is exact. An admission at t no longer counts at
+// The sliding log stores each admission for one window, so it is exact. An admission at t no longer counts at
 // t + window.
 
-// expireLog forgets the admissions that a window ending now no longer covers. The log remembers how late it has been:
-// what expired then must stay in the past when the clock steps back.
+// expireLog drops the admissions that a window ending now no longer covers. The log keeps the latest instant it was
+// used: what expired then must stay expired when the clock steps back.
 func (l *Limit) expireLog(s *State, now Micros) {
 	s.At = max(s.At, now)
 	for len(s.Log) > 0 && s.Log[0].At <= s.At-l.spec.Window {
@@ -92,9 +92,9 @@ func (s *State) dropOldest() {
 	}
 }
 
-// logReset is when the last admission of the log expires.
+// logReset returns the instant when the last admission of the log expires.
 func (l *Limit) logReset(s *State, now Micros) Micros {
-	if s.Spent == 0 { // refunds leave entries of nothing behind
+	if s.Spent == 0 { // refunds leave entries without cost behind
 		return now
 	}
 	return s.Log[len(s.Log)-1].At + l.spec.Window
@@ -113,7 +113,7 @@ func (l *Limit) waitLog(s *State, now Micros, cost int64) Micros {
 	return Never // not reached: without its entries the log is empty, and cost is within the capacity
 }
 
-// appendLog remembers an admission, at the latest instant the log has seen.
+// appendLog adds an admission, at the latest instant of the log.
 func (l *Limit) appendLog(s *State, cost int64) {
 	if n := len(s.Log); n > 0 && s.Log[n-1].At >= s.At {
 		s.Log[n-1].Cost += cost
@@ -121,7 +121,7 @@ func (l *Limit) appendLog(s *State, cost int64) {
 		s.Log = append(s.Log, Admission{At: s.At, Cost: cost})
 	}
 	s.Spent += cost
-	// A log that never denies would grow without end: it forgets the eldest beyond what it must remember.
+	// A log that never denies would grow without end: it drops the oldest beyond what it must count.
 	excessive := l.spec.SoftOnly && s.Spent > l.hard
 	for excessive && (s.Spent > l.hard || s.Log[0].Cost == 0) {
 		if excess := s.Spent - l.hard; excess < s.Log[0].Cost {

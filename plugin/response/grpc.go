@@ -8,7 +8,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 )
 
-// The codes of gRPC that refusals have.
+// The gRPC status codes of denials.
 const (
 	invalidArgument   = "3"
 	permissionDenied  = "7"
@@ -16,8 +16,8 @@ const (
 	unavailable       = "14"
 )
 
-// trailers writes the refusal of a gRPC call: headers alone, with HTTP status 200. Clients read grpc-status, its
-// message and Retry-After only there. A 429 is UNAVAILABLE to many of them, and retried at once.
+// trailers writes the denial of a gRPC call: headers alone, with HTTP status 200. Clients read grpc-status, its message
+// and Retry-After only there. Many of them read a 429 as UNAVAILABLE, and retry at once.
 func (re *Renderer) trailers(d *decision.Decision, r *Response) {
 	code, message := resourceExhausted, re.grpcMessage
 	switch d.Reason {
@@ -42,8 +42,7 @@ func (re *Renderer) trailers(d *decision.Decision, r *Response) {
 	r.text("grpc-message", message)
 }
 
-// percentEncode encodes a grpc-message as the protocol wants it: every byte that is not printable ASCII, and %, is
-// written as % and two hexadecimal digits.
+// percentEncode encodes a grpc-message: % and every byte that is not printable ASCII become % and two hexadecimal digits.
 func percentEncode(message string) string {
 	var b strings.Builder
 	for i := range len(message) {

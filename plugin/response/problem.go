@@ -16,8 +16,8 @@ const (
 	badRequest         = `"about:blank","title":"Bad Request"`
 )
 
-// body writes the problem document of a refusal (RFC 9457). Everything that is put into it is either made of
-// characters that need no escaping (policy names are validated) or was encoded when the config was compiled.
+// body writes the problem document of a denial (RFC 9457). Its parts either consist of characters that need no escaping
+// (policy names are validated) or were encoded when the config was compiled.
 func (re *Renderer) body(d *decision.Decision, wait int64, r *Response) {
 	b := r.Body
 	b = append(b, `{"type":`...)
@@ -84,8 +84,8 @@ func (re *Renderer) body(d *decision.Decision, wait int64, r *Response) {
 	r.Body = b
 }
 
-// detail tells in words which limit the request met, and what helps. Of a limit whose numbers clients do not read it
-// says the name.
+// detail appends in words which limit the request met, and what helps. For a limit whose numbers clients do not read it
+// appends the name alone.
 func (re *Renderer) detail(b []byte, d *decision.Decision, wait int64) []byte {
 	bound := &d.Resolution.Bounds[d.Binding]
 	if !re.Shows(bound) {
@@ -124,7 +124,7 @@ func (re *Renderer) detail(b []byte, d *decision.Decision, wait int64) []byte {
 	return append(b, " s."...)
 }
 
-// sharedDetail is detail without numbers of the limit.
+// sharedDetail appends the detail without numbers of the limit.
 func sharedDetail(b []byte, d *decision.Decision, wait int64) []byte {
 	b = append(b, "Limit '"...)
 	b = append(b, d.Resolution.Bounds[d.Binding].Policy.Name...)
@@ -136,7 +136,7 @@ func sharedDetail(b []byte, d *decision.Decision, wait int64) []byte {
 	return append(b, " s."...)
 }
 
-// denying lists the names of all policies that deny: those that have no room, or those that could not be checked.
+// denying appends the names of all policies that deny: those without room (checked), or those that could not be checked.
 func denying(b []byte, d *decision.Decision, checked bool) []byte {
 	separator := ""
 	for i := range d.Statuses {

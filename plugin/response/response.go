@@ -1,8 +1,8 @@
-// Package response says what a client reads: a decision in, headers and a body out.
+// Package response renders a decision for the client: a decision in, headers and a body out.
 //
 // It is the one place where a decision becomes HTTP: the X-RateLimit headers, the structured fields of
-// draft-ietf-httpapi-ratelimit-headers-10, Retry-After, and the RFC 9457 problem document of a refusal. It decides
-// nothing and knows no wire.
+// draft-ietf-httpapi-ratelimit-headers-10, Retry-After, and the RFC 9457 problem document of a denial. It decides
+// nothing and writes to no connection.
 package response
 
 import (
@@ -22,10 +22,10 @@ type Header struct {
 	Value []byte
 }
 
-// Response is what a client reads. Its memory is reused: the zero value is ready, and a value is good until the next
+// Response holds what a client reads. Its memory is reused: the zero value is ready, and a value is valid until the next
 // Render into it.
 type Response struct {
-	Denied bool // the request ends here, with Status and Body
+	Denied  bool // the client gets Status and Body; else the request is proxied
 	Status  int
 	Headers []Header
 	Body    []byte
@@ -38,7 +38,7 @@ func (r *Response) Reset() {
 	*r = Response{Headers: r.Headers[:0], Body: r.Body[:0], buf: r.buf[:0]}
 }
 
-// Get is the value of a header; "" when it is not there.
+// Get returns the value of a header, "" if it is absent.
 func (r *Response) Get(name string) string {
 	for _, h := range r.Headers {
 		if strings.EqualFold(h.Name, name) {
@@ -53,17 +53,17 @@ type Renderer struct {
 	hideHeaders bool
 	kongHeaders bool
 	showShared  bool // numbers of limits that all tenants share
-	degraded    bool // tell which limits Redis did not answer for
+	degraded    bool // name the limits that Redis did not answer for
 	status      int
-	closed      int    // status of a refusal for want of Redis
+	closed      int    // status of a denial by a limit that fails closed
 	message     []byte // a JSON string
 	grpcMessage string // the same for gRPC
 	jitterMax   int64  // seconds
 	jitter      func(n int64) int64
 }
 
-// New compiles a renderer. jitter answers a random number from 0 to n-1; it is asked only when the config wants
-// jitter on Retry-After.
+// New compiles a renderer. jitter returns a random number from 0 to n-1; it is called only if the config adds jitter to
+// Retry-After.
 func New(config schema.Config, jitter func(n int64) int64) *Renderer {
 	message, err := json.Marshal(config.ErrorMessage)
 	if err != nil {
@@ -83,14 +83,14 @@ func New(config schema.Config, jitter func(n int64) int64) *Renderer {
 	}
 }
 
-// Shows reports whether clients read the numbers of a bound: those of their own buckets always, those of a bucket that
-// all tenants share only with show_shared_limits. Of a shared bound that denies they read the name and Retry-After.
+// Shows reports whether clients read the numbers of a bound: always for their own buckets, and only with
+// show_shared_limits for a bucket that all tenants share. A denial by a shared bound shows its name and Retry-After.
 func (re *Renderer) Shows(b *policy.Bound) bool { return re.showShared || !b.Key.Shared() }
 
 // ShowsShared reports whether clients read the numbers of limits that all tenants share: show_shared_limits.
 func (re *Renderer) ShowsShared() bool { return re.showShared }
 
-// Binding returns the index of the bound whose numbers clients read; -1: of none.
+// Binding returns the index of the bound whose numbers clients read; -1: none.
 func (re *Renderer) Binding(d *decision.Decision) int {
 	if re.showShared {
 		return d.Binding
@@ -98,8 +98,8 @@ func (re *Renderer) Binding(d *decision.Decision) int {
 	return d.OwnBinding
 }
 
-// Render writes what the client of a decision reads into r. grpc reports whether the request was a gRPC call, whose
-// refusals are trailers.
+// Render writes the response for a decision into r. grpc says whether the request is a gRPC call, which is denied by
+// trailers.
 func (re *Renderer) Render(d *decision.Decision, grpc bool, r *Response) {
 	r.Reset()
 	wait := re.wait(d)
@@ -125,7 +125,7 @@ func (re *Renderer) Render(d *decision.Decision, grpc bool, r *Response) {
 	re.body(d, wait, r)
 }
 
-// wait is Retry-After in seconds: rounded up, at least 1, with jitter; 0 when there is nothing to wait for.
+// wait returns Retry-After in seconds: rounded up, at least 1, with jitter; 0 if no wait helps.
 func (re *Renderer) wait(d *decision.Decision) int64 {
 	switch {
 	case !d.Denied() || d.Reason == decision.TenantMissing || d.Reason == decision.UserMissing || d.Reason == decision.HeaderRepeated:
@@ -156,8 +156,8 @@ func (re *Renderer) statusOf(d *decision.Decision) int {
 	return re.status
 }
 
-// limits writes the headers about the bound whose numbers clients read, and the list of all enforced policies of which
-// they do.
+// limits writes the headers about the bound whose numbers clients read, and the list of all enforced policies that
+// clients read numbers of.
 func (re *Renderer) limits(d *decision.Decision, r *Response) {
 	shown := re.Binding(d)
 	if shown < 0 {
@@ -165,7 +165,7 @@ func (re *Renderer) limits(d *decision.Decision, r *Response) {
 	}
 	binding, status := d.Resolution.Bounds[shown].Policy, &d.Statuses[shown]
 	capacity, remaining := binding.Limit.Spec().Burst, status.Remaining
-	// A client that waits t seconds has more quota: enough for a refused one, all of it for others.
+	// After t seconds there is more quota: enough for a denied request, all of it for others.
 	t := (status.Reset - status.Now).Seconds()
 	if !status.Admits() && status.Wait != limit.Never {
 		t = max(status.Wait.Seconds(), 1)
@@ -212,8 +212,8 @@ func (re *Renderer) Warns(d *decision.Decision) bool {
 	return false
 }
 
-// degradation writes which enforced limits Redis did not answer for, and what decided in its stead. Of one in shadow
-// clients read nothing, here or elsewhere; of a shared one only if it denies.
+// degradation writes which enforced limits Redis did not answer for, and what decided instead. It omits limits in shadow,
+// and shared limits that do not deny.
 func (re *Renderer) degradation(d *decision.Decision, r *Response) {
 	start := len(r.buf)
 	for i := range d.Statuses {
@@ -226,7 +226,7 @@ func (re *Renderer) degradation(d *decision.Decision, r *Response) {
 		}
 		r.buf = append(append(r.buf, bound.Policy.Name...), '=')
 		if status.Source == decision.Unanswered && bound.Policy.FailMode == policy.FailLocal {
-			r.buf = append(r.buf, "unchecked"...) // the request was refused before it came to this
+			r.buf = append(r.buf, "unchecked"...) // another limit had denied the request already
 		} else {
 			r.buf = append(r.buf, bound.Policy.FailMode.String()...)
 		}
@@ -248,8 +248,8 @@ func (r *Response) text(name, value string) {
 	r.end(name, start)
 }
 
-// end adds the header whose value is what was appended since start. The value stays good if buf grows later: it
-// keeps the array it was written to.
+// end adds a header whose value was appended to buf since start. The value stays valid if buf grows later: it keeps
+// its array.
 func (r *Response) end(name string, start int) {
 	r.Headers = append(r.Headers, Header{Name: name, Value: r.buf[start:len(r.buf):len(r.buf)]})
 }
