@@ -66,8 +66,8 @@ type Exchange struct {
 }
 
 // Admit decides one request and stores the decision and the response in x. An error means that facts or buckets failed;
-// x holds a response all the same: the one of on_internal_error, which observers do not receive, or the denial if it was
-// decided before.
+// x holds a response all the same: the one of on_internal_error, which observers do not receive, or the denial if it
+// was decided before.
 func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	x.Request.Reset()
 	d := &x.Decision
@@ -76,7 +76,11 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	// Who is it? Each round returns the facts that are still needed; no fact is read that no limit needs.
 	policies := p.Policies.Load()
 	rules := &policies.Rules
-	for missing := rules.Identify(&x.Request, &d.Identity); missing != 0; missing = rules.Identify(&x.Request, &d.Identity) {
+	for {
+		missing := rules.Identify(&x.Request, &d.Identity)
+		if missing == 0 {
+			break
+		}
 		if err := facts.Ask(ctx, missing, rules, &x.Request); err != nil {
 			p.Fault(x)
 			return fmt.Errorf("ask for facts: %w", err)
@@ -127,8 +131,8 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	return unanswered
 }
 
-// askAtDenial reads the facts that only a denial needs: whether the request is a gRPC call, which it reports, and the id
-// of the request if observers want it. A denial in shadow needs the id alone.
+// askAtDenial reads the facts that only a denial needs: whether the request is a gRPC call, which it reports, and the
+// id of the request if observers want it. A denial in shadow needs the id alone.
 func (p *Path) askAtDenial(ctx context.Context, facts FactSource, x *Exchange) (grpc bool, err error) {
 	d, wanted := &x.Decision, identity.Facts(0)
 	if p.RequestIDs && (d.Denied() || d.ShadowDenied) {

@@ -9,9 +9,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Known holds the facts of a request that a program states itself instead of reading them from a gateway: a program that
-// authenticated its caller (package limiter), or a caller of the decision API. It implements [FactSource] for a [Path]
-// whose policies were compiled from [ForKnown] of a config; other rules find nothing in it. The zero value is an
+// Known holds the facts of a request that a program states itself instead of reading them from a gateway: a program
+// that authenticated its caller (package limiter), or a caller of the decision API. It implements [FactSource] for a
+// [Path] whose policies were compiled from [ForKnown] of a config; other rules find nothing in it. The zero value is an
 // anonymous request without an address or an endpoint.
 type Known struct {
 	Tenant, User, Tier string // "": it has none
@@ -45,8 +45,8 @@ func ForKnown(config schema.Config) schema.Config {
 	return config
 }
 
-// Target splits an endpoint into method and path ("GET /records/{id}"; a pattern stands for the requests that it covers),
-// or returns it as the name of a route.
+// Target splits an endpoint into method and path ("GET /records/{id}"; a pattern stands for the requests that it
+// covers), or returns it as the name of a route.
 func Target(endpoint string) (method, path, route string) {
 	if method, path, both := strings.Cut(endpoint, " "); both && strings.HasPrefix(path, "/") {
 		return method, path, ""

@@ -9,8 +9,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Meta bounds the requests of one tenant that this node decides about, whatever the policies say. It protects the limiter
-// itself from a runaway tenant. It is immutable; a nil Meta bounds nothing.
+// Meta bounds the requests of one tenant that this node decides about, whatever the policies say. It protects the
+// limiter itself from a runaway tenant. It is immutable; a nil Meta bounds nothing.
 type Meta struct {
 	buckets   Buckets // of this process, apart from all others
 	namespace string
@@ -23,7 +23,11 @@ func NewMeta(perSecond int64, namespace string, buckets Buckets) (*Meta, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &Meta{buckets: buckets, namespace: namespace, policy: &policy.Policy{Name: "meta_limit", Scope: policy.Tenant, Limit: l}}, nil
+	return &Meta{
+		buckets:   buckets,
+		namespace: namespace,
+		policy:    &policy.Policy{Name: "meta_limit", Scope: policy.Tenant, Limit: l},
+	}, nil
 }
 
 // wait returns the time until this node decides about a request of the tenant; 0: now.

@@ -1,8 +1,8 @@
 // Package decision combines the statuses of all bounds of a request: whether it is admitted, which bound binds, and how
 // long a client should wait.
 //
-// A [Decision] carries everything that headers, events, usage and metrics need. Package response renders it for clients;
-// the stores fill in the statuses.
+// A [Decision] carries everything that headers, events, usage and metrics need. Package response renders it for
+// clients; the stores fill in the statuses.
 package decision
 
 import (
@@ -42,7 +42,9 @@ const (
 	WrongType           // its key in Redis holds another program's data: nothing was spent
 )
 
-var failureNames = [...]string{"", "redis_unavailable", "redis_timeout", "redis_lost", "redis_overloaded", "redis_wrong_type"}
+var failureNames = [...]string{
+	"", "redis_unavailable", "redis_timeout", "redis_lost", "redis_overloaded", "redis_wrong_type",
+}
 
 func (f Failure) String() string { return failureNames[f] }
 
@@ -62,12 +64,12 @@ type Status struct {
 	Capacity     int64         // where Wait is limit.Never: the bucket's capacity in tokens; 0: the limit's
 }
 
-// Admits reports whether this bound alone admits the request. For an unanswered bound Wait is the time that the store is
-// expected to be away; use [Denies].
+// Admits reports whether this bound alone admits the request. For an unanswered bound Wait is the time that the store
+// is expected to be away; use [Denies].
 func (s *Status) Admits() bool { return s.Wait == 0 }
 
-// ResetAt returns the instant of X-RateLimit-Reset: the bucket is full again or its window ends. For a denied request it
-// is not before the instant at which a retry can succeed: a sliding window may end earlier.
+// ResetAt returns the instant of X-RateLimit-Reset: the bucket is full again or its window ends. For a denied request
+// it is not before the instant at which a retry can succeed: a sliding window may end earlier.
 func (s *Status) ResetAt() limit.Micros {
 	if s.Admits() || s.Wait == limit.Never {
 		return s.Reset
@@ -75,8 +77,8 @@ func (s *Status) ResetAt() limit.Micros {
 	return max(s.Reset, s.Now+s.Wait)
 }
 
-// Denies reports whether a bound with this status denies the request: it is enforced, and it either has no room or was not
-// answered and fails closed.
+// Denies reports whether a bound with this status denies the request: it is enforced, and it either has no room or was
+// not answered and fails closed.
 func Denies(b *policy.Bound, s *Status) bool {
 	if s.Source == Unanswered {
 		return b.Enforced() && s.Failure != NoFailure && b.Policy.FailMode == policy.FailClosed
@@ -140,7 +142,7 @@ type Decision struct {
 	OwnBinding   int          // index of the bound that binds among those with a bucket that is not shared; -1: none
 	RetryAfter   limit.Micros // the longest wait of a denial by bounds; limit.Never: no wait helps
 	ShadowDenied bool         // a bound in shadow or log mode, or a missing name in such a config, would have denied
-	ShadowReason Reason       // what a config in shadow or log mode would have denied for beside its bounds; Counted: nothing
+	ShadowReason Reason       // a reason beside the bounds for a denial in shadow or log mode; Counted: none
 	Mode         policy.Mode  // of the config as a whole
 	Degraded     bool         // the shared store did not answer for some bound
 	RequestID    string       // the gateway's id of the request; "" unless it was read at a denial
@@ -208,8 +210,8 @@ func (d *Decision) Ban(now limit.Micros) {
 // OwnBinding follows the same rule among the bounds whose buckets are not shared. Clients read its numbers; Binding,
 // Result and RetryAfter cover all bounds.
 //
-// An unanswered bound neither admits nor binds. If it fails closed it denies, but a bound without room takes precedence:
-// the client then reads which limit it met, and not that the service has trouble.
+// An unanswered bound neither admits nor binds. If it fails closed it denies, but a bound without room takes
+// precedence: the client then reads which limit it met, and not that the service has trouble.
 func (d *Decision) Combine() {
 	away := limit.Micros(0)
 	for i := range d.Statuses {
@@ -267,8 +269,8 @@ func (d *Decision) Filter(kept func(*policy.Bound) bool) *Decision {
 	return &among
 }
 
-// stricter returns the index of the answered bound that binds: the one that waits longer, or, if both admit, the one with
-// less of its limit left; i on a tie. If i is -1 it returns j.
+// stricter returns the index of the answered bound that binds: the one that waits longer, or, if both admit, the one
+// with less of its limit left; i on a tie. If i is -1 it returns j.
 func (d *Decision) stricter(i, j int) int {
 	if i < 0 {
 		return j

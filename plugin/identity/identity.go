@@ -80,7 +80,7 @@ const (
 
 // Identity describes who a request is from, and to which endpoint it goes.
 type Identity struct {
-	Tenant     Name   // of kind Tenant; IP where anonymous clients are limited by address; Unidentified: no tenant limit applies
+	Tenant     Name   // IP where anonymous clients are limited by address; Unidentified: no tenant limit applies
 	Tier       string // the tenant's tier as it claims it; the policies know which tiers exist
 	User       Name   // of kind User, or what stands in for one; Unidentified: no user limit applies
 	Credential string
@@ -89,7 +89,7 @@ type Identity struct {
 	Path       string
 	Route      string
 	Cost       int64  // from the cost header; 0: none
-	Repeated   string // a trusted header that came with more than one value, so the request is unidentified; "" if none did
+	Repeated   string // a trusted header that came with more than one value; "" if none did
 
 	Anonymous    bool // no source named a tenant
 	UserMissing  bool // no source named a user where a limit needs one
@@ -126,7 +126,7 @@ type Rules struct {
 	NeedTenant         bool     // some limit is a tenant's
 	NeedCredential     bool     // some limit is counted per credential
 	DecodePath         bool     // endpoints are matched on the path without any escapes
-	AnonymousLimits    bool     // anonymous clients have limits of their own, which are never counted per user or credential
+	AnonymousLimits    bool     // anonymous clients have limits of their own, never per user or credential
 }
 
 // EndpointPath returns the form of a normalized path that endpoint patterns match.
@@ -235,8 +235,8 @@ func (r *Rules) anonymous(c *Consumer) bool {
 	return false
 }
 
-// cost returns the cost that the request's header claims: a whole number up to CostHeaderMax, which larger ones count as.
-// Anything else counts as absent and returns 0, so that nonsense gains nothing.
+// cost returns the cost that the request's header claims: a whole number up to CostHeaderMax, which larger ones count
+// as. Anything else counts as absent and returns 0, so that nonsense gains nothing.
 func (r *Rules) cost(req *Request) int64 {
 	if r.CostHeader < 0 || r.CostHeader >= len(req.Headers) {
 		return 0

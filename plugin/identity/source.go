@@ -72,7 +72,11 @@ func parseSource(text string, headers *[]string) (Source, error) {
 	if claim, ok := strings.CutPrefix(text, "jwt."); ok && claim != "" {
 		return Source{kind: fromClaim, detail: claim}, nil
 	}
-	return Source{}, fmt.Errorf("unknown source %q: use consumer.id, consumer.username, consumer.custom_id, consumer.tag.<key>, header.<Name> or jwt.<claim>", text)
+	return Source{}, fmt.Errorf(
+		"unknown source %q: use consumer.id, consumer.username, consumer.custom_id, consumer.tag.<key>, "+
+			"header.<Name> or jwt.<claim>",
+		text,
+	)
 }
 
 // Header returns the index of a header's name in headers, and adds the name if it is missing.
@@ -115,7 +119,8 @@ type reader struct {
 	decoded bool
 }
 
-// first returns the first name that any of the sources gives; "" if none does. A fact that is not known counts as empty.
+// first returns the first name that any of the sources gives; "" if none does. A fact that is not known counts as
+// empty.
 func (r *reader) first(sources []Source) string {
 	for _, source := range sources {
 		if name := r.read(source); name != "" {

@@ -59,14 +59,14 @@ type Algorithm uint8
 //
 //	token bucket    H + t × quantity ÷ window
 //	fixed window    H per aligned window, 2H in any interval of one window
-//	sliding window  H per aligned window, H × (1 + e÷window) in an interval of one window that reaches e into the later one:
+//	sliding window  H per aligned window, H × (1 + e÷window) in an interval of one window that reaches e into the later:
 //	                about H for even traffic, just below 2H when all of a window was spent at its very end
 //	sliding log     H in any interval of one window
 //
-// Intervals are of a clock that does not step. When it steps back by no more than [StepBack], nothing refills until it has
-// caught up, and the bounds hold. Each step forward may fill a bucket that is not full yet, and each step back by more
-// than StepBack resets it: an interval that contains one may see H more. Without the reset, a bucket that was exhausted
-// while the clock was ahead would admit nothing for as long as the clock had been ahead.
+// Intervals are of a clock that does not step. When it steps back by no more than [StepBack], nothing refills until it
+// has caught up, and the bounds hold. Each step forward may fill a bucket that is not full yet, and each step back by
+// more than StepBack resets it: an interval that contains one may see H more. Without the reset, a bucket that was
+// exhausted while the clock was ahead would admit nothing for as long as the clock had been ahead.
 const (
 	None Algorithm = iota
 	TokenBucket
@@ -76,7 +76,9 @@ const (
 	SlidingLog
 )
 
-var algorithmNames = [...]string{"none", "token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log"}
+var algorithmNames = [...]string{
+	"none", "token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log",
+}
 
 func (a Algorithm) String() string {
 	if int(a) < len(algorithmNames) {
@@ -92,7 +94,10 @@ func ParseAlgorithm(name string) (Algorithm, error) {
 			return Algorithm(i + 1), nil
 		}
 	}
-	return None, fmt.Errorf("unknown algorithm %q: use token_bucket, leaky_bucket, fixed_window, sliding_window or sliding_log", name)
+	return None, fmt.Errorf(
+		"unknown algorithm %q: use token_bucket, leaky_bucket, fixed_window, sliding_window or sliding_log",
+		name,
+	)
 }
 
 // Spec is a limit as people write it: Quantity tokens per Window.
@@ -102,7 +107,7 @@ type Spec struct {
 	Window    Micros // whole seconds, 1 s to MaxWindow
 	Burst     int64  // buckets only: capacity in tokens; 0 = Quantity (leaky bucket: 1)
 	SoftPct   int64  // percent of the limit above which usage is soft throttled; 0 = no soft zone
-	HardPct   int64  // percent of the limit above which usage is denied, at least 100; 0 = 100; without SoftPct it is ignored
+	HardPct   int64  // percent of the limit above which usage is denied, at least 100; 0 = 100; ignored without SoftPct
 	SoftOnly  bool   // warn above SoftPct (0 = 100) percent, never deny
 }
 
@@ -152,8 +157,13 @@ func New(spec Spec) (Limit, error) {
 			return l, nil
 		}
 	}
-	return Limit{}, &FieldError{Field: "limit", Problem: fmt.Sprintf("%d per %d s with capacity %d cannot be counted exactly: choose a smaller limit, burst or window",
-		spec.Quantity, spec.Window/Second, l.spec.Burst)}
+	return Limit{}, &FieldError{
+		Field: "limit",
+		Problem: fmt.Sprintf(
+			"%d per %d s with capacity %d cannot be counted exactly: choose a smaller limit, burst or window",
+			spec.Quantity, spec.Window/Second, l.spec.Burst,
+		),
+	}
 }
 
 // FieldError reports one field of a spec that is out of range.
@@ -176,11 +186,13 @@ func check(spec Spec) error {
 		fault("limit", "must be between 1 and %d, got %d", int64(MaxQuantity), spec.Quantity)
 	}
 	if spec.Window < Second || spec.Window > MaxWindow || spec.Window%Second != 0 {
-		fault("window_size", "must be whole seconds between 1 and %d, got %g", MaxWindow/Second, float64(spec.Window)/float64(Second))
+		seconds := float64(spec.Window) / float64(Second)
+		fault("window_size", "must be whole seconds between 1 and %d, got %g", MaxWindow/Second, seconds)
 	}
 	bucket := spec.Algorithm == TokenBucket || spec.Algorithm == LeakyBucket
 	if spec.Burst < 0 || spec.Burst > MaxQuantity || (spec.Burst > 0 && !bucket) {
-		fault("burst", "must be between 1 and %d, and only a token_bucket or leaky_bucket has one, got %d", int64(MaxQuantity), spec.Burst)
+		fault("burst", "must be between 1 and %d, and only a token_bucket or leaky_bucket has one, got %d",
+			int64(MaxQuantity), spec.Burst)
 	}
 	if spec.Algorithm == SlidingLog && spec.Quantity > MaxLogQuantity {
 		fault("limit", "a sliding_log stores every admission: at most %d, got %d", MaxLogQuantity, spec.Quantity)
@@ -235,8 +247,8 @@ func (l *Limit) scale(tick Micros) bool {
 	return ok[0] && ok[1] && ok[2] && l.hard <= l.maxDebt
 }
 
-// definitionTag returns 4 bits of a bucket's rate and tick. Together with the base they distinguish definitions. Windows
-// need none: their starts distinguish them.
+// definitionTag returns 4 bits of a bucket's rate and tick. Together with the base they distinguish definitions.
+// Windows need none: their starts distinguish them.
 func (l *Limit) definitionTag() uint8 {
 	if l.kind != TokenBucket {
 		return 0

@@ -82,9 +82,9 @@ func (s *State) nextLife() { s.Mark = (s.Mark + markSpan) & markMask }
 // Refund returns cost tokens of a take to s, as far as they are certain to be missing still. It returns the amount that
 // came back, in the units of [State.Spent]. It needs no [Limit.Advance]. Where nothing comes back s is unchanged.
 //
-// A token bucket gets back all but what it may have refilled without effect, see the top of this file. A window gets all
-// back while the tokens count in it, or in the next one. A sliding log gets all back while the entry is one of its last
-// 64.
+// A token bucket gets back all but what it may have refilled without effect, see the top of this file. A window gets
+// all back while the tokens count in it, or in the next one. A sliding log gets all back while the entry is one of its
+// last 64.
 func (l *Limit) Refund(s *State, now Micros, cost int64, r Receipt) int64 {
 	if cost = min(cost, l.Capacity()); cost <= 0 || s.Algorithm != l.kind || s.Tag != l.tag || s.ahead(now) {
 		return 0

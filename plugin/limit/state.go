@@ -36,9 +36,9 @@ type Status struct {
 	Soft      bool   // usage is above the soft threshold
 }
 
-// Advance brings s to the instant now under l: it refills buckets, rotates windows and drops what expired. Call it before
-// Wait, Spend and Status. A clock that steps back by no more than [StepBack] changes nothing. A state that is further
-// ahead of now is reset.
+// Advance brings s to the instant now under l: it refills buckets, rotates windows and drops what expired. Call it
+// before Wait, Spend and Status. A clock that steps back by no more than [StepBack] changes nothing. A state that is
+// further ahead of now is reset.
 //
 // A state that another limit wrote is converted: what was spent stays spent, in whole tokens (a fraction of a token
 // counts as one). Where the algorithm changed, what the old one counted in its window (or as debt) counts in the new
@@ -72,8 +72,8 @@ func (l *Limit) Advance(s *State, now Micros) {
 // ahead reports whether s was written by a clock that was further ahead than StepBack.
 func (s *State) ahead(now Micros) bool { return s.At > now+StepBack }
 
-// Wait returns the time from now until cost would be admitted if nothing else is spent: 0 if it is admitted now, [Never]
-// if cost is above the capacity. It is exact: one microsecond less is denied.
+// Wait returns the time from now until cost would be admitted if nothing else is spent: 0 if it is admitted now,
+// [Never] if cost is above the capacity. It is exact: one microsecond less is denied.
 func (l *Limit) Wait(s *State, now Micros, cost int64) Micros {
 	switch {
 	case cost <= 0 || l.spec.SoftOnly:
@@ -93,11 +93,11 @@ func (l *Limit) Wait(s *State, now Micros, cost int64) Micros {
 	}
 }
 
-// WaitAfter returns a lower bound for Wait derived from a Status observed at now, or 0 if none follows. A token bucket's
-// is short by a tick at most.
+// WaitAfter returns a lower bound for Wait derived from a Status observed at now, or 0 if none follows. A token
+// bucket's is short by a tick at most.
 //
-// In ticks, a debt of D units is paid back after ⌈D ÷ rate⌉, and cost waits ⌈(D − free) ÷ rate⌉, where free is hard − cost × base:
-// that is no less than ⌈D ÷ rate⌉ − ⌈free ÷ rate⌉. D is more than (used − 1) × base.
+// In ticks, a debt of D units is paid back after ⌈D ÷ rate⌉, and cost waits ⌈(D − free) ÷ rate⌉, where free is hard −
+// cost × base: that is no less than ⌈D ÷ rate⌉ − ⌈free ÷ rate⌉. D is more than (used − 1) × base.
 func (l *Limit) WaitAfter(s *Status, now Micros, cost int64) Micros {
 	switch {
 	case cost <= 0 || l.spec.SoftOnly:

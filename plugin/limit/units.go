@@ -1,8 +1,8 @@
 package limit
 
-// Units holds the numbers that a limit is compiled to, for a store that does the arithmetic elsewhere: Redis's Lua reads
-// them as doubles, in which all of them and all sums of two of their products are exact. The algorithms of this package
-// define what they mean together.
+// Units holds the numbers that a limit is compiled to, for a store that does the arithmetic elsewhere: Redis's Lua
+// reads them as doubles, in which all of them and all sums of two of their products are exact. The algorithms of this
+// package define what they mean together.
 //
 // The zero value belongs to no limit.
 type Units struct {
@@ -29,5 +29,7 @@ type Units struct {
 
 // Units returns the numbers that l was compiled to.
 func (l *Limit) Units() Units {
-	return Units{Kind: l.kind, Tick: l.tick, Ticks: l.ticks, Rate: l.rate, Base: l.base, Hard: l.hard, Step: l.step, Tag: l.tag}
+	return Units{
+		Kind: l.kind, Tick: l.tick, Ticks: l.ticks, Rate: l.rate, Base: l.base, Hard: l.hard, Step: l.step, Tag: l.tag,
+	}
 }

@@ -44,8 +44,8 @@ func (l *Limit) alignSliding(s *State, now Micros) {
 	s.Previous = min(s.Previous, l.mostCounted())
 }
 
-// mostCounted returns the most of a window that is multiplied, or stored in 6 bytes. A lowered limit can find more; that
-// much denies the whole window in any case.
+// mostCounted returns the most of a window that is multiplied, or stored in 6 bytes. A lowered limit can find more;
+// that much denies the whole window in any case.
 func (l *Limit) mostCounted() int64 { return min(MaxProduct/l.ticks, 1<<48-1) }
 
 // weighted returns the usage of s at now in units: previous × (ticks − elapsed) + current × ticks.

@@ -42,7 +42,8 @@ func (re *Renderer) trailers(d *decision.Decision, r *Response) {
 	r.text("grpc-message", message)
 }
 
-// percentEncode encodes a grpc-message: % and every byte that is not printable ASCII become % and two hexadecimal digits.
+// percentEncode encodes a grpc-message: % and every byte that is not printable ASCII become % and two hexadecimal
+// digits.
 func percentEncode(message string) string {
 	var b strings.Builder
 	for i := range len(message) {

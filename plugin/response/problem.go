@@ -9,9 +9,13 @@ import (
 
 // The problem types and titles of draft-ietf-httpapi-ratelimit-headers-10, section "Problem Types".
 const (
-	quotaExceeded      = `"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded"`
-	abnormalUsage      = `"https://iana.org/assignments/http-problem-types#abnormal-usage-detected","title":"Request not satisfied due to detection of abnormal request pattern"`
-	reducedCapacity    = `"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Request cannot be satisfied due to temporary server capacity constraints"`
+	problemTypes  = `"https://iana.org/assignments/http-problem-types#`
+	quotaExceeded = problemTypes +
+		`quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded"`
+	abnormalUsage = problemTypes +
+		`abnormal-usage-detected","title":"Request not satisfied due to detection of abnormal request pattern"`
+	reducedCapacity = problemTypes +
+		`temporary-reduced-capacity","title":"Request cannot be satisfied due to temporary server capacity constraints"`
 	identityIsRequired = `"about:blank","title":"Forbidden"`
 	badRequest         = `"about:blank","title":"Bad Request"`
 )
@@ -25,7 +29,8 @@ func (re *Renderer) body(d *decision.Decision, wait int64, r *Response) {
 	switch d.Reason {
 	case decision.TenantMissing:
 		b = append(b, identityIsRequired...)
-		b = append(b, `,"detail":"The request does not tell which tenant it is for, and this API serves known tenants only."`...)
+		b = append(b,
+			`,"detail":"The request does not tell which tenant it is for, and this API serves known tenants only."`...)
 		message = []byte(`"No tenant identified"`)
 	case decision.UserMissing:
 		b = append(b, identityIsRequired...)
@@ -61,7 +66,8 @@ func (re *Renderer) body(d *decision.Decision, wait int64, r *Response) {
 		message = []byte(`"Banned"`)
 	case decision.StoreAway:
 		b = append(b, reducedCapacity...)
-		b = append(b, `,"detail":"A limit of this API cannot be checked at the moment, and without it no request is admitted. This is not the fault of the client. Try again in `...)
+		b = append(b, `,"detail":"A limit of this API cannot be checked at the moment, and without it no request is `+
+			`admitted. This is not the fault of the client. Try again in `...)
 		b = strconv.AppendInt(b, wait, 10)
 		b = append(b, ` s.","unchecked-policies":[`...)
 		b = denying(b, d, false)
@@ -129,14 +135,18 @@ func sharedDetail(b []byte, d *decision.Decision, wait int64) []byte {
 	b = append(b, "Limit '"...)
 	b = append(b, d.Resolution.Bounds[d.Binding].Policy.Name...)
 	if d.RetryAfter == limit.Never {
-		return append(b, "', which all clients share, can never hold what this request costs: it will not succeed later either, only a smaller one will."...)
+		return append(
+			b,
+			"', which all clients share, can never hold what this request costs: it will not succeed later either, "+
+				"only a smaller one will."...)
 	}
 	b = append(b, "', which all clients share, has no room. Try again in "...)
 	b = strconv.AppendInt(b, wait, 10)
 	return append(b, " s."...)
 }
 
-// denying appends the names of all policies that deny: those without room (checked), or those that could not be checked.
+// denying appends the names of all policies that deny: those without room (checked), or those that could not be
+// checked.
 func denying(b []byte, d *decision.Decision, checked bool) []byte {
 	separator := ""
 	for i := range d.Statuses {

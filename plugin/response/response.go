@@ -22,8 +22,8 @@ type Header struct {
 	Value []byte
 }
 
-// Response holds what a client reads. Its memory is reused: the zero value is ready, and a value is valid until the next
-// Render into it.
+// Response holds what a client reads. Its memory is reused: the zero value is ready, and a value is valid until the
+// next Render into it.
 type Response struct {
 	Denied  bool // the client gets Status and Body; else the request is proxied
 	Status  int
@@ -128,7 +128,9 @@ func (re *Renderer) Render(d *decision.Decision, grpc bool, r *Response) {
 // wait returns Retry-After in seconds: rounded up, at least 1, with jitter; 0 if no wait helps.
 func (re *Renderer) wait(d *decision.Decision) int64 {
 	switch {
-	case !d.Denied() || d.Reason == decision.TenantMissing || d.Reason == decision.UserMissing || d.Reason == decision.HeaderRepeated:
+	case !d.Denied():
+		return 0
+	case d.Reason == decision.TenantMissing || d.Reason == decision.UserMissing || d.Reason == decision.HeaderRepeated:
 		return 0
 	case d.Reason == decision.InternalFault || d.Reason == decision.ConfigFault:
 		return 1
@@ -212,8 +214,8 @@ func (re *Renderer) Warns(d *decision.Decision) bool {
 	return false
 }
 
-// degradation writes which enforced limits Redis did not answer for, and what decided instead. It omits limits in shadow,
-// and shared limits that do not deny.
+// degradation writes which enforced limits Redis did not answer for, and what decided instead. It omits limits in
+// shadow, and shared limits that do not deny.
 func (re *Renderer) degradation(d *decision.Decision, r *Response) {
 	start := len(r.buf)
 	for i := range d.Statuses {
