@@ -130,7 +130,7 @@ func rules(config *schema.Config, n Needs) identity.Rules {
 		CostHeader:      -1,
 		CostHeaderMax:   config.CostHeaderMax,
 		DecodePath:      config.DecodePath,
-		AnonymousLimits:  len(config.Anonymous.Limits) > 0,
+		AnonymousLimits: len(config.Anonymous.Limits) > 0,
 		NeedTenant:      n.Tenant,
 		NeedUser:        n.User,
 		NeedCredential:  n.Credential,
