@@ -161,20 +161,22 @@ func TestALongValueIsToldInPart(t *testing.T) {
 		bounds = append(bounds, bound(t, fmt.Sprint("p", i), limit.Spec{Algorithm: limit.FixedWindow, Quantity: int64(i + 2), Window: 300 * 24 * hour}))
 	}
 	f.take(t, bounds...)
+	unspent := bound(t, "unspent", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 100, Window: 300 * 24 * hour})
+	asked := []policy.Bound{bounds[20], bounds[7], unspent, bounds[8], bounds[29]}
 	var p plan
-	if err := p.compile(bounds[7:9]); err != nil {
+	if err := p.compile(asked); err != nil {
 		t.Fatal(err)
 	}
 	reply, err := f.transport.Run(context.Background(), takeScript, p.keys, p.args)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := len(reply[0].(string)); got != headSize+2*entrySize {
-		t.Errorf("two buckets of thirty are told in %d bytes", got)
+	if got := len(reply[0].(string)); got != headSize+4*entrySize {
+		t.Errorf("four buckets of thirty, and one that is new, are told in %d bytes", got)
 	}
-	for i, s := range f.take(t, bounds[7:9]...) {
-		if s.Used != 3 {
-			t.Errorf("bound %d has %d used, want 3", i, s.Used)
+	for i, s := range f.take(t, asked...) {
+		if want := []int64{3, 3, 2, 3, 3}[i]; s.Used != want {
+			t.Errorf("bound %d has %d used, want %d", i, s.Used, want)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"math"
@@ -79,6 +80,7 @@ type plan struct {
 	subjects []subject
 	buckets  []bucket
 	of       []int // bound → bucket
+	order    []int // the bounds as the records of a take name them: those of one string together
 	records  []record
 	enforced int // records that come first
 
@@ -193,12 +195,13 @@ func (p *plan) stringOf(k *policy.Key, name [nameSize]byte) int {
 // record lists the steps: the enforced bounds are asked, then spent where that is a step of its own; then the shadows;
 // then the logs that share a bucket.
 func (p *plan) record() {
+	p.sort()
 	for i := range p.bounds {
 		if p.bounds[i].Enforced() {
 			p.buckets[p.of[i]].enforced++
 		}
 	}
-	for i := range p.bounds {
+	for _, i := range p.order {
 		bound, b := &p.bounds[i], &p.buckets[p.of[i]]
 		if bound.Enforced() {
 			b.asked = min(b.asked+min(max(bound.Cost, 0), 1<<61), 1<<61)
@@ -209,22 +212,34 @@ func (p *plan) record() {
 			p.records = append(p.records, record{bound: i, bucket: p.of[i], asks: true, spends: b.enforced == 1, asked: asked})
 		}
 	}
-	for i := range p.bounds {
+	for _, i := range p.order {
 		if p.bounds[i].Enforced() && p.buckets[p.of[i]].enforced > 1 {
 			p.records = append(p.records, record{bound: i, bucket: p.of[i], spends: true})
 		}
 	}
 	p.enforced = len(p.records)
-	for i := range p.bounds {
+	for _, i := range p.order {
 		if !p.bounds[i].Enforced() {
 			p.records = append(p.records, record{bound: i, bucket: p.of[i], asks: true, spends: true, asked: p.bounds[i].Cost})
 		}
 	}
-	for i := range p.bounds {
+	for _, i := range p.order {
 		if p.buckets[p.of[i]].bounds > 1 && p.bounds[i].Policy.Limit.Units().Kind == limit.SlidingLog {
 			p.records = append(p.records, record{bound: i, bucket: p.of[i]})
 		}
 	}
+}
+
+// sort orders the bounds by the string that holds their bucket, so that the script writes buckets that lie together at
+// once. Bounds of one bucket keep their order, in which they are asked.
+func (p *plan) sort() {
+	p.order = p.order[:0]
+	for i := range p.bounds {
+		p.order = append(p.order, i)
+	}
+	slices.SortStableFunc(p.order, func(a, b int) int {
+		return cmp.Compare(p.buckets[p.of[a]].subject, p.buckets[p.of[b]].subject)
+	})
 }
 
 // room is the most usage, in the script's units, with which so many tokens fit; below 0 they never do.

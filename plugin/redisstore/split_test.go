@@ -3,9 +3,11 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -148,6 +150,50 @@ func TestARequestReadsTheHeadAndTheChunkOfItsEndpoint(t *testing.T) {
 			t.Errorf("%s lives for %v, and its head for %v", key, ttl, head)
 		}
 	}
+}
+
+// However the limits of a request are listed, each string is written once: buckets that lie together are neighbours.
+func TestARequestWritesEachStringOnce(t *testing.T) {
+	client := redistest.Single(t).Client(t)
+	flush(t, client)
+	f := &fixture{Store: newStore("test", &direct{client, false}, takeScript, quiet), client: client}
+	own, all := endpoints(t, 1)[0], endpoints(t, 100)
+	own.Key.Endpoint = ""
+	request := func(i int) []policy.Bound {
+		bounds := []policy.Bound{own, all[i], own, all[i]}
+		bounds[2].Key.Policy, bounds[3].Key.Policy = "reads", "reads"
+		return bounds
+	}
+	for i := range all {
+		f.take(t, request(i)...)
+	}
+	must(t, client, "config", "resetstat")
+	for i := range all {
+		for j, s := range f.take(t, request(i)...) {
+			if want := []int64{int64(101 + i), 2}[j%2]; s.Used != want {
+				t.Errorf("bound %d of request %d has %d used, want %d", j, i, s.Used, want)
+			}
+		}
+	}
+	if calls := callsOf(t, client, "setrange"); calls > 200 {
+		t.Errorf("100 requests with 4 buckets in 2 strings have written %d times, want 200 at most", calls)
+	}
+}
+
+// callsOf returns how often Redis has run a command since its statistics were reset.
+func callsOf(t testing.TB, client *redis.Client, command string) (calls int) {
+	t.Helper()
+	info := client.Info(t.Context(), "commandstats").Val()
+	_, after, found := strings.Cut(info, "cmdstat_"+command+":calls=")
+	if !found {
+		t.Fatalf("no %s in %q", command, info)
+	}
+	text, _, _ := strings.Cut(after, ",")
+	calls, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return calls
 }
 
 // Two nodes, which split and forget and know different levels, decide and remember as one that keeps all in one place.

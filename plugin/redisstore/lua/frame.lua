@@ -96,6 +96,7 @@ local patches, patched = {false, false, false, false, false, false, false, false
 local needs = {false, false, false, false} -- µs, what the subjects that are spent from must outlive
 local last_subject, next_place, drafts, grown, tails, crowded -- see patch.lua, sliding_log.lua, write.lua
 local refused, logs, returned
+local runs, ran -- see reply.lua
 
 if mode == 0 then
   local denied = false
@@ -110,6 +111,14 @@ if mode == 0 then
     if subject == last_subject then guess = next_place end
     if value ~= true then
       --@ state
+      if place and #value > LONG then
+        if runs and runs[ran - 2] == subject and runs[ran] == place - 1 then
+          runs[ran] = place + 36
+        else
+          runs, ran = runs or {false, false, false, false, false, false}, (ran or 0) + 3
+          runs[ran - 2], runs[ran - 1], runs[ran] = subject, place, place + 36
+        end
+      end
       local wanted = kind
       kind = kind % 16
       if stored ~= wanted then

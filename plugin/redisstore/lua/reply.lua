@@ -1,17 +1,13 @@
--- Replies. A long value is told as its life and the buckets that the records name.
+-- Replies. A long value is told as its life and the buckets that the records name: runs are where those lie that are
+-- neighbours, in threes of subject, first and last byte. ran is the length of runs.
 for i = 1, subjects do
   local value = values[i]
   if value and value ~= true and #value > LONG and #value % 37 == 5 then
-    local named = {sub(value, 1, 5)}
-    for record = 0, records - 1 do
-      local _, subject, name = unpack_binary("BBc6", request, 5 + subjects + record * 48)
-      if subject % 128 == i then
-        local place = find(value, name, 6, true)
-        while place and place % 37 ~= 6 do place = find(value, name, place + 1, true) end
-        if place then named[#named + 1] = sub(value, place, place + 36) end
-      end
+    local named = sub(value, 1, 5)
+    for run = 1, ran or 0, 3 do
+      if runs[run] == i then named = named .. sub(value, runs[run + 1], runs[run + 2]) end -- without what is new
     end
-    values[i] = table.concat(named)
+    values[i] = named
   end
 end
 values[subjects + 1] = now

@@ -7,7 +7,8 @@ if value then
   local size = #value
   if size % 37 == 5 then
     local there, till
-    if size >= guess + 36 then -- buckets mostly lie in the order in which requests name them
+    -- Buckets mostly lie in the order in which requests name them; the first of a long value is rarely the one.
+    if size >= guess + 36 and (guess > 6 or size <= LONG) then
       there, stored, till, at, spent, more, mark = unpack_binary("<c6BI4I7I7I6I6", value, guess)
     end
     if there == name then

@@ -47,7 +47,7 @@ for i = 1, patched > 0 and subjects or 0 do
       if patches[j] == i then
         local offset = patches[j + 1]
         -- Redis is slow to make text of a number.
-        redis.call("SETRANGE", key, offset == 11 and "11" or offset == 48 and "48" or offset, patches[j + 2])
+        redis.call("SETRANGE", key, offset == 11 and "11" or string.format("%d", offset), patches[j + 2])
       end
     end
   end
