@@ -1,83 +1,66 @@
 package gateway
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 )
 
-// identify makes a consumer known to the plugins and to the service, as the
-// set_consumer of Kong's auth plugins does. Headers of these names that the
-// client sent do not survive it. identifier is "" for the anonymous consumer.
+// identify sets the consumer for the plugins and the service, as set_consumer of Kong's auth plugins does. It replaces
+// the headers of these names that the client sent. identifier is "" for the anonymous consumer.
 func (x *exchange) identify(consumer *Consumer, credentialID, identifier string) {
 	x.consumer, x.credentialID = consumer, credentialID
 	anonymous := ""
 	if credentialID == "" {
 		anonymous = "true"
 	}
-	for name, value := range map[string]string{
+	replaceRequestHeaders(x.header, map[string]string{
 		"X-Consumer-Id": consumer.ID, "X-Consumer-Custom-Id": consumer.CustomID,
 		"X-Consumer-Username": consumer.Username, "X-Credential-Identifier": identifier,
 		"X-Anonymous-Consumer": anonymous,
-	} {
+	})
+}
+
+// replaceRequestHeaders sets each header, and drops those whose value is "".
+func replaceRequestHeaders(header http.Header, values map[string]string) {
+	for name, value := range values {
 		if value == "" {
-			x.header.Del(name)
+			header.Del(name)
 			continue
 		}
-		x.header[name] = []string{value}
+		header[name] = []string{value}
 	}
 }
 
-// fallBack makes the request the anonymous consumer's.
-func (x *exchange) fallBack(s *state, anonymous string) {
-	consumer := s.consumer(anonymous, true)
+// identifyAnonymous sets the anonymous consumer, which the setting names by id or by username.
+func (x *exchange) identifyAnonymous(config *compiledConfig, setting string) {
+	consumer := config.consumers[setting]
 	if consumer == nil {
 		x.fail(http.StatusInternalServerError,
-			fmt.Sprintf("anonymous consumer %s is configured but doesn't exist", anonymous))
+			fmt.Sprintf("anonymous consumer %s is configured but doesn't exist", setting))
 		return
 	}
 	x.identify(consumer, "", "")
 }
 
-// challenge ends the request with kong.response.error(401).
-func (x *exchange) challenge(message, authenticate string) {
-	x.fail(http.StatusUnauthorized, message)
-	x.exit.headers.set("WWW-Authenticate", []string{authenticate})
-}
+// Typed reads of a plugin config that its schema has checked.
 
-// exitJSON ends the request with kong.response.exit(status, table).
-func (x *exchange) exitJSON(status int, body any, authenticate string) error {
-	encoded, err := json.Marshal(body)
-	if err != nil {
-		return fmt.Errorf("encode response body: %w", err)
-	}
-	x.exit = &exitCall{status: status, body: encoded}
-	x.exit.headers.set("Content-Type", []string{"application/json; charset=utf-8"})
-	if authenticate != "" {
-		x.exit.headers.set("WWW-Authenticate", []string{authenticate})
-	}
-	return nil
-}
-
-// Typed reads of a config that its schema has checked.
-
-func textOf(config map[string]any, name string) string {
+func stringSetting(config map[string]any, name string) string {
 	s, _ := config[name].(string)
 	return s
 }
 
-func boolOf(config map[string]any, name string) bool {
+func boolSetting(config map[string]any, name string) bool {
 	b, _ := config[name].(bool)
 	return b
 }
 
-func textsOf(config map[string]any, name string) []string {
-	var out []string
+func listSetting(config map[string]any, name string) []string {
+	var texts []string
 	list, _ := config[name].([]any)
 	for _, item := range list {
 		if s, ok := item.(string); ok {
-			out = append(out, s)
+			texts = append(texts, s)
 		}
 	}
-	return out
+	return texts
 }

@@ -1,103 +1,65 @@
 package gateway
 
-import (
-	"net/http"
-	"strings"
-)
+import "net/http"
 
-// keyAuth is Kong's key-auth for keys in headers and the query.
+// keyAuth simulates Kong's key-auth for keys in headers and in the query.
 type keyAuth struct {
-	state                      *state
-	names                      []string
-	inHeader, inQuery          bool
-	hide, onPreflight          bool
-	anonymous, wwwAuthenticate string
+	config            *compiledConfig
+	names             []string
+	inHeader, inQuery bool
+	anonymous         string
 }
 
-func newKeyAuth(s *state, config map[string]any) *keyAuth {
-	p := &keyAuth{
-		state: s, names: textsOf(config, "key_names"),
-		inHeader: boolOf(config, "key_in_header"), inQuery: boolOf(config, "key_in_query"),
-		hide: boolOf(config, "hide_credentials"), onPreflight: boolOf(config, "run_on_preflight"),
-		anonymous: textOf(config, "anonymous"), wwwAuthenticate: "Key",
+func newKeyAuth(c *compiledConfig, config map[string]any) *keyAuth {
+	return &keyAuth{
+		config: c, names: listSetting(config, "key_names"), anonymous: stringSetting(config, "anonymous"),
+		inHeader: boolSetting(config, "key_in_header"), inQuery: boolSetting(config, "key_in_query"),
 	}
-	if realm := textOf(config, "realm"); realm != "" {
-		p.wwwAuthenticate = `Key realm="` + realm + `"`
-	}
-	return p
 }
 
+// access identifies the consumer by an API key, or denies the request.
 func (p *keyAuth) access(x *exchange, _ int) error {
-	if !p.onPreflight && x.method == http.MethodOptions {
-		return nil
-	}
 	if p.anonymous != "" && x.credentialID != "" {
-		return nil // another auth plugin has recognised the caller
+		return nil // another auth plugin has identified the consumer
 	}
-	refusal := p.authenticate(x)
+	denial := p.authenticate(x)
 	switch {
-	case refusal == "":
+	case denial == "":
 	case p.anonymous != "":
-		x.fallBack(p.state, p.anonymous)
+		x.identifyAnonymous(p.config, p.anonymous)
 	default:
-		x.challenge(refusal, p.wwwAuthenticate)
+		x.fail(http.StatusUnauthorized, denial, "WWW-Authenticate", "Key")
 	}
 	return nil
 }
 
-// authenticate gives Kong's message for a caller it does not recognise.
-func (p *keyAuth) authenticate(x *exchange) string {
-	key, refusal := p.find(x)
-	if refusal != "" {
-		return refusal
-	}
-	if key == "" {
+// authenticate identifies the consumer, or returns the message of Kong's denial.
+func (p *keyAuth) authenticate(x *exchange) (denial string) {
+	keys := p.keys(x)
+	if len(keys) == 0 || len(keys) == 1 && keys[0] == "" {
 		return "No API key found in request"
 	}
-	owner, known := p.state.keys[key]
-	if !known {
+	if len(keys) > 1 {
+		return "Duplicate API key found"
+	}
+	credential, found := p.config.keys[keys[0]]
+	if !found {
 		return "Unauthorized"
 	}
-	x.identify(owner.consumer, owner.id, owner.id)
+	x.identify(credential.consumer, credential.id, credential.id)
 	return ""
 }
 
-func (p *keyAuth) find(x *exchange) (key, refusal string) {
-	query := decodeQuery(x.query(), 100)
+// keys returns the values under the first name that the request has, a header before a query argument.
+func (p *keyAuth) keys(x *exchange) []string {
+	query := x.queryArguments()
 	for _, name := range p.names {
-		var value any
-		if values := x.header[http.CanonicalHeaderKey(name)]; p.inHeader && len(values) > 0 {
-			value = luaList(values)
+		if values := x.header.Values(name); p.inHeader && len(values) > 0 {
+			return values
 		}
-		if value == nil && p.inQuery {
-			value = query[name]
-		}
-		switch v := value.(type) {
-		case string:
-			if p.hide {
-				x.header.Del(name)
-				x.dropArgument(name)
-			}
-			return v, ""
-		case []any:
-			return "", "Duplicate API key found"
+		if values := query[name]; p.inQuery && len(values) > 0 {
+			return values
 		}
 	}
-	return "", ""
-}
-
-// dropArgument removes an argument from the query that goes to the service.
-func (x *exchange) dropArgument(name string) {
-	query := x.query()
-	if query == "" {
-		return
-	}
-	var kept []string
-	for pair := range strings.SplitSeq(query, "&") {
-		if key, _, _ := strings.Cut(pair, "="); unescapeArgument(key) != name {
-			kept = append(kept, pair)
-		}
-	}
-	query = strings.Join(kept, "&")
-	x.upstream.query = &query
+	return nil
 }

@@ -11,16 +11,15 @@ import (
 
 // The entities of a decK file.
 type (
-	// Config is everything a decK file declares; ParseConfig builds it.
+	// Config holds everything that a decK file declares; ParseConfig builds it.
 	Config = deck.Config
-	// Route says which requests go to a service.
+	// Route selects the requests that go to a service.
 	Route = deck.Route
 	// Service is an upstream.
 	Service = deck.Service
-	// Consumer is somebody the auth plugins can recognise.
+	// Consumer is a caller that the auth plugins can identify.
 	Consumer = deck.Consumer
-	// Faults is all that is wrong in a config, as an error; each has the path
-	// to its place in the file.
+	// Faults lists all that is wrong in a config, as an error; each has the path to its place in the file.
 	Faults = deck.Faults
 	// Fault is one of Faults.
 	Fault = deck.Fault
@@ -31,8 +30,8 @@ func LoadConfig(path string) (*Config, error) {
 	return deck.Load(path, time.Now())
 }
 
-// ParseConfig reads a decK document. The error is Faults, or one with the line
-// of what is no decK at all. Plugin configs are checked by CheckConfig.
+// ParseConfig reads a decK document. The error is Faults, or one that names the line where the document has not the
+// shape of a decK file. CheckConfig checks the plugin configs.
 func ParseConfig(data []byte) (*Config, error) {
 	return deck.Parse(data, time.Now())
 }
@@ -40,50 +39,46 @@ func ParseConfig(data []byte) (*Config, error) {
 //go:embed schemas/*.json
 var bundledSchemas embed.FS
 
-// bundled are the plugins that the gateway itself has, by name.
-var bundled = func() map[string]*PluginInfo {
-	plugins := map[string]*PluginInfo{}
-	for name, priority := range map[string]int{"jwt": 1450, "key-auth": 1250} {
-		raw, err := bundledSchemas.ReadFile("schemas/" + name + ".json")
-		if err != nil {
-			panic(err) // embedded above
-		}
-		schema, err := fieldschema.Parse(raw)
-		if err != nil {
-			panic(err) // a test reads them all
-		}
-		plugins[name] = &PluginInfo{Name: name, Priority: priority, Phases: []string{accessPhase}, schema: schema}
-	}
-	return plugins
-}()
+// bundled holds the plugins that the gateway itself has.
+var bundled = []*PluginInfo{loadBundled("jwt", 1450), loadBundled("key-auth", 1250)}
 
-// CheckConfig checks every plugin's configuration against its schema, as Kong
-// does when decK syncs the file: the bundled key-auth and jwt, and those given.
-// The error is Faults with all paths.
-func CheckConfig(config *Config, plugins ...*PluginInfo) error {
-	known := map[string]*PluginInfo{}
-	for _, info := range plugins {
-		known[info.Name] = info
+func loadBundled(name string, priority int) *PluginInfo {
+	raw, err := bundledSchemas.ReadFile("schemas/" + name + ".json")
+	if err != nil {
+		panic(err) // the file is embedded
 	}
-	_, err := applySchemas(config, known)
+	schema, err := fieldschema.Parse(raw)
+	if err != nil {
+		panic(err) // every test of this package parses it
+	}
+	return &PluginInfo{Name: name, Priority: priority, Phases: []string{accessPhase}, schema: schema}
+}
+
+// CheckConfig checks every plugin's configuration against its schema, as Kong does when decK syncs the file: the
+// bundled key-auth and jwt, and those given. The error is Faults with all paths.
+func CheckConfig(config *Config, plugins ...*PluginInfo) error {
+	_, err := applySchemas(config, plugins)
 	return err
 }
 
-// applied is a plugin entry with its config completed.
-type applied struct {
-	entry  *deck.Plugin
+// checkedPlugin is a plugin entry whose config is valid and has its defaults.
+type checkedPlugin struct {
+	*deck.Plugin
 	info   *PluginInfo
 	config map[string]any
 }
 
-func applySchemas(config *Config, external map[string]*PluginInfo) ([]applied, error) {
-	var out []applied
+func applySchemas(config *Config, external []*PluginInfo) ([]checkedPlugin, error) {
+	byName := map[string]*PluginInfo{}
+	for _, infos := range [][]*PluginInfo{bundled, external} {
+		for _, info := range infos {
+			byName[info.Name] = info
+		}
+	}
+	var checked []checkedPlugin
 	var faults Faults
 	for _, entry := range config.Plugins {
-		info := external[entry.Name]
-		if info == nil {
-			info = bundled[entry.Name]
-		}
+		info := byName[entry.Name]
 		if info == nil {
 			faults = append(faults, Fault{Path: entry.Path, Message: fmt.Sprintf(
 				"plugin '%s' not enabled; add it to the 'plugins' configuration property", entry.Name)})
@@ -91,10 +86,10 @@ func applySchemas(config *Config, external map[string]*PluginInfo) ([]applied, e
 		}
 		completed, found := info.judgeEntry(entry)
 		faults = append(faults, found...)
-		out = append(out, applied{entry, info, completed})
+		checked = append(checked, checkedPlugin{entry, info, completed})
 	}
 	if len(faults) > 0 {
 		return nil, faults
 	}
-	return out, nil
+	return checked, nil
 }

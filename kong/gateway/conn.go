@@ -16,58 +16,39 @@ import (
 )
 
 const (
-	// readBuffer holds a batch of questions, so that they are worked through
-	// without another system call.
+	// readBuffer holds a batch of questions, so that they are answered without another system call.
 	readBuffer = 64 << 10
-	// maxFrame bounds what a plugin may make the gateway allocate. Kong has no
-	// such bound.
+	// maxFrame bounds what a plugin may make the gateway allocate. Kong has no such bound.
 	maxFrame = 256 << 20
-	// writeAhead is how many bytes of answers may wait for the questions that
-	// have already arrived to be worked through.
+	// writeAhead bounds the bytes of answers that wait until all questions of a batch are answered.
 	writeAhead = 64 << 10
-	// callTimeout is nginx's default for its sockets: a handler that takes
-	// longer ends in a 500.
+	// callTimeout is nginx's default for its sockets: a handler that takes longer ends in a 500.
 	callTimeout = 60 * time.Second
 )
 
 var (
-	// errLost means that the plugin closed the connection: to Kong, that its
-	// instances are gone.
-	errLost = errors.New("closed")
-	// errUnwritten means that a call or an answer could not be written. Kong
-	// raises at once.
-	errUnwritten = errors.New("write to plugin server")
+	// errClosed means that the plugin closed the connection. Kong concludes that its instances are gone.
+	errClosed = errors.New("closed")
+	// errWrite means that a call or an answer could not be written. Kong raises at once.
+	errWrite = errors.New("write to plugin server")
 	// errExited ends an event after kong.response.exit. It is no failure.
 	errExited = errors.New("exited")
 )
 
-// Conn is one connection to a plugin server, speaking Kong's side of the
-// protocol. It serves one call at a time. After an error, and after an event
-// that ended in an exit, it is of no further use, as in Kong.
+// Conn is one connection to a plugin server and speaks Kong's side of the protocol. It serves one call at a time. After
+// an error, and after an event that ended in an exit, it cannot be used again, as in Kong.
 type Conn struct {
 	conn     net.Conn
 	reader   *bufio.Reader
 	out      []byte
 	sequence *atomic.Int64
 	timeout  time.Duration
-	counters *Counters
 	node     *node
 }
 
-// Dial connects to the plugin server listening at the unix socket path, for
-// driving events without a gateway. PDK questions about the node get fixed
-// answers.
+// Dial connects to the plugin server that listens at the unix socket path, for driving events without a gateway.
 func Dial(path string) (*Conn, error) {
-	counters := &Counters{}
-	realIP, err := newRealIP(nil, "", false)
-	if err != nil {
-		return nil, err
-	}
-	empty := &state{}
-	n := &node{
-		id: "00000000-0000-4000-8000-000000000000", port: 8000, realIP: realIP,
-		log: slog.New(slog.DiscardHandler), state: func() *state { return empty }, counters: counters,
-	}
+	n := &node{log: slog.New(slog.DiscardHandler), counters: &Counters{}}
 	return dial(path, n, new(atomic.Int64), callTimeout)
 }
 
@@ -76,35 +57,16 @@ func dial(path string, n *node, sequence *atomic.Int64, timeout time.Duration) (
 	if err != nil {
 		return nil, fmt.Errorf("connect to plugin server: %w", err)
 	}
-	c := &Conn{conn: conn, sequence: sequence, timeout: timeout, counters: n.counters, node: n}
-	c.reader = bufio.NewReaderSize(countingReader{conn, &n.counters.reads}, readBuffer)
-	return c, nil
+	reader := bufio.NewReaderSize(conn, readBuffer)
+	return &Conn{conn: conn, reader: reader, sequence: sequence, timeout: timeout, node: n}, nil
 }
-
-// countingReader counts the reads that brought something.
-type countingReader struct {
-	source io.Reader
-	count  *atomic.Int64
-}
-
-func (r countingReader) Read(p []byte) (int, error) {
-	n, err := r.source.Read(p)
-	if n > 0 {
-		r.count.Add(1)
-	}
-	return n, err
-}
-
-// Counters are those of the connection's calls.
-func (c *Conn) Counters() *Counters { return c.counters }
 
 // Close closes the connection.
 func (c *Conn) Close() error { return c.conn.Close() }
 
-// StartInstance starts an instance of the plugin from the JSON that Kong would
-// send and gives its id.
+// StartInstance starts an instance of the plugin from the JSON that Kong would send and returns its id.
 func (c *Conn) StartInstance(plugin string, config []byte) (int32, error) {
-	c.counters.starts.Add(1)
+	c.node.counters.starts.Add(1)
 	reply, err := c.call(&pb.RpcCall{Call: &pb.RpcCall_CmdStartInstance{
 		CmdStartInstance: &pb.CmdStartInstance{Name: plugin, Config: config},
 	}}, nil)
@@ -118,9 +80,9 @@ func (c *Conn) StartInstance(plugin string, config []byte) (int32, error) {
 	return status.InstanceId, nil
 }
 
-// CloseInstance ends an instance.
+// CloseInstance closes an instance.
 func (c *Conn) CloseInstance(id int32) error {
-	c.counters.closes.Add(1)
+	c.node.counters.closes.Add(1)
 	_, err := c.call(&pb.RpcCall{Call: &pb.RpcCall_CmdCloseInstance{
 		CmdCloseInstance: &pb.CmdCloseInstance{InstanceId: id},
 	}}, nil)
@@ -130,11 +92,10 @@ func (c *Conn) CloseInstance(id int32) error {
 	return nil
 }
 
-// HandleEvent runs one event of an instance for a request, answering the
-// plugin's questions from it. After an Outcome with an Exit the connection is
-// closed, as Kong closes it.
+// HandleEvent runs one event of an instance for a request and answers the plugin's questions from it. After an Outcome
+// with an Exit the connection is closed, as Kong closes it.
 func (c *Conn) HandleEvent(instance int32, phase string, request Request) (Outcome, error) {
-	x, ok := newExchange(c.node, request, time.Now())
+	x, ok := newExchange(c.node, request)
 	if !ok {
 		return Outcome{}, fmt.Errorf("handle event: bad request target %q", request.Target)
 	}
@@ -155,8 +116,8 @@ func (c *Conn) handleEvent(instance int32, phase string, x *exchange) error {
 	return nil
 }
 
-// call sends a command and reads its answer; with an exchange it first works
-// through the plugin's questions, up to the empty frame.
+// call sends a command and reads its reply; with an exchange it first answers the plugin's questions, up to the empty
+// frame.
 func (c *Conn) call(command *pb.RpcCall, x *exchange) (*pb.RpcReturn, error) {
 	command.Sequence = c.sequence.Add(1)
 	payload, err := proto.Marshal(command)
@@ -168,7 +129,7 @@ func (c *Conn) call(command *pb.RpcCall, x *exchange) (*pb.RpcReturn, error) {
 	}
 	c.out = appendFrame(c.out[:0], payload)
 	if x != nil {
-		if err := c.bridge(x); err != nil {
+		if err := c.answerQuestions(x); err != nil {
 			return nil, err
 		}
 	}
@@ -178,15 +139,15 @@ func (c *Conn) call(command *pb.RpcCall, x *exchange) (*pb.RpcReturn, error) {
 	}
 	var reply pb.RpcReturn
 	if err := proto.Unmarshal(frame, &reply); err != nil {
-		return nil, fmt.Errorf("decode answer: %w", err)
+		return nil, fmt.Errorf("decode reply: %w", err)
 	}
 	if reply.Sequence != command.Sequence {
-		return nil, fmt.Errorf("answer to call %d instead of %d", reply.Sequence, command.Sequence)
+		return nil, fmt.Errorf("reply to call %d instead of %d", reply.Sequence, command.Sequence)
 	}
-	return &reply, c.flush() // the answer to what the plugin sent last, if it has not left yet
+	return &reply, c.flush() // the answer to the plugin's last question may still wait
 }
 
-func (c *Conn) bridge(x *exchange) error {
+func (c *Conn) answerQuestions(x *exchange) error {
 	for {
 		method, err := c.readFrame()
 		if err != nil {
@@ -195,13 +156,11 @@ func (c *Conn) bridge(x *exchange) error {
 		if len(method) == 0 {
 			return nil
 		}
-		// the next frame may overwrite the buffer that method lies in
-		name := string(method)
 		arg, err := c.readFrame()
 		if err != nil {
 			return err
 		}
-		reply, err := x.answer(name, arg)
+		reply, err := x.answer(string(method), arg)
 		if err != nil {
 			return err
 		}
@@ -214,41 +173,32 @@ func appendFrame(b, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// readFrame gives the next frame, valid until the following read. Before it
-// waits for bytes it sends what has been answered so far.
+// readFrame returns the next frame. Before it waits for bytes it sends the answers so far.
 func (c *Conn) readFrame() ([]byte, error) {
-	if c.reader.Buffered() < 4 || len(c.out) > writeAhead {
+	const sizeBytes = 4
+	if c.reader.Buffered() < sizeBytes || len(c.out) > writeAhead {
 		if err := c.flush(); err != nil {
 			return nil, err
 		}
 	}
-	head, err := c.reader.Peek(4)
-	if err != nil {
-		return nil, lost(err)
+	var head [sizeBytes]byte
+	if _, err := io.ReadFull(c.reader, head[:]); err != nil {
+		return nil, readError(err)
 	}
-	size := int(binary.LittleEndian.Uint32(head))
+	size := int(binary.LittleEndian.Uint32(head[:]))
 	if size > maxFrame {
 		return nil, fmt.Errorf("frame of %d bytes", size)
-	}
-	if _, err := c.reader.Discard(4); err != nil {
-		return nil, lost(err)
 	}
 	if c.reader.Buffered() < size {
 		if err := c.flush(); err != nil {
 			return nil, err
 		}
 	}
-	if size > readBuffer {
-		frame := make([]byte, size)
-		_, err := io.ReadFull(c.reader, frame)
-		return frame, lost(err)
+	frame := make([]byte, size)
+	if _, err := io.ReadFull(c.reader, frame); err != nil {
+		return nil, readError(err)
 	}
-	frame, err := c.reader.Peek(size)
-	if err != nil {
-		return nil, lost(err)
-	}
-	_, err = c.reader.Discard(size)
-	return frame, lost(err)
+	return frame, nil
 }
 
 func (c *Conn) flush() error {
@@ -258,19 +208,15 @@ func (c *Conn) flush() error {
 	_, err := c.conn.Write(c.out)
 	c.out = c.out[:0]
 	if err != nil {
-		return fmt.Errorf("%w: %w", errUnwritten, err)
+		return fmt.Errorf("%w: %w", errWrite, err)
 	}
 	return nil
 }
 
-// lost tells an end of file from other failures to read. Only the first makes
-// Kong replay the event.
-func lost(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return errLost
+// readError returns errClosed for an end of file, which alone makes Kong replay the event.
+func readError(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errClosed
 	}
 	return fmt.Errorf("read from plugin server: %w", err)
 }

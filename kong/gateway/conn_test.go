@@ -10,7 +10,7 @@ import (
 
 func TestConnDrivesEventsWithoutHTTP(t *testing.T) {
 	fake := newFakePlugin(t, func(e *fakeEvent) {
-		answers, err := e.ask(question{"kong.client.get_consumer", nil}, question{"kong.request.get_header", stringAnswer("x-a")})
+		answers, err := e.ask(question{"kong.client.get_consumer", nil}, question{"kong.request.get_header", encodeString("x-a")})
 		if err != nil {
 			return
 		}
@@ -19,8 +19,8 @@ func TestConnDrivesEventsWithoutHTTP(t *testing.T) {
 			e.ask(exitWith(403, "", nil))
 			return
 		}
-		value, _ := readString(answers[1])
-		e.end(setHeaders(map[string]any{"X-Got": consumer.Username + " " + value}))
+		value, _ := decodeString(answers[1])
+		e.end(setHeadersCall(map[string]any{"X-Got": consumer.Username + " " + value}))
 	})
 	c, err := Dial(fake.socket())
 	if err != nil {
@@ -45,14 +45,14 @@ func TestConnDrivesEventsWithoutHTTP(t *testing.T) {
 	if err != nil || outcome.Exit == nil || outcome.Exit.Status != 403 {
 		t.Errorf("outcome %+v: %v", outcome, err)
 	}
-	if c.Counters().Questions() != 12 || c.Counters().Starts() != 1 || c.Counters().Closes() != 1 {
-		t.Errorf("%d questions", c.Counters().Questions())
+	if n := c.node.counters; n.Questions() != 12 || n.Starts() != 1 || n.Closes() != 1 {
+		t.Errorf("%d questions, %d starts, %d closes", n.Questions(), n.Starts(), n.Closes())
 	}
 }
 
 func TestConnReportsWhatItCannotDo(t *testing.T) {
 	if _, err := Dial(t.TempDir() + "/none"); err == nil {
-		t.Error("connected to nobody")
+		t.Error("connected to a socket that is not there")
 	}
 	fake := newFakePlugin(t, (*fakeEvent).lose)
 	c, err := Dial(fake.socket())

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// echo is the built-in upstream.
+// echo serves the built-in upstream.
 func echo(w http.ResponseWriter, r *http.Request) {
 	headers := make(map[string]string, len(r.Header))
 	for name, values := range r.Header {
@@ -24,7 +24,7 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if _, err := w.Write(append(body, '\n')); err != nil {
-		return // nobody reads the answer
+		return // the client has closed the connection
 	}
 }
 
@@ -33,7 +33,7 @@ type handlerTransport struct {
 	handler http.Handler
 }
 
-// RoundTrip serves the request and gives what the handler wrote.
+// RoundTrip serves the request and returns what the handler wrote.
 func (t handlerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body == nil {
 		r.Body = http.NoBody

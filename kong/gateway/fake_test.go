@@ -222,7 +222,7 @@ func mustMarshal(m proto.Message) []byte {
 	return b
 }
 
-func setHeaders(headers map[string]any) question {
+func setHeadersCall(headers map[string]any) question {
 	return question{"kong.response.set_headers", appendStruct(nil, headers)}
 }
 

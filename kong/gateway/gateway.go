@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -12,23 +13,16 @@ import (
 	"time"
 )
 
-const (
-	// startTimeout bounds how long Start waits for a plugin server to listen.
-	startTimeout = 10 * time.Second
-	// dialEvery is how often it looks.
-	dialEvery = 5 * time.Millisecond
-	// drainTimeout is how long Close waits for requests in flight.
-	drainTimeout = 10 * time.Second
-)
+// drainTimeout bounds how long Close waits for requests in flight.
+const drainTimeout = 10 * time.Second
 
-// Gateway is a running stand-in for Kong. New, Start, use, Close.
+// Gateway is a running stand-in for Kong. Call New, Start, then Close.
 type Gateway struct {
 	options  Options
 	counters Counters
 	node     *node
-	state    atomic.Pointer[state]
-	servers  map[string]*server // by plugin name
-	inOrder  []*server
+	config   atomic.Pointer[compiledConfig]
+	servers  []*pluginServer
 	sequence atomic.Int64 // of __seq__
 	requests atomic.Uint64
 
@@ -40,27 +34,30 @@ type Gateway struct {
 	tempPrefix bool
 }
 
+// node holds what requests and connections share.
+type node struct {
+	trusted  trustedProxies
+	log      *slog.Logger
+	counters *Counters
+}
+
 // New checks the options. Nothing runs before Start.
 func New(options Options) (*Gateway, error) {
 	if err := options.complete(); err != nil {
 		return nil, err
 	}
-	realIP, err := newRealIP(options.TrustedIPs, options.RealIPHeader, options.RealIPRecursive)
+	trusted, err := parseTrusted(options.TrustedIPs)
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	g := &Gateway{options: options, servers: map[string]*server{}, serving: make(chan error, 1)}
-	g.node = &node{
-		id: options.NodeID, realIP: realIP, log: options.Log, state: g.state.Load, counters: &g.counters,
-	}
+	g := &Gateway{options: options, serving: make(chan error, 1)}
+	g.node = &node{trusted: trusted, log: options.Log, counters: &g.counters}
 	return g, nil
 }
 
-// Start does what `kong start` does: asks each plugin server for its info,
-// checks the config against the schemas, starts the servers and the listener.
-// Unlike Kong it returns only when the plugin servers listen, or with an error
-// when they do not before ctx ends (or 10 s). ctx bounds only the start. After
-// an error nothing is left running.
+// Start does what `kong start` does: it queries each plugin server's info, checks the config against the schemas, starts
+// the servers and the listener. Unlike Kong it returns only when the plugin servers listen, or with an error when they
+// do not before ctx ends (or 10 s). ctx bounds only the start. After an error nothing is left running.
 func (g *Gateway) Start(ctx context.Context) error {
 	if err := g.start(ctx); err != nil {
 		return errors.Join(err, g.Close())
@@ -72,27 +69,26 @@ func (g *Gateway) start(ctx context.Context) error {
 	if err := g.makePrefix(); err != nil {
 		return err
 	}
-	if err := g.query(ctx); err != nil {
+	if err := g.addServers(ctx); err != nil {
 		return err
 	}
 	compiled, err := compile(g.options.Config, g.servers, g.options.Workers, &g.sequence)
 	if err != nil {
 		return fmt.Errorf("config: %w", err)
 	}
-	g.state.Store(compiled)
+	g.config.Store(compiled)
 	if g.listener, err = net.Listen("tcp", g.options.Listen); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	if address, ok := g.listener.Addr().(*net.TCPAddr); ok {
-		g.node.port = address.Port
-	}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	g.stop = stop
-	for _, s := range g.inOrder {
+	for _, s := range g.servers {
 		s.spawn(running, &g.running)
 	}
-	if err := g.awaitServers(ctx); err != nil {
-		return err
+	for _, s := range g.servers {
+		if err := s.awaitListening(ctx); err != nil {
+			return err
+		}
 	}
 	protocols := new(http.Protocols) // as with "proxy_listen = ... http2", without TLS
 	protocols.SetHTTP1(true)
@@ -100,84 +96,53 @@ func (g *Gateway) start(ctx context.Context) error {
 	g.http = &http.Server{
 		Handler: http.HandlerFunc(g.serve), Protocols: protocols, MaxHeaderBytes: g.options.MaxHeaderBytes,
 		ReadHeaderTimeout:            callTimeout, // nginx's client_header_timeout
-		DisableGeneralOptionsHandler: true,        // nginx refuses "*"
+		DisableGeneralOptionsHandler: true,        // nginx answers 400 to "*"
 	}
 	g.running.Go(func() { g.serving <- g.http.Serve(g.listener) })
 	return nil
 }
 
-func (g *Gateway) makePrefix() error {
+func (g *Gateway) makePrefix() (err error) {
 	if g.options.Prefix != "" {
-		if err := os.MkdirAll(g.options.Prefix, 0o755); err != nil {
-			return fmt.Errorf("make prefix: %w", err)
-		}
+		err = os.MkdirAll(g.options.Prefix, 0o755)
 	} else {
-		dir, err := os.MkdirTemp("", "kong")
-		if err != nil {
-			return fmt.Errorf("make prefix: %w", err)
-		}
-		g.options.Prefix, g.tempPrefix = dir, true
+		g.tempPrefix = true
+		g.options.Prefix, err = os.MkdirTemp("", "kong")
 	}
-	g.node.tempDir = g.options.Prefix
+	if err != nil {
+		return fmt.Errorf("make prefix: %w", err)
+	}
 	return nil
 }
 
-// query makes a server of each of the options' servers.
-func (g *Gateway) query(ctx context.Context) error {
+func (g *Gateway) addServers(ctx context.Context) error {
+	names := map[string]bool{}
 	for _, given := range g.options.Servers {
-		s, err := newServer(ctx, given, g)
+		s, err := newPluginServer(ctx, given, g)
 		if err != nil {
 			return err
 		}
-		if g.servers[s.info.Name] != nil {
+		if names[s.info.Name] {
 			return fmt.Errorf("two servers for the plugin %s", s.info.Name)
 		}
-		g.servers[s.info.Name], g.inOrder = s, append(g.inOrder, s)
+		names[s.info.Name] = true
+		g.servers = append(g.servers, s)
 	}
 	return nil
 }
 
-func (g *Gateway) awaitServers(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	ticker := time.NewTicker(dialEvery)
-	defer ticker.Stop()
-	for _, s := range g.inOrder {
-		for {
-			conn, err := net.Dial("unix", s.socket)
-			if err == nil {
-				if err := conn.Close(); err != nil {
-					return fmt.Errorf("probe plugin server: %w", err)
-				}
-				break
-			}
-			select {
-			case <-ctx.Done():
-				return fmt.Errorf("plugin server %s does not listen: %w: %w", s.info.Name, ctx.Err(), err)
-			case <-ticker.C:
-			}
-		}
-	}
-	return nil
-}
-
-// Reload takes another config into use, as a sync by decK does: requests that
-// begin after it use the new one, and every plugin instance is started anew
-// with its first request, the old one closed after it. A config with faults
-// changes nothing.
+// Reload replaces the config, as a sync by decK does. Requests that begin after it use the new one: each plugin instance
+// starts anew with its first request, and the old one closes after that. A config with faults changes nothing.
 func (g *Gateway) Reload(config *Config) error {
 	compiled, err := compile(config, g.servers, g.options.Workers, &g.sequence)
 	if err != nil {
 		return fmt.Errorf("reload: %w", err)
 	}
-	previous := g.state.Swap(compiled)
-	for _, transport := range previous.transports {
-		transport.CloseIdleConnections()
-	}
+	g.config.Swap(compiled).closeIdleConnections()
 	return nil
 }
 
-// URL is the proxy listener's address, such as "http://127.0.0.1:8000".
+// URL returns the proxy listener's address, such as "http://127.0.0.1:8000".
 func (g *Gateway) URL() string {
 	if g.listener == nil {
 		return ""
@@ -185,23 +150,19 @@ func (g *Gateway) URL() string {
 	return "http://" + g.listener.Addr().String()
 }
 
-// Prefix is the directory where the sockets lie, known after Start.
-func (g *Gateway) Prefix() string { return g.options.Prefix }
-
-// PluginPID is the process id of the first plugin server, 0 while none runs.
+// PluginPID returns the process id of the first plugin server, 0 while none runs.
 func (g *Gateway) PluginPID() int {
-	if len(g.inOrder) == 0 || g.inOrder[0].process == nil {
+	if len(g.servers) == 0 || g.servers[0].process == nil {
 		return 0
 	}
-	return int(g.inOrder[0].process.pid.Load())
+	return int(g.servers[0].process.pid.Load())
 }
 
-// Counters count what the gateway saw since New.
+// Counters returns what the gateway has counted since New.
 func (g *Gateway) Counters() *Counters { return &g.counters }
 
-// Close lets requests in flight end (10 s at most), stops listening, ends the
-// plugin servers with SIGTERM (10 s later with SIGKILL), waits for everything
-// the gateway has started and removes a temporary prefix. It may be called
+// Close lets requests in flight end (10 s at most), stops listening, ends the plugin servers with SIGTERM (10 s later
+// with SIGKILL), waits for everything that the gateway has started and removes a temporary prefix. It may be called
 // again, and before Start.
 func (g *Gateway) Close() error {
 	var errs []error
@@ -216,29 +177,22 @@ func (g *Gateway) Close() error {
 		}
 		g.http = nil
 	} else if g.listener != nil {
-		errs = append(errs, ignoreClosed(g.listener.Close()))
+		if err := g.listener.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
 	}
-	for _, s := range g.inOrder {
+	for _, s := range g.servers {
 		errs = append(errs, s.close())
 	}
 	if g.stop != nil {
 		g.stop()
 	}
 	g.running.Wait()
-	if compiled := g.state.Load(); compiled != nil {
-		for _, transport := range compiled.transports {
-			transport.CloseIdleConnections()
-		}
+	if compiled := g.config.Load(); compiled != nil {
+		compiled.closeIdleConnections()
 	}
 	if g.tempPrefix {
 		errs = append(errs, os.RemoveAll(g.options.Prefix))
 	}
 	return errors.Join(errs...)
-}
-
-func ignoreClosed(err error) error {
-	if errors.Is(err, net.ErrClosed) {
-		return nil
-	}
-	return err
 }

@@ -13,13 +13,12 @@ const (
 	grpcMessage = "grpc-message"
 )
 
-// grpcCodes are Kong's grpc-status for an HTTP status. Others count as 400 or
-// 500 by their first digit.
+// grpcCodes holds Kong's grpc-status for an HTTP status. Any other status counts as 400 or 500 by its first digit.
 var grpcCodes = map[int]int{
 	200: 0, 400: 3, 401: 16, 403: 7, 404: 5, 409: 6, 429: 8, 499: 1, 500: 13, 501: 12, 503: 14, 504: 4,
 }
 
-// grpcTexts are Kong's grpc-message for a grpc-status that it chose.
+// grpcTexts holds Kong's grpc-message for a grpc-status that it chose.
 var grpcTexts = [...]string{
 	"OK", "Canceled", "Unknown", "InvalidArgument", "DeadlineExceeded", "NotFound", "AlreadyExists", "PermissionDenied",
 	"ResourceExhausted", "FailedPrecondition", "Aborted", "OutOfRange", "Unimplemented", "Internal", "Unavailable",
@@ -27,18 +26,14 @@ var grpcTexts = [...]string{
 }
 
 func grpcCode(status int) int {
-	code, known := grpcCodes[status]
-	switch {
-	case known:
+	const unknown = 2
+	if code, listed := grpcCodes[status]; listed {
 		return code
-	case status >= 500:
-		return grpcCodes[500]
-	case status >= 400:
-		return grpcCodes[400]
-	case status >= 200 && status < 300:
-		return grpcCodes[200]
 	}
-	return 2 // UNKNOWN
+	if code, listed := grpcCodes[status/100*100]; listed {
+		return code
+	}
+	return unknown
 }
 
 // isGRPC reports whether Kong takes the request for a gRPC call.
@@ -46,50 +41,40 @@ func (x *exchange) isGRPC() bool {
 	return x.protocol == http2 && strings.HasPrefix(x.header.Get("Content-Type"), grpcType)
 }
 
-// completeGRPC adds to an answer what kong.response.exit adds for gRPC: a
-// status where there is none, and a message for a status that it added. Without
-// a content type the body becomes the message.
-func (x *exchange) completeGRPC(call *exitCall) {
-	contentType, typed := call.headers.get("Content-Type")
+// completeGRPC adds to an answer what kong.response.exit adds for gRPC: a status where the answer has none, and a
+// message for a status that Kong added. Without a content type the body becomes the message.
+func (x *exchange) completeGRPC(answer *Exit) {
+	contentType, typed := getHeader(answer.Header, "Content-Type")
 	if typed && !strings.HasPrefix(contentType, grpcType) || !typed && !x.isGRPC() {
 		return
 	}
-	_, told := call.headers.get(grpcStatus)
-	code := grpcCode(call.status)
-	if !told {
-		call.headers.set(grpcStatus, []string{strconv.Itoa(code)})
+	_, hasStatus := getHeader(answer.Header, grpcStatus)
+	code := grpcCode(answer.Status)
+	if !hasStatus {
+		setHeader(answer.Header, grpcStatus, strconv.Itoa(code))
 	}
-	if !typed && call.body != nil {
-		if call.headers.clear(grpcMessage); len(call.body) > 0 {
-			call.headers.set(grpcMessage, []string{string(call.body)})
+	if !typed && answer.Body != nil {
+		if delete(answer.Header, spelling(answer.Header, grpcMessage)); len(answer.Body) > 0 {
+			setHeader(answer.Header, grpcMessage, string(answer.Body))
 		}
-		call.body = nil
+		answer.Body = nil
 		return
 	}
-	if _, worded := call.headers.get(grpcMessage); !told && !worded {
-		call.headers.set(grpcMessage, []string{grpcTexts[code]})
+	if _, hasMessage := getHeader(answer.Header, grpcMessage); !hasStatus && !hasMessage {
+		setHeader(answer.Header, grpcMessage, grpcTexts[code])
 	}
 }
 
-// failGRPC answers what Kong does not take for a gRPC call, on a route that is
-// for those alone, or a call without TLS where the route wants it.
-func (x *exchange) failGRPC() {
+// denyOtherProtocols answers a request on a gRPC route that Kong does not take for a gRPC call, and a call without TLS
+// on a route for grpcs alone.
+func (x *exchange) denyOtherProtocols() {
 	switch {
 	case !strings.HasPrefix(x.header.Get("Content-Type"), grpcType):
 		x.fail(http.StatusUnsupportedMediaType, "Non-gRPC request matched gRPC route")
 	case x.protocol != http2:
-		x.fail(http.StatusUpgradeRequired, "Please use HTTP2 protocol")
-		x.exit.headers.set("Connection", []string{"Upgrade"})
-		x.exit.headers.set("Upgrade", []string{"HTTP/2"})
-	case !x.route.Allows("grpc") && !x.forwardedTLS():
-		x.exit = &exitCall{status: http.StatusOK}
-		x.exit.headers.set("Content-Type", []string{grpcType})
-		x.exit.headers.set(grpcStatus, []string{"1"})
-		x.exit.headers.set(grpcMessage, []string{"gRPC request matched gRPCs route"})
+		x.fail(http.StatusUpgradeRequired, "Please use HTTP2 protocol", "Connection", "Upgrade", "Upgrade", "HTTP/2")
+	case !x.route.Allows("grpc"):
+		x.respond(http.StatusOK, nil,
+			"Content-Type", grpcType, grpcStatus, "1", grpcMessage, "gRPC request matched gRPCs route")
 	}
-}
-
-// forwardedTLS reports whether a trusted proxy says that the client used TLS.
-func (x *exchange) forwardedTLS() bool {
-	return x.trusted() && strings.EqualFold(x.header.Get("X-Forwarded-Proto"), "https")
 }

@@ -206,13 +206,13 @@ func overHTTP2(t *testing.T, g *Gateway, host, contentType string) (*http.Respon
 func TestGRPCCallsReachTheServiceAndPluginsSeeThemAsInKong(t *testing.T) {
 	var line, protocols string
 	g := grpcGateway(t, func(e *fakeEvent) {
-		answers, err := e.ask(question{"kong.nginx.get_var", stringAnswer("request")}, question{"kong.router.get_route", nil})
+		answers, err := e.ask(question{"kong.nginx.get_var", encodeString("request")}, question{"kong.router.get_route", nil})
 		if err != nil {
 			return
 		}
-		line, _ = readString(answers[0])
+		line, _ = decodeString(answers[0])
 		protocols = string(answers[1])
-		e.end(setHeaders(map[string]any{"X-RateLimit-Limit": "5"}))
+		e.end(setHeadersCall(map[string]any{"X-RateLimit-Limit": "5"}))
 	})
 	for kind, got := range calls(t, g) {
 		if got.code != codes.OK || !slices.Contains(got.header["x-ratelimit-limit"], "5") {

@@ -1,132 +1,114 @@
 package gateway
 
 import (
+	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// headerLines are response headers in the order and the spelling a plugin gave
-// them. Names are compared without regard to case.
-type headerLines []headerLine
+// Headers that plugins set are kept as they spelled the names, in an http.Header whose keys need not be canonical. Two
+// names that differ in case only are one header.
 
-type headerLine struct {
-	name   string
-	values []string
-}
-
-func (h headerLines) index(name string) int {
-	for i := range h {
-		if strings.EqualFold(h[i].name, name) {
-			return i
+// spelling returns the key of a header in h, and name if h has none.
+func spelling(h http.Header, name string) string {
+	for key := range h {
+		if strings.EqualFold(key, name) {
+			return key
 		}
 	}
-	return -1
+	return name
 }
 
-// get is the first value of a header.
-func (h headerLines) get(name string) (value string, given bool) {
-	if i := h.index(name); i >= 0 && len(h[i].values) > 0 {
-		return h[i].values[0], true
+// getHeader returns the first value of a header.
+func getHeader(h http.Header, name string) (value string, given bool) {
+	if values := h[spelling(h, name)]; len(values) > 0 {
+		return values[0], true
 	}
 	return "", false
 }
 
-func (h *headerLines) set(name string, values []string) {
-	if i := h.index(name); i >= 0 {
-		(*h)[i] = headerLine{name, values}
-		return
-	}
-	*h = append(*h, headerLine{name, values})
+// setHeader replaces a header, its spelling included.
+func setHeader(h http.Header, name string, values ...string) {
+	delete(h, spelling(h, name))
+	h[name] = values
 }
 
-func (h *headerLines) add(name string, values []string) {
-	if i := h.index(name); i >= 0 {
-		(*h)[i].values = append((*h)[i].values[:len((*h)[i].values):len((*h)[i].values)], values...)
-		return
-	}
-	*h = append(*h, headerLine{name, values})
+// framing holds the headers that belong to net/http and to the upstream's answer: nginx ignores what a plugin set in
+// access.
+var framing = map[string]bool{
+	"Content-Type": true, "Content-Length": true, "Connection": true, "Transfer-Encoding": true,
 }
 
-func (h *headerLines) clear(name string) {
-	if i := h.index(name); i >= 0 {
-		*h = append((*h)[:i:i], (*h)[i+1:]...)
-	}
-}
-
-// header gives the lines as a map whose keys keep their spelling.
-func (h headerLines) header() http.Header {
-	out := make(http.Header, len(h))
-	for _, line := range h {
-		out[line.name] = line.values
-	}
-	return out
-}
-
-// framing are the headers that belong to net/http and to the upstream's
-// answer: nginx ignores what a plugin set in access.
-var framing = map[string]bool{"Content-Type": true, "Content-Length": true, "Connection": true, "Transfer-Encoding": true}
-
-// mergeInto puts the lines before lines of the same name that an upstream
-// sent: the client gets both, ours first.
-func (h headerLines) mergeInto(response http.Header) {
-	for _, line := range h {
-		canonical := http.CanonicalHeaderKey(line.name)
+// mergeHeaders puts headers that plugins set before those of the same name that an upstream sent: the client gets both.
+func mergeHeaders(response, set http.Header) {
+	for name, values := range set {
+		canonical := http.CanonicalHeaderKey(name)
 		if framing[canonical] {
 			continue
 		}
-		theirs := response[canonical]
+		upstreams := response[canonical]
 		delete(response, canonical)
-		response[line.name] = append(line.values[:len(line.values):len(line.values)], theirs...)
+		response[name] = slices.Concat(values, upstreams)
 	}
 }
 
-// writeTo sets the lines of an answer that Kong itself gives.
-func (h headerLines) writeTo(response http.Header) {
-	for _, line := range h {
-		canonical := http.CanonicalHeaderKey(line.name)
+// replaceHeaders sets the headers of an answer that Kong itself gives.
+func replaceHeaders(response, set http.Header) {
+	for name, values := range set {
+		canonical := http.CanonicalHeaderKey(name)
 		delete(response, canonical)
 		if framing[canonical] || canonical == "Date" {
-			response[canonical] = line.values
-			continue
+			name = canonical
 		}
-		response[line.name] = line.values
+		response[name] = values
 	}
 }
 
-// headerValues turns a Lua value into header lines, as Kong's PDK does: "" is
-// a blank, numbers and booleans are spelled out, anything else raises.
+// setHeaders sets headers given as Lua values: all of them, or none when a value is not valid.
+func setHeaders(h http.Header, given map[string]any) error {
+	checked := map[string][]string{}
+	for name, value := range given {
+		values, err := headerValues(name, value)
+		if err != nil {
+			return err
+		}
+		if lower := strings.ToLower(name); lower != "transfer-encoding" { // Kong logs a warning and drops it
+			checked[name] = values
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(checked)) {
+		setHeader(h, name, checked[name]...)
+	}
+	return nil
+}
+
+// headerValues converts a Lua value to header lines as Kong's PDK does: "" becomes a blank, numbers and booleans are
+// spelled out, a list may hold strings only.
 func headerValues(name string, value any) ([]string, error) {
 	list, isList := value.([]any)
 	if !isList {
+		switch v := value.(type) {
+		case float64:
+			value = luaNumber(v)
+		case bool:
+			value = strconv.FormatBool(v)
+		}
 		list = []any{value}
 	}
-	values := make([]string, 0, len(list))
-	for _, item := range list {
-		switch v := item.(type) {
-		case string:
-			if v == "" {
-				v = " "
-			}
-			values = append(values, v)
-			continue
-		case float64:
-			if !isList {
-				values = append(values, luaNumber(v))
-				continue
-			}
-		case bool:
-			if !isList {
-				values = append(values, strconv.FormatBool(v))
-				continue
-			}
+	values := make([]string, len(list))
+	for i, item := range list {
+		text, ok := item.(string)
+		if !ok {
+			return nil, fmt.Errorf("invalid header value for %q: got %T", name, item)
 		}
-		return nil, raise("invalid header value for %q: got %T", name, item)
+		setDefault(&text, " ")
+		values[i] = text
 	}
 	return values, nil
 }
 
-// luaNumber is Lua's tostring of a number (%.14g).
-func luaNumber(v float64) string {
-	return strconv.FormatFloat(v, 'g', 14, 64)
-}
+// luaNumber formats a number as Lua's tostring does (%.14g).
+func luaNumber(v float64) string { return strconv.FormatFloat(v, 'g', 14, 64) }

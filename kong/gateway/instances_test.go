@@ -24,7 +24,7 @@ func TestEveryWorkerStartsItsOwnInstance(t *testing.T) {
 }
 
 func TestAReloadStartsTheNewInstanceAndThenClosesTheOld(t *testing.T) {
-	g, fake := withFake(t, oneRoute, func(e *fakeEvent) { e.end(setHeaders(map[string]any{"X-N": e.config["n"]})) })
+	g, fake := withFake(t, oneRoute, func(e *fakeEvent) { e.end(setHeadersCall(map[string]any{"X-N": e.config["n"]})) })
 	send(t, g, "GET / HTTP/1.1")
 	send(t, g, "GET / HTTP/1.1")
 	changed := deckConfig(t, strings.Replace(oneRoute, "{name: rec}", "{name: rec, config: {n: 1e15}}", 1))
@@ -102,7 +102,7 @@ plugins:
 - {name: rec, config: {case: global}}
 - {name: rec, route: r2, service: a, config: {case: route+service}}
 - {name: rec, route: keyed, consumer: ann, enabled: false, config: {case: never}}
-`, func(e *fakeEvent) { e.end(setHeaders(map[string]any{"X-Case": e.config["case"]})) })
+`, func(e *fakeEvent) { e.end(setHeadersCall(map[string]any{"X-Case": e.config["case"]})) })
 	for request, want := range map[string]string{
 		"GET /r1 HTTP/1.1": "service", "GET /r2 HTTP/1.1": "route+service", "GET /r3 HTTP/1.1": "global",
 		"GET /keyed HTTP/1.1": "service", "GET /keyed?apikey=k HTTP/1.1": "consumer",
@@ -127,16 +127,16 @@ func TestReferencesAreResolvedForThePlugin(t *testing.T) {
 
 func TestRequestsInParallelGetTheirOwnAnswers(t *testing.T) {
 	g, _ := withFake(t, oneRoute, func(e *fakeEvent) {
-		answers, err := e.ask(question{"kong.request.get_header", stringAnswer("x-mine")})
+		answers, err := e.ask(question{"kong.request.get_header", encodeString("x-mine")})
 		if err != nil {
 			return
 		}
-		mine, err := readString(answers[0])
+		mine, err := decodeString(answers[0])
 		if err != nil || strings.HasSuffix(mine, "7") {
 			e.ask(exitWith(429, mine, nil)) // drops the connection
 			return
 		}
-		e.end(setHeaders(map[string]any{"X-Yours": mine}))
+		e.end(setHeadersCall(map[string]any{"X-Yours": mine}))
 	})
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
 	defer client.CloseIdleConnections()

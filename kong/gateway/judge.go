@@ -7,7 +7,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/fieldschema"
 )
 
-// Violation is what Kong has against a plugin's config. Its JSON is the body that the Admin API answers with 400.
+// Violation is Kong's verdict on an invalid plugin config. Its JSON is the body that the Admin API answers with 400.
 type Violation = fieldschema.Violation
 
 // ErrRaised is the error for a config that makes Kong's own code fail; the Admin API answers 500.
@@ -58,15 +58,11 @@ func entityOf(entry *deck.Plugin) map[string]any {
 	if entry.InstanceName != "" {
 		entity["instance_name"] = entry.InstanceName
 	}
-	for name, words := range map[string][]string{"protocols": entry.Protocols, "tags": entry.Tags} {
-		if words == nil {
-			continue
-		}
-		list := make([]any, len(words))
-		for i, word := range words {
-			list[i] = word
-		}
-		entity[name] = list
+	if entry.Protocols != nil {
+		entity["protocols"] = luaList(entry.Protocols)
+	}
+	if entry.Tags != nil {
+		entity["tags"] = luaList(entry.Tags)
 	}
 	if entry.Route != nil {
 		entity["route"] = map[string]any{"id": entry.Route.ID}

@@ -3,19 +3,18 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// What Kong's PDK takes and gives are Lua values: nil, bool, float64, string,
-// []any, map[string]any. Kong puts them into google.protobuf.Value with rules
-// of its own and without a look at UTF-8, so the wire form is written here by
-// hand: header values are any bytes, and a strict encoder would refuse them.
+// Kong's PDK takes and returns Lua values: nil, bool, float64, string, []any, map[string]any. Kong encodes them as
+// google.protobuf.Value without validating UTF-8, because header values are any bytes. The protobuf module fails on such
+// strings, so the wire form is encoded and decoded here.
 
-// Field numbers of google.protobuf.Value, of Struct's map entries and of the
-// protocol's one-field messages.
+// Field numbers of google.protobuf.Value, of Struct's map entries and of the protocol's one-field messages.
 const (
 	valueNull   protowire.Number = 1
 	valueNumber protowire.Number = 2
@@ -31,8 +30,7 @@ const (
 
 var errMalformed = errors.New("malformed protobuf message")
 
-// appendValue encodes a Value. Kong writes 1 for the null enum, whose only
-// member is 0; readers of nulls must not mind.
+// appendValue encodes a Value. Kong writes 1 for the null enum, whose only member is 0.
 func appendValue(b []byte, value any) []byte {
 	switch v := value.(type) {
 	case nil:
@@ -55,7 +53,7 @@ func appendValue(b []byte, value any) []byte {
 	case map[string]any:
 		return appendNested(b, valueStruct, appendStruct(nil, v))
 	}
-	panic(fmt.Sprintf("not a Lua value: %T", value)) // only this package makes them
+	panic(fmt.Sprintf("not a Lua value: %T", value)) // all values come from this package
 }
 
 func appendNested(b []byte, field protowire.Number, message []byte) []byte {
@@ -64,12 +62,7 @@ func appendNested(b []byte, field protowire.Number, message []byte) []byte {
 
 // appendStruct encodes a Struct, keys in order.
 func appendStruct(b []byte, object map[string]any) []byte {
-	keys := make([]string, 0, len(object))
-	for key := range object {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	for _, key := range keys {
+	for _, key := range slices.Sorted(maps.Keys(object)) {
 		entry := protowire.AppendString(protowire.AppendTag(nil, entryKey, protowire.BytesType), key)
 		entry = appendNested(entry, entryValue, appendValue(nil, object[key]))
 		b = appendNested(b, soleField, entry)
@@ -77,34 +70,15 @@ func appendStruct(b []byte, object map[string]any) []byte {
 	return b
 }
 
-// stringAnswer and the like are the one-field messages String, Bool, Int and
-// Number; zero values are empty messages.
-func stringAnswer(s string) []byte {
+// encodeString encodes a String, the zero value as an empty message.
+func encodeString(s string) []byte {
 	if s == "" {
 		return nil
 	}
 	return protowire.AppendString(protowire.AppendTag(nil, soleField, protowire.BytesType), s)
 }
 
-func boolAnswer(v bool) []byte {
-	if !v {
-		return nil
-	}
-	return protowire.AppendVarint(protowire.AppendTag(nil, soleField, protowire.VarintType), 1)
-}
-
-func intAnswer(v int) []byte {
-	if v == 0 {
-		return nil
-	}
-	return protowire.AppendVarint(protowire.AppendTag(nil, soleField, protowire.VarintType), uint64(int64(v)))
-}
-
-func numberAnswer(v float64) []byte {
-	return protowire.AppendFixed64(protowire.AppendTag(nil, soleField, protowire.Fixed64Type), math.Float64bits(v))
-}
-
-// eachField walks the fields of a message.
+// eachField calls visit for each field of a message.
 func eachField(b []byte, visit func(number protowire.Number, payload []byte, scalar uint64) error) error {
 	for len(b) > 0 {
 		number, kind, n := protowire.ConsumeTag(b)
@@ -135,8 +109,8 @@ func eachField(b []byte, visit func(number protowire.Number, payload []byte, sca
 	return nil
 }
 
-// readString decodes String and ByteString.
-func readString(b []byte) (s string, err error) {
+// decodeString decodes String and ByteString.
+func decodeString(b []byte) (s string, err error) {
 	err = eachField(b, func(number protowire.Number, payload []byte, _ uint64) error {
 		if number == soleField {
 			s = string(payload)
@@ -146,8 +120,8 @@ func readString(b []byte) (s string, err error) {
 	return s, err
 }
 
-// readInt decodes Int and Bool.
-func readInt(b []byte) (v int64, err error) {
+// decodeInt decodes Int.
+func decodeInt(b []byte) (v int64, err error) {
 	err = eachField(b, func(number protowire.Number, _ []byte, scalar uint64) error {
 		if number == soleField {
 			v = int64(scalar)
@@ -157,10 +131,11 @@ func readInt(b []byte) (v int64, err error) {
 	return v, err
 }
 
-// maxDepth bounds the nesting of values read from a plugin.
+// maxDepth bounds the nesting of values that a plugin sends.
 const maxDepth = 100
 
-func readValue(b []byte, depth int) (value any, err error) {
+// decodeValue decodes a Value.
+func decodeValue(b []byte, depth int) (value any, err error) {
 	if depth > maxDepth {
 		return nil, errors.New("value nested too deeply")
 	}
@@ -173,40 +148,40 @@ func readValue(b []byte, depth int) (value any, err error) {
 		case valueString:
 			value = string(payload)
 		case valueBool:
-			// Kong's decoder says "bool_value or …": false becomes nil
+			// Kong's decoder evaluates "bool_value or …", so false becomes nil
 			if value = any(nil); scalar != 0 {
 				value = true
 			}
 		case valueStruct:
-			value, err = readStruct(payload, depth+1)
+			value, err = decodeStruct(payload, depth+1)
 		case valueList:
-			value, err = readList(payload, depth+1)
+			value, err = decodeList(payload, depth+1)
 		}
 		return err
 	})
 	return value, err
 }
 
-func readList(b []byte, depth int) (list []any, err error) {
+func decodeList(b []byte, depth int) (list []any, err error) {
 	list = []any{}
 	err = eachField(b, func(number protowire.Number, payload []byte, _ uint64) error {
 		if number != soleField {
 			return nil
 		}
-		item, err := readValue(payload, depth)
+		item, err := decodeValue(payload, depth)
 		list = append(list, item)
 		return err
 	})
 	return list, err
 }
 
-func readStruct(b []byte, depth int) (map[string]any, error) {
+func decodeStruct(b []byte, depth int) (map[string]any, error) {
 	object := map[string]any{}
 	err := eachField(b, func(number protowire.Number, payload []byte, _ uint64) error {
 		if number != soleField {
 			return nil
 		}
-		key, value, err := readKV(payload, depth)
+		key, value, err := decodeKV(payload, depth)
 		if value != nil {
 			object[key] = value
 		}
@@ -215,14 +190,14 @@ func readStruct(b []byte, depth int) (map[string]any, error) {
 	return object, err
 }
 
-// readKV decodes KV, which has the shape of a Struct's map entry.
-func readKV(b []byte, depth int) (key string, value any, err error) {
+// decodeKV decodes KV, which has the shape of a Struct's map entry.
+func decodeKV(b []byte, depth int) (key string, value any, err error) {
 	err = eachField(b, func(number protowire.Number, payload []byte, _ uint64) (err error) {
 		switch number {
 		case entryKey:
 			key = string(payload)
 		case entryValue:
-			value, err = readValue(payload, depth)
+			value, err = decodeValue(payload, depth)
 		}
 		return err
 	})

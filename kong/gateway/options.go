@@ -4,17 +4,20 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"path/filepath"
 	"time"
 )
 
-// EchoHost is the service host that the built-in upstream serves: it answers
-// with the request's method, path, query and headers as JSON.
+// EchoHost is the service host that the built-in upstream serves: it answers with the request's method, path, query and
+// headers as JSON.
 const EchoHost = "echo.internal"
 
-// Options configure a Gateway. Only Config is needed; without Servers it has
-// no plugins but its own.
+// nodeID is the answer of kong.node.get_id.
+const nodeID = "b0e68085-6bb5-47c9-843d-d5777ca5efca"
+
+// Options configure a Gateway. Only Config is required; without Servers the gateway has only the plugins of its own.
 type Options struct {
 	// Config is the decK file to serve.
 	Config *Config
@@ -22,56 +25,47 @@ type Options struct {
 	Servers []PluginServer
 	// Listen is the address of the proxy listener; "127.0.0.1:0" by default.
 	Listen string
-	// Prefix is Kong's prefix directory, where the sockets lie. By default a
-	// temporary one, which Close removes. A unix socket's path must stay below
-	// 108 bytes.
+	// Prefix is Kong's prefix directory, which holds the sockets. By default it is a temporary one, which Close removes.
+	// A unix socket's path must stay below 108 bytes.
 	Prefix string
 	// Workers is how many nginx workers are simulated; 2 by default.
 	Workers int
-	// TrustedIPs, RealIPHeader ("X-Real-IP" by default) and RealIPRecursive are
-	// Kong's settings of these names. By default nobody is trusted.
-	TrustedIPs      []string
-	RealIPHeader    string
-	RealIPRecursive bool
-	// NodeID is what kong.node.get_id answers; a fixed id by default.
-	NodeID string
-	// MaxHeaderBytes bounds a request's line and headers; 32 KiB by default,
-	// nginx's 4 × 8k. What is longer gets a 431, where Kong says 400.
+	// TrustedIPs is Kong's trusted_ips: the peers whose X-Real-IP counts. By default there are none.
+	TrustedIPs []string
+	// MaxHeaderBytes bounds a request's line and headers; 32 KiB by default, nginx's 4 × 8k. A longer request gets a
+	// 431, where Kong answers 400.
 	MaxHeaderBytes int
-	// ReplayFor bounds how long an event is replayed while the plugin keeps
-	// closing the connection; 2.7 s by default, what a real Kong was seen to do.
-	ReplayFor time.Duration
-	// ClaimWait is how long a request waits for an instance that another request
-	// has claimed before it gets a 500; 10 s by default.
-	ClaimWait time.Duration
-
-	// NoticeAfter is how long a worker may take to notice that the plugin has
-	// closed an idle connection, and so may still use it; 2 ms by default.
-	NoticeAfter time.Duration
-
-	// EventTimeout is how long a plugin may take over an event; 60 s by default.
-	EventTimeout time.Duration
-	// Upstreams serve hosts of services within the process; EchoHost is there
+	// ClaimWait is how long a request waits for an instance that another request has claimed before it gets a 500; 10 s
 	// by default.
+	ClaimWait time.Duration
+	// NoticeAfter is how long a worker may take to notice that the plugin has closed an idle connection, and so may
+	// still use it; 2 ms by default.
+	NoticeAfter time.Duration
+	// Upstreams serve hosts of services within the process; EchoHost is there by default.
 	Upstreams map[string]http.Handler
 	// Log gets Kong's error log; nothing is logged by default.
 	Log *slog.Logger
+
+	// replayFor bounds how long an event is replayed while the plugin keeps closing the connection; 2.7 s by default, as
+	// seen on a real Kong.
+	replayFor time.Duration
+	// eventTimeout bounds how long a plugin may take for an event; 60 s by default.
+	eventTimeout time.Duration
 }
 
-// PluginServer is an external plugin's server.
+// PluginServer names an external plugin's server: a Binary that the gateway runs, or Info and Socket of one that runs
+// already, as without pluginserver_*_start_cmd in Kong.
 type PluginServer struct {
-	// Binary is the executable: run with -dump for the plugin's info, then with
-	// -kong-prefix and Args, and again when it dies. Its socket is
-	// <prefix>/<name of the executable>.socket.
+	// Binary is the executable: run with -dump for the plugin's info, then with -kong-prefix and Args, and again when it
+	// dies. Its socket is <prefix>/<name of the executable>.socket.
 	Binary string
 	// Args follow -kong-prefix on the command line.
-	Args []string
-	// Info and Socket, in place of Binary, are of a server that somebody else
-	// runs, as without pluginserver_*_start_cmd in Kong.
+	Args   []string
 	Info   *PluginInfo
 	Socket string
 }
 
+// complete checks the options and sets the defaults.
 func (o *Options) complete() error {
 	if o.Config == nil {
 		return errors.New("gateway: no config given")
@@ -93,19 +87,14 @@ func (o *Options) complete() error {
 	}
 	setDefault(&o.Listen, "127.0.0.1:0")
 	setDefault(&o.Workers, 2)
-	setDefault(&o.NodeID, "b0e68085-6bb5-47c9-843d-d5777ca5efca")
 	setDefault(&o.MaxHeaderBytes, 32<<10)
-	setDefault(&o.ReplayFor, 2700*time.Millisecond)
 	setDefault(&o.ClaimWait, 10*time.Second)
 	setDefault(&o.NoticeAfter, 2*time.Millisecond)
-	setDefault(&o.EventTimeout, callTimeout)
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	setDefault(&o.replayFor, 2700*time.Millisecond)
+	setDefault(&o.eventTimeout, callTimeout)
+	setDefault(&o.Log, slog.New(slog.DiscardHandler))
 	upstreams := map[string]http.Handler{EchoHost: http.HandlerFunc(echo)}
-	for host, handler := range o.Upstreams {
-		upstreams[host] = handler
-	}
+	maps.Copy(upstreams, o.Upstreams)
 	o.Upstreams = upstreams
 	return nil
 }

@@ -1,38 +1,48 @@
 package gateway
 
 import (
+	"errors"
 	"fmt"
-	"maps"
-
-	"google.golang.org/protobuf/proto"
 )
 
-// pdkMethod answers one question: it decodes the argument, acts on the
-// exchange and encodes the answer. Methods without a result answer nil, an
-// empty frame, and so does every nil result: that is how Kong encodes it.
+// pdkMethod answers one question of a plugin: it decodes the argument, acts on the exchange and encodes the answer. Kong
+// sends an empty frame for a nil answer.
 type pdkMethod func(x *exchange, arg []byte) ([]byte, error)
 
-// pdkMethods are the methods of kong/pluginsocket.proto by the names Kong
-// derives from it. What only works in later phases raises in access, as there.
-var pdkMethods = func() map[string]pdkMethod {
-	all := map[string]pdkMethod{}
-	for _, group := range []map[string]pdkMethod{
-		clientMethods(), requestMethods(), responseMethods(), serviceMethods(), nginxMethods(),
-	} {
-		maps.Copy(all, group)
-	}
-	return all
-}()
+// pdkMethods holds the simulated methods by the names that Kong derives from kong/pluginsocket.proto.
+var pdkMethods = map[string]pdkMethod{
+	"kong.client.get_consumer":         func(x *exchange, _ []byte) ([]byte, error) { return encodeConsumer(x.consumer) },
+	"kong.client.get_credential":       answerString(func(x *exchange) string { return x.credentialID }), // its id is field 1
+	"kong.client.get_forwarded_ip":     answerString(func(x *exchange) string { return x.forwardedIP }),
+	"kong.client.get_ip":               answerString(func(x *exchange) string { return x.peerIP }),
+	"kong.ctx.shared.get":              lookupValue(func(x *exchange, key string) (any, error) { return x.shared[key], nil }),
+	"kong.ctx.shared.set":              withKV(func(x *exchange, key string, value any) { put(&x.shared, key, value) }),
+	"kong.log.serialize":               raiseInAccess,
+	"kong.log.set_serialize_value":     withKV(func(x *exchange, key string, value any) { put(&x.serialized, key, value) }),
+	"kong.nginx.get_ctx":               lookupValue(nginxCtx),
+	"kong.nginx.get_var":               lookupString((*exchange).nginxVar),
+	"kong.nginx.set_ctx":               withKV(func(x *exchange, key string, value any) { put(&x.ctx, key, value) }),
+	"kong.node.get_id":                 answerString(func(*exchange) string { return nodeID }),
+	"kong.request.get_header":          lookupString((*exchange).requestHeader),
+	"kong.request.get_headers":         requestHeaders,
+	"kong.request.get_host":            answerString((*exchange).hostName),
+	"kong.request.get_method":          answerString(func(x *exchange) string { return x.method }),
+	"kong.request.get_path":            answerString(func(x *exchange) string { return x.path }),
+	"kong.request.get_path_with_query": answerString(func(x *exchange) string { return x.requestURI }),
+	"kong.response.exit":               exit,
+	"kong.response.set_headers":        setResponseHeaders,
+	"kong.router.get_route":            func(x *exchange, _ []byte) ([]byte, error) { return encodeRoute(x.route) },
+	"kong.router.get_service":          func(x *exchange, _ []byte) ([]byte, error) { return encodeService(x.service) },
+}
 
-// answer works through one (method, argument) pair. An error ends the event
-// with a 500, but for errExited after kong.response.exit.
+// answer runs one method. An error ends the event with a 500, but for errExited after kong.response.exit.
 func (x *exchange) answer(method string, arg []byte) ([]byte, error) {
-	f, known := pdkMethods[method]
-	if !known {
-		return nil, fmt.Errorf("method %q not found", method)
+	run, simulated := pdkMethods[method]
+	if !simulated {
+		return nil, fmt.Errorf("method %q not found among those that are simulated", method)
 	}
 	x.node.counters.questions.Add(1)
-	reply, err := f(x, arg)
+	reply, err := run(x, arg)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", method, err)
 	}
@@ -42,65 +52,84 @@ func (x *exchange) answer(method string, arg []byte) ([]byte, error) {
 	return reply, nil
 }
 
-// asks adapts a question without argument.
-func asks(f func(x *exchange) []byte) pdkMethod {
-	return func(x *exchange, _ []byte) ([]byte, error) { return f(x), nil }
+// answerString adapts a question without an argument.
+func answerString(value func(x *exchange) string) pdkMethod {
+	return func(x *exchange, _ []byte) ([]byte, error) { return encodeString(value(x)), nil }
 }
 
-// withString adapts a method that takes a String or ByteString.
-func withString(f func(x *exchange, s string) ([]byte, error)) pdkMethod {
+// lookupString adapts a question that takes a name and answers a String.
+func lookupString(value func(x *exchange, name string) string) pdkMethod {
 	return func(x *exchange, arg []byte) ([]byte, error) {
-		s, err := readString(arg)
+		name, err := decodeString(arg)
 		if err != nil {
 			return nil, err
 		}
-		return f(x, s)
+		return encodeString(value(x, name)), nil
 	}
 }
 
-// withInt adapts a method that takes an Int or Bool.
-func withInt(f func(x *exchange, v int64) ([]byte, error)) pdkMethod {
+// lookupValue adapts a question that takes a key and answers a Value.
+func lookupValue(value func(x *exchange, key string) (any, error)) pdkMethod {
 	return func(x *exchange, arg []byte) ([]byte, error) {
-		v, err := readInt(arg)
+		key, err := decodeString(arg)
 		if err != nil {
 			return nil, err
 		}
-		return f(x, v)
+		found, err := value(x, key)
+		return appendValue(nil, found), err
 	}
 }
 
-// withKV adapts a method that takes a KV.
-func withKV(f func(x *exchange, key string, value any) error) pdkMethod {
+// withKV adapts a method that takes a key and a value.
+func withKV(run func(x *exchange, key string, value any)) pdkMethod {
 	return func(x *exchange, arg []byte) ([]byte, error) {
-		key, value, err := readKV(arg, 0)
-		if err != nil {
-			return nil, err
+		key, value, err := decodeKV(arg, 0)
+		if err == nil {
+			run(x, key, value)
 		}
-		return nil, f(x, key, value)
+		return nil, err
 	}
 }
 
-// withStruct adapts a method that takes a Struct.
-func withStruct(f func(x *exchange, object map[string]any) error) pdkMethod {
-	return func(x *exchange, arg []byte) ([]byte, error) {
-		object, err := readStruct(arg, 0)
-		if err != nil {
-			return nil, err
-		}
-		return nil, f(x, object)
+// put stores a value in a Lua table, and drops the entry if the value is nil.
+func put(table *map[string]any, key string, value any) {
+	if *table == nil {
+		*table = map[string]any{}
 	}
+	if value == nil {
+		delete(*table, key)
+		return
+	}
+	(*table)[key] = value
 }
 
-// laterPhase is a method that Kong refuses to run in access.
-func laterPhase(_ *exchange, _ []byte) ([]byte, error) {
-	return nil, raise("function cannot be called in access phase")
+// raiseInAccess fails as a method of a later phase does in access: a Lua error, which no plugin can catch.
+func raiseInAccess(*exchange, []byte) ([]byte, error) {
+	return nil, errors.New("function cannot be called in access phase")
 }
 
-// message encodes an answer whose strings come from the configuration.
-func message(m proto.Message) ([]byte, error) {
-	b, err := proto.Marshal(m)
+// requestHeaders answers kong.request.get_headers, whose argument bounds how many headers are returned.
+func requestHeaders(x *exchange, arg []byte) ([]byte, error) {
+	const most = 1000
+	limit, err := decodeInt(arg)
 	if err != nil {
-		return nil, raise("encode answer: %v", err)
+		return nil, err
 	}
-	return b, nil
+	if limit < 1 || limit > most {
+		return nil, fmt.Errorf("max_headers must be 1 to %d, got %d", most, limit)
+	}
+	return appendStruct(nil, x.headerTable(int(limit))), nil
+}
+
+// nginxCtx returns a field of ngx.ctx: what plugins set, and Kong's own consumer.
+func nginxCtx(x *exchange, key string) (any, error) {
+	switch value, set := x.ctx[key]; {
+	case set:
+		return value, nil
+	case key == "plugins":
+		return nil, errors.New("cannot encode a value of type function")
+	case key == "authenticated_consumer" && x.consumer != nil:
+		return consumerTable(x.consumer), nil
+	}
+	return nil, nil
 }

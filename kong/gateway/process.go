@@ -1,11 +1,14 @@
 package gateway
 
 import (
-	"bytes"
+	"bufio"
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"os/exec"
-	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -15,7 +18,7 @@ import (
 const (
 	// respawnEvery is the least time between two starts of a plugin server.
 	respawnEvery = time.Second
-	// stopGrace is what a plugin server gets to end after SIGTERM.
+	// stopGrace is how long a plugin server may take to end after SIGTERM.
 	stopGrace = 10 * time.Second
 )
 
@@ -29,13 +32,14 @@ type process struct {
 	pid    atomic.Int64
 }
 
-// supervise starts the process and starts it again when it dies, at most once
-// a second, until ctx ends; then it asks the process to end, waits, and
-// returns.
+// supervise starts the process, and starts it again when it dies, at most once a second. When ctx ends it stops the
+// process, waits for its end, and returns.
 func (p *process) supervise(ctx context.Context) {
 	for ctx.Err() == nil {
 		next := time.NewTimer(respawnEvery)
-		p.runOnce(ctx)
+		if err := p.runOnce(ctx); ctx.Err() == nil {
+			p.log.Warn("plugin server terminated", "command", p.binary, "error", err)
+		}
 		select {
 		case <-next.C:
 		case <-ctx.Done():
@@ -44,69 +48,38 @@ func (p *process) supervise(ctx context.Context) {
 	}
 }
 
-func (p *process) runOnce(ctx context.Context) {
+func (p *process) runOnce(ctx context.Context) error {
 	command := exec.CommandContext(ctx, p.binary, p.args...)
-	command.Env = []string{} // as Kong's workers start it
+	command.Env = []string{} // Kong's workers start it so
 	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
 	command.WaitDelay = stopGrace
-	lines := &lineLogger{log: p.log, name: p.name}
-	command.Stdout, command.Stderr = lines, lines
+	output, writer := io.Pipe()
+	command.Stdout, command.Stderr = writer, writer
 	if err := command.Start(); err != nil {
-		p.log.Error("start plugin server", "command", p.binary, "error", err)
-		return
+		return fmt.Errorf("start plugin server: %w", err)
 	}
 	p.spawns.Add(1)
 	p.pid.Store(int64(command.Process.Pid))
-	lines.setPID(command.Process.Pid)
 	p.log.Info("plugin server started", "command", p.binary, "pid", command.Process.Pid)
+	var logging sync.WaitGroup
+	logging.Go(func() { p.logLines(output, command.Process.Pid) })
 	err := command.Wait()
 	p.pid.Store(0)
-	lines.flush()
-	if ctx.Err() == nil {
-		p.log.Warn("plugin server terminated", "command", p.binary, "error", err)
-	}
+	err = errors.Join(err, writer.Close())
+	logging.Wait()
+	return err
 }
 
-// lineLogger writes a process's output to the log line by line, prefixed as in
-// Kong's error log.
-type lineLogger struct {
-	log  *slog.Logger
-	name string
-
-	mu   sync.Mutex
-	pid  int
-	rest []byte
-}
-
-func (l *lineLogger) setPID(pid int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.pid = pid
-}
-
-func (l *lineLogger) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.rest = append(l.rest, p...)
+// logLines logs the process's output line by line, prefixed as in Kong's error log.
+func (p *process) logLines(output io.Reader, pid int) {
+	lines := bufio.NewReader(output)
 	for {
-		line, rest, found := bytes.Cut(l.rest, []byte("\n"))
-		if !found {
-			return len(p), nil
+		line, err := lines.ReadString('\n')
+		if line = strings.TrimSuffix(line, "\n"); line != "" {
+			p.log.Info(fmt.Sprintf("[%s:%d] %s", p.name, pid, line))
 		}
-		l.emit(line)
-		l.rest = rest
-	}
-}
-
-func (l *lineLogger) flush() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.emit(l.rest)
-	l.rest = nil
-}
-
-func (l *lineLogger) emit(line []byte) {
-	if len(line) > 0 {
-		l.log.Info("[" + l.name + ":" + strconv.Itoa(l.pid) + "] " + string(line))
+		if err != nil {
+			return // the process has ended
+		}
 	}
 }

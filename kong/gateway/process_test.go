@@ -36,7 +36,7 @@ func TestThePluginIsStartedAsKongStartsIt(t *testing.T) {
 	}
 	for _, line := range []string{
 		fmt.Sprintf("[rec:%d] environment of 0", g.PluginPID()),
-		fmt.Sprintf("[rec:%d] arguments -kong-prefix %s -extra 1", g.PluginPID(), g.Prefix()),
+		fmt.Sprintf("[rec:%d] arguments -kong-prefix %s -extra 1", g.PluginPID(), g.options.Prefix),
 	} {
 		eventually(t, line, func() bool { return strings.Contains(log.String(), line) })
 	}
@@ -61,7 +61,7 @@ func TestAKilledPluginComesBackAndItsEventsAreNotReplayed(t *testing.T) {
 
 func TestADyingPluginIsRespawnedAtMostOnceASecond(t *testing.T) {
 	g := started(t, Options{
-		Config: deckConfig(t, oneRoute), Servers: []PluginServer{{Binary: pluginBinary(t, "good")}}, ReplayFor: time.Millisecond,
+		Config: deckConfig(t, oneRoute), Servers: []PluginServer{{Binary: pluginBinary(t, "good")}}, replayFor: time.Millisecond,
 	})
 	begun := time.Now()
 	for g.Counters().Spawns() < 3 {

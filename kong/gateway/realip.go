@@ -7,79 +7,47 @@ import (
 	"strings"
 )
 
-// realIP finds a client's address behind trusted proxies, as nginx's realip
-// module does: settings trusted_ips, real_ip_header and real_ip_recursive.
-type realIP struct {
-	trustedNets []netip.Prefix
-	header      string
-	recursive   bool
-}
+// trustedProxies holds Kong's trusted_ips. Its real_ip_header is the default X-Real-IP here, real_ip_recursive is off.
+type trustedProxies []netip.Prefix
 
-func newRealIP(trusted []string, header string, recursive bool) (*realIP, error) {
-	r := &realIP{header: http.CanonicalHeaderKey(header), recursive: recursive}
-	if header == "" {
-		r.header = "X-Real-Ip"
-	}
-	for _, text := range trusted {
+func parseTrusted(texts []string) (trustedProxies, error) {
+	var all trustedProxies
+	for _, text := range texts {
 		network, err := netip.ParsePrefix(text)
 		if err != nil {
 			addr, addrErr := netip.ParseAddr(text)
 			if addrErr != nil {
-				return nil, fmt.Errorf("trusted_ips: %w", err)
+				return nil, fmt.Errorf("trusted IPs: %w", err)
 			}
 			network = netip.PrefixFrom(addr, addr.BitLen())
 		}
-		r.trustedNets = append(r.trustedNets, network.Masked())
+		all = append(all, network.Masked())
 	}
-	return r, nil
+	return all, nil
 }
 
-func (r *realIP) trusts(ip string) bool {
+func (t trustedProxies) contain(ip string) bool {
 	addr, err := netip.ParseAddr(ip)
 	if err != nil {
 		return false
 	}
-	addr = addr.Unmap()
-	for _, network := range r.trustedNets {
-		if network.Contains(addr) {
+	for _, network := range t {
+		if network.Contains(addr.Unmap()) {
 			return true
 		}
 	}
 	return false
 }
 
-// of is the client's address and port: the peer's unless it is trusted, else
-// the last one in the header (with recursive: the last that is not trusted). A
-// port comes only from the header; nginx keeps the peer's without one.
-func (r *realIP) of(peerIP, peerPort string, header http.Header) (ip, port string) {
-	ip, port = peerIP, peerPort
-	if len(r.trustedNets) == 0 || !r.trusts(peerIP) {
-		return ip, port
+// clientIP returns the last address in X-Real-IP if the peer is trusted and sent one, else the peer's.
+func (t trustedProxies) clientIP(peerIP string, header http.Header) string {
+	if !t.contain(peerIP) {
+		return peerIP
 	}
-	hops := strings.Split(strings.Join(header[r.header], ","), ",")
-	for i := len(hops) - 1; i >= 0; i-- {
-		hopIP, hopPort, ok := parseHop(strings.TrimSpace(hops[i]))
-		if !ok {
-			return ip, port
-		}
-		ip, port = hopIP, hopPort
-		if port == "" {
-			port = peerPort
-		}
-		if !r.recursive || !r.trusts(ip) {
-			return ip, port
-		}
-	}
-	return ip, port
-}
-
-func parseHop(text string) (ip, port string, ok bool) {
-	if addr, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
-		return addr.String(), "", true
-	}
-	withPort, err := netip.ParseAddrPort(text)
+	sent := strings.Join(header["X-Real-Ip"], ",")
+	addr, err := netip.ParseAddr(strings.TrimSpace(sent[strings.LastIndexByte(sent, ',')+1:]))
 	if err != nil {
-		return "", "", false
+		return peerIP
 	}
-	return withPort.Addr().String(), fmt.Sprint(withPort.Port()), true
+	return addr.String()
 }

@@ -1,19 +1,17 @@
 package gateway
 
 import (
+	"maps"
 	"slices"
 	"strings"
 )
 
-// maxTableHeaders is how many headers OpenResty's table holds unless told
-// otherwise.
+// maxTableHeaders bounds OpenResty's table of headers where a caller gives no other bound.
 const maxTableHeaders = 100
 
-// headerVariable is nginx's $http_name: the values of every line whose name,
-// in lower case and with underscores for dashes, is name. Kong's template has
-// underscores_in_headers on, so X_Org is a line of $http_x_org, too. Lines of
-// different spelling are joined in the order of their names: net/http does not
-// keep the order of the wire.
+// headerVariable returns nginx's $http_name: the values of every line whose name, in lower case and with underscores
+// for dashes, is name. Kong's template has underscores_in_headers on, so X_Org is a line of $http_x_org, too. Lines of
+// different spelling are joined in the order of their names: net/http does not keep the order of the wire.
 func (x *exchange) headerVariable(name string) string {
 	switch name {
 	case "host":
@@ -35,10 +33,9 @@ func (x *exchange) headerVariable(name string) string {
 	return strings.Join(lines, ", ")
 }
 
-// requestHeader is kong.request.get_header: nginx's variable, unless that has
-// ", " in it, be it two lines or one with a comma. Then it is the first line
-// of that name among the headers of OpenResty's table, "" when it is not
-// among them.
+// requestHeader returns what kong.request.get_header answers: nginx's variable, unless that has ", " in it, be it two
+// lines or one with a comma. Then it is the first line of that name in OpenResty's table of headers, "" if the table
+// has none.
 func (x *exchange) requestHeader(name string) string {
 	lower := strings.ToLower(name)
 	value := x.headerVariable(strings.ReplaceAll(lower, "-", "_"))
@@ -46,8 +43,8 @@ func (x *exchange) requestHeader(name string) string {
 		return value
 	}
 	table := x.headerTable(maxTableHeaders)
-	entry, known := table[lower]
-	if !known { // the table's own lookup of a name that it does not hold
+	entry, found := table[lower]
+	if !found { // OpenResty looks such a name up with dashes
 		entry = table[strings.ReplaceAll(lower, "_", "-")]
 	}
 	switch entry := entry.(type) {
@@ -61,35 +58,31 @@ func (x *exchange) requestHeader(name string) string {
 	return ""
 }
 
-// headerTable is OpenResty's table of headers: lower-case names, a plain
-// string for a header that came once.
+// headerTable returns OpenResty's table of headers: lower-case names, a plain string for a header that came once.
 func (x *exchange) headerTable(limit int) map[string]any {
-	names := make([]string, 0, len(x.header))
-	for name := range x.header {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	table := make(map[string]any, len(names)+1)
+	table := make(map[string]any, len(x.header)+1)
 	if x.host != "" {
 		table["host"] = x.host
 		limit--
 	}
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(x.header)) {
 		values := x.header[name]
 		if len(values) == 0 || limit <= 0 {
 			continue
 		}
 		values = values[:min(len(values), limit)]
 		limit -= len(values)
-		table[strings.ToLower(name)] = luaList(values)
+		var value any = values[0]
+		if len(values) > 1 {
+			value = luaList(values)
+		}
+		table[strings.ToLower(name)] = value
 	}
 	return table
 }
 
-func luaList(values []string) any {
-	if len(values) == 1 {
-		return values[0]
-	}
+// luaList converts strings to a Lua list.
+func luaList(values []string) []any {
 	list := make([]any, len(values))
 	for i, value := range values {
 		list[i] = value

@@ -5,44 +5,33 @@ import (
 	"encoding/hex"
 	"errors"
 	"net/http"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/router"
 )
 
-// serverName is what Kong calls itself in Server and Via.
+// serverName is Kong's name in the headers Server and Via.
 const serverName = "kong/3.9.3"
 
-// serve is Kong's way of a request: refuse what nginx refuses, route, run the
-// plugins by priority, proxy.
+// serve handles a request as Kong does: it denies what nginx denies, routes, runs the plugins by priority, and proxies.
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	g.counters.requests.Add(1)
-	s := g.state.Load()
+	config := g.config.Load()
 	x, ok := g.exchange(r)
-	answer := &answerWriter{ResponseWriter: w, x: x, counters: &g.counters}
+	answer := &answerWriter{ResponseWriter: w, x: x}
 	if !ok {
 		x.fail(http.StatusBadRequest, "")
 		answer.exit()
 		return
 	}
-	defer func() {
-		if err := x.body.discard(); err != nil {
-			g.options.Log.Warn("discard request body", "error", err)
-		}
-	}()
-	g.route(s, x)
+	g.route(config, x)
 	worker := int(g.requests.Add(1)-1) % g.options.Workers
-	for _, kind := range s.kinds {
-		if x.exit != nil {
-			break
-		}
-		config := kind.lookup(x)
-		if config == nil {
+	for _, plugin := range config.plugins {
+		handler := plugin.mostSpecific(x)
+		if x.exit != nil || handler == nil {
 			continue
 		}
-		if err := config.access(x, worker); err != nil {
-			g.options.Log.Error("plugin failed", "plugin", kind.name, "error", err, "request_id", x.requestID)
-			x.exit = nil
+		if err := handler.access(x, worker); err != nil {
+			g.options.Log.Error("plugin failed", "plugin", plugin.name, "error", err, "request_id", x.requestID)
 			x.fail(http.StatusInternalServerError, "")
 		}
 	}
@@ -50,57 +39,45 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		answer.exit()
 		return
 	}
-	g.proxy(answer, r, s)
+	g.proxy(answer, r, config)
 }
 
-// exchange takes the facts from the HTTP request. net/http has removed the
-// Host header and made the names canonical; the target is still as sent.
+// exchange reads the facts from the HTTP request. net/http has removed the Host header and made the names canonical; the
+// target is still as sent.
 func (g *Gateway) exchange(r *http.Request) (x *exchange, ok bool) {
-	request := Request{
-		Method: r.Method, Target: r.RequestURI, Host: r.Host, RemoteAddr: r.RemoteAddr, Header: r.Header.Clone(),
-	}
-	x, ok = newExchange(g.node, request, time.Now())
+	x, ok = newExchange(g.node, Request{
+		Method: r.Method, Target: r.RequestURI, Host: r.Host, RemoteAddr: r.RemoteAddr, Header: r.Header,
+	})
 	var id [16]byte
 	rand.Read(id[:]) // never fails
 	x.requestID = hex.EncodeToString(id[:])
 	x.protocol = r.Proto
-	x.body = requestBody{source: r.Body, tempDir: g.node.tempDir}
 	return x, ok
 }
 
-// route finds the route and service, and answers in their place when there is
-// none.
-func (g *Gateway) route(s *state, x *exchange) {
-	x.match = s.router.Match(router.Request{Method: x.method, Path: x.path, Host: x.host, Header: x.header})
+// route finds the route and the service. It ends the request when there is no route, or when the route does not take the
+// request's protocol.
+func (g *Gateway) route(config *compiledConfig, x *exchange) {
+	x.match = config.router.Match(router.Request{Method: x.method, Path: x.path, Host: x.host})
 	if x.match == nil {
 		x.fail(http.StatusNotFound, "no Route matched with those values")
 		return
 	}
 	x.route, x.service = x.match.Route, x.match.Route.Service
-	if x.route.SpeaksGRPC() {
-		x.failGRPC()
-		return
+	switch {
+	case x.route.SpeaksGRPC():
+		x.denyOtherProtocols()
+	case !x.route.Allows("http"):
+		x.fail(httpsRedirectStatus, "Please use HTTPS protocol", "Connection", "Upgrade", "Upgrade", "TLS/1.2, HTTP/1.1")
 	}
-	if x.route.Allows("http") || x.forwardedTLS() {
-		return
-	}
-	if x.route.RedirectStatus != http.StatusUpgradeRequired {
-		x.exit = &exitCall{status: x.route.RedirectStatus}
-		x.exit.headers.set("Location", []string{"https://" + x.forwardedHost() + x.requestURI})
-		return
-	}
-	x.fail(http.StatusUpgradeRequired, "Please use HTTPS protocol")
-	x.exit.headers.set("Connection", []string{"Upgrade"})
-	x.exit.headers.set("Upgrade", []string{"TLS/1.2, HTTP/1.1"})
 }
 
-// answerWriter writes the response to the client. Headers that plugins set go
-// into whatever answer it is: the upstream's, Kong's own, or a plugin's.
+// answerWriter writes the response to the client. Headers that plugins set go into any answer: the upstream's, Kong's
+// own, or a plugin's.
 type answerWriter struct {
 	http.ResponseWriter
-	x        *exchange
-	counters *Counters
-	started  bool
+	x       *exchange
+	started bool
 }
 
 // Unwrap lets net/http flush and hijack the connection.
@@ -110,7 +87,7 @@ func (a *answerWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 func (a *answerWriter) WriteHeader(status int) {
 	if status >= 200 && !a.started {
 		a.started = true
-		a.x.response.mergeInto(a.Header())
+		mergeHeaders(a.Header(), a.x.responseHeader)
 		a.Header()["X-Kong-Request-Id"] = []string{a.x.requestID}
 		a.count(status)
 	}
@@ -119,23 +96,23 @@ func (a *answerWriter) WriteHeader(status int) {
 
 func (a *answerWriter) count(status int) {
 	if status >= http.StatusInternalServerError {
-		a.counters.serverErrors.Add(1)
+		a.x.node.counters.serverErrors.Add(1)
 	}
 }
 
-// exit writes x.exit: its status, body and headers, and no others but those
-// that plugins set before and those every answer has.
+// exit writes x.exit: its status, body and headers, and no others but those that plugins set before and those that every
+// answer has.
 func (a *answerWriter) exit() {
-	header, call := a.Header(), a.x.exit
-	header["Content-Type"] = nil // or net/http would guess one
+	header, answer := a.Header(), a.x.exit
+	header["Content-Type"] = nil // net/http would guess one
 	header["Server"] = []string{serverName}
 	header["X-Kong-Request-Id"] = []string{a.x.requestID}
-	a.x.response.writeTo(header)
-	call.headers.writeTo(header)
-	a.count(call.status)
+	replaceHeaders(header, a.x.responseHeader)
+	replaceHeaders(header, answer.Header)
+	a.count(answer.Status)
 	a.started = true
-	a.ResponseWriter.WriteHeader(call.status)
-	if _, err := a.Write(call.body); err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {
+	a.ResponseWriter.WriteHeader(answer.Status)
+	if _, err := a.Write(answer.Body); err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {
 		a.x.node.log.Debug("write response", "error", err, "request_id", a.x.requestID)
 	}
 }

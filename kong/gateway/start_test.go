@@ -63,11 +63,11 @@ func runPluginProcess(name string, args []string) int {
 		return 1
 	}
 	serveFake(listener, func(e *fakeEvent) {
-		answers, err := e.ask(question{"kong.request.get_header", stringAnswer("x-die")})
+		answers, err := e.ask(question{"kong.request.get_header", encodeString("x-die")})
 		if err == nil && len(answers[0]) > 0 {
 			os.Exit(9)
 		}
-		e.end(setHeaders(map[string]any{"X-PID": fmt.Sprint(os.Getpid())}))
+		e.end(setHeadersCall(map[string]any{"X-PID": fmt.Sprint(os.Getpid())}))
 	}).done.Wait()
 	return 0
 }

@@ -11,35 +11,28 @@ import (
 )
 
 const (
-	// startStep is how long a request that meets a start in flight waits
-	// before it looks again (Kong's get_instance_id).
+	// startStep is how long a request that meets a start in flight waits before it looks again (Kong's get_instance_id).
 	startStep = 100 * time.Millisecond
 	// idleConns is Kong's lua_socket_pool_size.
 	idleConns = 256
 )
 
-// worker stands for one nginx worker: it has its own instances of every plugin
-// configuration and its own idle connections. Unlike nginx's, it runs requests
-// in parallel.
+// worker simulates one nginx worker: it has its own instances of every plugin configuration and its own idle
+// connections. Unlike nginx's, it runs requests in parallel.
 type worker struct {
-	socket    string
-	node      *node
-	timeout   time.Duration
-	replayFor time.Duration
-	claimWait time.Duration
-	notice    time.Duration
-	sequence  atomic.Int64
+	socket   string
+	node     *node
+	options  *Options
+	sequence atomic.Int64 // of calls
 
 	mu        sync.Mutex
 	instances map[string]*instance // by plugin id
 	idle      []*Conn
-	looked    time.Time // when it looked last which idle connections are still alive
+	checked   time.Time // when the idle connections were last checked for being closed
 	closed    bool
 }
 
-// instance is a plugin's instance as a worker knows it; starting until the
-// plugin has given it an id. While it starts it is a claim, for which all
-// other requests wait.
+// instance is a plugin's instance in a worker. While it starts it is a claim, for which all other requests wait.
 type instance struct {
 	plugin   string // "" until it has started once
 	id       int32
@@ -47,104 +40,32 @@ type instance struct {
 	starting bool
 }
 
-// acquire gives an idle connection, or a new one. As in Kong it may be one that
-// the plugin has closed: nginx sees that with its next turn of events only.
-func (w *worker) acquire() (*Conn, error) {
-	w.mu.Lock()
-	err := w.dropClosed()
-	n := len(w.idle)
-	if n == 0 || err != nil {
-		w.mu.Unlock()
-		if err != nil {
-			return nil, err
-		}
-		return dial(w.socket, w.node, &w.sequence, w.timeout)
-	}
-	c := w.idle[n-1]
-	w.idle = w.idle[:n-1]
-	w.mu.Unlock()
-	return c, nil
+func newWorker(socket string, n *node, options *Options) *worker {
+	w := &worker{socket: socket, node: n, options: options, instances: map[string]*instance{}}
+	w.sequence.Store(1) // Kong's first call has the number 2
+	return w
 }
 
-// dropClosed closes the idle connections that the plugin has closed, once in
-// notice. w.mu is held.
-func (w *worker) dropClosed() error {
-	now := time.Now()
-	if now.Sub(w.looked) < w.notice {
-		return nil
-	}
-	w.looked = now
-	var errs []error
-	alive := w.idle[:0]
-	for _, c := range w.idle {
-		if c.alive() {
-			alive = append(alive, c)
-		} else if err := c.Close(); err != nil {
-			errs = append(errs, fmt.Errorf("close idle connection: %w", err))
-		}
-	}
-	clear(w.idle[len(alive):])
-	w.idle = alive
-	return errors.Join(errs...)
-}
-
-// release keeps a connection for the next call, or closes it: after an error
-// (Kong never returns such a one to its pool), or when enough are idle.
-func (w *worker) release(c *Conn, callErr error) error {
-	w.mu.Lock()
-	keep := callErr == nil && !w.closed && len(w.idle) < idleConns
-	if keep {
-		w.idle = append(w.idle, c)
-	}
-	w.mu.Unlock()
-	if keep {
-		return callErr
-	}
-	return errors.Join(callErr, c.Close())
-}
-
-// alive reports whether an idle connection has neither been closed nor sent
-// anything unasked, as nginx notices of its own accord.
-func (c *Conn) alive() bool {
-	socket, ok := c.conn.(*net.UnixConn)
-	if !ok || c.reader.Buffered() > 0 {
-		return false
-	}
-	raw, err := socket.SyscallConn()
-	if err != nil {
-		return false
-	}
-	alive := false
-	err = raw.Read(func(fd uintptr) bool {
-		var one [1]byte
-		_, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		alive = errors.Is(err, syscall.EAGAIN)
-		return true
-	})
-	return err == nil && alive
-}
-
-// run sends a request's event to the plugin. A nil error with x.exit set is an
-// exit; any other error ends in a 500.
-func (w *worker) run(config *external, x *exchange, resetAll func(plugin string)) error {
-	deadline := time.Now().Add(w.replayFor)
+// run sends a request's event to the plugin. A nil error with x.exit set is an exit; any other error ends in a 500.
+func (w *worker) run(config *instanceConfig, x *exchange, forgetInstances func(plugin string)) error {
+	deadline := time.Now().Add(w.options.replayFor)
 	for {
 		err := w.runOnce(config, x)
 		switch {
 		case err == nil, errors.Is(err, errExited):
 			return nil
-		case !errors.Is(err, errLost):
+		case !errors.Is(err, errClosed):
 			return err
 		case !time.Now().Before(deadline):
-			return fmt.Errorf("replayed for %s: %w", w.replayFor, err)
+			return fmt.Errorf("replayed for %s: %w", w.options.replayFor, err)
 		}
-		resetAll(config.plugin)
-		x.logf(levelWarn, err.Error())
+		forgetInstances(config.plugin)
+		w.node.log.Warn("replay event", "error", err, "request_id", x.requestID)
 		w.node.counters.replays.Add(1)
 	}
 }
 
-func (w *worker) runOnce(config *external, x *exchange) error {
+func (w *worker) runOnce(config *instanceConfig, x *exchange) error {
 	id, err := w.instanceID(config)
 	if err != nil {
 		return err
@@ -156,11 +77,10 @@ func (w *worker) runOnce(config *external, x *exchange) error {
 	return w.release(c, c.handleEvent(id, accessPhase, x))
 }
 
-// instanceID gives the id of the configuration's instance, starting it if need
-// be. Configurations are told apart by their __seq__, so a changed one starts
-// anew and then closes the old. An error here is one that Kong raises.
-func (w *worker) instanceID(config *external) (int32, error) {
-	for range w.claimWait / startStep {
+// instanceID returns the id of the configuration's instance, and starts the instance if there is none. A configuration
+// with another __seq__ is a changed one: it starts anew, then the old instance closes. Kong raises on an error here.
+func (w *worker) instanceID(config *instanceConfig) (int32, error) {
+	for range w.options.ClaimWait / startStep {
 		w.mu.Lock()
 		current := w.instances[config.pluginID]
 		if current != nil && current.starting {
@@ -187,18 +107,17 @@ func (w *worker) instanceID(config *external) (int32, error) {
 	return 0, fmt.Errorf("could not claim instance_id for %s (key: %s)", config.plugin, config.pluginID)
 }
 
-// start starts the instance that has been claimed. Where the call cannot be
-// written Kong raises before it drops its claim, which then blocks the
-// configuration in this worker until somebody has waited in vain.
-func (w *worker) start(config *external, claimed, previous *instance) (int32, error) {
+// start starts the claimed instance. Where the call cannot be written Kong raises before it drops its claim, which then
+// blocks the configuration in this worker until a request has waited for the whole of ClaimWait.
+func (w *worker) start(config *instanceConfig, claimed, previous *instance) (int32, error) {
 	var id int32
 	c, err := w.acquire()
 	if err == nil {
 		id, err = c.StartInstance(config.plugin, config.json)
 		err = w.release(c, err)
 	}
-	if errors.Is(err, errUnwritten) {
-		return 0, errStart{err}
+	if errors.Is(err, errWrite) {
+		return 0, startError{err}
 	}
 	w.mu.Lock()
 	if err != nil {
@@ -208,7 +127,7 @@ func (w *worker) start(config *external, claimed, previous *instance) (int32, er
 	}
 	w.mu.Unlock()
 	if err != nil {
-		return 0, errStart{err}
+		return 0, startError{err}
 	}
 	if previous != nil {
 		w.closeInstance(previous.id)
@@ -216,13 +135,12 @@ func (w *worker) start(config *external, claimed, previous *instance) (int32, er
 	return id, nil
 }
 
-// errStart is a failed start. It is not errLost, even when the plugin closed
-// the connection: Kong raises, and the client gets a 500 at once.
-type errStart struct{ cause error }
+// startError is a failed start. It does not wrap errClosed: Kong raises, and the client gets a 500 without a replay.
+type startError struct{ cause error }
 
-func (e errStart) Error() string { return "starting instance: " + e.cause.Error() }
+func (e startError) Error() string { return "starting instance: " + e.cause.Error() }
 
-// closeInstance tells the plugin; Kong does not mind if that fails.
+// closeInstance closes an instance. Kong ignores a failure.
 func (w *worker) closeInstance(id int32) {
 	c, err := w.acquire()
 	if err == nil {
@@ -233,9 +151,8 @@ func (w *worker) closeInstance(id int32) {
 	}
 }
 
-// reset forgets the instances of a plugin, but for claims: those have no name
-// before their first start.
-func (w *worker) reset(plugin string) {
+// forgetInstances drops the instances of a plugin, but not claims, which have no plugin before their first start.
+func (w *worker) forgetInstances(plugin string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for key, in := range w.instances {
@@ -243,6 +160,79 @@ func (w *worker) reset(plugin string) {
 			delete(w.instances, key)
 		}
 	}
+}
+
+// acquire returns an idle connection, or a new one. As in Kong the plugin may have closed it: nginx notices that only
+// when it next handles events.
+func (w *worker) acquire() (*Conn, error) {
+	w.mu.Lock()
+	if err := w.dropClosed(); err != nil {
+		w.mu.Unlock()
+		return nil, err
+	}
+	if n := len(w.idle); n > 0 {
+		c := w.idle[n-1]
+		w.idle = w.idle[:n-1]
+		w.mu.Unlock()
+		return c, nil
+	}
+	w.mu.Unlock()
+	return dial(w.socket, w.node, &w.sequence, w.options.eventTimeout)
+}
+
+// dropClosed closes the idle connections that the plugin has closed, once in NoticeAfter. w.mu is held.
+func (w *worker) dropClosed() error {
+	now := time.Now()
+	if now.Sub(w.checked) < w.options.NoticeAfter {
+		return nil
+	}
+	w.checked = now
+	var errs []error
+	alive := w.idle[:0]
+	for _, c := range w.idle {
+		if c.alive() {
+			alive = append(alive, c)
+		} else if err := c.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close idle connection: %w", err))
+		}
+	}
+	clear(w.idle[len(alive):])
+	w.idle = alive
+	return errors.Join(errs...)
+}
+
+// alive reports whether an idle connection has neither been closed nor received any bytes, as nginx notices by itself.
+func (c *Conn) alive() bool {
+	socket, ok := c.conn.(*net.UnixConn)
+	if !ok || c.reader.Buffered() > 0 {
+		return false
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return false
+	}
+	alive := false
+	err = raw.Read(func(fd uintptr) bool {
+		var one [1]byte
+		_, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		alive = errors.Is(err, syscall.EAGAIN)
+		return true
+	})
+	return err == nil && alive
+}
+
+// release keeps a connection for the next call. It closes it after an error, as Kong does, and when enough are idle.
+func (w *worker) release(c *Conn, callErr error) error {
+	w.mu.Lock()
+	keep := callErr == nil && !w.closed && len(w.idle) < idleConns
+	if keep {
+		w.idle = append(w.idle, c)
+	}
+	w.mu.Unlock()
+	if keep {
+		return nil
+	}
+	return errors.Join(callErr, c.Close())
 }
 
 // close closes the idle connections and keeps no more of them.

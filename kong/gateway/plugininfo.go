@@ -14,8 +14,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/fieldschema"
 )
 
-// PluginInfo is what a plugin server says about its plugin when asked with
-// -dump, as far as Kong reads it.
+// PluginInfo describes a plugin as its server prints it for -dump, as far as Kong reads it.
 type PluginInfo struct {
 	Name     string
 	Version  string
@@ -26,9 +25,8 @@ type PluginInfo struct {
 	schema *fieldschema.Schema
 }
 
-// QueryPlugin runs "<binary> -dump", Kong's query command, in an empty
-// environment and reads the answer. A command that fails, an answer that is no
-// plugin info and a schema Kong would refuse are errors, as at Kong's start.
+// QueryPlugin runs "<binary> -dump", Kong's query command, in an empty environment and parses what it prints. A command
+// that fails, output that is no plugin info and a schema that Kong does not load are errors, as at Kong's start.
 func QueryPlugin(ctx context.Context, binary string) (*PluginInfo, error) {
 	command := exec.CommandContext(ctx, binary, "-dump")
 	command.Env = []string{}
@@ -45,8 +43,7 @@ func QueryPlugin(ctx context.Context, binary string) (*PluginInfo, error) {
 	return info, nil
 }
 
-// ParsePluginInfo reads the JSON that -dump prints. Only the first plugin
-// counts, as in Kong.
+// ParsePluginInfo reads the JSON that -dump prints. Only the first plugin counts, as in Kong.
 func ParsePluginInfo(dump []byte) (*PluginInfo, error) {
 	var server struct {
 		Protocol string
@@ -56,7 +53,7 @@ func ParsePluginInfo(dump []byte) (*PluginInfo, error) {
 		return nil, fmt.Errorf("failed decoding plugin info: %w", err)
 	}
 	if server.Protocol != "ProtoBuf:1" {
-		return nil, fmt.Errorf("protocol %q: only ProtoBuf:1 is spoken here", server.Protocol)
+		return nil, fmt.Errorf("protocol %q: must be ProtoBuf:1", server.Protocol)
 	}
 	if len(server.Plugins) == 0 || server.Plugins[0] == nil {
 		return nil, errors.New("no plugin in the plugin info")
@@ -73,13 +70,13 @@ func ParsePluginInfo(dump []byte) (*PluginInfo, error) {
 	return info, nil
 }
 
-// socketPath is where a plugin server listens: <prefix>/<executable>.socket.
+// socketPath returns where a plugin server listens: <prefix>/<executable>.socket.
 func socketPath(prefix, binary string) string {
 	return filepath.Join(prefix, filepath.Base(binary)+".socket")
 }
 
-// lookupEnvVault is Kong's env vault: {vault://env/some-name} is the variable
-// SOME_NAME of the gateway's own environment, "" when it is not set.
+// lookupEnvVault resolves a reference to Kong's env vault: {vault://env/some-name} is the variable SOME_NAME of the
+// gateway's own environment, "" when it is not set.
 func lookupEnvVault(reference string) string {
 	name, ok := strings.CutPrefix(reference, "vault://env/")
 	if !ok {

@@ -1,0 +1,94 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// startTimeout bounds how long a plugin server may take until it listens.
+	startTimeout = 10 * time.Second
+	// dialEvery is the time between two attempts to connect.
+	dialEvery = 5 * time.Millisecond
+	// maxSocketPath is the longest path that a unix socket's address can hold.
+	maxSocketPath = 107
+)
+
+// pluginServer is a plugin server with each worker's side of the socket.
+type pluginServer struct {
+	info    *PluginInfo
+	socket  string
+	process *process // nil when the gateway does not run it
+	workers []*worker
+}
+
+func newPluginServer(ctx context.Context, given PluginServer, g *Gateway) (*pluginServer, error) {
+	s := &pluginServer{info: given.Info, socket: given.Socket}
+	if given.Binary != "" {
+		info, err := QueryPlugin(ctx, given.Binary)
+		if err != nil {
+			return nil, err
+		}
+		s.info, s.socket = info, socketPath(g.options.Prefix, given.Binary)
+		s.process = &process{
+			binary: given.Binary, args: append([]string{"-kong-prefix", g.options.Prefix}, given.Args...),
+			log: g.options.Log, name: info.Name, spawns: &g.counters.spawns,
+		}
+	}
+	if len(s.socket) > maxSocketPath {
+		return nil, fmt.Errorf("socket path %s is longer than %d bytes", s.socket, maxSocketPath)
+	}
+	if !slices.Contains(s.info.Phases, accessPhase) {
+		return nil, fmt.Errorf("plugin %s has no access phase; no other is simulated", s.info.Name)
+	}
+	for range g.options.Workers {
+		s.workers = append(s.workers, newWorker(s.socket, g.node, &g.options))
+	}
+	return s, nil
+}
+
+// spawn keeps the server's process running until ctx ends.
+func (s *pluginServer) spawn(ctx context.Context, running *sync.WaitGroup) {
+	if s.process != nil {
+		running.Go(func() { s.process.supervise(ctx) })
+	}
+}
+
+// awaitListening returns when the server accepts connections, or with an error when ctx ends before.
+func (s *pluginServer) awaitListening(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	ticker := time.NewTicker(dialEvery)
+	defer ticker.Stop()
+	for {
+		conn, err := net.Dial("unix", s.socket)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("plugin server %s does not listen: %w: %w", s.info.Name, ctx.Err(), err)
+		case <-ticker.C:
+		}
+	}
+}
+
+// forgetInstances drops a plugin's instances in every worker.
+func (s *pluginServer) forgetInstances(plugin string) {
+	for _, w := range s.workers {
+		w.forgetInstances(plugin)
+	}
+}
+
+func (s *pluginServer) close() error {
+	var errs []error
+	for _, w := range s.workers {
+		errs = append(errs, w.close())
+	}
+	return errors.Join(errs...)
+}
