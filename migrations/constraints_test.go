@@ -79,6 +79,7 @@ var bad = map[string][]row{
 	"policies_cost_capacity":      {{"cost": 101}, {"cost": 2, "algorithm": "leaky_bucket"}, {"cost": 11, "burst": 10, "hard_threshold_pct": 200}},
 	"policies_fail_mode":          {{"fail_mode": "shut"}},
 	"policies_slot":               {{"slot": "old"}},
+	"policies_slot_active":        {{"slot": "candidate"}},
 	"policies_public_note":        {{"public_note": strings.Repeat("x", 1025)}, {"public_note": "two\nlines"}},
 	"policies_accuracy":           {{"accuracy": "excat"}},
 
@@ -189,7 +190,6 @@ func TestOfOneNameAndOneMatchThereIsOnePolicy(t *testing.T) {
 		{"tier": "silver"},
 		{"tier": "", "tenant": "gold"},
 		{"namespace": "other"},
-		{"slot": "candidate"},
 	} {
 		if err := insert(t, pool, "policies", first.with(distinct)); err != nil {
 			t.Errorf("a policy with another %v: %v", distinct, err)

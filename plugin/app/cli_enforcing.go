@@ -12,7 +12,6 @@ import (
 type enforcing struct {
 	pgstore.Reach
 	Took   *time.Duration `json:"-"` // nil: it is not measured
-	AtMost bool           `json:"-"` // Took may be that of a node that started after the change
 	Millis int64          `json:"waited_ms"`
 }
 
@@ -28,11 +27,7 @@ func (e *enforcing) String() string {
 	}
 	text := fmt.Sprintf("enforced on %d of %s", e.Live-len(e.Behind), on)
 	if e.Took != nil {
-		text += " after "
-		if e.AtMost {
-			text += "at most "
-		}
-		text += seconds(*e.Took)
+		text += " after " + seconds(*e.Took)
 	}
 	if len(e.Behind) > 0 {
 		text += "; not yet on " + nodeTexts(e.Behind)

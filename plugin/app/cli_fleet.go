@@ -15,7 +15,8 @@ var fleetCommand = &command{
 	about: `A node that ends cleanly leaves the list. One that has not reported lately is silent: it may be dead, or it may
 admit requests by old policies. It counts as not enforcing the version until it reports again, is removed by the next process on
 its machine (one with the same -snapshot-dir, which knows that the old one has ended), by ratelimit fleet forget, or by
-ratelimit tidy after a day. A node that follows a standby cannot report and is not in the list.`,
+ratelimit tidy after a day. A node that follows a standby cannot report and is not in the list. The time that a change took is
+that of the nodes that had reported before it: a node that started later began with the change.`,
 	define: func(c *call) action {
 		c.liveFlag()
 		return c.reads(func(ctx context.Context, s *pgstore.Store) error {
@@ -56,7 +57,7 @@ type shownFleet struct {
 	Version int64     `json:"version"`
 	At      time.Time `json:"at"`
 	pgstore.Reach
-	SpreadMS *int64      `json:"spread_ms,omitempty"` // at most: a node that started later counts from its start
+	SpreadMS *int64      `json:"spread_ms,omitempty"` // of the nodes that had reported before the change
 	Nodes    []shownNode `json:"nodes"`
 }
 
@@ -68,7 +69,7 @@ func (c *call) showFleet(fleet pgstore.Fleet) error {
 	}
 	if spread, complete := fleet.Spread(); complete {
 		shown.SpreadMS = new(spread.Milliseconds())
-		reached.Took, reached.AtMost = &spread, true
+		reached.Took = &spread
 	}
 	err := c.print(shown, func(out *page) {
 		out.line("version %d of %s: %s", shown.Version, timeText(shown.At), &reached)

@@ -36,20 +36,22 @@ migration may need again.`,
 	},
 }
 
-// loss is a table that a migration made; or a column of texts that it gave to a table, of which the empty one says nothing.
+// loss is a table that a migration made; or a column that it gave to a table, of which the empty text says nothing.
 type loss struct{ table, column string }
 
 // lostWith is what is lost when a migration is taken back, by its number.
 var lostWith = map[int64][]loss{
-	1: {{table: "audit"}, {table: "changes"}, {table: "version"}},
-	2: {{table: "policies"}, {table: "tenants"}, {table: "tiers"}},
-	3: {{table: "override_history"}, {table: "overrides"}},
-	4: {{table: "nodes"}},
-	5: {{"policies", "accuracy"}},
-	6: {{table: "answers"}, {table: "tokens"}},
-	7: {},
-	8: {},
-	9: {{"override_history", "public_note"}, {"overrides", "public_note"}, {"policies", "public_note"}},
+	1:  {{table: "audit"}, {table: "changes"}, {table: "version"}},
+	2:  {{table: "policies"}, {table: "tenants"}, {table: "tiers"}},
+	3:  {{table: "override_history"}, {table: "overrides"}},
+	4:  {{table: "nodes"}},
+	5:  {{"policies", "accuracy"}},
+	6:  {{table: "answers"}, {table: "tokens"}},
+	7:  {},
+	8:  {},
+	9:  {{"override_history", "public_note"}, {"overrides", "public_note"}, {"policies", "public_note"}},
+	10: {},
+	11: {{"nodes", "first_reported_at"}},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {
@@ -175,7 +177,7 @@ func countLosses(ctx context.Context, config *pgx.ConnConfig, losses []loss) (te
 		}
 		statement := "SELECT count(*) FROM " + pgx.Identifier{"rate_limiter", l.table}.Sanitize()
 		if l.column != "" {
-			statement += " WHERE " + pgx.Identifier{l.column}.Sanitize() + " <> ''"
+			statement += " WHERE " + pgx.Identifier{l.column}.Sanitize() + "::text <> ''"
 			text += "the " + l.column + " of "
 		}
 		var n int

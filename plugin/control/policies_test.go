@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
@@ -253,10 +254,8 @@ func TestACandidateIsNotWrittenAndAnOldOneIsListedAndDeleted(t *testing.T) {
 	if got := read[problem](w, a).paths(); got != "body.slot" || !strings.Contains(a.Body.String(), "mode shadow") {
 		t.Errorf("faults at %s, want body.slot and what to do instead: %s", got, a.Body)
 	}
-	if _, err := w.pool.Exec(t.Context(), `INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, slot)
-		VALUES ('daily', 'gold', 'tenant', 10, 60, 'candidate')`); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.AsBefore11(t, w.pool, `INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, slot)
+		VALUES ('daily', 'gold', 'tenant', 10, 60, 'candidate')`)
 	list := w.want(w.as("GET", policies+"?slot=candidate", ""), http.StatusOK)
 	found := regexp.MustCompile(`"id":([0-9]+)`).FindSubmatch(list.Body.Bytes())
 	if found == nil {

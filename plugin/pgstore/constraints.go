@@ -46,6 +46,7 @@ var constraints = map[string]InvalidError{
 	"policies_cost_capacity":      {Field: "cost", Problem: "must be at most what the limit can hold, or every request would be refused"},
 	"policies_fail_mode":          {Field: "fail_mode", Problem: "must be open, closed or local, or left out for that of the config"},
 	"policies_slot":               {Field: "slot", Problem: "must be active"},
+	"policies_slot_active":        {Field: "slot", Problem: NoCandidate},
 	"policies_public_note":        {Field: "public_note", Problem: "must have at most 1024 bytes, without control characters"},
 	"policies_accuracy":           {Field: "accuracy", Problem: "must be leased or exact, or left out for that of the config"},
 

@@ -78,15 +78,16 @@ func notSilent(ctx context.Context, tx pgx.Tx, what, node string) error {
 }
 
 // nodeColumns are the columns of a Node, where $1 is how old the last report of a live one may be.
-const nodeColumns = `node, version, enforced_at, reported_at, reported_at >= clock_timestamp() - $1::interval AS live, source, faults`
+const nodeColumns = `node, version, enforced_at, first_reported_at, reported_at, reported_at >= clock_timestamp() - $1::interval AS live, source, faults`
 
 // Node is one node as its last report has it.
 type Node struct {
 	Node       string          `json:"node"`
 	Version    int64           `json:"version"`
-	EnforcedAt time.Time       `json:"enforced_at"` // since when, by the database's clock
-	ReportedAt time.Time       `json:"reported_at"` // by the database's clock
-	Live       bool            `json:"live"`        // it has reported lately
+	EnforcedAt time.Time       `json:"enforced_at"`                              // since when, by the database's clock
+	FirstAt    time.Time       `json:"first_reported_at" db:"first_reported_at"` // by the database's clock
+	ReportedAt time.Time       `json:"reported_at"`                              // by the database's clock
+	Live       bool            `json:"live"`                                     // it has reported lately
 	Source     string          `json:"source"`
 	Faults     json.RawMessage `json:"faults"`
 }
@@ -139,12 +140,12 @@ func (f Fleet) Enforces(version int64) bool {
 	return f.Live() > 0 && len(f.Behind(version)) == 0 && len(f.Silent()) == 0
 }
 
-// Spread is how long the last change took, at most, until the last live node enforced it: a node that started after the
-// change counts as well, and nothing in its report says so. It is false while a node does not, and when no node is live.
+// Spread returns how long the last change took until the last live node enforced it that had reported before the change:
+// one that started later began with it. It is false while a live node is behind, and when no live node had reported before.
 func (f Fleet) Spread() (time.Duration, bool) {
 	var last time.Time
 	for _, n := range f.Nodes {
-		if n.Live && n.EnforcedAt.After(last) {
+		if n.Live && n.FirstAt.Before(f.At) && n.EnforcedAt.After(last) {
 			last = n.EnforcedAt
 		}
 	}

@@ -25,6 +25,8 @@ func report(t *testing.T, s *pgstore.Store, node string, version int64, age time
 
 func TestFleetTellsWhoEnforcesWhat(t *testing.T) {
 	s, _ := open(t)
+	report(t, s, "a", 0, 0)
+	report(t, s, "b", 0, 0)
 	_, version := put(t, s, daily())
 	report(t, s, "a", version, 0)
 	report(t, s, "b", version-1, time.Hour)
@@ -44,6 +46,32 @@ func TestFleetTellsWhoEnforcesWhat(t *testing.T) {
 	}
 	if spread, all := fleet.Spread(); !all || spread <= 0 || spread > time.Minute {
 		t.Errorf("the change took %v to reach all (%v)", spread, all)
+	}
+}
+
+func TestANodeThatStartedAfterAChangeDoesNotCountInHowLongItTook(t *testing.T) {
+	s, pool := open(t)
+	_, version := put(t, s, daily())
+	report(t, s, "late", version, 0)
+	fleet, err := s.Fleet(t.Context(), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if took, known := fleet.Spread(); known {
+		t.Errorf("the change took %v, though no node had reported before it", took)
+	}
+	if _, err := pool.Exec(t.Context(), `INSERT INTO rate_limiter.nodes (node, version, enforced_at, first_reported_at, reported_at)
+		SELECT 'early', version, at + interval '300 ms', at - interval '1 h', clock_timestamp() FROM rate_limiter.version`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.nodes SET enforced_at = now() + interval '1 day' WHERE node = 'late'`); err != nil {
+		t.Fatal(err)
+	}
+	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if took, known := fleet.Spread(); !known || took != 300*time.Millisecond {
+		t.Errorf("the change took %v (%v), want the 300ms of the node that had reported before", took, known)
 	}
 }
 

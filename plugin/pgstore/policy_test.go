@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
@@ -292,10 +293,8 @@ func TestPoliciesAreListedInPages(t *testing.T) {
 // addCandidate adds a policy as an older release could write it.
 func addCandidate(t *testing.T, pool *pgxpool.Pool, name string, limit int64) {
 	t.Helper()
-	if _, err := pool.Exec(t.Context(), `INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, slot)
-		VALUES ($1, 'gold', 'tenant', $2, 86400, 'candidate')`, name, limit); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.AsBefore11(t, pool, fmt.Sprintf(`INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, slot)
+		VALUES ('%s', 'gold', 'tenant', %d, 86400, 'candidate')`, name, limit))
 }
 
 func TestACandidateIsNotWrittenAndAnOldOneCanOnlyBeDeleted(t *testing.T) {

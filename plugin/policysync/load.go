@@ -68,6 +68,8 @@ type all struct {
 	head  head
 	rows  policy.Rows
 	bytes int64 // of the copies
+
+	candidates candidates
 }
 
 // loadAll reads all rows of interest in one transaction. Of more than most rows it reads none: *crowdError.
@@ -97,7 +99,8 @@ func loadAll(ctx context.Context, conn *pgx.Conn, most int) (all, error) {
 			}
 			a.bytes += n
 		}
-		return nil
+		a.candidates, err = readCandidates(ctx, tx)
+		return err
 	})
 	if err != nil {
 		return all{}, fmt.Errorf("load all rows: %w", err)

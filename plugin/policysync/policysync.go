@@ -87,6 +87,7 @@ type Sync struct {
 	life       life
 	unreported bool  // the last report failed, and that was logged
 	skewed     bool  // the clocks differ too much, and that was logged
+	candidates int64 // policies of the slot candidate that the last load found
 	ahead      int64 // the newest migration that this program does not have, once that was logged
 
 	// What follows belongs to the goroutine that saves, then to Run.

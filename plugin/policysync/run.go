@@ -229,6 +229,7 @@ func (s *Sync) load(ctx context.Context, conn *pgx.Conn) error {
 	book, found := policy.NewBook(a.rows, s.Book())
 	fresh, newer := s.faults.all(found), known && a.head.version != s.held.version
 	s.logFaults(fresh, a.head.version)
+	s.logCandidates(a.candidates, a.head.version)
 	took := time.Since(began)
 	s.reloadAt = time.Now().Add(jittered(max(s.options.ReloadEvery, loadShare*took)))
 	s.adopt(book, a.head, func(state *state) {
