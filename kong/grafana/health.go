@@ -123,6 +123,22 @@ var health = dashboard{
 			},
 		},
 		{
+			title: "New addresses", kind: timeseries, unit: perSecond, width: 12,
+			description: "New addresses with a bucket of their own, and requests that had none for want of room: by prefix, or in the process.",
+			queries: []query{
+				{expression: `sum by (by) (rate(rate_limiter_new_addresses_total{instance=~"$instance"}[$__rate_interval]))`, legend: "{{by}}"},
+				{expression: `sum(rate_limiter_new_addresses_per_second_max{instance=~"$instance"})`, legend: "most with their own (0: any number)"},
+			},
+		},
+		{
+			title: "Room for addresses", kind: timeseries, unit: share, width: 12, warnAt: 1,
+			description: "Share of -max-addresses, and of what their sliding logs may grow to, that is taken. Above it, addresses share buckets.",
+			queries: []query{
+				{expression: `max by (instance, store) (rate_limiter_addresses{instance=~"$instance"} / (rate_limiter_addresses_max > 0))`, legend: "addresses {{instance}} {{store}}"},
+				{expression: `max by (instance, store) (rate_limiter_address_log_bytes{instance=~"$instance"} / (rate_limiter_address_log_bytes_max > 0))`, legend: "sliding logs {{instance}} {{store}}"},
+			},
+		},
+		{
 			title: "Processors", kind: timeseries, unit: count, width: 12,
 			description: "Processor seconds per second that the plugin process uses.",
 			queries:     []query{{expression: `sum by (instance) (rate(process_cpu_seconds_total{instance=~"$instance"}[$__rate_interval]) and on (job, instance) rate_limiter_build_info)`, legend: "{{instance}}"}},
