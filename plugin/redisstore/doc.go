@@ -10,8 +10,8 @@
 // A subject (a tenant, a user of it, an address, an endpoint, all) has one string that holds all of its buckets, each
 // under a name of six bytes: the hash of its policy and endpoint. So a request reads and writes as many strings as it
 // has subjects, however many limits each has. A subject with more than 32 buckets is split into chunks by their
-// endpoints: its head then holds how many there are and the buckets without an endpoint, and lives at least as long as
-// the chunks do. So a request reads two strings of it, as those of one endpoint lie together. A node that does not know
+// endpoints: its head then holds how many there are and the buckets without an endpoint, and outlives the chunks by an
+// hour at most. So a request reads two strings of it, as those of one endpoint lie together. A node that does not know
 // of a split is told by the script, which does nothing else then; see [levels]. Everything of one tenant, of one
 // address, of one endpoint has the same hash tag; a cluster keeps it together, and one script serves it. The tag says
 // what it tags, and every part is percent-encoded, so no name can reach another's keys:

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
@@ -107,6 +108,28 @@ func TestAHeadLivesAsLongAsItsChunks(t *testing.T) {
 	}
 	if head.Hours() < 24 {
 		t.Errorf("the head lives for %v, and a chunk of it for longer", head)
+	}
+}
+
+// However often a subject is split, its head outlives the last of its chunks by an hour at most.
+func TestAHeadOutlivesItsChunksByAnHourAtMost(t *testing.T) {
+	client := redistest.Single(t).Client(t)
+	flush(t, client)
+	f := &fixture{Store: newStore("test", &direct{client, false}, takeScript, quiet), client: client}
+	bounds := endpoints(t, 500)
+	for i := range bounds {
+		f.take(t, bounds[i])
+	}
+	if level := f.levels.level(&bounds[0].Key); level < 3 {
+		t.Fatalf("the subject of 500 buckets has level %d: want it split three times", level)
+	}
+	var longest time.Duration
+	for _, key := range client.Keys(t.Context(), "*:#*").Val() {
+		longest = max(longest, client.PExpireTime(t.Context(), key).Val())
+	}
+	head := client.PExpireTime(t.Context(), subjectKey(bounds[0])).Val()
+	if beyond := head - longest; beyond < 0 || beyond > time.Hour+time.Second {
+		t.Errorf("the head outlives its chunks by %v, want an hour at most", beyond)
 	}
 }
 

@@ -40,8 +40,9 @@
 -- Value    of a string, binary, little-endian: 1 version and level, 4 life (the second since the epoch at which its key
 --          expires), and for each bucket 37: 6 name, 1 algorithm + 16 × tag of the limit, 4 till (the second since the
 --          epoch from which on it means nothing), 7 at (µs), 7 spent, 6 more (a token bucket's units per token, a sliding
---          window's previous count), 6 mark (see limit/refund.go). A value of another version or length, or a bucket with
---          impossible numbers, is read as empty.
+--          window's previous count), 6 mark (see limit/refund.go). A tag is 4 bits of a token bucket's rate, 0 elsewhere:
+--          one other rate in 16 of the same base has it too, and what is then given back of an earlier take is reckoned by
+--          the new rate. A value of another version or length, or a bucket with impossible numbers, is read as empty.
 --
 -- Cost     TIME, one MGET, and a SETRANGE for each bucket that is spent from, or for several that are neighbours. A SET
 --          where a bucket is new, and when the TTL has become too short: then it gets a quarter to spare. Nothing is
