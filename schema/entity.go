@@ -20,7 +20,7 @@ func (c *checker) entity(f *field, check entityCheck, n *node, path string) {
 		rule := check.ConditionalAtLeastOneOf
 		given := func(name string) bool { return nonEmpty(lookup(n, name)) }
 		if rule.IfMatch.accepts(lookup(n, rule.IfField)) && !slices.ContainsFunc(rule.ThenAtLeastOneOf, given) {
-			c.fault(docpath.Member(path, rule.IfField), "%s", rule.ThenErr)
+			c.fault(docpath.Join(path, rule.IfField), "%s", rule.ThenErr)
 		}
 	}
 }
@@ -47,8 +47,8 @@ func (c *checker) mutuallyExclusive(names []string, n *node, path string) {
 
 func (c *checker) conditional(rule *conditional, n *node, path string) {
 	then := lookup(n, rule.ThenField)
-	at := docpath.Member(path, rule.ThenField)
-	if then == nil || c.faulty[at] || c.faulty[docpath.Member(path, rule.IfField)] {
+	at := docpath.Join(path, rule.ThenField)
+	if then == nil || c.faulty[at] || c.faulty[docpath.Join(path, rule.IfField)] {
 		return // what is missing or faulty by itself has been reported
 	}
 	if rule.IfMatch.accepts(lookup(n, rule.IfField)) && !rule.ThenMatch.accepts(then) {

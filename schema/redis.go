@@ -1,6 +1,9 @@
 package schema
 
-import "fmt"
+import (
+	"fmt"
+	"reflect"
+)
 
 // Redis says how Redis is reached, in the words of Kong's own redis block. It is read only when Config.Strategy is
 // StrategyRedis.
@@ -91,6 +94,9 @@ func (r Redis) Format(f fmt.State, verb rune) {
 	type plain Redis // has no Format
 	fmt.Fprintf(f, fmt.FormatString(f, verb), plain(r))
 }
+
+// IsZero reports whether r is absent, as the optional block of a config may be.
+func (r Redis) IsZero() bool { return reflect.ValueOf(r).IsZero() }
 
 // RedisClusterNode is one node of a Redis Cluster.
 type RedisClusterNode struct {

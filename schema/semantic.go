@@ -2,7 +2,6 @@ package schema
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,27 +42,6 @@ func (c Config) semanticFaults() []Fault {
 		c.limitFaults(),
 		c.redisFaults(),
 	)
-}
-
-// redisFaults finds what names no server, which would show only when it is called.
-func (c Config) redisFaults() []Fault {
-	var faults []Fault
-	host := func(path, name string) {
-		if strings.HasPrefix(name, "{vault://") {
-			return // Kong puts the value in its place
-		}
-		if _, err := netip.ParseAddr(name); err != nil && strings.ContainsAny(name, ":/ ") {
-			faults = append(faults, Fault{path, fmt.Sprintf("must be a host name or an address alone, without a port or scheme, got %q", docpath.Shorten(name))})
-		}
-	}
-	host("redis.host", c.Redis.Host)
-	for i, node := range c.Redis.ClusterNodes {
-		host(docpath.Item("redis.cluster_nodes", i)+".ip", node.IP)
-	}
-	for i, node := range c.Redis.SentinelNodes {
-		host(docpath.Item("redis.sentinel_nodes", i)+".host", node.Host)
-	}
-	return faults
 }
 
 func (c Config) tierFaults() []Fault {

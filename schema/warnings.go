@@ -14,7 +14,7 @@ const longWindow = 3600
 
 // Warnings lists what is legal in c but probably not what its author expects. Zero fields count as their defaults.
 func (c Config) Warnings() []Warning {
-	warnings := slices.Concat(c.tenantWarnings(), c.costWarnings(), c.Redis.warnings())
+	warnings := slices.Concat(c.tenantWarnings(), c.costWarnings(), c.Redis.warnings("redis"), c.AddressRedis.warnings("address_redis"))
 	for _, l := range c.limits() {
 		if l.inRange() {
 			warnings = append(warnings, c.limitWarnings(l)...)
@@ -23,11 +23,11 @@ func (c Config) Warnings() []Warning {
 	return warnings
 }
 
-// warnings names what is given for servers that r does not have.
-func (r Redis) warnings() []Warning {
+// warnings names what the block at a path holds for servers that it does not have.
+func (r Redis) warnings(path string) []Warning {
 	var warnings []Warning
 	unused := func(name, needed string) {
-		warnings = append(warnings, Warning{"redis." + name, "has no effect without redis." + needed})
+		warnings = append(warnings, Warning{docpath.Member(path, name), "has no effect without " + docpath.Member(path, needed)})
 	}
 	if len(r.SentinelNodes) == 0 {
 		if r.SentinelUsername != "" {

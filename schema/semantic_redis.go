@@ -1,0 +1,81 @@
+package schema
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/internal/docpath"
+)
+
+// redisFaults finds what names no server, which would show only when it is called, and a second Redis that is the first.
+func (c Config) redisFaults() []Fault {
+	faults := append(c.Redis.hostFaults("redis"), c.AddressRedis.hostFaults("address_redis")...)
+	if path := c.Redis.sharedServer(c.AddressRedis); path != "" {
+		faults = append(faults, Fault{"address_redis." + path, "names a server of redis, whose memory addresses would fill all the same, " +
+			"in another database too: name a server of its own, or leave address_redis out"})
+	}
+	return faults
+}
+
+// hostFaults finds hosts that are no hosts in the block at a path.
+func (r Redis) hostFaults(path string) []Fault {
+	var faults []Fault
+	host := func(field, name string) {
+		if isReference(name) {
+			return
+		}
+		if _, err := netip.ParseAddr(name); err != nil && strings.ContainsAny(name, ":/ ") {
+			faults = append(faults, Fault{docpath.Join(path, field), fmt.Sprintf(
+				"must be a host name or an address alone, without a port or scheme, got %q", docpath.Shorten(name))})
+		}
+	}
+	host("host", r.Host)
+	for i, node := range r.ClusterNodes {
+		host(docpath.Item("cluster_nodes", i)+".ip", node.IP)
+	}
+	for i, node := range r.SentinelNodes {
+		host(docpath.Item("sentinel_nodes", i)+".host", node.Host)
+	}
+	return faults
+}
+
+// isReference reports whether a value is one that Kong replaces by a secret of a vault.
+func isReference(value string) bool { return strings.HasPrefix(value, "{vault://") }
+
+// sharedServer returns the field of second that names a server which r names too; "": none does, as far as names show.
+func (r Redis) sharedServer(second Redis) string {
+	switch {
+	case len(second.ClusterNodes) > 0:
+		for i, node := range second.ClusterNodes {
+			for _, other := range r.ClusterNodes {
+				if sameHost(node.IP, other.IP) && node.Port == other.Port {
+					return docpath.Item("cluster_nodes", i)
+				}
+			}
+		}
+	case len(second.SentinelNodes) > 0:
+		for _, node := range second.SentinelNodes {
+			for _, other := range r.SentinelNodes {
+				if second.SentinelMaster == r.SentinelMaster && sameHost(node.Host, other.Host) && node.Port == other.Port {
+					return "sentinel_master"
+				}
+			}
+		}
+	case second.Socket != "":
+		if second.Socket == r.Socket {
+			return "socket"
+		}
+	case sameHost(second.Host, r.Host) && second.Port == r.Port && r.single():
+		return "host"
+	}
+	return ""
+}
+
+// single reports whether r names one server by its host.
+func (r Redis) single() bool {
+	return r.Host != "" && r.Socket == "" && len(r.ClusterNodes) == 0 && len(r.SentinelNodes) == 0
+}
+
+// sameHost reports whether two names are those of one host, in whatever case.
+func sameHost(a, b string) bool { return a != "" && strings.EqualFold(a, b) }
