@@ -68,7 +68,7 @@ func (s *Store) Take(ctx context.Context, bounds []policy.Bound, statuses []deci
 		return nil
 	}
 	if s.transport.Groups() && !oneGroup(bounds) {
-		return s.takeGroups(ctx, bounds, statuses)
+		return takeParts(ctx, s.addParts(nil, bounds, every(bounds)), statuses)
 	}
 	return s.takeOne(ctx, bounds, statuses)
 }
@@ -181,22 +181,24 @@ func (s *Store) count(counter *atomic.Uint64, n int, message, key string, value 
 
 // part is the share of a request that one group decides.
 type part struct {
-	of       []int // the request's bounds
-	bounds   []policy.Bound
-	statuses []decision.Status
-	plan     plan
-	err      error
+	store  *Store
+	of     []int // the request's bounds
+	bounds []policy.Bound
+	plan   plan
+	err    error
 }
 
-func (s *Store) takeGroups(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	parts := split(bounds)
+// takeParts takes the parts of a request, which may lie in several Redis, all at once. If one denies, what the others
+// have spent is given back.
+func takeParts(ctx context.Context, parts []part, statuses []decision.Status) error {
 	for i := range parts {
-		parts[i].plan.levels, parts[i].plan.formats = &s.levels, &s.formats
-		if err := parts[i].plan.compile(parts[i].bounds); err != nil {
+		p := &parts[i]
+		p.plan.levels, p.plan.formats = &p.store.levels, &p.store.formats
+		if err := p.plan.compile(p.bounds); err != nil {
 			return err
 		}
 	}
-	each(parts, func(p *part) { p.err = s.ask(ctx, &p.plan) })
+	each(parts, func(p *part) { p.err = p.store.ask(ctx, &p.plan) })
 	denied := false
 	for i := range parts {
 		denied = denied || (parts[i].err == nil && parts[i].plan.denied())
@@ -205,57 +207,58 @@ func (s *Store) takeGroups(ctx context.Context, bounds []policy.Bound, statuses 
 		each(parts, func(p *part) {
 			if p.err == nil && !p.plan.denied() {
 				spent, receipts := p.plan.spentBounds()
-				s.giveBack(ctx, spent, receipts)
+				p.store.giveBack(ctx, spent, receipts)
 			}
 		})
 	}
 	for i := range parts {
-		p := &parts[i]
-		if p.err == nil {
-			p.err = p.plan.settle(p.statuses, !denied)
-			s.splitCrowded(ctx, &p.plan)
-		}
-		if p.err != nil {
-			s.unanswered(p.statuses, p.err)
-		}
-		for j, bound := range p.of {
-			statuses[bound] = p.statuses[j]
-		}
+		parts[i].report(ctx, statuses, !denied)
 	}
 	return nil
+}
+
+// report fills in the statuses of the part's bounds. charged is whether what they have spent stays spent.
+func (p *part) report(ctx context.Context, statuses []decision.Status, charged bool) {
+	of := make([]decision.Status, len(p.bounds))
+	if p.err == nil {
+		p.err = p.plan.settle(of, charged)
+		p.store.splitCrowded(ctx, &p.plan)
+	}
+	if p.err != nil {
+		p.store.unanswered(of, p.err)
+	}
+	for j, bound := range p.of {
+		statuses[bound] = of[j]
+	}
 }
 
 // Refund gives back what Take has spent for the bounds whose statuses are charged, marks them as not charged and says
 // in Returned how much of it their buckets got. What is doubtful stays spent, and so does what a failing call was to
 // give back: a bucket gets back what is certainly missing still, once or never.
 func (s *Store) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) {
-	var charged []policy.Bound
-	var of []int
+	refund(ctx, s.addParts(nil, bounds, settleRefunds(bounds, statuses)), statuses)
+}
+
+// settleRefunds marks the statuses that are charged by a Redis as not charged, and returns which they are.
+func settleRefunds(bounds []policy.Bound, statuses []decision.Status) (of []int) {
 	for i := range statuses {
 		if status := &statuses[i]; status.Charged && status.Source == decision.Redis {
-			charged, of = append(charged, bounds[i]), append(of, i)
+			of = append(of, i)
 			status.Charged, status.Returned = false, 0
 			status.Used, status.Remaining = status.Used-bounds[i].Cost, status.Remaining+bounds[i].Cost
 		}
 	}
-	if len(charged) == 0 {
-		return
-	}
-	parts := []part{{of: of, bounds: charged}}
-	if s.transport.Groups() {
-		parts = split(charged)
-		for i := range parts {
-			for j, bound := range parts[i].of {
-				parts[i].of[j] = of[bound]
-			}
-		}
-	}
+	return of
+}
+
+// refund gives back what the bounds of parts have spent, all at once.
+func refund(ctx context.Context, parts []part, statuses []decision.Status) {
 	each(parts, func(p *part) {
 		receipts := make([]limit.Receipt, len(p.of))
 		for j, bound := range p.of {
 			receipts[j] = statuses[bound].Receipt
 		}
-		for j, tokens := range s.giveBack(ctx, p.bounds, receipts) {
+		for j, tokens := range p.store.giveBack(ctx, p.bounds, receipts) {
 			statuses[p.of[j]].Returned = tokens
 		}
 	})
@@ -282,27 +285,37 @@ func (s *Store) giveBack(ctx context.Context, bounds []policy.Bound, receipts []
 	return returned
 }
 
-// split shares the bounds out to groups of one hash tag.
-func split(bounds []policy.Bound) []part {
-	var parts []part
+// every returns the index of each bound.
+func every(bounds []policy.Bound) []int {
+	of := make([]int, len(bounds))
+	for i := range of {
+		of[i] = i
+	}
+	return of
+}
+
+// addParts adds some of a request's bounds to parts: in a cluster those with one hash tag are a part, else all are one.
+func (s *Store) addParts(parts []part, bounds []policy.Bound, of []int) []part {
+	mine := len(parts)
 next:
-	for i := range bounds {
-		for j := range parts {
-			if p := &parts[j]; together(&p.bounds[0].Key, &bounds[i].Key) {
+	for _, i := range of {
+		for j := range parts[mine:] {
+			p := &parts[mine+j]
+			if !s.transport.Groups() || together(&p.bounds[0].Key, &bounds[i].Key) {
 				p.of, p.bounds = append(p.of, i), append(p.bounds, bounds[i])
 				continue next
 			}
 		}
-		parts = append(parts, part{of: []int{i}, bounds: []policy.Bound{bounds[i]}})
-	}
-	for i := range parts {
-		parts[i].statuses = make([]decision.Status, len(parts[i].bounds))
+		parts = append(parts, part{store: s, of: []int{i}, bounds: []policy.Bound{bounds[i]}})
 	}
 	return parts
 }
 
 // each does something for all parts at once, and waits.
 func each(parts []part, do func(*part)) {
+	if len(parts) == 0 {
+		return
+	}
 	var others sync.WaitGroup
 	for i := range parts[1:] {
 		others.Go(func() { do(&parts[i+1]) })

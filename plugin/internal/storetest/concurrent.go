@@ -29,6 +29,16 @@ func together(n int, f func(i int)) {
 }
 
 func lastTokenIsGivenOnce(t *testing.T, f *fixture) {
+	lastToken(t, f, func(given int) bool { return given == 1 })
+}
+
+func lastTokenIsNotGivenTwice(t *testing.T, f *fixture) {
+	lastToken(t, f, func(given int) bool { return given <= 1 })
+}
+
+// lastToken has callers take the last token of a bucket at once, and checks how many get it, and that the others spend
+// nothing.
+func lastToken(t *testing.T, f *fixture, right func(given int) bool) {
 	const rounds, callers = 100, 8
 	for round := range rounds {
 		bounds := []policy.Bound{fixed(t, fmt.Sprint("tenant-", round), 1), fixed(t, fmt.Sprint("user-", round), 5)}
@@ -36,10 +46,11 @@ func lastTokenIsGivenOnce(t *testing.T, f *fixture) {
 		together(callers, func(int) {
 			admissions.take(t, f, bounds)
 		})
-		if got := len(admissions.entries); got != 1 {
-			t.Fatalf("round %d: the last token was given to %d of %d", round, got, callers)
+		given := len(admissions.entries)
+		if !right(given) {
+			t.Fatalf("round %d: the last token was given to %d of %d", round, given, callers)
 		}
-		f.expect(t, fmt.Sprintf("after round %d", round), bounds, 1, 1)
+		f.expect(t, fmt.Sprintf("after round %d", round), bounds, int64(given), int64(given))
 	}
 }
 

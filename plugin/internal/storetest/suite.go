@@ -9,6 +9,7 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -49,34 +50,47 @@ func (c *ManualClock) Now() limit.Micros { return limit.Micros(c.now.Load()) }
 // Advance turns the clock.
 func (c *ManualClock) Advance(by limit.Micros) { c.now.Add(int64(by)) }
 
-// Run runs the suite.
+// test is one promise.
+type test struct {
+	name string
+	test func(t *testing.T, f *fixture)
+}
+
+var promises = []test{
+	{"DeniedRequestSpendsNoScope", deniedRequestSpendsNoScope},
+	{"AdmittedRequestSpendsEveryScope", admittedRequestSpendsEveryScope},
+	{"EveryBoundSaysItsOwnWait", everyBoundSaysItsOwnWait},
+	{"DenialEndsWhenToldAndNotBefore", denialEndsWhenToldAndNotBefore},
+	{"CostAboveCapacityIsNeverAdmittedAndSpendsNothing", costAboveCapacityIsNeverAdmitted},
+	{"CostZeroReadsWithoutSpending", costZeroReads},
+	{"CostZeroIsAdmittedByAnEmptyBucket", costZeroIsAdmittedByAnEmptyBucket},
+	{"ShadowNeverDenies", shadowNeverDenies},
+	{"ShadowIsSpentAloneInTheBucketItWillHave", shadowIsSpentAlone},
+	{"ShadowIsNotSpentByADeniedRequest", shadowIsNotSpentByADeniedRequest},
+	{"ShadowBesideItsEnforcedTwinTakesOnlyWhatIsLeft", shadowBesideItsEnforcedTwin},
+	{"TwoBoundsOfOneBucketMustFindRoomTogether", twoBoundsOfOneBucket},
+	{"TwoBoundsOfOneBucketThatCanNeverFitWaitForever", twoBoundsThatNeverFit},
+	{"KeysThatDifferInOnePartShareNoBucket", keysShareNoBucket},
+	{"StrangeNamesShareNoBucket", strangeNamesShareNoBucket},
+	{"TwoLimitsOfOneBucketSpendFromIt", twoLimitsOfOneBucket},
+	{"ManyBoundsAreDecidedTogether", manyBounds},
+	{"NoBoundsAreAdmitted", noBounds},
+	{"OverlappingRequestsNeverWaitForEachOtherAndKeepEveryBound", overlappingRequests},
+}
+
+// Run runs the suite for a store that decides a request at one instant.
 func Run(t *testing.T, open Open) {
-	tests := []struct {
-		name string
-		test func(t *testing.T, f *fixture)
-	}{
-		{"DeniedRequestSpendsNoScope", deniedRequestSpendsNoScope},
-		{"AdmittedRequestSpendsEveryScope", admittedRequestSpendsEveryScope},
-		{"EveryBoundSaysItsOwnWait", everyBoundSaysItsOwnWait},
-		{"DenialEndsWhenToldAndNotBefore", denialEndsWhenToldAndNotBefore},
-		{"CostAboveCapacityIsNeverAdmittedAndSpendsNothing", costAboveCapacityIsNeverAdmitted},
-		{"CostZeroReadsWithoutSpending", costZeroReads},
-		{"CostZeroIsAdmittedByAnEmptyBucket", costZeroIsAdmittedByAnEmptyBucket},
-		{"ShadowNeverDenies", shadowNeverDenies},
-		{"ShadowIsSpentAloneInTheBucketItWillHave", shadowIsSpentAlone},
-		{"ShadowIsNotSpentByADeniedRequest", shadowIsNotSpentByADeniedRequest},
-		{"ShadowBesideItsEnforcedTwinTakesOnlyWhatIsLeft", shadowBesideItsEnforcedTwin},
-		{"TwoBoundsOfOneBucketMustFindRoomTogether", twoBoundsOfOneBucket},
-		{"TwoBoundsOfOneBucketThatCanNeverFitWaitForever", twoBoundsThatNeverFit},
-		{"KeysThatDifferInOnePartShareNoBucket", keysShareNoBucket},
-		{"StrangeNamesShareNoBucket", strangeNamesShareNoBucket},
-		{"TwoLimitsOfOneBucketSpendFromIt", twoLimitsOfOneBucket},
-		{"ManyBoundsAreDecidedTogether", manyBounds},
-		{"NoBoundsAreAdmitted", noBounds},
-		{"LastTokenIsGivenOnce", lastTokenIsGivenOnce},
-		{"OverlappingRequestsNeverWaitForEachOtherAndKeepEveryBound", overlappingRequests},
-	}
-	for _, test := range tests {
+	run(t, open, test{"LastTokenIsGivenOnce", lastTokenIsGivenOnce})
+}
+
+// RunApart runs the suite for a store that keeps the buckets of a request in several places, which it asks at once.
+// Requests at the same time can deny each other the last token, and none gets it.
+func RunApart(t *testing.T, open Open) {
+	run(t, open, test{"LastTokenIsNotGivenTwice", lastTokenIsNotGivenTwice})
+}
+
+func run(t *testing.T, open Open, last test) {
+	for _, test := range append(slices.Clip(promises), last) {
 		t.Run(test.name, func(t *testing.T) {
 			store, clock := open(t)
 			test.test(t, &fixture{Store: store, Clock: clock})
