@@ -26,6 +26,9 @@ func address(k *policy.Key) *string {
 	}
 }
 
+// Counted reports whether the key is that of an address or of its prefix, of which strangers can make any number.
+func Counted(k *policy.Key) bool { return address(k) != nil }
+
 // withAddress returns the key with another address.
 func withAddress(k policy.Key, text string) policy.Key {
 	*address(&k) = text

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -21,7 +22,8 @@ import (
 // whichBuckets tells in the help of both commands which buckets are meant.
 const whichBuckets = `The buckets are those of all policies that apply to the tenant, whatever the endpoint; with --user, --credential
 or --ip, also those of the user, the credential or the address in the tenant. They are in the Redis of the plugin's
-config; a password that decK fills in from the environment is read from RATELIMIT_REDIS_PASSWORD.`
+config, those of addresses in its address_redis if it has one; passwords that decK fills in from the environment are
+read from RATELIMIT_REDIS_PASSWORD and RATELIMIT_ADDRESS_REDIS_PASSWORD.`
 
 var bucketsCommands = []*command{{
 	words: "buckets show", brief: "tell what is left in the buckets of a tenant, without spending", about: whichBuckets,
@@ -90,8 +92,21 @@ func (c *call) bucketFlags() func(context.Context) (*tenantBuckets, error) {
 	}
 }
 
-// redisPasswordVariable has the password that a decK file does not hold.
-const redisPasswordVariable = "RATELIMIT_REDIS_PASSWORD"
+// These variables have the passwords that a decK file does not hold.
+const (
+	redisPasswordVariable        = "RATELIMIT_REDIS_PASSWORD"
+	addressRedisPasswordVariable = "RATELIMIT_ADDRESS_REDIS_PASSWORD"
+)
+
+// fillPasswords puts the passwords of the environment into the Redis blocks of a config.
+func (c *call) fillPasswords(config *schema.Config) {
+	if password := c.getenv(redisPasswordVariable); password != "" {
+		config.Redis.Password = password
+	}
+	if password := c.getenv(addressRedisPasswordVariable); password != "" && !config.AddressRedis.IsZero() {
+		config.AddressRedis.Password = password
+	}
+}
 
 // manyBounds is how many buckets are read at once. A tenant may have more than one request of Redis has room for.
 const manyBounds = 64
@@ -99,7 +114,7 @@ const manyBounds = 64
 // tenantBuckets are those of one tenant, and where they are kept.
 type tenantBuckets struct {
 	tenant string
-	redis  schema.Redis
+	config schema.Config  // where they are kept
 	bounds []policy.Bound // with a cost of 0: they read and do not spend
 }
 
@@ -136,11 +151,8 @@ func (c *call) find(ctx context.Context, f *configFlags, r *requestFlags, from *
 			id.User = identity.Name{}
 		}
 	}
-	found := &tenantBuckets{redis: config.Redis, bounds: snapshot.BoundsOf(id, config.serves, limit.Micros(c.now().UnixMicro()))}
-	if password := c.getenv(redisPasswordVariable); password != "" {
-		found.redis.Password = password
-	}
-	return found, nil
+	c.fillPasswords(&config.Config)
+	return &tenantBuckets{config: config.Config, bounds: snapshot.BoundsOf(id, config.serves, limit.Micros(c.now().UnixMicro()))}, nil
 }
 
 // read reads the buckets as they are now: the status of each.
@@ -157,7 +169,7 @@ func (found *tenantBuckets) read(ctx context.Context) ([]decision.Status, error)
 	return statuses, err
 }
 
-func (found *tenantBuckets) ask(ctx context.Context, store *redisstore.Store) ([]decision.Status, error) {
+func (found *tenantBuckets) ask(ctx context.Context, store *redisstore.Pair) ([]decision.Status, error) {
 	statuses := make([]decision.Status, len(found.bounds))
 	for first := 0; first < len(found.bounds); first += manyBounds {
 		last := min(first+manyBounds, len(found.bounds))
@@ -167,7 +179,7 @@ func (found *tenantBuckets) ask(ctx context.Context, store *redisstore.Store) ([
 	}
 	for i := range statuses {
 		if failure := statuses[i].Failure; failure != decision.NoFailure {
-			return nil, fmt.Errorf("read the buckets from %s: %s", store.Name(), failure)
+			return nil, fmt.Errorf("read the buckets from %s: %s", store.Holder(&found.bounds[i].Key).Name(), failure)
 		}
 	}
 	return statuses, nil
@@ -194,12 +206,19 @@ func (found *tenantBuckets) empty(ctx context.Context) error {
 // less.
 const operatorTimeout = 5000
 
-func (found *tenantBuckets) open() (*redisstore.Store, func(), error) {
-	patient := schema.Config{Redis: found.redis}.WithDefaults().Redis
-	for _, timeout := range []*int64{&patient.ConnectTimeout, &patient.SendTimeout, &patient.ReadTimeout} {
-		*timeout = max(*timeout, operatorTimeout)
+func (found *tenantBuckets) open() (*redisstore.Pair, func(), error) {
+	patient := found.config.WithDefaults()
+	blocks := []*schema.Redis{&patient.Redis}
+	if !patient.AddressRedis.IsZero() {
+		blocks = append(blocks, &patient.AddressRedis)
 	}
-	return redisstore.NewRegistry(slog.New(slog.DiscardHandler), nil).Open(patient)
+	for _, block := range blocks {
+		for _, timeout := range []*int64{&block.ConnectTimeout, &block.SendTimeout, &block.ReadTimeout} {
+			*timeout = max(*timeout, operatorTimeout)
+		}
+	}
+	redis := redisstore.NewRegistry(slog.New(slog.DiscardHandler), nil)
+	return redis.OpenPair(patient.Redis, patient.AddressRedis, addresses.Counted)
 }
 
 // showBuckets tells the buckets, given the status of each.

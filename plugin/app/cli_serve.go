@@ -23,7 +23,8 @@ var serveCommand = &command{
 at once. With --config, the plugin's config in a decK file, this process decides as the plugin does, by the same rows and
 from the same buckets: then it also tells what is in force and used, and answers /v1/ratelimit/check. The file is read once,
 when the process starts: after a change of the config start it again, or it decides by the old one. (Rows in the database are
-followed.) A password of Redis that decK fills in from the environment is read from RATELIMIT_REDIS_PASSWORD.
+followed.) A password of Redis that decK fills in from the environment is read from RATELIMIT_REDIS_PASSWORD, that of
+address_redis from RATELIMIT_ADDRESS_REDIS_PASSWORD.
 
 Every flag can be a variable instead, such as RATELIMIT_LISTEN for --listen; a flag wins. The log is JSON lines on
 standard error. SIGTERM ends the process: /readyz fails first, running requests are finished, leases are given back.

@@ -22,7 +22,7 @@ func (p *paths) shared() []metrics.Store {
 
 func storeNumbers(s *stores.Stats) metrics.Store {
 	numbers := metrics.Store{
-		Name: s.Name, Degraded: s.Degraded, DegradedSeconds: s.DegradedFor.Seconds(), Waiting: int(s.Outage.Waiting),
+		Name: s.Name, Second: s.Second, Degraded: s.Degraded, DegradedSeconds: s.DegradedFor.Seconds(), Waiting: int(s.Outage.Waiting),
 		Foreign: s.Redis.Foreign, Taken: s.Redis.Taken, LostRefunds: s.Redis.LostRefunds, RoundTrips: s.Redis.Calls, LiveNodes: s.Outage.Live,
 		Leases: metrics.Leases{
 			Drawn: s.Lease.Drawn, Remembered: s.Lease.Remembered, Asked: s.Lease.Asked, Renewals: s.Lease.Renewals,

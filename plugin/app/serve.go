@@ -90,7 +90,8 @@ func (s *serveSettings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logge
 	own, callers := memstore.New(memstore.Options{Now: bucketClock.Now, MaxBuckets: ownBuckets}), newTokens(store, log)
 	api, err := control.New(control.Options{
 		Version: Version, Store: store, Tokens: callers, Log: log,
-		Buckets: d.inRedis, Patient: d.patient, Ping: d.ping, Path: d.path, Asked: d.asked, Routes: d.isRoute, Limits: own, Metrics: numbers,
+		Buckets: d.inRedis, Patient: d.patient, Ping: d.ping, PingSecond: d.second, Path: d.path, Asked: d.asked,
+		Routes: d.isRoute, Limits: own, Metrics: numbers,
 		Rates: control.Rates{Subjects: int64(s.newSubjects)},
 	})
 	if err != nil {

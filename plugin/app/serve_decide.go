@@ -30,6 +30,7 @@ type decider struct {
 	inRedis control.Buckets             // nil: there are none
 	patient control.Buckets             // the same for operators; nil: there are none
 	ping    func(context.Context) error // asks that Redis; nil: there is none
+	second  func(context.Context) error // asks the one of addresses; nil: there is none
 	loaded  chan struct{}               // closed with the first rows, of the database or of an earlier run
 	routes  map[string]string           // of the config's file, by name
 
@@ -98,9 +99,7 @@ func (c *call) openPath(d *decider, from *configFlags) error {
 	if err != nil {
 		return err
 	}
-	if password := c.getenv(redisPasswordVariable); password != "" {
-		config.Redis.Password = password
-	}
+	c.fillPasswords(&config.Config)
 	snapshot, err := policy.FromConfig(admit.ForKnown(config.Config))
 	if err != nil {
 		return fmt.Errorf("%s: %w", config.where, err)
@@ -129,7 +128,7 @@ func (c *call) openPath(d *decider, from *configFlags) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", config.where, err)
 	}
-	d.inRedis, d.ping, d.patient = shared, shared.Ping, operators
+	d.inRedis, d.ping, d.second, d.patient = shared, shared.Ping, shared.PingSecond, operators
 	return nil
 }
 

@@ -98,12 +98,11 @@ func (s *Server) logReadiness(last, now *findings) {
 	}
 }
 
-// lookAgain asks the database and Redis, both at once and for at most readyTime.
+// lookAgain asks the database and each Redis, all at once and for at most readyTime.
 func (s *Server) lookAgain() *findings {
 	ctx, cancel := context.WithTimeout(context.Background(), readyTime)
 	defer cancel()
-	redis := make(chan error, 1) // a frozen Redis may be heard of later than readyTime
-	go func() { redis <- s.ping(ctx) }()
+	redis, second := begin(ctx, s.Ping), begin(ctx, s.PingSecond)
 	found := &findings{}
 	why, err := s.Store.ReadOnly(ctx)
 	switch {
@@ -117,6 +116,10 @@ func (s *Server) lookAgain() *findings {
 	if err = answered(ctx, redis); err != nil {
 		s.Log.Debug("Redis does not answer a probe", "error", err)
 		found.degraded = append(found.degraded, "Redis does not answer: the fail mode of each limit decides, usage and resets answer 503")
+	}
+	if err = answered(ctx, second); err != nil {
+		s.Log.Debug("the Redis of addresses does not answer a probe", "error", err)
+		found.degraded = append(found.degraded, "address_redis does not answer: the fail mode of each limit decides about addresses, their usage and resets answer 503")
 	}
 	found.at = time.Now()
 	return found
@@ -138,12 +141,16 @@ func answered(ctx context.Context, answer <-chan error) error {
 	}
 }
 
-// ping asks Redis, if there is one.
-func (s *Server) ping(ctx context.Context) error {
-	if s.Ping == nil {
-		return nil
+// begin starts a ping, if there is something to ping, and returns where its answer comes. A frozen Redis may answer
+// after the end of ctx.
+func begin(ctx context.Context, ping func(context.Context) error) <-chan error {
+	answer := make(chan error, 1)
+	if ping == nil {
+		answer <- nil
+		return answer
 	}
-	return s.Ping(ctx)
+	go func() { answer <- ping(ctx) }()
+	return answer
 }
 
 // loaded tells whether there are policies to decide by, those of the database among them.

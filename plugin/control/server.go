@@ -42,7 +42,9 @@ type Options struct {
 	Patient Buckets
 	// Ping asks whether Redis answers, until ctx ends; nil: there is no Redis.
 	Ping func(ctx context.Context) error
-	Path *admit.Path // how the plugin decides, with the same config, rows and buckets; nil: the decision API, and what is in force for an org, answer 503
+	// PingSecond asks whether the Redis of addresses answers, until ctx ends; nil: they have none of their own.
+	PingSecond func(ctx context.Context) error
+	Path       *admit.Path // how the plugin decides, with the same config, rows and buckets; nil: the decision API, and what is in force for an org, answer 503
 
 	// Asked is with which policy requests ask a bucket of a policy: with that one itself, or one with less capacity where nodes
 	// may take tokens of it ahead of need; nil: always with itself.

@@ -3,6 +3,7 @@ package metrics
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -44,12 +45,14 @@ func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// readyz says whether the process should get traffic. A degraded store is told, and is no reason against it unless it
-// was made one: the fail modes go on deciding, and a node out of rotation decides nothing.
+// readyz answers whether the process should get traffic. A degraded store is named, and is no reason against it unless
+// it was made one: the fail modes go on deciding, and a node out of rotation decides nothing. The store of addresses
+// never is, or strangers who fill it would take all nodes out.
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
-	state, degraded := State(s.state.Load()), s.options.Metrics.sources.degraded()
+	sources := &s.options.Metrics.sources
+	state, degraded := State(s.state.Load()), sources.degraded()
 	answer := readiness{
-		Ready:           state == Serving && (len(degraded) == 0 || !s.options.ReadyNeedsStore),
+		Ready:           state == Serving && !(s.options.ReadyNeedsStore && sources.missesStore()),
 		State:           state.String(),
 		DegradedStores:  degraded,
 		ReadyNeedsStore: s.options.ReadyNeedsStore,
@@ -70,6 +73,11 @@ func (s *Sources) degraded() []string {
 		}
 	}
 	return names
+}
+
+// missesStore reports whether a store is degraded that keeps more than the buckets of addresses.
+func (s *Sources) missesStore() bool {
+	return slices.ContainsFunc(s.stores(), func(store Store) bool { return store.Degraded && !store.Second })
 }
 
 func (s *Server) answer(w http.ResponseWriter, status int, document any) {

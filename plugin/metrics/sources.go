@@ -51,6 +51,7 @@ type Buckets struct {
 type Store struct {
 	Name            string  // where it is, without credentials
 	Degraded        bool    // it, or a part of it, does not answer
+	Second          bool    // it keeps the buckets of addresses for others and none else: a node needs none of it
 	DegradedSeconds float64 // how long its servers have been away in total, the present time included
 	Waiting         int     // requests that wait for it now
 	Charged         uint64  // tokens admitted without it, charged to it later
@@ -259,6 +260,7 @@ func (s *Sources) stores() []Store {
 // add makes s both stores: what is counted adds up, and of what both saw the larger counts.
 func (s *Store) add(one *Store) {
 	s.Degraded = s.Degraded || one.Degraded
+	s.Second = s.Second && one.Second
 	s.DegradedSeconds = max(s.DegradedSeconds, one.DegradedSeconds)
 	s.Waiting += one.Waiting
 	s.Charged += one.Charged

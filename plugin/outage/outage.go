@@ -58,7 +58,9 @@ type Fallback interface {
 // Options are what a Store needs. Name, Log, Now and Breakers must be set; zero means the default elsewhere.
 type Options struct {
 	// Name is the shared store's, as logs and metrics call it. Its breakers must be made for the same name.
-	Name     string
+	Name string
+	// Second is the name of the store that keeps a part of its buckets apart, with breakers of its own; "": there is none.
+	Second   string
 	Log      *slog.Logger
 	Now      func() limit.Micros // the clock of the fallback
 	Breakers *Breakers
@@ -80,7 +82,7 @@ const (
 type Store struct {
 	shared    Shared
 	fallback  Fallback
-	name      string
+	names     []string // the shared store's, and its second's
 	node      string
 	log       *slog.Logger
 	now       func() limit.Micros
@@ -106,9 +108,13 @@ const failures = int(decision.WrongType) + 1
 
 // New makes a store. It does no I/O and starts nothing: see [Store.Run].
 func New(shared Shared, fallback Fallback, o Options) *Store {
+	names, log := []string{o.Name}, o.Log.With("store", o.Name)
+	if o.Second != "" {
+		names, log = append(names, o.Second), log.With("second_store", o.Second)
+	}
 	return &Store{
-		shared: shared, fallback: fallback, name: o.Name, node: rand.Text(),
-		log: o.Log.With("store", o.Name), now: o.Now, breakers: o.Breakers, away: o.Away,
+		shared: shared, fallback: fallback, names: names, node: rand.Text(),
+		log: log, now: o.Now, breakers: o.Breakers, away: o.Away,
 		bulkhead:  newBulkhead(or(o.Waiting, defaultWaiting), or(o.WaitingPerTenant, defaultWaitingPerTenant)),
 		sightings: newSightings(or(o.Sightings, defaultSightings)),
 		ledger:    newLedger(or(o.Ledger, defaultLedger)),
@@ -157,8 +163,12 @@ func (s *Store) Stats() Stats {
 	return stats
 }
 
-// Degraded tells whether any server of the shared store is away.
+// Degraded reports whether any server of the shared store or of its second is away.
 func (s *Store) Degraded() bool {
-	degraded, _ := s.breakers.Degraded(s.name)
-	return degraded
+	for _, name := range s.names {
+		if degraded, _ := s.breakers.Degraded(name); degraded {
+			return true
+		}
+	}
+	return false
 }

@@ -116,11 +116,13 @@ func signal(c chan<- struct{}) {
 // back, until ctx ends. It is called once, and it is not an error that ctx ends. What cannot be charged then is written
 // off and logged.
 func (s *Store) Run(ctx context.Context) error {
-	end := s.breakers.watch(s.name, func() {
-		s.recovered.Store(true)
-		signal(s.chargeNow)
-	})
-	defer end()
+	for _, name := range s.names {
+		end := s.breakers.watch(name, func() {
+			s.recovered.Store(true)
+			signal(s.chargeNow)
+		})
+		defer end()
+	}
 	var loops sync.WaitGroup
 	loops.Go(func() { s.beatUntil(ctx) })
 	loops.Go(func() { s.reconcileUntil(ctx) })

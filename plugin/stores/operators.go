@@ -3,6 +3,7 @@ package stores
 import (
 	"context"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -20,15 +21,24 @@ func (s *Stores) OpenOperators(config *schema.Config) (buckets Shared, release f
 	if config.Strategy != schema.StrategyRedis {
 		return nil, nil, ErrNotShared
 	}
-	block := schema.Config{Redis: config.Redis}.WithDefaults().Redis
-	for _, timeout := range []*int64{&block.ConnectTimeout, &block.SendTimeout, &block.ReadTimeout} {
-		*timeout = max(*timeout, operatorTimeout)
+	main, second := patient(config.Redis), config.AddressRedis
+	if !second.IsZero() {
+		second = patient(second)
 	}
-	store, closeRedis, err := s.operators.Open(block)
+	redis, closeRedis, err := s.operators.OpenPair(main, second, addresses.Counted)
 	if err != nil {
 		return nil, nil, err
 	}
-	return twice{store}, closeRedis, nil
+	return twice{redis}, closeRedis, nil
+}
+
+// patient returns a block with its defaults and the timeouts of operators.
+func patient(block schema.Redis) schema.Redis {
+	block = schema.Config{Redis: block}.WithDefaults().Redis
+	for _, timeout := range []*int64{&block.ConnectTimeout, &block.SendTimeout, &block.ReadTimeout} {
+		*timeout = max(*timeout, operatorTimeout)
+	}
+	return block
 }
 
 // twice asks once more where asking again changes nothing.

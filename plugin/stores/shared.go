@@ -13,10 +13,16 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/redisstore"
 )
 
-// shared is one Redis with what stands around it. Requests are answered from leases, else by Redis, else as the outage
+// redisPair is one Redis, and the one that addresses have for themselves; nil: they have none. A config that keeps them
+// elsewhere than another counts in other buckets, so each pair has its own of what stands around it.
+type redisPair struct{ main, second *redisstore.Store }
+
+func pairOf(redis *redisstore.Pair) redisPair { return redisPair{redis.Main(), redis.Second()} }
+
+// shared is one pair with what stands around it. Requests are answered from leases, else by Redis, else as the outage
 // layer says.
 type shared struct {
-	redis  *redisstore.Store
+	redis  redisPair
 	outage *outage.Store
 	lease  *lease.Store
 	// addresses is how many of them may have buckets; nil: any number
@@ -25,13 +31,18 @@ type shared struct {
 	end       func() // waits; it may be called again
 }
 
-// start begins to watch a store. s.mu is held.
-func (s *Stores) start(store *redisstore.Store) *shared {
+// start begins to watch a pair. s.mu is held.
+func (s *Stores) start(redis *redisstore.Pair) *shared {
+	pair := pairOf(redis)
 	fallback := memstore.New(memstore.Options{Now: s.options.Now, MaxBuckets: s.options.MaxBuckets})
-	away := outage.New(store, fallback, outage.Options{Name: store.Name(), Log: s.options.Log, Now: s.options.Now, Breakers: s.breakers, Away: s.options.Away})
+	o := outage.Options{Name: pair.main.Name(), Log: s.options.Log, Now: s.options.Now, Breakers: s.breakers, Away: s.options.Away}
+	if pair.second != nil {
+		o.Second = pair.second.Name()
+	}
+	away := outage.New(redis, fallback, o)
 	of := &shared{
-		redis: store, outage: away,
-		lease: lease.New(store, lease.Options{Now: s.options.Elapsed, Live: away.Counted, Leased: s.leased, Saw: away.Saw, SharePct: s.options.LeaseShare}),
+		redis: pair, outage: away,
+		lease: lease.New(redis, lease.Options{Now: s.options.Elapsed, Live: away.Counted, Leased: s.leased, Saw: away.Saw, SharePct: s.options.LeaseShare}),
 	}
 	if s.options.MaxAddresses >= 0 {
 		of.addresses = addresses.New(addresses.Options{Now: s.options.Elapsed, Most: s.options.MaxAddresses, Rate: s.options.NewAddresses})
@@ -49,7 +60,7 @@ func (s *Stores) start(store *redisstore.Store) *shared {
 		leave()
 		watchers.Wait()
 	}
-	s.open[store] = of
+	s.open[pair] = of
 	return of
 }
 
@@ -77,9 +88,11 @@ func (s *Stores) release(of *shared, closeRedis func()) {
 // Local are the numbers of the buckets of configs with the strategy local.
 func (s *Stores) Local() memstore.Stats { return s.local.Stats() }
 
-// Stats are the numbers of one Redis and of what stands around it.
+// Stats are the numbers of one Redis and of what stands around it. Those of a second Redis have its own numbers and
+// those of addresses; what stands around both is counted with the main one.
 type Stats struct {
 	Name        string        // where it is, without secrets
+	Second      bool          // it is the second of a pair
 	Degraded    bool          // some server of it is away
 	DegradedFor time.Duration // altogether, since the start
 	Redis       redisstore.Stats
@@ -88,18 +101,35 @@ type Stats struct {
 	Addresses   addresses.Stats
 }
 
-// Stats are the numbers of every Redis in use, in no order.
+// Stats are the numbers of every Redis in use, in no order. A Redis of several pairs is listed for each, and its own
+// numbers once.
 func (s *Stores) Stats() []Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []Stats
-	for _, of := range s.open {
-		stats := Stats{Name: of.redis.Name(), Redis: of.redis.Stats(), Outage: of.outage.Stats(), Lease: of.lease.Stats()}
-		if of.addresses != nil {
-			stats.Addresses = of.addresses.Stats()
-		}
+	counted := map[*redisstore.Store]bool{}
+	of := func(redis *redisstore.Store) Stats {
+		stats := Stats{Name: redis.Name()}
 		stats.Degraded, stats.DegradedFor = s.breakers.Degraded(stats.Name)
-		list = append(list, stats)
+		if !counted[redis] {
+			stats.Redis, counted[redis] = redis.Stats(), true
+		}
+		return stats
+	}
+	for pair, shared := range s.open {
+		main := of(pair.main)
+		main.Outage, main.Lease = shared.outage.Stats(), shared.lease.Stats()
+		holder := &main
+		if pair.second != nil {
+			second := of(pair.second)
+			second.Second, holder = true, &second
+		}
+		if shared.addresses != nil {
+			holder.Addresses = shared.addresses.Stats()
+		}
+		if list = append(list, main); pair.second != nil {
+			list = append(list, *holder)
+		}
 	}
 	return list
 }

@@ -5,7 +5,7 @@
 //
 // The adapters stand in this order: which bucket counts an address (package addresses); then, the first that can answer
 // does, leases (package lease), Redis (packages outage and redisstore), this node's share of the limit in this process
-// (packages outage and memstore).
+// (packages outage and memstore). Redis is one, or a pair of which the second keeps the buckets of addresses.
 //
 // What does not live here: settings of processes, metrics, which policies apply, and the path of a request.
 package stores
@@ -13,11 +13,11 @@ package stores
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
@@ -59,7 +59,7 @@ type Stores struct {
 	running   sync.WaitGroup
 
 	mu   sync.Mutex
-	open map[*redisstore.Store]*shared
+	open map[redisPair]*shared
 }
 
 // New makes stores. It does no I/O and starts nothing: see [Stores.Run]. What runs in the background has the values of
@@ -71,7 +71,7 @@ func New(ctx context.Context, o Options) *Stores {
 	}
 	return &Stores{
 		options: o, local: memstore.New(memstore.Options{Now: o.Now, MaxBuckets: o.MaxBuckets}), breakers: breakers,
-		redis: redisstore.NewRegistry(o.Log, gates), operators: redisstore.NewRegistry(slog.New(slog.DiscardHandler), nil), ctx: context.WithoutCancel(ctx), open: map[*redisstore.Store]*shared{},
+		redis: redisstore.NewRegistry(o.Log, gates), operators: redisstore.NewRegistry(slog.New(slog.DiscardHandler), nil), ctx: context.WithoutCancel(ctx), open: map[redisPair]*shared{},
 	}
 }
 
@@ -82,15 +82,15 @@ func (s *Stores) Open(config *schema.Config) (buckets admit.Buckets, release fun
 	if config.Strategy != schema.StrategyRedis {
 		return s.local, func() {}, nil
 	}
-	store, closeRedis, err := s.connect(config)
+	redis, closeRedis, err := s.connect(config)
 	if err != nil {
 		return nil, nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	of, ok := s.open[store]
+	of, ok := s.open[pairOf(redis)]
 	if !ok {
-		of = s.start(store)
+		of = s.start(redis)
 	}
 	of.uses++
 	view := of.outage.View(outage.ViewOptions{Namespace: config.Namespace, SharePct: int(config.LocalSharePct), Nodes: s.options.Nodes})
@@ -111,8 +111,10 @@ type Shared interface {
 	// Forget empties buckets, which gives their owners all of their limits back, and tells how many there were. Before an
 	// error some may have been emptied.
 	Forget(ctx context.Context, keys []policy.Key) (int, error)
-	// Ping returns nil when every server of the Redis answers.
+	// Ping returns nil when every server of the Redis answers, the one of addresses excepted.
 	Ping(ctx context.Context) error
+	// PingSecond returns nil when every server of the Redis of addresses answers, or there is none.
+	PingSecond(ctx context.Context) error
 }
 
 // ErrNotShared is the error of a config whose buckets every node keeps for itself.
@@ -124,22 +126,26 @@ func (s *Stores) OpenShared(config *schema.Config) (buckets Shared, release func
 	if config.Strategy != schema.StrategyRedis {
 		return nil, nil, ErrNotShared
 	}
-	store, closeRedis, err := s.connect(config)
+	return shareable(s.connect(config))
+}
+
+// shareable keeps a failed opening from being taken for buckets.
+func shareable(redis *redisstore.Pair, release func(), err error) (Shared, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return store, closeRedis, nil
+	return redis, release, nil
 }
 
 // connect opens the Redis of a config. The time budget of a request is not exceeded for it: fail modes decide in time.
-func (s *Stores) connect(config *schema.Config) (*redisstore.Store, func(), error) {
-	block := config.Redis
-	block.ReadTimeout = max(1, min(block.ReadTimeout, s.options.Budget.Milliseconds()))
-	store, closeRedis, err := s.redis.Open(block)
-	if err != nil {
-		return nil, nil, fmt.Errorf("redis: %w", err)
+func (s *Stores) connect(config *schema.Config) (*redisstore.Pair, func(), error) {
+	main, second := config.Redis, config.AddressRedis
+	for _, block := range []*schema.Redis{&main, &second} {
+		if !block.IsZero() {
+			block.ReadTimeout = max(1, min(block.ReadTimeout, s.options.Budget.Milliseconds()))
+		}
 	}
-	return store, closeRedis, nil
+	return s.redis.OpenPair(main, second, addresses.Counted)
 }
 
 // Run serves the stores until ctx ends. Leases are given back before this node takes its leave of the other nodes, and
