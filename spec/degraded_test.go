@@ -53,7 +53,7 @@ func TestARedisWithoutRoomIsAwayUntilItHasSomeThoughItAnswersPing(t *testing.T) 
 	}
 	before := scripts()
 	await(t, "probes without traffic", func() bool { return scripts() >= before+3 })
-	if log := n.log.String(); strings.Count(log, "is away") != 1 || strings.Contains(log, "answers again") || !degraded() {
+	if log := n.log.String(); strings.Count(log, "its limits use") != 1 || strings.Contains(log, "answers again") || !degraded() {
 		t.Errorf("the Redis that refuses every script is said to be back:\n%s", log)
 	}
 	set("maxmemory", "0")

@@ -180,9 +180,9 @@ func (o *outlet) judge(err error) {
 	}
 	o.problem = problem
 	if err != nil {
-		o.log.Warn("denial events are not written; they wait, and are dropped when the queue is full", "sink", o.name, "error", err)
+		o.log.Warn("writing denial events failed; they are queued, and dropped when the queue is full", "sink", o.name, "error", err)
 	} else {
-		o.log.Info("denial events are written again", "sink", o.name, "dropped_so_far", dropped)
+		o.log.Info("denial events are being written again", "sink", o.name, "dropped_so_far", dropped)
 	}
 }
 
@@ -197,7 +197,7 @@ func (o *outlet) abandon() {
 	}
 	o.queue, o.bytes, o.waiting = nil, 0, Tally{}
 	o.account.Dropped[Shutdown].add(lost.Lines, lost.Denials)
-	o.log.Warn("denial events were dropped at the end", "sink", o.name, "lines", lost.Lines, "denials", lost.Denials)
+	o.log.Warn("denial events were dropped at shutdown", "sink", o.name, "lines", lost.Lines, "denials", lost.Denials)
 }
 
 func (o *outlet) stats() SinkStats {

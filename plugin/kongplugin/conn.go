@@ -205,7 +205,7 @@ func (c *conn) handle(ctx context.Context, m *call) bool {
 	case cmdGetPluginInfo:
 		c.out = appendReturnOf(c.out, m.sequence, 32, s.info)
 	default:
-		s.log.Warn("a call of an unknown kind was answered with nothing", "sequence", m.sequence)
+		s.log.Warn("a call of an unknown kind was answered with an empty reply", "sequence", m.sequence)
 		c.out = appendReturn(c.out, m.sequence)
 	}
 	return true
@@ -296,7 +296,7 @@ func (c *conn) exit(sequence int64) bool {
 		_, err = c.nextFrame()
 	}
 	if err != nil {
-		c.broken("connection closed after a refusal", err)
+		c.broken("connection closed after a denial", err)
 		return false
 	}
 	c.out = appendReturn(appendFrame(c.out, nil), sequence)

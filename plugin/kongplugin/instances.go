@@ -309,9 +309,9 @@ func (r *instances) faulty(pluginID string, raw []byte, faults error) *shared {
 	closed := json.Unmarshal(raw, &own) == nil && own.OnConfigFault == schema.FailClosed
 	action := "requests are admitted unlimited (on_config_fault: open)"
 	if closed {
-		action = "requests are refused (on_config_fault: closed)"
+		action = "requests are denied (on_config_fault: closed)"
 	}
-	r.log.Error("config has faults and no good one is known; "+action, "plugin_id", pluginID, "faults", faultList(faults))
+	r.log.Error("config has faults and there is no earlier good one; "+action, "plugin_id", pluginID, "faults", faultList(faults))
 	return &shared{pluginID: pluginID, refuse: closed}
 }
 

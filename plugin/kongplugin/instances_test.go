@@ -44,7 +44,7 @@ func TestAFaultyConfigIsAnsweredByTheLastGoodOneElseByOnConfigFault(t *testing.T
 	if err := k.event(open); err != nil || k.exit != nil || k.headers != nil {
 		t.Errorf("without a good config: %v, exit %v, headers %v; want the request admitted", err, k.exit, k.headers)
 	}
-	line := h.log.await(t, "no good one is known")
+	line := h.log.await(t, "config has faults")
 	for _, path := range []string{"tiers[0].limits[0].limit", "tiers[0].limits[0].window_size"} {
 		if !strings.Contains(line, path) {
 			t.Errorf("the log line does not name %s: %s", path, line)

@@ -95,7 +95,7 @@ func (s *Server) Connections() (open int, accepted uint64) {
 }
 
 // errListenerClosed is the end of a server that nobody has told to end.
-var errListenerClosed = errors.New("the listener was closed by somebody else")
+var errListenerClosed = errors.New("the listener was closed from outside")
 
 // Serve accepts connections until ctx ends, then closes listener, answers the calls that have arrived and lets running
 // events finish (for at most the drain time), and closes all connections. It owns every goroutine it starts: none is
@@ -142,7 +142,7 @@ func (s *Server) finish(owned *sync.WaitGroup, cut context.CancelFunc) {
 	select {
 	case <-done:
 	case <-timer.C:
-		s.log.Warn("events were still running when the drain time was over; their connections are closed", "drain", s.drain)
+		s.log.Warn("events were still running at the end of the drain time; their connections are closed", "drain", s.drain)
 		s.closeAll()
 		cut()
 		<-done

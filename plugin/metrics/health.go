@@ -85,6 +85,6 @@ func (s *Server) answer(w http.ResponseWriter, status int, document any) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
 	if err := json.NewEncoder(w).Encode(document); err != nil {
-		s.options.Log.Debug("an answer about health was not read", "error", err)
+		s.options.Log.Debug("writing a health response failed", "error", err)
 	}
 }

@@ -129,7 +129,7 @@ func (s *Server) listen(ctx context.Context) {
 			}
 		}
 		if failures++; failures == patience {
-			s.options.Log.Warn("metrics cannot be read: their address cannot be listened on, which is tried again until it works",
+			s.options.Log.Warn("metrics are unavailable: cannot listen on their address; retrying",
 				"setting", Setting, "address", s.options.Address, "error", err)
 		}
 		if !s.wait(ctx, pause) {
@@ -156,7 +156,7 @@ func (s *Server) wait(ctx context.Context, pause time.Duration) bool {
 // at once and lets running requests finish. An error means that the listener failed.
 func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 	address := listener.Addr().String()
-	s.options.Log.Info("metrics can be read", "address", address, "paths", "/metrics /healthz /readyz")
+	s.options.Log.Info("serving metrics", "address", address, "paths", "/metrics /healthz /readyz")
 
 	server := &http.Server{
 		Handler:           s.handler,
@@ -174,7 +174,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 		return fmt.Errorf("serve metrics: %w", errors.Join(err, server.Close()))
 	case <-ctx.Done():
 	case <-s.options.Superseded:
-		s.options.Log.Info("metrics are left to the process that has taken over", "address", address)
+		s.options.Log.Info("metrics are served by the process that has taken over", "address", address)
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastScrapes)
 	defer cancel()
@@ -186,7 +186,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 		err = errors.Join(err, ended)
 	}
 	if err != nil {
-		s.options.Log.Warn("requests for metrics were cut off", "address", address, "error", err)
+		s.options.Log.Warn("closed connections with unfinished requests for metrics", "address", address, "error", err)
 	}
 	return nil
 }

@@ -114,7 +114,7 @@ func start(t *testing.T, o ServerOptions) running {
 // bound waits until the server listens.
 func (r running) bound(t *testing.T) running {
 	t.Helper()
-	r.address = r.log.await(t, "metrics can be read").Address
+	r.address = r.log.await(t, "serving metrics").Address
 	return r
 }
 
@@ -257,20 +257,20 @@ func TestAStrangersPortIsWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := start(t, ServerOptions{Address: stranger.Addr().String()})
-	warning := s.log.await(t, "metrics cannot be read")
+	warning := s.log.await(t, "metrics are unavailable")
 	if warning.Level != "WARN" || warning.Setting != Setting || warning.Address != stranger.Addr().String() || !strings.Contains(warning.Error, "in use") {
 		t.Errorf("warned with %+v; want the setting, its address and what is wrong", warning)
 	}
 	if err := stranger.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if told := s.log.await(t, "metrics can be read"); told.Level != "INFO" || told.Address != warning.Address {
+	if told := s.log.await(t, "serving metrics"); told.Level != "INFO" || told.Address != warning.Address {
 		t.Errorf("told %+v, want the address %s", told, warning.Address)
 	}
 	if got := ask(t, "GET", "http://"+warning.Address+"/healthz"); got.status != 200 {
 		t.Errorf("answer is %d", got.status)
 	}
-	if n := len(s.log.with("metrics cannot be read")); n != 1 {
+	if n := len(s.log.with("metrics are unavailable")); n != 1 {
 		t.Errorf("warned %d times, want once", n)
 	}
 }
@@ -320,7 +320,7 @@ func TestTheNewProcessGetsThePortAndTheOldOneFinishesItsScrape(t *testing.T) {
 	if failed != nil || scraped.status != 200 || !strings.Contains(scraped.body, "rate_limiter_local_buckets 7") {
 		t.Errorf("the old process answered the running scrape with %d, %v:\n%s", scraped.status, failed, scraped.body)
 	}
-	first.log.await(t, "metrics are left to the process that has taken over")
+	first.log.await(t, "metrics are served by the process that has taken over")
 	if len(first.log.with("last numbers")) != 0 {
 		t.Error("the old process logged its last numbers while it was still draining")
 	}
@@ -347,6 +347,6 @@ func TestAClientThatSaysNothingCannotHoldUpTheEnd(t *testing.T) {
 		t.Errorf("answer is %d", got.status)
 	}
 	s.stop()
-	s.log.await(t, "requests for metrics were cut off")
+	s.log.await(t, "closed connections with unfinished requests for metrics")
 	s.log.await(t, "last numbers of this process")
 }

@@ -195,7 +195,7 @@ func (b *Breaker) succeed() (closed bool) {
 	if b.state == Closed {
 		return false
 	}
-	b.log.Info("a server of the shared store answers again", "after", told(b.close(time.Now())))
+	b.log.Info("Redis answers again", "after", told(b.close(time.Now())))
 	return true
 }
 
@@ -232,7 +232,7 @@ func (b *Breaker) fail(failed bool) {
 	now := time.Now()
 	if b.state == Closed {
 		b.since = now
-		b.log.Warn("a server of the shared store is away: its limits fall back", "errors", b.errors, "slow", b.late, "slow_means", told(b.slow))
+		b.log.Warn("Redis does not answer: its limits use their fail modes", "errors", b.errors, "slow", b.late, "slow_means", told(b.slow))
 	} else {
 		b.pause = min(2*b.pause, longestPause)
 	}
@@ -257,7 +257,7 @@ func (b *Breaker) leaveStore() (degraded time.Duration, first bool) {
 	}
 	b.gone = true
 	if b.state != Closed {
-		b.log.Info("a server that did not answer is not part of the shared store any more",
+		b.log.Info("a Redis server that did not answer was removed from the cluster",
 			"after", told(b.close(time.Now())))
 	}
 	return b.degraded, true

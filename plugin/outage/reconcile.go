@@ -70,7 +70,7 @@ func (s *Store) reconcile(ctx context.Context) {
 		level = slog.LevelDebug // a few failures that opened no breaker are not worth a line
 	}
 	if report, ok := s.ledger.report(); ok {
-		s.tell(level, "reconciled what was admitted while the shared store was away", report)
+		s.tell(level, "reconciled what was admitted while Redis was away", report)
 	}
 }
 
@@ -158,7 +158,7 @@ func (s *Store) take(ctx context.Context, charges []charge) {
 		s.take(ctx, charges[len(charges)/2:])
 		return
 	default:
-		s.log.Error("charge a bucket after an outage failed", "policy", bounds[0].Policy.Name, "error", err)
+		s.log.Error("charging a bucket after an outage failed", "policy", bounds[0].Policy.Name, "error", err)
 		clear(statuses)
 	}
 	for i := range charges {
@@ -172,6 +172,6 @@ func (s *Store) abandon() {
 		s.ledger.settle(d, 0)
 	}
 	if report, ok := s.ledger.report(); ok {
-		s.tell(slog.LevelWarn, "ends before what was admitted while the shared store was away could be charged", report)
+		s.tell(slog.LevelWarn, "ending before all that was admitted while Redis was away could be charged", report)
 	}
 }

@@ -166,7 +166,7 @@ func (s *Store) beatOnce(ctx context.Context) {
 		} else if s.away != nil && s.away() {
 			continue // the others forget this node; what it has leased ends meanwhile
 		} else if live, err := s.shared.Beat(ctx, ns.name, s.node, lifetime); err != nil {
-			s.log.Debug("the number of live nodes is not known", "namespace", ns.name, "error", err)
+			s.log.Debug("counting the live nodes failed", "namespace", ns.name, "error", err)
 		} else {
 			s.counted(ns, live, sent)
 		}
@@ -196,6 +196,6 @@ func (s *Store) forgotten(ns *namespace) bool {
 
 func (s *Store) leave(ctx context.Context, ns *namespace) {
 	if err := s.shared.Leave(ctx, ns.name, s.node); err != nil {
-		s.log.Debug("other nodes will count this one until its time is up", "namespace", ns.name, "error", err)
+		s.log.Debug("leaving the list of live nodes failed: other nodes count this one until its entry expires", "namespace", ns.name, "error", err)
 	}
 }

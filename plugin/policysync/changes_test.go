@@ -33,7 +33,7 @@ func TestChangeIsInForceWithinASecondOfItsCommit(t *testing.T) {
 	slices.Sort(took)
 	t.Logf("commit to book, %d changes: median %v, p99 %v, longest %v", changes, took[changes/2], took[changes*99/100], took[changes-1])
 	if p99 := took[changes*99/100]; p99 > time.Second {
-		t.Errorf("99 %% of the changes are in force within %v, want 1s", p99)
+		t.Errorf("99 %% of the policy changes are in force within %v, want 1s", p99)
 	}
 	if s := n.Stats(); s.Loads != 1 || s.Propagation <= 0 || s.Propagation > time.Second {
 		t.Errorf("%d loads, want the first alone; the last change took %v", s.Loads, s.Propagation)

@@ -30,7 +30,7 @@ func (s *Sync) loadSaved() {
 		return
 	}
 	if err != nil {
-		s.log.Warn("the saved policies cannot be used: until Postgres answers, the config stands alone", "error", err)
+		s.log.Warn("the saved policies cannot be used: only the config applies until Postgres answers", "error", err)
 		return
 	}
 	book, found := policy.NewBook(saved.Rows, nil)
@@ -54,7 +54,7 @@ func (s *Sync) removeLeftovers() {
 		}
 	}
 	if err != nil {
-		s.log.Debug("a file that was not completed stays behind", "error", err)
+		s.log.Debug("removing an incomplete file failed", "error", err)
 	}
 }
 
@@ -93,7 +93,7 @@ func (s *Sync) save(last bool) {
 	err := writeFile(s.path(), book, confirmed)
 	s.saved, s.savedAt, s.saveTime = book, began, time.Since(began)
 	if err != nil {
-		s.log.Warn("the policies are not saved: a start without Postgres would have older ones, or none", "error", err)
+		s.log.Warn("saving the policies failed: a start without Postgres would use older ones, or none", "error", err)
 		s.count(func(state *state) { state.fails++ })
 		return
 	}

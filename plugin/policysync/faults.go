@@ -79,7 +79,7 @@ func (f *faults) some(found []policy.Fault, looked, changed map[rowKey]bool) (fr
 // logFaults tells what is newly wrong with rows.
 func (s *Sync) logFaults(fresh []policy.Fault, version int64) {
 	for _, f := range fresh[:min(len(fresh), maxLogged)] {
-		s.log.Warn("a row does not compile: its last good value stays, if there is one",
+		s.log.Warn("a row does not compile: its last good value, if any, stays in force",
 			"table", f.Table, "key", f.Key, "field", f.Field, "problem", f.Problem, "version", version)
 	}
 	if more := len(fresh) - maxLogged; more > 0 {

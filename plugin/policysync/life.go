@@ -34,17 +34,17 @@ func (s *Sync) beginLife() {
 	}
 	var err error
 	if s.life, err = newLife(s.options.Dir, s.options.Node); err != nil {
-		s.log.Warn("if this process is killed, its report stays until somebody forgets the node", "error", err)
+		s.log.Warn("cannot record this process's life: if it is killed, its report stays until ratelimit fleet forget", "error", err)
 	}
 }
 
 func newLife(dir, node string) (life, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return life{}, fmt.Errorf("begin the life of a node: %w", err)
+		return life{}, fmt.Errorf("record the life of a node: %w", err)
 	}
 	file, err := os.CreateTemp(dir, newLifeFiles)
 	if err != nil {
-		return life{}, fmt.Errorf("begin the life of a node: %w", err)
+		return life{}, fmt.Errorf("record the life of a node: %w", err)
 	}
 	err = lock(file)
 	if err == nil {
@@ -54,7 +54,7 @@ func newLife(dir, node string) (life, error) {
 		err = os.Rename(file.Name(), lifePath(file))
 	}
 	if err != nil {
-		return life{}, errors.Join(fmt.Errorf("begin the life of a node: %w", err), os.Remove(file.Name()), file.Close())
+		return life{}, errors.Join(fmt.Errorf("record the life of a node: %w", err), os.Remove(file.Name()), file.Close())
 	}
 	return life{file}, nil
 }
@@ -80,7 +80,7 @@ func (l life) end(left bool) error {
 // endLife ends this process's life, when nothing is reported any more.
 func (s *Sync) endLife() {
 	if err := s.life.end(s.left); err != nil {
-		s.log.Debug("the file of this node's life stays behind", "error", err)
+		s.log.Debug("removing the file of this node's life failed", "error", err)
 	}
 }
 
@@ -96,7 +96,7 @@ func (s *Sync) removeDead(ctx context.Context, conn *pgx.Conn) {
 		}
 	}
 	if err = errors.Join(err, removeOldNewLives(s.options.Dir)); err != nil {
-		s.log.Debug("the report of a process that has ended stays behind", "error", err)
+		s.log.Debug("removing the report of a process that has ended failed", "error", err)
 	}
 }
 
@@ -127,7 +127,7 @@ func (s *Sync) removeIfDead(ctx context.Context, conn *pgx.Conn, path string) (e
 		return err
 	}
 	if gone.RowsAffected() > 0 {
-		s.log.Info("a process that has ended is no longer a silent node", "node", string(node))
+		s.log.Info("removed the report of a process that has ended", "node", string(node))
 	}
 	return os.Remove(path)
 }

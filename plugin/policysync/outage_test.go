@@ -170,7 +170,7 @@ func TestFolderThatCannotBeWrittenIsLoggedAndDoesNoHarm(t *testing.T) {
 	n := start(t, options)
 	n.await(w.policies(1, 3))
 	n.until("saving is tried", func(s policysync.Stats) bool { return s.Unsaved > 0 })
-	if n.log.count("the policies are not saved") == 0 {
+	if n.log.count("saving the policies failed") == 0 {
 		t.Errorf("the log does not tell of it:\n%s", n.log)
 	}
 }

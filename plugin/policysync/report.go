@@ -58,7 +58,7 @@ func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("report: %w", err)
 	case !s.unreported:
 		s.unreported = true
-		s.log.Warn("the report of this node is refused; what it enforces cannot be seen elsewhere", "error", err, "advice", migrations.Advice(err))
+		s.log.Warn("Postgres denied the report of this node: ratelimit fleet does not show what it enforces", "error", err, "advice", migrations.Advice(err))
 	}
 	return nil
 }
@@ -77,6 +77,6 @@ func (s *Sync) leave(ctx context.Context, conn *pgx.Conn) {
 	_, err := conn.Exec(ctx, leaveSQL, s.options.Node)
 	s.left = err == nil
 	if err != nil {
-		s.log.Warn("the report of this node stays behind, as that of a silent node", "error", err)
+		s.log.Warn("removing the report of this node failed: it is listed as silent", "error", err)
 	}
 }

@@ -88,9 +88,9 @@ func (s *Sync) checkTables(ctx context.Context, conn *pgx.Conn) {
 	ahead := new(migrations.AheadError)
 	if err := migrations.CheckAhead(ctx, conn); errors.As(err, &ahead) && ahead.Applied != s.ahead {
 		s.ahead = ahead.Applied
-		s.log.Warn("what newer rows say may not be known here", "error", err)
+		s.log.Warn("this program may not understand what newer rows say", "error", err)
 	} else if err != nil && ahead.Applied == 0 {
-		s.log.Debug("the list of migrations cannot be read", "error", err)
+		s.log.Debug("reading the list of migrations failed", "error", err)
 	}
 }
 
@@ -182,9 +182,9 @@ func (s *Sync) compareClocks(h head) {
 	if skewed := offset.Abs() > tolerance; skewed != s.skewed {
 		s.skewed = skewed
 		if skewed {
-			s.log.Warn("this node's clock differs from Postgres's: overrides end by this node's", "seconds", offset.Seconds())
+			s.log.Warn("the clocks of this node and Postgres differ: overrides expire by this node's clock", "seconds", offset.Seconds())
 		} else {
-			s.log.Info("this node's clock agrees with Postgres's again")
+			s.log.Info("the clocks of this node and Postgres agree again")
 		}
 	}
 }
@@ -207,7 +207,7 @@ func (s *Sync) catchUp(ctx context.Context, conn *pgx.Conn) error {
 	fresh := s.faults.some(found, n.looked, n.changed)
 	s.logFaults(fresh, n.head.version)
 	s.adopt(book, n.head, func(state *state) { state.catchUps++; state.propagation = n.head.lag() })
-	s.log.Debug("changes are in force", "version", n.head.version, "rows", len(n.changed), "seconds", n.head.lag().Seconds())
+	s.log.Debug("policy changes are in force", "version", n.head.version, "rows", len(n.changed), "seconds", n.head.lag().Seconds())
 	return s.report(ctx, conn)
 }
 
@@ -239,7 +239,7 @@ func (s *Sync) load(ctx context.Context, conn *pgx.Conn) error {
 			state.propagation = a.head.lag()
 		}
 	})
-	s.log.Debug("all policies are loaded", "version", a.head.version, "rows", book.Len(), "bytes", a.bytes, "seconds", took.Seconds())
+	s.log.Debug("loaded all policies", "version", a.head.version, "rows", book.Len(), "bytes", a.bytes, "seconds", took.Seconds())
 	return s.report(ctx, conn)
 }
 
@@ -259,7 +259,7 @@ func (s *Sync) adopt(book *policy.Book, h head, count func(*state)) {
 func (s *Sync) refuse(crowd *crowdError) {
 	s.refused = crowd.version
 	if s.Stats().Refusal == "" {
-		s.log.Error("the policies are too many: the last good ones stay", "error", crowd, "version_in_force", s.held.version)
+		s.log.Error("too many policies: the last good ones stay in force", "error", crowd, "version_in_force", s.held.version)
 	}
 	s.count(func(state *state) { state.refusal = crowd.Error() })
 }
@@ -288,6 +288,6 @@ func (s *Sync) find() {
 	if s.lostAt.IsZero() {
 		return
 	}
-	s.log.Info("contact with Postgres is back", "away_seconds", time.Since(s.lostAt).Seconds(), "version", s.held.version)
+	s.log.Info("contact with Postgres is restored", "away_seconds", time.Since(s.lostAt).Seconds(), "version", s.held.version)
 	s.lostAt = time.Time{}
 }

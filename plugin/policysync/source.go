@@ -114,7 +114,7 @@ func (l *link) open(ctx context.Context, config *pgx.ConnConfig) (err error) {
 	bounded, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	if err = l.worker.QueryRow(bounded, `SELECT pg_is_in_recovery()`).Scan(&l.standby); err != nil {
-		return fmt.Errorf("ask whether the server is a standby: %w", err)
+		return fmt.Errorf("check whether the server is a standby: %w", err)
 	}
 	if l.standby {
 		return nil // it refuses LISTEN

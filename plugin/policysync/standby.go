@@ -18,11 +18,11 @@ func (s *Sync) meet(standby bool) {
 		return
 	}
 	if s.standby = standby; standby {
-		s.log.Warn("Postgres is a standby: changes are looked for, and may be late as it is; this node cannot report, so no fleet has it",
+		s.log.Warn("Postgres is a standby: this node polls for changes and lags as much as the standby; it cannot report, so ratelimit fleet does not list it",
 			"every_seconds", s.pollEvery().Seconds())
 		return
 	}
-	s.log.Info("Postgres is no standby any more: changes are listened for, and this node reports")
+	s.log.Info("Postgres is no longer a standby: this node listens for changes and reports")
 }
 
 // pollEvery is how long lies between two looks at the version without a hint.

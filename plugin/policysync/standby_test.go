@@ -36,7 +36,7 @@ func TestAStandbyIsFollowedByLookingAndListenedToOnceItIsPromoted(t *testing.T) 
 	n.until("it follows no standby any more", func(s policysync.Stats) bool { return s.Connected && !s.Standby })
 	promoted.eventually("it reports", func() bool { return promoted.reports("node-1") })
 	n.await(promoted.policies(5, 5)) // by a hint: it polls once an hour
-	if n.log.count("no standby any more") != 1 || n.log.count("no contact") != 0 {
+	if n.log.count("no longer a standby") != 1 || n.log.count("no contact") != 0 {
 		t.Errorf("it logs\n%s\nwant one line about the promotion", n.log)
 	}
 }

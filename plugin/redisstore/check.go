@@ -86,7 +86,7 @@ func judge(info map[string]string, clustered bool) []finding {
 		if info["slave_read_only"] == "0" {
 			warn("is a replica that answers writes: its master will overwrite what is counted there; name the master")
 		} else {
-			warn("is a replica and refuses writes: name the master")
+			warn("is a replica and denies writes: name the master")
 		}
 	}
 	if policy := info["maxmemory_policy"]; policy != "" && policy != "noeviction" {
@@ -136,7 +136,7 @@ func judgeCoverage(ctx context.Context, client *redis.Client) ([]finding, error)
 	case err != nil:
 		return nil, fmt.Errorf("ask for %s: %w", setting, err)
 	case values[setting] == "yes":
-		return []finding{{message: "has " + setting + " yes: while one master is away the whole cluster refuses to answer; set it to no"}}, nil
+		return []finding{{message: "has " + setting + " yes: while one master is away the whole cluster stops answering; set it to no"}}, nil
 	}
 	return nil, nil
 }

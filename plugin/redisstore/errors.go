@@ -39,7 +39,7 @@ type Error struct {
 var errUnknown = errors.New("the outcome is unknown")
 
 // errGate is what stands for a server's reply while its gate is shut.
-var errGate = errors.New("the server has failed lately and is left alone")
+var errGate = errors.New("the server failed recently: not retried yet")
 
 // errUnfinished is the error of a call as long as it runs, and so that of one that panics.
 var errUnfinished = errors.New("the call has not ended")

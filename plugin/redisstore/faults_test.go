@@ -104,7 +104,7 @@ func TestSomebodyElsesKeyIsNotTouchedAndTheOtherLimitsDecide(t *testing.T) {
 	if got := f.Stats().Taken; got != 2 {
 		t.Errorf("%d foreign keys counted, want 2", got)
 	}
-	if text := f.said.String(); !strings.Contains(text, "not ours") || !strings.Contains(text, subjectKey(theirs)) {
+	if text := f.said.String(); !strings.Contains(text, "foreign") || !strings.Contains(text, subjectKey(theirs)) {
 		t.Errorf("the log does not name the key: %s", text)
 	}
 }

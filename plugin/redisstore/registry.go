@@ -79,7 +79,7 @@ func (r *Registry) acquire(block schema.Redis) (*connection, func(), error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ended {
-		return nil, nil, errors.New("the process is ending")
+		return nil, nil, errors.New("the process is shutting down")
 	}
 	c, ok := r.inUse[id]
 	if !ok {

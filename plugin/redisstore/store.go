@@ -109,8 +109,8 @@ func (s *Store) ask(ctx context.Context, p *plan) error {
 		return err
 	}
 	foreign, taken, err := p.read(reply)
-	s.count(&s.foreign, foreign, "values in Redis were not of our form and read as empty buckets", "among", p.keys)
-	s.count(&s.taken, taken, "keys in Redis hold something that is not ours: the fail modes of their limits decide", "among", p.keys)
+	s.count(&s.foreign, foreign, "values in Redis have a foreign format and were read as empty buckets", "among", p.keys)
+	s.count(&s.taken, taken, "keys in Redis hold foreign values: the fail modes of their limits decide", "among", p.keys)
 	return err
 }
 
@@ -149,7 +149,7 @@ func (s *Store) splitCrowded(ctx context.Context, p *plan) {
 		}
 		of := &p.subjects[i-1]
 		if err := s.split(ctx, of.key, of.level); err != nil {
-			s.log.Debug("a subject with many buckets stays as it is for now", "error", err)
+			s.log.Debug("splitting a subject with many buckets failed", "error", err)
 		}
 	}
 }
@@ -165,7 +165,7 @@ func (s *Store) unanswered(statuses []decision.Status, err error) {
 		statuses[i] = status
 	}
 	if !errors.Is(err, errGate) {
-		s.count(&s.failed, 1, "Redis did not answer: the fail modes of its limits decide", "error", err)
+		s.count(&s.failed, 1, "Redis did not answer: the fail modes of the limits decide", "error", err)
 	}
 }
 
@@ -279,7 +279,7 @@ func (s *Store) giveBack(ctx context.Context, bounds []policy.Bound, receipts []
 		}
 	}
 	if err != nil {
-		s.count(&s.lost, 1, "what a refused request had spent could not be given back", "error", err)
+		s.count(&s.lost, 1, "refunding what a denied request had spent failed", "error", err)
 		return nil
 	}
 	return returned
