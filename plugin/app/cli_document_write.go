@@ -27,7 +27,8 @@ func (c *call) documentOnly(f *pgstore.PolicyFilter) error {
 }
 
 // showDocument writes policies while they come as the document that apply reads. Of a part of the policies it says so:
-// applied as it is, it would delete the others.
+// applied as it is, it would delete the others. The list is closed by its last line, so a document that is cut short is no
+// YAML, instead of a document of fewer policies.
 func (c *call) showDocument(f pgstore.PolicyFilter, rows iter.Seq2[pgstore.Policy, error]) error {
 	head := ""
 	if f.Tier+f.Tenant+f.Name != "" || f.After > 0 || f.Max > 0 {
@@ -37,7 +38,7 @@ func (c *call) showDocument(f pgstore.PolicyFilter, rows iter.Seq2[pgstore.Polic
 	if err != nil {
 		return fmt.Errorf("write the output: %w", err)
 	}
-	head += "namespace: " + name + "policies:"
+	head += "namespace: " + name + "policies: ["
 	for p, err := range rows {
 		if err != nil {
 			return err
@@ -52,16 +53,16 @@ func (c *call) showDocument(f pgstore.PolicyFilter, rows iter.Seq2[pgstore.Polic
 		}
 		head = ""
 	}
-	if head != "" {
-		head += " []"
+	if head == "" {
+		head = "\n"
 	}
-	if _, err := io.WriteString(c.stdout, head+"\n"); err != nil {
+	if _, err := io.WriteString(c.stdout, head+"]\n"); err != nil {
 		return fmt.Errorf("write the output: %w", err)
 	}
 	return nil
 }
 
-// documentLine returns a policy as a line of a document, behind the end of the line before it. Where YAML would not
+// documentLine returns a policy as a line of a document's list, after the end of the line before it. Where YAML would not
 // escape what a terminal would obey, the line is JSON, which is YAML too.
 func documentLine(p pgstore.Policy) (string, error) {
 	var fields yaml.Node
@@ -69,16 +70,16 @@ func documentLine(p pgstore.Policy) (string, error) {
 		return "", err
 	}
 	fields.Style = yaml.FlowStyle
-	text, err := yamlText([]*yaml.Node{&fields})
+	text, err := yamlText(&fields)
 	if err != nil {
 		return "", err
 	}
 	if text = strings.TrimSuffix(text, "\n"); strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
-		return "\n" + text, nil
+		return "\n  " + text + ",", nil
 	}
 	p.ID, p.Revision = 0, 0
 	text, err = jsonText(p, "  ")
-	return "\n- " + text, err
+	return "\n  " + text + ",", err
 }
 
 func yamlText(value any) (string, error) {

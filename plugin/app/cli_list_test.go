@@ -77,6 +77,47 @@ func TestListedPoliciesAreADocumentThatChangesNothing(t *testing.T) {
 	}
 }
 
+func TestADocumentThatIsCutShortIsNoDocument(t *testing.T) {
+	policies := []pgstore.Policy{
+		{ID: 1, Name: "daily", Tier: "gold", Scope: "tenant", Limit: 10, WindowSize: 60, Cost: new(int64), Endpoint: "POST /a/{id}"},
+		{ID: 2, Name: "burst", Tenant: "tab\u202eevil", Scope: "tenant", Limit: 5, WindowSize: 60},
+		{ID: 3, Name: "hourly", Tier: "gold", Scope: "user", Limit: 5, WindowSize: 3600, PublicNote: "it's: a #note, [sic"},
+	}
+	broken := errors.New("the connection is gone")
+	write := func(n int, end error) string {
+		var b strings.Builder
+		c := newCall(&operator{stdout: screen{to: &b}}, fleetCommand)
+		err := c.showDocument(pgstore.PolicyFilter{Namespace: "default", Tier: "gold"}, func(yield func(pgstore.Policy, error) bool) {
+			for _, p := range policies[:n] {
+				if !yield(p, nil) {
+					return
+				}
+			}
+			if end != nil {
+				yield(pgstore.Policy{}, end)
+			}
+		})
+		if !errors.Is(err, end) {
+			t.Errorf("the list ends with %v, want %v", err, end)
+		}
+		return b.String()
+	}
+	for n := range len(policies) + 1 {
+		whole := write(n, nil)
+		if got := new(document); got.read(strings.NewReader(whole), "p.yaml") != nil || len(got.set.Policies) != n {
+			t.Fatalf("the document has %d policies, want %d:\n%s", len(got.set.Policies), n, whole)
+		}
+		for cut := range len(whole) - 1 { // the last byte is the end of the last line
+			if new(document).read(strings.NewReader(whole[:cut]), "p.yaml") == nil {
+				t.Errorf("cut after byte %d it is a document:\n%s", cut, whole[:cut])
+			}
+		}
+		if part := write(n, broken); new(document).read(strings.NewReader(part), "p.yaml") == nil {
+			t.Errorf("broken off after %d policies it is a document:\n%s", n, part)
+		}
+	}
+}
+
 // must runs the program, which must succeed, and returns its output.
 func (x *terminal) must(args ...string) string {
 	x.t.Helper()
