@@ -17,7 +17,6 @@ package schema
 //kong:patterns source ^consumer[.]id$ ^consumer[.]username$ ^consumer[.]custom_id$ ^consumer[.]tag[.][!-~]+$ ^header[.][A-Za-z0-9_-]+$ ^jwt[.][!-~]+$ err="must be consumer.id, consumer.username, consumer.custom_id, consumer.tag.<key>, header.<Name> or jwt.<claim>"
 //kong:check conditional_at_least_one_of if=strategy:eq=redis then=redis.host|redis.socket|redis.cluster_nodes|redis.sentinel_nodes err="redis needs redis.host, redis.socket, redis.cluster_nodes or redis.sentinel_nodes"
 //kong:check conditional_at_least_one_of if=address_redis.port:required then=address_redis.host|address_redis.socket|address_redis.cluster_nodes|address_redis.sentinel_nodes err="address_redis needs address_redis.host, address_redis.socket, address_redis.cluster_nodes or address_redis.sentinel_nodes"
-//kong:check conditional if=address_redis.port:required then=strategy:eq=redis err="must be redis beside address_redis, which keeps the counters of addresses: set strategy to redis, or leave address_redis out"
 type Config struct {
 	// Where the tenant is read from, in order; the first source that is not empty wins. Sources: consumer.id, consumer.username, consumer.custom_id, consumer.tag.<key> (a tag written key:value), header.<Name> (only if listed in trusted_headers), jwt.<claim> (of the token that Kong's jwt plugin verified). Default: consumer.custom_id, then consumer.username.
 	TenantFrom []string `json:"tenant_from" kong:"required,len_min=1,len_max=16" elements:"match_any=source" default:"consumer.custom_id|consumer.username"`

@@ -8,9 +8,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/internal/docpath"
 )
 
-// redisFaults finds what names no server, which would show only when it is called, and a second Redis that is the first.
+// redisFaults finds what names no server, which would show only when it is called, and a second Redis without a first,
+// or that is the first.
 func (c Config) redisFaults() []Fault {
 	faults := append(c.Redis.hostFaults("redis"), c.AddressRedis.hostFaults("address_redis")...)
+	if !c.AddressRedis.IsZero() && c.Strategy != StrategyRedis {
+		faults = append(faults, Fault{"address_redis", fmt.Sprintf(
+			"needs strategy redis, which is %s: set strategy to redis, or leave address_redis out", c.Strategy)})
+	}
 	if path := c.Redis.sharedServer(c.AddressRedis); path != "" {
 		faults = append(faults, Fault{"address_redis." + path, "names a server of redis, whose memory addresses would fill all the same, " +
 			"in another database too: name a server of its own, or leave address_redis out"})
