@@ -46,12 +46,13 @@ local life = unpack_binary("<I4", head, 2)
 if first % 16 == 0 then -- from the first split on, a head outlives its chunks by an hour at most: see write.lua
   life = life + 3600 < 4294967295 and life + 3600 or 4294967295
 end
-local text = next_first .. struct.pack("<I4", life) .. table.concat(own)
-redis.call("SET", KEYS[1], text, "PX", math.max(math.ceil(life * 1000 - now / 1000), 1))
+local function set(key, text, life)
+  redis.call("SET", key, text, "PX", math.max(math.ceil(life * 1000 - now / 1000), 1))
+end
+set(KEYS[1], next_first .. struct.pack("<I4", life) .. table.concat(own), life)
 for chunk = 1, chunks do
-  local left = lives[chunk] and math.ceil(lives[chunk] * 1000 - now / 1000) or 0
-  if left > 0 then
-    redis.call("SET", KEYS[1 + chunk], table.concat(texts[chunk]), "PX", left)
+  if lives[chunk] then
+    set(KEYS[1 + chunk], table.concat(texts[chunk]), lives[chunk])
   else
     redis.call("DEL", KEYS[1 + chunk])
   end
