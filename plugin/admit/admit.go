@@ -46,7 +46,7 @@ type Observer interface {
 // Path admits or denies the requests of one plugin config. Its fields are set once, except the policies, which may be
 // replaced at any time: a request is decided by the policies in force at its start. It is safe for concurrent use.
 type Path struct {
-	Policies  atomic.Pointer[policy.Snapshot]
+	Policies  atomic.Pointer[policy.Plan]
 	Now       func() limit.Micros // decides which overrides are in force; nil: there are none
 	Elapsed   func() limit.Micros // a monotonic clock that times takes; nil: they are not timed
 	Buckets   Buckets

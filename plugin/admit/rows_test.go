@@ -14,11 +14,11 @@ import (
 func overridden(t *testing.T, path *admit.Path, o policy.Override) {
 	t.Helper()
 	o.ID, o.Tenant, o.Reason, o.Author = 1, "acme", "a test", "a tester"
-	book, faults := policy.NewBook(policy.Rows{Version: 1, Overrides: []policy.Override{o}}, nil)
+	snapshot, faults := policy.NewSnapshot(policy.Rows{Version: 1, Overrides: []policy.Override{o}}, nil)
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
-	path.Policies.Store(path.Policies.Load().With(book))
+	path.Policies.Store(path.Policies.Load().With(snapshot))
 }
 
 func TestABannedTenantIsRefusedWithoutSpendingUntilItsBanEnds(t *testing.T) {

@@ -104,7 +104,7 @@ func (s *shelf) Take(_ context.Context, bounds []policy.Bound, statuses []decisi
 }
 
 // used is what each policy's buckets have been charged, all subjects together.
-func (s *shelf) used(snapshot *policy.Snapshot) map[string]int64 {
+func (s *shelf) used(snapshot *policy.Plan) map[string]int64 {
 	limits := map[string]*policy.Policy{}
 	for _, p := range snapshot.Policies() {
 		limits[p.Name] = p

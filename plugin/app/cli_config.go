@@ -41,7 +41,7 @@ func (c *call) configFlag() *configFlags {
 }
 
 // load is the config that applies, compiled.
-func (c *call) load(f *configFlags) (*pluginConfig, *policy.Snapshot, error) {
+func (c *call) load(f *configFlags) (*pluginConfig, *policy.Plan, error) {
 	if f.file == "" {
 		return nil, nil, wrong("name the decK file with the plugin's config by --config, for instance --config kong.yml")
 	}

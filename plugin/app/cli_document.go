@@ -219,7 +219,7 @@ func (d *document) checkTogether() {
 	for i, p := range d.set.Policies {
 		rows.Policies = append(rows.Policies, policy.Row{ID: int64(i + 1), Tier: p.Tier, Tenant: p.Tenant, Limit: configLimit(p), PublicNote: p.PublicNote})
 	}
-	_, faults := policy.NewBook(rows, nil)
+	_, faults := policy.NewSnapshot(rows, nil)
 	for _, f := range faults {
 		i, err := strconv.Atoi(f.Key)
 		if err != nil || i < 1 || i > len(d.places) {

@@ -103,7 +103,7 @@ func (c *call) rowsFlag() *rowsFlags {
 }
 
 // withRows puts the rows for a request beside a config. The faults are those of rows that do not compile.
-func (c *call) withRows(ctx context.Context, config *policy.Snapshot, r *requestFlags, from *rowsFlags) (*policy.Snapshot, []policy.Fault, error) {
+func (c *call) withRows(ctx context.Context, config *policy.Plan, r *requestFlags, from *rowsFlags) (*policy.Plan, []policy.Fault, error) {
 	var (
 		rows policy.Rows
 		err  error
@@ -119,12 +119,12 @@ func (c *call) withRows(ctx context.Context, config *policy.Snapshot, r *request
 	if err != nil {
 		return nil, nil, err
 	}
-	book, faults := policy.NewBook(rows, nil)
-	return config.With(book), faults, nil
+	snapshot, faults := policy.NewSnapshot(rows, nil)
+	return config.With(snapshot), faults, nil
 }
 
 // storedRows reads the rows by the names that the request is counted by, which are hashes of very long ones.
-func (c *call) storedRows(ctx context.Context, r *requestFlags, config *policy.Snapshot) (policy.Rows, error) {
+func (c *call) storedRows(ctx context.Context, r *requestFlags, config *policy.Plan) (policy.Rows, error) {
 	id, err := r.identify(config.Rules, "")
 	if err != nil {
 		return policy.Rows{}, err

@@ -142,7 +142,7 @@ func (x *terminal) save(dsn, dir string) {
 	ctx, stop := context.WithCancel(x.t.Context())
 	defer stop()
 	node, err := policysync.New(policysync.Options{
-		Source: policysync.Source{DSN: dsn}, Dir: dir, Log: slog.New(slog.DiscardHandler), Changed: func(*policy.Book) { stop() },
+		Source: policysync.Source{DSN: dsn}, Dir: dir, Log: slog.New(slog.DiscardHandler), Changed: func(*policy.Snapshot) { stop() },
 	})
 	if err == nil {
 		err = node.Run(ctx)

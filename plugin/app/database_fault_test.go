@@ -118,7 +118,7 @@ func TestANodeLogsAFailedConnectionInOneLineThatNamesWhereToCorrectIt(t *testing
 		t.Fatal(err)
 	}
 	log := newLogging(&s, io.Discard)
-	rows, err := newRows(&s, "node", log.Logger, func(*policy.Book) {}, func() bool { return false })
+	rows, err := newRows(&s, "node", log.Logger, func(*policy.Snapshot) {}, func() bool { return false })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,11 +9,11 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// inventory is what a book has in it, as metrics count it. Looking through a million rows takes a while, so it is done once
-// for each book, and again when some overrides may have ended.
+// inventory is what a snapshot has in it, as metrics count it. Looking through a million rows takes a while, so it is done once
+// for each snapshot, and again when some overrides may have ended.
 type inventory struct {
 	mu        sync.Mutex
-	book      *policy.Book
+	snapshot  *policy.Snapshot
 	at        time.Time
 	overrides metrics.Overrides
 	limits    []metrics.Limit // of rows for tiers
@@ -22,19 +22,19 @@ type inventory struct {
 // stale is how old an inventory may be.
 const stale = time.Minute
 
-// of takes stock of a book, if that was not done lately.
-func (i *inventory) of(book *policy.Book) (metrics.Overrides, []metrics.Limit) {
+// of takes stock of a snapshot, if that was not done lately.
+func (i *inventory) of(snapshot *policy.Snapshot) (metrics.Overrides, []metrics.Limit) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if book == i.book && time.Since(i.at) < stale {
+	if snapshot == i.snapshot && time.Since(i.at) < stale {
 		return i.overrides, i.limits
 	}
-	i.book, i.at, i.overrides, i.limits = book, time.Now(), metrics.Overrides{}, nil
-	if book == nil {
+	i.snapshot, i.at, i.overrides, i.limits = snapshot, time.Now(), metrics.Overrides{}, nil
+	if snapshot == nil {
 		return i.overrides, nil
 	}
 	now := wallClock()
-	for o := range book.Overrides() {
+	for o := range snapshot.Overrides() {
 		switch {
 		case o.ExpiresAt > 0 && o.ExpiresAt <= now:
 		case o.Kind == policy.Ban:
@@ -47,7 +47,7 @@ func (i *inventory) of(book *policy.Book) (metrics.Overrides, []metrics.Limit) {
 			i.overrides.Limits++
 		}
 	}
-	for row := range book.Policies() {
+	for row := range snapshot.Policies() {
 		if row.Tier != "" {
 			i.limits = append(i.limits, metrics.Limit{Policy: row.Limit.Name, Tier: row.Tier, Tokens: row.Limit.Limit})
 		}
@@ -57,13 +57,13 @@ func (i *inventory) of(book *policy.Book) (metrics.Overrides, []metrics.Limit) {
 
 // overrides are those in force.
 func (p *paths) overrides() metrics.Overrides {
-	overrides, _ := p.inventory.of(p.book())
+	overrides, _ := p.inventory.of(p.snapshot())
 	return overrides
 }
 
 // limits are those of all live configs, and of the rows for tiers.
 func (p *paths) limits() []metrics.Limit {
-	_, rows := p.inventory.of(p.book())
+	_, rows := p.inventory.of(p.snapshot())
 	all := slices.Clone(rows)
 	for _, config := range p.configs() {
 		for _, one := range config.Policies() {
@@ -74,10 +74,10 @@ func (p *paths) limits() []metrics.Limit {
 }
 
 // configs are the live configs without rows.
-func (p *paths) configs() []*policy.Snapshot {
+func (p *paths) configs() []*policy.Plan {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	list := make([]*policy.Snapshot, 0, len(p.live))
+	list := make([]*policy.Plan, 0, len(p.live))
 	for _, config := range p.live {
 		list = append(list, config)
 	}

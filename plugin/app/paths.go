@@ -36,10 +36,10 @@ type paths struct {
 	inventory inventory
 
 	mu   sync.Mutex
-	live map[*admit.Path]*policy.Snapshot // each config without rows
-	told map[policy.Fault]bool            // what of the book cannot be followed, without keys: it is logged already
+	live map[*admit.Path]*policy.Plan // each config without rows
+	told map[policy.Fault]bool        // what of the snapshot cannot be followed, without keys: it is logged already
 
-	unfollowed map[*admit.Path][]policy.Fault // of the book, by the paths that cannot
+	unfollowed map[*admit.Path][]policy.Fault // of the snapshot, by the paths that cannot
 }
 
 // newPaths makes paths. server returns the one that serves them, once metrics are read. away reports whether this
@@ -61,7 +61,7 @@ func newPaths(
 		meta:     memstore.New(memstore.Options{Now: bucketClock.Now, MaxBuckets: s.MaxBuckets}),
 		observer: &observer{log: log},
 		log:      log,
-		live:     map[*admit.Path]*policy.Snapshot{},
+		live:     map[*admit.Path]*policy.Plan{},
 		told:     map[policy.Fault]bool{},
 
 		unfollowed: map[*admit.Path][]policy.Fault{},
@@ -88,7 +88,7 @@ func newPaths(
 }
 
 // build implements kongplugin.Build.
-func (p *paths) build(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
+func (p *paths) build(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
 	path := &admit.Path{
 		Now:        wallClock,
 		Elapsed:    elapsed,
@@ -112,7 +112,7 @@ func (p *paths) build(config schema.Config, snapshot *policy.Snapshot) (*admit.P
 		return nil, nil, err
 	}
 	path.Buckets = buckets
-	p.add(path, snapshot)
+	p.add(path, plan)
 	return path, func() {
 		p.remove(path)
 		release()
@@ -120,20 +120,20 @@ func (p *paths) build(config schema.Config, snapshot *policy.Snapshot) (*admit.P
 }
 
 // add has a path follow the rows of Postgres from now on.
-func (p *paths) add(path *admit.Path, config *policy.Snapshot) {
+func (p *paths) add(path *admit.Path, config *policy.Plan) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.live[path] = config
-	p.use(path, config, p.book())
+	p.use(path, config, p.snapshot())
 	p.tell()
 }
 
-// book is the rows of Postgres in force; nil: there are none.
-func (p *paths) book() *policy.Book {
+// snapshot is the rows of Postgres in force; nil: there are none.
+func (p *paths) snapshot() *policy.Snapshot {
 	if p.rows == nil {
 		return nil
 	}
-	return p.rows.Book()
+	return p.rows.Snapshot()
 }
 
 func (p *paths) remove(path *admit.Path) {
@@ -144,25 +144,25 @@ func (p *paths) remove(path *admit.Path) {
 	p.tell()
 }
 
-// follow has all paths enforce the rows of a book. Requests that have begun are decided by the book before.
-func (p *paths) follow(book *policy.Book) {
+// follow has all paths enforce the rows of a snapshot. Requests that have begun are decided by the snapshot before.
+func (p *paths) follow(snapshot *policy.Snapshot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for path, config := range p.live {
-		p.use(path, config, book)
+		p.use(path, config, snapshot)
 	}
 	p.tell()
 }
 
-// use puts a book, if there is one, beside a path's config. p.mu is held.
-func (p *paths) use(path *admit.Path, config *policy.Snapshot, book *policy.Book) {
-	if book == nil {
+// use puts a snapshot, if there is one, beside a path's config. p.mu is held.
+func (p *paths) use(path *admit.Path, config *policy.Plan, snapshot *policy.Snapshot) {
+	if snapshot == nil {
 		path.Policies.Store(config)
 		return
 	}
-	both := config.With(book)
+	both := config.With(snapshot)
 	path.Policies.Store(both)
-	// Looking for them may take as long as there are tenants, so it is done once for a path and a book.
+	// Looking for them may take as long as there are tenants, so it is done once for a path and a snapshot.
 	p.unfollowed[path] = both.Faults()
 }
 

@@ -21,7 +21,7 @@ type followed struct {
 
 func newFollowed(t *testing.T) *followed {
 	t.Helper()
-	f := &followed{t: t, paths: &paths{live: map[*admit.Path]*policy.Snapshot{}, told: map[policy.Fault]bool{}, unfollowed: map[*admit.Path][]policy.Fault{}}}
+	f := &followed{t: t, paths: &paths{live: map[*admit.Path]*policy.Plan{}, told: map[policy.Fault]bool{}, unfollowed: map[*admit.Path][]policy.Fault{}}}
 	f.paths.log = slog.New(slog.NewTextHandler(&f.log, nil))
 	rows, err := policysync.New(policysync.Options{Source: policysync.Source{DSN: "postgres://nowhere"}, Log: f.paths.log})
 	if err != nil {
@@ -47,7 +47,7 @@ func (f *followed) config(tiers ...string) *admit.Path {
 	return path
 }
 
-// tenants has the paths follow a new book, in which tenants have tiers: "acme gold".
+// tenants has the paths follow a new snapshot, in which tenants have tiers: "acme gold".
 func (f *followed) tenants(all ...string) {
 	f.t.Helper()
 	var rows policy.Rows
@@ -55,11 +55,11 @@ func (f *followed) tenants(all ...string) {
 		id, tier, _ := strings.Cut(one, " ")
 		rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: id, Tier: tier})
 	}
-	book, faults := policy.NewBook(rows, nil)
+	snapshot, faults := policy.NewSnapshot(rows, nil)
 	if len(faults) > 0 {
 		f.t.Fatal(faults)
 	}
-	f.follow(book)
+	f.follow(snapshot)
 }
 
 // want checks how many lines were logged so far, and how many faults the node has now.
@@ -77,12 +77,12 @@ func TestARowThatCannotBeFollowedIsLoggedOnceAndCountedAsLongAsItIsThere(t *test
 	f := newFollowed(t)
 	f.config("small", "gold")
 	f.tenants("acme gold", "em glod")
-	f.want("with the first book", 1, 1)
+	f.want("with the first snapshot", 1, 1)
 	f.tenants("acme gold", "em glod")
 	f.tenants("acme gold", "em glod", "other glod", "beta gold")
-	f.want("with books that have it still", 1, 1)
+	f.want("with snapshots that have it still", 1, 1)
 	f.tenants("acme gold", "em gold", "other gold")
-	f.want("with a book without it", 1, 0)
+	f.want("with a snapshot without it", 1, 0)
 	f.tenants("acme gold", "em glod")
 	f.want("when it is back", 2, 1)
 	f.tenants("acme gold", "em glod", "new golf")

@@ -26,8 +26,8 @@ func nodeName(setting string) (string, error) {
 	return name, nil
 }
 
-// newRows makes what follows Postgres, and has changed told of every new book.
-func newRows(s *settings, node string, log *slog.Logger, changed func(*policy.Book), away func() bool) (*policysync.Sync, error) {
+// newRows makes what follows Postgres, and has changed told of every new snapshot.
+func newRows(s *settings, node string, log *slog.Logger, changed func(*policy.Snapshot), away func() bool) (*policysync.Sync, error) {
 	// Two processes of one node live at once while one takes over, and each reports for itself.
 	return policysync.New(policysync.Options{
 		Source: policysync.Source{DSN: s.Database, File: s.DatabaseFile}, Node: node + "/" + rand.Text()[:8],

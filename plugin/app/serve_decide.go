@@ -48,7 +48,7 @@ func (c *call) decider(ctx context.Context, s *serveSettings, log *slog.Logger) 
 		meta:     memstore.New(memstore.Options{Now: bucketClock.Now, MaxBuckets: serveBuckets}),
 		observer: &observer{log: log},
 		log:      log,
-		live:     map[*admit.Path]*policy.Snapshot{},
+		live:     map[*admit.Path]*policy.Plan{},
 		told:     map[policy.Fault]bool{},
 
 		unfollowed: map[*admit.Path][]policy.Fault{},
@@ -80,8 +80,8 @@ func (c *call) followRows(d *decider, s *serveSettings, log *slog.Logger) error 
 		}
 	}
 	var once sync.Once
-	d.rows, err = newRows(from, node+"/control", log, func(book *policy.Book) {
-		d.follow(book)
+	d.rows, err = newRows(from, node+"/control", log, func(snapshot *policy.Snapshot) {
+		d.follow(snapshot)
 		once.Do(func() { close(d.loaded) })
 	}, nil)
 	return err

@@ -116,7 +116,7 @@ func (s *Server) decide(ctx context.Context, checks []Check, at func(int) string
 }
 
 // decideOne decides about a request that the caller may ask about.
-func (s *Server) decideOne(ctx context.Context, policies *policy.Snapshot, c *Check) Checked {
+func (s *Server) decideOne(ctx context.Context, policies *policy.Plan, c *Check) Checked {
 	path, v := s.Path, s.viewOf(callerOf(ctx))
 	if c.DryRun {
 		path = s.rehearsal(policies)
@@ -134,7 +134,7 @@ func (s *Server) decideOne(ctx context.Context, policies *policy.Snapshot, c *Ch
 
 // named refuses requests that are nobody's where something is counted per org: they would spend what is meant for
 // strangers, all from one bucket. The error is an answer.
-func named(ctx context.Context, policies *policy.Snapshot, checks []Check, at func(int) string) error {
+func named(ctx context.Context, policies *policy.Plan, checks []Check, at func(int) string) error {
 	var faults []*huma.ErrorDetail
 	for i := range checks {
 		if c := &checks[i]; c.Org+c.User+c.Credential+c.IP == "" {
@@ -153,7 +153,7 @@ func named(ctx context.Context, policies *policy.Snapshot, checks []Check, at fu
 
 // mayCheck reports why the caller may not ask about a request: a viewer spends nothing, and an org asks about itself,
 // as what it is. The error is an answer.
-func (s *Server) mayCheck(ctx context.Context, policies *policy.Snapshot, c *Check) error {
+func (s *Server) mayCheck(ctx context.Context, policies *policy.Plan, c *Check) error {
 	if c.DryRun && s.Buckets == nil {
 		return huma.Error503ServiceUnavailable("a dry run needs buckets that all nodes share: every node keeps its own")
 	}
@@ -183,7 +183,7 @@ func (s *Server) mayCheck(ctx context.Context, policies *policy.Snapshot, c *Che
 // maySpend reports why an org may not spend what a request of its own costs: it could use up what others are counted
 // by, too. It may not spend by an address, which it may claim. And all of the org's buckets lie together: there would
 // be one more of each limit per endpoint for every route that it made up. The error is an answer.
-func (s *Server) maySpend(policies *policy.Snapshot, id *identity.Identity, c *Check) error {
+func (s *Server) maySpend(policies *policy.Plan, id *identity.Identity, c *Check) error {
 	if _, _, route := admit.Target(c.Endpoint); route != "" && !s.Routes(route) {
 		return huma.Error403Forbidden("the token of an org may not spend on a route that no config or policy knows: name a route " +
 			"that the config's file has, or METHOD /path, or set dry_run")

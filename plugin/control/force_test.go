@@ -23,11 +23,11 @@ func (shelf) Forget(context.Context, []policy.Key) (int, error) { return 0, nil 
 // spend has requests of a tenant of the tier gold spend a policy, as the plugin would.
 func (w *world) spend(s shelf, p pgstore.Policy, requests int) {
 	w.Helper()
-	snapshot, err := policy.FromConfig(schema.Config{Namespace: p.Namespace}.WithDefaults())
+	plan, err := policy.FromConfig(schema.Config{Namespace: p.Namespace}.WithDefaults())
 	if err != nil {
 		w.Fatal(err)
 	}
-	book, faults := policy.NewBook(policy.Rows{Policies: []policy.Row{{ID: p.ID, Namespace: p.Namespace, Tier: p.Tier, Limit: schema.Limit{
+	snapshot, faults := policy.NewSnapshot(policy.Rows{Policies: []policy.Row{{ID: p.ID, Namespace: p.Namespace, Tier: p.Tier, Limit: schema.Limit{
 		Name: p.Name, Scope: p.Scope, Endpoint: p.Endpoint, Limit: p.Limit, WindowSize: p.WindowSize, Algorithm: p.Algorithm,
 	}}}}, nil)
 	if len(faults) > 0 {
@@ -35,7 +35,7 @@ func (w *world) spend(s shelf, p pgstore.Policy, requests int) {
 	}
 	id := identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Tier: p.Tier, Method: "GET", Path: "/a"}
 	var r policy.Resolution
-	snapshot.With(book).Resolve(&id, &r)
+	plan.With(snapshot).Resolve(&id, &r)
 	if len(r.Bounds) != 1 {
 		w.Fatalf("%d bounds, want 1", len(r.Bounds))
 	}

@@ -154,4 +154,4 @@ func begin(ctx context.Context, ping func(context.Context) error) <-chan error {
 }
 
 // loaded tells whether there are policies to decide by, those of the database among them.
-func loaded(policies *policy.Snapshot) bool { return policies != nil && policies.Book() != nil }
+func loaded(policies *policy.Plan) bool { return policies != nil && policies.Snapshot() != nil }

@@ -52,7 +52,7 @@ func (s *Server) inForce(ctx context.Context, in *inForceInput) (*inForceOutput,
 // inForce collects what is in force, from what requests to each endpoint meet.
 type inForce struct {
 	InForce
-	policies  *policy.Snapshot
+	policies  *policy.Plan
 	id        identity.Identity
 	now       limit.Micros
 	view      view
@@ -76,7 +76,7 @@ type changed struct {
 	override, penalty int64
 }
 
-func newInForce(policies *policy.Snapshot, id identity.Identity, now limit.Micros, v view) *inForce {
+func newInForce(policies *policy.Plan, id identity.Identity, now limit.Micros, v view) *inForce {
 	w := &inForce{
 		policies: policies, id: id, now: now, view: v, base: policies.Explain(&id, now),
 		overrides: map[int64]policy.Override{}, applied: map[int64]bool{}, bound: map[origin]bool{}, told: map[changed]bool{},

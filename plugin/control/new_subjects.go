@@ -147,7 +147,7 @@ func (t *knownSubjects) remember(h uint64) {
 
 // mayName reports why the token of an org may not spend for so many users, credentials and addresses that it has not
 // named lately. Those that no limit is counted per do not count. The error is an answer.
-func (s *Server) mayName(ctx context.Context, policies *policy.Snapshot, checks []Check) error {
+func (s *Server) mayName(ctx context.Context, policies *policy.Plan, checks []Check) error {
 	caller := callerOf(ctx)
 	if s.newSubjects == nil || caller.Role != Tenant {
 		return nil

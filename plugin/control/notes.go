@@ -13,7 +13,7 @@ import (
 
 // notes are what the caller of a check may not have meant, and where it is not counted with Kong's requests; nil: there
 // is nothing to say.
-func (s *Server) notes(policies *policy.Snapshot, d *decision.Decision, of *Check, v view) []string {
+func (s *Server) notes(policies *policy.Plan, d *decision.Decision, of *Check, v view) []string {
 	if d.Reason != decision.Counted && d.Reason != decision.StoreAway {
 		return nil // no limit was looked at
 	}
@@ -83,7 +83,7 @@ func countedByRoute(bounds []policy.Bound, v view) string {
 
 // tierNote is about a tier that nobody has named, where there are several: the consumer that Kong knows may have a tag, or
 // a request a header, that does.
-func tierNote(policies *policy.Snapshot, d *decision.Decision) string {
+func tierNote(policies *policy.Plan, d *decision.Decision) string {
 	if len(policies.Rules.Tier) == 0 || d.Resolution.Exempt || d.Identity.Tenant.Kind != identity.Tenant {
 		return ""
 	}

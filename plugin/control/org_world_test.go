@@ -106,15 +106,15 @@ func pathOf(t *testing.T, config schema.Config, buckets admit.Buckets, rows poli
 // ruled puts a config and rows in force.
 func ruled(t *testing.T, path *admit.Path, config schema.Config, rows policy.Rows) {
 	t.Helper()
-	snapshot, err := policy.FromConfig(config)
+	plan, err := policy.FromConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	book, faults := policy.NewBook(rows, nil)
+	snapshot, faults := policy.NewSnapshot(rows, nil)
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
-	path.Policies.Store(snapshot.With(book))
+	path.Policies.Store(plan.With(snapshot))
 }
 
 // planned is a world whose requests are limited by a plan, in a Redis of its own.

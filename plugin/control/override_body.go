@@ -158,7 +158,7 @@ func (b *overrideBody) Resolve(ctx huma.Context) []error {
 		Kind: b.Kind, Tenant: ctx.Param("org"), User: b.User, Credential: b.Credential, IP: b.IP, Endpoint: b.Endpoint, Policy: b.Policy,
 		Limit: b.Limit, WindowSize: window, Burst: b.Burst, Factor: b.thousandths(), Reason: b.Reason, Author: "token", PublicNote: b.PublicNote, Source: policy.Commercial,
 	}
-	_, told := policy.NewBook(policy.Rows{Overrides: []policy.Override{row}}, nil)
+	_, told := policy.NewSnapshot(policy.Rows{Overrides: []policy.Override{row}}, nil)
 	for _, f := range told {
 		switch f.Field {
 		case "target":

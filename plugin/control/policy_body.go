@@ -85,7 +85,7 @@ func (b *policyBody) Resolve(huma.Context) []error {
 	}
 	faults = append(faults, notTexts("body", textField{"tier", b.Tier}, textField{"orgTier", b.OrgTier}, textField{"tenant", b.Tenant},
 		textField{"org", b.Org}, textField{"orgId", b.OrgID}, textField{"endpoint", b.Endpoint}, textField{"endpointPattern", b.Pattern})...)
-	_, told := policy.NewBook(policy.Rows{Policies: []policy.Row{rowOf(b.policy())}}, nil)
+	_, told := policy.NewSnapshot(policy.Rows{Policies: []policy.Row{rowOf(b.policy())}}, nil)
 	for _, f := range told {
 		faults = append(faults, fault("body."+b.spelled(f.Field), f.Problem, nil))
 	}

@@ -11,7 +11,7 @@ import (
 
 // rehearsal is the path of requests that spend nothing: with the policies that hold now, and the shared buckets without
 // leases or memory of refusals in front of them. Nobody observes what it decides, and no meta limit is spent.
-func (s *Server) rehearsal(policies *policy.Snapshot) *admit.Path {
+func (s *Server) rehearsal(policies *policy.Plan) *admit.Path {
 	path := &admit.Path{
 		Now: s.Path.Now, Elapsed: s.Path.Elapsed, Buckets: unspent{s.Buckets, s.Asked}, Renderer: s.Path.Renderer, FailClosed: s.Path.FailClosed,
 	}

@@ -61,7 +61,7 @@ func checkEndpoint(text string) string {
 }
 
 // snapshot are the policies by which requests are decided now. The error is an answer.
-func (s *Server) snapshot() (*policy.Snapshot, error) {
+func (s *Server) snapshot() (*policy.Plan, error) {
 	if s.Path == nil {
 		return nil, huma.Error503ServiceUnavailable("this process was not told the plugin's config, so it cannot say what applies: start it as ratelimit serve --config kong.yml")
 	}
@@ -84,7 +84,7 @@ func (s *Server) instant() limit.Micros {
 }
 
 // identify is who a request is from that is told as known.
-func identify(ctx context.Context, policies *policy.Snapshot, known *admit.Known) (identity.Identity, error) {
+func identify(ctx context.Context, policies *policy.Plan, known *admit.Known) (identity.Identity, error) {
 	var (
 		request identity.Request
 		id      identity.Identity
@@ -100,7 +100,7 @@ func identify(ctx context.Context, policies *policy.Snapshot, known *admit.Known
 
 // subject is whom the requests of an org are counted for. What is not said stays nobody: a stand-in would have buckets
 // of others. The org is named as it is counted, so its name is taken as it is.
-func (r *Requests) subject(ctx context.Context, policies *policy.Snapshot, org string) (identity.Identity, error) {
+func (r *Requests) subject(ctx context.Context, policies *policy.Plan, org string) (identity.Identity, error) {
 	known := admit.Known{Tenant: org, User: r.User, Tier: r.Tier, Credential: r.Credential, IP: r.IP}
 	known.Method, known.Path, known.Route = admit.Target(r.Endpoint)
 	id, err := identify(ctx, policies, &known)
@@ -116,7 +116,7 @@ func (r *Requests) subject(ctx context.Context, policies *policy.Snapshot, org s
 }
 
 // bounds are the bounds of the requests that are the org's own, each bucket once. They read and do not spend.
-func (r *Requests) bounds(policies *policy.Snapshot, id identity.Identity, now limit.Micros) []policy.Bound {
+func (r *Requests) bounds(policies *policy.Plan, id identity.Identity, now limit.Micros) []policy.Bound {
 	all := policies.BoundsOf(id, nil, now)
 	if r.Endpoint == "" {
 		return all

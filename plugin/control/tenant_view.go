@@ -81,7 +81,7 @@ func (v view) own(d *decision.Decision) *decision.Decision {
 
 // mayClaim reports why the caller may not ask about requests that claim a tier: the answer would have the limits of
 // other orgs, or show whether there is a tier of that name. The error is an answer.
-func (s *Server) mayClaim(ctx context.Context, policies *policy.Snapshot, id *identity.Identity, tier string) error {
+func (s *Server) mayClaim(ctx context.Context, policies *policy.Plan, id *identity.Identity, tier string) error {
 	if callerOf(ctx).Role != Tenant || tier == "" {
 		return nil
 	}
@@ -108,7 +108,7 @@ func (m modest) Take(ctx context.Context, bounds []policy.Bound, statuses []deci
 }
 
 // modestly returns a path that decides as path does, but takes modestly from buckets that are not the tenant's own.
-func modestly(path *admit.Path, policies *policy.Snapshot) *admit.Path {
+func modestly(path *admit.Path, policies *policy.Plan) *admit.Path {
 	next := &admit.Path{
 		Now: path.Now, Elapsed: path.Elapsed, Buckets: modest{path.Buckets}, Meta: path.Meta, Renderer: path.Renderer,
 		Observers: path.Observers, FailClosed: path.FailClosed,

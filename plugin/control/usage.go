@@ -92,7 +92,7 @@ func (s *Server) usage(ctx context.Context, in *usageInput) (*usageOutput, error
 }
 
 // tierOf is the tier that holds for an org, and who says so.
-func tierOf(policies *policy.Snapshot, id *identity.Identity, now limit.Micros) (tier, from string) {
+func tierOf(policies *policy.Plan, id *identity.Identity, now limit.Micros) (tier, from string) {
 	e := policies.Explain(id, now)
 	if from = e.TierFrom; from == "request" {
 		from = "query"
@@ -102,7 +102,7 @@ func tierOf(policies *policy.Snapshot, id *identity.Identity, now limit.Micros) 
 
 // found are buckets of an org.
 type found struct {
-	policies *policy.Snapshot
+	policies *policy.Plan
 	id       identity.Identity
 	bounds   []policy.Bound
 }
@@ -173,7 +173,7 @@ func (s *Server) bucketsAway(doing string, err error) error {
 	return huma.Error503ServiceUnavailable(fmt.Sprintf("%s: Redis does not answer as it should (%s)", doing, why))
 }
 
-func usageOf(policies *policy.Snapshot, b *policy.Bound, status *decision.Status) BucketUsage {
+func usageOf(policies *policy.Plan, b *policy.Bound, status *decision.Status) BucketUsage {
 	spec := b.Policy.Limit.Spec()
 	return BucketUsage{
 		Policy: b.Policy.Name, Row: b.Policy.Row, Of: cmp.Or(b.Key.Whose(), "the org"), Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(),

@@ -20,7 +20,7 @@ const doubtTime = time.Second
 
 // doubtPolicy warns of the name of a policy that nothing knows; "" names none.
 func (s *Server) doubtPolicy(ctx context.Context, name string) Warnings {
-	return s.doubt(ctx, name, func(ctx context.Context, config *policy.Snapshot) (bool, error) {
+	return s.doubt(ctx, name, func(ctx context.Context, config *policy.Plan) (bool, error) {
 		if slices.ContainsFunc(config.Policies(), func(p *policy.Policy) bool { return p.Name == name }) {
 			return true, nil
 		}
@@ -31,7 +31,7 @@ func (s *Server) doubtPolicy(ctx context.Context, name string) Warnings {
 
 // doubtTier warns of a tier that nothing knows; "" is none.
 func (s *Server) doubtTier(ctx context.Context, name string) Warnings {
-	return s.doubt(ctx, name, func(ctx context.Context, config *policy.Snapshot) (bool, error) {
+	return s.doubt(ctx, name, func(ctx context.Context, config *policy.Plan) (bool, error) {
 		if config.Tier(name) == name {
 			return true, nil
 		}
@@ -46,7 +46,7 @@ func (s *Server) doubtTier(ctx context.Context, name string) Warnings {
 }
 
 // doubt warns of a name that is not known. The write has been made whatever comes of the question, so that has no error.
-func (s *Server) doubt(ctx context.Context, name string, known func(context.Context, *policy.Snapshot) (bool, error), warning string) Warnings {
+func (s *Server) doubt(ctx context.Context, name string, known func(context.Context, *policy.Plan) (bool, error), warning string) Warnings {
 	if name == "" || s.Path == nil {
 		return Warnings{}
 	}

@@ -93,7 +93,7 @@ func serveNoop(socket string) int {
 }
 
 // limitless builds paths that answer as if there were always room.
-func limitless(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
+func limitless(config schema.Config, snapshot *policy.Plan) (*admit.Path, func(), error) {
 	path := &admit.Path{Buckets: bucketsFunc(plenty), Renderer: response.New(config, nil)}
 	path.Policies.Store(snapshot)
 	return path, nil, nil

@@ -36,7 +36,7 @@ const routeScoped = `,"route_id":"2e5a1d3e-55c4-4d1c-8a3c-0d4b5d1f3f59"`
 func clock() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }
 
 // whole builds paths of all that stands behind the socket: buckets in memory, and metrics.
-func whole(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
+func whole(config schema.Config, snapshot *policy.Plan) (*admit.Path, func(), error) {
 	path := &admit.Path{
 		Now: clock, Elapsed: clock, Buckets: memstore.New(memstore.Options{Now: clock}),
 		Renderer: response.New(config, nil), Observers: []admit.Observer{metrics.New("1", metrics.Sources{})},
@@ -86,7 +86,7 @@ func serveNaming(t *testing.T) (*harness, *[]string) {
 	t.Helper()
 	endpoints := new([]string)
 	h := serve(t, nil, func(o *Options) {
-		o.Build = func(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
+		o.Build = func(config schema.Config, snapshot *policy.Plan) (*admit.Path, func(), error) {
 			path := &admit.Path{Buckets: bucketsFunc(plenty), Renderer: response.New(config, nil)}
 			path.Observers = []admit.Observer{observerFunc(func(d *decision.Decision) { *endpoints = append(*endpoints, d.Resolution.Endpoint) })}
 			path.Policies.Store(snapshot)
@@ -240,7 +240,7 @@ func TestADenialAsksForTheIDOfItsRequestInOneWriteWithTheRest(t *testing.T) {
 	var ids []string
 	h := serve(t, nothing, func(o *Options) {
 		build := o.Build
-		o.Build = func(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
+		o.Build = func(config schema.Config, snapshot *policy.Plan) (*admit.Path, func(), error) {
 			path, release, err := build(config, snapshot)
 			path.RequestIDs = config.DenialRequestID
 			path.Observers = []admit.Observer{observerFunc(func(d *decision.Decision) { ids = append(ids, d.RequestID) })}

@@ -265,7 +265,7 @@ func TestBucketsThatDoNotAnswerCannotHoldUpTheEndForLongerThanTheDrainTime(t *te
 	buckets := stuck{make(chan struct{})}
 	h := serve(t, nil, func(o *Options) {
 		o.Drain = 20 * time.Millisecond
-		o.Build = func(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
+		o.Build = func(config schema.Config, snapshot *policy.Plan) (*admit.Path, func(), error) {
 			path := &admit.Path{Buckets: buckets, Renderer: response.New(config, nil)}
 			path.Policies.Store(snapshot)
 			return path, nil, nil

@@ -19,7 +19,7 @@ import (
 
 // Build makes the path of a config that has no faults. release is called when no instance uses the path any more; it
 // may be nil.
-type Build func(schema.Config, *policy.Snapshot) (path *admit.Path, release func(), err error)
+type Build func(schema.Config, *policy.Plan) (path *admit.Path, release func(), err error)
 
 // instance is what Kong started with one __seq__: one plugin config in one worker.
 type instance struct {
@@ -263,7 +263,7 @@ func (r *instances) compile(pluginID string, raw []byte) (made *shared, err erro
 			made, err = nil, fmt.Errorf("the plugin cannot compile this config: %v", cause)
 		}
 	}()
-	var snapshot *policy.Snapshot
+	var snapshot *policy.Plan
 	config, warnings, err := schema.Parse(raw, func(c schema.Config) (err error) {
 		snapshot, err = policy.FromConfig(c)
 		return err

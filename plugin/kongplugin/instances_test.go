@@ -95,7 +95,7 @@ func TestTheLastGoodConfigIsTheOneThatWasStartedLast(t *testing.T) {
 
 func TestAPanicWhileAConfigCompilesIsAFaultOfIt(t *testing.T) {
 	h := serve(t, plenty, func(o *Options) {
-		o.Build = func(schema.Config, *policy.Snapshot) (*admit.Path, func(), error) { panic("a bug") }
+		o.Build = func(schema.Config, *policy.Plan) (*admit.Path, func(), error) { panic("a bug") }
 	})
 	k := h.dial()
 	id := k.startInstance(1, strings.TrimSuffix(byConsumer, "}")+`,"on_config_fault":"closed"}`)

@@ -120,7 +120,7 @@ func serveOn(t testing.TB, buckets bucketsFunc, change func(*Options), wrap func
 	options := Options{
 		Name: schema.Name,
 		Log:  slog.New(slog.NewJSONHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Build: func(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
+		Build: func(config schema.Config, snapshot *policy.Plan) (*admit.Path, func(), error) {
 			h.paths.Add(1)
 			path := &admit.Path{Buckets: buckets, Renderer: response.New(config, nil), FailClosed: config.OnInternalError == schema.FailClosed}
 			path.Policies.Store(snapshot)

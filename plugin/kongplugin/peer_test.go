@@ -149,7 +149,7 @@ func TestAConnectionThatBreaksAfterARefusalIsToldUnlessKongHasClosedIt(t *testin
 func TestThePanicOfACallEndsItsConnectionAndNothingElse(t *testing.T) {
 	h := serve(t, plenty, func(o *Options) {
 		build := o.Build
-		o.Build = func(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
+		o.Build = func(config schema.Config, snapshot *policy.Plan) (*admit.Path, func(), error) {
 			path, _, err := build(config, snapshot)
 			return path, func() { panic("a bug") }, err
 		}

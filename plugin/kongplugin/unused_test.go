@@ -22,7 +22,7 @@ type timeline struct {
 
 func newTimeline() *timeline {
 	l := &timeline{}
-	build := func(schema.Config, *policy.Snapshot) (*admit.Path, func(), error) { return nil, nil, nil }
+	build := func(schema.Config, *policy.Plan) (*admit.Path, func(), error) { return nil, nil, nil }
 	l.instances = newInstances(build, slog.New(slog.NewTextHandler(&l.log, nil)), &Counters{},
 		func() int64 { return int64(l.now) })
 	return l

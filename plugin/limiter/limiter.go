@@ -56,7 +56,7 @@ type Options struct {
 // Limiter limits requests. It is safe for concurrent use. Make it with New.
 type Limiter struct {
 	path      *admit.Path
-	config    *policy.Snapshot // without rows
+	config    *policy.Plan // without rows
 	log       *slog.Logger
 	exchanges sync.Pool    // of *exchange
 	told      atomic.Int64 // the second in which something undecided was last logged
@@ -191,12 +191,12 @@ func (l *Limiter) complain(err error) {
 
 // Follow puts policies, tiers and overrides from a database beside the config from now on, as the plugin does; nil: none.
 // Requests that have begun are decided by those before. The faults are rows that cannot be followed under this config.
-func (l *Limiter) Follow(book *policy.Book) []policy.Fault {
-	if book == nil {
+func (l *Limiter) Follow(snapshot *policy.Snapshot) []policy.Fault {
+	if snapshot == nil {
 		l.path.Policies.Store(l.config)
 		return nil
 	}
-	both := l.config.With(book)
+	both := l.config.With(snapshot)
 	l.path.Policies.Store(both)
 	return both.Faults()
 }

@@ -176,14 +176,14 @@ func TestAClosedLimiterAnswersAsTheConfigSays(t *testing.T) {
 
 func TestRowsOfADatabaseAreFollowedFromOneRequestToTheNext(t *testing.T) {
 	l := limiting(t, parse(t, daily))
-	book, faults := policy.NewBook(policy.Rows{Version: 1, Overrides: []policy.Override{
+	snapshot, faults := policy.NewSnapshot(policy.Rows{Version: 1, Overrides: []policy.Override{
 		{ID: 1, Kind: "ban", Tenant: "acme", Reason: "a test", Author: "a tester"},
 		{ID: 2, Kind: "custom_limit", Tenant: "globex", User: "u", Policy: "user", Limit: 7, Reason: "a test", Author: "a tester"},
 	}}, nil)
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
-	if faults := l.Follow(book); len(faults) > 0 {
+	if faults := l.Follow(snapshot); len(faults) > 0 {
 		t.Fatal(faults)
 	}
 	if d := acquire(t, l, limiter.Request{Org: "acme"}); d.Allowed || d.Reason != decision.Banned || d.RetryAfter != limiter.Never {

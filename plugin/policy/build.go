@@ -7,35 +7,35 @@ import (
 	"strconv"
 )
 
-// NewBook builds the book of all rows. The faults tell every row that does not compile. Of such a row the last good
-// value is taken from the previous book, if there is one (nil: there is none); otherwise the book is without it.
-func NewBook(rows Rows, previous *Book) (*Book, []Fault) {
-	empty := &Book{tiers: map[string]bool{}, claimed: map[string]int{}, spaces: map[string]space{}, endpoints: newEndpoints()}
+// NewSnapshot builds the snapshot of all rows. The faults tell every row that does not compile. Of such a row the last good
+// value is taken from the previous snapshot, if there is one (nil: there is none); otherwise the snapshot is without it.
+func NewSnapshot(rows Rows, previous *Snapshot) (*Snapshot, []Fault) {
+	empty := &Snapshot{tiers: map[string]bool{}, claimed: map[string]int{}, spaces: map[string]space{}, endpoints: newEndpoints()}
 	if previous == nil {
 		previous = empty
 	}
-	b := builder{book: empty, previous: previous, fresh: true, names: map[string]string{}}
+	b := builder{snapshot: empty, previous: previous, fresh: true, names: map[string]string{}}
 	b.add(rows)
 	return b.finish(rows.Version)
 }
 
-// Apply is the book after changes; b stays as it is. A row that does not compile is told in the faults, and its last
-// good value stays. It takes time for the changes and the shards that they touch, not for the book.
-func (b *Book) Apply(changes Changes) (*Book, []Fault) {
+// Apply is the snapshot after changes; b stays as it is. A row that does not compile is told in the faults, and its last
+// good value stays. It takes time for the changes and the shards that they touch, not for the snapshot.
+func (b *Snapshot) Apply(changes Changes) (*Snapshot, []Fault) {
 	next := *b
 	next.tiers, next.claimed = maps.Clone(b.tiers), maps.Clone(b.claimed)
 	next.spaces, next.endpoints = maps.Clone(b.spaces), b.endpoints.copied()
-	w := builder{book: &next, previous: b, names: map[string]string{}}
+	w := builder{snapshot: &next, previous: b, names: map[string]string{}}
 	w.drop(changes.Gone)
 	w.add(changes.Rows)
 	return w.finish(changes.Version)
 }
 
-// builder makes a book that nobody sees yet.
+// builder makes a snapshot that nobody sees yet.
 type builder struct {
-	book     *Book
-	previous *Book // has the last good values
-	fresh    bool  // the book began empty: nothing of it is shared with another
+	snapshot *Snapshot
+	previous *Snapshot // has the last good values
+	fresh    bool      // the snapshot began empty: nothing of it is shared with another
 	owned    [shardCount]bool
 	names    map[string]string // one copy of each name that many rows have
 	faults   []Fault
@@ -44,18 +44,18 @@ type builder struct {
 // drop takes the rows of these keys out.
 func (b *builder) drop(gone Gone) {
 	for _, name := range gone.Tiers {
-		delete(b.book.tiers, name)
+		delete(b.snapshot.tiers, name)
 	}
 	for _, id := range gone.Tenants {
 		b.forgetTenant(id)
 	}
 	for _, id := range gone.Policies {
-		if r, ok := b.book.policies.get(id); ok {
+		if r, ok := b.snapshot.policies.get(id); ok {
 			b.removePolicy(r)
 		}
 	}
 	for _, id := range gone.Overrides {
-		if o, ok := b.book.overrides.get(id); ok {
+		if o, ok := b.snapshot.overrides.get(id); ok {
 			b.removeOverride(o)
 		}
 	}
@@ -70,7 +70,7 @@ func (b *builder) add(rows Rows) {
 			f.add("name", "must be given")
 		}
 		if b.faults = append(b.faults, f.list...); len(f.list) == 0 {
-			b.book.tiers[tier.Name] = true
+			b.snapshot.tiers[tier.Name] = true
 		}
 	}
 	for _, tenant := range rows.Tenants {
@@ -84,10 +84,10 @@ func (b *builder) add(rows Rows) {
 	}
 }
 
-func (b *builder) finish(version int64) (*Book, []Fault) {
-	b.book.version = version
-	b.book.endpoints.compile()
-	return b.book, b.faults
+func (b *builder) finish(version int64) (*Snapshot, []Fault) {
+	b.snapshot.version = version
+	b.snapshot.endpoints.compile()
+	return b.snapshot, b.faults
 }
 
 // name is the one copy of a name that many rows have.
@@ -101,14 +101,14 @@ func (b *builder) name(text string) string {
 
 // shard is a shard that may be changed.
 func (b *builder) shard(i int) *shard {
-	switch s := b.book.shards[i]; {
+	switch s := b.snapshot.shards[i]; {
 	case s == nil:
-		b.book.shards[i] = &shard{accounts: map[string]*account{}, subjects: map[subject][]*override{}, networks: map[netip.Prefix][]*override{}}
+		b.snapshot.shards[i] = &shard{accounts: map[string]*account{}, subjects: map[subject][]*override{}, networks: map[netip.Prefix][]*override{}}
 	case !b.fresh && !b.owned[i]:
-		b.book.shards[i] = &shard{accounts: maps.Clone(s.accounts), subjects: maps.Clone(s.subjects), networks: maps.Clone(s.networks)}
+		b.snapshot.shards[i] = &shard{accounts: maps.Clone(s.accounts), subjects: maps.Clone(s.subjects), networks: maps.Clone(s.networks)}
 	}
 	b.owned[i] = true
-	return b.book.shards[i]
+	return b.snapshot.shards[i]
 }
 
 // change replaces what is known of a tenant by what edit makes of it, and forgets the tenant if nothing is left.
@@ -145,26 +145,26 @@ func (b *builder) putTenant(in TenantRow) {
 	b.change(b.name(in.ID), func(a *account) {
 		a.known, a.tier, a.timeZone = true, b.name(in.Tier), b.name(in.TimeZone)
 	})
-	b.book.tenants++
-	b.book.claimed[in.Tier]++
+	b.snapshot.tenants++
+	b.snapshot.claimed[in.Tier]++
 }
 
 func (b *builder) forgetTenant(id string) {
-	a := b.book.account(id)
+	a := b.snapshot.account(id)
 	if a == nil || !a.known {
 		return
 	}
-	if b.book.claimed[a.tier]--; b.book.claimed[a.tier] == 0 {
-		delete(b.book.claimed, a.tier)
+	if b.snapshot.claimed[a.tier]--; b.snapshot.claimed[a.tier] == 0 {
+		delete(b.snapshot.claimed, a.tier)
 	}
-	b.book.tenants--
+	b.snapshot.tenants--
 	b.change(id, func(a *account) { a.known, a.tier, a.timeZone = false, "", "" })
 }
 
 // putPolicy takes the old value of a row away before it looks at the new one, whose endpoint may only go with the
 // others without it.
 func (b *builder) putPolicy(in Row) {
-	if r, ok := b.book.policies.get(in.ID); ok {
+	if r, ok := b.snapshot.policies.get(in.ID); ok {
 		b.removePolicy(r)
 	}
 	in.Namespace, in.Tier, in.Tenant = b.name(in.Namespace), b.name(in.Tier), b.name(in.Tenant)
@@ -178,20 +178,20 @@ func (b *builder) putPolicy(in Row) {
 		}
 		r = last
 	}
-	b.book.policies.insert(r, b.fresh)
+	b.snapshot.policies.insert(r, b.fresh)
 	s := b.space(r, 1)
 	if r.tenant == "" {
 		s.tiers = maps.Clone(s.tiers)
 		s.tiers[r.Tier] = withRow(s.tiers[r.Tier], r)
-		b.book.spaces[r.namespace] = s
+		b.snapshot.spaces[r.namespace] = s
 		return
 	}
 	b.change(r.tenant, func(a *account) { a.policies = withRow(a.policies, r) })
 }
 
 func (b *builder) removePolicy(r *row) {
-	b.book.endpoints.release(r.Endpoint)
-	b.book.policies.remove(r.Row)
+	b.snapshot.endpoints.release(r.Endpoint)
+	b.snapshot.policies.remove(r.Row)
 	s := b.space(r, -1)
 	if r.tenant != "" {
 		b.change(r.tenant, func(a *account) { a.policies = without(a.policies, r) })
@@ -201,23 +201,23 @@ func (b *builder) removePolicy(r *row) {
 	if s.tiers[r.Tier] = without(s.tiers[r.Tier], r); len(s.tiers[r.Tier]) == 0 {
 		delete(s.tiers, r.Tier)
 	}
-	b.book.spaces[r.namespace] = s
+	b.snapshot.spaces[r.namespace] = s
 }
 
 // space counts a row in its namespace.
 func (b *builder) space(r *row, n int) space {
-	s, ok := b.book.spaces[r.namespace]
+	s, ok := b.snapshot.spaces[r.namespace]
 	if !ok {
 		s.tiers = map[string][]*row{}
 	}
 	s.uses.count(&r.Policy, n)
-	b.book.spaces[r.namespace] = s
+	b.snapshot.spaces[r.namespace] = s
 	return s
 }
 
 // endpoint counts a use of a row's endpoint, and tells whether it goes with the others.
 func (b *builder) endpoint(text, table string, id int64) bool {
-	err := b.book.endpoints.acquire(text)
+	err := b.snapshot.endpoints.acquire(text)
 	if err != nil {
 		b.faults = append(b.faults, Fault{table, strconv.FormatInt(id, 10), "endpoint", err.Error()})
 	}
@@ -225,7 +225,7 @@ func (b *builder) endpoint(text, table string, id int64) bool {
 }
 
 func (b *builder) putOverride(in Override) {
-	if o, ok := b.book.overrides.get(in.ID); ok {
+	if o, ok := b.snapshot.overrides.get(in.ID); ok {
 		b.removeOverride(o)
 	}
 	in.Tenant, in.Endpoint, in.Policy = b.name(in.Tenant), b.name(in.Endpoint), b.name(in.Policy)
@@ -239,19 +239,19 @@ func (b *builder) putOverride(in Override) {
 		}
 		o = last
 	}
-	b.book.overrides.insert(o, b.fresh)
+	b.snapshot.overrides.insert(o, b.fresh)
 	b.aim(o, 1, func(list []*override) []*override { return with(list, len(list), o) })
 }
 
 func (b *builder) removeOverride(o *override) {
-	b.book.endpoints.release(o.endpoint)
-	b.book.overrides.remove(o.id)
+	b.snapshot.endpoints.release(o.endpoint)
+	b.snapshot.overrides.remove(o.id)
 	b.aim(o, -1, func(list []*override) []*override { return without(list, o) })
 }
 
 // aim edits the list of overrides where o is looked up.
 func (b *builder) aim(o *override, n int, edit func([]*override) []*override) {
-	b.book.targets[o.target] += n
+	b.snapshot.targets[o.target] += n
 	switch o.target {
 	case onTenant, onEndpoint:
 		b.change(o.tenant, func(a *account) { a.overrides = edit(a.overrides) })
@@ -277,7 +277,7 @@ func (b *builder) aim(o *override, n int, edit func([]*override) []*override) {
 // resize counts the networks of one size.
 func (b *builder) resize(network netip.Prefix, n int) {
 	s := size{bits: network.Bits(), is4: network.Addr().Is4()}
-	sizes := slices.Clone(b.book.sizes)
+	sizes := slices.Clone(b.snapshot.sizes)
 	i := slices.IndexFunc(sizes, func(known size) bool { return known.bits == s.bits && known.is4 == s.is4 })
 	if i < 0 {
 		i, sizes = len(sizes), append(sizes, s)
@@ -285,7 +285,7 @@ func (b *builder) resize(network netip.Prefix, n int) {
 	if sizes[i].n += n; sizes[i].n == 0 {
 		sizes = slices.Delete(sizes, i, i+1)
 	}
-	b.book.sizes = sizes
+	b.snapshot.sizes = sizes
 }
 
 // subject is where an override is looked up that is on somebody with a name.

@@ -13,30 +13,30 @@ import (
 
 // FromConfig compiles a config that schema.Parse or Validate has accepted. The error is of type schema.Faults and
 // tells every fault that the schema cannot see: limits whose products overflow, patterns that are ambiguous.
-func FromConfig(config schema.Config) (*Snapshot, error) {
+func FromConfig(config schema.Config) (*Plan, error) {
 	c := compiler{config: &config}
 	c.patterns()
-	c.snapshot.config = &config
-	c.snapshot.namespace = config.Namespace
-	c.snapshot.mode = parseMode(config.Mode, "")
-	c.snapshot.failMode = parseFailMode(config.FailMode, "")
-	c.snapshot.accuracy = parseAccuracy(config.Accuracy, "")
+	c.plan.config = &config
+	c.plan.namespace = config.Namespace
+	c.plan.mode = parseMode(config.Mode, "")
+	c.plan.failMode = parseFailMode(config.FailMode, "")
+	c.plan.accuracy = parseAccuracy(config.Accuracy, "")
 	c.tiers()
 	if len(config.Anonymous.Limits) > 0 {
-		c.snapshot.anonymous = c.limits("anonymous.limits", "", config.Anonymous.Limits)
+		c.plan.anonymous = c.limits("anonymous.limits", "", config.Anonymous.Limits)
 	}
-	c.snapshot.global = c.limits("global.limits", "", config.Global.Limits)
+	c.plan.global = c.limits("global.limits", "", config.Global.Limits)
 	c.rules()
 	if len(c.faults) > 0 {
 		return nil, c.faults
 	}
-	return &c.snapshot, nil
+	return &c.plan, nil
 }
 
 type compiler struct {
-	config   *schema.Config
-	snapshot Snapshot
-	faults   schema.Faults
+	config *schema.Config
+	plan   Plan
+	faults schema.Faults
 }
 
 // fault records an error; a joined one becomes one fault each, and one about a field gets the field's path.
@@ -81,24 +81,24 @@ func (c *compiler) patterns() {
 	for _, fault := range faults {
 		c.fault(paths[fault.text], fault.err)
 	}
-	c.snapshot.patterns = set
-	c.snapshot.costs = make([]int64, len(set.list))
+	c.plan.patterns = set
+	c.plan.costs = make([]int64, len(set.list))
 	for i, p := range set.list {
-		c.snapshot.costs[i] = -1
+		c.plan.costs[i] = -1
 		if cost, ok := c.config.Costs[p.text]; ok {
-			c.snapshot.costs[i] = cost
+			c.plan.costs[i] = cost
 		}
 	}
 }
 
 func (c *compiler) tiers() {
-	c.snapshot.tiers = make(map[string][]*Policy, len(c.config.Tiers))
-	c.snapshot.defaultTier = c.config.DefaultTier
+	c.plan.tiers = make(map[string][]*Policy, len(c.config.Tiers))
+	c.plan.defaultTier = c.config.DefaultTier
 	for i, tier := range c.config.Tiers {
-		if c.snapshot.defaultTier == "" {
-			c.snapshot.defaultTier = tier.Name
+		if c.plan.defaultTier == "" {
+			c.plan.defaultTier = tier.Name
 		}
-		c.snapshot.tiers[tier.Name] = c.limits(fmt.Sprintf("tiers[%d].limits", i), tier.Name, tier.Limits)
+		c.plan.tiers[tier.Name] = c.limits(fmt.Sprintf("tiers[%d].limits", i), tier.Name, tier.Limits)
 	}
 }
 
@@ -139,7 +139,7 @@ func (c *compiler) policy(config schema.Limit) (*Policy, error) {
 	p.FailMode = parseFailMode(config.FailMode, c.config.FailMode)
 	p.Accuracy = parseAccuracy(config.Accuracy, c.config.Accuracy)
 	if config.Endpoint != "" {
-		p.pattern = c.snapshot.patterns.index(config.Endpoint)
+		p.pattern = c.plan.patterns.index(config.Endpoint)
 	}
 	return &p, nil
 }
@@ -240,7 +240,7 @@ func (c *compiler) rules() {
 		}
 	}
 	if len(c.faults) == 0 {
-		c.snapshot.needs = c.snapshot.ownNeeds(c.config)
-		c.snapshot.Rules = rules(c.config, c.snapshot.needs)
+		c.plan.needs = c.plan.ownNeeds(c.config)
+		c.plan.Rules = rules(c.config, c.plan.needs)
 	}
 }

@@ -32,16 +32,16 @@ func parse(t testing.TB, text string) schema.Config {
 	return config
 }
 
-func compile(t testing.TB, text string) *policy.Snapshot {
+func compile(t testing.TB, text string) *policy.Plan {
 	t.Helper()
-	snapshot, err := policy.FromConfig(parse(t, text))
+	plan, err := policy.FromConfig(parse(t, text))
 	if err != nil {
 		t.Fatalf("compile config: %v", err)
 	}
-	return snapshot
+	return plan
 }
 
-func example(t testing.TB) *policy.Snapshot {
+func example(t testing.TB) *policy.Plan {
 	t.Helper()
 	text, err := os.ReadFile("testdata/example.yaml")
 	if err != nil {
@@ -51,9 +51,9 @@ func example(t testing.TB) *policy.Snapshot {
 }
 
 func TestTheDocumentedConfigCompiles(t *testing.T) {
-	snapshot := example(t)
+	plan := example(t)
 	var got []string
-	for _, p := range snapshot.Policies() {
+	for _, p := range plan.Policies() {
 		got = append(got, p.Tier+"/"+p.Name+": "+p.Describe()+" "+p.Quota())
 	}
 	slices.Sort(got)
@@ -71,8 +71,8 @@ func TestTheDocumentedConfigCompiles(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("policies are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if snapshot.Namespace() != "default" || snapshot.Mode() != policy.Enforce {
-		t.Errorf("namespace %q, enforcing %v, want default and true", snapshot.Namespace(), snapshot.Mode() == policy.Enforce)
+	if plan.Namespace() != "default" || plan.Mode() != policy.Enforce {
+		t.Errorf("namespace %q, enforcing %v, want default and true", plan.Namespace(), plan.Mode() == policy.Enforce)
 	}
 }
 
@@ -91,10 +91,10 @@ tiers:
 anonymous: {limits: [{name: huge-too, scope: ip, limit: 999999999989, window_size: 31622399, algorithm: token_bucket, burst: 1000000000000}]}
 global: {limits: [{name: rest, scope: endpoint, endpoint: "* /x/*/y", limit: 10, window_size: 1}]}
 `)
-	snapshot, err := policy.FromConfig(config)
+	plan, err := policy.FromConfig(config)
 	var faults schema.Faults
-	if !errors.As(err, &faults) || snapshot != nil {
-		t.Fatalf("FromConfig: snapshot %v, error %v of type %T, want schema.Faults", snapshot, err, err)
+	if !errors.As(err, &faults) || plan != nil {
+		t.Fatalf("FromConfig: plan %v, error %v of type %T, want schema.Faults", plan, err, err)
 	}
 	want := []schema.Fault{
 		{Path: `anonymous.limits[0].limit`, Message: "cannot be counted exactly"},
@@ -172,7 +172,7 @@ func TestALimitsOwnModeFailModeAndAccuracyWinOverTheConfigs(t *testing.T) {
 		{"log", "shadow", policy.Shadow, false, "local", "", policy.FailLocal, "", "leased", policy.Leased},
 	}
 	for _, test := range tests {
-		snapshot, err := policy.FromConfig(schema.Config{
+		plan, err := policy.FromConfig(schema.Config{
 			Mode: test.common, FailMode: test.commonFail, Accuracy: test.commonAccuracy,
 			Tiers: []schema.Tier{{Name: "one", Limits: []schema.Limit{
 				{Name: "a", Scope: "tenant", Algorithm: "token_bucket", Limit: 1, WindowSize: 1, Mode: test.own, FailMode: test.ownFail, Accuracy: test.ownAccuracy},
@@ -181,9 +181,9 @@ func TestALimitsOwnModeFailModeAndAccuracyWinOverTheConfigs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := snapshot.Policies()[0]
-		if p.Mode != test.mode || (snapshot.Mode() == policy.Enforce) != test.enforcing {
-			t.Errorf("config %q, limit %q: mode %s, enforcing %v, want %s and %v", test.common, test.own, p.Mode, snapshot.Mode() == policy.Enforce, test.mode, test.enforcing)
+		p := plan.Policies()[0]
+		if p.Mode != test.mode || (plan.Mode() == policy.Enforce) != test.enforcing {
+			t.Errorf("config %q, limit %q: mode %s, enforcing %v, want %s and %v", test.common, test.own, p.Mode, plan.Mode() == policy.Enforce, test.mode, test.enforcing)
 		}
 		if p.FailMode != test.fail {
 			t.Errorf("config %q, limit %q: fail mode %s, want %s", test.commonFail, test.ownFail, p.FailMode, test.fail)

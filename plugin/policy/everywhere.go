@@ -14,7 +14,7 @@ var elsewhere = strings.Repeat("/\x00", 512)
 // that no pattern is about, on id's route and on each of routes; to the root; and to the endpoint of each policy and
 // override that could apply to id. Method and Path of id do not matter; those of a visit are no client's, but patterns
 // match them as they match requests. The resolution is reused from visit to visit.
-func (s *Snapshot) Everywhere(id identity.Identity, routes []string, now limit.Micros, visit func(*identity.Identity, *Resolution)) {
+func (s *Plan) Everywhere(id identity.Identity, routes []string, now limit.Micros, visit func(*identity.Identity, *Resolution)) {
 	var r Resolution
 	at := func(method, path, route string) {
 		id.Method, id.Path, id.Route = method, path, route
@@ -45,7 +45,7 @@ func (s *Snapshot) Everywhere(id identity.Identity, routes []string, now limit.M
 // BoundsOf are the bounds of a tenant's requests, whatever the endpoint, each bucket once, with a cost of 0: they read
 // and do not spend. Of a limit that is counted per route only the buckets of id's route and of routes can be named.
 // Bounds that are counted for all tenants together, or by address alone, are not the tenant's.
-func (s *Snapshot) BoundsOf(id identity.Identity, routes []string, now limit.Micros) []Bound {
+func (s *Plan) BoundsOf(id identity.Identity, routes []string, now limit.Micros) []Bound {
 	var bounds []Bound
 	seen := map[Key]bool{}
 	s.Everywhere(id, routes, now, func(_ *identity.Identity, r *Resolution) {

@@ -16,24 +16,24 @@ func TestEveryRequestOfATenantIsDecidedLikeOneThatIsVisited(t *testing.T) {
 	config := compile(t, modelConfig)
 	rapid.Check(t, func(t *rapid.T) {
 		rows := someRows(t)
-		book, _ := policy.NewBook(rows, nil)
-		snapshot := config.With(book)
+		snapshot, _ := policy.NewSnapshot(rows, nil)
+		plan := config.With(snapshot)
 		id, now := somebody(t), limit.Micros(rapid.Int64Range(0, 6).Draw(t, "now"))
-		want := got(snapshot, &id, now)
+		want := got(plan, &id, now)
 		visited := map[string]bool{}
-		snapshot.Everywhere(id, nil, now, func(id *identity.Identity, _ *policy.Resolution) {
-			visited[fmt.Sprint(got(snapshot, id, now))] = true
+		plan.Everywhere(id, nil, now, func(id *identity.Identity, _ *policy.Resolution) {
+			visited[fmt.Sprint(got(plan, id, now))] = true
 		})
 		if !visited[fmt.Sprint(want)] {
 			t.Fatalf("%s %s is decided by\n%+v, and nothing like it was visited", id.Method, id.Path, want)
 		}
 		id.Route = ""
 		keys := map[policy.Key]int{}
-		for _, b := range snapshot.BoundsOf(id, []string{"route"}, now) {
+		for _, b := range plan.BoundsOf(id, []string{"route"}, now) {
 			keys[b.Key]++
 		}
 		var r policy.Resolution
-		snapshot.ResolveAt(&id, now, &r)
+		plan.ResolveAt(&id, now, &r)
 		for _, b := range r.Bounds {
 			if wanted := b.Key.Group == policy.ByTenant; wanted != (keys[b.Key] == 1) {
 				t.Fatalf("the bucket %+v is listed %d times", b.Key, keys[b.Key])
@@ -43,7 +43,7 @@ func TestEveryRequestOfATenantIsDecidedLikeOneThatIsVisited(t *testing.T) {
 }
 
 func TestTheBoundsOfATenantAreItsOwnBucketsEachOnce(t *testing.T) {
-	snapshot := compile(t, `
+	plan := compile(t, `
 tiers:
 - name: gold
   limits:
@@ -56,7 +56,7 @@ global: {limits: [{name: all, scope: global, limit: 5000, window_size: 1}]}
 `)
 	id := identity.Identity{Tenant: tenant("acme"), User: identity.Name{Kind: identity.User, ID: "u_42"}, IP: "192.0.2.1", Method: "GET", Path: "/"}
 	var list []string
-	for _, b := range snapshot.BoundsOf(id, []string{"records", "search"}, 0) {
+	for _, b := range plan.BoundsOf(id, []string{"records", "search"}, 0) {
 		list = append(list, fmt.Sprint(b.Policy.Name, " ", b.Key.Endpoint, b.Key.Subject, " ", b.Cost))
 	}
 	slices.Sort(list)

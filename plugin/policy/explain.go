@@ -60,7 +60,7 @@ type ExplainedOverride struct {
 
 // Explain tells what ResolveAt does for id at an instant, and why. It takes its answers from a resolution, so it cannot
 // tell another story than requests meet.
-func (s *Snapshot) Explain(id *identity.Identity, now limit.Micros) Explanation {
+func (s *Plan) Explain(id *identity.Identity, now limit.Micros) Explanation {
 	var r Resolution
 	s.ResolveAt(id, now, &r)
 	e := explainer{s: s, id: id, now: now, r: &r}
@@ -76,8 +76,8 @@ func (s *Snapshot) Explain(id *identity.Identity, now limit.Micros) Explanation 
 	var who *account
 	if id.Tenant.Kind == identity.Tenant {
 		e.Tenant = id.Tenant.ID
-		if s.book != nil {
-			who = s.book.account(id.Tenant.ID)
+		if s.snapshot != nil {
+			who = s.snapshot.account(id.Tenant.ID)
 		}
 		e.TierFrom = s.tierFrom(who, id)
 	}
@@ -94,7 +94,7 @@ func (s *Snapshot) Explain(id *identity.Identity, now limit.Micros) Explanation 
 
 // AccuracyOf is how a bound is counted: exactly, whatever its policy says, where no node ever takes tokens of its bucket
 // ahead of need.
-func (s *Snapshot) AccuracyOf(b *Bound) Accuracy {
+func (s *Plan) AccuracyOf(b *Bound) Accuracy {
 	if s.config.Strategy == schema.StrategyRedis && b.Policy.Leasable() && b.Policy.Limit.Spec().Burst >= schema.LeastLeased {
 		return Leased
 	}
@@ -103,7 +103,7 @@ func (s *Snapshot) AccuracyOf(b *Bound) Accuracy {
 
 type explainer struct {
 	Explanation
-	s   *Snapshot
+	s   *Plan
 	id  *identity.Identity
 	now limit.Micros
 	r   *Resolution
@@ -111,15 +111,15 @@ type explainer struct {
 
 // TierFrom tells who says what tier the request of a tenant is of: row, request or default, and why a name that was given
 // is not it.
-func (s *Snapshot) TierFrom(id *identity.Identity) string {
+func (s *Plan) TierFrom(id *identity.Identity) string {
 	var who *account
-	if s.book != nil {
-		who = s.book.account(id.Tenant.ID)
+	if s.snapshot != nil {
+		who = s.snapshot.account(id.Tenant.ID)
 	}
 	return s.tierFrom(who, id)
 }
 
-func (s *Snapshot) tierFrom(who *account, id *identity.Identity) string {
+func (s *Plan) tierFrom(who *account, id *identity.Identity) string {
 	switch {
 	case who != nil && who.tier != "" && s.knows(who.tier):
 		return "row"
@@ -157,7 +157,7 @@ func (e *explainer) ofRows(list []*row, match string) {
 			continue
 		}
 		x := ExplainedPolicy{Name: r.Name, Source: "row", ID: r.Row, Match: match, Endpoint: r.Endpoint, Scope: r.Scope, Limit: r.Describe()}
-		if _, ok := e.s.book.place(r.Endpoint, e.r); !ok {
+		if _, ok := e.s.snapshot.place(r.Endpoint, e.r); !ok {
 			x.Why = "the endpoint is another"
 		} else {
 			e.judge(&x, &r.Policy)
@@ -203,7 +203,7 @@ func (e *explainer) judge(x *ExplainedPolicy, p *Policy) {
 
 // overrides lists those that are looked up for the identity, whether they hold or not.
 func (e *explainer) overrides(who *account) {
-	b, id := e.s.book, e.id
+	b, id := e.s.snapshot, e.id
 	if b == nil {
 		return
 	}
@@ -230,7 +230,7 @@ func (e *explainer) holds(o *override) (bool, string) {
 	case o.tenant != "" && (e.id.Tenant.Kind != identity.Tenant || o.tenant != e.id.Tenant.ID):
 		return false, "the tenant is another"
 	}
-	if _, ok := e.s.book.place(o.endpoint, e.r); !ok {
+	if _, ok := e.s.snapshot.place(o.endpoint, e.r); !ok {
 		return false, "the endpoint is another"
 	}
 	if o.kind == ban || o.kind == exempt {

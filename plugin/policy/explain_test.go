@@ -12,8 +12,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// explained is a snapshot in which one request meets most of what can be explained.
-func explained(t *testing.T) *policy.Snapshot {
+// explained is a plan in which one request meets most of what can be explained.
+func explained(t *testing.T) *policy.Plan {
 	t.Helper()
 	row := func(id int64, name, endpoint string, quantity int64) policy.Row {
 		return policy.Row{ID: id, Limit: schema.Limit{Name: name, Scope: "tenant", Endpoint: endpoint, Limit: quantity, WindowSize: 60}}
@@ -44,7 +44,7 @@ func explained(t *testing.T) *policy.Snapshot {
 }
 
 func TestAnExplanationTellsWhatMatchedWhatWonAndWhy(t *testing.T) {
-	snapshot := explained(t)
+	plan := explained(t)
 	request := func(tenantID, userID string) identity.Identity {
 		id := visitor
 		id.Tenant, id.User, id.Tier, id.Method, id.Path = tenant(tenantID), identity.Name{Kind: identity.User, ID: userID}, "bronze", "POST", "/records/7"
@@ -55,8 +55,8 @@ func TestAnExplanationTellsWhatMatchedWhatWonAndWhy(t *testing.T) {
 		"limited": request("acme", "u"), "banned": request("acme", "eve"), "exempt": request("acme", "root"), "unknown tier": request("lost", "u"),
 		"claimed tier": request("new", "u"), "stranger": {Tenant: address("192.0.2.1"), IP: "192.0.2.1", Anonymous: true, Method: "GET", Path: "/"},
 	} {
-		all[name] = snapshot.Explain(&id, 1000)
-		if from := snapshot.TierFrom(&id); id.Tenant.Kind == identity.Tenant && from != all[name].TierFrom {
+		all[name] = plan.Explain(&id, 1000)
+		if from := plan.TierFrom(&id); id.Tenant.Kind == identity.Tenant && from != all[name].TierFrom {
 			t.Errorf("%s: the tier is from %q, and explained as from %q", name, from, all[name].TierFrom)
 		}
 	}

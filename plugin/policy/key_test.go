@@ -39,13 +39,13 @@ tiers:
 `
 
 func TestNobodySpendsFromAnotherTenantsBuckets(t *testing.T) {
-	snapshot := compile(t, tenantScopes)
+	plan := compile(t, tenantScopes)
 	rapid.Check(t, func(t *rapid.T) {
 		kinds := rapid.SampledFrom([]identity.Kind{identity.Tenant, identity.IP})
 		a := identity.Name{Kind: kinds.Draw(t, "kind a"), ID: anyName.Draw(t, "a")}
 		b := identity.Name{Kind: kinds.Draw(t, "kind b"), ID: anyName.Draw(t, "b")}
-		keysA, _ := bounds(snapshot, someone(t, a, "a's"))
-		keysB, _ := bounds(snapshot, someone(t, b, "b's"))
+		keysA, _ := bounds(plan, someone(t, a, "a's"))
+		keysB, _ := bounds(plan, someone(t, b, "b's"))
 		if len(keysA) == 0 || len(keysB) == 0 {
 			t.Fatalf("no bounds")
 		}
@@ -63,10 +63,10 @@ func TestNobodySpendsFromAnotherTenantsBuckets(t *testing.T) {
 }
 
 func TestATenantNamedLikeAnAddressIsNotThatAddress(t *testing.T) {
-	snapshot := compile(t, tenantScopes)
+	plan := compile(t, tenantScopes)
 	const name = "192.0.2.1"
-	ofTenant, _ := bounds(snapshot, identity.Identity{Tenant: tenant(name), User: address(name), IP: name})
-	ofAddress, _ := bounds(snapshot, identity.Identity{Tenant: address(name), User: address(name), IP: name})
+	ofTenant, _ := bounds(plan, identity.Identity{Tenant: tenant(name), User: address(name), IP: name})
+	ofAddress, _ := bounds(plan, identity.Identity{Tenant: address(name), User: address(name), IP: name})
 	for i := range ofTenant {
 		if ofTenant[i] == ofAddress[i] {
 			t.Errorf("tenant and address share %+v", ofTenant[i])
@@ -75,10 +75,10 @@ func TestATenantNamedLikeAnAddressIsNotThatAddress(t *testing.T) {
 }
 
 func TestAUserACredentialAndAnAddressOfOneNameAreThree(t *testing.T) {
-	snapshot := compile(t, `tiers: [{name: one, limits: [{name: u, scope: user, limit: 1, window_size: 1}]}]`)
+	plan := compile(t, `tiers: [{name: one, limits: [{name: u, scope: user, limit: 1, window_size: 1}]}]`)
 	seen := map[policy.Key]identity.Kind{}
 	for _, kind := range []identity.Kind{identity.User, identity.Credential, identity.IP} {
-		keys, _ := bounds(snapshot, identity.Identity{Tenant: tenant("acme"), User: identity.Name{Kind: kind, ID: "same"}})
+		keys, _ := bounds(plan, identity.Identity{Tenant: tenant("acme"), User: identity.Name{Kind: kind, ID: "same"}})
 		if len(keys) != 1 {
 			t.Fatalf("%d bounds, want 1", len(keys))
 		}
@@ -90,9 +90,9 @@ func TestAUserACredentialAndAnAddressOfOneNameAreThree(t *testing.T) {
 }
 
 func TestACredentialAndTheAddressThatStandsInForOneAreTwo(t *testing.T) {
-	snapshot := compile(t, `tiers: [{name: one, limits: [{name: c, scope: credential, limit: 1, window_size: 1}]}]`)
-	with, _ := bounds(snapshot, identity.Identity{Tenant: tenant("acme"), Credential: "192.0.2.1", IP: "192.0.2.1"})
-	without, _ := bounds(snapshot, identity.Identity{Tenant: tenant("acme"), IP: "192.0.2.1"})
+	plan := compile(t, `tiers: [{name: one, limits: [{name: c, scope: credential, limit: 1, window_size: 1}]}]`)
+	with, _ := bounds(plan, identity.Identity{Tenant: tenant("acme"), Credential: "192.0.2.1", IP: "192.0.2.1"})
+	without, _ := bounds(plan, identity.Identity{Tenant: tenant("acme"), IP: "192.0.2.1"})
 	want := policy.Key{Namespace: "default", Policy: "c", Group: policy.ByTenant, Owner: "acme", Kind: policy.KindIP, Subject: "192.0.2.1"}
 	if without[0] != want || with[0] == want {
 		t.Errorf("without a credential the bucket is %+v, with one %+v, want %+v and another", without[0], with[0], want)
@@ -100,25 +100,25 @@ func TestACredentialAndTheAddressThatStandsInForOneAreTwo(t *testing.T) {
 }
 
 func TestResolvingAllocatesNothingInSteadyState(t *testing.T) {
-	snapshot := compile(t, everyScope)
+	plan := compile(t, everyScope)
 	id := identity.Identity{
 		Tenant: tenant("acme"), User: identity.Name{Kind: identity.User, ID: "u_42"}, Credential: "k-1", IP: "192.0.2.1",
 		Method: "GET", Path: "/x/7", Route: "records",
 	}
 	var r policy.Resolution
-	if allocations := testing.AllocsPerRun(100, func() { snapshot.Resolve(&id, &r) }); allocations != 0 || len(r.Bounds) != 11 {
+	if allocations := testing.AllocsPerRun(100, func() { plan.Resolve(&id, &r) }); allocations != 0 || len(r.Bounds) != 11 {
 		t.Errorf("resolving %d bounds: %v allocations, want 11 and 0", len(r.Bounds), allocations)
 	}
 }
 
 func TestAResolutionKeepsNothingOfTheRequestBefore(t *testing.T) {
-	snapshot := example(t)
+	plan := example(t)
 	var used policy.Resolution
-	snapshot.Resolve(&identity.Identity{Tenant: tenant("acme"), Tier: "enterprise", Method: "GET", Path: "/heavy-compute", Route: "r"}, &used)
+	plan.Resolve(&identity.Identity{Tenant: tenant("acme"), Tier: "enterprise", Method: "GET", Path: "/heavy-compute", Route: "r"}, &used)
 	for _, id := range []identity.Identity{{Anonymous: true}, {Tenant: tenant("acme"), Tier: "internal"}, {Tenant: address("192.0.2.1"), IP: "192.0.2.1"}} {
 		var fresh policy.Resolution
-		snapshot.Resolve(&id, &fresh)
-		snapshot.Resolve(&id, &used)
+		plan.Resolve(&id, &fresh)
+		plan.Resolve(&id, &used)
 		if used.Tier != fresh.Tier || used.Endpoint != fresh.Endpoint || used.UserWanted != fresh.UserWanted || len(used.Bounds) != len(fresh.Bounds) {
 			t.Fatalf("%+v: resolution is %+v, want %+v", id, used, fresh)
 		}

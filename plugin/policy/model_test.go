@@ -198,7 +198,7 @@ func (b *modelBound) apply(o policy.Override) {
 	}
 }
 
-func got(s *policy.Snapshot, id *identity.Identity, now limit.Micros) wanted {
+func got(s *policy.Plan, id *identity.Identity, now limit.Micros) wanted {
 	var r policy.Resolution
 	s.ResolveAt(id, now, &r)
 	out := wanted{banned: r.Banned, exempt: r.Exempt, until: r.Until}
@@ -218,15 +218,15 @@ func compareWanted(t *rapid.T, what string, got, want wanted) {
 
 func TestResolvingIsWhatLookingAtEveryRowSays(t *testing.T) {
 	config := parse(t, modelConfig)
-	snapshot := compile(t, modelConfig)
+	plan := compile(t, modelConfig)
 	rapid.Check(t, func(t *rapid.T) {
 		rows := someRows(t)
-		book, faults := policy.NewBook(rows, nil)
+		snapshot, faults := policy.NewSnapshot(rows, nil)
 		if len(faults) > 0 {
 			t.Fatalf("rows have faults: %v", faults)
 		}
 		id, now := somebody(t), limit.Micros(rapid.Int64Range(1, 4).Draw(t, "now"))
 		m := model{config, rows}
-		compareWanted(t, fmt.Sprintf("%+v at %d", id, now), got(snapshot.With(book), &id, now), m.resolve(&id, now))
+		compareWanted(t, fmt.Sprintf("%+v at %d", id, now), got(plan.With(snapshot), &id, now), m.resolve(&id, now))
 	})
 }

@@ -68,7 +68,7 @@ func (t *tally) count(p *Policy, n int) {
 }
 
 // Needs are what the rows need under the configs of a namespace. Overrides hold in every namespace.
-func (b *Book) Needs(namespace string) Needs {
+func (b *Snapshot) Needs(namespace string) Needs {
 	uses, on := b.spaces[namespace].uses, &b.targets
 	n := Needs{
 		Tenant:     b.tenants+uses.rows+b.overrides.rows > 0,
@@ -92,7 +92,7 @@ func (b *Book) Needs(namespace string) Needs {
 }
 
 // ownNeeds are what the config's own policies need.
-func (s *Snapshot) ownNeeds(config *schema.Config) Needs {
+func (s *Plan) ownNeeds(config *schema.Config) Needs {
 	n := Needs{
 		Tenant: config.OnMissingTenant == schema.MissingTenantDeny || len(s.anonymous) > 0,
 		Tier:   len(s.tiers) > 1,

@@ -34,9 +34,9 @@ func quotas(t *testing.T, now limit.Micros, overrides ...policy.Override) (map[s
 	for i := range overrides {
 		overrides[i].ID, overrides[i].Reason, overrides[i].Author = int64(i+1), "r", "a"
 	}
-	snapshot := compile(t, overridden).With(build(t, policy.Rows{Overrides: overrides}))
+	plan := compile(t, overridden).With(build(t, policy.Rows{Overrides: overrides}))
 	var r policy.Resolution
-	snapshot.ResolveAt(&visitor, now, &r)
+	plan.ResolveAt(&visitor, now, &r)
 	all := map[string]int64{}
 	for _, b := range r.Bounds {
 		all[b.Policy.Name] = b.Policy.Limit.Spec().Quantity
@@ -189,10 +189,10 @@ func TestABanOfAnAddressOrANetworkHoldsForStrangersTooAndInAnySpelling(t *testin
 		{"192.0.2.1", "", false},
 	}
 	for _, test := range tests {
-		book := build(t, policy.Rows{Overrides: []policy.Override{{ID: 1, Kind: policy.Ban, IP: test.written, Reason: "r", Author: "a"}}})
+		snapshot := build(t, policy.Rows{Overrides: []policy.Override{{ID: 1, Kind: policy.Ban, IP: test.written, Reason: "r", Author: "a"}}})
 		for _, id := range []identity.Identity{{Anonymous: true, IP: test.seen}, {Anonymous: true, Tenant: address(test.seen), IP: test.seen}, {Tenant: tenant("acme"), IP: test.seen}} {
 			var r policy.Resolution
-			if compile(t, overridden).With(book).ResolveAt(&id, 1, &r); r.Banned != test.banned {
+			if compile(t, overridden).With(snapshot).ResolveAt(&id, 1, &r); r.Banned != test.banned {
 				t.Errorf("a ban of %s holds for %+v: %v, want %v", test.written, id, r.Banned, test.banned)
 			}
 		}
@@ -209,14 +209,14 @@ func TestOfTwoNetworksTheNarrowerDecides(t *testing.T) {
 func TestARowWithoutAModeOrAnAccuracyHasThatOfTheConfigThatARequestMeets(t *testing.T) {
 	own := perTenant(1, "acme", 5)
 	own.Limit.Name, own.Limit.Mode, own.Limit.FailMode, own.Limit.Accuracy = "own", "log", "closed", "leased"
-	book := build(t, policy.Rows{Policies: []policy.Row{perTenant(2, "acme", 5), own}})
+	snapshot := build(t, policy.Rows{Policies: []policy.Row{perTenant(2, "acme", 5), own}})
 	for mode, want := range map[string]policy.Mode{"enforce": policy.Enforce, "shadow": policy.Shadow, "log": policy.Log} {
-		snapshot, err := policy.FromConfig(schema.Config{Namespace: "default", Mode: mode, FailMode: "open", Accuracy: "exact"})
+		plan, err := policy.FromConfig(schema.Config{Namespace: "default", Mode: mode, FailMode: "open", Accuracy: "exact"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var r policy.Resolution
-		snapshot.With(book).ResolveAt(&visitor, 1, &r)
+		plan.With(snapshot).ResolveAt(&visitor, 1, &r)
 		if len(r.Bounds) != 2 || r.Bounds[0].Policy.Mode != want || r.Bounds[0].Policy.FailMode != policy.FailOpen ||
 			r.Bounds[1].Policy.Mode != policy.Log || r.Bounds[1].Policy.FailMode != policy.FailClosed {
 			t.Errorf("config in mode %s: bounds are %+v", mode, r.Bounds)
@@ -229,13 +229,13 @@ func TestARowWithoutAModeOrAnAccuracyHasThatOfTheConfigThatARequestMeets(t *test
 
 // What overrides make of policies is made once, by whoever comes first, and is the same for all.
 func TestManyRequestsAtOnceGetTheSameLimits(t *testing.T) {
-	snapshot := compile(t, overridden).With(build(t, policy.Rows{Overrides: []policy.Override{{ID: 1, Kind: policy.Multiplier, Factor: 500, Tenant: "acme", Reason: "r", Author: "a"}}}))
+	plan := compile(t, overridden).With(build(t, policy.Rows{Overrides: []policy.Override{{ID: 1, Kind: policy.Multiplier, Factor: 500, Tenant: "acme", Reason: "r", Author: "a"}}}))
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
 			var r policy.Resolution
 			for range 50 {
-				if snapshot.ResolveAt(&visitor, 1, &r); r.Bounds[0].Policy.Limit.Spec().Quantity != 50 {
+				if plan.ResolveAt(&visitor, 1, &r); r.Bounds[0].Policy.Limit.Spec().Quantity != 50 {
 					t.Errorf("limit is %d, want 50", r.Bounds[0].Policy.Limit.Spec().Quantity)
 				}
 			}
@@ -243,8 +243,8 @@ func TestManyRequestsAtOnceGetTheSameLimits(t *testing.T) {
 	}
 	group.Wait()
 	var first, second policy.Resolution
-	snapshot.ResolveAt(&visitor, 1, &first)
-	snapshot.ResolveAt(&visitor, 1, &second)
+	plan.ResolveAt(&visitor, 1, &first)
+	plan.ResolveAt(&visitor, 1, &second)
 	if first.Bounds[0].Policy != second.Bounds[0].Policy {
 		t.Error("a changed policy is made anew for each request")
 	}
@@ -262,7 +262,7 @@ func TestAllFaultsOfARowAreToldAtOnce(t *testing.T) {
 		"endpoint":                  {Kind: policy.Ban, Tenant: "acme", Endpoint: "records", Reason: "r", Author: "a"},
 		"target":                    {Kind: policy.Ban, Tenant: "acme", User: "u", Credential: "k", Reason: "r", Author: "a"},
 	} {
-		_, faults := policy.NewBook(policy.Rows{Overrides: []policy.Override{o}}, nil)
+		_, faults := policy.NewSnapshot(policy.Rows{Overrides: []policy.Override{o}}, nil)
 		if got := fieldsOf(faults); got != want {
 			t.Errorf("%+v: faults of %s, want %s", o, got, want)
 		}
@@ -272,7 +272,7 @@ func TestAllFaultsOfARowAreToldAtOnce(t *testing.T) {
 		"endpoint match": {Limit: schema.Limit{Name: "n", Scope: "tenant", Endpoint: "records", Limit: 5, WindowSize: 60}},
 		"endpoint":       {Tier: "gold", Limit: schema.Limit{Name: "n", Scope: "tenant", Endpoint: "records", Limit: 5, WindowSize: 60}},
 	} {
-		_, faults := policy.NewBook(policy.Rows{Policies: []policy.Row{row}}, nil)
+		_, faults := policy.NewSnapshot(policy.Rows{Policies: []policy.Row{row}}, nil)
 		if got := fieldsOf(faults); got != want {
 			t.Errorf("%+v: faults of %s, want %s", row, got, want)
 		}

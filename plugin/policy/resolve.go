@@ -8,16 +8,16 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 )
 
-// With is the snapshot's config beside a book (nil: the config alone), in the place of the book that it had. Its Rules
+// With is the plan's config beside a snapshot (nil: the config alone), in the place of the snapshot that it had. Its Rules
 // may ask for more, or name more headers, than the config's own do. It is cheap: nothing is compiled but the rules, and
-// those only if the book needs something else than the one before.
-func (s *Snapshot) With(book *Book) *Snapshot {
+// those only if the snapshot needs something else than the one before.
+func (s *Plan) With(snapshot *Snapshot) *Plan {
 	next := *s
-	next.book, next.space = book, space{}
+	next.snapshot, next.space = snapshot, space{}
 	needs := s.ownNeeds(s.config)
-	if book != nil {
-		next.space = book.spaces[s.namespace]
-		needs = needs.and(book.Needs(s.namespace))
+	if snapshot != nil {
+		next.space = snapshot.spaces[s.namespace]
+		needs = needs.and(snapshot.Needs(s.namespace))
 		needs.Tier = len(s.tiers)+len(next.foreignTiers()) > 1
 	}
 	if needs != s.needs {
@@ -26,12 +26,12 @@ func (s *Snapshot) With(book *Book) *Snapshot {
 	return &next
 }
 
-// Book is the book beside the config; nil if there is none.
-func (s *Snapshot) Book() *Book { return s.book }
+// Snapshot is the snapshot beside the config; nil if there is none.
+func (s *Plan) Snapshot() *Snapshot { return s.snapshot }
 
 // foreignTiers are the tiers that the rows know and the config does not.
-func (s *Snapshot) foreignTiers() map[string]bool {
-	names := maps.Clone(s.book.tiers)
+func (s *Plan) foreignTiers() map[string]bool {
+	names := maps.Clone(s.snapshot.tiers)
 	for name := range s.space.tiers {
 		names[name] = true
 	}
@@ -44,14 +44,14 @@ func (s *Snapshot) foreignTiers() map[string]bool {
 // Faults are the tiers that rows of tenants name and that neither the config nor a row knows: one fault each, with one
 // of the tenants as its key. The default tier applies to all of them. The problem is told in the same words whichever
 // tenants there are.
-func (s *Snapshot) Faults() []Fault {
-	if s.book == nil {
+func (s *Plan) Faults() []Fault {
+	if s.snapshot == nil {
 		return nil
 	}
-	unknown := maps.Clone(s.book.claimed)
+	unknown := maps.Clone(s.snapshot.claimed)
 	maps.DeleteFunc(unknown, func(tier string, _ int) bool { return tier == "" || s.knows(tier) })
 	var faults []Fault
-	for tenant := range s.book.Tenants() {
+	for tenant := range s.snapshot.Tenants() {
 		if len(unknown) == 0 {
 			break
 		}
@@ -66,16 +66,16 @@ func (s *Snapshot) Faults() []Fault {
 
 // locate finds the patterns that match, those of the config and those of the rows, and names the endpoint: the most
 // specific of both. The config's name stays where neither is, so that it does not change with the rows.
-func (s *Snapshot) locate(id *identity.Identity, r *Resolution) {
+func (s *Plan) locate(id *identity.Identity, r *Resolution) {
 	r.Endpoint = id.Route
 	r.matched = s.patterns.match(id.Method, id.Path, r.matched)
 	if len(r.matched) > 0 {
 		r.Endpoint = s.patterns.list[r.matched[0]].text
 	}
-	if s.book == nil {
+	if s.snapshot == nil {
 		return
 	}
-	theirs := s.book.endpoints.patterns
+	theirs := s.snapshot.endpoints.patterns
 	r.matching = theirs.match(id.Method, id.Path, r.matching)
 	if len(r.matching) == 0 {
 		return
@@ -91,9 +91,9 @@ type standing struct {
 	place int // of its endpoint or network among those that match, the narrowest first; those without one come last
 }
 
-// find looks up what the book says of the request's tenant, and collects the overrides that hold now.
-func (s *Snapshot) find(id *identity.Identity, now limit.Micros, r *Resolution) (who *account) {
-	b := s.book
+// find looks up what the snapshot says of the request's tenant, and collects the overrides that hold now.
+func (s *Plan) find(id *identity.Identity, now limit.Micros, r *Resolution) (who *account) {
+	b := s.snapshot
 	if b == nil {
 		return nil
 	}
@@ -114,7 +114,7 @@ func (s *Snapshot) find(id *identity.Identity, now limit.Micros, r *Resolution) 
 }
 
 // collect keeps those of a list that hold for the request.
-func (b *Book) collect(list []*override, id *identity.Identity, now limit.Micros, r *Resolution) {
+func (b *Snapshot) collect(list []*override, id *identity.Identity, now limit.Micros, r *Resolution) {
 	for _, o := range list {
 		if !o.alive(now) || (o.tenant != "" && (id.Tenant.Kind != identity.Tenant || o.tenant != id.Tenant.ID)) {
 			continue
@@ -132,7 +132,7 @@ func (b *Book) collect(list []*override, id *identity.Identity, now limit.Micros
 
 // place is where a row's endpoint stands among those that match the request, the narrowest first; no endpoint comes
 // after all of them. False if it does not match.
-func (b *Book) place(endpoint string, r *Resolution) (int, bool) {
+func (b *Snapshot) place(endpoint string, r *Resolution) (int, bool) {
 	if endpoint == "" {
 		return len(r.matching), true
 	}
@@ -201,7 +201,7 @@ func stronger(a, b *standing) *standing {
 
 // tierOf is the tier of a request's tenant: that of its row, else what the request claims, if it exists; else the
 // default tier.
-func (s *Snapshot) tierOf(who *account, id *identity.Identity) string {
+func (s *Plan) tierOf(who *account, id *identity.Identity) string {
 	if id.Tenant.Kind != identity.Tenant {
 		return s.defaultTier
 	}
@@ -213,8 +213,8 @@ func (s *Snapshot) tierOf(who *account, id *identity.Identity) string {
 
 // bindRows appends the bounds of the rows for a tenant and for its tier. Of rows with one name a tenant's goes before
 // a tier's, then a narrower endpoint before a wider one, then the younger before the older.
-func (s *Snapshot) bindRows(who *account, id *identity.Identity, cost int64, r *Resolution) {
-	if s.book == nil {
+func (s *Plan) bindRows(who *account, id *identity.Identity, cost int64, r *Resolution) {
+	if s.snapshot == nil {
 		return
 	}
 	if who != nil {
@@ -224,14 +224,14 @@ func (s *Snapshot) bindRows(who *account, id *identity.Identity, cost int64, r *
 }
 
 // bindList appends the bounds of a list of rows, in which those of one namespace and name stand together.
-func (s *Snapshot) bindList(list []*row, id *identity.Identity, cost int64, r *Resolution) {
+func (s *Plan) bindList(list []*row, id *identity.Identity, cost int64, r *Resolution) {
 	for len(list) > 0 {
 		n := 1
 		for n < len(list) && list[n].Name == list[0].Name && list[n].namespace == list[0].namespace {
 			n++
 		}
 		if list[0].namespace == s.namespace && !r.replaced(list[0].Name) {
-			if best := s.book.narrowest(list[:n], r); best != nil {
+			if best := s.snapshot.narrowest(list[:n], r); best != nil {
 				r.rows = append(r.rows, best)
 				s.add(best.under(s.mode, s.failMode, s.accuracy), id, cost, r)
 			}
@@ -241,7 +241,7 @@ func (s *Snapshot) bindList(list []*row, id *identity.Identity, cost int64, r *R
 }
 
 // narrowest is the row of one name whose endpoint is the most specific that matches; nil if none does.
-func (b *Book) narrowest(list []*row, r *Resolution) (best *row) {
+func (b *Snapshot) narrowest(list []*row, r *Resolution) (best *row) {
 	first := 0
 	for _, candidate := range list {
 		if place, ok := b.place(candidate.Endpoint, r); ok && (best == nil || place < first) {

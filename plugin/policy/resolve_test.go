@@ -10,9 +10,9 @@ import (
 )
 
 // bounds are a request's bounds as a store sees them.
-func bounds(snapshot *policy.Snapshot, id identity.Identity) ([]policy.Key, []int64) {
+func bounds(plan *policy.Plan, id identity.Identity) ([]policy.Key, []int64) {
 	var r policy.Resolution
-	snapshot.Resolve(&id, &r)
+	plan.Resolve(&id, &r)
 	keys, costs := make([]policy.Key, len(r.Bounds)), make([]int64, len(r.Bounds))
 	for i, bound := range r.Bounds {
 		keys[i], costs[i] = bound.Key, bound.Cost
@@ -21,9 +21,9 @@ func bounds(snapshot *policy.Snapshot, id identity.Identity) ([]policy.Key, []in
 }
 
 // labels are a request's bounds as tier/name, with the endpoint of those that have one.
-func labels(snapshot *policy.Snapshot, id identity.Identity) []string {
+func labels(plan *policy.Plan, id identity.Identity) []string {
 	var r policy.Resolution
-	snapshot.Resolve(&id, &r)
+	plan.Resolve(&id, &r)
 	var list []string
 	for _, bound := range r.Bounds {
 		label := bound.Policy.Tier + "/" + bound.Policy.Name
@@ -40,7 +40,7 @@ func tenant(id string) identity.Name { return identity.Name{Kind: identity.Tenan
 func address(id string) identity.Name { return identity.Name{Kind: identity.IP, ID: id} }
 
 func TestTheLimitsOfATenantsTierApply(t *testing.T) {
-	snapshot := example(t)
+	plan := example(t)
 	tests := []struct {
 		name     string
 		id       identity.Identity
@@ -89,11 +89,11 @@ func TestTheLimitsOfATenantsTierApply(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if got := labels(snapshot, test.id); !slices.Equal(got, test.want) {
+			if got := labels(plan, test.id); !slices.Equal(got, test.want) {
 				t.Errorf("bounds are %q, want %q", got, test.want)
 			}
 			var r policy.Resolution
-			snapshot.Resolve(&test.id, &r)
+			plan.Resolve(&test.id, &r)
 			if r.Tier != test.tier || r.Endpoint != test.endpoint {
 				t.Errorf("tier %q and endpoint %q, want %q and %q", r.Tier, r.Endpoint, test.tier, test.endpoint)
 			}
@@ -102,9 +102,9 @@ func TestTheLimitsOfATenantsTierApply(t *testing.T) {
 }
 
 func TestTheFirstTierIsTheDefaultWhenNoneIsNamed(t *testing.T) {
-	snapshot := compile(t, `tiers: [{name: small, limits: [{name: a, scope: tenant, limit: 1, window_size: 1}]}, {name: large}]`)
+	plan := compile(t, `tiers: [{name: small, limits: [{name: a, scope: tenant, limit: 1, window_size: 1}]}, {name: large}]`)
 	for claimed, want := range map[string]string{"": "small", "tiny": "small", "small": "small", "large": "large"} {
-		if got := snapshot.Tier(claimed); got != want {
+		if got := plan.Tier(claimed); got != want {
 			t.Errorf("tier %q means %q, want %q", claimed, got, want)
 		}
 	}
@@ -181,23 +181,23 @@ func compareKeys(t *testing.T, got, want []policy.Key) {
 }
 
 func TestANameThatIsMissingTakesOnlyItsLimitsAway(t *testing.T) {
-	snapshot := compile(t, everyScope)
+	plan := compile(t, everyScope)
 	id := identity.Identity{Tenant: tenant("acme"), Method: "POST", Path: "/", Route: "records", UserMissing: true}
-	if got, want := labels(snapshot, id), []string{"one/t", "one/e-route", "one/g", "one/te-route"}; !slices.Equal(got, want) {
+	if got, want := labels(plan, id), []string{"one/t", "one/e-route", "one/g", "one/te-route"}; !slices.Equal(got, want) {
 		t.Errorf("bounds are %q, want %q", got, want)
 	}
 	var r policy.Resolution
-	if snapshot.Resolve(&id, &r); !r.UserWanted {
+	if plan.Resolve(&id, &r); !r.UserWanted {
 		t.Error("limits per user apply, and no user is named, but UserWanted is false")
 	}
 	id.User = identity.Name{Kind: identity.User, ID: "u"}
-	if snapshot.Resolve(&id, &r); r.UserWanted {
+	if plan.Resolve(&id, &r); r.UserWanted {
 		t.Error("a user is named, but UserWanted is true")
 	}
 }
 
 func TestAUserIsWantedOnlyWhereALimitPerUserCanDeny(t *testing.T) {
-	snapshot := compile(t, `{tiers: [
+	plan := compile(t, `{tiers: [
 		{name: internal}, {name: trial, limits: [{name: u, scope: user, limit: 1, window_size: 1, mode: shadow}]},
 		{name: paid, limits: [{name: u, scope: user, endpoint: GET /x, limit: 1, window_size: 1}]}]}`)
 	tests := []struct {
@@ -206,7 +206,7 @@ func TestAUserIsWantedOnlyWhereALimitPerUserCanDeny(t *testing.T) {
 	}{{"internal", "/x", false}, {"trial", "/x", false}, {"paid", "/y", false}, {"paid", "/x", true}}
 	for _, test := range tests {
 		var r policy.Resolution
-		snapshot.Resolve(&identity.Identity{Tenant: tenant("acme"), Tier: test.tier, Method: "GET", Path: test.path, UserMissing: true}, &r)
+		plan.Resolve(&identity.Identity{Tenant: tenant("acme"), Tier: test.tier, Method: "GET", Path: test.path, UserMissing: true}, &r)
 		if r.UserWanted != test.want || len(r.Bounds) != 0 {
 			t.Errorf("tier %s, %s: user wanted %v with %d bounds, want %v with none", test.tier, test.path, r.UserWanted, len(r.Bounds), test.want)
 		}
@@ -214,7 +214,7 @@ func TestAUserIsWantedOnlyWhereALimitPerUserCanDeny(t *testing.T) {
 }
 
 func TestOfLimitsWithOneNameTheMostSpecificEndpointApplies(t *testing.T) {
-	snapshot := compile(t, `
+	plan := compile(t, `
 tiers:
 - name: one
   limits:
@@ -235,7 +235,7 @@ global: {limits: [{name: all, scope: global, limit: 1, window_size: 1}, {name: a
 		"GET /":              {"one/writes", "one/reads", "/all"},
 	} {
 		method, path, _ := strings.Cut(request, " ")
-		got := labels(snapshot, identity.Identity{Tenant: tenant("acme"), Method: method, Path: path})
+		got := labels(plan, identity.Identity{Tenant: tenant("acme"), Method: method, Path: path})
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: bounds are %q, want %q", request, got, want)
 		}
@@ -243,7 +243,7 @@ global: {limits: [{name: all, scope: global, limit: 1, window_size: 1}, {name: a
 }
 
 func TestTheCostIsTheLimitsOwnElseTheHeadersElseTheTablesElseOne(t *testing.T) {
-	snapshot := compile(t, `
+	plan := compile(t, `
 cost_header: X-Cost
 trusted_headers: [X-Cost]
 costs: {"POST /search": 5, "* /search": 2, "* /*": 3, "GET /free": 0}
@@ -270,7 +270,7 @@ tiers:
 		{"GET", "/free", 9, 9},
 	}
 	for _, test := range tests {
-		_, costs := bounds(snapshot, identity.Identity{Tenant: tenant("acme"), Method: test.method, Path: test.path, Cost: test.header})
+		_, costs := bounds(plan, identity.Identity{Tenant: tenant("acme"), Method: test.method, Path: test.path, Cost: test.header})
 		if want := []int64{test.want, 1, 0}; !slices.Equal(costs, want) {
 			t.Errorf("%s %s with header %d costs %v, want %v", test.method, test.path, test.header, costs, want)
 		}

@@ -10,7 +10,7 @@ import (
 // Rows are what a database says, as plain values: nothing in them is checked or compiled. Strings are the names that
 // identities are counted by; a name of more than 128 bytes is written as its hash, as metrics and events show it.
 type Rows struct {
-	Version   int64 // of the database; a book of these rows enforces it
+	Version   int64 // of the database; a snapshot of these rows enforces it
 	Tiers     []TierRow
 	Tenants   []TenantRow
 	Policies  []Row

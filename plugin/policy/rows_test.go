@@ -134,42 +134,42 @@ func merge(rows policy.Rows, changes policy.Changes) policy.Rows {
 }
 
 func TestApplyingChangesIsRebuildingFromAllRowsAndLeavesTheOldBookAlone(t *testing.T) {
-	snapshot := compile(t, modelConfig)
+	plan := compile(t, modelConfig)
 	rapid.Check(t, func(t *rapid.T) {
 		rows := someRows(t)
-		book, _ := policy.NewBook(rows, nil)
+		snapshot, _ := policy.NewSnapshot(rows, nil)
 		for range rapid.IntRange(1, 4).Draw(t, "steps") {
 			changes := policy.Changes{Rows: someRows(t), Gone: policy.Gone{
 				Tiers: rapid.SliceOfN(rapid.Just("gold"), 0, 1).Draw(t, "gone tiers"), Tenants: rapid.SliceOfN(someTenant, 0, 2).Draw(t, "gone tenants"),
 				Policies: rapid.SliceOf(rapid.Int64Range(1, 9)).Draw(t, "gone policies"), Overrides: rapid.SliceOf(rapid.Int64Range(1, 9)).Draw(t, "gone overrides"),
 			}}
-			changes.Version = book.Version() + 1
+			changes.Version = snapshot.Version() + 1
 			id, now := somebody(t), limit.Micros(2)
-			before := got(snapshot.With(book), &id, now)
-			next, faults := book.Apply(changes)
+			before := got(plan.With(snapshot), &id, now)
+			next, faults := snapshot.Apply(changes)
 			if len(faults) > 0 {
 				t.Fatalf("changes have faults: %v", faults)
 			}
-			compareWanted(t, "the old book after Apply", got(snapshot.With(book), &id, now), before)
+			compareWanted(t, "the old snapshot after Apply", got(plan.With(snapshot), &id, now), before)
 			rows = merge(rows, changes)
-			rebuilt, _ := policy.NewBook(rows, nil)
-			compareBooks(t, snapshot, next, rebuilt)
-			compareWanted(t, "the new book", got(snapshot.With(next), &id, now), got(snapshot.With(rebuilt), &id, now))
-			book = next
+			rebuilt, _ := policy.NewSnapshot(rows, nil)
+			compareBooks(t, plan, next, rebuilt)
+			compareWanted(t, "the new snapshot", got(plan.With(next), &id, now), got(plan.With(rebuilt), &id, now))
+			snapshot = next
 		}
 	})
 }
 
-func compareBooks(t *rapid.T, snapshot *policy.Snapshot, got, want *policy.Book) {
+func compareBooks(t *rapid.T, plan *policy.Plan, got, want *policy.Snapshot) {
 	a, b := contents(got), contents(want)
 	if !slices.Equal(a, b) {
-		t.Fatalf("the book has\n%q, want\n%q", a, b)
+		t.Fatalf("the snapshot has\n%q, want\n%q", a, b)
 	}
 	if got.Version() != want.Version() || got.Len() != want.Len() || got.Needs("default") != want.Needs("default") || got.Needs("other") != want.Needs("other") {
 		t.Fatalf("version %d, %d rows, needs %+v and %+v, want %d, %d, %+v and %+v", got.Version(), got.Len(), got.Needs("default"), got.Needs("other"),
 			want.Version(), want.Len(), want.Needs("default"), want.Needs("other"))
 	}
-	if x, y := snapshot.With(got).Faults(), snapshot.With(want).Faults(); len(x) != len(y) {
+	if x, y := plan.With(got).Faults(), plan.With(want).Faults(); len(x) != len(y) {
 		t.Fatalf("unknown tiers %v, want %v", x, y)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// differing is how many shards and parts two books do not share.
-func differing(a, b *Book) (shards, policies, overrides int) {
+// differing is how many shards and parts two snapshots do not share.
+func differing(a, b *Snapshot) (shards, policies, overrides int) {
 	for i := range shardCount {
 		if a.shards[i] != b.shards[i] {
 			shards++
@@ -39,7 +39,7 @@ func TestAChangeCopiesOnlyTheShardThatItTouches(t *testing.T) {
 		rows.Policies = append(rows.Policies, row(i, fmt.Sprint("tenant-", i)))
 		rows.Overrides = append(rows.Overrides, ban(i, "one", fmt.Sprint("user-", i)))
 	}
-	book, faults := NewBook(rows, nil)
+	snapshot, faults := NewSnapshot(rows, nil)
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
@@ -58,12 +58,12 @@ func TestAChangeCopiesOnlyTheShardThatItTouches(t *testing.T) {
 		{"a policy that does not compile", Changes{Rows: Rows{Policies: []Row{{ID: 7, Tenant: "tenant-7"}}}}, 1, 1, 0},
 	}
 	for _, test := range tests {
-		next, _ := book.Apply(test.changes)
-		if shards, policies, overrides := differing(book, next); shards != test.shards || policies != test.policies || overrides != test.overrides {
+		next, _ := snapshot.Apply(test.changes)
+		if shards, policies, overrides := differing(snapshot, next); shards != test.shards || policies != test.policies || overrides != test.overrides {
 			t.Errorf("%s: copies %d shards, %d parts of policies and %d of overrides, want %d, %d and %d",
 				test.name, shards, policies, overrides, test.shards, test.policies, test.overrides)
 		}
-		if next.endpoints.patterns != book.endpoints.patterns {
+		if next.endpoints.patterns != snapshot.endpoints.patterns {
 			t.Errorf("%s: compiles the patterns again", test.name)
 		}
 	}

@@ -1,249 +1,232 @@
-// Package policy says which limits apply to a request.
-//
-// A [Snapshot] is the immutable, compiled set of all policies of one plugin config, beside which [Snapshot.With] puts
-// a [Book]: the rows of a database at one version. [Snapshot.ResolveAt] turns an identity into bounds, which are
-// policies with their bucket keys:
-//
-//   - Policies with different names all apply. Of those with the same name one does: a row of the tenant before a row
-//     of its tier before the config, and of one place the one with the most specific endpoint.
-//   - Overrides change what applies to a tenant, a user, an endpoint, a credential or an address; which of several
-//     holds is said once, in precede.
-//
-// [Snapshot.Explain] tells how that came about. What a limit's numbers mean is package limit's; who a request is from
-// is package identity's; keeping buckets is the stores', and reading a database is package policysync's. FromConfig is
-// the one conversion from what an administrator writes, NewBook and Apply from what a database says.
 package policy
 
 import (
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+	"hash/maphash"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
 )
 
-// Snapshot is a compiled set of policies. It is immutable.
+// Snapshot is the immutable, indexed set of all rows of a database at one version. [NewSnapshot] builds one; [Snapshot.Apply]
+// makes the next from it, copying only the shards that the changes touch; [Plan.With] puts it beside a config.
+//
+// A request finds its rows by who it is from: those of its tenant, of its user, its credential and its address are
+// kept apart, so that a tenant with a million users costs a request of one of them nothing.
 type Snapshot struct {
-	Rules identity.Rules // how a request of this config is identified
+	version int64
+	tenants int
+	shards  [shardCount]*shard
 
-	config      *schema.Config
-	needs       Needs // of the config and the book
-	book        *Book // nil: the config alone
-	space       space // of the book
-	namespace   string
-	mode        Mode
-	failMode    FailMode
-	accuracy    Accuracy
-	tiers       map[string][]*Policy
-	defaultTier string
-	anonymous   []*Policy // nil: strangers have the limits of the default tier, each address its own
-	global      []*Policy
-	patterns    *patterns
-	costs       []int64 // by pattern index; -1 where the pattern sets no cost
+	policies  index[*row]      // by id
+	overrides index[*override] // by id
+
+	tiers     map[string]bool  // those that have a row of their own
+	claimed   map[string]int   // tenants by the tier that their row names
+	spaces    map[string]space // by namespace
+	targets   [targets]int     // overrides by target
+	sizes     []size           // of the networks that overrides name, each once
+	endpoints *endpoints       // of policies and overrides
 }
 
-// Resolution is what applies to one request. Its slices are reused: the zero value is ready.
-type Resolution struct {
-	Tier     string // the tier whose limits apply; "" for strangers with limits of their own
-	Endpoint string // the canonical endpoint: the most specific pattern that matches, else the route
-	Bounds   []Bound
+// shardCount is the number of parts of a snapshot. A million rows make a thousand in each: the most that one change copies.
+const shardCount = 1024
 
-	UserWanted bool // a limit per user applies as the config enforces or rehearses it, but the request names no user
-
-	Banned   bool         // to be refused whatever Bounds say
-	Until    limit.Micros // of a ban: the instant at which it ends; 0: it is for good
-	Exempt   bool         // no limit applies: there are no bounds
-	Override int64        // the id of the ban or exemption; meaningless without one
-
-	matched   []int       // patterns of the config that match, most specific first
-	matching  []int       // the same of the book
-	around    []*override // of the networks that the address is in
-	overrides []standing  // that hold for the request
-	rows      []*row      // whose names the config's policies do not have any longer
+// shard is the rows of the tenants and subjects whose hash is the same.
+type shard struct {
+	accounts map[string]*account
+	subjects map[subject][]*override
+	networks map[netip.Prefix][]*override
 }
 
-// Reset forgets the resolution, keeping its memory.
-func (r *Resolution) Reset() {
-	clear(r.around) // a book that was replaced must not live on in them
-	clear(r.overrides)
-	clear(r.rows)
-	*r = Resolution{
-		Bounds: r.Bounds[:0], matched: r.matched[:0], matching: r.matching[:0],
-		around: r.around[:0], overrides: r.overrides[:0], rows: r.rows[:0],
-	}
+// account is what the rows say of one tenant as a whole.
+type account struct {
+	known     bool // there is a row of the tenant itself
+	tier      string
+	timeZone  string
+	policies  []*row      // by namespace, then name
+	overrides []*override // on the tenant and on its endpoints
 }
 
-// Resolve is [Snapshot.ResolveAt] where time does not matter: for a snapshot without a book.
-func (s *Snapshot) Resolve(id *identity.Identity, r *Resolution) { s.ResolveAt(id, 0, r) }
-
-// ResolveAt fills r with the bounds of a request from id at an instant, at which overrides that have expired hold no
-// longer. It allocates only while r's slices grow, and when an override or a row is first used for a policy or config.
-func (s *Snapshot) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolution) {
-	r.Reset()
-	s.locate(id, r)
-	who := s.find(id, now, r)
-	if r.judge(); r.Exempt {
-		r.Tier = s.tierOf(who, id)
-		return
-	}
-	cost := s.cost(id, r)
-	switch {
-	case id.Tenant.Kind == identity.Unidentified:
-	case id.Tenant.Kind != identity.Tenant && s.anonymous != nil:
-		s.bind(s.anonymous, id, cost, r)
-	default:
-		r.Tier = s.tierOf(who, id)
-		s.bindRows(who, id, cost, r)
-		s.bind(s.tiers[r.Tier], id, cost, r)
-	}
-	s.bind(s.global, id, cost, r)
+// subject is somebody who is looked up by a name: a user or a credential. Only users belong to a tenant.
+type subject struct {
+	target target
+	tenant string
+	who    string
 }
 
-// Tier is the tier that a claimed one means: itself when the config or a row knows it, else the default.
-func (s *Snapshot) Tier(claimed string) string {
-	if s.knows(claimed) {
-		return claimed
-	}
-	return s.defaultTier
+// size is the length of networks, and how many overrides name one of it. An address is looked up once for each size.
+type size struct {
+	bits int
+	is4  bool
+	n    int
 }
 
-func (s *Snapshot) knows(tier string) bool {
-	if _, ok := s.tiers[tier]; ok {
-		return true
-	}
-	if s.book == nil {
-		return false
-	}
-	_, ok := s.space.tiers[tier]
-	return ok || s.book.tiers[tier]
+// space is the rows of one namespace that are a tier's, and how many of all its rows need what.
+type space struct {
+	tiers map[string][]*row // by tier, then by name
+	uses  tally
 }
 
-// Policies are all policies of the config, in no particular order.
-func (s *Snapshot) Policies() []*Policy {
-	all := append([]*Policy(nil), s.anonymous...)
-	all = append(all, s.global...)
-	for _, tier := range s.tiers {
-		all = append(all, tier...)
-	}
-	return all
+// seed makes the shards of this process's snapshots; which shard a tenant is in means nothing outside.
+var seed = maphash.MakeSeed()
+
+func tenantShard(tenant string) int { return int(maphash.String(seed, tenant) % shardCount) }
+
+func (s subject) shard() int { return int(maphash.String(seed, s.who) % shardCount) }
+
+func networkShard(network netip.Prefix) int {
+	address := network.Addr().As16()
+	return int((maphash.Bytes(seed, address[:]) + uint64(network.Bits())) % shardCount)
 }
 
-// Mode is the mode of the config as a whole: a policy may have another.
-func (s *Snapshot) Mode() Mode { return s.mode }
+// Version is the version of the database that the snapshot holds.
+func (b *Snapshot) Version() int64 { return b.version }
 
-// Version returns the version of the rows beside which the config is in force; 0: there are none.
-func (s *Snapshot) Version() int64 {
-	if s.book == nil {
-		return 0
+// Len is the number of rows, without those of tiers.
+func (b *Snapshot) Len() int { return b.tenants + b.policies.rows + b.overrides.rows }
+
+// Tiers are the rows of all tiers, by name.
+func (b *Snapshot) Tiers() []TierRow {
+	rows := make([]TierRow, 0, len(b.tiers))
+	for _, name := range slices.Sorted(maps.Keys(b.tiers)) {
+		rows = append(rows, TierRow{name})
 	}
-	return s.book.version
+	return rows
 }
 
-// Namespace is the namespace of the snapshot's buckets.
-func (s *Snapshot) Namespace() string { return s.namespace }
-
-// cost is what the request costs: its own word, else the most specific entry of the cost table, else 1.
-func (s *Snapshot) cost(id *identity.Identity, r *Resolution) int64 {
-	if id.Cost > 0 {
-		return id.Cost
-	}
-	for _, i := range r.matched {
-		if s.costs[i] >= 0 {
-			return s.costs[i]
+// Tenants are the rows of all tenants, in no particular order.
+func (b *Snapshot) Tenants() iter.Seq[TenantRow] {
+	return func(yield func(TenantRow) bool) {
+		for _, s := range b.shards {
+			if s == nil {
+				continue
+			}
+			for id, a := range s.accounts {
+				if a.known && !yield(TenantRow{ID: id, Tier: a.tier, TimeZone: a.timeZone}) {
+					return
+				}
+			}
 		}
 	}
-	return 1
 }
 
-// bind appends the bounds of a list of the config's policies. Policies of one name stand together, most specific
-// first, so only the first that matches binds, and none if a row has the name.
-func (s *Snapshot) bind(list []*Policy, id *identity.Identity, cost int64, r *Resolution) {
-	for i := 0; i < len(list); i++ {
-		p := list[i]
-		if !r.matches(p) {
+// Policies are all policies as they were given, but for spellings that mean the same, in no particular order.
+func (b *Snapshot) Policies() iter.Seq[Row] { return plain(&b.policies, (*row).plain) }
+
+// Overrides are all overrides as they were given, but for spellings that mean the same, in no particular order.
+func (b *Snapshot) Overrides() iter.Seq[Override] { return plain(&b.overrides, (*override).plain) }
+
+func plain[R keyed, P any](rows *index[R], as func(R) P) iter.Seq[P] {
+	return func(yield func(P) bool) {
+		for _, part := range rows.parts {
+			for _, r := range part {
+				if !yield(as(r)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// account is what is known of a tenant; nil if nothing is.
+func (b *Snapshot) account(tenant string) *account {
+	if s := b.shards[tenantShard(tenant)]; s != nil {
+		return s.accounts[tenant]
+	}
+	return nil
+}
+
+// of are the overrides of a subject.
+func (b *Snapshot) of(s subject) []*override {
+	if shard := b.shards[s.shard()]; shard != nil {
+		return shard.subjects[s]
+	}
+	return nil
+}
+
+// within are the overrides of a network.
+func (b *Snapshot) within(network netip.Prefix) []*override {
+	if shard := b.shards[networkShard(network)]; shard != nil {
+		return shard.networks[network]
+	}
+	return nil
+}
+
+// around appends the overrides of all networks that an address is in, as identities are counted by it: an IPv4
+// address, or a network of IPv6. A network that is smaller than that cannot be told from others, and is not found.
+func (b *Snapshot) around(address string, found []*override) []*override {
+	if len(b.sizes) == 0 {
+		return found
+	}
+	whole, err := network(address)
+	if err != nil {
+		return found // a client without an address
+	}
+	for _, s := range b.sizes {
+		if s.is4 != whole.Addr().Is4() || s.bits > whole.Bits() {
 			continue
 		}
-		if !r.replaced(p.Name) {
-			s.add(p, id, cost, r)
-		}
-		for i+1 < len(list) && list[i+1].Name == p.Name {
-			i++
+		if part, err := whole.Addr().Prefix(s.bits); err == nil {
+			found = append(found, b.within(part)...)
 		}
 	}
+	return found
 }
 
-// add appends the bound of a policy, changed by the overrides that cover it, unless id lacks the name that it is
-// counted per.
-func (s *Snapshot) add(p *Policy, id *identity.Identity, cost int64, r *Resolution) {
-	n := len(r.Bounds)
-	r.Bounds = append(r.Bounds, Bound{Policy: p, Cost: cost})
-	bound := &r.Bounds[n]
-	if !s.key(p, id, r, &bound.Key) {
-		r.Bounds = r.Bounds[:n]
-		r.UserWanted = r.UserWanted || (p.Scope.ByUser() && (p.Mode == Enforce || s.mode != Enforce))
+// keyed is a row with an id.
+type keyed interface {
+	comparable
+	key() int64
+}
+
+// index finds rows by their ids. Its parts are shared between snapshots: a change copies one.
+type index[R keyed] struct {
+	rows  int
+	parts [shardCount][]R // by id, sorted
+}
+
+func (x *index[R]) part(id int64) *[]R { return &x.parts[uint64(id)%shardCount] }
+
+func find[R keyed](part []R, id int64) (int, bool) {
+	return slices.BinarySearchFunc(part, id, func(r R, id int64) int {
+		switch k := r.key(); {
+		case k < id:
+			return -1
+		case k > id:
+			return 1
+		}
+		return 0
+	})
+}
+
+func (x *index[R]) get(id int64) (r R, ok bool) {
+	part := *x.part(id)
+	i, ok := find(part, id)
+	if ok {
+		r = part[i]
+	}
+	return r, ok
+}
+
+// insert adds a row whose id is not there. Unless own, the part is copied first.
+func (x *index[R]) insert(r R, own bool) {
+	part := x.part(r.key())
+	i, _ := find(*part, r.key())
+	if !own {
+		*part = append(make([]R, 0, len(*part)+1), *part...)
+	}
+	*part = slices.Insert(*part, i, r)
+	x.rows++
+}
+
+// remove takes a row away. The part is copied.
+func (x *index[R]) remove(id int64) {
+	part := x.part(id)
+	i, ok := find(*part, id)
+	if !ok {
 		return
 	}
-	if p.Cost >= 0 {
-		bound.Cost = p.Cost
-	}
-	if len(r.overrides) > 0 {
-		r.override(bound)
-	}
-}
-
-func (r *Resolution) matches(p *Policy) bool {
-	if p.pattern < 0 {
-		return true
-	}
-	for _, i := range r.matched {
-		if i == p.pattern {
-			return true
-		}
-	}
-	return false
-}
-
-// key fills in the bucket of p for id; false when id lacks a name that the scope is counted per.
-func (s *Snapshot) key(p *Policy, id *identity.Identity, r *Resolution, key *Key) bool {
-	// A policy for some endpoint has a bucket of its own, whatever its scope: the policy of the same name for the other
-	// endpoints may have another window, and one bucket cannot remember both.
-	key.Namespace, key.Policy, key.Endpoint = s.namespace, p.Name, p.Endpoint
-	switch p.Scope {
-	case Global:
-		key.Group = ByAll
-		return true
-	case IP:
-		key.Group, key.Owner = ByIP, id.IP
-		return id.IP != ""
-	case Endpoint:
-		key.Group, key.Owner, key.Endpoint = ByEndpoint, r.endpoint(p, id), ""
-		return true
-	}
-	key.Group, key.Owner = ByTenant, id.Tenant.ID
-	if id.Tenant.Kind == identity.IP {
-		key.Group = ByIP
-	}
-	if p.Scope.ByEndpoint() {
-		key.Endpoint = r.endpoint(p, id)
-	}
-	switch p.Scope {
-	case Credential:
-		key.Kind, key.Subject = KindCredential, id.Credential
-		if id.Credential == "" {
-			key.Kind, key.Subject = KindIP, id.IP
-		}
-		return key.Subject != ""
-	case User, UserEndpoint:
-		key.Kind, key.Subject = kinds[id.User.Kind], id.User.ID
-		return id.User.Kind != identity.Unidentified && id.User.ID != ""
-	}
-	return key.Owner != ""
-}
-
-var kinds = [...]Kind{identity.User: KindUser, identity.Credential: KindCredential, identity.IP: KindIP}
-
-// endpoint is what p's endpoint buckets are counted per: its own pattern, else the route.
-func (r *Resolution) endpoint(p *Policy, id *identity.Identity) string {
-	if p.Endpoint != "" {
-		return p.Endpoint
-	}
-	return id.Route
+	*part = slices.Concat((*part)[:i], (*part)[i+1:])
+	x.rows--
 }

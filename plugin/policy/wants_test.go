@@ -55,11 +55,11 @@ func TestNothingIsAskedThatNoLimitNeeds(t *testing.T) {
 			if config.ObserveEndpoint {
 				want |= route
 			}
-			snapshot, err := policy.FromConfig(config)
+			plan, err := policy.FromConfig(config)
 			if err != nil {
 				t.Fatalf("%s: %v", test.name, err)
 			}
-			if rules := snapshot.Rules; rules.Wants != want || !slices.Equal(rules.Headers, test.headers) {
+			if rules := plan.Rules; rules.Wants != want || !slices.Equal(rules.Headers, test.headers) {
 				t.Errorf("%s: asks for facts %010b with headers %q, want %010b with %q", test.name, rules.Wants, rules.Headers, want, test.headers)
 			}
 		}

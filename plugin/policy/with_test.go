@@ -61,11 +61,11 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 }
 
 func TestRowsOfAnotherNamespaceAskForNothing(t *testing.T) {
-	book := build(t, policy.Rows{Policies: []policy.Row{{ID: 1, Namespace: "eu", Tenant: "acme", Limit: schema.Limit{Name: "x", Scope: "user", Limit: 1, WindowSize: 1}}}})
-	if with := compile(t, `{observe_endpoint: false, on_missing_tenant: skip}`).With(book); with.Rules.Wants != 0 {
+	snapshot := build(t, policy.Rows{Policies: []policy.Row{{ID: 1, Namespace: "eu", Tenant: "acme", Limit: schema.Limit{Name: "x", Scope: "user", Limit: 1, WindowSize: 1}}}})
+	if with := compile(t, `{observe_endpoint: false, on_missing_tenant: skip}`).With(snapshot); with.Rules.Wants != 0 {
 		t.Errorf("facts %08b are asked for, want none", with.Rules.Wants)
 	}
-	if needs := book.Needs("eu"); !needs.User || !needs.Tenant || !needs.Cost {
+	if needs := snapshot.Needs("eu"); !needs.User || !needs.Tenant || !needs.Cost {
 		t.Errorf("the namespace of the rows needs %+v, want a tenant, a user and a cost", needs)
 	}
 }
@@ -78,7 +78,7 @@ func TestTheEndpointIsTheMostSpecificPatternOfConfigAndRows(t *testing.T) {
 		row.Limit.Endpoint = endpoint
 		rows.Policies = append(rows.Policies, row)
 	}
-	snapshot := config.With(build(t, rows))
+	plan := config.With(build(t, rows))
 	for request, want := range map[string]string{
 		"GET /records/new": "GET /records/new", "GET /records/7": "GET /records/{id}", "GET /records/7/a": "GET /records/*", "PUT /records/7": "* /records/*",
 		"GET /files/7": "GET /files/{file}", "GET /other": "GET /*", "PUT /other": "route",
@@ -87,18 +87,18 @@ func TestTheEndpointIsTheMostSpecificPatternOfConfigAndRows(t *testing.T) {
 		id := identity.Identity{Tenant: tenant("acme"), Route: "route"}
 		id.Method, id.Path = cut(request)
 		var r policy.Resolution
-		if snapshot.ResolveAt(&id, 1, &r); r.Endpoint != want {
+		if plan.ResolveAt(&id, 1, &r); r.Endpoint != want {
 			t.Errorf("%s: the endpoint is %s, want %s", request, r.Endpoint, want)
 		}
 	}
 }
 
 func TestResolvingBesideABookAllocatesNothingInSteadyState(t *testing.T) {
-	snapshot := explained(t)
+	plan := explained(t)
 	id := visitor
 	id.Method, id.Path = "POST", "/records/7"
 	var r policy.Resolution
-	if allocations := testing.AllocsPerRun(100, func() { snapshot.ResolveAt(&id, 1, &r) }); allocations != 0 || len(r.Bounds) != 3 {
+	if allocations := testing.AllocsPerRun(100, func() { plan.ResolveAt(&id, 1, &r) }); allocations != 0 || len(r.Bounds) != 3 {
 		t.Errorf("resolving %d bounds: %v allocations, want 3 and 0", len(r.Bounds), allocations)
 	}
 }

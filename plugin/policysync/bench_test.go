@@ -47,15 +47,15 @@ func BenchmarkSync(b *testing.B) {
 		}
 		b.ReportMetric(float64(info.Size())/float64(rows), "file-B/row")
 	})
-	b.Run("read the saved book", func(b *testing.B) {
+	b.Run("read the saved snapshot", func(b *testing.B) {
 		before := heap()
 		for b.Loop() {
 			s, err := policysync.New(options)
 			if err != nil {
 				b.Fatal(err)
 			}
-			if s.Load(); s.Book() == nil {
-				b.Fatal("there is no book")
+			if s.Load(); s.Snapshot() == nil {
+				b.Fatal("there is no snapshot")
 			}
 			b.StopTimer()
 			b.ReportMetric(float64(heap()-before)/float64(rows), "heap-B/row")
@@ -66,11 +66,11 @@ func BenchmarkSync(b *testing.B) {
 	b.Run("one change", func(b *testing.B) { benchmarkChange(b, dsn, options) })
 }
 
-// benchmarkChange measures from the commit of a change until its book is in force.
+// benchmarkChange measures from the commit of a change until its snapshot is in force.
 func benchmarkChange(b *testing.B, dsn string, options policysync.Options) {
 	inForce := make(chan int64, 1000)
 	options.Dir = ""
-	options.Changed = func(book *policy.Book) { inForce <- book.Version() }
+	options.Changed = func(snapshot *policy.Snapshot) { inForce <- snapshot.Version() }
 	_, stop := running(b, options, 1)
 	defer stop()
 	<-inForce
@@ -89,7 +89,7 @@ func benchmarkChange(b *testing.B, dsn string, options policysync.Options) {
 		took := time.Since(committed)
 		slowest, all = max(slowest, took), all+took
 	}
-	b.ReportMetric(float64(all.Microseconds())/float64(b.N), "commit-to-book-µs")
+	b.ReportMetric(float64(all.Microseconds())/float64(b.N), "commit-to-snapshot-µs")
 	b.ReportMetric(float64(slowest.Microseconds()), "slowest-µs")
 }
 
@@ -99,11 +99,11 @@ func running(b *testing.B, options policysync.Options, version int64) (*policysy
 	loaded := make(chan struct{}, 1)
 	told := options.Changed
 	var s *policysync.Sync
-	options.Changed = func(book *policy.Book) {
+	options.Changed = func(snapshot *policy.Snapshot) {
 		if told != nil {
-			told(book)
+			told(snapshot)
 		}
-		if s.Stats().Source == policysync.FromPostgres && book.Version() >= version {
+		if s.Stats().Source == policysync.FromPostgres && snapshot.Version() >= version {
 			select {
 			case loaded <- struct{}{}:
 			default:

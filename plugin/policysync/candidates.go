@@ -8,7 +8,7 @@ import (
 )
 
 // candidates are the policies of the slot candidate, which programs wrote before migration 00011. They apply to no
-// request, and are in no book.
+// request, and are in no snapshot.
 type candidates struct {
 	count int64
 	ids   []int64 // the first of them

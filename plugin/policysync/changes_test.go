@@ -31,7 +31,7 @@ func TestChangeIsInForceWithinASecondOfItsCommit(t *testing.T) {
 		took = append(took, max(0, at.Sub(committed)))
 	}
 	slices.Sort(took)
-	t.Logf("commit to book, %d changes: median %v, p99 %v, longest %v", changes, took[changes/2], took[changes*99/100], took[changes-1])
+	t.Logf("commit to snapshot, %d changes: median %v, p99 %v, longest %v", changes, took[changes/2], took[changes*99/100], took[changes-1])
 	if p99 := took[changes*99/100]; p99 > time.Second {
 		t.Errorf("99 %% of the policy changes are in force within %v, want 1s", p99)
 	}
@@ -50,15 +50,15 @@ func TestBurstOfChangesMakesFewBooks(t *testing.T) {
 	for i := range changes {
 		version = w.write(`UPDATE rate_limiter.policies SET "limit" = $1`, i+1)
 	}
-	book := n.await(version)
-	if got := limits(book)["tenant-7"]; got != changes {
+	snapshot := n.await(version)
+	if got := limits(snapshot)["tenant-7"]; got != changes {
 		t.Errorf("the limit is %d, want that of the last change", got)
 	}
 	took := time.Since(began)
-	books, most := n.Stats().CatchUps-before, uint64(took/(10*time.Millisecond))+2
-	t.Logf("%d changes in %v made %d books", changes, took, books)
-	if books > most {
-		t.Errorf("%d changes in %v made %d books, want at most %d", changes, took, books, most)
+	snapshots, most := n.Stats().CatchUps-before, uint64(took/(10*time.Millisecond))+2
+	t.Logf("%d changes in %v made %d snapshots", changes, took, snapshots)
+	if snapshots > most {
+		t.Errorf("%d changes in %v made %d snapshots, want at most %d", changes, took, snapshots, most)
 	}
 }
 
@@ -66,13 +66,13 @@ func TestTenThousandChangesInOneTransactionAreFetchedWithoutALoad(t *testing.T) 
 	w := newWorld(t)
 	n := start(t, w.options())
 	n.await(w.policies(1, 100))
-	book := n.await(w.policies(101, 10_100))
-	if book.Len() != 10_100 {
-		t.Errorf("the book has %d rows, want 10100", book.Len())
+	snapshot := n.await(w.policies(101, 10_100))
+	if snapshot.Len() != 10_100 {
+		t.Errorf("the snapshot has %d rows, want 10100", snapshot.Len())
 	}
-	book = n.await(w.write(`DELETE FROM rate_limiter.policies WHERE "limit" % 2 = 0`))
-	if book.Len() != 5050 {
-		t.Errorf("after half of them are deleted the book has %d rows, want 5050", book.Len())
+	snapshot = n.await(w.write(`DELETE FROM rate_limiter.policies WHERE "limit" % 2 = 0`))
+	if snapshot.Len() != 5050 {
+		t.Errorf("after half of them are deleted the snapshot has %d rows, want 5050", snapshot.Len())
 	}
 	if s := n.Stats(); s.Loads != 1 {
 		t.Errorf("%d loads, want the first alone", s.Loads)
@@ -101,8 +101,8 @@ func TestNotificationCutOffWithItsConnectionCostsNoChange(t *testing.T) {
 	if err := tx.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}
-	book := n.await(value[int64](w, `SELECT version FROM rate_limiter.version`))
-	if got := limits(book)["tenant-1"]; got != 7 {
+	snapshot := n.await(value[int64](w, `SELECT version FROM rate_limiter.version`))
+	if got := limits(snapshot)["tenant-1"]; got != 7 {
 		t.Errorf("the limit is %d, want 7", got)
 	}
 	n.until("there is another session", func(s policysync.Stats) bool { return s.Contacts == 2 })
@@ -135,8 +135,8 @@ func TestChangeWithoutANotificationArrivesByPolling(t *testing.T) {
 	n.await(w.policies(1, 3))
 	w.write(`DO $$ BEGIN EXECUTE replace(pg_get_functiondef('rate_limiter.take_version'::regproc), 'PERFORM pg_notify', '--'); END $$`)
 	n.await(w.policies(4, 5))
-	if n.Book().Len() != 5 {
-		t.Errorf("the book has %d rows, want 5", n.Book().Len())
+	if n.Snapshot().Len() != 5 {
+		t.Errorf("the snapshot has %d rows, want 5", n.Snapshot().Len())
 	}
 }
 
@@ -147,16 +147,16 @@ func TestRowWrittenPastTheRecordArrivesWithTheNextLoad(t *testing.T) {
 	n := start(t, options)
 	n.await(w.policies(1, 3))
 	w.write(`SET LOCAL session_replication_role = replica; UPDATE rate_limiter.policies SET "limit" = 77`)
-	n.until("the row is found", func(policysync.Stats) bool { return limits(n.Book())["tenant-2"] == 77 })
+	n.until("the row is found", func(policysync.Stats) bool { return limits(n.Snapshot())["tenant-2"] == 77 })
 }
 
 func TestNodeThatIsBehindThePrunedChangesLoadsEverything(t *testing.T) {
 	w := newWorld(t)
 	n := start(t, w.options())
 	n.await(w.policies(1, 3))
-	book := n.await(w.write(`UPDATE rate_limiter.policies SET "limit" = 9;
+	snapshot := n.await(w.write(`UPDATE rate_limiter.policies SET "limit" = 9;
 		DELETE FROM rate_limiter.changes; UPDATE rate_limiter.version SET pruned = version`))
-	if got, loads := limits(book)["tenant-1"], n.Stats().Loads; got != 9 || loads != 2 {
+	if got, loads := limits(snapshot)["tenant-1"], n.Stats().Loads; got != 9 || loads != 2 {
 		t.Errorf("limit %d after %d loads, want 9 after 2", got, loads)
 	}
 }
@@ -171,15 +171,15 @@ func TestDatabaseWithAnotherPastIsLoadedAnew(t *testing.T) {
 	w.write(`SET LOCAL session_replication_role = replica;
 		DELETE FROM rate_limiter.policies WHERE tenant > 'tenant-2'; UPDATE rate_limiter.version SET version = 1`)
 	n.until("the earlier version is in force", func(s policysync.Stats) bool { return s.Version == 1 })
-	if n.Book().Len() != 2 {
-		t.Errorf("the book has %d rows, want 2", n.Book().Len())
+	if n.Snapshot().Len() != 2 {
+		t.Errorf("the snapshot has %d rows, want 2", n.Snapshot().Len())
 	}
 	w.write(`SET LOCAL session_replication_role = replica;
 		DELETE FROM rate_limiter.policies; UPDATE rate_limiter.version SET at = clock_timestamp()`)
-	n.until("the other version 1 is in force", func(policysync.Stats) bool { return n.Book().Len() == 0 })
+	n.until("the other version 1 is in force", func(policysync.Stats) bool { return n.Snapshot().Len() == 0 })
 }
 
-func TestCandidatesAndExpiredOverridesAreNotInTheBook(t *testing.T) {
+func TestCandidatesAndExpiredOverridesAreNotInTheSnapshot(t *testing.T) {
 	w := newWorld(t)
 	pgtest.AsBefore11(t, w.pool, `INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, slot)
 			VALUES ('daily', 'gold', 'tenant', 1, 60, 'active'), ('daily', 'gold', 'tenant', 2, 60, 'candidate');
@@ -187,14 +187,14 @@ func TestCandidatesAndExpiredOverridesAreNotInTheBook(t *testing.T) {
 			VALUES ('ban', 'over', 'why', 'ann', now() - interval '2h', now() - interval '1h', false),
 				('ban', 'soon', 'why', 'ann', now(), now() + interval '1h', false), ('exempt', 'always', 'why', 'ann', now(), NULL, true)`)
 	n := start(t, w.options())
-	book := n.await(1)
+	snapshot := n.await(1)
 	check := func(when string, tier int64, banned ...string) {
 		t.Helper()
-		if got := limits(book)["gold"]; got != tier {
+		if got := limits(snapshot)["gold"]; got != tier {
 			t.Errorf("%s: the tier's limit is %d, want %d", when, got, tier)
 		}
 		var tenants []string
-		for o := range book.Overrides() {
+		for o := range snapshot.Overrides() {
 			tenants = append(tenants, o.Tenant)
 			if ends := o.Tenant == "soon"; ends != (o.ExpiresAt > 0) {
 				t.Errorf("%s: the override of %s ends at %d", when, o.Tenant, o.ExpiresAt)
@@ -208,12 +208,12 @@ func TestCandidatesAndExpiredOverridesAreNotInTheBook(t *testing.T) {
 	if n.log.count("policies of the slot candidate apply to no request") != 1 {
 		t.Errorf("want one warning about the candidate in\n%s", n.log)
 	}
-	book = n.await(w.write(`DELETE FROM rate_limiter.policies WHERE slot = 'active'; UPDATE rate_limiter.policies SET slot = 'active';
+	snapshot = n.await(w.write(`DELETE FROM rate_limiter.policies WHERE slot = 'active'; UPDATE rate_limiter.policies SET slot = 'active';
 		UPDATE rate_limiter.overrides SET created_at = now() - interval '2h', expires_at = now() - interval '1h' WHERE tenant = 'soon'`))
 	check("after a change", 2, "always")
 }
 
-// A random walk over everything that can be written, and at its end one book that followed it and one that was loaded.
+// A random walk over everything that can be written, and at its end one snapshot that followed it and one that was loaded.
 func TestBookThatFollowedChangesEqualsOneThatWasLoaded(t *testing.T) {
 	w := newWorld(t)
 	n := start(t, w.options())
@@ -226,7 +226,7 @@ func TestBookThatFollowedChangesEqualsOneThatWasLoaded(t *testing.T) {
 		followed := n.await(version)
 		loaded := start(t, w.options())
 		if got, want := contents(followed), contents(loaded.await(version)); !slices.Equal(got, want) {
-			t.Fatalf("round %d, version %d: the book that followed differs:\n%v\nwant\n%v", round, version, got, want)
+			t.Fatalf("round %d, version %d: the snapshot that followed differs:\n%v\nwant\n%v", round, version, got, want)
 		}
 		loaded.stop()
 	}
@@ -261,16 +261,16 @@ func randomChange(random *rand.Rand) string {
 	return text
 }
 
-// contents are a book's rows as text, in order.
-func contents(book *policy.Book) []string {
+// contents are a snapshot's rows as text, in order.
+func contents(snapshot *policy.Snapshot) []string {
 	var all []string
-	for _, r := range book.Tiers() {
+	for _, r := range snapshot.Tiers() {
 		all = append(all, fmt.Sprintf("tier %+v", r))
 	}
-	for r := range book.Tenants() {
+	for r := range snapshot.Tenants() {
 		all = append(all, fmt.Sprintf("tenant %+v", r))
 	}
-	for r := range book.Policies() {
+	for r := range snapshot.Policies() {
 		cost := int64(-1)
 		if r.Limit.Cost != nil {
 			cost = *r.Limit.Cost
@@ -278,7 +278,7 @@ func contents(book *policy.Book) []string {
 		r.Limit.Cost = nil
 		all = append(all, fmt.Sprintf("policy %+v cost %d", r, cost))
 	}
-	for o := range book.Overrides() {
+	for o := range snapshot.Overrides() {
 		all = append(all, fmt.Sprintf("override %+v", o))
 	}
 	slices.Sort(all)

@@ -15,14 +15,14 @@ import (
 const (
 	// saveShare is how many times longer than a save the pause after it is.
 	saveShare = 20
-	// saveAgain is how old the saved book gets before it is saved again though its version is the newest still: what is
+	// saveAgain is how old the saved snapshot gets before it is saved again though its version is the newest still: what is
 	// read after a start tells how long ago it was that.
 	saveAgain = 10 * time.Minute
 	// leftover is the age at which a file that is not complete is nobody's any more: its process was killed.
 	leftover = time.Hour
 )
 
-// loadSaved puts the saved book in force, if there is one that can be used.
+// loadSaved puts the saved snapshot in force, if there is one that can be used.
 func (s *Sync) loadSaved() {
 	s.removeLeftovers()
 	saved, err := ReadFile(s.path(), s.options.MaxRows)
@@ -33,12 +33,12 @@ func (s *Sync) loadSaved() {
 		s.log.Warn("the saved policies cannot be used: only the config applies until Postgres answers", "error", err)
 		return
 	}
-	book, found := policy.NewBook(saved.Rows, nil)
+	snapshot, found := policy.NewSnapshot(saved.Rows, nil)
 	fresh := s.faults.all(found)
-	s.swap(book, FromDisk, saved.Confirmed, func(*state) {})
+	s.swap(snapshot, FromDisk, saved.Confirmed, func(*state) {})
 	s.log.Info("the saved policies are in force until Postgres answers",
-		"version", book.Version(), "rows", book.Len(), "age_seconds", time.Since(saved.Confirmed).Seconds())
-	s.logFaults(fresh, book.Version())
+		"version", snapshot.Version(), "rows", snapshot.Len(), "age_seconds", time.Since(saved.Confirmed).Seconds())
+	s.logFaults(fresh, snapshot.Version())
 }
 
 // removeLeftovers removes what processes that were killed while they saved have left in the folder.
@@ -58,7 +58,7 @@ func (s *Sync) removeLeftovers() {
 	}
 }
 
-// saveUntil saves new books until ctx ends: the first at once, and of those that follow quickly only the last.
+// saveUntil saves new snapshots until ctx ends: the first at once, and of those that follow quickly only the last.
 func (s *Sync) saveUntil(ctx context.Context) {
 	for {
 		select {
@@ -76,22 +76,22 @@ func (s *Sync) saveUntil(ctx context.Context) {
 	}
 }
 
-// save saves the book, unless it was saved or is itself from the file. A book of the version that was saved is only of
+// save saves the snapshot, unless it was saved or is itself from the file. A snapshot of the version that was saved is only of
 // interest if it is the last one, or after a while.
 func (s *Sync) save(last bool) {
 	s.mu.Lock()
 	source, confirmed := s.state.source, s.state.confirmed
 	s.mu.Unlock()
-	book := s.Book()
-	if s.options.Dir == "" || source != FromPostgres || book == s.saved {
+	snapshot := s.Snapshot()
+	if s.options.Dir == "" || source != FromPostgres || snapshot == s.saved {
 		return
 	}
 	began := time.Now()
-	if !last && s.saved != nil && s.saved.Version() == book.Version() && began.Sub(s.savedAt) < saveAgain {
+	if !last && s.saved != nil && s.saved.Version() == snapshot.Version() && began.Sub(s.savedAt) < saveAgain {
 		return
 	}
-	err := writeFile(s.path(), book, confirmed)
-	s.saved, s.savedAt, s.saveTime = book, began, time.Since(began)
+	err := writeFile(s.path(), snapshot, confirmed)
+	s.saved, s.savedAt, s.saveTime = snapshot, began, time.Since(began)
 	if err != nil {
 		s.log.Warn("saving the policies failed: a start without Postgres would use older ones, or none", "error", err)
 		s.count(func(state *state) { state.fails++ })
@@ -100,9 +100,9 @@ func (s *Sync) save(last bool) {
 	s.count(func(state *state) { state.saves++ })
 }
 
-// writeFile puts a book in the place of the one that was saved before. Whatever happens meanwhile, the file is one of
+// writeFile puts a snapshot in the place of the one that was saved before. Whatever happens meanwhile, the file is one of
 // the two; nobody but this user can read it.
-func writeFile(path string, book *policy.Book, confirmed time.Time) (err error) {
+func writeFile(path string, snapshot *policy.Snapshot, confirmed time.Time) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("save policies: %w", err)
@@ -116,7 +116,7 @@ func writeFile(path string, book *policy.Book, confirmed time.Time) (err error) 
 	if err != nil {
 		return err
 	}
-	err = encode(file, book, confirmed)
+	err = encode(file, snapshot, confirmed)
 	if err == nil {
 		err = file.Sync()
 	}

@@ -13,7 +13,7 @@ const (
 	maxLogged, maxReported = 20, 100
 )
 
-// faults are what is wrong with the rows that the book was made from. Lists are never changed: Stats shares them.
+// faults are what is wrong with the rows that the snapshot was made from. Lists are never changed: Stats shares them.
 type faults struct {
 	list  []policy.Fault
 	count int // also those that list has no room for

@@ -13,7 +13,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// The file of a saved book: a header, one record a row, an end record, and the CRC-32C of all before it. A record is its
+// The file of a saved snapshot: a header, one record a row, an end record, and the CRC-32C of all before it. A record is its
 // kind (1 byte), the length of the row (uvarint) and the row. Numbers of the header are little-endian.
 //
 //	 0  magic
@@ -45,13 +45,13 @@ var (
 	errDamage = errors.New("it is damaged: its checksum is wrong")
 )
 
-// Saved is what the file of a saved book holds.
+// Saved is what the file of a saved snapshot holds.
 type Saved struct {
 	Rows      policy.Rows
 	Confirmed time.Time // when these rows were known to be the newest, by the clock of the node that wrote them
 }
 
-// ReadFile reads the file of a saved book, of at most maxRows rows (0: DefaultMaxRows). A file that is cut, damaged, too
+// ReadFile reads the file of a saved snapshot, of at most maxRows rows (0: DefaultMaxRows). A file that is cut, damaged, too
 // large or of another format is an error.
 func ReadFile(path string, maxRows int) (Saved, error) {
 	if maxRows <= 0 {
@@ -69,17 +69,17 @@ func ReadFile(path string, maxRows int) (Saved, error) {
 	return saved, nil
 }
 
-// encode writes a book.
-func encode(to io.Writer, book *policy.Book, confirmed time.Time) error {
+// encode writes a snapshot.
+func encode(to io.Writer, snapshot *policy.Snapshot, confirmed time.Time) error {
 	sum := crc32.New(castagnoli)
 	out := bufio.NewWriterSize(io.MultiWriter(to, sum), bufferLength)
 	header := make([]byte, 0, fileHeader)
 	header = append(header, magic...)
 	header = binary.LittleEndian.AppendUint32(header, format)
-	header = binary.LittleEndian.AppendUint64(header, uint64(book.Version()))
+	header = binary.LittleEndian.AppendUint64(header, uint64(snapshot.Version()))
 	header = binary.LittleEndian.AppendUint64(header, uint64(confirmed.UnixMicro()))
-	tiers := book.Tiers()
-	header = binary.LittleEndian.AppendUint64(header, uint64(book.Len()+len(tiers)))
+	tiers := snapshot.Tiers()
+	header = binary.LittleEndian.AppendUint64(header, uint64(snapshot.Len()+len(tiers)))
 	header = binary.LittleEndian.AppendUint32(header, crc32.Checksum(header, castagnoli))
 	if _, err := out.Write(header); err != nil {
 		return err
@@ -88,13 +88,13 @@ func encode(to io.Writer, book *policy.Book, confirmed time.Time) error {
 	for i := range tiers {
 		w.write(recordTier, func(c *codec) { c.tier(&tiers[i]) })
 	}
-	for r := range book.Tenants() {
+	for r := range snapshot.Tenants() {
 		w.write(recordTenant, func(c *codec) { c.tenant(&r) })
 	}
-	for r := range book.Policies() {
+	for r := range snapshot.Policies() {
 		w.write(recordPolicy, func(c *codec) { c.policy(&r) })
 	}
-	for o := range book.Overrides() {
+	for o := range snapshot.Overrides() {
 		w.write(recordOverride, func(c *codec) { c.override(&o) })
 	}
 	w.write(recordEnd, func(*codec) {})

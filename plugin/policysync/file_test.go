@@ -45,27 +45,27 @@ func crowd(tenants int) policy.Rows {
 	return rows
 }
 
-func built(t testing.TB, rows policy.Rows) *policy.Book {
+func built(t testing.TB, rows policy.Rows) *policy.Snapshot {
 	t.Helper()
-	book, faults := policy.NewBook(rows, nil)
+	snapshot, faults := policy.NewSnapshot(rows, nil)
 	if len(faults) > 0 {
 		t.Fatal(faults[0])
 	}
-	return book
+	return snapshot
 }
 
-func encoded(t testing.TB, book *policy.Book) []byte {
+func encoded(t testing.TB, snapshot *policy.Snapshot) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	if err := encode(&out, book, time.UnixMicro(1_700_000_000_000_001)); err != nil {
+	if err := encode(&out, snapshot, time.UnixMicro(1_700_000_000_000_001)); err != nil {
 		t.Fatal(err)
 	}
 	return out.Bytes()
 }
 
 func TestBookThatIsSavedAndReadIsTheSame(t *testing.T) {
-	book := built(t, crowd(50))
-	saved, err := decode(bytes.NewReader(encoded(t, book)), 501)
+	snapshot := built(t, crowd(50))
+	saved, err := decode(bytes.NewReader(encoded(t, snapshot)), 501)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,8 +73,8 @@ func TestBookThatIsSavedAndReadIsTheSame(t *testing.T) {
 		t.Errorf("it is version %d of %v", saved.Rows.Version, saved.Confirmed)
 	}
 	again := built(t, saved.Rows)
-	if !reflect.DeepEqual(again.Tiers(), book.Tiers()) || !same(again.Tenants(), book.Tenants()) ||
-		!same(again.Policies(), book.Policies()) || !same(again.Overrides(), book.Overrides()) {
+	if !reflect.DeepEqual(again.Tiers(), snapshot.Tiers()) || !same(again.Tenants(), snapshot.Tenants()) ||
+		!same(again.Policies(), snapshot.Policies()) || !same(again.Overrides(), snapshot.Overrides()) {
 		t.Error("the rows differ")
 	}
 }
@@ -214,6 +214,6 @@ func FuzzDecode(f *testing.F) {
 		if n := len(saved.Rows.Tiers) + len(saved.Rows.Tenants) + len(saved.Rows.Policies) + len(saved.Rows.Overrides); n != int(rows) {
 			t.Errorf("%d rows are read, the header says %d", n, rows)
 		}
-		policy.NewBook(saved.Rows, nil)
+		policy.NewSnapshot(saved.Rows, nil)
 	})
 }

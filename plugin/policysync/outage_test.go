@@ -27,8 +27,8 @@ func TestPostgresThatStopsCostsNoPolicy(t *testing.T) {
 	n.until("contact is lost", func(s policysync.Stats) bool { return !s.Connected })
 	lost := n.Stats().Age
 	n.until("its age grows", func(s policysync.Stats) bool { return s.Age > lost+50*time.Millisecond })
-	if s := n.Stats(); s.Source != policysync.FromPostgres || n.Book().Len() != 3 {
-		t.Errorf("while Postgres is stopped the book has %d rows from %s, want 3 from postgres", n.Book().Len(), s.Source)
+	if s := n.Stats(); s.Source != policysync.FromPostgres || n.Snapshot().Len() != 3 {
+		t.Errorf("while Postgres is stopped the snapshot has %d rows from %s, want 3 from postgres", n.Snapshot().Len(), s.Source)
 	}
 
 	server.Start(t)
@@ -43,17 +43,17 @@ func TestPostgresThatStopsCostsNoPolicy(t *testing.T) {
 	}
 
 	cold := start(t, options)
-	cold.until("the saved book is in force", func(s policysync.Stats) bool { return s.Source == policysync.FromDisk })
-	if s := cold.Stats(); cold.Book().Len() != 5 || s.Version != 2 || s.Age <= 0 || s.Connected {
-		t.Errorf("the saved book has %d rows; %+v", cold.Book().Len(), s)
+	cold.until("the saved snapshot is in force", func(s policysync.Stats) bool { return s.Source == policysync.FromDisk })
+	if s := cold.Stats(); cold.Snapshot().Len() != 5 || s.Version != 2 || s.Age <= 0 || s.Connected {
+		t.Errorf("the saved snapshot has %d rows; %+v", cold.Snapshot().Len(), s)
 	}
 	cold.until("Postgres is tried", func(policysync.Stats) bool { return cold.log.count("no contact with Postgres") == 1 })
 
 	server.Start(t)
 	w.pool.Reset()
-	book := cold.await(w.policies(6, 6))
-	if book.Len() != 6 {
-		t.Errorf("after the start of Postgres the book has %d rows, want 6", book.Len())
+	snapshot := cold.await(w.policies(6, 6))
+	if snapshot.Len() != 6 {
+		t.Errorf("after the start of Postgres the snapshot has %d rows, want 6", snapshot.Len())
 	}
 }
 
@@ -80,8 +80,8 @@ func TestLoadHasTheSavedBookBeforeRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Load()
-	if s.Book() == nil || s.Book().Len() != 2000 {
-		t.Fatalf("the book is %v, want one of 2000 rows", s.Book())
+	if s.Snapshot() == nil || s.Snapshot().Len() != 2000 {
+		t.Fatalf("the snapshot is %v, want one of 2000 rows", s.Snapshot())
 	}
 	saved, err := policysync.ReadFile(fileIn(options.Dir), 0)
 	if err != nil || len(saved.Rows.Policies) != 2000 || time.Since(saved.Confirmed) > time.Minute {
@@ -124,8 +124,8 @@ func TestSavedFileThatCannotBeUsedIsPassedOver(t *testing.T) {
 			options.Source.DSN = "postgres://" + closedPort(t) + "/none?sslmode=disable"
 			n := start(t, options)
 			n.until("Postgres is tried", func(policysync.Stats) bool { return n.log.count("no contact with Postgres") == 1 })
-			if n.Book() != nil || n.Stats().Source != policysync.FromNone {
-				t.Errorf("there is a book of %d rows from %s, want none", n.Book().Len(), n.Stats().Source)
+			if n.Snapshot() != nil || n.Stats().Source != policysync.FromNone {
+				t.Errorf("there is a snapshot of %d rows from %s, want none", n.Snapshot().Len(), n.Stats().Source)
 			}
 			if n.log.count("cannot be used") != 1 || n.log.count(c.why) != 1 {
 				t.Errorf("the log does not tell %q:\n%s", c.why, n.log)
@@ -242,10 +242,10 @@ func TestServerProcessThatFreezesIsLeftForAnotherOne(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	book := n.await(w.policies(4, 4))
+	snapshot := n.await(w.policies(4, 4))
 	n.until("there is another session", func(s policysync.Stats) bool { return s.Contacts == 2 })
-	if s := n.Stats(); book.Len() != 4 || n.log.count("no contact with Postgres") != 1 {
-		t.Errorf("%d rows after %d sessions:\n%s", book.Len(), s.Contacts, n.log)
+	if s := n.Stats(); snapshot.Len() != 4 || n.log.count("no contact with Postgres") != 1 {
+		t.Errorf("%d rows after %d sessions:\n%s", snapshot.Len(), s.Contacts, n.log)
 	}
 }
 

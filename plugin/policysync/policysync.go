@@ -1,6 +1,6 @@
-// Package policysync keeps a [policy.Book] that follows Postgres: it listens before it loads, loads all rows in one
-// transaction, then fetches what each new version changed, and swaps books by an atomic pointer. Without Postgres it
-// keeps serving the last good book and says how old that is; the last book is also kept in a file, so that a node that
+// Package policysync keeps a [policy.Snapshot] that follows Postgres: it listens before it loads, loads all rows in one
+// transaction, then fetches what each new version changed, and swaps snapshots by an atomic pointer. Without Postgres it
+// keeps serving the last good snapshot and says how old that is; the last snapshot is also kept in a file, so that a node that
 // starts without Postgres has one.
 //
 // A standby sends no notifications and takes no reports: it is looked at every second.
@@ -8,7 +8,7 @@
 // A notification is only a hint to look. What makes a change arrive is the version: it is looked at after every hint,
 // after every connect, and every few seconds; and from time to time everything is loaded again.
 //
-// Writing policies is package pgstore's, what the rows mean is package policy's, and which instances use a book is app's.
+// Writing policies is package pgstore's, what the rows mean is package policy's, and which instances use a snapshot is app's.
 package policysync
 
 import (
@@ -37,7 +37,7 @@ const (
 	DefaultMaxPause    = 5 * time.Second
 )
 
-// FileName is the name of the saved book in Options.Dir.
+// FileName is the name of the saved snapshot in Options.Dir.
 const FileName = "policies.snapshot"
 
 // Options say what to follow, and how closely. The zero value of a duration or number is its default; less is an error.
@@ -45,15 +45,15 @@ type Options struct {
 	Source Source       // where Postgres is; required
 	Node   string       // the name of this life of this process in its reports, 1 to 256 bytes; "": it makes none
 	Away   func() bool  // whether this process answers no requests, and so reports nothing; nil: it always does
-	Dir    string       // the folder of the saved book and of the node's life, made if it is missing; "": nothing is saved
+	Dir    string       // the folder of the saved snapshot and of the node's life, made if it is missing; "": nothing is saved
 	Log    *slog.Logger // nil: slog.Default()
 
-	// Changed is told of every new book, one after the other, by the goroutine that made it: what comes next waits for
-	// it. A load of all rows makes a new book even if nothing is new. nil: nobody is told.
-	Changed func(*policy.Book)
+	// Changed is told of every new snapshot, one after the other, by the goroutine that made it: what comes next waits for
+	// it. A load of all rows makes a new snapshot even if nothing is new. nil: nobody is told.
+	Changed func(*policy.Snapshot)
 
-	// MaxRows is the most rows of all tables together (snapshot_max_rows): of more, the last good book stays. A row takes
-	// up to 400 bytes in a book, and while all rows are loaded there are two books, and 250 bytes a row beside them.
+	// MaxRows is the most rows of all tables together (snapshot_max_rows): of more, the last good snapshot stays. A row takes
+	// up to 400 bytes in a snapshot, and while all rows are loaded there are two snapshots, and 250 bytes a row beside them.
 	MaxRows int
 
 	ReloadEvery time.Duration // between loads of all rows; longer where loading takes more than 2 % of that
@@ -64,20 +64,20 @@ type Options struct {
 	MaxPause    time.Duration // of those the longest
 }
 
-// Sync follows Postgres while Run runs. Book and Stats may be called by anybody at any time.
+// Sync follows Postgres while Run runs. Snapshot and Stats may be called by anybody at any time.
 type Sync struct {
-	options Options
-	log     *slog.Logger
-	book    atomic.Pointer[policy.Book]
-	unsaved chan struct{} // room for one: there is a book to be saved
-	loaded  sync.Once     // the saved book has been looked for
+	options  Options
+	log      *slog.Logger
+	snapshot atomic.Pointer[policy.Snapshot]
+	unsaved  chan struct{} // room for one: there is a snapshot to be saved
+	loaded   sync.Once     // the saved snapshot has been looked for
 
 	mu    sync.Mutex // guards what Stats reads
 	state state
 
 	// What follows belongs to Load, then to the goroutine that follows.
 	faults     faults
-	held       head      // what the book was made from
+	held       head      // what the snapshot was made from
 	refused    int64     // the version that was not loaded for its size; -1: none
 	reloadAt   time.Time // when all rows are loaded next
 	lostAt     time.Time // when contact was lost; zero: it was not
@@ -91,9 +91,9 @@ type Sync struct {
 	ahead      int64 // the newest migration that this program does not have, once that was logged
 
 	// What follows belongs to the goroutine that saves, then to Run.
-	saved    *policy.Book  // the last book that was saved, or tried
-	savedAt  time.Time     // when that was
-	saveTime time.Duration // how long that took
+	saved    *policy.Snapshot // the last snapshot that was saved, or tried
+	savedAt  time.Time        // when that was
+	saveTime time.Duration    // how long that took
 }
 
 // New checks the options. Nothing is read but the source, and nothing started: that is Load's and Run's.
@@ -144,11 +144,11 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Book is the last good book; nil while nothing is known.
-func (s *Sync) Book() *policy.Book { return s.book.Load() }
+// Snapshot is the last good snapshot; nil while nothing is known.
+func (s *Sync) Snapshot() *policy.Snapshot { return s.snapshot.Load() }
 
-// Load reads the saved book, if there is one, before it returns. A file that cannot be used is logged and left alone. Run
-// does this first, so only who needs the book before calls it; a second call does nothing.
+// Load reads the saved snapshot, if there is one, before it returns. A file that cannot be used is logged and left alone. Run
+// does this first, so only who needs the snapshot before calls it; a second call does nothing.
 func (s *Sync) Load() {
 	if s.options.Dir != "" {
 		s.loaded.Do(s.loadSaved)
@@ -168,12 +168,12 @@ func (s *Sync) Run(ctx context.Context) error {
 	return nil
 }
 
-// swap puts a book in force and tells about it. Whoever sees its version in the stats finds it counted there, too.
-func (s *Sync) swap(book *policy.Book, from string, confirmed time.Time, count func(*state)) {
-	rows := book.Len() + len(book.Tiers())
-	s.book.Store(book)
+// swap puts a snapshot in force and tells about it. Whoever sees its version in the stats finds it counted there, too.
+func (s *Sync) swap(snapshot *policy.Snapshot, from string, confirmed time.Time, count func(*state)) {
+	rows := snapshot.Len() + len(snapshot.Tiers())
+	s.snapshot.Store(snapshot)
 	s.count(func(state *state) {
-		state.version, state.source, state.rows = book.Version(), from, rows
+		state.version, state.source, state.rows = snapshot.Version(), from, rows
 		state.confirmed, state.enforced = confirmed, time.Now()
 		state.faults, state.faultCount = s.faults.list, s.faults.count
 		count(state)
@@ -182,11 +182,11 @@ func (s *Sync) swap(book *policy.Book, from string, confirmed time.Time, count f
 		signal(s.unsaved)
 	}
 	if s.options.Changed != nil {
-		s.options.Changed(book)
+		s.options.Changed(snapshot)
 	}
 }
 
-// path is the file of the saved book.
+// path is the file of the saved snapshot.
 func (s *Sync) path() string { return filepath.Join(s.options.Dir, FileName) }
 
 // signal wakes the receiver of a channel with room for one signal, unless it will be woken anyway.

@@ -35,7 +35,7 @@ func TestAForgedNotificationChangesNothing(t *testing.T) {
 		}
 	}
 	n.await(w.policies(2, 2))
-	if stats := n.Stats(); stats.Version != 2 || n.Book().Version() != 2 {
+	if stats := n.Stats(); stats.Version != 2 || n.Snapshot().Version() != 2 {
 		t.Errorf("the node enforces version %d, want the 2 of the database", stats.Version)
 	}
 }

@@ -18,8 +18,8 @@ func TestRowPastTheConstraintsIsReportedAndItsLastGoodValueStays(t *testing.T) {
 	n.await(w.policies(1, 3))
 	w.write(`ALTER TABLE rate_limiter.policies DROP CONSTRAINT policies_limit; ALTER TABLE rate_limiter.policies ALTER scope DROP NOT NULL`)
 	poisoned := w.write(`UPDATE rate_limiter.policies SET "limit" = -5 WHERE tenant = 'tenant-1'; UPDATE rate_limiter.policies SET "limit" = 8 WHERE tenant = 'tenant-2'`)
-	book := n.await(poisoned)
-	if got := limits(book); got["tenant-1"] != 1001 || got["tenant-2"] != 8 {
+	snapshot := n.await(poisoned)
+	if got := limits(snapshot); got["tenant-1"] != 1001 || got["tenant-2"] != 8 {
 		t.Errorf("limits are %v, want the last good one of tenant-1 and the new one of tenant-2", got)
 	}
 	s := n.Stats()
@@ -38,12 +38,12 @@ func TestRowPastTheConstraintsIsReportedAndItsLastGoodValueStays(t *testing.T) {
 		return len(reported) == 1 && reported[0] == s.Faults[0]
 	})
 	n.await(w.write(`UPDATE rate_limiter.policies SET scope = NULL WHERE tenant = 'tenant-1'`))
-	if n.log.count("does not compile") < 2 || limits(n.Book())["tenant-1"] != 1001 {
+	if n.log.count("does not compile") < 2 || limits(n.Snapshot())["tenant-1"] != 1001 {
 		t.Errorf("the row has changed, and is wrong still: that was to be logged again:\n%s", n.log)
 	}
-	book = n.await(w.write(`UPDATE rate_limiter.policies SET "limit" = 6, scope = 'tenant' WHERE tenant = 'tenant-1'`))
-	if s := n.Stats(); s.FaultCount != 0 || limits(book)["tenant-1"] != 6 {
-		t.Errorf("after the row is right there are %d faults and limits %v", s.FaultCount, limits(book))
+	snapshot = n.await(w.write(`UPDATE rate_limiter.policies SET "limit" = 6, scope = 'tenant' WHERE tenant = 'tenant-1'`))
+	if s := n.Stats(); s.FaultCount != 0 || limits(snapshot)["tenant-1"] != 6 {
+		t.Errorf("after the row is right there are %d faults and limits %v", s.FaultCount, limits(snapshot))
 	}
 }
 
@@ -59,8 +59,8 @@ func TestLoadingTheSameVersionAgainLogsAndSavesNothing(t *testing.T) {
 	if saves := n.Stats().Saves; saves != 1 {
 		t.Errorf("one version was saved %d times, want once", saves)
 	}
-	if n.log.count("does not compile") != 1 || n.Stats().FaultCount != 1 || n.Book().Len() != 2 {
-		t.Errorf("%d faults, %d rows:\n%s", n.Stats().FaultCount, n.Book().Len(), n.log)
+	if n.log.count("does not compile") != 1 || n.Stats().FaultCount != 1 || n.Snapshot().Len() != 2 {
+		t.Errorf("%d faults, %d rows:\n%s", n.Stats().FaultCount, n.Snapshot().Len(), n.log)
 	}
 }
 
@@ -74,9 +74,9 @@ func TestRowThatWasWrongIsLookedAtWithTheNextChange(t *testing.T) {
 	if s := n.Stats(); s.FaultCount != 1 {
 		t.Fatalf("faults are %+v, want that these two patterns do not go together", s.Faults)
 	}
-	book := n.await(w.write(`DELETE FROM rate_limiter.policies WHERE endpoint = 'GET /a/{x}/c'`))
-	if s := n.Stats(); s.FaultCount != 0 || book.Len() != 1 {
-		t.Errorf("%d faults and %d rows, want the row that is left", s.FaultCount, book.Len())
+	snapshot := n.await(w.write(`DELETE FROM rate_limiter.policies WHERE endpoint = 'GET /a/{x}/c'`))
+	if s := n.Stats(); s.FaultCount != 0 || snapshot.Len() != 1 {
+		t.Errorf("%d faults and %d rows, want the row that is left", s.FaultCount, snapshot.Len())
 	}
 }
 
@@ -84,13 +84,13 @@ func TestOverrideWithoutAnEndByAccidentIsRefused(t *testing.T) {
 	w := newWorld(t)
 	w.write(`ALTER TABLE rate_limiter.overrides DROP CONSTRAINT overrides_expires_at_missing`)
 	n := start(t, w.options())
-	book := n.await(w.write(`INSERT INTO rate_limiter.overrides (kind, tenant, reason, author) VALUES ('ban', 'acme', 'why', 'ann')`))
-	if s := n.Stats(); s.FaultCount != 1 || book.Len() != 0 {
-		t.Errorf("%d faults and %d rows, want the row refused", s.FaultCount, book.Len())
+	snapshot := n.await(w.write(`INSERT INTO rate_limiter.overrides (kind, tenant, reason, author) VALUES ('ban', 'acme', 'why', 'ann')`))
+	if s := n.Stats(); s.FaultCount != 1 || snapshot.Len() != 0 {
+		t.Errorf("%d faults and %d rows, want the row refused", s.FaultCount, snapshot.Len())
 	}
 }
 
-func TestMoreRowsThanTheCeilingLeaveTheLastGoodBook(t *testing.T) {
+func TestMoreRowsThanTheCeilingLeaveTheLastGoodSnapshot(t *testing.T) {
 	w := newWorld(t)
 	options := w.options()
 	options.MaxRows = 10
@@ -99,21 +99,21 @@ func TestMoreRowsThanTheCeilingLeaveTheLastGoodBook(t *testing.T) {
 	w.policies(11, 11)
 	n.until("the version is refused", func(s policysync.Stats) bool { return s.Refusal != "" })
 	const want = "version 2 has 11 rows, more than snapshot_max_rows (10): 11 policies"
-	if n.Book().Len() != 10 || n.log.count(want) != 1 {
-		t.Errorf("the book has %d rows, want 10; the log does not tell %q:\n%s", n.Book().Len(), want, n.log)
+	if n.Snapshot().Len() != 10 || n.log.count(want) != 1 {
+		t.Errorf("the snapshot has %d rows, want 10; the log does not tell %q:\n%s", n.Snapshot().Len(), want, n.log)
 	}
 	if s := n.Stats(); !s.Connected || s.Version != 1 {
 		t.Errorf("contact %v and version %d, want contact and version 1", s.Connected, s.Version)
 	}
 	cold := start(t, options)
 	cold.until("the version is refused at the start, too", func(s policysync.Stats) bool { return s.Refusal != "" && s.Connected })
-	if cold.Book() != nil {
-		t.Errorf("there is a book of %d rows, want none", cold.Book().Len())
+	if cold.Snapshot() != nil {
+		t.Errorf("there is a snapshot of %d rows, want none", cold.Snapshot().Len())
 	}
 	version := w.write(`DELETE FROM rate_limiter.policies WHERE tenant IN ('tenant-1', 'tenant-2')`)
 	for _, n := range []*node{n, cold} {
-		if book := n.await(version); book.Len() != 9 || n.Stats().Refusal != "" {
-			t.Errorf("with room again the book has %d rows, want 9; refusal %q", book.Len(), n.Stats().Refusal)
+		if snapshot := n.await(version); snapshot.Len() != 9 || n.Stats().Refusal != "" {
+			t.Errorf("with room again the snapshot has %d rows, want 9; refusal %q", snapshot.Len(), n.Stats().Refusal)
 		}
 		if n.log.count("level=ERROR") != 1 || n.log.count(`level=INFO msg="policies fit`) != 1 {
 			t.Errorf("want one error for too many rows, and one note that they fit again:\n%s", n.log)
@@ -259,8 +259,8 @@ func TestDatabaseWithoutTablesIsAwayUntilItIsMigrated(t *testing.T) {
 	n := start(t, w.options())
 	n.until("it is tried", func(policysync.Stats) bool { return n.log.count("rate_limiter.version") == 1 })
 	n.tells("older than this program: run ratelimit migrate up")
-	if n.Book() != nil {
-		t.Error("there is a book")
+	if n.Snapshot() != nil {
+		t.Error("there is a snapshot")
 	}
 	if _, err := w.pool.Exec(t.Context(), `ALTER SCHEMA later RENAME TO rate_limiter`); err != nil {
 		t.Fatal(err)

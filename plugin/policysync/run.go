@@ -21,7 +21,7 @@ const (
 	lookTime, fetchTime, loadTime = 3 * time.Second, 30 * time.Second, 2 * time.Minute
 	// loadShare is how many times longer than a load the time to the next one is.
 	loadShare = 50
-	// rest is how long lies between two looks for a hint, so that a burst of changes makes few books.
+	// rest is how long lies between two looks for a hint, so that a burst of changes makes few snapshots.
 	rest = 10 * time.Millisecond
 	// tolerance is by how much the clocks may differ before somebody is told: overrides end by the node's clock.
 	tolerance = time.Second
@@ -200,18 +200,18 @@ func (s *Sync) catchUp(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return err
 	}
-	book, found := s.Book().Apply(n.changes)
-	if rows := int64(book.Len() + len(book.Tiers())); rows > int64(s.options.MaxRows) {
+	snapshot, found := s.Snapshot().Apply(n.changes)
+	if rows := int64(snapshot.Len() + len(snapshot.Tiers())); rows > int64(s.options.MaxRows) {
 		return s.load(ctx, conn) // which tells what there is too much of
 	}
 	fresh := s.faults.some(found, n.looked, n.changed)
 	s.logFaults(fresh, n.head.version)
-	s.adopt(book, n.head, func(state *state) { state.catchUps++; state.propagation = n.head.lag() })
+	s.adopt(snapshot, n.head, func(state *state) { state.catchUps++; state.propagation = n.head.lag() })
 	s.log.Debug("policy changes are in force", "version", n.head.version, "rows", len(n.changed), "seconds", n.head.lag().Seconds())
 	return s.report(ctx, conn)
 }
 
-// load gets all rows. When there are too many that is told, and the last good book stays.
+// load gets all rows. When there are too many that is told, and the last good snapshot stays.
 func (s *Sync) load(ctx context.Context, conn *pgx.Conn) error {
 	bounded, cancel := context.WithTimeout(ctx, loadTime)
 	defer cancel()
@@ -226,36 +226,36 @@ func (s *Sync) load(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return err
 	}
-	book, found := policy.NewBook(a.rows, s.Book())
+	snapshot, found := policy.NewSnapshot(a.rows, s.Snapshot())
 	fresh, newer := s.faults.all(found), known && a.head.version != s.held.version
 	s.logFaults(fresh, a.head.version)
 	s.logCandidates(a.candidates, a.head.version)
 	took := time.Since(began)
 	s.reloadAt = time.Now().Add(jittered(max(s.options.ReloadEvery, loadShare*took)))
-	s.adopt(book, a.head, func(state *state) {
+	s.adopt(snapshot, a.head, func(state *state) {
 		state.loads++
 		state.loadTime = took
 		if newer {
 			state.propagation = a.head.lag()
 		}
 	})
-	s.log.Debug("loaded all policies", "version", a.head.version, "rows", book.Len(), "bytes", a.bytes, "seconds", took.Seconds())
+	s.log.Debug("loaded all policies", "version", a.head.version, "rows", snapshot.Len(), "bytes", a.bytes, "seconds", took.Seconds())
 	return s.report(ctx, conn)
 }
 
-// adopt puts a book from Postgres in force, and counts how it came.
-func (s *Sync) adopt(book *policy.Book, h head, count func(*state)) {
+// adopt puts a snapshot from Postgres in force, and counts how it came.
+func (s *Sync) adopt(snapshot *policy.Snapshot, h head, count func(*state)) {
 	if s.Stats().Refusal != "" {
-		s.log.Info("policies fit within snapshot_max_rows again", "version", h.version, "rows", book.Len())
+		s.log.Info("policies fit within snapshot_max_rows again", "version", h.version, "rows", snapshot.Len())
 	}
 	s.held, s.refused = h, -1
-	s.swap(book, FromPostgres, h.seen, func(state *state) {
+	s.swap(snapshot, FromPostgres, h.seen, func(state *state) {
 		state.refusal = ""
 		count(state)
 	})
 }
 
-// refuse keeps the last good book while there are too many rows, and tells so once.
+// refuse keeps the last good snapshot while there are too many rows, and tells so once.
 func (s *Sync) refuse(crowd *crowdError) {
 	s.refused = crowd.version
 	if s.Stats().Refusal == "" {

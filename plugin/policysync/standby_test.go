@@ -19,7 +19,7 @@ func TestAStandbyIsFollowedByLookingAndListenedToOnceItIsPromoted(t *testing.T) 
 	n := start(t, options)
 	n.await(first)
 	n.await(w.policies(4, 4))
-	if s := n.Stats(); !s.Standby || !s.Connected || n.Book().Len() != 4 {
+	if s := n.Stats(); !s.Standby || !s.Connected || n.Snapshot().Len() != 4 {
 		t.Errorf("it has %+v, want four rows of a standby", s)
 	}
 	if n.log.count("is a standby") != 1 || n.log.count("refused") != 0 || n.log.count("no contact") != 0 {

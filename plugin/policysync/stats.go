@@ -7,22 +7,22 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// The sources of a book.
+// The sources of a snapshot.
 const (
 	FromPostgres = "postgres"
 	FromDisk     = "disk" // the file of an earlier run
-	FromNone     = "none" // there is no book: the config stands alone
+	FromNone     = "none" // there is no snapshot: the config stands alone
 )
 
 // Stats are what is known of the sync at one moment.
 type Stats struct {
-	Version   int64         // of the book in force; 0: there is none, or nothing was ever written
-	Source    string        // of the book in force: postgres, disk or none
+	Version   int64         // of the snapshot in force; 0: there is none, or nothing was ever written
+	Source    string        // of the snapshot in force: postgres, disk or none
 	Connected bool          // Postgres is being followed now
 	Standby   bool          // what was followed last is a standby, which may be late, and has no report of this node
-	Age       time.Duration // since Postgres was last known to have nothing newer; 0: there is no book. Of a saved book it goes by the node's clock
-	Enforced  time.Duration // since the book is in force; 0: there is none
-	Rows      int           // of all tables in the book
+	Age       time.Duration // since Postgres was last known to have nothing newer; 0: there is no snapshot. Of a saved snapshot it goes by the node's clock
+	Enforced  time.Duration // since the snapshot is in force; 0: there is none
+	Rows      int           // of all tables in the snapshot
 
 	Faults     []policy.Fault // rows that do not compile, at most 1000, and after them those of Unfollowed; not to be changed
 	FaultCount int            // all of them
@@ -31,7 +31,7 @@ type Stats struct {
 	Loads    uint64 // of all rows
 	CatchUps uint64 // of changes alone
 	Contacts uint64 // sessions with Postgres that got as far as a version
-	Saves    uint64 // of the book on disk
+	Saves    uint64 // of the snapshot on disk
 	Unsaved  uint64 // tries at that which failed
 
 	LoadTime    time.Duration // of the last load of all rows, the building included; 0: there was none
@@ -70,7 +70,7 @@ func (s *Sync) Stats() Stats {
 	return out
 }
 
-// Unfollowed tells which rows of the book compile and yet cannot be followed where it is used, such as tenants of a tier
+// Unfollowed tells which rows of the snapshot compile and yet cannot be followed where it is used, such as tenants of a tier
 // that no config knows. Stats and the next report have them beside those that do not compile, until the next call. Nothing
 // is logged. The list is not to be changed afterwards. It may be called by anybody at any time.
 func (s *Sync) Unfollowed(faults []policy.Fault) {
@@ -89,7 +89,7 @@ func (s *Sync) count(change func(*state)) {
 	change(&s.state)
 }
 
-// confirm notes that the book was the newest at an instant.
+// confirm notes that the snapshot was the newest at an instant.
 func (s *Sync) confirm(at time.Time) {
 	s.count(func(state *state) { state.confirmed = at })
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// table is one of the tables that a book is made of.
+// table is one of the tables that a snapshot is made of.
 type table struct {
 	name    string // in the schema rate_limiter, and in faults
 	kind    string // of its rows in the changes

@@ -127,10 +127,10 @@ func start(t *testing.T, options policysync.Options) *node {
 	return n
 }
 
-func (n *node) changed(book *policy.Book) {
+func (n *node) changed(snapshot *policy.Snapshot) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.swaps[book.Version()] = time.Now()
+	n.swaps[snapshot.Version()] = time.Now()
 }
 
 // swapped is when a version came in force.
@@ -142,12 +142,12 @@ func (n *node) swapped(version int64) (time.Time, bool) {
 }
 
 // await waits until a version of the database is in force.
-func (n *node) await(version int64) *policy.Book {
+func (n *node) await(version int64) *policy.Snapshot {
 	n.t.Helper()
 	n.until(fmt.Sprintf("version %d is in force", version), func(s policysync.Stats) bool {
 		return s.Source == policysync.FromPostgres && s.Version >= version
 	})
-	return n.Book()
+	return n.Snapshot()
 }
 
 // until waits until something is so.
@@ -191,10 +191,10 @@ func (l *logged) count(text string) (lines int) {
 	return lines
 }
 
-// limits are the limits of a book's policies, by tenant or tier.
-func limits(book *policy.Book) map[string]int64 {
+// limits are the limits of a snapshot's policies, by tenant or tier.
+func limits(snapshot *policy.Snapshot) map[string]int64 {
 	found := map[string]int64{}
-	for r := range book.Policies() {
+	for r := range snapshot.Policies() {
 		found[r.Tenant+r.Tier] = r.Limit.Limit
 	}
 	return found

@@ -44,7 +44,7 @@ func serve(ctx context.Context, socket string, log *slog.Logger) error {
 	return kongplugin.New(kongplugin.Options{Name: schema.Name, Log: log, Build: build}).Serve(ctx, listener)
 }
 
-func build(config schema.Config, snapshot *policy.Snapshot) (*admit.Path, func(), error) {
+func build(config schema.Config, snapshot *policy.Plan) (*admit.Path, func(), error) {
 	path := &admit.Path{Buckets: bottomless{}, Renderer: response.New(config, nil)}
 	path.Policies.Store(snapshot)
 	return path, nil, nil

@@ -57,7 +57,7 @@ type instance struct {
 
 // UnmarshalJSON compiles a config.
 func (in *instance) UnmarshalJSON(raw []byte) error {
-	var snapshot *policy.Snapshot
+	var snapshot *policy.Plan
 	config, _, err := schema.Parse(raw, func(c schema.Config) (err error) {
 		snapshot, err = policy.FromConfig(c)
 		return err

@@ -51,14 +51,14 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-func BenchmarkBook(b *testing.B) {
+func BenchmarkSnapshot(b *testing.B) {
 	rows := crowd(100_000)
-	book := build(b, rows)
+	snapshot := build(b, rows)
 	b.Run("build a million rows", func(b *testing.B) {
 		for b.Loop() {
 			build(b, rows)
 		}
-		b.ReportMetric(float64(book.Len()), "rows")
+		b.ReportMetric(float64(snapshot.Len()), "rows")
 	})
 	b.Run("apply one change", func(b *testing.B) {
 		n := 0
@@ -66,12 +66,12 @@ func BenchmarkBook(b *testing.B) {
 		for b.Loop() {
 			n++
 			began := time.Now()
-			apply(b, book, policy.Changes{Rows: policy.Rows{Policies: []policy.Row{perTenant(int64(n%1000+1), "tenant-000001", int64(n))}}})
+			apply(b, snapshot, policy.Changes{Rows: policy.Rows{Policies: []policy.Row{perTenant(int64(n%1000+1), "tenant-000001", int64(n))}}})
 			slowest = max(slowest, time.Since(began))
 		}
 		b.ReportMetric(float64(slowest.Microseconds()), "slowest-µs")
 	})
-	snapshot := compile(b, modelConfig).With(book)
+	plan := compile(b, modelConfig).With(snapshot)
 	ids := make([]identity.Identity, 8192)
 	for i := range ids {
 		n := i * 11
@@ -80,25 +80,25 @@ func BenchmarkBook(b *testing.B) {
 			Method: "GET", Path: "/", Route: "route",
 		}
 	}
-	resolve := func(snapshot *policy.Snapshot, ids []identity.Identity) func(*testing.B) {
+	resolve := func(plan *policy.Plan, ids []identity.Identity) func(*testing.B) {
 		return func(b *testing.B) {
 			var r policy.Resolution
 			for i := range ids { // what overrides make of policies is made with the first request
-				snapshot.ResolveAt(&ids[i], 1, &r)
+				plan.ResolveAt(&ids[i], 1, &r)
 			}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				snapshot.ResolveAt(&ids[i%len(ids)], 1, &r)
+				plan.ResolveAt(&ids[i%len(ids)], 1, &r)
 			}
 		}
 	}
-	b.Run("resolve, a few busy tenants", resolve(snapshot, ids[:16]))
-	b.Run("resolve, thousands of tenants", resolve(snapshot, ids))
-	b.Run("resolve, a tenant without rows", resolve(snapshot, []identity.Identity{visitor}))
-	b.Run("resolve, without a book", resolve(compile(b, modelConfig), ids))
+	b.Run("resolve, a few busy tenants", resolve(plan, ids[:16]))
+	b.Run("resolve, thousands of tenants", resolve(plan, ids))
+	b.Run("resolve, a tenant without rows", resolve(plan, []identity.Identity{visitor}))
+	b.Run("resolve, without a snapshot", resolve(compile(b, modelConfig), ids))
 	b.Run("With", func(b *testing.B) {
 		for b.Loop() {
-			snapshot.With(book)
+			plan.With(snapshot)
 		}
 	})
 	runtime.KeepAlive(rows)
@@ -110,12 +110,12 @@ func TestARowOfAMillionTakesLessThan400Bytes(t *testing.T) {
 	}
 	const tenants = 10_000
 	before := heap()
-	book := build(t, crowd(tenants))
+	snapshot := build(t, crowd(tenants))
 	after := heap()
-	perRow := float64(after-before) / float64(book.Len())
-	t.Logf("%d rows take %.0f bytes each", book.Len(), perRow)
+	perRow := float64(after-before) / float64(snapshot.Len())
+	t.Logf("%d rows take %.0f bytes each", snapshot.Len(), perRow)
 	if perRow > 400 {
 		t.Errorf("a row takes %.0f bytes, want at most 400", perRow)
 	}
-	runtime.KeepAlive(book)
+	runtime.KeepAlive(snapshot)
 }

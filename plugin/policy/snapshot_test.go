@@ -10,8 +10,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// contents are all rows of a book as text, sorted.
-func contents(book *policy.Book) []string {
+// contents are all rows of a snapshot as text, sorted.
+func contents(snapshot *policy.Snapshot) []string {
 	var all []string
 	add := func(row any) {
 		text, err := json.Marshal(row)
@@ -20,34 +20,34 @@ func contents(book *policy.Book) []string {
 		}
 		all = append(all, string(text))
 	}
-	for _, row := range book.Tiers() {
+	for _, row := range snapshot.Tiers() {
 		add(row)
 	}
-	for row := range book.Tenants() {
+	for row := range snapshot.Tenants() {
 		add(row)
 	}
-	for row := range book.Policies() {
+	for row := range snapshot.Policies() {
 		add(row)
 	}
-	for row := range book.Overrides() {
+	for row := range snapshot.Overrides() {
 		add(row)
 	}
 	slices.Sort(all)
 	return all
 }
 
-func build(t testing.TB, rows policy.Rows) *policy.Book {
+func build(t testing.TB, rows policy.Rows) *policy.Snapshot {
 	t.Helper()
-	book, faults := policy.NewBook(rows, nil)
+	snapshot, faults := policy.NewSnapshot(rows, nil)
 	if len(faults) > 0 {
 		t.Fatalf("build: %v", faults)
 	}
-	return book
+	return snapshot
 }
 
-func apply(t testing.TB, book *policy.Book, changes policy.Changes) *policy.Book {
+func apply(t testing.TB, snapshot *policy.Snapshot, changes policy.Changes) *policy.Snapshot {
 	t.Helper()
-	next, faults := book.Apply(changes)
+	next, faults := snapshot.Apply(changes)
 	if len(faults) > 0 {
 		t.Fatalf("apply: %v", faults)
 	}
@@ -84,7 +84,7 @@ func TestABookGivesItsRowsBackAsTheyWere(t *testing.T) {
 			{ID: 4, Kind: policy.Exempt, Tenant: "beta", Reason: "why", Author: "ann", Source: policy.Commercial},
 		},
 	}
-	book := build(t, rows)
+	snapshot := build(t, rows)
 	var want []string
 	for _, row := range []any{rows.Tiers[0], rows.Tenants[0], rows.Policies[0], rows.Policies[1], rows.Overrides[0], rows.Overrides[1], rows.Overrides[2], rows.Overrides[3]} {
 		text, err := json.Marshal(row)
@@ -94,11 +94,11 @@ func TestABookGivesItsRowsBackAsTheyWere(t *testing.T) {
 		want = append(want, string(text))
 	}
 	slices.Sort(want)
-	if got := contents(book); !slices.Equal(got, want) {
-		t.Errorf("the book has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	if got := contents(snapshot); !slices.Equal(got, want) {
+		t.Errorf("the snapshot has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if book.Version() != 7 || book.Len() != 7 {
-		t.Errorf("version %d with %d rows, want 7 with 7", book.Version(), book.Len())
+	if snapshot.Version() != 7 || snapshot.Len() != 7 {
+		t.Errorf("version %d with %d rows, want 7 with 7", snapshot.Version(), snapshot.Len())
 	}
 }
 
@@ -154,9 +154,9 @@ func TestEveryFaultOfARowIsToldWithItsField(t *testing.T) {
 	tests["tiers : name: "] = tests["tiers 5: name: "]
 	delete(tests, "tiers 5: name: ")
 	for want, rows := range tests {
-		book, faults := policy.NewBook(rows, nil)
-		if len(faults) != 1 || !strings.HasPrefix(faults[0].Error(), want) || book.Len() != 0 {
-			t.Errorf("faults are %v with %d rows in the book, want one that begins %q and none", faults, book.Len(), want)
+		snapshot, faults := policy.NewSnapshot(rows, nil)
+		if len(faults) != 1 || !strings.HasPrefix(faults[0].Error(), want) || snapshot.Len() != 0 {
+			t.Errorf("faults are %v with %d rows in the snapshot, want one that begins %q and none", faults, snapshot.Len(), want)
 		}
 	}
 }
@@ -171,16 +171,16 @@ func TestARowThatNoLongerCompilesKeepsItsLastGoodValue(t *testing.T) {
 		Tenants: []policy.TenantRow{{ID: "acme", Tier: strings.Repeat("x", 99)}}, Policies: []policy.Row{perTenant(1, "acme", -1), perTenant(3, "new", -1)},
 		Overrides: []policy.Override{{ID: 1, Kind: "bless"}},
 	}
-	book := build(t, good)
-	applied, faults := book.Apply(policy.Changes{Rows: bad})
-	if got := contents(applied); !slices.Equal(got, contents(book)) || len(faults) == 0 || applied.Version() != 2 {
-		t.Errorf("after bad changes version %d has\n%q, want 2 and\n%q; faults are %v", applied.Version(), got, contents(book), faults)
+	snapshot := build(t, good)
+	applied, faults := snapshot.Apply(policy.Changes{Rows: bad})
+	if got := contents(applied); !slices.Equal(got, contents(snapshot)) || len(faults) == 0 || applied.Version() != 2 {
+		t.Errorf("after bad changes version %d has\n%q, want 2 and\n%q; faults are %v", applied.Version(), got, contents(snapshot), faults)
 	}
-	// A full reload drops what is not there any longer (2), and takes from the book before what is there and bad (1).
-	reloaded, again := policy.NewBook(bad, book)
+	// A full reload drops what is not there any longer (2), and takes from the snapshot before what is there and bad (1).
+	reloaded, again := policy.NewSnapshot(bad, snapshot)
 	want := contents(build(t, policy.Rows{Tenants: good.Tenants, Policies: good.Policies[:1], Overrides: good.Overrides[:1]}))
 	if got := contents(reloaded); !slices.Equal(got, want) || len(again) != len(faults) {
-		t.Errorf("after a reload the book has\n%q, want\n%q; faults are %v", got, want, again)
+		t.Errorf("after a reload the snapshot has\n%q, want\n%q; faults are %v", got, want, again)
 	}
 }
 
@@ -190,29 +190,29 @@ func TestAnEndpointThatIsAmbiguousWithAnotherIsRefusedUntilTheOtherIsGone(t *tes
 		row.Limit.Endpoint = endpoint
 		return row
 	}
-	book := build(t, policy.Rows{Policies: []policy.Row{at(1, "GET /a/{x}"), at(2, "GET /z")}})
+	snapshot := build(t, policy.Rows{Policies: []policy.Row{at(1, "GET /a/{x}"), at(2, "GET /z")}})
 	for _, endpoint := range []string{"GET /{y}/b", "* /a/b"} {
-		next, faults := book.Apply(policy.Changes{Rows: policy.Rows{Policies: []policy.Row{at(2, endpoint)}}})
-		if len(faults) != 1 || faults[0].Field != "endpoint" || faults[0].Key != "2" || !slices.Equal(contents(next), contents(book)) {
-			t.Errorf("%s: faults are %v, and the book has %q, want one about the endpoint of 2 and %q", endpoint, faults, contents(next), contents(book))
+		next, faults := snapshot.Apply(policy.Changes{Rows: policy.Rows{Policies: []policy.Row{at(2, endpoint)}}})
+		if len(faults) != 1 || faults[0].Field != "endpoint" || faults[0].Key != "2" || !slices.Equal(contents(next), contents(snapshot)) {
+			t.Errorf("%s: faults are %v, and the snapshot has %q, want one about the endpoint of 2 and %q", endpoint, faults, contents(next), contents(snapshot))
 		}
-		apply(t, book, policy.Changes{Rows: policy.Rows{Policies: []policy.Row{at(2, endpoint)}}, Gone: policy.Gone{Policies: []int64{1}}})
+		apply(t, snapshot, policy.Changes{Rows: policy.Rows{Policies: []policy.Row{at(2, endpoint)}}, Gone: policy.Gone{Policies: []int64{1}}})
 	}
-	apply(t, book, policy.Changes{Rows: policy.Rows{Policies: []policy.Row{at(2, "GET /a/{other}")}}}) // the same requests, by another name
+	apply(t, snapshot, policy.Changes{Rows: policy.Rows{Policies: []policy.Row{at(2, "GET /a/{other}")}}}) // the same requests, by another name
 }
 
 func TestATierThatNobodyKnowsIsToldOnceWithOneOfItsTenants(t *testing.T) {
-	snapshot := compile(t, modelConfig).With(build(t, policy.Rows{
+	plan := compile(t, modelConfig).With(build(t, policy.Rows{
 		Tiers:    []policy.TierRow{{Name: "gold"}},
 		Policies: []policy.Row{{ID: 1, Tier: "tin", Limit: perTenant(1, "", 1).Limit}},
 		Tenants:  []policy.TenantRow{{ID: "a", Tier: "nickel"}, {ID: "b", Tier: "nickel"}, {ID: "c", Tier: "gold"}, {ID: "d", Tier: "tin"}, {ID: "e", Tier: "bronze"}, {ID: "f"}},
 	}))
-	faults := snapshot.Faults()
+	faults := plan.Faults()
 	if len(faults) != 1 || faults[0].Field != "tier" || !strings.Contains("ab", faults[0].Key) ||
 		!strings.Contains(faults[0].Problem, `"nickel"`) || !strings.Contains(faults[0].Problem, `tier "bronze" applies`) {
 		t.Fatalf("faults are %v, want one about nickel", faults)
 	}
-	more := snapshot.With(apply(t, snapshot.Book(), policy.Changes{Rows: policy.Rows{Tenants: []policy.TenantRow{{ID: "g", Tier: "nickel"}}}})).Faults()
+	more := plan.With(apply(t, plan.Snapshot(), policy.Changes{Rows: policy.Rows{Tenants: []policy.TenantRow{{ID: "g", Tier: "nickel"}}}})).Faults()
 	if len(more) != 1 || more[0].Problem != faults[0].Problem {
 		t.Errorf("with another tenant of the tier the faults are %v, want the same problem: %v", more, faults)
 	}
