@@ -59,7 +59,7 @@ type inForce struct {
 	base      policy.Explanation // lists what could apply
 	verdict   string             // on requests that no endpoint is about, or that are asked about
 	overrides map[int64]policy.Override
-	applied   map[int64]bool // overrides
+	applied   map[int64]*application // by the ids of overrides
 	bound     map[origin]bool
 	told      map[changed]bool
 }
@@ -79,7 +79,7 @@ type changed struct {
 func newInForce(policies *policy.Plan, id identity.Identity, now limit.Micros, v view) *inForce {
 	w := &inForce{
 		policies: policies, id: id, now: now, view: v, base: policies.Explain(&id, now),
-		overrides: map[int64]policy.Override{}, applied: map[int64]bool{}, bound: map[origin]bool{}, told: map[changed]bool{},
+		overrides: map[int64]policy.Override{}, applied: map[int64]*application{}, bound: map[origin]bool{}, told: map[changed]bool{},
 	}
 	for i := range w.base.Overrides {
 		o := w.base.Overrides[i].Override
@@ -98,12 +98,13 @@ func (w *inForce) visit(_ *identity.Identity, r *policy.Resolution) {
 	if w.verdict == "" {
 		w.verdict = verdictText(r)
 	}
-	if (r.Banned || r.Exempt) && !w.applied[r.Override] {
-		w.applied[r.Override] = true
+	if (r.Banned || r.Exempt) && w.applied[r.Override] == nil {
+		w.applied[r.Override] = &application{}
 		w.Exceptions = append(w.Exceptions, w.exception(r))
 	}
 	for i := range r.Bounds {
 		b := &r.Bounds[i]
+		w.apply(b)
 		if !w.view.bound(b) {
 			continue
 		}
@@ -156,7 +157,6 @@ func (w *inForce) limit(b *policy.Bound, from origin) LimitInForce {
 			continue
 		}
 		o := w.overrides[id]
-		w.applied[id] = true
 		l.Overrides = append(l.Overrides, id)
 		if end := until(o); !end.IsZero() && (l.Until.IsZero() || end.Before(l.Until)) {
 			l.Until = end
@@ -204,7 +204,10 @@ func (w *inForce) tellOverrides(everywhere bool) {
 		told := OverrideInForce{
 			ID: o.ID, Kind: o.Kind, Target: x.Target, Endpoint: o.Endpoint, Until: until(o), Reason: o.Reason, Author: o.Author,
 			PublicNote: o.PublicNote,
-			Applied:    w.applied[o.ID], Why: x.Why,
+			Applied:    x.Applied, Why: x.Why,
+		}
+		if a := w.applied[o.ID]; a != nil {
+			told.Applied, told.Why = true, a.why()
 		}
 		if w.view.tenant {
 			told.Reason, told.Author = "", ""

@@ -179,6 +179,41 @@ func TestWhatIsInForceIsToldWithItsOrigin(t *testing.T) {
 	}
 }
 
+func TestWhyAnOverrideIsInForceAgreesWithWhetherItApplies(t *testing.T) {
+	t.Parallel()
+	rows := enterprise()
+	rows.Policies = []policy.Row{{ID: 2, Tier: "enterprise", Limit: limitOf("extra", "GET /search", 30)}}
+	rows.Overrides = []policy.Override{
+		{ID: 10, Kind: policy.CustomLimit, Policy: "extra", Limit: 7, Tenant: "acme"},
+		{ID: 1, Kind: policy.CustomLimit, Policy: "writes", Limit: 7, Tenant: "acme"},
+		{ID: 2, Kind: policy.CustomLimit, Policy: "all", Limit: 70, Tenant: "acme"},
+		{ID: 3, Kind: policy.CustomLimit, Policy: "daily", Limit: 70, Tenant: "acme"},
+		{ID: 4, Kind: policy.CustomLimit, Policy: "daily", Limit: 80, Tenant: "acme"},
+		{ID: 5, Kind: policy.Multiplier, Factor: 500, Tenant: "acme", ExpiresAt: 1},
+		{ID: 6, Kind: policy.Exempt, Tenant: "acme", Endpoint: "GET /free"},
+		{ID: 7, Kind: policy.CustomLimit, Policy: "writes", Limit: 9, Tenant: "acme", Endpoint: "* /*"},
+		{ID: 8, Kind: policy.CustomLimit, Policy: "none", Limit: 9, Tenant: "acme"},
+		{ID: 9, Kind: policy.Exempt, Tenant: "acme", Endpoint: "GET /pages/{page}"},
+	}
+	for i := range rows.Overrides {
+		rows.Overrides[i].Reason, rows.Overrides[i].Author = "ticket 7", "ann"
+	}
+	p := planning(t, plan(), rows)
+	want := map[int64]string{
+		1: "false no limit of the request is one that it changes", 2: "true it changes all", 3: "false override 4 goes before it",
+		4: "true it changes daily", 5: "false it has expired", 6: "true the strongest of its kind", 7: "true it changes writes",
+		8: "false no limit of the request is one that it changes", 9: "true the strongest of its kind", 10: "true it changes extra",
+	}
+	for token, all := range map[string]string{viewer: want[2], ofAcme: "true it changes a limit whose numbers are not shown"} {
+		want[2] = all
+		for _, o := range p.inForce(token, "").Overrides {
+			if got := fmt.Sprint(o.Applied, " ", o.Why); got != want[o.ID] {
+				t.Errorf("%s: override %d: %s, want %s", token, o.ID, got, want[o.ID])
+			}
+		}
+	}
+}
+
 func TestWhatIsInForceForOneKindOfRequests(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), eventful())

@@ -2,6 +2,8 @@ package policy
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -242,33 +244,52 @@ func (e *explainer) holds(o *override) (bool, string) {
 	return e.changes(o)
 }
 
-// changes tells whether a custom limit or a multiplier changed a bound.
+// changes reports whether a custom limit or a multiplier changed a bound, and why.
 func (e *explainer) changes(o *override) (bool, string) {
 	if e.r.Exempt {
 		return false, fmt.Sprintf("override %d exempts the request", e.r.Override)
 	}
-	var covered bool
-	var other int64
+	var (
+		changed     []string // the names of policies
+		uncountable bool
+		stronger    int64
+	)
 	for i := range e.r.Bounds {
 		b := &e.r.Bounds[i]
 		if !o.covers(b) {
 			continue
 		}
-		covered = true
-		id := b.Override
-		if o.detector {
-			id = b.Penalty
+		switch holds := e.strongest(b, o.detector); {
+		case holds != o.id:
+			stronger = holds
+		case b.Override == o.id || b.Penalty == o.id:
+			changed = append(changed, b.Policy.Name)
+		default:
+			uncountable = true
 		}
-		if id == o.id {
-			return true, fmt.Sprintf("it changes %s", b.Policy.Name)
-		}
-		other = id
 	}
 	switch {
-	case other != 0:
-		return false, fmt.Sprintf("override %d goes before it", other)
-	case covered:
+	case len(changed) > 0:
+		return true, "it changes " + strings.Join(slices.Compact(changed), ", ")
+	case uncountable:
 		return false, "its numbers cannot be counted exactly by the algorithm of the limit, which stays as it was"
+	case stronger != 0:
+		return false, fmt.Sprintf("override %d goes before it", stronger)
 	}
 	return false, "no limit of the request is one that it changes"
+}
+
+// strongest returns the id of the override of one source that holds for a bound, as ResolveAt chooses it.
+func (e *explainer) strongest(b *Bound, detector bool) int64 {
+	var found *standing
+	for i := range e.r.overrides {
+		o := &e.r.overrides[i]
+		if o.kind != ban && o.kind != exempt && o.detector == detector && o.covers(b) {
+			found = stronger(found, o)
+		}
+	}
+	if found == nil {
+		return 0
+	}
+	return found.id
 }

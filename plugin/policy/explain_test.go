@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
@@ -103,6 +104,33 @@ tiers: [{name: one, limits: [
 		for i, b := range e.Bounds {
 			if b.Accuracy != want[i] {
 				t.Errorf("strategy %s, policy %s: it is %s, want %s", strategy, b.Policy, b.Accuracy, want[i])
+			}
+		}
+	}
+}
+
+func TestWhyAnOverrideHoldsOrDoesNotIsWhatTheResolutionDid(t *testing.T) {
+	acme := policy.Override{Tenant: "acme"}
+	const uncountable = "its numbers cannot be counted exactly by the algorithm of the limit, which stays as it was"
+	for what, test := range map[string]struct {
+		overrides []policy.Override
+		want      []string
+	}{
+		"an expired one":               {[]policy.Override{times(500, policy.Override{Tenant: "acme", ExpiresAt: 1000})}, []string{"it has expired"}},
+		"one of several limits":        {[]policy.Override{times(500, acme)}, []string{"it changes t, te, u, ue, c"}},
+		"a younger one":                {[]policy.Override{custom("t", 7, acme), custom("t", 8, acme)}, []string{"override 2 goes before it", "it changes t"}},
+		"too much for a log":           {[]policy.Override{custom("u", 20_000, acme)}, []string{uncountable}},
+		"behind too much for a log":    {[]policy.Override{custom("u", 50, acme), custom("u", 20_000, acme)}, []string{"override 2 goes before it", uncountable}},
+		"superseded and uncountable":   {[]policy.Override{times(500, acme), custom("t", 8, acme), custom("u", 20_000, acme)}, []string{"it changes te, ue, c", "it changes t", uncountable}},
+		"of a limit that is not there": {[]policy.Override{custom("other", 7, acme)}, []string{"no limit of the request is one that it changes"}},
+	} {
+		for i := range test.overrides {
+			test.overrides[i].ID, test.overrides[i].Reason, test.overrides[i].Author = int64(i+1), "r", "a"
+		}
+		e := compile(t, overridden).With(build(t, policy.Rows{Overrides: test.overrides})).Explain(&visitor, 1000)
+		for _, x := range e.Overrides {
+			if want := test.want[x.Override.ID-1]; x.Why != want || x.Applied != strings.HasPrefix(want, "it changes") {
+				t.Errorf("%s: override %d is applied: %t, because %q, want %q", what, x.Override.ID, x.Applied, x.Why, want)
 			}
 		}
 	}

@@ -1,0 +1,46 @@
+package control
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// application is what an override does to requests, whichever of them it is about. The zero value is that of a ban or an
+// exemption.
+type application struct {
+	changes []string // the names of the policies that it changes and the caller reads
+	hidden  bool     // it changes one that the caller does not read
+}
+
+// apply records which overrides changed a bound.
+func (w *inForce) apply(b *policy.Bound) {
+	for _, id := range [...]int64{b.Override, b.Penalty} {
+		if id == 0 {
+			continue
+		}
+		a := w.applied[id]
+		if a == nil {
+			a = new(application)
+			w.applied[id] = a
+		}
+		switch name := b.Policy.Name; {
+		case !w.view.bound(b):
+			a.hidden = true
+		case !slices.Contains(a.changes, name):
+			a.changes = append(a.changes, name)
+		}
+	}
+}
+
+// why says what the override does.
+func (a *application) why() string {
+	switch {
+	case len(a.changes) > 0:
+		return "it changes " + strings.Join(a.changes, ", ")
+	case a.hidden:
+		return "it changes a limit whose numbers are not shown"
+	}
+	return "the strongest of its kind"
+}
