@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
@@ -48,6 +50,20 @@ func fillRedis(t *testing.T, n *chaosNode) (paid int) {
 	}
 }
 
+// usedMemory returns how many bytes a Redis uses.
+func usedMemory(t *testing.T, client *redis.Client) int {
+	t.Helper()
+	info, err := client.InfoMap(t.Context(), "memory").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	used, err := strconv.Atoi(info["Memory"]["used_memory"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return used
+}
+
 func TestChaosStrangersWhoFillRedisDenyNoTenantAndNoAddressThatIsKnown(t *testing.T) {
 	server := redistest.Single(t)
 	n := floodStart(t, single(server.Port), "closed", "-max-addresses", strconv.Itoa(mostStrangers), "-new-addresses", "0")
@@ -57,14 +73,7 @@ func TestChaosStrangersWhoFillRedisDenyNoTenantAndNoAddressThatIsKnown(t *testin
 	const known = "192.0.2.1"
 	left(t, n.get("/flood", "X-Real-IP", known))
 	client := server.Client(t)
-	used, err := client.InfoMap(t.Context(), "memory").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, err := strconv.Atoi(used["Memory"]["used_memory"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := usedMemory(t, client)
 	if err := client.ConfigSet(t.Context(), "maxmemory", strconv.Itoa(before+roomForStrangers)).Err(); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -72,6 +73,12 @@ func onPort(t *testing.T, port int) string {
 // spend spends from all buckets of a request.
 func spend(t *testing.T, file string, id identity.Identity, cost int64) {
 	t.Helper()
+	spendWith(t, file, "", id, cost)
+}
+
+// spendWith is spend, with the password of the Redis of addresses.
+func spendWith(t *testing.T, file, password string, id identity.Identity, cost int64) {
+	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -80,11 +87,13 @@ func spend(t *testing.T, file string, id identity.Identity, cost int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	configs[0].AddressRedis.Password = password
 	snapshot, err := policy.FromConfig(configs[0].Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, closeStore, err := redisstore.NewRegistry(slog.New(slog.DiscardHandler), nil).Open(configs[0].Redis)
+	redis := redisstore.NewRegistry(slog.New(slog.DiscardHandler), nil)
+	store, closeStore, err := redis.OpenPair(configs[0].Redis, configs[0].AddressRedis, addresses.Counted)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -195,7 +195,7 @@ var table = []setting{
 	{metrics.RemoteSetting, "false", "true lets metrics-listen be an address that other machines reach", func(s *settings, text string) error {
 		return parseBool(text, &s.MetricsAllowRemote)
 	}},
-	{"ready-needs-redis", "false", "true makes /readyz fail while Redis is away, which takes the node out of rotation", func(s *settings, text string) error {
+	{"ready-needs-redis", "false", "true makes /readyz fail while Redis is away, that of addresses excepted, which takes the node out of rotation", func(s *settings, text string) error {
 		return parseBool(text, &s.ReadyNeedsRedis)
 	}},
 }
