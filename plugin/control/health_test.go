@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -61,6 +62,26 @@ func TestAFrozenRedisIsDegradedAsLongAsItIs(t *testing.T) {
 	if lost < 0 || back < lost || strings.Count(log, `"level":"WARN"`) != 1 {
 		t.Errorf("want one warning of the outage and then one note of its end:\n%s", log)
 	}
+}
+
+func TestARedisOfAddressesThatIsAwayIsNamedAndTheOtherIsNot(t *testing.T) {
+	t.Parallel()
+	var away atomic.Bool
+	p := planning(t, plan(), enterprise())
+	p.world = open(t, func(o *control.Options) {
+		o.Path, o.Buckets, o.Ping = p.path, p.store, p.store.Ping
+		o.PingSecond = func(context.Context) error {
+			if away.Load() {
+				return errors.New("it is away")
+			}
+			return nil
+		}
+	})
+	p.probedUntil("")
+	away.Store(true)
+	p.probedUntil("address_redis does not answer")
+	away.Store(false)
+	p.probedUntil("")
 }
 
 func TestAReadOnlyDatabaseIsDegradedAndSaysWhy(t *testing.T) {

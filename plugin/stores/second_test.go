@@ -163,6 +163,29 @@ func TestWhileOneRedisIsAwayOnlyTheLimitsInItFollowTheirFailModes(t *testing.T) 
 	}
 }
 
+func TestEachRedisOfAPairIsPingedByItself(t *testing.T) {
+	main, second := redistest.Single(t), redistest.Single(t)
+	of, _ := serving(t, time.Minute)
+	config, alone := inTwo(main, second), inRedis(main.Port)
+	second.Kill()
+	for _, test := range []struct {
+		config *schema.Config
+		fails  bool
+	}{{&config, true}, {&alone, false}} {
+		shared, release, err := of.OpenShared(test.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(release)
+		if err := shared.Ping(t.Context()); err != nil {
+			t.Errorf("the first Redis: %v", err)
+		}
+		if err := shared.PingSecond(t.Context()); (err != nil) != test.fails {
+			t.Errorf("the second Redis: %v, want an error: %t", err, test.fails)
+		}
+	}
+}
+
 // eventually waits until a condition holds.
 func eventually(t *testing.T, holds func() bool) {
 	t.Helper()
