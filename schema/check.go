@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/internal/docpath"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 )
 
 // checker walks a document along the Kong schema. It reports faults, and leaves the document as Kong would: nulls gone,

@@ -1,5 +1,5 @@
 // Package deck checks the configs of the plugin in a decK file (Kong's declarative YAML) before they are deployed, and
-// says in which line each fault is. It checks nothing else in the file: decK and Kong do that.
+// reports the line of each fault. It checks nothing else in the file: decK and Kong do that.
 package deck
 
 import (
@@ -12,20 +12,21 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/deckfile"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/internal/docpath"
 )
 
-// Severity says whether a finding keeps a config from working.
+// Severity reports whether a finding keeps a config from working.
 type Severity string
 
 // The severities.
 const (
-	Error   Severity = "error"   // the plugin refuses the config
+	Error   Severity = "error"   // the plugin denies the config
 	Warning Severity = "warning" // the config works, but probably not as its author expects
 )
 
-// Finding is one thing to say about a file.
+// Finding is one fault or doubt about a file.
 type Finding struct {
 	File     string
 	Line     int    // of the value, or of what it is missing from; counted from 1
@@ -45,7 +46,7 @@ func (f Finding) String() string {
 // level: top, service, route, consumer or consumer group. The findings are sorted by line. The checks are those of
 // schema.Parse. File is only for the findings.
 func Validate(r io.Reader, file string, checks ...schema.Check) []Finding {
-	v := validator{file: file, checks: checks, tour: newTour(), definitions: map[limitKey]definition{}}
+	v := validator{file: file, checks: checks, walk: deckfile.NewWalk(), definitions: map[limitKey]definition{}}
 	decoder := yaml.NewDecoder(r)
 	for {
 		var document yaml.Node
@@ -71,7 +72,7 @@ type validator struct {
 	checks      []schema.Check
 	entries     int // plugin entries seen
 	findings    []Finding
-	tour        tour // through all configs of the file
+	walk        *deckfile.Walk // through all configs of the file
 	definitions map[limitKey]definition
 }
 
@@ -105,33 +106,34 @@ func (v *validator) document(document *yaml.Node) {
 
 // entry checks one plugin entry.
 func (v *validator) entry(e pluginEntry) {
-	config, err := encodeConfig(e, &v.tour)
+	config, err := e.encode(v.walk)
 	if err != nil {
 		v.report(e.line, e.path, Error, err.Error())
 		return
 	}
-	for _, path := range config.templates {
-		v.report(config.line(path), docpath.Join(e.path, path), Warning, "comes from the environment when decK runs, so it is not checked")
+	for _, path := range config.Templates {
+		v.report(config.Line(path), docpath.Join(e.path, path), Warning,
+			"comes from the environment when decK runs, so it is not checked")
 	}
-	parsed, warnings, err := schema.Parse(config.json, v.checks...)
+	parsed, warnings, err := schema.Parse(config.JSON, v.checks...)
 	if err != nil {
 		v.reportError(e, config, err)
 		return
 	}
 	for _, w := range warnings {
-		v.report(config.line(w.Path), docpath.Join(e.path, w.Path), Warning, w.Message)
+		v.report(config.Line(w.Path), docpath.Join(e.path, w.Path), Warning, w.Message)
 	}
 	v.compareDefinitions(e, config, parsed)
 }
 
-func (v *validator) reportError(e pluginEntry, config encodedConfig, err error) {
+func (v *validator) reportError(e pluginEntry, config deckfile.Config, err error) {
 	var faults schema.Faults
 	if !errors.As(err, &faults) {
 		faults = schema.Faults{{Message: err.Error()}}
 	}
 	for _, f := range faults {
-		if !slices.Contains(config.templates, f.Path) {
-			v.report(config.line(f.Path), docpath.Join(e.path, f.Path), Error, f.Message)
+		if !slices.Contains(config.Templates, f.Path) {
+			v.report(config.Line(f.Path), docpath.Join(e.path, f.Path), Error, f.Message)
 		}
 	}
 }

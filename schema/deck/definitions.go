@@ -4,15 +4,16 @@ import (
 	"cmp"
 	"fmt"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/deckfile"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/internal/docpath"
 )
 
-// limitKey is what makes two limits of two configs share their counters for one tenant. The list (a tier, anonymous or
+// limitKey identifies the limits that share their counters for one tenant, across configs. The list (a tier, anonymous or
 // global) belongs to it because tiers define a limit of one name differently on purpose.
 type limitKey struct{ namespace, list, name, endpoint string }
 
-// definition is a limit with where it was first defined. Of the limit it has only what changes the counting.
+// definition holds the fields of a limit that change the counting, and the place that defined it first.
 type definition struct {
 	limit schema.Limit
 	where string
@@ -20,8 +21,8 @@ type definition struct {
 }
 
 // compareDefinitions warns when two configs of one namespace define one limit differently: they use the one counter,
-// each with its own idea of what is allowed.
-func (v *validator) compareDefinitions(e pluginEntry, config encodedConfig, c schema.Config) {
+// each with its own limit.
+func (v *validator) compareDefinitions(e pluginEntry, config deckfile.Config, c schema.Config) {
 	for i, tier := range c.Tiers {
 		v.compareList(e, config, c, limitKey{list: "tier " + tier.Name}, docpath.Item("tiers", i), tier.Limits)
 	}
@@ -29,19 +30,22 @@ func (v *validator) compareDefinitions(e pluginEntry, config encodedConfig, c sc
 	v.compareList(e, config, c, limitKey{list: "global"}, "global", c.Global.Limits)
 }
 
-func (v *validator) compareList(e pluginEntry, config encodedConfig, c schema.Config, key limitKey, path string, limits []schema.Limit) {
+func (v *validator) compareList(
+	e pluginEntry, config deckfile.Config, c schema.Config, key limitKey, path string, limits []schema.Limit,
+) {
 	for i, l := range limits {
 		at := docpath.Item(path+".limits", i)
 		key.namespace, key.name, key.endpoint = c.Namespace, l.Name, l.Endpoint
 		counting := countingPart(l, c)
 		first, ok := v.definitions[key]
 		if !ok {
-			v.definitions[key] = definition{counting, docpath.Join(e.path, at), config.line(at)}
+			v.definitions[key] = definition{counting, docpath.Join(e.path, at), config.Line(at)}
 			continue
 		}
 		if first.limit != counting {
-			v.report(config.line(at), docpath.Join(e.path, at), Warning, fmt.Sprintf(
-				"defines limit %s of namespace %s otherwise than %s in line %d (%s there, %s here): both use the same counter; give it another name, or one of the configs another namespace",
+			v.report(config.Line(at), docpath.Join(e.path, at), Warning, fmt.Sprintf(
+				"defines limit %s of namespace %s otherwise than %s in line %d (%s there, %s here): both use the same counter; "+
+					"give it another name, or one of the configs another namespace",
 				l.Name, key.namespace, first.where, first.line, describe(first.limit), describe(counting)))
 		}
 	}

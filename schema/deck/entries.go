@@ -3,8 +3,9 @@ package deck
 import (
 	"gopkg.in/yaml.v3"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/deckfile"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/internal/docpath"
 )
 
 // pluginEntry is one enabling of the plugin in a decK file.
@@ -17,7 +18,7 @@ type pluginEntry struct {
 
 // pluginEntries finds the plugin's entries in every list called plugins, wherever it is nested.
 func pluginEntries(document *yaml.Node) ([]pluginEntry, error) {
-	f := finder{shared: sharedConfigs(document), tour: newTour()}
+	f := finder{shared: sharedConfigs(document), bounds: deckfile.NewWalk()}
 	if err := f.walk(document, ""); err != nil {
 		return nil, err
 	}
@@ -27,15 +28,15 @@ func pluginEntries(document *yaml.Node) ([]pluginEntry, error) {
 type finder struct {
 	shared  map[string]*yaml.Node
 	entries []pluginEntry
-	tour    tour
+	bounds  *deckfile.Walk
 }
 
 func (f *finder) walk(n *yaml.Node, path string) error {
-	n = resolve(n)
-	if err := f.tour.enter(n); err != nil {
+	n = deckfile.Resolve(n)
+	if err := f.bounds.Enter(n); err != nil {
 		return err
 	}
-	defer f.tour.leave(n)
+	defer f.bounds.Leave(n)
 	switch n.Kind {
 	case yaml.DocumentNode:
 		for _, inner := range n.Content {
@@ -50,8 +51,8 @@ func (f *finder) walk(n *yaml.Node, path string) error {
 			}
 		}
 	case yaml.MappingNode:
-		for _, p := range pairs(n) {
-			if err := f.member(p, docpath.Member(path, p.key.Value)); err != nil {
+		for _, p := range deckfile.Pairs(n) {
+			if err := f.member(p, docpath.Member(path, p.Key.Value)); err != nil {
 				return err
 			}
 		}
@@ -59,14 +60,14 @@ func (f *finder) walk(n *yaml.Node, path string) error {
 	return nil
 }
 
-func (f *finder) member(p pair, path string) error {
-	switch p.key.Value {
+func (f *finder) member(p deckfile.Pair, path string) error {
+	switch p.Key.Value {
 	case "plugins":
-		return f.plugins(resolve(p.value), path)
+		return f.plugins(deckfile.Resolve(p.Value), path)
 	case "config": // inside a config nothing is decK's own
 		return nil
 	}
-	return f.walk(p.value, path)
+	return f.walk(p.Value, path)
 }
 
 func (f *finder) plugins(list *yaml.Node, path string) error {
@@ -74,20 +75,20 @@ func (f *finder) plugins(list *yaml.Node, path string) error {
 		return nil
 	}
 	for i, item := range list.Content {
-		entry := resolve(item)
-		if err := f.tour.enter(entry); err != nil {
+		entry := deckfile.Resolve(item)
+		if err := f.bounds.Enter(entry); err != nil {
 			return err
 		}
-		f.tour.leave(entry) // nothing is nested in a plugin entry
-		name := get(entry, "name")
+		f.bounds.Leave(entry) // nothing is nested in a plugin entry
+		name := deckfile.Get(entry, "name")
 		if name == nil || name.Value != schema.Name {
 			continue
 		}
-		e := pluginEntry{path: docpath.Item(path, i) + ".config", line: item.Line, config: get(entry, "config")}
+		e := pluginEntry{path: docpath.Item(path, i) + ".config", line: item.Line, config: deckfile.Get(entry, "config")}
 		if e.config != nil {
 			e.line = e.config.Line
 		}
-		if shared := get(entry, "_config"); shared != nil {
+		if shared := deckfile.Get(entry, "_config"); shared != nil {
 			e.shared = f.shared[shared.Value]
 		}
 		f.entries = append(f.entries, e)
@@ -101,68 +102,44 @@ func sharedConfigs(document *yaml.Node) map[string]*yaml.Node {
 	if document.Kind != yaml.DocumentNode || len(document.Content) == 0 {
 		return shared
 	}
-	configs := get(resolve(document.Content[0]), "_plugin_configs")
+	configs := deckfile.Get(deckfile.Resolve(document.Content[0]), "_plugin_configs")
 	if configs == nil {
 		return shared
 	}
-	for _, p := range pairs(configs) {
-		shared[p.key.Value] = resolve(p.value)
+	for _, p := range deckfile.Pairs(configs) {
+		shared[p.Key.Value] = deckfile.Resolve(p.Value)
 	}
 	return shared
 }
 
-// get returns the value of key in a mapping, resolved; nil when there is none.
-func get(n *yaml.Node, key string) *yaml.Node {
-	for _, p := range pairs(n) {
-		if p.key.Value == key {
-			return resolve(p.value)
-		}
+// encode converts the entry's config to JSON, over the one it shares.
+func (e pluginEntry) encode(w *deckfile.Walk) (deckfile.Config, error) {
+	config := e.config
+	if e.shared != nil {
+		config = e.withShared()
 	}
-	return nil
+	encoded, err := deckfile.Encode(config, w)
+	if err != nil {
+		return encoded, err
+	}
+	encoded.Lines[""] = e.line
+	return encoded, nil
 }
 
-type pair struct{ key, value *yaml.Node }
-
-// pairs returns the keys and values of a mapping in order, then what its merge keys (<<) bring in beyond them; what is
-// no mapping has none. A key given twice is there twice, so that it can be reported.
-func pairs(n *yaml.Node) []pair {
-	m := merger{own: map[string]bool{}, seen: map[*yaml.Node]bool{}}
-	m.add(n)
-	return m.pairs
-}
-
-type merger struct {
-	pairs []pair
-	own   map[string]bool     // keys of the mappings before the one being added
-	seen  map[*yaml.Node]bool // mappings already added: a merge can lead back to one
-}
-
-func (m *merger) add(n *yaml.Node) {
-	n = resolve(n)
-	if n.Kind != yaml.MappingNode || m.seen[n] {
-		return
-	}
-	m.seen[n] = true
-	var sources []*yaml.Node
-	start := len(m.pairs)
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, value := n.Content[i], n.Content[i+1]
-		if key.ShortTag() == "!!merge" {
-			sources = append(sources, value)
-		} else if !m.own[key.Value] {
-			m.pairs = append(m.pairs, pair{key, value})
+// withShared returns the entry's own config over the shared one, key by key, as decK merges them.
+func (e pluginEntry) withShared() *yaml.Node {
+	both := &yaml.Node{Kind: yaml.MappingNode, Line: e.line}
+	own := map[string]bool{}
+	if e.config != nil {
+		for _, p := range deckfile.Pairs(e.config) {
+			both.Content = append(both.Content, p.Key, p.Value)
+			own[p.Key.Value] = true
 		}
 	}
-	for _, p := range m.pairs[start:] {
-		m.own[p.key.Value] = true
-	}
-	for _, source := range sources {
-		if list := resolve(source); list.Kind == yaml.SequenceNode {
-			for _, item := range list.Content {
-				m.add(item)
-			}
-			continue
+	for _, p := range deckfile.Pairs(e.shared) {
+		if !own[p.Key.Value] {
+			both.Content = append(both.Content, p.Key, p.Value)
 		}
-		m.add(source)
 	}
+	return both
 }

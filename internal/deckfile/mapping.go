@@ -1,0 +1,68 @@
+package deckfile
+
+import "gopkg.in/yaml.v3"
+
+// Resolve follows an alias to the value that it stands for.
+func Resolve(n *yaml.Node) *yaml.Node {
+	for n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	return n
+}
+
+// Get returns the value of key in a mapping, resolved; nil when there is none.
+func Get(n *yaml.Node, key string) *yaml.Node {
+	for _, p := range Pairs(n) {
+		if p.Key.Value == key {
+			return Resolve(p.Value)
+		}
+	}
+	return nil
+}
+
+// Pair is a key of a mapping with its value.
+type Pair struct{ Key, Value *yaml.Node }
+
+// Pairs returns the keys and values of a mapping in order, then those that its merge keys (<<) add; none for any other
+// value. A key that is given twice is there twice, so that it can be reported.
+func Pairs(n *yaml.Node) []Pair {
+	m := merger{own: map[string]bool{}, seen: map[*yaml.Node]bool{}}
+	m.add(n)
+	return m.pairs
+}
+
+type merger struct {
+	pairs []Pair
+	own   map[string]bool     // keys of the mappings before the one being added
+	seen  map[*yaml.Node]bool // mappings already added: a merge can lead back to one
+}
+
+func (m *merger) add(n *yaml.Node) {
+	n = Resolve(n)
+	if n.Kind != yaml.MappingNode || m.seen[n] {
+		return
+	}
+	m.seen[n] = true
+	var sources []*yaml.Node
+	start := len(m.pairs)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if key.ShortTag() == "!!merge" {
+			sources = append(sources, value)
+		} else if !m.own[key.Value] {
+			m.pairs = append(m.pairs, Pair{key, value})
+		}
+	}
+	for _, p := range m.pairs[start:] {
+		m.own[p.Key.Value] = true
+	}
+	for _, source := range sources {
+		if list := Resolve(source); list.Kind == yaml.SequenceNode {
+			for _, item := range list.Content {
+				m.add(item)
+			}
+			continue
+		}
+		m.add(source)
+	}
+}
