@@ -42,22 +42,16 @@ func (x *exchange) identifyAnonymous(config *compiledConfig, setting string) {
 	x.identify(consumer, "", "")
 }
 
-// Typed reads of a plugin config that its schema has checked.
-
-func stringSetting(config map[string]any, name string) string {
-	s, _ := config[name].(string)
-	return s
+// setting returns a field of a plugin config that its schema has checked; the zero value where it is null.
+func setting[T any](config map[string]any, name string) T {
+	value, _ := config[name].(T)
+	return value
 }
 
-func boolSetting(config map[string]any, name string) bool {
-	b, _ := config[name].(bool)
-	return b
-}
-
+// listSetting returns a list of strings.
 func listSetting(config map[string]any, name string) []string {
 	var texts []string
-	list, _ := config[name].([]any)
-	for _, item := range list {
+	for _, item := range setting[[]any](config, name) {
 		if s, ok := item.(string); ok {
 			texts = append(texts, s)
 		}

@@ -21,7 +21,7 @@ type jwtAuth struct {
 func newJWTAuth(c *compiledConfig, config map[string]any) *jwtAuth {
 	return &jwtAuth{
 		config: c, headers: listSetting(config, "header_names"), arguments: listSetting(config, "uri_param_names"),
-		keyClaim: stringSetting(config, "key_claim_name"), anonymous: stringSetting(config, "anonymous"),
+		keyClaim: setting[string](config, "key_claim_name"), anonymous: setting[string](config, "anonymous"),
 		claimsToVerify: listSetting(config, "claims_to_verify"),
 	}
 }

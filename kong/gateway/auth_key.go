@@ -12,8 +12,8 @@ type keyAuth struct {
 
 func newKeyAuth(c *compiledConfig, config map[string]any) *keyAuth {
 	return &keyAuth{
-		config: c, names: listSetting(config, "key_names"), anonymous: stringSetting(config, "anonymous"),
-		inHeader: boolSetting(config, "key_in_header"), inQuery: boolSetting(config, "key_in_query"),
+		config: c, names: listSetting(config, "key_names"), anonymous: setting[string](config, "anonymous"),
+		inHeader: setting[bool](config, "key_in_header"), inQuery: setting[bool](config, "key_in_query"),
 	}
 }
 

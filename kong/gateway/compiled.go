@@ -1,12 +1,12 @@
 package gateway
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/fieldschema"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/router"
@@ -43,9 +43,8 @@ type jwtCredential struct {
 
 // scopedPlugin is a plugin with all its configurations. Only the most specific of them runs for a request.
 type scopedPlugin struct {
-	name     string
-	priority int
-	configs  map[scope]accessHandler
+	info    *PluginInfo
+	configs map[scope]accessHandler
 }
 
 type scope struct {
@@ -64,8 +63,14 @@ type accessHandler interface {
 func (p *scopedPlugin) mostSpecific(x *exchange) accessHandler {
 	r, s, c := x.route, x.service, x.consumer
 	order := [...]scope{
-		{r, s, c}, {route: r, consumer: c}, {service: s, consumer: c}, {route: r, service: s},
-		{consumer: c}, {route: r}, {service: s}, {},
+		{r, s, c},
+		{route: r, consumer: c},
+		{service: s, consumer: c},
+		{route: r, service: s},
+		{consumer: c},
+		{route: r},
+		{service: s},
+		{},
 	}
 	for _, candidate := range order {
 		if config, ok := p.configs[candidate]; ok {
@@ -75,15 +80,11 @@ func (p *scopedPlugin) mostSpecific(x *exchange) accessHandler {
 	return nil
 }
 
-// compile prepares a config for serving. sequence numbers the instances (__seq__).
-func compile(
-	config *Config, servers []*pluginServer, workers int, sequence *atomic.Int64,
-) (*compiledConfig, error) {
+// compile prepares a config for serving.
+func (g *Gateway) compile(config *Config) (*compiledConfig, error) {
 	var infos []*PluginInfo
-	byName := map[string]*pluginServer{}
-	for _, s := range servers {
+	for _, s := range g.servers {
 		infos = append(infos, s.info)
-		byName[s.info.Name] = s
 	}
 	entries, err := applySchemas(config, infos)
 	if err != nil {
@@ -101,17 +102,14 @@ func compile(
 		if !entry.Enabled {
 			continue
 		}
-		handler, err := c.handlerFor(entry, byName[entry.Name], workers, sequence)
+		handler, err := g.newHandler(c, entry)
 		if err != nil {
 			return nil, err
 		}
 		c.plugin(entry.info).configs[scope{entry.Route, entry.Service, entry.Consumer}] = handler
 	}
 	slices.SortStableFunc(c.plugins, func(a, b *scopedPlugin) int {
-		if a.priority != b.priority {
-			return b.priority - a.priority
-		}
-		return strings.Compare(b.name, a.name)
+		return cmp.Or(b.info.Priority-a.info.Priority, strings.Compare(b.info.Name, a.info.Name))
 	})
 	return c, nil
 }
@@ -123,14 +121,14 @@ func (c *compiledConfig) closeIdleConnections() {
 	}
 }
 
-// plugin returns the plugin of this name, a new one the first time.
+// plugin returns the plugin with this info, a new one the first time.
 func (c *compiledConfig) plugin(info *PluginInfo) *scopedPlugin {
 	for _, p := range c.plugins {
-		if p.name == info.Name {
+		if p.info == info {
 			return p
 		}
 	}
-	p := &scopedPlugin{name: info.Name, priority: info.Priority, configs: map[scope]accessHandler{}}
+	p := &scopedPlugin{info: info, configs: map[scope]accessHandler{}}
 	c.plugins = append(c.plugins, p)
 	return p
 }
@@ -152,15 +150,16 @@ func (c *compiledConfig) indexConsumers(config *Config) {
 	}
 }
 
-func (c *compiledConfig) handlerFor(
-	entry checkedPlugin, server *pluginServer, workers int, sequence *atomic.Int64,
-) (accessHandler, error) {
-	switch {
-	case server != nil:
-		return newExternalPlugin(entry, server, workers, sequence)
-	case entry.Name == "key-auth":
+func (g *Gateway) newHandler(c *compiledConfig, entry checkedPlugin) (accessHandler, error) {
+	for _, server := range g.servers {
+		if server.info == entry.info {
+			return g.newExternalPlugin(entry, server)
+		}
+	}
+	switch entry.Name {
+	case "key-auth":
 		return newKeyAuth(c, entry.config), nil
-	case entry.Name == "jwt":
+	case "jwt":
 		return newJWTAuth(c, entry.config), nil
 	}
 	return nil, fmt.Errorf("%s: no plugin %q", entry.Path, entry.Name)
@@ -185,31 +184,21 @@ func (p *externalPlugin) access(x *exchange, worker int) error {
 
 // newExternalPlugin encodes the JSON that starts an instance in each worker: the config without nulls, with its vault
 // references resolved, and Kong's own fields.
-func newExternalPlugin(
-	entry checkedPlugin, server *pluginServer, workers int, sequence *atomic.Int64,
-) (*externalPlugin, error) {
+func (g *Gateway) newExternalPlugin(entry checkedPlugin, server *pluginServer) (*externalPlugin, error) {
 	p := &externalPlugin{server: server}
 	config, _ := fieldschema.WithoutNulls(entry.info.schema.Resolve(entry.config, lookupEnvVault)).(map[string]any)
-	var route, service, consumer string
-	if entry.Route != nil {
-		route = entry.Route.ID
-		config["route_id"] = route
-	}
-	if entry.Service != nil {
-		service = entry.Service.ID
-		config["service_id"] = service
-	}
-	if entry.Consumer != nil {
-		consumer = entry.Consumer.ID
-		config["consumer_id"] = consumer
-	}
-	if entry.InstanceName != "" {
-		config["plugin_instance_name"] = entry.InstanceName
+	route, service, consumer := entry.ScopeIDs()
+	for name, value := range map[string]string{
+		"route_id": route, "service_id": service, "consumer_id": consumer, "plugin_instance_name": entry.InstanceName,
+	} {
+		if value != "" {
+			config[name] = value
+		}
 	}
 	config["__plugin_id"], config["__ws_id"] = entry.ID, workspaceID
 	config["__key__"] = strings.Join([]string{"plugins", entry.Name, route, service, consumer, "", workspaceID}, ":")
-	for range workers {
-		number := sequence.Add(1)
+	for range server.workers {
+		number := g.sequence.Add(1)
 		config["__seq__"] = number
 		encoded, err := json.Marshal(config)
 		if err != nil {

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// kongConf reads a kong.conf as Kong does: "#" begins a comment, names and
-// values are trimmed.
+// kongConf reads a kong.conf as Kong does: "#" begins a comment, names and values are trimmed.
 func kongConf(t *testing.T) map[string]string {
 	t.Helper()
 	data, err := os.ReadFile("../kong.conf")
@@ -31,8 +30,7 @@ func kongConf(t *testing.T) map[string]string {
 	return settings
 }
 
-// serverProperty is the property Kong reads for a plugin server
-// (kong/conf_loader/init.lua).
+// serverProperty is the property Kong reads for a plugin server (kong/conf_loader/init.lua).
 func serverProperty(server, what string) string {
 	return "pluginserver_" + strings.ReplaceAll(strings.ToLower(server), "-", "_") + "_" + what
 }
@@ -72,7 +70,9 @@ func TestTheDemosConfigIsADeckFile(t *testing.T) {
 	for _, r := range config.Routes {
 		names[r.Paths[0]] = true
 	}
-	for _, want := range []string{"acme", "beta", "gamma", "ops", "anonymous", "/records", "/search", "/heavy-compute", "/account"} {
+	for _, want := range []string{
+		"acme", "beta", "gamma", "ops", "anonymous", "/records", "/search", "/heavy-compute", "/account",
+	} {
 		if !names[want] {
 			t.Errorf("no %s", want)
 		}

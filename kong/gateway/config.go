@@ -3,6 +3,7 @@ package gateway
 import (
 	"embed"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/deck"
@@ -27,7 +28,15 @@ type (
 
 // LoadConfig reads a decK file.
 func LoadConfig(path string) (*Config, error) {
-	return deck.Load(path, time.Now())
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read decK file: %w", err)
+	}
+	config, err := ParseConfig(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return config, nil
 }
 
 // ParseConfig reads a decK document. The error is Faults, or one that names the line where the document has not the

@@ -103,7 +103,7 @@ func (c *Conn) HandleEvent(instance int32, phase string, request Request) (Outco
 	if errors.Is(err, errExited) {
 		err = c.Close()
 	}
-	return x.outcome(), err
+	return Outcome{Exit: x.exit, Header: x.responseHeader, Serialized: x.serialized}, err
 }
 
 func (c *Conn) handleEvent(instance int32, phase string, x *exchange) error {

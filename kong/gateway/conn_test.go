@@ -10,7 +10,9 @@ import (
 
 func TestConnDrivesEventsWithoutHTTP(t *testing.T) {
 	fake := newFakePlugin(t, func(e *fakeEvent) {
-		answers, err := e.ask(question{"kong.client.get_consumer", nil}, question{"kong.request.get_header", encodeString("x-a")})
+		answers, err := e.ask(
+			question{"kong.client.get_consumer", nil}, question{"kong.request.get_header", encodeString("x-a")},
+		)
 		if err != nil {
 			return
 		}

@@ -29,6 +29,6 @@ func (c *Counters) Closes() int64 { return c.closes.Load() }
 // Spawns counts the starts of plugin servers' processes.
 func (c *Counters) Spawns() int64 { return c.spawns.Load() }
 
-// Stalls counts requests that waited until they gave up for an instance that another request had claimed. Kong leaks the
-// claim when it cannot write the call that starts the instance.
+// Stalls counts requests that waited until they gave up for an instance that another request had claimed. Kong leaks
+// the claim when it cannot write the call that starts the instance.
 func (c *Counters) Stalls() int64 { return c.stalls.Load() }

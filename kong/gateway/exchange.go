@@ -98,11 +98,6 @@ func newExchange(n *node, request Request) (x *exchange, ok bool) {
 	return x, true
 }
 
-// outcome returns what plugins did so far.
-func (x *exchange) outcome() Outcome {
-	return Outcome{Exit: x.exit, Header: x.responseHeader, Serialized: x.serialized}
-}
-
 // hostName returns nginx's $host: lower case, without the port.
 func (x *exchange) hostName() string { return hostWithoutPort(strings.ToLower(x.host)) }
 

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// fakePlugin is a plugin server for tests: it keeps instances by their __seq__
-// and hands each event to a function of the test.
+// fakePlugin is a plugin server for tests: it keeps instances by their __seq__ and hands each event to a function of
+// the test.
 type fakePlugin struct {
 	listener net.Listener
 	onEvent  func(*fakeEvent)
@@ -172,8 +172,7 @@ func (e *fakeEvent) ask(questions ...question) ([][]byte, error) {
 	return answers, nil
 }
 
-// end sends calls whose answers nobody needs, the end of the event and the
-// return in one write, and reads the answers.
+// end sends calls whose answers nobody needs, the end of the event and the return in one write, and reads the answers.
 func (e *fakeEvent) end(calls ...question) {
 	var frames [][]byte
 	for _, q := range calls {
@@ -232,8 +231,7 @@ func exitWith(status int, body string, headers map[string]any) question {
 	return question{"kong.response.exit", appendNested(b, 3, appendStruct(nil, headers))}
 }
 
-// recInfo is the info of the recording plugin whose transcripts are in
-// testdata.
+// recInfo is the info of the recording plugin whose transcripts are in testdata.
 func recInfo(t testing.TB) *PluginInfo {
 	t.Helper()
 	info, err := ParsePluginInfo([]byte(recDump))
@@ -243,8 +241,8 @@ func recInfo(t testing.TB) *PluginInfo {
 	return info
 }
 
-var recDump = fmt.Sprintf(`{"Protocol": "ProtoBuf:1", "SocketPath": "", "Plugins": [{"Name": "rec", "Phases": ["access"],
-	"Version": "1.0", "Priority": 912, "Schema": %s}]}`, recSchema)
+var recDump = fmt.Sprintf(`{"Protocol": "ProtoBuf:1", "SocketPath": "", "Plugins": [
+	{"Name": "rec", "Phases": ["access"], "Version": "1.0", "Priority": 912, "Schema": %s}]}`, recSchema)
 
 const recSchema = `{"name": "rec", "fields": [{"config": {"type": "record", "required": true, "fields": [
 	{"case": {"type": "string"}}, {"set": {"type": "boolean", "default": false}},

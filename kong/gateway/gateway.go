@@ -23,10 +23,10 @@ type Gateway struct {
 	node     *node
 	config   atomic.Pointer[compiledConfig]
 	servers  []*pluginServer
-	sequence atomic.Int64 // of __seq__
-	requests atomic.Uint64
+	sequence atomic.Int64 // numbers the instances (__seq__)
 
 	listener   net.Listener
+	port       string // of the listener
 	http       *http.Server
 	serving    chan error
 	stop       context.CancelFunc
@@ -55,9 +55,9 @@ func New(options Options) (*Gateway, error) {
 	return g, nil
 }
 
-// Start does what `kong start` does: it queries each plugin server's info, checks the config against the schemas, starts
-// the servers and the listener. Unlike Kong it returns only when the plugin servers listen, or with an error when they
-// do not before ctx ends (or 10 s). ctx bounds only the start. After an error nothing is left running.
+// Start does what `kong start` does: it queries each plugin server's info, checks the config against the schemas,
+// starts the servers and the listener. Unlike Kong it returns only when the plugin servers listen, or with an error
+// when they do not before ctx ends (or 10 s). ctx bounds only the start. After an error nothing is left running.
 func (g *Gateway) Start(ctx context.Context) error {
 	if err := g.start(ctx); err != nil {
 		return errors.Join(err, g.Close())
@@ -72,7 +72,7 @@ func (g *Gateway) start(ctx context.Context) error {
 	if err := g.addServers(ctx); err != nil {
 		return err
 	}
-	compiled, err := compile(g.options.Config, g.servers, g.options.Workers, &g.sequence)
+	compiled, err := g.compile(g.options.Config)
 	if err != nil {
 		return fmt.Errorf("config: %w", err)
 	}
@@ -80,10 +80,15 @@ func (g *Gateway) start(ctx context.Context) error {
 	if g.listener, err = net.Listen("tcp", g.options.Listen); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
+	if _, g.port, err = net.SplitHostPort(g.listener.Addr().String()); err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	g.stop = stop
 	for _, s := range g.servers {
-		s.spawn(running, &g.running)
+		if s.process != nil {
+			g.running.Go(func() { s.process.supervise(running) })
+		}
 	}
 	for _, s := range g.servers {
 		if err := s.awaitListening(ctx); err != nil {
@@ -131,10 +136,10 @@ func (g *Gateway) addServers(ctx context.Context) error {
 	return nil
 }
 
-// Reload replaces the config, as a sync by decK does. Requests that begin after it use the new one: each plugin instance
-// starts anew with its first request, and the old one closes after that. A config with faults changes nothing.
+// Reload replaces the config, as a sync by decK does. Requests that begin after it use the new one: each plugin
+// instance starts anew with its first request, and the old one closes after that. A config with faults changes nothing.
 func (g *Gateway) Reload(config *Config) error {
-	compiled, err := compile(config, g.servers, g.options.Workers, &g.sequence)
+	compiled, err := g.compile(config)
 	if err != nil {
 		return fmt.Errorf("reload: %w", err)
 	}

@@ -22,8 +22,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// grpcGateway is a gateway with a route for gRPC calls to a health service,
-// and one for other requests to the same path on the host plain.
+// grpcGateway is a gateway with a route for gRPC calls to a health service, and one for other requests to the same path
+// on the host plain.
 func grpcGateway(t *testing.T, onEvent func(*fakeEvent)) *Gateway {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -96,8 +96,7 @@ func calls(t *testing.T, g *Gateway, options ...grpc.DialOption) map[string]call
 	return got
 }
 
-// refusal is one way to end a call, what of it Kong puts on the wire, and what
-// a client reads.
+// refusal is one way to end a call, what of it Kong puts on the wire, and what a client reads.
 type refusal struct {
 	name    string
 	status  int
@@ -111,10 +110,9 @@ type refusal struct {
 	metadata map[string]string
 }
 
-// refusals are what kong.response.exit gave grpc-go 1.76.0 through a Kong
-// 3.9.3. In the two rows of a 429 with the content type of gRPC that client
-// read Unavailable, "unexpected HTTP status code received from server: 429";
-// later ones, as that of go.mod, read grpc-status there, too.
+// refusals are what kong.response.exit gave grpc-go 1.76.0 through a Kong 3.9.3. In the two rows of a 429 with the
+// content type of gRPC that client read Unavailable, "unexpected HTTP status code received from server: 429"; later
+// ones, as that of go.mod, read grpc-status there, too.
 func refusals() []refusal {
 	const text = "API rate limit exceeded"
 	g := map[string]any{"Content-Type": "application/grpc"}
@@ -132,9 +130,15 @@ func refusals() []refusal {
 			grpcType, "8", "limit%20daily%3A%20%C3%A9", "", codes.ResourceExhausted, "limit daily: é", seven,
 		},
 		{"200, H", 200, "", with(h), "", "8", "", "", codes.Unknown, untyped, nil},
-		{"200, a text, G, H", 200, "PHP no", with(g, h), grpcType, "8", text, "PHP no", codes.ResourceExhausted, "larger than max", nil},
+		{
+			"200, a text, G, H", 200, "PHP no", with(g, h), grpcType, "8", text, "PHP no",
+			codes.ResourceExhausted, "larger than max", nil,
+		},
 		{"429, G, H", 429, "", with(g, h), grpcType, "8", text, "", codes.ResourceExhausted, text, nil},
-		{"429, G", 429, "", with(g), grpcType, "8", "ResourceExhausted", "", codes.ResourceExhausted, "ResourceExhausted", nil},
+		{
+			"429, G", 429, "", with(g), grpcType, "8", "ResourceExhausted", "",
+			codes.ResourceExhausted, "ResourceExhausted", nil,
+		},
 		{"429, H", 429, "", with(h), "", "8", "", "", codes.Unavailable, "429 (Too Many Requests); " + untyped, nil},
 		{"429, nothing", 429, "", nil, "", "8", "", "", codes.Unavailable, "429 (Too Many Requests); " + untyped, nil},
 		{"429, a text", 429, "no", nil, "", "8", "no", "", codes.Unavailable, "429 (Too Many Requests); " + untyped, nil},
@@ -143,11 +147,15 @@ func refusals() []refusal {
 			codes.Unavailable, `429 (Too Many Requests); transport: received unexpected content-type "application/json"`, nil,
 		},
 		{
-			"429, a problem document", 429, "{}", with(map[string]any{"Content-Type": "application/problem+json"}), "application/problem+json", "", "", "{}",
+			"429, a problem document", 429, "{}", with(map[string]any{"Content-Type": "application/problem+json"}),
+			"application/problem+json", "", "", "{}",
 			codes.Unavailable, `transport: received unexpected content-type "application/problem+json"`, nil,
 		},
 		{"403, a text", 403, "no", nil, "", "7", "no", "", codes.PermissionDenied, "403 (Forbidden); malformed header", nil},
-		{"503, a text", 503, "no", nil, "", "14", "no", "", codes.Unavailable, "503 (Service Unavailable); malformed header", nil},
+		{
+			"503, a text", 503, "no", nil, "", "14", "no", "",
+			codes.Unavailable, "503 (Service Unavailable); malformed header", nil,
+		},
 		{"418, a text", 418, "no", nil, "", "3", "no", "", codes.Unknown, "418", nil},
 	}
 }
@@ -161,8 +169,10 @@ func TestGRPCRefusalsAreThoseOfARealKong(t *testing.T) {
 			}
 			g := grpcGateway(t, func(e *fakeEvent) { e.ask(exitWith(row.status, row.body, headers)) })
 			wire, body := overHTTP2(t, g, "calls.test", grpcType)
-			if wire.StatusCode != row.status || wire.Header.Get("Content-Type") != row.contentType || wire.Header.Get("grpc-status") != row.grpcStatus ||
-				wire.Header.Get("grpc-message") != row.grpcMessage || body != row.bodyOnWire {
+			h := wire.Header
+			if wire.StatusCode != row.status || h.Get("Content-Type") != row.contentType ||
+				h.Get("grpc-status") != row.grpcStatus || h.Get("grpc-message") != row.grpcMessage ||
+				body != row.bodyOnWire {
 				t.Errorf("on the wire %d %v %q", wire.StatusCode, wire.Header, body)
 			}
 			for kind, got := range calls(t, g) {
@@ -185,7 +195,8 @@ func overHTTP2(t *testing.T, g *Gateway, host, contentType string) (*http.Respon
 	transport := &http.Transport{Protocols: new(http.Protocols)}
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	defer transport.CloseIdleConnections()
-	request, err := http.NewRequest(http.MethodPost, g.URL()+"/grpc.health.v1.Health/Check", bytes.NewReader(make([]byte, 5)))
+	url, emptyMessage := g.URL()+"/grpc.health.v1.Health/Check", bytes.NewReader(make([]byte, 5))
+	request, err := http.NewRequest(http.MethodPost, url, emptyMessage)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,11 +247,13 @@ func TestWhatIsNoGRPCCallNeverReachesThePluginsOfAGRPCRoute(t *testing.T) {
 		{"plain.test", "application/json", 418, ""},
 		{"secure.test", "application/grpc", 200, "1"},
 	} {
-		if got, _ := overHTTP2(t, g, test.host, test.contentType); got.StatusCode != test.status || got.Header.Get("grpc-status") != test.grpcStatus {
+		got, _ := overHTTP2(t, g, test.host, test.contentType)
+		if got.StatusCode != test.status || got.Header.Get("grpc-status") != test.grpcStatus {
 			t.Errorf("%s with %s: %d %v", test.host, test.contentType, got.StatusCode, got.Header)
 		}
 	}
-	old := send(t, g, "POST /grpc.health.v1.Health/Check HTTP/1.1", "Host: calls.test", "Content-Type: application/grpc", "Content-Length: 0")
+	old := send(t, g, "POST /grpc.health.v1.Health/Check HTTP/1.1",
+		"Host: calls.test", "Content-Type: application/grpc", "Content-Length: 0")
 	if old.status != 426 || old.header.Get("Upgrade") != "HTTP/2" {
 		t.Errorf("over HTTP/1.1: %d %v, want 426", old.status, old.header)
 	}

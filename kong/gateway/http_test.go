@@ -61,7 +61,9 @@ services:
 
 func TestBadTargetsNeverReachAPlugin(t *testing.T) {
 	g, _ := withFake(t, oneRoute, func(e *fakeEvent) { e.end() })
-	for _, line := range []string{"GET /../x HTTP/1.1", "GET /a%00 HTTP/1.1", "GET /a%2f..%2f..%2f HTTP/1.1", "OPTIONS * HTTP/1.1"} {
+	for _, line := range []string{
+		"GET /../x HTTP/1.1", "GET /a%00 HTTP/1.1", "GET /a%2f..%2f..%2f HTTP/1.1", "OPTIONS * HTTP/1.1",
+	} {
 		if got := send(t, g, line); got.status != 400 {
 			t.Errorf("%s: status %d", line, got.status)
 		}
@@ -80,7 +82,9 @@ services:
   - {name: open, paths: [/open], plugins: [{name: key-auth, config: {anonymous: nobody}}]}
   - {name: broken, paths: [/broken], plugins: [{name: key-auth, config: {anonymous: ghost}}]}
   - {name: token, paths: [/token], plugins: [{name: jwt, config: {claims_to_verify: [exp]}}]}
-  - {name: either, paths: [/either], plugins: [{name: jwt, config: {anonymous: nobody}}, {name: key-auth, config: {anonymous: nobody}}]}
+  - name: either
+    paths: [/either]
+    plugins: [{name: jwt, config: {anonymous: nobody}}, {name: key-auth, config: {anonymous: nobody}}]
 consumers:
 - {username: nobody}
 - {username: ann, custom_id: c1, keyauth_credentials: [{key: k1}], jwt_secrets: [{key: iss1, secret: s1}]}
@@ -116,6 +120,7 @@ func TestCallersAreDeniedInKongsWords(t *testing.T) {
 	bearing := func(secret string, claims jwt.MapClaims) string {
 		return "Authorization: Bearer " + token(t, secret, claims)
 	}
+	unlisted := jwt.MapClaims{"iss": "?"}
 	for _, c := range []struct {
 		line, header, message, challenge string
 		status                           int
@@ -129,7 +134,7 @@ func TestCallersAreDeniedInKongsWords(t *testing.T) {
 		{"GET /token?jwt=x HTTP/1.1", "Authorization: Bearer y", "Multiple tokens provided", invalid, 401},
 		{"GET /token?jwt=x.y.z HTTP/1.1", "X-A: b", "Bad token; invalid JSON", invalid, 401},
 		{"GET /token HTTP/1.1", bearing("s1", jwt.MapClaims{}), "No mandatory 'iss' in claims", invalid, 401},
-		{"GET /token HTTP/1.1", bearing("s1", jwt.MapClaims{"iss": "?"}), "No credentials found for given 'iss'", invalid, 401},
+		{"GET /token HTTP/1.1", bearing("s1", unlisted), "No credentials found for given 'iss'", invalid, 401},
 		{"GET /token HTTP/1.1", bearing("s2", jwt.MapClaims{"iss": "iss1"}), "Invalid signature", invalid, 401},
 		{"GET /nowhere HTTP/1.1", "X-A: b", "no Route matched with those values", "", 404},
 	} {
@@ -146,7 +151,8 @@ func TestCallersAreDeniedInKongsWords(t *testing.T) {
 	if expired.status != 401 || expired.body != `{"exp":"token expired"}` {
 		t.Errorf("expired: %d %s", expired.status, expired.body)
 	}
-	good := send(t, g, "GET /token HTTP/1.1", "Host: x", "Authorization: bearer "+token(t, "s1", jwt.MapClaims{"iss": "iss1", "exp": far}))
+	valid := token(t, "s1", jwt.MapClaims{"iss": "iss1", "exp": far})
+	good := send(t, g, "GET /token HTTP/1.1", "Host: x", "Authorization: bearer "+valid)
 	if good.status != 200 || good.echo(t).Headers["X-Credential-Identifier"] != "iss1" {
 		t.Errorf("good token: %d %s", good.status, good.body)
 	}
@@ -172,7 +178,8 @@ func TestTheUpstreamSeesWhoCalledAndNoForgery(t *testing.T) {
 		nobody.Headers["X-Consumer-Custom-Id"] != "" || nobody.Headers["X-Credential-Identifier"] != "" {
 		t.Errorf("nobody: %v", nobody.Headers)
 	}
-	either := send(t, g, "GET /either HTTP/1.1", "Host: x", "Authorization: Bearer "+token(t, "s1", jwt.MapClaims{"iss": "iss1"})).echo(t)
+	bearing := "Authorization: Bearer " + token(t, "s1", jwt.MapClaims{"iss": "iss1"})
+	either := send(t, g, "GET /either HTTP/1.1", "Host: x", bearing).echo(t)
 	if either.Headers["X-Consumer-Username"] != "ann" || either.Headers["X-Anonymous-Consumer"] != "" {
 		t.Errorf("either: %v", either.Headers)
 	}
@@ -192,7 +199,8 @@ routes:
 	if got := send(t, g, "GET /a HTTP/1.1"); got.status != 426 || got.header.Get("Upgrade") == "" {
 		t.Errorf("%d %v", got.status, got.lines)
 	}
-	if got := send(t, g, "PURGE //c/%7Ex? HTTP/1.1", "Host: h.test").echo(t); got.Path != "/c/~x" || got.Host != EchoHost || got.Method != "PURGE" {
+	got := send(t, g, "PURGE //c/%7Ex? HTTP/1.1", "Host: h.test").echo(t)
+	if got.Path != "/c/~x" || got.Host != EchoHost || got.Method != "PURGE" {
 		t.Errorf("%+v", got)
 	}
 	if got := send(t, g, "GET /alone HTTP/1.1"); got.status != 503 {
@@ -236,8 +244,10 @@ plugins:
 - {name: other}
 `))
 	for _, want := range []string{
-		"plugins[0].config.claims_to_verify[0]: expected one of: exp, nbf", "plugins[0].config.realm: realms are not simulated",
-		"plugins[0].config.maximum_expiration: a maximum is not simulated", "plugins[1].config.key_names[0]: invalid value: a b",
+		"plugins[0].config.claims_to_verify[0]: expected one of: exp, nbf",
+		"plugins[0].config.realm: realms are not simulated",
+		"plugins[0].config.maximum_expiration: a maximum is not simulated",
+		"plugins[1].config.key_names[0]: invalid value: a b",
 		"plugins[0].config.cookie_names: tokens in cookies are not simulated", "hidden credentials are not simulated",
 		"plugins[1].config.key_in_body: keys in bodies are not simulated", "plugins[1].consumer: value must be null",
 		"plugins[2]: plugin 'other' not enabled",

@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/deck"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/fieldschema"
 )
@@ -32,7 +33,7 @@ func (p *PluginInfo) judgeEntry(entry *deck.Plugin) (map[string]any, Faults) {
 	case errors.As(err, &violation):
 		var faults Faults
 		for _, fault := range violation.Faults() {
-			faults = append(faults, Fault{Path: joinPath(entry.Path, fault.Path), Message: fault.Message})
+			faults = append(faults, Fault{Path: docpath.Join(entry.Path, fault.Path), Message: fault.Message})
 		}
 		return nil, faults
 	case err != nil:
@@ -40,13 +41,6 @@ func (p *PluginInfo) judgeEntry(entry *deck.Plugin) (map[string]any, Faults) {
 	}
 	config, _ := kept["config"].(map[string]any)
 	return config, nil
-}
-
-func joinPath(path, inner string) string {
-	if inner == "" {
-		return path
-	}
-	return path + "." + inner
 }
 
 // entityOf returns an entry as the entity that is sent to Kong for it.
@@ -64,14 +58,11 @@ func entityOf(entry *deck.Plugin) map[string]any {
 	if entry.Tags != nil {
 		entity["tags"] = luaList(entry.Tags)
 	}
-	if entry.Route != nil {
-		entity["route"] = map[string]any{"id": entry.Route.ID}
-	}
-	if entry.Service != nil {
-		entity["service"] = map[string]any{"id": entry.Service.ID}
-	}
-	if entry.Consumer != nil {
-		entity["consumer"] = map[string]any{"id": entry.Consumer.ID}
+	route, service, consumer := entry.ScopeIDs()
+	for name, id := range map[string]string{"route": route, "service": service, "consumer": consumer} {
+		if id != "" {
+			entity[name] = map[string]any{"id": id}
+		}
 	}
 	return entity
 }

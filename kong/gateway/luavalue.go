@@ -11,8 +11,8 @@ import (
 )
 
 // Kong's PDK takes and returns Lua values: nil, bool, float64, string, []any, map[string]any. Kong encodes them as
-// google.protobuf.Value without validating UTF-8, because header values are any bytes. The protobuf module fails on such
-// strings, so the wire form is encoded and decoded here.
+// google.protobuf.Value without validating UTF-8, because header values are any bytes. The protobuf module fails on
+// such strings, so the wire form is encoded and decoded here.
 
 // Field numbers of google.protobuf.Value, of Struct's map entries and of the protocol's one-field messages.
 const (
@@ -118,17 +118,6 @@ func decodeString(b []byte) (s string, err error) {
 		return nil
 	})
 	return s, err
-}
-
-// decodeInt decodes Int.
-func decodeInt(b []byte) (v int64, err error) {
-	err = eachField(b, func(number protowire.Number, _ []byte, scalar uint64) error {
-		if number == soleField {
-			v = int64(scalar)
-		}
-		return nil
-	})
-	return v, err
 }
 
 // maxDepth bounds the nesting of values that a plugin sends.

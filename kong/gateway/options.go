@@ -25,8 +25,8 @@ type Options struct {
 	Servers []PluginServer
 	// Listen is the address of the proxy listener; "127.0.0.1:0" by default.
 	Listen string
-	// Prefix is Kong's prefix directory, which holds the sockets. By default it is a temporary one, which Close removes.
-	// A unix socket's path must stay below 108 bytes.
+	// Prefix is Kong's prefix directory, which holds the sockets. By default it is a temporary one, which Close
+	// removes. A unix socket's path must stay below 108 bytes.
 	Prefix string
 	// Workers is how many nginx workers are simulated; 2 by default.
 	Workers int
@@ -46,8 +46,8 @@ type Options struct {
 	// Log gets Kong's error log; nothing is logged by default.
 	Log *slog.Logger
 
-	// replayFor bounds how long an event is replayed while the plugin keeps closing the connection; 2.7 s by default, as
-	// seen on a real Kong.
+	// replayFor bounds how long an event is replayed while the plugin keeps closing the connection; 2.7 s by default,
+	// as seen on a real Kong.
 	replayFor time.Duration
 	// eventTimeout bounds how long a plugin may take for an event; 60 s by default.
 	eventTimeout time.Duration
@@ -56,8 +56,8 @@ type Options struct {
 // PluginServer names an external plugin's server: a Binary that the gateway runs, or Info and Socket of one that runs
 // already, as without pluginserver_*_start_cmd in Kong.
 type PluginServer struct {
-	// Binary is the executable: run with -dump for the plugin's info, then with -kong-prefix and Args, and again when it
-	// dies. Its socket is <prefix>/<name of the executable>.socket.
+	// Binary is the executable: run with -dump for the plugin's info, then with -kong-prefix and Args, and again when
+	// it dies. Its socket is <prefix>/<name of the executable>.socket.
 	Binary string
 	// Args follow -kong-prefix on the command line.
 	Args   []string

@@ -3,22 +3,25 @@ package gateway
 import (
 	"errors"
 	"fmt"
+
+	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"google.golang.org/protobuf/proto"
 )
 
-// pdkMethod answers one question of a plugin: it decodes the argument, acts on the exchange and encodes the answer. Kong
-// sends an empty frame for a nil answer.
+// pdkMethod answers one question of a plugin: it decodes the argument, acts on the exchange and encodes the answer.
+// Kong sends an empty frame for a nil answer.
 type pdkMethod func(x *exchange, arg []byte) ([]byte, error)
 
 // pdkMethods holds the simulated methods by the names that Kong derives from kong/pluginsocket.proto.
 var pdkMethods = map[string]pdkMethod{
 	"kong.client.get_consumer":         func(x *exchange, _ []byte) ([]byte, error) { return encodeConsumer(x.consumer) },
-	"kong.client.get_credential":       answerString(func(x *exchange) string { return x.credentialID }), // its id is field 1
+	"kong.client.get_credential":       answerString(func(x *exchange) string { return x.credentialID }),
 	"kong.client.get_forwarded_ip":     answerString(func(x *exchange) string { return x.forwardedIP }),
 	"kong.client.get_ip":               answerString(func(x *exchange) string { return x.peerIP }),
-	"kong.ctx.shared.get":              lookupValue(func(x *exchange, key string) (any, error) { return x.shared[key], nil }),
+	"kong.ctx.shared.get":              lookupValue(sharedValue),
 	"kong.ctx.shared.set":              withKV(func(x *exchange, key string, value any) { put(&x.shared, key, value) }),
 	"kong.log.serialize":               raiseInAccess,
-	"kong.log.set_serialize_value":     withKV(func(x *exchange, key string, value any) { put(&x.serialized, key, value) }),
+	"kong.log.set_serialize_value":     withKV(setSerializeValue),
 	"kong.nginx.get_ctx":               lookupValue(nginxCtx),
 	"kong.nginx.get_var":               lookupString((*exchange).nginxVar),
 	"kong.nginx.set_ctx":               withKV(func(x *exchange, key string, value any) { put(&x.ctx, key, value) }),
@@ -52,7 +55,8 @@ func (x *exchange) answer(method string, arg []byte) ([]byte, error) {
 	return reply, nil
 }
 
-// answerString adapts a question without an argument.
+// answerString adapts a question without an argument. Its answer is a String, or a Credential, whose first field is its
+// id.
 func answerString(value func(x *exchange) string) pdkMethod {
 	return func(x *exchange, _ []byte) ([]byte, error) { return encodeString(value(x)), nil }
 }
@@ -111,15 +115,19 @@ func raiseInAccess(*exchange, []byte) ([]byte, error) {
 // requestHeaders answers kong.request.get_headers, whose argument bounds how many headers are returned.
 func requestHeaders(x *exchange, arg []byte) ([]byte, error) {
 	const most = 1000
-	limit, err := decodeInt(arg)
-	if err != nil {
+	var limit pb.Int
+	if err := proto.Unmarshal(arg, &limit); err != nil {
 		return nil, err
 	}
-	if limit < 1 || limit > most {
-		return nil, fmt.Errorf("max_headers must be 1 to %d, got %d", most, limit)
+	if limit.V < 1 || limit.V > most {
+		return nil, fmt.Errorf("max_headers must be 1 to %d, got %d", most, limit.V)
 	}
-	return appendStruct(nil, x.headerTable(int(limit))), nil
+	return appendStruct(nil, x.headerTable(int(limit.V))), nil
 }
+
+func setSerializeValue(x *exchange, key string, value any) { put(&x.serialized, key, value) }
+
+func sharedValue(x *exchange, key string) (any, error) { return x.shared[key], nil }
 
 // nginxCtx returns a field of ngx.ctx: what plugins set, and Kong's own consumer.
 func nginxCtx(x *exchange, key string) (any, error) {

@@ -32,8 +32,10 @@ func TestGoPDKsOwnClientReadsTheAnswers(t *testing.T) {
 		Config: deckConfig(t, pdkConfig), TrustedIPs: []string{"127.0.0.1"},
 		Servers: []PluginServer{{Info: recInfo(t), Socket: fake.socket()}},
 	})
-	response := send(t, g, "POST /u/42/%7Ex?a=1 HTTP/1.1", "Host: Api.test:99", "X-Real-IP: 9.9.9.9", "X-Two: 1", "X-Two: 2")
-	if response.status != 200 || strings.Join(response.named("x-c"), "|") != "x-c: 3" || len(response.named("Transfer-Encoding")) != 0 {
+	response := send(t, g, "POST /u/42/%7Ex?a=1 HTTP/1.1",
+		"Host: Api.test:99", "X-Real-IP: 9.9.9.9", "X-Two: 1", "X-Two: 2")
+	if response.status != 200 || strings.Join(response.named("x-c"), "|") != "x-c: 3" ||
+		len(response.named("Transfer-Encoding")) != 0 {
 		t.Fatalf("status %d %q: %s", response.status, response.lines, response.body)
 	}
 	for name, want := range map[string]string{
@@ -119,7 +121,10 @@ func TestASpoofedHeaderIsReadAsByARealKong(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var header, variable string
 			g, _ := withFake(t, oneRoute, func(e *fakeEvent) {
-				answers, err := e.ask(question{"kong.request.get_header", encodeString("x-org")}, question{"kong.nginx.get_var", encodeString("http_x_org")})
+				answers, err := e.ask(
+					question{"kong.request.get_header", encodeString("x-org")},
+					question{"kong.nginx.get_var", encodeString("http_x_org")},
+				)
 				if err != nil {
 					return
 				}

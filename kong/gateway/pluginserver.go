@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"sync"
 	"time"
 )
 
@@ -50,13 +49,6 @@ func newPluginServer(ctx context.Context, given PluginServer, g *Gateway) (*plug
 		s.workers = append(s.workers, newWorker(s.socket, g.node, &g.options))
 	}
 	return s, nil
-}
-
-// spawn keeps the server's process running until ctx ends.
-func (s *pluginServer) spawn(ctx context.Context, running *sync.WaitGroup) {
-	if s.process != nil {
-		running.Go(func() { s.process.supervise(ctx) })
-	}
 }
 
 // awaitListening returns when the server accepts connections, or with an error when ctx ends before.

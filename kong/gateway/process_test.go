@@ -61,7 +61,8 @@ func TestAKilledPluginComesBackAndItsEventsAreNotReplayed(t *testing.T) {
 
 func TestADyingPluginIsRespawnedAtMostOnceASecond(t *testing.T) {
 	g := started(t, Options{
-		Config: deckConfig(t, oneRoute), Servers: []PluginServer{{Binary: pluginBinary(t, "good")}}, replayFor: time.Millisecond,
+		Config: deckConfig(t, oneRoute), replayFor: time.Millisecond,
+		Servers: []PluginServer{{Binary: pluginBinary(t, "good")}},
 	})
 	begun := time.Now()
 	for g.Counters().Spawns() < 3 {
@@ -109,7 +110,10 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 			t.Errorf("%+v accepted", options)
 		}
 	}
-	long := Options{Config: config, Prefix: t.TempDir() + "/" + strings.Repeat("x", 100), Servers: []PluginServer{{Binary: pluginBinary(t, "good")}}}
+	long := Options{
+		Config: config, Prefix: t.TempDir() + "/" + strings.Repeat("x", 100),
+		Servers: []PluginServer{{Binary: pluginBinary(t, "good")}},
+	}
 	g, err := New(long)
 	if err != nil {
 		t.Fatal(err)

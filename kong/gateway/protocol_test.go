@@ -30,7 +30,8 @@ func TestEverySimulatedMethodIsOneOfTheProtocol(t *testing.T) {
 		m := methods.Get(i)
 		name := "Kong." + strings.ReplaceAll(string(m.Name()), "_", ".")
 		name = strings.ToLower(camel.ReplaceAllString(name, "${1}_${2}"))
-		if option, ok := proto.GetExtension(m.Options().(*descriptorpb.MethodOptions), pb.E_MethodName).(string); ok && option != "" {
+		options := m.Options().(*descriptorpb.MethodOptions)
+		if option, ok := proto.GetExtension(options, pb.E_MethodName).(string); ok && option != "" {
 			name = option
 		}
 		seen[name] = true
@@ -110,7 +111,9 @@ func TestExitIsDeliveredExactly(t *testing.T) {
 		if _, err := e.ask(setHeadersCall(map[string]any{"X-Before": "1"})); err != nil {
 			return
 		}
-		_, after = e.ask(exitWith(429, "no\xff", map[string]any{"X-RateLimit-Limit": "5"}), question{"kong.request.get_path", nil})
+		_, after = e.ask(
+			exitWith(429, "no\xff", map[string]any{"X-RateLimit-Limit": "5"}), question{"kong.request.get_path", nil},
+		)
 		finished <- struct{}{}
 	})
 	got := send(t, g, "GET / HTTP/1.1")

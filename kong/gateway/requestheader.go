@@ -19,16 +19,11 @@ func (x *exchange) headerVariable(name string) string {
 	case "cookie":
 		return strings.Join(x.header["Cookie"], "; ")
 	}
-	var spellings []string
-	for spelling := range x.header {
-		if strings.ReplaceAll(strings.ToLower(spelling), "-", "_") == name {
-			spellings = append(spellings, spelling)
-		}
-	}
-	slices.Sort(spellings)
 	var lines []string
-	for _, spelling := range spellings {
-		lines = append(lines, x.header[spelling]...)
+	for _, spelling := range slices.Sorted(maps.Keys(x.header)) {
+		if strings.ReplaceAll(strings.ToLower(spelling), "-", "_") == name {
+			lines = append(lines, x.header[spelling]...)
+		}
 	}
 	return strings.Join(lines, ", ")
 }

@@ -14,7 +14,7 @@ const serverName = "kong/3.9.3"
 
 // serve handles a request as Kong does: it denies what nginx denies, routes, runs the plugins by priority, and proxies.
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
-	g.counters.requests.Add(1)
+	worker := int(g.counters.requests.Add(1)) % g.options.Workers
 	config := g.config.Load()
 	x, ok := g.exchange(r)
 	answer := &answerWriter{ResponseWriter: w, x: x}
@@ -24,14 +24,13 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	g.route(config, x)
-	worker := int(g.requests.Add(1)-1) % g.options.Workers
 	for _, plugin := range config.plugins {
 		handler := plugin.mostSpecific(x)
 		if x.exit != nil || handler == nil {
 			continue
 		}
 		if err := handler.access(x, worker); err != nil {
-			g.options.Log.Error("plugin failed", "plugin", plugin.name, "error", err, "request_id", x.requestID)
+			g.options.Log.Error("plugin failed", "plugin", plugin.info.Name, "error", err, "request_id", x.requestID)
 			x.fail(http.StatusInternalServerError, "")
 		}
 	}
@@ -42,8 +41,8 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	g.proxy(answer, r, config)
 }
 
-// exchange reads the facts from the HTTP request. net/http has removed the Host header and made the names canonical; the
-// target is still as sent.
+// exchange reads the facts from the HTTP request. net/http has removed the Host header and made the names canonical;
+// the target is still as sent.
 func (g *Gateway) exchange(r *http.Request) (x *exchange, ok bool) {
 	x, ok = newExchange(g.node, Request{
 		Method: r.Method, Target: r.RequestURI, Host: r.Host, RemoteAddr: r.RemoteAddr, Header: r.Header,
@@ -55,8 +54,8 @@ func (g *Gateway) exchange(r *http.Request) (x *exchange, ok bool) {
 	return x, ok
 }
 
-// route finds the route and the service. It ends the request when there is no route, or when the route does not take the
-// request's protocol.
+// route finds the route and the service. It ends the request when there is no route, or when the route does not take
+// the request's protocol.
 func (g *Gateway) route(config *compiledConfig, x *exchange) {
 	x.match = config.router.Match(router.Request{Method: x.method, Path: x.path, Host: x.host})
 	if x.match == nil {
@@ -100,8 +99,8 @@ func (a *answerWriter) count(status int) {
 	}
 }
 
-// exit writes x.exit: its status, body and headers, and no others but those that plugins set before and those that every
-// answer has.
+// exit writes x.exit: its status, body and headers, and no others but those that plugins set before and those that
+// every answer has.
 func (a *answerWriter) exit() {
 	header, answer := a.Header(), a.x.exit
 	header["Content-Type"] = nil // net/http would guess one

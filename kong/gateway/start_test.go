@@ -17,8 +17,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 )
 
-// The test binary is also the plugin server that the tests start: under the
-// name it is linked to, with the arguments Kong gives one.
+// The test binary is also the plugin server that the tests start: under the name it is linked to, with the arguments
+// Kong gives one.
 func TestMain(m *testing.M) {
 	if name := filepath.Base(os.Args[0]); strings.HasPrefix(name, "plugin-") {
 		os.Exit(runPluginProcess(name, os.Args[1:]))
@@ -26,8 +26,7 @@ func TestMain(m *testing.M) {
 	leaktest.Main(m)
 }
 
-// pluginBinary gives the test binary the name of one of the kinds of plugin
-// processes.
+// pluginBinary gives the test binary the name of one of the kinds of plugin processes.
 func pluginBinary(t *testing.T, kind string) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -142,8 +141,7 @@ type answer struct {
 	body   string
 }
 
-// send writes a request as given and reads the response. The connection is
-// closed after it.
+// send writes a request as given and reads the response. The connection is closed after it.
 func send(t testing.TB, g *Gateway, lines ...string) answer {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(g.URL(), "http://"))

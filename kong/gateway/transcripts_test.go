@@ -127,8 +127,8 @@ func sameAnswer(t *testing.T, method string, got, want []byte) bool {
 // curl are the headers of the recorded requests.
 var curl = []string{"Host: 127.0.0.1:8000", "User-Agent: curl/7.88.1", "Accept: */*"}
 
-// recordedRequests are the requests of the recording, those of key-auth with
-// headers that a client has no business to send.
+// recordedRequests are the requests of the recording, those of key-auth with headers that a client has no business to
+// send.
 var recordedRequests = map[string][]string{
 	"no-auth": withCurl("GET /plain?q=1", "X-User-Id: u_7"),
 	"key-auth": withCurl("GET /authed/records/7?x=y", "apikey: alice-key", "X-User-Id: u_42",
@@ -248,8 +248,7 @@ func compareRecorded(t *testing.T, c *recordedCase, answers [][]byte, lost bool,
 	}
 }
 
-// compareConfig compares what StartInstance was given, but for the instance's
-// number.
+// compareConfig compares what StartInstance was given, but for the instance's number.
 func compareConfig(t *testing.T, got, want map[string]any) {
 	t.Helper()
 	if _, numbered := got["__seq__"].(float64); !numbered {

@@ -49,7 +49,7 @@ func (g *Gateway) proxy(answer *answerWriter, r *http.Request, config *compiledC
 	}
 	proxy := httputil.ReverseProxy{
 		Transport: transport,
-		Rewrite:   func(p *httputil.ProxyRequest) { x.rewrite(p.Out, g.port()) },
+		Rewrite:   func(p *httputil.ProxyRequest) { x.rewrite(p.Out, g.port) },
 		ModifyResponse: func(response *http.Response) error {
 			response.Header["Via"] = append(response.Header["Via"], "1.1 "+serverName)
 			return nil
@@ -58,15 +58,6 @@ func (g *Gateway) proxy(answer *answerWriter, r *http.Request, config *compiledC
 		ErrorLog:     slog.NewLogLogger(g.options.Log.Handler(), slog.LevelDebug),
 	}
 	proxy.ServeHTTP(answer, r)
-}
-
-// port returns the proxy listener's port.
-func (g *Gateway) port() string {
-	_, port, err := net.SplitHostPort(g.listener.Addr().String())
-	if err != nil {
-		return ""
-	}
-	return port
 }
 
 // rewrite makes the upstream's request of the client's: the service's address and path, and Kong's X-Forwarded-*.

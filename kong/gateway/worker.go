@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// startStep is how long a request that meets a start in flight waits before it looks again (Kong's get_instance_id).
+	// startStep is how long a request that meets a start in flight waits before it looks again (Kong's
+	// get_instance_id).
 	startStep = 100 * time.Millisecond
 	// idleConns is Kong's lua_socket_pool_size.
 	idleConns = 256

@@ -1,6 +1,5 @@
-// The command demo-gateway runs the stand-in gateway in front of a plugin
-// server, and on demand a short scripted session through it that shows what
-// the plugin does and fails when it does something else.
+// The command demo-gateway runs the stand-in gateway in front of a plugin server, and on demand a short scripted
+// session through it that shows what the plugin does and fails when it does something else.
 package main
 
 import (

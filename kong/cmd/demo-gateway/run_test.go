@@ -34,7 +34,9 @@ func TestTheScriptedSessionGoesAsItSays(t *testing.T) {
 	if status != 0 {
 		t.Fatalf("status %d\n%s\n%s", status, &stdout, &stderr)
 	}
-	for _, want := range []string{"acme (enterprise)", "gamma (unlimited)", "→ 429", "Retry-After: ", "as Retry-After says"} {
+	for _, want := range []string{
+		"acme (enterprise)", "gamma (unlimited)", "→ 429", "Retry-After: ", "as Retry-After says",
+	} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("no %q in\n%s", want, &stdout)
 		}
@@ -45,7 +47,8 @@ func TestTheGatewayStaysUntilInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	stdout := &cancelling{cancel: cancel}
 	var stderr bytes.Buffer
-	status := run(ctx, []string{"-config", "../../kong.yml", "-plugin", pluginBinary(t), "-listen", "127.0.0.1:0"}, stdout, &stderr)
+	args := []string{"-config", "../../kong.yml", "-plugin", pluginBinary(t), "-listen", "127.0.0.1:0"}
+	status := run(ctx, args, stdout, &stderr)
 	if status != 0 || !strings.Contains(stdout.text.String(), "curl -i http://127.0.0.1:") {
 		t.Errorf("status %d\n%s\n%s", status, &stdout.text, &stderr)
 	}
@@ -87,7 +90,10 @@ func TestASessionThatGoesOtherwiseFails(t *testing.T) {
 func TestWrongUsageIsStatusTwo(t *testing.T) {
 	for status, all := range map[int][][]string{
 		0: {{"-help"}},
-		1: {{"-plugin", "x", "-config", "none.yml"}, {"-plugin", "./none", "-config", "../../kong.yml", "-listen", "127.0.0.1:0"}},
+		1: {
+			{"-plugin", "x", "-config", "none.yml"},
+			{"-plugin", "./none", "-config", "../../kong.yml", "-listen", "127.0.0.1:0"},
+		},
 		2: {{}, {"-plugin", "x", "rest"}, {"-no-such-flag"}, {"-plugin", "x", "-workers", "0"}},
 	} {
 		for _, args := range all {

@@ -27,8 +27,7 @@ const (
 	longestWait = 10 * time.Second
 )
 
-// session plays requests against the gateway, prints them, and says what was
-// not as expected.
+// session plays requests against the gateway, prints them, and says what was not as expected.
 type session struct {
 	url    string
 	out    io.Writer

@@ -1,18 +1,15 @@
-// Package deck reads decK files (format 3.0): the entities a Kong holds, with
-// nested ones lifted to the top, references resolved, Kong's defaults filled in
-// and missing ids derived as Kong derives them. What a plugin's config may hold
-// is not known here; it stays the tree that was read.
+// Package deck reads decK files (format 3.0): the entities that a Kong holds, with nested ones lifted to the top,
+// references resolved, Kong's defaults set and missing ids derived as Kong derives them. It takes the fields that are
+// simulated; any other key is an error. A plugin's config stays the tree that was read.
 package deck
 
 import (
 	"fmt"
 	"slices"
-	"sort"
 	"strings"
 )
 
-// Config is everything a decK file declares. Parse builds it; it is not
-// changed afterwards.
+// Config holds everything that a decK file declares. Parse builds it; it is not changed afterwards.
 type Config struct {
 	Services  []*Service
 	Routes    []*Route
@@ -21,73 +18,102 @@ type Config struct {
 	Plugins []*Plugin
 }
 
-// Service is an upstream. Timeouts are in milliseconds, times in seconds since
-// the epoch.
+// Service is an upstream. Times are in seconds since the epoch, here and in the other entities.
 type Service struct {
-	ID, Name, Protocol, Host, Path            string
-	Port, Retries                             int
-	ConnectTimeout, WriteTimeout, ReadTimeout int
-	Tags                                      []string
-	CreatedAt, UpdatedAt                      int64
+	ID        string   `yaml:"id"`
+	Name      string   `yaml:"name"`
+	Protocol  string   `yaml:"protocol"`
+	Host      string   `yaml:"host"`
+	Port      int      `yaml:"port"`
+	Path      string   `yaml:"path"`
+	Tags      []string `yaml:"tags"`
+	CreatedAt int64    `yaml:"created_at"`
+	UpdatedAt int64    `yaml:"updated_at"`
 }
 
-// Route says which requests go to a service. A route without a Service only
-// runs plugins. Paths that begin with "~" are regular expressions.
+// Route selects the requests that go to a service. A route without a Service only runs plugins. Paths that begin with
+// "~" are regular expressions.
 type Route struct {
-	ID, Name                         string
-	Protocols, Methods, Hosts, Paths []string
-	Headers                          map[string][]string
-	RedirectStatus, RegexPriority    int
-	StripPath, PreserveHost          bool
-	Tags                             []string
-	Service                          *Service
-	CreatedAt, UpdatedAt             int64
+	ID        string   `yaml:"id"`
+	Name      string   `yaml:"name"`
+	Protocols []string `yaml:"protocols"`
+	Methods   []string `yaml:"methods"`
+	Hosts     []string `yaml:"hosts"`
+	Paths     []string `yaml:"paths"`
+	StripPath bool     `yaml:"-"`
+	Tags      []string `yaml:"tags"`
+	Service   *Service `yaml:"-"`
+	CreatedAt int64    `yaml:"created_at"`
+	UpdatedAt int64    `yaml:"updated_at"`
 }
 
-// Consumer is somebody Kong can recognise by one of the credentials.
+// Consumer is a caller that Kong identifies by one of the credentials.
 type Consumer struct {
-	ID, Username, CustomID string
-	Tags                   []string
-	Keys                   []*Key
-	Secrets                []*Secret
-	CreatedAt, UpdatedAt   int64
+	ID        string    `yaml:"id"`
+	Username  string    `yaml:"username"`
+	CustomID  string    `yaml:"custom_id"`
+	Tags      []string  `yaml:"tags"`
+	Keys      []*Key    `yaml:"keyauth_credentials"`
+	Secrets   []*Secret `yaml:"jwt_secrets"`
+	CreatedAt int64     `yaml:"created_at"`
+	UpdatedAt int64     `yaml:"updated_at"`
 }
 
 // Key is a key-auth credential.
 type Key struct {
-	ID, Key string
+	ID  string `yaml:"id"`
+	Key string `yaml:"key"`
 }
 
-// Secret is a jwt credential: Key is matched against the token's key claim,
-// Secret verifies its signature by Algorithm.
+// Secret is a jwt credential: Key is compared with the token's key claim, Secret verifies its signature by HS256.
 type Secret struct {
-	ID, Key, Secret, Algorithm string
+	ID        string `yaml:"id"`
+	Key       string `yaml:"key"`
+	Secret    string `yaml:"secret"`
+	Algorithm string `yaml:"algorithm"`
 }
 
-// Plugin is one configuration of a plugin, for the requests of its scope: nil
-// Route, Service and Consumer mean all of them.
+// Plugin is one configuration of a plugin, for the requests of its scope: nil Route, Service and Consumer mean all of
+// them.
 type Plugin struct {
-	ID, Name, InstanceName string
-	Enabled                bool
-	Protocols, Tags        []string
-	Route                  *Route
-	Service                *Service
-	Consumer               *Consumer
+	ID           string   `yaml:"id"`
+	Name         string   `yaml:"name"`
+	InstanceName string   `yaml:"instance_name"`
+	Protocols    []string `yaml:"protocols"`
+	Tags         []string `yaml:"tags"`
+
+	Enabled  bool      `yaml:"-"`
+	Route    *Route    `yaml:"-"`
+	Service  *Service  `yaml:"-"`
+	Consumer *Consumer `yaml:"-"`
 	// Config holds nil, bool, float64, string, []any and map[string]any. Nil means that the file has none; it has a
 	// null, which Kong denies, where ConfigNull is true.
-	Config     any
-	ConfigNull bool
-	// Path is where the file declares it, such as
-	// "services[0].routes[1].plugins[0]".
-	Path string
+	Config     any  `yaml:"-"`
+	ConfigNull bool `yaml:"-"`
+	// Path is where the file declares it, such as "services[0].routes[1].plugins[0]".
+	Path string `yaml:"-"`
 }
 
-// Fault is something wrong in a file.
+// ScopeIDs returns the ids of the plugin's route, service and consumer, "" for none.
+func (p *Plugin) ScopeIDs() (route, service, consumer string) {
+	if p.Route != nil {
+		route = p.Route.ID
+	}
+	if p.Service != nil {
+		service = p.Service.ID
+	}
+	if p.Consumer != nil {
+		consumer = p.Consumer.ID
+	}
+	return route, service, consumer
+}
+
+// Fault is one thing that is wrong in a file.
 type Fault struct {
 	Path, Message string
 }
 
-// Faults is all that is wrong in a file, as an error.
+// Faults lists all that is wrong in a file, as an error.
 type Faults []Fault
 
 func (f Faults) Error() string {
@@ -102,36 +128,10 @@ func (f *Faults) add(path, format string, args ...any) {
 	*f = append(*f, Fault{Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
-func (f Faults) orNil() error {
-	if len(f) == 0 {
-		return nil
-	}
-	return f
-}
-
-func oneOf(value string, allowed []string) bool {
-	for _, a := range allowed {
-		if value == a {
-			return true
-		}
-	}
-	return false
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	sort.Strings(keys)
-	return keys
-}
-
 // Allows reports whether the route takes requests of a protocol.
 func (r *Route) Allows(protocol string) bool { return slices.Contains(r.Protocols, protocol) }
 
-// SpeaksGRPC reports whether the route is one for gRPC calls. In Kong such a
-// route takes no others.
+// SpeaksGRPC reports whether the route is one for gRPC calls. In Kong such a route takes no others.
 func (r *Route) SpeaksGRPC() bool { return r.Allows("grpc") || r.Allows("grpcs") }
 
 // SpeaksGRPC reports whether the upstream is called over HTTP/2 alone.

@@ -1,35 +1,88 @@
 package deck
 
 import (
-	"fmt"
-	"math"
+	"cmp"
+	"net/url"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 
-	"gopkg.in/yaml.v3"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 )
 
-func (r *reader) route(path string, e *routeEntry, parent *Service) {
-	route := &Route{
-		Name: e.Name, Protocols: e.Protocols, Methods: e.Methods, Hosts: e.Hosts, Paths: e.Paths, Headers: e.Headers,
-		RedirectStatus: deref(e.RedirectStatus, 426), RegexPriority: e.RegexPriority,
-		PreserveHost: e.PreserveHost,
-		Tags:         e.Tags, Service: parent,
-		CreatedAt: deref(e.CreatedAt, r.now), UpdatedAt: deref(e.UpdatedAt, r.now),
+// httpProtocols are the protocols of the simulated entities, which have no streams.
+var httpProtocols = []string{"http", "https", "grpc", "grpcs"}
+
+func (r *reader) service(path string, e *serviceEntry) {
+	s := &e.Service
+	s.Protocol, s.Port = cmp.Or(s.Protocol, "http"), cmp.Or(s.Port, 80)
+	s.CreatedAt, s.UpdatedAt = cmp.Or(s.CreatedAt, r.now), cmp.Or(s.UpdatedAt, r.now)
+	s.ID = r.id(s.ID, "services", cmp.Or(s.Name, path), path)
+	if e.URL != "" {
+		r.serviceURL(path, s, e.URL)
 	}
+	if s.Host == "" {
+		r.faults.add(path+".host", "required field missing")
+	}
+	if !slices.Contains(httpProtocols, s.Protocol) {
+		r.faults.add(path+".protocol", "expected one of: %s", strings.Join(httpProtocols, ", "))
+	}
+	if s.Port < 0 || s.Port > 65535 {
+		r.faults.add(path+".port", "value should be between 0 and 65535")
+	}
+	if s.Path != "" && s.Path[0] != '/' {
+		r.faults.add(path+".path", "should start with: /")
+	}
+	r.requireUnique("service name", s.Name, path)
+	r.services[s.ID] = s
+	if s.Name != "" {
+		r.services[s.Name] = s
+	}
+	r.config.Services = append(r.config.Services, s)
+	r.addRoutes(path, e.Routes, s)
+	r.addPlugins(path, e.Plugins, parent{service: s})
+}
+
+func (r *reader) serviceURL(path string, s *Service, raw string) {
+	parsed, err := url.Parse(raw)
+	if err != nil || parsed.Hostname() == "" {
+		r.faults.add(path+".url", "invalid value: %s", raw)
+		return
+	}
+	s.Protocol, s.Host, s.Path, s.Port = parsed.Scheme, parsed.Hostname(), parsed.Path, 80
+	if s.Protocol == "https" {
+		s.Port = 443
+	}
+	if port, err := strconv.Atoi(parsed.Port()); err == nil { // url.Parse has checked that it is a number, or absent
+		s.Port = port
+	}
+}
+
+// addRoutes reads the routes of the entity at path, "" for the document.
+func (r *reader) addRoutes(path string, entries []routeEntry, service *Service) {
+	for i := range entries {
+		r.route(docpath.Item(docpath.Join(path, "routes"), i), &entries[i], service)
+	}
+}
+
+func (r *reader) route(path string, e *routeEntry, service *Service) {
+	route := &e.Route
+	route.Service = service
+	route.CreatedAt, route.UpdatedAt = cmp.Or(route.CreatedAt, r.now), cmp.Or(route.UpdatedAt, r.now)
 	if len(route.Protocols) == 0 {
 		route.Protocols = []string{"http", "https"}
 	}
-	route.StripPath = deref(e.StripPath, !route.SpeaksGRPC())
-	route.ID = r.id(e.ID, "routes", or(e.Name, path), path)
-	r.claim("route name", route.Name, path)
-	r.checkRoute(path, route)
-	if e.PathHandling != "" && e.PathHandling != "v0" {
-		r.faults.add(path+".path_handling", "only v0 is simulated")
+	route.StripPath = !route.SpeaksGRPC()
+	if e.StripPath != nil {
+		route.StripPath = *e.StripPath
 	}
+	route.ID = r.id(route.ID, "routes", cmp.Or(route.Name, path), path)
+	r.requireUnique("route name", route.Name, path)
+	r.checkRoute(path, route)
 	if e.Service != nil {
 		r.pending = append(r.pending, func() {
-			route.Service = find(r, r.services, path+".service", e.Service, parent)
+			route.Service = find(r, r.services, path+".service", e.Service, service)
 		})
 	}
 	r.routes[route.ID] = route
@@ -37,67 +90,70 @@ func (r *reader) route(path string, e *routeEntry, parent *Service) {
 		r.routes[route.Name] = route
 	}
 	r.config.Routes = append(r.config.Routes, route)
-	r.plugins(path+".", e.Plugins, scope{route: route})
+	r.addPlugins(path, e.Plugins, parent{route: route})
 }
 
 func (r *reader) checkRoute(path string, route *Route) {
 	for i, protocol := range route.Protocols {
-		if !oneOf(protocol, httpProtocols) {
-			r.faults.add(fmt.Sprintf("%s.protocols[%d]", path, i), "expected one of: %s", strings.Join(httpProtocols, ", "))
+		if !slices.Contains(httpProtocols, protocol) {
+			r.faults.add(docpath.Item(path+".protocols", i), "expected one of: %s", strings.Join(httpProtocols, ", "))
 		}
 	}
-	if len(route.Methods)+len(route.Hosts)+len(route.Paths)+len(route.Headers) == 0 {
-		r.faults.add(path, "must set one of 'methods', 'hosts', 'headers', 'paths'")
+	if len(route.Methods)+len(route.Hosts)+len(route.Paths) == 0 {
+		r.faults.add(path, "must set one of 'methods', 'hosts', 'paths'")
+	}
+	for i, host := range route.Hosts {
+		if strings.Contains(host, "*") {
+			r.faults.add(docpath.Item(path+".hosts", i), "wildcards are not simulated")
+		}
 	}
 	for i, p := range route.Paths {
-		at := fmt.Sprintf("%s.paths[%d]", path, i)
-		switch {
-		case strings.HasPrefix(p, "~"):
-			if _, err := regexp.Compile(p[1:]); err != nil {
+		at := docpath.Item(path+".paths", i)
+		expression, isRegex := strings.CutPrefix(p, "~")
+		if isRegex {
+			if _, err := regexp.Compile(expression); err != nil {
 				r.faults.add(at, "not a valid regex: %v", err)
 			}
-		case !strings.HasPrefix(p, "/"):
+		} else if !strings.HasPrefix(p, "/") {
 			r.faults.add(at, "should start with: / (fixed path) or ~/ (regex path)")
 		}
 	}
 	for i, method := range route.Methods {
 		if method == "" || strings.ToUpper(method) != method {
-			r.faults.add(fmt.Sprintf("%s.methods[%d]", path, i), "invalid value: %s", method)
+			r.faults.add(docpath.Item(path+".methods", i), "invalid value: %s", method)
 		}
 	}
 }
 
 func (r *reader) consumer(path string, e *consumerEntry) {
-	c := &Consumer{
-		Username: e.Username, CustomID: e.CustomID, Tags: e.Tags,
-		CreatedAt: deref(e.CreatedAt, r.now), UpdatedAt: deref(e.UpdatedAt, r.now),
-	}
+	c := &e.Consumer
+	c.CreatedAt, c.UpdatedAt = cmp.Or(c.CreatedAt, r.now), cmp.Or(c.UpdatedAt, r.now)
 	if c.Username == "" && c.CustomID == "" {
 		r.faults.add(path, "at least one of these fields must be non-empty: 'custom_id', 'username'")
 	}
-	c.ID = r.id(e.ID, "consumers", or(e.Username, path), path)
-	r.claim("username", c.Username, path)
-	r.claim("custom_id", c.CustomID, path)
-	r.people[c.ID] = c
+	c.ID = r.id(c.ID, "consumers", cmp.Or(c.Username, path), path)
+	r.requireUnique("username", c.Username, path)
+	r.requireUnique("custom_id", c.CustomID, path)
+	r.consumers[c.ID] = c
 	if c.Username != "" {
-		r.people[c.Username] = c
+		r.consumers[c.Username] = c
 	}
 	r.config.Consumers = append(r.config.Consumers, c)
-	r.credentials(path, c, e)
-	r.plugins(path+".", e.Plugins, scope{consumer: c})
+	r.checkCredentials(path, c)
+	r.addPlugins(path, e.Plugins, parent{consumer: c})
 }
 
-func (r *reader) credentials(path string, c *Consumer, e *consumerEntry) {
-	for i, k := range e.Keys {
-		at := fmt.Sprintf("%s.keyauth_credentials[%d]", path, i)
+func (r *reader) checkCredentials(path string, c *Consumer) {
+	for i, k := range c.Keys {
+		at := docpath.Item(path+".keyauth_credentials", i)
 		if k.Key == "" {
 			r.faults.add(at+".key", "required field missing")
 		}
-		r.claim("API key", k.Key, at)
-		c.Keys = append(c.Keys, &Key{ID: r.id(k.ID, "keyauth_credentials", k.Key, at), Key: k.Key})
+		r.requireUnique("API key", k.Key, at)
+		k.ID = r.id(k.ID, "keyauth_credentials", k.Key, at)
 	}
-	for i, s := range e.Secrets {
-		at := fmt.Sprintf("%s.jwt_secrets[%d]", path, i)
+	for i, s := range c.Secrets {
+		at := docpath.Item(path+".jwt_secrets", i)
 		if s.Key == "" {
 			r.faults.add(at+".key", "required field missing")
 		}
@@ -107,117 +163,7 @@ func (r *reader) credentials(path string, c *Consumer, e *consumerEntry) {
 		if s.Algorithm != "" && s.Algorithm != "HS256" {
 			r.faults.add(at+".algorithm", "only HS256 is simulated")
 		}
-		r.claim("jwt key", s.Key, at)
-		c.Secrets = append(c.Secrets, &Secret{
-			ID: r.id(s.ID, "jwt_secrets", s.Key, at), Key: s.Key, Secret: s.Secret, Algorithm: "HS256",
-		})
-	}
-}
-
-func (r *reader) plugins(parent string, entries []pluginEntry, in scope) {
-	for i := range entries {
-		path, e := fmt.Sprintf("%splugins[%d]", parent, i), &entries[i]
-		p := &Plugin{
-			Name: e.Name, InstanceName: e.InstanceName, Enabled: deref(e.Enabled, true), Protocols: e.Protocols,
-			Tags: e.Tags, Route: in.route, Service: in.service, Consumer: in.consumer, Path: path,
-		}
-		if p.Name == "" {
-			r.faults.add(path+".name", "required field missing")
-		}
-		r.pluginConfig(p, &e.Config)
-		r.config.Plugins = append(r.config.Plugins, p)
-		r.pending = append(r.pending, func() { r.finishPlugin(p, e, in) })
-	}
-}
-
-// pluginConfig reads what an entry has as its config. A config that is written as null is given.
-func (r *reader) pluginConfig(p *Plugin, node *yaml.Node) {
-	if node.IsZero() {
-		return
-	}
-	var value any
-	if err := node.Decode(&value); err != nil {
-		r.faults.add(p.Path+".config", "%v", err)
-		return
-	}
-	p.Config, p.ConfigNull = r.tree(p.Path+".config", value), value == nil
-}
-
-// finishPlugin resolves the plugin's references and gives it its id. A parent
-// counts by id in the key, a reference by what is written, as in Kong.
-func (r *reader) finishPlugin(p *Plugin, e *pluginEntry, in scope) {
-	p.Route = find(r, r.routes, p.Path+".route", e.Route, in.route)
-	p.Service = find(r, r.services, p.Path+".service", e.Service, in.service)
-	p.Consumer = find(r, r.people, p.Path+".consumer", e.Consumer, in.consumer)
-	var route, service, consumer string
-	if p.Route != nil {
-		route = p.Route.ID
-	}
-	if p.Service != nil {
-		service = p.Service.ID
-	}
-	if p.Consumer != nil {
-		consumer = p.Consumer.ID
-	}
-	r.claim("plugin and scope", p.Name+":"+route+":"+service+":"+consumer, p.Path)
-	r.claim("instance_name", p.InstanceName, p.Path)
-	p.ID = r.id(e.ID, "plugins",
-		pluginKey(p.Name, written(e.Route, route), written(e.Service, service), written(e.Consumer, consumer)), p.Path)
-}
-
-func written(ref *reference, id string) string {
-	if ref != nil {
-		return ref.key
-	}
-	return id
-}
-
-// find resolves a reference among named; without one the parent stays.
-func find[T any](r *reader, named map[string]*T, path string, ref *reference, parent *T) *T {
-	if ref == nil {
-		return parent
-	}
-	target, known := named[ref.key]
-	switch {
-	case !known:
-		r.faults.add(path, "could not find %q", ref.key)
-	case parent != nil && target != parent:
-		r.faults.add(path, "%q is not the entity it is nested in", ref.key)
-	}
-	return target
-}
-
-// tree turns a decoded YAML value into what Kong would hold: Lua knows one
-// kind of number and string keys only.
-func (r *reader) tree(path string, value any) any {
-	switch v := value.(type) {
-	case nil, bool, string:
-		return v
-	case int:
-		return float64(v)
-	case int64:
-		return float64(v)
-	case uint64:
-		return float64(v)
-	case float64:
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			r.faults.add(path, "expected a number, got %v", v)
-		}
-		return v
-	case []any:
-		list := make([]any, len(v))
-		for i := range v {
-			list[i] = r.tree(fmt.Sprintf("%s[%d]", path, i), v[i])
-		}
-		return list
-	case map[string]any:
-		object := make(map[string]any, len(v))
-		for _, key := range sortedKeys(v) {
-			object[key] = r.tree(path+"."+key, v[key])
-		}
-		return object
-	default:
-		r.faults.add(path, "cannot use a value of type %T", value)
-		return nil
+		r.requireUnique("jwt key", s.Key, at)
+		s.ID = r.id(s.ID, "jwt_secrets", s.Key, at)
 	}
 }

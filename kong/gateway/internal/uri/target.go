@@ -2,11 +2,10 @@ package uri
 
 import "strings"
 
-// Target reads a request target as nginx does and gives the request URI, which
-// is the target itself or, for an absolute form, what follows the authority.
-// ok is false where nginx answers 400 before Kong sees the request: a target
-// that is no path, a percent sign that begins no triplet, an encoded NUL, a
-// control byte, or dot segments that climb above the root.
+// Target reads a request target as nginx does and returns the request URI: the target itself or, for an absolute form,
+// the part after the authority. ok is false where nginx answers 400 before Kong sees the request: a target that is no
+// path, a percent sign that begins no triplet, an encoded NUL, a control byte, or dot segments that climb above the
+// root.
 func Target(target string) (requestURI string, ok bool) {
 	requestURI = target
 	if !strings.HasPrefix(target, "/") {
@@ -20,8 +19,7 @@ func Target(target string) (requestURI string, ok bool) {
 	return requestURI, acceptable(path) && !hasControl(requestURI)
 }
 
-// Path is the part of a request URI before its query. Kong looks for the
-// question mark from the second byte on.
+// Path returns the part of a request URI before its query. Kong looks for the question mark from the second byte on.
 func Path(requestURI string) string {
 	if len(requestURI) < 2 {
 		return requestURI
@@ -32,7 +30,7 @@ func Path(requestURI string) string {
 	return requestURI
 }
 
-// Query is the part of a request URI after its first question mark.
+// Query returns the part of a request URI after its first question mark.
 func Query(requestURI string) string {
 	_, query, _ := strings.Cut(requestURI, "?")
 	return query
@@ -71,9 +69,8 @@ func hasControl(s string) bool {
 	return false
 }
 
-// acceptable walks the path with its triplets decoded, as nginx builds $uri
-// (merge_slashes on): an encoded slash or dot counts as one, an encoded "%",
-// "#" or "?" is an ordinary byte.
+// acceptable reports whether nginx can build $uri of the path with its triplets decoded (merge_slashes on): an encoded
+// slash or dot counts as one, an encoded "%", "#" or "?" is an ordinary byte.
 func acceptable(path string) bool {
 	depth, name := 0, make([]byte, 0, 64)
 	leave := func() bool {

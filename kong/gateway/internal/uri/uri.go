@@ -1,23 +1,21 @@
-// Package uri holds the two readings that Kong gives a request target: nginx
-// decides whether the target is acceptable at all (Target), and Kong's router
-// matches, and Kong's PDK reports, the path in a normal form (Normalize). It
-// knows nothing of HTTP messages, routes or configuration.
+// Package uri reads a request target as Kong does. Target decides whether nginx accepts it, Normalize returns the path
+// in the normal form that Kong's router matches and its PDK reports.
 package uri
 
-import "strings"
+import (
+	"encoding/hex"
+	"strings"
+)
 
-// reserved are the bytes whose percent-encoding carries meaning (RFC 3986
-// reserved characters and the percent sign): Kong leaves their triplets
-// encoded, and decodes all others.
+// reserved holds the bytes whose percent-encoding carries meaning (RFC 3986 reserved characters and the percent sign):
+// Kong leaves their triplets encoded, and decodes all others.
 const reserved = "!*'();:@&=+$,/?%#[]"
 
-// Normalize gives path the form that Kong routes by: triplets of unreserved
-// and other bytes decoded, remaining triplets upper-cased, slashes merged, dot
-// segments removed (RFC 3986 section 5.2.4, with Kong's choice of what to
-// decode). path is the target without its query. The result of a path that
-// begins with "/" begins with "/". Normalize is idempotent for every path
-// whose percent signs all begin triplets; Target refuses the others, but for
-// what follows a "#", which nginx does not look at.
+// Normalize returns the form of path that Kong routes by: triplets of unreserved and other bytes decoded, remaining
+// triplets upper-cased, slashes merged, dot segments removed (RFC 3986 section 5.2.4, with Kong's choice of what to
+// decode). path is the target without its query. The result of a path that begins with "/" begins with "/". Normalize
+// is idempotent for every path whose percent signs all begin triplets. Target denies the others, unless they follow a
+// "#", which nginx does not read.
 func Normalize(path string) string {
 	if path == "" || path == "/" {
 		return path
@@ -49,9 +47,8 @@ func decodeTriplets(path string) string {
 	return string(out)
 }
 
-// removeDotSegments walks the path segment by segment, each segment keeping
-// the slash before it. A leading segment without a slash (a path that does not
-// begin with "/") is kept unless it is a dot segment.
+// removeDotSegments walks the path segment by segment, each with the slash before it. A leading segment without a slash
+// (a path that does not begin with "/") is kept unless it is a dot segment.
 func removeDotSegments(path string) string {
 	var kept []string
 	for len(path) > 0 {
@@ -64,8 +61,7 @@ func removeDotSegments(path string) string {
 		path = path[end:]
 		switch name := strings.TrimPrefix(segment, "/"); {
 		case name == segment && (name == "." || name == ".."):
-			// a relative beginning: the dots go, and the slash after them
-			// goes too, as Kong's loop strips "./" and "../" whole
+			// a relative beginning: Kong's loop strips "./" and "../" with their slash
 			path = strings.TrimPrefix(path, "/")
 		case name == "" && !last:
 			// "//": the first slash goes
@@ -87,10 +83,9 @@ func removeDotSegments(path string) string {
 	return strings.Join(kept, "")
 }
 
-// Escape makes a normalised path fit for a request line again: every byte that
-// is neither reserved nor unreserved is percent-encoded.
+// Escape percent-encodes every byte of a normalised path that is neither reserved nor unreserved, for a request line.
 func Escape(path string) string {
-	const hex = "0123456789ABCDEF"
+	const digits = "0123456789ABCDEF"
 	out := make([]byte, 0, len(path))
 	for i := range len(path) {
 		c := path[i]
@@ -98,7 +93,7 @@ func Escape(path string) string {
 			out = append(out, c)
 			continue
 		}
-		out = append(out, '%', hex[c>>4], hex[c&15])
+		out = append(out, '%', digits[c>>4], digits[c&15])
 	}
 	return string(out)
 }
@@ -107,26 +102,16 @@ func isAlphanumeric(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
-// triplet reads the percent-encoded byte at the beginning of s.
+// triplet decodes the percent-encoded byte at the beginning of s.
 func triplet(s string) (byte, bool) {
 	if len(s) < 3 || s[0] != '%' {
 		return 0, false
 	}
-	high, okHigh := hexDigit(s[1])
-	low, okLow := hexDigit(s[2])
-	return high<<4 | low, okHigh && okLow
-}
-
-func hexDigit(c byte) (byte, bool) {
-	switch {
-	case '0' <= c && c <= '9':
-		return c - '0', true
-	case 'a' <= c && c <= 'f':
-		return c - 'a' + 10, true
-	case 'A' <= c && c <= 'F':
-		return c - 'A' + 10, true
+	decoded, err := hex.DecodeString(s[1:3])
+	if err != nil {
+		return 0, false
 	}
-	return 0, false
+	return decoded[0], true
 }
 
 func upperHex(c byte) byte {
