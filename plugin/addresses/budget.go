@@ -107,7 +107,7 @@ type subject struct {
 }
 
 func (b *Budget) hash(k *policy.Key, bytes uint32) uint64 {
-	s := subject{namespace: k.Namespace, owner: k.Owner, name: k.Subject, group: k.Group, kind: k.Kind}
+	s := subject{namespace: k.Namespace, owner: k.GroupID, name: k.Subject, group: k.Group, kind: k.Kind}
 	if bytes > 0 {
 		s.policy, s.endpoint, s.bytes = k.Policy, k.Endpoint, bytes
 	}

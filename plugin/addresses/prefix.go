@@ -18,7 +18,7 @@ const (
 func address(k *policy.Key) *string {
 	switch {
 	case k.Group == policy.ByIP:
-		return &k.Owner
+		return &k.GroupID
 	case k.Kind == policy.KindIP:
 		return &k.Subject
 	default:

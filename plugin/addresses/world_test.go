@@ -76,11 +76,11 @@ func perMinute(t testing.TB, n int64) *policy.Policy {
 }
 
 func ofAddress(p *policy.Policy, address string) policy.Bound {
-	return policy.Bound{Policy: p, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByIP, Owner: address}, Cost: 1}
+	return policy.Bound{Policy: p, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByIP, GroupID: address}, Cost: 1}
 }
 
 func ofTenant(p *policy.Policy, name string) policy.Bound {
-	return policy.Bound{Policy: p, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByTenant, Owner: name}, Cost: 1}
+	return policy.Bound{Policy: p, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByTenant, GroupID: name}, Cost: 1}
 }
 
 // take takes bounds, and returns their statuses and whether the request is admitted.
@@ -102,7 +102,7 @@ func (w *world) take(bounds ...policy.Bound) (statuses []decision.Status, admitt
 func (w *world) owners() map[string]int {
 	all := map[string]int{}
 	for key, n := range w.asked {
-		all[key.Owner] += n
+		all[key.GroupID] += n
 	}
 	return all
 }

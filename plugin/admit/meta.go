@@ -35,7 +35,7 @@ func (m *Meta) wait(ctx context.Context, id *identity.Identity) (limit.Micros, e
 	if m == nil || id.Tenant.Kind == identity.Unidentified {
 		return 0, nil
 	}
-	key := policy.Key{Namespace: m.namespace, Policy: m.policy.Name, Group: policy.ByTenant, Owner: id.Tenant.ID}
+	key := policy.Key{Namespace: m.namespace, Policy: m.policy.Name, Group: policy.ByTenant, GroupID: id.Tenant.ID}
 	if id.Tenant.Kind == identity.IP {
 		key.Group = policy.ByIP
 	}

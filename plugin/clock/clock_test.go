@@ -37,7 +37,7 @@ func admits(t *testing.T, s *memstore.Store, tenant string) bool {
 	statuses := make([]decision.Status, 1)
 	if err := s.Take(context.Background(), []policy.Bound{{
 		Policy: &policy.Policy{Name: "p", Limit: l}, Cost: 1,
-		Key: policy.Key{Namespace: "default", Policy: "p", Group: policy.ByTenant, Owner: tenant},
+		Key: policy.Key{Namespace: "default", Policy: "p", Group: policy.ByTenant, GroupID: tenant},
 	}}, statuses); err != nil {
 		t.Fatal(err)
 	}

@@ -74,7 +74,7 @@ func (s *Server) usedLately(ctx context.Context, p pgstore.Policy) (int64, bool,
 	}
 	key := policy.Key{Namespace: current.Namespace, Policy: current.Name, Group: policy.ByAll, Endpoint: current.Endpoint}
 	if compiled.Scope == policy.Endpoint {
-		key.Group, key.Owner, key.Endpoint = policy.ByEndpoint, current.Endpoint, ""
+		key.Group, key.GroupID, key.Endpoint = policy.ByEndpoint, current.Endpoint, ""
 	}
 	statuses := make([]decision.Status, 1)
 	err = s.patient().Take(ctx, []policy.Bound{{Policy: compiled, Key: key}}, statuses)

@@ -35,7 +35,7 @@ func (u unspent) Take(ctx context.Context, bounds []policy.Bound, statuses []dec
 	together := map[policy.Key]bool{}
 	for i := range bounds {
 		asked[i].Policy = u.asked(bounds[i].Policy)
-		key := policy.Key{Namespace: bounds[i].Key.Namespace, Group: bounds[i].Key.Group, Owner: bounds[i].Key.Owner}
+		key := policy.Key{Namespace: bounds[i].Key.Namespace, Group: bounds[i].Key.Group, GroupID: bounds[i].Key.GroupID}
 		if !together[key] {
 			together[key] = true
 			asked = append(asked, policy.Bound{Policy: never, Key: key, Cost: neverCost})

@@ -188,7 +188,7 @@ func TestAnAnswerThatIsTooLongIsReadPastAndTheInternalFailModeAnswers(t *testing
 func TestLongAnswersWithinTheBoundAreDecided(t *testing.T) {
 	var owner string
 	h := serve(t, func(bounds []policy.Bound, statuses []decision.Status) error {
-		owner = bounds[0].Key.Owner
+		owner = bounds[0].Key.GroupID
 		return plenty(bounds, statuses)
 	}, nil)
 	k := h.dial()
@@ -205,7 +205,7 @@ func TestLongAnswersWithinTheBoundAreDecided(t *testing.T) {
 func TestAnIdentityThatIsNotUTF8IsCountedAsItIs(t *testing.T) {
 	var owner string
 	h := serve(t, func(bounds []policy.Bound, statuses []decision.Status) error {
-		owner = bounds[0].Key.Owner
+		owner = bounds[0].Key.GroupID
 		return plenty(bounds, statuses)
 	}, nil)
 	k := h.dial()

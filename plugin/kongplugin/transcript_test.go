@@ -155,13 +155,13 @@ func TestRecordedAnswersIdentifyTheRequest(t *testing.T) {
 	const config = `{"tenant_from":["consumer.tag.org"],"user_from":["jwt.sub","header.X-User-Id"],"tier_from":["jwt.tier","consumer.tag.tier"],"trusted_headers":["x-user-id"],
 		"tiers":[{"name":"essentials"},{"name":"enterprise","limits":[{"name":"u","scope":"user+endpoint","limit":9,"window_size":1},{"name":"p","scope":"tenant+endpoint","endpoint":"GET /authed/records/{id}","limit":9,"window_size":1}]}],
 		"anonymous":{"limits":[{"name":"ip","scope":"ip","limit":9,"window_size":1}]}}`
-	tenant := policy.Key{Namespace: "default", Group: policy.ByTenant, Owner: "acme"}
+	tenant := policy.Key{Namespace: "default", Group: policy.ByTenant, GroupID: "acme"}
 	user := tenant
 	user.Policy, user.Kind, user.Subject = "u", policy.KindUser, "u_42"
 	authed, jwt, endpoint := user, user, tenant
 	authed.Endpoint, jwt.Endpoint = "authed", "jwt"
 	endpoint.Policy, endpoint.Endpoint = "p", "GET /authed/records/{id}"
-	stranger := policy.Key{Namespace: "default", Policy: "ip", Group: policy.ByIP, Owner: "127.0.0.1"}
+	stranger := policy.Key{Namespace: "default", Policy: "ip", Group: policy.ByIP, GroupID: "127.0.0.1"}
 	for name, want := range map[string][]policy.Key{
 		"key-auth":           {authed, endpoint},
 		"jwt":                {jwt},

@@ -172,7 +172,7 @@ func BenchmarkLeaseHitAtOnce(b *testing.B) {
 				for i := range lists {
 					lists[i] = perSecond(b, 1e9, "tenant", "tenant+endpoint", "user", "global")
 					for j := range 3 {
-						lists[i][j].Key.Owner = fmt.Sprint("tenant-", i)
+						lists[i][j].Key.GroupID = fmt.Sprint("tenant-", i)
 					}
 					for range 20 {
 						n.admits(b, lists[i]...)

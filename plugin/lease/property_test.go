@@ -91,7 +91,7 @@ func drawFleet(t *rapid.T) *fleet {
 			Name: fmt.Sprint("policy-", i), Limit: *leasable(t), Cost: -1, FailMode: policy.FailClosed,
 			Mode: rapid.SampledFrom([]policy.Mode{policy.Enforce, policy.Enforce, policy.Enforce, policy.Shadow}).Draw(t, "mode"),
 		}
-		b := policy.Bound{Policy: p, Key: policy.Key{Policy: p.Name, Group: policy.ByTenant, Owner: "acme"}}
+		b := policy.Bound{Policy: p, Key: policy.Key{Policy: p.Name, Group: policy.ByTenant, GroupID: "acme"}}
 		f.bounds, f.limits[b.Key] = append(f.bounds, b), &p.Limit
 	}
 	for range 6 { // so that some are settled

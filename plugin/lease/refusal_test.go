@@ -307,7 +307,7 @@ func TestARefusalIsRememberedForNoLongerThanItHolds(t *testing.T) {
 			spec.Burst = rapid.Int64Range(1, 30).Draw(rt, "burst")
 		}
 		b, other := bound(t, "exact", spec), bound(t, "exact", spec)
-		other.Key.Owner = "other"
+		other.Key.GroupID = "other"
 		n := newNode(newBank(), Options{})
 		asks := newNode(n.bank, Options{Refusals: -1})
 		for range 300 {

@@ -80,7 +80,7 @@ func (s *Store) keep(sh *shard, hash uint64, b *policy.Bound, t *terms, now limi
 		return nil
 	}
 	key := b.Key // its names may be cut from much larger texts
-	key.Owner, key.Subject, key.Endpoint = strings.Clone(key.Owner), strings.Clone(key.Subject), strings.Clone(key.Endpoint)
+	key.GroupID, key.Subject, key.Endpoint = strings.Clone(key.GroupID), strings.Clone(key.Subject), strings.Clone(key.Endpoint)
 	e := &entry{key: key, policy: b.Policy, terms: t, touched: now}
 	sh.entries[hash] = e
 	return e
@@ -154,8 +154,8 @@ func (s *Store) find(bounds []policy.Bound, places []place) shardSet {
 		if k.Namespace != namespace {
 			namespace, ofNamespace = k.Namespace, s.hash(k.Namespace)
 		}
-		if k.Owner != owner {
-			owner, ofOwner = k.Owner, s.hash(k.Owner)
+		if k.GroupID != owner {
+			owner, ofOwner = k.GroupID, s.hash(k.GroupID)
 		}
 		h := mix(mix(uint64(k.Group)<<8|uint64(k.Kind), ofNamespace), ofOwner)
 		h = mix(mix(mix(h, s.hash(k.Policy)), s.hash(k.Subject)), s.hash(k.Endpoint))

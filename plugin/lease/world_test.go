@@ -235,7 +235,7 @@ func bound(t testing.TB, name string, spec limit.Spec) policy.Bound {
 	}
 	return policy.Bound{
 		Policy: &policy.Policy{Name: name, Scope: policy.Tenant, Limit: l, Cost: -1},
-		Key:    policy.Key{Namespace: "default", Policy: name, Group: policy.ByTenant, Owner: "acme"},
+		Key:    policy.Key{Namespace: "default", Policy: name, Group: policy.ByTenant, GroupID: "acme"},
 		Cost:   1,
 	}
 }

@@ -76,7 +76,7 @@ func benchRequests(b *testing.B, s *memstore.Store, tenants, n int) [][]policy.B
 	for i := range requests {
 		bounds := append([]policy.Bound(nil), template...)
 		for j := range bounds {
-			bounds[j].Key.Owner = fmt.Sprintf("tenant-%06d", i*7919%tenants)
+			bounds[j].Key.GroupID = fmt.Sprintf("tenant-%06d", i*7919%tenants)
 		}
 		requests[i] = bounds
 		take(b, s, bounds...)

@@ -47,7 +47,7 @@ func crowdOf(key *policy.Key) (owner, bool) {
 	case key.Group == policy.ByIP:
 		return owner{}, true
 	case key.Kind != policy.WholeGroup:
-		return owner{key.Namespace, key.Owner}, true
+		return owner{key.Namespace, key.GroupID}, true
 	}
 	return owner{}, false
 }

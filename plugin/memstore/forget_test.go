@@ -41,7 +41,7 @@ func daily(t testing.TB) *policy.Policy {
 
 // of is a bound of one owner's bucket.
 func of(p *policy.Policy, group policy.Group, owner string) policy.Bound {
-	return policy.Bound{Policy: p, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: group, Owner: owner}, Cost: 1}
+	return policy.Bound{Policy: p, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: group, GroupID: owner}, Cost: 1}
 }
 
 func take(t testing.TB, s *memstore.Store, bounds ...policy.Bound) []decision.Status {

@@ -90,9 +90,9 @@ func (sh *shard) find(hash uint64, key *policy.Key) *bucket {
 // add keeps a new bucket. The names in its key come from the request, and may be cut from much larger texts; here they
 // stand together, because they are compared together.
 func (sh *shard) add(hash uint64, key policy.Key) *bucket {
-	names := string(slices.Concat([]byte(key.Owner), []byte(key.Subject), []byte(key.Endpoint)))
-	subject, endpoint := len(key.Owner), len(key.Owner)+len(key.Subject)
-	key.Owner, key.Subject, key.Endpoint = names[:subject], names[subject:endpoint], names[endpoint:]
+	names := string(slices.Concat([]byte(key.GroupID), []byte(key.Subject), []byte(key.Endpoint)))
+	subject, endpoint := len(key.GroupID), len(key.GroupID)+len(key.Subject)
+	key.GroupID, key.Subject, key.Endpoint = names[:subject], names[subject:endpoint], names[endpoint:]
 	b := &bucket{key: key, next: sh.byHash[hash]}
 	sh.byHash[hash] = b
 	sh.join(b)

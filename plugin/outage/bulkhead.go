@@ -48,7 +48,7 @@ const nobody = 0
 func (b *bulkhead) ticket(bounds []policy.Bound) uint64 {
 	for i := range bounds {
 		if key := &bounds[i].Key; key.Group == policy.ByTenant || key.Group == policy.ByIP {
-			return max(maphash.Comparable(b.seed, owner{key.Group, key.Owner}), nobody+1)
+			return max(maphash.Comparable(b.seed, owner{key.Group, key.GroupID}), nobody+1)
 		}
 	}
 	return nobody

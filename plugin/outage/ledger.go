@@ -120,7 +120,7 @@ func (l *ledger) admit(b *policy.Bound, failure decision.Failure, now limit.Micr
 			return Tally{Unverified: b.Cost, WrittenOff: b.Cost}
 		}
 		key := b.Key // its names may be cut from much larger texts
-		key.Owner, key.Subject, key.Endpoint = strings.Clone(key.Owner), strings.Clone(key.Subject), strings.Clone(key.Endpoint)
+		key.GroupID, key.Subject, key.Endpoint = strings.Clone(key.GroupID), strings.Clone(key.Subject), strings.Clone(key.Endpoint)
 		d = &debt{key: key}
 		l.debts[key] = d
 	}

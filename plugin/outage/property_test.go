@@ -49,7 +49,7 @@ func drawTimeline(t *rapid.T) *timeline {
 			Mode:     rapid.SampledFrom([]policy.Mode{policy.Enforce, policy.Enforce, policy.Enforce, policy.Shadow}).Draw(t, "mode"),
 		}
 		line.bounds = append(line.bounds, policy.Bound{Policy: p, Key: policy.Key{
-			Policy: p.Name, Group: policy.ByTenant, Owner: rapid.SampledFrom(owners).Draw(t, "owner"),
+			Policy: p.Name, Group: policy.ByTenant, GroupID: rapid.SampledFrom(owners).Draw(t, "owner"),
 		}})
 	}
 	return line
@@ -96,7 +96,7 @@ func (l *timeline) request(t *rapid.T, node *witness) {
 		if status.Charged && (!admitted || !status.Admits()) {
 			t.Fatalf("bound %d of a request that is denied was charged: %+v", i, status)
 		}
-		if want := failureOf[l.shared.is[b.Key.Owner]]; status.Failure != want {
+		if want := failureOf[l.shared.is[b.Key.GroupID]]; status.Failure != want {
 			t.Fatalf("bound %d failed by %s, want %s", i, status.Failure, want)
 		}
 		if b.Enforced() && status.Failure != decision.NoFailure && !byShared {

@@ -19,11 +19,11 @@ import (
 // outageOf takes b so many times while its server is away, which is back afterwards.
 func (w *world) outageOf(t testing.TB, b policy.Bound, times int) {
 	t.Helper()
-	w.servers.set(b.Key.Owner, refusing)
+	w.servers.set(b.Key.GroupID, refusing)
 	for range times {
 		w.take(t, b)
 	}
-	w.servers.set(b.Key.Owner, up)
+	w.servers.set(b.Key.GroupID, up)
 }
 
 // sharedUse is what is used of a bucket in the shared store.

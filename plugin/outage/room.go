@@ -72,4 +72,4 @@ func (r *room) clear() {
 	clear(r.owners)
 }
 
-func ownerOf(key *policy.Key) owner { return owner{key.Group, key.Owner} }
+func ownerOf(key *policy.Key) owner { return owner{key.Group, key.GroupID} }

@@ -14,7 +14,7 @@ import (
 func inKind(b policy.Bound, k kind, subject string) policy.Bound {
 	switch k {
 	case kindAddress:
-		b.Key.Group, b.Key.Owner = policy.ByIP, subject
+		b.Key.Group, b.Key.GroupID = policy.ByIP, subject
 	case kindUser:
 		b.Key.Kind, b.Key.Subject = policy.KindUser, subject
 	}
@@ -26,9 +26,9 @@ func (w *world) flood(t testing.TB, b policy.Bound, k kind, subjects int) {
 	t.Helper()
 	for i := range subjects {
 		one := inKind(b, k, fmt.Sprint("made-up-", i))
-		w.servers.set(one.Key.Owner, refusing)
+		w.servers.set(one.Key.GroupID, refusing)
 		w.take(t, one)
-		w.servers.set(one.Key.Owner, up)
+		w.servers.set(one.Key.GroupID, up)
 	}
 }
 
@@ -71,11 +71,11 @@ func TestWhatMattersMostIsChargedFirst(t *testing.T) {
 	w.outageOf(t, inKind(b, kindUser, "alice"), 2)
 	w.outageOf(t, b, 3)
 	large := b
-	large.Key.Owner = "large"
+	large.Key.GroupID = "large"
 	w.outageOf(t, large, 400)
 	var order []string
 	for _, d := range w.store.ledger.drain(w.clock.Now()) {
-		order = append(order, d.key.Owner+d.key.Subject)
+		order = append(order, d.key.GroupID+d.key.Subject)
 	}
 	if want := []string{"large", "small", "smallalice", "busy"}; !slices.Equal(order[:4], want) {
 		t.Errorf("charged in the order %q, want %q first", order[:6], want)
@@ -101,7 +101,7 @@ type picky struct {
 }
 
 func (p *picky) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if slices.ContainsFunc(bounds, func(b policy.Bound) bool { return b.Key.Owner == p.not }) {
+	if slices.ContainsFunc(bounds, func(b policy.Bound) bool { return b.Key.GroupID == p.not }) {
 		return errAway
 	}
 	return p.servers.Take(ctx, bounds, statuses)

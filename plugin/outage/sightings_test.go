@@ -10,7 +10,7 @@ import (
 
 func TestTheLatestSightingIsToldOnce(t *testing.T) {
 	s := newSightings(100)
-	key := policy.Key{Policy: "daily", Owner: "acme"}
+	key := policy.Key{Policy: "daily", GroupID: "acme"}
 	if _, _, ok := s.recall(&key); ok {
 		t.Error("a bucket that was never seen is recalled")
 	}
@@ -29,7 +29,7 @@ func TestTheLatestSightingIsToldOnce(t *testing.T) {
 func TestSightingsAreBoundedAndForgetTheEldest(t *testing.T) {
 	const most = 64
 	s := newSightings(most)
-	key := func(i int) *policy.Key { return &policy.Key{Owner: fmt.Sprint(i)} }
+	key := func(i int) *policy.Key { return &policy.Key{GroupID: fmt.Sprint(i)} }
 	for i := range 10 * most {
 		s.remember(key(i), 1, limit.Micros(i+1))
 	}

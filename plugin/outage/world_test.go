@@ -86,7 +86,7 @@ func (s *servers) Take(_ context.Context, bounds []policy.Bound, statuses []deci
 			}
 			return nil
 		}
-		defer func() { s.gate.Leave(0, s.is[bounds[0].Key.Owner] != up) }()
+		defer func() { s.gate.Leave(0, s.is[bounds[0].Key.GroupID] != up) }()
 	}
 	s.takes++
 	s.before = map[policy.Key]limit.State{}
@@ -96,7 +96,7 @@ func (s *servers) Take(_ context.Context, bounds []policy.Bound, statuses []deci
 	for i := range bounds {
 		b := &bounds[i]
 		statuses[i].Now = now
-		if c := s.is[b.Key.Owner]; c != up {
+		if c := s.is[b.Key.GroupID]; c != up {
 			statuses[i].Failure, statuses[i].Wait = failureOf[c], limit.Second
 			continue
 		}
@@ -126,7 +126,7 @@ func (s *servers) spend(b *policy.Bound, status *decision.Status, denied bool, n
 		status.Charged = true
 		s.spent[b.Policy.Name] += b.Cost
 		s.before[b.Key] = s.states[b.Key]
-	case s.is[b.Key.Owner] == deaf && admits:
+	case s.is[b.Key.GroupID] == deaf && admits:
 		s.unknown[b.Policy.Name] += b.Cost
 	default:
 		admits = false
@@ -252,6 +252,6 @@ func bound(t testing.TB, mode policy.FailMode, quantity int64, owner string) pol
 		Limit: compiled(t, limit.Spec{Algorithm: limit.FixedWindow, Quantity: quantity, Window: minute}),
 	}
 	return policy.Bound{
-		Policy: p, Cost: 1, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByTenant, Owner: owner},
+		Policy: p, Cost: 1, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByTenant, GroupID: owner},
 	}
 }

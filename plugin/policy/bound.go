@@ -126,10 +126,10 @@ type Group uint8
 
 // The groups.
 const (
-	ByTenant   Group = iota + 1 // Owner is the tenant
-	ByIP                        // Owner is the ip address, or the /64 of an IPv6 address
-	ByEndpoint                  // Owner is the endpoint
-	ByAll                       // Owner is ""
+	ByTenant   Group = iota + 1 // GroupID is the tenant
+	ByIP                        // GroupID is the address, or the /64 of an IPv6 address
+	ByEndpoint                  // GroupID is the endpoint
+	ByAll                       // GroupID is ""
 )
 
 // Kind is what the subject within a group is.
@@ -137,7 +137,7 @@ type Kind uint8
 
 // The kinds. A user and a credential of one name are two subjects.
 const (
-	WholeGroup Kind = iota // Subject is "": the bucket is the owner's own
+	WholeGroup Kind = iota // Subject is "": the bucket belongs to the group
 	KindUser
 	KindCredential
 	KindIP
@@ -151,7 +151,7 @@ type Key struct {
 	Policy    string
 	Group     Group
 	Kind      Kind
-	Owner     string
+	GroupID   string
 	Subject   string
 	Endpoint  string // scopes with an endpoint beside a tenant or user only
 }

@@ -50,7 +50,7 @@ func (s *Plan) BoundsOf(id identity.Identity, routes []string, now limit.Micros)
 	seen := map[Key]bool{}
 	s.Everywhere(id, routes, now, func(_ *identity.Identity, r *Resolution) {
 		for _, b := range r.Bounds {
-			theirs := b.Key.Group == ByTenant && b.Key.Owner == id.Tenant.ID
+			theirs := b.Key.Group == ByTenant && b.Key.GroupID == id.Tenant.ID
 			unnamed := b.Policy.Scope.ByEndpoint() && b.Key.Endpoint == "" // no request has that bucket
 			if theirs && !unnamed && !seen[b.Key] {
 				seen[b.Key] = true

@@ -93,7 +93,7 @@ func TestACredentialAndTheAddressThatStandsInForOneAreTwo(t *testing.T) {
 	plan := compile(t, `tiers: [{name: one, limits: [{name: c, scope: credential, limit: 1, window_size: 1}]}]`)
 	with, _ := bounds(plan, identity.Identity{Tenant: tenant("acme"), Credential: "192.0.2.1", IP: "192.0.2.1"})
 	without, _ := bounds(plan, identity.Identity{Tenant: tenant("acme"), IP: "192.0.2.1"})
-	want := policy.Key{Namespace: "default", Policy: "c", Group: policy.ByTenant, Owner: "acme", Kind: policy.KindIP, Subject: "192.0.2.1"}
+	want := policy.Key{Namespace: "default", Policy: "c", Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindIP, Subject: "192.0.2.1"}
 	if without[0] != want || with[0] == want {
 		t.Errorf("without a credential the bucket is %+v, with one %+v, want %+v and another", without[0], with[0], want)
 	}

@@ -211,13 +211,13 @@ func (s *Plan) key(p *Policy, id *identity.Identity, r *Resolution, key *Key) bo
 		key.Group = ByAll
 		return true
 	case IP:
-		key.Group, key.Owner = ByIP, id.IP
+		key.Group, key.GroupID = ByIP, id.IP
 		return id.IP != ""
 	case Endpoint:
-		key.Group, key.Owner, key.Endpoint = ByEndpoint, r.endpoint(p, id), ""
+		key.Group, key.GroupID, key.Endpoint = ByEndpoint, r.endpoint(p, id), ""
 		return true
 	}
-	key.Group, key.Owner = ByTenant, id.Tenant.ID
+	key.Group, key.GroupID = ByTenant, id.Tenant.ID
 	if id.Tenant.Kind == identity.IP {
 		key.Group = ByIP
 	}
@@ -235,7 +235,7 @@ func (s *Plan) key(p *Policy, id *identity.Identity, r *Resolution, key *Key) bo
 		key.Kind, key.Subject = kinds[id.User.Kind], id.User.ID
 		return id.User.Kind != identity.Unidentified && id.User.ID != ""
 	}
-	return key.Owner != ""
+	return key.GroupID != ""
 }
 
 var kinds = [...]Kind{identity.User: KindUser, identity.Credential: KindCredential, identity.IP: KindIP}

@@ -134,17 +134,17 @@ func TestEachScopeHasItsOwnKindOfBucket(t *testing.T) {
 		Method: "GET", Path: "/x/7", Route: "records",
 	})
 	want := []policy.Key{
-		{Namespace: "eu", Policy: "t", Group: policy.ByTenant, Owner: "acme"},
-		{Namespace: "eu", Policy: "u", Group: policy.ByTenant, Owner: "acme", Kind: policy.KindUser, Subject: "u_42"},
-		{Namespace: "eu", Policy: "c", Group: policy.ByTenant, Owner: "acme", Kind: policy.KindCredential, Subject: "k-1"},
-		{Namespace: "eu", Policy: "i", Group: policy.ByIP, Owner: "192.0.2.1"},
-		{Namespace: "eu", Policy: "e", Group: policy.ByEndpoint, Owner: "GET /x/{id}"},
-		{Namespace: "eu", Policy: "e-route", Group: policy.ByEndpoint, Owner: "records"},
+		{Namespace: "eu", Policy: "t", Group: policy.ByTenant, GroupID: "acme"},
+		{Namespace: "eu", Policy: "u", Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindUser, Subject: "u_42"},
+		{Namespace: "eu", Policy: "c", Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindCredential, Subject: "k-1"},
+		{Namespace: "eu", Policy: "i", Group: policy.ByIP, GroupID: "192.0.2.1"},
+		{Namespace: "eu", Policy: "e", Group: policy.ByEndpoint, GroupID: "GET /x/{id}"},
+		{Namespace: "eu", Policy: "e-route", Group: policy.ByEndpoint, GroupID: "records"},
 		{Namespace: "eu", Policy: "g", Group: policy.ByAll},
-		{Namespace: "eu", Policy: "te", Group: policy.ByTenant, Owner: "acme", Endpoint: "GET /x/{id}"},
-		{Namespace: "eu", Policy: "te-route", Group: policy.ByTenant, Owner: "acme", Endpoint: "records"},
-		{Namespace: "eu", Policy: "ue", Group: policy.ByTenant, Owner: "acme", Kind: policy.KindUser, Subject: "u_42", Endpoint: "* /*"},
-		{Namespace: "eu", Policy: "ue-route", Group: policy.ByTenant, Owner: "acme", Kind: policy.KindUser, Subject: "u_42", Endpoint: "records"},
+		{Namespace: "eu", Policy: "te", Group: policy.ByTenant, GroupID: "acme", Endpoint: "GET /x/{id}"},
+		{Namespace: "eu", Policy: "te-route", Group: policy.ByTenant, GroupID: "acme", Endpoint: "records"},
+		{Namespace: "eu", Policy: "ue", Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindUser, Subject: "u_42", Endpoint: "* /*"},
+		{Namespace: "eu", Policy: "ue-route", Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindUser, Subject: "u_42", Endpoint: "records"},
 	}
 	compareKeys(t, got, want)
 }
@@ -154,14 +154,14 @@ func TestWithoutLimitsOfTheirOwnStrangersHaveTheDefaultTiersEachAddressApart(t *
 		Tenant: address("192.0.2.1"), User: address("192.0.2.1"), IP: "192.0.2.1", Anonymous: true, Method: "POST", Path: "/", Route: "records",
 	})
 	want := []policy.Key{
-		{Namespace: "eu", Policy: "t", Group: policy.ByIP, Owner: "192.0.2.1"},
-		{Namespace: "eu", Policy: "u", Group: policy.ByIP, Owner: "192.0.2.1", Kind: policy.KindIP, Subject: "192.0.2.1"},
-		{Namespace: "eu", Policy: "c", Group: policy.ByIP, Owner: "192.0.2.1", Kind: policy.KindIP, Subject: "192.0.2.1"},
-		{Namespace: "eu", Policy: "i", Group: policy.ByIP, Owner: "192.0.2.1"},
-		{Namespace: "eu", Policy: "e-route", Group: policy.ByEndpoint, Owner: "records"},
+		{Namespace: "eu", Policy: "t", Group: policy.ByIP, GroupID: "192.0.2.1"},
+		{Namespace: "eu", Policy: "u", Group: policy.ByIP, GroupID: "192.0.2.1", Kind: policy.KindIP, Subject: "192.0.2.1"},
+		{Namespace: "eu", Policy: "c", Group: policy.ByIP, GroupID: "192.0.2.1", Kind: policy.KindIP, Subject: "192.0.2.1"},
+		{Namespace: "eu", Policy: "i", Group: policy.ByIP, GroupID: "192.0.2.1"},
+		{Namespace: "eu", Policy: "e-route", Group: policy.ByEndpoint, GroupID: "records"},
 		{Namespace: "eu", Policy: "g", Group: policy.ByAll},
-		{Namespace: "eu", Policy: "te-route", Group: policy.ByIP, Owner: "192.0.2.1", Endpoint: "records"},
-		{Namespace: "eu", Policy: "ue-route", Group: policy.ByIP, Owner: "192.0.2.1", Kind: policy.KindIP, Subject: "192.0.2.1", Endpoint: "records"},
+		{Namespace: "eu", Policy: "te-route", Group: policy.ByIP, GroupID: "192.0.2.1", Endpoint: "records"},
+		{Namespace: "eu", Policy: "ue-route", Group: policy.ByIP, GroupID: "192.0.2.1", Kind: policy.KindIP, Subject: "192.0.2.1", Endpoint: "records"},
 	}
 	compareKeys(t, got, want)
 }

@@ -35,7 +35,7 @@ func daily(t testing.TB, tokens int64, group policy.Group, owner string) policy.
 	}
 	return policy.Bound{
 		Policy: &policy.Policy{Name: "daily", Limit: l, Cost: -1},
-		Key:    policy.Key{Namespace: "default", Policy: "daily", Group: group, Owner: owner},
+		Key:    policy.Key{Namespace: "default", Policy: "daily", Group: group, GroupID: owner},
 		Cost:   1,
 	}
 }

@@ -147,7 +147,7 @@ func (l *levelled) forget() {
 }
 
 func benchSubject(tenant int) *policy.Key {
-	return &policy.Key{Namespace: "default", Group: policy.ByTenant, Owner: fmt.Sprint("tenant-", tenant)}
+	return &policy.Key{Namespace: "default", Group: policy.ByTenant, GroupID: fmt.Sprint("tenant-", tenant)}
 }
 
 // splitAll splits what holds too many buckets, as a store does when it is told.
@@ -187,10 +187,10 @@ func crowdedAt(b *testing.B, client *redis.Client, key *policy.Key, level int) b
 func benchScopes(n int) []policy.Key {
 	tenant, user := fmt.Sprint("tenant-", n%benchTenants), fmt.Sprint("u_", n/benchTenants%benchUsers)
 	return []policy.Key{
-		{Namespace: "default", Policy: "daily", Group: policy.ByTenant, Owner: tenant},
-		{Namespace: "default", Policy: "writes", Group: policy.ByTenant, Owner: tenant, Endpoint: "POST /records"},
-		{Namespace: "default", Policy: "burst", Group: policy.ByTenant, Owner: tenant, Kind: policy.KindUser, Subject: user},
-		{Namespace: "default", Policy: "heavy", Group: policy.ByTenant, Owner: tenant, Kind: policy.KindUser, Subject: user, Endpoint: "POST /records"},
+		{Namespace: "default", Policy: "daily", Group: policy.ByTenant, GroupID: tenant},
+		{Namespace: "default", Policy: "writes", Group: policy.ByTenant, GroupID: tenant, Endpoint: "POST /records"},
+		{Namespace: "default", Policy: "burst", Group: policy.ByTenant, GroupID: tenant, Kind: policy.KindUser, Subject: user},
+		{Namespace: "default", Policy: "heavy", Group: policy.ByTenant, GroupID: tenant, Kind: policy.KindUser, Subject: user, Endpoint: "POST /records"},
 	}
 }
 
@@ -215,7 +215,7 @@ func benchEndpoints(tenants int) func(n int) []policy.Key {
 	return func(n int) []policy.Key {
 		keys := benchTenant(n)
 		for i := range keys {
-			keys[i].Owner = fmt.Sprint("tenant-", n%tenants)
+			keys[i].GroupID = fmt.Sprint("tenant-", n%tenants)
 			if keys[i].Endpoint != "" {
 				keys[i].Endpoint = fmt.Sprint("GET /", n/tenants)
 			}

@@ -29,7 +29,7 @@ func TestEveryKeyOutlivesItsBucketsAndNotByMuch(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		flush(t, f.client)
 		l := storetest.Limits().Draw(rt, "limit")
-		b := policy.Bound{Policy: &policy.Policy{Limit: *l}, Key: policy.Key{Policy: "p", Group: policy.ByIP, Owner: "o"}}
+		b := policy.Bound{Policy: &policy.Policy{Limit: *l}, Key: policy.Key{Policy: "p", Group: policy.ByIP, GroupID: "o"}}
 		for range rapid.IntRange(1, 4).Draw(rt, "requests") {
 			b.Cost = max(1, min(storetest.Cost(rt, l), l.Capacity()))
 			status := f.take(t, b)[0]

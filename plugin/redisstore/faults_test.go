@@ -28,7 +28,7 @@ func bound(t testing.TB, name string, spec limit.Spec) policy.Bound {
 	}
 	return policy.Bound{
 		Policy: &policy.Policy{Name: name, Limit: l},
-		Key:    policy.Key{Namespace: "default", Policy: name, Group: policy.ByTenant, Owner: "acme"},
+		Key:    policy.Key{Namespace: "default", Policy: name, Group: policy.ByTenant, GroupID: "acme"},
 		Cost:   1,
 	}
 }
@@ -153,7 +153,7 @@ func TestScriptAndGoReadAnyBytesAlike(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		flush(t, f.client)
 		l := storetest.Limits().Draw(rt, "limit")
-		b := policy.Bound{Policy: &policy.Policy{Limit: *l}, Key: policy.Key{Policy: "p", Group: policy.ByIP, Owner: "o"}, Cost: 1}
+		b := policy.Bound{Policy: &policy.Policy{Limit: *l}, Key: policy.Key{Policy: "p", Group: policy.ByIP, GroupID: "o"}, Cost: 1}
 		entry := append(appendName(nil, &b.Key), rapid.SliceOfN(rapid.Byte(), 31, 31).Draw(rt, "bucket")...)
 		if rapid.Bool().Draw(rt, "algorithm exists") {
 			entry[nameSize] = byte(rapid.IntRange(0, 6).Draw(rt, "algorithm"))

@@ -136,7 +136,7 @@ func TestEachMasterHasAGateUntilTheEnd(t *testing.T) {
 	store, c, gates := guarded(t, among(nodes, true))
 	bounds, statuses := []policy.Bound{hundred(t)}, make([]decision.Status, 1)
 	for _, tenant := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"} {
-		bounds[0].Key.Owner = tenant
+		bounds[0].Key.GroupID = tenant
 		if err := store.Take(t.Context(), bounds, statuses); err != nil || statuses[0].Source != decision.Redis {
 			t.Fatalf("%v, %+v", err, statuses)
 		}

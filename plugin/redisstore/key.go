@@ -7,11 +7,11 @@ import (
 )
 
 // together tells whether two keys have the same hash tag: a cluster keeps their buckets in one slot.
-func together(a, b *policy.Key) bool { return a.Group == b.Group && a.Owner == b.Owner }
+func together(a, b *policy.Key) bool { return a.Group == b.Group && a.GroupID == b.GroupID }
 
 // sameSubject tells whether the buckets of two keys lie in one Redis key.
 func sameSubject(a, b *policy.Key) bool {
-	return a.Group == b.Group && a.Kind == b.Kind && a.Owner == b.Owner && a.Subject == b.Subject && a.Namespace == b.Namespace
+	return a.Group == b.Group && a.Kind == b.Kind && a.GroupID == b.GroupID && a.Subject == b.Subject && a.Namespace == b.Namespace
 }
 
 var (
@@ -25,9 +25,9 @@ func appendSubject(b []byte, k *policy.Key) []byte {
 	b = appendPart(b, k.Namespace)
 	b = append(b, ':')
 	b = append(b, groupTags[k.Group]...)
-	if k.Owner != "" || k.Group != policy.ByAll {
+	if k.GroupID != "" || k.Group != policy.ByAll {
 		b = append(b, '=')
-		b = appendPart(b, k.Owner)
+		b = appendPart(b, k.GroupID)
 	}
 	b = append(b, '}')
 	if k.Kind != policy.WholeGroup || k.Subject != "" {

@@ -32,7 +32,7 @@ type subjectID struct {
 }
 
 func subjectOf(k *policy.Key) subjectID {
-	return subjectID{namespace: k.Namespace, owner: k.Owner, subject: k.Subject, group: k.Group, kind: k.Kind}
+	return subjectID{namespace: k.Namespace, owner: k.GroupID, subject: k.Subject, group: k.Group, kind: k.Kind}
 }
 
 // chunkOf returns the number of the chunk that holds the bucket of a name, or head. A subject's own buckets stay in its

@@ -100,7 +100,7 @@ func mix(total int) []kind {
 // tenantKey makes the keys of tenants with so many buckets of their own: one for all, the others for an endpoint each.
 func tenantKey(fields int) func(n int) policy.Key {
 	return func(n int) policy.Key {
-		key := policy.Key{Namespace: "default", Policy: "daily", Group: policy.ByTenant, Owner: fmt.Sprintf("tenant-%07d", n/fields)}
+		key := policy.Key{Namespace: "default", Policy: "daily", Group: policy.ByTenant, GroupID: fmt.Sprintf("tenant-%07d", n/fields)}
 		if field := n % fields; field > 0 {
 			key.Policy, key.Endpoint = "writes", fmt.Sprintf("POST /records/%d", field)
 		}
@@ -111,7 +111,7 @@ func tenantKey(fields int) func(n int) policy.Key {
 // userKey makes the keys of users, a hundred to a tenant.
 func userKey(n int) policy.Key {
 	return policy.Key{
-		Namespace: "default", Policy: "burst", Group: policy.ByTenant, Owner: fmt.Sprintf("tenant-%07d", n/100),
+		Namespace: "default", Policy: "burst", Group: policy.ByTenant, GroupID: fmt.Sprintf("tenant-%07d", n/100),
 		Kind: policy.KindUser, Subject: fmt.Sprintf("u_%08d", n),
 	}
 }
@@ -124,7 +124,7 @@ func userEndpointKey(n int) policy.Key {
 
 func ipKey(n int) policy.Key {
 	address := fmt.Sprintf("10.%d.%d.%d", n>>16&255, n>>8&255, n&255)
-	return policy.Key{Namespace: "default", Policy: "visitors", Group: policy.ByIP, Owner: address}
+	return policy.Key{Namespace: "default", Policy: "visitors", Group: policy.ByIP, GroupID: address}
 }
 
 // measureMemory loads buckets and reports what they take.

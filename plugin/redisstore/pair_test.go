@@ -63,7 +63,7 @@ func hourly(t *testing.T, name string, quantity, cost int64) policy.Bound {
 	}
 	return policy.Bound{
 		Policy: &policy.Policy{Name: name, Limit: l},
-		Key:    policy.Key{Namespace: "default", Policy: name, Group: policy.ByTenant, Owner: "acme"},
+		Key:    policy.Key{Namespace: "default", Policy: name, Group: policy.ByTenant, GroupID: "acme"},
 		Cost:   cost,
 	}
 }

@@ -176,16 +176,16 @@ type kept struct {
 func drawBuckets(t *rapid.T) *world {
 	w := world{now: storetest.Start, kept: map[policy.Key]kept{}}
 	keys := []policy.Key{
-		{Group: policy.ByTenant, Owner: "acme"},
-		{Group: policy.ByTenant, Owner: "acme", Endpoint: "POST /a"},
-		{Group: policy.ByTenant, Owner: "other"},
-		{Group: policy.ByTenant, Owner: "acme", Kind: policy.KindUser, Subject: "u"},
-		{Group: policy.ByTenant, Owner: "acme", Kind: policy.KindUser, Subject: "u", Endpoint: "POST /a"},
-		{Group: policy.ByIP, Owner: "192.0.2.7"},
+		{Group: policy.ByTenant, GroupID: "acme"},
+		{Group: policy.ByTenant, GroupID: "acme", Endpoint: "POST /a"},
+		{Group: policy.ByTenant, GroupID: "other"},
+		{Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindUser, Subject: "u"},
+		{Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindUser, Subject: "u", Endpoint: "POST /a"},
+		{Group: policy.ByIP, GroupID: "192.0.2.7"},
 		{Group: policy.ByAll},
 	}
 	for i := range 9 { // with these a value is a long one
-		keys = append(keys, policy.Key{Group: policy.ByTenant, Owner: "large", Endpoint: fmt.Sprint("GET /", i)})
+		keys = append(keys, policy.Key{Group: policy.ByTenant, GroupID: "large", Endpoint: fmt.Sprint("GET /", i)})
 	}
 	for i, key := range keys {
 		key.Policy = fmt.Sprint("p", i)
@@ -343,7 +343,7 @@ func (w *world) compareStates(t fataler, client *redis.Client) {
 		}
 		want.expiry = min(want.expiry, forever)
 		if !reflect.DeepEqual(got, want) {
-			t.Fatalf("after the timeline, at %d, %s/%s holds\n     %+v\nwant %+v", w.now, key.Owner, key.Policy, got, want)
+			t.Fatalf("after the timeline, at %d, %s/%s holds\n     %+v\nwant %+v", w.now, key.GroupID, key.Policy, got, want)
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 func askOne(t *testing.T, store *Store, tenant string) decision.Status {
 	t.Helper()
 	bounds, statuses := []policy.Bound{hundred(t)}, make([]decision.Status, 1)
-	bounds[0].Key.Owner = tenant
+	bounds[0].Key.GroupID = tenant
 	if err := store.Take(t.Context(), bounds, statuses); err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ import (
 
 // everybody is b in the one bucket of all tenants, which is another group.
 func everybody(b policy.Bound) policy.Bound {
-	b.Key.Group, b.Key.Owner = policy.ByAll, ""
+	b.Key.Group, b.Key.GroupID = policy.ByAll, ""
 	return b
 }
 
@@ -253,9 +253,9 @@ func TestBoundsOfEveryGroupAreTakenInARealCluster(t *testing.T) {
 	for i := range 50 {
 		tenant := fmt.Sprint("tenant-", i)
 		ours, log, user, ip := bound(t, "p", spec), bound(t, "log", limit.Spec{Algorithm: limit.SlidingLog, Quantity: 1, Window: hour}), bound(t, "p", spec), bound(t, "p", spec)
-		ours.Key.Owner, log.Key.Owner, user.Key.Owner = tenant, tenant, tenant
+		ours.Key.GroupID, log.Key.GroupID, user.Key.GroupID = tenant, tenant, tenant
 		user = of(user, "u}{")
-		ip.Key.Group, ip.Key.Owner = policy.ByIP, fmt.Sprint("192.0.2.", i)
+		ip.Key.Group, ip.Key.GroupID = policy.ByIP, fmt.Sprint("192.0.2.", i)
 		all := everybody(bound(t, "all", spec))
 		if statuses := f.take(t, ours, log, user, ip, all); statuses[4].Used != int64(i+1) || statuses[1].Used != 1 {
 			t.Fatalf("request %d: %+v", i, statuses)

@@ -270,7 +270,7 @@ func TestExhaustedTenantsSpendNothingOfTheBucketThatAllShare(t *testing.T) {
 	ours := bound(t, "ours", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: hour})
 	f.take(t, costing(all, 50_000))
 	for i := range 2000 {
-		ours.Key.Owner = fmt.Sprint("tenant-", i)
+		ours.Key.GroupID = fmt.Sprint("tenant-", i)
 		f.take(t, costing(ours, 10))
 		if statuses := f.take(t, ours, all); statuses[0].Admits() {
 			t.Fatal("an exhausted tenant is admitted")

@@ -46,7 +46,7 @@ func flood(t *testing.T, view taker) (admitted int) {
 		all.Go(func() {
 			bounds, statuses := []policy.Bound{bound}, make([]decision.Status, 1)
 			for i := c; i < strangers; i += clients {
-				bounds[0].Key.Owner = fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)
+				bounds[0].Key.GroupID = fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)
 				if err := view.Take(t.Context(), bounds, statuses); err != nil {
 					t.Error(err)
 					return
@@ -71,7 +71,7 @@ func TestStrangersWhoFillRedisDenyNoTenant(t *testing.T) {
 		t.Errorf("%d of %d addresses are admitted by a limit that each is far below", admitted, strangers)
 	}
 	for i := range 100 {
-		bounds, statuses := []policy.Bound{daily(t, policy.Key{Group: policy.ByTenant, Owner: fmt.Sprint("tenant-", i)}, policy.FailClosed)}, make([]decision.Status, 1)
+		bounds, statuses := []policy.Bound{daily(t, policy.Key{Group: policy.ByTenant, GroupID: fmt.Sprint("tenant-", i)}, policy.FailClosed)}, make([]decision.Status, 1)
 		if err := view.Take(t.Context(), bounds, statuses); err != nil {
 			t.Fatal(err)
 		}
@@ -116,7 +116,7 @@ func logOf(t *testing.T, address string, quantity int64, window limit.Micros) po
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := policy.Key{Namespace: "default", Policy: "log", Group: policy.ByIP, Owner: address}
+	key := policy.Key{Namespace: "default", Policy: "log", Group: policy.ByIP, GroupID: address}
 	return policy.Bound{Policy: &policy.Policy{Name: "log", Limit: l, FailMode: policy.FailOpen}, Key: key, Cost: 1}
 }
 
@@ -190,7 +190,7 @@ func TestStrangersWithSlidingLogsTakeNoMoreMemoryThanTheirBound(t *testing.T) {
 	if err := client.ConfigSet(t.Context(), "maxmemory", strconv.FormatInt(before+bound+noise, 10)).Err(); err != nil {
 		t.Fatal(err)
 	}
-	bounds := []policy.Bound{daily(t, policy.Key{Group: policy.ByTenant, Owner: "acme"}, policy.FailClosed)}
+	bounds := []policy.Bound{daily(t, policy.Key{Group: policy.ByTenant, GroupID: "acme"}, policy.FailClosed)}
 	statuses := make([]decision.Status, 1)
 	err = view.Take(t.Context(), bounds, statuses)
 	if err != nil || statuses[0].Source != decision.Redis || !statuses[0].Admits() {

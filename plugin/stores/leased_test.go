@@ -20,7 +20,7 @@ func tenant(t *testing.T) []policy.Bound {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := policy.Key{Namespace: "default", Policy: "p", Group: policy.ByTenant, Owner: "acme"}
+	key := policy.Key{Namespace: "default", Policy: "p", Group: policy.ByTenant, GroupID: "acme"}
 	return []policy.Bound{{Policy: &policy.Policy{Name: "p", Limit: l, FailMode: policy.FailLocal}, Key: key, Cost: 1}}
 }
 

@@ -21,10 +21,10 @@ func inTwo(main, second *redistest.Server) schema.Config {
 
 // The keys of requests: of a tenant, of a stranger, and of a user of the tenant that only an address names.
 var (
-	ofTenant   = policy.Key{Group: policy.ByTenant, Owner: "acme"}
-	ofStranger = policy.Key{Group: policy.ByIP, Owner: "192.0.2.1"}
-	ofNameless = policy.Key{Group: policy.ByTenant, Owner: "acme", Kind: policy.KindIP, Subject: "192.0.2.2"}
-	ofUser     = policy.Key{Group: policy.ByTenant, Owner: "acme", Kind: policy.KindUser, Subject: "u"}
+	ofTenant   = policy.Key{Group: policy.ByTenant, GroupID: "acme"}
+	ofStranger = policy.Key{Group: policy.ByIP, GroupID: "192.0.2.1"}
+	ofNameless = policy.Key{Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindIP, Subject: "192.0.2.2"}
+	ofUser     = policy.Key{Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindUser, Subject: "u"}
 )
 
 // spend takes one token from each bucket, by a policy of one fail mode for all.
@@ -214,7 +214,7 @@ func TestASecondRedisThatIsFullDeniesNoTenant(t *testing.T) {
 			t.Fatalf("%+v: want %d used in Redis", s, i+2)
 		}
 		stranger := ofStranger
-		stranger.Owner = "198.51.100." + string(rune('0'+i%10))
+		stranger.GroupID = "198.51.100." + string(rune('0'+i%10))
 		if s := spend(t, view, policy.FailLocal, stranger)[0]; s.Source != decision.Local {
 			t.Fatalf("a stranger: %+v, want it counted in this process", s)
 		}

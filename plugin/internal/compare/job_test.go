@@ -37,7 +37,7 @@ func (j *job) ownerOf(i, tenant int) string {
 	if j.bounds[i].Key.Group == policy.ByTenant {
 		return j.tenants[tenant]
 	}
-	return j.bounds[i].Key.Owner
+	return j.bounds[i].Key.GroupID
 }
 
 // scopes are the limits of a job, in this order. A request has the first one, four or eight.

@@ -147,7 +147,7 @@ func ours(open func(testing.TB, *job) (admit.Buckets, func(testing.TB) uint64)) 
 			bounds, statuses := slices.Clone(j.bounds), make([]decision.Status, len(j.bounds))
 			return func(tenant int) (bool, error) {
 				for i := range bounds {
-					bounds[i].Key.Owner = j.ownerOf(i, tenant)
+					bounds[i].Key.GroupID = j.ownerOf(i, tenant)
 				}
 				return take(buckets, bounds, statuses)
 			}

@@ -146,7 +146,7 @@ func drawWorld(t *rapid.T) *world {
 		p := &policy.Policy{Name: fmt.Sprint("policy-", i), Scope: policy.Tenant, Limit: *Limits().Draw(t, "limit"), Cost: -1}
 		p.Mode = rapid.SampledFrom([]policy.Mode{policy.Enforce, policy.Enforce, policy.Shadow, policy.Log}).Draw(t, "mode")
 		w.bounds = append(w.bounds, policy.Bound{
-			Policy: p, Key: policy.Key{Namespace: "n", Policy: p.Name, Group: policy.ByTenant, Owner: "acme"},
+			Policy: p, Key: policy.Key{Namespace: "n", Policy: p.Name, Group: policy.ByTenant, GroupID: "acme"},
 		})
 	}
 	return &w

@@ -211,9 +211,9 @@ func keysShareNoBucket(t *testing.T, f *fixture) {
 		func(k *policy.Key) { k.Policy = "other" },
 		func(k *policy.Key) { k.Group = policy.ByIP },
 		func(k *policy.Key) { k.Group = policy.ByEndpoint },
-		func(k *policy.Key) { k.Group, k.Owner = policy.ByAll, "" },
-		func(k *policy.Key) { k.Owner = "other" },
-		func(k *policy.Key) { k.Owner = "ACME" },
+		func(k *policy.Key) { k.Group, k.GroupID = policy.ByAll, "" },
+		func(k *policy.Key) { k.GroupID = "other" },
+		func(k *policy.Key) { k.GroupID = "ACME" },
 		func(k *policy.Key) { k.Kind, k.Subject = policy.KindUser, "u" },
 		func(k *policy.Key) { k.Kind, k.Subject = policy.KindCredential, "u" },
 		func(k *policy.Key) { k.Kind, k.Subject = policy.KindIP, "u" },
@@ -244,7 +244,7 @@ func strangeNamesShareNoBucket(t *testing.T, f *fixture) {
 	for _, owner := range names {
 		for _, subject := range slices.Concat(names, []string{""}) {
 			b := base
-			b.Key.Owner, b.Key.Kind, b.Key.Subject = owner, policy.KindUser, subject
+			b.Key.GroupID, b.Key.Kind, b.Key.Subject = owner, policy.KindUser, subject
 			if subject == "" {
 				b.Key.Kind = policy.WholeGroup
 			}
