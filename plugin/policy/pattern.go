@@ -122,6 +122,20 @@ func relate(a, b *Pattern) overlap {
 	}
 }
 
+// Overlap reports whether one request can match both endpoint patterns. "" matches every request, and a text that is no
+// pattern none.
+func Overlap(a, b string) bool {
+	if a == "" || b == "" {
+		return true
+	}
+	x, err := ParsePattern(a)
+	if err != nil {
+		return false
+	}
+	y, err := ParsePattern(b)
+	return err == nil && relate(&x, &y) != disjoint
+}
+
 func segmentAt(p *Pattern, i int) string {
 	if i < len(p.segments) {
 		return p.segments[i]

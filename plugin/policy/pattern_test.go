@@ -121,6 +121,18 @@ func TestHowTwoPatternsRelate(t *testing.T) {
 		if got := relate(b, a); got != reverse {
 			t.Errorf("%s is %d to %s, want %d", test.b, got, test.a, reverse)
 		}
+		if got := Overlap(test.a, test.b); got != (test.want != disjoint) {
+			t.Errorf("a request can match both %s and %s: %t", test.a, test.b, got)
+		}
+	}
+}
+
+func TestNoPatternMeansEveryRequestAndATextThatIsNoneNoRequest(t *testing.T) {
+	if !Overlap("", "GET /a") || !Overlap("GET /a", "") || !Overlap("", "") {
+		t.Error("an endpoint that is not given overlaps with no pattern")
+	}
+	if Overlap("records", "GET /a") || Overlap("GET /a", "records") {
+		t.Error("a text that is no pattern overlaps with one")
 	}
 }
 

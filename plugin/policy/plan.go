@@ -15,6 +15,9 @@
 package policy
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -125,6 +128,19 @@ func (s *Plan) Policies() []*Policy {
 	}
 	return all
 }
+
+// ForTenants returns the policies of the config that requests of tenants can have, those of tiers in the order of their
+// names and then the global ones.
+func (s *Plan) ForTenants() []*Policy {
+	var list []*Policy
+	for _, tier := range s.Tiers() {
+		list = append(list, s.tiers[tier]...)
+	}
+	return append(list, s.global...)
+}
+
+// Tiers returns the names of the config's tiers, sorted.
+func (s *Plan) Tiers() []string { return slices.Sorted(maps.Keys(s.tiers)) }
 
 // Mode is the mode of the config as a whole: a policy may have another.
 func (s *Plan) Mode() Mode { return s.mode }
