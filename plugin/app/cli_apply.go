@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
@@ -27,15 +26,17 @@ var documentCommands = []*command{
 		about: documentAbout + ` Applying a file twice changes nothing the second time.
 
 What would be deleted is shown, and nothing is written, unless --yes is given. A limit that all tenants share and that
-is below what one tenant may use alone is not written without --force.`,
+is below what one tenant may use alone is not written without --force. With --config, limits of the plugin's config
+count, too.`,
 		define: func(c *call) action {
-			d := c.documentFlags()
+			config, d := c.knownConfigFlag(), c.documentFlags()
 			yes := c.flags.Bool("yes", false, "delete the policies that are not in the file")
 			force := c.forceFlag()
-			d.set.Accept = func(diff pgstore.Diff, after []pgstore.Policy) error {
-				return c.acceptable(diff, after, *yes, *force)
+			d.set.Accept = func(diff pgstore.Diff, review pgstore.Review) error {
+				return c.acceptable(diff, review, *yes, *force)
 			}
 			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+				d.set.Config = config.plan
 				done, version, err := s.Apply(ctx, by, d.set)
 				if err != nil {
 					return written{}, d.locate(err)
@@ -75,13 +76,8 @@ func (c *call) forceFlag() *bool {
 	return c.flags.Bool("force", false, "write a limit that all tenants share also where it is below what one tenant may use alone")
 }
 
-// needsForce returns the error of a policy that --force has not been given for.
-func needsForce(key pgstore.PolicyKey, why string) error {
-	return fmt.Errorf("%s: %s: give --force if that is meant", key, why)
-}
-
-// acceptable returns why a file is not to be applied: all faults, joined.
-func (c *call) acceptable(d pgstore.Diff, after []pgstore.Policy, yes, force bool) error {
+// acceptable returns why a file is not to be applied: all faults, joined. If there are none, it shows the warnings.
+func (c *call) acceptable(d pgstore.Diff, review pgstore.Review, yes, force bool) error {
 	var faults []error
 	if n := len(d.Delete); n > 0 && !yes {
 		shown := struct {
@@ -93,14 +89,8 @@ func (c *call) acceptable(d pgstore.Diff, after []pgstore.Policy, yes, force boo
 		faults = append(faults, fmt.Errorf("%s would be deleted: give --yes if that is meant, or --partial to leave what is not in the file",
 			plural(n, "policy", "policies")))
 	}
-	written := slices.Clone(d.Create)
-	for _, r := range d.Update {
-		written = append(written, r.After)
-	}
-	for _, p := range written {
-		if why := pgstore.LocksOut(p, after); why != "" && !force {
-			faults = append(faults, needsForce(p.Key(), why))
-		}
+	if faults = append(faults, unforced(review, force)...); len(faults) == 0 {
+		c.warnAll(review.Warnings)
 	}
 	return errors.Join(faults...)
 }

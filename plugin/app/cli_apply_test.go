@@ -13,7 +13,7 @@ func TestAnApplyThatIsDeniedShowsItsDiffInTheFormatThatWasAskedFor(t *testing.T)
 	c := newCall(&operator{stdout: screen{to: &stdout}}, documentCommands[0])
 	c.json = true
 	gone := pgstore.Diff{Delete: []pgstore.Policy{{Name: "daily"}}}
-	if err := c.acceptable(gone, nil, false, false); err == nil || !strings.Contains(err.Error(), "--yes") {
+	if err := c.acceptable(gone, pgstore.Review{}, false, false); err == nil || !strings.Contains(err.Error(), "--yes") {
 		t.Errorf("the error is %v, want one that names --yes", err)
 	}
 	var shown struct{ Diff pgstore.Diff }

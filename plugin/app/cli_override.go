@@ -47,12 +47,12 @@ of all. ban refuses everything, exempt admits everything; custom_limit replaces 
 
   ratelimit override add --kind multiplier --factor 2 --tenant acme --expires-in 7d --reason "migration weekend"`,
 		define: func(c *call) action {
-			o := c.overrideFlags()
+			o, config := c.overrideFlags(), c.knownConfigFlag()
 			c.expiryFlags(o)
 			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
 				row, version, err := s.AddOverride(ctx, by, *o)
 				if err == nil {
-					c.doubtPolicy(ctx, s, row.Policy)
+					c.warnOfName(s.DoubtPolicy(ctx, config.plan, row.Policy))
 				}
 				return written{What: "added " + row.String() + ", " + untilText(row), Version: version, Row: row}, err
 			})

@@ -53,11 +53,11 @@ endpoints the narrowest.`,
 		least: 1, most: 1,
 		define: func(c *call) action {
 			key, fields := c.keyFlags(), c.limitFlags()
-			force := c.forceFlag()
+			force, config := c.forceFlag(), c.knownConfigFlag()
 			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
 				p := fields
 				p.setKey(key())
-				if err := guardPolicy(ctx, s, p.Policy, *force); err != nil {
+				if err := c.review(ctx, s, config, p.Policy, *force); err != nil {
 					return written{}, err
 				}
 				row, version, err := s.PutPolicy(ctx, by, p.Policy)
@@ -77,21 +77,6 @@ endpoints the narrowest.`,
 			})
 		},
 	},
-}
-
-// guardPolicy returns why a policy is not to be written without --force, as the REST API does for one without a bucket.
-func guardPolicy(ctx context.Context, s *pgstore.Store, p pgstore.Policy, force bool) error {
-	if force || !p.MayDenyAll() {
-		return nil
-	}
-	others, err := s.Policies(ctx, pgstore.PolicyFilter{Namespace: p.Key().Namespace, Slot: pgstore.SlotActive})
-	if err != nil {
-		return err
-	}
-	if why := pgstore.LocksOut(p, others); why != "" {
-		return needsForce(p.Key(), why)
-	}
-	return nil
 }
 
 // keyFlags define what names a policy beside its name, and are that.

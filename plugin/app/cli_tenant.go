@@ -76,6 +76,7 @@ var tenantCommands = []*command{
 		about: `What is not given stays as it is. An empty --tier leaves the tier to the request and the config.`,
 		define: func(c *call) action {
 			var t pgstore.Tenant
+			config := c.knownConfigFlag()
 			c.flags.StringVar(&t.Tier, "tier", "", "the tenant's `tier`")
 			c.flags.StringVar(&t.TimeZone, "time-zone", "", "IANA `name`, for windows of the calendar; empty is UTC")
 			c.revisionFlag(&t.Revision)
@@ -87,7 +88,7 @@ var tenantCommands = []*command{
 			})
 			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
 				t.ID = c.arg()
-				return c.setTenant(ctx, s, by, t)
+				return c.setTenant(ctx, s, by, t, config)
 			})
 		},
 	},
@@ -106,7 +107,7 @@ var tenantCommands = []*command{
 
 // setTenant sets what was given of a tenant, and keeps the rest. What was read is what is written over, or somebody
 // else's change would be lost.
-func (c *call) setTenant(ctx context.Context, s *pgstore.Store, by pgstore.Change, t pgstore.Tenant) (written, error) {
+func (c *call) setTenant(ctx context.Context, s *pgstore.Store, by pgstore.Change, t pgstore.Tenant, config *knownConfig) (written, error) {
 	current, err := s.Tenant(ctx, t.ID)
 	if missing := new(pgstore.NotFoundError); err != nil && !errors.As(err, &missing) {
 		return written{}, err
@@ -124,7 +125,7 @@ func (c *call) setTenant(ctx context.Context, s *pgstore.Store, by pgstore.Chang
 	if err != nil {
 		return written{}, err
 	}
-	c.doubtTier(ctx, s, row.Tier)
+	c.warnOfName(s.DoubtTier(ctx, config.plan, row.Tier))
 	return written{What: "set tenant " + t.ID, Version: version, Row: row}, nil
 }
 

@@ -10,36 +10,32 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Force says that a policy is meant, although it would refuse nearly everybody.
+// Force says that a policy is meant, although it would deny most requests.
 type Force struct {
 	Force bool `query:"force" doc:"Write a policy that is shared by all tenants also when it is below what they have used lately, or below what one of them alone may use."`
 }
 
-// locksOut refuses a policy that is shared by all tenants and too small for them, unless it is forced. What is too small
-// the bucket of the policy tells that is there now: less than it has given out lately. Where that is not known, it is
-// less than one tenant alone may use.
-func (s *Server) locksOut(ctx context.Context, force Force, p pgstore.Policy) error {
-	if force.Force || !p.MayDenyAll() {
-		return nil
-	}
-	used, known, err := s.usedLately(ctx, p)
-	if err != nil {
-		return err
-	}
-	if known {
-		if used > capacity(p) {
-			return forced("all tenants together have used %d lately, which is more than this allows", used)
+// review returns the warnings of a policy that is about to be written. It denies one that all tenants share and that is
+// too small for them, unless it is forced: below what its bucket has given out lately, or below what one tenant alone
+// may use. The first does not stand for the second, because a bucket has given out little in a quiet hour.
+func (s *Server) review(ctx context.Context, force bool, p pgstore.Policy) (Warnings, error) {
+	if p.MayDenyAll() && !force {
+		used, isKnown, err := s.usedLately(ctx, p)
+		if err != nil {
+			return Warnings{}, err
 		}
-		return nil
+		if isKnown && used > capacity(p) {
+			return Warnings{}, forced("all tenants together have used %d lately, which is more than this allows", used)
+		}
 	}
-	list, err := s.Store.Policies(ctx, pgstore.PolicyFilter{Namespace: p.Key().Namespace, Slot: pgstore.SlotActive})
+	r, err := s.Store.ReviewPolicy(ctx, s.config(), p)
 	if err != nil {
-		return err
+		return Warnings{}, err
 	}
-	if why := pgstore.LocksOut(p, list); why != "" {
-		return forced("%s", why)
+	if len(r.LockOuts) > 0 && !force {
+		return Warnings{}, forced("%s", r.LockOuts[0].Why)
 	}
-	return nil
+	return Warnings{r.Warnings}, nil
 }
 
 func forced(format string, args ...any) error {

@@ -50,7 +50,6 @@ func TestASharedPolicyBelowWhatWasUsedLatelyNeedsForce(t *testing.T) {
 	t.Parallel()
 	buckets := shelf{memstore.New(memstore.Options{Now: clock})}
 	w := open(t, func(o *control.Options) { o.Buckets = buckets })
-	w.made(daily) // whose limit does not count where the bucket can be read
 	for _, scope := range []string{"global", "endpoint"} {
 		body := `{"name":"` + scope + `","tier":"gold","scope":"` + scope + `","endpoint":"GET /a","limit":10,"window":"1d"}`
 		a := w.want(w.as("POST", policies+"?force=true", body), http.StatusCreated)
@@ -65,5 +64,19 @@ func TestASharedPolicyBelowWhatWasUsedLatelyNeedsForce(t *testing.T) {
 			w.want(w.as("PUT", path+"?force=true", strings.Replace(body, "10", "7", 1), "If-Match", "*"), http.StatusOK)
 			w.want(w.as("PUT", path+"?force=true", body, "If-Match", "*"), http.StatusOK)
 		}
+	}
+}
+
+func TestAQuietBucketDoesNotStandForWhatOneTenantMayUse(t *testing.T) {
+	t.Parallel()
+	buckets := shelf{memstore.New(memstore.Options{Now: clock})}
+	w := open(t, func(o *control.Options) { o.Buckets = buckets })
+	w.made(daily)
+	const body = `{"name":"all","tier":"gold","scope":"global","limit":5000,"window":"1d"}`
+	a := w.want(w.as("POST", policies, body), http.StatusCreated)
+	w.spend(buckets, read[policyWritten](w, a).Policy, 8)
+	a = w.want(w.as("PUT", policies, strings.Replace(body, "5000", "50", 1), "If-Match", "*"), http.StatusUnprocessableEntity)
+	if p := read[problem](w, a); p.paths() != "query.force" || !strings.Contains(p.Errors[0].Message, "one tenant 1000") {
+		t.Errorf("%s, want that one tenant may use 1000 and force is needed", a.Body)
 	}
 }

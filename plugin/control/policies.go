@@ -116,6 +116,7 @@ func (s *Server) getPolicy(ctx context.Context, in *getPolicyInput) (*getPolicyO
 type PolicyWritten struct {
 	Policy pgstore.Policy `json:"policy"`
 	Written
+	Warnings
 }
 
 type writePolicyOutput struct {
@@ -127,9 +128,10 @@ type writePolicyOutput struct {
 }
 
 // policyWritten is the answer to a write of a policy.
-func policyWritten(status int, c pgstore.Change, p pgstore.Policy, written Written) *writePolicyOutput {
+func policyWritten(status int, c pgstore.Change, body PolicyWritten) *writePolicyOutput {
+	p := body.Policy
 	return &writePolicyOutput{
 		Status: status, ETag: etag(p.ID, p.Revision), Location: fmt.Sprint(policiesPath, "/", p.ID), Replayed: replayed(c),
-		Body: PolicyWritten{p, written},
+		Body: body,
 	}
 }

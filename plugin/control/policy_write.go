@@ -20,17 +20,20 @@ func (s *Server) createPolicy(ctx context.Context, in *createPolicyInput) (*writ
 		return nil, err
 	}
 	written, version, again, err := s.Store.ReplayPolicy(ctx, c) // what was forced then needs no force now
-	if err == nil && !again {
+	var warnings Warnings
+	if err == nil {
 		p := in.Body.policy()
 		p.Revision = pgstore.Absent
-		if err = s.locksOut(ctx, in.Force, p); err == nil {
+		warnings, err = s.review(ctx, in.Force.Force || again, p)
+		if err == nil && !again {
 			written, version, err = s.Store.PutPolicy(ctx, c, p)
 		}
 	}
 	if err != nil {
 		return nil, s.problem("make a policy", err)
 	}
-	return policyWritten(http.StatusCreated, c, written, s.written(ctx, policyWrites, version, in.wait())), nil
+	reach := s.written(ctx, policyWrites, version, in.wait())
+	return policyWritten(http.StatusCreated, c, PolicyWritten{written, reach, warnings}), nil
 }
 
 type putPolicyInput struct {
@@ -46,7 +49,8 @@ type putPolicyInput struct {
 func (s *Server) putPolicy(ctx context.Context, in *putPolicyInput) (*writePolicyOutput, error) {
 	const doing = "put a policy"
 	p := in.Body.policy()
-	if err := s.locksOut(ctx, in.Force, p); err != nil {
+	warnings, err := s.review(ctx, in.Force.Force, p)
+	if err != nil {
 		return nil, s.problem(doing, err)
 	}
 	for {
@@ -69,7 +73,8 @@ func (s *Server) putPolicy(ctx context.Context, in *putPolicyInput) (*writePolic
 		if err != nil {
 			return nil, s.problem(doing, err)
 		}
-		return policyWritten(status, c, written, s.written(ctx, policyWrites, version, in.wait())), nil
+		reach := s.written(ctx, policyWrites, version, in.wait())
+		return policyWritten(status, c, PolicyWritten{written, reach, warnings}), nil
 	}
 }
 
@@ -113,7 +118,8 @@ func (s *Server) putPolicyByID(ctx context.Context, in *putPolicyByIDInput) (*wr
 	if in.Body.Name == "" {
 		p.Name = current.Name // what is not given stays, where nothing else may be given
 	}
-	if err := s.locksOut(ctx, in.Force, p); err != nil {
+	warnings, err := s.review(ctx, in.Force.Force, p)
+	if err != nil {
 		return nil, s.problem(doing, err)
 	}
 	c := change(ctx, in.Body.Reason)
@@ -121,7 +127,8 @@ func (s *Server) putPolicyByID(ctx context.Context, in *putPolicyByIDInput) (*wr
 	if err != nil {
 		return nil, s.problem(doing, s.overtaken(ctx, in.ID, err))
 	}
-	return policyWritten(http.StatusOK, c, written, s.written(ctx, policyWrites, version, in.wait())), nil
+	reach := s.written(ctx, policyWrites, version, in.wait())
+	return policyWritten(http.StatusOK, c, PolicyWritten{written, reach, warnings}), nil
 }
 
 type deletePolicyInput struct {

@@ -3,6 +3,7 @@ package control_test
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -86,9 +87,36 @@ func TestNamesThatNothingKnowsAreWarnedOf(t *testing.T) {
 			t.Errorf("%s %s: the warnings are %q", test.path, test.body, got)
 		}
 	}
-	blind := open(t)
-	if a := blind.want(blind.as("POST", overrides, multiplier("nosuch")), http.StatusCreated); strings.Contains(a.Body.String(), "warnings") {
-		t.Errorf("without a config: %s", a.Body)
+}
+
+func TestWithoutAConfigAWarningAllowsForNamesThatItMayHave(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	for _, test := range []struct{ method, path, body, warning string }{
+		{
+			"POST", overrides, `{"kind":"multiplier","factor":2,"permanent":true,"reason":"a test","policy":"nosuch"}`,
+			`the database has no policy "nosuch": unless the plugin's config has one`,
+		},
+		{"PUT", "/v1/orgs/a", `{"tier":"glod"}`, `the database has no tier "glod": unless the plugin's config has it`},
+	} {
+		a := w.want(w.as(test.method, test.path, test.body), http.StatusCreated)
+		got := read[struct{ Warnings []string }](w, a).Warnings
+		if len(got) != 1 || !strings.Contains(got[0], test.warning) {
+			t.Errorf("%s: the warnings are %q, want %q", test.path, got, test.warning)
+		}
+	}
+}
+
+func TestAnAnswerThatIsGivenAgainHasItsWarnings(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	var told [2][]string
+	for i := range told {
+		a := w.want(w.as("POST", policies, daily, "Idempotency-Key", "once"), http.StatusCreated)
+		told[i] = read[struct{ Warnings []string }](w, a).Warnings
+	}
+	if len(told[0]) != 1 || !slices.Equal(told[0], told[1]) {
+		t.Errorf("the warnings are %q, and again %q, want the same one of the tier", told[0], told[1])
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
 // Set is what the active policies of one namespace are to be.
@@ -13,9 +15,11 @@ type Set struct {
 	Policies  []Policy // without a namespace they are in that of the set; with another they are refused
 	Partial   bool     // policies that are not in the set stay
 
-	// Accept is asked before Apply writes anything, with what it is about to do and the active policies of the namespace
-	// as they will be. Its error ends Apply as a DeclinedError. nil accepts everything.
-	Accept func(d Diff, after []Policy) error
+	// Config is the plugin's config, with which Apply reviews what it is about to do; nil: it is not at hand.
+	Config *policy.Plan
+	// Accept runs before Apply writes anything, with what it is about to do. Its error ends Apply as a DeclinedError.
+	// nil accepts everything.
+	Accept func(Diff, Review) error
 }
 
 // Diff tells what Apply would do, without doing it.
@@ -30,15 +34,25 @@ func (s *Store) Apply(ctx context.Context, c Change, set Set) (Diff, int64, erro
 	return write(ctx, s, "apply policies", c, func(tx pgx.Tx) (Diff, error) {
 		d, after, err := set.diff(ctx, tx)
 		if err == nil && set.Accept != nil {
-			if why := set.Accept(d, after); why != nil {
-				err = &DeclinedError{why}
-			}
+			err = set.accept(ctx, tx, d, after)
 		}
 		if err == nil {
 			err = d.write(ctx, tx)
 		}
 		return d, err
 	})
+}
+
+// accept reviews a diff and returns why it is declined.
+func (set Set) accept(ctx context.Context, q query, d Diff, after []Policy) error {
+	review, err := reviewSet(ctx, q, set.Config, d, after)
+	if err != nil {
+		return err
+	}
+	if why := set.Accept(d, review); why != nil {
+		return &DeclinedError{why}
+	}
+	return nil
 }
 
 // diff returns what lies between the policies that are there and the set, and the policies as they will be.

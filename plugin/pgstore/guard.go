@@ -3,9 +3,13 @@ package pgstore
 import (
 	"fmt"
 	"math/bits"
+	"slices"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// What the scopes and modes of a policy are called, as far as a guard asks for them.
+// The scopes and modes of policies that a guard compares.
 const (
 	scopeTenant   = "tenant"
 	scopeGlobal   = "global"
@@ -21,30 +25,184 @@ func (p Policy) MayDenyAll() bool {
 	return p.Shared() && (p.Mode == "" || p.Mode == modeEnforce) && !p.SoftOnly && p.Slot != SlotCandidate
 }
 
-// LocksOut returns why p is likely a mistake: it allows all tenants together less than one of the other policies allows
-// a single tenant. "" means that it does not, or that p cannot deny all tenants. Others that no request can meet together
-// with p do not count.
-func LocksOut(p Policy, others []Policy) string {
-	if !p.MayDenyAll() {
-		return ""
-	}
-	key := p.Key()
-	for _, other := range others {
-		k := other.Key()
-		if other.Scope == scopeTenant && k.Namespace == key.Namespace && k.Slot == SlotActive && meet(key, k) && slower(p, other) {
-			return fmt.Sprintf("%s alone allows one tenant %d per %d s, which is more than this allows all of them", k, other.Limit, other.WindowSize)
-		}
-	}
-	return ""
+// LockOut is a policy that is likely a mistake: it allows all tenants together less than another limit allows one of
+// them.
+type LockOut struct {
+	Key PolicyKey
+	Why string
 }
 
-// meet reports whether one request can have both policies: those of two tiers, or of two tenants, it cannot. A tenant may
-// be of any tier.
-func meet(a, b PolicyKey) bool {
-	if a.Tenant != "" && b.Tenant != "" {
-		return a.Tenant == b.Tenant
+// neighbour is a limit beside those that are written.
+type neighbour struct {
+	Policy
+	inConfig bool
+}
+
+// String names the limit as people do.
+func (n neighbour) String() string {
+	if n.inConfig {
+		return n.Key().String() + " in the plugin's config"
 	}
-	return a.Tenant != "" || b.Tenant != "" || a.Tier == b.Tier
+	return n.Key().String()
+}
+
+// guard compares limits of one namespace: those that are written with each other and with those beside them. It does no
+// I/O.
+type guard struct {
+	written []neighbour
+	beside  []neighbour
+	byName  map[string][]neighbour // both
+}
+
+// newGuard makes a guard. The rows may hold the written ones, too: those of the same keys do not count. A nil config
+// has no limits.
+func newGuard(written, rows []Policy, config *policy.Plan) *guard {
+	g := &guard{byName: map[string][]neighbour{}}
+	isWritten := map[PolicyKey]bool{}
+	for _, p := range written {
+		isWritten[canonical(p.Key())] = true
+		g.written = g.add(g.written, neighbour{Policy: p})
+	}
+	for _, p := range rows {
+		if k := canonical(p.Key()); !isWritten[k] && k.Slot == SlotActive {
+			g.beside = g.add(g.beside, neighbour{Policy: p})
+		}
+	}
+	if config != nil {
+		for _, p := range config.ForTenants() {
+			g.beside = g.add(g.beside, neighbour{configured(config.Namespace(), p), true})
+		}
+	}
+	return g
+}
+
+func (g *guard) add(list []neighbour, n neighbour) []neighbour {
+	g.byName[n.Name] = append(g.byName[n.Name], n)
+	return append(list, n)
+}
+
+// configured returns what a guard compares of a policy of the plugin's config.
+func configured(namespace string, p *policy.Policy) Policy {
+	spec := p.Limit.Spec()
+	return Policy{
+		Namespace: namespace, Name: p.Name, Tier: p.Tier, Endpoint: p.Endpoint, Scope: p.Scope.String(),
+		Limit: spec.Quantity, WindowSize: int64(spec.Window / limit.Second),
+		SoftOnly: spec.SoftOnly, Mode: p.Mode.String(),
+	}
+}
+
+// lockOuts returns the written policies that allow all tenants together less than another limit allows one of them,
+// each with the first such limit.
+func (g *guard) lockOuts() []LockOut {
+	shared, own := split(g.written)
+	_, beside := split(g.beside)
+	own = append(own, beside...)
+	var found []LockOut
+	for _, all := range shared {
+		i := slices.IndexFunc(own, func(one neighbour) bool { return g.conflict(all, one) })
+		if i < 0 {
+			continue
+		}
+		one := own[i]
+		found = append(found, LockOut{all.Key(), fmt.Sprintf(
+			"%s alone allows one tenant %d per %d s, which is more than this allows all of them",
+			one, one.Limit, one.WindowSize)})
+	}
+	return found
+}
+
+// overshoots returns a warning for each limit of all tenants that is below what a written policy allows one of them. A
+// limit that is itself written is left to lockOuts.
+func (g *guard) overshoots() []string {
+	_, own := split(g.written)
+	shared, _ := split(g.beside)
+	var warnings []string
+	for _, all := range shared {
+		var above []neighbour
+		for _, one := range own {
+			if g.conflict(all, one) {
+				above = append(above, one)
+			}
+		}
+		if len(above) > 0 {
+			warnings = append(warnings, overshoot(above, all))
+		}
+	}
+	return warnings
+}
+
+func overshoot(above []neighbour, all neighbour) string {
+	one := above[0]
+	text := fmt.Sprintf("%s allows one tenant %d per %d s, which is more than %s allows all of them: %d per %d s",
+		one, one.Limit, one.WindowSize, all, all.Limit, all.WindowSize)
+	if n := len(above) - 1; n > 0 {
+		text += fmt.Sprintf("; and so do %d more", n)
+	}
+	return text
+}
+
+// split returns the limits that can deny all tenants, and those of one tenant.
+func split(list []neighbour) (shared, own []neighbour) {
+	for _, n := range list {
+		switch {
+		case n.MayDenyAll():
+			shared = append(shared, n)
+		case n.Scope == scopeTenant && n.Slot != SlotCandidate:
+			own = append(own, n)
+		}
+	}
+	return shared, own
+}
+
+// conflict reports whether a request can have both limits, and the first allows all tenants less than the second allows
+// one of them.
+func (g *guard) conflict(all, one neighbour) bool {
+	return slower(all.Policy, one.Policy) && meet(all.Policy, one.Policy) &&
+		!g.replaced(all, one) && !g.replaced(one, all)
+}
+
+// meet reports whether one request can have both limits. It cannot have those of two tiers or of two tenants, though a
+// tenant may be of any tier; nor two of one name, of which one replaces the other; nor those of two endpoints that have
+// no request in common.
+func meet(a, b Policy) bool {
+	x, y := a.Key(), b.Key()
+	switch {
+	case x.Namespace != y.Namespace, x.Name == y.Name:
+		return false
+	case x.Tenant != "" && y.Tenant != "" && x.Tenant != y.Tenant:
+		return false
+	case x.Tier != "" && y.Tier != "" && x.Tier != y.Tier:
+		return false
+	}
+	return policy.Overlap(x.Endpoint, y.Endpoint)
+}
+
+// replaced reports whether a more specific row has the name of a in all requests that a and b have in common.
+func (g *guard) replaced(a, b neighbour) bool {
+	for _, row := range g.byName[a.Name] {
+		if row.inConfig || rank(row) <= rank(a) || row.Key().Namespace != a.Key().Namespace {
+			continue
+		}
+		tenant := row.Tenant != "" && (row.Tenant == a.Tenant || row.Tenant == b.Tenant)
+		tier := row.Tier != "" && (row.Tier == a.Tier || row.Tier == b.Tier)
+		at := canonical(row.Key()).Endpoint
+		where := at == "" || at == canonical(a.Key()).Endpoint || at == canonical(b.Key()).Endpoint
+		if (tenant || tier) && where {
+			return true
+		}
+	}
+	return false
+}
+
+// rank orders limits of one name: a row of a tenant goes before a row of a tier, and that before the config.
+func rank(n neighbour) int {
+	switch {
+	case n.inConfig:
+		return 0
+	case n.Tenant == "":
+		return 1
+	}
+	return 2
 }
 
 // slower reports whether a allows fewer tokens in the same time than b.

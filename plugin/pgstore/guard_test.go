@@ -1,6 +1,8 @@
 package pgstore_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
@@ -18,11 +20,103 @@ func TestOnlyPoliciesThatARequestCanMeetTogetherAreCompared(t *testing.T) {
 		"of a tenant":          {func(p *pgstore.Policy) { p.Tenant = "acme" }, true},
 		"in another namespace": {func(p *pgstore.Policy) { p.Tier, p.Namespace = "gold", "other" }, false},
 		"that allows less":     {func(p *pgstore.Policy) { p.Tier, p.Limit = "gold", 3 }, false},
+		"of the same name":     {func(p *pgstore.Policy) { p.Tenant, p.Name = "acme", "all" }, false},
 	} {
-		other := own
-		c.of(&other)
-		if why := pgstore.LocksOut(shared, []pgstore.Policy{other}); (why != "") != c.locks {
-			t.Errorf("beside a limit %s: %q, want a fault: %t", name, why, c.locks)
+		t.Run(name, func(t *testing.T) {
+			s, _ := open(t)
+			other := own
+			c.of(&other)
+			put(t, s, other)
+			review, err := s.ReviewPolicy(t.Context(), nil, shared)
+			if locks := len(review.LockOuts) > 0; err != nil || locks != c.locks {
+				t.Errorf("the review is %+v (%v), want a lock-out: %t", review, err, c.locks)
+			}
+		})
+	}
+}
+
+func TestAPairThatASetWritesIsReportedOnce(t *testing.T) {
+	s, _ := open(t)
+	all, daily := ofLimit("all", "global", 4), ofLimit("daily", "tenant", 10)
+	hourly := ofLimit("hourly", "tenant", 9)
+	type list = []pgstore.Policy
+	for name, c := range map[string]struct {
+		before, set        list
+		lockOuts, warnings int
+	}{
+		"both are written":      {nil, list{all, daily}, 1, 0},
+		"both of two are":       {nil, list{all, daily, hourly}, 1, 0},
+		"neither is written":    {list{all, daily}, nil, 0, 0},
+		"the tenants' are":      {list{all}, list{daily, hourly}, 0, 1},
+		"the shared one is":     {list{daily}, list{all}, 1, 0},
+		"the shared one goes":   {list{all}, list{ofLimit("all", "user", 4), daily}, 0, 0},
+		"the tenant's is lower": {list{daily}, list{ofLimit("daily", "tenant", 3), all}, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, _, err := s.Apply(t.Context(), ann, pgstore.Set{Policies: c.before}); err != nil {
+				t.Fatal(err)
+			}
+			var got pgstore.Review
+			set := pgstore.Set{Policies: c.set, Partial: true, Accept: func(_ pgstore.Diff, r pgstore.Review) error {
+				got = r
+				return nil
+			}}
+			if _, _, err := s.Apply(t.Context(), ann, set); err != nil {
+				t.Fatal(err)
+			}
+			isOfTier := func(warning string) bool { return strings.Contains(warning, "no tier") }
+			got.Warnings = slices.DeleteFunc(got.Warnings, isOfTier)
+			if len(got.LockOuts) != c.lockOuts || len(got.Warnings) != c.warnings {
+				t.Errorf("the review is %+v, want %d lock-outs and %d warnings", got, c.lockOuts, c.warnings)
+			}
+		})
+	}
+}
+
+// ofLimit is a policy of the tier gold that allows so much a minute.
+func ofLimit(name, scope string, limit int64) pgstore.Policy {
+	return pgstore.Policy{Name: name, Tier: "gold", Scope: scope, Limit: limit, WindowSize: 60}
+}
+
+func TestOneWarningStandsForAllTenantsAboveASharedLimit(t *testing.T) {
+	s, _ := open(t)
+	put(t, s, ofLimit("all", "global", 4))
+	set := pgstore.Set{Partial: true}
+	for _, tenant := range []string{"a", "b", "c"} {
+		p := ofLimit("daily", "tenant", 10)
+		p.Tier, p.Tenant = "", tenant
+		set.Policies = append(set.Policies, p)
+	}
+	set.Accept = func(_ pgstore.Diff, r pgstore.Review) error {
+		if len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "policy daily of tenant a allows") ||
+			!strings.HasSuffix(r.Warnings[0], "and so do 2 more") {
+			t.Errorf("the warnings are %q, want one", r.Warnings)
+		}
+		return nil
+	}
+	if _, _, err := s.Apply(t.Context(), ann, set); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestASetWarnsOnceOfEachTierThatBeginsWithIt(t *testing.T) {
+	s, _ := open(t)
+	put(t, s, ofLimit("old", "tenant", 4))
+	set := pgstore.Set{Partial: true, Policies: []pgstore.Policy{ofLimit("more", "tenant", 4)}}
+	for _, name := range []string{"a", "b"} {
+		p := ofLimit(name, "tenant", 10)
+		p.Tier = "glod"
+		set.Policies = append(set.Policies, p)
+	}
+	for round, want := range []int{1, 0} {
+		set.Accept = func(_ pgstore.Diff, r pgstore.Review) error {
+			if len(r.Warnings) != want || want == 1 && !strings.Contains(r.Warnings[0], `no tier "glod"`) {
+				t.Errorf("round %d: the warnings are %q, want %d", round, r.Warnings, want)
+			}
+			return nil
+		}
+		if _, _, err := s.Apply(t.Context(), ann, set); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

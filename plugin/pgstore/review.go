@@ -1,0 +1,149 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// Review is what an operator should look at when policies are written. The CLI and the REST API make the same of it:
+// lock-outs are written by force alone, and warnings are shown beside what was written.
+type Review struct {
+	LockOuts []LockOut
+	Warnings []string
+}
+
+// ReviewPolicy reviews a write of p before it is made. A nil config counts as not at hand: its limits are not compared,
+// and the warnings allow for what it may have.
+func (s *Store) ReviewPolicy(ctx context.Context, config *policy.Plan, p Policy) (Review, error) {
+	r, err := reviewOne(ctx, s.pool, config, p)
+	return r, fail("review "+p.Key().String(), err)
+}
+
+func reviewOne(ctx context.Context, q query, config *policy.Plan, p Policy) (Review, error) {
+	rows, err := compared(ctx, q, p)
+	if err != nil {
+		return Review{}, err
+	}
+	r, config := compare(config, []Policy{p}, rows)
+	return r, r.doubtTiers(ctx, q, config, []Policy{p})
+}
+
+// reviewSet reviews what a diff is about to do, after which the namespace has these active policies.
+func reviewSet(ctx context.Context, q query, config *policy.Plan, d Diff, after []Policy) (Review, error) {
+	written := slices.Clone(d.Create)
+	for _, r := range d.Update {
+		written = append(written, r.After)
+	}
+	r, config := compare(config, written, after)
+	return r, r.doubtTiers(ctx, q, config, d.Create)
+}
+
+// compare reviews policies of one namespace that are written beside others. It does no I/O. It returns the config when
+// that is of the namespace, else nil: another config says nothing of these policies.
+func compare(config *policy.Plan, written, rows []Policy) (Review, *policy.Plan) {
+	var r Review
+	if len(written) == 0 {
+		return r, config
+	}
+	if key := written[0].Key(); config != nil && config.Namespace() != key.Namespace {
+		r.Warnings = append(r.Warnings, fmt.Sprintf(
+			"%s applies to no request of the plugin's config: its namespace is %q, and the config's %q",
+			key, key.Namespace, config.Namespace()))
+		config = nil
+	}
+	g := newGuard(written, rows, config)
+	r.LockOuts, r.Warnings = g.lockOuts(), append(r.Warnings, g.overshoots()...)
+	return r, config
+}
+
+// doubtTiers warns once of each tier that begins with one of the policies.
+func (r *Review) doubtTiers(ctx context.Context, q query, config *policy.Plan, list []Policy) error {
+	looked := map[string]bool{}
+	for _, p := range list {
+		if p.Tier == "" || looked[p.Tier] {
+			continue
+		}
+		looked[p.Tier] = true
+		has, err := hasTier(ctx, q, config, p.Tier, p)
+		if err != nil {
+			return err
+		}
+		if !has {
+			r.Warnings = append(r.Warnings, noTier(config, p.Tier, p.Key().String()+" is the first of it"))
+		}
+	}
+	return nil
+}
+
+// compared lists the rows that a guard compares p with, and those that may replace them. For a policy that is neither
+// shared nor a tenant's own it lists none.
+func compared(ctx context.Context, q query, p Policy) ([]Policy, error) {
+	var w where
+	w.equal("namespace", p.Key().Namespace)
+	w.equal("slot", SlotActive)
+	switch {
+	case p.MayDenyAll():
+	case p.Scope == scopeTenant:
+		w.add("(tier <> '' OR scope IN ('global', 'endpoint') OR tenant = %s)", p.Tenant)
+	default:
+		return nil, nil
+	}
+	return all(each[Policy](ctx, q, "list policies", selectPolicies+w.String()+" ORDER BY id", w.args...))
+}
+
+// DoubtTier returns a warning of a tier that neither the config nor the database has; "" is none, and no tier. A nil
+// config counts as not at hand: it may have the tier.
+func (s *Store) DoubtTier(ctx context.Context, config *policy.Plan, tier string) (string, error) {
+	if tier == "" {
+		return "", nil
+	}
+	has, err := hasTier(ctx, s.pool, config, tier, Policy{})
+	if has || err != nil {
+		return "", fail("find tier "+tier, err)
+	}
+	return noTier(config, tier, "the default tier applies"), nil
+}
+
+// DoubtPolicy returns a warning of the name of a policy that neither the config nor the database has; "" is none, and
+// no name. A nil config counts as not at hand: it may have the policy.
+func (s *Store) DoubtPolicy(ctx context.Context, config *policy.Plan, name string) (string, error) {
+	isNamed := func(p *policy.Policy) bool { return p.Name == name }
+	if name == "" || config != nil && slices.ContainsFunc(config.Policies(), isNamed) {
+		return "", nil
+	}
+	rows, err := s.Policies(ctx, PolicyFilter{Name: name, Slot: SlotActive, Max: 1})
+	switch {
+	case err != nil || len(rows) > 0:
+		return "", err
+	case config == nil:
+		return fmt.Sprintf("the database has no policy %q: unless the plugin's config has one, this changes nothing",
+			name), nil
+	}
+	return fmt.Sprintf("no policy is named %q, in the plugin's config or in the database: "+
+		"this changes nothing until there is one", name), nil
+}
+
+func noTier(config *policy.Plan, tier, consequence string) string {
+	if config == nil {
+		return fmt.Sprintf("the database has no tier %q: unless the plugin's config has it, %s", tier, consequence)
+	}
+	return fmt.Sprintf("no tier is named %q, in the plugin's config or in the database: %s", tier, consequence)
+}
+
+// hasTier reports whether the config or the database has a tier: as a row of its own, or by an active policy. A written
+// policy that must be new does not count.
+func hasTier(ctx context.Context, q query, config *policy.Plan, tier string, written Policy) (bool, error) {
+	if config != nil && slices.Contains(config.Tiers(), tier) {
+		return true, nil
+	}
+	if _, err := tiers.find(ctx, q, tier); err == nil || !isMissing(err) {
+		return err == nil, err
+	}
+	rows, err := all(policies(ctx, q, PolicyFilter{Tier: tier, Slot: SlotActive, Max: 2}))
+	return slices.ContainsFunc(rows, func(row Policy) bool {
+		return written.Revision != Absent || canonical(row.Key()) != canonical(written.Key())
+	}), err
+}
