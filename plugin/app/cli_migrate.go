@@ -92,16 +92,19 @@ func shown(list []migrations.Migration) []migration {
 
 func (c *call) migrateUp(ctx context.Context, config *pgx.ConnConfig) error {
 	applied, err := migrations.Up(ctx, config)
+	if err != nil && len(applied) == 0 {
+		return err
+	}
 	printed := c.print(shown(applied), func(out *page) {
 		for _, m := range applied {
 			out.line("applied %s", m.File)
 		}
-		if len(applied) == 0 && err == nil {
+		if len(applied) == 0 {
 			out.line("nothing to do: the tables are those of this version")
 		}
 	})
 	if err != nil {
-		return err
+		return errors.Join(err, printed)
 	}
 	return errors.Join(printed, c.warnOfSuperuser(ctx, config))
 }

@@ -34,3 +34,14 @@ func TestNoMigrationRunsOnTablesThatAreNewerThanTheProgram(t *testing.T) {
 	do(`ALTER TABLE rate_limiter.policies RENAME accuracy TO later`)
 	says(exitFailed, newer, "policy", "list")
 }
+
+func TestMigrateUpWritesNothingAsJSONBeforeItsError(t *testing.T) {
+	dsn := pgtest.Start(t).Database(t)
+	if _, err := pgtest.Pool(t, dsn).Exec(t.Context(), `INSERT INTO rate_limiter.migrations (version_id, is_applied) VALUES (9000, true)`); err != nil {
+		t.Fatal(err)
+	}
+	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
+	if code := x.call("migrate", "up", "-o", "json"); code != exitFailed || !strings.HasPrefix(x.output.String(), "ratelimit migrate up: ") {
+		t.Errorf("exit code %d, want %d and the error alone in\n%s", code, exitFailed, x.output.String())
+	}
+}
