@@ -23,28 +23,57 @@ func (e *AheadError) Error() string {
 		e.Applied, e.Known)
 }
 
-// CheckAhead returns an AheadError if the database has migrations that this program does not have. A role that may not
-// read the list of migrations is not told: that is nil, as is a database without tables.
-func CheckAhead(ctx context.Context, from interface {
+// BehindError is a database that lacks migrations of this program.
+type BehindError struct {
+	Applied int64 // number of the last migration that is applied
+	Needed  int64 // number of the last migration that this program has
+}
+
+func (e *BehindError) Error() string {
+	return fmt.Sprintf("the tables in Postgres are older than this program (migration %d, it needs %d): run ratelimit migrate up",
+		e.Applied, e.Needed)
+}
+
+// querier is a connection, a pool or a transaction.
+type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-},
-) error {
-	known, err := last()
-	if err != nil {
-		return err
-	}
-	var newest int64
-	err = from.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM `+applied+` WHERE is_applied`).Scan(&newest)
-	if refused := new(pgconn.PgError); errors.As(err, &refused) && (refused.Code == noPrivilege || refused.Code == undefinedTable) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read the list of migrations: %w", err)
-	}
-	if newest > known {
+}
+
+// CheckAhead returns an AheadError if the database has migrations that this program does not have. It returns nil for a
+// role that may not read the list of migrations, and for a database without tables.
+func CheckAhead(ctx context.Context, from querier) error {
+	newest, known, err := compare(ctx, from)
+	if err == nil && newest > known {
 		return &AheadError{newest, known}
 	}
-	return nil
+	return err
+}
+
+// CheckBehind returns a BehindError if the database lacks migrations of this program. It returns nil where
+// [CheckAhead] returns nil for want of a list.
+func CheckBehind(ctx context.Context, from querier) error {
+	newest, known, err := compare(ctx, from)
+	if err == nil && newest < known {
+		return &BehindError{newest, known}
+	}
+	return err
+}
+
+// compare returns the numbers of the last migration that is applied, and of the last one that this program has. They are
+// equal where the list of migrations is not there or cannot be read.
+func compare(ctx context.Context, from querier) (newest, known int64, err error) {
+	if known, err = last(); err != nil {
+		return 0, 0, err
+	}
+	err = from.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM `+applied+` WHERE is_applied`).Scan(&newest)
+	denied := new(pgconn.PgError)
+	if errors.As(err, &denied) && (denied.Code == noPrivilege || denied.Code == undefinedTable) {
+		return known, known, nil
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("read the list of migrations: %w", err)
+	}
+	return newest, known, nil
 }
 
 // unknown returns the applied migrations that this program does not have, in order.

@@ -1,8 +1,10 @@
 package app
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
@@ -43,5 +45,22 @@ func TestMigrateUpWritesNothingAsJSONBeforeItsError(t *testing.T) {
 	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
 	if code := x.call("migrate", "up", "-o", "json"); code != exitFailed || !strings.HasPrefix(x.output.String(), "ratelimit migrate up: ") {
 		t.Errorf("exit code %d, want %d and the error alone in\n%s", code, exitFailed, x.output.String())
+	}
+}
+
+func TestServeDoesNotStartOnTablesThatAreOlderThanTheProgram(t *testing.T) {
+	dsn := pgtest.Start(t).Database(t)
+	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
+	x.must("migrate", "down", "--yes")
+	x.output.Reset()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a process that starts would run until then
+	defer cancel()
+	o := operator{
+		getenv: func(name string) string { return x.env[name] }, login: func() string { return "ann@laptop" }, now: time.Now,
+		stdin: strings.NewReader(""), stdout: screen{to: &x.output}, stderr: screen{to: &x.output},
+	}
+	code := o.run(ctx, []string{"serve", "--listen", "127.0.0.1:0", "--metrics-listen", ""})
+	if text := x.output.String(); code == 0 || !strings.Contains(text, "older than this program (migration ") || !strings.Contains(text, "run ratelimit migrate up") {
+		t.Errorf("exit code %d, want a failure that names ratelimit migrate up in\n%s", code, text)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/jsonline"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
@@ -141,6 +142,9 @@ func (s *serveSettings) anybody(ctx context.Context, pool *pgxpool.Pool, log *sl
 	ctx, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
 	live, err := 0, ready(ctx, pool)
+	if err == nil {
+		err = migrations.CheckBehind(ctx, pool)
+	}
 	if err == nil {
 		live, err = pgstore.New(pool).LiveTokens(ctx)
 	}
