@@ -49,7 +49,7 @@ var holds = map[string]map[string]string{
 	"nodes":            {"node": written, "operator": "DELETE SELECT", "server": written, "keeper": "DELETE SELECT"},
 	"tokens":           {"operator": "INSERT SELECT UPDATE", "server": "SELECT UPDATE(last_used_at)"},
 	"answers":          {"operator": "SELECT", "server": "INSERT SELECT UPDATE", "keeper": "DELETE SELECT"},
-	"migrations":       {"operator": "SELECT", "server": "SELECT"},
+	"migrations":       {"node": "SELECT", "operator": "SELECT", "server": "SELECT"},
 }
 
 const written = "DELETE INSERT SELECT UPDATE"

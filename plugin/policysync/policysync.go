@@ -23,6 +23,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -85,10 +86,10 @@ type Sync struct {
 	standby    bool      // the server of the last session was a standby
 	left       bool      // the report was taken back
 	life       life
-	unreported bool  // the last report failed, and that was logged
-	skewed     bool  // the clocks differ too much, and that was logged
-	candidates int64 // policies of the slot candidate that the last load found
-	ahead      int64 // the newest migration that this program does not have, once that was logged
+	unreported bool                   // the last report failed, and that was logged
+	skewed     bool                   // the clocks differ too much, and that was logged
+	candidates int64                  // policies of the slot candidate that the last load found
+	ahead      *migrations.AheadError // the tables are newer than this program, and that was logged; nil: they are not
 
 	// What follows belongs to the goroutine that saves, then to Run.
 	saved    *policy.Snapshot // the last snapshot that was saved, or tried

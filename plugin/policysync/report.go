@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -58,7 +57,7 @@ func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("report: %w", err)
 	case !s.unreported:
 		s.unreported = true
-		s.log.Warn("Postgres denied the report of this node: ratelimit fleet does not show what it enforces", "error", err, "advice", migrations.Advice(err))
+		s.log.Warn("Postgres denied the report of this node: ratelimit fleet does not show what it enforces", "error", err, "advice", s.advice(err))
 	}
 	return nil
 }

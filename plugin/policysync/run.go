@@ -85,13 +85,26 @@ func (s *Sync) session(ctx context.Context) error {
 func (s *Sync) checkTables(ctx context.Context, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	ahead := new(migrations.AheadError)
-	if err := migrations.CheckAhead(ctx, conn); errors.As(err, &ahead) && ahead.Applied != s.ahead {
-		s.ahead = ahead.Applied
-		s.log.Warn("this program may not understand what newer rows say", "error", err)
-	} else if err != nil && ahead.Applied == 0 {
-		s.log.Debug("reading the list of migrations failed", "error", err)
+	err, ahead := migrations.CheckAhead(ctx, conn), new(migrations.AheadError)
+	switch {
+	case errors.As(err, &ahead):
+		if s.ahead == nil || *s.ahead != *ahead {
+			s.log.Warn("what newer rows say may not be known here", "error", err)
+		}
+		s.ahead = ahead
+	case err != nil:
+		s.log.Debug("the list of migrations cannot be read", "error", err)
+	default:
+		s.ahead = nil
 	}
+}
+
+// advice returns what an operator has to do about an error of Postgres; "": nothing follows from it.
+func (s *Sync) advice(err error) string {
+	if s.ahead != nil && migrations.Lacks(err) {
+		return s.ahead.Error()
+	}
+	return migrations.Advice(err)
 }
 
 // listen gives a hint for every notification; many of them make one. Contact is lost when it returns.
@@ -268,7 +281,7 @@ func (s *Sync) refuse(crowd *crowdError) {
 // It tells again when that becomes something else.
 func (s *Sync) lose(err error) {
 	s.count(func(state *state) { state.connected = false })
-	why := cmp.Or(migrations.Advice(err), "no contact with Postgres")
+	why := cmp.Or(s.advice(err), "no contact with Postgres")
 	if !s.lostAt.IsZero() && why == s.lostWhy {
 		s.log.Debug("still "+why, "error", err)
 		return
