@@ -5,6 +5,7 @@ import (
 	"hash/maphash"
 	"sync/atomic"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/prefix"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
@@ -147,8 +148,8 @@ func (b *Budget) route(key *policy.Key, hash uint64, bytes uint32, now limit.Mic
 	return r
 }
 
-func (b *Budget) prefixOf(key *policy.Key, bytes uint32) (prefix string, hash uint64) {
-	prefix = wider(*address(key))
-	k := withAddress(*key, prefix)
-	return prefix, b.hash(&k, bytes)
+func (b *Budget) prefixOf(key *policy.Key, bytes uint32) (name string, hash uint64) {
+	name = prefix.Wider(*prefix.Address(key))
+	k := prefix.WithAddress(*key, name)
+	return name, b.hash(&k, bytes)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/prefix"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
@@ -100,9 +101,12 @@ func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decis
 	return v.takeParts(ctx, d, bounds, statuses, now)
 }
 
+// Counted reports whether the key is that of an address or of its prefix, of which strangers can make any number.
+func Counted(k *policy.Key) bool { return prefix.Address(k) != nil }
+
 func anyAddress(bounds []policy.Bound) bool {
 	for i := range bounds {
-		if address(&bounds[i].Key) != nil {
+		if prefix.Address(&bounds[i].Key) != nil {
 			return true
 		}
 	}
@@ -115,7 +119,7 @@ func (b *Budget) plan(d *draft, bounds []policy.Bound, now limit.Micros) (asItIs
 	asItIs = true
 	for i := range bounds {
 		key := &bounds[i].Key
-		if address(key) == nil {
+		if prefix.Address(key) == nil {
 			d.routes = append(d.routes, route{})
 			continue
 		}
@@ -181,7 +185,7 @@ func (d *draft) share(bounds []policy.Bound) {
 			d.asked.add(i, b)
 			continue
 		}
-		b.Key = withAddress(b.Key, r.prefix)
+		b.Key = prefix.WithAddress(b.Key, r.prefix)
 		d.asked.add(i, b)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/prefix"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -23,7 +24,10 @@ import (
 const whichBuckets = `The buckets are those of all policies that apply to the tenant, whatever the endpoint; with --user, --credential
 or --ip, also those of the user, the credential or the address in the tenant. They are in the Redis of the plugin's
 config, those of addresses in its address_redis if it has one; passwords that decK fills in from the environment are
-read from RATELIMIT_REDIS_PASSWORD and RATELIMIT_ADDRESS_REDIS_PASSWORD.`
+read from RATELIMIT_REDIS_PASSWORD and RATELIMIT_ADDRESS_REDIS_PASSWORD.
+
+A node counts an address that is new above its -max-addresses or -new-addresses by its /24 or /48. Where the bucket of that
+prefix counts something, it is meant too, and listed by the prefix: other addresses in it may share it.`
 
 var bucketsCommands = []*command{{
 	words: "buckets show", brief: "tell what is left in the buckets of a tenant, without spending", about: whichBuckets,
@@ -152,10 +156,12 @@ func (c *call) find(ctx context.Context, f *configFlags, r *requestFlags, from *
 		}
 	}
 	c.fillPasswords(&config.Config)
-	return &tenantBuckets{config: config.Config, bounds: snapshot.BoundsOf(id, config.serves, limit.Micros(c.now().UnixMicro()))}, nil
+	bounds := snapshot.BoundsOf(id, config.serves, limit.Micros(c.now().UnixMicro()))
+	return &tenantBuckets{config: config.Config, bounds: prefix.Beside(bounds)}, nil
 }
 
-// read reads the buckets as they are now: the status of each.
+// read reads the buckets as they are now, and returns the status of each. Those of prefixes that count nothing are left
+// out from then on.
 func (found *tenantBuckets) read(ctx context.Context) ([]decision.Status, error) {
 	store, closeRedis, err := found.open()
 	if err != nil {
@@ -166,7 +172,11 @@ func (found *tenantBuckets) read(ctx context.Context) ([]decision.Status, error)
 	if err != nil { // it reads, so it can be sent again whatever became of it
 		statuses, err = found.ask(ctx, store)
 	}
-	return statuses, err
+	if err != nil {
+		return nil, err
+	}
+	found.bounds, statuses = prefix.InUse(found.bounds, statuses)
+	return statuses, nil
 }
 
 func (found *tenantBuckets) ask(ctx context.Context, store *redisstore.Pair) ([]decision.Status, error) {

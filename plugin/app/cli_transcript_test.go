@@ -17,7 +17,9 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
@@ -51,8 +53,9 @@ func (x *terminal) call(args ...string) int {
 
 // TestTranscripts plays the files of testdata/ratelimit: each calls the program on a database of its own, line by line.
 // "$ ratelimit …" is a call, "% node NAME VERSION" the report of a node, which enforces that version, "% silent NAME"
-// makes its last report an hour old, "% snapshot" has a node save its rows as DIR/policies.snapshot, and "% reset
-// TENANT POLICIES" is told by the REST API.
+// makes its last report an hour old, "% snapshot" has a node save its rows as DIR/policies.snapshot, "% reset
+// TENANT POLICIES" is told by the REST API, "% redis" starts a Redis, with the config that names it as DIR/buckets.yml, and
+// "% spend TENANT ADDRESS COST" spends from the buckets of requests without a user.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/ratelimit/*.transcript")
 	if err != nil || len(files) == 0 {
@@ -90,6 +93,16 @@ func play(t *testing.T, file string, server *pgtest.Server) {
 			x.silence(dsn, strings.Fields(line)[2])
 		case strings.HasPrefix(line, "% reset "):
 			x.reset(strings.Fields(line)[2:])
+		case line == "% redis":
+			text, err := os.ReadFile(onRedis(t, redistest.Single(t)))
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, "buckets.yml"), text, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		case strings.HasPrefix(line, "% spend "):
+			x.spend(filepath.Join(dir, "buckets.yml"), strings.Fields(line)[2:])
 		case line == "% snapshot":
 			x.save(dsn, dir)
 		}
@@ -107,6 +120,19 @@ func (x *terminal) report(words []string) {
 	if err != nil {
 		x.t.Fatalf("report %v: %v", words, err)
 	}
+}
+
+// spend spends from the buckets that a tenant and an address have by a config.
+func (x *terminal) spend(file string, words []string) {
+	x.t.Helper()
+	cost, err := strconv.ParseInt(words[2], 10, 64)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	spend(x.t, file, identity.Identity{
+		Tenant: identity.Name{Kind: identity.Tenant, ID: words[0]}, User: identity.Name{Kind: identity.IP, ID: words[1]}, IP: words[1],
+		Method: "GET", Path: "/",
+	}, cost)
 }
 
 // silence makes the last report of a node an hour old.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/prefix"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
@@ -38,7 +39,7 @@ func (s *Server) registerUsage() {
 type BucketUsage struct {
 	Policy   string `json:"policy" doc:"The name of the policy." example:"daily"`
 	Row      int64  `json:"policy_id,omitempty" doc:"The id of the policy in the database; absent: it is in the plugin's config."`
-	Of       string `json:"of" doc:"Whose the bucket is: the org, or someone in it." example:"user u_42"`
+	Of       string `json:"of" doc:"Whose the bucket is: the org, or someone in it. That of an address's /24 or /48 is listed beside its own where nodes count by it, and others may share it." example:"user u_42"`
 	Endpoint string `json:"endpoint,omitempty" doc:"The endpoint that is counted here; absent: all that have no limit of their own by this name."`
 	Scope    string `json:"scope" example:"tenant"`
 
@@ -125,13 +126,14 @@ func (s *Server) find(ctx context.Context, org string, requests *Requests, named
 	}
 	bounds := requests.bounds(policies, id, s.instant())
 	bounds = slices.DeleteFunc(bounds, func(b policy.Bound) bool { return named != "" && b.Policy.Name != named })
-	return &found{policies, id, bounds}, nil
+	return &found{policies, id, prefix.Beside(bounds)}, nil
 }
 
 // manyBounds is how many buckets are read at once.
 const manyBounds = 64
 
-// read reads buckets: the status of each. The error is an answer.
+// read reads buckets, and returns the status of each. Those of prefixes that count nothing are left out from then on.
+// The error is an answer.
 func (s *Server) read(ctx context.Context, of *found) ([]decision.Status, error) {
 	statuses := make([]decision.Status, 0, len(of.bounds))
 	for some := range slices.Chunk(of.bounds, manyBounds) {
@@ -146,6 +148,7 @@ func (s *Server) read(ctx context.Context, of *found) ([]decision.Status, error)
 		}
 		statuses = append(statuses, told...)
 	}
+	of.bounds, statuses = prefix.InUse(of.bounds, statuses)
 	return statuses, nil
 }
 

@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
@@ -78,6 +80,32 @@ func TestUsageIsToldForWhatIsAsked(t *testing.T) {
 	a := p.want(p.as("GET", acmeUsage+"?ip=nowhere&endpoint=+&tier="+strings.Repeat("x", 65)+"&policy="+strings.Repeat("x", 65), ""), http.StatusUnprocessableEntity)
 	if got := read[problem](p.world, a).paths(); got != "query.endpoint query.ip query.policy query.tier" {
 		t.Errorf("faults at %s", got)
+	}
+}
+
+func TestUsageAndResetOfAnAddressAreOfItsPrefixTooWhereThatCountsIt(t *testing.T) {
+	t.Parallel()
+	config := plan()
+	config.OnMissingUser = "ip"
+	p := planning(t, config, enterprise())
+	const apart = 10 // ten seconds' worth of new addresses
+	budget := addresses.New(addresses.Options{Now: func() limit.Micros { return limit.Second }, Rate: 1})
+	p.path.Buckets = budget.View(p.store, nil) // no address is counted in this process
+	for i := range apart + 1 {
+		p.checks(admin, fmt.Sprintf(`{"org_id":"acme","ip":"192.0.2.%d","endpoint":"GET /","cost":2}`, i))
+	}
+	const query = "?policy=per-user&ip=192.0.2."
+	first := map[string]int64{"per-user of ip 192.0.2.0": 2, "per-user of ip 192.0.2.0/24": 2}
+	if got := p.has("acme", query+"0"); !maps.Equal(got, first) {
+		t.Errorf("%v are used, want %v", got, first)
+	}
+	last := map[string]int64{"per-user of ip 192.0.2.10": 0, "per-user of ip 192.0.2.0/24": 2}
+	if got := p.has("acme", query+"10"); !maps.Equal(got, last) {
+		t.Errorf("%v are used, want %v", got, last)
+	}
+	p.want(p.as("POST", acmeReset, `{"policy":"per-user","ip":"192.0.2.10","reason":"an office"}`), http.StatusOK)
+	if got := p.has("acme", query+"10"); !maps.Equal(got, map[string]int64{"per-user of ip 192.0.2.10": 0}) {
+		t.Errorf("%v are used after a reset, want nothing, and no prefix", got)
 	}
 }
 

@@ -1,4 +1,8 @@
-package addresses
+// Package prefix names the buckets that count addresses together: those of a /24 of IPv4 addresses, and of a /48 of IPv6
+// ones. Package addresses spends from them, and operators read and empty them beside the bucket of an address.
+//
+// What does not live here: when an address is counted so (package addresses).
+package prefix
 
 import (
 	"net/netip"
@@ -14,8 +18,8 @@ const (
 	elsewhere = "other"
 )
 
-// address returns where in a key an address stands; nil: the key is of somebody who is known.
-func address(k *policy.Key) *string {
+// Address returns where in a key an address stands; nil: the key is of a tenant, a user, a credential or an endpoint.
+func Address(k *policy.Key) *string {
 	switch {
 	case k.Group == policy.ByIP:
 		return &k.GroupID
@@ -26,18 +30,15 @@ func address(k *policy.Key) *string {
 	}
 }
 
-// Counted reports whether the key is that of an address or of its prefix, of which strangers can make any number.
-func Counted(k *policy.Key) bool { return address(k) != nil }
-
-// withAddress returns the key with another address.
-func withAddress(k policy.Key, text string) policy.Key {
-	*address(&k) = text
+// WithAddress returns the key with another address.
+func WithAddress(k policy.Key, text string) policy.Key {
+	*Address(&k) = text
 	return k
 }
 
-// wider returns the prefix that an address, or a prefix as it is counted, belongs to. No address is counted so by
+// Wider returns the prefix that an address, or a prefix as it is counted, belongs to. No address is counted so by
 // itself.
-func wider(text string) string {
+func Wider(text string) string {
 	if address, err := netip.ParseAddr(text); err == nil {
 		address = address.Unmap()
 		bits := prefix4

@@ -1,4 +1,4 @@
-package addresses
+package prefix
 
 import "testing"
 
@@ -19,7 +19,7 @@ func TestAPrefixIsWiderThanWhatIsCounted(t *testing.T) {
 		"::ffff:192.0.2.77":       "192.0.2.0/24",
 		"2001:db8:1:2:3:4:5:6/47": "2001:db8::/31",
 	} {
-		if got := wider(text); got != want {
+		if got := Wider(text); got != want {
 			t.Errorf("%s is counted with %s, want %s", text, got, want)
 		}
 	}

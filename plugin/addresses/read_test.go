@@ -1,0 +1,50 @@
+package addresses
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/prefix"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+func TestTheBucketOfAPrefixIsReadBesideThatOfItsAddressAndLeftOutWhileUnused(t *testing.T) {
+	w, p := newWorld(t, 1000, 1), perMinute(t, 100)
+	for range 3 {
+		w.take(ofAddress(p, "198.51.100.1"))
+	}
+	for i := range 2 * burst {
+		w.take(ofAddress(p, "10.0.0."+string(rune('a'+i)))) // the pace is used up: all of them are "other"
+	}
+	w.take(ofAddress(p, "192.0.2.1"))
+	read := func(owners ...string) (names []string) {
+		bounds := []policy.Bound{ofTenant(p, "acme")}
+		for _, owner := range owners {
+			bounds = append(bounds, ofAddress(p, owner))
+		}
+		for i := range bounds {
+			bounds[i].Cost = 0
+		}
+		bounds = prefix.Beside(bounds)
+		statuses := make([]decision.Status, len(bounds))
+		if err := w.shared.Take(t.Context(), bounds, statuses); err != nil {
+			t.Fatal(err)
+		}
+		bounds, statuses = prefix.InUse(bounds, statuses)
+		if len(bounds) != len(statuses) {
+			t.Fatalf("%d bounds and %d statuses", len(bounds), len(statuses))
+		}
+		for i := range bounds {
+			names = append(names, bounds[i].Key.GroupID)
+		}
+		return names
+	}
+	want := []string{"acme", "198.51.100.1", "192.0.2.1", "192.0.2.0/24"}
+	if got := read("198.51.100.1", "192.0.2.1"); !slices.Equal(got, want) {
+		t.Errorf("the buckets of %q are read, want %q", got, want)
+	}
+	if got, want := read("2001:db8::/64"), []string{"acme", "2001:db8::/64"}; !slices.Equal(got, want) {
+		t.Errorf("the buckets of %q are read, want %q", got, want)
+	}
+}
