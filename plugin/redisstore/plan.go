@@ -80,7 +80,7 @@ type plan struct {
 	subjects []subject
 	buckets  []bucket
 	of       []int // bound → bucket
-	order    []int // the bounds as the records of a take name them: those of one string together
+	order    []int // the bounds as the records of a take name them: those of one string and endpoint together
 	records  []record
 	enforced int // records that come first
 
@@ -230,15 +230,17 @@ func (p *plan) record() {
 	}
 }
 
-// sort orders the bounds by the string that holds their bucket, so that the script writes buckets that lie together at
-// once. Bounds of one bucket keep their order, in which they are asked.
+// sort orders the bounds by the string that holds their bucket, and there by endpoint: so buckets that are spent from
+// together come to lie together, and the script writes them at once. Bounds of one bucket keep their order, in which they
+// are asked.
 func (p *plan) sort() {
 	p.order = p.order[:0]
 	for i := range p.bounds {
 		p.order = append(p.order, i)
 	}
 	slices.SortStableFunc(p.order, func(a, b int) int {
-		return cmp.Compare(p.buckets[p.of[a]].subject, p.buckets[p.of[b]].subject)
+		one, other := &p.buckets[p.of[a]], &p.buckets[p.of[b]]
+		return cmp.Or(cmp.Compare(one.subject, other.subject), cmp.Compare(one.name[0], other.name[0]))
 	})
 }
 
