@@ -28,7 +28,7 @@ func TestAServerIsJudgedByItsInfo(t *testing.T) {
 		{"cluster behind host", "redis_mode:cluster", false, "name some of its nodes in redis.cluster_nodes", true},
 		{"no cluster behind cluster_nodes", "", true, "use redis.host", true},
 		{"sentinel", "redis_mode:sentinel", false, "name it in redis.sentinel_nodes", true},
-		{"replica", "role:slave\r\nslave_read_only:1", false, "is a replica and refuses writes", false},
+		{"replica", "role:slave\r\nslave_read_only:1", false, "is a replica and denies writes", false},
 		{"writable replica", "role:slave\r\nslave_read_only:0", false, "is a replica that answers writes", false},
 		{"evicts", "maxmemory_policy:allkeys-lru", false, "has maxmemory-policy allkeys-lru", false},
 	} {
