@@ -40,6 +40,7 @@ func BenchmarkRedisCPU(b *testing.B) {
 		{"shipped", shipped(b, limit.TokenBucket, benchScopes)},
 		{"shipped-with-global", shipped(b, limit.TokenBucket, benchGlobal)},
 		{"shipped-tenant-only", shipped(b, limit.TokenBucket, benchTenant)},
+		{"shipped-15-endpoints", shipped(b, limit.TokenBucket, benchEndpoints(67))}, // 32 buckets, the most in one string
 		{"shipped-20-endpoints", shipped(b, limit.TokenBucket, benchEndpoints(50))},
 		{"shipped-100-endpoints", shipped(b, limit.TokenBucket, benchEndpoints(10))},
 		{"shipped-1000-endpoints", shipped(b, limit.TokenBucket, benchEndpoints(1))},
