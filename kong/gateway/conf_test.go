@@ -30,7 +30,7 @@ func kongConf(t *testing.T) map[string]string {
 	return settings
 }
 
-// serverProperty is the property Kong reads for a plugin server (kong/conf_loader/init.lua).
+// serverProperty returns the property that Kong reads for a plugin server (kong/conf_loader/init.lua).
 func serverProperty(server, what string) string {
 	return "pluginserver_" + strings.ReplaceAll(strings.ToLower(server), "-", "_") + "_" + what
 }

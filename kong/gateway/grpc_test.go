@@ -22,8 +22,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// grpcGateway is a gateway with a route for gRPC calls to a health service, and one for other requests to the same path
-// on the host plain.
+// grpcGateway starts a gateway with a route for gRPC calls to a health service, and one for other requests to the same
+// path on the host plain.
 func grpcGateway(t *testing.T, onEvent func(*fakeEvent)) *Gateway {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -56,14 +56,14 @@ services:
 	return g
 }
 
-// called is what a gRPC client reads of a call.
+// called holds what a gRPC client reads of a call.
 type called struct {
 	code            codes.Code
 	message         string
 	header, trailer metadata.MD
 }
 
-func of(err error, header, trailer metadata.MD) called {
+func result(err error, header, trailer metadata.MD) called {
 	s, _ := status.FromError(err)
 	return called{s.Code(), s.Message(), header, trailer}
 }
@@ -82,7 +82,7 @@ func calls(t *testing.T, g *Gateway, options ...grpc.DialOption) map[string]call
 	client := healthpb.NewHealthClient(conn)
 	var header, trailer metadata.MD
 	_, err = client.Check(ctx, &healthpb.HealthCheckRequest{}, grpc.Header(&header), grpc.Trailer(&trailer))
-	got := map[string]called{"unary": of(err, header, trailer)}
+	got := map[string]called{"unary": result(err, header, trailer)}
 	stream, err := client.Watch(ctx, &healthpb.HealthCheckRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -92,12 +92,12 @@ func calls(t *testing.T, g *Gateway, options ...grpc.DialOption) map[string]call
 	if err == nil && headerErr != nil {
 		t.Fatal(headerErr)
 	}
-	got["stream"] = of(err, header, stream.Trailer())
+	got["stream"] = result(err, header, stream.Trailer())
 	return got
 }
 
-// refusal is one way to end a call, what of it Kong puts on the wire, and what a client reads.
-type refusal struct {
+// denial is one way to end a call, the part of it that Kong puts on the wire, and what a client reads.
+type denial struct {
 	name    string
 	status  int
 	body    string
@@ -110,10 +110,10 @@ type refusal struct {
 	metadata map[string]string
 }
 
-// refusals are what kong.response.exit gave grpc-go 1.76.0 through a Kong 3.9.3. In the two rows of a 429 with the
+// denials holds what kong.response.exit gave grpc-go 1.76.0 through a Kong 3.9.3. In the two rows of a 429 with the
 // content type of gRPC that client read Unavailable, "unexpected HTTP status code received from server: 429"; later
 // ones, as that of go.mod, read grpc-status there, too.
-func refusals() []refusal {
+func denials() []denial {
 	const text = "API rate limit exceeded"
 	g := map[string]any{"Content-Type": "application/grpc"}
 	h := map[string]any{"grpc-status": "8", "grpc-message": text, "Retry-After": "7"}
@@ -122,7 +122,7 @@ func refusals() []refusal {
 	seven := map[string]string{"retry-after": "7"}
 	all := map[string]string{"retry-after": "7", "x-ratelimit-limit": "5", "ratelimit-policy": `"day";q=5`}
 	const untyped = "malformed header: missing HTTP content-type"
-	return []refusal{
+	return []denial{
 		{"200, G, H", 200, "", with(g, h), grpcType, "8", text, "", codes.ResourceExhausted, text, seven},
 		{"200, G, H and others", 200, "", with(g, h, limits), grpcType, "8", text, "", codes.ResourceExhausted, text, all},
 		{
@@ -160,8 +160,8 @@ func refusals() []refusal {
 	}
 }
 
-func TestGRPCRefusalsAreThoseOfARealKong(t *testing.T) {
-	for _, row := range refusals() {
+func TestGRPCDenialsAreThoseOfARealKong(t *testing.T) {
+	for _, row := range denials() {
 		t.Run(row.name, func(t *testing.T) {
 			headers := map[string]any{}
 			for _, some := range row.headers {

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// verdict is a line of what a Kong 3.9.3 answered to a config.
+// verdict is the recorded answer of a Kong 3.9.3 to a config.
 type verdict struct {
 	N              int
 	Schema, Case   string

@@ -38,7 +38,7 @@ func TestEverySimulatedMethodIsOneOfTheProtocol(t *testing.T) {
 	}
 	for name := range pdkMethods {
 		if !seen[name] {
-			t.Errorf("Kong knows no method %s", name)
+			t.Errorf("Kong has no method %s", name)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// frame is a line of the recording of a real Kong 3.9.3.
+// frame holds a line of the recording of a real Kong 3.9.3.
 type frame struct {
 	Dir, Case, Label string
 	Frame            *string
@@ -34,7 +34,7 @@ func (f frame) bytes(t *testing.T) []byte {
 	return b
 }
 
-// recordedCase is one event of the recording.
+// recordedCase holds one event of the recording.
 type recordedCase struct {
 	config    map[string]any
 	questions []question
@@ -59,7 +59,7 @@ func recordedCases(t *testing.T) map[string]*recordedCase {
 			t.Fatal(err)
 		}
 		if f.Label == "RpcCall" {
-			noteStart(t, cases, f.bytes(t))
+			recordStart(t, cases, f.bytes(t))
 		}
 		c := cases[f.Case]
 		switch {
@@ -80,7 +80,7 @@ func recordedCases(t *testing.T) map[string]*recordedCase {
 	return cases
 }
 
-func noteStart(t *testing.T, cases map[string]*recordedCase, frame []byte) {
+func recordStart(t *testing.T, cases map[string]*recordedCase, frame []byte) {
 	t.Helper()
 	var call pb.RpcCall
 	if err := proto.Unmarshal(frame, &call); err != nil {
@@ -99,7 +99,7 @@ func noteStart(t *testing.T, cases map[string]*recordedCase, frame []byte) {
 	}
 }
 
-// answerMessages decode the answers of the methods whose maps have no order.
+// answerMessages decodes the answers of the methods whose maps have no order.
 var answerMessages = map[string]func() proto.Message{
 	"kong.client.get_consumer": func() proto.Message { return &pb.Consumer{} },
 	"kong.router.get_route":    func() proto.Message { return &pb.Route{} },
@@ -124,11 +124,10 @@ func sameAnswer(t *testing.T, method string, got, want []byte) bool {
 	return proto.Equal(a, b)
 }
 
-// curl are the headers of the recorded requests.
+// curl holds the headers of the recorded requests.
 var curl = []string{"Host: 127.0.0.1:8000", "User-Agent: curl/7.88.1", "Accept: */*"}
 
-// recordedRequests are the requests of the recording, those of key-auth with headers that a client has no business to
-// send.
+// recordedRequests holds the requests of the recording, those of key-auth with forged headers.
 var recordedRequests = map[string][]string{
 	"no-auth": withCurl("GET /plain?q=1", "X-User-Id: u_7"),
 	"key-auth": withCurl("GET /authed/records/7?x=y", "apikey: alice-key", "X-User-Id: u_42",
@@ -149,7 +148,7 @@ func withCurl(line string, headers ...string) []string {
 	return append(append([]string{line + " HTTP/1.1"}, curl...), headers...)
 }
 
-// recordedToken is the token of the jwt case, from the recorded answer.
+// recordedToken returns the token of the jwt case, from the recorded answer.
 func recordedToken(c *recordedCase) string {
 	for i, q := range c.questions {
 		if q.method == "kong.ctx.shared.get" && strings.Contains(string(q.arg), "authenticated_jwt_token") {
@@ -204,7 +203,7 @@ func TestRecordedQuestionsGetTheAnswersOfARealKong(t *testing.T) {
 	}
 }
 
-// fillRecorded gives the route's plugin the config of the recording.
+// fillRecorded sets the config of the route's plugin to that of the recording.
 func fillRecorded(config *Config, recorded map[string]any) {
 	for _, p := range config.Plugins {
 		if p.Name == "rec" && p.Route.ID == recorded["route_id"] {
@@ -248,7 +247,7 @@ func compareRecorded(t *testing.T, c *recordedCase, answers [][]byte, lost bool,
 	}
 }
 
-// compareConfig compares what StartInstance was given, but for the instance's number.
+// compareConfig compares the config of StartInstance, but for the instance's number.
 func compareConfig(t *testing.T, got, want map[string]any) {
 	t.Helper()
 	if _, numbered := got["__seq__"].(float64); !numbered {

@@ -1,5 +1,5 @@
-// The command demo-gateway runs the stand-in gateway in front of a plugin server, and on demand a short scripted
-// session through it that shows what the plugin does and fails when it does something else.
+// Command demo-gateway runs the stand-in gateway in front of a plugin server. On demand it plays a short scripted
+// session, which shows what the plugin does and fails when the plugin does something else.
 package main
 
 import (

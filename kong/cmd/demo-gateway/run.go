@@ -14,7 +14,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// settings are the command's flags.
+// settings holds the command's flags.
 type settings struct {
 	config, plugin, listen, prefix string
 	redis                          string
@@ -33,7 +33,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.StringVar(&s.prefix, "prefix", "", "directory for the plugin's socket (default a temporary one)")
 	flags.StringVar(&s.redis, "redis", "", "host:port or socket of a Redis for the counters (default what the file says)")
 	flags.BoolVar(&s.session, "session", false, "play the scripted session, fail if it goes otherwise, then serve on")
-	flags.BoolVar(&s.stay, "stay", false, "serve on after a failed session too, to look around; the status still tells")
+	flags.BoolVar(&s.stay, "stay", false, "serve on after a failed session too, to look around; the status is still 1")
 	flags.BoolVar(&s.once, "once", false, "play the scripted session and exit")
 	if err := flags.Parse(args); err != nil {
 		return s, err
@@ -45,7 +45,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	return s, nil
 }
 
-// run is the program. The status is 0, 1 for a failure or a session that went otherwise than expected, 2 for wrong
+// run runs the program. It returns 0, 1 for a failure or a session that went otherwise than expected, 2 for wrong
 // usage.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	s, err := parse(args, stderr)
@@ -74,7 +74,7 @@ func serve(ctx context.Context, s settings, stdout, stderr io.Writer) (err error
 	g, err := gateway.New(gateway.Options{
 		Config: config, Listen: s.listen, Prefix: s.prefix, Workers: s.workers,
 		Servers: []gateway.PluginServer{{Binary: s.plugin}},
-		// Kong's default log level hides the plugin's own lines, at info
+		// Kong's default log level hides the plugin's own lines, which are at info
 		Log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
@@ -125,7 +125,7 @@ func useRedis(config *gateway.Config, address string) error {
 	return nil
 }
 
-// play plays the session, if it was asked for.
+// play plays the session, if a flag requests it.
 func play(ctx context.Context, s settings, g *gateway.Gateway, stdout io.Writer) error {
 	if !s.session && !s.once {
 		return nil
@@ -148,7 +148,7 @@ func printCurlLines(out io.Writer, url string) error {
   curl -i %[1]s/records -H 'apikey: acme-key' -H 'X-User-Id: u_1'     # enterprise: 500 a minute per user
   curl -i %[1]s/records -H 'apikey: beta-key'                         # essentials: 5 a second
   curl -i -X POST %[1]s/search -H 'apikey: beta-key'                  # essentials, a call that costs 5
-  curl -i %[1]s/records -H 'apikey: gamma-key'                        # unlimited: warned, never refused
+  curl -i %[1]s/records -H 'apikey: gamma-key'                        # unlimited: warned, never denied
   curl -i %[1]s/records -H 'apikey: ops-key'                          # internal: no limits, no headers
   curl -i %[1]s/records                                               # anonymous: 60 a minute per address
   curl -i %[1]s/account -H 'Authorization: Bearer %[2]s'

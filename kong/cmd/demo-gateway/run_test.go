@@ -54,7 +54,7 @@ func TestTheGatewayStaysUntilInterrupted(t *testing.T) {
 	}
 }
 
-// cancelling interrupts the program when it says that it serves.
+// cancelling interrupts the program when it prints that it serves.
 type cancelling struct {
 	text   bytes.Buffer
 	cancel func()
@@ -75,7 +75,7 @@ func TestASessionThatGoesOtherwiseFails(t *testing.T) {
 			}
 		},
 		"sends no headers": func(http.ResponseWriter, *http.Request) {},
-		"always refuses":   func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) },
+		"always denies":    func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) },
 		"is broken":        func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) },
 	} {
 		server := httptest.NewServer(handler)

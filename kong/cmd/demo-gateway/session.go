@@ -15,26 +15,26 @@ import (
 )
 
 const (
-	// burstTries is more than the essentials tier lets through at once.
+	// burstTries is more than the essentials tier admits at once.
 	burstTries = 20
-	// anonymousTries is more than an address has in a minute.
+	// anonymousTries is more than the limit of an address in a minute.
 	anonymousTries = 80
 	// callTimeout bounds one request of the session.
 	callTimeout = 10 * time.Second
-	// acmeSecret is that of acme's jwt credential in kong.yml.
+	// acmeSecret is the secret of acme's jwt credential in kong.yml.
 	acmeSecret = "acme-demo-secret-of-32-characters"
-	// longestWait is more than a Retry-After of this session can ask for.
+	// longestWait is more than any Retry-After of this session.
 	longestWait = 10 * time.Second
 )
 
-// session plays requests against the gateway, prints them, and says what was not as expected.
+// session sends requests to the gateway, prints them, and returns an error for an unexpected answer.
 type session struct {
 	url    string
 	out    io.Writer
 	client *http.Client
 }
 
-// call is a request of the session: who sends what.
+// call is a request of the session; who names its sender in the output.
 type call struct {
 	who, method, path string
 	header            map[string]string
@@ -58,7 +58,7 @@ func playSession(ctx context.Context, url string, out io.Writer) error {
 		{"Three tenants of three tiers, and one without limits", s.tenants},
 		{"A user of acme by a verified token; a forged one", s.tokens},
 		{"A burst over the limit of the essentials tier", s.burst},
-		{"Nobody in particular, limited by address", s.anonymous},
+		{"Requests without a consumer, limited by address", s.anonymous},
 	} {
 		fmt.Fprintln(out, step.title)
 		if err := step.play(ctx); err != nil {
@@ -103,7 +103,7 @@ func (s *session) tokens(ctx context.Context) error {
 		want        int
 	}{
 		{"acme, token of u_2", acmeSecret, http.StatusOK},
-		{"a forged token", "a-secret-that-somebody-has-made-up", http.StatusUnauthorized},
+		{"a forged token", "a-made-up-secret-of-32-characters", http.StatusUnauthorized},
 	} {
 		token, err := signedToken(caller.secret)
 		if err != nil {
@@ -120,7 +120,7 @@ func (s *session) tokens(ctx context.Context) error {
 	return nil
 }
 
-// signedToken is a token of acme's user u_2, good for an hour.
+// signedToken returns a token of acme's user u_2, good for an hour.
 func signedToken(secret string) (string, error) {
 	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{
 		"iss": "acme-issuer", "sub": "u_2", "exp": time.Now().Add(time.Hour).Unix(),
@@ -131,7 +131,7 @@ func signedToken(secret string) (string, error) {
 	return token, nil
 }
 
-// burst sends until it is refused, waits as long as it is told, and succeeds.
+// burst sends requests until one is denied, waits as long as Retry-After says, and sends one that is admitted.
 func (s *session) burst(ctx context.Context) error {
 	c := call{"beta (essentials)", "GET", "/records", map[string]string{"apikey": "beta-key"}}
 	admitted := 0
@@ -146,13 +146,13 @@ func (s *session) burst(ctx context.Context) error {
 		}
 		admitted++
 	}
-	if err := expectRefusal(c, r); err != nil {
+	if err := expectDenial(c, r); err != nil {
 		return err
 	}
 	if admitted < 3 {
 		return fmt.Errorf("only %d requests admitted of a burst of 5", admitted)
 	}
-	s.printRefusal(r)
+	s.printDenial(r)
 	seconds, err := strconv.Atoi(r.header.Get("Retry-After"))
 	if err != nil {
 		return fmt.Errorf("Retry-After: %w", err)
@@ -192,14 +192,14 @@ func (s *session) anonymous(ctx context.Context) error {
 		more++
 	}
 	fmt.Fprintf(s.out, "  … %d more …\n", more-1)
-	s.line(c, r)
-	return expectRefusal(c, r)
+	s.printLine(c, r)
+	return expectDenial(c, r)
 }
 
 func (s *session) show(ctx context.Context, c call) (reply, error) {
 	r, err := s.send(ctx, c)
 	if err == nil {
-		s.line(c, r)
+		s.printLine(c, r)
 	}
 	return r, err
 }
@@ -223,8 +223,8 @@ func (s *session) send(ctx context.Context, c call) (reply, error) {
 	return reply{response.StatusCode, response.Header, string(body)}, nil
 }
 
-// line prints a call and its answer in one line.
-func (s *session) line(c call, r reply) {
+// printLine prints a call and its answer in one line.
+func (s *session) printLine(c call, r reply) {
 	limits := "no rate limit headers"
 	if limit := r.header.Get("X-RateLimit-Limit"); limit != "" {
 		limits = fmt.Sprintf("%s of %s left", r.header.Get("X-RateLimit-Remaining"), limit)
@@ -235,8 +235,8 @@ func (s *session) line(c call, r reply) {
 	fmt.Fprintf(s.out, "  %-19s %-4s %-10s → %d   %s\n", c.who, c.method, c.path, r.status, limits)
 }
 
-// printRefusal shows an answer's rate limit headers and its body.
-func (s *session) printRefusal(r reply) {
+// printDenial prints an answer's rate limit headers and its body.
+func (s *session) printDenial(r reply) {
 	for _, name := range []string{
 		"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit-Policy", "RateLimit",
 		"Retry-After", "Content-Type",
@@ -263,8 +263,8 @@ func expectLimited(c call, r reply, status int) error {
 	return nil
 }
 
-// expectRefusal checks that an answer is a 429 which says what to do.
-func expectRefusal(c call, r reply) error {
+// expectDenial checks that an answer is a 429 with a wait and a problem document.
+func expectDenial(c call, r reply) error {
 	if err := expectLimited(c, r, http.StatusTooManyRequests); err != nil {
 		return err
 	}
@@ -275,10 +275,10 @@ func expectRefusal(c call, r reply) error {
 		Title, Detail, Message string
 	}
 	if err := json.Unmarshal([]byte(r.body), &problem); err != nil {
-		return fmt.Errorf("%s: body of the refusal: %w", c.who, err)
+		return fmt.Errorf("%s: body of the denial: %w", c.who, err)
 	}
 	if problem.Title == "" || problem.Message == "" {
-		return fmt.Errorf("%s: body of the refusal: %s", c.who, r.body)
+		return fmt.Errorf("%s: body of the denial: %s", c.who, r.body)
 	}
 	return nil
 }

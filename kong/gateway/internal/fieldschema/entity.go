@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// pluginFields are the fields of every plugin entity but its config. A plugin's schema may narrow them.
+// pluginFields holds the fields of every plugin entity but its config. A plugin's schema may narrow them.
 const pluginFields = `[
  {"id": {"type": "string", "uuid": true, "auto": true}},
  {"name": {"type": "string", "required": true}},
@@ -24,7 +24,7 @@ const pluginFields = `[
  {"enabled": {"type": "boolean", "required": true, "default": true}},
  {"tags": {"type": "set", "elements": {"type": "string"}}}]`
 
-// newEntity returns the record of a plugin entity: Kong's own fields, or what the plugin's schema has in their place.
+// newEntity returns the record of a plugin entity: Kong's own fields, replaced by those that the plugin's schema has.
 func newEntity(schema *field) (*field, error) {
 	var fields []any
 	if err := json.Unmarshal([]byte(pluginFields), &fields); err != nil {
@@ -49,7 +49,7 @@ func newEntity(schema *field) (*field, error) {
 	return entity, nil
 }
 
-// compatible reports whether a plugin's schema may put own in the place of one of Kong's fields.
+// compatible reports whether a plugin's schema may replace one of Kong's fields, parent, by own.
 func compatible(parent, own *field) bool {
 	if parent.kind != own.kind {
 		return false
@@ -57,10 +57,10 @@ func compatible(parent, own *field) bool {
 	return parent.elements == nil || parent.elements.kind == own.elements.kind
 }
 
-// requireRecords makes every record required that does not say whether it is, as Kong does. Records inside of lists
-// and maps are not reached.
+// requireRecords makes every record required whose schema has no "required", as Kong does. It does not reach records in
+// lists and maps.
 func (f *field) requireRecords() {
-	if _, says := f.attrs["required"]; !says {
+	if _, given := f.attrs["required"]; !given {
 		f.attrs["required"] = true
 	}
 	for _, child := range f.fields {
@@ -103,23 +103,23 @@ func (s *Schema) judge(entity *table, full bool) *table {
 	default:
 		if name != s.name {
 			faults.entries["name"] = fmt.Sprintf(
-				"plugin '%s' not enabled; add it to the 'plugins' configuration property", text(name))
+				"plugin '%s' not enabled; add it to the 'plugins' configuration property", luaText(name))
 			return faults
 		}
 	}
 	found, _ := s.entity.validateRecord(entity, full).(*table)
 	if !full && found != nil {
-		wordForUpdate(found)
+		rewordForUpdate(found)
 	}
 	return found
 }
 
-// wordForUpdate changes the messages that Kong words otherwise while an entity is updated.
-func wordForUpdate(faults *table) {
+// rewordForUpdate changes the messages that Kong words differently when an entity is updated.
+func rewordForUpdate(faults *table) {
 	for key, fault := range faults.entries {
 		if inner, isTable := fault.(*table); isTable {
-			wordForUpdate(inner)
-		} else if message := text(fault); strings.HasPrefix(message, atLeastOne) {
+			rewordForUpdate(inner)
+		} else if message := luaText(fault); strings.HasPrefix(message, atLeastOne) {
 			faults.entries[key] = "when updating, " + message
 		} else if message == neededForCheck {
 			faults.entries[key] = message + " when updating"
@@ -132,21 +132,21 @@ var (
 	namePattern = regexp.MustCompile(`^[0-9A-Za-z.\-_~\x{80}-\x{10ffff}]+$`)
 )
 
-// checkTag is Kong's rule for tags.
+// checkTag returns the message for a string that Kong denies as a tag.
 func checkTag(tag string) string {
 	if at := invalidUTF8(tag); at > 0 {
 		return notUTF8(at)
 	}
-	return unless(tagPattern.MatchString(tag),
+	return messageUnless(tagPattern.MatchString(tag),
 		"invalid tag '%s': expected printable ascii (except `,` and `/`) or valid utf-8 sequences", tag)
 }
 
-// checkName is Kong's rule for names such as instance_name.
+// checkName returns the message for a string that Kong denies as a name, such as instance_name.
 func checkName(name string) string {
 	if at := invalidUTF8(name); at > 0 {
 		return notUTF8(at)
 	}
-	return unless(namePattern.MatchString(name),
+	return messageUnless(namePattern.MatchString(name),
 		"invalid value '%s': the only accepted ascii characters are alphanumerics or ., -, _, and ~", name)
 }
 
@@ -154,7 +154,7 @@ func notUTF8(at int) string {
 	return fmt.Sprintf("invalid utf-8 character sequence detected at position %d", at)
 }
 
-// invalidUTF8 returns the position, from 1, of the first byte that is no UTF-8; 0 if there is none.
+// invalidUTF8 returns the position, from 1, of the first byte that is not UTF-8; 0 if all are.
 func invalidUTF8(s string) int {
 	for at, r := range s {
 		if r == utf8.RuneError && !strings.HasPrefix(s[at:], string(utf8.RuneError)) {

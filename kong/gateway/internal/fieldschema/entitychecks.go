@@ -16,15 +16,15 @@ type check struct {
 	name string
 	arg  any
 	kind entityCheck
-	// match are the fields that the patterns of a conditional check make of the fields they are about, by attribute.
+	// match holds, by attribute, the fields of a conditional check with its patterns before their own attributes.
 	match map[string]*field
-	// inherits is set once a conditional check has looked at its then_field. From then on Kong's process finds the
+	// inherits is set once a conditional check has read its then_field. From then on Kong's process finds the
 	// attributes of that field in then_match, required too, and reports what is absent before it validates.
 	inherits *atomic.Bool
 }
 
-// entityCheck is one of Kong's rules over several fields of a record. withMissing: it runs though fields are absent;
-// withFaults: it runs though one of them is wrong by itself.
+// entityCheck is one of Kong's rules over several fields of a record. withMissing means that it runs even if fields are
+// absent, withFaults that it runs even if one of them is wrong by itself.
 type entityCheck struct {
 	withMissing, withFaults bool
 	// run returns the rule's message, "" if the record passes, and may add to the faults of fields.
@@ -32,13 +32,13 @@ type entityCheck struct {
 }
 
 var entityChecks = map[string]entityCheck{
-	"at_least_one_of": {true, true, counted(atLeastOne,
+	"at_least_one_of": {true, true, countFilled(atLeastOne,
 		func(filled, _ int) bool { return filled > 0 })},
-	"only_one_of": {false, true, counted("exactly one of these fields must be non-empty: ",
+	"only_one_of": {false, true, countFilled("exactly one of these fields must be non-empty: ",
 		func(filled, _ int) bool { return filled == 1 })},
-	"mutually_required": {true, false, counted("all or none of these fields must be set: ",
+	"mutually_required": {true, false, countFilled("all or none of these fields must be set: ",
 		func(filled, all int) bool { return filled == 0 || filled == all })},
-	"mutually_exclusive": {true, false, counted("only one or none of these fields must be set: ",
+	"mutually_exclusive": {true, false, countFilled("only one or none of these fields must be set: ",
 		func(filled, _ int) bool { return filled <= 1 })},
 	"distinct":                    {false, true, distinct},
 	"conditional":                 {false, true, conditional},
@@ -46,7 +46,7 @@ var entityChecks = map[string]entityCheck{
 	"mutually_exclusive_sets":     {true, false, mutuallyExclusiveSets},
 }
 
-// runCheck applies one rule to a record and adds its verdict to the record's faults, under the same conditions as Kong.
+// runCheck applies one rule to a record under the same conditions as Kong, and adds its verdict to the record's faults.
 func (f *field) runCheck(rule check, record *table, full bool, faults *table) {
 	kind := rule.kind
 	sources, needed := rule.sources()
@@ -60,7 +60,7 @@ func (f *field) runCheck(rule check, record *table, full bool, faults *table) {
 			}
 		} else {
 			present = true
-			if f.at(name).refers(value) {
+			if f.childAt(name).isReference(value) {
 				return
 			}
 		}
@@ -91,24 +91,24 @@ func addEntityFault(faults *table, message string) {
 	all.entries[all.length()+1] = message
 }
 
-// refers reports whether value is a vault reference in a field that may hold one. Rules do not look at these.
-func (f *field) refers(value any) bool {
-	_, is := reference(value)
-	return is && f.kind == "string" && f.is("referenceable")
+// isReference reports whether value is a vault reference in a field that may hold one. Rules ignore these.
+func (f *field) isReference(value any) bool {
+	_, isVault := parseReference(value)
+	return isVault && f.kind == "string" && f.isSet("referenceable")
 }
 
-// sources returns the fields that a rule looks at, and those of them that must not be absent.
+// sources returns the fields that a rule reads, and those of them that must not be absent.
 func (c check) sources() (names, needed []string) {
 	arg, isObject := c.arg.(map[string]any)
 	if !isObject {
-		names = words(c.arg)
+		names = fieldNames(c.arg)
 		return names, names
 	}
 	for _, key := range sourceKeys[c.name] {
 		if name, ok := arg[key].(string); ok {
 			names = append(names, name)
 		}
-		names = append(names, words(arg[key])...)
+		names = append(names, fieldNames(arg[key])...)
 	}
 	if c.name == "conditional" {
 		needed = names[:min(1, len(names))]
@@ -122,22 +122,23 @@ var sourceKeys = map[string][]string{
 	"mutually_exclusive_sets":     {"set1", "set2"},
 }
 
-func counted(message string, ok func(filled, all int) bool) func(check, *table, *table) string {
+// countFilled returns a rule about how many of its fields are not empty.
+func countFilled(message string, ok func(filled, all int) bool) func(check, *table, *table) string {
 	return func(rule check, record, _ *table) string {
-		names := words(rule.arg)
-		return unless(ok(len(filledOf(record, names)), len(names)), "%s%s", message, quoted(names))
+		names := fieldNames(rule.arg)
+		return messageUnless(ok(len(filledFields(record, names)), len(names)), "%s%s", message, quoteNames(names))
 	}
 }
 
 func distinct(rule check, record, _ *table) string {
 	seen := map[any]bool{}
-	for _, name := range words(rule.arg) {
+	for _, name := range fieldNames(rule.arg) {
 		value := valueAt(record, name)
 		if !isFilled(value) {
 			continue
 		}
 		if seen[value] {
-			return "values of these fields must be distinct: " + quoted(words(rule.arg))
+			return "values of these fields must be distinct: " + quoteNames(fieldNames(rule.arg))
 		}
 		seen[value] = true
 	}
@@ -146,7 +147,7 @@ func distinct(rule check, record, _ *table) string {
 
 func conditional(rule check, record, faults *table) string {
 	arg, _ := rule.arg.(map[string]any)
-	ifField, thenField := text(arg["if_field"]), text(arg["then_field"])
+	ifField, thenField := luaText(arg["if_field"]), luaText(arg["then_field"])
 	if !rule.matches("if_match", valueAt(record, ifField)) {
 		return ""
 	}
@@ -156,7 +157,7 @@ func conditional(rule check, record, faults *table) string {
 	}
 	failed := "failed conditional validation given value of field '" + ifField + "'"
 	thenMatch, _ := arg["then_match"].(map[string]any)
-	required := thenMatch["required"] == true || rule.inherits.Load() && rule.match["then_match"].is("required")
+	required := thenMatch["required"] == true || rule.inherits.Load() && rule.match["then_match"].isSet("required")
 	if required && value == nil {
 		setAt(faults, thenField, missingField)
 		return failed
@@ -175,7 +176,7 @@ func conditional(rule check, record, faults *table) string {
 
 func conditionalAtLeastOneOf(rule check, record, _ *table) string {
 	arg, _ := rule.arg.(map[string]any)
-	value := valueAt(record, text(arg["if_field"]))
+	value := valueAt(record, luaText(arg["if_field"]))
 	if isMissing(value) {
 		return ""
 	}
@@ -186,26 +187,26 @@ func conditionalAtLeastOneOf(rule check, record, _ *table) string {
 		}
 		branch = "else_then"
 	}
-	names := words(arg[branch+"_at_least_one_of"])
-	if len(filledOf(record, names)) > 0 {
+	names := fieldNames(arg[branch+"_at_least_one_of"])
+	if len(filledFields(record, names)) > 0 {
 		return ""
 	}
 	if own, ok := arg[branch+"_err"].(string); ok {
-		return format(own, quoted(names))
+		return format(own, quoteNames(names))
 	}
-	return atLeastOne + quoted(names)
+	return atLeastOne + quoteNames(names)
 }
 
-// matches reports whether value passes the pattern that the rule has under key. What is absent passes none.
+// matches reports whether value passes the pattern that the rule has under key. An absent value passes none.
 func (c check) matches(key string, value any) bool {
 	return !isMissing(value) && c.match[key].validate(value) == nil
 }
 
 func mutuallyExclusiveSets(rule check, record, _ *table) string {
 	arg, _ := rule.arg.(map[string]any)
-	first, second := filledOf(record, words(arg["set1"])), filledOf(record, words(arg["set2"]))
-	return unless(len(first) == 0 || len(second) == 0,
-		"these sets are mutually exclusive: (%s), (%s)", quoted(first), quoted(second))
+	first, second := filledFields(record, fieldNames(arg["set1"])), filledFields(record, fieldNames(arg["set2"]))
+	return messageUnless(len(first) == 0 || len(second) == 0,
+		"these sets are mutually exclusive: (%s), (%s)", quoteNames(first), quoteNames(second))
 }
 
 // valueAt follows a dotted name through records. A number or a boolean on the way raises.
@@ -218,7 +219,7 @@ func valueAt(value any, name string) any {
 		case *table:
 			value = v.get(head)
 		default:
-			raise("attempt to index %s", text(value))
+			raise("attempt to index %s", luaText(value))
 		}
 		if !nested {
 			return value
@@ -242,7 +243,7 @@ func setAt(faults *table, name string, fault any) {
 	case *table:
 		setAt(inner, rest, fault)
 	default:
-		raise("attempt to index %s", text(inner))
+		raise("attempt to index %s", luaText(inner))
 	}
 }
 
@@ -258,7 +259,7 @@ func isFilled(value any) bool {
 	return true
 }
 
-func filledOf(record *table, names []string) []string {
+func filledFields(record *table, names []string) []string {
 	var out []string
 	for _, name := range names {
 		if isFilled(valueAt(record, name)) {

@@ -174,7 +174,7 @@ func TestVaultReferencesAreResolvedAndKept(t *testing.T) {
 	}
 }
 
-func TestSchemasKongWouldRefuseAreRefused(t *testing.T) {
+func TestSchemasThatKongDoesNotLoadAreDenied(t *testing.T) {
 	field := func(definition string) string {
 		return `{"name": "p", "fields": [{"config": {"type": "record", "fields": [{"f": ` + definition + `}]}}]}`
 	}
@@ -291,7 +291,7 @@ func TestSchemasKongLoadsAreParsed(t *testing.T) {
 	}
 }
 
-// rules has what the recorded schemas have not. The expectations are read off kong/db/schema of Kong 3.9.3.
+// rules covers what the recorded schemas do not. The expectations are read off kong/db/schema of Kong 3.9.3.
 const rules = `{"name": "p", "fields": [{"config": {"type": "record", "fields": [
  {"mode": {"type": "string", "one_of": ["a", "b", "c"]}}, {"x": {"type": "integer"}}, {"y": {"type": "string"}},
  {"r": {"type": "record", "required": false, "fields": [{"u": {"type": "string"}}, {"v": {"type": "string"}}]}},

@@ -1,28 +1,28 @@
 package fieldschema
 
-// context says what a value is filled in for.
+// context is the purpose of filling a value in.
 type context int
 
 const (
 	inserting context = iota
-	updating          // part of an entity: what is absent stays absent
-	reading           // what the database holds: what is absent, or null though required, gets its default
+	updating          // of a part of an entity: absent fields stay absent
+	reading           // from the database: absent fields, and nulls of required ones, get their defaults
 )
 
-// fillRecord returns a copy of a record's data with the fields that are absent filled in, as far as the context asks
-// for it. Fields inside of it are filled in likewise, sets lose their duplicates.
+// fillRecord returns a copy of a record's data with its absent fields filled in, as the context requires. It does the
+// same to the fields within, and drops the duplicates of sets.
 func (f *field) fillRecord(data *table, in context) *table {
 	out := newTable()
 	for key, value := range data.entries {
 		out.entries[key] = value
 	}
 	for _, child := range f.fields {
-		value := child.fill(copied(data.get(child.name)), in)
-		if child.is("auto") && isMissing(data.get(child.name)) {
+		value := child.fill(deepCopy(data.get(child.name)), in)
+		if child.isSet("auto") && isMissing(data.get(child.name)) {
 			value = missing{} // an id or a date of the database
 		}
 		if in == reading {
-			value = child.read(value)
+			value = child.readScalar(value)
 		}
 		out.set(child.name, value)
 	}
@@ -36,8 +36,8 @@ func (f *field) fillRecord(data *table, in context) *table {
 	return out
 }
 
-// read returns a scalar as Kong hands it out of its database.
-func (f *field) read(value any) any {
+// readScalar returns a scalar as Kong reads it from its database.
+func (f *field) readScalar(value any) any {
 	if s, ok := value.(string); ok && s == "" && f.kind == "string" && f.minLength() > 0 {
 		return nil
 	}
@@ -46,9 +46,9 @@ func (f *field) read(value any) any {
 
 func (f *field) fill(value any, in context) any {
 	if in == reading && value == nil && f.isRequired() {
-		return f.fallback()
+		return f.defaultValue()
 	}
-	if f.is("abstract") {
+	if f.isSet("abstract") {
 		return value
 	}
 	if f.kind == "record" {
@@ -57,7 +57,7 @@ func (f *field) fill(value any, in context) any {
 		value = f.fillItems(t, in)
 	}
 	if isMissing(value) && in != updating {
-		return f.fallback()
+		return f.defaultValue()
 	}
 	return value
 }
@@ -67,7 +67,7 @@ func (f *field) fillNested(value any, in context) any {
 		return value
 	}
 	if isMissing(value) || value == false {
-		value = f.fallback()
+		value = f.defaultValue()
 	}
 	if t, ok := value.(*table); ok {
 		return f.fillRecord(t, in)
@@ -93,7 +93,7 @@ func (f *field) fillItems(t *table, in context) any {
 	return t
 }
 
-// withoutDuplicates keeps the first of equal elements of a sequence. Records are equal to nothing else.
+// withoutDuplicates keeps the first of equal elements of a sequence. No two records are equal.
 func withoutDuplicates(t *table) *table {
 	if !t.isSequence() {
 		return t
@@ -108,22 +108,22 @@ func withoutDuplicates(t *table) *table {
 	return out
 }
 
-// fallback returns what an absent value of the field becomes.
-func (f *field) fallback() any {
+// defaultValue returns what an absent value of the field becomes.
+func (f *field) defaultValue() any {
 	if value, has := f.attrs["default"]; has {
 		return fromJSON(value)
 	}
 	switch {
 	case !f.isRequired():
 		return nil
-	case f.kind == "record" && !f.is("abstract"):
+	case f.kind == "record" && !f.isSet("abstract"):
 		return f.fillRecord(newTable(), inserting)
 	}
-	return missing{} // required: the check will say so
+	return missing{} // required: the check reports it
 }
 
-// merge returns the record that a partial one, top, makes of bottom: records are merged field by field, everything else
-// is replaced.
+// merge returns bottom updated by the partial record top: records are merged field by field, everything else is
+// replaced.
 func (f *field) merge(top *table, bottom any) *table {
 	out := newTable()
 	under, _ := bottom.(*table)
@@ -137,19 +137,19 @@ func (f *field) merge(top *table, bottom any) *table {
 	}
 	for _, child := range f.fields {
 		value, isTable := top.get(child.name).(*table)
-		if isTable && child.kind == "record" && !child.is("abstract") {
+		if isTable && child.kind == "record" && !child.isSet("abstract") {
 			out.set(child.name, child.merge(value, under.get(child.name)))
 		}
 	}
 	return out
 }
 
-// export converts a value of the field for JSON: lists that are empty stay lists, numbers have as many digits as the
-// database keeps.
+// export converts a value of the field for JSON: empty lists stay lists, numbers have the digits that the database
+// keeps.
 func (f *field) export(value any) any {
 	switch v := value.(type) {
 	case float64:
-		return stored(v)
+		return roundStored(v)
 	case *table:
 		return f.exportTable(v)
 	}

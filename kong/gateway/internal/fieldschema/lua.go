@@ -8,8 +8,8 @@ import (
 	"strconv"
 )
 
-// The judge works on values as Kong holds them, because its verdicts follow from Lua's rules: nil stands for ngx.null,
-// missing for Lua's nil, then bool, float64, string and *table.
+// Verdicts follow from Lua's rules, so values are kept as Kong keeps them: nil is ngx.null, missing is Lua's nil, then
+// bool, float64, string and *table.
 type missing struct{}
 
 // table holds the entries of a Lua table; keys are string or int. Tables are compared by identity.
@@ -36,7 +36,7 @@ func (t *table) set(key, value any) {
 	t.entries[key] = value
 }
 
-// length returns how many entries from 1 on follow one another, as # does.
+// length returns the number of entries from 1 on without a gap, as # does.
 func (t *table) length() int {
 	n := 0
 	for {
@@ -74,8 +74,7 @@ func isMissing(value any) bool {
 	return is
 }
 
-// fromJSON converts a decoded JSON value, or one that Go made in its place. It copies, so tables of one value are never
-// those of another.
+// fromJSON converts a decoded JSON value, or a Go value in its place. It copies, so that two values share no tables.
 func fromJSON(value any) any {
 	switch v := value.(type) {
 	case []any:
@@ -98,21 +97,21 @@ func fromJSON(value any) any {
 	return value
 }
 
-// copied returns a deep copy of value.
-func copied(value any) any {
+// deepCopy returns a copy of value that shares no tables with it.
+func deepCopy(value any) any {
 	t, ok := value.(*table)
 	if !ok {
 		return value
 	}
 	out := newTable()
 	for key, item := range t.entries {
-		out.entries[key] = copied(item)
+		out.entries[key] = deepCopy(item)
 	}
 	return out
 }
 
-// toJSON converts value back, as cjson encodes it: a table whose keys are all numbers is an array with null in its
-// holes, any other an object. An empty table is an object.
+// toJSON converts value to what cjson encodes: a table whose keys are all numbers becomes an array with null in its
+// holes, any other table, an empty one too, becomes an object.
 func toJSON(value any) any {
 	t, ok := value.(*table)
 	if !ok {
@@ -149,7 +148,7 @@ func keyText(key any) string { return fmt.Sprint(key) }
 // ErrRaised marks a value that makes Kong's own code fail: the Admin API answers 500 to it.
 var ErrRaised = errors.New("an unexpected error occurred")
 
-// raise ends a judgement where Kong's code would end in a Lua error. [recoverRaised] catches it.
+// raise panics where Kong's code would end in a Lua error. [recoverRaised] recovers from it.
 func raise(format string, args ...any) {
 	panic(fmt.Errorf("%w: %s", ErrRaised, fmt.Sprintf(format, args...)))
 }
@@ -167,8 +166,8 @@ func recoverRaised(err *error) {
 	}
 }
 
-// text returns a value as Lua's tostring does.
-func text(value any) string {
+// luaText formats a value as Lua's tostring does.
+func luaText(value any) string {
 	switch v := value.(type) {
 	case nil:
 		return "null"
@@ -190,8 +189,8 @@ func numberText(number float64) string {
 	return strconv.FormatFloat(number, 'g', storedDigits, 64)
 }
 
-// stored returns the number that comes back after Kong has stored it.
-func stored(number float64) float64 {
+// roundStored returns the number that Kong reads back after it has stored this one.
+func roundStored(number float64) float64 {
 	rounded, err := strconv.ParseFloat(numberText(number), 64)
 	if err != nil {
 		raise("cannot store %v", number)
@@ -199,30 +198,30 @@ func stored(number float64) float64 {
 	return rounded
 }
 
-// whole formats a number as %d does.
-func whole(value any) string {
-	return strconv.FormatInt(int64(math.Trunc(number(value))), 10)
+// formatInteger formats a number as %d does.
+func formatInteger(value any) string {
+	return strconv.FormatInt(int64(math.Trunc(asNumber(value))), 10)
 }
 
-// number returns value as a number; anything else cannot be compared, and raises.
-func number(value any) float64 {
+// asNumber returns value as a number. Any other value cannot be compared, and raises.
+func asNumber(value any) float64 {
 	n, ok := value.(float64)
 	if !ok {
-		raise("attempt to compare %s with number", text(value))
+		raise("attempt to compare %s with number", luaText(value))
 	}
 	return n
 }
 
-// word returns value as a string; anything else has no string methods, and raises.
-func word(value any) string {
+// asString returns value as a string. Any other value has no string methods, and raises.
+func asString(value any) string {
 	s, ok := value.(string)
 	if !ok {
-		raise("attempt to index %s", text(value))
+		raise("attempt to index %s", luaText(value))
 	}
 	return s
 }
 
-// format fills an admin-visible message of a schema with its one argument.
+// format formats a schema's own message with its one argument, as string.format does.
 func format(message, argument string) string {
 	var out []byte
 	for i := 0; i < len(message); i++ {

@@ -6,11 +6,9 @@ import (
 	"strings"
 )
 
-// Kong's match attributes are Lua patterns, not regular expressions: "%" is
-// the escape, "-" the lazy repetition, and "{1,64}" five ordinary characters.
-// luaMatch is Lua's string.match as a predicate (Lua 5.1 reference manual
-// section 5.4.1). Captures group nothing there and are ignored; %b, %f and
-// back references match nothing here: checkPattern refuses them beforehand.
+// luaMatch reports whether Lua's string.match finds pattern in s (Lua 5.1 reference manual section 5.4.1). Kong's match
+// attributes are Lua patterns, not regular expressions: "%" is the escape, "-" the lazy repetition, and "{1,64}" six
+// ordinary characters. Captures group nothing in Lua and are ignored. checkPattern denies %b, %f and back references.
 func luaMatch(s, pattern string) bool {
 	pattern, anchored := strings.CutPrefix(pattern, "^")
 	for start := 0; start <= len(s); start++ {
@@ -84,7 +82,7 @@ func matchFew(s, item, rest string) bool {
 	}
 }
 
-// itemSize is the length of the single-character item the pattern begins with.
+// itemSize returns the length of the single-character item that the pattern begins with.
 func itemSize(pattern string) int {
 	switch pattern[0] {
 	case '%':
@@ -174,7 +172,7 @@ func classMatches(class, c byte) bool {
 	return in
 }
 
-// checkPattern reports what makes a pattern unusable: in Lua it would raise.
+// checkPattern returns an error for a pattern that raises in Lua, and for one that is not simulated.
 func checkPattern(pattern string) error {
 	for i := 0; i < len(pattern); i++ {
 		size := itemSize(pattern[i:])

@@ -10,10 +10,10 @@ import (
 	"sync/atomic"
 )
 
-// The rules of this file are those of Kong's metaschema, the schema of schemas. A schema that breaks one keeps the
-// plugin from being loaded.
+// The rules of this file are those of Kong's metaschema, the schema of schemas. Kong does not load a plugin whose
+// schema breaks one.
 
-// attribute says what the value of an attribute may be, and on which types of fields it may stand (nil: on all).
+// attribute holds the rule for an attribute's value, and the types of fields that may have the attribute (nil: all).
 type attribute struct {
 	check func(value any) error
 	kinds []string
@@ -28,29 +28,31 @@ var (
 )
 
 var attributes = map[string]attribute{
-	"type": {nonEmpty, nil}, "required": {boolean, nil}, "reference": {nonEmpty, nil}, "description": {described, nil},
-	"examples": {anyList, nil}, "auto": {boolean, nil}, "unique": {boolean, withIndex},
-	"unique_across_ws": {boolean, withIndex}, "on_delete": {onDelete, nil}, "default": {anything, nil},
-	"abstract":           {boolean, []string{"string", "number", "integer", "record", "array", "set", "map"}},
-	"generate_admin_api": {boolean, nil}, "immutable": {boolean, nil}, "err": {nonEmpty, nil},
-	"encrypted": {boolean, nil}, "referenceable": {boolean, nil},
-	"transient":   {boolean, []string{"string", "number", "integer", "array", "set", "boolean"}},
-	"deprecation": {deprecation, nil},
+	"type": {checkNonEmpty, nil}, "required": {checkBoolean, nil}, "reference": {checkNonEmpty, nil},
+	"description": {checkDescription, nil}, "examples": {checkList, nil}, "auto": {checkBoolean, nil},
+	"unique":           {checkBoolean, withIndex},
+	"unique_across_ws": {checkBoolean, withIndex}, "on_delete": {checkOnDelete, nil}, "default": {acceptAny, nil},
+	"abstract":           {checkBoolean, []string{"string", "number", "integer", "record", "array", "set", "map"}},
+	"generate_admin_api": {checkBoolean, nil}, "immutable": {checkBoolean, nil}, "err": {checkNonEmpty, nil},
+	"encrypted": {checkBoolean, nil}, "referenceable": {checkBoolean, nil},
+	"transient":   {checkBoolean, []string{"string", "number", "integer", "array", "set", "boolean"}},
+	"deprecation": {checkDeprecation, nil},
 
-	"between": {twoNumbers, numeric}, "eq": {anything, nil}, "ne": {anything, nil}, "gt": {aNumber, nil},
-	"len_eq": {wholeNumber, withLength}, "len_min": {wholeNumber, nil}, "len_max": {wholeNumber, nil},
-	"match": {pattern, onlyStrings}, "not_match": {pattern, nil}, "match_all": {patternList, nil},
-	"match_none": {patternList, nil}, "match_any": {patternSet, nil}, "starts_with": {nonEmpty, nil},
-	"one_of": {anyList, []string{"string", "number", "integer"}}, "not_one_of": {anyList, nil},
-	"contains": {anything, listed}, "is_regex": {boolean, onlyStrings}, "timestamp": {boolean, numeric},
-	"uuid": {boolean, onlyStrings}, "mutually_exclusive_subsets": {listsOfWords, nil},
+	"between": {checkTwoNumbers, numeric}, "eq": {acceptAny, nil}, "ne": {acceptAny, nil}, "gt": {checkNumber, nil},
+	"len_eq": {checkInteger, withLength}, "len_min": {checkInteger, nil}, "len_max": {checkInteger, nil},
+	"match": {checkPatternAttribute, onlyStrings}, "not_match": {checkPatternAttribute, nil},
+	"match_all": {checkPatternList, nil}, "match_none": {checkPatternList, nil}, "match_any": {checkPatternSet, nil},
+	"starts_with": {checkNonEmpty, nil},
+	"one_of":      {checkList, []string{"string", "number", "integer"}}, "not_one_of": {checkList, nil},
+	"contains": {acceptAny, listed}, "is_regex": {checkBoolean, onlyStrings}, "timestamp": {checkBoolean, numeric},
+	"uuid": {checkBoolean, onlyStrings}, "mutually_exclusive_subsets": {checkStringLists, nil},
 
-	"elements": {definition, nil}, "keys": {definition, nil}, "values": {definition, nil}, "fields": {anyList, nil},
-	"entity_checks": {anyList, nil}, "shorthand_fields": {noShorthands, nil},
+	"elements": {checkRecord, nil}, "keys": {checkRecord, nil}, "values": {checkRecord, nil}, "fields": {checkList, nil},
+	"entity_checks": {checkList, nil}, "shorthand_fields": {checkShorthands, nil},
 }
 
-// needs are the attributes without which a field of a type is incomplete.
-var needs = map[string][]string{
+// requiredAttributes holds the attributes without which a field of a type is incomplete.
+var requiredAttributes = map[string][]string{
 	"array": {"elements"}, "set": {"elements"}, "map": {"keys", "values"}, "record": {"fields"},
 }
 
@@ -78,7 +80,7 @@ func checkAttributes(path, kind string, attrs map[string]any) error {
 			return fmt.Errorf("%s: %s: %w", path, key, err)
 		}
 	}
-	for _, needed := range needs[kind] {
+	for _, needed := range requiredAttributes[kind] {
 		if _, has := attrs[needed]; !has && attrs["abstract"] != true {
 			return fmt.Errorf("%s: field of type '%s' must declare '%s'", path, kind, needed)
 		}
@@ -89,16 +91,16 @@ func checkAttributes(path, kind string, attrs map[string]any) error {
 	return nil
 }
 
-func anything(any) error { return nil }
+func acceptAny(any) error { return nil }
 
-func boolean(value any) error {
+func checkBoolean(value any) error {
 	if _, ok := value.(bool); !ok {
 		return errors.New("expected a boolean")
 	}
 	return nil
 }
 
-func nonEmpty(value any) error {
+func checkNonEmpty(value any) error {
 	switch s, ok := value.(string); {
 	case !ok:
 		return errors.New("expected a string")
@@ -108,7 +110,7 @@ func nonEmpty(value any) error {
 	return nil
 }
 
-func described(value any) error {
+func checkDescription(value any) error {
 	const least, most = 10, 500
 	if s, ok := value.(string); !ok || len(s) < least || len(s) > most {
 		return fmt.Errorf("length must be %d to %d", least, most)
@@ -116,151 +118,151 @@ func described(value any) error {
 	return nil
 }
 
-func onDelete(value any) error {
+func checkOnDelete(value any) error {
 	if s, ok := value.(string); !ok || !slices.Contains([]string{"restrict", "cascade", "null"}, s) {
 		return errors.New("expected one of: restrict, cascade, null")
 	}
 	return nil
 }
 
-func aNumber(value any) error {
+func checkNumber(value any) error {
 	if _, ok := value.(float64); !ok {
 		return errors.New("expected a number")
 	}
 	return nil
 }
 
-func wholeNumber(value any) error {
+func checkInteger(value any) error {
 	if n, ok := value.(float64); !ok || n != float64(int64(n)) {
 		return errors.New("expected an integer")
 	}
 	return nil
 }
 
-func twoNumbers(value any) error {
+func checkTwoNumbers(value any) error {
 	const bounds = 2
-	if len(list(value)) != bounds {
+	if len(asList(value)) != bounds {
 		return fmt.Errorf("length must be %d", bounds)
 	}
-	return errors.Join(aNumber(list(value)[0]), aNumber(list(value)[1]))
+	return errors.Join(checkNumber(asList(value)[0]), checkNumber(asList(value)[1]))
 }
 
-func anyList(value any) error {
+func checkList(value any) error {
 	if object, ok := value.(map[string]any); ok && len(object) == 0 {
 		return nil // Lua has one empty table
 	}
 	if _, ok := value.([]any); !ok {
 		return errors.New("expected an array")
 	}
-	if slices.Contains(list(value), nil) {
+	if slices.Contains(asList(value), nil) {
 		return errors.New("required field missing")
 	}
 	return nil
 }
 
-func definition(value any) error {
+func checkRecord(value any) error {
 	if _, ok := value.(map[string]any); !ok {
 		return errors.New("expected a record")
 	}
 	return nil
 }
 
-func pattern(value any) error {
-	if err := nonEmpty(value); err != nil {
+func checkPatternAttribute(value any) error {
+	if err := checkNonEmpty(value); err != nil {
 		return err
 	}
-	if err := checkPattern(text(value)); err != nil {
+	if err := checkPattern(luaText(value)); err != nil {
 		return fmt.Errorf("pattern %q: %w", value, err)
 	}
 	return nil
 }
 
-func patternList(value any) error {
-	if err := anyList(value); err != nil {
+func checkPatternList(value any) error {
+	if err := checkList(value); err != nil {
 		return err
 	}
-	for _, item := range list(value) {
+	for _, item := range asList(value) {
 		rule, _ := item.(map[string]any)
-		if err := onlyKeys(rule, "pattern", "err"); err != nil {
+		if err := checkOnlyKeys(rule, "pattern", "err"); err != nil {
 			return err
 		}
-		if err := pattern(rule["pattern"]); err != nil {
+		if err := checkPatternAttribute(rule["pattern"]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func patternSet(value any) error {
+func checkPatternSet(value any) error {
 	rule, _ := value.(map[string]any)
-	if err := onlyKeys(rule, "patterns", "err"); err != nil {
+	if err := checkOnlyKeys(rule, "patterns", "err"); err != nil {
 		return err
 	}
-	if err := anyList(rule["patterns"]); err != nil {
+	if err := checkList(rule["patterns"]); err != nil {
 		return fmt.Errorf("patterns: %w", err)
 	}
-	for _, item := range list(rule["patterns"]) {
-		if err := pattern(item); err != nil {
+	for _, item := range asList(rule["patterns"]) {
+		if err := checkPatternAttribute(item); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func listsOfWords(value any) error {
-	if err := anyList(value); err != nil {
+func checkStringLists(value any) error {
+	if err := checkList(value); err != nil {
 		return err
 	}
-	for _, subset := range list(value) {
-		if err := wordList(subset); err != nil {
+	for _, subset := range asList(value) {
+		if err := checkStringList(subset); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func wordList(value any) error {
-	if err := anyList(value); err != nil {
+func checkStringList(value any) error {
+	if err := checkList(value); err != nil {
 		return err
 	}
-	for _, item := range list(value) {
-		if err := nonEmpty(item); err != nil {
+	for _, item := range asList(value) {
+		if err := checkNonEmpty(item); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func deprecation(value any) error {
+func checkDeprecation(value any) error {
 	rule, _ := value.(map[string]any)
-	if err := onlyKeys(rule, "message", "removal_in_version", "old_default", "replaced_with"); err != nil {
+	if err := checkOnlyKeys(rule, "message", "removal_in_version", "old_default", "replaced_with"); err != nil {
 		return err
 	}
-	return errors.Join(nonEmpty(rule["message"]), nonEmpty(rule["removal_in_version"]))
+	return errors.Join(checkNonEmpty(rule["message"]), checkNonEmpty(rule["removal_in_version"]))
 }
 
-// noShorthands denies shorthand fields: each needs a function, which JSON cannot hold.
-func noShorthands(value any) error {
-	if err := anyList(value); err != nil || len(list(value)) == 0 {
+// checkShorthands denies shorthand fields: each needs a function, which JSON cannot hold.
+func checkShorthands(value any) error {
+	if err := checkList(value); err != nil || len(asList(value)) == 0 {
 		return err
 	}
 	return errors.New("func: required field missing")
 }
 
-func onlyKeys(rule map[string]any, known ...string) error {
+func checkOnlyKeys(rule map[string]any, allowed ...string) error {
 	if rule == nil {
 		return errors.New("expected a record")
 	}
 	for _, key := range sortedKeys(rule) {
-		if !slices.Contains(known, key) {
+		if !slices.Contains(allowed, key) {
 			return fmt.Errorf("%s: unknown field", key)
 		}
 	}
 	return nil
 }
 
-// checkKeys are the arguments of the entity checks that take a record.
-var checkKeys = map[string][]string{
+// checkArguments holds the arguments of the entity checks that take a record.
+var checkArguments = map[string][]string{
 	"conditional": {"if_field", "if_match", "then_field", "then_match", "then_err"},
 	"conditional_at_least_one_of": {
 		"if_field", "if_match", "then_at_least_one_of", "then_err", "else_match", "else_then_at_least_one_of",
@@ -269,10 +271,10 @@ var checkKeys = map[string][]string{
 	"mutually_exclusive_sets": {"set1", "set2"},
 }
 
-// compileChecks reads entity checks over f's fields.
+// compileChecks compiles entity checks over f's fields.
 func (f *field) compileChecks(path string, checks any) ([]check, error) {
 	var out []check
-	for i, item := range list(checks) {
+	for i, item := range asList(checks) {
 		at := strings.TrimPrefix(fmt.Sprintf("%s.entity_checks[%d]", path, i), ".")
 		entry, ok := item.(map[string]any)
 		if !ok || len(entry) != 1 {
@@ -297,10 +299,10 @@ func (f *field) compileCheck(c check) error {
 		return fmt.Errorf("unknown check %q", c.name)
 	}
 	arg, isObject := c.arg.(map[string]any)
-	if keys, wanted := checkKeys[c.name]; wanted != isObject {
+	if keys, wanted := checkArguments[c.name]; wanted != isObject {
 		return fmt.Errorf("%s: wrong type of argument", c.name)
 	} else if isObject {
-		if err := onlyKeys(arg, keys...); err != nil {
+		if err := checkOnlyKeys(arg, keys...); err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
 	}
@@ -309,26 +311,27 @@ func (f *field) compileCheck(c check) error {
 		return fmt.Errorf("%s: names no fields", c.name)
 	}
 	for _, name := range names {
-		if f.at(name) == nil {
+		if f.childAt(name) == nil {
 			return fmt.Errorf("%s: field %q is not defined", c.name, name)
 		}
 	}
-	for key, about := range map[string]string{"if_match": "if_field", "else_match": "if_field", "then_match": "then_field"} {
+	fields := map[string]string{"if_match": "if_field", "else_match": "if_field", "then_match": "then_field"}
+	for key, about := range fields {
 		match, given := arg[key]
 		if !given {
 			continue
 		}
-		narrowed, err := f.at(text(arg[about])).narrowed(match)
+		narrowed, err := f.childAt(luaText(arg[about])).withAttributes(match)
 		if err != nil {
 			return fmt.Errorf("%s: %s: %w", c.name, key, err)
 		}
 		c.match[key] = narrowed
 	}
-	return c.complete()
+	return c.checkComplete()
 }
 
-// complete checks that a conditional check has the patterns that Kong reads.
-func (c check) complete() error {
+// checkComplete returns an error for a conditional check without the patterns that Kong reads.
+func (c check) checkComplete() error {
 	if c.name == "conditional" && (c.match["if_match"] == nil || c.match["then_match"] == nil) ||
 		c.name == "conditional_at_least_one_of" && c.match["if_match"] == nil {
 		return fmt.Errorf("%s: needs if_match and what follows", c.name)
@@ -336,8 +339,8 @@ func (c check) complete() error {
 	return nil
 }
 
-// narrowed returns the field with a rule's attributes in front of its own.
-func (f *field) narrowed(match any) (*field, error) {
+// withAttributes returns the field with a rule's attributes before its own.
+func (f *field) withAttributes(match any) (*field, error) {
 	over, ok := match.(map[string]any)
 	if !ok {
 		return nil, errors.New("expected a record")
@@ -357,7 +360,7 @@ func (f *field) narrowed(match any) (*field, error) {
 	return &n, n.compileInner(over)
 }
 
-// compileInner compiles the elements, keys and values that a rule has in front of the field's own.
+// compileInner compiles the elements, keys and values of a rule, in place of the field's own.
 func (f *field) compileInner(over map[string]any) error {
 	for attr, inner := range map[string]**field{"elements": &f.elements, "keys": &f.keys, "values": &f.values} {
 		attrs, given := over[attr].(map[string]any)

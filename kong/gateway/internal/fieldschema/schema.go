@@ -1,8 +1,8 @@
-// Package fieldschema judges plugin entities by schemas written in Kong's schema language, as a Kong 3.9 does: what is
-// stored with all defaults, or the Admin API's error with its code, message and fields. It resolves vault references.
-// It knows the language (the part that travels as JSON), no particular plugin, and nothing of decK or HTTP.
+// Package fieldschema judges plugin entities by schemas written in Kong's schema language, as a Kong 3.9 does. It
+// returns the entity as Kong stores it, with all defaults, or the Admin API's error with its code, message and fields.
+// It resolves vault references. It implements the part of the language that travels as JSON.
 //
-// What Kong does where its own code fails is part of the verdict: see [ErrRaised].
+// An entity that makes Kong's own code fail has a verdict too: [ErrRaised].
 package fieldschema
 
 import (
@@ -19,7 +19,7 @@ type Schema struct {
 	entity *field
 }
 
-// field holds the definition of one field: attributes as written, and what they consist of compiled.
+// field holds the definition of one field: its attributes as written, and the compiled fields and checks in them.
 type field struct {
 	name     string
 	kind     string
@@ -29,11 +29,11 @@ type field struct {
 	keys     *field
 	values   *field
 	checks   []check
-	custom   func(string) string // a rule that Kong has in code; returns a message, "" for none
+	custom   func(string) string // a rule that Kong has in code; returns the message of a fault
 }
 
-// Parse reads a schema: {"name": …, "fields": [{"config": {…}}, …]}. A schema that Kong does not load is an error with
-// the path of the field.
+// Parse reads a schema: {"name": …, "fields": [{"config": {…}}, …]}. A schema that Kong does not load is an error
+// with the path of the field.
 func Parse(raw []byte) (*Schema, error) {
 	var document map[string]any
 	if err := json.Unmarshal(raw, &document); err != nil {
@@ -119,7 +119,7 @@ func (f *field) compileChildren(path string) (err error) {
 	if err != nil || f.kind != "record" {
 		return err
 	}
-	for i, item := range list(f.attrs["fields"]) {
+	for i, item := range asList(f.attrs["fields"]) {
 		if err := f.compileField(path, i, item); err != nil {
 			return err
 		}
@@ -160,8 +160,8 @@ func (f *field) child(name string) *field {
 	return nil
 }
 
-// at follows a dotted name through records.
-func (f *field) at(name string) *field {
+// childAt returns the field at a dotted name; nil if there is none.
+func (f *field) childAt(name string) *field {
 	for part := range strings.SplitSeq(name, ".") {
 		if f = f.child(part); f == nil {
 			return nil
@@ -170,8 +170,8 @@ func (f *field) at(name string) *field {
 	return f
 }
 
-// is reports whether an attribute is set, to anything but false.
-func (f *field) is(attr string) bool {
+// isSet reports whether the field has an attribute with any value but false.
+func (f *field) isSet(attr string) bool {
 	value, has := f.attrs[attr]
 	return has && value != false
 }

@@ -14,16 +14,16 @@ func (f *field) validate(value any) any {
 		return f.validateNull()
 	}
 	if eq, has := f.attrs["eq"]; has && eq == nil {
-		return f.own("value must be null")
+		return f.messageOr("value must be null")
 	}
-	if f.is("abstract") {
+	if f.isSet("abstract") {
 		return "error in schema definition: abstract field was not specialized"
 	}
 	if fault := f.validateKind(value); fault != nil {
 		return fault
 	}
-	if f.kind == "string" && f.is("referenceable") {
-		if _, is := reference(value); is {
+	if f.kind == "string" && f.isSet("referenceable") {
+		if _, is := parseReference(value); is {
 			return nil
 		}
 	}
@@ -35,16 +35,16 @@ func (f *field) validateNull() any {
 	ne, hasNe := f.attrs["ne"]
 	switch {
 	case hasNe && ne == nil:
-		return f.own("value must not be null")
+		return f.messageOr("value must not be null")
 	case hasEq && eq != nil:
-		return "value must be " + text(eq)
-	case f.is("required"):
+		return "value must be " + luaText(eq)
+	case f.isSet("required"):
 		return missingField
 	}
 	return nil
 }
 
-// validateKind checks the type of value, and everything inside of it.
+// validateKind checks the type of value and the values in it.
 func (f *field) validateKind(value any) any {
 	t, isTable := value.(*table)
 	switch f.kind {
@@ -99,7 +99,7 @@ func (f *field) validateList(t *table, expected string) any {
 			faults.entries[i] = fault
 		}
 	}
-	return orNil(faults)
+	return faultsOrNil(faults)
 }
 
 // validateMap reports the first fault, without the key, as Kong does.
@@ -124,7 +124,7 @@ func (f *field) validateRecord(data *table, full bool) any {
 	faults := newTable()
 	for _, key := range data.keys() {
 		if key == "updated_at" {
-			continue // Kong looks at no field of this name
+			continue // Kong ignores this field
 		}
 		child := f.child(keyText(key))
 		if child == nil {
@@ -135,17 +135,17 @@ func (f *field) validateRecord(data *table, full bool) any {
 	}
 	for _, child := range f.fields {
 		value := data.get(child.name)
-		if child.is("required") && (value == nil || full && isMissing(value)) {
+		if child.isSet("required") && (value == nil || full && isMissing(value)) {
 			faults.entries[child.name] = missingField
 		}
 	}
 	for _, rule := range f.checks {
 		f.runCheck(rule, data, full, faults)
 	}
-	return orNil(faults)
+	return faultsOrNil(faults)
 }
 
-func orNil(faults *table) any {
+func faultsOrNil(faults *table) any {
 	if len(faults.entries) == 0 {
 		return nil
 	}
@@ -158,7 +158,7 @@ func validateForeign(value any) any {
 	t, isTable := value.(*table)
 	if !isTable {
 		if _, isString := value.(string); !isString {
-			raise("attempt to index %s", text(value))
+			raise("attempt to index %s", luaText(value))
 		}
 		fault.entries["id"] = "missing primary key"
 		return fault
@@ -175,11 +175,11 @@ func validateForeign(value any) any {
 	default:
 		fault.entries["id"] = "expected a string"
 	}
-	return orNil(fault)
+	return faultsOrNil(fault)
 }
 
-// own returns the field's own message if it has one, else message.
-func (f *field) own(message string) string {
+// messageOr returns the field's own message if it has one, else message.
+func (f *field) messageOr(message string) string {
 	if own, ok := f.attrs["err"].(string); ok {
 		return own
 	}

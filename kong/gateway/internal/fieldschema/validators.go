@@ -14,50 +14,50 @@ type validator struct {
 	check func(f *field, value, arg any) string
 }
 
-// validators are all of them, in Kong's order: the first that fails is reported.
+// validators holds all of them in Kong's order. The first that fails is reported.
 var validators = []validator{
-	{"eq", func(_ *field, v, arg any) string { return unless(v == arg, "value must be %s", text(arg)) }},
-	{"ne", func(_ *field, v, arg any) string { return unless(v != arg, "value must not be %s", text(v)) }},
+	{"eq", func(_ *field, v, arg any) string { return messageUnless(v == arg, "value must be %s", luaText(arg)) }},
+	{"ne", func(_ *field, v, arg any) string { return messageUnless(v != arg, "value must not be %s", luaText(v)) }},
 	{"not_one_of", func(_ *field, v, arg any) string {
-		return unless(!slices.Contains(list(arg), v), "must not be one of: %s", joined(arg))
+		return messageUnless(!slices.Contains(asList(arg), v), "must not be one of: %s", joinScalars(arg))
 	}},
 	{"one_of", func(_ *field, v, arg any) string {
-		return unless(slices.Contains(list(arg), v), "expected one of: %s", joined(arg))
+		return messageUnless(slices.Contains(asList(arg), v), "expected one of: %s", joinScalars(arg))
 	}},
 	{"gt", func(_ *field, v, arg any) string {
-		return unless(number(v) > number(arg), "value must be greater than %s", text(arg))
+		return messageUnless(asNumber(v) > asNumber(arg), "value must be greater than %s", luaText(arg))
 	}},
-	{"timestamp", func(_ *field, v, _ any) string { return unless(number(v) > 0, "expected a valid timestamp") }},
+	{"timestamp", func(_ *field, v, _ any) string { return messageUnless(asNumber(v) > 0, "expected a valid timestamp") }},
 	{"uuid", func(_ *field, v, _ any) string {
-		return unless(uuidPattern.MatchString(word(v)), "expected a valid UUID")
+		return messageUnless(uuidPattern.MatchString(asString(v)), "expected a valid UUID")
 	}},
 	{"is_regex", func(_ *field, v, _ any) string {
-		return unless(isRegex(word(v)), "not a valid regex: %s", text(v))
+		return messageUnless(isRegex(asString(v)), "not a valid regex: %s", luaText(v))
 	}},
 	{"between", between},
 	{"len_eq", func(f *field, v, arg any) string {
-		return unless(f.length(v) == number(arg), "length must be %s", whole(arg))
+		return messageUnless(f.length(v) == asNumber(arg), "length must be %s", formatInteger(arg))
 	}},
 	{"len_min", func(f *field, v, arg any) string {
-		return unless(f.length(v) >= number(arg), "length must be at least %s", whole(arg))
+		return messageUnless(f.length(v) >= asNumber(arg), "length must be at least %s", formatInteger(arg))
 	}},
 	{"len_max", func(f *field, v, arg any) string {
-		return unless(f.length(v) <= number(arg), "length must be at most %s", whole(arg))
+		return messageUnless(f.length(v) <= asNumber(arg), "length must be at most %s", formatInteger(arg))
 	}},
 	{"starts_with", func(_ *field, v, arg any) string {
-		return unless(strings.HasPrefix(word(v), word(arg)), "should start with: %s", text(arg))
+		return messageUnless(strings.HasPrefix(asString(v), asString(arg)), "should start with: %s", luaText(arg))
 	}},
 	{"not_match", func(_ *field, v, arg any) string {
-		return unless(!luaMatch(word(v), word(arg)), "invalid value: %s", text(v))
+		return messageUnless(!luaMatch(asString(v), asString(arg)), "invalid value: %s", luaText(v))
 	}},
 	{"match_none", func(_ *field, v, arg any) string { return matchEach(v, arg, false) }},
 	{"match", func(_ *field, v, arg any) string {
-		return unless(luaMatch(word(v), word(arg)), "invalid value: %s", text(v))
+		return messageUnless(luaMatch(asString(v), asString(arg)), "invalid value: %s", luaText(v))
 	}},
 	{"match_all", func(_ *field, v, arg any) string { return matchEach(v, arg, true) }},
 	{"match_any", matchAny},
 	{"contains", func(_ *field, v, arg any) string {
-		return unless(slices.Contains(items(v), arg), "expected to contain: %s", text(arg))
+		return messageUnless(slices.Contains(tableItems(v), arg), "expected to contain: %s", luaText(arg))
 	}},
 	{"mutually_exclusive_subsets", exclusiveSubsets},
 }
@@ -72,19 +72,19 @@ func (f *field) runValidators(value any) any {
 			continue
 		}
 		if message := v.check(f, value, arg); message != "" {
-			return f.own(message)
+			return f.messageOr(message)
 		}
 	}
 	if f.custom != nil {
-		if message := f.custom(word(value)); message != "" {
-			return f.own(message)
+		if message := f.custom(asString(value)); message != "" {
+			return f.messageOr(message)
 		}
 	}
 	return nil
 }
 
-// length returns the bytes of a string, the elements of a list, the entries of a map. Kong counts those of a map that
-// was written as a list twice.
+// length returns the bytes of a string, the elements of a list, the entries of a map. Kong counts the entries twice of
+// a map that was written as a list.
 func (f *field) length(value any) float64 {
 	switch v := value.(type) {
 	case string:
@@ -96,24 +96,24 @@ func (f *field) length(value any) float64 {
 		}
 		return float64(n)
 	}
-	raise("attempt to get length of %s", text(value))
+	raise("attempt to get length of %s", luaText(value))
 	return 0
 }
 
 var uuidPattern = regexp.MustCompile(`^(?i)[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 
 func between(_ *field, value, arg any) string {
-	limits := list(arg)
-	inside := number(value) >= number(limits[0]) && number(value) <= number(limits[1])
-	return unless(inside, "value should be between %s and %s", whole(limits[0]), whole(limits[1]))
+	limits := asList(arg)
+	inside := asNumber(value) >= asNumber(limits[0]) && asNumber(value) <= asNumber(limits[1])
+	return messageUnless(inside, "value should be between %s and %s", formatInteger(limits[0]), formatInteger(limits[1]))
 }
 
-// matchEach checks a list of {pattern, err}: all are to match, or none.
+// matchEach checks a list of {pattern, err}: all must match, or none.
 func matchEach(value, arg any, wanted bool) string {
-	for _, item := range list(arg) {
+	for _, item := range asList(arg) {
 		rule, _ := item.(map[string]any)
-		if luaMatch(word(value), word(rule["pattern"])) != wanted {
-			return ownOr(rule["err"], "invalid value: "+text(value))
+		if luaMatch(asString(value), asString(rule["pattern"])) != wanted {
+			return messageOr(rule["err"], "invalid value: "+luaText(value))
 		}
 	}
 	return ""
@@ -121,15 +121,15 @@ func matchEach(value, arg any, wanted bool) string {
 
 func matchAny(_ *field, value, arg any) string {
 	rule, _ := arg.(map[string]any)
-	for _, pattern := range list(rule["patterns"]) {
-		if luaMatch(word(value), word(pattern)) {
+	for _, pattern := range asList(rule["patterns"]) {
+		if luaMatch(asString(value), asString(pattern)) {
 			return ""
 		}
 	}
-	return ownOr(rule["err"], "invalid value: "+text(value))
+	return messageOr(rule["err"], "invalid value: "+luaText(value))
 }
 
-func ownOr(own any, message string) string {
+func messageOr(own any, message string) string {
 	if text, ok := own.(string); ok {
 		return text
 	}
@@ -139,27 +139,27 @@ func ownOr(own any, message string) string {
 // exclusiveSubsets checks that all elements that are in one of the subsets are in the same one.
 func exclusiveSubsets(_ *field, value, arg any) string {
 	of := map[any]int{}
-	subsets := list(arg)
+	subsets := asList(arg)
 	for i, subset := range subsets {
-		for _, element := range list(subset) {
+		for _, element := range asList(subset) {
 			of[element] = i
 		}
 	}
 	var met []int
-	for _, element := range items(value) {
+	for _, element := range tableItems(value) {
 		if i, in := of[element]; in && !slices.Contains(met, i) {
 			met = append(met, i)
 		}
 	}
 	named := make([]string, len(met))
 	for i, subset := range met {
-		named[i] = "(" + quoted(words(subsets[subset])) + ")"
+		named[i] = "(" + quoteNames(fieldNames(subsets[subset])) + ")"
 	}
-	return unless(len(met) <= 1, "these sets are mutually exclusive: %s", strings.Join(named, ", "))
+	return messageUnless(len(met) <= 1, "these sets are mutually exclusive: %s", strings.Join(named, ", "))
 }
 
 // isRegex reports whether PCRE, which Kong uses, compiles pattern. Go's engine has no look-around, atomic groups,
-// possessive repetition and back references; they are replaced before it judges the rest.
+// possessive repetition and back references, so these are replaced before Go compiles the pattern.
 func isRegex(pattern string) bool {
 	_, err := regexp.Compile(pattern)
 	if err == nil {
@@ -174,7 +174,7 @@ func isRegex(pattern string) bool {
 		case strings.HasPrefix(construct, `\`):
 			return `a`
 		case strings.HasPrefix(construct, `{`):
-			return repetition(construct)
+			return replaceRepetition(construct)
 		}
 		return construct[:len(construct)-1]
 	})
@@ -185,8 +185,8 @@ func isRegex(pattern string) bool {
 var notInGo = regexp.MustCompile(
 	`\\\\|\\\(|\(\?(?:=|!|<=|<!|>|\|)|\\[1-9hHKGRXZeN]|\\k<\w+>|\\g\{?-?\w+\}?|[*+?}]\+|\{\d+(?:,\d*)?\}`)
 
-// repetition keeps a repetition that PCRE has but Go has not, one of more than 1,000, in its order.
-func repetition(construct string) string {
+// replaceRepetition replaces a repetition of more than 1,000 that PCRE accepts and Go does not.
+func replaceRepetition(construct string) string {
 	low, high, ranged := strings.Cut(strings.Trim(construct, "{}"), ",")
 	from, err := strconv.Atoi(low)
 	const most = 65535
@@ -199,24 +199,25 @@ func repetition(construct string) string {
 	return "*"
 }
 
-func unless(ok bool, format string, args ...any) string {
+// messageUnless formats a message, and returns "" where ok holds.
+func messageUnless(ok bool, format string, args ...any) string {
 	if ok {
 		return ""
 	}
 	return fmt.Sprintf(format, args...)
 }
 
-// list returns an attribute of a schema that is a list.
-func list(value any) []any {
+// asList returns an attribute of a schema as a list.
+func asList(value any) []any {
 	items, _ := value.([]any)
 	return items
 }
 
-// items returns the elements of a value that is a list.
-func items(value any) []any {
+// tableItems returns the elements of a table. Any other value raises.
+func tableItems(value any) []any {
 	t, ok := value.(*table)
 	if !ok {
-		raise("attempt to get length of %s", text(value))
+		raise("attempt to get length of %s", luaText(value))
 	}
 	out := make([]any, t.length())
 	for i := range out {
@@ -225,29 +226,29 @@ func items(value any) []any {
 	return out
 }
 
-// joined lists the scalars of an attribute; Lua cannot join others.
-func joined(value any) string {
+// joinScalars joins the scalars of an attribute. Lua cannot join other values, and raises.
+func joinScalars(value any) string {
 	var out []string
-	for _, item := range list(value) {
+	for _, item := range asList(value) {
 		switch item.(type) {
 		case string, float64:
-			out = append(out, text(item))
+			out = append(out, luaText(item))
 		default:
-			raise("invalid value (%s) in table for 'concat'", text(item))
+			raise("invalid value (%s) in table for 'concat'", luaText(item))
 		}
 	}
 	return strings.Join(out, ", ")
 }
 
-func words(value any) []string {
+func fieldNames(value any) []string {
 	var names []string
-	for _, item := range list(value) {
-		names = append(names, text(item))
+	for _, item := range asList(value) {
+		names = append(names, luaText(item))
 	}
 	return names
 }
 
-func quoted(names []string) string {
+func quoteNames(names []string) string {
 	out := make([]string, len(names))
 	for i, name := range names {
 		out[i] = "'" + name + "'"

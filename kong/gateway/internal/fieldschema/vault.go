@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// WithoutNulls drops nil fields of objects at every depth, as Kong does in the
-// config it hands to a plugin.
+// WithoutNulls drops nil fields of objects at every depth, as Kong does in the config of an instance.
 func WithoutNulls(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
@@ -27,8 +26,8 @@ func WithoutNulls(value any) any {
 	return value
 }
 
-// reference returns what a value that is kept in a vault, {vault://…}, refers to.
-func reference(value any) (string, bool) {
+// parseReference returns the name of a value that is kept in a vault, {vault://name}.
+func parseReference(value any) (string, bool) {
 	text, ok := value.(string)
 	if !ok || !strings.HasPrefix(text, "{vault://") || !strings.HasSuffix(text, "}") {
 		return "", false
@@ -36,10 +35,9 @@ func reference(value any) (string, bool) {
 	return text[1 : len(text)-1], true
 }
 
-// Resolve replaces references in referenceable string fields with what lookup
-// gives for them ("vault://env/name"; "" when there is none) and records the
-// originals in a "$refs" object beside them, as Kong does. config is not
-// changed.
+// Resolve replaces references in referenceable string fields by the values that lookup returns for them
+// ("vault://env/name"; "" for no value). It keeps the references in a "$refs" object beside them, as Kong does. It does
+// not change config.
 func (s *Schema) Resolve(config map[string]any, lookup func(string) string) map[string]any {
 	resolved, _ := resolve(s.entity.child("config"), config, lookup).(map[string]any)
 	return resolved
@@ -62,8 +60,8 @@ func resolve(f *field, value any, lookup func(string) string) any {
 		}
 		out, refs := maps.Clone(v), map[string]any{}
 		for _, c := range f.fields {
-			target, isReference := reference(v[c.name])
-			if isReference && c.is("referenceable") {
+			target, isReference := parseReference(v[c.name])
+			if isReference && c.isSet("referenceable") {
 				refs[c.name], out[c.name] = v[c.name], lookup(target)
 				continue
 			}

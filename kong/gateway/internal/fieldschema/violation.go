@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// entityKey is where the faults of a record stand that belong to none of its fields.
+// entityKey is the key of a record's faults that belong to none of its fields.
 const entityKey = "@entity"
 
-// Violation is what is wrong with a plugin entity. Its JSON is the body of the Admin API's answer, whose status is 400.
+// Violation describes all that is wrong with a plugin entity. Its JSON is the body of the Admin API's answer, whose
+// status is 400.
 type Violation struct {
 	Code    int            `json:"code"`
 	Name    string         `json:"name"`
@@ -29,9 +30,9 @@ type Fault struct {
 }
 
 // Faults lists what is wrong, sorted by the path's fields.
-func (v *Violation) Faults() []Fault { return faultsOf("", v.faults) }
+func (v *Violation) Faults() []Fault { return listFaults("", v.faults) }
 
-func faultsOf(path string, faults *table) []Fault {
+func listFaults(path string, faults *table) []Fault {
 	var out []Fault
 	for _, key := range faults.keys() {
 		at := path
@@ -40,48 +41,48 @@ func faultsOf(path string, faults *table) []Fault {
 			at = fmt.Sprintf("%s[%d]", path, k-1)
 		case string:
 			if k == entityKey {
-				for _, message := range items(faults.entries[key]) {
-					out = append(out, Fault{path, text(message)})
+				for _, message := range tableItems(faults.entries[key]) {
+					out = append(out, Fault{path, luaText(message)})
 				}
 				continue
 			}
-			at = join(path, k)
+			at = joinPath(path, k)
 		}
 		if inner, isTable := faults.entries[key].(*table); isTable {
-			out = append(out, faultsOf(at, inner)...)
+			out = append(out, listFaults(at, inner)...)
 			continue
 		}
-		out = append(out, Fault{at, text(faults.entries[key])})
+		out = append(out, Fault{at, luaText(faults.entries[key])})
 	}
 	return out
 }
 
-func join(path, name string) string {
+func joinPath(path, name string) string {
 	if path == "" {
 		return name
 	}
 	return path + "." + name
 }
 
-// newViolation words the faults of an entity as Kong does: two levels by name, what is below as Lua.
+// newViolation words the faults of an entity as Kong does: two levels by name, deeper ones as Lua.
 func newViolation(faults *table) *Violation {
 	var lines []string
 	if entity, ok := faults.get(entityKey).(*table); ok {
-		for _, message := range items(entity) {
-			lines = append(lines, text(message))
+		for _, message := range tableItems(entity) {
+			lines = append(lines, luaText(message))
 		}
 	}
-	for _, name := range sortedAlike(faults) {
+	for _, name := range sortableKeys(faults) {
 		if name == entityKey {
 			continue
 		}
 		inner, isTable := faults.entries[name].(*table)
 		if !isTable {
-			lines = append(lines, keyText(name)+": "+text(faults.entries[name]))
+			lines = append(lines, keyText(name)+": "+luaText(faults.entries[name]))
 			continue
 		}
-		for _, key := range sortedAlike(inner) {
-			value := text(inner.entries[key])
+		for _, key := range sortableKeys(inner) {
+			value := luaText(inner.entries[key])
 			if t, ok := inner.entries[key].(*table); ok {
 				value = pretty(t)
 			}
@@ -95,8 +96,8 @@ func newViolation(faults *table) *Violation {
 	return &Violation{2, "schema violation", message, faults.object(), faults}
 }
 
-// sortedAlike returns the keys of t in order; Lua cannot sort numbers among names.
-func sortedAlike(t *table) []any {
+// sortableKeys returns the keys of t in order. Lua cannot sort numbers among names, and raises.
+func sortableKeys(t *table) []any {
 	keys := t.keys()
 	if len(keys) > 0 {
 		_, first := keys[0].(int)
@@ -120,7 +121,7 @@ func prettyLines(t *table, before, indent string) []string {
 		if inner, ok := value.(*table); ok {
 			lines = append(lines, prettyLines(inner, deeper+label, deeper)...)
 		} else {
-			lines = append(lines, deeper+label+quoteLua(text(value)))
+			lines = append(lines, deeper+label+quoteLua(luaText(value)))
 		}
 		lines[len(lines)-1] += ","
 	}

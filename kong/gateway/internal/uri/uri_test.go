@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// recorded is one line of what a real Kong 3.9.3 made of a request line.
+// recorded is the answer of a real Kong 3.9.3 to a request line.
 type recorded struct {
 	RequestLine string `json:"request_line"`
 	Status      int    `json:"status"`
@@ -85,7 +85,7 @@ func TestNormalizeTable(t *testing.T) {
 	}
 }
 
-func TestTargetRefusesWhatNginxRefuses(t *testing.T) {
+func TestTargetDeniesWhatNginxDenies(t *testing.T) {
 	for _, target := range []string{
 		"", "*", "foo", "/%", "/%2", "/a%zz", "/a%00b", "/..", "/../a", "/a/../../b",
 		"/a%2F..%2F..%2Fb", "//../a", "/a\x01", "/a\x7f", "://x/", "http:///x", "1http://h/x", "localhost:80",

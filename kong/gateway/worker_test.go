@@ -188,8 +188,8 @@ func exchangeMine(client *http.Client, url, mine string) error {
 	return nil
 }
 
-// afterAClosedConnection sends one request, has the plugin end its idle connection as end does, before the worker can
-// notice, and has the configuration changed: the next request starts an instance on that connection.
+// afterAClosedConnection sends one request, ends the plugin's idle connection by end, before the worker can notice, and
+// changes the configuration. The next request starts an instance on that connection.
 func afterAClosedConnection(t *testing.T, end func(*net.UnixConn) error) *Gateway {
 	t.Helper()
 	fake := newFakePlugin(t, func(e *fakeEvent) { e.end() })

@@ -1,77 +1,11 @@
 package gateway
 
 import (
-	"bufio"
 	"encoding/json"
-	"net/http"
-	"os"
-	"strings"
 	"testing"
 
 	"github.com/golang-jwt/jwt/v5"
 )
-
-func TestEveryRecordedRequestLineIsAnsweredAsByARealKong(t *testing.T) {
-	var seen []string
-	fakeSeen := func(e *fakeEvent) {
-		answers, err := e.ask(question{"kong.request.get_path", nil}, question{"kong.nginx.get_var", encodeString("request")})
-		if err != nil {
-			return
-		}
-		for _, a := range answers {
-			s, _ := decodeString(a)
-			seen = append(seen, s)
-		}
-		e.end()
-	}
-	g, _ := withFake(t, `
-services:
-- {name: up, host: echo.internal, routes: [{name: norm, paths: [/norm], plugins: [{name: rec}]}]}
-`, fakeSeen)
-	file, err := os.Open("testdata/paths.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	rows := 0
-	for lines := bufio.NewScanner(file); lines.Scan(); rows++ {
-		var row struct {
-			RequestLine   string `json:"request_line"`
-			Status        int
-			ReachedPlugin bool   `json:"reached_plugin"`
-			GetPath       string `json:"get_path"`
-			GetVarRequest string `json:"get_var_request"`
-		}
-		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
-			t.Fatal(err)
-		}
-		seen = nil
-		got := send(t, g, row.RequestLine)
-		if got.status != row.Status || (seen != nil) != row.ReachedPlugin {
-			t.Errorf("%s: status %d, reached %v", row.RequestLine, got.status, seen != nil)
-		}
-		if row.ReachedPlugin && (seen[0] != row.GetPath || seen[1] != row.GetVarRequest) {
-			t.Errorf("%s: plugin saw %q", row.RequestLine, seen)
-		}
-	}
-	if rows < 30 {
-		t.Errorf("only %d rows", rows)
-	}
-}
-
-func TestBadTargetsNeverReachAPlugin(t *testing.T) {
-	g, _ := withFake(t, oneRoute, func(e *fakeEvent) { e.end() })
-	for _, line := range []string{
-		"GET /../x HTTP/1.1", "GET /a%00 HTTP/1.1", "GET /a%2f..%2f..%2f HTTP/1.1", "OPTIONS * HTTP/1.1",
-	} {
-		if got := send(t, g, line); got.status != 400 {
-			t.Errorf("%s: status %d", line, got.status)
-		}
-	}
-	if n := g.Counters().Questions(); n != 0 || g.Counters().Starts() != 0 {
-		t.Errorf("%d questions", n)
-	}
-}
 
 const authed = `
 services:
@@ -97,21 +31,6 @@ func token(t *testing.T, secret string, claims jwt.MapClaims) string {
 		t.Fatal(err)
 	}
 	return signed
-}
-
-// echoed is what the built-in upstream saw.
-type echoed struct {
-	Method, Path, Query, Host string
-	Headers                   map[string]string
-}
-
-func (a answer) echo(t *testing.T) echoed {
-	t.Helper()
-	var e echoed
-	if err := json.Unmarshal([]byte(a.body), &e); err != nil {
-		t.Fatalf("%v in %s", err, a.body)
-	}
-	return e
 }
 
 func TestCallersAreDeniedInKongsWords(t *testing.T) {
@@ -182,78 +101,5 @@ func TestTheUpstreamSeesWhoCalledAndNoForgery(t *testing.T) {
 	either := send(t, g, "GET /either HTTP/1.1", "Host: x", bearing).echo(t)
 	if either.Headers["X-Consumer-Username"] != "ann" || either.Headers["X-Anonymous-Consumer"] != "" {
 		t.Errorf("either: %v", either.Headers)
-	}
-}
-
-func TestRoutesOfHTTPSAloneAskForIt(t *testing.T) {
-	g := started(t, Options{Config: deckConfig(t, `
-services:
-- name: echo
-  host: echo.internal
-  routes:
-  - {name: a, paths: [/a], protocols: [https]}
-  - {name: c, paths: [/c], strip_path: false, methods: [PURGE, GET]}
-routes:
-- {name: alone, paths: [/alone]}
-`)})
-	if got := send(t, g, "GET /a HTTP/1.1"); got.status != 426 || got.header.Get("Upgrade") == "" {
-		t.Errorf("%d %v", got.status, got.lines)
-	}
-	got := send(t, g, "PURGE //c/%7Ex? HTTP/1.1", "Host: h.test").echo(t)
-	if got.Path != "/c/~x" || got.Host != EchoHost || got.Method != "PURGE" {
-		t.Errorf("%+v", got)
-	}
-	if got := send(t, g, "GET /alone HTTP/1.1"); got.status != 503 {
-		t.Errorf("no service: %d", got.status)
-	}
-}
-
-func TestTheAddressInXRealIPCountsOnlyFromTrustedPeers(t *testing.T) {
-	for _, c := range []struct {
-		trusted []string
-		sent    []string
-		want    string
-	}{
-		{nil, []string{"1.1.1.1"}, "127.0.0.1"},
-		{[]string{"10.0.0.0/8"}, []string{"1.1.1.1"}, "127.0.0.1"},
-		{[]string{"127.0.0.1"}, nil, "127.0.0.1"},
-		{[]string{"127.0.0.1"}, []string{"1.1.1.1"}, "1.1.1.1"},
-		{[]string{"127.0.0.0/8"}, []string{"1.1.1.1", "2.2.2.2, 3.3.3.3"}, "3.3.3.3"},
-		{[]string{"127.0.0.1"}, []string{"1.1.1.1, junk"}, "127.0.0.1"},
-		{[]string{"127.0.0.1"}, []string{"2001:db8::1"}, "2001:db8::1"},
-	} {
-		trusted, err := parseTrusted(c.trusted)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if ip := trusted.clientIP("127.0.0.1", http.Header{"X-Real-Ip": c.sent}); ip != c.want {
-			t.Errorf("%+v: %s", c, ip)
-		}
-	}
-	if _, err := parseTrusted([]string{"nonsense"}); err == nil {
-		t.Error("nonsense is trusted")
-	}
-}
-
-func TestSettingsOfBundledPluginsThatAreNotSimulatedAreDenied(t *testing.T) {
-	err := CheckConfig(deckConfig(t, `
-consumers: [{username: u}]
-plugins:
-- {name: jwt, config: {maximum_expiration: 5, claims_to_verify: [aud], cookie_names: [c], realm: r}}
-- {name: key-auth, consumer: u, config: {key_names: ["a b"], key_in_body: true, hide_credentials: true}}
-- {name: other}
-`))
-	for _, want := range []string{
-		"plugins[0].config.claims_to_verify[0]: expected one of: exp, nbf",
-		"plugins[0].config.realm: realms are not simulated",
-		"plugins[0].config.maximum_expiration: a maximum is not simulated",
-		"plugins[1].config.key_names[0]: invalid value: a b",
-		"plugins[0].config.cookie_names: tokens in cookies are not simulated", "hidden credentials are not simulated",
-		"plugins[1].config.key_in_body: keys in bodies are not simulated", "plugins[1].consumer: value must be null",
-		"plugins[2]: plugin 'other' not enabled",
-	} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("no fault %q in %v", want, err)
-		}
 	}
 }

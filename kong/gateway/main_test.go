@@ -17,8 +17,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 )
 
-// The test binary is also the plugin server that the tests start: under the name it is linked to, with the arguments
-// Kong gives one.
+// TestMain runs the tests, or the plugin server that they start: under the name of a link to the test binary, with
+// Kong's arguments.
 func TestMain(m *testing.M) {
 	if name := filepath.Base(os.Args[0]); strings.HasPrefix(name, "plugin-") {
 		os.Exit(runPluginProcess(name, os.Args[1:]))
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	leaktest.Main(m)
 }
 
-// pluginBinary gives the test binary the name of one of the kinds of plugin processes.
+// pluginBinary links the test binary to the name of a kind of plugin process.
 func pluginBinary(t *testing.T, kind string) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -106,7 +106,7 @@ func deckConfig(t testing.TB, document string) *Config {
 	return config
 }
 
-// started is a running gateway that ends with the test.
+// started starts a gateway and closes it when the test ends.
 func started(t testing.TB, options Options) *Gateway {
 	t.Helper()
 	g, err := New(options)
@@ -124,7 +124,7 @@ func started(t testing.TB, options Options) *Gateway {
 	return g
 }
 
-// withFake is a gateway whose plugin "rec" is served by the test.
+// withFake starts a gateway whose plugin "rec" the test serves.
 func withFake(t testing.TB, document string, onEvent func(*fakeEvent)) (*Gateway, *fakePlugin) {
 	t.Helper()
 	fake := newFakePlugin(t, onEvent)
@@ -133,7 +133,7 @@ func withFake(t testing.TB, document string, onEvent func(*fakeEvent)) (*Gateway
 	}), fake
 }
 
-// answer is a response with its header lines as they came.
+// answer holds a response with its header lines as they came.
 type answer struct {
 	status int
 	header http.Header
@@ -169,7 +169,7 @@ func send(t testing.TB, g *Gateway, lines ...string) answer {
 	return answer{response.StatusCode, response.Header, strings.Split(head, "\r\n")[1:], string(body)}
 }
 
-// named are the header lines of one name, spelled as they came.
+// named returns the header lines of one name, spelled as they came.
 func (a answer) named(name string) []string {
 	var out []string
 	for _, line := range a.lines {

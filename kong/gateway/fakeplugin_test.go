@@ -45,7 +45,7 @@ type question struct {
 	arg    []byte
 }
 
-// errKongClosed is what a plugin sees where Kong drops the connection.
+// errKongClosed reports that Kong dropped the connection.
 var errKongClosed = errors.New("kong closed the connection")
 
 func newFakePlugin(t testing.TB, onEvent func(*fakeEvent)) *fakePlugin {
@@ -132,9 +132,9 @@ func (f *fakePlugin) handle(conn net.Conn, call *pb.RpcCall) bool {
 		f.mu.Unlock()
 	case call.GetCmdHandleEvent() != nil:
 		f.mu.Lock()
-		config, known := f.instances[call.GetCmdHandleEvent().InstanceId]
+		config, exists := f.instances[call.GetCmdHandleEvent().InstanceId]
 		f.mu.Unlock()
-		if !known {
+		if !exists {
 			return false
 		}
 		event := &fakeEvent{conn: conn, config: config, call: call.Sequence}
@@ -172,7 +172,7 @@ func (e *fakeEvent) ask(questions ...question) ([][]byte, error) {
 	return answers, nil
 }
 
-// end sends calls whose answers nobody needs, the end of the event and the return in one write, and reads the answers.
+// end sends calls whose answers are not used, the end of the event and the return in one write, and reads the answers.
 func (e *fakeEvent) end(calls ...question) {
 	var frames [][]byte
 	for _, q := range calls {
@@ -231,7 +231,7 @@ func exitWith(status int, body string, headers map[string]any) question {
 	return question{"kong.response.exit", appendNested(b, 3, appendStruct(nil, headers))}
 }
 
-// recInfo is the info of the recording plugin whose transcripts are in testdata.
+// recInfo returns the info of the recording plugin whose transcripts are in testdata.
 func recInfo(t testing.TB) *PluginInfo {
 	t.Helper()
 	info, err := ParsePluginInfo([]byte(recDump))
