@@ -153,12 +153,13 @@ fuzz: ## Fuzz every target for FUZZTIME (10s)
 		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$folder" || exit 1; \
 	done
 
-# A Soak spec always runs: as long as the environment's SOAK says, else for a moment.
+# A Soak test always runs: in its long form where the environment has SOAK, else in a short one (internal/soak).
 .PHONY: soak
-soak: ## Run the Soak specs in their long form, SOAK (10m) each
+soak: ## Run the Soak tests and specs in their long form, for SOAK (10m) each where they run for a while
 	@mkdir -p $(CACHE)
-	set -o pipefail; SOAK=$(SOAK) $(GO) test -v $(RACE) -count=1 -timeout 0 -run Soak ./spec/... 2>&1 | tee $(CACHE)/soak.log
-	@grep -q '^=== RUN' $(CACHE)/soak.log || { echo "no Soak spec ran" >&2; exit 1; }
+	set -o pipefail; SOAK=$(SOAK) $(GO) test -v $(RACE) -count=1 -p 1 -timeout 0 -run Soak \
+		$$($(call packages_with,^func TestSoak)) 2>&1 | tee $(CACHE)/soak.log
+	@grep -q '^=== RUN' $(CACHE)/soak.log || { echo "no Soak test ran" >&2; exit 1; }
 
 .PHONY: lint
 lint: $(LINT) ## Lint: import directions, purity, correctness, format

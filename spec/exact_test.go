@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -19,20 +20,6 @@ type load struct {
 	processes, connections int
 	lasts                  time.Duration
 	config                 string // beside the limits
-}
-
-// soakOr is SOAK from the environment (see make soak), else d.
-func soakOr(t *testing.T, d time.Duration) time.Duration {
-	t.Helper()
-	text := os.Getenv("SOAK")
-	if text == "" {
-		return d
-	}
-	long, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatalf("SOAK: %v", err)
-	}
-	return long
 }
 
 // admission is one admitted request: it was decided at some instant from Sent to Answered.
@@ -212,5 +199,5 @@ func checkLog(t *testing.T, all []admission) {
 }
 
 func TestSoakOneProcessUnderThreefoldLoadNeverExceedsAnyAlgorithmsBound(t *testing.T) {
-	exact(t, load{processes: 1, connections: 16, lasts: soakOr(t, 1500*time.Millisecond)})
+	exact(t, load{processes: 1, connections: 16, lasts: soak.For(t, 1500*time.Millisecond)})
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 )
 
 // churn is who joins (+) and who leaves (-), the one that has been there for longest, step by step. A node leases from
@@ -25,7 +26,7 @@ func TestSoakNoIntervalSeesMoreThanTheLimitWhileLeasingNodesComeAndGo(t *testing
 	for _, b := range bounds {
 		crowd.flows = append(crowd.flows, &flow{bound: b, traffic: f.offer(by(b.algorithm), steady(3*int(b.rate())))})
 	}
-	lasts := soakOr(t, time.Duration(len(churn))*churnStep)
+	lasts := soak.For(t, time.Duration(len(churn))*churnStep)
 	begun := time.Now()
 	crowd.join(f)
 	for step := 0; time.Since(begun) < lasts; step++ {
@@ -73,7 +74,7 @@ func TestSoakTokensOnLeaseInACalmAddNothingToTheBurstOfTheRush(t *testing.T) {
 	for _, m := range members {
 		tr.to(m, m.open("", b.config()), 4)
 	}
-	b.check(t, tr.lastFor(soakOr(t, 6*time.Second)), 6)
+	b.check(t, tr.lastFor(soak.For(t, 6*time.Second)), 6)
 }
 
 // crowd is members that take traffic from when they join until they leave.

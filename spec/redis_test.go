@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 )
 
 func TestEveryPromiseAboutLimitsHoldsInRedisToo(t *testing.T) {
@@ -71,7 +72,7 @@ func TestTwoNodesWithOneRedisShareALimitExactly(t *testing.T) {
 func TestSoakFourProcessesOnOneRedisNeverExceedAnyAlgorithmsBound(t *testing.T) {
 	server := redistest.Single(t)
 	exact(t, load{
-		processes: 4, connections: 64, lasts: soakOr(t, 2*time.Second),
+		processes: 4, connections: 64, lasts: soak.For(t, 2*time.Second),
 		config: fmt.Sprintf(`"strategy":"redis","redis":{"socket":%q},`, server.Socket),
 	})
 }

@@ -13,11 +13,11 @@ func name(t *testing.T, n *newSubjects, from, tokens, subjects int) {
 	t.Helper()
 	const at = 1000
 	for i := 0; i < subjects; i += at {
+		named := map[subject]struct{}{}
+		for j := i; j < min(i+at, subjects); j++ {
+			named[subject{policy.KindUser, fmt.Sprint(j)}] = struct{}{}
+		}
 		for token := range tokens {
-			named := map[subject]struct{}{}
-			for j := i; j < min(i+at, subjects); j++ {
-				named[subject{policy.KindUser, fmt.Sprint(j)}] = struct{}{}
-			}
 			now := limit.Micros(from+i+at) * limit.Second
 			if wait := n.admit(fmt.Sprint(token), named, now); wait != 0 {
 				t.Fatalf("token %d waits %d µs for subjects from %d on", token, wait, i)

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
@@ -199,10 +200,11 @@ func TestAShutdownAndAClientThatGoesEndTheDelay(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatIsDelayedHoldsNoBody(t *testing.T) { // it measures memory: not parallel
+func TestSoakAnAnswerThatIsDelayedHoldsNoBody(t *testing.T) { // it measures memory: not parallel
 	inBog(t, func(b *bog) {
 		body := listOf(100, longCheck) + strings.Repeat(" ", 400<<10) + "}"
-		const delayed, most = 60, 10 << 20 // bytes: less than a tenth of the bodies
+		delayed := soak.Count(10, 60)
+		most := uint64(delayed * len(body) / 5) // bytes
 		held := func() uint64 {
 			var m runtime.MemStats
 			runtime.GC()

@@ -3,6 +3,7 @@ package lease
 import (
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
@@ -29,7 +30,7 @@ func offer(t *testing.T, nodes []*node, rates []int, seconds int, bounds []polic
 	return admissions
 }
 
-func TestNodesGetOfAScarceBucketWhatTheyNeedOrAnEqualPart(t *testing.T) {
+func TestSoakNodesGetOfAScarceBucketWhatTheyNeedOrAnEqualPart(t *testing.T) {
 	t.Parallel()
 	seconds := limit.Spec{Algorithm: limit.TokenBucket, Quantity: 3000, Window: limit.Second}
 	minutes := limit.Spec{Algorithm: limit.TokenBucket, Quantity: 180_000, Window: 60 * limit.Second, Burst: 12_000}
@@ -53,7 +54,7 @@ func TestNodesGetOfAScarceBucketWhatTheyNeedOrAnEqualPart(t *testing.T) {
 		}
 		bounds := []policy.Bound{bound(t, "scarce", test.spec), perSecond(t, 1_000_000, "roomy")[0]}
 		offer(t, nodes, test.rates, 4, bounds) // until the burst is spent
-		const long = 4
+		long := soak.Count(2, 4) // seconds
 		got := offer(t, nodes, test.rates, long, bounds)
 		for i, admissions := range got {
 			if want := long * test.want[i]; admissions < want*9/10 || admissions > want*11/10+1 {
@@ -63,7 +64,7 @@ func TestNodesGetOfAScarceBucketWhatTheyNeedOrAnEqualPart(t *testing.T) {
 	}
 }
 
-func TestWhatRequestsNeedThatCostMoreThanALeaseIsNotLeased(t *testing.T) {
+func TestSoakWhatRequestsNeedThatCostMoreThanALeaseIsNotLeased(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		spec  limit.Spec // of 1000 tokens a second
@@ -86,13 +87,13 @@ func TestWhatRequestsNeedThatCostMoreThanALeaseIsNotLeased(t *testing.T) {
 		nodes[0].admits(t, withCost(b, b.Policy.Limit.Spec().Burst*95/100))
 		b.Cost = test.cost
 		offer(t, nodes, rates, 6, []policy.Bound{b}) // until the burst is spent
-		const long = 20
+		long := soak.Count(8, 20) // seconds
 		sum := int64(0)
 		for _, admissions := range offer(t, nodes, rates, long, []policy.Bound{b}) {
 			sum += int64(admissions) * test.cost
 		}
-		if sum < long*1000*98/100 {
-			t.Errorf("%s, %d nodes, requests that cost %d: %d tokens a second were admitted", b.Policy.Describe(), test.nodes, test.cost, sum/long)
+		if sum < int64(long)*1000*98/100 {
+			t.Errorf("%s, %d nodes, requests that cost %d: %d tokens a second were admitted", b.Policy.Describe(), test.nodes, test.cost, sum/int64(long))
 		}
 	}
 }

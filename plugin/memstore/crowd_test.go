@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
@@ -29,8 +30,9 @@ func spent(t *testing.T, s *memstore.Store, bounds []policy.Bound) {
 	}
 }
 
-func TestNamesThatAreMadeUpEvictNobodysUsedUpQuota(t *testing.T) {
-	const ceiling, victims = 20_000, 2000
+func TestSoakNamesThatAreMadeUpEvictNoUsedUpQuota(t *testing.T) {
+	ceiling := soak.Count(5000, 20_000)
+	victims := ceiling / 10
 	made := map[string]func(p *policy.Policy, i int) policy.Bound{
 		"users of one tenant": func(p *policy.Policy, i int) policy.Bound { return ofUser(p, "evil", fmt.Sprint("u", i)) },
 		"users of ten tenants": func(p *policy.Policy, i int) policy.Bound {

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
@@ -18,7 +19,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// crowd is how many tenants there are in these tests.
+// crowd is how many tenants there are in the benchmarks, and in the long form of the tests.
 const crowd = 100_000
 
 // names are the ids of so many tenants.
@@ -44,7 +45,8 @@ func typical(tb testing.TB, first decision.Status) *decision.Decision {
 	return d
 }
 
-func TestCountingAllocatesNothingInSteadyState(t *testing.T) {
+func TestSoakCountingAllocatesNothingInSteadyState(t *testing.T) {
+	crowd := soak.Count(10_000, crowd)
 	ids := names(crowd)
 	for name, d := range map[string]*decision.Decision{"admitted": typical(t, admits), "denied": typical(t, denies), "degraded": busy(t)} {
 		for _, tenants := range []int{1, crowd} {
@@ -74,8 +76,9 @@ func heapBytes() uint64 {
 	return stats.HeapAlloc
 }
 
-func TestAHundredThousandTenantsMakeBoundedSeriesInBoundedMemory(t *testing.T) {
-	ids := names(crowd)
+func TestSoakACrowdOfTenantsMakesBoundedSeriesInBoundedMemory(t *testing.T) {
+	crowd := soak.Count(20_000, crowd)
+	ids, group := names(crowd), crowd/20
 	synctest.Test(t, func(t *testing.T) {
 		d := typical(t, admits)
 		m := New("1", Sources{})
@@ -84,7 +87,7 @@ func TestAHundredThousandTenantsMakeBoundedSeriesInBoundedMemory(t *testing.T) {
 			for i := range ids {
 				d.Identity.Tenant.ID = ids[(i+minute*1000)%crowd]
 				d.Resolution.Endpoint = "GET /" + strconv.Itoa(i%50)
-				for range 1 + i%5000/4990*20 { // another two hundred are busy each minute
+				for range 1 + i%group/(group-10)*20 { // another two hundred are busy each minute
 					m.Observe(d)
 					requests++
 				}

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -91,9 +92,9 @@ func TestABucketOfATimeThatIsFarAheadIsEmpty(t *testing.T) {
 }
 
 // Logs that are long and busy: entries expire one by one and many at once, are searched, compacted, and forgotten.
-func TestLuaKeepsLongLogsAsGoDoes(t *testing.T) {
+func TestSoakLuaKeepsLongLogsAsGoDoes(t *testing.T) {
 	client := redistest.Single(t).Client(t)
-	rapid.Check(t, func(rt *rapid.T) {
+	playTimelines(t, soak.Count(30, 100), func(rt *rapid.T) {
 		flush(t, client)
 		w := &world{now: storetest.Start, kept: map[policy.Key]kept{}}
 		spec := limit.Spec{Algorithm: limit.SlidingLog, Quantity: rapid.Int64Range(5, 200).Draw(rt, "quantity"), Window: limit.Second}

@@ -105,12 +105,17 @@ func TestOnlyARefusalIsTimedByItsWait(t *testing.T) {
 
 func TestOneResponseServesManyDecisions(t *testing.T) {
 	var reused response.Response
-	for _, first := range published(t) {
-		for _, second := range published(t) {
-			renderer(first.config).Render(first.decision, first.grpc, &reused)
-			renderer(second.config).Render(second.decision, second.grpc, &reused)
-			if got, want := show(&reused), show(render(second.config, second.decision, second.grpc)); got != want {
-				t.Fatalf("%s after %s reads\n%s\nwant\n%s", second.name, first.name, got, want)
+	all := published(t)
+	renderers, want := make([]*response.Renderer, len(all)), make([]string, len(all))
+	for i, one := range all {
+		renderers[i], want[i] = renderer(one.config), show(render(one.config, one.decision, one.grpc))
+	}
+	for i, first := range all {
+		for j, second := range all {
+			renderers[i].Render(first.decision, first.grpc, &reused)
+			renderers[j].Render(second.decision, second.grpc, &reused)
+			if got := show(&reused); got != want[j] {
+				t.Fatalf("%s after %s reads\n%s\nwant\n%s", second.name, first.name, got, want[j])
 			}
 		}
 	}
