@@ -200,7 +200,8 @@ const mostDenied = 2
 func TestSoakLeasesDenyHardlyMoreThanAskingForEveryRequest(t *testing.T) {
 	t.Parallel()
 	const seed = 9 // it was among the worst when a lease could be spent for two seconds
-	most := soak.Count(15_000, 1_000_000) // requests of a shape: 75 s of the busy ones, at four nodes, where it is harder
+	// The short form plays so many requests of a shape: 75 s of the busy ones, and those at four nodes alone.
+	most := soak.Count(15_000, 1_000_000)
 	for _, s := range append(regular(), random(seed)...) {
 		counts := []int{1, 4}
 		if len(s.at) > most {

@@ -54,10 +54,10 @@ func TestSoakNodesGetOfAScarceBucketWhatTheyNeedOrAnEqualPart(t *testing.T) {
 		}
 		bounds := []policy.Bound{bound(t, "scarce", test.spec), perSecond(t, 1_000_000, "roomy")[0]}
 		offer(t, nodes, test.rates, 4, bounds) // until the burst is spent
-		long := soak.Count(2, 4) // seconds
-		got := offer(t, nodes, test.rates, long, bounds)
+		seconds := soak.Count(2, 4)
+		got := offer(t, nodes, test.rates, seconds, bounds)
 		for i, admissions := range got {
-			if want := long * test.want[i]; admissions < want*9/10 || admissions > want*11/10+1 {
+			if want := seconds * test.want[i]; admissions < want*9/10 || admissions > want*11/10+1 {
 				t.Errorf("%s: node %d of those that are offered %v a second was admitted %d, want about %d", test.name, i, test.rates, admissions, want)
 			}
 		}
@@ -87,13 +87,13 @@ func TestSoakWhatRequestsNeedThatCostMoreThanALeaseIsNotLeased(t *testing.T) {
 		nodes[0].admits(t, withCost(b, b.Policy.Limit.Spec().Burst*95/100))
 		b.Cost = test.cost
 		offer(t, nodes, rates, 6, []policy.Bound{b}) // until the burst is spent
-		long := soak.Count(8, 20) // seconds
+		seconds := soak.Count(8, 20)
 		sum := int64(0)
-		for _, admissions := range offer(t, nodes, rates, long, []policy.Bound{b}) {
+		for _, admissions := range offer(t, nodes, rates, seconds, []policy.Bound{b}) {
 			sum += int64(admissions) * test.cost
 		}
-		if sum < int64(long)*1000*98/100 {
-			t.Errorf("%s, %d nodes, requests that cost %d: %d tokens a second were admitted", b.Policy.Describe(), test.nodes, test.cost, sum/int64(long))
+		if sum < int64(seconds)*1000*98/100 {
+			t.Errorf("%s, %d nodes, requests that cost %d: %d tokens a second were admitted", b.Policy.Describe(), test.nodes, test.cost, sum/int64(seconds))
 		}
 	}
 }
