@@ -74,6 +74,7 @@ func (o *orphan) crash(t *testing.T) {
 }
 
 func TestAPluginWhoseWorkerWasKilledServesTheOtherWorkersAndEndsAfterThem(t *testing.T) {
+	t.Parallel()
 	prefix := shortDir(t)
 	first := startOrphan(t, prefix)
 	n := start(t, deck(plentiful), func(o *gateway.Options) {
@@ -92,6 +93,7 @@ func TestAPluginWhoseWorkerWasKilledServesTheOtherWorkersAndEndsAfterThem(t *tes
 }
 
 func TestAPluginWhoseKongWasKilledEnds(t *testing.T) {
+	t.Parallel()
 	o := startOrphan(t, shortDir(t))
 	o.crash(t)
 	o.await(t, "this process ends")

@@ -30,7 +30,7 @@ func TestEveryPromiseAboutLimitsHoldsInRedisToo(t *testing.T) {
 		"costs":            TestCostsAreSpentAndACostAboveTheCapacityIsRefusedWithAReason,
 		"shadow":           TestShadowAndLogNeverDenyAndSayNothingToTheClient,
 		"global":           TestGlobalLimitsHoldForAllTenantsTogether,
-		"one token":        TestWhenOneTokenIsLeftExactlyOneRequestWins,
+		"one token":        TestSoakWhenOneTokenIsLeftExactlyOneRequestWins,
 		"nasty identities": TestNastyIdentitiesAreDecidedAndNeverMeetInOneBucket,
 	} {
 		if err := client.FlushAll(context.Background()).Err(); err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -61,10 +62,10 @@ func busyKong(o *gateway.Options) {
 	o.NoticeAfter, o.ClaimWait = 50*time.Millisecond, time.Second
 }
 
-func TestTenRestartsOfThePluginUnderLoadStallNoRoute(t *testing.T) {
+func TestSoakRestartsOfThePluginUnderLoadStallNoRoute(t *testing.T) {
 	n := start(t, deck(plentiful), busyKong)
 	underLoad(t, n, func(answered *atomic.Int64) {
-		for range 10 {
+		for range soak.Count(4, 10) {
 			awaitCount(t, "requests before the restart", answered.Load, 100)
 			if err := syscall.Kill(n.PluginPID(), syscall.SIGTERM); err != nil {
 				t.Fatal(err)

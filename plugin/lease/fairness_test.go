@@ -54,10 +54,10 @@ func TestSoakNodesGetOfAScarceBucketWhatTheyNeedOrAnEqualPart(t *testing.T) {
 		}
 		bounds := []policy.Bound{bound(t, "scarce", test.spec), perSecond(t, 1_000_000, "roomy")[0]}
 		offer(t, nodes, test.rates, 4, bounds) // until the burst is spent
-		seconds := soak.Count(2, 4)
-		got := offer(t, nodes, test.rates, seconds, bounds)
+		lasts := soak.Count(2, 4)
+		got := offer(t, nodes, test.rates, lasts, bounds)
 		for i, admissions := range got {
-			if want := seconds * test.want[i]; admissions < want*9/10 || admissions > want*11/10+1 {
+			if want := lasts * test.want[i]; admissions < want*9/10 || admissions > want*11/10+1 {
 				t.Errorf("%s: node %d of those that are offered %v a second was admitted %d, want about %d", test.name, i, test.rates, admissions, want)
 			}
 		}
