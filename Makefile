@@ -83,7 +83,7 @@ demo-full: build ## Limits changed at run time, and Postgres away, with Redis an
 	LISTEN=$(LISTEN) ONCE=$(ONCE) kong/demo-full.sh
 
 .PHONY: playground
-playground: build ## Start a Redis, a Postgres and a gateway with the plugin, to follow the README with
+playground: build ## Start a Redis, a Postgres and a gateway with the plugin, to follow the docs with
 	@LISTEN=$(LISTEN) kong/playground.sh up
 
 .PHONY: playground-stop

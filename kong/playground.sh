@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A Redis, a Postgres with the tables and no rows, and a gateway with the plugin, to follow the README with: playground.sh up returns
+# A Redis, a Postgres with the tables and no rows, and a gateway with the plugin, to follow the docs with: playground.sh up returns
 # when they serve, playground.sh down ends them. What was written is gone then.
 #
 # Run by make playground, from the top folder, with the programs in bin/. LISTEN is the gateway's address, METRICS_LISTEN

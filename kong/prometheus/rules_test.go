@@ -128,8 +128,8 @@ func TestEveryAlertUsesWhatIsPublished(t *testing.T) {
 }
 
 func TestEveryAlertSaysHowUrgentItIsWhatItMeansAndWhereTheRunbookIs(t *testing.T) {
-	const readme = "https://github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting#"
-	text, err := os.ReadFile("../../README.md")
+	const runbook = "https://github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/blob/main/docs/runbook.md#"
+	text, err := os.ReadFile("../../docs/runbook.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,11 +141,11 @@ func TestEveryAlertSaysHowUrgentItIsWhatItMeansAndWhereTheRunbookIs(t *testing.T
 		if a.Annotations["summary"] == "" || a.Annotations["description"] == "" {
 			t.Errorf("%s says too little: %v", a.Name, a.Annotations)
 		}
-		if url, want := a.Annotations["runbook_url"], readme+strings.ToLower(a.Name); url != want {
+		if url, want := a.Annotations["runbook_url"], runbook+strings.ToLower(a.Name); url != want {
 			t.Errorf("%s has its runbook at %s, want %s", a.Name, url, want)
 		}
-		if !slices.Contains(headings, "#### "+a.Name) {
-			t.Errorf("the README has no paragraph under the heading %q", "#### "+a.Name)
+		if !slices.Contains(headings, "## "+a.Name) {
+			t.Errorf("the runbook has no paragraph under the heading %q", "## "+a.Name)
 		}
 	}
 }

@@ -64,7 +64,7 @@ type settings struct {
 	Dump, Version bool
 }
 
-// setting is one row of the table in the README.
+// setting is one row of the table in docs/configuration.md.
 type setting struct {
 	name  string // as a flag; in a file with underscores; in the environment in upper case behind TENANT_RATE_LIMITING_
 	value string // the default

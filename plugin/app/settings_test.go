@@ -86,14 +86,14 @@ func TestAWrongSettingIsNamedWithItsPlaceAndTheFix(t *testing.T) {
 	}
 }
 
-func TestTheREADMEListsEverySettingWithItsDefault(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
+func TestTheDocsListEverySettingWithItsDefault(t *testing.T) {
+	docs, err := os.ReadFile("../../docs/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, row := range table {
-		if want := "| `-" + row.name + "` | `" + row.value + "` |"; !strings.Contains(string(readme), want) {
-			t.Errorf("the README has no row %q", want)
+		if want := "| `-" + row.name + "` | `" + row.value + "` |"; !strings.Contains(string(docs), want) {
+			t.Errorf("docs/configuration.md has no row %q", want)
 		}
 	}
 }

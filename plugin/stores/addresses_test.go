@@ -156,7 +156,7 @@ func fillLogs(t *testing.T, view taker, addresses, requests int) {
 func TestStrangersWithSlidingLogsTakeNoMoreMemoryThanTheirBound(t *testing.T) {
 	const (
 		most      = 3100                 // 230 bytes of each are room for one log
-		bound     = 1.1 * most * 2 * 230 // as README.md has it
+		bound     = 1.1 * most * 2 * 230 // as docs/redis.md has it
 		noise     = 1 << 20              // connections, scripts and Lua's garbage
 		addresses = 250
 		requests  = 1000

@@ -1,5 +1,5 @@
 // Command gen writes what is derived from the Config type of package schema: the Kong schema (kong_schema.json), the
-// option table (options.md), and the copy of that table in the README. It reads the Go source, because the descriptions
+// option table (options.md), and the copy of that table in docs/configuration.md. It reads the Go source, because the descriptions
 // are doc comments, which reflection cannot see.
 //
 // The checking of configs against the generated schema is not here but in package schema itself.
@@ -17,7 +17,7 @@ import (
 const (
 	schemaFile  = "kong_schema.json"
 	optionsFile = "options.md"
-	readmeFile  = "../README.md"
+	docsFile    = "../docs/configuration.md"
 
 	optionsStart = "<!-- options:start -->"
 	optionsEnd   = "<!-- options:end -->"
@@ -44,7 +44,7 @@ func run(dir string) error {
 	return nil
 }
 
-// generate returns the derived files by their path below dir. The README is among them only if it exists and has the
+// generate returns the derived files by their path below dir. The page of docs is among them only if it exists and has the
 // markers between which the option table goes.
 func generate(dir string) (map[string][]byte, error) {
 	source, err := readSource(dir)
@@ -61,22 +61,22 @@ func generate(dir string) (map[string][]byte, error) {
 	}
 	options := optionTable(root)
 	files := map[string][]byte{schemaFile: kong, optionsFile: options}
-	readme, err := os.ReadFile(filepath.Join(dir, readmeFile))
+	page, err := os.ReadFile(filepath.Join(dir, docsFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return files, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read README: %w", err)
+		return nil, fmt.Errorf("read the page of options: %w", err)
 	}
-	if updated, ok := insertOptions(readme, options); ok {
-		files[readmeFile] = updated
+	if updated, ok := insertOptions(page, options); ok {
+		files[docsFile] = updated
 	}
 	return files, nil
 }
 
-// insertOptions puts options between the markers of readme; false means that the markers are not there.
-func insertOptions(readme, options []byte) ([]byte, bool) {
-	head, rest, ok := bytes.Cut(readme, []byte(optionsStart))
+// insertOptions puts options between the markers of page; false means that it has no markers.
+func insertOptions(page, options []byte) ([]byte, bool) {
+	head, rest, ok := bytes.Cut(page, []byte(optionsStart))
 	if !ok {
 		return nil, false
 	}

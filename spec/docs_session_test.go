@@ -12,25 +12,29 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
-// shown is something that the README shows to be typed into a shell: a whole block of sh, or one command of a console
+// shown is something that the docs show to be typed into a shell: a whole block of sh, or one command of a console
 // with the output that follows it.
 type shown struct {
 	section string
 	lines   string
-	output  []string // as the README has it, with … for what differs; nil: none is shown
+	output  []string // as the docs have it, with … for what differs; nil: none is shown
 	console bool
 }
 
 var blocks = regexp.MustCompile("(?sm)^```(sh|console)\n(.*?)^```$")
 
-// shownIn returns what a section of the README shows, in reading order.
+// shownIn returns what a page of the docs shows, or a section of it (page#section), in reading order.
 func shownIn(t *testing.T, section string) []shown {
 	t.Helper()
-	_, text, found := strings.Cut(file(t, "README.md"), "\n## "+section+"\n")
-	if !found {
-		t.Fatalf("the README has no section %q", section)
+	page, heading, part := strings.Cut(section, "#")
+	text := file(t, page)
+	if part {
+		var found bool
+		if _, text, found = strings.Cut(text, "\n## "+heading+"\n"); !found {
+			t.Fatalf("%s has no section %q", page, heading)
+		}
+		text, _, _ = strings.Cut(text, "\n## ")
 	}
-	text, _, _ = strings.Cut(text, "\n## ")
 	var all []shown
 	for _, block := range blocks.FindAllStringSubmatch(text, -1) {
 		if block[1] == "sh" {
@@ -52,7 +56,7 @@ func shownIn(t *testing.T, section string) []shown {
 	return all
 }
 
-// fits reports whether an output is the one that the README shows: … stands for any text in a line, and alone in a
+// fits reports whether an output is the one that the docs show: … stands for any text in a line, and alone in a
 // line for any lines.
 func (s shown) fits(output string) bool {
 	var pattern strings.Builder
@@ -86,7 +90,7 @@ func session(all []shown) string {
 	return lines.String()
 }
 
-// stranger is a folder with the sources and the programs, as a reader of the README has it after make build.
+// stranger is a folder with the sources and the programs, as a reader of the docs has it after make build.
 func stranger(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -111,10 +115,15 @@ func stranger(t *testing.T) string {
 	return dir
 }
 
-func TestTheREADMEIsOneSessionInReadingOrder(t *testing.T) {
+// sessionPages are the pages, or sections of pages, whose commands are run as one session.
+var sessionPages = []string{
+	"README.md#Ten lines of decK", "docs/policies.md", "docs/control-api.md", "docs/metrics.md",
+}
+
+func TestTheDocsAreOneSessionInReadingOrder(t *testing.T) {
 	t.Parallel()
 	var all []shown
-	for _, section := range []string{"Ten lines of decK", "Policies at run time", "Control it", "Metrics and health"} {
+	for _, section := range sessionPages {
 		all = append(all, shownIn(t, section)...)
 	}
 	const documented = "127.0.0.1:8090"
@@ -143,13 +152,13 @@ func TestTheREADMEIsOneSessionInReadingOrder(t *testing.T) {
 	}
 	for i, s := range all {
 		if s.output != nil && !s.fits(outputs[i]) {
-			t.Errorf("%s: the README shows for %s\n%s\nand it is\n%s", s.section, s.lines, strings.Join(s.output, "\n"), outputs[i])
+			t.Errorf("%s: the docs show for %s\n%s\nand it is\n%s", s.section, s.lines, strings.Join(s.output, "\n"), outputs[i])
 		}
 	}
 	checkAnswers(t, out)
 }
 
-// checkAnswers checks what the README says in words of the answers to its calls of the REST API.
+// checkAnswers checks what the docs say in words of the answers to its calls of the REST API.
 func checkAnswers(t *testing.T, out string) {
 	t.Helper()
 	answers := regexp.MustCompile(`(?m)^\++ .*$`).ReplaceAllString(out, "") // without the calls
@@ -163,7 +172,7 @@ func checkAnswers(t *testing.T, out string) {
 	}
 }
 
-func TestAnOutputThatTheREADMEDoesNotShowIsFound(t *testing.T) {
+func TestAnOutputThatTheDocsDoNotShowIsFound(t *testing.T) {
 	s := shown{output: []string{"version 4 of …: enforced", "…", "end"}}
 	for output, want := range map[string]bool{
 		"version 4 of today: enforced\nend\n":         true,

@@ -1,0 +1,72 @@
+package spec
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite generated pages of docs")
+
+const (
+	metricsPage  = "docs/metrics.md"
+	metricsStart = "<!-- metrics:start: written by go test ./spec -run EveryMetric -update; do not edit -->\n"
+	metricsEnd   = "<!-- metrics:end -->\n"
+)
+
+var (
+	// In the golden list of package metrics: name, type and labels, and the help on the next line.
+	pluginMetric = regexp.MustCompile(`(?m)^(\w+) (\w+) \{(.*)\}\n    (.*)$`)
+	// In that of package control: name, type and help, and a line for each series.
+	controlMetric = regexp.MustCompile(`(?m)^(\w+) (\w+) (.*)\n((?:  .*\n|\n)*)`)
+	labelName     = regexp.MustCompile(`(\w+)="`)
+)
+
+// metricTable returns the tables of all metrics, from the golden lists of the packages that publish them.
+func metricTable(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	head := func(title string) {
+		b.WriteString("\n## " + title + "\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n")
+	}
+	row := func(name, kind, labels, help string) {
+		if labels != "" {
+			labels = "`" + strings.ReplaceAll(labels, ",", "`, `") + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, kind, labels, strings.ReplaceAll(help, "|", `\|`))
+	}
+	head("Metrics of the plugin server")
+	for _, m := range pluginMetric.FindAllStringSubmatch(file(t, "plugin/metrics/testdata/metrics.golden"), -1) {
+		row(m[1], m[2], m[3], m[4])
+	}
+	head("Metrics of ratelimit serve")
+	for _, m := range controlMetric.FindAllStringSubmatch(file(t, "plugin/control/testdata/metrics.golden"), -1) {
+		var labels []string
+		first, _, _ := strings.Cut(m[4], "\n")
+		for _, label := range labelName.FindAllStringSubmatch(first, -1) {
+			labels = append(labels, label[1])
+		}
+		row(m[1], m[2], strings.Join(labels, ","), m[3])
+	}
+	return b.String() + "\n"
+}
+
+func TestTheDocsListEveryMetric(t *testing.T) {
+	page := file(t, metricsPage)
+	head, rest, started := strings.Cut(page, metricsStart)
+	_, tail, ended := strings.Cut(rest, metricsEnd)
+	if !started || !ended {
+		t.Fatalf("%s has no place for the tables, between %s and %s", metricsPage, metricsStart, metricsEnd)
+	}
+	want := head + metricsStart + metricTable(t) + metricsEnd + tail
+	if *update {
+		if err := os.WriteFile("../"+metricsPage, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if page != want {
+		t.Errorf("%s differs from the golden lists: go test ./spec -run EveryMetric -update", metricsPage)
+	}
+}
