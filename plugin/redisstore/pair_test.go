@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"strconv"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -18,37 +20,54 @@ import (
 )
 
 // byParity keeps the buckets of about every second policy apart, so that most requests meet both Redis.
-func byParity(key *policy.Key) bool { return appendName(nil, key)[1]%2 == 1 }
+func byParity(key *policy.Key) bool { return crc32.ChecksumIEEE([]byte(key.Policy))%2 == 1 }
 
-// pairOn makes a pair over two empty servers.
-func pairOn(t *testing.T, main, second *redistest.Server) *Pair {
-	t.Helper()
-	over := func(server *redistest.Server) *Store {
-		client := server.Client(t)
-		flush(t, client)
-		return newStore(server.Address(), &direct{client, false}, takeScript, quiet)
+// named returns the name of the n-th policy whose buckets are kept apart, or are not.
+func named(n int, apart bool) string {
+	for i := 0; ; i++ {
+		name := fmt.Sprint("p", i)
+		if byParity(&policy.Key{Policy: name}) != apart {
+			continue
+		}
+		if n--; n < 0 {
+			return name
+		}
 	}
-	return NewPair(over(main), over(second), byParity)
 }
 
-// pairOf makes a pair over two empty servers, which read the time from one clock.
-func pairOf(t *testing.T, main, second *redistest.Server, groups bool, clock storetest.Clock) *Pair {
+// twoServers starts two servers and returns a client of each.
+func twoServers(t *testing.T) [2]*redis.Client {
 	t.Helper()
-	over := func(server *redistest.Server) *Store {
-		client := server.Client(t)
+	return [2]*redis.Client{redistest.Single(t).Client(t), redistest.Single(t).Client(t)}
+}
+
+// pairOn makes a pair over two servers, which it empties.
+func pairOn(t *testing.T, clients [2]*redis.Client) *Pair {
+	t.Helper()
+	over := func(client *redis.Client) *Store {
 		flush(t, client)
-		return turned(newStore(server.Address(), told{&direct{client, groups}, clock}, toldClock, quiet))
+		return newStore("test", &direct{client, false}, takeScript, quiet)
 	}
-	return NewPair(over(main), over(second), byParity)
+	return NewPair(over(clients[0]), over(clients[1]), byParity)
+}
+
+// pairOf makes a pair over two servers, which it empties, and which read the time from one clock.
+func pairOf(t *testing.T, clients [2]*redis.Client, groups bool, clock storetest.Clock) *Pair {
+	t.Helper()
+	over := func(client *redis.Client) *Store {
+		flush(t, client)
+		return turned(newStore("test", told{&direct{client, groups}, clock}, toldClock, quiet))
+	}
+	return NewPair(over(clients[0]), over(clients[1]), byParity)
 }
 
 func TestAPairKeepsTheStoresPromises(t *testing.T) {
-	main, second := redistest.Single(t), redistest.Single(t)
+	clients := twoServers(t)
 	for _, groups := range []bool{false, true} {
 		t.Run("groups="+strconv.FormatBool(groups), func(t *testing.T) {
 			storetest.RunApart(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
 				clock := storetest.NewClock()
-				return pairOf(t, main, second, groups, clock), clock
+				return pairOf(t, clients, groups, clock), clock
 			})
 		})
 	}
@@ -84,13 +103,13 @@ func usedOf(t *testing.T, store *Pair, bounds []policy.Bound) []int64 {
 }
 
 func TestADenialByEitherRedisLeavesBothUnspent(t *testing.T) {
-	main, second := redistest.Single(t), redistest.Single(t)
+	clients := twoServers(t)
 	rapid.Check(t, func(r *rapid.T) {
-		pair := pairOf(t, main, second, false, storetest.NewClock())
+		pair := pairOf(t, clients, false, storetest.NewClock())
 		var bounds []policy.Bound
 		for i := range rapid.IntRange(2, 6).Draw(r, "bounds") {
 			quantity := rapid.Int64Range(1, 9).Draw(r, "quantity")
-			bounds = append(bounds, hourly(t, fmt.Sprint("p", i), quantity, 0))
+			bounds = append(bounds, hourly(t, named(i/2, i%2 == 1), quantity, 0))
 		}
 		for range rapid.IntRange(1, 12).Draw(r, "requests") {
 			before, denied := usedOf(t, pair, bounds), false
@@ -116,22 +135,9 @@ func TestADenialByEitherRedisLeavesBothUnspent(t *testing.T) {
 	})
 }
 
-// apartNames returns the names of two policies: the first one's buckets are in main, the other's in second.
-func apartNames() (main, second string) {
-	for i := 0; main == "" || second == ""; i++ {
-		name := fmt.Sprint("p", i)
-		if key := (policy.Key{Policy: name}); byParity(&key) {
-			second = name
-		} else {
-			main = name
-		}
-	}
-	return main, second
-}
-
 func TestARefundGoesBackToTheRedisThatWasSpentFrom(t *testing.T) {
-	pair := pairOf(t, redistest.Single(t), redistest.Single(t), false, storetest.NewClock())
-	one, other := apartNames()
+	pair := pairOf(t, twoServers(t), false, storetest.NewClock())
+	one, other := named(0, false), named(0, true)
 	bounds, statuses := []policy.Bound{hourly(t, one, 10, 3), hourly(t, other, 10, 4)}, make([]decision.Status, 2)
 	if err := pair.Take(t.Context(), bounds, statuses); err != nil {
 		t.Fatal(err)
@@ -157,11 +163,11 @@ var errFailing = errors.New("it fails")
 func (failing) Run(context.Context, *script, []string, []any) ([]any, error) { return nil, errFailing }
 
 func TestOnlyTheBoundsOfTheRedisThatIsAwayHaveNoAnswer(t *testing.T) {
-	one, other := apartNames()
+	one, other := named(0, false), named(0, true)
 	bounds := []policy.Bound{hourly(t, one, 10, 1), hourly(t, other, 10, 1)}
-	servers := [2]*redistest.Server{redistest.Single(t), redistest.Single(t)}
+	clients := twoServers(t)
 	for away := range bounds {
-		pair := pairOn(t, servers[0], servers[1])
+		pair := pairOn(t, clients)
 		broken := []*Store{pair.main, pair.second}[away]
 		broken.transport = failing{broken.transport}
 		statuses := make([]decision.Status, 2)
@@ -182,8 +188,8 @@ func TestOnlyTheBoundsOfTheRedisThatIsAwayHaveNoAnswer(t *testing.T) {
 }
 
 func TestBothRedisOfAPairCountNodesAndEmptyBuckets(t *testing.T) {
-	pair := pairOn(t, redistest.Single(t), redistest.Single(t))
-	one, other := apartNames()
+	pair := pairOn(t, twoServers(t))
+	one, other := named(0, false), named(0, true)
 	bounds, statuses := []policy.Bound{hourly(t, one, 10, 3), hourly(t, other, 10, 4)}, make([]decision.Status, 2)
 	if err := pair.Take(t.Context(), bounds, statuses); err != nil {
 		t.Fatal(err)

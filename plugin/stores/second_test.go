@@ -239,3 +239,35 @@ func TestConfigsThatShareTheFirstRedisAloneCountAddressesApart(t *testing.T) {
 		t.Errorf("%d calls of Redis are counted, want 2 of the request with a second, and 1", calls)
 	}
 }
+
+func TestWhatAnAddressWasAdmittedWithoutItsRedisIsChargedThere(t *testing.T) {
+	main, second := redistest.Single(t), redistest.Single(t)
+	of, _ := serving(t, time.Minute)
+	config := inTwo(main, second)
+	view := opened(t, of, &config)
+	spend(t, view, policy.FailOpen, ofTenant, ofStranger)
+	second.Kill()
+	const without = 20
+	for range without {
+		if s := spend(t, view, policy.FailOpen, ofStranger)[0]; s.Source != decision.Unanswered {
+			t.Fatalf("%+v: want no answer", s)
+		}
+	}
+	second.Restart(t) // it has forgotten what was used
+	shared, release, err := of.OpenShared(&config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+	read, status := []policy.Bound{daily(t, ofStranger, policy.FailOpen)}, make([]decision.Status, 1)
+	read[0].Cost = 0
+	eventually(t, func() bool {
+		if err := shared.Take(t.Context(), read, status); err != nil {
+			t.Fatal(err)
+		}
+		return status[0].Source == decision.Redis && status[0].Used == without
+	})
+	if keys := keysIn(t, main); len(keys) != 1 {
+		t.Errorf("the first Redis has %q, want the tenant alone", keys)
+	}
+}
