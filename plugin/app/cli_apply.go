@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
 const documentAbout = `The file says what the active policies of one namespace are to be:
@@ -136,7 +137,7 @@ func writeDiff(out *page, d pgstore.Diff) {
 }
 
 func describe(p pgstore.Policy) string {
-	return fmt.Sprintf("%s per %s (%s)", limitText(p), p.Scope, p.Algorithm)
+	return fmt.Sprintf("%s %s (%s)", limitText(p), policy.PerScope(p.Scope), p.Algorithm)
 }
 
 // rewritten tells how a policy changes, field by field.

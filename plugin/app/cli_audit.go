@@ -14,7 +14,7 @@ import (
 )
 
 var auditCommand = &command{
-	words: "audit", brief: "tell who changed what, when and why, newest first",
+	words: "audit", brief: "show who changed what, when and why, newest first",
 	define: func(c *call) action {
 		var f pgstore.AuditFilter
 		c.flags.StringVar(&f.Tenant, "tenant", "", "only changes about this `tenant`")
@@ -25,7 +25,7 @@ var auditCommand = &command{
 		c.flags.Var(&since, "since", "only changes from this `time` on, as RFC 3339 or as a duration ago, such as 2h or 30d")
 		c.flags.Var(&until, "until", "only changes before this `time`, as --since")
 		c.flags.Func("limit", "at most this `number` of entries; default: 100", func(text string) error { return parseInt(text, 1, &f.Max) })
-		c.flags.Func("before", "only entries before this `id`: the cursor that the last page told", func(text string) error {
+		c.flags.Func("before", "only entries before this `id`, to continue a listing", func(text string) error {
 			var n countFlag
 			err := n.Set(text)
 			f.Before = n.n
@@ -53,7 +53,7 @@ func (c *call) audit(ctx context.Context, s *pgstore.Store, f pgstore.AuditFilte
 			return []any{e.ID, e.Version, e.At, e.Actor, e.Login, what, e.Key, e.Tenant, entryText(e), e.Reason}
 		})
 		if next > 0 {
-			out.line("there are older ones: --before %d", next)
+			out.line("there are older entries: use --before %d", next)
 		}
 	})
 }

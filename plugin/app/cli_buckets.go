@@ -30,7 +30,7 @@ A node counts an address that is new above its -max-addresses or -new-addresses 
 prefix counts something, it is meant too, and listed by the prefix: other addresses in it may share it.`
 
 var bucketsCommands = []*command{{
-	words: "buckets show", brief: "tell what is left in the buckets of a tenant, without spending", about: whichBuckets,
+	words: "buckets show", brief: "show what is left in the buckets of a tenant, without spending", about: whichBuckets,
 	define: func(c *call) action {
 		find := c.bucketFlags()
 		c.outputFlag()
@@ -47,9 +47,9 @@ var bucketsCommands = []*command{{
 		}
 	},
 }, {
-	words: "buckets reset", brief: "empty the buckets of a tenant, which gives it all of its limits back", about: whichBuckets + `
+	words: "buckets reset", brief: "empty the buckets of a tenant, which restores its full limits", about: whichBuckets + `
 
-The reset is written into the audit first, with what was used; a reset without a record is not made.`,
+The reset is recorded in the audit first, with what was used; without that record nothing is reset.`,
 	define: func(c *call) action {
 		find := c.bucketFlags()
 		c.changeFlag()
@@ -68,17 +68,17 @@ The reset is written into the audit first, with what was used; a reset without a
 func (c *call) bucketFlags() func(context.Context) (*tenantBuckets, error) {
 	config := c.configFlag()
 	r := new(requestFlags)
-	c.flags.StringVar(&r.tenant, "tenant", "", "the `tenant` whose buckets are meant")
-	c.flags.StringVar(&r.user, "user", "", "a `user` of the tenant, whose own buckets are meant too")
-	c.flags.StringVar(&r.tier, "tier", "", "the `tier` that requests of the tenant name, unless a row does")
-	c.flags.StringVar(&r.credential, "credential", "", "the `id` of a credential, whose own buckets are meant too")
-	c.flags.StringVar(&r.ip, "ip", "", "an `address`, which stands in for a missing user or credential")
+	c.flags.StringVar(&r.tenant, "tenant", "", "the `tenant` that the buckets belong to (required)")
+	c.flags.StringVar(&r.user, "user", "", "a `user` of the tenant, to include the user's own buckets")
+	c.flags.StringVar(&r.tier, "tier", "", "the `tier` that requests of the tenant claim; a tier set for the tenant comes first")
+	c.flags.StringVar(&r.credential, "credential", "", "the `id` of a credential, to include its own buckets")
+	c.flags.StringVar(&r.ip, "ip", "", "an `address`, which identifies the client if user and credential are missing")
 	named := c.flags.String("policy", "", "only buckets of the policies of this `name`")
 	rows := c.rowsFlag()
 	r.method, r.path = "GET", "/"
 	c.check(func() error {
 		if r.tenant == "" {
-			return wrong("--tenant must be given: whose buckets?")
+			return wrong("--tenant is required")
 		}
 		return r.target(c)
 	})
@@ -90,7 +90,7 @@ func (c *call) bucketFlags() func(context.Context) (*tenantBuckets, error) {
 		found.tenant = r.tenant
 		found.bounds = slices.DeleteFunc(found.bounds, func(b policy.Bound) bool { return *named != "" && b.Policy.Name != *named })
 		if len(found.bounds) == 0 {
-			return nil, errors.New("no policy that applies has a bucket of the tenant; ratelimit explain tells which apply")
+			return nil, errors.New("no policy that applies has a bucket for the tenant; see ratelimit explain")
 		}
 		return found, nil
 	}
@@ -140,7 +140,7 @@ func (c *call) find(ctx context.Context, f *configFlags, r *requestFlags, from *
 		return nil, err
 	}
 	if config.Strategy != schema.StrategyRedis {
-		return nil, fmt.Errorf("%s: strategy is %s: every node keeps its own buckets, and there is no one place to read them", config.where, config.Strategy)
+		return nil, fmt.Errorf("%s: strategy is %s: every node keeps its own buckets, so they cannot be read here", config.where, config.Strategy)
 	}
 	// Rows that do not compile have no buckets; explain tells them.
 	if snapshot, _, err = c.withRows(ctx, snapshot, r, from); err != nil {
@@ -207,7 +207,7 @@ func (found *tenantBuckets) empty(ctx context.Context) error {
 		_, err = store.Forget(ctx, keys)
 	}
 	if err != nil {
-		return fmt.Errorf("reset the buckets, which the audit tells already: %w", err)
+		return fmt.Errorf("reset the buckets (the audit records it already): %w", err)
 	}
 	return nil
 }

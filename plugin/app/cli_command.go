@@ -98,7 +98,7 @@ func (c *call) run(ctx context.Context, args []string) error {
 	}
 	switch n := len(c.args); {
 	case n < c.command.least:
-		return wrong("it wants %s", c.command.args)
+		return wrong("expected %s", c.command.args)
 	case c.command.most >= 0 && n > c.command.most:
 		return wrong("unexpected argument %q", c.args[c.command.most])
 	}
@@ -212,8 +212,8 @@ func overview() string {
 	b.WriteString("usage: ratelimit COMMAND [flags]\n\n")
 	writeBriefs(&b, commands())
 	b.WriteString(`
-Flags may stand before or behind the arguments. ratelimit COMMAND -h tells a command's flags.
-The database is named by --database, by RATELIMIT_DATABASE, or by a file with --database-file.
+Flags may stand before or after the arguments. ratelimit COMMAND -h shows a command's flags.
+Give the database as --database, RATELIMIT_DATABASE, or a file with --database-file.
 
 ` + exitCodes)
 	return b.String()

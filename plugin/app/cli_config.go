@@ -36,14 +36,14 @@ type configFlags struct{ file, route string }
 func (c *call) configFlag() *configFlags {
 	f := new(configFlags)
 	c.flags.StringVar(&f.file, "config", "", "the decK `file` with the plugin's config; - is standard input")
-	c.flags.StringVar(&f.route, "plugin-route", "", "the `route` of the request, by name: its config applies, and it counts apart in limits per endpoint; needed when the file has several configs")
+	c.flags.StringVar(&f.route, "plugin-route", "", "the `route` of the request, by name: its config applies, and limits per endpoint count by it; required if the file has several configs")
 	return f
 }
 
 // load is the config that applies, compiled.
 func (c *call) load(f *configFlags) (*pluginConfig, *policy.Plan, error) {
 	if f.file == "" {
-		return nil, nil, wrong("name the decK file with the plugin's config by --config, for instance --config kong.yml")
+		return nil, nil, wrong("give the decK file with the plugin's config, such as --config kong.yml")
 	}
 	var text []byte
 	err := c.read(f.file, func(r io.Reader, _ string) (err error) {
@@ -190,7 +190,7 @@ func chooseConfig(configs []*pluginConfig, f *configFlags, routes map[string]str
 		return configs[0], nil
 	}
 	if f.route == "" {
-		return nil, wrong("%s has %d configs of the plugin (%s): say by --plugin-route which route the request is of", f.file, len(configs), placesOf(configs))
+		return nil, wrong("%s has %d configs of the plugin (%s): choose one with --plugin-route", f.file, len(configs), placesOf(configs))
 	}
 	service, known := routes[f.route]
 	var best *pluginConfig

@@ -30,7 +30,7 @@ func (c *call) databaseFlag() {
 	c.flags.StringVar(&c.database.dsn, "database", "",
 		"the database's connection `string`, postgres://user@host/name or host=… dbname=…; default: the variable "+databaseVariable)
 	c.flags.StringVar(&c.database.file, "database-file", "",
-		"a `file` that holds the connection string, so that no password is seen in the list of processes")
+		"a `file` with the connection string, which keeps a password out of the process list")
 }
 
 // connection is how the database is reached. Its errors do not quote the connection string, which holds a password.
@@ -68,7 +68,7 @@ func (c *call) connection() (*pgxpool.Config, error) {
 func (c *call) dsn() (dsn, source string, err error) {
 	switch {
 	case c.database.dsn != "" && c.database.file != "":
-		return "", "", wrong("give --database or --database-file, not both")
+		return "", "", wrong("give either --database or --database-file")
 	case c.database.dsn != "":
 		return c.database.dsn, "--database", nil
 	case c.database.file != "":
@@ -82,7 +82,7 @@ func (c *call) dsn() (dsn, source string, err error) {
 		return dsn, "--database-file " + c.database.file, nil
 	}
 	if dsn = c.getenv(databaseVariable); dsn == "" {
-		return "", "", wrong("name the database by --database, by the variable %s or by --database-file", databaseVariable)
+		return "", "", wrong("no database is given: use --database, the variable %s, or --database-file", databaseVariable)
 	}
 	return dsn, databaseVariable, nil
 }

@@ -67,7 +67,7 @@ func (d *document) read(r io.Reader, file string) error {
 		return fmt.Errorf("%s: is not YAML: %s", file, strings.TrimPrefix(err.Error(), "yaml: "))
 	}
 	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s: must be one document: what is behind --- would not be read", file)
+		return fmt.Errorf("%s: must be one document: text after --- is not read", file)
 	}
 	d.root(aliased(root.Content[0]))
 	if len(d.faults) == 0 { // else what else is wrong would be but a consequence
@@ -119,7 +119,7 @@ func (d *document) root(n *yaml.Node) {
 		}
 	}
 	if !listed {
-		d.fault(n.Line, "policies", "must be given: without it all policies would be deleted; write policies: [] for that")
+		d.fault(n.Line, "policies", "is required: to delete all policies, write policies: []")
 	}
 }
 
@@ -148,7 +148,7 @@ func (d *document) policy(n *yaml.Node, at place) {
 		case !known:
 			d.fault(key.Line, path, "unknown field: a policy has the fields of a limit in the plugin's config, and tier or tenant")
 		case twice:
-			d.fault(key.Line, path, "is there twice")
+			d.fault(key.Line, path, "is given twice")
 		default:
 			at.fields[key.Value] = key.Line
 			d.value(value, key.Line, path, target(&p))
@@ -163,7 +163,7 @@ func (d *document) value(n *yaml.Node, line int, path string, to any) {
 	switch to := to.(type) {
 	case *string:
 		if *to = n.Value; n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
-			problem = "must be a text; in quotes if it looks like something else"
+			problem = "must be a string; quote it if it looks like another type"
 		}
 	case *bool:
 		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || n.Decode(to) != nil {
@@ -192,7 +192,7 @@ func integer(n *yaml.Node, to *int64) bool {
 func (d *document) check(i int) {
 	p, at := d.set.Policies[i], d.places[i]
 	if (p.Tier == "") == (p.Tenant == "") {
-		d.fault(at.line, at.path+".tier", "must be given, or else tenant: a policy is for a tier or for a tenant, not for both")
+		d.fault(at.line, at.path+".tier", "is required unless tenant is given: a policy applies to either a tier or a tenant")
 	}
 	config := schema.Config{Tiers: []schema.Tier{{Name: "any", Limits: []schema.Limit{configLimit(p)}}}}
 	err := config.Validate()

@@ -13,7 +13,7 @@ import (
 )
 
 var explainCommand = &command{
-	words: "explain", brief: "tell which limits apply to a request, which rows and config entries matched, which won and why",
+	words: "explain", brief: "show which limits apply to a request, and why: the rows and config entries that matched, and which one won",
 	about: `The plugin's config is read from a decK file, the rows from the database; or, without a database, from a snapshot
 that a node has saved; or, with --config-only, there are none. Nothing is spent.
 
@@ -113,7 +113,7 @@ func verdictText(e *explanation) string {
 	case e.Verdict == "banned" && e.Until > 0:
 		return "banned until " + time.UnixMicro(int64(e.Until)).UTC().Format(time.RFC3339)
 	case e.Verdict == "banned":
-		return "banned for good"
+		return "banned permanently"
 	case e.Verdict == "exempt":
 		return "exempt: no limit applies"
 	case len(e.Bounds) == 0:

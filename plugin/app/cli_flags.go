@@ -34,13 +34,13 @@ func flagFault(err error) error {
 	}
 	text := err.Error()
 	if m := unknownFlag.FindStringSubmatch(text); m != nil {
-		return wrong("there is no flag %s", dashed(m[1]))
+		return wrong("unknown flag %s", dashed(m[1]))
 	}
 	if m := noValue.FindStringSubmatch(text); m != nil {
 		return wrong("%s needs a value", dashed(m[1]))
 	}
 	if m := noFlag.FindStringSubmatch(text); m != nil {
-		return wrong("%q is no flag", m[1])
+		return wrong("%q is not a flag", m[1])
 	}
 	if m := wrongValue.FindStringSubmatch(text); m != nil {
 		return wrong("%s: %s: %s", dashed(m[2]), m[1], valueFault(m[3]))
@@ -159,7 +159,7 @@ func (p *pastFlag) Set(text string) error {
 		return nil
 	}
 	if err := p.instantFlag.Set(text); err != nil {
-		return errors.New("must be a time such as 2026-01-31T12:00:00Z (RFC 3339), or how long ago it was, such as 2h or 30d")
+		return errors.New("must be a time such as 2026-01-31T12:00:00Z (RFC 3339), or a duration ago, such as 2h or 30d")
 	}
 	return nil
 }

@@ -14,22 +14,22 @@ var migrateCommands = []*command{
 	{
 		words: "migrate up", brief: "bring the database's tables to this version of the program",
 		about: `A second run at the same time waits for the first and finds nothing to do. It works as the role that owns
-the schema, which should be no superuser: migrations/README.md says how it is made, and has the grants that a
+the schema, which should not be a superuser: migrations/README.md shows how to create it, and lists the grants that a
 migration may need again.`,
 		define: func(c *call) action {
 			return c.migrates(func(ctx context.Context, config *pgx.ConnConfig) error { return c.migrateUp(ctx, config) })
 		},
 	},
 	{
-		words: "migrate down", brief: "take back the last migration, with all that its tables and columns hold",
-		about: `Without --yes it changes nothing and tells what would be lost.`,
+		words: "migrate down", brief: "revert the last migration and delete the data in its tables and columns",
+		about: `Without --yes it changes nothing and shows what would be lost.`,
 		define: func(c *call) action {
 			yes := c.flags.Bool("yes", false, "lose it")
 			return c.migrates(func(ctx context.Context, config *pgx.ConnConfig) error { return c.migrateDown(ctx, config, *yes) })
 		},
 	},
 	{
-		words: "migrate status", brief: "tell which migrations are applied",
+		words: "migrate status", brief: "show which migrations are applied",
 		define: func(c *call) action {
 			return c.migrates(func(ctx context.Context, config *pgx.ConnConfig) error { return c.migrateStatus(ctx, config) })
 		},
@@ -100,7 +100,7 @@ func (c *call) migrateUp(ctx context.Context, config *pgx.ConnConfig) error {
 			out.line("applied %s", m.File)
 		}
 		if len(applied) == 0 {
-			out.line("nothing to do: the tables are those of this version")
+			out.line("nothing to do: the tables are up to date")
 		}
 	})
 	if err != nil {
@@ -115,7 +115,7 @@ func (c *call) warnOfSuperuser(ctx context.Context, config *pgx.ConnConfig) erro
 	owner, err := migrations.SuperuserOwner(ctx, config)
 	if err == nil && owner != "" {
 		c.warn("the schema belongs to the superuser %s, whose rights reach beyond this database: "+
-			"give it an owner that is none, as migrations/README.md says", owner)
+			"give it another owner, as described in migrations/README.md", owner)
 	}
 	return err
 }
@@ -151,20 +151,20 @@ func (c *call) migrateDown(ctx context.Context, config *pgx.ConnConfig, yes bool
 		return &migrations.AheadError{Applied: last.Number, Known: known}
 	}
 	if last.Number == 0 {
-		return errors.New("no migration is applied: there is nothing to take back")
+		return errors.New("no migration is applied: nothing to revert")
 	}
 	if !yes {
 		losses, err := countLosses(ctx, config, lostWith[last.Number])
 		if err != nil {
 			return err
 		}
-		return wrong("taking back %s drops %s; say --yes to lose them", last.File, orDefault(losses, "no rows"))
+		return wrong("reverting %s deletes %s; use --yes to proceed", last.File, orDefault(losses, "no rows"))
 	}
 	undone, err := migrations.Down(ctx, config)
 	if err != nil {
 		return err
 	}
-	return c.print(shown([]migrations.Migration{undone}), func(out *page) { out.line("took back %s", undone.File) })
+	return c.print(shown([]migrations.Migration{undone}), func(out *page) { out.line("reverted %s", undone.File) })
 }
 
 // countLosses tells how many rows have something to lose.

@@ -11,22 +11,22 @@ import (
 
 var overrideCommands = []*command{
 	{
-		words: "override list", brief: "list overrides, those that have expired included until they are moved to the history",
+		words: "override list", brief: "list overrides, including expired ones that are not in the history yet",
 		define: func(c *call) action {
 			var f pgstore.OverrideFilter
-			c.flags.StringVar(&f.Tenant, "tenant", "", "only those of this `tenant`")
-			c.flags.StringVar(&f.User, "user", "", "only those of this `user`")
-			c.flags.StringVar(&f.Credential, "credential", "", "only those of this `credential`")
-			c.flags.StringVar(&f.IP, "ip", "", "only those of this `address`")
-			c.flags.StringVar(&f.Kind, "kind", "", "only those of this `kind`: ban, exempt, custom_limit or multiplier")
-			c.flags.StringVar(&f.Source, "source", "", "only those of this `source`: commercial or detector")
-			c.flags.BoolVar(&f.InForce, "in-force", false, "only those that have not expired")
-			ended := c.flags.Bool("ended", false, "those of the history instead: how they ended, and why")
+			c.flags.StringVar(&f.Tenant, "tenant", "", "only overrides of this `tenant`")
+			c.flags.StringVar(&f.User, "user", "", "only overrides of this `user`")
+			c.flags.StringVar(&f.Credential, "credential", "", "only overrides of this `credential`")
+			c.flags.StringVar(&f.IP, "ip", "", "only overrides of this `address`")
+			c.flags.StringVar(&f.Kind, "kind", "", "only overrides of this `kind`: ban, exempt, custom_limit or multiplier")
+			c.flags.StringVar(&f.Source, "source", "", "only overrides of this `source`: commercial or detector")
+			c.flags.BoolVar(&f.InForce, "in-force", false, "only overrides that have not expired")
+			ended := c.flags.Bool("ended", false, "list the history instead: how overrides ended, and why")
 			c.afterFlag(&f.After)
 			c.pageFlag(&f.Max)
 			c.check(func() error {
 				if *ended && f.InForce {
-					return wrong("what has ended is not in force: give --ended or --in-force, not both")
+					return wrong("give either --ended or --in-force")
 				}
 				return nil
 			})
@@ -39,11 +39,11 @@ var overrideCommands = []*command{
 		},
 	},
 	{
-		words: "override add", brief: "change the limits of a tenant, a user, an endpoint, a credential or an address for a time",
+		words: "override add", brief: "change the limits of a tenant, user, endpoint, credential or address for some time",
 		about: `The subject is a tenant, and in it a user, an endpoint or both; or a credential or an address, of one tenant or
-of all. ban refuses everything, exempt admits everything; custom_limit replaces the numbers of the policy that
---policy names; multiplier scales those of the subject, or of --policy. An override ends by itself, so --expires-in or
---expires-at must be given, or --permanent.
+of all. ban denies everything, exempt admits everything; custom_limit replaces the numbers of the policy that
+--policy names; multiplier scales those of the subject, or of --policy. An override must have an end: --expires-in or
+--expires-at is required, unless --permanent is given.
 
   ratelimit override add --kind multiplier --factor 2 --tenant acme --expires-in 7d --reason "migration weekend"`,
 		define: func(c *call) action {
@@ -77,7 +77,7 @@ of all. ban refuses everything, exempt admits everything; custom_limit replaces 
 // overrideFlags define an override but its end.
 func (c *call) overrideFlags() *pgstore.Override {
 	o := new(pgstore.Override)
-	c.flags.StringVar(&o.Kind, "kind", "", "the `kind`: ban, exempt, custom_limit or multiplier; it must be given")
+	c.flags.StringVar(&o.Kind, "kind", "", "the `kind`: ban, exempt, custom_limit or multiplier (required)")
 	c.flags.StringVar(&o.Tenant, "tenant", "", "the `tenant` whose limits change")
 	c.flags.StringVar(&o.User, "user", "", "only this `user` of the tenant")
 	c.flags.StringVar(&o.Endpoint, "endpoint", "", "only requests of this `pattern`, METHOD /path/{id}")
@@ -96,7 +96,7 @@ func (c *call) overrideFlags() *pgstore.Override {
 	c.publicNoteFlag(&o.PublicNote)
 	c.check(func() error {
 		if o.Kind == "" {
-			return wrong("--kind must be given: ban, exempt, custom_limit or multiplier")
+			return wrong("--kind is required: ban, exempt, custom_limit or multiplier")
 		}
 		return nil
 	})
@@ -109,9 +109,9 @@ func (c *call) expiryFlags(o *pgstore.Override) {
 		in spanFlag
 		at instantFlag
 	)
-	c.flags.Var(&in, "expires-in", "it ends after this `duration`, such as 90m, 2h or 7d, by this machine's clock")
-	c.flags.Var(&at, "expires-at", "it ends at this `time`, such as 2026-01-31T12:00:00Z")
-	permanent := c.flags.Bool("permanent", false, "it ends only by hand")
+	c.flags.Var(&in, "expires-in", "expire after this `duration`, such as 90m, 2h or 7d, by this machine's clock")
+	c.flags.Var(&at, "expires-at", "expire at this `time`, such as 2026-01-31T12:00:00Z")
+	permanent := c.flags.Bool("permanent", false, "never expire: the override stays until it is deleted")
 	c.check(func() error {
 		var given []string
 		for _, name := range [...]string{"expires-in", "expires-at", "permanent"} {
@@ -121,7 +121,7 @@ func (c *call) expiryFlags(o *pgstore.Override) {
 		}
 		switch {
 		case len(given) > 1:
-			return wrong("give one of %s, not both", strings.Join(given, " and "))
+			return wrong("give only one of %s", strings.Join(given, " and "))
 		case in.length > 0:
 			o.ExpiresAt = c.now().Add(in.length)
 		case !at.at.IsZero():
@@ -129,7 +129,7 @@ func (c *call) expiryFlags(o *pgstore.Override) {
 		case *permanent:
 			o.Permanent = true
 		default:
-			return wrong("say when it ends, by --expires-in or --expires-at, or that it does not, by --permanent")
+			return wrong("give --expires-in or --expires-at, or --permanent for an override without an end")
 		}
 		return nil
 	})

@@ -16,10 +16,10 @@ var policyCommands = []*command{
 		define: func(c *call) action {
 			f := pgstore.PolicyFilter{}
 			c.formats = []string{"yaml"}
-			c.flags.StringVar(&f.Tier, "tier", "", "only those of this `tier`")
-			c.flags.StringVar(&f.Tenant, "tenant", "", "only those of this `tenant`")
-			c.flags.StringVar(&f.Name, "name", "", "only those of this `name`")
-			c.flags.StringVar(&f.Namespace, "namespace", "", "only those of this `namespace`")
+			c.flags.StringVar(&f.Tier, "tier", "", "only overrides of this `tier`")
+			c.flags.StringVar(&f.Tenant, "tenant", "", "only overrides of this `tenant`")
+			c.flags.StringVar(&f.Name, "name", "", "only overrides of this `name`")
+			c.flags.StringVar(&f.Namespace, "namespace", "", "only overrides of this `namespace`")
 			c.slotFlag(&f.Slot)
 			c.afterFlag(&f.After)
 			c.pageFlag(&f.Max)

@@ -18,9 +18,9 @@ type requestFlags struct {
 
 func (c *call) requestFlag() *requestFlags {
 	r := new(requestFlags)
-	c.flags.StringVar(&r.tenant, "tenant", "", "the `tenant` of the request; default: none can be told")
+	c.flags.StringVar(&r.tenant, "tenant", "", "the `tenant` of the request; default: not identified")
 	c.flags.StringVar(&r.user, "user", "", "the `user` of the tenant")
-	c.flags.StringVar(&r.tier, "tier", "", "the `tier` that the request itself names, as tier_from of the config finds it")
+	c.flags.StringVar(&r.tier, "tier", "", "the `tier` that the request itself claims, as found by tier_from of the config")
 	c.flags.StringVar(&r.credential, "credential", "", "the `id` of the credential")
 	c.flags.StringVar(&r.ip, "ip", "", "the client's `address`")
 	c.flags.StringVar(&r.method, "method", "GET", "the `method`")
@@ -90,12 +90,12 @@ type rowsFlags struct {
 
 func (c *call) rowsFlag() *rowsFlags {
 	r := new(rowsFlags)
-	c.flags.StringVar(&r.snapshot, "snapshot", "", "read the rows from this `file`, a snapshot that a node has saved, and not from the database")
-	c.flags.BoolVar(&r.none, "config-only", false, "only what the config says, without any rows")
+	c.flags.StringVar(&r.snapshot, "snapshot", "", "read the rows from this `file`, a snapshot saved by a node, instead of the database")
+	c.flags.BoolVar(&r.none, "config-only", false, "use the config only, without any rows")
 	c.databaseFlag()
 	c.check(func() error {
 		if r.none && r.snapshot != "" {
-			return wrong("give --config-only or --snapshot, not both")
+			return wrong("give either --config-only or --snapshot")
 		}
 		return nil
 	})

@@ -18,16 +18,16 @@ import (
 )
 
 var serveCommand = &command{
-	words: "serve", brief: "serve the REST API: policies, overrides, what is in force and used, and decisions",
-	about: `Whoever asks needs a token: see ratelimit token create. The API is described at /openapi.json; many processes can serve it
+	words: "serve", brief: "serve the REST API: policies, overrides, limits in force, usage, and decisions",
+	about: `Every request needs a token: see ratelimit token create. The API is described at /openapi.json; many processes can serve it
 at once. With --config, the plugin's config in a decK file, this process decides as the plugin does, by the same rows and
-from the same buckets: then it also tells what is in force and used, and answers /v1/ratelimit/check. The file is read once,
-when the process starts: after a change of the config start it again, or it decides by the old one. (Rows in the database are
+from the same buckets: then it also serves limits in force, usage, and /v1/ratelimit/check. The file is read once,
+at the start: restart the process after a change of the config, or it decides by the old one. (Rows in the database are
 followed.) A password of Redis that decK fills in from the environment is read from RATELIMIT_REDIS_PASSWORD, that of
 address_redis from RATELIMIT_ADDRESS_REDIS_PASSWORD.
 
 Every flag can be a variable instead, such as RATELIMIT_LISTEN for --listen; a flag wins. The log is JSON lines on
-standard error. SIGTERM ends the process: /readyz fails first, running requests are finished, leases are given back.
+standard error. SIGTERM ends the process: /readyz fails first, running requests finish, and leases are returned.
 
   ratelimit token create ann --role admin --reason "first admin"
   ratelimit serve --config kong.yml`,
@@ -71,10 +71,10 @@ func (c *call) serveFlags() *serveSettings {
 	f.Lookup("plugin-route").Usage = "the `route` whose config it is, by name; needed when the file has several"
 	f.StringVar(&s.tls.cert, "tls-cert", "", "a PEM `file` with the certificate of the API, and those above it; a changed file is read within a second")
 	f.StringVar(&s.tls.key, "tls-key", "", "a PEM `file` with its private key")
-	f.StringVar(&s.tls.clientCA, "client-ca", "", "a PEM `file` with the authorities of which every client must have a certificate, beside its token; default: none is asked for")
-	f.BoolVar(&s.insecureHTTP, "insecure-http", false, "serve other machines without TLS, because a proxy in front ends it")
+	f.StringVar(&s.tls.clientCA, "client-ca", "", "a PEM `file` with the authorities that clients' certificates must come from, in addition to tokens; default: no certificates are required")
+	f.BoolVar(&s.insecureHTTP, "insecure-http", false, "serve other machines without TLS, because a proxy in front terminates it")
 	f.StringVar(&s.metricsListen, metrics.Setting, "127.0.0.1:9543", "the `address` of /metrics, /healthz and /readyz, without tokens; default 127.0.0.1:9543; off: none")
-	f.BoolVar(&s.metricsRemote, metrics.RemoteSetting, false, "let the address of the metrics be one that other machines reach")
+	f.BoolVar(&s.metricsRemote, metrics.RemoteSetting, false, "allow an address of the metrics that other machines can reach")
 	f.Func("lease-share", "`percent` of a limit that all nodes together may have taken ahead, at most 5; default 2; 0: every decision asks Redis. The same as the nodes'", func(text string) error {
 		if err := parseInt(text, 0, &s.leaseShare); err != nil || s.leaseShare > lease.MaxSharePct {
 			return fmt.Errorf("must be a whole number from 0 to %d", lease.MaxSharePct)
@@ -104,10 +104,10 @@ func (c *call) serveFlags() *serveSettings {
 		}
 		return nil
 	})
-	f.Func("drain-time", "after SIGTERM new requests are still answered for this `time`, so that a load balancer sees it; default 1s", func(text string) error {
+	f.Func("drain-time", "after SIGTERM keep answering new requests for this `time`, so that a load balancer notices; default 1s", func(text string) error {
 		return parseDuration(text, &s.drainTime)
 	})
-	f.Func("shutdown-time", "then running requests may take this `time` to finish; default 40s", func(text string) error {
+	f.Func("shutdown-time", "how much `time` running requests then have to finish; default 40s", func(text string) error {
 		return parseDuration(text, &s.shutdownTime)
 	})
 	c.databaseFlag()
@@ -155,11 +155,11 @@ func (s *serveSettings) validate() error {
 	case (s.tls.cert == "") != (s.tls.key == ""):
 		return wrong("give --tls-cert and --tls-key together")
 	case s.tls.clientCA != "" && s.tls.cert == "":
-		return wrong("--client-ca: certificates of clients are asked for under TLS only: give --tls-cert and --tls-key")
+		return wrong("--client-ca: client certificates require TLS: give --tls-cert and --tls-key")
 	case s.tls.cert != "" && s.insecureHTTP:
-		return wrong("give --insecure-http or --tls-cert, not both")
+		return wrong("give either --insecure-http or --tls-cert")
 	case s.public() && s.tls.cert == "" && !s.insecureHTTP:
-		return wrong("--listen: other machines reach %s, and tokens would pass in the clear: give --tls-cert and --tls-key, or --insecure-http where a proxy in front ends TLS", s.listen)
+		return wrong("--listen: other machines reach %s, and tokens would be sent unencrypted: give --tls-cert and --tls-key, or --insecure-http if a proxy in front terminates TLS", s.listen)
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 
 var tierCommands = []*command{
 	{
-		words: "tier list", brief: "list the tiers of the database; a plugin config may know more",
+		words: "tier list", brief: "list the tiers of the database; plugin configs may define more",
 		define: func(c *call) action {
 			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
 				tiers, err := s.Tiers(ctx)
@@ -21,10 +21,10 @@ var tierCommands = []*command{
 		},
 	},
 	{
-		words: "tier put", args: "NAME", brief: "write a tier, known or new", least: 1, most: 1,
+		words: "tier put", args: "NAME", brief: "create or update a tier", least: 1, most: 1,
 		define: func(c *call) action {
 			var t pgstore.Tier
-			c.flags.StringVar(&t.Description, "description", "", "what the tier is, in `words`")
+			c.flags.StringVar(&t.Description, "description", "", "a `description` of the tier")
 			c.revisionFlag(&t.Revision)
 			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
 				t.Name = c.arg()
@@ -52,7 +52,7 @@ var tenantCommands = []*command{
 		define: func(c *call) action {
 			var f pgstore.TenantFilter
 			c.flags.StringVar(&f.Tier, "tier", "", "only tenants of this `tier`")
-			c.flags.StringVar(&f.After, "after", "", "only tenants behind this `id`: where the last page ended")
+			c.flags.StringVar(&f.After, "after", "", "only tenants after this `id`, to continue a listing")
 			c.pageFlag(&f.Max)
 			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
 				return tenantList.show(c, s.EachTenant(ctx, f))
@@ -73,7 +73,7 @@ var tenantCommands = []*command{
 	},
 	{
 		words: "tenant set", args: "ID", brief: "set the tier and the time zone of a tenant", least: 1, most: 1,
-		about: `What is not given stays as it is. An empty --tier leaves the tier to the request and the config.`,
+		about: `A flag that is not given changes nothing. An empty --tier leaves the tier to the request and the config.`,
 		define: func(c *call) action {
 			var t pgstore.Tenant
 			config := c.knownConfigFlag()
@@ -82,7 +82,7 @@ var tenantCommands = []*command{
 			c.revisionFlag(&t.Revision)
 			c.check(func() error {
 				if !c.given("tier") && !c.given("time-zone") {
-					return wrong("give --tier or --time-zone: what is to be set?")
+					return wrong("give --tier or --time-zone")
 				}
 				return nil
 			})
@@ -93,7 +93,7 @@ var tenantCommands = []*command{
 		},
 	},
 	{
-		words: "tenant delete", args: "ID", brief: "forget the tier and the time zone of a tenant; its policies and overrides stay", least: 1, most: 1,
+		words: "tenant delete", args: "ID", brief: "delete the tier and the time zone of a tenant; its policies and overrides stay", least: 1, most: 1,
 		define: func(c *call) action {
 			var revision int64
 			c.revisionFlag(&revision)
@@ -148,7 +148,7 @@ func listed[T any](list []T) []T {
 
 // revisionFlag defines the optimistic lock of a write.
 func (c *call) revisionFlag(to *int64) {
-	c.flags.Func("revision", "refuse the change unless the row still has this `revision`; default: any", func(text string) error {
+	c.flags.Func("revision", "deny the change unless the row still has this `revision`; default: any", func(text string) error {
 		var n countFlag
 		err := n.Set(text)
 		*to = n.n
@@ -163,7 +163,7 @@ func (c *call) pageFlag(to *int) {
 
 // afterFlag defines where a page of rows with ids begins.
 func (c *call) afterFlag(to *int64) {
-	c.flags.Func("after", "only rows of a larger `id`: where the last page ended", func(text string) error {
+	c.flags.Func("after", "only rows with a larger `id`, to continue a listing", func(text string) error {
 		var n countFlag
 		err := n.Set(text)
 		*to = n.n
@@ -175,7 +175,7 @@ func (c *call) afterFlag(to *int64) {
 func (c *call) id() (int64, error) {
 	var n countFlag
 	if err := n.Set(c.arg()); err != nil {
-		return 0, wrong("%q is no id: it %v", c.arg(), err)
+		return 0, wrong("%q is not an id: it %v", c.arg(), err)
 	}
 	return n.n, nil
 }

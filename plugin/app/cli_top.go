@@ -28,14 +28,14 @@ const (
 )
 
 var topCommand = &command{
-	words: "top", brief: "watch who is busiest, who is denied, who is near a limit, and how the nodes fare",
-	about: `It reads the metrics of nodes again and again, and tells what was counted in between: so the first numbers come with
+	words: "top", brief: "watch the busiest tenants, denials, tenants near a limit, and the state of the nodes",
+	about: `It reads the metrics of nodes repeatedly and shows the differences: so the first numbers come with
 the second reading. Tenants that have no label of their own are counted together as other, requests without a tenant
-as (none). How near a tenant is to a limit is what the node that saw the most says. Ctrl-C ends it.
+as (none). How near a tenant is to a limit is the highest value of all nodes. Ctrl-C ends it.
 
   ratelimit top --node edge-1:9542 --node edge-2:9542 --sort near
 
-With -o json there is one document for each refresh; a number that nobody can tell yet is left out of it. With --once
+With -o json there is one document for each refresh; a number that is not available yet is omitted. With --once
 the exit code is 1 when no node answers.`,
 	define: func(c *call) action {
 		m := &monitor{wait: pause}
@@ -58,7 +58,7 @@ func (c *call) topFlags(m *monitor) {
 			return err
 		}
 		if slices.ContainsFunc(m.nodes, func(n *watched) bool { return n.address == text }) {
-			return errors.New("must be given once only, else its requests count twice")
+			return errors.New("is given twice: its requests would count twice")
 		}
 		m.nodes = append(m.nodes, &watched{address: text})
 		return nil
@@ -146,7 +146,7 @@ func (m *monitor) run(ctx context.Context) error {
 // interrupted is the end that somebody else wanted. Who asked for one refresh has not got it.
 func (m *monitor) interrupted() error {
 	if m.once {
-		return errors.New("interrupted before there was anything to show")
+		return errors.New("interrupted before the first result")
 	}
 	return nil
 }

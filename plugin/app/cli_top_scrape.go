@@ -116,7 +116,7 @@ func readMetrics(ctx context.Context, client *http.Client, address string, at ti
 // unanswered is why there is no answer, without the address, which stands beside it.
 func unanswered(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return errors.New("it does not answer in time")
+		return errors.New("it did not answer in time")
 	}
 	if at, ok := errors.AsType[*url.Error](err); ok {
 		return at.Err
@@ -136,7 +136,7 @@ func parseMetrics(r io.Reader, at time.Time) (*scrape, error) {
 		var samples model.Vector
 		switch err := decoder.Decode(&samples); {
 		case errors.Is(err, io.EOF) && !ours:
-			return nil, errors.New("what answers is no node: it has no metrics that begin with " + metricsPrefix)
+			return nil, errors.New("this is not a node of the plugin: it has no metrics that begin with " + metricsPrefix)
 		case errors.Is(err, io.EOF):
 			slices.Sort(s.degraded)
 			return s, nil

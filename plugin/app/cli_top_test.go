@@ -192,7 +192,7 @@ func TestTopGivesUpANodeThatHangs(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	n.read(ctx, newScraper(), noon)
-	if n.err == nil || n.err.Error() != "it does not answer in time" {
+	if n.err == nil || n.err.Error() != "it did not answer in time" {
 		t.Errorf("a node that hangs is told as %v", n.err)
 	}
 }
@@ -205,8 +205,8 @@ func TestTopTellsWhatAnswersInsteadOfANode(t *testing.T) {
 		"an error":    {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, "it answers 503"},
 		"a page":      {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>hello</html>") }, "read its metrics"},
 		"a redirect":  {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, "it answers 302"},
-		"nothing":     {func(http.ResponseWriter, *http.Request) {}, "is no node"},
-		"another one": {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "go_goroutines 7\n") }, "is no node"},
+		"nothing":     {func(http.ResponseWriter, *http.Request) {}, "is not a node"},
+		"another one": {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "go_goroutines 7\n") }, "is not a node"},
 		"invalid UTF-8": {func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, requested(1, "\xff\xfe", "allowed"))
 		}, "read its metrics"},
@@ -317,7 +317,7 @@ func TestTopTellsAWrongCall(t *testing.T) {
 		{"top --node edge-1:http", "must be host:port"},
 		{"top --node edge-1/path:9542", "must be host:port"},
 		{"top --node me@edge-1:9542", "must be host:port"},
-		{"top --node edge-1:1 --node edge-1:1", "given once only"},
+		{"top --node edge-1:1 --node edge-1:1", "given twice"},
 		{"top --every 10ms", "--every must be at least 100ms"},
 		{"top --every never", "must be a duration above 0"},
 		{"top --sort tenant", "must be requests, denied or near"},

@@ -81,7 +81,7 @@ func (w *logWriter) run() {
 // write writes a line, and before it how many were dropped. Nobody can be told that stderr is gone.
 func (w *logWriter) write(line queuedLine) {
 	if n := w.dropped.Swap(0); n > 0 {
-		fmt.Fprintf(line.out, `{"level":"WARN","msg":"log lines were dropped, because they were not taken fast enough","lines":%d}`+"\n", n)
+		fmt.Fprintf(line.out, `{"level":"WARN","msg":"log lines were dropped, because the output was too slow","lines":%d}`+"\n", n)
 	}
 	_, _ = line.out.Write(line.text)
 }

@@ -101,7 +101,7 @@ func (g *guard) watch(ctx context.Context, end func()) error {
 			s.open, s.accepted = g.clients()
 			g.away.Store(taken && s.open == 0)
 			if g.parent != 0 && v.look(now, s) {
-				g.log.Warn("this process ends: the Kong that started it is gone or uses another one, and nobody is connected",
+				g.log.Warn("shutting down: the Kong that started this process is gone or uses another one, and no client is connected",
 					"socket_taken", s.taken, "parent_gone", s.orphaned, "for", lonely)
 				end()
 				return nil

@@ -183,7 +183,7 @@ func (p *paths) tell() {
 			told[same] = true
 			now = append(now, fault)
 			if !p.told[same] {
-				p.log.Warn("a row of Postgres cannot be followed", "table", fault.Table, "key", fault.Key, "field", fault.Field, "problem", fault.Problem)
+				p.log.Warn("a row of Postgres cannot be applied", "table", fault.Table, "key", fault.Key, "field", fault.Field, "problem", fault.Problem)
 			}
 		}
 	}

@@ -65,7 +65,7 @@ func (f *followed) tenants(all ...string) {
 // want checks how many lines were logged so far, and how many faults the node has now.
 func (f *followed) want(when string, lines, faults int) {
 	f.t.Helper()
-	if got := strings.Count(f.log.String(), "cannot be followed"); got != lines {
+	if got := strings.Count(f.log.String(), "cannot be applied"); got != lines {
 		f.t.Errorf("%s: %d lines are logged, want %d:\n%s", when, got, lines, f.log.String())
 	}
 	if s := f.rows.Stats(); s.FaultCount != faults || len(s.Faults) != faults {

@@ -54,7 +54,7 @@ func Plugin(ctx context.Context, args []string, getenv func(string) string, stdo
 		debug.SetMemoryLimit(s.MemoryLimit)
 	}
 	if err := servePlugin(ctx, &s, socket, stderr, log); err != nil {
-		log.Error("the plugin server ends", "error", err)
+		log.Error("the plugin server failed", "error", err)
 		return 1
 	}
 	return 0

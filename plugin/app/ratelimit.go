@@ -47,7 +47,7 @@ const (
 	exitSilent     = 4
 )
 
-const exitCodes = `Exit codes: 0 done; 1 it failed, or it found something (validate, diff); 2 a wrong call, and any failure of diff;
+const exitCodes = `Exit codes: 0 done; 1 it failed, or it found something (validate, diff); 2 a usage error, and any failure of diff;
 3 a live node does not enforce it yet, or no node is live; 4 all live nodes enforce it, but silent ones may not.
 `
 
@@ -79,7 +79,7 @@ func (o *operator) run(ctx context.Context, args []string) int {
 		}
 		fmt.Fprint(o.stderr, overview())
 		if len(args) > 0 {
-			fmt.Fprintf(o.stderr, "\nratelimit: there is no command %q\n", args[0])
+			fmt.Fprintf(o.stderr, "\nratelimit: unknown command %q\n", args[0])
 		}
 		return exitWrongCall
 	}

@@ -148,7 +148,7 @@ func (s *serveSettings) anybody(ctx context.Context, pool *pgxpool.Pool, log *sl
 	if err == nil {
 		live, err = pgstore.New(pool).LiveTokens(ctx)
 	}
-	const how = "nobody can be let in: make a token with ratelimit token create"
+	const how = "no request can be authenticated: create a token with ratelimit token create"
 	switch away := new(pgconn.ConnectError); {
 	case errors.As(err, &away), errors.Is(err, context.DeadlineExceeded):
 		log.Warn("no connection to the database: all tokens are denied until there is one", "error", err)
@@ -191,7 +191,7 @@ func (s *serveSettings) listenAndServe(ctx context.Context, d *draining, log *sl
 	}
 	d.drain(s.drainTime)
 	if err := d.shutDown(s.shutdownTime); err != nil {
-		log.Warn("requests were cut off, because they took longer than --shutdown-time", "error", err)
+		log.Warn("requests were aborted, because they took longer than --shutdown-time", "error", err)
 	}
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the API: %w", err)

@@ -117,7 +117,7 @@ func (c *call) openPath(d *decider, from *configFlags) error {
 	shared, _, err := d.stores.OpenShared(&config.Config)
 	switch {
 	case errors.Is(err, stores.ErrNotShared):
-		d.log.Warn("what is used cannot be told, and decisions are this process's own", "config", config.where, "why", err)
+		d.log.Warn("usage is not available, and decisions apply to this process only", "config", config.where, "why", err)
 	case err != nil:
 		return fmt.Errorf("%s: %w", config.where, err)
 	}

@@ -47,14 +47,14 @@ func notReady(w http.ResponseWriter) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusServiceUnavailable)
 	// A client that has gone is not told.
-	_, _ = io.WriteString(w, `{"title":"Service Unavailable","status":503,"detail":"the process ends"}`)
+	_, _ = io.WriteString(w, `{"title":"Service Unavailable","status":503,"detail":"the process is shutting down"}`)
 }
 
 // drain goes on answering for a time, and tells everybody to go elsewhere.
 func (d *draining) drain(length time.Duration) {
 	d.begun.Store(true)
 	d.monitor.SetState(metrics.Draining)
-	d.log.Info("the process ends: requests are still answered, /readyz fails", "seconds", length.Seconds())
+	d.log.Info("shutting down: requests are still answered, /readyz fails", "seconds", length.Seconds())
 	time.Sleep(length)
 }
 

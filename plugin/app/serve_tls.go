@@ -67,13 +67,13 @@ func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	before := k.changed
 	if err := k.read(); err != nil {
 		if !k.warned {
-			k.log.Warn("the certificate cannot be read: the last good one is served", "error", err)
+			k.log.Warn("reading the certificate failed: the last good one is served", "error", err)
 		}
 		k.warned = true
 		return k.pair, nil
 	}
 	if k.warned = false; k.changed != before {
-		k.log.Info("the certificate was read again", "file", k.files.cert)
+		k.log.Info("the certificate was reloaded", "file", k.files.cert)
 	}
 	return k.pair, nil
 }
@@ -84,7 +84,7 @@ func (k *keyPair) read() error {
 	for i, file := range [...]string{k.files.cert, k.files.key} {
 		info, err := os.Stat(file)
 		if err != nil {
-			return fmt.Errorf("look at the certificate: %w", err)
+			return fmt.Errorf("check the certificate: %w", err)
 		}
 		changed[i] = info.ModTime()
 	}

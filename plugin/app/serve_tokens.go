@@ -111,13 +111,13 @@ func (t *tokens) look(ctx context.Context, hash secretHash, secret string) (pgst
 		return token, err
 	}
 	if isRefused && refused.Name != "" {
-		t.log.Warn("a token that lets nobody in was used", "token", refused.Name, "state", refused.State)
+		t.log.Warn("an expired or revoked token was used", "token", refused.Name, "state", refused.State)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.away {
 		t.away = false
-		t.log.Info("tokens can be looked up again")
+		t.log.Info("token lookups work again")
 	}
 	if isRefused {
 		delete(t.known, hash)
@@ -133,7 +133,7 @@ func (t *tokens) lose(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.away {
-		t.log.Warn("tokens cannot be looked up: those that were known lately let in for a while", "minutes", tokenOutage.Minutes(), "error", err)
+		t.log.Warn("token lookups failed: recently used tokens stay valid for a while", "minutes", tokenOutage.Minutes(), "error", err)
 	}
 	t.away = true
 }

@@ -173,7 +173,7 @@ func (t *tokens) note(ctx context.Context) {
 	err := t.rows.Used(ctx, ago)
 	if failed := err != nil; failed != t.unnoted {
 		if t.unnoted = failed; failed { // once: a standby takes no notes at all
-			t.log.Warn("the use of tokens cannot be noted", "error", err)
+			t.log.Warn("recording the use of tokens failed", "error", err)
 		}
 	}
 	if err != nil {

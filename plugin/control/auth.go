@@ -38,7 +38,7 @@ type Authenticator interface {
 
 // Answers to a secret that lets nobody in.
 var (
-	ErrUnknownToken = errors.New("the token is not known, has expired, or was revoked")
+	ErrUnknownToken = errors.New("the token is unknown, expired or revoked")
 	ErrNotLookedUp  = errors.New("the token is not in memory, and was not looked up")
 )
 
@@ -70,7 +70,7 @@ func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	if repeated(ctx, "Authorization") { // and whoever looked at it before may have taken another one for good
-		s.unauthorized(ctx, reasonMissing, "Bearer", "send one token, and not several")
+		s.unauthorized(ctx, reasonMissing, "Bearer", "send exactly one token")
 		return
 	}
 	scheme, secret, _ := strings.Cut(ctx.Header("Authorization"), " ")
@@ -85,11 +85,11 @@ func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
 	case errors.Is(err, ErrNotLookedUp):
 		s.metrics.limited.WithLabelValues(byAddress).Inc()
 		ctx.SetHeader("Retry-After", strconv.FormatInt(int64(math.Ceil(wait.Seconds())), 10))
-		const detail = "too many unknown tokens come from this address for one more to be looked up"
+		const detail = "too many unknown tokens were sent from this address"
 		s.refuse(ctx, http.StatusTooManyRequests, detail)
 	case err != nil:
-		s.Log.Error("a token could not be looked up", "error", err)
-		s.refuse(ctx, http.StatusServiceUnavailable, "tokens cannot be looked up now")
+		s.Log.Error("token lookup failed", "error", err)
+		s.refuse(ctx, http.StatusServiceUnavailable, "tokens cannot be checked at the moment")
 	default:
 		exchangeOf(ctx.Context()).token = caller.Token
 		s.pass(ctx, caller, needs, next)

@@ -57,7 +57,7 @@ func notJSON(body []byte) error {
 	case syntax.Error() == early:
 		return fmt.Errorf("is not JSON: it ends after byte %d, before it is complete", len(body))
 	}
-	return fmt.Errorf("is not JSON: byte %d of it cannot be there", syntax.Offset)
+	return fmt.Errorf("is not JSON: unexpected character at byte %d", syntax.Offset)
 }
 
 // misreadProblem is what is wrong with a number that JSON allows, and the validator may.
@@ -67,9 +67,9 @@ func misreadProblem(number string) string {
 	case !strings.ContainsAny(number, ".eE"):
 		return "is too large for a number of 64 bits"
 	case len(number) > longest:
-		return "must be written in digits alone"
+		return "must be written in digits only"
 	}
-	return "must be written in digits alone, not as " + number
+	return "must be written in digits only, not as " + number
 }
 
 // misread is what is wrong with the number of a body that ends at an offset. huma tells of a body as a whole that it could
@@ -145,7 +145,7 @@ func (w *walker) next() (json.Token, error) {
 		case delim == 0:
 			return token, nil
 		case len(w.in) == maxDepth:
-			return nil, fmt.Errorf("has values more than %d deep in each other", maxDepth)
+			return nil, fmt.Errorf("has values nested more than %d deep", maxDepth)
 		case delim == '{':
 			w.in = append(w.in, level{names: map[string]bool{}})
 		default:
@@ -170,7 +170,7 @@ func (w *walker) begin(token json.Token) (named bool, err error) {
 	}
 	top.name, top.named = token.(string) // as the decoder has made sure
 	if top.names[top.name] {
-		return false, fmt.Errorf("has the name %q twice", shorten(top.name))
+		return false, fmt.Errorf("has the field %q twice", shorten(top.name))
 	}
 	top.names[top.name] = true
 	return true, nil

@@ -21,26 +21,26 @@ func (s *Server) registerCheck() {
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "check", Method: http.MethodPost, Path: decisionPath, Tags: tags,
 		Summary: "Decide about one request, and spend what it costs",
-		Description: "The answer is 200 also where the request is to be refused: look at allowed. The limits, the buckets and what " +
-			"happens while Redis is away are those of the plugin, so Kong and other callers share one budget.",
+		Description: "The status is 200 even if the request is denied: check allowed. The limits, the buckets and what " +
+			"happens while Redis is away are the plugin's, so Kong and other callers share one budget.",
 	}, decide), s.check)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "check-batch", Method: http.MethodPost, Path: batchPath, Tags: tags, MaxBodyBytes: maxBatchBody,
 		Summary:     "Decide about up to 100 requests, one after the other, each by itself",
-		Description: "If the token may not ask about one of them, the batch is refused and nothing is spent.",
+		Description: "If the token may not check one of them, the batch is denied and nothing is spent.",
 	}, decide), s.checkBatch)
 }
 
 // Check is a request to decide about, by what its caller knows of it.
 type Check struct {
-	Org        string `json:"org_id,omitempty" maxLength:"1024" doc:"Whom the request is billed to. Default: nobody who is known; then user_id, credential_id or ip must be given, unless nothing is counted per org." example:"acme"`
-	User       string `json:"user_id,omitempty" maxLength:"1024" doc:"Who in the org makes it. Default: as the plugin's config says of requests without a user." example:"u_42"`
-	Credential string `json:"credential_id,omitempty" maxLength:"1024" doc:"The id of the credential that it was made with."`
-	IP         string `json:"ip,omitempty" maxLength:"64" doc:"The client's address. All that have none are counted as one. A token of an org may not name one but in a dry run where a limit is counted per address." example:"192.0.2.1"`
-	Tier       string `json:"tier,omitempty" maxLength:"64" doc:"The tier that the request claims, which holds unless one is set for the org. A token of an org may claim no other than its own."`
-	Endpoint   string `json:"endpoint,omitempty" maxLength:"4096" doc:"METHOD /path, or the name of a route, by which a limit per endpoint counts where it has no pattern. A token of an org may name a route that the config's file does not have only in a dry run. Default: none that a policy is about." example:"POST /records"`
-	Cost       int64  `json:"cost,omitempty" minimum:"1" maximum:"1000000000" doc:"Tokens. Default: as the policies say, else 1. For the token of an org it counts for the limits of the org and of those in it; limits that others spend from, too, count the request as 1."`
-	DryRun     bool   `json:"dry_run,omitempty" doc:"Spend nothing and tell what would be answered. Shared buckets are asked as they are: nodes may have a lease share of a limit (2 %, unless set otherwise) beside them."`
+	Org        string `json:"org_id,omitempty" maxLength:"1024" doc:"The org that the request is billed to. Default: none; then user_id, credential_id or ip is required, unless nothing is counted per org." example:"acme"`
+	User       string `json:"user_id,omitempty" maxLength:"1024" doc:"The user of the org who makes the request. Default: on_missing_user of the plugin's config applies." example:"u_42"`
+	Credential string `json:"credential_id,omitempty" maxLength:"1024" doc:"The id of the credential used for the request."`
+	IP         string `json:"ip,omitempty" maxLength:"64" doc:"The client's address. All requests without one are counted together. Where a limit is counted per address, an org's token may give one only in a dry run." example:"192.0.2.1"`
+	Tier       string `json:"tier,omitempty" maxLength:"64" doc:"The tier that the request claims; it applies unless one is set for the org. An org's token may claim only its own tier."`
+	Endpoint   string `json:"endpoint,omitempty" maxLength:"4096" doc:"METHOD /path, or the name of a route, which limits per endpoint without a pattern count by. An org's token may name a route that is not in the config file only in a dry run. Default: no endpoint that a policy covers." example:"POST /records"`
+	Cost       int64  `json:"cost,omitempty" minimum:"1" maximum:"1000000000" doc:"Tokens. Default: the policies' cost, else 1. With an org's token it applies to the limits of the org and of its users; limits shared with other orgs count the request as 1."`
+	DryRun     bool   `json:"dry_run,omitempty" doc:"Spend nothing and return what the answer would be. Shared buckets are read as they are: nodes may hold a lease share of a limit (2 % by default) in addition."`
 }
 
 // Resolve is huma's: it tells what the schema cannot.
@@ -76,7 +76,7 @@ type checkBatchInput struct {
 
 type checkBatchOutput struct {
 	Body struct {
-		Results []Checked `json:"results" doc:"One for each of the checks, in their order."`
+		Results []Checked `json:"results" doc:"One for each check, in the same order."`
 	}
 }
 
@@ -108,7 +108,7 @@ func (s *Server) decide(ctx context.Context, checks []Check, at func(int) string
 	results := make([]Checked, len(checks))
 	for i := range checks {
 		if ctx.Err() != nil {
-			return nil, huma.Error503ServiceUnavailable(fmt.Sprintf("there was time for the first %d of %d decisions, which are made and spent", i, len(checks)))
+			return nil, huma.Error503ServiceUnavailable(fmt.Sprintf("the time was up after %d of %d decisions, which were made and spent", i, len(checks)))
 		}
 		results[i] = s.decideOne(ctx, policies, &checks[i])
 	}
@@ -138,7 +138,7 @@ func named(ctx context.Context, policies *policy.Plan, checks []Check, at func(i
 	var faults []*huma.ErrorDetail
 	for i := range checks {
 		if c := &checks[i]; c.Org+c.User+c.Credential+c.IP == "" {
-			faults = append(faults, fault(at(i)+".org_id", `must be given, such as "acme", or else user_id, credential_id or ip: all requests of nobody are counted as one`, nil))
+			faults = append(faults, fault(at(i)+".org_id", `is required, such as "acme", unless user_id, credential_id or ip is given: requests without any identity share one bucket`, nil))
 		}
 	}
 	if len(faults) == 0 {
@@ -162,8 +162,8 @@ func (s *Server) mayCheck(ctx context.Context, policies *policy.Plan, c *Check) 
 		return err
 	}
 	if id.Anonymous && c.Org != "" {
-		s.Log.Error("the path of decisions does not find who is told: its policies must be compiled from admit.ForKnown")
-		return huma.Error500InternalServerError("this process cannot tell orgs apart; nothing was decided")
+		s.Log.Error("decision path misconfigured: snapshot not compiled for known identities")
+		return huma.Error500InternalServerError("this process is misconfigured and cannot identify orgs; nothing was decided")
 	}
 	caller := callerOf(ctx)
 	switch {
@@ -172,7 +172,7 @@ func (s *Server) mayCheck(ctx context.Context, policies *policy.Plan, c *Check) 
 	case caller.Role != Tenant:
 		return nil
 	case !isOf(id.Tenant, c.Org, caller.Org):
-		return huma.Error403Forbidden("the token of an org may ask about its own org alone")
+		return huma.Error403Forbidden("an org's token may check its own org only")
 	}
 	if err := s.mayClaim(ctx, policies, &id, c.Tier); err != nil || c.DryRun {
 		return err
@@ -185,8 +185,8 @@ func (s *Server) mayCheck(ctx context.Context, policies *policy.Plan, c *Check) 
 // be one more of each limit per endpoint for every route that it made up. The error is an answer.
 func (s *Server) maySpend(policies *policy.Plan, id *identity.Identity, c *Check) error {
 	if _, _, route := admit.Target(c.Endpoint); route != "" && !s.Routes(route) {
-		return huma.Error403Forbidden("the token of an org may not spend on a route that no config or policy knows: name a route " +
-			"that the config's file has, or METHOD /path, or set dry_run")
+		return huma.Error403Forbidden("an org's token may not spend on a route that is in no config or policy: name a route " +
+			"from the config file, give METHOD /path, or set dry_run")
 	}
 	if c.IP == "" {
 		return nil
@@ -194,8 +194,8 @@ func (s *Server) maySpend(policies *policy.Plan, id *identity.Identity, c *Check
 	var r policy.Resolution
 	policies.ResolveAt(id, s.instant(), &r)
 	if slices.ContainsFunc(r.Bounds, func(b policy.Bound) bool { return b.Key.Group == policy.ByIP }) {
-		return huma.Error403Forbidden("the token of an org may not spend what is counted per address, " +
-			"of all orgs alike: leave ip out, or set dry_run")
+		return huma.Error403Forbidden("an org's token may not spend from limits per address, " +
+			"which all orgs share: omit ip, or set dry_run")
 	}
 	return nil
 }

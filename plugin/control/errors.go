@@ -20,7 +20,7 @@ const invalid = "the request is not valid"
 // refuse ends a request with a problem document.
 func (s *Server) refuse(ctx huma.Context, status int, detail string, faults ...error) {
 	if err := huma.WriteErr(s.api, ctx, status, detail, faults...); err != nil {
-		s.Log.Debug("an answer could not be written", "error", err)
+		s.Log.Debug("writing a response failed", "error", err)
 	}
 }
 
@@ -63,10 +63,10 @@ func (s *Server) told(doing, effect string, err error) error {
 	case errors.As(err, &answer):
 		return err // it is an answer already
 	case errors.As(err, &reused):
-		return unprocessable(fault("header.Idempotency-Key", "was used for another request: take a new one", reused.Key))
+		return unprocessable(fault("header.Idempotency-Key", "was used for another request: choose a new one", reused.Key))
 	case errors.As(err, &underway):
-		return huma.ErrorWithHeaders(huma.NewError(http.StatusConflict, "the first request with this Idempotency-Key is still under way, "+
-			"so nothing was done: send it again in a moment, and it is answered as the first"), http.Header{"Retry-After": {"1"}})
+		return huma.ErrorWithHeaders(huma.NewError(http.StatusConflict, "the first request with this Idempotency-Key is still in progress, "+
+			"so nothing was done: retry in a moment to get the answer of the first"), http.Header{"Retry-After": {"1"}})
 	case errors.As(err, &missing):
 		return huma.Error404NotFound(missing.Error())
 	case errors.As(err, &conflict):
@@ -78,9 +78,9 @@ func (s *Server) told(doing, effect string, err error) error {
 		}
 		return unprocessable(fault(path, value.Problem, nil))
 	case errors.As(err, &lost):
-		s.Log.Error("it is not known whether a change was written", "doing", doing, "error", err)
-		return huma.Error503ServiceUnavailable(doing + ": the database broke off in the middle of the commit, so it is not known " +
-			"whether this was written: read what is there, or send the request again with the Idempotency-Key that it had")
+		s.Log.Error("the outcome of a write is unknown", "doing", doing, "error", err)
+		return huma.Error503ServiceUnavailable(doing + ": the connection to the database ended during the commit, so it is unknown " +
+			"whether this was written: read the current state, or retry with the same Idempotency-Key")
 	}
 	if pgstore.IsReadOnly(err) {
 		s.Log.Warn("a change was denied by a read-only database", "doing", doing, "error", err)
@@ -90,6 +90,6 @@ func (s *Server) told(doing, effect string, err error) error {
 	if errors.Is(err, context.Canceled) {
 		level = slog.LevelInfo // whoever asked has gone
 	}
-	s.Log.Log(context.Background(), level, "the database was asked in vain", "doing", doing, "error", err)
-	return huma.Error503ServiceUnavailable(doing + ": the database does not answer as it should" + effect)
+	s.Log.Log(context.Background(), level, "database query failed", "doing", doing, "error", err)
+	return huma.Error503ServiceUnavailable(doing + ": the database query failed" + effect)
 }

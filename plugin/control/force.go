@@ -12,7 +12,7 @@ import (
 
 // Force says that a policy is meant, although it would deny most requests.
 type Force struct {
-	Force bool `query:"force" doc:"Write a policy that is shared by all tenants also when it is below what they have used lately, or below what one of them alone may use."`
+	Force bool `query:"force" doc:"Write a policy that all tenants share even if it is below their recent usage, or below what a single tenant may use."`
 }
 
 // review returns the warnings of a policy that is about to be written. It denies one that all tenants share and that is
@@ -25,7 +25,7 @@ func (s *Server) review(ctx context.Context, force bool, p pgstore.Policy) (Warn
 			return Warnings{}, err
 		}
 		if isKnown && used > capacity(p) {
-			return Warnings{}, forced("all tenants together have used %d lately, which is more than this allows", used)
+			return Warnings{}, forced("all tenants together recently used %d, which is more than this allows", used)
 		}
 	}
 	r, err := s.Store.ReviewPolicy(ctx, s.config(), p)
@@ -75,7 +75,7 @@ func (s *Server) usedLately(ctx context.Context, p pgstore.Policy) (int64, bool,
 	statuses := make([]decision.Status, 1)
 	err = s.patient().Take(ctx, []policy.Bound{{Policy: compiled, Key: key}}, statuses)
 	if err != nil || statuses[0].Failure != decision.NoFailure {
-		s.Log.Warn("it cannot be told what a policy has given out lately", "policy", current.Key().String(), "error", err)
+		s.Log.Warn("reading the recent usage of a policy failed", "policy", current.Key().String(), "error", err)
 		return 0, false, nil
 	}
 	return compiled.Limit.Capacity() - statuses[0].Remaining, true, nil

@@ -57,7 +57,7 @@ func TestASharedPolicyBelowWhatWasUsedLatelyNeedsForce(t *testing.T) {
 		path := a.Header().Get("Location")
 		for _, path := range []string{path, policies} {
 			a = w.want(w.as("PUT", path, strings.Replace(body, "10", "7", 1), "If-Match", "*"), http.StatusUnprocessableEntity)
-			if p := read[problem](w, a); p.paths() != "query.force" || !strings.Contains(p.Errors[0].Message, "used 8 lately") {
+			if p := read[problem](w, a); p.paths() != "query.force" || !strings.Contains(p.Errors[0].Message, "used 8") {
 				t.Errorf("%s: %s, want that 8 were used and force is needed", scope, a.Body)
 			}
 			w.want(w.as("PUT", path, strings.Replace(body, "10", "8", 1), "If-Match", "*"), http.StatusOK)

@@ -122,7 +122,7 @@ func (s *Server) finish(x *exchange, r *http.Request, start time.Time) {
 	if err, _ := failure.(error); failure != nil && !errors.Is(err, http.ErrAbortHandler) {
 		s.Log.Error("a request ended in a panic", "panic", failure, "request_id", x.id, "stack", string(debug.Stack()))
 		if x.status == 0 {
-			s.answer(x, http.StatusInternalServerError, "something went wrong here; the log has the request's id")
+			s.answer(x, http.StatusInternalServerError, "internal error; search the log for the request id")
 			failure = nil
 		}
 	}
@@ -149,7 +149,7 @@ func (s *Server) route(x *exchange, r *http.Request) {
 	switch at := r.URL.EscapedPath(); {
 	case pattern != "" && path.Clean(at) != at:
 		// ServeMux would lead to the path without its dots: a name that was not encoded must not become another resource.
-		s.answer(x, http.StatusNotFound, "there is nothing at a path with dots or doubled slashes; names with slashes are percent-encoded")
+		s.answer(x, http.StatusNotFound, "paths with dot segments or double slashes do not exist; percent-encode slashes in names")
 	case pattern == "":
 		s.unrouted(x, r, handler)
 	case !accepts(r.Header.Values("Accept")):
@@ -170,9 +170,9 @@ func (s *Server) unrouted(x *exchange, r *http.Request, handler http.Handler) {
 	switch refusal.status {
 	case http.StatusMethodNotAllowed:
 		x.Header()["Allow"] = refusal.header["Allow"]
-		s.answer(x, refusal.status, "this path knows "+refusal.header.Get("Allow"))
+		s.answer(x, refusal.status, "this path supports "+refusal.header.Get("Allow"))
 	default:
-		s.answer(x, http.StatusNotFound, "there is nothing at this path; /openapi.yaml tells what there is")
+		s.answer(x, http.StatusNotFound, "there is nothing at this path; see /openapi.yaml")
 	}
 }
 
@@ -190,7 +190,7 @@ func (r *refused) Write(b []byte) (int, error) { return len(b), nil }
 func (s *Server) answer(x *exchange, status int, detail string) {
 	body, err := json.Marshal(huma.NewError(status, detail))
 	if err != nil {
-		s.Log.Error("a problem cannot be told", "error", err)
+		s.Log.Error("encoding a problem document failed", "error", err)
 	}
 	x.Header().Set("Content-Type", problemType)
 	x.Header().Set("Content-Length", strconv.Itoa(len(body)))

@@ -19,8 +19,8 @@ type Health struct {
 
 // Readiness is the answer to who asks whether to send requests here.
 type Readiness struct {
-	Status  string   `json:"status" enum:"ok,degraded" doc:"degraded: decisions, usage and what is in force go on without what is missing. Where nothing does, the answer is a problem document."`
-	Missing []string `json:"missing,omitempty" doc:"What does not answer, and what is refused for want of it."`
+	Status  string   `json:"status" enum:"ok,degraded" doc:"degraded: decisions, usage and limits in force work without what is missing. If none of them works, the answer is a problem document."`
+	Missing []string `json:"missing,omitempty" doc:"What does not answer, and what is unavailable because of it."`
 }
 
 type (
@@ -33,14 +33,14 @@ func (s *Server) registerHealth() {
 	tags := []string{"health"}
 	huma.Register(s.api, huma.Operation{
 		OperationID: "get-healthz", Method: http.MethodGet, Path: "/healthz", Tags: tags,
-		Summary: "Whether the process is alive", Errors: []int{http.StatusNotAcceptable},
+		Summary: "Check that the process is alive", Errors: []int{http.StatusNotAcceptable},
 	}, func(context.Context, *struct{}) (*healthOutput, error) { return &healthOutput{Health{"ok"}}, nil })
 	huma.Register(s.api, huma.Operation{
 		OperationID: "get-readyz", Method: http.MethodGet, Path: "/readyz", Tags: tags,
-		Summary: "Whether requests can be answered",
-		Description: "200 where all that it needs answers and the policies are loaded, and also, degraded, where decisions go on without " +
-			"the database or by fail modes without Redis, and where the database is read-only. 503 before the policies are loaded, where nothing " +
-			"can be answered, and when the process is about to end. What it needs is asked once a second at most, however many probes come.",
+		Summary: "Check that requests can be served",
+		Description: "200 if the policies are loaded and all dependencies answer, and also (degraded) if decisions work without " +
+			"the database, or by fail modes without Redis, or if the database is read-only. 503 before the policies are loaded, if nothing " +
+			"can be served, and during shutdown. Dependencies are checked at most once a second, however many probes arrive.",
 		Errors: []int{http.StatusNotAcceptable, http.StatusServiceUnavailable},
 	}, s.ready)
 }

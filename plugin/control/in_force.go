@@ -133,7 +133,7 @@ func (w *inForce) exception(r *policy.Resolution) Exception {
 	x := Exception{Verdict: "exempt", Endpoint: o.Endpoint, Override: r.Override, Until: until(o), PublicNote: o.PublicNote}
 	what := "No limit applies"
 	if r.Banned {
-		x.Verdict, what = "banned", "All requests are refused"
+		x.Verdict, what = "banned", "All requests are denied"
 	}
 	x.Summary = fmt.Sprintf("%s%s, by %s.", what, where(o.Endpoint), w.overrideText(o))
 	return x
@@ -164,7 +164,7 @@ func (w *inForce) limit(b *policy.Bound, from origin) LimitInForce {
 		fmt.Fprintf(&text, ", changed%s by %s", where(o.Endpoint), w.overrideText(o))
 	}
 	if p.Mode != policy.Enforce {
-		text.WriteString("; it refuses nobody yet")
+		text.WriteString("; it does not deny yet")
 	}
 	l.Summary = text.String() + "."
 	return l

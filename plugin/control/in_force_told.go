@@ -7,25 +7,25 @@ type InForce struct {
 	Org       string    `json:"org_id"`
 	Namespace string    `json:"namespace"`
 	Version   int64     `json:"policy_version,omitempty" doc:"The version of the database's policies that is in force; absent: there are none."`
-	At        time.Time `json:"at" doc:"When this holds: overrides end."`
+	At        time.Time `json:"at" doc:"The time that this describes: overrides expire."`
 	Tier      string    `json:"tier"`
-	TierFrom  string    `json:"tier_from" doc:"row, query or default, and why a tier that is named elsewhere is not it."`
-	Summary   string    `json:"summary" doc:"All in one sentence."`
+	TierFrom  string    `json:"tier_from" doc:"row, query or default, and why a tier named elsewhere does not apply."`
+	Summary   string    `json:"summary" doc:"A summary in one sentence."`
 
-	Limits     []LimitInForce    `json:"limits" doc:"All that cover a request must have room for it."`
+	Limits     []LimitInForce    `json:"limits" doc:"All limits that cover a request must have room for it."`
 	Exceptions []Exception       `json:"exceptions" doc:"Bans and exemptions, which go before all limits."`
 	NotInForce []PassedOver      `json:"not_in_force" doc:"The policies that could apply and do not."`
-	Overrides  []OverrideInForce `json:"overrides" doc:"All that are about these requests, whether they hold or not."`
+	Overrides  []OverrideInForce `json:"overrides" doc:"All overrides of these requests, in force or not."`
 }
 
 // LimitInForce is a limit and where it comes from.
 type LimitInForce struct {
 	Policy     string    `json:"policy" doc:"The name of the policy." example:"daily"`
-	Endpoint   string    `json:"endpoint,omitempty" doc:"The requests that it is for; absent: all that have no other limit of this name."`
+	Endpoint   string    `json:"endpoint,omitempty" doc:"The requests that it covers; absent: all that have no other limit of this name."`
 	Source     string    `json:"source" enum:"config,row" doc:"config: the plugin's config; row: the database."`
 	Row        int64     `json:"policy_id,omitempty" doc:"The id of the policy in the database; absent: it is in the plugin's config."`
-	Match      string    `json:"match" doc:"Whom the policy is for: tenant, tier and its name, or global." example:"tier enterprise"`
-	Scope      string    `json:"scope" doc:"What it is counted per." example:"tenant"`
+	Match      string    `json:"match" doc:"What the policy applies to: tenant, tier and its name, or global." example:"tier enterprise"`
+	Scope      string    `json:"scope" doc:"What the limit is counted per." example:"tenant"`
 	Limit      int64     `json:"limit" doc:"Tokens that a window allows, overrides included."`
 	WindowSize int64     `json:"window_size" doc:"Seconds."`
 	Burst      int64     `json:"burst" doc:"The most tokens at once."`
@@ -35,18 +35,18 @@ type LimitInForce struct {
 	Accuracy   string    `json:"accuracy" enum:"leased,exact"`
 	Overrides  []int64   `json:"overrides,omitempty" doc:"The ids of the overrides that changed the limit."`
 	Until      time.Time `json:"until,omitzero" doc:"When the first of those ends; absent: none does."`
-	PublicNote string    `json:"public_note,omitempty" doc:"What the org is to know about the policy."`
-	Summary    string    `json:"summary" doc:"All of this in one sentence."`
+	PublicNote string    `json:"public_note,omitempty" doc:"The note about the policy for the org."`
+	Summary    string    `json:"summary" doc:"A summary in one sentence."`
 }
 
 // Exception is a ban or an exemption.
 type Exception struct {
 	Verdict  string    `json:"verdict" enum:"banned,exempt"`
-	Endpoint string    `json:"endpoint,omitempty" doc:"The requests that it is for; absent: all."`
+	Endpoint string    `json:"endpoint,omitempty" doc:"The requests that it covers; absent: all."`
 	Override int64     `json:"override"`
 	Until    time.Time `json:"until,omitzero" doc:"Absent: it has no end."`
 
-	PublicNote string `json:"public_note,omitempty" doc:"What the org is to know about the override."`
+	PublicNote string `json:"public_note,omitempty" doc:"The note about the override for the org."`
 
 	Summary string `json:"summary"`
 }
@@ -72,7 +72,7 @@ type OverrideInForce struct {
 	Reason   string    `json:"reason,omitempty" doc:"Absent for the token of an org, as the author is."`
 	Author   string    `json:"author,omitempty"`
 
-	PublicNote string `json:"public_note,omitempty" doc:"What the org is to know about it."`
+	PublicNote string `json:"public_note,omitempty" doc:"The note about it for the org."`
 
 	Applied bool   `json:"applied"`
 	Why     string `json:"why"`

@@ -75,7 +75,7 @@ func sourceText(from origin, tier string) string {
 	case from.row != 0:
 		return fmt.Sprintf("by policy %d for tier %s", from.row, tier)
 	case from.match == "global":
-		return "for everybody in the plugin's config"
+		return "for all tenants in the plugin's config"
 	}
 	return fmt.Sprintf("the default of tier %s in the plugin's config", tier)
 }
@@ -84,11 +84,11 @@ func sourceText(from origin, tier string) string {
 func tierText(from string) string {
 	switch from {
 	case "row":
-		return "as is set for it"
+		return "set for this org"
 	case "query":
-		return "as this question claims; none is set for it"
+		return "as claimed in this request; none is set for this org"
 	case "default":
-		return "the default: none is set for it, and this question claims none; its requests may"
+		return "the default: none is set for this org, and this request claims none; requests through Kong may"
 	}
 	return from
 }

@@ -81,7 +81,7 @@ func (s *Server) admitted(ctx huma.Context, token string, cost int64) bool {
 		request.Path = decisionPath
 	}
 	if err := s.limits.Admit(ctx.Context(), &request, &x); err != nil {
-		s.Log.Error("the API's own limits cannot be told", "error", err)
+		s.Log.Error("checking the API's own limits failed", "error", err)
 		return true
 	}
 	for _, header := range x.Response.Headers {
@@ -92,14 +92,14 @@ func (s *Server) admitted(ctx huma.Context, token string, cost int64) bool {
 	if !x.Response.Denied {
 		return true
 	}
-	detail := "too many requests are made with this token"
+	detail := "too many requests with this token"
 	switch {
 	case token == "":
-		detail = "too many requests without a token that is known come from this address"
+		detail = "too many requests without a valid token from this address"
 	case x.Decision.RetryAfter == limit.Never:
-		detail = fmt.Sprintf("a batch of %d is more than may be decided with this token at once: send smaller ones", cost)
+		detail = fmt.Sprintf("a batch of %d exceeds what this token may check at once: send smaller ones", cost)
 	case cost > 1:
-		detail = fmt.Sprintf("too many requests are made with this token for a batch of %d, of which nothing was decided", cost)
+		detail = fmt.Sprintf("too many requests with this token for a batch of %d; nothing was decided", cost)
 	}
 	s.refuse(ctx, http.StatusTooManyRequests, detail)
 	return false

@@ -43,7 +43,7 @@ func TestABatchCostsTheAPIsOwnLimitAsMuchAsItsChecksAndNothingWhereThatIsTooMuch
 	says(p.as("POST", batch, batchOf(40, "b")), http.StatusTooManyRequests, "10", "30")
 	never := p.as("POST", batch, batchOf(61, "b"))
 	says(never, http.StatusTooManyRequests, "10", "")
-	if said := read[problem](p.world, never).Detail; !strings.Contains(said, "a batch of 61 is more than may be decided with this token at once") {
+	if said := read[problem](p.world, never).Detail; !strings.Contains(said, "a batch of 61") {
 		t.Errorf("of a batch that never goes it says %q", said)
 	}
 	if used := p.has("b", ""); used["daily of the org"] != 0 {

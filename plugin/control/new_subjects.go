@@ -178,8 +178,8 @@ func (s *Server) mayName(ctx context.Context, policies *policy.Plan, checks []Ch
 		return nil
 	}
 	s.metrics.limited.WithLabelValues(byNewSubjects).Inc()
-	detail := fmt.Sprintf("this token names more users, credentials and addresses that are new here than the %d "+
-		"a second that it may (--new-subjects): "+
+	detail := fmt.Sprintf("this token names more new users, credentials and addresses than the %d "+
+		"a second that are allowed (--new-subjects): "+
 		"nothing was decided", s.newSubjects.limit.Spec().Quantity)
 	again := http.Header{"Retry-After": {strconv.FormatInt(wait.Seconds(), 10)}}
 	return huma.ErrorWithHeaders(huma.NewError(http.StatusTooManyRequests, detail), again)

@@ -52,7 +52,7 @@ func largeNote(d *decision.Decision, v view) string {
 func (s *Server) endpointNote(d *decision.Decision, of *Check, v view) string {
 	_, path, route := admit.Target(of.Endpoint)
 	if route != "" && !s.Routes(route) {
-		return fmt.Sprintf("the route %q is known to no config or policy: where Kong has none of that name, limits per endpoint count it apart", route)
+		return fmt.Sprintf("the route %q is in no config or policy: if Kong has no such route, limits per endpoint count it separately", route)
 	}
 	if path == "" {
 		return ""
@@ -89,7 +89,7 @@ func tierNote(policies *policy.Plan, d *decision.Decision) string {
 	}
 	from := policies.TierFrom(&d.Identity)
 	if from == "default" {
-		return "tier " + d.Resolution.Tier + " is the default: none is set for this org (PUT /v1/orgs/{org}), and the check claims none; Kong may know another by its consumer"
+		return "tier " + d.Resolution.Tier + " is the default: none is set for this org (PUT /v1/orgs/{org}), and the check claims none; Kong may derive another from the consumer"
 	}
 	if why, ok := strings.CutPrefix(from, "default: "); ok {
 		return "tier " + d.Resolution.Tier + " is the default: " + why

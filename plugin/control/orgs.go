@@ -21,17 +21,17 @@ func (s *Server) registerOrgs() {
 	tags := []string{orgsTag}
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "get-org", Method: http.MethodGet, Path: orgPath, Tags: tags,
-		Summary: "Read the tier and the time zone that were set for an org", Responses: notModified(), Errors: []int{http.StatusNotFound},
+		Summary: "Get the tier and the time zone of an org", Responses: notModified(), Errors: []int{http.StatusNotFound},
 	}, orgs), s.getOrg)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "put-org", Method: http.MethodPut, Path: orgPath, Tags: tags,
-		Summary: "Set the tier and the time zone of an org, known or new",
+		Summary: "Set the tier and the time zone of an org, existing or new",
 		Errors:  []int{http.StatusPreconditionFailed, http.StatusPreconditionRequired},
 	}, write), s.putOrg)
 	s.alsoMakes(orgPath)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "get-org-policies", Method: http.MethodGet, Path: orgPath + "/ratelimit/policies", Tags: tags,
-		Summary: "Tell which limits are in force for an org, and why",
+		Summary: "Show which limits are in force for an org, and why",
 	}, orgs), s.inForce)
 }
 
@@ -62,12 +62,12 @@ func orgTag(org pgstore.Tenant) string { return fmt.Sprintf(`"org-%d"`, org.Revi
 
 // orgBody is what can be set for an org. What is not given is unset.
 type orgBody struct {
-	ID       string `json:"id,omitempty" maxLength:"128" doc:"As a read has told it; a write does not look at it, but at the path."`
-	Revision int64  `json:"revision,omitempty" doc:"As a read has told it; a write does not look at it, but at If-Match."`
+	ID       string `json:"id,omitempty" maxLength:"128" doc:"As returned by a read; a write ignores it and uses the path."`
+	Revision int64  `json:"revision,omitempty" doc:"As returned by a read; a write ignores it and uses If-Match."`
 
-	Tier     string `json:"tier,omitempty" maxLength:"64" doc:"The tier of the org. Default: what its requests say, else the plugin config's default." example:"enterprise"`
+	Tier     string `json:"tier,omitempty" maxLength:"64" doc:"The tier of the org. Default: the tier that its requests claim, else the plugin config's default." example:"enterprise"`
 	TimeZone string `json:"time_zone,omitempty" maxLength:"64" doc:"The IANA name of its time zone. Default: UTC." example:"Europe/Berlin"`
-	Reason   string `json:"reason,omitempty" maxLength:"1024" doc:"Why; the audit tells it. Default: changed by the API."`
+	Reason   string `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
 }
 
 // Resolve is huma's: it tells all that is wrong with the values, beside what the schema has told.
@@ -143,13 +143,13 @@ func (s *Server) putOrg(ctx context.Context, in *putOrgInput) (*putOrgOutput, er
 func (in *putOrgInput) revision(current, desired pgstore.Tenant) (int64, error) {
 	if current.ID == "" {
 		if in.IfMatch.IfMatch != "" {
-			return 0, conditional(http.StatusPreconditionFailed, "", "nothing is set for this org: leave If-Match out to make it")
+			return 0, conditional(http.StatusPreconditionFailed, "", "nothing is set for this org: omit If-Match to create it")
 		}
 		return pgstore.Absent, nil
 	}
 	tag := orgTag(current)
 	if in.names(tag) {
-		return 0, conditional(http.StatusPreconditionFailed, tag, "something is set for this org")
+		return 0, conditional(http.StatusPreconditionFailed, tag, "this org has settings already")
 	}
 	if in.IfMatch.IfMatch == "" && current.Tier == desired.Tier && current.TimeZone == desired.TimeZone {
 		return current.Revision, nil // writing it changes nothing

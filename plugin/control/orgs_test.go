@@ -156,7 +156,7 @@ func TestWhatIsInForceIsToldWithItsOrigin(t *testing.T) {
 	doubled := ", changed by override 3 (multiplier, by ann: ticket 7) until " + until + "."
 	want := []string{
 		"daily: 4000 per 86400 s (token_bucket) per tenant, by policy 1 for this org" + doubled,
-		"all: 5000 per 86400 s (token_bucket) per global, for everybody in the plugin's config.",
+		"all: 5000 per 86400 s (token_bucket) in total, for all tenants in the plugin's config.",
 		"extra: 60 per 86400 s (token_bucket) per tenant at GET /search, by policy 2 for tier enterprise" + doubled,
 		"writes: 40 per 86400 s (token_bucket) per tenant at POST /records/{id}, the default of tier enterprise in the plugin's config" + doubled,
 		"daily: 99 per 86400 s (token_bucket) per tenant, by policy 1 for this org, changed at POST /bulk by override 4 (custom_limit, by ann: ticket 7) for good.",
@@ -167,7 +167,7 @@ func TestWhatIsInForceIsToldWithItsOrigin(t *testing.T) {
 	if !slices.Equal(summaries, want) {
 		t.Errorf("told is\n%s\nwant\n%s", strings.Join(summaries, "\n"), strings.Join(want, "\n"))
 	}
-	if got.Tier != "enterprise" || got.TierFrom != "row" || got.Version != 7 || got.Namespace != "default" || got.Summary != "acme is of tier enterprise (as is set for it); 5 limits apply." {
+	if got.Tier != "enterprise" || got.TierFrom != "row" || got.Version != 7 || got.Namespace != "default" || got.Summary != "acme is of tier enterprise (set for this org); 5 limits apply." {
 		t.Errorf("%+v", got)
 	}
 	whys := map[string]string{}

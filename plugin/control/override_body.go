@@ -32,7 +32,7 @@ type Override struct {
 	Factor     *factor   `json:"factor,omitempty"`
 	Reason     string    `json:"reason,omitempty" doc:"Absent for the token of an org, as the author is."`
 	Author     string    `json:"author,omitempty"`
-	PublicNote string    `json:"public_note,omitempty" doc:"What the org reads about it."`
+	PublicNote string    `json:"public_note,omitempty" doc:"The note that the org sees."`
 	Source     string    `json:"source" doc:"commercial, or detector for a penalty."`
 	CreatedAt  time.Time `json:"created_at"`
 	ExpiresAt  time.Time `json:"expires_at,omitzero" doc:"Absent: it is permanent."`
@@ -116,22 +116,22 @@ func (factor) Schema(huma.Registry) *huma.Schema {
 
 // overrideBody is an override as a caller writes it. Its org is that of the path.
 type overrideBody struct {
-	Kind       string    `json:"kind" enum:"custom_limit,multiplier,ban,exempt" doc:"custom_limit replaces the limit of a policy, multiplier scales limits, ban refuses everything, exempt nothing."`
+	Kind       string    `json:"kind" enum:"custom_limit,multiplier,ban,exempt" doc:"custom_limit replaces the limit of a policy, multiplier scales limits, ban denies everything, exempt admits everything."`
 	User       string    `json:"user,omitempty" maxLength:"128" doc:"Only this user of the org."`
 	Endpoint   string    `json:"endpoint,omitempty" maxLength:"1024" doc:"Only these requests: METHOD /pattern."`
 	Credential string    `json:"credential,omitempty" maxLength:"128" doc:"Only this credential."`
-	IP         string    `json:"ip,omitempty" maxLength:"64" doc:"Only this address, or network of IPv6."`
+	IP         string    `json:"ip,omitempty" maxLength:"64" doc:"Only this address, or IPv6 network."`
 	Policy     string    `json:"policy,omitempty" maxLength:"64" pattern:"^[A-Za-z0-9_.-]*$" doc:"The name of the policies that it changes. A custom_limit needs one; a multiplier without one is for all of the subject." example:"daily"`
 	Limit      int64     `json:"limit,omitempty" minimum:"1" maximum:"1000000000000" doc:"Of a custom_limit: tokens that a window allows."`
 	WindowSize int64     `json:"window_size,omitempty" minimum:"1" maximum:"31622400" doc:"Of a custom_limit, in seconds. Default: the policy's."`
-	Window     string    `json:"window,omitempty" maxLength:"32" doc:"Another spelling of window_size, as a time: 30s, 1m, 1h, 1d."`
+	Window     string    `json:"window,omitempty" maxLength:"32" doc:"Another spelling of window_size, as a duration: 30s, 1m, 1h, 1d."`
 	Burst      int64     `json:"burst,omitempty" minimum:"1" maximum:"1000000000000" doc:"Of a custom_limit: tokens. Default: the algorithm's."`
 	Factor     *factor   `json:"factor,omitempty"`
 	ExpiresAt  time.Time `json:"expires_at,omitzero" doc:"When it ends. Either this, expires_in, or permanent."`
 	ExpiresIn  string    `json:"expires_in,omitempty" maxLength:"32" doc:"For how long it holds: 30m, 12h, 7d." example:"7d"`
-	Permanent  bool      `json:"permanent,omitempty" doc:"true: it does not end."`
-	Reason     string    `json:"reason" minLength:"1" maxLength:"1024" doc:"Why; the audit and the override tell it, and no org reads it." example:"launch week"`
-	PublicNote string    `json:"public_note,omitempty" maxLength:"1024" doc:"What the org reads about it. Default: nothing." example:"Agreed until the end of the year."`
+	Permanent  bool      `json:"permanent,omitempty" doc:"true: it never expires."`
+	Reason     string    `json:"reason" minLength:"1" maxLength:"1024" doc:"Why; recorded in the audit and in the override, and not shown to orgs." example:"launch week"`
+	PublicNote string    `json:"public_note,omitempty" maxLength:"1024" doc:"The note that the org sees. Default: nothing." example:"Agreed until the end of the year."`
 }
 
 // Resolve is huma's: it tells all that is wrong with the values, beside what the schema has told.
@@ -162,11 +162,11 @@ func (b *overrideBody) Resolve(ctx huma.Context) []error {
 	for _, f := range told {
 		switch f.Field {
 		case "target":
-			add("user", "does not go with these: name a user, an endpoint or both, or else a credential, or else an ip", nil)
+			add("user", "cannot be combined with these: give a user, an endpoint or both, or a credential, or an ip", nil)
 		case "tenant": // the path's, whose faults are told there
 		case "factor":
 			if b.Factor == nil {
-				f.Problem = "must be given for a multiplier, such as 1.5"
+				f.Problem = "is required for a multiplier, such as 1.5"
 			}
 			add(f.Field, f.Problem, nil)
 		case "window_size":
@@ -190,7 +190,7 @@ func (b *overrideBody) end(add func(field, problem string, value any)) {
 		}
 	}
 	if given != 1 {
-		add("expires_in", "must be given, or expires_at, or permanent: true, and only one of them", nil)
+		add("expires_in", "is required, unless expires_at or permanent: true is given; give only one of them", nil)
 	}
 	if b.ExpiresIn != "" {
 		if d, err := parseDuration(b.ExpiresIn); err != nil || d < time.Second || d > longest {
@@ -198,7 +198,7 @@ func (b *overrideBody) end(add func(field, problem string, value any)) {
 		}
 	}
 	if year := b.ExpiresAt.Year(); !b.ExpiresAt.IsZero() && (year < 1971 || year > 9999) {
-		add("expires_at", "must be a time to come", nil)
+		add("expires_at", "must be in the future", nil)
 	}
 }
 

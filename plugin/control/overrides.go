@@ -22,16 +22,16 @@ func (s *Server) registerOverrides() {
 	tags := []string{"overrides"}
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "list-overrides", Method: http.MethodGet, Path: overridesPath, Tags: tags,
-		Summary: "List the overrides of an org, in the order of their ids",
+		Summary: "List the overrides of an org, ordered by id",
 	}, orgs), s.listOverrides)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "create-override", Method: http.MethodPost, Path: overridesPath, Tags: tags,
-		Summary: "Give an org a limit of its own, a factor, a ban or an exemption", DefaultStatus: http.StatusCreated,
+		Summary: "Create an override for an org: a limit of its own, a multiplier, a ban or an exemption", DefaultStatus: http.StatusCreated,
 		Errors: []int{http.StatusConflict},
 	}, write), s.createOverride)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "get-override", Method: http.MethodGet, Path: overridePath, Tags: tags,
-		Summary: "Read an override of an org", Responses: notModified(), Errors: []int{http.StatusNotFound},
+		Summary: "Get an override of an org", Responses: notModified(), Errors: []int{http.StatusNotFound},
 	}, orgs), s.getOverride)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "delete-override", Method: http.MethodDelete, Path: overridePath, Tags: tags,
@@ -47,7 +47,7 @@ type listOverridesInput struct {
 	IP         string `query:"ip" maxLength:"64"`
 	Kind       string `query:"kind" enum:"custom_limit,multiplier,ban,exempt"`
 	Source     string `query:"source" enum:"commercial,detector"`
-	Expired    bool   `query:"expired" doc:"Also those that have expired, and were not moved to the history yet."`
+	Expired    bool   `query:"expired" doc:"Include overrides that have expired and are not in the history yet."`
 }
 
 type listOverridesOutput struct{ Body Page[Override] }
@@ -121,7 +121,7 @@ type OverrideWritten struct {
 type createOverrideOutput struct {
 	ETag     string `header:"ETag"`
 	Location string `header:"Location" doc:"Where the override is."`
-	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was written, because the request had been answered before."`
+	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was written, because this is a retry of an answered request."`
 	Body     OverrideWritten
 }
 

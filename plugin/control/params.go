@@ -24,7 +24,7 @@ const maxName = 128
 
 // OrgPath is the org that a path names.
 type OrgPath struct {
-	Org string `path:"org" minLength:"1" maxLength:"128" doc:"The org, as requests identify it; percent-encoded where it has slashes. One with a name of more than 128 bytes is counted by its hash, so write that." example:"acme"`
+	Org string `path:"org" minLength:"1" maxLength:"128" doc:"The org, as requests identify it, with slashes percent-encoded. An org whose name exceeds 128 bytes is counted by its hash: use the hash." example:"acme"`
 }
 
 // Resolve is huma's: it tells what the schema cannot.
@@ -58,7 +58,9 @@ func (o *OfTenant) Resolve(huma.Context) []error {
 func (o *OfTenant) tenant() string { return cmp.Or(o.Tenant, o.Org) }
 
 // otherSpelling is what is wrong with a value that another one is there beside.
-func otherSpelling(of string) string { return "is another spelling of " + of + ": give one of them" }
+func otherSpelling(of string) string {
+	return "is another spelling of " + of + ": give only one of them"
+}
 
 // entityTags is what If-Match may say, by RFC 9110.
 var entityTags = regexp.MustCompile(`^\s*(\*|(W/)?"[^"]*")(\s*,\s*(\*|(W/)?"[^"]*"))*\s*$`)
@@ -75,19 +77,19 @@ func (s *Server) readable(ctx huma.Context, next func(huma.Context)) {
 	var faults []error
 	for _, name := range []string{"Idempotency-Key", "If-Match", "If-None-Match"} {
 		if repeated(ctx, name) {
-			faults = append(faults, fault("header."+name, "is there more than once", nil))
+			faults = append(faults, fault("header."+name, "is given more than once", nil))
 		}
 	}
 	if ctx.Operation().Metadata[accessKey] == decide && ctx.Header("Idempotency-Key") != "" {
-		faults = append(faults, fault("header.Idempotency-Key", "is not for decisions, which take none: the same check sent again spends again", nil))
+		faults = append(faults, fault("header.Idempotency-Key", "is not supported for checks: sending a check again spends again", nil))
 	}
 	if tags := ctx.Header("If-Match"); tags != "" && !entityTags.MatchString(tags) {
-		faults = append(faults, fault("header.If-Match", `must be the ETag that was read, such as "7-3" with its quotes, several with commas between them, or *`, nil))
+		faults = append(faults, fault("header.If-Match", `must be an ETag, such as "7-3" with its quotes, a comma-separated list of them, or *`, nil))
 	}
 	for name, list := range values {
 		switch {
 		case len(list) > 1:
-			faults = append(faults, fault("query."+name, "is there more than once", nil))
+			faults = append(faults, fault("query."+name, "is given more than once", nil))
 		case !isText(list[0]):
 			faults = append(faults, fault("query."+name, notText, nil))
 		}
@@ -112,7 +114,7 @@ func repeated(ctx huma.Context, name string) bool {
 
 // Waiting is how long a write waits for the nodes.
 type Waiting struct {
-	Wait string `query:"wait" maxLength:"16" doc:"Wait until all live nodes enforce the change, at most so long (1s, 500ms; at most 30s), and name those that do not, and silent ones, for which nobody waits." example:"1s"`
+	Wait string `query:"wait" maxLength:"16" doc:"Wait at most this long (1s, 500ms; at most 30s) until all live nodes enforce the change, and list those that do not, and silent nodes, which are not waited for." example:"1s"`
 }
 
 // Resolve is huma's.
@@ -145,14 +147,14 @@ func (w *Waiting) wait() time.Duration {
 
 // Paging is which part of a list is wanted.
 type Paging struct {
-	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"At most so many items."`
-	Cursor string `query:"cursor" maxLength:"64" doc:"Where the last page ended: its next_cursor."`
+	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
+	Cursor string `query:"cursor" maxLength:"64" doc:"The next_cursor of the previous page."`
 }
 
 // Resolve is huma's.
 func (p *Paging) Resolve(huma.Context) []error {
 	if _, err := readCursor(p.Cursor); err != nil {
-		return []error{fault("query.cursor", "must be a next_cursor that this list has told", p.Cursor)}
+		return []error{fault("query.cursor", "must be a next_cursor returned by this list", p.Cursor)}
 	}
 	return nil
 }
@@ -203,11 +205,11 @@ func page[T any](rows []T, limit int, id func(T) int64) Page[T] {
 
 const (
 	maxReason     = 1024 // bytes
-	reasonProblem = "must be given, in 1 to 1024 bytes: why is this change made?"
+	reasonProblem = "is required, in 1 to 1024 bytes: why is this change made?"
 	reasonDefault = "changed by the API"
 
 	// notText is what is wrong with what isText refuses.
-	notText = "must be text in UTF-8, without NUL, and without U+FFFD, which stands for what could not be read"
+	notText = "must be UTF-8 text without NUL and U+FFFD, the replacement character"
 )
 
 // isText tells whether a text is one that everybody reads as the same: it has no NUL, which Postgres does not keep, and no
@@ -231,7 +233,7 @@ func notTexts(place string, fields ...textField) (faults []error) {
 
 // Reason is why something is deleted.
 type Reason struct {
-	Reason string `query:"reason" required:"true" maxLength:"1024" doc:"Why; the audit tells it." example:"the customer left"`
+	Reason string `query:"reason" required:"true" maxLength:"1024" doc:"Why; recorded in the audit." example:"the customer left"`
 }
 
 // Resolve is huma's.
@@ -255,7 +257,7 @@ func checkReason(text string) string {
 
 // Once is the key of a write that is to happen once.
 type Once struct {
-	Key string `header:"Idempotency-Key" minLength:"1" maxLength:"128" pattern:"^[!-~]([ -~]*[!-~])?$" patternDescription:"printable characters of ASCII" doc:"The same request sent again with the same key within 24 hours writes nothing and is answered as the first one was; while that is under way, it waits for it. The key is the token's own."`
+	Key string `header:"Idempotency-Key" minLength:"1" maxLength:"128" pattern:"^[!-~]([ -~]*[!-~])?$" patternDescription:"printable characters of ASCII" doc:"A retry with the same key within 24 hours writes nothing and gets the answer of the first request; while that is in progress, the retry waits for it. Keys are separate for each token."`
 }
 
 const day = 24 * time.Hour

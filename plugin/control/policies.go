@@ -26,25 +26,25 @@ func (s *Server) registerPolicies() {
 	tags := []string{policiesTag}
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "list-policies", Method: http.MethodGet, Path: policiesPath, Tags: tags,
-		Summary: "List policies, in the order of their ids",
+		Summary: "List policies, ordered by id",
 	}, read), s.listPolicies)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "create-policy", Method: http.MethodPost, Path: policiesPath, Tags: tags,
-		Summary: "Make a policy", DefaultStatus: http.StatusCreated, Errors: []int{http.StatusConflict},
+		Summary: "Create a policy", DefaultStatus: http.StatusCreated, Errors: []int{http.StatusConflict},
 	}, write), s.createPolicy)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "put-policy", Method: http.MethodPut, Path: policiesPath, Tags: tags,
-		Summary: "Make a policy, or change the one of the same namespace, name, tier or tenant, endpoint and slot",
+		Summary: "Create a policy, or replace the one with the same namespace, name, tier or tenant, endpoint and slot",
 		Errors:  []int{http.StatusPreconditionFailed, http.StatusPreconditionRequired},
 	}, write), s.putPolicy)
 	s.alsoMakes(policiesPath)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "get-policy", Method: http.MethodGet, Path: policyPath, Tags: tags,
-		Summary: "Read a policy", Responses: notModified(), Errors: []int{http.StatusNotFound},
+		Summary: "Get a policy", Responses: notModified(), Errors: []int{http.StatusNotFound},
 	}, read), s.getPolicy)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "put-policy-by-id", Method: http.MethodPut, Path: policyPath, Tags: tags,
-		Summary: "Change a policy; what names it stays",
+		Summary: "Change a policy; the fields that identify it cannot change",
 		Errors:  []int{http.StatusNotFound, http.StatusPreconditionFailed, http.StatusPreconditionRequired},
 	}, write), s.putPolicyByID)
 	huma.Register(s.api, operation(huma.Operation{
@@ -68,8 +68,8 @@ type listPoliciesInput struct {
 	Namespace string `query:"namespace" maxLength:"64"`
 	Name      string `query:"name" maxLength:"64"`
 	Tier      string `query:"tier" maxLength:"64"`
-	Endpoint  string `query:"endpoint" maxLength:"1024" doc:"As the policy writes it; the names of parameters do not count."`
-	Slot      string `query:"slot" enum:"active,candidate" doc:"A candidate is of an older release: it applies to nothing, and can only be deleted."`
+	Endpoint  string `query:"endpoint" maxLength:"1024" doc:"As written in the policy; the names of parameters do not matter."`
+	Slot      string `query:"slot" enum:"active,candidate" doc:"A candidate is from an older release: it applies to no request and can only be deleted."`
 }
 
 type listPoliciesOutput struct{ Body Page[pgstore.Policy] }
@@ -123,7 +123,7 @@ type writePolicyOutput struct {
 	Status   int
 	ETag     string `header:"ETag"`
 	Location string `header:"Location" doc:"Where the policy is."`
-	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was written, because the request had been answered before."`
+	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was written, because this is a retry of an answered request."`
 	Body     PolicyWritten
 }
 

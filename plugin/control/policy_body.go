@@ -16,40 +16,40 @@ import (
 
 // policyBody is a policy as a caller writes it. Its fields are those of the plugin's config; some have a second spelling.
 type policyBody struct {
-	ID       int64 `json:"id,omitempty" doc:"As a read has told it; a write does not look at it." example:"7"`
-	Revision int64 `json:"revision,omitempty" doc:"As a read has told it; a write does not look at it, but at If-Match." example:"3"`
+	ID       int64 `json:"id,omitempty" doc:"As returned by a read; a write ignores it." example:"7"`
+	Revision int64 `json:"revision,omitempty" doc:"As returned by a read; a write ignores it and uses If-Match." example:"3"`
 
-	Namespace string `json:"namespace,omitempty" maxLength:"64" pattern:"^[A-Za-z0-9_.-]*$" doc:"Of the plugin configs that it is for. Default: default."`
+	Namespace string `json:"namespace,omitempty" maxLength:"64" pattern:"^[A-Za-z0-9_.-]*$" doc:"The namespace of the plugin configs that it applies to. Default: default."`
 	Name      string `json:"name,omitempty" maxLength:"64" pattern:"^[A-Za-z0-9_.-]*$" doc:"Policies of different names all apply; of those of one name the most specific does. Default: made from the tier or the tenant and the endpoint." example:"daily"`
-	Tier      string `json:"tier,omitempty" maxLength:"64" doc:"The tier whose tenants it is for. Either this or tenant." example:"enterprise"`
-	OrgTier   string `json:"orgTier,omitempty" maxLength:"64" doc:"Another spelling of tier; capitals become small." example:"Enterprise"`
-	Tenant    string `json:"tenant,omitempty" maxLength:"128" doc:"The tenant that it is for. Either this or tier." example:"acme"`
+	Tier      string `json:"tier,omitempty" maxLength:"64" doc:"The tier whose tenants it applies to. Give either tier or tenant." example:"enterprise"`
+	OrgTier   string `json:"orgTier,omitempty" maxLength:"64" doc:"Another spelling of tier; converted to lower case." example:"Enterprise"`
+	Tenant    string `json:"tenant,omitempty" maxLength:"128" doc:"The tenant that it applies to. Give either tenant or tier." example:"acme"`
 	Org       string `json:"org,omitempty" maxLength:"128" doc:"Another spelling of tenant." example:"acme"`
 	OrgID     string `json:"orgId,omitempty" maxLength:"128" doc:"Another spelling of tenant." example:"acme"`
-	Endpoint  string `json:"endpoint,omitempty" maxLength:"1024" doc:"The requests that it is for, as METHOD /pattern; {param} and a final * are wildcards. Default: all." example:"POST /records"`
+	Endpoint  string `json:"endpoint,omitempty" maxLength:"1024" doc:"The requests that it covers, as METHOD /pattern; {param} and a final * are wildcards. Default: all." example:"POST /records"`
 	Pattern   string `json:"endpointPattern,omitempty" maxLength:"1024" doc:"Another spelling of endpoint." example:"POST /records"`
-	Slot      string `json:"slot,omitempty" doc:"active, as a read has told it. Default: active." example:"active"`
+	Slot      string `json:"slot,omitempty" doc:"active, as returned by a read. Default: active." example:"active"`
 
-	Scope      string `json:"scope,omitempty" enum:"tenant,user,credential,ip,endpoint,global,tenant+endpoint,user+endpoint" doc:"What it is counted per. Default: tenant."`
+	Scope      string `json:"scope,omitempty" enum:"tenant,user,credential,ip,endpoint,global,tenant+endpoint,user+endpoint" doc:"What the limit is counted per. Default: tenant."`
 	Limit      int64  `json:"limit" minimum:"1" maximum:"1000000000000" doc:"Tokens that a window allows." example:"1000"`
-	WindowSize int64  `json:"window_size,omitempty" minimum:"1" maximum:"31622400" doc:"The window in seconds. Either this or window." example:"60"`
-	Window     string `json:"window,omitempty" maxLength:"32" doc:"Another spelling of window_size, as a time: 30s, 1m, 1h, 1d." example:"1m"`
+	WindowSize int64  `json:"window_size,omitempty" minimum:"1" maximum:"31622400" doc:"The window in seconds. Give either window_size or window." example:"60"`
+	Window     string `json:"window,omitempty" maxLength:"32" doc:"Another spelling of window_size, as a duration: 30s, 1m, 1h, 1d." example:"1m"`
 	Algorithm  string `json:"algorithm,omitempty" enum:"token_bucket,leaky_bucket,fixed_window,sliding_window,sliding_log" doc:"Default: token_bucket."`
 	Burst      int64  `json:"burst,omitempty" minimum:"1" maximum:"1000000000000" doc:"The capacity of a bucket in tokens. Default: the limit, or 1 for leaky_bucket."`
 
-	SoftThresholdPct int64 `json:"soft_threshold_pct,omitempty" minimum:"1" maximum:"1000" doc:"Usage in percent above which answers carry a warning. Default: none."`
-	HardThresholdPct int64 `json:"hard_threshold_pct,omitempty" minimum:"100" maximum:"1000" doc:"Usage in percent above which requests are refused. Default: 100."`
-	SoftOnly         bool  `json:"soft_only,omitempty" doc:"Warn, and never refuse."`
+	SoftThresholdPct int64 `json:"soft_threshold_pct,omitempty" minimum:"1" maximum:"1000" doc:"Usage in percent above which responses carry a warning. Default: none."`
+	HardThresholdPct int64 `json:"hard_threshold_pct,omitempty" minimum:"100" maximum:"1000" doc:"Usage in percent above which requests are denied. Default: 100."`
+	SoftOnly         bool  `json:"soft_only,omitempty" doc:"Warn, and never deny."`
 
 	Mode        string `json:"mode,omitempty" enum:"enforce,shadow,log" doc:"Default: that of the plugin config."`
-	Cost        *int64 `json:"cost,omitempty" minimum:"0" maximum:"1000000000" doc:"Tokens that a request costs here. Default: what it costs elsewhere."`
-	FailMode    string `json:"fail_mode,omitempty" enum:"open,closed,local" doc:"What it does while the buckets are away. Default: that of the plugin config."`
+	Cost        *int64 `json:"cost,omitempty" minimum:"0" maximum:"1000000000" doc:"Tokens that a request costs in this policy. Default: the cost of the request."`
+	FailMode    string `json:"fail_mode,omitempty" enum:"open,closed,local" doc:"What it does while Redis is away. Default: that of the plugin config."`
 	FailureMode string `json:"failMode,omitempty" enum:"open,closed,local" doc:"Another spelling of fail_mode."`
 	Accuracy    string `json:"accuracy,omitempty" enum:"leased,exact" doc:"Default: that of the plugin config."`
 
-	PublicNote string `json:"public_note,omitempty" maxLength:"1024" doc:"What the tenant reads about it. Default: nothing." example:"Agreed until the end of the year."`
+	PublicNote string `json:"public_note,omitempty" maxLength:"1024" doc:"The note that the tenant sees. Default: nothing." example:"Agreed until the end of the year."`
 
-	Reason string `json:"reason,omitempty" maxLength:"1024" doc:"Why; the audit tells it, and no tenant reads it. Default: changed by the API."`
+	Reason string `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit and not shown to tenants. Default: changed by the API."`
 }
 
 // Resolve is huma's: it tells all that is wrong with the values, beside what the schema has told.

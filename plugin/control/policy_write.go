@@ -82,13 +82,13 @@ func (s *Server) putPolicy(ctx context.Context, in *putPolicyInput) (*writePolic
 func (in *putPolicyInput) revision(current, desired pgstore.Policy) (int64, error) {
 	if current.ID == 0 {
 		if in.IfMatch.IfMatch != "" {
-			return 0, conditional(http.StatusPreconditionFailed, "", "there is no such policy: leave If-Match out to make it")
+			return 0, conditional(http.StatusPreconditionFailed, "", "there is no such policy: omit If-Match to create it")
 		}
 		return pgstore.Absent, nil
 	}
 	tag := etag(current.ID, current.Revision)
 	if in.names(tag) {
-		return 0, conditional(http.StatusPreconditionFailed, tag, "there is such a policy")
+		return 0, conditional(http.StatusPreconditionFailed, tag, "this policy exists already")
 	}
 	if in.IfMatch.IfMatch == "" {
 		same, err := pgstore.Compare([]pgstore.Policy{current}, []pgstore.Policy{desired})

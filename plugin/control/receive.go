@@ -60,8 +60,8 @@ type received struct {
 // What can be wrong with a body as a whole.
 var (
 	errTooLong = errors.New("the body is too long")
-	errLate    = errors.New("the body came too slowly")
-	errBroken  = errors.New("the body broke off, or its chunks are malformed")
+	errLate    = errors.New("the body arrived too slowly")
+	errBroken  = errors.New("the body ended early, or its chunks are malformed")
 )
 
 // receive reads the body of a request and makes room to decode it, until the answer begins. What is wrong with it is in
@@ -168,7 +168,7 @@ func (in *received) cost() int64 {
 
 // deny answers a request whose body is not decoded.
 func (s *Server) deny(ctx huma.Context, fault error) {
-	const again = "; send this one again in a moment"
+	const again = "; retry in a moment"
 	wrong := new(shapeError)
 	switch {
 	case errors.As(fault, &wrong):
@@ -179,18 +179,18 @@ func (s *Server) deny(ctx huma.Context, fault error) {
 	case errors.Is(fault, errLate):
 		s.refuse(ctx, http.StatusRequestTimeout, fmt.Sprintf("the body must arrive within %v", bodyTime))
 	case errors.Is(fault, errBroken):
-		const detail = "the body cannot be read: it breaks off before its end, or its chunks are malformed"
+		const detail = "the body cannot be read: it ends early, or its chunks are malformed"
 		s.refuse(ctx, http.StatusBadRequest, detail)
 	case errors.Is(fault, context.Canceled): // the client closed the connection
 		s.refuse(ctx, http.StatusBadRequest, "the connection ended before the request was decoded")
 	case errors.Is(fault, errShareTaken):
 		s.metrics.busy.WithLabelValues(byToken).Inc()
 		ctx.SetHeader("Retry-After", "1")
-		s.refuse(ctx, http.StatusTooManyRequests, "this token has as many bytes of bodies in hand as one may have"+again)
+		s.refuse(ctx, http.StatusTooManyRequests, "this token has too many bytes of request bodies in progress"+again)
 	case errors.Is(fault, errRoomTaken):
 		s.metrics.busy.WithLabelValues(byProcess).Inc()
 		ctx.SetHeader("Retry-After", "1")
-		s.refuse(ctx, http.StatusServiceUnavailable, "this process has as many bytes of bodies in hand as it can take"+again)
+		s.refuse(ctx, http.StatusServiceUnavailable, "this process has too many bytes of request bodies in progress"+again)
 	default: // there was no room for it in time
 		s.refuse(ctx, http.StatusServiceUnavailable, "the time for the request ended before its body was decoded")
 	}

@@ -79,7 +79,7 @@ func TestABodyOfTooManyValuesIsDeniedWhereItExceedsAndCostsLittle(t *testing.T) 
 		"a list in a field":            {check, `{"org_id":[` + strings.Repeat(`"",`, 10_000) + `""]}`, "body.org_id", "has more than 100 items"},
 		"lists in lists":               {batch, listOf(100, `[`+strings.Repeat(`[0,0],`, 50)+`0]`), "body", "has more than 2000 values"},
 		"many small objects":           {batch, listOf(100, namesOf(60, `"a":[]`)), "body", "has more than 2000 values"},
-		"too deep":                     {batch, `{"checks":` + strings.Repeat("[", 500_000), "body", "has values more than 32 deep in each other"},
+		"too deep":                     {batch, `{"checks":` + strings.Repeat("[", 500_000), "body", "has values nested more than 32 deep"},
 	} {
 		for _, chunked := range []bool{false, true} {
 			a, read, took := p.weigh(test.path, test.body, chunked)

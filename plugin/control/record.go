@@ -15,7 +15,7 @@ func (s *Server) registerRecord() {
 	tags := []string{"record"}
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "list-audit", Method: http.MethodGet, Path: "/v1/ratelimit/audit",
-		Summary: "List what was changed, by whom and why, the last first", Tags: tags,
+		Summary: "List changes with their actor and reason, newest first", Tags: tags,
 	}, read), s.audit)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "get-fleet", Method: http.MethodGet, Path: "/v1/ratelimit/fleet",
@@ -23,9 +23,9 @@ func (s *Server) registerRecord() {
 	}, read), s.fleet)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "forget-node", Method: http.MethodPost, Path: "/v1/ratelimit/fleet/forget",
-		Summary: "Drop the last report of a silent node that is known to be gone", Tags: tags,
+		Summary: "Drop the last report of a silent node that no longer exists", Tags: tags,
 		Description: "A silent node keeps every version from counting as enforced, because it may still admit requests. Make sure that " +
-			"its process has ended. The audit has who forgot it and why. A node that reports again is back; a live one is not forgotten.",
+			"its process has ended. The audit records the actor and the reason. A node that reports again is listed again; a live node cannot be forgotten.",
 		Errors: []int{http.StatusNotFound, http.StatusConflict},
 	}, write), s.forgetNode)
 }
@@ -34,10 +34,10 @@ type auditInput struct {
 	Paging
 	OfTenant
 	Kind  string    `query:"kind" maxLength:"64" doc:"tier, tenant, policy, override, token or action." example:"policy"`
-	Key   string    `query:"key" maxLength:"1024" doc:"Only the row of this key: a tier's name, a tenant's id, the id of a policy or an override."`
-	Actor string    `query:"actor" maxLength:"256" doc:"Only what this one did; who holds a token is token: and its name." example:"token:ann"`
-	Since time.Time `query:"since" doc:"Not before this instant."`
-	Until time.Time `query:"until" doc:"Before this instant."`
+	Key   string    `query:"key" maxLength:"1024" doc:"Only changes of this row: a tier's name, a tenant's id, the id of a policy or an override."`
+	Actor string    `query:"actor" maxLength:"256" doc:"Only changes by this actor; the actor of a token is token: and its name." example:"token:ann"`
+	Since time.Time `query:"since" doc:"Only changes at or after this time."`
+	Until time.Time `query:"until" doc:"Only changes before this time."`
 }
 
 type auditOutput struct{ Body Page[pgstore.AuditEntry] }
@@ -80,8 +80,8 @@ type forgetInput struct {
 
 // forgetBody names the node that is forgotten.
 type forgetBody struct {
-	Node   string `json:"node" minLength:"1" maxLength:"256" doc:"The node as the fleet names it." example:"edge-1/7QX2MABC"`
-	Reason string `json:"reason" maxLength:"1024" doc:"Why; the audit has it." example:"the machine is gone"`
+	Node   string `json:"node" minLength:"1" maxLength:"256" doc:"The node as listed in the fleet." example:"edge-1/7QX2MABC"`
+	Reason string `json:"reason" maxLength:"1024" doc:"Why; recorded in the audit." example:"the machine is gone"`
 }
 
 // Resolve is huma's.
@@ -99,7 +99,7 @@ type Forgotten struct {
 }
 
 type forgetOutput struct {
-	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was done, because the request had been answered before."`
+	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was done, because this is a retry of an answered request."`
 	Body     Forgotten
 }
 

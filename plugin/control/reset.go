@@ -12,15 +12,15 @@ import (
 )
 
 // resetNote is what a reset does not do.
-const resetNote = "Tokens that nodes have out on lease are not recalled: they can be spent beside the full bucket, at most " +
-	"the nodes' lease share of each limit that may be leased. A node that has just been refused may refuse for a second more."
+const resetNote = "Tokens that nodes hold on lease are not recalled: they can be spent in addition to the full bucket, at most " +
+	"the nodes' lease share of each limit that may be leased. A node that was just denied may deny for one more second."
 
 // resetBody says which buckets are emptied.
 type resetBody struct {
 	Requests
 	Policy  string `json:"policy,omitempty" maxLength:"64" doc:"Only buckets of the policies of this name. Default: all." example:"daily"`
-	Reason  string `json:"reason,omitempty" maxLength:"1024" doc:"Why; the audit tells it. Required but for a preview." example:"billed twice"`
-	Preview bool   `json:"preview,omitempty" doc:"Tell which buckets would be emptied, and do nothing."`
+	Reason  string `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit. Required unless preview is set." example:"billed twice"`
+	Preview bool   `json:"preview,omitempty" doc:"Show which buckets would be emptied, and change nothing."`
 }
 
 // Resolve is huma's.
@@ -47,7 +47,7 @@ type Reset struct {
 }
 
 type resetOutput struct {
-	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was emptied, because the request had been answered before."`
+	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was emptied, because this is a retry of an answered request."`
 	Body     Reset
 }
 
@@ -76,7 +76,7 @@ func (s *Server) reset(ctx context.Context, in *resetInput) (*resetOutput, error
 	err = s.Store.Do(ctx, c, action, &out.Body, func(ctx context.Context) error { return s.empty(ctx, found.bounds) })
 	if unkept := new(pgstore.UnkeptKeyError); errors.As(err, &unkept) {
 		// The buckets are empty, and who is told so has no reason to send the request again.
-		s.Log.Warn("a reset was made and its Idempotency-Key not kept: sent again, it is made again", "error", err)
+		s.Log.Warn("a reset was made but its Idempotency-Key was not stored: a retry resets again", "error", err)
 		err = nil
 	}
 	out.Replayed = replayed(c)

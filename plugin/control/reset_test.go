@@ -75,7 +75,7 @@ func TestAResetWhoseFirstIsLongUnderWayIsRefusedAndNotMade(t *testing.T) {
 	hasty, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	a := m.want(<-m.sent(hasty, "k"), http.StatusConflict)
-	if p := read[problem](m.world, a); !strings.Contains(p.Detail, "under way") || a.Header().Get("Retry-After") == "" {
+	if p := read[problem](m.world, a); !strings.Contains(p.Detail, "in progress") || a.Header().Get("Retry-After") == "" {
 		t.Errorf("%v %s: want it to say why, and when to ask again", a.Header(), a.Body)
 	}
 	close(m.leave)

@@ -138,7 +138,7 @@ func (s *Server) registerOpenAPI() {
 		s.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
 			text, err := document.text()
 			if err != nil {
-				s.Log.Error("the description of the API cannot be made", "error", err)
+				s.Log.Error("generating the OpenAPI document failed", "error", err)
 				w.WriteHeader(http.StatusInternalServerError)
 				return
 			}
@@ -193,8 +193,8 @@ func operation(o huma.Operation, needs access) huma.Operation {
 // describe is the head of the OpenAPI document.
 func describe(version string) huma.Config {
 	config := huma.DefaultConfig("Tenant rate limiting: control plane", cmp.Or(version, "dev"))
-	config.Info.Description = "Policies and overrides, what is in force for an org, what it has used, the audit, and decisions for " +
-		"callers that are not Kong. Errors are problem documents (RFC 9457) that name the path of every fault."
+	config.Info.Description = "Policies and overrides, the limits in force for an org and their usage, the audit, and decisions for " +
+		"callers other than Kong. Errors are problem documents (RFC 9457) that name the path of every fault."
 	config.OpenAPIPath = "" // it would be made by the first reader of each, and two may be the first
 	config.DocsPath = ""    // it would load a script from elsewhere
 	config.SchemasPath = ""
@@ -203,7 +203,7 @@ func describe(version string) huma.Config {
 	config.Formats = map[string]huma.Format{jsonType: format, "json": format} // the second is for types that end in +json
 	config.Transformers = []huma.Transformer{tidyProblem}
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
-		bearer: {Type: "http", Scheme: "bearer", Description: "A token made by ratelimit token create."},
+		bearer: {Type: "http", Scheme: "bearer", Description: "A token created by ratelimit token create."},
 	}
 	return config
 }

@@ -127,7 +127,7 @@ func (s *shape) token(body []byte, c byte) error {
 		s.inString, s.begun = true, s.seen
 	case '{', '[':
 		if len(s.open) == maxDepth {
-			problem := fmt.Sprintf("has values more than %d deep in each other", maxDepth)
+			problem := fmt.Sprintf("has values nested more than %d deep", maxDepth)
 			return &shapeError{http.StatusBadRequest, "body", problem}
 		}
 		s.open = append(s.open, extent{list: c == '['})

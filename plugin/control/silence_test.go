@@ -134,7 +134,7 @@ func TestABatchThatTakesTooLongSaysHowMuchOfItWasDecided(t *testing.T) {
 		}
 		recorder := httptest.NewRecorder()
 		server.ServeHTTP(recorder, call{admin, "POST", "/v1/ratelimit/check/batch", `{"checks":[` + strings.Repeat(`{"org_id":"acme"},`, 9) + `{"org_id":"acme"}]}`, nil}.request())
-		if recorder.Code != http.StatusServiceUnavailable || !strings.Contains(recorder.Body.String(), "first 4 of 10") {
+		if recorder.Code != http.StatusServiceUnavailable || !strings.Contains(recorder.Body.String(), "4 of 10") {
 			t.Errorf("answered by %d %s", recorder.Code, recorder.Body)
 		}
 	})
@@ -167,7 +167,7 @@ func TestACommitThatIsNotAnsweredIsToldAsUncertainAndMayBeSentAgain(t *testing.T
 		armed.Store(true)
 		a := w.want(w.as("POST", at, body, "Idempotency-Key", "once "+at), http.StatusServiceUnavailable)
 		detail := read[problem](w, a).Detail
-		if !strings.Contains(detail, "not known") || !strings.Contains(detail, "Idempotency-Key") || strings.Contains(detail, "nothing was written") {
+		if !strings.Contains(detail, "unknown") || !strings.Contains(detail, "Idempotency-Key") || strings.Contains(detail, "nothing was written") {
 			t.Errorf("%s: it says %q", at, detail)
 		}
 		w.want(w.as("POST", at, body, "Idempotency-Key", "once "+at), http.StatusCreated)

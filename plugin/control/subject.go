@@ -18,11 +18,11 @@ import (
 // Requests says which requests of an org are meant. The zero value is all of them, as far as they do not depend on who
 // in the org makes them.
 type Requests struct {
-	User       string `query:"user" json:"user,omitempty" maxLength:"1024" doc:"A user of the org, whose own limits are meant too." example:"u_42"`
-	Credential string `query:"credential" json:"credential,omitempty" maxLength:"1024" doc:"The id of a credential, whose own limits are meant too."`
-	IP         string `query:"ip" json:"ip,omitempty" maxLength:"64" doc:"A client's address, which stands in for a missing user or credential, and which overrides may be about."`
-	Tier       string `query:"tier" json:"tier,omitempty" maxLength:"64" doc:"The tier that requests of the org claim, which holds unless one is set for the org. Default: none is claimed."`
-	Endpoint   string `query:"endpoint" json:"endpoint,omitempty" maxLength:"4096" doc:"METHOD /path, or the name of a route; a pattern stands for the requests that it covers. Default: all endpoints." example:"POST /records"`
+	User       string `query:"user" json:"user,omitempty" maxLength:"1024" doc:"A user of the org, to include the user's own limits." example:"u_42"`
+	Credential string `query:"credential" json:"credential,omitempty" maxLength:"1024" doc:"The id of a credential, to include its own limits."`
+	IP         string `query:"ip" json:"ip,omitempty" maxLength:"64" doc:"A client's address; it identifies the client if user and credential are missing, and overrides may name it."`
+	Tier       string `query:"tier" json:"tier,omitempty" maxLength:"64" doc:"The tier that requests of the org claim; it applies unless one is set for the org. Default: none."`
+	Endpoint   string `query:"endpoint" json:"endpoint,omitempty" maxLength:"4096" doc:"METHOD /path, or the name of a route; a pattern covers all matching requests. Default: all endpoints." example:"POST /records"`
 }
 
 // faults tells what the schema cannot. place is where the fields are: query or body.
@@ -63,7 +63,7 @@ func checkEndpoint(text string) string {
 // snapshot are the policies by which requests are decided now. The error is an answer.
 func (s *Server) snapshot() (*policy.Plan, error) {
 	if s.Path == nil {
-		return nil, huma.Error503ServiceUnavailable("this process was not told the plugin's config, so it cannot say what applies: start it as ratelimit serve --config kong.yml")
+		return nil, huma.Error503ServiceUnavailable("this process has no plugin config, so it cannot show which limits apply: start it as ratelimit serve --config kong.yml")
 	}
 	policies := s.Path.Policies.Load()
 	if !loaded(policies) {

@@ -90,7 +90,7 @@ func (s *Server) mayClaim(ctx context.Context, policies *policy.Plan, id *identi
 	if own, _ := tierOf(policies, &unclaimed, s.instant()); tier == own {
 		return nil
 	}
-	return huma.Error403Forbidden("the token of an org may claim no tier but its own: leave tier out")
+	return huma.Error403Forbidden("an org's token may claim only its own tier: omit tier")
 }
 
 // modest takes one token for a request from buckets that are not the tenant's own, whatever the request says it costs.

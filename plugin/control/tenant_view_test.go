@@ -120,7 +120,7 @@ func TestTheTokenOfAnOrgReadsNoLimitsOfAnotherTier(t *testing.T) {
 		{ofAcme, "GET", acmePath + "/ratelimit/policies?tier=enterprise", "", nil},
 	} {
 		a := p.want(p.do(c), http.StatusForbidden)
-		if detail := read[problem](p.world, a).Detail; !strings.Contains(detail, "leave tier out") {
+		if detail := read[problem](p.world, a).Detail; !strings.Contains(detail, "omit tier") {
 			t.Errorf("%s: it says %q, want what to do", c.path, detail)
 		}
 		c.token = viewer

@@ -57,8 +57,8 @@ func TestAWriteUnderAWrongConditionSaysWhichIsRight(t *testing.T) {
 			t.Errorf("%s %s: %q, want it to say %q", a.call.method, a.call.path, got, words)
 		}
 	}
-	says(w.want(w.as("PUT", acme, body, "If-Match", "*"), http.StatusPreconditionFailed), "leave If-Match out to make it")
-	says(w.want(w.as("PUT", policies, daily, "If-Match", "*"), http.StatusPreconditionFailed), "leave If-Match out to make it")
+	says(w.want(w.as("PUT", acme, body, "If-Match", "*"), http.StatusPreconditionFailed), "omit If-Match")
+	says(w.want(w.as("PUT", policies, daily, "If-Match", "*"), http.StatusPreconditionFailed), "omit If-Match")
 	tag := w.want(w.as("PUT", acme, body), http.StatusCreated).Header().Get("ETag")
 	says(w.want(w.as("PUT", acme, `{"tier":"silver"}`), http.StatusPreconditionRequired), "If-Match: "+tag+" or If-Match: *")
 }
@@ -128,7 +128,7 @@ func TestAllFaultsOfAnOverrideAreToldAlthoughItsSubjectsConflict(t *testing.T) {
 	if got.paths() != "body.endpoint body.factor body.ip body.user" {
 		t.Fatalf("%s", a.Body)
 	}
-	if got.Errors[1].Message != "must be given for a multiplier, such as 1.5" {
+	if got.Errors[1].Message != "is required for a multiplier, such as 1.5" {
 		t.Errorf("of the factor that is missing it says %q", got.Errors[1].Message)
 	}
 }

@@ -25,12 +25,12 @@ func (s *Server) registerUsage() {
 	tags := []string{usageTag}
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "get-org-usage", Method: http.MethodGet, Path: orgPath + "/ratelimit/usage", Tags: tags,
-		Summary: "Tell what an org has used of its limits now, without spending",
+		Summary: "Show what an org has used of its limits, without spending",
 	}, orgs), s.usage)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "reset-org-usage", Method: http.MethodPost, Path: orgPath + "/ratelimit/reset", Tags: tags,
-		Summary:     "Empty the buckets of an org, which gives it all of its limits back",
-		Description: "409: the first request with this Idempotency-Key is still under way, and nothing was done. Send it again in a moment.",
+		Summary:     "Empty the buckets of an org, which restores its full limits",
+		Description: "409: the first request with this Idempotency-Key is still in progress, and nothing was done. Send it again in a moment.",
 		Errors:      []int{http.StatusConflict},
 	}, write), s.reset)
 }
@@ -39,12 +39,12 @@ func (s *Server) registerUsage() {
 type BucketUsage struct {
 	Policy   string `json:"policy" doc:"The name of the policy." example:"daily"`
 	Row      int64  `json:"policy_id,omitempty" doc:"The id of the policy in the database; absent: it is in the plugin's config."`
-	Of       string `json:"of" doc:"Whose the bucket is: the org, or someone in it. That of an address's /24 or /48 is listed beside its own where nodes count by it, and others may share it." example:"user u_42"`
-	Endpoint string `json:"endpoint,omitempty" doc:"The endpoint that is counted here; absent: all that have no limit of their own by this name."`
+	Of       string `json:"of" doc:"What the bucket belongs to: the org, a user, a credential or an address. That of an address's /24 or /48 is listed beside its own where nodes count by it, and others may share it." example:"user u_42"`
+	Endpoint string `json:"endpoint,omitempty" doc:"The endpoint that is counted; absent: all endpoints without a limit of their own of this name."`
 	Scope    string `json:"scope" example:"tenant"`
 
 	Description string `json:"description" doc:"The limit in words." example:"1000 per 60 s (token_bucket) per tenant"`
-	Limit       int64  `json:"limit" doc:"Tokens, as X-RateLimit-Limit tells them: the burst of a bucket, the quantity of a window."`
+	Limit       int64  `json:"limit" doc:"Tokens, as in X-RateLimit-Limit: the burst of a bucket, the quantity of a window."`
 	WindowSize  int64  `json:"window_size" doc:"Seconds."`
 	Used        int64  `json:"used" doc:"Tokens."`
 	Remaining   int64  `json:"remaining" doc:"Tokens that can be spent at once."`
@@ -53,8 +53,8 @@ type BucketUsage struct {
 	Reset      time.Time `json:"reset" doc:"When the bucket is full again, or the window ends."`
 	ResetAfter int64     `json:"reset_after" doc:"The same in seconds from now, rounded up."`
 	Mode       string    `json:"mode" enum:"enforce,shadow,log"`
-	PublicNote string    `json:"public_note,omitempty" doc:"What the org is to know about the policy."`
-	MayLease   bool      `json:"may_lease" doc:"Nodes may have taken tokens ahead of need: of what is told as used, up to the nodes' lease share of the limit (2 %, unless set otherwise) may not be spent yet."`
+	PublicNote string    `json:"public_note,omitempty" doc:"The note about the policy for the org."`
+	MayLease   bool      `json:"may_lease" doc:"Nodes may have taken tokens ahead of need: of the tokens shown as used, up to the nodes' lease share of the limit (2 % by default) may not be spent yet."`
 }
 
 // Usage is what an org has used.
@@ -62,7 +62,7 @@ type Usage struct {
 	Org       string        `json:"org_id"`
 	Namespace string        `json:"namespace"`
 	Tier      string        `json:"tier"`
-	TierFrom  string        `json:"tier_from" doc:"row, query or default, and why a tier that is named elsewhere is not it."`
+	TierFrom  string        `json:"tier_from" doc:"row, query or default, and why a tier named elsewhere does not apply."`
 	Version   int64         `json:"policy_version,omitempty" doc:"The version of the database's policies that is in force; absent: there are none."`
 	Items     []BucketUsage `json:"items"`
 }
@@ -115,7 +115,7 @@ func (s *Server) find(ctx context.Context, org string, requests *Requests, named
 		return nil, err
 	}
 	if s.Buckets == nil {
-		return nil, huma.Error503ServiceUnavailable("there is no one place to read the buckets from: every node keeps its own")
+		return nil, huma.Error503ServiceUnavailable("the buckets cannot be read: with strategy local every node keeps its own")
 	}
 	id, err := requests.subject(ctx, policies, org)
 	if err != nil {
@@ -168,12 +168,12 @@ func (u unanswered) Error() string { return decision.Failure(u).String() }
 
 // bucketsAway is the answer where Redis does not say, or do, what it is asked.
 func (s *Server) bucketsAway(doing string, err error) error {
-	s.Log.Error("the buckets were asked in vain", "doing", doing, "error", err)
+	s.Log.Error("reading or resetting buckets in Redis failed", "doing", doing, "error", err)
 	why := "see the log"
 	if failure := unanswered(decision.NoFailure); errors.As(err, &failure) {
 		why = failure.Error()
 	}
-	return huma.Error503ServiceUnavailable(fmt.Sprintf("%s: Redis does not answer as it should (%s)", doing, why))
+	return huma.Error503ServiceUnavailable(fmt.Sprintf("%s: Redis did not answer as expected (%s)", doing, why))
 }
 
 func usageOf(policies *policy.Plan, b *policy.Bound, status *decision.Status) BucketUsage {

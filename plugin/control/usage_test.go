@@ -293,7 +293,7 @@ func TestAResetWhoseKeyCannotBeKeptIsMadeAndSaysSoInTheLog(t *testing.T) {
 	if used := p.has("acme", "")["daily of the org"]; used != 0 || a.Header().Get("Idempotent-Replayed") != "" {
 		t.Errorf("%d are used after %v %s", used, a.Header(), a.Body)
 	}
-	if !strings.Contains(p.log.String(), "sent again, it is made again") {
+	if !strings.Contains(p.log.String(), "Idempotency-Key was not stored") {
 		t.Errorf("the log says %s", p.log)
 	}
 }

@@ -18,8 +18,8 @@ import (
 
 // Written tells when a change is in force.
 type Written struct {
-	Version     int64        `json:"version" doc:"The version of all policies in which the change is in force."`
-	Enforcement *Enforcement `json:"enforcement,omitempty" doc:"Given when the request waited for the nodes."`
+	Version     int64        `json:"version" doc:"The version of the policies that includes the change."`
+	Enforcement *Enforcement `json:"enforcement,omitempty" doc:"Present if the request waited for the nodes."`
 }
 
 // Enforcement is how far a version has come.
@@ -37,7 +37,7 @@ func (s *Server) written(ctx context.Context, kind string, version int64, wait t
 	}
 	fleet, err := s.await(ctx, version, wait)
 	if err != nil {
-		s.Log.Warn("it cannot be told which nodes enforce a version", "version", version, "error", err)
+		s.Log.Warn("reading which nodes enforce a version failed", "version", version, "error", err)
 	}
 	reach := fleet.Reach(version)
 	reach.Enforced = reach.Enforced && err == nil
@@ -89,12 +89,12 @@ func etag(id, revision int64) string { return fmt.Sprintf(`"%d-%d"`, id, revisio
 
 // IfMatch is the state that a write was made from.
 type IfMatch struct {
-	IfMatch string `header:"If-Match" maxLength:"1024" doc:"The ETag of what is changed, so that nobody overwrites what they have not seen; * for whatever there is." example:"\"7-3\""`
+	IfMatch string `header:"If-Match" maxLength:"1024" doc:"The ETag of the current version, so that no change is overwritten unseen; * matches any version." example:"\"7-3\""`
 }
 
 // IfNoneMatch is the state that is not wanted.
 type IfNoneMatch struct {
-	IfNoneMatch string `header:"If-None-Match" maxLength:"1024" doc:"A read: ETags that are known, which are answered by 304. A write: * for one that makes, and changes nothing that is there."`
+	IfNoneMatch string `header:"If-None-Match" maxLength:"1024" doc:"On a read: cached ETags; a match is answered with 304. On a write: * to create only, and never overwrite."`
 }
 
 // names tells whether the caller does not want a state.
@@ -118,7 +118,7 @@ func matches(list, tag string, weak bool) bool {
 func (m *IfMatch) from(current string, revision int64) (int64, error) {
 	switch {
 	case m.IfMatch == "":
-		return 0, conditional(http.StatusPreconditionRequired, current, "send If-Match: "+current+" or If-Match: *, to change what you have read or whatever is there")
+		return 0, conditional(http.StatusPreconditionRequired, current, "send If-Match: "+current+" or If-Match: *, to change the version that you read, or any version")
 	case strings.TrimSpace(m.IfMatch) == "*":
 		return pgstore.Present, nil
 	case matches(m.IfMatch, current, false):
@@ -129,7 +129,7 @@ func (m *IfMatch) from(current string, revision int64) (int64, error) {
 
 // stale is the answer to a write that was made from another state than the current one.
 func stale(current string) error {
-	return conditional(http.StatusPreconditionFailed, current, "somebody else has changed it: read it again")
+	return conditional(http.StatusPreconditionFailed, current, "it was changed in the meantime: read it again")
 }
 
 // conditional is an answer about the state of a row, with its ETag; "": there is no row.

@@ -81,7 +81,7 @@ func (s *Store) keep(ctx context.Context, c Change, a Action, answer any) error 
 type UnderwayError struct{ Key string }
 
 func (e *UnderwayError) Error() string {
-	return fmt.Sprintf("the first request with the idempotency key %q is still under way: send it again in a moment", e.Key)
+	return fmt.Sprintf("the first request with the idempotency key %q is still in progress: retry in a moment", e.Key)
 }
 
 // UnkeptKeyError is an action that was done, and whose key is not known: sent again, it is done again.

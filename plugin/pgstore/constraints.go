@@ -73,7 +73,7 @@ var constraints = map[string]InvalidError{
 	"overrides_public_note":          {Field: "public_note", Problem: "must have at most 1024 bytes, without control characters"},
 	"overrides_reason":               {Field: "reason", Problem: "must be given, in at most 1024 bytes"},
 	"overrides_author":               {Field: "author", Problem: "must be given, in at most 256 bytes"},
-	"overrides_expires_at":           {Field: "expires_at", Problem: "must be a time to come"},
+	"overrides_expires_at":           {Field: "expires_at", Problem: "must be in the future"},
 	"overrides_expires_at_missing":   {Field: "expires_at", Problem: "must be given, unless the override is made permanent on purpose"},
 	"overrides_expires_at_permanent": {Field: "expires_at", Problem: "must be left out of a permanent override"},
 	"overrides_source":               {Field: "source", Problem: "must be commercial or detector"},
@@ -86,7 +86,7 @@ var constraints = map[string]InvalidError{
 	"tokens_org_missing": {Field: "org", Problem: "must be given for a tenant's token: its role is tenant:{org}"},
 	"tokens_org_unused":  {Field: "org", Problem: "belongs to a tenant's token alone: leave it out"},
 	"tokens_created_by":  {Field: "actor", Problem: actorProblem},
-	"tokens_expires_at":  {Field: "expires_at", Problem: "must be a time to come"},
+	"tokens_expires_at":  {Field: "expires_at", Problem: "must be in the future"},
 	"tokens_revoked_by":  {Field: "actor", Problem: actorProblem},
 
 	"answers_token":   {Field: "token", Problem: "must be 1 to 64 bytes"},

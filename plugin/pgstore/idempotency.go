@@ -32,7 +32,7 @@ const KeysKept = 24 * time.Hour
 type KeyReusedError struct{ Key string }
 
 func (e *KeyReusedError) Error() string {
-	return fmt.Sprintf("the idempotency key %q was used for another request: take a new one", e.Key)
+	return fmt.Sprintf("the idempotency key %q was used for another request: choose a new one", e.Key)
 }
 
 // answered is what a write has returned.

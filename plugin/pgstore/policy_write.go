@@ -102,7 +102,7 @@ func sameRevision(what string, wanted, current int64) error {
 	case wanted == Absent:
 		return &ConflictError{what, "it is there already", current}
 	}
-	return &ConflictError{what, fmt.Sprintf("it has revision %d, not %d: somebody else has changed it, read it again", current, wanted), current}
+	return &ConflictError{what, fmt.Sprintf("it has revision %d, not %d: it was changed in the meantime: read it again", current, wanted), current}
 }
 
 // sameKey refuses to give a policy another name: the nodes that hold it find it by what names it.

@@ -61,6 +61,14 @@ var scopeNames = [...]string{"", "tenant", "user", "credential", "ip", "endpoint
 
 func (s Scope) String() string { return scopeNames[s] }
 
+// PerScope returns what a limit is counted per, given the name of its scope: "per tenant", or "in total" for global.
+func PerScope(name string) string {
+	if name == scopeNames[Global] {
+		return "in total"
+	}
+	return "per " + name
+}
+
 // ByEndpoint tells whether each endpoint has a bucket of its own.
 func (s Scope) ByEndpoint() bool { return s == Endpoint || s == TenantEndpoint || s == UserEndpoint }
 
@@ -100,7 +108,7 @@ func (p *Policy) Describe() string {
 	if spec.Burst != spec.Quantity {
 		text += fmt.Sprintf(" with a burst of %d", spec.Burst)
 	}
-	return fmt.Sprintf("%s (%s) per %s", text, spec.Algorithm, p.Scope)
+	return fmt.Sprintf("%s (%s) %s", text, spec.Algorithm, PerScope(p.Scope.String()))
 }
 
 // ByRoute tells whether the policy counts endpoints apart without a pattern that says which: then a bucket is known by the

@@ -58,7 +58,7 @@ func TestTheDocumentedConfigCompiles(t *testing.T) {
 	}
 	slices.Sort(got)
 	want := []string{
-		`/all: 100000 per 60 s (token_bucket) per global "all";q=100000;w=60`,
+		`/all: 100000 per 60 s (token_bucket) in total "all";q=100000;w=60`,
 		`/heavy: 5000 per 60 s (token_bucket) per endpoint "heavy";q=5000;w=60`,
 		`/per-ip: 60 per 60 s (token_bucket) per ip "per-ip";q=60;w=60`,
 		`enterprise/daily: 1000000 per 86400 s (fixed_window) per tenant "daily";q=1000000;w=86400`,

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
 // The problem types and titles of draft-ietf-httpapi-ratelimit-headers-10, section "Problem Types".
@@ -109,8 +110,12 @@ func (re *Renderer) detail(b []byte, d *decision.Decision, wait int64) []byte {
 		b = append(b, " with a burst of "...)
 		b = strconv.AppendInt(b, spec.Burst, 10)
 	}
-	b = append(b, ", counted per "...)
-	b = append(b, bound.Policy.Scope.String()...)
+	b = append(b, ", counted "...)
+	if scope := bound.Policy.Scope; scope == policy.Global {
+		b = append(b, "in total"...)
+	} else {
+		b = append(append(b, "per "...), scope.String()...)
+	}
 	if d.RetryAfter == limit.Never {
 		b = append(b, ". This request costs "...)
 		b = strconv.AppendInt(b, bound.Cost, 10)
