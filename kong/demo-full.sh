@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Plays a session through gateway, plugin, Redis and Postgres, all its own: limits from the decK file, limits changed at
-# run time, Postgres away. Every step is checked, and the first that goes otherwise ends the script with status 1.
+# Plays a session through a gateway, plugin, Redis and Postgres of its own: limits from the decK file, limits changed at
+# run time, Postgres away. It checks every step and ends with status 1 at the first that fails.
 #
 # Run by make demo-full, from the top folder, with the programs in bin/. LISTEN is the gateway's address (port 0: any);
 # ONCE=1 ends after the session, otherwise everything stays up to look around.
@@ -12,24 +12,26 @@ set -euo pipefail
 live=8s  # how old a live node's last report may be; it reports every 5 s
 first='' # the node of the first plugin server
 
-# --- the session -------------------------------------------------------------------------------------------------------
+# --- the session ---
 
 title() { printf '\n%s\n' "$1"; }
 
-# operator WORD ... runs the operator's program on the session's database, and shows how it is called and what it says.
+# operator WORD ... runs the operator's program on the session's database, and shows the command and its output.
 operator() {
 	printf '  $ ratelimit'
 	printf ' %q' "$@"
 	printf '\n'
 	local status=0
-	RATELIMIT_DATABASE=$(cat "$dir/database") RATELIMIT_ACTOR=demo bin/ratelimit "$@" >"$dir/operator.out" 2>&1 || status=$?
+	RATELIMIT_DATABASE=$(cat "$dir/database") RATELIMIT_ACTOR=demo \
+		bin/ratelimit "$@" >"$dir/operator.out" 2>&1 || status=$?
 	sed 's/^/    /' "$dir/operator.out"
 	return "$status"
 }
 
-# get KEY sends a request with an API key. Status, headers and body are kept for the checks.
+# get KEY sends a request with an API key, and keeps status, headers and body for the checks.
 get() {
-	code=$(curl -sS --max-time 10 -D "$dir/headers" -o "$dir/body" -w '%{http_code}' -H "apikey: $1" -H 'X-User-Id: u_1' "$url/records")
+	code=$(curl -sS --max-time 10 -D "$dir/headers" -o "$dir/body" -w '%{http_code}' \
+		-H "apikey: $1" -H 'X-User-Id: u_1' "$url/records")
 }
 
 # header NAME prints a header of the last answer; nothing when there is none.
@@ -44,13 +46,13 @@ show() {
 	printf '  GET /records with %-10s → %s   %s\n' "$1" "$code" "$limits"
 }
 
-# want CODE LIMIT checks the last answer; the limit is that of the X-RateLimit-Limit header.
+# want CODE LIMIT checks the last answer. LIMIT is the value of the X-RateLimit-Limit header.
 want() {
 	[ "$code" = "$1" ] || fail "status $code, want $1: $(cat "$dir/body")"
 	[ "$(header X-RateLimit-Limit)" = "$2" ] || fail "X-RateLimit-Limit: $(header X-RateLimit-Limit), want $2"
 }
 
-# want_ban checks that the last answer is a ban's, and that it says when the ban ends, in at most SECONDS.
+# want_ban SECONDS checks that the last answer is a ban's, and that its Retry-After is at most SECONDS.
 want_ban() {
 	[ "$code" = 429 ] || fail "status $code, want 429"
 	grep -q 'abnormal-usage-detected' "$dir/body" || fail "not the answer of a ban: $(cat "$dir/body")"
@@ -77,7 +79,7 @@ override() {
 }
 
 ban() {
-	title 'A ban, and its end: nobody has to end it'
+	title 'A ban that ends by itself'
 	operator override add --tenant beta --kind ban --expires-in 3s --reason 'credential stuffing' --wait
 	show beta-key
 	want_ban 3
@@ -88,7 +90,7 @@ ban() {
 	want 200 5
 }
 
-# ask WORD ... asks the REST API by curl, and shows how, and what it says.
+# ask WORD ... calls the REST API by curl, and shows the command and the answer.
 ask() {
 	printf '  $ curl -K demo.curl'
 	printf " '%s'" "$@"
@@ -107,7 +109,8 @@ rest() {
 	(
 		umask 077
 		printf 'header = "Authorization: Bearer %s"\n' "$(grep -o 'rl_.*' "$dir/operator.out")" >"$dir/demo.curl"
-		printf '%s\n' 'header = "Content-Type: application/json"' silent show-error fail-with-body 'max-time = 10' >>"$dir/demo.curl"
+		printf '%s\n' 'header = "Content-Type: application/json"' silent show-error fail-with-body 'max-time = 10' \
+			>>"$dir/demo.curl"
 	)
 	start_api
 	ask "$api_url/v1/orgs/beta/ratelimit/overrides?wait=5s" \
@@ -121,7 +124,7 @@ rest() {
 }
 
 away() {
-	title 'Postgres stops; what it said last is still enforced'
+	title 'Postgres stops; the last policies are still enforced'
 	operator override add --tenant gamma --kind ban --expires-in 1h --reason 'unpaid' --wait
 	first=$(fleet | living)
 	stop_postgres
@@ -134,7 +137,7 @@ away() {
 }
 
 cold() {
-	title 'The plugin server is killed and starts without Postgres: it enforces what it saved on disk'
+	title 'The plugin server is killed and starts without Postgres: it enforces the policies it saved on disk'
 	await 'snapshot with the ban' "$gateway" saved
 	operator explain --snapshot "$dir/snapshots/policies.snapshot" --config kong/kong.yml --tenant gamma --tier unlimited
 	kill -KILL "$plugin"
@@ -146,7 +149,7 @@ cold() {
 }
 
 again() {
-	title 'Postgres is back; the ban is ended by hand, and each change is on record'
+	title 'Postgres is back; the ban is ended by hand, and each change is in the audit'
 	start_postgres
 	printf '  … waiting until the new plugin server has taken the killed one out of the fleet …\n'
 	await 'report of the new plugin server alone' "$gateway" reported
@@ -159,15 +162,16 @@ again() {
 	done
 }
 
-# back tells whether a request with an API key is admitted.
+# back KEY reports whether a request with an API key is admitted.
 back() {
 	get "$1"
 	[ "$code" = 200 ]
 }
 
-# saved tells whether the ban on gamma is in the snapshot, which is written every few seconds.
+# saved reports whether the ban on gamma is in the snapshot, which is written every few seconds.
 saved() {
-	bin/ratelimit explain --snapshot "$dir/snapshots/policies.snapshot" --config kong/kong.yml --tenant gamma | grep -q unpaid
+	bin/ratelimit explain --snapshot "$dir/snapshots/policies.snapshot" --config kong/kong.yml --tenant gamma |
+		grep -q unpaid
 }
 
 # banned prints the number of the ban on gamma.
@@ -175,10 +179,10 @@ banned() { bin/ratelimit override list --tenant gamma --database-file "$dir/data
 
 fleet() { bin/ratelimit fleet --database-file "$dir/database" --live-within "$live"; }
 
-# living prints the names of the nodes that live, of a fleet.
+# living prints the names of the live nodes of a fleet.
 living() { awk '$4 == "yes" {print $1}'; }
 
-# reported tells whether one node lives, another one than the first, and enforces the newest version.
+# reported reports whether one node is live, another one than the first, and enforces the newest version.
 reported() {
 	local now
 	now=$(fleet)

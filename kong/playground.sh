@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A Redis, a Postgres with the tables and no rows, and a gateway with the plugin, to follow the docs with: playground.sh up returns
-# when they serve, playground.sh down ends them. What was written is gone then.
+# Starts a Redis, a Postgres with the tables and no rows, and a gateway with the plugin, to follow the docs with.
+# playground.sh up returns when they serve, playground.sh down ends them and deletes their data.
 #
-# Run by make playground, from the top folder, with the programs in bin/. LISTEN is the gateway's address, METRICS_LISTEN
-# that of the plugin's metrics; bin/playground.env has them for a shell.
+# Run by make playground, from the top folder, with the programs in bin/. LISTEN is the gateway's address,
+# METRICS_LISTEN the address of the plugin's metrics; bin/playground.env has them for a shell.
 set -euo pipefail
 
 file=bin/playground.env
@@ -26,7 +26,7 @@ down() {
 	rm -f "$file"
 }
 
-# running reports whether the process that keeps the servers lives, and has not cleaned up yet.
+# running reports whether the process that keeps the servers is alive and has not cleaned up yet.
 running() {
 	[ -e "$file" ] && kill -0 "$(sed -n 's/^# kept by process //p' "$file")" 2>/dev/null && (. "$file" && [ -e "$CONFIG" ])
 }

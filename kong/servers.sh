@@ -1,7 +1,8 @@
-# Servers for the demo and the playground, all their own: Redis, Postgres, a gateway with the plugin, the REST API.
+# Starts servers for the demo and the playground: Redis, Postgres, a gateway with the plugin, the REST API.
 #
-# Sourced by demo-full.sh and playground.sh, which run in the top folder with the programs in bin/. LISTEN is the gateway's
-# address (port 0: any), METRICS_LISTEN that of the plugin's metrics (off: none). Everything ends with the script.
+# Sourced by demo-full.sh and playground.sh, which run in the top folder with the programs in bin/. LISTEN is the
+# gateway's address (port 0: any), METRICS_LISTEN the address of the plugin's metrics (off: none). Everything ends with
+# the script.
 #
 # Redis and Postgres listen on unix sockets in a temporary folder only. Where they are missing, apt-get installs them.
 
@@ -63,7 +64,7 @@ find_postgres() {
 	dirname "$found"
 }
 
-# as_postgres COMMAND ... becomes a program of Postgres, which refuses root.
+# as_postgres COMMAND ... replaces the shell by a program of Postgres, which does not run as root.
 as_postgres() {
 	cd /
 	if [ "$(id -u)" -eq 0 ]; then
@@ -105,8 +106,8 @@ start_servers() {
 	sed "s|^\( *\)strategy: local\$|\1strategy: redis\n\1redis: {socket: $dir/redis.sock}|" kong/kong.yml >"$dir/kong.yml"
 }
 
-# Kong gives a plugin server its settings in the start command. The gateway wants an executable instead, and its name is
-# that of the socket: so here is one, which adds the settings.
+# Kong passes a plugin server its settings in the start command. The gateway takes an executable instead, and names the
+# socket after it. This one adds the settings.
 start_gateway() {
 	mkdir "$dir/plugin" "$dir/snapshots"
 	cat >"$dir/plugin/tenant-rate-limiting" <<-END
@@ -122,11 +123,11 @@ start_gateway() {
 	plugin=$(sed -n 's/^gateway .* plugin pid \([0-9]*\)$/\1/p' "$dir/gateway.log")
 }
 
-# start_api serves the REST API at a port of its own, deciding by the gateway's config and from its buckets. Whoever asks
-# needs a token; curl reads it from a file, where the list of processes does not show it.
+# start_api serves the REST API at a port of its own. It decides by the gateway's config and from its buckets. Callers
+# need a token; curl reads it from a file, where the list of processes does not show it.
 start_api() {
-	bin/ratelimit serve --database-file "$dir/database" --config "$dir/kong.yml" --listen 127.0.0.1:0 --metrics-listen off \
-		--drain-time 1ms 2>"$dir/api.log" &
+	bin/ratelimit serve --database-file "$dir/database" --config "$dir/kong.yml" --listen 127.0.0.1:0 \
+		--metrics-listen off --drain-time 1ms 2>"$dir/api.log" &
 	api=$!
 	await 'REST API' "$api" grep -q 'serving the API' "$dir/api.log"
 	api_url=http://$(sed -n 's/.*"serving the API","address":"\([^"]*\)".*/\1/p' "$dir/api.log")

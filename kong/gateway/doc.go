@@ -4,8 +4,10 @@
 //
 // A plugin sees what Kong shows it: the config of StartInstance, one instance per worker and config, answers to PDK
 // questions in the access phase, exits, gRPC over HTTP/2 without TLS, replays of a lost event, respawns, normalised
-// paths, and the most specific config. Simulated are the PDK methods that the plugin or a recorded transcript asks
-// ([pdkMethods]) and the entity fields that an example or spec sets. Anything else is an error, never a silent no-op.
+// paths, and the most specific config. The PDK methods are those that the plugin or a recorded transcript asks
+// ([pdkMethods]), the fields of entities those that an example or spec sets. Any other method or field is an error; an
+// nginx variable that is not simulated reads as empty.
+//
 // Not here: other phases and plugins, TLS listeners, load balancing, the Admin API, retries.
 //
 // The package holds nothing about any particular plugin and imports none: it reads the plugin's schema from -dump.

@@ -1,9 +1,8 @@
-// Package grafana holds the dashboards about the rate limiter: the JSON files beside it, for Grafana 11 or newer, are
-// what operators import, and what is written here is what they are made from. They are written in Go so that every
-// panel has a unit and says what it shows, and so that all look alike.
+// Package grafana generates the dashboards about the rate limiter. Operators import the JSON files beside it, for
+// Grafana 11 or newer. The dashboards are written in Go so that every panel has a unit and a description, and all look
+// alike.
 //
-// The expressions use the names that the plugin publishes and no others; its metrics are another package's, and what
-// is worth an alert is kong/prometheus's.
+// The expressions use only names that the plugin publishes. The alerts are in kong/prometheus.
 package grafana
 
 import (
@@ -12,7 +11,7 @@ import (
 	"fmt"
 )
 
-// dashboard is one page.
+// dashboard describes one page.
 type dashboard struct {
 	name        string // of the file; the uid is rate-limiter- and this
 	title       string
@@ -21,8 +20,7 @@ type dashboard struct {
 	panels      []panel // from left to right and top to bottom
 }
 
-// variable is a choice at the top of a page. Without a label its values are choices, else those that the label of a
-// metric has.
+// variable is a choice at the top of a page. Its values are those of a metric's label, or choices without a label.
 type variable struct {
 	name, title   string
 	metric, label string
@@ -33,7 +31,7 @@ type variable struct {
 const (
 	timeseries = "timeseries"
 	stat       = "stat"     // one number, the last
-	bargauge   = "bargauge" // one bar a series, of the whole time that is shown
+	bargauge   = "bargauge" // one bar a series, of the whole shown time
 	table      = "table"    // one row for the labels, one column a query
 )
 
@@ -47,7 +45,7 @@ const (
 	yesNo     = "bool_yes_no"
 )
 
-// panel is one picture.
+// panel describes one chart, number or table.
 type panel struct {
 	title       string
 	description string
@@ -65,7 +63,7 @@ type query struct {
 	unit       string // in a table, of its column
 }
 
-// Files are the JSON of all dashboards, by the name of the file.
+// Files returns the JSON of all dashboards, by the name of the file.
 func Files() (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for _, d := range []dashboard{tenantUsage, topConsumers, throttling, rollout, health} {

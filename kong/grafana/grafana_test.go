@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the dashboards")
 
-// published is where the names, types and labels of the plugin's metrics are listed.
+// published is the file that lists the names, types and labels of the plugin's metrics.
 const published = "../../plugin/metrics/testdata/metrics.golden"
 
 func TestTheDashboardsAreWhatTheyAreMadeFrom(t *testing.T) {
@@ -41,7 +41,7 @@ func TestTheDashboardsAreWhatTheyAreMadeFrom(t *testing.T) {
 	}
 }
 
-// imported is what Grafana reads of a dashboard, as far as a test wants it.
+// imported holds what Grafana reads of a dashboard, as far as a test needs it.
 type imported struct {
 	UID        string
 	Title      string
@@ -93,7 +93,8 @@ func TestEveryPanelHasAUnitSaysWhatItShowsAndOverlapsNoOther(t *testing.T) {
 		seen[page.UID] = true
 		taken := map[[2]int]string{}
 		for i, p := range page.Panels {
-			if p.ID != i+1 || p.Title == "" || !strings.HasSuffix(p.Description, ".") || p.FieldConfig.Defaults.Unit == "" || len(p.Targets) == 0 {
+			if p.ID != i+1 || p.Title == "" || !strings.HasSuffix(p.Description, ".") ||
+				p.FieldConfig.Defaults.Unit == "" || len(p.Targets) == 0 {
 				t.Errorf("panel %d says too little: %+v", i, p)
 			}
 			for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
@@ -113,7 +114,7 @@ func TestEveryPanelHasAUnitSaysWhatItShowsAndOverlapsNoOther(t *testing.T) {
 	})
 }
 
-// inUse are variables of Grafana's in an expression, beside those of the page.
+// inUse holds Grafana's own variables of expressions, beside those of the page.
 var inUse = regexp.MustCompile(`\$\{?(\w+)`)
 
 func TestEveryExpressionUsesWhatThePluginPublishesAndThePageOffers(t *testing.T) {
@@ -127,7 +128,8 @@ func TestEveryExpressionUsesWhatThePluginPublishesAndThePageOffers(t *testing.T)
 			if !ok {
 				continue // a list of choices, or of data sources
 			}
-			metric, label, ok := strings.Cut(strings.Trim(strings.TrimPrefix(fmt.Sprint(query["query"]), "label_values"), "()"), ", ")
+			arguments := strings.TrimPrefix(fmt.Sprint(query["query"]), "label_values")
+			metric, label, ok := strings.Cut(strings.Trim(arguments, "()"), ", ")
 			if faults := names.Faults("sum by (" + label + ") (" + metric + ")"); !ok || len(faults) > 0 {
 				t.Errorf("the variable %s asks for %v: %q", v.Name, query["query"], faults)
 			}

@@ -2,7 +2,7 @@ package grafana
 
 import "strings"
 
-// object is a JSON object. Its keys come out in alphabetical order, so that a file changes only where its page does.
+// object is a JSON object. Its keys are encoded in alphabetical order, so that a file changes only where its page does.
 type object = map[string]any
 
 const (
@@ -14,7 +14,7 @@ const (
 // source is the Prometheus that the user chose at the top of the page.
 var source = object{"type": "prometheus", "uid": "${datasource}"}
 
-// page is the dashboard as Grafana reads it.
+// page returns the dashboard as Grafana reads it.
 func (d *dashboard) page() object {
 	variables := []object{{"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}}
 	for _, v := range d.variables {
@@ -57,7 +57,8 @@ func (v *variable) render() object {
 	}
 }
 
-// layOut places panels side by side, and below where a row is full. All of one row are as high as its first.
+// layOut places panels side by side, and starts a new row when one is full. All panels of a row have its first's
+// height.
 func layOut(panels []panel) []object {
 	rendered := make([]object, len(panels))
 	x, y, height := 0, 0, 0
@@ -92,7 +93,7 @@ func (p *panel) render() object {
 	return o
 }
 
-// defaults are how numbers are shown.
+// defaults returns how numbers are shown.
 func (p *panel) defaults() object {
 	steps := []object{{"color": "green", "value": nil}}
 	defaults := object{"unit": p.unit, "min": 0}
@@ -120,7 +121,9 @@ func (p *panel) options() object {
 		return object{"showHeader": true, "sortBy": []object{{"displayName": p.queries[0].legend, "desc": true}}}
 	}
 	return object{
-		"legend":  object{"displayMode": "table", "placement": "bottom", "showLegend": true, "calcs": []string{"lastNotNull", "max"}},
+		"legend": object{
+			"displayMode": "table", "placement": "bottom", "showLegend": true, "calcs": []string{"lastNotNull", "max"},
+		},
 		"tooltip": object{"mode": "multi", "sort": "desc"},
 	}
 }
@@ -139,10 +142,10 @@ func (p *panel) targets() []object {
 	return targets
 }
 
-// letter is the name of a query inside its panel.
+// letter returns the name of a query inside its panel.
 func (p *panel) letter(i int) string { return string(rune('A' + i)) }
 
-// shape makes one row of the answers of all queries for the same labels, and names the columns.
+// shape joins the answers of all queries for the same labels into one row, and names the columns.
 func (p *panel) shape(o object) {
 	names := object{"org_id": "Tenant", "endpoint": "Endpoint", "policy": "Policy", "tier": "Tier"}
 	overrides := make([]object, len(p.queries))

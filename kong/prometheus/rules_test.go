@@ -1,6 +1,5 @@
-// Package prometheus holds what Prometheus is given: rules.yml, the alerts, and rules_test.yml, their cases. Here they
-// are checked without a server. That a server loads them, and that they fire about the real plugin, is a promise of
-// spec/.
+// Package prometheus holds Prometheus's files: rules.yml with the alerts and rules_test.yml with their cases. Its tests
+// check them without a server. The specs check that a server loads them, and that they fire about the real plugin.
 package prometheus
 
 import (
@@ -16,7 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
 )
 
-// alert is one rule of rules.yml.
+// alert holds one rule of rules.yml.
 type alert struct {
 	Name        string `yaml:"alert"`
 	Expression  string `yaml:"expr"`
@@ -35,7 +34,7 @@ func decode(t *testing.T, file string, into any) {
 	}
 }
 
-// alerts are all rules of rules.yml, of which there are some.
+// alerts returns all rules of rules.yml, and fails the test if there are none.
 func alerts(t *testing.T) []alert {
 	t.Helper()
 	var file struct {
@@ -87,8 +86,8 @@ var (
 	controlLabel  = regexp.MustCompile(`(\w+)="`)
 )
 
-// readControl reads the counters of the control plane, whose list has on one line "name type help" and below it, indented,
-// the labels of each series.
+// readControl reads the counters of the control plane, whose list has on one line "name type help" and below it,
+// indented, the labels of each series.
 func readControl(t *testing.T, file string) promtest.Published {
 	t.Helper()
 	text, err := os.ReadFile(file)
