@@ -87,7 +87,7 @@ func TestAPluginWhoseWorkerWasKilledServesTheOtherWorkersAndEndsAfterThem(t *tes
 	if err := n.Close(); err != nil {
 		t.Fatal(err)
 	}
-	first.await(t, "this process ends")
+	first.await(t, "shutting down")
 	first.await(t, "")
 	second.terminate()
 }
@@ -96,6 +96,6 @@ func TestAPluginWhoseKongWasKilledEnds(t *testing.T) {
 	t.Parallel()
 	o := startOrphan(t, shortDir(t))
 	o.crash(t)
-	o.await(t, "this process ends")
+	o.await(t, "shutting down")
 	o.await(t, "")
 }
