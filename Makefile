@@ -121,7 +121,7 @@ chaos: ## Everything that Redis and the network can do wrong, under load; the ta
 bench: ## What a decision costs, beside other limiters, in this process, through the socket and on several nodes (10 min)
 	@mkdir -p $(CACHE)
 	@set -o pipefail; { $(GO) test -run '^$$' -bench . -timeout 30m ./plugin/internal/compare \
-		&& $(GO) test -run '^$$' -bench BelowTheLimit -benchtime 1x -timeout 30m ./plugin/lease \
+		&& $(GO) test -run '^$$' -bench BelowTheLimit -benchtime 1x -timeout 30m ./plugin/bucket/lease \
 		&& $(GO) test -run '^$$' -bench 'Socket|AddedLatency|Masters|Accuracy$$|HotTenant|Flood|HostileBodies' -benchtime 1x -timeout 30m ./spec; } | tee $(CACHE)/bench.txt
 	@$(GO) run ./plugin/internal/benchtable -command 'make bench' -across goroutines,callers,live-nodes \
 		plugin/internal/compare/notes.md spec/testdata/benchmarks.md <$(CACHE)/bench.txt >$(BENCH_TABLE)
@@ -135,15 +135,15 @@ bench-packages: ## Run every package's own benchmarks, with allocations (BENCH=r
 # One run on one machine: its numbers are compared with each other, never with another run's.
 .PHONY: bench-redis
 bench-redis: ## What a decision costs Redis, beside what others send, and what it costs the caller
-	$(GO) test -run '^$$' -bench . -timeout 30m ./plugin/redisstore
+	$(GO) test -run '^$$' -bench . -timeout 30m ./plugin/bucket/redis
 
 .PHONY: bench-memory
 bench-memory: ## What buckets take in Redis: each kind, and MEMORY_BUCKETS (10000000) of all kinds together
-	MEMORY_BUCKETS=$(MEMORY_BUCKETS) $(GO) test -run '^$$' -bench '^BenchmarkMemory$$' -benchtime 1x -timeout 60m ./plugin/redisstore
+	MEMORY_BUCKETS=$(MEMORY_BUCKETS) $(GO) test -run '^$$' -bench '^BenchmarkMemory$$' -benchtime 1x -timeout 60m ./plugin/bucket/redis
 
 .PHONY: parity
 parity: ## Play PARITY_STEPS (2000000) random requests to the script in Redis and to its model in Go
-	PARITY_STEPS=$(PARITY_STEPS) $(GO) test -count=1 -timeout 0 -run '^TestLuaDecidesAndRemembersAsGoDoes$$' ./plugin/redisstore
+	PARITY_STEPS=$(PARITY_STEPS) $(GO) test -count=1 -timeout 0 -run '^TestLuaDecidesAndRemembersAsGoDoes$$' ./plugin/bucket/redis
 
 .PHONY: fuzz
 fuzz: ## Fuzz every target for FUZZTIME (10s)

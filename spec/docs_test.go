@@ -18,7 +18,7 @@ func documents(t *testing.T) []string {
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("%d pages in docs, %v", len(pages), err)
 	}
-	pages = append(pages, "../README.md", "../CHANGELOG.md", "../migrations/README.md", "../plugin/redisstore/README.md")
+	pages = append(pages, "../README.md", "../CHANGELOG.md", "../migrations/README.md", "../plugin/bucket/redis/README.md")
 	for i, page := range pages {
 		pages[i] = strings.TrimPrefix(page, "../")
 	}

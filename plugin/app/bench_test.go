@@ -8,15 +8,15 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // benchPath is a path with so many bounds for each request, of mixed scopes and algorithms.
-func benchPath(tb testing.TB, bounds int) (*admit.Path, *memstore.Store) {
+func benchPath(tb testing.TB, bounds int) (*admit.Path, *memory.Store) {
 	tb.Helper()
 	scopes := []string{schema.ScopeTenant, schema.ScopeUser, schema.ScopeTenantEndpoint, schema.ScopeGlobal}
 	algorithms := []string{schema.AlgorithmTokenBucket, schema.AlgorithmTokenBucket, schema.AlgorithmSlidingWindow, schema.AlgorithmFixedWindow}
@@ -36,7 +36,7 @@ func benchPath(tb testing.TB, bounds int) (*admit.Path, *memstore.Store) {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	store := memstore.New(memstore.Options{Now: bucketClock.Now})
+	store := memory.New(memory.Options{Now: bucketClock.Now})
 	path := &admit.Path{Now: wallClock, Buckets: store, Renderer: response.New(config, nil), Observers: []admit.Observer{&observer{}}}
 	path.Policies.Store(snapshot)
 	return path, store

@@ -9,14 +9,14 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/addresses"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/prefix"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/redisstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -179,7 +179,7 @@ func (found *tenantBuckets) read(ctx context.Context) ([]decision.Status, error)
 	return statuses, nil
 }
 
-func (found *tenantBuckets) ask(ctx context.Context, store *redisstore.Pair) ([]decision.Status, error) {
+func (found *tenantBuckets) ask(ctx context.Context, store *redis.Pair) ([]decision.Status, error) {
 	statuses := make([]decision.Status, len(found.bounds))
 	for first := 0; first < len(found.bounds); first += manyBounds {
 		last := min(first+manyBounds, len(found.bounds))
@@ -216,7 +216,7 @@ func (found *tenantBuckets) empty(ctx context.Context) error {
 // less.
 const operatorTimeout = 5000
 
-func (found *tenantBuckets) open() (*redisstore.Pair, func(), error) {
+func (found *tenantBuckets) open() (*redis.Pair, func(), error) {
 	patient := found.config.WithDefaults()
 	blocks := []*schema.Redis{&patient.Redis}
 	if !patient.AddressRedis.IsZero() {
@@ -227,7 +227,7 @@ func (found *tenantBuckets) open() (*redisstore.Pair, func(), error) {
 			*timeout = max(*timeout, operatorTimeout)
 		}
 	}
-	redis := redisstore.NewRegistry(slog.New(slog.DiscardHandler), nil)
+	redis := redis.NewRegistry(slog.New(slog.DiscardHandler), nil)
 	return redis.OpenPair(patient.Redis, patient.AddressRedis, addresses.Counted)
 }
 

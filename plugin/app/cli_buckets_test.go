@@ -14,11 +14,11 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/addresses"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/redisstore"
 )
 
 func TestBucketsOfNobodyInParticularAreNotShown(t *testing.T) {
@@ -92,7 +92,7 @@ func spendWith(t *testing.T, file, password string, id identity.Identity, cost i
 	if err != nil {
 		t.Fatal(err)
 	}
-	redis := redisstore.NewRegistry(slog.New(slog.DiscardHandler), nil)
+	redis := redis.NewRegistry(slog.New(slog.DiscardHandler), nil)
 	store, closeStore, err := redis.OpenPair(configs[0].Redis, configs[0].AddressRedis, addresses.Counted)
 	if err != nil {
 		t.Fatal(err)

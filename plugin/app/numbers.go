@@ -1,8 +1,8 @@
 package app
 
 import (
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/stores"
 )
 
 // buckets are the numbers of the buckets of configs with the strategy local.
@@ -20,7 +20,7 @@ func (p *paths) shared() []metrics.Store {
 	return list
 }
 
-func storeNumbers(s *stores.Stats) metrics.Store {
+func storeNumbers(s *bucket.Stats) metrics.Store {
 	numbers := metrics.Store{
 		Name: s.Name, Second: s.Second, Degraded: s.Degraded, DegradedSeconds: s.DegradedFor.Seconds(), Waiting: int(s.Outage.Waiting),
 		Foreign: s.Redis.Foreign, Taken: s.Redis.Taken, LostRefunds: s.Redis.LostRefunds, RoundTrips: s.Redis.Calls, LiveNodes: s.Outage.Live,

@@ -13,20 +13,20 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongplugin"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/stores"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // paths builds the paths of all plugin configs, and keeps what they have in common.
 type paths struct {
-	stores   *stores.Stores
-	meta     *memstore.Store // buckets of meta limits, which are no policy's
+	stores   *bucket.Stores
+	meta     *memory.Store // buckets of meta limits, which are no policy's
 	observer *observer
 	metrics  *metrics.Metrics
 	denials  *denials         // nil: they are not recorded
@@ -54,11 +54,11 @@ func newPaths(
 		return nil, err
 	}
 	p := &paths{
-		stores: stores.New(ctx, stores.Options{
+		stores: bucket.New(ctx, bucket.Options{
 			Now: bucketClock.Now, Elapsed: elapsed, Budget: s.TimeBudget, Log: log, MaxBuckets: s.MaxBuckets, Nodes: s.Nodes, LeaseShare: s.LeaseShare, Away: away,
 			MaxAddresses: orAny(s.MaxAddresses), NewAddresses: orAny(s.NewAddresses),
 		}),
-		meta:     memstore.New(memstore.Options{Now: bucketClock.Now, MaxBuckets: s.MaxBuckets}),
+		meta:     memory.New(memory.Options{Now: bucketClock.Now, MaxBuckets: s.MaxBuckets}),
 		observer: &observer{log: log},
 		log:      log,
 		live:     map[*admit.Path]*policy.Plan{},

@@ -18,9 +18,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/jsonline"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
@@ -88,7 +88,7 @@ func (c *call) serveLog(w io.Writer, level slog.Level) *slog.Logger {
 // assemble puts the API together, with what runs beside its server.
 func (s *serveSettings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*draining, error) {
 	store, numbers := pgstore.New(pool), prometheus.NewRegistry()
-	own, callers := memstore.New(memstore.Options{Now: bucketClock.Now, MaxBuckets: ownBuckets}), newTokens(store, log)
+	own, callers := memory.New(memory.Options{Now: bucketClock.Now, MaxBuckets: ownBuckets}), newTokens(store, log)
 	api, err := control.New(control.Options{
 		Version: Version, Store: store, Tokens: callers, Log: log,
 		Buckets: d.inRedis, Patient: d.patient, Ping: d.ping, PingSecond: d.second, Path: d.path, Asked: d.asked,

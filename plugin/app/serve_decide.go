@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/stores"
 )
 
 const (
@@ -40,12 +40,12 @@ type decider struct {
 // decider makes what decides. Without a config it decides nothing, and follows no rows.
 func (c *call) decider(ctx context.Context, s *serveSettings, log *slog.Logger) (*decider, error) {
 	d := &decider{loaded: make(chan struct{}), paths: &paths{
-		stores: stores.New(ctx, stores.Options{
+		stores: bucket.New(ctx, bucket.Options{
 			Now: bucketClock.Now, Elapsed: elapsed, Budget: serveBudget, Log: log,
 			MaxBuckets: serveBuckets, Nodes: 1, LeaseShare: s.leaseShare,
 			MaxAddresses: orAny(s.maxAddresses), NewAddresses: orAny(s.newAddresses),
 		}),
-		meta:     memstore.New(memstore.Options{Now: bucketClock.Now, MaxBuckets: serveBuckets}),
+		meta:     memory.New(memory.Options{Now: bucketClock.Now, MaxBuckets: serveBuckets}),
 		observer: &observer{log: log},
 		log:      log,
 		live:     map[*admit.Path]*policy.Plan{},
@@ -116,7 +116,7 @@ func (c *call) openPath(d *decider, from *configFlags) error {
 	}
 	shared, _, err := d.stores.OpenShared(&config.Config)
 	switch {
-	case errors.Is(err, stores.ErrNotShared):
+	case errors.Is(err, bucket.ErrNotShared):
 		d.log.Warn("usage is not available, and decisions apply to this process only", "config", config.where, "why", err)
 	case err != nil:
 		return fmt.Errorf("%s: %w", config.where, err)

@@ -19,8 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
@@ -63,7 +63,7 @@ func openGuarded(t *testing.T) *guarded {
 	log := slog.New(slog.DiscardHandler)
 	g.server, err = control.New(control.Options{
 		Store: g.store, Tokens: newTokens(g.store, log), Log: log, Metrics: g.numbers,
-		Limits: memstore.New(memstore.Options{Now: bucketClock.Now}),
+		Limits: memory.New(memory.Options{Now: bucketClock.Now}),
 		Now:    func() time.Time { return time.Unix(1_900_000_000, g.now.Load()) },
 		Hold:   func(context.Context, time.Duration) {}, // what is promised here holds without it, too
 	})

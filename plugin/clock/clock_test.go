@@ -8,9 +8,9 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -28,7 +28,7 @@ func (m *machine) pass(d limit.Micros) { m.wall, m.elapsed = m.wall+d, m.elapsed
 func (m *machine) step(d limit.Micros) { m.wall += d }
 
 // admits reports whether a tenant's request is admitted, by 10 a second.
-func admits(t *testing.T, s *memstore.Store, tenant string) bool {
+func admits(t *testing.T, s *memory.Store, tenant string) bool {
 	t.Helper()
 	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: limit.Second})
 	if err != nil {
@@ -59,7 +59,7 @@ func TestBucketsGoOnWhenAClockThatWasAheadIsSetBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine()
 			c := ahead(m)
-			s := memstore.New(memstore.Options{Now: c.Now, MaxBuckets: 1})
+			s := memory.New(memory.Options{Now: c.Now, MaxBuckets: 1})
 			for range 20 {
 				admits(t, s, "acme")
 			}

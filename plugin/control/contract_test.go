@@ -18,8 +18,8 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 )
 
 const golden = "../../schema/openapi.yaml"
@@ -225,7 +225,7 @@ func TestEveryDescribedAnswerIsGivenAndIsAsDescribed(t *testing.T) {
 		}
 	}
 	limited := c.on(equipped(t, func(o *control.Options) {
-		o.Limits, o.Rates = memstore.New(memstore.Options{Now: clock}), control.Rates{Requests: 1, Decisions: 1}
+		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), control.Rates{Requests: 1, Decisions: 1}
 	}))
 	broken := c.on(open(t))
 	broken.pool.Close()

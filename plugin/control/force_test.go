@@ -6,17 +6,17 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // shelf is buckets of this process, which nothing is taken from the shelf of.
-type shelf struct{ *memstore.Store }
+type shelf struct{ *memory.Store }
 
 func (shelf) Forget(context.Context, []policy.Key) (int, error) { return 0, nil }
 
@@ -48,7 +48,7 @@ func (w *world) spend(s shelf, p pgstore.Policy, requests int) {
 
 func TestASharedPolicyBelowWhatWasUsedLatelyNeedsForce(t *testing.T) {
 	t.Parallel()
-	buckets := shelf{memstore.New(memstore.Options{Now: clock})}
+	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	w := open(t, func(o *control.Options) { o.Buckets = buckets })
 	for _, scope := range []string{"global", "endpoint"} {
 		body := `{"name":"` + scope + `","tier":"gold","scope":"` + scope + `","endpoint":"GET /a","limit":10,"window":"1d"}`
@@ -69,7 +69,7 @@ func TestASharedPolicyBelowWhatWasUsedLatelyNeedsForce(t *testing.T) {
 
 func TestAQuietBucketDoesNotStandForWhatOneTenantMayUse(t *testing.T) {
 	t.Parallel()
-	buckets := shelf{memstore.New(memstore.Options{Now: clock})}
+	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	w := open(t, func(o *control.Options) { o.Buckets = buckets })
 	w.made(daily)
 	const body = `{"name":"all","tier":"gold","scope":"global","limit":5000,"window":"1d"}`

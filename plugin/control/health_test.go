@@ -14,8 +14,8 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
@@ -130,7 +130,7 @@ func TestAThousandProbesAskTheDatabaseAndRedisOnceASecond(t *testing.T) {
 
 func TestAProcessThatDecidesWithoutTheDatabaseStaysReadyAndSaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	buckets := shelf{memstore.New(memstore.Options{Now: clock})}
+	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	w := open(t, func(o *control.Options) { o.Buckets, o.Path = buckets, pathOf(t, plan(), buckets, enterprise()) })
 	if got := w.probed(http.StatusOK); got.Status != "ok" || len(got.Missing) != 0 {
 		t.Errorf("with all there is: %+v", got)
@@ -155,7 +155,7 @@ func rowless(t *testing.T) *admit.Path {
 
 func TestUntilTheRowsAreLoadedNothingIsDecidedOrSaidToBeInForce(t *testing.T) {
 	t.Parallel()
-	buckets := shelf{memstore.New(memstore.Options{Now: clock})}
+	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	path := rowless(t)
 	path.Buckets = buckets
 	w := open(t, func(o *control.Options) { o.Buckets, o.Path = buckets, path })

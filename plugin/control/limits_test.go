@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -17,7 +17,7 @@ func limited(t *testing.T, decisions int64) *planned {
 	p := planning(t, plan(), policy.Rows{})
 	p.world = open(t, func(o *control.Options) {
 		o.Path, o.Buckets = p.path, p.store
-		o.Limits, o.Rates = memstore.New(memstore.Options{Now: clock}), control.Rates{Requests: 1000, Decisions: decisions}
+		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), control.Rates{Requests: 1000, Decisions: decisions}
 	})
 	return p
 }

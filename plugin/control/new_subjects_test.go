@@ -10,8 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 )
 
 // naming is a world of the enterprise acme, whose token may name so many new subjects a second; now is what it is by
@@ -21,7 +21,7 @@ func naming(t *testing.T, perSecond int64) (p *planned, now *atomic.Int64, metri
 	p, now, metrics = planning(t, plan(), enterprise()), new(atomic.Int64), prometheus.NewRegistry()
 	p.world = open(t, func(o *control.Options) {
 		o.Path, o.Buckets, o.Metrics = p.path, p.store, metrics
-		o.Limits, o.Rates = memstore.New(memstore.Options{Now: clock}), control.Rates{Subjects: perSecond}
+		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), control.Rates{Subjects: perSecond}
 		o.Now = func() time.Time { return time.Unix(1_900_000_000+now.Load(), 0) }
 	})
 	return p, now, metrics

@@ -11,13 +11,13 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/redisstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -25,7 +25,7 @@ import (
 // What the tests of the orgs' own operations add to those of all.
 func init() {
 	equipment = append(equipment, func(t *testing.T, o *control.Options) {
-		o.Buckets = shelf{memstore.New(memstore.Options{Now: clock})}
+		o.Buckets = shelf{memory.New(memory.Options{Now: clock})}
 		o.Path = pathOf(t, plan(), o.Buckets, policy.Rows{})
 	})
 	for id, s := range map[string]sample{
@@ -122,7 +122,7 @@ type planned struct {
 	*world
 	path  *admit.Path
 	redis *redistest.Server
-	store *redisstore.Store
+	store *redis.Store
 	told  *tally
 }
 
@@ -134,7 +134,7 @@ func (o *tally) Observe(*decision.Decision) { o.decisions.Add(1) }
 func planning(t *testing.T, config schema.Config, rows policy.Rows) *planned {
 	t.Helper()
 	p := &planned{redis: redistest.Single(t), told: &tally{}}
-	store, closeRedis, err := redisstore.NewRegistry(slog.New(slog.DiscardHandler), nil).Open(schema.Redis{
+	store, closeRedis, err := redis.NewRegistry(slog.New(slog.DiscardHandler), nil).Open(schema.Redis{
 		Host: "127.0.0.1", Port: int64(p.redis.Port), ConnectTimeout: 5000, SendTimeout: 5000, ReadTimeout: 5000,
 	})
 	if err != nil {

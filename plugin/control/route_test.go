@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -21,7 +21,7 @@ func routed(t *testing.T) *world {
 		{Name: "each", Scope: "tenant+endpoint", Limit: 10, WindowSize: 86400},
 	}}}
 	config.Global = schema.Global{}
-	buckets := shelf{memstore.New(memstore.Options{Now: clock})}
+	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	path := pathOf(t, config.WithDefaults(), buckets, policy.Rows{})
 	return open(t, func(o *control.Options) {
 		o.Path, o.Buckets, o.Routes = path, buckets, func(name string) bool { return name == "records" || name == "search" }
@@ -112,7 +112,7 @@ func TestACheckSaysThatALimitPerEndpointCountsByRoute(t *testing.T) {
 
 func TestACheckSaysThatATierIsTheDefault(t *testing.T) {
 	t.Parallel()
-	buckets := shelf{memstore.New(memstore.Options{Now: clock})}
+	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	rows := enterprise()
 	rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: "small", Tier: "essentials"}, policy.TenantRow{ID: "odd", Tier: "gold"}, policy.TenantRow{ID: "berlin", TimeZone: "Europe/Berlin"})
 	rows.Overrides = []policy.Override{{ID: 1, Kind: policy.Exempt, Tenant: "free", Reason: "r", Author: "a"}}

@@ -14,9 +14,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
@@ -136,7 +136,7 @@ func TestTheAPILimitsItselfPerTokenAndPerAddressOfStrangers(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	w := open(t, func(o *control.Options) {
-		o.Limits, o.Rates = memstore.New(memstore.Options{Now: clock}), control.Rates{Requests: 2, Failures: 3}
+		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), control.Rates{Requests: 2, Failures: 3}
 		o.Metrics = registry
 	})
 	for i := range 4 {

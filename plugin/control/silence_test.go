@@ -18,9 +18,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
@@ -127,7 +127,7 @@ func TestABatchThatTakesTooLongSaysHowMuchOfItWasDecided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pool := dialled(t, "postgres://nobody@127.0.0.1:1/none?sslmode=disable", silence)
 		defer pool.Close()
-		path := pathOf(t, plan(), slow{shelf{memstore.New(memstore.Options{Now: clock})}}, enterprise())
+		path := pathOf(t, plan(), slow{shelf{memory.New(memory.Options{Now: clock})}}, enterprise())
 		server, err := control.New(control.Options{Store: pgstore.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler), Path: path})
 		if err != nil {
 			t.Fatal(err)

@@ -17,9 +17,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
@@ -47,8 +47,8 @@ func inBog(t *testing.T, test func(*bog)) {
 		b := &bog{T: t, metrics: prometheus.NewRegistry()}
 		b.server, err = control.New(control.Options{
 			Store: pgstore.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler), Metrics: b.metrics,
-			Path:   pathOf(t, plan(), memstore.New(memstore.Options{Now: now}), policy.Rows{}),
-			Limits: memstore.New(memstore.Options{Now: now}), Rates: control.Rates{Requests: 1e6, Failures: 1e6},
+			Path:   pathOf(t, plan(), memory.New(memory.Options{Now: now}), policy.Rows{}),
+			Limits: memory.New(memory.Options{Now: now}), Rates: control.Rates{Requests: 1e6, Failures: 1e6},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -65,7 +65,7 @@ func TestAWriteUnderAWrongConditionSaysWhichIsRight(t *testing.T) {
 
 func TestNamesThatNothingKnowsAreWarnedOf(t *testing.T) {
 	t.Parallel()
-	buckets := shelf{memstore.New(memstore.Options{Now: clock})}
+	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	w := open(t, func(o *control.Options) { o.Buckets, o.Path = buckets, pathOf(t, plan(), buckets, policy.Rows{}) })
 	w.made(`{"name":"of-a-row","tier":"tier-of-a-row","limit":1000,"window":"1d"}`)
 	multiplier := func(named string) string {

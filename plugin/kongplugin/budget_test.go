@@ -11,10 +11,10 @@ import (
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
@@ -38,7 +38,7 @@ func clock() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }
 // whole builds paths of all that stands behind the socket: buckets in memory, and metrics.
 func whole(config schema.Config, snapshot *policy.Plan) (*admit.Path, func(), error) {
 	path := &admit.Path{
-		Now: clock, Elapsed: clock, Buckets: memstore.New(memstore.Options{Now: clock}),
+		Now: clock, Elapsed: clock, Buckets: memory.New(memory.Options{Now: clock}),
 		Renderer: response.New(config, nil), Observers: []admit.Observer{metrics.New("1", metrics.Sources{})},
 	}
 	path.Policies.Store(snapshot)

@@ -53,6 +53,6 @@
 //
 // # What does not live here
 //
-// The path of a request is package admit's, where buckets are kept package stores'. Reading policies from Postgres is
+// The path of a request is package admit's, where buckets are kept package bucket'. Reading policies from Postgres is
 // the caller's: see [Limiter.Follow].
 package limiter

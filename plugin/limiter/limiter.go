@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/clock"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lease"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/stores"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -111,7 +111,7 @@ func New(o Options) (*Limiter, error) {
 // start opens the buckets of a config, and begins to look after them.
 func (l *Limiter) start(config *schema.Config, o *Options) error {
 	ctx, stop := context.WithCancel(context.Background())
-	all := stores.New(ctx, stores.Options{
+	all := bucket.New(ctx, bucket.Options{
 		Now: clock.New().Now, Elapsed: l.path.Elapsed, Budget: o.Budget, Log: o.Log,
 		MaxBuckets: o.MaxBuckets, Nodes: o.Nodes, LeaseShare: o.LeaseShare,
 		MaxAddresses: o.MaxAddresses, NewAddresses: o.NewAddresses,
@@ -120,7 +120,7 @@ func (l *Limiter) start(config *schema.Config, o *Options) error {
 	var err error
 	l.path.Buckets, _, err = all.Open(config) // closed when all ends
 	if err == nil && config.MetaLimit > 0 {
-		own := memstore.New(memstore.Options{Now: l.path.Now, MaxBuckets: o.MaxBuckets})
+		own := memory.New(memory.Options{Now: l.path.Now, MaxBuckets: o.MaxBuckets})
 		if l.path.Meta, err = admit.NewMeta(config.MetaLimit, config.Namespace, own); err == nil {
 			group.Go(func() error { return own.Run(ctx) })
 		}

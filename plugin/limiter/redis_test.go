@@ -9,13 +9,13 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limiter"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/stores"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -69,7 +69,7 @@ func ofPlugin(t *testing.T, config schema.Config) *admit.Path {
 	t.Helper()
 	config = config.WithDefaults()
 	began := time.Now()
-	all := stores.New(t.Context(), stores.Options{
+	all := bucket.New(t.Context(), bucket.Options{
 		Now:     func() limit.Micros { return limit.Micros(time.Now().UnixMicro()) },
 		Elapsed: func() limit.Micros { return limit.Micros(time.Since(began).Microseconds()) },
 		Budget:  time.Minute, Log: slog.New(slog.DiscardHandler),

@@ -10,10 +10,10 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -174,7 +174,7 @@ func BenchmarkAdmit(b *testing.B) {
 	for name, observers := range map[string][]admit.Observer{"without": nil, "with": {New("1", Sources{})}} {
 		b.Run(name, func(b *testing.B) {
 			path := &admit.Path{
-				Now: now, Elapsed: now, Buckets: memstore.New(memstore.Options{Now: now}),
+				Now: now, Elapsed: now, Buckets: memory.New(memory.Options{Now: now}),
 				Renderer: response.New(config, nil), Observers: observers,
 			}
 			path.Policies.Store(snapshot)

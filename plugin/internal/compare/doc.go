@@ -10,5 +10,5 @@
 //
 // Numbers of one run are to be compared with each other, never with another run's. What the others do and do not do is
 // said where each is built, and in notes.md, which package benchtable puts above the tables. What a decision costs over
-// the socket is measured in spec, what it costs Redis itself in package redisstore.
+// the socket is measured in spec, what it costs Redis itself in package redis.
 package compare

@@ -15,12 +15,12 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	redisstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lease"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/redisstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -78,7 +78,7 @@ func (s *server) calls(tb testing.TB) uint64 {
 // counted is a store of this process in the place of the one that all nodes share: it shows what a lease costs beside
 // any network. What is given back to it is lost, of which it has plenty.
 type counted struct {
-	*memstore.Store
+	*memory.Store
 	taken atomic.Uint64
 }
 
@@ -117,8 +117,8 @@ func leasing(tb testing.TB, shared interface {
 }
 
 // inMemory is a store of this process with room for every bucket of every job.
-func inMemory() *memstore.Store {
-	return memstore.New(memstore.Options{Now: monotonic(), MaxBuckets: 2_000_000})
+func inMemory() *memory.Store {
+	return memory.New(memory.Options{Now: monotonic(), MaxBuckets: 2_000_000})
 }
 
 func newMemory(testing.TB, *job) (admit.Buckets, func(testing.TB) uint64) { return inMemory(), nil }

@@ -19,9 +19,9 @@ import (
 	"github.com/Kong/go-pdk/server"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/memstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
@@ -31,7 +31,7 @@ import (
 const version = "0.1.0"
 
 func main() {
-	shared := &process{buckets: memstore.New(memstore.Options{Now: now}), metrics: metrics.New(version, metrics.Sources{})}
+	shared := &process{buckets: memory.New(memory.Options{Now: now}), metrics: metrics.New(version, metrics.Sources{})}
 	if err := server.StartServer(func() any { return &instance{process: shared} }, version, schema.Priority); err != nil {
 		slog.Error("serve", "error", err)
 		os.Exit(1)
@@ -42,7 +42,7 @@ func now() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }
 
 // process is what all instances have in common.
 type process struct {
-	buckets   *memstore.Store
+	buckets   *memory.Store
 	metrics   *metrics.Metrics
 	exchanges sync.Pool // of *admit.Exchange
 }

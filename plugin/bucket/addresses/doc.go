@@ -1,0 +1,62 @@
+// Package addresses bounds how many keys strangers can make in a store that all nodes share. Whoever sends requests
+// from many addresses, or seems to, gets a bucket for each: without a bound they fill the store, and then every limit
+// that fails closed denies.
+//
+// # Who is a stranger
+//
+// Subjects that a client chooses without anybody's word for it: addresses, with a limit of scope ip, in place of a
+// tenant, or in place of a user or credential. Tenants, users and credentials are known: Kong has verified them, or a
+// header of trusted_headers says who they are. Endpoints are named by the configuration.
+//
+// # When an address is new
+//
+// A [Budget] belongs to one node and one shared store. It remembers the addresses whose keys this node has written, by
+// 64 bits of a hash, until those keys have expired there; the store's answers tell when. An address that it does not
+// remember is new to this node: it may have a key by another node, or from before a restart, and is counted all the
+// same. The table has a fixed size, so an address with a key in it costs no memory and one look under the lock of a
+// small set.
+//
+// A new address gets a bucket of its own, as any other, while there is room in the table and in a rate: so many new
+// ones a second, and ten seconds' worth at once. Addresses that are remembered do not notice a flood. So the keys of
+// addresses that are alive at once are at most
+//
+//	nodes × (Most + Most ÷ 10)
+//
+// of about 230 bytes each, for a limit or two of each address, and 44 more for every further limit and endpoint. It takes
+// Most ÷ Rate seconds at least to fill them.
+//
+// # Sliding logs
+//
+// A sliding log grows with the requests that it remembers, so an address with one could fill the store by itself. Each
+// log is counted as a new key beside its address, one for every limit and endpoint, and as the bytes that it may grow to:
+// for a limit of n, with keys and names, about
+//
+//	(15 + 14 × max(2n, n + 64)) × 2 × 5 ÷ 4
+//
+// because half of its entries may have expired, a server doubles a string that grows, and an allocator rounds up. These
+// bytes are reserved when the log is new, and free again when it has expired. All logs of a node's addresses have 230 ×
+// Most of them, those of its prefixes a tenth of that. So at every instant
+//
+//	bytes ≤ nodes × (Most + Most ÷ 10) × (230 for buckets + 230 for sliding logs)
+//
+// A log without room is counted by its prefix, or in this process, as an address above the budget is; the other limits of
+// its address are not. One thing is not in the bound: a cluster that gives back what a log has spent, because another
+// server denied the request, keeps an entry of nothing until it expires.
+//
+// # Above the budget
+//
+// A new address is counted by its prefix, the /24 of an IPv4 address and the /48 of an IPv6 one (16 bits less than what
+// is counted, where that is a /48 or wider): one bucket with the same limit for all of it. Prefixes are new keys too,
+// and have a table and a rate of their own, a tenth of the other. Above that, an address is counted in this process, by
+// this node's share of the limit, as with fail mode local.
+//
+// None of this admits more from an address than its limit, on one node. All of a prefix share one limit, so they are
+// admitted less. An address that gets a bucket of its own while its prefix is in use spends from both, until what it
+// may have spent as part of the prefix means nothing any more. Three cases are an address's limit once more, as after
+// an eviction: nodes that count it in different ways, a bucket in this process that is followed by one in the store,
+// and a node that starts again.
+//
+// What does not live here: the buckets of a prefix and of an address, which are the shared store's like all others,
+// this node's share of a limit (package outage), and what is written in the store of its own that addresses may have
+// (package bucket).
+package addresses

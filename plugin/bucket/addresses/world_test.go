@@ -1,0 +1,108 @@
+package addresses
+
+import (
+	"context"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+const minute = 60 * limit.Second
+
+// world is a budget in front of a store that records which buckets were asked for.
+type world struct {
+	t      testing.TB
+	clock  *storetest.ManualClock
+	budget *Budget
+	view   *View
+	shared *memory.Store
+	here   *here
+	asked  map[policy.Key]int // how often each was
+}
+
+func newWorld(t testing.TB, most, rate int) *world {
+	clock := storetest.NewClock()
+	w := &world{t: t, clock: clock, asked: map[policy.Key]int{}}
+	w.shared = memory.New(memory.Options{Now: clock.Now})
+	w.here = &here{Store: memory.New(memory.Options{Now: clock.Now})}
+	w.budget = New(Options{Now: clock.Now, Most: most, Rate: rate})
+	w.view = w.budget.View(w, w.here)
+	return w
+}
+
+// Take implements admit.Buckets.
+func (w *world) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	for i := range bounds {
+		w.asked[bounds[i].Key]++
+	}
+	err := w.shared.Take(ctx, bounds, statuses)
+	for i := range statuses {
+		statuses[i].Source = decision.Redis
+	}
+	return err
+}
+
+// here are the buckets of this process, whose shares are whole limits.
+type here struct{ *memory.Store }
+
+func (h *here) TakeLocally(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	err := h.Take(ctx, bounds, statuses)
+	for i := range statuses {
+		statuses[i].Source = decision.Local
+	}
+	return err
+}
+
+func (h *here) RefundLocally(bounds []policy.Bound, statuses []decision.Status) error {
+	return h.Refund(bounds, statuses)
+}
+
+func policyOf(t testing.TB, name string, spec limit.Spec) *policy.Policy {
+	t.Helper()
+	l, err := limit.New(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &policy.Policy{Name: name, Limit: l}
+}
+
+func perMinute(t testing.TB, n int64) *policy.Policy {
+	t.Helper()
+	return policyOf(t, "minute", limit.Spec{Algorithm: limit.FixedWindow, Quantity: n, Window: minute})
+}
+
+func ofAddress(p *policy.Policy, address string) policy.Bound {
+	return policy.Bound{Policy: p, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByIP, GroupID: address}, Cost: 1}
+}
+
+func ofTenant(p *policy.Policy, name string) policy.Bound {
+	return policy.Bound{Policy: p, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByTenant, GroupID: name}, Cost: 1}
+}
+
+// take takes bounds, and returns their statuses and whether the request is admitted.
+func (w *world) take(bounds ...policy.Bound) (statuses []decision.Status, admitted bool) {
+	w.t.Helper()
+	statuses = make([]decision.Status, len(bounds))
+	if err := w.view.Take(context.Background(), bounds, statuses); err != nil {
+		w.t.Fatal(err)
+	}
+	for i := range bounds {
+		if decision.Denies(&bounds[i], &statuses[i]) {
+			return statuses, false
+		}
+	}
+	return statuses, true
+}
+
+// owners returns how often the buckets of each owner were asked for.
+func (w *world) owners() map[string]int {
+	all := map[string]int{}
+	for key, n := range w.asked {
+		all[key.GroupID] += n
+	}
+	return all
+}

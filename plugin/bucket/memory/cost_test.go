@@ -1,0 +1,31 @@
+//go:build !race
+
+package memory_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
+)
+
+// With the race detector a pool drops some of what is put into it.
+
+func TestTakeAllocatesNothingWhereTheBucketsExist(t *testing.T) {
+	for _, n := range []int{1, 4, 8, 9, 100} {
+		clock := storetest.NewClock()
+		s := memory.New(memory.Options{Now: clock.Now})
+		bounds, statuses := manyBounds(t, n, "acme"), make([]decision.Status, n)
+		allocations := testing.AllocsPerRun(1000, func() {
+			clock.Advance(1000)
+			if err := s.Take(context.Background(), bounds, statuses); err != nil || !statuses[0].Admits() {
+				t.Fatalf("take: %v, %+v", err, statuses[0])
+			}
+		})
+		if allocations != 0 {
+			t.Errorf("%d bounds: %v allocations", n, allocations)
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package memory_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// ofUser is a bound of one user's bucket.
+func ofUser(p *policy.Policy, tenant, user string) policy.Bound {
+	b := of(p, policy.ByTenant, tenant)
+	b.Key.Kind, b.Key.Subject = policy.KindUser, user
+	return b
+}
+
+// spent are bounds whose limits are used up.
+func spent(t *testing.T, s *memory.Store, bounds []policy.Bound) {
+	t.Helper()
+	for i := range bounds {
+		bounds[i].Cost = bounds[i].Policy.Limit.Capacity()
+		if !take(t, s, bounds[i])[0].Admits() {
+			t.Fatalf("bound %d is denied at first", i)
+		}
+		bounds[i].Cost = 1
+	}
+}
+
+func TestSoakNamesThatAreMadeUpEvictNoUsedUpQuota(t *testing.T) {
+	ceiling := soak.Count(5000, 20_000)
+	victims := ceiling / 10
+	made := map[string]func(p *policy.Policy, i int) policy.Bound{
+		"users of one tenant": func(p *policy.Policy, i int) policy.Bound { return ofUser(p, "evil", fmt.Sprint("u", i)) },
+		"users of ten tenants": func(p *policy.Policy, i int) policy.Bound {
+			return ofUser(p, fmt.Sprint("evil-", i%10), fmt.Sprint("u", i))
+		},
+		"addresses": func(p *policy.Policy, i int) policy.Bound { return of(p, policy.ByIP, ip(i)) },
+		"addresses of one tenant": func(p *policy.Policy, i int) policy.Bound {
+			b := of(p, policy.ByTenant, "evil")
+			b.Key.Kind, b.Key.Subject = policy.KindIP, ip(i)
+			return b
+		},
+	}
+	for name, bound := range made {
+		t.Run(name, func(t *testing.T) {
+			clock := storetest.NewClock()
+			s := memory.New(memory.Options{Now: clock.Now, MaxBuckets: ceiling})
+			quota := daily(t)
+			var honest []policy.Bound
+			for i := range victims / 2 {
+				tenant := fmt.Sprint("tenant-", i)
+				honest = append(honest, of(quota, policy.ByTenant, tenant), ofUser(quota, tenant, "alice"))
+			}
+			spent(t, s, honest)
+			for i := range 4 * ceiling {
+				take(t, s, bound(quota, i))
+				clock.Advance(1)
+			}
+			lost := 0
+			for _, b := range honest {
+				if take(t, s, b)[0].Admits() {
+					lost++
+				}
+			}
+			if lost > 0 {
+				t.Errorf("%d of %d used up quotas of a day are given out again", lost, victims)
+			}
+		})
+	}
+}
+
+func TestACrowdThatSpendsAllOfItsNamesEvictsNoMoreThanItsPart(t *testing.T) {
+	const ceiling = 4000
+	clock := storetest.NewClock()
+	s := memory.New(memory.Options{Now: clock.Now, MaxBuckets: ceiling})
+	quota := daily(t)
+	honest := make([]policy.Bound, ceiling)
+	for i := range honest {
+		honest[i] = ofUser(quota, fmt.Sprint("tenant-", i%100), fmt.Sprint("u", i))
+	}
+	spent(t, s, honest)
+	for i := range 4 * ceiling {
+		b := ofUser(quota, "evil", fmt.Sprint("u", i))
+		b.Cost = 100
+		take(t, s, b)
+	}
+	lost := 0
+	for _, b := range honest {
+		if b.Cost = 0; take(t, s, b)[0].Used == 0 {
+			lost++
+		}
+	}
+	if most := ceiling * 45 / 100; lost > most { // a quarter, and what did not fit into full shards at first
+		t.Errorf("%d of %d used up quotas are lost, at most %d may be", lost, ceiling, most)
+	}
+}
+
+func TestATenantsOwnBucketGoesAfterAllUsersAndAddresses(t *testing.T) {
+	clock := storetest.NewClock()
+	s := memory.New(memory.Options{Now: clock.Now, MaxBuckets: 31}) // one shard
+	quota, short := daily(t), policyOf(t, "short", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: minute})
+	tenants := make([]policy.Bound, 30)
+	for i := range tenants {
+		tenants[i] = of(short, policy.ByTenant, fmt.Sprint("tenant-", i))
+		take(t, s, tenants[i])
+	}
+	users := []policy.Bound{ofUser(quota, "acme", "alice")}
+	spent(t, s, users)
+	take(t, s, of(short, policy.ByTenant, "one more"))
+	users[0].Cost = 0
+	if used := take(t, s, users[0])[0].Used; used != 0 {
+		t.Errorf("a user's bucket is kept with %d used, and a tenant's own made room", used)
+	}
+	for i, b := range tenants {
+		if b.Cost = 0; take(t, s, b)[0].Used != 1 {
+			t.Errorf("the bucket of tenant %d has made room for another tenant's, and a user's was there", i)
+		}
+	}
+}

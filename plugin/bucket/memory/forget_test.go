@@ -1,0 +1,307 @@
+package memory_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+const (
+	minute = 60 * limit.Second
+	day    = 24 * 60 * minute
+)
+
+// policyOf is a policy with a limit and nothing else that a store reads.
+func policyOf(t testing.TB, name string, spec limit.Spec) *policy.Policy {
+	t.Helper()
+	l, err := limit.New(spec)
+	if err != nil {
+		t.Fatalf("compile the limit of %s: %v", name, err)
+	}
+	return &policy.Policy{Name: name, Limit: l, Cost: -1}
+}
+
+func perIP(t testing.TB) *policy.Policy {
+	return policyOf(t, "per-ip", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 60, Window: minute})
+}
+
+func daily(t testing.TB) *policy.Policy {
+	return policyOf(t, "daily", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 100, Window: day})
+}
+
+// of is a bound of one owner's bucket.
+func of(p *policy.Policy, group policy.Group, owner string) policy.Bound {
+	return policy.Bound{Policy: p, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: group, GroupID: owner}, Cost: 1}
+}
+
+func take(t testing.TB, s *memory.Store, bounds ...policy.Bound) []decision.Status {
+	t.Helper()
+	statuses := make([]decision.Status, len(bounds))
+	if err := s.Take(context.Background(), bounds, statuses); err != nil {
+		t.Fatalf("take %d bounds: %v", len(bounds), err)
+	}
+	return statuses
+}
+
+func ip(i int) string { return fmt.Sprintf("10.%d.%d.%d", i>>16&255, i>>8&255, i&255) }
+
+// heap is the memory in use, after what nobody needs has gone.
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC() // the first one may have found pools and finalizers still holding on
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapInuse
+}
+
+func TestSoakIdleBucketsAreNoLeak(t *testing.T) {
+	buckets := soak.Count(100_000, 1_000_000)
+	clock := storetest.NewClock()
+	s := memory.New(memory.Options{Now: clock.Now, MaxBuckets: 2 * buckets})
+	p := perIP(t)
+	before := heap()
+	for i := range buckets {
+		take(t, s, of(p, policy.ByIP, ip(i)))
+	}
+	full := heap()
+	if got := s.Stats(); got != (memory.Stats{Buckets: buckets}) {
+		t.Fatalf("after %d addresses: %+v", buckets, got)
+	}
+	each := (full - before) / uint64(buckets)
+	t.Logf("a bucket takes %d bytes", each)
+	if each > 350 {
+		t.Errorf("a bucket takes %d bytes; Options says about 320", each)
+	}
+	clock.Advance(limit.Second - 1)
+	s.Sweep(clock.Now())
+	if got := s.Stats(); got.Buckets != buckets {
+		t.Fatalf("a microsecond before a token is back: %+v", got)
+	}
+	clock.Advance(limit.Second) // a bucket may be forgotten a second later at most
+	s.Sweep(clock.Now())
+	if got := s.Stats(); got != (memory.Stats{Expired: uint64(buckets)}) {
+		t.Fatalf("when all are full again: %+v", got)
+	}
+	if after := heap(); after > before+(full-before)/20 {
+		t.Errorf("heap is %d MiB, was %d before and %d at the most", after>>20, before>>20, full>>20)
+	}
+	runtime.KeepAlive(s)
+}
+
+func TestBucketsInUseSurviveASweep(t *testing.T) {
+	clock := storetest.NewClock()
+	s := memory.New(memory.Options{Now: clock.Now})
+	long, short := daily(t), perIP(t)
+	for i := range 10_000 {
+		take(t, s, of(short, policy.ByIP, ip(i)))
+		if i%100 == 0 {
+			take(t, s, of(long, policy.ByTenant, ip(i)))
+		}
+	}
+	clock.Advance(minute)
+	s.Sweep(clock.Now())
+	if got := s.Stats(); got != (memory.Stats{Buckets: 100, Expired: 10_000}) {
+		t.Fatalf("after a minute: %+v", got)
+	}
+	for i := 0; i < 10_000; i += 100 {
+		if got := take(t, s, of(long, policy.ByTenant, ip(i)))[0].Used; got != 2 {
+			t.Fatalf("tenant %d has used %d of its day, want 2", i, got)
+		}
+	}
+}
+
+func TestRefusedRequestsAndReadsKeepNoBuckets(t *testing.T) {
+	clock := storetest.NewClock()
+	s := memory.New(memory.Options{Now: clock.Now})
+	short, long := perIP(t), daily(t)
+	empty := of(long, policy.ByTenant, "acme")
+	empty.Cost = 100
+	take(t, s, empty)
+	read := of(short, policy.ByIP, "reader")
+	read.Cost = 0
+	for i := range 1000 {
+		take(t, s, empty, of(short, policy.ByIP, ip(i)))
+		take(t, s, read)
+	}
+	if got := s.Stats().Buckets; got != 1 {
+		t.Errorf("%d buckets are kept, want the one that was spent from", got)
+	}
+}
+
+func TestSoakCeilingHoldsUnderAFloodOfAddressesAndADailyQuotaSurvives(t *testing.T) {
+	for _, ceiling := range []int{1000, soak.Count(10_000, 50_000)} {
+		t.Run(fmt.Sprint(ceiling), func(t *testing.T) {
+			clock := storetest.NewClock()
+			s := memory.New(memory.Options{Now: clock.Now, MaxBuckets: ceiling})
+			short, long := perIP(t), daily(t)
+			quota := of(long, policy.ByTenant, "acme")
+			quota.Cost = 100
+			take(t, s, quota)
+			for i := range 4 * ceiling {
+				take(t, s, of(short, policy.ByIP, ip(i)))
+				clock.Advance(1)
+				if i%1000 == 0 && s.Stats().Buckets > ceiling {
+					t.Fatalf("%d buckets, with a ceiling of %d", s.Stats().Buckets, ceiling)
+				}
+			}
+			got := s.Stats()
+			if got.Buckets > ceiling || got.Buckets < ceiling*9/10 {
+				t.Errorf("%d buckets after the flood, with a ceiling of %d", got.Buckets, ceiling)
+			}
+			if want := uint64(4*ceiling + 1 - got.Buckets); got.Evicted+got.Expired != want || got.Evicted == 0 {
+				t.Errorf("%+v: want %d forgotten", got, want)
+			}
+			if take(t, s, quota)[0].Admits() {
+				t.Error("the flood has given a tenant its daily quota back")
+			}
+		})
+	}
+}
+
+func TestAnEvictedBucketStartsAfresh(t *testing.T) {
+	clock := storetest.NewClock()
+	s := memory.New(memory.Options{Now: clock.Now, MaxBuckets: 1})
+	p := daily(t)
+	acme, other := of(p, policy.ByTenant, "acme"), of(p, policy.ByTenant, "other")
+	acme.Cost = 100
+	take(t, s, acme)
+	take(t, s, other)
+	if got := s.Stats(); got != (memory.Stats{Buckets: 1, Evicted: 1}) {
+		t.Fatalf("%+v", got)
+	}
+	if !take(t, s, acme)[0].Admits() {
+		t.Error("an evicted bucket still counts")
+	}
+}
+
+func TestAnExpiredBucketGoesBeforeOneInUse(t *testing.T) {
+	clock := storetest.NewClock()
+	s := memory.New(memory.Options{Now: clock.Now, MaxBuckets: 2})
+	p := daily(t)
+	take(t, s, of(perIP(t), policy.ByIP, "10.0.0.1"))
+	take(t, s, of(p, policy.ByTenant, "acme"))
+	clock.Advance(minute)
+	take(t, s, of(p, policy.ByTenant, "other"))
+	if got := s.Stats(); got != (memory.Stats{Buckets: 2, Expired: 1}) {
+		t.Errorf("%+v: want nothing evicted", got)
+	}
+	clock.Advance(-minute)
+	if now := take(t, s, of(p, policy.ByTenant, "acme"))[0].Now; now != clock.Now()+minute {
+		t.Errorf("the address's bucket is gone, and the clock may still step back %d before that", clock.Now()+minute-now)
+	}
+}
+
+func TestARequestDoesNotEvictItsOwnBuckets(t *testing.T) {
+	clock := storetest.NewClock()
+	s := memory.New(memory.Options{Now: clock.Now, MaxBuckets: 2})
+	p := daily(t)
+	bounds := []policy.Bound{of(p, policy.ByTenant, "a"), of(p, policy.ByTenant, "b"), of(p, policy.ByTenant, "c")}
+	for range 3 {
+		take(t, s, bounds...)
+	}
+	for i, status := range take(t, s, bounds...) {
+		if status.Used != 4 {
+			t.Errorf("bound %d has used %d, want 4", i, status.Used)
+		}
+	}
+}
+
+func TestAForgottenBucketStaysForgottenWhenTheClockStepsBack(t *testing.T) {
+	clock := storetest.NewClock()
+	s := memory.New(memory.Options{Now: clock.Now})
+	quota := of(daily(t), policy.ByTenant, "acme")
+	quota.Cost = 100
+	take(t, s, quota)
+	clock.Advance(day)
+	s.Sweep(clock.Now())
+	clock.Advance(-day) // back in the day whose quota was spent
+	status := take(t, s, quota)[0]
+	if !status.Admits() || status.Now != clock.Now()+day {
+		t.Errorf("%+v: want it decided at the instant at which the bucket was forgotten", status)
+	}
+	if wait := take(t, s, quota)[0].Wait; wait <= 0 {
+		t.Errorf("the next day's quota is spent, and wait is %d", wait)
+	}
+	clock.Advance(day)
+	if take(t, s, quota)[0].Admits() {
+		t.Error("the same day's quota was given out twice")
+	}
+}
+
+func TestAnExpiredBucketMeansNothingBeforeItIsSwept(t *testing.T) {
+	clock := storetest.NewClock()
+	s := memory.New(memory.Options{Now: clock.Now})
+	before, after := daily(t), policyOf(t, "daily", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 100, Window: day})
+	spent := of(before, policy.ByTenant, "acme")
+	spent.Cost = 100
+	take(t, s, spent)
+	clock.Advance(2 * day)
+	if got := take(t, s, of(after, policy.ByTenant, "acme"))[0].Used; got != 1 {
+		t.Errorf("under another algorithm, a quota of two days ago counts %d", got-1)
+	}
+}
+
+// A name may be cut out of a header of a megabyte, which must not stay in memory with it.
+func TestKeysDoNotHoldOnToTheTextsTheyWereCutFrom(t *testing.T) {
+	clock := storetest.NewClock()
+	s := memory.New(memory.Options{Now: clock.Now})
+	p := daily(t)
+	before := heap()
+	for i := range 64 {
+		header := strings.Repeat("x", 1<<20) + ip(i)
+		take(t, s, of(p, policy.ByTenant, header[1<<20:]))
+	}
+	if grown := int64(heap()) - int64(before); grown > 16<<20 {
+		t.Errorf("64 short names hold on to %d MiB", grown>>20)
+	}
+	runtime.KeepAlive(s)
+}
+
+func TestRunForgetsWhatExpiresAndEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New(memory.Options{Now: func() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }})
+		p := perIP(t)
+		for i := range 1000 {
+			take(t, s, of(p, policy.ByIP, ip(i)))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx) }()
+		time.Sleep(20 * time.Second) // of the bubble's clock: two rounds over all shards
+		synctest.Wait()
+		if got := s.Stats(); got != (memory.Stats{Expired: 1000}) {
+			t.Errorf("twenty seconds later: %+v", got)
+		}
+		cancel()
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		default:
+			t.Error("Run has not ended with its context")
+		}
+	})
+}
+
+func TestTakeRefusesStatusesOfAnotherNumber(t *testing.T) {
+	s := memory.New(memory.Options{Now: storetest.NewClock().Now})
+	if err := s.Take(context.Background(), []policy.Bound{of(daily(t), policy.ByTenant, "acme")}, nil); err == nil {
+		t.Error("a bound without a status was taken")
+	}
+	if got := s.Stats().Buckets; got != 0 {
+		t.Errorf("it left %d buckets", got)
+	}
+}

@@ -1,0 +1,44 @@
+package memory
+
+import (
+	"fmt"
+	"hash/maphash"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// Refund gives back what Take has spent for the bounds whose statuses are Charged, marks them as not charged and says
+// in Returned how much of it their buckets got: what is certainly missing still. It fails only when there is not one
+// status for each bound.
+func (s *Store) Refund(bounds []policy.Bound, statuses []decision.Status) error {
+	if len(bounds) != len(statuses) {
+		return fmt.Errorf("refund %d bounds: there are %d statuses", len(bounds), len(statuses))
+	}
+	for i := range statuses {
+		if statuses[i].Charged {
+			s.refund(&bounds[i], &statuses[i])
+		}
+	}
+	return nil
+}
+
+func (s *Store) refund(b *policy.Bound, status *decision.Status) {
+	hash := maphash.Comparable(s.seed, b.Key)
+	sh := &s.shards[int(hash)&(len(s.shards)-1)]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	status.Charged, status.Returned = false, 0
+	now := max(s.now(), sh.forgot)
+	kept := sh.find(hash, &b.Key)
+	if kept == nil || kept.expiry <= now {
+		return
+	}
+	l, state := &b.Policy.Limit, kept.state
+	status.Returned = l.Returned(l.Refund(&state, now, b.Cost, status.Receipt))
+	if status.Returned > 0 {
+		kept.write(&state, l, now)
+	}
+	l.Advance(&state, now)
+	status.Status, status.Now = l.Status(&state, now), now
+}

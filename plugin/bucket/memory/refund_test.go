@@ -1,0 +1,46 @@
+package memory_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+func TestARefundGivesBackWhatWasSpentOnce(t *testing.T) {
+	for _, algorithm := range []limit.Algorithm{limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog} {
+		clock := storetest.NewClock()
+		s := memory.New(memory.Options{Now: clock.Now})
+		b := of(policyOf(t, "p", limit.Spec{Algorithm: algorithm, Quantity: 10, Window: minute}), policy.ByTenant, "acme")
+		b.Cost = 4
+		take(t, s, b)
+		b.Cost = 3
+		bounds, statuses := []policy.Bound{b}, make([]decision.Status, 1)
+		if err := s.Take(context.Background(), bounds, statuses); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := s.Refund(bounds, statuses); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := statuses[0]; got.Charged || got.Returned != 3 || got.Used != 4 {
+			t.Errorf("%v: after a refund of 3 the status is %+v, want 4 used", algorithm, got)
+		}
+		b.Cost = 0
+		if got := take(t, s, b)[0].Used; got != 4 {
+			t.Errorf("%v: %d used after 4 and 3 of which 3 were given back", algorithm, got)
+		}
+	}
+}
+
+func TestARefundWithoutAStatusForEachBoundIsAnError(t *testing.T) {
+	s := memory.New(memory.Options{Now: storetest.NewClock().Now})
+	if err := s.Refund(make([]policy.Bound, 2), make([]decision.Status, 1)); err == nil {
+		t.Error("it was no error")
+	}
+}

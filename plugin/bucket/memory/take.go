@@ -1,0 +1,245 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// fewBounds is how many bounds need no memory beyond the stack.
+const fewBounds = 8
+
+// scratch is the memory of a request with more bounds, which the next one uses again.
+type scratch struct {
+	drafts []draft
+	order  []int // empty, with room for all bounds
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+func (m *scratch) grow(n int) {
+	m.drafts = slices.Grow(m.drafts[:0], n)[:n]
+	m.order = slices.Grow(m.order[:0], n)
+}
+
+func (m *scratch) putBack() {
+	clear(m.drafts) // they refer to buckets
+	scratches.Put(m)
+}
+
+// draft is a bucket of the request that is being taken, with a copy of its state to work on: the bucket itself
+// changes only when it is spent from, so that a refused request leaves no trace.
+type draft struct {
+	hash   uint64
+	first  int // the first bound of the request with this key: its draft is the one for all of them
+	shard  *shard
+	bucket *bucket // nil: not kept yet
+	state  limit.State
+	asked  int64        // tokens that the enforced bounds so far ask of the bucket, together
+	spent  *limit.Limit // the limit that was spent last; nil: nothing was spent
+}
+
+// taking is one request under the locks of its buckets.
+type taking struct {
+	bounds   []policy.Bound
+	statuses []decision.Status
+	drafts   []draft
+	now      limit.Micros
+}
+
+// Take implements admit.Buckets. It waits for nothing but locks, and fails only when there is not one status for each
+// bound.
+func (s *Store) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	return s.answer(bounds, statuses, true)
+}
+
+// Ask answers as Take does and spends nothing.
+func (s *Store) Ask(bounds []policy.Bound, statuses []decision.Status) error {
+	return s.answer(bounds, statuses, false)
+}
+
+func (s *Store) answer(bounds []policy.Bound, statuses []decision.Status, spends bool) error {
+	if len(bounds) != len(statuses) {
+		return fmt.Errorf("take %d bounds: there is room for %d statuses", len(bounds), len(statuses))
+	}
+	clear(statuses)
+	var few [fewBounds]draft
+	var order [fewBounds]int
+	t, locks := taking{bounds: bounds, statuses: statuses, drafts: few[:min(len(bounds), fewBounds)]}, order[:0]
+	if len(bounds) > fewBounds {
+		m := scratches.Get().(*scratch)
+		defer m.putBack()
+		m.grow(len(bounds))
+		t.drafts, locks = m.drafts, m.order
+	}
+	locks = s.place(&t, locks)
+	s.lock(locks)
+	defer s.unlock(locks)
+	// The clock is read under the locks, so that it does not step back between the requests of one bucket.
+	t.now = s.now()
+	for _, i := range locks {
+		t.now = max(t.now, s.shards[i].forgot)
+	}
+	t.read()
+	if t.ask() && spends {
+		t.spend()
+		t.spendShadows()
+		s.keep(&t)
+	} else {
+		t.askShadows()
+	}
+	t.report()
+	return nil
+}
+
+func (s *Store) lock(shards []int) {
+	for _, i := range shards {
+		s.shards[i].mu.Lock()
+	}
+}
+
+func (s *Store) unlock(shards []int) {
+	for _, i := range shards {
+		s.shards[i].mu.Unlock()
+	}
+}
+
+// place finds the shard of every bound and which bounds share a bucket. It answers the shards to lock, each once and
+// in one order for all requests, so that no two requests wait for each other.
+func (s *Store) place(t *taking, locks []int) []int {
+	for i := range t.bounds {
+		d := &t.drafts[i]
+		d.hash, d.first = maphash.Comparable(s.seed, t.bounds[i].Key), i
+		for j := range i {
+			if t.drafts[j].hash == d.hash && t.bounds[j].Key == t.bounds[i].Key {
+				d.first = t.drafts[j].first
+				break
+			}
+		}
+		index := int(d.hash) & (len(s.shards) - 1)
+		d.shard = &s.shards[index]
+		locks = append(locks, index)
+	}
+	slices.Sort(locks)
+	return slices.Compact(locks)
+}
+
+// of is bound i's limit and the draft of its bucket, brought to the present.
+func (t *taking) of(i int) (*limit.Limit, *draft) {
+	l, d := &t.bounds[i].Policy.Limit, &t.drafts[t.drafts[i].first]
+	l.Advance(&d.state, t.now)
+	return l, d
+}
+
+func (t *taking) read() {
+	for i := range t.drafts {
+		d := &t.drafts[i]
+		if d.first != i {
+			continue
+		}
+		d.bucket = d.shard.find(d.hash, &t.bounds[i].Key)
+		if d.bucket != nil && d.bucket.expiry > t.now {
+			d.state = d.bucket.state
+		}
+	}
+}
+
+// ask asks the enforced bounds, and tells whether all of them admit. Bounds of one bucket must find room together.
+func (t *taking) ask() bool {
+	admitted := true
+	for i := range t.bounds {
+		if !t.bounds[i].Enforced() {
+			continue
+		}
+		l, d := t.of(i)
+		wait := limit.Micros(0)
+		if cost := t.bounds[i].Cost; cost > 0 {
+			if d.asked > math.MaxInt64-cost {
+				d.asked = math.MaxInt64 - cost
+			}
+			d.asked += cost
+			wait = l.Wait(&d.state, t.now, d.asked)
+		}
+		t.statuses[i].Wait = wait
+		admitted = admitted && wait == 0
+	}
+	return admitted
+}
+
+func (t *taking) spend() {
+	for i := range t.bounds {
+		if t.bounds[i].Enforced() {
+			t.charge(i)
+		}
+	}
+}
+
+// charge spends bound i, which has been asked.
+func (t *taking) charge(i int) {
+	if t.bounds[i].Cost <= 0 {
+		return
+	}
+	l, d := t.of(i)
+	l.Spend(&d.state, t.now, t.bounds[i].Cost)
+	d.spent = l
+	t.statuses[i].Charged, t.statuses[i].Receipt = true, d.state.Receipt()
+}
+
+// askShadows asks the shadow bounds as things stand: each alone.
+func (t *taking) askShadows() {
+	for i := range t.bounds {
+		if !t.bounds[i].Enforced() {
+			l, d := t.of(i)
+			t.statuses[i].Wait = l.Wait(&d.state, t.now, t.bounds[i].Cost)
+		}
+	}
+}
+
+// spendShadows asks the shadow bounds one after the other, and spends each that admits.
+func (t *taking) spendShadows() {
+	for i := range t.bounds {
+		if t.bounds[i].Enforced() {
+			continue
+		}
+		l, d := t.of(i)
+		wait := l.Wait(&d.state, t.now, t.bounds[i].Cost)
+		t.statuses[i].Wait = wait
+		if wait == 0 {
+			t.charge(i)
+		}
+	}
+}
+
+// keep writes what was spent into the buckets, and makes those that are new.
+func (s *Store) keep(t *taking) {
+	for i := range t.drafts {
+		d := &t.drafts[i]
+		if d.spent == nil {
+			continue
+		}
+		if d.bucket == nil {
+			if d.shard.kept >= s.perShard {
+				d.shard.evict(t, &t.bounds[i].Key, s.perShard)
+			}
+			d.bucket = d.shard.add(d.hash, t.bounds[i].Key)
+		}
+		d.bucket.write(&d.state, d.spent, t.now)
+	}
+}
+
+// report fills in what the clients are told: every bound as it stands after the request.
+func (t *taking) report() {
+	for i := range t.bounds {
+		l, d := t.of(i)
+		status := &t.statuses[i]
+		status.Status = l.Status(&d.state, t.now)
+		status.Now, status.Source = t.now, decision.Memory
+	}
+}

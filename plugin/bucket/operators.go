@@ -1,0 +1,82 @@
+package bucket
+
+import (
+	"context"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// operatorTimeout is how long an operator waits for Redis, in milliseconds, where the config allows requests less. What
+// is read or emptied is asked for twice, so both must end before the answer is due.
+const operatorTimeout = 2000
+
+// OpenOperators answers the buckets of a config as [Stores.OpenShared] does, for operators, who have seconds: a Redis
+// that is too slow for requests still answers them, and what one connection loses is asked for once more. It has
+// connections of its own, without a breaker, so that neither what requests meet nor what operators meet concerns the
+// other.
+func (s *Stores) OpenOperators(config *schema.Config) (buckets Shared, release func(), err error) {
+	if config.Strategy != schema.StrategyRedis {
+		return nil, nil, ErrNotShared
+	}
+	main, second := patient(config.Redis), config.AddressRedis
+	if !second.IsZero() {
+		second = patient(second)
+	}
+	redis, closeRedis, err := s.operators.OpenPair(main, second, addresses.Counted)
+	if err != nil {
+		return nil, nil, err
+	}
+	return twice{redis}, closeRedis, nil
+}
+
+// patient returns a block with its defaults and the timeouts of operators.
+func patient(block schema.Redis) schema.Redis {
+	block = schema.Config{Redis: block}.WithDefaults().Redis
+	for _, timeout := range []*int64{&block.ConnectTimeout, &block.SendTimeout, &block.ReadTimeout} {
+		*timeout = max(*timeout, operatorTimeout)
+	}
+	return block
+}
+
+// twice asks once more where asking again changes nothing.
+type twice struct{ Shared }
+
+// Take implements admit.Buckets. What spends is asked for once.
+func (t twice) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	err := t.Shared.Take(ctx, bounds, statuses)
+	if err == nil && reads(bounds) && failed(statuses) {
+		err = t.Shared.Take(ctx, bounds, statuses)
+	}
+	return err
+}
+
+func reads(bounds []policy.Bound) bool {
+	for i := range bounds {
+		if bounds[i].Cost > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func failed(statuses []decision.Status) bool {
+	for i := range statuses {
+		if statuses[i].Failure != decision.NoFailure {
+			return true
+		}
+	}
+	return false
+}
+
+// Forget implements Shared. A bucket that is empty already stays so.
+func (t twice) Forget(ctx context.Context, keys []policy.Key) (int, error) {
+	n, err := t.Shared.Forget(ctx, keys)
+	if err == nil {
+		return n, nil
+	}
+	more, err := t.Shared.Forget(ctx, keys)
+	return n + more, err
+}

@@ -1,0 +1,257 @@
+package outage
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
+
+const minute = 60 * limit.Second
+
+// condition is how a server of the shared store behaves.
+type condition uint8
+
+const (
+	up       condition = iota
+	refusing           // nothing is sent
+	silent             // no answer in time; nothing was run
+	deaf               // no answer in time, but it was run
+	foreign            // the keys hold something else
+)
+
+var failureOf = [...]decision.Failure{
+	up: decision.NoFailure, refusing: decision.Unavailable, silent: decision.TimedOut, deaf: decision.TimedOut, foreign: decision.WrongType,
+}
+
+var errAway = errors.New("away")
+
+// servers is a shared store of several servers: each owner's buckets are on a server of its own, which can be away.
+type servers struct {
+	clock *storetest.ManualClock
+
+	mu      sync.Mutex
+	is      map[string]condition // by owner
+	states  map[policy.Key]limit.State
+	before  map[policy.Key]limit.State // what the last take has changed
+	spent   map[string]int64           // tokens, by policy: of enforced bounds that were answered
+	unknown map[string]int64           // of those that were not
+	takes   int
+	refunds int
+	probes  int
+
+	beats map[string]string // node by namespace
+	live  int
+	gate  *Breaker // of all servers; may be nil
+	hook  func()   // runs before each take
+}
+
+func newServers(clock *storetest.ManualClock) *servers {
+	return &servers{
+		clock: clock, is: map[string]condition{}, states: map[policy.Key]limit.State{}, spent: map[string]int64{},
+		unknown: map[string]int64{}, beats: map[string]string{}, live: 1,
+	}
+}
+
+func (s *servers) set(owner string, c condition) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.is[owner] = c
+}
+
+// Take implements Shared.
+func (s *servers) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	if s.hook != nil {
+		s.hook()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gate != nil {
+		if wait, ok := s.gate.Enter(); !ok {
+			for i := range statuses {
+				statuses[i] = decision.Status{Failure: decision.Unavailable, Wait: limit.Micros(wait.Microseconds())}
+			}
+			return nil
+		}
+		defer func() { s.gate.Leave(0, s.is[bounds[0].Key.GroupID] != up) }()
+	}
+	s.takes++
+	s.before = map[policy.Key]limit.State{}
+	now := s.clock.Now()
+	clear(statuses)
+	denied := false
+	for i := range bounds {
+		b := &bounds[i]
+		statuses[i].Now = now
+		if c := s.is[b.Key.GroupID]; c != up {
+			statuses[i].Failure, statuses[i].Wait = failureOf[c], limit.Second
+			continue
+		}
+		statuses[i].Source = decision.Redis
+		state := s.state(b, now)
+		statuses[i].Wait = b.Policy.Limit.Wait(&state, now, b.Cost)
+		denied = denied || decision.Denies(b, &statuses[i])
+	}
+	for i := range bounds {
+		s.spend(&bounds[i], &statuses[i], denied, now)
+	}
+	return nil
+}
+
+func (s *servers) state(b *policy.Bound, now limit.Micros) limit.State {
+	state := s.states[b.Key]
+	state.Log = slices.Clone(state.Log) // a refund brings the old one back
+	b.Policy.Limit.Advance(&state, now)
+	return state
+}
+
+func (s *servers) spend(b *policy.Bound, status *decision.Status, denied bool, now limit.Micros) {
+	state := s.state(b, now)
+	admits := b.Policy.Limit.Wait(&state, now, b.Cost) == 0 && b.Cost > 0
+	switch {
+	case status.Source == decision.Redis && admits && !denied:
+		status.Charged = true
+		s.spent[b.Policy.Name] += b.Cost
+		s.before[b.Key] = s.states[b.Key]
+	case s.is[b.Key.GroupID] == deaf && admits:
+		s.unknown[b.Policy.Name] += b.Cost
+	default:
+		admits = false
+	}
+	if admits {
+		b.Policy.Limit.Spend(&state, now, b.Cost)
+		s.states[b.Key] = state
+	}
+	if status.Source == decision.Redis {
+		status.Status = b.Policy.Limit.Status(&state, now)
+	}
+}
+
+// Refund implements Shared.
+func (s *servers) Refund(_ context.Context, bounds []policy.Bound, statuses []decision.Status) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refunds++
+	for i := range statuses {
+		if statuses[i].Charged && statuses[i].Source == decision.Redis {
+			statuses[i].Charged = false
+			s.spent[bounds[i].Policy.Name] -= bounds[i].Cost
+		}
+	}
+	maps.Copy(s.states, s.before)
+}
+
+// Beat implements Shared.
+func (s *servers) Beat(_ context.Context, namespace, node string, ttl time.Duration) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.is[""] != up || ttl != lifetime {
+		return 0, errAway
+	}
+	s.beats[namespace] = node
+	return s.live, nil
+}
+
+// Leave implements Shared.
+func (s *servers) Leave(_ context.Context, namespace, node string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.is[""] != up || s.beats[namespace] != node {
+		return errAway
+	}
+	delete(s.beats, namespace)
+	return nil
+}
+
+// Probe implements Shared.
+func (s *servers) Probe(context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.probes++
+	if s.gate == nil {
+		return
+	}
+	if _, ok := s.gate.Enter(); ok {
+		s.gate.Leave(0, s.is[""] != up)
+	}
+}
+
+// world is a store over servers, with a fallback and a clock.
+type world struct {
+	clock    *storetest.ManualClock
+	servers  *servers
+	fallback *memory.Store
+	breakers *Breakers
+	store    *Store
+	view     *View
+}
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func newWorld(o Options, v ViewOptions) *world {
+	clock := storetest.NewClock()
+	return nodeOf(newServers(clock), o, v)
+}
+
+// nodeOf is one more node of the shared store.
+func nodeOf(shared *servers, o Options, v ViewOptions) *world {
+	w := &world{clock: shared.clock, servers: shared, fallback: memory.New(memory.Options{Now: shared.clock.Now})}
+	if o.Log == nil {
+		o.Log = quiet()
+	}
+	w.breakers = NewBreakers(o.Log)
+	o.Name, o.Now, o.Breakers = "main", shared.clock.Now, w.breakers
+	if v.Namespace == "" {
+		v.Namespace = "default"
+	}
+	w.store = New(shared, w.fallback, o)
+	w.view = w.store.View(v)
+	return w
+}
+
+// take takes bounds, and tells whether the request was admitted.
+func (w *world) take(t testing.TB, bounds ...policy.Bound) ([]decision.Status, bool) {
+	t.Helper()
+	statuses := make([]decision.Status, len(bounds))
+	if err := w.view.Take(context.Background(), bounds, statuses); err != nil {
+		t.Fatalf("take %d bounds: %v", len(bounds), err)
+	}
+	admitted := true
+	for i := range bounds {
+		admitted = admitted && !decision.Denies(&bounds[i], &statuses[i])
+	}
+	return statuses, admitted
+}
+
+func compiled(t testing.TB, spec limit.Spec) limit.Limit {
+	t.Helper()
+	l, err := limit.New(spec)
+	if err != nil {
+		t.Fatalf("compile %+v: %v", spec, err)
+	}
+	return l
+}
+
+// bound is one of cost 1 on a fixed window of a minute. Its policy's name is the fail mode's.
+func bound(t testing.TB, mode policy.FailMode, quantity int64, owner string) policy.Bound {
+	p := &policy.Policy{
+		Name: mode.String(), FailMode: mode, Cost: -1,
+		Limit: compiled(t, limit.Spec{Algorithm: limit.FixedWindow, Quantity: quantity, Window: minute}),
+	}
+	return policy.Bound{
+		Policy: p, Cost: 1, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByTenant, GroupID: owner},
+	}
+}

@@ -1,0 +1,373 @@
+package redis
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+const (
+	countScript = "return {redis.call('incr', KEYS[1])}"
+	// slowScript counts, and answers 1 s later when the key is "slow".
+	slowScript = `redis.call('incr', KEYS[1])
+local function now() local t = redis.call('time') return t[1] * 1000000 + t[2] end
+local stop = now() + (KEYS[1] == 'slow' and 1000000 or 0)
+repeat until now() > stop
+return {0}`
+)
+
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+// atOnce makes calls from many goroutines and answers their errors.
+func atOnce(callers, each int, call func() error) error {
+	var wg sync.WaitGroup
+	errs := make([]error, callers)
+	for i := range callers {
+		wg.Go(func() {
+			for range each {
+				errs[i] = errors.Join(errs[i], call())
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// eachWay runs a test with and without a pipeline.
+func eachWay(t *testing.T, test func(t *testing.T, pipelined bool)) {
+	for _, pipelined := range []bool{true, false} {
+		t.Run(fmt.Sprintf("pipeline=%t", pipelined), func(t *testing.T) { test(t, pipelined) })
+	}
+}
+
+func TestACallIsOneEvalshaAndNothingElse(t *testing.T) {
+	server := redistest.Single(t)
+	client := server.Client(t)
+	eachWay(t, func(t *testing.T, pipelined bool) {
+		c := checked(t, countScript, at(server, pipelined))
+		const callers, each = 32, 20
+		call := func() error { return run(c, "once") }
+		if err := atOnce(callers, 1, call); err != nil { // opens the connections
+			t.Fatal(err)
+		}
+		must(t, client, "config", "resetstat")
+		if err := atOnce(callers, each, call); err != nil {
+			t.Fatal(err)
+		}
+		calls := calls(t, client)
+		if calls["evalsha"] != callers*each || calls["incr"] != callers*each {
+			t.Errorf("%d calls ran %d EVALSHA and the script %d times", callers*each, calls["evalsha"], calls["incr"])
+		}
+		for _, command := range []string{"eval", "script|load", "script", "ping"} {
+			if calls[command] != 0 {
+				t.Errorf("%s was called %d times", command, calls[command])
+			}
+		}
+	})
+}
+
+func TestTheReplyAndTheArgumentsAreBytesAndIntegers(t *testing.T) {
+	server := redistest.Single(t)
+	eachWay(t, func(t *testing.T, pipelined bool) {
+		c := open(t, "return {KEYS[1], KEYS[2], ARGV[1], 9007199254740992}", at(server, pipelined))
+		err := atOnce(8, 1, func() error {
+			reply, err := c.Run(t.Context(), c.script, []string{"{a}1", "{a}2"}, []any{"\x00\xff\r\n"})
+			if err == nil && !slices.Equal(reply, []any{"{a}1", "{a}2", "\x00\xff\r\n", int64(1) << 53}) {
+				err = fmt.Errorf("got %q", reply)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestALostScriptIsHealedAndRunsOnceForEachCall(t *testing.T) {
+	server := redistest.Single(t)
+	client := server.Client(t)
+	eachWay(t, func(t *testing.T, pipelined bool) {
+		c := open(t, countScript, at(server, pipelined))
+		const callers, each = 16, 10
+		must(t, client, "del", "healed")
+		must(t, client, "config", "resetstat")
+		for range 2 {
+			var calls atomic.Int32
+			err := atOnce(callers, each/2, func() error {
+				if calls.Add(1) == callers {
+					if err := client.ScriptFlush(context.Background()).Err(); err != nil {
+						return err
+					}
+				}
+				return run(c, "healed")
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if count, err := client.Get(t.Context(), "healed").Int(); err != nil || count != callers*each {
+			t.Errorf("%d calls counted %d (%v)", callers*each, count, err)
+		}
+		if calls := calls(t, client); calls["script|load"] == 0 || calls["script|load"] > 2*callers || calls["eval"] != 0 {
+			t.Errorf("%d SCRIPT LOAD and %d EVAL for two losses", calls["script|load"], calls["eval"])
+		}
+	})
+}
+
+func TestACallEndsAfterReadTimeout(t *testing.T) {
+	eachWay(t, func(t *testing.T, pipelined bool) {
+		server := redistest.Single(t) // of its own: it stays busy
+		block := at(server, pipelined)
+		block.ReadTimeout = 50
+		c := checked(t, slowScript, block)
+		for _, callers := range []int{1, 8} {
+			err := atOnce(callers, 1, func() error {
+				started := time.Now()
+				err := run(c, "slow")
+				if took := time.Since(started); took > 500*time.Millisecond {
+					t.Errorf("%d callers: one waited %v", callers, took)
+				}
+				if !errors.Is(err, errUnknown) {
+					return fmt.Errorf("errUnknown is wanted, got %w", err)
+				}
+				return wantKind(err, Unknown)
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// breaker is a proxy in front of a Redis that loses the reply to a script and the connection with it, while told to.
+type breaker struct {
+	listener net.Listener
+	server   string
+	breaking atomic.Bool
+	ended    sync.WaitGroup
+}
+
+func startBreaker(t *testing.T, server *redistest.Server) *breaker {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &breaker{listener: listener, server: server.Address()}
+	b.ended.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return // the test is over
+			}
+			b.ended.Go(func() { b.serve(conn) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		b.ended.Wait()
+	})
+	return b
+}
+
+// serve passes requests on one by one: a client sends no second one before the reply to the first.
+func (b *breaker) serve(client net.Conn) {
+	defer client.Close()
+	server, err := net.Dial("tcp", b.server)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	buffer := make([]byte, 1<<16)
+	for {
+		n, err := client.Read(buffer)
+		if err != nil {
+			return
+		}
+		lost := b.breaking.Load() && bytes.Contains(buffer[:n], []byte("evalsha"))
+		if _, err := server.Write(buffer[:n]); err != nil {
+			return
+		}
+		n, err = server.Read(buffer)
+		if err != nil || lost {
+			return
+		}
+		if _, err := client.Write(buffer[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func TestAScriptWhoseReplyIsLostIsNotRunAgain(t *testing.T) {
+	server := redistest.Single(t)
+	client := server.Client(t)
+	proxy := startBreaker(t, server)
+	eachWay(t, func(t *testing.T, pipelined bool) {
+		block := at(server, pipelined)
+		block.Port = int64(proxy.listener.Addr().(*net.TCPAddr).Port)
+		c := checked(t, countScript, block)
+		for _, callers := range []int{1, 8} {
+			if err := atOnce(callers, 5, func() error { return run(c, "k") }); err != nil {
+				t.Fatal(err)
+			}
+			must(t, client, "del", "k")
+			proxy.breaking.Store(true)
+			if err := atOnce(callers, 1, func() error { return wantKind(run(c, "k"), Unknown) }); err != nil {
+				t.Error(err)
+			}
+			proxy.breaking.Store(false)
+			if err := atOnce(callers, 5, func() error { return run(c, "k") }); err != nil {
+				t.Errorf("afterwards: %v", err)
+			}
+			if count, err := client.Get(t.Context(), "k").Int(); err != nil || count <= 5*callers || count > 6*callers {
+				t.Errorf("%d calls without a reply and %d with one counted %d (%v)", callers, 5*callers, count, err)
+			}
+		}
+	})
+}
+
+func TestACallEndsWithItsContext(t *testing.T) {
+	eachWay(t, func(t *testing.T, pipelined bool) {
+		server := redistest.Single(t) // of its own: it stays busy
+		block := at(server, pipelined)
+		block.ReadTimeout = 800
+		c := checked(t, slowScript, block)
+		err := atOnce(8, 1, func() error {
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+			defer cancel()
+			started := time.Now()
+			_, err := c.Run(ctx, c.script, []string{"slow"}, nil)
+			if took := time.Since(started); took > 500*time.Millisecond {
+				return fmt.Errorf("%v after %v", err, took)
+			}
+			return wantKind(err, Unknown)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err = c.Run(over, c.script, []string{"k"}, nil)
+		if err := wantKind(err, NotSent); err != nil {
+			t.Errorf("a call whose context is over before it starts: %v", err)
+		}
+	})
+}
+
+func TestACallWithoutAConnectionIsNotSent(t *testing.T) {
+	eachWay(t, func(t *testing.T, pipelined bool) {
+		c := open(t, countScript, schema.Redis{Host: "127.0.0.1", Port: int64(freeport.Port(t)), Pipeline: pipelined, ReadTimeout: 1000, KeepalivePoolSize: 64})
+		if err := atOnce(8, 1, func() error { return wantKind(run(c, "k"), NotSent) }); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestWhatRedisTurnsAwayIsRefused(t *testing.T) {
+	server := redistest.Single(t)
+	client := server.Client(t)
+	must(t, client, "acl", "setuser", "reader", "on", ">secret", "+@all", "-script", "-evalsha", "~*")
+	master := redistest.Single(t)
+	for _, test := range []struct {
+		name       string
+		make, undo []any
+		change     func(*schema.Redis)
+	}{
+		{"no memory", []any{"config", "set", "maxmemory", "1"}, []any{"config", "set", "maxmemory", "0"}, nil},
+		{"replica", []any{"replicaof", master.Host, master.Port}, []any{"replicaof", "no", "one"}, nil},
+		{"wrong password", nil, nil, func(r *schema.Redis) { r.Username, r.Password = "reader", "wrong" }},
+		{"may not", nil, nil, func(r *schema.Redis) { r.Username, r.Password = "reader", "secret" }},
+		{"no such database", nil, nil, func(r *schema.Redis) { r.Database = 99 }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			eachWay(t, func(t *testing.T, pipelined bool) {
+				block := at(server, pipelined)
+				if test.change != nil {
+					test.change(&block)
+				}
+				c := open(t, countScript, block)
+				if test.make != nil {
+					must(t, client, "script", "load", countScript)
+					must(t, client, test.make...)
+					defer must(t, client, test.undo...)
+				}
+				if err := atOnce(8, 1, func() error { return wantKind(run(c, "k"), Refused) }); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func TestCallsGoOnWhenAHungRedisAnswersAgain(t *testing.T) {
+	server := redistest.Single(t)
+	eachWay(t, func(t *testing.T, pipelined bool) {
+		block := at(server, pipelined)
+		block.ReadTimeout = 100
+		c := open(t, countScript, block)
+		call := func() error { return run(c, "hung") }
+		eventually(t, "calls succeed", func() bool { return atOnce(8, 1, call) == nil })
+		server.Hang(t)
+		for range 2 {
+			if err := atOnce(8, 1, func() error {
+				started := time.Now()
+				err := call()
+				if took := time.Since(started); err == nil || took > 500*time.Millisecond {
+					return fmt.Errorf("%v after %v", err, took)
+				}
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+		}
+		server.Resume(t)
+		eventually(t, "calls succeed again", func() bool { return atOnce(8, 1, call) == nil })
+	})
+}
+
+// BenchmarkCallers is what directCallers and the pipeline rest on.
+func BenchmarkCallers(b *testing.B) {
+	server := redistest.Single(b)
+	for _, way := range []string{"alone", "pipelined", "chosen"} {
+		for _, callers := range []int{1, 2, 3, 4, 6, 16, 64, 256} {
+			b.Run(fmt.Sprintf("%s/callers=%d", way, callers), func(b *testing.B) {
+				block := at(server, way != "alone")
+				block.KeepalivePoolSize = 256
+				c := open(b, "return {1}", block)
+				if way == "pipelined" {
+					c.backend.(single).callers.Store(directCallers)
+				}
+				if err := atOnce(callers, 1, func() error { return run(c, "k") }); err != nil {
+					b.Fatal(err)
+				}
+				b.ReportAllocs()
+				var taken atomic.Int64
+				b.ResetTimer()
+				err := atOnce(callers, 1, func() error {
+					for taken.Add(1) <= int64(b.N) {
+						if err := run(c, "k"); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+			})
+		}
+	}
+}

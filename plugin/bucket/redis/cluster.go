@@ -1,0 +1,282 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// maxRedirects is how often one call follows a redirection.
+	maxRedirects = 3
+	// maxServers is how many servers are remembered: more than a cluster has at one time. Beyond it all are forgotten,
+	// and those in use come back with their next call.
+	maxServers = 1024
+	// maxProbeKeys is how many keys are tried for one that a master keeps.
+	maxProbeKeys = 4096
+)
+
+// cluster is a Redis Cluster. Every master has a pipeline of its own, so that one that hangs delays nobody else: that
+// of go-redis for the whole cluster has all wait for the slowest.
+type cluster struct {
+	client    *redis.ClusterClient
+	connect   func(address string) *redis.Client // to a server that a redirection leads to
+	gate      func(address string) Gate
+	pipelined bool
+
+	unknown  Gate // stands before the search for the cluster's servers, until they are known
+	searched atomic.Bool
+
+	masterServers sync.Map // *redis.Client, which ClusterClient owns → *server
+
+	mu       sync.Mutex
+	known    int                // how many masterServers were made since all were forgotten
+	targets  map[string]*server // address → a server that a redirection led to, with a client that we own
+	isClosed bool
+}
+
+func newCluster(options *redis.UniversalOptions, gate func(address string) Gate, pipelined bool) *cluster {
+	return &cluster{
+		client: redis.NewClusterClient(options.Cluster()), gate: gate, unknown: gate("any"), pipelined: pipelined,
+		connect: func(address string) *redis.Client {
+			one := options.Simple()
+			one.Addr = address
+			return redis.NewClient(one)
+		},
+		targets: map[string]*server{},
+	}
+}
+
+// Groups implements transport.
+func (*cluster) Groups() bool { return true }
+
+// Run implements transport. A redirection says that the script did not run there, so it is followed at once; what the
+// cluster looks like now is learnt in the background, after a failure too, because a master that died cannot redirect.
+func (c *cluster) Run(ctx context.Context, script *script, keys []string, args []any) ([]any, error) {
+	s, err := c.masterOf(ctx, keys[0])
+	if err != nil {
+		return nil, err
+	}
+	command := script.evalsha(keys, args)
+	reply, err := s.run(ctx, script, command, false)
+	for hops := 0; err != nil && hops < maxRedirects; hops++ {
+		c.client.ReloadState(ctx)
+		address, asking := redirection(err, s.client.Options().Addr)
+		if address == "" {
+			break
+		}
+		if s, err = c.target(address); err != nil {
+			return nil, &Error{Kind: NotSent, err: err}
+		}
+		reply, err = s.run(ctx, script, command, asking)
+	}
+	return reply, err
+}
+
+// masterOf is the server that a key belongs to. Until the cluster's servers are known somebody has to look for them, and
+// waits for those that the settings name: one at a time, if they do not answer.
+func (c *cluster) masterOf(ctx context.Context, key string) (*server, error) {
+	if c.searched.Load() {
+		return c.find(ctx, key)
+	}
+	wait, ok := c.unknown.Enter()
+	if !ok {
+		return nil, &Error{Kind: NotSent, Wait: wait, err: errGate}
+	}
+	s, err := c.search(ctx, key)
+	if err == nil && !c.searched.Swap(true) {
+		c.unknown.Close()
+	}
+	return s, err
+}
+
+// search finds a key's master through the gate of servers that are not known yet, which has let it through.
+func (c *cluster) search(ctx context.Context, key string) (s *server, err error) {
+	err = errUnfinished
+	defer leave(c.unknown, time.Now(), &err)
+	return c.find(ctx, key)
+}
+
+func (c *cluster) find(ctx context.Context, key string) (*server, error) {
+	client, err := c.client.MasterForKey(ctx, key)
+	if err != nil {
+		return nil, &Error{Kind: NotSent, err: fmt.Errorf("find the master of a key: %w", err)}
+	}
+	s, err := c.master(client)
+	if err != nil {
+		return nil, &Error{Kind: NotSent, err: err}
+	}
+	return s, nil
+}
+
+// redirection is the address that err points to, "" when it is none, and whether that server wants ASKING. A server that
+// does not know its own name leaves the host out: then it is that of the server which answered.
+func redirection(err error, from string) (target string, asking bool) {
+	address, moved := redis.IsMovedError(err)
+	if !moved {
+		address, asking = redis.IsAskError(err)
+	}
+	colon := strings.LastIndexByte(address, ':')
+	if colon < 0 {
+		return "", false
+	}
+	host := strings.Trim(address[:colon], "[]") // IPv6 comes with brackets and without
+	if host == "" || host == "?" {
+		host, _, _ = net.SplitHostPort(from)
+	}
+	return net.JoinHostPort(host, address[colon+1:]), asking
+}
+
+// master is the server behind a client of the ClusterClient's.
+func (c *cluster) master(client *redis.Client) (*server, error) {
+	if s, ok := c.masterServers.Load(client); ok {
+		return s.(*server), nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s, ok := c.masterServers.Load(client); ok {
+		return s.(*server), nil
+	}
+	if c.isClosed {
+		return nil, redis.ErrClosed
+	}
+	s, err := newServer(client, c.gate(client.Options().Addr), c.pipelined)
+	if err != nil {
+		return nil, err
+	}
+	if c.known++; c.known > maxServers {
+		c.forgetMasters(func(*redis.Client) bool { return true })
+		c.known = 1
+	}
+	c.masterServers.Store(client, s)
+	return s, nil
+}
+
+// forgetMasters forgets servers that the ClusterClient may still know.
+func (c *cluster) forgetMasters(forgotten func(*redis.Client) bool) {
+	c.masterServers.Range(func(client, s any) bool {
+		if forgotten(client.(*redis.Client)) {
+			c.masterServers.Delete(client)
+			s.(*server).gate.Close()
+		}
+		return true
+	})
+}
+
+// target is the server at an address that a redirection named. Most are masters that the ClusterClient knows too, but
+// not all, and it lends out clients by key only.
+func (c *cluster) target(address string) (*server, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.isClosed {
+		return nil, redis.ErrClosed
+	}
+	if s, ok := c.targets[address]; ok {
+		return s, nil
+	}
+	if len(c.targets) >= maxServers {
+		if err := c.closeTargets(); err != nil {
+			return nil, err
+		}
+	}
+	client := c.connect(address)
+	s, err := newServer(client, c.gate(address), c.pipelined)
+	if err != nil {
+		return nil, errors.Join(err, client.Close())
+	}
+	c.targets[address] = s
+	return s, nil
+}
+
+// closeTargets closes and forgets; what is in flight there fails. c.mu is held.
+func (c *cluster) closeTargets() error {
+	var errs []error
+	for address, s := range c.targets {
+		s.gate.Close()
+		errs = append(errs, s.client.Close())
+		delete(c.targets, address)
+	}
+	return errors.Join(errs...)
+}
+
+func (c *cluster) masters(ctx context.Context, visit func(context.Context, *redis.Client) error) error {
+	return c.client.ForEachMaster(ctx, visit)
+}
+
+// Probe implements transport. It forgets the servers that are masters no more.
+func (c *cluster) Probe(ctx context.Context) {
+	var current, addresses sync.Map
+	err := c.client.ForEachMaster(ctx, func(ctx context.Context, client *redis.Client) error {
+		current.Store(client, nil)
+		addresses.Store(client.Options().Addr, nil)
+		s, err := c.master(client)
+		if err == nil {
+			s.probe(ctx, func() string { return c.keyOf(ctx, client.Options().Addr) })
+		}
+		return err
+	})
+	if err != nil {
+		return // nobody knows the masters: their servers' gates tell why
+	}
+	c.forgetMasters(func(client *redis.Client) bool {
+		_, ok := current.Load(client)
+		return !ok
+	})
+	c.probeTargets(ctx, &addresses)
+}
+
+// keyOf is a key that the master at an address keeps, "" if none is found.
+func (c *cluster) keyOf(ctx context.Context, address string) string {
+	for i := range maxProbeKeys {
+		key := probeKey(i)
+		if master, err := c.client.MasterForKey(ctx, key); err != nil {
+			return ""
+		} else if master.Options().Addr == address {
+			return key
+		}
+	}
+	return ""
+}
+
+// probeTargets asks the servers that redirections led to. One that does not answer, and is no master either, is
+// forgotten: no request goes there any more that could find out whether it is back.
+func (c *cluster) probeTargets(ctx context.Context, masters *sync.Map) {
+	c.mu.Lock()
+	targets := maps.Clone(c.targets)
+	c.mu.Unlock()
+	for address, s := range targets {
+		if _, ok := masters.Load(address); ok {
+			s.probe(ctx, func() string { return c.keyOf(ctx, address) })
+			continue
+		}
+		if s.probe(ctx, func() string { return "" }) {
+			continue
+		}
+		c.mu.Lock()
+		if c.targets[address] == s {
+			delete(c.targets, address)
+			s.gate.Close()
+			_ = s.client.Close() // whatever is wrong with it, it was given up for that
+		}
+		c.mu.Unlock()
+	}
+}
+
+// Close ends the connections and pipelines to all servers.
+func (c *cluster) Close() error {
+	c.mu.Lock()
+	c.isClosed = true
+	err := c.closeTargets()
+	c.mu.Unlock()
+	c.unknown.Close()
+	c.forgetMasters(func(*redis.Client) bool { return true })
+	return errors.Join(err, c.client.Close())
+}

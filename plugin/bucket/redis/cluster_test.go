@@ -1,0 +1,244 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// among are the settings of a cluster, of which they name one node.
+func among(nodes *redistest.Nodes, pipelined bool) schema.Redis {
+	first := nodes.Masters[0]
+	return schema.Redis{
+		ClusterNodes: []schema.RedisClusterNode{{IP: first.Host, Port: int64(first.Port)}},
+		Pipeline:     pipelined, ConnectTimeout: 5000, SendTimeout: 5000, ReadTimeout: 5000,
+	}
+}
+
+func TestAClusterThatStopsWithOneMasterIsWarnedOfAtTheStart(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.Cluster(t, 3, 0)
+	c := open(t, takeScript.source, among(nodes, true))
+	warnings, refusal, err := c.check(t.Context())
+	if len(warnings) != 3 || refusal != nil || err != nil || !strings.Contains(warnings[0], "cluster-require-full-coverage") {
+		t.Errorf("by default the check says %q, %v, %v: want a warning for each master", warnings, refusal, err)
+	}
+	nodes.KeepHealthySlots(t)
+	if warnings, refusal, err := c.check(t.Context()); len(warnings) != 0 || refusal != nil || err != nil {
+		t.Errorf("as it should be the check says %q, %v, %v", warnings, refusal, err)
+	}
+}
+
+// covering is a cluster of three masters as it should be: one that is away takes no other with it.
+func covering(t testing.TB, replicas int) *redistest.Nodes {
+	t.Helper()
+	nodes := redistest.Cluster(t, 3, replicas)
+	nodes.KeepHealthySlots(t)
+	return nodes
+}
+
+// keysOf are keys of one slot for each master, in their order.
+func keysOf(t testing.TB, nodes *redistest.Nodes) []string {
+	t.Helper()
+	client := nodes.Masters[0].Client(t)
+	keys := make([]string, len(nodes.Masters))
+	for i := 0; slices.Contains(keys, ""); i++ {
+		key := fmt.Sprintf("{t=%d}", i)
+		slot, err := client.ClusterKeySlot(t.Context(), key).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if master := min(int(slot)/(16384/len(keys)), len(keys)-1); keys[master] == "" {
+			keys[master] = key
+		}
+	}
+	return keys
+}
+
+func TestEveryCallOfAClusterIsOneEvalshaAtTheMasterOfItsKey(t *testing.T) {
+	t.Parallel()
+	nodes := covering(t, 0)
+	keys := keysOf(t, nodes)
+	eachWay(t, func(t *testing.T, pipelined bool) {
+		c := checked(t, countScript, among(nodes, pipelined))
+		if !c.Groups() {
+			t.Error("a cluster is not told from a single Redis")
+		}
+		round := func() error { return errors.Join(run(c, keys[0]), run(c, keys[1]), run(c, keys[2])) }
+		if err := atOnce(16, 1, round); err != nil {
+			t.Fatal(err)
+		}
+		for _, master := range nodes.Masters {
+			must(t, master.Client(t), "config", "resetstat")
+		}
+		if err := atOnce(16, 10, round); err != nil {
+			t.Fatal(err)
+		}
+		for i, master := range nodes.Masters {
+			calls := calls(t, master.Client(t))
+			if calls["evalsha"] != 160 || calls["incr"] != 160 || calls["eval"] != 0 || calls["script|load"] != 0 {
+				t.Errorf("160 calls are these at master %d: %v", i, calls)
+			}
+		}
+	})
+}
+
+func TestAHungMasterDelaysNobodyElsesCalls(t *testing.T) {
+	nodes := covering(t, 0)
+	keys := keysOf(t, nodes)
+	for _, master := range nodes.Masters { // it must hang without being noticed
+		must(t, master.Client(t), "config", "set", "cluster-node-timeout", "60000")
+	}
+	eachWay(t, func(t *testing.T, pipelined bool) {
+		c := checked(t, countScript, among(nodes, pipelined))
+		took := func(key string, deadline time.Duration) (time.Duration, error) {
+			ctx, cancel := context.WithTimeout(context.Background(), deadline)
+			defer cancel()
+			started := time.Now()
+			_, err := c.Run(ctx, c.script, []string{key}, nil)
+			return time.Since(started), err
+		}
+		if err := atOnce(16, 1, func() error { return errors.Join(run(c, keys[0]), run(c, keys[1]), run(c, keys[2])) }); err != nil {
+			t.Fatal(err)
+		}
+		nodes.Masters[1].Hang(t)
+		defer nodes.Masters[1].Resume(t)
+
+		// The machine may stall, so what is forbidden is far from what is usual: 51 ms here, 1 ms there.
+		var stopped sync.WaitGroup
+		for range 16 {
+			stopped.Go(func() {
+				for range 10 {
+					if d, err := took(keys[1], 50*time.Millisecond); err == nil || d > 400*time.Millisecond {
+						t.Errorf("a call of the hung master, with 50 ms: %v after %v", err, d)
+					}
+				}
+			})
+		}
+		var mu sync.Mutex
+		var healthy []time.Duration
+		err := atOnce(16, 50, func() error {
+			for _, key := range []string{keys[0], keys[2]} {
+				d, err := took(key, time.Second)
+				if err != nil {
+					return fmt.Errorf("a call of a healthy master: %w", err)
+				}
+				mu.Lock()
+				healthy = append(healthy, d)
+				mu.Unlock()
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stopped.Wait()
+		slices.Sort(healthy)
+		if median := healthy[len(healthy)/2]; median > 25*time.Millisecond {
+			t.Errorf("calls of the healthy masters take %v (median)", median)
+		}
+	})
+}
+
+// move gives the slot of a key to another master, as resharding does, up to the given step.
+func move(t *testing.T, from, to *redis.Client, key string, finish bool) {
+	t.Helper()
+	ctx := t.Context()
+	slot := from.ClusterKeySlot(ctx, key).Val()
+	source, target := from.ClusterMyID(ctx).Val(), to.ClusterMyID(ctx).Val()
+	if !finish {
+		must(t, to, "cluster", "setslot", slot, "importing", source)
+		must(t, from, "cluster", "setslot", slot, "migrating", target)
+		return
+	}
+	must(t, to, "cluster", "setslot", slot, "node", target)
+	must(t, from, "cluster", "setslot", slot, "node", target)
+}
+
+func TestARedirectionIsFollowedAndTheScriptRunsOnce(t *testing.T) {
+	t.Parallel()
+	nodes := covering(t, 0)
+	key := keysOf(t, nodes)[0]
+	from, to := nodes.Masters[0].Client(t), nodes.Masters[2].Client(t)
+	eachWay(t, func(t *testing.T, pipelined bool) {
+		c := open(t, countScript, among(nodes, pipelined))
+		must(t, from, "del", key)
+		call := func() error { return run(c, key) }
+		if err := c.backend.(*cluster).client.ForEachMaster(t.Context(), func(context.Context, *redis.Client) error { return nil }); err != nil {
+			t.Fatal(err) // the cluster as it is now has been seen
+		}
+		move(t, from, to, key, false)
+		if err := atOnce(16, 1, call); err != nil {
+			t.Errorf("ASK: %v", err)
+		}
+		move(t, from, to, key, true)
+		if err := atOnce(16, 1, call); err != nil {
+			t.Errorf("MOVED: %v", err)
+		}
+		if count, err := to.Get(t.Context(), key).Int(); err != nil || count != 32 {
+			t.Errorf("32 calls counted %d (%v)", count, err)
+		}
+		must(t, to, "del", key)
+		move(t, to, from, key, false)
+		move(t, to, from, key, true)
+	})
+}
+
+func TestAReplicaThatNeverSawTheScriptTakesOver(t *testing.T) {
+	t.Parallel()
+	nodes := covering(t, 1)
+	key := keysOf(t, nodes)[0]
+	c := checked(t, countScript, among(nodes, true))
+	if err := atOnce(8, 1, func() error { return run(c, key) }); err != nil {
+		t.Fatal(err)
+	}
+	replica := nodes.Replicas[0].Client(t)
+	eventually(t, "the replica has the count", func() bool {
+		return replica.Info(t.Context(), "replication").Val() != "" && replica.Do(t.Context(), "dbsize").Val() == int64(1)
+	})
+	if loaded := replica.ScriptExists(t.Context(), c.script.sha).Val(); len(loaded) != 1 || loaded[0] {
+		t.Fatalf("the replica has the script already: %v", loaded)
+	}
+	nodes.Masters[0].Kill()
+	eventually(t, "calls succeed after the failover", func() bool { return atOnce(8, 1, func() error { return run(c, key) }) == nil })
+	must(t, replica, "config", "resetstat")
+	if err := atOnce(8, 5, func() error { return run(c, key) }); err != nil {
+		t.Error(err)
+	}
+	if calls := calls(t, replica); calls["evalsha"] != 40 || calls["script|load"] != 0 {
+		t.Errorf("40 calls are these at the new master: %v", calls)
+	}
+}
+
+func TestTheHostThatARedirectionLeavesOutIsTheOneThatAnswered(t *testing.T) {
+	t.Parallel()
+	server := covering(t, 0)
+	for _, kind := range []string{"", "unknown-endpoint"} {
+		t.Run(kind, func(t *testing.T) {
+			if kind != "" {
+				for _, master := range server.Masters {
+					must(t, master.Client(t), "config", "set", "cluster-preferred-endpoint-type", kind)
+				}
+			}
+			wrong := server.Masters[0].Client(t)
+			err := wrong.Do(t.Context(), "get", keysOf(t, server)[2]).Err()
+			target, asking := redirection(err, server.Masters[0].Address())
+			if target != server.Masters[2].Address() || asking {
+				t.Errorf("%v leads to %q (asking: %t)", err, target, asking)
+			}
+		})
+	}
+	if target, _ := redirection(errors.New("ERR something else"), "127.0.0.1:1"); target != "" {
+		t.Errorf("an error that is no redirection leads to %q", target)
+	}
+}

@@ -1,0 +1,137 @@
+package redis
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+)
+
+// turnedClock is the script whose time is the instant that clock has written. What Redis does by its own time it leaves
+// out: keys do not expire, and nothing is swept, which a clock that steps back would notice.
+var turnedClock = newScript(assemble("frame", standing))
+
+var standing = map[string]string{"clock": `
+local now, BACK = tonumber(redis.call("GET", "clock")), 2 ^ 53
+local redis = {pcall = redis.pcall, call = function(command, ...)
+  if command == "PEXPIRE" then return end
+  local key, value, option = ...
+  if option == "PX" then return redis.call(command, key, value) end
+  return redis.call(command, ...)
+end}
+`}
+
+// turned makes a store split by the clock that its script reads.
+func turned(s *Store) *Store {
+	s.splitting = newScript(assemble("split", standing))
+	if s.script == toldClock {
+		s.splitting = newScript(strings.Replace(s.splitting.source, `redis.call("GET", "clock")`, `ARGV[2]`, 1))
+	}
+	return s
+}
+
+// toldClock is the script whose time comes with each request: in a cluster there is no key that all masters can read.
+var toldClock = newScript(strings.Replace(turnedClock.source, `redis.call("GET", "clock")`, `ARGV[2]`, 1))
+
+// told is a transport whose requests say what time it is.
+type told struct {
+	transport
+	clock storetest.Clock
+}
+
+func (t told) Run(ctx context.Context, script *script, keys []string, args []any) ([]any, error) {
+	return t.transport.Run(ctx, script, keys, append(args[:1:1], int64(t.clock.Now())))
+}
+
+// clock is a storetest.Clock that lives in Redis, so that requests at the same time never see it step back.
+type clock struct {
+	t      testing.TB
+	client redis.UniversalClient
+}
+
+func newClock(t testing.TB, client redis.UniversalClient) clock {
+	c := clock{t, client}
+	if err := client.Set(context.Background(), "clock", int64(storetest.Start), 0).Err(); err != nil {
+		t.Fatalf("set the clock: %v", err)
+	}
+	return c
+}
+
+func (c clock) Now() limit.Micros {
+	now, err := c.client.Get(context.Background(), "clock").Int64()
+	if err != nil {
+		c.t.Fatalf("read the clock: %v", err)
+	}
+	return limit.Micros(now)
+}
+
+func (c clock) Advance(by limit.Micros) {
+	if err := c.client.IncrBy(context.Background(), "clock", int64(by)).Err(); err != nil {
+		c.t.Fatalf("turn the clock: %v", err)
+	}
+}
+
+// direct is the least that a transport can be: one connection pool.
+type direct struct {
+	client redis.UniversalClient
+	groups bool
+}
+
+func (d *direct) Groups() bool { return d.groups }
+
+func (d *direct) Run(ctx context.Context, script *script, keys []string, args []any) ([]any, error) {
+	reply, err := d.client.EvalSha(ctx, script.sha, keys, args...).Slice()
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		if err := d.client.ScriptLoad(ctx, script.source).Err(); err != nil {
+			return nil, err
+		}
+		reply, err = d.client.EvalSha(ctx, script.sha, keys, args...).Slice()
+	}
+	if err != nil {
+		return nil, classify(err)
+	}
+	return reply, nil
+}
+
+func (d *direct) Probe(context.Context) {}
+
+func flush(t testing.TB, client redis.UniversalClient) {
+	t.Helper()
+	if err := client.FlushAll(context.Background()).Err(); err != nil {
+		t.Fatalf("empty Redis: %v", err)
+	}
+}
+
+func TestRedisstoreKeepsTheStoresPromises(t *testing.T) {
+	client := redistest.Single(t).Client(t)
+	for _, groups := range []bool{false, true} {
+		t.Run("groups="+strconv.FormatBool(groups), func(t *testing.T) {
+			storetest.Run(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
+				flush(t, client)
+				return turned(newStore("test", &direct{client, groups}, turnedClock, slog.New(slog.DiscardHandler))), newClock(t, client)
+			})
+		})
+	}
+}
+
+func TestARealClusterKeepsTheStoresPromises(t *testing.T) {
+	t.Parallel()
+	nodes := covering(t, 0)
+	eachWay(t, func(t *testing.T, pipelined bool) {
+		c := checked(t, toldClock.source, among(nodes, pipelined))
+		storetest.Run(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
+			for _, master := range nodes.Masters {
+				flush(t, master.Client(t))
+			}
+			clock := storetest.NewClock()
+			return turned(newStore("test", told{c, clock}, toldClock, quiet)), clock
+		})
+	})
+}

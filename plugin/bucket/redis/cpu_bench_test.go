@@ -1,0 +1,314 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// command queues one decision of four scopes, number n.
+type command func(pipeline redis.Pipeliner, n int)
+
+const (
+	benchTenants = 50
+	benchUsers   = 20 // of each tenant
+	benchBatch   = 100
+)
+
+// BenchmarkRedisCPU measures what a decision of four scopes costs Redis, pipelined, beside what others send. All that
+// is measured here runs on one server, one after the other: compare within one run. Every request is admitted.
+func BenchmarkRedisCPU(b *testing.B) {
+	client := redistest.Single(b).Client(b)
+	textbook, gcra := benchScript(b, "textbook"), benchScript(b, "gcra")
+	for _, c := range []struct {
+		name string
+		send command
+	}{
+		{"ping", func(p redis.Pipeliner, _ int) { p.Ping(context.Background()) }},
+		{"shipped", shipped(b, limit.TokenBucket, benchScopes)},
+		{"shipped-with-global", shipped(b, limit.TokenBucket, benchGlobal)},
+		{"shipped-tenant-only", shipped(b, limit.TokenBucket, benchTenant)},
+		{"shipped-15-endpoints", shipped(b, limit.TokenBucket, benchEndpoints(67))}, // 32 buckets, the most in one string
+		{"shipped-20-endpoints", shipped(b, limit.TokenBucket, benchEndpoints(50))},
+		{"shipped-100-endpoints", shipped(b, limit.TokenBucket, benchEndpoints(10))},
+		{"shipped-1000-endpoints", shipped(b, limit.TokenBucket, benchEndpoints(1))},
+		{"shipped-fixed-window", shipped(b, limit.FixedWindow, benchScopes)},
+		{"shipped-sliding-window", shipped(b, limit.SlidingWindow, benchScopes)},
+		{"shipped-sliding-log", shipped(b, limit.SlidingLog, benchScopes)},
+		{"textbook", func(p redis.Pipeliner, n int) {
+			args := slices.Repeat([]any{"1000000.5", "1000000000", "1"}, 4)
+			p.EvalSha(context.Background(), textbook.sha, benchKeys(n), args...)
+		}},
+		{"four-gcra", func(p redis.Pipeliner, n int) {
+			for _, key := range benchKeys(n) {
+				p.EvalSha(context.Background(), gcra.sha, []string{key}, 1_000_000_000, 1_000_000_000, 60, 1)
+			}
+		}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			flush(b, client)
+			benchLevels.forget()
+			for _, s := range []*script{takeScript, textbook, gcra} {
+				if err := client.ScriptLoad(context.Background(), s.source).Err(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			sendAll(b, client, c.send, benchTenants*benchUsers) // the buckets exist
+			for range 3 {                                       // on a busy machine, buckets may have expired before they could be split
+				if strings.HasPrefix(c.name, "shipped") {
+					benchLevels.splitAll(b, client)
+					sendAll(b, client, c.send, benchTenants*benchUsers) // those that were split, too
+				}
+			}
+			before := usedCPU(b, client)
+			b.ResetTimer()
+			n := sendAll(b, client, c.send, b.N)
+			b.StopTimer()
+			b.ReportMetric((usedCPU(b, client)-before)*1e6/float64(n), "redis-µs/op")
+		})
+	}
+}
+
+func benchScript(b *testing.B, name string) *script {
+	source, err := os.ReadFile("testdata/bench/" + name + ".lua")
+	if err != nil {
+		b.Fatal(err)
+	}
+	return newScript(string(source))
+}
+
+func benchKeys(n int) []string {
+	tenant, user := n%benchTenants, n/benchTenants%benchUsers
+	tag := fmt.Sprintf("rl:default:{t=tenant-%d}:", tenant)
+	return []string{tag + "daily", tag + "writes:POST%20/records", fmt.Sprint(tag, "burst:u_", user), fmt.Sprint(tag, "heavy:u_", user, ":POST%20/records")}
+}
+
+// shipped sends what Take sends.
+func shipped(b *testing.B, algorithm limit.Algorithm, scopes func(n int) []policy.Key) command {
+	spec := limit.Spec{Algorithm: algorithm, Quantity: 1_000_000_000, Window: 60 * limit.Second}
+	if algorithm == limit.SlidingLog {
+		spec.Quantity = limit.MaxLogQuantity
+		spec.Window = limit.Second
+		spec.SoftOnly = true // it never refuses, and forgets
+	}
+	l, err := limit.New(spec)
+	if err != nil {
+		b.Fatal(err)
+	}
+	p := &policy.Policy{Limit: l}
+	var plans []*plan
+	for n := range benchTenants * benchUsers {
+		var bounds []policy.Bound
+		for _, key := range scopes(n) {
+			bounds = append(bounds, policy.Bound{Policy: p, Key: key, Cost: 1})
+		}
+		plans = append(plans, &plan{levels: &benchLevels.levels, bounds: bounds})
+	}
+	compiled := -1
+	return func(pipeline redis.Pipeliner, n int) {
+		p := plans[n%len(plans)]
+		if compiled != benchLevels.changes {
+			for _, p := range plans {
+				if err := p.compile(p.bounds); err != nil {
+					b.Fatal(err)
+				}
+			}
+			compiled = benchLevels.changes
+		}
+		pipeline.EvalSha(context.Background(), takeScript.sha, p.keys, p.args...)
+	}
+}
+
+// levelled is what a store knows of the subjects that it has split.
+type levelled struct {
+	levels  levels
+	changes int
+}
+
+var benchLevels levelled
+
+// forget takes all subjects for whole ones again.
+func (l *levelled) forget() {
+	for tenant := range benchTenants {
+		l.levels.learn(benchSubject(tenant), 0)
+	}
+	l.changes++
+}
+
+func benchSubject(tenant int) *policy.Key {
+	return &policy.Key{Namespace: "default", Group: policy.ByTenant, GroupID: fmt.Sprint("tenant-", tenant)}
+}
+
+// splitAll splits what holds too many buckets, as a store does when it is told.
+func (l *levelled) splitAll(b *testing.B, client *redis.Client) {
+	s := newStore("bench", &direct{client, false}, takeScript, slog.New(slog.DiscardHandler))
+	for tenant := range benchTenants {
+		key := benchSubject(tenant)
+		s.levels.learn(key, l.levels.level(key))
+		for level := l.levels.level(key); crowdedAt(b, client, key, level); level++ {
+			if err := s.split(context.Background(), key, level); err != nil {
+				b.Fatal(err)
+			}
+		}
+		l.levels.learn(key, s.levels.level(key))
+	}
+	l.changes++
+}
+
+// crowdedAt reports whether a subject of a level has a string with more than 32 buckets.
+func crowdedAt(b *testing.B, client *redis.Client, key *policy.Key, level int) bool {
+	keys := []string{string(appendSubject(nil, key))}
+	for chunk := 0; level > 0 && chunk < 1<<level; chunk++ {
+		keys = append(keys, string(appendChunk(nil, key, chunk)))
+	}
+	for _, key := range keys {
+		length, err := client.StrLen(context.Background(), key).Result()
+		if err != nil {
+			b.Fatal(err)
+		}
+		if length > headSize+32*entrySize {
+			return true
+		}
+	}
+	return false
+}
+
+func benchScopes(n int) []policy.Key {
+	tenant, user := fmt.Sprint("tenant-", n%benchTenants), fmt.Sprint("u_", n/benchTenants%benchUsers)
+	return []policy.Key{
+		{Namespace: "default", Policy: "daily", Group: policy.ByTenant, GroupID: tenant},
+		{Namespace: "default", Policy: "writes", Group: policy.ByTenant, GroupID: tenant, Endpoint: "POST /records"},
+		{Namespace: "default", Policy: "burst", Group: policy.ByTenant, GroupID: tenant, Kind: policy.KindUser, Subject: user},
+		{Namespace: "default", Policy: "heavy", Group: policy.ByTenant, GroupID: tenant, Kind: policy.KindUser, Subject: user, Endpoint: "POST /records"},
+	}
+}
+
+func benchGlobal(n int) []policy.Key {
+	keys := benchScopes(n)
+	keys[3] = policy.Key{Namespace: "default", Policy: "everything", Group: policy.ByAll}
+	return keys
+}
+
+func benchTenant(n int) []policy.Key {
+	keys := benchScopes(n)[:2]
+	for i := range 2 {
+		key := keys[i]
+		key.Policy += "-2"
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// benchEndpoints is one of so many tenants, which have the endpoints of the bench's users.
+func benchEndpoints(tenants int) func(n int) []policy.Key {
+	return func(n int) []policy.Key {
+		keys := benchTenant(n)
+		for i := range keys {
+			keys[i].GroupID = fmt.Sprint("tenant-", n%tenants)
+			if keys[i].Endpoint != "" {
+				keys[i].Endpoint = fmt.Sprint("GET /", n/tenants)
+			}
+		}
+		return keys
+	}
+}
+
+// sendAll sends at least n decisions, and tells how many.
+func sendAll(b *testing.B, client *redis.Client, send command, n int) int {
+	sent := 0
+	for sent < n {
+		pipeline := client.Pipeline()
+		for range benchBatch {
+			send(pipeline, sent)
+			sent++
+		}
+		replies, err := pipeline.Exec(context.Background())
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, reply := range replies {
+			if script, ok := reply.(*redis.Cmd); ok {
+				if of, ok := script.Val().([]any); ok && len(of) == 1 {
+					b.Fatalf("the script has done nothing but tell levels: %v", of)
+				}
+			}
+		}
+	}
+	return sent
+}
+
+// usedCPU is how many seconds Redis has computed.
+func usedCPU(b *testing.B, client *redis.Client) float64 {
+	info, err := client.Info(context.Background(), "cpu").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	var sum float64
+	for line := range strings.Lines(info) {
+		name, text, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if name == "used_cpu_user" || name == "used_cpu_sys" {
+			seconds, err := strconv.ParseFloat(text, 64)
+			if err != nil {
+				b.Fatal(err)
+			}
+			sum += seconds
+		}
+	}
+	return sum
+}
+
+// BenchmarkPlan measures what a request costs this process beside the round trip: making it, and reading its reply.
+func BenchmarkPlan(b *testing.B) {
+	bounds, statuses := benchBounds(b)
+	reply := []any{nil, nil, int64(1_700_000_000_000_000)}
+	var p plan
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := p.compile(bounds); err != nil {
+			b.Fatal(err)
+		}
+		if _, _, err := p.read(reply); err != nil {
+			b.Fatal(err)
+		}
+		if err := p.settle(statuses, true); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func benchBounds(b *testing.B) ([]policy.Bound, []decision.Status) {
+	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1_000_000_000, Window: 60 * limit.Second})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var bounds []policy.Bound
+	for _, key := range benchScopes(0) {
+		bounds = append(bounds, policy.Bound{Policy: &policy.Policy{Limit: l}, Key: key, Cost: 1})
+	}
+	return bounds, make([]decision.Status, len(bounds))
+}
+
+// BenchmarkTakeAtOnce measures one caller's round trip, and what it allocates.
+func BenchmarkTakeAtOnce(b *testing.B) {
+	client := redistest.Single(b).Client(b)
+	s := newStore("test", &direct{client, false}, takeScript, slog.New(slog.DiscardHandler))
+	bounds, statuses := benchBounds(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := s.Take(context.Background(), bounds, statuses); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,182 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// lives is how long a key of Redis lives on.
+func (f *fixture) lives(t testing.TB, key string) limit.Micros {
+	t.Helper()
+	ttl, err := f.client.PTTL(context.Background(), key).Result()
+	if err != nil || ttl <= 0 {
+		t.Fatalf("%s lives for %v (%v): every key must have a TTL", key, ttl, err)
+	}
+	return limit.Micros(ttl.Microseconds())
+}
+
+func TestEveryKeyOutlivesItsBucketsAndNotByMuch(t *testing.T) {
+	f := newFixture(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		flush(t, f.client)
+		l := storetest.Limits().Draw(rt, "limit")
+		b := policy.Bound{Policy: &policy.Policy{Limit: *l}, Key: policy.Key{Policy: "p", Group: policy.ByIP, GroupID: "o"}}
+		for range rapid.IntRange(1, 4).Draw(rt, "requests") {
+			b.Cost = max(1, min(storetest.Cost(rt, l), l.Capacity()))
+			status := f.take(t, b)[0]
+			keys := []string{subjectKey(b)}
+			if l.Spec().Algorithm == limit.SlidingLog {
+				keys = append(keys, logKey(b))
+			}
+			for _, key := range keys {
+				lives := f.lives(t, key)
+				needs := till(find(f.client.Get(context.Background(), subjectKey(b)).Val(), appendName(nil, &b.Key))) - status.Now
+				late := limit.Micros(5 * time.Minute / time.Microsecond) // the test itself may be slow
+				if lives < needs-late && lives < needs/2 {
+					rt.Fatalf("%s means something for %d µs, and lives for %d", key, needs, lives)
+				}
+				if most := needs + needs/2 + 3*limit.Second; lives > most+needs {
+					rt.Fatalf("%s means something for %d µs, and lives for %d", key, needs, lives)
+				}
+			}
+		}
+	})
+}
+
+func TestATTLIsWrittenOnlyWhenItHasBecomeTooShort(t *testing.T) {
+	f := newFixture(t)
+	b := hundred(t)
+	f.take(t, b)
+	before := f.client.PExpireTime(context.Background(), subjectKey(b)).Val()
+	for range 20 {
+		f.take(t, b)
+	}
+	if after := f.client.PExpireTime(context.Background(), subjectKey(b)).Val(); after != before {
+		t.Errorf("the key was to expire at %v, and after more requests of the same day at %v", before, after)
+	}
+	weekly := bound(t, "weekly", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 100, Window: 7 * 24 * hour})
+	status := f.take(t, weekly)[0]
+	if lives := f.lives(t, subjectKey(b)); lives < status.Reset-status.Now-limit.Second {
+		t.Errorf("with a bucket of %d µs more the key lives for %d", status.Reset-status.Now, lives)
+	}
+}
+
+func TestABucketThatExpiredIsGoneFromRedisAndStartsAfresh(t *testing.T) {
+	f := newFixture(t)
+	var bounds []policy.Bound
+	for _, algorithm := range storetest.Algorithms {
+		b := of(bound(t, algorithm.String(), limit.Spec{Algorithm: algorithm, Quantity: 3, Window: limit.Second}), algorithm.String())
+		bounds = append(bounds, costing(b, b.Policy.Limit.Capacity()))
+	}
+	f.take(t, bounds...)
+	if n := f.client.DBSize(context.Background()).Val(); n != 6 {
+		t.Fatalf("%d keys, want one for each bound and one for a log's entries", n)
+	}
+	for deadline := time.Now().Add(time.Minute); f.client.DBSize(context.Background()).Val() > 0; {
+		if time.Now().After(deadline) {
+			t.Fatalf("a minute after limits of a second, Redis still has %v", f.client.Keys(context.Background(), "*").Val())
+		}
+	}
+	for i, s := range f.take(t, bounds...) {
+		if !s.Admits() || s.Used != bounds[i].Cost {
+			t.Errorf("%s: %+v, want the whole limit again", bounds[i].Policy.Name, s)
+		}
+	}
+}
+
+func TestNothingIsWrittenByARefusalOrARead(t *testing.T) {
+	f := newFixture(t)
+	empty := hundred(t)
+	f.take(t, costing(empty, 100))
+	keys := f.client.DBSize(context.Background()).Val()
+	value := f.client.Get(context.Background(), subjectKey(empty)).Val()
+	var others []policy.Bound
+	for _, algorithm := range storetest.Algorithms {
+		others = append(others, of(bound(t, algorithm.String(), limit.Spec{Algorithm: algorithm, Quantity: 3, Window: hour}), "u"))
+	}
+	f.take(t, append(others, empty)...)
+	for i := range others {
+		others[i].Cost = 0
+	}
+	f.take(t, others...)
+	if n := f.client.DBSize(context.Background()).Val(); n != keys {
+		t.Errorf("a refusal and a read made keys: %v", f.client.Keys(context.Background(), "*").Val())
+	}
+	if f.client.Get(context.Background(), subjectKey(empty)).Val() != value {
+		t.Error("a refusal changed a bucket")
+	}
+}
+
+// Whoever has many buckets loses those that mean nothing any more, and no others.
+func TestIdleBucketsOfALargeSubjectAreSwept(t *testing.T) {
+	client := redistest.Single(t).Client(t)
+	// The clock of tests, but one that may step back by no more than an hour.
+	swept := newScript(assemble("frame", map[string]string{"clock": `
+local now, BACK = tonumber(redis.call("GET", "clock")), 3600000000
+`}))
+	f := &fixture{Store: turned(newStore("test", &direct{client, false}, swept, quiet)), client: client}
+	clock := newClock(t, client)
+	perMinute := limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: 60 * limit.Second}
+	endpoint := func(i int) policy.Bound {
+		b := bound(t, "writes", perMinute)
+		b.Key.Endpoint = fmt.Sprint("GET /", i)
+		return b
+	}
+	long := bound(t, "daily", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 100, Window: 300 * 24 * hour})
+	f.take(t, long)
+	for i := range 25 {
+		f.take(t, endpoint(i))
+	}
+	if got := len(client.Get(context.Background(), subjectKey(long)).Val()); got != headSize+26*entrySize {
+		t.Fatalf("26 buckets take %d bytes", got)
+	}
+	clock.Advance(hour) // half a minute early: the last buckets may still mean something to a clock that steps back
+	f.take(t, endpoint(100))
+	if got := len(client.Get(context.Background(), subjectKey(long)).Val()); got != headSize+27*entrySize {
+		t.Errorf("after an hour the value has %d bytes: want every bucket kept", got)
+	}
+	clock.Advance(61 * limit.Second)
+	f.take(t, endpoint(101))
+	if got := len(client.Get(context.Background(), subjectKey(long)).Val()); got != headSize+3*entrySize {
+		t.Errorf("after another minute the value has %d bytes: want the daily bucket and the last two", got)
+	}
+	if s := f.take(t, long)[0]; s.Used != 2 {
+		t.Errorf("the bucket that still means something counts %d, want 2", s.Used)
+	}
+}
+
+func TestALongValueIsToldInPart(t *testing.T) {
+	f := newFixture(t)
+	var bounds []policy.Bound
+	for i := range 30 {
+		bounds = append(bounds, bound(t, fmt.Sprint("p", i), limit.Spec{Algorithm: limit.FixedWindow, Quantity: int64(i + 2), Window: 300 * 24 * hour}))
+	}
+	f.take(t, bounds...)
+	unspent := bound(t, "unspent", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 100, Window: 300 * 24 * hour})
+	asked := []policy.Bound{bounds[20], bounds[7], unspent, bounds[8], bounds[29]}
+	var p plan
+	if err := p.compile(asked); err != nil {
+		t.Fatal(err)
+	}
+	reply, err := f.transport.Run(context.Background(), takeScript, p.keys, p.args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := len(reply[0].(string)); got != headSize+4*entrySize {
+		t.Errorf("four buckets of thirty, and one that is new, are told in %d bytes", got)
+	}
+	for i, s := range f.take(t, asked...) {
+		if want := []int64{3, 3, 2, 3, 3}[i]; s.Used != want {
+			t.Errorf("bound %d has %d used, want %d", i, s.Used, want)
+		}
+	}
+}

@@ -1,0 +1,51 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+var forgetScript = newScript(assemble("forget", nil))
+
+// Forget empties the buckets of these keys, the entries of sliding logs included, one after the other, and answers how
+// many there were. Before an error some may have been emptied.
+func (s *Store) Forget(ctx context.Context, keys []policy.Key) (int, error) {
+	forgotten := 0
+	for i := range keys {
+		n, err := s.forget(ctx, &keys[i])
+		if err != nil {
+			return forgotten, fmt.Errorf("empty bucket %s of %s: %w", keys[i].Policy, appendSubject(nil, &keys[i]), err)
+		}
+		forgotten += n
+	}
+	return forgotten, nil
+}
+
+// forget empties one bucket, where it is by now.
+func (s *Store) forget(ctx context.Context, key *policy.Key) (int, error) {
+	name := appendName(nil, key)
+	for range mostTries {
+		level := s.levels.level(key)
+		whole := string(appendSubject(nil, key))
+		at := whole
+		if chunk := chunkOf(name, level); chunk != head {
+			at = string(appendChunk(nil, key, chunk))
+		}
+		keys, first := []string{whole, at, string(appendLog(nil, key))}, s.formats.begins(key.Namespace, level)
+		reply, err := s.transport.Run(ctx, forgetScript, keys, []any{append([]byte{first}, name...)})
+		if err != nil {
+			return 0, err
+		}
+		n, ok := oneNumber(reply)
+		switch {
+		case !ok || n > 1 || n < -1-maxLevel:
+			return 0, fmt.Errorf("%w: %v", errReply, reply)
+		case n >= 0:
+			return int(n), nil
+		}
+		s.levels.learn(key, int(-1-n))
+	}
+	return 0, errLevels
+}

@@ -1,0 +1,180 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Pair keeps some buckets in a second Redis, so that neither can fill or slow the Redis of the others. It is a store,
+// and takes all bounds of a request or none, as a cluster does with its groups. Where one Redis is away, only the bounds
+// in it have no answer. It is safe for concurrent use. Make it with [NewPair].
+type Pair struct {
+	main, second *Store
+	apart        func(*policy.Key) bool
+}
+
+// NewPair makes a pair that keeps the buckets in second for which apart reports true, and all others in main. Without a
+// second it is main alone.
+func NewPair(main, second *Store, apart func(*policy.Key) bool) *Pair {
+	return &Pair{main: main, second: second, apart: apart}
+}
+
+// OpenPair opens the Redis of a config and, if there is one, its second for the buckets for which apart reports true.
+// Otherwise it is as [Registry.Open] is.
+func (r *Registry) OpenPair(block, second schema.Redis, apart func(*policy.Key) bool) (*Pair, func(), error) {
+	main, closeMain, err := r.Open(block)
+	if err != nil {
+		return nil, nil, fmt.Errorf("redis: %w", err)
+	}
+	if second.IsZero() {
+		return NewPair(main, nil, apart), closeMain, nil
+	}
+	other, closeSecond, err := r.Open(second)
+	if err != nil {
+		closeMain()
+		return nil, nil, fmt.Errorf("address_redis: %w", err)
+	}
+	return NewPair(main, other, apart), func() {
+		closeSecond()
+		closeMain()
+	}, nil
+}
+
+// Main returns the store of most buckets.
+func (p *Pair) Main() *Store { return p.main }
+
+// Second returns the store of the buckets that are kept apart; nil: there is none.
+func (p *Pair) Second() *Store { return p.second }
+
+// Holder returns the store that keeps a bucket.
+func (p *Pair) Holder(key *policy.Key) *Store {
+	if p.second != nil && p.apart(key) {
+		return p.second
+	}
+	return p.main
+}
+
+// Take implements admit.Buckets, see [Store.Take]. What both Redis keep a part of is asked of both at once; what one
+// keeps is asked of it alone.
+func (p *Pair) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	if len(bounds) == 0 || len(bounds) != len(statuses) {
+		return p.main.Take(ctx, bounds, statuses)
+	}
+	if one := p.only(bounds); one != nil {
+		return one.Take(ctx, bounds, statuses)
+	}
+	clear(statuses)
+	return takeParts(ctx, p.parts(bounds, every(bounds)), statuses)
+}
+
+// only returns the store that keeps the buckets of all bounds; nil: each keeps some.
+func (p *Pair) only(bounds []policy.Bound) *Store {
+	if p.second == nil {
+		return p.main
+	}
+	one := p.Holder(&bounds[0].Key)
+	for i := range bounds[1:] {
+		if p.Holder(&bounds[i+1].Key) != one {
+			return nil
+		}
+	}
+	return one
+}
+
+// parts returns the parts of a request with some of its bounds.
+func (p *Pair) parts(bounds []policy.Bound, of []int) []part {
+	var mains, seconds []int
+	for _, i := range of {
+		if p.Holder(&bounds[i].Key) == p.main {
+			mains = append(mains, i)
+		} else {
+			seconds = append(seconds, i)
+		}
+	}
+	parts := p.main.addParts(nil, bounds, mains)
+	if p.second != nil {
+		parts = p.second.addParts(parts, bounds, seconds)
+	}
+	return parts
+}
+
+// Refund gives back what Take has spent, see [Store.Refund].
+func (p *Pair) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) {
+	refund(ctx, p.parts(bounds, settleRefunds(bounds, statuses)), statuses)
+}
+
+// both runs one call for the main and one for the second store, if there is one, and waits for both.
+func (p *Pair) both(call func(*Store) error) (main, second error) {
+	var other sync.WaitGroup
+	if p.second != nil {
+		other.Go(func() { second = call(p.second) })
+	}
+	main = call(p.main)
+	other.Wait()
+	return main, second
+}
+
+// Beat counts the nodes in both stores, see [Store.Beat], and returns how many the main one counts. A second that is away
+// or full is no error: it only keeps the form of buckets that was last heard of there.
+func (p *Pair) Beat(ctx context.Context, namespace, node string, ttl time.Duration) (live int, err error) {
+	err, missed := p.both(func(s *Store) error {
+		n, err := s.Beat(ctx, namespace, node, ttl)
+		if s == p.main {
+			live = n
+		}
+		return err
+	})
+	if missed != nil {
+		p.second.log.Debug("the second Redis does not count nodes", "namespace", namespace, "error", missed)
+	}
+	return live, err
+}
+
+// Leave ends what Beat has counted, in both stores.
+func (p *Pair) Leave(ctx context.Context, namespace, node string) error {
+	return errors.Join(p.both(func(s *Store) error { return s.Leave(ctx, namespace, node) }))
+}
+
+// Probe probes both stores, see [Store.Probe].
+func (p *Pair) Probe(ctx context.Context) {
+	_, _ = p.both(func(s *Store) error { // probes have no errors: the gates learn
+		s.Probe(ctx)
+		return nil
+	})
+}
+
+// Forget empties buckets where they are, see [Store.Forget].
+func (p *Pair) Forget(ctx context.Context, keys []policy.Key) (int, error) {
+	var mains, seconds []policy.Key
+	for i := range keys {
+		if p.Holder(&keys[i]) == p.main {
+			mains = append(mains, keys[i])
+		} else {
+			seconds = append(seconds, keys[i])
+		}
+	}
+	forgotten, err := p.main.Forget(ctx, mains)
+	if len(seconds) == 0 {
+		return forgotten, err
+	}
+	more, missed := p.second.Forget(ctx, seconds)
+	return forgotten + more, errors.Join(err, missed)
+}
+
+// Ping returns nil when every server of the main store answers.
+func (p *Pair) Ping(ctx context.Context) error { return p.main.Ping(ctx) }
+
+// PingSecond returns nil when every server of the second store answers, or there is none.
+func (p *Pair) PingSecond(ctx context.Context) error {
+	if p.second == nil {
+		return nil
+	}
+	return p.second.Ping(ctx)
+}

@@ -1,0 +1,219 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// byParity keeps the buckets of about every second policy apart, so that most requests meet both Redis.
+func byParity(key *policy.Key) bool { return crc32.ChecksumIEEE([]byte(key.Policy))%2 == 1 }
+
+// named returns the name of the n-th policy whose buckets are kept apart, or are not.
+func named(n int, apart bool) string {
+	for i := 0; ; i++ {
+		name := fmt.Sprint("p", i)
+		if byParity(&policy.Key{Policy: name}) != apart {
+			continue
+		}
+		if n--; n < 0 {
+			return name
+		}
+	}
+}
+
+// twoServers starts two servers and returns a client of each.
+func twoServers(t *testing.T) [2]*redis.Client {
+	t.Helper()
+	return [2]*redis.Client{redistest.Single(t).Client(t), redistest.Single(t).Client(t)}
+}
+
+// pairOn makes a pair over two servers, which it empties.
+func pairOn(t *testing.T, clients [2]*redis.Client) *Pair {
+	t.Helper()
+	over := func(client *redis.Client) *Store {
+		flush(t, client)
+		return newStore("test", &direct{client, false}, takeScript, quiet)
+	}
+	return NewPair(over(clients[0]), over(clients[1]), byParity)
+}
+
+// pairOf makes a pair over two servers, which it empties, and which read the time from one clock.
+func pairOf(t *testing.T, clients [2]*redis.Client, groups bool, clock storetest.Clock) *Pair {
+	t.Helper()
+	over := func(client *redis.Client) *Store {
+		flush(t, client)
+		return turned(newStore("test", told{&direct{client, groups}, clock}, toldClock, quiet))
+	}
+	return NewPair(over(clients[0]), over(clients[1]), byParity)
+}
+
+func TestAPairKeepsTheStoresPromises(t *testing.T) {
+	clients := twoServers(t)
+	for _, groups := range []bool{false, true} {
+		t.Run("groups="+strconv.FormatBool(groups), func(t *testing.T) {
+			storetest.RunApart(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
+				clock := storetest.NewClock()
+				return pairOf(t, clients, groups, clock), clock
+			})
+		})
+	}
+}
+
+// hourly returns a bound of so many tokens an hour, from the bucket of a policy.
+func hourly(t *testing.T, name string, quantity, cost int64) policy.Bound {
+	t.Helper()
+	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: quantity, Window: 3600 * limit.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return policy.Bound{
+		Policy: &policy.Policy{Name: name, Limit: l},
+		Key:    policy.Key{Namespace: "default", Policy: name, Group: policy.ByTenant, GroupID: "acme"},
+		Cost:   cost,
+	}
+}
+
+// usedOf returns what is spent of each bound's bucket.
+func usedOf(t *testing.T, store *Pair, bounds []policy.Bound) []int64 {
+	t.Helper()
+	used := make([]int64, len(bounds))
+	for i := range bounds {
+		b, status := bounds[i], make([]decision.Status, 1)
+		b.Cost = 0
+		if err := store.Take(t.Context(), []policy.Bound{b}, status); err != nil || status[0].Source != decision.Redis {
+			t.Fatalf("read %s: %+v, %v", b.Key.Policy, status[0], err)
+		}
+		used[i] = status[0].Used
+	}
+	return used
+}
+
+func TestADenialByEitherRedisLeavesBothUnspent(t *testing.T) {
+	clients := twoServers(t)
+	rapid.Check(t, func(r *rapid.T) {
+		pair := pairOf(t, clients, false, storetest.NewClock())
+		var bounds []policy.Bound
+		for i := range rapid.IntRange(2, 6).Draw(r, "bounds") {
+			quantity := rapid.Int64Range(1, 9).Draw(r, "quantity")
+			bounds = append(bounds, hourly(t, named(i/2, i%2 == 1), quantity, 0))
+		}
+		for range rapid.IntRange(1, 12).Draw(r, "requests") {
+			before, denied := usedOf(t, pair, bounds), false
+			for i := range bounds {
+				bounds[i].Cost = rapid.Int64Range(0, 4).Draw(r, "cost")
+				denied = denied || before[i]+bounds[i].Cost > bounds[i].Policy.Limit.Capacity()
+			}
+			statuses := make([]decision.Status, len(bounds))
+			if err := pair.Take(t.Context(), bounds, statuses); err != nil {
+				r.Fatal(err)
+			}
+			after := usedOf(t, pair, bounds)
+			for i := range bounds {
+				want := before[i] + bounds[i].Cost
+				if denied {
+					want = before[i]
+				}
+				if after[i] != want || statuses[i].Used != want {
+					r.Fatalf("%s is said to have %d used and has %d, want %d (denied: %t)", bounds[i].Key.Policy, statuses[i].Used, after[i], want, denied)
+				}
+			}
+		}
+	})
+}
+
+func TestARefundGoesBackToTheRedisThatWasSpentFrom(t *testing.T) {
+	pair := pairOf(t, twoServers(t), false, storetest.NewClock())
+	one, other := named(0, false), named(0, true)
+	bounds, statuses := []policy.Bound{hourly(t, one, 10, 3), hourly(t, other, 10, 4)}, make([]decision.Status, 2)
+	if err := pair.Take(t.Context(), bounds, statuses); err != nil {
+		t.Fatal(err)
+	}
+	pair.Refund(t.Context(), bounds, statuses)
+	if statuses[0].Returned != 3 || statuses[1].Returned != 4 || statuses[0].Charged || statuses[1].Charged {
+		t.Errorf("%+v: want 3 and 4 returned", statuses)
+	}
+	if used := usedOf(t, pair, bounds); used[0] != 0 || used[1] != 0 {
+		t.Errorf("%v is used after a refund of all", used)
+	}
+	pair.Refund(t.Context(), bounds, statuses)
+	if used := usedOf(t, pair, bounds); used[0] != 0 || used[1] != 0 {
+		t.Errorf("%v is used after a second refund", used)
+	}
+}
+
+// failing is a transport that answers nothing.
+type failing struct{ transport }
+
+var errFailing = errors.New("it fails")
+
+func (failing) Run(context.Context, *script, []string, []any) ([]any, error) { return nil, errFailing }
+
+func TestOnlyTheBoundsOfTheRedisThatIsAwayHaveNoAnswer(t *testing.T) {
+	one, other := named(0, false), named(0, true)
+	bounds := []policy.Bound{hourly(t, one, 10, 1), hourly(t, other, 10, 1)}
+	clients := twoServers(t)
+	for away := range bounds {
+		pair := pairOn(t, clients)
+		broken := []*Store{pair.main, pair.second}[away]
+		broken.transport = failing{broken.transport}
+		statuses := make([]decision.Status, 2)
+		if err := pair.Take(t.Context(), bounds, statuses); err != nil {
+			t.Fatal(err)
+		}
+		if s := statuses[away]; s.Source != decision.Unanswered || s.Failure == decision.NoFailure {
+			t.Errorf("the one that is away: %+v", s)
+		}
+		if s := statuses[1-away]; s.Source != decision.Redis || !s.Charged || s.Used != 1 {
+			t.Errorf("the other: %+v", s)
+		}
+		live, err := pair.Beat(t.Context(), "default", "node", time.Minute)
+		if away == 0 && err == nil || away == 1 && (err != nil || live != 1) {
+			t.Errorf("%d nodes, %v: the main Redis counts them, and the second need not answer", live, err)
+		}
+	}
+}
+
+func TestBothRedisOfAPairCountNodesAndEmptyBuckets(t *testing.T) {
+	pair := pairOn(t, twoServers(t))
+	one, other := named(0, false), named(0, true)
+	bounds, statuses := []policy.Bound{hourly(t, one, 10, 3), hourly(t, other, 10, 4)}, make([]decision.Status, 2)
+	if err := pair.Take(t.Context(), bounds, statuses); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := pair.Forget(t.Context(), policy.KeysOf(bounds)); n != 2 || err != nil {
+		t.Errorf("%d buckets are emptied, %v: want 2", n, err)
+	}
+	if used := usedOf(t, pair, bounds); used[0] != 0 || used[1] != 0 {
+		t.Errorf("%v is used of emptied buckets", used)
+	}
+	if live, err := pair.Beat(t.Context(), "default", "node", time.Minute); live != 1 || err != nil {
+		t.Errorf("%d nodes, %v: want 1", live, err)
+	}
+	for _, store := range []*Store{pair.main, pair.second} {
+		if live, err := store.Beat(t.Context(), "default", "other", time.Minute); live != 2 || err != nil {
+			t.Errorf("%d nodes, %v: want the pair's node and another", live, err)
+		}
+	}
+	if err := pair.Leave(t.Context(), "default", "node"); err != nil {
+		t.Fatal(err)
+	}
+	for _, store := range []*Store{pair.main, pair.second} {
+		if live, err := store.Beat(t.Context(), "default", "other", time.Minute); live != 1 || err != nil {
+			t.Errorf("%d nodes, %v: want the pair's node gone", live, err)
+		}
+	}
+}

@@ -1,0 +1,407 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+const (
+	// paritySteps is how many requests the ordinary test plays; the environment's PARITY_STEPS says otherwise.
+	paritySteps = 20_000
+	// stepsPerTimeline are sent to Redis in one go.
+	stepsPerTimeline = 500
+)
+
+// The script and package limit answer every request of any timeline alike, and leave the same states behind.
+func TestLuaDecidesAndRemembersAsGoDoes(t *testing.T) {
+	steps := paritySteps
+	if text, ok := os.LookupEnv("PARITY_STEPS"); ok {
+		var err error
+		if steps, err = strconv.Atoi(text); err != nil {
+			t.Fatalf("PARITY_STEPS is no number of steps: %v", err)
+		}
+	}
+	client := redistest.Single(t).Client(t)
+	playTimelines(t, (steps+stepsPerTimeline-1)/stepsPerTimeline, func(rt *rapid.T) {
+		flush(t, client)
+		playTimeline(rt, client)
+	})
+}
+
+// playTimelines draws so many timelines. One that fails is drawn again and again, ever shorter, and does not count.
+func playTimelines(t *testing.T, count int, play func(*rapid.T)) {
+	t.Helper()
+	played, failed := 0, false
+	for played < count && !t.Failed() {
+		rapid.Check(t, func(rt *rapid.T) {
+			if played >= count && !failed {
+				return
+			}
+			done := false
+			defer func() { failed = failed || !done }()
+			play(rt)
+			done = true
+			played++
+		})
+	}
+}
+
+// step is one request of a timeline, and what the model answers to it.
+type step struct {
+	now    limit.Micros
+	plan   plan
+	bounds []policy.Bound
+	want   []decision.Status
+	back   []int64 // of a refund: the units that each bound got back
+	reply  *redis.Cmd
+}
+
+func playTimeline(t *rapid.T, client *redis.Client) {
+	w := drawBuckets(t)
+	w.play(t, client, stepsPerTimeline, func() []policy.Bound {
+		w.turn(t)
+		return w.request(t)
+	})
+}
+
+// play sends so many requests, and demands that Redis answers each as the model does and holds the same in the end.
+func (w *world) play(t *rapid.T, client *redis.Client, requests int, next func() []policy.Bound) {
+	ctx, pipeline := context.Background(), client.Pipeline()
+	pipeline.ScriptLoad(ctx, turnedClock.source)
+	steps := make([]step, requests)
+	for i := range steps {
+		if rapid.IntRange(0, 99).Draw(t, "lost") == 77 {
+			pipeline.Del(ctx, w.lose(t))
+		}
+		s := &steps[i]
+		s.bounds = next()
+		s.now = w.now
+		var err error
+		if len(w.charged) > 0 && rapid.IntRange(0, 4).Draw(t, "gives back") == 3 {
+			err = s.plan.refund(w.refund(t, s))
+		} else {
+			s.want = w.take(s.bounds)
+			err = s.plan.compile(s.bounds)
+		}
+		if err != nil {
+			t.Fatalf("compile %d bounds: %v", len(s.bounds), err)
+		}
+		pipeline.Set(ctx, "clock", int64(s.now), 0)
+		s.reply = pipeline.EvalSha(ctx, turnedClock.sha, s.plan.keys, s.plan.args...)
+	}
+	if _, err := pipeline.Exec(ctx); err != nil {
+		t.Fatalf("play %d requests: %v", len(steps), err)
+	}
+	for i := range steps {
+		steps[i].check(t, steps[:i])
+	}
+	w.compareStates(t, client)
+}
+
+func (s *step) check(t *rapid.T, before []step) {
+	number := len(before)
+	reply, err := s.reply.Slice()
+	if err != nil {
+		t.Fatalf("request %d: %v", number, err)
+	}
+	if s.back != nil {
+		for i, want := range s.back {
+			if reply[i] != want {
+				t.Fatalf("refund %d:%s\nreturned %v, want %d", number, past(append(before, *s), &s.bounds[i].Key), reply[i], want)
+			}
+		}
+		return
+	}
+	foreign, taken, err := s.plan.read(reply)
+	if err != nil || foreign != 0 || taken != 0 {
+		t.Fatalf("request %d: read the reply: %d foreign values, %d foreign keys, %v", number, foreign, taken, err)
+	}
+	got := make([]decision.Status, len(s.bounds))
+	if err := s.plan.settle(got, true); err != nil {
+		t.Fatalf("request %d: %v", number, err)
+	}
+	for i := range got {
+		if got[i] != s.want[i] {
+			t.Fatalf("request %d:%s\n got %+v", number, past(append(before, *s), &s.bounds[i].Key), got[i])
+		}
+	}
+}
+
+// past is what happened last to a bucket.
+func past(steps []step, key *policy.Key) string {
+	var lines []string
+	for i := range steps {
+		for j := range steps[i].bounds {
+			if b := &steps[i].bounds[j]; b.Key == *key && steps[i].back != nil {
+				lines = append(lines, fmt.Sprintf("\n%d: at %d %s gives %d back by %+v under %+v\nwant %d",
+					i, steps[i].now, b.Key.Policy, b.Cost, steps[i].plan.receipts[j], b.Policy.Limit.Spec(), steps[i].back[j]))
+			} else if b.Key == *key {
+				lines = append(lines, fmt.Sprintf("\n%d: at %d %s %s of cost %d under %+v\nwant %+v",
+					i, steps[i].now, b.Key.Policy, b.Policy.Mode, b.Cost, b.Policy.Limit.Spec(), steps[i].want[j]))
+			}
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-5):], "")
+}
+
+// world is some buckets, the policy that each has at the moment, and the model of what they hold: see storetest.Model,
+// which does not show its states.
+type world struct {
+	now    limit.Micros
+	bounds []policy.Bound
+	kept   map[policy.Key]kept
+
+	charged []charge // the last takes, which may be given back, at times twice
+}
+
+type charge struct {
+	bound   policy.Bound
+	receipt limit.Receipt
+}
+
+// mostCharged is from how many takes one is chosen that is given back.
+const mostCharged = 20
+
+type kept struct {
+	state  limit.State
+	expiry limit.Micros
+}
+
+func drawBuckets(t *rapid.T) *world {
+	w := world{now: storetest.Start, kept: map[policy.Key]kept{}}
+	keys := []policy.Key{
+		{Group: policy.ByTenant, GroupID: "acme"},
+		{Group: policy.ByTenant, GroupID: "acme", Endpoint: "POST /a"},
+		{Group: policy.ByTenant, GroupID: "other"},
+		{Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindUser, Subject: "u"},
+		{Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindUser, Subject: "u", Endpoint: "POST /a"},
+		{Group: policy.ByIP, GroupID: "192.0.2.7"},
+		{Group: policy.ByAll},
+	}
+	for i := range 9 { // with these a value is a long one
+		keys = append(keys, policy.Key{Group: policy.ByTenant, GroupID: "large", Endpoint: fmt.Sprint("GET /", i)})
+	}
+	for i, key := range keys {
+		key.Policy = fmt.Sprint("p", i)
+		w.bounds = append(w.bounds, policy.Bound{Key: key, Policy: drawPolicy(t)})
+	}
+	return &w
+}
+
+func drawPolicy(t *rapid.T) *policy.Policy {
+	l := storetest.Limits().Draw(t, "limit")
+	if rapid.IntRange(0, 7).Draw(t, "soft only") == 0 {
+		spec := l.Spec()
+		spec.SoftOnly = true
+		if warns, err := limit.New(spec); err == nil {
+			l = &warns
+		}
+	}
+	mode := rapid.SampledFrom([]policy.Mode{policy.Enforce, policy.Enforce, policy.Enforce, policy.Shadow}).Draw(t, "mode")
+	return &policy.Policy{Name: "p", Limit: *l, Mode: mode}
+}
+
+// turn lets time pass, and at times changes a limit.
+func (w *world) turn(t *rapid.T) {
+	b := &w.bounds[rapid.IntRange(0, len(w.bounds)-1).Draw(t, "bucket")]
+	w.now += storetest.Gap(t, &b.Policy.Limit)
+	if rapid.IntRange(0, 19).Draw(t, "change") == 13 {
+		b.Policy = drawPolicy(t)
+	}
+}
+
+// request draws bounds, at times two of one bucket: then perhaps with another limit each.
+func (w *world) request(t *rapid.T) []policy.Bound {
+	bounds := make([]policy.Bound, rapid.IntRange(1, 4).Draw(t, "bounds"))
+	for i := range bounds {
+		bounds[i] = w.bounds[rapid.IntRange(0, len(w.bounds)-1).Draw(t, "bound")]
+		if rapid.IntRange(0, 29).Draw(t, "conflict") == 13 {
+			bounds[i].Policy = drawPolicy(t)
+		}
+		bounds[i].Cost = storetest.Cost(t, &bounds[i].Policy.Limit)
+	}
+	return bounds
+}
+
+// lose forgets the buckets of one key, as an eviction or a deletion does, and names the key.
+func (w *world) lose(t *rapid.T) string {
+	lost := &w.bounds[rapid.IntRange(0, len(w.bounds)-1).Draw(t, "lost bucket")].Key
+	for i := range w.bounds {
+		if key := &w.bounds[i].Key; sameSubject(key, lost) {
+			delete(w.kept, *key)
+		}
+	}
+	return string(appendSubject(nil, lost))
+}
+
+// state is a copy of the bucket's state at the present, under the bound's limit.
+func (w *world) state(b *policy.Bound) limit.State {
+	var s limit.State
+	if k, ok := w.kept[b.Key]; ok && k.expiry > w.now {
+		s = k.state
+		s.Log = slices.Clone(s.Log)
+	}
+	b.Policy.Limit.Advance(&s, w.now)
+	return s
+}
+
+func (w *world) wait(b *policy.Bound, asked int64) limit.Micros {
+	s := w.state(b)
+	return b.Policy.Limit.Wait(&s, w.now, asked)
+}
+
+func (w *world) spend(b *policy.Bound) (charged bool) {
+	if b.Cost <= 0 {
+		return false
+	}
+	s, l := w.state(b), &b.Policy.Limit
+	l.Spend(&s, w.now, b.Cost)
+	w.kept[b.Key] = kept{s, l.Expiry(&s, w.now)}
+	return true
+}
+
+func (w *world) charge(b *policy.Bound, status *decision.Status) {
+	if status.Charged = w.spend(b); status.Charged {
+		state := w.kept[b.Key].state
+		status.Receipt = state.Receipt()
+		w.charged = append(w.charged[max(0, len(w.charged)-mostCharged):], charge{*b, status.Receipt})
+	}
+}
+
+// refund draws takes to be given back, all or in part, and gives them back.
+func (w *world) refund(t *rapid.T, s *step) ([]policy.Bound, []limit.Receipt) {
+	var receipts []limit.Receipt
+	s.bounds, s.back = nil, []int64{}
+	for range rapid.IntRange(1, 3).Draw(t, "refunds") {
+		c := w.charged[rapid.IntRange(0, len(w.charged)-1).Draw(t, "refund of")]
+		if rapid.IntRange(0, 3).Draw(t, "in part") == 0 {
+			c.bound.Cost = rapid.Int64Range(1, c.bound.Cost).Draw(t, "refunded")
+		}
+		k := w.kept[c.bound.Key]
+		if k.expiry <= w.now {
+			k.state = limit.State{}
+		}
+		k.state.Log = slices.Clone(k.state.Log)
+		back := c.bound.Policy.Limit.Refund(&k.state, w.now, c.bound.Cost, c.receipt)
+		if back > 0 {
+			w.kept[c.bound.Key] = k
+		}
+		s.bounds, s.back, receipts = append(s.bounds, c.bound), append(s.back, back), append(receipts, c.receipt)
+	}
+	return s.bounds, receipts
+}
+
+// take answers a request as Take promises.
+func (w *world) take(bounds []policy.Bound) []decision.Status {
+	statuses := make([]decision.Status, len(bounds))
+	asked, denied := map[policy.Key]int64{}, false
+	for i := range bounds {
+		if b := &bounds[i]; b.Enforced() && b.Cost > 0 {
+			asked[b.Key] += b.Cost
+			statuses[i].Wait = w.wait(b, asked[b.Key])
+			denied = denied || statuses[i].Wait > 0
+		}
+	}
+	for i := range bounds {
+		if !denied && bounds[i].Enforced() {
+			w.charge(&bounds[i], &statuses[i])
+		}
+	}
+	for i := range bounds {
+		if b := &bounds[i]; !b.Enforced() {
+			if statuses[i].Wait = w.wait(b, b.Cost); !denied && statuses[i].Wait == 0 {
+				w.charge(b, &statuses[i])
+			}
+		}
+	}
+	for i := range bounds {
+		s := w.state(&bounds[i])
+		statuses[i].Status = bounds[i].Policy.Limit.Status(&s, w.now)
+		statuses[i].Now, statuses[i].Source = w.now, decision.Redis
+	}
+	return statuses
+}
+
+// fataler is a test of either kind.
+type fataler interface {
+	Fatalf(format string, args ...any)
+}
+
+// compareStates demands that Redis holds what the model does: no more, and nothing else.
+func (w *world) compareStates(t fataler, client *redis.Client) {
+	for i := range w.bounds {
+		key := &w.bounds[i].Key
+		got, want := stored(t, client, key, w.now), w.kept[*key]
+		if want.expiry <= w.now {
+			want = kept{}
+		}
+		want.expiry = min(want.expiry, forever)
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("after the timeline, at %d, %s/%s holds\n     %+v\nwant %+v", w.now, key.GroupID, key.Policy, got, want)
+		}
+	}
+}
+
+// stored is what Redis holds of a bucket, entries of a log included.
+func stored(t fataler, client redis.UniversalClient, key *policy.Key, now limit.Micros) kept {
+	ctx := context.Background()
+	value, err := client.Get(ctx, string(appendSubject(nil, key))).Result()
+	if err == redis.Nil {
+		return kept{}
+	}
+	if err != nil {
+		t.Fatalf("read %+v: %v", key, err)
+	}
+	if !sound(value) {
+		t.Fatalf("%+v holds %q, which is not of our form", key, value)
+	}
+	found := find(value, appendName(nil, key))
+	if found == "" {
+		return kept{}
+	}
+	state, ok := decode(found, now)
+	if !ok {
+		t.Fatalf("%+v holds %q, which is not of our form", key, found)
+	}
+	if state.Algorithm == limit.None {
+		return kept{}
+	}
+	if state.Algorithm == limit.SlidingLog {
+		entries, err := client.Get(ctx, string(appendLog(nil, key))).Result()
+		if err != nil {
+			t.Fatalf("read the log of %+v: %v", key, err)
+		}
+		state.Log = admissions(entries)
+	}
+	return kept{state, till(found)}
+}
+
+// admissions are the entries of a log that count.
+func admissions(entries string) []limit.Admission {
+	number := func(at int) int {
+		return int(entries[at]) | int(entries[at+1])<<8 | int(entries[at+2])<<16 | int(entries[at+3])<<24
+	}
+	var log []limit.Admission
+	before := little(entries[8:15])
+	for i := number(0); i < number(4); i++ {
+		entry := entries[15+i*14:]
+		log = append(log, limit.Admission{At: limit.Micros(little(entry[:7])), Cost: little(entry[7:14]) - before})
+		before = little(entry[7:14])
+	}
+	return log
+}

@@ -1,0 +1,346 @@
+package redis
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"math"
+	"slices"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+const (
+	modeTake   = 0
+	modeRefund = 1
+	// always is a room that every usage fits in.
+	always = 1 << 53
+	// sharedSubject marks a subject of which a bucket has several records.
+	sharedSubject = 128
+	// maxSubjects is how many strings a request can number beside that mark.
+	maxSubjects = sharedSubject - 1
+	// unbounded is more than any log remembers.
+	unbounded = 1 << 53
+	// maxRecords is how many records a request can number.
+	maxRecords = math.MaxUint8
+)
+
+var errTooMany = errors.New("a request has too many bounds")
+
+// subject is one Redis key of a request: a string that holds buckets of one tenant, user, address, … It is the head of
+// all of them, or one chunk.
+type subject struct {
+	key    *policy.Key // of any of its buckets
+	level  int         // of the subject: it has 2^level chunks
+	chunk  int         // head: it is the head
+	shared bool        // one of its buckets has several records
+	value  string      // what the script found
+	ours   bool        // its key holds nothing foreign
+}
+
+// head is the chunk number of a head.
+const head = -1
+
+// bucket is one bucket of a request, which one or several of its bounds spend from.
+type bucket struct {
+	key      *policy.Key
+	subject  int // its place among the subjects, from 0
+	log      int // place of its entries' key among the keys, from 1; 0: it has none
+	asked    int64
+	bounds   int // how many bounds it has
+	enforced int // how many of them are enforced
+	name     [nameSize]byte
+	state    limit.State
+	charged  bool // state is not what the script found, but what it has spent from
+}
+
+// record is one step of the script. Usually a bound has one. Enforced bounds that share a bucket have two, because each
+// must be asked, together with those before it, of the bucket as it was, and is spent only then. A sliding log that
+// shares its bucket is looked at once more in the end: what others have left of its entries only the script can tell.
+type record struct {
+	bound   int
+	bucket  int
+	asks    bool
+	spends  bool
+	asked   int64 // tokens that must fit, with those of the bounds before it
+	refused bool
+	log     *view // what the script says of a sliding log
+}
+
+// looks tells whether the record is there for its view alone.
+func (r *record) looks() bool { return !r.asks && !r.spends }
+
+// plan is one call of the script: how it is asked, and how its reply is read. It is reused.
+type plan struct {
+	levels   *levels  // nil: no subject is split
+	formats  *formats // nil: nothing is known of other nodes
+	bounds   []policy.Bound
+	receipts []limit.Receipt // of a refund, one for each bound
+	subjects []subject
+	buckets  []bucket
+	of       []int // bound → bucket
+	order    []int // the bounds as the records of a take name them: those of one string and endpoint together
+	records  []record
+	enforced int // records that come first
+
+	text    []byte // all keys; strings cut from one copy of it
+	cuts    []int
+	keys    []string
+	args    []any
+	request []byte
+
+	now     limit.Micros
+	views   []view
+	crowded []any     // numbers of the strings that are to be split, from 1
+	seen    []*record // bound → the record whose view is to be reported, if there is one
+}
+
+// forget drops what belongs to the request, keeping the memory.
+func (p *plan) forget() {
+	clear(p.subjects)
+	clear(p.buckets)
+	p.bounds, p.receipts = nil, nil
+}
+
+// again makes the same request once more, when the levels of its subjects are known better.
+func (p *plan) again() error {
+	if p.receipts != nil {
+		return p.refund(p.bounds, p.receipts)
+	}
+	return p.compile(p.bounds)
+}
+
+// compile makes the request of a take.
+func (p *plan) compile(bounds []policy.Bound) error {
+	p.number(bounds)
+	p.record()
+	if p.tooMany() {
+		return errTooMany
+	}
+	p.begin(modeTake)
+	for i := range p.records {
+		r := &p.records[i]
+		bound := &bounds[r.bound]
+		asked, cost := int64(0), int64(0)
+		if r.asks {
+			asked = r.asked
+		}
+		if r.spends && bound.Cost > 0 {
+			cost = price(&bound.Policy.Limit, bound.Cost)
+		}
+		p.appendRecord(r)
+		p.appendNumbers(room(&bound.Policy.Limit, asked), cost)
+		p.appendOwn(r)
+	}
+	p.end()
+	return nil
+}
+
+func (p *plan) tooMany() bool { return len(p.records) > maxRecords || len(p.subjects) > maxSubjects }
+
+// number finds the buckets and subjects of bounds.
+func (p *plan) number(bounds []policy.Bound) {
+	p.bounds = bounds
+	p.subjects, p.buckets, p.of, p.records = p.subjects[:0], p.buckets[:0], p.of[:0], p.records[:0]
+	for i := range bounds {
+		p.of = append(p.of, p.bucketOf(&bounds[i]))
+		b := &p.buckets[p.of[i]]
+		if b.bounds++; b.bounds > 1 {
+			p.subjects[b.subject].shared = true
+		}
+	}
+}
+
+// bucketOf is the number of the bound's bucket.
+func (p *plan) bucketOf(b *policy.Bound) int {
+	for i := range p.buckets {
+		if *p.buckets[i].key == b.Key {
+			return i
+		}
+	}
+	p.buckets = append(p.buckets, bucket{key: &b.Key})
+	made := &p.buckets[len(p.buckets)-1]
+	appendName(made.name[:0], &b.Key)
+	made.subject = p.stringOf(&b.Key, made.name)
+	return len(p.buckets) - 1
+}
+
+// stringOf returns the number of the string that holds a bucket: its subject's head, or a chunk behind that.
+func (p *plan) stringOf(k *policy.Key, name [nameSize]byte) int {
+	at := slices.IndexFunc(p.subjects, func(s subject) bool { return s.chunk == head && sameSubject(s.key, k) })
+	if at < 0 {
+		at = len(p.subjects)
+		p.subjects = append(p.subjects, subject{key: k, level: p.levels.level(k), chunk: head})
+	}
+	level := p.subjects[at].level
+	chunk := chunkOf(name[:], level)
+	if chunk == head {
+		return at
+	}
+	for at++; at < len(p.subjects) && p.subjects[at].chunk != head; at++ {
+		if p.subjects[at].chunk == chunk {
+			return at
+		}
+	}
+	p.subjects = slices.Insert(p.subjects, at, subject{key: k, level: level, chunk: chunk})
+	for i := range p.buckets {
+		if p.buckets[i].subject >= at {
+			p.buckets[i].subject++
+		}
+	}
+	return at
+}
+
+// record lists the steps: the enforced bounds are asked, then spent where that is a step of its own; then the shadows;
+// then the logs that share a bucket.
+func (p *plan) record() {
+	p.sort()
+	for i := range p.bounds {
+		if p.bounds[i].Enforced() {
+			p.buckets[p.of[i]].enforced++
+		}
+	}
+	for _, i := range p.order {
+		bound, b := &p.bounds[i], &p.buckets[p.of[i]]
+		if bound.Enforced() {
+			b.asked = min(b.asked+min(max(bound.Cost, 0), 1<<61), 1<<61)
+			asked := b.asked
+			if bound.Cost <= 0 {
+				asked = 0
+			}
+			p.records = append(p.records, record{bound: i, bucket: p.of[i], asks: true, spends: b.enforced == 1, asked: asked})
+		}
+	}
+	for _, i := range p.order {
+		if p.bounds[i].Enforced() && p.buckets[p.of[i]].enforced > 1 {
+			p.records = append(p.records, record{bound: i, bucket: p.of[i], spends: true})
+		}
+	}
+	p.enforced = len(p.records)
+	for _, i := range p.order {
+		if !p.bounds[i].Enforced() {
+			p.records = append(p.records, record{bound: i, bucket: p.of[i], asks: true, spends: true, asked: p.bounds[i].Cost})
+		}
+	}
+	for _, i := range p.order {
+		if p.buckets[p.of[i]].bounds > 1 && p.bounds[i].Policy.Limit.Units().Kind == limit.SlidingLog {
+			p.records = append(p.records, record{bound: i, bucket: p.of[i]})
+		}
+	}
+}
+
+// sort orders the bounds by the string that holds their bucket, and there by endpoint: so buckets that are spent from
+// together come to lie together, and the script writes them at once. Bounds of one bucket keep their order, in which they
+// are asked.
+func (p *plan) sort() {
+	p.order = p.order[:0]
+	for i := range p.bounds {
+		p.order = append(p.order, i)
+	}
+	slices.SortStableFunc(p.order, func(a, b int) int {
+		one, other := &p.buckets[p.of[a]], &p.buckets[p.of[b]]
+		return cmp.Or(cmp.Compare(one.subject, other.subject), cmp.Compare(one.name[0], other.name[0]))
+	})
+}
+
+// room is the most usage, in the script's units, with which so many tokens fit; below 0 they never do.
+func room(l *limit.Limit, asked int64) int64 {
+	u := l.Units()
+	if asked > 0 && !l.Spec().SoftOnly {
+		if asked > l.Capacity() {
+			return -1
+		}
+		return u.Hard - asked*u.Base
+	}
+	if u.Kind == limit.TokenBucket {
+		return u.Hard + limit.MaxProduct
+	}
+	return always
+}
+
+// price is cost in what the script counts: units of a token bucket, else tokens. A limit that only warns remembers no
+// more than its capacity.
+func price(l *limit.Limit, cost int64) int64 {
+	cost = min(cost, l.Capacity())
+	if u := l.Units(); u.Kind == limit.TokenBucket {
+		return cost * u.Base
+	}
+	return cost
+}
+
+// begin writes the keys, subjects first, and the head of the request.
+func (p *plan) begin(mode byte) {
+	p.text, p.cuts, p.keys = p.text[:0], p.cuts[:0], p.keys[:0]
+	for i := range p.subjects {
+		if s := &p.subjects[i]; s.chunk == head {
+			p.text = appendSubject(p.text, s.key)
+		} else {
+			p.text = appendChunk(p.text, s.key, s.chunk)
+		}
+		p.cuts = append(p.cuts, len(p.text))
+	}
+	for i := range p.records {
+		r := &p.records[i]
+		if b := &p.buckets[r.bucket]; b.log == 0 && p.bounds[r.bound].Policy.Limit.Units().Kind == limit.SlidingLog {
+			p.text = appendLog(p.text, b.key)
+			p.cuts = append(p.cuts, len(p.text))
+			b.log = len(p.cuts)
+		}
+	}
+	text, from := string(p.text), 0
+	for _, to := range p.cuts {
+		p.keys = append(p.keys, text[from:to])
+		from = to
+	}
+	p.request = append(p.request[:0], mode, byte(len(p.subjects)), byte(p.enforced), byte(len(p.records)))
+	for i := range p.subjects {
+		s := &p.subjects[i]
+		first := p.formats.begins(s.key.Namespace, s.level)
+		if s.chunk != head {
+			first |= 128
+		}
+		p.request = append(p.request, first)
+	}
+}
+
+// end makes the request the argument.
+func (p *plan) end() { p.args = append(p.args[:0], p.request) }
+
+// appendRecord begins a record: how its bucket counts, and where it is.
+func (p *plan) appendRecord(r *record) {
+	b := &p.buckets[r.bucket]
+	u := p.bounds[r.bound].Policy.Limit.Units()
+	place := byte(b.subject + 1)
+	if p.subjects[b.subject].shared {
+		place |= sharedSubject
+	}
+	p.request = append(p.request, byte(u.Kind)|u.Tag<<4, place)
+	p.request = append(p.request, b.name[:]...)
+}
+
+// appendOwn writes three numbers of the algorithm's own, see the fragment of that name.
+func (p *plan) appendOwn(r *record) {
+	l, b := &p.bounds[r.bound].Policy.Limit, &p.buckets[r.bucket]
+	u, window := l.Units(), int64(l.Spec().Window)
+	switch u.Kind {
+	case limit.TokenBucket:
+		p.appendNumbers(u.Rate, u.Base, int64(u.Tick))
+	case limit.SlidingWindow:
+		p.appendNumbers(window, u.Ticks, int64(u.Tick))
+	case limit.SlidingLog:
+		most := int64(unbounded)
+		if l.Spec().SoftOnly {
+			most = u.Hard
+		}
+		p.appendNumbers(window, most, int64(b.log))
+	default:
+		p.appendNumbers(window, 0, 0)
+	}
+}
+
+func (p *plan) appendNumbers(numbers ...int64) {
+	for _, n := range numbers {
+		p.request = binary.LittleEndian.AppendUint64(p.request, math.Float64bits(float64(n)))
+	}
+}

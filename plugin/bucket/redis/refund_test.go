@@ -1,0 +1,273 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// everybody is b in the one bucket of all tenants, which is another group.
+func everybody(b policy.Bound) policy.Bound {
+	b.Key.Group, b.Key.GroupID = policy.ByAll, ""
+	return b
+}
+
+// grouped is a fixture that is served as a cluster is: each group by a call of its own. Its clock stands still.
+func grouped(t *testing.T, client *redis.Client) (*fixture, clock, *faulty) {
+	flush(t, client)
+	transport := &faulty{direct: direct{client, true}}
+	return &fixture{Store: turned(newStore("test", transport, turnedClock, quiet)), client: client}, newClock(t, client), transport
+}
+
+var errBroken = errors.New("the connection broke")
+
+// faulty is a transport whose refunds can be made to fail, and counted.
+type faulty struct {
+	direct
+	lose    bool
+	away    string       // keys that hold it are out of reach
+	refunds atomic.Int64 // groups give back at the same time
+
+	refunding func() // what happens before a refund arrives
+}
+
+func (f *faulty) Run(ctx context.Context, script *script, keys []string, args []any) ([]any, error) {
+	if script == turnedClock && args[0].([]byte)[0] == modeRefund {
+		f.refunds.Add(1)
+		if f.refunding != nil {
+			f.refunding()
+		}
+		if f.lose {
+			return nil, errBroken
+		}
+	}
+	if f.away != "" && strings.Contains(keys[0], f.away) {
+		return nil, errBroken
+	}
+	return f.direct.Run(ctx, script, keys, args)
+}
+
+func TestAGroupThatRefusesCostsTheOthersNothing(t *testing.T) {
+	client := redistest.Single(t).Client(t)
+	for _, algorithm := range storetest.Algorithms {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			f, clock, transport := grouped(t, client)
+			spec := limit.Spec{Algorithm: algorithm, Quantity: 10, Window: hour}
+			if algorithm == limit.LeakyBucket || algorithm == limit.TokenBucket {
+				spec.Burst = 10
+			}
+			ours, shadow, all := bound(t, "ours", spec), bound(t, "shadow", spec), everybody(bound(t, "all", spec))
+			p := *shadow.Policy
+			p.Mode = policy.Shadow
+			shadow.Policy = &p
+			f.take(t, costing(ours, 4), costing(shadow, 2), costing(all, 10))
+			for range 3 {
+				clock.Advance(1)
+				statuses := f.take(t, costing(ours, 3), costing(shadow, 3), all)
+				if !statuses[0].Admits() || !statuses[1].Admits() || statuses[2].Admits() {
+					t.Fatalf("waits are %d, %d, %d: want that of the third alone", statuses[0].Wait, statuses[1].Wait, statuses[2].Wait)
+				}
+				if statuses[0].Used != 4 || statuses[1].Used != 2 || statuses[2].Used != 10 {
+					t.Errorf("told %d, %d, %d used: want 4, 2, 10 as before", statuses[0].Used, statuses[1].Used, statuses[2].Used)
+				}
+			}
+			statuses := f.take(t, costing(ours, 0), costing(shadow, 0), costing(all, 0))
+			if statuses[0].Used != 4 || statuses[1].Used != 2 || statuses[2].Used != 10 {
+				t.Errorf("kept %d, %d, %d used: want 4, 2, 10 as before", statuses[0].Used, statuses[1].Used, statuses[2].Used)
+			}
+			if transport.refunds.Load() != 3 {
+				t.Errorf("%d refunds for 3 refusals by one of two groups", transport.refunds.Load())
+			}
+		})
+	}
+}
+
+func TestWhatIsGivenBackAfterTheClockHasSteppedBackIsWhatWasTaken(t *testing.T) {
+	for _, spec := range []limit.Spec{
+		{Algorithm: limit.TokenBucket, Quantity: 60_000, Window: 60 * limit.Second},
+		{Algorithm: limit.TokenBucket, Quantity: 10_000_000, Window: 30 * 24 * hour}, // read in coarser ticks
+		{Algorithm: limit.FixedWindow, Quantity: 60_000, Window: 60 * limit.Second},
+		{Algorithm: limit.SlidingWindow, Quantity: 60_000, Window: 60 * limit.Second},
+	} {
+		for _, back := range []limit.Micros{1, 10 * limit.Second} {
+			f, clock, _ := grouped(t, redistest.Single(t).Client(t))
+			b := bound(t, "p", spec)
+			f.take(t, costing(b, 5000))
+			taken := f.take(t, costing(b, 20))
+			clock.Advance(-back)
+			f.Refund(context.Background(), []policy.Bound{costing(b, 20)}, taken)
+			if used := f.take(t, costing(b, 0))[0].Used; used != 5000 {
+				t.Errorf("%s: 20 of 5020 are given back by a clock that stepped %d µs back, and %d are used", b.Policy.Describe(), back, used)
+			}
+			f.Refund(context.Background(), []policy.Bound{costing(b, 20)}, []decision.Status{{Now: clock.Now() + 2*back, Source: decision.Redis, Charged: true}})
+			if used := f.take(t, costing(b, 0))[0].Used; used < 4980 {
+				t.Errorf("%s: what a bucket never held is given back to it: %d are used", b.Policy.Describe(), used)
+			}
+		}
+	}
+}
+
+func TestALostRefundIsNotRepeatedAndUnderAdmits(t *testing.T) {
+	f, _, transport := grouped(t, redistest.Single(t).Client(t))
+	ours, all := hundred(t), everybody(hundred(t))
+	f.take(t, costing(all, 100))
+	transport.lose = true
+	if statuses := f.take(t, ours, all); statuses[1].Admits() {
+		t.Fatalf("statuses are %+v, want the second refused", statuses)
+	}
+	transport.lose = false
+	if s := f.take(t, costing(ours, 0))[0]; s.Used != 1 || transport.refunds.Load() != 1 || f.Stats().LostRefunds != 1 {
+		t.Errorf("used %d after %d refunds of which %d were lost: want 1, 1, 1", s.Used, transport.refunds.Load(), f.Stats().LostRefunds)
+	}
+}
+
+func TestAGroupThatDoesNotAnswerLeavesTheOthersTheirSay(t *testing.T) {
+	f, _, transport := grouped(t, redistest.Single(t).Client(t))
+	transport.away = "{g}"
+	bounds := []policy.Bound{costing(hundred(t), 60), everybody(hundred(t))}
+	for _, admits := range []bool{true, false} {
+		statuses := f.take(t, bounds...)
+		if s := statuses[0]; s.Source != decision.Redis || s.Admits() != admits || s.Charged != admits || s.Used != 60 {
+			t.Errorf("the group that is there says %+v, want it to admit (%v) and 60 used", s, admits)
+		}
+		if s := statuses[1]; s.Source != decision.Unanswered || s.Failure != decision.Lost || s.Charged {
+			t.Errorf("the group that is away says %+v, want that its answer was lost", s)
+		}
+	}
+	if transport.refunds.Load() != 0 || f.Stats().Failed != 2 {
+		t.Errorf("%d refunds, %+v: want none, and two failures", transport.refunds.Load(), f.Stats())
+	}
+}
+
+func TestARequestThatIsRefusedAfterAllIsGivenBack(t *testing.T) {
+	f, _, transport := grouped(t, redistest.Single(t).Client(t))
+	bounds := []policy.Bound{costing(hundred(t), 60), everybody(costing(hundred(t), 2)), costing(hundred(t), 0)}
+	statuses := f.take(t, bounds...)
+	f.Refund(context.Background(), bounds, statuses)
+	f.Refund(context.Background(), bounds, statuses)
+	for i, s := range statuses {
+		if s.Charged {
+			t.Errorf("bound %d still counts as charged", i)
+		}
+	}
+	if s := f.take(t, costing(bounds[0], 0), costing(bounds[1], 0)); s[0].Used != 0 || s[1].Used != 0 || transport.refunds.Load() != 2 {
+		t.Errorf("used %d and %d after %d refunds, want 0 and 0 after 2: one for each group", s[0].Used, s[1].Used, transport.refunds.Load())
+	}
+}
+
+// Random takes, some of which are given back at some later instant: whatever comes in between, no interval sees more
+// than the limit's bound, of what was not given back.
+func TestARefundNeverLetsAnIntervalSeeMoreThanTheBound(t *testing.T) {
+	client := redistest.Single(t).Client(t)
+	for _, algorithm := range storetest.Algorithms {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			rapid.Check(t, func(rt *rapid.T) {
+				f, clock, _ := grouped(t, client)
+				l := storetest.Limits(algorithm).Draw(rt, "limit")
+				b := policy.Bound{Policy: &policy.Policy{Limit: *l}, Key: policy.Key{Policy: "p", Group: policy.ByAll}}
+				var kept []limit.Admission
+				var open []taken
+				for range 25 {
+					clock.Advance(max(0, storetest.Gap(rt, l)))
+					if len(open) > 0 && rapid.IntRange(0, 2).Draw(rt, "give back") == 0 {
+						i := rapid.IntRange(0, len(open)-1).Draw(rt, "which")
+						f.Refund(context.Background(), open[i].bounds, open[i].statuses)
+						if lost := f.Stats().LostRefunds; lost > 0 {
+							rt.Fatalf("%d refunds failed", lost)
+						}
+						open = append(open[:i], open[i+1:]...)
+						continue
+					}
+					b.Cost = max(1, min(storetest.Cost(rt, l), l.Capacity()))
+					bounds := []policy.Bound{b}
+					statuses := f.take(t, bounds...)
+					switch {
+					case !statuses[0].Admits():
+					case rapid.Bool().Draw(rt, "stays"):
+						kept = append(kept, limit.Admission{At: statuses[0].Now, Cost: b.Cost})
+					default:
+						open = append(open, taken{bounds, statuses})
+					}
+				}
+				if err := (storetest.Bound{Limit: l}).Check(kept); err != nil {
+					rt.Fatal(err)
+				}
+			})
+		})
+	}
+}
+
+// taken is a request and what became of it.
+type taken struct {
+	bounds   []policy.Bound
+	statuses []decision.Status
+}
+
+func TestARefundIsDroppedWhenTheWindowHasMovedOn(t *testing.T) {
+	client := redistest.Single(t).Client(t)
+	for _, algorithm := range []limit.Algorithm{limit.FixedWindow, limit.SlidingLog, limit.TokenBucket} {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			f, clock, _ := grouped(t, client)
+			b := bound(t, "p", limit.Spec{Algorithm: algorithm, Quantity: 10, Window: hour})
+			bounds := []policy.Bound{costing(b, 5)}
+			statuses := f.take(t, bounds...)
+			clock.Advance(hour)
+			if s := f.take(t, costing(b, 2))[0]; s.Used != 2 {
+				t.Fatalf("an hour later %d are used, want 2", s.Used)
+			}
+			f.Refund(context.Background(), bounds, statuses)
+			if s := f.take(t, costing(b, 0))[0]; s.Used != 2 {
+				t.Errorf("after the refund %d are used, want 2", s.Used)
+			}
+		})
+	}
+}
+
+func TestBoundsOfEveryGroupAreTakenInARealCluster(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.Cluster(t, 3, 0)
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: nodes.Addresses(), MaxRetries: -1})
+	t.Cleanup(func() {
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := client.ScriptLoad(context.Background(), takeScript.source).Err(); err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{Store: newStore("test", &direct{client, true}, takeScript, quiet)}
+	spec := limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1000, Window: 300 * 24 * hour}
+	for i := range 50 {
+		tenant := fmt.Sprint("tenant-", i)
+		ours, log, user, ip := bound(t, "p", spec), bound(t, "log", limit.Spec{Algorithm: limit.SlidingLog, Quantity: 1, Window: hour}), bound(t, "p", spec), bound(t, "p", spec)
+		ours.Key.GroupID, log.Key.GroupID, user.Key.GroupID = tenant, tenant, tenant
+		user = of(user, "u}{")
+		ip.Key.Group, ip.Key.GroupID = policy.ByIP, fmt.Sprint("192.0.2.", i)
+		all := everybody(bound(t, "all", spec))
+		if statuses := f.take(t, ours, log, user, ip, all); statuses[4].Used != int64(i+1) || statuses[1].Used != 1 {
+			t.Fatalf("request %d: %+v", i, statuses)
+		}
+		refused := f.take(t, ours, log, user, ip, all)
+		if refused[1].Admits() || refused[0].Used != 1 || refused[2].Used != 1 || refused[3].Used != 1 || refused[4].Used != int64(i+1) {
+			t.Fatalf("refused request %d: %+v: want nothing but the log to refuse, and nothing charged", i, refused)
+		}
+		for j, s := range f.take(t, costing(ours, 0), costing(user, 0), costing(ip, 0)) {
+			if s.Used != 1 {
+				t.Fatalf("after refused request %d bound %d has %d used, want 1", i, j, s.Used)
+			}
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Registry holds the connections of a process: one for all instances whose settings reach the same Redis in the same
+// way, opened for the first of them and closed with the last. It keeps no settings but those in use, and compares them
+// by a keyed hash. Make it with NewRegistry.
+type Registry struct {
+	log    *slog.Logger
+	script *script
+	gates  Gates
+	name   func(*settings) fingerprint
+	pause  time.Duration // before the second check of a connection
+	opened chan struct{} // has room for one: unchecked is not empty
+
+	mu        sync.Mutex
+	inUse     map[fingerprint]*connection
+	unchecked []*connection
+	ended     bool
+}
+
+// NewRegistry makes a registry without connections; [Registry.Run] checks those that are opened, and closes them at the
+// end. Each server gets a gate of gates; nil: none. What go-redis has to say goes to log at the level debug: it has one logger for
+// the whole process.
+func NewRegistry(log *slog.Logger, gates Gates) *Registry { return newRegistry(log, gates, takeScript) }
+
+func newRegistry(log *slog.Logger, gates Gates, script *script) *Registry {
+	redis.SetLogger(libraryLog{log})
+	if gates == nil {
+		gates = noGates
+	}
+	return &Registry{
+		log: log, script: script, gates: gates, name: fingerprints(), pause: time.Second,
+		opened: make(chan struct{}, 1), inUse: map[fingerprint]*connection{},
+	}
+}
+
+// libraryLog is go-redis's logger. Each of its messages also reaches us as the error of a command.
+type libraryLog struct{ log *slog.Logger }
+
+// Printf implements go-redis's logging interface.
+func (l libraryLog) Printf(ctx context.Context, format string, args ...any) {
+	if l.log.Enabled(ctx, slog.LevelDebug) {
+		l.log.DebugContext(ctx, fmt.Sprintf(format, args...), "library", "go-redis")
+	}
+}
+
+// Open answers the store behind a redis block, and what must be called once when it is no longer used: the last such
+// call closes the connection, which takes no longer than the commands in flight. Open itself waits for nothing, Redis
+// may be away. It fails when the block names no Redis, or certificates that cannot be read.
+func (r *Registry) Open(block schema.Redis) (*Store, func(), error) {
+	c, release, err := r.acquire(block)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open redis: %w", err)
+	}
+	return c.store, release, nil
+}
+
+// acquire is Open without the store.
+func (r *Registry) acquire(block schema.Redis) (*connection, func(), error) {
+	s, err := normalize(block)
+	if err != nil {
+		return nil, nil, err
+	}
+	id := r.name(s)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
+		return nil, nil, errors.New("the process is shutting down")
+	}
+	c, ok := r.inUse[id]
+	if !ok {
+		if c, err = connect(s, r.script, r.gates); err != nil {
+			return nil, nil, err
+		}
+		c.store = newStore(s.place(), c, r.script, r.log)
+		r.inUse[id] = c
+		r.unchecked = append(r.unchecked, c)
+		select {
+		case r.opened <- struct{}{}:
+		default: // Run has been told already
+		}
+	}
+	c.users++
+	return c, sync.OnceFunc(func() { r.release(id, c) }), nil
+}
+
+// release gives a connection back, and closes it if that was its last user.
+func (r *Registry) release(id fingerprint, c *connection) {
+	r.mu.Lock()
+	c.users--
+	last := c.users == 0 && r.inUse[id] == c // else Run has closed it
+	if last {
+		delete(r.inUse, id)
+	}
+	r.mu.Unlock()
+	if !last {
+		return
+	}
+	if err := c.close(); err != nil {
+		r.log.Warn("closing a connection to Redis", "redis", c.settings.place(), "error", err)
+	}
+}
+
+// Run checks every connection once in the background until ctx ends; then it closes those that are still in use, after
+// which nothing can be opened.
+func (r *Registry) Run(ctx context.Context) error {
+	var watching sync.WaitGroup
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-r.opened:
+			for _, c := range r.takeUnchecked() {
+				watching.Go(func() { c.watch(ctx, r.log, r.pause) })
+			}
+		}
+	}
+	watching.Wait()
+	return r.end()
+}
+
+func (r *Registry) takeUnchecked() []*connection {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	unchecked := r.unchecked
+	r.unchecked = nil
+	return unchecked
+}
+
+func (r *Registry) end() error {
+	r.mu.Lock()
+	left := slices.Collect(maps.Values(r.inUse))
+	clear(r.inUse)
+	r.unchecked, r.ended = nil, true
+	r.mu.Unlock()
+	var errs []error
+	for _, c := range left {
+		errs = append(errs, c.close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,54 @@
+package redis
+
+import (
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestSentinelLeadsToTheMasterAndToItsSuccessor(t *testing.T) {
+	t.Parallel()
+	watched := redistest.Sentinel(t)
+	block := schema.Redis{SentinelMaster: redistest.MasterName, Pipeline: true, ReadTimeout: 500}
+	for _, s := range watched.Sentinels {
+		block.SentinelNodes = append(block.SentinelNodes, schema.RedisSentinelNode{Host: s.Host, Port: int64(s.Port)})
+	}
+	c := checked(t, countScript, block)
+	call := func() error { return run(c, "k") }
+	if err := atOnce(16, 5, call); err != nil {
+		t.Fatal(err)
+	}
+	if count, err := watched.Master.Client(t).Get(t.Context(), "k").Int(); err != nil || count != 80 {
+		t.Errorf("80 calls counted %d at the master (%v)", count, err)
+	}
+	watched.Master.Kill()
+	if err := atOnce(8, 1, func() error {
+		if err := call(); err == nil {
+			t.Error("a call succeeds without a master")
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "calls succeed at the successor, which never saw the script", func() bool { return atOnce(16, 1, call) == nil })
+	successor := watched.Replica.Client(t)
+	must(t, successor, "config", "resetstat")
+	if err := atOnce(16, 5, call); err != nil {
+		t.Error(err)
+	}
+	if calls := calls(t, successor); calls["evalsha"] != 80 || calls["script|load"] != 0 || calls["eval"] != 0 {
+		t.Errorf("80 calls are these at the successor: %v", calls)
+	}
+}
+
+func TestWithoutAnySentinelNothingIsSent(t *testing.T) {
+	c := open(t, countScript, schema.Redis{
+		SentinelMaster: "m", SentinelNodes: []schema.RedisSentinelNode{{Host: "127.0.0.1", Port: int64(freeport.Port(t))}},
+		Pipeline: true, SendTimeout: 5000, ReadTimeout: 5000,
+	})
+	if err := atOnce(8, 1, func() error { return wantKind(run(c, "k"), NotSent) }); err != nil {
+		t.Error(err)
+	}
+}

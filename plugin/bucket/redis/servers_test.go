@@ -1,0 +1,94 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// at are the settings of one server. Its timeout is long, because a busy machine is no outage.
+func at(s *redistest.Server, pipelined bool) schema.Redis {
+	return schema.Redis{Host: s.Host, Port: int64(s.Port), Pipeline: pipelined, ConnectTimeout: 5000, SendTimeout: 5000, ReadTimeout: 5000}
+}
+
+// open makes a connection that ends with the test.
+func open(t testing.TB, source string, block schema.Redis) *connection {
+	t.Helper()
+	c, release, err := newRegistry(quiet, noGates, newScript(source)).acquire(block)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+	return c
+}
+
+// checked is open with the start-up check done: the script is there.
+func checked(t testing.TB, source string, block schema.Redis) *connection {
+	t.Helper()
+	c := open(t, source, block)
+	if warnings, refusal, err := c.check(t.Context()); len(warnings) > 0 || refusal != nil || err != nil {
+		t.Fatalf("the start-up check: %v, %v, %v", warnings, refusal, err)
+	}
+	return c
+}
+
+// run runs the script once for a key.
+func run(c *connection, key string) error {
+	_, err := c.Run(context.Background(), c.script, []string{key}, nil)
+	return err
+}
+
+// must sends a command that has to succeed.
+func must(t testing.TB, client *redis.Client, args ...any) {
+	t.Helper()
+	if err := client.Do(context.Background(), args...).Err(); err != nil {
+		t.Fatalf("%v: %v", args, err)
+	}
+}
+
+// calls is how often each command was called since CONFIG RESETSTAT, with subcommands as "script|load".
+func calls(t testing.TB, client *redis.Client) map[string]int {
+	t.Helper()
+	text, err := client.Info(t.Context(), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := map[string]int{}
+	for name, value := range parseInfo(text) {
+		command, ok := strings.CutPrefix(name, "cmdstat_")
+		if !ok {
+			continue
+		}
+		count, _, _ := strings.Cut(strings.TrimPrefix(value, "calls="), ",")
+		if calls[command], err = strconv.Atoi(count); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return calls
+}
+
+// eventually waits until a condition of the world outside comes true.
+func eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within 30 s", what)
+		}
+	}
+}
+
+// wantKind tells how err differs from an *Error of a kind.
+func wantKind(err error, kind Kind) error {
+	if e, ok := err.(*Error); !ok || e.Kind != kind {
+		return fmt.Errorf("want an error of kind %q, got %T: %v", kind, err, err)
+	}
+	return nil
+}

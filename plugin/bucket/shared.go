@@ -1,0 +1,135 @@
+package bucket
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/outage"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// redisPair is one Redis, and the one that addresses have for themselves; nil: they have none. A config that keeps them
+// elsewhere than another counts in other buckets, so each pair has its own of what stands around it.
+type redisPair struct{ main, second *redis.Store }
+
+func pairOf(redis *redis.Pair) redisPair { return redisPair{redis.Main(), redis.Second()} }
+
+// shared is one pair with what stands around it. Requests are answered from leases, else by Redis, else as the outage
+// layer says.
+type shared struct {
+	redis  redisPair
+	outage *outage.Store
+	lease  *lease.Store
+	// addresses is how many of them may have buckets; nil: any number
+	addresses *addresses.Budget
+	uses      int
+	end       func() // waits; it may be called again
+}
+
+// start begins to watch a pair. s.mu is held.
+func (s *Stores) start(redis *redis.Pair) *shared {
+	pair := pairOf(redis)
+	fallback := memory.New(memory.Options{Now: s.options.Now, MaxBuckets: s.options.MaxBuckets})
+	o := outage.Options{Name: pair.main.Name(), Log: s.options.Log, Now: s.options.Now, Breakers: s.breakers, Away: s.options.Away}
+	if pair.second != nil {
+		o.Second = pair.second.Name()
+	}
+	away := outage.New(redis, fallback, o)
+	of := &shared{
+		redis: pair, outage: away,
+		lease: lease.New(redis, lease.Options{Now: s.options.Elapsed, Live: away.Counted, Leased: s.leased, Saw: away.Saw, SharePct: s.options.LeaseShare}),
+	}
+	if s.options.MaxAddresses >= 0 {
+		of.addresses = addresses.New(addresses.Options{Now: s.options.Elapsed, Most: s.options.MaxAddresses, Rate: s.options.NewAddresses})
+	}
+	// Leases are given back before this node takes its leave: the others would count on them at once.
+	leasing, giveBack := context.WithCancel(s.ctx)
+	watching, leave := context.WithCancel(s.ctx)
+	var leases, watchers sync.WaitGroup
+	leases.Go(func() { s.report("renewing leases", of.lease.Run(leasing)) })
+	watchers.Go(func() { s.report("watching Redis", away.Run(watching)) })
+	watchers.Go(func() { s.report("sweeping fallback buckets", fallback.Run(watching)) })
+	of.end = func() {
+		giveBack()
+		leases.Wait()
+		leave()
+		watchers.Wait()
+	}
+	s.open[pair] = of
+	return of
+}
+
+// leased tells whether a policy may be leased.
+func (s *Stores) leased(p *policy.Policy) bool {
+	return s.options.LeaseShare > 0 && p.Leasable()
+}
+
+// release counts a user out. The last one's leave ends the store in the background: it takes leave of the other nodes,
+// and whoever changes configs must not wait for that.
+func (s *Stores) release(of *shared, closeRedis func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if of.uses--; of.uses > 0 {
+		closeRedis()
+		return
+	}
+	delete(s.open, of.redis)
+	s.running.Go(func() {
+		of.end()
+		closeRedis()
+	})
+}
+
+// Local are the numbers of the buckets of configs with the strategy local.
+func (s *Stores) Local() memory.Stats { return s.local.Stats() }
+
+// Stats are the numbers of one Redis and of what stands around it. Those of a second Redis have its own numbers and
+// those of addresses; what stands around both is counted with the main one.
+type Stats struct {
+	Name        string        // where it is, without secrets
+	Second      bool          // it is the second of a pair
+	Degraded    bool          // some server of it is away
+	DegradedFor time.Duration // altogether, since the start
+	Redis       redis.Stats
+	Outage      outage.Stats
+	Lease       lease.Stats
+	Addresses   addresses.Stats
+}
+
+// Stats are the numbers of every Redis in use, in no order. A Redis of several pairs is listed for each, and its own
+// numbers once.
+func (s *Stores) Stats() []Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []Stats
+	counted := map[*redis.Store]bool{}
+	of := func(redis *redis.Store) Stats {
+		stats := Stats{Name: redis.Name()}
+		stats.Degraded, stats.DegradedFor = s.breakers.Degraded(stats.Name)
+		if !counted[redis] {
+			stats.Redis, counted[redis] = redis.Stats(), true
+		}
+		return stats
+	}
+	for pair, shared := range s.open {
+		main := of(pair.main)
+		main.Outage, main.Lease = shared.outage.Stats(), shared.lease.Stats()
+		holder := &main
+		if pair.second != nil {
+			second := of(pair.second)
+			second.Second, holder = true, &second
+		}
+		if shared.addresses != nil {
+			holder.Addresses = shared.addresses.Stats()
+		}
+		if list = append(list, main); pair.second != nil {
+			list = append(list, *holder)
+		}
+	}
+	return list
+}

@@ -1,0 +1,206 @@
+// These tests are about the wiring; what each layer does is shown by its own package.
+package bucket_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
+
+var started = time.Now()
+
+// serving makes stores that are served until the end of the test, or until stop is called, which waits for it.
+func serving(t *testing.T, budget time.Duration) (of *bucket.Stores, stop func()) {
+	of = bucket.New(t.Context(), bucket.Options{
+		Now:     func() limit.Micros { return limit.Micros(time.Now().UnixMicro()) },
+		Elapsed: func() limit.Micros { return limit.Micros(time.Since(started).Microseconds()) },
+		Budget:  budget, Log: slog.New(slog.DiscardHandler), MaxBuckets: 10, Nodes: 1, LeaseShare: 2,
+	})
+	return of, run(t, of)
+}
+
+// run serves stores until the end of the test, or until stop is called, which waits for it.
+func run(t *testing.T, of *bucket.Stores) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- of.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the stores end with %v", err)
+		}
+		close(ended)
+	})
+	return func() {
+		cancel()
+		ended <- <-ended
+	}
+}
+
+func inRedis(port int) schema.Config {
+	return schema.Config{
+		Strategy: schema.StrategyRedis, Redis: schema.Redis{Host: "127.0.0.1", Port: int64(port), SendTimeout: 60_000, ReadTimeout: 60_000},
+	}.WithDefaults()
+}
+
+// opened is a view on the buckets of a config, until the test ends.
+func opened(t *testing.T, of *bucket.Stores, config *schema.Config) taker {
+	t.Helper()
+	view, release, err := of.Open(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+	return view
+}
+
+// ten are the bounds of a request that costs so much of ten a day, which all tenants share.
+func ten(t *testing.T, cost int64) []policy.Bound {
+	t.Helper()
+	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: 86_400 * limit.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := policy.Key{Namespace: "default", Policy: "p", Group: policy.ByAll}
+	return []policy.Bound{{Policy: &policy.Policy{Name: "p", Limit: l, FailMode: policy.FailOpen}, Key: key, Cost: cost}}
+}
+
+type taker interface {
+	Take(context.Context, []policy.Bound, []decision.Status) error
+}
+
+func take(t *testing.T, from taker, cost int64) decision.Status {
+	t.Helper()
+	var statuses [1]decision.Status
+	if err := from.Take(t.Context(), ten(t, cost), statuses[:]); err != nil {
+		t.Fatal(err)
+	}
+	return statuses[0]
+}
+
+func TestARequestDoesNotExceedItsTimeBudgetForARedisThatMayTakeLonger(t *testing.T) {
+	mute, err := net.Listen("tcp", "127.0.0.1:0") // it connects, and never says a word
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	of, _ := serving(t, 50*time.Millisecond)
+	config := inRedis(mute.Addr().(*net.TCPAddr).Port)
+	view := opened(t, of, &config)
+	begun := time.Now()
+	if status := take(t, view, 1); status.Failure == decision.NoFailure {
+		t.Errorf("%+v: want no answer", status)
+	}
+	if took := time.Since(begun); took > 10*time.Second { // far from the minute that the config allows
+		t.Errorf("a request waited %v, with a budget of 50 ms", took)
+	}
+}
+
+func TestConfigsOfOneRedisShareItsBucketsWhichCanBeReadAndEmptied(t *testing.T) {
+	server := redistest.Single(t)
+	of, _ := serving(t, time.Minute)
+	config := inRedis(server.Port)
+	var views []taker
+	for range 2 {
+		views = append(views, opened(t, of, &config))
+	}
+	shared, release, err := of.OpenShared(&config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	take(t, views[0], 3)
+	if status := take(t, views[1], 4); status.Remaining != 3 || status.Source != decision.Redis {
+		t.Errorf("%+v: want 3 of 10 left in Redis after 3 and 4", status)
+	}
+	if status := take(t, shared, 0); status.Remaining != 3 || status.Used != 7 {
+		t.Errorf("%+v: want 7 used and 3 left, and reading to spend nothing", status)
+	}
+	if n, err := shared.Forget(t.Context(), []policy.Key{ten(t, 0)[0].Key}); n != 1 || err != nil {
+		t.Errorf("%d buckets emptied, %v: want 1", n, err)
+	}
+	if status := take(t, views[0], 1); status.Remaining != 9 {
+		t.Errorf("%+v: want 9 left of an emptied bucket", status)
+	}
+	if all := of.Stats(); len(all) != 1 || all[0].Name == "" || all[0].Redis.Calls == 0 {
+		t.Errorf("%+v: want the numbers of one Redis", all)
+	}
+}
+
+func TestANodeHasTakenItsLeaveOfTheOthersWhenTheStoresHaveEnded(t *testing.T) {
+	server := redistest.Single(t)
+	of, stop := serving(t, time.Minute)
+	config := inRedis(server.Port)
+	view := opened(t, of, &config)
+	take(t, view, 1)
+	client := server.Client(t)
+	registered := func() bool {
+		t.Helper()
+		found, err := client.Exists(context.Background(), "rl:default:{n}").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found > 0
+	}
+	patience, look := time.After(30*time.Second), time.NewTicker(5*time.Millisecond)
+	defer look.Stop()
+	for !registered() {
+		select {
+		case <-look.C:
+		case <-patience:
+			t.Fatal("the node has not told that it lives")
+		}
+	}
+	stop()
+	if registered() {
+		t.Error("the node is still counted")
+	}
+	if _, _, err := of.Open(&config); err == nil {
+		t.Error("a store was opened that nobody would close")
+	}
+}
+
+func TestConfigsWithBucketsInThisProcessShareThem(t *testing.T) {
+	of, _ := serving(t, time.Second)
+	config := schema.Config{}.WithDefaults()
+	for left := int64(9); left >= 8; left-- {
+		view, release, err := of.Open(&config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status := take(t, view, 1); status.Remaining != left || status.Source != decision.Memory {
+			t.Errorf("%+v: want %d left in memory", status, left)
+		}
+		release()
+	}
+	if kept := of.Local().Buckets; kept != 1 {
+		t.Errorf("%d buckets are kept, want 1", kept)
+	}
+	if _, _, err := of.OpenShared(&config); !errors.Is(err, bucket.ErrNotShared) {
+		t.Errorf("%v: want the error that there is nothing shared to read", err)
+	}
+}
+
+func TestAConfigThatNamesNoRedisOpensNothing(t *testing.T) {
+	of, _ := serving(t, time.Second)
+	config := schema.Config{Strategy: schema.StrategyRedis}
+	if _, _, err := of.Open(&config); err == nil {
+		t.Error("buckets of no Redis were opened")
+	}
+	if _, _, err := of.OpenShared(&config); err == nil {
+		t.Error("buckets of no Redis were opened to be read")
+	}
+}
