@@ -19,25 +19,20 @@ func TestTokensOnLeaseAreSpentFirstWhenRedisIsAwayAndThenFailModesDecide(t *test
 	alone(t)
 	closed, local := yearly(2000), yearly(2000)
 	local.others = `,"fail_mode":"local"`
-	flows, instances := map[string]*traffic{}, map[string]int32{}
-	offer := func() {
-		for name, id := range instances {
-			flows[name] = f.offer(by(name), steady(500))
-			flows[name].to(m, id, connections)
-		}
-	}
+	flows := map[string]*traffic{}
 	for name, b := range map[string]bound{"closed": closed, "local": local} {
-		instances[name] = m.open(`"degraded_header":true,`, b.config())
+		flows[name] = f.offer(by(name), steady(500))
+		flows[name].to(m, m.open(`"degraded_header":true,`, b.config()), connections)
 	}
-	offer()
 	m.awaitSpent(t, 200)
-	before := map[string][]sample{} // the traffic rests while Redis goes, so that what is on lease is there afterwards
-	for name, tr := range flows {
-		before[name] = tr.stop()
-	}
-	proxy.Partition()
-	struck := f.since()
-	offer()
+	var struck time.Duration
+	// No request is under way while Redis goes, and the next ones follow within the life of a lease.
+	flows["closed"].between(func() {
+		flows["local"].between(func() {
+			proxy.Partition()
+			struck = f.since()
+		})
+	})
 	flows["local"].awaitRefusals(t, 100) // this node's share of the limit is used up, too
 	if err := proxy.Heal(); err != nil {
 		t.Fatal(err)
@@ -46,7 +41,7 @@ func TestTokensOnLeaseAreSpentFirstWhenRedisIsAwayAndThenFailModesDecide(t *test
 	for name, tr := range flows {
 		tr.awaitRefusalByRedis(t, healed)
 		t.Run(name, func(t *testing.T) {
-			checkOutage(t, name == "local", append(before[name], tr.stop()...), span{struck, healed}, closed, connections)
+			checkOutage(t, name == "local", tr.stop(), span{struck, healed}, closed, connections)
 		})
 	}
 }

@@ -78,6 +78,7 @@ type traffic struct {
 	start   time.Time
 	next    atomic.Int64
 	drivers sync.WaitGroup
+	pending sync.RWMutex // held for reading while a request waits for its answer: see between
 
 	mu      sync.Mutex
 	samples []sample
@@ -117,6 +118,13 @@ func (tr *traffic) stop() []sample {
 	tr.end()
 	tr.drivers.Wait()
 	return tr.samples
+}
+
+// between calls do while no request is under way. The connections stay: requests that fall due meanwhile follow at once.
+func (tr *traffic) between(do func()) {
+	tr.pending.Lock()
+	defer tr.pending.Unlock()
+	do()
 }
 
 // lastFor lets the traffic go on for a time from its beginning, and ends it.
@@ -164,12 +172,14 @@ func (p *part) drive() error {
 				return err
 			}
 		}
+		p.pending.RLock()
 		one := sample{Sent: p.fleet.since()}
 		outcome, err := c.HandleEvent(p.id, "access", p.request)
+		one.Answered, one.Status = p.fleet.since(), http.StatusOK
+		p.pending.RUnlock()
 		if err != nil && !closed(err) {
 			return err
 		}
-		one.Answered, one.Status = p.fleet.since(), http.StatusOK
 		header := outcome.Header
 		if outcome.Exit != nil {
 			one.Status, header, c = outcome.Exit.Status, outcome.Exit.Header, nil

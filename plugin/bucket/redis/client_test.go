@@ -100,7 +100,7 @@ func TestALostScriptIsHealedAndRunsOnceForEachCall(t *testing.T) {
 	server := redistest.Single(t)
 	client := server.Client(t)
 	eachWay(t, func(t *testing.T, pipelined bool) {
-		c := open(t, countScript, at(server, pipelined))
+		c := checked(t, countScript, at(server, pipelined)) // the script is there, and lost twice
 		const callers, each = 16, 10
 		must(t, client, "del", "healed")
 		must(t, client, "config", "resetstat")

@@ -11,7 +11,8 @@ import (
 func TestSentinelLeadsToTheMasterAndToItsSuccessor(t *testing.T) {
 	t.Parallel()
 	watched := redistest.Sentinel(t)
-	block := schema.Redis{SentinelMaster: redistest.MasterName, Pipeline: true, ReadTimeout: 500}
+	block := at(watched.Master, true) // its timeouts
+	block.Host, block.Port, block.SentinelMaster = "", 0, redistest.MasterName
 	for _, s := range watched.Sentinels {
 		block.SentinelNodes = append(block.SentinelNodes, schema.RedisSentinelNode{Host: s.Host, Port: int64(s.Port)})
 	}
