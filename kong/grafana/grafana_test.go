@@ -17,10 +17,10 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the dashboards")
 
-// published is the file that lists the names, types and labels of the plugin's metrics.
-const published = "../../plugin/metrics/testdata/metrics.golden"
+// publishedFile is the file that lists the names, types and labels of the plugin's metrics.
+const publishedFile = "../../plugin/metrics/testdata/metrics.golden"
 
-func TestTheDashboardsAreWhatTheyAreMadeFrom(t *testing.T) {
+func TestTheDashboardsAreGeneratedFromTheirSource(t *testing.T) {
 	files, err := Files()
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +32,7 @@ func TestTheDashboardsAreWhatTheyAreMadeFrom(t *testing.T) {
 			}
 		}
 		if got, err := os.ReadFile(name); err != nil || string(got) != string(text) {
-			t.Errorf("%s is not what it is made from (%v): rewrite it with -update", name, err)
+			t.Errorf("%s is not generated from its source (%v): rewrite it with -update", name, err)
 		}
 	}
 	present, err := filepath.Glob("*.json")
@@ -62,8 +62,8 @@ type imported struct {
 	}
 }
 
-// each calls check with every dashboard of the folder.
-func each(t *testing.T, check func(t *testing.T, page *imported)) {
+// forEachDashboard calls check with every dashboard of the folder.
+func forEachDashboard(t *testing.T, check func(t *testing.T, page *imported)) {
 	t.Helper()
 	names, err := filepath.Glob("*.json")
 	if err != nil || len(names) == 0 {
@@ -84,9 +84,9 @@ func each(t *testing.T, check func(t *testing.T, page *imported)) {
 	}
 }
 
-func TestEveryPanelHasAUnitSaysWhatItShowsAndOverlapsNoOther(t *testing.T) {
+func TestEveryPanelHasAUnitAndADescriptionAndOverlapsNoOther(t *testing.T) {
 	seen := map[string]bool{}
-	each(t, func(t *testing.T, page *imported) {
+	forEachDashboard(t, func(t *testing.T, page *imported) {
 		if page.UID == "" || len(page.UID) > 40 || seen[page.UID] || page.Title == "" {
 			t.Errorf("uid %q (40 characters at most, and its own), title %q", page.UID, page.Title)
 		}
@@ -114,12 +114,12 @@ func TestEveryPanelHasAUnitSaysWhatItShowsAndOverlapsNoOther(t *testing.T) {
 	})
 }
 
-// inUse holds Grafana's own variables of expressions, beside those of the page.
-var inUse = regexp.MustCompile(`\$\{?(\w+)`)
+// variableUse matches a variable in an expression.
+var variableUse = regexp.MustCompile(`\$\{?(\w+)`)
 
 func TestEveryExpressionUsesWhatThePluginPublishesAndThePageOffers(t *testing.T) {
-	names := promtest.ReadPublished(t, published)
-	each(t, func(t *testing.T, page *imported) {
+	names := promtest.ReadPublished(t, publishedFile)
+	forEachDashboard(t, func(t *testing.T, page *imported) {
 		offered := map[string]bool{"__rate_interval": true, "__range": true}
 		used := map[string]bool{"datasource": true} // every panel has it
 		for _, v := range page.Templating.List {
@@ -136,12 +136,12 @@ func TestEveryExpressionUsesWhatThePluginPublishesAndThePageOffers(t *testing.T)
 		}
 		for _, p := range page.Panels {
 			for _, target := range p.Targets {
-				for _, match := range inUse.FindAllStringSubmatch(target.Expr, -1) {
+				for _, match := range variableUse.FindAllStringSubmatch(target.Expr, -1) {
 					if used[match[1]] = true; !offered[match[1]] {
 						t.Errorf("%s: the page has no variable %s", p.Title, match[1])
 					}
 				}
-				if faults := names.Faults(inUse.ReplaceAllString(target.Expr, "1")); len(faults) > 0 {
+				if faults := names.Faults(variableUse.ReplaceAllString(target.Expr, "1")); len(faults) > 0 {
 					t.Errorf("%s: %s: %q", p.Title, target.Expr, faults)
 				}
 			}
@@ -161,7 +161,7 @@ func TestPrometheusParsesEveryExpression(t *testing.T) {
 	}
 	var rules []rule
 	grafana := strings.NewReplacer("$__rate_interval", "1m", "$__range", "1h", "$top", "5")
-	each(t, func(_ *testing.T, page *imported) {
+	forEachDashboard(t, func(_ *testing.T, page *imported) {
 		for _, p := range page.Panels {
 			for _, target := range p.Targets {
 				rules = append(rules, rule{fmt.Sprintf("panel%d", len(rules)), grafana.Replace(target.Expr)})

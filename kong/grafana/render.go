@@ -88,7 +88,7 @@ func (p *panel) render() object {
 		"targets":     p.targets(),
 	}
 	if p.kind == table {
-		p.shape(o)
+		p.joinRows(o)
 	}
 	return o
 }
@@ -131,7 +131,7 @@ func (p *panel) options() object {
 func (p *panel) targets() []object {
 	targets := make([]object, len(p.queries))
 	for i, q := range p.queries {
-		target := object{"refId": p.letter(i), "expr": q.expression, "datasource": source, "legendFormat": q.legend}
+		target := object{"refId": p.queryName(i), "expr": q.expression, "datasource": source, "legendFormat": q.legend}
 		instant := p.kind == table || p.kind == bargauge
 		target["instant"], target["range"] = instant, !instant
 		if p.kind == table {
@@ -142,15 +142,15 @@ func (p *panel) targets() []object {
 	return targets
 }
 
-// letter returns the name of a query inside its panel.
-func (p *panel) letter(i int) string { return string(rune('A' + i)) }
+// queryName returns the name of a query inside its panel.
+func (p *panel) queryName(i int) string { return string(rune('A' + i)) }
 
-// shape joins the answers of all queries for the same labels into one row, and names the columns.
-func (p *panel) shape(o object) {
+// joinRows joins the answers of all queries for the same labels into one row, and names the columns.
+func (p *panel) joinRows(o object) {
 	names := object{"org_id": "Tenant", "endpoint": "Endpoint", "policy": "Policy", "tier": "Tier"}
 	overrides := make([]object, len(p.queries))
 	for i, q := range p.queries {
-		value := "Value #" + p.letter(i)
+		value := "Value #" + p.queryName(i)
 		if len(p.queries) == 1 {
 			value = "Value"
 		}

@@ -1,7 +1,7 @@
 package grafana
 
-// near is the usage above which a tenant counts as near its quota, here and in the alert RateLimiterTenantNearQuota.
-const near = 0.9
+// nearQuota is the usage above which a tenant counts as near its quota, here and in the alert RateLimiterTenantNearQuota.
+const nearQuota = 0.9
 
 // busiest selects the tenants that sent most in the shown time.
 const busiest = `topk($top, sum by (org_id) (rate(rate_limiter_requests_total[$__range])))`
@@ -34,7 +34,7 @@ var tenantUsage = dashboard{
 			}},
 		},
 		{
-			title: "Fullest limit", kind: stat, unit: share, width: 6, warnAt: near,
+			title: "Fullest limit", kind: stat, unit: share, width: 6, warnAt: nearQuota,
 			description: "Used share of the limit per tenant that is used most, as the nodes last saw it.",
 			queries:     []query{{expression: `max(rate_limiter_tenant_usage_ratio{org_id=~"$org"})`, legend: "used"}},
 		},
@@ -55,7 +55,7 @@ var tenantUsage = dashboard{
 			}},
 		},
 		{
-			title: "Used share of each limit", kind: timeseries, unit: share, width: 12, warnAt: near,
+			title: "Used share of each limit", kind: timeseries, unit: share, width: 12, warnAt: nearQuota,
 			description: "Of limits per tenant, as the nodes last saw it: the fullest of what they saw.",
 			queries: []query{{
 				expression: `max by (org_id, policy) (rate_limiter_tenant_usage_ratio{org_id=~"$org"})`,
@@ -108,7 +108,7 @@ var topConsumers = dashboard{
 			},
 		},
 		{
-			title: "Nearest to a limit", kind: bargauge, unit: share, width: 10, warnAt: near,
+			title: "Nearest to a limit", kind: bargauge, unit: share, width: 10, warnAt: nearQuota,
 			description: "Used share of limits per tenant, as the nodes last saw it.",
 			queries: []query{{
 				expression: `topk($top, max by (org_id, policy) (rate_limiter_tenant_usage_ratio))`,
