@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 )
 
 // dashed is a flag's name as the help shows it.
@@ -68,8 +70,8 @@ func parseLevel(text string, to *slog.Level) error {
 // waitFlag is --wait, with or without a duration. The zero value does not wait.
 type waitFlag struct{ most time.Duration }
 
-// defaultWait is how long --wait waits.
-const defaultWait = 5 * time.Second
+// defaultWait is how long --wait waits without a duration, as ?wait of the REST API does.
+const defaultWait = control.DefaultWait
 
 // IsBoolFlag tells package flag that the value may be left out.
 func (w *waitFlag) IsBoolFlag() bool { return true }

@@ -84,6 +84,7 @@ type parameter struct {
 	Schema struct {
 		Type string `json:"type"`
 	} `json:"schema"`
+	AllowEmptyValue bool `json:"allowEmptyValue"`
 }
 
 // operation is one of the description, with a request that it accepts.

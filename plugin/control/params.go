@@ -112,37 +112,64 @@ func repeated(ctx huma.Context, name string) bool {
 	return count > 1
 }
 
-// Waiting is how long a write waits for the nodes.
+// DefaultWait is how long a write waits for the nodes where the request asks for that and names no time.
+const DefaultWait = 5 * time.Second
+
+// Waiting has the parameter of a write that waits for the nodes.
 type Waiting struct {
-	Wait string `query:"wait" maxLength:"16" doc:"Wait at most this long (1s, 500ms; at most 30s) until all live nodes enforce the change, and list those that do not, and silent nodes, which are not waited for." example:"1s"`
+	Wait string `query:"wait" maxLength:"16" doc:"Wait at most this long (1s, 500ms; at most 30s; 5s without a value) until all live nodes enforce the change, and list those that do not, and silent nodes, which are not waited for." example:"1s"`
 }
 
-// Resolve is huma's.
-func (w *Waiting) Resolve(huma.Context) []error {
+// Resolve implements [huma.Resolver].
+func (w *Waiting) Resolve(ctx huma.Context) []error {
+	if u := ctx.URL(); w.Wait == "" && u.Query().Has("wait") { // huma reads ?wait= as if it were absent, and ?wait as true
+		w.Wait = bareWait
+	}
 	if _, err := parseWait(w.Wait); err != nil {
 		return []error{fault("query.wait", err.Error(), w.Wait)}
 	}
 	return nil
 }
 
+// bareWait is what huma reads for a parameter without a value.
+const bareWait = "true"
+
+// parseWait reads the value of wait.
 func parseWait(text string) (time.Duration, error) {
-	if text == "" {
+	switch text {
+	case "":
 		return 0, nil
+	case bareWait:
+		return DefaultWait, nil
 	}
 	wait, err := time.ParseDuration(text)
 	if err != nil || wait < 0 || wait > maxWait {
-		return 0, fmt.Errorf("must be a time from 0s to %v, such as 1s or 500ms", maxWait)
+		return 0, fmt.Errorf("must be a time from 0s to %v, such as 1s or 500ms, or empty for %v", maxWait, DefaultWait)
 	}
 	return wait, nil
 }
 
-// wait is how long to wait; Resolve has looked at it.
+// wait returns how long to wait; Resolve has checked the text.
 func (w *Waiting) wait() time.Duration {
 	wait, err := parseWait(w.Wait)
 	if err != nil {
 		return 0
 	}
 	return wait
+}
+
+// allowBareWait describes that wait needs no value, on all operations that have it.
+func (s *Server) allowBareWait() {
+	for _, item := range s.api.OpenAPI().Paths {
+		for _, o := range []*huma.Operation{item.Post, item.Put, item.Delete} {
+			if o == nil {
+				continue
+			}
+			for _, p := range o.Parameters {
+				p.AllowEmptyValue = p.AllowEmptyValue || p.Name == "wait"
+			}
+		}
+	}
 }
 
 // Paging is which part of a list is wanted.

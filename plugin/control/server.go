@@ -119,6 +119,7 @@ func New(o Options) (*Server, error) {
 	s.registerCheck()
 	s.registerRecord()
 	s.registerHealth()
+	s.allowBareWait()
 	s.registerOpenAPI()
 	return s, nil
 }
