@@ -105,11 +105,11 @@ func (w *inForce) visit(_ *identity.Identity, r *policy.Resolution) {
 	for i := range r.Bounds {
 		b := &r.Bounds[i]
 		w.apply(b)
+		from := originOf(b.Policy)
+		w.bound[from] = true // also where the caller does not read it: it is in force
 		if !w.view.bound(b) {
 			continue
 		}
-		from := originOf(b.Policy)
-		w.bound[from] = true
 		if key := (changed{from, b.Override, b.Penalty}); !w.told[key] {
 			w.told[key] = true
 			w.Limits = append(w.Limits, w.limit(b, from))

@@ -12,8 +12,9 @@ var elsewhere = strings.Repeat("/\x00", 512)
 
 // Everywhere calls visit once for each kind of request that a tenant's limits can tell apart at an instant: to an endpoint
 // that no pattern is about, on id's route and on each of routes; to the root; and to the endpoint of each policy and
-// override that could apply to id. Method and Path of id do not matter; those of a visit are no client's, but patterns
-// match them as they match requests. The resolution is reused from visit to visit.
+// override that could apply to id, at each depth that a final * covers and a narrower pattern may not. Method and Path of
+// id do not matter; those of a visit are no client's, but patterns match them as they match requests. The resolution is
+// reused from visit to visit.
 func (s *Plan) Everywhere(id identity.Identity, routes []string, now limit.Micros, visit func(*identity.Identity, *Resolution)) {
 	var r Resolution
 	at := func(method, path, route string) {
@@ -27,19 +28,38 @@ func (s *Plan) Everywhere(id identity.Identity, routes []string, now limit.Micro
 		at("", elsewhere, route)
 	}
 	at("", "/", "")
-	seen := map[string]bool{"": true}
-	pattern := func(text string) {
-		if method, path, ok := strings.Cut(text, " "); ok && !seen[text] {
-			seen[text] = true
-			at(method, path, "") // a pattern matches itself, taken as a path
+	patterns := e.endpoints()
+	deepest := 0
+	for _, text := range patterns {
+		deepest = max(deepest, strings.Count(text, "/"))
+	}
+	for _, text := range patterns {
+		method, path, _ := strings.Cut(text, " ")
+		at(method, path, "") // a pattern matches itself, taken as a path
+		for strings.HasSuffix(text, "/*") && strings.Count(path, "/") <= deepest {
+			path += "/\x00"
+			at(method, path, "")
+		}
+	}
+}
+
+// endpoints returns the patterns of the policies and overrides that could apply, each once.
+func (e *Explanation) endpoints() []string {
+	var list []string
+	seen := map[string]bool{}
+	add := func(pattern string) {
+		if strings.Contains(pattern, " ") && !seen[pattern] {
+			seen[pattern] = true
+			list = append(list, pattern)
 		}
 	}
 	for i := range e.Policies {
-		pattern(e.Policies[i].Endpoint)
+		add(e.Policies[i].Endpoint)
 	}
 	for i := range e.Overrides {
-		pattern(e.Overrides[i].Override.Endpoint)
+		add(e.Overrides[i].Override.Endpoint)
 	}
+	return list
 }
 
 // BoundsOf are the bounds of a tenant's requests, whatever the endpoint, each bucket once, with a cost of 0: they read

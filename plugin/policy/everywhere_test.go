@@ -65,3 +65,24 @@ global: {limits: [{name: all, scope: global, limit: 5000, window_size: 1}]}
 		t.Errorf("the buckets are\n%q, want\n%q", list, want)
 	}
 }
+
+func TestTheBoundsOfATenantIncludeAWildcardBesideNarrowerPatterns(t *testing.T) {
+	plan := compile(t, `
+tiers:
+- name: gold
+  limits:
+  - {name: writes, scope: tenant, endpoint: 'POST /records/{id}', limit: 1, window_size: 60}
+  - {name: writes, scope: tenant, endpoint: 'POST /records/{id}/{part}/*', limit: 2, window_size: 60}
+  - {name: writes, scope: tenant, endpoint: 'POST /records/*', limit: 3, window_size: 60}
+`)
+	id := identity.Identity{Tenant: tenant("acme"), Method: "POST", Path: "/"}
+	var list []string
+	for _, b := range plan.BoundsOf(id, nil, 0) {
+		list = append(list, b.Key.Endpoint)
+	}
+	slices.Sort(list)
+	want := []string{"POST /records/*", "POST /records/{id}", "POST /records/{id}/{part}/*"}
+	if !slices.Equal(list, want) {
+		t.Errorf("the buckets are at\n%q, want\n%q", list, want)
+	}
+}
