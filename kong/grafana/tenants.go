@@ -1,6 +1,7 @@
 package grafana
 
-// nearQuota is the usage above which a tenant counts as near its quota, here and in the alert RateLimiterTenantNearQuota.
+// nearQuota is the usage above which a tenant counts as near its quota, here and in the alert
+// RateLimiterTenantNearQuota.
 const nearQuota = 0.9
 
 // busiest selects the tenants that sent most in the shown time.

@@ -22,7 +22,7 @@ func TestAConditionThatHasLookedAtItsFieldRequiresItAsTheFieldDoes(t *testing.T)
 	}
 }
 
-// limitsLikeThePlugins has the rules over several fields of a limit, as the schema that Kong's verdicts were recorded with.
+// limitsLikeThePlugins has the rules over several fields of a limit, as the schema of the recorded verdicts has them.
 const limitsLikeThePlugins = `{"name": "p", "fields": [{"config": {"type": "record", "fields": [
  {"limits": {"type": "array", "elements": {"type": "record", "fields": [
   {"limit": {"type": "integer", "required": true}},
@@ -34,14 +34,18 @@ const limitsLikeThePlugins = `{"name": "p", "fields": [{"config": {"type": "reco
    {"conditional": {"if_field": "algorithm", "if_match": {"eq": "sliding_log"},
      "then_field": "limit", "then_match": {"between": [1, 10000]}, "then_err": "too much for a log"}},
    {"conditional": {"if_field": "burst", "if_match": {"required": true},
-     "then_field": "algorithm", "then_match": {"one_of": ["token_bucket", "leaky_bucket"]}, "then_err": "has no burst"}},
+     "then_field": "algorithm", "then_match": {"one_of": ["token_bucket", "leaky_bucket"]},
+     "then_err": "has no burst"}},
    {"conditional": {"if_field": "hard_threshold_pct", "if_match": {"required": true},
      "then_field": "soft_only", "then_match": {"eq": false}, "then_err": "never denies"}}]}}}]}}]}`
 
 func TestConditionsOfLimitsAreJudgedInEachLimitOfAList(t *testing.T) {
 	const failed = "failed conditional validation given value of field "
 	for _, c := range []struct{ what, limits, want string }{
-		{"two logs within the bound", `{"algorithm": "sliding_log", "limit": 10}, {"algorithm": "sliding_log", "limit": 10000}`, ""},
+		{
+			"two logs within the bound",
+			`{"algorithm": "sliding_log", "limit": 10}, {"algorithm": "sliding_log", "limit": 10000}`, "",
+		},
 		{
 			"two logs, one above the bound",
 			`{"algorithm": "sliding_log", "limit": 10}, {"algorithm": "sliding_log", "limit": 20000}`,

@@ -9,7 +9,8 @@ import (
 )
 
 const everything = `{"name": "p", "fields": [
- {"protocols": {"type": "set", "required": true, "default": ["http"], "elements": {"type": "string", "one_of": ["http", "https"]}}},
+ {"protocols": {"type": "set", "required": true, "default": ["http"],
+   "elements": {"type": "string", "one_of": ["http", "https"]}}},
  {"consumer": {"type": "foreign", "reference": "consumers", "eq": null}},
  {"config": {"type": "record", "required": true, "fields": [
   {"mode": {"type": "string", "required": true, "default": "a", "one_of": ["a", "b"]}},
@@ -29,8 +30,10 @@ const everything = `{"name": "p", "fields": [
   {"implicit": {"type": "record", "fields": [{"x": {"type": "string", "default": "y"}}]}},
   {"fixed": {"type": "string", "one_of": ["k"], "err": "only k will do"}}],
   "entity_checks": [
-   {"conditional": {"if_field": "mode", "if_match": {"eq": "b"}, "then_field": "size", "then_match": {"required": true}}},
-   {"conditional_at_least_one_of": {"if_field": "mode", "if_match": {"one_of": ["b"]}, "then_at_least_one_of": ["redis.host", "items"]}},
+   {"conditional": {"if_field": "mode", "if_match": {"eq": "b"},
+     "then_field": "size", "then_match": {"required": true}}},
+   {"conditional_at_least_one_of": {"if_field": "mode", "if_match": {"one_of": ["b"]},
+     "then_at_least_one_of": ["redis.host", "items"]}},
    {"distinct": ["name", "fixed"]},
    {"mutually_exclusive": ["share", "costs"]}]}}]}`
 
@@ -88,7 +91,9 @@ func TestDefaultsAreFilledInAndOptionalRecordsStayNil(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 	bare := WithoutNulls(got)
-	if want := tree(t, `{"mode": "a", "on": false, "tags": ["a", "b"], "items": [{"id": "i", "n": 7}], "implicit": {"x": "y"}, "redis": {"port": 6379}}`); !reflect.DeepEqual(bare, any(want)) {
+	withDefaults := tree(t, `{"mode": "a", "on": false, "tags": ["a", "b"], "items": [{"id": "i", "n": 7}],
+		"implicit": {"x": "y"}, "redis": {"port": 6379}}`)
+	if !reflect.DeepEqual(bare, any(withDefaults)) {
 		t.Errorf("without nulls %v", bare)
 	}
 }
@@ -163,134 +168,6 @@ func TestThePluginEntityIsJudgedAsAWhole(t *testing.T) {
 	}
 }
 
-func TestVaultReferencesAreResolvedAndKept(t *testing.T) {
-	s := parsed(t, everything)
-	config := accepted(t, s, `{"redis": {"user": "{vault://env/u}", "password": "{vault://env/pw}"}}`)
-	redis := s.Resolve(config, func(name string) string { return "<" + name + ">" })["redis"]
-	want := tree(t, `{"host": null, "port": 6379, "user": "{vault://env/u}", "password": "<vault://env/pw>",
-		"$refs": {"password": "{vault://env/pw}"}}`)
-	if !reflect.DeepEqual(redis, any(want)) {
-		t.Errorf("resolved %v", redis)
-	}
-}
-
-func TestSchemasThatKongDoesNotLoadAreDenied(t *testing.T) {
-	field := func(definition string) string {
-		return `{"name": "p", "fields": [{"config": {"type": "record", "fields": [{"f": ` + definition + `}]}}]}`
-	}
-	for _, c := range []struct{ schema, want string }{
-		{`[`, "parse plugin schema"},
-		{`{}`, "name: required"},
-		{`{"name": "p", "fields": []}`, `missing a record "config"`},
-		{`{"name": "p", "x": 1}`, "x: unknown field"},
-		{`{"name": "p"}`, "must declare 'fields'"},
-		{field(`{"type": "int"}`), "config.f: invalid type: int"},
-		{field(`{"type": "array"}`), "must declare 'elements'"},
-		{field(`3`), "config.f: expected a definition"},
-		{field(`{"type":"string","x":1}`), `unknown attribute "x"`},
-		{field(`{"type":"string","description":"short"}`), "description"},
-		{field(`{"type":"string","match":"[a"}`), "malformed pattern"},
-		{field(`{"type":"string","match":"%"}`), "malformed pattern"},
-		{field(`{"type":"string","match_any":{"patterns":["a","%"]}}`), "malformed pattern"},
-		{field(`{"type":"string","match_none":[{"pattern":"[","err":"e"}]}`), "malformed pattern"},
-		{field(`{"type":"string","match":"%b()"}`), "not simulated"},
-		{field(`{"type":"record","fields":[{"a":{"type":"string"},"b":{"type":"string"}}]}`), "one key"},
-		{field(`{"type":"record","fields":[{"a":{"type":"string"}},{"a":{"type":"string"}}]}`), "defined twice"},
-		{field(`{"type":"record","fields":[],"entity_checks":[{"custom_entity_check":{}}]}`), "unknown check"},
-		{field(`{"type":"record","fields":[],"entity_checks":[{"at_least_one_of":["a"]}]}`), "not defined"},
-		{field(`{"type":"record","fields":[],"entity_checks":[{"at_least_one_of":[]}]}`), "names no fields"},
-		{field(`{"type":"any"}`), "invalid type: any"},
-		{field(`{"type":"string","between":[1,2]}`), "cannot have attribute 'between'"},
-		{field(`{"type":"integer","match":"a"}`), "cannot have attribute 'match'"},
-		{field(`{"type":"boolean","one_of":[true]}`), "cannot have attribute 'one_of'"},
-		{field(`{"type":"integer","between":[1]}`), "between: length must be 2"},
-		{field(`{"type":"string","required":"yes"}`), "required: expected a boolean"},
-		{field(`{"type":"string","len_max":1.5}`), "len_max: expected an integer"},
-		{field(`{"type":"string","nilable":true}`), `unknown attribute "nilable"`},
-		{field(`{"type":"string","custom_validator":true}`), `unknown attribute "custom_validator"`},
-		{field(`{"type":"string","err":""}`), "err: length must be at least 1"},
-		{field(`{"type":"integer","default":"x"}`), "default: expected an integer"},
-		{field(`{"type":"string","one_of":["a"],"default":"b"}`), "default: expected one of: a"},
-		{field(`{"type":"array","elements":{"type":"string"},"default":[1]}`), "expected a string"},
-		{field(`{"type":"record","fields":[],"shorthand_fields":[{"a":{}}]}`), "shorthand_fields"},
-		{field(`{"type":"string","unique_across_ws":true}`), "unique: required field missing"},
-		{field(`{"type":"string","deprecation":{"message":"m"}}`), "deprecation"},
-		{field(`{"type":"set","elements":{"type":"string"},"one_of":["a"]}`), "cannot have attribute 'one_of'"},
-		{field(`{"type":"json","json_schema":{"inline":{}}}`), "not simulated"},
-		{`{"name":"p","fields":[{"config":{"type":"record","fields":[]}},{"x":{"type":"string"}}]}`, "cannot create a new field"},
-		{`{"name":"p","fields":[{"config":{"type":"record","fields":[]}},{"tags":{"type":"string"}}]}`, "cannot change type"},
-	} {
-		if _, err := Parse([]byte(c.schema)); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: error %v, want %q", c.schema, err, c.want)
-		}
-	}
-}
-
-func TestLuaPatternsMatchAsInLua(t *testing.T) {
-	for _, c := range []struct {
-		pattern, s string
-		want       bool
-	}{
-		{"^abc$", "abc", true},
-		{"^abc$", "xabc", false},
-		{"b", "abc", true},
-		{"", "", true},
-		{"^%d+$", "0123", true},
-		{"^%d+$", "", false},
-		{"^%d*$", "", true},
-		{"^%D$", "7", false},
-		{"^[%w_.%-]+$", "a-b_c.1", true},
-		{"^[%w_.%-]+$", "a b", false},
-		{"^[^%s]+$", "ab", true},
-		{"^[^%s]+$", "a b", false},
-		{"^a-b$", "aaab", true},
-		{"^a?b$", "ab", true},
-		{"^a?b$", "b", true},
-		{"^a?b$", "aab", false},
-		{"^(a+)(b+)$", "aab", true},
-		{"^[a-c]+$", "abcd", false},
-		{"^[]]$", "]", true},
-		{"^.$", "x", true},
-		{"^.$", "xy", false},
-		{"^%u%l%x%p%a%c$", "Aaf!z\n", true},
-		{"^a{1,3}$", "aa", false},
-		{"^a{1,3}$", "a{1,3}", true},
-		{"^[a-]$", "-", true},
-		{"a.*b.*c", "xxaxxbxxc", true},
-		{"a$b", "a$b", true},
-	} {
-		if got := luaMatch(c.s, c.pattern); got != c.want {
-			t.Errorf("match(%q, %q) = %v", c.s, c.pattern, got)
-		}
-	}
-}
-
-func FuzzLuaMatchNeverPanics(f *testing.F) {
-	f.Add("abc", "^[a-c]+$")
-	f.Add("%", "[%")
-	f.Fuzz(func(_ *testing.T, s, pattern string) {
-		if len(s)+len(pattern) < 40 && checkPattern(pattern) == nil {
-			luaMatch(s, pattern)
-		}
-	})
-}
-
-func TestSchemasKongLoadsAreParsed(t *testing.T) {
-	for _, definition := range []string{
-		`{"type":"function"}`,
-		`{"type":"record","fields":{},"entity_checks":[],"shorthand_fields":[]}`,
-		`{"type":"record","abstract":true}`,
-		`{"type":"string","description":"ten bytes.","examples":["a"],"immutable":true,"unique":true}`,
-		`{"type":"string","deprecation":{"message":"m","removal_in_version":"4.0","old_default":"x"}}`,
-		`{"type":"number","default":null}`,
-	} {
-		schema := `{"name": "p", "fields": [{"config": {"type": "record", "fields": [{"f": ` + definition + `}]}}]}`
-		if _, err := Parse([]byte(schema)); err != nil {
-			t.Errorf("%s: %v", definition, err)
-		}
-	}
-}
-
 // rules covers what the recorded schemas do not. The expectations are read off kong/db/schema of Kong 3.9.3.
 const rules = `{"name": "p", "fields": [{"config": {"type": "record", "fields": [
  {"mode": {"type": "string", "one_of": ["a", "b", "c"]}}, {"x": {"type": "integer"}}, {"y": {"type": "string"}},
@@ -339,7 +216,9 @@ func TestRulesOfKongsSchemaLanguage(t *testing.T) {
 
 func TestPatchMergesRecordsAndWordsItsFaultsForUpdates(t *testing.T) {
 	s := parsed(t, rules)
-	kept, err := s.Insert(map[string]any{"name": "p", "tags": []any{"t"}, "config": tree(t, `{"some": "s", "r": {"u": "1"}, "l": ["a"]}`)})
+	kept, err := s.Insert(map[string]any{
+		"name": "p", "tags": []any{"t"}, "config": tree(t, `{"some": "s", "r": {"u": "1"}, "l": ["a"]}`),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,12 +227,14 @@ func TestPatchMergesRecordsAndWordsItsFaultsForUpdates(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := updated["config"].(map[string]any)
-	if want := tree(t, `{"r": {"u": "1", "v": "2"}, "l": ["ab", "ac"], "some": "s"}`); !reflect.DeepEqual(config["r"], want["r"]) ||
-		!reflect.DeepEqual(config["l"], want["l"]) || config["some"] != "s" || updated["enabled"] != false {
+	merged := tree(t, `{"r": {"u": "1", "v": "2"}, "l": ["ab", "ac"], "some": "s"}`)
+	if !reflect.DeepEqual(config["r"], merged["r"]) || !reflect.DeepEqual(config["l"], merged["l"]) ||
+		config["some"] != "s" || updated["enabled"] != false {
 		t.Errorf("updated %v", updated)
 	}
 	_, err = s.Update(kept, tree(t, `{"config": {"mode": "a", "r": null}}`))
-	const want = "schema violation (config.@entity: {\n  \"when updating, at least one of these fields must be non-empty: 'x', 'y'\"\n})"
+	const want = "schema violation (config.@entity: {\n" +
+		"  \"when updating, at least one of these fields must be non-empty: 'x', 'y'\"\n})"
 	if err == nil || err.Error() != want {
 		t.Errorf("error %v", err)
 	}
@@ -371,28 +252,8 @@ func TestWhatMakesKongsCodeFailIsAnErrorOfItsOwn(t *testing.T) {
 			t.Errorf("%s: error %v", config, err)
 		}
 	}
-	if got := denied(t, s, tree(t, `{"name": "p", "config": {"some": "s", "r": "5"}}`)); got != "config.r: expected a record" {
+	got := denied(t, s, tree(t, `{"name": "p", "config": {"some": "s", "r": "5"}}`))
+	if got != "config.r: expected a record" {
 		t.Errorf("a string for a record: %s", got)
-	}
-}
-
-func TestMessagesQuoteAsPenlightDoes(t *testing.T) {
-	faults := func(entries map[any]any) *table { return &table{entries: entries} }
-	for _, c := range []struct {
-		faults *table
-		want   string
-	}{
-		{faults(map[any]any{"a": "b"}), "{\n  a = \"b\"\n}"},
-		{
-			faults(map[any]any{1: "x", 3: "z", "end": "k", "a-b": `q"\`}),
-			"{\n  \"x\",\n  [\"a-b\"] = \"q\\\"\\\\\",\n  [\"end\"] = \"k\",\n  [3] = \"z\"\n}",
-		},
-		{faults(map[any]any{"a": "x]"}), "{\n  a = [=[x]]=]\n}"},
-		{faults(map[any]any{"a": "x\ny"}), "{\n  a = [[x\ny]]\n}"},
-		{faults(map[any]any{"a": "[==[x"}), "{\n  a = [===[[==[x]===]\n}"},
-	} {
-		if got := pretty(c.faults); got != c.want {
-			t.Errorf("got\n%s\nwant\n%s", got, c.want)
-		}
 	}
 }
