@@ -32,7 +32,7 @@ const everyKind = `
   - {name: records, paths: [/records], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: {strategy: redis, redis: {host: %[1]s, port: %[2]d, send_timeout: 600, read_timeout: 600},
       tiers: [{name: enterprise, limits: [
         {name: daily, scope: tenant, limit: 1000000, window_size: 86400, algorithm: fixed_window, fail_mode: open},
-        {name: burst, scope: tenant, limit: 30, window_size: 1, soft_threshold_pct: 50, fail_mode: local},
+        {name: burst, scope: tenant, limit: 30, window_size: 5, soft_threshold_pct: 50, fail_mode: local},
         {name: trial, scope: tenant, limit: 1, window_size: 60, mode: shadow}]}, {name: essentials}]}}]}
   - {name: search, paths: [/search], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: {strategy: redis, redis: {host: %[1]s, port: %[2]d, send_timeout: 600, read_timeout: 600},
       tiers: [{name: enterprise, limits: [{name: strict, scope: tenant+endpoint, limit: 1000, window_size: 1, fail_mode: closed}]}]}}]}`
@@ -165,7 +165,7 @@ func (q panelQuery) outage() bool {
 // answered waits until all queries that are wanted have had an answer.
 func (w *watchtower) answered(wanted func(panelQuery) bool) {
 	w.t.Helper()
-	deadline, tick := time.After(20*time.Second), time.NewTicker(scraped/2)
+	deadline, tick := time.After(2*time.Minute), time.NewTicker(scraped/2)
 	defer tick.Stop()
 	for slices.ContainsFunc(w.pending, wanted) {
 		select {

@@ -261,7 +261,7 @@ func pressCluster(t *testing.T) clustered {
 	for _, s := range nodes.Masters {
 		known = append(known, fmt.Sprintf(`{"ip":%q,"port":%d}`, s.Host, s.Port))
 	}
-	return clustered{pressOn(t, fmt.Sprintf(`{"send_timeout":1000,"read_timeout":1000,"pipeline":true,"cluster_nodes":[%s,%s,%s]}`, known[0], known[1], known[2]), tenants), nodes, owner}
+	return clustered{pressOn(t, fmt.Sprintf(`{"send_timeout":10000,"read_timeout":10000,"pipeline":true,"cluster_nodes":[%s,%s,%s]}`, known[0], known[1], known[2]), tenants), nodes, owner}
 }
 
 // concerned tells whose requests go to the master of the first tenant.
@@ -339,7 +339,7 @@ func TestAKilledMasterOfSentinelsTakesNoMoreWithItThanItsLastMoment(t *testing.T
 	for _, s := range watched.Sentinels {
 		known = append(known, fmt.Sprintf(`{"host":%q,"port":%d}`, s.Host, s.Port))
 	}
-	p := pressOn(t, fmt.Sprintf(`{"send_timeout":1000,"read_timeout":1000,"pipeline":true,"sentinel_master":%q,"sentinel_nodes":[%s,%s,%s]}`,
+	p := pressOn(t, fmt.Sprintf(`{"send_timeout":10000,"read_timeout":10000,"pipeline":true,"sentinel_master":%q,"sentinel_nodes":[%s,%s,%s]}`,
 		redistest.MasterName, known[0], known[1], known[2]), []string{"alice", "beth", "gus"})
 	p.awaitDecisions("load")
 	lost := span{From: p.since()} // as in a cluster

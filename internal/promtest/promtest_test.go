@@ -28,7 +28,7 @@ func exporter(t *testing.T) string {
 func soon(t *testing.T, done func() error) {
 	t.Helper()
 	var err error
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if err = done(); err == nil {
 			return
 		}
