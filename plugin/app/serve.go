@@ -91,8 +91,8 @@ func (s *serveSettings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logge
 	own, callers := memory.New(memory.Options{Now: bucketClock.Now, MaxBuckets: ownBuckets}), newTokens(store, log)
 	api, err := control.New(control.Options{
 		Version: Version, Store: store, Tokens: callers, Log: log,
-		Buckets: d.inRedis, Patient: d.patient, Ping: d.ping, PingSecond: d.second, Path: d.path, Asked: d.asked,
-		Routes: d.isRoute, Limits: own, Metrics: numbers,
+		Buckets: d.inRedis, OperatorBuckets: d.patient, Ping: d.ping, PingSecond: d.second, Path: d.path, RequestPolicy: d.asked,
+		IsRoute: d.isRoute, Limits: own, Metrics: numbers,
 		Rates: control.Rates{Subjects: int64(s.newSubjects)},
 	})
 	if err != nil {

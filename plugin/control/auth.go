@@ -46,10 +46,10 @@ var (
 type access int
 
 const (
-	write  access = iota // an admin
-	read                 // an admin or a viewer
-	orgs                 // an admin, a viewer, or the org itself, named by the path parameter org
-	decide               // everyone; the operation itself looks for whom
+	writeAccess  access = iota // an admin
+	readAccess                 // an admin or a viewer
+	orgAccess                  // an admin, a viewer, or the org itself, named by the path parameter org
+	decideAccess               // everyone; the operation itself looks for whom
 )
 
 const accessKey, bearer = "access", "token"
@@ -69,7 +69,7 @@ func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
 		next(ctx) // the description of the API
 		return
 	}
-	if repeated(ctx, "Authorization") { // and whoever looked at it before may have taken another one for good
+	if isRepeated(ctx, "Authorization") { // and whoever looked at it before may have taken another one for good
 		s.unauthorized(ctx, reasonMissing, "Bearer", "send exactly one token")
 		return
 	}
@@ -78,7 +78,7 @@ func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
 		s.unauthorized(ctx, reasonMissing, "Bearer", "send a token: Authorization: Bearer …")
 		return
 	}
-	caller, wait, err := s.lookUp(ctx, strings.TrimSpace(secret))
+	caller, wait, err := s.lookUpToken(ctx, strings.TrimSpace(secret))
 	switch {
 	case errors.Is(err, ErrUnknownToken):
 		s.unauthorized(ctx, reasonUnknown, `Bearer error="invalid_token"`, ErrUnknownToken.Error())
@@ -86,63 +86,63 @@ func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
 		s.metrics.limited.WithLabelValues(byAddress).Inc()
 		ctx.SetHeader("Retry-After", strconv.FormatInt(int64(math.Ceil(wait.Seconds())), 10))
 		const detail = "too many unknown tokens were sent from this address"
-		s.refuse(ctx, http.StatusTooManyRequests, detail)
+		s.writeProblem(ctx, http.StatusTooManyRequests, detail)
 	case err != nil:
 		s.Log.Error("token lookup failed", "error", err)
-		s.refuse(ctx, http.StatusServiceUnavailable, "tokens cannot be checked at the moment")
+		s.writeProblem(ctx, http.StatusServiceUnavailable, "tokens cannot be checked at the moment")
 	default:
 		exchangeOf(ctx.Context()).token = caller.Token
-		s.pass(ctx, caller, needs, next)
+		s.authorize(ctx, caller, needs, next)
 	}
 }
 
-// pass lets the holder of a token do what the operation does, with the body in memory. A batch is counted by its
+// authorize lets the holder of a token do what the operation does, with the body in memory. A batch is counted by its
 // checks, which are in its body.
-func (s *Server) pass(ctx huma.Context, caller Caller, needs access, next func(huma.Context)) {
+func (s *Server) authorize(ctx huma.Context, caller Caller, needs access, next func(huma.Context)) {
 	var in received
 	isBatch := ctx.Operation().Path == batchPath
 	if isBatch {
-		in = s.receive(ctx, caller.Token)
+		in = s.receiveBody(ctx, caller.Token)
 	}
 	switch {
-	case !s.admitted(ctx, caller.Token, in.cost()):
+	case !s.withinLimits(ctx, caller.Token, in.cost()):
 		s.metrics.limited.WithLabelValues(byToken).Inc()
 		return
-	case !caller.may(needs, ctx.Param("org")):
+	case !caller.hasAccess(needs, ctx.Param("org")):
 		s.metrics.authFailures.WithLabelValues(reasonRole).Inc()
-		s.refuse(ctx, http.StatusForbidden, "the token's role does not allow this")
+		s.writeProblem(ctx, http.StatusForbidden, "the token's role does not allow this")
 		return
 	}
 	if !isBatch {
-		in = s.receive(ctx, caller.Token)
+		in = s.receiveBody(ctx, caller.Token)
 	}
 	if in.fault != nil {
-		s.deny(ctx, in.fault)
+		s.writeBodyProblem(ctx, in.fault)
 		return
 	}
-	next(huma.WithValue(in.again(ctx), callerKey{}, caller))
+	next(huma.WithValue(in.replayBody(ctx), callerKey{}, caller))
 }
 
 // unauthorized refuses who has no token that is known, and does not answer even that too often.
 func (s *Server) unauthorized(ctx huma.Context, reason, challenge, detail string) {
 	s.metrics.authFailures.WithLabelValues(reason).Inc()
-	if !s.admitted(ctx, "", 1) {
+	if !s.withinLimits(ctx, "", 1) {
 		s.metrics.limited.WithLabelValues(byAddress).Inc()
 		return
 	}
 	ctx.SetHeader("WWW-Authenticate", challenge)
-	s.refuse(ctx, http.StatusUnauthorized, detail)
+	s.writeProblem(ctx, http.StatusUnauthorized, detail)
 }
 
-// may tells whether the caller may do what needs an access, in the org that the path names.
-func (c Caller) may(needs access, org string) bool {
+// hasAccess tells whether the caller may do what needs an access, in the org that the path names.
+func (c Caller) hasAccess(needs access, org string) bool {
 	switch c.Role {
 	case Admin:
 		return true
 	case Viewer:
-		return needs != write
+		return needs != writeAccess
 	case Tenant:
-		return needs == decide || (needs == orgs && org != "" && org == c.Org)
+		return needs == decideAccess || (needs == orgAccess && org != "" && org == c.Org)
 	}
 	return false
 }

@@ -16,9 +16,9 @@ type Buckets interface {
 }
 
 // patient returns the buckets for what operators ask.
-func (s *Server) patient() Buckets {
-	if s.Patient != nil {
-		return s.Patient
+func (s *Server) operatorBuckets() Buckets {
+	if s.OperatorBuckets != nil {
+		return s.OperatorBuckets
 	}
 	return s.Buckets
 }

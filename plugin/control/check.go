@@ -23,12 +23,12 @@ func (s *Server) registerCheck() {
 		Summary: "Decide about one request, and spend what it costs",
 		Description: "The status is 200 even if the request is denied: check allowed. The limits, the buckets and what " +
 			"happens while Redis is away are the plugin's, so Kong and other callers share one budget.",
-	}, decide), s.check)
+	}, decideAccess), s.check)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "check-batch", Method: http.MethodPost, Path: batchPath, Tags: tags, MaxBodyBytes: maxBatchBody,
 		Summary:     "Decide about up to 100 requests, one after the other, each by itself",
 		Description: "If the token may not check one of them, the batch is denied and nothing is spent.",
-	}, decide), s.checkBatch)
+	}, decideAccess), s.checkBatch)
 }
 
 // Check is a request to decide about, by what its caller knows of it.
@@ -49,8 +49,8 @@ func (c *Check) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
 		textField{"org_id", c.Org}, textField{"user_id", c.User}, textField{"credential_id", c.Credential}, textField{"tier", c.Tier})
 }
 
-// known is the request as the path of requests is told it.
-func (c *Check) known() *admit.Known {
+// admitRequest is the request as the path of requests is told it.
+func (c *Check) admitRequest() *admit.Known {
 	k := &admit.Known{Tenant: c.Org, User: c.User, Tier: c.Tier, Credential: c.Credential, IP: c.IP, Cost: c.Cost}
 	k.Method, k.Path, k.Route = admit.Target(c.Endpoint)
 	return k
@@ -90,19 +90,19 @@ func (s *Server) checkBatch(ctx context.Context, in *checkBatchInput) (*checkBat
 // decide decides about requests, one after the other; at is the path of each in the body. Nothing is spent unless the
 // caller may ask about all of them. The error is an answer.
 func (s *Server) decide(ctx context.Context, checks []Check, at func(int) string) ([]Checked, error) {
-	policies, err := s.snapshot()
+	policies, err := s.loadedPlan()
 	if err != nil {
 		return nil, err
 	}
 	for i := range checks {
-		if err := s.mayCheck(ctx, policies, &checks[i]); err != nil {
+		if err := s.authorizeCheck(ctx, policies, &checks[i]); err != nil {
 			return nil, err
 		}
 	}
-	if err := named(ctx, policies, checks, at); err != nil {
+	if err := requireIdentity(ctx, policies, checks, at); err != nil {
 		return nil, err
 	}
-	if err := s.mayName(ctx, policies, checks); err != nil {
+	if err := s.checkNewSubjects(ctx, policies, checks); err != nil {
 		return nil, err
 	}
 	results := make([]Checked, len(checks))
@@ -119,22 +119,22 @@ func (s *Server) decide(ctx context.Context, checks []Check, at func(int) string
 func (s *Server) decideOne(ctx context.Context, policies *policy.Plan, c *Check) Checked {
 	path, v := s.Path, s.viewOf(callerOf(ctx))
 	if c.DryRun {
-		path = s.rehearsal(policies)
+		path = s.dryRunPath(policies)
 	}
 	if v.tenant {
-		path = modestly(path, policies)
+		path = withSingleTokens(path, policies)
 	}
 	var x admit.Exchange
-	if err := path.Admit(ctx, c.known(), &x); err != nil {
+	if err := path.Admit(ctx, c.admitRequest(), &x); err != nil {
 		s.Log.Error("a request was decided by on_internal_error", "error", err)
 	}
-	d := v.own(&x.Decision)
-	return checked(d, c, s.notes(policies, d, c, v), v)
+	d := v.filter(&x.Decision)
+	return newChecked(d, c, s.checkNotes(policies, d, c, v), v)
 }
 
-// named refuses requests that are nobody's where something is counted per org: they would spend what is meant for
+// requireIdentity refuses requests that are nobody's where something is counted per org: they would spend what is meant for
 // strangers, all from one bucket. The error is an answer.
-func named(ctx context.Context, policies *policy.Plan, checks []Check, at func(int) string) error {
+func requireIdentity(ctx context.Context, policies *policy.Plan, checks []Check, at func(int) string) error {
 	var faults []*huma.ErrorDetail
 	for i := range checks {
 		if c := &checks[i]; c.Org+c.User+c.Credential+c.IP == "" {
@@ -151,13 +151,13 @@ func named(ctx context.Context, policies *policy.Plan, checks []Check, at func(i
 	return unprocessable(faults...)
 }
 
-// mayCheck reports why the caller may not ask about a request: a viewer spends nothing, and an org asks about itself,
+// authorizeCheck reports why the caller may not ask about a request: a viewer spends nothing, and an org asks about itself,
 // as what it is. The error is an answer.
-func (s *Server) mayCheck(ctx context.Context, policies *policy.Plan, c *Check) error {
+func (s *Server) authorizeCheck(ctx context.Context, policies *policy.Plan, c *Check) error {
 	if c.DryRun && s.Buckets == nil {
 		return huma.Error503ServiceUnavailable("a dry run needs buckets that all nodes share: every node keeps its own")
 	}
-	id, err := identify(ctx, policies, c.known())
+	id, err := identify(ctx, policies, c.admitRequest())
 	if err != nil {
 		return err
 	}
@@ -171,20 +171,20 @@ func (s *Server) mayCheck(ctx context.Context, policies *policy.Plan, c *Check) 
 		return huma.Error403Forbidden("a viewer spends nothing: set dry_run")
 	case caller.Role != Tenant:
 		return nil
-	case !isOf(id.Tenant, c.Org, caller.Org):
+	case !isBilledTo(id.Tenant, c.Org, caller.Org):
 		return huma.Error403Forbidden("an org's token may check its own org only")
 	}
-	if err := s.mayClaim(ctx, policies, &id, c.Tier); err != nil || c.DryRun {
+	if err := s.authorizeTier(ctx, policies, &id, c.Tier); err != nil || c.DryRun {
 		return err
 	}
-	return s.maySpend(policies, &id, c)
+	return s.authorizeSpend(policies, &id, c)
 }
 
-// maySpend reports why an org may not spend what a request of its own costs: it could use up what others are counted
+// authorizeSpend reports why an org may not spend what a request of its own costs: it could use up what others are counted
 // by, too. It may not spend by an address, which it may claim. And all of the org's buckets lie together: there would
 // be one more of each limit per endpoint for every route that it made up. The error is an answer.
-func (s *Server) maySpend(policies *policy.Plan, id *identity.Identity, c *Check) error {
-	if _, _, route := admit.Target(c.Endpoint); route != "" && !s.Routes(route) {
+func (s *Server) authorizeSpend(policies *policy.Plan, id *identity.Identity, c *Check) error {
+	if _, _, route := admit.Target(c.Endpoint); route != "" && !s.IsRoute(route) {
 		return huma.Error403Forbidden("an org's token may not spend on a route that is in no config or policy: name a route " +
 			"from the config file, give METHOD /path, or set dry_run")
 	}
@@ -192,7 +192,7 @@ func (s *Server) maySpend(policies *policy.Plan, id *identity.Identity, c *Check
 		return nil
 	}
 	var r policy.Resolution
-	policies.ResolveAt(id, s.instant(), &r)
+	policies.ResolveAt(id, s.now(), &r)
 	if slices.ContainsFunc(r.Bounds, func(b policy.Bound) bool { return b.Key.Group == policy.ByIP }) {
 		return huma.Error403Forbidden("an org's token may not spend from limits per address, " +
 			"which all orgs share: omit ip, or set dry_run")
@@ -200,9 +200,9 @@ func (s *Server) maySpend(policies *policy.Plan, id *identity.Identity, c *Check
 	return nil
 }
 
-// isOf tells whether a request is an org's. What counts is whom it is counted for: a name that is too long is counted by
+// isBilledTo tells whether a request is an org's. What counts is whom it is counted for: a name that is too long is counted by
 // its hash, as tokens have it. Where nothing is counted per org, what the request says does.
-func isOf(counted identity.Name, told, org string) bool {
+func isBilledTo(counted identity.Name, told, org string) bool {
 	if counted.Kind == identity.Tenant {
 		return counted.ID == org
 	}

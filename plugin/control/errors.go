@@ -14,11 +14,11 @@ import (
 // readOnly is why nothing can be written.
 const readOnly = "the database is read-only: it is a standby, or set so"
 
-// invalid is what a problem document says that has faults.
-const invalid = "the request is not valid"
+// invalidRequest is what a problem document says that has faults.
+const invalidRequest = "the request is not valid"
 
-// refuse ends a request with a problem document.
-func (s *Server) refuse(ctx huma.Context, status int, detail string, faults ...error) {
+// writeProblem ends a request with a problem document.
+func (s *Server) writeProblem(ctx huma.Context, status int, detail string, faults ...error) {
 	if err := huma.WriteErr(s.api, ctx, status, detail, faults...); err != nil {
 		s.Log.Debug("writing a response failed", "error", err)
 	}
@@ -35,19 +35,19 @@ func unprocessable(faults ...*huma.ErrorDetail) error {
 	for i, f := range faults {
 		errs[i] = f
 	}
-	return huma.Error422UnprocessableEntity(invalid, errs...)
+	return huma.Error422UnprocessableEntity(invalidRequest, errs...)
 }
 
-// problem is the answer to an error of the repository in a write. What it does not know is logged, and told without
+// writeError is the answer to an error of the repository in a write. What it does not know is logged, and told without
 // details.
-func (s *Server) problem(doing string, err error) error {
-	return s.told(doing, "; nothing was written", err)
+func (s *Server) writeError(doing string, err error) error {
+	return s.storeError(doing, "; nothing was written", err)
 }
 
-// unread is problem in a read.
-func (s *Server) unread(doing string, err error) error { return s.told(doing, "", err) }
+// readError is problem in a read.
+func (s *Server) readError(doing string, err error) error { return s.storeError(doing, "", err) }
 
-func (s *Server) told(doing, effect string, err error) error {
+func (s *Server) storeError(doing, effect string, err error) error {
 	var (
 		missing  *pgstore.NotFoundError
 		conflict *pgstore.ConflictError

@@ -58,8 +58,8 @@ const findingsAge = time.Second
 // ready answers a probe. Who heeds it takes traffic away from here, so it fails only where there is none to serve: with
 // the database all processes would fail at once, and the decisions that do without it.
 func (s *Server) ready(context.Context, *struct{}) (*readinessOutput, error) {
-	found := s.look()
-	decides := s.Path != nil && loaded(s.Path.Policies.Load())
+	found := s.findings()
+	decides := s.Path != nil && isLoaded(s.Path.Policies.Load())
 	switch {
 	case s.Path != nil && !decides:
 		return nil, huma.Error503ServiceUnavailable(strings.Join(append([]string{"the policies are not loaded yet"}, found.degraded...), "; "))
@@ -71,17 +71,17 @@ func (s *Server) ready(context.Context, *struct{}) (*readinessOutput, error) {
 	return &readinessOutput{Readiness{Status: "ok"}}, nil
 }
 
-// look returns findings that are new enough. Who probes needs no token, so all who do at once share one look, and one
+// findings returns findings that are new enough. Who probes needs no token, so all who do at once share one look, and one
 // connection to the database.
-func (s *Server) look() *findings {
+func (s *Server) findings() *findings {
 	shared, _, _ := s.probes.Do("", func() (any, error) {
-		last := s.found.Load()
+		last := s.lastFindings.Load()
 		if last != nil && time.Since(last.at) < findingsAge {
 			return last, nil
 		}
-		now := s.lookAgain()
+		now := s.probe()
 		s.logReadiness(last, now)
-		s.found.Store(now)
+		s.lastFindings.Store(now)
 		return now, nil
 	})
 	return shared.(*findings)
@@ -98,11 +98,11 @@ func (s *Server) logReadiness(last, now *findings) {
 	}
 }
 
-// lookAgain asks the database and each Redis, all at once and for at most readyTime.
-func (s *Server) lookAgain() *findings {
+// probe asks the database and each Redis, all at once and for at most readyTime.
+func (s *Server) probe() *findings {
 	ctx, cancel := context.WithTimeout(context.Background(), readyTime)
 	defer cancel()
-	redis, second := begin(ctx, s.Ping), begin(ctx, s.PingSecond)
+	redis, second := startPing(ctx, s.Ping), startPing(ctx, s.PingSecond)
 	found := &findings{}
 	why, err := s.Store.ReadOnly(ctx)
 	switch {
@@ -113,11 +113,11 @@ func (s *Server) lookAgain() *findings {
 	case why != "":
 		found.degraded = append(found.degraded, "the database is read-only, because it is "+why+": writes answer 503")
 	}
-	if err = answered(ctx, redis); err != nil {
+	if err = pingResult(ctx, redis); err != nil {
 		s.Log.Debug("Redis does not answer a probe", "error", err)
 		found.degraded = append(found.degraded, "Redis does not answer: the fail mode of each limit decides, usage and resets answer 503")
 	}
-	if err = answered(ctx, second); err != nil {
+	if err = pingResult(ctx, second); err != nil {
 		s.Log.Debug("the Redis of addresses does not answer a probe", "error", err)
 		found.degraded = append(found.degraded, "address_redis does not answer: the fail mode of each limit decides about addresses, their usage and resets answer 503")
 	}
@@ -125,9 +125,9 @@ func (s *Server) lookAgain() *findings {
 	return found
 }
 
-// answered returns an answer, or the error of ctx when there is none by its end. The time of ctx may have been spent
+// pingResult returns an answer, or the error of ctx when there is none by its end. The time of ctx may have been spent
 // elsewhere.
-func answered(ctx context.Context, answer <-chan error) error {
+func pingResult(ctx context.Context, answer <-chan error) error {
 	select {
 	case err := <-answer:
 		return err
@@ -141,9 +141,9 @@ func answered(ctx context.Context, answer <-chan error) error {
 	}
 }
 
-// begin starts a ping, if there is something to ping, and returns where its answer comes. A frozen Redis may answer
+// startPing starts a ping, if there is something to ping, and returns where its answer comes. A frozen Redis may answer
 // after the end of ctx.
-func begin(ctx context.Context, ping func(context.Context) error) <-chan error {
+func startPing(ctx context.Context, ping func(context.Context) error) <-chan error {
 	answer := make(chan error, 1)
 	if ping == nil {
 		answer <- nil
@@ -153,5 +153,5 @@ func begin(ctx context.Context, ping func(context.Context) error) <-chan error {
 	return answer
 }
 
-// loaded tells whether there are policies to decide by, those of the database among them.
-func loaded(policies *policy.Plan) bool { return policies != nil && policies.Snapshot() != nil }
+// isLoaded tells whether there are policies to decide by, those of the database among them.
+func isLoaded(policies *policy.Plan) bool { return policies != nil && policies.Snapshot() != nil }

@@ -36,8 +36,8 @@ const (
 	minute          = 60  // seconds
 )
 
-// path is how a request is admitted: a token is a tenant, and whoever has none is a stranger. Without buckets it is nil.
-func (r Rates) path(buckets admit.Buckets) (*admit.Path, error) {
+// admitPath is how a request is admitted: a token is a tenant, and whoever has none is a stranger. Without buckets it is nil.
+func (r Rates) admitPath(buckets admit.Buckets) (*admit.Path, error) {
 	if buckets == nil {
 		return nil, nil
 	}
@@ -66,16 +66,16 @@ func (r Rates) path(buckets admit.Buckets) (*admit.Path, error) {
 	return path, nil
 }
 
-// admitted spends a request of a token, or of an address when there is no token that is known. It tells false when it has
+// withinLimits spends a request of a token, or of an address when there is no token that is known. It tells false when it has
 // refused the request. That one is only looked at after its token was looked up, so that a stranger behind the same
 // proxy cannot lock out who has a token. A batch spends as much as its checks would one by one, or nothing.
-func (s *Server) admitted(ctx huma.Context, token string, cost int64) bool {
+func (s *Server) withinLimits(ctx huma.Context, token string, cost int64) bool {
 	if s.limits == nil {
 		return true
 	}
 	var x admit.Exchange
 	request := admit.Known{
-		Tenant: token, IP: remote(ctx.RemoteAddr()).String(), Method: ctx.Method(), Path: ctx.Operation().Path, Cost: cost,
+		Tenant: token, IP: clientAddress(ctx.RemoteAddr()).String(), Method: ctx.Method(), Path: ctx.Operation().Path, Cost: cost,
 	}
 	if request.Path == batchPath {
 		request.Path = decisionPath
@@ -101,6 +101,6 @@ func (s *Server) admitted(ctx huma.Context, token string, cost int64) bool {
 	case cost > 1:
 		detail = fmt.Sprintf("too many requests with this token for a batch of %d; nothing was decided", cost)
 	}
-	s.refuse(ctx, http.StatusTooManyRequests, detail)
+	s.writeProblem(ctx, http.StatusTooManyRequests, detail)
 	return false
 }

@@ -102,7 +102,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 
 // answered counts a request. A route of "" is none; a method is the client's word, so only those that the API knows
 // become labels.
-func (m *metrics) answered(route, method string, status int, took time.Duration) {
+func (m *metrics) observeRequest(route, method string, status int, took time.Duration) {
 	if route == "" {
 		route = noRoute
 	}

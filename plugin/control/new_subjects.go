@@ -19,9 +19,9 @@ const (
 	newSubjectsPerSecond = 100            // of one token, unless Rates says otherwise
 	newSubjectsBurst     = 10             // seconds
 	leastNewSubjects     = 3 * maxChecks  // at once, so that any batch fits
-	knownPerToken        = 64 << 10       // subjects of one token that are remembered, at most
-	knownInAll           = 1 << 20        // of all tokens together: about 40 MB
-	knownTokens          = 10_000         // whose subjects are remembered
+	maxSubjectsPerToken  = 64 << 10       // subjects of one token that are remembered, at most
+	maxSubjects          = 1 << 20        // of all tokens together: about 40 MB
+	maxSubjectTokens     = 10_000         // whose subjects are remembered
 	byNewSubjects        = "new_subjects" // label of limited_total
 )
 
@@ -31,26 +31,26 @@ type subject struct {
 	name string
 }
 
-// newSubjects bounds how many subjects each token brings in that it has not named lately: each has buckets in Redis,
+// subjectLimiter bounds how many subjects each token brings in that it has not named lately: each has buckets in Redis,
 // and the names are the caller's to invent. It remembers hashes of those named last, in bounded memory. It is safe for
 // concurrent use.
-type newSubjects struct {
-	mu    sync.Mutex
-	limit limit.Limit
-	seed  maphash.Seed
-	known int // hashes, of all tokens
-	of    map[string]*knownSubjects
+type subjectLimiter struct {
+	mu     sync.Mutex
+	limit  limit.Limit
+	seed   maphash.Seed
+	hashes int // hashes, of all tokens
+	tokens map[string]*recentSubjects
 }
 
-// knownSubjects are those that one token has named lately: recent ones move up from older, which is forgotten when
+// recentSubjects are those that one token has named lately: recent ones move up from older, which is forgotten when
 // recent is full.
-type knownSubjects struct {
+type recentSubjects struct {
 	recent, older map[uint64]struct{}
 	spent         limit.State
 	used          limit.Micros
 }
 
-func newNewSubjects(perSecond int64) (*newSubjects, error) {
+func newSubjectLimiter(perSecond int64) (*subjectLimiter, error) {
 	perSecond = cmp.Or(perSecond, newSubjectsPerSecond)
 	l, err := limit.New(limit.Spec{
 		Algorithm: limit.TokenBucket, Quantity: perSecond, Window: limit.Second,
@@ -59,20 +59,20 @@ func newNewSubjects(perSecond int64) (*newSubjects, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the limit of new subjects: %w", err)
 	}
-	return &newSubjects{limit: l, seed: maphash.MakeSeed(), of: map[string]*knownSubjects{}}, nil
+	return &subjectLimiter{limit: l, seed: maphash.MakeSeed(), tokens: map[string]*recentSubjects{}}, nil
 }
 
 // admit remembers the subjects that a token names, and returns 0; or, if too many of them are new, how long until they
 // may be named, and remembers nothing.
-func (n *newSubjects) admit(token string, named map[subject]struct{}, now limit.Micros) limit.Micros {
+func (n *subjectLimiter) admit(token string, named map[subject]struct{}, now limit.Micros) limit.Micros {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	t := n.token(token, now)
+	t := n.subjectsOf(token, now)
 	hashes, fresh := make([]uint64, 0, len(named)), int64(0)
 	for s := range named {
 		h := maphash.Comparable(n.seed, s)
 		hashes = append(hashes, h)
-		if !t.knows(h) {
+		if !t.contains(h) {
 			fresh++
 		}
 	}
@@ -83,40 +83,40 @@ func (n *newSubjects) admit(token string, named map[subject]struct{}, now limit.
 	n.limit.Spend(&t.spent, now, fresh)
 	before := t.size()
 	for _, h := range hashes {
-		t.remember(h)
+		t.add(h)
 	}
-	n.known += t.size() - before
-	for n.known > knownInAll {
-		n.forgetSome()
+	n.hashes += t.size() - before
+	for n.hashes > maxSubjects {
+		n.evictOlder()
 	}
 	return 0
 }
 
-// token returns what is known of a token. One that was not used for longest makes room for another.
-func (n *newSubjects) token(name string, now limit.Micros) *knownSubjects {
-	t := n.of[name]
+// subjectsOf returns what is known of a token. One that was not used for longest makes room for another.
+func (n *subjectLimiter) subjectsOf(name string, now limit.Micros) *recentSubjects {
+	t := n.tokens[name]
 	if t == nil {
-		if len(n.of) >= knownTokens {
+		if len(n.tokens) >= maxSubjectTokens {
 			idle := name
-			for other, k := range n.of {
-				if idle == name || k.used < n.of[idle].used {
+			for other, k := range n.tokens {
+				if idle == name || k.used < n.tokens[idle].used {
 					idle = other
 				}
 			}
-			n.known -= n.of[idle].size()
-			delete(n.of, idle)
+			n.hashes -= n.tokens[idle].size()
+			delete(n.tokens, idle)
 		}
-		t = &knownSubjects{recent: map[uint64]struct{}{}}
-		n.of[name] = t
+		t = &recentSubjects{recent: map[uint64]struct{}{}}
+		n.tokens[name] = t
 	}
 	t.used = now
 	return t
 }
 
-// forgetSome forgets the older half of what the token with the most subjects has named.
-func (n *newSubjects) forgetSome() {
-	var most *knownSubjects
-	for _, t := range n.of {
+// evictOlder forgets the older half of what the token with the most subjects has named.
+func (n *subjectLimiter) evictOlder() {
+	var most *recentSubjects
+	for _, t := range n.tokens {
 		if most == nil || t.size() > most.size() {
 			most = t
 		}
@@ -126,28 +126,28 @@ func (n *newSubjects) forgetSome() {
 		most.recent = map[uint64]struct{}{}
 	}
 	most.older = nil
-	n.known += most.size() - before
+	n.hashes += most.size() - before
 }
 
-func (t *knownSubjects) size() int { return len(t.recent) + len(t.older) }
+func (t *recentSubjects) size() int { return len(t.recent) + len(t.older) }
 
-func (t *knownSubjects) knows(h uint64) bool {
+func (t *recentSubjects) contains(h uint64) bool {
 	_, recent := t.recent[h]
 	_, older := t.older[h]
 	return recent || older
 }
 
-func (t *knownSubjects) remember(h uint64) {
+func (t *recentSubjects) add(h uint64) {
 	delete(t.older, h)
 	t.recent[h] = struct{}{}
-	if len(t.recent) >= knownPerToken/2 {
+	if len(t.recent) >= maxSubjectsPerToken/2 {
 		t.recent, t.older = map[uint64]struct{}{}, t.recent
 	}
 }
 
-// mayName reports why the token of an org may not spend for so many users, credentials and addresses that it has not
+// checkNewSubjects reports why the token of an org may not spend for so many users, credentials and addresses that it has not
 // named lately. Those that no limit is counted per do not count. The error is an answer.
-func (s *Server) mayName(ctx context.Context, policies *policy.Plan, checks []Check) error {
+func (s *Server) checkNewSubjects(ctx context.Context, policies *policy.Plan, checks []Check) error {
 	caller := callerOf(ctx)
 	if s.newSubjects == nil || caller.Role != Tenant {
 		return nil
@@ -159,11 +159,11 @@ func (s *Server) mayName(ctx context.Context, policies *policy.Plan, checks []Ch
 		if c.DryRun || c.User+c.Credential+c.IP == "" {
 			continue
 		}
-		id, err := identify(ctx, policies, c.known())
+		id, err := identify(ctx, policies, c.admitRequest())
 		if err != nil {
 			return err
 		}
-		policies.ResolveAt(&id, s.instant(), &r)
+		policies.ResolveAt(&id, s.now(), &r)
 		for j := range r.Bounds {
 			if key := &r.Bounds[j].Key; key.Kind != policy.WholeGroup {
 				named[subject{key.Kind, key.Subject}] = struct{}{}

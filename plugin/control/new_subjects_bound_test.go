@@ -9,7 +9,7 @@ import (
 )
 
 // name has tokens name so many subjects each, ever new ones, from a second on.
-func name(t *testing.T, n *newSubjects, from, tokens, subjects int) {
+func name(t *testing.T, n *subjectLimiter, from, tokens, subjects int) {
 	t.Helper()
 	const at = 1000
 	for i := 0; i < subjects; i += at {
@@ -27,34 +27,34 @@ func name(t *testing.T, n *newSubjects, from, tokens, subjects int) {
 }
 
 func TestWhatIsKnownOfSubjectsIsBounded(t *testing.T) {
-	n, err := newNewSubjects(1000)
+	n, err := newSubjectLimiter(1000)
 	if err != nil {
 		t.Fatal(err)
 	}
 	count := func() (all, most int) {
-		for _, k := range n.of {
+		for _, k := range n.tokens {
 			all, most = all+k.size(), max(most, k.size())
 		}
 		return all, most
 	}
-	name(t, n, 0, 1, 3*knownPerToken)
-	if all, most := count(); most > knownPerToken || most < knownPerToken/2 || all != n.known {
-		t.Errorf("%d subjects of one token are known (%d are counted), want at most %d", most, n.known, knownPerToken)
+	name(t, n, 0, 1, 3*maxSubjectsPerToken)
+	if all, most := count(); most > maxSubjectsPerToken || most < maxSubjectsPerToken/2 || all != n.hashes {
+		t.Errorf("%d subjects of one token are known (%d are counted), want at most %d", most, n.hashes, maxSubjectsPerToken)
 	}
-	if n.of["0"].knows(0) {
+	if n.tokens["0"].contains(0) {
 		t.Error("a subject that was never named is known")
 	}
 	name(t, n, 1_000_000, 24, 60_000)
-	if all, _ := count(); all > knownInAll || all < knownInAll/2 || all != n.known {
-		t.Errorf("%d subjects of all tokens are known (%d are counted), want at most %d", all, n.known, knownInAll)
+	if all, _ := count(); all > maxSubjects || all < maxSubjects/2 || all != n.hashes {
+		t.Errorf("%d subjects of all tokens are known (%d are counted), want at most %d", all, n.hashes, maxSubjects)
 	}
-	for i := range knownTokens + 100 {
+	for i := range maxSubjectTokens + 100 {
 		named := map[subject]struct{}{{policy.KindUser, "u"}: {}}
 		if wait := n.admit(fmt.Sprint("token-", i), named, limit.Micros(2e6+i)*limit.Second); wait != 0 {
 			t.Fatalf("token %d waits %d µs for its first subject", i, wait)
 		}
 	}
-	if all, _ := count(); len(n.of) > knownTokens || all != n.known {
-		t.Errorf("%d tokens are known with %d subjects (%d are counted), want at most %d tokens", len(n.of), all, n.known, knownTokens)
+	if all, _ := count(); len(n.tokens) > maxSubjectTokens || all != n.hashes {
+		t.Errorf("%d tokens are known with %d subjects (%d are counted), want at most %d tokens", len(n.tokens), all, n.hashes, maxSubjectTokens)
 	}
 }

@@ -22,17 +22,17 @@ func (s *Server) registerOrgs() {
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "get-org", Method: http.MethodGet, Path: orgPath, Tags: tags,
 		Summary: "Get the tier and the time zone of an org", Responses: notModified(), Errors: []int{http.StatusNotFound},
-	}, orgs), s.getOrg)
+	}, orgAccess), s.getOrg)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "put-org", Method: http.MethodPut, Path: orgPath, Tags: tags,
 		Summary: "Set the tier and the time zone of an org, existing or new",
 		Errors:  []int{http.StatusPreconditionFailed, http.StatusPreconditionRequired},
-	}, write), s.putOrg)
-	s.alsoMakes(orgPath)
+	}, writeAccess), s.putOrg)
+	s.describeCreated(orgPath)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "get-org-policies", Method: http.MethodGet, Path: orgPath + "/ratelimit/policies", Tags: tags,
 		Summary: "Show which limits are in force for an org, and why",
-	}, orgs), s.inForce)
+	}, orgAccess), s.inForce)
 }
 
 type getOrgInput struct {
@@ -48,11 +48,11 @@ type getOrgOutput struct {
 func (s *Server) getOrg(ctx context.Context, in *getOrgInput) (*getOrgOutput, error) {
 	org, err := s.Store.Tenant(ctx, in.Org)
 	if err != nil {
-		return nil, s.unread("read an org", err)
+		return nil, s.readError("read an org", err)
 	}
 	tag := orgTag(org)
-	if in.names(tag) {
-		return nil, conditional(http.StatusNotModified, tag, "")
+	if in.matches(tag) {
+		return nil, conditionalAnswer(http.StatusNotModified, tag, "")
 	}
 	return &getOrgOutput{tag, org}, nil
 }
@@ -116,43 +116,43 @@ func (s *Server) putOrg(ctx context.Context, in *putOrgInput) (*putOrgOutput, er
 	for {
 		current, err := s.Store.Tenant(ctx, in.Org)
 		if err != nil && !isMissing(err) {
-			return nil, s.problem(doing, err)
+			return nil, s.writeError(doing, err)
 		}
 		status := http.StatusOK
 		if isMissing(err) {
 			status = http.StatusCreated
 		}
-		if desired.Revision, err = in.revision(current, desired); err != nil {
+		if desired.Revision, err = in.expectedRevision(current, desired); err != nil {
 			return nil, err
 		}
-		org, version, err := s.Store.SetTenant(ctx, change(ctx, in.Body.Reason), desired)
+		org, version, err := s.Store.SetTenant(ctx, newChange(ctx, in.Body.Reason), desired)
 		if isConflict(err) && ctx.Err() == nil {
 			continue
 		}
 		if err != nil {
-			return nil, s.problem(doing, err)
+			return nil, s.writeError(doing, err)
 		}
 		return &putOrgOutput{
-			Status: status, ETag: orgTag(org), Location: "/v1/orgs/" + segment(in.Org),
-			Body: OrgWritten{org, s.written(ctx, orgWrites, version, in.wait()), s.doubtTier(ctx, org.Tier)},
+			Status: status, ETag: orgTag(org), Location: "/v1/orgs/" + pathSegment(in.Org),
+			Body: OrgWritten{org, s.finishWrite(ctx, orgWrites, version, in.wait()), s.warnOfTierName(ctx, org.Tier)},
 		}, nil
 	}
 }
 
-// revision is what a write must find, given the row that is there now; without one, its ID is empty.
-func (in *putOrgInput) revision(current, desired pgstore.Tenant) (int64, error) {
+// expectedRevision is what a write must find, given the row that is there now; without one, its ID is empty.
+func (in *putOrgInput) expectedRevision(current, desired pgstore.Tenant) (int64, error) {
 	if current.ID == "" {
 		if in.IfMatch.IfMatch != "" {
-			return 0, conditional(http.StatusPreconditionFailed, "", "nothing is set for this org: omit If-Match to create it")
+			return 0, conditionalAnswer(http.StatusPreconditionFailed, "", "nothing is set for this org: omit If-Match to create it")
 		}
 		return pgstore.Absent, nil
 	}
 	tag := orgTag(current)
-	if in.names(tag) {
-		return 0, conditional(http.StatusPreconditionFailed, tag, "this org has settings already")
+	if in.matches(tag) {
+		return 0, conditionalAnswer(http.StatusPreconditionFailed, tag, "this org has settings already")
 	}
 	if in.IfMatch.IfMatch == "" && current.Tier == desired.Tier && current.TimeZone == desired.TimeZone {
 		return current.Revision, nil // writing it changes nothing
 	}
-	return in.from(tag, current.Revision)
+	return in.requiredRevision(tag, current.Revision)
 }

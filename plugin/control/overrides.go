@@ -23,20 +23,20 @@ func (s *Server) registerOverrides() {
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "list-overrides", Method: http.MethodGet, Path: overridesPath, Tags: tags,
 		Summary: "List the overrides of an org, ordered by id",
-	}, orgs), s.listOverrides)
+	}, orgAccess), s.listOverrides)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "create-override", Method: http.MethodPost, Path: overridesPath, Tags: tags,
 		Summary: "Create an override for an org: a limit of its own, a multiplier, a ban or an exemption", DefaultStatus: http.StatusCreated,
 		Errors: []int{http.StatusConflict},
-	}, write), s.createOverride)
+	}, writeAccess), s.createOverride)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "get-override", Method: http.MethodGet, Path: overridePath, Tags: tags,
 		Summary: "Get an override of an org", Responses: notModified(), Errors: []int{http.StatusNotFound},
-	}, orgs), s.getOverride)
+	}, orgAccess), s.getOverride)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "delete-override", Method: http.MethodDelete, Path: overridePath, Tags: tags,
 		Summary: "End an override of an org", Errors: []int{http.StatusNotFound},
-	}, write), s.deleteOverride)
+	}, writeAccess), s.deleteOverride)
 }
 
 type listOverridesInput struct {
@@ -55,16 +55,16 @@ type listOverridesOutput struct{ Body Page[Override] }
 func (s *Server) listOverrides(ctx context.Context, in *listOverridesInput) (*listOverridesOutput, error) {
 	list, err := s.Store.Overrides(ctx, pgstore.OverrideFilter{
 		Tenant: in.Org, User: in.User, Credential: in.Credential, IP: in.IP, Kind: in.Kind, Source: in.Source,
-		InForce: !in.Expired, After: in.after(), Max: in.Limit + 1,
+		InForce: !in.Expired, After: in.afterID(), Max: in.Limit + 1,
 	})
 	if err != nil {
-		return nil, s.unread("list overrides", err)
+		return nil, s.readError("list overrides", err)
 	}
 	items := make([]Override, len(list))
 	for i, o := range list {
 		items[i] = s.viewOf(callerOf(ctx)).override(o)
 	}
-	return &listOverridesOutput{page(items, in.Limit, func(o Override) int64 { return o.ID })}, nil
+	return &listOverridesOutput{newPage(items, in.Limit, func(o Override) int64 { return o.ID })}, nil
 }
 
 // OverrideID is the override that a path names.
@@ -84,19 +84,19 @@ type getOverrideOutput struct {
 }
 
 func (s *Server) getOverride(ctx context.Context, in *getOverrideInput) (*getOverrideOutput, error) {
-	o, err := s.overrideOf(ctx, in.Org, in.ID)
+	o, err := s.overrideInOrg(ctx, in.Org, in.ID)
 	if err != nil {
-		return nil, s.unread("read an override", err)
+		return nil, s.readError("read an override", err)
 	}
 	tag := etag(o.ID, o.Revision)
-	if in.names(tag) {
-		return nil, conditional(http.StatusNotModified, tag, "")
+	if in.matches(tag) {
+		return nil, conditionalAnswer(http.StatusNotModified, tag, "")
 	}
 	return &getOverrideOutput{tag, s.viewOf(callerOf(ctx)).override(o)}, nil
 }
 
-// overrideOf is an override of an org. That of another one does not exist here.
-func (s *Server) overrideOf(ctx context.Context, org string, id int64) (pgstore.Override, error) {
+// overrideInOrg is an override of an org. That of another one does not exist here.
+func (s *Server) overrideInOrg(ctx context.Context, org string, id int64) (pgstore.Override, error) {
 	o, err := s.Store.Override(ctx, id)
 	if err == nil && o.Tenant != org {
 		err = &pgstore.NotFoundError{What: fmt.Sprint("override ", id)}
@@ -131,26 +131,26 @@ func (s *Server) createOverride(ctx context.Context, in *createOverrideInput) (*
 	if err != nil {
 		return nil, unprocessable(fault("body", err.Error(), nil))
 	}
-	c := change(ctx, in.Body.Reason)
-	if err := in.once(ctx, &c, "create-override", in.Org, in.Body); err != nil {
+	c := newChange(ctx, in.Body.Reason)
+	if err := in.setIdempotency(ctx, &c, "create-override", in.Org, in.Body); err != nil {
 		return nil, err
 	}
 	added, version, err := s.Store.AddOverride(ctx, c, o)
 	if err != nil {
-		return nil, s.problem(doing, err)
+		return nil, s.writeError(doing, err)
 	}
 	return &createOverrideOutput{
 		ETag:     etag(added.ID, added.Revision),
-		Location: fmt.Sprintf("/v1/orgs/%s/ratelimit/overrides/%d", segment(in.Org), added.ID),
-		Replayed: replayed(c),
+		Location: fmt.Sprintf("/v1/orgs/%s/ratelimit/overrides/%d", pathSegment(in.Org), added.ID),
+		Replayed: replayedHeader(c),
 		Body: OverrideWritten{
-			overrideOf(added), s.written(ctx, overrideWrites, version, in.wait()), s.doubtPolicy(ctx, added.Policy),
+			overrideOf(added), s.finishWrite(ctx, overrideWrites, version, in.wait()), s.warnOfPolicyName(ctx, added.Policy),
 		},
 	}, nil
 }
 
-// segment is a name as one segment of a path: also one that is dots, which would otherwise lead elsewhere.
-func segment(name string) string {
+// pathSegment is a name as one segment of a path: also one that is dots, which would otherwise lead elsewhere.
+func pathSegment(name string) string {
 	if name == "." || name == ".." {
 		return strings.ReplaceAll(name, ".", "%2E")
 	}
@@ -166,12 +166,12 @@ type deleteOverrideInput struct {
 
 func (s *Server) deleteOverride(ctx context.Context, in *deleteOverrideInput) (*deletedOutput, error) {
 	const doing = "end an override"
-	if _, err := s.overrideOf(ctx, in.Org, in.ID); err != nil {
-		return nil, s.problem(doing, err)
+	if _, err := s.overrideInOrg(ctx, in.Org, in.ID); err != nil {
+		return nil, s.writeError(doing, err)
 	}
-	version, err := s.Store.EndOverride(ctx, change(ctx, in.Reason.Reason), in.ID)
+	version, err := s.Store.EndOverride(ctx, newChange(ctx, in.Reason.Reason), in.ID)
 	if err != nil {
-		return nil, s.problem(doing, err)
+		return nil, s.writeError(doing, err)
 	}
-	return &deletedOutput{s.written(ctx, overrideWrites, version, in.wait())}, nil
+	return &deletedOutput{s.finishWrite(ctx, overrideWrites, version, in.wait())}, nil
 }

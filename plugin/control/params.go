@@ -35,9 +35,9 @@ func (o *OrgPath) Resolve(huma.Context) []error {
 	return []error{fault("path.org", "must be 1 to 128 bytes of text, without NUL and U+FFFD", nil)}
 }
 
-// faultsOf is for an input that says in its query which requests of the org are meant: huma asks an input that has a
+// faultsWith is for an input that says in its query which requests of the org are meant: huma asks an input that has a
 // Resolve of its own, and then nothing that is embedded in it.
-func (o *OrgPath) faultsOf(ctx huma.Context, requests *Requests) []error {
+func (o *OrgPath) faultsWith(ctx huma.Context, requests *Requests) []error {
 	return append(o.Resolve(ctx), requests.faults("query")...)
 }
 
@@ -65,22 +65,22 @@ func otherSpelling(of string) string {
 // entityTags is what If-Match may say, by RFC 9110.
 var entityTags = regexp.MustCompile(`^\s*(\*|(W/)?"[^"]*")(\s*,\s*(\*|(W/)?"[^"]*"))*\s*$`)
 
-// readable refuses a request that can be understood in more than one way: what cannot be decoded of a query would be
+// rejectAmbiguous refuses a request that can be understood in more than one way: what cannot be decoded of a query would be
 // passed over in silence, and of a parameter or a condition that is there twice one would.
-func (s *Server) readable(ctx huma.Context, next func(huma.Context)) {
+func (s *Server) rejectAmbiguous(ctx huma.Context, next func(huma.Context)) {
 	at := ctx.URL()
 	values, err := url.ParseQuery(at.RawQuery)
 	if err != nil {
-		s.refuse(ctx, http.StatusUnprocessableEntity, invalid, fault("query", "cannot be decoded", nil))
+		s.writeProblem(ctx, http.StatusUnprocessableEntity, invalidRequest, fault("query", "cannot be decoded", nil))
 		return
 	}
 	var faults []error
 	for _, name := range []string{"Idempotency-Key", "If-Match", "If-None-Match"} {
-		if repeated(ctx, name) {
+		if isRepeated(ctx, name) {
 			faults = append(faults, fault("header."+name, "is given more than once", nil))
 		}
 	}
-	if ctx.Operation().Metadata[accessKey] == decide && ctx.Header("Idempotency-Key") != "" {
+	if ctx.Operation().Metadata[accessKey] == decideAccess && ctx.Header("Idempotency-Key") != "" {
 		faults = append(faults, fault("header.Idempotency-Key", "is not supported for checks: sending a check again spends again", nil))
 	}
 	if tags := ctx.Header("If-Match"); tags != "" && !entityTags.MatchString(tags) {
@@ -95,14 +95,14 @@ func (s *Server) readable(ctx huma.Context, next func(huma.Context)) {
 		}
 	}
 	if len(faults) > 0 {
-		s.refuse(ctx, http.StatusUnprocessableEntity, invalid, faults...)
+		s.writeProblem(ctx, http.StatusUnprocessableEntity, invalidRequest, faults...)
 		return
 	}
 	next(ctx)
 }
 
-// repeated tells whether a request has more than one header of a name.
-func repeated(ctx huma.Context, name string) bool {
+// isRepeated tells whether a request has more than one header of a name.
+func isRepeated(ctx huma.Context, name string) bool {
 	count := 0
 	ctx.EachHeader(func(other, _ string) {
 		if strings.EqualFold(other, name) {
@@ -186,8 +186,8 @@ func (p *Paging) Resolve(huma.Context) []error {
 	return nil
 }
 
-// after is the id that the last page ended with; 0: this is the first. Resolve has looked at it.
-func (p *Paging) after() int64 {
+// afterID is the id that the last page ended with; 0: this is the first. Resolve has looked at it.
+func (p *Paging) afterID() int64 {
 	id, err := readCursor(p.Cursor)
 	if err != nil {
 		return 0
@@ -221,8 +221,8 @@ type Page[T any] struct {
 	NextCursor string `json:"next_cursor,omitempty" doc:"Absent: this is the last page."`
 }
 
-// page is a page of at most so many rows, of which one more was asked for.
-func page[T any](rows []T, limit int, id func(T) int64) Page[T] {
+// newPage is a page of at most so many rows, of which one more was asked for.
+func newPage[T any](rows []T, limit int, id func(T) int64) Page[T] {
 	if len(rows) <= limit {
 		return Page[T]{Items: rows}
 	}

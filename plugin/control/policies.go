@@ -27,35 +27,35 @@ func (s *Server) registerPolicies() {
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "list-policies", Method: http.MethodGet, Path: policiesPath, Tags: tags,
 		Summary: "List policies, ordered by id",
-	}, read), s.listPolicies)
+	}, readAccess), s.listPolicies)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "create-policy", Method: http.MethodPost, Path: policiesPath, Tags: tags,
 		Summary: "Create a policy", DefaultStatus: http.StatusCreated, Errors: []int{http.StatusConflict},
-	}, write), s.createPolicy)
+	}, writeAccess), s.createPolicy)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "put-policy", Method: http.MethodPut, Path: policiesPath, Tags: tags,
 		Summary: "Create a policy, or replace the one with the same namespace, name, tier or tenant, endpoint and slot",
 		Errors:  []int{http.StatusPreconditionFailed, http.StatusPreconditionRequired},
-	}, write), s.putPolicy)
-	s.alsoMakes(policiesPath)
+	}, writeAccess), s.putPolicy)
+	s.describeCreated(policiesPath)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "get-policy", Method: http.MethodGet, Path: policyPath, Tags: tags,
 		Summary: "Get a policy", Responses: notModified(), Errors: []int{http.StatusNotFound},
-	}, read), s.getPolicy)
+	}, readAccess), s.getPolicy)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "put-policy-by-id", Method: http.MethodPut, Path: policyPath, Tags: tags,
 		Summary: "Change a policy; the fields that identify it cannot change",
 		Errors:  []int{http.StatusNotFound, http.StatusPreconditionFailed, http.StatusPreconditionRequired},
-	}, write), s.putPolicyByID)
+	}, writeAccess), s.putPolicyByID)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "delete-policy", Method: http.MethodDelete, Path: policyPath, Tags: tags,
 		Summary: "Delete a policy",
 		Errors:  []int{http.StatusNotFound, http.StatusPreconditionFailed, http.StatusPreconditionRequired},
-	}, write), s.deletePolicy)
+	}, writeAccess), s.deletePolicy)
 }
 
-// alsoMakes describes that PUT of a path answers 201 for what it has made, as it answers 200 for what it has changed.
-func (s *Server) alsoMakes(path string) {
+// describeCreated describes that PUT of a path answers 201 for what it has made, as it answers 200 for what it has changed.
+func (s *Server) describeCreated(path string) {
 	responses := s.api.OpenAPI().Paths[path].Put.Responses
 	made := *responses["200"]
 	made.Description = http.StatusText(http.StatusCreated)
@@ -77,12 +77,12 @@ type listPoliciesOutput struct{ Body Page[pgstore.Policy] }
 func (s *Server) listPolicies(ctx context.Context, in *listPoliciesInput) (*listPoliciesOutput, error) {
 	list, err := s.Store.Policies(ctx, pgstore.PolicyFilter{
 		Namespace: in.Namespace, Name: in.Name, Tier: in.Tier, Tenant: in.tenant(), Endpoint: in.Endpoint, Slot: in.Slot,
-		After: in.after(), Max: in.Limit + 1,
+		After: in.afterID(), Max: in.Limit + 1,
 	})
 	if err != nil {
-		return nil, s.unread("list policies", err)
+		return nil, s.readError("list policies", err)
 	}
-	return &listPoliciesOutput{page(list, in.Limit, func(p pgstore.Policy) int64 { return p.ID })}, nil
+	return &listPoliciesOutput{newPage(list, in.Limit, func(p pgstore.Policy) int64 { return p.ID })}, nil
 }
 
 // PolicyID is the policy that a path names.
@@ -103,11 +103,11 @@ type getPolicyOutput struct {
 func (s *Server) getPolicy(ctx context.Context, in *getPolicyInput) (*getPolicyOutput, error) {
 	p, err := s.Store.PolicyByID(ctx, in.ID)
 	if err != nil {
-		return nil, s.unread("read a policy", err)
+		return nil, s.readError("read a policy", err)
 	}
 	tag := etag(p.ID, p.Revision)
-	if in.names(tag) {
-		return nil, conditional(http.StatusNotModified, tag, "")
+	if in.matches(tag) {
+		return nil, conditionalAnswer(http.StatusNotModified, tag, "")
 	}
 	return &getPolicyOutput{tag, p}, nil
 }
@@ -127,11 +127,11 @@ type writePolicyOutput struct {
 	Body     PolicyWritten
 }
 
-// policyWritten is the answer to a write of a policy.
-func policyWritten(status int, c pgstore.Change, body PolicyWritten) *writePolicyOutput {
+// policyResponse is the answer to a write of a policy.
+func policyResponse(status int, c pgstore.Change, body PolicyWritten) *writePolicyOutput {
 	p := body.Policy
 	return &writePolicyOutput{
-		Status: status, ETag: etag(p.ID, p.Revision), Location: fmt.Sprint(policiesPath, "/", p.ID), Replayed: replayed(c),
+		Status: status, ETag: etag(p.ID, p.Revision), Location: fmt.Sprint(policiesPath, "/", p.ID), Replayed: replayedHeader(c),
 		Body: body,
 	}
 }

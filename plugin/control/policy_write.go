@@ -15,8 +15,8 @@ type createPolicyInput struct {
 }
 
 func (s *Server) createPolicy(ctx context.Context, in *createPolicyInput) (*writePolicyOutput, error) {
-	c := change(ctx, in.Body.Reason)
-	if err := in.once(ctx, &c, "create-policy", in.Body); err != nil {
+	c := newChange(ctx, in.Body.Reason)
+	if err := in.setIdempotency(ctx, &c, "create-policy", in.Body); err != nil {
 		return nil, err
 	}
 	written, version, again, err := s.Store.ReplayPolicy(ctx, c) // what was forced then needs no force now
@@ -30,10 +30,10 @@ func (s *Server) createPolicy(ctx context.Context, in *createPolicyInput) (*writ
 		}
 	}
 	if err != nil {
-		return nil, s.problem("make a policy", err)
+		return nil, s.writeError("make a policy", err)
 	}
-	reach := s.written(ctx, policyWrites, version, in.wait())
-	return policyWritten(http.StatusCreated, c, PolicyWritten{written, reach, warnings}), nil
+	reach := s.finishWrite(ctx, policyWrites, version, in.wait())
+	return policyResponse(http.StatusCreated, c, PolicyWritten{written, reach, warnings}), nil
 }
 
 type putPolicyInput struct {
@@ -51,44 +51,44 @@ func (s *Server) putPolicy(ctx context.Context, in *putPolicyInput) (*writePolic
 	p := in.Body.policy()
 	warnings, err := s.review(ctx, in.Force.Force, p)
 	if err != nil {
-		return nil, s.problem(doing, err)
+		return nil, s.writeError(doing, err)
 	}
 	for {
 		current, err := s.Store.Policy(ctx, p.Key())
 		if err != nil && !isMissing(err) {
-			return nil, s.problem(doing, err)
+			return nil, s.writeError(doing, err)
 		}
 		status := http.StatusOK
 		if isMissing(err) {
 			status = http.StatusCreated
 		}
-		if p.Revision, err = in.revision(current, p); err != nil {
+		if p.Revision, err = in.expectedRevision(current, p); err != nil {
 			return nil, err
 		}
-		c := change(ctx, in.Body.Reason)
+		c := newChange(ctx, in.Body.Reason)
 		written, version, err := s.Store.PutPolicy(ctx, c, p)
 		if isConflict(err) && ctx.Err() == nil {
 			continue
 		}
 		if err != nil {
-			return nil, s.problem(doing, err)
+			return nil, s.writeError(doing, err)
 		}
-		reach := s.written(ctx, policyWrites, version, in.wait())
-		return policyWritten(status, c, PolicyWritten{written, reach, warnings}), nil
+		reach := s.finishWrite(ctx, policyWrites, version, in.wait())
+		return policyResponse(status, c, PolicyWritten{written, reach, warnings}), nil
 	}
 }
 
-// revision is what a write by key must find, given the row that is there now; without one, its ID is 0.
-func (in *putPolicyInput) revision(current, desired pgstore.Policy) (int64, error) {
+// expectedRevision is what a write by key must find, given the row that is there now; without one, its ID is 0.
+func (in *putPolicyInput) expectedRevision(current, desired pgstore.Policy) (int64, error) {
 	if current.ID == 0 {
 		if in.IfMatch.IfMatch != "" {
-			return 0, conditional(http.StatusPreconditionFailed, "", "there is no such policy: omit If-Match to create it")
+			return 0, conditionalAnswer(http.StatusPreconditionFailed, "", "there is no such policy: omit If-Match to create it")
 		}
 		return pgstore.Absent, nil
 	}
 	tag := etag(current.ID, current.Revision)
-	if in.names(tag) {
-		return 0, conditional(http.StatusPreconditionFailed, tag, "this policy exists already")
+	if in.matches(tag) {
+		return 0, conditionalAnswer(http.StatusPreconditionFailed, tag, "this policy exists already")
 	}
 	if in.IfMatch.IfMatch == "" {
 		same, err := pgstore.Compare([]pgstore.Policy{current}, []pgstore.Policy{desired})
@@ -96,7 +96,7 @@ func (in *putPolicyInput) revision(current, desired pgstore.Policy) (int64, erro
 			return current.Revision, nil // writing it changes nothing
 		}
 	}
-	return in.from(tag, current.Revision)
+	return in.requiredRevision(tag, current.Revision)
 }
 
 type putPolicyByIDInput struct {
@@ -109,9 +109,9 @@ type putPolicyByIDInput struct {
 
 func (s *Server) putPolicyByID(ctx context.Context, in *putPolicyByIDInput) (*writePolicyOutput, error) {
 	const doing = "change a policy"
-	current, revision, err := s.foundFrom(ctx, in.ID, in.IfMatch)
+	current, revision, err := s.policyToChange(ctx, in.ID, in.IfMatch)
 	if err != nil {
-		return nil, s.problem(doing, err)
+		return nil, s.writeError(doing, err)
 	}
 	p := in.Body.policy()
 	p.ID, p.Revision = in.ID, revision
@@ -120,15 +120,15 @@ func (s *Server) putPolicyByID(ctx context.Context, in *putPolicyByIDInput) (*wr
 	}
 	warnings, err := s.review(ctx, in.Force.Force, p)
 	if err != nil {
-		return nil, s.problem(doing, err)
+		return nil, s.writeError(doing, err)
 	}
-	c := change(ctx, in.Body.Reason)
+	c := newChange(ctx, in.Body.Reason)
 	written, version, err := s.Store.PutPolicyByID(ctx, c, p)
 	if err != nil {
-		return nil, s.problem(doing, s.overtaken(ctx, in.ID, err))
+		return nil, s.writeError(doing, s.conflictError(ctx, in.ID, err))
 	}
-	reach := s.written(ctx, policyWrites, version, in.wait())
-	return policyWritten(http.StatusOK, c, PolicyWritten{written, reach, warnings}), nil
+	reach := s.finishWrite(ctx, policyWrites, version, in.wait())
+	return policyResponse(http.StatusOK, c, PolicyWritten{written, reach, warnings}), nil
 }
 
 type deletePolicyInput struct {
@@ -142,29 +142,29 @@ type deletedOutput struct{ Body Written }
 
 func (s *Server) deletePolicy(ctx context.Context, in *deletePolicyInput) (*deletedOutput, error) {
 	const doing = "delete a policy"
-	_, revision, err := s.foundFrom(ctx, in.ID, in.IfMatch)
+	_, revision, err := s.policyToChange(ctx, in.ID, in.IfMatch)
 	if err != nil {
-		return nil, s.problem(doing, err)
+		return nil, s.writeError(doing, err)
 	}
-	version, err := s.Store.DeletePolicyByID(ctx, change(ctx, in.Reason.Reason), in.ID, revision)
+	version, err := s.Store.DeletePolicyByID(ctx, newChange(ctx, in.Reason.Reason), in.ID, revision)
 	if err != nil {
-		return nil, s.problem(doing, s.overtaken(ctx, in.ID, err))
+		return nil, s.writeError(doing, s.conflictError(ctx, in.ID, err))
 	}
-	return &deletedOutput{s.written(ctx, policyWrites, version, in.wait())}, nil
+	return &deletedOutput{s.finishWrite(ctx, policyWrites, version, in.wait())}, nil
 }
 
-// foundFrom is a policy, and the revision of it that a write must find.
-func (s *Server) foundFrom(ctx context.Context, id int64, match IfMatch) (pgstore.Policy, int64, error) {
+// policyToChange is a policy, and the revision of it that a write must find.
+func (s *Server) policyToChange(ctx context.Context, id int64, match IfMatch) (pgstore.Policy, int64, error) {
 	current, err := s.Store.PolicyByID(ctx, id)
 	if err != nil {
 		return pgstore.Policy{}, 0, err
 	}
-	revision, err := match.from(etag(id, current.Revision), current.Revision)
+	revision, err := match.requiredRevision(etag(id, current.Revision), current.Revision)
 	return current, revision, err
 }
 
-// overtaken is the error of a write of a policy: a conflict means that somebody else was faster.
-func (s *Server) overtaken(ctx context.Context, id int64, err error) error {
+// conflictError is the error of a write of a policy: a conflict means that somebody else was faster.
+func (s *Server) conflictError(ctx context.Context, id int64, err error) error {
 	if !isConflict(err) {
 		return err
 	}
@@ -172,5 +172,5 @@ func (s *Server) overtaken(ctx context.Context, id int64, err error) error {
 	if missing != nil {
 		return missing
 	}
-	return stale(etag(id, current.Revision))
+	return staleError(etag(id, current.Revision))
 }

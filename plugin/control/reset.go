@@ -53,40 +53,40 @@ type resetOutput struct {
 
 // reset has the audit tell what is about to be forgotten, and then empties the buckets.
 func (s *Server) reset(ctx context.Context, in *resetInput) (*resetOutput, error) {
-	found, err := s.find(ctx, in.Org, &in.Body.Requests, in.Body.Policy)
+	found, err := s.findBuckets(ctx, in.Org, &in.Body.Requests, in.Body.Policy)
 	if err != nil {
 		return nil, err
 	}
-	statuses, err := s.read(ctx, found)
+	statuses, err := s.readBuckets(ctx, found)
 	if err != nil {
 		return nil, err
 	}
-	out := &resetOutput{Body: Reset{Org: in.Org, Preview: in.Body.Preview, Buckets: found.usage(statuses), Note: resetNote}}
+	out := &resetOutput{Body: Reset{Org: in.Org, Preview: in.Body.Preview, Buckets: found.items(statuses), Note: resetNote}}
 	if in.Body.Preview {
 		return out, nil
 	}
-	c := change(ctx, in.Body.Reason)
-	if err := in.once(ctx, &c, "reset", in.Org, in.Body); err != nil {
+	c := newChange(ctx, in.Body.Reason)
+	if err := in.setIdempotency(ctx, &c, "reset", in.Org, in.Body); err != nil {
 		return nil, err
 	}
 	action, err := pgstore.ResetOf(in.Org, found.bounds, statuses)
 	if err != nil {
 		return nil, err
 	}
-	err = s.Store.Do(ctx, c, action, &out.Body, func(ctx context.Context) error { return s.empty(ctx, found.bounds) })
+	err = s.Store.Do(ctx, c, action, &out.Body, func(ctx context.Context) error { return s.emptyBuckets(ctx, found.bounds) })
 	if unkept := new(pgstore.UnkeptKeyError); errors.As(err, &unkept) {
 		// The buckets are empty, and who is told so has no reason to send the request again.
 		s.Log.Warn("a reset was made but its Idempotency-Key was not stored: a retry resets again", "error", err)
 		err = nil
 	}
-	out.Replayed = replayed(c)
-	return out, s.problem("record the reset", err)
+	out.Replayed = replayedHeader(c)
+	return out, s.writeError("record the reset", err)
 }
 
-// empty empties buckets. The error is an answer.
-func (s *Server) empty(ctx context.Context, bounds []policy.Bound) error {
-	if _, err := s.patient().Forget(ctx, policy.KeysOf(bounds)); err != nil {
-		return s.bucketsAway("reset the buckets, of which some may be emptied and which the audit tells already (send the request again)", err)
+// emptyBuckets empties buckets. The error is an answer.
+func (s *Server) emptyBuckets(ctx context.Context, bounds []policy.Bound) error {
+	if _, err := s.operatorBuckets().Forget(ctx, policy.KeysOf(bounds)); err != nil {
+		return s.bucketsError("reset the buckets, of which some may be emptied and which the audit tells already (send the request again)", err)
 	}
 	s.metrics.writes.WithLabelValues(resetWrites).Inc()
 	return nil

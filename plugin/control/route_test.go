@@ -24,7 +24,7 @@ func routed(t *testing.T) *world {
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	path := pathOf(t, config.WithDefaults(), buckets, policy.Rows{})
 	return open(t, func(o *control.Options) {
-		o.Path, o.Buckets, o.Routes = path, buckets, func(name string) bool { return name == "records" || name == "search" }
+		o.Path, o.Buckets, o.IsRoute = path, buckets, func(name string) bool { return name == "records" || name == "search" }
 	})
 }
 

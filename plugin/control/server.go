@@ -38,20 +38,20 @@ type Options struct {
 	Log     *slog.Logger
 
 	Buckets Buckets // nil: usage and reset answer 503
-	// Patient are the same for what operators ask, who can wait longer than requests; nil: Buckets.
-	Patient Buckets
+	// OperatorBuckets are the same for what operators ask, who can wait longer than requests; nil: Buckets.
+	OperatorBuckets Buckets
 	// Ping asks whether Redis answers, until ctx ends; nil: there is no Redis.
 	Ping func(ctx context.Context) error
 	// PingSecond asks whether the Redis of addresses answers, until ctx ends; nil: they have none of their own.
 	PingSecond func(ctx context.Context) error
 	Path       *admit.Path // how the plugin decides, with the same config, rows and buckets; nil: the decision API, and what is in force for an org, answer 503
 
-	// Asked is with which policy requests ask a bucket of a policy: with that one itself, or one with less capacity where nodes
+	// RequestPolicy is with which policy requests ask a bucket of a policy: with that one itself, or one with less capacity where nodes
 	// may take tokens of it ahead of need; nil: always with itself.
-	Asked func(*policy.Policy) *policy.Policy
-	// Routes tells whether a name is that of one of the gateway's routes, by which limits per endpoint count where they have no
+	RequestPolicy func(*policy.Policy) *policy.Policy
+	// IsRoute tells whether a name is that of one of the gateway's routes, by which limits per endpoint count where they have no
 	// pattern. An org may spend on no other. nil: no name is.
-	Routes func(name string) bool
+	IsRoute func(name string) bool
 
 	Limits  admit.Buckets         // what the API's own limits are spent from; nil: it does not limit itself
 	Rates   Rates                 // the API's own limits; zero: the defaults of its fields
@@ -70,13 +70,13 @@ type Server struct {
 	api     huma.API
 	limits  *admit.Path // nil: the API does not limit itself
 	metrics *metrics
-	rooms   rooms
+	bodies  bodyBudgets
 	lookups *lookups
 	tarpit  *tarpit
 
-	newSubjects *newSubjects // nil: the API does not limit itself
-	probes      singleflight.Group
-	found       atomic.Pointer[findings] // of the last look; nil: there was none
+	newSubjects  *subjectLimiter // nil: the API does not limit itself
+	probes       singleflight.Group
+	lastFindings atomic.Pointer[findings] // of the last look; nil: there was none
 }
 
 // New makes a server. It does no I/O. The error tells what is missing from the options, or that the metrics are
@@ -88,30 +88,30 @@ func New(o Options) (*Server, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if o.Asked == nil {
-		o.Asked = func(p *policy.Policy) *policy.Policy { return p }
+	if o.RequestPolicy == nil {
+		o.RequestPolicy = func(p *policy.Policy) *policy.Policy { return p }
 	}
-	if o.Routes == nil {
-		o.Routes = func(string) bool { return false }
+	if o.IsRoute == nil {
+		o.IsRoute = func(string) bool { return false }
 	}
-	s := &Server{Options: o, mux: http.NewServeMux(), rooms: newRooms(), lookups: o.Rates.lookups(), tarpit: newTarpit()}
+	s := &Server{Options: o, mux: http.NewServeMux(), bodies: newBodyBudgets(), lookups: o.Rates.newLookups(), tarpit: newTarpit()}
 	if s.Hold == nil {
-		s.Hold = s.tarpit.hold
+		s.Hold = s.tarpit.wait
 	}
 	var err error
 	if s.metrics, err = newMetrics(o.Metrics); err != nil {
 		return nil, err
 	}
-	if s.limits, err = o.Rates.path(o.Limits); err != nil {
+	if s.limits, err = o.Rates.admitPath(o.Limits); err != nil {
 		return nil, err
 	}
 	if o.Limits != nil {
-		if s.newSubjects, err = newNewSubjects(o.Rates.Subjects); err != nil {
+		if s.newSubjects, err = newSubjectLimiter(o.Rates.Subjects); err != nil {
 			return nil, err
 		}
 	}
 	s.api = humago.New(s.mux, describe(o.Version))
-	s.api.UseMiddleware(s.authenticate, s.readable)
+	s.api.UseMiddleware(s.authenticate, s.rejectAmbiguous)
 	s.registerPolicies()
 	s.registerOverrides()
 	s.registerOrgs()

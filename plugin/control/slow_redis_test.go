@@ -29,7 +29,7 @@ func TestOperatorsReadAndEmptyBucketsThatAreTooSlowForRequests(t *testing.T) {
 	t.Parallel()
 	p := using(t)
 	options := p.server.Options
-	options.Buckets, options.Patient = hurried{}, p.store
+	options.Buckets, options.OperatorBuckets = hurried{}, p.store
 	server, err := control.New(options)
 	if err != nil {
 		t.Fatal(err)

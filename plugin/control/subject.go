@@ -60,23 +60,23 @@ func checkEndpoint(text string) string {
 	return ""
 }
 
-// snapshot are the policies by which requests are decided now. The error is an answer.
-func (s *Server) snapshot() (*policy.Plan, error) {
+// loadedPlan are the policies by which requests are decided now. The error is an answer.
+func (s *Server) loadedPlan() (*policy.Plan, error) {
 	if s.Path == nil {
 		return nil, huma.Error503ServiceUnavailable("this process has no plugin config, so it cannot show which limits apply: start it as ratelimit serve --config kong.yml")
 	}
 	policies := s.Path.Policies.Load()
-	if !loaded(policies) {
-		return nil, huma.ErrorWithHeaders(huma.Error503ServiceUnavailable(warmingUp), http.Header{"Retry-After": {"1"}})
+	if !isLoaded(policies) {
+		return nil, huma.ErrorWithHeaders(huma.Error503ServiceUnavailable(policiesNotLoaded), http.Header{"Retry-After": {"1"}})
 	}
 	return policies, nil
 }
 
-// warmingUp is why nothing is decided, or said to be in force, by the config alone: a row may ban whoever asks.
-const warmingUp = "warming up: the policies of the database are not loaded yet"
+// policiesNotLoaded is why nothing is decided, or said to be in force, by the config alone: a row may ban whoever asks.
+const policiesNotLoaded = "warming up: the policies of the database are not loaded yet"
 
-// instant is when it is, by the clock that tells which overrides hold.
-func (s *Server) instant() limit.Micros {
+// now is when it is, by the clock that tells which overrides hold.
+func (s *Server) now() limit.Micros {
 	if s.Path != nil && s.Path.Now != nil {
 		return s.Path.Now()
 	}
@@ -98,9 +98,9 @@ func identify(ctx context.Context, policies *policy.Plan, known *admit.Known) (i
 	return id, nil
 }
 
-// subject is whom the requests of an org are counted for. What is not said stays nobody: a stand-in would have buckets
+// orgIdentity is whom the requests of an org are counted for. What is not said stays nobody: a stand-in would have buckets
 // of others. The org is named as it is counted, so its name is taken as it is.
-func (r *Requests) subject(ctx context.Context, policies *policy.Plan, org string) (identity.Identity, error) {
+func (r *Requests) orgIdentity(ctx context.Context, policies *policy.Plan, org string) (identity.Identity, error) {
 	known := admit.Known{Tenant: org, User: r.User, Tier: r.Tier, Credential: r.Credential, IP: r.IP}
 	known.Method, known.Path, known.Route = admit.Target(r.Endpoint)
 	id, err := identify(ctx, policies, &known)

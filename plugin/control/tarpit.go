@@ -34,7 +34,7 @@ func senderOf(x *exchange, r *http.Request) sender {
 	if x.token != "" {
 		return sender{token: x.token}
 	}
-	return sender{address: remote(r.RemoteAddr)}
+	return sender{address: clientAddress(r.RemoteAddr)}
 }
 
 // kind returns the label of the sender in metrics.
@@ -82,14 +82,14 @@ func (t *tarpit) delay(from sender, now time.Time) time.Duration {
 	taken := min(max(t.until[from].Sub(now), 0), most+maxDelay) + faultPause // also where the clock has stepped back
 	wait := min(max(taken-most, 0), maxDelay)
 	if _, known := t.until[from]; !known && len(t.until) >= maxSenders {
-		forget(t.until, now, maxSenders)
+		makeRoom(t.until, now, maxSenders)
 	}
 	t.until[from] = now.Add(min(taken, most+maxDelay))
 	return wait
 }
 
 // enter takes a place among the answers that are delayed, until leave. It reports false where all are taken.
-func (t *tarpit) enter() bool {
+func (t *tarpit) reserve() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.delayed == maxDelayed {
@@ -99,14 +99,14 @@ func (t *tarpit) enter() bool {
 	return true
 }
 
-func (t *tarpit) leave() {
+func (t *tarpit) release() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.delayed--
 }
 
-// hold waits, but not longer than until ctx or the process ends.
-func (t *tarpit) hold(ctx context.Context, wait time.Duration) {
+// wait waits, but not longer than until ctx or the process ends.
+func (t *tarpit) wait(ctx context.Context, wait time.Duration) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
@@ -122,7 +122,7 @@ func (s *Server) answerFault(x *exchange, r *http.Request) {
 		s.delay(x, r)
 	}
 	x.ResponseWriter.WriteHeader(x.status)
-	_, _ = x.ResponseWriter.Write(x.held) // a client that has gone is not told
+	_, _ = x.ResponseWriter.Write(x.problem) // a client that has gone is not told
 }
 
 // delay waits until a faulty request is to be answered, or has its connection closed after an answer at once.
@@ -131,8 +131,8 @@ func (s *Server) delay(x *exchange, r *http.Request) {
 	wait := s.tarpit.delay(from, s.Now())
 	switch {
 	case wait == 0:
-	case s.tarpit.enter():
-		defer s.tarpit.leave()
+	case s.tarpit.reserve():
+		defer s.tarpit.release()
 		s.metrics.delayed.WithLabelValues(from.kind()).Inc()
 		s.Hold(r.Context(), wait)
 	default:

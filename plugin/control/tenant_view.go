@@ -23,82 +23,82 @@ func (s *Server) viewOf(caller Caller) view {
 	return view{tenant: caller.Role == Tenant, showShared: s.Path != nil && s.Path.Renderer.ShowsShared()}
 }
 
-// scope reports whether the caller reads the numbers of limits of a scope. An address is no org's own: any org's token
+// readsScope reports whether the caller reads the numbers of limits of a scope. An address is no org's own: any org's token
 // may name it.
-func (v view) scope(scope policy.Scope) bool {
+func (v view) readsScope(scope policy.Scope) bool {
 	return !v.tenant || scope != policy.IP && (v.showShared || !scope.Shared())
 }
 
 // bound reports whether the caller reads the numbers of a bound.
-func (v view) bound(b *policy.Bound) bool {
-	return v.scope(b.Policy.Scope) && (!v.tenant || b.Key.Group != policy.ByIP)
+func (v view) readsBound(b *policy.Bound) bool {
+	return v.readsScope(b.Policy.Scope) && (!v.tenant || b.Key.Group != policy.ByIP)
 }
 
-// binding returns the index of the bound whose numbers the caller reads as those of the decision; -1: of none.
-func (v view) binding(d *decision.Decision) int {
+// bindingIndex returns the index of the bound whose numbers the caller reads as those of the decision; -1: of none.
+func (v view) bindingIndex(d *decision.Decision) int {
 	if !v.tenant {
 		return d.Binding
 	}
-	return d.BindingWhere(v.bound)
+	return d.BindingWhere(v.readsBound)
 }
 
-// any reports whether a bound that the caller reads has a status for which is holds.
-func (v view) any(d *decision.Decision, is func(*policy.Bound, *decision.Status) bool) bool {
+// anyStatus reports whether a bound that the caller reads has a status for which is holds.
+func (v view) anyStatus(d *decision.Decision, is func(*policy.Bound, *decision.Status) bool) bool {
 	for i := range d.Statuses {
-		if b := &d.Resolution.Bounds[i]; v.bound(b) && is(b, &d.Statuses[i]) {
+		if b := &d.Resolution.Bounds[i]; v.readsBound(b) && is(b, &d.Statuses[i]) {
 			return true
 		}
 	}
 	return false
 }
 
-// warns, shadows and degrades are what the decision says of soft zones, shadow limits and Redis, as far as it comes
+// showsWarning, shadows and degrades are what the decision says of soft zones, shadow limits and Redis, as far as it comes
 // from bounds that the caller reads.
-func (v view) warns(d *decision.Decision) bool {
+func (v view) showsWarning(d *decision.Decision) bool {
 	return d.Result == decision.SoftThrottled &&
-		v.any(d, func(b *policy.Bound, s *decision.Status) bool { return b.Enforced() && s.Soft })
+		v.anyStatus(d, func(b *policy.Bound, s *decision.Status) bool { return b.Enforced() && s.Soft })
 }
 
-func (v view) shadows(d *decision.Decision) bool {
-	return d.ShadowDenied && (d.ShadowReason != decision.Counted || v.any(d, func(b *policy.Bound, s *decision.Status) bool {
+func (v view) showsShadow(d *decision.Decision) bool {
+	return d.ShadowDenied && (d.ShadowReason != decision.Counted || v.anyStatus(d, func(b *policy.Bound, s *decision.Status) bool {
 		return !b.Enforced() && s.Source != decision.Unanswered && !s.Admits()
 	}))
 }
 
-func (v view) degrades(d *decision.Decision) bool {
+func (v view) showsDegraded(d *decision.Decision) bool {
 	return d.Degraded && (d.Reason == decision.StoreAway ||
-		v.any(d, func(_ *policy.Bound, s *decision.Status) bool { return s.Failure != decision.NoFailure }))
+		v.anyStatus(d, func(_ *policy.Bound, s *decision.Status) bool { return s.Failure != decision.NoFailure }))
 }
 
-// own returns the decision as far as the caller may read it. Where a limit of the org denies, that is all: whether one
+// filter returns the decision as far as the caller may read it. Where a limit of the org denies, that is all: whether one
 // that others spend from denies, too, would show how much is left there, at no cost. Else it is the whole decision.
-func (v view) own(d *decision.Decision) *decision.Decision {
-	if !v.tenant || !v.any(d, decision.Denies) {
+func (v view) filter(d *decision.Decision) *decision.Decision {
+	if !v.tenant || !v.anyStatus(d, decision.Denies) {
 		return d
 	}
-	return d.Filter(v.bound)
+	return d.Filter(v.readsBound)
 }
 
-// mayClaim reports why the caller may not ask about requests that claim a tier: the answer would have the limits of
+// authorizeTier reports why the caller may not ask about requests that claim a tier: the answer would have the limits of
 // other orgs, or show whether there is a tier of that name. The error is an answer.
-func (s *Server) mayClaim(ctx context.Context, policies *policy.Plan, id *identity.Identity, tier string) error {
+func (s *Server) authorizeTier(ctx context.Context, policies *policy.Plan, id *identity.Identity, tier string) error {
 	if callerOf(ctx).Role != Tenant || tier == "" {
 		return nil
 	}
 	unclaimed := *id
 	unclaimed.Tier = ""
-	if own, _ := tierOf(policies, &unclaimed, s.instant()); tier == own {
+	if own, _ := tierOf(policies, &unclaimed, s.now()); tier == own {
 		return nil
 	}
 	return huma.Error403Forbidden("an org's token may claim only its own tier: omit tier")
 }
 
-// modest takes one token for a request from buckets that are not the tenant's own, whatever the request says it costs.
+// singleTokenBuckets takes one token for a request from buckets that are not the tenant's own, whatever the request says it costs.
 // What a limit itself says that all requests cost there stays.
-type modest struct{ admit.Buckets }
+type singleTokenBuckets struct{ admit.Buckets }
 
 // Take implements [admit.Buckets].
-func (m modest) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+func (m singleTokenBuckets) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	for i := range bounds {
 		if b := &bounds[i]; b.Key.Group != policy.ByTenant && b.Policy.Cost < 0 {
 			b.Cost = min(b.Cost, 1)
@@ -107,10 +107,10 @@ func (m modest) Take(ctx context.Context, bounds []policy.Bound, statuses []deci
 	return m.Buckets.Take(ctx, bounds, statuses)
 }
 
-// modestly returns a path that decides as path does, but takes modestly from buckets that are not the tenant's own.
-func modestly(path *admit.Path, policies *policy.Plan) *admit.Path {
+// withSingleTokens returns a path that decides as path does, but takes modestly from buckets that are not the tenant's own.
+func withSingleTokens(path *admit.Path, policies *policy.Plan) *admit.Path {
 	next := &admit.Path{
-		Now: path.Now, Elapsed: path.Elapsed, Buckets: modest{path.Buckets}, Meta: path.Meta, Renderer: path.Renderer,
+		Now: path.Now, Elapsed: path.Elapsed, Buckets: singleTokenBuckets{path.Buckets}, Meta: path.Meta, Renderer: path.Renderer,
 		Observers: path.Observers, FailClosed: path.FailClosed,
 	}
 	next.Policies.Store(policies)

@@ -26,13 +26,13 @@ func (s *Server) registerUsage() {
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "get-org-usage", Method: http.MethodGet, Path: orgPath + "/ratelimit/usage", Tags: tags,
 		Summary: "Show what an org has used of its limits, without spending",
-	}, orgs), s.usage)
+	}, orgAccess), s.usage)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "reset-org-usage", Method: http.MethodPost, Path: orgPath + "/ratelimit/reset", Tags: tags,
 		Summary:     "Empty the buckets of an org, which restores its full limits",
 		Description: "409: the first request with this Idempotency-Key is still in progress, and nothing was done. Send it again in a moment.",
 		Errors:      []int{http.StatusConflict},
-	}, write), s.reset)
+	}, writeAccess), s.reset)
 }
 
 // BucketUsage is one bucket as it is now.
@@ -74,21 +74,21 @@ type usageInput struct {
 }
 
 // Resolve is huma's.
-func (in *usageInput) Resolve(ctx huma.Context) []error { return in.faultsOf(ctx, &in.Requests) }
+func (in *usageInput) Resolve(ctx huma.Context) []error { return in.faultsWith(ctx, &in.Requests) }
 
 type usageOutput struct{ Body Usage }
 
 func (s *Server) usage(ctx context.Context, in *usageInput) (*usageOutput, error) {
-	found, err := s.find(ctx, in.Org, &in.Requests, in.Policy)
+	found, err := s.findBuckets(ctx, in.Org, &in.Requests, in.Policy)
 	if err != nil {
 		return nil, err
 	}
-	statuses, err := s.read(ctx, found)
+	statuses, err := s.readBuckets(ctx, found)
 	if err != nil {
 		return nil, err
 	}
-	out := Usage{Org: in.Org, Namespace: found.policies.Namespace(), Version: found.policies.Version(), Items: found.usage(statuses)}
-	out.Tier, out.TierFrom = tierOf(found.policies, &found.id, s.instant())
+	out := Usage{Org: in.Org, Namespace: found.policies.Namespace(), Version: found.policies.Version(), Items: found.items(statuses)}
+	out.Tier, out.TierFrom = tierOf(found.policies, &found.id, s.now())
 	return &usageOutput{out}, nil
 }
 
@@ -102,48 +102,48 @@ func tierOf(policies *policy.Plan, id *identity.Identity, now limit.Micros) (tie
 }
 
 // found are buckets of an org.
-type found struct {
+type orgBuckets struct {
 	policies *policy.Plan
 	id       identity.Identity
 	bounds   []policy.Bound
 }
 
-// find finds the buckets that requests of an org spend from; policy "" is all of them. The error is an answer.
-func (s *Server) find(ctx context.Context, org string, requests *Requests, named string) (*found, error) {
-	policies, err := s.snapshot()
+// findBuckets finds the buckets that requests of an org spend from; policy "" is all of them. The error is an answer.
+func (s *Server) findBuckets(ctx context.Context, org string, requests *Requests, named string) (*orgBuckets, error) {
+	policies, err := s.loadedPlan()
 	if err != nil {
 		return nil, err
 	}
 	if s.Buckets == nil {
 		return nil, huma.Error503ServiceUnavailable("the buckets cannot be read: with strategy local every node keeps its own")
 	}
-	id, err := requests.subject(ctx, policies, org)
+	id, err := requests.orgIdentity(ctx, policies, org)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.mayClaim(ctx, policies, &id, requests.Tier); err != nil {
+	if err := s.authorizeTier(ctx, policies, &id, requests.Tier); err != nil {
 		return nil, err
 	}
-	bounds := requests.bounds(policies, id, s.instant())
+	bounds := requests.bounds(policies, id, s.now())
 	bounds = slices.DeleteFunc(bounds, func(b policy.Bound) bool { return named != "" && b.Policy.Name != named })
-	return &found{policies, id, prefix.Beside(bounds)}, nil
+	return &orgBuckets{policies, id, prefix.Beside(bounds)}, nil
 }
 
-// manyBounds is how many buckets are read at once.
-const manyBounds = 64
+// readBatch is how many buckets are read at once.
+const readBatch = 64
 
 // read reads buckets, and returns the status of each. Those of prefixes that count nothing are left out from then on.
 // The error is an answer.
-func (s *Server) read(ctx context.Context, of *found) ([]decision.Status, error) {
+func (s *Server) readBuckets(ctx context.Context, of *orgBuckets) ([]decision.Status, error) {
 	statuses := make([]decision.Status, 0, len(of.bounds))
-	for some := range slices.Chunk(of.bounds, manyBounds) {
+	for some := range slices.Chunk(of.bounds, readBatch) {
 		told := make([]decision.Status, len(some))
-		if err := s.patient().Take(ctx, some, told); err != nil {
-			return nil, s.bucketsAway("read the buckets", err)
+		if err := s.operatorBuckets().Take(ctx, some, told); err != nil {
+			return nil, s.bucketsError("read the buckets", err)
 		}
 		for i := range told {
 			if failure := told[i].Failure; failure != decision.NoFailure {
-				return nil, s.bucketsAway("read the buckets", unanswered(failure))
+				return nil, s.bucketsError("read the buckets", failureError(failure))
 			}
 		}
 		statuses = append(statuses, told...)
@@ -152,8 +152,8 @@ func (s *Server) read(ctx context.Context, of *found) ([]decision.Status, error)
 	return statuses, nil
 }
 
-// usage are the buckets as callers read them, given the status of each.
-func (f *found) usage(statuses []decision.Status) []BucketUsage {
+// items are the buckets as callers read them, given the status of each.
+func (f *orgBuckets) items(statuses []decision.Status) []BucketUsage {
 	items := make([]BucketUsage, len(f.bounds))
 	for i := range items {
 		items[i] = usageOf(f.policies, &f.bounds[i], &statuses[i])
@@ -161,16 +161,16 @@ func (f *found) usage(statuses []decision.Status) []BucketUsage {
 	return items
 }
 
-// unanswered is why a bucket could not be read.
-type unanswered decision.Failure
+// failureError is why a bucket could not be read.
+type failureError decision.Failure
 
-func (u unanswered) Error() string { return decision.Failure(u).String() }
+func (u failureError) Error() string { return decision.Failure(u).String() }
 
-// bucketsAway is the answer where Redis does not say, or do, what it is asked.
-func (s *Server) bucketsAway(doing string, err error) error {
+// bucketsError is the answer where Redis does not say, or do, what it is asked.
+func (s *Server) bucketsError(doing string, err error) error {
 	s.Log.Error("reading or resetting buckets in Redis failed", "doing", doing, "error", err)
 	why := "see the log"
-	if failure := unanswered(decision.NoFailure); errors.As(err, &failure) {
+	if failure := failureError(decision.NoFailure); errors.As(err, &failure) {
 		why = failure.Error()
 	}
 	return huma.Error503ServiceUnavailable(fmt.Sprintf("%s: Redis did not answer as expected (%s)", doing, why))

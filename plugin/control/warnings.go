@@ -12,11 +12,11 @@ type Warnings struct {
 	Warnings []string `json:"warnings,omitempty" doc:"What may not have been meant, and was written: the name of a tier or a policy that neither the plugin's config nor the database has, a namespace that is not the config's, or a limit of one tenant that is above one of all tenants."`
 }
 
-// doubtTime bounds how long the answer to a write waits for a warning.
-const doubtTime = time.Second
+// warningTimeout bounds how long the answer to a write waits for a warning.
+const warningTimeout = time.Second
 
-// config returns the plugin's config without the rows of the database; nil if the process has none.
-func (s *Server) config() *policy.Plan {
+// configPlan returns the plugin's config without the rows of the database; nil if the process has none.
+func (s *Server) configPlan() *policy.Plan {
 	if s.Path == nil {
 		return nil
 	}
@@ -27,23 +27,23 @@ func (s *Server) config() *policy.Plan {
 	return plan.With(nil)
 }
 
-// doubtPolicy warns of the name of a policy that nothing has; "" names none.
-func (s *Server) doubtPolicy(ctx context.Context, name string) Warnings {
-	return s.doubt(ctx, name, s.Store.DoubtPolicy)
+// warnOfPolicyName warns of the name of a policy that nothing has; "" names none.
+func (s *Server) warnOfPolicyName(ctx context.Context, name string) Warnings {
+	return s.warnOfName(ctx, name, s.Store.DoubtPolicy)
 }
 
-// doubtTier warns of a tier that nothing has; "" is none.
-func (s *Server) doubtTier(ctx context.Context, name string) Warnings {
-	return s.doubt(ctx, name, s.Store.DoubtTier)
+// warnOfTierName warns of a tier that nothing has; "" is none.
+func (s *Server) warnOfTierName(ctx context.Context, name string) Warnings {
+	return s.warnOfName(ctx, name, s.Store.DoubtTier)
 }
 
-// doubt warns of a name. It has no error, because the write has been made.
-func (s *Server) doubt(
+// warnOfName warns of a name. It has no error, because the write has been made.
+func (s *Server) warnOfName(
 	ctx context.Context, name string, find func(context.Context, *policy.Plan, string) (string, error),
 ) Warnings {
-	ctx, cancel := context.WithTimeout(ctx, doubtTime)
+	ctx, cancel := context.WithTimeout(ctx, warningTimeout)
 	defer cancel()
-	warning, err := find(ctx, s.config(), name)
+	warning, err := find(ctx, s.configPlan(), name)
 	if err != nil {
 		s.Log.Warn("cannot check for a mistyped name", "error", err)
 	}

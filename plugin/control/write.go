@@ -28,14 +28,14 @@ type Enforcement struct {
 	pgstore.Reach
 }
 
-// written tells that a version is written and, if the caller waits for it, where it is enforced. The change has been made
+// finishWrite tells that a version is written and, if the caller waits for it, where it is enforced. The change has been made
 // whatever comes of the waiting, so that has no error.
-func (s *Server) written(ctx context.Context, kind string, version int64, wait time.Duration) Written {
+func (s *Server) finishWrite(ctx context.Context, kind string, version int64, wait time.Duration) Written {
 	s.metrics.writes.WithLabelValues(kind).Inc()
 	if wait <= 0 {
 		return Written{Version: version}
 	}
-	fleet, err := s.await(ctx, version, wait)
+	fleet, err := s.awaitNodes(ctx, version, wait)
 	if err != nil {
 		s.Log.Warn("reading which nodes enforce a version failed", "version", version, "error", err)
 	}
@@ -44,9 +44,9 @@ func (s *Server) written(ctx context.Context, kind string, version int64, wait t
 	return Written{version, &Enforcement{version, reach}}
 }
 
-// await waits until all live nodes enforce a version or the time is up, and returns the fleet as it then is.
-func (s *Server) await(ctx context.Context, version int64, wait time.Duration) (pgstore.Fleet, error) {
-	if err := exchangeOf(ctx).patient(); err != nil {
+// awaitNodes waits until all live nodes enforce a version or the time is up, and returns the fleet as it then is.
+func (s *Server) awaitNodes(ctx context.Context, version int64, wait time.Duration) (pgstore.Fleet, error) {
+	if err := exchangeOf(ctx).endReading(); err != nil {
 		return pgstore.Fleet{}, fmt.Errorf("wait for the nodes: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
@@ -58,13 +58,13 @@ func (s *Server) await(ctx context.Context, version int64, wait time.Duration) (
 	return fleet, err
 }
 
-// change is a write by the caller, for a reason; without one it says where it came from.
-func change(ctx context.Context, reason string) pgstore.Change {
+// newChange is a write by the caller, for a reason; without one it says where it came from.
+func newChange(ctx context.Context, reason string) pgstore.Change {
 	return pgstore.Change{Actor: "token:" + callerOf(ctx).Token, Reason: cmp.Or(strings.TrimSpace(reason), reasonDefault)}
 }
 
-// once makes a change happen once, if the caller sent a key: for the same of all that is asked.
-func (o *Once) once(ctx context.Context, c *pgstore.Change, asked ...any) error {
+// setIdempotency makes a change happen once, if the caller sent a key: for the same of all that is asked.
+func (o *Once) setIdempotency(ctx context.Context, c *pgstore.Change, asked ...any) error {
 	if o.Key == "" {
 		return nil
 	}
@@ -76,8 +76,8 @@ func (o *Once) once(ctx context.Context, c *pgstore.Change, asked ...any) error 
 	return nil
 }
 
-// replayed is the value of the header Idempotent-Replayed; "": it is not sent.
-func replayed(c pgstore.Change) string {
+// replayedHeader is the value of the header Idempotent-Replayed; "": it is not sent.
+func replayedHeader(c pgstore.Change) string {
 	if c.Idempotency != nil && c.Idempotency.Replayed {
 		return "true"
 	}
@@ -97,11 +97,11 @@ type IfNoneMatch struct {
 	IfNoneMatch string `header:"If-None-Match" maxLength:"1024" doc:"On a read: cached ETags; a match is answered with 304. On a write: * to create only, and never overwrite."`
 }
 
-// names tells whether the caller does not want a state.
-func (m *IfNoneMatch) names(tag string) bool { return matches(m.IfNoneMatch, tag, true) }
+// matches tells whether the caller does not want a state.
+func (m *IfNoneMatch) matches(tag string) bool { return listsTag(m.IfNoneMatch, tag, true) }
 
-// matches tells whether a list of ETags has one, or is *. A weak one does not count when a write depends on it.
-func matches(list, tag string, weak bool) bool {
+// listsTag tells whether a list of ETags has one, or is *. A weak one does not count when a write depends on it.
+func listsTag(list, tag string, weak bool) bool {
 	for item := range strings.SplitSeq(list, ",") {
 		item = strings.TrimSpace(item)
 		if weak {
@@ -114,26 +114,26 @@ func matches(list, tag string, weak bool) bool {
 	return false
 }
 
-// from is the revision that a write of a row must find: that of the row now, if the write was made from it.
-func (m *IfMatch) from(current string, revision int64) (int64, error) {
+// requiredRevision is the revision that a write of a row must find: that of the row now, if the write was made from it.
+func (m *IfMatch) requiredRevision(current string, revision int64) (int64, error) {
 	switch {
 	case m.IfMatch == "":
-		return 0, conditional(http.StatusPreconditionRequired, current, "send If-Match: "+current+" or If-Match: *, to change the version that you read, or any version")
+		return 0, conditionalAnswer(http.StatusPreconditionRequired, current, "send If-Match: "+current+" or If-Match: *, to change the version that you read, or any version")
 	case strings.TrimSpace(m.IfMatch) == "*":
 		return pgstore.Present, nil
-	case matches(m.IfMatch, current, false):
+	case listsTag(m.IfMatch, current, false):
 		return revision, nil
 	}
-	return 0, stale(current)
+	return 0, staleError(current)
 }
 
-// stale is the answer to a write that was made from another state than the current one.
-func stale(current string) error {
-	return conditional(http.StatusPreconditionFailed, current, "it was changed in the meantime: read it again")
+// staleError is the answer to a write that was made from another state than the current one.
+func staleError(current string) error {
+	return conditionalAnswer(http.StatusPreconditionFailed, current, "it was changed in the meantime: read it again")
 }
 
-// conditional is an answer about the state of a row, with its ETag; "": there is no row.
-func conditional(status int, current, detail string) error {
+// conditionalAnswer is an answer about the state of a row, with its ETag; "": there is no row.
+func conditionalAnswer(status int, current, detail string) error {
 	err := huma.NewError(status, detail)
 	if current == "" {
 		return err

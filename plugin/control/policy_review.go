@@ -25,20 +25,20 @@ func (s *Server) review(ctx context.Context, force bool, p pgstore.Policy) (Warn
 			return Warnings{}, err
 		}
 		if isKnown && used > capacity(p) {
-			return Warnings{}, forced("all tenants together recently used %d, which is more than this allows", used)
+			return Warnings{}, forceRequired("all tenants together recently used %d, which is more than this allows", used)
 		}
 	}
-	r, err := s.Store.ReviewPolicy(ctx, s.config(), p)
+	r, err := s.Store.ReviewPolicy(ctx, s.configPlan(), p)
 	if err != nil {
 		return Warnings{}, err
 	}
 	if len(r.LockOuts) > 0 && !force {
-		return Warnings{}, forced("%s", r.LockOuts[0].Why)
+		return Warnings{}, forceRequired("%s", r.LockOuts[0].Why)
 	}
 	return Warnings{r.Warnings}, nil
 }
 
-func forced(format string, args ...any) error {
+func forceRequired(format string, args ...any) error {
 	return unprocessable(fault("query.force", "must be true for this policy: "+fmt.Sprintf(format, args...), nil))
 }
 
@@ -73,7 +73,7 @@ func (s *Server) usedLately(ctx context.Context, p pgstore.Policy) (int64, bool,
 		key.Group, key.GroupID, key.Endpoint = policy.ByEndpoint, current.Endpoint, ""
 	}
 	statuses := make([]decision.Status, 1)
-	err = s.patient().Take(ctx, []policy.Bound{{Policy: compiled, Key: key}}, statuses)
+	err = s.operatorBuckets().Take(ctx, []policy.Bound{{Policy: compiled, Key: key}}, statuses)
 	if err != nil || statuses[0].Failure != decision.NoFailure {
 		s.Log.Warn("reading the recent usage of a policy failed", "policy", current.Key().String(), "error", err)
 		return 0, false, nil

@@ -11,14 +11,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// notes are what the caller of a check may not have meant, and where it is not counted with Kong's requests; nil: there
+// checkNotes are what the caller of a check may not have meant, and where it is not counted with Kong's requests; nil: there
 // is nothing to say.
-func (s *Server) notes(policies *policy.Plan, d *decision.Decision, of *Check, v view) []string {
+func (s *Server) checkNotes(policies *policy.Plan, d *decision.Decision, of *Check, v view) []string {
 	if d.Reason != decision.Counted && d.Reason != decision.StoreAway {
 		return nil // no limit was looked at
 	}
 	var notes []string
-	for _, note := range [...]string{largeNote(d, v), s.endpointNote(d, of, v), tierNote(policies, d)} {
+	for _, note := range [...]string{capacityNote(d, v), s.endpointNote(d, of, v), tierNote(policies, d)} {
 		if note != "" {
 			notes = append(notes, note)
 		}
@@ -26,8 +26,8 @@ func (s *Server) notes(policies *policy.Plan, d *decision.Decision, of *Check, v
 	return notes
 }
 
-// tooLarge tells whether a limit refuses the request because it never has as many tokens as the request costs.
-func tooLarge(d *decision.Decision) bool {
+// exceedsCapacity tells whether a limit refuses the request because it never has as many tokens as the request costs.
+func exceedsCapacity(d *decision.Decision) bool {
 	if !d.Denied() || d.Binding < 0 || d.RetryAfter != limit.Never {
 		return false
 	}
@@ -35,8 +35,8 @@ func tooLarge(d *decision.Decision) bool {
 	return b.Cost > decision.Capacity(b, &d.Statuses[d.Binding])
 }
 
-func largeNote(d *decision.Decision, v view) string {
-	if !tooLarge(d) || !v.bound(&d.Resolution.Bounds[d.Binding]) {
+func capacityNote(d *decision.Decision, v view) string {
+	if !exceedsCapacity(d) || !v.readsBound(&d.Resolution.Bounds[d.Binding]) {
 		return ""
 	}
 	b := &d.Resolution.Bounds[d.Binding]
@@ -51,7 +51,7 @@ func largeNote(d *decision.Decision, v view) string {
 // only known where some pattern is about them.
 func (s *Server) endpointNote(d *decision.Decision, of *Check, v view) string {
 	_, path, route := admit.Target(of.Endpoint)
-	if route != "" && !s.Routes(route) {
+	if route != "" && !s.IsRoute(route) {
 		return fmt.Sprintf("the route %q is in no config or policy: if Kong has no such route, limits per endpoint count it separately", route)
 	}
 	if path == "" {
@@ -74,7 +74,7 @@ func (s *Server) endpointNote(d *decision.Decision, of *Check, v view) string {
 // of these has.
 func countedByRoute(bounds []policy.Bound, v view) string {
 	for i := range bounds {
-		if p := bounds[i].Policy; p.ByRoute() && v.bound(&bounds[i]) {
+		if p := bounds[i].Policy; p.ByRoute() && v.readsBound(&bounds[i]) {
 			return p.Name
 		}
 	}

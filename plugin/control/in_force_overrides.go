@@ -7,26 +7,26 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// application is what an override does to requests, whichever of them it is about. The zero value is that of a ban or an
+// overrideEffect is what an override does to requests, whichever of them it is about. The zero value is that of a ban or an
 // exemption.
-type application struct {
+type overrideEffect struct {
 	changes []string // the names of the policies that it changes and the caller reads
 	hidden  bool     // it changes one that the caller does not read
 }
 
-// apply records which overrides changed a bound.
-func (w *inForce) apply(b *policy.Bound) {
+// addEffects records which overrides changed a bound.
+func (w *inForceReport) addEffects(b *policy.Bound) {
 	for _, id := range [...]int64{b.Override, b.Penalty} {
 		if id == 0 {
 			continue
 		}
-		a := w.applied[id]
+		a := w.effects[id]
 		if a == nil {
-			a = new(application)
-			w.applied[id] = a
+			a = new(overrideEffect)
+			w.effects[id] = a
 		}
 		switch name := b.Policy.Name; {
-		case !w.view.bound(b):
+		case !w.view.readsBound(b):
 			a.hidden = true
 		case !slices.Contains(a.changes, name):
 			a.changes = append(a.changes, name)
@@ -35,7 +35,7 @@ func (w *inForce) apply(b *policy.Bound) {
 }
 
 // why says what the override does.
-func (a *application) why() string {
+func (a *overrideEffect) why() string {
 	switch {
 	case len(a.changes) > 0:
 		return "it changes " + strings.Join(a.changes, ", ")

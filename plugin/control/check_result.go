@@ -58,33 +58,33 @@ type CheckStatus struct {
 	PublicNote string    `json:"public_note,omitempty" doc:"The note about the policy for the org."`
 }
 
-// checked is what a caller reads of a decision about a request, given the notes on it.
-func checked(d *decision.Decision, of *Check, notes []string, v view) Checked {
+// newChecked is what a caller reads of a decision about a request, given the notes on it.
+func newChecked(d *decision.Decision, of *Check, notes []string, v view) Checked {
 	out := Checked{
 		Allowed: !d.Denied(), Reason: reasonOf(d), DryRun: of.DryRun, Notes: notes, Tier: d.Resolution.Tier, Endpoint: d.Resolution.Endpoint, PolicyVersion: d.PolicyVersion,
-		Warning: v.warns(d), Shadow: v.shadows(d), Degraded: v.degrades(d), Statuses: []CheckStatus{},
+		Warning: v.showsWarning(d), Shadow: v.showsShadow(d), Degraded: v.showsDegraded(d), Statuses: []CheckStatus{},
 	}
 	if d.Denied() {
 		out.RetryAfter = retryAfter(d.RetryAfter)
 	}
 	if d.Resolution.Banned || d.Resolution.Exempt {
-		out.changed(d.Resolution.Override)
+		out.addOverride(d.Resolution.Override)
 	}
 	for i := range d.Resolution.Bounds {
 		b, status := &d.Resolution.Bounds[i], &d.Statuses[i]
 		if decision.Denies(b, status) {
 			out.Violated = append(out.Violated, b.Policy.Name)
 		}
-		if !v.bound(b) {
+		if !v.readsBound(b) {
 			continue
 		}
-		out.changed(b.Override)
-		out.changed(b.Penalty)
+		out.addOverride(b.Override)
+		out.addOverride(b.Penalty)
 		if status.Source != decision.Unanswered || status.Failure != decision.NoFailure {
 			out.Statuses = append(out.Statuses, statusOf(b, status))
 		}
 	}
-	if binding := v.binding(d); binding >= 0 {
+	if binding := v.bindingIndex(d); binding >= 0 {
 		b, status := &d.Resolution.Bounds[binding], &d.Statuses[binding]
 		out.Policy, out.PolicyID = b.Policy.Name, b.Policy.Row
 		out.Limit, out.Remaining = new(b.Policy.Limit.Spec().Burst), new(status.Remaining)
@@ -93,8 +93,8 @@ func checked(d *decision.Decision, of *Check, notes []string, v view) Checked {
 	return out
 }
 
-// changed tells of an override, once however many limits it changed; 0 is none.
-func (c *Checked) changed(override int64) {
+// addOverride tells of an override, once however many limits it changed; 0 is none.
+func (c *Checked) addOverride(override int64) {
 	if override != 0 && !slices.Contains(c.Overrides, override) {
 		c.Overrides = append(c.Overrides, override)
 	}
@@ -129,7 +129,7 @@ func reasonOf(d *decision.Decision) string {
 	switch {
 	case d.Reason != decision.Counted:
 		return d.Reason.String()
-	case tooLarge(d):
+	case exceedsCapacity(d):
 		return "cost_too_large"
 	case d.Denied():
 		return "limit_exceeded"

@@ -16,18 +16,18 @@ func (s *Server) registerRecord() {
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "list-audit", Method: http.MethodGet, Path: "/v1/ratelimit/audit",
 		Summary: "List changes with their actor and reason, newest first", Tags: tags,
-	}, read), s.audit)
+	}, readAccess), s.audit)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "get-fleet", Method: http.MethodGet, Path: "/v1/ratelimit/fleet",
 		Summary: "Show which version each node enforces", Tags: tags,
-	}, read), s.fleet)
+	}, readAccess), s.fleet)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "forget-node", Method: http.MethodPost, Path: "/v1/ratelimit/fleet/forget",
 		Summary: "Drop the last report of a silent node that no longer exists", Tags: tags,
 		Description: "A silent node keeps every version from counting as enforced, because it may still admit requests. Make sure that " +
 			"its process has ended. The audit records the actor and the reason. A node that reports again is listed again; a live node cannot be forgotten.",
 		Errors: []int{http.StatusNotFound, http.StatusConflict},
-	}, write), s.forgetNode)
+	}, writeAccess), s.forgetNode)
 }
 
 type auditInput struct {
@@ -45,10 +45,10 @@ type auditOutput struct{ Body Page[pgstore.AuditEntry] }
 func (s *Server) audit(ctx context.Context, in *auditInput) (*auditOutput, error) {
 	entries, next, err := s.Store.Audit(ctx, pgstore.AuditFilter{
 		Tenant: in.tenant(), Kind: in.Kind, Key: in.Key, Actor: in.Actor, Since: in.Since, Until: in.Until,
-		Before: in.after(), Max: in.Limit,
+		Before: in.afterID(), Max: in.Limit,
 	})
 	if err != nil {
-		return nil, s.unread("read the audit", err)
+		return nil, s.readError("read the audit", err)
 	}
 	out := &auditOutput{Page[pgstore.AuditEntry]{Items: entries}}
 	if next > 0 {
@@ -68,7 +68,7 @@ type fleetOutput struct{ Body Fleet }
 func (s *Server) fleet(ctx context.Context, _ *struct{}) (*fleetOutput, error) {
 	fleet, err := s.Store.Fleet(ctx, pgstore.LiveWithin)
 	if err != nil {
-		return nil, s.unread("list the nodes", err)
+		return nil, s.readError("list the nodes", err)
 	}
 	return &fleetOutput{Fleet{fleet, fleet.Reach(fleet.Version)}}, nil
 }
@@ -104,14 +104,14 @@ type forgetOutput struct {
 }
 
 func (s *Server) forgetNode(ctx context.Context, in *forgetInput) (*forgetOutput, error) {
-	c := change(ctx, in.Body.Reason)
-	if err := in.once(ctx, &c, "forget node", in.Body); err != nil {
+	c := newChange(ctx, in.Body.Reason)
+	if err := in.setIdempotency(ctx, &c, "forget node", in.Body); err != nil {
 		return nil, err
 	}
 	node, err := s.Store.ForgetNode(ctx, c, in.Body.Node)
 	if err != nil {
-		return nil, s.problem("forget a node", err)
+		return nil, s.writeError("forget a node", err)
 	}
 	s.metrics.writes.WithLabelValues(nodeWrites).Inc()
-	return &forgetOutput{replayed(c), Forgotten{node}}, nil
+	return &forgetOutput{replayedHeader(c), Forgotten{node}}, nil
 }

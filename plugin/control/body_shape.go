@@ -17,9 +17,9 @@ const (
 	maxNumber = 1 << 10   // bytes of one number
 )
 
-// shape counts the values of a body as it arrives, and makes none. It does not check that the body is JSON: what it
+// shapeCounter counts the values of a body as it arrives, and makes none. It does not check that the body is JSON: what it
 // counts is right for every body that is. The zero value is before the first byte.
-type shape struct {
+type shapeCounter struct {
 	seen     int  // bytes
 	inString bool // the next byte is in a string
 	escaped  bool // and stands behind a backslash
@@ -48,10 +48,10 @@ type shapeError struct {
 func (e *shapeError) Error() string { return e.path + " " + e.problem }
 
 // count looks at the bytes that body has more than at the last call. The error is a *shapeError: no more need be read.
-func (s *shape) count(body []byte) error {
+func (s *shapeCounter) count(body []byte) error {
 	for ; s.seen < len(body); s.seen++ {
 		if s.inString {
-			if err := s.skip(body); err != nil {
+			if err := s.skipString(body); err != nil {
 				return err
 			}
 			continue
@@ -63,8 +63,8 @@ func (s *shape) count(body []byte) error {
 	return nil
 }
 
-// skip goes on to the end of a string, or to the last byte that is there.
-func (s *shape) skip(body []byte) error {
+// skipString goes on to the end of a string, or to the last byte that is there.
+func (s *shapeCounter) skipString(body []byte) error {
 	for ; s.seen < len(body); s.seen++ {
 		switch c := body[s.seen]; {
 		case s.escaped:
@@ -79,15 +79,15 @@ func (s *shape) skip(body []byte) error {
 			return nil
 		}
 		if s.seen-s.begun > maxString {
-			return s.exceeds(body, s.value(), "is a string of more than %d bytes", maxString)
+			return s.exceeds(body, s.enclosing(), "is a string of more than %d bytes", maxString)
 		}
 	}
 	s.seen-- // count goes on from the next
 	return nil
 }
 
-// value returns what is open around the value that is being read; a name of an object is none.
-func (s *shape) value() []extent {
+// enclosing returns what is open around the value that is being read; a name of an object is none.
+func (s *shapeCounter) enclosing() []extent {
 	if top := s.top(); top != nil && !top.list && !top.named {
 		return s.open[:len(s.open)-1]
 	}
@@ -95,7 +95,7 @@ func (s *shape) value() []extent {
 }
 
 // top returns the innermost object or list that is open; nil: none is.
-func (s *shape) top() *extent {
+func (s *shapeCounter) top() *extent {
 	if len(s.open) == 0 {
 		return nil
 	}
@@ -103,7 +103,7 @@ func (s *shape) top() *extent {
 }
 
 // token counts one byte outside of strings.
-func (s *shape) token(body []byte, c byte) error {
+func (s *shapeCounter) token(body []byte, c byte) error {
 	top, number := s.top(), s.number
 	s.number = 0
 	switch c {
@@ -134,14 +134,14 @@ func (s *shape) token(body []byte, c byte) error {
 	default:
 		if s.number = number + 1; s.number > maxNumber {
 			problem := fmt.Sprintf("is a number, or no JSON, of more than %d bytes", maxNumber)
-			return &shapeError{http.StatusBadRequest, pathTo(body, s.value()), problem}
+			return &shapeError{http.StatusBadRequest, pathTo(body, s.enclosing()), problem}
 		}
 	}
 	return nil
 }
 
 // separator counts what begins with a comma or a colon: the next item of a list, or the value of a name.
-func (s *shape) separator(body []byte, c byte, top *extent) error {
+func (s *shapeCounter) separator(body []byte, c byte, top *extent) error {
 	switch {
 	case top == nil:
 	case c == ',' && top.list:
@@ -156,7 +156,7 @@ func (s *shape) separator(body []byte, c byte, top *extent) error {
 }
 
 // member counts one more member of an object or a list.
-func (s *shape) member(body []byte, of *extent) error {
+func (s *shapeCounter) member(body []byte, of *extent) error {
 	of.members++
 	s.values++
 	if of.list {
@@ -174,7 +174,7 @@ func (s *shape) member(body []byte, of *extent) error {
 }
 
 // exceeds returns the fault of the value that is in these objects and lists.
-func (s *shape) exceeds(body []byte, in []extent, problem string, bound int) error {
+func (s *shapeCounter) exceeds(body []byte, in []extent, problem string, bound int) error {
 	return &shapeError{http.StatusUnprocessableEntity, pathTo(body, in), fmt.Sprintf(problem, bound)}
 }
 

@@ -9,36 +9,36 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// rehearsal is the path of requests that spend nothing: with the policies that hold now, and the shared buckets without
+// dryRunPath is the path of requests that spend nothing: with the policies that hold now, and the shared buckets without
 // leases or memory of refusals in front of them. Nobody observes what it decides, and no meta limit is spent.
-func (s *Server) rehearsal(policies *policy.Plan) *admit.Path {
+func (s *Server) dryRunPath(policies *policy.Plan) *admit.Path {
 	path := &admit.Path{
-		Now: s.Path.Now, Elapsed: s.Path.Elapsed, Buckets: unspent{s.Buckets, s.Asked}, Renderer: s.Path.Renderer, FailClosed: s.Path.FailClosed,
+		Now: s.Path.Now, Elapsed: s.Path.Elapsed, Buckets: dryRunBuckets{s.Buckets, s.RequestPolicy}, Renderer: s.Path.Renderer, FailClosed: s.Path.FailClosed,
 	}
 	path.Policies.Store(policies)
 	return path
 }
 
-// unspent asks buckets and spends nothing. All bounds of a request are asked before any is spent, and none is if one
+// dryRunBuckets asks buckets and spends nothing. All bounds of a request are asked before any is spent, and none is if one
 // refuses; so each request gets one more bound that does. That one is of no policy (they all have names), its bucket is
 // never written, and there is one for each server of a cluster that may be asked, so that none of them spends even for
 // a moment.
-type unspent struct {
-	shared admit.Buckets
-	asked  func(*policy.Policy) *policy.Policy // see [Options]
+type dryRunBuckets struct {
+	shared        admit.Buckets
+	requestPolicy func(*policy.Policy) *policy.Policy // see [Options]
 }
 
 // Take implements [admit.Buckets], but that nothing is spent. Statuses are those of the buckets as they are, asked as a
 // request would ask them.
-func (u unspent) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+func (u dryRunBuckets) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	asked := append(make([]policy.Bound, 0, 2*len(bounds)), bounds...)
 	together := map[policy.Key]bool{}
 	for i := range bounds {
-		asked[i].Policy = u.asked(bounds[i].Policy)
+		asked[i].Policy = u.requestPolicy(bounds[i].Policy)
 		key := policy.Key{Namespace: bounds[i].Key.Namespace, Group: bounds[i].Key.Group, GroupID: bounds[i].Key.GroupID}
 		if !together[key] {
 			together[key] = true
-			asked = append(asked, policy.Bound{Policy: never, Key: key, Cost: neverCost})
+			asked = append(asked, policy.Bound{Policy: denyingPolicy, Key: key, Cost: denyingCost})
 		}
 	}
 	answers := make([]decision.Status, len(asked))
@@ -52,12 +52,12 @@ func (u unspent) Take(ctx context.Context, bounds []policy.Bound, statuses []dec
 	return err
 }
 
-// never is a policy that refuses neverCost: it is more than a bucket of it holds.
-var never = &policy.Policy{Scope: policy.Tenant, Limit: single(), FailMode: policy.FailOpen}
+// denyingPolicy is a policy that refuses neverCost: it is more than a bucket of it holds.
+var denyingPolicy = &policy.Policy{Scope: policy.Tenant, Limit: singleToken(), FailMode: policy.FailOpen}
 
-const neverCost = 2
+const denyingCost = 2
 
-func single() limit.Limit {
+func singleToken() limit.Limit {
 	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: limit.Second, Burst: 1})
 	if err != nil {
 		panic(err) // the numbers above are in bounds

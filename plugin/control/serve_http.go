@@ -29,12 +29,12 @@ const (
 // exchange is one request and what became of it.
 type exchange struct {
 	http.ResponseWriter
-	id     string
-	length int64    // of the body, in bytes; -1: it is not known yet
-	token  string   // the name of the caller's; "": nobody's
-	status int      // 0: nothing is written yet
-	held   []byte   // what the answer to a faulty request says, which is written at the end; nil: nothing
-	leave  []func() // what gives back the room of the body
+	id       string
+	length   int64    // of the body, in bytes; -1: it is not known yet
+	token    string   // the name of the caller's; "": nobody's
+	status   int      // 0: nothing is written yet
+	problem  []byte   // what the answer to a faulty request says, which is written at the end; nil: nothing
+	releases []func() // what gives back the room of the body
 }
 
 type exchangeKey struct{}
@@ -65,7 +65,7 @@ func (x *exchange) Write(b []byte) (int, error) {
 		x.WriteHeader(http.StatusOK)
 	}
 	if x.isFault() {
-		x.held = append(x.held, b...)
+		x.problem = append(x.problem, b...)
 		return len(b), nil
 	}
 	return x.ResponseWriter.Write(b)
@@ -74,9 +74,9 @@ func (x *exchange) Write(b []byte) (int, error) {
 // Unwrap lets an http.ResponseController find the connection.
 func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
-// patient gives back the room of the body, and takes the deadline away by which the request was to be read. It has been
+// endReading gives back the room of the body, and takes the deadline away by which the request was to be read. It has been
 // read; but a connection whose deadline passes cancels the context of the request that is being answered.
-func (x *exchange) patient() error {
+func (x *exchange) endReading() error {
 	x.release()
 	if x.ResponseWriter == nil {
 		return nil
@@ -91,10 +91,10 @@ func (x *exchange) patient() error {
 // ServeHTTP answers a request: what is the same for all of them is here.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{ResponseWriter: w, id: r.Header.Get(requestID), length: r.ContentLength}
-	if !sane(x.id) {
+	if !isRequestID(x.id) {
 		x.id = rand.Text()
 	}
-	secure(x.Header(), r.TLS != nil)
+	setSecurityHeaders(x.Header(), r.TLS != nil)
 	x.Header().Set(requestID, x.id)
 	ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), exchangeKey{}, x), answerTime+waitOf(r))
 	defer cancel()
@@ -102,7 +102,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(x, r.Body, maxBatchBody+1) // one more than what is told as too large
 	start := s.Now()
 	defer s.finish(x, r, start)
-	s.route(x, r)
+	s.serveRoute(x, r)
 }
 
 // waitOf is how long a request asks to wait for the nodes, if it may.
@@ -122,7 +122,7 @@ func (s *Server) finish(x *exchange, r *http.Request, start time.Time) {
 	if err, _ := failure.(error); failure != nil && !errors.Is(err, http.ErrAbortHandler) {
 		s.Log.Error("a request ended in a panic", "panic", failure, "request_id", x.id, "stack", string(debug.Stack()))
 		if x.status == 0 {
-			s.answer(x, http.StatusInternalServerError, "internal error; search the log for the request id")
+			s.answerProblem(x, http.StatusInternalServerError, "internal error; search the log for the request id")
 			failure = nil
 		}
 	}
@@ -131,7 +131,7 @@ func (s *Server) finish(x *exchange, r *http.Request, start time.Time) {
 	if _, path, ok := strings.Cut(route, " "); ok {
 		route = path
 	}
-	s.metrics.answered(route, r.Method, x.status, took)
+	s.metrics.observeRequest(route, r.Method, x.status, took)
 	s.Log.LogAttrs(r.Context(), slog.LevelInfo, "request",
 		slog.String("method", r.Method), slog.String("route", route), slog.Int("status", x.status),
 		slog.Float64("ms", float64(took.Microseconds())/1000), slog.String("token", x.token), slog.String("request_id", x.id))
@@ -143,51 +143,51 @@ func (s *Server) finish(x *exchange, r *http.Request, start time.Time) {
 	}
 }
 
-// route finds the operation of a request, and refuses what no operation can be asked.
-func (s *Server) route(x *exchange, r *http.Request) {
+// serveRoute finds the operation of a request, and refuses what no operation can be asked.
+func (s *Server) serveRoute(x *exchange, r *http.Request) {
 	handler, pattern := s.mux.Handler(r)
 	switch at := r.URL.EscapedPath(); {
 	case pattern != "" && path.Clean(at) != at:
 		// ServeMux would lead to the path without its dots: a name that was not encoded must not become another resource.
-		s.answer(x, http.StatusNotFound, "paths with dot segments or double slashes do not exist; percent-encode slashes in names")
+		s.answerProblem(x, http.StatusNotFound, "paths with dot segments or double slashes do not exist; percent-encode slashes in names")
 	case pattern == "":
-		s.unrouted(x, r, handler)
-	case !accepts(r.Header.Values("Accept")):
+		s.answerUnrouted(x, r, handler)
+	case !acceptsJSON(r.Header.Values("Accept")):
 		r.Pattern = pattern
-		s.answer(x, http.StatusNotAcceptable, "answers are "+jsonType+" and nothing else")
+		s.answerProblem(x, http.StatusNotAcceptable, "answers are "+jsonType+" and nothing else")
 	case !isJSON(r):
 		r.Pattern = pattern
-		s.answer(x, http.StatusUnsupportedMediaType, "send the body as "+jsonType+", and without a Content-Encoding")
+		s.answerProblem(x, http.StatusUnsupportedMediaType, "send the body as "+jsonType+", and without a Content-Encoding")
 	default:
 		s.mux.ServeHTTP(x, r)
 	}
 }
 
-// unrouted answers what ServeMux has no route for, as it would, but as a problem document.
-func (s *Server) unrouted(x *exchange, r *http.Request, handler http.Handler) {
-	refusal := refused{header: http.Header{}}
+// answerUnrouted answers what ServeMux has no route for, as it would, but as a problem document.
+func (s *Server) answerUnrouted(x *exchange, r *http.Request, handler http.Handler) {
+	refusal := unroutedResponse{header: http.Header{}}
 	handler.ServeHTTP(&refusal, r)
 	switch refusal.status {
 	case http.StatusMethodNotAllowed:
 		x.Header()["Allow"] = refusal.header["Allow"]
-		s.answer(x, refusal.status, "this path supports "+refusal.header.Get("Allow"))
+		s.answerProblem(x, refusal.status, "this path supports "+refusal.header.Get("Allow"))
 	default:
-		s.answer(x, http.StatusNotFound, "there is nothing at this path; see /openapi.yaml")
+		s.answerProblem(x, http.StatusNotFound, "there is nothing at this path; see /openapi.yaml")
 	}
 }
 
-// refused takes what ServeMux writes to one whom it has no route for.
-type refused struct {
+// unroutedResponse takes what ServeMux writes to one whom it has no route for.
+type unroutedResponse struct {
 	header http.Header
 	status int
 }
 
-func (r *refused) Header() http.Header         { return r.header }
-func (r *refused) WriteHeader(status int)      { r.status = status }
-func (r *refused) Write(b []byte) (int, error) { return len(b), nil }
+func (r *unroutedResponse) Header() http.Header         { return r.header }
+func (r *unroutedResponse) WriteHeader(status int)      { r.status = status }
+func (r *unroutedResponse) Write(b []byte) (int, error) { return len(b), nil }
 
-// answer writes a problem document where there is no operation to do it.
-func (s *Server) answer(x *exchange, status int, detail string) {
+// answerProblem writes a problem document where there is no operation to do it.
+func (s *Server) answerProblem(x *exchange, status int, detail string) {
 	body, err := json.Marshal(huma.NewError(status, detail))
 	if err != nil {
 		s.Log.Error("encoding a problem document failed", "error", err)
@@ -198,8 +198,8 @@ func (s *Server) answer(x *exchange, status int, detail string) {
 	_, _ = x.Write(body) // a client that has gone is not told
 }
 
-// secure sets the headers of every answer: it is for the program that asked, and for nobody's browser to show or keep.
-func secure(h http.Header, overTLS bool) {
+// setSecurityHeaders sets the headers of every answer: it is for the program that asked, and for nobody's browser to show or keep.
+func setSecurityHeaders(h http.Header, overTLS bool) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
@@ -210,8 +210,8 @@ func secure(h http.Header, overTLS bool) {
 	}
 }
 
-// sane tells whether a request's id may stand in the log and in a header.
-func sane(id string) bool {
+// isRequestID tells whether a request's id may stand in the log and in a header.
+func isRequestID(id string) bool {
 	for _, c := range []byte(id) {
 		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 		if !letter && !strings.ContainsRune("-_.", rune(c)) {
@@ -224,9 +224,9 @@ func sane(id string) bool {
 // maxAccept is how much of Accept headers is read, in bytes: browsers send a quarter of it.
 const maxAccept = 1 << 10
 
-// accepts reports whether a client that sends these Accept headers reads JSON, as far as the first maxAccept bytes say.
+// acceptsJSON reports whether a client that sends these Accept headers reads JSON, as far as the first maxAccept bytes say.
 // A client that does not say reads anything.
-func accepts(headers []string) bool {
+func acceptsJSON(headers []string) bool {
 	if len(headers) == 0 {
 		return true
 	}
@@ -261,9 +261,9 @@ func isJSON(r *http.Request) bool {
 	return err == nil && kind == jsonType
 }
 
-// remote returns the address of the other end of a connection, as strangers are counted: of an IPv6 address the first
+// clientAddress returns the address of the other end of a connection, as strangers are counted: of an IPv6 address the first
 // 64 bits, of which everybody has the rest to choose from.
-func remote(address string) netip.Addr {
+func clientAddress(address string) netip.Addr {
 	const network = 64 // bits
 	at, err := netip.ParseAddrPort(address)
 	ip := at.Addr().Unmap().WithZone("")

@@ -28,25 +28,25 @@ const (
 	// bodyTime bounds how long the body of a request may take to arrive.
 	bodyTime = 5 * time.Second
 
-	// readingRoom and readingShare bound the bodies that are longer and not decoded yet, in bytes: of all tokens, and of
+	// readingBudget and readingShare bound the bodies that are longer and not decoded yet, in bytes: of all tokens, and of
 	// one. A body that arrives slowly takes no more than that.
-	readingRoom  = 64 << 20
-	readingShare = 4 * maxBatchBody
-	// decodingShare bounds the bodies of one token that are decoded at once, in bytes. One of the longest takes all of it,
+	readingBudget         = 64 << 20
+	readingBudgetPerToken = 4 * maxBatchBody
+	// decodingBudgetPerToken bounds the bodies of one token that are decoded at once, in bytes. One of the longest takes all of it,
 	// so a token keeps one processor busy with decoding, and not the others.
-	decodingShare = maxBatchBody
+	decodingBudgetPerToken = maxBatchBody
 	// leastDecoded is what a short body counts as where it is decoded.
 	leastDecoded = 1 << 10
-	// roomPatience is how long a body waits for room.
-	roomPatience = time.Second
+	// budgetTimeout is how long a body waits for room.
+	budgetTimeout = time.Second
 )
 
 // rooms are where bodies wait to be read, and then to be decoded.
-type rooms struct{ reading, decoding *room }
+type bodyBudgets struct{ reading, decoding *byteBudget }
 
-func newRooms() rooms {
-	all := int64(max(runtime.GOMAXPROCS(0), 4)) * decodingShare
-	return rooms{newRoom(readingRoom, readingShare, roomPatience), newRoom(all, decodingShare, roomPatience)}
+func newBodyBudgets() bodyBudgets {
+	all := int64(max(runtime.GOMAXPROCS(0), 4)) * decodingBudgetPerToken
+	return bodyBudgets{newByteBudget(readingBudget, readingBudgetPerToken, budgetTimeout), newByteBudget(all, decodingBudgetPerToken, budgetTimeout)}
 }
 
 // received is a body in memory, its values counted and not made yet. The zero value is that of an operation without
@@ -64,38 +64,38 @@ var (
 	errBroken  = errors.New("the body ended early, or its chunks are malformed")
 )
 
-// receive reads the body of a request and makes room to decode it, until the answer begins. What is wrong with it is in
+// receiveBody reads the body of a request and makes room to decode it, until the answer begins. What is wrong with it is in
 // the result, since a request is counted before it is denied.
-func (s *Server) receive(ctx huma.Context, token string) received {
+func (s *Server) receiveBody(ctx huma.Context, token string) received {
 	o := ctx.Operation()
 	if o.RequestBody == nil {
 		return received{}
 	}
 	x := exchangeOf(ctx.Context())
-	r := reading{ctx: ctx, exchange: x, rooms: &s.rooms, token: token, most: int(o.MaxBodyBytes)}
-	body, err := r.all()
+	r := bodyReader{ctx: ctx, exchange: x, rooms: &s.bodies, token: token, most: int(o.MaxBodyBytes)}
+	body, err := r.readAll()
 	if err == nil {
-		err = x.enter(ctx.Context(), s.rooms.decoding, token, max(int64(len(body)), leastDecoded))
+		err = x.acquire(ctx.Context(), s.bodies.decoding, token, max(int64(len(body)), leastDecoded))
 	}
 	return received{body, r.shape.items, err}
 }
 
-// reading reads one body.
-type reading struct {
+// bodyReader reads one body.
+type bodyReader struct {
 	ctx      huma.Context
 	exchange *exchange
-	rooms    *rooms
+	rooms    *bodyBudgets
 	token    string
 	most     int // bytes that the operation takes, and one more
-	shape    shape
+	shape    shapeCounter
 }
 
-// all reads the body to its end, as long as its shape is in bounds.
-func (r *reading) all() (body []byte, err error) {
+// readAll reads the body to its end, as long as its shape is in bounds.
+func (r *bodyReader) readAll() (body []byte, err error) {
 	if r.exchange.length >= int64(r.most) {
 		return nil, errTooLong
 	}
-	body, whole, err := r.upTo(make([]byte, 0, bufferFor(r.exchange.length)), min(smallBody, r.most))
+	body, whole, err := r.readUpTo(make([]byte, 0, bufferFor(r.exchange.length)), min(smallBody, r.most))
 	if err != nil || whole {
 		return body, err
 	}
@@ -103,13 +103,13 @@ func (r *reading) all() (body []byte, err error) {
 	if r.exchange.length >= 0 {
 		long = int(r.exchange.length)
 	}
-	if err = r.exchange.enter(r.ctx.Context(), r.rooms.reading, r.token, int64(long)); err != nil {
+	if err = r.exchange.acquire(r.ctx.Context(), r.rooms.reading, r.token, int64(long)); err != nil {
 		return body, err
 	}
 	if r.exchange.length >= 0 {
 		body = slices.Grow(body, long+1-len(body))
 	}
-	body, _, err = r.upTo(body, r.most)
+	body, _, err = r.readUpTo(body, r.most)
 	if err == nil && len(body) >= r.most {
 		err = errTooLong
 	}
@@ -124,8 +124,8 @@ func bufferFor(length int64) int64 {
 	return length + 1 // to see the end
 }
 
-// upTo reads until the body has so many bytes, and counts its values on the way. whole: it has come to the body's end.
-func (r *reading) upTo(body []byte, most int) (_ []byte, whole bool, err error) {
+// readUpTo reads until the body has so many bytes, and counts its values on the way. whole: it has come to the body's end.
+func (r *bodyReader) readUpTo(body []byte, most int) (_ []byte, whole bool, err error) {
 	// Without a connection there is no deadline, and nothing that comes late.
 	_ = r.ctx.SetReadDeadline(time.Now().Add(bodyTime))
 	from := r.ctx.BodyReader()
@@ -166,69 +166,69 @@ func (in *received) cost() int64 {
 	return max(int64(in.items), 1)
 }
 
-// deny answers a request whose body is not decoded.
-func (s *Server) deny(ctx huma.Context, fault error) {
+// writeBodyProblem answers a request whose body is not decoded.
+func (s *Server) writeBodyProblem(ctx huma.Context, fault error) {
 	const again = "; retry in a moment"
 	wrong := new(shapeError)
 	switch {
 	case errors.As(fault, &wrong):
-		s.refuse(ctx, wrong.status, invalid, &huma.ErrorDetail{Location: wrong.path, Message: wrong.problem})
+		s.writeProblem(ctx, wrong.status, invalidRequest, &huma.ErrorDetail{Location: wrong.path, Message: wrong.problem})
 	case errors.Is(fault, errTooLong):
 		most := ctx.Operation().MaxBodyBytes
-		s.refuse(ctx, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body must have less than %d bytes", most))
+		s.writeProblem(ctx, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body must have less than %d bytes", most))
 	case errors.Is(fault, errLate):
-		s.refuse(ctx, http.StatusRequestTimeout, fmt.Sprintf("the body must arrive within %v", bodyTime))
+		s.writeProblem(ctx, http.StatusRequestTimeout, fmt.Sprintf("the body must arrive within %v", bodyTime))
 	case errors.Is(fault, errBroken):
 		const detail = "the body cannot be read: it ends early, or its chunks are malformed"
-		s.refuse(ctx, http.StatusBadRequest, detail)
+		s.writeProblem(ctx, http.StatusBadRequest, detail)
 	case errors.Is(fault, context.Canceled): // the client closed the connection
-		s.refuse(ctx, http.StatusBadRequest, "the connection ended before the request was decoded")
-	case errors.Is(fault, errShareTaken):
+		s.writeProblem(ctx, http.StatusBadRequest, "the connection ended before the request was decoded")
+	case errors.Is(fault, errTokenBudget):
 		s.metrics.busy.WithLabelValues(byToken).Inc()
 		ctx.SetHeader("Retry-After", "1")
-		s.refuse(ctx, http.StatusTooManyRequests, "this token has too many bytes of request bodies in progress"+again)
-	case errors.Is(fault, errRoomTaken):
+		s.writeProblem(ctx, http.StatusTooManyRequests, "this token has too many bytes of request bodies in progress"+again)
+	case errors.Is(fault, errTotalBudget):
 		s.metrics.busy.WithLabelValues(byProcess).Inc()
 		ctx.SetHeader("Retry-After", "1")
-		s.refuse(ctx, http.StatusServiceUnavailable, "this process has too many bytes of request bodies in progress"+again)
+		s.writeProblem(ctx, http.StatusServiceUnavailable, "this process has too many bytes of request bodies in progress"+again)
 	default: // there was no room for it in time
-		s.refuse(ctx, http.StatusServiceUnavailable, "the time for the request ended before its body was decoded")
+		s.writeProblem(ctx, http.StatusServiceUnavailable, "the time for the request ended before its body was decoded")
 	}
 }
 
-// readBefore is a request whose body was read before.
-type readBefore struct {
-	asked
+// replayedContext is a request whose body was read before.
+type replayedContext struct {
+	humaContext
 	body io.Reader
 }
 
-// asked is a huma.Context under a name that its method Context leaves free.
-type asked huma.Context
+// humaContext is a huma.Context under a name that its method Context leaves free.
+type humaContext huma.Context
 
-// again returns the request with the body to be read once more.
-func (in *received) again(ctx huma.Context) huma.Context {
+// replayBody returns the request with the body to be read once more.
+func (in *received) replayBody(ctx huma.Context) huma.Context {
 	if in.body == nil {
 		return ctx
 	}
-	return readBefore{ctx, bytes.NewReader(in.body)}
+	return replayedContext{ctx, bytes.NewReader(in.body)}
 }
 
 // BodyReader is huma's.
-func (r readBefore) BodyReader() io.Reader { return r.body }
+func (r replayedContext) BodyReader() io.Reader { return r.body }
 
-// enter takes room for the exchange until its answer begins.
-func (x *exchange) enter(ctx context.Context, room *room, token string, bytes int64) error {
-	leave, err := room.enter(ctx, token, bytes)
+// acquire takes room for the exchange until its answer begins.
+func (x *exchange) acquire(ctx context.Context, room *byteBudget, token string, bytes int64) error {
+	leave, err := room.acquire(ctx, token, bytes)
 	if err == nil {
-		x.leave = append(x.leave, leave)
+		x.releases = append(x.releases, leave)
 	}
 	return err
 }
 
 // release gives back the room that the exchange holds.
 func (x *exchange) release() {
-	for _, leave := range x.leave {
+	for _, leave := range x.releases {
 		leave()
 	}
-	x.leave = nil
+	x.releases = nil
 }

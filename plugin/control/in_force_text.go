@@ -7,10 +7,10 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-func (w *inForce) summarize() {
+func (w *inForceReport) summarize() {
 	text := fmt.Sprintf("%s is of tier %s (%s)", w.Org, w.Tier, tierText(w.TierFrom))
 	switch {
-	case w.verdict != limited:
+	case w.verdict != verdictLimited:
 		text += "; " + w.verdict
 	case len(w.Limits) == 0:
 		text += "; no limit applies"
@@ -22,7 +22,7 @@ func (w *inForce) summarize() {
 	w.Summary = text + "."
 }
 
-const limited = "limited"
+const verdictLimited = "limited"
 
 // verdictText is what becomes of requests before their limits are asked; limited: they are asked.
 func verdictText(r *policy.Resolution) string {
@@ -34,11 +34,11 @@ func verdictText(r *policy.Resolution) string {
 	case r.Exempt:
 		return "it is exempt from all limits"
 	}
-	return limited
+	return verdictLimited
 }
 
 // overrideText names an override, and says why it is there: to an org, what its public note says.
-func (w *inForce) overrideText(o policy.Override) string {
+func (w *inForceReport) overrideText(o policy.Override) string {
 	text := fmt.Sprintf("override %d (%s", o.ID, o.Kind)
 	switch {
 	case !w.view.tenant:
@@ -46,21 +46,21 @@ func (w *inForce) overrideText(o policy.Override) string {
 	case o.PublicNote != "":
 		text += ": " + o.PublicNote
 	}
-	if end := until(o); !end.IsZero() {
+	if end := endOf(o); !end.IsZero() {
 		return text + ") until " + end.Format(time.RFC3339)
 	}
 	return text + ") for good"
 }
 
-// until is when an override ends; zero: never.
-func until(o policy.Override) time.Time {
+// endOf is when an override ends; zero: never.
+func endOf(o policy.Override) time.Time {
 	if o.ExpiresAt == 0 {
 		return time.Time{}
 	}
 	return timeOf(o.ExpiresAt)
 }
 
-func where(endpoint string) string {
+func atEndpoint(endpoint string) string {
 	if endpoint == "" {
 		return ""
 	}

@@ -32,7 +32,7 @@ func readJSON(body []byte, into any) error {
 		if !json.Valid(body) { // which costs a fraction of what it costs to find out by once
 			return notJSON(body)
 		}
-		err = once(body)
+		err = rejectDuplicates(body)
 	}
 	if err == nil {
 		err = json.Unmarshal(body, into)
@@ -42,7 +42,7 @@ func readJSON(body []byte, into any) error {
 	case errors.As(err, &syntax), errors.Is(err, io.ErrUnexpectedEOF):
 		return notJSON(body)
 	case errors.As(err, &number) && strings.HasPrefix(number.Value, "number "):
-		return misread(body, number.Offset, misreadProblem(strings.TrimPrefix(number.Value, "number ")))
+		return numberFault(body, number.Offset, numberProblem(strings.TrimPrefix(number.Value, "number ")))
 	}
 	return err
 }
@@ -60,8 +60,8 @@ func notJSON(body []byte) error {
 	return fmt.Errorf("is not JSON: unexpected character at byte %d", syntax.Offset)
 }
 
-// misreadProblem is what is wrong with a number that JSON allows, and the validator may.
-func misreadProblem(number string) string {
+// numberProblem is what is wrong with a number that JSON allows, and the validator may.
+func numberProblem(number string) string {
 	const longest = 32 // bytes
 	switch {
 	case !strings.ContainsAny(number, ".eE"):
@@ -72,9 +72,9 @@ func misreadProblem(number string) string {
 	return "must be written in digits only, not as " + number
 }
 
-// misread is what is wrong with the number of a body that ends at an offset. huma tells of a body as a whole that it could
+// numberFault is what is wrong with the number of a body that ends at an offset. huma tells of a body as a whole that it could
 // not be read, in the words of the error, which therefore have the path in front: tidyProblem takes them apart.
-func misread(body []byte, end int64, problem string) error {
+func numberFault(body []byte, end int64, problem string) error {
 	w := walk(body)
 	for {
 		token, err := w.next()
@@ -83,16 +83,16 @@ func misread(body []byte, end int64, problem string) error {
 		}
 		// An offset of package json's may be one behind the number.
 		if _, is := token.(json.Number); is && w.InputOffset() >= end-1 {
-			return errors.New(w.path() + misreadMark + problem)
+			return errors.New(w.path() + pathSeparator + problem)
 		}
 	}
 }
 
-// misreadMark is between a path and what is wrong there.
-const misreadMark = "\x00"
+// pathSeparator is between a path and what is wrong there.
+const pathSeparator = "\x00"
 
 // once refuses an object that has a name twice, and values that lie too deep in each other.
-func once(body []byte) error {
+func rejectDuplicates(body []byte) error {
 	w := walk(body)
 	for {
 		if _, err := w.next(); err != nil {
@@ -136,7 +136,7 @@ func (w *walker) next() (json.Token, error) {
 			w.in = w.in[:len(w.in)-1]
 			continue
 		}
-		if named, err := w.begin(token); err != nil {
+		if named, err := w.beginValue(token); err != nil {
 			return nil, err
 		} else if named {
 			continue
@@ -155,7 +155,7 @@ func (w *walker) next() (json.Token, error) {
 }
 
 // begin goes on to a value, or tells that the token is the name of one.
-func (w *walker) begin(token json.Token) (named bool, err error) {
+func (w *walker) beginValue(token json.Token) (named bool, err error) {
 	if len(w.in) == 0 {
 		return false, nil
 	}
@@ -244,7 +244,7 @@ func tidyProblem(_ huma.Context, _ string, body any) (any, error) {
 		}
 		if tidy.Location == "body" {
 			tidy.Value = nil // whoever sent it has it, and what is at fault may be far inside
-			if path, problem, ok := strings.Cut(f.Message, misreadMark); ok {
+			if path, problem, ok := strings.Cut(f.Message, pathSeparator); ok {
 				tidy.Location, tidy.Message = path, problem
 			}
 		}
@@ -254,10 +254,10 @@ func tidyProblem(_ huma.Context, _ string, body any) (any, error) {
 			faults = append(faults, &tidy)
 		}
 	}
-	faults = slices.DeleteFunc(faults, func(f *huma.ErrorDetail) bool { return within(f.Location, known) })
+	faults = slices.DeleteFunc(faults, func(f *huma.ErrorDetail) bool { return isWithin(f.Location, known) })
 	slices.SortStableFunc(faults, func(a, b *huma.ErrorDetail) int { return strings.Compare(a.Location, b.Location) })
 	if tidied.Status == http.StatusUnprocessableEntity {
-		tidied.Detail = invalid // as the faults say, whoever has found them
+		tidied.Detail = invalidRequest // as the faults say, whoever has found them
 	}
 	if more := len(faults) - maxFaults; more > 0 {
 		faults = faults[:maxFaults]
@@ -273,8 +273,8 @@ func tidyProblem(_ huma.Context, _ string, body any) (any, error) {
 // maxFaults bounds how many faults an answer lists.
 const maxFaults = 20
 
-// within tells whether a path leads into a value at one of the others: body.limit does into body.
-func within(path string, others map[string]bool) bool {
+// isWithin tells whether a path leads into a value at one of the others: body.limit does into body.
+func isWithin(path string, others map[string]bool) bool {
 	for i, c := range []byte(path) {
 		if (c == '.' || c == '[') && others[path[:i]] {
 			return true
