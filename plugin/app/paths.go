@@ -206,13 +206,13 @@ func (p *paths) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// process are the numbers of the process.
+// process returns the numbers of the process.
 func (p *paths) process(server *kongplugin.Server) metrics.Process {
 	c := server.Counters()
 	return metrics.Process{
-		Instances: server.Instances(), Events: c.Events.Load(), Questions: c.Questions.Load(), Writes: c.Writes.Load(),
-		Panics: c.Panics.Load(), Undecided: c.Undecided.Load(), UnknownInstances: c.UnknownInstances.Load(),
-		ConfigFaults: c.ConfigFaults.Load(), MetaDenied: p.observer.metaDenied.Load(),
+		Instances: server.Instances(), Events: c.Events, Questions: c.Questions, Writes: c.Writes,
+		Panics: c.Panics, Undecided: c.Undecided, UnknownInstances: c.UnknownInstances,
+		ConfigFaults: c.ConfigFaults, MetaDenied: p.observer.metaDenied.Load(),
 	}
 }
 

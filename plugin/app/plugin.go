@@ -82,12 +82,11 @@ func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writ
 		return err
 	}
 	server = kongplugin.New(kongplugin.Options{
-		Name:   schema.Name,
-		Info:   kongplugin.PluginInfo(schema.Name, Version, schema.Priority, schema.KongSchema()),
-		Budget: s.TimeBudget,
-		Drain:  s.DrainTime,
-		Log:    log,
-		Build:  p.build,
+		Version: Version,
+		Budget:  s.TimeBudget,
+		Drain:   s.DrainTime,
+		Log:     log,
+		Build:   p.build,
 	})
 	monitor, err := metrics.NewServer(metrics.ServerOptions{
 		Metrics: p.metrics, Address: s.MetricsListen, AllowRemote: s.MetricsAllowRemote, ReadyNeedsStore: s.ReadyNeedsRedis,

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongwire/kongtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -42,7 +42,7 @@ func BenchmarkSocket(b *testing.B) {
 		{"ours", ours},
 		{"noop", startPlugin(b, noop, path("noop"), config)},
 		{"asks-nothing", ours.another(`{"__seq__":2,"tiers":[{"name":"a"}]}`)},
-		{"go-pdk", startPlugin(b, build(b, dir, "gopdk", "./internal/gopdkplugin"), path("gopdk"), `{"__seq__":1}`)},
+		{"go-pdk", startPlugin(b, build(b, dir, "gopdk", "../kongwire/internal/gopdkplugin"), path("gopdk"), `{"__seq__":1}`)},
 	}
 	took, used := make([]time.Duration, len(drivers)), make([]time.Duration, len(drivers))
 	events := 0
@@ -66,8 +66,8 @@ func BenchmarkSocket(b *testing.B) {
 type driver struct {
 	process  int
 	instance int32
-	conns    []*kong
-	dial     func() *kong
+	conns    []*kongtest.Worker
+	dial     func() *kongtest.Worker
 }
 
 // build builds a plugin server that serves the socket beside its executable.
@@ -86,7 +86,7 @@ const noopSocket = "NOOP_PLUGIN_SOCKET"
 func serveNoop(socket string) int {
 	listener, err := net.Listen("unix", socket)
 	if err == nil {
-		err = New(Options{Name: schema.Name, Build: limitless}).Serve(context.Background(), listener)
+		err = New(Options{Build: limitless}).Serve(context.Background(), listener)
 	}
 	fmt.Fprintln(os.Stderr, err)
 	return 1
@@ -111,13 +111,13 @@ func startPlugin(b *testing.B, process *exec.Cmd, socket, config string) *driver
 		_ = process.Process.Kill() // if it fails, the process has ended
 		_ = process.Wait()         // ended by us
 	})
-	d := &driver{process: process.Process.Pid, dial: func() *kong {
+	d := &driver{process: process.Process.Pid, dial: func() *kongtest.Worker {
 		c, err := net.Dial("unix", socket)
 		if err != nil {
 			return nil
 		}
 		b.Cleanup(func() { c.Close() })
-		return newKong(b, c)
+		return kongtest.NewWorker(b, c)
 	}}
 	for deadline := time.Now().Add(10 * time.Second); len(d.conns) == 0; {
 		if k := d.dial(); k != nil {
@@ -126,13 +126,13 @@ func startPlugin(b *testing.B, process *exec.Cmd, socket, config string) *driver
 			b.Fatalf("nobody listens at %s", socket)
 		}
 	}
-	d.instance = d.conns[0].startRaw([]byte(config))
+	d.instance = d.conns[0].StartRaw([]byte(config))
 	return d
 }
 
 // another drives another instance of the same server.
 func (d *driver) another(config string) *driver {
-	return &driver{process: d.process, dial: d.dial, conns: d.conns, instance: d.conns[0].startRaw([]byte(config))}
+	return &driver{process: d.process, dial: d.dial, conns: d.conns, instance: d.conns[0].StartRaw([]byte(config))}
 }
 
 // cpu is the CPU time of all of the server's threads so far; 0 where /proc does not tell.
@@ -158,10 +158,10 @@ func (d *driver) run(b *testing.B, connections, events int) {
 	}
 	var group sync.WaitGroup
 	for _, k := range d.conns {
-		k.answers = commonAnswers()
+		k.Answers = commonAnswers()
 		group.Go(func() {
 			for range events / connections {
-				if err := k.fastEvent(d.instance); err != nil {
+				if err := k.FastEvent(d.instance); err != nil {
 					b.Error(err)
 					return
 				}
@@ -169,47 +169,4 @@ func (d *driver) run(b *testing.B, connections, events int) {
 		})
 	}
 	group.Wait()
-}
-
-// fastEvent runs an event without looking into it: each question is answered by its method, set_headers with nothing.
-// It must cost little, because it is measured with the plugin.
-func (k *kong) fastEvent(id int32) error {
-	k.sequence++
-	k.out = k.out[:0]
-	k.out, k.start = beginFrame(k.out)
-	k.out = appendVarint(k.out, 1, uint64(k.sequence))
-	k.out = append(k.out, 0xa2, 0x02, 0x0a, 0x12, 0x06, 'a', 'c', 'c', 'e', 's', 's', 0x08, byte(id))
-	endFrame(k.out, k.start)
-	if _, err := k.net.Write(k.out); err != nil {
-		return err
-	}
-	for {
-		method, err := k.frames.read(maxFrame)
-		if err != nil {
-			return err
-		}
-		if len(method) == 0 {
-			_, err := k.frames.read(maxFrame)
-			return err
-		}
-		k.out = appendFrame(k.out[:0], k.answers[string(method)])
-		if _, err := k.frames.read(maxFrame); err != nil {
-			return err
-		}
-		if _, err := k.net.Write(k.out); err != nil {
-			return err
-		}
-	}
-}
-
-func BenchmarkDecodeConsumer(b *testing.B) {
-	answer := []byte("\x1a\x05alice\x0a\x24b32379d9-3d28-5683-a79c-72139be6e34f\x22\x04acme*\x08org:acme*\x0ftier:enterprise\x10\xc8\xc7\x84\xd8\x06")
-	var c identity.Consumer
-	known := newNames()
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := decodeConsumer(answer, known, &c); err != nil {
-			b.Fatal(err)
-		}
-	}
 }

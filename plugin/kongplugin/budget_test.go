@@ -2,18 +2,16 @@ package kongplugin
 
 import (
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
-
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongwire/kongtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -57,23 +55,23 @@ func TestTheCommonConfigCostsOneQuestionAndOneSetHeaders(t *testing.T) {
 	} {
 		h := serveWhole(t)
 		k := h.dial()
-		k.answers = answersOf(t, "key-auth")
-		id := k.startInstance(1, config)
-		if err := k.event(id); err != nil { // the instance learns its route
+		k.Answers = kongtest.AnswersOf(t, "key-auth")
+		id := k.StartInstance(1, config)
+		if err := k.Event(id); err != nil { // the instance learns its route
 			t.Fatal(err)
 		}
-		questions, writes := h.Counters().Questions.Load(), h.writes()
-		if err := k.event(id); err != nil {
+		questions, writes := h.questions(), h.writes()
+		if err := k.Event(id); err != nil {
 			t.Fatal(err)
 		}
-		if want := []string{"kong.client.get_consumer"}; !slices.Equal(k.asked, want) || h.Counters().Questions.Load()-questions != 1 {
-			t.Errorf("%s: asked %q, want %q", name, k.asked, want)
+		if want := []string{"kong.client.get_consumer"}; !slices.Equal(k.Questions, want) || h.questions()-questions != 1 {
+			t.Errorf("%s: asked %q, want %q", name, k.Questions, want)
 		}
 		if got := h.writes() - writes; got != 2 {
 			t.Errorf("%s: %d writes, want 2: the question; headers, end and return together", name, got)
 		}
-		if n := strings.Count(k.headers["RateLimit-Policy"], ";q="); n != 3 || k.headers["RateLimit-Reset"] == "" {
-			t.Errorf("%s: headers %v, want all headers of the tenant's three limits", name, k.headers)
+		if n := strings.Count(k.Headers["RateLimit-Policy"], ";q="); n != 3 || k.Headers["RateLimit-Reset"] == "" {
+			t.Errorf("%s: headers %v, want all headers of the tenant's three limits", name, k.Headers)
 		}
 	}
 }
@@ -113,15 +111,15 @@ func TestTheEndpointIsNamedWhateverTheLimitsAreCountedPer(t *testing.T) {
 		t.Run("a config "+name, func(t *testing.T) {
 			h, endpoints := serveNaming(t)
 			k := h.dial()
-			k.answers = answersOf(t, "key-auth")
-			id := k.startInstance(1, test.config)
+			k.Answers = kongtest.AnswersOf(t, "key-auth")
+			id := k.StartInstance(1, test.config)
 			for _, want := range [][]string{test.first, test.later} {
 				writes := h.writes()
-				if err := k.event(id); err != nil {
+				if err := k.Event(id); err != nil {
 					t.Fatal(err)
 				}
-				if got, most := h.writes()-writes, uint64(1+min(len(want), 1)); !slices.Equal(k.asked, want) || got != most {
-					t.Errorf("asked %q in %d writes, want %q in %d, the answer's included", k.asked, got, want, most)
+				if got, most := h.writes()-writes, uint64(1+min(len(want), 1)); !slices.Equal(k.Questions, want) || got != most {
+					t.Errorf("asked %q in %d writes, want %q in %d, the answer's included", k.Questions, got, want, most)
 				}
 			}
 			if want := []string{test.endpoint, test.endpoint}; !slices.Equal(*endpoints, want) {
@@ -134,9 +132,9 @@ func TestTheEndpointIsNamedWhateverTheLimitsAreCountedPer(t *testing.T) {
 func TestARouteWithoutANameIsItsID(t *testing.T) {
 	h, endpoints := serveNaming(t)
 	k := h.dial()
-	k.answers = answersOf(t, "key-auth")
-	k.answers["kong.router.get_route"] = encode(t, &pb.Route{Id: "2e5a1d3e", Protocols: []string{"http"}})
-	if err := k.event(k.startInstance(1, observing)); err != nil {
+	k.Answers = kongtest.AnswersOf(t, "key-auth")
+	k.Answers["kong.router.get_route"] = kongtest.Encode(t, &kongtest.Route{Id: "2e5a1d3e", Protocols: []string{"http"}})
+	if err := k.Event(k.StartInstance(1, observing)); err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{"2e5a1d3e"}; !slices.Equal(*endpoints, want) {
@@ -146,10 +144,10 @@ func TestARouteWithoutANameIsItsID(t *testing.T) {
 
 // Kong does not start an instance anew when its route gets another name.
 func TestARenamedRouteIsKnownByItsNewNameWithinAMinute(t *testing.T) {
-	in, fresh := &instance{routeScoped: true}, int64(routeFresh)
-	named := func(now int64) string {
+	in, fresh := &instance{routeScoped: true}, routeFresh
+	named := func(now time.Duration) string {
 		var req identity.Request
-		if !in.knowsRoute(&req, now) {
+		if !in.fillRoute(&req, now) {
 			return "ask"
 		}
 		return req.Route
@@ -157,12 +155,12 @@ func TestARenamedRouteIsKnownByItsNewNameWithinAMinute(t *testing.T) {
 	if got := named(0); got != "ask" {
 		t.Errorf("before Kong has answered: %q", got)
 	}
-	in.learnRoute(&identity.Request{Route: "old"}, 0)
+	in.keepRoute(&identity.Request{Route: "old"}, 0)
 	if first, last, then := named(0), named(fresh-1), named(fresh); first != "old" || last != "old" || then != "ask" {
 		t.Errorf("%q, %q, and then %q; want the old name for a minute", first, last, then)
 	}
-	in.learnRoute(&identity.Request{}, fresh) // Kong could not say
-	in.learnRoute(&identity.Request{Route: "new"}, fresh)
+	in.keepRoute(&identity.Request{}, fresh) // Kong could not say
+	in.keepRoute(&identity.Request{Route: "new"}, fresh)
 	if got := named(fresh); got != "new" {
 		t.Errorf("%q after the minute, want the new name", got)
 	}
@@ -171,21 +169,21 @@ func TestARenamedRouteIsKnownByItsNewNameWithinAMinute(t *testing.T) {
 func TestAPatternCostsOneQuestionForMethodAndPathInTheSameWrite(t *testing.T) {
 	h := serveWhole(t)
 	k := h.dial()
-	k.answers = answersOf(t, "key-auth")
-	k.answers["kong.nginx.get_var=request"] = encode(t, &pb.String{V: "GET /records/7?x=1 HTTP/1.1"})
-	id := k.startInstance(1, fourLimits(`,"endpoint":"GET /records/{id}"`, `,"observe_endpoint":false`))
+	k.Answers = kongtest.AnswersOf(t, "key-auth")
+	k.Answers["kong.nginx.get_var=request"] = kongtest.Encode(t, &kongtest.String{V: "GET /records/7?x=1 HTTP/1.1"})
+	id := k.StartInstance(1, fourLimits(`,"endpoint":"GET /records/{id}"`, `,"observe_endpoint":false`))
 	writes := h.writes()
-	if err := k.event(id); err != nil {
+	if err := k.Event(id); err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"kong.client.get_consumer", "kong.nginx.get_var=request"}; !slices.Equal(k.asked, want) {
-		t.Errorf("asked %q, want %q", k.asked, want)
+	if want := []string{"kong.client.get_consumer", "kong.nginx.get_var=request"}; !slices.Equal(k.Questions, want) {
+		t.Errorf("asked %q, want %q", k.Questions, want)
 	}
 	if got := h.writes() - writes; got != 2 {
 		t.Errorf("%d writes, want 2: both questions; headers, end and return together", got)
 	}
-	if !strings.Contains(k.headers["RateLimit-Policy"], `"each"`) {
-		t.Errorf("headers %v: the pattern did not match", k.headers)
+	if !strings.Contains(k.Headers["RateLimit-Policy"], `"each"`) {
+		t.Errorf("headers %v: the pattern did not match", k.Headers)
 	}
 }
 
@@ -210,25 +208,25 @@ func TestADenialAsksNoMoreThanItTakesToKnowAGRPCCall(t *testing.T) {
 		"any route, one for both":    {"", "http,grpc", "POST /x HTTP/2.0", []string{getRoute, getLine, getType}, []string{getRoute, getLine, getType}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			answers := answersOf(t, "key-auth")
-			answers[getRoute] = encode(t, &pb.Route{Id: "r", Name: "calls", Protocols: strings.Split(test.protocol, ",")})
-			answers[getLine] = encode(t, &pb.String{V: test.line})
-			answers[getType] = encode(t, &pb.String{V: "application/grpc+proto"})
+			answers := kongtest.AnswersOf(t, "key-auth")
+			answers[getRoute] = kongtest.Encode(t, &kongtest.Route{Id: "r", Name: "calls", Protocols: strings.Split(test.protocol, ",")})
+			answers[getLine] = kongtest.Encode(t, &kongtest.String{V: test.line})
+			answers[getType] = kongtest.Encode(t, &kongtest.String{V: "application/grpc+proto"})
 			config := strings.TrimSuffix(byConsumer, "}") + test.scope + "}"
 			k := h.dial()
-			id := k.startInstance(1, config)
+			id := k.StartInstance(1, config)
 			for _, want := range [][]string{test.first, test.later} {
 				k = h.dial() // an exit has closed the last one
-				k.answers = answers
-				if err := k.event(id); err != nil {
+				k.Answers = answers
+				if err := k.Event(id); err != nil {
 					t.Fatal(err)
 				}
-				if got := k.asked[1:]; !slices.Equal(got, want) {
+				if got := k.Questions[1:]; !slices.Equal(got, want) {
 					t.Errorf("asked %q beside the consumer, want %q", got, want)
 				}
-				status, isCall := k.exit.Status, k.exit.Headers.GetFields()["grpc-status"].GetStringValue() == "8"
+				status, isCall := k.Exit.Status, k.Exit.Headers.GetFields()["grpc-status"].GetStringValue() == "8"
 				if isCall != test.call || (status == 200) != test.call {
-					t.Errorf("exit %v; want one for gRPC: %v", k.exit, test.call)
+					t.Errorf("exit %v; want one for gRPC: %v", k.Exit, test.call)
 				}
 			}
 		})
@@ -257,14 +255,14 @@ func TestADenialAsksForTheIDOfItsRequestInOneWriteWithTheRest(t *testing.T) {
 		{strings.Replace(observing, "{", `{"denial_request_id":true,`, 1), []string{getConsumer, getRoute, getID}, 3},
 	} {
 		k := h.dial()
-		k.answers = answersOf(t, "key-auth")
-		id := k.startInstance(1, test.config)
+		k.Answers = kongtest.AnswersOf(t, "key-auth")
+		id := k.StartInstance(1, test.config)
 		writes := h.writes()
-		if err := k.event(id); err != nil {
+		if err := k.Event(id); err != nil {
 			t.Fatal(err)
 		}
-		if got := h.writes() - writes; !slices.Equal(k.asked, test.asked) || got != test.writes {
-			t.Errorf("asked %q in %d writes, want %q in %d, the exit's included", k.asked, got, test.asked, test.writes)
+		if got := h.writes() - writes; !slices.Equal(k.Questions, test.asked) || got != test.writes {
+			t.Errorf("asked %q in %d writes, want %q in %d, the exit's included", k.Questions, got, test.asked, test.writes)
 		}
 	}
 	if want := []string{"", "90607d37e0161b1fe197673e0ef8b45b", "90607d37e0161b1fe197673e0ef8b45b"}; !slices.Equal(ids, want) {
@@ -281,17 +279,17 @@ func TestAnEventAllocatesNothingInSteadyState(t *testing.T) {
 func allocatesNothing(t *testing.T, config string) {
 	h := serveWhole(t)
 	k := h.dial()
-	k.answers = commonAnswers()
-	id := k.startInstance(1, config)
+	k.Answers = commonAnswers()
+	id := k.StartInstance(1, config)
 	var consumers [8][]byte
 	for i := range consumers {
-		consumers[i] = encode(t, &pb.Consumer{Id: fmt.Sprintf("b32379d9-3d28-5683-a79c-72139be6e34%d", i), Username: fmt.Sprint("alice", i), CustomId: fmt.Sprint("org-", i)})
+		consumers[i] = kongtest.Encode(t, &kongtest.Consumer{Id: fmt.Sprintf("b32379d9-3d28-5683-a79c-72139be6e34%d", i), Username: fmt.Sprint("alice", i), CustomId: fmt.Sprint("org-", i)})
 	}
 	i := 0
 	next := func() {
 		i++
-		k.answers["kong.client.get_consumer"] = consumers[i%len(consumers)]
-		if err := k.fastEvent(id); err != nil {
+		k.Answers["kong.client.get_consumer"] = consumers[i%len(consumers)]
+		if err := k.FastEvent(id); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -301,26 +299,7 @@ func allocatesNothing(t *testing.T, config string) {
 	if got := testing.AllocsPerRun(2000, next); got != 0 {
 		t.Errorf("%v allocations for an event, from the call to its return; want 0", got)
 	}
-	if got := h.Counters().Undecided.Load(); got != 0 {
+	if got := h.Counters().Undecided; got != 0 {
 		t.Errorf("%d events were not decided", got)
-	}
-}
-
-func TestConnectionsOfAnyKindAreServed(t *testing.T) {
-	h := serveOn(t, plenty, nil, func(l net.Listener) net.Listener { return otherListener{l} })
-	k := h.dial()
-	k.answers = answersOf(t, "key-auth")
-	id := k.startInstance(1, byConsumer)
-	writes := h.writes()
-	for range 3 {
-		if err := k.event(id); err != nil || k.headers["X-RateLimit-Limit"] != "50" {
-			t.Fatalf("%v, headers %v", err, k.headers)
-		}
-	}
-	if got := h.writes() - writes; got != 6 {
-		t.Errorf("%d writes for 3 events, want 6", got)
-	}
-	if err := h.stop(); err != nil {
-		t.Error(err)
 	}
 }

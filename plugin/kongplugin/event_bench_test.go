@@ -6,6 +6,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongwire"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -26,16 +27,16 @@ func BenchmarkEvent(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			h := c.serve(b)
 			k := h.dial()
-			k.answers = commonAnswers()
-			id := k.startInstance(1, c.config)
-			questions, writes := h.Counters().Questions.Load(), h.writes()
+			k.Answers = commonAnswers()
+			id := k.StartInstance(1, c.config)
+			questions, writes := h.questions(), h.writes()
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := k.fastEvent(id); err != nil {
+				if err := k.FastEvent(id); err != nil {
 					b.Fatal(err)
 				}
 			}
-			b.ReportMetric(float64(h.Counters().Questions.Load()-questions)/float64(b.N), "questions/op")
+			b.ReportMetric(float64(h.questions()-questions)/float64(b.N), "questions/op")
 			b.ReportMetric(float64(h.writes()-writes)/float64(b.N), "writes/op")
 		})
 	}
@@ -58,7 +59,7 @@ func BenchmarkPart(b *testing.B) {
 	ctx := b.Context()
 	var x admit.Exchange
 	answer := commonAnswers()["kong.client.get_consumer"]
-	facts := ready{answer, newNames()}
+	facts := ready{answer, kongwire.NewInterner()}
 	if err := path.Admit(ctx, &facts, &x); err != nil || len(x.Decision.Statuses) != 4 {
 		b.Fatal(err, x.Decision)
 	}
@@ -67,7 +68,7 @@ func BenchmarkPart(b *testing.B) {
 		name string
 		do   func() error
 	}{
-		{"decode", func() error { return decodeConsumer(answer, facts.known, &x.Request.Consumer) }},
+		{"decode", func() error { return decodeConsumer(answer, facts.interner, &x.Request) }},
 		{"identify", func() error { snapshot.Rules.Identify(&x.Request, &d.Identity); return nil }},
 		{"resolve", func() error { snapshot.ResolveAt(&d.Identity, 0, &d.Resolution); return nil }},
 		{"take", func() error { return path.Buckets.Take(ctx, d.Resolution.Bounds, d.Statuses) }},
@@ -104,11 +105,11 @@ func commonAnswers() map[string][]byte {
 // ready is admit.Facts that has Kong's answer about the consumer at hand.
 type ready struct {
 	consumer []byte
-	known    *names
+	interner *kongwire.Interner
 }
 
 func (r *ready) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
 	req.Known |= facts
 	req.Route = "records"
-	return decodeConsumer(r.consumer, r.known, &req.Consumer)
+	return decodeConsumer(r.consumer, r.interner, req)
 }

@@ -6,99 +6,117 @@ import (
 	"sync/atomic"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongwire"
 )
 
-// question is one call into Kong's PDK, encoded once: the frame of the method's name and the frame of its arguments.
+// decoder sets a field of a request from the answer to a question.
+type decoder func(answer []byte, interner *kongwire.Interner, req *identity.Request) error
+
+// question is a question to Kong for one fact.
 type question struct {
 	fact   identity.Facts
-	frames []byte
-	decode func(answer []byte, known *names, req *identity.Request) error
+	ask    kongwire.Question
+	decode decoder
 }
 
-func newQuestion(fact identity.Facts, method, argument string, decode func([]byte, *names, *identity.Request) error) question {
-	frames := appendFrame(nil, []byte(method))
-	return question{fact: fact, frames: appendFrame(frames, appendString(nil, 1, argument)), decode: decode}
-}
-
-// methodFrame is the frame of a method whose arguments differ from call to call.
-func methodFrame(method string) []byte { return appendFrame(nil, []byte(method)) }
-
-var (
-	setHeadersMethod = methodFrame("kong.response.set_headers")
-	exitMethod       = methodFrame("kong.response.exit")
-)
-
-// questions are those for the facts that are one question each, in the order in which they are asked. None of them
-// can raise an error in Kong, which would end the request with a 500.
+// questions are the questions for the facts that take one question each, in the order in which they are sent. None of
+// these methods can raise an error in Kong, which would end the request with a 500.
 var questions = []question{
-	newQuestion(identity.ConsumerFact, "kong.client.get_consumer", "", func(answer []byte, known *names, req *identity.Request) error {
-		return decodeConsumer(answer, known, &req.Consumer)
-	}),
-	newQuestion(identity.CredentialFact, "kong.client.get_credential", "", func(answer []byte, known *names, req *identity.Request) (err error) {
-		req.CredentialID, err = decodeString(answer, known) // the id is field 1, as a String's text is
-		return err
-	}),
-	newQuestion(identity.IPFact, "kong.client.get_forwarded_ip", "", func(answer []byte, known *names, req *identity.Request) (err error) {
-		req.IP, err = decodeString(answer, known)
-		return err
-	}),
-	newQuestion(identity.TargetFact, "kong.nginx.get_var", "request", func(answer []byte, _ *names, req *identity.Request) error {
-		line, err := decodeString(answer, nil) // there are too many
-		req.Method, req.Path, req.HTTP2 = parseRequestLine(line)
-		return err
-	}),
-	newQuestion(identity.RouteFact, "kong.router.get_route", "", func(answer []byte, known *names, req *identity.Request) (err error) {
-		req.Route, req.GRPCRoute, err = decodeRoute(answer, known)
-		return err
-	}),
-	newQuestion(identity.TokenFact, "kong.ctx.shared.get", "authenticated_jwt_token", func(answer []byte, _ *names, req *identity.Request) (err error) {
-		req.Token, err = decodeStringValue(answer)
-		return err
-	}),
-	newQuestion(identity.ContentTypeFact, "kong.request.get_header", "content-type", func(answer []byte, known *names, req *identity.Request) (err error) {
-		req.ContentType, err = decodeString(answer, known)
-		return err
-	}),
-	newQuestion(identity.RequestIDFact, "kong.nginx.get_var", "kong_request_id", func(answer []byte, _ *names, req *identity.Request) (err error) {
-		req.ID, err = decodeString(answer, nil) // no two are alike
-		return err
-	}),
+	{identity.ConsumerFact, kongwire.NewQuestion("kong.client.get_consumer", ""), decodeConsumer},
+	{identity.CredentialFact, kongwire.NewQuestion("kong.client.get_credential", ""), decodeCredential},
+	{identity.IPFact, kongwire.NewQuestion("kong.client.get_forwarded_ip", ""), decodeIP},
+	{identity.TargetFact, kongwire.NewQuestion("kong.nginx.get_var", "request"), decodeRequestLine},
+	{identity.RouteFact, kongwire.NewQuestion("kong.router.get_route", ""), decodeRoute},
+	{identity.TokenFact, kongwire.NewQuestion("kong.ctx.shared.get", "authenticated_jwt_token"), decodeToken},
+	{identity.ContentTypeFact, kongwire.NewQuestion("kong.request.get_header", "content-type"), decodeContentType},
+	{identity.RequestIDFact, kongwire.NewQuestion("kong.nginx.get_var", "kong_request_id"), decodeRequestID},
 }
 
-// headers are the questions for the headers that rules read. They are encoded when rules are seen for the first time:
-// a path's rules change with its policies, but seldom.
-type headers struct{ last atomic.Pointer[headersOf] }
+func decodeConsumer(answer []byte, interner *kongwire.Interner, req *identity.Request) error {
+	return kongwire.DecodeConsumer(answer, interner, (*kongwire.Consumer)(&req.Consumer))
+}
 
-type headersOf struct {
+func decodeCredential(answer []byte, interner *kongwire.Interner, req *identity.Request) (err error) {
+	req.CredentialID, err = kongwire.DecodeString(answer, interner)
+	return err
+}
+
+func decodeIP(answer []byte, interner *kongwire.Interner, req *identity.Request) (err error) {
+	req.IP, err = kongwire.DecodeString(answer, interner)
+	return err
+}
+
+// decodeRequestLine does not intern: there are too many request lines.
+func decodeRequestLine(answer []byte, _ *kongwire.Interner, req *identity.Request) error {
+	line, err := kongwire.DecodeString(answer, nil)
+	req.Method, req.Path, req.HTTP2 = parseRequestLine(line)
+	return err
+}
+
+// decodeRoute sets the route to its name, or to its id if it has none.
+func decodeRoute(answer []byte, interner *kongwire.Interner, req *identity.Request) error {
+	r, err := kongwire.DecodeRoute(answer, interner)
+	if r.Name == "" {
+		r.Name = r.ID
+	}
+	req.Route, req.GRPCRoute = r.Name, r.GRPC
+	return err
+}
+
+func decodeToken(answer []byte, _ *kongwire.Interner, req *identity.Request) (err error) {
+	req.Token, err = kongwire.DecodeStringValue(answer)
+	return err
+}
+
+func decodeContentType(answer []byte, interner *kongwire.Interner, req *identity.Request) (err error) {
+	req.ContentType, err = kongwire.DecodeString(answer, interner)
+	return err
+}
+
+// decodeRequestID does not intern: every request has another id.
+func decodeRequestID(answer []byte, _ *kongwire.Interner, req *identity.Request) (err error) {
+	req.ID, err = kongwire.DecodeString(answer, nil)
+	return err
+}
+
+// headerCache holds the questions for the headers that the rules of a path read. The rules change with the path's
+// policies, which is rare.
+type headerCache struct {
+	last atomic.Pointer[headerQuestions]
+}
+
+// headerQuestions are the questions for the headers that rules read.
+type headerQuestions struct {
 	rules     *identity.Rules
 	questions []question
-	empty     []string
+	empty     []string // one for each header
 }
 
-// of are the questions that rules need.
-func (h *headers) of(rules *identity.Rules) *headersOf {
-	if last := h.last.Load(); last != nil && last.rules == rules {
+// questionsFor returns the questions that rules need.
+func (c *headerCache) questionsFor(rules *identity.Rules) *headerQuestions {
+	if last := c.last.Load(); last != nil && last.rules == rules {
 		return last
 	}
-	made := &headersOf{rules, headerQuestions(rules.Headers), make([]string, len(rules.Headers))}
-	h.last.Store(made)
-	return made
+	h := &headerQuestions{rules, newHeaderQuestions(rules.Headers), make([]string, len(rules.Headers))}
+	c.last.Store(h)
+	return h
 }
 
-// headerQuestions returns the questions for the headers that a config's rules read. They ask for nginx's variable of a
-// header, in which all its lines are joined by ", ". kong.request.get_header costs the same and answers only one line:
-// a client can hide the others from it. A value with a comma therefore may be several, and counts as none.
-func headerQuestions(wanted []string) []question {
-	list := make([]question, len(wanted))
-	for i, name := range wanted {
-		list[i] = newQuestion(identity.HeaderFacts, "kong.nginx.get_var", headerVariable(name), func(answer []byte, known *names, req *identity.Request) error {
-			value, err := decodeString(answer, known)
+// newHeaderQuestions returns the questions for headers. They read nginx's variable of a header, which joins all its
+// lines with ", ". kong.request.get_header costs the same and returns only one line, so that a client could hide the
+// others. A value with a comma may therefore be several values, and counts as none.
+func newHeaderQuestions(names []string) []question {
+	list := make([]question, len(names))
+	for i, name := range names {
+		decode := func(answer []byte, interner *kongwire.Interner, req *identity.Request) error {
+			value, err := kongwire.DecodeString(answer, interner)
 			if strings.IndexByte(value, ',') >= 0 {
 				value, req.Repeated = "", name
 			}
 			req.Headers[i] = value
 			return err
-		})
+		}
+		list[i] = question{identity.HeaderFacts, kongwire.NewQuestion("kong.nginx.get_var", headerVariable(name)), decode}
 	}
 	return list
 }
@@ -108,7 +126,7 @@ func headerVariable(name string) string {
 	return "http_" + strings.ReplaceAll(strings.ToLower(name), "-", "_")
 }
 
-// parseRequestLine reads method, normalised path and whether it is HTTP/2 from a request line as nginx keeps it
+// parseRequestLine returns method, normalised path and whether it is HTTP/2 of a request line as nginx keeps it
 // ("GET /x?y HTTP/1.1").
 func parseRequestLine(line string) (method, path string, http2 bool) {
 	method, target, _ := strings.Cut(line, " ")
@@ -118,53 +136,42 @@ func parseRequestLine(line string) (method, path string, http2 bool) {
 	return method, identity.NormalizePath(target), http2
 }
 
-// Ask puts all questions for facts in one write and reads their answers in one go. It implements admit.Facts.
-func (c *conn) Ask(_ context.Context, facts identity.Facts, rules *identity.Rules, req *identity.Request) error {
+// Ask reads facts from Kong in one round trip. It implements admit.FactSource.
+func (s *session) Ask(_ context.Context, facts identity.Facts, rules *identity.Rules, req *identity.Request) error {
 	req.Known |= facts
-	if facts&identity.RouteFact != 0 && c.instance.knowsRoute(req, c.began) {
+	now := s.event.Began()
+	if facts&identity.RouteFact != 0 && s.instance.fillRoute(req, now) {
 		facts &^= identity.RouteFact
 	}
-	c.asked = c.asked[:0]
+	s.questions, s.decoders, s.req = s.questions[:0], s.decoders[:0], req
 	for i := range questions {
 		if facts&questions[i].fact != 0 {
-			c.asked = append(c.asked, &questions[i])
+			s.addQuestion(&questions[i])
 		}
 	}
 	if facts&identity.HeaderFacts != 0 {
-		headers := c.instance.headers.of(rules)
+		headers := s.instance.headers.questionsFor(rules)
 		req.Headers = append(req.Headers[:0], headers.empty...)
 		for i := range headers.questions {
-			c.asked = append(c.asked, &headers.questions[i])
+			s.addQuestion(&headers.questions[i])
 		}
 	}
-	if len(c.asked) == 0 {
-		return nil
-	}
-	for _, q := range c.asked {
-		c.out = append(c.out, q.frames...)
-	}
-	c.due += len(c.asked)
-	if err := c.flush(); err != nil {
+	if err := s.event.Ask(s.questions, s.decode); err != nil {
 		return err
 	}
-	c.server.counters.Questions.Add(uint64(len(c.asked)))
-	var failed error
-	for _, q := range c.asked {
-		answer, err := c.answer()
-		if err == nil {
-			err = q.decode(answer, c.known, req)
-		}
-		switch {
-		case c.lost != nil:
-			return c.lost
-		case isTimeout(err):
-			return err // the answers still owed are read past before the next call
-		case err != nil && failed == nil:
-			failed = err
-		}
+	if facts&identity.RouteFact != 0 {
+		s.instance.keepRoute(req, now)
 	}
-	if failed == nil && facts&identity.RouteFact != 0 {
-		c.instance.learnRoute(req, c.began)
-	}
-	return failed
+	return nil
+}
+
+// addQuestion adds a question to those that Ask sends.
+func (s *session) addQuestion(q *question) {
+	s.questions = append(s.questions, q.ask)
+	s.decoders = append(s.decoders, q.decode)
+}
+
+// decodeAnswer sets what the answer to the question at i says.
+func (s *session) decodeAnswer(i int, answer []byte) error {
+	return s.decoders[i](answer, s.interner, s.req)
 }

@@ -9,13 +9,15 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongwire"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongwire/kongtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // timeline is a set of instances on a clock of the test's own.
 type timeline struct {
-	*instances
+	*configs
 	now time.Duration
 	log bytes.Buffer
 }
@@ -23,15 +25,15 @@ type timeline struct {
 func newTimeline() *timeline {
 	l := &timeline{}
 	build := func(schema.Config, *policy.Plan) (*admit.Path, func(), error) { return nil, nil, nil }
-	l.instances = newInstances(build, slog.New(slog.NewTextHandler(&l.log, nil)), &Counters{},
-		func() int64 { return int64(l.now) })
+	l.configs = newConfigs(build, slog.New(slog.NewTextHandler(&l.log, nil)), func() time.Duration { return l.now })
 	return l
 }
 
 // define starts an instance of a plugin whose one limit is limit.
 func (l *timeline) define(seq int, plugin string, limit int) *instance {
 	const config = `{"tiers":[{"name":"a","limits":[{"name":"burst","scope":"tenant","limit":%d,"window_size":1}]}]}`
-	return l.start([]byte(withSeq(seq, plugin, fmt.Sprintf(config, limit))))
+	text := []byte(kongtest.WithSeq(seq, plugin, fmt.Sprintf(config, limit)))
+	return l.start(kongwire.Config{JSON: text, Common: text, PluginID: plugin})
 }
 
 // conflicts returns how many were logged since it was last asked.
@@ -60,7 +62,7 @@ func TestAConfigThatServesRequestsStaysALiveDefinition(t *testing.T) {
 	first := l.define(1, "one", 5)
 	for range 30 {
 		l.now += useStep
-		l.use(first, int64(l.now))
+		l.use(first, l.now)
 	}
 	l.define(2, "two", 6)
 	if got := l.conflicts(); got != 1 {
@@ -77,7 +79,7 @@ func TestAConfigThatIsUsedAgainIsComparedAgain(t *testing.T) {
 		t.Fatalf("%d conflicts with a config that serves no requests, want none", got)
 	}
 	for range 3 {
-		l.use(first, int64(l.now))
+		l.use(first, l.now)
 	}
 	if got := l.conflicts(); got != 1 {
 		t.Errorf("%d conflicts once it serves requests again, want 1", got)

@@ -41,7 +41,7 @@ func serve(ctx context.Context, socket string, log *slog.Logger) error {
 		return err
 	}
 	log.Info("serving Kong", "socket", socket)
-	return kongplugin.New(kongplugin.Options{Name: schema.Name, Log: log, Build: build}).Serve(ctx, listener)
+	return kongplugin.New(kongplugin.Options{Log: log, Build: build}).Serve(ctx, listener)
 }
 
 func build(config schema.Config, snapshot *policy.Plan) (*admit.Path, func(), error) {

@@ -1,4 +1,4 @@
-package kongplugin
+package kongwire
 
 import (
 	"bytes"
@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
 )
 
 // eachSocket runs a test with sockets of both kinds and their peers.
@@ -177,15 +175,15 @@ func poll(t *testing.T) {
 }
 
 func TestCallsThatDoNotWaitForTheReturnOfTheOneBeforeAreAnswered(t *testing.T) {
-	h := serve(t, plenty, nil)
+	h := serve(t, pass, nil)
 	k := h.dial()
-	id := k.startInstance(1, `{"tiers":[{"name":"internal"}]}`)
+	id := k.StartInstance(1, "{}")
 	const calls = 200
 	for range calls {
-		k.call(&pb.RpcCall{Call: &pb.RpcCall_CmdHandleEvent{CmdHandleEvent: &pb.CmdHandleEvent{InstanceId: id, EventName: "access"}}})
+		k.CallEvent(id, "access")
 	}
 	for i := range 2 * calls { // the end of the event and the return, each
-		if _, err := k.receive(); err != nil {
+		if _, err := k.Receive(); err != nil {
 			t.Fatalf("frame %d: %v", i, err)
 		}
 	}

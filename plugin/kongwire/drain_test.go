@@ -1,4 +1,4 @@
-package kongplugin
+package kongwire
 
 import (
 	"context"
@@ -17,54 +17,48 @@ import (
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongwire/kongtest"
 )
 
 func TestServeFinishesRunningEventsAndEndsIdleConnections(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
-	h := serve(t, func(bounds []policy.Bound, statuses []decision.Status) error {
+	h := serve(t, func(ctx context.Context, e *Event) error {
 		close(entered)
 		<-release
-		return plenty(bounds, statuses)
+		return greet(ctx, e)
 	}, nil)
 	idle, running := h.dial(), h.dial()
-	id := idle.startInstance(1, byConsumer)
-	running.answers = answersOf(t, "key-auth")
+	id := idle.StartInstance(1, "{}")
 	ended := make(chan error, 1)
 	go func() {
 		defer close(ended) // also when the event fails the test
-		ended <- running.event(id)
+		ended <- running.Event(id)
 	}()
 	<-entered
 	stopped := make(chan error, 1)
 	go func() { stopped <- h.stop() }()
-	if _, err := idle.receive(); err == nil {
+	if _, err := idle.Receive(); err == nil {
 		t.Error("the idle connection was not closed")
 	}
 	if _, err := net.Dial("unix", h.path); err == nil {
 		t.Error("a new connection was accepted")
 	}
 	close(release)
-	if err := <-ended; err != nil || running.headers["X-RateLimit-Limit"] != "50" {
-		t.Errorf("the running event: %v, headers %v", err, running.headers)
+	if err := <-ended; err != nil || running.Headers["X-Consumer"] != alice {
+		t.Errorf("the running event: %v, headers %v", err, running.Headers)
 	}
 	if err := <-stopped; err != nil {
 		t.Error(err)
 	}
 }
 
-func TestADrainingConnectionSaysAllAndReadsWhatItIsOwed(t *testing.T) {
-	h := serve(t, plenty, nil)
+func TestADrainingConnectionSendsEverythingAndReadsTheAnswersToCome(t *testing.T) {
+	h := serve(t, greet, nil)
 	k := h.dial()
-	k.answers = answersOf(t, "key-auth")
-	id := k.startInstance(1, byConsumer)
-	k.begin(id)
-	k.send(k.answers["kong.client.get_consumer"])
-	if frame, err := k.receive(); err != nil || string(frame) != "kong.response.set_headers" {
+	id := k.StartInstance(1, "{}")
+	k.Begin(id, getConsumer)
+	k.Send(k.Answers["kong.client.get_consumer"])
+	if frame, err := k.Receive(); err != nil || string(frame) != "kong.response.set_headers" {
 		t.Fatalf("received %q, %v", frame, err)
 	}
 	stopped := make(chan error, 1)
@@ -73,15 +67,15 @@ func TestADrainingConnectionSaysAllAndReadsWhatItIsOwed(t *testing.T) {
 		runtime.Gosched()
 	}
 	for range 2 { // the headers, and the end of the event
-		if _, err := k.receive(); err != nil {
+		if _, err := k.Receive(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := k.returned(); err != nil {
+	if _, err := k.Return(); err != nil {
 		t.Fatal(err)
 	}
-	k.send(nil) // the answer that is owed: the connection must still be there
-	if _, err := k.receive(); err == nil {
+	k.Send(nil) // the answer to come: the connection must still be there
+	if _, err := k.Receive(); err == nil {
 		t.Error("the connection was not closed")
 	}
 	if err := <-stopped; err != nil {
@@ -114,22 +108,26 @@ func (p *pipes) Close() error {
 
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
-// servePipes serves what connect connects. What wrap makes of a connection is the server's end.
-func servePipes(t *testing.T, buckets bucketsFunc, wrap func(net.Conn) net.Conn) (h *harness, connect func() *kong) {
+// servePipes serves pipes. connect makes one, of which the server gets what wrap returns.
+func servePipes(
+	t *testing.T, access accessFunc, wrap func(net.Conn) net.Conn,
+) (h *harness, connect func() *kongtest.Worker) {
 	t.Helper()
 	p := newPipes()
-	h = serveOn(t, buckets, nil, func(l net.Listener) net.Listener {
+	h = serveOn(t, access, nil, func(l net.Listener) net.Listener {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
 		return p
 	})
-	return h, func() *kong {
+	return h, func() *kongtest.Worker {
 		t.Helper()
 		ours, theirs := net.Pipe()
 		t.Cleanup(func() { theirs.Close() })
 		p.accepted <- wrap(ours)
-		return newKong(t, theirs)
+		k := kongtest.NewWorker(t, theirs)
+		k.Answers = kongtest.AnswersOf(t, "key-auth")
+		return k
 	}
 }
 
@@ -150,7 +148,7 @@ func (f failing) Accept() (net.Conn, error) {
 func TestServeThatCannotAcceptTriesAgainAndEndsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := failing{newPipes()}
-		h := serveOn(t, plenty, nil, func(l net.Listener) net.Listener {
+		h := serveOn(t, greet, nil, func(l net.Listener) net.Listener {
 			if err := l.Close(); err != nil {
 				t.Error(err)
 			}
@@ -170,7 +168,7 @@ func TestServeThatCannotAcceptTriesAgainAndEndsAtOnce(t *testing.T) {
 	})
 }
 
-func TestAListenerThatSomebodyElseClosesIsAnError(t *testing.T) {
+func TestAListenerThatIsClosedFromOutsideIsAnError(t *testing.T) {
 	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
 		t.Fatal(err)
@@ -179,7 +177,7 @@ func TestAListenerThatSomebodyElseClosesIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := New(Options{}).Serve(t.Context(), listener); err == nil {
-		t.Error("Serve ended without an error, and nobody had told it to")
+		t.Error("Serve ended without an error before its context")
 	}
 }
 
@@ -199,8 +197,8 @@ func TestADrainThatBeginsWhileAnInterruptionIsUndoneIsSeen(t *testing.T) {
 		interrupted, ended := make(chan struct{}, 2), make(chan time.Duration, 1)
 		var h *harness
 		var begin sync.Once
-		var connect func() *kong
-		h, connect = servePipes(t, plenty, func(c net.Conn) net.Conn {
+		var connect func() *kongtest.Worker
+		h, connect = servePipes(t, greet, func(c net.Conn) net.Conn {
 			return hooked{c, func(at time.Time) {
 				if !at.IsZero() {
 					interrupted <- struct{}{}
@@ -228,75 +226,59 @@ func TestADrainThatBeginsWhileAnInterruptionIsUndoneIsSeen(t *testing.T) {
 	})
 }
 
-func TestADrainThatInterruptsLateDoesNotCutOffWhatIsOwed(t *testing.T) {
+func TestADrainThatInterruptsLateDoesNotCutOffTheAnswersToCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, connect := servePipes(t, plenty, asItIs)
+		h, connect := servePipes(t, greet, asItIs)
 		k := connect()
-		k.answers = answersOf(t, "key-auth")
-		id := k.startInstance(1, byConsumer)
-		k.begin(id)
+		id := k.StartInstance(1, "{}")
+		k.Begin(id, getConsumer)
 		h.draining.Store(true) // and the connections are interrupted later
-		k.send(k.answers["kong.client.get_consumer"])
+		k.Send(k.Answers["kong.client.get_consumer"])
 		for range 4 { // the headers, the end of the event, and its return
-			if _, err := k.receive(); err != nil {
+			if _, err := k.Receive(); err != nil {
 				t.Fatal(err)
 			}
 		}
 		synctest.Wait()
 		h.interruptIdle()
 		synctest.Wait()
-		k.send(nil) // the answer that is owed
-		if _, err := k.receive(); err == nil {
+		k.Send(nil) // the answer to come
+		if _, err := k.Receive(); err == nil {
 			t.Error("the connection was not closed")
 		}
 	})
 }
 
-// stuck are buckets that answer when they are told that it is no use.
-type stuck struct{ entered chan struct{} }
-
-func (s stuck) Take(ctx context.Context, _ []policy.Bound, _ []decision.Status) error {
-	close(s.entered)
-	<-ctx.Done()
-	return ctx.Err()
-}
-
-func TestBucketsThatDoNotAnswerCannotHoldUpTheEndForLongerThanTheDrainTime(t *testing.T) {
-	buckets := stuck{make(chan struct{})}
-	h := serve(t, nil, func(o *Options) {
-		o.Drain = 20 * time.Millisecond
-		o.Build = func(config schema.Config, snapshot *policy.Plan) (*admit.Path, func(), error) {
-			path := &admit.Path{Buckets: buckets, Renderer: response.New(config, nil)}
-			path.Policies.Store(snapshot)
-			return path, nil, nil
-		}
-	})
+func TestAnEventThatDoesNotEndCannotHoldUpTheEndForLongerThanTheDrainTime(t *testing.T) {
+	entered := make(chan struct{})
+	h := serve(t, func(ctx context.Context, _ *Event) error {
+		close(entered)
+		<-ctx.Done()
+		return ctx.Err()
+	}, func(o *Options) { o.Drain = 20 * time.Millisecond })
 	k := h.dial()
-	k.answers = answersOf(t, "key-auth")
-	id := k.startInstance(1, byConsumer)
-	k.begin(id)
-	k.send(k.answers["kong.client.get_consumer"])
-	<-buckets.entered
+	k.CallEvent(k.StartInstance(1, "{}"), "access")
+	<-entered
 	if err := h.stop(); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestADrainingServerHalfClosesIdleConnectionsSoThatALateCallCanStillBeWritten(t *testing.T) {
-	h := serve(t, plenty, nil)
+	h := serve(t, greet, nil)
 	k := h.dial()
-	id := k.startInstance(1, byConsumer)
+	id := k.StartInstance(1, "{}")
 	stopped := make(chan error, 1)
 	go func() { stopped <- h.stop() }()
-	if _, err := k.receive(); err == nil {
+	if _, err := k.Receive(); err == nil {
 		t.Fatal("the idle connection was not closed")
 	}
 	event := &pb.CmdHandleEvent{InstanceId: id, EventName: "access"}
-	k.call(&pb.RpcCall{Call: &pb.RpcCall_CmdHandleEvent{CmdHandleEvent: event}}) // fails the test if it cannot be written
-	if _, err := k.receive(); !errors.Is(err, io.EOF) {
+	k.Call(&pb.RpcCall{Call: &pb.RpcCall_CmdHandleEvent{CmdHandleEvent: event}}) // fails the test if it cannot be written
+	if _, err := k.Receive(); !errors.Is(err, io.EOF) {
 		t.Errorf("after the late call: %v, want io.EOF, on which Kong replays it", err)
 	}
-	if err := k.net.Close(); err != nil {
+	if err := k.Conn.Close(); err != nil {
 		t.Error(err)
 	}
 	if err := <-stopped; err != nil {
@@ -305,8 +287,8 @@ func TestADrainingServerHalfClosesIdleConnectionsSoThatALateCallCanStillBeWritte
 }
 
 func TestAPeerThatNeverNoticesTheEndDoesNotHoldUpTheDrain(t *testing.T) {
-	h := serve(t, plenty, nil)
-	h.dial().startInstance(1, byConsumer)
+	h := serve(t, greet, nil)
+	h.dial().StartInstance(1, "{}")
 	if err := h.stop(); err != nil {
 		t.Error(err)
 	}
@@ -324,15 +306,15 @@ func TestACallThatHasArrivedWhenTheDrainBeginsIsAnswered(t *testing.T) {
 			t.Log("only a unix socket shows what has arrived; Kong uses no other")
 			return
 		}
-		k := newKong(t, peer)
-		k.call(&pb.RpcCall{Call: &pb.RpcCall_CmdGetPluginNames{CmdGetPluginNames: &pb.CmdGetPluginNames{}}})
-		server := New(Options{Name: schema.Name})
+		k := kongtest.NewWorker(t, peer)
+		k.Call(&pb.RpcCall{Call: &pb.RpcCall_CmdGetPluginNames{CmdGetPluginNames: &pb.CmdGetPluginNames{}}})
+		server := New(Options{Name: "plugin"})
 		server.draining.Store(true)
 		c := newConn(server, s.Conn)
 		server.interrupt(c) // before it has read the call
 		var serving sync.WaitGroup
 		serving.Go(func() { c.serve(t.Context()) })
-		if r, err := k.returned(); err != nil || len(r.GetPluginNames().GetNames()) != 1 {
+		if r, err := k.Return(); err != nil || len(r.GetPluginNames().GetNames()) != 1 {
 			t.Errorf("%v, %v", r, err)
 		}
 		if err := peer.Close(); err != nil {
@@ -344,16 +326,16 @@ func TestACallThatHasArrivedWhenTheDrainBeginsIsAnswered(t *testing.T) {
 
 func TestConnectionsThatWaitToBeAcceptedWhenTheDrainBeginsAreServed(t *testing.T) {
 	gate := make(chan struct{})
-	h := serveOn(t, plenty, nil, func(l net.Listener) net.Listener { return gated{l.(*net.UnixListener), gate} })
+	h := serveOn(t, greet, nil, func(l net.Listener) net.Listener { return gated{l.(*net.UnixListener), gate} })
 	k := h.dial() // in the kernel's queue
-	k.call(&pb.RpcCall{Call: &pb.RpcCall_CmdGetPluginNames{CmdGetPluginNames: &pb.CmdGetPluginNames{}}})
+	k.Call(&pb.RpcCall{Call: &pb.RpcCall_CmdGetPluginNames{CmdGetPluginNames: &pb.CmdGetPluginNames{}}})
 	stopped := make(chan error, 1)
 	go func() { stopped <- h.stop() }()
 	for !h.draining.Load() {
 		runtime.Gosched()
 	}
 	close(gate)
-	if _, err := k.returned(); err != nil {
+	if _, err := k.Return(); err != nil {
 		t.Errorf("a connection that was made before the drain was not served: %v", err)
 	}
 	if err := <-stopped; err != nil {

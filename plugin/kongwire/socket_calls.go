@@ -1,14 +1,14 @@
 //go:build unix && (!linux || race)
 
-package kongplugin
+package kongwire
 
 import (
 	"errors"
 	"syscall"
 )
 
-// readNow and writeNow are those of other systems. The race detector, too, knows the order of events in two ends of a
-// socket only from these calls.
+// readNow and writeNow read and write on other systems than Linux. The race detector needs them too: it learns the order
+// of events at the two ends of a socket from the calls of package syscall.
 
 func readNow(fd uintptr, p []byte) (int, syscall.Errno) {
 	n, err := syscall.Read(int(fd), p)
@@ -25,6 +25,6 @@ func errno(err error) syscall.Errno {
 		return 0
 	}
 	var number syscall.Errno
-	errors.As(err, &number) // all errors of these calls are
+	errors.As(err, &number) // all errors of these calls are numbers
 	return number
 }

@@ -1,0 +1,128 @@
+package kongplugin
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongwire"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// instance is one plugin config in one worker of Kong.
+type instance struct {
+	*compiled
+	configs *configs
+
+	routeScoped bool
+	route       atomic.Pointer[route] // of a route-scoped instance, once a request has needed it
+	usedAt      atomic.Int64          // when it had an event, at most useStep before its last one
+}
+
+// route is what an instance knows of its route.
+type route struct {
+	name      string
+	grpc      bool          // it has a gRPC protocol
+	expiresAt time.Duration // on the server's clock
+}
+
+// routeFresh is how long a route is kept. Kong starts an instance anew when its plugin's config changes, but not when
+// its route gets another name or other protocols.
+const routeFresh = time.Minute
+
+// fillRoute sets the route of req and reports whether the instance knows it, so that Kong need not be asked.
+func (in *instance) fillRoute(req *identity.Request, now time.Duration) bool {
+	r := in.route.Load()
+	if r == nil || now >= r.expiresAt {
+		return false
+	}
+	req.Route, req.GRPCRoute = r.name, r.grpc
+	return true
+}
+
+// keepRoute keeps the route that Kong has answered at now, if the instance is route-scoped. It does not keep an empty
+// one: Kong had no route to answer.
+func (in *instance) keepRoute(req *identity.Request, now time.Duration) {
+	if !in.routeScoped || req.Route == "" {
+		return
+	}
+	in.route.Store(&route{req.Route, req.GRPCRoute, now + routeFresh})
+}
+
+// session is the memory of one connection. Each event reuses it.
+type session struct {
+	exchange admit.Exchange
+	interner *kongwire.Interner
+	headers  []kongwire.Header
+
+	// of the current event
+	event    *kongwire.Event
+	instance *instance
+
+	// of the current Ask
+	req       *identity.Request
+	decoders  []decoder
+	questions []kongwire.Question
+	decode    func(i int, answer []byte) error // decodeAnswer
+}
+
+// sessionOf returns the session of the event's connection.
+func sessionOf(e *kongwire.Event) *session {
+	if s, ok := e.Local.(*session); ok {
+		return s
+	}
+	s := &session{interner: kongwire.NewInterner()}
+	s.decode = s.decodeAnswer
+	e.Local = s
+	return s
+}
+
+// access decides a request and answers it.
+func (in *instance) access(ctx context.Context, e *kongwire.Event) error {
+	s := sessionOf(e)
+	s.event, s.instance = e, in
+	in.configs.use(in, e.Began())
+	var err error
+	if in.path == nil {
+		err = admit.Unconfigured(ctx, s, in.deny, &s.exchange)
+	} else {
+		err = in.path.Admit(ctx, s, &s.exchange)
+	}
+	if err != nil {
+		err = fmt.Errorf("a request could not be decided; on_internal_error answers: %w", err)
+	}
+	s.respond()
+	return err
+}
+
+// fault answers a request whose access has panicked.
+func (in *instance) fault(e *kongwire.Event) {
+	s := sessionOf(e)
+	path := in.path
+	if path == nil {
+		path = &admit.Path{Renderer: response.New(schema.Config{}.WithDefaults(), nil), FailClosed: in.deny}
+	}
+	path.Fault(&s.exchange)
+	s.respond()
+}
+
+// respond sends the decision to Kong.
+func (s *session) respond() {
+	if s.instance.traces {
+		s.event.SetSerializeValue(serializedAs, trace(&s.exchange.Decision))
+	}
+	r := &s.exchange.Response
+	s.headers = s.headers[:0]
+	for _, h := range r.Headers {
+		s.headers = append(s.headers, kongwire.Header(h))
+	}
+	if r.Denied {
+		s.event.Exit(r.Status, s.headers, r.Body)
+		return
+	}
+	s.event.SetHeaders(s.headers)
+}

@@ -1,0 +1,78 @@
+package kongwire
+
+import "google.golang.org/protobuf/encoding/protowire"
+
+// DecodeString returns the text of the answer of a method that returns a string, "" for nil. The id of
+// kong.client.get_credential is encoded likewise.
+func DecodeString(answer []byte, n *Interner) (string, error) {
+	var text string
+	err := decodeFields(answer, func(field protowire.Number, value []byte, _ uint64) {
+		if field == 1 && value != nil {
+			text = n.String(value)
+		}
+	})
+	return text, err
+}
+
+// DecodeStringValue returns the string of the answer of a method that returns any value, such as kong.ctx.shared.get,
+// and "" for a value of another kind.
+func DecodeStringValue(answer []byte) (string, error) {
+	var text string
+	err := decodeFields(answer, func(field protowire.Number, value []byte, _ uint64) {
+		if field == 3 && value != nil {
+			text = string(value)
+		}
+	})
+	return text, err
+}
+
+// Consumer is the answer of kong.client.get_consumer. All fields are empty if the request has no consumer.
+type Consumer struct {
+	ID, Username, CustomID string
+	Tags                   []string
+}
+
+// DecodeConsumer sets c from the answer of kong.client.get_consumer. It reuses the memory of Tags.
+func DecodeConsumer(answer []byte, n *Interner, c *Consumer) error {
+	c.ID, c.Username, c.CustomID, c.Tags = "", "", "", c.Tags[:0]
+	return decodeFields(answer, func(field protowire.Number, value []byte, _ uint64) {
+		if value == nil {
+			return
+		}
+		switch field {
+		case 1:
+			c.ID = n.String(value)
+		case 3:
+			c.Username = n.String(value)
+		case 4:
+			c.CustomID = n.String(value)
+		case 5:
+			c.Tags = append(c.Tags, n.String(value))
+		}
+	})
+}
+
+// Route is a part of the answer of kong.router.get_route.
+type Route struct {
+	ID, Name string
+	GRPC     bool // grpc or grpcs is one of its protocols
+}
+
+// DecodeRoute returns the route of the answer of kong.router.get_route.
+func DecodeRoute(answer []byte, n *Interner) (Route, error) {
+	var r Route
+	err := decodeFields(answer, func(field protowire.Number, value []byte, _ uint64) {
+		if value == nil {
+			return
+		}
+		switch field {
+		case 1:
+			r.ID = n.String(value)
+		case 4:
+			r.Name = n.String(value)
+		case 5:
+			r.GRPC = r.GRPC || string(value) == "grpc" || string(value) == "grpcs"
+		}
+	})
+	return r, err
+}

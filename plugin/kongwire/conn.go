@@ -1,0 +1,365 @@
+package kongwire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime/debug"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+const (
+	// frameTime bounds the time from the length of a frame to its last byte, between events. Kong writes a frame at
+	// once, and gives up after 60 s itself.
+	frameTime = 60 * time.Second
+	// lingerTime is how long a connection that the server ends stays readable, so that a busy worker of Kong can notice.
+	lingerTime = 300 * time.Millisecond
+)
+
+var errHalfFrame = fmt.Errorf("a frame began and did not end within %v", frameTime)
+
+// conn is one connection of a Kong worker. Kong sends one call at a time and waits for its return.
+type conn struct {
+	server *Server
+	net    *socket
+	in     frameReader
+	out    []byte // frames not yet sent
+	event  Event
+
+	// unanswered counts the answers that Kong has still to send for what was sent. They come before the next call, and
+	// those that no event waits for are read past. queued counts the answers that Kong will owe for what is in out.
+	unanswered, queued int
+	lost               error // why the connection is unusable
+
+	// busyUntil is when the running event's time budget ends, on the server's clock; 0 between events. wholeUntil is
+	// when a frame that has begun to arrive between events must be whole; 0 if none has. The server's watchdog reads
+	// both.
+	busyUntil, wholeUntil atomic.Int64
+}
+
+func newConn(s *Server, netConn net.Conn) *conn {
+	sock := newSocket(netConn, &s.counters.writes)
+	c := &conn{server: s, net: sock, in: newFrameReader(sock)}
+	c.event.conn = c
+	return c
+}
+
+// isOverdue reports whether an event or a frame takes longer than it may.
+func (c *conn) isOverdue(now time.Duration) bool {
+	busy, whole := c.busyUntil.Load(), c.wholeUntil.Load()
+	return (busy != 0 && int64(now) > busy) || (whole != 0 && int64(now) > whole)
+}
+
+// serve answers calls until Kong closes the connection, the server drains, or a frame cannot be parsed.
+func (c *conn) serve(ctx context.Context) {
+	for c.serveCall(ctx) {
+		if c.server.draining.Load() {
+			break
+		}
+	}
+	if c.server.draining.Load() {
+		c.settle()
+		c.hangUp()
+	}
+}
+
+// hangUp ends an idle connection so that Kong does not lose a call. A full close breaks the call that Kong is about to
+// write. If that call starts an instance, Kong keeps waiting for it, and every request of that config waits for 10 s.
+// So hangUp closes the server's direction only, and reads until Kong has noticed.
+func (c *conn) hangUp() {
+	half, ok := c.net.Conn.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil { // a closed connection needs no more
+		return
+	}
+	until := time.Now().Add(min(lingerTime, c.server.drain/2))
+	for c.net.SetDeadline(until) == nil {
+		_, err := io.Copy(io.Discard, c.net.Conn)
+		if !isTimeout(err) || !time.Now().Before(until) { // else an interruption of the drain came late
+			return
+		}
+	}
+}
+
+// settle sends what is unsent and reads the answers that are still to come. If the connection closed while Kong sends
+// them, Kong would replay an event that has ended.
+func (c *conn) settle() {
+	if err := c.net.flush(); err != nil || c.unanswered == 0 {
+		return
+	}
+	for c.unanswered > 0 {
+		_, err := c.in.readFrame(maxFrame)
+		switch {
+		case isTimeout(err): // the drain interrupts; finish closes what waits for longer than the drain time
+			if err := c.net.SetDeadline(time.Time{}); err != nil {
+				return
+			}
+		case err == nil || errors.Is(err, errAnswerTooLong):
+			c.unanswered--
+		default:
+			return
+		}
+	}
+}
+
+// serveCall answers one call, and reports whether the connection is usable for another.
+func (c *conn) serveCall(ctx context.Context) bool {
+	frame, err := c.nextFrame()
+	if err != nil {
+		c.logClose("connection closed: cannot read a call", err)
+		return false
+	}
+	message, err := decodeCall(frame)
+	if err != nil {
+		c.logClose("connection closed: cannot parse a call", err)
+		return false
+	}
+	if !c.handleCall(ctx, &message) {
+		return false
+	}
+	if err := c.flush(); err != nil {
+		c.logClose("connection closed: cannot write", err)
+		return false
+	}
+	return true
+}
+
+// logClose logs what broke the connection, unless Kong has closed it or the server drains.
+func (c *conn) logClose(message string, err error) {
+	if !isGone(err) && !isTimeout(err) {
+		c.server.log.Error(message, "error", err)
+	}
+}
+
+// nextFrame reads the next frame, past the answers that are still to come. A timeout means that the server drains.
+func (c *conn) nextFrame() ([]byte, error) {
+	for {
+		frame, err := c.readWhole()
+		switch {
+		case isTimeout(err):
+			if err := c.resume(err); err != nil {
+				return nil, err
+			}
+		case c.unanswered > 0 && (err == nil || errors.Is(err, errAnswerTooLong)):
+			c.unanswered--
+		default:
+			return frame, err
+		}
+	}
+}
+
+// readWhole reads one frame. It waits for the beginning as long as it takes, and for the other bytes frameTime at most.
+func (c *conn) readWhole() ([]byte, error) {
+	if err := c.in.readLength(maxFrame); err != nil {
+		return nil, err
+	}
+	if c.in.isIncomplete() && c.wholeUntil.Load() == 0 {
+		c.wholeUntil.Store(int64(c.server.Elapsed() + frameTime))
+	}
+	frame, err := c.in.readPayload()
+	if !isTimeout(err) {
+		c.wholeUntil.Store(0)
+	}
+	return frame, err
+}
+
+// resume undoes an interruption that came after the event it was meant for. It returns an error if reading must not go
+// on.
+func (c *conn) resume(interruption error) error {
+	if whole := c.wholeUntil.Load(); whole != 0 && int64(c.server.Elapsed()) > whole {
+		return errHalfFrame
+	}
+	if err := c.net.SetDeadline(time.Time{}); err != nil {
+		return err
+	}
+	// This check comes last: a server that drains interrupts once, which SetDeadline may just have undone.
+	if c.server.draining.Load() && !c.hasInput() {
+		return interruption
+	}
+	return nil
+}
+
+// hasInput reports whether a call, or a part of one, has arrived and was not read.
+func (c *conn) hasInput() bool {
+	return c.in.begun || c.in.buffered() > 0 || c.net.readable()
+}
+
+// handleCall leaves the answer to a call in c.out. It returns false if the connection must be closed instead.
+func (c *conn) handleCall(ctx context.Context, m *call) bool {
+	s := c.server
+	switch m.command {
+	case cmdHandleEvent:
+		return c.handleEvent(ctx, m)
+	case cmdStartInstance:
+		config := parseConfig(m.config)
+		in := s.instances.add(config.id, s.start(config))
+		c.out = appendStatus(c.out, m.sequence, s.name, in.id, in.at)
+	case cmdCloseInstance:
+		s.instances.remove(m.instance)
+		c.out = appendStatus(c.out, m.sequence, s.name, m.instance, 0)
+	case cmdGetInstanceStatus:
+		in := c.findInstance(m.instance)
+		if in == nil {
+			return false
+		}
+		c.out = appendStatus(c.out, m.sequence, s.name, in.id, in.at)
+	case cmdGetPluginNames:
+		c.out = appendReturnOf(c.out, m.sequence, cmdGetPluginNames, appendString(nil, 1, s.name))
+	case cmdGetPluginInfo:
+		c.out = appendReturnOf(c.out, m.sequence, cmdGetPluginInfo, s.info)
+	default:
+		s.log.Warn("call of an unknown kind: answered with an empty return", "sequence", m.sequence)
+		c.out = appendReturn(c.out, m.sequence)
+	}
+	return true
+}
+
+// findInstance returns the instance with an id. If it returns nil, the connection must be closed, so that Kong starts
+// the instance anew.
+func (c *conn) findInstance(id int32) *started {
+	in := c.server.instances.get(id)
+	if in == nil {
+		c.server.counters.unknownInstances.Add(1)
+		c.server.log.Info("connection closed: Kong named an unknown instance and will start it anew", "instance", id)
+	}
+	return in
+}
+
+// handleEvent handles one event of an instance. It returns false if the connection must be closed.
+func (c *conn) handleEvent(ctx context.Context, m *call) bool {
+	in := c.findInstance(m.instance)
+	if in == nil {
+		return false
+	}
+	c.server.counters.events.Add(1)
+	sequence := m.sequence // the next frame overwrites m's slices
+	if string(m.event) == "access" {
+		c.event.began, c.event.exiting = c.server.Elapsed(), false
+		c.busyUntil.Store(int64(c.event.began + c.server.budget))
+		c.access(ctx, in)
+		c.busyUntil.Store(0)
+		if c.lost != nil {
+			c.logClose("connection closed during an event, which Kong will replay", c.lost)
+			return false
+		}
+		if c.event.exiting && !c.sendExit() {
+			return false
+		}
+	}
+	c.out = appendReturn(appendFrame(c.out, nil), sequence)
+	return true
+}
+
+// access runs the instance's Access, and its Fault if Access panics.
+func (c *conn) access(ctx context.Context, in *started) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			c.server.logPanic("an event panicked and was answered as a fault", cause, debug.Stack())
+			c.event.discard()
+			if in.Fault != nil {
+				in.Fault(&c.event)
+			}
+		}
+	}()
+	if err := in.Access(ctx, &c.event); err != nil && c.lost == nil {
+		c.reportFailure(err)
+	}
+}
+
+// reportFailure counts and logs the error of an event, and makes the connection readable again after an interruption.
+func (c *conn) reportFailure(err error) {
+	c.server.logFailure(err)
+	if isTimeout(err) {
+		if err := c.net.SetDeadline(time.Time{}); err != nil {
+			c.lost = err
+		}
+	}
+}
+
+// sendExit sends the exit that ends the request. Kong then abandons the connection without an answer, for which
+// sendExit returns false. A peer that answers nevertheless gets the usual end.
+func (c *conn) sendExit() bool {
+	err := c.flush()
+	if err == nil {
+		_, err = c.nextFrame()
+	}
+	if err != nil {
+		c.logClose("connection closed after an exit", err)
+		return false
+	}
+	return true
+}
+
+// readAnswers reads the answers to the last n questions, past those to earlier ones.
+func (c *conn) readAnswers(n int, read func(i int, answer []byte) error) (failed error) {
+	for i := n - c.unanswered; i < n; i++ {
+		answer, err := c.readAnswer()
+		if err == nil && i >= 0 {
+			err = read(i, answer)
+		}
+		switch {
+		case c.lost != nil:
+			return c.lost
+		case isTimeout(err):
+			return err // the other answers are read past before the next call
+		case err != nil && failed == nil && i >= 0:
+			failed = err
+		}
+	}
+	return failed
+}
+
+// readAnswer reads the answer to the earliest question that has none.
+func (c *conn) readAnswer() ([]byte, error) {
+	frame, err := c.in.readFrame(maxAnswer)
+	for isTimeout(err) && int64(c.server.Elapsed()) < c.busyUntil.Load() {
+		// The interruption was meant for the event before, or for a connection that was idle.
+		if err = c.net.SetDeadline(time.Time{}); err == nil {
+			frame, err = c.in.readFrame(maxAnswer)
+		}
+	}
+	switch {
+	case err == nil || errors.Is(err, errAnswerTooLong):
+		c.unanswered--
+	case isTimeout(err):
+		err = fmt.Errorf("no answer from Kong within the time budget of %v: %w", c.server.budget, err)
+	default:
+		c.lost = err
+	}
+	return frame, err
+}
+
+// flush hands c.out to the socket, which writes it before the next read waits. It writes at once if that read would
+// not wait.
+func (c *conn) flush() error {
+	if len(c.out) == 0 {
+		return nil
+	}
+	c.net.send(c.out, c.queued > 0)
+	c.unanswered, c.queued = c.unanswered+c.queued, 0
+	c.out = c.out[:0]
+	if cap(c.out) > keepSize {
+		c.out = nil
+	}
+	if c.in.buffered() == 0 {
+		return nil
+	}
+	err := c.net.flush()
+	if err != nil {
+		c.lost = err // a part may have been written, so nothing may follow
+	}
+	return err
+}
+
+// isTimeout reports whether the watchdog or the drain has interrupted.
+func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
+
+// isGone reports whether Kong has closed the connection: after an exit, when it stops, or after a long idle time.
+func isGone(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}

@@ -1,0 +1,28 @@
+// Package kongwire serves Kong's plugin-server protocol: it lets a Go program be an external plugin of Kong Gateway. It
+// replaces the server of go-pdk, and knows nothing about what a plugin does.
+//
+// A plugin gives [New] a function that starts an instance from a config. Kong starts one instance of each config in
+// each of its workers, and then sends the requests of that config as events. An instance handles an event with
+// [Event.Ask], [Event.Call], [Event.SetHeaders] and [Event.Exit]. The example is a complete plugin.
+//
+// # Cost
+//
+// One connection is one goroutine. Its memory is reused from event to event, about 30 KiB unless frames are long.
+// An event costs the plugin no allocation. [Event.Ask] sends any number of questions in one write and reads all
+// answers; the headers, the end of the event and the return of the call share another write. What costs Kong is the
+// number of questions, about 7 µs each.
+//
+// The number of connections is not bounded: the socket is for Kong's workers, which open one for each request that they
+// handle at once. An idle connection may stay open for ever; a frame that has begun to arrive may not.
+//
+// # Failures
+//
+// The protocol has no error reply. A connection that closes during an event means that the instance is lost: Kong
+// resets all instances of the plugin and replays the event, at once and again. So the server closes a connection only
+// for an unknown instance and for a frame that it cannot parse. It reads past an answer that is late or too long, and
+// hands the error to the instance. A replayed event is a new event for the plugin. A panic is answered by the
+// instance's Fault, and ends neither the process nor the connection.
+//
+// A Lua error in a method that a plugin calls ends the request with a 500, which no plugin can prevent. Call only
+// methods that cannot raise one.
+package kongwire

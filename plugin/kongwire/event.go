@@ -1,0 +1,79 @@
+package kongwire
+
+import (
+	"errors"
+	"time"
+)
+
+// Event is the access phase of one request. An instance must not use it after its Access or Fault has returned.
+type Event struct {
+	// Local is the plugin's own memory for the events of one connection, which come one at a time. It is nil in the
+	// first event, and kept as long as the connection.
+	Local any
+
+	conn    *conn
+	began   time.Duration
+	exiting bool
+}
+
+var errExiting = errors.New("a question after Exit")
+
+// Began returns when the event began, on the clock of [Server.Elapsed].
+func (e *Event) Began() time.Duration { return e.began }
+
+// Ask sends questions in one write and passes the answers to read, in the order of the questions. An answer is valid
+// until read returns.
+//
+// Ask returns the first error of read, or of an answer that is too long, after it has read all answers. It returns
+// sooner when the time budget of the event ends, and when the connection breaks.
+func (e *Event) Ask(questions []Question, read func(i int, answer []byte) error) error {
+	c := e.conn
+	switch {
+	case len(questions) == 0:
+		return nil
+	case e.exiting:
+		return errExiting
+	case c.lost != nil:
+		return c.lost
+	}
+	for _, q := range questions {
+		c.out = append(c.out, q...)
+	}
+	c.queued += len(questions)
+	if err := c.flush(); err != nil {
+		return err
+	}
+	c.server.counters.questions.Add(uint64(len(questions)))
+	return c.readAnswers(len(questions), read)
+}
+
+// Call calls a method whose answer the plugin does not need. message is the encoded message of its arguments. The call
+// leaves with the next write.
+func (e *Event) Call(method string, message []byte) {
+	if c := e.conn; c.lost == nil && !e.exiting {
+		c.out = appendFrame(appendFrame(c.out, []byte(method)), message)
+		c.queued++
+		c.server.counters.questions.Add(1)
+	}
+}
+
+// SetHeaders sets headers of the response to the client. They leave with the next write.
+func (e *Event) SetHeaders(headers []Header) {
+	if c := e.conn; c.lost == nil && !e.exiting && len(headers) > 0 {
+		c.out = appendSetHeaders(c.out, headers)
+		c.queued++
+	}
+}
+
+// Exit ends the request with a response of the plugin's own, when Access returns. Nothing may follow it.
+func (e *Event) Exit(status int, headers []Header, body []byte) {
+	if c := e.conn; c.lost == nil && !e.exiting {
+		c.out = appendExit(c.out, status, headers, body)
+		e.exiting = true
+	}
+}
+
+// discard drops what the event has not sent yet.
+func (e *Event) discard() {
+	e.conn.out, e.conn.queued, e.exiting = e.conn.out[:0], 0, false
+}

@@ -1,0 +1,322 @@
+// Package kongtest plays Kong for the tests of plugins: a [Worker] starts instances, sends events and answers the
+// plugin's questions, in the order in which Kong does. It has the frames of a running Kong 3.9.3, which were recorded.
+//
+// It shares no code with package kongwire: its messages are the generated ones of go-pdk.
+package kongtest
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+type (
+	// Consumer is the answer of kong.client.get_consumer.
+	Consumer = pb.Consumer
+	// Route is the answer of kong.router.get_route.
+	Route = pb.Route
+	// String is the answer of a method that returns a string.
+	String = pb.String
+)
+
+// T is the part of testing.TB that this package needs.
+type T interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+	Cleanup(f func())
+}
+
+// Panics is a T for examples, which have no test: a failure panics, and the caller closes connections.
+type Panics struct{}
+
+// Helper does nothing.
+func (Panics) Helper() {}
+
+// Cleanup does nothing.
+func (Panics) Cleanup(func()) {}
+
+// Fatal panics.
+func (Panics) Fatal(args ...any) { panic(fmt.Sprint(args...)) }
+
+// Fatalf panics.
+func (Panics) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
+
+// patience bounds the wait for a frame of the plugin.
+const patience = 20 * time.Second
+
+// Worker is one connection of a Kong worker. It fails its test if the plugin breaks the protocol.
+type Worker struct {
+	Conn     net.Conn
+	Answers  map[string][]byte // encoded, by method, or by method=argument
+	Sequence int64             // of the last call
+
+	Questions []string          // of the last event, named as Answers are
+	Headers   map[string]string // that the last event has set
+	Exit      *pb.ExitArgs      // of the last event; nil: the request is proxied
+
+	t   T
+	r   *bufio.Reader
+	out []byte
+}
+
+// NewWorker returns a worker with a connection to a plugin.
+func NewWorker(t T, c net.Conn) *Worker {
+	return &Worker{t: t, Conn: c, r: bufio.NewReaderSize(c, 16<<10), Answers: map[string][]byte{}}
+}
+
+// Dial connects a worker to the plugin at a unix socket.
+func Dial(t T, socket string) *Worker {
+	t.Helper()
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() }) // the plugin or the test may have closed it
+	return NewWorker(t, c)
+}
+
+// Encode returns the encoded message.
+func Encode(t T, m proto.Message) []byte {
+	t.Helper()
+	b, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// Frame returns the frame of a payload.
+func Frame(payload []byte) []byte { return appendFrame(nil, payload) }
+
+func appendFrame(out, payload []byte) []byte {
+	return append(binary.LittleEndian.AppendUint32(out, uint32(len(payload))), payload...)
+}
+
+// Write sends bytes, which need not be whole frames.
+func (k *Worker) Write(b []byte) {
+	k.t.Helper()
+	if _, err := k.Conn.Write(b); err != nil {
+		k.t.Fatalf("write: %v", err)
+	}
+}
+
+// Send sends a frame.
+func (k *Worker) Send(payload []byte) {
+	k.t.Helper()
+	k.Write(Frame(payload))
+}
+
+// Receive returns the next frame.
+func (k *Worker) Receive() ([]byte, error) {
+	if err := k.Conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		return nil, err
+	}
+	return k.receive()
+}
+
+func (k *Worker) receive() ([]byte, error) {
+	var size uint32
+	if err := binary.Read(k.r, binary.LittleEndian, &size); err != nil {
+		return nil, err
+	}
+	payload := make([]byte, size)
+	_, err := io.ReadFull(k.r, payload)
+	return payload, err
+}
+
+// Call sends a call, with the next sequence number.
+func (k *Worker) Call(m *pb.RpcCall) {
+	k.t.Helper()
+	k.Sequence++
+	m.Sequence = k.Sequence
+	k.Send(Encode(k.t, m))
+}
+
+// CallEvent sends an event of an instance, and does not wait.
+func (k *Worker) CallEvent(id int32, name string) {
+	k.t.Helper()
+	event := &pb.CmdHandleEvent{InstanceId: id, EventName: name}
+	k.Call(&pb.RpcCall{Call: &pb.RpcCall_CmdHandleEvent{CmdHandleEvent: event}})
+}
+
+// Return returns the return of the last call.
+func (k *Worker) Return() (*pb.RpcReturn, error) {
+	frame, err := k.Receive()
+	if err != nil {
+		return nil, err
+	}
+	var m pb.RpcReturn
+	if err := proto.Unmarshal(frame, &m); err != nil {
+		k.t.Fatalf("the return is not an RpcReturn: %v", err)
+	}
+	if m.Sequence != k.Sequence {
+		k.t.Fatalf("return of call %d, want %d", m.Sequence, k.Sequence)
+	}
+	return &m, nil
+}
+
+// StartInstance starts an instance of plugin-1 and returns its id. config is JSON without what Kong adds.
+func (k *Worker) StartInstance(seq int, config string) int32 {
+	k.t.Helper()
+	return k.StartRaw([]byte(WithSeq(seq, "plugin-1", config)))
+}
+
+// WithSeq returns a config with what Kong adds.
+func WithSeq(seq int, plugin, config string) string {
+	added := map[string]any{"__seq__": seq, "__plugin_id": plugin, "__key__": "plugins:x", "__ws_id": "ws"}
+	extra, _ := json.Marshal(added) // of these types it always succeeds
+	joined := strings.TrimSuffix(string(extra), "}")
+	if fields := strings.TrimPrefix(strings.TrimSpace(config), "{"); fields != "}" {
+		return joined + "," + fields
+	}
+	return joined + "}"
+}
+
+// StartRaw starts an instance of a config as it is, and returns the instance's id.
+func (k *Worker) StartRaw(config []byte) int32 {
+	k.t.Helper()
+	start := &pb.CmdStartInstance{Name: "plugin", Config: config}
+	k.Call(&pb.RpcCall{Call: &pb.RpcCall_CmdStartInstance{CmdStartInstance: start}})
+	m, err := k.Return()
+	if err != nil {
+		k.t.Fatalf("start: %v", err)
+	}
+	return m.GetInstanceStatus().GetInstanceId()
+}
+
+// CloseInstance closes an instance.
+func (k *Worker) CloseInstance(id int32) {
+	k.t.Helper()
+	k.Call(&pb.RpcCall{Call: &pb.RpcCall_CmdCloseInstance{CmdCloseInstance: &pb.CmdCloseInstance{InstanceId: id}}})
+	if _, err := k.Return(); err != nil {
+		k.t.Fatalf("close: %v", err)
+	}
+}
+
+// Begin sends an event and reads its first question, which must call a method without arguments.
+func (k *Worker) Begin(id int32, method string) {
+	k.t.Helper()
+	k.CallEvent(id, "access")
+	for _, want := range []string{method, ""} {
+		if frame, err := k.Receive(); err != nil || string(frame) != want {
+			k.t.Fatalf("received %q, %v; want %q", frame, err, want)
+		}
+	}
+}
+
+// Event runs one event as Kong does: it answers the questions one after another, keeps the headers, and drops the
+// connection on exit. The error is what ended the connection.
+func (k *Worker) Event(id int32) error {
+	k.t.Helper()
+	k.Questions, k.Headers, k.Exit = nil, nil, nil
+	k.CallEvent(id, "access")
+	for {
+		method, err := k.Receive()
+		if err != nil {
+			return err
+		}
+		if len(method) == 0 {
+			_, err := k.Return()
+			return err
+		}
+		arguments, err := k.Receive()
+		if err != nil {
+			return err
+		}
+		switch string(method) {
+		case "kong.response.set_headers":
+			k.Headers = decodeHeaders(k.t, arguments)
+			k.Send(nil)
+		case "kong.response.exit":
+			k.Exit = &pb.ExitArgs{}
+			if err := proto.Unmarshal(arguments, k.Exit); err != nil {
+				k.t.Fatal(err)
+			}
+			return k.Conn.Close()
+		default:
+			name := QuestionName(method, arguments)
+			k.Questions = append(k.Questions, name)
+			k.Send(k.Answers[name])
+		}
+	}
+}
+
+// QuestionName returns method, or method=argument if the first field of the arguments is a text.
+func QuestionName(method, arguments []byte) string {
+	var argument pb.String
+	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(arguments, &argument); err != nil || argument.V == "" {
+		return string(method)
+	}
+	return string(method) + "=" + argument.V
+}
+
+func decodeHeaders(t T, arguments []byte) map[string]string {
+	t.Helper()
+	var s structpb.Struct
+	if err := proto.Unmarshal(arguments, &s); err != nil {
+		t.Fatal(err)
+	}
+	headers := map[string]string{}
+	for name, value := range s.Fields {
+		headers[name] = value.GetStringValue()
+	}
+	return headers
+}
+
+// FastEvent runs an event without looking into it: it answers each question by its method, and set_headers with
+// nothing. It costs little and allocates nothing, for benchmarks.
+func (k *Worker) FastEvent(id int32) error {
+	k.Sequence++
+	k.out = append(k.out[:0], 0, 0, 0, 0, 0x08)
+	k.out = binary.AppendUvarint(k.out, uint64(k.Sequence))
+	k.out = append(k.out, 0xa2, 0x02, 0x0a, 0x12, 0x06, 'a', 'c', 'c', 'e', 's', 's', 0x08, byte(id))
+	binary.LittleEndian.PutUint32(k.out, uint32(len(k.out)-4))
+	if _, err := k.Conn.Write(k.out); err != nil {
+		return err
+	}
+	for {
+		method, err := k.peekFrame()
+		if err != nil {
+			return err
+		}
+		if len(method) == 0 {
+			_, err := k.peekFrame()
+			return err
+		}
+		k.out = appendFrame(k.out[:0], k.Answers[string(method)])
+		if _, err := k.peekFrame(); err != nil {
+			return err
+		}
+		if _, err := k.Conn.Write(k.out); err != nil {
+			return err
+		}
+	}
+}
+
+// peekFrame returns the next frame, which must fit into the buffer and is valid until the next call.
+func (k *Worker) peekFrame() ([]byte, error) {
+	header, err := k.r.Peek(4)
+	if err != nil {
+		return nil, err
+	}
+	size := int(binary.LittleEndian.Uint32(header))
+	if _, err := k.r.Discard(4); err != nil {
+		return nil, err
+	}
+	frame, err := k.r.Peek(size)
+	if err != nil {
+		return nil, err
+	}
+	_, err = k.r.Discard(size)
+	return frame, err
+}

@@ -1,0 +1,154 @@
+package kongwire
+
+import (
+	"encoding/binary"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+)
+
+func TestHalfACallThatGoesNoFurtherClosesTheConnectionAndAnIdleOneStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, connect := servePipes(t, greet, asItIs)
+		idle, half := connect(), connect()
+		half.Write(appendFrame(nil, make([]byte, 100))[:50])
+		before := time.Now()
+		if err := half.Conn.SetReadDeadline(before.Add(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := half.Conn.Read(make([]byte, 1)); err == nil || isTimeout(err) {
+			t.Errorf("%v; want the connection closed", err)
+		}
+		if waited := time.Since(before); waited < frameTime || waited > frameTime+time.Second {
+			t.Errorf("closed after %v, want %v", waited, frameTime)
+		}
+		h.log.await(t, "a frame began and did not end")
+		time.Sleep(time.Hour) // of the test's own clock
+		if id := idle.StartInstance(1, "{}"); id != 1 {
+			t.Errorf("an idle connection answers %d", id)
+		}
+	})
+}
+
+func TestACallThatComesInPartsIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, connect := servePipes(t, greet, asItIs)
+		k := connect()
+		id := k.StartInstance(1, "{}")
+		for range 3 {
+			k.Sequence++
+			call := appendFrame(nil, appendVarint(nil, 1, uint64(k.Sequence)))
+			for _, part := range [][]byte{call[:2], call[2:5], call[5:]} {
+				k.Write(part)
+				time.Sleep(frameTime - time.Second) // of the test's own clock
+			}
+			if _, err := k.Return(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := k.Event(id); err != nil || k.Headers["X-Consumer"] != alice {
+			t.Errorf("%v, headers %v", err, k.Headers)
+		}
+	})
+}
+
+func TestAnAnswerThatIsTooLongAndLateIsReadPast(t *testing.T) {
+	h := serve(t, greet, func(o *Options) { o.Budget = 20 * time.Millisecond })
+	k := h.dial()
+	id := k.StartInstance(1, "{}")
+	k.Begin(id, getConsumer)
+	answer := appendFrame(nil, make([]byte, maxAnswer+1))
+	k.Write(answer[:100])
+	if end, err := k.Receive(); err != nil || len(end) != 0 { // no question before it: the budget is over
+		t.Fatalf("received %q, %v; want the end of the event", end, err)
+	}
+	if _, err := k.Return(); err != nil {
+		t.Fatal(err)
+	}
+	k.Write(answer[100:])
+	if err := k.Event(id); err != nil || k.Headers["X-Consumer"] != alice {
+		t.Errorf("the next event: %v, headers %v", err, k.Headers)
+	}
+}
+
+func TestAnEventWithoutAnAnswerInTimeIsLoggedWithItsBudget(t *testing.T) {
+	h := serve(t, greet, func(o *Options) { o.Budget = 20 * time.Millisecond })
+	k := h.dial()
+	k.Begin(k.StartInstance(1, "{}"), getConsumer)
+	if line := h.log.await(t, "an event failed"); !strings.Contains(line, "time budget of 20ms") {
+		t.Errorf("the line does not say what was exceeded: %s", line)
+	}
+}
+
+func TestAConnectionThatBreaksDuringAnEventIsLoggedUnlessKongHasClosedIt(t *testing.T) {
+	h := serve(t, greet, nil)
+	k := h.dial()
+	id := k.StartInstance(1, "{}")
+	k.Begin(id, getConsumer)
+	if err := k.Conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	k = h.dial()
+	k.Begin(id, getConsumer)
+	k.Write(binary.LittleEndian.AppendUint32(nil, maxFrame+1))
+	if _, err := k.Receive(); err == nil {
+		t.Error("the connection was not closed")
+	}
+	if line := h.log.await(t, "connection closed"); !strings.Contains(line, "longer than 67108864 bytes") {
+		t.Errorf("logged %s, want the one that Kong did not close alone", line)
+	}
+}
+
+func TestAConnectionThatBreaksAfterAnExitIsLoggedUnlessKongHasClosedIt(t *testing.T) {
+	h := serve(t, deny, nil)
+	k := h.dial()
+	id := k.StartInstance(1, "{}")
+	k.Begin(id, getConsumer)
+	k.Send(k.Answers[getConsumer])
+	for range 2 { // the method and its arguments
+		if _, err := k.Receive(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k.Write(binary.LittleEndian.AppendUint32(nil, maxFrame+1))
+	h.log.await(t, "longer than 67108864 bytes")
+}
+
+func TestThePanicOfACallEndsItsConnectionAndNothingElse(t *testing.T) {
+	h := serve(t, greet, func(o *Options) {
+		o.Start = func(Config) Instance { return Instance{Access: greet, Close: func() { panic("a bug") }} }
+	})
+	other := h.dial()
+	id := other.StartInstance(1, "{}")
+	k := h.dial()
+	k.StartInstance(2, "{}")
+	k.Call(&pb.RpcCall{Call: &pb.RpcCall_CmdCloseInstance{CmdCloseInstance: &pb.CmdCloseInstance{InstanceId: 2}}})
+	if _, err := k.Receive(); err == nil {
+		t.Error("a call that panicked was answered")
+	}
+	if line := h.log.await(t, "panicked"); !strings.Contains(line, "a bug") || !strings.Contains(line, "peer_test.go") {
+		t.Errorf("the line has no cause, or no stack: %s", line)
+	}
+	if got := h.Counters().Panics; got != 1 {
+		t.Errorf("%d panics counted, want 1", got)
+	}
+	if err := other.Event(id); err != nil {
+		t.Errorf("another connection: %v", err)
+	}
+}
+
+func TestAStatusCallForAnUnknownInstanceIsLoggedAndCountedAsItsEventIs(t *testing.T) {
+	h := serve(t, greet, nil)
+	k := h.dial()
+	k.Call(&pb.RpcCall{Call: &pb.RpcCall_CmdGetInstanceStatus{CmdGetInstanceStatus: &pb.CmdGetInstanceStatus{InstanceId: 99}}})
+	if _, err := k.Receive(); err == nil {
+		t.Error("it was answered; Kong would not start the instance anew")
+	}
+	h.log.await(t, "unknown instance")
+	if got := h.Counters().UnknownInstances; got != 1 {
+		t.Errorf("%d unknown instances counted, want 1", got)
+	}
+}

@@ -1,0 +1,21 @@
+package kongwire
+
+// Question is a call of one of Kong's PDK methods with fixed arguments, encoded once: the frame of the method's name and
+// the frame of its arguments.
+type Question []byte
+
+// NewQuestion returns the question that calls a method with one string as its argument, or with none if it is "".
+func NewQuestion(method, argument string) Question {
+	return appendFrame(appendFrame(nil, []byte(method)), appendString(nil, 1, argument))
+}
+
+var (
+	setHeadersMethod = appendFrame(nil, []byte("kong.response.set_headers"))
+	exitMethod       = appendFrame(nil, []byte("kong.response.exit"))
+)
+
+// Header is one header of a response.
+type Header struct {
+	Name  string
+	Value []byte
+}

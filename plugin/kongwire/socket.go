@@ -1,0 +1,144 @@
+package kongwire
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// socket is a connection that writes and waits for the answer in one step. Calls into the kernel are most of the cost of
+// an event. This saves the read that finds nothing before each wait, and what Go does around calls that could block
+// (these cannot). Go's poller waits.
+type socket struct {
+	net.Conn
+	raw    syscall.RawConn // nil: not a unix socket, so Conn is read and written in the usual way
+	writes *atomic.Uint64
+
+	unsent   []byte // the next Read writes it first
+	answered bool   // unsent will be answered: Read waits before it looks for input
+	attempt  func(fd uintptr) (done bool)
+	into     []byte // the buffer of the current Read
+	n        int
+	err      error
+}
+
+var errNotRead = errors.New("write: the peer does not read")
+
+func newSocket(c net.Conn, writes *atomic.Uint64) *socket {
+	s := &socket{Conn: c, writes: writes}
+	if unix, ok := c.(*net.UnixConn); ok {
+		if raw, err := unix.SyscallConn(); err == nil { // else it is closed, and the first Read fails
+			s.raw, s.attempt = raw, s.writeAndRead
+		}
+	}
+	return s
+}
+
+// send leaves out to the next Read, which writes it. Until then out must not be changed. answered says that the peer
+// will answer: only then may Read wait before it has looked for input.
+func (s *socket) send(out []byte, answered bool) { s.unsent, s.answered = out, answered }
+
+// flush writes what is unsent. It survives one interruption, which may be meant for the event that has just ended. A
+// second interruption means that the peer does not read. The error is final: a part may have been written, and the peer
+// would take the next bytes for the missing part.
+func (s *socket) flush() error {
+	out := s.unsent
+	if s.unsent = nil; len(out) == 0 {
+		return nil
+	}
+	s.writes.Add(1)
+	n, err := s.Write(out)
+	if !isTimeout(err) {
+		return err
+	}
+	if err := s.SetDeadline(time.Time{}); err != nil {
+		return err
+	}
+	if _, err = s.Write(out[n:]); isTimeout(err) {
+		return errNotRead
+	}
+	return err
+}
+
+// Read writes what is unsent, even if it is interrupted, and waits for input.
+func (s *socket) Read(p []byte) (int, error) {
+	if s.raw == nil {
+		if err := s.flush(); err != nil {
+			return 0, err
+		}
+		return s.Conn.Read(p)
+	}
+	for {
+		s.into, s.n, s.err = p, 0, nil
+		err := s.raw.Read(s.attempt)
+		if err == nil {
+			err = s.err
+		}
+		if len(s.unsent) == 0 || (err != nil && !isTimeout(err)) {
+			return s.n, err
+		}
+		if failed := s.flush(); failed != nil {
+			err = failed
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+}
+
+// writeAndRead writes what is unsent and reads, without waiting. It returns false if it must be called again when there is
+// input.
+//
+// The poller reports input that arrives after the first attempt has begun, so it cannot miss the answer to a write. It
+// does not report input that had arrived before. If no answer is due, writeAndRead looks for that.
+func (s *socket) writeAndRead(fd uintptr) (done bool) {
+	if len(s.unsent) > 0 {
+		if !s.writeUnsent(fd) {
+			return true
+		}
+		if s.answered {
+			return false
+		}
+	}
+	n, err := readNow(fd, s.into)
+	switch {
+	case err == syscall.EAGAIN:
+		return false
+	case err != 0:
+		s.err = os.NewSyscallError("read", err)
+	case n == 0:
+		s.err = io.EOF
+	}
+	s.n = n
+	return true
+}
+
+// writeUnsent reports whether it has written all that is unsent. If not, it failed, or flush must wait for the peer.
+func (s *socket) writeUnsent(fd uintptr) bool {
+	s.writes.Add(1)
+	n, err := writeNow(fd, s.unsent)
+	if err != 0 && err != syscall.EAGAIN {
+		s.unsent, s.err = nil, os.NewSyscallError("write", err)
+		return false
+	}
+	s.unsent = s.unsent[n:]
+	return len(s.unsent) == 0
+}
+
+// readable reports whether a read would find bytes now.
+func (s *socket) readable() bool {
+	if s.raw == nil {
+		return false
+	}
+	found := false
+	err := s.raw.Control(func(fd uintptr) {
+		var one [1]byte
+		n, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		found = err == nil && n > 0
+	})
+	return err == nil && found
+}
