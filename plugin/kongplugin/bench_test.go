@@ -20,8 +20,8 @@ import (
 )
 
 // BenchmarkSocket drives events through the sockets of built plugin servers and compares, in turns within one run, how
-// many there are in a second and what CPU time of the server each takes, as far as /proc tells. Every server is a process
-// with one thread, so the ratios hold on a noisy machine:
+// many there are in a second and what CPU time of the server each takes, as far as /proc tells. Every server is a
+// process with one thread, so the ratios hold on a noisy machine:
 //
 //   - ours, with four limits in memory and all headers;
 //   - one of our loop that asks the same question and sets the same headers, and limits nothing;
@@ -32,7 +32,9 @@ func BenchmarkSocket(b *testing.B) {
 	dir := b.TempDir()
 	config := strings.Replace(fourLimits("", routeScoped), "{", `{"__seq__":1,`, 1)
 	path := func(name string) string { return filepath.Join(dir, name+".socket") }
-	ours := startPlugin(b, build(b, dir, "ours", "../cmd/tenant-rate-limiting", "-log-level", "error", "-metrics-listen", "off"), path("ours"), config)
+	process := build(b, dir, "ours", "../cmd/tenant-rate-limiting", "-log-level", "error", "-metrics-listen", "off")
+	ours := startPlugin(b, process, path("ours"), config)
+	gopdk := build(b, dir, "gopdk", "../kongwire/internal/gopdkplugin")
 	noop := exec.Command(os.Args[0])
 	noop.Env = []string{noopSocket + "=" + path("noop")}
 	drivers := []struct {
@@ -42,7 +44,7 @@ func BenchmarkSocket(b *testing.B) {
 		{"ours", ours},
 		{"noop", startPlugin(b, noop, path("noop"), config)},
 		{"asks-nothing", ours.another(`{"__seq__":2,"tiers":[{"name":"a"}]}`)},
-		{"go-pdk", startPlugin(b, build(b, dir, "gopdk", "../kongwire/internal/gopdkplugin"), path("gopdk"), `{"__seq__":1}`)},
+		{"go-pdk", startPlugin(b, gopdk, path("gopdk"), `{"__seq__":1}`)},
 	}
 	took, used := make([]time.Duration, len(drivers)), make([]time.Duration, len(drivers))
 	events := 0
@@ -80,7 +82,8 @@ func build(b *testing.B, dir, name, source string, arguments ...string) *exec.Cm
 	return exec.Command(binary, append(arguments, "-kong-prefix", dir)...)
 }
 
-// noopSocket is the variable that makes this executable serve a plugin that limits nothing, at the socket that it names.
+// noopSocket is the variable that makes this executable serve a plugin that limits nothing, at the socket that it
+// names.
 const noopSocket = "NOOP_PLUGIN_SOCKET"
 
 func serveNoop(socket string) int {

@@ -22,12 +22,15 @@ import (
 // fourLimits is a config as most are: limits of the tenant, of each endpoint and of each user of it, and one of all
 // tenants; the consumer says who it is, all headers are on. endpoint and scope are more fields.
 func fourLimits(endpoint, scope string) string {
-	return fmt.Sprintf(`{"tenant_from":["consumer.custom_id"],"user_from":["consumer.id"],"kong_headers":true,"tiers":[{"name":"a","limits":[
+	return fmt.Sprintf(`{"tenant_from":["consumer.custom_id"],"user_from":["consumer.id"],"kong_headers":true,
+		"tiers":[{"name":"a","limits":[
 		{"name":"burst","scope":"tenant","limit":1000000000,"window_size":1},
 		{"name":"each","scope":"tenant+endpoint","limit":1000000000,"window_size":60%s},
 		{"name":"user","scope":"user","limit":1000000000,"window_size":1},
 		{"name":"all","scope":"global","limit":1000000000,"window_size":1}]}]%s}`, endpoint, scope)
 }
+
+const getConsumer, getRoute = "kong.client.get_consumer", "kong.router.get_route"
 
 const routeScoped = `,"route_id":"2e5a1d3e-55c4-4d1c-8a3c-0d4b5d1f3f59"`
 
@@ -86,7 +89,9 @@ func serveNaming(t *testing.T) (*harness, *[]string) {
 	h := serve(t, nil, func(o *Options) {
 		o.Build = func(config schema.Config, snapshot *policy.Plan) (*admit.Path, func(), error) {
 			path := &admit.Path{Buckets: bucketsFunc(plenty), Renderer: response.New(config, nil)}
-			path.Observers = []admit.Observer{observerFunc(func(d *decision.Decision) { *endpoints = append(*endpoints, d.Resolution.Endpoint) })}
+			path.Observers = []admit.Observer{
+				observerFunc(func(d *decision.Decision) { *endpoints = append(*endpoints, d.Resolution.Endpoint) }),
+			}
 			path.Policies.Store(snapshot)
 			return path, nil, nil
 		}
@@ -96,17 +101,30 @@ func serveNaming(t *testing.T) (*harness, *[]string) {
 
 // TestTheEndpointIsNamedWhateverTheLimitsAreCountedPer also holds what that costs: a question, and no write.
 func TestTheEndpointIsNamedWhateverTheLimitsAreCountedPer(t *testing.T) {
-	const getConsumer, getRoute = "kong.client.get_consumer", "kong.router.get_route"
 	for name, test := range map[string]struct {
 		config       string
 		first, later []string
 		endpoint     string
 	}{
-		"of a route": {strings.TrimSuffix(observing, "}") + routeScoped + "}", []string{getConsumer, getRoute}, []string{getConsumer}, "authed"},
-		"of a route, with no question of its own": {`{"global":{"limits":[{"name":"all","scope":"global","limit":9,"window_size":1}]}` + routeScoped + "}", []string{getRoute}, nil, "authed"},
-		"of all":          {observing, []string{getConsumer, getRoute}, []string{getConsumer, getRoute}, "authed"},
-		"that opts out":   {byConsumer, []string{getConsumer}, []string{getConsumer}, ""},
-		"of a route, out": {strings.TrimSuffix(byConsumer, "}") + routeScoped + "}", []string{getConsumer}, []string{getConsumer}, ""},
+		"of a route": {
+			strings.TrimSuffix(observing, "}") + routeScoped + "}",
+			[]string{getConsumer, getRoute},
+			[]string{getConsumer},
+			"authed",
+		},
+		"of a route, with no question of its own": {
+			`{"global":{"limits":[{"name":"all","scope":"global","limit":9,"window_size":1}]}` + routeScoped + "}",
+			[]string{getRoute},
+			nil, "authed",
+		},
+		"of all":        {observing, []string{getConsumer, getRoute}, []string{getConsumer, getRoute}, "authed"},
+		"that opts out": {byConsumer, []string{getConsumer}, []string{getConsumer}, ""},
+		"of a route, out": {
+			strings.TrimSuffix(byConsumer, "}") + routeScoped + "}",
+			[]string{getConsumer},
+			[]string{getConsumer},
+			"",
+		},
 	} {
 		t.Run("a config "+name, func(t *testing.T) {
 			h, endpoints := serveNaming(t)
@@ -189,27 +207,30 @@ func TestAPatternCostsOneQuestionForMethodAndPathInTheSameWrite(t *testing.T) {
 
 func TestADenialAsksNoMoreThanItTakesToKnowAGRPCCall(t *testing.T) {
 	const (
-		getRoute, getLine, getType = "kong.router.get_route", "kong.nginx.get_var=request", "kong.request.get_header=content-type"
-		rest, grpc                 = "http", "grpc"
+		getLine, getType = "kong.nginx.get_var=request", "kong.request.get_header=content-type"
+		rest, grpc       = "http", "grpc"
 	)
 	h := serve(t, nothing, nil)
+	all, call := []string{getRoute, getLine, getType}, []string{getLine, getType}
+	both, line := []string{getRoute, getLine}, []string{getLine}
 	for name, test := range map[string]struct {
 		scope, protocol, line string
 		first, later          []string // beside identity's
 		call                  bool
 	}{
 		"a route for REST":           {routeScoped, rest, "POST /x HTTP/2.0", []string{getRoute}, nil, false},
-		"a route for gRPC":           {routeScoped, grpc, "POST /x HTTP/2.0", []string{getRoute, getLine, getType}, []string{getLine, getType}, true},
-		"a route for gRPC over TLS":  {routeScoped, "grpcs", "POST /x HTTP/2.0", []string{getRoute, getLine, getType}, []string{getLine, getType}, true},
-		"a route for gRPC, HTTP/1.1": {routeScoped, grpc, "POST /x HTTP/1.1", []string{getRoute, getLine}, []string{getLine}, false},
-		"a route for gRPC, GET":      {routeScoped, grpc, "GET /x HTTP/2.0", []string{getRoute, getLine}, []string{getLine}, false},
+		"a route for gRPC":           {routeScoped, grpc, "POST /x HTTP/2.0", all, call, true},
+		"a route for gRPC over TLS":  {routeScoped, "grpcs", "POST /x HTTP/2.0", all, call, true},
+		"a route for gRPC, HTTP/1.1": {routeScoped, grpc, "POST /x HTTP/1.1", both, line, false},
+		"a route for gRPC, GET":      {routeScoped, grpc, "GET /x HTTP/2.0", both, line, false},
 		"any route, one for REST":    {"", rest, "POST /x HTTP/2.0", []string{getRoute}, []string{getRoute}, false},
-		"any route, one for gRPC":    {"", grpc, "POST /x HTTP/2.0", []string{getRoute, getLine, getType}, []string{getRoute, getLine, getType}, true},
-		"any route, one for both":    {"", "http,grpc", "POST /x HTTP/2.0", []string{getRoute, getLine, getType}, []string{getRoute, getLine, getType}, true},
+		"any route, one for gRPC":    {"", grpc, "POST /x HTTP/2.0", all, all, true},
+		"any route, one for both":    {"", "http,grpc", "POST /x HTTP/2.0", all, all, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			answers := kongtest.AnswersOf(t, "key-auth")
-			answers[getRoute] = kongtest.Encode(t, &kongtest.Route{Id: "r", Name: "calls", Protocols: strings.Split(test.protocol, ",")})
+			route := &kongtest.Route{Id: "r", Name: "calls", Protocols: strings.Split(test.protocol, ",")}
+			answers[getRoute] = kongtest.Encode(t, route)
 			answers[getLine] = kongtest.Encode(t, &kongtest.String{V: test.line})
 			answers[getType] = kongtest.Encode(t, &kongtest.String{V: "application/grpc+proto"})
 			config := strings.TrimSuffix(byConsumer, "}") + test.scope + "}"
@@ -234,7 +255,7 @@ func TestADenialAsksNoMoreThanItTakesToKnowAGRPCCall(t *testing.T) {
 }
 
 func TestADenialAsksForTheIDOfItsRequestInOneWriteWithTheRest(t *testing.T) {
-	const getConsumer, getRoute, getID = "kong.client.get_consumer", "kong.router.get_route", "kong.nginx.get_var=kong_request_id"
+	const getID = "kong.nginx.get_var=kong_request_id"
 	var ids []string
 	h := serve(t, nothing, func(o *Options) {
 		build := o.Build
@@ -265,7 +286,8 @@ func TestADenialAsksForTheIDOfItsRequestInOneWriteWithTheRest(t *testing.T) {
 			t.Errorf("asked %q in %d writes, want %q in %d, the exit's included", k.Questions, got, test.asked, test.writes)
 		}
 	}
-	if want := []string{"", "90607d37e0161b1fe197673e0ef8b45b", "90607d37e0161b1fe197673e0ef8b45b"}; !slices.Equal(ids, want) {
+	const recorded = "90607d37e0161b1fe197673e0ef8b45b"
+	if want := []string{"", recorded, recorded}; !slices.Equal(ids, want) {
 		t.Errorf("the requests are %q, want %q as Kong has answered", ids, want)
 	}
 }
@@ -283,7 +305,11 @@ func allocatesNothing(t *testing.T, config string) {
 	id := k.StartInstance(1, config)
 	var consumers [8][]byte
 	for i := range consumers {
-		consumers[i] = kongtest.Encode(t, &kongtest.Consumer{Id: fmt.Sprintf("b32379d9-3d28-5683-a79c-72139be6e34%d", i), Username: fmt.Sprint("alice", i), CustomId: fmt.Sprint("org-", i)})
+		consumers[i] = kongtest.Encode(t, &kongtest.Consumer{
+			Id:       fmt.Sprintf("b32379d9-3d28-5683-a79c-72139be6e34%d", i),
+			Username: fmt.Sprint("alice", i),
+			CustomId: fmt.Sprint("org-", i),
+		})
 	}
 	i := 0
 	next := func() {

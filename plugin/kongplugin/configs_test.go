@@ -14,7 +14,8 @@ import (
 func TestInstancesOfOneConfigShareItsPath(t *testing.T) {
 	h := serve(t, plenty, nil)
 	k := h.dial()
-	first, second, other := k.StartInstance(1, byConsumer), k.StartInstance(2, byConsumer), k.StartInstance(3, `{"tiers":[]}`)
+	first, second := k.StartInstance(1, byConsumer), k.StartInstance(2, byConsumer)
+	other := k.StartInstance(3, `{"tiers":[]}`)
 	if got := h.paths.Load(); got != 2 {
 		t.Errorf("%d paths of 2 configs in 3 instances", got)
 	}
@@ -141,5 +142,6 @@ func TestTwoConfigsThatDefineOnePolicyDifferentlyAreToldOnce(t *testing.T) {
 	}
 	exact := strings.Replace(fmt.Sprintf(config, 7), `"window_size"`, `"accuracy":"exact","window_size"`, 1)
 	k.StartRaw([]byte(kongtest.WithSeq(6, "plugin-3", exact))) // some of its requests would be asked with another capacity
-	h.log.await(t, "token_bucket) per tenant, exact in plugin plugin-3, 7 per 1 s (token_bucket) per tenant, leased in plugin plugin-2")
+	h.log.await(t, "token_bucket) per tenant, exact in plugin plugin-3, "+
+		"7 per 1 s (token_bucket) per tenant, leased in plugin plugin-2")
 }

@@ -99,7 +99,11 @@ func serve(t testing.TB, buckets bucketsFunc, change func(*Options)) *harness {
 		Log: slog.New(slog.NewJSONHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Build: func(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
 			h.paths.Add(1)
-			path := &admit.Path{Buckets: buckets, Renderer: response.New(config, nil), FailClosed: config.OnInternalError == schema.FailClosed}
+			path := &admit.Path{
+				Buckets:    buckets,
+				Renderer:   response.New(config, nil),
+				FailClosed: config.OnInternalError == schema.FailClosed,
+			}
 			path.Policies.Store(plan)
 			return path, func() { h.paths.Add(-1) }, nil
 		},

@@ -14,7 +14,8 @@ func TestARouteThatKongDidNotNameIsAskedForAgain(t *testing.T) {
 	k := h.dial()
 	k.Answers = kongtest.AnswersOf(t, "key-auth")
 	named := k.Answers["kong.router.get_route"]
-	id := k.StartInstance(1, `{"route_id":"r1","tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant+endpoint","limit":5,"window_size":1}]}]}`)
+	id := k.StartInstance(1, `{"route_id":"r1",
+		"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant+endpoint","limit":5,"window_size":1}]}]}`)
 	for i, c := range []struct {
 		answer []byte
 		asked  bool

@@ -10,7 +10,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-const byConsumer = `{"observe_endpoint":false,"tenant_from":["consumer.custom_id"],"tier_from":["consumer.tag.tier"],"tiers":[
+const byConsumer = `{"observe_endpoint":false,"tenant_from":["consumer.custom_id"],
+	"tier_from":["consumer.tag.tier"],"tiers":[
 	{"name":"essentials","limits":[{"name":"burst","scope":"tenant","limit":5,"window_size":1}]},
 	{"name":"enterprise","limits":[{"name":"burst","scope":"tenant","limit":50,"window_size":1}]}]}`
 
@@ -38,13 +39,22 @@ func TestAllQuestionsOfARequestLeaveInOneWrite(t *testing.T) {
 	h := serve(t, plenty, nil)
 	k := h.dial()
 	k.Answers = kongtest.AnswersOf(t, "jwt")
-	id := k.StartInstance(1, `{"tenant_from":["consumer.custom_id"],"user_from":["jwt.sub","header.X-User-Id"],"trusted_headers":["X-User-Id"],"tiers":[
-		{"name":"a","limits":[{"name":"u","scope":"user+endpoint","endpoint":"GET /jwt/*","limit":5,"window_size":1},{"name":"c","scope":"credential","limit":5,"window_size":1}]}]}`)
+	id := k.StartInstance(1, `{"tenant_from":["consumer.custom_id"],"user_from":["jwt.sub","header.X-User-Id"],
+		"trusted_headers":["X-User-Id"],"tiers":[{"name":"a","limits":[
+		{"name":"u","scope":"user+endpoint","endpoint":"GET /jwt/*","limit":5,"window_size":1},
+		{"name":"c","scope":"credential","limit":5,"window_size":1}]}]}`)
 	before := h.writes()
 	if err := k.Event(id); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"kong.client.get_consumer", "kong.client.get_credential", "kong.nginx.get_var=request", "kong.router.get_route", "kong.ctx.shared.get=authenticated_jwt_token", "kong.nginx.get_var=http_x_user_id"}
+	want := []string{
+		"kong.client.get_consumer",
+		"kong.client.get_credential",
+		"kong.nginx.get_var=request",
+		"kong.router.get_route",
+		"kong.ctx.shared.get=authenticated_jwt_token",
+		"kong.nginx.get_var=http_x_user_id",
+	}
 	if !slices.Equal(k.Questions, want) {
 		t.Errorf("asked %q, want %q", k.Questions, want)
 	}
@@ -150,7 +160,9 @@ func TestLongAnswersWithinTheBoundAreDecided(t *testing.T) {
 	}, nil)
 	k := h.dial()
 	id := k.StartInstance(1, byConsumer)
-	k.Answers["kong.client.get_consumer"] = kongtest.Encode(t, &kongtest.Consumer{CustomId: strings.Repeat("x", 1<<20), Tags: slices.Repeat([]string{"tier:enterprise"}, 10_000)})
+	k.Answers["kong.client.get_consumer"] = kongtest.Encode(t, &kongtest.Consumer{
+		CustomId: strings.Repeat("x", 1<<20), Tags: slices.Repeat([]string{"tier:enterprise"}, 10_000),
+	})
 	if err := k.Event(id); err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +178,8 @@ func TestAnIdentityThatIsNotUTF8IsCountedAsItIs(t *testing.T) {
 		return plenty(bounds, statuses)
 	}, nil)
 	k := h.dial()
-	id := k.StartInstance(1, `{"tenant_from":["header.X-Org"],"trusted_headers":["x-org"],"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant","limit":5,"window_size":1}]}]}`)
+	id := k.StartInstance(1, `{"tenant_from":["header.X-Org"],"trusted_headers":["x-org"],
+		"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant","limit":5,"window_size":1}]}]}`)
 	k.Answers["kong.nginx.get_var=http_x_org"] = []byte("\x0a\x04\xff\x00:}")
 	if err := k.Event(id); err != nil {
 		t.Fatal(err)
@@ -179,10 +192,21 @@ func TestAnIdentityThatIsNotUTF8IsCountedAsItIs(t *testing.T) {
 func TestATrustedHeaderWithMoreThanOneValueIsDenied(t *testing.T) {
 	const limits = `"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant","limit":5,"window_size":1}]}]}`
 	for name, test := range map[string]struct{ config, variable, header string }{
-		"the tenant's": {`{"tenant_from":["consumer.id","header.x-org"],"trusted_headers":["X-Org"],` + limits, "http_x_org", "X-Org"},
-		"the user's":   {`{"tenant_from":["header.X-Org"],"user_from":["header.X-User_Id"],"trusted_headers":["X-Org","X-User_Id"],"tiers":[{"name":"a","limits":[{"name":"l","scope":"user","limit":5,"window_size":1}]}]}`, "http_x_user_id", "X-User_id"},
-		"the tier's":   {`{"tier_from":["header.X-Tier"],"trusted_headers":["X-Tier"],"tiers":[{"name":"b"},` + strings.TrimPrefix(limits, `"tiers":[`), "http_x_tier", "X-Tier"},
-		"the cost's":   {`{"cost_header":"X-Cost","trusted_headers":["X-Cost"],` + limits, "http_x_cost", "X-Cost"},
+		"the tenant's": {
+			`{"tenant_from":["consumer.id","header.x-org"],"trusted_headers":["X-Org"],` + limits,
+			"http_x_org", "X-Org",
+		},
+		"the user's": {
+			`{"tenant_from":["header.X-Org"],"user_from":["header.X-User_Id"],"trusted_headers":["X-Org","X-User_Id"],
+			"tiers":[{"name":"a","limits":[{"name":"l","scope":"user","limit":5,"window_size":1}]}]}`,
+			"http_x_user_id", "X-User_id",
+		},
+		"the tier's": {
+			`{"tier_from":["header.X-Tier"],"trusted_headers":["X-Tier"],"tiers":[{"name":"b"},` +
+				strings.TrimPrefix(limits, `"tiers":[`),
+			"http_x_tier", "X-Tier",
+		},
+		"the cost's": {`{"cost_header":"X-Cost","trusted_headers":["X-Cost"],` + limits, "http_x_cost", "X-Cost"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, value := range []string{"evil, real", "a,b", ", 7", "7, "} {
@@ -200,7 +224,8 @@ func TestATrustedHeaderWithMoreThanOneValueIsDenied(t *testing.T) {
 				if err := k.Event(k.StartInstance(1, test.config)); err != nil {
 					t.Fatal(err)
 				}
-				if takes != 0 || k.Exit == nil || k.Exit.Status != 400 || !strings.Contains(string(k.Exit.Body), "The header "+test.header+" must be sent once") {
+				if takes != 0 || k.Exit == nil || k.Exit.Status != 400 ||
+					!strings.Contains(string(k.Exit.Body), "The header "+test.header+" must be sent once") {
 					t.Errorf("%q: %d takes, exit %v; want 400 that names %s", value, takes, k.Exit, test.header)
 				}
 			}

@@ -26,7 +26,9 @@ func trace(d *decision.Decision) kongwire.Struct {
 		if p.Row != 0 {
 			t = t.Number("policy_id", p.Row)
 		}
-		t = t.Number("limit", p.Limit.Spec().Burst).Number("remaining", status.Remaining).Text("source", status.Source.String())
+		t = t.Number("limit", p.Limit.Spec().Burst).
+			Number("remaining", status.Remaining).
+			Text("source", status.Source.String())
 	}
 	if d.PolicyVersion != 0 {
 		t = t.Number("policy_version", d.PolicyVersion)

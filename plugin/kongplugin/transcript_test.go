@@ -49,8 +49,11 @@ func TestOurQuestionsAreTheRecordedBytes(t *testing.T) {
 }
 
 func TestRecordedAnswersIdentifyTheRequest(t *testing.T) {
-	const config = `{"tenant_from":["consumer.tag.org"],"user_from":["jwt.sub","header.X-User-Id"],"tier_from":["jwt.tier","consumer.tag.tier"],"trusted_headers":["x-user-id"],
-		"tiers":[{"name":"essentials"},{"name":"enterprise","limits":[{"name":"u","scope":"user+endpoint","limit":9,"window_size":1},{"name":"p","scope":"tenant+endpoint","endpoint":"GET /authed/records/{id}","limit":9,"window_size":1}]}],
+	const config = `{"tenant_from":["consumer.tag.org"],"user_from":["jwt.sub","header.X-User-Id"],
+		"tier_from":["jwt.tier","consumer.tag.tier"],"trusted_headers":["x-user-id"],
+		"tiers":[{"name":"essentials"},{"name":"enterprise","limits":[
+		{"name":"u","scope":"user+endpoint","limit":9,"window_size":1},
+		{"name":"p","scope":"tenant+endpoint","endpoint":"GET /authed/records/{id}","limit":9,"window_size":1}]}],
 		"anonymous":{"limits":[{"name":"ip","scope":"ip","limit":9,"window_size":1}]}}`
 	tenant := policy.Key{Namespace: "default", Group: policy.ByTenant, GroupID: "acme"}
 	user := tenant
@@ -99,7 +102,9 @@ func FuzzDecodeAnswers(f *testing.F) {
 			}
 		}
 		var want kongtest.Consumer
-		if proto.Unmarshal(answer, &want) == nil && (req.Consumer.ID != want.Id || req.Consumer.Username != want.Username || req.Consumer.CustomID != want.CustomId || !slices.Equal(req.Consumer.Tags, want.Tags)) {
+		if proto.Unmarshal(answer, &want) == nil &&
+			(req.Consumer.ID != want.Id || req.Consumer.Username != want.Username ||
+				req.Consumer.CustomID != want.CustomId || !slices.Equal(req.Consumer.Tags, want.Tags)) {
 			t.Errorf("%x: consumer %+v, want %v", answer, req.Consumer, &want)
 		}
 	})

@@ -109,7 +109,8 @@ func TestEveryInstanceIsClosedOnce(t *testing.T) {
 }
 
 func TestConfigsOfOnePluginDifferBetweenWorkersByTheirSequenceAlone(t *testing.T) {
-	one, two := parseConfig([]byte(`{"__seq__":1,"a":[1],"__plugin_id":"p"}`)), parseConfig([]byte(`{"a":[1],"__plugin_id":"p","__seq__":2}`))
+	one := parseConfig([]byte(`{"__seq__":1,"a":[1],"__plugin_id":"p"}`))
+	two := parseConfig([]byte(`{"a":[1],"__plugin_id":"p","__seq__":2}`))
 	if string(one.Common) != string(two.Common) || one.id != 1 || two.id != 2 || one.PluginID != "p" {
 		t.Errorf("%s and %s, ids %d and %d", one.Common, two.Common, one.id, two.id)
 	}

@@ -143,7 +143,8 @@ func TestThePanicOfACallEndsItsConnectionAndNothingElse(t *testing.T) {
 func TestAStatusCallForAnUnknownInstanceIsLoggedAndCountedAsItsEventIs(t *testing.T) {
 	h := serve(t, greet, nil)
 	k := h.dial()
-	k.Call(&pb.RpcCall{Call: &pb.RpcCall_CmdGetInstanceStatus{CmdGetInstanceStatus: &pb.CmdGetInstanceStatus{InstanceId: 99}}})
+	status := &pb.CmdGetInstanceStatus{InstanceId: 99}
+	k.Call(&pb.RpcCall{Call: &pb.RpcCall_CmdGetInstanceStatus{CmdGetInstanceStatus: status}})
 	if _, err := k.Receive(); err == nil {
 		t.Error("it was answered; Kong would not start the instance anew")
 	}

@@ -1,7 +1,7 @@
 package kongwire
 
-// Question is a call of one of Kong's PDK methods with fixed arguments, encoded once: the frame of the method's name and
-// the frame of its arguments.
+// Question is a call of one of Kong's PDK methods with fixed arguments, encoded once: the frame of the method's name
+// and the frame of its arguments.
 type Question []byte
 
 // NewQuestion returns the question that calls a method with one string as its argument, or with none if it is "".

@@ -56,7 +56,7 @@ func TestAnExceededBudgetIsAnsweredAndTheLateAnswerIsReadPast(t *testing.T) {
 	k := h.dial()
 	id := k.StartInstance(1, "{}")
 	k.CallEvent(id, "access")
-	for _, want := range []string{"kong.client.get_consumer", "", ""} { // question, arguments, and the end without an answer
+	for _, want := range []string{getConsumer, "", ""} { // the question, its arguments, and the end without an answer
 		if frame, err := k.Receive(); err != nil || string(frame) != want {
 			t.Fatalf("received %q, %v; want %q", frame, err, want)
 		}
@@ -102,7 +102,8 @@ func TestConfigsWithoutASequenceOfTheirOwnGetInstancesOfTheirOwn(t *testing.T) {
 	h := serve(t, greet, nil)
 	k := h.dial()
 	// Kong sends 0 to every config when it cannot count, and the protocol takes 0 for absent.
-	first, second := k.StartRaw([]byte(kongtest.WithSeq(0, "p1", "{}"))), k.StartRaw([]byte(kongtest.WithSeq(0, "p2", "{}")))
+	first := k.StartRaw([]byte(kongtest.WithSeq(0, "p1", "{}")))
+	second := k.StartRaw([]byte(kongtest.WithSeq(0, "p2", "{}")))
 	if first <= 0 || second <= 0 || first == second {
 		t.Fatalf("the instances are %d and %d, want two ids above 0", first, second)
 	}

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// socket is a connection that writes and waits for the answer in one step. Calls into the kernel are most of the cost of
-// an event. This saves the read that finds nothing before each wait, and what Go does around calls that could block
+// socket is a connection that writes and waits for the answer in one step. Calls into the kernel are most of the cost
+// of an event. This saves the read that finds nothing before each wait, and what Go does around calls that could block
 // (these cannot). Go's poller waits.
 type socket struct {
 	net.Conn
@@ -90,8 +90,8 @@ func (s *socket) Read(p []byte) (int, error) {
 	}
 }
 
-// writeAndRead writes what is unsent and reads, without waiting. It returns false if it must be called again when there is
-// input.
+// writeAndRead writes what is unsent and reads, without waiting. It returns false if it must be called again when there
+// is input.
 //
 // The poller reports input that arrives after the first attempt has begun, so it cannot miss the answer to a write. It
 // does not report input that had arrived before. If no answer is due, writeAndRead looks for that.

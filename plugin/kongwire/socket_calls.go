@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// readNow and writeNow read and write on other systems than Linux. The race detector needs them too: it learns the order
-// of events at the two ends of a socket from the calls of package syscall.
+// readNow and writeNow read and write on other systems than Linux. The race detector needs them too: it learns the
+// order of events at the two ends of a socket from the calls of package syscall.
 
 func readNow(fd uintptr, p []byte) (int, syscall.Errno) {
 	n, err := syscall.Read(int(fd), p)

@@ -71,8 +71,13 @@ func seqOf(t *testing.T, config []byte) int32 {
 
 func TestOurAnswersAreTheRecordedMessages(t *testing.T) {
 	header := func(name, value string) Header { return Header{Name: name, Value: []byte(value)} }
-	headers := []Header{header("X-RateLimit-Limit", "100"), header("X-RateLimit-Remaining", "99"), header("X-RateLimit-Reset", "1")}
-	exit := appendExit(nil, 429, []Header{header("Content-Type", "application/problem+json"), header("Retry-After", "7")}, []byte(`{"title":"no"}`))
+	headers := []Header{
+		header("X-RateLimit-Limit", "100"),
+		header("X-RateLimit-Remaining", "99"),
+		header("X-RateLimit-Reset", "1"),
+	}
+	exitHeaders := []Header{header("Content-Type", "application/problem+json"), header("Retry-After", "7")}
+	exit := appendExit(nil, 429, exitHeaders, []byte(`{"title":"no"}`))
 	frames := kongtest.Transcript(t)
 	found := 0
 	for i, line := range frames {
@@ -125,7 +130,8 @@ func FuzzDecodeCall(f *testing.F) {
 		if got.sequence != want.Sequence {
 			t.Errorf("%x: sequence %d, want %d", frame, got.sequence, want.Sequence)
 		}
-		if event := want.GetCmdHandleEvent(); event != nil && got.command == cmdHandleEvent && len(frame) < 64 && bytes.Count(frame, []byte{0xa2, 0x02}) == 1 {
+		if event := want.GetCmdHandleEvent(); event != nil && got.command == cmdHandleEvent && len(frame) < 64 &&
+			bytes.Count(frame, []byte{0xa2, 0x02}) == 1 {
 			if got.instance != event.InstanceId || string(got.event) != event.EventName {
 				t.Errorf("%x: event %q of %d, want %q of %d", frame, got.event, got.instance, event.EventName, event.InstanceId)
 			}

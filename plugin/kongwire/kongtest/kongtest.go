@@ -254,7 +254,7 @@ func (k *Worker) Event(id int32) error {
 // QuestionName returns method, or method=argument if the first field of the arguments is a text.
 func QuestionName(method, arguments []byte) string {
 	var argument pb.String
-	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(arguments, &argument); err != nil || argument.V == "" {
+	if err := proto.Unmarshal(arguments, &argument); err != nil || argument.V == "" {
 		return string(method)
 	}
 	return string(method) + "=" + argument.V
