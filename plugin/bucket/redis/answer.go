@@ -123,7 +123,7 @@ func (p *plan) readValues(values []any) (foreign, taken int, err error) {
 	}
 	for i := range p.buckets {
 		b := &p.buckets[i]
-		b.state, b.charged = limit.State{}, false
+		b.state, b.charged, b.shown, b.refunded = limit.State{}, false, nil, false
 		value := p.subjects[b.subject].value
 		if value == "" {
 			continue
@@ -181,7 +181,9 @@ func (p *plan) denied() bool {
 // settle fills the statuses in. charged says whether what the script has spent stays spent; it is false where another
 // call of the same request was refused.
 func (p *plan) settle(statuses []decision.Status, charged bool) error {
-	charged = charged && !p.denied()
+	denied := p.denied()
+	refunds := !charged && !denied // what the script has spent is refunded, because another call denies
+	charged = charged && !denied
 	p.seen = slices.Grow(p.seen[:0], len(p.bounds))[:len(p.bounds)]
 	clear(p.seen)
 	for i := range p.records {
@@ -189,11 +191,15 @@ func (p *plan) settle(statuses []decision.Status, charged bool) error {
 		b := &p.buckets[r.bucket]
 		state := b.state
 		if r.log != nil {
-			state = r.log.state
+			if b.shown == nil || !b.refunded {
+				b.shown = r
+			}
+			state = b.shown.log.state
 			if p.seen[r.bound] == nil || (charged && r.looks()) {
-				p.seen[r.bound] = r
+				p.seen[r.bound] = b.shown
 			}
 		}
+		b.refunded = b.refunded || refunds && p.spent(r)
 		if r.asks {
 			wait, err := p.wait(r, state, charged)
 			if err != nil {
@@ -224,6 +230,8 @@ func (p *plan) wait(r *record, state limit.State, charged bool) (limit.Micros, e
 	switch {
 	case r.asked > l.Capacity():
 		wait = limit.Never
+	case r.log != nil && p.buckets[r.bucket].refunded && l.Wait(&state, p.now, r.asked) == 0:
+		wait = 0
 	case r.log != nil:
 		wait = r.log.free - p.now
 	default:

@@ -61,6 +61,17 @@ func pairOf(t *testing.T, clients [2]*redis.Client, groups bool, clock storetest
 	return NewPair(over(clients[0]), over(clients[1]), byParity)
 }
 
+// placed returns which call of a pair by parity decides a bucket: there is one for each Redis, or for each group in it.
+func placed(groups bool) storetest.Place {
+	return func(key *policy.Key) string {
+		place := strconv.FormatBool(byParity(key))
+		if groups {
+			place += "{" + key.GroupID + "}"
+		}
+		return place
+	}
+}
+
 func TestAPairKeepsTheStoresPromises(t *testing.T) {
 	clients := twoServers(t)
 	for _, groups := range []bool{false, true} {
@@ -68,8 +79,35 @@ func TestAPairKeepsTheStoresPromises(t *testing.T) {
 			storetest.RunApart(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
 				clock := storetest.NewClock()
 				return pairOf(t, clients, groups, clock), clock
-			})
+			}, placed(groups))
 		})
+	}
+}
+
+// One sliding log has two bounds in shadow, of which the first spends what is refunded as the other Redis denies.
+func TestABoundShowsNothingOfWhatTheOtherRedisDenied(t *testing.T) {
+	pair := pairOf(t, twoServers(t), false, storetest.NewClock())
+	empty := hourly(t, named(0, true), 1, 1)
+	shadow := hourly(t, named(0, false), 2, 2)
+	l, err := limit.New(limit.Spec{Algorithm: limit.SlidingLog, Quantity: 2, Window: 3600 * limit.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shadow.Policy.Limit, shadow.Policy.Mode = l, policy.Shadow
+	if err := pair.Take(t.Context(), []policy.Bound{empty}, make([]decision.Status, 1)); err != nil {
+		t.Fatal(err)
+	}
+	statuses := make([]decision.Status, 3)
+	if err := pair.Take(t.Context(), []policy.Bound{shadow, shadow, empty}, statuses); err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range statuses[:2] {
+		if s.Used != 0 || s.Wait != 0 || s.Charged {
+			t.Errorf("bound %d of the shadow has %d used, wait %d, charged %t: want an empty bucket", i, s.Used, s.Wait, s.Charged)
+		}
+	}
+	if statuses[2].Admits() {
+		t.Error("an empty bucket admits")
 	}
 }
 

@@ -53,6 +53,9 @@ type bucket struct {
 	name     [nameSize]byte
 	state    limit.State
 	charged  bool // state is not what the script found, but what it has spent from
+
+	shown    *record // of a sliding log: the last record whose view has nothing that is refunded
+	refunded bool    // the script has spent from it, and that is refunded because another call of the request denies
 }
 
 // record is one step of the script. Usually a bound has one. Enforced bounds that share a bucket have two, because each

@@ -189,7 +189,8 @@ type part struct {
 }
 
 // takeParts takes the parts of a request, which may lie in several Redis, all at once. If one denies, what the others
-// have spent is given back.
+// have spent is refunded. What remains of that is a new receipt, and the conversion of a bucket that another limit wrote,
+// as after any admission: see [limit.Limit.Advance]. Neither admits a token more.
 func takeParts(ctx context.Context, parts []part, statuses []decision.Status) error {
 	for i := range parts {
 		p := &parts[i]

@@ -15,25 +15,32 @@ import (
 )
 
 // Model is the reference store: what Take promises, written down as plainly as possible. A bucket's state changes
-// only when it is spent from, and is forgotten at its expiry. It is safe for concurrent use.
+// only when it is spent from or refunded, and is dropped at its expiry. It is safe for concurrent use.
 type Model struct {
 	clock   Clock
+	place   Place
 	mu      sync.Mutex
-	now     limit.Micros // of the request that is being taken
+	now     limit.Micros // of the current request
 	buckets map[policy.Key]modelBucket
 }
+
+// Place returns the name of the place that keeps a bucket. Bounds of one place are decided together; places are asked
+// at once, and what one has spent is refunded if another denies.
+type Place func(*policy.Key) string
 
 type modelBucket struct {
 	state  limit.State
 	expiry limit.Micros
 }
 
-// NewModel is an empty model.
+// NewModel returns an empty model of a store that keeps all buckets in one place.
 func NewModel(clock Clock) *Model {
-	return &Model{clock: clock, buckets: map[policy.Key]modelBucket{}}
+	return &Model{clock: clock, place: onePlace, buckets: map[policy.Key]modelBucket{}}
 }
 
-// state is a copy of the bucket's state, brought to the present.
+func onePlace(*policy.Key) string { return "" }
+
+// state returns a copy of the bucket's state, brought to the present.
 func (m *Model) state(b *policy.Bound) limit.State {
 	var s limit.State
 	if bucket, ok := m.buckets[b.Key]; ok && bucket.expiry > m.now {
@@ -59,41 +66,92 @@ func (m *Model) spend(b *policy.Bound, status *decision.Status) {
 	status.Charged, status.Receipt = true, s.Receipt()
 }
 
+// refund returns to a bucket what a bound has just spent. The bucket keeps its expiry.
+func (m *Model) refund(b *policy.Bound, status *decision.Status) {
+	bucket := m.buckets[b.Key]
+	b.Policy.Limit.Refund(&bucket.state, m.now, b.Cost, status.Receipt)
+	m.buckets[b.Key] = bucket
+	status.Charged, status.Receipt = false, limit.Receipt{}
+}
+
 // Take implements Store.
 func (m *Model) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.now = m.clock.Now()
 	clear(statuses)
-	denied := false
+	denied := m.check(bounds, statuses)
+	if len(denied) > 0 {
+		m.report(bounds, statuses)
+	}
+	order := m.spendPlaces(bounds, statuses, denied)
+	if len(denied) == 0 {
+		m.report(bounds, statuses)
+		return nil
+	}
+	for _, i := range order {
+		m.refund(&bounds[i], &statuses[i])
+	}
+	return nil
+}
+
+// check fills in the waits of the enforced bounds, and returns the places that deny.
+func (m *Model) check(bounds []policy.Bound, statuses []decision.Status) map[string]bool {
+	denied := map[string]bool{}
 	for i := range bounds {
-		if b := &bounds[i]; b.Enforced() {
-			statuses[i].Wait = 0
-			if b.Cost > 0 {
-				statuses[i].Wait = m.wait(b, asked(bounds[:i+1], b.Key))
+		if b := &bounds[i]; b.Enforced() && b.Cost > 0 {
+			statuses[i].Wait = m.wait(b, asked(bounds[:i+1], b.Key))
+			if statuses[i].Wait > 0 {
+				denied[m.place(&b.Key)] = true
 			}
-			denied = denied || statuses[i].Wait > 0
 		}
 	}
-	for i := range bounds {
-		if !denied && bounds[i].Enforced() {
-			m.spend(&bounds[i], &statuses[i])
+	return denied
+}
+
+// spendPlaces spends the bounds of the places that admit, the enforced ones first, and fills in the waits of the others.
+// It returns the spent ones in order.
+func (m *Model) spendPlaces(bounds []policy.Bound, statuses []decision.Status, denied map[string]bool) (order []int) {
+	spend := func(i int) {
+		if m.spend(&bounds[i], &statuses[i]); statuses[i].Charged {
+			order = append(order, i)
 		}
 	}
-	for i := range bounds {
-		if b := &bounds[i]; !b.Enforced() {
-			statuses[i].Wait = m.wait(b, b.Cost)
-			if !denied && statuses[i].Wait == 0 {
-				m.spend(b, &statuses[i])
+	if len(denied) > 0 { // a shadow shows what would be without what is refunded
+		for i := range bounds {
+			if b := &bounds[i]; !b.Enforced() {
+				statuses[i].Wait = m.wait(b, b.Cost)
 			}
 		}
 	}
+	for i := range bounds {
+		if bounds[i].Enforced() && !denied[m.place(&bounds[i].Key)] {
+			spend(i)
+		}
+	}
+	for i := range bounds {
+		b := &bounds[i]
+		if b.Enforced() || denied[m.place(&b.Key)] {
+			continue
+		}
+		wait := m.wait(b, b.Cost)
+		if len(denied) == 0 {
+			statuses[i].Wait = wait
+		}
+		if wait == 0 {
+			spend(i)
+		}
+	}
+	return order
+}
+
+// report fills in how the buckets stand.
+func (m *Model) report(bounds []policy.Bound, statuses []decision.Status) {
 	for i := range bounds {
 		s := m.state(&bounds[i])
 		statuses[i].Status = bounds[i].Policy.Limit.Status(&s, m.now)
 		statuses[i].Now, statuses[i].Source = m.now, decision.Memory
 	}
-	return nil
 }
 
 // asked is what the enforced bounds of one bucket ask together; no capacity is nearly as large as where it is cut off.
@@ -108,11 +166,12 @@ func asked(bounds []policy.Bound, key policy.Key) int64 {
 }
 
 // lockstep plays random timelines over the store and the model, and demands the same statuses at every step.
-func lockstep(t *testing.T, open Open) {
+func lockstep(t *testing.T, open Open, place Place, groups []policy.Group) {
 	rapid.Check(t, func(rt *rapid.T) {
 		store, clock := open(t)
 		model := NewModel(clock)
-		world := drawWorld(rt)
+		model.place = place
+		world := drawWorld(rt, groups)
 		for step := range rapid.IntRange(1, 100).Draw(rt, "requests") {
 			world.turn(rt, model)
 			bounds := world.request(rt)
@@ -125,12 +184,22 @@ func lockstep(t *testing.T, open Open) {
 			}
 			for i := range got {
 				want[i].Source = got[i].Source
+				want[i].Wait = shadowWait(&bounds[i], &got[i], &want[i])
 				if got[i] != want[i] {
 					rt.Fatalf("request %d, bound %d: %s\n got %+v\nwant %+v", step, i, describe(&bounds[i]), got[i], want[i])
 				}
 			}
 		}
 	})
+}
+
+// shadowWait returns the wait that a status must show. A sliding log in shadow that denies may show a later end of it: its
+// entries are read once, beside what another bound spent there provisionally.
+func shadowWait(b *policy.Bound, got, want *decision.Status) limit.Micros {
+	if b.Enforced() || b.Policy.Limit.Spec().Algorithm != limit.SlidingLog || want.Wait == 0 {
+		return want.Wait
+	}
+	return max(got.Wait, want.Wait)
 }
 
 func describe(b *policy.Bound) string {
@@ -140,14 +209,16 @@ func describe(b *policy.Bound) string {
 // world is a handful of buckets, and the policy that each has at the moment.
 type world struct{ bounds []policy.Bound }
 
-func drawWorld(t *rapid.T) *world {
+func drawWorld(t *rapid.T, groups []policy.Group) *world {
 	var w world
 	for i := range rapid.IntRange(1, 5).Draw(t, "buckets") {
 		p := &policy.Policy{Name: fmt.Sprint("policy-", i), Scope: policy.Tenant, Limit: *Limits().Draw(t, "limit"), Cost: -1}
 		p.Mode = rapid.SampledFrom([]policy.Mode{policy.Enforce, policy.Enforce, policy.Shadow, policy.Log}).Draw(t, "mode")
-		w.bounds = append(w.bounds, policy.Bound{
-			Policy: p, Key: policy.Key{Namespace: "n", Policy: p.Name, Group: policy.ByTenant, GroupID: "acme"},
-		})
+		key := policy.Key{Namespace: "n", Policy: p.Name, Group: groups[i%len(groups)]}
+		if key.Group == policy.ByTenant {
+			key.GroupID = "acme"
+		}
+		w.bounds = append(w.bounds, policy.Bound{Policy: p, Key: key})
 	}
 	return &w
 }

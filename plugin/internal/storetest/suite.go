@@ -81,14 +81,19 @@ var promises = []test{
 // Run runs the suite for a store that decides a request at one instant.
 func Run(t *testing.T, open Open) {
 	run(t, open, test{"LastTokenIsGivenOnce", lastTokenIsGivenOnce})
-	t.Run("EveryTimelineIsDecidedAsTheModelDecidesIt", func(t *testing.T) { lockstep(t, open) })
+	t.Run("EveryTimelineIsDecidedAsTheModelDecidesIt", func(t *testing.T) {
+		lockstep(t, open, onePlace, []policy.Group{policy.ByTenant})
+	})
 }
 
 // RunApart runs the suite for a store that keeps the buckets of a request in several places, which it asks at once.
-// Requests at the same time can deny each other the last token, and none gets it. The timelines are left out: what one
-// place spends and gives back at once can leave traces that the model does not have, such as another instant or receipt.
-func RunApart(t *testing.T, open Open) {
+// Place names where a bucket is. Requests at the same time can deny each other the last token, and none gets it. What
+// one place spends and refunds leaves traces, such as another receipt; the model leaves the same.
+func RunApart(t *testing.T, open Open, place Place) {
 	run(t, open, test{"LastTokenIsNotGivenTwice", lastTokenIsNotGivenTwice})
+	t.Run("EveryTimelineIsDecidedAsTheModelDecidesIt", func(t *testing.T) {
+		lockstep(t, open, place, []policy.Group{policy.ByTenant, policy.ByTenant, policy.ByAll})
+	})
 }
 
 func run(t *testing.T, open Open, last test) {
