@@ -1,5 +1,7 @@
 package limit
 
+import "slices"
+
 // Refunds return what a request spent, as far as that cannot raise any other request's limit.
 //
 // A refund that comes late must not return what the bucket would have refilled anyway. Let a request have taken cost
@@ -142,6 +144,8 @@ func (l *Limit) refundBucket(s *State, now Micros, cost, since int64, r Receipt)
 	return back
 }
 
+// refundLog returns cost tokens to the entry of a take, and removes an entry of which nothing is left: a log has no more
+// entries than tokens, however many takes are refunded.
 func (s *State) refundLog(cost int64, r Receipt) int64 {
 	for i := len(s.Log) - 1; i >= max(len(s.Log)-recentEntries, 0); i-- {
 		if s.Log[i].At != r.At {
@@ -150,8 +154,13 @@ func (s *State) refundLog(cost int64, r Receipt) int64 {
 		if s.Log[i].Cost < cost {
 			return 0
 		}
-		s.Log[i].Cost -= cost
 		s.Spent -= cost
+		if s.Log[i].Cost -= cost; s.Log[i].Cost == 0 {
+			s.Log = slices.Delete(s.Log, i, i+1)
+		}
+		if len(s.Log) == 0 {
+			s.Log = nil
+		}
 		return cost
 	}
 	return 0

@@ -1,6 +1,7 @@
 package limit_test
 
 import (
+	"reflect"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -272,4 +273,61 @@ func TestAMarkThatCannotTellReturnsNothing(t *testing.T) {
 	if back := l.Refund(&tl.state, tl.now, 100, receipt); back != 0 {
 		t.Errorf("%d come back", back)
 	}
+}
+
+// However many takes are refunded, a sliding log keeps no entries of them: what is not spent takes no memory.
+func TestARefundedTakeLeavesNoEntryInASlidingLog(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := storetest.Limits(limit.SlidingLog).Draw(t, "limit")
+		tl := timeline{now: storetest.Start}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			tl.step(t, l)
+			for i, a := range tl.state.Log {
+				if a.Cost <= 0 {
+					t.Fatalf("entry %d of %+v is empty", i, tl.state.Log)
+				}
+			}
+		}
+		for len(tl.open) > 0 {
+			tl.refund(0, tl.open[0].left)
+		}
+		var kept int64
+		for _, e := range tl.history {
+			kept += e.cost
+		}
+		if kept == 0 && (tl.state.Log != nil || tl.state.Spent != 0) {
+			t.Fatalf("after a refund of all takes the log holds %+v", tl.state)
+		}
+	})
+}
+
+// A server that spends and then refunds, because another one denies, leaves what was spent before: no more, which would
+// deny others, and no less, which would admit them. That holds for a bucket that another limit wrote, too.
+func TestASpendThatIsRefundedAtOnceChangesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		tl := timeline{now: storetest.Start}
+		l := storetest.Limits().Draw(t, "limit")
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			if rapid.IntRange(0, 4).Draw(t, "change") == 0 {
+				l = storetest.Limits().Draw(t, "changed limit")
+			}
+			tl.turn(t, l)
+			cost := storetest.Cost(t, l)
+			want := clone(tl.state)
+			l.Advance(&want, tl.now)
+			if cost <= 0 || l.Wait(&want, tl.now, cost) > 0 {
+				continue
+			}
+			if rapid.Bool().Draw(t, "keep") {
+				tl.spend(l, cost)
+				continue
+			}
+			tl.spend(l, cost)
+			l.Refund(&tl.state, tl.now, cost, tl.state.Receipt())
+			got := clone(tl.state)
+			if got.Mark, want.Mark = 0, 0; !reflect.DeepEqual(got, want) {
+				t.Fatalf("a refunded spend of %d leaves\n%+v, want\n%+v", cost, got, want)
+			}
+		}
+	})
 }

@@ -94,7 +94,7 @@ func (s *State) dropOldest() {
 
 // logReset returns the instant when the last admission of the log expires.
 func (l *Limit) logReset(s *State, now Micros) Micros {
-	if s.Spent == 0 { // refunds leave entries without cost behind
+	if len(s.Log) == 0 {
 		return now
 	}
 	return s.Log[len(s.Log)-1].At + l.spec.Window
@@ -122,8 +122,7 @@ func (l *Limit) appendLog(s *State, cost int64) {
 	}
 	s.Spent += cost
 	// A log that never denies would grow without end: it drops the oldest beyond what it must count.
-	excessive := l.spec.SoftOnly && s.Spent > l.hard
-	for excessive && (s.Spent > l.hard || s.Log[0].Cost == 0) {
+	for l.spec.SoftOnly && s.Spent > l.hard {
 		if excess := s.Spent - l.hard; excess < s.Log[0].Cost {
 			s.Log[0].Cost -= excess
 			s.Spent -= excess

@@ -216,6 +216,29 @@ type taken struct {
 	statuses []decision.Status
 }
 
+// A client that is denied by one group cannot fill the memory of another.
+func TestDenialsByAnotherGroupLeaveNoEntriesInASlidingLog(t *testing.T) {
+	f, clock, _ := grouped(t, redistest.Single(t).Client(t))
+	ours := bound(t, "log", limit.Spec{Algorithm: limit.SlidingLog, Quantity: 100, Window: hour})
+	empty := everybody(bound(t, "all", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1, Window: 24 * hour}))
+	f.take(t, costing(ours, 2), empty)
+	size := func() int64 { return f.client.StrLen(t.Context(), string(appendLog(nil, &ours.Key))).Val() }
+	before := size()
+	for range 50 {
+		clock.Advance(limit.Second)
+		if s := f.take(t, ours, empty); s[1].Admits() || s[0].Used != 2 {
+			t.Fatalf("%+v: want the second to deny, and 2 used of the first", s)
+		}
+	}
+	if after := size(); after > before+14 {
+		t.Errorf("50 denied requests make the log grow from %d to %d bytes: want room for one entry at most", before, after)
+	}
+	clock.Advance(hour - 50*limit.Second)
+	if s := f.take(t, costing(ours, 0))[0]; s.Used != 0 {
+		t.Errorf("%d used after the window of the only admission, want 0", s.Used)
+	}
+}
+
 func TestARefundIsDroppedWhenTheWindowHasMovedOn(t *testing.T) {
 	client := redistest.Single(t).Client(t)
 	for _, algorithm := range []limit.Algorithm{limit.FixedWindow, limit.SlidingLog, limit.TokenBucket} {

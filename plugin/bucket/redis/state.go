@@ -46,7 +46,9 @@ func decode(bucket string, now limit.Micros) (limit.State, bool) {
 	case limit.SlidingWindow:
 		s.Previous = more
 	case limit.SlidingLog:
-		s.Log = []limit.Admission{{At: s.At, Cost: s.Spent}}
+		if possible = possible && more <= int64(s.At); s.Spent > 0 {
+			s.Log = []limit.Admission{{At: s.At - limit.Micros(more), Cost: s.Spent}}
+		}
 	default:
 		possible = false
 	}

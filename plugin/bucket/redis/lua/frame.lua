@@ -40,7 +40,7 @@
 -- Value    of a string, binary, little-endian: 1 version and level, 4 life (the second since the epoch at which its key
 --          expires), and for each bucket 37: 6 name, 1 algorithm + 16 × tag of the limit, 4 till (the second since the
 --          epoch from which on it means nothing), 7 at (µs), 7 spent, 6 more (a token bucket's units per token, a sliding
---          window's previous count), 6 mark (see limit/refund.go). A tag is 4 bits of a token bucket's rate, 0 elsewhere:
+--          window's previous count, µs from a sliding log's last entry to its at), 6 mark (see limit/refund.go). A tag is 4 bits of a token bucket's rate, 0 elsewhere:
 --          one other rate in 16 of the same base has it too, and what is then given back of an earlier take is reckoned by
 --          the new rate. A value of another version or length, or a bucket with impossible numbers, is read as empty.
 --
@@ -127,8 +127,8 @@ if mode == 0 then
         if algorithm ~= kind then -- another limit's state: what it counts counts here as spent at one instant
           if algorithm == 1 then
             spent = ceil(spent / more)
-          elseif algorithm ~= 5 then
-            at = now
+          else
+            at = algorithm == 5 and spent > 0 and more or now
           end
           if spent > MOST then spent = MOST end
           more = 0

@@ -15,7 +15,7 @@ elseif algorithm == 5 and type(chunk) == "string" then
     lost = true
   else
     head, count, forgotten = unpack_binary("<I4I4I7", chunk)
-    lost = head >= count or count > 1000000 or forgotten > EXACT -- no log of ours is so long
+    lost = head > count or head == count and spent > 0 or count > 1000000 or forgotten > EXACT -- no log of ours is so long
   end
 end
 if type(chunk) == "string" then chunk = sub(chunk, 16) end

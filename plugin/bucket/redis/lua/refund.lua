@@ -53,14 +53,18 @@ for record = 1, records do
         local i = first(head, count, 1, taken - 1)
         local before = forgotten
         if i > head then before = select(2, entry(i - 1)) end
+        if before < forgotten then before = forgotten end
         if i < count and count - i <= 64 then -- later sums change too, so only a recent entry is worth it
           local instant, sum = entry(i)
-          if instant == taken and sum - (before > forgotten and before or forgotten) >= cost then
-            local bytes = ""
-            for j = i, count - 1 do
+          if instant == taken and sum - before >= cost then
+            local bytes, later = "", i
+            if sum - before == cost then later = i + 1 end -- nothing is left of the entry: it is removed
+            for j = later, count - 1 do
               instant, sum = entry(j)
               bytes = bytes .. pack("<I7I7", instant, sum - cost)
             end
+            count = count - (later - i)
+            if count == i and i > head then more = entry(i - 1) end
             if not lost then
               back, spent = cost, spent - cost
               if tail and tail[1] < i then i, bytes = tail[1], sub(tail[2], 1, (i - tail[1]) * 14) .. bytes end
@@ -75,7 +79,7 @@ for record = 1, records do
       spent = spent - back
     end
     if back > 0 then -- till stays: it is later than need be
-      local state = sub(value, place + 6, place + 10) .. pack("<I7I7I6I6", at, spent, kind == 5 and 0 or more, mark)
+      local state = sub(value, place + 6, place + 10) .. pack("<I7I7I6I6", at, spent, kind ~= 5 and more or spent > 0 and at - more or 0, mark)
       needs[subject] = 0 -- its life is long enough
       --@ patch
     end

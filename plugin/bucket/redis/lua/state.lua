@@ -20,7 +20,7 @@ if value then
     end
     algorithm = stored % 16
     if not place or till * 1000000 <= now and till < FOREVER or algorithm == 0 or algorithm == 2 or algorithm > 5
-      or algorithm == 1 and more == 0 or spent > EXACT or at > EXACT or at > now + AHEAD then
+      or algorithm == 1 and more == 0 or algorithm == 5 and more > at or spent > EXACT or at > EXACT or at > now + AHEAD then
       stored, algorithm, at, spent, more = 0, 0, now, 0, 0
     end
   else
@@ -30,5 +30,5 @@ end
 if algorithm == 0 then
   mark = (now - now % 256) / 256 % SPAN * SPAN
 elseif algorithm == 5 then
-  more = at
+  more = spent > 0 and at - more or 0 -- the instant of the last entry
 end
