@@ -39,6 +39,18 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
+// CheckReady returns an error if the database has no tables of the rate limiter, and what [CheckAhead] returns otherwise.
+func CheckReady(ctx context.Context, from querier) error {
+	var migrated bool
+	if err := from.QueryRow(ctx, "SELECT to_regclass('rate_limiter.tokens') IS NOT NULL").Scan(&migrated); err != nil {
+		return fmt.Errorf("open the database: %w", err)
+	}
+	if !migrated {
+		return errors.New("the database lacks the tables of the rate limiter: run ratelimit migrate up")
+	}
+	return CheckAhead(ctx, from)
+}
+
 // CheckAhead returns an AheadError if the database has migrations that this program does not have. It returns nil for a
 // role that may not read the list of migrations, and for a database without tables.
 func CheckAhead(ctx context.Context, from querier) error {

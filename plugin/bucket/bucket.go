@@ -1,6 +1,6 @@
 // Package stores wires where buckets are kept: for each plugin config a view of the buckets in this process, or of those
-// in Redis behind leases, with what happens while Redis is away. It decides nothing itself; like package app, which
-// wires processes, it is a room that imports several adapters, so that programs other than the plugin server (package
+// in Redis behind leases, with what happens while Redis is away. It decides nothing itself; like package engine, which
+// builds paths, it is a room that imports several adapters, so that programs other than the plugin server (package
 // limiter, the control plane) keep buckets exactly as the plugin does.
 //
 // The adapters stand in this order: which bucket counts an address (package addresses); then, the first that can answer

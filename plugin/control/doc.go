@@ -19,5 +19,5 @@
 //
 // What does not live here: rows and their constraints (package pgstore, the only adapter that this one imports, because
 // its rows are the resources), what rows mean (package policy), how a request is decided (package admit), and where
-// buckets are kept (whoever implements [Buckets]). Flags, listeners and TLS are package app's.
+// buckets are kept (whoever implements [Buckets]). Flags, listeners and TLS are package controlserver's.
 package control

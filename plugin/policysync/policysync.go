@@ -8,7 +8,7 @@
 // A notification is only a hint to look. What makes a change arrive is the version: it is looked at after every hint,
 // after every connect, and every few seconds; and from time to time everything is loaded again.
 //
-// Writing policies is package pgstore's, what the rows mean is package policy's, and which instances use a snapshot is app's.
+// Writing policies is package pgstore's, what the rows mean is package policy's, and which paths use a snapshot is package engine's.
 package policysync
 
 import (

@@ -52,5 +52,5 @@
 // decides the rest; if it denies, what was drawn goes back into the lease.
 //
 // What does not live here: how the shared store is talked to (package redis), what happens without an answer
-// (package outage), how many nodes live, and which policies are exact (package app knows both).
+// (package outage), how many nodes live, and which policies are exact (package engine knows both).
 package lease

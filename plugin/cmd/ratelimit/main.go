@@ -4,9 +4,9 @@ package main
 import (
 	"os"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/app"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/cli"
 )
 
 func main() {
-	os.Exit(app.Ratelimit(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	os.Exit(cli.Ratelimit(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

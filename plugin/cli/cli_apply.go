@@ -1,0 +1,159 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+const documentAbout = `The file says what the active policies of one namespace are to be:
+
+  namespace: default     # may be left out
+  policies:
+  - {name: daily, tier: gold, scope: tenant, limit: 1000, window_size: 86400}
+
+A policy has the fields of a limit in the plugin's config, and tier or tenant. Policies that are not in the file are
+deleted, unless --partial is given.`
+
+var documentCommands = []*command{
+	{
+		words: "apply", brief: "make the policies those of a file, in one transaction",
+		about: documentAbout + ` Applying a file twice changes nothing the second time.
+
+What would be deleted is shown, and nothing is written, unless --yes is given. A limit that all tenants share and that
+is below what one tenant may use alone is not written without --force. With --config, limits of the plugin's config
+count, too.`,
+		define: func(c *call) action {
+			config, d := c.knownConfigFlag(), c.documentFlags()
+			yes := c.flags.Bool("yes", false, "delete the policies that are not in the file")
+			force := c.forceFlag()
+			d.set.Accept = func(diff pgstore.Diff, review pgstore.Review) error {
+				return c.acceptable(diff, review, *yes, *force)
+			}
+			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+				d.set.Config = config.plan
+				done, version, err := s.Apply(ctx, by, d.set)
+				if err != nil {
+					return written{}, d.locate(err)
+				}
+				what := "applied " + d.file
+				if done.Empty() {
+					what += ", which changes nothing"
+				}
+				return written{What: what, Version: version, Diff: done, lines: func(out *page) { writeDiff(out, done) }}, nil
+			})
+		},
+	},
+	{
+		words: "diff", brief: "show what apply would change; exit code 1 when that is anything",
+		about: documentAbout + `
+
+Exit codes are those of diff(1): 0 no difference, 1 a difference, 2 trouble.`,
+		trouble: exitWrongCall,
+		define: func(c *call) action {
+			d := c.documentFlags()
+			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+				diff, err := s.Diff(ctx, d.set)
+				if err != nil {
+					return d.locate(err)
+				}
+				if err := c.print(diff, func(out *page) { writeDiff(out, diff) }); err != nil || diff.Empty() {
+					return err
+				}
+				return said(exitFailed)
+			})
+		},
+	},
+}
+
+// forceFlag defines --force, which writes a policy that is likely a mistake.
+func (c *call) forceFlag() *bool {
+	return c.flags.Bool("force", false, "write a limit that all tenants share also where it is below what one tenant may use alone")
+}
+
+// acceptable returns why a file is not to be applied: all faults, joined. If there are none, it shows the warnings.
+func (c *call) acceptable(d pgstore.Diff, review pgstore.Review, yes, force bool) error {
+	var faults []error
+	if n := len(d.Delete); n > 0 && !yes {
+		shown := struct {
+			Diff pgstore.Diff `json:"diff"`
+		}{d}
+		if err := c.print(shown, func(out *page) { writeDiff(out, d) }); err != nil {
+			return err
+		}
+		faults = append(faults, fmt.Errorf("%s would be deleted: give --yes if that is meant, or --partial to leave what is not in the file",
+			plural(n, "policy", "policies")))
+	}
+	if faults = append(faults, unforced(review, force)...); len(faults) == 0 {
+		c.warnAll(review.Warnings)
+	}
+	return errors.Join(faults...)
+}
+
+// documentFlags define which file is read, and have it read before the database is opened.
+func (c *call) documentFlags() *document {
+	d := new(document)
+	file := c.flags.String("f", "", "the `file`; - is standard input")
+	partial := c.flags.Bool("partial", false, "leave policies that are not in the file as they are")
+	c.check(func() error {
+		if *file == "" {
+			return wrong("name the file of policies by -f, for instance -f policies.yaml")
+		}
+		var faults error
+		err := c.read(*file, func(r io.Reader, name string) error {
+			faults = d.read(r, name)
+			return nil
+		})
+		if err != nil {
+			return wrong("-f: %v", err)
+		}
+		d.set.Partial = *partial
+		return faults
+	})
+	return d
+}
+
+// writeDiff tells a diff, one policy in each line.
+func writeDiff(out *page, d pgstore.Diff) {
+	line := func(sign string, key pgstore.PolicyKey, text string) {
+		out.line("%s %s: %s", sign, key, text)
+	}
+	for _, p := range d.Create {
+		line("+", p.Key(), describe(p))
+	}
+	for _, r := range d.Update {
+		line("~", r.Before.Key(), strings.Join(rewritten(r), ", "))
+	}
+	for _, p := range d.Delete {
+		line("-", p.Key(), describe(p))
+	}
+	out.line("%d to create, %d to change, %d to delete, %d as they are", len(d.Create), len(d.Update), len(d.Delete), d.Unchanged)
+}
+
+func describe(p pgstore.Policy) string {
+	return fmt.Sprintf("%s %s (%s)", limitText(p), policy.PerScope(p.Scope), p.Algorithm)
+}
+
+// rewritten tells how a policy changes, field by field.
+func rewritten(r pgstore.Rewrite) []string {
+	before, after := policyColumns(r.Before), policyColumns(r.After)
+	return changedColumns(before, after)
+}
+
+func policyColumns(p pgstore.Policy) map[string]json.RawMessage {
+	text, err := json.Marshal(p)
+	if err != nil {
+		panic(fmt.Sprintf("cli: a policy cannot be encoded: %v", err)) // it holds only strings, integers and booleans
+	}
+	all, err := rowColumns(text)
+	if err != nil {
+		panic(fmt.Sprintf("cli: a policy cannot be read back: %v", err))
+	}
+	return all
+}

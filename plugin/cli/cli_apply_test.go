@@ -1,0 +1,23 @@
+package cli
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+func TestAnApplyThatIsDeniedShowsItsDiffInTheFormatThatWasAskedFor(t *testing.T) {
+	var stdout strings.Builder
+	c := newCall(&operator{stdout: screen{to: &stdout}}, documentCommands[0])
+	c.json = true
+	gone := pgstore.Diff{Delete: []pgstore.Policy{{Name: "daily"}}}
+	if err := c.acceptable(gone, pgstore.Review{}, false, false); err == nil || !strings.Contains(err.Error(), "--yes") {
+		t.Errorf("the error is %v, want one that names --yes", err)
+	}
+	var shown struct{ Diff pgstore.Diff }
+	if err := json.Unmarshal([]byte(stdout.String()), &shown); err != nil || len(shown.Diff.Delete) != 1 {
+		t.Errorf("the output is %q (%v), want the diff as JSON", stdout.String(), err)
+	}
+}

@@ -1,0 +1,139 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+var auditCommand = &command{
+	words: "audit", brief: "show who changed what, when and why, newest first",
+	define: func(c *call) action {
+		var f pgstore.AuditFilter
+		c.flags.StringVar(&f.Tenant, "tenant", "", "only changes about this `tenant`")
+		c.flags.StringVar(&f.Kind, "kind", "", "only changes of this `kind` of row: tier, tenant, policy, override, token; or action")
+		c.flags.StringVar(&f.Key, "key", "", "only changes of the row with this `key`: the name of a tier or token, a tenant's id, the id of a policy or override")
+		c.flags.StringVar(&f.Actor, "actor", "", "only changes that this `actor` made")
+		since, until := pastFlag{now: c.now}, pastFlag{now: c.now}
+		c.flags.Var(&since, "since", "only changes from this `time` on, as RFC 3339 or as a duration ago, such as 2h or 30d")
+		c.flags.Var(&until, "until", "only changes before this `time`, as --since")
+		c.flags.Func("limit", "at most this `number` of entries; default: 100", func(text string) error { return setting.ParseInt(text, 1, &f.Max) })
+		c.flags.Func("before", "only entries before this `id`, to continue a listing", func(text string) error {
+			var n countFlag
+			err := n.Set(text)
+			f.Before = n.n
+			return err
+		})
+		return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+			f.Since, f.Until = since.at, until.at
+			return c.audit(ctx, s, f)
+		})
+	},
+}
+
+func (c *call) audit(ctx context.Context, s *pgstore.Store, f pgstore.AuditFilter) error {
+	entries, next, err := s.Audit(ctx, f)
+	if err != nil {
+		return err
+	}
+	found := struct {
+		Entries []pgstore.AuditEntry `json:"entries"`
+		Next    int64                `json:"next,omitempty"`
+	}{listed(entries), next}
+	return c.print(found, func(out *page) {
+		columns(out, "ID|VERSION|AT|ACTOR|LOGIN|WHAT|KEY|TENANT|CHANGE|REASON", entries, func(e pgstore.AuditEntry) []any {
+			what := strings.TrimPrefix(e.Kind+" ", "action ") + e.Operation
+			return []any{e.ID, e.Version, e.At, e.Actor, e.Login, what, e.Key, e.Tenant, entryText(e), e.Reason}
+		})
+		if next > 0 {
+			out.line("there are older entries: use --before %d", next)
+		}
+	})
+}
+
+// entryText tells the columns that an entry changed: what they were and what they are. Of an action it tells what was
+// done.
+func entryText(e pgstore.AuditEntry) string {
+	if e.Kind == "action" {
+		return actionText(e)
+	}
+	before, errBefore := rowColumns(e.Before)
+	after, errAfter := rowColumns(e.After)
+	if err := errors.Join(errBefore, errAfter); err != nil {
+		return "unreadable: " + err.Error()
+	}
+	return strings.Join(changedColumns(before, after), " ")
+}
+
+// actionText tells what an action's details say: which buckets a reset emptied; of any other action its fields, or the
+// details as they are.
+func actionText(e pgstore.AuditEntry) string {
+	emptied, ok := e.Emptied()
+	if !ok {
+		fields, err := rowColumns(e.After)
+		if err != nil {
+			return string(e.After)
+		}
+		return strings.Join(changedColumns(nil, fields), " ")
+	}
+	text := counted(len(emptied), "bucket") + " emptied"
+	policies := map[string]bool{}
+	for _, b := range emptied {
+		policies[b.Policy] = true
+	}
+	if len(policies) > 0 {
+		text += ": " + strings.Join(slices.Sorted(maps.Keys(policies)), ", ")
+	}
+	return text
+}
+
+// changedColumns tells how two rows differ; of one alone, what it says.
+func changedColumns(before, after map[string]json.RawMessage) []string {
+	names := maps.Clone(before)
+	if names == nil {
+		names = map[string]json.RawMessage{}
+	}
+	maps.Copy(names, after)
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		was, is := before[name], after[name]
+		switch {
+		case bytes.Equal(was, is) || slices.Contains(unsaid, name) || (absent(was) && absent(is)):
+		case len(before) == 0:
+			parts = append(parts, fmt.Sprintf("%s=%s", name, is))
+		case len(after) == 0:
+			parts = append(parts, fmt.Sprintf("%s=%s", name, was))
+		default:
+			parts = append(parts, fmt.Sprintf("%s: %s → %s", name, cellText(string(was)), cellText(string(is))))
+		}
+	}
+	return parts
+}
+
+// unsaid are the columns that an entry tells elsewhere, or that always change.
+var unsaid = []string{"id", "revision", "tenant", "reason", "author", "created_at"}
+
+// rowColumns are the columns of a row; none for the row that is not there.
+func rowColumns(row json.RawMessage) (map[string]json.RawMessage, error) {
+	if len(row) == 0 {
+		return nil, nil
+	}
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(row, &all); err != nil {
+		return nil, fmt.Errorf("read the row: %w", err)
+	}
+	return all, nil
+}
+
+// absent tells whether a column says nothing.
+func absent(value json.RawMessage) bool {
+	return slices.Contains([]string{"", "null", `""`, "false"}, string(value))
+}

@@ -1,0 +1,46 @@
+package cli
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+func TestAnAuditedResetTellsTheBucketsThatItEmptied(t *testing.T) {
+	for details, want := range map[string]string{
+		`[{"policy":"writes","subject":"the tenant","limit":"10 per 60 s","used":3},{"policy":"daily","used":3}]`: "2 buckets emptied: daily, writes",
+		`{"buckets":[{"policy":"daily"},{"policy":"daily","endpoint":"records"}]}`:                                "2 buckets emptied: daily",
+		`[{"policy":"daily"}]`: "1 bucket emptied: daily",
+		`[]`:                   "0 buckets emptied",
+		`{"buckets": 3}`:       "buckets=3",
+		`["daily"]`:            `["daily"]`,
+		`null`:                 "",
+		``:                     "",
+	} {
+		entry := pgstore.AuditEntry{Kind: "action", Operation: "reset", After: json.RawMessage(details)}
+		if got := entryText(entry); got != want {
+			t.Errorf("a reset of %s is told as %q, want %q", details, got, want)
+		}
+	}
+}
+
+func TestNobodyChangesAnythingInTheNameOfATokenOfTheAPI(t *testing.T) {
+	dsn := pgtest.Start(t).Database(t)
+	for _, actor := range []string{"token:ann", " Token:ann", "TOKEN:"} {
+		for _, x := range []*terminal{
+			{t: t, env: map[string]string{databaseVariable: dsn, actorVariable: actor}},
+			{t: t, env: map[string]string{databaseVariable: dsn}},
+		} {
+			args := []string{"tier", "put", "gold", "--reason", "x"}
+			if x.env[actorVariable] == "" {
+				args = append(args, "--actor", actor)
+			}
+			if code := x.call(args...); code != exitWrongCall || !strings.Contains(x.output.String(), "is a caller of the REST API") {
+				t.Errorf("%q: exit code %d, want the actor refused, in\n%s", args, code, x.output.String())
+			}
+		}
+	}
+}

@@ -1,0 +1,275 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/prefix"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// whichBuckets tells in the help of both commands which buckets are meant.
+const whichBuckets = `The buckets are those of all policies that apply to the tenant, whatever the endpoint; with --user, --credential
+or --ip, also those of the user, the credential or the address in the tenant. They are in the Redis of the plugin's
+config, those of addresses in its address_redis if it has one; passwords that decK fills in from the environment are
+read from RATELIMIT_REDIS_PASSWORD and RATELIMIT_ADDRESS_REDIS_PASSWORD.
+
+A node counts an address that is new above its -max-addresses or -new-addresses by its /24 or /48. Where the bucket of that
+prefix counts something, it is meant too, and listed by the prefix: other addresses in it may share it.`
+
+var bucketsCommands = []*command{{
+	words: "buckets show", brief: "show what is left in the buckets of a tenant, without spending", about: whichBuckets,
+	define: func(c *call) action {
+		find := c.bucketFlags()
+		c.outputFlag()
+		return func(ctx context.Context) error {
+			found, err := find(ctx)
+			if err != nil {
+				return err
+			}
+			statuses, err := found.read(ctx)
+			if err != nil {
+				return err
+			}
+			return c.showBuckets(found, statuses)
+		}
+	},
+}, {
+	words: "buckets reset", brief: "empty the buckets of a tenant, which restores its full limits", about: whichBuckets + `
+
+The reset is recorded in the audit first, with what was used; without that record nothing is reset.`,
+	define: func(c *call) action {
+		find := c.bucketFlags()
+		c.changeFlag()
+		c.outputFlag()
+		return func(ctx context.Context) error {
+			found, err := find(ctx)
+			if err != nil {
+				return err
+			}
+			return c.resetBuckets(ctx, found)
+		}
+	},
+}}
+
+// bucketFlags define whose buckets a command is about, and find them.
+func (c *call) bucketFlags() func(context.Context) (*tenantBuckets, error) {
+	config := c.configFlag()
+	r := new(requestFlags)
+	c.flags.StringVar(&r.tenant, "tenant", "", "the `tenant` that the buckets belong to (required)")
+	c.flags.StringVar(&r.user, "user", "", "a `user` of the tenant, to include the user's own buckets")
+	c.flags.StringVar(&r.tier, "tier", "", "the `tier` that requests of the tenant claim; a tier set for the tenant comes first")
+	c.flags.StringVar(&r.credential, "credential", "", "the `id` of a credential, to include its own buckets")
+	c.flags.StringVar(&r.ip, "ip", "", "an `address`, which identifies the client if user and credential are missing")
+	named := c.flags.String("policy", "", "only buckets of the policies of this `name`")
+	rows := c.rowsFlag()
+	r.method, r.path = "GET", "/"
+	c.check(func() error {
+		if r.tenant == "" {
+			return wrong("--tenant is required")
+		}
+		return r.target(c)
+	})
+	return func(ctx context.Context) (*tenantBuckets, error) {
+		found, err := c.find(ctx, config, r, rows)
+		if err != nil {
+			return nil, err
+		}
+		found.tenant = r.tenant
+		found.bounds = slices.DeleteFunc(found.bounds, func(b policy.Bound) bool { return *named != "" && b.Policy.Name != *named })
+		if len(found.bounds) == 0 {
+			return nil, errors.New("no policy that applies has a bucket for the tenant; see ratelimit explain")
+		}
+		return found, nil
+	}
+}
+
+// These variables have the passwords that a decK file does not hold.
+const (
+	redisPasswordVariable        = "RATELIMIT_REDIS_PASSWORD"
+	addressRedisPasswordVariable = "RATELIMIT_ADDRESS_REDIS_PASSWORD"
+)
+
+// fillPasswords puts the passwords of the environment into the Redis blocks of a config.
+func (c *call) fillPasswords(config *schema.Config) {
+	if password := c.getenv(redisPasswordVariable); password != "" {
+		config.Redis.Password = password
+	}
+	if password := c.getenv(addressRedisPasswordVariable); password != "" && !config.AddressRedis.IsZero() {
+		config.AddressRedis.Password = password
+	}
+}
+
+// manyBounds is how many buckets are read at once. A tenant may have more than one request of Redis has room for.
+const manyBounds = 64
+
+// tenantBuckets are those of one tenant, and where they are kept.
+type tenantBuckets struct {
+	tenant string
+	config schema.Config  // where they are kept
+	bounds []policy.Bound // with a cost of 0: they read and do not spend
+}
+
+// shownBucket is a bucket as it is shown.
+type shownBucket struct {
+	Policy    string `json:"policy"`
+	Subject   string `json:"subject"` // whose it is within the tenant
+	Endpoint  string `json:"endpoint,omitempty"`
+	Limit     string `json:"limit"` // in words
+	Used      int64  `json:"used"`
+	Remaining int64  `json:"remaining"`
+	Reset     string `json:"reset"` // RFC 3339
+}
+
+// find finds the buckets of a tenant: those of the bounds that its requests have.
+func (c *call) find(ctx context.Context, f *configFlags, r *requestFlags, from *rowsFlags) (*tenantBuckets, error) {
+	config, snapshot, err := c.load(f)
+	if err != nil {
+		return nil, err
+	}
+	if config.Strategy != schema.StrategyRedis {
+		return nil, fmt.Errorf("%s: strategy is %s: every node keeps its own buckets, so they cannot be read here", config.Where, config.Strategy)
+	}
+	// Rows that do not compile have no buckets; explain tells them.
+	if snapshot, _, err = c.withRows(ctx, snapshot, r, from); err != nil {
+		return nil, err
+	}
+	id, err := r.identify(snapshot.Rules, f.route)
+	if err != nil {
+		return nil, err
+	}
+	if r.ip == "" { // else the bucket of clients without an address would stand in for the user
+		if id.IP = ""; id.User.Kind == identity.IP {
+			id.User = identity.Name{}
+		}
+	}
+	c.fillPasswords(&config.Config)
+	bounds := snapshot.BoundsOf(id, config.Serves, limit.Micros(c.now().UnixMicro()))
+	return &tenantBuckets{config: config.Config, bounds: prefix.Beside(bounds)}, nil
+}
+
+// read reads the buckets as they are now, and returns the status of each. Those of prefixes that count nothing are left
+// out from then on.
+func (found *tenantBuckets) read(ctx context.Context) ([]decision.Status, error) {
+	store, closeRedis, err := found.open()
+	if err != nil {
+		return nil, err
+	}
+	defer closeRedis()
+	statuses, err := found.ask(ctx, store)
+	if err != nil { // it reads, so it can be sent again whatever became of it
+		statuses, err = found.ask(ctx, store)
+	}
+	if err != nil {
+		return nil, err
+	}
+	found.bounds, statuses = prefix.InUse(found.bounds, statuses)
+	return statuses, nil
+}
+
+func (found *tenantBuckets) ask(ctx context.Context, store *redis.Pair) ([]decision.Status, error) {
+	statuses := make([]decision.Status, len(found.bounds))
+	for first := 0; first < len(found.bounds); first += manyBounds {
+		last := min(first+manyBounds, len(found.bounds))
+		if err := store.Take(ctx, found.bounds[first:last], statuses[first:last]); err != nil {
+			return nil, fmt.Errorf("read the buckets: %w", err)
+		}
+	}
+	for i := range statuses {
+		if failure := statuses[i].Failure; failure != decision.NoFailure {
+			return nil, fmt.Errorf("read the buckets from %s: %s", store.Holder(&found.bounds[i].Key).Name(), failure)
+		}
+	}
+	return statuses, nil
+}
+
+// empty empties the buckets.
+func (found *tenantBuckets) empty(ctx context.Context) error {
+	store, closeRedis, err := found.open()
+	if err != nil {
+		return err
+	}
+	defer closeRedis()
+	keys := policy.KeysOf(found.bounds)
+	if _, err = store.Forget(ctx, keys); err != nil { // an empty bucket stays empty
+		_, err = store.Forget(ctx, keys)
+	}
+	if err != nil {
+		return fmt.Errorf("reset the buckets (the audit records it already): %w", err)
+	}
+	return nil
+}
+
+// operatorTimeout is how long an operator's command waits for Redis, in milliseconds, where the config allows requests
+// less.
+const operatorTimeout = 5000
+
+func (found *tenantBuckets) open() (*redis.Pair, func(), error) {
+	patient := found.config.WithDefaults()
+	blocks := []*schema.Redis{&patient.Redis}
+	if !patient.AddressRedis.IsZero() {
+		blocks = append(blocks, &patient.AddressRedis)
+	}
+	for _, block := range blocks {
+		for _, timeout := range []*int64{&block.ConnectTimeout, &block.SendTimeout, &block.ReadTimeout} {
+			*timeout = max(*timeout, operatorTimeout)
+		}
+	}
+	redis := redis.NewRegistry(slog.New(slog.DiscardHandler), nil)
+	return redis.OpenPair(patient.Redis, patient.AddressRedis, addresses.Counted)
+}
+
+// showBuckets tells the buckets, given the status of each.
+func (c *call) showBuckets(found *tenantBuckets, statuses []decision.Status) error {
+	shown := make([]shownBucket, len(statuses))
+	for i, b := range found.bounds {
+		status := &statuses[i]
+		shown[i] = shownBucket{
+			Policy: b.Policy.Name, Subject: cmp.Or(b.Key.Whose(), "the tenant"), Endpoint: b.Key.Endpoint, Limit: b.Policy.Describe(),
+			Used: status.Used, Remaining: status.Remaining, Reset: time.UnixMicro(int64(status.Reset)).UTC().Format(time.RFC3339),
+		}
+	}
+	return c.print(shown, func(out *page) {
+		columns(out, "POLICY|OF|ENDPOINT|LIMIT|USED|REMAINING|RESET", shown, func(b shownBucket) []any {
+			return []any{b.Policy, b.Subject, b.Endpoint, b.Limit, b.Used, b.Remaining, b.Reset}
+		})
+	})
+}
+
+// resetBuckets has the audit tell what is about to be forgotten, and empties the buckets.
+func (c *call) resetBuckets(ctx context.Context, found *tenantBuckets) error {
+	config, err := c.connection()
+	if err != nil {
+		return err
+	}
+	records, closeRecords, err := c.openWith(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer closeRecords()
+	before, err := found.read(ctx)
+	if err != nil {
+		return err
+	}
+	reset, err := pgstore.ResetOf(found.tenant, found.bounds, before)
+	if err != nil {
+		return err
+	}
+	by := pgstore.Change{Actor: c.actor(config.ConnConfig), Reason: c.change.reason}
+	if err := records.Do(ctx, by, reset, nil, found.empty); err != nil {
+		return err
+	}
+	return c.showBuckets(found, before)
+}

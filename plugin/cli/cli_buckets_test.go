@@ -1,0 +1,252 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/deckfile"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestBucketsOfNobodyInParticularAreNotShown(t *testing.T) {
+	file := onRedis(t, redistest.Single(t))
+	x := &terminal{t: t}
+	code := x.call("buckets", "show", "--config", file, "--config-only", "--tenant", "acme")
+	if said := x.output.String(); code != 0 || strings.Contains(said, "per-user") || !strings.Contains(said, "daily") {
+		t.Errorf("exit code %d, said\n%s", code, said)
+	}
+}
+
+func TestBucketsOfATenantWithManyEndpointsAreShownAndReset(t *testing.T) {
+	const endpoints = 300 // one request of Redis has room for 255 records
+	server, limits := redistest.Single(t), strings.Builder{}
+	for i := range endpoints {
+		fmt.Fprintf(&limits, "      - {name: e, scope: tenant+endpoint, endpoint: GET /e%d, limit: 9, window_size: 86400}\n", i)
+	}
+	text := fmt.Sprintf("_format_version: \"3.0\"\nplugins:\n- name: tenant-rate-limiting\n  config:\n    strategy: redis\n"+
+		"    redis: {host: 127.0.0.1, port: %d}\n    tiers:\n    - name: essentials\n      limits:\n%s", server.Port, &limits)
+	file := filepath.Join(t.TempDir(), "kong.yml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	x := &terminal{t: t, env: map[string]string{databaseVariable: pgtest.Start(t).Database(t)}}
+	shown := x.must("buckets", "show", "--config", file, "--config-only", "--tenant", "acme")
+	if got := strings.Count(shown, "GET /e"); got != endpoints {
+		t.Errorf("%d buckets are shown, want %d", got, endpoints)
+	}
+	x.must("buckets", "reset", "--config", file, "--config-only", "--tenant", "acme", "--reason", "a test")
+}
+
+// onRedis is the decK file of the buckets, with the address of a server.
+func onRedis(t *testing.T, server *redistest.Server) string {
+	t.Helper()
+	return onPort(t, server.Port)
+}
+
+func onPort(t *testing.T, port int) string {
+	t.Helper()
+	text, err := os.ReadFile("testdata/ratelimit/buckets.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "kong.yml")
+	text = []byte(strings.Replace(string(text), "port: 1", fmt.Sprint("port: ", port), 1))
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// spend spends from all buckets of a request.
+func spend(t *testing.T, file string, id identity.Identity, cost int64) {
+	t.Helper()
+	spendWith(t, file, "", id, cost)
+}
+
+// spendWith is spend, with the password of the Redis of addresses.
+func spendWith(t *testing.T, file, password string, id identity.Identity, cost int64) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	configs, err := deckfile.Configs(text, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	configs[0].AddressRedis.Password = password
+	blocks := []*schema.Redis{&configs[0].Redis}
+	if !configs[0].AddressRedis.IsZero() {
+		blocks = append(blocks, &configs[0].AddressRedis)
+	}
+	for _, block := range blocks { // a busy machine is no outage
+		block.ConnectTimeout, block.SendTimeout, block.ReadTimeout = operatorTimeout, operatorTimeout, operatorTimeout
+	}
+	snapshot, err := policy.FromConfig(configs[0].Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	redis := redis.NewRegistry(slog.New(slog.DiscardHandler), nil)
+	store, closeStore, err := redis.OpenPair(configs[0].Redis, configs[0].AddressRedis, addresses.Counted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeStore()
+	var r policy.Resolution
+	id.Cost = cost
+	snapshot.Resolve(&id, &r)
+	statuses := make([]decision.Status, len(r.Bounds))
+	if err := store.Take(context.Background(), r.Bounds, statuses); err != nil {
+		t.Fatal(err)
+	}
+	for i := range statuses {
+		if !statuses[i].Charged {
+			t.Fatalf("%s was not charged: %+v", r.Bounds[i].Policy.Name, statuses[i])
+		}
+	}
+}
+
+func TestOperatorsWaitForARedisThatIsTooSlowForRequestsAndAskTwice(t *testing.T) {
+	for name, harm := range map[string]func(*faultproxy.Proxy){
+		"slow":                  func(p *faultproxy.Proxy) { p.Delay(faultproxy.ToClient, 150*time.Millisecond) },
+		"one connection breaks": func(p *faultproxy.Proxy) { p.CutReplies(1, faultproxy.Reset) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			proxy, err := faultproxy.New(faultproxy.TCP(redistest.Single(t).Address()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer proxy.Close()
+			harm(proxy)
+			x := &terminal{t: t}
+			code := x.call("buckets", "show", "--config", onPort(t, proxy.Port()), "--config-only", "--tenant", "acme")
+			if said := x.output.String(); code != 0 || !strings.Contains(said, "daily") {
+				t.Errorf("exit code %d, said\n%s", code, said)
+			}
+		})
+	}
+}
+
+func TestBucketsAreShownForAllEndpointsAndNothingIsSpent(t *testing.T) {
+	file := onRedis(t, redistest.Single(t))
+	acme := identity.Identity{
+		Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, User: identity.Name{Kind: identity.User, ID: "u_42"},
+		Method: "POST", Path: "/records/7", Route: "records",
+	}
+	spend(t, file, acme, 3)
+	for range 2 {
+		x := &terminal{t: t}
+		code := x.call("buckets", "show", "--config", file, "--config-only", "--tenant", "acme", "--user", "u_42", "-o", "json")
+		var shown []shownBucket
+		if err := json.Unmarshal(x.output.Bytes(), &shown); err != nil || code != 0 {
+			t.Fatalf("exit code %d, %v, said\n%s", code, err, x.output.String())
+		}
+		got := map[string]string{}
+		for _, b := range shown {
+			got[b.Policy+" "+b.Endpoint] = fmt.Sprint(b.Subject, ", ", b.Used)
+		}
+		for name, want := range map[string]string{
+			"daily ": "the tenant, 3", "writes POST /records/{id}": "the tenant, 3", "per-user ": "user u_42, 3",
+			"per-route records": "the tenant, 3", "per-route search": "the tenant, 0",
+		} {
+			if got[name] != want {
+				t.Errorf("bucket %s is %q, want %q", name, got[name], want)
+			}
+		}
+		if len(got) != 5 {
+			t.Errorf("shown are %v, want five buckets of the tenant", got)
+		}
+	}
+}
+
+func TestBucketsOfAnotherTenantAreFull(t *testing.T) {
+	file := onRedis(t, redistest.Single(t))
+	spend(t, file, identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Method: "GET", Path: "/"}, 3)
+	x := &terminal{t: t}
+	code := x.call("buckets", "show", "--config", file, "--config-only", "--tenant", "beta", "--policy", "daily")
+	if said := x.output.String(); code != 0 || !strings.Contains(said, " 15000 ") || strings.Contains(said, "writes") {
+		t.Errorf("exit code %d, said\n%s", code, said)
+	}
+}
+
+func TestBucketsOfARedisThatIsAwayAreAnError(t *testing.T) {
+	x := &terminal{t: t}
+	code := x.call("buckets", "show", "--config", "testdata/ratelimit/buckets.yml", "--config-only", "--tenant", "acme")
+	if said := x.output.String(); code != exitFailed || !strings.Contains(said, "redis_unavailable") {
+		t.Errorf("exit code %d, said\n%s", code, said)
+	}
+}
+
+func TestLocalBucketsAreNotLookedFor(t *testing.T) {
+	x := &terminal{t: t}
+	code := x.call("buckets", "show", "--config", "testdata/ratelimit/kong.yml", "--plugin-route", "search", "--config-only", "--tenant", "acme")
+	if said := x.output.String(); code != exitFailed || !strings.Contains(said, "strategy is local") {
+		t.Errorf("exit code %d, said\n%s", code, said)
+	}
+}
+
+func TestAResetEmptiesTheBucketsOfOneTenantAndIsAudited(t *testing.T) {
+	file := onRedis(t, redistest.Single(t))
+	x := &terminal{t: t, env: map[string]string{databaseVariable: pgtest.Start(t).Database(t)}}
+	id := func(tenant string) identity.Identity {
+		return identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: tenant}, User: identity.Name{Kind: identity.User, ID: "u_42"}, Method: "POST", Path: "/records/7", Route: "records"}
+	}
+	spend(t, file, id("acme"), 3)
+	spend(t, file, id("beta"), 2)
+	used := func(tenant string) (used map[string]int64) {
+		x.output.Reset()
+		code := x.call("buckets", "show", "--config", file, "--tenant", tenant, "--user", "u_42", "-o", "json")
+		var shown []shownBucket
+		if err := json.Unmarshal(x.output.Bytes(), &shown); err != nil || code != 0 {
+			t.Fatalf("exit code %d, %v, said\n%s", code, err, x.output.String())
+		}
+		used = map[string]int64{}
+		for _, b := range shown {
+			used[b.Policy] += b.Used
+		}
+		return used
+	}
+	if code := x.call("buckets", "reset", "--config", file, "--tenant", "acme", "--policy", "daily", "--reason", "billed twice"); code != 0 {
+		t.Fatalf("exit code %d, said\n%s", code, x.output.String())
+	}
+	if got := used("acme"); got["daily"] != 0 || got["writes"] != 3 {
+		t.Errorf("after the reset of daily acme has used %v", got)
+	}
+	if code := x.call("buckets", "reset", "--config", file, "--tenant", "acme", "--user", "u_42", "--reason", "billed twice"); code != 0 {
+		t.Fatalf("exit code %d, said\n%s", code, x.output.String())
+	}
+	for name, n := range used("acme") {
+		if n != 0 {
+			t.Errorf("after the reset of all acme has used %d of %s", n, name)
+		}
+	}
+	if got := used("beta"); got["daily"] != 2 || got["per-user"] != 2 {
+		t.Errorf("another tenant has used %v", got)
+	}
+	x.output.Reset()
+	if code := x.call("audit", "--tenant", "acme", "-o", "json"); code != 0 || strings.Count(x.output.String(), "billed twice") != 2 || !strings.Contains(x.output.String(), "ann@laptop") {
+		t.Errorf("exit code %d, the audit says\n%s", code, x.output.String())
+	}
+	if text := x.output.String(); !strings.Contains(text, `"user": "u_42"`) || !strings.Contains(text, `"description": `) {
+		t.Errorf("the audit tells the buckets otherwise than of a reset by the REST API:\n%s", text)
+	}
+	x.output.Reset()
+	if code := x.call("audit", "--tenant", "acme"); code != 0 || !strings.Contains(x.output.String(), " 1 bucket emptied: daily ") {
+		t.Errorf("exit code %d, the audit says\n%s", code, x.output.String())
+	}
+}

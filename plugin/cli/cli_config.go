@@ -1,0 +1,39 @@
+package cli
+
+import (
+	"errors"
+	"io"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/deckfile"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// configFlags name the decK file and the config in it.
+type configFlags struct{ file, route string }
+
+func (c *call) configFlag() *configFlags {
+	f := new(configFlags)
+	c.flags.StringVar(&f.file, "config", "", "the decK `file` with the plugin's config; - is standard input")
+	c.flags.StringVar(&f.route, "plugin-route", "", "the `route` of the request, by name: its config applies, and limits per endpoint count by it; required if the file has several configs")
+	return f
+}
+
+// load returns the config that applies, and its compiled plan.
+func (c *call) load(f *configFlags) (*deckfile.Config, *policy.Plan, error) {
+	if f.file == "" {
+		return nil, nil, wrong("give the decK file with the plugin's config, such as --config kong.yml")
+	}
+	var text []byte
+	err := c.read(f.file, func(r io.Reader, _ string) (err error) {
+		text, err = io.ReadAll(r)
+		return err
+	})
+	if err != nil {
+		return nil, nil, wrong("--config: %v", err)
+	}
+	config, plan, err := deckfile.Load(text, f.file, f.route)
+	if errors.As(err, new(*deckfile.ChoiceError)) {
+		err = wrong("%s", err)
+	}
+	return config, plan, err
+}

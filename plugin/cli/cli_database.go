@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+const (
+	databaseVariable = "RATELIMIT_DATABASE"
+	actorVariable    = "RATELIMIT_ACTOR"
+	// connectTime is how long connecting may take, unless the connection string says otherwise.
+	connectTime = 5 * time.Second
+)
+
+// databaseFlags name the database.
+type databaseFlags struct{ dsn, file string }
+
+func (c *call) databaseFlag() {
+	c.flags.StringVar(&c.database.dsn, "database", "",
+		"the database's connection `string`, postgres://user@host/name or host=… dbname=…; default: the variable "+databaseVariable)
+	c.flags.StringVar(&c.database.file, "database-file", "",
+		"a `file` with the connection string, which keeps a password out of the process list")
+}
+
+// connection is how the database is reached. Its errors do not quote the connection string, which holds a password.
+func (c *call) connection() (*pgxpool.Config, error) {
+	dsn, source, err := c.dsn()
+	if err != nil {
+		return nil, err
+	}
+	if c.source == "" { // later connections of serve are made side by side
+		c.source = source
+	}
+	config, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		// The cause quotes parts of what it could not read, and a password may be among them.
+		return nil, wrong("%s: it must be a connection string such as postgres://user@host:5432/name (percent-encode what is special in a password), or host=… dbname=…", source)
+	}
+	if config.ConnConfig.ConnectTimeout == 0 {
+		config.ConnConfig.ConnectTimeout = connectTime
+	}
+	if config.ConnConfig.RuntimeParams["application_name"] == "" {
+		config.ConnConfig.RuntimeParams["application_name"] = "ratelimit"
+	}
+	config.MaxConns = 2
+	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		// Instants are told in UTC, wherever this machine is.
+		conn.TypeMap().RegisterType(&pgtype.Type{
+			Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC},
+		})
+		return nil
+	}
+	return config, nil
+}
+
+// dsn is the connection string, and where it is from.
+func (c *call) dsn() (dsn, source string, err error) {
+	switch {
+	case c.database.dsn != "" && c.database.file != "":
+		return "", "", wrong("give either --database or --database-file")
+	case c.database.dsn != "":
+		return c.database.dsn, "--database", nil
+	case c.database.file != "":
+		text, err := os.ReadFile(c.database.file)
+		if err != nil {
+			return "", "", wrong("--database-file: %v", err)
+		}
+		if dsn = strings.TrimSpace(string(text)); dsn == "" {
+			return "", "", wrong("--database-file: %s is empty", c.database.file)
+		}
+		return dsn, "--database-file " + c.database.file, nil
+	}
+	if dsn = c.getenv(databaseVariable); dsn == "" {
+		return "", "", wrong("no database is given: use --database, the variable %s, or --database-file", databaseVariable)
+	}
+	return dsn, databaseVariable, nil
+}
+
+// open is the repository, and what closes its connections.
+func (c *call) open(ctx context.Context) (*pgstore.Store, func(), error) {
+	config, err := c.connection()
+	if err != nil {
+		return nil, nil, err
+	}
+	return c.openWith(ctx, config)
+}
+
+func (c *call) openWith(ctx context.Context, config *pgxpool.Config) (*pgstore.Store, func(), error) {
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the database: %w", err)
+	}
+	err = migrations.CheckReady(ctx, pool)
+	if ahead := new(migrations.AheadError); errors.As(err, &ahead) {
+		c.warn("%v", ahead)
+		c.ahead = true
+	} else if err != nil {
+		pool.Close()
+		return nil, nil, err
+	}
+	return pgstore.New(pool), pool.Close, nil
+}
+
+// reads defines the flags of a command that reads the database, and opens it for do.
+func (c *call) reads(do func(ctx context.Context, s *pgstore.Store) error) action {
+	c.databaseFlag()
+	c.outputFlag(c.formats...)
+	return func(ctx context.Context) error {
+		store, closeStore, err := c.open(ctx)
+		if err != nil {
+			return err
+		}
+		defer closeStore()
+		return do(ctx, store)
+	}
+}
+
+// actor is who makes a change.
+func (c *call) actor(config *pgx.ConnConfig) string {
+	for _, name := range [...]string{c.change.actor, c.getenv(actorVariable), c.login()} {
+		if name != "" {
+			return name
+		}
+	}
+	return config.User
+}

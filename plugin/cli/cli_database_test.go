@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+)
+
+func TestNoErrorShowsAPassword(t *testing.T) {
+	const secret = "hunter2"
+	file := filepath.Join(t.TempDir(), "dsn")
+	for _, dsn := range []string{
+		"postgres://ann:hunter2@127.0.0.1:1/rates?connect_timeout=2",
+		"host=127.0.0.1 port=1 user=ann password=hunter2 connect_timeout=2",
+		"postgres://ann:hunter2@127.0.0.1:port/rates",
+		"postgres://ann:hunter2/rates@127.0.0.1/rates",
+		"postgres://ann:hunter2%@127.0.0.1/rates",
+		"host=127.0.0.1 port=none password=hunter2",
+		"host=127.0.0.1 password='hunter2",
+		"postgres://127.0.0.1:1/rates?password=hunter2&sslmode=none",
+	} {
+		if err := os.WriteFile(file, []byte(dsn+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, args := range [][]string{
+			{"policy", "list", "--database", dsn},
+			{"policy", "list", "--database-file", file},
+			{"migrate", "up", "--database", dsn},
+			{"tier", "put", "gold", "--reason", "x", "--database", dsn},
+		} {
+			x := &terminal{t: t}
+			if code := x.call(args...); code == 0 || x.output.Len() == 0 || strings.Contains(x.output.String(), secret) {
+				t.Errorf("%q: exit code %d, said\n%s", args, code, x.output.String())
+			}
+		}
+	}
+}
+
+func TestADatabaseThatLacksTablesOrRightsIsToldWithWhatToDo(t *testing.T) {
+	dsn := pgtest.Start(t).Database(t)
+	pool := pgtest.Pool(t, dsn)
+	do := func(statements string) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), statements); err != nil {
+			t.Fatal(err)
+		}
+	}
+	says := func(dsn, want string, args ...string) {
+		t.Helper()
+		x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
+		if code := x.call(args...); code != exitFailed || !strings.Contains(x.output.String(), want) {
+			t.Errorf("%q: exit code %d, want %q in\n%s", args, code, want, x.output.String())
+		}
+	}
+	create := []string{"token", "create", "ci", "--role", "admin", "--reason", "x"}
+	do(`CREATE ROLE beggar; GRANT USAGE ON SCHEMA rate_limiter TO beggar`)
+	says(dsn+"&options=-c%20role%3Dbeggar", "migrations/README.md", create...)
+	do(`ALTER TABLE rate_limiter.policies RENAME accuracy TO later`)
+	says(dsn, "run ratelimit migrate up", "policy", "list")
+	do(`ALTER TABLE rate_limiter.tokens RENAME TO later`)
+	says(dsn, "run ratelimit migrate up", create...)
+}
+
+func TestAnOldProgramOnNewerTablesSaysSo(t *testing.T) {
+	dsn := pgtest.Start(t).Database(t)
+	pool := pgtest.Pool(t, dsn)
+	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
+	if got := x.must("policy", "list"); strings.Contains(got, "newer") {
+		t.Errorf("tables of this program are called newer:\n%s", got)
+	}
+	if _, err := pool.Exec(t.Context(), `INSERT INTO rate_limiter.migrations (version_id, is_applied) VALUES (9000, true)`); err != nil {
+		t.Fatal(err)
+	}
+	if got := x.must("policy", "list"); !strings.Contains(got, "the tables in Postgres are newer than this program (migration 9000") {
+		t.Errorf("newer tables are not mentioned:\n%s", got)
+	}
+}
+
+func TestTheActorIsWhoSaysSoElseTheLoginElseTheDatabaseUser(t *testing.T) {
+	config, err := pgx.ParseConfig("postgres://service@127.0.0.1/rates")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{actorVariable: "deploy"}
+	login := "ann@laptop"
+	c := call{operator: &operator{getenv: func(name string) string { return env[name] }, login: func() string { return login }}}
+	c.change.actor = "bob"
+	want := func(what, actor string) {
+		t.Helper()
+		if got := c.actor(config); got != actor {
+			t.Errorf("%s: the actor is %q, want %q", what, got, actor)
+		}
+	}
+	want("all are there", "bob")
+	c.change.actor = ""
+	want("without the flag", "deploy")
+	clear(env)
+	want("without the variable", "ann@laptop")
+	login = ""
+	want("without a login", "service")
+}
+
+func TestSpansWindowsAndFactorsAreReadExactly(t *testing.T) {
+	for _, c := range []struct {
+		text    string
+		seconds int64
+	}{{"60", 60}, {"90s", 90}, {"24h", 86400}, {"30d", 2592000}, {"1m30s", 90}} {
+		var w windowFlag
+		if err := w.Set(c.text); err != nil || w.seconds != c.seconds {
+			t.Errorf("window %s: %d seconds (%v), want %d", c.text, w.seconds, err, c.seconds)
+		}
+	}
+	for _, c := range []struct {
+		text, shown string
+		thousandths int64
+	}{{"1.5", "1.5", 1500}, {"2", "2", 2000}, {"0.001", "0.001", 1}, {"1.999", "1.999", 1999}, {".25", "0.25", 250}, {"10", "10", 10000}} {
+		var f factorFlag
+		if err := f.Set(c.text); err != nil || f.thousandths != c.thousandths || formatFactor(f.thousandths) != c.shown {
+			t.Errorf("factor %s: %d (%v), shown as %s; want %d and %s", c.text, f.thousandths, err, formatFactor(f.thousandths), c.thousandths, c.shown)
+		}
+	}
+	for _, text := range []string{"", ".", "-1", "1.5x", "0", "0.000", "1.2345", "1e3", "99999999999", "+1", "1.-5"} {
+		if err := new(factorFlag).Set(text); err == nil {
+			t.Errorf("factor %q is taken", text)
+		}
+	}
+	for _, text := range []string{"", "0d", "-1d", "1.5d", "99999999999d", "36600d1s"} {
+		if err := new(spanFlag).Set(text); err == nil {
+			t.Errorf("span %q is taken", text)
+		}
+	}
+}

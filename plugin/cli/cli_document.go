@@ -1,0 +1,273 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/deckfile"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// document is a file of policies: what apply makes of the database.
+//
+//	namespace: default        # may be left out
+//	policies:
+//	- {name: daily, tier: gold, scope: tenant, limit: 1000, window_size: 86400}
+type document struct {
+	file   string
+	set    pgstore.Set
+	places []place // of the policies
+	faults []error
+}
+
+// place is where a policy of a document is.
+type place struct {
+	path   string         // policies[3]
+	line   int            // of the policy
+	fields map[string]int // field → line
+}
+
+// policyFieldsOf are the fields that a policy of a document may have, and where they go.
+var policyFieldsOf = map[string]func(*pgstore.Policy) any{
+	"name":               func(p *pgstore.Policy) any { return &p.Name },
+	"tier":               func(p *pgstore.Policy) any { return &p.Tier },
+	"tenant":             func(p *pgstore.Policy) any { return &p.Tenant },
+	"endpoint":           func(p *pgstore.Policy) any { return &p.Endpoint },
+	"scope":              func(p *pgstore.Policy) any { return &p.Scope },
+	"limit":              func(p *pgstore.Policy) any { return &p.Limit },
+	"window_size":        func(p *pgstore.Policy) any { return &p.WindowSize },
+	"algorithm":          func(p *pgstore.Policy) any { return &p.Algorithm },
+	"burst":              func(p *pgstore.Policy) any { return &p.Burst },
+	"soft_threshold_pct": func(p *pgstore.Policy) any { return &p.SoftThresholdPct },
+	"hard_threshold_pct": func(p *pgstore.Policy) any { return &p.HardThresholdPct },
+	"soft_only":          func(p *pgstore.Policy) any { return &p.SoftOnly },
+	"mode":               func(p *pgstore.Policy) any { return &p.Mode },
+	"cost":               func(p *pgstore.Policy) any { return &p.Cost },
+	"fail_mode":          func(p *pgstore.Policy) any { return &p.FailMode },
+	"accuracy":           func(p *pgstore.Policy) any { return &p.Accuracy },
+	"public_note":        func(p *pgstore.Policy) any { return &p.PublicNote },
+}
+
+// read reads a file of policies. The error joins all faults, each with file, line and field.
+func (d *document) read(r io.Reader, file string) error {
+	d.file = file
+	var root yaml.Node
+	decoder := yaml.NewDecoder(r)
+	if err := decoder.Decode(&root); err != nil {
+		if errors.Is(err, io.EOF) {
+			return fmt.Errorf("%s: is empty: write policies: [] to have no policies", file)
+		}
+		return fmt.Errorf("%s: is not YAML: %s", file, strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%s: must be one document: text after --- is not read", file)
+	}
+	d.root(aliased(root.Content[0]))
+	if len(d.faults) == 0 { // else what else is wrong would be but a consequence
+		for i := range d.set.Policies {
+			d.check(i)
+		}
+	}
+	if len(d.faults) == 0 {
+		d.checkTogether()
+	}
+	return errors.Join(d.faults...)
+}
+
+func (d *document) fault(line int, path, format string, args ...any) {
+	d.faults = append(d.faults, d.at(line, path, fmt.Sprintf(format, args...)))
+}
+
+func (d *document) at(line int, path, problem string) error {
+	if path == "" {
+		return fmt.Errorf("%s:%d: %s", d.file, line, problem)
+	}
+	return fmt.Errorf("%s:%d: %s: %s", d.file, line, path, problem)
+}
+
+// aliased follows an alias to what it stands for.
+func aliased(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
+func (d *document) root(n *yaml.Node) {
+	if n.Kind != yaml.MappingNode {
+		d.fault(n.Line, "", "must be a mapping with the field policies")
+		return
+	}
+	listed := false
+	for pair := range slices.Chunk(n.Content, 2) {
+		key, value := pair[0], aliased(pair[1])
+		switch key.Value {
+		case "namespace":
+			d.value(value, key.Line, "namespace", &d.set.Namespace)
+		case "policies":
+			listed = true
+			d.list(value)
+		default:
+			d.fault(key.Line, key.Value, "unknown field: a file of policies has the fields namespace and policies")
+		}
+	}
+	if !listed {
+		d.fault(n.Line, "policies", "is required: to delete all policies, write policies: []")
+	}
+}
+
+func (d *document) list(n *yaml.Node) {
+	if n.Kind != yaml.SequenceNode {
+		d.fault(n.Line, "policies", "must be a list")
+		return
+	}
+	for i, item := range n.Content {
+		d.policy(aliased(item), place{path: fmt.Sprintf("policies[%d]", i), line: item.Line, fields: map[string]int{}})
+	}
+}
+
+func (d *document) policy(n *yaml.Node, at place) {
+	if n.Kind != yaml.MappingNode {
+		d.fault(n.Line, at.path, "must be a policy: a mapping with the fields name, scope, limit, window_size, and tier or tenant")
+		return
+	}
+	var p pgstore.Policy
+	for pair := range slices.Chunk(n.Content, 2) {
+		key, value := pair[0], aliased(pair[1])
+		path := at.path + "." + key.Value
+		target, known := policyFieldsOf[key.Value]
+		_, twice := at.fields[key.Value]
+		switch {
+		case !known:
+			d.fault(key.Line, path, "unknown field: a policy has the fields of a limit in the plugin's config, and tier or tenant")
+		case twice:
+			d.fault(key.Line, path, "is given twice")
+		default:
+			at.fields[key.Value] = key.Line
+			d.value(value, key.Line, path, target(&p))
+		}
+	}
+	d.set.Policies, d.places = append(d.set.Policies, p), append(d.places, at)
+}
+
+// value reads a scalar into what to points to.
+func (d *document) value(n *yaml.Node, line int, path string, to any) {
+	var problem string
+	switch to := to.(type) {
+	case *string:
+		if *to = n.Value; n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
+			problem = "must be a string; quote it if it looks like another type"
+		}
+	case *bool:
+		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || n.Decode(to) != nil {
+			problem = "must be true or false"
+		}
+	case *int64:
+		if !integer(n, to) || *to < 1 {
+			problem = "must be a whole number above 0"
+		}
+	case **int64:
+		*to = new(int64)
+		if !integer(n, *to) || **to < 0 {
+			problem = "must be a whole number, 0 or above"
+		}
+	}
+	if problem != "" {
+		d.fault(line, path, "%s", problem)
+	}
+}
+
+func integer(n *yaml.Node, to *int64) bool {
+	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!int" && n.Decode(to) == nil
+}
+
+// check tells what the plugin would refuse of policy i in its own config, and what only a row can have wrong.
+func (d *document) check(i int) {
+	p, at := d.set.Policies[i], d.places[i]
+	if (p.Tier == "") == (p.Tenant == "") {
+		d.fault(at.line, at.path+".tier", "is required unless tenant is given: a policy applies to either a tier or a tenant")
+	}
+	config := schema.Config{Tiers: []schema.Tier{{Name: "any", Limits: []schema.Limit{configLimit(p)}}}}
+	err := config.Validate()
+	if err == nil {
+		err = deckfile.Compiles(config.WithDefaults())
+	}
+	var faults schema.Faults
+	if !errors.As(err, &faults) && err != nil {
+		d.fault(at.line, at.path, "%v", err)
+	}
+	for _, f := range faults {
+		field, inside := strings.CutPrefix(f.Path, "tiers[0].limits[0].")
+		if !inside {
+			d.fault(at.line, at.path, "%s", f.Message)
+			continue
+		}
+		d.fault(at.lineOf(field), at.path+"."+field, "%s", f.Message)
+	}
+}
+
+// checkTogether tells what nodes would leave out of the policies beside each other, such as patterns that are ambiguous.
+func (d *document) checkTogether() {
+	var rows policy.Rows
+	for i, p := range d.set.Policies {
+		rows.Policies = append(rows.Policies, policy.Row{ID: int64(i + 1), Tier: p.Tier, Tenant: p.Tenant, Limit: configLimit(p), PublicNote: p.PublicNote})
+	}
+	_, faults := policy.NewSnapshot(rows, nil)
+	for _, f := range faults {
+		i, err := strconv.Atoi(f.Key)
+		if err != nil || i < 1 || i > len(d.places) {
+			d.fault(1, "policies", "%v", f)
+			continue
+		}
+		at := d.places[i-1]
+		d.fault(at.lineOf(f.Field), at.path+"."+f.Field, "%s", f.Problem)
+	}
+}
+
+// lineOf is the line of a field, or that of the policy when the field is not there.
+func (at place) lineOf(field string) int {
+	if line, ok := at.fields[field]; ok {
+		return line
+	}
+	return at.line
+}
+
+// locate says where in the document a refusal of the repository comes from.
+func (d *document) locate(err error) error {
+	if declined := new(pgstore.DeclinedError); errors.As(err, &declined) {
+		return declined.Err
+	}
+	invalid := new(pgstore.InvalidError)
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	for i, p := range slices.Backward(d.set.Policies) {
+		p.Namespace = d.set.Namespace
+		if p.Key().String() != invalid.What {
+			continue
+		}
+		at := d.places[i]
+		if invalid.Field == "" {
+			return d.at(at.line, at.path, invalid.What+" "+invalid.Problem)
+		}
+		return d.at(at.lineOf(invalid.Field), at.path+"."+invalid.Field, invalid.Problem)
+	}
+	return fmt.Errorf("%s: %w", d.file, err)
+}
+
+// configLimit is a policy as a limit of the plugin's config.
+func configLimit(p pgstore.Policy) schema.Limit {
+	return schema.Limit{
+		Name: p.Name, Scope: p.Scope, Endpoint: p.Endpoint, Limit: p.Limit, WindowSize: p.WindowSize, Algorithm: p.Algorithm, Burst: p.Burst,
+		SoftThresholdPct: p.SoftThresholdPct, HardThresholdPct: p.HardThresholdPct, SoftOnly: p.SoftOnly, Mode: p.Mode, Cost: p.Cost,
+		FailMode: p.FailMode, Accuracy: p.Accuracy,
+	}
+}

@@ -1,0 +1,114 @@
+package cli
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+const fine = "name: daily, scope: tenant, limit: 10, window_size: 60"
+
+func TestADocumentTellsEveryFaultWithLineAndField(t *testing.T) {
+	for _, c := range []struct{ what, text, want string }{
+		{"an unknown field", "policies:\n- {" + fine + ", tier: gold}\n- {" + fine + ",\n   tier: a, burts: 5}", "p.yaml:4: policies[1].burts: unknown field"},
+		{"an unknown field at the top", "polices: []", "p.yaml:1: polices: unknown field"},
+		{"no policies", "namespace: eu", "p.yaml:1: policies: is required"},
+		{"an empty file", "", "p.yaml: is empty"},
+		{"not YAML", "policies: [", "p.yaml: is not YAML: line 1"},
+		{"no mapping", "- a", "p.yaml:1: must be a mapping"},
+		{"no list", "policies: {}", "p.yaml:1: policies: must be a list"},
+		{"two documents", "policies: []\n---\npolicies: []", "p.yaml: must be one document"},
+		{"no policy", "policies:\n- daily", "p.yaml:2: policies[0]: must be a policy"},
+		{"a field twice", "policies:\n- {" + fine + ", tier: a, limit: 5}", "p.yaml:2: policies[0].limit: is given twice"},
+		{"a text for a number", "policies:\n- {name: daily, tier: a, scope: tenant, limit: many, window_size: 60}", "p.yaml:2: policies[0].limit: must be a whole number above 0"},
+		{"a fraction", "policies:\n- {name: daily, tier: a, scope: tenant, limit: 1.5, window_size: 60}", "policies[0].limit: must be a whole number above 0"},
+		{"a number for a text", "policies:\n- {name: 7, tier: a, scope: tenant, limit: 1, window_size: 60}", "policies[0].name: must be a string"},
+		{"a burst of 0", "policies:\n- {" + fine + ", tier: a, burst: 0}", "policies[0].burst: must be a whole number above 0"},
+		{"no tier", "policies:\n- {" + fine + "}", "p.yaml:2: policies[0].tier: is required unless tenant"},
+		{"tier and tenant", "policies:\n- {" + fine + ", tier: a, tenant: b}", "policies[0].tier: is required unless tenant"},
+		{"no limit", "policies:\n- name: daily\n  tier: a\n  scope: tenant\n  window_size: 60", "p.yaml:2: policies[0].limit: "},
+		{"an unknown scope", "policies:\n- name: daily\n  tier: a\n  scope: planet\n  limit: 5\n  window_size: 60", "p.yaml:4: policies[0].scope: "},
+		{"a typing mistake in the accuracy", "policies:\n- {" + fine + ", tier: a,\n   accuracy: excat}", "p.yaml:3: policies[0].accuracy: must be one of leased, exact"},
+		{"arithmetic that is not exact", "policies:\n- {name: a, tier: a, scope: tenant, limit: 999999999999, window_size: 31622400}", "policies[0]."},
+		{"patterns that are ambiguous", "policies:\n- {" + fine + ", tier: a, endpoint: \"GET /a/{x}/c\"}\n- {" + fine + ", tier: b, endpoint: \"GET /{y}/b/c\"}", "policies[1].endpoint: "},
+		{"a name that loops", "policies: &p\n- *p", "p.yaml:"},
+	} {
+		var d document
+		err := d.read(strings.NewReader(c.text), "p.yaml")
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.what, err, c.want)
+		}
+	}
+}
+
+func TestADocumentTellsAllItsFaultsAtOnce(t *testing.T) {
+	var d document
+	err := d.read(strings.NewReader("policies:\n- {name: a, tier: a, scope: x, limit: 1, window_size: 60}\n- {name: b, scope: tenant, limit: 1, window_size: 60}"), "p.yaml")
+	if all := unjoined(err); len(all) != 2 || !strings.HasPrefix(all[0].Error(), "p.yaml:2: ") || !strings.HasPrefix(all[1].Error(), "p.yaml:3: ") {
+		t.Errorf("faults are %q, want one of line 2 and one of line 3", all)
+	}
+}
+
+func TestADocumentKeepsAllFields(t *testing.T) {
+	const text = `
+namespace: eu
+policies:
+- &daily {name: daily, tier: gold, scope: tenant, limit: 10, window_size: 60, algorithm: token_bucket, burst: 5,
+   soft_threshold_pct: 80, hard_threshold_pct: 120, mode: shadow, cost: 0, fail_mode: closed, accuracy: exact, endpoint: "GET /x"}
+- *daily
+`
+	var d document
+	if err := d.read(strings.NewReader(text), "p.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	p := d.set.Policies[0]
+	if p.Cost == nil || *p.Cost != 0 {
+		t.Errorf("the cost is %v, want 0", p.Cost)
+	}
+	p.Cost = nil
+	want := pgstore.Policy{
+		Name: "daily", Tier: "gold", Scope: "tenant", Limit: 10, WindowSize: 60, Algorithm: "token_bucket", Burst: 5,
+		SoftThresholdPct: 80, HardThresholdPct: 120, Mode: "shadow", FailMode: "closed", Accuracy: "exact", Endpoint: "GET /x",
+	}
+	if d.set.Namespace != "eu" || p != want || len(d.set.Policies) != 2 {
+		t.Errorf("namespace %s, policies %+v", d.set.Namespace, d.set.Policies)
+	}
+}
+
+func TestARefusalByTheDatabaseIsFoundInTheDocument(t *testing.T) {
+	var d document
+	if err := d.read(strings.NewReader("policies:\n- {"+fine+", tier: a}\n- {"+fine+",\n   tenant: b}"), "p.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	key := d.set.Policies[1].Key().String()
+	for want, err := range map[string]error{
+		"p.yaml:4: policies[1].tenant: too long":                         &pgstore.InvalidError{What: key, Field: "tenant", Problem: "too long"},
+		"p.yaml:3: policies[1].burst: odd":                               &pgstore.InvalidError{What: key, Field: "burst", Problem: "odd"},
+		"p.yaml:3: policies[1]: policy daily of tenant b is given twice": &pgstore.InvalidError{What: key, Problem: "is given twice"},
+		"p.yaml: policy other: name: odd":                                &pgstore.InvalidError{What: "policy other", Field: "name", Problem: "odd"},
+	} {
+		if got := d.locate(err); got.Error() != want {
+			t.Errorf("%v, want %s", got, want)
+		}
+	}
+}
+
+func TestADocumentHasAllFieldsOfALimit(t *testing.T) {
+	want := map[string]bool{"tier": true, "tenant": true, "public_note": true}
+	limit := reflect.TypeFor[schema.Limit]()
+	for i := range limit.NumField() {
+		name, _, _ := strings.Cut(limit.Field(i).Tag.Get("json"), ",")
+		want[name] = true
+	}
+	for name := range want {
+		if policyFieldsOf[name] == nil {
+			t.Errorf("a document cannot say %s", name)
+		}
+	}
+	if len(policyFieldsOf) != len(want) {
+		t.Errorf("a document has %d fields, want %d", len(policyFieldsOf), len(want))
+	}
+}

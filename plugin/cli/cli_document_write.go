@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"iter"
+	"strings"
+	"unicode"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+// documentOnly makes the filter of a list that is shown as a document select what a document can hold: the active
+// policies of one namespace.
+func (c *call) documentOnly(f *pgstore.PolicyFilter) error {
+	if !c.yaml {
+		return nil
+	}
+	if f.Slot == pgstore.SlotCandidate {
+		return wrong("-o yaml shows active policies only: leave --slot out")
+	}
+	f.Slot, f.Namespace = pgstore.SlotActive, cmp.Or(f.Namespace, "default")
+	return nil
+}
+
+// showDocument writes policies while they come as the document that apply reads. Of a part of the policies it says so:
+// applied as it is, it would delete the others. The list is closed by its last line, so a document that is cut short is no
+// YAML, instead of a document of fewer policies.
+func (c *call) showDocument(f pgstore.PolicyFilter, rows iter.Seq2[pgstore.Policy, error]) error {
+	head := ""
+	if f.Tier+f.Tenant+f.Name != "" || f.After > 0 || f.Max > 0 {
+		head = "# Some of the policies only: apply them with --partial, or the others are deleted.\n"
+	}
+	name, err := yamlText(f.Namespace)
+	if err != nil {
+		return fmt.Errorf("write the output: %w", err)
+	}
+	head += "namespace: " + name + "policies: ["
+	for p, err := range rows {
+		if err != nil {
+			return err
+		}
+		p.Namespace, p.Slot = "", "" // the document's
+		text, err := documentLine(p)
+		if err == nil {
+			_, err = io.WriteString(c.stdout, head+text)
+		}
+		if err != nil {
+			return fmt.Errorf("write the output: %w", err)
+		}
+		head = ""
+	}
+	if head == "" {
+		head = "\n"
+	}
+	if _, err := io.WriteString(c.stdout, head+"]\n"); err != nil {
+		return fmt.Errorf("write the output: %w", err)
+	}
+	return nil
+}
+
+// documentLine returns a policy as a line of a document's list, after the end of the line before it. Where YAML would not
+// escape what a terminal would obey, the line is JSON, which is YAML too.
+func documentLine(p pgstore.Policy) (string, error) {
+	var fields yaml.Node
+	if err := fields.Encode(p); err != nil {
+		return "", err
+	}
+	fields.Style = yaml.FlowStyle
+	text, err := yamlText(&fields)
+	if err != nil {
+		return "", err
+	}
+	if text = strings.TrimSuffix(text, "\n"); strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
+		return "\n  " + text + ",", nil
+	}
+	p.ID, p.Revision = 0, 0
+	text, err = jsonText(p, "  ")
+	return "\n  " + text + ",", err
+}
+
+func yamlText(value any) (string, error) {
+	text, err := yaml.Marshal(value)
+	return string(text), err
+}

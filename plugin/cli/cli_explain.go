@@ -1,0 +1,142 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+var explainCommand = &command{
+	words: "explain", brief: "show which limits apply to a request, and why: the rows and config entries that matched, and which one won",
+	about: `The plugin's config is read from a decK file, the rows from the database; or, without a database, from a snapshot
+that a node has saved; or, with --config-only, there are none. Nothing is spent.
+
+  ratelimit explain --config kong.yml --tenant acme --user u_42 --endpoint "POST /records/{id}"`,
+	define: func(c *call) action {
+		config, request := c.configFlag(), c.requestFlag()
+		rows := c.rowsFlag()
+		c.outputFlag()
+		return func(ctx context.Context) error {
+			return c.explain(ctx, config, request, rows)
+		}
+	},
+}
+
+// explanation is what explain tells.
+type explanation struct {
+	Config    string `json:"config"` // file:line and path of the config
+	AppliesTo string `json:"config_on"`
+	Refused   string `json:"refused,omitempty"` // a request without a tenant or user that the config refuses: why
+	policy.Explanation
+	Faults []policy.Fault `json:"faults,omitempty"` // rows that do not compile
+}
+
+func (c *call) explain(ctx context.Context, f *configFlags, r *requestFlags, from *rowsFlags) error {
+	config, snapshot, err := c.load(f)
+	if err != nil {
+		return err
+	}
+	e := explanation{Config: config.Where, AppliesTo: config.String()}
+	if snapshot, e.Faults, err = c.withRows(ctx, snapshot, r, from); err != nil {
+		return err
+	}
+	id, err := r.identify(snapshot.Rules, f.route)
+	if err != nil {
+		return err
+	}
+	e.Explanation = snapshot.Explain(&id, limit.Micros(c.now().UnixMicro()))
+	e.Refused = refusalOf(&id)
+	return c.print(e, func(out *page) { writeExplanation(out, &e) })
+}
+
+// refusalOf tells why a request is refused before any limit is asked.
+func refusalOf(id *identity.Identity) string {
+	switch {
+	case id.TenantDenied:
+		return "the request names no tenant, and on_missing_tenant is deny"
+	case id.UserDenied:
+		return "the request names no user; if a limit per user applies, on_missing_user refuses it"
+	}
+	return ""
+}
+
+func writeExplanation(out *page, e *explanation) {
+	out.line("config %s (on %s), namespace %s, rows of version %d", e.Config, e.AppliesTo, e.Namespace, e.Version)
+	who := "no tenant"
+	if e.Tenant != "" {
+		who = "tenant " + e.Tenant
+	}
+	if e.Tier != "" {
+		who += fmt.Sprintf(", tier %s (from: %s)", e.Tier, orDefault(e.TierFrom, "default"))
+	}
+	out.line("%s, endpoint %s", who, orDefault(e.Endpoint, "(none)"))
+	if e.Refused != "" {
+		out.line("%s", e.Refused)
+	}
+	out.line("%s", verdictText(e))
+	if len(e.Bounds) > 0 {
+		out.gap()
+		columns(out, "LIMIT|HOW MUCH|MODE|FAIL MODE|ACCURACY|COST|CHANGED BY", e.Bounds, func(b policy.ExplainedBound) []any {
+			return []any{b.Policy, b.Limit, b.Mode, b.FailMode, b.Accuracy, b.Cost, changedBy(b)}
+		})
+	}
+	if len(e.Policies) > 0 {
+		out.gap()
+		columns(out, "POLICY|FROM|FOR|ENDPOINT|HOW MUCH|WON|WHY", e.Policies, func(p policy.ExplainedPolicy) []any {
+			from := p.Source
+			if p.ID > 0 {
+				from += fmt.Sprint(" ", p.ID)
+			}
+			return []any{p.Name, from, p.Match, p.Endpoint, p.Limit, p.Won, p.Why}
+		})
+	}
+	if len(e.Overrides) > 0 {
+		out.gap()
+		columns(out, "OVERRIDE|KIND|ON|CHANGE|HOLDS|WHY|REASON|AUTHOR", e.Overrides, func(o policy.ExplainedOverride) []any {
+			row := storedOverride(o.Override)
+			return []any{row.ID, row.Kind, subjectText(row), changeText(row), o.Applied, o.Why, row.Reason, row.Author}
+		})
+	}
+	for _, fault := range e.Faults {
+		out.line("left out, because it does not compile: %v", fault)
+	}
+}
+
+func verdictText(e *explanation) string {
+	switch {
+	case e.Verdict == "banned" && e.Until > 0:
+		return "banned until " + time.UnixMicro(int64(e.Until)).UTC().Format(time.RFC3339)
+	case e.Verdict == "banned":
+		return "banned permanently"
+	case e.Verdict == "exempt":
+		return "exempt: no limit applies"
+	case len(e.Bounds) == 0:
+		return "no limit applies"
+	}
+	return counted(len(e.Bounds), "limit") + " must all have room"
+}
+
+func changedBy(b policy.ExplainedBound) string {
+	var parts []string
+	if b.Override > 0 {
+		parts = append(parts, fmt.Sprint("override ", b.Override))
+	}
+	if b.Penalty > 0 {
+		parts = append(parts, fmt.Sprint("penalty ", b.Penalty))
+	}
+	return strings.Join(parts, ", then ")
+}
+
+// storedOverride is what a table shows of a compiled override.
+func storedOverride(o policy.Override) pgstore.Override {
+	return pgstore.Override{
+		ID: o.ID, Kind: o.Kind, Tenant: o.Tenant, User: o.User, Endpoint: o.Endpoint, Credential: o.Credential, IP: o.IP,
+		Policy: o.Policy, Limit: o.Limit, WindowSize: o.WindowSize, Burst: o.Burst, Factor: o.Factor, Reason: o.Reason, Author: o.Author,
+	}
+}

@@ -1,0 +1,192 @@
+package cli
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+)
+
+// dashed is a flag's name as the help shows it.
+func dashed(name string) string {
+	if len(name) == 1 {
+		return "-" + name
+	}
+	return "--" + name
+}
+
+// What package flag says of a wrong call, in texts alone and with one dash before every name.
+var (
+	unknownFlag = regexp.MustCompile(`(?s)^flag provided but not defined: -(.*)$`)
+	noValue     = regexp.MustCompile(`(?s)^flag needs an argument: -(.*)$`)
+	noFlag      = regexp.MustCompile(`(?s)^bad flag syntax: (.*)$`)
+	wrongValue  = regexp.MustCompile(`(?s)^invalid (?:boolean )?value ("(?:[^"\\]|\\.)*") for (?:flag )?-([^:]*): (.*)$`)
+)
+
+// flagFault is an error of package flag in the words of this program, which writes a flag as the help does.
+func flagFault(err error) error {
+	if errors.Is(err, flag.ErrHelp) {
+		return err
+	}
+	text := err.Error()
+	if m := unknownFlag.FindStringSubmatch(text); m != nil {
+		return wrong("unknown flag %s", dashed(m[1]))
+	}
+	if m := noValue.FindStringSubmatch(text); m != nil {
+		return wrong("%s needs a value", dashed(m[1]))
+	}
+	if m := noFlag.FindStringSubmatch(text); m != nil {
+		return wrong("%q is not a flag", m[1])
+	}
+	if m := wrongValue.FindStringSubmatch(text); m != nil {
+		return wrong("%s: %s: %s", dashed(m[2]), m[1], valueFault(m[3]))
+	}
+	return wrong("%s", text)
+}
+
+// valueFault is what is wrong with the value of a flag. All that package flag says of one that is not true or false is
+// that it cannot be parsed.
+func valueFault(said string) string {
+	if said == "parse error" {
+		return "must be true or false"
+	}
+	return said
+}
+
+// waitFlag is --wait, with or without a duration. The zero value does not wait.
+type waitFlag struct{ most time.Duration }
+
+// defaultWait is how long --wait waits without a duration, as ?wait of the REST API does.
+const defaultWait = control.DefaultWait
+
+// IsBoolFlag tells package flag that the value may be left out.
+func (w *waitFlag) IsBoolFlag() bool { return true }
+
+func (w *waitFlag) String() string { return w.most.String() }
+
+// Set implements flag.Value.
+func (w *waitFlag) Set(text string) error {
+	switch text {
+	case "true":
+		w.most = defaultWait
+		return nil
+	case "false":
+		w.most = 0
+		return nil
+	}
+	return setting.ParseDuration(text, &w.most)
+}
+
+// spanFlag is a length of time as a flag: 90s, 15m, 2h, 30d.
+type spanFlag struct{ length time.Duration }
+
+func (s *spanFlag) String() string { return s.length.String() }
+
+// maxSpan is the longest window of a limit, and more than an end should lie ahead.
+const maxSpan = 100 * 366 * 24 * time.Hour
+
+// Set implements flag.Value.
+func (s *spanFlag) Set(text string) error {
+	length, err := time.ParseDuration(text)
+	if days, isDays := strings.CutSuffix(text, "d"); isDays {
+		var n int64
+		if n, err = strconv.ParseInt(days, 10, 32); err == nil {
+			length = time.Duration(min(n, int64(maxSpan/time.Hour))) * 24 * time.Hour
+		}
+	}
+	if err != nil || length <= 0 || length > maxSpan {
+		return errors.New("must be a duration above 0, such as 90s, 15m, 2h or 30d")
+	}
+	s.length = length
+	return nil
+}
+
+// windowFlag is the length of a limit's window as a flag: a number of seconds, or a span of whole seconds.
+type windowFlag struct{ seconds int64 }
+
+// Set reads the text of the flag.
+func (w *windowFlag) Set(text string) error {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n > 0 {
+		w.seconds = n
+		return nil
+	}
+	var s spanFlag
+	if err := s.Set(text); err != nil || s.length%time.Second != 0 {
+		return errors.New("must be a number of seconds above 0, or a duration of whole seconds, such as 60s, 24h or 30d")
+	}
+	w.seconds = int64(s.length / time.Second)
+	return nil
+}
+
+// instantFlag is a time as a flag.
+type instantFlag struct{ at time.Time }
+
+func (i *instantFlag) String() string { return i.at.String() }
+
+// Set implements flag.Value.
+func (i *instantFlag) Set(text string) error {
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return errors.New("must be a time such as 2026-01-31T12:00:00Z (RFC 3339)")
+	}
+	i.at = at
+	return nil
+}
+
+// pastFlag is an instant as a flag, or how long ago it was.
+type pastFlag struct {
+	instantFlag
+	now func() time.Time
+}
+
+// Set implements flag.Value.
+func (p *pastFlag) Set(text string) error {
+	var ago spanFlag
+	if err := ago.Set(text); err == nil {
+		p.at = p.now().Add(-ago.length)
+		return nil
+	}
+	if err := p.instantFlag.Set(text); err != nil {
+		return errors.New("must be a time such as 2026-01-31T12:00:00Z (RFC 3339), or a duration ago, such as 2h or 30d")
+	}
+	return nil
+}
+
+// countFlag is a whole number above 0 as a flag. The zero value is absent.
+type countFlag struct{ n int64 }
+
+// Set reads the text of the flag.
+func (c *countFlag) Set(text string) error {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n <= 0 {
+		return errors.New("must be a whole number above 0")
+	}
+	c.n = n
+	return nil
+}
+
+// factorFlag is a multiplier as a flag, kept in thousandths. The zero value is absent.
+type factorFlag struct{ thousandths int64 }
+
+// Set reads the text of the flag, decimals digit by digit: 1.5 must become 1500, never 1499.
+func (f *factorFlag) Set(text string) error {
+	whole, decimals, _ := strings.Cut(text, ".")
+	n, err := strconv.ParseUint(whole+(decimals + "000")[:max(3, len(decimals))], 10, 32)
+	if err != nil || len(decimals) > 3 || n == 0 {
+		return errors.New("must be a number above 0 with at most three decimals, such as 1.5")
+	}
+	f.thousandths = int64(n)
+	return nil
+}
+
+// formatFactor is the inverse of factorFlag.Set.
+func formatFactor(thousandths int64) string {
+	text := fmt.Sprintf("%d.%03d", thousandths/1000, thousandths%1000)
+	return strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
+}

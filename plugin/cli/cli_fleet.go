@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+var fleetCommand = &command{
+	words: "fleet", brief: "show which version each node enforces, and how long the last change took to reach the last one",
+	about: `A node that ends cleanly leaves the list. One that has not reported lately is silent: it may be dead, or it may
+admit requests by old policies. It counts as not enforcing the version until it reports again, is removed by the next process on
+its machine (one with the same -snapshot-dir, which knows that the old one has ended), by ratelimit fleet forget, or by
+ratelimit tidy after a day. A node that follows a standby cannot report and is not in the list. The time that a change took is
+that of the nodes that had reported before it: a node that started later began with the change.`,
+	define: func(c *call) action {
+		c.liveFlag()
+		return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+			fleet, err := s.Fleet(ctx, c.change.within.length)
+			if err != nil {
+				return err
+			}
+			return c.showFleet(fleet)
+		})
+	},
+}
+
+var forgetCommand = &command{
+	words: "fleet forget", args: "NODE", brief: "drop the last report of a silent node that is known to be gone", least: 1, most: 1,
+	about: `Make sure that the node's process has ended: a node that still admits requests is no longer counted. One that reports
+again is back in the list. A live node is not forgotten: end its process instead.`,
+	define: func(c *call) action {
+		return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
+			n, err := s.ForgetNode(ctx, by, c.arg())
+			if err != nil {
+				return err
+			}
+			return c.print(n, func(out *page) {
+				out.line("forgot node %s, which last reported version %d at %s", n.Node, n.Version, timeText(n.ReportedAt))
+			})
+		})
+	},
+}
+
+// shownNode is a node with what follows from the fleet's version.
+type shownNode struct {
+	pgstore.Node
+	Lag int64 `json:"lag"` // versions that it is behind
+}
+
+// shownFleet is the fleet as the command shows it.
+type shownFleet struct {
+	Version int64     `json:"version"`
+	At      time.Time `json:"at"`
+	pgstore.Reach
+	SpreadMS *int64      `json:"spread_ms,omitempty"` // of the nodes that had reported before the change
+	Nodes    []shownNode `json:"nodes"`
+}
+
+func (c *call) showFleet(fleet pgstore.Fleet) error {
+	reached := enforcing{Reach: fleet.Reach(fleet.Version)}
+	shown := shownFleet{Version: fleet.Version, At: fleet.At, Reach: reached.Reach, Nodes: []shownNode{}}
+	for _, n := range fleet.Nodes {
+		shown.Nodes = append(shown.Nodes, shownNode{n, max(0, fleet.Version-n.Version)})
+	}
+	if spread, complete := fleet.Spread(); complete {
+		shown.SpreadMS = new(spread.Milliseconds())
+		reached.Took = &spread
+	}
+	err := c.print(shown, func(out *page) {
+		out.line("version %d of %s: %s", shown.Version, timeText(shown.At), &reached)
+		nodeTable(out, shown.Nodes)
+	})
+	if err != nil {
+		return err
+	}
+	return reached.exit()
+}
+
+func nodeTable(out *page, nodes []shownNode) {
+	if len(nodes) == 0 {
+		return
+	}
+	columns(out, "NODE|VERSION|LAG|LIVE|ENFORCED SINCE|REPORTED|SOURCE|FAULTS", nodes, func(n shownNode) []any {
+		return []any{n.Node.Node, n.Version, n.Lag, n.Live, n.EnforcedAt, n.ReportedAt, n.Source, faultCount(n.Faults)}
+	})
+	for _, n := range nodes {
+		for _, fault := range faultTexts(n.Faults) {
+			out.line("%s %s", n.Node.Node, fault)
+		}
+	}
+}
+
+// faultCount is how many faults a node reports.
+func faultCount(faults json.RawMessage) string {
+	list, err := nodeFaults(faults)
+	if err != nil {
+		return "unreadable"
+	}
+	return fmt.Sprint(len(list))
+}
+
+// faultTexts tell, after the name of a node, what it reports of rows.
+func faultTexts(faults json.RawMessage) []string {
+	list, err := nodeFaults(faults)
+	if err != nil {
+		return []string{"reports what cannot be read: " + string(faults)}
+	}
+	var texts []string
+	for _, fault := range list {
+		texts = append(texts, "cannot use "+fault.Error())
+	}
+	return texts
+}
+
+// nodeFaults are the rows that a node cannot use.
+func nodeFaults(faults json.RawMessage) (list []policy.Fault, err error) {
+	if err := json.Unmarshal(faults, &list); err != nil {
+		return nil, fmt.Errorf("read the faults of a node: %w", err)
+	}
+	return list, nil
+}

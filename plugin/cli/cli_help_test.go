@@ -1,0 +1,120 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestEveryHelpTextIsAsPublished(t *testing.T) {
+	x := &terminal{t: t}
+	help := func(args ...string) {
+		x.output.WriteString("$ ratelimit " + strings.Join(args, " ") + "\n")
+		if code := x.call(args...); code != 0 {
+			t.Errorf("%q: exit code %d, want 0", args, code)
+		}
+		x.output.WriteString("\n")
+	}
+	help("-h")
+	group := ""
+	for _, c := range commands() {
+		words := strings.Fields(c.words)
+		if words[0] != group {
+			if group = words[0]; len(words) > 1 {
+				help(group, "-h")
+			}
+		}
+		help(append(words, "-h")...)
+	}
+	compare(t, "testdata/ratelimit/help.golden", x.output.String())
+}
+
+func TestHelpOfACommandIsTheSameBothWays(t *testing.T) {
+	before, behind := &terminal{t: t}, &terminal{t: t}
+	before.call("help", "policy", "put")
+	behind.call("policy", "put", "-h")
+	if before.output.String() != behind.output.String() || before.output.Len() == 0 {
+		t.Errorf("help policy put says\n%s\npolicy put -h says\n%s", before.output.String(), behind.output.String())
+	}
+}
+
+// nowhere is a database that nobody must ask: a wrong call is told before.
+const nowhere = "host=/nonexistent dbname=none"
+
+func TestAWrongCallIsToldBeforeAnythingIsDone(t *testing.T) {
+	for _, c := range []struct{ call, want string }{
+		{"override add --kind ban --tenant acme --expires-in 2h", "--reason"},
+		{"override add --kind ban --tenant acme --expires-in 2h --reason ' '", "--reason"},
+		{"override add --tenant acme --expires-in 2h --reason x", "--kind is required"},
+		{"override add --kind ban --tenant acme --expires-in 2h --permanent --reason x", "--expires-in and --permanent"},
+		{"override add --kind ban --tenant acme --reason x", "--expires-in or --expires-at"},
+		{"override add --kind ban --tenant acme --expires-in soon --reason x", `--expires-in: "soon": must be a duration above 0`},
+		{"override add --kind ban --tenant acme --expires-in -2h --reason x", "must be a duration above 0"},
+		{"override add --kind ban --tenant acme --expires-at tomorrow --reason x", "must be a time such as 2026-01-31T12:00:00Z"},
+		{"override add --kind multiplier --factor 0 --tenant acme --permanent --reason x", "must be a number above 0 with at most three decimals"},
+		{"override end seven --reason x", `"seven" is not an id: it must be a whole number above 0`},
+		{"override end --reason x", "expected ID"},
+		{"override list --ended --in-force", "either"},
+		{"policy put daily --tier gold --limit many --window 60 --reason x", `--limit: "many": must be a whole number above 0`},
+		{"policy put daily --tier gold --limit 1 --window 1500ms --reason x", "a duration of whole seconds"},
+		{"policy put daily weekly --tier gold --reason x", `unexpected argument "weekly"`},
+		{"policy put daily --teir gold --reason x", "unknown flag --teir"},
+		{"policy put daily -teir=gold --reason x", "unknown flag --teir"},
+		{"policy put daily --reason x --tier", "--tier needs a value"},
+		{"policy put daily ---tier gold", `"---tier" is not a flag`},
+		{"policy list --slot waiting", `--slot: "waiting": must be active or candidate`},
+		{"policy list -o xml", `: -o: "xml": must be table, json or yaml`},
+		{"policy list -o", ": -o needs a value"},
+		{"policy list -x", "unknown flag -x;"},
+		{`policy list --slot ' for flag -slot: "x'`, `--slot: " for flag -slot: \"x": must be active`},
+		{"override list --ended=perhaps", `--ended: "perhaps": must be true or false`},
+		{"tenant set acme --reason x", "give --tier or --time-zone"},
+		{"tier put gold --reason x --wait=never", "must be a duration above 0"},
+		{"tier put gold --reason x --revision -1", "must be a whole number above 0"},
+		{"audit --since yesterday", "or a duration ago"},
+		{"audit --limit 0", "must be a whole number, at least 1"},
+		{"apply --reason x", "by -f"},
+		{"apply -f /does/not/exist.yaml --reason x", "no such file"},
+		{"explain --tenant acme", "--config"},
+		{"explain --tenant acme --config /does/not/exist.yml", "no such file"},
+		{"explain --endpoint /records", "must be METHOD /path"},
+		{"explain --endpoint 'GET /records' --path /x", "give --endpoint, or --method and --path"},
+		{"explain --path records", "must begin with /"},
+		{"explain --ip 300.1.1.1", "must be an address"},
+		{"explain --snapshot a --config-only", "either"},
+		{"buckets show", "--tenant is required"},
+		{"token create ci --role root --reason x", "--role: it must be admin, viewer or tenant:{org}"},
+		{"token create ci --role tenant: --reason x", "--role: it must be admin, viewer or tenant:{org}"},
+		{"token create ci --reason x", "--role: it must be admin, viewer or tenant:{org}"},
+		{"token create ci --role admin", "--reason"},
+		{"token create ci --role admin --expires-in 2h --expires-at 2099-01-01T00:00:00Z --reason x", "either"},
+		{"token list --state dead", "must be live, expired or revoked"},
+		{"token revoke --reason x", "expected NAME"},
+		{"migrate sideways", "usage: ratelimit migrate"},
+		{"policy list --database a --database-file b", "either"},
+		{"policy list --database-file /does/not/exist", "no such file"},
+	} {
+		x := &terminal{t: t, env: map[string]string{databaseVariable: nowhere}}
+		if code := x.call(words(t, c.call)...); code != exitWrongCall || !strings.Contains(x.output.String(), c.want) {
+			t.Errorf("%s: exit code %d, want 2; said\n%s\nwant %q", c.call, code, x.output.String(), c.want)
+		}
+		if lines := strings.Count(x.output.String(), "\n"); lines != 1 && !strings.HasPrefix(x.output.String(), "usage:") {
+			t.Errorf("%s: said %d lines, want one", c.call, lines)
+		}
+	}
+}
+
+func TestADatabaseThatIsAwayIsToldInOneLine(t *testing.T) {
+	x := &terminal{t: t, env: map[string]string{databaseVariable: nowhere}}
+	code := x.call("policy", "list")
+	if said := x.output.String(); code != exitFailed || strings.Count(said, "\n") != 1 || !strings.Contains(said, "cannot connect") {
+		t.Errorf("exit code %d, said\n%s", code, said)
+	}
+}
+
+func TestWithoutADatabaseTheProgramSaysHowToNameOne(t *testing.T) {
+	x := &terminal{t: t}
+	code := x.call("policy", "list")
+	if said := x.output.String(); code != exitWrongCall || !strings.Contains(said, databaseVariable) || !strings.Contains(said, "--database-file") {
+		t.Errorf("exit code %d, said\n%s", code, said)
+	}
+}

@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+// tenantsUpTo yields so many tenants, tells how many it has yielded, and ends with an error if there is one.
+func tenantsUpTo(n int, end error, yielded func(int)) iter.Seq2[pgstore.Tenant, error] {
+	return func(yield func(pgstore.Tenant, error) bool) {
+		for i := range n {
+			if !yield(pgstore.Tenant{ID: fmt.Sprintf("t%d", i)}, nil) {
+				return
+			}
+			yielded(i + 1)
+		}
+		if end != nil {
+			yield(pgstore.Tenant{}, end)
+		}
+	}
+}
+
+func TestALongListIsWrittenWhileItIsRead(t *testing.T) {
+	for _, format := range []string{"table", "json"} {
+		var b strings.Builder
+		c := newCall(&operator{stdout: screen{to: &b}}, fleetCommand)
+		c.json = format == "json"
+		const rows = 5 * listPart
+		err := tenantList.show(c, tenantsUpTo(rows, nil, func(n int) {
+			if unwritten := n - strings.Count(b.String(), "t"); unwritten > listPart+1 {
+				t.Fatalf("%s: %d rows are held back after %d", format, unwritten, n)
+			}
+		}))
+		if err != nil || !strings.Contains(b.String(), fmt.Sprintf("t%d", rows-1)) {
+			t.Errorf("%s: %v, and the last row is not shown", format, err)
+		}
+	}
+}
+
+func TestAListThatBreaksOffIsAnError(t *testing.T) {
+	broken := errors.New("the connection is gone")
+	for _, json := range []bool{false, true} {
+		c := newCall(&operator{stdout: screen{to: new(strings.Builder)}}, fleetCommand)
+		c.json = json
+		if err := tenantList.show(c, tenantsUpTo(3, broken, func(int) {})); !errors.Is(err, broken) {
+			t.Errorf("json %t: the error is %v, want %v", json, err, broken)
+		}
+	}
+}
+
+func TestListedPoliciesAreADocumentThatChangesNothing(t *testing.T) {
+	dsn := pgtest.Start(t).Empty(t)
+	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
+	x.must("migrate", "up")
+	x.must("policy", "put", "daily", "--tier", "gold", "--limit", "1000", "--window", "24h", "--algorithm", "fixed_window", "--reason", "r")
+	x.must("policy", "put", "daily", "--tenant", "yes", "--limit", "5", "--window", "60", "--cost", "0", "--endpoint", "POST /a/{id}", "--reason", "r")
+	x.must("policy", "put", "burst", "--tenant", "12", "--limit", "5", "--window", "60", "--burst", "9", "--mode", "shadow", "--reason", "r")
+	x.must("policy", "put", "burst", "--tenant", "tab\u202eevil", "--limit", "5", "--window", "60", "--soft-only", "--soft-threshold-pct", "80", "--reason", "r")
+
+	x.stdin = x.must("policy", "list", "-o", "yaml")
+	if got := x.must("diff", "-f", "-"); !strings.HasSuffix(got, "0 to create, 0 to change, 0 to delete, 4 as they are\n") {
+		t.Errorf("the document\n%s\ndiffers from the policies:\n%s", x.stdin, got)
+	}
+	x.stdin = x.must("policy", "list", "--tier", "gold", "-o", "yaml")
+	if !strings.Contains(x.stdin, "--partial") {
+		t.Errorf("a document of some policies does not say so:\n%s", x.stdin)
+	}
+	if x.stdin = x.must("policy", "list", "--namespace", "other", "-o", "yaml"); x.stdin != "namespace: other\npolicies: []\n" {
+		t.Errorf("a namespace without policies is shown as %q", x.stdin)
+	}
+}
+
+func TestADocumentThatIsCutShortIsNoDocument(t *testing.T) {
+	policies := []pgstore.Policy{
+		{ID: 1, Name: "daily", Tier: "gold", Scope: "tenant", Limit: 10, WindowSize: 60, Cost: new(int64), Endpoint: "POST /a/{id}"},
+		{ID: 2, Name: "burst", Tenant: "tab\u202eevil", Scope: "tenant", Limit: 5, WindowSize: 60},
+		{ID: 3, Name: "hourly", Tier: "gold", Scope: "user", Limit: 5, WindowSize: 3600, PublicNote: "it's: a #note, [sic"},
+	}
+	broken := errors.New("the connection is gone")
+	write := func(n int, end error) string {
+		var b strings.Builder
+		c := newCall(&operator{stdout: screen{to: &b}}, fleetCommand)
+		err := c.showDocument(pgstore.PolicyFilter{Namespace: "default", Tier: "gold"}, func(yield func(pgstore.Policy, error) bool) {
+			for _, p := range policies[:n] {
+				if !yield(p, nil) {
+					return
+				}
+			}
+			if end != nil {
+				yield(pgstore.Policy{}, end)
+			}
+		})
+		if !errors.Is(err, end) {
+			t.Errorf("the list ends with %v, want %v", err, end)
+		}
+		return b.String()
+	}
+	for n := range len(policies) + 1 {
+		whole := write(n, nil)
+		if got := new(document); got.read(strings.NewReader(whole), "p.yaml") != nil || len(got.set.Policies) != n {
+			t.Fatalf("the document has %d policies, want %d:\n%s", len(got.set.Policies), n, whole)
+		}
+		for cut := range len(whole) - 1 { // the last byte is the end of the last line
+			if new(document).read(strings.NewReader(whole[:cut]), "p.yaml") == nil {
+				t.Errorf("cut after byte %d it is a document:\n%s", cut, whole[:cut])
+			}
+		}
+		if part := write(n, broken); new(document).read(strings.NewReader(part), "p.yaml") == nil {
+			t.Errorf("broken off after %d policies it is a document:\n%s", n, part)
+		}
+	}
+}
+
+// must runs the program, which must succeed, and returns its output.
+func (x *terminal) must(args ...string) string {
+	x.t.Helper()
+	x.output.Reset()
+	if code := x.call(args...); code != 0 {
+		x.t.Fatalf("ratelimit %s: exit code %d\n%s", strings.Join(args, " "), code, x.output.String())
+	}
+	return x.output.String()
+}
+
+func TestATableShowsTheBlanksOfValuesAndKeepsItsColumnsAligned(t *testing.T) {
+	var page page
+	columns(&page, "NAME|KEY", []string{"one", "two  blanks", " at the ends ", "tab\t\tand\nbreak", "\x1b[2Jescape"}, func(name string) []any {
+		return []any{name, "x"}
+	})
+	want := []string{
+		"NAME           KEY",
+		"one            x",
+		"two  blanks    x",
+		" at the ends   x",
+		"tab and break  x",
+		"\uFFFD[2Jescape     x",
+	}
+	if got := strings.Split(strings.TrimSuffix(page.text.String(), "\n"), "\n"); !slices.Equal(got, want) {
+		t.Errorf("the table is\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}

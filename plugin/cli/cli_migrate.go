@@ -1,0 +1,193 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
+)
+
+var migrateCommands = []*command{
+	{
+		words: "migrate up", brief: "bring the database's tables to this version of the program",
+		about: `A second run at the same time waits for the first and finds nothing to do. It works as the role that owns
+the schema, which should not be a superuser: migrations/README.md shows how to create it, and lists the grants that a
+migration may need again.`,
+		define: func(c *call) action {
+			return c.migrates(func(ctx context.Context, config *pgx.ConnConfig) error { return c.migrateUp(ctx, config) })
+		},
+	},
+	{
+		words: "migrate down", brief: "revert the last migration and delete the data in its tables and columns",
+		about: `Without --yes it changes nothing and shows what would be lost.`,
+		define: func(c *call) action {
+			yes := c.flags.Bool("yes", false, "lose it")
+			return c.migrates(func(ctx context.Context, config *pgx.ConnConfig) error { return c.migrateDown(ctx, config, *yes) })
+		},
+	},
+	{
+		words: "migrate status", brief: "show which migrations are applied",
+		define: func(c *call) action {
+			return c.migrates(func(ctx context.Context, config *pgx.ConnConfig) error { return c.migrateStatus(ctx, config) })
+		},
+	},
+}
+
+// loss is a table that a migration made; or a column that it gave to a table, of which the empty text says nothing.
+type loss struct{ table, column string }
+
+// lostWith is what is lost when a migration is taken back, by its number.
+var lostWith = map[int64][]loss{
+	1:  {{table: "audit"}, {table: "changes"}, {table: "version"}},
+	2:  {{table: "policies"}, {table: "tenants"}, {table: "tiers"}},
+	3:  {{table: "override_history"}, {table: "overrides"}},
+	4:  {{table: "nodes"}},
+	5:  {{"policies", "accuracy"}},
+	6:  {{table: "answers"}, {table: "tokens"}},
+	7:  {},
+	8:  {},
+	9:  {{"override_history", "public_note"}, {"overrides", "public_note"}, {"policies", "public_note"}},
+	10: {},
+	11: {{"nodes", "first_reported_at"}},
+}
+
+func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {
+	c.databaseFlag()
+	c.outputFlag()
+	return func(ctx context.Context) error {
+		config, err := c.connection()
+		if err != nil {
+			return err
+		}
+		return do(ctx, config.ConnConfig)
+	}
+}
+
+// migration is one as it is shown.
+type migration struct {
+	Number    int64  `json:"number"`
+	File      string `json:"file"`
+	AppliedAt string `json:"applied_at,omitempty"` // RFC 3339; "": it is not applied
+	Unknown   bool   `json:"unknown,omitempty"`    // a newer program has applied it; it has no file here
+}
+
+// name returns what a table calls a migration.
+func (m migration) name() string {
+	if m.Unknown {
+		return fmt.Sprintf("%05d (unknown to this program)", m.Number)
+	}
+	return m.File
+}
+
+func shown(list []migrations.Migration) []migration {
+	all := []migration{}
+	for _, m := range list {
+		all = append(all, migration{m.Number, m.File, timeText(m.AppliedAt), m.File == ""})
+	}
+	return all
+}
+
+func (c *call) migrateUp(ctx context.Context, config *pgx.ConnConfig) error {
+	applied, err := migrations.Up(ctx, config)
+	if err != nil && len(applied) == 0 {
+		return err
+	}
+	printed := c.print(shown(applied), func(out *page) {
+		for _, m := range applied {
+			out.line("applied %s", m.File)
+		}
+		if len(applied) == 0 {
+			out.line("nothing to do: the tables are up to date")
+		}
+	})
+	if err != nil {
+		return errors.Join(err, printed)
+	}
+	return errors.Join(printed, c.warnOfSuperuser(ctx, config))
+}
+
+// warnOfSuperuser warns when functions of the schema run with the rights of a superuser. It is no error: the migration
+// that closes a hole must not wait until the owner is another one.
+func (c *call) warnOfSuperuser(ctx context.Context, config *pgx.ConnConfig) error {
+	owner, err := migrations.SuperuserOwner(ctx, config)
+	if err == nil && owner != "" {
+		c.warn("the schema belongs to the superuser %s, whose rights reach beyond this database: "+
+			"give it another owner, as described in migrations/README.md", owner)
+	}
+	return err
+}
+
+func (c *call) migrateStatus(ctx context.Context, config *pgx.ConnConfig) error {
+	all, err := migrations.Status(ctx, config)
+	if err != nil {
+		return err
+	}
+	return c.print(shown(all), func(out *page) {
+		columns(out, "MIGRATION|APPLIED", shown(all), func(m migration) []any { return []any{m.name(), m.AppliedAt} })
+	})
+}
+
+func (c *call) migrateDown(ctx context.Context, config *pgx.ConnConfig, yes bool) error {
+	all, err := migrations.Status(ctx, config)
+	if err != nil {
+		return err
+	}
+	var (
+		last  migrations.Migration
+		known int64 // number of the last one that this program has
+	)
+	for _, m := range all {
+		if !m.AppliedAt.IsZero() {
+			last = m
+		}
+		if m.File != "" {
+			known = m.Number
+		}
+	}
+	if last.Number > known {
+		return &migrations.AheadError{Applied: last.Number, Known: known}
+	}
+	if last.Number == 0 {
+		return errors.New("no migration is applied: nothing to revert")
+	}
+	if !yes {
+		losses, err := countLosses(ctx, config, lostWith[last.Number])
+		if err != nil {
+			return err
+		}
+		return wrong("reverting %s deletes %s; use --yes to proceed", last.File, orDefault(losses, "no rows"))
+	}
+	undone, err := migrations.Down(ctx, config)
+	if err != nil {
+		return err
+	}
+	return c.print(shown([]migrations.Migration{undone}), func(out *page) { out.line("reverted %s", undone.File) })
+}
+
+// countLosses tells how many rows have something to lose.
+func countLosses(ctx context.Context, config *pgx.ConnConfig, losses []loss) (text string, err error) {
+	connection, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return "", fmt.Errorf("count the rows: %w", err)
+	}
+	defer func() { err = errors.Join(err, connection.Close(context.WithoutCancel(ctx))) }()
+	for i, l := range losses {
+		if i > 0 {
+			text += ", "
+		}
+		statement := "SELECT count(*) FROM " + pgx.Identifier{"rate_limiter", l.table}.Sanitize()
+		if l.column != "" {
+			statement += " WHERE " + pgx.Identifier{l.column}.Sanitize() + "::text <> ''"
+			text += "the " + l.column + " of "
+		}
+		var n int
+		if err := connection.QueryRow(ctx, statement).Scan(&n); err != nil {
+			return "", fmt.Errorf("count the rows of %s: %w", l.table, err)
+		}
+		text += counted(n, "row") + " of " + l.table
+	}
+	return text, nil
+}

@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
+)
+
+// TestMigrateDownKnowsWhatEveryMigrationMade takes all migrations back, one after the other, and sees what is gone.
+func TestMigrateDownKnowsWhatEveryMigrationMade(t *testing.T) {
+	dsn := pgtest.Start(t).Empty(t)
+	config, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := migrations.Up(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	pool := pgtest.Pool(t, dsn)
+	for before := made(t, pool); ; {
+		undone, err := migrations.Down(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if undone.Number == 0 {
+			break
+		}
+		after := made(t, pool)
+		gone := slices.DeleteFunc(before, func(l loss) bool {
+			withItsTable := l.column != "" && !slices.Contains(after, loss{table: l.table})
+			return withItsTable || slices.Contains(after, l)
+		})
+		if !slices.Equal(gone, lostWith[undone.Number]) {
+			t.Errorf("%s made %v, and the program says %v", undone.File, gone, lostWith[undone.Number])
+		}
+		before = after
+	}
+}
+
+// made are the tables of the schema and their columns, by name, without the list of migrations.
+func made(t *testing.T, pool *pgxpool.Pool) []loss {
+	t.Helper()
+	rows, err := pool.Query(context.Background(), `
+		SELECT tablename::text, '' FROM pg_tables WHERE schemaname = 'rate_limiter' AND tablename <> 'migrations'
+		UNION ALL SELECT table_name::text, column_name::text FROM information_schema.columns WHERE table_schema = 'rate_limiter' AND table_name <> 'migrations'
+		ORDER BY 1, 2`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (l loss, err error) {
+		err = row.Scan(&l.table, &l.column)
+		return l, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func TestMigrateUpWarnsOfASchemaThatBelongsToASuperuser(t *testing.T) {
+	server := pgtest.Start(t)
+	server.SetUpRoles(t)
+	const warning = "the schema belongs to the superuser postgres"
+	says := func(role string, warns bool) {
+		t.Helper()
+		x := &terminal{t: t, env: map[string]string{databaseVariable: server.RoleDSN(role)}}
+		if code := x.call("migrate", "up"); code != 0 || strings.Contains(x.output.String(), warning) != warns {
+			t.Errorf("migrate up as %s: exit code %d, want a warning: %v, in\n%s", role, code, warns, x.output.String())
+		}
+	}
+	says("postgres", true)
+	server.HandOver(t)
+	says("postgres", false)
+	says(pgtest.Owner, false)
+}

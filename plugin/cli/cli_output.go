@@ -1,0 +1,177 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf16"
+)
+
+// outputFlag defines -o. A command may have formats of its own beside table and json.
+func (c *call) outputFlag(own ...string) {
+	formats := append([]string{"table", "json"}, own...)
+	choice := strings.Join(formats[:len(formats)-1], ", ") + " or " + formats[len(formats)-1]
+	c.flags.Func("o", "the `format` of the output: "+choice+"; default: table", func(text string) error {
+		if !slices.Contains(formats, text) {
+			return errors.New("must be " + choice)
+		}
+		c.json, c.yaml = text == "json", text == "yaml"
+		return nil
+	})
+}
+
+// print writes a value as JSON, or as the page that people read.
+func (c *call) print(value any, asText func(*page)) error {
+	if c.json {
+		return writeJSON(c.stdout, value)
+	}
+	p := new(page)
+	asText(p)
+	return p.write(c.stdout)
+}
+
+// writeJSON writes a document. What a terminal would obey is escaped, which JSON reads as the same.
+func writeJSON(w io.Writer, value any) error {
+	text, err := jsonText(value, "")
+	if err == nil {
+		_, err = io.WriteString(w, text+"\n")
+	}
+	if err != nil {
+		return fmt.Errorf("write the output: %w", err)
+	}
+	return nil
+}
+
+// jsonText returns a value as JSON whose lines but the first begin with prefix.
+func jsonText(value any, prefix string) (string, error) {
+	var b strings.Builder
+	encoder := json.NewEncoder(&b)
+	encoder.SetIndent(prefix, "  ")
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(value)
+	return escapeUnprintable(strings.TrimSuffix(b.String(), "\n")), err
+}
+
+// escapeUnprintable escapes what is not printable in a JSON document. Outside of strings that is its newlines only,
+// which stay; in strings JSON escapes newlines itself.
+func escapeUnprintable(document string) string {
+	var b strings.Builder
+	for _, r := range document {
+		if unicode.IsPrint(r) || r == '\n' {
+			b.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			fmt.Fprintf(&b, `\u%04x`, unit)
+		}
+	}
+	return b.String()
+}
+
+// page is text for people, made of lines. Names in it come from rows and requests, so every line is made plain: no name
+// can begin a line of its own, or reach the terminal as a control sequence.
+type page struct{ text strings.Builder }
+
+// line adds one line.
+func (p *page) line(format string, args ...any) {
+	p.text.WriteString(plainText(fmt.Sprintf(format, args...)) + "\n")
+}
+
+// gap adds an empty line.
+func (p *page) gap() { p.text.WriteString("\n") }
+
+func (p *page) write(w io.Writer) error {
+	if _, err := io.WriteString(w, p.text.String()); err != nil {
+		return fmt.Errorf("write the output: %w", err)
+	}
+	return nil
+}
+
+// screen is the writer of all that the program shows. It replaces what a terminal would obey: the last line of defence
+// behind [page] and [writeJSON].
+type screen struct {
+	to     io.Writer
+	before string // a control sequence of the program itself, sent before each write
+}
+
+// Write writes text, which must not end within a character.
+func (s screen) Write(text []byte) (int, error) {
+	plain := strings.Map(func(r rune) rune {
+		if r == '\n' {
+			return r
+		}
+		return printable(r)
+	}, string(text))
+	if _, err := io.WriteString(s.to, s.before+plain); err != nil {
+		return 0, err
+	}
+	return len(text), nil
+}
+
+// printable returns r, or a replacement for what a terminal would obey or not show.
+func printable(r rune) rune {
+	if unicode.IsPrint(r) {
+		return r
+	}
+	return unicode.ReplacementChar
+}
+
+// cellText is a value in a table; - stands for what is absent.
+func cellText(cell any) string {
+	text := fmt.Sprint(cell)
+	switch v := cell.(type) {
+	case time.Time:
+		text = timeText(v)
+	case bool:
+		text = map[bool]string{true: "yes", false: "no"}[v]
+	}
+	if text = plainText(text); text == "" {
+		return "-"
+	}
+	return text
+}
+
+// breaks matches tabs and line breaks, with the white space around them.
+var breaks = regexp.MustCompile(`[\t-\r\x{85}\x{2028}\x{2029} ]*[\t-\r\x{85}\x{2028}\x{2029}][\t-\r\x{85}\x{2028}\x{2029} ]*`)
+
+// plainText returns a text in one line: blanks are kept, and tabs and line breaks become one blank. It replaces what a
+// terminal would obey, because names come from requests.
+func plainText(text string) string {
+	text = strings.Trim(text, "\t\n\v\f\r\u0085\u2028\u2029")
+	return strings.Map(printable, breaks.ReplaceAllString(text, " "))
+}
+
+// timeText is an instant in a table.
+func timeText(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+// counted is a number of things: 1 node, 2 nodes.
+func counted(n int, thing string) string {
+	return plural(n, thing, thing+"s")
+}
+
+// plural returns a number of things that have a plural of their own: 1 policy, 2 policies.
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// orDefault is what stands in a table for a field that was left out.
+func orDefault(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}

@@ -1,0 +1,188 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+var overrideCommands = []*command{
+	{
+		words: "override list", brief: "list overrides, including expired ones that are not in the history yet",
+		define: func(c *call) action {
+			var f pgstore.OverrideFilter
+			c.flags.StringVar(&f.Tenant, "tenant", "", "only overrides of this `tenant`")
+			c.flags.StringVar(&f.User, "user", "", "only overrides of this `user`")
+			c.flags.StringVar(&f.Credential, "credential", "", "only overrides of this `credential`")
+			c.flags.StringVar(&f.IP, "ip", "", "only overrides of this `address`")
+			c.flags.StringVar(&f.Kind, "kind", "", "only overrides of this `kind`: ban, exempt, custom_limit or multiplier")
+			c.flags.StringVar(&f.Source, "source", "", "only overrides of this `source`: commercial or detector")
+			c.flags.BoolVar(&f.InForce, "in-force", false, "only overrides that have not expired")
+			ended := c.flags.Bool("ended", false, "list the history instead: how overrides ended, and why")
+			c.afterFlag(&f.After)
+			c.pageFlag(&f.Max)
+			c.check(func() error {
+				if *ended && f.InForce {
+					return wrong("give either --ended or --in-force")
+				}
+				return nil
+			})
+			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+				if *ended {
+					return endedList.show(c, s.EachEndedOverride(ctx, f))
+				}
+				return overrideList.show(c, s.EachOverride(ctx, f))
+			})
+		},
+	},
+	{
+		words: "override add", brief: "change the limits of a tenant, user, endpoint, credential or address for some time",
+		about: `The subject is a tenant, and in it a user, an endpoint or both; or a credential or an address, of one tenant or
+of all. ban denies everything, exempt admits everything; custom_limit replaces the numbers of the policy that
+--policy names; multiplier scales those of the subject, or of --policy. An override must have an end: --expires-in or
+--expires-at is required, unless --permanent is given.
+
+  ratelimit override add --kind multiplier --factor 2 --tenant acme --expires-in 7d --reason "migration weekend"`,
+		define: func(c *call) action {
+			o, config := c.overrideFlags(), c.knownConfigFlag()
+			c.expiryFlags(o)
+			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+				row, version, err := s.AddOverride(ctx, by, *o)
+				if err == nil {
+					c.warnOfName(s.DoubtPolicy(ctx, config.plan, row.Policy))
+				}
+				return written{What: "added " + row.String() + ", " + untilText(row), Version: version, Row: row}, err
+			})
+		},
+	},
+	{
+		words: "override end", args: "ID", brief: "end an override before its time", least: 1, most: 1,
+		define: func(c *call) action {
+			var id int64
+			c.check(func() (err error) {
+				id, err = c.id()
+				return err
+			})
+			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+				version, err := s.EndOverride(ctx, by, id)
+				return written{What: fmt.Sprint("ended override ", id), Version: version}, err
+			})
+		},
+	},
+}
+
+// overrideFlags define an override but its end.
+func (c *call) overrideFlags() *pgstore.Override {
+	o := new(pgstore.Override)
+	c.flags.StringVar(&o.Kind, "kind", "", "the `kind`: ban, exempt, custom_limit or multiplier (required)")
+	c.flags.StringVar(&o.Tenant, "tenant", "", "the `tenant` whose limits change")
+	c.flags.StringVar(&o.User, "user", "", "only this `user` of the tenant")
+	c.flags.StringVar(&o.Endpoint, "endpoint", "", "only requests of this `pattern`, METHOD /path/{id}")
+	c.flags.StringVar(&o.Credential, "credential", "", "the `id` of a credential")
+	c.flags.StringVar(&o.IP, "ip", "", "an `address`, or a prefix of IPv6 addresses")
+	c.flags.StringVar(&o.Policy, "policy", "", "the `name` of the policies that change")
+	c.tokensFlag("limit", "of a custom_limit: `tokens` per window", &o.Limit)
+	c.windowFlag(&o.WindowSize, "of a custom_limit: how long a window is, in seconds or as a `duration`; default: the policy's")
+	c.tokensFlag("burst", "of a custom_limit: how many `tokens` a bucket holds", &o.Burst)
+	c.flags.Func("factor", "of a multiplier: the `number` that limits are multiplied by, such as 1.5", func(text string) error {
+		var f factorFlag
+		err := f.Set(text)
+		o.Factor = f.thousandths
+		return err
+	})
+	c.publicNoteFlag(&o.PublicNote)
+	c.check(func() error {
+		if o.Kind == "" {
+			return wrong("--kind is required: ban, exempt, custom_limit or multiplier")
+		}
+		return nil
+	})
+	return o
+}
+
+// expiryFlags define when an override ends; exactly one of them must be given.
+func (c *call) expiryFlags(o *pgstore.Override) {
+	var (
+		in spanFlag
+		at instantFlag
+	)
+	c.flags.Var(&in, "expires-in", "expire after this `duration`, such as 90m, 2h or 7d, by this machine's clock")
+	c.flags.Var(&at, "expires-at", "expire at this `time`, such as 2026-01-31T12:00:00Z")
+	permanent := c.flags.Bool("permanent", false, "never expire: the override stays until it is deleted")
+	c.check(func() error {
+		var given []string
+		for _, name := range [...]string{"expires-in", "expires-at", "permanent"} {
+			if c.given(name) {
+				given = append(given, "--"+name)
+			}
+		}
+		switch {
+		case len(given) > 1:
+			return wrong("give only one of %s", strings.Join(given, " and "))
+		case in.length > 0:
+			o.ExpiresAt = c.now().Add(in.length)
+		case !at.at.IsZero():
+			o.ExpiresAt = at.at
+		case *permanent:
+			o.Permanent = true
+		default:
+			return wrong("give --expires-in or --expires-at, or --permanent for an override without an end")
+		}
+		return nil
+	})
+}
+
+// overrideList and endedList are how overrides are shown: those that hold or have expired, and those of the history.
+var (
+	overrideList = listing[pgstore.Override]{"ID|KIND|SUBJECT|CHANGE|EXPIRES|SOURCE|AUTHOR|REASON", func(o pgstore.Override) []any {
+		expires := any(o.ExpiresAt)
+		if o.Permanent {
+			expires = "never"
+		}
+		return []any{o.ID, o.Kind, subjectText(o), changeText(o), expires, o.Source, o.Author, o.Reason}
+	}}
+	endedList = listing[pgstore.EndedOverride]{"ID|KIND|SUBJECT|CHANGE|ENDED|BY|WHY|ADDED BY|FOR", func(o pgstore.EndedOverride) []any {
+		return []any{o.ID, o.Kind, subjectText(o.Override), changeText(o.Override), o.EndedAt, o.EndedBy, o.EndReason, o.Author, o.Reason}
+	}}
+)
+
+func untilText(o pgstore.Override) string {
+	if o.Permanent {
+		return "for good"
+	}
+	return "until " + o.ExpiresAt.UTC().Format(time.RFC3339)
+}
+
+// subjectText is whom an override is about.
+func subjectText(o pgstore.Override) string {
+	var parts []string
+	for _, part := range [...][2]string{
+		{"tenant", o.Tenant}, {"user", o.User}, {"endpoint", o.Endpoint}, {"credential", o.Credential}, {"ip", o.IP},
+	} {
+		if part[1] != "" {
+			parts = append(parts, part[0]+" "+part[1])
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// changeText is what an override does to limits; "" for a ban and an exemption.
+func changeText(o pgstore.Override) string {
+	var text string
+	switch {
+	case o.Limit > 0:
+		text = perWindow(o.Limit, o.WindowSize)
+		if o.Burst > 0 {
+			text += fmt.Sprintf(", burst %d", o.Burst)
+		}
+	case o.Factor > 0:
+		text = "× " + formatFactor(o.Factor)
+	}
+	if o.Policy != "" {
+		text = o.Policy + ": " + text
+	}
+	return text
+}

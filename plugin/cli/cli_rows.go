@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+)
+
+// savedRows are the rows that a node has saved, however many.
+func savedRows(file string) (policy.Rows, error) {
+	saved, err := policysync.ReadFile(file, math.MaxInt)
+	if err != nil {
+		return policy.Rows{}, fmt.Errorf("--snapshot: %w", err)
+	}
+	return saved.Rows, nil
+}
+
+// rowSubject is whom rows are read for.
+type rowSubject struct {
+	tenant, credential, ip string
+	tiers                  []string // that the request or the config may put the tenant in
+}
+
+// overridePage is how many overrides are read at once where all are looked through.
+const overridePage = 10_000
+
+// rowsFor reads the rows that can matter to a subject: it does not load the database as a node does.
+func rowsFor(ctx context.Context, s *pgstore.Store, of rowSubject) (policy.Rows, error) {
+	fleet, err := s.Fleet(ctx, 0)
+	if err != nil {
+		return policy.Rows{}, err
+	}
+	rows := policy.Rows{Version: fleet.Version}
+	tiers, err := s.Tiers(ctx)
+	if err != nil {
+		return rows, err
+	}
+	for _, t := range tiers {
+		rows.Tiers = append(rows.Tiers, policy.TierRow{Name: t.Name})
+	}
+	if of.tenant != "" {
+		if err := addTenant(ctx, s, &of, &rows); err != nil {
+			return rows, err
+		}
+	}
+	for _, tier := range of.tiers {
+		if err := addPolicies(ctx, s, pgstore.PolicyFilter{Tier: tier, Slot: pgstore.SlotActive}, &rows); err != nil {
+			return rows, err
+		}
+	}
+	return rows, addOverrides(ctx, s, of, &rows)
+}
+
+// addTenant adds the rows of a tenant, and its tier to those that are read.
+func addTenant(ctx context.Context, s *pgstore.Store, of *rowSubject, rows *policy.Rows) error {
+	t, err := s.Tenant(ctx, of.tenant)
+	if missing := new(pgstore.NotFoundError); err != nil && !errors.As(err, &missing) {
+		return err
+	}
+	if err == nil {
+		rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: t.ID, Tier: t.Tier, TimeZone: t.TimeZone})
+		of.tiers = append(of.tiers, t.Tier)
+	}
+	slices.Sort(of.tiers)
+	of.tiers = slices.DeleteFunc(slices.Compact(of.tiers), func(tier string) bool { return tier == "" })
+	return addPolicies(ctx, s, pgstore.PolicyFilter{Tenant: of.tenant, Slot: pgstore.SlotActive}, rows)
+}
+
+func addPolicies(ctx context.Context, s *pgstore.Store, f pgstore.PolicyFilter, rows *policy.Rows) error {
+	list, err := s.Policies(ctx, f)
+	for _, p := range list {
+		rows.Policies = append(rows.Policies, policy.Row{ID: p.ID, Namespace: p.Namespace, Tier: p.Tier, Tenant: p.Tenant, Limit: configLimit(p), PublicNote: p.PublicNote})
+	}
+	return err
+}
+
+// addOverrides adds the overrides of the tenant, of the credential and of the address, each once. Those of IPv6
+// addresses are for networks of any size, so all overrides are looked through.
+func addOverrides(ctx context.Context, s *pgstore.Store, of rowSubject, rows *policy.Rows) error {
+	var filters []pgstore.OverrideFilter
+	if of.tenant != "" {
+		filters = append(filters, pgstore.OverrideFilter{Tenant: of.tenant})
+	}
+	if of.credential != "" {
+		filters = append(filters, pgstore.OverrideFilter{Credential: of.credential})
+	}
+	if addr, err := netip.ParseAddr(of.ip); err == nil && addr.Unmap().Is4() {
+		filters = append(filters, pgstore.OverrideFilter{IP: addr.Unmap().String()})
+	} else if err == nil {
+		filters = append(filters, pgstore.OverrideFilter{})
+	}
+	seen := map[int64]bool{}
+	for _, f := range filters {
+		f.Max = overridePage
+		for more := true; more; {
+			list, err := s.Overrides(ctx, f)
+			if err != nil {
+				return err
+			}
+			for _, o := range list {
+				f.After = o.ID
+				if relevant := o.IP != "" || o.Credential == of.credential || o.Tenant == of.tenant; relevant && !seen[o.ID] {
+					seen[o.ID] = true
+					rows.Overrides = append(rows.Overrides, overrideRow(o))
+				}
+			}
+			more = len(list) == overridePage
+		}
+	}
+	return nil
+}
+
+func overrideRow(o pgstore.Override) policy.Override {
+	row := policy.Override{
+		ID: o.ID, Kind: o.Kind, Tenant: o.Tenant, User: o.User, Credential: o.Credential, IP: o.IP, Endpoint: o.Endpoint,
+		Policy: o.Policy, Limit: o.Limit, WindowSize: o.WindowSize, Burst: o.Burst, Factor: o.Factor,
+		Reason: o.Reason, Author: o.Author, Source: o.Source, PublicNote: o.PublicNote,
+	}
+	if !o.Permanent {
+		row.ExpiresAt = limit.Micros(o.ExpiresAt.UnixMicro())
+	}
+	return row
+}

@@ -1,0 +1,190 @@
+package cli
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+var tierCommands = []*command{
+	{
+		words: "tier list", brief: "list the tiers of the database; plugin configs may define more",
+		define: func(c *call) action {
+			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+				tiers, err := s.Tiers(ctx)
+				if err != nil {
+					return err
+				}
+				return c.print(listed(tiers), func(out *page) { tierTable(out, tiers) })
+			})
+		},
+	},
+	{
+		words: "tier put", args: "NAME", brief: "create or update a tier", least: 1, most: 1,
+		define: func(c *call) action {
+			var t pgstore.Tier
+			c.flags.StringVar(&t.Description, "description", "", "a `description` of the tier")
+			c.revisionFlag(&t.Revision)
+			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+				t.Name = c.arg()
+				row, version, err := s.PutTier(ctx, by, t)
+				return written{What: "put tier " + t.Name, Version: version, Row: row}, err
+			})
+		},
+	},
+	{
+		words: "tier delete", args: "NAME", brief: "delete a tier; tenants and policies that name it stay", least: 1, most: 1,
+		define: func(c *call) action {
+			var revision int64
+			c.revisionFlag(&revision)
+			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+				version, err := s.DeleteTier(ctx, by, c.arg(), revision)
+				return written{What: "deleted tier " + c.arg(), Version: version}, err
+			})
+		},
+	},
+}
+
+var tenantCommands = []*command{
+	{
+		words: "tenant list", brief: "list the tenants that have a row",
+		define: func(c *call) action {
+			var f pgstore.TenantFilter
+			c.flags.StringVar(&f.Tier, "tier", "", "only tenants of this `tier`")
+			c.flags.StringVar(&f.After, "after", "", "only tenants after this `id`, to continue a listing")
+			c.pageFlag(&f.Max)
+			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+				return tenantList.show(c, s.EachTenant(ctx, f))
+			})
+		},
+	},
+	{
+		words: "tenant get", args: "ID", brief: "show the row of a tenant", least: 1, most: 1,
+		define: func(c *call) action {
+			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+				t, err := s.Tenant(ctx, c.arg())
+				if err != nil {
+					return err
+				}
+				return c.print(t, func(out *page) { tenantList.add(out, t) })
+			})
+		},
+	},
+	{
+		words: "tenant set", args: "ID", brief: "set the tier and the time zone of a tenant", least: 1, most: 1,
+		about: `A flag that is not given changes nothing. An empty --tier leaves the tier to the request and the config.`,
+		define: func(c *call) action {
+			var t pgstore.Tenant
+			config := c.knownConfigFlag()
+			c.flags.StringVar(&t.Tier, "tier", "", "the tenant's `tier`")
+			c.flags.StringVar(&t.TimeZone, "time-zone", "", "IANA `name`, for windows of the calendar; empty is UTC")
+			c.revisionFlag(&t.Revision)
+			c.check(func() error {
+				if !c.given("tier") && !c.given("time-zone") {
+					return wrong("give --tier or --time-zone")
+				}
+				return nil
+			})
+			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+				t.ID = c.arg()
+				return c.setTenant(ctx, s, by, t, config)
+			})
+		},
+	},
+	{
+		words: "tenant delete", args: "ID", brief: "delete the tier and the time zone of a tenant; its policies and overrides stay", least: 1, most: 1,
+		define: func(c *call) action {
+			var revision int64
+			c.revisionFlag(&revision)
+			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
+				version, err := s.DeleteTenant(ctx, by, c.arg(), revision)
+				return written{What: "deleted tenant " + c.arg(), Version: version}, err
+			})
+		},
+	},
+}
+
+// setTenant sets what was given of a tenant, and keeps the rest. What was read is what is written over, or somebody
+// else's change would be lost.
+func (c *call) setTenant(ctx context.Context, s *pgstore.Store, by pgstore.Change, t pgstore.Tenant, config *knownConfig) (written, error) {
+	current, err := s.Tenant(ctx, t.ID)
+	if missing := new(pgstore.NotFoundError); err != nil && !errors.As(err, &missing) {
+		return written{}, err
+	}
+	if !c.given("tier") {
+		t.Tier = current.Tier
+	}
+	if !c.given("time-zone") {
+		t.TimeZone = current.TimeZone
+	}
+	if t.Revision == 0 {
+		t.Revision = current.Revision
+	}
+	row, version, err := s.SetTenant(ctx, by, t)
+	if err != nil {
+		return written{}, err
+	}
+	c.warnOfName(s.DoubtTier(ctx, config.plan, row.Tier))
+	return written{What: "set tenant " + t.ID, Version: version, Row: row}, nil
+}
+
+func tierTable(out *page, tiers []pgstore.Tier) {
+	columns(out, "TIER|DESCRIPTION|REVISION", tiers, func(t pgstore.Tier) []any { return []any{t.Name, t.Description, t.Revision} })
+}
+
+// tenantList is how tenants are shown.
+var tenantList = listing[pgstore.Tenant]{"TENANT|TIER|TIME ZONE|REVISION", func(t pgstore.Tenant) []any {
+	return []any{t.ID, orDefault(t.Tier, "(as the request says)"), orDefault(t.TimeZone, "UTC"), t.Revision}
+}}
+
+// listed is a list that is [] in JSON when it is empty.
+func listed[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
+// revisionFlag defines the optimistic lock of a write.
+func (c *call) revisionFlag(to *int64) {
+	c.flags.Func("revision", "deny the change unless the row still has this `revision`; default: any", func(text string) error {
+		var n countFlag
+		err := n.Set(text)
+		*to = n.n
+		return err
+	})
+}
+
+// pageFlag defines how many rows are listed.
+func (c *call) pageFlag(to *int) {
+	c.flags.Func("max", "at most this `number` of rows; default: all", func(text string) error { return setting.ParseInt(text, 1, to) })
+}
+
+// afterFlag defines where a page of rows with ids begins.
+func (c *call) afterFlag(to *int64) {
+	c.flags.Func("after", "only rows with a larger `id`, to continue a listing", func(text string) error {
+		var n countFlag
+		err := n.Set(text)
+		*to = n.n
+		return err
+	})
+}
+
+// id is the argument as a row's id.
+func (c *call) id() (int64, error) {
+	var n countFlag
+	if err := n.Set(c.arg()); err != nil {
+		return 0, wrong("%q is not an id: it %v", c.arg(), err)
+	}
+	return n.n, nil
+}
+
+// forWhom is whom a policy is for.
+func forWhom(tier, tenant string) string {
+	if tenant != "" {
+		return "tenant " + tenant
+	}
+	return "tier " + tier
+}

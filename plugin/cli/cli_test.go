@@ -1,0 +1,37 @@
+package cli
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/process"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
+
+func TestRatelimitTellsHowItIsUsed(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		in   string
+		code int
+		want string
+	}{
+		{nil, "", 2, "usage: ratelimit"},
+		{[]string{"-help"}, "", 0, "usage: ratelimit"},
+		{[]string{"frobnicate"}, "", 2, "usage: ratelimit"},
+		{[]string{"version"}, "", 0, process.Version},
+		{[]string{"validate"}, "", 2, "name at least one"},
+		{[]string{"validate", "/does/not/exist.yml"}, "", 2, "no such file"},
+		{[]string{"validate", "-"}, "plugins: [{name: " + schema.Name + ", config: {tiers: [{name: a, limits: [{name: x, scope: tenant, limit: 0, window_size: 1}]}]}}]", 1, "standard input:1: error: plugins[0].config.tiers[0].limits[0].limit"},
+		{[]string{"validate", "-"}, "plugins: [{name: " + schema.Name + ", config: {tiers: [{name: a, limits: [{name: x, scope: tenant, limit: 0, window_size: 1}]}]}}]", 1, "-: 1 fault, 0 warnings\n"},
+		{[]string{"validate", "-"}, "plugins: []", 0, "0 faults, 1 warning\n"},
+	} {
+		var out bytes.Buffer
+		if code := Ratelimit(c.args, strings.NewReader(c.in), &out, &out); code != c.code || !strings.Contains(out.String(), c.want) {
+			t.Errorf("%q: exit code %d, want %d; said\n%s\nwant %q", c.args, code, c.code, out.String(), c.want)
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+var tokenCommands = []*command{
+	{
+		words: "token create", args: "NAME", brief: "create a token for the REST API, and show its secret once", least: 1, most: 1,
+		about: `The name is the actor of the token's changes, in the audit as token:NAME, so it cannot be reused for another
+role later. A role is
+
+  admin         everything
+  viewer        reads everything, and decides without spending
+  tenant:{org}  reads what concerns this tenant, and decides for it
+
+Only the secret is written to standard output, so that it can be stored in a variable or piped into a vault; the
+database stores only its hash.
+
+  ratelimit token create ci --role admin --expires-in 90d --reason "deployments"`,
+		define: func(c *call) action {
+			n := c.tokenFlags()
+			return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
+				n.Name = c.arg()
+				return c.createToken(ctx, s, by, *n)
+			})
+		},
+	},
+	{
+		words: "token list", brief: "list the tokens, including expired and revoked ones",
+		define: func(c *call) action {
+			var f pgstore.TokenFilter
+			c.flags.Func("state", "only tokens in this `state`: live, expired or revoked", func(text string) error {
+				switch text {
+				case pgstore.TokenLive, pgstore.TokenExpired, pgstore.TokenRevoked:
+					f.State = text
+					return nil
+				}
+				return errors.New("must be live, expired or revoked")
+			})
+			c.afterFlag(&f.After)
+			c.pageFlag(&f.Max)
+			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
+				list, err := s.Tokens(ctx, f)
+				if err != nil {
+					return err
+				}
+				return c.print(listed(list), func(out *page) { tokenTable(out, list) })
+			})
+		},
+	},
+	{
+		words: "token revoke", args: "NAME", brief: "revoke a token; it stops working within 5 seconds", least: 1, most: 1,
+		define: func(c *call) action {
+			return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
+				t, err := s.RevokeToken(ctx, by, c.arg())
+				if err != nil {
+					return err
+				}
+				return c.print(t, func(out *page) { out.line("revoked token %s", t.Name) })
+			})
+		},
+	},
+}
+
+// tokenFlags define a token but its name.
+func (c *call) tokenFlags() *pgstore.NewToken {
+	var (
+		n  pgstore.NewToken
+		in spanFlag
+		at instantFlag
+	)
+	role := c.flags.String("role", "", "the `role`: admin, viewer or tenant:{org} (required)")
+	c.flags.Var(&in, "expires-in", "expire after this `duration`, such as 2h or 90d, by this machine's clock; default: never")
+	c.flags.Var(&at, "expires-at", "expire at this `time`, such as 2026-01-31T12:00:00Z; default: never")
+	c.check(func() (err error) {
+		n.Role, n.Org, err = pgstore.ParseRole(*role)
+		if refused := new(pgstore.InvalidError); errors.As(err, &refused) {
+			return wrong("--role: it %s", refused.Problem)
+		}
+		return err
+	})
+	c.check(func() error {
+		if c.given("expires-in") && c.given("expires-at") {
+			return wrong("give either --expires-in or --expires-at")
+		}
+		if n.ExpiresAt = at.at; in.length > 0 {
+			n.ExpiresAt = c.now().Add(in.length)
+		}
+		return nil
+	})
+	return &n
+}
+
+// expiryText returns when a token expires, in words.
+func expiryText(at time.Time) string {
+	if at.IsZero() {
+		return "which never expires"
+	}
+	return "which expires at " + timeText(at)
+}
+
+// createToken makes a token. As text, the secret stands alone on standard output.
+func (c *call) createToken(ctx context.Context, s *pgstore.Store, by pgstore.Change, n pgstore.NewToken) error {
+	secret, t, err := s.CreateToken(ctx, by, n)
+	if err != nil {
+		return err
+	}
+	if !c.json {
+		c.warn("created token %s, %s, %s; its secret is shown only once:", t.Name, t.RoleText(), expiryText(t.ExpiresAt))
+	}
+	made := struct {
+		Secret string        `json:"secret"`
+		Token  pgstore.Token `json:"token"`
+	}{secret, t}
+	if err := c.print(made, func(out *page) { out.line("%s", secret) }); err != nil {
+		return fmt.Errorf("token %s was made and is live, but its secret is lost: revoke it with ratelimit token revoke %s: %w", t.Name, t.Name, err)
+	}
+	return nil
+}
+
+func tokenTable(out *page, list []pgstore.Token) {
+	columns(out, "ID|NAME|ROLE|STATE|CREATED|BY|LAST USED|EXPIRES|REVOKED BY", list, func(t pgstore.Token) []any {
+		return []any{
+			t.ID, t.Name, t.RoleText(), t.State, t.CreatedAt, t.CreatedBy, orDefault(timeText(t.LastUsedAt), "never"),
+			orDefault(timeText(t.ExpiresAt), "never"), t.RevokedBy,
+		}
+	})
+}

@@ -1,0 +1,220 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+const (
+	// defaultNode is where a node of this machine tells its metrics, unless it was told otherwise.
+	defaultNode  = "127.0.0.1:9542"
+	defaultEvery = 2 * time.Second
+	leastEvery   = 100 * time.Millisecond // more often than that, reading would be a load of its own
+	defaultRows  = 20
+
+	// A node that does not answer must not hold up the others for long, nor be given up for one slow answer.
+	leastPatience = time.Second
+	mostPatience  = 10 * time.Second
+)
+
+var topCommand = &command{
+	words: "top", brief: "watch the busiest tenants, denials, tenants near a limit, and the state of the nodes",
+	about: `It reads the metrics of nodes repeatedly and shows the differences: so the first numbers come with
+the second reading. Tenants that have no label of their own are counted together as other, requests without a tenant
+as (none). How near a tenant is to a limit is the highest value of all nodes. Ctrl-C ends it.
+
+  ratelimit top --node edge-1:9542 --node edge-2:9542 --sort near
+
+With -o json there is one document for each refresh; a number that is not available yet is omitted. With --once
+the exit code is 1 when no node answers.`,
+	define: func(c *call) action {
+		m := &monitor{wait: pause}
+		c.topFlags(m)
+		c.outputFlag()
+		return func(ctx context.Context) error {
+			m.live = !c.json && !m.once && c.stdout.isTerminal()
+			m.now, m.show = c.now, c.topPrinter(m.live)
+			return m.run(ctx)
+		}
+	},
+}
+
+// topFlags define what is watched, and how it is shown.
+func (c *call) topFlags(m *monitor) {
+	every := spanFlag{defaultEvery}
+	m.rows, m.order = defaultRows, byRequests
+	c.flags.Func("node", "`host:port` of a node's metrics-listen; may be given several times; default: "+defaultNode, func(text string) error {
+		if err := checkNode(text); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(m.nodes, func(n *watched) bool { return n.address == text }) {
+			return errors.New("is given twice: its requests would count twice")
+		}
+		m.nodes = append(m.nodes, &watched{address: text})
+		return nil
+	})
+	c.flags.Func("every", "the `duration` between two readings; default: "+defaultEvery.String(), every.Set)
+	c.flags.BoolVar(&m.once, "once", false, "end after the first refresh")
+	c.flags.Func("sort", "the `order` of tenants: requests, denied or near, the most first; default: requests", func(text string) error {
+		if !slices.Contains([]string{byRequests, byDenied, byNear}, text) {
+			return errors.New("must be requests, denied or near")
+		}
+		m.order = text
+		return nil
+	})
+	c.flags.Func("rows", fmt.Sprintf("at most this `number` of tenants, and of policies; default: %d", defaultRows), func(text string) error {
+		return setting.ParseInt(text, 1, &m.rows)
+	})
+	c.check(func() error {
+		if every.length < leastEvery {
+			return wrong("--every must be at least %s", leastEvery)
+		}
+		if len(m.nodes) == 0 {
+			m.nodes = []*watched{{address: defaultNode}}
+		}
+		m.every = every.length
+		m.patience = min(max(m.every, leastPatience), mostPatience)
+		return nil
+	})
+}
+
+// checkNode refuses what would ask another than it says, or nobody.
+func checkNode(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	at, errURL := url.Parse(metricsURL(address))
+	if err != nil || errURL != nil || host == "" || at.Host != address {
+		return errors.New("must be host:port, such as " + defaultNode)
+	}
+	return nil
+}
+
+// monitor reads nodes again and again.
+type monitor struct {
+	nodes    []*watched
+	every    time.Duration // between two readings
+	patience time.Duration // with a node that does not answer
+	once     bool
+	live     bool   // a terminal is watched: what is known before there are rates is shown, and written over
+	order    string // of tenants
+	rows     int    // of tenants and of policies, at most
+
+	now  func() time.Time
+	wait func(context.Context, time.Duration) error
+	show func(*topView) error
+}
+
+// run shows what nodes do until ctx ends, which is no error, or once.
+func (m *monitor) run(ctx context.Context) error {
+	client := newScraper()
+	defer client.CloseIdleConnections()
+	for first := true; ; first = false {
+		at := m.read(ctx, client)
+		if ctx.Err() != nil {
+			return m.interrupted() // what did not answer was not asked to the end
+		}
+		if !first || m.live {
+			view := newTopView(at, m.nodes, m.order, m.rows)
+			if err := m.show(view); err != nil {
+				return err
+			}
+			if m.once && view.answering() == 0 {
+				return said(exitFailed)
+			}
+			if m.once {
+				return nil
+			}
+		}
+		if m.wait(ctx, m.every) != nil {
+			return m.interrupted()
+		}
+	}
+}
+
+// interrupted is the end that somebody else wanted. Who asked for one refresh has not got it.
+func (m *monitor) interrupted() error {
+	if m.once {
+		return errors.New("interrupted before the first result")
+	}
+	return nil
+}
+
+// read reads all nodes at the same time, and is when that was.
+func (m *monitor) read(ctx context.Context, client *http.Client) time.Time {
+	ctx, cancel := context.WithTimeout(ctx, m.patience)
+	defer cancel()
+	at := m.now()
+	var all sync.WaitGroup
+	for _, n := range m.nodes {
+		all.Go(func() { n.read(ctx, client, at) })
+	}
+	all.Wait()
+	return at
+}
+
+// pause waits; the error is that ctx ended first.
+func pause(ctx context.Context, length time.Duration) error {
+	timer := time.NewTimer(length)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// topPrinter is how refreshes are shown: as documents, over one another, or one below the other.
+func (c *call) topPrinter(over bool) func(*topView) error {
+	if c.json {
+		return func(v *topView) error { return writeJSON(c.stdout, v) }
+	}
+	return tablePrinter(c.stdout, over)
+}
+
+// overwrite moves a terminal's cursor home and clears all behind it.
+const overwrite = "\x1b[H\x1b[J"
+
+// tablePrinter writes each refresh at once, so that a terminal never shows half of one.
+func tablePrinter(to screen, over bool) func(*topView) error {
+	if over {
+		to.before = overwrite
+		return func(v *topView) error { return writeTable(to, topText(v)) }
+	}
+	gap := ""
+	return func(v *topView) error {
+		text := gap + topText(v)
+		gap = "\n"
+		return writeTable(to, text)
+	}
+}
+
+func writeTable(to io.Writer, text string) error {
+	if _, err := io.WriteString(to, text); err != nil {
+		return fmt.Errorf("write the table: %w", err)
+	}
+	return nil
+}
+
+// isTerminal reports whether the screen is a terminal, and not a file or a pipe.
+func (s screen) isTerminal() bool {
+	file, ok := s.to.(*os.File)
+	if !ok {
+		return false
+	}
+	about, err := file.Stat()
+	return err == nil && about.Mode()&os.ModeCharDevice != 0
+}

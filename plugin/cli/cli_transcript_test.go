@@ -1,0 +1,244 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// noon is the clock of the operator's program in tests. It lies after that of the database, so that what ends soon after
+// it has not ended.
+var noon = time.Date(2099, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// terminal is where a test calls the program.
+type terminal struct {
+	t      *testing.T
+	env    map[string]string
+	stdin  string
+	store  *pgstore.Store // nil: there is no database
+	output bytes.Buffer
+}
+
+// call runs the program and is its exit code.
+func (x *terminal) call(args ...string) int {
+	o := operator{
+		getenv: func(name string) string { return x.env[name] },
+		login:  func() string { return "ann@laptop" },
+		now:    func() time.Time { return noon },
+		stdin:  strings.NewReader(x.stdin), stdout: screen{to: &x.output}, stderr: screen{to: &x.output},
+	}
+	return o.run(x.t.Context(), args)
+}
+
+// TestTranscripts plays the files of testdata/ratelimit: each calls the program on a database of its own, line by line.
+// "$ ratelimit …" is a call, "% node NAME VERSION" the report of a node, which enforces that version, "% silent NAME"
+// makes its last report an hour old, "% snapshot" has a node save its rows as DIR/policies.snapshot, "% reset
+// TENANT POLICIES" is told by the REST API, "% redis" starts a Redis, with the config that names it as DIR/buckets.yml, and
+// "% spend TENANT ADDRESS COST" spends from the buckets of requests without a user.
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/ratelimit/*.transcript")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("found %v (%v), want transcripts", files, err)
+	}
+	server := pgtest.Start(t)
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) { play(t, file, server) })
+	}
+}
+
+func play(t *testing.T, file string, server *pgtest.Server) {
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dsn := server.Empty(t)
+	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}, store: pgstore.New(pgtest.Pool(t, dsn))}
+	dir := t.TempDir()
+	lines := bufio.NewScanner(bytes.NewReader(want))
+	for lines.Scan() {
+		line := lines.Text()
+		if line != "" && strings.ContainsAny(line[:1], "#$%") {
+			fmt.Fprintln(&x.output, line)
+		}
+		switch {
+		case strings.HasPrefix(line, "$ ratelimit "):
+			if code := x.call(words(t, strings.ReplaceAll(strings.TrimPrefix(line, "$ ratelimit "), "DIR", dir))...); code != 0 {
+				fmt.Fprintf(&x.output, "[exit %d]\n", code)
+			}
+			x.output.WriteString("\n")
+		case strings.HasPrefix(line, "% node "):
+			x.report(strings.Fields(line)[2:])
+		case strings.HasPrefix(line, "% silent "):
+			x.silence(dsn, strings.Fields(line)[2])
+		case strings.HasPrefix(line, "% reset "):
+			x.reset(strings.Fields(line)[2:])
+		case line == "% redis":
+			text, err := os.ReadFile(onRedis(t, redistest.Single(t)))
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, "buckets.yml"), text, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		case strings.HasPrefix(line, "% spend "):
+			x.spend(filepath.Join(dir, "buckets.yml"), strings.Fields(line)[2:])
+		case line == "% snapshot":
+			x.save(dsn, dir)
+		}
+	}
+	compare(t, file, masked(strings.ReplaceAll(x.output.String(), dir, "DIR")))
+}
+
+// report reports a node.
+func (x *terminal) report(words []string) {
+	x.t.Helper()
+	version, err := strconv.ParseInt(words[1], 10, 64)
+	if err == nil {
+		err = x.store.Report(x.t.Context(), pgstore.Report{Node: words[0], Version: version, Source: "postgres"})
+	}
+	if err != nil {
+		x.t.Fatalf("report %v: %v", words, err)
+	}
+}
+
+// spend spends from the buckets that a tenant and an address have by a config.
+func (x *terminal) spend(file string, words []string) {
+	x.t.Helper()
+	cost, err := strconv.ParseInt(words[2], 10, 64)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	spend(x.t, file, identity.Identity{
+		Tenant: identity.Name{Kind: identity.Tenant, ID: words[0]}, User: identity.Name{Kind: identity.IP, ID: words[1]}, IP: words[1],
+		Method: "GET", Path: "/",
+	}, cost)
+}
+
+// silence makes the last report of a node an hour old.
+func (x *terminal) silence(dsn, node string) {
+	x.t.Helper()
+	pool := pgtest.Pool(x.t, dsn)
+	if _, err := pool.Exec(x.t.Context(), `UPDATE rate_limiter.nodes SET reported_at = reported_at - interval '1 hour' WHERE node = $1`, node); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// reset tells a reset of the buckets of a tenant's policies in the audit, as the REST API once did.
+func (x *terminal) reset(words []string) {
+	x.t.Helper()
+	var emptied []control.BucketUsage
+	for _, name := range words[1:] {
+		emptied = append(emptied, control.BucketUsage{Policy: name, Of: "the org", Limit: 1000, Used: 3})
+	}
+	details, err := json.Marshal(emptied)
+	if err == nil {
+		by := pgstore.Change{Actor: "token:ci", Reason: "billed twice"}
+		told := pgstore.Action{Operation: "reset", Key: "buckets", Tenant: words[0], Details: details}
+		err = x.store.Do(x.t.Context(), by, told, nil, func(context.Context) error { return nil })
+	}
+	if err != nil {
+		x.t.Fatalf("reset %v: %v", words, err)
+	}
+}
+
+// save has a node load all rows and, at its end, save them.
+func (x *terminal) save(dsn, dir string) {
+	x.t.Helper()
+	ctx, stop := context.WithCancel(x.t.Context())
+	defer stop()
+	node, err := policysync.New(policysync.Options{
+		Source: policysync.Source{DSN: dsn}, Dir: dir, Log: slog.New(slog.DiscardHandler), Changed: func(*policy.Snapshot) { stop() },
+	})
+	if err == nil {
+		err = node.Run(ctx)
+	}
+	if err == nil {
+		err = os.Rename(filepath.Join(dir, policysync.FileName), filepath.Join(dir, "policies.snapshot"))
+	}
+	if err != nil {
+		x.t.Fatalf("save the rows: %v", err)
+	}
+}
+
+// compare compares what was said with a golden file.
+func compare(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gotLines, wantLines := strings.Split(got, "\n"), strings.Split(string(want), "\n")
+	for i := range max(len(gotLines), len(wantLines)) {
+		if i >= len(gotLines) || i >= len(wantLines) || gotLines[i] != wantLines[i] {
+			t.Fatalf("%s:%d: differs (go test -update rewrites it); got\n%s", file, i+1, strings.Join(gotLines[min(i, len(gotLines)):min(i+12, len(gotLines))], "\n"))
+		}
+	}
+}
+
+var (
+	aTime     = regexp.MustCompile(`20[0-8]\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`)
+	aDuration = regexp.MustCompile(`\d+\.\d\d s\b`)
+	aSecret   = regexp.MustCompile(`rl_[A-Za-z0-9_-]{43}`)
+	aSpread   = regexp.MustCompile(`"(spread|waited)_ms": \d+`)
+)
+
+// masked is an output without what differs from run to run.
+func masked(text string) string {
+	text = aSecret.ReplaceAllString(text, "rl_(secret)")
+	return aSpread.ReplaceAllString(aDuration.ReplaceAllString(aTime.ReplaceAllString(text, "YYYY-MM-DDThh:mm:ssZ"), "(a moment)"), `"${1}_ms": N`)
+}
+
+// words are the arguments of a line, of which some are in quotes.
+func words(t *testing.T, line string) []string {
+	t.Helper()
+	var list []string
+	word, quote, begun := "", rune(0), false
+	for _, r := range line {
+		switch {
+		case quote != 0 && r == quote:
+			quote = 0
+		case quote == 0 && (r == '"' || r == '\''):
+			quote, begun = r, true
+		case quote == 0 && r == ' ':
+			if begun {
+				list = append(list, word)
+			}
+			word, begun = "", false
+		default:
+			word, begun = word+string(r), true
+		}
+	}
+	if quote != 0 {
+		t.Fatalf("a quote is open in %q", line)
+	}
+	if begun {
+		list = append(list, word)
+	}
+	return list
+}

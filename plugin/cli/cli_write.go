@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+// changeFlags are those of every command that writes.
+type changeFlags struct {
+	actor, reason string
+	wait          waitFlag
+	within        spanFlag
+}
+
+// written is what a command that writes has to tell.
+type written struct {
+	What    string     `json:"-"`               // in words, without the version
+	Version int64      `json:"version"`         // in which it is in force
+	Row     any        `json:"row,omitempty"`   // as it is then
+	Diff    any        `json:"diff,omitempty"`  // of apply
+	Fleet   *enforcing `json:"fleet,omitempty"` // with --wait
+	lines   func(*page)
+}
+
+// changeFlag defines the flags of a command that writes.
+func (c *call) changeFlag() {
+	c.flags.StringVar(&c.change.reason, "reason", "", "`why` the change is made, for the audit; it must be given")
+	c.check(func() error {
+		if strings.TrimSpace(c.change.reason) == "" {
+			return wrong("--reason must be given: why is this change made?")
+		}
+		return nil
+	})
+	c.flags.StringVar(&c.change.actor, "actor", "", "`who` makes the change, for the audit; default: the variable "+actorVariable+", else user@host, else the database user")
+}
+
+// waitFlags define --wait and what it counts as live.
+func (c *call) waitFlags() {
+	c.flags.Var(&c.change.wait, "wait", "wait until all live nodes enforce the change, for at most this `duration` (5s without one); exit code 3 names those that do not, 4 silent nodes")
+	c.liveFlag()
+}
+
+func (c *call) liveFlag() {
+	c.change.within.length = pgstore.LiveWithin
+	c.flags.Var(&c.change.within, "live-within", "a node counts as live when its last report is not older than this `duration`; default: "+pgstore.LiveWithin.String())
+}
+
+// writes defines the flags of a command that writes the database, and opens it for do.
+func (c *call) writes(do func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error)) action {
+	c.waitFlags()
+	return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
+		done, err := do(ctx, s, by)
+		if err != nil {
+			return err
+		}
+		return c.tell(ctx, s, done)
+	})
+}
+
+// changes defines the flags of a command that changes what nodes need not know, and opens the database for do.
+func (c *call) changes(do func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error) action {
+	c.changeFlag()
+	c.databaseFlag()
+	c.outputFlag()
+	return func(ctx context.Context) error {
+		config, err := c.connection()
+		if err != nil {
+			return err
+		}
+		by := pgstore.Change{Actor: c.actor(config.ConnConfig), Reason: c.change.reason}
+		if namesToken(by.Actor) {
+			return wrong("the actor %q: token: and a name is a caller of the REST API; say who you are by --actor or the variable %s",
+				by.Actor, actorVariable)
+		}
+		store, closeStore, err := c.openWith(ctx, config)
+		if err != nil {
+			return err
+		}
+		defer closeStore()
+		return do(ctx, store, by)
+	}
+}
+
+// namesToken reports whether an actor is, or looks like, that of what a token of the REST API does.
+func namesToken(actor string) bool {
+	return strings.HasPrefix(strings.ToLower(strings.TrimSpace(actor)), "token:")
+}
+
+// tell writes what was done, after waiting for the nodes if that is asked for.
+func (c *call) tell(ctx context.Context, store *pgstore.Store, done written) error {
+	if c.change.wait.most > 0 {
+		var err error
+		if done.Fleet, err = c.await(ctx, store, done.Version); err != nil {
+			return fmt.Errorf("%s, in version %d, but how far it has come cannot be told: %w", done.What, done.Version, err)
+		}
+	}
+	err := c.print(done, func(out *page) {
+		if done.lines != nil {
+			done.lines(out)
+		}
+		out.line("%s; version %d", done.What, done.Version)
+		if done.Fleet != nil {
+			out.line("%s", done.Fleet)
+		}
+	})
+	if err == nil && done.Fleet != nil {
+		return done.Fleet.exit()
+	}
+	return err
+}
+
+// await waits until all live nodes enforce a version or the time is over, and returns how far it has come.
+func (c *call) await(ctx context.Context, store *pgstore.Store, version int64) (*enforcing, error) {
+	start := c.now()
+	limited, cancel := context.WithTimeout(ctx, c.change.wait.most)
+	defer cancel()
+	if _, err := store.Await(limited, version, c.change.within.length); err != nil && (!errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil) {
+		return nil, err
+	}
+	took := c.now().Sub(start)
+	fleet, err := store.Fleet(ctx, c.change.within.length)
+	if err != nil {
+		return nil, err
+	}
+	return &enforcing{Reach: fleet.Reach(version), Took: &took, Millis: took.Milliseconds()}, nil
+}
+
+// seconds is a duration as people read it.
+func seconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }

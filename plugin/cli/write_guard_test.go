@@ -1,0 +1,313 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+// guardCase is a policy that is written beside rows and, if there is one, the plugin's config.
+type guardCase struct {
+	name    string
+	config  bool // testdata/ratelimit/kong.yml, of route records
+	rows    []pgstore.Policy
+	writes  pgstore.Policy
+	denied  string // words of why it needs force; "": it does not
+	warning string // words of the only warning; "": there is none
+}
+
+// perDay is a limit per day of a policy for a tier.
+func perDay(name, tier, scope string, limit int64) pgstore.Policy {
+	return pgstore.Policy{Name: name, Tier: tier, Scope: scope, Limit: limit, WindowSize: 86400}
+}
+
+// edited returns a policy after an edit.
+func edited(p pgstore.Policy, edit func(*pgstore.Policy)) pgstore.Policy {
+	edit(&p)
+	return p
+}
+
+// ofTenant makes a policy one of a tenant.
+func ofTenant(p *pgstore.Policy) { p.Tier, p.Tenant = "", "acme" }
+
+// at gives a policy an endpoint.
+func at(endpoint string) func(*pgstore.Policy) {
+	return func(p *pgstore.Policy) { p.Endpoint = endpoint }
+}
+
+// guardedWrites are the same for all doors of an operator.
+var guardedWrites = []guardCase{
+	{
+		name:   "a shared limit below a tenant's own",
+		rows:   []pgstore.Policy{perDay("daily", "gold", "tenant", 1000)},
+		writes: perDay("all", "gold", "global", 999), denied: "policy daily of tier gold alone allows one tenant 1000",
+	},
+	{
+		name: "a shared limit below the own one of a tenant of any tier",
+		rows: []pgstore.Policy{
+			perDay("user", "gold", "user", 1), edited(perDay("daily", "", "tenant", 1000), ofTenant),
+		},
+		writes: perDay("all", "gold", "endpoint", 999),
+		denied: "policy daily of tenant acme alone allows one tenant 1000",
+	},
+	{
+		name:   "a shared limit in the place of a tenant's own",
+		rows:   []pgstore.Policy{perDay("daily", "gold", "tenant", 1000)},
+		writes: perDay("daily", "gold", "global", 10),
+	},
+	{
+		name: "a shared limit beside a tenant's own that a row of the tenant replaces",
+		rows: []pgstore.Policy{
+			perDay("user", "gold", "user", 1),
+			edited(perDay("daily", "", "tenant", 1000), ofTenant), edited(perDay("all", "", "global", 2000), ofTenant),
+		},
+		writes: perDay("all", "gold", "global", 10),
+	},
+	{
+		name: "a shared limit of other requests than a tenant's own",
+		rows: []pgstore.Policy{
+			edited(perDay("reads", "gold", "tenant", 1000), at("GET /records/{id}")),
+		},
+		writes: edited(perDay("all", "gold", "endpoint", 10), at("POST /records")),
+	},
+	{
+		name: "a shared limit below a tenant's own in the config", config: true,
+		writes: perDay("all", "gold", "global", 99_999),
+		denied: "policy daily of tier gold in the plugin's config alone allows one tenant 100000",
+	},
+	{
+		name: "a shared limit above a tenant's own that replaces that of the config", config: true,
+		rows:   []pgstore.Policy{perDay("daily", "gold", "tenant", 1000)},
+		writes: perDay("all", "gold", "global", 2000),
+	},
+	{
+		name:   "a tenant's own limit above a shared one",
+		rows:   []pgstore.Policy{perDay("all", "gold", "global", 100)},
+		writes: perDay("daily", "gold", "tenant", 101),
+		warning: "policy daily of tier gold allows one tenant 101 per 86400 s, " +
+			"which is more than policy all of tier gold allows all of them: 100 per 86400 s",
+	},
+	{
+		name:   "a tenant's own limit up to a shared one",
+		rows:   []pgstore.Policy{perDay("all", "gold", "global", 100)},
+		writes: perDay("daily", "gold", "tenant", 100),
+	},
+	{
+		name: "a tenant's own limit above a shared one that denies nothing",
+		rows: []pgstore.Policy{
+			edited(perDay("all", "gold", "global", 100), func(p *pgstore.Policy) { p.Mode = "shadow" }),
+		},
+		writes: perDay("daily", "gold", "tenant", 1000),
+	},
+	{
+		name: "a tenant's own limit above a shared one of the config", config: true,
+		writes:  edited(perDay("bulk", "", "tenant", 1_000_000_000), ofTenant),
+		warning: "than policy heavy for POST /records/bulk in the plugin's config allows all of them: 5000 per 60 s",
+	},
+	{
+		name:   "a policy of a tier that the database lacks",
+		rows:   []pgstore.Policy{perDay("daily", "gold", "tenant", 1000)},
+		writes: perDay("daily", "glod", "tenant", 1000),
+		warning: `the database has no tier "glod": unless the plugin's config has it, ` +
+			`policy daily of tier glod is the first of it`,
+	},
+	{
+		name: "a policy of a tier that the config and the database lack", config: true,
+		writes: perDay("daily", "glod", "tenant", 1000),
+		warning: `no tier is named "glod", in the plugin's config or in the database: ` +
+			`policy daily of tier glod is the first of it`,
+	},
+	{
+		name: "a policy of a tier that the config has", config: true,
+		writes: perDay("daily", "essentials", "tenant", 1000),
+	},
+	{
+		name:   "a policy of a tier that another row has",
+		rows:   []pgstore.Policy{perDay("hourly", "gold", "tenant", 1000)},
+		writes: perDay("daily", "gold", "tenant", 1000),
+	},
+	{
+		name: "a policy of another namespace than the config", config: true,
+		rows:   []pgstore.Policy{perDay("hourly", "gold", "tenant", 1000)},
+		writes: edited(perDay("all", "gold", "global", 1), func(p *pgstore.Policy) { p.Namespace = "eu" }),
+		warning: `policy all of tier gold in namespace eu applies to no request of the plugin's config: ` +
+			`its namespace is "eu", and the config's "default"`,
+	},
+}
+
+// guardedDoor writes a policy by one door. It returns what the door shows, and whether the policy was written.
+type guardedDoor func(x *terminal, g guardCase, force bool) (text string, written bool)
+
+func TestEveryDoorGuardsAWriteOfAPolicyAlike(t *testing.T) {
+	server := pgtest.Start(t)
+	for door, write := range map[string]guardedDoor{
+		"policy put": putByCLI, "apply": applyByCLI, "REST by key": writeByREST(true), "REST": writeByREST(false),
+	} {
+		for _, g := range guardedWrites {
+			t.Run(door+"/"+g.name, func(t *testing.T) {
+				t.Parallel()
+				g.check(g.open(t, server.Database(t)), write)
+			})
+		}
+	}
+}
+
+// open returns a terminal on a database with the rows.
+func (g guardCase) open(t *testing.T, dsn string) *terminal {
+	t.Helper()
+	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}, store: pgstore.New(pgtest.Pool(t, dsn))}
+	for _, row := range g.rows {
+		by := pgstore.Change{Actor: "ann", Reason: "before"}
+		if _, _, err := x.store.PutPolicy(t.Context(), by, row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return x
+}
+
+// check writes the policy without force and, where that is denied, with it.
+func (g guardCase) check(x *terminal, write guardedDoor) {
+	x.t.Helper()
+	text, written := write(x, g, false)
+	if written != (g.denied == "") || !strings.Contains(text, g.denied) {
+		x.t.Fatalf("written: %t, and it shows %q; want the denial %q", written, text, g.denied)
+	}
+	if !written {
+		if text, written = write(x, g, true); !written {
+			x.t.Fatalf("by force it shows %q, want it written", text)
+		}
+	}
+	n := strings.Count(text, "(warning)")
+	if n > 1 || (n == 1) != (g.warning != "") || !strings.Contains(text, g.warning) {
+		x.t.Errorf("it shows %q, want the warning %q alone", text, g.warning)
+	}
+	if _, err := x.store.Policy(x.t.Context(), g.writes.Key()); err != nil {
+		x.t.Error(err)
+	}
+}
+
+// byCLI calls the program with more flags. In its output it marks each line of a warning.
+func (x *terminal) byCLI(g guardCase, force bool, args ...string) (string, bool) {
+	if g.config {
+		args = append(args, "--config", "testdata/ratelimit/kong.yml", "--plugin-route", "records")
+	}
+	if force {
+		args = append(args, "--force")
+	}
+	x.output.Reset()
+	written := x.call(append(args, "--reason", "a test")...) == 0
+	text := x.output.String()
+	if written {
+		text = strings.ReplaceAll(text, "ratelimit ", "(warning) ratelimit ")
+	}
+	return text, written
+}
+
+func putByCLI(x *terminal, g guardCase, force bool) (string, bool) {
+	p := g.writes
+	args := []string{"policy", "put", p.Name}
+	for flag, value := range map[string]string{
+		"tier": p.Tier, "tenant": p.Tenant, "endpoint": p.Endpoint, "namespace": p.Namespace,
+		"scope": p.Scope, "limit": fmt.Sprint(p.Limit), "window": fmt.Sprint(p.WindowSize),
+	} {
+		if value != "" {
+			args = append(args, "--"+flag, value)
+		}
+	}
+	return x.byCLI(g, force, args...)
+}
+
+func applyByCLI(x *terminal, g guardCase, force bool) (string, bool) {
+	p, namespace := g.writes, g.writes.Key().Namespace
+	p.Namespace = ""
+	document, err := json.Marshal(map[string]any{"namespace": namespace, "policies": []pgstore.Policy{p}})
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	x.stdin = string(document)
+	return x.byCLI(g, force, "apply", "--partial", "-f", "-")
+}
+
+// guardedToken is an Authenticator that lets everything in as an admin.
+type guardedToken struct{}
+
+func (guardedToken) Authenticate(context.Context, string, func() bool) (control.Caller, error) {
+	return control.Caller{Token: "ann", Role: control.Admin}, nil
+}
+
+// writeByREST makes a policy by POST, or changes the one that is there by its id; or does either by its key.
+func writeByREST(byKey bool) guardedDoor {
+	return func(x *terminal, g guardCase, force bool) (string, bool) {
+		method, path, match := http.MethodPost, "/v1/ratelimit/policies", ""
+		if byKey {
+			method = http.MethodPut
+		}
+		if current, err := x.store.Policy(x.t.Context(), g.writes.Key()); err == nil {
+			method, match = http.MethodPut, "*"
+			if !byKey {
+				path += fmt.Sprint("/", current.ID)
+			}
+		}
+		return x.byREST(g, method, fmt.Sprint(path, "?force=", force), match)
+	}
+}
+
+// byREST sends the policy to a server, and returns its warnings or faults.
+func (x *terminal) byREST(g guardCase, method, path, match string) (string, bool) {
+	body, err := json.Marshal(g.writes)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	r := httptest.NewRequest(method, path, bytes.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Authorization", "Bearer secret")
+	r.Header.Set("If-Match", match)
+	w := httptest.NewRecorder()
+	g.server(x).ServeHTTP(w, r)
+	var answer struct {
+		Warnings []string
+		Errors   []struct{ Location, Message string }
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil {
+		x.t.Fatal(err)
+	}
+	var text []string
+	for _, warning := range answer.Warnings {
+		text = append(text, "(warning) "+warning)
+	}
+	for _, fault := range answer.Errors {
+		text = append(text, fault.Location+": "+fault.Message)
+	}
+	return strings.Join(text, "\n"), w.Code < http.StatusBadRequest
+}
+
+// server returns the REST API.
+func (g guardCase) server(x *terminal) *control.Server {
+	x.t.Helper()
+	options := control.Options{Store: x.store, Tokens: guardedToken{}, Log: slog.New(slog.DiscardHandler)}
+	if g.config {
+		c := newCall(&operator{}, versionCommand)
+		_, plan, err := c.load(&configFlags{file: "testdata/ratelimit/kong.yml", route: "records"})
+		if err != nil {
+			x.t.Fatal(err)
+		}
+		options.Path = &admit.Path{}
+		options.Path.Policies.Store(plan)
+	}
+	server, err := control.New(options)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return server
+}

@@ -1,0 +1,203 @@
+// Package controlserver is the process that serves the REST API: its settings, its life cycle and its shutdown order.
+package controlserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/jsonline"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/process"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+const (
+	// serveConnections is how many connections to the database the API has at most, beside the one that follows its rows.
+	serveConnections = 10
+	// rowsPatience is how long the address stays closed for the first rows, so that few requests find them missing. Longer
+	// than that Postgres may be away; until rows come, what needs them answers 503.
+	rowsPatience = 2 * time.Second
+	// databasePatience is how long the first look at the database may take.
+	databasePatience = 5 * time.Second
+	// ownBuckets is how many buckets the API's own limits may have: one for each token or address.
+	ownBuckets = 100_000
+)
+
+// Run serves the REST API until ctx ends, and logs to stderr. The address is opened last, and closed first: then running requests are
+// finished, leases given back, and Redis and Postgres left.
+func Run(ctx context.Context, s *Settings, stderr io.Writer) error {
+	lines := process.NewLogWriter(stderr)
+	defer lines.Close()
+	log := s.newLog(lines)
+	encryption, err := s.TLS.config(log)
+	if err != nil {
+		return err
+	}
+	pool, err := s.Database.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	if err := s.checkTokens(ctx, pool, log); err != nil {
+		return err
+	}
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	d, err := newDecider(background, s, log)
+	if err != nil {
+		return err
+	}
+	server, err := s.assemble(d, pool, log)
+	if err != nil {
+		return err
+	}
+	server.http.TLSConfig = encryption
+
+	group, background := errgroup.WithContext(background)
+	for _, run := range server.beside {
+		group.Go(func() error { return run(background) })
+	}
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	defer context.AfterFunc(background, end)() // nothing is served without what runs beside
+	d.AwaitRows(ctx, rowsPatience)
+	err = s.listenAndServe(ctx, server, log)
+	stop()
+	return errors.Join(err, group.Wait())
+}
+
+// newLog returns a log that writes to w.
+func (s *Settings) newLog(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(jsonline.Writer(w), &slog.HandlerOptions{
+		Level: s.LogLevel, ReplaceAttr: process.ConnectFaults(func() string { return s.Database.Name }),
+	}))
+}
+
+// assemble puts the API together, with what runs beside its server.
+func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*draining, error) {
+	store, numbers := pgstore.New(pool), prometheus.NewRegistry()
+	own, callers := memory.New(memory.Options{Now: process.BucketClock.Now, MaxBuckets: ownBuckets}), newTokens(store, log)
+	api, err := control.New(control.Options{
+		Version: process.Version, Store: store, Tokens: callers, Log: log,
+		Buckets: d.inRedis, OperatorBuckets: d.patient, Ping: d.ping, PingSecond: d.second, Path: d.path, RequestPolicy: d.asked,
+		IsRoute: d.isRoute, Limits: own, Metrics: numbers,
+		Rates: control.Rates{Subjects: int64(s.NewSubjects)},
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.Metrics.Gatherer = prometheus.Gatherers{d.Metrics.Gatherer, numbers}
+	monitor, err := metrics.NewServer(metrics.ServerOptions{
+		Metrics: d.Metrics, Address: s.MetricsListen, AllowRemote: s.MetricsRemote, Log: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	server := newDraining(api.HTTPServer(), monitor, log)
+	server.beside = []func(context.Context) error{d.Run, own.Run, callers.Run, monitor.Run}
+	return server, nil
+}
+
+// open returns the connections to the database, none of which is made yet. The file of the connection string is read for
+// every one, so that a new password is used.
+func (d *Database) open(ctx context.Context) (*pgxpool.Pool, error) {
+	config, err := d.Connect()
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = serveConnections
+	if d.File != "" {
+		config.BeforeConnect = func(_ context.Context, to *pgx.ConnConfig) error {
+			now, err := d.Connect()
+			if err != nil {
+				return err
+			}
+			*to = *now.ConnConfig
+			return nil
+		}
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	return pool, nil
+}
+
+// checkTokens returns an error where no request could be authenticated and other machines reach the process, and where
+// the database lacks tables. A database that is away may come back: until then every token is denied.
+func (s *Settings) checkTokens(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(ctx, databasePatience)
+	defer cancel()
+	live, err := 0, migrations.CheckReady(ctx, pool)
+	if err == nil {
+		err = migrations.CheckBehind(ctx, pool)
+	}
+	if err == nil {
+		live, err = pgstore.New(pool).LiveTokens(ctx)
+	}
+	const how = "no request can be authenticated: create a token with ratelimit token create"
+	switch away := new(pgconn.ConnectError); {
+	case errors.As(err, &away), errors.Is(err, context.DeadlineExceeded):
+		log.Warn("no connection to the database: all tokens are denied until there is one", "error", err)
+		return nil
+	case err != nil:
+		return err
+	case live == 0 && s.public():
+		return fmt.Errorf("--listen: other machines reach %s, and there is no live token: %s", s.Listen, how)
+	case live == 0:
+		log.Warn("there is no live token: " + how)
+	}
+	return nil
+}
+
+// listenAndServe serves until ctx ends, and then as long as requests run.
+func (s *Settings) listenAndServe(ctx context.Context, d *draining, log *slog.Logger) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", s.Listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	encrypted := d.http.TLSConfig != nil
+	log.Info("serving the API", "address", listener.Addr().String(), "tls", encrypted, "decides", s.Config != nil, "version", process.Version, "pid", os.Getpid())
+	served := make(chan error, 1)
+	go func() {
+		if encrypted {
+			served <- d.http.ServeTLS(listener, "", "")
+			return
+		}
+		served <- d.http.Serve(listener)
+	}()
+	d.monitor.SetState(metrics.Serving)
+	select {
+	case err := <-served:
+		return errors.Join(fmt.Errorf("serve the API: %w", err), d.http.Close())
+	case <-ctx.Done():
+	}
+	d.drain(s.DrainTime)
+	if err := d.shutDown(s.ShutdownTime); err != nil {
+		log.Warn("requests were aborted, because they took longer than --shutdown-time", "error", err)
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the API: %w", err)
+	}
+	return nil
+}

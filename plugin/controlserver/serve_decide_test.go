@@ -1,0 +1,192 @@
+package controlserver
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/deckfile"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+)
+
+// onPort returns the text of a decK file whose Redis listens on a port.
+func onPort(t *testing.T, port int) string {
+	t.Helper()
+	text, err := os.ReadFile("testdata/kong.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Replace(string(text), "port: 1", fmt.Sprint("port: ", port), 1)
+}
+
+// onRedis returns the text of a decK file with that Redis.
+func onRedis(t *testing.T, server *redistest.Server) string {
+	t.Helper()
+	return onPort(t, server.Port)
+}
+
+// deciding returns the decider of a process with a decK file and the default settings, changed.
+func deciding(t *testing.T, text string, change func(*Settings)) *decider {
+	t.Helper()
+	config, _, err := deckfile.Load([]byte(text), "kong.yml", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Settings{
+		LeaseShare: lease.DefaultSharePct, MaxAddresses: addresses.DefaultMost, NewAddresses: addresses.DefaultRate,
+		Config: config, Database: Database{DSN: "host=/nonexistent dbname=none"},
+	}
+	if change != nil {
+		change(s)
+	}
+	d, err := newDecider(t.Context(), s, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ended, end := context.WithCancel(context.Background())
+		end()
+		if err := d.Run(ended); err != nil { // closes what is open
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+func TestServeBoundsHowManyAddressesHaveBucketsInRedis(t *testing.T) {
+	for _, c := range []struct{ most, rate, wantMost, wantRate int }{
+		{addresses.DefaultMost, addresses.DefaultRate, addresses.DefaultMost/32*32 + 32, addresses.DefaultRate},
+		{64, 7, 64, 7},
+		{64, 0, 64, 0},
+		{0, 100, 0, 0},
+	} {
+		all := deciding(t, onPort(t, 1), func(s *Settings) { s.MaxAddresses, s.NewAddresses = c.most, c.rate }).Stores.Stats()
+		if len(all) != 1 || all[0].Addresses.Most != c.wantMost || all[0].Addresses.Rate != c.wantRate {
+			t.Errorf("%+v: %+v, want room for so many addresses (0: any number), and so many new ones a second", c, all)
+		}
+	}
+}
+
+func TestServeKnowsTheRoutesOfItsFileAndLabelsNoOthers(t *testing.T) {
+	d := deciding(t, strings.Replace(onPort(t, 1), "strategy: redis", "strategy: local", 1), nil)
+	if !slices.Equal(slices.Sorted(maps.Keys(d.routes)), []string{"records", "search"}) {
+		t.Errorf("it knows the routes %v", d.routes)
+	}
+	for _, endpoint := range []string{"records", "invented"} {
+		var x admit.Exchange
+		known := &admit.Known{Tenant: "acme"}
+		if known.Method, known.Path, known.Route = admit.Target(endpoint); d.path.Admit(t.Context(), known, &x) != nil || x.Decision.Denied() {
+			t.Fatalf("%s: %+v", endpoint, x.Decision)
+		}
+	}
+	told, err := testutil.GatherAndCount(d.Metrics, "rate_limiter_requests_total")
+	if err != nil || told != 2 {
+		t.Errorf("%d series of requests (%v), want one for records and one for no endpoint", told, err)
+	}
+	families, err := d.Metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if strings.Contains(f.String(), "invented") {
+			t.Errorf("%s has a label that the config does not know", f.GetName())
+		}
+	}
+	if p := leasable(t, d); d.asked != nil && d.asked(p) != p {
+		t.Error("buckets of this process are asked as if others leased from them")
+	}
+}
+
+func TestServeDecidesByTheRowsOfAnEarlierRunUntilItHasThoseOfTheDatabase(t *testing.T) {
+	dsn, dir := pgtest.Start(t).Database(t), t.TempDir()
+	ban := pgstore.Override{Tenant: "acme", Kind: "ban", Permanent: true}
+	if _, _, err := pgstore.New(pgtest.Pool(t, dsn)).AddOverride(t.Context(), pgstore.Change{Actor: "ann", Reason: "abuse"}, ban); err != nil {
+		t.Fatal(err)
+	}
+	save(t, dsn, dir)
+	d := deciding(t, onRedis(t, redistest.Single(t)), func(s *Settings) { s.SnapshotDir = dir })
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Rows.Run(ctx) }()
+	d.AwaitRows(ctx, time.Minute)
+	var decided admit.Exchange
+	if err := d.path.Admit(t.Context(), &admit.Known{Tenant: "acme"}, &decided); err != nil || !decided.Decision.Denied() {
+		t.Errorf("a tenant whose ban was saved is decided about as %+v (%v)", decided.Decision, err)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestServeTellsWithWhatALeasedBucketIsAsked(t *testing.T) {
+	d := deciding(t, onRedis(t, redistest.Single(t)), nil)
+	p := leasable(t, d)
+	if d.asked == nil || d.asked(p).Limit.Capacity() >= p.Limit.Capacity() {
+		t.Errorf("%s is not asked with less than it has", p.Name)
+	}
+}
+
+func TestOperatorsOfServeReadWhatRequestsHaveNoTimeFor(t *testing.T) {
+	proxy, err := faultproxy.New(faultproxy.TCP(redistest.Single(t).Address()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proxy.Close()
+	d := deciding(t, onPort(t, proxy.Port()), nil)
+	proxy.Delay(faultproxy.ToClient, 150*time.Millisecond) // three times the default read_timeout
+	p := leasable(t, d)
+	bounds := []policy.Bound{{Policy: p, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByAll}}}
+	statuses := make([]decision.Status, 1)
+	if err := d.patient.Take(t.Context(), bounds, statuses); err != nil || statuses[0].Source != decision.Redis {
+		t.Errorf("%+v, %v: want an answer for operators", statuses[0], err)
+	}
+	if err := d.inRedis.Take(t.Context(), bounds, statuses); err != nil || statuses[0].Failure == decision.NoFailure {
+		t.Errorf("%+v, %v: want none for requests", statuses[0], err)
+	}
+}
+
+// leasable is a policy of a decider's config of which tokens may be taken ahead of need.
+func leasable(t *testing.T, d *decider) *policy.Policy {
+	t.Helper()
+	for _, p := range d.path.Policies.Load().Policies() {
+		if p.Name == "everyone" {
+			return p
+		}
+	}
+	t.Fatal("the config has no limit for everyone")
+	return nil
+}
+
+// save has a node save the rows of a database in a folder.
+func save(t *testing.T, dsn, dir string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	node, err := policysync.New(policysync.Options{
+		Source: policysync.Source{DSN: dsn}, Dir: dir, Log: slog.New(slog.DiscardHandler), Changed: func(*policy.Snapshot) { stop() },
+	})
+	if err == nil {
+		err = node.Run(ctx)
+	}
+	if err != nil {
+		t.Fatalf("save the rows: %v", err)
+	}
+}

@@ -1,0 +1,90 @@
+package controlserver
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/deckfile"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+)
+
+// Settings are those of the process that serves the REST API.
+type Settings struct {
+	Listen        string
+	TLS           TLSFiles
+	InsecureHTTP  bool
+	MetricsListen string // "": none
+	MetricsRemote bool
+	NewSubjects   int
+	LeaseShare    int // percent; 0: nothing is leased
+	MaxAddresses  int // 0: any number
+	NewAddresses  int // a second; 0: any number
+	LogLevel      slog.Level
+	SnapshotDir   string // "": none
+	DrainTime     time.Duration
+	ShutdownTime  time.Duration
+
+	Config   *deckfile.Config // by which the process decides; nil: it decides nothing
+	Database Database
+}
+
+// Database is how the database is reached.
+type Database struct {
+	DSN     string                          // a connection string
+	File    string                          // that has it, read again for every connection; "": none
+	Name    string                          // the flag or variable that gave either, for errors
+	Connect func() (*pgxpool.Config, error) // reads the connection string
+}
+
+// Validate returns an error that names the flag of a setting that is malformed or unsafe.
+func (s *Settings) Validate() error {
+	if err := checkListen(s.Listen); err != nil {
+		return fmt.Errorf("--listen: %q: %v", s.Listen, err)
+	}
+	if s.MetricsListen == "off" {
+		s.MetricsListen = ""
+	}
+	if err := metrics.CheckAddress(s.MetricsListen, s.MetricsRemote, "--"); err != nil {
+		return err
+	}
+	switch {
+	case (s.TLS.Cert == "") != (s.TLS.Key == ""):
+		return errors.New("give --tls-cert and --tls-key together")
+	case s.TLS.ClientCA != "" && s.TLS.Cert == "":
+		return errors.New("--client-ca: client certificates require TLS: give --tls-cert and --tls-key")
+	case s.TLS.Cert != "" && s.InsecureHTTP:
+		return errors.New("give either --insecure-http or --tls-cert")
+	case s.public() && s.TLS.Cert == "" && !s.InsecureHTTP:
+		return fmt.Errorf("--listen: other machines reach %s, and tokens would be sent unencrypted: give --tls-cert and --tls-key, or --insecure-http if a proxy in front terminates TLS", s.Listen)
+	}
+	return nil
+}
+
+func checkListen(address string) error {
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return errors.New("must be host:port, such as 127.0.0.1:8090")
+	}
+	return nil
+}
+
+// public reports whether other machines reach the address. A name is not resolved: what it stands for may change, so
+// localhost alone passes for this machine.
+func (s *Settings) public() bool {
+	host, _, err := net.SplitHostPort(s.Listen)
+	if err != nil || host == "localhost" {
+		return err != nil
+	}
+	ip, err := netip.ParseAddr(host)
+	return err != nil || !ip.Unmap().IsLoopback()
+}

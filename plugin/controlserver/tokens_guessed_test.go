@@ -1,0 +1,210 @@
+package controlserver
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/process"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+)
+
+// lookupCount counts the queries for a token that reach Postgres, each of which is a transaction.
+type lookupCount struct{ atomic.Int64 }
+
+func (c *lookupCount) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(q.SQL, "h.hash = $1") {
+		c.Add(1)
+	}
+	return ctx
+}
+
+func (c *lookupCount) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// guarded is the API over a real Postgres, whose look-ups of tokens are counted.
+type guarded struct {
+	*testing.T
+	store   *pgstore.Store
+	server  *control.Server
+	numbers *prometheus.Registry
+	asked   lookupCount
+	now     atomic.Int64 // the API's clock, in nanoseconds; it stands still
+}
+
+func openGuarded(t *testing.T) *guarded {
+	t.Helper()
+	g := &guarded{T: t, numbers: prometheus.NewRegistry()}
+	config, err := pgxpool.ParseConfig(pgtest.Start(t).Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.Tracer = &g.asked
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	g.store = pgstore.New(pool)
+	log := slog.New(slog.DiscardHandler)
+	g.server, err = control.New(control.Options{
+		Store: g.store, Tokens: newTokens(g.store, log), Log: log, Metrics: g.numbers,
+		Limits: memory.New(memory.Options{Now: process.BucketClock.Now}),
+		Now:    func() time.Time { return time.Unix(1_900_000_000, g.now.Load()) },
+		Hold:   func(context.Context, time.Duration) {}, // what is promised here holds without it, too
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// token makes a token and returns its secret.
+func (g *guarded) token(name string) string {
+	g.Helper()
+	secret, _, err := g.store.CreateToken(g.Context(), pgstore.Change{Actor: "ann", Reason: "a test"},
+		pgstore.NewToken{Name: name, Role: pgstore.RoleAdmin})
+	if err != nil {
+		g.Fatal(err)
+	}
+	return secret
+}
+
+// ask sends a request with a token from an address, and returns the answer.
+func (g *guarded) ask(secret, from string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodGet, "/v1/ratelimit/policies", http.NoBody)
+	r.RemoteAddr = from
+	r.Header.Set("Authorization", "Bearer "+secret)
+	r.Header.Set("X-Forwarded-For", rand.Text()) // which is nobody's word
+	recorder := httptest.NewRecorder()
+	g.server.ServeHTTP(recorder, r)
+	return recorder
+}
+
+// want asks, and fails unless the answer has a status.
+func (g *guarded) want(status int, secret, from string) {
+	g.Helper()
+	if a := g.ask(secret, from); a.Code != status {
+		g.Errorf("from %s: %d %s, want %d", from, a.Code, a.Body, status)
+	}
+}
+
+// guesses sends so many guesses, many at once, from addresses, and returns how many were answered by each status.
+func (g *guarded) guesses(n int, from func(int) string) map[int]int {
+	statuses := map[int]int{}
+	var (
+		mu     sync.Mutex
+		group  sync.WaitGroup
+		sent   atomic.Int64
+		secret = func() string {
+			random := make([]byte, 32)
+			rand.Read(random) // it never fails
+			return "rl_" + base64.RawURLEncoding.EncodeToString(random)
+		}
+	)
+	for range 16 {
+		group.Go(func() {
+			for i := sent.Add(1); i <= int64(n); i = sent.Add(1) {
+				a := g.ask(secret(), from(int(i)))
+				mu.Lock()
+				if statuses[a.Code]++; a.Code == http.StatusTooManyRequests && a.Header().Get("Retry-After") == "" {
+					g.Errorf("429 without Retry-After: %v", a.Header())
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	group.Wait()
+	return statuses
+}
+
+// lookups is how many tokens are counted under a result.
+func (g *guarded) lookups(result string) float64 {
+	g.Helper()
+	families, err := g.numbers.Gather()
+	if err != nil {
+		g.Fatal(err)
+	}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == "rate_limiter_control_token_lookups_total" && m.GetLabel()[0].GetValue() == result {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	g.Fatalf("no look-ups are counted as %s", result)
+	return 0
+}
+
+func TestGuessedTokensOfOneAddressReachPostgresNoMoreThanItsLookUpsAllow(t *testing.T) {
+	g := openGuarded(t)
+	const guesses, most = 20_000, 60
+	for name, from := range map[string]func(int) string{
+		"an-address":        func(i int) string { return fmt.Sprint("192.0.2.1:", 1+i%60_000) },
+		"a-network":         func(i int) string { return fmt.Sprintf("[2001:db8::%x:%x]:1", i>>16, i&0xffff) },
+		"an-address-mapped": func(i int) string { return fmt.Sprint("[::ffff:198.51.100.7]:", 1+i%60_000) },
+	} {
+		known, other := g.token(name), g.token("new-beside-"+name)
+		g.want(http.StatusOK, known, from(0))
+		before, denied := g.asked.Load(), g.lookups("denied")
+		statuses := g.guesses(guesses, from)
+		asked := g.asked.Load() - before
+		if asked != most || statuses[http.StatusUnauthorized] > most || statuses[http.StatusTooManyRequests] < guesses-most {
+			t.Errorf("%s: %d guesses are looked up %d times, want %d; the answers are %v", name, guesses, asked, most, statuses)
+		}
+		if got := g.lookups("denied") - denied; got != guesses-most {
+			t.Errorf("%s: %v guesses are counted as denied, want %d", name, got, guesses-most)
+		}
+		g.want(http.StatusOK, known, from(1)) // what is in memory needs no look-up
+		g.want(http.StatusTooManyRequests, other, from(1))
+		g.want(http.StatusOK, other, "203.0.113.1:1")
+		g.want(http.StatusOK, other, from(1)) // now it is in memory
+		late := g.token("made-after-" + name)
+		g.now.Add(int64(time.Second))
+		for range 3 { // what finds a token is given back
+			g.want(http.StatusOK, late, from(1))
+			late = g.token(name + rand.Text())
+		}
+	}
+}
+
+func TestAnUnknownTokenSentOverAndOverReachesPostgresOnce(t *testing.T) {
+	g := openGuarded(t)
+	revoked := g.token("ci")
+	if _, err := g.store.RevokeToken(t.Context(), pgstore.Change{Actor: "ann", Reason: "a test"}, "ci"); err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		g.want(http.StatusUnauthorized, revoked, "192.0.2.1:1")
+		g.want(http.StatusUnauthorized, "no secret at all", "192.0.2.2:1")
+	}
+	if asked, remembered := g.asked.Load(), g.lookups("remembered"); asked > 2 || asked == 0 || remembered < 98 {
+		t.Errorf("looked up %d times, want once or, on a machine that rests for seconds, twice; %v are counted as remembered",
+			asked, remembered)
+	}
+}
+
+func TestManyTokensBehindOneAddressAreAllLookedUp(t *testing.T) {
+	g := openGuarded(t)
+	for i := range 100 { // more than the look-ups of unknown tokens
+		g.want(http.StatusOK, g.token(fmt.Sprint("t", i)), "192.0.2.1:1")
+	}
+	if found, denied := g.lookups("found"), g.lookups("denied"); found != 100 || denied != 0 {
+		t.Errorf("%v are counted as found, %v as denied", found, denied)
+	}
+}

@@ -1,0 +1,237 @@
+// Package deckfile finds the config of the plugin that Kong runs for a route in a decK file.
+package deckfile
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
+)
+
+// Config is one config of the plugin in a decK file.
+type Config struct {
+	schema.Config
+	Where string // file:line path
+
+	service string // that it is on, by name; "": all
+	route   string // that it is on, by name; "": all of the service
+	other   string // what else it is on: a consumer or a consumer group
+
+	Routes map[string]string // of the file, by name: the service of each
+	Serves []string          // routes that Kong runs it for, by name
+}
+
+// ChoiceError reports that no config of a file fits the route that was named, or that several do.
+type ChoiceError struct{ problem string }
+
+func (e *ChoiceError) Error() string { return e.problem }
+
+func choiceError(format string, args ...any) error { return &ChoiceError{fmt.Sprintf(format, args...)} }
+
+// Load returns the config in text, the decK file named file, that Kong runs for a route, and its compiled plan. Without a
+// route the file must have one config. A choice that cannot be made is a [ChoiceError].
+func Load(text []byte, file, route string) (*Config, *policy.Plan, error) {
+	configs, err := Configs(text, file)
+	if err != nil {
+		return nil, nil, err
+	}
+	routes := routesOf(text)
+	chosen, err := choose(configs, file, route, routes)
+	if err != nil {
+		return nil, nil, err
+	}
+	chosen.Routes = routes
+	for _, name := range slices.Sorted(maps.Keys(routes)) {
+		if of, err := choose(configs, file, name, routes); err == nil && of == chosen {
+			chosen.Serves = append(chosen.Serves, name)
+		}
+	}
+	plan, err := policy.FromConfig(chosen.Config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", chosen.Where, err)
+	}
+	return chosen, plan, nil
+}
+
+// Compiles checks that a config compiles. Package deck calls it beside its own checks.
+func Compiles(config schema.Config) error {
+	_, err := policy.FromConfig(config)
+	return err
+}
+
+// Configs returns the plugin's configs in a decK file, which must have no faults. Package deck gives every config to a
+// check; the check's fault, one for each config, is answered with the place.
+func Configs(text []byte, file string) ([]*Config, error) {
+	var faults []error
+	for _, f := range deck.Validate(bytes.NewReader(text), file, Compiles) {
+		if f.Severity == deck.Error {
+			faults = append(faults, errors.New(f.String()))
+		}
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	var configs []*Config
+	take := func(config schema.Config) error {
+		configs = append(configs, &Config{Config: config})
+		return schema.Faults{{Message: strconv.Itoa(len(configs) - 1)}}
+	}
+	for _, f := range deck.Validate(bytes.NewReader(text), file, take) {
+		i, err := strconv.Atoi(f.Message)
+		if f.Severity != deck.Error || err != nil || i >= len(configs) {
+			continue
+		}
+		configs[i].Where = fmt.Sprintf("%s:%d %s", f.File, f.Line, f.Path)
+		configs[i].locate(text, f.Path)
+	}
+	if len(configs) == 0 {
+		return nil, fmt.Errorf("%s: holds no config of the plugin %s", file, schema.Name)
+	}
+	return configs, nil
+}
+
+var pathStep = regexp.MustCompile(`(\w+)\[(\d+)\]`)
+
+// locate finds what a config is on from its path: the things in whose lists it is nested, and those that it names.
+func (p *Config) locate(text []byte, path string) {
+	at := decoded(text)
+	for _, s := range pathStep.FindAllStringSubmatch(path, -1) {
+		list, _ := at[s[1]].([]any)
+		i, err := strconv.Atoi(s[2])
+		if err != nil || i >= len(list) {
+			return
+		}
+		at, _ = list[i].(map[string]any)
+		switch s[1] {
+		case "services":
+			p.service = nameOf(at)
+		case "routes":
+			p.route = nameOf(at)
+		case "consumers", "consumer_groups":
+			p.other = strings.TrimSuffix(s[1], "s") + " " + nameOf(at)
+		case "plugins":
+			p.service, p.route = cmp.Or(nameOf(at["service"]), p.service), cmp.Or(nameOf(at["route"]), p.route)
+			for _, kind := range [...]string{"consumer", "consumer_group"} {
+				if name := nameOf(at[kind]); name != "" {
+					p.other = kind + " " + name
+				}
+			}
+		}
+	}
+}
+
+// decoded is a decK file's first document; nil where it is something else.
+func decoded(text []byte) map[string]any {
+	var root map[string]any
+	if err := yaml.Unmarshal(text, &root); err != nil {
+		return nil // package deck has read it, so it is an odd file, in which nothing has a name
+	}
+	return root
+}
+
+// nameOf is the name of a thing, or of a reference to it.
+func nameOf(thing any) string {
+	switch v := thing.(type) {
+	case string:
+		return v
+	case map[string]any:
+		for _, field := range [...]string{"name", "username", "id"} {
+			if name, ok := v[field].(string); ok {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+// routesOf are the routes of a file: by name, the service that each is of.
+func routesOf(text []byte) map[string]string {
+	found := map[string]string{}
+	root := decoded(text)
+	add := func(list any, service string) {
+		all, _ := list.([]any)
+		for _, r := range all {
+			route, _ := r.(map[string]any)
+			if name := nameOf(route); name != "" {
+				found[name] = cmp.Or(nameOf(route["service"]), service)
+			}
+		}
+	}
+	add(root["routes"], "")
+	services, _ := root["services"].([]any)
+	for _, s := range services {
+		if service, ok := s.(map[string]any); ok {
+			add(service["routes"], nameOf(service))
+		}
+	}
+	return found
+}
+
+// choose returns the config that Kong runs for a request: of those that fit, the one on the route, else on its service,
+// else the global one. Those on consumers are left out.
+func choose(configs []*Config, file, route string, routes map[string]string) (*Config, error) {
+	if route == "" && len(configs) == 1 {
+		return configs[0], nil
+	}
+	if route == "" {
+		return nil, choiceError("%s has %d configs of the plugin (%s): choose one with --plugin-route", file, len(configs), placesOf(configs))
+	}
+	service, known := routes[route]
+	var best *Config
+	rank := 0
+	for _, p := range configs {
+		fits := 0
+		switch {
+		case p.other != "":
+		case p.route == route:
+			fits = 3
+		case p.route == "" && p.service != "" && p.service == service:
+			fits = 2
+		case p.route == "" && p.service == "":
+			fits = 1
+		}
+		if fits > rank {
+			best, rank = p, fits
+		}
+	}
+	switch {
+	case rank < 3 && !known:
+		return nil, choiceError("--plugin-route: %s has no route %q", file, route)
+	case best == nil:
+		return nil, choiceError("no config of the plugin applies to route %s: %s has it on %s", route, file, placesOf(configs))
+	}
+	return best, nil
+}
+
+func placesOf(configs []*Config) string {
+	var list []string
+	for _, p := range configs {
+		list = append(list, p.String())
+	}
+	return strings.Join(list, "; ")
+}
+
+// String names what the config is on.
+func (p *Config) String() string {
+	var parts []string
+	for _, part := range [...][2]string{{"route ", p.route}, {"service ", p.service}, {"", p.other}} {
+		if part[1] != "" {
+			parts = append(parts, part[0]+part[1])
+		}
+	}
+	if len(parts) == 0 {
+		return "everything"
+	}
+	return strings.Join(parts, " of ")
+}

@@ -1,0 +1,52 @@
+package deckfile
+
+import (
+	"strings"
+	"testing"
+)
+
+// scattered has a config of the plugin on everything that Kong can have one on.
+const scattered = `
+plugins:
+- {name: tenant-rate-limiting, config: {namespace: everything}}
+- {name: tenant-rate-limiting, route: search, config: {namespace: by-reference}}
+services:
+- name: echo
+  routes:
+  - {name: records}
+  - name: search
+- name: shop
+  plugins:
+  - {name: tenant-rate-limiting, config: {namespace: shop}}
+  routes:
+  - name: cart
+    plugins:
+    - {name: tenant-rate-limiting, config: {namespace: cart}}
+  - name: goods
+routes:
+- {name: late, service: {name: shop}}
+consumers:
+- username: acme
+  plugins:
+  - {name: tenant-rate-limiting, config: {namespace: acme}}
+`
+
+func TestTheConfigOfARouteIsTheOneThatKongRuns(t *testing.T) {
+	configs, err := Configs([]byte(scattered), "kong.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for route, want := range map[string]string{
+		"records": "everything", "search": "by-reference", "cart": "cart", "goods": "shop", "late": "shop",
+	} {
+		chosen, err := choose(configs, "kong.yml", route, routesOf([]byte(scattered)))
+		if err != nil || chosen.Namespace != want {
+			t.Errorf("route %s: %v (%v), want the config of namespace %s", route, chosen, err, want)
+		}
+	}
+	_, err = choose(configs, "kong.yml", "", routesOf([]byte(scattered)))
+	const all = "everything; route search; service shop; route cart of service shop; consumer acme"
+	if err == nil || !strings.Contains(err.Error(), all) {
+		t.Errorf("without a route: %v, want it to tell the configs: %s", err, all)
+	}
+}

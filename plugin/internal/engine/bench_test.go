@@ -1,0 +1,153 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/process"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// benchPath is a path with so many bounds for each request, of mixed scopes and algorithms.
+func benchPath(tb testing.TB, bounds int) (*admit.Path, *memory.Store) {
+	tb.Helper()
+	scopes := []string{schema.ScopeTenant, schema.ScopeUser, schema.ScopeTenantEndpoint, schema.ScopeGlobal}
+	algorithms := []string{schema.AlgorithmTokenBucket, schema.AlgorithmTokenBucket, schema.AlgorithmSlidingWindow, schema.AlgorithmFixedWindow}
+	tier := schema.Tier{Name: "a"}
+	for i := range bounds {
+		l := schema.Limit{Name: "l" + strconv.Itoa(i), Scope: scopes[i%4], Algorithm: algorithms[i%4], Limit: 1_000_000_000, WindowSize: 1}
+		if l.Scope == schema.ScopeTenantEndpoint {
+			l.Endpoint = "GET /records/{id}"
+		}
+		tier.Limits = append(tier.Limits, l)
+	}
+	config := schema.Config{Tiers: []schema.Tier{tier}, UserFrom: []string{"header.X-User"}, TrustedHeaders: []string{"X-User"}}.WithDefaults()
+	if err := config.Validate(); err != nil {
+		tb.Fatal(err)
+	}
+	snapshot, err := policy.FromConfig(config)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	store := memory.New(memory.Options{Now: process.BucketClock.Now})
+	path := &admit.Path{Now: process.WallClock, Buckets: store, Renderer: response.New(config, nil), Observers: []admit.Observer{&observer{}}}
+	path.Policies.Store(snapshot)
+	return path, store
+}
+
+// answered is admit.Facts with all answers ready.
+type answered struct{ tenant string }
+
+func (a *answered) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
+	req.Known |= facts
+	req.Consumer.CustomID = a.tenant
+	req.Method, req.Path = "GET", "/records/7"
+	req.Headers = append(req.Headers[:0], "u_42")
+	return nil
+}
+
+// decide is resolve + take + combine, what stands between Kong's answers and ours.
+func decide(p *admit.Path, x *admit.Exchange, id *identity.Identity) error {
+	d := &x.Decision
+	d.Reset()
+	p.Policies.Load().Resolve(id, &d.Resolution)
+	d.Grow()
+	if err := p.Buckets.Take(context.Background(), d.Resolution.Bounds, d.Statuses); err != nil {
+		return err
+	}
+	d.Combine()
+	return nil
+}
+
+func benchIdentity(tenant string) *identity.Identity {
+	return &identity.Identity{
+		Tenant: identity.Name{Kind: identity.Tenant, ID: tenant}, User: identity.Name{Kind: identity.User, ID: "u_42"},
+		Method: "GET", Path: "/records/7", Route: "records",
+	}
+}
+
+func BenchmarkDecide(b *testing.B) {
+	for _, tenants := range []int{1, 100_000} {
+		for _, bounds := range []int{1, 4, 8} {
+			b.Run(fmt.Sprintf("tenants=%d/bounds=%d", tenants, bounds), func(b *testing.B) {
+				p, _ := benchPath(b, bounds)
+				ids := make([]*identity.Identity, tenants)
+				var warm admit.Exchange
+				for i := range ids {
+					ids[i] = benchIdentity("tenant-" + strconv.Itoa(i))
+					if err := decide(p, &warm, ids[i]); err != nil {
+						b.Fatal(err)
+					}
+				}
+				var worker atomic.Int64
+				b.ReportAllocs()
+				b.ResetTimer()
+				b.RunParallel(func(pb *testing.PB) {
+					var x admit.Exchange
+					for i := int(worker.Add(1)) * 7919; pb.Next(); i += 31 {
+						if err := decide(p, &x, ids[i%tenants]); err != nil || x.Decision.Denied() {
+							b.Error("denied", err)
+							return
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// BenchmarkAdmit is the whole path with ready answers: identify, resolve, take, combine, render, observe.
+func BenchmarkAdmit(b *testing.B) {
+	for _, tenants := range []int{1, 100_000} {
+		for _, bounds := range []int{1, 4, 8} {
+			b.Run(fmt.Sprintf("tenants=%d/bounds=%d", tenants, bounds), func(b *testing.B) {
+				p, _ := benchPath(b, bounds)
+				facts := make([]answered, tenants)
+				var warm admit.Exchange
+				for i := range facts {
+					facts[i].tenant = "tenant-" + strconv.Itoa(i)
+					if err := p.Admit(context.Background(), &facts[i], &warm); err != nil {
+						b.Fatal(err)
+					}
+				}
+				var worker atomic.Int64
+				b.ReportAllocs()
+				b.ResetTimer()
+				b.RunParallel(func(pb *testing.PB) {
+					var x admit.Exchange
+					for i := int(worker.Add(1)) * 7919; pb.Next(); i += 31 {
+						if err := p.Admit(context.Background(), &facts[i%tenants], &x); err != nil || x.Response.Denied {
+							b.Error("refused", err)
+							return
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestADecisionOfFourBoundsInMemoryAllocatesNothing(t *testing.T) {
+	p, store := benchPath(t, 4)
+	var x admit.Exchange
+	facts := &answered{"acme"}
+	ctx := context.Background()
+	if got := testing.AllocsPerRun(1000, func() {
+		if err := p.Admit(ctx, facts, &x); err != nil || x.Response.Denied {
+			t.Fatal("refused", err)
+		}
+	}); got != 0 {
+		t.Errorf("%g allocations for a decision, want 0", got)
+	}
+	if len(x.Decision.Statuses) != 4 || store.Stats().Buckets != 4 {
+		t.Errorf("%d bounds, %d buckets; want 4", len(x.Decision.Statuses), store.Stats().Buckets)
+	}
+}

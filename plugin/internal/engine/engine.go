@@ -1,0 +1,219 @@
+// Package engine builds the decision path of every plugin config, keeps all paths on the rows of Postgres in force, and
+// counts what they do. The plugin server and the control server both decide by it.
+package engine
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/process"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Options are what a process decides about its engine.
+type Options struct {
+	Buckets bucket.Options // without clocks and log; 0 addresses: any number
+	Denials DenialRecorder // nil: denials are not recorded
+	Log     *slog.Logger
+}
+
+// DenialRecorder records denials. Run writes the record until its context ends.
+type DenialRecorder interface {
+	admit.Observer
+	Run(ctx context.Context) error
+}
+
+// Engine builds paths, and keeps what they have in common. Set Metrics before the first path is built.
+type Engine struct {
+	Stores  *bucket.Stores
+	Metrics *metrics.Metrics
+	Rows    *policysync.Sync // nil: there is no database
+
+	meta     *memory.Store // buckets of meta limits, which are no policy's
+	observer *observer
+	denials  DenialRecorder // nil: they are not recorded
+	log      *slog.Logger
+
+	inventory inventory
+
+	loaded   chan struct{} // closed with the first rows
+	loadOnce sync.Once
+
+	mu       sync.Mutex
+	live     map[*admit.Path]*policy.Plan // each config without rows
+	reported map[policy.Fault]bool        // faults of the snapshot that are logged already, without keys
+
+	unfollowed map[*admit.Path][]policy.Fault // of the snapshot, by the paths that cannot
+}
+
+// New returns an engine without rows and metrics.
+func New(ctx context.Context, o Options) *Engine {
+	o.Buckets.Now, o.Buckets.Elapsed, o.Buckets.Log = process.BucketClock.Now, process.Elapsed, o.Log
+	o.Buckets.MaxAddresses, o.Buckets.NewAddresses = orAny(o.Buckets.MaxAddresses), orAny(o.Buckets.NewAddresses)
+	return &Engine{
+		Stores:     bucket.New(ctx, o.Buckets),
+		meta:       memory.New(memory.Options{Now: process.BucketClock.Now, MaxBuckets: o.Buckets.MaxBuckets}),
+		observer:   &observer{log: o.Log},
+		denials:    o.Denials,
+		log:        o.Log,
+		loaded:     make(chan struct{}),
+		live:       map[*admit.Path]*policy.Plan{},
+		reported:   map[policy.Fault]bool{},
+		unfollowed: map[*admit.Path][]policy.Fault{},
+	}
+}
+
+// Sources returns the numbers that the engine has for metrics.
+func (e *Engine) Sources() metrics.Sources {
+	sources := metrics.Sources{Buckets: e.buckets, Stores: e.shared, Limits: e.limits}
+	if e.Rows != nil {
+		sources.Policies = func() metrics.Policies { return policyNumbers(e.Rows.Stats()) }
+		sources.Overrides = e.overrides
+	}
+	return sources
+}
+
+// MetaDenied returns how many requests meta limits have denied.
+func (e *Engine) MetaDenied() uint64 { return e.observer.metaDenied.Load() }
+
+// Build implements kongplugin.Build.
+func (e *Engine) Build(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
+	path := &admit.Path{
+		Now:        process.WallClock,
+		Elapsed:    process.Elapsed,
+		Renderer:   response.New(config, rand.Int64N),
+		Observers:  []admit.Observer{e.Metrics, e.observer},
+		FailClosed: config.OnInternalError == schema.FailClosed,
+	}
+	if e.denials != nil {
+		path.Observers = append(path.Observers, e.denials)
+		path.RequestIDs = config.DenialRequestID
+	}
+	if config.MetaLimit > 0 {
+		meta, err := admit.NewMeta(config.MetaLimit, config.Namespace, e.meta)
+		if err != nil {
+			return nil, nil, fmt.Errorf("meta_limit: %w", err)
+		}
+		path.Meta = meta
+	}
+	buckets, release, err := e.Stores.Open(&config)
+	if err != nil {
+		return nil, nil, err
+	}
+	path.Buckets = buckets
+	e.add(path, plan)
+	return path, func() {
+		e.remove(path)
+		release()
+	}, nil
+}
+
+// add has a path follow the rows of Postgres from now on.
+func (e *Engine) add(path *admit.Path, config *policy.Plan) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.live[path] = config
+	e.use(path, config, e.snapshot())
+	e.reportFaults()
+}
+
+// snapshot is the rows of Postgres in force; nil: there are none.
+func (e *Engine) snapshot() *policy.Snapshot {
+	if e.Rows == nil {
+		return nil
+	}
+	return e.Rows.Snapshot()
+}
+
+func (e *Engine) remove(path *admit.Path) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.live, path)
+	delete(e.unfollowed, path)
+	e.reportFaults()
+}
+
+// follow has all paths enforce the rows of a snapshot. Requests that have begun are decided by the snapshot before.
+func (e *Engine) follow(snapshot *policy.Snapshot) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for path, config := range e.live {
+		e.use(path, config, snapshot)
+	}
+	e.reportFaults()
+	e.loadOnce.Do(func() { close(e.loaded) })
+}
+
+// use puts a snapshot, if there is one, beside a path's config. e.mu is held.
+func (e *Engine) use(path *admit.Path, config *policy.Plan, snapshot *policy.Snapshot) {
+	if snapshot == nil {
+		path.Policies.Store(config)
+		return
+	}
+	both := config.With(snapshot)
+	path.Policies.Store(both)
+	// Looking for them may take as long as there are tenants, so it is done once for a path and a snapshot.
+	e.unfollowed[path] = both.Faults()
+}
+
+// reportFaults reports which rows the live configs cannot follow: in the metrics and the reports of this node while that
+// lasts, and in the log once each time it begins. e.mu is held.
+func (e *Engine) reportFaults() {
+	if e.Rows == nil {
+		return
+	}
+	now, reported := []policy.Fault{}, map[policy.Fault]bool{}
+	for _, faults := range e.unfollowed {
+		for _, fault := range faults {
+			same := fault
+			same.Key = "" // one row stands for all that have the problem, and not always the same
+			if reported[same] {
+				continue
+			}
+			reported[same] = true
+			now = append(now, fault)
+			if !e.reported[same] {
+				e.log.Warn("a row of Postgres cannot be applied", "table", fault.Table, "key", fault.Key, "field", fault.Field, "problem", fault.Problem)
+			}
+		}
+	}
+	e.reported = reported
+	slices.SortFunc(now, func(a, b policy.Fault) int { return strings.Compare(a.Problem, b.Problem) })
+	e.Rows.Unfollowed(now)
+}
+
+// Run forgets what has expired and watches the shared stores until ctx ends.
+func (e *Engine) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return e.meta.Run(ctx) })
+	group.Go(func() error { return e.Stores.Run(ctx) })
+	if e.Rows != nil {
+		group.Go(func() error { return e.Rows.Run(ctx) })
+	}
+	if e.denials != nil {
+		group.Go(func() error { return e.denials.Run(ctx) })
+	}
+	return group.Wait()
+}
+
+// orAny returns how the stores are given a most of which 0 means that there is none.
+func orAny(most int) int {
+	if most == 0 {
+		return -1
+	}
+	return most
+}

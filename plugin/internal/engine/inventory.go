@@ -1,0 +1,86 @@
+package engine
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/process"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// inventory is what a snapshot has in it, as metrics count it. Looking through a million rows takes a while, so it is done once
+// for each snapshot, and again when some overrides may have ended.
+type inventory struct {
+	mu        sync.Mutex
+	snapshot  *policy.Snapshot
+	at        time.Time
+	overrides metrics.Overrides
+	limits    []metrics.Limit // of rows for tiers
+}
+
+// stale is how old an inventory may be.
+const stale = time.Minute
+
+// of takes stock of a snapshot, if that was not done lately.
+func (i *inventory) of(snapshot *policy.Snapshot) (metrics.Overrides, []metrics.Limit) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if snapshot == i.snapshot && time.Since(i.at) < stale {
+		return i.overrides, i.limits
+	}
+	i.snapshot, i.at, i.overrides, i.limits = snapshot, time.Now(), metrics.Overrides{}, nil
+	if snapshot == nil {
+		return i.overrides, nil
+	}
+	now := process.WallClock()
+	for o := range snapshot.Overrides() {
+		switch {
+		case o.ExpiresAt > 0 && o.ExpiresAt <= now:
+		case o.Kind == policy.Ban:
+			i.overrides.Bans++
+		case o.Kind == policy.Exempt:
+			i.overrides.Exemptions++
+		case o.Source == policy.Detector:
+			i.overrides.Penalties++
+		default:
+			i.overrides.Limits++
+		}
+	}
+	for row := range snapshot.Policies() {
+		if row.Tier != "" {
+			i.limits = append(i.limits, metrics.Limit{Policy: row.Limit.Name, Tier: row.Tier, Tokens: row.Limit.Limit})
+		}
+	}
+	return i.overrides, i.limits
+}
+
+// overrides are those in force.
+func (e *Engine) overrides() metrics.Overrides {
+	overrides, _ := e.inventory.of(e.snapshot())
+	return overrides
+}
+
+// limits are those of all live configs, and of the rows for tiers.
+func (e *Engine) limits() []metrics.Limit {
+	_, rows := e.inventory.of(e.snapshot())
+	all := slices.Clone(rows)
+	for _, config := range e.configs() {
+		for _, one := range config.Policies() {
+			all = append(all, metrics.Limit{Policy: one.Name, Tier: one.Tier, Tokens: one.Limit.Spec().Quantity})
+		}
+	}
+	return all
+}
+
+// configs are the live configs without rows.
+func (e *Engine) configs() []*policy.Plan {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	list := make([]*policy.Plan, 0, len(e.live))
+	for _, config := range e.live {
+		list = append(list, config)
+	}
+	return list
+}

@@ -1,0 +1,44 @@
+package engine
+
+import (
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+)
+
+// buckets are the numbers of the buckets of configs with the strategy local.
+func (e *Engine) buckets() metrics.Buckets {
+	stats := e.Stores.Local()
+	return metrics.Buckets{Kept: stats.Buckets, Expired: stats.Expired, Evicted: stats.Evicted}
+}
+
+// shared are the numbers of all Redis in use.
+func (e *Engine) shared() []metrics.Store {
+	var list []metrics.Store
+	for _, stats := range e.Stores.Stats() {
+		list = append(list, storeNumbers(&stats))
+	}
+	return list
+}
+
+func storeNumbers(s *bucket.Stats) metrics.Store {
+	numbers := metrics.Store{
+		Name: s.Name, Second: s.Second, Degraded: s.Degraded, DegradedSeconds: s.DegradedFor.Seconds(), Waiting: int(s.Outage.Waiting),
+		Foreign: s.Redis.Foreign, Taken: s.Redis.Taken, LostRefunds: s.Redis.LostRefunds, RoundTrips: s.Redis.Calls, LiveNodes: s.Outage.Live,
+		Leases: metrics.Leases{
+			Drawn: s.Lease.Drawn, Remembered: s.Lease.Remembered, Asked: s.Lease.Asked, Renewals: s.Lease.Renewals,
+			Failed: s.Lease.Failed, Refunds: s.Lease.Refunds, Held: s.Lease.Leases,
+			Out: s.Lease.Out, Granted: uint64(s.Lease.Tokens.Granted), Spent: uint64(s.Lease.Tokens.Spent),
+			Returned: uint64(s.Lease.Tokens.Returned), Expired: uint64(s.Lease.Tokens.Expired),
+		},
+		Addresses: metrics.Addresses{
+			Own: s.Addresses.Apart, Prefix: s.Addresses.Prefix, Local: s.Addresses.Local,
+			Kept: s.Addresses.Kept, Most: s.Addresses.Most, Rate: s.Addresses.Rate,
+			LogBytes: s.Addresses.LogBytes, MostLogBytes: s.Addresses.MostLogBytes,
+		},
+	}
+	for _, tally := range s.Outage.Policies {
+		numbers.Charged += uint64(tally.Charged)
+		numbers.WrittenOff += uint64(tally.WrittenOff)
+	}
+	return numbers
+}

@@ -1,0 +1,38 @@
+// Package setting parses the values of settings and flags. Its errors say what a value must be.
+package setting
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"time"
+)
+
+// ParseDuration reads a duration above 0.
+func ParseDuration(text string, to *time.Duration) error {
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return errors.New("must be a duration above 0, such as 250ms or 1s")
+	}
+	*to = d
+	return nil
+}
+
+// ParseInt reads a whole number that is not below least.
+func ParseInt(text string, least int, to *int) error {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < least {
+		return fmt.Errorf("must be a whole number, at least %d", least)
+	}
+	*to = n
+	return nil
+}
+
+// ParseLevel reads the level of a log.
+func ParseLevel(text string, to *slog.Level) error {
+	if err := to.UnmarshalText([]byte(text)); err != nil {
+		return errors.New("must be debug, info, warn or error")
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+package pluginserver
+
+import (
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/engine"
+)
+
+func TestANodeLogsAFailedConnectionInOneLineThatNamesWhereToCorrectIt(t *testing.T) {
+	s, err := parseSettings([]string{
+		"-database", pgtest.Denied(t), "-snapshot-dir", "off", "-log-file", filepath.Join(t.TempDir(), "log"),
+	}, func(string) string { return "" }, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := newLogging(&s, io.Discard)
+	e := engine.New(t.Context(), engine.Options{Log: log.Logger})
+	if err := e.FollowRows(s.rows("node", func() bool { return false })); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- e.Rows.Run(ctx) }()
+	for log.counted()["warn"] == 0 && ctx.Err() == nil {
+		select {
+		case err := <-ended:
+			t.Fatal(err)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	cancel()
+	<-ended
+	log.close()
+	text, err := os.ReadFile(s.LogFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pgtest.WantPlain(t, string(text), `denied the password of user \"ann\"`, "-database", "Postgres denies the login")
+}

@@ -1,0 +1,74 @@
+package pluginserver
+
+import (
+	"os"
+	"testing"
+	"time"
+)
+
+func TestAProcessEndsWhenItsKongHasLeftItAloneForTenSeconds(t *testing.T) {
+	type seen struct {
+		at time.Duration
+		sight
+		ends bool
+	}
+	for name, timeline := range map[string][]seen{
+		"the parent is gone": {
+			{0, sight{}, false},
+			{time.Second, sight{orphaned: true}, false},
+			{10 * time.Second, sight{orphaned: true}, false},
+			{11 * time.Second, sight{orphaned: true}, true},
+		},
+		"the socket is taken": {
+			{0, sight{taken: true}, false},
+			{lonely - 1, sight{taken: true}, false},
+			{lonely, sight{taken: true}, true},
+		},
+		"another worker stays connected": {
+			{0, sight{orphaned: true, taken: true, open: 1, accepted: 1}, false},
+			{time.Hour, sight{orphaned: true, taken: true, open: 1, accepted: 1}, false},
+			{2 * time.Hour, sight{orphaned: true, taken: true, accepted: 1}, false},
+			{2*time.Hour + lonely, sight{orphaned: true, taken: true, accepted: 1}, true},
+		},
+		"somebody connects between two looks": {
+			{0, sight{orphaned: true}, false},
+			{9 * time.Second, sight{orphaned: true, accepted: 1}, false},
+			{18 * time.Second, sight{orphaned: true, accepted: 2}, false},
+			{20 * time.Second, sight{orphaned: true, accepted: 2}, false},
+			{30 * time.Second, sight{orphaned: true, accepted: 2}, true},
+		},
+		"Kong lives and is idle": {
+			{0, sight{}, false},
+			{24 * time.Hour, sight{}, false},
+		},
+	} {
+		var v vigil
+		begun := time.Now()
+		for _, s := range timeline {
+			if got := v.look(begun.Add(s.at), s.sight); got != s.ends {
+				t.Errorf("%s, after %v: ends %t, want %t", name, s.at, got, s.ends)
+			}
+		}
+	}
+}
+
+func TestOnlyAProcessThatKongStartedMayEndByItself(t *testing.T) {
+	parent := os.Getpid()
+	for name, c := range map[string]struct {
+		environ []string
+		parent  int
+		want    bool
+	}{
+		"an empty environment, as Kong's workers give": {nil, parent, true},
+		"what a shell adds to that":                    {[]string{"PWD=/", "SHLVL=1", "_=/usr/local/bin/tenant-rate-limiting"}, parent, true},
+		"systemd":                                      {[]string{"INVOCATION_ID=1"}, parent, false},
+		"socket activation":                            {[]string{"LISTEN_FDS=1"}, parent, false},
+		"a supervisor that is told":                    {[]string{"NOTIFY_SOCKET=/run/n"}, parent, false},
+		"a shell":                                      {[]string{"HOME=/root"}, parent, false},
+		"init":                                         {nil, 1, false},
+	} {
+		if got := startedByKong(c.environ, c.parent); got != c.want {
+			t.Errorf("%s: %t, want %t", name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+// Package pluginserver is the process that Kong starts: its settings, its life cycle and its shutdown order.
+package pluginserver
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/process"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongplugin"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Run serves Kong until ctx ends. The result is the process's exit code.
+func Run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	s, err := parseSettings(args, getenv, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return fail(stderr, err)
+	case s.Version:
+		fmt.Fprintln(stdout, process.Version)
+		return 0
+	}
+	socket, err := s.socketPath()
+	if err != nil {
+		return fail(stderr, err)
+	}
+	if s.Dump {
+		if _, err := stdout.Write(schema.Dump(process.Version, socket)); err != nil {
+			return fail(stderr, fmt.Errorf("write the dump: %w", err))
+		}
+		return 0
+	}
+	// Kong puts every line of stderr into its error log, so a line is one record.
+	log := newLogging(&s, stderr)
+	defer log.close()
+	runtime.GOMAXPROCS(s.maxProcs(getenv))
+	if s.MemoryLimit > 0 {
+		debug.SetMemoryLimit(s.MemoryLimit)
+	}
+	if err := servePlugin(ctx, &s, socket, stderr, log); err != nil {
+		log.Error("the plugin server failed", "error", err)
+		return 1
+	}
+	return 0
+}
+
+func fail(stderr io.Writer, err error) int {
+	fmt.Fprintln(stderr, "tenant-rate-limiting:", err)
+	return 1
+}
+
+// servePlugin runs until ctx ends. The socket is opened last, so that every connection to it is served.
+func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writer, lines *logging) error {
+	log := lines.Logger
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	var server *kongplugin.Server
+	g := &guard{path: socket, taken: make(chan struct{}), log: log, clients: func() (int, uint64) { return server.Connections() }}
+	if s.endsWithKong(os.Environ(), os.Getppid()) {
+		g.parent = os.Getppid()
+	}
+	e, err := newEngine(background, s, stderr, log, func() *kongplugin.Server { return server }, g.away.Load, lines.counted)
+	if err != nil {
+		return err
+	}
+	server = kongplugin.New(kongplugin.Options{
+		Version: process.Version,
+		Budget:  s.TimeBudget,
+		Drain:   s.DrainTime,
+		Log:     log,
+		Build:   e.Build,
+	})
+	monitor, err := metrics.NewServer(metrics.ServerOptions{
+		Metrics: e.Metrics, Address: s.MetricsListen, AllowRemote: s.MetricsAllowRemote, ReadyNeedsStore: s.ReadyNeedsRedis,
+		Superseded: g.taken, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	e.AwaitSaved(ctx)
+	listener, own, err := listen(socket)
+	if err != nil {
+		return err
+	}
+	g.own = own
+	log.Info("serving Kong", "socket", socket, "version", process.Version, "threads", runtime.GOMAXPROCS(0))
+	monitor.SetState(metrics.Serving)
+	context.AfterFunc(ctx, func() { monitor.SetState(metrics.Draining) })
+
+	group, background := errgroup.WithContext(background)
+	group.Go(func() error { return e.Run(background) })
+	group.Go(func() error { return monitor.Run(background) })
+	group.Go(func() error { return g.watch(background, end) })
+	err = server.Serve(ctx, listener) // until ctx ends; then what runs in the background ends too
+	stop()
+	return errors.Join(err, group.Wait())
+}

@@ -1,0 +1,161 @@
+package pluginserver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/process"
+)
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
+
+func environment(pairs ...string) func(string) string {
+	return func(name string) string {
+		for i := 0; i < len(pairs); i += 2 {
+			if pairs[i] == name {
+				return pairs[i+1]
+			}
+		}
+		return ""
+	}
+}
+
+func TestAFlagWinsOverTheEnvironmentAndThatOverTheFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "settings.yml")
+	if err := os.WriteFile(file, []byte("# of this node\ntime_budget: 3s\nmax-buckets: 30\ndrain_time: 7s\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := environment("TENANT_RATE_LIMITING_TIME_BUDGET", "2s", "TENANT_RATE_LIMITING_MAX_BUCKETS", "20")
+	s, err := parseSettings([]string{"--config", file, "-time-budget", "1500ms"}, env, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.TimeBudget != 1500*time.Millisecond || s.MaxBuckets != 20 || s.DrainTime != 7*time.Second || s.KongPrefix != "/usr/local/kong" {
+		t.Errorf("settings %+v", s)
+	}
+}
+
+func TestAWrongSettingIsNamedWithItsPlaceAndTheFix(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "settings.yml")
+	for _, c := range []struct {
+		text string
+		args []string
+		env  []string
+		want []string
+	}{
+		{args: []string{"-time-budget", "0s", "-max-buckets", "none"}, want: []string{"-time-budget", "-max-buckets", "at least 1"}},
+		{args: []string{"-memory-limit", "5 apples"}, want: []string{"-memory-limit", "MiB"}},
+		{args: []string{"-log-level", "loud"}, want: []string{"-log-level", "loud", "must be debug, info, warn or error"}},
+		{args: []string{"serve"}, want: []string{`unexpected argument "serve"`}},
+		{env: []string{"TENANT_RATE_LIMITING_DRAIN_TIME", "soon"}, want: []string{"TENANT_RATE_LIMITING_DRAIN_TIME", "soon"}},
+		{text: "log_level: info\ntime_bugdet: 1s\n", want: []string{file + ":2: time_bugdet", "no such setting"}},
+		{text: "time_budget: fast\n", want: []string{file + ":1: time_budget", "fast"}},
+		{text: "- a\n", want: []string{file + ":1"}},
+		{text: "time_budget: [1s]\n", want: []string{file + ":1: time_budget", "single value"}},
+		{text: "\tx", want: []string{file}},
+	} {
+		args := c.args
+		if c.text != "" {
+			if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			args = []string{"-config", file}
+		}
+		_, err := parseSettings(args, environment(c.env...), io.Discard)
+		for _, want := range c.want {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%q %q: %v; want it to say %q", args, c.text, err, want)
+			}
+		}
+	}
+	if _, err := parseSettings([]string{"-config", file + ".not"}, environment(), io.Discard); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a missing file: %v", err)
+	}
+	if _, err := parseSettings([]string{"-help"}, environment(), io.Discard); !errors.Is(err, flag.ErrHelp) {
+		t.Errorf("-help: %v", err)
+	}
+}
+
+func TestTheDocsListEverySettingWithItsDefault(t *testing.T) {
+	docs, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range table {
+		if want := "| `-" + row.name + "` | `" + row.value + "` |"; !strings.Contains(string(docs), want) {
+			t.Errorf("docs/configuration.md has no row %q", want)
+		}
+	}
+}
+
+func TestDumpAndVersionNeedNoKong(t *testing.T) {
+	for _, flag := range []string{"-dump", "--dump"} {
+		var out, log bytes.Buffer
+		if code := Run(context.Background(), []string{flag, "-kong-prefix", "/k"}, environment(), &out, &log); code != 0 {
+			t.Fatalf("%s: exit code %d: %s", flag, code, log.String())
+		}
+		if !strings.Contains(out.String(), `"SocketPath":"/k/`) || !strings.Contains(out.String(), `"Priority":912`) {
+			t.Errorf("%s: %.200s", flag, out.String())
+		}
+	}
+	var out bytes.Buffer
+	if code := Run(context.Background(), []string{"--version"}, environment(), &out, io.Discard); code != 0 || out.String() != process.Version+"\n" {
+		t.Errorf("--version: exit code %d, %q", code, out.String())
+	}
+}
+
+func TestASocketIsTakenOverAndNeverRemoved(t *testing.T) {
+	dir, err := os.MkdirTemp("", "s") // short: a socket's path is
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "p.socket")
+	if err := os.WriteFile(path, []byte("stale"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var previous net.Listener
+	for range 3 {
+		listener, _, err := listen(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if previous != nil {
+			if err := previous.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatalf("after a take-over: %v", err)
+		}
+		accepted, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+		accepted.Close()
+		previous = listener
+	}
+	previous.Close()
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 || entries[0].Name() != "p.socket" {
+		t.Errorf("left in the directory: %v, %v; want the socket's path alone", entries, err)
+	}
+	if _, _, err := listen(filepath.Join(dir, strings.Repeat("x", 100))); err == nil || !strings.Contains(err.Error(), "-kong-prefix") {
+		t.Errorf("a path that is too long: %v", err)
+	}
+	if _, _, err := listen(filepath.Join(dir, "none", "p.socket")); err == nil || !strings.Contains(err.Error(), "directory") {
+		t.Errorf("a missing directory: %v", err)
+	}
+}
