@@ -84,13 +84,13 @@ func perSecond(t testing.TB, rate int64, names ...string) []policy.Bound {
 	return bounds
 }
 
-func TestAHotTenantReachesTheStoreWithFewOfItsRequests(t *testing.T) {
+func TestSoakAHotTenantReachesTheStoreWithFewOfItsRequests(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		load
 		limit int64
 		most  float64 // calls per 1,000 requests
-	}{{load{50_000, 1}, 100_000, 2}, {load{5_000, 1}, 100_000, 5}, {load{5_000, 1}, 5000, 15}, {load{5_000, 4}, 100_000, 15}, {load{5_000, 4}, 5000, 60}} {
+	}{{load{soak.Count(15_000, 50_000), 1}, 100_000, float64(soak.Count(3, 2))}, {load{5_000, 1}, 100_000, 5}, {load{5_000, 1}, 5000, 15}, {load{5_000, 4}, 100_000, 15}, {load{5_000, 4}, 5000, 60}} {
 		bounds := append(perSecond(t, test.limit, "tenant", "tenant+endpoint", "user"), perSecond(t, 100_000, "global")...)
 		calls, admissions, requests := test.run(t, bounds)
 		if per1000 := 1000 * float64(calls) / float64(requests); per1000 > test.most || admissions != requests {

@@ -170,7 +170,7 @@ func TestAServerIsNotGivenCreditForACallerWhoHadNoMoreTime(t *testing.T) {
 			t.Fatalf("%v, %+v: want an answer of Redis", err, statuses[0])
 		}
 		server.Hang(t)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2) // a busy machine gets the call to the server meanwhile
 		defer cancel()
 		if err := store.Take(ctx, bounds, statuses); err != nil || statuses[0].Failure == decision.NoFailure {
 			t.Errorf("%v, %+v: want no answer", err, statuses[0])
