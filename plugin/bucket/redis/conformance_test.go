@@ -19,7 +19,7 @@ import (
 var turnedClock = newScript(assemble("frame", standing))
 
 var standing = map[string]string{"clock": `
-local now, BACK = tonumber(redis.call("GET", "clock")), 2 ^ 53
+local now, STEP_BACK = tonumber(redis.call("GET", "clock")), 2 ^ 53
 local redis = {pcall = redis.pcall, call = function(command, ...)
   if command == "PEXPIRE" then return end
   local key, value, option = ...

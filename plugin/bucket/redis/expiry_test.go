@@ -121,7 +121,7 @@ func TestIdleBucketsOfALargeSubjectAreSwept(t *testing.T) {
 	client := redistest.Single(t).Client(t)
 	// The clock of tests, but one that may step back by no more than an hour.
 	swept := newScript(assemble("frame", map[string]string{"clock": `
-local now, BACK = tonumber(redis.call("GET", "clock")), 3600000000
+local now, STEP_BACK = tonumber(redis.call("GET", "clock")), 3600000000
 `}))
 	f := &fixture{Store: turned(newStore("test", &direct{client, false}, swept, quiet)), client: client}
 	clock := newClock(t, client)

@@ -9,12 +9,11 @@ import (
 //go:embed lua/*.lua
 var fragments embed.FS
 
-// takeScript is what every bucket is taken with. Each of its lines that is a comment "--@ name" stands for the file
-// name.lua.
+// takeScript takes and refunds buckets. testdata/script.lua has its text.
 var takeScript = newScript(assemble("frame", nil))
 
-// assemble is the text of a fragment with all that it includes. replaced are fragments to be used instead of files:
-// tests turn the clock so.
+// assemble returns the text of a fragment, in which the file name.lua replaces each line "--@ name". A fragment in
+// replaced is used instead of the file of its name: tests replace the clock.
 func assemble(name string, replaced map[string]string) string {
 	text, ok := replaced[name]
 	if !ok {

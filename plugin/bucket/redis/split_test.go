@@ -230,7 +230,7 @@ func callsOf(t testing.TB, client *redis.Client, command string) (calls int) {
 func TestNodesThatSplitASubjectDecideAsOne(t *testing.T) {
 	client := redistest.Single(t).Client(t)
 	small := turnedClock.source // with values that are long, and crowded, from two and three buckets on
-	for number, less := range map[string]string{"LONG = 300": "LONG = 42", "CROWD = 1189": "CROWD = 79"} {
+	for number, less := range map[string]string{"LONG = 300": "LONG = 42", "FULL = 1189": "FULL = 79"} {
 		before := small
 		if small = strings.Replace(small, number, less, 1); small == before {
 			t.Fatalf("the script has no %s", number)

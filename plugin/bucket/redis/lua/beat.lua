@@ -1,19 +1,19 @@
--- Tells that a node lives, or lives no more, and counts those that do.
+-- Records that a node is live, or that it has left, and counts the live nodes.
 --
--- KEYS[1]  the nodes of one namespace: a sorted set, each node with the instant (ms since the epoch) at which it will be
---          taken for dead
+-- KEYS[1]  the nodes of one namespace: a sorted set of nodes by the instant (ms since the epoch) from which each counts
+--          as silent
 -- ARGV[1]  the node
--- ARGV[2]  for how long it counts as alive (ms); 0 takes it out
+-- ARGV[2]  how long it counts as live (ms); 0 removes it
 -- ARGV[3]  the newest form of buckets that it reads
 --
--- Reply    two integers: how many nodes live, this one included; the newest form that all of them read, 1 for a node that
---          does not say (a member is "form node")
+-- Reply    two integers: the number of live nodes, this one included; the newest form that all of them read, which is 1
+--          for a node without one (a member is "form node")
 --
 -- Cost     TIME and five commands.
 local now, ttl, node = redis.call("TIME"), tonumber(ARGV[2]), ARGV[3] .. " " .. ARGV[1]
 now = now[1] * 1000 + math.floor(now[2] / 1000)
 if ttl > 0 then
-  redis.call("ZADD", KEYS[1], now + ttl, node) -- first: a full Redis refuses only a script's first write
+  redis.call("ZADD", KEYS[1], now + ttl, node) -- first, because a full Redis stops a script only at its first write
   redis.call("PEXPIRE", KEYS[1], 10 * ttl)
 else
   redis.call("ZREM", KEYS[1], node)

@@ -1,6 +1,7 @@
--- Fixed windows, aligned to the epoch. spent is the count of the window that starts at the instant at.
--- Parameters: room and cost in tokens, a window (µs).
--- Cost: no call of Redis.
+-- Counts in fixed windows, aligned to the epoch.
+-- State: at (start of the window), spent (tokens in it).
+-- In: room and cost in tokens, a window (µs). Out: admits, expiry.
+-- Cost: no command.
 local window = a
 local off = at % window
 if off > 0 then at, mark = at - off, (mark + SPAN) % MARKS end

@@ -1,14 +1,14 @@
--- Empties one bucket, whatever it holds.
+-- Empties one bucket.
 --
--- KEYS[1]  the head of the subject that has it
--- KEYS[2]  the string that has it: a chunk, or the head again
--- KEYS[3]  the entries that it has as a sliding log
+-- KEYS[1]  the head of its subject
+-- KEYS[2]  the string that holds it: a chunk, or the head again
+-- KEYS[3]  its entries as a sliding log
 -- ARGV[1]  1 byte that the head and the chunk begin with: 16 × version + level; 6 bytes: the bucket's name
 --
--- Reply    one integer: 1 if the bucket was there, else 0. A key that holds something that is not ours is left alone.
---          -1 - level: nothing was done, the subject has this level.
+-- Reply    one integer: 1 if there was a bucket, else 0. A key with a foreign value stays as it is.
+--          -1 - level: nothing was done, because the subject has this level.
 --
--- Cost     two commands, another for a chunk, and two more if the bucket is there.
+-- Cost     two commands, one more for a chunk, and two more if there is a bucket.
 local first, name = string.byte(ARGV[1]), string.sub(ARGV[1], 2)
 local value = redis.pcall("GET", KEYS[1])
 local found = type(value) == "string" and string.byte(value) or nil

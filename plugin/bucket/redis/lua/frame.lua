@@ -1,67 +1,83 @@
--- One request: ask every bound, then spend all of the enforced ones, or none. Mode 1 gives back what an earlier request
--- has spent. Go's package limit is the reference model of all arithmetic here.
+-- Decides one request: checks every bound, then spends all of the enforced ones or none. Mode 1 refunds what an earlier
+-- request has spent. Go's package limit is the reference model of all arithmetic here.
 --
--- This file is the frame. The lines that begin with "--@" are replaced by the file of that name when the script is
--- assembled; text is cheaper than functions, which Redis would have to create anew for every call.
+-- This file is the frame. Each line "--@ name" is replaced by the file name.lua when the script is assembled, because a
+-- function would be created anew for every call; testdata/script.lua is the result. So the files share their locals.
+-- Each file says at its top which ones it reads (In) and sets (Out). These are the shared ones:
 --
--- KEYS     the subjects: strings that hold buckets. Then the entries of sliding logs. All in one slot. A subject is a
---          head that holds all of its buckets (level 0), or a head that holds those without an endpoint, followed by those
---          of its chunks that the records need: at level n there are 2^n, see split.lua.
+--   of the request     request (ARGV[1]), mode, subjects and records (numbers of them), enforced, p (place of the next
+--                      record in request), now and STEP_BACK (clock.lua), values (of KEYS: a string, false or true)
+--   of a record        kind (the limit's algorithm, with its tag until state.lua has run), subject (its string, an
+--                      index of KEYS), name, room, cost, a, b, c (the algorithm's own parameters), shared (other
+--                      records name its bucket too), value (of its string), guess (where in value the bucket may begin)
+--   of a bucket        place (where in value it begins; nil: nowhere), stored (algorithm and tag of the limit that
+--                      wrote it), algorithm, at, spent, more, mark: see Value below, and each algorithm's file for its
+--                      meaning
+--   of a decision      admits, expiry (the instant from which the state means no more than an empty one)
+--   of a sliding log   entries (key), tail, tails, head, count, forgotten, lost, entry, first: see log_entries.lua
+--   of what is written patches, patched, drafts, grown, last_subject, next_place (patch.lua), needs, tails, to_split
+--                      (write.lua)
+--   of the reply       denials, logs, runs, ran, to_split (reply.lua), returned (refund.lua)
+--
+-- KEYS     the subjects' strings, which hold buckets; then the entries of sliding logs. All in one slot. At level 0 a
+--          subject has one string, its head. At level n > 0 it has a head, which holds the buckets without an endpoint,
+--          and 2^n chunks, of which those that the records need follow the head: see split.lua.
 -- ARGV[1]  binary, little-endian, without gaps:
 --            1 byte    mode: 0 take, 1 refund
 --            1 byte    number of subjects' strings
 --            1 byte    number of records that enforce: they come first
 --            1 byte    number of records
---            1 byte    for each string: the byte that it must begin with: 16 × version + level; 128 more for a chunk,
---                      whose head is the last before it
+--            1 byte    for each string: its first byte, 16 × version + level; 128 more for a chunk, whose head is the
+--                      last one before it
 --            48 bytes  for each record of a take:
---              1 byte  kind: the algorithm whose state the limit keeps (1 token bucket, 3 fixed, 4 sliding window, 5 log);
---                      16 × the limit's tag more
---              1 byte  string: its place among KEYS, from 1; 128 more when a bucket of it has several records
+--              1 byte  kind: the algorithm whose state the limit keeps (1 token bucket, 3 fixed, 4 sliding window,
+--                      5 sliding log), and 16 × the limit's tag
+--              1 byte  string: its place among KEYS, from 1; 128 more when a bucket in it has several records
 --              6 bytes the bucket's name
---              5 doubles, all whole numbers: room (the most usage with which the request fits; 2^53: it always does), cost
---              (what is spent if it fits; 0 only asks), and three of the algorithm's own, see its file.
+--              5 doubles, all whole numbers: room (the most usage with which the request fits; 2^53: any), cost (what
+--              is spent if it fits; 0 only checks), and a, b, c of the algorithm, see its file
 --            72 bytes  for each record of a refund, see refund.lua
 --
--- Reply    of a take, for each string its value before the request, of a long one only the buckets that were asked for.
---          nil: not there; "": not of our form, read as empty; 1: the key holds something that is not ours, and whatever
---          wants it is left out of the decision
---          now: Redis's clock, µs since the epoch
---          three arrays, if there is anything to say in one of them:
---          numbers of the records that refuse; if one of them enforces, nothing was spent
---          of each record of a sliding log six integers, see sliding_log.lua
---          numbers of the strings that hold so many buckets now that they should be split
+-- Reply    of a take:
+--            for each string its value before the request, of a long one only the buckets of the request. nil: there is
+--            none; "": not of our form, read as empty; 1: the key holds a foreign type, and its bounds are not decided
+--            now: Redis's clock, µs since the epoch
+--            then, unless all of them are empty:
+--            numbers of the records that deny; if one of them enforces, nothing was spent
+--            of each record of a sliding log six integers, see sliding_log.lua
+--            numbers of the strings that should be split
 --
---          of a refund, for each record how much was given back
+--          of a refund: for each record how many units were returned
 --
---          of either nothing but one array, if a head has another level than the request says: the levels of the heads,
---          -1 for a chunk. Then nothing was asked or spent.
+--          of either, if a head has another level than the request has: one array, the levels of the heads, and -1 for
+--          each chunk. Then nothing was checked or spent.
 --
 -- Value    of a string, binary, little-endian: 1 version and level, 4 life (the second since the epoch at which its key
 --          expires), and for each bucket 37: 6 name, 1 algorithm + 16 × tag of the limit, 4 till (the second since the
---          epoch from which on it means nothing), 7 at (µs), 7 spent, 6 more (a token bucket's units per token, a sliding
---          window's previous count, µs from a sliding log's last entry to its at), 6 mark (see limit/refund.go). A tag is 4 bits of a token bucket's rate, 0 elsewhere:
---          one other rate in 16 of the same base has it too, and what is then given back of an earlier take is reckoned by
---          the new rate. A value of another version or length, or a bucket with impossible numbers, is read as empty.
+--          epoch from which on it counts as empty), 7 at (µs), 7 spent, 6 more (a token bucket's units per token, a
+--          sliding window's previous count, µs from a sliding log's last entry to at), 6 mark (see limit/refund.go). A
+--          tag is 4 bits of a token bucket's rate, and 0 elsewhere: one other rate in 16 of the same base has it too,
+--          and a refund then computes with the new rate. A value of another version or length, and a bucket with
+--          impossible numbers, is read as empty.
 --
--- Cost     TIME, one MGET, and a SETRANGE for each bucket that is spent from, or for several that are neighbours. A SET
---          where a bucket is new, and when the TTL has become too short: then it gets a quarter to spare. Nothing is
---          written by a refusal.
+-- Cost     TIME, one MGET, and a SETRANGE for each bucket that is spent from, or for several neighbours. A SET for a
+--          new bucket, and when the TTL has become too short: then it gets a quarter to spare. A denial writes nothing.
 
-local unpack_binary, pack, find, sub, byte, ceil = struct.unpack, struct.pack, string.find, string.sub, string.byte, math.ceil
+local unpack_binary, pack, find = struct.unpack, struct.pack, string.find
+local sub, byte, ceil = string.sub, string.byte, math.ceil
 local MOST, EXACT = 4503599627370496, 9007199254740992 -- limit.MaxProduct = 2^52, and what a double counts exactly
 local SPAN, MARKS = 16777216, 281474976710656 -- limit's markSpan = 2^24, and how many marks there are
 local AHEAD = 3600000000 -- limit.StepBack
-local FOREVER = 4294967295 -- the latest second that a life can say: later ones are said as this
-local LONG = 300 -- bytes of a value above which it is not told as a whole, and is swept
-local CROWD = 1189 -- bytes of a value with 32 buckets: larger ones are to be split
+local FOREVER = 4294967295 -- the latest second that 4 bytes hold: later ones are stored as this
+local LONG = 300 -- bytes of a value above which the reply has only parts of it, and writes drop what has expired
+local FULL = 1189 -- bytes of a value with 32 buckets: larger ones are split
 local request = ARGV[1]
 local mode, subjects, enforced, records = unpack_binary("BBBB", request)
 local p = 5 + subjects -- of the first record
 
 --@ clock
 
--- values[i] is a string, false where there is none, or true where the key is not ours.
+-- values[i] is a string, false where there is none, or true where the key holds a foreign type.
 local values = redis.call("MGET", unpack(KEYS, 1, subjects))
 local levels
 for i = 1, subjects do
@@ -92,11 +108,12 @@ if levels then
   return {levels}
 end
 
--- What is to be written if nothing enforced refuses. Tables are made as large as they commonly get: growing is dear.
-local patches, patched = {false, false, false, false, false, false, false, false, false, false, false, false}, 0
-local needs = {false, false, false, false} -- µs, what the subjects that are spent from must outlive
-local last_subject, next_place, drafts, grown, tails, crowded -- see patch.lua, sliding_log.lua, write.lua
-local refused, logs, returned
+-- What is written if no enforced record denies. Tables are made as large as they commonly get, because growing is slow.
+local patches = {false, false, false, false, false, false, false, false, false, false, false, false}
+local patched = 0
+local needs = {false, false, false, false} -- by subject: the instant (µs) that its string must outlive
+local last_subject, next_place, drafts, grown, tails, to_split -- see patch.lua, sliding_log.lua, write.lua
+local denials, logs, returned
 local runs, ran -- see reply.lua
 
 if mode == 0 then
@@ -124,7 +141,7 @@ if mode == 0 then
       kind = kind % 16
       if stored ~= wanted then
         if algorithm > 0 then mark = (mark + SPAN) % MARKS end
-        if algorithm ~= kind then -- another limit's state: what it counts counts here as spent at one instant
+        if algorithm ~= kind then -- another limit's state: all that it counts is spent at one instant here
           if algorithm == 1 then
             spent = ceil(spent / more)
           else
@@ -148,8 +165,8 @@ if mode == 0 then
       end
       if not admits then
         if record <= enforced then denied = true end
-        refused = refused or {}
-        refused[#refused + 1] = record
+        denials = denials or {}
+        denials[#denials + 1] = record
       elseif cost > 0 and not denied then
         if not needs[subject] or expiry > needs[subject] then needs[subject] = expiry end
         local till = ceil(expiry / 1000000)

@@ -1,11 +1,12 @@
--- The entries of a sliding log: a string of its own. It begins with 15 bytes: 4 head, 4 count, 7 forgotten. Then follow
--- 14 bytes for each admission in the order of time: 7 instant (µs), 7 the sum of all costs up to and with this one. Sums
--- make every question a search: how much has expired, when will there be room.
+-- Reads the entries of a sliding log, which are a string of their own. It begins with 15 bytes: 4 head, 4 count,
+-- 7 forgotten. Then follow 14 bytes for each admission in the order of time: 7 instant (µs), 7 the sum of all costs up
+-- to this one, it included. With sums a search answers how much has expired and when there is room.
 --
--- In: algorithm, entries (key), tail (what this request adds: {number of its first entry, bytes}, or nil).
--- Out: head and count (numbers of the eldest entry that counts, and of the next one to be written), forgotten (the sum
--- up to head), entry(i) → instant and sum, first(from, stop, column, value) → number of the first entry from "from" on
--- whose column (1 instant, 2 sum) is above value, or stop; lost (an entry was not there).
+-- In: algorithm, spent, entries (key), tail (what this request has changed: {number of its first entry, bytes, header,
+-- ms to live}, or nil).
+-- Out: head and count (numbers of the oldest entry that counts, and of the next one), forgotten (the sum before head),
+-- chunk (a table if the key holds a foreign type), entry(i) → instant and sum, first(low, stop, column, value) → number
+-- of the first entry from low on whose column (1 instant, 2 sum) is above value, or stop; lost (an entry is missing).
 local head, count, forgotten, lost = 0, 0, 0, false
 local from, chunk = 0, redis.pcall("GETRANGE", entries, 0, 238) -- with the first 16
 if tail then
@@ -15,7 +16,7 @@ elseif algorithm == 5 and type(chunk) == "string" then
     lost = true
   else
     head, count, forgotten = unpack_binary("<I4I4I7", chunk)
-    lost = head > count or head == count and spent > 0 or count > 1000000 or forgotten > EXACT -- no log of ours is so long
+    lost = head > count or head == count and spent > 0 or count > 1000000 or forgotten > EXACT -- no log is so long
   end
 end
 if type(chunk) == "string" then chunk = sub(chunk, 16) end

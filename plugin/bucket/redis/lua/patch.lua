@@ -1,5 +1,8 @@
--- In: subject, shared, value, name, place, state (31 bytes). Notes that the bucket has this state from now on.
-if shared or not place then -- the request may ask for it again, and finds it here
+-- Records the new state of a bucket, to be written in the end.
+-- In: subject, shared, value, name, place, state (31 bytes). Out: patches and patched (threes of subject, offset,
+-- bytes), drafts (values with the states of this request, by subject), grown (subjects with a new bucket),
+-- last_subject, next_place.
+if shared or not place then -- another record of the request may name it again
   drafts = drafts or {}
   if place then
     drafts[subject] = sub(value, 1, place + 5) .. state .. sub(value, place + 37)

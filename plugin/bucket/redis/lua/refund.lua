@@ -1,5 +1,5 @@
--- Gives back what an earlier request has spent, as far as it is certain that nobody's limit suffers: whatever is doubtful
--- stays spent. limit/refund.go says why. Each of the records gives back to one bucket:
+-- Refunds what an earlier request has spent, as far as it is certain that no limit admits more for it. What is doubtful
+-- stays spent; limit/refund.go has the proof. Each record refunds to one bucket:
 --   1 byte, 1 byte, 6 bytes as for a take
 --   8 doubles, all whole numbers:
 --   cost   what was spent (units of the algorithm)
@@ -7,7 +7,9 @@
 --   debt   what the bucket counted as spent right after the take
 --   was    its mark at the take
 --   a b c  as for a take
---   step   a token bucket's: in how many ticks a token is refilled, rounded up
+--   step   of a token bucket: the ticks that refill a token, rounded up
+-- Out: returned (units, by record).
+-- Cost: as a take. Of a sliding log one GETRANGE or two, and two SETRANGE or a SET.
 for record = 1, records do
   local kind, subject, name, cost, taken, debt, was, a, b, c, step
   kind, subject, name, cost, taken, debt, was, a, b, c, step, p = unpack_binary("<BBc6dddddddd", request, p)
@@ -32,7 +34,7 @@ for record = 1, records do
         cost = 0
         --@ token_bucket
         cost = spends
-        -- Without the request the bucket was not full before so many ticks. From then on, each may have refilled in vain.
+        -- Without the request the bucket was not full before so many ticks. From then on a tick's refill may be lost.
         local left = debt > cost and debt - cost or 0
         left = (left - left % rate) / rate - since * step
         local lost = (at - taken) / tick - (left > 0 and left or 0)
@@ -67,7 +69,9 @@ for record = 1, records do
             if count == i and i > head then more = entry(i - 1) end
             if not lost then
               back, spent = cost, spent - cost
-              if tail and tail[1] < i then i, bytes = tail[1], sub(tail[2], 1, (i - tail[1]) * 14) .. bytes end
+              if tail and tail[1] < i then
+                i, bytes = tail[1], sub(tail[2], 1, (i - tail[1]) * 14) .. bytes
+              end
               tails = tails or {}
               tails[entries] = {i, bytes, pack("<I4I4I7", head, count, forgotten)}
             end
@@ -78,9 +82,10 @@ for record = 1, records do
       back = cost < spent and cost or spent
       spent = spent - back
     end
-    if back > 0 then -- till stays: it is later than need be
-      local state = sub(value, place + 6, place + 10) .. pack("<I7I7I6I6", at, spent, kind ~= 5 and more or spent > 0 and at - more or 0, mark)
-      needs[subject] = 0 -- its life is long enough
+    if back > 0 then -- till stays, which is later than needed
+      if kind == 5 then more = spent > 0 and at - more or 0 end
+      local state = sub(value, place + 6, place + 10) .. pack("<I7I7I6I6", at, spent, more, mark)
+      needs[subject] = 0 -- its string lives long enough
       --@ patch
     end
   end

@@ -1,5 +1,6 @@
--- Replies. A long value is told as its life and the buckets that the records name: runs are where those lie that are
--- neighbours, in threes of subject, first and last byte. ran is the length of runs.
+-- Returns the reply to a take. Of a long value it has the first 5 bytes and the buckets of the records.
+-- In: values, runs (where neighbours among those buckets lie, in threes of subject, first and last byte), ran (the
+-- length of runs), denials, logs, to_split.
 for i = 1, subjects do
   local value = values[i]
   if value and value ~= true and #value > LONG and #value % 37 == 5 then
@@ -11,8 +12,8 @@ for i = 1, subjects do
   end
 end
 values[subjects + 1] = now
-if refused or logs or crowded then
-  values[subjects + 2], values[subjects + 3] = refused or false, logs or false
-  if crowded then values[subjects + 4] = crowded end
+if denials or logs or to_split then
+  values[subjects + 2], values[subjects + 3] = denials or false, logs or false
+  if to_split then values[subjects + 4] = to_split end
 end
 return values

@@ -1,17 +1,18 @@
--- Sliding logs. spent is the sum of the entries that count, at the latest instant that the log has seen, more the
--- instant of the last entry. See log_entries.lua for where the entries are.
--- Parameters: room and cost in tokens, a window (µs), b the most that is remembered (tokens), c place of the
--- entries' key among KEYS.
--- Reply: record, spent, at (µs), last (µs), free (instant in µs from which it would fit; 0 where it fits or never will),
--- lost (1: its entries were not there or not its own, so it was read as empty; 2: their key holds something that is not ours, and the
--- bound is left out of the decision) – before anything is spent.
+-- Counts every admission of the last window.
+-- State: at (the latest instant that the log has seen), spent (tokens of the entries that count), more (the instant of
+-- the last entry, which is stored as µs before at). The entries are a string of their own, see log_entries.lua.
+-- In: room and cost in tokens, a window (µs), b the most tokens that are remembered, c place of the entries' key among
+-- KEYS, denied, record. Out: admits, expiry, tails.
+-- Reply: record, spent, at (µs), last (µs), free (instant in µs from which it would fit; 0 where it fits or never
+-- will), lost (1: its entries were missing or of another log, so it was read as empty; 2: their key holds a foreign
+-- type, and the bound is not decided) – all before anything is spent.
 -- Cost: one GETRANGE, and for what expired or waits another for each doubling of the entries passed over beyond 16. Two
--- SETRANGE and a PEXPIRE, or a SET, if it is spent from. An entry takes 14 bytes, and goes when half of them have expired.
+-- SETRANGE and a PEXPIRE, or a SET, if it is spent from. An entry takes 14 bytes, until half of them have expired.
 local window, keep, entries = a, b, KEYS[c]
 local tail = algorithm == 5 and tails and tails[entries] or nil
 local free = 0
 --@ log_entries
-if type(chunk) == "table" then -- the key holds something that is not ours
+if type(chunk) == "table" then -- the key holds a foreign type
   admits, cost, lost = true, 0, 2
 else
   local seen = at > now and at or now
@@ -20,11 +21,11 @@ else
     if more <= at - window then
       head, count, forgotten, spent, more = 0, 0, 0, 0, 0
     else
-      local eldest = first(head, count, 1, at - window)
-      if eldest > head then
-        local _, sum = entry(eldest - 1)
+      local oldest = first(head, count, 1, at - window)
+      if oldest > head then
+        local _, sum = entry(oldest - 1)
         if sum > forgotten then spent, forgotten = spent - (sum - forgotten), sum end
-        head = eldest
+        head = oldest
       end
       entry(head)
     end
@@ -49,14 +50,14 @@ local n = #logs
 logs[n + 1], logs[n + 2], logs[n + 3], logs[n + 4], logs[n + 5], logs[n + 6] = record, spent, at, more, free, lost or 0
 if admits and cost > 0 and not denied then
   local place = count
-  if count > head and more >= at then -- of one instant there is one entry
+  if count > head and more >= at then -- an instant has one entry
     place = count - 1
   else
     count, more = count + 1, at
   end
   spent = spent + cost
   local total = forgotten + spent
-  if spent > keep then -- a log that never denies forgets the eldest beyond what it must remember
+  if spent > keep then -- a log that never denies drops the oldest beyond what it must remember
     forgotten, spent = total - keep, keep
     head = first(head, place, 2, forgotten)
   end
@@ -71,7 +72,9 @@ if admits and cost > 0 and not denied then
   expiry = more + window
   tails = tails or {}
   tails[entries] = {
-    tail[1], sub(tail[2], 1, (place - tail[1]) * 14) .. pack("<I7I7", more, total), pack("<I4I4I7", head, count, forgotten),
+    tail[1],
+    sub(tail[2], 1, (place - tail[1]) * 14) .. pack("<I7I7", more, total),
+    pack("<I4I4I7", head, count, forgotten),
     ceil((expiry - now) / 1000) + 1000,
   }
 end

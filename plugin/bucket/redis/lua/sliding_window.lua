@@ -1,8 +1,8 @@
--- Sliding windows, by the two-window approximation. spent is the count of the window that starts at the instant at, more
--- is the count of the one before.
--- Parameters: room in units of 1/ticks token, cost in tokens, a window (µs), b ticks (the window in ticks), c tick
--- (µs).
--- Cost: no call of Redis.
+-- Counts in sliding windows, by the two-window approximation.
+-- State: at (start of the window), spent (tokens in it), more (tokens in the window before).
+-- In: room in units of 1/ticks token, cost in tokens, a window (µs), b ticks (the window in ticks), c tick (µs).
+-- Out: admits, expiry.
+-- Cost: no command.
 local window, ticks, tick = a, b, c
 local off = at % window
 if off > 0 then at, mark = at - off, (mark + SPAN) % MARKS end
@@ -12,7 +12,7 @@ if start > at then
   at, spent, mark = start, 0, (mark + SPAN) % MARKS
 end
 local most = (MOST - MOST % ticks) / ticks
-if most > 281474976710655 then most = 281474976710655 end -- what 6 bytes can say
+if most > 281474976710655 then most = 281474976710655 end -- what 6 bytes hold
 if more > most then more = most end
 local current = spent < most and spent or most
 local elapsed = 0

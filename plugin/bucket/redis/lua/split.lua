@@ -1,16 +1,16 @@
--- Splits the chunks of a subject in two each, so that no request reads many buckets that it does not ask for. A bucket
--- lies in the chunk whose number is the first byte of its name modulo 2^level; that byte is of its endpoint, so the buckets
--- of one endpoint lie together. Those whose byte is 0 are the subject's own and stay in the head. At level 0 the head is
--- the only chunk.
+-- Splits each chunk of a subject in two, so that a request reads few buckets that it does not need. A bucket lies in
+-- the chunk whose number is the first byte of its name modulo 2^level. That byte is of its endpoint, so the buckets of
+-- one endpoint lie together. Those whose byte is 0 have no endpoint and stay in the head. At level 0 the head is the
+-- only chunk.
 --
 -- KEYS[1]  the head
 -- KEYS     then the chunks of the next level, from 0 on: those of the level are among them. All in one slot.
--- ARGV[1]  the byte that the head begins with: 16 × version + level
+-- ARGV[1]  the first byte of the head: 16 × version + level
 --
--- Reply    one integer: the subject's level from now on. If it is not the next one, nothing was done: another node was
---          faster, or the head is gone.
+-- Reply    one integer: the subject's level from now on. If it is not the next one, nothing was done: another node has
+--          split it, or the head is gone.
 --
--- Cost     TIME, one GET, one MGET, a SET or DEL for each chunk. Buckets that mean nothing any more are left out.
+-- Cost     TIME, one GET, one MGET, a SET or DEL for each chunk. Buckets that count as empty are left out.
 local byte, sub, unpack_binary = string.byte, string.sub, struct.unpack
 local first, chunks = tonumber(ARGV[1]), #KEYS - 1
 
@@ -27,7 +27,7 @@ for i = 1, #sources do
   local source = sources[i]
   if source and byte(source) == first and #source % 37 == 5 then
     for place = 6, #source, 37 do
-      if unpack_binary("<I4", source, place + 7) * 1000000 > now - BACK then
+      if unpack_binary("<I4", source, place + 7) * 1000000 > now - STEP_BACK then
         local endpoint = byte(source, place)
         local chunk = endpoint % chunks + 1
         if endpoint == 0 then

@@ -1,13 +1,14 @@
--- In: value (a subject's, or false), name, guess (where the bucket may lie in it). Out: value (false unless it is of our
--- form), place (of the bucket in it, or nil), stored (its algorithm and tag), algorithm (0: nothing was spent yet, or it
--- means nothing any more, or is of a time to which the clock will not come soon), at, spent, more, mark.
+-- Reads the state of a bucket from its string.
+-- In: value (of the string, or false), name, guess. Out: value (false unless it is of our form), place, stored,
+-- algorithm (0: the bucket is empty: new, past its till, or ahead of the clock by more than it may step back), at,
+-- spent, more, mark.
 local place
 local stored, algorithm, at, spent, more, mark = 0, 0, now, 0, 0, 0
 if value then
   local size = #value
   if size % 37 == 5 then
     local there, till
-    -- Buckets mostly lie in the order in which requests name them; the first of a long value is rarely the one.
+    -- Buckets mostly lie in the order of the records; the first one of a long value is rarely right.
     if size >= guess + 36 and (guess > 6 or size <= LONG) then
       there, stored, till, at, spent, more, mark = unpack_binary("<c6BI4I7I7I6I6", value, guess)
     end
@@ -20,7 +21,8 @@ if value then
     end
     algorithm = stored % 16
     if not place or till * 1000000 <= now and till < FOREVER or algorithm == 0 or algorithm == 2 or algorithm > 5
-      or algorithm == 1 and more == 0 or algorithm == 5 and more > at or spent > EXACT or at > EXACT or at > now + AHEAD then
+      or algorithm == 1 and more == 0 or algorithm == 5 and more > at or spent > EXACT or at > EXACT
+      or at > now + AHEAD then
       stored, algorithm, at, spent, more = 0, 0, now, 0, 0
     end
   else

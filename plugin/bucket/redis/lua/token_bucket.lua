@@ -1,8 +1,10 @@
--- Token and leaky buckets. spent is the debt at the instant at, in units of 1/base token; more is the base.
--- Parameters: room (units; what always fits has 2^52 more than the capacity) and cost (units), a rate (units per tick), b base (units per token), c tick (µs).
--- Cost: no call of Redis.
+-- Counts in token and leaky buckets.
+-- State: at, spent (the debt at that instant, in units of 1/base token), more (the base).
+-- In: room (units; 2^52 more than the capacity if the request always fits) and cost (units), a rate (units per tick),
+-- b base (units per token), c tick (µs). Out: admits, expiry.
+-- Cost: no command.
 local rate, base, tick = a, b, c
-local most = rate * ((MOST - MOST % tick) / tick) -- the largest debt that is remembered: no wait is longer than 2^52 µs
+local most = rate * ((MOST - MOST % tick) / tick) -- the largest debt: no wait exceeds 2^52 µs
 if most > MOST then most = MOST end
 if algorithm ~= 1 or more ~= base then -- whole tokens are kept, a fraction counts as one
   if algorithm == 1 then spent = ceil(spent / more) else at = at - at % tick end
@@ -16,7 +18,7 @@ if tick == 1 then
   elapsed = now - at
 else
   local off = at % tick
-  if off > 0 then at = at + tick - off end -- written in finer ticks: no refill is counted twice
+  if off > 0 then at = at + tick - off end -- written in finer ticks: rounded up, so that no refill counts twice
   elapsed = now - now % tick - at
 end
 if elapsed > 0 then -- a clock that steps back refills nothing
@@ -27,7 +29,7 @@ end
 admits = spent <= room
 if admits and cost > 0 then
   spent = spent + cost
-  -- A limit that never denies remembers no more than its capacity; its room says so too.
+  -- A limit that never denies remembers no more than its capacity, which is in its room.
   if room > MOST and spent > room - MOST then spent = room - MOST end
-  expiry = at + (spent + -spent % rate) / rate * tick -- full again; a rounded up quotient without a call
+  expiry = at + (spent + -spent % rate) / rate * tick -- full again; a quotient rounded up without a function
 end

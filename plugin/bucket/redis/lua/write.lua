@@ -1,6 +1,7 @@
--- Writes patches and tails (entries of logs by key: {number of the first, bytes, head, ms to live; nil: as before}). A TTL
--- is given a quarter more than is needed, and the second that a life is rounded up to.
-local lives -- of heads that were given another
+-- Writes patches, and tails (entries of logs by key: {number of the first, bytes, header, ms to live; nil: as before}).
+-- A TTL is a quarter longer than needed, rounded up to a second.
+-- In: patches, patched, needs, drafts, grown, tails. Out: to_split (numbers of the strings that should be split).
+local lives -- by subject: the lives that were written
 for i = 1, patched > 0 and subjects or 0 do
   local key, need, value = KEYS[i], needs[i], drafts and drafts[i] or values[i]
   if need and (grown and grown[i] or need > unpack_binary("<I4", value, 2) * 1000000) then
@@ -11,17 +12,18 @@ for i = 1, patched > 0 and subjects or 0 do
       end
     end
     if grown and grown[i] and #value > LONG then
-      -- Whoever adds a bucket to many sweeps out those that have meant nothing for so long that the clock cannot step back
-      -- to when they did.
+      -- A new bucket in a long string drops those that have counted as empty for longer than the clock may step back.
       local kept = {sub(value, 1, 5)}
       for place = 6, #value, 37 do
-        if unpack_binary("<I4", value, place + 7) * 1000000 > now - BACK then kept[#kept + 1] = sub(value, place, place + 36) end
+        if unpack_binary("<I4", value, place + 7) * 1000000 > now - STEP_BACK then
+          kept[#kept + 1] = sub(value, place, place + 36)
+        end
       end
       value = table.concat(kept)
       local first = byte(request, 4 + i)
-      if #value > CROWD and (first >= 128 or first % 16 == 0) then -- what a head keeps beside chunks is not split
-        crowded = crowded or {}
-        crowded[#crowded + 1] = i
+      if #value > FULL and (first >= 128 or first % 16 == 0) then -- what a head keeps beside chunks is not split
+        to_split = to_split or {}
+        to_split[#to_split + 1] = i
       end
     end
     if need > unpack_binary("<I4", value, 2) * 1000000 then
@@ -33,7 +35,7 @@ for i = 1, patched > 0 and subjects or 0 do
       local head = i
       while byte(request, 4 + head) >= 128 do head = head - 1 end
       if head < i and life > (lives[head] or unpack_binary("<I4", values[head], 2)) then
-        -- It outlives its chunks by an hour: those that come back in time need not be split anew.
+        -- A head outlives its chunks by an hour: a tenant that returns in time need not be split again.
         life = life + 3600
         lives[head] = life
         redis.call("SETRANGE", KEYS[head], 1, pack("<I4", life < FOREVER and life or FOREVER))
@@ -46,7 +48,7 @@ for i = 1, patched > 0 and subjects or 0 do
     for j = 1, patched, 3 do
       if patches[j] == i then
         local offset = patches[j + 1]
-        -- Redis is slow to make text of a number.
+        -- Redis formats a number slowly.
         redis.call("SETRANGE", key, offset == 11 and "11" or string.format("%d", offset), patches[j + 2])
       end
     end
