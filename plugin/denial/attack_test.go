@@ -91,14 +91,14 @@ func TestAnAttackUnderManyNamesIsBounded(t *testing.T) {
 	})
 }
 
-// BenchmarkLine tells what a line costs that is made after its second, beside the requests.
+// BenchmarkLine measures what it costs to make a line, beside the requests.
 func BenchmarkLine(b *testing.B) {
 	r := New(Options{Log: slog.New(slog.DiscardHandler)})
 	r.Observe(decided("acme", answered{named("minute", policy.Tenant), denies}))
 	b.ReportAllocs()
 	for b.Loop() {
 		for _, g := range r.window.groups {
-			if _, err := r.line(g); err != nil {
+			if _, err := r.encode(g); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -1,13 +1,12 @@
-// Package denial keeps a record of denials: one JSON line for each tenant, policy and second, however many requests were
-// refused in it, handed to sinks (standard error, a file that rotates, others behind the same interface).
+// Package denial keeps a record of denials: one JSON line for each tenant, policy and second, with the number of
+// requests that were denied. Lines go to sinks: standard error, a file that rotates, others behind the same interface.
 //
-// An attack must not become a flood of events, and a slow disk must not become a slow limiter. So a [Recorder] counts
-// under a lock that is held for little more than a look into a map, never waits, and bounds everything it keeps: groups in a
-// second, finished seconds, bytes in each sink's queue, time at the end. What does not fit is left out and counted, to
-// the last denial.
+// An attack must not become a flood of events, and a slow disk must not slow the limiter. So a [Recorder] holds its
+// lock for little more than a map access and never waits. It bounds everything it keeps: groups in a second, finished
+// seconds, bytes in each sink's queue, time at the end. It drops what does not fit, and counts every dropped denial.
 //
-// What a line looks like is published as schema/denial_event.schema.json. What is not here: the counters of the same
-// denials (package metrics), and why a request was denied (package decision).
+// schema/denial_event.schema.json publishes the form of a line. Package metrics counts the same denials; package
+// decision decides why a request is denied.
 package denial
 
 import (
@@ -30,18 +29,21 @@ const (
 	DefaultFlushTime  = 2 * time.Second
 )
 
-// Options are what a recorder is made of. Only Log is required.
+// Options configure a recorder. Only Log is required.
 type Options struct {
-	Sinks map[string]Sink // where lines go, by the name that logs and Stats give them
-	Log   *slog.Logger    // told once when a sink begins to fail, fails otherwise than before, or works again
+	Sinks map[string]Sink // where lines go, by their names in logs and Stats
+	Log   *slog.Logger    // one line when a sink begins to fail, fails with another error, or works again
 	Node  string          // this node's name, in every line; "": none
 
 	ShowUsers bool   // users, credentials and addresses as they are; false: as hashes
 	Salt      []byte // of the hashes: nodes with one salt write one hash for one user; empty: random for each recorder
 
-	MaxGroups  int           // lines of one second, about 400 bytes each until written; what is beyond is counted in one line per policy; 0: DefaultMaxGroups
-	QueueBytes int           // of the lines that wait for one sink; what is beyond is dropped; 0: DefaultQueueBytes
-	RetryFor   time.Duration // how long a batch that a sink does not take is tried again; 0: DefaultRetryFor
+	// MaxGroups bounds the lines of one second, about 400 bytes each until written. Further denials are counted in one
+	// line per policy. 0: DefaultMaxGroups.
+	MaxGroups int
+	// QueueBytes bounds the lines that wait for one sink. Further lines are dropped. 0: DefaultQueueBytes.
+	QueueBytes int
+	RetryFor   time.Duration // how long a batch is retried after a sink's error; 0: DefaultRetryFor
 	FlushTime  time.Duration // how long Run may write after its context has ended; 0: DefaultFlushTime
 }
 
@@ -64,33 +66,33 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// random is n random bytes. Go ends the process where the system has none.
+// random returns n random bytes. rand.Read ends the process if the system has none.
 func random(n int) []byte {
 	text := make([]byte, n)
 	_, _ = rand.Read(text)
 	return text
 }
 
-// Recorder records denials; it is an admit.Observer. Make it with [New], and let [Recorder.Run] run: without it, what is
-// observed is counted as dropped after a few seconds.
+// Recorder records denials; it is an admit.Observer. Make it with [New]. Without [Recorder.Run] denials are counted as
+// dropped after a few seconds.
 type Recorder struct {
 	options Options
-	epoch   string       // tells the ids of this recorder's lines from those of others
+	epoch   string       // distinguishes the ids of this recorder's lines
 	seed    maphash.Seed // of names that are too long to be kept
 	lines   atomic.Uint64
 	outlets []*outlet // sorted by name
 
 	mu       sync.Mutex
-	window   *window   // the second that is counted now; nil: there was no denial in it yet
-	finished []*window // that wait for Run, at most maxFinished
+	window   *window   // the current second; nil: it has no denial yet
+	finished []*window // they wait for Run, at most maxFinished
 	ended    bool      // Run has taken the last one
-	denials  uint64    // that were observed
-	handed   uint64    // of those, the ones in lines that have reached the queues
-	folded   uint64    // of those, the ones in lines of others
+	denials  uint64    // observed
+	queued   uint64    // of those, the ones whose lines have reached the queues
+	folded   uint64    // of those, the ones in lines for others
 	lost     [reasons]Tally
 }
 
-// New makes a recorder. It starts nothing.
+// New makes a recorder. Run starts it.
 func New(options Options) *Recorder {
 	r := &Recorder{options: options.withDefaults(), epoch: hex.EncodeToString(random(8)), seed: maphash.MakeSeed()}
 	for _, name := range slices.Sorted(maps.Keys(r.options.Sinks)) {
@@ -102,12 +104,12 @@ func New(options Options) *Recorder {
 // Reason is why a denial is not in a line, or not under its own names.
 type Reason uint8
 
-// The reasons. Their names are the reasons of the metric.
+// The reasons, named as in the metric.
 const (
-	Groups   Reason = iota // too many groups in its second: it is counted in a line of others, so only its names are lost
-	Queue                  // the queue was full
-	Refused                // the sink did not take it in RetryFor
-	Shutdown               // it came after the end, or the sink did not take it in FlushTime
+	Groups     Reason = iota // too many groups in its second: a line for others counts it, without its names
+	Queue                    // the queue was full
+	SinkFailed               // the sink did not take it within RetryFor
+	Shutdown                 // it came after the end, or the sink did not take it within FlushTime
 	reasons
 )
 
@@ -121,8 +123,7 @@ func (t *Tally) add(lines, denials uint64) {
 	t.Denials += denials
 }
 
-// SinkStats is where all denials are, for one sink: Written, Queued and Dropped, together with Stats.Open, are all that
-// were observed.
+// SinkStats counts all observed denials for one sink: each is in Written, Queued, Dropped or Stats.Open.
 type SinkStats struct {
 	Name     string
 	Written  Tally
@@ -132,21 +133,21 @@ type SinkStats struct {
 	Failing  bool           // the last one failed
 }
 
-// Stats is what a recorder has done since it was made. Its parts are read one after another: while lines are on their way
-// to the queues, a line can be in two of them.
+// Stats counts what a recorder has done since New. Its parts are read one after another: a line that moves to a queue
+// meanwhile can be in two of them.
 type Stats struct {
-	Denials uint64 // that were observed: one for each policy that denied a request, or would have
+	Denials uint64 // observed: one for each policy that denied a request, or would have
 	Open    uint64 // of those, the ones whose second is not finished, or not handed to the queues yet
-	Folded  uint64 // of those, the ones that are in a line of others (the reason Groups)
+	Folded  uint64 // of those, the ones in a line for others (the reason Groups)
 	Sinks   []SinkStats
 }
 
-// Stats is the account of all denials so far.
+// Stats returns the numbers of all denials so far.
 func (r *Recorder) Stats() Stats {
 	r.mu.Lock()
 	stats := Stats{Denials: r.denials, Folded: r.folded}
 	lost := r.lost
-	stats.Open = r.denials - r.handed - lost[Queue].Denials - lost[Shutdown].Denials
+	stats.Open = r.denials - r.queued - lost[Queue].Denials - lost[Shutdown].Denials
 	r.mu.Unlock()
 	for _, o := range r.outlets {
 		sink := o.stats()

@@ -16,27 +16,30 @@ const (
 	DefaultKeep     = 5
 )
 
-// FileOptions say where events are kept, and how many.
+// FileOptions configure a File.
 type FileOptions struct {
 	Path     string
-	MaxBytes int64 // of a file, but for a single batch that is larger; 0: DefaultMaxBytes
+	MaxBytes int64 // of a file, unless a single batch is larger; 0: DefaultMaxBytes
 	Keep     int   // how many full files are kept beside it, as Path.1 (the youngest), Path.2, …; 0: DefaultKeep
 }
 
-// File is a sink that appends to a file. A full one is renamed, and a new one begun; so is one that somebody else has
-// renamed or removed, such as logrotate, or the process that follows this one in a reload and writes to it too. New files
-// are readable by their owner alone.
+// File is a sink that appends to a file and rotates it. It begins a new file when the current one is full, and when
+// logrotate or another process has renamed or removed it. After a reload two processes write to one file. Only their
+// own user can read new files.
 //
-// It is safe for concurrent use. Close waits for a Write that runs.
+// lumberjack does not serve here: it keeps writing to a file that was moved, two of its processes rotate over each
+// other, it appends to a torn line, and its backups have other names.
+//
+// File is safe for concurrent use. Close waits for a running Write.
 type File struct {
 	options FileOptions
 
 	mu     sync.Mutex
-	file   *os.File // nil: it is opened by the next Write
+	file   *os.File // nil: the next Write opens it
 	writer *Writer
 }
 
-// NewFile makes the sink. The file is opened by the first Write.
+// NewFile makes the sink. The first Write opens the file.
 func NewFile(options FileOptions) *File {
 	if options.MaxBytes <= 0 {
 		options.MaxBytes = DefaultMaxBytes
@@ -55,7 +58,7 @@ func (f *File) Write(ctx context.Context, batch []Line) error {
 	for _, line := range batch {
 		length += int64(len(line.Text)) + 1
 	}
-	if err := f.ready(length); err != nil {
+	if err := f.prepare(length); err != nil {
 		return err
 	}
 	return f.writer.Write(ctx, batch)
@@ -77,14 +80,14 @@ func (f *File) close() error {
 	return err
 }
 
-// ready makes sure that the open file is the one at the path, and has room for length more bytes.
-func (f *File) ready(length int64) error {
+// prepare makes the open file the one at the path, with room for length more bytes.
+func (f *File) prepare(length int64) error {
 	if err := f.reopen(); err != nil {
 		return err
 	}
 	info, err := f.file.Stat()
 	if err != nil {
-		return fmt.Errorf("look at the file: %w", err)
+		return fmt.Errorf("stat the file: %w", err)
 	}
 	if info.Size() == 0 || info.Size()+length <= f.options.MaxBytes {
 		return nil
@@ -97,11 +100,11 @@ func (f *File) ready(length int64) error {
 
 // reopen opens the file at the path, unless it is the open one.
 func (f *File) reopen() error {
-	if f.file != nil && f.current() {
+	if f.file != nil && f.isCurrent() {
 		return nil
 	}
 	if err := f.close(); err != nil {
-		return fmt.Errorf("close the file that were moved away: %w", err)
+		return fmt.Errorf("close the file that was moved away: %w", err)
 	}
 	file, err := os.OpenFile(f.options.Path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
@@ -115,7 +118,7 @@ func (f *File) reopen() error {
 	return nil
 }
 
-// endsWithinLine tells whether the last line has no end: the machine stopped, or the disk was full, while it was written.
+// endsWithinLine reports whether the last line has no line break, because the machine stopped or the disk was full.
 func endsWithinLine(file *os.File) (bool, error) {
 	info, err := file.Stat()
 	if err != nil || info.Size() == 0 {
@@ -126,8 +129,9 @@ func endsWithinLine(file *os.File) (bool, error) {
 	return last[0] != '\n', err
 }
 
-// current tells whether the open file is still the one at the path. If that cannot be seen, opening it says why.
-func (f *File) current() bool {
+// isCurrent reports whether the open file is still the one at the path. It returns false on an error, which opening the
+// file then returns.
+func (f *File) isCurrent() bool {
 	there, err := os.Stat(f.options.Path)
 	if err != nil {
 		return false
@@ -136,9 +140,9 @@ func (f *File) current() bool {
 	return err == nil && os.SameFile(there, open)
 }
 
-// rotate renames the full file and those before it; the eldest is replaced. Each step is a rename, so whoever reads sees
-// whole files. The open file is closed by the next reopen. A file that is not there was never full yet, or another process
-// has just rotated it.
+// rotate renames the full file and the earlier ones, and replaces the oldest. Each step is a rename, so that readers
+// see whole files. The next reopen closes the open file. A missing file was never full, or another process has just
+// rotated it.
 func (f *File) rotate() error {
 	for n := f.options.Keep - 1; n >= 0; n-- {
 		if err := os.Rename(f.numbered(n), f.numbered(n+1)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -148,7 +152,7 @@ func (f *File) rotate() error {
 	return nil
 }
 
-// numbered is the name of the nth file, 0 being the one that is written.
+// numbered returns the name of the nth file; 0 is the current one.
 func (f *File) numbered(n int) string {
 	if n == 0 {
 		return f.options.Path

@@ -61,7 +61,7 @@ func expect(t *testing.T, folder, want string) {
 	}
 }
 
-func TestAFullFileIsRotatedAndTheEldestReplaced(t *testing.T) {
+func TestAFullFileIsRotatedAndTheOldestReplaced(t *testing.T) {
 	folder, _, write := file(t, FileOptions{MaxBytes: 9, Keep: 2})
 	write("a1", "a2")
 	write("a3")

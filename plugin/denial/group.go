@@ -13,35 +13,34 @@ import (
 )
 
 const (
-	// maxFinished bounds the seconds that wait for Run: it is late by more only if it does not run.
+	// maxFinished bounds the seconds that wait for Run.
 	maxFinished = 3
-	// maxOthers bounds the lines of others in a second: a database can have a policy for each tenant.
+	// maxOthers bounds the lines for others in a second: a database can have a policy for each tenant.
 	maxOthers = 1000
-	// maxRequestIDs bounds the ids of requests in a line: all of a client's few denials are found by their ids, and of a
-	// flood a sample.
+	// maxRequestIDs bounds the ids of requests in a line: all ids of a few denials, and a sample of a flood.
 	maxRequestIDs = 10
 	// maxText bounds every name in a line, in bytes.
 	maxText = 256
 )
 
-// window is what was denied in one second.
+// window holds the denials of one second.
 type window struct {
 	second  int64 // since 1970
 	groups  map[key]*group
-	own     int // groups that are not others
+	named   int // groups that are not for others
 	denials uint64
 }
 
-// key is what the groups of a second are told apart by. A policy that denies for two reasons or in two modes (it can
-// stand in two configs) is two groups, so that what a line says holds for all that it counts.
+// key identifies a group of a second. A policy that denies for two reasons or in two modes, because two configs have
+// it, has two groups: a line holds for every denial that it counts.
 type key struct {
 	org      string // at most maxText bytes
-	orgTail  uint64 // the hash of the whole name where org is a part of it; else 0
-	policy   string // "" where the reason is no bound's
+	orgTail  uint64 // the hash of the whole name if org is cut; else 0
+	policy   string // "" if no bound denied
 	orgKind  identity.Kind
 	reason   decision.Reason
 	mode     policy.Mode
-	isOthers bool // of all tenants that have no group of their own
+	isOthers bool // for the denials beyond MaxGroups
 }
 
 func (r *Recorder) keyOf(d *decision.Decision, c cause) key {
@@ -56,18 +55,18 @@ func (r *Recorder) keyOf(d *decision.Decision, c cause) key {
 	return k
 }
 
-// group is the denials of one key in one second. What is said beside the counts is that of the first.
+// group counts the denials of one key in one second. The other fields are those of the first denial.
 type group struct {
 	key         key
 	count       uint64
-	answers     uint64 // of count, those that the client was told of
+	answers     uint64 // of count, those whose policy the response named
 	first, last int64  // µs since 1970
 
 	user           identity.Name
 	endpoint, tier string
-	requestIDs     []string // of the first denials whose id is known, at most maxRequestIDs
-	truncated      fields   // that were cut
-	mixed          fields   // in which a later denial differs from the first
+	requestIDs     []string // of the first denials with an id, at most maxRequestIDs
+	truncated      fields   // they were cut
+	mixed          fields   // a later denial has another value
 
 	policyID, policyVersion int64
 	override, penalty       int64
@@ -95,7 +94,7 @@ const (
 
 var fieldNames = [...]string{"org", "user", "endpoint", "tier", "request_id", "source", "policy", "node"}
 
-// names are the fields of the set, as a line names them.
+// names returns the fields of the set, as a line names them.
 func (f fields) names() []string {
 	var names []string
 	for i, name := range fieldNames {
@@ -106,17 +105,17 @@ func (f fields) names() []string {
 	return names
 }
 
-// open makes the group of the first denial of its key.
-func (r *Recorder) open(k key, now time.Time, d *decision.Decision, c cause) *group {
+// newGroup makes the group of the first denial of its key.
+func (r *Recorder) newGroup(k key, now time.Time, d *decision.Decision, c cause) *group {
 	g := &group{key: k, first: now.UnixMicro(), last: now.UnixMicro(), wait: c.wait, policyVersion: d.PolicyVersion}
 	if k.orgTail != 0 {
 		g.key.org = strings.Clone(k.org)
 		g.truncated |= orgField
 	}
 	g.user.Kind = d.Identity.User.Kind
-	g.user.ID = g.keep(d.Identity.User.ID, userField)
-	g.endpoint = g.keep(d.Resolution.Endpoint, endpointField)
-	g.tier = g.keep(d.Resolution.Tier, tierField)
+	g.user.ID = g.truncate(d.Identity.User.ID, userField)
+	g.endpoint = g.truncate(d.Resolution.Endpoint, endpointField)
+	g.tier = g.truncate(d.Resolution.Tier, tierField)
 	if c.bound == nil {
 		if c.reason == decision.Banned {
 			g.override = d.Resolution.Override
@@ -130,8 +129,8 @@ func (r *Recorder) open(k key, now time.Time, d *decision.Decision, c cause) *gr
 	return g
 }
 
-// keep is a name as a group keeps it: a long one is cut, and the rest of its memory let go.
-func (g *group) keep(name string, field fields) string {
+// truncate returns a name of at most maxText bytes. It copies a long name, whose memory would be kept otherwise.
+func (g *group) truncate(name string, field fields) string {
 	if len(name) <= maxText {
 		return name
 	}
@@ -139,12 +138,12 @@ func (g *group) keep(name string, field fields) string {
 	return strings.Clone(clip(name))
 }
 
-// other is the group that denials are counted in when there are too many groups: one for each policy, and one for the
-// policies beyond maxOthers.
-func (w *window) other(k key, now time.Time) *group {
+// othersGroup returns the group for a denial beyond MaxGroups: one for each policy, and one for the policies beyond
+// maxOthers.
+func (w *window) othersGroup(k key, now time.Time) *group {
 	k = key{policy: k.policy, reason: k.reason, mode: k.mode, isOthers: true}
 	g := w.groups[k]
-	if g == nil && len(w.groups)-w.own >= maxOthers {
+	if g == nil && len(w.groups)-w.named >= maxOthers {
 		k.policy = ""
 		g = w.groups[k]
 	}
@@ -155,8 +154,8 @@ func (w *window) other(k key, now time.Time) *group {
 	return g
 }
 
-// add counts a denial of the group's key.
-func (g *group) add(now time.Time, d *decision.Decision, c cause) {
+// countDenial counts a denial of the group's key.
+func (g *group) countDenial(now time.Time, d *decision.Decision, c cause) {
 	g.count++
 	if c.answer {
 		g.answers++
@@ -167,7 +166,7 @@ func (g *group) add(now time.Time, d *decision.Decision, c cause) {
 		return
 	}
 	if d.RequestID != "" && len(g.requestIDs) < maxRequestIDs {
-		g.requestIDs = append(g.requestIDs, g.keep(d.RequestID, requestIDField))
+		g.requestIDs = append(g.requestIDs, g.truncate(d.RequestID, requestIDField))
 	}
 	if user := &d.Identity.User; user.Kind != g.user.Kind || clip(user.ID) != g.user.ID {
 		g.mixed |= userField
@@ -180,7 +179,7 @@ func (g *group) add(now time.Time, d *decision.Decision, c cause) {
 	}
 }
 
-// clip is text as far as it fits into maxText bytes, without a part of a character at its end.
+// clip returns at most maxText bytes of text, without a part of a character at the end.
 func clip(text string) string {
 	if len(text) <= maxText {
 		return text
@@ -190,5 +189,5 @@ func clip(text string) string {
 			return text[:end]
 		}
 	}
-	return text[:maxText] // no UTF-8 at all
+	return text[:maxText] // not UTF-8
 }

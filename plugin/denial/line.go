@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	// eventName and eventVersion say what a line is. The version changes when a reader of the old one would
-	// misunderstand the new one; a new field that can be left out does not change it.
+	// eventName and eventVersion identify the form of a line. The version changes when a reader of the old form would
+	// misunderstand the new one. A new optional field does not change it.
 	eventName    = "rate_limit_denial"
 	eventVersion = 1
 	// timeFormat is RFC 3339 with microseconds, in UTC.
 	timeFormat = "2006-01-02T15:04:05.000000Z"
-	// hashPrefix begins a name that is written as its hash, so that it cannot be taken for a name.
+	// hashPrefix distinguishes the hash of a name from a name.
 	hashPrefix = "hmac:"
 )
 
-// event is a line. Its fields are explained in schema/denial_event.schema.json.
+// event is the JSON of a line. schema/denial_event.schema.json explains the fields.
 type event struct {
 	Event   string `json:"event"`
 	Version int    `json:"version"`
@@ -66,15 +66,15 @@ type event struct {
 	Truncated  []string        `json:"truncated,omitempty"`
 }
 
-// rate is the limit that a policy had for the request, with what an override changed.
+// rate is the limit of a policy for the request, as an override has changed it.
 type rate struct {
 	Quantity      int64 `json:"quantity"`
 	WindowSeconds int64 `json:"window_seconds"`
 	Burst         int64 `json:"burst"`
 }
 
-// line is a finished group as it is written.
-func (r *Recorder) line(g *group) (Line, error) {
+// encode returns the line of a finished group.
+func (r *Recorder) encode(g *group) (Line, error) {
 	e := event{
 		Event: eventName, Version: eventVersion, ID: r.epoch + "-" + strconv.FormatUint(r.lines.Add(1), 10),
 		Count: g.count, Answers: g.answers, First: instant(g.first), Last: instant(g.last),
@@ -93,15 +93,15 @@ func (r *Recorder) line(g *group) (Line, error) {
 	e.Mixed, e.Truncated = g.mixed.names(), g.truncated.names()
 	text, err := json.Marshal(&e)
 	if err != nil {
-		return Line{}, fmt.Errorf("write a line about policy %q: %w", e.Policy, err)
+		return Line{}, fmt.Errorf("encode a line about policy %q: %w", e.Policy, err)
 	}
 	return Line{Org: e.Org, Text: jsonline.Escape(text), Denials: g.count}, nil
 }
 
-// describe says who was denied what.
+// describe sets the fields about the tenant, the user and the policy.
 func (r *Recorder) describe(e *event, g *group) {
-	e.Org, e.OrgKind = r.name(identity.Name{Kind: g.key.orgKind, ID: g.key.org}, g.key.org)
-	e.User, e.UserKind = r.name(g.user, g.key.org)
+	e.Org, e.OrgKind = r.displayName(identity.Name{Kind: g.key.orgKind, ID: g.key.org}, g.key.org)
+	e.User, e.UserKind = r.displayName(g.user, g.key.org)
 	e.Tier, e.Endpoint = g.tier, g.endpoint
 	if len(g.requestIDs) > 0 {
 		e.RequestID, e.RequestIDs = g.requestIDs[0], g.requestIDs[1:]
@@ -114,7 +114,7 @@ func (r *Recorder) describe(e *event, g *group) {
 		e.RetryAfter = strconv.AppendInt(nil, g.wait.Seconds(), 10)
 	}
 	if g.scope == 0 {
-		return // no policy's denial
+		return // no policy denied
 	}
 	e.PolicyID, e.Scope, e.Cost = g.policyID, g.scope.String(), &g.cost
 	e.Limit = &rate{g.spec.Quantity, int64(g.spec.Window / limit.Second), g.spec.Burst}
@@ -125,9 +125,10 @@ var kindNames = [...]string{
 	identity.Tenant: "tenant", identity.User: "user", identity.Credential: "credential", identity.IP: "ip",
 }
 
-// name is what a line says of a name within a tenant, and what kind of name it is; both are empty for nobody's. A tenant
-// is an organisation and written as it is; all else is a person, or leads to one.
-func (r *Recorder) name(name identity.Name, org string) (text, kind string) {
+// displayName returns a name within a tenant as a line shows it, and its kind; both are "" for an unidentified request.
+// A tenant is an organisation, and shown as it is. Other names identify persons, and are hashed unless ShowUsers is
+// set.
+func (r *Recorder) displayName(name identity.Name, org string) (text, kind string) {
 	if name.ID == "" || name.Kind == identity.Unidentified {
 		return "", ""
 	}
@@ -135,14 +136,14 @@ func (r *Recorder) name(name identity.Name, org string) (text, kind string) {
 	if name.Kind == identity.Tenant || r.options.ShowUsers {
 		return name.ID, kind
 	}
-	// The length keeps the parts apart; the tenant makes one user of two tenants two hashes.
+	// The length separates the parts. The tenant gives equal users of two tenants different hashes.
 	sum := hmac.New(sha256.New, r.options.Salt)
 	head := binary.AppendUvarint([]byte{byte(name.Kind)}, uint64(len(org)))
 	sum.Write(append(append(head, org...), name.ID...))
 	return hashPrefix + hex.EncodeToString(sum.Sum(nil)[:16]), kind
 }
 
-// reasonName is why a request was denied: what package decision calls counted is, of a denial, the quota.
+// reasonName returns the reason of a denial: decision.Counted means that a quota denied.
 func reasonName(reason decision.Reason) string {
 	if reason == decision.Counted {
 		return "quota"

@@ -45,7 +45,7 @@ func written(t testing.TB, options Options, decisions ...*decision.Decision) (li
 	}
 	r.closeWindow()
 	for _, g := range r.finished[0].groups {
-		line, err := r.line(g)
+		line, err := r.encode(g)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,19 +74,19 @@ func kinds() []kind {
 	later.Identity.User.ID = "u_43"
 	stranger := decided("192.0.2.7", answered{named("per-ip", policy.IP), denies})
 	stranger.Identity.Tenant.Kind, stranger.Identity.User = identity.IP, identity.Name{Kind: identity.IP, ID: "192.0.2.7"}
-	banned := asked("acme")
+	banned := undecided("acme")
 	banned.Resolution.Override, banned.Resolution.Until = 9, 90*limit.Second
 	banned.Ban(30 * limit.Second)
-	forGood := asked("acme")
+	forGood := undecided("acme")
 	forGood.Resolution.Override = 10
 	forGood.Ban(30 * limit.Second)
-	limited := refused("acme", decision.MetaLimited)
+	limited := deniedFor("acme", decision.MetaLimited)
 	limited.RetryAfter = 1
 	crowd := Options{MaxGroups: 1, Node: known.Node, Salt: known.Salt}
-	nobody := refused("", decision.TenantMissing)
-	nobody.Identity = identity.Identity{Anonymous: true, TenantDenied: true}
-	nobody.Resolution.Tier = ""
-	repeated := refused("", decision.HeaderRepeated)
+	unnamed := deniedFor("", decision.TenantMissing)
+	unnamed.Identity = identity.Identity{Anonymous: true, TenantDenied: true}
+	unnamed.Resolution.Tier = ""
+	repeated := deniedFor("", decision.HeaderRepeated)
 	repeated.Identity = identity.Identity{Anonymous: true, Repeated: "X-Org"}
 	repeated.Resolution.Tier = ""
 	one := func(d *decision.Decision) []*decision.Decision { return []*decision.Decision{d} }
@@ -102,8 +102,8 @@ func kinds() []kind {
 		{"store_away", known, one(decided("acme", answered{closed, unanswered}))},
 		{"banned", known, one(banned)},
 		{"banned for good", known, one(forGood)},
-		{"tenant_missing", known, one(nobody)},
-		{"user_missing", known, one(refused("acme", decision.UserMissing))},
+		{"tenant_missing", known, one(unnamed)},
+		{"user_missing", known, one(deniedFor("acme", decision.UserMissing))},
 		{"header_repeated", known, one(repeated)},
 		{"meta_limited", known, one(limited)},
 		{"others", crowd, []*decision.Decision{decided("acme", answered{minute, denies}), decided("globex", answered{minute, denies}), decided("initech", answered{minute, denies})}},

@@ -50,8 +50,8 @@ func named(name string, scope policy.Scope) policy.Policy {
 	return policy.Policy{Name: name, Scope: scope, Limit: compiled}
 }
 
-// asked is a decision about a request of a tenant that was not decided yet.
-func asked(org string) *decision.Decision {
+// undecided returns a decision about a request of a tenant before anything has decided it.
+func undecided(org string) *decision.Decision {
 	d := new(decision.Decision)
 	d.Reset()
 	d.Identity.Tenant = identity.Name{Kind: identity.Tenant, ID: org}
@@ -62,7 +62,7 @@ func asked(org string) *decision.Decision {
 
 // decided is a combined decision over bounds.
 func decided(org string, bounds ...answered) *decision.Decision {
-	d := asked(org)
+	d := undecided(org)
 	for i := range bounds {
 		d.Resolution.Bounds = append(d.Resolution.Bounds, policy.Bound{Policy: &bounds[i].policy, Cost: 1})
 	}
@@ -74,14 +74,14 @@ func decided(org string, bounds ...answered) *decision.Decision {
 	return d
 }
 
-// refused is a decision for another reason than a bound.
-func refused(org string, reason decision.Reason) *decision.Decision {
-	d := asked(org)
+// deniedFor returns a denial for another reason than a bound.
+func deniedFor(org string, reason decision.Reason) *decision.Decision {
+	d := undecided(org)
 	d.Deny(reason)
 	return d
 }
 
-// shelf is a sink that keeps what it takes, and fails as long as it is told to.
+// shelf is a sink that keeps its lines, and fails while a test makes it.
 type shelf struct {
 	mu      sync.Mutex
 	lines   []Line

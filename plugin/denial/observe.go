@@ -8,25 +8,25 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// cause is one reason why a request is denied, or would be: a bound that has no room or no answer, or a reason that is
-// no bound's.
+// cause is one reason why a request is denied, or would be: a bound without room or without an answer, or a reason
+// without a bound.
 type cause struct {
-	bound  *policy.Bound    // nil: reason says why
+	bound  *policy.Bound    // nil: only reason denies
 	status *decision.Status // of bound
 	reason decision.Reason
 	mode   policy.Mode
-	wait   limit.Micros // how long until the cause is gone; 0: unknown, limit.Never: no wait helps
-	answer bool         // the request was refused, and this is what the client was told
+	wait   limit.Micros // until the cause is gone; 0: unknown, limit.Never: no wait helps
+	answer bool         // the response to the client names this cause
 }
 
-// Observe implements admit.Observer. A request that nothing denies costs two comparisons.
+// Observe implements admit.Observer. A request without a denial costs two comparisons.
 func (r *Recorder) Observe(d *decision.Decision) {
 	if !d.Denied() && !d.ShadowDenied {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// Under the lock, the clock's order is that of the counts: a second that is over gets no more of them.
+	// The clock is read under the lock, so that a finished second gets no more counts.
 	now := time.Now()
 	if d.ShadowReason != decision.Counted {
 		r.count(now, d, cause{reason: d.ShadowReason, mode: d.Mode})
@@ -46,8 +46,8 @@ func (r *Recorder) Observe(d *decision.Decision) {
 	}
 }
 
-// causeOf is what bound i of d has against the request; false if nothing. Where a bound really has no room, those that
-// fail closed are not part of the refusal, just as in the metrics.
+// causeOf returns why bound i of d denies the request, and whether it does. If any bound has no room, bounds that fail
+// closed are not causes, as in the metrics.
 func causeOf(d *decision.Decision, i int) (cause, bool) {
 	bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
 	c := cause{bound: bound, status: status, mode: bound.Policy.Mode, wait: status.Wait}
@@ -60,7 +60,7 @@ func causeOf(d *decision.Decision, i int) (cause, bool) {
 	return c, !status.Admits()
 }
 
-// count adds one denial to its group. The caller holds the lock.
+// count adds one denial to its group. The caller must hold the lock.
 func (r *Recorder) count(now time.Time, d *decision.Decision, c cause) {
 	r.denials++
 	if r.ended {
@@ -74,26 +74,26 @@ func (r *Recorder) count(now time.Time, d *decision.Decision, c cause) {
 	w, k := r.window, r.keyOf(d, c)
 	w.denials++
 	g := w.groups[k]
-	if g == nil && w.own < r.options.MaxGroups {
-		w.own++
-		g = r.open(k, now, d, c)
+	if g == nil && w.named < r.options.MaxGroups {
+		w.named++
+		g = r.newGroup(k, now, d, c)
 		w.groups[g.key] = g
 	}
 	if g == nil {
 		r.folded++
-		g = w.other(k, now)
+		g = w.othersGroup(k, now)
 	}
-	g.add(now, d, c)
+	g.countDenial(now, d, c)
 }
 
-// closeWindow ends the second that is counted. It takes no longer for a full one than for an empty one: it can happen
-// to any request. The caller holds the lock.
+// closeWindow ends the current second. It takes constant time, because any request may call it. The caller must hold
+// the lock.
 func (r *Recorder) closeWindow() {
 	switch w := r.window; {
 	case w == nil:
 	case len(r.finished) < maxFinished:
 		r.finished = append(r.finished, w)
-	default: // nobody runs the recorder, or the machine is so busy that it does not get to run
+	default: // Run was not started, or the machine is too busy to run it
 		r.lost[Queue].add(uint64(len(w.groups)), w.denials)
 	}
 	r.window = nil

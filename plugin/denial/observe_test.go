@@ -73,9 +73,9 @@ func TestADenialIsRecordedForEachPolicyThatDenies(t *testing.T) {
 		},
 		{"closed beside one without room", decided("acme", answered{closed, unanswered}, answered{minute, denies}), "acme minute quota enforce 1 1\n"},
 		{"open", decided("acme", answered{minute, unanswered}), ""},
-		{"a missing tenant", refused("", decision.TenantMissing), "  tenant_missing enforce 1 1\n"},
+		{"a missing tenant", deniedFor("", decision.TenantMissing), "  tenant_missing enforce 1 1\n"},
 		{"a missing tenant in log mode", rehearsed, "acme  tenant_missing log 1 0\n"},
-		{"the meta limit", refused("acme", decision.MetaLimited), "acme  meta_limited enforce 1 1\n"},
+		{"the meta limit", deniedFor("acme", decision.MetaLimited), "acme  meta_limited enforce 1 1\n"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -204,7 +204,7 @@ func TestObservingAllocatesNothingButForTheFirstOfALine(t *testing.T) {
 			"admitted":       decided("acme", answered{minute, admits}),
 			"denied":         decided("acme", answered{minute, denies}, answered{named("daily", policy.Tenant), deniesLong}),
 			"a long tenant":  decided(strings.Repeat("é", maxText), answered{minute, denies}),
-			"refused":        refused("acme", decision.MetaLimited),
+			"refused":        deniedFor("acme", decision.MetaLimited),
 			"one of several": decided("beyond", answered{minute, denies}),
 		} {
 			r := New(Options{MaxGroups: 2})
@@ -225,7 +225,7 @@ func BenchmarkObserve(b *testing.B) {
 	for name, d := range map[string]*decision.Decision{
 		"admitted": decided("acme", answered{minute, admits}),
 		"denied":   decided("acme", answered{minute, denies}),
-		"banned":   refused("acme", decision.Banned),
+		"banned":   deniedFor("acme", decision.Banned),
 	} {
 		b.Run(name, func(b *testing.B) {
 			r := New(Options{})

@@ -12,42 +12,42 @@ const (
 	maxBatch = 500
 	// writeTime is how long one Write may take before its context ends.
 	writeTime = 10 * time.Second
-	// firstPause and maxPause are how long a batch rests after a failure: the first time, and at most.
+	// firstPause and maxPause bound the pause before a batch is retried.
 	firstPause = 100 * time.Millisecond
 	maxPause   = 5 * time.Second
 )
 
-// outlet is a sink and what waits for it. Each has a queue and a goroutine of its own, so that one that is stuck holds
-// up nothing else.
+// outlet writes the lines that wait for one sink. Each outlet has a queue and a goroutine, so that a stuck sink delays
+// no other.
 type outlet struct {
 	name     string
 	sink     Sink
 	log      *slog.Logger
-	most     int // bytes
+	maxBytes int // of queue
 	retryFor time.Duration
-	wake     chan struct{} // has one element when there may be something to do
-	last     chan struct{} // closed: no more lines come
-	problem  string        // the last Write's, "" if it had none; the goroutine's alone
+	wake     chan struct{} // has one element if there may be something to write
+	ended    chan struct{} // closed: no more lines come
+	problem  string        // the error of the last Write, or ""; only run uses it
 
 	mu        sync.Mutex
 	queue     []Line
 	bytes     int   // of queue
 	waiting   Tally // the queue and the batch that is being written
-	abandoned bool  // what waits was counted as dropped
+	abandoned bool  // waiting was counted as dropped
 	account   SinkStats
 }
 
 func newOutlet(name string, sink Sink, options *Options) *outlet {
 	return &outlet{
-		name: name, sink: sink, log: options.Log, most: options.QueueBytes, retryFor: options.RetryFor,
-		wake: make(chan struct{}, 1), last: make(chan struct{}),
+		name: name, sink: sink, log: options.Log, maxBytes: options.QueueBytes, retryFor: options.RetryFor,
+		wake: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 }
 
-// push queues a line, or drops it when the queue is full: the oldest tell how an attack began.
+// push queues a line, or drops it if the queue is full: the oldest lines show how an attack began.
 func (o *outlet) push(line Line) {
 	o.mu.Lock()
-	if o.bytes+len(line.Text) > o.most {
+	if o.bytes+len(line.Text) > o.maxBytes {
 		o.account.Dropped[Queue].add(1, line.Denials)
 	} else {
 		o.queue = append(o.queue, line)
@@ -61,23 +61,24 @@ func (o *outlet) push(line Line) {
 	}
 }
 
-// end says that no more lines come.
-func (o *outlet) end() { close(o.last) }
+// closeQueue lets run end once it has written all lines.
+func (o *outlet) closeQueue() { close(o.ended) }
 
-func (o *outlet) ending() bool {
+// isEnding reports whether the queue was closed.
+func (o *outlet) isEnding() bool {
 	select {
-	case <-o.last:
+	case <-o.ended:
 		return true
 	default:
 		return false
 	}
 }
 
-// run writes batches until all is written after end, or ctx ends.
+// run writes batches until ctx ends, or until all is written after closeQueue.
 func (o *outlet) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		ending := o.ending() // before the queue is looked at: what was pushed before the end is in it then
-		if batch := o.next(); len(batch) > 0 {
+		ending := o.isEnding() // read before the queue, which then has every line
+		if batch := o.takeBatch(); len(batch) > 0 {
 			o.deliver(ctx, batch)
 			continue
 		}
@@ -86,14 +87,14 @@ func (o *outlet) run(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-o.last:
+		case <-o.ended:
 		case <-o.wake:
 		}
 	}
 }
 
-// next takes a batch out of the queue; an empty one means that it is empty.
-func (o *outlet) next() []Line {
+// takeBatch removes a batch from the queue. The batch is empty if the queue is.
+func (o *outlet) takeBatch() []Line {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n := min(len(o.queue), maxBatch)
@@ -102,20 +103,20 @@ func (o *outlet) next() []Line {
 		o.bytes -= len(line.Text)
 	}
 	if o.queue = o.queue[n:]; len(o.queue) == 0 {
-		o.queue = nil // its memory was that of the longest queue
+		o.queue = nil // frees the memory of the longest queue
 	}
 	return batch
 }
 
-// deliver writes a batch, again and again until the sink takes it, retryFor is over or ctx ends. In the last case the
-// batch goes on waiting, and abandon counts it.
+// deliver writes a batch, and retries until the sink takes it, retryFor is over or ctx ends. If ctx ends the batch
+// stays in waiting, and abandon counts it.
 func (o *outlet) deliver(ctx context.Context, batch []Line) {
 	giveUp := time.Now().Add(o.retryFor)
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		attempt, cancel := context.WithTimeout(ctx, writeTime)
 		err := o.sink.Write(attempt, batch)
 		cancel()
-		o.judge(err)
+		o.recordResult(err)
 		switch {
 		case err == nil:
 			o.settle(batch, &o.account.Written)
@@ -123,33 +124,32 @@ func (o *outlet) deliver(ctx context.Context, batch []Line) {
 		case ctx.Err() != nil:
 			return
 		case time.Now().Add(pause).After(giveUp):
-			o.settle(batch, &o.account.Dropped[Refused])
+			o.settle(batch, &o.account.Dropped[SinkFailed])
 			return
 		}
-		o.rest(ctx, pause)
+		o.wait(ctx, pause)
 		if ctx.Err() != nil {
 			return
 		}
 	}
 }
 
-// rest waits before the next try. At the end there is no time for long pauses: the one that is running is cut short, and
-// all after it are the first.
-func (o *outlet) rest(ctx context.Context, pause time.Duration) {
-	last := o.last
-	if o.ending() {
-		last, pause = nil, firstPause
+// wait pauses before the next try. closeQueue ends a running pause, and later ones take firstPause.
+func (o *outlet) wait(ctx context.Context, pause time.Duration) {
+	ended := o.ended
+	if o.isEnding() {
+		ended, pause = nil, firstPause
 	}
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-last:
+	case <-ended:
 	case <-timer.C:
 	}
 }
 
-// settle moves a batch from what waits to a tally, unless it was counted as dropped in the meantime.
+// settle moves a batch from waiting to a tally, unless abandon has counted it.
 func (o *outlet) settle(batch []Line, to *Tally) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -163,8 +163,8 @@ func (o *outlet) settle(batch []Line, to *Tally) {
 	}
 }
 
-// judge counts a failure, and logs it if the one before was another or none.
-func (o *outlet) judge(err error) {
+// recordResult counts an error, and logs it if the previous Write had another one or none.
+func (o *outlet) recordResult(err error) {
 	problem := ""
 	if err != nil {
 		problem = err.Error()
@@ -173,20 +173,26 @@ func (o *outlet) judge(err error) {
 	if o.account.Failing = err != nil; err != nil {
 		o.account.Failures++
 	}
-	dropped := o.account.Dropped[Queue].Denials + o.account.Dropped[Refused].Denials
+	dropped := o.account.Dropped[Queue].Denials + o.account.Dropped[SinkFailed].Denials
 	o.mu.Unlock()
 	if problem == o.problem {
 		return
 	}
 	o.problem = problem
 	if err != nil {
-		o.log.Warn("writing denial events failed; they are queued, and dropped when the queue is full", "sink", o.name, "error", err)
+		o.log.Warn(
+			"writing denial events failed; they are queued, and dropped when the queue is full",
+			"sink",
+			o.name,
+			"error",
+			err,
+		)
 	} else {
 		o.log.Info("denial events are being written again", "sink", o.name, "dropped_so_far", dropped)
 	}
 }
 
-// abandon counts what still waits as dropped.
+// abandon counts the waiting lines as dropped.
 func (o *outlet) abandon() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

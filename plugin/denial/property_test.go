@@ -22,7 +22,7 @@ func anyDecision(t *rapid.T) *decision.Decision {
 	mode := rapid.SampledFrom([]policy.Mode{policy.Enforce, policy.Enforce, policy.Shadow, policy.Log})
 	statuses := rapid.SampledFrom([]decision.Status{admits, admits, denies, deniesLong, localNo, unanswered, {Source: decision.Redis, Wait: limit.Never}})
 	if reason := rapid.SampledFrom([]decision.Reason{decision.Counted, decision.Counted, decision.TenantMissing, decision.Banned}).Draw(t, "reason"); reason != decision.Counted {
-		d := asked(org)
+		d := undecided(org)
 		d.Mode = mode.Draw(t, "config's mode")
 		d.DenyOrRecord(reason, 0)
 		if d.Denied() {
@@ -82,7 +82,7 @@ func (m *moody) Write(ctx context.Context, batch []Line) error {
 }
 
 // Whatever is denied, by whom and when, whether sinks fail and how small the bounds are: the counts of all lines and of
-// all drops are the denials, and the answers are the refused requests unless something was dropped.
+// all drops are the denials, and the answers are the denied requests unless something was dropped.
 func TestTheCountsOfAllLinesAndDropsAreTheDenials(t *testing.T) {
 	published := readSchema(t)
 	rapid.Check(t, func(rt *rapid.T) {

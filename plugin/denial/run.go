@@ -7,21 +7,21 @@ import (
 )
 
 const (
-	// grace is how long after the end of a second its lines are made: timers are not exact.
+	// grace is the time from the end of a second until its lines are made: timers are not exact.
 	grace = 50 * time.Millisecond
-	// lastLook is how long after FlushTime a sink may take to see that its context has ended.
-	lastLook = 100 * time.Millisecond
-	// stretch is how many lines are made at a stretch, in well under a millisecond; after it, requests have their turn,
-	// which in a process with one thread they would otherwise wait for.
-	stretch = 100
-	rest    = time.Millisecond
+	// sinkGrace is how long after FlushTime a sink may take to notice that its context has ended.
+	sinkGrace = 100 * time.Millisecond
+	// burst is how many lines are made without a pause, in well under a millisecond. In a process with one thread
+	// requests would have to wait for more.
+	burst = 100
+	pause = time.Millisecond
 )
 
-// Run makes lines of the seconds that are over and writes them to the sinks, until ctx ends; then it writes what is
-// left, if the sinks take it in FlushTime, and counts the rest as dropped. It is called once. It is not an error that
-// ctx ends, nor that a sink fails.
+// Run makes lines of finished seconds and writes them to the sinks until ctx ends. Then it writes the other lines for
+// at most FlushTime, and counts those that are left as dropped. It must be called once. It returns nil: neither the end
+// of ctx nor the failure of a sink is an error.
 //
-// A sink whose Write does not return although its context has ended is left alone in it; Run does not wait.
+// Run does not wait for a sink whose Write goes on although its context has ended.
 func (r *Recorder) Run(ctx context.Context) error {
 	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -32,7 +32,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	r.collect(ctx)
 	r.finish(true)
 	for _, o := range r.outlets {
-		o.end()
+		o.closeQueue()
 	}
 
 	done := make(chan struct{})
@@ -42,7 +42,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}()
 	if !within(done, r.options.FlushTime) {
 		stop()
-		within(done, lastLook)
+		within(done, sinkGrace)
 	}
 	for _, o := range r.outlets {
 		o.abandon()
@@ -50,9 +50,9 @@ func (r *Recorder) Run(ctx context.Context) error {
 	return nil
 }
 
-// within waits for done, and tells whether it came in time.
-func within(done <-chan struct{}, most time.Duration) bool {
-	timer := time.NewTimer(most)
+// within waits for done, and reports whether it was closed in time.
+func within(done <-chan struct{}, limit time.Duration) bool {
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case <-done:
@@ -77,13 +77,13 @@ func (r *Recorder) collect(ctx context.Context) {
 	}
 }
 
-// untilNext is how long it is until the lines of the second of now are made.
+// untilNext returns the time until the lines of the second of now are made.
 func untilNext(now time.Time) time.Duration {
 	return now.Truncate(time.Second).Add(time.Second + grace).Sub(now)
 }
 
-// finish makes lines of all seconds that are over, and at the end of the one that is not. Nothing is encoded under the
-// lock, which requests wait for.
+// finish makes lines of all finished seconds, and at the end also of the current one. It encodes without the lock,
+// which requests wait for.
 func (r *Recorder) finish(end bool) {
 	r.mu.Lock()
 	if r.window != nil && (end || r.window.second != time.Now().Unix()) {
@@ -95,17 +95,17 @@ func (r *Recorder) finish(end bool) {
 	made := 0
 	for _, w := range windows {
 		for _, g := range w.groups {
-			r.hand(g)
-			if made++; made%stretch == 0 && !end {
-				time.Sleep(rest)
+			r.queueLine(g)
+			if made++; made%burst == 0 && !end {
+				time.Sleep(pause)
 			}
 		}
 	}
 }
 
-// hand gives a group's line to all queues.
-func (r *Recorder) hand(g *group) {
-	line, err := r.line(g)
+// queueLine adds a group's line to all queues.
+func (r *Recorder) queueLine(g *group) {
+	line, err := r.encode(g)
 	if err == nil {
 		for _, o := range r.outlets {
 			o.push(line)
@@ -116,7 +116,7 @@ func (r *Recorder) hand(g *group) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil {
-		r.handed += g.count
+		r.queued += g.count
 	} else {
 		r.lost[Queue].add(1, g.count)
 	}

@@ -47,7 +47,7 @@ func TestASecondIsWrittenShortlyAfterItsEnd(t *testing.T) {
 	})
 }
 
-func TestASinkThatFailsIsTriedAgainAndToldOfOnce(t *testing.T) {
+func TestASinkThatFailsIsRetriedAndLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, messages := logged()
 		r, to, end := running(t, Options{Log: log})
@@ -84,7 +84,7 @@ func TestABatchThatASinkNeverTakesIsGivenUp(t *testing.T) {
 		to.fail(nil)
 		end()
 		events := to.events(t)
-		if s := accounted(t, r).Sinks[0]; s.Dropped[Refused] != (Tally{1, 1}) || len(events) != 1 || events[0].Org != "globex" {
+		if s := accounted(t, r).Sinks[0]; s.Dropped[SinkFailed] != (Tally{1, 1}) || len(events) != 1 || events[0].Org != "globex" {
 			t.Errorf("%+v, written %+v; want the first line given up, and the second written", s, events)
 		}
 	})
@@ -137,7 +137,7 @@ func TestASinkThatIsStuckHoldsUpNeitherRequestsNorOtherSinksNorTheEnd(t *testing
 		}
 		start := time.Now()
 		end()
-		if took := time.Since(start); took > time.Second+lastLook {
+		if took := time.Since(start); took > time.Second+sinkGrace {
 			t.Errorf("the end took %v", took)
 		}
 		stats := accounted(t, r)
@@ -177,7 +177,7 @@ func TestTheEndDoesNotWaitForASinkThatFails(t *testing.T) {
 		r.Observe(decided("acme", answered{named("minute", policy.Tenant), denies}))
 		start := time.Now()
 		end()
-		if took := time.Since(start); took > DefaultFlushTime+lastLook {
+		if took := time.Since(start); took > DefaultFlushTime+sinkGrace {
 			t.Errorf("the end took %v", took)
 		}
 		if s := accounted(t, r).Sinks[0]; s.Dropped[Shutdown] != (Tally{1, 1}) {

@@ -14,7 +14,7 @@ import (
 	"unicode/utf8"
 )
 
-// jsonSchema is a JSON Schema, as far as the published one uses the language. Reading refuses any other keyword, so
+// jsonSchema is a JSON Schema, as far as the published one uses the language. Reading rejects any other keyword, so
 // nothing that is published goes unchecked.
 type jsonSchema struct {
 	Dialect     string `json:"$schema"`
@@ -73,7 +73,7 @@ func decode(t testing.TB, text []byte, into any) {
 	}
 }
 
-// check tells all of the schema that a decoded value breaks.
+// check returns all faults of a decoded value.
 func (s *jsonSchema) check(path string, value any) (faults []string) {
 	fault := func(format string, args ...any) { faults = append(faults, path+": "+fmt.Sprintf(format, args...)) }
 	if s.Type != nil && !s.allows(value) {
@@ -105,7 +105,7 @@ func (s *jsonSchema) check(path string, value any) (faults []string) {
 	return faults
 }
 
-// allows tells whether a value is of one of the schema's types.
+// allows reports whether a value is of one of the schema's types.
 func (s *jsonSchema) allows(value any) bool {
 	is := map[bool]string{true: "null"}[value == nil]
 	switch v := value.(type) {
@@ -160,7 +160,7 @@ func (s *jsonSchema) checkProperties(path string, object map[string]any) (faults
 	return faults
 }
 
-func TestTheSchemaRefusesWhatNoLineMaySay(t *testing.T) {
+func TestTheSchemaRejectsWhatNoLineMaySay(t *testing.T) {
 	published := readSchema(t)
 	const good = `{"event":"rate_limit_denial","version":1,"id":"00c0ffee00c0ffee-1","count":1,"answers":0,` +
 		`"first":"2000-01-01T00:00:00.000000Z","last":"2000-01-01T00:00:00.000000Z","mode":"enforce","reason":"quota"}`
