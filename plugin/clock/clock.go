@@ -1,13 +1,12 @@
-// Package clock is the time by which buckets in this process are kept: the time of day as it was at the start, and the
-// time that has passed since. A bucket must not stand still because somebody set the time of day back, nor be full
-// again because it was set forward.
+// Package clock provides the clock of the buckets in this process: the time of day at the start, plus the time that has
+// passed since. A bucket does not stop when the time of day is set back, and is not full when it is set forward.
 //
-// A clock that never followed the time of day would leave windows, which are aligned to the Unix epoch, where a wrong
-// clock at the start has put them. So it is slewed: while the two differ, a [Clock] runs faster or slower by one part
-// in a hundred. A minute of error is gone after less than two hours, an hour's after four days, or with the next start.
-// Meanwhile limits are that much larger or smaller, and windows end by this clock.
+// Windows are aligned to the Unix epoch, so the clock must follow the time of day in the end. A [Clock] is slewed:
+// while it differs from the time of day, it runs faster or slower by one part in a hundred. It corrects a minute in
+// less than two hours and an hour in four days, or with the next start. Meanwhile limits are larger or smaller by that
+// part.
 //
-// What must follow the time of day at once does not live here: overrides hold by it, and logs tell it.
+// Overrides and logs use the time of day itself.
 package clock
 
 import (
@@ -18,23 +17,23 @@ import (
 )
 
 const (
-	// slew is the part by which a clock runs faster or slower while it differs from the time of day: one in so many.
+	// slew is the divisor of the part by which a clock runs faster or slower.
 	slew = 100
-	// look is how often, at most, a clock looks by how much it differs.
-	look = limit.Second
+	// interval is the least time between two comparisons with the time of day.
+	interval = limit.Second
 )
 
-// Clock never steps. It is safe for concurrent use. Make it with New.
+// Clock is a clock that never steps. It is safe for concurrent use. Make it with New.
 type Clock struct {
 	read    func() (wall, elapsed limit.Micros)
 	segment atomic.Pointer[segment]
 }
 
-// segment is how a clock runs from an instant on, until it looks again.
+// segment describes how a clock runs from one comparison to the next.
 type segment struct {
 	from limit.Micros // elapsed
-	at   limit.Micros // what the clock shows then
-	off  limit.Micros // the time of day less at
+	at   limit.Micros // on the clock, at from
+	off  limit.Micros // the time of day minus at
 }
 
 // New makes a clock that shows the time of day.
@@ -46,8 +45,7 @@ func New() *Clock {
 	})
 }
 
-// newClock makes a clock from what reads the time of day, which may step, and the time since some instant, which does
-// not.
+// newClock makes a clock. read returns the time of day, which may step, and the time since an instant, which may not.
 func newClock(read func() (wall, elapsed limit.Micros)) *Clock {
 	c := &Clock{read: read}
 	wall, elapsed := read()
@@ -59,16 +57,16 @@ func newClock(read func() (wall, elapsed limit.Micros)) *Clock {
 func (c *Clock) Now() limit.Micros {
 	wall, elapsed := c.read()
 	s := c.segment.Load()
-	now := s.now(elapsed)
-	if elapsed-s.from >= look {
+	now := s.timeAt(elapsed)
+	if elapsed-s.from >= interval {
 		c.segment.CompareAndSwap(s, &segment{from: elapsed, at: now, off: wall - now})
 	}
 	return now
 }
 
-// now is what the clock shows when so much time has passed.
-func (s *segment) now(elapsed limit.Micros) limit.Micros {
-	passed := max(elapsed-s.from, 0) // another request may have looked since this one read the time
-	most := passed / slew
-	return s.at + passed + min(max(s.off, -most), most)
+// timeAt returns the time on the clock at an elapsed time.
+func (s *segment) timeAt(elapsed limit.Micros) limit.Micros {
+	passed := max(elapsed-s.from, 0) // another request may have replaced the segment since this one read the time
+	bound := passed / slew
+	return s.at + passed + min(max(s.off, -bound), bound)
 }

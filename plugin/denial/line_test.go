@@ -72,8 +72,8 @@ func kinds() []kind {
 	overridden.Resolution.Bounds[0].Cost = 3
 	later := decided("acme", answered{minute, localNo})
 	later.Identity.User.ID = "u_43"
-	stranger := decided("192.0.2.7", answered{named("per-ip", policy.IP), denies})
-	stranger.Identity.Tenant.Kind, stranger.Identity.User = identity.IP, identity.Name{Kind: identity.IP, ID: "192.0.2.7"}
+	anonymous := decided("192.0.2.7", answered{named("per-ip", policy.IP), denies})
+	anonymous.Identity.Tenant.Kind, anonymous.Identity.User = identity.IP, identity.Name{Kind: identity.IP, ID: "192.0.2.7"}
 	banned := undecided("acme")
 	banned.Resolution.Override, banned.Resolution.Until = 9, 90*limit.Second
 	banned.Ban(30 * limit.Second)
@@ -96,7 +96,7 @@ func kinds() []kind {
 		{"quota, changed by overrides", known, one(overridden)},
 		{"quota, and no wait helps", known, one(decided("acme", answered{minute, never}))},
 		{"quota of a share, then of Redis, for two users", known, []*decision.Decision{later, decided("acme", answered{minute, denies})}},
-		{"quota of a stranger's address", known, one(stranger)},
+		{"quota of an anonymous address", known, one(anonymous)},
 		{"shadow", known, one(decided("acme", answered{trial, denies}))},
 		{"log", known, one(decided("acme", answered{watch, denies}))},
 		{"store_away", known, one(decided("acme", answered{closed, unanswered}))},

@@ -168,15 +168,15 @@ func TestEvenTheLinesOfOthersAreBounded(t *testing.T) {
 func TestUsersAndAddressesAreHashedUnlessTheyAreToBeShown(t *testing.T) {
 	minute := named("minute", policy.Tenant)
 	one, elsewhere := decided("acme", answered{minute, denies}), decided("globex", answered{minute, denies})
-	stranger := decided("192.0.2.7", answered{minute, denies})
-	stranger.Identity.Tenant.Kind, stranger.Identity.User = identity.IP, identity.Name{}
+	anonymous := decided("192.0.2.7", answered{minute, denies})
+	anonymous.Identity.Tenant.Kind, anonymous.Identity.User = identity.IP, identity.Name{}
 	same := Options{Salt: []byte("pepper")}
 	hashes := map[string]bool{}
 	for _, options := range []Options{same, same, {Salt: []byte("salt")}, {}, {}} {
-		for _, d := range []*decision.Decision{one, elsewhere, stranger} {
+		for _, d := range []*decision.Decision{one, elsewhere, anonymous} {
 			events, _ := recorded(t, options, d)
 			hidden := events[0].User
-			if d == stranger {
+			if d == anonymous {
 				hidden = events[0].Org
 			}
 			if len(hidden) != len(hashPrefix)+32 || strings.Contains(hidden, "u_42") || strings.Contains(hidden, "192.0.2.7") {
@@ -192,7 +192,7 @@ func TestUsersAndAddressesAreHashedUnlessTheyAreToBeShown(t *testing.T) {
 	if events, _ := recorded(t, shown, one); events[0].User != "u_42" {
 		t.Errorf("the user is %q, want it as it is", events[0].User)
 	}
-	if events, _ := recorded(t, shown, stranger); events[0].Org != "192.0.2.7" || events[0].OrgKind != "ip" {
+	if events, _ := recorded(t, shown, anonymous); events[0].Org != "192.0.2.7" || events[0].OrgKind != "ip" {
 		t.Errorf("the tenant is %q, want the address as it is", events[0].Org)
 	}
 }
@@ -204,7 +204,7 @@ func TestObservingAllocatesNothingButForTheFirstOfALine(t *testing.T) {
 			"admitted":       decided("acme", answered{minute, admits}),
 			"denied":         decided("acme", answered{minute, denies}, answered{named("daily", policy.Tenant), deniesLong}),
 			"a long tenant":  decided(strings.Repeat("é", maxText), answered{minute, denies}),
-			"refused":        deniedFor("acme", decision.MetaLimited),
+			"meta limited":   deniedFor("acme", decision.MetaLimited),
 			"one of several": decided("beyond", answered{minute, denies}),
 		} {
 			r := New(Options{MaxGroups: 2})

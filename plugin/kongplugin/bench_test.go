@@ -20,7 +20,7 @@ import (
 )
 
 // BenchmarkSocket drives events through the sockets of built plugin servers and compares, in turns within one run, how
-// many there are in a second and what CPU time of the server each takes, as far as /proc tells. Every server is a
+// many there are in a second and what CPU time of the server each takes, if /proc has it. Every server is a
 // process with one thread, so the ratios hold on a noisy machine:
 //
 //   - ours, with four limits in memory and all headers;
@@ -126,7 +126,7 @@ func startPlugin(b *testing.B, process *exec.Cmd, socket, config string) *driver
 		if k := d.dial(); k != nil {
 			d.conns = append(d.conns, k)
 		} else if time.Now().After(deadline) {
-			b.Fatalf("nobody listens at %s", socket)
+			b.Fatalf("nothing listens at %s", socket)
 		}
 	}
 	d.instance = d.conns[0].StartRaw([]byte(config))
@@ -138,7 +138,7 @@ func (d *driver) another(config string) *driver {
 	return &driver{process: d.process, dial: d.dial, conns: d.conns, instance: d.conns[0].StartRaw([]byte(config))}
 }
 
-// cpu is the CPU time of all of the server's threads so far; 0 where /proc does not tell.
+// cpu is the CPU time of all of the server's threads so far; 0 without /proc.
 func (d *driver) cpu() (total time.Duration) {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", d.process)) // the pattern is a good one
 	for _, thread := range threads {

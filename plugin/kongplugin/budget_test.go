@@ -79,7 +79,7 @@ func TestTheCommonConfigCostsOneQuestionAndOneSetHeaders(t *testing.T) {
 	}
 }
 
-// observing is byConsumer as it is where nothing is said about endpoints: no limit needs them, metrics and records do.
+// observing is byConsumer with the default of observe_endpoint: no limit needs endpoints, metrics and records do.
 var observing = strings.Replace(byConsumer, `"observe_endpoint":false,`, "", 1)
 
 // serveNaming serves configs whose requests leave the names of their endpoints in the slice.
@@ -137,7 +137,7 @@ func TestTheEndpointIsNamedWhateverTheLimitsAreCountedPer(t *testing.T) {
 					t.Fatal(err)
 				}
 				if got, most := h.writes()-writes, uint64(1+min(len(want), 1)); !slices.Equal(k.Questions, want) || got != most {
-					t.Errorf("asked %q in %d writes, want %q in %d, the answer's included", k.Questions, got, want, most)
+					t.Errorf("questions %q in %d writes, want %q in %d, the answer's included", k.Questions, got, want, most)
 				}
 			}
 			if want := []string{test.endpoint, test.endpoint}; !slices.Equal(*endpoints, want) {
@@ -195,7 +195,7 @@ func TestAPatternCostsOneQuestionForMethodAndPathInTheSameWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := []string{"kong.client.get_consumer", "kong.nginx.get_var=request"}; !slices.Equal(k.Questions, want) {
-		t.Errorf("asked %q, want %q", k.Questions, want)
+		t.Errorf("questions %q, want %q", k.Questions, want)
 	}
 	if got := h.writes() - writes; got != 2 {
 		t.Errorf("%d writes, want 2: both questions; headers, end and return together", got)
@@ -243,7 +243,7 @@ func TestADenialAsksNoMoreThanItTakesToKnowAGRPCCall(t *testing.T) {
 					t.Fatal(err)
 				}
 				if got := k.Questions[1:]; !slices.Equal(got, want) {
-					t.Errorf("asked %q beside the consumer, want %q", got, want)
+					t.Errorf("questions %q beside the consumer, want %q", got, want)
 				}
 				status, isCall := k.Exit.Status, k.Exit.Headers.GetFields()["grpc-status"].GetStringValue() == "8"
 				if isCall != test.call || (status == 200) != test.call {
@@ -267,9 +267,9 @@ func TestADenialAsksForTheIDOfItsRequestInOneWriteWithTheRest(t *testing.T) {
 		}
 	})
 	for _, test := range []struct {
-		config string
-		asked  []string
-		writes uint64
+		config    string
+		questions []string
+		writes    uint64
 	}{
 		{byConsumer, []string{getConsumer, getRoute}, 3},
 		{strings.Replace(byConsumer, "{", `{"denial_request_id":true,`, 1), []string{getConsumer, getRoute, getID}, 3},
@@ -282,8 +282,8 @@ func TestADenialAsksForTheIDOfItsRequestInOneWriteWithTheRest(t *testing.T) {
 		if err := k.Event(id); err != nil {
 			t.Fatal(err)
 		}
-		if got := h.writes() - writes; !slices.Equal(k.Questions, test.asked) || got != test.writes {
-			t.Errorf("asked %q in %d writes, want %q in %d, the exit's included", k.Questions, got, test.asked, test.writes)
+		if got := h.writes() - writes; !slices.Equal(k.Questions, test.questions) || got != test.writes {
+			t.Errorf("questions %q in %d writes, want %q in %d, the exit's included", k.Questions, got, test.questions, test.writes)
 		}
 	}
 	const recorded = "90607d37e0161b1fe197673e0ef8b45b"

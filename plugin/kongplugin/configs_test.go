@@ -52,7 +52,7 @@ func TestAFaultyConfigIsAnsweredByTheLastGoodOneElseByOnConfigFault(t *testing.T
 			t.Errorf("the log line does not name %s: %s", path, line)
 		}
 	}
-	k.StartInstance(2, faulty+`}`) // another worker: nothing new to tell
+	k.StartInstance(2, faulty+`}`) // another worker: nothing new to log
 	k.CloseInstance(open)
 	k.CloseInstance(2)
 
@@ -119,7 +119,7 @@ func TestAConfigThatIsNotJSONDoesNotFailTheStart(t *testing.T) {
 	}
 }
 
-func TestTwoConfigsThatDefineOnePolicyDifferentlyAreToldOnce(t *testing.T) {
+func TestTwoConfigsThatDefineOnePolicyDifferentlyAreLoggedOnce(t *testing.T) {
 	h := serve(t, plenty, nil)
 	k := h.dial()
 	config := `{"tiers":[{"name":"a","limits":[{"name":"burst","scope":"tenant","limit":%d,"window_size":1}]}]}`
@@ -133,15 +133,15 @@ func TestTwoConfigsThatDefineOnePolicyDifferentlyAreToldOnce(t *testing.T) {
 		if line := <-h.log.ch; strings.Contains(line, "share its buckets") {
 			conflicts++
 			if !strings.Contains(line, "7 per 1 s") {
-				t.Errorf("the line does not tell both definitions: %s", line)
+				t.Errorf("the line does not have both definitions: %s", line)
 			}
 		}
 	}
 	if conflicts != 2 { // with each of the two live definitions of plugin-1
-		t.Errorf("%d conflicts told, want 2", conflicts)
+		t.Errorf("%d conflicts logged, want 2", conflicts)
 	}
 	exact := strings.Replace(fmt.Sprintf(config, 7), `"window_size"`, `"accuracy":"exact","window_size"`, 1)
-	k.StartRaw([]byte(kongtest.WithSeq(6, "plugin-3", exact))) // some of its requests would be asked with another capacity
+	k.StartRaw([]byte(kongtest.WithSeq(6, "plugin-3", exact))) // some of its requests would need another capacity
 	h.log.await(t, "token_bucket) per tenant, exact in plugin plugin-3, "+
 		"7 per 1 s (token_bucket) per tenant, leased in plugin plugin-2")
 }

@@ -34,7 +34,7 @@ type route struct {
 // its route gets another name or other protocols.
 const routeFresh = time.Minute
 
-// fillRoute sets the route of req and reports whether the instance knows it, so that Kong need not be asked.
+// fillRoute sets the route of req and reports whether the instance knows it, so that it takes no question.
 func (in *instance) fillRoute(req *identity.Request, now time.Duration) bool {
 	r := in.route.Load()
 	if r == nil || now >= r.expiresAt {

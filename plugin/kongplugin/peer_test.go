@@ -17,15 +17,15 @@ func TestARouteThatKongDidNotNameIsAskedForAgain(t *testing.T) {
 	id := k.StartInstance(1, `{"route_id":"r1",
 		"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant+endpoint","limit":5,"window_size":1}]}]}`)
 	for i, c := range []struct {
-		answer []byte
-		asked  bool
+		answer  []byte
+		isAsked bool
 	}{{nil, true}, {named, true}, {named, false}} {
 		k.Answers["kong.router.get_route"] = c.answer
 		if err := k.Event(id); err != nil {
 			t.Fatal(err)
 		}
-		if got := slices.Contains(k.Questions, "kong.router.get_route"); got != c.asked {
-			t.Errorf("event %d asked for the route: %t, want %t", i, got, c.asked)
+		if got := slices.Contains(k.Questions, "kong.router.get_route"); got != c.isAsked {
+			t.Errorf("event %d asked for the route: %t, want %t", i, got, c.isAsked)
 		}
 	}
 }

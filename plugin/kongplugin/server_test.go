@@ -25,7 +25,7 @@ func TestAConsumerConfigAsksOnlyForTheConsumerInOneWriteAndAnswersInOne(t *testi
 		t.Fatal(err)
 	}
 	if want := []string{"kong.client.get_consumer"}; !slices.Equal(k.Questions, want) {
-		t.Errorf("asked %q, want %q", k.Questions, want)
+		t.Errorf("questions %q, want %q", k.Questions, want)
 	}
 	if got := h.writes() - before; got != 2 {
 		t.Errorf("%d writes, want 2: the question; headers, end and return together", got)
@@ -56,7 +56,7 @@ func TestAllQuestionsOfARequestLeaveInOneWrite(t *testing.T) {
 		"kong.nginx.get_var=http_x_user_id",
 	}
 	if !slices.Equal(k.Questions, want) {
-		t.Errorf("asked %q, want %q", k.Questions, want)
+		t.Errorf("questions %q, want %q", k.Questions, want)
 	}
 	if got := h.writes() - before; got != 2 {
 		t.Errorf("%d writes for %d questions, want 2", got, len(k.Questions))
@@ -72,7 +72,7 @@ func TestAConfigWithoutLimitsAsksNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(k.Questions) != 0 || k.Headers != nil || h.writes()-before != 1 {
-		t.Errorf("asked %q, headers %v, %d writes; want nothing but the end", k.Questions, k.Headers, h.writes()-before)
+		t.Errorf("questions %q, headers %v, %d writes; want nothing but the end", k.Questions, k.Headers, h.writes()-before)
 	}
 }
 
@@ -90,7 +90,7 @@ func TestARouteScopedInstanceAsksForItsRouteOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := slices.Contains(k.Questions, "kong.router.get_route"); got != want.ask {
-			t.Errorf("event %d asked %q: for the route %t, want %t", i, k.Questions, got, want.ask)
+			t.Errorf("event %d: questions %q, for the route %t, want %t", i, k.Questions, got, want.ask)
 		}
 	}
 }
@@ -104,7 +104,7 @@ func TestTheAddressIsAskedOnlyWhenTheTenantIsMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := []string{"kong.client.get_consumer", "kong.client.get_forwarded_ip"}; !slices.Equal(k.Questions, want) {
-		t.Errorf("asked %q, want %q", k.Questions, want)
+		t.Errorf("questions %q, want %q", k.Questions, want)
 	}
 }
 
@@ -139,7 +139,7 @@ func TestAnAnswerThatIsTooLongIsReadPastAndTheInternalFailModeAnswers(t *testing
 		if err := k.Event(id); err != nil {
 			t.Fatal(err)
 		}
-		if refused := k.Exit != nil; refused != (mode == "closed") || (refused && k.Exit.Status != 503) {
+		if denied := k.Exit != nil; denied != (mode == "closed") || (denied && k.Exit.Status != 503) {
 			t.Errorf("%s: exit %v", mode, k.Exit)
 		}
 		if mode == "closed" {
@@ -153,9 +153,9 @@ func TestAnAnswerThatIsTooLongIsReadPastAndTheInternalFailModeAnswers(t *testing
 }
 
 func TestLongAnswersWithinTheBoundAreDecided(t *testing.T) {
-	var owner string
+	var tenant string
 	h := serve(t, func(bounds []policy.Bound, statuses []decision.Status) error {
-		owner = bounds[0].Key.GroupID
+		tenant = bounds[0].Key.GroupID
 		return plenty(bounds, statuses)
 	}, nil)
 	k := h.dial()
@@ -166,15 +166,15 @@ func TestLongAnswersWithinTheBoundAreDecided(t *testing.T) {
 	if err := k.Event(id); err != nil {
 		t.Fatal(err)
 	}
-	if k.Headers["X-RateLimit-Limit"] != "50" || !strings.HasPrefix(owner, "sha256:") {
-		t.Errorf("headers %v, owner %.20q; want the tier and a hashed tenant", k.Headers, owner)
+	if k.Headers["X-RateLimit-Limit"] != "50" || !strings.HasPrefix(tenant, "sha256:") {
+		t.Errorf("headers %v, tenant %.20q; want the tier and a hashed tenant", k.Headers, tenant)
 	}
 }
 
 func TestAnIdentityThatIsNotUTF8IsCountedAsItIs(t *testing.T) {
-	var owner string
+	var tenant string
 	h := serve(t, func(bounds []policy.Bound, statuses []decision.Status) error {
-		owner = bounds[0].Key.GroupID
+		tenant = bounds[0].Key.GroupID
 		return plenty(bounds, statuses)
 	}, nil)
 	k := h.dial()
@@ -184,8 +184,8 @@ func TestAnIdentityThatIsNotUTF8IsCountedAsItIs(t *testing.T) {
 	if err := k.Event(id); err != nil {
 		t.Fatal(err)
 	}
-	if owner != "\xff\x00:}" {
-		t.Errorf("owner %q", owner)
+	if tenant != "\xff\x00:}" {
+		t.Errorf("tenant %q", tenant)
 	}
 }
 

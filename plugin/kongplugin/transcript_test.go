@@ -61,12 +61,12 @@ func TestRecordedAnswersIdentifyTheRequest(t *testing.T) {
 	authed, jwt, endpoint := user, user, tenant
 	authed.Endpoint, jwt.Endpoint = "authed", "jwt"
 	endpoint.Policy, endpoint.Endpoint = "p", "GET /authed/records/{id}"
-	stranger := policy.Key{Namespace: "default", Policy: "ip", Group: policy.ByIP, GroupID: "127.0.0.1"}
+	anonymous := policy.Key{Namespace: "default", Policy: "ip", Group: policy.ByIP, GroupID: "127.0.0.1"}
 	for name, want := range map[string][]policy.Key{
 		"key-auth":           {authed, endpoint},
 		"jwt":                {jwt},
-		"key-auth-anonymous": {stranger},
-		"no-auth":            {stranger},
+		"key-auth-anonymous": {anonymous},
+		"no-auth":            {anonymous},
 	} {
 		var got []policy.Key
 		h := serve(t, func(bounds []policy.Bound, statuses []decision.Status) error {

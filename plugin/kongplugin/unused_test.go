@@ -36,7 +36,7 @@ func (l *timeline) define(seq int, plugin string, limit int) *instance {
 	return l.start(kongwire.Config{JSON: text, Common: text, PluginID: plugin})
 }
 
-// conflicts returns how many were logged since it was last asked.
+// conflicts returns how many were logged since the last call.
 func (l *timeline) conflicts() int {
 	defer l.log.Reset()
 	return strings.Count(l.log.String(), "share its buckets")

@@ -10,8 +10,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Parse reads a config as it stands under config: in a decK file, in YAML or JSON, with all defaults filled in. An error
-// about what the text says is of type [schema.Faults] and holds every fault with its path.
+// Parse returns the config of a text in YAML or JSON, as under config: in a decK file, with all defaults set. If the
+// config has faults, the error is of type [schema.Faults] and holds every fault with its path.
 func Parse(text []byte) (schema.Config, error) {
 	if !json.Valid(text) {
 		var document any
@@ -23,12 +23,12 @@ func Parse(text []byte) (schema.Config, error) {
 			return schema.Config{}, fmt.Errorf("parse the config: its keys must be strings: %w", err)
 		}
 	}
-	config, _, err := schema.Parse(text, compiles)
+	config, _, err := schema.Parse(text, checkPolicies)
 	return config, err
 }
 
-// compiles finds the faults that the schema cannot see.
-func compiles(config schema.Config) error {
+// checkPolicies returns the faults of a config that the schema cannot find.
+func checkPolicies(config schema.Config) error {
 	_, err := policy.FromConfig(config)
 	return err
 }

@@ -12,30 +12,33 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
 )
 
-// Never is a wait that nothing ends: the request costs more than the limit holds, or its sender is banned for good.
+// Never is the wait of a request that costs more than the limit holds, or of a tenant that is banned for good.
 const Never = time.Duration(math.MaxInt64)
 
-// Decision is the answer to one request. It belongs to the caller.
+// Decision is the answer to one request. The caller may keep and change it.
 type Decision struct {
 	Allowed bool
-	Result  decision.Result // allowed, soft_throttled (allowed, beyond a soft threshold) or hard_throttled (refused)
-	Reason  decision.Reason // counted: the limits decided; else what decided in their stead
+	Result  decision.Result // allowed, soft_throttled (allowed, beyond a soft threshold) or hard_throttled (denied)
+	Reason  decision.Reason // counted: the limits decided; else what decided instead
 
-	// Policy is the name of the limit that binds: the one that refuses and takes longest to have room again, else the one
-	// of which the smallest part is left. "": no enforced limit applies, and Limit, Remaining and Reset are zero. These
-	// are for the program: it may be a limit that all tenants share, whose numbers Headers and Body do not show (see
-	// Status).
-	Policy     string
-	Limit      int64         // tokens it holds when it is full
-	Remaining  int64         // tokens left, after this request
-	Reset      time.Time     // when it is full again, or its window ends, by the clock of its store; for a refused request not before RetryAfter is over
-	RetryAfter time.Duration // of a refused request: how long until it would be admitted, if nobody else spends; 0: that is not known
+	// Policy is the name of the limit that binds: of those that deny, the one with the longest wait; else the one with the
+	// smallest part left. "": no enforced limit applies, and Limit, Remaining and Reset are zero. All tenants may share
+	// the limit; then Headers and Body do not show these numbers.
+	Policy    string
+	Limit     int64 // tokens of the full bucket
+	Remaining int64 // tokens after this request
+	// Reset is when the bucket is full again, or its window ends, on the clock of its store. For a denied request it is
+	// not before the end of RetryAfter.
+	Reset time.Time
+	// RetryAfter is how long a denied request must wait until it would be admitted, if no other request spends. 0:
+	// unknown.
+	RetryAfter time.Duration
 
 	Degraded     bool     // Redis did not answer for all limits
-	ShadowDenied bool     // a limit in mode shadow or log would have refused
-	Statuses     []Status // of all limits that apply; none where something else decided
+	ShadowDenied bool     // a limit in mode shadow or log would have denied
+	Statuses     []Status // of all limits that apply; none if something else decided
 
-	// What an HTTP client reads, as the plugin would answer: Headers always; StatusCode and Body of a refused request.
+	// The HTTP response, as the plugin sends it: Headers always, StatusCode and Body if the request is denied.
 	Headers    []Header
 	StatusCode int
 	Body       []byte
@@ -44,25 +47,27 @@ type Decision struct {
 // Status is the answer of one limit.
 type Status struct {
 	Policy    string
-	Scope     string // what it is counted per
-	Shared    bool   // all tenants spend from its bucket: clients do not read its numbers, unless show_shared_limits says so
-	Enforced  bool   // false: in mode shadow or log, it refuses nothing
-	Allowed   bool   // it has room for the request, or nobody could say and its fail mode is not closed
+	Scope     string // tenant, user, …
+	Shared    bool   // all tenants share its bucket: Headers show its numbers only with show_shared_limits
+	Enforced  bool   // false: its mode is shadow or log, and it denies nothing
+	Allowed   bool   // it has room, or its store did not answer and its fail mode is not closed
 	Cost      int64  // tokens that the request costs here
 	Charged   bool   // they were spent
 	Limit     int64  // tokens
 	Used      int64  // tokens, rounded up
 	Remaining int64  // tokens
 	Reset     time.Time
-	Wait      time.Duration   // 0: it has room; else how long until it has; of an unanswered one how long Redis is expected to be away
-	Source    decision.Source // who answered: memory, redis, lease, local, or unanswered
+	// Wait is how long until it has room, and 0 if it has. If Source is unanswered, it is how long Redis is expected to
+	// be away.
+	Wait   time.Duration
+	Source decision.Source // memory, redis, lease, local, or unanswered
 }
 
 // Header is one response header.
 type Header struct{ Name, Value string }
 
-// WriteTo sets the headers of the decision on an HTTP response, and answers the request if it is refused. It tells
-// whether the request may go on.
+// WriteTo sets the headers of the decision on an HTTP response, and sends the response of a denied request. It reports
+// whether the request is allowed.
 func (d *Decision) WriteTo(w http.ResponseWriter) bool {
 	for _, h := range d.Headers {
 		w.Header().Set(h.Name, h.Value)
@@ -70,11 +75,11 @@ func (d *Decision) WriteTo(w http.ResponseWriter) bool {
 	if d.Allowed {
 		return true
 	}
-	refuse(w, d.StatusCode, d.Body)
+	writeDenial(w, d.StatusCode, d.Body)
 	return false
 }
 
-// newDecision copies what the caller may keep out of an exchange.
+// newDecision copies the decision out of an exchange, which the next request reuses.
 func newDecision(x *admit.Exchange) Decision {
 	d := &x.Decision
 	out := Decision{
@@ -101,7 +106,8 @@ func newDecision(x *admit.Exchange) Decision {
 func newStatus(d *decision.Decision, i int) Status {
 	b, s := &d.Resolution.Bounds[i], &d.Statuses[i]
 	out := Status{
-		Policy: b.Policy.Name, Scope: b.Policy.Scope.String(), Shared: b.Key.Shared(), Enforced: b.Enforced(), Cost: b.Cost, Charged: s.Charged,
+		Policy: b.Policy.Name, Scope: b.Policy.Scope.String(), Shared: b.Key.Shared(), Enforced: b.Enforced(),
+		Cost: b.Cost, Charged: s.Charged,
 		Limit: b.Policy.Limit.Spec().Burst, Wait: duration(s.Wait), Source: s.Source,
 	}
 	if s.Source == decision.Unanswered {
@@ -112,7 +118,7 @@ func newStatus(d *decision.Decision, i int) Status {
 	return out
 }
 
-// headers copies the headers of a response; all values are parts of one text.
+// headers copies the headers of a response. All values share one string.
 func headers(r *response.Response) []Header {
 	if len(r.Headers) == 0 {
 		return nil
@@ -126,15 +132,15 @@ func headers(r *response.Response) []Header {
 	for i := range r.Headers {
 		text.Write(r.Headers[i].Value)
 	}
-	rest, list := text.String(), make([]Header, len(r.Headers))
+	values, list := text.String(), make([]Header, len(r.Headers))
 	for i := range r.Headers {
 		n := len(r.Headers[i].Value)
-		list[i], rest = Header{Name: r.Headers[i].Name, Value: rest[:n]}, rest[n:]
+		list[i], values = Header{Name: r.Headers[i].Name, Value: values[:n]}, values[n:]
 	}
 	return list
 }
 
-// duration is a wait of the core; what is longer than a Duration can say is Never.
+// duration returns a wait as a Duration, and Never if it exceeds the range.
 func duration(wait limit.Micros) time.Duration {
 	if wait > limit.Micros(Never/time.Microsecond) {
 		return Never

@@ -1,5 +1,5 @@
 // Package limiter limits the requests of a Go program by tenant, user, credential, address and endpoint, with the same
-// policies, the same decisions and, if it is told to, the same buckets as the Kong plugin.
+// policies and decisions as the Kong plugin, and with the same buckets if both use one Redis.
 //
 // # Use
 //
@@ -9,50 +9,48 @@
 //	l, err := limiter.New(limiter.Options{Config: config})
 //	defer l.Close(ctx)
 //
-// Then ask before doing the work:
+// Decide each request before the work:
 //
 //	d, err := l.TryAcquire(ctx, limiter.Request{Org: "acme", User: "u_42", Endpoint: "POST /records"})
 //	if !d.Allowed {
 //		return fmt.Errorf("try again in %v", d.RetryAfter)
 //	}
 //
-// or put the limiter in front of an HTTP handler, which then sends the headers that the plugin sends and answers 429 as
-// the plugin does:
+// or wrap an HTTP handler, which then sends the headers and the 429 that the plugin sends:
 //
 //	identify := func(r *http.Request) limiter.Request { return limiter.Request{Org: orgOf(r)} }
 //	http.ListenAndServe(address, l.Middleware(identify)(handler))
 //
 // # One budget for Kong and Go
 //
-// A config with strategy redis keeps its buckets in Redis. A bucket is named by the config's namespace, the name of the
-// limit and whom it is counted for, so a program and a Kong node whose configs agree in these, and reach the same Redis,
-// spend one budget. Only the config's tenant_from, user_from, tier_from and cost_header mean nothing here: a [Request]
-// says who it is from. Limits per endpoint are counted by the endpoint's pattern, or, where no policy has one, by the name
-// of the route that the Request gives, which then is to be the route's name in Kong.
+// A config with strategy redis keeps its buckets in Redis. The key of a bucket is made of the config's namespace, the
+// name of the limit, and the tenant, user or endpoint that it counts. So a program and a Kong node with the same
+// namespace, limits and Redis spend one budget. The config's tenant_from, user_from, tier_from and cost_header have no
+// effect here: a [Request] has these values. Limits per endpoint count by the endpoint's pattern; if no policy has one,
+// they count by the route of the Request, which must have the route's name in Kong.
 //
-// Each request to Redis is one round trip. Busy limits need none: the program takes tokens ahead of need and spends
-// these leases without asking. That never admits more than the limit, and at most 2 percent fewer; with accuracy exact
-// every request asks. [Limiter.Close] gives leases back.
+// Each request costs Redis one round trip. Busy limits need none: the program leases tokens ahead of need and spends
+// them locally. That never admits more than the limit, and at most 2 percent fewer. With accuracy exact every request
+// goes to Redis. [Limiter.Close] releases the leases.
 //
 // # All or nothing
 //
-// Every limit that applies must have room, and then all of them are spent, else none: a refused request costs nothing.
-// The [Decision] names the limit that binds, and tells of every one in Statuses.
+// If every limit that applies has room, all are spent, else none: a denied request costs nothing. The [Decision] names
+// the limit that binds, and has every limit in Statuses.
 //
 // # When something fails
 //
-// Without Redis each limit's fail_mode decides: open admits, closed refuses, local counts in this process with its share
-// of the limit. None of that is an error. TryAcquire returns one when nothing could be decided, and Allowed is good to
-// act upon all the same:
+// Without Redis each limit's fail_mode decides: open admits, closed denies, local counts in this process with its share
+// of the limit. None of that is an error. TryAcquire returns an error if the limits could not decide; Allowed is set
+// all the same:
 //
-//   - The context has ended, or the request is nonsense (a negative cost): it is not allowed, and nothing is spent.
+//   - The context has ended, or the request is invalid (a negative cost): it is denied, and nothing is spent.
 //   - The limiter is closed, or has failed itself: on_internal_error of the config decides, by default to allow.
 //
 // A request waits for Redis at most redis.read_timeout (50 ms by default) and Options.Budget. A context that ends
-// meanwhile does not cut that short: what was sent may have been spent.
+// meanwhile does not end the wait: Redis may have spent the tokens already.
 //
-// # What does not live here
+// # Policies of a database
 //
-// The path of a request is package admit's, where buckets are kept package bucket'. Reading policies from Postgres is
-// the caller's: see [Limiter.Follow].
+// The limiter does not read Postgres. A caller that does passes the policies to [Limiter.SetPolicies].
 package limiter

@@ -28,28 +28,30 @@ import (
 // ErrClosed is the error of a request to a limiter that is closed.
 var ErrClosed = errors.New("the limiter is closed")
 
-// Options are what a Limiter needs; zero fields have defaults. Those that the plugin server has as settings are the same
-// on all nodes and programs that share a budget.
+// Options configure a Limiter; zero fields have defaults. All nodes and programs that share a budget must have the same
+// values of those that are settings of the plugin server.
 type Options struct {
-	// Config is the policies, and where their buckets are kept. A zero field that has a default means that default, so one
-	// built in Go names only what it is about; see Parse for one in YAML or JSON. Mode log is as shadow here: an observer
-	// that logs has to be brought along.
+	// Config has the policies, and where their buckets are. Its zero fields mean their defaults. Parse reads one from YAML
+	// or JSON. Mode log is like shadow here: an observer may log.
 	Config schema.Config
-	// Log is told when Redis goes away and comes back, and of what could not be decided; at the level debug also what
-	// go-redis says, which has one logger for the whole process. Default: nothing is logged.
+	// Log gets a line when Redis fails and recovers, and for errors of decisions; at level debug also the lines of
+	// go-redis, which has one logger for the whole process. Default: nothing is logged.
 	Log *slog.Logger
-	// Observers are told of every decision, such as one that counts them.
+	// Observers receive every decision, for example to count them.
 	Observers []admit.Observer
 
-	Budget     time.Duration // the longest that one request waits for Redis, whatever the config allows; default 1 s
-	MaxBuckets int           // most buckets in this process, about 250 bytes each; default one million
+	Budget     time.Duration // bounds the wait of one request for Redis, whatever the config allows; default 1 s
+	MaxBuckets int           // bounds the buckets in this process, about 250 bytes each; default one million
 	Nodes      int           // the fewest nodes that share a limit while Redis is away; default 1
-	LeaseShare int           // percent of a limit that all nodes together take from Redis ahead of need, at most 5; default 2; negative: none
+	// LeaseShare is the percentage of a limit that all nodes together lease from Redis, at most 5; default 2; negative:
+	// none.
+	LeaseShare int
 
-	// MaxAddresses is how many client addresses have buckets in Redis by this program at once, about 230 bytes each; further
-	// ones share the bucket of their /24 or /48, or are counted in this process. Default 250,000; negative: any number.
+	// MaxAddresses bounds the client addresses for which this program keeps buckets in Redis, about 230 bytes each.
+	// Further ones share the bucket of their /24 or /48, or are counted in this process. Default 250,000; negative: no
+	// bound.
 	MaxAddresses int
-	// NewAddresses is how many new ones a second get such buckets. Default 1000; negative: any number.
+	// NewAddresses bounds how many addresses get such a bucket per second. Default 1000; negative: no bound.
 	NewAddresses int
 }
 
@@ -59,12 +61,12 @@ type Limiter struct {
 	config    *policy.Plan // without rows
 	log       *slog.Logger
 	exchanges sync.Pool    // of *exchange
-	told      atomic.Int64 // the second in which something undecided was last logged
+	loggedAt  atomic.Int64 // the second of the last log line of logUndecided
 
 	closed atomic.Bool
 	stop   context.CancelFunc
-	ended  chan struct{} // closed when nothing runs any more
-	err    error         // of what ran, once ended is closed
+	ended  chan struct{} // closed when the background has ended
+	err    error         // of the background, once ended is closed
 }
 
 // exchange is the memory of one request.
@@ -73,9 +75,8 @@ type exchange struct {
 	known admit.Known
 }
 
-// New makes a limiter and starts what it does in the background, until Close: forgetting buckets that mean nothing any
-// more, and watching Redis, for which it does not wait. The error is about the config, of type [schema.Faults] where the
-// config itself is at fault.
+// New makes a limiter and starts its background work, which Close ends: it expires buckets and watches Redis. New does
+// not wait for Redis. If the config has faults, the error is of type [schema.Faults].
 func New(o Options) (*Limiter, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	o.Budget = cmp.Or(o.Budget, time.Second)
@@ -86,7 +87,7 @@ func New(o Options) (*Limiter, error) {
 		return nil, err
 	}
 	config := o.Config.WithDefaults()
-	snapshot, err := policy.FromConfig(admit.ForKnown(config))
+	plan, err := policy.FromConfig(admit.ForKnown(config))
 	if err != nil {
 		return nil, err
 	}
@@ -98,17 +99,17 @@ func New(o Options) (*Limiter, error) {
 			Renderer: response.New(config, rand.Int64N), Observers: o.Observers,
 			FailClosed: config.OnInternalError == schema.FailClosed,
 		},
-		config: snapshot, log: o.Log, ended: make(chan struct{}),
+		config: plan, log: o.Log, ended: make(chan struct{}),
 		exchanges: sync.Pool{New: func() any { return new(exchange) }},
 	}
-	l.path.Policies.Store(snapshot)
+	l.path.Policies.Store(plan)
 	if err := l.start(&config, &o); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-// start opens the buckets of a config, and begins to look after them.
+// start opens the buckets of a config and starts the background work.
 func (l *Limiter) start(config *schema.Config, o *Options) error {
 	ctx, stop := context.WithCancel(context.Background())
 	all := bucket.New(ctx, bucket.Options{
@@ -140,27 +141,27 @@ func (l *Limiter) start(config *schema.Config, o *Options) error {
 	return nil
 }
 
-// TryAcquire decides about a request, and spends its cost if it is allowed. It does not wait until there is room. An
-// error means that nothing could be decided; Allowed then says what to do all the same, as the package comment tells.
+// TryAcquire decides a request, and spends its cost if it is allowed. It does not wait until there is room. An error
+// means that the limits could not decide; Allowed is set all the same, as the package comment explains.
 func (l *Limiter) TryAcquire(ctx context.Context, r Request) (Decision, error) {
 	x := l.exchange()
 	defer l.exchanges.Put(x)
 	if err := ctx.Err(); err != nil {
-		l.refuse(x)
+		l.deny(x)
 		return newDecision(&x.Exchange), fmt.Errorf("acquire: %w", err)
 	}
-	r.tell(&x.known)
+	r.setFacts(&x.known)
 	err := l.decide(&r, x)
 	return newDecision(&x.Exchange), err
 }
 
 func (l *Limiter) exchange() *exchange { return l.exchanges.Get().(*exchange) }
 
-// decide decides about a request that was told to x. Whoever asks may go away meanwhile; that is not for the buckets to
-// know, or a Redis would be held for slow whose callers are impatient.
+// decide decides a request whose facts are in x. It ignores the caller's context: if that ended a request to Redis, the
+// circuit breaker would count Redis as slow.
 func (l *Limiter) decide(r *Request, x *exchange) error {
-	if err := r.fault(); err != nil {
-		l.refuse(x)
+	if err := r.validate(); err != nil {
+		l.deny(x)
 		return fmt.Errorf("acquire: %w", err)
 	}
 	if l.closed.Load() {
@@ -173,25 +174,25 @@ func (l *Limiter) decide(r *Request, x *exchange) error {
 	return nil
 }
 
-// refuse answers a request that nobody should have made, whatever on_internal_error says: it must buy nothing.
-func (l *Limiter) refuse(x *exchange) {
+// deny denies an invalid or cancelled request, whatever on_internal_error says.
+func (l *Limiter) deny(x *exchange) {
 	x.Request.Reset()
 	x.Decision.Reset()
 	x.Decision.Deny(decision.InternalFault)
 	l.path.Renderer.Render(&x.Decision, false, &x.Response)
 }
 
-// complain logs what could not be decided, once a second at most.
-func (l *Limiter) complain(err error) {
+// logUndecided logs the error of a request, at most once a second.
+func (l *Limiter) logUndecided(err error) {
 	second := time.Now().Unix()
-	if last := l.told.Load(); last != second && l.told.CompareAndSwap(last, second) {
+	if last := l.loggedAt.Load(); last != second && l.loggedAt.CompareAndSwap(last, second) {
 		l.log.Error("a request could not be decided", "error", err)
 	}
 }
 
-// Follow puts policies, tiers and overrides from a database beside the config from now on, as the plugin does; nil: none.
-// Requests that have begun are decided by those before. The faults are rows that cannot be followed under this config.
-func (l *Limiter) Follow(snapshot *policy.Snapshot) []policy.Fault {
+// SetPolicies adds policies, tiers and overrides of a database to the config, in place of those of the last call; nil
+// removes them. Later requests use them. The faults are rows that cannot be used with this config.
+func (l *Limiter) SetPolicies(snapshot *policy.Snapshot) []policy.Fault {
 	if snapshot == nil {
 		l.path.Policies.Store(l.config)
 		return nil
@@ -201,9 +202,9 @@ func (l *Limiter) Follow(snapshot *policy.Snapshot) []policy.Fault {
 	return both.Faults()
 }
 
-// Close gives leases back, takes leave of the other nodes and closes connections, all of which it waits for until ctx
-// ends; it goes on then. Requests that come later are answered by on_internal_error, so close the limiter after what
-// asks it. It may be called again.
+// Close releases the leases, removes this node from those that share the limits, and closes connections. It waits for
+// that until ctx ends; the work goes on then. on_internal_error decides later requests, so close the limiter after its
+// callers. Close may be called again.
 func (l *Limiter) Close(ctx context.Context) error {
 	l.closed.Store(true)
 	l.stop()

@@ -17,14 +17,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-func TestARefusedRequestSpendsNothingAndTellsWhichLimitBinds(t *testing.T) {
+func TestADeniedRequestSpendsNothingAndNamesTheLimitThatBinds(t *testing.T) {
 	l := limiting(t, parse(t, daily))
 	if d := acquire(t, l, limiter.Request{Org: "acme", User: "u", Cost: 3}); !d.Allowed || d.Policy != "user" || d.Remaining != 1 {
 		t.Errorf("%+v: want it allowed, with 1 of the user's 4 left", d)
 	}
 	d := acquire(t, l, limiter.Request{Org: "acme", User: "u", Cost: 2})
 	if d.Allowed || d.Policy != "user" || d.Limit != 4 || d.Remaining != 1 || d.RetryAfter <= 0 || d.Reset.Before(time.Now().Add(d.RetryAfter-time.Minute)) {
-		t.Errorf("%+v: want it refused for want of 1 token of the user's", d)
+		t.Errorf("%+v: want it denied for lack of 1 token of the user's", d)
 	}
 	if d.Reason != decision.Counted || d.Result != decision.HardThrottled || d.StatusCode != 429 || !strings.Contains(string(d.Body), `"violated-policies":["user"]`) {
 		t.Errorf("%+v: want a 429 that names the limit, and not %s", d, d.Body)
@@ -38,7 +38,7 @@ func TestARefusedRequestSpendsNothingAndTellsWhichLimitBinds(t *testing.T) {
 		}
 	}
 	if d := acquire(t, l, limiter.Request{Org: "acme", Cost: 11}); d.Allowed || d.RetryAfter != limiter.Never {
-		t.Errorf("%+v: want a request that costs more than the limit holds refused for good", d)
+		t.Errorf("%+v: want a request that costs more than the limit holds denied for good", d)
 	}
 }
 
@@ -66,13 +66,13 @@ tiers:
 		{limiter.Request{Org: "b", Cost: 7}, "daily", 3},
 		{limiter.Request{Org: "c", Tier: "large", User: "u", Cost: 450}, "user", 50},
 		{limiter.Request{Org: "d", Tier: "no such tier"}, "daily", 9},
-		{limiter.Request{IP: "192.0.2.1"}, "daily", 9}, // a stranger: each address has a bucket
+		{limiter.Request{IP: "192.0.2.1"}, "daily", 9}, // anonymous: each address has a bucket
 		{limiter.Request{IP: "192.0.2.2"}, "daily", 9},
 	} {
 		d := acquire(t, l, test.request)
 		if test.remaining < 0 {
 			if d.Allowed || d.Remaining != 4 {
-				t.Errorf("%+v: %+v, want it refused with 4 left", test.request, d)
+				t.Errorf("%+v: %+v, want it denied with 4 left", test.request, d)
 			}
 		} else if !d.Allowed || d.Policy != test.policy || d.Remaining != test.remaining {
 			t.Errorf("%+v: %+v, want %d left of %s", test.request, d, test.remaining, test.policy)
@@ -110,12 +110,12 @@ func allowed(t *testing.T, n int, ask func(i int) (*limiter.Limiter, limiter.Req
 	return count.Load()
 }
 
-func TestWhoeverNoLongerWantsAnAnswerIsRefusedAndSpendsNothing(t *testing.T) {
+func TestARequestWhoseContextHasEndedIsDeniedAndSpendsNothing(t *testing.T) {
 	l := limiting(t, parse(t, daily))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if d, err := l.TryAcquire(ctx, limiter.Request{Org: "acme"}); !errors.Is(err, context.Canceled) || d.Allowed {
-		t.Errorf("%+v, %v: want it refused with the context's error", d, err)
+		t.Errorf("%+v, %v: want it denied with the context's error", d, err)
 	}
 	if d := acquire(t, l, limiter.Request{Org: "acme"}); d.Remaining != 9 {
 		t.Errorf("%+v: want 9 left, because the first request spent nothing", d)
@@ -126,11 +126,11 @@ func TestANonsensicalCostBuysNothing(t *testing.T) {
 	l := limiting(t, parse(t, daily))
 	for _, cost := range []int64{-1, -1 << 63, limiter.MaxCost + 1, 1<<63 - 1} {
 		if d, err := l.TryAcquire(t.Context(), limiter.Request{Org: "acme", Cost: cost}); err == nil || d.Allowed {
-			t.Errorf("cost %d: %+v, want it refused with an error", cost, d)
+			t.Errorf("cost %d: %+v, want it denied with an error", cost, d)
 		}
 	}
 	if d := acquire(t, l, limiter.Request{Org: "acme", Cost: limiter.MaxCost}); d.Allowed || d.RetryAfter != limiter.Never {
-		t.Errorf("%+v: want the largest cost refused by the limit", d)
+		t.Errorf("%+v: want the largest cost denied by the limit", d)
 	}
 }
 
@@ -139,7 +139,7 @@ func TestNoNameMeetsAnothersBucket(t *testing.T) {
 	spent := map[string]int64{}
 	name := rapid.OneOf(rapid.String(), rapid.StringN(120, 300, -1), rapid.SampledFrom([]string{"a", "A", "a ", "{t=a}", "a:b", "\x00", "\xff\xfe", "a\r\nX: y", "../a"}))
 	rapid.Check(t, func(t *rapid.T) {
-		org := "org " + name.Draw(t, "org") // never nobody
+		org := "org " + name.Draw(t, "org") // never empty
 		d, err := l.TryAcquire(context.Background(), limiter.Request{
 			Org: org, Tier: name.Draw(t, "tier"), Credential: name.Draw(t, "credential"), IP: name.Draw(t, "ip"),
 			Endpoint: name.Draw(t, "endpoint"), Method: name.Draw(t, "method"), Path: name.Draw(t, "path"),
@@ -183,7 +183,7 @@ func TestRowsOfADatabaseAreFollowedFromOneRequestToTheNext(t *testing.T) {
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
-	if faults := l.Follow(snapshot); len(faults) > 0 {
+	if faults := l.SetPolicies(snapshot); len(faults) > 0 {
 		t.Fatal(faults)
 	}
 	if d := acquire(t, l, limiter.Request{Org: "acme"}); d.Allowed || d.Reason != decision.Banned || d.RetryAfter != limiter.Never {
@@ -192,7 +192,7 @@ func TestRowsOfADatabaseAreFollowedFromOneRequestToTheNext(t *testing.T) {
 	if d := acquire(t, l, limiter.Request{Org: "globex", User: "u"}); d.Policy != "user" && d.Policy != "daily" || d.Statuses[1].Limit != 7 {
 		t.Errorf("%+v: want the user's limit to be 7", d)
 	}
-	l.Follow(nil)
+	l.SetPolicies(nil)
 	if d := acquire(t, l, limiter.Request{Org: "acme"}); !d.Allowed {
 		t.Errorf("%+v: want the ban gone with the rows", d)
 	}
@@ -205,7 +205,7 @@ func TestTheMetaLimitBoundsATenantWhateverItsOtherLimitsSay(t *testing.T) {
 	}
 }
 
-func TestFaultsOfAConfigAreToldAllAtOnceWithTheirPaths(t *testing.T) {
+func TestFaultsOfAConfigAreReturnedAllAtOnceWithTheirPaths(t *testing.T) {
 	for text, want := range map[string][]string{
 		"tiers: [{name: a, limits: [{name: x, scope: tenant, limit: 0, window_size: 0}]}]\nmode: off": {"tiers[0].limits[0].limit", "tiers[0].limits[0].window_size", "mode"},
 		`{"tiers": 7}`: {"tiers"},

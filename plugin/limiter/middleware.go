@@ -7,36 +7,36 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 )
 
-// Middleware limits the requests to an HTTP handler. Every answer has the headers that the plugin would send; a refused
-// request is answered as the plugin would, with 429 and a problem document, and never reaches the handler.
+// Middleware limits the requests to an HTTP handler. Every response has the headers that the plugin would send. A
+// denied request gets the plugin's response, 429 and a problem document, and does not reach the handler.
 //
-// identify says who a request is from. It must trust only what is authenticated; a header that clients can forge is
-// not. What it leaves empty is filled in: method and path from the request, the name of the endpoint from the pattern of
-// the http.ServeMux that has routed it, and the address from the connection, which behind a proxy is the proxy's.
+// identify returns whom a request is from. It must trust only what is authenticated, not a header that clients can
+// forge. Middleware sets the fields that identify leaves empty: method and path from the request, the endpoint from the
+// pattern of the http.ServeMux that has routed it, and the address from the connection, which may be a proxy's.
 //
-// A request that could not be decided is admitted or refused as on_internal_error says, and logged. One whose client has
-// gone is counted like any other, so that leaving early buys nothing. identify nil: all requests are strangers'.
+// If the limits cannot decide a request, on_internal_error does, and the error is logged. A request whose client has
+// disconnected counts like any other. If identify is nil, all requests are anonymous.
 func (l *Limiter) Middleware(identify func(*http.Request) Request) func(http.Handler) http.Handler {
 	if identify == nil {
 		identify = func(*http.Request) Request { return Request{} }
 	}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if l.pass(w, r, identify(r)) {
+			if l.admits(w, r, identify(r)) {
 				next.ServeHTTP(w, r)
 			}
 		})
 	}
 }
 
-// pass decides about an HTTP request, sets the headers, and answers it if it is refused.
-func (l *Limiter) pass(w http.ResponseWriter, r *http.Request, request Request) bool {
+// admits decides an HTTP request and sets the headers. It sends the response of a denied request.
+func (l *Limiter) admits(w http.ResponseWriter, r *http.Request, request Request) bool {
 	x := l.exchange()
 	defer l.exchanges.Put(x)
-	request.tell(&x.known)
-	complete(&x.known, r)
+	request.setFacts(&x.known)
+	addFacts(&x.known, r)
 	if err := l.decide(&request, x); err != nil {
-		l.complain(err)
+		l.logUndecided(err)
 	}
 	header := w.Header()
 	for i := range x.Response.Headers {
@@ -45,12 +45,12 @@ func (l *Limiter) pass(w http.ResponseWriter, r *http.Request, request Request) 
 	if !x.Response.Denied {
 		return true
 	}
-	refuse(w, x.Response.Status, x.Response.Body)
+	writeDenial(w, x.Response.Status, x.Response.Body)
 	return false
 }
 
-// complete fills in what identify left empty.
-func complete(k *admit.Known, r *http.Request) {
+// addFacts sets the facts that identify has left empty.
+func addFacts(k *admit.Known, r *http.Request) {
 	if k.Path == "" {
 		k.Method, k.Path = r.Method, r.URL.EscapedPath()
 	}
@@ -66,8 +66,8 @@ func complete(k *admit.Known, r *http.Request) {
 	k.ContentType = r.Header.Get("Content-Type")
 }
 
-// refuse answers a refused request, whose headers are set.
-func refuse(w http.ResponseWriter, status int, body []byte) {
+// writeDenial sends the response of a denied request, whose headers are set.
+func writeDenial(w http.ResponseWriter, status int, body []byte) {
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // a client that is gone reads nothing
+	_, _ = w.Write(body) // the client may be gone
 }

@@ -40,9 +40,9 @@ func TestAnHTTPClientReadsWhatTheDecisionHolds(t *testing.T) {
 kong_headers: true
 tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 2, window_size: 86400, algorithm: fixed_window}]}]`)
 	var reached served
-	handled, asked := limiting(t, config).Middleware(of)(&reached), limiting(t, config)
+	handled, acquired := limiting(t, config).Middleware(of)(&reached), limiting(t, config)
 	for range 4 {
-		d := acquire(t, asked, limiter.Request{Org: "acme"})
+		d := acquire(t, acquired, limiter.Request{Org: "acme"})
 		byDecision := httptest.NewRecorder()
 		if passes := d.WriteTo(byDecision); passes != d.Allowed {
 			t.Errorf("%+v: passes %v", d, passes)
@@ -96,9 +96,9 @@ tiers:
 		}
 		seen = append(seen, test.target)
 	}
-	strangers := l.Middleware(nil)(new(served))
+	anonymous := l.Middleware(nil)(new(served))
 	for i, want := range []int{204, 429} {
-		if w := get(strangers, "/a/1"); w.Code != want {
+		if w := get(anonymous, "/a/1"); w.Code != want {
 			t.Errorf("request %d of one address: %d, want %d (after %v)", i, w.Code, want, seen)
 		}
 	}
@@ -134,7 +134,7 @@ func TestWhatCannotBeDecidedIsAnsweredAsTheConfigSays(t *testing.T) {
 	}
 }
 
-func TestARequestWithoutATenantIsRefusedWhereOneIsRequired(t *testing.T) {
+func TestARequestWithoutATenantIsDeniedWhereOneIsRequired(t *testing.T) {
 	l := limiting(t, parse(t, "{on_missing_tenant: deny, tiers: [{name: a, limits: []}]}"))
 	if w := get(l.Middleware(of)(new(served)), "/"); w.Code != 403 || w.Header().Get("Content-Type") != "application/problem+json" {
 		t.Errorf("%d %v: want 403", w.Code, w.Header())
@@ -144,7 +144,7 @@ func TestARequestWithoutATenantIsRefusedWhereOneIsRequired(t *testing.T) {
 	}
 }
 
-func TestARefusedGRPCCallIsAnsweredWithoutABody(t *testing.T) {
+func TestADeniedGRPCCallIsAnsweredWithoutABody(t *testing.T) {
 	l := limiting(t, parse(t, "tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 1, window_size: 86400}]}]"))
 	handler := l.Middleware(of)(new(served))
 	var w *httptest.ResponseRecorder

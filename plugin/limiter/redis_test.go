@@ -109,7 +109,7 @@ func TestAProgramAndThePluginSpendOneBudget(t *testing.T) {
 		}
 	}
 	if d := acquire(t, l, limiter.Request{Org: "acme"}); d.Allowed || d.Statuses[0].Used != 10 {
-		t.Errorf("%+v: want it refused, with 10 used", d)
+		t.Errorf("%+v: want it denied, with 10 used", d)
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package jsonline makes lines of JSON safe to look at: names come from clients and rows, and a terminal obeys some of
-// their characters, such as U+202E, which shows what follows it from right to left.
+// Package jsonline makes lines of JSON safe for a terminal. Names come from clients and rows, and can have characters
+// that control a terminal, such as U+202E, which reverses the text after it.
 package jsonline
 
 import (
@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// Escape returns JSON text in which each character that is not printable is escaped: it is the same JSON. Control
-// characters of ASCII stay, which JSON itself escapes within strings. The result may be the text itself.
+// Escape returns JSON text with every character escaped that is not printable. The JSON has the same value. Escape
+// leaves ASCII control characters, which JSON escapes within strings. The result may be the text itself.
 func Escape(text []byte) []byte {
 	for i := 0; i < len(text); {
 		r, size := utf8.DecodeRune(text[i:])
@@ -23,7 +23,7 @@ func Escape(text []byte) []byte {
 	return text
 }
 
-// escape returns text escaped, of which the first bytes need no escape.
+// escape returns text escaped. The first bytes need no escape.
 func escape(text []byte, first int) []byte {
 	out := append(make([]byte, 0, 2*len(text)), text[:first]...)
 	for i := first; i < len(text); {
@@ -40,10 +40,10 @@ func escape(text []byte, first int) []byte {
 	return out
 }
 
-// isSafe reports whether a character may stand in a line as it is.
+// isSafe reports whether a character needs no escape.
 func isSafe(r rune) bool { return r < 0x7f || unicode.IsPrint(r) }
 
-// Writer returns a writer of lines of JSON that escapes them as Escape does, and writes each at once to out.
+// Writer returns a writer that escapes each line of JSON as Escape does, and writes it to out in one call.
 func Writer(out io.Writer) io.Writer { return writer{out} }
 
 type writer struct{ out io.Writer }
