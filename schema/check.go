@@ -223,6 +223,9 @@ func (f *field) stringViolation(n *node) string {
 		return "must not be empty"
 	}
 	if len(f.OneOf) > 0 && !slices.Contains(f.OneOf, n.text) {
+		if f.Err != "" {
+			return fmt.Sprintf("%s, got %s", f.Err, f.show(n))
+		}
 		return fmt.Sprintf("must be one of %s, got %s", strings.Join(f.OneOf, ", "), f.show(n))
 	}
 	message := f.lengthViolation(len(n.text), "byte")

@@ -178,19 +178,19 @@ type Global struct {
 //kong:check conditional if=hard_threshold_pct:required then=soft_only:eq=false err="must not be true beside hard_threshold_pct, because a limit that never refuses has no hard threshold"
 type Limit struct {
 	// The name of the limit, shown in response headers and part of the counter's key: 1 to 64 letters, digits, dots, dashes or underscores. Limits with different names all apply. Required.
-	Name string `json:"name" kong:"required,match=^[A-Za-z0-9_.-]+$,len_max=64" kong_err:"must be 1 to 64 letters, digits, dots, dashes or underscores"`
+	Name string `json:"name" kong:"required,match=^[A-Za-z0-9_.-]+$,len_max=64" kong_err:"must be 1 to 64 letters, digits, dots, dashes or underscores" example:"daily"`
 
 	// What the limit is counted per: tenant, user, credential, ip, endpoint, global, tenant+endpoint or user+endpoint. Required.
 	Scope string `json:"scope" kong:"required,one_of=tenant|user|credential|ip|endpoint|global|tenant+endpoint|user+endpoint"`
 
 	// The requests that the limit covers, as "METHOD /pattern"; {param} and a final * are wildcards, * stands for any method. Default: all requests, and for the scopes with endpoint each route counts on its own.
-	Endpoint string `json:"endpoint,omitempty" kong:"match=^[A-Z*-]+ /[^ ]*$,len_max=1024" kong_err:"must be METHOD /pattern, such as GET /records/{id}, or * /pattern for any method"`
+	Endpoint string `json:"endpoint,omitempty" kong:"match=^[A-Z*-]+ /[^ ]*$,len_max=1024" kong_err:"must be METHOD /pattern, such as GET /records/{id}, or * /pattern for any method" example:"POST /records"`
 
 	// How many tokens a window allows; a request costs 1 token unless costs says otherwise. From 1 to 10^12 tokens. Required.
-	Limit int64 `json:"limit" kong:"required,between=1..1000000000000"`
+	Limit int64 `json:"limit" kong:"required,between=1..1000000000000" unit:"tokens" example:"1000"`
 
 	// The length of the window in seconds, from 1 second to 31622400 seconds (366 days). Required.
-	WindowSize int64 `json:"window_size" kong:"required,between=1..31622400"`
+	WindowSize int64 `json:"window_size" kong:"required,between=1..31622400" unit:"seconds" flag:"window" example:"60"`
 
 	// How requests are counted. token_bucket allows bursts and refills evenly, leaky_bucket is strictly even, fixed_window is exact per aligned window (for quotas that are billed), sliding_window approximates, sliding_log is exact for limits up to 10000. Default: token_bucket.
 	Algorithm string `json:"algorithm,omitempty" kong:"required,one_of=token_bucket|leaky_bucket|fixed_window|sliding_window|sliding_log" default:"token_bucket"`
@@ -198,20 +198,20 @@ type Limit struct {
 	// The capacity of the bucket in tokens, from 1 to 10^12, for token_bucket and leaky_bucket only. Default: the limit itself for token_bucket, 1 token for leaky_bucket.
 	//
 	// Zero means absent; Capacity resolves it.
-	Burst int64 `json:"burst,omitempty" kong:"between=1..1000000000000"`
+	Burst int64 `json:"burst,omitempty" kong:"between=1..1000000000000" unit:"tokens"`
 
 	// Usage in percent of the limit (of the burst for buckets) above which requests still pass but carry a warning header and count as soft throttled. From 1 to 1000 percent. Default: none, no warning zone.
 	//
 	// Zero means absent.
-	SoftThresholdPct int64 `json:"soft_threshold_pct,omitempty" kong:"between=1..1000"`
+	SoftThresholdPct int64 `json:"soft_threshold_pct,omitempty" kong:"between=1..1000" unit:"percent"`
 
 	// Usage in percent of the limit (of the burst for buckets) above which requests are refused when soft_threshold_pct is set. From 100 to 1000 percent. Default: 100 percent.
 	//
 	// Zero means absent.
-	HardThresholdPct int64 `json:"hard_threshold_pct,omitempty" kong:"between=100..1000"`
+	HardThresholdPct int64 `json:"hard_threshold_pct,omitempty" kong:"between=100..1000" unit:"percent"`
 
 	// Warns above 100 percent and never refuses. Default: false, the limit is enforced.
-	SoftOnly bool `json:"soft_only" kong:"required" default:"false"`
+	SoftOnly bool `json:"soft_only,omitempty" kong:"required" default:"false"`
 
 	// What this limit does: enforce, shadow (decide and record but never deny) or log (shadow, and log each request that would have been denied). Default: the mode of the whole config.
 	//
@@ -221,7 +221,7 @@ type Limit struct {
 	// What a request costs under this limit in tokens, whatever costs and cost_header say. From 0 (requests are free here) to 10^9 tokens. Default: the cost of the request.
 	//
 	// Nil means absent, which differs from 0.
-	Cost *int64 `json:"cost,omitempty" kong:"between=0..1000000000"`
+	Cost *int64 `json:"cost,omitempty" kong:"between=0..1000000000" unit:"tokens"`
 
 	// What this limit does while Redis cannot be reached: open (admit), closed (refuse) or local (count in this process). Default: the fail_mode of the whole config.
 	//

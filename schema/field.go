@@ -11,6 +11,7 @@ import (
 // checks (kong/db/schema), so that what Kong accepts and what Parse accepts differ only where Parse knows more.
 type field struct {
 	Type          string
+	Description   string
 	Required      bool
 	Default       json.RawMessage
 	OneOf         []string `json:"one_of"`

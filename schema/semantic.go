@@ -2,6 +2,7 @@ package schema
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -122,7 +123,7 @@ func (c Config) nameFaults() []Fault {
 			continue
 		}
 		list, _, _ := strings.Cut(l.path, ".")
-		id := identity{list, l.Name, canonicalEndpoint(l.Endpoint)}
+		id := identity{list, l.Name, CanonicalEndpoint(l.Endpoint)}
 		if at, ok := first[id]; ok {
 			faults = append(faults, Fault{l.path + ".name", fmt.Sprintf("%s is the name of %s too, for the same endpoint", l.Name, at)})
 			continue
@@ -141,53 +142,58 @@ func (c Config) nameFaults() []Fault {
 	return faults
 }
 
-// canonicalEndpoint makes patterns that match the same requests equal as far as spelling goes: the names of parameters
+// CanonicalEndpoint makes patterns that match the same requests equal as far as spelling goes: the names of parameters
 // do not count. Whether two different patterns overlap is for the policy compiler to find.
-func canonicalEndpoint(pattern string) string {
+func CanonicalEndpoint(pattern string) string {
 	var b strings.Builder
 	for {
-		head, rest, ok := strings.Cut(pattern, "{")
-		b.WriteString(head)
-		_, tail, closed := strings.Cut(rest, "}")
-		if !ok || !closed {
-			return b.String() + rest
+		head, tail, opened := strings.Cut(pattern, "{")
+		_, rest, closed := strings.Cut(tail, "}")
+		if !opened || !closed {
+			return b.String() + pattern
 		}
-		b.WriteString("{}")
-		pattern = tail
+		b.WriteString(head + "{}")
+		pattern = rest
 	}
 }
 
 func (c Config) limitFaults() []Fault {
 	var faults []Fault
 	for _, l := range c.limits() {
-		if !l.inRange() {
-			continue
-		}
-		hard := max(l.HardThresholdPct, 100)
-		if l.SoftThresholdPct > hard && !l.SoftOnly {
-			faults = append(faults, l.softAboveHard())
-		}
-		if ceiling := l.ceiling(); l.Cost != nil && *l.Cost > ceiling && !l.SoftOnly {
-			faults = append(faults, Fault{l.path + ".cost", fmt.Sprintf(
-				"is %d tokens, but the limit can never hold more than %d: every request would be refused", *l.Cost, ceiling)})
-		}
+		faults = append(faults, l.faults()...)
+	}
+	return faults
+}
+
+// faults returns what is wrong with l by itself that Kong's schema language cannot say.
+func (l locatedLimit) faults() []Fault {
+	if !l.inRange() {
+		return nil
+	}
+	var faults []Fault
+	if l.SoftThresholdPct > max(l.HardThresholdPct, 100) && !l.SoftOnly {
+		faults = append(faults, l.softAboveHard())
+	}
+	if ceiling := l.ceiling(); l.Cost != nil && *l.Cost > ceiling && !l.SoftOnly {
+		faults = append(faults, Fault{docpath.Member(l.path, "cost"), fmt.Sprintf(
+			"is %d tokens, but the limit can never hold more than %d: every request would be denied", *l.Cost, ceiling)})
 	}
 	return faults
 }
 
 func (l locatedLimit) softAboveHard() Fault {
 	if l.HardThresholdPct == 0 {
-		return Fault{l.path + ".soft_threshold_pct", fmt.Sprintf(
+		return Fault{docpath.Member(l.path, "soft_threshold_pct"), fmt.Sprintf(
 			"must be <= 100 unless hard_threshold_pct is higher, got %d", l.SoftThresholdPct)}
 	}
-	return Fault{l.path + ".hard_threshold_pct", fmt.Sprintf(
+	return Fault{docpath.Member(l.path, "hard_threshold_pct"), fmt.Sprintf(
 		"must be >= soft_threshold_pct (%d), got %d", l.SoftThresholdPct, l.HardThresholdPct)}
 }
 
 // inRange says whether the numbers of l are such that arithmetic with them means something and cannot overflow.
 func (l Limit) inRange() bool {
-	const most = 1_000_000_000_000
-	return l.Limit > 0 && l.Limit <= most && l.Burst >= 0 && l.Burst <= most && l.WindowSize > 0 &&
+	const within = math.MaxInt64 / 1000 // of a percentage of up to 1000
+	return l.Limit > 0 && l.Limit <= within && l.Burst >= 0 && l.Burst <= within && l.WindowSize > 0 &&
 		l.HardThresholdPct >= 0 && l.HardThresholdPct <= 1000
 }
 

@@ -90,7 +90,7 @@ func (c Config) costWarnings() []Warning {
 	for _, endpoint := range sortedKeys(c.Costs) {
 		cost := c.Costs[endpoint]
 		var tooSmall, tooNear []string
-		for _, covered := range [...]string{"", canonicalEndpoint(endpoint)} {
+		for _, covered := range [...]string{"", CanonicalEndpoint(endpoint)} {
 			tooSmall = append(tooSmall, named(holding(charging[covered], 0, cost-1))...)
 			tooNear = append(tooNear, named(holding(leased[covered], cost, (100*cost-1)/LeasedCostPct))...)
 		}
@@ -112,7 +112,7 @@ func (c Config) chargingLimits() map[string][]locatedLimit {
 	groups := map[string][]locatedLimit{}
 	for _, l := range c.limits() {
 		if l.Cost == nil && !l.SoftOnly && l.inRange() {
-			endpoint := canonicalEndpoint(l.Endpoint)
+			endpoint := CanonicalEndpoint(l.Endpoint)
 			groups[endpoint] = append(groups[endpoint], l)
 		}
 	}

@@ -10,7 +10,6 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/deckfile"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -35,26 +34,11 @@ type place struct {
 	fields map[string]int // field → line
 }
 
-// policyFieldsOf are the fields that a policy of a document may have, and where they go.
-var policyFieldsOf = map[string]func(*pgstore.Policy) any{
-	"name":               func(p *pgstore.Policy) any { return &p.Name },
-	"tier":               func(p *pgstore.Policy) any { return &p.Tier },
-	"tenant":             func(p *pgstore.Policy) any { return &p.Tenant },
-	"endpoint":           func(p *pgstore.Policy) any { return &p.Endpoint },
-	"scope":              func(p *pgstore.Policy) any { return &p.Scope },
-	"limit":              func(p *pgstore.Policy) any { return &p.Limit },
-	"window_size":        func(p *pgstore.Policy) any { return &p.WindowSize },
-	"algorithm":          func(p *pgstore.Policy) any { return &p.Algorithm },
-	"burst":              func(p *pgstore.Policy) any { return &p.Burst },
-	"soft_threshold_pct": func(p *pgstore.Policy) any { return &p.SoftThresholdPct },
-	"hard_threshold_pct": func(p *pgstore.Policy) any { return &p.HardThresholdPct },
-	"soft_only":          func(p *pgstore.Policy) any { return &p.SoftOnly },
-	"mode":               func(p *pgstore.Policy) any { return &p.Mode },
-	"cost":               func(p *pgstore.Policy) any { return &p.Cost },
-	"fail_mode":          func(p *pgstore.Policy) any { return &p.FailMode },
-	"accuracy":           func(p *pgstore.Policy) any { return &p.Accuracy },
-	"public_note":        func(p *pgstore.Policy) any { return &p.PublicNote },
-}
+// documentFields are the fields that a policy of a document may have: the namespace is the document's, and all of its
+// policies are active.
+var documentFields = slices.DeleteFunc(slices.Clone(schema.PolicyFields()), func(f schema.Field[schema.Policy]) bool {
+	return f.Name == "namespace" || f.Name == "slot"
+})
 
 // read reads a file of policies. The error joins all faults, each with file, line and field.
 func (d *document) read(r io.Reader, file string) error {
@@ -143,23 +127,35 @@ func (d *document) policy(n *yaml.Node, at place) {
 	for pair := range slices.Chunk(n.Content, 2) {
 		key, value := pair[0], aliased(pair[1])
 		path := at.path + "." + key.Value
-		target, known := policyFieldsOf[key.Value]
+		field := slices.IndexFunc(documentFields, func(f schema.Field[schema.Policy]) bool { return f.Name == key.Value })
 		_, twice := at.fields[key.Value]
 		switch {
-		case !known:
+		case field < 0:
 			d.fault(key.Line, path, "unknown field: a policy has the fields of a limit in the plugin's config, and tier or tenant")
 		case twice:
 			d.fault(key.Line, path, "is given twice")
 		default:
 			at.fields[key.Value] = key.Line
-			d.value(value, key.Line, path, target(&p))
+			d.field(value, key.Line, path, &documentFields[field], &p.Policy)
 		}
 	}
 	d.set.Policies, d.places = append(d.set.Policies, p), append(d.places, at)
 }
 
-// value reads a scalar into what to points to.
-func (d *document) value(n *yaml.Node, line int, path string, to any) {
+// field reads a field of a policy. What is wrong with a number by itself is reported here, where 0 is not yet absent.
+func (d *document) field(n *yaml.Node, line int, path string, f *schema.Field[schema.Policy], p *schema.Policy) {
+	if !d.value(n, line, path, f.In(p)) || f.Type != "integer" {
+		return
+	}
+	var value int64
+	integer(n, &value)
+	if problem := f.Problem(value); problem != "" {
+		d.fault(line, path, "%s", problem)
+	}
+}
+
+// value reads a scalar into what to points to, and reports whether it is of that type.
+func (d *document) value(n *yaml.Node, line int, path string, to any) bool {
 	var problem string
 	switch to := to.(type) {
 	case *string:
@@ -171,46 +167,30 @@ func (d *document) value(n *yaml.Node, line int, path string, to any) {
 			problem = "must be true or false"
 		}
 	case *int64:
-		if !integer(n, to) || *to < 1 {
-			problem = "must be a whole number above 0"
+		if !integer(n, to) {
+			problem = "must be a whole number"
 		}
 	case **int64:
 		*to = new(int64)
-		if !integer(n, *to) || **to < 0 {
-			problem = "must be a whole number, 0 or above"
+		if !integer(n, *to) {
+			problem = "must be a whole number"
 		}
 	}
 	if problem != "" {
 		d.fault(line, path, "%s", problem)
 	}
+	return problem == ""
 }
 
 func integer(n *yaml.Node, to *int64) bool {
 	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!int" && n.Decode(to) == nil
 }
 
-// check tells what the plugin would refuse of policy i in its own config, and what only a row can have wrong.
+// check reports what is wrong with policy i by itself.
 func (d *document) check(i int) {
-	p, at := d.set.Policies[i], d.places[i]
-	if (p.Tier == "") == (p.Tenant == "") {
-		d.fault(at.line, at.path+".tier", "is required unless tenant is given: a policy applies to either a tier or a tenant")
-	}
-	config := schema.Config{Tiers: []schema.Tier{{Name: "any", Limits: []schema.Limit{configLimit(p)}}}}
-	err := config.Validate()
-	if err == nil {
-		err = deckfile.Compiles(config.WithDefaults())
-	}
-	var faults schema.Faults
-	if !errors.As(err, &faults) && err != nil {
-		d.fault(at.line, at.path, "%v", err)
-	}
-	for _, f := range faults {
-		field, inside := strings.CutPrefix(f.Path, "tiers[0].limits[0].")
-		if !inside {
-			d.fault(at.line, at.path, "%s", f.Message)
-			continue
-		}
-		d.fault(at.lineOf(field), at.path+"."+field, "%s", f.Message)
+	at := d.places[i]
+	for _, f := range policy.Faults(d.set.Policies[i].Policy) {
+		d.fault(at.lineOf(f.Path), at.path+"."+f.Path, "%s", f.Message)
 	}
 }
 
@@ -218,7 +198,7 @@ func (d *document) check(i int) {
 func (d *document) checkTogether() {
 	var rows policy.Rows
 	for i, p := range d.set.Policies {
-		rows.Policies = append(rows.Policies, policy.Row{ID: int64(i + 1), Tier: p.Tier, Tenant: p.Tenant, Limit: configLimit(p), PublicNote: p.PublicNote})
+		rows.Policies = append(rows.Policies, policy.Row{ID: int64(i + 1), Policy: p.Policy})
 	}
 	_, faults := policy.NewSnapshot(rows, nil)
 	for _, f := range faults {
@@ -261,13 +241,4 @@ func (d *document) locate(err error) error {
 		return d.at(at.lineOf(invalid.Field), at.path+"."+invalid.Field, invalid.Problem)
 	}
 	return fmt.Errorf("%s: %w", d.file, err)
-}
-
-// configLimit is a policy as a limit of the plugin's config.
-func configLimit(p pgstore.Policy) schema.Limit {
-	return schema.Limit{
-		Name: p.Name, Scope: p.Scope, Endpoint: p.Endpoint, Limit: p.Limit, WindowSize: p.WindowSize, Algorithm: p.Algorithm, Burst: p.Burst,
-		SoftThresholdPct: p.SoftThresholdPct, HardThresholdPct: p.HardThresholdPct, SoftOnly: p.SoftOnly, Mode: p.Mode, Cost: p.Cost,
-		FailMode: p.FailMode, Accuracy: p.Accuracy,
-	}
 }

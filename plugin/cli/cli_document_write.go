@@ -43,7 +43,6 @@ func (c *call) showDocument(f pgstore.PolicyFilter, rows iter.Seq2[pgstore.Polic
 		if err != nil {
 			return err
 		}
-		p.Namespace, p.Slot = "", "" // the document's
 		text, err := documentLine(p)
 		if err == nil {
 			_, err = io.WriteString(c.stdout, head+text)
@@ -65,9 +64,11 @@ func (c *call) showDocument(f pgstore.PolicyFilter, rows iter.Seq2[pgstore.Polic
 // documentLine returns a policy as a line of a document's list, after the end of the line before it. Where YAML would not
 // escape what a terminal would obey, the line is JSON, which is YAML too.
 func documentLine(p pgstore.Policy) (string, error) {
-	var fields yaml.Node
-	if err := fields.Encode(p); err != nil {
-		return "", err
+	fields := yaml.Node{Kind: yaml.MappingNode}
+	for i := range documentFields {
+		if err := addField(&fields, documentFields[i].Name, documentFields[i].In(&p.Policy)); err != nil {
+			return "", err
+		}
 	}
 	fields.Style = yaml.FlowStyle
 	text, err := yamlText(&fields)
@@ -77,9 +78,38 @@ func documentLine(p pgstore.Policy) (string, error) {
 	if text = strings.TrimSuffix(text, "\n"); strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
 		return "\n  " + text + ",", nil
 	}
-	p.ID, p.Revision = 0, 0
-	text, err = jsonText(p, "  ")
+	p.Namespace, p.Slot = "", "" // the document's
+	text, err = jsonText(p.Policy, "  ")
 	return "\n  " + text + ",", err
+}
+
+// addField adds a field to a mapping, unless it is absent.
+func addField(to *yaml.Node, name string, value any) error {
+	switch value := value.(type) {
+	case **int64:
+		if *value == nil {
+			return nil
+		}
+	case *int64:
+		if *value == 0 {
+			return nil
+		}
+	case *string:
+		if *value == "" {
+			return nil
+		}
+	case *bool:
+		if !*value {
+			return nil
+		}
+	}
+	var key, encoded yaml.Node
+	key.SetString(name)
+	if err := encoded.Encode(value); err != nil {
+		return err
+	}
+	to.Content = append(to.Content, &key, &encoded)
+	return nil
 }
 
 func yamlText(value any) (string, error) {

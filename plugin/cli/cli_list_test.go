@@ -10,6 +10,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // tenantsUpTo yields so many tenants, tells how many it has yielded, and ends with an error if there is one.
@@ -79,9 +80,9 @@ func TestListedPoliciesAreADocumentThatChangesNothing(t *testing.T) {
 
 func TestADocumentThatIsCutShortIsNoDocument(t *testing.T) {
 	policies := []pgstore.Policy{
-		{ID: 1, Name: "daily", Tier: "gold", Scope: "tenant", Limit: 10, WindowSize: 60, Cost: new(int64), Endpoint: "POST /a/{id}"},
-		{ID: 2, Name: "burst", Tenant: "tab\u202eevil", Scope: "tenant", Limit: 5, WindowSize: 60},
-		{ID: 3, Name: "hourly", Tier: "gold", Scope: "user", Limit: 5, WindowSize: 3600, PublicNote: "it's: a #note, [sic"},
+		{ID: 1, Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "daily", Scope: "tenant", Limit: 10, WindowSize: 60, Cost: new(int64), Endpoint: "POST /a/{id}"}}},
+		{ID: 2, Policy: schema.Policy{Tenant: "tab\u202eevil", Limit: schema.Limit{Name: "burst", Scope: "tenant", Limit: 5, WindowSize: 60}}},
+		{ID: 3, Policy: schema.Policy{Tier: "gold", PublicNote: "it's: a #note, [sic", Limit: schema.Limit{Name: "hourly", Scope: "user", Limit: 5, WindowSize: 3600}}},
 	}
 	broken := errors.New("the connection is gone")
 	write := func(n int, end error) string {

@@ -115,7 +115,7 @@ func (p *policyFields) setKey(k pgstore.PolicyKey) {
 func (c *call) limitFlags() *policyFields {
 	p := new(policyFields)
 	c.flags.StringVar(&p.Scope, "scope", "tenant", "the `scope` that it is counted per: tenant, user, credential, ip, endpoint, global, tenant+endpoint or user+endpoint; default: tenant")
-	c.tokensFlag("limit", "how many `tokens` a window allows", &p.Limit)
+	c.tokensFlag("limit", "how many `tokens` a window allows", &p.Limit.Limit)
 	c.windowFlag(&p.WindowSize, "how long a window is, in seconds or as a `duration` such as 60s or 24h")
 	c.tokensFlag("burst", "how many `tokens` a bucket holds; default: the limit, of a leaky_bucket 1", &p.Burst)
 	c.flags.StringVar(&p.Algorithm, "algorithm", "", "the `algorithm`: token_bucket, leaky_bucket, fixed_window, sliding_window or sliding_log; default: token_bucket")
@@ -177,7 +177,7 @@ var policyList = listing[pgstore.Policy]{
 
 // limitText is the quantity of a policy and what changes it, in words.
 func limitText(p pgstore.Policy) string {
-	parts := []string{perWindow(p.Limit, p.WindowSize)}
+	parts := []string{perWindow(p.Limit.Limit, p.WindowSize)}
 	add := func(given bool, format string, args ...any) {
 		if given {
 			parts = append(parts, fmt.Sprintf(format, args...))

@@ -77,7 +77,7 @@ func addTenant(ctx context.Context, s *pgstore.Store, of *rowSubject, rows *poli
 func addPolicies(ctx context.Context, s *pgstore.Store, f pgstore.PolicyFilter, rows *policy.Rows) error {
 	list, err := s.Policies(ctx, f)
 	for _, p := range list {
-		rows.Policies = append(rows.Policies, policy.Row{ID: p.ID, Namespace: p.Namespace, Tier: p.Tier, Tenant: p.Tenant, Limit: configLimit(p), PublicNote: p.PublicNote})
+		rows.Policies = append(rows.Policies, policy.Row{ID: p.ID, Policy: p.Policy})
 	}
 	return err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // guardCase is a policy that is written beside rows and, if there is one, the plugin's config.
@@ -29,7 +30,7 @@ type guardCase struct {
 
 // perDay is a limit per day of a policy for a tier.
 func perDay(name, tier, scope string, limit int64) pgstore.Policy {
-	return pgstore.Policy{Name: name, Tier: tier, Scope: scope, Limit: limit, WindowSize: 86400}
+	return pgstore.Policy{Policy: schema.Policy{Tier: tier, Limit: schema.Limit{Name: name, Scope: scope, Limit: limit, WindowSize: 86400}}}
 }
 
 // edited returns a policy after an edit.
@@ -219,7 +220,7 @@ func putByCLI(x *terminal, g guardCase, force bool) (string, bool) {
 	args := []string{"policy", "put", p.Name}
 	for flag, value := range map[string]string{
 		"tier": p.Tier, "tenant": p.Tenant, "endpoint": p.Endpoint, "namespace": p.Namespace,
-		"scope": p.Scope, "limit": fmt.Sprint(p.Limit), "window": fmt.Sprint(p.WindowSize),
+		"scope": p.Scope, "limit": fmt.Sprint(p.Limit.Limit), "window": fmt.Sprint(p.WindowSize),
 	} {
 		if value != "" {
 			args = append(args, "--"+flag, value)

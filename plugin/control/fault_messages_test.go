@@ -36,7 +36,7 @@ func TestANumberThatIsNotWrittenInDigitsIsToldWhereItIs(t *testing.T) {
 		{policies, strings.Replace(daily, "1000", "1e3", 1), 422, "body.limit", "must be written in digits only, not as 1e3"},
 		{policies, strings.Replace(daily, "1000", "10.0", 1), 422, "body.limit", "must be written in digits only, not as 10.0"},
 		{policies, strings.Replace(daily, "1000", "1E+3", 1), 422, "body.limit", "must be written in digits only, not as 1E+3"},
-		{policies, strings.Replace(daily, "1000", "9223372036854775808", 1), 422, "body.limit", "expected number <= 1e+12"},
+		{policies, strings.Replace(daily, "1000", "9223372036854775808", 1), 422, "body.limit", "is too large for a number of 64 bits"},
 		{policies, strings.Replace(daily, "{", `{"id":9223372036854775808,`, 1), 422, "body.id", "is too large for a number of 64 bits"},
 		{policies, strings.Replace(daily, "1000", "1e400", 1), 400, "body.limit", "must be written in digits only, not as 1e400"},
 		{policies, strings.Replace(daily, "1000", long, 1), 400, "body.limit", "is too large for a number of 64 bits"},

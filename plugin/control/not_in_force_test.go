@@ -37,7 +37,7 @@ func crowdedConfig(onMissingUser string) schema.Config {
 // everywhereRows returns rows about all paths, which go before what the config has for all requests.
 func everywhereRows(kind string) policy.Rows {
 	rows := enterprise()
-	rows.Policies = []policy.Row{{ID: 9, Tenant: "acme", Limit: limitOf("daily", "* /*", 2000)}}
+	rows.Policies = []policy.Row{{ID: 9, Policy: schema.Policy{Tenant: "acme", Limit: limitOf("daily", "* /*", 2000)}}}
 	if kind != "" {
 		rows.Overrides = []policy.Override{{ID: 3, Kind: kind, Tenant: "acme", Endpoint: "* /*", Reason: "r", Author: "ann"}}
 	}

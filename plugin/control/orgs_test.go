@@ -15,6 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 const acmePath = "/v1/orgs/acme"
@@ -124,7 +125,7 @@ func (p *planned) inForce(token, query string) control.InForce {
 func eventful() policy.Rows {
 	rows := enterprise()
 	rows.Policies = []policy.Row{
-		{ID: 1, Tenant: "acme", Limit: limitOf("daily", "", 2000)}, {ID: 2, Tier: "enterprise", Limit: limitOf("extra", "GET /search", 30)},
+		{ID: 1, Policy: schema.Policy{Tenant: "acme", Limit: limitOf("daily", "", 2000)}}, {ID: 2, Policy: schema.Policy{Tier: "enterprise", Limit: limitOf("extra", "GET /search", 30)}},
 	}
 	over := func(id int64, o policy.Override) policy.Override {
 		o.ID, o.Reason, o.Author = id, "ticket 7", "ann"
@@ -182,7 +183,7 @@ func TestWhatIsInForceIsToldWithItsOrigin(t *testing.T) {
 func TestWhyAnOverrideIsInForceAgreesWithWhetherItApplies(t *testing.T) {
 	t.Parallel()
 	rows := enterprise()
-	rows.Policies = []policy.Row{{ID: 2, Tier: "enterprise", Limit: limitOf("extra", "GET /search", 30)}}
+	rows.Policies = []policy.Row{{ID: 2, Policy: schema.Policy{Tier: "enterprise", Limit: limitOf("extra", "GET /search", 30)}}}
 	rows.Overrides = []policy.Override{
 		{ID: 10, Kind: policy.CustomLimit, Policy: "extra", Limit: 7, Tenant: "acme"},
 		{ID: 1, Kind: policy.CustomLimit, Policy: "writes", Limit: 7, Tenant: "acme"},

@@ -11,6 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 func TestAPolicyIsAcceptedInEitherSpelling(t *testing.T) {
@@ -18,10 +19,7 @@ func TestAPolicyIsAcceptedInEitherSpelling(t *testing.T) {
 	w := open(t)
 	first := w.want(w.as("POST", policies, `{"orgTier":"Enterprise","endpointPattern":"POST /records","limit":1000,"window":"1m","algorithm":"token_bucket","failMode":"open"}`), http.StatusCreated)
 	made := read[policyWritten](w, first).Policy
-	want := pgstore.Policy{
-		ID: made.ID, Namespace: "default", Name: made.Name, Tier: "enterprise", Endpoint: "POST /records", Slot: "active", Scope: "tenant",
-		Limit: 1000, WindowSize: 60, Algorithm: "token_bucket", FailMode: "open", Revision: 1,
-	}
+	want := pgstore.Policy{ID: made.ID, Revision: 1, Policy: schema.Policy{Namespace: "default", Tier: "enterprise", Slot: "active", Limit: schema.Limit{Name: made.Name, Endpoint: "POST /records", Scope: "tenant", Limit: 1000, WindowSize: 60, Algorithm: "token_bucket", FailMode: "open"}}}
 	if made != want {
 		t.Errorf("made %+v, want %+v", made, want)
 	}
@@ -171,7 +169,7 @@ func TestAHundredWritersLoseNoUpdateAndLeaveNoGapInTheAudit(t *testing.T) {
 			}
 			for {
 				a := w.want(w.as("GET", path, ""), http.StatusOK)
-				limit := read[pgstore.Policy](w, a).Limit + 1
+				limit := read[pgstore.Policy](w, a).Limit.Limit + 1
 				done := w.as("PUT", path, strings.Replace(daily, "1000", fmt.Sprint(limit), 1), "If-Match", a.Header().Get("ETag"))
 				if done.Code == http.StatusOK {
 					return
@@ -182,8 +180,8 @@ func TestAHundredWritersLoseNoUpdateAndLeaveNoGapInTheAudit(t *testing.T) {
 	}
 	group.Wait()
 	p := read[pgstore.Policy](w, w.as("GET", path, ""))
-	if p.Limit != 1000+writers/2 || p.Revision != 1+writers/2 {
-		t.Errorf("after %d increments the limit is %d at revision %d", writers/2, p.Limit, p.Revision)
+	if p.Limit.Limit != 1000+writers/2 || p.Revision != 1+writers/2 {
+		t.Errorf("after %d increments the limit is %d at revision %d", writers/2, p.Limit.Limit, p.Revision)
 	}
 	type page = control.Page[pgstore.AuditEntry]
 	entries := read[page](w, w.as("GET", "/v1/ratelimit/audit?limit=1000", "")).Items

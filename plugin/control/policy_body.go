@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"regexp"
+	"encoding/json"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -14,42 +14,44 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// policyBody is a policy as a caller writes it. Its fields are those of the plugin's config; some have a second spelling.
+// policyBody is a policy as a caller writes it. Some of its fields have a second spelling.
 type policyBody struct {
 	ID       int64 `json:"id,omitempty" doc:"As returned by a read; a write ignores it." example:"7"`
 	Revision int64 `json:"revision,omitempty" doc:"As returned by a read; a write ignores it and uses If-Match." example:"3"`
 
-	Namespace string `json:"namespace,omitempty" maxLength:"64" pattern:"^[A-Za-z0-9_.-]*$" doc:"The namespace of the plugin configs that it applies to. Default: default."`
-	Name      string `json:"name,omitempty" maxLength:"64" pattern:"^[A-Za-z0-9_.-]*$" doc:"Policies of different names all apply; of those of one name the most specific does. Default: made from the tier or the tenant and the endpoint." example:"daily"`
-	Tier      string `json:"tier,omitempty" maxLength:"64" doc:"The tier whose tenants it applies to. Give either tier or tenant." example:"enterprise"`
-	OrgTier   string `json:"orgTier,omitempty" maxLength:"64" doc:"Another spelling of tier; converted to lower case." example:"Enterprise"`
-	Tenant    string `json:"tenant,omitempty" maxLength:"128" doc:"The tenant that it applies to. Give either tenant or tier." example:"acme"`
-	Org       string `json:"org,omitempty" maxLength:"128" doc:"Another spelling of tenant." example:"acme"`
-	OrgID     string `json:"orgId,omitempty" maxLength:"128" doc:"Another spelling of tenant." example:"acme"`
-	Endpoint  string `json:"endpoint,omitempty" maxLength:"1024" doc:"The requests that it covers, as METHOD /pattern; {param} and a final * are wildcards. Default: all." example:"POST /records"`
-	Pattern   string `json:"endpointPattern,omitempty" maxLength:"1024" doc:"Another spelling of endpoint." example:"POST /records"`
-	Slot      string `json:"slot,omitempty" doc:"active, as returned by a read. Default: active." example:"active"`
+	schema.Policy
 
-	Scope      string `json:"scope,omitempty" enum:"tenant,user,credential,ip,endpoint,global,tenant+endpoint,user+endpoint" doc:"What the limit is counted per. Default: tenant."`
-	Limit      int64  `json:"limit" minimum:"1" maximum:"1000000000000" doc:"Tokens that a window allows." example:"1000"`
-	WindowSize int64  `json:"window_size,omitempty" minimum:"1" maximum:"31622400" doc:"The window in seconds. Give either window_size or window." example:"60"`
-	Window     string `json:"window,omitempty" maxLength:"32" doc:"Another spelling of window_size, as a duration: 30s, 1m, 1h, 1d." example:"1m"`
-	Algorithm  string `json:"algorithm,omitempty" enum:"token_bucket,leaky_bucket,fixed_window,sliding_window,sliding_log" doc:"Default: token_bucket."`
-	Burst      int64  `json:"burst,omitempty" minimum:"1" maximum:"1000000000000" doc:"The capacity of a bucket in tokens. Default: the limit, or 1 for leaky_bucket."`
-
-	SoftThresholdPct int64 `json:"soft_threshold_pct,omitempty" minimum:"1" maximum:"1000" doc:"Usage in percent above which responses carry a warning. Default: none."`
-	HardThresholdPct int64 `json:"hard_threshold_pct,omitempty" minimum:"100" maximum:"1000" doc:"Usage in percent above which requests are denied. Default: 100."`
-	SoftOnly         bool  `json:"soft_only,omitempty" doc:"Warn, and never deny."`
-
-	Mode        string `json:"mode,omitempty" enum:"enforce,shadow,log" doc:"Default: that of the plugin config."`
-	Cost        *int64 `json:"cost,omitempty" minimum:"0" maximum:"1000000000" doc:"Tokens that a request costs in this policy. Default: the cost of the request."`
-	FailMode    string `json:"fail_mode,omitempty" enum:"open,closed,local" doc:"What it does while Redis is away. Default: that of the plugin config."`
-	FailureMode string `json:"failMode,omitempty" enum:"open,closed,local" doc:"Another spelling of fail_mode."`
-	Accuracy    string `json:"accuracy,omitempty" enum:"leased,exact" doc:"Default: that of the plugin config."`
-
-	PublicNote string `json:"public_note,omitempty" maxLength:"1024" doc:"The note that the tenant sees. Default: nothing." example:"Agreed until the end of the year."`
+	OrgTier     string `json:"orgTier,omitempty" doc:"Another spelling of tier; converted to lower case." example:"Enterprise"`
+	Org         string `json:"org,omitempty" doc:"Another spelling of tenant." example:"acme"`
+	OrgID       string `json:"orgId,omitempty" doc:"Another spelling of tenant." example:"acme"`
+	Pattern     string `json:"endpointPattern,omitempty" doc:"Another spelling of endpoint." example:"POST /records"`
+	Window      string `json:"window,omitempty" maxLength:"32" doc:"Another spelling of window_size, as a duration: 30s, 1m, 1h, 1d." example:"1m"`
+	FailureMode string `json:"failMode,omitempty" doc:"Another spelling of fail_mode."`
 
 	Reason string `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit and not shown to tenants. Default: changed by the API."`
+
+	zeros []string // the numbers of the policy that were given as 0, which the fields have as absent
+}
+
+// UnmarshalJSON reads a body and notes which numbers are 0.
+func (b *policyBody) UnmarshalJSON(raw []byte) error {
+	type plain policyBody
+	if err := json.Unmarshal(raw, (*plain)(b)); err != nil {
+		return err
+	}
+	b.zeros = zeros(raw, schema.PolicyFields())
+	return nil
+}
+
+// TransformSchema describes the body: the name and the scope have defaults here, and a window has two spellings.
+func (*policyBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	describeInput(s, schema.PolicyFields())
+	s.Required = nil
+	s.Extensions = map[string]any{"required": []string{"limit"}}
+	redescribe(s.Properties["name"], "Default: made from the tier or the tenant and the endpoint.")
+	redescribe(s.Properties["scope"], "Default: tenant.")
+	redescribe(s.Properties["window_size"], "Give either window_size or window.")
+	return s
 }
 
 // Resolve is huma's: it tells all that is wrong with the values, beside what the schema has told.
@@ -75,9 +77,6 @@ func (b *policyBody) Resolve(huma.Context) []error {
 			faults = append(faults, fault("body.window", err.Error(), b.Window))
 		}
 	}
-	if b.Slot != "" && b.Slot != pgstore.SlotActive {
-		faults = append(faults, fault("body.slot", pgstore.NoCandidate, b.Slot))
-	}
 	if b.Reason != "" {
 		if why := checkReason(b.Reason); why != "" {
 			faults = append(faults, fault("body.reason", why, nil))
@@ -85,9 +84,9 @@ func (b *policyBody) Resolve(huma.Context) []error {
 	}
 	faults = append(faults, notTexts("body", textField{"tier", b.Tier}, textField{"orgTier", b.OrgTier}, textField{"tenant", b.Tenant},
 		textField{"org", b.Org}, textField{"orgId", b.OrgID}, textField{"endpoint", b.Endpoint}, textField{"endpointPattern", b.Pattern})...)
-	_, told := policy.NewSnapshot(policy.Rows{Policies: []policy.Row{rowOf(b.policy())}}, nil)
-	for _, f := range told {
-		faults = append(faults, fault("body."+b.spelled(f.Field), f.Problem, nil))
+	p := b.policy()
+	for _, f := range schema.WithZeros(policy.Faults(p.Policy), schema.PolicyFields(), b.zeros) {
+		faults = append(faults, fault("body."+b.spelled(f.Path), f.Message, nil))
 	}
 	return faults
 }
@@ -95,10 +94,6 @@ func (b *policyBody) Resolve(huma.Context) []error {
 // spelled is the name that the caller has given a field.
 func (b *policyBody) spelled(field string) string {
 	switch {
-	case field == "match" && b.Tier+b.OrgTier == "" && b.tenant() == "":
-		return "tier"
-	case field == "match":
-		return b.spelled("tenant")
 	case field == "tier" && b.OrgTier != "":
 		return "orgTier"
 	case field == "tenant" && b.OrgID != "":
@@ -121,17 +116,13 @@ func (b *policyBody) tenant() string { return cmp.Or(b.Tenant, b.OrgID, b.Org) }
 // policy is the policy that the body asks for, with the defaults of this API.
 func (b *policyBody) policy() pgstore.Policy {
 	window, _ := windowSeconds(b.WindowSize, b.Window) // what is wrong with it is told by faults
-	p := pgstore.Policy{
-		Namespace: b.Namespace, Name: b.Name,
-		Tier:     cmp.Or(b.Tier, strings.ToLower(b.OrgTier)),
-		Tenant:   b.tenant(),
-		Endpoint: cmp.Or(b.Endpoint, b.Pattern),
-		Slot:     b.Slot, Scope: cmp.Or(b.Scope, policy.Tenant.String()),
-		Limit: b.Limit, WindowSize: window, Algorithm: b.Algorithm, Burst: b.Burst,
-		SoftThresholdPct: b.SoftThresholdPct, HardThresholdPct: b.HardThresholdPct, SoftOnly: b.SoftOnly,
-		Mode: b.Mode, Cost: b.Cost, FailMode: cmp.Or(b.FailMode, b.FailureMode), Accuracy: b.Accuracy,
-		PublicNote: b.PublicNote,
-	}
+	p := pgstore.Policy{Policy: b.Policy}
+	p.Tier = cmp.Or(b.Tier, strings.ToLower(b.OrgTier))
+	p.Tenant = b.tenant()
+	p.Endpoint = cmp.Or(b.Endpoint, b.Pattern)
+	p.Scope = cmp.Or(b.Scope, policy.Tenant.String())
+	p.WindowSize = window
+	p.FailMode = cmp.Or(b.FailMode, b.FailureMode)
 	if p.Name == "" && (p.Tier != "" || p.Tenant != "") {
 		p.Name = derivedName(p)
 	}
@@ -141,13 +132,10 @@ func (b *policyBody) policy() pgstore.Policy {
 // maxSlug is how much of a derived name is for people, in bytes; the rest tells apart what they would read as one.
 const maxSlug = 50
 
-// parameter is a parameter of an endpoint's pattern, whose name means nothing.
-var parameter = regexp.MustCompile(`\{[^}]*\}`)
-
 // derivedName is the name of a policy that was given none: always the same for the same tier or tenant and endpoint, and
 // another for others.
 func derivedName(p pgstore.Policy) string {
-	endpoint := parameter.ReplaceAllString(p.Endpoint, "{}")
+	endpoint := schema.CanonicalEndpoint(p.Endpoint)
 	var slug strings.Builder
 	for _, c := range []byte(strings.ToLower(cmp.Or(p.Tier, p.Tenant) + " " + endpoint)) {
 		switch {
@@ -164,13 +152,4 @@ func derivedName(p pgstore.Policy) string {
 	}
 	sum := sha256.Sum256([]byte(p.Tier + "\x00" + p.Tenant + "\x00" + endpoint))
 	return strings.TrimPrefix(name+"-"+hex.EncodeToString(sum[:4]), "-")
-}
-
-// rowOf is a policy as package policy compiles it.
-func rowOf(p pgstore.Policy) policy.Row {
-	return policy.Row{ID: p.ID, Namespace: p.Namespace, Tier: p.Tier, Tenant: p.Tenant, PublicNote: p.PublicNote, Limit: schema.Limit{
-		Name: p.Name, Scope: p.Scope, Endpoint: p.Endpoint, Limit: p.Limit, WindowSize: p.WindowSize, Algorithm: p.Algorithm,
-		Burst: p.Burst, SoftThresholdPct: p.SoftThresholdPct, HardThresholdPct: p.HardThresholdPct, SoftOnly: p.SoftOnly,
-		Mode: p.Mode, Cost: p.Cost, FailMode: p.FailMode, Accuracy: p.Accuracy,
-	}}
 }

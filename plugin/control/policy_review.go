@@ -46,7 +46,7 @@ func forceRequired(format string, args ...any) error {
 func capacity(p pgstore.Policy) int64 {
 	compiled, err := compiledShared(p)
 	if err != nil {
-		return p.Limit
+		return p.Limit.Limit
 	}
 	return compiled.Limit.Capacity()
 }
@@ -83,7 +83,7 @@ func (s *Server) usedLately(ctx context.Context, p pgstore.Policy) (int64, bool,
 
 // compiledShared compiles a policy that is shared by all tenants.
 func compiledShared(p pgstore.Policy) (*policy.Policy, error) {
-	config := schema.Config{Namespace: p.Namespace, Global: schema.Global{Limits: []schema.Limit{rowOf(p).Limit}}}.WithDefaults()
+	config := schema.Config{Namespace: p.Namespace, Global: schema.Global{Limits: []schema.Limit{p.Limit}}}.WithDefaults()
 	snapshot, err := policy.FromConfig(config)
 	if err != nil {
 		return nil, err

@@ -27,9 +27,7 @@ func (w *world) spend(s shelf, p pgstore.Policy, requests int) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	snapshot, faults := policy.NewSnapshot(policy.Rows{Policies: []policy.Row{{ID: p.ID, Namespace: p.Namespace, Tier: p.Tier, Limit: schema.Limit{
-		Name: p.Name, Scope: p.Scope, Endpoint: p.Endpoint, Limit: p.Limit, WindowSize: p.WindowSize, Algorithm: p.Algorithm,
-	}}}}, nil)
+	snapshot, faults := policy.NewSnapshot(policy.Rows{Policies: []policy.Row{{ID: p.ID, Policy: p.Policy}}}, nil)
 	if len(faults) > 0 {
 		w.Fatal(faults)
 	}

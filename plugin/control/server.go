@@ -18,6 +18,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 const (
@@ -113,6 +114,7 @@ func New(o Options) (*Server, error) {
 	s.api = humago.New(s.mux, describe(o.Version))
 	s.api.UseMiddleware(s.authenticate, s.rejectAmbiguous)
 	s.registerPolicies()
+	describeFields(s.api.OpenAPI().Components.Schemas.Map()["Policy"], schema.PolicyFields())
 	s.registerOverrides()
 	s.registerOrgs()
 	s.registerUsage()

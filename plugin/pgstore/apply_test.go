@@ -29,7 +29,7 @@ func names(t *testing.T, s *pgstore.Store) string {
 	}
 	var list []string
 	for _, p := range all {
-		list = append(list, fmt.Sprint(p.Name, "=", p.Limit))
+		list = append(list, fmt.Sprint(p.Name, "=", p.Limit.Limit))
 	}
 	return strings.Join(list, " ")
 }
@@ -39,7 +39,7 @@ func TestApplyMakesTheSetInOneVersionAndNothingTheSecondTime(t *testing.T) {
 	put(t, s, named("changed")[0])
 	put(t, s, named("gone")[0])
 	set := pgstore.Set{Policies: named("changed", "created")}
-	set.Policies[0].Limit = 7
+	set.Policies[0].Limit.Limit = 7
 	for round, want := range []string{"1 1 1 0", "0 0 0 2"} {
 		d, version, err := s.Apply(t.Context(), ann, set)
 		if err != nil || version != 3 {
@@ -90,7 +90,7 @@ func TestPartialSetAndOtherNamespacesAreLeftAlone(t *testing.T) {
 func TestOneBadPolicyOfASetIsNamedAndNothingIsWritten(t *testing.T) {
 	s, _ := open(t)
 	for name, spoil := range map[string]func(*pgstore.Policy){
-		"limit":     func(p *pgstore.Policy) { p.Limit = 0 },
+		"limit":     func(p *pgstore.Policy) { p.Limit.Limit = 0 },
 		"algorithm": func(p *pgstore.Policy) { p.Algorithm = "gcra" },
 		"namespace": func(p *pgstore.Policy) { p.Namespace = "eu" },
 		"slot":      func(p *pgstore.Policy) { p.Slot = pgstore.SlotCandidate },

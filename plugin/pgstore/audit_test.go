@@ -13,7 +13,7 @@ import (
 func TestAuditTellsEachChangeNewestFirst(t *testing.T) {
 	s, _ := open(t)
 	p, _ := put(t, s, daily())
-	p.Limit = 2000
+	p.Limit.Limit = 2000
 	put(t, s, p)
 	bob := pgstore.Change{Actor: "bob", Reason: "no longer sold"}
 	if _, err := s.DeletePolicy(t.Context(), bob, p.Key(), 0); err != nil {

@@ -1,8 +1,6 @@
 package pgstore
 
-import (
-	"strings"
-)
+import "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 
 // Diff is what lies between two sets of policies.
 type Diff struct {
@@ -66,17 +64,6 @@ func (p Policy) equal(other Policy) bool {
 // canonical makes keys equal whose endpoints differ in the names of parameters alone. It does what
 // rate_limiter.canonical_endpoint does in the database.
 func canonical(k PolicyKey) PolicyKey {
-	var b strings.Builder
-	rest := k.Endpoint
-	for {
-		head, tail, opened := strings.Cut(rest, "{")
-		_, after, closed := strings.Cut(tail, "}")
-		if !opened || !closed {
-			b.WriteString(rest)
-			k.Endpoint = b.String()
-			return k
-		}
-		b.WriteString(head + "{}")
-		rest = after
-	}
+	k.Endpoint = schema.CanonicalEndpoint(k.Endpoint)
+	return k
 }

@@ -42,7 +42,7 @@ func TestCostOfZeroIsNotACostThatIsAbsent(t *testing.T) {
 
 func TestOnePolicyTwiceInASetIsInvalid(t *testing.T) {
 	first, second := daily(), daily()
-	first.Endpoint, second.Endpoint, second.Limit = "GET /a/{id}/b", "GET /a/{key}/b", 7
+	first.Endpoint, second.Endpoint, second.Limit.Limit = "GET /a/{id}/b", "GET /a/{key}/b", 7
 	_, err := pgstore.Compare(nil, []pgstore.Policy{first, second})
 	wantInvalid(t, "one key twice", err, "")
 }
@@ -56,7 +56,7 @@ func TestDifferenceLeadsToTheDesiredPolicies(t *testing.T) {
 			p.ID, p.Namespace, p.Slot, p.Algorithm = int64(i+1), "default", "active", "token_bucket"
 			p.Name = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name")
 			p.Endpoint = rapid.SampledFrom([]string{"", "GET /{x}", "GET /{y}", "GET /z"}).Draw(t, "endpoint")
-			p.Limit = rapid.Int64Range(1, 2).Draw(t, "limit")
+			p.Limit.Limit = rapid.Int64Range(1, 2).Draw(t, "limit")
 			byKey[canonicalKey(p)] = p
 		}
 		return slices.Collect(maps.Values(byKey))
@@ -101,4 +101,4 @@ func canonicalKey(p pgstore.Policy) string {
 	return p.Name + " " + strings.NewReplacer("{x}", "{}", "{y}", "{}").Replace(p.Endpoint)
 }
 
-func values(p pgstore.Policy) string { return fmt.Sprint(p.Endpoint, p.Limit) }
+func values(p pgstore.Policy) string { return fmt.Sprint(p.Endpoint, p.Limit.Limit) }

@@ -119,7 +119,7 @@ func refusal(refused *pgconn.PgError) error {
 		}
 		return &ConflictError{What: refused.TableName, Problem: refused.Detail}
 	case strings.HasPrefix(refused.Code, classIntegrity):
-		if told, ok := constraints[refused.ConstraintName]; ok {
+		if told, ok := constraintOf(refused.ConstraintName); ok {
 			return &told
 		}
 		return &InvalidError{Field: refused.ColumnName, Problem: refused.Message}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // The scopes and modes of policies that a guard compares.
@@ -85,9 +86,19 @@ func (g *guard) add(list []neighbour, n neighbour) []neighbour {
 func configured(namespace string, p *policy.Policy) Policy {
 	spec := p.Limit.Spec()
 	return Policy{
-		Namespace: namespace, Name: p.Name, Tier: p.Tier, Endpoint: p.Endpoint, Scope: p.Scope.String(),
-		Limit: spec.Quantity, WindowSize: int64(spec.Window / limit.Second),
-		SoftOnly: spec.SoftOnly, Mode: p.Mode.String(),
+		Policy: schema.Policy{
+			Namespace: namespace,
+			Tier:      p.Tier,
+			Limit: schema.Limit{
+				Name:       p.Name,
+				Endpoint:   p.Endpoint,
+				Scope:      p.Scope.String(),
+				Limit:      spec.Quantity,
+				WindowSize: int64(spec.Window / limit.Second),
+				SoftOnly:   spec.SoftOnly,
+				Mode:       p.Mode.String(),
+			},
+		},
 	}
 }
 
@@ -106,7 +117,7 @@ func (g *guard) lockOuts() []LockOut {
 		one := own[i]
 		found = append(found, LockOut{all.Key(), fmt.Sprintf(
 			"%s alone allows one tenant %d per %d s, which is more than this allows all of them",
-			one, one.Limit, one.WindowSize)})
+			one, one.Limit.Limit, one.WindowSize)})
 	}
 	return found
 }
@@ -134,7 +145,7 @@ func (g *guard) overshoots() []string {
 func overshoot(above []neighbour, all neighbour) string {
 	one := above[0]
 	text := fmt.Sprintf("%s allows one tenant %d per %d s, which is more than %s allows all of them: %d per %d s",
-		one, one.Limit, one.WindowSize, all, all.Limit, all.WindowSize)
+		one, one.Limit.Limit, one.WindowSize, all, all.Limit.Limit, all.WindowSize)
 	if n := len(above) - 1; n > 0 {
 		text += fmt.Sprintf("; and so do %d more", n)
 	}
@@ -207,7 +218,7 @@ func rank(n neighbour) int {
 
 // slower reports whether a allows fewer tokens in the same time than b.
 func slower(a, b Policy) bool {
-	high, low := bits.Mul64(uint64(a.Limit), uint64(b.WindowSize))
-	otherHigh, otherLow := bits.Mul64(uint64(b.Limit), uint64(a.WindowSize))
+	high, low := bits.Mul64(uint64(a.Limit.Limit), uint64(b.WindowSize))
+	otherHigh, otherLow := bits.Mul64(uint64(b.Limit.Limit), uint64(a.WindowSize))
 	return high < otherHigh || (high == otherHigh && low < otherLow)
 }

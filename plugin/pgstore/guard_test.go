@@ -6,11 +6,12 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 func TestOnlyPoliciesThatARequestCanMeetTogetherAreCompared(t *testing.T) {
-	shared := pgstore.Policy{Name: "all", Tier: "gold", Scope: "global", Limit: 4, WindowSize: 60}
-	own := pgstore.Policy{Name: "daily", Scope: "tenant", Limit: 10, WindowSize: 60}
+	shared := pgstore.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "all", Scope: "global", Limit: 4, WindowSize: 60}}}
+	own := pgstore.Policy{Policy: schema.Policy{Limit: schema.Limit{Name: "daily", Scope: "tenant", Limit: 10, WindowSize: 60}}}
 	for name, c := range map[string]struct {
 		of    func(*pgstore.Policy)
 		locks bool
@@ -19,7 +20,7 @@ func TestOnlyPoliciesThatARequestCanMeetTogetherAreCompared(t *testing.T) {
 		"of another tier":      {func(p *pgstore.Policy) { p.Tier = "silver" }, false},
 		"of a tenant":          {func(p *pgstore.Policy) { p.Tenant = "acme" }, true},
 		"in another namespace": {func(p *pgstore.Policy) { p.Tier, p.Namespace = "gold", "other" }, false},
-		"that allows less":     {func(p *pgstore.Policy) { p.Tier, p.Limit = "gold", 3 }, false},
+		"that allows less":     {func(p *pgstore.Policy) { p.Tier, p.Limit.Limit = "gold", 3 }, false},
 		"of the same name":     {func(p *pgstore.Policy) { p.Tenant, p.Name = "acme", "all" }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -75,7 +76,7 @@ func TestAPairThatASetWritesIsReportedOnce(t *testing.T) {
 
 // ofLimit is a policy of the tier gold that allows so much a minute.
 func ofLimit(name, scope string, limit int64) pgstore.Policy {
-	return pgstore.Policy{Name: name, Tier: "gold", Scope: scope, Limit: limit, WindowSize: 60}
+	return pgstore.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: name, Scope: scope, Limit: limit, WindowSize: 60}}}
 }
 
 func TestOneWarningStandsForAllTenantsAboveASharedLimit(t *testing.T) {

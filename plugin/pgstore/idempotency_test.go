@@ -138,7 +138,7 @@ func TestKeyOfAnotherRequestIsRefused(t *testing.T) {
 func TestWriteThatFailedMayBeTriedAgainUnderItsKey(t *testing.T) {
 	s, _ := open(t)
 	bad := daily()
-	bad.Limit = 0
+	bad.Limit.Limit = 0
 	_, _, err := s.PutPolicy(t.Context(), once("k", "one"), bad)
 	wantInvalid(t, "a limit of 0", err, "limit")
 	c := once("k", "two")

@@ -5,44 +5,19 @@ import (
 	"context"
 	"fmt"
 	"iter"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Policy is one named limit for a tier or a tenant. Its fields have the names, values and units that they have in the
-// plugin's config. An empty text and a zero number mean absent.
+// Policy is a policy as the database has it.
 type Policy struct {
 	// The database's id. A write does not need it.
-	ID int64 `json:"id,omitempty" yaml:"-"`
+	ID int64 `json:"id,omitempty"`
 
-	// What names the policy: see PolicyKey. Either Tier or Tenant is given.
-	Namespace string `json:"namespace,omitempty" yaml:"namespace,omitempty"`
-	Name      string `json:"name" yaml:"name"`
-	Tier      string `json:"tier,omitempty" yaml:"tier,omitempty"`
-	Tenant    string `json:"tenant,omitempty" yaml:"tenant,omitempty"`
-	Endpoint  string `json:"endpoint,omitempty" yaml:"endpoint,omitempty"`
-	Slot      string `json:"slot,omitempty" yaml:"slot,omitempty"`
-
-	// The limit: tokens per seconds, and a burst in tokens. Without an algorithm it is a token_bucket.
-	Scope      string `json:"scope" yaml:"scope"`
-	Limit      int64  `json:"limit" yaml:"limit"`
-	WindowSize int64  `json:"window_size" yaml:"window_size"`
-	Algorithm  string `json:"algorithm,omitempty" yaml:"algorithm,omitempty"`
-	Burst      int64  `json:"burst,omitempty" yaml:"burst,omitempty"`
-
-	// Thresholds in percent.
-	SoftThresholdPct int64 `json:"soft_threshold_pct,omitempty" yaml:"soft_threshold_pct,omitempty"`
-	HardThresholdPct int64 `json:"hard_threshold_pct,omitempty" yaml:"hard_threshold_pct,omitempty"`
-	SoftOnly         bool  `json:"soft_only,omitempty" yaml:"soft_only,omitempty"`
-
-	Mode     string `json:"mode,omitempty" yaml:"mode,omitempty"`
-	Cost     *int64 `json:"cost,omitempty" yaml:"cost,omitempty"` // tokens; nil is absent, which differs from 0
-	FailMode string `json:"fail_mode,omitempty" yaml:"fail_mode,omitempty"`
-	Accuracy string `json:"accuracy,omitempty" yaml:"accuracy,omitempty"`
-
-	// What the tenant reads about it.
-	PublicNote string `json:"public_note,omitempty" yaml:"public_note,omitempty"`
+	schema.Policy
 
 	// How often it was written, from 1. In a write: the revision that it was made from; or AnyRevision, Absent or Present.
-	Revision int64 `json:"revision,omitempty" yaml:"-"`
+	Revision int64 `json:"revision,omitempty"`
 }
 
 // Slots of a policy.
@@ -50,9 +25,6 @@ const (
 	SlotActive    = "active"    // in force
 	SlotCandidate = "candidate" // applies to nothing: no new ones are written, old ones can be listed and deleted
 )
-
-// NoCandidate is why a policy of the slot candidate is not written, for people.
-const NoCandidate = "must be active, or left out: a candidate applies to no request; to try a limit, write it under another name with mode shadow"
 
 // PolicyKey names one policy. Two endpoints that differ in the names of parameters alone are one.
 type PolicyKey struct {
@@ -110,10 +82,7 @@ const (
 	defaultAlgorithm = "token_bucket"
 )
 
-const selectPolicies = `SELECT id, namespace, name, tier, tenant, endpoint, scope, "limit", window_size, algorithm,
-	coalesce(burst, 0) AS burst, coalesce(soft_threshold_pct, 0) AS soft_threshold_pct,
-	coalesce(hard_threshold_pct, 0) AS hard_threshold_pct, soft_only, mode, cost, fail_mode, accuracy, public_note, slot, revision
-	FROM rate_limiter.policies`
+var selectPolicies = "SELECT id, revision, " + columnsOf(schema.PolicyFields()).read() + " FROM rate_limiter.policies"
 
 // Policies are the policies that a filter selects, in the order of their IDs.
 func (s *Store) Policies(ctx context.Context, f PolicyFilter) ([]Policy, error) {

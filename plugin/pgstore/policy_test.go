@@ -11,19 +11,16 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 func TestPolicyIsReadAsItWasWritten(t *testing.T) {
 	s, _ := open(t)
 	free := int64(0)
 	for _, p := range []pgstore.Policy{
-		{Name: "least", Tier: "gold", Scope: "tenant", Limit: 1, WindowSize: 1},
-		{
-			Namespace: "eu", Name: "most", Tenant: "acme", Endpoint: "GET /records/{id}", Scope: "tenant+endpoint",
-			Limit: 100, WindowSize: 60, Algorithm: "leaky_bucket", Burst: 7, SoftThresholdPct: 80, HardThresholdPct: 120,
-			Mode: "shadow", Cost: &free, FailMode: "closed", Accuracy: "exact", PublicNote: "agreed for the launch",
-		},
-		{Name: "soft", Tier: "unlimited", Scope: "user", Limit: 5, WindowSize: 60, SoftOnly: true},
+		{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "least", Scope: "tenant", Limit: 1, WindowSize: 1}}},
+		{Policy: schema.Policy{Namespace: "eu", Tenant: "acme", PublicNote: "agreed for the launch", Limit: schema.Limit{Name: "most", Endpoint: "GET /records/{id}", Scope: "tenant+endpoint", Limit: 100, WindowSize: 60, Algorithm: "leaky_bucket", Burst: 7, SoftThresholdPct: 80, HardThresholdPct: 120, Mode: "shadow", Cost: &free, FailMode: "closed", Accuracy: "exact"}}},
+		{Policy: schema.Policy{Tier: "unlimited", Limit: schema.Limit{Name: "soft", Scope: "user", Limit: 5, WindowSize: 60, SoftOnly: true}}},
 	} {
 		written, _ := put(t, s, p)
 		read, err := s.Policy(t.Context(), p.Key())
@@ -46,9 +43,9 @@ func TestPutReplacesThePolicyOfTheSameKeyOnly(t *testing.T) {
 	p := daily()
 	p.Endpoint = "GET /records/{id}"
 	first, _ := put(t, s, p)
-	p.Endpoint, p.Limit = "GET /records/{record}", 2000
+	p.Endpoint, p.Limit.Limit = "GET /records/{record}", 2000
 	second, version := put(t, s, p)
-	if second.ID != first.ID || second.Limit != 2000 || second.Endpoint != p.Endpoint || second.Revision != 2 || version != 2 {
+	if second.ID != first.ID || second.Limit.Limit != 2000 || second.Endpoint != p.Endpoint || second.Revision != 2 || version != 2 {
 		t.Errorf("the second put leaves %+v in version %d, want the same row with its values", second, version)
 	}
 	put(t, s, daily())
@@ -76,15 +73,15 @@ func TestPuttingWhatIsThereChangesNothing(t *testing.T) {
 func TestWriteMadeFromAnotherRevisionIsAConflict(t *testing.T) {
 	s, _ := open(t)
 	p, _ := put(t, s, daily())
-	p.Limit = 2000
+	p.Limit.Limit = 2000
 	put(t, s, p)
-	p.Limit = 3000
+	p.Limit.Limit = 3000
 	_, _, err := s.PutPolicy(t.Context(), ann, p)
 	wantConflict(t, "put from revision 1", err)
 	_, err = s.DeletePolicy(t.Context(), ann, p.Key(), 1)
 	wantConflict(t, "delete of revision 1", err)
-	if now, err := s.Policy(t.Context(), p.Key()); err != nil || now.Limit != 2000 {
-		t.Errorf("the limit is %d (%v), want that of the first put", now.Limit, err)
+	if now, err := s.Policy(t.Context(), p.Key()); err != nil || now.Limit.Limit != 2000 {
+		t.Errorf("the limit is %d (%v), want that of the first put", now.Limit.Limit, err)
 	}
 	p.Name = "new"
 	_, _, err = s.PutPolicy(t.Context(), ann, p)
@@ -99,9 +96,9 @@ func TestPolicyIsReadWrittenAndDeletedByItsID(t *testing.T) {
 	if read, err := s.PolicyByID(t.Context(), p.ID); err != nil || read != p {
 		t.Errorf("policy %d is read as %+v (%v), want %+v", p.ID, read, err, p)
 	}
-	p.Limit, p.Endpoint = 2000, "GET /records/{record}"
+	p.Limit.Limit, p.Endpoint = 2000, "GET /records/{record}"
 	written, version, err := s.PutPolicyByID(t.Context(), ann, p)
-	if err != nil || version != 2 || written.Limit != 2000 || written.Revision != 2 || written.Endpoint != p.Endpoint {
+	if err != nil || version != 2 || written.Limit.Limit != 2000 || written.Revision != 2 || written.Endpoint != p.Endpoint {
 		t.Errorf("it is written as %+v in version %d (%v)", written, version, err)
 	}
 	_, _, err = s.PutPolicyByID(t.Context(), ann, p)
@@ -151,8 +148,8 @@ func TestWriteMaySayThatThereIsNoRowYetOrThatThereIsOne(t *testing.T) {
 	if conflict := new(pgstore.ConflictError); !errors.As(err, &conflict) || conflict.Revision != created.Revision {
 		t.Errorf("%v tells no revision, want %d", err, created.Revision)
 	}
-	p.Revision, p.Limit = pgstore.Present, 2000
-	if written, _ := put(t, s, p); written.Revision != 2 || written.Limit != 2000 {
+	p.Revision, p.Limit.Limit = pgstore.Present, 2000
+	if written, _ := put(t, s, p); written.Revision != 2 || written.Limit.Limit != 2000 {
 		t.Errorf("put over it leaves %+v", written)
 	}
 
@@ -180,7 +177,7 @@ func TestOfTwoWritersFromOneRevisionOneWins(t *testing.T) {
 	for i := range writers {
 		all.Go(func() error {
 			mine := p
-			mine.Limit = int64(2000 + i)
+			mine.Limit.Limit = int64(2000 + i)
 			_, _, err := s.PutPolicy(t.Context(), ann, mine)
 			won[i] = err == nil
 			if conflict := new(pgstore.ConflictError); errors.As(err, &conflict) {
@@ -221,10 +218,10 @@ func TestRefusedPolicyNamesItsField(t *testing.T) {
 	for field, spoil := range map[string]func(*pgstore.Policy){
 		"name":        func(p *pgstore.Policy) { p.Name = "a b" },
 		"tier":        func(p *pgstore.Policy) { p.Tier = "" },
-		"limit":       func(p *pgstore.Policy) { p.Limit = 0 },
+		"limit":       func(p *pgstore.Policy) { p.Limit.Limit = 0 },
 		"window_size": func(p *pgstore.Policy) { p.WindowSize = -1 },
 		"algorithm":   func(p *pgstore.Policy) { p.Algorithm = "gcra" },
-		"burst":       func(p *pgstore.Policy) { p.Algorithm, p.Burst = "fixed_window", 5 },
+		"burst":       func(p *pgstore.Policy) { p.Burst = -5 },
 		"scope":       func(p *pgstore.Policy) { p.Scope = "" },
 		"cost":        func(p *pgstore.Policy) { cost := int64(1001); p.Cost = &cost },
 	} {
@@ -234,7 +231,7 @@ func TestRefusedPolicyNamesItsField(t *testing.T) {
 		wantInvalid(t, field, err, field)
 	}
 	inexact := daily() // in range, field by field
-	inexact.Algorithm, inexact.Limit, inexact.WindowSize = "sliding_window", 999_999_999_989, 31_622_399
+	inexact.Algorithm, inexact.Limit.Limit, inexact.WindowSize = "sliding_window", 999_999_999_989, 31_622_399
 	_, _, err := s.PutPolicy(t.Context(), ann, inexact)
 	wantInvalid(t, "a limit that cannot be counted exactly", err, "limit")
 	if all, err := s.Policies(t.Context(), pgstore.PolicyFilter{}); err != nil || len(all) != 0 {
@@ -306,7 +303,7 @@ func TestACandidateIsNotWrittenAndAnOldOneCanOnlyBeDeleted(t *testing.T) {
 	_, _, err = s.Apply(t.Context(), ann, pgstore.Set{Policies: []pgstore.Policy{p}})
 	wantInvalid(t, "apply", err, "slot")
 
-	addCandidate(t, pool, p.Name, p.Limit)
+	addCandidate(t, pool, p.Name, p.Limit.Limit)
 	old, err := s.Policies(t.Context(), pgstore.PolicyFilter{Slot: pgstore.SlotCandidate})
 	if err != nil || len(old) != 1 {
 		t.Fatalf("listed are %v (%v), want the old one", old, err)

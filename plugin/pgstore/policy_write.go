@@ -9,7 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // What the Revision of a write may be, beside a revision that the row must have.
@@ -123,22 +124,18 @@ func sameKey(what string, current, wanted PolicyKey) error {
 	return nil
 }
 
-// The three statements write any number of policies. Those of the first two take them as JSON, of which an absent field
-// is null; so absent texts become empty here.
-const (
-	insertPolicies = `INSERT INTO rate_limiter.policies (namespace, name, tier, tenant, endpoint, scope, "limit", window_size,
-			algorithm, burst, soft_threshold_pct, hard_threshold_pct, soft_only, mode, cost, fail_mode, accuracy, public_note, slot)
-		SELECT namespace, name, coalesce(tier, ''), coalesce(tenant, ''), coalesce(endpoint, ''), scope, "limit", window_size,
-			algorithm, burst, soft_threshold_pct, hard_threshold_pct, coalesce(soft_only, false), coalesce(mode, ''), cost,
-			coalesce(fail_mode, ''), coalesce(accuracy, ''), coalesce(public_note, ''), slot
-		FROM jsonb_populate_recordset(NULL::rate_limiter.policies, $1)`
+// policyKeyColumns name a policy: a write leaves them as they are. The endpoint does too, but for the names of parameters.
+var policyKeyColumns = []string{"namespace", "name", "tier", "tenant", "slot"}
 
-	updatePolicies = `UPDATE rate_limiter.policies p SET endpoint = coalesce(n.endpoint, ''), scope = n.scope, "limit" = n.limit,
-			window_size = n.window_size, algorithm = n.algorithm, burst = n.burst, soft_threshold_pct = n.soft_threshold_pct,
-			hard_threshold_pct = n.hard_threshold_pct, soft_only = coalesce(n.soft_only, false), mode = coalesce(n.mode, ''),
-			cost = n.cost, fail_mode = coalesce(n.fail_mode, ''), accuracy = coalesce(n.accuracy, ''),
-			public_note = coalesce(n.public_note, '')
-		FROM jsonb_populate_recordset(NULL::rate_limiter.policies, $1) n WHERE p.id = n.id`
+// The three statements write any number of policies. Those of the first two take them as JSON.
+var (
+	insertPolicies = fmt.Sprintf(`INSERT INTO rate_limiter.policies (%s)
+		SELECT %s FROM jsonb_populate_recordset(NULL::rate_limiter.policies, $1) n`,
+		columnsOf(schema.PolicyFields()).names(), columnsOf(schema.PolicyFields()).given("n"))
+
+	updatePolicies = fmt.Sprintf(`UPDATE rate_limiter.policies p SET %s
+		FROM jsonb_populate_recordset(NULL::rate_limiter.policies, $1) n WHERE p.id = n.id`,
+		columnsOf(schema.PolicyFields()).without(policyKeyColumns...).set("n"))
 
 	deletePolicies = `DELETE FROM rate_limiter.policies WHERE id = ANY($1)`
 )
@@ -149,17 +146,12 @@ func putPolicies(ctx context.Context, tx pgx.Tx, statement string, list []Policy
 		return nil
 	}
 	for _, p := range list {
-		if p.Slot == SlotCandidate {
-			return &InvalidError{p.Key().String(), "slot", NoCandidate}
+		if err := p.check(); err != nil {
+			return err
 		}
 	}
 	if err := tryPolicies(ctx, tx, statement, list); err != nil {
 		return blame(ctx, tx, statement, list, err)
-	}
-	for _, p := range list {
-		if err := p.compile(); err != nil {
-			return err
-		}
 	}
 	return nil
 }
@@ -204,18 +196,11 @@ func (p Policy) withDefaults() Policy {
 	return p
 }
 
-// compile returns what no constraint can: that the limit's arithmetic would not be exact.
-func (p Policy) compile() error {
-	algorithm, err := limit.ParseAlgorithm(p.withDefaults().Algorithm)
-	if err != nil {
-		return &InvalidError{p.Key().String(), "algorithm", err.Error()}
+// check returns what is wrong with p, as every way to write a policy says it.
+func (p Policy) check() error {
+	var faults []error
+	for _, f := range policy.Faults(p.withDefaults().Policy) {
+		faults = append(faults, &InvalidError{p.Key().String(), f.Path, f.Message})
 	}
-	_, err = limit.New(limit.Spec{
-		Algorithm: algorithm, Quantity: p.Limit, Window: limit.Micros(p.WindowSize) * limit.Second, Burst: p.Burst,
-		SoftPct: p.SoftThresholdPct, HardPct: p.HardThresholdPct, SoftOnly: p.SoftOnly,
-	})
-	if field := new(limit.FieldError); errors.As(err, &field) {
-		return &InvalidError{p.Key().String(), field.Field, field.Problem}
-	}
-	return err
+	return errors.Join(faults...)
 }

@@ -80,7 +80,7 @@ var works = map[string][]work{
 	pgtest.ServerRole: append(writing[:len(writing):len(writing)],
 		work{"write once", func(ctx context.Context, s *pgstore.Store) error {
 			p := daily()
-			p.Limit = 7
+			p.Limit.Limit = 7
 			return only2(s.PutPolicy(ctx, once("k", "a request"), p))
 		}},
 		work{"act once", func(ctx context.Context, s *pgstore.Store) error {

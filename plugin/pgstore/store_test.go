@@ -8,6 +8,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -24,7 +25,7 @@ func open(t *testing.T) (*pgstore.Store, *pgxpool.Pool) {
 
 // daily is a policy that is accepted.
 func daily() pgstore.Policy {
-	return pgstore.Policy{Name: "daily", Tier: "gold", Scope: "tenant", Limit: 1000, WindowSize: 86400}
+	return pgstore.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "daily", Scope: "tenant", Limit: 1000, WindowSize: 86400}}}
 }
 
 func put(t *testing.T, s *pgstore.Store, p pgstore.Policy) (pgstore.Policy, int64) {

@@ -112,7 +112,7 @@ func TestAWriteWhoseCommitIsNotAnsweredIsSaidToBeUncertainAndMayBeSentAgain(t *t
 func TestAWriteThatIsRefusedIsNotUncertain(t *testing.T) {
 	s, _ := open(t)
 	bad := daily()
-	bad.Limit = -1
+	bad.Limit.Limit = -1
 	_, _, err := s.PutPolicy(t.Context(), ann, bad)
 	if uncertain := new(pgstore.UncertainError); err == nil || errors.As(err, &uncertain) {
 		t.Errorf("%v, want a refusal", err)

@@ -20,7 +20,7 @@ func addOne(t *testing.T, s *pgstore.Store, id int64) error {
 		if err != nil {
 			return err
 		}
-		p.Limit++
+		p.Limit.Limit++
 		_, _, err = s.PutPolicyByID(t.Context(), ann, p)
 		if conflict := new(pgstore.ConflictError); !errors.As(err, &conflict) {
 			return err
@@ -46,8 +46,8 @@ func TestOfAHundredWritersNoneLosesItsUpdateAndTheAuditHasNoGaps(t *testing.T) {
 		t.Fatalf("the policies are %v (%v)", list, err)
 	}
 	for _, p := range list {
-		if p.Limit != daily().Limit+each || p.Revision != 1+each {
-			t.Errorf("%s has limit %d in revision %d, want that of %d updates", p.Name, p.Limit, p.Revision, each)
+		if p.Limit.Limit != daily().Limit.Limit+each || p.Revision != 1+each {
+			t.Errorf("%s has limit %d in revision %d, want that of %d updates", p.Name, p.Limit.Limit, p.Revision, each)
 		}
 	}
 	const writes = policies + policies*each

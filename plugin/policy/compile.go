@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -60,11 +61,20 @@ func (r *row) under(mode Mode, failMode FailMode, accuracy Accuracy) *Policy {
 // plain is the row as it was given, but for spellings that mean the same.
 func (r *row) plain() Row {
 	spec := r.Limit.Spec()
-	out := Row{ID: r.Row, Namespace: r.namespace, Tier: r.Tier, Tenant: r.tenant, PublicNote: r.PublicNote, Limit: schema.Limit{
-		Name: r.Name, Scope: r.Scope.String(), Endpoint: r.Endpoint,
-		Algorithm: spec.Algorithm.String(), Limit: spec.Quantity, WindowSize: int64(spec.Window / limit.Second),
-		SoftThresholdPct: spec.SoftPct, HardThresholdPct: spec.HardPct, SoftOnly: spec.SoftOnly,
-	}}
+	out := Row{
+		ID: r.Row,
+		Policy: schema.Policy{
+			Namespace:  r.namespace,
+			Tier:       r.Tier,
+			Tenant:     r.tenant,
+			PublicNote: r.PublicNote,
+			Limit: schema.Limit{
+				Name: r.Name, Scope: r.Scope.String(), Endpoint: r.Endpoint,
+				Algorithm: spec.Algorithm.String(), Limit: spec.Quantity, WindowSize: int64(spec.Window / limit.Second),
+				SoftThresholdPct: spec.SoftPct, HardThresholdPct: spec.HardPct, SoftOnly: spec.SoftOnly,
+			},
+		},
+	}
 	if isBucket(spec.Algorithm) {
 		out.Limit.Burst = spec.Burst
 	}
@@ -111,14 +121,23 @@ func (f *faultList) err(field string, err error) {
 	f.add(field, "%s", err)
 }
 
-// Bounds of what a row may say, as in the plugin's own config.
-const (
-	maxName          = 64   // bytes of a policy's or tier's name
-	maxPart          = 128  // bytes of an identity: longer ones are counted by their hash
-	maxNote          = 1024 // bytes
-	maxCost          = 1_000_000_000
-	defaultNamespace = "default"
+const defaultNamespace = "default"
+
+// Bounds of what a row may say, as schema.Policy declares them.
+var (
+	maxName    = policyField("name").MaxLength        // bytes of a policy's or tier's name
+	maxPart    = policyField("tenant").MaxLength      // bytes of an identity: longer ones are counted by their hash
+	maxNote    = policyField("public_note").MaxLength // bytes
+	maxCost    = policyField("cost").Max
+	modes      = policyField("mode").OneOf
+	failModes  = policyField("fail_mode").OneOf
+	accuracies = policyField("accuracy").OneOf
 )
+
+func policyField(name string) schema.Field[schema.Policy] {
+	fields := schema.PolicyFields()
+	return fields[slices.IndexFunc(fields, func(f schema.Field[schema.Policy]) bool { return f.Name == name })]
+}
 
 // with are the faults of a row, if it has any: then what is wrong with its endpoint by itself is one of them. Of a row
 // without others that is found when the endpoint is compared with those of other rows.
@@ -131,30 +150,49 @@ func (f *faultList) with(endpoint string) []Fault {
 	return f.list
 }
 
-// name checks the name of a policy or a namespace, which goes into headers and keys as it is.
+// name checks the name of a policy.
 func (f *faultList) name(field, name string) {
-	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
-	ok := name != "" && len(name) <= maxName
-	for i := range len(name) {
-		ok = ok && strings.IndexByte(letters, name[i]) >= 0
-	}
-	if !ok {
+	if !isName(name) {
 		f.add(field, "must be 1 to %d letters, digits, dots, dashes or underscores, got %q", maxName, name)
 	}
+}
+
+// isName reports whether text can name a policy or a namespace, which goes into headers and keys as it is.
+func isName(text string) bool {
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
+	if text == "" || len(text) > maxName {
+		return false
+	}
+	for i := range len(text) {
+		if strings.IndexByte(letters, text[i]) < 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // part checks the name of somebody, as requests are identified by it.
 func (f *faultList) part(field, name string) {
 	if len(name) > maxPart {
-		f.add(field, "has %d bytes, but nobody is identified by more than %d: write the hash that metrics and events show", len(name), maxPart)
+		f.add(
+			field,
+			"has %d bytes, but nobody is identified by more than %d: write the hash that metrics and events show",
+			len(name),
+			maxPart,
+		)
 	}
 }
 
 // note checks what tenants read about a row.
 func (f *faultList) note(text string) {
-	if len(text) > maxNote || !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
+	if !isNote(text) {
 		f.add("public_note", "must have at most %d bytes, without control characters", maxNote)
 	}
+}
+
+// isNote reports whether tenants can be shown text as it is.
+func isNote(text string) bool {
+	return len(text) <= maxNote && utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
 }
 
 // tier checks the name of a tier, or none.
@@ -164,39 +202,44 @@ func (f *faultList) tier(field, name string) {
 	}
 }
 
-// compileRow compiles one policy of a database; r is nil if there are faults. Whether its endpoint makes sense and goes
-// with others is not looked at, but beside other faults the former is.
+// compileRow compiles one policy of a database; r is nil if there are faults. Of a row that compiles, whether its endpoint
+// goes with others is found when they are compiled together.
 func compileRow(in Row) (r *row, faults []Fault) {
-	f := faultList{table: inPolicies, key: strconv.FormatInt(in.ID, 10)}
 	in.Namespace = first(in.Namespace, defaultNamespace)
-	f.name("namespace", in.Namespace)
-	f.name("name", in.Limit.Name)
-	f.part("tenant", in.Tenant)
-	if (in.Tier == "") == (in.Tenant == "") {
-		f.add("match", "must be a tier or a tenant, and not both: got tier %q and tenant %q", in.Tier, in.Tenant)
-	}
-	f.tier("tier", in.Tier)
-	f.oneOf("mode", in.Limit.Mode, "", schema.ModeEnforce, schema.ModeShadow, schema.ModeLog)
-	f.oneOf("fail_mode", in.Limit.FailMode, "", schema.FailOpen, schema.FailClosed, schema.FailLocal)
-	f.oneOf("accuracy", in.Limit.Accuracy, "", schema.AccuracyLeased, schema.AccuracyExact)
-	f.note(in.PublicNote)
 	p, err := compileLimit(in.Limit)
-	switch {
-	case err != nil:
-		f.err("limit", err)
-	case in.Limit.Cost != nil && (*in.Limit.Cost < 0 || *in.Limit.Cost > maxCost):
-		f.add("cost", "must be between 0 and %d, got %d", maxCost, *in.Limit.Cost)
-	case p.Cost > p.Limit.Capacity() && !in.Limit.SoftOnly:
-		f.add("cost", "is %d tokens, but the limit can never hold more than %d: every request would be refused", p.Cost, p.Limit.Capacity())
-	}
-	if faults = f.with(in.Limit.Endpoint); len(faults) > 0 {
-		return nil, faults
+	if err != nil || !in.valid(p) {
+		return nil, in.faults()
 	}
 	p.Tier, p.Row, p.PublicNote = in.Tier, in.ID, in.PublicNote
 	return &row{
 		Policy: p, namespace: in.Namespace, tenant: in.Tenant,
 		ownMode: in.Limit.Mode != "", ownFailMode: in.Limit.FailMode != "", ownAccuracy: in.Limit.Accuracy != "",
 	}, nil
+}
+
+// valid reports whether a row, whose limit is p, means something to a node. It takes what Faults would report where a
+// node can still count it, and does without what Faults costs: a database has very many rows.
+func (in Row) valid(p Policy) bool {
+	l := in.Limit
+	return isName(in.Namespace) && isName(l.Name) && len(in.Tier) <= maxName && len(in.Tenant) <= maxPart &&
+		(in.Tier == "") != (in.Tenant == "") &&
+		isAmong(modes, l.Mode) && isAmong(failModes, l.FailMode) && isAmong(accuracies, l.Accuracy) &&
+		isNote(in.PublicNote) &&
+		(l.Cost == nil || *l.Cost >= 0 && *l.Cost <= maxCost && (l.SoftOnly || p.Cost <= p.Limit.Capacity()))
+}
+
+// isAmong reports whether value is one of an enum's, or absent.
+func isAmong(values []string, value string) bool {
+	return value == "" || slices.Contains(values, value)
+}
+
+// faults returns what is wrong with a row that does not compile.
+func (in Row) faults() []Fault {
+	f := faultList{table: inPolicies, key: strconv.FormatInt(in.ID, 10)}
+	for _, fault := range Faults(in.Policy) {
+		f.add(fault.Path, "%s", fault.Message)
+	}
+	return f.list
 }
 
 func (f *faultList) oneOf(field, value string, known ...string) {

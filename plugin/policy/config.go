@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -49,7 +50,7 @@ func (c *compiler) fault(path string, err error) {
 	}
 	fault := schema.Fault{Path: path, Message: err.Error()}
 	if field := new(limit.FieldError); errors.As(err, &field) {
-		fault = schema.Fault{Path: path + "." + field.Field, Message: field.Problem}
+		fault = schema.Fault{Path: docpath.Member(path, field.Field), Message: field.Problem}
 	}
 	c.faults = append(c.faults, fault)
 }

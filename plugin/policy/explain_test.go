@@ -17,7 +17,7 @@ import (
 func explained(t *testing.T) *policy.Plan {
 	t.Helper()
 	row := func(id int64, name, endpoint string, quantity int64) policy.Row {
-		return policy.Row{ID: id, Limit: schema.Limit{Name: name, Scope: "tenant", Endpoint: endpoint, Limit: quantity, WindowSize: 60}}
+		return policy.Row{ID: id, Policy: schema.Policy{Limit: schema.Limit{Name: name, Scope: "tenant", Endpoint: endpoint, Limit: quantity, WindowSize: 60}}}
 	}
 	of := func(tenant, tier string, p policy.Row) policy.Row {
 		p.Tenant, p.Tier = tenant, tier

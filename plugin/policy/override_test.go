@@ -268,9 +268,9 @@ func TestAllFaultsOfARowAreToldAtOnce(t *testing.T) {
 		}
 	}
 	for want, row := range map[string]policy.Row{
-		"endpoint limit": {Tier: "gold", Limit: schema.Limit{Name: "n", Scope: "tenant", Endpoint: "records", WindowSize: 60}},
-		"endpoint match": {Limit: schema.Limit{Name: "n", Scope: "tenant", Endpoint: "records", Limit: 5, WindowSize: 60}},
-		"endpoint":       {Tier: "gold", Limit: schema.Limit{Name: "n", Scope: "tenant", Endpoint: "records", Limit: 5, WindowSize: 60}},
+		"endpoint limit": {Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "n", Scope: "tenant", Endpoint: "records", WindowSize: 60}}},
+		"endpoint tier":  {Policy: schema.Policy{Limit: schema.Limit{Name: "n", Scope: "tenant", Endpoint: "records", Limit: 5, WindowSize: 60}}},
+		"endpoint":       {Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "n", Scope: "tenant", Endpoint: "records", Limit: 5, WindowSize: 60}}},
 	} {
 		_, faults := policy.NewSnapshot(policy.Rows{Policies: []policy.Row{row}}, nil)
 		if got := fieldsOf(faults); got != want {

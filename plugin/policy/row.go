@@ -44,19 +44,13 @@ type TenantRow struct {
 	TimeZone string `json:"time_zone,omitempty"` // of calendar windows; "" for UTC. It is carried along, and not checked here
 }
 
-// Row is a policy that a database holds, for all tenants of a tier or for one tenant: exactly one of Tier and Tenant is
-// given. Its key is ID.
+// Row is a policy that a database holds, for all tenants of a tier or for one tenant. Its key is ID.
 //
-// Of the limit's fields, an empty Mode, FailMode and Accuracy mean those of the config under which a request is
-// decided; an empty Algorithm is token_bucket.
+// An empty Mode, FailMode and Accuracy mean those of the config under which a request is decided; an empty Algorithm is
+// token_bucket.
 type Row struct {
-	ID        int64        `json:"id"`
-	Namespace string       `json:"namespace"` // of the configs that it applies under; "" is the namespace "default"
-	Tier      string       `json:"tier,omitempty"`
-	Tenant    string       `json:"tenant,omitempty"`
-	Limit     schema.Limit `json:"policy"`
-
-	PublicNote string `json:"public_note,omitempty"` // what the tenant reads about it
+	ID int64 `json:"id"`
+	schema.Policy
 }
 
 // Match is what the row applies to, least specific first: tier, tenant, tenant+endpoint.

@@ -18,7 +18,7 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 		credential = identity.CredentialFact
 	)
 	scoped := func(scope, endpoint string) policy.Rows {
-		return policy.Rows{Policies: []policy.Row{{ID: 1, Tenant: "acme", Limit: schema.Limit{Name: "x", Scope: scope, Endpoint: endpoint, Limit: 1, WindowSize: 1}}}}
+		return policy.Rows{Policies: []policy.Row{{ID: 1, Policy: schema.Policy{Tenant: "acme", Limit: schema.Limit{Name: "x", Scope: scope, Endpoint: endpoint, Limit: 1, WindowSize: 1}}}}}
 	}
 	over := func(o policy.Override) policy.Rows {
 		o.ID, o.Kind, o.Reason, o.Author = 1, policy.Ban, "r", "a"
@@ -34,7 +34,7 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 		{"a tier", policy.Rows{Tiers: []policy.TierRow{{Name: "gold"}}}, 0, nil},
 		{"a tenant", policy.Rows{Tenants: []policy.TenantRow{{ID: "acme"}}}, consumer, nil},
 		{"two tiers", policy.Rows{Tiers: []policy.TierRow{{Name: "gold"}}, Tenants: []policy.TenantRow{{ID: "acme"}}, Policies: []policy.Row{
-			{ID: 1, Tier: "tin", Limit: schema.Limit{Name: "x", Scope: "tenant", Limit: 1, WindowSize: 1}},
+			{ID: 1, Policy: schema.Policy{Tier: "tin", Limit: schema.Limit{Name: "x", Scope: "tenant", Limit: 1, WindowSize: 1}}},
 		}}, consumer | headers, []string{"X-Tier"}},
 		{"a policy per tenant", scoped("tenant", ""), consumer, nil},
 		{"a policy per user", scoped("user", ""), consumer | headers, []string{"X-User"}},
@@ -61,7 +61,7 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 }
 
 func TestRowsOfAnotherNamespaceAskForNothing(t *testing.T) {
-	snapshot := build(t, policy.Rows{Policies: []policy.Row{{ID: 1, Namespace: "eu", Tenant: "acme", Limit: schema.Limit{Name: "x", Scope: "user", Limit: 1, WindowSize: 1}}}})
+	snapshot := build(t, policy.Rows{Policies: []policy.Row{{ID: 1, Policy: schema.Policy{Namespace: "eu", Tenant: "acme", Limit: schema.Limit{Name: "x", Scope: "user", Limit: 1, WindowSize: 1}}}}})
 	if with := compile(t, `{observe_endpoint: false, on_missing_tenant: skip}`).With(snapshot); with.Rules.Wants != 0 {
 		t.Errorf("facts %08b are asked for, want none", with.Rules.Wants)
 	}
@@ -104,7 +104,7 @@ func TestResolvingBesideABookAllocatesNothingInSteadyState(t *testing.T) {
 }
 
 func TestStrangersMeetTheRowsOfTheDefaultTierOnly(t *testing.T) {
-	rows := policy.Rows{Policies: []policy.Row{{ID: 1, Tier: "bronze", Limit: perTenant(1, "", 7).Limit}, {ID: 2, Tier: "silver", Limit: perTenant(1, "", 8).Limit}}}
+	rows := policy.Rows{Policies: []policy.Row{{ID: 1, Policy: schema.Policy{Tier: "bronze", Limit: perTenant(1, "", 7).Limit}}, {ID: 2, Policy: schema.Policy{Tier: "silver", Limit: perTenant(1, "", 8).Limit}}}}
 	for config, want := range map[string]int64{
 		modelConfig: 7, // strangers have the limits of the default tier, each address its own
 		modelConfig + "anonymous: {limits: [{name: daily, scope: ip, limit: 3, window_size: 1}]}": 3,

@@ -39,11 +39,11 @@ func cut(request string) (method, path string) {
 }
 
 func somePolicy(t *rapid.T, id int64) policy.Row {
-	row := policy.Row{ID: id, Namespace: rapid.SampledFrom([]string{"", "default", "other"}).Draw(t, "namespace"), Limit: schema.Limit{
+	row := policy.Row{ID: id, Policy: schema.Policy{Namespace: rapid.SampledFrom([]string{"", "default", "other"}).Draw(t, "namespace"), Limit: schema.Limit{
 		Name: someName.Draw(t, "name"), Scope: rapid.SampledFrom([]string{"tenant", "user", "global"}).Draw(t, "scope"), Endpoint: somewhere.Draw(t, "endpoint"),
 		Limit: rapid.Int64Range(1, 1000).Draw(t, "limit"), WindowSize: rapid.Int64Range(1, 100).Draw(t, "window"),
 		Algorithm: rapid.SampledFrom([]string{"", "fixed_window"}).Draw(t, "algorithm"),
-	}}
+	}}}
 	if rapid.Bool().Draw(t, "for a tenant") {
 		row.Tenant = someTenant.Draw(t, "tenant")
 	} else {

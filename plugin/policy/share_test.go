@@ -30,7 +30,7 @@ func sameSlice[T any](a, b []T) bool {
 func TestAChangeCopiesOnlyTheShardThatItTouches(t *testing.T) {
 	var rows Rows
 	row := func(id int64, tenant string) Row {
-		return Row{ID: id, Tenant: tenant, Limit: schema.Limit{Name: "a", Scope: "tenant", Endpoint: "GET /x", Limit: 9, WindowSize: 1}}
+		return Row{ID: id, Policy: schema.Policy{Tenant: tenant, Limit: schema.Limit{Name: "a", Scope: "tenant", Endpoint: "GET /x", Limit: 9, WindowSize: 1}}}
 	}
 	ban := func(id int64, tenant, user string) Override {
 		return Override{ID: id, Kind: Ban, Tenant: tenant, User: user, Reason: "r", Author: "a"}
@@ -54,8 +54,8 @@ func TestAChangeCopiesOnlyTheShardThatItTouches(t *testing.T) {
 		{"a policy that is gone", Changes{Gone: Gone{Policies: []int64{7}}}, 1, 1, 0},
 		{"one of many users of one tenant", Changes{Rows: Rows{Overrides: []Override{ban(7, "one", "user-7")}}}, 1, 0, 1},
 		{"a tenant", Changes{Rows: Rows{Tenants: []TenantRow{{ID: "tenant-7", Tier: "gold"}}}}, 1, 0, 0},
-		{"a policy of a tier", Changes{Rows: Rows{Policies: []Row{{ID: 9999, Tier: "gold", Limit: row(0, "").Limit}}}}, 0, 1, 0},
-		{"a policy that does not compile", Changes{Rows: Rows{Policies: []Row{{ID: 7, Tenant: "tenant-7"}}}}, 1, 1, 0},
+		{"a policy of a tier", Changes{Rows: Rows{Policies: []Row{{ID: 9999, Policy: schema.Policy{Tier: "gold", Limit: row(0, "").Limit}}}}}, 0, 1, 0},
+		{"a policy that does not compile", Changes{Rows: Rows{Policies: []Row{{ID: 7, Policy: schema.Policy{Tenant: "tenant-7"}}}}}, 1, 1, 0},
 	}
 	for _, test := range tests {
 		next, _ := snapshot.Apply(test.changes)

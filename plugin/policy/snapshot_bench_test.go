@@ -20,9 +20,9 @@ func crowd(tenants int) policy.Rows {
 		rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: name, Tier: "silver"})
 		for i := range 4 {
 			id++
-			row := policy.Row{ID: id, Namespace: "default", Tenant: name, Limit: schema.Limit{
+			row := policy.Row{ID: id, Policy: schema.Policy{Namespace: "default", Tenant: name, Limit: schema.Limit{
 				Name: fmt.Sprintf("limit-%d", i), Scope: "tenant", Limit: 1000 + id, WindowSize: 3600, Algorithm: "token_bucket",
-			}}
+			}}}
 			if i > 1 {
 				row.Limit.Scope, row.Limit.Endpoint = "tenant+endpoint", endpoints[i-2]
 			}

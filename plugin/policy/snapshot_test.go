@@ -56,7 +56,7 @@ func apply(t testing.TB, snapshot *policy.Snapshot, changes policy.Changes) *pol
 
 // perTenant is a valid row: a limit of one tenant.
 func perTenant(id int64, tenant string, quantity int64) policy.Row {
-	return policy.Row{ID: id, Tenant: tenant, Limit: schema.Limit{Name: "daily", Scope: "tenant", Limit: quantity, WindowSize: 60}}
+	return policy.Row{ID: id, Policy: schema.Policy{Tenant: tenant, Limit: schema.Limit{Name: "daily", Scope: "tenant", Limit: quantity, WindowSize: 60}}}
 }
 
 // banned is a valid row: a tenant that is banned for good.
@@ -71,11 +71,11 @@ func TestABookGivesItsRowsBackAsTheyWere(t *testing.T) {
 		Tiers:   []policy.TierRow{{Name: "gold"}},
 		Tenants: []policy.TenantRow{{ID: "acme", Tier: "gold", TimeZone: "Europe/Berlin"}},
 		Policies: []policy.Row{
-			{ID: 1, Namespace: "eu", Tier: "gold", Limit: schema.Limit{
+			{ID: 1, Policy: schema.Policy{Namespace: "eu", Tier: "gold", Limit: schema.Limit{
 				Name: "a", Scope: "user+endpoint", Endpoint: "GET /x", Limit: 5, WindowSize: 60,
 				Algorithm: "token_bucket", Burst: 9, SoftThresholdPct: 80, HardThresholdPct: 120, Mode: "shadow", FailMode: "closed", Accuracy: "leased", Cost: &cost,
-			}},
-			{ID: 2, Namespace: "default", Tenant: "acme", Limit: schema.Limit{Name: "b", Scope: "ip", Limit: 5, WindowSize: 60, Algorithm: "sliding_log", SoftOnly: true, Accuracy: "exact"}},
+			}}},
+			{ID: 2, Policy: schema.Policy{Namespace: "default", Tenant: "acme", Limit: schema.Limit{Name: "b", Scope: "ip", Limit: 5, WindowSize: 60, Algorithm: "sliding_log", SoftOnly: true, Accuracy: "exact"}}},
 		},
 		Overrides: []policy.Override{
 			{ID: 1, Kind: policy.CustomLimit, Tenant: "acme", User: "u", Endpoint: "GET /x", Policy: "a", Limit: 1, WindowSize: 2, Burst: 3, Reason: "why", Author: "ann", ExpiresAt: 9, Source: policy.Commercial},
@@ -115,38 +115,38 @@ func TestEveryFaultOfARowIsToldWithItsField(t *testing.T) {
 	}
 	long, dear := strings.Repeat("x", 200), int64(99)
 	tests := map[string]policy.Rows{
-		"tiers 5: name: ":           {Tiers: []policy.TierRow{{Name: ""}}},
-		"tenants : id: ":            {Tenants: []policy.TenantRow{{ID: ""}}},
-		"tenants acme: tier: ":      {Tenants: []policy.TenantRow{{ID: "acme", Tier: long}}},
-		"policies 5: namespace: ":   policyRow(func(p *policy.Row) { p.Namespace = "a b" }),
-		"policies 5: name: ":        policyRow(func(p *policy.Row) { p.Limit.Name = `a"b` }),
-		"policies 5: match: ":       policyRow(func(p *policy.Row) { p.Tier = "gold" }),
-		"policies 5: tenant: ":      policyRow(func(p *policy.Row) { p.Tenant = long }),
-		"policies 5: tier: ":        policyRow(func(p *policy.Row) { p.Tenant, p.Tier = "", long }),
-		"policies 5: scope: ":       policyRow(func(p *policy.Row) { p.Limit.Scope = "galaxy" }),
-		"policies 5: algorithm: ":   policyRow(func(p *policy.Row) { p.Limit.Algorithm = "dice" }),
-		"policies 5: limit: ":       policyRow(func(p *policy.Row) { p.Limit.Limit = 0 }),
-		"policies 5: window_size: ": policyRow(func(p *policy.Row) { p.Limit.WindowSize = 1 << 60 }),
-		"policies 5: mode: ":        policyRow(func(p *policy.Row) { p.Limit.Mode = "dream" }),
-		"policies 5: fail_mode: ":   policyRow(func(p *policy.Row) { p.Limit.FailMode = "ajar" }),
-		"policies 5: public_note: ": policyRow(func(p *policy.Row) { p.PublicNote = "two\nlines" }),
-		"policies 5: accuracy: ":    policyRow(func(p *policy.Row) { p.Limit.Accuracy = "excat" }),
-		"policies 5: cost: ":        policyRow(func(p *policy.Row) { p.Limit.Cost = &dear }),
-		"policies 5: endpoint: ":    policyRow(func(p *policy.Row) { p.Limit.Endpoint = "GET records" }),
-		"overrides 5: kind: ":       override(func(o *policy.Override) { o.Kind, o.Factor = "bless", 0 }),
-		"overrides 5: source: ":     override(func(o *policy.Override) { o.Source, o.Factor = policy.Detector, 1000 }),
-		"overrides 5: target: ":     override(func(o *policy.Override) { o.User, o.IP = "u", "192.0.2.1" }),
-		"overrides 5: tenant: ":     override(func(o *policy.Override) { o.Tenant, o.User = "", "u" }),
-		"overrides 5: ip: ":         override(func(o *policy.Override) { o.IP = "192.0.2" }),
-		"overrides 5: policy: ":     override(func(o *policy.Override) { o.Kind, o.Factor, o.Limit = policy.CustomLimit, 0, 5 }),
-		"overrides 5: limit: ":      override(func(o *policy.Override) { o.Kind, o.Factor, o.Policy = policy.CustomLimit, 0, "daily" }),
-		"overrides 5: factor: ":     override(func(o *policy.Override) { o.Factor = 0 }),
-		"overrides 5: reason: ":     override(func(o *policy.Override) { o.Reason = " " }),
-		"overrides 5: author: ":     override(func(o *policy.Override) { o.Author = "" }),
-		"overrides 5: expires_at: ": override(func(o *policy.Override) { o.ExpiresAt = -1 }),
-		"overrides 5: endpoint: ":   override(func(o *policy.Override) { o.Endpoint = "GET /%72ecords" }),
-		"overrides 5: credential: ": override(func(o *policy.Override) { o.Credential = long }),
-		"overrides 5: user: ":       override(func(o *policy.Override) { o.User = long }),
+		"tiers 5: name: ":                      {Tiers: []policy.TierRow{{Name: ""}}},
+		"tenants : id: ":                       {Tenants: []policy.TenantRow{{ID: ""}}},
+		"tenants acme: tier: ":                 {Tenants: []policy.TenantRow{{ID: "acme", Tier: long}}},
+		"policies 5: namespace: ":              policyRow(func(p *policy.Row) { p.Namespace = "a b" }),
+		"policies 5: name: ":                   policyRow(func(p *policy.Row) { p.Limit.Name = `a"b` }),
+		"policies 5: tenant: must be left out": policyRow(func(p *policy.Row) { p.Tier = "gold" }),
+		"policies 5: tenant: ":                 policyRow(func(p *policy.Row) { p.Tenant = long }),
+		"policies 5: tier: ":                   policyRow(func(p *policy.Row) { p.Tenant, p.Tier = "", long }),
+		"policies 5: scope: ":                  policyRow(func(p *policy.Row) { p.Limit.Scope = "galaxy" }),
+		"policies 5: algorithm: ":              policyRow(func(p *policy.Row) { p.Limit.Algorithm = "dice" }),
+		"policies 5: limit: ":                  policyRow(func(p *policy.Row) { p.Limit.Limit = 0 }),
+		"policies 5: window_size: ":            policyRow(func(p *policy.Row) { p.Limit.WindowSize = 1 << 60 }),
+		"policies 5: mode: ":                   policyRow(func(p *policy.Row) { p.Limit.Mode = "dream" }),
+		"policies 5: fail_mode: ":              policyRow(func(p *policy.Row) { p.Limit.FailMode = "ajar" }),
+		"policies 5: public_note: ":            policyRow(func(p *policy.Row) { p.PublicNote = "two\nlines" }),
+		"policies 5: accuracy: ":               policyRow(func(p *policy.Row) { p.Limit.Accuracy = "excat" }),
+		"policies 5: cost: ":                   policyRow(func(p *policy.Row) { p.Limit.Cost = &dear }),
+		"policies 5: endpoint: ":               policyRow(func(p *policy.Row) { p.Limit.Endpoint = "GET records" }),
+		"overrides 5: kind: ":                  override(func(o *policy.Override) { o.Kind, o.Factor = "bless", 0 }),
+		"overrides 5: source: ":                override(func(o *policy.Override) { o.Source, o.Factor = policy.Detector, 1000 }),
+		"overrides 5: target: ":                override(func(o *policy.Override) { o.User, o.IP = "u", "192.0.2.1" }),
+		"overrides 5: tenant: ":                override(func(o *policy.Override) { o.Tenant, o.User = "", "u" }),
+		"overrides 5: ip: ":                    override(func(o *policy.Override) { o.IP = "192.0.2" }),
+		"overrides 5: policy: ":                override(func(o *policy.Override) { o.Kind, o.Factor, o.Limit = policy.CustomLimit, 0, 5 }),
+		"overrides 5: limit: ":                 override(func(o *policy.Override) { o.Kind, o.Factor, o.Policy = policy.CustomLimit, 0, "daily" }),
+		"overrides 5: factor: ":                override(func(o *policy.Override) { o.Factor = 0 }),
+		"overrides 5: reason: ":                override(func(o *policy.Override) { o.Reason = " " }),
+		"overrides 5: author: ":                override(func(o *policy.Override) { o.Author = "" }),
+		"overrides 5: expires_at: ":            override(func(o *policy.Override) { o.ExpiresAt = -1 }),
+		"overrides 5: endpoint: ":              override(func(o *policy.Override) { o.Endpoint = "GET /%72ecords" }),
+		"overrides 5: credential: ":            override(func(o *policy.Override) { o.Credential = long }),
+		"overrides 5: user: ":                  override(func(o *policy.Override) { o.User = long }),
 		"overrides 5: burst: must be": override(func(o *policy.Override) {
 			o.Kind, o.Factor, o.Policy, o.Limit, o.Burst = policy.CustomLimit, 0, "daily", 5, -1
 		}),
@@ -204,7 +204,7 @@ func TestAnEndpointThatIsAmbiguousWithAnotherIsRefusedUntilTheOtherIsGone(t *tes
 func TestATierThatNobodyKnowsIsToldOnceWithOneOfItsTenants(t *testing.T) {
 	plan := compile(t, modelConfig).With(build(t, policy.Rows{
 		Tiers:    []policy.TierRow{{Name: "gold"}},
-		Policies: []policy.Row{{ID: 1, Tier: "tin", Limit: perTenant(1, "", 1).Limit}},
+		Policies: []policy.Row{{ID: 1, Policy: schema.Policy{Tier: "tin", Limit: perTenant(1, "", 1).Limit}}},
 		Tenants:  []policy.TenantRow{{ID: "a", Tier: "nickel"}, {ID: "b", Tier: "nickel"}, {ID: "c", Tier: "gold"}, {ID: "d", Tier: "tin"}, {ID: "e", Tier: "bronze"}, {ID: "f"}},
 	}))
 	faults := plan.Faults()

@@ -38,33 +38,6 @@ func (c *codec) tenant(r *policy.TenantRow) {
 	c.text(&r.TimeZone)
 }
 
-func (c *codec) policy(r *policy.Row) {
-	c.number(&r.ID)
-	c.text(&r.Namespace)
-	c.text(&r.Tier)
-	c.name(&r.Tenant)
-	l := &r.Limit
-	c.text(&l.Name)
-	c.text(&l.Scope)
-	c.text(&l.Endpoint)
-	c.number(&l.Limit)
-	c.number(&l.WindowSize)
-	c.text(&l.Algorithm)
-	c.number(&l.Burst)
-	c.number(&l.SoftThresholdPct)
-	c.number(&l.HardThresholdPct)
-	c.boolean(&l.SoftOnly)
-	c.text(&l.Mode)
-	c.optional(&l.Cost)
-	c.text(&l.FailMode)
-	if !c.reading || c.format >= formatAccuracy {
-		c.text(&l.Accuracy)
-	}
-	if !c.reading || c.format >= formatPublicNote {
-		c.text(&r.PublicNote)
-	}
-}
-
 func (c *codec) override(o *policy.Override) {
 	c.number(&o.ID)
 	c.text(&o.Kind)

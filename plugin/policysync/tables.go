@@ -10,7 +10,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // table is one of the tables that a snapshot is made of.
@@ -38,9 +37,8 @@ var tables = [...]table{
 	},
 	{
 		name: "policies", kind: "policy", key: "id", numeric: true, where: "slot = 'active'",
-		columns: `id, namespace, name, tier, tenant, endpoint, scope, "limit", window_size, algorithm, burst,
-			soft_threshold_pct, hard_threshold_pct, soft_only, mode, cost, fail_mode, accuracy, public_note`,
-		read: readPolicy,
+		columns: policyColumns(),
+		read:    readPolicy,
 	},
 	{
 		name: "overrides", kind: "override", key: "id", numeric: true, where: "(expires_at IS NULL OR expires_at > now())",
@@ -68,20 +66,6 @@ func (t *table) all() string {
 // some reads the rows of a list of keys.
 func (t *table) some() string {
 	return fmt.Sprintf("SELECT %s FROM rate_limiter.%s WHERE %s AND %s = ANY($1)", t.columns, t.name, t.where, t.key)
-}
-
-func readPolicy(r *record, rows *policy.Rows) {
-	rows.Policies = append(rows.Policies, policy.Row{
-		ID: r.number(), Namespace: r.text(),
-		Limit: schema.Limit{Name: r.text()},
-		Tier:  r.text(), Tenant: r.name(),
-	})
-	row := &rows.Policies[len(rows.Policies)-1]
-	l := &row.Limit
-	l.Endpoint, l.Scope, l.Limit, l.WindowSize, l.Algorithm = r.text(), r.text(), r.number(), r.number(), r.text()
-	l.Burst, l.SoftThresholdPct, l.HardThresholdPct = r.number(), r.number(), r.number()
-	l.SoftOnly, l.Mode, l.Cost, l.FailMode, l.Accuracy = r.boolean(), r.text(), r.optional(), r.text(), r.text()
-	row.PublicNote = r.text()
 }
 
 func readOverride(r *record, rows *policy.Rows) {

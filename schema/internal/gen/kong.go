@@ -67,12 +67,16 @@ func kongSchema(s *source, root *record) ([]byte, error) {
 			{{"config", config}},
 		}},
 	}
+	return indentedJSON(document)
+}
+
+func indentedJSON(document object) ([]byte, error) {
 	var compact, indented bytes.Buffer
 	if err := writeValue(&compact, document); err != nil {
-		return nil, fmt.Errorf("encode Kong schema: %w", err)
+		return nil, fmt.Errorf("encode schema: %w", err)
 	}
 	if err := json.Indent(&indented, compact.Bytes(), "", " "); err != nil {
-		return nil, fmt.Errorf("indent Kong schema: %w", err)
+		return nil, fmt.Errorf("indent schema: %w", err)
 	}
 	return indented.Bytes(), nil
 }

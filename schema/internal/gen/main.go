@@ -17,6 +17,8 @@ import (
 const (
 	schemaFile  = "kong_schema.json"
 	optionsFile = "options.md"
+	rowsFile    = "row_schema.json"
+	fieldsFile  = "row_fields.go"
 	docsFile    = "../docs/configuration.md"
 
 	optionsStart = "<!-- options:start -->"
@@ -59,8 +61,16 @@ func generate(dir string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	rows, err := source.rowSchema()
+	if err != nil {
+		return nil, err
+	}
+	fields, err := source.rowFields()
+	if err != nil {
+		return nil, err
+	}
 	options := optionTable(root)
-	files := map[string][]byte{schemaFile: kong, optionsFile: options}
+	files := map[string][]byte{schemaFile: kong, optionsFile: options, rowsFile: rows, fieldsFile: fields}
 	page, err := os.ReadFile(filepath.Join(dir, docsFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return files, nil

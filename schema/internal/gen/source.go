@@ -25,8 +25,9 @@ type record struct {
 	fields []field
 }
 
-// field is one struct field: its JSON name, its description, its tags and its type.
+// field is one struct field: its names in Go and JSON, its description, its tags and its type.
 type field struct {
+	goName      string
 	name        string
 	description string
 	tags        reflect.StructTag
@@ -105,6 +106,12 @@ func (s *source) record(name string) (*record, error) {
 	}
 	r := &record{name: name, checks: s.checks[name]}
 	for _, astField := range structType.Fields.List {
+		if len(astField.Names) == 0 {
+			if err := s.embed(r, astField.Type); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			continue
+		}
 		f, err := s.field(astField)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
@@ -112,6 +119,24 @@ func (s *source) record(name string) (*record, error) {
 		r.fields = append(r.fields, f)
 	}
 	return r, nil
+}
+
+// embed adds the fields and checks of an embedded struct to r: in JSON they are its own.
+func (s *source) embed(r *record, expr ast.Expr) error {
+	ident, ok := expr.(*ast.Ident)
+	if !ok {
+		return fmt.Errorf("only struct types of this package can be embedded, not %T", expr)
+	}
+	embedded, err := s.record(ident.Name)
+	if err != nil {
+		return err
+	}
+	for _, f := range embedded.fields {
+		f.goName = ident.Name + "." + f.goName
+		r.fields = append(r.fields, f)
+	}
+	r.checks = append(r.checks, embedded.checks...)
+	return nil
 }
 
 func (s *source) field(astField *ast.Field) (field, error) {
@@ -132,7 +157,7 @@ func (s *source) field(astField *ast.Field) (field, error) {
 	if err != nil {
 		return field{}, fmt.Errorf("%s: %w", goName, err)
 	}
-	return field{name: jsonName, description: description, tags: tags, typ: *typ}, nil
+	return field{goName: goName, name: jsonName, description: description, tags: tags, typ: *typ}, nil
 }
 
 func firstParagraph(doc *ast.CommentGroup) string {

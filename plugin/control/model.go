@@ -1,0 +1,66 @@
+package control
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// describeInput publishes what the declaration of a row says of its fields, without having huma check it: what is wrong
+// with a row is reported by the row's own faults, in the words that all ways to write one have.
+func describeInput[T any](s *huma.Schema, fields []schema.Field[T]) {
+	describeFields(s, fields)
+	for i := range fields {
+		f := &fields[i]
+		published := map[string]any{}
+		if f.Max > 0 {
+			published["minimum"], published["maximum"] = f.Min, f.Max
+		}
+		if f.MaxLength > 0 {
+			published["maxLength"] = f.MaxLength
+		}
+		if f.Pattern != "" {
+			published["pattern"] = f.Pattern
+		}
+		if len(f.OneOf) > 0 {
+			published["enum"] = f.OneOf
+		}
+		s.Properties[f.Name].Extensions = published
+	}
+}
+
+// describeFields gives the fields of a row their descriptions.
+func describeFields[T any](s *huma.Schema, fields []schema.Field[T]) {
+	for _, f := range fields {
+		s.Properties[f.Name].Description = f.Description
+	}
+}
+
+// redescribe ends a description by another default than that of the declaration.
+func redescribe(s *huma.Schema, ending string) {
+	for _, own := range [...]string{" Default: ", " Required."} {
+		s.Description, _, _ = strings.Cut(s.Description, own)
+	}
+	s.Description += " " + ending
+}
+
+// zeros returns the names of the numbers that are given as 0 in the JSON object raw: a row has them as absent.
+func zeros[T any](raw []byte, fields []schema.Field[T]) []string {
+	var values map[string]json.RawMessage
+	if json.Unmarshal(raw, &values) != nil {
+		return nil // it is no object, which huma reports
+	}
+	var names []string
+	for _, f := range fields {
+		var n json.Number
+		if f.Type == "integer" && json.Unmarshal(values[f.Name], &n) == nil {
+			if x, err := n.Float64(); err == nil && x == 0 {
+				names = append(names, f.Name)
+			}
+		}
+	}
+	return names
+}

@@ -1,0 +1,82 @@
+package pgstore
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// columns are those of a row, one for each field of its declaration.
+type columns []column
+
+// column is a column and what an absent value is in it. An absent text is empty and an absent truth false; an absent
+// number is NULL, which a row in Go has as 0, unless 0 is a number of its own.
+type column struct {
+	name   string // quoted
+	absent string // of a field that JSON leaves out; empty: NULL
+	zero   bool   // NULL is read as 0
+}
+
+func columnsOf[T any](fields []schema.Field[T]) columns {
+	list := make(columns, len(fields))
+	for i, f := range fields {
+		c := column{name: `"` + f.Name + `"`}
+		switch f.In(new(T)).(type) {
+		case *string:
+			c.absent = "''"
+		case *bool:
+			c.absent = "false"
+		case *int64:
+			c.zero = true
+		}
+		list[i] = c
+	}
+	return list
+}
+
+// without returns the columns but for those with these names.
+func (c columns) without(names ...string) columns {
+	return slices.DeleteFunc(slices.Clone(c), func(c column) bool { return slices.Contains(names, strings.Trim(c.name, `"`)) })
+}
+
+// names lists the columns.
+func (c columns) names() string {
+	return c.each(func(c column) string { return c.name })
+}
+
+// read lists the columns as a SELECT reads them into a row.
+func (c columns) read() string {
+	return c.each(func(c column) string {
+		if !c.zero {
+			return c.name
+		}
+		return fmt.Sprintf("coalesce(%[1]s, 0) AS %[1]s", c.name)
+	})
+}
+
+// given lists the values of rows that come as JSON, of which an absent field is NULL; from is the name of these rows.
+func (c columns) given(from string) string {
+	return c.each(func(c column) string { return c.value(from) })
+}
+
+// set lists what an UPDATE assigns from rows that come as JSON.
+func (c columns) set(from string) string {
+	return c.each(func(c column) string { return c.name + " = " + c.value(from) })
+}
+
+func (c column) value(from string) string {
+	if c.absent == "" {
+		return from + "." + c.name
+	}
+	return fmt.Sprintf("coalesce(%s.%s, %s)", from, c.name, c.absent)
+}
+
+func (c columns) each(text func(column) string) string {
+	list := make([]string, len(c))
+	for i, column := range c {
+		list[i] = text(column)
+	}
+	return strings.Join(list, ", ")
+}

@@ -1,0 +1,109 @@
+package policysync
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// policyFields are the fields of a policy that a snapshot keeps: all but the slot, because it has active policies only.
+var policyFields = slices.DeleteFunc(slices.Clone(schema.PolicyFields()), func(f schema.Field[schema.Policy]) bool {
+	return f.Name == "slot"
+})
+
+// fieldsSince lists the fields that a saved policy has since a format; before the first of these it has all the others, in
+// the order of their declaration.
+var fieldsSince = []struct {
+	format uint32
+	name   string
+}{
+	{formatAccuracy, "accuracy"},
+	{formatPublicNote, "public_note"},
+}
+
+// savedFields are the fields of a policy in the order of their bytes in a file, and the format since which each is there.
+var savedFields = func() (list []savedField) {
+	since := func(name string) (uint32, int) {
+		for i, added := range fieldsSince {
+			if added.name == name {
+				return added.format, i
+			}
+		}
+		return formatFirst, -1
+	}
+	for _, f := range policyFields {
+		format, _ := since(f.Name)
+		list = append(list, savedField{f, format})
+	}
+	slices.SortStableFunc(list, func(a, b savedField) int {
+		_, first := since(a.Name)
+		_, second := since(b.Name)
+		return first - second
+	})
+	return list
+}()
+
+type savedField struct {
+	schema.Field[schema.Policy]
+	since uint32
+}
+
+// policy writes or reads a policy.
+func (c *codec) policy(r *policy.Row) {
+	c.number(&r.ID)
+	for i := range savedFields {
+		f := &savedFields[i]
+		if c.reading && c.format < f.since {
+			continue
+		}
+		switch to := f.In(&r.Policy).(type) {
+		case *string:
+			if isRare(f.Name) {
+				c.name(to)
+			} else {
+				c.text(to)
+			}
+		case *int64:
+			c.number(to)
+		case **int64:
+			c.optional(to)
+		case *bool:
+			c.boolean(to)
+		}
+	}
+}
+
+// isRare reports whether few policies share a value of the field.
+func isRare(field string) bool { return field == "tenant" }
+
+// policyColumns lists the columns of a policy as readPolicy takes them.
+func policyColumns() string {
+	columns := []string{"id"}
+	for _, f := range policyFields {
+		columns = append(columns, `"`+f.Name+`"`)
+	}
+	return strings.Join(columns, ", ")
+}
+
+func readPolicy(r *record, rows *policy.Rows) {
+	rows.Policies = append(rows.Policies, policy.Row{ID: r.number()})
+	row := &rows.Policies[len(rows.Policies)-1]
+	for i := range policyFields {
+		switch to := policyFields[i].In(&row.Policy).(type) {
+		case *string:
+			if isRare(policyFields[i].Name) {
+				*to = r.name()
+			} else {
+				*to = r.text()
+			}
+		case *int64:
+			*to = r.number()
+		case **int64:
+			*to = r.optional()
+		case *bool:
+			*to = r.boolean()
+		}
+	}
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"go/format"
+	"strconv"
+)
+
+// rowTypes are the rows of a database that the package declares.
+var rowTypes = []string{"Policy"}
+
+// rowSchema returns the rows as records in the form of Kong's schema, by the names of their types.
+func (s *source) rowSchema() ([]byte, error) {
+	var all object
+	for _, name := range rowTypes {
+		r, err := s.record(name)
+		if err != nil {
+			return nil, err
+		}
+		row, err := s.kongRecord(r, "")
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, member{name, row})
+	}
+	return indentedJSON(all)
+}
+
+// rowFields returns Go code that lists the fields of the rows: what no schema language has, and where a row keeps each.
+func (s *source) rowFields() ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteString("// Code generated from the declarations in this package by go generate; DO NOT EDIT.\n\npackage schema\n")
+	for _, name := range rowTypes {
+		r, err := s.record(name)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(&b, "\nvar fieldsOf%s = []Field[%s]{\n", name, name)
+		for _, f := range r.fields {
+			fmt.Fprintf(&b, "\t{Name: %q", f.name)
+			for _, tag := range [...][2]string{{"Flag", "flag"}, {"Unit", "unit"}, {"Example", "example"}} {
+				if value, ok := f.tags.Lookup(tag[1]); ok {
+					fmt.Fprintf(&b, ", %s: %s", tag[0], strconv.Quote(value))
+				}
+			}
+			fmt.Fprintf(&b, ", in: func(row *%s) any { return &row.%s }},\n", name, f.goName)
+		}
+		b.WriteString("}\n")
+	}
+	code, err := format.Source(b.Bytes())
+	if err != nil {
+		return nil, fmt.Errorf("format the fields of rows: %w", err)
+	}
+	return code, nil
+}

@@ -1,0 +1,184 @@
+package schema
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"unicode"
+	"unicode/utf8"
+)
+
+//go:embed row_schema.json
+var rowSchema []byte
+
+// Field describes one field of a row of type T, as its declaration in this package does.
+type Field[T any] struct {
+	Name        string // in JSON, YAML and the database
+	Flag        string // in the ratelimit command; empty: the name, with dashes
+	Unit        string // tokens, seconds or percent; text where it is free text
+	Example     string
+	Type        string // string, integer or boolean
+	Description string // one paragraph; it ends with the default or says that the field is required
+	Required    bool
+	OneOf       []string // the values of an enum; nil: it is none
+	Min, Max    int64    // of an integer
+	Pattern     string   // of a text, as a regular expression; empty: any
+	MaxLength   int      // of a text, in bytes; 0: that of its pattern or enum
+	Default     any      // nil: it is absent by default
+
+	rule *field
+	in   func(*T) any
+}
+
+// Must returns what a value of the field must be, in words.
+func (f *Field[T]) Must() string {
+	switch {
+	case f.rule.Err != "":
+		return f.rule.Err
+	case len(f.OneOf) > 0:
+		return "must be one of " + strings.Join(f.OneOf, ", ")
+	case f.Type == "integer":
+		return fmt.Sprintf("must be between %d and %d %s", f.Min, f.Max, f.Unit)
+	case f.MaxLength > 0:
+		return fmt.Sprintf("must have at most %d bytes", f.MaxLength)
+	}
+	return "must be " + typeWords[f.Type]
+}
+
+// In returns a pointer to the field of row: a *string, *int64, *bool or, where 0 is not absent, **int64.
+func (f *Field[T]) In(row *T) any { return f.in(row) }
+
+// Problem returns what is wrong with a value of the field by itself: a string, int64 or bool. Empty means nothing.
+func (f *Field[T]) Problem(value any) string {
+	raw, err := json.Marshal(value)
+	if err != nil {
+		return err.Error()
+	}
+	n, faults := decodeDocument(raw)
+	if len(faults) > 0 {
+		return faults[0].Message
+	}
+	return f.rule.violation(n)
+}
+
+// PolicyFields returns the fields of a Policy in the order of their declaration. The caller must not change them.
+func PolicyFields() []Field[Policy] { return policyModel().fields }
+
+var policyModel = sync.OnceValue(func() model[Policy] { return modelOf("Policy", fieldsOfPolicy) })
+
+// model is what the declaration of T says.
+type model[T any] struct {
+	record *field
+	fields []Field[T]
+}
+
+// modelOf completes the fields of T by the schema of the record with that name.
+func modelOf[T any](name string, fields []Field[T]) model[T] {
+	var records map[string]*field
+	if err := json.Unmarshal(rowSchema, &records); err != nil {
+		panic(fmt.Sprintf("schema: the embedded schema of rows cannot be read: %v", err))
+	}
+	m := model[T]{records[name], slices.Clone(fields)}
+	m.record.prepare()
+	for i := range m.fields {
+		f := &m.fields[i]
+		f.rule = m.record.field(f.Name)
+		f.Type, f.Description, f.Required, f.OneOf = f.rule.Type, f.rule.Description, f.rule.Required, f.rule.OneOf
+		f.Pattern = f.rule.Match
+		if len(f.rule.Between) == 2 {
+			f.Min, f.Max = f.rule.Between[0], f.rule.Between[1]
+		}
+		if f.rule.LenMax != nil {
+			f.MaxLength = *f.rule.LenMax
+		}
+		if f.rule.Default != nil {
+			_ = json.Unmarshal(f.rule.Default, &f.Default) // prepare has decoded it
+		}
+	}
+	return m
+}
+
+// faults returns what is wrong with row: first what its record says, then those of the checks that do not follow from it,
+// in the order of the fields.
+func (m model[T]) faults(row T, checks ...func(T) error) []Fault {
+	raw, err := json.Marshal(row)
+	if err != nil {
+		return []Fault{{"", err.Error()}}
+	}
+	document, faults := decodeDocument(raw)
+	if document == nil {
+		return faults
+	}
+	document.members = slices.DeleteFunc(document.members, func(m member) bool {
+		return m.value.kind == kindNumber && m.value.text == "0" || m.value.kind == kindString && m.value.text == ""
+	}) // what is required and zero is absent
+	c := checker{faulty: map[string]bool{}}
+	c.value(m.record, document, "")
+	faults = append(faults, c.faults...)
+	for _, f := range m.fields {
+		text, ok := f.In(&row).(*string)
+		switch {
+		case !ok:
+		case !utf8.ValidString(*text) || strings.IndexByte(*text, 0) >= 0:
+			faults = append(faults, Fault{f.Name, "must be valid UTF-8 without zero bytes"})
+		case f.Unit == "text" && strings.ContainsFunc(*text, unicode.IsControl):
+			faults = append(faults, Fault{f.Name, f.Must()})
+		}
+	}
+	for _, check := range checks {
+		faults = appendNew(faults, check(row))
+	}
+	inDocumentOrder(faults, func(f Fault) string { return f.Path }, fieldOrder(m.fields))
+	return faults
+}
+
+// WithZeros adds to the faults of a row those of the numbers that were given as 0 where 0 is not a value: in the row
+// itself such a number is absent.
+func WithZeros[T any](faults []Fault, fields []Field[T], zeros []string) []Fault {
+	order := fieldOrder(fields)
+	for _, f := range fields {
+		if problem := f.Problem(int64(0)); problem != "" && slices.Contains(zeros, f.Name) {
+			faults = slices.DeleteFunc(faults, func(other Fault) bool { return other.Path == f.Name })
+			faults = append(faults, Fault{f.Name, problem})
+		}
+	}
+	inDocumentOrder(faults, func(f Fault) string { return f.Path }, order)
+	return faults
+}
+
+func fieldOrder[T any](fields []Field[T]) map[string]int {
+	order := map[string]int{}
+	for i, f := range fields {
+		order[f.Name] = i
+	}
+	return order
+}
+
+// Faults returns everything that is wrong with p by itself, in the order of its fields; the paths are their names. The
+// checks find what needs more than the schema, as those of Parse do.
+func (p Policy) Faults(checks ...func(Policy) error) []Fault {
+	return policyModel().faults(p, append([]func(Policy) error{Policy.semanticFaults}, checks...)...)
+}
+
+// Problems of what a policy is for.
+const (
+	noTarget   = "is required unless tenant is given: a policy applies to either a tier or a tenant"
+	twoTargets = "must be left out beside tier: a policy applies to either a tier or a tenant"
+)
+
+func (p Policy) semanticFaults() error {
+	faults := Faults(locatedLimit{Limit: p.Limit}.faults())
+	switch {
+	case p.Tier == "" && p.Tenant == "":
+		faults = append(faults, Fault{"tier", noTarget})
+	case p.Tier != "" && p.Tenant != "":
+		faults = append(faults, Fault{"tenant", twoTargets})
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return faults
+}

@@ -1,0 +1,25 @@
+// Code generated from the declarations in this package by go generate; DO NOT EDIT.
+
+package schema
+
+var fieldsOfPolicy = []Field[Policy]{
+	{Name: "namespace", in: func(row *Policy) any { return &row.Namespace }},
+	{Name: "tier", Example: "enterprise", in: func(row *Policy) any { return &row.Tier }},
+	{Name: "tenant", Example: "acme", in: func(row *Policy) any { return &row.Tenant }},
+	{Name: "name", Example: "daily", in: func(row *Policy) any { return &row.Limit.Name }},
+	{Name: "scope", in: func(row *Policy) any { return &row.Limit.Scope }},
+	{Name: "endpoint", Example: "POST /records", in: func(row *Policy) any { return &row.Limit.Endpoint }},
+	{Name: "limit", Unit: "tokens", Example: "1000", in: func(row *Policy) any { return &row.Limit.Limit }},
+	{Name: "window_size", Flag: "window", Unit: "seconds", Example: "60", in: func(row *Policy) any { return &row.Limit.WindowSize }},
+	{Name: "algorithm", in: func(row *Policy) any { return &row.Limit.Algorithm }},
+	{Name: "burst", Unit: "tokens", in: func(row *Policy) any { return &row.Limit.Burst }},
+	{Name: "soft_threshold_pct", Unit: "percent", in: func(row *Policy) any { return &row.Limit.SoftThresholdPct }},
+	{Name: "hard_threshold_pct", Unit: "percent", in: func(row *Policy) any { return &row.Limit.HardThresholdPct }},
+	{Name: "soft_only", in: func(row *Policy) any { return &row.Limit.SoftOnly }},
+	{Name: "mode", in: func(row *Policy) any { return &row.Limit.Mode }},
+	{Name: "cost", Unit: "tokens", in: func(row *Policy) any { return &row.Limit.Cost }},
+	{Name: "fail_mode", in: func(row *Policy) any { return &row.Limit.FailMode }},
+	{Name: "accuracy", in: func(row *Policy) any { return &row.Limit.Accuracy }},
+	{Name: "public_note", Unit: "text", Example: "Agreed until the end of the year.", in: func(row *Policy) any { return &row.PublicNote }},
+	{Name: "slot", in: func(row *Policy) any { return &row.Slot }},
+}
