@@ -54,7 +54,7 @@ func TestAWrongCallIsToldBeforeAnythingIsDone(t *testing.T) {
 		{"override end seven --reason x", `"seven" is not an id: it must be a whole number above 0`},
 		{"override end --reason x", "expected ID"},
 		{"override list --ended --in-force", "either"},
-		{"policy put daily --tier gold --limit many --window 60 --reason x", `--limit: "many": must be a whole number above 0`},
+		{"policy put daily --tier gold --limit many --window 60 --reason x", `--limit: "many": must be a whole number`},
 		{"policy put daily --tier gold --limit 1 --window 1500ms --reason x", "a duration of whole seconds"},
 		{"policy put daily weekly --tier gold --reason x", `unexpected argument "weekly"`},
 		{"policy put daily --teir gold --reason x", "unknown flag --teir"},

@@ -1,13 +1,16 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 var policyCommands = []*command{
@@ -111,32 +114,63 @@ func (p *policyFields) setKey(k pgstore.PolicyKey) {
 	p.Namespace, p.Name, p.Tier, p.Tenant, p.Endpoint, p.Slot = k.Namespace, k.Name, k.Tier, k.Tenant, k.Endpoint, k.Slot
 }
 
+// policyKeyFields name a policy; keyFlags define their flags.
+var policyKeyFields = []string{"namespace", "name", "tier", "tenant", "endpoint", "slot"}
+
 // limitFlags define all of a policy but its key.
 func (c *call) limitFlags() *policyFields {
 	p := new(policyFields)
-	c.flags.StringVar(&p.Scope, "scope", "tenant", "the `scope` that it is counted per: tenant, user, credential, ip, endpoint, global, tenant+endpoint or user+endpoint; default: tenant")
-	c.tokensFlag("limit", "how many `tokens` a window allows", &p.Limit.Limit)
-	c.windowFlag(&p.WindowSize, "how long a window is, in seconds or as a `duration` such as 60s or 24h")
-	c.tokensFlag("burst", "how many `tokens` a bucket holds; default: the limit, of a leaky_bucket 1", &p.Burst)
-	c.flags.StringVar(&p.Algorithm, "algorithm", "", "the `algorithm`: token_bucket, leaky_bucket, fixed_window, sliding_window or sliding_log; default: token_bucket")
-	c.tokensFlag("soft-threshold-pct", "warn above this `percentage` of the limit", &p.SoftThresholdPct)
-	c.tokensFlag("hard-threshold-pct", "with a soft threshold: refuse above this `percentage`; default: 100", &p.HardThresholdPct)
-	c.flags.BoolVar(&p.SoftOnly, "soft-only", false, "warn and never refuse")
-	c.flags.StringVar(&p.Mode, "mode", "", "the `mode`: enforce, shadow or log; default: that of the config")
-	c.flags.StringVar(&p.FailMode, "fail-mode", "", "the `mode` without Redis: open, closed or local; default: that of the config")
-	c.flags.StringVar(&p.Accuracy, "accuracy", "", "the `accuracy`: leased, with which nodes take tokens ahead of need, or exact, with which every request asks Redis; default: that of the config")
-	c.flags.Func("cost", "what a request costs, in `tokens`; 0 is free; default: the request's cost", func(text string) error {
-		var n int
-		if err := setting.ParseInt(text, 0, &n); err != nil {
-			return err
+	fields := schema.PolicyFields()
+	for i := range fields {
+		if !slices.Contains(policyKeyFields, fields[i].Name) {
+			c.fieldFlag(&fields[i], &p.Policy.Policy)
 		}
-		cost := int64(n)
-		p.Cost = &cost
-		return nil
-	})
-	c.publicNoteFlag(&p.PublicNote)
+	}
+	p.Scope = schema.ScopeTenant
+	c.flags.Lookup("scope").Usage += " Default here: tenant."
 	c.revisionFlag(&p.Revision)
 	return p
+}
+
+// fieldFlag defines the flag of a field of a policy, with the description of its declaration. What is wrong with a number
+// is reported here, where 0 is not yet absent.
+func (c *call) fieldFlag(f *schema.Field[schema.Policy], p *schema.Policy) {
+	name := cmp.Or(f.Flag, strings.ReplaceAll(f.Name, "_", "-"))
+	usage := strings.TrimSuffix(strings.Replace(f.Description, f.Unit, "`"+f.Unit+"`", min(len(f.Unit), 1)), " Required.")
+	switch to := f.In(p).(type) {
+	case *string:
+		c.flags.StringVar(to, name, "", usage)
+	case *bool:
+		c.flags.BoolVar(to, name, false, usage)
+	case *int64:
+		c.flags.Func(name, usage, func(text string) (err error) {
+			*to, err = fieldNumber(f, text)
+			return err
+		})
+	case **int64:
+		c.flags.Func(name, usage, func(text string) error {
+			n, err := fieldNumber(f, text)
+			*to = &n
+			return err
+		})
+	}
+}
+
+// fieldNumber reads the number of a field; one of seconds may be a duration.
+func fieldNumber(f *schema.Field[schema.Policy], text string) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil && f.Unit == "seconds" {
+		var w windowFlag
+		err = w.Set(text)
+		return w.seconds, err
+	}
+	if err != nil {
+		return 0, errors.New("must be a whole number")
+	}
+	if problem := f.Problem(n); problem != "" {
+		return 0, errors.New(problem)
+	}
+	return n, nil
 }
 
 func (c *call) publicNoteFlag(to *string) {
