@@ -10,7 +10,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-// registerRecord adds what tells what was done and what the nodes do.
+// registerRecord adds the operations on the audit and on the fleet.
 func (s *Server) registerRecord() {
 	tags := []string{"record"}
 	huma.Register(s.api, operation(huma.Operation{
@@ -22,14 +22,19 @@ func (s *Server) registerRecord() {
 		Summary: "Show which version each node enforces", Tags: tags,
 	}, readAccess), s.fleet)
 	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "forget-node", Method: http.MethodPost, Path: "/v1/ratelimit/fleet/forget",
-		Summary: "Drop the last report of a silent node that no longer exists", Tags: tags,
-		Description: "A silent node keeps every version from counting as enforced, because it may still admit requests. Make sure that " +
-			"its process has ended. The audit records the actor and the reason. A node that reports again is listed again; a live node cannot be forgotten.",
+		OperationID: "forget-node",
+		Method:      http.MethodPost,
+		Path:        "/v1/ratelimit/fleet/forget",
+		Summary:     "Drop the last report of a silent node that no longer exists",
+		Tags:        tags,
+		Description: "A silent node keeps every version from counting as enforced, because it may still admit requests. " +
+			"Make sure that its process has ended. The audit records the actor and the reason. A node that reports again is " +
+			"listed again; a live node cannot be forgotten.",
 		Errors: []int{http.StatusNotFound, http.StatusConflict},
 	}, writeAccess), s.forgetNode)
 }
 
+// auditInput has the filters of the audit.
 type auditInput struct {
 	Paging
 	OfTenant
@@ -57,7 +62,7 @@ func (s *Server) audit(ctx context.Context, in *auditInput) (*auditOutput, error
 	return out, nil
 }
 
-// Fleet is the current version and what the nodes enforce.
+// Fleet has the current version and what each node enforces.
 type Fleet struct {
 	pgstore.Fleet
 	pgstore.Reach
@@ -78,13 +83,13 @@ type forgetInput struct {
 	Body forgetBody
 }
 
-// forgetBody names the node that is forgotten.
+// forgetBody names the node to drop, and why.
 type forgetBody struct {
 	Node   string `json:"node" minLength:"1" maxLength:"256" doc:"The node as listed in the fleet." example:"edge-1/7QX2MABC"`
 	Reason string `json:"reason" maxLength:"1024" doc:"Why; recorded in the audit." example:"the machine is gone"`
 }
 
-// Resolve is huma's.
+// Resolve implements [huma.Resolver].
 func (b *forgetBody) Resolve(huma.Context) []error {
 	faults := notTexts("body", textField{"node", b.Node})
 	if why := checkReason(b.Reason); why != "" {
@@ -93,7 +98,7 @@ func (b *forgetBody) Resolve(huma.Context) []error {
 	return faults
 }
 
-// Forgotten is a node that was forgotten.
+// Forgotten has the node that was dropped.
 type Forgotten struct {
 	Node pgstore.Node `json:"node" doc:"Its last report."`
 }
@@ -103,6 +108,7 @@ type forgetOutput struct {
 	Body     Forgotten
 }
 
+// forgetNode drops the last report of a silent node.
 func (s *Server) forgetNode(ctx context.Context, in *forgetInput) (*forgetOutput, error) {
 	c := newChange(ctx, in.Body.Reason)
 	if err := in.setIdempotency(ctx, &c, "forget node", in.Body); err != nil {

@@ -11,65 +11,65 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// Role is what the holder of a token may do.
+// Role says what the holder of a token may do.
 type Role string
 
 // The roles. The third is written tenant:{org} where tokens are made.
 const (
 	Admin  Role = "admin"  // everything
-	Viewer Role = "viewer" // reads everything, and decides without spending
-	Tenant Role = "tenant" // reads, and decides, for its own org alone
+	Viewer Role = "viewer" // reads everything, and checks without spending
+	Tenant Role = "tenant" // reads and checks for its own org only
 )
 
-// Caller is the holder of a token.
+// Caller identifies the holder of a token.
 type Caller struct {
-	Token string // its name: the actor of what it does
+	Token string // the name of the token, the actor in the audit
 	Role  Role
 	Org   string // of a Tenant
 }
 
-// Authenticator knows tokens.
+// Authenticator resolves tokens.
 type Authenticator interface {
-	// Authenticate returns whose token a secret is. ErrUnknownToken: nobody's, or it was revoked or has expired. Before
-	// it asks anything but its memory about a secret that is not in it, it MUST call mayLook, once, and return
-	// ErrNotLookedUp where that reports false.
+	// Authenticate returns the caller whose token a secret is. The error is ErrUnknownToken if the token is unknown,
+	// revoked or expired. Before it looks anywhere but in memory for a secret that it does not have there, it MUST call
+	// mayLook once, and return ErrNotLookedUp if that reports false.
 	Authenticate(ctx context.Context, secret string, mayLook func() bool) (Caller, error)
 }
 
-// Answers to a secret that lets nobody in.
+// Errors of an [Authenticator] for a secret that admits no caller.
 var (
 	ErrUnknownToken = errors.New("the token is unknown, expired or revoked")
 	ErrNotLookedUp  = errors.New("the token is not in memory, and was not looked up")
 )
 
-// access is what an operation asks of its caller.
+// access says which callers may use an operation.
 type access int
 
 const (
 	writeAccess  access = iota // an admin
 	readAccess                 // an admin or a viewer
 	orgAccess                  // an admin, a viewer, or the org itself, named by the path parameter org
-	decideAccess               // everyone; the operation itself looks for whom
+	decideAccess               // any role; the operation checks the rest
 )
 
 const accessKey, bearer = "access", "token"
 
 type callerKey struct{}
 
-// callerOf is who makes a request.
+// callerOf returns the caller of a request.
 func callerOf(ctx context.Context) Caller {
 	caller, _ := ctx.Value(callerKey{}).(Caller)
 	return caller
 }
 
-// authenticate lets pass who may do what the operation does.
+// authenticate admits callers whose role allows the operation.
 func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
 	needs, ok := ctx.Operation().Metadata[accessKey].(access)
 	if !ok {
-		next(ctx) // the description of the API
+		next(ctx) // an operation without a token, such as a probe
 		return
 	}
-	if isRepeated(ctx, "Authorization") { // and whoever looked at it before may have taken another one for good
+	if isRepeated(ctx, "Authorization") { // a proxy may have checked another one
 		s.unauthorized(ctx, reasonMissing, "Bearer", "send exactly one token")
 		return
 	}
@@ -96,8 +96,8 @@ func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
 	}
 }
 
-// authorize lets the holder of a token do what the operation does, with the body in memory. A batch is counted by its
-// checks, which are in its body.
+// authorize runs the operation for a caller whose role allows it, with the body in memory. The API's own limits count a
+// batch by the checks in its body.
 func (s *Server) authorize(ctx huma.Context, caller Caller, needs access, next func(huma.Context)) {
 	var in received
 	isBatch := ctx.Operation().Path == batchPath
@@ -123,7 +123,7 @@ func (s *Server) authorize(ctx huma.Context, caller Caller, needs access, next f
 	next(huma.WithValue(in.replayBody(ctx), callerKey{}, caller))
 }
 
-// unauthorized refuses who has no token that is known, and does not answer even that too often.
+// unauthorized denies a request without a valid token. Beyond the limit of its address the answer is 429.
 func (s *Server) unauthorized(ctx huma.Context, reason, challenge, detail string) {
 	s.metrics.authFailures.WithLabelValues(reason).Inc()
 	if !s.withinLimits(ctx, "", 1) {
@@ -134,7 +134,7 @@ func (s *Server) unauthorized(ctx huma.Context, reason, challenge, detail string
 	s.writeProblem(ctx, http.StatusUnauthorized, detail)
 }
 
-// hasAccess tells whether the caller may do what needs an access, in the org that the path names.
+// hasAccess reports whether the caller's role allows an access, for the org named in the path.
 func (c Caller) hasAccess(needs access, org string) bool {
 	switch c.Role {
 	case Admin:

@@ -14,22 +14,21 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// Names of fields are compared as they are written: with two spellings that mean the same, a third is refused. A list is
-// never null in an answer.
+// init makes huma match field names exactly, so that no third spelling passes for either of two valid ones, and
+// describe lists as never null.
 func init() {
 	huma.ValidateStrictCasing = true
 	huma.DefaultArrayNullable = false
 }
 
-// readJSON reads a body. What readers of JSON understand differently is refused: a name that is there twice, and bytes
-// that are no text.
+// readJSON decodes a body. It rejects what JSON decoders disagree about: duplicate names, and bytes that are not UTF-8.
 func readJSON(body []byte, into any) error {
 	if !utf8.Valid(body) {
 		return errors.New("is not valid UTF-8")
 	}
 	var err error
-	if _, first := into.(*any); first { // huma reads every body twice, and first of all into this
-		if !json.Valid(body) { // which costs a fraction of what it costs to find out by once
+	if _, first := into.(*any); first { // huma decodes every body twice, first into an any
+		if !json.Valid(body) { // much cheaper than finding out by rejectDuplicates
 			return notJSON(body)
 		}
 		err = rejectDuplicates(body)
@@ -47,9 +46,9 @@ func readJSON(body []byte, into any) error {
 	return err
 }
 
-// notJSON says where a body stops being JSON.
+// notJSON returns an error that says where a body stops being JSON.
 func notJSON(body []byte) error {
-	const early = "unexpected end of JSON input" // a json.Decoder has an error for that, and takes five times as long
+	const early = "unexpected end of JSON input" // a json.Decoder has an error for it, and takes five times as long
 	syntax := new(json.SyntaxError)
 	switch err := json.Unmarshal(body, new(json.RawMessage)); {
 	case !errors.As(err, &syntax):
@@ -60,7 +59,7 @@ func notJSON(body []byte) error {
 	return fmt.Errorf("is not JSON: unexpected character at byte %d", syntax.Offset)
 }
 
-// numberProblem is what is wrong with a number that JSON allows, and the validator may.
+// numberProblem returns what is wrong with a number that is valid JSON and cannot be decoded.
 func numberProblem(number string) string {
 	const longest = 32 // bytes
 	switch {
@@ -72,8 +71,8 @@ func numberProblem(number string) string {
 	return "must be written in digits only, not as " + number
 }
 
-// numberFault is what is wrong with the number of a body that ends at an offset. huma tells of a body as a whole that it could
-// not be read, in the words of the error, which therefore have the path in front: tidyProblem takes them apart.
+// numberFault returns the fault of the number that ends at an offset of the body. huma reports a body that cannot be
+// decoded as a whole, with the text of the error, so that text starts with the path: tidyProblem splits it.
 func numberFault(body []byte, end int64, problem string) error {
 	w := walk(body)
 	for {
@@ -81,17 +80,17 @@ func numberFault(body []byte, end int64, problem string) error {
 		if err != nil {
 			return err
 		}
-		// An offset of package json's may be one behind the number.
+		// The offset of package json may be one past the number.
 		if _, is := token.(json.Number); is && w.InputOffset() >= end-1 {
 			return errors.New(w.path() + pathSeparator + problem)
 		}
 	}
 }
 
-// pathSeparator is between a path and what is wrong there.
+// pathSeparator stands between a path and its problem in the text of an error.
 const pathSeparator = "\x00"
 
-// once refuses an object that has a name twice, and values that lie too deep in each other.
+// rejectDuplicates returns an error for an object with a duplicate name, or values nested too deep.
 func rejectDuplicates(body []byte) error {
 	w := walk(body)
 	for {
@@ -104,27 +103,28 @@ func rejectDuplicates(body []byte) error {
 	}
 }
 
-// walker goes from value to value of a body. Make it with walk.
+// walker iterates over the values of a body. Create it with walk.
 type walker struct {
 	*json.Decoder
 	in []level // the objects and lists that are open
 }
 
-// level is an object or a list.
+// level is an open object or list.
 type level struct {
 	names map[string]bool // of the object so far; nil: it is a list
 	name  string          // of the value in the object
 	named bool            // the value of that name is next
-	index int             // of the value in the list; -1: none was there yet
+	index int             // of the value in the list; -1 before the first
 }
 
+// walk returns a walker before the first value of a body.
 func walk(body []byte) *walker {
 	w := &walker{Decoder: json.NewDecoder(bytes.NewReader(body))}
 	w.UseNumber()
 	return w
 }
 
-// next is the next value that is no object and no list. After the last the error is io.EOF.
+// next returns the next value that is neither an object nor a list. After the last the error is io.EOF.
 func (w *walker) next() (json.Token, error) {
 	for {
 		token, err := w.Token()
@@ -154,7 +154,7 @@ func (w *walker) next() (json.Token, error) {
 	}
 }
 
-// begin goes on to a value, or tells that the token is the name of one.
+// beginValue advances to a value, or reports that the token is the name of one.
 func (w *walker) beginValue(token json.Token) (named bool, err error) {
 	if len(w.in) == 0 {
 		return false, nil
@@ -168,7 +168,7 @@ func (w *walker) beginValue(token json.Token) (named bool, err error) {
 		top.named = false
 		return false, nil
 	}
-	top.name, top.named = token.(string) // as the decoder has made sure
+	top.name, top.named = token.(string) // as the decoder ensures
 	if top.names[top.name] {
 		return false, fmt.Errorf("has the field %q twice", shorten(top.name))
 	}
@@ -176,7 +176,7 @@ func (w *walker) beginValue(token json.Token) (named bool, err error) {
 	return true, nil
 }
 
-// path is where the value is.
+// path returns the path of the current value.
 func (w *walker) path() string {
 	path := []byte("body")
 	for _, l := range w.in {
@@ -190,17 +190,17 @@ func (w *walker) path() string {
 }
 
 const (
-	// maxEcho is how much of a value, or of a name, at fault an answer echoes, in characters.
+	// maxEcho bounds how much of an invalid value or name an answer repeats, in characters.
 	maxEcho = 100
-	// maxPath and maxMessage bound where a fault is, and what is said about it, whoever made the text, in characters.
+	// maxPath and maxMessage bound the path and the message of a fault, in characters.
 	maxPath    = 4 * maxEcho
 	maxMessage = 5 * maxEcho
 )
 
-// shorten cuts a text to what an answer may echo of it.
+// shorten cuts a text to maxEcho characters.
 func shorten(text string) string { return cut(text, maxEcho) }
 
-// cut returns the first characters of a text, with a mark where there are more.
+// cut returns the first characters of a text, followed by … if there are more.
 func cut(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -222,9 +222,9 @@ func shortenPath(path string) string {
 	return cut(strings.Join(names, "."), maxPath)
 }
 
-// tidyProblem makes the faults of a problem document few, short and plain: one for each path, in the order of the
-// paths, the first maxFaults of them, with no more of what was sent than helps to find it. Where a value as a whole is
-// at fault, such as a body that is no object, nothing is told of what should be in it.
+// tidyProblem makes the faults of a problem document few and short: one for each path, ordered by path, the first
+// maxFaults of them, with little of the invalid values. If a value as a whole is invalid, such as a body that is not an
+// object, faults of its fields are dropped.
 func tidyProblem(_ huma.Context, _ string, body any) (any, error) {
 	problem, ok := body.(*huma.ErrorModel)
 	if !ok {
@@ -243,7 +243,7 @@ func tidyProblem(_ huma.Context, _ string, body any) (any, error) {
 			tidy.Location, tidy.Message, tidy.Value = f.Location+"."+name, "must be given", nil
 		}
 		if tidy.Location == "body" {
-			tidy.Value = nil // whoever sent it has it, and what is at fault may be far inside
+			tidy.Value = nil // the client has it, and the fault may be deep inside
 			if path, problem, ok := strings.Cut(f.Message, pathSeparator); ok {
 				tidy.Location, tidy.Message = path, problem
 			}
@@ -257,7 +257,7 @@ func tidyProblem(_ huma.Context, _ string, body any) (any, error) {
 	faults = slices.DeleteFunc(faults, func(f *huma.ErrorDetail) bool { return isWithin(f.Location, known) })
 	slices.SortStableFunc(faults, func(a, b *huma.ErrorDetail) int { return strings.Compare(a.Location, b.Location) })
 	if tidied.Status == http.StatusUnprocessableEntity {
-		tidied.Detail = invalidRequest // as the faults say, whoever has found them
+		tidied.Detail = invalidRequest // the same for faults of the schema and of Resolve
 	}
 	if more := len(faults) - maxFaults; more > 0 {
 		faults = faults[:maxFaults]
@@ -273,7 +273,7 @@ func tidyProblem(_ huma.Context, _ string, body any) (any, error) {
 // maxFaults bounds how many faults an answer lists.
 const maxFaults = 20
 
-// isWithin tells whether a path leads into a value at one of the others: body.limit does into body.
+// isWithin reports whether a path leads into one of the others, as body.limit does into body.
 func isWithin(path string, others map[string]bool) bool {
 	for i, c := range []byte(path) {
 		if (c == '.' || c == '[') && others[path[:i]] {
@@ -283,7 +283,7 @@ func isWithin(path string, others map[string]bool) bool {
 	return false
 }
 
-// missingName is the property that a validator's message says is missing.
+// missingName returns the property that a message of the validator reports as missing.
 func missingName(message string) (string, bool) {
 	rest, ok := strings.CutPrefix(message, "expected required property ")
 	if !ok {
@@ -292,7 +292,7 @@ func missingName(message string) (string, bool) {
 	return strings.CutSuffix(rest, " to be present")
 }
 
-// echo returns a value as a fault shows it: no objects or lists, and of a long text the beginning.
+// echo returns a value as a fault shows it: no objects or lists, and only the start of a long text.
 func echo(value any) any {
 	switch v := value.(type) {
 	case string:

@@ -15,57 +15,60 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// Bounds of what bodies take before they are values. A body is read, and its values counted, before any value is made.
+// Bounds of bodies that are not decoded yet. A body is read and its values are counted before any is decoded.
 const (
-	// maxBody bounds a request's body, in bytes. The longest that an operation accepts has 50 KiB.
+	// maxBody bounds the body of a request, in bytes. The longest that an operation accepts has 50 KiB.
 	maxBody = 64 << 10
-	// maxBatchBody bounds the body of a batch: each of its checks may have ten thousand bytes.
+	// maxBatchBody bounds the body of a batch, in bytes: each of its checks may have ten thousand.
 	maxBatchBody = 1 << 20
-	// smallBody is how long a body may be that is read without room: as much as the connection itself takes.
+	// smallBody is the longest body that is read outside the budget, in bytes: as much as the connection itself
+	// buffers.
 	smallBody = 16 << 10
-	// readStep is how much of a body is read before its values are counted, in bytes.
+	// readStep is how many bytes are read before the values in them are counted.
 	readStep = 16 << 10
-	// bodyTime bounds how long the body of a request may take to arrive.
+	// bodyTime bounds how long a body may take to arrive.
 	bodyTime = 5 * time.Second
 
-	// readingBudget and readingShare bound the bodies that are longer and not decoded yet, in bytes: of all tokens, and of
-	// one. A body that arrives slowly takes no more than that.
+	// readingBudget and readingBudgetPerToken bound the longer bodies that are being read, in bytes.
 	readingBudget         = 64 << 20
 	readingBudgetPerToken = 4 * maxBatchBody
-	// decodingBudgetPerToken bounds the bodies of one token that are decoded at once, in bytes. One of the longest takes all of it,
-	// so a token keeps one processor busy with decoding, and not the others.
+	// decodingBudgetPerToken bounds the bodies of one token that are decoded at the same time, in bytes. The longest
+	// body takes all of it, so one token keeps one processor busy with decoding, and not the others.
 	decodingBudgetPerToken = maxBatchBody
-	// leastDecoded is what a short body counts as where it is decoded.
+	// leastDecoded is what the shortest bodies count as when they are decoded, in bytes.
 	leastDecoded = 1 << 10
-	// budgetTimeout is how long a body waits for room.
+	// budgetTimeout bounds how long a body waits for budget.
 	budgetTimeout = time.Second
 )
 
-// rooms are where bodies wait to be read, and then to be decoded.
+// bodyBudgets bound the bodies that are being read, and those that are being decoded.
 type bodyBudgets struct{ reading, decoding *byteBudget }
 
 func newBodyBudgets() bodyBudgets {
 	all := int64(max(runtime.GOMAXPROCS(0), 4)) * decodingBudgetPerToken
-	return bodyBudgets{newByteBudget(readingBudget, readingBudgetPerToken, budgetTimeout), newByteBudget(all, decodingBudgetPerToken, budgetTimeout)}
+	return bodyBudgets{
+		newByteBudget(readingBudget, readingBudgetPerToken, budgetTimeout),
+		newByteBudget(all, decodingBudgetPerToken, budgetTimeout),
+	}
 }
 
-// received is a body in memory, its values counted and not made yet. The zero value is that of an operation without
-// one.
+// received is a body in memory, with its values counted and not decoded. The zero value is that of an operation without
+// a body.
 type received struct {
 	body  []byte
 	items int   // of its longest list
-	fault error // why it is not decoded: a *shapeError, one of the errors below, an error of room.enter, or nil
+	fault error // why it is not decoded: a *shapeError, one of the errors below, an error of byteBudget.acquire, or nil
 }
 
-// What can be wrong with a body as a whole.
+// Faults of a body as a whole.
 var (
 	errTooLong = errors.New("the body is too long")
 	errLate    = errors.New("the body arrived too slowly")
 	errBroken  = errors.New("the body ended early, or its chunks are malformed")
 )
 
-// receiveBody reads the body of a request and makes room to decode it, until the answer begins. What is wrong with it is in
-// the result, since a request is counted before it is denied.
+// receiveBody reads the body of a request and takes budget to decode it until the answer begins. A fault is part of the
+// result, because the API's own limits count the request before it is denied.
 func (s *Server) receiveBody(ctx huma.Context, token string) received {
 	o := ctx.Operation()
 	if o.RequestBody == nil {
@@ -86,11 +89,11 @@ type bodyReader struct {
 	exchange *exchange
 	rooms    *bodyBudgets
 	token    string
-	most     int // bytes that the operation takes, and one more
+	most     int // the bytes that the operation accepts, plus one
 	shape    shapeCounter
 }
 
-// readAll reads the body to its end, as long as its shape is in bounds.
+// readAll reads the body to its end, as long as its shape is within bounds.
 func (r *bodyReader) readAll() (body []byte, err error) {
 	if r.exchange.length >= int64(r.most) {
 		return nil, errTooLong
@@ -116,17 +119,17 @@ func (r *bodyReader) readAll() (body []byte, err error) {
 	return body, err
 }
 
-// bufferFor returns how much memory the beginning of a body needs; a length below 0 is unknown.
+// bufferFor returns the size of the buffer for the beginning of a body; a length below 0 is unknown.
 func bufferFor(length int64) int64 {
 	if length < 0 || length >= smallBody {
 		return smallBody
 	}
-	return length + 1 // to see the end
+	return length + 1 // to read the end
 }
 
-// readUpTo reads until the body has so many bytes, and counts its values on the way. whole: it has come to the body's end.
+// readUpTo reads until the body has so many bytes, and counts its values. whole reports that the body has ended.
 func (r *bodyReader) readUpTo(body []byte, most int) (_ []byte, whole bool, err error) {
-	// Without a connection there is no deadline, and nothing that comes late.
+	// Without a connection there is no deadline to set, and the error says so.
 	_ = r.ctx.SetReadDeadline(time.Now().Add(bodyTime))
 	from := r.ctx.BodyReader()
 	for len(body) < most {
@@ -145,8 +148,8 @@ func (r *bodyReader) readUpTo(body []byte, most int) (_ []byte, whole bool, err 
 	return body, false, nil
 }
 
-// readFault returns what is wrong with a body whose reader returned err: nothing, if that is its end. Whatever else it
-// is, it came from the client or its connection.
+// readFault returns the fault of a body whose reader returned err, or nil for io.EOF. Any other error comes from the
+// client or its connection.
 func readFault(err error) error {
 	late := net.Error(nil)
 	switch {
@@ -158,7 +161,7 @@ func readFault(err error) error {
 	return errBroken
 }
 
-// cost returns how many requests the body is of the API's own limits. What is no batch counts as one.
+// cost returns how many requests the body counts as in the API's own limits: the checks of a batch, else 1.
 func (in *received) cost() int64 {
 	if in.fault != nil {
 		return 1
@@ -190,22 +193,26 @@ func (s *Server) writeBodyProblem(ctx huma.Context, fault error) {
 	case errors.Is(fault, errTotalBudget):
 		s.metrics.busy.WithLabelValues(byProcess).Inc()
 		ctx.SetHeader("Retry-After", "1")
-		s.writeProblem(ctx, http.StatusServiceUnavailable, "this process has too many bytes of request bodies in progress"+again)
-	default: // there was no room for it in time
+		s.writeProblem(
+			ctx,
+			http.StatusServiceUnavailable,
+			"this process has too many bytes of request bodies in progress"+again,
+		)
+	default: // ctx ended
 		s.writeProblem(ctx, http.StatusServiceUnavailable, "the time for the request ended before its body was decoded")
 	}
 }
 
-// replayedContext is a request whose body was read before.
+// replayedContext is a huma.Context whose body is in memory.
 type replayedContext struct {
 	humaContext
 	body io.Reader
 }
 
-// humaContext is a huma.Context under a name that its method Context leaves free.
+// humaContext is huma.Context under a name that does not collide with its method Context when it is embedded.
 type humaContext huma.Context
 
-// replayBody returns the request with the body to be read once more.
+// replayBody returns ctx with the body to be read from memory.
 func (in *received) replayBody(ctx huma.Context) huma.Context {
 	if in.body == nil {
 		return ctx
@@ -213,22 +220,22 @@ func (in *received) replayBody(ctx huma.Context) huma.Context {
 	return replayedContext{ctx, bytes.NewReader(in.body)}
 }
 
-// BodyReader is huma's.
+// BodyReader implements [huma.Context].
 func (r replayedContext) BodyReader() io.Reader { return r.body }
 
-// acquire takes room for the exchange until its answer begins.
-func (x *exchange) acquire(ctx context.Context, room *byteBudget, token string, bytes int64) error {
-	leave, err := room.acquire(ctx, token, bytes)
+// acquire takes budget for the exchange until its answer begins.
+func (x *exchange) acquire(ctx context.Context, budget *byteBudget, token string, bytes int64) error {
+	release, err := budget.acquire(ctx, token, bytes)
 	if err == nil {
-		x.releases = append(x.releases, leave)
+		x.releases = append(x.releases, release)
 	}
 	return err
 }
 
-// release gives back the room that the exchange holds.
+// release returns the budget that the exchange holds.
 func (x *exchange) release() {
-	for _, leave := range x.releases {
-		leave()
+	for _, release := range x.releases {
+		release()
 	}
 	x.releases = nil
 }

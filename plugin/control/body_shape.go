@@ -7,26 +7,26 @@ import (
 	"net/http"
 )
 
-// Bounds of a body's shape. They are counted while it arrives, and no value is made of a body that exceeds one.
+// Bounds of a body's shape. They are checked while it arrives; a body that exceeds one is not decoded.
 const (
-	maxDepth  = 32        // values in each other
+	maxDepth  = 32        // of nested values
 	maxNames  = 64        // of one object
 	maxItems  = maxChecks // of one list
 	maxValues = 2000      // of the body
-	maxString = 48 << 10  // bytes of one string, as it is written: more than any field takes with all of it escaped
+	maxString = 48 << 10  // bytes of one string as written: more than any field accepts with every character escaped
 	maxNumber = 1 << 10   // bytes of one number
 )
 
-// shapeCounter counts the values of a body as it arrives, and makes none. It does not check that the body is JSON: what it
-// counts is right for every body that is. The zero value is before the first byte.
+// shapeCounter counts the values of a body as it arrives, without decoding them. It does not check that the body is
+// JSON; its counts are right for every body that is. The zero value stands before the first byte.
 type shapeCounter struct {
 	seen     int  // bytes
 	inString bool // the next byte is in a string
-	escaped  bool // and stands behind a backslash
-	begun    int  // where the last string began
-	number   int  // bytes of the number, or word, that is open
+	escaped  bool // the next byte follows a backslash
+	begun    int  // offset of the last string
+	number   int  // bytes so far of the current number or word
 
-	open   []extent // the objects and lists that are open
+	open   []extent // the open objects and lists, outermost first
 	values int
 	items  int // of the longest list
 }
@@ -34,12 +34,12 @@ type shapeCounter struct {
 // extent is an open object or list.
 type extent struct {
 	list     bool
-	members  int  // so far, with the one that is open
-	named    bool // in an object: the name of the member is there
-	from, to int  // in an object: where the last string is in the body
+	members  int  // including the current one
+	named    bool // in an object: the name of the current member is complete
+	from, to int  // in an object: the offsets of the last string
 }
 
-// shapeError is a body that exceeds a bound.
+// shapeError reports a body that exceeds a bound.
 type shapeError struct {
 	status        int
 	path, problem string
@@ -47,7 +47,8 @@ type shapeError struct {
 
 func (e *shapeError) Error() string { return e.path + " " + e.problem }
 
-// count looks at the bytes that body has more than at the last call. The error is a *shapeError: no more need be read.
+// count reads the bytes that were added to body since the last call. The error is a *shapeError; after one the rest of
+// the body need not be read.
 func (s *shapeCounter) count(body []byte) error {
 	for ; s.seen < len(body); s.seen++ {
 		if s.inString {
@@ -63,7 +64,7 @@ func (s *shapeCounter) count(body []byte) error {
 	return nil
 }
 
-// skipString goes on to the end of a string, or to the last byte that is there.
+// skipString advances to the end of a string, or to the last byte of body.
 func (s *shapeCounter) skipString(body []byte) error {
 	for ; s.seen < len(body); s.seen++ {
 		switch c := body[s.seen]; {
@@ -82,11 +83,11 @@ func (s *shapeCounter) skipString(body []byte) error {
 			return s.exceeds(body, s.enclosing(), "is a string of more than %d bytes", maxString)
 		}
 	}
-	s.seen-- // count goes on from the next
+	s.seen-- // count advances by one
 	return nil
 }
 
-// enclosing returns what is open around the value that is being read; a name of an object is none.
+// enclosing returns the objects and lists around the current value. The name of a member is not a value.
 func (s *shapeCounter) enclosing() []extent {
 	if top := s.top(); top != nil && !top.list && !top.named {
 		return s.open[:len(s.open)-1]
@@ -94,7 +95,7 @@ func (s *shapeCounter) enclosing() []extent {
 	return s.open
 }
 
-// top returns the innermost object or list that is open; nil: none is.
+// top returns the innermost open object or list, or nil.
 func (s *shapeCounter) top() *extent {
 	if len(s.open) == 0 {
 		return nil
@@ -140,7 +141,7 @@ func (s *shapeCounter) token(body []byte, c byte) error {
 	return nil
 }
 
-// separator counts what begins with a comma or a colon: the next item of a list, or the value of a name.
+// separator counts what a comma or a colon starts: the next item of a list, or the value of a name.
 func (s *shapeCounter) separator(body []byte, c byte, top *extent) error {
 	switch {
 	case top == nil:
@@ -155,7 +156,7 @@ func (s *shapeCounter) separator(body []byte, c byte, top *extent) error {
 	return nil
 }
 
-// member counts one more member of an object or a list.
+// member counts one more member of an object or list.
 func (s *shapeCounter) member(body []byte, of *extent) error {
 	of.members++
 	s.values++
@@ -173,12 +174,12 @@ func (s *shapeCounter) member(body []byte, of *extent) error {
 	return nil
 }
 
-// exceeds returns the fault of the value that is in these objects and lists.
+// exceeds returns the fault of the value within the given objects and lists.
 func (s *shapeCounter) exceeds(body []byte, in []extent, problem string, bound int) error {
 	return &shapeError{http.StatusUnprocessableEntity, pathTo(body, in), fmt.Sprintf(problem, bound)}
 }
 
-// pathTo returns the path of the value that is in these objects and lists.
+// pathTo returns the path of the value within the given objects and lists.
 func pathTo(body []byte, in []extent) string {
 	path := []byte("body")
 	for _, e := range in {
@@ -191,7 +192,7 @@ func pathTo(body []byte, in []extent) string {
 	return string(path)
 }
 
-// nameOf returns a name as a path has it: cut where it is long, and readable where it is no JSON.
+// nameOf returns a name as a path shows it: shortened, and readable even if it is not JSON.
 func nameOf(raw []byte) string {
 	var name string
 	if json.Unmarshal(raw, &name) != nil {

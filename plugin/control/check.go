@@ -31,7 +31,7 @@ func (s *Server) registerCheck() {
 	}, decideAccess), s.checkBatch)
 }
 
-// Check is a request to decide about, by what its caller knows of it.
+// Check describes a request to decide about.
 type Check struct {
 	Org        string `json:"org_id,omitempty" maxLength:"1024" doc:"The org that the request is billed to. Default: none; then user_id, credential_id or ip is required, unless nothing is counted per org." example:"acme"`
 	User       string `json:"user_id,omitempty" maxLength:"1024" doc:"The user of the org who makes the request. Default: on_missing_user of the plugin's config applies." example:"u_42"`
@@ -43,13 +43,23 @@ type Check struct {
 	DryRun     bool   `json:"dry_run,omitempty" doc:"Spend nothing and return what the answer would be. Shared buckets are read as they are: nodes may hold a lease share of a limit (2 % by default) in addition."`
 }
 
-// Resolve is huma's: it tells what the schema cannot.
+// Resolve implements [huma.ResolverWithPath]: it reports faults that the schema does not cover.
 func (c *Check) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
-	return subjectFaults(at.String(), c.IP, c.Endpoint,
-		textField{"org_id", c.Org}, textField{"user_id", c.User}, textField{"credential_id", c.Credential}, textField{"tier", c.Tier})
+	return subjectFaults(
+		at.String(),
+		c.IP,
+		c.Endpoint,
+		textField{
+			"org_id",
+			c.Org,
+		},
+		textField{"user_id", c.User},
+		textField{"credential_id", c.Credential},
+		textField{"tier", c.Tier},
+	)
 }
 
-// admitRequest is the request as the path of requests is told it.
+// admitRequest returns the request in the form that the decision path takes.
 func (c *Check) admitRequest() *admit.Known {
 	k := &admit.Known{Tenant: c.Org, User: c.User, Tier: c.Tier, Credential: c.Credential, IP: c.IP, Cost: c.Cost}
 	k.Method, k.Path, k.Route = admit.Target(c.Endpoint)
@@ -87,8 +97,8 @@ func (s *Server) checkBatch(ctx context.Context, in *checkBatchInput) (*checkBat
 	return &out, err
 }
 
-// decide decides about requests, one after the other; at is the path of each in the body. Nothing is spent unless the
-// caller may ask about all of them. The error is an answer.
+// decide decides about requests one after the other; at returns the path of each in the body. Nothing is spent unless
+// the caller may check all of them. The error is an answer.
 func (s *Server) decide(ctx context.Context, checks []Check, at func(int) string) ([]Checked, error) {
 	policies, err := s.loadedPlan()
 	if err != nil {
@@ -108,14 +118,16 @@ func (s *Server) decide(ctx context.Context, checks []Check, at func(int) string
 	results := make([]Checked, len(checks))
 	for i := range checks {
 		if ctx.Err() != nil {
-			return nil, huma.Error503ServiceUnavailable(fmt.Sprintf("the time was up after %d of %d decisions, which were made and spent", i, len(checks)))
+			return nil, huma.Error503ServiceUnavailable(
+				fmt.Sprintf("the time was up after %d of %d decisions, which were made and spent", i, len(checks)),
+			)
 		}
 		results[i] = s.decideOne(ctx, policies, &checks[i])
 	}
 	return results, nil
 }
 
-// decideOne decides about a request that the caller may ask about.
+// decideOne decides about a request that the caller may check.
 func (s *Server) decideOne(ctx context.Context, policies *policy.Plan, c *Check) Checked {
 	path, v := s.Path, s.viewOf(callerOf(ctx))
 	if c.DryRun {
@@ -132,27 +144,35 @@ func (s *Server) decideOne(ctx context.Context, policies *policy.Plan, c *Check)
 	return newChecked(d, c, s.checkNotes(policies, d, c, v), v)
 }
 
-// requireIdentity refuses requests that are nobody's where something is counted per org: they would spend what is meant for
-// strangers, all from one bucket. The error is an answer.
+// requireIdentity returns the faults of requests without any identity where limits are counted per org: they would all
+// spend from the one bucket of anonymous requests. The error is an answer.
 func requireIdentity(ctx context.Context, policies *policy.Plan, checks []Check, at func(int) string) error {
 	var faults []*huma.ErrorDetail
 	for i := range checks {
 		if c := &checks[i]; c.Org+c.User+c.Credential+c.IP == "" {
-			faults = append(faults, fault(at(i)+".org_id", `is required, such as "acme", unless user_id, credential_id or ip is given: requests without any identity share one bucket`, nil))
+			faults = append(
+				faults,
+				fault(
+					at(i)+".org_id",
+					`is required, such as "acme", unless user_id, credential_id or ip is given: `+
+						"requests without any identity share one bucket",
+					nil,
+				),
+			)
 		}
 	}
 	if len(faults) == 0 {
 		return nil
 	}
-	id, err := identify(ctx, policies, &admit.Known{Tenant: "anybody"})
-	if err != nil || id.Tenant.Kind != identity.Tenant { // it is not asked for where nothing is counted per org
+	id, err := identify(ctx, policies, &admit.Known{Tenant: "any"})
+	if err != nil || id.Tenant.Kind != identity.Tenant { // limits are not counted per org
 		return err
 	}
 	return unprocessable(faults...)
 }
 
-// authorizeCheck reports why the caller may not ask about a request: a viewer spends nothing, and an org asks about itself,
-// as what it is. The error is an answer.
+// authorizeCheck returns why the caller may not check a request: a viewer may not spend, and the token of an org checks
+// its own org only. The error is an answer.
 func (s *Server) authorizeCheck(ctx context.Context, policies *policy.Plan, c *Check) error {
 	if c.DryRun && s.Buckets == nil {
 		return huma.Error503ServiceUnavailable("a dry run needs buckets that all nodes share: every node keeps its own")
@@ -180,13 +200,15 @@ func (s *Server) authorizeCheck(ctx context.Context, policies *policy.Plan, c *C
 	return s.authorizeSpend(policies, &id, c)
 }
 
-// authorizeSpend reports why an org may not spend what a request of its own costs: it could use up what others are counted
-// by, too. It may not spend by an address, which it may claim. And all of the org's buckets lie together: there would
-// be one more of each limit per endpoint for every route that it made up. The error is an answer.
+// authorizeSpend returns why the token of an org may not spend for a request of its own org. It may not spend by
+// address, because any org's token can name any address and would use up limits of others. It may not spend on unknown
+// routes, because each would add a bucket to every limit per endpoint. The error is an answer.
 func (s *Server) authorizeSpend(policies *policy.Plan, id *identity.Identity, c *Check) error {
 	if _, _, route := admit.Target(c.Endpoint); route != "" && !s.IsRoute(route) {
-		return huma.Error403Forbidden("an org's token may not spend on a route that is in no config or policy: name a route " +
-			"from the config file, give METHOD /path, or set dry_run")
+		return huma.Error403Forbidden(
+			"an org's token may not spend on a route that is in no config or policy: name a route from the config file, " +
+				"give METHOD /path, or set dry_run",
+		)
 	}
 	if c.IP == "" {
 		return nil
@@ -194,17 +216,17 @@ func (s *Server) authorizeSpend(policies *policy.Plan, id *identity.Identity, c 
 	var r policy.Resolution
 	policies.ResolveAt(id, s.now(), &r)
 	if slices.ContainsFunc(r.Bounds, func(b policy.Bound) bool { return b.Key.Group == policy.ByIP }) {
-		return huma.Error403Forbidden("an org's token may not spend from limits per address, " +
-			"which all orgs share: omit ip, or set dry_run")
+		return huma.Error403Forbidden("an org's token may not spend from limits per address, which all orgs share: omit " +
+			"ip, or set dry_run")
 	}
 	return nil
 }
 
-// isBilledTo tells whether a request is an org's. What counts is whom it is counted for: a name that is too long is counted by
-// its hash, as tokens have it. Where nothing is counted per org, what the request says does.
-func isBilledTo(counted identity.Name, told, org string) bool {
+// isBilledTo reports whether a request is billed to an org. The identity counts: a name that is too long is replaced by
+// its hash, as in tokens. Where limits are not counted per org, the claimed name counts.
+func isBilledTo(counted identity.Name, claimed, org string) bool {
 	if counted.Kind == identity.Tenant {
 		return counted.ID == org
 	}
-	return told == org
+	return claimed == org
 }

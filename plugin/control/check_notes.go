@@ -11,11 +11,11 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// checkNotes are what the caller of a check may not have meant, and where it is not counted with Kong's requests; nil: there
-// is nothing to say.
+// checkNotes returns what the caller of a check may not have intended, and where the check is not counted together with
+// Kong's requests; nil if there are no notes.
 func (s *Server) checkNotes(policies *policy.Plan, d *decision.Decision, of *Check, v view) []string {
 	if d.Reason != decision.Counted && d.Reason != decision.StoreAway {
-		return nil // no limit was looked at
+		return nil // no limit was checked
 	}
 	var notes []string
 	for _, note := range [...]string{capacityNote(d, v), s.endpointNote(d, of, v), tierNote(policies, d)} {
@@ -26,7 +26,8 @@ func (s *Server) checkNotes(policies *policy.Plan, d *decision.Decision, of *Che
 	return notes
 }
 
-// exceedsCapacity tells whether a limit refuses the request because it never has as many tokens as the request costs.
+// exceedsCapacity reports whether a limit denies the request because its bucket can never hold as many tokens as the
+// request costs.
 func exceedsCapacity(d *decision.Decision) bool {
 	if !d.Denied() || d.Binding < 0 || d.RetryAfter != limit.Never {
 		return false
@@ -35,24 +36,33 @@ func exceedsCapacity(d *decision.Decision) bool {
 	return b.Cost > decision.Capacity(b, &d.Statuses[d.Binding])
 }
 
+// capacityNote says that a request costs more than a limit can ever hold.
 func capacityNote(d *decision.Decision, v view) string {
 	if !exceedsCapacity(d) || !v.readsBound(&d.Resolution.Bounds[d.Binding]) {
 		return ""
 	}
 	b := &d.Resolution.Bounds[d.Binding]
-	text := fmt.Sprintf("the request costs %d, and %s never has more than %d at once", b.Cost, b.Policy.Name, decision.Capacity(b, &d.Statuses[d.Binding]))
+	text := fmt.Sprintf(
+		"the request costs %d, and %s never has more than %d at once",
+		b.Cost,
+		b.Policy.Name,
+		decision.Capacity(b, &d.Statuses[d.Binding]),
+	)
 	if all := b.Policy.Limit.Capacity(); b.Cost <= all {
 		text += fmt.Sprintf(", because nodes may take some ahead of need: with accuracy: exact it has %d", all)
 	}
 	return text
 }
 
-// endpointNote is about an endpoint that some limits do not count as Kong's requests are counted. Methods and paths are
-// only known where some pattern is about them.
+// endpointNote says that some limits count the endpoint of a check differently from Kong's requests. A method and a
+// path are known only where a pattern covers them.
 func (s *Server) endpointNote(d *decision.Decision, of *Check, v view) string {
 	_, path, route := admit.Target(of.Endpoint)
 	if route != "" && !s.IsRoute(route) {
-		return fmt.Sprintf("the route %q is in no config or policy: if Kong has no such route, limits per endpoint count it separately", route)
+		return fmt.Sprintf(
+			"the route %q is in no config or policy: if Kong has no such route, limits per endpoint count it separately",
+			route,
+		)
 	}
 	if path == "" {
 		return ""
@@ -60,7 +70,8 @@ func (s *Server) endpointNote(d *decision.Decision, of *Check, v view) string {
 	covered, byRoute := d.Resolution.Endpoint != "", countedByRoute(d.Resolution.Bounds, v)
 	switch {
 	case byRoute != "" && covered:
-		return byRoute + " counts by route, and METHOD /path names none: Kong's requests to this endpoint spend from another bucket of it"
+		return byRoute + " counts by route, and METHOD /path names none: Kong's requests to this endpoint spend from " +
+			"another bucket of it"
 	case byRoute != "":
 		return "no pattern of the config or of a policy covers this endpoint, so " + byRoute +
 			" counts it with requests that name no endpoint: name the route instead, and it shares Kong's bucket"
@@ -70,8 +81,7 @@ func (s *Server) endpointNote(d *decision.Decision, of *Check, v view) string {
 	return ""
 }
 
-// countedByRoute is the name of a policy with a bucket for each route, of those whose names the caller reads; "": none
-// of these has.
+// countedByRoute returns the name of the first policy that the caller may read and that has a bucket per route, or "".
 func countedByRoute(bounds []policy.Bound, v view) string {
 	for i := range bounds {
 		if p := bounds[i].Policy; p.ByRoute() && v.readsBound(&bounds[i]) {
@@ -81,15 +91,16 @@ func countedByRoute(bounds []policy.Bound, v view) string {
 	return ""
 }
 
-// tierNote is about a tier that nobody has named, where there are several: the consumer that Kong knows may have a tag, or
-// a request a header, that does.
+// tierNote says that the default tier applies because the check claims none. Kong may derive another tier from the
+// consumer or from a header.
 func tierNote(policies *policy.Plan, d *decision.Decision) string {
 	if len(policies.Rules.Tier) == 0 || d.Resolution.Exempt || d.Identity.Tenant.Kind != identity.Tenant {
 		return ""
 	}
 	from := policies.TierFrom(&d.Identity)
 	if from == "default" {
-		return "tier " + d.Resolution.Tier + " is the default: none is set for this org (PUT /v1/orgs/{org}), and the check claims none; Kong may derive another from the consumer"
+		return "tier " + d.Resolution.Tier + " is the default: none is set for this org (PUT /v1/orgs/{org}), and the " +
+			"check claims none; Kong may derive another from the consumer"
 	}
 	if why, ok := strings.CutPrefix(from, "default: "); ok {
 		return "tier " + d.Resolution.Tier + " is the default: " + why

@@ -9,13 +9,13 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Checked is a decision.
+// Checked is the decision about a request.
 type Checked struct {
 	Allowed bool   `json:"allowed"`
 	Reason  string `json:"reason" enum:"within_limits,no_limit,exempt,limit_exceeded,cost_too_large,banned,tenant_missing,user_missing,store_away,meta_limited,internal_fault" doc:"Why. cost_too_large: a limit that denies never holds so many tokens, so waiting does not help; store_away: a limit that fails closed could not be checked; meta_limited: the org sends one node too many requests; internal_fault: the config's on_internal_error decided."`
 	DryRun  bool   `json:"dry_run,omitempty" doc:"Nothing was spent."`
 
-	// Of the limit that binds.
+	// The binding limit.
 	Policy     string     `json:"policy,omitempty" doc:"The name of the binding limit: of those that deny, the one with the longest wait; else the one with the least left. Absent: no limit applies. For an org's token: among the limits of the org and of its users." example:"daily"`
 	PolicyID   int64      `json:"policy_id,omitempty" doc:"The id of that policy in the database; absent: it is in the plugin's config." example:"7"`
 	Limit      *int64     `json:"limit,omitempty" doc:"Tokens, as in X-RateLimit-Limit."`
@@ -58,11 +58,20 @@ type CheckStatus struct {
 	PublicNote string    `json:"public_note,omitempty" doc:"The note about the policy for the org."`
 }
 
-// newChecked is what a caller reads of a decision about a request, given the notes on it.
+// newChecked returns the part of a decision that a caller may read, with the notes on the request.
 func newChecked(d *decision.Decision, of *Check, notes []string, v view) Checked {
 	out := Checked{
-		Allowed: !d.Denied(), Reason: reasonOf(d), DryRun: of.DryRun, Notes: notes, Tier: d.Resolution.Tier, Endpoint: d.Resolution.Endpoint, PolicyVersion: d.PolicyVersion,
-		Warning: v.showsWarning(d), Shadow: v.showsShadow(d), Degraded: v.showsDegraded(d), Statuses: []CheckStatus{},
+		Allowed:       !d.Denied(),
+		Reason:        reasonOf(d),
+		DryRun:        of.DryRun,
+		Notes:         notes,
+		Tier:          d.Resolution.Tier,
+		Endpoint:      d.Resolution.Endpoint,
+		PolicyVersion: d.PolicyVersion,
+		Warning:       v.showsWarning(d),
+		Shadow:        v.showsShadow(d),
+		Degraded:      v.showsDegraded(d),
+		Statuses:      []CheckStatus{},
 	}
 	if d.Denied() {
 		out.RetryAfter = retryAfter(d.RetryAfter)
@@ -93,19 +102,29 @@ func newChecked(d *decision.Decision, of *Check, notes []string, v view) Checked
 	return out
 }
 
-// addOverride tells of an override, once however many limits it changed; 0 is none.
+// addOverride lists the id of an override once; 0 is none.
 func (c *Checked) addOverride(override int64) {
 	if override != 0 && !slices.Contains(c.Overrides, override) {
 		c.Overrides = append(c.Overrides, override)
 	}
 }
 
+// statusOf returns the answer of one bound.
 func statusOf(b *policy.Bound, status *decision.Status) CheckStatus {
 	spec := b.Policy.Limit.Spec()
 	out := CheckStatus{
-		Policy: b.Policy.Name, PolicyID: b.Policy.Row, Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(), Mode: b.Policy.Mode.String(),
-		Allowed: status.Admits(), Cost: b.Cost, Charged: status.Charged, Limit: spec.Burst, WindowSize: int64(spec.Window / limit.Second),
-		Source: status.Source.String(), Failure: status.Failure.String(),
+		Policy:     b.Policy.Name,
+		PolicyID:   b.Policy.Row,
+		Endpoint:   b.Key.Endpoint,
+		Scope:      b.Policy.Scope.String(),
+		Mode:       b.Policy.Mode.String(),
+		Allowed:    status.Admits(),
+		Cost:       b.Cost,
+		Charged:    status.Charged,
+		Limit:      spec.Burst,
+		WindowSize: int64(spec.Window / limit.Second),
+		Source:     status.Source.String(),
+		Failure:    status.Failure.String(),
 		PublicNote: b.Policy.PublicNote,
 	}
 	if status.Source == decision.Unanswered {
@@ -117,7 +136,7 @@ func statusOf(b *policy.Bound, status *decision.Status) CheckStatus {
 	return out
 }
 
-// retryAfter is a wait in seconds; 0: there is none, or none that helps.
+// retryAfter returns a wait in seconds; 0 if there is none, or none that helps.
 func retryAfter(wait limit.Micros) int64 {
 	if wait == limit.Never {
 		return 0
@@ -125,6 +144,7 @@ func retryAfter(wait limit.Micros) int64 {
 	return wait.Seconds()
 }
 
+// reasonOf returns the published name of the reason for a decision.
 func reasonOf(d *decision.Decision) string {
 	switch {
 	case d.Reason != decision.Counted:

@@ -1,23 +1,22 @@
-// Package control is the control plane's REST API: policies and overrides, what is in force for an org, what it has used,
-// the audit, the fleet, and the decision API for callers that are not Kong.
+// Package control serves the REST API of the control plane: policies and overrides, the limits in force and the usage
+// of an org, the audit, the fleet, and the decision API for callers other than Kong.
 //
-// Every request is made by the holder of a token ([Caller]), whose role says what it may do; the name of the token is the
-// actor of the audit. A write is one call of the repository, so it happens as a whole or not at all. Errors are problem
-// documents (RFC 9457) that name the JSON path of every fault, all of them at once.
+// Every request carries a token ([Caller]), whose role says what it may do; the name of the token is the actor in the
+// audit. A write is one call of the store, so it happens as a whole or not at all. Errors are problem documents (RFC
+// 9457) that list every fault with its JSON path.
 //
-// Nobody overwrites what they have not seen: a change names the state that it was made from (If-Match), a POST may name
-// itself (Idempotency-Key), and an answer can wait until the nodes enforce what was written (?wait=1s). The API limits
-// itself by the same path that decides for the plugin.
+// Concurrent writers do not overwrite each other: a change names the state that it was made from (If-Match), a POST may
+// carry a key (Idempotency-Key), and a write can wait until all nodes enforce it (?wait=1s). The API limits itself with
+// the decision path of the plugin.
 //
-// Whoever has a token may send anything, so a request costs no more than it may before it is understood: its body is
-// read and its values are counted before one is made (shape), in room of which each token has a share (room), and
-// unknown tokens are looked up so often for each address (lookups). Whoever sends many faulty requests waits for the
-// answers (tarpit).
+// A token may send anything, so the cost of a request is bounded before the request is decoded. Its body is read and
+// its values are counted first (shapeCounter), within a budget per token and in total (byteBudget). Lookups of unknown
+// tokens are limited per address (lookups), and answers to senders of many faulty requests are delayed (tarpit).
 //
-// The description of the API ([Server.OpenAPI], published as schema/openapi.yaml) is made from the types of this package,
-// and its tests hold every operation to it.
+// The types of this package define the description of the API ([Server.OpenAPI], published as schema/openapi.yaml);
+// tests check every operation against it.
 //
-// What does not live here: rows and their constraints (package pgstore, the only adapter that this one imports, because
-// its rows are the resources), what rows mean (package policy), how a request is decided (package admit), and where
-// buckets are kept (whoever implements [Buckets]). Flags, listeners and TLS are package controlserver's.
+// Other packages hold the rows and their constraints (pgstore, the only adapter imported here, because its rows are the
+// resources), the meaning of rows (policy), the decision about a request (admit), and the buckets (implementations of
+// [Buckets]). Flags, listeners and TLS belong to package controlserver.
 package control

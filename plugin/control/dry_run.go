@@ -9,54 +9,59 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// dryRunPath is the path of requests that spend nothing: with the policies that hold now, and the shared buckets without
-// leases or memory of refusals in front of them. Nobody observes what it decides, and no meta limit is spent.
+// dryRunPath returns a decision path that spends nothing. It uses the given policies, and the shared buckets without
+// leases or remembered denials in front of them. Its decisions reach no observer and spend no meta limit.
 func (s *Server) dryRunPath(policies *policy.Plan) *admit.Path {
 	path := &admit.Path{
-		Now: s.Path.Now, Elapsed: s.Path.Elapsed, Buckets: dryRunBuckets{s.Buckets, s.RequestPolicy}, Renderer: s.Path.Renderer, FailClosed: s.Path.FailClosed,
+		Now:        s.Path.Now,
+		Elapsed:    s.Path.Elapsed,
+		Buckets:    dryRunBuckets{s.Buckets, s.RequestPolicy},
+		Renderer:   s.Path.Renderer,
+		FailClosed: s.Path.FailClosed,
 	}
 	path.Policies.Store(policies)
 	return path
 }
 
-// dryRunBuckets asks buckets and spends nothing. All bounds of a request are asked before any is spent, and none is if one
-// refuses; so each request gets one more bound that does. That one is of no policy (they all have names), its bucket is
-// never written, and there is one for each server of a cluster that may be asked, so that none of them spends even for
-// a moment.
+// dryRunBuckets reads buckets without spending. Buckets check all bounds of a request before they spend any, and spend
+// nothing if one denies; so each request gets one more bound that always denies. Its policy has no name, which no real
+// policy lacks, and its bucket is never written. Each group gets one, so that every server of a cluster that takes part
+// has one.
 type dryRunBuckets struct {
 	shared        admit.Buckets
 	requestPolicy func(*policy.Policy) *policy.Policy // see [Options]
 }
 
-// Take implements [admit.Buckets], but that nothing is spent. Statuses are those of the buckets as they are, asked as a
-// request would ask them.
+// Take implements [admit.Buckets], without spending. Statuses show the buckets as they are, for the policies that
+// requests use.
 func (u dryRunBuckets) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	asked := append(make([]policy.Bound, 0, 2*len(bounds)), bounds...)
-	together := map[policy.Key]bool{}
+	all := append(make([]policy.Bound, 0, 2*len(bounds)), bounds...)
+	denied := map[policy.Key]bool{}
 	for i := range bounds {
-		asked[i].Policy = u.requestPolicy(bounds[i].Policy)
+		all[i].Policy = u.requestPolicy(bounds[i].Policy)
 		key := policy.Key{Namespace: bounds[i].Key.Namespace, Group: bounds[i].Key.Group, GroupID: bounds[i].Key.GroupID}
-		if !together[key] {
-			together[key] = true
-			asked = append(asked, policy.Bound{Policy: denyingPolicy, Key: key, Cost: denyingCost})
+		if !denied[key] {
+			denied[key] = true
+			all = append(all, policy.Bound{Policy: denyingPolicy, Key: key, Cost: denyingCost})
 		}
 	}
-	answers := make([]decision.Status, len(asked))
-	err := u.shared.Take(ctx, asked, answers)
+	answers := make([]decision.Status, len(all))
+	err := u.shared.Take(ctx, all, answers)
 	copy(statuses, answers)
 	for i := range statuses {
-		if p := asked[i].Policy; p != bounds[i].Policy && statuses[i].Wait == limit.Never {
+		if p := all[i].Policy; p != bounds[i].Policy && statuses[i].Wait == limit.Never {
 			statuses[i].Capacity = p.Limit.Capacity()
 		}
 	}
 	return err
 }
 
-// denyingPolicy is a policy that refuses neverCost: it is more than a bucket of it holds.
+// denyingPolicy denies denyingCost, which is more than its bucket holds.
 var denyingPolicy = &policy.Policy{Scope: policy.Tenant, Limit: singleToken(), FailMode: policy.FailOpen}
 
 const denyingCost = 2
 
+// singleToken returns a limit of one token.
 func singleToken() limit.Limit {
 	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: limit.Second, Burst: 1})
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-// readOnly is why nothing can be written.
+// readOnly is the problem of a write to a read-only database.
 const readOnly = "the database is read-only: it is a standby, or set so"
 
-// invalidRequest is what a problem document says that has faults.
+// invalidRequest is the detail of a problem document with faults.
 const invalidRequest = "the request is not valid"
 
 // writeProblem ends a request with a problem document.
@@ -24,12 +24,12 @@ func (s *Server) writeProblem(ctx huma.Context, status int, detail string, fault
 	}
 }
 
-// fault is something wrong with the value at a path, such as body.limit.
+// fault returns a fault of the value at a path, such as body.limit.
 func fault(path, problem string, value any) *huma.ErrorDetail {
 	return &huma.ErrorDetail{Location: path, Message: problem, Value: value}
 }
 
-// unprocessable is the answer to a request whose values are wrong: all of the faults.
+// unprocessable returns the 422 for a request with these faults.
 func unprocessable(faults ...*huma.ErrorDetail) error {
 	errs := make([]error, len(faults))
 	for i, f := range faults {
@@ -38,16 +38,17 @@ func unprocessable(faults ...*huma.ErrorDetail) error {
 	return huma.Error422UnprocessableEntity(invalidRequest, errs...)
 }
 
-// writeError is the answer to an error of the repository in a write. What it does not know is logged, and told without
-// details.
-func (s *Server) writeError(doing string, err error) error {
-	return s.storeError(doing, "; nothing was written", err)
+// writeError returns the answer to an error of the store during a write. Unexpected errors are logged, and answered
+// without details.
+func (s *Server) writeError(action string, err error) error {
+	return s.storeError(action, "; nothing was written", err)
 }
 
-// readError is problem in a read.
-func (s *Server) readError(doing string, err error) error { return s.storeError(doing, "", err) }
+// readError is writeError for a read.
+func (s *Server) readError(action string, err error) error { return s.storeError(action, "", err) }
 
-func (s *Server) storeError(doing, effect string, err error) error {
+// storeError returns the answer to an error of the store. effect says what became of a write.
+func (s *Server) storeError(action, effect string, err error) error {
 	var (
 		missing  *pgstore.NotFoundError
 		conflict *pgstore.ConflictError
@@ -61,12 +62,15 @@ func (s *Server) storeError(doing, effect string, err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &answer):
-		return err // it is an answer already
+		return err // already an answer
 	case errors.As(err, &reused):
 		return unprocessable(fault("header.Idempotency-Key", "was used for another request: choose a new one", reused.Key))
 	case errors.As(err, &underway):
-		return huma.ErrorWithHeaders(huma.NewError(http.StatusConflict, "the first request with this Idempotency-Key is still in progress, "+
-			"so nothing was done: retry in a moment to get the answer of the first"), http.Header{"Retry-After": {"1"}})
+		return huma.ErrorWithHeaders(
+			huma.NewError(http.StatusConflict, "the first request with this Idempotency-Key is still in progress, so "+
+				"nothing was done: retry in a moment to get the answer of the first"),
+			http.Header{"Retry-After": {"1"}},
+		)
 	case errors.As(err, &missing):
 		return huma.Error404NotFound(missing.Error())
 	case errors.As(err, &conflict):
@@ -78,18 +82,20 @@ func (s *Server) storeError(doing, effect string, err error) error {
 		}
 		return unprocessable(fault(path, value.Problem, nil))
 	case errors.As(err, &lost):
-		s.Log.Error("the outcome of a write is unknown", "doing", doing, "error", err)
-		return huma.Error503ServiceUnavailable(doing + ": the connection to the database ended during the commit, so it is unknown " +
-			"whether this was written: read the current state, or retry with the same Idempotency-Key")
+		s.Log.Error("the outcome of a write is unknown", "action", action, "error", err)
+		return huma.Error503ServiceUnavailable(
+			action + ": the connection to the database ended during the commit, so it is unknown whether this was written: " +
+				"read the current state, or retry with the same Idempotency-Key",
+		)
 	}
 	if pgstore.IsReadOnly(err) {
-		s.Log.Warn("a change was denied by a read-only database", "doing", doing, "error", err)
-		return huma.Error503ServiceUnavailable(doing + ": " + readOnly + effect)
+		s.Log.Warn("a change was denied by a read-only database", "action", action, "error", err)
+		return huma.Error503ServiceUnavailable(action + ": " + readOnly + effect)
 	}
 	level := slog.LevelError
 	if errors.Is(err, context.Canceled) {
-		level = slog.LevelInfo // whoever asked has gone
+		level = slog.LevelInfo // the client disconnected
 	}
-	s.Log.Log(context.Background(), level, "database query failed", "doing", doing, "error", err)
-	return huma.Error503ServiceUnavailable(doing + ": the database query failed" + effect)
+	s.Log.Log(context.Background(), level, "database query failed", "action", action, "error", err)
+	return huma.Error503ServiceUnavailable(action + ": the database query failed" + effect)
 }

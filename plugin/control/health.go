@@ -12,12 +12,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Health is the answer to who asks whether the process is alive.
+// Health is the answer of the liveness probe.
 type Health struct {
 	Status string `json:"status" enum:"ok"`
 }
 
-// Readiness is the answer to who asks whether to send requests here.
+// Readiness is the answer of the readiness probe.
 type Readiness struct {
 	Status  string   `json:"status" enum:"ok,degraded" doc:"degraded: decisions, usage and limits in force work without what is missing. If none of them works, the answer is a problem document."`
 	Missing []string `json:"missing,omitempty" doc:"What does not answer, and what is unavailable because of it."`
@@ -28,7 +28,7 @@ type (
 	readinessOutput struct{ Body Readiness }
 )
 
-// registerHealth adds what probes ask. They have no token, and learn no more than what is missing.
+// registerHealth adds the probes. They need no token, and reveal only what is missing.
 func (s *Server) registerHealth() {
 	tags := []string{"health"}
 	huma.Register(s.api, huma.Operation{
@@ -36,33 +36,40 @@ func (s *Server) registerHealth() {
 		Summary: "Check that the process is alive", Errors: []int{http.StatusNotAcceptable},
 	}, func(context.Context, *struct{}) (*healthOutput, error) { return &healthOutput{Health{"ok"}}, nil })
 	huma.Register(s.api, huma.Operation{
-		OperationID: "get-readyz", Method: http.MethodGet, Path: "/readyz", Tags: tags,
-		Summary: "Check that requests can be served",
-		Description: "200 if the policies are loaded and all dependencies answer, and also (degraded) if decisions work without " +
-			"the database, or by fail modes without Redis, or if the database is read-only. 503 before the policies are loaded, if nothing " +
-			"can be served, and during shutdown. Dependencies are checked at most once a second, however many probes arrive.",
+		OperationID: "get-readyz",
+		Method:      http.MethodGet,
+		Path:        "/readyz",
+		Tags:        tags,
+		Summary:     "Check that requests can be served",
+		Description: "200 if the policies are loaded and all dependencies answer, and also (degraded) if decisions work " +
+			"without the database, or by fail modes without Redis, or if the database is read-only. 503 before the policies " +
+			"are loaded, if nothing can be served, and during shutdown. Dependencies are checked at most once a second, " +
+			"however many probes arrive.",
 		Errors: []int{http.StatusNotAcceptable, http.StatusServiceUnavailable},
 	}, s.ready)
 }
 
-// findings are what a look at all that the process needs has found.
+// findings are the result of checking all dependencies.
 type findings struct {
-	at       time.Time // when the look ended
+	at       time.Time // when the check ended
 	away     bool      // the database does not answer
-	degraded []string  // what does not do its work, and what that means for requests
+	degraded []string  // what is missing, and what that means for requests
 }
 
-// findingsAge is how old findings may be that answer a probe.
+// findingsAge bounds how old the findings in an answer may be.
 const findingsAge = time.Second
 
-// ready answers a probe. Who heeds it takes traffic away from here, so it fails only where there is none to serve: with
-// the database all processes would fail at once, and the decisions that do without it.
+// ready answers a readiness probe. Its failure takes traffic away from this process, so it fails only if the process
+// can serve none. If it failed without the database, all processes would fail at once, including decisions that need no
+// database.
 func (s *Server) ready(context.Context, *struct{}) (*readinessOutput, error) {
 	found := s.findings()
 	decides := s.Path != nil && isLoaded(s.Path.Policies.Load())
 	switch {
 	case s.Path != nil && !decides:
-		return nil, huma.Error503ServiceUnavailable(strings.Join(append([]string{"the policies are not loaded yet"}, found.degraded...), "; "))
+		return nil, huma.Error503ServiceUnavailable(
+			strings.Join(append([]string{"the policies are not loaded yet"}, found.degraded...), "; "),
+		)
 	case found.away && !decides:
 		return nil, huma.Error503ServiceUnavailable(strings.Join(found.degraded, "; "))
 	case len(found.degraded) > 0:
@@ -71,7 +78,7 @@ func (s *Server) ready(context.Context, *struct{}) (*readinessOutput, error) {
 	return &readinessOutput{Readiness{Status: "ok"}}, nil
 }
 
-// findings returns findings that are new enough. Who probes needs no token, so all who do at once share one look, and one
+// findings returns recent findings. Probes need no token, so all that arrive at the same time share one check, and one
 // connection to the database.
 func (s *Server) findings() *findings {
 	shared, _, _ := s.probes.Do("", func() (any, error) {
@@ -87,7 +94,8 @@ func (s *Server) findings() *findings {
 	return shared.(*findings)
 }
 
-// logReadiness logs a change since the last findings, which are nil at first: a loss as a warning, its end as a note.
+// logReadiness logs a change since the last findings, which are nil at first: a loss as a warning, its end as
+// information.
 func (s *Server) logReadiness(last, now *findings) {
 	switch {
 	case last == nil && len(now.degraded) == 0, last != nil && slices.Equal(last.degraded, now.degraded):
@@ -98,7 +106,7 @@ func (s *Server) logReadiness(last, now *findings) {
 	}
 }
 
-// probe asks the database and each Redis, all at once and for at most readyTime.
+// probe checks the database and each Redis, in parallel, for at most readyTime.
 func (s *Server) probe() *findings {
 	ctx, cancel := context.WithTimeout(context.Background(), readyTime)
 	defer cancel()
@@ -107,26 +115,33 @@ func (s *Server) probe() *findings {
 	why, err := s.Store.ReadOnly(ctx)
 	switch {
 	case err != nil:
-		s.Log.Debug("the database does not answer a probe", "error", err)
+		s.Log.Debug("the database does not answer the probe", "error", err)
 		found.away = true
 		found.degraded = append(found.degraded, "the database does not answer: writes and lists answer 503")
 	case why != "":
 		found.degraded = append(found.degraded, "the database is read-only, because it is "+why+": writes answer 503")
 	}
 	if err = pingResult(ctx, redis); err != nil {
-		s.Log.Debug("Redis does not answer a probe", "error", err)
-		found.degraded = append(found.degraded, "Redis does not answer: the fail mode of each limit decides, usage and resets answer 503")
+		s.Log.Debug("Redis does not answer the probe", "error", err)
+		found.degraded = append(
+			found.degraded,
+			"Redis does not answer: the fail mode of each limit decides, usage and resets answer 503",
+		)
 	}
 	if err = pingResult(ctx, second); err != nil {
-		s.Log.Debug("the Redis of addresses does not answer a probe", "error", err)
-		found.degraded = append(found.degraded, "address_redis does not answer: the fail mode of each limit decides about addresses, their usage and resets answer 503")
+		s.Log.Debug("address_redis does not answer the probe", "error", err)
+		found.degraded = append(
+			found.degraded,
+			"address_redis does not answer: the fail mode of each limit decides about addresses, their usage and resets "+
+				"answer 503",
+		)
 	}
 	found.at = time.Now()
 	return found
 }
 
-// pingResult returns an answer, or the error of ctx when there is none by its end. The time of ctx may have been spent
-// elsewhere.
+// pingResult returns the result of a ping, or the error of ctx if it has not arrived by then. ctx may have ended while
+// another dependency was checked.
 func pingResult(ctx context.Context, answer <-chan error) error {
 	select {
 	case err := <-answer:
@@ -141,8 +156,8 @@ func pingResult(ctx context.Context, answer <-chan error) error {
 	}
 }
 
-// startPing starts a ping, if there is something to ping, and returns where its answer comes. A frozen Redis may answer
-// after the end of ctx.
+// startPing starts a ping, if there is one, and returns the channel for its result. A frozen Redis may answer after the
+// end of ctx.
 func startPing(ctx context.Context, ping func(context.Context) error) <-chan error {
 	answer := make(chan error, 1)
 	if ping == nil {
@@ -153,5 +168,5 @@ func startPing(ctx context.Context, ping func(context.Context) error) <-chan err
 	return answer
 }
 
-// isLoaded tells whether there are policies to decide by, those of the database among them.
+// isLoaded reports whether the policies are loaded, including those of the database.
 func isLoaded(policies *policy.Plan) bool { return policies != nil && policies.Snapshot() != nil }

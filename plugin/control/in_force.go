@@ -17,7 +17,7 @@ type inForceInput struct {
 	Requests
 }
 
-// Resolve is huma's.
+// Resolve implements [huma.Resolver].
 func (in *inForceInput) Resolve(ctx huma.Context) []error { return in.faultsWith(ctx, &in.Requests) }
 
 type inForceOutput struct{ Body InForce }
@@ -49,51 +49,64 @@ func (s *Server) inForce(ctx context.Context, in *inForceInput) (*inForceOutput,
 	return &inForceOutput{w.InForce}, nil
 }
 
-// inForceReport collects what is in force, from what requests to each endpoint meet.
+// inForceReport collects the limits in force from the resolutions of requests to each endpoint.
 type inForceReport struct {
 	InForce
 	policies    *policy.Plan
 	id          identity.Identity
 	now         limit.Micros
 	view        view
-	explanation policy.Explanation // lists what could apply
-	verdict     string             // on requests that no endpoint is about, or that are asked about
+	explanation policy.Explanation // the policies and overrides that could apply
+	verdict     string             // on the requested endpoint, else on endpoints without policies of their own
 	overrides   map[int64]policy.Override
-	effects     map[int64]*overrideEffect // by the ids of overrides
+	effects     map[int64]*overrideEffect // by the id of the override
 	met         map[origin]bool
 	listed      map[changedPolicy]bool
 }
 
-// origin is a policy, as bounds and explanations know it.
+// origin identifies a policy, in bounds and in explanations.
 type origin struct {
 	name, endpoint, match string
 	row                   int64
 }
 
-// changed is a policy with what overrides have made of it.
+// changedPolicy identifies a policy with the overrides that changed it.
 type changedPolicy struct {
 	origin
 	override, penalty int64
 }
 
+// newInForceReport returns an empty report.
 func newInForceReport(policies *policy.Plan, id identity.Identity, now limit.Micros, v view) *inForceReport {
 	w := &inForceReport{
-		policies: policies, id: id, now: now, view: v, explanation: policies.Explain(&id, now),
-		overrides: map[int64]policy.Override{}, effects: map[int64]*overrideEffect{}, met: map[origin]bool{}, listed: map[changedPolicy]bool{},
+		policies:    policies,
+		id:          id,
+		now:         now,
+		view:        v,
+		explanation: policies.Explain(&id, now),
+		overrides:   map[int64]policy.Override{},
+		effects:     map[int64]*overrideEffect{},
+		met:         map[origin]bool{},
+		listed:      map[changedPolicy]bool{},
 	}
 	for i := range w.explanation.Overrides {
 		o := w.explanation.Overrides[i].Override
 		w.overrides[o.ID] = o
 	}
 	w.InForce = InForce{
-		Namespace: policies.Namespace(), Version: w.explanation.Version, At: timeOf(now), Limits: []LimitInForce{}, Exceptions: []Exception{},
-		NotInForce: []PassedOver{}, Overrides: []OverrideInForce{},
+		Namespace:  policies.Namespace(),
+		Version:    w.explanation.Version,
+		At:         timeOf(now),
+		Limits:     []LimitInForce{},
+		Exceptions: []Exception{},
+		NotInForce: []PassedOver{},
+		Overrides:  []OverrideInForce{},
 	}
 	w.Tier, w.TierFrom = tierOf(policies, &id, now)
 	return w
 }
 
-// addResolution takes in what requests to one endpoint meet.
+// addResolution adds the limits of requests to one endpoint.
 func (w *inForceReport) addResolution(_ *identity.Identity, r *policy.Resolution) {
 	if w.verdict == "" {
 		w.verdict = verdictText(r)
@@ -105,18 +118,19 @@ func (w *inForceReport) addResolution(_ *identity.Identity, r *policy.Resolution
 	for i := range r.Bounds {
 		b := &r.Bounds[i]
 		w.addEffects(b)
-		from := originOf(b.Policy)
-		w.met[from] = true // also where the caller does not read it: it is in force
+		source := originOf(b.Policy)
+		w.met[source] = true // also if the caller may not read its numbers
 		if !w.view.readsBound(b) {
 			continue
 		}
-		if key := (changedPolicy{from, b.Override, b.Penalty}); !w.listed[key] {
+		if key := (changedPolicy{source, b.Override, b.Penalty}); !w.listed[key] {
 			w.listed[key] = true
-			w.Limits = append(w.Limits, w.limitInForce(b, from))
+			w.Limits = append(w.Limits, w.limitInForce(b, source))
 		}
 	}
 }
 
+// originOf returns the origin of a bound's policy.
 func originOf(p *policy.Policy) origin {
 	o := origin{p.Name, p.Endpoint, "global", p.Row}
 	switch {
@@ -128,9 +142,16 @@ func originOf(p *policy.Policy) origin {
 	return o
 }
 
+// exceptionOf returns the ban or the exemption of a resolution.
 func (w *inForceReport) exceptionOf(r *policy.Resolution) Exception {
 	o := w.overrides[r.Override]
-	x := Exception{Verdict: "exempt", Endpoint: o.Endpoint, Override: r.Override, Until: endOf(o), PublicNote: o.PublicNote}
+	x := Exception{
+		Verdict:    "exempt",
+		Endpoint:   o.Endpoint,
+		Override:   r.Override,
+		Until:      endOf(o),
+		PublicNote: o.PublicNote,
+	}
 	what := "No limit applies"
 	if r.Banned {
 		x.Verdict, what = "banned", "All requests are denied"
@@ -139,13 +160,25 @@ func (w *inForceReport) exceptionOf(r *policy.Resolution) Exception {
 	return x
 }
 
+// limitInForce returns a bound as a limit in force.
 func (w *inForceReport) limitInForce(b *policy.Bound, from origin) LimitInForce {
 	p := b.Policy
 	spec := p.Limit.Spec()
 	l := LimitInForce{
-		Policy: p.Name, Endpoint: p.Endpoint, Source: "config", Row: p.Row, Match: from.match, Scope: p.Scope.String(),
-		Limit: spec.Quantity, WindowSize: int64(spec.Window / limit.Second), Burst: spec.Burst, Algorithm: spec.Algorithm.String(),
-		Mode: p.Mode.String(), FailMode: p.FailMode.String(), Accuracy: w.policies.AccuracyOf(b).String(), PublicNote: p.PublicNote,
+		Policy:     p.Name,
+		Endpoint:   p.Endpoint,
+		Source:     "config",
+		Row:        p.Row,
+		Match:      from.match,
+		Scope:      p.Scope.String(),
+		Limit:      spec.Quantity,
+		WindowSize: int64(spec.Window / limit.Second),
+		Burst:      spec.Burst,
+		Algorithm:  spec.Algorithm.String(),
+		Mode:       p.Mode.String(),
+		FailMode:   p.FailMode.String(),
+		Accuracy:   w.policies.AccuracyOf(b).String(),
+		PublicNote: p.PublicNote,
 	}
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s%s, %s", p.Describe(), atEndpoint(p.Endpoint), sourceText(from, w.Tier))
@@ -170,7 +203,7 @@ func (w *inForceReport) limitInForce(b *policy.Bound, from origin) LimitInForce 
 	return l
 }
 
-// addNotInForce lists the policies that no request meets. everywhere: the endpoint of each was looked at.
+// addNotInForce lists the policies that apply to no request. everywhere reports that the endpoint of each was resolved.
 func (w *inForceReport) addNotInForce(everywhere bool) {
 	for _, p := range w.explanation.Policies {
 		if w.met[origin{p.Name, p.Endpoint, p.Match, p.ID}] || !w.view.readsScope(p.Scope) {
@@ -187,7 +220,7 @@ func (w *inForceReport) addNotInForce(everywhere bool) {
 	}
 }
 
-// addOverrides lists the overrides. An org reads them without reason and author.
+// addOverrides lists the overrides. The token of an org does not read reason and author.
 func (w *inForceReport) addOverrides(everywhere bool) {
 	for _, x := range w.explanation.Overrides {
 		o := x.Override
@@ -201,18 +234,18 @@ func (w *inForceReport) addOverrides(everywhere bool) {
 				}
 			}
 		}
-		told := OverrideInForce{
+		item := OverrideInForce{
 			ID: o.ID, Kind: o.Kind, Target: x.Target, Endpoint: o.Endpoint, Until: endOf(o), Reason: o.Reason, Author: o.Author,
 			PublicNote: o.PublicNote,
 			Applied:    x.Applied, Why: x.Why,
 		}
 		if a := w.effects[o.ID]; a != nil {
-			told.Applied, told.Why = true, a.why()
+			item.Applied, item.Why = true, a.why()
 		}
 		if w.view.tenant {
-			told.Reason, told.Author = "", ""
+			item.Reason, item.Author = "", ""
 		}
-		w.Overrides = append(w.Overrides, told)
+		w.Overrides = append(w.Overrides, item)
 	}
 }
 

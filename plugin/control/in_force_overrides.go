@@ -7,11 +7,10 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// overrideEffect is what an override does to requests, whichever of them it is about. The zero value is that of a ban or an
-// exemption.
+// overrideEffect is what an override does to any of the requests. The zero value is that of a ban or an exemption.
 type overrideEffect struct {
-	changes []string // the names of the policies that it changes and the caller reads
-	hidden  bool     // it changes one that the caller does not read
+	changes []string // the names of the changed policies that the caller may read
+	hidden  bool     // it changes one that the caller may not read
 }
 
 // addEffects records which overrides changed a bound.
@@ -34,7 +33,7 @@ func (w *inForceReport) addEffects(b *policy.Bound) {
 	}
 }
 
-// why says what the override does.
+// why returns the effect in words.
 func (a *overrideEffect) why() string {
 	switch {
 	case len(a.changes) > 0:

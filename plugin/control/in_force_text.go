@@ -7,6 +7,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
+// summarize sets the summary.
 func (w *inForceReport) summarize() {
 	text := fmt.Sprintf("%s is of tier %s (%s)", w.Org, w.Tier, tierText(w.TierFrom))
 	switch {
@@ -22,9 +23,10 @@ func (w *inForceReport) summarize() {
 	w.Summary = text + "."
 }
 
+// verdictLimited is the verdict on requests that limits decide.
 const verdictLimited = "limited"
 
-// verdictText is what becomes of requests before their limits are asked; limited: they are asked.
+// verdictText returns the verdict on requests before limits are checked, or verdictLimited.
 func verdictText(r *policy.Resolution) string {
 	switch {
 	case r.Banned && r.Until > 0:
@@ -37,7 +39,7 @@ func verdictText(r *policy.Resolution) string {
 	return verdictLimited
 }
 
-// overrideText names an override, and says why it is there: to an org, what its public note says.
+// overrideText names an override and gives its reason; to the token of an org, its public note.
 func (w *inForceReport) overrideText(o policy.Override) string {
 	text := fmt.Sprintf("override %d (%s", o.ID, o.Kind)
 	switch {
@@ -52,7 +54,7 @@ func (w *inForceReport) overrideText(o policy.Override) string {
 	return text + ") for good"
 }
 
-// endOf is when an override ends; zero: never.
+// endOf returns when an override ends, or zero if it does not.
 func endOf(o policy.Override) time.Time {
 	if o.ExpiresAt == 0 {
 		return time.Time{}
@@ -60,6 +62,7 @@ func endOf(o policy.Override) time.Time {
 	return timeOf(o.ExpiresAt)
 }
 
+// atEndpoint returns " at " and the endpoint, or "" for all endpoints.
 func atEndpoint(endpoint string) string {
 	if endpoint == "" {
 		return ""
@@ -67,7 +70,7 @@ func atEndpoint(endpoint string) string {
 	return " at " + endpoint
 }
 
-// sourceText says whose a policy is.
+// sourceText says where a policy comes from.
 func sourceText(from origin, tier string) string {
 	switch {
 	case from.row != 0 && from.match == "tenant":
@@ -80,7 +83,7 @@ func sourceText(from origin, tier string) string {
 	return fmt.Sprintf("the default of tier %s in the plugin's config", tier)
 }
 
-// tierText says in words who says what tier an org is of.
+// tierText says in words where the tier of an org comes from.
 func tierText(from string) string {
 	switch from {
 	case "row":

@@ -2,7 +2,7 @@ package control
 
 import "time"
 
-// InForce is which limits an org has, and why.
+// InForce has the limits of an org, and where they come from.
 type InForce struct {
 	Org       string    `json:"org_id"`
 	Namespace string    `json:"namespace"`
@@ -62,7 +62,7 @@ type PassedOver struct {
 	Why      string `json:"why"`
 }
 
-// OverrideInForce is an override that is about these requests. All of it is at .../overrides/{id}.
+// OverrideInForce is an override on these requests. The complete one is at .../overrides/{id}.
 type OverrideInForce struct {
 	ID       int64     `json:"id"`
 	Kind     string    `json:"kind" enum:"custom_limit,multiplier,ban,exempt"`

@@ -15,16 +15,17 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Rates are how many requests this API takes, a minute. But for Subjects they are limits like any other, decided by the
-// same path.
+// Rates are the API's own limits, in requests a minute. Except for Subjects they are limits like any other, decided by
+// the same path.
 type Rates struct {
 	Requests  int64 // of one token; 0: 6000
-	Decisions int64 // of one token to the decision API, instead of Requests, where a batch is as many as it has checks; 0: 600000
-	Failures  int64 // of one address, that come without a token that is known; 0: 60
-	Lookups   int64 // of tokens of one address that turn out to be unknown; 0: 60
+	Decisions int64 // of one token to the decision API, instead of Requests; each check of a batch counts; 0: 600000
+	Failures  int64 // of one address, without a valid token; 0: 60
+	Lookups   int64 // of unknown tokens from one address; 0: 60
 
-	// Subjects are how many users, credentials and addresses that it has not named lately the token of an org may spend
-	// for, a second; 0: 100. It may name ten seconds' worth at once, and at least as many as a batch can have.
+	// Subjects bounds how many new users, credentials and addresses the token of an org may spend for, a second; 0:
+	// 100. The burst is ten seconds' worth, and at least as many as a batch can have. A subject is new if the token has
+	// not named it recently.
 	Subjects int64
 }
 
@@ -36,13 +37,20 @@ const (
 	minute          = 60  // seconds
 )
 
-// admitPath is how a request is admitted: a token is a tenant, and whoever has none is a stranger. Without buckets it is nil.
+// admitPath returns the path that decides about requests to the API, with tokens as tenants and other requests as
+// anonymous; nil without buckets.
 func (r Rates) admitPath(buckets admit.Buckets) (*admit.Path, error) {
 	if buckets == nil {
 		return nil, nil
 	}
 	perToken := func(endpoint string, most int64) schema.Limit {
-		return schema.Limit{Name: "requests", Scope: policy.Tenant.String(), Endpoint: endpoint, Limit: most, WindowSize: minute}
+		return schema.Limit{
+			Name:       "requests",
+			Scope:      policy.Tenant.String(),
+			Endpoint:   endpoint,
+			Limit:      most,
+			WindowSize: minute,
+		}
 	}
 	config := schema.Config{
 		Namespace: limitsNamespace,
@@ -57,25 +65,30 @@ func (r Rates) admitPath(buckets admit.Buckets) (*admit.Path, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("make the limits of the control plane: %w", err)
 	}
-	snapshot, err := policy.FromConfig(admit.ForKnown(config))
+	plan, err := policy.FromConfig(admit.ForKnown(config))
 	if err != nil {
 		return nil, fmt.Errorf("make the limits of the control plane: %w", err)
 	}
 	path := &admit.Path{Buckets: buckets, Renderer: response.New(config, nil)}
-	path.Policies.Store(snapshot)
+	path.Policies.Store(plan)
 	return path, nil
 }
 
-// withinLimits spends a request of a token, or of an address when there is no token that is known. It tells false when it has
-// refused the request. That one is only looked at after its token was looked up, so that a stranger behind the same
-// proxy cannot lock out who has a token. A batch spends as much as its checks would one by one, or nothing.
+// withinLimits spends a request from the limits of a token, or of an address if no token is valid, and reports whether
+// it is admitted. If not, it has answered the request. The address is checked only after the lookup of the token, so
+// that anonymous requests from behind the same proxy cannot block valid tokens. A batch spends as much as its checks
+// one by one, or nothing.
 func (s *Server) withinLimits(ctx huma.Context, token string, cost int64) bool {
 	if s.limits == nil {
 		return true
 	}
 	var x admit.Exchange
 	request := admit.Known{
-		Tenant: token, IP: clientAddress(ctx.RemoteAddr()).String(), Method: ctx.Method(), Path: ctx.Operation().Path, Cost: cost,
+		Tenant: token,
+		IP:     clientAddress(ctx.RemoteAddr()).String(),
+		Method: ctx.Method(),
+		Path:   ctx.Operation().Path,
+		Cost:   cost,
 	}
 	if request.Path == batchPath {
 		request.Path = decisionPath

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are the counts of one server. Routes are the patterns of operations, so their labels are bounded.
+// metrics are the metrics of one server. Routes are patterns of operations, so their labels are bounded.
 type metrics struct {
 	requests     *prometheus.CounterVec
 	duration     *prometheus.HistogramVec
@@ -20,25 +20,25 @@ type metrics struct {
 	writes       *prometheus.CounterVec
 }
 
-// Values of labels that are not taken from the API's description.
+// Values of labels.
 const (
 	noRoute     = "(none)"
 	otherMethod = "(other)"
 
 	reasonMissing = "missing" // no token was sent
-	reasonUnknown = "unknown" // the token is nobody's, has expired, or was revoked
+	reasonUnknown = "unknown" // the token is unknown, expired or revoked
 	reasonRole    = "role"    // the token's role does not allow it
 
 	byToken   = "token"
 	byAddress = "address"
 	byProcess = "process"
 
-	closedInstead = "closed" // too many answers were delayed already, so the connection was closed
+	closedInstead = "closed" // too many answers were delayed, so the connection was closed
 
 	lookupFound      = "found"
 	lookupUnknown    = "unknown"
 	lookupFailed     = "failed"
-	lookupRemembered = "remembered" // the token was unknown a moment ago, or can be nobody's
+	lookupRemembered = "remembered" // the token was unknown a moment ago, or is malformed
 	lookupDenied     = "denied"     // too many unknown tokens came from the address
 )
 
@@ -51,23 +51,42 @@ const (
 	nodeWrites     = "node"
 )
 
+// newMetrics returns the metrics, registered unless the registerer is nil.
 func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	const prefix = "rate_limiter_control_"
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
 	}
 	m := &metrics{
-		requests: counter("requests_total", "Requests answered, by route, method and status code.", "route", "method", "code"),
+		requests: counter(
+			"requests_total",
+			"Requests answered, by route, method and status code.",
+			"route",
+			"method",
+			"code",
+		),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: prefix + "request_duration_seconds", Help: "How long requests took, in seconds, including what a write waited for the nodes.",
+			Name:    prefix + "request_duration_seconds",
+			Help:    "How long requests took, in seconds, including what a write waited for the nodes.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"route"}),
-		authFailures: counter("auth_failures_total", "Requests denied because of their token: missing, unknown, or without the required role.", "reason"),
-		limited:      counter("limited_total", "Requests denied by the API's own limits, by what the limit is counted per.", "by"),
+		authFailures: counter(
+			"auth_failures_total",
+			"Requests denied because of their token: missing, unknown, or without the required role.",
+			"reason",
+		),
+		limited: counter(
+			"limited_total",
+			"Requests denied by the API's own limits, by what the limit is counted per.",
+			"by",
+		),
 		busy: counter("busy_total",
 			"Requests denied because too many bytes of bodies were in progress: of their token, or of the process.", "by"),
-		delayed: counter("delayed_total",
-			"Answers to faulty requests that were delayed, by who sent too many; closed: the connection was closed instead.", "by"),
+		delayed: counter(
+			"delayed_total",
+			"Answers to faulty requests that were delayed, by who sent too many; closed: the connection was closed instead.",
+			"by",
+		),
 		lookups: counter("token_lookups_total",
 			"Tokens not known yet, by what a look-up in Postgres found; remembered, denied: none was made.", "result"),
 		writes: counter("writes_total", "Writes that succeeded, by the kind of what was written.", "kind"),
@@ -87,21 +106,26 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	for _, result := range []string{lookupFound, lookupUnknown, lookupFailed, lookupRemembered, lookupDenied} {
 		m.lookups.WithLabelValues(result)
 	}
+	return m, m.register(registerer)
+}
+
+// register registers the metrics, unless the registerer is nil.
+func (m *metrics) register(registerer prometheus.Registerer) error {
 	if registerer == nil {
-		return m, nil
+		return nil
 	}
 	for _, collector := range []prometheus.Collector{
 		m.requests, m.duration, m.authFailures, m.limited, m.busy, m.delayed, m.lookups, m.writes,
 	} {
 		if err := registerer.Register(collector); err != nil {
-			return nil, fmt.Errorf("register the metrics of the control plane: %w", err)
+			return fmt.Errorf("register the metrics of the control plane: %w", err)
 		}
 	}
-	return m, nil
+	return nil
 }
 
-// answered counts a request. A route of "" is none; a method is the client's word, so only those that the API knows
-// become labels.
+// observeRequest counts a request. The empty route stands for none. Clients choose methods freely, so only those that
+// the API uses become labels.
 func (m *metrics) observeRequest(route, method string, status int, took time.Duration) {
 	if route == "" {
 		route = noRoute

@@ -16,40 +16,40 @@ import (
 )
 
 const (
-	newSubjectsPerSecond = 100            // of one token, unless Rates says otherwise
+	newSubjectsPerSecond = 100            // of one token, by default
 	newSubjectsBurst     = 10             // seconds
-	leastNewSubjects     = 3 * maxChecks  // at once, so that any batch fits
-	maxSubjectsPerToken  = 64 << 10       // subjects of one token that are remembered, at most
-	maxSubjects          = 1 << 20        // of all tokens together: about 40 MB
-	maxSubjectTokens     = 10_000         // whose subjects are remembered
+	leastNewSubjects     = 3 * maxChecks  // burst; any batch fits
+	maxSubjectsPerToken  = 64 << 10       // remembered, of one token
+	maxSubjects          = 1 << 20        // remembered, of all tokens: about 40 MB
+	maxSubjectTokens     = 10_000         // with subjects that are remembered
 	byNewSubjects        = "new_subjects" // label of limited_total
 )
 
-// subject is a user, a credential or an address in the org of a token, with buckets of its own.
+// subject is a user, a credential or an address with buckets of its own.
 type subject struct {
 	kind policy.Kind
 	name string
 }
 
-// subjectLimiter bounds how many subjects each token brings in that it has not named lately: each has buckets in Redis,
-// and the names are the caller's to invent. It remembers hashes of those named last, in bounded memory. It is safe for
-// concurrent use.
+// subjectLimiter bounds how many new subjects each token may name. Each has buckets in Redis, and callers choose the
+// names freely. It remembers hashes of recent subjects, in bounded memory. It is safe for concurrent use.
 type subjectLimiter struct {
 	mu     sync.Mutex
 	limit  limit.Limit
 	seed   maphash.Seed
-	hashes int // hashes, of all tokens
+	hashes int // remembered, of all tokens
 	tokens map[string]*recentSubjects
 }
 
-// recentSubjects are those that one token has named lately: recent ones move up from older, which is forgotten when
-// recent is full.
+// recentSubjects are the subjects that one token has named recently. A subject moves to recent when it is named again;
+// older is dropped when recent is full.
 type recentSubjects struct {
 	recent, older map[uint64]struct{}
 	spent         limit.State
 	used          limit.Micros
 }
 
+// newSubjectLimiter returns a limiter; 0 stands for newSubjectsPerSecond.
 func newSubjectLimiter(perSecond int64) (*subjectLimiter, error) {
 	perSecond = cmp.Or(perSecond, newSubjectsPerSecond)
 	l, err := limit.New(limit.Spec{
@@ -62,8 +62,8 @@ func newSubjectLimiter(perSecond int64) (*subjectLimiter, error) {
 	return &subjectLimiter{limit: l, seed: maphash.MakeSeed(), tokens: map[string]*recentSubjects{}}, nil
 }
 
-// admit remembers the subjects that a token names, and returns 0; or, if too many of them are new, how long until they
-// may be named, and remembers nothing.
+// admit remembers the subjects and returns 0. If too many of them are new, it returns how long the token has to wait,
+// and remembers none.
 func (n *subjectLimiter) admit(token string, named map[subject]struct{}, now limit.Micros) limit.Micros {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -92,7 +92,7 @@ func (n *subjectLimiter) admit(token string, named map[subject]struct{}, now lim
 	return 0
 }
 
-// subjectsOf returns what is known of a token. One that was not used for longest makes room for another.
+// subjectsOf returns the subjects of a token. A new token may evict the one that was idle longest.
 func (n *subjectLimiter) subjectsOf(name string, now limit.Micros) *recentSubjects {
 	t := n.tokens[name]
 	if t == nil {
@@ -113,7 +113,7 @@ func (n *subjectLimiter) subjectsOf(name string, now limit.Micros) *recentSubjec
 	return t
 }
 
-// evictOlder forgets the older half of what the token with the most subjects has named.
+// evictOlder drops the older half of the subjects of the token with the most.
 func (n *subjectLimiter) evictOlder() {
 	var most *recentSubjects
 	for _, t := range n.tokens {
@@ -129,14 +129,17 @@ func (n *subjectLimiter) evictOlder() {
 	n.hashes += most.size() - before
 }
 
+// size returns how many subjects are remembered.
 func (t *recentSubjects) size() int { return len(t.recent) + len(t.older) }
 
+// contains reports whether a subject is remembered.
 func (t *recentSubjects) contains(h uint64) bool {
 	_, recent := t.recent[h]
 	_, older := t.older[h]
 	return recent || older
 }
 
+// add remembers a subject.
 func (t *recentSubjects) add(h uint64) {
 	delete(t.older, h)
 	t.recent[h] = struct{}{}
@@ -145,8 +148,8 @@ func (t *recentSubjects) add(h uint64) {
 	}
 }
 
-// checkNewSubjects reports why the token of an org may not spend for so many users, credentials and addresses that it has not
-// named lately. Those that no limit is counted per do not count. The error is an answer.
+// checkNewSubjects returns why the token of an org may not spend for so many new users, credentials and addresses.
+// Those without a limit of their own do not count. The error is an answer.
 func (s *Server) checkNewSubjects(ctx context.Context, policies *policy.Plan, checks []Check) error {
 	caller := callerOf(ctx)
 	if s.newSubjects == nil || caller.Role != Tenant {
@@ -178,9 +181,8 @@ func (s *Server) checkNewSubjects(ctx context.Context, policies *policy.Plan, ch
 		return nil
 	}
 	s.metrics.limited.WithLabelValues(byNewSubjects).Inc()
-	detail := fmt.Sprintf("this token names more new users, credentials and addresses than the %d "+
-		"a second that are allowed (--new-subjects): "+
-		"nothing was decided", s.newSubjects.limit.Spec().Quantity)
+	detail := fmt.Sprintf("this token names more new users, credentials and addresses than the %d a second that are "+
+		"allowed (--new-subjects): nothing was decided", s.newSubjects.limit.Spec().Quantity)
 	again := http.Header{"Retry-After": {strconv.FormatInt(wait.Seconds(), 10)}}
 	return huma.ErrorWithHeaders(huma.NewError(http.StatusTooManyRequests, detail), again)
 }

@@ -16,7 +16,7 @@ const (
 	orgsTag = "orgs"
 )
 
-// registerOrgs adds what reads and writes one org, and what tells which limits it has.
+// registerOrgs adds the operations on one org and on its limits in force.
 func (s *Server) registerOrgs() {
 	tags := []string{orgsTag}
 	huma.Register(s.api, operation(huma.Operation{
@@ -57,10 +57,10 @@ func (s *Server) getOrg(ctx context.Context, in *getOrgInput) (*getOrgOutput, er
 	return &getOrgOutput{tag, org}, nil
 }
 
-// orgTag names one state of an org's row. The name of the org is in the path, and may be nothing that a header can hold.
+// orgTag returns the ETag of an org. It leaves out the name, which may contain characters that a header cannot.
 func orgTag(org pgstore.Tenant) string { return fmt.Sprintf(`"org-%d"`, org.Revision) }
 
-// orgBody is what can be set for an org. What is not given is unset.
+// orgBody has the settings of an org. Fields that are absent are unset.
 type orgBody struct {
 	ID       string `json:"id,omitempty" maxLength:"128" doc:"As returned by a read; a write ignores it and uses the path."`
 	Revision int64  `json:"revision,omitempty" doc:"As returned by a read; a write ignores it and uses If-Match."`
@@ -70,14 +70,21 @@ type orgBody struct {
 	Reason   string `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
 }
 
-// Resolve is huma's: it tells all that is wrong with the values, beside what the schema has told.
+// Resolve implements [huma.Resolver]: it reports faults that the schema does not cover.
 func (b *orgBody) Resolve(huma.Context) []error {
 	faults := notTexts("body", textField{"tier", b.Tier})
 	if len(b.Tier) > 64 {
 		faults = append(faults, fault("body.tier", "must have at most 64 bytes", nil))
 	}
 	if location, err := time.LoadLocation(b.TimeZone); err != nil || location == time.Local {
-		faults = append(faults, fault("body.time_zone", "must be the IANA name of a time zone, such as Europe/Berlin, or left out for UTC", b.TimeZone))
+		faults = append(
+			faults,
+			fault(
+				"body.time_zone",
+				"must be the IANA name of a time zone, such as Europe/Berlin, or left out for UTC",
+				b.TimeZone,
+			),
+		)
 	}
 	if b.Reason != "" {
 		if why := checkReason(b.Reason); why != "" {
@@ -95,7 +102,7 @@ type putOrgInput struct {
 	Body orgBody
 }
 
-// OrgWritten is an org as it is after a write.
+// OrgWritten is an org after a write.
 type OrgWritten struct {
 	Org pgstore.Tenant `json:"org"`
 	Written
@@ -109,14 +116,14 @@ type putOrgOutput struct {
 	Body     OrgWritten
 }
 
-// putOrg sets what is known of an org. As in putPolicy, what it has read is part of what it writes.
+// putOrg writes the settings of an org. As in putPolicy, a write depends on the row that was read.
 func (s *Server) putOrg(ctx context.Context, in *putOrgInput) (*putOrgOutput, error) {
-	const doing = "set an org"
+	const action = "set an org"
 	desired := pgstore.Tenant{ID: in.Org, Tier: in.Body.Tier, TimeZone: in.Body.TimeZone}
 	for {
 		current, err := s.Store.Tenant(ctx, in.Org)
 		if err != nil && !isMissing(err) {
-			return nil, s.writeError(doing, err)
+			return nil, s.writeError(action, err)
 		}
 		status := http.StatusOK
 		if isMissing(err) {
@@ -130,7 +137,7 @@ func (s *Server) putOrg(ctx context.Context, in *putOrgInput) (*putOrgOutput, er
 			continue
 		}
 		if err != nil {
-			return nil, s.writeError(doing, err)
+			return nil, s.writeError(action, err)
 		}
 		return &putOrgOutput{
 			Status: status, ETag: orgTag(org), Location: "/v1/orgs/" + pathSegment(in.Org),
@@ -139,11 +146,16 @@ func (s *Server) putOrg(ctx context.Context, in *putOrgInput) (*putOrgOutput, er
 	}
 }
 
-// expectedRevision is what a write must find, given the row that is there now; without one, its ID is empty.
+// expectedRevision returns the revision that a write must find, given the current row; its ID is empty if there is
+// none.
 func (in *putOrgInput) expectedRevision(current, desired pgstore.Tenant) (int64, error) {
 	if current.ID == "" {
 		if in.IfMatch.IfMatch != "" {
-			return 0, conditionalAnswer(http.StatusPreconditionFailed, "", "nothing is set for this org: omit If-Match to create it")
+			return 0, conditionalAnswer(
+				http.StatusPreconditionFailed,
+				"",
+				"nothing is set for this org: omit If-Match to create it",
+			)
 		}
 		return pgstore.Absent, nil
 	}
@@ -152,7 +164,7 @@ func (in *putOrgInput) expectedRevision(current, desired pgstore.Tenant) (int64,
 		return 0, conditionalAnswer(http.StatusPreconditionFailed, tag, "this org has settings already")
 	}
 	if in.IfMatch.IfMatch == "" && current.Tier == desired.Tier && current.TimeZone == desired.TimeZone {
-		return current.Revision, nil // writing it changes nothing
+		return current.Revision, nil // the write changes nothing
 	}
 	return in.requiredRevision(tag, current.Revision)
 }

@@ -17,7 +17,7 @@ const (
 	overridePath  = overridesPath + "/{id}"
 )
 
-// registerOverrides adds what reads and writes the overrides of one org.
+// registerOverrides adds the operations on the overrides of one org.
 func (s *Server) registerOverrides() {
 	tags := []string{"overrides"}
 	huma.Register(s.api, operation(huma.Operation{
@@ -25,9 +25,13 @@ func (s *Server) registerOverrides() {
 		Summary: "List the overrides of an org, ordered by id",
 	}, orgAccess), s.listOverrides)
 	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "create-override", Method: http.MethodPost, Path: overridesPath, Tags: tags,
-		Summary: "Create an override for an org: a limit of its own, a multiplier, a ban or an exemption", DefaultStatus: http.StatusCreated,
-		Errors: []int{http.StatusConflict},
+		OperationID:   "create-override",
+		Method:        http.MethodPost,
+		Path:          overridesPath,
+		Tags:          tags,
+		Summary:       "Create an override for an org: a limit of its own, a multiplier, a ban or an exemption",
+		DefaultStatus: http.StatusCreated,
+		Errors:        []int{http.StatusConflict},
 	}, writeAccess), s.createOverride)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "get-override", Method: http.MethodGet, Path: overridePath, Tags: tags,
@@ -67,7 +71,7 @@ func (s *Server) listOverrides(ctx context.Context, in *listOverridesInput) (*li
 	return &listOverridesOutput{newPage(items, in.Limit, func(o Override) int64 { return o.ID })}, nil
 }
 
-// OverrideID is the override that a path names.
+// OverrideID is the id of an override in a path.
 type OverrideID struct {
 	ID int64 `path:"id" minimum:"1" example:"7"`
 }
@@ -95,7 +99,7 @@ func (s *Server) getOverride(ctx context.Context, in *getOverrideInput) (*getOve
 	return &getOverrideOutput{tag, s.viewOf(callerOf(ctx)).override(o)}, nil
 }
 
-// overrideInOrg is an override of an org. That of another one does not exist here.
+// overrideInOrg returns an override of an org. An override of another org is not found.
 func (s *Server) overrideInOrg(ctx context.Context, org string, id int64) (pgstore.Override, error) {
 	o, err := s.Store.Override(ctx, id)
 	if err == nil && o.Tenant != org {
@@ -111,7 +115,7 @@ type createOverrideInput struct {
 	Body overrideBody
 }
 
-// OverrideWritten is an override as it is after a write.
+// OverrideWritten is an override after a write.
 type OverrideWritten struct {
 	Override Override `json:"override"`
 	Written
@@ -126,7 +130,7 @@ type createOverrideOutput struct {
 }
 
 func (s *Server) createOverride(ctx context.Context, in *createOverrideInput) (*createOverrideOutput, error) {
-	const doing = "make an override"
+	const action = "make an override"
 	o, err := in.Body.override(in.Org, s.Now())
 	if err != nil {
 		return nil, unprocessable(fault("body", err.Error(), nil))
@@ -137,7 +141,7 @@ func (s *Server) createOverride(ctx context.Context, in *createOverrideInput) (*
 	}
 	added, version, err := s.Store.AddOverride(ctx, c, o)
 	if err != nil {
-		return nil, s.writeError(doing, err)
+		return nil, s.writeError(action, err)
 	}
 	return &createOverrideOutput{
 		ETag:     etag(added.ID, added.Revision),
@@ -149,7 +153,7 @@ func (s *Server) createOverride(ctx context.Context, in *createOverrideInput) (*
 	}, nil
 }
 
-// pathSegment is a name as one segment of a path: also one that is dots, which would otherwise lead elsewhere.
+// pathSegment returns a name as one segment of a path. It escapes dot segments too, which would lead elsewhere.
 func pathSegment(name string) string {
 	if name == "." || name == ".." {
 		return strings.ReplaceAll(name, ".", "%2E")
@@ -165,13 +169,13 @@ type deleteOverrideInput struct {
 }
 
 func (s *Server) deleteOverride(ctx context.Context, in *deleteOverrideInput) (*deletedOutput, error) {
-	const doing = "end an override"
+	const action = "end an override"
 	if _, err := s.overrideInOrg(ctx, in.Org, in.ID); err != nil {
-		return nil, s.writeError(doing, err)
+		return nil, s.writeError(action, err)
 	}
 	version, err := s.Store.EndOverride(ctx, newChange(ctx, in.Reason.Reason), in.ID)
 	if err != nil {
-		return nil, s.writeError(doing, err)
+		return nil, s.writeError(action, err)
 	}
 	return &deletedOutput{s.finishWrite(ctx, overrideWrites, version, in.wait())}, nil
 }

@@ -16,18 +16,18 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// The parameters that many operations have are embedded in their inputs. Their types are exported because huma looks
-// at exported fields alone.
+// Parameters of many operations are embedded in their inputs. Their types are exported because huma reads exported
+// fields only.
 
-// maxName is how long the name of an org may be, in bytes: whoever has a longer one is counted by its hash.
+// maxName bounds the name of an org, in bytes: a longer one is counted by its hash.
 const maxName = 128
 
-// OrgPath is the org that a path names.
+// OrgPath is the org in a path.
 type OrgPath struct {
 	Org string `path:"org" minLength:"1" maxLength:"128" doc:"The org, as requests identify it, with slashes percent-encoded. An org whose name exceeds 128 bytes is counted by its hash: use the hash." example:"acme"`
 }
 
-// Resolve is huma's: it tells what the schema cannot.
+// Resolve implements [huma.Resolver]: it reports faults that the schema does not cover.
 func (o *OrgPath) Resolve(huma.Context) []error {
 	if len(o.Org) <= maxName && isText(o.Org) {
 		return nil
@@ -35,19 +35,19 @@ func (o *OrgPath) Resolve(huma.Context) []error {
 	return []error{fault("path.org", "must be 1 to 128 bytes of text, without NUL and U+FFFD", nil)}
 }
 
-// faultsWith is for an input that says in its query which requests of the org are meant: huma asks an input that has a
-// Resolve of its own, and then nothing that is embedded in it.
+// faultsWith returns the faults of the org and of requests in the query. An input with both needs it, because huma
+// skips the Resolve of embedded fields if the input has its own.
 func (o *OrgPath) faultsWith(ctx huma.Context, requests *Requests) []error {
 	return append(o.Resolve(ctx), requests.faults("query")...)
 }
 
-// OfTenant is the tenant that a list is about.
+// OfTenant filters a list by tenant.
 type OfTenant struct {
 	Tenant string `query:"tenant" maxLength:"128" doc:"Only what is about this tenant." example:"acme"`
 	Org    string `query:"org" maxLength:"128" doc:"Another spelling of tenant."`
 }
 
-// Resolve is huma's.
+// Resolve implements [huma.Resolver].
 func (o *OfTenant) Resolve(huma.Context) []error {
 	if o.Tenant != "" && o.Org != "" && o.Tenant != o.Org {
 		return []error{fault("query.org", otherSpelling("tenant"), o.Org)}
@@ -55,18 +55,19 @@ func (o *OfTenant) Resolve(huma.Context) []error {
 	return nil
 }
 
+// tenant returns the tenant in either spelling.
 func (o *OfTenant) tenant() string { return cmp.Or(o.Tenant, o.Org) }
 
-// otherSpelling is what is wrong with a value that another one is there beside.
+// otherSpelling returns the problem of a field that duplicates another one.
 func otherSpelling(of string) string {
 	return "is another spelling of " + of + ": give only one of them"
 }
 
-// entityTags is what If-Match may say, by RFC 9110.
+// entityTags matches the values of If-Match, by RFC 9110.
 var entityTags = regexp.MustCompile(`^\s*(\*|(W/)?"[^"]*")(\s*,\s*(\*|(W/)?"[^"]*"))*\s*$`)
 
-// rejectAmbiguous refuses a request that can be understood in more than one way: what cannot be decoded of a query would be
-// passed over in silence, and of a parameter or a condition that is there twice one would.
+// rejectAmbiguous denies a request that can be read in more than one way. Otherwise a part of the query that cannot be
+// decoded, or a duplicate parameter or condition, would be ignored silently.
 func (s *Server) rejectAmbiguous(ctx huma.Context, next func(huma.Context)) {
 	at := ctx.URL()
 	values, err := url.ParseQuery(at.RawQuery)
@@ -81,10 +82,20 @@ func (s *Server) rejectAmbiguous(ctx huma.Context, next func(huma.Context)) {
 		}
 	}
 	if ctx.Operation().Metadata[accessKey] == decideAccess && ctx.Header("Idempotency-Key") != "" {
-		faults = append(faults, fault("header.Idempotency-Key", "is not supported for checks: sending a check again spends again", nil))
+		faults = append(
+			faults,
+			fault("header.Idempotency-Key", "is not supported for checks: sending a check again spends again", nil),
+		)
 	}
 	if tags := ctx.Header("If-Match"); tags != "" && !entityTags.MatchString(tags) {
-		faults = append(faults, fault("header.If-Match", `must be an ETag, such as "7-3" with its quotes, a comma-separated list of them, or *`, nil))
+		faults = append(
+			faults,
+			fault(
+				"header.If-Match",
+				`must be an ETag, such as "7-3" with its quotes, a comma-separated list of them, or *`,
+				nil,
+			),
+		)
 	}
 	for name, list := range values {
 		switch {
@@ -101,7 +112,7 @@ func (s *Server) rejectAmbiguous(ctx huma.Context, next func(huma.Context)) {
 	next(ctx)
 }
 
-// isRepeated tells whether a request has more than one header of a name.
+// isRepeated reports whether a request has more than one header of a name.
 func isRepeated(ctx huma.Context, name string) bool {
 	count := 0
 	ctx.EachHeader(func(other, _ string) {
@@ -112,29 +123,36 @@ func isRepeated(ctx huma.Context, name string) bool {
 	return count > 1
 }
 
-// DefaultWait is how long a write waits for the nodes where the request asks for that and names no time.
+// DefaultWait is how long a write waits for the nodes if the request asks for it without a time.
 const DefaultWait = 5 * time.Second
 
-// Waiting has the parameter of a write that waits for the nodes.
+// Waiting has the parameter of a write that can wait for the nodes.
 type Waiting struct {
 	Wait string `query:"wait" maxLength:"16" doc:"Wait at most this long (1s, 500ms; at most 30s; 5s without a value) until all live nodes enforce the change, and list those that do not, and silent nodes, which are not waited for." example:"1s"`
 }
 
 // Resolve implements [huma.Resolver].
 func (w *Waiting) Resolve(ctx huma.Context) []error {
-	if u := ctx.URL(); w.Wait == "" && u.Query().Has("wait") { // huma reads ?wait= as if it were absent, and ?wait as true
-		w.Wait = bareWait
-	}
+	u := ctx.URL()
+	w.Wait = waitText(u.Query())
 	if _, err := parseWait(w.Wait); err != nil {
 		return []error{fault("query.wait", err.Error(), w.Wait)}
 	}
 	return nil
 }
 
-// bareWait is what huma reads for a parameter without a value.
+// bareWait is the value of wait without a time, as of a flag.
 const bareWait = "true"
 
-// parseWait reads the value of wait.
+// waitText returns the value of wait in a query: "" if it is absent, and bareWait if it has no value.
+func waitText(query url.Values) string {
+	if text := query.Get("wait"); text != "" || !query.Has("wait") {
+		return text
+	}
+	return bareWait
+}
+
+// parseWait parses the value of wait.
 func parseWait(text string) (time.Duration, error) {
 	switch text {
 	case "":
@@ -158,7 +176,7 @@ func (w *Waiting) wait() time.Duration {
 	return wait
 }
 
-// allowBareWait describes that wait needs no value, on all operations that have it.
+// allowBareWait describes wait as a parameter that needs no value, in all operations that have it.
 func (s *Server) allowBareWait() {
 	for _, item := range s.api.OpenAPI().Paths {
 		for _, o := range []*huma.Operation{item.Post, item.Put, item.Delete} {
@@ -172,13 +190,13 @@ func (s *Server) allowBareWait() {
 	}
 }
 
-// Paging is which part of a list is wanted.
+// Paging selects a page of a list.
 type Paging struct {
 	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
 	Cursor string `query:"cursor" maxLength:"64" doc:"The next_cursor of the previous page."`
 }
 
-// Resolve is huma's.
+// Resolve implements [huma.Resolver].
 func (p *Paging) Resolve(huma.Context) []error {
 	if _, err := readCursor(p.Cursor); err != nil {
 		return []error{fault("query.cursor", "must be a next_cursor returned by this list", p.Cursor)}
@@ -186,7 +204,7 @@ func (p *Paging) Resolve(huma.Context) []error {
 	return nil
 }
 
-// afterID is the id that the last page ended with; 0: this is the first. Resolve has looked at it.
+// afterID returns the last id of the previous page, or 0 for the first page. Resolve has checked the cursor.
 func (p *Paging) afterID() int64 {
 	id, err := readCursor(p.Cursor)
 	if err != nil {
@@ -195,11 +213,12 @@ func (p *Paging) afterID() int64 {
 	return id
 }
 
-// A cursor is an id, in a form that invites nobody to make one.
+// cursor encodes an id in a form that does not invite clients to build their own.
 func cursor(id int64) string {
 	return base64.RawURLEncoding.EncodeToString(strconv.AppendInt(nil, id, 10))
 }
 
+// readCursor returns the id in a cursor, or 0 for "".
 func readCursor(text string) (int64, error) {
 	if text == "" {
 		return 0, nil
@@ -215,13 +234,13 @@ func readCursor(text string) (int64, error) {
 	return id, err
 }
 
-// Page is a part of a list.
+// Page is a page of a list.
 type Page[T any] struct {
 	Items      []T    `json:"items"`
 	NextCursor string `json:"next_cursor,omitempty" doc:"Absent: this is the last page."`
 }
 
-// newPage is a page of at most so many rows, of which one more was asked for.
+// newPage returns a page of at most limit rows. rows has one more if there is a next page.
 func newPage[T any](rows []T, limit int, id func(T) int64) Page[T] {
 	if len(rows) <= limit {
 		return Page[T]{Items: rows}
@@ -235,20 +254,20 @@ const (
 	reasonProblem = "is required, in 1 to 1024 bytes: why is this change made?"
 	reasonDefault = "changed by the API"
 
-	// notText is what is wrong with what isText refuses.
+	// notText is the problem of a text that isText rejects.
 	notText = "must be UTF-8 text without NUL and U+FFFD, the replacement character"
 )
 
-// isText tells whether a text is one that everybody reads as the same: it has no NUL, which Postgres does not keep, and no
-// U+FFFD, which is what readers make of different things that they cannot read, such as half a surrogate pair.
+// isText reports whether every reader reads a text as the same. It rejects NUL, which Postgres cannot store, and
+// U+FFFD, which decoders substitute for invalid input such as half a surrogate pair.
 func isText(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsRune(text, 0) && !strings.ContainsRune(text, utf8.RuneError)
 }
 
-// textField is a text of a request, by the name that it has there.
+// textField is a text of a request, with the name of its field.
 type textField struct{ name, value string }
 
-// notTexts are the faults of those fields that are no text. place is where they are, such as body.
+// notTexts returns the faults of the fields that isText rejects. place is where they are, such as body.
 func notTexts(place string, fields ...textField) (faults []error) {
 	for _, f := range fields {
 		if !isText(f.value) {
@@ -258,12 +277,12 @@ func notTexts(place string, fields ...textField) (faults []error) {
 	return faults
 }
 
-// Reason is why something is deleted.
+// Reason has the reason for a deletion.
 type Reason struct {
 	Reason string `query:"reason" required:"true" maxLength:"1024" doc:"Why; recorded in the audit." example:"the customer left"`
 }
 
-// Resolve is huma's.
+// Resolve implements [huma.Resolver].
 func (r *Reason) Resolve(huma.Context) []error {
 	if why := checkReason(r.Reason); r.Reason != "" && why != "" {
 		return []error{fault("query.reason", why, nil)}
@@ -271,7 +290,7 @@ func (r *Reason) Resolve(huma.Context) []error {
 	return nil
 }
 
-// checkReason is what is wrong with a reason that must be given; "": nothing.
+// checkReason returns the problem of a required reason, or "".
 func checkReason(text string) string {
 	switch {
 	case strings.TrimSpace(text) == "" || len(text) > maxReason:
@@ -282,23 +301,22 @@ func checkReason(text string) string {
 	return ""
 }
 
-// Once is the key of a write that is to happen once.
+// Once has the idempotency key of a write.
 type Once struct {
 	Key string `header:"Idempotency-Key" minLength:"1" maxLength:"128" pattern:"^[!-~]([ -~]*[!-~])?$" patternDescription:"printable characters of ASCII" doc:"A retry with the same key within 24 hours writes nothing and gets the answer of the first request; while that is in progress, the retry waits for it. Keys are separate for each token."`
 }
 
 const day = 24 * time.Hour
 
-// longest is the longest time that parseDuration reads, which is far from the end of a time.Duration.
+// longest bounds the times that parseDuration returns exactly. It is far below the maximum of time.Duration.
 const longest = 100_000 * day
 
 var errDuration = errors.New("must be a time such as 30s, 1m, 1h or 1d")
 
-// duration is a time as people write it, whether or not a time.Duration has room for it.
+// duration matches the text of a time, even one that overflows time.Duration.
 var duration = regexp.MustCompile(`^([0-9]+d)?(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))*$`)
 
-// parseDuration reads 30s, 1m, 1h30m, 1d or 1d12h. What is longer than longest is longer than longest in what it tells,
-// and no error.
+// parseDuration parses 30s, 1m, 1h30m, 1d or 1d12h. A time above longest becomes longest+1, without an error.
 func parseDuration(text string) (time.Duration, error) {
 	if text == "" || !duration.MatchString(text) {
 		return 0, errDuration
@@ -314,7 +332,7 @@ func parseDuration(text string) (time.Duration, error) {
 		}
 	}
 	more, err := time.ParseDuration(text)
-	if err != nil || more > longest { // what it is not a form of was refused, so it is too long
+	if err != nil || more > longest { // the pattern matched, so it is too long
 		return longest + 1, nil
 	}
 	return min(total+more, longest+1), nil

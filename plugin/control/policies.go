@@ -16,12 +16,12 @@ const (
 	policiesTag  = "policies"
 )
 
-// notModified describes the answer to a read of what the caller has.
+// notModified describes the 304 of a read.
 func notModified() map[string]*huma.Response {
 	return map[string]*huma.Response{"304": {Description: http.StatusText(http.StatusNotModified)}}
 }
 
-// registerPolicies adds what reads and writes policies.
+// registerPolicies adds the operations on policies.
 func (s *Server) registerPolicies() {
 	tags := []string{policiesTag}
 	huma.Register(s.api, operation(huma.Operation{
@@ -54,7 +54,7 @@ func (s *Server) registerPolicies() {
 	}, writeAccess), s.deletePolicy)
 }
 
-// describeCreated describes that PUT of a path answers 201 for what it has made, as it answers 200 for what it has changed.
+// describeCreated describes the 201 of a PUT that creates, beside the 200 of one that updates.
 func (s *Server) describeCreated(path string) {
 	responses := s.api.OpenAPI().Paths[path].Put.Responses
 	made := *responses["200"]
@@ -85,7 +85,7 @@ func (s *Server) listPolicies(ctx context.Context, in *listPoliciesInput) (*list
 	return &listPoliciesOutput{newPage(list, in.Limit, func(p pgstore.Policy) int64 { return p.ID })}, nil
 }
 
-// PolicyID is the policy that a path names.
+// PolicyID is the id of a policy in a path.
 type PolicyID struct {
 	ID int64 `path:"id" minimum:"1" example:"7"`
 }
@@ -112,7 +112,7 @@ func (s *Server) getPolicy(ctx context.Context, in *getPolicyInput) (*getPolicyO
 	return &getPolicyOutput{tag, p}, nil
 }
 
-// PolicyWritten is a policy as it is after a write.
+// PolicyWritten is a policy after a write.
 type PolicyWritten struct {
 	Policy pgstore.Policy `json:"policy"`
 	Written
@@ -127,11 +127,14 @@ type writePolicyOutput struct {
 	Body     PolicyWritten
 }
 
-// policyResponse is the answer to a write of a policy.
+// policyResponse returns the answer to a write of a policy.
 func policyResponse(status int, c pgstore.Change, body PolicyWritten) *writePolicyOutput {
 	p := body.Policy
 	return &writePolicyOutput{
-		Status: status, ETag: etag(p.ID, p.Revision), Location: fmt.Sprint(policiesPath, "/", p.ID), Replayed: replayedHeader(c),
-		Body: body,
+		Status:   status,
+		ETag:     etag(p.ID, p.Revision),
+		Location: fmt.Sprint(policiesPath, "/", p.ID),
+		Replayed: replayedHeader(c),
+		Body:     body,
 	}
 }

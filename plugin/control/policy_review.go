@@ -10,14 +10,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Force says that a policy is meant, although it would deny most requests.
+// Force allows a policy that would deny most requests.
 type Force struct {
 	Force bool `query:"force" doc:"Write a policy that all tenants share even if it is below their recent usage, or below what a single tenant may use."`
 }
 
-// review returns the warnings of a policy that is about to be written. It denies one that all tenants share and that is
-// too small for them, unless it is forced: below what its bucket has given out lately, or below what one tenant alone
-// may use. The first does not stand for the second, because a bucket has given out little in a quiet hour.
+// review returns the warnings about a policy that is about to be written. Without force it denies a policy that all
+// tenants share and that is below their recent usage, or below what one tenant alone may use. It checks both, because
+// usage is low in a quiet hour.
 func (s *Server) review(ctx context.Context, force bool, p pgstore.Policy) (Warnings, error) {
 	if p.MayDenyAll() && !force {
 		used, isKnown, err := s.usedLately(ctx, p)
@@ -38,11 +38,12 @@ func (s *Server) review(ctx context.Context, force bool, p pgstore.Policy) (Warn
 	return Warnings{r.Warnings}, nil
 }
 
+// forceRequired returns the 422 for a policy that needs force.
 func forceRequired(format string, args ...any) error {
 	return unprocessable(fault("query.force", "must be true for this policy: "+fmt.Sprintf(format, args...), nil))
 }
 
-// capacity is how many tokens the policy's bucket holds.
+// capacity returns how many tokens the bucket of a policy holds.
 func capacity(p pgstore.Policy) int64 {
 	compiled, err := compiledShared(p)
 	if err != nil {
@@ -51,11 +52,11 @@ func capacity(p pgstore.Policy) int64 {
 	return compiled.Limit.Capacity()
 }
 
-// usedLately is what is missing from the bucket of the policy that is there now. It is false when there is no policy of
-// that key yet, or no bucket can be read.
+// usedLately returns how many tokens are missing from the bucket of the current policy with the same key. It reports
+// false if there is none, or if its bucket cannot be read.
 func (s *Server) usedLately(ctx context.Context, p pgstore.Policy) (int64, bool, error) {
 	if s.Buckets == nil || (p.Scope == policy.Endpoint.String() && p.Endpoint == "") {
-		return 0, false, nil // or it has a bucket for every route, of which nobody here knows the names
+		return 0, false, nil // or it has a bucket per route, and the routes are unknown here
 	}
 	current, err := s.Store.Policy(ctx, p.Key())
 	if isMissing(err) || (err == nil && current.Scope != p.Scope) {
@@ -81,12 +82,15 @@ func (s *Server) usedLately(ctx context.Context, p pgstore.Policy) (int64, bool,
 	return compiled.Limit.Capacity() - statuses[0].Remaining, true, nil
 }
 
-// compiledShared compiles a policy that is shared by all tenants.
+// compiledShared compiles a policy that all tenants share.
 func compiledShared(p pgstore.Policy) (*policy.Policy, error) {
-	config := schema.Config{Namespace: p.Namespace, Global: schema.Global{Limits: []schema.Limit{p.Limit}}}.WithDefaults()
-	snapshot, err := policy.FromConfig(config)
+	config := schema.Config{
+		Namespace: p.Namespace,
+		Global:    schema.Global{Limits: []schema.Limit{p.Limit}},
+	}.WithDefaults()
+	plan, err := policy.FromConfig(config)
 	if err != nil {
 		return nil, err
 	}
-	return snapshot.Policies()[0], nil
+	return plan.Policies()[0], nil
 }

@@ -19,13 +19,13 @@ func (s *Server) createPolicy(ctx context.Context, in *createPolicyInput) (*writ
 	if err := in.setIdempotency(ctx, &c, "create-policy", in.Body); err != nil {
 		return nil, err
 	}
-	written, version, again, err := s.Store.ReplayPolicy(ctx, c) // what was forced then needs no force now
+	written, version, replayed, err := s.Store.ReplayPolicy(ctx, c) // a replay needs no force
 	var warnings Warnings
 	if err == nil {
 		p := in.Body.policy()
 		p.Revision = pgstore.Absent
-		warnings, err = s.review(ctx, in.Force.Force || again, p)
-		if err == nil && !again {
+		warnings, err = s.review(ctx, in.Force.Force || replayed, p)
+		if err == nil && !replayed {
 			written, version, err = s.Store.PutPolicy(ctx, c, p)
 		}
 	}
@@ -44,19 +44,19 @@ type putPolicyInput struct {
 	Body policyBody
 }
 
-// putPolicy makes a policy or changes the one of its key. Somebody else may do the same at the same time, so what it has
-// read is part of what it writes; when that is no longer so, it begins anew.
+// putPolicy creates a policy, or updates the one with the same key. A write depends on the row that was read; if the
+// row has changed meanwhile, putPolicy starts over.
 func (s *Server) putPolicy(ctx context.Context, in *putPolicyInput) (*writePolicyOutput, error) {
-	const doing = "put a policy"
+	const action = "put a policy"
 	p := in.Body.policy()
 	warnings, err := s.review(ctx, in.Force.Force, p)
 	if err != nil {
-		return nil, s.writeError(doing, err)
+		return nil, s.writeError(action, err)
 	}
 	for {
 		current, err := s.Store.Policy(ctx, p.Key())
 		if err != nil && !isMissing(err) {
-			return nil, s.writeError(doing, err)
+			return nil, s.writeError(action, err)
 		}
 		status := http.StatusOK
 		if isMissing(err) {
@@ -71,14 +71,15 @@ func (s *Server) putPolicy(ctx context.Context, in *putPolicyInput) (*writePolic
 			continue
 		}
 		if err != nil {
-			return nil, s.writeError(doing, err)
+			return nil, s.writeError(action, err)
 		}
 		reach := s.finishWrite(ctx, policyWrites, version, in.wait())
 		return policyResponse(status, c, PolicyWritten{written, reach, warnings}), nil
 	}
 }
 
-// expectedRevision is what a write by key must find, given the row that is there now; without one, its ID is 0.
+// expectedRevision returns the revision that a write by key must find, given the current row; its ID is 0 if there is
+// none.
 func (in *putPolicyInput) expectedRevision(current, desired pgstore.Policy) (int64, error) {
 	if current.ID == 0 {
 		if in.IfMatch.IfMatch != "" {
@@ -93,7 +94,7 @@ func (in *putPolicyInput) expectedRevision(current, desired pgstore.Policy) (int
 	if in.IfMatch.IfMatch == "" {
 		same, err := pgstore.Compare([]pgstore.Policy{current}, []pgstore.Policy{desired})
 		if err == nil && same.Empty() {
-			return current.Revision, nil // writing it changes nothing
+			return current.Revision, nil // the write changes nothing
 		}
 	}
 	return in.requiredRevision(tag, current.Revision)
@@ -108,24 +109,24 @@ type putPolicyByIDInput struct {
 }
 
 func (s *Server) putPolicyByID(ctx context.Context, in *putPolicyByIDInput) (*writePolicyOutput, error) {
-	const doing = "change a policy"
+	const action = "change a policy"
 	current, revision, err := s.policyToChange(ctx, in.ID, in.IfMatch)
 	if err != nil {
-		return nil, s.writeError(doing, err)
+		return nil, s.writeError(action, err)
 	}
 	p := in.Body.policy()
 	p.ID, p.Revision = in.ID, revision
 	if in.Body.Name == "" {
-		p.Name = current.Name // what is not given stays, where nothing else may be given
+		p.Name = current.Name // the name cannot change, so it may be left out
 	}
 	warnings, err := s.review(ctx, in.Force.Force, p)
 	if err != nil {
-		return nil, s.writeError(doing, err)
+		return nil, s.writeError(action, err)
 	}
 	c := newChange(ctx, in.Body.Reason)
 	written, version, err := s.Store.PutPolicyByID(ctx, c, p)
 	if err != nil {
-		return nil, s.writeError(doing, s.conflictError(ctx, in.ID, err))
+		return nil, s.writeError(action, s.conflictError(ctx, in.ID, err))
 	}
 	reach := s.finishWrite(ctx, policyWrites, version, in.wait())
 	return policyResponse(http.StatusOK, c, PolicyWritten{written, reach, warnings}), nil
@@ -141,19 +142,19 @@ type deletePolicyInput struct {
 type deletedOutput struct{ Body Written }
 
 func (s *Server) deletePolicy(ctx context.Context, in *deletePolicyInput) (*deletedOutput, error) {
-	const doing = "delete a policy"
+	const action = "delete a policy"
 	_, revision, err := s.policyToChange(ctx, in.ID, in.IfMatch)
 	if err != nil {
-		return nil, s.writeError(doing, err)
+		return nil, s.writeError(action, err)
 	}
 	version, err := s.Store.DeletePolicyByID(ctx, newChange(ctx, in.Reason.Reason), in.ID, revision)
 	if err != nil {
-		return nil, s.writeError(doing, s.conflictError(ctx, in.ID, err))
+		return nil, s.writeError(action, s.conflictError(ctx, in.ID, err))
 	}
 	return &deletedOutput{s.finishWrite(ctx, policyWrites, version, in.wait())}, nil
 }
 
-// policyToChange is a policy, and the revision of it that a write must find.
+// policyToChange returns a policy and the revision that a write of it must find.
 func (s *Server) policyToChange(ctx context.Context, id int64, match IfMatch) (pgstore.Policy, int64, error) {
 	current, err := s.Store.PolicyByID(ctx, id)
 	if err != nil {
@@ -163,7 +164,7 @@ func (s *Server) policyToChange(ctx context.Context, id int64, match IfMatch) (p
 	return current, revision, err
 }
 
-// conflictError is the error of a write of a policy: a conflict means that somebody else was faster.
+// conflictError returns the answer to a failed write of a policy: after a conflict, the current state.
 func (s *Server) conflictError(ctx context.Context, id int64, err error) error {
 	if !isConflict(err) {
 		return err

@@ -11,11 +11,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// resetNote is what a reset does not do.
-const resetNote = "Tokens that nodes hold on lease are not recalled: they can be spent in addition to the full bucket, at most " +
-	"the nodes' lease share of each limit that may be leased. A node that was just denied may deny for one more second."
+// resetNote says what a reset does not do.
+const resetNote = "Tokens that nodes hold on lease are not recalled: they can be spent in addition to the full " +
+	"bucket, at most the nodes' lease share of each limit that may be leased. A node that was just denied may deny " +
+	"for one more second."
 
-// resetBody says which buckets are emptied.
+// resetBody selects the buckets to empty.
 type resetBody struct {
 	Requests
 	Policy  string `json:"policy,omitempty" maxLength:"64" doc:"Only buckets of the policies of this name. Default: all." example:"daily"`
@@ -23,7 +24,7 @@ type resetBody struct {
 	Preview bool   `json:"preview,omitempty" doc:"Show which buckets would be emptied, and change nothing."`
 }
 
-// Resolve is huma's.
+// Resolve implements [huma.Resolver].
 func (b *resetBody) Resolve(huma.Context) []error {
 	faults := append(b.Requests.faults("body"), notTexts("body", textField{"policy", b.Policy})...)
 	if why := checkReason(b.Reason); why != "" && (!b.Preview || strings.TrimSpace(b.Reason) != "") {
@@ -38,7 +39,7 @@ type resetInput struct {
 	Body resetBody
 }
 
-// Reset is what a reset has emptied, or would.
+// Reset lists the buckets that a reset has emptied, or would empty.
 type Reset struct {
 	Org     string        `json:"org_id"`
 	Preview bool          `json:"preview" doc:"Nothing was emptied."`
@@ -51,7 +52,7 @@ type resetOutput struct {
 	Body     Reset
 }
 
-// reset has the audit tell what is about to be forgotten, and then empties the buckets.
+// reset records the buckets in the audit, and then empties them.
 func (s *Server) reset(ctx context.Context, in *resetInput) (*resetOutput, error) {
 	found, err := s.findBuckets(ctx, in.Org, &in.Body.Requests, in.Body.Policy)
 	if err != nil {
@@ -61,7 +62,9 @@ func (s *Server) reset(ctx context.Context, in *resetInput) (*resetOutput, error
 	if err != nil {
 		return nil, err
 	}
-	out := &resetOutput{Body: Reset{Org: in.Org, Preview: in.Body.Preview, Buckets: found.items(statuses), Note: resetNote}}
+	out := &resetOutput{
+		Body: Reset{Org: in.Org, Preview: in.Body.Preview, Buckets: found.items(statuses), Note: resetNote},
+	}
 	if in.Body.Preview {
 		return out, nil
 	}
@@ -73,9 +76,15 @@ func (s *Server) reset(ctx context.Context, in *resetInput) (*resetOutput, error
 	if err != nil {
 		return nil, err
 	}
-	err = s.Store.Do(ctx, c, action, &out.Body, func(ctx context.Context) error { return s.emptyBuckets(ctx, found.bounds) })
+	err = s.Store.Do(
+		ctx,
+		c,
+		action,
+		&out.Body,
+		func(ctx context.Context) error { return s.emptyBuckets(ctx, found.bounds) },
+	)
 	if unkept := new(pgstore.UnkeptKeyError); errors.As(err, &unkept) {
-		// The buckets are empty, and who is told so has no reason to send the request again.
+		// The buckets are empty, so a caller that learns this has no reason to retry.
 		s.Log.Warn("a reset was made but its Idempotency-Key was not stored: a retry resets again", "error", err)
 		err = nil
 	}
@@ -86,7 +95,8 @@ func (s *Server) reset(ctx context.Context, in *resetInput) (*resetOutput, error
 // emptyBuckets empties buckets. The error is an answer.
 func (s *Server) emptyBuckets(ctx context.Context, bounds []policy.Bound) error {
 	if _, err := s.operatorBuckets().Forget(ctx, policy.KeysOf(bounds)); err != nil {
-		return s.bucketsError("reset the buckets, of which some may be emptied and which the audit tells already (send the request again)", err)
+		const action = "reset the buckets (some may be empty already, and the audit has recorded the reset: retry)"
+		return s.bucketsError(action, err)
 	}
 	s.metrics.writes.WithLabelValues(resetWrites).Inc()
 	return nil

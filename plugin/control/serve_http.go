@@ -26,20 +26,20 @@ const (
 	maxRequestID = 64 // bytes
 )
 
-// exchange is one request and what became of it.
+// exchange is a request and the state of its answer.
 type exchange struct {
 	http.ResponseWriter
 	id       string
-	length   int64    // of the body, in bytes; -1: it is not known yet
-	token    string   // the name of the caller's; "": nobody's
-	status   int      // 0: nothing is written yet
-	problem  []byte   // what the answer to a faulty request says, which is written at the end; nil: nothing
-	releases []func() // what gives back the room of the body
+	length   int64    // of the body, in bytes; -1: unknown
+	token    string   // the name of the valid token; "": none
+	status   int      // 0: nothing has been written
+	problem  []byte   // the buffered answer to a faulty request
+	releases []func() // return the budget of the body
 }
 
 type exchangeKey struct{}
 
-// exchangeOf is the exchange that a context is of.
+// exchangeOf returns the exchange of a context.
 func exchangeOf(ctx context.Context) *exchange {
 	if x, ok := ctx.Value(exchangeKey{}).(*exchange); ok {
 		return x
@@ -47,19 +47,22 @@ func exchangeOf(ctx context.Context) *exchange {
 	return &exchange{}
 }
 
+// WriteHeader implements [http.ResponseWriter]. It delays the answer to a faulty request.
 func (x *exchange) WriteHeader(status int) {
 	if x.status == 0 {
 		x.status = status
 	}
-	x.release() // the client may take its time to read
+	x.release() // the client may read slowly
 	if !x.isFault() {
 		x.ResponseWriter.WriteHeader(status)
 	}
 }
 
-// isFault reports whether the answer is one to a faulty request: that is kept, and written when all else is done.
+// isFault reports whether the answer is to a faulty request. Such an answer is buffered, and written when the exchange
+// is finished.
 func (x *exchange) isFault() bool { return isFault(x.status, x.token) }
 
+// Write implements [io.Writer].
 func (x *exchange) Write(b []byte) (int, error) {
 	if x.status == 0 {
 		x.WriteHeader(http.StatusOK)
@@ -71,11 +74,11 @@ func (x *exchange) Write(b []byte) (int, error) {
 	return x.ResponseWriter.Write(b)
 }
 
-// Unwrap lets an http.ResponseController find the connection.
+// Unwrap returns the writer for an http.ResponseController.
 func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
-// endReading gives back the room of the body, and takes the deadline away by which the request was to be read. It has been
-// read; but a connection whose deadline passes cancels the context of the request that is being answered.
+// endReading returns the budget of the body, and removes the read deadline. The request has been read; but a connection
+// whose deadline passes cancels the context of the request in progress.
 func (x *exchange) endReading() error {
 	x.release()
 	if x.ResponseWriter == nil {
@@ -83,12 +86,12 @@ func (x *exchange) endReading() error {
 	}
 	err := http.NewResponseController(x.ResponseWriter).SetReadDeadline(time.Time{})
 	if errors.Is(err, http.ErrNotSupported) {
-		return nil // there is no connection, and no deadline
+		return nil // without a connection there is no deadline
 	}
 	return err
 }
 
-// ServeHTTP answers a request: what is the same for all of them is here.
+// ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{ResponseWriter: w, id: r.Header.Get(requestID), length: r.ContentLength}
 	if !isRequestID(x.id) {
@@ -99,23 +102,23 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), exchangeKey{}, x), answerTime+waitOf(r))
 	defer cancel()
 	r = r.WithContext(ctx)
-	r.Body = http.MaxBytesReader(x, r.Body, maxBatchBody+1) // one more than what is told as too large
+	r.Body = http.MaxBytesReader(x, r.Body, maxBatchBody+1) // one more than the largest body that is reported as too large
 	start := s.Now()
 	defer s.finish(x, r, start)
 	s.serveRoute(x, r)
 }
 
-// waitOf is how long a request asks to wait for the nodes, if it may.
+// waitOf returns how long a request may wait for the nodes.
 func waitOf(r *http.Request) time.Duration {
-	wait, err := parseWait(r.URL.Query().Get("wait"))
+	wait, err := parseWait(waitText(r.URL.Query()))
 	if err != nil {
 		return 0
 	}
 	return wait
 }
 
-// finish ends an exchange: with an answer also after a panic, a count and a line in the log. How long the answer to a
-// faulty request is delayed is no part of how long the request took.
+// finish ends an exchange: it answers after a panic, counts and logs the request, and delays the answer if the request
+// is faulty. The delay is not part of the logged duration.
 func (s *Server) finish(x *exchange, r *http.Request, start time.Time) {
 	failure := recover()
 	x.release()
@@ -136,20 +139,24 @@ func (s *Server) finish(x *exchange, r *http.Request, start time.Time) {
 		slog.String("method", r.Method), slog.String("route", route), slog.Int("status", x.status),
 		slog.Float64("ms", float64(took.Microseconds())/1000), slog.String("token", x.token), slog.String("request_id", x.id))
 	if failure != nil {
-		panic(http.ErrAbortHandler) // half an answer is out: the connection must not look whole
+		panic(http.ErrAbortHandler) // part of the answer is written: break the connection
 	}
 	if x.isFault() {
 		s.answerFault(x, r)
 	}
 }
 
-// serveRoute finds the operation of a request, and refuses what no operation can be asked.
+// serveRoute calls the operation of a request, or answers what no operation accepts.
 func (s *Server) serveRoute(x *exchange, r *http.Request) {
 	handler, pattern := s.mux.Handler(r)
 	switch at := r.URL.EscapedPath(); {
 	case pattern != "" && path.Clean(at) != at:
-		// ServeMux would lead to the path without its dots: a name that was not encoded must not become another resource.
-		s.answerProblem(x, http.StatusNotFound, "paths with dot segments or double slashes do not exist; percent-encode slashes in names")
+		// ServeMux would redirect to the clean path: a name that was not encoded must not become another resource.
+		s.answerProblem(
+			x,
+			http.StatusNotFound,
+			"paths with dot segments or double slashes do not exist; percent-encode slashes in names",
+		)
 	case pattern == "":
 		s.answerUnrouted(x, r, handler)
 	case !acceptsJSON(r.Header.Values("Accept")):
@@ -163,20 +170,20 @@ func (s *Server) serveRoute(x *exchange, r *http.Request) {
 	}
 }
 
-// answerUnrouted answers what ServeMux has no route for, as it would, but as a problem document.
+// answerUnrouted answers a request without a route as ServeMux would, but with a problem document.
 func (s *Server) answerUnrouted(x *exchange, r *http.Request, handler http.Handler) {
-	refusal := unroutedResponse{header: http.Header{}}
-	handler.ServeHTTP(&refusal, r)
-	switch refusal.status {
+	response := unroutedResponse{header: http.Header{}}
+	handler.ServeHTTP(&response, r)
+	switch response.status {
 	case http.StatusMethodNotAllowed:
-		x.Header()["Allow"] = refusal.header["Allow"]
-		s.answerProblem(x, refusal.status, "this path supports "+refusal.header.Get("Allow"))
+		x.Header()["Allow"] = response.header["Allow"]
+		s.answerProblem(x, response.status, "this path supports "+response.header.Get("Allow"))
 	default:
 		s.answerProblem(x, http.StatusNotFound, "there is nothing at this path; see /openapi.yaml")
 	}
 }
 
-// unroutedResponse takes what ServeMux writes to one whom it has no route for.
+// unroutedResponse records the answer of ServeMux to a request without a route.
 type unroutedResponse struct {
 	header http.Header
 	status int
@@ -186,7 +193,7 @@ func (r *unroutedResponse) Header() http.Header         { return r.header }
 func (r *unroutedResponse) WriteHeader(status int)      { r.status = status }
 func (r *unroutedResponse) Write(b []byte) (int, error) { return len(b), nil }
 
-// answerProblem writes a problem document where there is no operation to do it.
+// answerProblem writes a problem document outside of an operation.
 func (s *Server) answerProblem(x *exchange, status int, detail string) {
 	body, err := json.Marshal(huma.NewError(status, detail))
 	if err != nil {
@@ -195,10 +202,10 @@ func (s *Server) answerProblem(x *exchange, status int, detail string) {
 	x.Header().Set("Content-Type", problemType)
 	x.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	x.WriteHeader(status)
-	_, _ = x.Write(body) // a client that has gone is not told
+	_, _ = x.Write(body) // the client may have disconnected
 }
 
-// setSecurityHeaders sets the headers of every answer: it is for the program that asked, and for nobody's browser to show or keep.
+// setSecurityHeaders sets the headers of every answer: browsers must not render or cache it.
 func setSecurityHeaders(h http.Header, overTLS bool) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
@@ -210,7 +217,7 @@ func setSecurityHeaders(h http.Header, overTLS bool) {
 	}
 }
 
-// isRequestID tells whether a request's id may stand in the log and in a header.
+// isRequestID reports whether a request id is safe in logs and headers.
 func isRequestID(id string) bool {
 	for _, c := range []byte(id) {
 		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
@@ -221,11 +228,10 @@ func isRequestID(id string) bool {
 	return id != "" && len(id) <= maxRequestID
 }
 
-// maxAccept is how much of Accept headers is read, in bytes: browsers send a quarter of it.
+// maxAccept bounds how much of Accept headers is read, in bytes: browsers send a quarter of it.
 const maxAccept = 1 << 10
 
-// acceptsJSON reports whether a client that sends these Accept headers reads JSON, as far as the first maxAccept bytes say.
-// A client that does not say reads anything.
+// acceptsJSON reports whether Accept headers allow JSON in their first maxAccept bytes, or are absent.
 func acceptsJSON(headers []string) bool {
 	if len(headers) == 0 {
 		return true
@@ -244,7 +250,7 @@ func acceptsJSON(headers []string) bool {
 	return false
 }
 
-// isJSON reports whether the body, if there is one, is said to be JSON as it is, or nothing is said.
+// isJSON reports whether the headers declare the body, if there is one, as unencoded JSON, or declare nothing.
 func isJSON(r *http.Request) bool {
 	if r.ContentLength == 0 {
 		return true
@@ -253,16 +259,16 @@ func isJSON(r *http.Request) bool {
 	if coding != "" && !strings.EqualFold(coding, "identity") {
 		return false
 	}
-	said := r.Header.Get("Content-Type")
-	if said == "" {
+	contentType := r.Header.Get("Content-Type")
+	if contentType == "" {
 		return true
 	}
-	kind, _, err := mime.ParseMediaType(said)
+	kind, _, err := mime.ParseMediaType(contentType)
 	return err == nil && kind == jsonType
 }
 
-// clientAddress returns the address of the other end of a connection, as strangers are counted: of an IPv6 address the first
-// 64 bits, of which everybody has the rest to choose from.
+// clientAddress returns the address that anonymous requests are counted by: of IPv6 the first 64 bits, because a client
+// can use any address within them.
 func clientAddress(address string) netip.Addr {
 	const network = 64 // bits
 	at, err := netip.ParseAddrPort(address)

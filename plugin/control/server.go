@@ -24,14 +24,14 @@ import (
 const (
 	// maxWait bounds how long a write may wait for the nodes.
 	maxWait = 30 * time.Second
-	// answerTime bounds how long an answer is worked on, beside the time that the caller asks a write to wait. A database
-	// that keeps silent is told to the caller by then, who could be told nothing after writeTime.
+	// answerTime bounds how long a request may take, in addition to the time that it waits for the nodes. It ends well
+	// before writeTime, so that a database that does not respond is still reported to the caller.
 	answerTime = 10 * time.Second
-	// readyTime bounds how long a probe is kept waiting.
+	// readyTime bounds how long a probe takes.
 	readyTime = 2 * time.Second
 )
 
-// Options are what a Server needs. Store, Tokens and Log must be set.
+// Options configure a Server. Store, Tokens and Log are required.
 type Options struct {
 	Version string // of the program
 	Store   *pgstore.Store
@@ -39,49 +39,50 @@ type Options struct {
 	Log     *slog.Logger
 
 	Buckets Buckets // nil: usage and reset answer 503
-	// OperatorBuckets are the same for what operators ask, who can wait longer than requests; nil: Buckets.
+	// OperatorBuckets are the same buckets for operators, who can wait longer than requests; nil: Buckets.
 	OperatorBuckets Buckets
-	// Ping asks whether Redis answers, until ctx ends; nil: there is no Redis.
+	// Ping returns nil if Redis responds before ctx ends; nil: there is no Redis.
 	Ping func(ctx context.Context) error
-	// PingSecond asks whether the Redis of addresses answers, until ctx ends; nil: they have none of their own.
+	// PingSecond is Ping for the Redis of addresses; nil: addresses have none of their own.
 	PingSecond func(ctx context.Context) error
-	Path       *admit.Path // how the plugin decides, with the same config, rows and buckets; nil: the decision API, and what is in force for an org, answer 503
+	// Path decides like the plugin, with the same config, rows and buckets; nil: the decision API and the limits in force
+	// answer 503.
+	Path *admit.Path
 
-	// RequestPolicy is with which policy requests ask a bucket of a policy: with that one itself, or one with less capacity where nodes
-	// may take tokens of it ahead of need; nil: always with itself.
+	// RequestPolicy returns the policy that requests use for a bucket: the given one, or one with less capacity if
+	// nodes may lease tokens of it; nil: always the given one.
 	RequestPolicy func(*policy.Policy) *policy.Policy
-	// IsRoute tells whether a name is that of one of the gateway's routes, by which limits per endpoint count where they have no
-	// pattern. An org may spend on no other. nil: no name is.
+	// IsRoute reports whether a name is a route of the gateway. Limits per endpoint without a pattern count by route.
+	// The token of an org may spend on no other. nil: no name is.
 	IsRoute func(name string) bool
 
-	Limits  admit.Buckets         // what the API's own limits are spent from; nil: it does not limit itself
+	Limits  admit.Buckets         // buckets of the API's own limits; nil: it has none
 	Rates   Rates                 // the API's own limits; zero: the defaults of its fields
-	Metrics prometheus.Registerer // nil: nothing is counted
+	Metrics prometheus.Registerer // nil: not registered
 
 	Now func() time.Time // nil: time.Now
-	// Hold waits before a request of a sender of many faulty ones is answered; nil: so long, or until ctx ends.
+	// Hold delays the answer to a sender of many faulty requests; nil: it waits for so long, or until ctx ends.
 	Hold func(ctx context.Context, wait time.Duration)
 }
 
-// Server answers the API. It is an http.Handler, keeps nothing between requests that another process would need, and is
-// safe for concurrent use. Make it with New.
+// Server serves the API. It is an http.Handler and safe for concurrent use, and keeps no state that another process
+// would need. Create it with New.
 type Server struct {
 	Options
 	mux     *http.ServeMux
 	api     huma.API
-	limits  *admit.Path // nil: the API does not limit itself
+	limits  *admit.Path // nil: the API has no limits of its own
 	metrics *metrics
 	bodies  bodyBudgets
 	lookups *lookups
 	tarpit  *tarpit
 
-	newSubjects  *subjectLimiter // nil: the API does not limit itself
+	newSubjects  *subjectLimiter // nil: the API has no limits of its own
 	probes       singleflight.Group
-	lastFindings atomic.Pointer[findings] // of the last look; nil: there was none
+	lastFindings atomic.Pointer[findings] // nil: none yet
 }
 
-// New makes a server. It does no I/O. The error tells what is missing from the options, or that the metrics are
-// registered already.
+// New returns a server. It does no I/O. The error reports a missing option, or metrics that are registered already.
 func New(o Options) (*Server, error) {
 	if o.Store == nil || o.Tokens == nil || o.Log == nil {
 		return nil, errors.New("make the control plane: Store, Tokens and Log must be set")
@@ -95,7 +96,13 @@ func New(o Options) (*Server, error) {
 	if o.IsRoute == nil {
 		o.IsRoute = func(string) bool { return false }
 	}
-	s := &Server{Options: o, mux: http.NewServeMux(), bodies: newBodyBudgets(), lookups: o.Rates.newLookups(), tarpit: newTarpit()}
+	s := &Server{
+		Options: o,
+		mux:     http.NewServeMux(),
+		bodies:  newBodyBudgets(),
+		lookups: o.Rates.newLookups(),
+		tarpit:  newTarpit(),
+	}
 	if s.Hold == nil {
 		s.Hold = s.tarpit.wait
 	}
@@ -126,10 +133,10 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// OpenAPI is the description of the API as YAML.
+// OpenAPI returns the description of the API as YAML.
 func (s *Server) OpenAPI() ([]byte, error) { return s.api.OpenAPI().YAML() }
 
-// registerOpenAPI adds the description of the API. It is made when it is first asked for.
+// registerOpenAPI adds the description of the API, which is generated by the first request for it.
 func (s *Server) registerOpenAPI() {
 	for path, document := range map[string]struct {
 		contentType string
@@ -146,12 +153,12 @@ func (s *Server) registerOpenAPI() {
 				return
 			}
 			w.Header().Set("Content-Type", document.contentType)
-			_, _ = w.Write(text) // a client that has gone is not told
+			_, _ = w.Write(text) // the client may have disconnected
 		})
 	}
 }
 
-// Times of an HTTP server that suit the API: a write that waits for the nodes ends before writeTime does.
+// Timeouts of the HTTP server. A write that waits for the nodes ends before writeTime.
 const (
 	headerTime  = 5 * time.Second
 	requestTime = 10 * time.Second
@@ -160,8 +167,8 @@ const (
 	headerBytes = 16 << 10
 )
 
-// HTTPServer returns an HTTP server for the API, with bounds on how long each part of a request may take. Its address,
-// TLS and life are the caller's; when it is shut down, answers to faulty requests are no longer delayed.
+// HTTPServer returns an HTTP server for the API, with bounds on how long each part of a request may take. The caller
+// sets its address and TLS, and starts and stops it. A shutdown ends all delays of answers.
 func (s *Server) HTTPServer() *http.Server {
 	server := &http.Server{
 		Handler:           s,
@@ -176,8 +183,7 @@ func (s *Server) HTTPServer() *http.Server {
 	return server
 }
 
-// operation completes an operation that needs a role. Its Errors are those that are its own: the ones that every
-// operation has are added here.
+// operation completes an operation that needs a role: it adds the errors that all operations have.
 func operation(o huma.Operation, needs access) huma.Operation {
 	o.MaxBodyBytes = cmp.Or(o.MaxBodyBytes, maxBody)
 	o.RejectUnknownQueryParameters = true
@@ -193,12 +199,13 @@ func operation(o huma.Operation, needs access) huma.Operation {
 	return o
 }
 
-// describe is the head of the OpenAPI document.
+// describe returns the head of the OpenAPI document.
 func describe(version string) huma.Config {
 	config := huma.DefaultConfig("Tenant rate limiting: control plane", cmp.Or(version, "dev"))
-	config.Info.Description = "Policies and overrides, the limits in force for an org and their usage, the audit, and decisions for " +
-		"callers other than Kong. Errors are problem documents (RFC 9457) that name the path of every fault."
-	config.OpenAPIPath = "" // it would be made by the first reader of each, and two may be the first
+	config.Info.Description = "Policies and overrides, the limits in force for an org and their usage, the audit, and " +
+		"decisions for callers other than Kong. Errors are problem documents (RFC 9457) that name the path of every " +
+		"fault."
+	config.OpenAPIPath = "" // huma would generate it in the first request, which races with a second
 	config.DocsPath = ""    // it would load a script from elsewhere
 	config.SchemasPath = ""
 	config.CreateHooks = nil // no $schema in bodies

@@ -15,8 +15,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Requests says which requests of an org are meant. The zero value is all of them, as far as they do not depend on who
-// in the org makes them.
+// Requests selects requests of an org. The zero value selects all, as far as their limits do not depend on who in the
+// org makes them.
 type Requests struct {
 	User       string `query:"user" json:"user,omitempty" maxLength:"1024" doc:"A user of the org, to include the user's own limits." example:"u_42"`
 	Credential string `query:"credential" json:"credential,omitempty" maxLength:"1024" doc:"The id of a credential, to include its own limits."`
@@ -25,12 +25,19 @@ type Requests struct {
 	Endpoint   string `query:"endpoint" json:"endpoint,omitempty" maxLength:"4096" doc:"METHOD /path, or the name of a route; a pattern covers all matching requests. Default: all endpoints." example:"POST /records"`
 }
 
-// faults tells what the schema cannot. place is where the fields are: query or body.
+// faults returns the faults that the schema does not cover. place is where the fields are: query or body.
 func (r *Requests) faults(place string) []error {
-	return subjectFaults(place, r.IP, r.Endpoint, textField{"user", r.User}, textField{"credential", r.Credential}, textField{"tier", r.Tier})
+	return subjectFaults(
+		place,
+		r.IP,
+		r.Endpoint,
+		textField{"user", r.User},
+		textField{"credential", r.Credential},
+		textField{"tier", r.Tier},
+	)
 }
 
-// subjectFaults tells what the schema cannot of an address, an endpoint and other texts.
+// subjectFaults returns the faults of an address, an endpoint and other texts that the schema does not cover.
 func subjectFaults(place, ip, endpoint string, texts ...textField) []error {
 	faults := notTexts(place, append(texts, textField{"endpoint", endpoint})...)
 	if why := checkAddress(ip); why != "" {
@@ -42,7 +49,7 @@ func subjectFaults(place, ip, endpoint string, texts ...textField) []error {
 	return faults
 }
 
-// checkAddress is what is wrong with a client's address; "": nothing, also of none.
+// checkAddress returns the problem of a client's address, or "". An empty address is valid.
 func checkAddress(text string) string {
 	if _, err := netip.ParseAddr(text); text != "" && err != nil {
 		return "must be an address, such as 192.0.2.1 or 2001:db8::1"
@@ -50,7 +57,7 @@ func checkAddress(text string) string {
 	return ""
 }
 
-// checkEndpoint is what is wrong with an endpoint; "": nothing, also of none.
+// checkEndpoint returns the problem of an endpoint, or "". An empty endpoint is valid.
 func checkEndpoint(text string) string {
 	method, path, _ := admit.Target(text)
 	switch {
@@ -60,22 +67,29 @@ func checkEndpoint(text string) string {
 	return ""
 }
 
-// loadedPlan are the policies by which requests are decided now. The error is an answer.
+// loadedPlan returns the plan that decides about requests now. The error is an answer.
 func (s *Server) loadedPlan() (*policy.Plan, error) {
 	if s.Path == nil {
-		return nil, huma.Error503ServiceUnavailable("this process has no plugin config, so it cannot show which limits apply: start it as ratelimit serve --config kong.yml")
+		return nil, huma.Error503ServiceUnavailable(
+			"this process has no plugin config, so it cannot show which limits apply: start it as ratelimit serve --config " +
+				"kong.yml",
+		)
 	}
 	policies := s.Path.Policies.Load()
 	if !isLoaded(policies) {
-		return nil, huma.ErrorWithHeaders(huma.Error503ServiceUnavailable(policiesNotLoaded), http.Header{"Retry-After": {"1"}})
+		return nil, huma.ErrorWithHeaders(
+			huma.Error503ServiceUnavailable(policiesNotLoaded),
+			http.Header{"Retry-After": {"1"}},
+		)
 	}
 	return policies, nil
 }
 
-// policiesNotLoaded is why nothing is decided, or said to be in force, by the config alone: a row may ban whoever asks.
+// policiesNotLoaded is the problem of a request before the rows are loaded. The config alone does not decide, because a
+// row may ban the caller.
 const policiesNotLoaded = "warming up: the policies of the database are not loaded yet"
 
-// now is when it is, by the clock that tells which overrides hold.
+// now returns the current time, by the clock that overrides end by.
 func (s *Server) now() limit.Micros {
 	if s.Path != nil && s.Path.Now != nil {
 		return s.Path.Now()
@@ -83,23 +97,24 @@ func (s *Server) now() limit.Micros {
 	return limit.Micros(s.Now().UnixMicro())
 }
 
-// identify is who a request is from that is told as known.
-func identify(ctx context.Context, policies *policy.Plan, known *admit.Known) (identity.Identity, error) {
+// identify returns the identity of a described request.
+func identify(ctx context.Context, policies *policy.Plan, request *admit.Known) (identity.Identity, error) {
 	var (
-		request identity.Request
-		id      identity.Identity
+		facts identity.Request
+		id    identity.Identity
 	)
 	rules := &policies.Rules
-	for missing := rules.Identify(&request, &id); missing != 0; missing = rules.Identify(&request, &id) {
-		if err := known.Ask(ctx, missing, rules, &request); err != nil {
+	for missing := rules.Identify(&facts, &id); missing != 0; missing = rules.Identify(&facts, &id) {
+		if err := request.Ask(ctx, missing, rules, &facts); err != nil {
 			return id, fmt.Errorf("identify a request: %w", err)
 		}
 	}
 	return id, nil
 }
 
-// orgIdentity is whom the requests of an org are counted for. What is not said stays nobody: a stand-in would have buckets
-// of others. The org is named as it is counted, so its name is taken as it is.
+// orgIdentity returns the identity that requests of an org are counted by. A user that is not given stays unidentified:
+// a stand-in would have buckets of others. The name of the org is taken as it is, because it is the name that the org
+// is counted by.
 func (r *Requests) orgIdentity(ctx context.Context, policies *policy.Plan, org string) (identity.Identity, error) {
 	known := admit.Known{Tenant: org, User: r.User, Tier: r.Tier, Credential: r.Credential, IP: r.IP}
 	known.Method, known.Path, known.Route = admit.Target(r.Endpoint)
@@ -115,7 +130,8 @@ func (r *Requests) orgIdentity(ctx context.Context, policies *policy.Plan, org s
 	return id, err
 }
 
-// bounds are the bounds of the requests that are the org's own, each bucket once. They read and do not spend.
+// bounds returns the bounds of the requests whose buckets are the org's own, each bucket once. They read without
+// spending.
 func (r *Requests) bounds(policies *policy.Plan, id identity.Identity, now limit.Micros) []policy.Bound {
 	all := policies.BoundsOf(id, nil, now)
 	if r.Endpoint == "" {

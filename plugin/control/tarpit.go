@@ -8,28 +8,29 @@ import (
 	"time"
 )
 
-// How fast faulty requests are answered.
+// Bounds of the delays of answers to faulty requests.
 const (
-	// faultsAtOnce is how many faulty requests of one sender are answered without a delay.
+	// faultsAtOnce is how many faulty requests of a sender are answered without delay.
 	faultsAtOnce = 10
-	// faultPause lies between the answers to more of them.
+	// faultPause is the time between further answers.
 	faultPause = 100 * time.Millisecond
-	// maxDelay bounds how long one answer is delayed. It is shorter than bodyTime, after which the connection's deadline
+	// maxDelay bounds the delay of one answer. It is shorter than bodyTime, because the deadline of the connection
 	// would end the delay.
 	maxDelay = 4 * time.Second
-	// maxDelayed bounds how many answers are delayed at once, of all senders. For one more the connection is closed.
+	// maxDelayed bounds how many answers are delayed at the same time, of all senders. Beyond it connections are
+	// closed.
 	maxDelayed = 1000
 	// maxSenders bounds how many senders of faulty requests are remembered.
 	maxSenders = 10_000
 )
 
-// sender is who makes requests: the holder of a token, or an address from which no known token came.
+// sender is who sends requests: a token, or the address of requests without a valid one.
 type sender struct {
 	token   string
 	address netip.Addr
 }
 
-// senderOf returns who made a request, once its token was looked up.
+// senderOf returns the sender of a request, after the lookup of its token.
 func senderOf(x *exchange, r *http.Request) sender {
 	if x.token != "" {
 		return sender{token: x.token}
@@ -45,41 +46,42 @@ func (s sender) kind() string {
 	return byAddress
 }
 
-// isFault reports whether an answer says that the request should not have been made, or not so soon. Those that a
-// correct client gets in the course of its work are none: what is not there, or was changed by another.
+// isFault reports whether an answer says that the request was wrong or too early. Answers that a correct client gets in
+// the course of its work do not count: a missing row, or a row changed by another client.
 func isFault(status int, token string) bool {
 	switch status {
 	case http.StatusNotFound:
-		return token == "" // there is no such path
+		return token == "" // no such path
 	case http.StatusConflict, http.StatusPreconditionFailed, http.StatusPreconditionRequired:
 		return false
 	}
 	return status >= 400 && status < 500
 }
 
-// tarpit delays the answers to faulty requests, so that whoever sends many waits instead of keeping the process busy.
-// It is safe for concurrent use; make it with newTarpit.
+// tarpit delays the answers to faulty requests, so that a sender of many waits instead of keeping the process busy. It
+// is safe for concurrent use. Create it with newTarpit.
 type tarpit struct {
-	ended chan struct{} // closed: no answer is delayed any more
+	ended chan struct{} // closed on shutdown: no answer is delayed any more
 	end   func()
 
 	mu      sync.Mutex
-	until   map[sender]time.Time // when the next faultsAtOnce of a sender are answered at once again
+	until   map[sender]time.Time // when a sender has all of its faultsAtOnce again
 	delayed int                  // answers
 }
 
+// newTarpit returns a tarpit that remembers no sender.
 func newTarpit() *tarpit {
 	t := &tarpit{ended: make(chan struct{}), until: map[sender]time.Time{}}
 	t.end = sync.OnceFunc(func() { close(t.ended) })
 	return t
 }
 
-// delay counts a faulty request, and returns how long its answer has to wait.
+// delay counts a faulty request, and returns the delay of its answer.
 func (t *tarpit) delay(from sender, now time.Time) time.Duration {
 	const most = faultsAtOnce * faultPause
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	taken := min(max(t.until[from].Sub(now), 0), most+maxDelay) + faultPause // also where the clock has stepped back
+	taken := min(max(t.until[from].Sub(now), 0), most+maxDelay) + faultPause // also if the clock has stepped back
 	wait := min(max(taken-most, 0), maxDelay)
 	if _, known := t.until[from]; !known && len(t.until) >= maxSenders {
 		makeRoom(t.until, now, maxSenders)
@@ -88,7 +90,7 @@ func (t *tarpit) delay(from sender, now time.Time) time.Duration {
 	return wait
 }
 
-// enter takes a place among the answers that are delayed, until leave. It reports false where all are taken.
+// reserve takes one of the maxDelayed places, until release. It reports false if none is free.
 func (t *tarpit) reserve() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -99,13 +101,14 @@ func (t *tarpit) reserve() bool {
 	return true
 }
 
+// release frees a place.
 func (t *tarpit) release() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.delayed--
 }
 
-// wait waits, but not longer than until ctx or the process ends.
+// wait waits until the time is up, ctx ends or the process ends.
 func (t *tarpit) wait(ctx context.Context, wait time.Duration) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -116,16 +119,16 @@ func (t *tarpit) wait(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// answerFault answers a faulty request, whose body and all that was made of it can be freed meanwhile.
+// answerFault writes the answer to a faulty request. By then its body can be freed.
 func (s *Server) answerFault(x *exchange, r *http.Request) {
 	if s.limits != nil {
 		s.delay(x, r)
 	}
 	x.ResponseWriter.WriteHeader(x.status)
-	_, _ = x.ResponseWriter.Write(x.problem) // a client that has gone is not told
+	_, _ = x.ResponseWriter.Write(x.problem) // the client may have disconnected
 }
 
-// delay waits until a faulty request is to be answered, or has its connection closed after an answer at once.
+// delay delays the answer to a faulty request, or has its connection closed after it.
 func (s *Server) delay(x *exchange, r *http.Request) {
 	from := senderOf(x, r)
 	wait := s.tarpit.delay(from, s.Now())

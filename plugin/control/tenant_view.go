@@ -11,30 +11,31 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// view says what a caller reads of limits. An operator reads everything. The token of an org reads the numbers of the
-// limits that are counted for the org or for someone in it, as the org's clients do; of a limit that others spend from,
-// too, it reads the name, and only where that limit denies and none of its own does.
+// view says which numbers of limits a caller may read. Operators read all. The token of an org reads those of limits
+// that count the org or its users, as the org's clients do. Of a limit shared with other orgs it reads the name only,
+// and only if that limit denies and none of its own does.
 type view struct {
 	tenant     bool // an org's token
 	showShared bool // the config's show_shared_limits
 }
 
+// viewOf returns the view of a caller.
 func (s *Server) viewOf(caller Caller) view {
 	return view{tenant: caller.Role == Tenant, showShared: s.Path != nil && s.Path.Renderer.ShowsShared()}
 }
 
-// readsScope reports whether the caller reads the numbers of limits of a scope. An address is no org's own: any org's token
-// may name it.
+// readsScope reports whether the caller may read the numbers of limits of a scope. Addresses belong to no org: any
+// org's token may name one.
 func (v view) readsScope(scope policy.Scope) bool {
 	return !v.tenant || scope != policy.IP && (v.showShared || !scope.Shared())
 }
 
-// bound reports whether the caller reads the numbers of a bound.
+// readsBound reports whether the caller may read the numbers of a bound.
 func (v view) readsBound(b *policy.Bound) bool {
 	return v.readsScope(b.Policy.Scope) && (!v.tenant || b.Key.Group != policy.ByIP)
 }
 
-// bindingIndex returns the index of the bound whose numbers the caller reads as those of the decision; -1: of none.
+// bindingIndex returns the index of the binding bound among those that the caller may read, or -1.
 func (v view) bindingIndex(d *decision.Decision) int {
 	if !v.tenant {
 		return d.Binding
@@ -42,7 +43,7 @@ func (v view) bindingIndex(d *decision.Decision) int {
 	return d.BindingWhere(v.readsBound)
 }
 
-// anyStatus reports whether a bound that the caller reads has a status for which is holds.
+// anyStatus reports whether is holds for the status of a bound that the caller may read.
 func (v view) anyStatus(d *decision.Decision, is func(*policy.Bound, *decision.Status) bool) bool {
 	for i := range d.Statuses {
 		if b := &d.Resolution.Bounds[i]; v.readsBound(b) && is(b, &d.Statuses[i]) {
@@ -52,26 +53,29 @@ func (v view) anyStatus(d *decision.Decision, is func(*policy.Bound, *decision.S
 	return false
 }
 
-// showsWarning, shadows and degrades are what the decision says of soft zones, shadow limits and Redis, as far as it comes
-// from bounds that the caller reads.
+// showsWarning reports whether a bound that the caller may read is in its soft zone.
 func (v view) showsWarning(d *decision.Decision) bool {
 	return d.Result == decision.SoftThrottled &&
 		v.anyStatus(d, func(b *policy.Bound, s *decision.Status) bool { return b.Enforced() && s.Soft })
 }
 
+// showsShadow reports whether the request would be denied by a shadow limit that the caller may read, or for a reason
+// other than a limit.
 func (v view) showsShadow(d *decision.Decision) bool {
-	return d.ShadowDenied && (d.ShadowReason != decision.Counted || v.anyStatus(d, func(b *policy.Bound, s *decision.Status) bool {
-		return !b.Enforced() && s.Source != decision.Unanswered && !s.Admits()
-	}))
+	return d.ShadowDenied &&
+		(d.ShadowReason != decision.Counted || v.anyStatus(d, func(b *policy.Bound, s *decision.Status) bool {
+			return !b.Enforced() && s.Source != decision.Unanswered && !s.Admits()
+		}))
 }
 
+// showsDegraded reports whether Redis failed to answer for a bound that the caller may read.
 func (v view) showsDegraded(d *decision.Decision) bool {
 	return d.Degraded && (d.Reason == decision.StoreAway ||
 		v.anyStatus(d, func(_ *policy.Bound, s *decision.Status) bool { return s.Failure != decision.NoFailure }))
 }
 
-// filter returns the decision as far as the caller may read it. Where a limit of the org denies, that is all: whether one
-// that others spend from denies, too, would show how much is left there, at no cost. Else it is the whole decision.
+// filter returns the part of a decision that the caller may read. If a limit of the org denies, that excludes limits
+// shared with others: whether one of those denies too would reveal how much is left there, at no cost.
 func (v view) filter(d *decision.Decision) *decision.Decision {
 	if !v.tenant || !v.anyStatus(d, decision.Denies) {
 		return d
@@ -79,8 +83,8 @@ func (v view) filter(d *decision.Decision) *decision.Decision {
 	return d.Filter(v.readsBound)
 }
 
-// authorizeTier reports why the caller may not ask about requests that claim a tier: the answer would have the limits of
-// other orgs, or show whether there is a tier of that name. The error is an answer.
+// authorizeTier returns why the caller may not claim a tier: the answer would show limits of other orgs, or whether the
+// tier exists. The error is an answer.
 func (s *Server) authorizeTier(ctx context.Context, policies *policy.Plan, id *identity.Identity, tier string) error {
 	if callerOf(ctx).Role != Tenant || tier == "" {
 		return nil
@@ -93,8 +97,8 @@ func (s *Server) authorizeTier(ctx context.Context, policies *policy.Plan, id *i
 	return huma.Error403Forbidden("an org's token may claim only its own tier: omit tier")
 }
 
-// singleTokenBuckets takes one token for a request from buckets that are not the tenant's own, whatever the request says it costs.
-// What a limit itself says that all requests cost there stays.
+// singleTokenBuckets take one token from buckets that are not the tenant's own, whatever cost the request claims. A
+// cost set by the policy itself still applies.
 type singleTokenBuckets struct{ admit.Buckets }
 
 // Take implements [admit.Buckets].
@@ -107,11 +111,16 @@ func (m singleTokenBuckets) Take(ctx context.Context, bounds []policy.Bound, sta
 	return m.Buckets.Take(ctx, bounds, statuses)
 }
 
-// withSingleTokens returns a path that decides as path does, but takes modestly from buckets that are not the tenant's own.
+// withSingleTokens returns a path that decides like path, with singleTokenBuckets.
 func withSingleTokens(path *admit.Path, policies *policy.Plan) *admit.Path {
 	next := &admit.Path{
-		Now: path.Now, Elapsed: path.Elapsed, Buckets: singleTokenBuckets{path.Buckets}, Meta: path.Meta, Renderer: path.Renderer,
-		Observers: path.Observers, FailClosed: path.FailClosed,
+		Now:        path.Now,
+		Elapsed:    path.Elapsed,
+		Buckets:    singleTokenBuckets{path.Buckets},
+		Meta:       path.Meta,
+		Renderer:   path.Renderer,
+		Observers:  path.Observers,
+		FailClosed: path.FailClosed,
 	}
 	next.Policies.Store(policies)
 	return next

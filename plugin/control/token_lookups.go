@@ -11,31 +11,35 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// maxAddresses bounds of how many addresses is known how many unknown tokens they sent.
+// maxAddresses bounds how many addresses are remembered.
 const maxAddresses = 10_000
 
-// lookups bounds how many unknown tokens of one address the database is asked about: so many at once, and as many a
-// minute. It is safe for concurrent use.
+// lookups limits how many unknown tokens of one address are looked up in the database, by a burst and a rate a minute.
+// It is safe for concurrent use.
 type lookups struct {
-	interval time.Duration // for one more
-	burst    time.Duration // for all of them
+	interval time.Duration // until one more lookup is free
+	burst    time.Duration // until all are free
 
 	mu    sync.Mutex
-	until map[netip.Addr]time.Time // when an address has all of its look-ups again
+	until map[netip.Addr]time.Time // when an address has all of its lookups again
 }
 
-// newLookups returns the look-ups of the rates, of which nothing is spent.
+// newLookups returns the limit of lookups, with none spent.
 func (r Rates) newLookups() *lookups {
 	const most = 60
 	every := time.Minute / time.Duration(cmp.Or(r.Lookups, most))
-	return &lookups{interval: every, burst: every * time.Duration(cmp.Or(r.Lookups, most)), until: map[netip.Addr]time.Time{}}
+	return &lookups{
+		interval: every,
+		burst:    every * time.Duration(cmp.Or(r.Lookups, most)),
+		until:    map[netip.Addr]time.Time{},
+	}
 }
 
-// take spends a look-up of an address, or returns how long it has to wait for one.
+// take spends a lookup of an address, or returns how long the address has to wait.
 func (l *lookups) take(from netip.Addr, now time.Time) (wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	missing := min(max(l.until[from].Sub(now), 0), l.burst) // also where the clock has stepped back
+	missing := min(max(l.until[from].Sub(now), 0), l.burst) // also if the clock has stepped back
 	if wait = missing + l.interval - l.burst; wait > 0 {
 		return wait
 	}
@@ -46,7 +50,7 @@ func (l *lookups) take(from netip.Addr, now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// makeRoom makes room for one more key: it deletes those whose instant has passed, else any.
+// makeRoom makes room for one more key: it deletes keys whose time has passed, then any.
 func makeRoom[K comparable](until map[K]time.Time, now time.Time, most int) {
 	maps.DeleteFunc(until, func(_ K, at time.Time) bool { return !at.After(now) })
 	for key := range until {
@@ -57,7 +61,7 @@ func makeRoom[K comparable](until map[K]time.Time, now time.Time, most int) {
 	}
 }
 
-// refund gives a look-up back that found a token.
+// refund returns a lookup that found a token.
 func (l *lookups) refund(from netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,8 +70,8 @@ func (l *lookups) refund(from netip.Addr) {
 	}
 }
 
-// lookUpToken returns whose token a secret is. The error is that of [Authenticator]; after ErrNotLookedUp the address has to
-// wait. Only look-ups of unknown tokens count: a proxy may send the tokens of many.
+// lookUpToken returns the caller whose token a secret is. The error is that of [Authenticator]; after ErrNotLookedUp
+// the address has to wait. Only lookups of unknown tokens count, because a proxy may send many valid ones.
 func (s *Server) lookUpToken(ctx huma.Context, secret string) (caller Caller, wait time.Duration, err error) {
 	from, looked := clientAddress(ctx.RemoteAddr()), false
 	caller, err = s.Tokens.Authenticate(ctx.Context(), secret, func() bool {

@@ -20,7 +20,7 @@ import (
 
 const usageTag = "usage"
 
-// registerUsage adds what reads and empties the buckets of an org.
+// registerUsage adds the operations that read and empty the buckets of an org.
 func (s *Server) registerUsage() {
 	tags := []string{usageTag}
 	huma.Register(s.api, operation(huma.Operation{
@@ -28,14 +28,18 @@ func (s *Server) registerUsage() {
 		Summary: "Show what an org has used of its limits, without spending",
 	}, orgAccess), s.usage)
 	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "reset-org-usage", Method: http.MethodPost, Path: orgPath + "/ratelimit/reset", Tags: tags,
+		OperationID: "reset-org-usage",
+		Method:      http.MethodPost,
+		Path:        orgPath + "/ratelimit/reset",
+		Tags:        tags,
 		Summary:     "Empty the buckets of an org, which restores its full limits",
-		Description: "409: the first request with this Idempotency-Key is still in progress, and nothing was done. Send it again in a moment.",
-		Errors:      []int{http.StatusConflict},
+		Description: "409: the first request with this Idempotency-Key is still in progress, and nothing was done. Send " +
+			"it again in a moment.",
+		Errors: []int{http.StatusConflict},
 	}, writeAccess), s.reset)
 }
 
-// BucketUsage is one bucket as it is now.
+// BucketUsage is the current state of a bucket.
 type BucketUsage struct {
 	Policy   string `json:"policy" doc:"The name of the policy." example:"daily"`
 	Row      int64  `json:"policy_id,omitempty" doc:"The id of the policy in the database; absent: it is in the plugin's config."`
@@ -57,7 +61,7 @@ type BucketUsage struct {
 	MayLease   bool      `json:"may_lease" doc:"Nodes may have taken tokens ahead of need: of the tokens shown as used, up to the nodes' lease share of the limit (2 % by default) may not be spent yet."`
 }
 
-// Usage is what an org has used.
+// Usage has the current usage of an org.
 type Usage struct {
 	Org       string        `json:"org_id"`
 	Namespace string        `json:"namespace"`
@@ -73,7 +77,7 @@ type usageInput struct {
 	Policy string `query:"policy" maxLength:"64" doc:"Only buckets of the policies of this name."`
 }
 
-// Resolve is huma's.
+// Resolve implements [huma.Resolver].
 func (in *usageInput) Resolve(ctx huma.Context) []error { return in.faultsWith(ctx, &in.Requests) }
 
 type usageOutput struct{ Body Usage }
@@ -87,12 +91,17 @@ func (s *Server) usage(ctx context.Context, in *usageInput) (*usageOutput, error
 	if err != nil {
 		return nil, err
 	}
-	out := Usage{Org: in.Org, Namespace: found.policies.Namespace(), Version: found.policies.Version(), Items: found.items(statuses)}
+	out := Usage{
+		Org:       in.Org,
+		Namespace: found.policies.Namespace(),
+		Version:   found.policies.Version(),
+		Items:     found.items(statuses),
+	}
 	out.Tier, out.TierFrom = tierOf(found.policies, &found.id, s.now())
 	return &usageOutput{out}, nil
 }
 
-// tierOf is the tier that holds for an org, and who says so.
+// tierOf returns the tier of an org, and where it comes from.
 func tierOf(policies *policy.Plan, id *identity.Identity, now limit.Micros) (tier, from string) {
 	e := policies.Explain(id, now)
 	if from = e.TierFrom; from == "request" {
@@ -101,21 +110,24 @@ func tierOf(policies *policy.Plan, id *identity.Identity, now limit.Micros) (tie
 	return e.Tier, from
 }
 
-// found are buckets of an org.
+// orgBuckets are buckets of an org.
 type orgBuckets struct {
 	policies *policy.Plan
 	id       identity.Identity
 	bounds   []policy.Bound
 }
 
-// findBuckets finds the buckets that requests of an org spend from; policy "" is all of them. The error is an answer.
+// findBuckets returns the buckets that requests of an org spend from; with a name, those of its policies. The error is
+// an answer.
 func (s *Server) findBuckets(ctx context.Context, org string, requests *Requests, named string) (*orgBuckets, error) {
 	policies, err := s.loadedPlan()
 	if err != nil {
 		return nil, err
 	}
 	if s.Buckets == nil {
-		return nil, huma.Error503ServiceUnavailable("the buckets cannot be read: with strategy local every node keeps its own")
+		return nil, huma.Error503ServiceUnavailable(
+			"the buckets cannot be read: with strategy local every node keeps its own",
+		)
 	}
 	id, err := requests.orgIdentity(ctx, policies, org)
 	if err != nil {
@@ -129,30 +141,30 @@ func (s *Server) findBuckets(ctx context.Context, org string, requests *Requests
 	return &orgBuckets{policies, id, prefix.Beside(bounds)}, nil
 }
 
-// readBatch is how many buckets are read at once.
+// readBatch is how many buckets one call reads.
 const readBatch = 64
 
-// read reads buckets, and returns the status of each. Those of prefixes that count nothing are left out from then on.
-// The error is an answer.
-func (s *Server) readBuckets(ctx context.Context, of *orgBuckets) ([]decision.Status, error) {
-	statuses := make([]decision.Status, 0, len(of.bounds))
-	for some := range slices.Chunk(of.bounds, readBatch) {
-		told := make([]decision.Status, len(some))
-		if err := s.operatorBuckets().Take(ctx, some, told); err != nil {
+// readBuckets returns the status of each bucket, and removes unused buckets of address prefixes from the list. The
+// error is an answer.
+func (s *Server) readBuckets(ctx context.Context, buckets *orgBuckets) ([]decision.Status, error) {
+	statuses := make([]decision.Status, 0, len(buckets.bounds))
+	for some := range slices.Chunk(buckets.bounds, readBatch) {
+		batch := make([]decision.Status, len(some))
+		if err := s.operatorBuckets().Take(ctx, some, batch); err != nil {
 			return nil, s.bucketsError("read the buckets", err)
 		}
-		for i := range told {
-			if failure := told[i].Failure; failure != decision.NoFailure {
+		for i := range batch {
+			if failure := batch[i].Failure; failure != decision.NoFailure {
 				return nil, s.bucketsError("read the buckets", failureError(failure))
 			}
 		}
-		statuses = append(statuses, told...)
+		statuses = append(statuses, batch...)
 	}
-	of.bounds, statuses = prefix.InUse(of.bounds, statuses)
+	buckets.bounds, statuses = prefix.InUse(buckets.bounds, statuses)
 	return statuses, nil
 }
 
-// items are the buckets as callers read them, given the status of each.
+// items returns the buckets as the API shows them, given their statuses.
 func (f *orgBuckets) items(statuses []decision.Status) []BucketUsage {
 	items := make([]BucketUsage, len(f.bounds))
 	for i := range items {
@@ -161,37 +173,50 @@ func (f *orgBuckets) items(statuses []decision.Status) []BucketUsage {
 	return items
 }
 
-// failureError is why a bucket could not be read.
+// failureError is the reason why a bucket could not be read.
 type failureError decision.Failure
 
+// Error implements error.
 func (u failureError) Error() string { return decision.Failure(u).String() }
 
-// bucketsError is the answer where Redis does not say, or do, what it is asked.
-func (s *Server) bucketsError(doing string, err error) error {
-	s.Log.Error("reading or resetting buckets in Redis failed", "doing", doing, "error", err)
+// bucketsError returns the answer to a failed call of Redis.
+func (s *Server) bucketsError(action string, err error) error {
+	s.Log.Error("reading or resetting buckets in Redis failed", "action", action, "error", err)
 	why := "see the log"
 	if failure := failureError(decision.NoFailure); errors.As(err, &failure) {
 		why = failure.Error()
 	}
-	return huma.Error503ServiceUnavailable(fmt.Sprintf("%s: Redis did not answer as expected (%s)", doing, why))
+	return huma.Error503ServiceUnavailable(fmt.Sprintf("%s: Redis did not answer as expected (%s)", action, why))
 }
 
+// usageOf returns a bucket as the API shows it.
 func usageOf(policies *policy.Plan, b *policy.Bound, status *decision.Status) BucketUsage {
 	spec := b.Policy.Limit.Spec()
 	return BucketUsage{
-		Policy: b.Policy.Name, Row: b.Policy.Row, Of: cmp.Or(b.Key.Whose(), "the org"), Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(),
-		Description: b.Policy.Describe(), Limit: spec.Burst, WindowSize: int64(spec.Window / limit.Second),
-		Used: status.Used, Remaining: status.Remaining, Fraction: fraction(status.Used, spec.Burst),
-		Reset: timeOf(status.Reset), ResetAfter: (status.Reset - status.Now).Seconds(),
-		Mode: b.Policy.Mode.String(), PublicNote: b.Policy.PublicNote, MayLease: policies.AccuracyOf(b) == policy.Leased,
+		Policy:      b.Policy.Name,
+		Row:         b.Policy.Row,
+		Of:          cmp.Or(b.Key.Whose(), "the org"),
+		Endpoint:    b.Key.Endpoint,
+		Scope:       b.Policy.Scope.String(),
+		Description: b.Policy.Describe(),
+		Limit:       spec.Burst,
+		WindowSize:  int64(spec.Window / limit.Second),
+		Used:        status.Used,
+		Remaining:   status.Remaining,
+		Fraction:    fraction(status.Used, spec.Burst),
+		Reset:       timeOf(status.Reset),
+		ResetAfter:  (status.Reset - status.Now).Seconds(),
+		Mode:        b.Policy.Mode.String(),
+		PublicNote:  b.Policy.PublicNote,
+		MayLease:    policies.AccuracyOf(b) == policy.Leased,
 	}
 }
 
-// fraction is a ÷ b, rounded to a thousandth.
+// fraction returns a ÷ b, rounded to a thousandth.
 func fraction(a, b int64) float64 {
 	const thousandths = 1000
 	return float64(int64(float64(a)/float64(b)*thousandths+0.5)) / thousandths
 }
 
-// timeOf is an instant as JSON has it.
+// timeOf returns an instant as JSON shows it.
 func timeOf(instant limit.Micros) time.Time { return time.UnixMicro(int64(instant)).UTC() }

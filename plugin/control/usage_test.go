@@ -249,7 +249,7 @@ func TestAResetThatWasNotFinishedIsMadeWhenItIsSentAgain(t *testing.T) {
 	once := func() answer {
 		return p.as("POST", acmeReset, `{"reason":"billed twice"}`, "Idempotency-Key", "k")
 	}
-	if a := p.want(once(), http.StatusServiceUnavailable); !strings.Contains(read[problem](p.world, a).Detail, "send the request again") {
+	if a := p.want(once(), http.StatusServiceUnavailable); !strings.Contains(read[problem](p.world, a).Detail, "retry") {
 		t.Errorf("%s: want it to say what to do", a.Body)
 	}
 	trouble = nil

@@ -7,15 +7,15 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Warnings are about what was written and may not have been meant.
+// Warnings are about parts of a write that may be mistakes.
 type Warnings struct {
-	Warnings []string `json:"warnings,omitempty" doc:"What may not have been meant, and was written: the name of a tier or a policy that neither the plugin's config nor the database has, a namespace that is not the config's, or a limit of one tenant that is above one of all tenants."`
+	Warnings []string `json:"warnings,omitempty" doc:"Likely mistakes; the write has succeeded: the name of a tier or a policy that neither the plugin's config nor the database has, a namespace that is not the config's, or a limit of one tenant that is above one of all tenants."`
 }
 
-// warningTimeout bounds how long the answer to a write waits for a warning.
+// warningTimeout bounds how long a write waits for its warnings.
 const warningTimeout = time.Second
 
-// configPlan returns the plugin's config without the rows of the database; nil if the process has none.
+// configPlan returns the plugin's config without the rows of the database, or nil if the process has none.
 func (s *Server) configPlan() *policy.Plan {
 	if s.Path == nil {
 		return nil
@@ -27,17 +27,17 @@ func (s *Server) configPlan() *policy.Plan {
 	return plan.With(nil)
 }
 
-// warnOfPolicyName warns of the name of a policy that nothing has; "" names none.
+// warnOfPolicyName warns if no policy has the name; "" names none.
 func (s *Server) warnOfPolicyName(ctx context.Context, name string) Warnings {
 	return s.warnOfName(ctx, name, s.Store.DoubtPolicy)
 }
 
-// warnOfTierName warns of a tier that nothing has; "" is none.
+// warnOfTierName warns if no tier has the name; "" names none.
 func (s *Server) warnOfTierName(ctx context.Context, name string) Warnings {
 	return s.warnOfName(ctx, name, s.Store.DoubtTier)
 }
 
-// warnOfName warns of a name. It has no error, because the write has been made.
+// warnOfName returns the warning of find about a name. It returns no error, because the write has succeeded.
 func (s *Server) warnOfName(
 	ctx context.Context, name string, find func(context.Context, *policy.Plan, string) (string, error),
 ) Warnings {

@@ -16,20 +16,20 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-// Written tells when a change is in force.
+// Written says when a change is in force.
 type Written struct {
 	Version     int64        `json:"version" doc:"The version of the policies that includes the change."`
 	Enforcement *Enforcement `json:"enforcement,omitempty" doc:"Present if the request waited for the nodes."`
 }
 
-// Enforcement is how far a version has come.
+// Enforcement says which nodes enforce a version.
 type Enforcement struct {
 	Version int64 `json:"version"`
 	pgstore.Reach
 }
 
-// finishWrite tells that a version is written and, if the caller waits for it, where it is enforced. The change has been made
-// whatever comes of the waiting, so that has no error.
+// finishWrite counts a write and, if the caller asked for it, waits for the nodes. It returns no error, because the
+// write has succeeded.
 func (s *Server) finishWrite(ctx context.Context, kind string, version int64, wait time.Duration) Written {
 	s.metrics.writes.WithLabelValues(kind).Inc()
 	if wait <= 0 {
@@ -44,7 +44,7 @@ func (s *Server) finishWrite(ctx context.Context, kind string, version int64, wa
 	return Written{version, &Enforcement{version, reach}}
 }
 
-// awaitNodes waits until all live nodes enforce a version or the time is up, and returns the fleet as it then is.
+// awaitNodes waits until all live nodes enforce a version or the time is up, and returns the fleet.
 func (s *Server) awaitNodes(ctx context.Context, version int64, wait time.Duration) (pgstore.Fleet, error) {
 	if err := exchangeOf(ctx).endReading(); err != nil {
 		return pgstore.Fleet{}, fmt.Errorf("wait for the nodes: %w", err)
@@ -53,22 +53,22 @@ func (s *Server) awaitNodes(ctx context.Context, version int64, wait time.Durati
 	defer cancel()
 	fleet, err := s.Store.Await(ctx, version, pgstore.LiveWithin)
 	if ctx.Err() != nil && len(fleet.Nodes) > 0 {
-		err = nil // the time is up: that is an answer; but not before anybody has looked
+		err = nil // the time is up, and the nodes were read: not an error
 	}
 	return fleet, err
 }
 
-// newChange is a write by the caller, for a reason; without one it says where it came from.
+// newChange returns a change by the caller. The default reason is that the change was made by the API.
 func newChange(ctx context.Context, reason string) pgstore.Change {
 	return pgstore.Change{Actor: "token:" + callerOf(ctx).Token, Reason: cmp.Or(strings.TrimSpace(reason), reasonDefault)}
 }
 
-// setIdempotency makes a change happen once, if the caller sent a key: for the same of all that is asked.
-func (o *Once) setIdempotency(ctx context.Context, c *pgstore.Change, asked ...any) error {
+// setIdempotency makes a change happen once if the caller sent a key. request is all that the change depends on.
+func (o *Once) setIdempotency(ctx context.Context, c *pgstore.Change, request ...any) error {
 	if o.Key == "" {
 		return nil
 	}
-	text, err := json.Marshal(asked)
+	text, err := json.Marshal(request)
 	if err != nil {
 		return fmt.Errorf("encode a request: %w", err)
 	}
@@ -76,7 +76,7 @@ func (o *Once) setIdempotency(ctx context.Context, c *pgstore.Change, asked ...a
 	return nil
 }
 
-// replayedHeader is the value of the header Idempotent-Replayed; "": it is not sent.
+// replayedHeader returns the value of the header Idempotent-Replayed, or "".
 func replayedHeader(c pgstore.Change) string {
 	if c.Idempotency != nil && c.Idempotency.Replayed {
 		return "true"
@@ -84,7 +84,7 @@ func replayedHeader(c pgstore.Change) string {
 	return ""
 }
 
-// etag names one state of a row.
+// etag returns the ETag of a revision of a row.
 func etag(id, revision int64) string { return fmt.Sprintf(`"%d-%d"`, id, revision) }
 
 // IfMatch is the state that a write was made from.
@@ -92,15 +92,15 @@ type IfMatch struct {
 	IfMatch string `header:"If-Match" maxLength:"1024" doc:"The ETag of the current version, so that no change is overwritten unseen; * matches any version." example:"\"7-3\""`
 }
 
-// IfNoneMatch is the state that is not wanted.
+// IfNoneMatch is a state that the caller has, or that a write must not find.
 type IfNoneMatch struct {
 	IfNoneMatch string `header:"If-None-Match" maxLength:"1024" doc:"On a read: cached ETags; a match is answered with 304. On a write: * to create only, and never overwrite."`
 }
 
-// matches tells whether the caller does not want a state.
+// matches reports whether the header lists a tag.
 func (m *IfNoneMatch) matches(tag string) bool { return listsTag(m.IfNoneMatch, tag, true) }
 
-// listsTag tells whether a list of ETags has one, or is *. A weak one does not count when a write depends on it.
+// listsTag reports whether a list of ETags has one, or is *. A weak ETag counts only if weak is set.
 func listsTag(list, tag string, weak bool) bool {
 	for item := range strings.SplitSeq(list, ",") {
 		item = strings.TrimSpace(item)
@@ -114,11 +114,16 @@ func listsTag(list, tag string, weak bool) bool {
 	return false
 }
 
-// requiredRevision is the revision that a write of a row must find: that of the row now, if the write was made from it.
+// requiredRevision returns the revision that a write must find, or an answer if the header does not match the current
+// one.
 func (m *IfMatch) requiredRevision(current string, revision int64) (int64, error) {
 	switch {
 	case m.IfMatch == "":
-		return 0, conditionalAnswer(http.StatusPreconditionRequired, current, "send If-Match: "+current+" or If-Match: *, to change the version that you read, or any version")
+		return 0, conditionalAnswer(
+			http.StatusPreconditionRequired,
+			current,
+			"send If-Match: "+current+" or If-Match: *, to change the version that you read, or any version",
+		)
 	case strings.TrimSpace(m.IfMatch) == "*":
 		return pgstore.Present, nil
 	case listsTag(m.IfMatch, current, false):
@@ -127,12 +132,12 @@ func (m *IfMatch) requiredRevision(current string, revision int64) (int64, error
 	return 0, staleError(current)
 }
 
-// staleError is the answer to a write that was made from another state than the current one.
+// staleError returns the 412 for a write that was made from another state than the current one.
 func staleError(current string) error {
 	return conditionalAnswer(http.StatusPreconditionFailed, current, "it was changed in the meantime: read it again")
 }
 
-// conditionalAnswer is an answer about the state of a row, with its ETag; "": there is no row.
+// conditionalAnswer returns an answer about the state of a row, with its ETag; "" if there is no row.
 func conditionalAnswer(status int, current, detail string) error {
 	err := huma.NewError(status, detail)
 	if current == "" {
@@ -141,13 +146,13 @@ func conditionalAnswer(status int, current, detail string) error {
 	return huma.ErrorWithHeaders(err, http.Header{"Etag": {current}})
 }
 
-// isConflict tells whether a write met another row than it had in mind.
+// isConflict reports whether a write found another state of the row than it required.
 func isConflict(err error) bool {
 	conflict := new(pgstore.ConflictError)
 	return errors.As(err, &conflict)
 }
 
-// isMissing tells whether there is no row.
+// isMissing reports whether there is no such row.
 func isMissing(err error) bool {
 	missing := new(pgstore.NotFoundError)
 	return errors.As(err, &missing)
