@@ -82,7 +82,8 @@ func TestAnAttackUnderManyNamesIsBounded(t *testing.T) {
 		end()
 		count, _ := sums(to.events(t))
 		stats := accounted(t, r)
-		if s := stats.Sinks[0]; s.Written != (Tally{seconds * (DefaultMaxGroups + 1), seconds * orgs}) || count != seconds*orgs {
+		if s := stats.Sinks[0]; s.Written != (Tally{seconds * (DefaultMaxGroups + 1), seconds * orgs}) ||
+			count != seconds*orgs {
 			t.Errorf("%d denials written, %+v; want %d lines a second that count all", count, s, DefaultMaxGroups+1)
 		}
 		if stats.Folded != seconds*(orgs-DefaultMaxGroups) {

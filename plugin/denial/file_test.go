@@ -26,7 +26,8 @@ func contents(t *testing.T, folder string) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintf(&all, "%s %o %s\n", entry.Name(), info.Mode().Perm(), strings.ReplaceAll(strings.TrimSuffix(string(text), "\n"), "\n", " "))
+		line := strings.ReplaceAll(strings.TrimSuffix(string(text), "\n"), "\n", " ")
+		fmt.Fprintf(&all, "%s %o %s\n", entry.Name(), info.Mode().Perm(), line)
 	}
 	return all.String()
 }

@@ -62,7 +62,8 @@ type kind struct {
 }
 
 func kinds() []kind {
-	minute, closed, trial := named("minute", policy.Tenant), named("billing", policy.TenantEndpoint), named("trial", policy.User)
+	minute, closed := named("minute", policy.Tenant), named("billing", policy.TenantEndpoint)
+	trial := named("trial", policy.User)
 	closed.FailMode, trial.Mode = policy.FailClosed, policy.Shadow
 	watch := named("watch", policy.UserEndpoint)
 	watch.Mode = policy.Log
@@ -73,7 +74,8 @@ func kinds() []kind {
 	later := decided("acme", answered{minute, localNo})
 	later.Identity.User.ID = "u_43"
 	anonymous := decided("192.0.2.7", answered{named("per-ip", policy.IP), denies})
-	anonymous.Identity.Tenant.Kind, anonymous.Identity.User = identity.IP, identity.Name{Kind: identity.IP, ID: "192.0.2.7"}
+	anonymous.Identity.Tenant.Kind = identity.IP
+	anonymous.Identity.User = identity.Name{Kind: identity.IP, ID: "192.0.2.7"}
 	banned := undecided("acme")
 	banned.Resolution.Override, banned.Resolution.Until = 9, 90*limit.Second
 	banned.Ban(30 * limit.Second)
@@ -92,10 +94,18 @@ func kinds() []kind {
 	one := func(d *decision.Decision) []*decision.Decision { return []*decision.Decision{d} }
 	list := []kind{
 		{"quota", known, one(decided("acme", answered{minute, denies}))},
-		{"quota of the config, without a node", Options{Salt: known.Salt}, one(decided("acme", answered{named("minute", policy.Tenant), deniesLong}))},
+		{
+			"quota of the config, without a node",
+			Options{Salt: known.Salt},
+			one(decided("acme", answered{named("minute", policy.Tenant), deniesLong})),
+		},
 		{"quota, changed by overrides", known, one(overridden)},
 		{"quota, and no wait helps", known, one(decided("acme", answered{minute, never}))},
-		{"quota of a share, then of Redis, for two users", known, []*decision.Decision{later, decided("acme", answered{minute, denies})}},
+		{
+			"quota of a share, then of Redis, for two users",
+			known,
+			[]*decision.Decision{later, decided("acme", answered{minute, denies})},
+		},
 		{"quota of an anonymous address", known, one(anonymous)},
 		{"shadow", known, one(decided("acme", answered{trial, denies}))},
 		{"log", known, one(decided("acme", answered{watch, denies}))},
@@ -106,7 +116,15 @@ func kinds() []kind {
 		{"user_missing", known, one(deniedFor("acme", decision.UserMissing))},
 		{"header_repeated", known, one(repeated)},
 		{"meta_limited", known, one(limited)},
-		{"others", crowd, []*decision.Decision{decided("acme", answered{minute, denies}), decided("globex", answered{minute, denies}), decided("initech", answered{minute, denies})}},
+		{
+			"others",
+			crowd,
+			[]*decision.Decision{
+				decided("acme", answered{minute, denies}),
+				decided("globex", answered{minute, denies}),
+				decided("initech", answered{minute, denies}),
+			},
+		},
 	}
 	for _, k := range list {
 		if k.options.Node != "" {
@@ -168,7 +186,10 @@ func TestLinesAreWhatWasPublished(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(got.Bytes(), want) {
-			t.Errorf("lines have changed; if that is meant, run go test ./plugin/denial -update and read the difference:\n%s", got.Bytes())
+			t.Errorf(
+				"lines have changed; if that is meant, run go test ./plugin/denial -update and read the difference:\n%s",
+				got.Bytes(),
+			)
 		}
 	})
 }

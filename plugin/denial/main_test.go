@@ -43,7 +43,9 @@ var (
 
 // named is a policy that allows ten requests a minute.
 func named(name string, scope policy.Scope) policy.Policy {
-	compiled, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: 60 * limit.Second, Burst: 20})
+	compiled, err := limit.New(
+		limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: 60 * limit.Second, Burst: 20},
+	)
 	if err != nil {
 		panic(err)
 	}

@@ -68,10 +68,18 @@ func TestADenialIsRecordedForEachPolicyThatDenies(t *testing.T) {
 		},
 		{
 			"closed twice, the longer wait answers",
-			decided("acme", answered{minuteClosed, decision.Status{Failure: decision.TimedOut, Wait: 1}}, answered{closed, unanswered}),
+			decided(
+				"acme",
+				answered{minuteClosed, decision.Status{Failure: decision.TimedOut, Wait: 1}},
+				answered{closed, unanswered},
+			),
 			"acme closed store_away enforce 1 1\nacme minute store_away enforce 1 0\n",
 		},
-		{"closed beside one without room", decided("acme", answered{closed, unanswered}, answered{minute, denies}), "acme minute quota enforce 1 1\n"},
+		{
+			"closed beside one without room",
+			decided("acme", answered{closed, unanswered}, answered{minute, denies}),
+			"acme minute quota enforce 1 1\n",
+		},
 		{"open", decided("acme", answered{minute, unanswered}), ""},
 		{"a missing tenant", deniedFor("", decision.TenantMissing), "  tenant_missing enforce 1 1\n"},
 		{"a missing tenant in log mode", rehearsed, "acme  tenant_missing log 1 0\n"},
@@ -119,7 +127,8 @@ func TestALineSaysInWhatItsRequestsDiffer(t *testing.T) {
 	other := decided("acme", answered{minute, deniesLong})
 	other.Identity.User.ID, other.Resolution.Endpoint = "u_43", "GET /records"
 	events, _ := recorded(t, Options{}, first, first, other)
-	if len(events) != 1 || !slices.Equal(events[0].Mixed, []string{"user", "endpoint", "source"}) || events[0].Endpoint != first.Resolution.Endpoint {
+	if len(events) != 1 || !slices.Equal(events[0].Mixed, []string{"user", "endpoint", "source"}) ||
+		events[0].Endpoint != first.Resolution.Endpoint {
 		t.Errorf("recorded %+v, want one line that describes the first and names what is mixed", events)
 	}
 	if events, _ := recorded(t, Options{}, first, first); len(events) != 1 || events[0].Mixed != nil {
@@ -143,7 +152,13 @@ func TestBeyondTheCeilingTenantsAreCountedTogetherPerPolicy(t *testing.T) {
 			got = append(got, fmt.Sprint(e.Org, " ", e.Policy, " ", e.Mode, " ", e.Others, " ", e.Count))
 		}
 		slices.Sort(got)
-		want := []string{" daily enforce true 1", " daily shadow true 1", " minute enforce true 3", "a minute enforce false 2", "b minute enforce false 1"}
+		want := []string{
+			" daily enforce true 1",
+			" daily shadow true 1",
+			" minute enforce true 3",
+			"a minute enforce false 2",
+			"b minute enforce false 1",
+		}
 		if !slices.Equal(got, want) || r.Stats().Folded != 5 {
 			t.Errorf("lines are %q, folded %d; want %q, folded 5", got, r.Stats().Folded, want)
 		}

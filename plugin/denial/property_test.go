@@ -20,8 +20,11 @@ import (
 func anyDecision(t *rapid.T) *decision.Decision {
 	org := rapid.SampledFrom([]string{"", "acme", "globex", "\xff", "\"\n"}).Draw(t, "org")
 	mode := rapid.SampledFrom([]policy.Mode{policy.Enforce, policy.Enforce, policy.Shadow, policy.Log})
-	statuses := rapid.SampledFrom([]decision.Status{admits, admits, denies, deniesLong, localNo, unanswered, {Source: decision.Redis, Wait: limit.Never}})
-	if reason := rapid.SampledFrom([]decision.Reason{decision.Counted, decision.Counted, decision.TenantMissing, decision.Banned}).Draw(t, "reason"); reason != decision.Counted {
+	statuses := rapid.SampledFrom([]decision.Status{
+		admits, admits, denies, deniesLong, localNo, unanswered, {Source: decision.Redis, Wait: limit.Never},
+	})
+	reasons := []decision.Reason{decision.Counted, decision.Counted, decision.TenantMissing, decision.Banned}
+	if reason := rapid.SampledFrom(reasons).Draw(t, "reason"); reason != decision.Counted {
 		d := undecided(org)
 		d.Mode = mode.Draw(t, "config's mode")
 		d.DenyOrRecord(reason, 0)
@@ -33,7 +36,8 @@ func anyDecision(t *rapid.T) *decision.Decision {
 	for i := range bounds {
 		bounds[i].policy = named(rapid.SampledFrom([]string{"minute", "daily", "billing"}).Draw(t, "policy"), policy.Tenant)
 		bounds[i].policy.Mode = mode.Draw(t, "mode")
-		bounds[i].policy.FailMode = rapid.SampledFrom([]policy.FailMode{policy.FailOpen, policy.FailClosed, policy.FailLocal}).Draw(t, "fail mode")
+		modes := []policy.FailMode{policy.FailOpen, policy.FailClosed, policy.FailLocal}
+		bounds[i].policy.FailMode = rapid.SampledFrom(modes).Draw(t, "fail mode")
 		bounds[i].status = statuses.Draw(t, "status")
 	}
 	d := decided(org, bounds...)
@@ -94,7 +98,8 @@ func TestTheCountsOfAllLinesAndDropsAreTheDenials(t *testing.T) {
 			RetryFor:   rapid.SampledFrom([]time.Duration{time.Millisecond, time.Second, time.Minute}).Draw(rt, "retry"),
 		}
 		decisions := rapid.SliceOfN(rapid.Custom(anyDecision), 0, 60).Draw(rt, "decisions")
-		pauses := rapid.SliceOfN(rapid.SampledFrom([]time.Duration{0, 0, 0, 400 * time.Millisecond, 3 * time.Second}), 1, 8).Draw(rt, "pauses")
+		steps := []time.Duration{0, 0, 0, 400 * time.Millisecond, 3 * time.Second}
+		pauses := rapid.SliceOfN(rapid.SampledFrom(steps), 1, 8).Draw(rt, "pauses")
 		var denials, requests uint64
 		var stats Stats
 		synctest.Test(t, func(t *testing.T) {
@@ -121,8 +126,10 @@ func TestTheCountsOfAllLinesAndDropsAreTheDenials(t *testing.T) {
 			dropped += d.Denials
 		}
 		count, answers := sums(to.events(t))
-		if count+dropped != denials || stats.Denials != denials || answers > requests || (dropped == 0 && answers != requests) {
-			rt.Fatalf("lines count %d denials and %d answers, %d denials are dropped; want %d and %d (%+v)", count, answers, dropped, denials, requests, stats)
+		if count+dropped != denials || stats.Denials != denials || answers > requests ||
+			(dropped == 0 && answers != requests) {
+			rt.Fatalf("lines count %d denials and %d answers, %d denials are dropped; want %d and %d (%+v)",
+				count, answers, dropped, denials, requests, stats)
 		}
 		seen := map[string]bool{}
 		for _, line := range to.lines {

@@ -56,7 +56,8 @@ func TestASinkThatFailsIsRetriedAndLoggedOnce(t *testing.T) {
 		wait(10 * time.Second)
 		synctest.Wait()
 		stats := accounted(t, r)
-		if failing := stats.Sinks[0]; failing.Failures < 3 || !failing.Failing || failing.Queued != (Tally{1, 1}) || failing.Written != (Tally{}) {
+		if failing := stats.Sinks[0]; failing.Failures < 3 || !failing.Failing || failing.Queued != (Tally{1, 1}) ||
+			failing.Written != (Tally{}) {
 			t.Errorf("while it fails: %+v, want a line that waits", failing)
 		}
 		to.fail(nil)
@@ -84,7 +85,8 @@ func TestABatchThatASinkNeverTakesIsGivenUp(t *testing.T) {
 		to.fail(nil)
 		end()
 		events := to.events(t)
-		if s := accounted(t, r).Sinks[0]; s.Dropped[SinkFailed] != (Tally{1, 1}) || len(events) != 1 || events[0].Org != "globex" {
+		if s := accounted(t, r).Sinks[0]; s.Dropped[SinkFailed] != (Tally{1, 1}) || len(events) != 1 ||
+			events[0].Org != "globex" {
 			t.Errorf("%+v, written %+v; want the first line given up, and the second written", s, events)
 		}
 	})
@@ -195,7 +197,8 @@ func TestWithoutRunMemoryIsBoundedAndDenialsAreCounted(t *testing.T) {
 			wait(time.Second)
 		}
 		stats := accounted(t, r)
-		if want := uint64(seconds - maxFinished - 1); stats.Open != maxFinished+1 || stats.Sinks[0].Dropped[Queue].Denials != want {
+		want := uint64(seconds - maxFinished - 1)
+		if stats.Open != maxFinished+1 || stats.Sinks[0].Dropped[Queue].Denials != want {
 			t.Errorf("%+v, want %d denials dropped and the rest kept", stats, want)
 		}
 	})

@@ -8,7 +8,7 @@
 // # Cost
 //
 // One connection is one goroutine. Its memory is reused from event to event, about 30 KiB unless frames are long.
-// An event costs the plugin no allocation. [Event.Ask] sends any number of questions in one write and reads all
+// The server allocates nothing for an event. [Event.Ask] sends any number of questions in one write and reads all
 // answers; the headers, the end of the event and the return of the call share another write. What costs Kong is the
 // number of questions, about 7 µs each.
 //

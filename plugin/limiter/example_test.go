@@ -39,7 +39,8 @@ tiers:
 		if err != nil {
 			fmt.Println(err)
 		}
-		fmt.Printf("acme: allowed %v, %d of %d left of %s, wait %v\n", d.Allowed, d.Remaining, d.Limit, d.Policy, d.RetryAfter.Round(time.Minute))
+		fmt.Printf("acme: allowed %v, %d of %d left of %s, wait %v\n",
+			d.Allowed, d.Remaining, d.Limit, d.Policy, d.RetryAfter.Round(time.Minute))
 	}
 	d, err := l.TryAcquire(ctx, limiter.Request{Org: "globex", Tier: "unlimited", Endpoint: "POST /records"})
 	fmt.Println("globex: allowed", d.Allowed, err)
@@ -73,7 +74,8 @@ func ExampleLimiter_Middleware() {
 		r.SetBasicAuth("acme", "…")
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, r)
-		fmt.Println(w.Code, w.Header().Get("X-RateLimit-Limit"), w.Header().Get("X-RateLimit-Remaining"), w.Header().Get("Retry-After"), w.Header().Get("Content-Type"))
+		fmt.Println(w.Code, w.Header().Get("X-RateLimit-Limit"), w.Header().Get("X-RateLimit-Remaining"),
+			w.Header().Get("Retry-After"), w.Header().Get("Content-Type"))
 	}
 	// Output:
 	// 200 1 0  text/plain; charset=utf-8
