@@ -9,28 +9,28 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 )
 
-// view is what the script says of a sliding log before it spends: its entries stay in Redis.
+// view is the script's report of a sliding log before it spends. The entries stay in Redis.
 type view struct {
-	state limit.State
-	free  limit.Micros // instant from which the ask would fit; 0: it fits, or never will
-	taken bool         // the key of its entries holds something that is not ours
+	state   limit.State
+	freeAt  limit.Micros // instant from which the cost would fit; 0: it fits, or never will
+	foreign bool         // the key of its entries holds a foreign type
 }
 
-// A view in the reply is so many numbers; the last says what became of the entries.
+// A view in the reply has viewSize numbers. The last one is 0, or how its entries were found.
 const (
-	viewSize     = 6
-	entriesLost  = 1
-	entriesTaken = 2
+	viewSize       = 6
+	entriesLost    = 1
+	entriesForeign = 2
 )
 
-var errReply = errors.New("the script's reply is not of the form that it promises")
+var errReply = errors.New("the script's reply has not the form of its contract")
 
-// errDiffers cannot happen: the script and package limit are tested to decide alike.
-var errDiffers = errors.New("the script refused what the limit admits")
+// errScriptDiffers reports a fault of this program: the script and package limit are tested to decide alike.
+var errScriptDiffers = errors.New("the script denied what the limit admits")
 
-// read takes the script's reply in. foreign is how many of our values were not of our form, taken how many keys hold
-// something that is not ours at all.
-func (p *plan) read(reply []any) (foreign, taken int, err error) {
+// readReply reads the reply to a take. It returns how many values were not of our form, and how many keys hold a
+// foreign type.
+func (p *plan) readReply(reply []any) (foreign, taken int, err error) {
 	n := len(p.subjects)
 	if len(reply) != n+1 && len(reply) != n+3 && len(reply) != n+4 {
 		return 0, 0, fmt.Errorf("%w: %d elements for %d values", errReply, len(reply), n)
@@ -40,26 +40,26 @@ func (p *plan) read(reply []any) (foreign, taken int, err error) {
 		return 0, 0, fmt.Errorf("%w: its clock is a %T", errReply, reply[n])
 	}
 	values := reply[:n]
-	var refused, logs []any
+	var denials, logs []any
 	if len(reply) > n+1 {
-		refused, ok = list(reply[n+1])
+		denials, ok = asArray(reply[n+1])
 		var okLogs bool
-		if logs, okLogs = list(reply[n+2]); !ok || !okLogs || len(logs)%viewSize != 0 {
+		if logs, okLogs = asArray(reply[n+2]); !ok || !okLogs || len(logs)%viewSize != 0 {
 			return 0, 0, fmt.Errorf("%w: %T and %T with %d numbers", errReply, reply[n+1], reply[n+2], len(logs))
 		}
 	}
-	if p.crowded = p.crowded[:0]; len(reply) > n+3 {
-		if p.crowded, ok = list(reply[n+3]); !ok {
+	if p.toSplit = p.toSplit[:0]; len(reply) > n+3 {
+		if p.toSplit, ok = asArray(reply[n+3]); !ok {
 			return 0, 0, fmt.Errorf("%w: crowded strings are a %T", errReply, reply[n+3])
 		}
 	}
 	p.now = limit.Micros(now)
-	for _, number := range refused {
+	for _, number := range denials {
 		i, ok := number.(int64)
 		if !ok || i < 1 || int(i) > len(p.records) {
-			return 0, 0, fmt.Errorf("%w: record %v refuses", errReply, number)
+			return 0, 0, fmt.Errorf("%w: record %v denies", errReply, number)
 		}
-		p.records[i-1].refused = true
+		p.records[i-1].denied = true
 	}
 	if foreign, taken, err = p.readValues(values); err != nil {
 		return 0, 0, err
@@ -68,8 +68,8 @@ func (p *plan) read(reply []any) (foreign, taken int, err error) {
 	return foreign + lost, taken + alien, err
 }
 
-// list is an array of the reply; none is an empty one.
-func list(element any) ([]any, bool) {
+// asArray returns an array of the reply, nil where the reply has none, and whether it could be read.
+func asArray(element any) ([]any, bool) {
 	if element == nil {
 		return nil, true
 	}
@@ -77,9 +77,9 @@ func list(element any) ([]any, bool) {
 	return array, ok
 }
 
-// relevel learns the levels of the request's subjects, if the reply consists of them. Then the script has done nothing
-// else, and is to be asked again.
-func (p *plan) relevel(reply []any) (bool, error) {
+// learnLevels records the levels of the request's subjects, if the reply consists of them. It reports whether it does:
+// then the script has done nothing else, and is run again.
+func (p *plan) learnLevels(reply []any) (bool, error) {
 	if len(reply) != 1 {
 		return false, nil
 	}
@@ -105,17 +105,17 @@ func (p *plan) relevel(reply []any) (bool, error) {
 func (p *plan) readValues(values []any) (foreign, taken int, err error) {
 	for i := range p.subjects {
 		s := &p.subjects[i]
-		s.value, s.ours = "", true
+		s.value, s.readable = "", true
 		switch value := values[i].(type) {
 		case nil:
 		case string:
-			if sound(value) {
+			if isWellFormed(value) {
 				s.value = value
 			} else {
 				foreign++
 			}
 		case int64:
-			s.ours = false
+			s.readable = false
 			taken++
 		default:
 			return 0, 0, fmt.Errorf("%w: a value is a %T", errReply, value)
@@ -128,7 +128,7 @@ func (p *plan) readValues(values []any) (foreign, taken int, err error) {
 		if value == "" {
 			continue
 		}
-		if found := find(value, b.name[:]); found != "" {
+		if found := findState(value, b.name[:]); found != "" {
 			var ok bool
 			if b.state, ok = decode(found, p.now); !ok {
 				foreign++
@@ -151,16 +151,19 @@ func (p *plan) readLogs(logs []any) (lost, taken int, err error) {
 		if n[0] < 1 || int(n[0]) > len(p.records) {
 			return 0, 0, fmt.Errorf("%w: record %d is a log", errReply, n[0])
 		}
-		v := view{state: limit.State{Algorithm: limit.SlidingLog, Base: 1, Spent: n[1], At: limit.Micros(n[2])}, free: limit.Micros(n[4])}
+		v := view{
+			state:  limit.State{Algorithm: limit.SlidingLog, Base: 1, Spent: n[1], At: limit.Micros(n[2])},
+			freeAt: limit.Micros(n[4]),
+		}
 		if v.state.Spent > 0 {
 			v.state.Log = []limit.Admission{{At: limit.Micros(n[3]), Cost: v.state.Spent}}
 		}
 		switch n[5] {
 		case entriesLost:
 			lost++
-		case entriesTaken:
+		case entriesForeign:
 			taken++
-			v.taken = true
+			v.foreign = true
 		}
 		p.views = append(p.views, v)
 		p.records[n[0]-1].log = &p.views[len(p.views)-1]
@@ -168,24 +171,24 @@ func (p *plan) readLogs(logs []any) (lost, taken int, err error) {
 	return lost, taken, nil
 }
 
-// denied tells whether an enforced bound refuses.
+// denied reports whether an enforced bound denies.
 func (p *plan) denied() bool {
 	for i := range p.records[:p.enforced] {
-		if p.records[i].refused {
+		if p.records[i].denied {
 			return true
 		}
 	}
 	return false
 }
 
-// settle fills the statuses in. charged says whether what the script has spent stays spent; it is false where another
-// call of the same request was refused.
-func (p *plan) settle(statuses []decision.Status, charged bool) error {
+// fillStatuses fills in the statuses. Charged reports whether what the script has spent stays spent; it is false where
+// another call of the same request denies.
+func (p *plan) fillStatuses(statuses []decision.Status, charged bool) error {
 	denied := p.denied()
 	refunds := !charged && !denied // what the script has spent is refunded, because another call denies
 	charged = charged && !denied
-	p.seen = slices.Grow(p.seen[:0], len(p.bounds))[:len(p.bounds)]
-	clear(p.seen)
+	p.shown = slices.Grow(p.shown[:0], len(p.bounds))[:len(p.bounds)]
+	clear(p.shown)
 	for i := range p.records {
 		r := &p.records[i]
 		b := &p.buckets[r.bucket]
@@ -195,19 +198,19 @@ func (p *plan) settle(statuses []decision.Status, charged bool) error {
 				b.shown = r
 			}
 			state = b.shown.log.state
-			if p.seen[r.bound] == nil || (charged && r.looks()) {
-				p.seen[r.bound] = b.shown
+			if p.shown[r.bound] == nil || (charged && r.viewsOnly()) {
+				p.shown[r.bound] = b.shown
 			}
 		}
-		b.refunded = b.refunded || refunds && p.spent(r)
-		if r.asks {
+		b.refunded = b.refunded || refunds && p.wasSpent(r)
+		if r.checks {
 			wait, err := p.wait(r, state, charged)
 			if err != nil {
 				return err
 			}
 			statuses[r.bound].Wait = wait
 		}
-		if charged && p.spent(r) {
+		if charged && p.wasSpent(r) {
 			b.state, b.charged = p.spend(r, b.state), true
 			statuses[r.bound].Charged, statuses[r.bound].Receipt = true, b.state.Receipt()
 		}
@@ -218,44 +221,44 @@ func (p *plan) settle(statuses []decision.Status, charged bool) error {
 	return nil
 }
 
-// wait says how long the record's bound has to wait. What the script has decided stands; only a bound in shadow, whose
-// turn came after spending that did not last, is asked again.
+// wait returns how long the record's bound has to wait. The script's decision stands, but for a bound in shadow that
+// was checked after spending which was then refunded: it is checked again without that.
 func (p *plan) wait(r *record, state limit.State, charged bool) (limit.Micros, error) {
 	bound := &p.bounds[r.bound]
 	l := &bound.Policy.Limit
-	if !r.refused {
+	if !r.denied {
 		return 0, nil
 	}
 	var wait limit.Micros
 	switch {
-	case r.asked > l.Capacity():
+	case r.demand > l.Capacity():
 		wait = limit.Never
-	case r.log != nil && p.buckets[r.bucket].refunded && l.Wait(&state, p.now, r.asked) == 0:
+	case r.log != nil && p.buckets[r.bucket].refunded && l.Wait(&state, p.now, r.demand) == 0:
 		wait = 0
 	case r.log != nil:
-		wait = r.log.free - p.now
+		wait = r.log.freeAt - p.now
 	default:
 		l.Advance(&state, p.now)
-		wait = l.Wait(&state, p.now, r.asked)
+		wait = l.Wait(&state, p.now, r.demand)
 	}
 	if wait <= 0 && (charged || bound.Enforced()) {
-		return 0, fmt.Errorf("%w: %d of %s", errDiffers, r.asked, bound.Policy.Describe())
+		return 0, fmt.Errorf("%w: %d of %s", errScriptDiffers, r.demand, bound.Policy.Describe())
 	}
 	return max(wait, 0), nil
 }
 
-// spent tells whether the script has spent the record, if nothing enforced refused.
-func (p *plan) spent(r *record) bool {
-	return r.spends && !r.refused && p.bounds[r.bound].Cost > 0 && p.answered(r)
+// wasSpent reports whether the script has spent the record, if no enforced record denied.
+func (p *plan) wasSpent(r *record) bool {
+	return r.spends && !r.denied && p.bounds[r.bound].Cost > 0 && p.isAnswered(r)
 }
 
-// answered tells whether the record's bucket could be read.
-func (p *plan) answered(r *record) bool {
-	return p.subjects[p.buckets[r.bucket].subject].ours && (r.log == nil || !r.log.taken)
+// isAnswered reports whether the record's bucket could be read.
+func (p *plan) isAnswered(r *record) bool {
+	return p.subjects[p.buckets[r.bucket].subject].readable && (r.log == nil || !r.log.foreign)
 }
 
-// spend returns the state after the record was spent from it. Of a sliding log its view is spent from, which knows no
-// mark.
+// spend returns the state after the record was spent from it. Of a sliding log it spends from the view, with the mark
+// of the state.
 func (p *plan) spend(r *record, state limit.State) limit.State {
 	bound := &p.bounds[r.bound]
 	l := &bound.Policy.Limit
@@ -270,16 +273,16 @@ func (p *plan) spend(r *record, state limit.State) limit.State {
 	return state
 }
 
-// report says how the bound's bucket stands after the request.
+// report fills in how the bound's bucket stands after the request.
 func (p *plan) report(i int, status *decision.Status) {
 	status.Now, status.Source = p.now, decision.Redis
-	b, r := &p.buckets[p.of[i]], p.seen[i]
-	if !p.subjects[b.subject].ours || (r != nil && r.log.taken) {
+	b, r := &p.buckets[p.bucketOf[i]], p.shown[i]
+	if !p.subjects[b.subject].readable || (r != nil && r.log.foreign) {
 		status.Source, status.Failure = decision.Unanswered, decision.WrongType
 		return
 	}
 	l, state := &p.bounds[i].Policy.Limit, b.state
-	if r != nil && (r.looks() || !b.charged) {
+	if r != nil && (r.viewsOnly() || !b.charged) {
 		state = r.log.state
 	}
 	l.Advance(&state, p.now)

@@ -12,8 +12,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// asked is a compiled request of one enforced bound and one sliding log.
-func asked(t testing.TB) *plan {
+// compiled is a compiled request of one enforced bound and one sliding log.
+func compiled(t testing.TB) *plan {
 	t.Helper()
 	log := of(bound(t, "log", limit.Spec{Algorithm: limit.SlidingLog, Quantity: 5, Window: hour}), "u")
 	p := new(plan)
@@ -47,15 +47,15 @@ func element(depth int) *rapid.Generator[any] {
 
 func TestAReplyOfAnyFormIsReadOrRefusedAndNeverPanics(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		p := asked(t)
+		p := compiled(t)
 		reply := rapid.SliceOfN(element(1), 0, 6).Draw(rt, "reply")
-		if _, _, err := p.read(reply); err != nil {
+		if _, _, err := p.readReply(reply); err != nil {
 			if !errors.Is(err, errReply) {
 				rt.Fatalf("%v: %v", reply, err)
 			}
 			return
 		}
-		if err := p.settle(make([]decision.Status, 2), true); err != nil && !errors.Is(err, errDiffers) {
+		if err := p.fillStatuses(make([]decision.Status, 2), true); err != nil && !errors.Is(err, errScriptDiffers) {
 			rt.Fatalf("%v: %v", reply, err)
 		}
 	})
@@ -71,16 +71,16 @@ func TestRepliesThatTheScriptNeverGivesAreRefused(t *testing.T) {
 		"only one array":        {nil, nil, now, nil},
 		"a clock of text":       {nil, nil, "now"},
 		"a value of arrays":     {nil, []any{}, now},
-		"refusals that are one": {nil, nil, now, int64(1), nil},
-		"a refusal of nobody":   {nil, nil, now, []any{int64(3)}, nil},
-		"a refusal of text":     {nil, nil, now, []any{"1"}, nil},
+		"denials that are one":  {nil, nil, now, int64(1), nil},
+		"a denial by no record": {nil, nil, now, []any{int64(3)}, nil},
+		"a denial by text":      {nil, nil, now, []any{"1"}, nil},
 		"half a view":           {nil, nil, now, nil, []any{int64(1), int64(0), now}},
 		"a view of nobody":      {nil, nil, now, nil, []any{int64(0), int64(0), now, now, int64(0), int64(0)}},
 		"a view with text":      {nil, nil, now, nil, []any{int64(2), "0", now, now, int64(0), int64(0)}},
 	}
 	for name, reply := range cases {
 		t.Run(name, func(t *testing.T) {
-			if _, _, err := asked(t).read(reply); !errors.Is(err, errReply) {
+			if _, _, err := compiled(t).readReply(reply); !errors.Is(err, errReply) {
 				t.Errorf("error is %v, want that the reply has another form", err)
 			}
 		})
@@ -88,11 +88,11 @@ func TestRepliesThatTheScriptNeverGivesAreRefused(t *testing.T) {
 }
 
 func TestARefusalThatTheLimitWouldAdmitIsAnError(t *testing.T) {
-	p := asked(t)
-	if _, _, err := p.read([]any{nil, nil, int64(1_700_000_000_000_000), []any{int64(1)}, nil}); err != nil {
+	p := compiled(t)
+	if _, _, err := p.readReply([]any{nil, nil, int64(1_700_000_000_000_000), []any{int64(1)}, nil}); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.settle(make([]decision.Status, 2), true); !errors.Is(err, errDiffers) {
+	if err := p.fillStatuses(make([]decision.Status, 2), true); !errors.Is(err, errScriptDiffers) {
 		t.Errorf("error is %v, want that script and limit differ", err)
 	}
 }
@@ -150,10 +150,10 @@ func TestARequestAllocatesLittle(t *testing.T) {
 		if err := p.compile(bounds); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := p.read(reply); err != nil {
+		if _, _, err := p.readReply(reply); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.settle(statuses, true); err != nil {
+		if err := p.fillStatuses(statuses, true); err != nil {
 			t.Fatal(err)
 		}
 	}); n > 3 {

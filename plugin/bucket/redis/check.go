@@ -13,30 +13,31 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The oldest Redis that will do.
+// The oldest Redis that is supported.
 const oldestMajor, oldestMinor = 6, 2
 
-// finding is what a start-up check has to say about one server, in one line.
+// finding is one result of the check of a server, in one line.
 type finding struct {
 	message string
-	refuse  bool // nothing can be counted there
+	fatal   bool // the server cannot keep buckets
 }
 
-// examine asks a server what it is, judges that, and leaves the script there. It reads and writes no key.
+// examine reads a server's INFO and settings, returns what is wrong with them, and loads the script. It reads and
+// writes no key.
 func (c *connection) examine(ctx context.Context, client *redis.Client) ([]finding, error) {
 	text, err := client.Info(ctx).Result()
 	switch {
 	case redis.IsPermissionError(err):
 		return []finding{{message: "cannot be checked, because its user may not run INFO"}}, nil
 	case err != nil:
-		return nil, fmt.Errorf("ask for INFO: %w", err)
+		return nil, fmt.Errorf("read INFO: %w", err)
 	}
-	findings := judge(parseInfo(text), c.settings.clustered())
-	if refused(findings) {
+	findings := judge(parseInfo(text), c.settings.isCluster())
+	if anyFatal(findings) {
 		return findings, nil
 	}
-	if c.settings.clustered() {
-		for _, judge := range []func(context.Context, *redis.Client) ([]finding, error){judgeTags, judgeCoverage} {
+	if c.settings.isCluster() {
+		for _, judge := range []func(context.Context, *redis.Client) ([]finding, error){checkTags, checkCoverage} {
 			more, err := judge(ctx, client)
 			if err != nil {
 				return nil, err
@@ -61,26 +62,26 @@ func parseInfo(text string) map[string]string {
 	return info
 }
 
-// judge finds what is wrong with a server, given its INFO and whether the settings are those of a cluster. A value that
-// a server does not tell is no finding.
+// judge returns what is wrong with a server, by its INFO and whether the settings are those of a cluster. A value that
+// is missing is no finding.
 func judge(info map[string]string, clustered bool) []finding {
 	var findings []finding
 	warn := func(format string, args ...any) {
 		findings = append(findings, finding{message: fmt.Sprintf(format, args...)})
 	}
-	refuse := func(format string, args ...any) {
+	reject := func(format string, args ...any) {
 		findings = append(findings, finding{fmt.Sprintf(format, args...), true})
 	}
-	if version := info["redis_version"]; tooOld(version) {
-		refuse("is Redis %s: %d.%d or newer is needed", version, oldestMajor, oldestMinor)
+	if version := info["redis_version"]; isTooOld(version) {
+		reject("is Redis %s: %d.%d or newer is needed", version, oldestMajor, oldestMinor)
 	}
 	switch mode := info["redis_mode"]; {
 	case mode == "sentinel":
-		refuse("is a Sentinel: name it in redis.sentinel_nodes, and the master in redis.sentinel_master")
+		reject("is a Sentinel: name it in redis.sentinel_nodes, and the master in redis.sentinel_master")
 	case mode == "cluster" && !clustered:
-		refuse("is part of a Redis Cluster: name some of its nodes in redis.cluster_nodes instead of redis.host")
+		reject("is part of a Redis Cluster: name some of its nodes in redis.cluster_nodes instead of redis.host")
 	case mode == "standalone" && clustered:
-		refuse("is not part of a Redis Cluster: use redis.host instead of redis.cluster_nodes")
+		reject("is not part of a Redis Cluster: use redis.host instead of redis.cluster_nodes")
 	}
 	if info["role"] == "slave" {
 		if info["slave_read_only"] == "0" {
@@ -95,10 +96,10 @@ func judge(info map[string]string, clustered bool) []finding {
 	return findings
 }
 
-// tooOld tells whether a version is known to be older than the oldest that will do.
-func tooOld(version string) bool {
-	majorText, rest, _ := strings.Cut(version, ".")
-	minorText, _, _ := strings.Cut(rest, ".")
+// isTooOld reports whether a version is older than the oldest that is supported; false for a version of another form.
+func isTooOld(version string) bool {
+	majorText, minorAndPatch, _ := strings.Cut(version, ".")
+	minorText, _, _ := strings.Cut(minorAndPatch, ".")
 	major, err := strconv.Atoi(majorText)
 	if err != nil {
 		return false
@@ -107,9 +108,9 @@ func tooOld(version string) bool {
 	return major < oldestMajor || (err == nil && major == oldestMajor && minor < oldestMinor)
 }
 
-// judgeTags finds out whether keys with one hash tag share a slot, as the keys of one tenant must. A server that may not
-// be asked is believed.
-func judgeTags(ctx context.Context, client *redis.Client) ([]finding, error) {
+// checkTags checks that keys with one hash tag share a slot, as the keys of one tenant must. Without the right to run
+// the command there is no finding.
+func checkTags(ctx context.Context, client *redis.Client) ([]finding, error) {
 	pipeline := client.Pipeline()
 	one, other := pipeline.ClusterKeySlot(ctx, "{t=a}1"), pipeline.ClusterKeySlot(ctx, "{t=a}2")
 	_, err := pipeline.Exec(ctx)
@@ -117,109 +118,115 @@ func judgeTags(ctx context.Context, client *redis.Client) ([]finding, error) {
 	case redis.IsPermissionError(err):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("ask for the slot of a key: %w", err)
+		return nil, fmt.Errorf("read the slot of a key: %w", err)
 	case one.Val() != other.Val():
 		return []finding{{"does not keep keys with one hash tag in one slot, as a request's buckets must be", true}}, nil
 	}
 	return nil, nil
 }
 
-// judgeCoverage finds out whether one lost master takes all others with it. A server that may not be asked, or does not
-// say, is believed.
-func judgeCoverage(ctx context.Context, client *redis.Client) ([]finding, error) {
+// checkCoverage checks that one lost master does not stop all others. A server that returns an error, or no value,
+// gives no finding.
+func checkCoverage(ctx context.Context, client *redis.Client) ([]finding, error) {
 	const setting = "cluster-require-full-coverage"
 	values, err := client.ConfigGet(ctx, setting).Result()
-	var refusal redis.Error
+	var rejection redis.Error
 	switch {
-	case errors.As(err, &refusal):
+	case errors.As(err, &rejection):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("ask for %s: %w", setting, err)
+		return nil, fmt.Errorf("read %s: %w", setting, err)
 	case values[setting] == "yes":
-		return []finding{{message: "has " + setting + " yes: while one master is away the whole cluster stops answering; set it to no"}}, nil
+		return []finding{{
+			message: "has " + setting + " yes: while one master is away the whole cluster stops answering; set it to no",
+		}}, nil
 	}
 	return nil, nil
 }
 
-func refused(findings []finding) bool {
+// anyFatal reports whether a server cannot keep buckets.
+func anyFatal(findings []finding) bool {
 	for _, f := range findings {
-		if f.refuse {
+		if f.fatal {
 			return true
 		}
 	}
 	return false
 }
 
-// check examines all masters once, refuses or admits the connection by what it finds, and returns one line for each
-// finding, behind the server's address. An error means that it could not look everywhere: the connection stays as it is.
-func (c *connection) check(ctx context.Context) (warnings []string, refusal, err error) {
+// check examines all masters once, and rejects the connection's calls, or admits them again, by what it finds. It
+// returns one line for each finding, behind the server's address. An error means that some server could not be
+// examined: then the connection stays as it is, unless another server is unfit.
+func (c *connection) check(ctx context.Context) (warnings []string, rejection, err error) {
 	var mu sync.Mutex
-	var refusals []error
+	var rejections []error
 	err = c.backend.masters(ctx, func(ctx context.Context, client *redis.Client) error {
 		findings, err := c.examine(ctx, client)
 		mu.Lock()
 		defer mu.Unlock()
 		for _, f := range findings {
 			line := c.address(client) + " " + f.message
-			if f.refuse {
-				refusals = append(refusals, errors.New(line))
+			if f.fatal {
+				rejections = append(rejections, errors.New(line))
 			} else {
 				warnings = append(warnings, line)
 			}
 		}
 		return err
 	})
-	if c.settings.clustered() && redis.HasErrorPrefix(err, "This instance has cluster support disabled") {
-		refusals, err = append(refusals, errors.New("redis.cluster_nodes names a Redis that is not part of a Redis Cluster: use redis.host")), nil
+	if c.settings.isCluster() && redis.HasErrorPrefix(err, "This instance has cluster support disabled") {
+		err = nil
+		rejections = append(rejections,
+			errors.New("redis.cluster_nodes names a Redis that is not part of a Redis Cluster: use redis.host"))
 	}
-	if refusal = errors.Join(refusals...); refusal != nil {
-		c.refuse(refusal)
-		return warnings, refusal, err
+	if rejection = errors.Join(rejections...); rejection != nil {
+		c.reject(rejection)
+		return warnings, rejection, err
 	}
 	if err == nil {
-		c.refuse(nil)
+		c.reject(nil)
 	}
 	return warnings, nil, err
 }
 
-// address is where a client leads to: its own name in a cluster, else the settings'.
+// address returns where a client leads to: its own address in a cluster, else the place of the settings.
 func (c *connection) address(client *redis.Client) string {
-	if c.settings.clustered() {
+	if c.settings.isCluster() {
 		return client.Options().Addr
 	}
 	return c.settings.place()
 }
 
-// longestPause is how long watch waits at most before it looks again.
-const longestPause = 30 * time.Second
+// maxPause bounds how long watch waits before it checks again.
+const maxPause = 30 * time.Second
 
 // watch checks a connection until all is well with it, it is closed, or ctx ends. It logs each finding once.
 func (c *connection) watch(ctx context.Context, log *slog.Logger, pause time.Duration) {
 	log = log.With("redis", c.settings.place())
-	said := map[string]bool{}
-	say := func(level slog.Level, line string) {
-		if !said[line] {
+	logged := map[string]bool{}
+	logOnce := func(level slog.Level, line string) {
+		if !logged[line] {
 			log.Log(ctx, level, line)
-			said[line] = true
+			logged[line] = true
 		}
 	}
 	failing := false
-	for ; ; pause = min(2*pause, longestPause) {
-		warnings, refusal, err := c.check(ctx)
+	for ; ; pause = min(2*pause, maxPause) {
+		warnings, rejection, err := c.check(ctx)
 		if errors.Is(err, redis.ErrClosed) || ctx.Err() != nil {
 			return
 		}
 		for _, line := range warnings {
-			say(slog.LevelWarn, line)
+			logOnce(slog.LevelWarn, line)
 		}
-		if refusal != nil {
-			say(slog.LevelError, "no limit can be counted: "+refusal.Error())
+		if rejection != nil {
+			logOnce(slog.LevelError, "no limit can be counted: "+rejection.Error())
 		}
 		if err != nil && !failing {
 			log.Warn("Redis cannot be checked; trying again until it can", "error", err)
 		}
 		failing = err != nil
-		if refusal == nil && err == nil {
+		if rejection == nil && err == nil {
 			log.Info("Redis is ready")
 			return
 		}

@@ -15,7 +15,7 @@ func TestAServerIsJudgedByItsInfo(t *testing.T) {
 		info      string // beside that of a good server
 		clustered bool
 		want      string // part of the one finding; "" for none
-		refuse    bool
+		fatal     bool
 	}{
 		{"good", "", false, "", false},
 		{"good cluster", "redis_mode:cluster", true, "", false},
@@ -37,8 +37,8 @@ func TestAServerIsJudgedByItsInfo(t *testing.T) {
 		switch {
 		case test.want == "" && len(findings) > 0:
 			t.Errorf("%s: %v", test.name, findings)
-		case test.want != "" && (len(findings) != 1 || !strings.Contains(findings[0].message, test.want) || findings[0].refuse != test.refuse):
-			t.Errorf("%s: %v, want %q (refused: %t)", test.name, findings, test.want, test.refuse)
+		case test.want != "" && (len(findings) != 1 || !strings.Contains(findings[0].message, test.want) || findings[0].fatal != test.fatal):
+			t.Errorf("%s: %v, want %q (refused: %t)", test.name, findings, test.want, test.fatal)
 		}
 	}
 }
@@ -81,7 +81,7 @@ func TestAWrongTopologyIsRefusedUntilItIsRight(t *testing.T) {
 		defer release()
 		eventually(t, "it is refused", func() bool { return strings.Contains(log.String(), "no limit can be counted") })
 		err = run(c, "k")
-		if err := wantKind(err, Refused); err != nil {
+		if err := wantKind(err, Rejected); err != nil {
 			t.Error(err)
 		}
 		if !strings.Contains(log.String(), want) || err == nil || !strings.Contains(err.Error(), want) {
@@ -92,8 +92,8 @@ func TestAWrongTopologyIsRefusedUntilItIsRight(t *testing.T) {
 
 func TestARefusedRedisIsUsedOnceItIsFitForIt(t *testing.T) {
 	c := checked(t, countScript, at(redistest.Single(t), true))
-	c.refuse(errors.New("not yet"))
-	if err := wantKind(run(c, "k"), Refused); err != nil {
+	c.reject(errors.New("not yet"))
+	if err := wantKind(run(c, "k"), Rejected); err != nil {
 		t.Error(err)
 	}
 	if _, _, err := c.check(t.Context()); err != nil {
@@ -131,9 +131,9 @@ func TestAUserWhoMayNotRunInfoIsServedAllTheSame(t *testing.T) {
 	block := at(server, true)
 	block.Username, block.Password = "kong", "hunter2"
 	c := open(t, countScript, block)
-	warnings, refusal, err := c.check(t.Context())
-	if len(warnings) != 1 || !strings.Contains(warnings[0], "may not run INFO") || refusal != nil || err != nil {
-		t.Errorf("%q, %v, %v", warnings, refusal, err)
+	warnings, rejection, err := c.check(t.Context())
+	if len(warnings) != 1 || !strings.Contains(warnings[0], "may not run INFO") || rejection != nil || err != nil {
+		t.Errorf("%q, %v, %v", warnings, rejection, err)
 	}
 	if err := run(c, "k"); err != nil {
 		t.Error(err)

@@ -11,39 +11,41 @@ import (
 )
 
 const (
-	// directCallers is up to how many calls at once each have a connection of their own. One more, and their commands
-	// travel together: from there on that is faster, below it is slower. BenchmarkCallers measures it.
+	// directCallers is the most concurrent calls that each have a connection of their own. Beyond, their commands are
+	// pipelined, which is faster from there on, and slower below. BenchmarkCallers measures it.
 	directCallers = 3
-	// maxBatch is how many commands go-redis waits for at most before it sends what it has.
+	// maxBatch is the most commands that go-redis sends together.
 	maxBatch = 300
 	// maxQueued bounds the commands that wait while a server does not answer; one more is not sent.
 	maxQueued = 16384
 )
 
-// script is a Lua script and the name by which EVALSHA knows it.
+// script is a Lua script and its SHA-1, which EVALSHA names.
 type script struct{ source, sha string }
 
 func newScript(source string) *script {
 	return &script{source: source, sha: redis.NewScript(source).Hash()}
 }
 
-// server runs a script on one Redis server, or on whichever Sentinel says is the master.
+// server runs scripts on one Redis server, or on the master that Sentinel names.
 type server struct {
-	client  *redis.Client
-	pipe    *redis.AutoPipeliner // nil: every call has a connection of its own
-	gate    Gate
-	callers atomic.Int64
-	refuses atomic.Bool        // the last script was turned away by a server that lives
-	loading singleflight.Group // by the scripts' names
+	client    *redis.Client
+	pipe      *redis.AutoPipeliner // nil: every call has a connection of its own
+	gate      Gate
+	callers   atomic.Int64
+	rejecting atomic.Bool        // the last script got an error from a live server
+	loading   singleflight.Group // by SHA-1
 }
 
-// newServer opens no connection; go-redis does when it needs one. Its pipeline ends with the client.
+// newServer returns a server without a connection: go-redis opens one when it needs it. Its pipeline ends with the
+// client.
 func newServer(client *redis.Client, gate Gate, pipelined bool) (*server, error) {
 	s := &server{client: client, gate: gate}
 	if !pipelined {
 		return s, nil
 	}
-	pipe, err := client.AsyncAutoPipelineWithOptions(&redis.AutoPipelineOptions{MaxBatchSize: maxBatch, MaxQueuedCommands: maxQueued})
+	options := &redis.AutoPipelineOptions{MaxBatchSize: maxBatch, MaxQueuedCommands: maxQueued}
+	pipe, err := client.AsyncAutoPipelineWithOptions(options)
 	if err != nil {
 		return nil, fmt.Errorf("start a pipeline: %w", err)
 	}
@@ -51,7 +53,7 @@ func newServer(client *redis.Client, gate Gate, pipelined bool) (*server, error)
 	return s, nil
 }
 
-// evalsha is the command that runs the script.
+// evalsha returns the command that runs the script.
 func (s *script) evalsha(keys []string, args []any) []any {
 	command := make([]any, 0, 3+len(keys)+len(args))
 	command = append(command, "evalsha", s.sha, len(keys))
@@ -61,28 +63,28 @@ func (s *script) evalsha(keys []string, args []any) []any {
 	return append(command, args...)
 }
 
-// run sends the command that runs script, in one round trip, if the server's gate lets it through.
+// run sends the command that runs script, in one round trip, if the server's gate admits it.
 func (s *server) run(ctx context.Context, script *script, command []any, asking bool) (reply []any, err error) {
 	wait, ok := s.gate.Enter()
 	if !ok {
 		return nil, &Error{Kind: NotSent, Wait: wait, err: errGate}
 	}
 	err = errUnfinished
-	defer leave(s.gate, time.Now(), &err)
+	defer leaveGate(s.gate, time.Now(), &err)
 	reply, err = s.try(ctx, script, command, asking)
-	if refuses := turnsAway(err); refuses != s.refuses.Load() {
-		s.refuses.Store(refuses)
+	if rejecting := isServerRejection(err); rejecting != s.rejecting.Load() {
+		s.rejecting.Store(rejecting)
 	}
 	return reply, err
 }
 
 // try sends the command. A server that does not have the script (it is new, restarted, or was a replica until now) has
-// not run anything: it gets the script, and the command once more. asking says that the server is taking the slot over
-// and runs the command only after ASKING.
+// not run anything: try loads the script and sends the command once more. Asking is for a server that takes the slot
+// over and runs the command only after ASKING.
 func (s *server) try(ctx context.Context, script *script, command []any, asking bool) ([]any, error) {
 	send := s.send
 	if asking {
-		send = s.ask
+		send = s.sendAsking
 	}
 	reply, err := send(ctx, command)
 	if err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT") {
@@ -94,21 +96,21 @@ func (s *server) try(ctx context.Context, script *script, command []any, asking 
 	return send(ctx, command)
 }
 
-// probe asks the server whether it lives, if its gate lets that through, and tells whether it does. key answers a key
-// that the server keeps, "" if there is none. A server that turns scripts away, because it is full, a replica or
-// forbidden, answers PING all the time: it lives again when it writes.
+// probe reports whether the server answers, if its gate admits the call. Key returns a key that the server keeps, "" if
+// there is none. A server that runs no scripts, because it is full, a replica or forbidden, answers PING all the time:
+// it must write.
 func (s *server) probe(ctx context.Context, key func() string) bool {
 	if _, ok := s.gate.Enter(); !ok {
 		return false
 	}
 	err := errUnfinished
-	defer leave(s.gate, time.Now(), &err)
+	defer leaveGate(s.gate, time.Now(), &err)
 	err = s.ping(ctx, key)
-	return !ails(err)
+	return !isServerFault(err)
 }
 
 func (s *server) ping(ctx context.Context, key func() string) error {
-	if s.refuses.Load() {
+	if s.rejecting.Load() {
 		if key := key(); key != "" {
 			_, err := s.try(ctx, beatScript, beatScript.evalsha([]string{key}, []any{"probe", 1, format}), false)
 			return err
@@ -132,8 +134,8 @@ func (s *server) send(ctx context.Context, command []any) ([]any, error) {
 	return cmd.Slice()
 }
 
-// ask sends ASKING and the command over one connection.
-func (s *server) ask(ctx context.Context, command []any) ([]any, error) {
+// sendAsking sends ASKING and the command over one connection.
+func (s *server) sendAsking(ctx context.Context, command []any) ([]any, error) {
 	pipeline := s.client.Pipeline()
 	asking := pipeline.Do(ctx, "asking")
 	cmd := pipeline.Do(ctx, command...)
@@ -144,8 +146,8 @@ func (s *server) ask(ctx context.Context, command []any) ([]any, error) {
 	return cmd.Slice()
 }
 
-// load gives the server the script: once for all calls that miss it at the same time. SCRIPT LOAD and not EVAL, whose
-// scripts newer servers forget. When it fails the caller's script did not run.
+// load sends the script to the server, once for all calls that miss it at the same time. It uses SCRIPT LOAD and not
+// EVAL, whose scripts newer servers evict. When it fails the caller's script did not run.
 func (s *server) load(ctx context.Context, script *script) error {
 	loaded := s.loading.DoChan(script.sha, func() (any, error) {
 		return nil, s.client.ScriptLoad(context.WithoutCancel(ctx), script.source).Err()

@@ -304,7 +304,7 @@ func TestWhatRedisTurnsAwayIsRefused(t *testing.T) {
 					must(t, client, test.make...)
 					defer must(t, client, test.undo...)
 				}
-				if err := atOnce(8, 1, func() error { return wantKind(run(c, "k"), Refused) }); err != nil {
+				if err := atOnce(8, 1, func() error { return wantKind(run(c, "k"), Rejected) }); err != nil {
 					t.Error(err)
 				}
 			})

@@ -17,35 +17,35 @@ import (
 const (
 	// maxRedirects is how often one call follows a redirection.
 	maxRedirects = 3
-	// maxServers is how many servers are remembered: more than a cluster has at one time. Beyond it all are forgotten,
-	// and those in use come back with their next call.
+	// maxServers is how many servers are kept: more than a cluster has at one time. Beyond it all are dropped, and those
+	// in use come back with their next call.
 	maxServers = 1024
 	// maxProbeKeys is how many keys are tried for one that a master keeps.
 	maxProbeKeys = 4096
 )
 
-// cluster is a Redis Cluster. Every master has a pipeline of its own, so that one that hangs delays nobody else: that
-// of go-redis for the whole cluster has all wait for the slowest.
+// cluster is a Redis Cluster. Every master has a pipeline of its own, so that one that hangs delays no calls of others:
+// in go-redis's pipeline for a whole cluster all calls wait for the slowest server.
 type cluster struct {
 	client    *redis.ClusterClient
 	connect   func(address string) *redis.Client // to a server that a redirection leads to
 	gate      func(address string) Gate
 	pipelined bool
 
-	unknown  Gate // stands before the search for the cluster's servers, until they are known
-	searched atomic.Bool
+	searchGate Gate // admits the search for the cluster's servers, until they are found
+	searched   atomic.Bool
 
-	masterServers sync.Map // *redis.Client, which ClusterClient owns → *server
+	servers sync.Map // *redis.Client, which ClusterClient owns → *server
 
 	mu       sync.Mutex
-	known    int                // how many masterServers were made since all were forgotten
+	made     int                // how many servers were made since all were dropped
 	targets  map[string]*server // address → a server that a redirection led to, with a client that we own
 	isClosed bool
 }
 
 func newCluster(options *redis.UniversalOptions, gate func(address string) Gate, pipelined bool) *cluster {
 	return &cluster{
-		client: redis.NewClusterClient(options.Cluster()), gate: gate, unknown: gate("any"), pipelined: pipelined,
+		client: redis.NewClusterClient(options.Cluster()), gate: gate, searchGate: gate("any"), pipelined: pipelined,
 		connect: func(address string) *redis.Client {
 			one := options.Simple()
 			one.Addr = address
@@ -58,8 +58,8 @@ func newCluster(options *redis.UniversalOptions, gate func(address string) Gate,
 // Groups implements transport.
 func (*cluster) Groups() bool { return true }
 
-// Run implements transport. A redirection says that the script did not run there, so it is followed at once; what the
-// cluster looks like now is learnt in the background, after a failure too, because a master that died cannot redirect.
+// Run implements transport. A redirection means that the script did not run there, so it is followed at once. The state
+// of the cluster is reloaded in the background, after a failure too, because a master that died cannot redirect.
 func (c *cluster) Run(ctx context.Context, script *script, keys []string, args []any) ([]any, error) {
 	s, err := c.masterOf(ctx, keys[0])
 	if err != nil {
@@ -73,7 +73,7 @@ func (c *cluster) Run(ctx context.Context, script *script, keys []string, args [
 		if address == "" {
 			break
 		}
-		if s, err = c.target(address); err != nil {
+		if s, err = c.targetAt(address); err != nil {
 			return nil, &Error{Kind: NotSent, err: err}
 		}
 		reply, err = s.run(ctx, script, command, asking)
@@ -81,44 +81,44 @@ func (c *cluster) Run(ctx context.Context, script *script, keys []string, args [
 	return reply, err
 }
 
-// masterOf is the server that a key belongs to. Until the cluster's servers are known somebody has to look for them, and
-// waits for those that the settings name: one at a time, if they do not answer.
+// masterOf returns the server that a key belongs to. Until the cluster's servers are found, a call has to search for
+// them and waits for those that the settings name: one call at a time, if they do not answer.
 func (c *cluster) masterOf(ctx context.Context, key string) (*server, error) {
 	if c.searched.Load() {
-		return c.find(ctx, key)
+		return c.findMaster(ctx, key)
 	}
-	wait, ok := c.unknown.Enter()
+	wait, ok := c.searchGate.Enter()
 	if !ok {
 		return nil, &Error{Kind: NotSent, Wait: wait, err: errGate}
 	}
 	s, err := c.search(ctx, key)
 	if err == nil && !c.searched.Swap(true) {
-		c.unknown.Close()
+		c.searchGate.Close()
 	}
 	return s, err
 }
 
-// search finds a key's master through the gate of servers that are not known yet, which has let it through.
+// search finds a key's master, after the search gate has admitted it.
 func (c *cluster) search(ctx context.Context, key string) (s *server, err error) {
 	err = errUnfinished
-	defer leave(c.unknown, time.Now(), &err)
-	return c.find(ctx, key)
+	defer leaveGate(c.searchGate, time.Now(), &err)
+	return c.findMaster(ctx, key)
 }
 
-func (c *cluster) find(ctx context.Context, key string) (*server, error) {
+func (c *cluster) findMaster(ctx context.Context, key string) (*server, error) {
 	client, err := c.client.MasterForKey(ctx, key)
 	if err != nil {
 		return nil, &Error{Kind: NotSent, err: fmt.Errorf("find the master of a key: %w", err)}
 	}
-	s, err := c.master(client)
+	s, err := c.serverOf(client)
 	if err != nil {
 		return nil, &Error{Kind: NotSent, err: err}
 	}
 	return s, nil
 }
 
-// redirection is the address that err points to, "" when it is none, and whether that server wants ASKING. A server that
-// does not know its own name leaves the host out: then it is that of the server which answered.
+// redirection returns the address that err points to, "" when it is none, and whether that server wants ASKING. A
+// server without a name of its own leaves the host out: then it is that of the server which answered.
 func redirection(err error, from string) (target string, asking bool) {
 	address, moved := redis.IsMovedError(err)
 	if !moved {
@@ -135,14 +135,14 @@ func redirection(err error, from string) (target string, asking bool) {
 	return net.JoinHostPort(host, address[colon+1:]), asking
 }
 
-// master is the server behind a client of the ClusterClient's.
-func (c *cluster) master(client *redis.Client) (*server, error) {
-	if s, ok := c.masterServers.Load(client); ok {
+// serverOf returns the server of a client of the ClusterClient's.
+func (c *cluster) serverOf(client *redis.Client) (*server, error) {
+	if s, ok := c.servers.Load(client); ok {
 		return s.(*server), nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s, ok := c.masterServers.Load(client); ok {
+	if s, ok := c.servers.Load(client); ok {
 		return s.(*server), nil
 	}
 	if c.isClosed {
@@ -152,28 +152,28 @@ func (c *cluster) master(client *redis.Client) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.known++; c.known > maxServers {
-		c.forgetMasters(func(*redis.Client) bool { return true })
-		c.known = 1
+	if c.made++; c.made > maxServers {
+		c.dropMasters(func(*redis.Client) bool { return true })
+		c.made = 1
 	}
-	c.masterServers.Store(client, s)
+	c.servers.Store(client, s)
 	return s, nil
 }
 
-// forgetMasters forgets servers that the ClusterClient may still know.
-func (c *cluster) forgetMasters(forgotten func(*redis.Client) bool) {
-	c.masterServers.Range(func(client, s any) bool {
-		if forgotten(client.(*redis.Client)) {
-			c.masterServers.Delete(client)
+// dropMasters drops the servers whose clients dropped reports, though the ClusterClient may still have them.
+func (c *cluster) dropMasters(dropped func(*redis.Client) bool) {
+	c.servers.Range(func(client, s any) bool {
+		if dropped(client.(*redis.Client)) {
+			c.servers.Delete(client)
 			s.(*server).gate.Close()
 		}
 		return true
 	})
 }
 
-// target is the server at an address that a redirection named. Most are masters that the ClusterClient knows too, but
+// targetAt returns the server at an address that a redirection named. Most are masters of the ClusterClient too, but
 // not all, and it lends out clients by key only.
-func (c *cluster) target(address string) (*server, error) {
+func (c *cluster) targetAt(address string) (*server, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.isClosed {
@@ -196,7 +196,7 @@ func (c *cluster) target(address string) (*server, error) {
 	return s, nil
 }
 
-// closeTargets closes and forgets; what is in flight there fails. c.mu is held.
+// closeTargets closes and drops all targets; calls in flight there fail. The caller holds c.mu.
 func (c *cluster) closeTargets() error {
 	var errs []error
 	for address, s := range c.targets {
@@ -211,30 +211,30 @@ func (c *cluster) masters(ctx context.Context, visit func(context.Context, *redi
 	return c.client.ForEachMaster(ctx, visit)
 }
 
-// Probe implements transport. It forgets the servers that are masters no more.
+// Probe implements transport. It drops the servers that are masters no more.
 func (c *cluster) Probe(ctx context.Context) {
 	var current, addresses sync.Map
 	err := c.client.ForEachMaster(ctx, func(ctx context.Context, client *redis.Client) error {
 		current.Store(client, nil)
 		addresses.Store(client.Options().Addr, nil)
-		s, err := c.master(client)
+		s, err := c.serverOf(client)
 		if err == nil {
-			s.probe(ctx, func() string { return c.keyOf(ctx, client.Options().Addr) })
+			s.probe(ctx, func() string { return c.probeKeyOf(ctx, client.Options().Addr) })
 		}
 		return err
 	})
 	if err != nil {
-		return // nobody knows the masters: their servers' gates tell why
+		return // the masters are unknown; the gates of their servers have the cause
 	}
-	c.forgetMasters(func(client *redis.Client) bool {
+	c.dropMasters(func(client *redis.Client) bool {
 		_, ok := current.Load(client)
 		return !ok
 	})
 	c.probeTargets(ctx, &addresses)
 }
 
-// keyOf is a key that the master at an address keeps, "" if none is found.
-func (c *cluster) keyOf(ctx context.Context, address string) string {
+// probeKeyOf returns a key that the master at an address keeps, "" if none is found.
+func (c *cluster) probeKeyOf(ctx context.Context, address string) string {
 	for i := range maxProbeKeys {
 		key := probeKey(i)
 		if master, err := c.client.MasterForKey(ctx, key); err != nil {
@@ -246,15 +246,15 @@ func (c *cluster) keyOf(ctx context.Context, address string) string {
 	return ""
 }
 
-// probeTargets asks the servers that redirections led to. One that does not answer, and is no master either, is
-// forgotten: no request goes there any more that could find out whether it is back.
+// probeTargets pings the servers that redirections led to. One that does not answer, and is no master either, is
+// dropped: no request goes there any more that could find out whether it is back.
 func (c *cluster) probeTargets(ctx context.Context, masters *sync.Map) {
 	c.mu.Lock()
 	targets := maps.Clone(c.targets)
 	c.mu.Unlock()
 	for address, s := range targets {
 		if _, ok := masters.Load(address); ok {
-			s.probe(ctx, func() string { return c.keyOf(ctx, address) })
+			s.probe(ctx, func() string { return c.probeKeyOf(ctx, address) })
 			continue
 		}
 		if s.probe(ctx, func() string { return "" }) {
@@ -276,7 +276,7 @@ func (c *cluster) Close() error {
 	c.isClosed = true
 	err := c.closeTargets()
 	c.mu.Unlock()
-	c.unknown.Close()
-	c.forgetMasters(func(*redis.Client) bool { return true })
+	c.searchGate.Close()
+	c.dropMasters(func(*redis.Client) bool { return true })
 	return errors.Join(err, c.client.Close())
 }

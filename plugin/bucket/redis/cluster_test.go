@@ -29,13 +29,13 @@ func TestAClusterThatStopsWithOneMasterIsWarnedOfAtTheStart(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.Cluster(t, 3, 0)
 	c := open(t, takeScript.source, among(nodes, true))
-	warnings, refusal, err := c.check(t.Context())
-	if len(warnings) != 3 || refusal != nil || err != nil || !strings.Contains(warnings[0], "cluster-require-full-coverage") {
-		t.Errorf("by default the check says %q, %v, %v: want a warning for each master", warnings, refusal, err)
+	warnings, rejection, err := c.check(t.Context())
+	if len(warnings) != 3 || rejection != nil || err != nil || !strings.Contains(warnings[0], "cluster-require-full-coverage") {
+		t.Errorf("by default the check says %q, %v, %v: want a warning for each master", warnings, rejection, err)
 	}
 	nodes.KeepHealthySlots(t)
-	if warnings, refusal, err := c.check(t.Context()); len(warnings) != 0 || refusal != nil || err != nil {
-		t.Errorf("as it should be the check says %q, %v, %v", warnings, refusal, err)
+	if warnings, rejection, err := c.check(t.Context()); len(warnings) != 0 || rejection != nil || err != nil {
+		t.Errorf("as it should be the check says %q, %v, %v", warnings, rejection, err)
 	}
 }
 

@@ -157,7 +157,7 @@ func (l *levelled) splitAll(b *testing.B, client *redis.Client) {
 	for tenant := range benchTenants {
 		key := benchSubject(tenant)
 		s.levels.learn(key, l.levels.level(key))
-		for level := l.levels.level(key); crowdedAt(b, client, key, level); level++ {
+		for level := l.levels.level(key); isFullAt(b, client, key, level); level++ {
 			if err := s.split(context.Background(), key, level); err != nil {
 				b.Fatal(err)
 			}
@@ -167,8 +167,8 @@ func (l *levelled) splitAll(b *testing.B, client *redis.Client) {
 	l.changes++
 }
 
-// crowdedAt reports whether a subject of a level has a string with more than 32 buckets.
-func crowdedAt(b *testing.B, client *redis.Client, key *policy.Key, level int) bool {
+// isFullAt reports whether a subject of a level has a string with more than 32 buckets.
+func isFullAt(b *testing.B, client *redis.Client, key *policy.Key, level int) bool {
 	keys := []string{string(appendSubject(nil, key))}
 	for chunk := 0; level > 0 && chunk < 1<<level; chunk++ {
 		keys = append(keys, string(appendChunk(nil, key, chunk)))
@@ -279,10 +279,10 @@ func BenchmarkPlan(b *testing.B) {
 		if err := p.compile(bounds); err != nil {
 			b.Fatal(err)
 		}
-		if _, _, err := p.read(reply); err != nil {
+		if _, _, err := p.readReply(reply); err != nil {
 			b.Fatal(err)
 		}
-		if err := p.settle(statuses, true); err != nil {
+		if err := p.fillStatuses(statuses, true); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -1,9 +1,9 @@
 // Package redis keeps buckets in Redis, so that a limit holds over all nodes: one round trip decides a request.
 //
-// A script asks every bound of a request and then spends all of the enforced ones or none ([Store.Take]). It runs
-// atomically, by Redis's clock. Only the decision is made there: the reply is the states as they were, and package
-// limit, whose arithmetic the script repeats, tells from them what a client reads. So Redis does little, and the two
-// cannot tell different stories unnoticed.
+// A script checks every bound of a request and then spends all of the enforced ones or none ([Store.Take]). It runs
+// atomically, by Redis's clock. Only the decision is made there: the reply has the states as they were, and package
+// limit, whose arithmetic the script repeats, computes from them what a client reads. So Redis does little, and a
+// difference between the two is noticed.
 //
 // # Where a bucket lives
 //
@@ -11,10 +11,10 @@
 // under a name of six bytes: the hash of its policy and endpoint. So a request reads and writes as many strings as it
 // has subjects, however many limits each has. A subject with more than 32 buckets is split into chunks by their
 // endpoints: its head then holds how many there are and the buckets without an endpoint, and outlives the chunks by an
-// hour at most. So a request reads two strings of it, as those of one endpoint lie together. A node that does not know
-// of a split is told by the script, which does nothing else then; see [levels]. Everything of one tenant, of one
-// address, of one endpoint has the same hash tag; a cluster keeps it together, and one script serves it. The tag says
-// what it tags, and every part is percent-encoded, so no name can reach another's keys:
+// hour at most. So a request reads two strings of it, as those of one endpoint lie together. Where a node has
+// missed a split, the script returns the levels and does nothing else; see [levels]. Everything of one tenant, of one
+// address, of one endpoint has the same hash tag; a cluster keeps it together, and one script serves it. The tag has
+// the kind of group, and every part is percent-encoded, so one tenant cannot address another tenant's keys:
 //
 //	subject                    key
 //	tenant                     rl:default:{t=acme}
@@ -25,20 +25,20 @@
 //	endpoint                   rl:default:{e=POST%20/login}
 //	all                        rl:default:{g}
 //	chunk 3 of a tenant        rl:default:{t=acme}:#3
-//	entries of a sliding log   rl:default:{t=acme}:log:daily, and :POST%20/records behind it for a limit with an endpoint
-//	nodes that live            rl:default:{n}
+//	entries of a sliding log   rl:default:{t=acme}:log:daily, with :POST%20/records for an endpoint
+//	live nodes                 rl:default:{n}
 //	probe of a full server     rl:{0}, or whatever number is in one of its slots; expires after 10 ms
 //
 // "default" is the namespace. lua/frame.lua describes the form of the values, which begin with its version.
 //
 // # When Redis forgets
 //
-// Every key has a TTL, and outlives what its buckets mean. A key that is evicted or deleted is a bucket that was never
-// spent from: its owner is admitted at most its limit's bound once more. A sliding log that loses its entries alone
-// counts as empty too. What is given back to a bucket that has begun anew is dropped.
+// Every key has a TTL, and outlives its buckets. A key that is evicted or deleted is a bucket that was never spent
+// from: its tenant is admitted at most its limit's bound once more. A sliding log that loses its entries alone counts
+// as empty too. A refund to a bucket that has begun anew is dropped.
 //
 // # What does not live here
 //
-// What the numbers mean is package limit's. What happens while Redis is away is the outage layer's: here a bound without
-// an answer says so in its status, and a [Gate], which is not ours either, holds calls back from a server that fails.
+// What the numbers mean is in package limit. What happens while Redis is away is in the outage layer: here the status
+// of a bound without an answer has the cause, and a [Gate] of that layer holds calls back from a server that fails.
 package redis

@@ -13,46 +13,46 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 )
 
-// Kind is what is known of a script whose reply did not come.
+// Kind classifies a call whose reply did not come, by what it may have done.
 type Kind uint8
 
-// The kinds. The zero value claims nothing.
+// The kinds. The zero value is the one that excludes nothing.
 const (
 	// Unknown: the script may have run, or may still run. Its reply was late or the connection broke after sending.
 	Unknown Kind = iota
 	// NotSent: the script did not leave this process. There was no connection, no free one in time, or a full queue.
 	NotSent
-	// Refused: Redis, or the start-up check of it, said no. The script did not run.
-	Refused
+	// Rejected: Redis, or the check of it, returned an error before the script ran.
+	Rejected
 )
 
-func (k Kind) String() string { return [...]string{"outcome unknown", "not sent", "refused"}[k] }
+func (k Kind) String() string { return [...]string{"outcome unknown", "not sent", "rejected"}[k] }
 
-// Error is a script that has no reply. It wraps the cause, whose text never holds a secret.
+// Error reports a script without a reply. It wraps the cause, whose text never holds a secret.
 type Error struct {
 	Kind Kind
-	Wait time.Duration // how long it is not worth asking again, where that is known
+	Wait time.Duration // how long a retry is pointless, or 0
 	err  error
 }
 
-// errUnknown is what an Error of kind Unknown is, for errors.Is.
+// errUnknown matches an Error of kind Unknown in errors.Is.
 var errUnknown = errors.New("the outcome is unknown")
 
-// errGate is what stands for a server's reply while its gate is shut.
+// errGate is the cause of a call that a gate has held back.
 var errGate = errors.New("the server failed recently: not retried yet")
 
-// errUnfinished is the error of a call as long as it runs, and so that of one that panics.
+// errUnfinished is the error of a call as long as it runs, and of one that panics.
 var errUnfinished = errors.New("the call has not ended")
 
 func (e *Error) Error() string { return "redis: " + e.Kind.String() + ": " + e.err.Error() }
 
-// Unwrap is the cause, as go-redis, the network or the context put it.
+// Unwrap returns the error of go-redis, the network or the context.
 func (e *Error) Unwrap() error { return e.err }
 
-// Is tells errors.Is that an Error of kind Unknown is errUnknown.
+// Is reports whether an Error of kind Unknown is compared with errUnknown.
 func (e *Error) Is(target error) bool { return target == errUnknown && e.Kind == Unknown }
 
-// dialError is a connection that could not be opened. Nothing was sent over it.
+// dialError reports a connection that could not be opened. Nothing was sent over it.
 type dialError struct {
 	address string
 	err     error
@@ -61,37 +61,37 @@ type dialError struct {
 func (e *dialError) Error() string { return "connect to " + e.address + ": " + e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// unsent are the errors of go-redis that come before a command is written.
+// unsent holds the errors of go-redis from before a command is written.
 var unsent = []error{redis.ErrClosed, redis.ErrPoolTimeout, redis.ErrPoolExhausted, redis.ErrAutoPipelineQueueFull}
 
-// unsentText begins the one error of that sort that go-redis exports no value for.
+// unsentText begins the one such error that go-redis exports no value for.
 const unsentText = "redis: all sentinels specified in configuration are unreachable"
 
-// refusals begin the replies with which Redis turns a script away before its first write. What a script reports later
-// is not among them: it may have written by then.
-var refusals = []string{
+// rejections holds how errors begin that Redis returns before a script's first write. What a script reports later is
+// not among them, because it may have written by then.
+var rejections = []string{
 	"NOSCRIPT ", "MOVED ", "ASK ", "TRYAGAIN ", "CLUSTERDOWN ", "CROSSSLOT ", // wrong place
-	"LOADING ", "MASTERDOWN ", "READONLY ", "NOREPLICAS ", "OOM ", "MISCONF ", "BUSY ", // cannot now
-	"NOAUTH ", "WRONGPASS ", "NOPERM ", "DENIED ", "ERR max number of clients reached", // may not
+	"LOADING ", "MASTERDOWN ", "READONLY ", "NOREPLICAS ", "OOM ", "MISCONF ", "BUSY ", // not now
+	"NOAUTH ", "WRONGPASS ", "NOPERM ", "DENIED ", "ERR max number of clients reached", // not allowed
 	"ERR DB index ", "ERR AUTH ", "ERR Client sent AUTH", // on a new connection, before anything else
 }
 
-// scriptFailed begins the reply of a Redis before 7 to a script that a command has ended. It names that command's own
-// error behind scriptCause: "ERR Error running script (call to f_<sha>): @user_script:12: -OOM command not allowed …".
+// scriptFailed begins the reply of a Redis before 7 to a script in which a command failed. That command's own error
+// follows scriptCause: "ERR Error running script (call to f_<sha>): @user_script:12: -OOM command not allowed …".
 const (
 	scriptFailed = "ERR Error running script "
 	scriptCause  = ": -"
 )
 
-// beforeWriting begin the errors that a script's first write can meet and a later one cannot: Redis looks for them
-// while nothing is written yet, or they do not change while a script runs.
+// beforeWriting holds how errors begin that a script's first write can get and a later one cannot: Redis checks for
+// them before the first write, or they do not change while a script runs.
 var beforeWriting = []string{"LOADING ", "MASTERDOWN ", "READONLY ", "NOREPLICAS ", "OOM ", "MISCONF ", "CLUSTERDOWN "}
 
-// isRefusal reports whether a reply of Redis says that the script has written nothing.
-func isRefusal(reply string) bool {
+// isRejection reports whether an error of Redis means that the script has written nothing.
+func isRejection(reply string) bool {
 	hasPrefix := func(prefix string) bool { return strings.HasPrefix(reply, prefix) }
 	if !hasPrefix(scriptFailed) {
-		return slices.ContainsFunc(refusals, hasPrefix)
+		return slices.ContainsFunc(rejections, hasPrefix)
 	}
 	_, reply, _ = strings.Cut(reply, scriptCause)
 	return slices.ContainsFunc(beforeWriting, hasPrefix)
@@ -117,49 +117,50 @@ func kindOf(err error) Kind {
 		}
 	}
 	var reply redis.Error
-	if errors.As(err, &reply) && isRefusal(reply.Error()) {
-		return Refused
+	if errors.As(err, &reply) && isRejection(reply.Error()) {
+		return Rejected
 	}
 	return Unknown
 }
 
-// failure is what an error of a call means for the bounds of its request.
+// failure returns what an error of a call means for the bounds of its request.
 func failure(err error) decision.Failure {
 	var known *Error
 	var timeout net.Error
 	switch {
 	case errors.As(err, &known) && known.Kind != Unknown:
 		return decision.Unavailable
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.As(err, &timeout) && timeout.Timeout():
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled),
+		errors.As(err, &timeout) && timeout.Timeout():
 		return decision.TimedOut
 	default:
 		return decision.Lost
 	}
 }
 
-// elsewhere begin the replies of a server that is well, and has nothing to do with the key, or not all of it yet, or keeps
-// something of somebody else's there.
-var elsewhere = []string{"NOSCRIPT ", "MOVED ", "ASK ", "TRYAGAIN ", "CROSSSLOT ", "WRONGTYPE "}
+// notItsFault holds how errors begin of a healthy server that lacks the script or the key's slot, or has a foreign type
+// there.
+var notItsFault = []string{"NOSCRIPT ", "MOVED ", "ASK ", "TRYAGAIN ", "CROSSSLOT ", "WRONGTYPE "}
 
-// turnsAway tells whether an error is the reply of a server that lives, and does not do what it is asked.
-func turnsAway(err error) bool {
+// isServerRejection reports whether an error is the reply of a server that is up but runs no scripts.
+func isServerRejection(err error) bool {
 	var reply redis.Error
-	return errors.As(err, &reply) && ails(err)
+	return errors.As(err, &reply) && isServerFault(err)
 }
 
-// ails tells whether an error speaks against the server that it came from. That a caller had no more time does not: see
+// isServerFault reports whether an error is the fault of its server. That a caller had no more time is not, see
 // [gaveUp].
-func ails(err error) bool {
+func isServerFault(err error) bool {
 	if err == nil || gaveUp(err) {
 		return false
 	}
 	var reply redis.Error
 	return !errors.As(err, &reply) ||
-		!slices.ContainsFunc(elsewhere, func(prefix string) bool { return strings.HasPrefix(reply.Error(), prefix) })
+		!slices.ContainsFunc(notItsFault, func(prefix string) bool { return strings.HasPrefix(reply.Error(), prefix) })
 }
 
 // gaveUp reports whether a call ended because its caller had no more time, so that no answer was seen. A connection
-// that could not be opened in time speaks against the server.
+// that could not be opened in time is the server's fault.
 func gaveUp(err error) bool {
 	var dial *dialError
 	var timeout net.Error

@@ -39,7 +39,7 @@ func TestEveryKeyOutlivesItsBucketsAndNotByMuch(t *testing.T) {
 			}
 			for _, key := range keys {
 				lives := f.lives(t, key)
-				needs := till(find(f.client.Get(context.Background(), subjectKey(b)).Val(), appendName(nil, &b.Key))) - status.Now
+				needs := till(findState(f.client.Get(context.Background(), subjectKey(b)).Val(), appendName(nil, &b.Key))) - status.Now
 				late := limit.Micros(5 * time.Minute / time.Microsecond) // the test itself may be slow
 				if lives < needs-late && lives < needs/2 {
 					rt.Fatalf("%s means something for %d µs, and lives for %d", key, needs, lives)
@@ -109,10 +109,10 @@ func TestNothingIsWrittenByARefusalOrARead(t *testing.T) {
 	}
 	f.take(t, others...)
 	if n := f.client.DBSize(context.Background()).Val(); n != keys {
-		t.Errorf("a refusal and a read made keys: %v", f.client.Keys(context.Background(), "*").Val())
+		t.Errorf("a rejection and a read made keys: %v", f.client.Keys(context.Background(), "*").Val())
 	}
 	if f.client.Get(context.Background(), subjectKey(empty)).Val() != value {
-		t.Error("a refusal changed a bucket")
+		t.Error("a rejection changed a bucket")
 	}
 }
 

@@ -163,7 +163,7 @@ func TestScriptAndGoReadAnyBytesAlike(t *testing.T) {
 				entry[top] = byte(rapid.IntRange(0, 32).Draw(rt, "top"))
 			}
 		}
-		value := append([]byte{(*formats)(nil).begins("", 0)}, rapid.SliceOfN(rapid.Byte(), 4, 4).Draw(rt, "life")...)
+		value := append([]byte{(*formats)(nil).firstByte("", 0)}, rapid.SliceOfN(rapid.Byte(), 4, 4).Draw(rt, "life")...)
 		value = append(value, entry...)
 		f.set(t, subjectKey(b), value)
 		if rapid.Bool().Draw(rt, "with entries") {

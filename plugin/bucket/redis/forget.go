@@ -9,7 +9,7 @@ import (
 
 var forgetScript = newScript(assemble("forget", nil))
 
-// Forget empties the buckets of these keys, the entries of sliding logs included, one after the other, and answers how
+// Forget empties the buckets of these keys, the entries of sliding logs included, one after the other. It returns how
 // many there were. Before an error some may have been emptied.
 func (s *Store) Forget(ctx context.Context, keys []policy.Key) (int, error) {
 	forgotten := 0
@@ -23,22 +23,22 @@ func (s *Store) Forget(ctx context.Context, keys []policy.Key) (int, error) {
 	return forgotten, nil
 }
 
-// forget empties one bucket, where it is by now.
+// forget empties one bucket, in the string that holds it now.
 func (s *Store) forget(ctx context.Context, key *policy.Key) (int, error) {
 	name := appendName(nil, key)
-	for range mostTries {
+	for range maxTries {
 		level := s.levels.level(key)
 		whole := string(appendSubject(nil, key))
 		at := whole
 		if chunk := chunkOf(name, level); chunk != head {
 			at = string(appendChunk(nil, key, chunk))
 		}
-		keys, first := []string{whole, at, string(appendLog(nil, key))}, s.formats.begins(key.Namespace, level)
+		keys, first := []string{whole, at, string(appendLog(nil, key))}, s.formats.firstByte(key.Namespace, level)
 		reply, err := s.transport.Run(ctx, forgetScript, keys, []any{append([]byte{first}, name...)})
 		if err != nil {
 			return 0, err
 		}
-		n, ok := oneNumber(reply)
+		n, ok := singleInteger(reply)
 		switch {
 		case !ok || n > 1 || n < -1-maxLevel:
 			return 0, fmt.Errorf("%w: %v", errReply, reply)

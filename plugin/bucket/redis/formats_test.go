@@ -16,7 +16,7 @@ func TestALaterFormIsWrittenOnlyWhileEveryLiveNodeReadsIt(t *testing.T) {
 	const later = format + 1
 	ours, old := newStore("ours", &direct{client, false}, takeScript, quiet), newStore("old", &direct{client, false}, takeScript, quiet)
 	ours.reads = later
-	if got := ours.formats.writes("a", later); got != oldestFormat {
+	if got := ours.formats.writable("a", later); got != oldestFormat {
 		t.Errorf("before any beat version %d is written", got)
 	}
 	for _, step := range []struct {
@@ -44,10 +44,10 @@ func TestALaterFormIsWrittenOnlyWhileEveryLiveNodeReadsIt(t *testing.T) {
 		if _, err := ours.Beat(t.Context(), "a", "ours", time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		if got := ours.formats.writes("a", later); got != step.want {
+		if got := ours.formats.writable("a", later); got != step.want {
 			t.Errorf("when %s version %d is written, want %d", step.does, got, step.want)
 		}
-		if got := ours.formats.writes("b", later); got != oldestFormat {
+		if got := ours.formats.writable("b", later); got != oldestFormat {
 			t.Errorf("version %d is written to a namespace of which nothing is known", got)
 		}
 	}

@@ -6,17 +6,22 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// together tells whether two keys have the same hash tag: a cluster keeps their buckets in one slot.
-func together(a, b *policy.Key) bool { return a.Group == b.Group && a.GroupID == b.GroupID }
+// sameGroup reports whether two keys have the same hash tag: a cluster keeps their buckets in one slot.
+func sameGroup(a, b *policy.Key) bool { return a.Group == b.Group && a.GroupID == b.GroupID }
 
-// sameSubject tells whether the buckets of two keys lie in one Redis key.
+// sameSubject reports whether the buckets of two keys lie in one Redis key.
 func sameSubject(a, b *policy.Key) bool {
-	return a.Group == b.Group && a.Kind == b.Kind && a.GroupID == b.GroupID && a.Subject == b.Subject && a.Namespace == b.Namespace
+	return a.Group == b.Group && a.Kind == b.Kind && a.GroupID == b.GroupID && a.Subject == b.Subject &&
+		a.Namespace == b.Namespace
 }
 
 var (
-	groupTags   = [...]string{policy.ByTenant: "{t", policy.ByIP: "{i", policy.ByEndpoint: "{e", policy.ByAll: "{g"}
-	subjectTags = [...]string{policy.WholeGroup: ":w=", policy.KindUser: ":u=", policy.KindCredential: ":c=", policy.KindIP: ":i="}
+	groupTags = [...]string{
+		policy.ByTenant: "{t", policy.ByIP: "{i", policy.ByEndpoint: "{e", policy.ByAll: "{g",
+	}
+	subjectTags = [...]string{
+		policy.WholeGroup: ":w=", policy.KindUser: ":u=", policy.KindCredential: ":c=", policy.KindIP: ":i=",
+	}
 )
 
 // appendSubject appends the Redis key that holds the bucket, and all others of its subject.
@@ -54,8 +59,8 @@ func appendNodes(b []byte, namespace string) []byte {
 	return append(appendPart(append(b, "rl:"...), namespace), ":{n}"...)
 }
 
-// probeKey is one of the keys that a server is asked to write as a probe; they differ in their slots. No namespace begins
-// with a brace, so it is nobody's.
+// probeKey returns one of the keys that a probe writes; they differ in their slots. No namespace begins with a brace,
+// so no bucket has this key.
 func probeKey(i int) string { return "rl:{" + strconv.Itoa(i) + "}" }
 
 // appendChunk appends the Redis key of a chunk of the bucket's subject.
@@ -66,21 +71,21 @@ func appendChunk(b []byte, k *policy.Key, chunk int) []byte {
 // nameSize is the length of a bucket's name in bytes.
 const nameSize = 6
 
-// own is the first byte of the names of the subject's own buckets, which no endpoint has.
-const own = 0
+// noEndpoint is the first byte of the names of buckets without an endpoint.
+const noEndpoint = 0
 
-// appendName appends the bucket's name among those of its subject: a byte of the endpoint's hash, by which the buckets of
-// one endpoint lie together, and 40 bits of the hash of policy and endpoint, both FNV-1a. Both are from the configuration,
-// so nobody who is limited can choose them; that two of a thousand endpoints' names are equal has a chance of 1 in 500
-// million, and two of ten policies' of one endpoint one of 1 in 20 billion.
+// appendName appends the bucket's name among those of its subject: a byte of the endpoint's hash, by which the buckets
+// of one endpoint lie together, and 40 bits of the hash of policy and endpoint, both FNV-1a. Both are from the
+// configuration, so no client can choose them. That two of a thousand endpoints' names are equal has a chance of 1 in
+// 500 million, and two of ten policies' of one endpoint one of 1 in 20 billion.
 func appendName(b []byte, k *policy.Key) []byte {
 	const offset, prime = 14695981039346656037, 1099511628211
-	h, place := uint64(offset), byte(own)
+	h, place := uint64(offset), byte(noEndpoint)
 	for i := range len(k.Policy) {
 		h = (h ^ uint64(k.Policy[i])) * prime
 	}
 	if k.Endpoint != "" {
-		h = (h ^ 0x100) * prime // no byte, so it ends the policy's name
+		h = (h ^ 0x100) * prime // not a byte, so it ends the policy's name
 		endpoint := uint64(offset)
 		for i := range len(k.Endpoint) {
 			h = (h ^ uint64(k.Endpoint[i])) * prime
@@ -88,12 +93,12 @@ func appendName(b []byte, k *policy.Key) []byte {
 		}
 		place = byte((endpoint^endpoint>>32)%255) + 1
 	}
-	h ^= h >> 40 // or the bits that are left out would count for nothing
+	h ^= h >> 40 // so that the bits that are left out count too
 	return append(b, place, byte(h), byte(h>>8), byte(h>>16), byte(h>>24), byte(h>>32))
 }
 
-// plain are the bytes that stand for themselves. The others have a meaning in keys, or none in a terminal.
-var plain = func() (set [256]bool) {
+// unescaped holds the bytes that stand for themselves. The others have a meaning in keys, or none in a terminal.
+var unescaped = func() (set [256]bool) {
 	for _, c := range []byte("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._/@") {
 		set[c] = true
 	}
@@ -104,7 +109,7 @@ var plain = func() (set [256]bool) {
 func appendPart(b []byte, part string) []byte {
 	const hex = "0123456789ABCDEF"
 	for i := range len(part) {
-		if c := part[i]; plain[c] {
+		if c := part[i]; unescaped[c] {
 			b = append(b, c)
 		} else {
 			b = append(b, '%', hex[c>>4], hex[c&15])

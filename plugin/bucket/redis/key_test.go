@@ -125,8 +125,8 @@ func TestAllKeysOfAGroupHaveOneSlotAndNoOtherGroupHasItsTag(t *testing.T) {
 		if tag(t, appendSubject(nil, &a)) != tag(t, appendLog(nil, &a)) {
 			t.Fatalf("%s and %s are in two slots", appendSubject(nil, &a), appendLog(nil, &a))
 		}
-		if (tag(t, appendSubject(nil, &a)) == tag(t, appendSubject(nil, &b))) != together(&a, &b) {
-			t.Fatalf("%s and %s: together says %v", appendSubject(nil, &a), appendSubject(nil, &b), together(&a, &b))
+		if (tag(t, appendSubject(nil, &a)) == tag(t, appendSubject(nil, &b))) != sameGroup(&a, &b) {
+			t.Fatalf("%s and %s: together says %v", appendSubject(nil, &a), appendSubject(nil, &b), sameGroup(&a, &b))
 		}
 	})
 }

@@ -11,70 +11,71 @@ import (
 const (
 	// maxLevel bounds into how many chunks a subject is split: 256, so that 8,192 buckets are in chunks of 32.
 	maxLevel = 8
-	// maxLevels bounds of how many subjects the levels are kept, some 200 bytes each.
+	// maxLevels bounds the number of subjects whose levels are kept, some 200 bytes each.
 	maxLevels = 1 << 16
 )
 
-// levels are the subjects that this node knows to be split, and into how many chunks: 2^level. All others are taken for
-// whole. A level that is wrong costs one more call: the script answers the right one and has done nothing.
+// levels holds the split subjects that this node has met, and into how many chunks: 2^level. All others count as whole.
+// A level that is wrong costs one more call: the script returns the right one and has done nothing.
 type levels struct {
-	split atomic.Int64 // how many are kept: mostly none
+	count atomic.Int64 // of subjects: mostly 0
 
-	mu sync.RWMutex
-	of map[subjectID]int
+	mu        sync.RWMutex
+	bySubject map[subjectID]int
 }
 
-// subjectID names a subject: it is what the keys of all of its buckets have in common.
+// subjectID identifies a subject: the part of a key that all of its buckets have in common.
 type subjectID struct {
-	namespace, owner, subject string
-	group                     policy.Group
-	kind                      policy.Kind
+	namespace, groupID, subject string
+	group                       policy.Group
+	kind                        policy.Kind
 }
 
 func subjectOf(k *policy.Key) subjectID {
-	return subjectID{namespace: k.Namespace, owner: k.GroupID, subject: k.Subject, group: k.Group, kind: k.Kind}
+	return subjectID{namespace: k.Namespace, groupID: k.GroupID, subject: k.Subject, group: k.Group, kind: k.Kind}
 }
 
 // chunkOf returns the number of the chunk that holds the bucket of a name, or head. A subject's own buckets stay in its
 // head: most requests ask for one, so that the head is not read for its level alone.
 func chunkOf(name []byte, level int) int {
-	if level == 0 || name[0] == own {
+	if level == 0 || name[0] == noEndpoint {
 		return head
 	}
 	return int(name[0]) & (1<<level - 1)
 }
 
-// level returns the level of the key's subject. A nil levels knows none.
+// level returns the level of the key's subject. A nil levels returns 0.
 func (l *levels) level(k *policy.Key) int {
-	if l == nil || l.split.Load() == 0 {
+	if l == nil || l.count.Load() == 0 {
 		return 0
 	}
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return l.of[subjectOf(k)]
+	return l.bySubject[subjectOf(k)]
 }
 
-// learn records the level of the key's subject. Where there is no room for another, one is forgotten.
+// learn records the level of the key's subject. Where there is no room for another, one is dropped.
 func (l *levels) learn(k *policy.Key, level int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	id := subjectOf(k)
-	if _, known := l.of[id]; level == 0 {
-		delete(l.of, id)
+	if _, exists := l.bySubject[id]; level == 0 {
+		delete(l.bySubject, id)
 	} else {
-		if !known && len(l.of) >= maxLevels {
-			for other := range l.of {
-				delete(l.of, other)
+		if !exists && len(l.bySubject) >= maxLevels {
+			for other := range l.bySubject {
+				delete(l.bySubject, other)
 				break
 			}
 		}
-		if l.of == nil {
-			l.of = map[subjectID]int{}
+		if l.bySubject == nil {
+			l.bySubject = map[subjectID]int{}
 		}
-		if !known { // the names may be cut from much larger texts
-			id.namespace, id.owner, id.subject = strings.Clone(id.namespace), strings.Clone(id.owner), strings.Clone(id.subject)
+		if !exists { // the names may be cut from much larger texts
+			id.namespace, id.groupID = strings.Clone(id.namespace), strings.Clone(id.groupID)
+			id.subject = strings.Clone(id.subject)
 		}
-		l.of[id] = level
+		l.bySubject[id] = level
 	}
-	l.split.Store(int64(len(l.of)))
+	l.count.Store(int64(len(l.bySubject)))
 }

@@ -188,7 +188,7 @@ func send(b *testing.B, pipeline redis.Pipeliner, p *plan, bounds []policy.Bound
 		b.Fatal(err)
 	}
 	pipeline.EvalSha(context.Background(), takeScript.sha, p.keys, p.args...)
-	p.forget()
+	p.reset()
 }
 
 // spent sends what is queued, and demands that nothing refuses.

@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// beatScript keeps the nodes that live, by Redis's clock.
+// beatScript records the live nodes, by Redis's clock.
 var beatScript = newScript(assemble("beat", nil))
 
-// longestLife bounds how long a node that says nothing more counts as alive.
-const longestLife = time.Hour
+// maxLife bounds how long a node counts as live after its last beat.
+const maxLife = time.Hour
 
-// Beat tells that a node lives and uses the namespace's buckets, and answers how many such nodes do, this one included.
-// After ttl (at most an hour) without a word a node counts as dead. With the beat goes the newest form of buckets that
-// this node reads; the answer says which one all live nodes read, and so which one may be written.
+// Beat records that a node is live and uses the namespace's buckets, and returns how many such nodes there are, this
+// one included. After ttl (at most an hour) without a beat a node counts as silent. A beat has the newest form of
+// buckets that this node reads, and returns the one that all live nodes read, which may be written.
 func (s *Store) Beat(ctx context.Context, namespace, node string, ttl time.Duration) (live int, err error) {
-	return s.beat(ctx, namespace, node, min(max(ttl, time.Millisecond), longestLife))
+	return s.beat(ctx, namespace, node, min(max(ttl, time.Millisecond), maxLife))
 }
 
-// Leave tells that a node uses the namespace's buckets no more.
+// Leave records that a node uses the namespace's buckets no more.
 func (s *Store) Leave(ctx context.Context, namespace, node string) error {
 	_, err := s.beat(ctx, namespace, node, 0)
 	return err
@@ -35,19 +35,19 @@ func (s *Store) beat(ctx context.Context, namespace, node string, ttl time.Durat
 		live, ok := reply[0].(int64)
 		reads, okReads := reply[1].(int64)
 		if ok && okReads {
-			s.formats.heard(namespace, int(reads))
+			s.formats.recordReadable(namespace, int(reads))
 			return int(live), nil
 		}
 	}
 	return 0, fmt.Errorf("count the nodes of namespace %s: %w: %v", namespace, errReply, reply)
 }
 
-// Probe asks every server whose gate lets it whether it lives, so that one that is back is known to be without traffic.
-// What it learns its gates learn. It waits until all have answered or ctx ends.
+// Probe pings every server whose gate admits it, so that a gate opens for a server that is back before there is
+// traffic. It waits until all have answered or ctx ends.
 func (s *Store) Probe(ctx context.Context) { s.transport.Probe(ctx) }
 
-// Ping returns nil when every server answers, and else why one does not. It asks past the gates, which learn nothing of
-// it.
+// Ping returns nil when every server answers, and else the error of one. It does not go through the gates, nor change
+// them.
 func (s *Store) Ping(ctx context.Context) error {
 	servers, ok := s.transport.(interface{ Ping(context.Context) error })
 	if !ok {

@@ -13,35 +13,35 @@ import (
 )
 
 // Pair keeps some buckets in a second Redis, so that neither can fill or slow the Redis of the others. It is a store,
-// and takes all bounds of a request or none, as a cluster does with its groups. Where one Redis is away, only the bounds
-// in it have no answer. It is safe for concurrent use. Make it with [NewPair].
+// that spends all bounds of a request or none, as a cluster does with its groups. Where one Redis is away, only the
+// bounds in it have no answer. It is safe for concurrent use. Make it with [NewPair].
 type Pair struct {
 	main, second *Store
-	apart        func(*policy.Key) bool
+	isApart      func(*policy.Key) bool
 }
 
-// NewPair makes a pair that keeps the buckets in second for which apart reports true, and all others in main. Without a
-// second it is main alone.
-func NewPair(main, second *Store, apart func(*policy.Key) bool) *Pair {
-	return &Pair{main: main, second: second, apart: apart}
+// NewPair returns a pair that keeps the buckets in second for which isApart reports true, and all others in main.
+// Without a second it is main alone.
+func NewPair(main, second *Store, isApart func(*policy.Key) bool) *Pair {
+	return &Pair{main: main, second: second, isApart: isApart}
 }
 
-// OpenPair opens the Redis of a config and, if there is one, its second for the buckets for which apart reports true.
-// Otherwise it is as [Registry.Open] is.
-func (r *Registry) OpenPair(block, second schema.Redis, apart func(*policy.Key) bool) (*Pair, func(), error) {
+// OpenPair opens the Redis of a config and, if there is one, its second for the buckets for which isApart reports true.
+// It returns what [Registry.Open] returns.
+func (r *Registry) OpenPair(block, second schema.Redis, isApart func(*policy.Key) bool) (*Pair, func(), error) {
 	main, closeMain, err := r.Open(block)
 	if err != nil {
 		return nil, nil, fmt.Errorf("redis: %w", err)
 	}
 	if second.IsZero() {
-		return NewPair(main, nil, apart), closeMain, nil
+		return NewPair(main, nil, isApart), closeMain, nil
 	}
 	other, closeSecond, err := r.Open(second)
 	if err != nil {
 		closeMain()
 		return nil, nil, fmt.Errorf("address_redis: %w", err)
 	}
-	return NewPair(main, other, apart), func() {
+	return NewPair(main, other, isApart), func() {
 		closeSecond()
 		closeMain()
 	}, nil
@@ -55,27 +55,27 @@ func (p *Pair) Second() *Store { return p.second }
 
 // Holder returns the store that keeps a bucket.
 func (p *Pair) Holder(key *policy.Key) *Store {
-	if p.second != nil && p.apart(key) {
+	if p.second != nil && p.isApart(key) {
 		return p.second
 	}
 	return p.main
 }
 
-// Take implements admit.Buckets, see [Store.Take]. What both Redis keep a part of is asked of both at once; what one
-// keeps is asked of it alone.
+// Take implements admit.Buckets, see [Store.Take]. It calls both Redis at once, or only the one that keeps all buckets
+// of the request.
 func (p *Pair) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	if len(bounds) == 0 || len(bounds) != len(statuses) {
 		return p.main.Take(ctx, bounds, statuses)
 	}
-	if one := p.only(bounds); one != nil {
-		return one.Take(ctx, bounds, statuses)
+	if store := p.soleStore(bounds); store != nil {
+		return store.Take(ctx, bounds, statuses)
 	}
 	clear(statuses)
-	return takeParts(ctx, p.parts(bounds, every(bounds)), statuses)
+	return takeParts(ctx, p.parts(bounds, allIndexes(bounds)), statuses)
 }
 
-// only returns the store that keeps the buckets of all bounds; nil: each keeps some.
-func (p *Pair) only(bounds []policy.Bound) *Store {
+// soleStore returns the store that keeps the buckets of all bounds; nil: both keep some.
+func (p *Pair) soleStore(bounds []policy.Bound) *Store {
 	if p.second == nil {
 		return p.main
 	}
@@ -88,10 +88,10 @@ func (p *Pair) only(bounds []policy.Bound) *Store {
 	return one
 }
 
-// parts returns the parts of a request with some of its bounds.
-func (p *Pair) parts(bounds []policy.Bound, of []int) []part {
+// parts returns the parts of a request with the bounds of these indexes.
+func (p *Pair) parts(bounds []policy.Bound, indexes []int) []part {
 	var mains, seconds []int
-	for _, i := range of {
+	for _, i := range indexes {
 		if p.Holder(&bounds[i].Key) == p.main {
 			mains = append(mains, i)
 		} else {
@@ -105,13 +105,13 @@ func (p *Pair) parts(bounds []policy.Bound, of []int) []part {
 	return parts
 }
 
-// Refund gives back what Take has spent, see [Store.Refund].
+// Refund returns what Take has spent, see [Store.Refund].
 func (p *Pair) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) {
-	refund(ctx, p.parts(bounds, settleRefunds(bounds, statuses)), statuses)
+	refund(ctx, p.parts(bounds, markRefunded(bounds, statuses)), statuses)
 }
 
-// both runs one call for the main and one for the second store, if there is one, and waits for both.
-func (p *Pair) both(call func(*Store) error) (main, second error) {
+// callBoth runs one call for the main and one for the second store, if there is one, and waits for both.
+func (p *Pair) callBoth(call func(*Store) error) (main, second error) {
 	var other sync.WaitGroup
 	if p.second != nil {
 		other.Go(func() { second = call(p.second) })
@@ -121,10 +121,10 @@ func (p *Pair) both(call func(*Store) error) (main, second error) {
 	return main, second
 }
 
-// Beat counts the nodes in both stores, see [Store.Beat], and returns how many the main one counts. A second that is away
-// or full is no error: it only keeps the form of buckets that was last heard of there.
+// Beat counts the nodes in both stores, see [Store.Beat], and returns how many the main one counts. A second that is
+// away or full is no error: it only keeps the form of buckets that was last heard of there.
 func (p *Pair) Beat(ctx context.Context, namespace, node string, ttl time.Duration) (live int, err error) {
-	err, missed := p.both(func(s *Store) error {
+	err, missed := p.callBoth(func(s *Store) error {
 		n, err := s.Beat(ctx, namespace, node, ttl)
 		if s == p.main {
 			live = n
@@ -139,12 +139,12 @@ func (p *Pair) Beat(ctx context.Context, namespace, node string, ttl time.Durati
 
 // Leave ends what Beat has counted, in both stores.
 func (p *Pair) Leave(ctx context.Context, namespace, node string) error {
-	return errors.Join(p.both(func(s *Store) error { return s.Leave(ctx, namespace, node) }))
+	return errors.Join(p.callBoth(func(s *Store) error { return s.Leave(ctx, namespace, node) }))
 }
 
 // Probe probes both stores, see [Store.Probe].
 func (p *Pair) Probe(ctx context.Context) {
-	_, _ = p.both(func(s *Store) error { // probes have no errors: the gates learn
+	_, _ = p.callBoth(func(s *Store) error { // probes have no errors: the gates learn
 		s.Probe(ctx)
 		return nil
 	})

@@ -127,12 +127,12 @@ func (s *step) check(t *rapid.T, before []step) {
 		}
 		return
 	}
-	foreign, taken, err := s.plan.read(reply)
+	foreign, taken, err := s.plan.readReply(reply)
 	if err != nil || foreign != 0 || taken != 0 {
 		t.Fatalf("request %d: read the reply: %d foreign values, %d foreign keys, %v", number, foreign, taken, err)
 	}
 	got := make([]decision.Status, len(s.bounds))
-	if err := s.plan.settle(got, true); err != nil {
+	if err := s.plan.fillStatuses(got, true); err != nil {
 		t.Fatalf("request %d: %v", number, err)
 	}
 	for i := range got {
@@ -367,10 +367,10 @@ func stored(t fataler, client redis.UniversalClient, key *policy.Key, now limit.
 	if err != nil {
 		t.Fatalf("read %+v: %v", key, err)
 	}
-	if !sound(value) {
+	if !isWellFormed(value) {
 		t.Fatalf("%+v holds %q, which is not of our form", key, value)
 	}
-	found := find(value, appendName(nil, key))
+	found := findState(value, appendName(nil, key))
 	if found == "" {
 		return kept{}
 	}
@@ -397,11 +397,11 @@ func admissions(entries string) []limit.Admission {
 		return int(entries[at]) | int(entries[at+1])<<8 | int(entries[at+2])<<16 | int(entries[at+3])<<24
 	}
 	var log []limit.Admission
-	before := little(entries[8:15])
+	before := littleEndian(entries[8:15])
 	for i := number(0); i < number(4); i++ {
 		entry := entries[15+i*14:]
-		log = append(log, limit.Admission{At: limit.Micros(little(entry[:7])), Cost: little(entry[7:14]) - before})
-		before = little(entry[7:14])
+		log = append(log, limit.Admission{At: limit.Micros(littleEndian(entry[:7])), Cost: littleEndian(entry[7:14]) - before})
+		before = littleEndian(entry[7:14])
 	}
 	return log
 }

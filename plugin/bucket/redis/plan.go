@@ -14,29 +14,29 @@ import (
 const (
 	modeTake   = 0
 	modeRefund = 1
-	// always is a room that every usage fits in.
+	// always is a room that fits every usage.
 	always = 1 << 53
 	// sharedSubject marks a subject of which a bucket has several records.
 	sharedSubject = 128
-	// maxSubjects is how many strings a request can number beside that mark.
+	// maxSubjects is the largest number of strings in a request, beside that mark.
 	maxSubjects = sharedSubject - 1
-	// unbounded is more than any log remembers.
+	// unbounded is more tokens than any log remembers.
 	unbounded = 1 << 53
-	// maxRecords is how many records a request can number.
+	// maxRecords is the largest number of records in a request.
 	maxRecords = math.MaxUint8
 )
 
 var errTooMany = errors.New("a request has too many bounds")
 
-// subject is one Redis key of a request: a string that holds buckets of one tenant, user, address, … It is the head of
-// all of them, or one chunk.
+// subject is one Redis string of a request, which holds buckets of one tenant, user, address, … It is the head of all
+// of them, or one chunk.
 type subject struct {
-	key    *policy.Key // of any of its buckets
-	level  int         // of the subject: it has 2^level chunks
-	chunk  int         // head: it is the head
-	shared bool        // one of its buckets has several records
-	value  string      // what the script found
-	ours   bool        // its key holds nothing foreign
+	key      *policy.Key // of any of its buckets
+	level    int         // of the subject: it has 2^level chunks
+	chunk    int         // or head
+	shared   bool        // one of its buckets has several records
+	value    string      // as the script found it
+	readable bool        // its key holds no foreign type
 }
 
 // head is the chunk number of a head.
@@ -46,9 +46,9 @@ const head = -1
 type bucket struct {
 	key      *policy.Key
 	subject  int // its place among the subjects, from 0
-	log      int // place of its entries' key among the keys, from 1; 0: it has none
-	asked    int64
-	bounds   int // how many bounds it has
+	logKey   int // place of its entries' key among the keys, from 1; 0: it has none
+	demand   int64
+	bounds   int // how many bounds spend from it
 	enforced int // how many of them are enforced
 	name     [nameSize]byte
 	state    limit.State
@@ -59,30 +59,30 @@ type bucket struct {
 }
 
 // record is one step of the script. Usually a bound has one. Enforced bounds that share a bucket have two, because each
-// must be asked, together with those before it, of the bucket as it was, and is spent only then. A sliding log that
-// shares its bucket is looked at once more in the end: what others have left of its entries only the script can tell.
+// is checked, together with those before it, against the bucket as it was, and is spent only then. A sliding log that
+// shares its bucket is read once more in the end, because only the script has its entries.
 type record struct {
-	bound   int
-	bucket  int
-	asks    bool
-	spends  bool
-	asked   int64 // tokens that must fit, with those of the bounds before it
-	refused bool
-	log     *view // what the script says of a sliding log
+	bound  int
+	bucket int
+	checks bool
+	spends bool
+	demand int64 // tokens that must fit, with those of the bounds before it
+	denied bool
+	log    *view // of a sliding log
 }
 
-// looks tells whether the record is there for its view alone.
-func (r *record) looks() bool { return !r.asks && !r.spends }
+// viewsOnly reports whether the record neither checks nor spends, but only reads a sliding log.
+func (r *record) viewsOnly() bool { return !r.checks && !r.spends }
 
-// plan is one call of the script: how it is asked, and how its reply is read. It is reused.
+// plan is one call of the script: it compiles the request and reads the reply. It is reused.
 type plan struct {
 	levels   *levels  // nil: no subject is split
-	formats  *formats // nil: nothing is known of other nodes
+	formats  *formats // nil: the oldest form is written
 	bounds   []policy.Bound
 	receipts []limit.Receipt // of a refund, one for each bound
 	subjects []subject
 	buckets  []bucket
-	of       []int // bound → bucket
+	bucketOf []int // bound → bucket
 	order    []int // the bounds as the records of a take name them: those of one string and endpoint together
 	records  []record
 	enforced int // records that come first
@@ -95,19 +95,19 @@ type plan struct {
 
 	now     limit.Micros
 	views   []view
-	crowded []any     // numbers of the strings that are to be split, from 1
-	seen    []*record // bound → the record whose view is to be reported, if there is one
+	toSplit []any     // numbers of the strings that should be split, from 1
+	shown   []*record // bound → the record whose view is reported, or nil
 }
 
-// forget drops what belongs to the request, keeping the memory.
-func (p *plan) forget() {
+// reset drops what belongs to the request, and keeps the memory.
+func (p *plan) reset() {
 	clear(p.subjects)
 	clear(p.buckets)
 	p.bounds, p.receipts = nil, nil
 }
 
-// again makes the same request once more, when the levels of its subjects are known better.
-func (p *plan) again() error {
+// recompile makes the same request again, with the levels that its subjects have by now.
+func (p *plan) recompile() error {
 	if p.receipts != nil {
 		return p.refund(p.bounds, p.receipts)
 	}
@@ -116,47 +116,47 @@ func (p *plan) again() error {
 
 // compile makes the request of a take.
 func (p *plan) compile(bounds []policy.Bound) error {
-	p.number(bounds)
-	p.record()
+	p.numberBuckets(bounds)
+	p.listRecords()
 	if p.tooMany() {
 		return errTooMany
 	}
-	p.begin(modeTake)
+	p.writeHeader(modeTake)
 	for i := range p.records {
 		r := &p.records[i]
 		bound := &bounds[r.bound]
-		asked, cost := int64(0), int64(0)
-		if r.asks {
-			asked = r.asked
+		demand, cost := int64(0), int64(0)
+		if r.checks {
+			demand = r.demand
 		}
 		if r.spends && bound.Cost > 0 {
-			cost = price(&bound.Policy.Limit, bound.Cost)
+			cost = costInUnits(&bound.Policy.Limit, bound.Cost)
 		}
 		p.appendRecord(r)
-		p.appendNumbers(room(&bound.Policy.Limit, asked), cost)
-		p.appendOwn(r)
+		p.appendNumbers(roomFor(&bound.Policy.Limit, demand), cost)
+		p.appendParameters(r)
 	}
-	p.end()
+	p.setArgument()
 	return nil
 }
 
 func (p *plan) tooMany() bool { return len(p.records) > maxRecords || len(p.subjects) > maxSubjects }
 
-// number finds the buckets and subjects of bounds.
-func (p *plan) number(bounds []policy.Bound) {
+// numberBuckets finds the buckets and subjects of bounds.
+func (p *plan) numberBuckets(bounds []policy.Bound) {
 	p.bounds = bounds
-	p.subjects, p.buckets, p.of, p.records = p.subjects[:0], p.buckets[:0], p.of[:0], p.records[:0]
+	p.subjects, p.buckets, p.bucketOf, p.records = p.subjects[:0], p.buckets[:0], p.bucketOf[:0], p.records[:0]
 	for i := range bounds {
-		p.of = append(p.of, p.bucketOf(&bounds[i]))
-		b := &p.buckets[p.of[i]]
+		p.bucketOf = append(p.bucketOf, p.findBucket(&bounds[i]))
+		b := &p.buckets[p.bucketOf[i]]
 		if b.bounds++; b.bounds > 1 {
 			p.subjects[b.subject].shared = true
 		}
 	}
 }
 
-// bucketOf is the number of the bound's bucket.
-func (p *plan) bucketOf(b *policy.Bound) int {
+// findBucket returns the number of the bound's bucket.
+func (p *plan) findBucket(b *policy.Bound) int {
 	for i := range p.buckets {
 		if *p.buckets[i].key == b.Key {
 			return i
@@ -195,66 +195,72 @@ func (p *plan) stringOf(k *policy.Key, name [nameSize]byte) int {
 	return at
 }
 
-// record lists the steps: the enforced bounds are asked, then spent where that is a step of its own; then the shadows;
-// then the logs that share a bucket.
-func (p *plan) record() {
-	p.sort()
+// listRecords lists the steps: the enforced bounds are checked, then spent where that is a step of its own; then come
+// the shadows, then the logs that share a bucket.
+func (p *plan) listRecords() {
+	p.sortBounds()
 	for i := range p.bounds {
 		if p.bounds[i].Enforced() {
-			p.buckets[p.of[i]].enforced++
+			p.buckets[p.bucketOf[i]].enforced++
 		}
 	}
 	for _, i := range p.order {
-		bound, b := &p.bounds[i], &p.buckets[p.of[i]]
+		bound, b := &p.bounds[i], &p.buckets[p.bucketOf[i]]
 		if bound.Enforced() {
-			b.asked = min(b.asked+min(max(bound.Cost, 0), 1<<61), 1<<61)
-			asked := b.asked
+			b.demand = min(b.demand+min(max(bound.Cost, 0), 1<<61), 1<<61)
+			demand := b.demand
 			if bound.Cost <= 0 {
-				asked = 0
+				demand = 0
 			}
-			p.records = append(p.records, record{bound: i, bucket: p.of[i], asks: true, spends: b.enforced == 1, asked: asked})
+			p.records = append(
+				p.records,
+				record{bound: i, bucket: p.bucketOf[i], checks: true, spends: b.enforced == 1, demand: demand},
+			)
 		}
 	}
 	for _, i := range p.order {
-		if p.bounds[i].Enforced() && p.buckets[p.of[i]].enforced > 1 {
-			p.records = append(p.records, record{bound: i, bucket: p.of[i], spends: true})
+		if p.bounds[i].Enforced() && p.buckets[p.bucketOf[i]].enforced > 1 {
+			p.records = append(p.records, record{bound: i, bucket: p.bucketOf[i], spends: true})
 		}
 	}
 	p.enforced = len(p.records)
 	for _, i := range p.order {
 		if !p.bounds[i].Enforced() {
-			p.records = append(p.records, record{bound: i, bucket: p.of[i], asks: true, spends: true, asked: p.bounds[i].Cost})
+			p.records = append(
+				p.records,
+				record{bound: i, bucket: p.bucketOf[i], checks: true, spends: true, demand: p.bounds[i].Cost},
+			)
 		}
 	}
 	for _, i := range p.order {
-		if p.buckets[p.of[i]].bounds > 1 && p.bounds[i].Policy.Limit.Units().Kind == limit.SlidingLog {
-			p.records = append(p.records, record{bound: i, bucket: p.of[i]})
+		if p.buckets[p.bucketOf[i]].bounds > 1 && p.bounds[i].Policy.Limit.Units().Kind == limit.SlidingLog {
+			p.records = append(p.records, record{bound: i, bucket: p.bucketOf[i]})
 		}
 	}
 }
 
-// sort orders the bounds by the string that holds their bucket, and there by endpoint: so buckets that are spent from
-// together come to lie together, and the script writes them at once. Bounds of one bucket keep their order, in which they
-// are asked.
-func (p *plan) sort() {
+// sortBounds orders the bounds by the string that holds their bucket, and there by endpoint: so buckets that are spent
+// from together come to lie together, and the script writes them at once. Bounds of one bucket keep their order, in
+// which they are checked.
+func (p *plan) sortBounds() {
 	p.order = p.order[:0]
 	for i := range p.bounds {
 		p.order = append(p.order, i)
 	}
 	slices.SortStableFunc(p.order, func(a, b int) int {
-		one, other := &p.buckets[p.of[a]], &p.buckets[p.of[b]]
+		one, other := &p.buckets[p.bucketOf[a]], &p.buckets[p.bucketOf[b]]
 		return cmp.Or(cmp.Compare(one.subject, other.subject), cmp.Compare(one.name[0], other.name[0]))
 	})
 }
 
-// room is the most usage, in the script's units, with which so many tokens fit; below 0 they never do.
-func room(l *limit.Limit, asked int64) int64 {
+// roomFor returns the most usage, in the script's units, with which so many tokens fit; below 0 they never do.
+func roomFor(l *limit.Limit, demand int64) int64 {
 	u := l.Units()
-	if asked > 0 && !l.Spec().SoftOnly {
-		if asked > l.Capacity() {
+	if demand > 0 && !l.Spec().SoftOnly {
+		if demand > l.Capacity() {
 			return -1
 		}
-		return u.Hard - asked*u.Base
+		return u.Hard - demand*u.Base
 	}
 	if u.Kind == limit.TokenBucket {
 		return u.Hard + limit.MaxProduct
@@ -262,9 +268,9 @@ func room(l *limit.Limit, asked int64) int64 {
 	return always
 }
 
-// price is cost in what the script counts: units of a token bucket, else tokens. A limit that only warns remembers no
-// more than its capacity.
-func price(l *limit.Limit, cost int64) int64 {
+// costInUnits converts a cost to what the script counts: units of a token bucket, else tokens. A limit that only warns
+// remembers no more than its capacity.
+func costInUnits(l *limit.Limit, cost int64) int64 {
 	cost = min(cost, l.Capacity())
 	if u := l.Units(); u.Kind == limit.TokenBucket {
 		return cost * u.Base
@@ -272,8 +278,8 @@ func price(l *limit.Limit, cost int64) int64 {
 	return cost
 }
 
-// begin writes the keys, subjects first, and the head of the request.
-func (p *plan) begin(mode byte) {
+// writeHeader writes the keys, subjects first, and the first bytes of the request.
+func (p *plan) writeHeader(mode byte) {
 	p.text, p.cuts, p.keys = p.text[:0], p.cuts[:0], p.keys[:0]
 	for i := range p.subjects {
 		if s := &p.subjects[i]; s.chunk == head {
@@ -285,10 +291,10 @@ func (p *plan) begin(mode byte) {
 	}
 	for i := range p.records {
 		r := &p.records[i]
-		if b := &p.buckets[r.bucket]; b.log == 0 && p.bounds[r.bound].Policy.Limit.Units().Kind == limit.SlidingLog {
+		if b := &p.buckets[r.bucket]; b.logKey == 0 && p.bounds[r.bound].Policy.Limit.Units().Kind == limit.SlidingLog {
 			p.text = appendLog(p.text, b.key)
 			p.cuts = append(p.cuts, len(p.text))
-			b.log = len(p.cuts)
+			b.logKey = len(p.cuts)
 		}
 	}
 	text, from := string(p.text), 0
@@ -299,7 +305,7 @@ func (p *plan) begin(mode byte) {
 	p.request = append(p.request[:0], mode, byte(len(p.subjects)), byte(p.enforced), byte(len(p.records)))
 	for i := range p.subjects {
 		s := &p.subjects[i]
-		first := p.formats.begins(s.key.Namespace, s.level)
+		first := p.formats.firstByte(s.key.Namespace, s.level)
 		if s.chunk != head {
 			first |= 128
 		}
@@ -307,10 +313,10 @@ func (p *plan) begin(mode byte) {
 	}
 }
 
-// end makes the request the argument.
-func (p *plan) end() { p.args = append(p.args[:0], p.request) }
+// setArgument makes the request the script's argument.
+func (p *plan) setArgument() { p.args = append(p.args[:0], p.request) }
 
-// appendRecord begins a record: how its bucket counts, and where it is.
+// appendRecord appends the start of a record: how its bucket counts, and where it is.
 func (p *plan) appendRecord(r *record) {
 	b := &p.buckets[r.bucket]
 	u := p.bounds[r.bound].Policy.Limit.Units()
@@ -322,8 +328,8 @@ func (p *plan) appendRecord(r *record) {
 	p.request = append(p.request, b.name[:]...)
 }
 
-// appendOwn writes three numbers of the algorithm's own, see the fragment of that name.
-func (p *plan) appendOwn(r *record) {
+// appendParameters appends the three parameters of the algorithm, see its Lua file.
+func (p *plan) appendParameters(r *record) {
 	l, b := &p.bounds[r.bound].Policy.Limit, &p.buckets[r.bucket]
 	u, window := l.Units(), int64(l.Spec().Window)
 	switch u.Kind {
@@ -336,7 +342,7 @@ func (p *plan) appendOwn(r *record) {
 		if l.Spec().SoftOnly {
 			most = u.Hard
 		}
-		p.appendNumbers(window, most, int64(b.log))
+		p.appendNumbers(window, most, int64(b.logKey))
 	default:
 		p.appendNumbers(window, 0, 0)
 	}

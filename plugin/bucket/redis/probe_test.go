@@ -84,7 +84,7 @@ func TestAServerThatARedirectionLedToIsForgottenWhenItIsGone(t *testing.T) {
 	cluster := c.backend.(*cluster)
 	gone, lives, master := net.JoinHostPort("127.0.0.1", strconv.Itoa(freeport.Port(t))), redistest.Single(t).Address(), nodes.Masters[1].Address()
 	for _, address := range []string{gone, lives, master} {
-		if _, err := cluster.target(address); err != nil {
+		if _, err := cluster.targetAt(address); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -109,7 +109,7 @@ func TestAfterTheEndAClusterMakesNoServers(t *testing.T) {
 	}
 	late := redis.NewClient(&redis.Options{Addr: "late:6379"})
 	defer late.Close()
-	if _, err := c.backend.(*cluster).master(late); !errors.Is(err, redis.ErrClosed) || gates["late:6379"] != nil {
+	if _, err := c.backend.(*cluster).serverOf(late); !errors.Is(err, redis.ErrClosed) || gates["late:6379"] != nil {
 		t.Errorf("%v, and the gate %v, which nobody would close", err, gates["late:6379"])
 	}
 }
@@ -117,7 +117,7 @@ func TestAfterTheEndAClusterMakesNoServers(t *testing.T) {
 func TestARedisThatTheCheckRefusesCountsAsAwayUntilItIsFit(t *testing.T) {
 	server := redistest.Single(t)
 	store, c, gates := guarded(t, at(server, true))
-	c.refuse(errors.New("is a Sentinel"))
+	c.reject(errors.New("is a Sentinel"))
 	gate := gates[store.Name()]
 	if status := askOne(t, store, "acme"); status.Failure != decision.Unavailable || gate.failed != 1 {
 		t.Errorf("%+v with %d failures told, want 1", status, gate.failed)
@@ -128,11 +128,11 @@ func TestARedisThatTheCheckRefusesCountsAsAwayUntilItIsFit(t *testing.T) {
 	}
 	must(t, server.Client(t), "config", "resetstat")
 	store.Probe(t.Context())
-	c.refuse(errors.New("is a Sentinel still"))
+	c.reject(errors.New("is a Sentinel still"))
 	if calls := calls(t, server.Client(t)); calls["ping"] != 0 || gates[store.Name()] != gate || gate.closed {
 		t.Errorf("%v were sent, and the gate is another one (%v) or closed (%v)", calls, gates[store.Name()] != gate, gate.closed)
 	}
-	c.refuse(nil)
+	c.reject(nil)
 	if status := askOne(t, store, "acme"); status.Source != decision.Redis || !gate.closed {
 		t.Errorf("%+v, gate closed: %t", status, gate.closed)
 	}
@@ -140,8 +140,8 @@ func TestARedisThatTheCheckRefusesCountsAsAwayUntilItIsFit(t *testing.T) {
 
 func TestTheGateOfARefusalEndsWithTheConnection(t *testing.T) {
 	for name, end := range map[string]func(c *connection) error{
-		"refused, then closed": func(c *connection) error { c.refuse(errors.New("no")); return c.close() },
-		"closed, then refused": func(c *connection) error { err := c.close(); c.refuse(errors.New("no")); return err },
+		"refused, then closed": func(c *connection) error { c.reject(errors.New("no")); return c.close() },
+		"closed, then refused": func(c *connection) error { err := c.close(); c.reject(errors.New("no")); return err },
 	} {
 		store, c, gates := guarded(t, at(redistest.Single(t), true))
 		if err := end(c); err != nil {

@@ -7,30 +7,30 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// refund makes p the request that gives back what bounds have spent, by the receipts of their takes. How much can be
-// given back is decided where the bucket is, see lua/refund.lua: never more than is certain to be missing still.
+// refund compiles the request that refunds what bounds have spent, by the receipts of their takes. lua/refund.lua
+// decides how much each bucket gets: never more than is certain to be missing still.
 func (p *plan) refund(bounds []policy.Bound, receipts []limit.Receipt) error {
-	p.number(bounds)
+	p.numberBuckets(bounds)
 	p.receipts = receipts
 	for i := range bounds {
-		p.records = append(p.records, record{bound: i, bucket: p.of[i], spends: true})
+		p.records = append(p.records, record{bound: i, bucket: p.bucketOf[i], spends: true})
 	}
 	if p.tooMany() {
 		return errTooMany
 	}
-	p.begin(modeRefund)
+	p.writeHeader(modeRefund)
 	for i := range p.records {
 		l, r := &bounds[i].Policy.Limit, &receipts[i]
 		p.appendRecord(&p.records[i])
-		p.appendNumbers(price(l, bounds[i].Cost), int64(r.At), r.Debt, r.Mark)
-		p.appendOwn(&p.records[i])
+		p.appendNumbers(costInUnits(l, bounds[i].Cost), int64(r.At), r.Debt, r.Mark)
+		p.appendParameters(&p.records[i])
 		p.appendNumbers(l.Units().Step)
 	}
-	p.end()
+	p.setArgument()
 	return nil
 }
 
-// readReturned reads the reply to a refund: how many whole tokens each bound got back.
+// readReturned reads the reply to a refund. It returns how many whole tokens each bound got back.
 func (p *plan) readReturned(reply []any) ([]int64, error) {
 	if len(reply) != len(p.records) {
 		return nil, fmt.Errorf("%w: %d numbers for %d refunds", errReply, len(reply), len(p.records))
@@ -46,14 +46,14 @@ func (p *plan) readReturned(reply []any) ([]int64, error) {
 	return returned, nil
 }
 
-// spentBounds returns the bounds that the script has spent, and the receipts.
-func (p *plan) spentBounds() (spent []policy.Bound, receipts []limit.Receipt) {
+// provisional returns the bounds that the script has spent, and their receipts.
+func (p *plan) provisional() (spent []policy.Bound, receipts []limit.Receipt) {
 	states := make([]limit.State, len(p.buckets))
 	for i := range p.buckets {
 		states[i] = p.buckets[i].state
 	}
 	for i := range p.records {
-		if r := &p.records[i]; p.spent(r) {
+		if r := &p.records[i]; p.wasSpent(r) {
 			state := &states[r.bucket]
 			*state = p.spend(r, *state)
 			spent, receipts = append(spent, p.bounds[r.bound]), append(receipts, state.Receipt())

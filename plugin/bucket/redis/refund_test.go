@@ -89,7 +89,7 @@ func TestAGroupThatRefusesCostsTheOthersNothing(t *testing.T) {
 				t.Errorf("kept %d, %d, %d used: want 4, 2, 10 as before", statuses[0].Used, statuses[1].Used, statuses[2].Used)
 			}
 			if transport.refunds.Load() != 3 {
-				t.Errorf("%d refunds for 3 refusals by one of two groups", transport.refunds.Load())
+				t.Errorf("%d refunds for 3 rejections by one of two groups", transport.refunds.Load())
 			}
 		})
 	}

@@ -17,7 +17,7 @@ import (
 
 // Registry holds the connections of a process: one for all instances whose settings reach the same Redis in the same
 // way, opened for the first of them and closed with the last. It keeps no settings but those in use, and compares them
-// by a keyed hash. Make it with NewRegistry.
+// by a keyed hash. Make it with [NewRegistry].
 type Registry struct {
 	log    *slog.Logger
 	script *script
@@ -32,9 +32,9 @@ type Registry struct {
 	ended     bool
 }
 
-// NewRegistry makes a registry without connections; [Registry.Run] checks those that are opened, and closes them at the
-// end. Each server gets a gate of gates; nil: none. What go-redis has to say goes to log at the level debug: it has one logger for
-// the whole process.
+// NewRegistry returns a registry without connections; [Registry.Run] checks those that are opened, and closes them at
+// the end. Each server gets a gate of gates; nil: none. The messages of go-redis, which has one logger for the whole
+// process, go to log at the level debug.
 func NewRegistry(log *slog.Logger, gates Gates) *Registry { return newRegistry(log, gates, takeScript) }
 
 func newRegistry(log *slog.Logger, gates Gates, script *script) *Registry {
@@ -58,9 +58,9 @@ func (l libraryLog) Printf(ctx context.Context, format string, args ...any) {
 	}
 }
 
-// Open answers the store behind a redis block, and what must be called once when it is no longer used: the last such
-// call closes the connection, which takes no longer than the commands in flight. Open itself waits for nothing, Redis
-// may be away. It fails when the block names no Redis, or certificates that cannot be read.
+// Open returns the store of a redis block, and a function to call once when it is no longer used: the last such call
+// closes the connection, which takes no longer than the commands in flight. Open does not wait for Redis, which may be
+// away. It fails when the block names no Redis, or certificates that cannot be read.
 func (r *Registry) Open(block schema.Redis) (*Store, func(), error) {
 	c, release, err := r.acquire(block)
 	if err != nil {
@@ -69,7 +69,7 @@ func (r *Registry) Open(block schema.Redis) (*Store, func(), error) {
 	return c.store, release, nil
 }
 
-// acquire is Open without the store.
+// acquire returns the connection of a redis block, and the function that releases it.
 func (r *Registry) acquire(block schema.Redis) (*connection, func(), error) {
 	s, err := normalize(block)
 	if err != nil {
@@ -91,14 +91,14 @@ func (r *Registry) acquire(block schema.Redis) (*connection, func(), error) {
 		r.unchecked = append(r.unchecked, c)
 		select {
 		case r.opened <- struct{}{}:
-		default: // Run has been told already
+		default: // Run has a signal already
 		}
 	}
 	c.users++
 	return c, sync.OnceFunc(func() { r.release(id, c) }), nil
 }
 
-// release gives a connection back, and closes it if that was its last user.
+// release ends one use of a connection, and closes it after the last.
 func (r *Registry) release(id fingerprint, c *connection) {
 	r.mu.Lock()
 	c.users--
@@ -129,7 +129,7 @@ func (r *Registry) Run(ctx context.Context) error {
 		}
 	}
 	watching.Wait()
-	return r.end()
+	return r.closeAll()
 }
 
 func (r *Registry) takeUnchecked() []*connection {
@@ -140,7 +140,7 @@ func (r *Registry) takeUnchecked() []*connection {
 	return unchecked
 }
 
-func (r *Registry) end() error {
+func (r *Registry) closeAll() error {
 	r.mu.Lock()
 	left := slices.Collect(maps.Values(r.inUse))
 	clear(r.inUse)

@@ -34,8 +34,8 @@ func open(t testing.TB, source string, block schema.Redis) *connection {
 func checked(t testing.TB, source string, block schema.Redis) *connection {
 	t.Helper()
 	c := open(t, source, block)
-	if warnings, refusal, err := c.check(t.Context()); len(warnings) > 0 || refusal != nil || err != nil {
-		t.Fatalf("the start-up check: %v, %v, %v", warnings, refusal, err)
+	if warnings, rejection, err := c.check(t.Context()); len(warnings) > 0 || rejection != nil || err != nil {
+		t.Fatalf("the start-up check: %v, %v, %v", warnings, rejection, err)
 	}
 	return c
 }

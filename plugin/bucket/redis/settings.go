@@ -23,7 +23,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// settings are a redis block in which every field matters: two that reach the same Redis in the same way are equal.
+// settings is a redis block in which every field matters: two that reach the same Redis in the same way are equal.
 type settings struct {
 	schema.Redis                  // without its passwords
 	passwords    func() passwords // a function is printed as an address
@@ -31,7 +31,7 @@ type settings struct {
 
 type passwords struct{ redis, sentinel string }
 
-// normalize fills in defaults (booleans mean what they say), and drops what the settings do not use. It fails when they
+// normalize fills in defaults (booleans stay as they are), and drops what the settings do not use. It fails when they
 // name no Redis, or certificates that cannot be read.
 func normalize(block schema.Redis) (*settings, error) {
 	r := schema.Config{Redis: block}.WithDefaults().Redis
@@ -86,13 +86,14 @@ func oneTopology(r *schema.Redis) error {
 	return nil
 }
 
-func (s *settings) clustered() bool { return len(s.ClusterNodes) > 0 }
+// isCluster reports whether the settings are those of a cluster.
+func (s *settings) isCluster() bool { return len(s.ClusterNodes) > 0 }
 
-// fingerprint names settings without telling any of them.
+// fingerprint identifies settings without revealing any of them.
 type fingerprint [sha256.Size]byte
 
-// fingerprints makes a function that hashes settings, with a key that nobody else has: a short password cannot be
-// guessed from its fingerprint.
+// fingerprints returns a function that hashes settings with a random key, so that a short password cannot be guessed
+// from its fingerprint.
 func fingerprints() func(*settings) fingerprint {
 	key := make([]byte, sha256.Size)
 	_, _ = rand.Read(key) // never fails
@@ -100,7 +101,7 @@ func fingerprints() func(*settings) fingerprint {
 		secret := s.passwords()
 		text, err := json.Marshal([]any{s.Redis, secret.redis, secret.sentinel})
 		if err != nil {
-			panic(fmt.Sprintf("redis: settings cannot be encoded: %v", err)) // they hold only strings, integers and booleans
+			panic(fmt.Sprintf("redis: settings cannot be encoded: %v", err)) // they have strings, integers and booleans
 		}
 		mac := hmac.New(sha256.New, key)
 		mac.Write(text)
@@ -108,20 +109,20 @@ func fingerprints() func(*settings) fingerprint {
 	}
 }
 
-// place is where the Redis is, for logs: "redis.internal:6379", "a cluster at 10.0.0.1:6379, 10.0.0.2:6379".
+// place returns where the Redis is, for logs: "redis.internal:6379", "a cluster at 10.0.0.1:6379, 10.0.0.2:6379".
 func (s *settings) place() string {
 	switch addresses := s.addresses(); {
-	case s.clustered():
-		return fmt.Sprintf("a cluster at %s", listed(addresses))
+	case s.isCluster():
+		return fmt.Sprintf("a cluster at %s", joinFirst(addresses))
 	case s.SentinelMaster != "":
-		return fmt.Sprintf("master %s of the sentinels at %s", s.SentinelMaster, listed(addresses))
+		return fmt.Sprintf("master %s of the sentinels at %s", s.SentinelMaster, joinFirst(addresses))
 	default:
 		return addresses[0]
 	}
 }
 
-// listed joins addresses, the first few of many.
-func listed(addresses []string) string {
+// joinFirst joins the first few addresses.
+func joinFirst(addresses []string) string {
 	const few = 3
 	text := addresses[0]
 	for _, address := range addresses[1:min(len(addresses), few)] {
@@ -133,14 +134,14 @@ func listed(addresses []string) string {
 	return text
 }
 
-// addresses are those of the cluster's nodes, of the Sentinels, or of the one server.
+// addresses returns the addresses of the cluster's nodes, of the Sentinels, or of the one server.
 func (s *settings) addresses() []string {
 	var addresses []string
 	add := func(host string, port int64) {
 		addresses = append(addresses, net.JoinHostPort(host, strconv.FormatInt(port, 10)))
 	}
 	switch {
-	case s.clustered():
+	case s.isCluster():
 		for _, node := range s.ClusterNodes {
 			add(node.IP, node.Port)
 		}
@@ -160,8 +161,9 @@ func (s *settings) readTimeout() time.Duration {
 	return time.Duration(s.ReadTimeout) * time.Millisecond
 }
 
-// options are those of go-redis for every topology. A script is sent once, so nothing is retried; RESP2, because push
-// messages would only cost; no name or library is announced, because an ACL user may not be allowed to.
+// options returns those of go-redis for every topology. A script is sent once, so nothing is retried. The protocol is
+// RESP2, because push messages are not used. No client name or library is set, because an ACL user may not be allowed
+// to.
 func (s *settings) options() *redis.UniversalOptions {
 	secret := s.passwords()
 	return &redis.UniversalOptions{
@@ -198,7 +200,8 @@ func (s *settings) dial(ctx context.Context, network, address string) (net.Conn,
 	return conn, nil
 }
 
-// connect reads the certificates anew for every connection, so that they can be replaced while the process runs.
+// connect opens a connection. It reads the certificates anew each time, so that they can be replaced while the process
+// runs.
 func (s *settings) connect(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: time.Duration(s.ConnectTimeout) * time.Millisecond}
 	if !s.SSL {
@@ -216,7 +219,7 @@ func (s *settings) tls() (*tls.Config, error) {
 	config := &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		ServerName:         s.ServerName,
-		InsecureSkipVerify: !s.SSLVerify, // what ssl_verify: false asks for
+		InsecureSkipVerify: !s.SSLVerify, // ssl_verify: false
 	}
 	if s.CACert != "" {
 		pem, err := os.ReadFile(s.CACert)

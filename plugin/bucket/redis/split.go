@@ -9,8 +9,8 @@ import (
 
 var splitScript = newScript(assemble("split", nil))
 
-// split divides each chunk of a subject in two, if it has this level still. That it fails is no harm: the next bucket
-// that comes to a crowded chunk has it tried again.
+// split divides each chunk of a subject in two, if it has this level still. A failure is harmless: the next new bucket
+// in a full chunk has it tried again.
 func (s *Store) split(ctx context.Context, key *policy.Key, level int) error {
 	if level >= maxLevel {
 		return nil
@@ -19,11 +19,11 @@ func (s *Store) split(ctx context.Context, key *policy.Key, level int) error {
 	for chunk := range 2 << level {
 		keys = append(keys, string(appendChunk(nil, key, chunk)))
 	}
-	reply, err := s.transport.Run(ctx, s.splitting, keys, []any{int(s.formats.begins(key.Namespace, level))})
+	reply, err := s.transport.Run(ctx, s.splitting, keys, []any{int(s.formats.firstByte(key.Namespace, level))})
 	if err != nil {
 		return fmt.Errorf("split %s: %w", keys[0], err)
 	}
-	now, ok := oneNumber(reply)
+	now, ok := singleInteger(reply)
 	if !ok || now < 0 || now > maxLevel {
 		return fmt.Errorf("split %s: %w: %v", keys[0], errReply, reply)
 	}
@@ -31,8 +31,8 @@ func (s *Store) split(ctx context.Context, key *policy.Key, level int) error {
 	return nil
 }
 
-// oneNumber returns the one integer that a reply consists of.
-func oneNumber(reply []any) (int64, bool) {
+// singleInteger returns the integer of a reply that has nothing else.
+func singleInteger(reply []any) (int64, bool) {
 	if len(reply) != 1 {
 		return 0, false
 	}

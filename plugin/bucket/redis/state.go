@@ -9,36 +9,38 @@ import (
 const (
 	headSize  = 5
 	entrySize = nameSize + 31
-	largest   = 2 * limit.MaxProduct // what a double counts exactly
+	maxNumber = 2 * limit.MaxProduct // the largest number that a double counts exactly
 )
 
-// sound reports whether a value has the version and the length that a subject's value has.
-func sound(value string) bool { return len(value)%entrySize == headSize && value[0]>>4 == format }
+// isWellFormed reports whether a value has the version and the length that a subject's value has.
+func isWellFormed(value string) bool {
+	return len(value)%entrySize == headSize && value[0]>>4 == format
+}
 
-// find is the bucket of that name in a sound value, without its name; "" if there is none.
-func find(value string, name []byte) string {
-	for rest := value[headSize:]; len(rest) > 0; rest = rest[entrySize:] {
-		if rest[:nameSize] == string(name) {
-			return rest[nameSize:entrySize]
+// findState returns the bucket of that name in a well formed value, without its name; "" if there is none.
+func findState(value string, name []byte) string {
+	for entries := value[headSize:]; len(entries) > 0; entries = entries[entrySize:] {
+		if entries[:nameSize] == string(name) {
+			return entries[nameSize:entrySize]
 		}
 	}
 	return ""
 }
 
-// decode reads the state of a bucket as it is at now: one that means nothing any more is zero. A sliding log's entries
-// are kept elsewhere: they are condensed into one, the last. It is false when the numbers are impossible; the bucket is
-// then one that was never spent from.
+// decode returns the state of a bucket as it is at now: the zero state for one that has expired. The entries of a
+// sliding log, which are a string of their own, are condensed into one, the last. It reports whether the numbers are
+// possible; where they are not, the state is zero.
 func decode(bucket string, now limit.Micros) (limit.State, bool) {
 	s := limit.State{
 		Algorithm: limit.Algorithm(bucket[0] & 15),
 		Tag:       bucket[0] >> 4,
-		At:        limit.Micros(little(bucket[5:12])),
-		Spent:     little(bucket[12:19]),
+		At:        limit.Micros(littleEndian(bucket[5:12])),
+		Spent:     littleEndian(bucket[12:19]),
 		Base:      1,
-		Mark:      little(bucket[25:31]),
+		Mark:      littleEndian(bucket[25:31]),
 	}
-	more := little(bucket[19:25])
-	possible := s.Spent <= largest && int64(s.At) <= largest
+	more := littleEndian(bucket[19:25])
+	possible := s.Spent <= maxNumber && int64(s.At) <= maxNumber
 	switch s.Algorithm {
 	case limit.TokenBucket:
 		s.Base, possible = more, possible && more > 0
@@ -58,14 +60,14 @@ func decode(bucket string, now limit.Micros) (limit.State, bool) {
 	return s, true
 }
 
-// forever is the last instant that 4 bytes of seconds can say: later ones are said as this.
+// forever is the last instant that 4 bytes of seconds hold: later ones are stored as this.
 const forever = (1<<32 - 1) * limit.Second
 
-// till returns the instant from which on a bucket means nothing.
-func till(bucket string) limit.Micros { return limit.Micros(little(bucket[1:5])) * limit.Second }
+// till returns the instant from which on a bucket counts as empty.
+func till(bucket string) limit.Micros { return limit.Micros(littleEndian(bucket[1:5])) * limit.Second }
 
-// little returns the number that b is, the least byte first.
-func little(b string) (n int64) {
+// littleEndian returns the number in b, whose first byte is the least.
+func littleEndian(b string) (n int64) {
 	for i := len(b) - 1; i >= 0; i-- {
 		n = n<<8 | int64(b[i])
 	}
