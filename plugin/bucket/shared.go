@@ -42,7 +42,7 @@ func (s *Stores) start(redis *redis.Pair) *shared {
 	away := outage.New(redis, fallback, o)
 	of := &shared{
 		redis: pair, outage: away,
-		lease: lease.New(redis, lease.Options{Now: s.options.Elapsed, Live: away.Counted, Leased: s.leased, Saw: away.Saw, SharePct: s.options.LeaseShare}),
+		lease: lease.New(redis, lease.Options{Now: s.options.Elapsed, Live: away.Counted, MayLease: s.leased, Observe: away.Saw, SharePct: s.options.LeaseShare}),
 	}
 	if s.options.MaxAddresses >= 0 {
 		of.addresses = addresses.New(addresses.Options{Now: s.options.Elapsed, Most: s.options.MaxAddresses, Rate: s.options.NewAddresses})

@@ -16,7 +16,7 @@ func leasing(t *testing.T, config schema.Config, rows policy.Rows) *planned {
 	p := planning(t, config, rows)
 	view := lease.New(p.store, lease.Options{Now: clock, Live: func(string) int { return 1 }}).View(p.store)
 	p.path.Buckets = view
-	p.world = open(t, func(o *control.Options) { o.Path, o.Buckets, o.RequestPolicy = p.path, p.store, view.Asked })
+	p.world = open(t, func(o *control.Options) { o.Path, o.Buckets, o.RequestPolicy = p.path, p.store, view.StorePolicy })
 	return p
 }
 

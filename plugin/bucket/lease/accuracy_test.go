@@ -94,7 +94,7 @@ func until(b *bank, nodes []*runner, at limit.Micros) {
 	for {
 		next, first := at, (*runner)(nil)
 		for _, n := range nodes {
-			due := max(n.next(n.sweeps), b.clock.Now()+soonest)
+			due := max(n.nextDue(n.sweeps), b.clock.Now()+minSleep)
 			select {
 			case <-n.wake:
 				due = b.clock.Now()
@@ -124,7 +124,7 @@ func (s *shape) play(t testing.TB, name string, count int) (denied []bool, admit
 		n.live = count
 		nodes = append(nodes, &runner{n, shared.clock.Now()})
 	}
-	l := nodes[0].view.Asked(p.Policy).Limit
+	l := nodes[0].view.StorePolicy(p.Policy).Limit
 	if s.spent > 0 {
 		state := limit.State{}
 		l.Advance(&state, shared.Now())

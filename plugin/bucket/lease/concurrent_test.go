@@ -57,7 +57,7 @@ func TestRequestsAtOnceAtTwoNodesSpendEveryTokenOnceAndInEveryScope(t *testing.T
 		if out := n.Stats().Out; out != 0 {
 			t.Errorf("%d tokens are out at the end", out)
 		}
-		drawn += n.Stats().Drawn
+		drawn += n.Stats().FromLease
 	}
 	if drawn == 0 {
 		t.Error("nothing was leased")

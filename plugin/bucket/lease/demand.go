@@ -10,7 +10,7 @@ const span = limit.Second / 10
 type demand struct {
 	span    limit.Micros // the current one, counted from the clock's zero
 	current int64        // tokens in it so far
-	usual   int64        // tokens in those before, half of it by the last, a quarter by the one before, …
+	average int64        // tokens in those before, half of it by the last, a quarter by the one before, …
 	cost    int64        // of the last request
 }
 
@@ -24,20 +24,20 @@ func (d *demand) observe(cost int64, now limit.Micros) {
 	d.cost = cost
 }
 
-// tokens is about how many are spent in one span.
-func (d *demand) tokens(now limit.Micros) int64 {
+// perSpan is about how many are spent in one span.
+func (d *demand) perSpan(now limit.Micros) int64 {
 	d.roll(now)
-	return max(d.usual, d.current)
+	return max(d.average, d.current)
 }
 
-// hot tells whether enough requests come that a lease costs less than they would: two in a span, at what they cost.
-func (d *demand) hot(now limit.Micros) bool { return d.tokens(now) >= leastLease*max(d.cost, 1) }
+// isHot tells whether enough requests come that a lease costs less than they would: two in a span, at what they cost.
+func (d *demand) isHot(now limit.Micros) bool { return d.perSpan(now) >= minLease*max(d.cost, 1) }
 
 func (d *demand) roll(now limit.Micros) {
 	passed := now/span - d.span
 	if passed <= 0 {
 		return
 	}
-	d.usual = (d.usual + d.current + 1) / 2 >> min(passed-1, 62)
+	d.average = (d.average + d.current + 1) / 2 >> min(passed-1, 62)
 	d.span, d.current = now/span, 0
 }

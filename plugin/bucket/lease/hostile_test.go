@@ -31,7 +31,7 @@ func (s *spy) Take(ctx context.Context, bounds []policy.Bound, statuses []decisi
 }
 
 func TestOnlyTheColdBoundOfARequestIsAskedForAndItsRefusalPutsTheDrawsBack(t *testing.T) {
-	n := newNode(newBank(), Options{Refusals: -1})
+	n := newNode(newBank(), Options{DenialMemory: -1})
 	next := &spy{bank: n.bank}
 	n.view = n.View(next)
 	tenant, global, user := tokens(t, "tenant", 100_000), window(t, "global", 100_000), window(t, "exact", 2)
@@ -73,7 +73,7 @@ func TestOfARequestThatIsAnsweredInPartTheAnsweredPartIsNoted(t *testing.T) {
 		n.admits(t, hot, lost)
 	}
 	n.background()
-	if stats := n.Stats(); stats.Asked != 20 || stats.Leases != 1 || stats.Entries != 1 {
+	if stats := n.Stats(); stats.FromStore != 20 || stats.Leases != 1 || stats.Entries != 1 {
 		t.Errorf("%+v, want only the bucket that answered", stats)
 	}
 	n.admits(t, empty, lost)
@@ -133,13 +133,13 @@ func TestCostsForWhichALeaseHadNoRoomAreLeasedForAgainWhenNodesHaveLeft(t *testi
 	b := withCost(window(t, "window", 1_000_000), 3000) // 20,000 may be out
 	drawn := func(live int) uint64 {
 		n.live = live
-		before := n.Stats().Drawn
+		before := n.Stats().FromLease
 		for range 100 {
 			n.admits(t, b)
 			n.background()
 			n.bank.clock.Advance(limit.Second / 100)
 		}
-		return n.Stats().Drawn - before
+		return n.Stats().FromLease - before
 	}
 	if few, many, again := drawn(1), drawn(8), drawn(1); few < 50 || many > 10 || again < 50 {
 		t.Errorf("of 100 requests, one node alone answers %d from leases, one of eight %d, and alone again %d", few, many, again)
@@ -164,9 +164,9 @@ func TestTwoKeysOfOneHashAreTwoBuckets(t *testing.T) {
 	b, other := tokens(t, "hot", 100_000), tokens(t, "other", 100_000)
 	n.warm(t, b)
 	places := make([]place, 1)
-	n.find([]policy.Bound{b}, places)
+	n.locate([]policy.Bound{b}, places)
 	p := places[0]
-	n.find([]policy.Bound{other}, places)
+	n.locate([]policy.Bound{other}, places)
 	places[0].shard.entries[places[0].hash] = p.shard.entries[p.hash] // as if both had this hash
 	if calls := n.calls(func() { n.admits(t, other) }); calls != 1 || n.bank.used(other) != 1 {
 		t.Errorf("%d calls, and %d spent from the other's bucket", calls, n.bank.used(other))
@@ -191,14 +191,14 @@ func TestEveryPartOfAKeyCountsInItsHash(t *testing.T) {
 	for i, k := range keys {
 		bounds[i].Key = k
 	}
-	n.find(bounds, places)
+	n.locate(bounds, places)
 	for i, k := range keys {
 		if same, found := hashes[places[i].hash]; found {
 			t.Errorf("%+v and %+v have one hash", k, same)
 		}
 		hashes[places[i].hash] = k
 		alone := make([]place, 1)
-		if n.find(bounds[i:i+1], alone); alone[0].hash != places[i].hash {
+		if n.locate(bounds[i:i+1], alone); alone[0].hash != places[i].hash {
 			t.Errorf("%+v has another hash when it is alone", k)
 		}
 	}
@@ -227,8 +227,8 @@ func TestAfterRunNothingIsLeasedAndWhatWasDrawnIsAccountedFor(t *testing.T) {
 	if left := stats.Tokens.Granted - stats.Tokens.Spent - stats.Tokens.Returned - stats.Tokens.Expired; left != 0 || stats.Out != 0 || stats.Leases != 0 {
 		t.Errorf("%+v leave %d out", stats, left)
 	}
-	if len(n.due)+len(n.backs) != 0 || stats.Tokens.Expired != 5 {
-		t.Errorf("%d renewals and %d refunds wait for nobody; %d tokens are lost, want 5", len(n.due), len(n.backs), stats.Tokens.Expired)
+	if len(n.due)+len(n.returns) != 0 || stats.Tokens.Expired != 5 {
+		t.Errorf("%d renewals and %d refunds wait for nobody; %d tokens are lost, want 5", len(n.due), len(n.returns), stats.Tokens.Expired)
 	}
 }
 
@@ -280,10 +280,10 @@ func TestRenewalsWithoutAnAnswerAreCounted(t *testing.T) {
 		t.Errorf("%+v", stats)
 	}
 	n.bank.set(up)
-	n.bank.clock.Advance(rest)
+	n.bank.clock.Advance(renewalPause)
 	n.admits(t, b)
 	n.background()
-	if stats := n.Stats(); stats.Failed != 1 || stats.Leases != 1 || stats.Out == 0 || stats.Lasts <= 0 {
+	if stats := n.Stats(); stats.Failed != 1 || stats.Leases != 1 || stats.Out == 0 || stats.RenewalTime <= 0 {
 		t.Errorf("%+v", stats)
 	}
 }

@@ -8,11 +8,11 @@ import "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/
 // Every token has one way in and ends in one of three: Granted = Spent + Returned + Expired + leaving + what is out,
 // but for those only asked for.
 type ledger struct {
-	grants  [2]grant // the first is spent first; one without tokens is none
-	asked   int64    // tokens that a renewal under way may bring
-	pending int64    // tokens drawn for requests whose other bounds are still being asked
-	leaving int64    // tokens that are being given back, and that nobody can spend any more
-	sums    Tokens
+	grants    [2]grant // the first is spent first; one without tokens is none
+	requested int64    // tokens that a renewal under way may bring
+	pending   int64    // tokens drawn for requests whose other bounds are still being asked
+	returning int64    // tokens that are being given back, and that nobody can spend any more
+	sums      Tokens
 }
 
 // grant is tokens taken from the bucket at once.
@@ -44,24 +44,24 @@ func (t *Tokens) add(other Tokens) {
 	t.Expired += other.Expired
 }
 
-// free is how many tokens can be drawn, if none has ended meanwhile.
-func (l *ledger) free() int64 { return l.grants[0].tokens + l.grants[1].tokens }
+// available is how many tokens can be drawn, if none has ended meanwhile.
+func (l *ledger) available() int64 { return l.grants[0].tokens + l.grants[1].tokens }
 
-// out is how many tokens the bucket lacks, or may lack soon, that a request may still spend.
-func (l *ledger) out() int64 { return l.free() + l.pending + l.asked }
+// outstanding is how many tokens the bucket lacks, or may lack soon, that a request may still spend.
+func (l *ledger) outstanding() int64 { return l.available() + l.pending + l.requested }
 
-// ask notes that a renewal is under way.
-func (l *ledger) ask(tokens int64) { l.asked = tokens }
+// beginRenewal notes that a renewal is under way.
+func (l *ledger) beginRenewal(tokens int64) { l.requested = tokens }
 
-// answer ends a renewal. A grant without tokens is a refusal, or no answer.
-func (l *ledger) answer(g grant) {
-	l.asked = 0
+// endRenewal ends a renewal. A grant without tokens is a refusal, or no endRenewal.
+func (l *ledger) endRenewal(g grant) {
+	l.requested = 0
 	l.sums.Granted += g.tokens
-	l.put(g)
+	l.addGrant(g)
 }
 
-// put adds a grant behind the others. Where there is no place for a third, two become one that has the worse of both.
-func (l *ledger) put(g grant) {
+// addGrant adds a grant behind the others. Where there is no place for a third, two become one that has the worse of both.
+func (l *ledger) addGrant(g grant) {
 	switch {
 	case g.tokens == 0:
 	case l.grants[0].tokens == 0:
@@ -69,12 +69,12 @@ func (l *ledger) put(g grant) {
 	case l.grants[1].tokens == 0:
 		l.grants[1] = g
 	default:
-		l.grants[1] = join(l.grants[1], g)
+		l.grants[1] = joinGrants(l.grants[1], g)
 	}
 }
 
-// join is two grants as one: nothing that is true of it is untrue of a part.
-func join(a, b grant) grant {
+// joinGrants is two grants as one: nothing that is true of it is untrue of a part.
+func joinGrants(a, b grant) grant {
 	switch {
 	case a.tokens == 0:
 		return b
@@ -97,14 +97,14 @@ func (l *ledger) draw(d *grant, cost int64, now limit.Micros) bool {
 		return true
 	}
 	l.expire(now)
-	if l.free() == 0 || cost > l.free() {
+	if l.available() == 0 || cost > l.available() {
 		return false
 	}
 	*d = *first
 	if d.tokens = min(cost, first.tokens); d.tokens < cost {
 		rest := *second
 		rest.tokens = cost - d.tokens
-		*d = join(*d, rest)
+		*d = joinGrants(*d, rest)
 		second.tokens -= rest.tokens
 	}
 	if first.tokens -= min(cost, first.tokens); first.tokens == 0 {
@@ -123,7 +123,7 @@ func (l *ledger) settle(d *grant, admitted bool, now limit.Micros) {
 	case now >= d.ends:
 		l.sums.Expired += d.tokens
 	default:
-		l.grants[0] = join(*d, l.grants[0])
+		l.grants[0] = joinGrants(*d, l.grants[0])
 	}
 }
 
@@ -147,7 +147,7 @@ func (l *ledger) withdraw(before, now limit.Micros) [2]grant {
 	var taken [2]grant
 	for i := range l.grants {
 		if g := &l.grants[i]; g.tokens > 0 && g.since < before {
-			l.leaving += g.tokens
+			l.returning += g.tokens
 			taken[i], *g = *g, grant{}
 		}
 	}
@@ -155,9 +155,9 @@ func (l *ledger) withdraw(before, now limit.Micros) [2]grant {
 	return taken
 }
 
-// returned ends the return of so many tokens, of which the bucket got back some.
-func (l *ledger) returned(tokens, got int64) {
-	l.leaving -= tokens
+// endReturn ends the return of so many tokens, of which the bucket got back some.
+func (l *ledger) endReturn(tokens, got int64) {
+	l.returning -= tokens
 	l.sums.Returned += got
 	l.sums.Expired += tokens - got
 }

@@ -20,12 +20,12 @@ func TestEveryTokenOfALedgerIsSpentReturnedOrExpiredOnce(t *testing.T) {
 			case 0:
 				now += limit.Micros(rapid.IntRange(0, 40).Draw(rt, "time"))
 			case 1:
-				l.ask(rapid.Int64Range(1, 50).Draw(rt, "asked"))
+				l.beginRenewal(rapid.Int64Range(1, 50).Draw(rt, "asked"))
 			case 2:
-				g := grant{tokens: l.asked, receipt: limit.Receipt{At: now}, since: now, ends: now + limit.Micros(rapid.IntRange(1, 100).Draw(rt, "life"))}
+				g := grant{tokens: l.requested, receipt: limit.Receipt{At: now}, since: now, ends: now + limit.Micros(rapid.IntRange(1, 100).Draw(rt, "life"))}
 				granted += g.tokens
 				ends[g.ends] += g.tokens
-				l.answer(g)
+				l.endRenewal(g)
 			case 3, 4:
 				cost := rapid.Int64Range(0, 30).Draw(rt, "cost")
 				var d grant
@@ -46,18 +46,18 @@ func TestEveryTokenOfALedgerIsSpentReturnedOrExpiredOnce(t *testing.T) {
 			case 6:
 				for _, g := range l.withdraw(now-limit.Micros(rapid.IntRange(0, 50).Draw(rt, "age")), now) {
 					got := rapid.Int64Range(0, g.tokens).Draw(rt, "got back")
-					l.returned(g.tokens, got)
+					l.endReturn(g.tokens, got)
 					returned += got
 				}
 			}
 			if got := l.sums; got.Granted != granted || got.Spent != spent || got.Returned != returned {
 				rt.Fatalf("sums are %+v; granted %d, spent %d, returned %d", got, granted, spent, returned)
 			}
-			if l.sums.Granted != l.sums.Spent+l.sums.Returned+l.sums.Expired+l.free()+l.pending {
+			if l.sums.Granted != l.sums.Spent+l.sums.Returned+l.sums.Expired+l.available()+l.pending {
 				rt.Fatalf("tokens are missing: %+v", l)
 			}
-			if l.expire(now); l.free() > alive(ends, now) {
-				rt.Fatalf("%d are free at %d, but only %d were granted for so long", l.free(), now, alive(ends, now))
+			if l.expire(now); l.available() > alive(ends, now) {
+				rt.Fatalf("%d are free at %d, but only %d were granted for so long", l.available(), now, alive(ends, now))
 			}
 		}
 	})
@@ -76,8 +76,8 @@ func alive(ends map[limit.Micros]int64, now limit.Micros) int64 {
 
 func TestTheEldestGrantIsSpentFirst(t *testing.T) {
 	var l ledger
-	l.answer(grant{tokens: 5, receipt: limit.Receipt{At: 1}, since: 1, ends: 100})
-	l.answer(grant{tokens: 5, receipt: limit.Receipt{At: 2}, since: 2, ends: 200})
+	l.endRenewal(grant{tokens: 5, receipt: limit.Receipt{At: 1}, since: 1, ends: 100})
+	l.endRenewal(grant{tokens: 5, receipt: limit.Receipt{At: 2}, since: 2, ends: 200})
 	var d grant
 	if ok := l.draw(&d, 4, 50); !ok || d.ends != 100 {
 		t.Fatalf("drew %+v, want of the first", d)
@@ -85,8 +85,8 @@ func TestTheEldestGrantIsSpentFirst(t *testing.T) {
 	if ok := l.draw(&d, 3, 50); !ok || d.receipt.At != 1 || d.ends != 100 {
 		t.Fatalf("drew %+v, want of both with what is worse of each", d)
 	}
-	if l.expire(150); l.free() != 3 {
-		t.Errorf("%d are free after the first has ended, want 3 of the second", l.free())
+	if l.expire(150); l.available() != 3 {
+		t.Errorf("%d are free after the first has ended, want 3 of the second", l.available())
 	}
 	if l.draw(&d, 1, 200) {
 		t.Error("a token was drawn that had ended")
@@ -100,28 +100,28 @@ func TestDemandFollowsTheRateAndIsForgottenInSilence(t *testing.T) {
 		d.observe(50, now)
 		now += span / 10
 	}
-	if got := d.tokens(now); got < 450 || got > 500 {
+	if got := d.perSpan(now); got < 450 || got > 500 {
 		t.Errorf("at 50 tokens each tenth of a span, demand is %d", got)
 	}
-	if got := d.tokens(now + 12*span); got > 0 {
+	if got := d.perSpan(now + 12*span); got > 0 {
 		t.Errorf("after 12 spans of silence, demand is %d", got)
 	}
 	d.observe(1000, now+12*span)
-	if got := d.tokens(now + 12*span); got != 1000 {
+	if got := d.perSpan(now + 12*span); got != 1000 {
 		t.Errorf("a sudden 1000 are a demand of %d", got)
 	}
 }
 
 func TestADrawThatHasEndedDoesNotShortenWhatCameAfter(t *testing.T) {
 	var l ledger
-	l.answer(grant{tokens: 5, ends: 100})
+	l.endRenewal(grant{tokens: 5, ends: 100})
 	var d grant
 	if !l.draw(&d, 5, 50) {
 		t.Fatal("5 of 5 tokens were not drawn")
 	}
-	l.answer(grant{tokens: 7, ends: 200})
+	l.endRenewal(grant{tokens: 7, ends: 200})
 	l.settle(&d, false, 150)
-	if l.expire(150); l.free() != 7 || l.sums.Expired != 5 {
-		t.Errorf("%d are free, %d expired", l.free(), l.sums.Expired)
+	if l.expire(150); l.available() != 7 || l.sums.Expired != 5 {
+		t.Errorf("%d are free, %d expired", l.available(), l.sums.Expired)
 	}
 }

@@ -214,7 +214,7 @@ func (f *fleet) squeeze(t *rapid.T, b policy.Bound) {
 		for range rapid.IntRange(0, 40).Draw(t, "requests") {
 			f.request(t, m, []policy.Bound{b})
 		}
-		m.renew(context.Background())
+		m.renewDue(context.Background())
 	}
 	f.check(t)
 	switch pause := limit.Micros(rapid.Int64Range(0, 2_100_000).Draw(t, "pause")); rapid.IntRange(0, 2).Draw(t, "recovery") {
@@ -279,9 +279,9 @@ func (f *fleet) check(t *rapid.T) {
 		for i := range m.shards {
 			for _, e := range m.shards[i].entries {
 				e.ledger.expire(m.now())
-				out[e.key] += e.ledger.out()
-				asked += e.ledger.asked
-				leaving += e.ledger.leaving
+				out[e.key] += e.ledger.outstanding()
+				asked += e.ledger.requested
+				leaving += e.ledger.returning
 			}
 		}
 		if held := sums.Granted - sums.Spent - sums.Returned - sums.Expired; held != stats.Out-asked+leaving {
@@ -289,7 +289,7 @@ func (f *fleet) check(t *rapid.T) {
 		}
 	}
 	for key, tokens := range out {
-		if most := portion(f.limits[key].Spec().Burst, int64(f.sharePct)); tokens > most {
+		if most := percentOf(f.limits[key].Spec().Burst, int64(f.sharePct)); tokens > most {
 			t.Fatalf("%d tokens of %s are out, at most %d may", tokens, key.Policy, most)
 		}
 	}

@@ -23,7 +23,7 @@ func TestALeasedBucketIsAskedWithLessByWhatComesBackInALifeOrByTheShare(t *testi
 		{"a window", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1_000_000, Window: day}, 2, 1_000_000},
 	} {
 		terms := newTerms(bound(t, test.name, test.spec).Policy, test.pct)
-		if asked := terms.asked.Limit.Spec(); asked.Burst != test.asked || asked.Quantity != test.spec.Quantity {
+		if asked := terms.policy.Limit.Spec(); asked.Burst != test.asked || asked.Quantity != test.spec.Quantity {
 			t.Errorf("%s: asked with a burst of %d, want %d", test.name, asked.Burst, test.asked)
 		}
 	}
@@ -34,7 +34,7 @@ func TestARefusalForGoodTellsWhatALeasedBucketHolds(t *testing.T) {
 	for name, holds := range map[string]int64{"leased": 980, "exact": 0} {
 		n := newNode(newBank(), Options{})
 		b := bound(t, name, spec)
-		if asked := n.view.Asked(b.Policy); (asked == b.Policy) != (holds == 0) || holds > 0 && asked.Limit.Capacity() != holds {
+		if asked := n.view.StorePolicy(b.Policy); (asked == b.Policy) != (holds == 0) || holds > 0 && asked.Limit.Capacity() != holds {
 			t.Errorf("%s: it is asked with a capacity of %d", name, asked.Limit.Capacity())
 		}
 		for _, cost := range []int64{1001, 1001, 2000} { // all but the first are remembered
@@ -89,7 +89,7 @@ func worst(t *testing.T, l *limit.Limit, spent int64, nodes int, pause limit.Mic
 	}
 	f.bank.clock.Advance(pause)
 	if late { // one node gives back what it has, and is paid for it when all others have spent theirs
-		f.members[0].sweep(noLimit)
+		f.members[0].sweep(forever)
 		f.members[0].background()
 	}
 	f.drain(t, b)
@@ -103,7 +103,7 @@ func worst(t *testing.T, l *limit.Limit, spent int64, nodes int, pause limit.Mic
 func TestWhatIsLeasedWhileABucketRefillsIsNotSpentOnTopOfIt(t *testing.T) {
 	b := bound(t, "worst", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1000, Window: limit.Second, Burst: 100_000})
 	for _, spent := range []int64{500, 900, 1000, 1500, 3000} {
-		for _, pause := range []limit.Micros{limit.Second, life - 1, life, life + 1} {
+		for _, pause := range []limit.Micros{limit.Second, grantLife - 1, grantLife, grantLife + 1} {
 			worst(t, &b.Policy.Limit, spent, 1, pause, false)
 			worst(t, &b.Policy.Limit, spent, 4, pause, false)
 			worst(t, &b.Policy.Limit, spent, 4, pause, true)

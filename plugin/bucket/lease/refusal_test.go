@@ -82,7 +82,7 @@ func TestALargerCostIsToldItsOwnWaitByTheRefusalOfASmallerOne(t *testing.T) {
 		for n.admits(t, b) {
 			continue
 		}
-		asks := newNode(n.bank, Options{Refusals: -1})
+		asks := newNode(n.bank, Options{DenialMemory: -1})
 		for _, cost := range []int64{1, 2, capacity / 2, capacity - 2, capacity, capacity + 1} {
 			cost = max(cost, 1)
 			want, got := asks.take(t, withCost(b, cost))[0], n.take(t, withCost(b, cost))[0]
@@ -167,8 +167,8 @@ func TestAFallbacksRefusalIsNotRemembered(t *testing.T) {
 	b := window(t, "window", 10)
 	status := decision.Status{Wait: limit.Second, Source: decision.Local, Failure: decision.Unavailable}
 	p := place{hash: 1, shard: &n.shards[0]}
-	n.note(&p, &b, nil, &status, n.now(), true)
-	if stats := n.Stats(); stats.Entries != 0 || stats.Asked != 0 {
+	n.recordAnswer(&p, &b, nil, &status, n.now(), true)
+	if stats := n.Stats(); stats.Entries != 0 || stats.FromStore != 0 {
 		t.Errorf("%+v, want nothing", stats)
 	}
 }
@@ -181,8 +181,8 @@ func TestARefusalOfAHotBucketHoldsUntilWhatCameBackIsLeased(t *testing.T) {
 	}
 	refused := n.now()
 	calls := n.calls(func() {
-		for n.now() < refused+2*round-1 {
-			if status := n.take(t, b)[0]; status.Admits() || status.Now+status.Wait != refused+2*round {
+		for n.now() < refused+2*sharingRound-1 {
+			if status := n.take(t, b)[0]; status.Admits() || status.Now+status.Wait != refused+2*sharingRound {
 				t.Fatalf("%d µs later, a request was answered %+v", n.now()-refused, status)
 			}
 			n.bank.clock.Advance(1)
@@ -219,7 +219,7 @@ func spent(t *testing.T, n *node, perSecond int64) policy.Bound {
 }
 
 func TestWhenARefusalEndsOneRequestAsks(t *testing.T) {
-	for perSecond, then := range map[int64]limit.Micros{10: retrying, 100: retrying, 400: limit.Second / 800} {
+	for perSecond, then := range map[int64]limit.Micros{10: maxRetryWait, 100: maxRetryWait, 400: limit.Second / 800} {
 		n := newNode(newBank(), Options{})
 		b := spent(t, n, perSecond)
 		n.bank.there, n.bank.back = 100, 100
@@ -267,7 +267,7 @@ func TestAFloodOfABucketThatIsNotLeasedAsksOnceForEachTokenThatComesBack(t *test
 					admitted++
 				}
 				if n.bank.clock.Advance(500); i%100 == 0 {
-					n.sweep(n.now() - old)
+					n.sweep(n.now() - maxGrantAge)
 				}
 			}
 		})
@@ -290,8 +290,8 @@ func TestARequestThatMaySpendNothingKeepsNobodyFromAsking(t *testing.T) {
 		}
 	}
 	n.admits(t, withCost(b, 2))
-	leased := entry{terms: new(terms), learnt: learnt{denial: denial{cost: 1, status: decision.Status{Wait: limit.Second}}}}
-	if leased.retry(1, limit.Second); leased.refuses(1, limit.Second) {
+	leased := entry{terms: new(terms), observed: observed{denial: denial{cost: 1, status: decision.Status{Wait: limit.Second}}}}
+	if leased.extendDenial(1, limit.Second); leased.denies(1, limit.Second) {
 		t.Error("a refusal of a leased bucket is prolonged")
 	}
 }
@@ -309,7 +309,7 @@ func TestARefusalIsRememberedForNoLongerThanItHolds(t *testing.T) {
 		b, other := bound(t, "exact", spec), bound(t, "exact", spec)
 		other.Key.GroupID = "other"
 		n := newNode(newBank(), Options{})
-		asks := newNode(n.bank, Options{Refusals: -1})
+		asks := newNode(n.bank, Options{DenialMemory: -1})
 		for range 300 {
 			n.bank.clock.Advance(limit.Micros(rapid.SampledFrom([]int64{0, 100, 1000, 5000, 20_000}).Draw(rt, "pause")))
 			cost := rapid.SampledFrom([]int64{1, 1, 1, 2, 5}).Draw(rt, "cost")
@@ -326,7 +326,7 @@ func TestARefusalIsRememberedForNoLongerThanItHolds(t *testing.T) {
 }
 
 func TestRefusalsDriveOutNoBucketOfWhichTokensAreOut(t *testing.T) {
-	n := newNode(newBank(), Options{Entries: 4 * shardCount})
+	n := newNode(newBank(), Options{MaxEntries: 4 * shardCount})
 	leased, exact, b := tokens(t, "leased", 100_000), window(t, "exact", 10), window(t, "window", 1)
 	n.warm(t, leased)
 	flood := func() {
@@ -339,20 +339,20 @@ func TestRefusalsDriveOutNoBucketOfWhichTokensAreOut(t *testing.T) {
 	out := n.Stats().Out
 	n.bank.during = func() { // a request holds all that is out
 		flood()
-		n.bank.clock.Advance(idle)
+		n.bank.clock.Advance(idleAfter)
 		n.sweep(0)
 	}
 	n.admits(t, withCost(leased, out), exact)
 	if stats := n.Stats(); out < 10 || stats.Tokens.Granted != stats.Tokens.Spent+stats.Tokens.Returned+stats.Tokens.Expired+stats.Out {
 		t.Errorf("%d were out, and %+v do not add up", out, stats)
 	}
-	if p := make([]place, 1); n.find([]policy.Bound{leased}, p) == 0 || p[0].shard.find(p[0].hash, &leased.Key) == nil {
+	if p := make([]place, 1); n.locate([]policy.Bound{leased}, p) == 0 || p[0].shard.lookup(p[0].hash, &leased.Key) == nil {
 		t.Error("a bucket was forgotten while a request held tokens of it")
 	}
 }
 
 func TestRefusalsOfManyBucketsTakeBoundedMemory(t *testing.T) {
-	n := newNode(newBank(), Options{Entries: 4 * shardCount})
+	n := newNode(newBank(), Options{MaxEntries: 4 * shardCount})
 	b := window(t, "window", 1)
 	for i := range 10_000 {
 		b.Key.Subject = string(rune('a'+i%26)) + string(rune(i))

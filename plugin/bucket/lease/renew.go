@@ -13,57 +13,57 @@ import (
 const (
 	// batch is how many buckets one call of the shared store is for.
 	batch = 32
-	// patience bounds how long a renewal, or the end of Run, waits for the shared store.
-	patience = time.Second
-	// soonest is how long Run sleeps at least, unless it is woken, though the clock should stand.
-	soonest = limit.Second / 1000
+	// storeTimeout bounds how long a renewal, or the end of Run, waits for the shared store.
+	storeTimeout = time.Second
+	// minSleep is how long Run sleeps at least, unless it is woken, though the clock should stand.
+	minSleep = limit.Second / 1000
 )
 
-// due is a bucket whose lease runs dry.
-type due struct {
+// dueRenewal is a bucket whose lease runs dry.
+type dueRenewal struct {
 	shard *shard
 	entry *entry
 	since limit.Micros // from when on it is to be renewed
 }
 
-// back is a grant of an entry that the bucket of bound gets back.
-type back struct {
-	of      due
+// pendingReturn is a grant of an entry that the bucket of bound gets pendingReturn.
+type pendingReturn struct {
+	of      dueRenewal
 	bound   policy.Bound
 	receipt limit.Receipt
 }
 
-// renewSoon has a lease renewed in the background, from an instant on and when its entry no longer rests. The entry's
+// scheduleRenewal has a lease renewed in the background, from an instant on and when its entry no longer rests. The entry's
 // shard is locked.
-func (s *Store) renewSoon(sh *shard, e *entry, from limit.Micros) {
+func (s *Store) scheduleRenewal(sh *shard, e *entry, from limit.Micros) {
 	if sh.closed {
 		return
 	}
-	s.queue(due{sh, e, max(from, e.resting)})
-	s.rouse()
+	s.enqueue(dueRenewal{sh, e, max(from, e.nextRenewal)})
+	s.wakeRun()
 }
 
-func (s *Store) queue(d due) {
+func (s *Store) enqueue(d dueRenewal) {
 	d.entry.queued = true
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.due = append(s.due, d)
 }
 
-// giveBackSoon has grants of an entry given back to the bucket of b, which was asked for them with b's policy.
-func (s *Store) giveBackSoon(of due, b policy.Bound, grants [2]grant) {
+// scheduleReturn has grants of an entry given back to the bucket of b, which was asked for them with b's policy.
+func (s *Store) scheduleReturn(of dueRenewal, b policy.Bound, grants [2]grant) {
 	s.mu.Lock()
 	for _, g := range grants {
 		if b.Cost = g.tokens; b.Cost > 0 {
-			s.backs = append(s.backs, back{of, b, g.receipt})
+			s.returns = append(s.returns, pendingReturn{of, b, g.receipt})
 		}
 	}
 	s.mu.Unlock()
-	s.rouse()
+	s.wakeRun()
 }
 
-// rouse wakes Run, unless it will wake anyway.
-func (s *Store) rouse() {
+// wakeRun wakes Run, unless it will wake anyway.
+func (s *Store) wakeRun() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -79,24 +79,24 @@ func (s *Store) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			s.close()
-			s.work(ctx, s.giveBack)
+			s.callStore(ctx, s.returnGrants)
 			return nil
 		case <-timer.C:
 		case <-s.wake:
 		}
 		sweeps = s.step(ctx, sweeps)
-		timer.Reset(time.Duration(max(s.next(sweeps)-s.now(), soonest)) * time.Microsecond)
+		timer.Reset(time.Duration(max(s.nextDue(sweeps)-s.now(), minSleep)) * time.Microsecond)
 	}
 }
 
 // step does what is due by now, and returns when the next sweep is.
 func (s *Store) step(ctx context.Context, sweeps limit.Micros) limit.Micros {
 	if now := s.now(); now >= sweeps {
-		s.sweep(now - old)
+		s.sweep(now - maxGrantAge)
 		sweeps = now + span
 	}
-	s.work(ctx, s.renew)
-	s.work(ctx, s.giveBack)
+	s.callStore(ctx, s.renewDue)
+	s.callStore(ctx, s.returnGrants)
 	return sweeps
 }
 
@@ -114,19 +114,19 @@ func (s *Store) close() {
 	s.mu.Lock()
 	s.due = nil
 	s.mu.Unlock()
-	s.sweep(noLimit)
+	s.sweep(forever)
 }
 
-// work lets a task talk to the shared store. What was sent is waited for, though Run should end: an answer that nobody
+// callStore lets a task talk to the shared store. What was sent is waited for, though Run should end: an answer that nobody
 // reads is a lease lost.
-func (s *Store) work(ctx context.Context, task func(context.Context)) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+func (s *Store) callStore(ctx context.Context, task func(context.Context)) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	task(ctx)
 }
 
-// next is when a bucket that is due can be renewed, if that is before an instant.
-func (s *Store) next(before limit.Micros) limit.Micros {
+// nextDue is when a bucket that is due can be renewed, if that is before an instant.
+func (s *Store) nextDue(before limit.Micros) limit.Micros {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.due {
@@ -135,12 +135,12 @@ func (s *Store) next(before limit.Micros) limit.Micros {
 	return before
 }
 
-// renew renews what is due.
-func (s *Store) renew(ctx context.Context) {
+// renewDue renews what is due.
+func (s *Store) renewDue(ctx context.Context) {
 	now := s.now()
 	s.mu.Lock()
-	later := slices.DeleteFunc(slices.Clone(s.due), func(d due) bool { return d.since <= now })
-	all := slices.DeleteFunc(s.due, func(d due) bool { return d.since > now })
+	later := slices.DeleteFunc(slices.Clone(s.due), func(d dueRenewal) bool { return d.since <= now })
+	all := slices.DeleteFunc(s.due, func(d dueRenewal) bool { return d.since > now })
 	s.due = later
 	s.mu.Unlock()
 	for some := range slices.Chunk(all, batch) {
@@ -148,7 +148,7 @@ func (s *Store) renew(ctx context.Context) {
 		for _, d := range some {
 			s.prepare(&r, d)
 		}
-		s.take(ctx, &r)
+		s.takeGrants(ctx, &r)
 	}
 }
 
@@ -162,29 +162,29 @@ type renewals struct {
 
 // renewal is one bucket's part of a call.
 type renewal struct {
-	due
+	dueRenewal
 	epoch uint64
 	ends  int // its bounds are those before, from the end of the renewal before it
 }
 
 // prepare makes a renewal of what is due, unless it is not worth one now.
-func (s *Store) prepare(r *renewals, d due) {
+func (s *Store) prepare(r *renewals, d dueRenewal) {
 	live := int64(s.live(d.entry.key.Namespace))
 	d.shard.mu.Lock()
 	defer d.shard.mu.Unlock()
 	e := d.entry
-	n := e.wants(live, r.asked)
+	n := e.renewalSize(live, r.asked)
 	if n == 0 {
 		e.pause(r.asked)
 		return
 	}
-	e.ledger.ask(n)
-	r.bounds = e.divide(r.bounds, n)
-	r.of = append(r.of, renewal{due: d, epoch: e.epoch, ends: len(r.bounds)})
+	e.ledger.beginRenewal(n)
+	r.bounds = e.splitRequest(r.bounds, n)
+	r.of = append(r.of, renewal{dueRenewal: d, epoch: e.epoch, ends: len(r.bounds)})
 }
 
-// take asks the shared store for renewals.
-func (s *Store) take(ctx context.Context, r *renewals) {
+// takeGrants asks the shared store for renewals.
+func (s *Store) takeGrants(ctx context.Context, r *renewals) {
 	if len(r.of) == 0 {
 		return
 	}
@@ -201,40 +201,40 @@ func (s *Store) take(ctx context.Context, r *renewals) {
 		if !answered(&statuses[0]) {
 			s.failed.Add(1)
 		}
-		s.finish(of, bounds, statuses, r.asked)
+		s.finishRenewal(of, bounds, statuses, r.asked)
 	}
-	s.learnLasting(r)
-	if s.saw != nil {
-		s.saw(r.bounds, r.statuses)
+	s.recordRenewalTime(r)
+	if s.observe != nil {
+		s.observe(r.bounds, r.statuses)
 	}
 }
 
-// learnLasting notes how long renewals last from when they are due: twice as long as lately, and a millisecond more, is
+// recordRenewalTime notes how long renewals last from when they are due: twice as long as lately, and a millisecond more, is
 // reckoned with.
-func (s *Store) learnLasting(r *renewals) {
+func (s *Store) recordRenewalTime(r *renewals) {
 	lasted, now := limit.Micros(0), s.now()
 	for i := range r.of {
 		lasted = max(lasted, now-r.of[i].since)
 	}
-	before := limit.Micros(s.lasts.Load())
+	before := limit.Micros(s.renewalTime.Load())
 	if lasted = 2*lasted + limit.Second/1000; lasted < before {
 		lasted = (7*before + lasted) / 8
 	}
-	s.lasts.Store(int64(lasted))
+	s.renewalTime.Store(int64(lasted))
 }
 
-// finish takes the answer to a renewal in. What was granted under a limit that has changed meanwhile goes back.
-func (s *Store) finish(r *renewal, bounds []policy.Bound, statuses []decision.Status, asked limit.Micros) {
+// finishRenewal takes the answer to a renewal in. What was granted under a limit that has changed meanwhile goes back.
+func (s *Store) finishRenewal(r *renewal, bounds []policy.Bound, statuses []decision.Status, asked limit.Micros) {
 	r.shard.mu.Lock()
 	defer r.shard.mu.Unlock()
 	e := r.entry
 	if e.epoch == r.epoch {
-		if e.renewed(bounds, statuses, asked, s.now(), s.longest) {
-			s.queue(due{r.shard, e, max(asked, e.resting)})
-			s.rouse()
+		if e.applyRenewal(bounds, statuses, asked, s.now(), s.denialMemory) {
+			s.enqueue(dueRenewal{r.shard, e, max(asked, e.nextRenewal)})
+			s.wakeRun()
 		}
 		for i := range bounds {
-			bounds[i].Policy = e.terms.asked // for Saw
+			bounds[i].Policy = e.terms.policy // for Saw
 		}
 		return
 	}
@@ -242,8 +242,8 @@ func (s *Store) finish(r *renewal, bounds []policy.Bound, statuses []decision.St
 	for i := range bounds {
 		if cost := bounds[i].Cost; answered(&statuses[i]) && statuses[i].Charged {
 			e.ledger.sums.Granted += cost
-			e.ledger.leaving += cost
-			s.giveBackSoon(r.due, bounds[i], [2]grant{{tokens: cost, receipt: statuses[i].Receipt}})
+			e.ledger.returning += cost
+			s.scheduleReturn(r.dueRenewal, bounds[i], [2]grant{{tokens: cost, receipt: statuses[i].Receipt}})
 		}
 	}
 }
@@ -256,38 +256,38 @@ func (s *Store) sweep(before limit.Micros) {
 		now := s.now()
 		for hash, e := range sh.entries {
 			since := before
-			if now-e.touched >= idle {
-				since = noLimit
+			if now-e.lastUsed >= idleAfter {
+				since = forever
 			}
-			if e.terms != nil && e.ledger.free() > 0 {
-				s.withdraw(sh, e, since, now)
+			if e.terms != nil && e.ledger.available() > 0 {
+				s.withdrawGrants(sh, e, since, now)
 			}
-			if e.idle(now) {
-				sh.forget(hash, e)
+			if e.isIdle(now) {
+				sh.remove(hash, e)
 			}
 		}
 		sh.mu.Unlock()
 	}
 }
 
-func (s *Store) withdraw(sh *shard, e *entry, before, now limit.Micros) {
+func (s *Store) withdrawGrants(sh *shard, e *entry, before, now limit.Micros) {
 	if grants := e.ledger.withdraw(before, now); grants != [2]grant{} {
-		s.giveBackSoon(due{shard: sh, entry: e}, policy.Bound{Policy: e.terms.leased, Key: e.key}, grants)
+		s.scheduleReturn(dueRenewal{shard: sh, entry: e}, policy.Bound{Policy: e.terms.leased, Key: e.key}, grants)
 	}
 }
 
-// giveBack gives back what was taken back.
-func (s *Store) giveBack(ctx context.Context) {
+// returnGrants gives back what was taken back.
+func (s *Store) returnGrants(ctx context.Context) {
 	s.mu.Lock()
-	all := s.backs
-	s.backs = nil
+	all := s.returns
+	s.returns = nil
 	s.mu.Unlock()
 	for some := range slices.Chunk(all, batch) {
 		s.refund(ctx, some)
 	}
 }
 
-func (s *Store) refund(ctx context.Context, some []back) {
+func (s *Store) refund(ctx context.Context, some []pendingReturn) {
 	bounds, statuses := make([]policy.Bound, len(some)), make([]decision.Status, len(some))
 	for i, b := range some {
 		bounds[i] = b.bound
@@ -297,7 +297,7 @@ func (s *Store) refund(ctx context.Context, some []back) {
 	s.shared.Refund(ctx, bounds, statuses)
 	for i, b := range some {
 		b.of.shard.mu.Lock()
-		b.of.entry.ledger.returned(b.bound.Cost, min(statuses[i].Returned, b.bound.Cost))
+		b.of.entry.ledger.endReturn(b.bound.Cost, min(statuses[i].Returned, b.bound.Cost))
 		b.of.shard.mu.Unlock()
 	}
 }

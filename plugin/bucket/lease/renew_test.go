@@ -57,7 +57,7 @@ func TestLooksAtABucketAreNoDemandForIt(t *testing.T) {
 	var d demand
 	d.observe(60, n.now())
 	d.observe(0, n.now())
-	if d.hot(n.now()) {
+	if d.isHot(n.now()) {
 		t.Error("one request and a look are taken for two requests")
 	}
 }
@@ -81,7 +81,7 @@ func TestNothingIsLeasedWhileTheNumberOfNodesIsNotKnown(t *testing.T) {
 		n.admits(t, b)
 		n.background()
 	}
-	if stats := n.Stats(); stats.Renewals != 0 || stats.Drawn != 0 || stats.Asked != 100 {
+	if stats := n.Stats(); stats.Renewals != 0 || stats.FromLease != 0 || stats.FromStore != 100 {
 		t.Errorf("%+v, want 100 asked", stats)
 	}
 }
@@ -90,7 +90,7 @@ func TestALeaseEndsBeforeOthersCanThinkItsNodeDead(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := tokens(t, "hot", 100_000)
 	n.warm(t, b)
-	n.bank.clock.Advance(life + 1) // and no sweep
+	n.bank.clock.Advance(grantLife + 1) // and no sweep
 	if calls := n.calls(func() { n.admits(t, b) }); calls != 1 {
 		t.Error("a lease was spent after its life")
 	}
@@ -115,7 +115,7 @@ func TestAnIdleLeaseGoesBackToItsBucket(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := window(t, "window", 10_000)
 	n.warm(t, b)
-	n.bank.clock.Advance(idle)
+	n.bank.clock.Advance(idleAfter)
 	n.background()
 	if used, stats := n.bank.used(b), n.Stats(); used != 21 || stats.Out != 0 || stats.Tokens.Returned == 0 {
 		t.Errorf("used is %d after 21 requests, %+v", used, stats)
@@ -173,7 +173,7 @@ func TestInTheSoftZoneALeaseIsRenewedAndARefusalIsNotHeld(t *testing.T) {
 		n.bank.clock.Advance(500)
 		n.background()
 	}
-	if n.Stats().Drawn < 1500 {
+	if n.Stats().FromLease < 1500 {
 		t.Errorf("%+v, want most of them drawn", n.Stats())
 	}
 }
@@ -198,7 +198,7 @@ func TestALeaseThatMayBeLostIsNotSpent(t *testing.T) {
 	for range 20 {
 		n.admits(t, b)
 	}
-	n.bank.there, n.bank.back = rest, rest // and that takes longer than the rest
+	n.bank.there, n.bank.back = renewalPause, renewalPause // and that takes longer than the rest
 	n.bank.set(deaf)
 	n.background()
 	n.bank.there, n.bank.back = 0, 0
@@ -240,7 +240,7 @@ func TestManyLeasesAreRenewedInOneCall(t *testing.T) {
 
 func TestSawIsToldOfRenewalsAsIfTheyWereRequests(t *testing.T) {
 	var saw []int64
-	n := newNode(newBank(), Options{Saw: func(bounds []policy.Bound, statuses []decision.Status) {
+	n := newNode(newBank(), Options{Observe: func(bounds []policy.Bound, statuses []decision.Status) {
 		for i := range bounds {
 			if bounds[i].Enforced() {
 				saw = append(saw, statuses[i].Used)
@@ -286,8 +286,8 @@ func TestRunRenewsInTimeAndGivesEverythingBackAtItsEnd(t *testing.T) {
 		if stats.Out != 0 || stats.Tokens.Expired != 0 || b.used(hot) != 2010 {
 			t.Errorf("used is %d after 2010 requests, %+v", b.used(hot), stats)
 		}
-		if stats.Asked > 10 || stats.Renewals > 60 {
-			t.Errorf("in 2 s, %d requests were asked for and leases renewed %d times", stats.Asked, stats.Renewals)
+		if stats.FromStore > 10 || stats.Renewals > 60 {
+			t.Errorf("in 2 s, %d requests were asked for and leases renewed %d times", stats.FromStore, stats.Renewals)
 		}
 	})
 }

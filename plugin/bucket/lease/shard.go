@@ -38,16 +38,16 @@ type spot struct {
 // counts are what a shard has answered, by bounds.
 type counts struct{ drawn, asked, remembered uint64 }
 
-func (sh *shard) find(hash uint64, key *policy.Key) *entry {
+func (sh *shard) lookup(hash uint64, key *policy.Key) *entry {
 	if e := sh.entries[hash]; e != nil && e.key == *key {
 		return e
 	}
 	return nil
 }
 
-// warm tells whether a bucket was seen within the last span, and sees it: where there is no spot for it, in the place of
+// seenRecently tells whether a bucket was seen within the last span, and sees it: where there is no spot for it, in the place of
 // the one that was seen longest ago.
-func (sh *shard) warm(hash uint64, now limit.Micros) bool {
+func (sh *shard) seenRecently(hash uint64, now limit.Micros) bool {
 	set := &sh.spots[hash>>32&(spotSets-1)]
 	eldest := &set[0]
 	for i := range set {
@@ -65,13 +65,13 @@ func (sh *shard) warm(hash uint64, now limit.Micros) bool {
 	return false
 }
 
-// keep answers the bucket's entry under b's limit, and makes it if there is room. What was leased under another limit is
+// getOrCreate answers the bucket's entry under b's limit, and makes it if there is room. What was leased under another limit is
 // given back. The shard is locked.
-func (s *Store) keep(sh *shard, hash uint64, b *policy.Bound, t *terms, now limit.Micros) *entry {
-	if e := sh.find(hash, &b.Key); e != nil {
-		if !e.under(b.Policy, &s.book) {
-			if asked, grants := e.turn(b.Policy, t, now); asked != nil {
-				s.giveBackSoon(due{shard: sh, entry: e}, policy.Bound{Policy: asked, Key: e.key}, grants)
+func (s *Store) getOrCreate(sh *shard, hash uint64, b *policy.Bound, t *terms, now limit.Micros) *entry {
+	if e := sh.lookup(hash, &b.Key); e != nil {
+		if !e.matchesPolicy(b.Policy, &s.terms) {
+			if asked, grants := e.rebind(b.Policy, t, now); asked != nil {
+				s.scheduleReturn(dueRenewal{shard: sh, entry: e}, policy.Bound{Policy: asked, Key: e.key}, grants)
 			}
 		}
 		return e
@@ -81,7 +81,7 @@ func (s *Store) keep(sh *shard, hash uint64, b *policy.Bound, t *terms, now limi
 	}
 	key := b.Key // its names may be cut from much larger texts
 	key.GroupID, key.Subject, key.Endpoint = strings.Clone(key.GroupID), strings.Clone(key.Subject), strings.Clone(key.Endpoint)
-	e := &entry{key: key, policy: b.Policy, terms: t, touched: now}
+	e := &entry{key: key, policy: b.Policy, terms: t, lastUsed: now}
 	sh.entries[hash] = e
 	return e
 }
@@ -93,7 +93,7 @@ func (sh *shard) evict() bool {
 	var victim *entry
 	sampled := 0
 	for hash, e := range sh.entries { // a range over a map starts anywhere
-		if e.ledger.out() == 0 && e.ledger.leaving == 0 && !e.queued && (victim == nil || e.denial.until < victim.denial.until) {
+		if e.ledger.outstanding() == 0 && e.ledger.returning == 0 && !e.queued && (victim == nil || e.denial.until < victim.denial.until) {
 			of, victim = hash, e
 		}
 		if sampled++; sampled == sampleSize {
@@ -101,12 +101,12 @@ func (sh *shard) evict() bool {
 		}
 	}
 	if victim != nil {
-		sh.forget(of, victim)
+		sh.remove(of, victim)
 	}
 	return victim != nil
 }
 
-func (sh *shard) forget(hash uint64, e *entry) {
+func (sh *shard) remove(hash uint64, e *entry) {
 	sh.gone.add(e.ledger.sums)
 	delete(sh.entries, hash)
 }
@@ -124,9 +124,9 @@ type place struct {
 type how uint8
 
 const (
-	asks       how = iota // by the shared store
-	draws                 // from a lease
-	remembered            // by an earlier refusal
+	fromStore  how = iota // by the shared store
+	fromLease             // from a lease
+	fromMemory            // by an earlier refusal
 )
 
 // fewBounds is how many bounds need no memory beyond the stack.
@@ -143,9 +143,9 @@ func putBack(places *[]place) {
 // shardSet is some shards, a bit for each.
 type shardSet uint64
 
-// find finds the shards of the bounds, and answers all of them. What the names of a request's keys have in common is
+// locate finds the shards of the bounds, and answers all of them. What the names of a request's keys have in common is
 // hashed once. Of keys with one hash it is their shard that tells them apart.
-func (s *Store) find(bounds []policy.Bound, places []place) shardSet {
+func (s *Store) locate(bounds []policy.Bound, places []place) shardSet {
 	var set shardSet
 	var namespace, owner string
 	var ofNamespace, ofOwner uint64

@@ -70,7 +70,7 @@ func TestLeasesOfManyBucketsAreGivenBackInOneCall(t *testing.T) {
 	n.warm(t, one)
 	n.bank.clock.Advance(1000)
 	n.warm(t, other)
-	n.bank.clock.Advance(idle)
+	n.bank.clock.Advance(idleAfter)
 	n.background()
 	if stats := n.Stats(); n.bank.refunds != 1 || stats.Out != 0 || stats.Tokens.Returned != stats.Tokens.Granted-stats.Tokens.Spent {
 		t.Errorf("%+v after %d refunds, want all in one", stats, n.bank.refunds)
@@ -78,7 +78,7 @@ func TestLeasesOfManyBucketsAreGivenBackInOneCall(t *testing.T) {
 }
 
 func TestABucketWhoseRenewalIsDueIsNotForgotten(t *testing.T) {
-	n := newNode(newBank(), Options{Entries: shardCount})
+	n := newNode(newBank(), Options{MaxEntries: shardCount})
 	hot := window(t, "hot", 10_000)
 	for range 20 {
 		n.admits(t, hot)
@@ -90,7 +90,7 @@ func TestABucketWhoseRenewalIsDueIsNotForgotten(t *testing.T) {
 		n.admits(t, other)
 	}
 	n.background()
-	n.bank.clock.Advance(idle)
+	n.bank.clock.Advance(idleAfter)
 	n.background()
 	if used := n.bank.used(hot); used != 20 {
 		t.Errorf("20 were spent, and %d are missing", used)

@@ -7,17 +7,17 @@ import (
 )
 
 const (
-	// leastLease is the smallest lease, in tokens and in requests: one is taken as cheaply by the request itself.
-	leastLease = 2
-	// rest is how long no renewal is tried after one that was unanswered or not worth it.
-	rest = limit.Second / 20
-	// round is how often what comes back to a scarce bucket is shared out. A refusal of it holds for two rounds, in the
+	// minLease is the smallest lease, in tokens and in requests: one is taken as cheaply by the request itself.
+	minLease = 2
+	// renewalPause is how long no renewal is tried after one that was unanswered or not worth it.
+	renewalPause = limit.Second / 20
+	// sharingRound is how often what comes back to a scarce bucket is shared out. A refusal of it holds for two rounds, in the
 	// second of which the renewal's answer comes.
-	round = limit.Second / 50
+	sharingRound = limit.Second / 50
 	// maxParts is into how many parts a renewal is divided: 1 + 1 + 2 + 4 + … + 32 tokens can be had to the last one.
 	maxParts = 7
-	// slowest is the longest that renewals are taken to last, so that no lease is renewed while it is still half full.
-	slowest = span / 2
+	// maxRenewalTime is the longest that renewals are taken to last, so that no lease is renewed while it is still half full.
+	maxRenewalTime = span / 2
 )
 
 // supply is how much a bucket has, as far as this node knows. The zero value is not scarce, but may be empty.
@@ -26,54 +26,54 @@ const (
 // that comes first would have all that has come back, and many would ask in vain. So they ask once a round, for no more
 // than their part of it and for what nobody else has taken in the round before.
 type supply struct {
-	scarce bool
-	room   int64        // tokens that the bucket had left when it was asked last
-	asked  limit.Micros // this node's clock when its part was asked for last
+	scarce    bool
+	room      int64        // tokens that the bucket had left when it was asked last
+	lastShare limit.Micros // this node's clock when its part was asked for last
 }
 
-// part is what one of so many live nodes should ask a scarce bucket for.
-func (s *supply) part(t *terms, live int64, now limit.Micros) int64 {
-	others := t.refill(round) * (live - 1) / live
-	return (t.refill(now-s.asked)+live-1)/live + max(s.room-others, 0)
+// fairShare is what one of so many live nodes should ask a scarce bucket for.
+func (s *supply) fairShare(t *terms, live int64, now limit.Micros) int64 {
+	others := t.refill(sharingRound) * (live - 1) / live
+	return (t.refill(now-s.lastShare)+live-1)/live + max(s.room-others, 0)
 }
 
-// plenty tells whether a lease of size could be had again, though all others take their parts.
-func (s *supply) plenty(t *terms, size int64) bool { return s.room >= size+t.refill(round) }
+// isAmple tells whether a lease of size could be had again, though all others take their parts.
+func (s *supply) isAmple(t *terms, size int64) bool { return s.room >= size+t.refill(sharingRound) }
 
-// dry tells whether a renewal is due: there is just enough for so long as one lasts.
-func (e *entry) dry(lasts, now limit.Micros) bool {
-	free := e.ledger.free()
-	return 2*free <= e.size && e.low(0, now) &&
-		(free <= leastLease || free <= e.demand.tokens(now)*int64(min(lasts, slowest))/int64(span))
+// renewalDue tells whether a renewal is due: there is just enough for so long as one lasts.
+func (e *entry) renewalDue(lasts, now limit.Micros) bool {
+	free := e.ledger.available()
+	return 2*free <= e.size && e.renewalUseful(0, now) &&
+		(free <= minLease || free <= e.demand.perSpan(now)*int64(min(lasts, maxRenewalTime))/int64(span))
 }
 
-// low tells whether a renewal is worth it when others are due anyway, or cost had to be asked for.
-func (e *entry) low(cost int64, now limit.Micros) bool {
-	free := e.ledger.free()
-	return e.terms != nil && !e.queued && now >= e.resting && (2*free <= e.size || free < cost) &&
-		e.demand.hot(now)
+// renewalUseful tells whether a renewal is worth it when others are due anyway, or cost had to be asked for.
+func (e *entry) renewalUseful(cost int64, now limit.Micros) bool {
+	free := e.ledger.available()
+	return e.terms != nil && !e.queued && now >= e.nextRenewal && (2*free <= e.size || free < cost) &&
+		e.demand.isHot(now)
 }
 
-// wants is how many tokens a renewal should ask for when so many nodes live; 0: none.
-func (e *entry) wants(live int64, now limit.Micros) int64 {
+// renewalSize is how many tokens a renewal should ask for when so many nodes live; 0: none.
+func (e *entry) renewalSize(live int64, now limit.Micros) int64 {
 	if e.terms == nil || live <= 0 {
 		return 0
 	}
 	e.ledger.expire(now)
-	e.size = min(e.demand.tokens(now), e.terms.most/live)
-	n := e.size - e.ledger.out()
+	e.size = min(e.demand.perSpan(now), e.terms.maxOut/live)
+	n := e.size - e.ledger.outstanding()
 	if e.supply.scarce {
-		n = min(n, e.supply.part(e.terms, live, now))
+		n = min(n, e.supply.fairShare(e.terms, live, now))
 	}
-	if n < leastLease {
+	if n < minLease {
 		return 0
 	}
 	return n
 }
 
-// divide appends the parts in which a renewal asks for n tokens: all of them, or, where the bucket may have less, ever
+// splitRequest appends the parts in which a renewal asks for n tokens: all of them, or, where the bucket may have less, ever
 // smaller ones, so that one call brings what there is.
-func (e *entry) divide(parts []policy.Bound, n int64) []policy.Bound {
+func (e *entry) splitRequest(parts []policy.Bound, n int64) []policy.Bound {
 	b := policy.Bound{Policy: e.terms.leased, Key: e.key, Cost: n}
 	if !e.supply.scarce && e.supply.room >= 2*n {
 		return append(parts, b)
@@ -89,13 +89,13 @@ func (e *entry) divide(parts []policy.Bound, n int64) []policy.Bound {
 
 // pause puts the next renewal off.
 func (e *entry) pause(now limit.Micros) {
-	e.queued, e.resting, e.supply.scarce = false, now+rest, false
+	e.queued, e.nextRenewal, e.supply.scarce = false, now+renewalPause, false
 }
 
-// renewed ends a renewal whose parts were asked for at an instant of this node's clock. It tells whether another must
+// applyRenewal ends a renewal whose parts were asked for at an instant of this node's clock. It tells whether another must
 // follow: at once, or when the entry no longer rests.
-func (e *entry) renewed(parts []policy.Bound, told []decision.Status, asked, now, longest limit.Micros) bool {
-	e.ledger.answer(grant{})
+func (e *entry) applyRenewal(parts []policy.Bound, told []decision.Status, asked, now, longest limit.Micros) bool {
+	e.ledger.endRenewal(grant{})
 	e.queued = false
 	last := &told[len(told)-1]
 	if !answered(last) {
@@ -111,33 +111,33 @@ func (e *entry) renewed(parts []policy.Bound, told []decision.Status, asked, now
 			receipt = told[i].Receipt
 		}
 	}
-	e.learn(last, asked)
-	e.supply.asked = asked
+	e.recordStatus(last, asked)
+	e.supply.lastShare = asked
 	if got > 0 {
-		e.ledger.answer(e.granted(got, receipt, last, asked))
+		e.ledger.endRenewal(e.newGrant(got, receipt, last, asked))
 	}
 	switch {
-	case whole && e.supply.scarce && e.supply.plenty(e.terms, e.size):
+	case whole && e.supply.scarce && e.supply.isAmple(e.terms, e.size):
 		e.supply.scarce, e.denial = false, denial{}
 		return false
 	case whole:
-		return e.supply.scarce && e.hold(e.denial.cost, last, asked)
-	case len(parts) == 1 && e.supply.room >= leastLease:
+		return e.supply.scarce && e.markScarce(e.denial.cost, last, asked)
+	case len(parts) == 1 && e.supply.room >= minLease:
 		return true // in parts
-	case longest > 0 && e.hold(1, last, asked):
+	case longest > 0 && e.markScarce(1, last, asked):
 		return true
 	}
 	e.supply.scarce = false
-	e.resting = asked + max(min(last.Wait, limit.Second), rest)
+	e.nextRenewal = asked + max(min(last.Wait, limit.Second), renewalPause)
 	if last.Wait > 0 && longest > 0 {
-		e.remember(parts[len(parts)-1].Cost, last, asked, longest)
+		e.rememberDenial(parts[len(parts)-1].Cost, last, asked, longest)
 	}
 	return false
 }
 
-// granted is the grant of so many tokens. On no clock can it be spent when its window is over for the store.
-func (e *entry) granted(tokens int64, receipt limit.Receipt, told *decision.Status, asked limit.Micros) grant {
-	g := grant{tokens: tokens, receipt: receipt, since: asked, ends: asked + life}
+// newGrant is the grant of so many tokens. On no clock can it be spent when its window is over for the store.
+func (e *entry) newGrant(tokens int64, receipt limit.Receipt, told *decision.Status, asked limit.Micros) grant {
+	g := grant{tokens: tokens, receipt: receipt, since: asked, ends: asked + grantLife}
 	if e.terms.leased.Limit.Spec().Algorithm == limit.FixedWindow {
 		left := told.Reset - told.Now
 		g.ends = min(g.ends, asked+left-left/drift)
@@ -145,17 +145,17 @@ func (e *entry) granted(tokens int64, receipt limit.Receipt, told *decision.Stat
 	return g
 }
 
-// hold makes the bucket scarce, or lets it stay so, if it is hot and something comes back to it within two rounds. For so
+// markScarce makes the bucket scarce, or lets it stay so, if it is hot and something comes back to it within two rounds. For so
 // long a cost, or more, is refused that no lease has room for. It tells whether it does; then a renewal must follow.
-func (e *entry) hold(cost int64, told *decision.Status, asked limit.Micros) bool {
-	if e.terms == nil || cost == 0 || e.terms.refill(2*round) == 0 || !e.demand.hot(asked) {
+func (e *entry) markScarce(cost int64, told *decision.Status, asked limit.Micros) bool {
+	if e.terms == nil || cost == 0 || e.terms.refill(2*sharingRound) == 0 || !e.demand.isHot(asked) {
 		return false
 	}
 	if !e.supply.scarce {
-		e.supply.scarce, e.supply.asked = true, asked
+		e.supply.scarce, e.supply.lastShare = true, asked
 	}
-	e.remember(cost, told, asked, 0)
-	e.denial.until, e.denial.status.Remaining = asked+2*round, min(told.Remaining, cost-1)
-	e.resting = asked + round
+	e.rememberDenial(cost, told, asked, 0)
+	e.denial.until, e.denial.status.Remaining = asked+2*sharingRound, min(told.Remaining, cost-1)
+	e.nextRenewal = asked + sharingRound
 	return true
 }

@@ -23,11 +23,11 @@ type View struct {
 // that the leases are taken from.
 func (s *Store) View(next admit.Buckets) *View { return &View{store: s, next: next} }
 
-// Asked is the policy with which the shared store is asked for a bucket of p, by requests and for leases: p, or one with
+// StorePolicy is the policy with which the shared store is asked for a bucket of p, by requests and for leases: p, or one with
 // less capacity where tokens of it may be out on lease.
-func (v *View) Asked(p *policy.Policy) *policy.Policy {
-	if t := v.store.book.of(p); t != nil {
-		return t.asked
+func (v *View) StorePolicy(p *policy.Policy) *policy.Policy {
+	if t := v.store.terms.get(p); t != nil {
+		return t.policy
 	}
 	return p
 }
@@ -52,11 +52,11 @@ func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decis
 		*m = slices.Grow((*m)[:0], len(bounds))[:len(bounds)]
 		places = *m
 	}
-	shards := v.store.find(bounds, places)
+	shards := v.store.locate(bounds, places)
 	if v.store.decide(bounds, statuses, places, shards) {
 		return nil
 	}
-	return v.ask(ctx, bounds, statuses, places, shards)
+	return v.takeFromStore(ctx, bounds, statuses, places, shards)
 }
 
 // decide answers what can be answered without the shared store, and tells whether that is the whole request. If it is
@@ -65,18 +65,18 @@ func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, places
 	s.lock(shards)
 	defer s.unlock(shards)
 	now := s.now() // read under the locks, so that it does not step back between the requests of one bucket
-	if s.refuse(bounds, statuses, places, now) {
+	if s.denyFromMemory(bounds, statuses, places, now) {
 		return true
 	}
 	asking, last := 0, 0
 	for i := range places {
 		p := &places[i]
 		switch {
-		case p.how == remembered: // in shadow
-			statuses[i] = p.entry.refusal(bounds[i].Cost, now)
+		case p.how == fromMemory: // in shadow
+			statuses[i] = p.entry.deniedStatus(bounds[i].Cost, now)
 			p.shard.counts.remembered++
 		case p.entry != nil && !p.shard.closed && p.entry.draw(&p.draw, bounds[i].Cost, now):
-			p.how = draws
+			p.how = fromLease
 		default:
 			asking, last = asking+1, i
 		}
@@ -85,22 +85,22 @@ func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, places
 	case asking == 0:
 		s.settle(bounds, statuses, places, true, now)
 	case asking == 1 && places[last].entry != nil: // so nothing else can keep it from spending what is there
-		places[last].entry.retry(bounds[last].Cost, now)
+		places[last].entry.extendDenial(bounds[last].Cost, now)
 	}
 	return asking == 0
 }
 
-// refuse looks the bounds' entries up, and refuses the request if an enforced bound is known to.
-func (s *Store) refuse(bounds []policy.Bound, statuses []decision.Status, places []place, now limit.Micros) bool {
+// denyFromMemory looks the bounds' entries up, and refuses the request if an enforced bound is known to.
+func (s *Store) denyFromMemory(bounds []policy.Bound, statuses []decision.Status, places []place, now limit.Micros) bool {
 	refused := false
 	for i := range places {
 		p, b := &places[i], &bounds[i]
-		p.entry = p.shard.find(p.hash, &b.Key)
-		if p.entry != nil && !p.entry.under(b.Policy, &s.book) {
+		p.entry = p.shard.lookup(p.hash, &b.Key)
+		if p.entry != nil && !p.entry.matchesPolicy(b.Policy, &s.terms) {
 			p.entry = nil
 		}
-		if p.entry != nil && p.entry.refuses(b.Cost, now) {
-			p.how = remembered
+		if p.entry != nil && p.entry.denies(b.Cost, now) {
+			p.how = fromMemory
 			refused = refused || b.Enforced()
 		}
 	}
@@ -112,14 +112,14 @@ func (s *Store) refuse(bounds []policy.Bound, statuses []decision.Status, places
 		if !bounds[i].Enforced() || p.entry == nil {
 			continue
 		}
-		known := p.how == remembered
+		known := p.how == fromMemory
 		if known {
-			statuses[i] = p.entry.refusal(cost, now)
+			statuses[i] = p.entry.deniedStatus(cost, now)
 		} else {
-			statuses[i], known = p.entry.recall(cost, now) // so that the client reads the longest wait that is known
+			statuses[i], known = p.entry.recallDenial(cost, now) // so that the client reads the longest wait that is known
 		}
 		if known {
-			p.entry.touched = now
+			p.entry.lastUsed = now
 			p.shard.counts.remembered++
 		}
 	}
@@ -129,36 +129,36 @@ func (s *Store) refuse(bounds []policy.Bound, statuses []decision.Status, places
 // settle ends what the bounds of a request have drawn from leases, and has those that are low renewed with the first that
 // will be. The shards are locked.
 func (s *Store) settle(bounds []policy.Bound, statuses []decision.Status, places []place, admitted bool, now limit.Micros) {
-	lasts, renewal := limit.Micros(s.lasts.Load()), limit.Never
+	lasts, renewal := limit.Micros(s.renewalTime.Load()), limit.Never
 	for i := range places {
 		p := &places[i]
-		if p.how != draws {
+		if p.how != fromLease {
 			continue
 		}
 		e := p.entry
 		e.settle(&p.draw, admitted, p.shard.closed, now)
-		e.touched = now
-		e.tell(&statuses[i], admitted && bounds[i].Cost > 0, now)
+		e.lastUsed = now
+		e.fillStatus(&statuses[i], admitted && bounds[i].Cost > 0, now)
 		p.shard.counts.drawn++
-		if e.dry(lasts, now) {
+		if e.renewalDue(lasts, now) {
 			renewal = now
 		} else if e.queued {
-			renewal = min(renewal, max(e.resting, now))
+			renewal = min(renewal, max(e.nextRenewal, now))
 		}
 	}
 	if renewal == limit.Never {
 		return
 	}
 	for i := range places {
-		if p := &places[i]; p.how == draws && p.entry.low(0, now) {
-			s.renewSoon(p.shard, p.entry, renewal)
+		if p := &places[i]; p.how == fromLease && p.entry.renewalUseful(0, now) {
+			s.scheduleRenewal(p.shard, p.entry, renewal)
 		}
 	}
 }
 
 // draft is the part of a request that is asked for.
 type draft struct {
-	of       []int // the request's bounds
+	index    []int // the request's bounds
 	terms    []*terms
 	bounds   []policy.Bound
 	statuses []decision.Status
@@ -169,41 +169,41 @@ var drafts = sync.Pool{New: func() any { return new(draft) }}
 func (d *draft) putBack() {
 	clear(d.bounds) // the names in the keys are the request's
 	clear(d.terms)
-	d.of, d.terms, d.bounds, d.statuses = d.of[:0], d.terms[:0], d.bounds[:0], d.statuses[:0]
+	d.index, d.terms, d.bounds, d.statuses = d.index[:0], d.terms[:0], d.bounds[:0], d.statuses[:0]
 	drafts.Put(d)
 }
 
-// ask asks for what could not be decided here. If that denies the request, what was drawn for it goes back.
-func (v *View) ask(ctx context.Context, bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet) error {
+// takeFromStore asks for what could not be decided here. If that denies the request, what was drawn for it goes back.
+func (v *View) takeFromStore(ctx context.Context, bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet) error {
 	s := v.store
 	d := drafts.Get().(*draft)
 	defer d.putBack()
 	drawn := false
 	for i := range places {
-		if places[i].how != asks {
-			drawn = drawn || places[i].how == draws
+		if places[i].how != fromStore {
+			drawn = drawn || places[i].how == fromLease
 			continue
 		}
 		b := bounds[i]
-		t := s.book.of(b.Policy)
+		t := s.terms.get(b.Policy)
 		if t != nil {
-			b.Policy = t.asked
+			b.Policy = t.policy
 		}
-		d.of, d.terms, d.bounds, d.statuses = append(d.of, i), append(d.terms, t), append(d.bounds, b), append(d.statuses, decision.Status{})
+		d.index, d.terms, d.bounds, d.statuses = append(d.index, i), append(d.terms, t), append(d.bounds, b), append(d.statuses, decision.Status{})
 	}
 	asked := s.now()
-	if err := v.takeRest(ctx, d, bounds, statuses, places, shards, drawn); err != nil {
+	if err := v.takeDraft(ctx, d, bounds, statuses, places, shards, drawn); err != nil {
 		return err
 	}
-	for j, i := range d.of {
-		s.note(&places[i], &bounds[i], d.terms[j], &statuses[i], asked, alone(d.bounds, j))
+	for j, i := range d.index {
+		s.recordAnswer(&places[i], &bounds[i], d.terms[j], &statuses[i], asked, soleBound(d.bounds, j))
 	}
 	return nil
 }
 
-// takeRest takes the draft of a request, and settles what leases gave for it: also where the take panics, because
+// takeDraft takes the draft of a request, and settles what leases gave for it: also where the take panics, because
 // nobody else could spend those tokens or give them back.
-func (v *View) takeRest(
+func (v *View) takeDraft(
 	ctx context.Context, d *draft, bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet, drawn bool,
 ) error {
 	admitted := false
@@ -214,7 +214,7 @@ func (v *View) takeRest(
 		return err
 	}
 	admitted = true
-	for j, i := range d.of {
+	for j, i := range d.index {
 		statuses[i] = d.statuses[j]
 		if t := d.terms[j]; t != nil && statuses[i].Wait == limit.Never {
 			statuses[i].Capacity = t.capacity
@@ -231,8 +231,8 @@ func (s *Store) settleAll(bounds []policy.Bound, statuses []decision.Status, pla
 	s.settle(bounds, statuses, places, admitted, s.now())
 }
 
-// alone tells whether no other of the bounds spends from the bucket of bounds[j].
-func alone(bounds []policy.Bound, j int) bool {
+// soleBound tells whether no other of the bounds spends from the bucket of bounds[j].
+func soleBound(bounds []policy.Bound, j int) bool {
 	for i := range bounds {
 		if i != j && bounds[i].Key == bounds[j].Key {
 			return false
@@ -241,66 +241,66 @@ func alone(bounds []policy.Bound, j int) bool {
 	return true
 }
 
-// note keeps what the shared store has told of a bound, when it was asked at an instant: a refusal, that one will follow,
+// recordAnswer keeps what the shared store has told of a bound, when it was asked at an instant: a refusal, that one will follow,
 // or that the bucket is hot. Where two bounds of a request share a bucket, a refusal is of both together and is not kept.
-func (s *Store) note(p *place, b *policy.Bound, t *terms, status *decision.Status, asked limit.Micros, alone bool) {
+func (s *Store) recordAnswer(p *place, b *policy.Bound, t *terms, status *decision.Status, asked limit.Micros, alone bool) {
 	if !answered(status) && p.entry == nil {
 		return
 	}
 	p.shard.mu.Lock()
 	defer p.shard.mu.Unlock()
 	if !answered(status) {
-		p.entry.relent(b.Cost, status, asked)
+		p.entry.forgetDenial(b.Cost, status, asked)
 		return
 	}
 	now := s.now()
 	p.shard.counts.asked++
 	if status.Wait > 0 {
-		if alone && s.longest > 0 {
-			s.noteRefusal(p, b, t, status, asked)
+		if alone && s.denialMemory > 0 {
+			s.recordDenial(p, b, t, status, asked)
 		}
 		return
 	}
-	if p.shard.find(p.hash, &b.Key) == nil && (t == nil || !p.shard.warm(p.hash, now)) {
+	if p.shard.lookup(p.hash, &b.Key) == nil && (t == nil || !p.shard.seenRecently(p.hash, now)) {
 		return
 	}
-	e := s.keep(p.shard, p.hash, b, t, now)
+	e := s.getOrCreate(p.shard, p.hash, b, t, now)
 	if e == nil {
 		return
 	}
-	e.relent(b.Cost, status, asked)
-	e.touched = now
+	e.forgetDenial(b.Cost, status, asked)
+	e.lastUsed = now
 	if t == nil {
 		if alone && status.Charged {
-			e.foresee(b.Cost, status, asked, s.longest)
+			e.predictDenial(b.Cost, status, asked, s.denialMemory)
 		}
 		return
 	}
-	e.learn(status, asked)
+	e.recordStatus(status, asked)
 	if status.Charged && s.fits(b, t) {
 		e.demand.observe(b.Cost, now)
 	}
-	if e.low(b.Cost, now) {
-		s.renewSoon(p.shard, e, now)
+	if e.renewalUseful(b.Cost, now) {
+		s.scheduleRenewal(p.shard, e, now)
 	}
 }
 
 // fits tells whether a lease has room for a cost, among as many nodes as live now. None is taken for one that asks for
 // itself anyway: it would lie there until nobody else can have those tokens either.
 func (s *Store) fits(b *policy.Bound, t *terms) bool {
-	return b.Cost <= 1 || b.Cost <= t.most/max(int64(s.live(b.Key.Namespace)), 1)
+	return b.Cost <= 1 || b.Cost <= t.maxOut/max(int64(s.live(b.Key.Namespace)), 1)
 }
 
-// noteRefusal keeps a refusal, and has the lease of a hot bucket renewed when something has come back to it.
-func (s *Store) noteRefusal(p *place, b *policy.Bound, t *terms, status *decision.Status, asked limit.Micros) {
+// recordDenial keeps a refusal, and has the lease of a hot bucket renewed when something has come back to it.
+func (s *Store) recordDenial(p *place, b *policy.Bound, t *terms, status *decision.Status, asked limit.Micros) {
 	now := s.now()
-	e := s.keep(p.shard, p.hash, b, t, now)
+	e := s.getOrCreate(p.shard, p.hash, b, t, now)
 	if e == nil {
 		return
 	}
-	e.learn(status, asked)
-	e.remember(b.Cost, status, asked, s.longest)
-	if status.Wait <= 2*round && e.denial.cost == b.Cost && e.hold(b.Cost, status, asked) && !e.queued {
-		s.renewSoon(p.shard, e, now)
+	e.recordStatus(status, asked)
+	e.rememberDenial(b.Cost, status, asked, s.denialMemory)
+	if status.Wait <= 2*sharingRound && e.denial.cost == b.Cost && e.markScarce(b.Cost, status, asked) && !e.queued {
+		s.scheduleRenewal(p.shard, e, now)
 	}
 }

@@ -23,7 +23,7 @@ func TestWithoutLeasesAndRefusalsAViewIsTheStoreBehindIt(t *testing.T) {
 		clock := storetest.NewClock()
 		buckets := memory.New(memory.Options{Now: clock.Now})
 		exact := func(*policy.Policy) bool { return false }
-		s := New(lender{buckets}, Options{Now: clock.Now, Live: func(string) int { return 1 }, Leased: exact, Refusals: -1})
+		s := New(lender{buckets}, Options{Now: clock.Now, Live: func(string) int { return 1 }, MayLease: exact, DenialMemory: -1})
 		return s.View(buckets), clock
 	})
 }
@@ -58,7 +58,7 @@ func TestAStatusFromALeaseCountsWhatTheNodeHasNotSpentAsFree(t *testing.T) {
 }
 
 func TestARequestThatIsDeniedElsewhereLeavesTheLeaseAsItWas(t *testing.T) {
-	n := newNode(newBank(), Options{Refusals: -1})
+	n := newNode(newBank(), Options{DenialMemory: -1})
 	leased, shadow, exact := tokens(t, "leased", 100_000), tokens(t, "shadow", 100_000), window(t, "exact", 1)
 	shadow = with(shadow, func(p *policy.Policy) { p.Mode = policy.Shadow })
 	n.warm(t, leased, shadow)
@@ -150,7 +150,7 @@ func TestOnlyLargeTokenBucketsAndFixedWindowsThatMayBeAreLeased(t *testing.T) {
 		}
 	}
 	n := newNode(newBank(), Options{})
-	if n.book.of(tokens(t, "exact", 100_000).Policy) != nil {
+	if n.terms.get(tokens(t, "exact", 100_000).Policy) != nil {
 		t.Error("an exact policy is leased")
 	}
 }

@@ -13,8 +13,8 @@ const (
 	DefaultSharePct = 2
 	// MaxSharePct is the most that may be asked for.
 	MaxSharePct = 5
-	// leastOut is how much of a limit must be allowed out so that leasing it is worth its price.
-	leastOut = 10
+	// minShare is how much of a limit must be allowed out so that leasing it is worth its price.
+	minShare = 10
 	// drift bounds how much faster than a node's clock the store's runs: by one part in so many. Clocks are slewed by one
 	// in 2,000 at most.
 	drift = 500
@@ -24,44 +24,44 @@ const (
 
 // terms are how a policy is leased.
 type terms struct {
-	// asked is the policy as the shared store must be asked by everyone, whether for a lease or for a single request:
+	// policy is the policy as the shared store must be policy by everyone, whether for a lease or for a single request:
 	// its capacity is less by what a lease may add.
-	asked *policy.Policy
+	policy *policy.Policy
 	// leased is asked in shadow mode: of a batch of shadow bounds each is granted, or not, alone.
 	leased   *policy.Policy
 	capacity int64 // asked's
-	most     int64 // tokens that may be out on lease over all live nodes
+	maxOut   int64 // tokens that may be out on lease over all live nodes
 }
 
 // newTerms are the terms for a policy, or nil where it cannot or need not be leased. They depend on its limit and the
 // share alone, so that all nodes ask one bucket with one capacity.
 func newTerms(p *policy.Policy, pct int64) *terms {
 	spec := p.Limit.Spec()
-	t := terms{asked: p, most: portion(spec.Burst, pct)}
-	if t.most < leastOut {
+	t := terms{policy: p, maxOut: percentOf(spec.Burst, pct)}
+	if t.maxOut < minShare {
 		return nil
 	}
 	switch spec.Algorithm {
 	case limit.FixedWindow:
 	case limit.TokenBucket:
-		spec.Burst -= min(t.most, refilled(&p.Limit))
+		spec.Burst -= min(t.maxOut, refillPerLease(&p.Limit))
 		l, err := limit.New(spec)
 		if err != nil || l.Tick() != p.Limit.Tick() {
 			return nil // in ticks of another length, the promise would be another
 		}
 		reduced := *p
 		reduced.Limit = l
-		t.asked = &reduced
+		t.policy = &reduced
 	default:
 		return nil
 	}
-	leased := *t.asked
+	leased := *t.policy
 	leased.Mode = policy.Shadow
 	t.leased, t.capacity = &leased, leased.Limit.Capacity()
 	return &t
 }
 
-// refilled is what comes back to a token bucket, in whole tokens and rounded up, while a grant can be spent. Asked with
+// refillPerLease is what comes back to a token bucket, in whole tokens and rounded up, while a grant can be spent. Asked with
 // so much less capacity, or with less by the most that may be out, a bucket keeps the promise of its limit L, capacity +
 // rate × t in any interval, whatever is spent from leases:
 //
@@ -83,30 +83,30 @@ func newTerms(p *policy.Policy, pct int64) *terms {
 //
 // A node's clock that stands (not: steps) while its machine is suspended, or a store's that jumps ahead, makes T longer.
 // Then an interval may see more by what that node had out; by the share at most.
-func refilled(l *limit.Limit) int64 {
+func refillPerLease(l *limit.Limit) int64 {
 	u := l.Units()
-	ticks := int64((life + life/drift + u.Tick - 1) / u.Tick)
+	ticks := int64((grantLife + grantLife/drift + u.Tick - 1) / u.Tick)
 	return (u.Rate*ticks + u.Base - 1) / u.Base // the rate is 10^12 and the ticks are 2,004,000 at most
 }
 
 // refill is how many tokens come back to a bucket in so long, at most a life. A window's come back all at once.
 func (t *terms) refill(elapsed limit.Micros) int64 {
-	spec := t.asked.Limit.Spec()
+	spec := t.policy.Limit.Spec()
 	if spec.Algorithm != limit.TokenBucket {
 		return 0
 	}
-	return spec.Quantity * int64(min(max(elapsed, 0), life)) / int64(spec.Window)
+	return spec.Quantity * int64(min(max(elapsed, 0), grantLife)) / int64(spec.Window)
 }
 
-// portion is pct percent of tokens, rounded down.
-func portion(tokens, pct int64) int64 {
+// percentOf is pct percent of tokens, rounded down.
+func percentOf(tokens, pct int64) int64 {
 	hi, lo := bits.Mul64(uint64(tokens), uint64(pct))
 	quotient, _ := bits.Div64(hi, lo, 100)
 	return int64(quotient)
 }
 
-// book keeps the terms of policies, compiled once for each.
-type book struct {
+// termsCache keeps the terms of policies, compiled once for each.
+type termsCache struct {
 	leased func(*policy.Policy) bool
 	pct    int64
 
@@ -114,7 +114,7 @@ type book struct {
 	compiled map[*policy.Policy]*terms
 }
 
-func (b *book) of(p *policy.Policy) *terms {
+func (b *termsCache) get(p *policy.Policy) *terms {
 	b.mu.RLock()
 	t, known := b.compiled[p]
 	b.mu.RUnlock()

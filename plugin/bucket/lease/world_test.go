@@ -169,7 +169,7 @@ func newNode(b *bank, o Options) *node {
 	if o.Live == nil {
 		o.Live = func(string) int { return n.live }
 	}
-	o.Leased = func(p *policy.Policy) bool { return p.Name != "exact" }
+	o.MayLease = func(p *policy.Policy) bool { return p.Name != "exact" }
 	n.Store = New(b, o)
 	n.view = n.View(b)
 	return n
@@ -177,9 +177,9 @@ func newNode(b *bank, o Options) *node {
 
 // background does what Run would do now.
 func (n *node) background() {
-	n.sweep(n.now() - old)
-	n.renew(context.Background())
-	n.giveBack(context.Background())
+	n.sweep(n.now() - maxGrantAge)
+	n.renewDue(context.Background())
+	n.returnGrants(context.Background())
 }
 
 func (n *node) take(t testing.TB, bounds ...policy.Bound) []decision.Status {

@@ -25,7 +25,7 @@ func storeNumbers(s *bucket.Stats) metrics.Store {
 		Name: s.Name, Second: s.Second, Degraded: s.Degraded, DegradedSeconds: s.DegradedFor.Seconds(), Waiting: int(s.Outage.Waiting),
 		Foreign: s.Redis.Foreign, Taken: s.Redis.Taken, LostRefunds: s.Redis.LostRefunds, RoundTrips: s.Redis.Calls, LiveNodes: s.Outage.Live,
 		Leases: metrics.Leases{
-			Drawn: s.Lease.Drawn, Remembered: s.Lease.Remembered, Asked: s.Lease.Asked, Renewals: s.Lease.Renewals,
+			Drawn: s.Lease.FromLease, Remembered: s.Lease.FromMemory, Asked: s.Lease.FromStore, Renewals: s.Lease.Renewals,
 			Failed: s.Lease.Failed, Refunds: s.Lease.Refunds, Held: s.Lease.Leases,
 			Out: s.Lease.Out, Granted: uint64(s.Lease.Tokens.Granted), Spent: uint64(s.Lease.Tokens.Spent),
 			Returned: uint64(s.Lease.Tokens.Returned), Expired: uint64(s.Lease.Tokens.Expired),
