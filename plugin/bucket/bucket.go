@@ -1,13 +1,12 @@
-// Package stores wires where buckets are kept: for each plugin config a view of the buckets in this process, or of those
-// in Redis behind leases, with what happens while Redis is away. It decides nothing itself; like package engine, which
-// builds paths, it is a room that imports several adapters, so that programs other than the plugin server (package
-// limiter, the control plane) keep buckets exactly as the plugin does.
+// Package bucket puts stores together: it opens the buckets of a plugin config, in this process or in Redis. The plugin
+// server, the REST API and package limiter all open their buckets here, so they count alike.
 //
-// The adapters stand in this order: which bucket counts an address (package addresses); then, the first that can answer
-// does, leases (package lease), Redis (packages outage and redis), this node's share of the limit in this process
-// (packages outage and memory). Redis is one, or a pair of which the second keeps the buckets of addresses.
+// For Redis the decorators stand in this order: package addresses chooses the bucket that counts an address; package
+// lease answers from leases and remembered denials; package outage calls Redis (package redis) and, where Redis does not
+// answer, applies fail modes with this node's share in memory (package memory). Redis is one, or a pair of which the
+// second keeps the buckets of addresses.
 //
-// What does not live here: settings of processes, metrics, which policies apply, and the path of a request.
+// Elsewhere: settings of processes, metrics, which policies apply, and the path of a request.
 package bucket
 
 import (
@@ -27,57 +26,65 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Options are what Stores need. Now, Elapsed, Budget and Log must be set.
+// Options configures Stores. Now, Elapsed, Budget and Log must be set.
 type Options struct {
-	// Now is the clock of the buckets in this process. It should never step, as a clock.Clock.
+	// Now is the clock of the buckets in this process. It should never step, like a clock.Clock.
 	Now func() limit.Micros
-	// Elapsed is a clock that never steps, by which leases are timed.
+	// Elapsed is a monotonic clock, which times leases.
 	Elapsed func() limit.Micros
-	// Budget is how long one request may wait: what a config allows Redis beyond it does not count.
+	// Budget bounds the time that one request may wait. It caps the Redis timeouts of a config.
 	Budget time.Duration
 	Log    *slog.Logger
-	// Away reports whether this process answers no requests, and so does not count as a live node; nil: it always does.
+	// Away reports whether this process answers no requests, and so does not count as a live node; nil: never.
 	Away func() bool
 
-	MaxBuckets int // most buckets of the strategy local, and again as many for each Redis while it is away; 0: one million
-	Nodes      int // the fewest nodes that share a limit while Redis is away; 0: one
-	LeaseShare int // percent of a limit that all nodes together may have out on lease, at most lease.MaxSharePct; 0: nothing is leased
+	MaxBuckets int // most buckets of strategy local, and again for each Redis that is unavailable; 0: one million
+	Nodes      int // the fewest nodes that share a limit while Redis is unavailable; 0: one
+	LeaseShare int // percent of a limit that may be out on lease, at most lease.MaxSharePct; 0: none
 
 	MaxAddresses int // most addresses with buckets in each Redis by this node; 0: addresses.DefaultMost; negative: any number
 	NewAddresses int // new ones a second; 0: addresses.DefaultRate; negative: any number
 }
 
-// Stores are the stores of one process: one in this process, and one for each Redis that a config names, opened for the
-// first config whose settings lead to it, and ended with the last. They are safe for concurrent use. Make them with New.
+// Stores holds the stores of one process: one in memory, and one for each Redis that a config names. It opens that of a
+// Redis for the first config that uses it, and closes it with the last. It is safe for concurrent use. Make it with
+// New.
 type Stores struct {
 	options   Options
 	local     *memory.Store
 	breakers  *outage.Breakers
 	redis     *redis.Registry
 	operators *redis.Registry // see OpenOperators
-	ctx       context.Context // of what runs in the background; it has no end of its own
+	ctx       context.Context // of background work; it does not end by itself
 	running   sync.WaitGroup
 
 	mu   sync.Mutex
 	open map[redisPair]*shared
 }
 
-// New makes stores. It does no I/O and starts nothing: see [Stores.Run]. What runs in the background has the values of
-// ctx, and not its end.
+// New returns stores. It does no I/O and starts nothing: see [Stores.Run]. Background work has the values of ctx, but
+// not its end.
 func New(ctx context.Context, o Options) *Stores {
-	breakers := outage.NewBreakers(o.Log)
+	breakers := outage.NewBreakers(o.Log, time.Now)
 	gates := func(store, server string, timeout time.Duration) redis.Gate {
 		return breakers.New(store, server, timeout)
 	}
 	return &Stores{
-		options: o, local: memory.New(memory.Options{Now: o.Now, MaxBuckets: o.MaxBuckets}), breakers: breakers,
-		redis: redis.NewRegistry(o.Log, gates), operators: redis.NewRegistry(slog.New(slog.DiscardHandler), nil), ctx: context.WithoutCancel(ctx), open: map[redisPair]*shared{},
+		options:  o,
+		local:    memory.New(memory.Options{Now: o.Now, MaxBuckets: o.MaxBuckets}),
+		breakers: breakers,
+		redis: redis.NewRegistry(
+			o.Log,
+			gates,
+		),
+		operators: redis.NewRegistry(slog.New(slog.DiscardHandler), nil),
+		ctx:       context.WithoutCancel(ctx),
+		open:      map[redisPair]*shared{},
 	}
 }
 
-// Open answers the buckets of a config, which has its defaults, and what must be called once when they are no longer
-// used. It waits for nothing, Redis may be away. It fails when the config names no Redis, or certificates that cannot be
-// read.
+// Open returns the buckets of a config, which must have its defaults, and a function that releases them. It does not
+// block; Redis may be unavailable. It fails if the config names no Redis, or certificates that cannot be read.
 func (s *Stores) Open(config *schema.Config) (buckets admit.Buckets, release func(), err error) {
 	if config.Strategy != schema.StrategyRedis {
 		return s.local, func() {}, nil
@@ -93,7 +100,9 @@ func (s *Stores) Open(config *schema.Config) (buckets admit.Buckets, release fun
 		of = s.start(redis)
 	}
 	of.uses++
-	view := of.outage.View(outage.ViewOptions{Namespace: config.Namespace, SharePct: int(config.LocalSharePct), Nodes: s.options.Nodes})
+	view := of.outage.View(
+		outage.ViewOptions{Namespace: config.Namespace, SharePct: int(config.LocalSharePct), Nodes: s.options.Nodes},
+	)
 	buckets = of.lease.View(view)
 	if of.addresses != nil {
 		buckets = of.addresses.View(buckets, view)
@@ -104,24 +113,26 @@ func (s *Stores) Open(config *schema.Config) (buckets admit.Buckets, release fun
 	}, nil
 }
 
-// Shared are the buckets that all nodes share, as Redis has them: without leases or memory of refusals in front, and
-// without a fallback behind. What Redis does not answer is left decision.Unanswered, with a failure.
+// Shared is the store that all nodes share, as Redis has it: without leases or remembered denials in front, and without
+// a fallback behind. Bounds that Redis does not answer stay decision.Unanswered, with a failure.
 type Shared interface {
 	admit.Buckets
-	// Forget empties buckets, which gives their owners all of their limits back, and tells how many there were. Before an
-	// error some may have been emptied.
+	// Forget deletes buckets, so that all of their limits are free again, and returns their number. Some may be deleted
+	// before an error.
 	Forget(ctx context.Context, keys []policy.Key) (int, error)
-	// Ping returns nil when every server of the Redis answers, the one of addresses excepted.
+	// Ping returns nil if every server of the Redis answers, without the Redis of addresses.
 	Ping(ctx context.Context) error
-	// PingSecond returns nil when every server of the Redis of addresses answers, or there is none.
+	// PingSecond returns nil if every server of the Redis of addresses answers, or there is none.
 	PingSecond(ctx context.Context) error
 }
 
-// ErrNotShared is the error of a config whose buckets every node keeps for itself.
-var ErrNotShared = errors.New("strategy is not redis: every node keeps its own buckets, and there is no one place to read them")
+// ErrNotShared is the error of a config whose buckets each node keeps for itself.
+var ErrNotShared = errors.New(
+	"strategy is not redis: each node keeps its own buckets, so they cannot be read in one place",
+)
 
-// OpenShared answers the buckets of a config themselves, to read what is used and to empty them, over the connection
-// that its requests have. release and errors are those of [Stores.Open], and ErrNotShared.
+// OpenShared returns the shared buckets of a config, to read usage and to reset, over the connection of its requests.
+// release and errors are those of [Stores.Open], and ErrNotShared.
 func (s *Stores) OpenShared(config *schema.Config) (buckets Shared, release func(), err error) {
 	if config.Strategy != schema.StrategyRedis {
 		return nil, nil, ErrNotShared
@@ -129,7 +140,7 @@ func (s *Stores) OpenShared(config *schema.Config) (buckets Shared, release func
 	return shareable(s.connect(config))
 }
 
-// shareable keeps a failed opening from being taken for buckets.
+// shareable returns a nil interface, and not one that holds a nil pointer, after an error.
 func shareable(redis *redis.Pair, release func(), err error) (Shared, func(), error) {
 	if err != nil {
 		return nil, nil, err
@@ -137,7 +148,8 @@ func shareable(redis *redis.Pair, release func(), err error) (Shared, func(), er
 	return redis, release, nil
 }
 
-// connect opens the Redis of a config. The time budget of a request is not exceeded for it: fail modes decide in time.
+// connect opens the Redis of a config. Its timeouts are capped by the time budget of a request, so that fail modes
+// decide in time.
 func (s *Stores) connect(config *schema.Config) (*redis.Pair, func(), error) {
 	main, second := config.Redis, config.AddressRedis
 	for _, block := range []*schema.Redis{&main, &second} {
@@ -148,8 +160,8 @@ func (s *Stores) connect(config *schema.Config) (*redis.Pair, func(), error) {
 	return s.redis.OpenPair(main, second, addresses.Counted)
 }
 
-// Run serves the stores until ctx ends. Leases are given back before this node takes its leave of the other nodes, and
-// connections are closed when all stores have done that.
+// Run serves the stores until ctx ends. Then it releases leases, leaves the list of live nodes, and closes connections,
+// in this order.
 func (s *Stores) Run(ctx context.Context) error {
 	var sweeping sync.WaitGroup
 	sweeping.Go(func() { s.report("sweeping buckets", s.local.Run(ctx)) })
@@ -171,7 +183,7 @@ func (s *Stores) Run(ctx context.Context) error {
 	return errors.Join(<-closed, <-closed)
 }
 
-// report logs the error with which something ended that should go on.
+// report logs the error of background work that should not end.
 func (s *Stores) report(what string, err error) {
 	if err != nil {
 		s.options.Log.Error(what+" has ended", "error", err)

@@ -13,41 +13,58 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// redisPair is one Redis, and the one that addresses have for themselves; nil: they have none. A config that keeps them
-// elsewhere than another counts in other buckets, so each pair has its own of what stands around it.
+// redisPair is one Redis and the Redis of its addresses, nil if there is none. A config with another pair counts in
+// other buckets, so each pair has its own decorators.
 type redisPair struct{ main, second *redis.Store }
 
 func pairOf(redis *redis.Pair) redisPair { return redisPair{redis.Main(), redis.Second()} }
 
-// shared is one pair with what stands around it. Requests are answered from leases, else by Redis, else as the outage
-// layer says.
+// shared is one pair with its decorators: leases answer a request, else Redis, else the outage layer.
 type shared struct {
 	redis  redisPair
 	outage *outage.Store
 	lease  *lease.Store
-	// addresses is how many of them may have buckets; nil: any number
+	// addresses bounds how many of them have buckets; nil: any number
 	addresses *addresses.Budget
 	uses      int
-	end       func() // waits; it may be called again
+	end       func() // blocks until it is done; it may be called again
 }
 
-// start begins to watch a pair. s.mu is held.
+// start opens the decorators of a pair. s.mu is held.
 func (s *Stores) start(redis *redis.Pair) *shared {
 	pair := pairOf(redis)
 	fallback := memory.New(memory.Options{Now: s.options.Now, MaxBuckets: s.options.MaxBuckets})
-	o := outage.Options{Name: pair.main.Name(), Log: s.options.Log, Now: s.options.Now, Breakers: s.breakers, Away: s.options.Away}
+	o := outage.Options{
+		Name:     pair.main.Name(),
+		Log:      s.options.Log,
+		Now:      s.options.Now,
+		Breakers: s.breakers,
+		Away:     s.options.Away,
+	}
 	if pair.second != nil {
 		o.Second = pair.second.Name()
 	}
 	away := outage.New(redis, fallback, o)
 	of := &shared{
-		redis: pair, outage: away,
-		lease: lease.New(redis, lease.Options{Now: s.options.Elapsed, Live: away.Counted, MayLease: s.leased, Observe: away.Saw, SharePct: s.options.LeaseShare}),
+		redis:  pair,
+		outage: away,
+		lease: lease.New(
+			redis,
+			lease.Options{
+				Now:      s.options.Elapsed,
+				Live:     away.LeaseNodes,
+				MayLease: s.leased,
+				Observe:  away.Observe,
+				SharePct: s.options.LeaseShare,
+			},
+		),
 	}
 	if s.options.MaxAddresses >= 0 {
-		of.addresses = addresses.New(addresses.Options{Now: s.options.Elapsed, Most: s.options.MaxAddresses, Rate: s.options.NewAddresses})
+		of.addresses = addresses.New(
+			addresses.Options{Now: s.options.Elapsed, Most: s.options.MaxAddresses, Rate: s.options.NewAddresses},
+		)
 	}
-	// Leases are given back before this node takes its leave: the others would count on them at once.
+	// Leases are released before this node leaves the list: other nodes would lease its share at once.
 	leasing, giveBack := context.WithCancel(s.ctx)
 	watching, leave := context.WithCancel(s.ctx)
 	var leases, watchers sync.WaitGroup
@@ -64,13 +81,13 @@ func (s *Stores) start(redis *redis.Pair) *shared {
 	return of
 }
 
-// leased tells whether a policy may be leased.
+// leased reports whether a policy may be leased.
 func (s *Stores) leased(p *policy.Policy) bool {
 	return s.options.LeaseShare > 0 && p.Leasable()
 }
 
-// release counts a user out. The last one's leave ends the store in the background: it takes leave of the other nodes,
-// and whoever changes configs must not wait for that.
+// release counts a user out. The last one's release closes the store in the background: leaving the list of live nodes
+// may block, and a config change must not wait for that.
 func (s *Stores) release(of *shared, closeRedis func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,11 +102,11 @@ func (s *Stores) release(of *shared, closeRedis func()) {
 	})
 }
 
-// Local are the numbers of the buckets of configs with the strategy local.
+// Local returns the numbers of the buckets of configs with strategy local.
 func (s *Stores) Local() memory.Stats { return s.local.Stats() }
 
-// Stats are the numbers of one Redis and of what stands around it. Those of a second Redis have its own numbers and
-// those of addresses; what stands around both is counted with the main one.
+// Stats holds the numbers of one Redis and its decorators. A second Redis has its own numbers and those of addresses;
+// what belongs to both is counted with the main one.
 type Stats struct {
 	Name        string        // where it is, without secrets
 	Second      bool          // it is the second of a pair
@@ -101,8 +118,8 @@ type Stats struct {
 	Addresses   addresses.Stats
 }
 
-// Stats are the numbers of every Redis in use, in no order. A Redis of several pairs is listed for each, and its own
-// numbers once.
+// Stats returns the numbers of every Redis in use, in no order. A Redis of several pairs is listed for each, its own
+// numbers only once.
 func (s *Stores) Stats() []Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -83,18 +83,12 @@ func random(seed uint64) (all []shape) {
 	return all
 }
 
-// runner is a node whose background work is done when it is due.
-type runner struct {
-	*node
-	sweeps limit.Micros
-}
-
 // until lets time pass, and every node do what is due meanwhile, in its order.
-func until(b *bank, nodes []*runner, at limit.Micros) {
+func until(b *bank, nodes []*node, at limit.Micros) {
 	for {
-		next, first := at, (*runner)(nil)
+		next, first := at, (*node)(nil)
 		for _, n := range nodes {
-			due := max(n.nextDue(n.sweeps), b.clock.Now()+minSleep)
+			due := max(n.nextDue(n.nextSweep), b.clock.Now()+minSleep)
 			select {
 			case <-n.wake:
 				due = b.clock.Now()
@@ -108,7 +102,7 @@ func until(b *bank, nodes []*runner, at limit.Micros) {
 		if first == nil {
 			return
 		}
-		first.sweeps = first.step(context.Background(), first.sweeps)
+		first.Step(context.Background(), b.clock.Now())
 	}
 }
 
@@ -118,11 +112,11 @@ func (s *shape) play(t testing.TB, name string, count int) (denied []bool, admit
 	shared := newBank()
 	p := bound(t, name, s.limit)
 	p.Cost = 1
-	var nodes []*runner
+	var nodes []*node
 	for range count {
 		n := newNode(shared, Options{})
 		n.live = count
-		nodes = append(nodes, &runner{n, shared.clock.Now()})
+		nodes = append(nodes, n)
 	}
 	l := nodes[0].view.StorePolicy(p.Policy).Limit
 	if s.spent > 0 {

@@ -12,45 +12,44 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Shared is the store that all nodes share, from which leases are taken.
+// Shared is the store that leases are taken from. All nodes share it.
 type Shared interface {
-	// Take is admit.Buckets. A bound whose server did not answer must be left Unanswered, and answers must have another
-	// source than Local: what a node admits on its own is no lease.
+	// Take implements admit.Buckets. It must leave a bound whose server did not answer Unanswered, and must not answer
+	// with the source Local: what a node admits on its own cannot be leased.
 	Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
-	// Refund gives back what Take has spent for the statuses that are Charged with the source Redis, by their receipts,
-	// and says in Returned how much the buckets got. It must give back no more than is certain still to be missing from
-	// them.
+	// Refund returns what Take spent for the statuses that are Charged with the source Redis, by their receipts, and sets
+	// Returned to what the buckets got back. It must return no more than is certain to be missing from them.
 	Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status)
 }
 
-// Options are what a Store needs. Now and Live must be set; zero means the default elsewhere.
+// Options configures a Store. Now and Live must be set; zero means the default elsewhere.
 type Options struct {
-	// Now is this node's clock. It must never step, forwards or back, and should not stand while the machine is suspended:
-	// windows and leases are timed by it, from what the shared store says of its own.
+	// Now is this node's monotonic clock. It must never step, and should go on while the machine is suspended: it times
+	// windows and leases, from the times that the shared store reports.
 	Now func() limit.Micros
-	// Live answers among how many nodes of a namespace leases are shared out; 0: it is not known well enough, and nothing
-	// is leased. So that what is out on lease stays within SharePct while nodes come and go, it must answer 0 unless this
-	// node was counted within the last 2 s, and has been counted for 5 s without a gap. A node that is no longer heard of
-	// must count for 5 s more. Then every other node has known it for long enough that whatever it took before has ended,
-	// and what a node has that others believe dead has ended too. It is asked under locks, so it must not wait.
+	// Live returns the number of nodes of a namespace that share leases; 0 means that it is not known well enough, and
+	// nothing is leased. To keep what is out on lease within SharePct while nodes come and go, it must return 0 unless
+	// this node was counted within the last 2 s and has been counted for 5 s without a gap, and must count a node for 5 s
+	// after its last report. Then every other node has counted this one for longer than any of its earlier leases lasts,
+	// and the leases of a node that others no longer count have ended. Live is called under locks and must not block.
 	Live func(namespace string) int
-	// MayLease tells whether a policy may be leased; nil: it is unless its accuracy is exact. It is asked once for each
-	// policy, and must not wait for anything. Of those that may, only token buckets and fixed windows are leased, and only
-	// where the share of the limit is 10 tokens or more.
+	// MayLease reports whether a policy may be leased; nil means unless its accuracy is exact. It is called once for each
+	// policy, and must not block. Only token buckets and fixed windows are leased, and only if the share of the limit is
+	// 10 tokens or more.
 	MayLease func(*policy.Policy) bool
-	// Observe is told what the shared store has answered when leases were renewed, as if requests had been answered so; nil:
-	// nobody is. It must not keep either slice.
+	// Observe receives the answers of the shared store to renewals, in the form of answers to requests; nil: none does. It
+	// must not keep either slice.
 	Observe func(bounds []policy.Bound, statuses []decision.Status)
 
 	SharePct     int          // percent of a limit that may be out on lease over all live nodes, at most MaxSharePct; default 2
-	DenialMemory limit.Micros // the longest that a refusal is remembered; default 1 s; negative: none is
-	MaxEntries   int          // buckets that are leased or whose refusal is remembered, about 700 bytes each; default 65,536
+	DenialMemory limit.Micros // the longest that a denial is remembered; default 1 s; negative: none is
+	MaxEntries   int          // buckets with a lease or a remembered denial, about 700 bytes each; default 65,536
 }
 
 const defaultEntries = 1 << 16
 
-// Store leases from a shared store and remembers what that has refused. It is safe for concurrent use. Make it with New;
-// requests take by a [View], one for each plugin config. Without [Store.Run] nothing is leased.
+// Store leases from a shared store and remembers its denials. It is safe for concurrent use. Make it with New; requests
+// take through a [View], one for each plugin config. Without [Store.Run] nothing is leased.
 type Store struct {
 	shared       Shared
 	now          func() limit.Micros
@@ -62,16 +61,18 @@ type Store struct {
 	seed         maphash.Seed
 	shards       [shardCount]shard
 
+	nextSweep limit.Micros // used by Step alone; 0: before the first
+
 	mu      sync.Mutex // taken after a shard's, never before
 	due     []dueRenewal
 	returns []pendingReturn
-	wake    chan struct{} // there may be something in them
+	wake    chan struct{} // signals that due or returns may have entries
 
-	renewalTime               atomic.Int64 // µs that a renewal is reckoned to last, see learnLasting
+	renewalTime               atomic.Int64 // µs that a renewal is expected to take, see recordRenewalTime
 	renewals, refunds, failed atomic.Uint64
 }
 
-// New makes a store. It does no I/O and starts nothing: see [Store.Run].
+// New returns a store. It does no I/O and starts nothing: see [Store.Run].
 func New(shared Shared, o Options) *Store {
 	s := &Store{
 		shared: shared, now: o.Now, live: o.Live, observe: o.Observe, denialMemory: cmp.Or(o.DenialMemory, limit.Second),
@@ -88,24 +89,29 @@ func New(shared Shared, o Options) *Store {
 	return s
 }
 
-// Stats are a store's numbers; all but Entries, Leases, Out and Lasts since its start.
+// Stats holds a store's numbers: since its start, except Entries, Leases, Out and RenewalTime.
 type Stats struct {
-	FromLease   uint64 // bounds that were answered from a lease
-	FromStore   uint64 // bounds that the shared store answered to a request
-	FromMemory  uint64 // bounds that were refused without asking
-	Renewals    uint64 // calls of the shared store for leases
-	Failed      uint64 // buckets whose renewal got no answer
-	Refunds     uint64 // calls that gave leases back
+	FromLease   uint64 // bounds answered from a lease
+	FromStore   uint64 // bounds answered by the shared store
+	FromMemory  uint64 // bounds denied from memory
+	Renewals    uint64 // calls of the shared store to take leases
+	Failed      uint64 // buckets whose renewal was not answered
+	Refunds     uint64 // calls of the shared store to release leases
 	Tokens      Tokens
-	Entries     int          // buckets that are leased or remembered now
-	Leases      int          // buckets of which tokens are out
-	Out         int64        // tokens that this node has out on lease, or may soon
-	RenewalTime limit.Micros // how long a renewal is reckoned to last, waiting included: twice the usual
+	Entries     int          // buckets with a lease or a remembered denial now
+	Leases      int          // buckets with tokens out on lease
+	Out         int64        // tokens that this node has out on lease, renewals under way included
+	RenewalTime limit.Micros // expected duration of a renewal, waiting included: twice the usual
 }
 
-// Stats are the store's numbers, shard by shard.
+// Stats returns the store's numbers, read shard by shard.
 func (s *Store) Stats() Stats {
-	stats := Stats{Renewals: s.renewals.Load(), Failed: s.failed.Load(), Refunds: s.refunds.Load(), RenewalTime: limit.Micros(s.renewalTime.Load())}
+	stats := Stats{
+		Renewals:    s.renewals.Load(),
+		Failed:      s.failed.Load(),
+		Refunds:     s.refunds.Load(),
+		RenewalTime: limit.Micros(s.renewalTime.Load()),
+	}
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()

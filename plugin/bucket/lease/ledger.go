@@ -2,24 +2,24 @@ package lease
 
 import "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 
-// ledger is what this node holds of one bucket: tokens that the bucket was charged for and no request has spent yet. It
-// has no clock and does no I/O. The zero value holds nothing.
+// ledger accounts for the tokens that this node holds of one bucket: the bucket was charged for them and no request has
+// spent them yet. It has no clock and does no I/O. The zero value holds nothing.
 //
-// Every token has one way in and ends in one of three: Granted = Spent + Returned + Expired + leaving + what is out,
-// but for those only asked for.
+// Every granted token ends in one of three ways: Granted = Spent + Returned + Expired + returning + outstanding,
+// without those that are only requested.
 type ledger struct {
 	grants    [2]grant // the first is spent first; one without tokens is none
-	requested int64    // tokens that a renewal under way may bring
-	pending   int64    // tokens drawn for requests whose other bounds are still being asked
-	returning int64    // tokens that are being given back, and that nobody can spend any more
+	requested int64    // tokens that a renewal under way has requested
+	pending   int64    // tokens drawn for requests that are not decided yet
+	returning int64    // tokens on their way back to the bucket, which no request can spend
 	sums      Tokens
 }
 
-// grant is tokens taken from the bucket at once.
+// grant is a number of tokens taken from the bucket at once.
 type grant struct {
 	tokens  int64
-	receipt limit.Receipt // by which they can be given back
-	since   limit.Micros  // this node's clock before they were asked for
+	receipt limit.Receipt // identifies them to a refund
+	since   limit.Micros  // this node's clock before they were requested
 	ends    limit.Micros  // this node's clock from which they must not be spent
 }
 
@@ -29,12 +29,12 @@ type draw struct {
 	epoch uint64 // of the entry, see there
 }
 
-// Tokens count what became of the tokens that were leased.
+// Tokens counts leased tokens by what became of them.
 type Tokens struct {
 	Granted  int64 // taken from shared buckets ahead of need
 	Spent    int64 // by requests that were admitted
-	Returned int64 // that a shared bucket got back
-	Expired  int64 // ended with their window or unspent, or given back to a bucket that has refilled without them
+	Returned int64 // returned to shared buckets
+	Expired  int64 // ended unspent, or returned to a bucket that had refilled meanwhile
 }
 
 func (t *Tokens) add(other Tokens) {
@@ -44,23 +44,23 @@ func (t *Tokens) add(other Tokens) {
 	t.Expired += other.Expired
 }
 
-// available is how many tokens can be drawn, if none has ended meanwhile.
+// available returns the tokens that can be drawn, unless their grants have ended meanwhile.
 func (l *ledger) available() int64 { return l.grants[0].tokens + l.grants[1].tokens }
 
-// outstanding is how many tokens the bucket lacks, or may lack soon, that a request may still spend.
+// outstanding returns the tokens that the bucket lacks, or may lack soon, and that a request may still spend.
 func (l *ledger) outstanding() int64 { return l.available() + l.pending + l.requested }
 
-// beginRenewal notes that a renewal is under way.
+// beginRenewal records that a renewal requests tokens.
 func (l *ledger) beginRenewal(tokens int64) { l.requested = tokens }
 
-// endRenewal ends a renewal. A grant without tokens is a refusal, or no endRenewal.
+// endRenewal ends a renewal. A grant without tokens is a denial, or no answer.
 func (l *ledger) endRenewal(g grant) {
 	l.requested = 0
 	l.sums.Granted += g.tokens
 	l.addGrant(g)
 }
 
-// addGrant adds a grant behind the others. Where there is no place for a third, two become one that has the worse of both.
+// addGrant adds a grant behind the others. A third one is joined with the second, with the worse of both.
 func (l *ledger) addGrant(g grant) {
 	switch {
 	case g.tokens == 0:
@@ -73,7 +73,7 @@ func (l *ledger) addGrant(g grant) {
 	}
 }
 
-// joinGrants is two grants as one: nothing that is true of it is untrue of a part.
+// joinGrants returns two grants as one that promises no more than either.
 func joinGrants(a, b grant) grant {
 	switch {
 	case a.tokens == 0:
@@ -82,14 +82,17 @@ func joinGrants(a, b grant) grant {
 		return a
 	}
 	return grant{
-		tokens: a.tokens + b.tokens, receipt: a.receipt.Join(b.receipt), since: min(a.since, b.since), ends: min(a.ends, b.ends),
+		tokens:  a.tokens + b.tokens,
+		receipt: a.receipt.Join(b.receipt),
+		since:   min(a.since, b.since),
+		ends:    min(a.ends, b.ends),
 	}
 }
 
-// draw takes cost tokens for a request that must then be settled, or tells that there are not as many.
+// draw takes cost tokens for a request that must then be settled. It reports whether there were enough.
 func (l *ledger) draw(d *grant, cost int64, now limit.Micros) bool {
 	first, second := &l.grants[0], &l.grants[1]
-	if cost < first.tokens && now < first.ends { // as most do
+	if cost < first.tokens && now < first.ends { // the usual case
 		*d = *first
 		d.tokens = cost
 		first.tokens -= cost
@@ -102,10 +105,10 @@ func (l *ledger) draw(d *grant, cost int64, now limit.Micros) bool {
 	}
 	*d = *first
 	if d.tokens = min(cost, first.tokens); d.tokens < cost {
-		rest := *second
-		rest.tokens = cost - d.tokens
-		*d = joinGrants(*d, rest)
-		second.tokens -= rest.tokens
+		more := *second
+		more.tokens = cost - d.tokens
+		*d = joinGrants(*d, more)
+		second.tokens -= more.tokens
 	}
 	if first.tokens -= min(cost, first.tokens); first.tokens == 0 {
 		*first, *second = *second, grant{}
@@ -114,7 +117,7 @@ func (l *ledger) draw(d *grant, cost int64, now limit.Micros) bool {
 	return true
 }
 
-// settle ends a draw: its tokens are spent, or come back to be spent by others, if they have not ended.
+// settle ends a draw: its tokens are spent, or return to the ledger if they have not ended.
 func (l *ledger) settle(d *grant, admitted bool, now limit.Micros) {
 	l.pending -= d.tokens
 	switch {
@@ -127,7 +130,7 @@ func (l *ledger) settle(d *grant, admitted bool, now limit.Micros) {
 	}
 }
 
-// expire drops what has ended.
+// expire drops the grants that have ended.
 func (l *ledger) expire(now limit.Micros) {
 	for i := range l.grants {
 		if g := &l.grants[i]; g.tokens > 0 && now >= g.ends {
@@ -140,8 +143,8 @@ func (l *ledger) expire(now limit.Micros) {
 	}
 }
 
-// withdraw takes the grants out that were asked for before an instant, to be given back to the bucket. What has ended
-// is not among them. Each must then be returned.
+// withdraw removes and returns the grants that were requested before an instant, without those that have ended, to be
+// returned to the bucket. End each with endReturn.
 func (l *ledger) withdraw(before, now limit.Micros) [2]grant {
 	l.expire(now)
 	var taken [2]grant
@@ -155,7 +158,7 @@ func (l *ledger) withdraw(before, now limit.Micros) [2]grant {
 	return taken
 }
 
-// endReturn ends the return of so many tokens, of which the bucket got back some.
+// endReturn ends the return of tokens, of which the bucket got back got.
 func (l *ledger) endReturn(tokens, got int64) {
 	l.returning -= tokens
 	l.sums.Returned += got

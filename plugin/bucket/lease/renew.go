@@ -11,30 +11,30 @@ import (
 )
 
 const (
-	// batch is how many buckets one call of the shared store is for.
+	// batch is the number of buckets in one call of the shared store.
 	batch = 32
-	// storeTimeout bounds how long a renewal, or the end of Run, waits for the shared store.
+	// storeTimeout bounds the time that a renewal, or the end of Run, waits for the shared store.
 	storeTimeout = time.Second
-	// minSleep is how long Run sleeps at least, unless it is woken, though the clock should stand.
+	// minSleep is the least time that Run sleeps unless it is woken, even if the clock stands.
 	minSleep = limit.Second / 1000
 )
 
-// dueRenewal is a bucket whose lease runs dry.
+// dueRenewal is a bucket whose lease runs low.
 type dueRenewal struct {
 	shard *shard
 	entry *entry
-	since limit.Micros // from when on it is to be renewed
+	since limit.Micros // when the renewal is due
 }
 
-// pendingReturn is a grant of an entry that the bucket of bound gets pendingReturn.
+// pendingReturn is a grant of an entry that goes back to the bucket of bound.
 type pendingReturn struct {
 	of      dueRenewal
 	bound   policy.Bound
 	receipt limit.Receipt
 }
 
-// scheduleRenewal has a lease renewed in the background, from an instant on and when its entry no longer rests. The entry's
-// shard is locked.
+// scheduleRenewal schedules the renewal of a lease in the background, at from or at the entry's nextRenewal if that is
+// later. The entry's shard is locked.
 func (s *Store) scheduleRenewal(sh *shard, e *entry, from limit.Micros) {
 	if sh.closed {
 		return
@@ -43,6 +43,7 @@ func (s *Store) scheduleRenewal(sh *shard, e *entry, from limit.Micros) {
 	s.wakeRun()
 }
 
+// enqueue adds a renewal to the queue. The entry's shard is locked.
 func (s *Store) enqueue(d dueRenewal) {
 	d.entry.queued = true
 	s.mu.Lock()
@@ -50,7 +51,7 @@ func (s *Store) enqueue(d dueRenewal) {
 	s.due = append(s.due, d)
 }
 
-// scheduleReturn has grants of an entry given back to the bucket of b, which was asked for them with b's policy.
+// scheduleReturn schedules the return of grants of an entry to the bucket of b. They were taken with b's policy.
 func (s *Store) scheduleReturn(of dueRenewal, b policy.Bound, grants [2]grant) {
 	s.mu.Lock()
 	for _, g := range grants {
@@ -62,7 +63,7 @@ func (s *Store) scheduleReturn(of dueRenewal, b policy.Bound, grants [2]grant) {
 	s.wakeRun()
 }
 
-// wakeRun wakes Run, unless it will wake anyway.
+// wakeRun wakes Run, unless a signal is pending already.
 func (s *Store) wakeRun() {
 	select {
 	case s.wake <- struct{}{}:
@@ -70,12 +71,14 @@ func (s *Store) wakeRun() {
 	}
 }
 
-// Run renews leases before they run dry, gives back those that nobody needs, and all of them when ctx ends, which is not
-// an error. It is called once. Requests may go on after it has ended; nothing is leased then.
+// Run renews leases before they run low, returns those that are not needed, and returns all of them when ctx ends, which
+// is not an error. It is called once. Requests may go on after it has ended; nothing is leased then.
+//
+// It is a loop over [Store.Step], for a program that waits in real time.
 func (s *Store) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for sweeps := s.now() + span; ; {
+	for {
 		select {
 		case <-ctx.Done():
 			s.close()
@@ -84,23 +87,27 @@ func (s *Store) Run(ctx context.Context) error {
 		case <-timer.C:
 		case <-s.wake:
 		}
-		sweeps = s.step(ctx, sweeps)
-		timer.Reset(time.Duration(max(s.nextDue(sweeps)-s.now(), minSleep)) * time.Microsecond)
+		next := s.Step(ctx, s.now())
+		timer.Reset(time.Duration(max(next-s.now(), minSleep)) * time.Microsecond)
 	}
 }
 
-// step does what is due by now, and returns when the next sweep is.
-func (s *Store) step(ctx context.Context, sweeps limit.Micros) limit.Micros {
-	if now := s.now(); now >= sweeps {
+// Step does what is due at now, an instant of Options.Now, and returns the instant of the next step. A take may make a
+// renewal due earlier than that. Step is not called concurrently with itself or Run.
+func (s *Store) Step(ctx context.Context, now limit.Micros) (next limit.Micros) {
+	switch {
+	case s.nextSweep == 0:
+		s.nextSweep = now + span
+	case now >= s.nextSweep:
 		s.sweep(now - maxGrantAge)
-		sweeps = now + span
+		s.nextSweep = now + span
 	}
 	s.callStore(ctx, s.renewDue)
 	s.callStore(ctx, s.returnGrants)
-	return sweeps
+	return s.nextDue(s.nextSweep)
 }
 
-// close ends all leases. What is drawn for requests that are still undecided is spent by them, or lost.
+// close ends all leases. What is drawn for requests that are not decided yet is spent by them, or lost.
 func (s *Store) close() {
 	for i := range s.shards {
 		sh := &s.shards[i]
@@ -117,15 +124,14 @@ func (s *Store) close() {
 	s.sweep(forever)
 }
 
-// callStore lets a task talk to the shared store. What was sent is waited for, though Run should end: an answer that nobody
-// reads is a lease lost.
+// callStore calls task with a timeout of its own. It outlives the end of Run: a grant whose answer is not read is lost.
 func (s *Store) callStore(ctx context.Context, task func(context.Context)) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	task(ctx)
 }
 
-// nextDue is when a bucket that is due can be renewed, if that is before an instant.
+// nextDue returns the instant of the next renewal, or before if that is earlier.
 func (s *Store) nextDue(before limit.Micros) limit.Micros {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +141,7 @@ func (s *Store) nextDue(before limit.Micros) limit.Micros {
 	return before
 }
 
-// renewDue renews what is due.
+// renewDue renews the leases that are due by now.
 func (s *Store) renewDue(ctx context.Context) {
 	now := s.now()
 	s.mu.Lock()
@@ -152,9 +158,9 @@ func (s *Store) renewDue(ctx context.Context) {
 	}
 }
 
-// renewals are asked for in one call, each of which is granted, or not, alone.
+// renewals is one call of the shared store for several buckets, each of which is granted or not on its own.
 type renewals struct {
-	asked    limit.Micros // this node's clock before
+	asked    limit.Micros // this node's clock before the call
 	of       []renewal
 	bounds   []policy.Bound
 	statuses []decision.Status
@@ -164,10 +170,10 @@ type renewals struct {
 type renewal struct {
 	dueRenewal
 	epoch uint64
-	ends  int // its bounds are those before, from the end of the renewal before it
+	ends  int // its bounds end here, and begin where those of the renewal before end
 }
 
-// prepare makes a renewal of what is due, unless it is not worth one now.
+// prepare adds the renewal of a lease to a call, unless it is not worth it now.
 func (s *Store) prepare(r *renewals, d dueRenewal) {
 	live := int64(s.live(d.entry.key.Namespace))
 	d.shard.mu.Lock()
@@ -183,7 +189,7 @@ func (s *Store) prepare(r *renewals, d dueRenewal) {
 	r.of = append(r.of, renewal{dueRenewal: d, epoch: e.epoch, ends: len(r.bounds)})
 }
 
-// takeGrants asks the shared store for renewals.
+// takeGrants calls the shared store for renewals.
 func (s *Store) takeGrants(ctx context.Context, r *renewals) {
 	if len(r.of) == 0 {
 		return
@@ -191,7 +197,7 @@ func (s *Store) takeGrants(ctx context.Context, r *renewals) {
 	r.statuses = make([]decision.Status, len(r.bounds))
 	s.renewals.Add(1)
 	if err := s.shared.Take(ctx, r.bounds, r.statuses); err != nil {
-		clear(r.statuses) // misuse, by which nothing was spent
+		clear(r.statuses) // a misuse error: nothing was spent
 	}
 	begins := 0
 	for i := range r.of {
@@ -209,8 +215,8 @@ func (s *Store) takeGrants(ctx context.Context, r *renewals) {
 	}
 }
 
-// recordRenewalTime notes how long renewals last from when they are due: twice as long as lately, and a millisecond more, is
-// reckoned with.
+// recordRenewalTime updates the expected duration of renewals, from when they are due: twice the recent duration and a
+// millisecond.
 func (s *Store) recordRenewalTime(r *renewals) {
 	lasted, now := limit.Micros(0), s.now()
 	for i := range r.of {
@@ -223,7 +229,7 @@ func (s *Store) recordRenewalTime(r *renewals) {
 	s.renewalTime.Store(int64(lasted))
 }
 
-// finishRenewal takes the answer to a renewal in. What was granted under a limit that has changed meanwhile goes back.
+// finishRenewal applies the answer to a renewal. What was granted under a limit that has changed meanwhile goes back.
 func (s *Store) finishRenewal(r *renewal, bounds []policy.Bound, statuses []decision.Status, asked limit.Micros) {
 	r.shard.mu.Lock()
 	defer r.shard.mu.Unlock()
@@ -234,7 +240,7 @@ func (s *Store) finishRenewal(r *renewal, bounds []policy.Bound, statuses []deci
 			s.wakeRun()
 		}
 		for i := range bounds {
-			bounds[i].Policy = e.terms.policy // for Saw
+			bounds[i].Policy = e.terms.policy // for Observe
 		}
 		return
 	}
@@ -248,7 +254,7 @@ func (s *Store) finishRenewal(r *renewal, bounds []policy.Bound, statuses []deci
 	}
 }
 
-// sweep takes back what was leased before an instant or is not drawn from, and forgets what is idle.
+// sweep withdraws grants from before an instant and those of idle buckets, and removes idle entries.
 func (s *Store) sweep(before limit.Micros) {
 	for i := range s.shards {
 		sh := &s.shards[i]
@@ -270,13 +276,14 @@ func (s *Store) sweep(before limit.Micros) {
 	}
 }
 
+// withdrawGrants schedules the return of an entry's grants from before an instant.
 func (s *Store) withdrawGrants(sh *shard, e *entry, before, now limit.Micros) {
 	if grants := e.ledger.withdraw(before, now); grants != [2]grant{} {
 		s.scheduleReturn(dueRenewal{shard: sh, entry: e}, policy.Bound{Policy: e.terms.leased, Key: e.key}, grants)
 	}
 }
 
-// returnGrants gives back what was taken back.
+// returnGrants returns the withdrawn grants to their buckets.
 func (s *Store) returnGrants(ctx context.Context) {
 	s.mu.Lock()
 	all := s.returns
@@ -287,6 +294,7 @@ func (s *Store) returnGrants(ctx context.Context) {
 	}
 }
 
+// refund returns one batch of grants, and records what the buckets got back.
 func (s *Store) refund(ctx context.Context, some []pendingReturn) {
 	bounds, statuses := make([]policy.Bound, len(some)), make([]decision.Status, len(some))
 	for i, b := range some {

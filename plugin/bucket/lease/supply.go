@@ -7,54 +7,55 @@ import (
 )
 
 const (
-	// minLease is the smallest lease, in tokens and in requests: one is taken as cheaply by the request itself.
+	// minLease is the smallest lease, in tokens and in requests. A request takes a smaller one as cheaply itself.
 	minLease = 2
-	// renewalPause is how long no renewal is tried after one that was unanswered or not worth it.
+	// renewalPause is the time without renewals after one that was unanswered or too small.
 	renewalPause = limit.Second / 20
-	// sharingRound is how often what comes back to a scarce bucket is shared out. A refusal of it holds for two rounds, in the
-	// second of which the renewal's answer comes.
+	// sharingRound is the interval in which nodes share out what comes back to a scarce bucket. A denial by it lasts two
+	// rounds; the answer to the renewal arrives in the second.
 	sharingRound = limit.Second / 50
-	// maxParts is into how many parts a renewal is divided: 1 + 1 + 2 + 4 + … + 32 tokens can be had to the last one.
+	// maxParts is the number of parts of a renewal: with 1 + 1 + 2 + 4 + … + 32 tokens it can get the last one.
 	maxParts = 7
-	// maxRenewalTime is the longest that renewals are taken to last, so that no lease is renewed while it is still half full.
+	// maxRenewalTime bounds the expected duration of renewals, so that no lease is renewed while it is half full.
 	maxRenewalTime = span / 2
 )
 
-// supply is how much a bucket has, as far as this node knows. The zero value is not scarce, but may be empty.
+// supply is how much a bucket has left, as far as this node knows. The zero value is not scarce, but may be empty.
 //
-// A bucket is scarce when it has refused what this node would spend. If every node took what it can get of that, the one
-// that comes first would have all that has come back, and many would ask in vain. So they ask once a round, for no more
-// than their part of it and for what nobody else has taken in the round before.
+// A bucket is scarce when it has denied what this node would spend. If every node took all it could get, the first
+// would get everything that came back, and the calls of the others would be wasted. So each node asks once a round, for
+// its fair share and for what the others left in the round before.
 type supply struct {
 	scarce    bool
-	room      int64        // tokens that the bucket had left when it was asked last
-	lastShare limit.Micros // this node's clock when its part was asked for last
+	room      int64        // tokens that the bucket had left in its last answer
+	lastShare limit.Micros // this node's clock when it last requested its share
 }
 
-// fairShare is what one of so many live nodes should ask a scarce bucket for.
+// fairShare returns the tokens that one of live nodes should request from a scarce bucket.
 func (s *supply) fairShare(t *terms, live int64, now limit.Micros) int64 {
 	others := t.refill(sharingRound) * (live - 1) / live
 	return (t.refill(now-s.lastShare)+live-1)/live + max(s.room-others, 0)
 }
 
-// isAmple tells whether a lease of size could be had again, though all others take their parts.
+// isAmple reports whether a lease of size would be granted again even if all other nodes took their shares.
 func (s *supply) isAmple(t *terms, size int64) bool { return s.room >= size+t.refill(sharingRound) }
 
-// renewalDue tells whether a renewal is due: there is just enough for so long as one lasts.
+// renewalDue reports whether a renewal is due: what is left lasts about as long as a renewal takes.
 func (e *entry) renewalDue(lasts, now limit.Micros) bool {
 	free := e.ledger.available()
 	return 2*free <= e.size && e.renewalUseful(0, now) &&
 		(free <= minLease || free <= e.demand.perSpan(now)*int64(min(lasts, maxRenewalTime))/int64(span))
 }
 
-// renewalUseful tells whether a renewal is worth it when others are due anyway, or cost had to be asked for.
+// renewalUseful reports whether a renewal is worth it when others are due anyway, or when cost had to be taken from the
+// store.
 func (e *entry) renewalUseful(cost int64, now limit.Micros) bool {
 	free := e.ledger.available()
 	return e.terms != nil && !e.queued && now >= e.nextRenewal && (2*free <= e.size || free < cost) &&
 		e.demand.isHot(now)
 }
 
-// renewalSize is how many tokens a renewal should ask for when so many nodes live; 0: none.
+// renewalSize returns the tokens that a renewal should request when live nodes share leases; 0: none.
 func (e *entry) renewalSize(live int64, now limit.Micros) int64 {
 	if e.terms == nil || live <= 0 {
 		return 0
@@ -71,8 +72,8 @@ func (e *entry) renewalSize(live int64, now limit.Micros) int64 {
 	return n
 }
 
-// splitRequest appends the parts in which a renewal asks for n tokens: all of them, or, where the bucket may have less, ever
-// smaller ones, so that one call brings what there is.
+// splitRequest appends the parts in which a renewal requests n tokens: one part, or ever smaller ones if the bucket may
+// have less, so that one call gets what there is.
 func (e *entry) splitRequest(parts []policy.Bound, n int64) []policy.Bound {
 	b := policy.Bound{Policy: e.terms.leased, Key: e.key, Cost: n}
 	if !e.supply.scarce && e.supply.room >= 2*n {
@@ -87,28 +88,28 @@ func (e *entry) splitRequest(parts []policy.Bound, n int64) []policy.Bound {
 	return parts
 }
 
-// pause puts the next renewal off.
+// pause postpones the next renewal.
 func (e *entry) pause(now limit.Micros) {
 	e.queued, e.nextRenewal, e.supply.scarce = false, now+renewalPause, false
 }
 
-// applyRenewal ends a renewal whose parts were asked for at an instant of this node's clock. It tells whether another must
-// follow: at once, or when the entry no longer rests.
-func (e *entry) applyRenewal(parts []policy.Bound, told []decision.Status, asked, now, longest limit.Micros) bool {
+// applyRenewal ends a renewal whose parts were requested at an instant of this node's clock. It reports whether another
+// must follow, as soon as nextRenewal allows.
+func (e *entry) applyRenewal(parts []policy.Bound, answer []decision.Status, asked, now, longest limit.Micros) bool {
 	e.ledger.endRenewal(grant{})
 	e.queued = false
-	last := &told[len(told)-1]
+	last := &answer[len(answer)-1]
 	if !answered(last) {
-		e.pause(now) // it may have taken longer than the rest to learn that
+		e.pause(now) // the call may have taken longer than the pause
 		return false
 	}
 	var got int64
 	whole := true
-	var receipt limit.Receipt // of all parts together: they are granted at one instant
+	var receipt limit.Receipt // of all parts: they are granted at one instant
 	for i := range parts {
-		if whole = whole && told[i].Charged; told[i].Charged {
+		if whole = whole && answer[i].Charged; answer[i].Charged {
 			got += parts[i].Cost
-			receipt = told[i].Receipt
+			receipt = answer[i].Receipt
 		}
 	}
 	e.recordStatus(last, asked)
@@ -135,27 +136,27 @@ func (e *entry) applyRenewal(parts []policy.Bound, told []decision.Status, asked
 	return false
 }
 
-// newGrant is the grant of so many tokens. On no clock can it be spent when its window is over for the store.
-func (e *entry) newGrant(tokens int64, receipt limit.Receipt, told *decision.Status, asked limit.Micros) grant {
+// newGrant returns a grant of tokens that ends before its window ends by the store's clock.
+func (e *entry) newGrant(tokens int64, receipt limit.Receipt, answer *decision.Status, asked limit.Micros) grant {
 	g := grant{tokens: tokens, receipt: receipt, since: asked, ends: asked + grantLife}
 	if e.terms.leased.Limit.Spec().Algorithm == limit.FixedWindow {
-		left := told.Reset - told.Now
+		left := answer.Reset - answer.Now
 		g.ends = min(g.ends, asked+left-left/drift)
 	}
 	return g
 }
 
-// markScarce makes the bucket scarce, or lets it stay so, if it is hot and something comes back to it within two rounds. For so
-// long a cost, or more, is refused that no lease has room for. It tells whether it does; then a renewal must follow.
-func (e *entry) markScarce(cost int64, told *decision.Status, asked limit.Micros) bool {
+// markScarce marks the bucket as scarce if it is hot and something comes back to it within two rounds. For that time
+// costs that no lease has room for are denied. It reports whether the bucket is scarce; then a renewal must follow.
+func (e *entry) markScarce(cost int64, answer *decision.Status, asked limit.Micros) bool {
 	if e.terms == nil || cost == 0 || e.terms.refill(2*sharingRound) == 0 || !e.demand.isHot(asked) {
 		return false
 	}
 	if !e.supply.scarce {
 		e.supply.scarce, e.supply.lastShare = true, asked
 	}
-	e.rememberDenial(cost, told, asked, 0)
-	e.denial.until, e.denial.status.Remaining = asked+2*sharingRound, min(told.Remaining, cost-1)
+	e.rememberDenial(cost, answer, asked, 0)
+	e.denial.until, e.denial.status.Remaining = asked+2*sharingRound, min(answer.Remaining, cost-1)
 	e.nextRenewal = asked + sharingRound
 	return true
 }

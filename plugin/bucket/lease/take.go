@@ -12,19 +12,19 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// View is a store's leases in front of what one plugin config asks otherwise. It is an admit.Buckets, and safe for
+// View puts a store's leases in front of the store of one plugin config. It is an admit.Buckets, and safe for
 // concurrent use.
 type View struct {
 	store *Store
 	next  admit.Buckets
 }
 
-// View makes a view that asks next for what is neither leased nor known to be refused. next must spend from the store
-// that the leases are taken from.
+// View returns a view that calls next for bounds that are neither leased nor known to be denied. next must spend from
+// the store that the leases are taken from.
 func (s *Store) View(next admit.Buckets) *View { return &View{store: s, next: next} }
 
-// StorePolicy is the policy with which the shared store is asked for a bucket of p, by requests and for leases: p, or one with
-// less capacity where tokens of it may be out on lease.
+// StorePolicy returns the policy that requests and renewals use to call the shared store for a bucket of p: p itself,
+// or a copy with less capacity if tokens of it may be out on lease.
 func (v *View) StorePolicy(p *policy.Policy) *policy.Policy {
 	if t := v.store.terms.get(p); t != nil {
 		return t.policy
@@ -32,10 +32,10 @@ func (v *View) StorePolicy(p *policy.Policy) *policy.Policy {
 	return p
 }
 
-// Take implements admit.Buckets. A request all of whose bounds are leased waits for nothing but locks. One that an
-// enforced bound is known to refuse is refused at once: only the statuses of the bounds that refuse are filled in, the
-// others stay [decision.Unanswered] without a failure, and nothing is counted for bounds in shadow. An error is next's,
-// or there is not one status for each bound.
+// Take implements admit.Buckets. A request whose bounds are all leased waits for nothing but locks. A request with an
+// enforced bound that is known to deny is denied at once: Take fills in only the statuses of the bounds that deny, the
+// others stay [decision.Unanswered] without a failure, and shadow bounds are not counted. It returns the error of next,
+// or an error if there is not one status for each bound.
 func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	if len(bounds) != len(statuses) {
 		return fmt.Errorf("take %d bounds: there is room for %d statuses", len(bounds), len(statuses))
@@ -59,8 +59,8 @@ func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decis
 	return v.takeFromStore(ctx, bounds, statuses, places, shards)
 }
 
-// decide answers what can be answered without the shared store, and tells whether that is the whole request. If it is
-// not, what was drawn must be settled.
+// decide answers the bounds that need no call of the shared store, and reports whether these are all. If not, the
+// caller must settle what it drew.
 func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet) bool {
 	s.lock(shards)
 	defer s.unlock(shards)
@@ -84,15 +84,20 @@ func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, places
 	switch {
 	case asking == 0:
 		s.settle(bounds, statuses, places, true, now)
-	case asking == 1 && places[last].entry != nil: // so nothing else can keep it from spending what is there
+	case asking == 1 && places[last].entry != nil: // so no other bound can keep it from spending what is there
 		places[last].entry.extendDenial(bounds[last].Cost, now)
 	}
 	return asking == 0
 }
 
-// denyFromMemory looks the bounds' entries up, and refuses the request if an enforced bound is known to.
-func (s *Store) denyFromMemory(bounds []policy.Bound, statuses []decision.Status, places []place, now limit.Micros) bool {
-	refused := false
+// denyFromMemory looks up the entries of the bounds, and denies the request if an enforced bound is known to deny.
+func (s *Store) denyFromMemory(
+	bounds []policy.Bound,
+	statuses []decision.Status,
+	places []place,
+	now limit.Micros,
+) bool {
+	denied := false
 	for i := range places {
 		p, b := &places[i], &bounds[i]
 		p.entry = p.shard.lookup(p.hash, &b.Key)
@@ -101,10 +106,10 @@ func (s *Store) denyFromMemory(bounds []policy.Bound, statuses []decision.Status
 		}
 		if p.entry != nil && p.entry.denies(b.Cost, now) {
 			p.how = fromMemory
-			refused = refused || b.Enforced()
+			denied = denied || b.Enforced()
 		}
 	}
-	if !refused {
+	if !denied {
 		return false
 	}
 	for i := range places {
@@ -116,7 +121,7 @@ func (s *Store) denyFromMemory(bounds []policy.Bound, statuses []decision.Status
 		if known {
 			statuses[i] = p.entry.deniedStatus(cost, now)
 		} else {
-			statuses[i], known = p.entry.recallDenial(cost, now) // so that the client reads the longest wait that is known
+			statuses[i], known = p.entry.recallDenial(cost, now) // so that the client reads the longest known wait
 		}
 		if known {
 			p.entry.lastUsed = now
@@ -126,9 +131,15 @@ func (s *Store) denyFromMemory(bounds []policy.Bound, statuses []decision.Status
 	return true
 }
 
-// settle ends what the bounds of a request have drawn from leases, and has those that are low renewed with the first that
-// will be. The shards are locked.
-func (s *Store) settle(bounds []policy.Bound, statuses []decision.Status, places []place, admitted bool, now limit.Micros) {
+// settle ends what the bounds of a request have drawn from leases. If one of them is due for renewal, it schedules all
+// that are low with it. The shards are locked.
+func (s *Store) settle(
+	bounds []policy.Bound,
+	statuses []decision.Status,
+	places []place,
+	admitted bool,
+	now limit.Micros,
+) {
 	lasts, renewal := limit.Micros(s.renewalTime.Load()), limit.Never
 	for i := range places {
 		p := &places[i]
@@ -156,9 +167,9 @@ func (s *Store) settle(bounds []policy.Bound, statuses []decision.Status, places
 	}
 }
 
-// draft is the part of a request that is asked for.
+// draft is the part of a request that goes to the shared store.
 type draft struct {
-	index    []int // the request's bounds
+	index    []int // of the request's bounds
 	terms    []*terms
 	bounds   []policy.Bound
 	statuses []decision.Status
@@ -173,8 +184,15 @@ func (d *draft) putBack() {
 	drafts.Put(d)
 }
 
-// takeFromStore asks for what could not be decided here. If that denies the request, what was drawn for it goes back.
-func (v *View) takeFromStore(ctx context.Context, bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet) error {
+// takeFromStore takes the bounds that could not be decided here from the shared store. If that denies the request, what
+// was drawn returns to the leases.
+func (v *View) takeFromStore(
+	ctx context.Context,
+	bounds []policy.Bound,
+	statuses []decision.Status,
+	places []place,
+	shards shardSet,
+) error {
 	s := v.store
 	d := drafts.Get().(*draft)
 	defer d.putBack()
@@ -189,7 +207,19 @@ func (v *View) takeFromStore(ctx context.Context, bounds []policy.Bound, statuse
 		if t != nil {
 			b.Policy = t.policy
 		}
-		d.index, d.terms, d.bounds, d.statuses = append(d.index, i), append(d.terms, t), append(d.bounds, b), append(d.statuses, decision.Status{})
+		d.index, d.terms, d.bounds, d.statuses = append(
+			d.index,
+			i,
+		), append(
+			d.terms,
+			t,
+		), append(
+			d.bounds,
+			b,
+		), append(
+			d.statuses,
+			decision.Status{},
+		)
 	}
 	asked := s.now()
 	if err := v.takeDraft(ctx, d, bounds, statuses, places, shards, drawn); err != nil {
@@ -201,10 +231,16 @@ func (v *View) takeFromStore(ctx context.Context, bounds []policy.Bound, statuse
 	return nil
 }
 
-// takeDraft takes the draft of a request, and settles what leases gave for it: also where the take panics, because
-// nobody else could spend those tokens or give them back.
+// takeDraft takes the draft of a request, and settles what leases gave for it, also if the take panics: nothing else
+// could spend or release those tokens.
 func (v *View) takeDraft(
-	ctx context.Context, d *draft, bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet, drawn bool,
+	ctx context.Context,
+	d *draft,
+	bounds []policy.Bound,
+	statuses []decision.Status,
+	places []place,
+	shards shardSet,
+	drawn bool,
 ) error {
 	admitted := false
 	if drawn {
@@ -225,13 +261,19 @@ func (v *View) takeDraft(
 }
 
 // settleAll locks the shards of a request and settles it.
-func (s *Store) settleAll(bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet, admitted bool) {
+func (s *Store) settleAll(
+	bounds []policy.Bound,
+	statuses []decision.Status,
+	places []place,
+	shards shardSet,
+	admitted bool,
+) {
 	s.lock(shards)
 	defer s.unlock(shards)
 	s.settle(bounds, statuses, places, admitted, s.now())
 }
 
-// soleBound tells whether no other of the bounds spends from the bucket of bounds[j].
+// soleBound reports whether no other of the bounds spends from the bucket of bounds[j].
 func soleBound(bounds []policy.Bound, j int) bool {
 	for i := range bounds {
 		if i != j && bounds[i].Key == bounds[j].Key {
@@ -241,9 +283,17 @@ func soleBound(bounds []policy.Bound, j int) bool {
 	return true
 }
 
-// recordAnswer keeps what the shared store has told of a bound, when it was asked at an instant: a refusal, that one will follow,
-// or that the bucket is hot. Where two bounds of a request share a bucket, a refusal is of both together and is not kept.
-func (s *Store) recordAnswer(p *place, b *policy.Bound, t *terms, status *decision.Status, asked limit.Micros, alone bool) {
+// recordAnswer updates the entry of a bound from the store's answer to a call at the instant asked: it remembers a
+// denial, predicts the next one, or marks the bucket hot. Where two bounds of a request share a bucket, a denial covers
+// both together and is not remembered.
+func (s *Store) recordAnswer(
+	p *place,
+	b *policy.Bound,
+	t *terms,
+	status *decision.Status,
+	asked limit.Micros,
+	alone bool,
+) {
 	if !answered(status) && p.entry == nil {
 		return
 	}
@@ -285,13 +335,13 @@ func (s *Store) recordAnswer(p *place, b *policy.Bound, t *terms, status *decisi
 	}
 }
 
-// fits tells whether a lease has room for a cost, among as many nodes as live now. None is taken for one that asks for
-// itself anyway: it would lie there until nobody else can have those tokens either.
+// fits reports whether a lease has room for a cost, among the nodes that live now. A request that costs more calls the
+// store anyway, and a lease for it would only keep tokens from other nodes.
 func (s *Store) fits(b *policy.Bound, t *terms) bool {
 	return b.Cost <= 1 || b.Cost <= t.maxOut/max(int64(s.live(b.Key.Namespace)), 1)
 }
 
-// recordDenial keeps a refusal, and has the lease of a hot bucket renewed when something has come back to it.
+// recordDenial remembers a denial, and schedules a renewal of a hot bucket for when tokens have come back to it.
 func (s *Store) recordDenial(p *place, b *policy.Bound, t *terms, status *decision.Status, asked limit.Micros) {
 	now := s.now()
 	e := s.getOrCreate(p.shard, p.hash, b, t, now)

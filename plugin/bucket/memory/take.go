@@ -60,8 +60,8 @@ func (s *Store) Take(_ context.Context, bounds []policy.Bound, statuses []decisi
 	return s.answer(bounds, statuses, true)
 }
 
-// Ask answers as Take does and spends nothing.
-func (s *Store) Ask(bounds []policy.Bound, statuses []decision.Status) error {
+// Peek answers as Take does and spends nothing.
+func (s *Store) Peek(bounds []policy.Bound, statuses []decision.Status) error {
 	return s.answer(bounds, statuses, false)
 }
 

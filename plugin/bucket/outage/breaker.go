@@ -10,22 +10,22 @@ import (
 )
 
 const (
-	// failuresOf and recentCalls: so many failures among so many calls open a breaker.
+	// failuresOf failures among recentCalls calls open a breaker.
 	failuresOf, recentCalls = 5, 10
-	// failuresInARow open it too: with little traffic ten calls take too long.
+	// failuresInARow failures in a row open it too: with little traffic ten calls take too long.
 	failuresInARow = 3
 
 	firstPause = 200 * time.Millisecond
-	// longestPause is how long a breaker that stays open waits between two probes.
+	// longestPause is the longest time between two probes of an open breaker.
 	longestPause = 2 * time.Second
-	// pauseJitter is the part of a pause by which it varies, either way: nodes must not probe together.
+	// pauseJitter is the part of a pause by which it varies, either way, so that nodes do not probe together.
 	pauseJitter = 0.2
 
-	// defaultTimeout is how long a call takes at most, where that is not told.
+	// defaultTimeout is the timeout of calls where none is given.
 	defaultTimeout = 50 * time.Millisecond
 )
 
-// State is whether calls go through a breaker.
+// State says whether calls go through a breaker.
 type State uint8
 
 // The states. The zero value lets all calls through.
@@ -37,16 +37,16 @@ const (
 
 func (s State) String() string { return [...]string{"closed", "open", "half_open"}[s] }
 
-// Breaker keeps calls away from a server that fails or is slow, and lets a single one through from time to time to find
-// out whether it is back. It is what the shared store asks before each call: a call that Enter lets through ends with
-// exactly one Leave. It is safe for concurrent use; make it with [Breakers.New].
+// Breaker keeps calls away from a server that fails or is slow, and lets single calls through to find out whether it is
+// back. The shared store calls Enter before each call; a call that Enter lets through ends with exactly one Leave or
+// Abandon. It is safe for concurrent use; make it with [Breakers.New].
 //
-// Which results open and close it is failsafe-go's business; how long it stays open is decided here, because a failed
-// probe must lengthen the pause.
+// failsafe-go counts the results that open and close the circuit. The pauses are ours, because a failed probe must
+// lengthen them.
 type Breaker struct {
 	store, server string
 	slow          time.Duration
-	owner         *Breakers
+	set           *Breakers
 	log           *slog.Logger
 
 	mu       sync.Mutex
@@ -55,26 +55,26 @@ type Breaker struct {
 	since    time.Time // of the last change between closed and not closed
 	until    time.Time // open: the earliest instant of the next probe
 	pause    time.Duration
-	degraded time.Duration // in all earlier times that it was not closed
-	gone     bool
+	degraded time.Duration // the total of earlier times that it was not closed
+	removed  bool
 
 	inFlight int
-	// early is how many of the calls in flight entered before the probe. Their results are old news, and tell nothing
-	// about whether the server is back.
+	// early counts the calls in flight that entered before the probe. Their results say nothing about whether the
+	// server is back.
 	early     int
 	probeSent time.Time
 
-	inARow       int // failures since the last success
-	quiet        int // successes since the last failure
-	errors, late int // failures since the last ten successes in a row: by cause
+	failuresNow     int // failures since the last success
+	successesInARow int // successes since the last failure
+	errors, late    int // failures since the last ten successes in a row: by cause
 
-	// silent is how long calls have waited for this server since it last answered, of which none failed by itself, and
+	// unanswered is how long calls have waited for this server since it last answered, of which none failed by itself, and
 	// silentUntil is the end of the last of them. Calls that wait at the same time count once.
-	silent      time.Duration
-	silentUntil time.Time
+	unanswered      time.Duration
+	unansweredUntil time.Time
 }
 
-func newBreaker(owner *Breakers, store, server string, timeout time.Duration) *Breaker {
+func newBreaker(set *Breakers, store, server string, timeout time.Duration) *Breaker {
 	if timeout <= 0 {
 		timeout = defaultTimeout
 	}
@@ -83,16 +83,22 @@ func newBreaker(owner *Breakers, store, server string, timeout time.Duration) *B
 		WithSuccessThreshold(1). // and so one permit while half-open
 		Build()
 	return &Breaker{
-		store: store, server: server, slow: slowness(timeout), owner: owner, log: owner.log.With("store", store, "server", server),
-		circuit: circuit, since: time.Now(), pause: firstPause,
+		store:   store,
+		server:  server,
+		slow:    slowThreshold(timeout),
+		set:     set,
+		log:     set.log.With("store", store, "server", server),
+		circuit: circuit,
+		since:   set.now(),
+		pause:   firstPause,
 	}
 }
 
-// slowness is from when on a call that takes no longer than timeout counts as failed: at 4/5 of it the server is as good
-// as dead, and the timeout itself is always beyond.
-func slowness(timeout time.Duration) time.Duration { return timeout * 4 / 5 }
+// slowThreshold returns the duration from which a call with a timeout counts as failed: 4/5 of it, so that a timeout is
+// always beyond it.
+func slowThreshold(timeout time.Duration) time.Duration { return timeout * 4 / 5 }
 
-// Enter asks whether a call may be sent. If not, wait is how long it is not worth asking again.
+// Enter reports whether a call may be sent. If not, wait is the least time after which asking again is worthwhile.
 func (b *Breaker) Enter() (wait time.Duration, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -100,7 +106,7 @@ func (b *Breaker) Enter() (wait time.Duration, ok bool) {
 		b.inFlight++
 		return 0, true
 	}
-	now := time.Now()
+	now := b.set.now()
 	if b.state == Open && !now.Before(b.until) {
 		b.circuit.HalfOpen()
 		b.state, b.early, b.probeSent = HalfOpen, b.inFlight, now
@@ -114,8 +120,8 @@ func (b *Breaker) Enter() (wait time.Duration, ok bool) {
 	return b.until.Sub(now), false
 }
 
-// Leave ends a call that the server answered, or that failed: how long it took since Enter, and whether it failed. One
-// that took longer than the slow threshold counts as failed, but for as long as this process itself could not run: see
+// Leave ends a call that the server answered, or that failed: its duration since Enter, and whether it failed. A call
+// that took longer than the slow threshold counts as failed, without the time in which this process could not run: see
 // [stalls].
 func (b *Breaker) Leave(took time.Duration, failed bool) {
 	if failed {
@@ -125,11 +131,11 @@ func (b *Breaker) Leave(took time.Duration, failed bool) {
 	}
 }
 
-// Abandon ends a call whose caller had no more time after it took so long. It is neither a success nor, by itself, a
-// failure. Once calls have waited for longer than the slow threshold without any answer between, each counts as failed.
+// Abandon ends a call whose caller ran out of time. It is neither a success nor, by itself, a failure. Once calls have
+// waited for longer than the slow threshold without any answer between, each counts as failed.
 func (b *Breaker) Abandon(took time.Duration) { b.end(took, callAbandoned) }
 
-// callEnd is how a call ended.
+// callEnd says how a call ended.
 type callEnd uint8
 
 const (
@@ -140,7 +146,7 @@ const (
 
 func (b *Breaker) end(took time.Duration, how callEnd) {
 	if b.count(took, how) {
-		b.owner.changed(b.store)
+		b.set.notify(b.store)
 	}
 }
 
@@ -149,18 +155,18 @@ func (b *Breaker) count(took time.Duration, how callEnd) (closed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.inFlight--
-	if b.gone || b.state == Open {
+	if b.removed || b.state == Open {
 		return false
 	}
 	if how == callAnswered && took <= b.slow && b.early == 0 {
 		return b.succeed()
 	}
-	now := time.Now()
+	now := b.set.now()
 	if b.early > 0 && took > now.Sub(b.probeSent) {
 		b.early--
 		return false
 	}
-	waited := took - b.owner.stalls.within(now.Add(-took), now)
+	waited := took - b.set.stalls.within(now.Add(-took), now)
 	switch {
 	case waited > b.slow:
 		b.fail(how == callFailed)
@@ -169,17 +175,17 @@ func (b *Breaker) count(took time.Duration, how callEnd) (closed bool) {
 	case how == callFailed && took <= b.slow:
 		b.fail(true)
 	default:
-		b.waitInVain(waited, now)
+		b.recordUnanswered(waited, now)
 	}
 	return false
 }
 
-// waitInVain counts a call that says nothing about the server but that it did not answer for so long. A probe that says
-// nothing is sent again by the next call.
-func (b *Breaker) waitInVain(waited time.Duration, now time.Time) {
-	b.silent += min(waited, now.Sub(b.silentUntil))
-	b.silentUntil = now
-	if b.silent > b.slow {
+// recordUnanswered counts a call that ended without an answer or an error. A probe that ends so is repeated by the next
+// call.
+func (b *Breaker) recordUnanswered(waited time.Duration, now time.Time) {
+	b.unanswered += min(waited, now.Sub(b.unansweredUntil))
+	b.unansweredUntil = now
+	if b.unanswered > b.slow {
 		b.fail(false)
 	} else if b.state == HalfOpen {
 		b.circuit.Open()
@@ -187,22 +193,22 @@ func (b *Breaker) waitInVain(waited time.Duration, now time.Time) {
 	}
 }
 
-// succeed counts a success, and tells whether it has closed the breaker.
+// succeed counts a success, and reports whether it has closed the breaker.
 func (b *Breaker) succeed() (closed bool) {
-	b.quiet++
-	b.inARow, b.silent = 0, 0
+	b.successesInARow++
+	b.failuresNow, b.unanswered = 0, 0
 	b.circuit.RecordSuccess()
 	if b.state == Closed {
 		return false
 	}
-	b.log.Info("Redis answers again", "after", told(b.close(time.Now())))
+	b.log.Info("Redis answers again", "after", roundedText(b.close(b.set.now())))
 	return true
 }
 
-// told is a time as people read it: in JSON a duration would be a number of nanoseconds.
-func told(d time.Duration) string { return d.Round(time.Millisecond).String() }
+// roundedText returns a duration as people read it: in JSON it would be a number of nanoseconds.
+func roundedText(d time.Duration) string { return d.Round(time.Millisecond).String() }
 
-// close ends an outage and answers how long it was.
+// close ends an outage and returns its duration.
 func (b *Breaker) close(now time.Time) time.Duration {
 	lasted := now.Sub(b.since)
 	b.degraded += lasted
@@ -212,58 +218,67 @@ func (b *Breaker) close(now time.Time) time.Duration {
 }
 
 func (b *Breaker) fail(failed bool) {
-	if b.quiet >= recentCalls {
+	if b.successesInARow >= recentCalls {
 		b.errors, b.late = 0, 0
 	}
-	b.quiet = 0
-	b.inARow++
+	b.successesInARow = 0
+	b.failuresNow++
 	if failed {
 		b.errors++
 	} else {
 		b.late++
 	}
 	b.circuit.RecordFailure()
-	if b.state == Closed && b.inARow >= failuresInARow {
+	if b.state == Closed && b.failuresNow >= failuresInARow {
 		b.circuit.Open()
 	}
 	if !b.circuit.IsOpen() {
 		return
 	}
-	now := time.Now()
+	now := b.set.now()
 	if b.state == Closed {
 		b.since = now
-		b.log.Warn("Redis does not answer: its limits use their fail modes", "errors", b.errors, "slow", b.late, "slow_means", told(b.slow))
+		b.log.Warn(
+			"Redis does not answer: its limits use their fail modes",
+			"errors",
+			b.errors,
+			"slow",
+			b.late,
+			"slow_means",
+			roundedText(b.slow),
+		)
 	} else {
 		b.pause = min(2*b.pause, longestPause)
 	}
-	b.state, b.inARow = Open, 0
+	b.state, b.failuresNow = Open, 0
 	b.until = now.Add(time.Duration(float64(b.pause) * (1 + pauseJitter*(2*rand.Float64()-1))))
 }
 
-// Close ends the breaker: its server is not part of the store any more.
+// Close ends the breaker: its server does not belong to the store any more.
 func (b *Breaker) Close() {
-	if degraded, first := b.leaveStore(); first {
-		b.owner.forget(b, degraded)
-		b.owner.changed(b.store)
+	if degraded, first := b.markRemoved(); first {
+		b.set.remove(b, degraded)
+		b.set.notify(b.store)
 	}
 }
 
-// leaveStore marks the server as gone. It returns how long it was away altogether, and false if it was gone already.
-func (b *Breaker) leaveStore() (degraded time.Duration, first bool) {
+// markRemoved marks the server as removed. It returns the total time that it was unavailable, and false if it was
+// removed already.
+func (b *Breaker) markRemoved() (degraded time.Duration, first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.gone {
+	if b.removed {
 		return 0, false
 	}
-	b.gone = true
+	b.removed = true
 	if b.state != Closed {
 		b.log.Info("a Redis server that did not answer was removed from the cluster",
-			"after", told(b.close(time.Now())))
+			"after", roundedText(b.close(b.set.now())))
 	}
 	return b.degraded, true
 }
 
-// status is what the breaker tells metrics.
+// status returns what metrics show of the breaker.
 func (b *Breaker) status(now time.Time) ServerStatus {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -15,7 +15,7 @@ func call(t *testing.T, b *Breaker, result rune) {
 	if !ok {
 		t.Fatalf("a call is held back for %v", wait)
 	}
-	took := slowness(defaultTimeout)
+	took := slowThreshold(defaultTimeout)
 	if result == 's' {
 		took++
 	}
@@ -37,7 +37,7 @@ func TestBreakerOpensByErrorsAndBySlowness(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			b := NewBreakers(quiet()).New("main", "a", 0)
+			b := NewBreakers(quiet(), time.Now).New("main", "a", 0)
 			for _, result := range test.calls {
 				call(t, b, result)
 			}
@@ -78,7 +78,7 @@ func probe(t *testing.T, b *Breaker) time.Duration {
 
 func TestPausesBetweenProbesGrowAndStartAnewAfterSuccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := opened(t, NewBreakers(quiet()))
+		b := opened(t, NewBreakers(quiet(), time.Now))
 		for _, want := range []time.Duration{firstPause, 2 * firstPause, 4 * firstPause, 8 * firstPause, longestPause, longestPause} {
 			if got := probe(t, b); got < want*8/10 || got > want*12/10 {
 				t.Errorf("paused %v, want about %v", got, want)
@@ -98,14 +98,14 @@ func TestPausesBetweenProbesGrowAndStartAnewAfterSuccess(t *testing.T) {
 
 func TestOnlyOneCallProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := opened(t, NewBreakers(quiet()))
+		b := opened(t, NewBreakers(quiet(), time.Now))
 		probe(t, b)
 		for range 10 {
 			if _, ok := b.Enter(); ok {
 				t.Fatal("a second call is let through while the first probes")
 			}
 		}
-		b.Leave(slowness(defaultTimeout)+1, false)
+		b.Leave(slowThreshold(defaultTimeout)+1, false)
 		if _, ok := b.Enter(); ok {
 			t.Fatal("a slow probe has closed the breaker")
 		}
@@ -119,7 +119,7 @@ func TestOnlyOneCallProbes(t *testing.T) {
 func TestResultsFromBeforeTheProbeDecideNothing(t *testing.T) {
 	for _, failed := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			b := NewBreakers(quiet()).New("main", "a", time.Hour)
+			b := NewBreakers(quiet(), time.Now).New("main", "a", time.Hour)
 			for range 4 {
 				if _, ok := b.Enter(); !ok {
 					t.Fatal("a closed breaker holds a call back")
@@ -144,7 +144,7 @@ func TestResultsFromBeforeTheProbeDecideNothing(t *testing.T) {
 func TestEachChangeIsLoggedOnceAndNoProbeIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
-		breakers := NewBreakers(slog.New(slog.NewTextHandler(&log, nil)))
+		breakers := NewBreakers(slog.New(slog.NewTextHandler(&log, nil)), time.Now)
 		b := breakers.New("main", "a", 0)
 		call(t, b, 's')
 		call(t, b, '-')
@@ -166,7 +166,7 @@ func TestEachChangeIsLoggedOnceAndNoProbeIs(t *testing.T) {
 
 func TestBreakersListWhoIsAwayAndForHowLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		breakers := NewBreakers(quiet())
+		breakers := NewBreakers(quiet(), time.Now)
 		breakers.New("main", "b", 0)
 		breakers.New("other", "a", 0)
 		since := time.Now()
@@ -191,7 +191,7 @@ func TestBreakersListWhoIsAwayAndForHowLong(t *testing.T) {
 			t.Errorf("after the server has gone: degraded %v, %v in total, %d listed, told %d times", now, total, len(breakers.Servers()), back)
 		}
 		end()
-		breakers.changed("main")
+		breakers.notify("main")
 		if back != 1 {
 			t.Error("told after the end")
 		}
@@ -199,14 +199,14 @@ func TestBreakersListWhoIsAwayAndForHowLong(t *testing.T) {
 }
 
 func TestAPassThroughAClosedBreakerAllocatesNothing(t *testing.T) {
-	b := NewBreakers(quiet()).New("main", "a", 0)
+	b := NewBreakers(quiet(), time.Now).New("main", "a", 0)
 	if n := testing.AllocsPerRun(1000, func() { call(t, b, '+') }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
 func BenchmarkClosedBreaker(b *testing.B) {
-	breaker := NewBreakers(quiet()).New("main", "a", 0)
+	breaker := NewBreakers(quiet(), time.Now).New("main", "a", 0)
 	b.ReportAllocs()
 	for b.Loop() {
 		breaker.Enter()
@@ -217,7 +217,7 @@ func BenchmarkClosedBreaker(b *testing.B) {
 func TestAServerThatNeverAnswersIsNotKeptAliveByCallersWithLittleTime(t *testing.T) {
 	const deadline = defaultTimeout / 5 // well below the slow threshold
 	synctest.Test(t, func(t *testing.T) {
-		b := NewBreakers(quiet()).New("main", "a", 0)
+		b := NewBreakers(quiet(), time.Now).New("main", "a", 0)
 		waited := time.Duration(0)
 		for {
 			if _, ok := b.Enter(); !ok {
@@ -242,7 +242,7 @@ func TestAServerThatNeverAnswersIsNotKeptAliveByCallersWithLittleTime(t *testing
 func TestCallersWithLittleTimeDoNotOpenTheBreakerOfAServerThatAnswers(t *testing.T) {
 	const deadline = defaultTimeout / 5
 	synctest.Test(t, func(t *testing.T) {
-		b := NewBreakers(quiet()).New("main", "a", 0)
+		b := NewBreakers(quiet(), time.Now).New("main", "a", 0)
 		for range 100 {
 			for range 3 { // at the same time
 				if _, ok := b.Enter(); !ok {
@@ -260,7 +260,7 @@ func TestCallersWithLittleTimeDoNotOpenTheBreakerOfAServerThatAnswers(t *testing
 
 func TestAProbeWhoseCallerHasNoTimeIsSentAgainAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := opened(t, NewBreakers(quiet()))
+		b := opened(t, NewBreakers(quiet(), time.Now))
 		probe(t, b)
 		b.Abandon(time.Millisecond)
 		if _, ok := b.Enter(); !ok {

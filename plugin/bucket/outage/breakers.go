@@ -9,51 +9,57 @@ import (
 	"time"
 )
 
-// Breakers are the breakers of all servers of all shared stores. They are safe for concurrent use; make them with
+// Breakers is the set of breakers of all servers of all shared stores. It is safe for concurrent use; make it with
 // [NewBreakers].
 type Breakers struct {
 	log    *slog.Logger
+	now    func() time.Time
 	stalls stalls
 
 	mu       sync.Mutex
-	of       map[*Breaker]struct{}
-	past     map[string]time.Duration // by store: how long servers that are gone were away
+	breakers map[*Breaker]struct{}
+	past     map[string]time.Duration // by store: the total of servers that were removed
 	watchers map[string][]*func()
 }
 
-// ServerStatus is what a breaker tells about its server.
+// ServerStatus describes a server by its breaker.
 type ServerStatus struct {
 	Store, Server string
 	State         State
-	Since         time.Time     // since when it is closed, or is not
-	Degraded      time.Duration // how long it was not closed, in total
+	Since         time.Time     // the last change between closed and not closed
+	Degraded      time.Duration // total time that it was not closed
 }
 
-// NewBreakers makes an empty set, whose breakers log each change of theirs.
-func NewBreakers(log *slog.Logger) *Breakers {
+// NewBreakers returns an empty set, whose breakers log each of their changes. now is the clock of the breakers and of the
+// stores that use them: time.Now, or a virtual one.
+func NewBreakers(log *slog.Logger, now func() time.Time) *Breakers {
 	return &Breakers{
-		log: log, of: map[*Breaker]struct{}{}, past: map[string]time.Duration{}, watchers: map[string][]*func(){},
+		log:      log,
+		now:      now,
+		breakers: map[*Breaker]struct{}{},
+		past:     map[string]time.Duration{},
+		watchers: map[string][]*func(){},
 	}
 }
 
-// Run measures when this process cannot run, until ctx ends, so that no server counts as slow for it. It is not an
-// error that ctx ends.
+// Run measures when this process cannot run, until ctx ends, so that no server counts as slow because of it. The end of
+// ctx is not an error.
 func (r *Breakers) Run(ctx context.Context) error {
 	r.stalls.measure(ctx)
 	return nil
 }
 
-// New makes the breaker of one server of the store of that name, whose calls take no longer than timeout (0: 50 ms). One
-// that takes more than 4/5 of it counts as failed. The breaker is listed until its Close.
+// New returns the breaker of one server of a store, whose calls have a timeout (0: 50 ms). A call that takes more than
+// 4/5 of it counts as failed. The breaker is listed until its Close.
 func (r *Breakers) New(store, server string, timeout time.Duration) *Breaker {
 	b := newBreaker(r, store, server, timeout)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.of[b] = struct{}{}
+	r.breakers[b] = struct{}{}
 	return b
 }
 
-// Servers lists all servers, by store and name.
+// Servers returns the status of all servers, by store and name.
 func (r *Breakers) Servers() []ServerStatus {
 	list := r.statuses()
 	slices.SortFunc(list, func(a, b ServerStatus) int {
@@ -65,22 +71,22 @@ func (r *Breakers) Servers() []ServerStatus {
 func (r *Breakers) statuses() []ServerStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	list := make([]ServerStatus, 0, len(r.of))
-	now := time.Now()
-	for b := range r.of {
+	list := make([]ServerStatus, 0, len(r.breakers))
+	now := r.now()
+	for b := range r.breakers {
 		list = append(list, b.status(now))
 	}
 	return list
 }
 
-// Degraded tells whether any breaker of the store is not closed, and how long its servers have been away in total: two
-// servers away for one second count as two.
+// Degraded reports whether any breaker of the store is not closed, and the total time that its servers have been
+// unavailable: two servers for one second count as two.
 func (r *Breakers) Degraded(store string) (now bool, total time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	total = r.past[store]
-	at := time.Now()
-	for b := range r.of {
+	at := r.now()
+	for b := range r.breakers {
 		if b.store == store {
 			s := b.status(at)
 			now = now || s.State != Closed
@@ -90,8 +96,8 @@ func (r *Breakers) Degraded(store string) (now bool, total time.Duration) {
 	return now, total
 }
 
-// watch calls f each time that a server of the store is back, or is not part of it any more, until the function that it
-// answers is called. f must not block.
+// watch calls f each time that a server of the store is back, or does not belong to it any more, until the returned
+// function is called. f must not block.
 func (r *Breakers) watch(store string, f func()) (end func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,21 +109,21 @@ func (r *Breakers) watch(store string, f func()) (end func()) {
 	}
 }
 
-func (r *Breakers) changed(store string) {
-	for _, f := range r.watching(store) {
+func (r *Breakers) notify(store string) {
+	for _, f := range r.watchersOf(store) {
 		(*f)()
 	}
 }
 
-func (r *Breakers) watching(store string) []*func() {
+func (r *Breakers) watchersOf(store string) []*func() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.watchers[store])
 }
 
-func (r *Breakers) forget(b *Breaker, degraded time.Duration) {
+func (r *Breakers) remove(b *Breaker, degraded time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.of, b)
+	delete(r.breakers, b)
 	r.past[b.store] += degraded
 }

@@ -10,63 +10,63 @@ import (
 
 const compartments = 64
 
-// bulkhead bounds how many requests wait for the shared store: in the process, and of each owner (a tenant, or an
-// address without one), so that one tenant whose shard hangs cannot use up the room of all others.
+// bulkhead bounds how many requests wait for the shared store: in the process, and of each tenant (or address without
+// one), so that one tenant whose shard hangs cannot use up the room of all others.
 type bulkhead struct {
-	all, perOwner int64
-	waiting       atomic.Int64
-	seed          maphash.Seed
-	parts         [compartments]compartment
+	all, perTenant int64
+	waiting        atomic.Int64
+	seed           maphash.Seed
+	parts          [compartments]compartment
 }
 
-// compartment counts the waiting requests of some owners, by the hash of their names: that two owners share a count is
-// less likely than a broken disk, and costs neither more than a fallback.
+// compartment counts the waiting requests of some tenants, by the hash of their names. Two tenants share a count with
+// negligible probability, at the price of a fallback.
 type compartment struct {
 	mu      sync.Mutex
 	waiting map[uint64]int64
 	_       [48]byte // keeps the next lock off this cache line
 }
 
-func newBulkhead(all, perOwner int) *bulkhead {
-	b := &bulkhead{all: int64(all), perOwner: int64(perOwner), seed: maphash.MakeSeed()}
+func newBulkhead(all, perTenant int) *bulkhead {
+	b := &bulkhead{all: int64(all), perTenant: int64(perTenant), seed: maphash.MakeSeed()}
 	for i := range b.parts {
 		b.parts[i].waiting = map[uint64]int64{}
 	}
 	return b
 }
 
-// owner is whose requests are counted together.
-type owner struct {
+// tenantKey identifies a tenant or an address without one.
+type tenantKey struct {
 	group policy.Group
 	name  string
 }
 
-// nobody is the ticket of a request that belongs to no owner. Only the process's bound holds for it.
-const nobody = 0
+// noTicket is the ticket of a request without a tenant or address. Only the process's bound applies to it.
+const noTicket = 0
 
-// ticket is what the request with these bounds is counted by.
+// ticket returns the count that a request with these bounds belongs to.
 func (b *bulkhead) ticket(bounds []policy.Bound) uint64 {
 	for i := range bounds {
 		if key := &bounds[i].Key; key.Group == policy.ByTenant || key.Group == policy.ByIP {
-			return max(maphash.Comparable(b.seed, owner{key.Group, key.GroupID}), nobody+1)
+			return max(maphash.Comparable(b.seed, tenantKey{key.Group, key.GroupID}), noTicket+1)
 		}
 	}
-	return nobody
+	return noTicket
 }
 
-// enter counts a request in, if there is room: it must then leave by the ticket.
+// enter counts a request in if there is room. It must then leave with the ticket.
 func (b *bulkhead) enter(bounds []policy.Bound) (ticket uint64, ok bool) {
 	if b.waiting.Add(1) > b.all {
 		b.waiting.Add(-1)
-		return nobody, false
+		return noTicket, false
 	}
-	if ticket = b.ticket(bounds); ticket == nobody {
-		return nobody, true
+	if ticket = b.ticket(bounds); ticket == noTicket {
+		return noTicket, true
 	}
 	part := &b.parts[ticket%compartments]
 	part.mu.Lock()
 	n := part.waiting[ticket]
-	if ok = n < b.perOwner; ok {
+	if ok = n < b.perTenant; ok {
 		part.waiting[ticket] = n + 1
 	}
 	part.mu.Unlock()
@@ -78,7 +78,7 @@ func (b *bulkhead) enter(bounds []policy.Bound) (ticket uint64, ok bool) {
 
 func (b *bulkhead) leave(ticket uint64) {
 	defer b.waiting.Add(-1)
-	if ticket == nobody {
+	if ticket == noTicket {
 		return
 	}
 	part := &b.parts[ticket%compartments]

@@ -9,9 +9,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// TakeLocally decides bounds by this node's shares of their limits, whether the shared store answers or not, and
-// whatever their fail modes: for subjects that are to leave no trace there. Nothing is charged to it later. It is an
-// admit.Buckets' Take; the statuses have the source Local and no failure.
+// TakeLocally decides bounds by this node's shares of their limits, whatever the state of the shared store and their
+// fail modes: for subjects that must not leave anything there. Nothing is charged later. It implements admit.Buckets;
+// the statuses have the source Local and no failure.
 func (v *View) TakeLocally(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	shares, err := v.sharesOf(bounds)
 	if err != nil {
@@ -22,12 +22,12 @@ func (v *View) TakeLocally(ctx context.Context, bounds []policy.Bound, statuses 
 	}
 	for i := range statuses {
 		statuses[i].Source = decision.Local
-		statuses[i].Wait = waitLocally(&bounds[i], statuses[i].Wait, 0)
+		statuses[i].Wait = localWait(&bounds[i], statuses[i].Wait, 0)
 	}
 	return nil
 }
 
-// RefundLocally gives back what TakeLocally has spent for the statuses that are Charged, and clears Charged.
+// RefundLocally returns what TakeLocally spent for the statuses that are Charged, and clears Charged.
 func (v *View) RefundLocally(bounds []policy.Bound, statuses []decision.Status) error {
 	shares, err := v.sharesOf(bounds)
 	if err != nil {
@@ -43,7 +43,7 @@ func (v *View) RefundLocally(bounds []policy.Bound, statuses []decision.Status) 
 func (v *View) sharesOf(bounds []policy.Bound) ([]policy.Bound, error) {
 	live, all := v.live(), make([]policy.Bound, len(bounds))
 	for i := range bounds {
-		share, err := v.shares.of(bounds[i].Policy, live)
+		share, err := v.shares.get(bounds[i].Policy, live)
 		if err != nil {
 			return nil, err
 		}
@@ -52,9 +52,9 @@ func (v *View) sharesOf(bounds []policy.Bound) ([]policy.Bound, error) {
 	return all, nil
 }
 
-// waitLocally returns the wait that a client is told which this node's share of a limit denies. A cost may be too much
-// for the share and not for the limit: then it is how long the shared store is away, a second at least.
-func waitLocally(b *policy.Bound, wait, away limit.Micros) limit.Micros {
+// localWait returns the wait of a client that this node's share of a limit denies. If the cost exceeds the share but
+// not the limit, it is the time that the shared store is expected to be unavailable, a second at least.
+func localWait(b *policy.Bound, wait, away limit.Micros) limit.Micros {
 	if wait == limit.Never && b.Cost <= b.Policy.Limit.Capacity() {
 		return max(away, limit.Second)
 	}

@@ -13,23 +13,23 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// maxNames bounds the policy names that are counted apart.
+// maxNames bounds the policy names that are counted separately.
 const maxNames = 1000
 
-// Other stands for the policy names beyond those that are counted apart.
+// Other stands for the policy names beyond those that are counted separately.
 const Other = "other"
 
-// Tally is what a policy has done without the shared store. Unverified is always Charged + WrittenOff + what is pending.
+// Tally counts what a policy did without the shared store. Unverified is always Charged + WrittenOff + what is pending.
 type Tally struct {
-	Unverified int64 // tokens admitted by this process alone (fail mode local) or by nobody (open), which can be charged
+	Unverified int64 // tokens admitted by this process alone (fail mode local) or unchecked (open), which can be charged
 	Charged    int64 // tokens of Unverified that the shared store was charged later
 	WrittenOff int64 // tokens of Unverified that were not: refilled or expired meanwhile, no room left, or no answer again
 
-	Unknown      int64 // tokens admitted so that the shared store may have been charged at once: never charged again
+	Unknown      int64 // tokens admitted where the shared store may have been charged: never charged again
 	Unchargeable int64 // tokens admitted for keys of the shared store that hold something else
 
 	DeniedLocally int64 // requests that this node's share of the limit had no room for
-	DeniedClosed  int64 // requests that the fail mode closed refused
+	DeniedClosed  int64 // requests that the fail mode closed denied
 }
 
 func (t *Tally) add(other Tally, sign int64) {
@@ -42,34 +42,42 @@ func (t *Tally) add(other Tally, sign int64) {
 	t.DeniedClosed += sign * other.DeniedClosed
 }
 
-// ledger is what was admitted without the shared store and is to be charged to it, and the tallies of all policies.
+// ledger records what was admitted without the shared store and is to be charged to it, and the tallies of all
+// policies.
 type ledger struct {
+	clock    func() time.Time // for reports
 	mu       sync.Mutex
 	debts    map[policy.Key]*debt
 	room     room
 	pending  int64            // tokens of Unverified, neither charged nor written off
 	tallies  map[string]Tally // since the start
-	reported map[string]Tally // what of them was reported
-	since    time.Time        // of the first booking after the last report; zero: there was none
+	reported map[string]Tally // the part of tallies that was reported
+	since    time.Time        // the first record after the last report; zero: there was none
 	last     Report
 }
 
 // debt is what was admitted from one bucket.
 type debt struct {
 	key    policy.Key
-	policy *policy.Policy // as the last request had it: with the whole limit
+	policy *policy.Policy // of the last request, with the whole limit
 	// state is a bucket of the whole limit that only these admissions are spent from, so that what would have refilled
 	// or expired in the shared bucket does here, too.
 	state  limit.State
 	tokens int64
 }
 
-func newLedger(most int) *ledger {
-	return &ledger{debts: map[policy.Key]*debt{}, room: newRoom(most), tallies: map[string]Tally{}, reported: map[string]Tally{}}
+func newLedger(most int, clock func() time.Time) *ledger {
+	return &ledger{
+		clock:    clock,
+		debts:    map[policy.Key]*debt{},
+		room:     newRoom(most),
+		tallies:  map[string]Tally{},
+		reported: map[string]Tally{},
+	}
 }
 
-// book writes down a request for which not all bounds were answered by the shared store.
-func (l *ledger) book(bounds []policy.Bound, statuses []decision.Status, admitted bool, now limit.Micros) {
+// recordRequest records a request of which the shared store did not answer all bounds.
+func (l *ledger) recordRequest(bounds []policy.Bound, statuses []decision.Status, admitted bool, now limit.Micros) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range bounds {
@@ -78,7 +86,7 @@ func (l *ledger) book(bounds []policy.Bound, statuses []decision.Status, admitte
 		switch {
 		case !b.Enforced() || status.Failure == decision.NoFailure:
 		case admitted && b.Cost > 0:
-			t = l.admit(b, status.Failure, now)
+			t = l.recordAdmission(b, status.Failure, now)
 		case admitted || !decision.Denies(b, status):
 		case status.Source == decision.Local:
 			t.DeniedLocally = 1
@@ -89,14 +97,14 @@ func (l *ledger) book(bounds []policy.Bound, statuses []decision.Status, admitte
 			continue
 		}
 		if l.since.IsZero() {
-			l.since = time.Now()
+			l.since = l.clock()
 		}
-		l.count(b.Policy.Name, t)
+		l.addTally(b.Policy.Name, t)
 	}
 }
 
-// count adds to a policy's tally.
-func (l *ledger) count(name string, t Tally) {
+// addTally adds to a policy's tally.
+func (l *ledger) addTally(name string, t Tally) {
 	if _, known := l.tallies[name]; !known && len(l.tallies) >= maxNames {
 		name = Other
 	}
@@ -106,8 +114,8 @@ func (l *ledger) count(name string, t Tally) {
 	l.pending += t.Unverified - t.Charged - t.WrittenOff
 }
 
-// admit books one bound that was admitted, and answers what that is to be counted as.
-func (l *ledger) admit(b *policy.Bound, failure decision.Failure, now limit.Micros) Tally {
+// recordAdmission records the admission of one bound, and returns its tally.
+func (l *ledger) recordAdmission(b *policy.Bound, failure decision.Failure, now limit.Micros) Tally {
 	switch {
 	case failure.MayHaveSpent():
 		return Tally{Unknown: b.Cost}
@@ -119,8 +127,14 @@ func (l *ledger) admit(b *policy.Bound, failure decision.Failure, now limit.Micr
 		if !l.room.take(&b.Key) {
 			return Tally{Unverified: b.Cost, WrittenOff: b.Cost}
 		}
-		key := b.Key // its names may be cut from much larger texts
-		key.GroupID, key.Subject, key.Endpoint = strings.Clone(key.GroupID), strings.Clone(key.Subject), strings.Clone(key.Endpoint)
+		key := b.Key // its names may be slices of much larger strings
+		key.GroupID, key.Subject, key.Endpoint = strings.Clone(
+			key.GroupID,
+		), strings.Clone(
+			key.Subject,
+		), strings.Clone(
+			key.Endpoint,
+		)
 		d = &debt{key: key}
 		l.debts[key] = d
 	}
@@ -130,7 +144,7 @@ func (l *ledger) admit(b *policy.Bound, failure decision.Failure, now limit.Micr
 	return Tally{Unverified: b.Cost}
 }
 
-// spend adds to what is due; more than a full bucket never is.
+// spend adds to what is due, which never exceeds a full bucket.
 func (d *debt) spend(cost int64, now limit.Micros) {
 	of := &d.policy.Limit
 	of.Advance(&d.state, now)
@@ -138,17 +152,17 @@ func (d *debt) spend(cost int64, now limit.Micros) {
 	of.Spend(&d.state, now, min(cost, max(room, 0)))
 }
 
-// due is how many tokens are worth charging now.
+// due returns the tokens that are worth charging now.
 func (d *debt) due(now limit.Micros) int64 {
 	of := &d.policy.Limit
 	of.Advance(&d.state, now)
 	return min(of.Status(&d.state, now).Used, d.tokens)
 }
 
-// drain takes all debts out of the ledger, in the order in which they matter: first those of whole tenants and of
-// everybody, then the others, each time the largest first. Each must then be settled or kept.
+// drain removes and returns all debts by their importance: first those of whole tenants and of shared limits, then the
+// others, each time the largest first. Each must then be settled or put back.
 func (l *ledger) drain(now limit.Micros) []*debt {
-	debts := l.empty()
+	debts := l.removeAll()
 	owed := make(map[*debt]int64, len(debts))
 	for _, d := range debts {
 		owed[d] = d.due(now)
@@ -159,7 +173,8 @@ func (l *ledger) drain(now limit.Micros) []*debt {
 	return debts
 }
 
-func (l *ledger) empty() []*debt {
+// removeAll removes and returns all debts, in no order.
+func (l *ledger) removeAll() []*debt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	debts := slices.Collect(maps.Values(l.debts))
@@ -168,9 +183,9 @@ func (l *ledger) empty() []*debt {
 	return debts
 }
 
-// keep puts a debt back, for the next time. Requests may have made a new one meanwhile. It keeps its place, though
-// others have taken all the room since.
-func (l *ledger) keep(d *debt, now limit.Micros) {
+// putBack returns a debt to the ledger, for the next time. Requests may have made a new one meanwhile. It keeps its
+// place even if others have taken all the room since.
+func (l *ledger) putBack(d *debt, now limit.Micros) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if newer := l.debts[d.key]; newer != nil {
@@ -182,26 +197,26 @@ func (l *ledger) keep(d *debt, now limit.Micros) {
 	l.debts[d.key] = d
 }
 
-// settle ends a debt of which so much was charged.
+// settle ends a debt of which charged tokens were charged.
 func (l *ledger) settle(d *debt, charged int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.count(d.policy.Name, Tally{Charged: charged, WrittenOff: d.tokens - charged})
+	l.addTally(d.policy.Name, Tally{Charged: charged, WrittenOff: d.tokens - charged})
 }
 
-// Report is what happened in one outage, from the first request that was decided without the shared store to the end of
-// the reconciliation.
+// Report describes one outage, from the first request that was decided without the shared store to the end of the
+// reconciliation.
 type Report struct {
 	Start, End time.Time
 	Policies   map[string]Tally // of this outage alone
 	Pending    int64            // tokens that wait for a server which is still away
 }
 
-// report ends an outage: it answers what no report has told yet, if there is anything.
+// report ends an outage: it returns what no report has covered yet, if there is anything.
 func (l *ledger) report() (Report, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := Report{Start: l.since, End: time.Now(), Policies: map[string]Tally{}, Pending: l.pending}
+	r := Report{Start: l.since, End: l.clock(), Policies: map[string]Tally{}, Pending: l.pending}
 	for name, t := range l.tallies {
 		t.add(l.reported[name], -1)
 		if t != (Tally{}) {
@@ -212,7 +227,7 @@ func (l *ledger) report() (Report, bool) {
 		return Report{}, false
 	}
 	if r.Start.IsZero() {
-		r.Start = l.last.Start // what the last report left pending
+		r.Start = l.last.Start // the rest that the last report left pending
 	}
 	l.reported, l.since, l.last = maps.Clone(l.tallies), time.Time{}, r
 	return r, true
@@ -225,8 +240,8 @@ func (l *ledger) stats(s *Stats) {
 	s.Last.Policies = maps.Clone(l.last.Policies)
 }
 
-// owes tells whether anything is to be charged.
-func (l *ledger) owes() bool {
+// hasDebts reports whether anything is to be charged.
+func (l *ledger) hasDebts() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.debts) > 0

@@ -12,75 +12,87 @@ import (
 )
 
 const (
-	// mostBefore is until when, after a server is back, its charges start: nodes must not all come at once.
-	mostBefore = 500 * time.Millisecond
-	// batch is how many buckets one call charges, and between is the pause before the next: requests come first. A
-	// hundred thousand are charged in a few seconds.
-	batch   = 64
-	between = 2 * time.Millisecond
-	// chargeTimeout bounds each call of a reconciliation; the store has a shorter one for a healthy server.
+	// maxChargeDelay is the longest random delay before charging after a server is back: nodes must not all come at once.
+	maxChargeDelay = 500 * time.Millisecond
+	// batch is the number of buckets that one call charges, and batchPause the pause before the next: requests come first.
+	// A hundred thousand are charged in a few seconds.
+	batch      = 64
+	batchPause = 2 * time.Millisecond
+	// chargeTimeout bounds each call of a reconciliation; the store has a shorter timeout for a healthy server.
 	chargeTimeout = time.Second
 )
 
-// reconcileUntil charges what is due, each time that it may be possible, until ctx ends.
-func (s *Store) reconcileUntil(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.chargeNow:
-		}
-		if !pause(ctx, rand.N(mostBefore)) {
-			return
-		}
-		s.reconcile(ctx)
-	}
+// charging is a reconciliation under way. The zero value is none.
+type charging struct {
+	at        time.Time // of the next batch; zero: nothing is scheduled
+	begun     bool
+	recovered bool // a server was back when it began
+	batches   [][]*debt
 }
 
-// pause waits, and tells whether ctx has not ended meanwhile.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
+// wantCharge schedules a reconciliation.
+func (s *Store) wantCharge() {
+	s.chargeWanted.Store(true)
+	signal(s.chargeNow)
 }
 
-// reconcile charges what is in the ledger, once, and reports. What cannot be charged yet stays there.
-func (s *Store) reconcile(ctx context.Context) {
-	recovered := s.recovered.Swap(false)
-	for i, debts := range slices.Collect(slices.Chunk(s.ledger.drain(s.now()), batch)) {
-		if i > 0 && !pause(ctx, between) {
-			for _, d := range debts {
-				s.ledger.keep(d, s.now())
-			}
-			continue
-		}
-		s.charge(ctx, debts)
+// stepCharge does what is due of a reconciliation: it charges the debts of the ledger once, batch by batch, and reports
+// the outage. What cannot be charged yet stays in the ledger. It returns the instant of the next batch, zero if none is
+// scheduled.
+func (s *Store) stepCharge(ctx context.Context, now time.Time) (next time.Time) {
+	c := &s.charging
+	if c.at.IsZero() && s.chargeWanted.Swap(false) {
+		c.at = now.Add(rand.N(maxChargeDelay))
 	}
+	if c.at.IsZero() || now.Before(c.at) {
+		return c.at
+	}
+	if !c.begun {
+		c.begun, c.recovered = true, s.recovered.Swap(false)
+		c.batches = slices.Collect(slices.Chunk(s.ledger.drain(s.now()), batch))
+	}
+	if len(c.batches) > 0 {
+		s.charge(ctx, c.batches[0])
+		c.batches = c.batches[1:]
+	}
+	if len(c.batches) > 0 {
+		c.at = s.clock().Add(batchPause)
+		return c.at
+	}
+	s.endCharging(c.recovered)
+	s.charging = charging{}
+	if s.chargeWanted.Load() {
+		return s.stepCharge(ctx, now)
+	}
+	return time.Time{}
+}
+
+// endCharging reports the outage when it has ended.
+func (s *Store) endCharging(recovered bool) {
 	level := slog.LevelInfo
 	switch {
 	case recovered:
 	case s.Degraded():
-		return // the outage that goes on has one report, at its end
+		return // a continuing outage is reported once, at its end
 	default:
-		level = slog.LevelDebug // a few failures that opened no breaker are not worth a line
+		level = slog.LevelDebug // failures that opened no breaker are not worth a line
 	}
 	if report, ok := s.ledger.report(); ok {
-		s.tell(level, "reconciled what was admitted while Redis was away", report)
+		s.logReport(level, "reconciled what was admitted while Redis was away", report)
 	}
 }
 
-func (s *Store) tell(level slog.Level, message string, r Report) {
+// logReport logs what happened in an outage.
+func (s *Store) logReport(level slog.Level, message string, r Report) {
 	var sum Tally
 	var policies []any
 	for name, t := range r.Policies {
 		sum.add(t, 1)
-		policies = append(policies, slog.Group(name, "unverified", t.Unverified, "charged", t.Charged, "written_off", t.WrittenOff,
-			"unknown", t.Unknown, "denied_locally", t.DeniedLocally, "denied_closed", t.DeniedClosed))
+		policies = append(
+			policies,
+			slog.Group(name, "unverified", t.Unverified, "charged", t.Charged, "written_off", t.WrittenOff,
+				"unknown", t.Unknown, "denied_locally", t.DeniedLocally, "denied_closed", t.DeniedClosed),
+		)
 	}
 	s.log.Log(context.Background(), level, message, "start", r.Start, "end", r.End, "unverified", sum.Unverified,
 		"charged", sum.Charged, "written_off", sum.WrittenOff, "unknown", sum.Unknown, "denied_locally", sum.DeniedLocally,
@@ -94,8 +106,8 @@ type charge struct {
 	status decision.Status
 }
 
-// charge charges debts: what is due of each, up to a full bucket. Where another node was faster, it is tried once more
-// with what is left then.
+// charge charges debts: what is due of each, up to a full bucket. If another node was faster, it tries once more with
+// what is left then.
 func (s *Store) charge(ctx context.Context, debts []*debt) {
 	charges := make([]charge, len(debts))
 	for i, d := range debts {
@@ -105,10 +117,10 @@ func (s *Store) charge(ctx context.Context, debts []*debt) {
 		if len(charges) == 0 {
 			return
 		}
-		s.take(ctx, charges)
+		s.takeCharges(ctx, charges)
 		open := charges[:0]
 		for i := range charges {
-			if !s.finish(&charges[i]) {
+			if !s.finishCharge(&charges[i]) {
 				open = append(open, charges[i])
 			}
 		}
@@ -119,9 +131,9 @@ func (s *Store) charge(ctx context.Context, debts []*debt) {
 	}
 }
 
-// finish settles or keeps a debt by the answer to its charge, or else sets what the next one costs. It reports whether
-// there is no next one.
-func (s *Store) finish(c *charge) bool {
+// finishCharge settles or keeps a debt by the answer to its charge, or sets the cost of the next one. It reports
+// whether there is no next one.
+func (s *Store) finishCharge(c *charge) bool {
 	d, failure := c.debt, c.status.Failure
 	switch {
 	case c.status.Charged:
@@ -134,28 +146,28 @@ func (s *Store) finish(c *charge) bool {
 	case failure == decision.NoFailure, failure == decision.WrongType, failure.MayHaveSpent() && c.cost > 0:
 		s.ledger.settle(d, 0) // the outcome is unknown, or no try can change it
 	default:
-		s.ledger.keep(d, s.now()) // nothing was spent: worth another try when the server is back
+		s.ledger.putBack(d, s.now()) // nothing was spent: retry when the server is back
 	}
 	return true
 }
 
-// take takes the costs of charges from their shared buckets, each alone.
-func (s *Store) take(ctx context.Context, charges []charge) {
+// takeCharges takes the costs of charges from their shared buckets, each on its own.
+func (s *Store) takeCharges(ctx context.Context, charges []charge) {
 	limited, cancel := context.WithTimeout(ctx, chargeTimeout)
 	defer cancel()
 	bounds, statuses := make([]policy.Bound, len(charges)), make([]decision.Status, len(charges))
 	for i := range charges {
 		c := &charges[i]
 		alone := *c.debt.policy
-		alone.Mode = policy.Shadow // of a batch of shadow bounds each is granted, or not, alone
+		alone.Mode = policy.Shadow // each bound of a batch of shadow bounds is granted on its own
 		bounds[i] = policy.Bound{Policy: &alone, Key: c.debt.key, Cost: c.cost}
 	}
 	err := s.shared.Take(limited, bounds, statuses)
 	switch {
 	case err == nil:
-	case len(charges) > 1: // one of them cannot be asked, and nothing was spent
-		s.take(ctx, charges[:len(charges)/2])
-		s.take(ctx, charges[len(charges)/2:])
+	case len(charges) > 1: // one of them is invalid, and nothing was spent
+		s.takeCharges(ctx, charges[:len(charges)/2])
+		s.takeCharges(ctx, charges[len(charges)/2:])
 		return
 	default:
 		s.log.Error("charging a bucket after an outage failed", "policy", bounds[0].Policy.Name, "error", err)
@@ -166,12 +178,18 @@ func (s *Store) take(ctx context.Context, charges []charge) {
 	}
 }
 
-// abandon writes off what is left at the end.
-func (s *Store) abandon() {
-	for _, d := range s.ledger.empty() {
+// writeOff writes off the debts that are left at the end.
+func (s *Store) writeOff() {
+	for _, batch := range s.charging.batches {
+		for _, d := range batch {
+			s.ledger.putBack(d, s.now())
+		}
+	}
+	s.charging = charging{}
+	for _, d := range s.ledger.removeAll() {
 		s.ledger.settle(d, 0)
 	}
 	if report, ok := s.ledger.report(); ok {
-		s.tell(slog.LevelWarn, "ending before all that was admitted while Redis was away could be charged", report)
+		s.logReport(slog.LevelWarn, "ending before all that was admitted while Redis was away could be charged", report)
 	}
 }

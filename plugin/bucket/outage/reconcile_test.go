@@ -186,7 +186,7 @@ func TestAChargeThatLosesARaceTakesWhatIsLeft(t *testing.T) {
 }
 
 func TestTheLedgerIsBounded(t *testing.T) {
-	w := newWorld(Options{Ledger: 2}, ViewOptions{})
+	w := newWorld(Options{MaxDebts: 2}, ViewOptions{})
 	for i := range 5 {
 		w.outageOf(t, bound(t, policy.FailOpen, 10, fmt.Sprint(i)), 1)
 	}

@@ -6,22 +6,22 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// room shares the places of a ledger out, so that nobody who makes up names or addresses can keep others from being
-// charged after an outage. Debts of whole tenants, of endpoints and of everybody, of which there are only so many, may
+// room shares out the places of a ledger, so that a client that makes up names or addresses cannot keep the debts of
+// others from being charged. Debts of whole tenants, of endpoints and of limits for all, whose number is bounded, may
 // take every place. Those of users and credentials together take half at most, of which one tenant's take an eighth at
-// most, and those of addresses without a tenant take a quarter. So a quarter is there for whole tenants alone.
+// most, and those of addresses without a tenant take a quarter. So a quarter is left for whole tenants.
 type room struct {
-	most   int
-	taken  [kinds]int
-	owners map[owner]int // places that the users of a tenant take
-	all    int
+	most      int
+	taken     [kinds]int
+	perTenant map[tenantKey]int // places that the users of a tenant take
+	all       int
 }
 
-// kind is who is in debt, by how much it matters that they are charged.
+// kind says whose debt it is, by how much it matters that it is charged.
 type kind uint8
 
 const (
-	kindTenant  kind = iota // a whole tenant, an endpoint, or everybody
+	kindTenant  kind = iota // a whole tenant, an endpoint, or all tenants together
 	kindUser                // one of a tenant's users, credentials or addresses
 	kindAddress             // an address without a tenant
 	kinds       = 3
@@ -38,7 +38,7 @@ func kindOf(key *policy.Key) kind {
 	}
 }
 
-func newRoom(most int) room { return room{most: most, owners: map[owner]int{}} }
+func newRoom(most int) room { return room{most: most, perTenant: map[tenantKey]int{}} }
 
 // take takes a place for a new debt, and reports whether there was one.
 func (r *room) take(key *policy.Key) bool {
@@ -47,29 +47,29 @@ func (r *room) take(key *policy.Key) bool {
 	case r.all >= r.most,
 		k == kindAddress && r.taken[k] >= max(r.most/4, 1),
 		k == kindUser && r.taken[k] >= max(r.most/2, 1),
-		k == kindUser && r.owners[ownerOf(key)] >= max(r.most/16, 1):
+		k == kindUser && r.perTenant[tenantKeyOf(key)] >= max(r.most/16, 1):
 		return false
 	}
 	r.reclaim(key)
 	return true
 }
 
-// reclaim takes the place of a debt that had one before, though there may be none.
+// reclaim takes the place of a debt that had one before, even if there is none.
 func (r *room) reclaim(key *policy.Key) {
 	k := kindOf(key)
 	r.all++
 	r.taken[k]++
 	if k == kindUser {
-		whose := ownerOf(key)
+		whose := tenantKeyOf(key)
 		whose.name = strings.Clone(whose.name) // it may be cut from a much larger text
-		r.owners[whose]++
+		r.perTenant[whose]++
 	}
 }
 
-// clear makes all places free.
+// clear frees all places.
 func (r *room) clear() {
 	r.all, r.taken = 0, [kinds]int{}
-	clear(r.owners)
+	clear(r.perTenant)
 }
 
-func ownerOf(key *policy.Key) owner { return owner{key.Group, key.GroupID} }
+func tenantKeyOf(key *policy.Key) tenantKey { return tenantKey{key.Group, key.GroupID} }

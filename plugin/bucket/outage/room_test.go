@@ -44,7 +44,7 @@ func TestAFloodDuringAnOutageKeepsNoTenantFromBeingCharged(t *testing.T) {
 		"users of the payer": {kindUser, "acme", places / 16},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(Options{Ledger: places}, ViewOptions{})
+			w := newWorld(Options{MaxDebts: places}, ViewOptions{})
 			w.flood(t, bound(t, policy.FailOpen, 1000, flooded.by), flooded.kind, 2*places)
 			if got := w.store.Stats().Buckets; got != flooded.taken {
 				t.Errorf("the flood has %d places of %d, want %d", got, places, flooded.taken)

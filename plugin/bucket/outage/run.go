@@ -8,62 +8,62 @@ import (
 )
 
 const (
-	// beat is how often a node tells that it lives, and lifetime how long it is believed.
+	// beat is the interval of heartbeats, and lifetime the time for which one counts.
 	beat, lifetime = time.Second, 5 * time.Second
-	// patience is how many beats pass between two tries to charge while a server is away: what is owed to the
-	// others need not wait for it.
-	patience = 15
-	// farewell bounds how long the end of Run waits for the shared store.
-	farewell = time.Second
+	// chargeEvery is the number of beats between two tries to charge while a server is unavailable: debts of other servers
+	// need not wait for it.
+	chargeEvery = 15
+	// leaveTimeout bounds the time that the end of Run waits for the shared store.
+	leaveTimeout = time.Second
 )
 
-// namespace is a set of nodes that share limits out.
-type namespace struct {
+// members counts the nodes of a namespace, which share limits.
+type members struct {
 	name  string
-	live  atomic.Int64 // nodes, as last known; 0: not known yet
-	views int          // guarded by the store, as what follows
+	live  atomic.Int64 // the last number of live nodes; 0: not known yet
+	views int          // guarded by Store.mu, like the fields below
 
-	// From the first of these instants to the other, this node was counted without a gap: no two of the beats between
-	// were further apart than fresh. Both are from before a beat was sent.
-	since, last time.Time
-	heard       [lifetime/beat + 1]heard // by the beats of the last seconds
+	// From since to last this node was counted without a gap: no two beats between them were further apart than
+	// maxBeatAge. Both instants are from before a beat was sent.
+	since, last  time.Time
+	recentCounts [lifetime/beat + 1]liveCount // of the last seconds
 }
 
-// heard is the most nodes that the beats of one second have found.
-type heard struct {
+// liveCount is the largest number of nodes that the beats of one second found.
+type liveCount struct {
 	at   time.Time // of the last of them
 	live int
 }
 
 const (
-	// fresh is how old a beat may be that vouches for leases.
-	fresh = 2 * time.Second
-	// known is how long a node must have been counted until it may lease. Then every other one counts it: it has beaten
-	// since, or does not vouch for leases any more, and what it took before has ended.
-	known = 5 * time.Second
+	// maxBeatAge is the age up to which a beat allows leases.
+	maxBeatAge = 2 * time.Second
+	// minKnown is the time for which a node must have been counted before it may lease. By then every other node counts
+	// it: it has beaten since, or may not lease any more, and what it took before has ended.
+	minKnown = 5 * time.Second
 )
 
-// counted notes a beat that was sent at an instant, and how many nodes it found.
-func (s *Store) counted(ns *namespace, live int, sent time.Time) {
+// recordBeat records a beat that was sent at an instant, and the number of nodes it found.
+func (s *Store) recordBeat(ns *members, live int, sent time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if sent.Sub(ns.last) > fresh {
+	if sent.Sub(ns.last) > maxBeatAge {
 		ns.since = sent
 	}
 	ns.last = sent
 	ns.live.Store(int64(live))
-	h := &ns.heard[sent.Sub(ns.since)/beat%time.Duration(len(ns.heard))]
+	h := &ns.recentCounts[sent.Sub(ns.since)/beat%time.Duration(len(ns.recentCounts))]
 	if sent.Sub(h.at) >= beat {
 		h.live = 0
 	}
 	h.at, h.live = sent, max(h.live, live)
 }
 
-// most is the most nodes that were found within the last lifetime. One that is no longer heard of counts for so long, also
-// where it is the shared store that has forgotten the nodes: they tell it again one by one, and meanwhile each would find
-// fewer than there are, and take a larger part of what all may lease.
-func (ns *namespace) most(now time.Time) (most int) {
-	for _, h := range ns.heard {
+// maxLive returns the largest number of nodes that was found within the last lifetime. A node that is not heard of any
+// more counts for that long, also if the shared store has lost its list: the nodes report again one by one, and until
+// then each would find too few, and take too large a part of what all may lease.
+func (ns *members) maxLive(now time.Time) (most int) {
+	for _, h := range ns.recentCounts {
 		if now.Sub(h.at) <= lifetime {
 			most = max(most, h.live)
 		}
@@ -71,40 +71,41 @@ func (ns *namespace) most(now time.Time) (most int) {
 	return most
 }
 
-// Counted answers among how many nodes of a namespace leases can be shared out: those that live or did five seconds ago,
-// if this one was counted just now and has been for long enough that all others know; else 0.
-func (s *Store) Counted(namespace string) int {
+// LeaseNodes returns the number of nodes of a namespace that share leases: those that are alive, or were five seconds
+// ago. It is 0 unless this node was counted just now, and for long enough that all others know it.
+func (s *Store) LeaseNodes(namespace string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ns := s.namespaces[namespace]
-	if ns == nil || time.Since(ns.last) >= fresh || ns.last.Sub(ns.since) < known {
+	if ns == nil || s.clock().Sub(ns.last) >= maxBeatAge || ns.last.Sub(ns.since) < minKnown {
 		return 0
 	}
-	return ns.most(time.Now())
+	return ns.maxLive(s.clock())
 }
 
-// join counts a view into its namespace.
-func (s *Store) join(name string) *namespace {
+// openView counts a view into its namespace.
+func (s *Store) openView(name string) *members {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ns := s.namespaces[name]
 	if ns == nil {
-		ns = &namespace{name: name}
+		ns = &members{name: name}
 		s.namespaces[name] = ns
-		signal(s.arrived)
+		s.unreported.Store(true)
+		signal(s.beatNow)
 	}
 	ns.views++
 	return ns
 }
 
-// part counts a view out. The next beat takes leave of a namespace without views.
-func (s *Store) part(ns *namespace) {
+// closeView counts a view out. The next beat leaves a namespace without views.
+func (s *Store) closeView(ns *members) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ns.views--
 }
 
-// signal wakes the receiver of a channel with room for one signal, unless it will be woken anyway.
+// signal wakes the receiver of a channel with room for one signal, unless a signal is pending already.
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -112,45 +113,83 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// Run tells the other nodes that this one lives, probes servers that are away and charges what is due when they are
-// back, until ctx ends. It is called once, and it is not an error that ctx ends. What cannot be charged then is written
-// off and logged.
+// Run reports to other nodes that this one is alive, probes servers that are unavailable and charges debts when they
+// are back, until ctx ends, which is not an error. It is called once. What cannot be charged then is written off and
+// logged.
+//
+// It runs the two halves of [Store.Step] in real time, side by side, so that a slow charge delays no heartbeat.
 func (s *Store) Run(ctx context.Context) error {
-	for _, name := range s.names {
-		end := s.breakers.watch(name, func() {
-			s.recovered.Store(true)
-			signal(s.chargeNow)
-		})
-		defer end()
-	}
+	defer s.watchBreakers()()
 	var loops sync.WaitGroup
-	loops.Go(func() { s.beatUntil(ctx) })
-	loops.Go(func() { s.reconcileUntil(ctx) })
+	loops.Go(func() { s.repeat(ctx, s.beatNow, s.stepBeat) })
+	loops.Go(func() { s.repeat(ctx, s.chargeNow, s.stepCharge) })
 	loops.Wait()
-	s.abandon()
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	s.writeOff()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
-	for _, ns := range s.namespacesNow() {
+	for _, ns := range s.listNamespaces() {
 		s.leave(last, ns)
 	}
 	return nil
 }
 
-func (s *Store) beatUntil(ctx context.Context) {
-	ticker := time.NewTicker(beat)
-	defer ticker.Stop()
-	for n := 0; ; n++ {
-		s.beatOnce(ctx)
-		if s.ledger.owes() && (n%patience == 0 || !s.Degraded()) {
-			signal(s.chargeNow)
+// Step does what is due at now by the clock of the breakers, and returns the instant of the next step. What views and
+// breakers signal may be due earlier. It is not called concurrently with itself or Run.
+func (s *Store) Step(ctx context.Context, now time.Time) (next time.Time) {
+	next = s.stepBeat(ctx, now)
+	if charge := s.stepCharge(ctx, now); !charge.IsZero() && charge.Before(next) {
+		return charge
+	}
+	return next
+}
+
+// watchBreakers schedules a charge each time that a server is back, until the returned function is called.
+func (s *Store) watchBreakers() (end func()) {
+	var ends []func()
+	for _, name := range s.names {
+		ends = append(ends, s.breakers.watch(name, func() {
+			s.recovered.Store(true)
+			s.wantCharge()
+		}))
+	}
+	return func() {
+		for _, end := range ends {
+			end()
 		}
+	}
+}
+
+// repeat calls step when it is woken and at the instants that step returns (zero: none), until ctx ends.
+func (s *Store) repeat(ctx context.Context, wake <-chan struct{}, step func(context.Context, time.Time) time.Time) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
-		case <-s.arrived:
+		case <-wake:
+		case <-timer.C:
+		}
+		if next := step(ctx, s.clock()); next.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(next.Sub(s.clock()))
 		}
 	}
+}
+
+// stepBeat sends a heartbeat if one is due, or a namespace is new, and returns the instant of the next.
+func (s *Store) stepBeat(ctx context.Context, now time.Time) (next time.Time) {
+	if !s.unreported.Swap(false) && now.Before(s.nextBeat) {
+		return s.nextBeat
+	}
+	s.beatOnce(ctx)
+	if s.ledger.hasDebts() && (s.beats%chargeEvery == 0 || !s.Degraded()) {
+		s.wantCharge()
+	}
+	s.beats++
+	s.nextBeat = now.Add(beat)
+	return s.nextBeat
 }
 
 func (s *Store) beatOnce(ctx context.Context) {
@@ -159,32 +198,32 @@ func (s *Store) beatOnce(ctx context.Context) {
 	if s.Degraded() {
 		s.shared.Probe(ctx)
 	}
-	for _, ns := range s.namespacesNow() {
-		sent := time.Now()
-		if s.forgotten(ns) {
+	for _, ns := range s.listNamespaces() {
+		sent := s.clock()
+		if s.dropUnused(ns) {
 			s.leave(ctx, ns)
 		} else if s.away != nil && s.away() {
-			continue // the others forget this node; what it has leased ends meanwhile
+			continue // other nodes drop this one; its leases end before that
 		} else if live, err := s.shared.Beat(ctx, ns.name, s.node, lifetime); err != nil {
 			s.log.Debug("counting the live nodes failed", "namespace", ns.name, "error", err)
 		} else {
-			s.counted(ns, live, sent)
+			s.recordBeat(ns, live, sent)
 		}
 	}
 }
 
-func (s *Store) namespacesNow() []*namespace {
+func (s *Store) listNamespaces() []*members {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	list := make([]*namespace, 0, len(s.namespaces))
+	list := make([]*members, 0, len(s.namespaces))
 	for _, ns := range s.namespaces {
 		list = append(list, ns)
 	}
 	return list
 }
 
-// forgotten drops a namespace that has no views any more.
-func (s *Store) forgotten(ns *namespace) bool {
+// dropUnused drops a namespace without views. It reports whether it had none.
+func (s *Store) dropUnused(ns *members) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ns.views > 0 {
@@ -194,8 +233,14 @@ func (s *Store) forgotten(ns *namespace) bool {
 	return true
 }
 
-func (s *Store) leave(ctx context.Context, ns *namespace) {
+func (s *Store) leave(ctx context.Context, ns *members) {
 	if err := s.shared.Leave(ctx, ns.name, s.node); err != nil {
-		s.log.Debug("leaving the list of live nodes failed: other nodes count this one until its entry expires", "namespace", ns.name, "error", err)
+		s.log.Debug(
+			"leaving the list of live nodes failed: other nodes count this one until its entry expires",
+			"namespace",
+			ns.name,
+			"error",
+			err,
+		)
 	}
 }

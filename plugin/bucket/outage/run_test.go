@@ -75,21 +75,21 @@ func TestANodeVouchesForLeasesOnlyWhileAllOthersKnowIt(t *testing.T) {
 			t.Helper()
 			time.Sleep(pause)
 			synctest.Wait()
-			if got := w.store.Counted("default"); got != want {
+			if got := w.store.LeaseNodes("default"); got != want {
 				t.Errorf("%s: counted among %d, want %d", when, got, want)
 			}
 		}
 		awaits("at the start", 0, 0)
-		awaits("before all others know", known-beat/2, 0)
+		awaits("before all others know", minKnown-beat/2, 0)
 		awaits("when all others know", beat, 4)
-		if got := w.store.Counted("elsewhere"); got != 0 {
+		if got := w.store.LeaseNodes("elsewhere"); got != 0 {
 			t.Errorf("counted among %d where this node does not live", got)
 		}
 		w.servers.set("", refusing)
-		awaits("just after the last beat", fresh-beat, 4)
+		awaits("just after the last beat", maxBeatAge-beat, 4)
 		awaits("when that is old", beat, 0)
 		w.servers.set("", up)
-		awaits("when it is back, and others may have believed it dead", known, 0)
+		awaits("when it is back, and others may have believed it dead", minKnown, 0)
 		awaits("later", 2*beat, 4)
 		w.servers.mu.Lock()
 		w.servers.live = 1 // Redis has lost all nodes, and this one is the first to tell it again
@@ -159,7 +159,7 @@ func TestAnOutageEndsWithoutTrafficAndIsReconciled(t *testing.T) {
 		w.expect(t, "local", Tally{Unverified: 5}, 5)
 		w.servers.set("acme", up)
 		w.servers.set("", up)
-		time.Sleep(longestPause*12/10 + beat + mostBefore)
+		time.Sleep(longestPause*12/10 + beat + maxChargeDelay)
 		synctest.Wait()
 		w.expect(t, "local", Tally{Unverified: 5, Charged: 5}, 0)
 		if w.store.Degraded() {
@@ -174,7 +174,7 @@ func TestFailuresThatOpenNoBreakerAreReconciledToo(t *testing.T) {
 		end := w.run(t)
 		defer end()
 		w.outageOf(t, bound(t, policy.FailOpen, 100, "acme"), 1)
-		time.Sleep(2*beat + mostBefore)
+		time.Sleep(2*beat + maxChargeDelay)
 		synctest.Wait()
 		w.expect(t, "open", Tally{Unverified: 1, Charged: 1}, 0)
 	})
@@ -186,10 +186,18 @@ func TestManyBucketsAreChargedInBatches(t *testing.T) {
 		for _, b := range someBounds(t, 5*batch) {
 			w.outageOf(t, b, 1)
 		}
-		start := time.Now()
-		w.store.reconcile(t.Context())
-		if took := time.Since(start); took != 4*between {
-			t.Errorf("took %v, want %v of pauses", took, 4*between)
+		w.store.wantCharge()
+		first := w.store.stepCharge(t.Context(), time.Now())
+		batches := 0
+		for next := first; !next.IsZero(); next = w.store.stepCharge(t.Context(), time.Now()) {
+			if pause := next.Sub(first); pause != time.Duration(batches)*batchPause {
+				t.Errorf("batch %d is due %v after the first, want %v", batches, pause, time.Duration(batches)*batchPause)
+			}
+			time.Sleep(time.Until(next))
+			batches++
+		}
+		if batches != 5 {
+			t.Errorf("charged in %d batches, want 5", batches)
 		}
 		w.expect(t, "local", Tally{Unverified: 5 * batch, Charged: 5 * batch}, 0)
 	})
@@ -218,14 +226,14 @@ func TestOneServerAwayDoesNotKeepWhatIsOwedToOthers(t *testing.T) {
 		synctest.Wait()
 		dead := opened(t, w.breakers)
 		w.outageOf(t, bound(t, policy.FailOpen, 100, "acme"), 1)
-		time.Sleep((patience+1)*beat + mostBefore)
+		time.Sleep((chargeEvery+1)*beat + maxChargeDelay)
 		synctest.Wait()
 		w.expect(t, "open", Tally{Unverified: 1, Charged: 1}, 0)
 		if last := w.store.Stats().Last; !last.End.IsZero() {
 			t.Errorf("%+v is reported before the outage has ended", last)
 		}
 		dead.Close()
-		time.Sleep(mostBefore)
+		time.Sleep(maxChargeDelay)
 		synctest.Wait()
 		if last := w.store.Stats().Last; last.Policies["open"].Charged != 1 {
 			t.Errorf("reported %+v", last)
@@ -233,19 +241,35 @@ func TestOneServerAwayDoesNotKeepWhatIsOwedToOthers(t *testing.T) {
 	})
 }
 
-func TestAnEndMidwayLosesNoDebt(t *testing.T) {
+func TestAnEndMidwayWritesOffWhatIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(Options{}, ViewOptions{})
 		for _, b := range someBounds(t, 2*batch) {
 			w.outageOf(t, b, 1)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), between/2)
-		defer cancel()
-		w.store.reconcile(ctx)
-		w.expect(t, "local", Tally{Unverified: 2 * batch, Charged: batch}, batch)
-		w.store.reconcile(t.Context())
-		w.expect(t, "local", Tally{Unverified: 2 * batch, Charged: 2 * batch}, 0)
+		w.store.wantCharge()
+		first := w.store.stepCharge(t.Context(), time.Now())
+		w.store.stepCharge(t.Context(), first)
+		w.store.writeOff()
+		w.expect(t, "local", Tally{Unverified: 2 * batch, Charged: batch, WrittenOff: batch}, 0)
 	})
+}
+
+// A simulator drives a store by Step alone, on a clock of its own.
+func TestAStoreIsDrivenOnAVirtualClock(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	w := newWorldAt(func() time.Time { return now }, Options{}, ViewOptions{})
+	for range 10 {
+		now = w.store.Step(t.Context(), now)
+	}
+	if got := w.store.LeaseNodes("default"); got != 1 {
+		t.Errorf("after ten beats leases are shared among %d nodes, want 1", got)
+	}
+	w.outageOf(t, bound(t, policy.FailOpen, 100, "acme"), 1)
+	for range 5 {
+		now = w.store.Step(t.Context(), now)
+	}
+	w.expect(t, "open", Tally{Unverified: 1, Charged: 1}, 0)
 }
 
 func TestAProcessThatServesNoKongIsNoLiveNode(t *testing.T) {
@@ -271,7 +295,7 @@ func TestAProcessThatServesNoKongIsNoLiveNode(t *testing.T) {
 		beats("while it serves", true)
 		away.Store(true)
 		beats("when another process has its socket and nobody is connected", false)
-		if got := w.store.Counted("default"); got != 0 {
+		if got := w.store.LeaseNodes("default"); got != 0 {
 			t.Errorf("it leases among %d nodes, which do not count it", got)
 		}
 		away.Store(false)

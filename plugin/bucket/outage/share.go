@@ -9,11 +9,11 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// maxShares bounds how many shares one view keeps compiled.
+// maxShares bounds the shares that one view keeps compiled.
 const maxShares = 10_000
 
-// shares are the policies of one view, each with this node's share of its limit. A share is compiled once, and again
-// when the number of live nodes has changed.
+// shares holds the policies of one view, each with this node's share of its limit. A share is compiled once, and again
+// when the number of live nodes changes.
 type shares struct {
 	pct int64
 
@@ -22,8 +22,8 @@ type shares struct {
 	compiled map[*policy.Policy]*policy.Policy
 }
 
-// of is p with its share among so many nodes.
-func (s *shares) of(p *policy.Policy, live int) (*policy.Policy, error) {
+// get returns p with its share among live nodes.
+func (s *shares) get(p *policy.Policy, live int) (*policy.Policy, error) {
 	s.mu.RLock()
 	share := s.compiled[p]
 	same := s.live == live
@@ -46,7 +46,8 @@ func (s *shares) of(p *policy.Policy, live int) (*policy.Policy, error) {
 	return &copied, nil
 }
 
-// shareOf is pct percent of a limit, divided by the nodes that share it: its quantity and its burst, each at least 1.
+// shareOf returns pct percent of a limit, divided by the nodes that share it: its quantity and its burst, each at least
+// 1.
 //
 // A fraction of a limit can have products too large to be counted exactly where the whole has not (7 per 100 s reduces
 // less than 10 per 100 s does). Then the quantity is rounded down to fewer and fewer digits, and if that is not enough
@@ -75,12 +76,12 @@ func shareOf(spec limit.Spec, pct, live int64) (limit.Limit, error) {
 	}
 }
 
-// portion is tokens × pct ÷ (100 × live) rounded down, at least 1.
+// portion returns tokens × pct ÷ (100 × live), rounded down, at least 1.
 func portion(tokens, pct, live int64) int64 {
 	return max(proportion(tokens, pct, 100*live), 1)
 }
 
-// proportion is n × part ÷ whole rounded down, for 0 ≤ part and a quotient that fits.
+// proportion returns n × part ÷ whole, rounded down, for 0 ≤ part and a quotient that fits.
 func proportion(n, part, whole int64) int64 {
 	hi, lo := bits.Mul64(uint64(n), uint64(part))
 	quotient, _ := bits.Div64(hi, lo, uint64(whole))

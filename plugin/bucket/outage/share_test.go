@@ -71,7 +71,7 @@ func TestSharesAreCompiledOnceForEachNumberOfNodes(t *testing.T) {
 	p := bound(t, policy.FailLocal, 100, "acme").Policy
 	var of [3]*policy.Policy
 	for i, live := range []int{1, 1, 2} {
-		share, err := s.of(p, live)
+		share, err := s.get(p, live)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +81,7 @@ func TestSharesAreCompiledOnceForEachNumberOfNodes(t *testing.T) {
 		t.Errorf("shares of 100: %v, %v, %v", of[0].Limit.Capacity(), of[1].Limit.Capacity(), of[2].Limit.Capacity())
 	}
 	for range maxShares + 1 {
-		if _, err := s.of(bound(t, policy.FailLocal, 1, "acme").Policy, 2); err != nil {
+		if _, err := s.get(bound(t, policy.FailLocal, 1, "acme").Policy, 2); err != nil {
 			t.Fatal(err)
 		}
 	}

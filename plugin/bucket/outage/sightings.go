@@ -9,15 +9,15 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// ways is how many sightings compete for the same place.
+// ways is the number of sightings that compete for one place.
 const ways = 8
 
-// sightings remember how much of each bucket was used when the shared store last answered for it. It is written to on
-// every request and read only in an outage, so it is a table of fixed size without pointers, where the eldest of eight
-// gives way: a general cache costs an allocation for each of these writes.
+// sightings records how much of each bucket was used when the shared store last answered for it. Every request writes
+// to it, and only an outage reads it, so it is a table of fixed size without pointers, in which a new entry replaces
+// the oldest of eight: a general cache would allocate for each of these writes.
 //
-// A bucket is known by 64 bits of the hash of its key. Two buckets among a hundred thousand are taken for one another
-// with a probability below 10^-9; the one that is would start an outage with the other's usage.
+// A bucket is identified by 64 bits of the hash of its key. Two buckets among a hundred thousand collide with a
+// probability below 10^-9; one of them would then start an outage with the other's usage.
 type sightings struct {
 	seed maphash.Seed
 	sets []sightingSet // a power of two
@@ -31,8 +31,8 @@ type sightingSet struct {
 type sighting struct {
 	hash   uint64
 	used   int64        // tokens
-	at     limit.Micros // by this node's clock; 0: nothing is kept here
-	seeded bool         // the fallback has been told
+	at     limit.Micros // by this node's clock; 0: the place is free
+	seeded bool         // the fallback has it
 }
 
 func newSightings(buckets int) *sightings {
@@ -45,7 +45,7 @@ func (s *sightings) set(key *policy.Key) (*sightingSet, uint64) {
 	return &s.sets[hash&uint64(len(s.sets)-1)], hash
 }
 
-// remember keeps what is used of a bucket.
+// remember records the usage of a bucket.
 func (s *sightings) remember(key *policy.Key, used int64, at limit.Micros) {
 	set, hash := s.set(key)
 	set.mu.Lock()
@@ -63,8 +63,8 @@ func (s *sightings) remember(key *policy.Key, used int64, at limit.Micros) {
 	set.seen[place] = sighting{hash: hash, used: used, at: at}
 }
 
-// recall answers what was last seen of a bucket, once for each time that it is seen.
-func (s *sightings) recall(key *policy.Key) (used int64, at limit.Micros, ok bool) {
+// takeOnce returns the last usage of a bucket, once for each time that it was recorded.
+func (s *sightings) takeOnce(key *policy.Key) (used int64, at limit.Micros, ok bool) {
 	set, hash := s.set(key)
 	set.mu.Lock()
 	defer set.mu.Unlock()

@@ -11,16 +11,16 @@ import (
 func TestTheLatestSightingIsToldOnce(t *testing.T) {
 	s := newSightings(100)
 	key := policy.Key{Policy: "daily", GroupID: "acme"}
-	if _, _, ok := s.recall(&key); ok {
+	if _, _, ok := s.takeOnce(&key); ok {
 		t.Error("a bucket that was never seen is recalled")
 	}
 	for again := range 2 {
 		s.remember(&key, 7, 1000)
 		s.remember(&key, 5, limit.Micros(2000+again))
-		if used, at, ok := s.recall(&key); !ok || used != 5 || at != limit.Micros(2000+again) {
+		if used, at, ok := s.takeOnce(&key); !ok || used != 5 || at != limit.Micros(2000+again) {
 			t.Errorf("recalls %d at %d, %v", used, at, ok)
 		}
-		if _, _, ok := s.recall(&key); ok {
+		if _, _, ok := s.takeOnce(&key); ok {
 			t.Error("recalled twice")
 		}
 	}
@@ -35,7 +35,7 @@ func TestSightingsAreBoundedAndForgetTheEldest(t *testing.T) {
 	}
 	kept, latest := 0, 0
 	for i := range 10 * most {
-		if _, _, ok := s.recall(key(i)); ok {
+		if _, _, ok := s.takeOnce(key(i)); ok {
 			kept++
 			if i >= 9*most {
 				latest++
@@ -46,7 +46,7 @@ func TestSightingsAreBoundedAndForgetTheEldest(t *testing.T) {
 	if kept == 0 || kept > most || latest < kept/2 {
 		t.Errorf("%d kept of at most %d, %d of them from the last %d", kept, most, latest, most)
 	}
-	if _, _, ok := s.recall(key(10*most - 1)); ok {
+	if _, _, ok := s.takeOnce(key(10*most - 1)); ok {
 		t.Error("the last one was recalled already")
 	}
 }

@@ -7,26 +7,24 @@ import (
 )
 
 const (
-	// pulse is how often this process looks whether it runs.
+	// pulse is the interval in which this process checks that it runs.
 	pulse = 10 * time.Millisecond
-	// leastStall is by how much a pulse must be late to count: timers are not exact.
-	leastStall = 2 * time.Millisecond
-	// recentStalls is how many stalls are remembered. Between two of them lies a pulse at least.
+	// minStall is the least delay of a pulse that counts: timers are not exact.
+	minStall = 2 * time.Millisecond
+	// recentStalls is the number of stalls that are kept. There is at least a pulse between two of them.
 	recentStalls = 128
 )
 
-// stalls are the times in which this process could not run: the machine was busy, its CPU quota was used up, or its
-// threads were. In such a time no answer of a server is read, whenever it came, so a breaker takes them off how long a
-// call took.
+// stalls records the times in which this process could not run: the machine was busy, its CPU quota was used up, or its
+// threads were. In such a time no answer of a server is read, so a breaker subtracts it from the duration of a call.
 //
-// They are measured by a goroutine that wakes every pulse and sees how late it is, as any other would have been. What
-// is measured falls short of the truth by a pulse at most: a busy process may be taken for a slow server, and never the
-// other way round.
+// A goroutine wakes every pulse and measures its delay. The result is short of the truth by a pulse at most: a busy
+// process may be taken for a slow server, and never the other way round.
 //
-// The zero value is ready, and knows no stalls.
+// The zero value is ready, and has no stalls.
 type stalls struct {
 	mu   sync.Mutex
-	due  time.Time // of the next pulse; zero: nobody measures
+	due  time.Time // of the next pulse; zero: nothing measures
 	last [recentStalls]stall
 	next int // place in last
 }
@@ -39,7 +37,7 @@ func (s *stalls) measure(ctx context.Context) {
 	timer := time.NewTimer(pulse)
 	defer timer.Stop()
 	s.beat(time.Now(), true)
-	defer s.rest()
+	defer s.stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -51,31 +49,31 @@ func (s *stalls) measure(ctx context.Context) {
 	}
 }
 
-// beat takes a pulse at an instant, and remembers a stall if it is late. The first is never late.
+// beat records a pulse, and a stall if it is late. The first is never late.
 func (s *stalls) beat(now time.Time, first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !first && now.Sub(s.due) >= leastStall {
+	if !first && now.Sub(s.due) >= minStall {
 		s.last[s.next] = stall{s.due, now}
 		s.next = (s.next + 1) % len(s.last)
 	}
 	s.due = now.Add(pulse)
 }
 
-func (s *stalls) rest() {
+func (s *stalls) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.due = time.Time{}
 }
 
-// within returns for how long this process stood still from one instant to another, the stall that lasts included.
+// within returns the time between two instants in which this process could not run, the present stall included.
 func (s *stalls) within(from, to time.Time) (total time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, one := range s.last {
 		total += one.overlap(from, to)
 	}
-	if !s.due.IsZero() && to.Sub(s.due) >= leastStall {
+	if !s.due.IsZero() && to.Sub(s.due) >= minStall {
 		total += stall{s.due, to}.overlap(from, to)
 	}
 	return total

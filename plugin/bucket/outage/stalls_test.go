@@ -9,7 +9,7 @@ import (
 
 // stalled are breakers of a process that could not run for the last d.
 func stalled(d time.Duration) *Breakers {
-	breakers := NewBreakers(quiet())
+	breakers := NewBreakers(quiet(), time.Now)
 	breakers.stalls.beat(time.Now().Add(-d-pulse), true)
 	breakers.stalls.beat(time.Now(), false)
 	return breakers
@@ -26,7 +26,7 @@ func TestABusyProcessIsNoSlowServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				for _, starved := range []bool{true, false} {
-					breakers := NewBreakers(quiet())
+					breakers := NewBreakers(quiet(), time.Now)
 					if starved {
 						breakers = stalled(took)
 					}
@@ -50,7 +50,7 @@ func TestABusyProcessIsNoSlowServer(t *testing.T) {
 
 func TestAStallThatLastsCountsBeforeItsPulse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		breakers := NewBreakers(quiet())
+		breakers := NewBreakers(quiet(), time.Now)
 		breakers.stalls.beat(time.Now(), true)
 		b := breakers.New("main", "a", 0)
 		for range failuresInARow {
@@ -89,7 +89,7 @@ func TestABusyProcessStillFindsOutThatAServerIsAway(t *testing.T) {
 
 func TestAProcessThatRunsHasNoStalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		breakers := NewBreakers(quiet())
+		breakers := NewBreakers(quiet(), time.Now)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- breakers.Run(ctx) }()

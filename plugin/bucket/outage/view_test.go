@@ -202,7 +202,7 @@ func TestACostBeyondTheShareWaitsForTheStoreAndNotForever(t *testing.T) {
 }
 
 func TestTooManyWaitingRequestsFallBackUnsent(t *testing.T) {
-	w := newWorld(Options{Waiting: 7, WaitingPerTenant: 2}, ViewOptions{})
+	w := newWorld(Options{MaxWaiting: 7, MaxWaitingPerTenant: 2}, ViewOptions{})
 	acme, globex, initech := bound(t, policy.FailOpen, 100, "acme"), bound(t, policy.FailOpen, 100, "globex"), bound(t, policy.FailOpen, 100, "initech")
 	all := bound(t, policy.FailOpen, 100, "")
 	all.Key.Group = policy.ByAll

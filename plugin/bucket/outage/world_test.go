@@ -206,13 +206,21 @@ func newWorld(o Options, v ViewOptions) *world {
 	return nodeOf(newServers(clock), o, v)
 }
 
+// newWorldAt is newWorld with a clock for heartbeats and breakers.
+func newWorldAt(now func() time.Time, o Options, v ViewOptions) *world {
+	o.Breakers = NewBreakers(quiet(), now)
+	return newWorld(o, v)
+}
+
 // nodeOf is one more node of the shared store.
 func nodeOf(shared *servers, o Options, v ViewOptions) *world {
 	w := &world{clock: shared.clock, servers: shared, fallback: memory.New(memory.Options{Now: shared.clock.Now})}
 	if o.Log == nil {
 		o.Log = quiet()
 	}
-	w.breakers = NewBreakers(o.Log)
+	if w.breakers = o.Breakers; w.breakers == nil {
+		w.breakers = NewBreakers(o.Log, time.Now)
+	}
 	o.Name, o.Now, o.Breakers = "main", shared.clock.Now, w.breakers
 	if v.Namespace == "" {
 		v.Namespace = "default"
@@ -253,5 +261,12 @@ func bound(t testing.TB, mode policy.FailMode, quantity int64, owner string) pol
 	}
 	return policy.Bound{
 		Policy: p, Cost: 1, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByTenant, GroupID: owner},
+	}
+}
+
+// reconcile charges all debts at once, without the delays of Step.
+func (s *Store) reconcile(ctx context.Context) {
+	s.chargeWanted.Store(true)
+	for next := s.stepCharge(ctx, s.clock()); !next.IsZero(); next = s.stepCharge(ctx, next) {
 	}
 }
