@@ -2,9 +2,9 @@
 // server, the REST API and package limiter all open their buckets here, so they count alike.
 //
 // For Redis the decorators stand in this order: package addresses chooses the bucket that counts an address; package
-// lease answers from leases and remembered denials; package outage calls Redis (package redis) and, where Redis does not
-// answer, applies fail modes with this node's share in memory (package memory). Redis is one, or a pair of which the
-// second keeps the buckets of addresses.
+// lease answers from leases and remembered denials; package outage calls Redis (package redis) and, where Redis does
+// not answer, applies fail modes with this node's share in memory (package memory). Redis is one, or a pair of which
+// the second keeps the buckets of addresses.
 //
 // Elsewhere: settings of processes, metrics, which policies apply, and the path of a request.
 package bucket
@@ -42,7 +42,8 @@ type Options struct {
 	Nodes      int // the fewest nodes that share a limit while Redis is unavailable; 0: one
 	LeaseShare int // percent of a limit that may be out on lease, at most lease.MaxSharePct; 0: none
 
-	MaxAddresses int // most addresses with buckets in each Redis by this node; 0: addresses.DefaultMost; negative: any number
+	// MaxAddresses bounds the addresses with buckets in each Redis by this node; 0: addresses.DefaultMost; negative: none.
+	MaxAddresses int
 	NewAddresses int // new ones a second; 0: addresses.DefaultRate; negative: any number
 }
 

@@ -86,6 +86,15 @@ func (s *Stores) leased(p *policy.Policy) bool {
 	return s.options.LeaseShare > 0 && p.Leasable()
 }
 
+// StorePolicy returns the policy that requests use to call Redis for a bucket of p: p itself, or a copy with less
+// capacity if tokens of it may be out on lease.
+func (s *Stores) StorePolicy(p *policy.Policy) *policy.Policy {
+	if !s.leased(p) {
+		return p
+	}
+	return lease.StorePolicy(p, s.options.LeaseShare)
+}
+
 // release counts a user out. The last one's release closes the store in the background: leaving the list of live nodes
 // may block, and a config change must not wait for that.
 func (s *Stores) release(of *shared, closeRedis func()) {

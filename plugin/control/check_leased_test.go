@@ -16,7 +16,8 @@ func leasing(t *testing.T, config schema.Config, rows policy.Rows) *planned {
 	p := planning(t, config, rows)
 	view := lease.New(p.store, lease.Options{Now: clock, Live: func(string) int { return 1 }}).View(p.store)
 	p.path.Buckets = view
-	p.world = open(t, func(o *control.Options) { o.Path, o.Buckets, o.RequestPolicy = p.path, p.store, view.StorePolicy })
+	storePolicy := func(p *policy.Policy) *policy.Policy { return lease.StorePolicy(p, lease.DefaultSharePct) }
+	p.world = open(t, func(o *control.Options) { o.Path, o.Buckets, o.RequestPolicy = p.path, p.store, storePolicy })
 	return p
 }
 

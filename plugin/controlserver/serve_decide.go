@@ -16,6 +16,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 const (
@@ -81,10 +82,8 @@ func (d *decider) openPath(config *deckfile.Config) error {
 		return fmt.Errorf("%s: %w", config.Where, err)
 	}
 	d.routes, d.Metrics.Routes = config.Routes, d.isRoute
-	if leased, ok := d.path.Buckets.(interface {
-		Asked(p *policy.Policy) *policy.Policy
-	}); ok {
-		d.asked = leased.Asked
+	if config.Config.Strategy == schema.StrategyRedis {
+		d.asked = d.Stores.StorePolicy
 	}
 	shared, _, err := d.Stores.OpenShared(&config.Config)
 	switch {

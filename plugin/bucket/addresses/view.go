@@ -36,16 +36,6 @@ func (b *Budget) View(next admit.Buckets, local Local) *View {
 	return &View{budget: b, next: next, local: local}
 }
 
-// Asked returns the policy with which next asks the shared store for a bucket of p: p, unless next says otherwise.
-func (v *View) Asked(p *policy.Policy) *policy.Policy {
-	if next, ok := v.next.(interface {
-		Asked(p *policy.Policy) *policy.Policy
-	}); ok {
-		return next.Asked(p)
-	}
-	return p
-}
-
 // part is what is asked of one place for a request.
 type part struct {
 	of       []int // the request's bounds

@@ -230,21 +230,3 @@ func (answers) Take(_ context.Context, _ []policy.Bound, statuses []decision.Sta
 	}
 	return nil
 }
-
-func TestABudgetPassesOnHowAPolicyIsAsked(t *testing.T) {
-	w, p, other := newWorld(t, 1, 1), perMinute(t, 1), perMinute(t, 2)
-	if w.view.Asked(p) != p {
-		t.Error("a store that asks for policies as they are is said to ask otherwise")
-	}
-	w.view.next = asksFor{other}
-	if w.view.Asked(p) != other {
-		t.Error("a store that asks otherwise is said to ask for policies as they are")
-	}
-}
-
-// asksFor is a store that asks for one policy whatever it is given.
-type asksFor struct{ policy *policy.Policy }
-
-func (a asksFor) Take(context.Context, []policy.Bound, []decision.Status) error { return nil }
-
-func (a asksFor) Asked(*policy.Policy) *policy.Policy { return a.policy }

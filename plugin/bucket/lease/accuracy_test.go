@@ -118,7 +118,7 @@ func (s *shape) play(t testing.TB, name string, count int) (denied []bool, admit
 		n.live = count
 		nodes = append(nodes, n)
 	}
-	l := nodes[0].view.StorePolicy(p.Policy).Limit
+	l := nodes[0].storePolicy(p.Policy).Limit
 	if s.spent > 0 {
 		state := limit.State{}
 		l.Advance(&state, shared.Now())

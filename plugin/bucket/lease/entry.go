@@ -132,8 +132,8 @@ func (e *entry) recallDenial(cost int64, now limit.Micros) (decision.Status, boo
 }
 
 // rememberDenial records that the shared store denied cost, when it was called at the instant asked of this node's
-// clock. The store's clock was answer.Now then, or up to a round trip earlier, so no denial is remembered for longer than
-// it holds.
+// clock. The store's clock was answer.Now then, or up to a round trip earlier, so no denial is remembered for longer
+// than it holds.
 func (e *entry) rememberDenial(cost int64, answer *decision.Status, asked, longest limit.Micros) {
 	until := asked + min(answer.Wait, longest)
 	if asked < e.denial.until && cost > e.denial.cost && until <= e.denial.until {

@@ -41,7 +41,7 @@ type Options struct {
 	// must not keep either slice.
 	Observe func(bounds []policy.Bound, statuses []decision.Status)
 
-	SharePct     int          // percent of a limit that may be out on lease over all live nodes, at most MaxSharePct; default 2
+	SharePct     int          // percent of a limit that may be out on lease, at most MaxSharePct; default 2
 	DenialMemory limit.Micros // the longest that a denial is remembered; default 1 s; negative: none is
 	MaxEntries   int          // buckets with a lease or a remembered denial, about 700 bytes each; default 65,536
 }

@@ -34,7 +34,7 @@ func TestARefusalForGoodTellsWhatALeasedBucketHolds(t *testing.T) {
 	for name, holds := range map[string]int64{"leased": 980, "exact": 0} {
 		n := newNode(newBank(), Options{})
 		b := bound(t, name, spec)
-		if asked := n.view.StorePolicy(b.Policy); (asked == b.Policy) != (holds == 0) || holds > 0 && asked.Limit.Capacity() != holds {
+		if asked := n.storePolicy(b.Policy); (asked == b.Policy) != (holds == 0) || holds > 0 && asked.Limit.Capacity() != holds {
 			t.Errorf("%s: it is asked with a capacity of %d", name, asked.Limit.Capacity())
 		}
 		for _, cost := range []int64{1001, 1001, 2000} { // all but the first are remembered

@@ -71,8 +71,8 @@ func (s *Store) wakeRun() {
 	}
 }
 
-// Run renews leases before they run low, returns those that are not needed, and returns all of them when ctx ends, which
-// is not an error. It is called once. Requests may go on after it has ended; nothing is leased then.
+// Run renews leases before they run low, returns those that are not needed, and returns all of them when ctx ends,
+// which is not an error. It is called once. Requests may go on after it has ended; nothing is leased then.
 //
 // It is a loop over [Store.Step], for a program that waits in real time.
 func (s *Store) Run(ctx context.Context) error {

@@ -23,15 +23,6 @@ type View struct {
 // the store that the leases are taken from.
 func (s *Store) View(next admit.Buckets) *View { return &View{store: s, next: next} }
 
-// StorePolicy returns the policy that requests and renewals use to call the shared store for a bucket of p: p itself,
-// or a copy with less capacity if tokens of it may be out on lease.
-func (v *View) StorePolicy(p *policy.Policy) *policy.Policy {
-	if t := v.store.terms.get(p); t != nil {
-		return t.policy
-	}
-	return p
-}
-
 // Take implements admit.Buckets. A request whose bounds are all leased waits for nothing but locks. A request with an
 // enforced bound that is known to deny is denied at once: Take fills in only the statuses of the bounds that deny, the
 // others stay [decision.Unanswered] without a failure, and shadow bounds are not counted. It returns the error of next,

@@ -33,6 +33,15 @@ type terms struct {
 	maxOut   int64 // tokens that may be out on lease over all live nodes
 }
 
+// StorePolicy returns the policy that requests and renewals use to call the shared store for a bucket of p, which may be
+// leased with a share in percent: p itself, or a copy with less capacity if tokens of it may be out on lease.
+func StorePolicy(p *policy.Policy, sharePct int) *policy.Policy {
+	if t := newTerms(p, int64(min(sharePct, MaxSharePct))); t != nil {
+		return t.policy
+	}
+	return p
+}
+
 // newTerms returns the terms of a policy, or nil if it cannot or need not be leased. They depend on its limit and the
 // share alone, so that all nodes call the store for one bucket with one capacity.
 func newTerms(p *policy.Policy, pct int64) *terms {
@@ -62,26 +71,28 @@ func newTerms(p *policy.Policy, pct int64) *terms {
 }
 
 // refillPerLease returns what refills in a token bucket while a grant can be spent, in whole tokens and rounded up. A
-// bucket that is called with that much less capacity, or with less by the most that may be out, keeps the promise of its
-// limit L, capacity + rate × t in any interval, whatever is spent from leases:
+// bucket that is called with that much less capacity, or with less by the most that may be out, keeps the promise of
+// its limit L, capacity + rate × t in any interval, whatever is spent from leases:
 //
-// What is spent from instant a to instant b, both of the store's clock, was taken after a - T and no later than b, where
-// T = grantLife + grantLife ÷ drift: a node counts a grant's life from before its call. In ticks of the limit, of which an instant lies
-// ⌊instant ÷ tick⌋ after the first, b is at most ⌈T ÷ tick⌉ further from a - T than from a. So a bucket of capacity C lets
-// at most C + rate × (t + ⌈T ÷ tick⌉) be taken of what is spent in t ticks, and that is L's promise where C is L's capacity
-// less rate × ⌈T ÷ tick⌉. (A hard threshold, of 100 percent or more, takes as many percent of the difference off.)
+// What is spent from instant a to instant b, both of the store's clock, was taken after a - T and no later than b,
+// where T = grantLife + grantLife ÷ drift: a node counts a grant's life from before its call. In ticks of the limit, of
+// which an instant lies ⌊instant ÷ tick⌋ after the first, b is at most ⌈T ÷ tick⌉ further from a - T than from a. So a
+// bucket of capacity C lets at most C + rate × (t + ⌈T ÷ tick⌉) be taken of what is spent in t ticks, and that is L's
+// promise where C is L's capacity less rate × ⌈T ÷ tick⌉. (A hard threshold, of 100 percent or more, takes as many
+// percent of the difference off.)
 //
-// The promise also holds where C is L's capacity less what may be out: at most C + rate × t of what is spent was taken in the
-// interval, and the rest was out at its beginning.
+// The promise also holds where C is L's capacity less what may be out: at most C + rate × t of what is spent was taken
+// in the interval, and the rest was out at its beginning.
 //
-// Returned grants change none of this. A refund returns no more than what is certain to be missing still: the debt after
-// it is no less than if only what was not returned had been taken, whatever else is taken and returned meanwhile. The
-// proof is in package limit, at [limit.Limit.Refund]. So a bucket from which only the spent tokens were ever taken would
-// have admitted all of them. A divided grant goes back in parts, each with the receipt of the whole: without a part, the debt was no less than all of it less that part. Two grants that are joined have the
-// receipt of the earlier one: see [limit.Receipt.Join].
+// Returned grants change none of this. A refund returns no more than what is certain to be missing still: the debt
+// after it is no less than if only what was not returned had been taken, whatever else is taken and returned meanwhile.
+// The proof is in package limit, at [limit.Limit.Refund]. So a bucket from which only the spent tokens were ever taken
+// would have admitted all of them. A divided grant goes back in parts, each with the receipt of the whole: without a
+// part, the debt was no less than all of it less that part. Two grants that are joined have the receipt of the earlier
+// one: see [limit.Receipt.Join].
 //
-// A node's clock that stands (not: steps) while its machine is suspended, or a store's that jumps ahead, makes T longer.
-// Then an interval may see more by what that node had out; by the share at most.
+// A node's clock that stands (not: steps) while its machine is suspended, or a store's that jumps ahead, makes T
+// longer. Then an interval may see more by what that node had out; by the share at most.
 func refillPerLease(l *limit.Limit) int64 {
 	u := l.Units()
 	ticks := int64((grantLife + grantLife/drift + u.Tick - 1) / u.Tick)

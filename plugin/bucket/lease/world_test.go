@@ -264,3 +264,11 @@ func with(b policy.Bound, change func(*policy.Policy)) policy.Bound {
 	b.Policy = &p
 	return b
 }
+
+// storePolicy returns the policy that the node calls the shared store with for a bucket of p.
+func (n *node) storePolicy(p *policy.Policy) *policy.Policy {
+	if t := n.terms.get(p); t != nil {
+		return t.policy
+	}
+	return p
+}

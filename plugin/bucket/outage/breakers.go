@@ -30,8 +30,8 @@ type ServerStatus struct {
 	Degraded      time.Duration // total time that it was not closed
 }
 
-// NewBreakers returns an empty set, whose breakers log each of their changes. now is the clock of the breakers and of the
-// stores that use them: time.Now, or a virtual one.
+// NewBreakers returns an empty set, whose breakers log each of their changes. now is the clock of the breakers and of
+// the stores that use them: time.Now, or a virtual one.
 func NewBreakers(log *slog.Logger, now func() time.Time) *Breakers {
 	return &Breakers{
 		log:      log,
