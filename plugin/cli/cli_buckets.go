@@ -156,7 +156,7 @@ func (c *call) find(ctx context.Context, f *configFlags, r *requestFlags, from *
 		}
 	}
 	c.fillPasswords(&config.Config)
-	bounds := snapshot.BoundsOf(id, config.Serves, limit.Micros(c.now().UnixMicro()))
+	bounds := snapshot.TenantBounds(id, config.Serves, limit.Micros(c.now().UnixMicro()))
 	return &tenantBuckets{config: config.Config, bounds: prefix.Beside(bounds)}, nil
 }
 
@@ -237,7 +237,7 @@ func (c *call) showBuckets(found *tenantBuckets, statuses []decision.Status) err
 	for i, b := range found.bounds {
 		status := &statuses[i]
 		shown[i] = shownBucket{
-			Policy: b.Policy.Name, Subject: cmp.Or(b.Key.Whose(), "the tenant"), Endpoint: b.Key.Endpoint, Limit: b.Policy.Describe(),
+			Policy: b.Policy.Name, Subject: cmp.Or(b.Key.SubjectText(), "the tenant"), Endpoint: b.Key.Endpoint, Limit: b.Policy.Describe(),
 			Used: status.Used, Remaining: status.Remaining, Reset: time.UnixMicro(int64(status.Reset)).UTC().Format(time.RFC3339),
 		}
 	}

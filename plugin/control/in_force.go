@@ -36,7 +36,7 @@ func (s *Server) inForce(ctx context.Context, in *inForceInput) (*inForceOutput,
 	}
 	w := newInForceReport(policies, id, s.now(), s.viewOf(callerOf(ctx)))
 	if in.Endpoint == "" {
-		policies.Everywhere(id, nil, w.now, w.addResolution)
+		policies.VisitRequestKinds(id, nil, w.now, w.addResolution)
 	} else {
 		var r policy.Resolution
 		policies.ResolveAt(&id, w.now, &r)

@@ -133,7 +133,7 @@ func (r *Requests) orgIdentity(ctx context.Context, policies *policy.Plan, org s
 // bounds returns the bounds of the requests whose buckets are the org's own, each bucket once. They read without
 // spending.
 func (r *Requests) bounds(policies *policy.Plan, id identity.Identity, now limit.Micros) []policy.Bound {
-	all := policies.BoundsOf(id, nil, now)
+	all := policies.TenantBounds(id, nil, now)
 	if r.Endpoint == "" {
 		return all
 	}

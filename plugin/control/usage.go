@@ -195,7 +195,7 @@ func usageOf(policies *policy.Plan, b *policy.Bound, status *decision.Status) Bu
 	return BucketUsage{
 		Policy:      b.Policy.Name,
 		Row:         b.Policy.Row,
-		Of:          cmp.Or(b.Key.Whose(), "the org"),
+		Of:          cmp.Or(b.Key.SubjectText(), "the org"),
 		Endpoint:    b.Key.Endpoint,
 		Scope:       b.Policy.Scope.String(),
 		Description: b.Policy.Describe(),

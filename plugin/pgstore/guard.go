@@ -70,7 +70,7 @@ func newGuard(written, rows []Policy, config *policy.Plan) *guard {
 		}
 	}
 	if config != nil {
-		for _, p := range config.ForTenants() {
+		for _, p := range config.TenantPolicies() {
 			g.beside = g.add(g.beside, neighbour{configured(config.Namespace(), p), true})
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Mode is what a policy does with a denial.
+// Mode selects what a policy does with a denial.
 type Mode uint8
 
 // The modes. The zero value enforces.
@@ -19,7 +19,7 @@ const (
 
 func (m Mode) String() string { return [...]string{"enforce", "shadow", "log"}[m] }
 
-// FailMode is what a policy does when its store is away.
+// FailMode selects what a policy does while the shared store does not answer.
 type FailMode uint8
 
 // The fail modes. The zero value limits locally.
@@ -31,18 +31,18 @@ const (
 
 func (f FailMode) String() string { return [...]string{"local", "open", "closed"}[f] }
 
-// Accuracy is whether nodes may take tokens of a policy's buckets ahead of need: see [Policy.Leasable].
+// Accuracy selects whether nodes may lease tokens of a policy's buckets ([Policy.Leasable]).
 type Accuracy uint8
 
 // The accuracies. The zero value allows leases.
 const (
 	Leased Accuracy = iota
-	Exact           // every request asks the shared store
+	Exact           // every request is counted in the shared store
 )
 
 func (a Accuracy) String() string { return [...]string{"leased", "exact"}[a] }
 
-// Scope is what a limit is counted per.
+// Scope names what a limit is counted per.
 type Scope uint8
 
 // The scopes.
@@ -57,7 +57,9 @@ const (
 	UserEndpoint
 )
 
-var scopeNames = [...]string{"", "tenant", "user", "credential", "ip", "endpoint", "global", "tenant+endpoint", "user+endpoint"}
+var scopeNames = [...]string{
+	"", "tenant", "user", "credential", "ip", "endpoint", "global", "tenant+endpoint", "user+endpoint",
+}
 
 func (s Scope) String() string { return scopeNames[s] }
 
@@ -69,17 +71,17 @@ func PerScope(name string) string {
 	return "per " + name
 }
 
-// ByEndpoint tells whether each endpoint has a bucket of its own.
+// ByEndpoint reports whether each endpoint has a bucket of its own.
 func (s Scope) ByEndpoint() bool { return s == Endpoint || s == TenantEndpoint || s == UserEndpoint }
 
-// ByUser tells whether each user of a tenant has a bucket of its own.
+// ByUser reports whether each user of a tenant has a bucket of its own.
 func (s Scope) ByUser() bool { return s == User || s == UserEndpoint }
 
 // Shared reports whether all tenants spend from the buckets of the scope.
 func (s Scope) Shared() bool { return s == Endpoint || s == Global }
 
-// Policy is a named, compiled limit and whom it applies to. It is immutable. What resolving reads comes before Limit, so
-// that it lies together.
+// Policy holds a named, compiled limit and what it applies to. It is immutable. The fields that ResolveAt reads come
+// before Limit: they share a cache line.
 type Policy struct {
 	Name     string
 	Scope    Scope
@@ -88,20 +90,20 @@ type Policy struct {
 	Mode     Mode
 	FailMode FailMode
 	Accuracy Accuracy
-	Cost     int64 // tokens that a request costs here; -1: what the request costs elsewhere too
-	Row      int64 // the id of the row of a database that it is; 0: it is a config's
+	Cost     int64 // tokens that a request costs here; -1: the cost of the request
+	Row      int64 // id of the database row; 0 for a policy of the config
 
 	pattern int // index of Endpoint among the config's patterns; -1 for every endpoint, and for a row's
 	Limit   limit.Limit
 
-	PublicNote string // what the tenant reads about a row; "": nothing
-	quota      string // the policy as an item of the RateLimit-Policy field: "burst";q=100;w=60
+	PublicNote string // shown to the tenant; "" for none
+	quota      string // item of the RateLimit-Policy field: "burst";q=100;w=60
 }
 
-// Quota is the policy as an item of the IETF RateLimit-Policy field.
+// Quota returns the policy as an item of the IETF RateLimit-Policy field.
 func (p *Policy) Quota() string { return p.quota }
 
-// Describe is the policy's limit in words, for logs.
+// Describe returns the policy's limit in words, for logs.
 func (p *Policy) Describe() string {
 	spec := p.Limit.Spec()
 	text := fmt.Sprintf("%d per %d s", spec.Quantity, spec.Window/limit.Second)
@@ -111,15 +113,15 @@ func (p *Policy) Describe() string {
 	return fmt.Sprintf("%s (%s) %s", text, spec.Algorithm, PerScope(p.Scope.String()))
 }
 
-// ByRoute tells whether the policy counts endpoints apart without a pattern that says which: then a bucket is known by the
-// name of the request's route.
+// ByRoute reports whether the policy counts per endpoint without a pattern. Then the route's name identifies the
+// bucket.
 func (p *Policy) ByRoute() bool { return p.Scope.ByEndpoint() && p.Endpoint == "" }
 
-// Leasable tells whether nodes may take tokens of the policy's buckets ahead of need: its accuracy allows it, and its
-// algorithm is one of which tokens can be taken so. A leased bucket is asked with less than it holds. So a policy of
-// which every request costs nearly all that it holds is not leasable, for none might be admitted.
+// Leasable reports whether nodes may lease tokens of the policy's buckets: its accuracy and its algorithm allow it.
+// A leased bucket offers a request less than its capacity. So a policy with a cost close to the capacity is not
+// leasable: it might admit no request.
 //
-// Whether the limit is large enough to be worth it is not looked at.
+// Leasable ignores whether the limit is large enough to be worth a lease.
 func (p *Policy) Leasable() bool {
 	switch p.Limit.Spec().Algorithm {
 	case limit.TokenBucket, limit.FixedWindow:
@@ -129,7 +131,7 @@ func (p *Policy) Leasable() bool {
 	}
 }
 
-// Group is whose buckets are kept together: all of one group's buckets share a slot in a cluster.
+// Group selects which buckets are kept together: the buckets of one group share a slot of a Redis Cluster.
 type Group uint8
 
 // The groups.
@@ -140,7 +142,7 @@ const (
 	ByAll                       // GroupID is ""
 )
 
-// Kind is what the subject within a group is.
+// Kind names the kind of subject within a group.
 type Kind uint8
 
 // The kinds. A user and a credential of one name are two subjects.
@@ -164,12 +166,11 @@ type Key struct {
 	Endpoint  string // scopes with an endpoint beside a tenant or user only
 }
 
-// Shared reports whether all tenants spend from the bucket: it is counted per endpoint or for everybody, so its numbers
-// are not those of one tenant, user, credential or address.
+// Shared reports whether all tenants spend from the bucket: it is counted per endpoint or in total.
 func (k *Key) Shared() bool { return k.Group == ByEndpoint || k.Group == ByAll }
 
-// Whose is who has the bucket within its group, in words; "": the whole group has it.
-func (k *Key) Whose() string {
+// SubjectText returns the subject within the group in words, or "" for a bucket of the whole group.
+func (k *Key) SubjectText() string {
 	switch k.Kind {
 	case KindUser:
 		return "user " + k.Subject
@@ -182,7 +183,7 @@ func (k *Key) Whose() string {
 	}
 }
 
-// KeysOf are the buckets of bounds.
+// KeysOf returns the bucket keys of bounds.
 func KeysOf(bounds []Bound) []Key {
 	keys := make([]Key, len(bounds))
 	for i := range keys {
@@ -191,15 +192,15 @@ func KeysOf(bounds []Bound) []Key {
 	return keys
 }
 
-// Bound is a policy resolved for one request: which bucket it spends from, and how much.
+// Bound holds a policy resolved for one request: which bucket it spends from, and how much.
 type Bound struct {
 	Policy *Policy
 	Key    Key
 	Cost   int64 // tokens; 0 reads without spending
 
-	Override int64 // the id of the commercial override that changed the limit; 0: none did
-	Penalty  int64 // the id of a detector's that changed it after that; 0: none did
+	Override int64 // id of the commercial override that changed the limit; 0 for none
+	Penalty  int64 // id of the detector's override that changed it after that; 0 for none
 }
 
-// Enforced tells whether the bound can deny.
+// Enforced reports whether the bound can deny.
 func (b *Bound) Enforced() bool { return b.Policy.Mode == Enforce }

@@ -7,62 +7,67 @@ import (
 	"strconv"
 )
 
-// NewSnapshot builds the snapshot of all rows. The faults tell every row that does not compile. Of such a row the last good
-// value is taken from the previous snapshot, if there is one (nil: there is none); otherwise the snapshot is without it.
+// NewSnapshot builds the snapshot of all rows, and returns a fault for every row that does not compile. Such a row
+// keeps its last good value from the previous snapshot. Without a previous one (nil) the snapshot omits the row.
 func NewSnapshot(rows Rows, previous *Snapshot) (*Snapshot, []Fault) {
-	empty := &Snapshot{tiers: map[string]bool{}, claimed: map[string]int{}, spaces: map[string]space{}, endpoints: newEndpoints()}
+	empty := &Snapshot{
+		tiers:         map[string]bool{},
+		tenantsByTier: map[string]int{},
+		namespaces:    map[string]namespaceRows{},
+		endpoints:     newEndpoints(),
+	}
 	if previous == nil {
 		previous = empty
 	}
-	b := builder{snapshot: empty, previous: previous, fresh: true, names: map[string]string{}}
-	b.add(rows)
+	b := builder{snapshot: empty, previous: previous, fresh: true, interned: map[string]string{}}
+	b.putRows(rows)
 	return b.finish(rows.Version)
 }
 
-// Apply is the snapshot after changes; b stays as it is. A row that does not compile is told in the faults, and its last
-// good value stays. It takes time for the changes and the shards that they touch, not for the snapshot.
+// Apply returns the snapshot after changes, and a fault for every row that does not compile; b does not change. Such a
+// row keeps its last good value. The time grows with the changes and the shards that they touch, not with the snapshot.
 func (b *Snapshot) Apply(changes Changes) (*Snapshot, []Fault) {
 	next := *b
-	next.tiers, next.claimed = maps.Clone(b.tiers), maps.Clone(b.claimed)
-	next.spaces, next.endpoints = maps.Clone(b.spaces), b.endpoints.copied()
-	w := builder{snapshot: &next, previous: b, names: map[string]string{}}
-	w.drop(changes.Gone)
-	w.add(changes.Rows)
+	next.tiers, next.tenantsByTier = maps.Clone(b.tiers), maps.Clone(b.tenantsByTier)
+	next.namespaces, next.endpoints = maps.Clone(b.namespaces), b.endpoints.clone()
+	w := builder{snapshot: &next, previous: b, interned: map[string]string{}}
+	w.dropRows(changes.Gone)
+	w.putRows(changes.Rows)
 	return w.finish(changes.Version)
 }
 
-// builder makes a snapshot that nobody sees yet.
+// builder makes a snapshot before it is published.
 type builder struct {
 	snapshot *Snapshot
-	previous *Snapshot // has the last good values
-	fresh    bool      // the snapshot began empty: nothing of it is shared with another
+	previous *Snapshot // holds the last good values
+	fresh    bool      // the snapshot began empty: it shares no part with another
 	owned    [shardCount]bool
-	names    map[string]string // one copy of each name that many rows have
+	interned map[string]string // one copy of each name that many rows have
 	faults   []Fault
 }
 
-// drop takes the rows of these keys out.
-func (b *builder) drop(gone Gone) {
+// dropRows drops the rows of these keys.
+func (b *builder) dropRows(gone Gone) {
 	for _, name := range gone.Tiers {
 		delete(b.snapshot.tiers, name)
 	}
 	for _, id := range gone.Tenants {
-		b.forgetTenant(id)
+		b.dropTenant(id)
 	}
 	for _, id := range gone.Policies {
 		if r, ok := b.snapshot.policies.get(id); ok {
-			b.removePolicy(r)
+			b.dropPolicy(r)
 		}
 	}
 	for _, id := range gone.Overrides {
 		if o, ok := b.snapshot.overrides.get(id); ok {
-			b.removeOverride(o)
+			b.dropOverride(o)
 		}
 	}
 }
 
-// add puts rows in, each in the place of the one with its key.
-func (b *builder) add(rows Rows) {
+// putRows adds rows; each replaces the row of its key.
+func (b *builder) putRows(rows Rows) {
 	for _, tier := range rows.Tiers {
 		f := faultList{table: inTiers, key: tier.Name}
 		f.tier("name", tier.Name)
@@ -90,40 +95,48 @@ func (b *builder) finish(version int64) (*Snapshot, []Fault) {
 	return b.snapshot, b.faults
 }
 
-// name is the one copy of a name that many rows have.
-func (b *builder) name(text string) string {
-	if known, ok := b.names[text]; ok {
-		return known
+// intern returns the one copy of a name that many rows share.
+func (b *builder) intern(text string) string {
+	if shared, ok := b.interned[text]; ok {
+		return shared
 	}
-	b.names[text] = text
+	b.interned[text] = text
 	return text
 }
 
-// shard is a shard that may be changed.
-func (b *builder) shard(i int) *shard {
+// ownedShard returns a shard that may be changed, and copies it first if another snapshot shares it.
+func (b *builder) ownedShard(i int) *shard {
 	switch s := b.snapshot.shards[i]; {
 	case s == nil:
-		b.snapshot.shards[i] = &shard{accounts: map[string]*account{}, subjects: map[subject][]*override{}, networks: map[netip.Prefix][]*override{}}
+		b.snapshot.shards[i] = &shard{
+			tenants:  map[string]*tenantRows{},
+			subjects: map[subject][]*override{},
+			networks: map[netip.Prefix][]*override{},
+		}
 	case !b.fresh && !b.owned[i]:
-		b.snapshot.shards[i] = &shard{accounts: maps.Clone(s.accounts), subjects: maps.Clone(s.subjects), networks: maps.Clone(s.networks)}
+		b.snapshot.shards[i] = &shard{
+			tenants:  maps.Clone(s.tenants),
+			subjects: maps.Clone(s.subjects),
+			networks: maps.Clone(s.networks),
+		}
 	}
 	b.owned[i] = true
 	return b.snapshot.shards[i]
 }
 
-// change replaces what is known of a tenant by what edit makes of it, and forgets the tenant if nothing is left.
-func (b *builder) change(tenant string, edit func(*account)) {
-	accounts := b.shard(tenantShard(tenant)).accounts
-	var next account
-	if now := accounts[tenant]; now != nil {
+// editTenant replaces the rows of a tenant with an edited copy, and drops an empty one.
+func (b *builder) editTenant(tenant string, edit func(*tenantRows)) {
+	tenants := b.ownedShard(tenantShard(tenant)).tenants
+	var next tenantRows
+	if now := tenants[tenant]; now != nil {
 		next = *now
 	}
 	edit(&next)
-	if !next.known && len(next.policies) == 0 && len(next.overrides) == 0 {
-		delete(accounts, tenant)
+	if !next.hasRow && len(next.policies) == 0 && len(next.overrides) == 0 {
+		delete(tenants, tenant)
 		return
 	}
-	accounts[tenant] = &next
+	tenants[tenant] = &next
 }
 
 func (b *builder) putTenant(in TenantRow) {
@@ -135,88 +148,87 @@ func (b *builder) putTenant(in TenantRow) {
 	}
 	if len(f.list) > 0 {
 		b.faults = append(b.faults, f.list...)
-		last := b.previous.account(in.ID)
-		if last == nil || !last.known {
+		last := b.previous.tenant(in.ID)
+		if last == nil || !last.hasRow {
 			return
 		}
 		in.Tier, in.TimeZone = last.tier, last.timeZone
 	}
-	b.forgetTenant(in.ID)
-	b.change(b.name(in.ID), func(a *account) {
-		a.known, a.tier, a.timeZone = true, b.name(in.Tier), b.name(in.TimeZone)
+	b.dropTenant(in.ID)
+	b.editTenant(b.intern(in.ID), func(a *tenantRows) {
+		a.hasRow, a.tier, a.timeZone = true, b.intern(in.Tier), b.intern(in.TimeZone)
 	})
-	b.snapshot.tenants++
-	b.snapshot.claimed[in.Tier]++
+	b.snapshot.tenantCount++
+	b.snapshot.tenantsByTier[in.Tier]++
 }
 
-func (b *builder) forgetTenant(id string) {
-	a := b.snapshot.account(id)
-	if a == nil || !a.known {
+func (b *builder) dropTenant(id string) {
+	a := b.snapshot.tenant(id)
+	if a == nil || !a.hasRow {
 		return
 	}
-	if b.snapshot.claimed[a.tier]--; b.snapshot.claimed[a.tier] == 0 {
-		delete(b.snapshot.claimed, a.tier)
+	if b.snapshot.tenantsByTier[a.tier]--; b.snapshot.tenantsByTier[a.tier] == 0 {
+		delete(b.snapshot.tenantsByTier, a.tier)
 	}
-	b.snapshot.tenants--
-	b.change(id, func(a *account) { a.known, a.tier, a.timeZone = false, "", "" })
+	b.snapshot.tenantCount--
+	b.editTenant(id, func(a *tenantRows) { a.hasRow, a.tier, a.timeZone = false, "", "" })
 }
 
-// putPolicy takes the old value of a row away before it looks at the new one, whose endpoint may only go with the
-// others without it.
+// putPolicy drops the old value of a row before it compiles the new one: the new endpoint may cross the old one.
 func (b *builder) putPolicy(in Row) {
 	if r, ok := b.snapshot.policies.get(in.ID); ok {
-		b.removePolicy(r)
+		b.dropPolicy(r)
 	}
-	in.Namespace, in.Tier, in.Tenant = b.name(in.Namespace), b.name(in.Tier), b.name(in.Tenant)
-	in.Limit.Name, in.Limit.Endpoint = b.name(in.Limit.Name), b.name(in.Limit.Endpoint)
+	in.Namespace, in.Tier, in.Tenant = b.intern(in.Namespace), b.intern(in.Tier), b.intern(in.Tenant)
+	in.Limit.Name, in.Limit.Endpoint = b.intern(in.Limit.Name), b.intern(in.Limit.Endpoint)
 	r, faults := compileRow(in)
-	if r == nil || !b.endpoint(r.Endpoint, inPolicies, in.ID) {
+	if r == nil || !b.acquireEndpoint(r.Endpoint, inPolicies, in.ID) {
 		b.faults = append(b.faults, faults...)
 		last, ok := b.previous.policies.get(in.ID)
-		if !ok || !b.endpoint(last.Endpoint, inPolicies, in.ID) {
+		if !ok || !b.acquireEndpoint(last.Endpoint, inPolicies, in.ID) {
 			return
 		}
 		r = last
 	}
 	b.snapshot.policies.insert(r, b.fresh)
-	s := b.space(r, 1)
+	s := b.countRow(r, 1)
 	if r.tenant == "" {
 		s.tiers = maps.Clone(s.tiers)
-		s.tiers[r.Tier] = withRow(s.tiers[r.Tier], r)
-		b.snapshot.spaces[r.namespace] = s
+		s.tiers[r.Tier] = insertRow(s.tiers[r.Tier], r)
+		b.snapshot.namespaces[r.namespace] = s
 		return
 	}
-	b.change(r.tenant, func(a *account) { a.policies = withRow(a.policies, r) })
+	b.editTenant(r.tenant, func(a *tenantRows) { a.policies = insertRow(a.policies, r) })
 }
 
-func (b *builder) removePolicy(r *row) {
+func (b *builder) dropPolicy(r *row) {
 	b.snapshot.endpoints.release(r.Endpoint)
 	b.snapshot.policies.remove(r.Row)
-	s := b.space(r, -1)
+	s := b.countRow(r, -1)
 	if r.tenant != "" {
-		b.change(r.tenant, func(a *account) { a.policies = without(a.policies, r) })
+		b.editTenant(r.tenant, func(a *tenantRows) { a.policies = removed(a.policies, r) })
 		return
 	}
 	s.tiers = maps.Clone(s.tiers)
-	if s.tiers[r.Tier] = without(s.tiers[r.Tier], r); len(s.tiers[r.Tier]) == 0 {
+	if s.tiers[r.Tier] = removed(s.tiers[r.Tier], r); len(s.tiers[r.Tier]) == 0 {
 		delete(s.tiers, r.Tier)
 	}
-	b.snapshot.spaces[r.namespace] = s
+	b.snapshot.namespaces[r.namespace] = s
 }
 
-// space counts a row in its namespace.
-func (b *builder) space(r *row, n int) space {
-	s, ok := b.snapshot.spaces[r.namespace]
+// countRow counts a row n times in its namespace, and returns the rows of that namespace.
+func (b *builder) countRow(r *row, n int) namespaceRows {
+	s, ok := b.snapshot.namespaces[r.namespace]
 	if !ok {
 		s.tiers = map[string][]*row{}
 	}
-	s.uses.count(&r.Policy, n)
-	b.snapshot.spaces[r.namespace] = s
+	s.needs.addPolicy(&r.Policy, n)
+	b.snapshot.namespaces[r.namespace] = s
 	return s
 }
 
-// endpoint counts a use of a row's endpoint, and tells whether it goes with the others.
-func (b *builder) endpoint(text, table string, id int64) bool {
+// acquireEndpoint counts a use of a row's endpoint, and reports whether it is compatible with the others.
+func (b *builder) acquireEndpoint(text, table string, id int64) bool {
 	err := b.snapshot.endpoints.acquire(text)
 	if err != nil {
 		b.faults = append(b.faults, Fault{table, strconv.FormatInt(id, 10), "endpoint", err.Error()})
@@ -226,86 +238,86 @@ func (b *builder) endpoint(text, table string, id int64) bool {
 
 func (b *builder) putOverride(in Override) {
 	if o, ok := b.snapshot.overrides.get(in.ID); ok {
-		b.removeOverride(o)
+		b.dropOverride(o)
 	}
-	in.Tenant, in.Endpoint, in.Policy = b.name(in.Tenant), b.name(in.Endpoint), b.name(in.Policy)
-	in.Reason, in.Author = b.name(in.Reason), b.name(in.Author)
+	in.Tenant, in.Endpoint, in.Policy = b.intern(in.Tenant), b.intern(in.Endpoint), b.intern(in.Policy)
+	in.Reason, in.Author = b.intern(in.Reason), b.intern(in.Author)
 	o, faults := compileOverride(in)
-	if o == nil || !b.endpoint(o.endpoint, inOverrides, in.ID) {
+	if o == nil || !b.acquireEndpoint(o.endpoint, inOverrides, in.ID) {
 		b.faults = append(b.faults, faults...)
 		last, ok := b.previous.overrides.get(in.ID)
-		if !ok || !b.endpoint(last.endpoint, inOverrides, in.ID) {
+		if !ok || !b.acquireEndpoint(last.endpoint, inOverrides, in.ID) {
 			return
 		}
 		o = last
 	}
 	b.snapshot.overrides.insert(o, b.fresh)
-	b.aim(o, 1, func(list []*override) []*override { return with(list, len(list), o) })
+	b.editTarget(o, 1, func(list []*override) []*override { return inserted(list, len(list), o) })
 }
 
-func (b *builder) removeOverride(o *override) {
+func (b *builder) dropOverride(o *override) {
 	b.snapshot.endpoints.release(o.endpoint)
 	b.snapshot.overrides.remove(o.id)
-	b.aim(o, -1, func(list []*override) []*override { return without(list, o) })
+	b.editTarget(o, -1, func(list []*override) []*override { return removed(list, o) })
 }
 
-// aim edits the list of overrides where o is looked up.
-func (b *builder) aim(o *override, n int, edit func([]*override) []*override) {
+// editTarget edits the list in which o is looked up, and counts o's target n times.
+func (b *builder) editTarget(o *override, n int, edit func([]*override) []*override) {
 	b.snapshot.targets[o.target] += n
 	switch o.target {
 	case onTenant, onEndpoint:
-		b.change(o.tenant, func(a *account) { a.overrides = edit(a.overrides) })
+		b.editTenant(o.tenant, func(a *tenantRows) { a.overrides = edit(a.overrides) })
 	case onIP:
-		prefix, err := network(o.who)
+		prefix, err := network(o.targetName)
 		if err != nil {
-			return // not so: it was parsed when the override was compiled
+			return // unreachable: compileOverride has parsed it
 		}
-		b.resize(prefix, n)
-		networks := b.shard(networkShard(prefix)).networks
+		b.countNetwork(prefix, n)
+		networks := b.ownedShard(networkShard(prefix)).networks
 		if networks[prefix] = edit(networks[prefix]); len(networks[prefix]) == 0 {
 			delete(networks, prefix)
 		}
 	default:
 		s := o.subject()
-		subjects := b.shard(s.shard()).subjects
+		subjects := b.ownedShard(s.shard()).subjects
 		if subjects[s] = edit(subjects[s]); len(subjects[s]) == 0 {
 			delete(subjects, s)
 		}
 	}
 }
 
-// resize counts the networks of one size.
-func (b *builder) resize(network netip.Prefix, n int) {
-	s := size{bits: network.Bits(), is4: network.Addr().Is4()}
-	sizes := slices.Clone(b.snapshot.sizes)
-	i := slices.IndexFunc(sizes, func(known size) bool { return known.bits == s.bits && known.is4 == s.is4 })
+// countNetwork counts n overrides for the size of a network.
+func (b *builder) countNetwork(network netip.Prefix, n int) {
+	s := networkSize{bits: network.Bits(), is4: network.Addr().Is4()}
+	sizes := slices.Clone(b.snapshot.networkSizes)
+	i := slices.IndexFunc(sizes, func(other networkSize) bool { return other.bits == s.bits && other.is4 == s.is4 })
 	if i < 0 {
 		i, sizes = len(sizes), append(sizes, s)
 	}
 	if sizes[i].n += n; sizes[i].n == 0 {
 		sizes = slices.Delete(sizes, i, i+1)
 	}
-	b.snapshot.sizes = sizes
+	b.snapshot.networkSizes = sizes
 }
 
-// subject is where an override is looked up that is on somebody with a name.
+// subject returns the key under which an override of a user or a credential is looked up.
 func (o *override) subject() subject {
 	if o.target == onCredential {
-		return subject{onCredential, "", o.who}
+		return subject{onCredential, "", o.targetName}
 	}
-	return subject{onUser, o.tenant, o.who}
+	return subject{onUser, o.tenant, o.targetName}
 }
 
-// withRow is a list of rows by namespace and name, the younger of one name first, with one more.
-func withRow(list []*row, r *row) []*row {
+// insertRow returns a copy of a list with r inserted. The list is sorted by namespace and name, the younger row first.
+func insertRow(list []*row, r *row) []*row {
 	i := 0
-	for i < len(list) && before(list[i], r) {
+	for i < len(list) && rowBefore(list[i], r) {
 		i++
 	}
-	return with(list, i, r)
+	return inserted(list, i, r)
 }
 
-func before(a, b *row) bool {
+func rowBefore(a, b *row) bool {
 	if a.namespace != b.namespace {
 		return a.namespace < b.namespace
 	}
@@ -315,8 +327,9 @@ func before(a, b *row) bool {
 	return a.Row > b.Row
 }
 
-// with is a copy of a list with one more at i. It has no spare room: there are very many such lists.
-func with[T any](list []T, i int, item T) []T {
+// inserted returns a copy of a list with an item inserted at i. It has no spare capacity: a snapshot has very many
+// lists.
+func inserted[T any](list []T, i int, item T) []T {
 	longer := make([]T, len(list)+1)
 	copy(longer, list[:i])
 	longer[i] = item
@@ -324,8 +337,8 @@ func with[T any](list []T, i int, item T) []T {
 	return longer
 }
 
-// without is a copy of a list without an item.
-func without[T comparable](list []T, item T) []T {
+// removed returns a copy of a list without an item.
+func removed[T comparable](list []T, item T) []T {
 	shorter := make([]T, 0, max(len(list)-1, 0))
 	for _, other := range list {
 		if other != item {

@@ -15,7 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// row is a compiled Row. It is immutable but for what it remembers.
+// row holds a compiled Row. It is immutable except for variants, a cache.
 type row struct {
 	namespace                         string
 	ownMode, ownFailMode, ownAccuracy bool // false: the config's
@@ -24,11 +24,11 @@ type row struct {
 	variants atomic.Pointer[[]*Policy]
 }
 
-func (r *row) key() int64 { return r.Row }
+func (r *row) rowID() int64 { return r.Row }
 
-// under is the row's policy under a config that says these, which it takes where it has none of its own. What is made
-// for a config is remembered, so that requests get the same policy again.
-func (r *row) under(mode Mode, failMode FailMode, accuracy Accuracy) *Policy {
+// variant returns the row's policy under a config with these modes, which apply where the row has none of its own. Results
+// are cached: all requests under a config get the same policy.
+func (r *row) variant(mode Mode, failMode FailMode, accuracy Accuracy) *Policy {
 	if r.ownMode {
 		mode = r.Mode
 	}
@@ -41,10 +41,10 @@ func (r *row) under(mode Mode, failMode FailMode, accuracy Accuracy) *Policy {
 	if mode == r.Mode && failMode == r.FailMode && accuracy == r.Accuracy {
 		return &r.Policy
 	}
-	known := r.variants.Load()
+	cached := r.variants.Load()
 	var list []*Policy
-	if known != nil {
-		list = *known
+	if cached != nil {
+		list = *cached
 	}
 	for _, p := range list {
 		if p.Mode == mode && p.FailMode == failMode && p.Accuracy == accuracy {
@@ -53,13 +53,13 @@ func (r *row) under(mode Mode, failMode FailMode, accuracy Accuracy) *Policy {
 	}
 	p := r.Policy
 	p.Mode, p.FailMode, p.Accuracy = mode, failMode, accuracy
-	longer := with(list, len(list), &p)       // at most one for each that configs can say
-	r.variants.CompareAndSwap(known, &longer) // where another request was first, the next one remembers
+	longer := inserted(list, len(list), &p)    // at most one for each combination of modes
+	r.variants.CompareAndSwap(cached, &longer) // if another request was faster, a later one caches this result
 	return &p
 }
 
-// plain is the row as it was given, but for spellings that mean the same.
-func (r *row) plain() Row {
+// normalized returns the row as it was given, except for spellings that mean the same.
+func (r *row) normalized() Row {
 	spec := r.Limit.Spec()
 	out := Row{
 		ID: r.Row,
@@ -251,8 +251,8 @@ func (f *faultList) oneOf(field, value string, known ...string) {
 	f.add(field, "unknown %s %q", field, value)
 }
 
-// network is what the address of an override stands for: an IPv4 address for itself, an IPv6 address for its /64, which
-// is one client, and a network for all of its addresses.
+// network parses the address of an override: an IPv4 address stands for itself, an IPv6 address for its /64, which is one
+// client, and a network for all of its addresses.
 func network(text string) (netip.Prefix, error) {
 	if strings.Contains(text, "/") {
 		prefix, err := netip.ParsePrefix(text)
@@ -274,7 +274,7 @@ func network(text string) (netip.Prefix, error) {
 	return addr.Prefix(64)
 }
 
-// networkText is a network as people write it: a single IPv4 address has no length.
+// networkText formats a network: a single IPv4 address has no length.
 func networkText(prefix netip.Prefix) string {
 	if prefix.Addr().Is4() && prefix.IsSingleIP() {
 		return prefix.Addr().String()

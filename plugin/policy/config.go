@@ -12,22 +12,22 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// FromConfig compiles a config that schema.Parse or Validate has accepted. The error is of type schema.Faults and
-// tells every fault that the schema cannot see: limits whose products overflow, patterns that are ambiguous.
+// FromConfig compiles a config that schema.Parse or Validate has accepted. The error is of type schema.Faults and lists
+// every fault that the schema cannot find: limits with products that overflow, patterns that are ambiguous.
 func FromConfig(config schema.Config) (*Plan, error) {
 	c := compiler{config: &config}
-	c.patterns()
+	c.collectPatterns()
 	c.plan.config = &config
 	c.plan.namespace = config.Namespace
 	c.plan.mode = parseMode(config.Mode, "")
 	c.plan.failMode = parseFailMode(config.FailMode, "")
 	c.plan.accuracy = parseAccuracy(config.Accuracy, "")
-	c.tiers()
+	c.compileTiers()
 	if len(config.Anonymous.Limits) > 0 {
-		c.plan.anonymous = c.limits("anonymous.limits", "", config.Anonymous.Limits)
+		c.plan.anonymous = c.compileLimits("anonymous.limits", "", config.Anonymous.Limits)
 	}
-	c.plan.global = c.limits("global.limits", "", config.Global.Limits)
-	c.rules()
+	c.plan.global = c.compileLimits("global.limits", "", config.Global.Limits)
+	c.compileRules()
 	if len(c.faults) > 0 {
 		return nil, c.faults
 	}
@@ -55,8 +55,8 @@ func (c *compiler) fault(path string, err error) {
 	c.faults = append(c.faults, fault)
 }
 
-// patterns compiles all patterns of the config together: one walk over a path finds all that match.
-func (c *compiler) patterns() {
+// collectPatterns compiles all patterns of the config together: one walk over a path finds all that match.
+func (c *compiler) collectPatterns() {
 	paths := map[string]string{} // of the first place where a pattern stands
 	var texts []string
 	add := func(text, path string) {
@@ -92,22 +92,22 @@ func (c *compiler) patterns() {
 	}
 }
 
-func (c *compiler) tiers() {
+func (c *compiler) compileTiers() {
 	c.plan.tiers = make(map[string][]*Policy, len(c.config.Tiers))
 	c.plan.defaultTier = c.config.DefaultTier
 	for i, tier := range c.config.Tiers {
 		if c.plan.defaultTier == "" {
 			c.plan.defaultTier = tier.Name
 		}
-		c.plan.tiers[tier.Name] = c.limits(fmt.Sprintf("tiers[%d].limits", i), tier.Name, tier.Limits)
+		c.plan.tiers[tier.Name] = c.compileLimits(fmt.Sprintf("tiers[%d].limits", i), tier.Name, tier.Limits)
 	}
 }
 
-// limits compiles one list, with policies of one name together, the most specific endpoint first.
-func (c *compiler) limits(path, tier string, configs []schema.Limit) []*Policy {
+// compileLimits compiles one list, with policies of one name together, the most specific endpoint first.
+func (c *compiler) compileLimits(path, tier string, configs []schema.Limit) []*Policy {
 	list := make([]*Policy, 0, len(configs))
 	for i, config := range configs {
-		p, err := c.policy(config)
+		p, err := c.compilePolicy(config)
 		if err != nil {
 			c.fault(fmt.Sprintf("%s[%d]", path, i), err)
 			continue
@@ -131,7 +131,7 @@ func (c *compiler) limits(path, tier string, configs []schema.Limit) []*Policy {
 	return list
 }
 
-func (c *compiler) policy(config schema.Limit) (*Policy, error) {
+func (c *compiler) compilePolicy(config schema.Limit) (*Policy, error) {
 	p, err := compileLimit(config)
 	if err != nil {
 		return nil, err
@@ -145,7 +145,7 @@ func (c *compiler) policy(config schema.Limit) (*Policy, error) {
 	return &p, nil
 }
 
-// compileLimit compiles what a limit says by itself, wherever it is written: all but its endpoint's place among others.
+// compileLimit compiles a limit by itself: all of it except its endpoint's place among others.
 func compileLimit(config schema.Limit) (Policy, error) {
 	algorithm, err := limit.ParseAlgorithm(first(config.Algorithm, schema.AlgorithmTokenBucket))
 	if err != nil {
@@ -154,7 +154,7 @@ func compileLimit(config schema.Limit) (Policy, error) {
 	compiled, err := limit.New(limit.Spec{
 		Algorithm: algorithm,
 		Quantity:  config.Limit,
-		Window:    window(config.WindowSize),
+		Window:    windowMicros(config.WindowSize),
 		Burst:     config.Burst,
 		SoftPct:   config.SoftThresholdPct,
 		HardPct:   config.HardThresholdPct,
@@ -177,7 +177,7 @@ func compileLimit(config schema.Limit) (Policy, error) {
 		Accuracy: parseAccuracy(config.Accuracy, ""),
 		Cost:     -1,
 		pattern:  -1,
-		quota:    quota(config.Name, compiled.Spec()),
+		quota:    quotaItem(config.Name, compiled.Spec()),
 	}
 	if config.Cost != nil {
 		p.Cost = *config.Cost
@@ -185,12 +185,13 @@ func compileLimit(config schema.Limit) (Policy, error) {
 	return p, nil
 }
 
-// window is a window in microseconds. What is too long for a limit stays so: the product must not wrap around.
-func window(seconds int64) limit.Micros {
+// windowMicros returns a window in microseconds. A window that is too long for a limit stays too long: the product does
+// not wrap around.
+func windowMicros(seconds int64) limit.Micros {
 	return limit.Micros(min(max(seconds, -1), int64(limit.MaxWindow/limit.Second)+1)) * limit.Second
 }
 
-func quota(name string, spec limit.Spec) string {
+func quotaItem(name string, spec limit.Spec) string {
 	return fmt.Sprintf("%q;q=%d;w=%d", name, spec.Quantity, spec.Window/limit.Second)
 }
 
@@ -228,9 +229,9 @@ func first(own, common string) string {
 	return common
 }
 
-// rules compiles how requests are identified, and tells every source that makes no sense, needed or not: rows of a
-// database may need it later.
-func (c *compiler) rules() {
+// compileRules compiles how requests are identified, and records a fault for every source that does not parse. It checks
+// unneeded sources too: rows of a database may need them later.
+func (c *compiler) compileRules() {
 	var headers []string
 	for _, list := range [...]struct {
 		path    string
@@ -242,6 +243,6 @@ func (c *compiler) rules() {
 	}
 	if len(c.faults) == 0 {
 		c.plan.needs = c.plan.ownNeeds(c.config)
-		c.plan.Rules = rules(c.config, c.plan.needs)
+		c.plan.Rules = identityRules(c.config, c.plan.needs)
 	}
 }

@@ -7,34 +7,39 @@ import (
 	"strings"
 )
 
-// endpoints are the patterns that rows name, each once, and how often. Unlike a config's they come and go one at a
-// time, so adding one compares it with the others once, instead of all with all.
-type endpoints struct {
+// endpointSet holds the patterns that rows name, each once, with the number of rows. They change one at a time, unlike
+// those of a config, so adding one compares it with each of the others once.
+type endpointSet struct {
 	uses     map[string]int // rows by pattern
-	depth    map[string]int // how many patterns are wider, by pattern
+	depth    map[string]int // number of wider patterns, by pattern
 	patterns *patterns
 	fresh    map[string]*Pattern // acquired since patterns was compiled; nil when nothing can be acquired
 }
 
-func newEndpoints() *endpoints {
-	return &endpoints{uses: map[string]int{}, depth: map[string]int{}, patterns: &patterns{root: &node{}}, fresh: map[string]*Pattern{}}
+func newEndpoints() *endpointSet {
+	return &endpointSet{
+		uses:     map[string]int{},
+		depth:    map[string]int{},
+		patterns: &patterns{root: &node{}},
+		fresh:    map[string]*Pattern{},
+	}
 }
 
-// copied is a copy whose uses can be changed.
-func (e *endpoints) copied() *endpoints {
-	return &endpoints{uses: maps.Clone(e.uses), depth: e.depth, patterns: e.patterns, fresh: map[string]*Pattern{}}
+// clone returns a copy with uses that can be changed.
+func (e *endpointSet) clone() *endpointSet {
+	return &endpointSet{uses: maps.Clone(e.uses), depth: e.depth, patterns: e.patterns, fresh: map[string]*Pattern{}}
 }
 
-// acquire counts a use of a pattern ("" is none). It is refused when it makes no sense, or when it and another one
-// match some requests and neither is more specific. Two that differ in the names of parameters only are welcome: they
-// are different people's, and match the same.
-func (e *endpoints) acquire(text string) error {
+// acquire counts a use of a pattern ("" is none). It returns an error for a pattern that does not parse, and for one
+// that crosses another: both match some requests and neither is more specific. Two patterns may differ in the names of
+// parameters only.
+func (e *endpointSet) acquire(text string) error {
 	if text == "" || e.uses[text] > 0 {
 		e.count(text, 1)
 		return nil
 	}
 	if len(e.uses) >= maxPatterns {
-		return fmt.Errorf("there are %d endpoint patterns in use, and there cannot be more", maxPatterns)
+		return fmt.Errorf("at most %d endpoint patterns can be in use: remove one first", maxPatterns)
 	}
 	p, err := ParsePattern(text)
 	if err != nil {
@@ -42,7 +47,7 @@ func (e *endpoints) acquire(text string) error {
 	}
 	for other := range e.uses {
 		if relate(&p, e.parsed(other)) == crossing {
-			return fmt.Errorf("pattern %q is ambiguous with %q: both match some requests and neither is more specific", text, other)
+			return ambiguous(text, other)
 		}
 	}
 	e.fresh[text] = &p
@@ -50,10 +55,10 @@ func (e *endpoints) acquire(text string) error {
 	return nil
 }
 
-// release takes one use back.
-func (e *endpoints) release(text string) { e.count(text, -1) }
+// release drops one use of a pattern.
+func (e *endpointSet) release(text string) { e.count(text, -1) }
 
-func (e *endpoints) count(text string, n int) {
+func (e *endpointSet) count(text string, n int) {
 	if text == "" {
 		return
 	}
@@ -62,16 +67,16 @@ func (e *endpoints) count(text string, n int) {
 	}
 }
 
-// parsed is a pattern that is in use: compiled already, or parsed when it was acquired.
-func (e *endpoints) parsed(text string) *Pattern {
+// parsed returns a pattern in use: the compiled one, or the one that acquire parsed.
+func (e *endpointSet) parsed(text string) *Pattern {
 	if i := e.patterns.index(text); i >= 0 {
 		return &e.patterns.list[i]
 	}
 	return e.fresh[text]
 }
 
-// compile makes the patterns those that are in use now. It changes nothing when these are the same as before.
-func (e *endpoints) compile() {
+// compile rebuilds the patterns from those in use, unless they are the same as before.
+func (e *endpointSet) compile() {
 	var kept, fresh []Pattern
 	for text := range e.uses {
 		if e.patterns.index(text) >= 0 {
@@ -86,9 +91,9 @@ func (e *endpoints) compile() {
 	}
 	e.depth = maps.Clone(e.depth)
 	for i := range e.patterns.list {
-		if gone := &e.patterns.list[i]; e.uses[gone.text] == 0 {
-			e.deepen(kept, gone, -1)
-			delete(e.depth, gone.text)
+		if unused := &e.patterns.list[i]; e.uses[unused.text] == 0 {
+			e.addDepth(kept, unused, -1)
+			delete(e.depth, unused.text)
 		}
 	}
 	for i := range fresh {
@@ -97,14 +102,14 @@ func (e *endpoints) compile() {
 				e.depth[fresh[i].text]++
 			}
 		}
-		e.deepen(kept, &fresh[i], 1)
+		e.addDepth(kept, &fresh[i], 1)
 		kept = append(kept, fresh[i])
 	}
-	e.patterns = arrange(kept, e.depth)
+	e.patterns = compileSorted(kept, e.depth)
 }
 
-// deepen counts that those of list that are narrower than p have n more patterns above them.
-func (e *endpoints) deepen(list []Pattern, p *Pattern, n int) {
+// addDepth adds n to the depth of those patterns of a list that are narrower than p.
+func (e *endpointSet) addDepth(list []Pattern, p *Pattern, n int) {
 	for i := range list {
 		if relate(&list[i], p) == narrower {
 			e.depth[list[i].text] += n
@@ -112,8 +117,8 @@ func (e *endpoints) deepen(list []Pattern, p *Pattern, n int) {
 	}
 }
 
-// arrange compiles a list of patterns of which no two cross; depth tells how many are wider than each.
-func arrange(list []Pattern, depth map[string]int) *patterns {
+// compileSorted compiles patterns of which no two cross; depth holds how many are wider than each.
+func compileSorted(list []Pattern, depth map[string]int) *patterns {
 	set := &patterns{root: &node{}, list: list, byText: make(map[string]int, len(list))}
 	slices.SortFunc(list, func(a, b Pattern) int {
 		if d := depth[b.text] - depth[a.text]; d != 0 {

@@ -10,36 +10,36 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Explanation is why a request of some identity has the bounds that it has, for people and programs to read.
+// Explanation describes why a request of an identity has its bounds, for people and programs.
 type Explanation struct {
 	Version   int64  `json:"policy_version,omitempty"` // of the rows; 0 for the config alone
 	Namespace string `json:"namespace"`
 	Tenant    string `json:"tenant,omitempty"`
 	Tier      string `json:"tier,omitempty"`
-	TierFrom  string `json:"tier_from,omitempty"` // row, request or default, and why a name that was given is not it
+	TierFrom  string `json:"tier_from,omitempty"` // row, request or default, and why a given name does not apply
 	Endpoint  string `json:"endpoint"`
 
 	Verdict string       `json:"verdict"`                // limited, exempt or banned
-	Until   limit.Micros `json:"banned_until,omitempty"` // of a ban, in microseconds since the epoch; 0: for good
+	Until   limit.Micros `json:"banned_until,omitempty"` // end of a ban, in microseconds since the epoch; 0: permanent
 
 	Bounds    []ExplainedBound    `json:"bounds"`
-	Policies  []ExplainedPolicy   `json:"policies"`  // every policy for the tenant, its tier and everyone
+	Policies  []ExplainedPolicy   `json:"policies"`  // every policy for the tenant, its tier and all tenants
 	Overrides []ExplainedOverride `json:"overrides"` // every override on the tenant, user, credential and address
 }
 
-// ExplainedBound is a bound and where its numbers come from.
+// ExplainedBound describes a bound and where its numbers come from.
 type ExplainedBound struct {
 	Policy   string `json:"policy"`
 	Limit    string `json:"limit"` // in words
 	Mode     string `json:"mode"`
 	FailMode string `json:"fail_mode"`
-	Accuracy string `json:"accuracy"` // exact also where the policy is leased and no node can lease of it
+	Accuracy string `json:"accuracy"` // exact also where the policy is leased and no node can lease from it
 	Cost     int64  `json:"cost"`
-	Override int64  `json:"override,omitempty"` // the id of the commercial override that changed the limit
-	Penalty  int64  `json:"penalty,omitempty"`  // the id of a detector's that changed it after that
+	Override int64  `json:"override,omitempty"` // id of the commercial override that changed the limit
+	Penalty  int64  `json:"penalty,omitempty"`  // id of the detector's override that changed it after that
 }
 
-// ExplainedPolicy is a policy that could apply.
+// ExplainedPolicy describes a policy that could apply.
 type ExplainedPolicy struct {
 	Name     string `json:"policy"`
 	Source   string `json:"source"`              // row or config
@@ -52,7 +52,7 @@ type ExplainedPolicy struct {
 	Why      string `json:"why"`
 }
 
-// ExplainedOverride is an override that could apply.
+// ExplainedOverride describes an override that could apply.
 type ExplainedOverride struct {
 	Override Override `json:"row"`
 	Target   string   `json:"target"`
@@ -60,12 +60,12 @@ type ExplainedOverride struct {
 	Why      string   `json:"why"`
 }
 
-// Explain tells what ResolveAt does for id at an instant, and why. It takes its answers from a resolution, so it cannot
-// tell another story than requests meet.
+// Explain describes what ResolveAt does for id at an instant, and why. Its answers come from a resolution, so they
+// match what happens to requests.
 func (s *Plan) Explain(id *identity.Identity, now limit.Micros) Explanation {
 	var r Resolution
 	s.ResolveAt(id, now, &r)
-	e := explainer{s: s, id: id, now: now, r: &r}
+	e := explainer{plan: s, id: id, now: now, resolution: &r}
 	e.Bounds, e.Policies, e.Overrides = []ExplainedBound{}, []ExplainedPolicy{}, []ExplainedOverride{}
 	e.Namespace, e.Tier, e.Endpoint, e.Verdict = s.namespace, r.Tier, r.Endpoint, "limited"
 	switch {
@@ -75,29 +75,30 @@ func (s *Plan) Explain(id *identity.Identity, now limit.Micros) Explanation {
 		e.Verdict = "exempt"
 	}
 	e.Version = s.Version()
-	var who *account
+	var rows *tenantRows
 	if id.Tenant.Kind == identity.Tenant {
 		e.Tenant = id.Tenant.ID
 		if s.snapshot != nil {
-			who = s.snapshot.account(id.Tenant.ID)
+			rows = s.snapshot.tenant(id.Tenant.ID)
 		}
-		e.TierFrom = s.tierFrom(who, id)
+		e.TierFrom = s.tierFrom(rows, id)
 	}
 	for _, b := range r.Bounds {
 		e.Bounds = append(e.Bounds, ExplainedBound{
-			Policy: b.Policy.Name, Limit: b.Policy.Describe(), Mode: b.Policy.Mode.String(), FailMode: b.Policy.FailMode.String(),
-			Accuracy: s.AccuracyOf(&b).String(), Cost: b.Cost, Override: b.Override, Penalty: b.Penalty,
+			Policy: b.Policy.Name, Limit: b.Policy.Describe(),
+			Mode: b.Policy.Mode.String(), FailMode: b.Policy.FailMode.String(), Accuracy: s.AccuracyOf(&b).String(),
+			Cost: b.Cost, Override: b.Override, Penalty: b.Penalty,
 		})
 	}
-	e.policies(who)
-	e.overrides(who)
+	e.explainPolicies(rows)
+	e.explainOverrides(rows)
 	return e.Explanation
 }
 
-// AccuracyOf is how a bound is counted: exactly, whatever its policy says, where no node ever takes tokens of its bucket
-// ahead of need.
+// AccuracyOf returns how a bound is counted: Leased only if nodes do lease tokens of its bucket.
 func (s *Plan) AccuracyOf(b *Bound) Accuracy {
-	if s.config.Strategy == schema.StrategyRedis && b.Policy.Leasable() && b.Policy.Limit.Spec().Burst >= schema.LeastLeased {
+	large := b.Policy.Limit.Spec().Burst >= schema.LeastLeased
+	if large && b.Policy.Leasable() && s.config.Strategy == schema.StrategyRedis {
 		return Leased
 	}
 	return Exact
@@ -105,29 +106,29 @@ func (s *Plan) AccuracyOf(b *Bound) Accuracy {
 
 type explainer struct {
 	Explanation
-	s   *Plan
-	id  *identity.Identity
-	now limit.Micros
-	r   *Resolution
+	plan       *Plan
+	id         *identity.Identity
+	now        limit.Micros
+	resolution *Resolution
 }
 
-// TierFrom tells who says what tier the request of a tenant is of: row, request or default, and why a name that was given
-// is not it.
+// TierFrom returns where the tier of a tenant's request comes from: row, request or default. It adds why a given name
+// does not apply.
 func (s *Plan) TierFrom(id *identity.Identity) string {
-	var who *account
+	var rows *tenantRows
 	if s.snapshot != nil {
-		who = s.snapshot.account(id.Tenant.ID)
+		rows = s.snapshot.tenant(id.Tenant.ID)
 	}
-	return s.tierFrom(who, id)
+	return s.tierFrom(rows, id)
 }
 
-func (s *Plan) tierFrom(who *account, id *identity.Identity) string {
+func (s *Plan) tierFrom(rows *tenantRows, id *identity.Identity) string {
 	switch {
-	case who != nil && who.tier != "" && s.knows(who.tier):
+	case rows != nil && rows.tier != "" && s.hasTier(rows.tier):
 		return "row"
-	case who != nil && who.tier != "":
-		return fmt.Sprintf("default: the tenant's row says %q, which is no tier", who.tier)
-	case id.Tier != "" && s.knows(id.Tier):
+	case rows != nil && rows.tier != "":
+		return fmt.Sprintf("default: the tenant's row says %q, which is no tier", rows.tier)
+	case id.Tier != "" && s.hasTier(id.Tier):
 		return "request"
 	case id.Tier != "":
 		return fmt.Sprintf("default: the request says %q, which is no tier", id.Tier)
@@ -135,133 +136,139 @@ func (s *Plan) tierFrom(who *account, id *identity.Identity) string {
 	return "default"
 }
 
-// policies lists the candidates in the order in which ResolveAt looks at them.
-func (e *explainer) policies(who *account) {
-	s, kind := e.s, e.id.Tenant.Kind
+// explainPolicies lists the candidates in the order in which ResolveAt considers them.
+func (e *explainer) explainPolicies(rows *tenantRows) {
+	s, kind := e.plan, e.id.Tenant.Kind
 	switch {
 	case kind == identity.Unidentified:
 	case kind != identity.Tenant && s.anonymous != nil:
-		e.ofConfig(s.anonymous, "anonymous")
+		e.explainConfig(s.anonymous, "anonymous")
 	default:
-		if who != nil {
-			e.ofRows(who.policies, "tenant")
+		if rows != nil {
+			e.explainRows(rows.policies, "tenant")
 		}
-		tier := s.tierOf(who, e.id)
-		e.ofRows(s.space.tiers[tier], "tier "+tier)
-		e.ofConfig(s.tiers[tier], "tier "+tier)
+		tier := s.tierOf(rows, e.id)
+		e.explainRows(s.rows.tiers[tier], "tier "+tier)
+		e.explainConfig(s.tiers[tier], "tier "+tier)
 	}
-	e.ofConfig(s.global, "global")
+	e.explainConfig(s.global, "global")
 }
 
-func (e *explainer) ofRows(list []*row, match string) {
+func (e *explainer) explainRows(list []*row, match string) {
 	for _, r := range list {
-		if r.namespace != e.s.namespace {
+		if r.namespace != e.plan.namespace {
 			continue
 		}
-		x := ExplainedPolicy{Name: r.Name, Source: "row", ID: r.Row, Match: match, Endpoint: r.Endpoint, Scope: r.Scope, Limit: r.Describe()}
-		if _, ok := e.s.snapshot.place(r.Endpoint, e.r); !ok {
+		x := ExplainedPolicy{
+			Name: r.Name, Source: "row", ID: r.Row, Match: match,
+			Endpoint: r.Endpoint, Scope: r.Scope, Limit: r.Describe(),
+		}
+		if _, ok := e.plan.snapshot.rank(r.Endpoint, e.resolution); !ok {
 			x.Why = "the endpoint is another"
 		} else {
-			e.judge(&x, &r.Policy)
+			e.explainMatch(&x, &r.Policy)
 		}
 		e.Policies = append(e.Policies, x)
 	}
 }
 
-func (e *explainer) ofConfig(list []*Policy, match string) {
+func (e *explainer) explainConfig(list []*Policy, match string) {
 	won := ""
 	for _, p := range list {
-		x := ExplainedPolicy{Name: p.Name, Source: "config", Match: match, Endpoint: p.Endpoint, Scope: p.Scope, Limit: p.Describe()}
+		x := ExplainedPolicy{
+			Name: p.Name, Source: "config", Match: match,
+			Endpoint: p.Endpoint, Scope: p.Scope, Limit: p.Describe(),
+		}
 		switch {
-		case !e.r.matches(p):
+		case !e.resolution.matches(p):
 			x.Why = "the endpoint is another"
 		case won == p.Name:
 			x.Why = "the config has one of this name for a narrower endpoint"
 		default:
-			e.judge(&x, p)
+			e.explainMatch(&x, p)
 			won = p.Name
 		}
 		e.Policies = append(e.Policies, x)
 	}
 }
 
-// judge says whether a policy that matches won its name, and whether it then is a bound.
-func (e *explainer) judge(x *ExplainedPolicy, p *Policy) {
-	if e.r.Exempt {
-		x.Why = fmt.Sprintf("override %d exempts the request", e.r.Override)
+// explainMatch records whether a policy that matches won its name, and whether it became a bound.
+func (e *explainer) explainMatch(x *ExplainedPolicy, p *Policy) {
+	if e.resolution.Exempt {
+		x.Why = fmt.Sprintf("override %d exempts the request", e.resolution.Override)
 		return
 	}
-	for _, winner := range e.r.rows {
+	for _, winner := range e.resolution.rows {
 		if winner.Name == p.Name && &winner.Policy != p {
 			x.Why = fmt.Sprintf("row %d goes before it", winner.Row)
 			return
 		}
 	}
 	x.Won, x.Why = true, "the most specific of its name"
-	if !e.s.key(p, e.id, e.r, new(Key)) {
-		x.Why = fmt.Sprintf("the most specific of its name, but the request names nobody to count it per (%s)", p.Scope)
+	if !e.plan.fillKey(p, e.id, e.resolution, new(Key)) {
+		x.Why = fmt.Sprintf("the most specific of its name, but the request lacks what it is counted per (%s)", p.Scope)
 	}
 }
 
-// overrides lists those that are looked up for the identity, whether they hold or not.
-func (e *explainer) overrides(who *account) {
-	b, id := e.s.snapshot, e.id
+// explainOverrides lists the overrides that are looked up for the identity, also those that do not apply.
+func (e *explainer) explainOverrides(rows *tenantRows) {
+	b, id := e.plan.snapshot, e.id
 	if b == nil {
 		return
 	}
 	var list []*override
-	if who != nil {
-		list = append(list, who.overrides...)
+	if rows != nil {
+		list = append(list, rows.overrides...)
 	}
 	if id.Tenant.Kind == identity.Tenant && id.User.Kind == identity.User {
-		list = append(list, b.of(subject{onUser, id.Tenant.ID, id.User.ID})...)
+		list = append(list, b.overridesOf(subject{onUser, id.Tenant.ID, id.User.ID})...)
 	}
-	list = append(list, b.of(subject{onCredential, "", id.Credential})...)
-	list = b.around(id.IP, list)
+	list = append(list, b.overridesOf(subject{onCredential, "", id.Credential})...)
+	list = b.addressOverrides(id.IP, list)
 	for _, o := range list {
-		x := ExplainedOverride{Override: o.plain(), Target: targetNames[o.target]}
-		x.Applied, x.Why = e.holds(o)
+		x := ExplainedOverride{Override: o.normalized(), Target: targetNames[o.target]}
+		x.Applied, x.Why = e.explainOverride(o)
 		e.Overrides = append(e.Overrides, x)
 	}
 }
 
-func (e *explainer) holds(o *override) (bool, string) {
+func (e *explainer) explainOverride(o *override) (bool, string) {
 	switch {
-	case !o.alive(e.now):
+	case !o.activeAt(e.now):
 		return false, "it has expired"
 	case o.tenant != "" && (e.id.Tenant.Kind != identity.Tenant || o.tenant != e.id.Tenant.ID):
 		return false, "the tenant is another"
 	}
-	if _, ok := e.s.snapshot.place(o.endpoint, e.r); !ok {
+	if _, ok := e.plan.snapshot.rank(o.endpoint, e.resolution); !ok {
 		return false, "the endpoint is another"
 	}
 	if o.kind == ban || o.kind == exempt {
-		if e.r.Override == o.id {
+		if e.resolution.Override == o.id {
 			return true, "the strongest of its kind"
 		}
-		return false, fmt.Sprintf("override %d goes before it", e.r.Override)
+		return false, fmt.Sprintf("override %d goes before it", e.resolution.Override)
 	}
-	return e.changes(o)
+	return e.explainChange(o)
 }
 
-// changes reports whether a custom limit or a multiplier changed a bound, and why.
-func (e *explainer) changes(o *override) (bool, string) {
-	if e.r.Exempt {
-		return false, fmt.Sprintf("override %d exempts the request", e.r.Override)
+// explainChange reports whether a custom limit or a multiplier changed a bound, and why.
+func (e *explainer) explainChange(o *override) (bool, string) {
+	if e.resolution.Exempt {
+		return false, fmt.Sprintf("override %d exempts the request", e.resolution.Override)
 	}
 	var (
 		changed     []string // the names of policies
 		uncountable bool
 		stronger    int64
 	)
-	for i := range e.r.Bounds {
-		b := &e.r.Bounds[i]
+	for i := range e.resolution.Bounds {
+		b := &e.resolution.Bounds[i]
 		if !o.covers(b) {
 			continue
 		}
-		switch holds := e.strongest(b, o.detector); {
-		case holds != o.id:
-			stronger = holds
+		switch strongest := e.strongest(b, o.detector); {
+		case strongest != o.id:
+			stronger = strongest
 		case b.Override == o.id || b.Penalty == o.id:
 			changed = append(changed, b.Policy.Name)
 		default:
@@ -279,11 +286,11 @@ func (e *explainer) changes(o *override) (bool, string) {
 	return false, "no limit of the request is one that it changes"
 }
 
-// strongest returns the id of the override of one source that holds for a bound, as ResolveAt chooses it.
+// strongest returns the id of the override of one source that applies to a bound, as ResolveAt chooses it.
 func (e *explainer) strongest(b *Bound, detector bool) int64 {
-	var found *standing
-	for i := range e.r.overrides {
-		o := &e.r.overrides[i]
+	var found *activeOverride
+	for i := range e.resolution.overrides {
+		o := &e.resolution.overrides[i]
 		if o.kind != ban && o.kind != exempt && o.detector == detector && o.covers(b) {
 			found = stronger(found, o)
 		}

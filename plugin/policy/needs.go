@@ -7,19 +7,19 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Needs are what must be known of every request before its policies can be told. A config has its own, the rows of a
-// database add theirs, and identity's Rules are compiled from both: outside of the request path, whenever one changes.
+// Needs lists what must be read of every request to find its policies. A config has needs, and the rows of a database
+// add theirs. Package identity's Rules are compiled from both whenever one changes, outside of the request path.
 type Needs struct {
 	Tenant     bool
 	Tier       bool // there is more than one
 	User       bool
-	Credential bool // some limit is counted per credential: where there is none, the address stands in
+	Credential bool // some limit is counted per credential: without a credential, per address
 	Cost       bool // there is a limit that could be charged
 	Facts      identity.Facts
 }
 
-// and are the needs of both.
-func (n Needs) and(other Needs) Needs {
+// union returns the needs of both.
+func (n Needs) union(other Needs) Needs {
 	return Needs{
 		Tenant:     n.Tenant || other.Tenant,
 		Tier:       n.Tier || other.Tier,
@@ -30,8 +30,8 @@ func (n Needs) and(other Needs) Needs {
 	}
 }
 
-// of adds what one policy needs beside a tenant.
-func (n *Needs) of(p *Policy) {
+// addPolicy adds what one policy needs beside a tenant.
+func (n *Needs) addPolicy(p *Policy) {
 	n.Cost = true
 	n.User = n.User || p.Scope.ByUser()
 	switch {
@@ -45,13 +45,13 @@ func (n *Needs) of(p *Policy) {
 	}
 }
 
-// tally is how many rows need what: rows go, too, and what nothing needs any longer is not asked any longer.
-type tally struct{ rows, users, credentials, addresses, routes int }
+// needCounts counts the rows by what they need: a need ends with the last row that has it.
+type needCounts struct{ rows, users, credentials, addresses, routes int }
 
-// count adds n times what a policy needs.
-func (t *tally) count(p *Policy, n int) {
+// addPolicy adds n for each thing that a policy needs.
+func (t *needCounts) addPolicy(p *Policy, n int) {
 	var needs Needs
-	needs.of(p)
+	needs.addPolicy(p)
 	t.rows += n
 	if needs.User {
 		t.users += n
@@ -67,11 +67,11 @@ func (t *tally) count(p *Policy, n int) {
 	}
 }
 
-// Needs are what the rows need under the configs of a namespace. Overrides hold in every namespace.
+// Needs returns what the rows need under the configs of a namespace. Overrides apply in every namespace.
 func (b *Snapshot) Needs(namespace string) Needs {
-	uses, on := b.spaces[namespace].uses, &b.targets
+	uses, on := b.namespaces[namespace].needs, &b.targets
 	n := Needs{
-		Tenant:     b.tenants+uses.rows+b.overrides.rows > 0,
+		Tenant:     b.tenantCount+uses.rows+b.overrides.rows > 0,
 		User:       uses.users+on[onUser]+on[onUserEndpoint] > 0,
 		Credential: uses.credentials > 0,
 		Cost:       uses.rows > 0,
@@ -91,7 +91,7 @@ func (b *Snapshot) Needs(namespace string) Needs {
 	return n
 }
 
-// ownNeeds are what the config's own policies need.
+// ownNeeds returns what the config's own policies need.
 func (s *Plan) ownNeeds(config *schema.Config) Needs {
 	n := Needs{
 		Tenant: config.OnMissingTenant == schema.MissingTenantDeny || len(s.anonymous) > 0,
@@ -103,15 +103,15 @@ func (s *Plan) ownNeeds(config *schema.Config) Needs {
 	for _, p := range s.Policies() {
 		n.Tenant = n.Tenant || p.Tier != ""
 		if p.Scope == IP && slices.Contains(s.anonymous, p) {
-			n.Cost = true // strangers are asked for their address when they turn out to be strangers
+			n.Cost = true // the address is read once a request proves to be anonymous
 			continue
 		}
-		n.of(p)
+		n.addPolicy(p)
 	}
 	return n
 }
 
-var missing = map[string]identity.Missing{
+var missingModes = map[string]identity.Missing{
 	schema.MissingTenantLimitByIP: identity.ByIP,
 	schema.MissingTenantDeny:      identity.Deny,
 	schema.MissingTenantSkip:      identity.Skip,
@@ -119,13 +119,13 @@ var missing = map[string]identity.Missing{
 	schema.MissingUserIP:          identity.ByIP,
 }
 
-// rules compiles how the requests of a config are identified, asking only for what n names. The config's sources were
-// parsed before without a fault.
-func rules(config *schema.Config, n Needs) identity.Rules {
+// identityRules compiles how the requests of a config are identified, reading only what n names. The config's sources
+// have been parsed before without a fault.
+func identityRules(config *schema.Config, n Needs) identity.Rules {
 	r := identity.Rules{
 		Anonymous:       config.AnonymousConsumers,
-		OnMissingTenant: missing[config.OnMissingTenant],
-		OnMissingUser:   missing[config.OnMissingUser],
+		OnMissingTenant: missingModes[config.OnMissingTenant],
+		OnMissingUser:   missingModes[config.OnMissingUser],
 		IPv6Prefix:      int(config.IPv6PrefixLength),
 		CostHeader:      -1,
 		CostHeaderMax:   config.CostHeaderMax,
@@ -136,26 +136,26 @@ func rules(config *schema.Config, n Needs) identity.Rules {
 		NeedCredential:  n.Credential,
 	}
 	if n.Tenant {
-		r.Tenant = sources(config.TenantFrom, &r.Headers)
+		r.Tenant = parsedSources(config.TenantFrom, &r.Headers)
 		if n.Tier {
-			r.Tier = sources(config.TierFrom, &r.Headers)
+			r.Tier = parsedSources(config.TierFrom, &r.Headers)
 		}
 	}
 	if n.User {
-		r.User = sources(config.UserFrom, &r.Headers)
+		r.User = parsedSources(config.UserFrom, &r.Headers)
 	}
 	if config.CostHeader != "" && n.Cost {
 		r.CostHeader = identity.Header(config.CostHeader, &r.Headers)
 	}
 	if config.ObserveEndpoint {
-		n.Facts |= identity.RouteFact // no limit needs it: metrics and records do
+		n.Facts |= identity.RouteFact // for metrics and records, not for limits
 	}
 	r.Compile(n.Facts)
 	return r
 }
 
-// sources are texts that were parsed before: those that could not be parsed are left out.
-func sources(texts []string, headers *[]string) []identity.Source {
+// parsedSources returns the sources of texts, or none if one does not parse. FromConfig has reported such a text.
+func parsedSources(texts []string, headers *[]string) []identity.Source {
 	parsed, err := identity.ParseSources(texts, headers)
 	if err != nil {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 )
 
-// kind is what an override does, the strongest first.
+// kind selects what an override does, the strongest first.
 type kind uint8
 
 const (
@@ -22,7 +22,7 @@ const (
 
 var kindNames = [...]string{Ban, Exempt, CustomLimit, Multiplier}
 
-// target is what an override is about, the most specific first.
+// target selects what an override applies to, the most specific first.
 type target uint8
 
 const (
@@ -37,12 +37,12 @@ const (
 
 var targetNames = [targets]string{"user+endpoint", "user", "credential", "ip", "endpoint", "tenant"}
 
-// override is a compiled Override. It is immutable but for what it remembers. What every request reads comes first, so
-// that it lies together.
+// override holds a compiled Override. It is immutable except for derived, a cache. The fields that every request reads
+// come first: they share a cache line.
 type override struct {
 	id       int64
 	expires  limit.Micros
-	made     atomic.Pointer[[]made]
+	derived  atomic.Pointer[[]derivedPolicy]
 	kind     kind
 	target   target
 	detector bool
@@ -51,7 +51,7 @@ type override struct {
 	policy   string
 	endpoint string
 
-	who            string // the user, credential or network; "" for a tenant's and an endpoint's
+	targetName     string // the user, credential or network; "" for a tenant's and an endpoint's
 	quantity       int64  // tokens; a multiplier's factor in thousandths
 	window         limit.Micros
 	burst          int64
@@ -59,40 +59,40 @@ type override struct {
 	publicNote     string
 }
 
-// made is what an override makes of a policy.
-type made struct{ base, policy *Policy }
+// derivedPolicy holds a policy and the result of applying an override to it.
+type derivedPolicy struct{ base, policy *Policy }
 
-// maxMade bounds what one override remembers: policies change when configs do, and the old ones are of no use.
-const maxMade = 64
+// maxDerived bounds the cache of one override: policies change when configs do, and old ones are useless.
+const maxDerived = 64
 
-func (o *override) key() int64 { return o.id }
+func (o *override) rowID() int64 { return o.id }
 
-// on is the policy that o makes of base: base itself if o's numbers cannot be counted exactly under its algorithm.
-// It is made for the first request that needs it, and remembered.
-func (o *override) on(base *Policy) *Policy {
-	known := o.made.Load()
-	var list []made
-	if known != nil {
-		list = *known
+// apply returns base changed by o, or base itself if its algorithm cannot count o's numbers exactly. The first request
+// that needs a result derives it; later ones get the cached one.
+func (o *override) apply(base *Policy) *Policy {
+	cached := o.derived.Load()
+	var list []derivedPolicy
+	if cached != nil {
+		list = *cached
 	}
 	for i := range list {
 		if list[i].base == base {
 			return list[i].policy
 		}
 	}
-	if len(list) >= maxMade {
+	if len(list) >= maxDerived {
 		list = nil
 	}
 	p := o.derive(base)
-	longer := with(list, len(list), made{base, p})
-	o.made.CompareAndSwap(known, &longer) // where another request was first, the next one remembers
+	longer := inserted(list, len(list), derivedPolicy{base, p})
+	o.derived.CompareAndSwap(cached, &longer) // if another request was faster, a later one caches this result
 	return p
 }
 
 func (o *override) derive(base *Policy) *Policy {
 	spec := base.Limit.Spec()
 	if o.kind == customLimit {
-		spec = o.custom(spec)
+		spec = o.withCustomLimit(spec)
 	} else {
 		spec = scaled(spec, o.quantity)
 	}
@@ -106,12 +106,12 @@ func (o *override) derive(base *Policy) *Policy {
 		return base
 	}
 	p := *base
-	p.Limit, p.quota = compiled, quota(p.Name, compiled.Spec())
+	p.Limit, p.quota = compiled, quotaItem(p.Name, compiled.Spec())
 	return &p
 }
 
-// custom is a spec with o's numbers in the place of its own; its algorithm and thresholds stay.
-func (o *override) custom(spec limit.Spec) limit.Spec {
+// withCustomLimit returns a spec with o's numbers; its algorithm and thresholds stay.
+func (o *override) withCustomLimit(spec limit.Spec) limit.Spec {
 	spec.Quantity, spec.Burst = o.quantity, 0
 	if o.window > 0 {
 		spec.Window = o.window
@@ -122,8 +122,8 @@ func (o *override) custom(spec limit.Spec) limit.Spec {
 	return spec
 }
 
-// scaled is a spec times factor ÷ 1000: rounded down, at least 1, at most what its algorithm can count. Thresholds are
-// percentages, so they follow. A leaky bucket without a burst stays without.
+// scaled returns a spec times factor ÷ 1000: rounded down, at least 1, at most what its algorithm can count. Thresholds
+// are percentages, so they scale with it. A leaky bucket without a burst stays without.
 func scaled(spec limit.Spec, factor int64) limit.Spec {
 	most := int64(limit.MaxQuantity)
 	if spec.Algorithm == limit.SlidingLog {
@@ -140,12 +140,12 @@ func scaled(spec limit.Spec, factor int64) limit.Spec {
 	return spec
 }
 
-// alive tells whether o still holds: it ends at its instant.
-func (o *override) alive(now limit.Micros) bool { return o.expires == 0 || now < o.expires }
+// activeAt reports whether o has not expired at an instant; at expires itself it has.
+func (o *override) activeAt(now limit.Micros) bool { return o.expires == 0 || now < o.expires }
 
-// covers tells whether o changes the limit of a bound. One that names a policy changes that one. One that names none
-// changes those whose buckets are its target's own: a user's factor leaves the budget of the whole tenant alone, and a
-// tenant's leaves alone what it shares with others.
+// covers reports whether o changes the limit of a bound. An override that names a policy changes that policy. One that
+// names none changes the limits with buckets of its target alone. So a user's factor does not change the limit of the
+// whole tenant, and a tenant's does not change shared limits.
 func (o *override) covers(b *Bound) bool {
 	if o.policy != "" {
 		return o.policy == b.Policy.Name
@@ -167,19 +167,19 @@ func (o *override) covers(b *Bound) bool {
 	}
 }
 
-// plain is the override as it was given, but for spellings that mean the same.
-func (o *override) plain() Override {
+// normalized returns the override as it was given, except for spellings that mean the same.
+func (o *override) normalized() Override {
 	out := Override{
 		ID: o.id, Kind: kindNames[o.kind], Tenant: o.tenant, Endpoint: o.endpoint, Policy: o.policy,
 		Reason: o.reason, Author: o.author, PublicNote: o.publicNote, ExpiresAt: o.expires, Source: Commercial,
 	}
 	switch o.target {
 	case onUser, onUserEndpoint:
-		out.User = o.who
+		out.User = o.targetName
 	case onCredential:
-		out.Credential = o.who
+		out.Credential = o.targetName
 	case onIP:
-		out.IP = o.who
+		out.IP = o.targetName
 	default:
 	}
 	switch o.kind {
@@ -195,8 +195,8 @@ func (o *override) plain() Override {
 	return out
 }
 
-// compileOverride compiles one override of a database; o is nil if there are faults. Whether its endpoint makes sense and
-// goes with others is not looked at, but beside other faults the former is.
+// compileOverride compiles one override of a database; o is nil if there are faults. The endpoint's syntax is checked
+// here only if the override has other faults; otherwise the builder checks it.
 func compileOverride(in Override) (o *override, faults []Fault) {
 	f := faultList{table: inOverrides, key: strconv.FormatInt(in.ID, 10)}
 	o = &override{
@@ -210,8 +210,8 @@ func compileOverride(in Override) (o *override, faults []Fault) {
 	}
 	f.oneOf("source", in.Source, "", Commercial, Detector)
 	o.detector = in.Source == Detector
-	o.aim(in, &f)
-	o.numbers(in, &f)
+	o.setTarget(in, &f)
+	o.setNumbers(in, &f)
 	for _, text := range [...]struct{ field, value string }{{"reason", in.Reason}, {"author", in.Author}} {
 		if strings.TrimSpace(text.value) == "" {
 			f.add(text.field, "must be given")
@@ -230,8 +230,8 @@ func compileOverride(in Override) (o *override, faults []Fault) {
 	return o, nil
 }
 
-// aim finds the target. Whatever names it is looked at, also where too much does.
-func (o *override) aim(in Override, f *faultList) {
+// setTarget sets the target of o. It checks each name that is given, also if there are too many.
+func (o *override) setTarget(in Override, f *faultList) {
 	f.part("tenant", in.Tenant)
 	f.part("user", in.User)
 	f.part("credential", in.Credential)
@@ -252,15 +252,15 @@ func (o *override) aim(in Override, f *faultList) {
 	case named > 1 || (in.Endpoint != "" && (in.Credential != "" || in.IP != "")):
 		f.add("target", "must be one of tenant, user, endpoint, user and endpoint, credential, ip")
 	case in.Credential != "":
-		o.target, o.who = onCredential, in.Credential
+		o.target, o.targetName = onCredential, in.Credential
 	case in.IP != "":
-		o.target, o.who, o.bits = onIP, networkText(prefix), uint8(max(prefix.Bits(), 0))
+		o.target, o.targetName, o.bits = onIP, networkText(prefix), uint8(max(prefix.Bits(), 0))
 	case in.Tenant == "":
-		f.add("tenant", "must be given: only a credential or an address is known without one")
+		f.add("tenant", "must be given: only a credential or an address can be a target without one")
 	case in.User != "" && in.Endpoint != "":
-		o.target, o.who = onUserEndpoint, in.User
+		o.target, o.targetName = onUserEndpoint, in.User
 	case in.User != "":
-		o.target, o.who = onUser, in.User
+		o.target, o.targetName = onUser, in.User
 	case in.Endpoint != "":
 		o.target = onEndpoint
 	default:
@@ -268,8 +268,8 @@ func (o *override) aim(in Override, f *faultList) {
 	}
 }
 
-// numbers checks what belongs to the kind, and that nothing else is there.
-func (o *override) numbers(in Override, f *faultList) {
+// setNumbers sets and checks the numbers of o's kind, and adds a fault for those of other kinds.
+func (o *override) setNumbers(in Override, f *faultList) {
 	limited := in.Limit != 0 || in.WindowSize != 0 || in.Burst != 0
 	switch {
 	case o.kind != customLimit && limited:
@@ -277,17 +277,17 @@ func (o *override) numbers(in Override, f *faultList) {
 	case o.kind != multiplier && in.Factor != 0:
 		f.add("factor", "only a multiplier has a factor")
 	case (o.kind == ban || o.kind == exempt) && in.Policy != "":
-		f.add("policy", "a ban or an exemption holds for all policies")
+		f.add("policy", "a ban or an exemption applies to all policies: leave it out")
 	}
 	if o.detector && (o.kind == exempt || o.kind == customLimit || in.Factor >= 1000) {
-		f.add("source", "a detector bans or scales down (a factor below 1000), it gives nothing")
+		f.add("source", "a detector may only ban or scale down (a factor below 1000)")
 	}
 	switch o.kind {
 	case customLimit:
 		if in.Policy == "" {
 			f.add("policy", "a custom_limit must name the policy that it changes")
 		}
-		o.quantity, o.window, o.burst = in.Limit, window(in.WindowSize), in.Burst
+		o.quantity, o.window, o.burst = in.Limit, windowMicros(in.WindowSize), in.Burst
 		spec := limit.Spec{Algorithm: limit.TokenBucket, Quantity: in.Limit, Window: o.window, Burst: in.Burst}
 		if in.WindowSize == 0 {
 			spec.Window = limit.Second // the policy's own takes its place

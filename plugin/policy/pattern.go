@@ -9,28 +9,28 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 )
 
-// Pattern is a parsed endpoint pattern: METHOD /path/{param}/*. The method is upper case, or * for any. {param}
-// matches one segment, a final * one or more. A trailing slash of a request's path is ignored, and GET covers HEAD,
-// so that neither evades a limit.
+// Pattern holds a parsed endpoint pattern: METHOD /path/{param}/*. The method is upper case, or * for any. {param}
+// matches one segment, a final * one or more. A trailing slash of a request's path is ignored, and GET covers HEAD:
+// neither evades a limit.
 type Pattern struct {
 	text     string
 	method   string   // "" for any
-	segments []string // "{}" for a parameter; a final "*" for the rest
+	segments []string // "{}" for a parameter; a final "*" for all further segments
 }
 
 const (
 	anySegment = "{}"
-	rest       = "*"
+	wildcard   = "*"
 )
 
-// ParsePattern parses one endpoint pattern. Its path must be written as the gateway's router normalises it.
+// ParsePattern parses one endpoint pattern. The path must be in the form to which the gateway's router normalises it.
 func ParsePattern(text string) (Pattern, error) {
 	method, path, ok := strings.Cut(text, " ")
 	if !ok || method == "" || !strings.HasPrefix(path, "/") {
 		return Pattern{}, fmt.Errorf("pattern %q: must be METHOD /path, with * for any method", text)
 	}
 	p := Pattern{text: text, method: method}
-	if method == rest {
+	if method == wildcard {
 		p.method = ""
 	} else if strings.Trim(method, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_") != "" {
 		return Pattern{}, fmt.Errorf("pattern %q: the method must be upper case letters, or * for any", text)
@@ -40,23 +40,23 @@ func ParsePattern(text string) (Pattern, error) {
 		return p, nil
 	}
 	for segment := range strings.SplitSeq(trimmed, "/") {
-		if err := p.add(segment); err != nil {
+		if err := p.addSegment(segment); err != nil {
 			return Pattern{}, fmt.Errorf("pattern %q: %w", text, err)
 		}
 	}
 	if normal := identity.NormalizePath(path); normal != path {
-		return Pattern{}, fmt.Errorf("pattern %q: no request has this path once the router has normalised it: write %s", text, normal)
+		return Pattern{}, fmt.Errorf("pattern %q: the router normalises this path: write %s", text, normal)
 	}
 	return p, nil
 }
 
-func (p *Pattern) add(segment string) error {
-	if n := len(p.segments); n > 0 && p.segments[n-1] == rest {
+func (p *Pattern) addSegment(segment string) error {
+	if n := len(p.segments); n > 0 && p.segments[n-1] == wildcard {
 		return errors.New("* must be the last segment")
 	}
 	switch {
-	case segment == rest:
-	case strings.HasPrefix(segment, "{") && strings.HasSuffix(segment, "}") && !strings.ContainsAny(segment[1:len(segment)-1], "{}"):
+	case segment == wildcard:
+	case isParameter(segment):
 		segment = anySegment
 	case segment == "", segment == ".", segment == "..":
 		return fmt.Errorf("segment %q is never seen: write the path without empty and dot segments", segment)
@@ -67,9 +67,16 @@ func (p *Pattern) add(segment string) error {
 	return nil
 }
 
+// isParameter reports whether a segment is {name}.
+func isParameter(segment string) bool {
+	name, opened := strings.CutPrefix(segment, "{")
+	name, closed := strings.CutSuffix(name, "}")
+	return opened && closed && !strings.ContainsAny(name, "{}")
+}
+
 func (p *Pattern) String() string { return p.text }
 
-// overlap says how the requests of two patterns relate.
+// overlap describes how the requests of two patterns relate.
 type overlap int
 
 const (
@@ -77,11 +84,11 @@ const (
 	same
 	narrower // every request of the first is one of the second, but not the reverse
 	wider
-	crossing // some requests are in both, and each has some of its own: which is more specific cannot be said
+	crossing // some requests are in both, and each has some of its own: neither is more specific
 )
 
-// with joins the relation of two parts (method, segments) into the relation of the whole.
-func (o overlap) with(other overlap) overlap {
+// combine joins the relation of two parts (method, segments) into the relation of the whole.
+func (o overlap) combine(other overlap) overlap {
 	switch {
 	case o == disjoint || other == disjoint:
 		return disjoint
@@ -110,20 +117,20 @@ func relate(a, b *Pattern) overlap {
 		return disjoint
 	}
 	for i := 0; ; i++ {
-		x, y := segmentAt(a, i), segmentAt(b, i)
+		x, y := segmentOf(a, i), segmentOf(b, i)
 		if x == "" && y == "" {
 			return result
 		}
 		part := relateSegment(x, y)
-		result = result.with(part)
-		if result == disjoint || x == rest || y == rest {
+		result = result.combine(part)
+		if result == disjoint || x == wildcard || y == wildcard {
 			return result
 		}
 	}
 }
 
-// Overlap reports whether one request can match both endpoint patterns. "" matches every request, and a text that is no
-// pattern none.
+// Overlap reports whether one request can match both endpoint patterns. "" matches every request; a text that does not
+// parse matches none.
 func Overlap(a, b string) bool {
 	if a == "" || b == "" {
 		return true
@@ -136,7 +143,7 @@ func Overlap(a, b string) bool {
 	return err == nil && relate(&x, &y) != disjoint
 }
 
-func segmentAt(p *Pattern, i int) string {
+func segmentOf(p *Pattern, i int) string {
 	if i < len(p.segments) {
 		return p.segments[i]
 	}
@@ -149,9 +156,9 @@ func relateSegment(x, y string) overlap {
 		return same
 	case x == "" || y == "":
 		return disjoint
-	case x == rest:
+	case x == wildcard:
 		return wider
-	case y == rest:
+	case y == wildcard:
 		return narrower
 	case x == anySegment:
 		return wider
@@ -161,8 +168,8 @@ func relateSegment(x, y string) overlap {
 	return disjoint
 }
 
-// patterns is a set of patterns compiled into a tree, so that matching takes one walk over the path and allocates
-// nothing. Patterns are known by their index in list, most specific first.
+// patterns holds a set of patterns compiled into a tree. Matching takes one walk over the path and allocates nothing.
+// A pattern is identified by its index in list, most specific first.
 type patterns struct {
 	list   []Pattern
 	byText map[string]int
@@ -172,12 +179,12 @@ type patterns struct {
 // maxPatterns bounds the patterns of a config, which are compared pair by pair.
 const maxPatterns = 2000
 
-// node is the place reached after some segments.
+// node holds what follows after some segments of a path.
 type node struct {
-	literals map[string]*node
-	param    *node
-	ends     []methodEnd // patterns whose path ends here
-	rests    []methodEnd // patterns that end in * here
+	literals  map[string]*node
+	param     *node
+	ends      []methodEnd // patterns whose path ends here
+	wildcards []methodEnd // patterns that end in * here
 }
 
 type methodEnd struct {
@@ -185,22 +192,23 @@ type methodEnd struct {
 	index  int
 }
 
-// patternFault is what is wrong with a pattern, or with the pair that it makes with an earlier one.
+// patternFault holds what is wrong with a pattern, or with the pair of it and an earlier one.
 type patternFault struct {
 	text string
 	err  error
 }
 
-// compilePatterns parses and sorts texts (of which equal ones count once). The faults tell every pattern that cannot
-// be parsed and every pair of which neither is more specific.
+// compilePatterns parses and sorts texts (equal ones count once). It returns a fault for every pattern that does not
+// parse, and for every pair of which neither is more specific.
 func compilePatterns(texts []string) (*patterns, []patternFault) {
 	set := &patterns{root: &node{}, byText: make(map[string]int, len(texts))}
 	var faults []patternFault
 	if len(texts) > maxPatterns {
-		return set, []patternFault{{texts[maxPatterns], fmt.Errorf("a config has at most %d endpoint patterns, this one has %d", maxPatterns, len(texts))}}
+		err := fmt.Errorf("a config has at most %d endpoint patterns, this one has %d", maxPatterns, len(texts))
+		return set, []patternFault{{texts[maxPatterns], err}}
 	}
 	for _, text := range texts {
-		if _, known := set.byText[text]; known {
+		if _, repeated := set.byText[text]; repeated {
 			continue
 		}
 		p, err := ParsePattern(text)
@@ -210,7 +218,7 @@ func compilePatterns(texts []string) (*patterns, []patternFault) {
 		}
 		for i := range set.list {
 			if o := relate(&p, &set.list[i]); o == crossing || o == same {
-				faults = append(faults, patternFault{text, fmt.Errorf("pattern %q is ambiguous with %q: both match some requests and neither is more specific", text, set.list[i].text)})
+				faults = append(faults, patternFault{text, ambiguous(text, set.list[i].text)})
 			}
 		}
 		set.byText[text] = len(set.list)
@@ -224,8 +232,13 @@ func compilePatterns(texts []string) (*patterns, []patternFault) {
 	return set, faults
 }
 
-// sort puts every pattern before those that are wider. Specificity is a partial order, so each pattern is placed
-// by how many others are wider than it.
+// ambiguous returns the error for two patterns of which neither is more specific.
+func ambiguous(a, b string) error {
+	return fmt.Errorf("pattern %q is ambiguous with %q: both match some requests and neither is more specific", a, b)
+}
+
+// sort puts every pattern before those that are wider. Specificity is a partial order, so the patterns are sorted by
+// how many others are wider.
 func (s *patterns) sort() {
 	depth := make(map[string]int, len(s.list))
 	for i := range s.list {
@@ -243,7 +256,7 @@ func (s *patterns) sort() {
 	})
 }
 
-// index is the index of a pattern by its text; -1 when it is not in the set.
+// index returns the index of a pattern by its text, or -1 for one that is not in the set.
 func (s *patterns) index(text string) int {
 	if i, ok := s.byText[text]; ok {
 		return i
@@ -254,8 +267,8 @@ func (s *patterns) index(text string) int {
 func (n *node) insert(p *Pattern, index int) {
 	for _, segment := range p.segments {
 		switch segment {
-		case rest:
-			n.rests = append(n.rests, methodEnd{p.method, index})
+		case wildcard:
+			n.wildcards = append(n.wildcards, methodEnd{p.method, index})
 			return
 		case anySegment:
 			if n.param == nil {
@@ -278,7 +291,7 @@ func (n *node) insert(p *Pattern, index int) {
 }
 
 // match appends to found the indices of all patterns that match, most specific (lowest) first. The path must be
-// normalised; what follows a # is not looked at, because an upstream would not either.
+// normalised. match ignores what follows a #, as upstreams do.
 func (s *patterns) match(method, path string, found []int) []int {
 	if len(s.list) == 0 {
 		return found
@@ -292,8 +305,8 @@ func (s *patterns) match(method, path string, found []int) []int {
 	return found
 }
 
-// withoutFinalDots resolves a dot segment at the end of a path, which normalisation leaves where a # follows it: an
-// upstream that cuts the # off resolves it. Before the end there is none.
+// withoutFinalDots resolves a dot segment at the end of a path. Normalisation leaves one there before a #, and an
+// upstream that cuts the # off resolves it. Normalisation has resolved all others.
 func withoutFinalDots(path string) string {
 	if strings.HasSuffix(path, "/.") {
 		return path[:len(path)-1]
@@ -308,7 +321,7 @@ func (n *node) collect(method, path string, found []int) []int {
 	if path == "" {
 		return appendEnds(n.ends, method, found)
 	}
-	found = appendEnds(n.rests, method, found)
+	found = appendEnds(n.wildcards, method, found)
 	segment, remaining, _ := strings.Cut(path, "/")
 	if next := n.literals[segment]; next != nil {
 		found = next.collect(method, remaining, found)

@@ -75,7 +75,7 @@ func TestPatternsThatComeAndGoAreThoseOfACompileFromScratch(t *testing.T) {
 	steps := [][]string{{"* /*", "GET /a/{x}"}, {"GET /a/b", "* /a/*"}, {"-* /*"}, {"GET /*", "-GET /a/{x}"}, {"HEAD /a/b", "-GET /a/b"}, {"* /*", "GET /a/{y}"}}
 	inUse := map[string]bool{}
 	for _, step := range steps {
-		e = e.copied()
+		e = e.clone()
 		for _, text := range step {
 			if text[0] == '-' {
 				e.release(text[1:])
@@ -127,12 +127,12 @@ func TestAnOverrideRemembersABoundedNumberOfPolicies(t *testing.T) {
 		}
 		return &p
 	}
-	for range 10 * maxMade {
-		if p := o.on(base()); p.Limit.Spec().Quantity != 50 {
+	for range 10 * maxDerived {
+		if p := o.apply(base()); p.Limit.Spec().Quantity != 50 {
 			t.Fatalf("limit is %d, want 50", p.Limit.Spec().Quantity)
 		}
-		if n := len(*o.made.Load()); n > maxMade {
-			t.Fatalf("%d policies are remembered, want at most %d", n, maxMade)
+		if n := len(*o.derived.Load()); n > maxDerived {
+			t.Fatalf("%d policies are remembered, want at most %d", n, maxDerived)
 		}
 	}
 }
@@ -145,7 +145,7 @@ func TestAScaledLimitThatCannotBeCountedExactlyIsRoundedDownUntilItCan(t *testin
 		t.Fatal(err)
 	}
 	o := &override{kind: multiplier, quantity: 500}
-	if got := o.on(&p).Limit.Spec().Quantity; got != 500*year {
+	if got := o.apply(&p).Limit.Spec().Quantity; got != 500*year {
 		t.Errorf("half of 1001 a second is %d a year, want %d", got, 500*year)
 	}
 }

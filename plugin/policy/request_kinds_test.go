@@ -21,7 +21,7 @@ func TestEveryRequestOfATenantIsDecidedLikeOneThatIsVisited(t *testing.T) {
 		id, now := somebody(t), limit.Micros(rapid.Int64Range(0, 6).Draw(t, "now"))
 		want := got(plan, &id, now)
 		visited := map[string]bool{}
-		plan.Everywhere(id, nil, now, func(id *identity.Identity, _ *policy.Resolution) {
+		plan.VisitRequestKinds(id, nil, now, func(id *identity.Identity, _ *policy.Resolution) {
 			visited[fmt.Sprint(got(plan, id, now))] = true
 		})
 		if !visited[fmt.Sprint(want)] {
@@ -29,7 +29,7 @@ func TestEveryRequestOfATenantIsDecidedLikeOneThatIsVisited(t *testing.T) {
 		}
 		id.Route = ""
 		keys := map[policy.Key]int{}
-		for _, b := range plan.BoundsOf(id, []string{"route"}, now) {
+		for _, b := range plan.TenantBounds(id, []string{"route"}, now) {
 			keys[b.Key]++
 		}
 		var r policy.Resolution
@@ -56,7 +56,7 @@ global: {limits: [{name: all, scope: global, limit: 5000, window_size: 1}]}
 `)
 	id := identity.Identity{Tenant: tenant("acme"), User: identity.Name{Kind: identity.User, ID: "u_42"}, IP: "192.0.2.1", Method: "GET", Path: "/"}
 	var list []string
-	for _, b := range plan.BoundsOf(id, []string{"records", "search"}, 0) {
+	for _, b := range plan.TenantBounds(id, []string{"records", "search"}, 0) {
 		list = append(list, fmt.Sprint(b.Policy.Name, " ", b.Key.Endpoint, b.Key.Subject, " ", b.Cost))
 	}
 	slices.Sort(list)
@@ -77,7 +77,7 @@ tiers:
 `)
 	id := identity.Identity{Tenant: tenant("acme"), Method: "POST", Path: "/"}
 	var list []string
-	for _, b := range plan.BoundsOf(id, nil, 0) {
+	for _, b := range plan.TenantBounds(id, nil, 0) {
 		list = append(list, b.Key.Endpoint)
 	}
 	slices.Sort(list)

@@ -1,0 +1,89 @@
+package policy
+
+import (
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+)
+
+// unmatchedPath is a path that only patterns for nearly all paths match: it is deeper than any literal pattern.
+var unmatchedPath = strings.Repeat("/\x00", 512)
+
+// VisitRequestKinds calls visit once for each kind of request that a tenant's limits distinguish at an instant:
+//
+//   - to an endpoint that no pattern matches, on id's route and on each of routes;
+//   - to the root;
+//   - to the endpoint of each policy and override that could apply to id, at each depth that a final * covers and a
+//     narrower pattern may not.
+//
+// VisitRequestKinds ignores Method and Path of id. Those of a visit are made up, but patterns match them as they match
+// those of requests. The resolution is reused from visit to visit.
+func (s *Plan) VisitRequestKinds(
+	id identity.Identity, routes []string, now limit.Micros, visit func(*identity.Identity, *Resolution),
+) {
+	var r Resolution
+	at := func(method, path, route string) {
+		id.Method, id.Path, id.Route = method, path, route
+		s.ResolveAt(&id, now, &r)
+		visit(&id, &r)
+	}
+	e := s.Explain(&id, now)
+	at("", unmatchedPath, id.Route)
+	for _, route := range routes {
+		at("", unmatchedPath, route)
+	}
+	at("", "/", "")
+	patterns := e.patterns()
+	deepest := 0
+	for _, text := range patterns {
+		deepest = max(deepest, strings.Count(text, "/"))
+	}
+	for _, text := range patterns {
+		method, path, _ := strings.Cut(text, " ")
+		at(method, path, "") // a pattern matches itself, taken as a path
+		for strings.HasSuffix(text, "/*") && strings.Count(path, "/") <= deepest {
+			path += "/\x00"
+			at(method, path, "")
+		}
+	}
+}
+
+// patterns returns the patterns of the policies and overrides that could apply, each once.
+func (e *Explanation) patterns() []string {
+	var list []string
+	seen := map[string]bool{}
+	add := func(pattern string) {
+		if strings.Contains(pattern, " ") && !seen[pattern] {
+			seen[pattern] = true
+			list = append(list, pattern)
+		}
+	}
+	for i := range e.Policies {
+		add(e.Policies[i].Endpoint)
+	}
+	for i := range e.Overrides {
+		add(e.Overrides[i].Override.Endpoint)
+	}
+	return list
+}
+
+// TenantBounds returns the bounds of a tenant's requests to all endpoints, each bucket once, with a cost of 0: they
+// read and do not spend. For a limit counted per route it returns the buckets of id's route and of routes. It omits
+// bounds that all tenants share, or that are counted by address alone.
+func (s *Plan) TenantBounds(id identity.Identity, routes []string, now limit.Micros) []Bound {
+	var bounds []Bound
+	seen := map[Key]bool{}
+	s.VisitRequestKinds(id, routes, now, func(_ *identity.Identity, r *Resolution) {
+		for _, b := range r.Bounds {
+			ofTenant := b.Key.Group == ByTenant && b.Key.GroupID == id.Tenant.ID
+			unnamed := b.Policy.Scope.ByEndpoint() && b.Key.Endpoint == "" // no request has that bucket
+			if ofTenant && !unnamed && !seen[b.Key] {
+				seen[b.Key] = true
+				b.Cost = 0
+				bounds = append(bounds, b)
+			}
+		}
+	})
+	return bounds
+}
