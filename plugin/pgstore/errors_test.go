@@ -2,6 +2,8 @@ package pgstore
 
 import (
 	"errors"
+	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -9,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 func TestEveryConstraintHasItsWords(t *testing.T) {
@@ -51,6 +54,66 @@ func TestEveryConstraintHasItsWords(t *testing.T) {
 	if len(indexes) != len(conflicts) {
 		t.Errorf("%d unique indexes, words for %d", len(indexes), len(conflicts))
 	}
+}
+
+// boundOf matches what a CHECK says of a column: BETWEEN, a length in bytes, or a list of values.
+var (
+	between = regexp.MustCompile(`>= '?(-?\d+)'?(?:::bigint)?\) AND \(\(?"?\w+"?\)? <= '?(\d+)'?`)
+	longest = regexp.MustCompile(`octet_length\("?\w+"?\) <= (\d+)`)
+	pattern = regexp.MustCompile(`~ '\^\[A-Za-z0-9_\.-\]\{1,(\d+)\}\$'`)
+	quoted  = regexp.MustCompile(`'([^']*)'::text`)
+)
+
+func TestTheDatabaseHasTheBoundsThatAPolicyIsDeclaredWith(t *testing.T) {
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	for _, f := range schema.PolicyFields() {
+		if f.Type == "boolean" {
+			continue
+		}
+		var check string
+		err := pool.QueryRow(t.Context(), `SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'policies_'||$1::text`, f.Name).Scan(&check)
+		if err != nil {
+			t.Errorf("%s has no constraint: %v", f.Name, err)
+			continue
+		}
+		if f.Name == "endpoint" {
+			err := pool.QueryRow(t.Context(), `SELECT prosrc FROM pg_proc WHERE proname = 'is_endpoint'`).Scan(&check)
+			if err != nil || !strings.Contains(check, "'"+f.Pattern+"'") {
+				t.Errorf("%s is %s (%v), want the pattern %s", f.Name, check, err, f.Pattern)
+			}
+		}
+		wantBounds(t, f, check)
+	}
+}
+
+func wantBounds(t *testing.T, f schema.Field[schema.Policy], check string) {
+	t.Helper()
+	got, want := "", ""
+	switch {
+	case f.Type == "integer":
+		got, want = strings.Join(groups(between, check), " to "), fmt.Sprint(f.Min, " to ", f.Max)
+	case len(f.OneOf) > 0 && f.Name != "slot": // whose other value is of older releases
+		var values []string
+		for _, m := range quoted.FindAllStringSubmatch(check, -1) {
+			if m[1] != "" {
+				values = append(values, m[1])
+			}
+		}
+		got, want = fmt.Sprint(values), fmt.Sprint(f.OneOf)
+	case f.MaxLength > 0:
+		got, want = strings.Join(append(groups(longest, check), groups(pattern, check)...), ""), fmt.Sprint(f.MaxLength)
+	}
+	if got != want {
+		t.Errorf("%s is %q in the database by %s, and declared as %q", f.Name, got, check, want)
+	}
+}
+
+// groups returns what the groups of a pattern have matched.
+func groups(of *regexp.Regexp, text string) []string {
+	if m := of.FindStringSubmatch(text); m != nil {
+		return m[1:]
+	}
+	return nil
 }
 
 func TestEndpointsAreTheSameHereAndInTheDatabase(t *testing.T) {

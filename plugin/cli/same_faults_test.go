@@ -1,0 +1,56 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestAFaultyPolicyHasTheSameFaultInAFileAndInFlagsAsInTheConfig(t *testing.T) {
+	for _, c := range policytest.Faulty(t, "../../schema/testdata/faulty_policies.json") {
+		var d document
+		err := d.read(strings.NewReader("policies: ["+c.JSON(t)+"]"), "p.yaml")
+		if want := "p.yaml:1: policies[0]." + c.Field + ": " + c.Message; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("a file with %s: %v, want %s", c.JSON(t), err, want)
+		}
+		if err := byFlags(c.Policy); err == nil || !strings.Contains(err.Error(), c.Message) {
+			t.Errorf("flags of %s: %v, want %s", c.JSON(t), err, c.Message)
+		}
+	}
+}
+
+// byFlags returns what is wrong with a policy that is given by flags.
+func byFlags(values map[string]any) error {
+	o := &operator{getenv: func(string) string { return "" }, stdout: screen{to: io.Discard}, stderr: screen{to: io.Discard}}
+	var fields *policyFields
+	command := &command{words: "put"}
+	command.define = func(c *call) action { fields = c.limitFlags(); return nil }
+	call := newCall(o, command)
+	var line []string
+	for _, f := range schema.PolicyFields() {
+		value, given := values[f.Name]
+		if name := strings.ReplaceAll(f.Name, "_", "-"); given && call.flags.Lookup(name) != nil {
+			line = append(line, "--"+name, fmt.Sprint(value))
+		} else if given && f.Flag != "" {
+			line = append(line, "--"+f.Flag, fmt.Sprint(value))
+		}
+	}
+	if err := call.parse(line); err != nil {
+		return err
+	}
+	text, err := json.Marshal(map[string]any{"name": values["name"], "tier": values["tier"], "endpoint": values["endpoint"]})
+	if err == nil {
+		err = json.Unmarshal(text, &fields.Policy.Policy)
+	}
+	if faults := policy.Faults(fields.Policy.Policy); err == nil && len(faults) > 0 {
+		err = errors.New(schema.Faults(faults).Error())
+	}
+	return err
+}
