@@ -15,11 +15,11 @@ var roles = []struct{ name, token string }{
 	{"own org", ofAcme},
 	{"other org", ofGlobex},
 	{"no token", ""},
-	{"wrong token", nobodys},
+	{"wrong token", unknownToken},
 	{"revoked token", revoked},
 }
 
-// may tells which roles get past the door of an operation, in the order of roles: y passes, . is forbidden, ? is nobody.
+// may says which roles may use an operation, in the order of roles: y may, . is forbidden, ? has no valid token.
 // Every operation is there: one that is not fails the test.
 var may = map[string]string{
 	"list-policies":    "yy..???",
@@ -39,7 +39,7 @@ var may = map[string]string{
 	"get-readyz":       "yyyyyyy",
 }
 
-func TestEveryRoleGetsPastTheDoorsThatAreItsOwn(t *testing.T) {
+func TestEveryRoleMayUseItsOwnOperationsOnly(t *testing.T) {
 	t.Parallel()
 	w := equipped(t)
 	seen := map[string]bool{}
@@ -98,11 +98,11 @@ func TestAnOrgReachesNoOtherByASpellingOfItsPath(t *testing.T) {
 	w.want(w.do(call{ofAcme, "GET", "/v1/orgs/%61cme/ratelimit/overrides", "", nil}), http.StatusOK)
 }
 
-func TestTokensThatCannotBeLookedUpLetNobodyInAndTellNothing(t *testing.T) {
+func TestTokensThatCannotBeLookedUpAdmitNoRequestAndRevealNothing(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	a := w.want(w.do(call{token: away, method: "GET", path: policies}), http.StatusServiceUnavailable)
 	if strings.Contains(a.Body.String(), "hunter2") {
-		t.Errorf("the answer tells %s", a.Body)
+		t.Errorf("the answer has %s", a.Body)
 	}
 }

@@ -224,7 +224,7 @@ func (g gate) Read(into []byte) (int, error) {
 	return n, err
 }
 
-func TestLargeBodiesOfOneTokenTakeItsShareAndNobodyElses(t *testing.T) {
+func TestLargeBodiesOfOneTokenTakeItsOwnBudgetOnly(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	p := planning(t, plan(), policy.Rows{})
@@ -295,13 +295,13 @@ func TestAnAnswerThatIsReadSlowlyHoldsNoRoom(t *testing.T) {
 	p := planning(t, plan(), policy.Rows{})
 	whole := listOf(1, `{"org_id":"acme","dry_run":true}`) + strings.Repeat(" ", 1<<20-1000) // as much as a token may have decoded
 	c := call{token: ofAcme, method: "POST", path: batch, body: whole}
-	asked := false
+	sentMore := false
 	slow := &reader{httptest.NewRecorder(), func() {
-		asked = true
+		sentMore = true
 		p.want(p.do(c), http.StatusOK)
 	}}
 	p.server.ServeHTTP(slow, c.request())
-	if !asked || slow.Code != http.StatusOK {
-		t.Errorf("answered by %d, and asked again meanwhile: %t", slow.Code, asked)
+	if !sentMore || slow.Code != http.StatusOK {
+		t.Errorf("answered by %d, and sent another request meanwhile: %t", slow.Code, sentMore)
 	}
 }

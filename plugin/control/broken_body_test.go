@@ -17,7 +17,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 )
 
-// sawAnswer is told of the end of each request.
+// sawAnswer signals the end of each request.
 type sawAnswer struct {
 	http.Handler
 	ended chan struct{}

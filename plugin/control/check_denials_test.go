@@ -9,7 +9,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-func TestACheckOfNobodyIsAMistakeWhereSomethingIsCountedPerOrg(t *testing.T) {
+func TestACheckWithoutAnyIdentityIsAFaultWhereLimitsAreCountedPerOrg(t *testing.T) {
 	t.Parallel()
 	const path = "/v1/ratelimit/check"
 	p := planning(t, plan(), enterprise())
@@ -27,7 +27,7 @@ func TestACheckOfNobodyIsAMistakeWhereSomethingIsCountedPerOrg(t *testing.T) {
 		p.want(p.as("POST", path, body), http.StatusOK)
 	}
 	if used := p.has("acme", "")["daily of the org"]; used != 0 {
-		t.Errorf("%d are used by batches that were refused", used)
+		t.Errorf("%d are used by batches that were denied", used)
 	}
 	shared := planning(t, schema.Config{Global: plan().Global}.WithDefaults(), policy.Rows{})
 	if got := shared.checks(admin, `{}`); !got.Allowed || got.Policy != "all" {
@@ -35,7 +35,7 @@ func TestACheckOfNobodyIsAMistakeWhereSomethingIsCountedPerOrg(t *testing.T) {
 	}
 }
 
-func TestACheckSaysThatNoPatternCoversItsEndpoint(t *testing.T) {
+func TestACheckNotesThatNoPatternCoversItsEndpoint(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), enterprise())
 	for body, noted := range map[string]bool{
@@ -55,7 +55,7 @@ func TestACheckSaysThatNoPatternCoversItsEndpoint(t *testing.T) {
 	}
 }
 
-func TestACostAboveWhatALimitEverHoldsIsARefusalOfItsOwn(t *testing.T) {
+func TestACostAboveTheCapacityOfALimitIsDeniedForAReasonOfItsOwn(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), enterprise())
 	for _, dry := range []string{"", `,"dry_run":true`} {
@@ -67,11 +67,11 @@ func TestACostAboveWhatALimitEverHoldsIsARefusalOfItsOwn(t *testing.T) {
 	}
 	p.checks(admin, `{"org_id":"acme","endpoint":"POST /records/7","cost":20}`)
 	if got := p.checks(admin, `{"org_id":"acme","endpoint":"POST /records/7"}`); got.Reason != "limit_exceeded" || len(got.Notes) != 0 {
-		t.Errorf("%+v: want it told from a limit that is used up", got)
+		t.Errorf("%+v: want a reason other than that of a limit that is used up", got)
 	}
 }
 
-func TestOfALimitThatNobodyAnsweredForNoNumbersAreTold(t *testing.T) {
+func TestAnUnansweredLimitIsShownWithoutNumbers(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"open", "closed", "local"} {
 		config := plan()
@@ -88,8 +88,8 @@ func TestOfALimitThatNobodyAnsweredForNoNumbersAreTold(t *testing.T) {
 			}
 			for _, status := range got.Statuses {
 				for _, number := range []string{"used", "remaining", "reset", "retry_after"} {
-					if _, told := status[number]; told || status["source"] != "unanswered" {
-						t.Errorf("fail_mode %s: %v tells %s", mode, status, number)
+					if _, shown := status[number]; shown || status["source"] != "unanswered" {
+						t.Errorf("fail_mode %s: %v shows %s", mode, status, number)
 					}
 				}
 			}

@@ -28,7 +28,7 @@ func TestACostAboveWhatALeasedBucketHoldsIsTooLargeThoughTheLimitHasMore(t *test
 	config.Global = schema.Global{}
 	p := leasing(t, config.WithDefaults(), policy.Rows{})
 	for _, dry := range []string{`,"dry_run":true`, ""} {
-		for range 2 { // the second refusal is remembered
+		for range 2 { // the second denial is remembered
 			got := p.checks(admin, `{"org_id":"acme","cost":993`+dry+`}`)
 			if got.Allowed || got.Reason != "cost_too_large" || got.Policy != "second" || got.RetryAfter != 0 || len(got.Notes) != 1 ||
 				!strings.Contains(got.Notes[0], "never has more than 992") || !strings.Contains(got.Notes[0], "accuracy: exact") || !strings.Contains(got.Notes[0], "1000") {
@@ -43,6 +43,6 @@ func TestACostAboveWhatALeasedBucketHoldsIsTooLargeThoughTheLimitHasMore(t *test
 		t.Errorf("the dry run says %+v, the request %+v: want both admitted", dry, wet)
 	}
 	if dry, wet := p.checks(admin, `{"org_id":"acme","cost":500,"dry_run":true}`), p.checks(admin, `{"org_id":"acme","cost":500}`); dry.Allowed || wet.Allowed || dry.Reason != "limit_exceeded" || wet.Reason != dry.Reason || len(dry.Notes)+len(wet.Notes) != 0 {
-		t.Errorf("the dry run says %+v, the request %+v: want both refused for now", dry, wet)
+		t.Errorf("the dry run says %+v, the request %+v: want both denied for now", dry, wet)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-func TestACheckSpendsWhatARequestCostsAndTellsWhatIsLeft(t *testing.T) {
+func TestACheckSpendsWhatARequestCostsAndReturnsWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), enterprise())
 	got := p.checks(admin, `{"org_id":"acme","user_id":"u_42","endpoint":"post /records/7","cost":5}`)
@@ -32,24 +32,24 @@ func TestACheckSpendsWhatARequestCostsAndTellsWhatIsLeft(t *testing.T) {
 			t.Errorf("%+v: want it charged 5 in Redis", status)
 		}
 	}
-	refused := p.checks(admin, `{"org_id":"acme","user_id":"u_42","endpoint":"POST /records/{id}","cost":16}`)
-	if refused.Allowed || refused.Reason != "limit_exceeded" || refused.Policy != "writes" || *refused.Remaining != 15 || refused.RetryAfter < 1 {
-		t.Errorf("%+v: want it refused by writes, to be tried again", refused)
+	denied := p.checks(admin, `{"org_id":"acme","user_id":"u_42","endpoint":"POST /records/{id}","cost":16}`)
+	if denied.Allowed || denied.Reason != "limit_exceeded" || denied.Policy != "writes" || *denied.Remaining != 15 || denied.RetryAfter < 1 {
+		t.Errorf("%+v: want it denied by writes, to be tried again", denied)
 	}
 	never := p.checks(admin, `{"org_id":"acme","endpoint":"POST /records/1","cost":21}`)
 	if never.Allowed || never.RetryAfter != 0 || never.Reason != "cost_too_large" {
-		t.Errorf("%+v: want it refused, and no wait that helps", never)
+		t.Errorf("%+v: want it denied, and no wait that helps", never)
 	}
 	want := map[string]int64{"daily of the org": 5, "writes at POST /records/{id} of the org": 5, "per-user of user u_42": 5}
 	if used := p.has("acme", "?user=u_42"); !maps.Equal(used, want) {
 		t.Errorf("used is %v, want %v", used, want)
 	}
-	if n := p.told.decisions.Load(); n != 3 {
+	if n := p.observed.decisions.Load(); n != 3 {
 		t.Errorf("%d decisions were observed, want 3", n)
 	}
 }
 
-func TestADryRunTellsWhatWouldBeAnsweredAndSpendsNothing(t *testing.T) {
+func TestADryRunReturnsTheAnswerAndSpendsNothing(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), enterprise())
 	p.checks(admin, `{"org_id":"acme","endpoint":"POST /records/7","cost":15}`)
@@ -83,7 +83,7 @@ func TestADryRunTellsWhatWouldBeAnsweredAndSpendsNothing(t *testing.T) {
 	if err != nil || len(after) != len(keys) {
 		t.Errorf("the keys of Redis are %v, want %v as before (%v)", after, keys, err)
 	}
-	if n := p.told.decisions.Load(); n != 4 {
+	if n := p.observed.decisions.Load(); n != 4 {
 		t.Errorf("%d decisions were observed, want the 4 that were no dry run", n)
 	}
 }
@@ -169,7 +169,7 @@ func TestWhoMayAskAboutWhom(t *testing.T) {
 	}
 	p.want(p.do(call{ofAcme, "POST", "/v1/ratelimit/check/batch", `{"checks":[{"org_id":"acme"},{"org_id":"globex"}]}`, nil}), http.StatusForbidden)
 	if used := p.has("acme", "")["daily of the org"]; used != 1 {
-		t.Errorf("%d are used, want 1: a batch that is refused spends nothing", used)
+		t.Errorf("%d are used, want 1: a batch that is denied spends nothing", used)
 	}
 }
 
@@ -246,7 +246,7 @@ func TestWithoutRedisFailModesDecideChecks(t *testing.T) {
 	}
 }
 
-func TestAllFaultsOfChecksAreToldWithTheirPaths(t *testing.T) {
+func TestAllFaultsOfChecksAreListedWithTheirPaths(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), policy.Rows{})
 	for body, want := range map[string]string{

@@ -41,7 +41,7 @@ func TestThePublishedDescriptionIsThatOfTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s is not what the server tells: look at the difference, and run the tests with -update", golden)
+		t.Errorf("%s is not what the server describes: look at the difference, and run the tests with -update", golden)
 	}
 	if served := w.want(w.do(call{method: "GET", path: "/openapi.yaml"}), http.StatusOK); !bytes.Equal(served.Body.Bytes(), got) {
 		t.Error("/openapi.yaml is another one")
@@ -114,10 +114,10 @@ func operations(w *world) []operation {
 	return list
 }
 
-// sample is what an operation is asked, beside its path; what is made for a scenario takes the place of {id}.
+// sample is the query and the body of a request; {id} in its path stands for the row of a scenario.
 type sample struct{ query, body string }
 
-// samples are requests that are accepted, by operation; an operation without one is asked without query and body.
+// samples are valid requests by operation; an operation without one needs no query and no body.
 var samples = map[string]sample{
 	"create-policy":    {body: daily},
 	"put-policy":       {body: daily},
@@ -298,7 +298,7 @@ func everyRefusedBody(c *contract, o operation) {
 	}
 }
 
-func TestEveryDescribedValueOfAWrongTypeIsRefusedWithItsPath(t *testing.T) {
+func TestEveryDescribedValueOfAWrongTypeIsAFaultWithItsPath(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	d, _ := describe(w)
@@ -309,7 +309,7 @@ func TestEveryDescribedValueOfAWrongTypeIsRefusedWithItsPath(t *testing.T) {
 				wrong := o.call(admin)
 				wrong.path, _, _ = strings.Cut(wrong.path, "?")
 				wrong.path += "?" + p.Name + "=word"
-				refusedAt(w, wrong, "query."+p.Name)
+				deniedAt(w, wrong, "query."+p.Name)
 			}
 		}
 		if described.RequestBody == nil {
@@ -336,16 +336,16 @@ func TestEveryDescribedValueOfAWrongTypeIsRefusedWithItsPath(t *testing.T) {
 				t.Fatal(err)
 			}
 			wrong.body = string(raw)
-			refusedAt(w, wrong, "body."+property)
+			deniedAt(w, wrong, "body."+property)
 		}
 	}
 }
 
-// refusedAt fails unless a request is refused for the value at a path.
-func refusedAt(w *world, c call, at string) {
+// deniedAt fails unless a request is denied for the value at a path.
+func deniedAt(w *world, c call, at string) {
 	w.Helper()
 	a := w.do(c)
 	if a.Code != http.StatusUnprocessableEntity || !slices.Contains(strings.Fields(read[problem](w, a).paths()), at) {
-		w.Errorf("%s %s %s: %d %s, want it refused at %s", c.method, c.path, c.body, a.Code, a.Body, at)
+		w.Errorf("%s %s %s: %d %s, want it denied at %s", c.method, c.path, c.body, a.Code, a.Body, at)
 	}
 }

@@ -49,7 +49,7 @@ func TestADryRunInAClusterSpendsNothingEvenForAMoment(t *testing.T) {
 	}
 }
 
-// broken are buckets that cannot even be asked.
+// broken are buckets that return an error.
 type broken struct{}
 
 func (broken) Take(context.Context, []policy.Bound, []decision.Status) error {
@@ -60,7 +60,7 @@ func (broken) Forget(context.Context, []policy.Key) (int, error) {
 	return 0, errors.New("password=hunter2 is wrong")
 }
 
-func TestAnInternalErrorIsDecidedAsTheConfigSaysAndToldWithoutDetails(t *testing.T) {
+func TestAnInternalErrorIsDecidedByTheConfigAndReportedWithoutDetails(t *testing.T) {
 	t.Parallel()
 	for _, closed := range []bool{false, true} {
 		path := pathOf(t, plan(), broken{}, policy.Rows{})
@@ -73,7 +73,7 @@ func TestAnInternalErrorIsDecidedAsTheConfigSaysAndToldWithoutDetails(t *testing
 		}
 		a := p.want(p.as("GET", acmeUsage, ""), http.StatusServiceUnavailable)
 		if strings.Contains(a.Body.String(), "hunter2") {
-			t.Errorf("the answer tells %s", a.Body)
+			t.Errorf("the answer has %s", a.Body)
 		}
 	}
 }
@@ -92,7 +92,7 @@ func TestADryRunNeedsBucketsThatAreShared(t *testing.T) {
 	}
 }
 
-func TestChecksAreNotCountedForStrangersWhereOrgsCannotBeToldApart(t *testing.T) {
+func TestChecksAreNotCountedAsAnonymousWhereOrgsCannotBeIdentified(t *testing.T) {
 	t.Parallel()
 	path := pathOf(t, plan(), broken{}, policy.Rows{})
 	ruled(t, path, plan(), policy.Rows{}) // whose tenants a gateway finds

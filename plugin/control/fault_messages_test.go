@@ -3,6 +3,7 @@ package control_test
 import (
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -14,7 +15,7 @@ const (
 	batch = check + "/batch"
 )
 
-// fault has a request refused, and is where its only fault is and what is wrong there.
+// fault returns the path and the message of the only fault of an answer.
 func (w *world) fault(a answer, status int) (path, saying string) {
 	w.Helper()
 	p := read[problem](w, w.want(a, status))
@@ -24,7 +25,7 @@ func (w *world) fault(a answer, status int) (path, saying string) {
 	return p.Errors[0].Location, p.Errors[0].Message
 }
 
-func TestANumberThatIsNotWrittenInDigitsIsToldWhereItIs(t *testing.T) {
+func TestANumberThatIsNotWrittenInDigitsIsAFaultWithItsPath(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	long := strings.Repeat("9", 400)
@@ -33,24 +34,24 @@ func TestANumberThatIsNotWrittenInDigitsIsToldWhereItIs(t *testing.T) {
 		status        int
 		where, saying string
 	}{
-		{policies, strings.Replace(daily, "1000", "1e3", 1), 422, "body.limit", "must be written in digits only, not as 1e3"},
-		{policies, strings.Replace(daily, "1000", "10.0", 1), 422, "body.limit", "must be written in digits only, not as 10.0"},
-		{policies, strings.Replace(daily, "1000", "1E+3", 1), 422, "body.limit", "must be written in digits only, not as 1E+3"},
-		{policies, strings.Replace(daily, "1000", "9223372036854775808", 1), 422, "body.limit", "is too large for a number of 64 bits"},
-		{policies, strings.Replace(daily, "{", `{"id":9223372036854775808,`, 1), 422, "body.id", "is too large for a number of 64 bits"},
-		{policies, strings.Replace(daily, "1000", "1e400", 1), 400, "body.limit", "must be written in digits only, not as 1e400"},
-		{policies, strings.Replace(daily, "1000", long, 1), 400, "body.limit", "is too large for a number of 64 bits"},
-		{policies, strings.Replace(daily, "1000", "1."+long, 1), 422, "body.limit", "must be written in digits only"},
-		{check, `{"org_id":"acme","cost":1e2}`, 422, "body.cost", "must be written in digits only, not as 1e2"},
-		{batch, `{"checks":[{"org_id":"a","cost":1},{"org_id":"a","cost": 1e2 },{"org_id":"a","cost":7}]}`, 422, "body.checks[1].cost", "must be written in digits only, not as 1e2"},
+		{policies, strings.Replace(daily, "1000", "1e3", 1), 422, "body.limit", "not as 1e3"},
+		{policies, strings.Replace(daily, "1000", "10.0", 1), 422, "body.limit", "not as 10.0"},
+		{policies, strings.Replace(daily, "1000", "1E+3", 1), 422, "body.limit", "not as 1E+3"},
+		{policies, strings.Replace(daily, "1000", "9223372036854775808", 1), 422, "body.limit", "64 bits"},
+		{policies, strings.Replace(daily, "{", `{"id":9223372036854775808,`, 1), 422, "body.id", "64 bits"},
+		{policies, strings.Replace(daily, "1000", "1e400", 1), 400, "body.limit", "not as 1e400"},
+		{policies, strings.Replace(daily, "1000", long, 1), 400, "body.limit", "64 bits"},
+		{policies, strings.Replace(daily, "1000", "1."+long, 1), 422, "body.limit", "digits"},
+		{check, `{"org_id":"acme","cost":1e2}`, 422, "body.cost", "not as 1e2"},
+		{batch, `{"checks":[{"org_id":"a","cost":1},{"org_id":"a","cost": 1e2 },{"org_id":"a","cost":7}]}`, 422, "body.checks[1].cost", "not as 1e2"},
 	} {
-		if where, saying := w.fault(w.as("POST", test.path, test.body), test.status); where != test.where || saying != test.saying {
+		if where, saying := w.fault(w.as("POST", test.path, test.body), test.status); where != test.where || !strings.Contains(saying, test.saying) {
 			t.Errorf("%.100s: %s %s, want %s %s", test.body, where, saying, test.where, test.saying)
 		}
 	}
 }
 
-func TestABodyThatIsNoJSONIsToldFromWhichByteOn(t *testing.T) {
+func TestABodyThatIsNotJSONIsAFaultWithTheOffset(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	for body, want := range map[string]string{
@@ -71,51 +72,51 @@ func TestABodyThatIsNoJSONIsToldFromWhichByteOn(t *testing.T) {
 	}
 }
 
-func TestATimeThatIsTooLongIsToldTheLongest(t *testing.T) {
+func TestAFaultOfATimeThatIsTooLongNamesTheLongest(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	const override = `{"kind":"multiplier","factor":2,"reason":"a test","expires_in":"`
 	for _, long := range []string{"99999999h", "100001d", "100000d1s", "99999999999999999999d", "9999999999999999999999h", "2562047h"} {
-		if where, saying := w.fault(w.as("POST", overrides, override+long+`"}`), 422); where != "body.expires_in" || saying != "must be a time from 1s to 100000d, such as 30m, 12h or 7d" {
+		if where, saying := w.fault(w.as("POST", overrides, override+long+`"}`), 422); where != "body.expires_in" || !strings.Contains(saying, "100000d") {
 			t.Errorf("%s: %s %s", long, where, saying)
 		}
 	}
 	w.want(w.as("POST", overrides, override+`100000d"}`), http.StatusCreated)
 	for window, want := range map[string]string{
-		"90000000h": "must be at most 366d", "366d1s": "must be at most 366d", "99999999999999999999d": "must be at most 366d",
-		"1.5s": "must be whole seconds, such as 30s, 1m, 1h or 1d", "0s": "must be whole seconds, such as 30s, 1m, 1h or 1d",
-		"soon": "must be a time such as 30s, 1m, 1h or 1d", "-1h": "must be a time such as 30s, 1m, 1h or 1d", "1h1d": "must be a time such as 30s, 1m, 1h or 1d",
+		"90000000h": "366d", "366d1s": "366d", "99999999999999999999d": "366d",
+		"1.5s": "whole seconds", "0s": "whole seconds",
+		"soon": "time such as", "-1h": "time such as", "1h1d": "time such as",
 	} {
-		if where, saying := w.fault(w.as("POST", policies, strings.Replace(daily, "1d", window, 1)), 422); where != "body.window" || saying != want {
+		if where, saying := w.fault(w.as("POST", policies, strings.Replace(daily, "1d", window, 1)), 422); where != "body.window" || !strings.Contains(saying, want) {
 			t.Errorf("%s: %s %s, want %s", window, where, saying, want)
 		}
 	}
 	w.made(strings.Replace(daily, "1d", "366d", 1))
 }
 
-func TestANetworkThatIsNoneIsToldInPlainWords(t *testing.T) {
+func TestAnInvalidNetworkIsAFaultInPlainWords(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	const ban = `{"kind":"ban","permanent":true,"reason":"a test","ip":"`
 	for ip, want := range map[string]string{
-		"10.0.0.0/33": `must be a network, such as 192.0.2.0/24 or 2001:db8::/48: got "10.0.0.0/33"`,
-		"10.0.0/8":    `must be a network, such as 192.0.2.0/24 or 2001:db8::/48: got "10.0.0/8"`,
-		"10.0.0":      `must be an address or a network, such as 192.0.2.1 or 2001:db8::/48: got "10.0.0"`,
+		"10.0.0.0/33": `a network, such as`,
+		"10.0.0/8":    `a network, such as`,
+		"10.0.0":      `an address or a network`,
 	} {
-		if where, saying := w.fault(w.as("POST", overrides, ban+ip+`"}`), 422); where != "body.ip" || saying != want {
+		if where, saying := w.fault(w.as("POST", overrides, ban+ip+`"}`), 422); where != "body.ip" || !strings.Contains(saying, want) || !strings.Contains(saying, strconv.Quote(ip)) {
 			t.Errorf("%s: %s %s, want %s", ip, where, saying, want)
 		}
 	}
 }
 
-func TestAnIfMatchThatIsNoETagIsAFaultAndNoChangeBySomebodyElse(t *testing.T) {
+func TestAnIfMatchThatIsNoETagIsAFaultAndNotAConflict(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	path, tag, _ := w.made(daily)
 	changed := strings.Replace(daily, "1000", "7", 1)
 	for _, odd := range []string{"garbage", "7-3", `"7-3`, `"a" "b"`, `"a",`, "w/\"a\"", "**"} {
 		for _, c := range []call{{admin, "PUT", path, changed, nil}, {admin, "PUT", policies, changed, nil}, {admin, "DELETE", path + "?reason=over", "", nil}, {admin, "PUT", "/v1/orgs/acme", `{}`, nil}} {
-			if where, saying := w.fault(w.do(c.with("If-Match", odd)), 422); where != "header.If-Match" || !strings.Contains(saying, `such as "7-3" with its quotes`) {
+			if where, saying := w.fault(w.do(c.with("If-Match", odd)), 422); where != "header.If-Match" || !strings.Contains(saying, `"7-3"`) {
 				t.Errorf("%s: %s %s", odd, where, saying)
 			}
 		}
@@ -127,7 +128,7 @@ func TestAnIfMatchThatIsNoETagIsAFaultAndNoChangeBySomebodyElse(t *testing.T) {
 }
 
 // What readers make of different things that they cannot read would be one name for all of them.
-func TestATextThatCouldNotBeReadIsRefusedWhereverItStands(t *testing.T) {
+func TestATextWithAReplacementCharacterIsAFaultInEveryField(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), policy.Rows{})
 	for _, lost := range []string{`sur\ud800`, `sur\ud801`, `\udc00\ud800`, "sur\ufffd", `sur\ufffd`, `sur\u0000`} {
@@ -169,7 +170,7 @@ func TestATextThatCouldNotBeReadIsRefusedWhereverItStands(t *testing.T) {
 	p.want(p.as("POST", check, `{"org_id":"sur\ud83d\ude00"}`), http.StatusOK)
 }
 
-func TestAnIdempotencyKeyOfADecisionIsRefusedAndNotIgnored(t *testing.T) {
+func TestAnIdempotencyKeyOfADecisionIsAFaultAndNotIgnored(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), policy.Rows{})
 	for path, body := range map[string]string{check: `{"org_id":"acme"}`, batch: `{"checks":[{"org_id":"acme"}]}`} {

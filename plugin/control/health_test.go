@@ -84,7 +84,7 @@ func TestARedisOfAddressesThatIsAwayIsNamedAndTheOtherIsNot(t *testing.T) {
 	p.probedUntil("")
 }
 
-func TestAReadOnlyDatabaseIsDegradedAndSaysWhy(t *testing.T) {
+func TestAReadOnlyDatabaseIsDegradedWithAReason(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Shared(t).Database(t)
 	owner := pgtest.Pool(t, dsn)
@@ -101,12 +101,12 @@ func TestAReadOnlyDatabaseIsDegradedAndSaysWhy(t *testing.T) {
 
 func TestAThousandProbesAskTheDatabaseAndRedisOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var asked atomic.Int64
+		var pings atomic.Int64
 		pool := dialled(t, "postgres://nobody@127.0.0.1:1/none?sslmode=disable", silence)
 		defer pool.Close()
 		server, err := control.New(control.Options{
 			Store: pgstore.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler),
-			Ping: func(context.Context) error { asked.Add(1); return nil },
+			Ping: func(context.Context) error { pings.Add(1); return nil },
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -120,15 +120,15 @@ func TestAThousandProbesAskTheDatabaseAndRedisOnceASecond(t *testing.T) {
 				}
 			}
 			synctest.Wait()
-			if n := asked.Load(); n != second+1 {
-				t.Fatalf("in %d seconds Redis was asked %d times", second+1, n)
+			if n := pings.Load(); n != second+1 {
+				t.Fatalf("in %d seconds Redis was pinged %d times", second+1, n)
 			}
 			time.Sleep(1001 * time.Millisecond) // of the bubble's clock
 		}
 	})
 }
 
-func TestAProcessThatDecidesWithoutTheDatabaseStaysReadyAndSaysWhatIsMissing(t *testing.T) {
+func TestAProcessThatDecidesWithoutTheDatabaseStaysReadyAndListsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	w := open(t, func(o *control.Options) { o.Buckets, o.Path = buckets, pathOf(t, plan(), buckets, enterprise()) })
@@ -153,7 +153,7 @@ func rowless(t *testing.T) *admit.Path {
 	return path
 }
 
-func TestUntilTheRowsAreLoadedNothingIsDecidedOrSaidToBeInForce(t *testing.T) {
+func TestUntilTheRowsAreLoadedNothingIsDecidedOrShownAsInForce(t *testing.T) {
 	t.Parallel()
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	path := rowless(t)

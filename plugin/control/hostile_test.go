@@ -42,7 +42,7 @@ var fields = map[string][]string{
 	overrides: {"kind", "user", "endpoint", "credential", "ip", "policy", "window", "factor", "expires_at", "expires_in", "reason"},
 }
 
-func TestHostileTextIsKeptAsItIsOrRefusedAndDoesNothingElse(t *testing.T) {
+func TestHostileTextIsStoredUnchangedOrDenied(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	bodies := map[string]map[string]any{
@@ -77,7 +77,7 @@ func TestHostileTextIsKeptAsItIsOrRefusedAndDoesNothingElse(t *testing.T) {
 	}
 }
 
-// survives posts a body, and checks that it was made with the text as it is or refused with a problem.
+// survives posts a body, and checks that it was made with the text as it is or denied with a problem.
 func (w *world) survives(path, name, text string, body map[string]any) {
 	w.Helper()
 	raw, err := json.Marshal(body)
@@ -90,11 +90,11 @@ func (w *world) survives(path, name, text string, body map[string]any) {
 		w.Errorf("%s: %q has set a header", name, text)
 	case a.Code == http.StatusUnprocessableEntity:
 		if p := read[problem](w, a); !strings.Contains(p.paths(), "body") {
-			w.Errorf("%s: %q is refused at %q: %s", name, text, p.paths(), a.Body)
+			w.Errorf("%s: %q is denied at %q: %s", name, text, p.paths(), a.Body)
 		}
 	case a.Code == http.StatusCreated:
 		back := w.as("GET", a.Header().Get("Location"), "")
-		if !keeps(read[map[string]any](w, back), text) && (name != "reason" || path != policies) { // which only the audit tells
+		if !keeps(read[map[string]any](w, back), text) && (name != "reason" || path != policies) { // which only the audit has
 			w.Errorf("%s: %q is kept as %s", name, text, back.Body)
 		}
 		w.want(w.as("DELETE", a.Header().Get("Location")+"?reason="+url.QueryEscape("over"), "", "If-Match", "*"), http.StatusOK)
@@ -103,7 +103,7 @@ func (w *world) survives(path, name, text string, body map[string]any) {
 	}
 }
 
-// keeps tells whether a row has a text in one of its fields; a tier by its second spelling is in small letters.
+// keeps reports whether a row has a text in one of its fields; a tier by its second spelling is in small letters.
 func keeps(row map[string]any, text string) bool {
 	for _, value := range row {
 		if kept, ok := value.(string); ok && (kept == text || kept == strings.ToLower(text)) {
@@ -113,15 +113,15 @@ func keeps(row map[string]any, text string) bool {
 	return false
 }
 
-func TestHostileQueriesAndHeadersAreRefusedOrFindNothing(t *testing.T) {
+func TestHostileQueriesAndHeadersAreDeniedOrFindNothing(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	w.made(daily)
 	for _, text := range hostile {
 		for _, filter := range []string{"name", "tier", "tenant", "namespace", "endpoint", "cursor", "limit", "slot"} {
 			a := w.as("GET", policies+"?"+filter+"="+url.QueryEscape(text), "")
-			refused := a.Code == http.StatusUnprocessableEntity && read[problem](w, a).paths() == "query."+filter
-			if !refused && (a.Code != http.StatusOK || len(read[control.Page[pgstore.Policy]](w, a).Items) != 0) {
+			denied := a.Code == http.StatusUnprocessableEntity && read[problem](w, a).paths() == "query."+filter
+			if !denied && (a.Code != http.StatusOK || len(read[control.Page[pgstore.Policy]](w, a).Items) != 0) {
 				t.Errorf("%s=%q: %d %s", filter, text, a.Code, a.Body)
 			}
 		}
@@ -133,7 +133,7 @@ func TestHostileQueriesAndHeadersAreRefusedOrFindNothing(t *testing.T) {
 	}
 }
 
-func TestAQueryThatCanBeUnderstoodInTwoWaysIsRefused(t *testing.T) {
+func TestAnAmbiguousQueryIsDenied(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	for query, at := range map[string]string{"?limit=1&limit=2": "query.limit", "?name=a;tier=b": "query", "?name=%zz": "query", "?%FF=1": "query.\ufffd"} {
@@ -170,7 +170,7 @@ func TestARequestThatEndsHalfWayLeavesNothingWritten(t *testing.T) {
 	}
 }
 
-// A body is refused before the database is asked, or its faults are those that the database would have found. Here no
+// A body is denied before the database is queried, or its faults are those that the database would have found. Here no
 // database is there, so what passes is answered by 503.
 func FuzzBodies(f *testing.F) {
 	for _, body := range []string{

@@ -47,7 +47,7 @@ func TestABatchCostsTheAPIsOwnLimitAsMuchAsItsChecksAndNothingWhereThatIsTooMuch
 		t.Errorf("of a batch that never goes it says %q", said)
 	}
 	if used := p.has("b", ""); used["daily of the org"] != 0 {
-		t.Errorf("refused batches have spent %v", used)
+		t.Errorf("denied batches have spent %v", used)
 	}
 	says(p.as("POST", check, `{"org_id":"c"}`), http.StatusOK, "9", "") // single checks and batches have one limit
 	says(p.as("POST", batch, batchOf(9, "c")), http.StatusOK, "0", "")
@@ -55,7 +55,7 @@ func TestABatchCostsTheAPIsOwnLimitAsMuchAsItsChecksAndNothingWhereThatIsTooMuch
 	p.want(p.as("GET", policies, ""), http.StatusOK)
 }
 
-func TestWhatIsNoBatchCostsOneAndIsRefusedForWhatItIs(t *testing.T) {
+func TestAMalformedBatchCostsOneAndIsDeniedForItsFault(t *testing.T) {
 	t.Parallel()
 	p := limited(t, 60)
 	for i, test := range []struct {

@@ -9,16 +9,16 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 )
 
-func TestARequestWithAHeaderThatIsThereTwiceIsRefused(t *testing.T) {
+func TestARequestWithARepeatedHeaderIsDenied(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	_, tag, _ := w.made(daily)
-	for _, pair := range [][2]string{{admin, admin}, {admin, nobodys}, {nobodys, admin}, {ofAcme, admin}, {"", admin}} {
+	for _, pair := range [][2]string{{admin, admin}, {admin, unknownToken}, {unknownToken, admin}, {ofAcme, admin}, {"", admin}} {
 		c := call{method: "GET", path: policies}
 		r := c.request()
 		r.Header["Authorization"] = []string{"Bearer " + pair[0], "Bearer " + pair[1]}
 		if p := read[problem](w, w.want(w.serve(c, r), http.StatusUnauthorized)); !strings.Contains(p.Detail, "one token") {
-			t.Errorf("%v: %+v, want it refused for the second token", pair, p)
+			t.Errorf("%v: %+v, want it denied for the second token", pair, p)
 		}
 	}
 	for name, c := range map[string]call{
@@ -69,7 +69,7 @@ func TestAnOrgThatIsDotsIsWhereItsWritesSay(t *testing.T) {
 	}
 }
 
-func TestTextWithNULIsRefusedWhereItIs(t *testing.T) {
+func TestTextWithNULIsAFaultWithItsPath(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	const text = `a\u0000b`
@@ -114,7 +114,7 @@ func TestABodyThatIsNoObjectHasThatOneFault(t *testing.T) {
 	}
 }
 
-func TestOfAValueThatIsNoObjectNothingWithinIsTold(t *testing.T) {
+func TestAFaultOfAValueThatIsNotAnObjectListsNothingWithinIt(t *testing.T) {
 	t.Parallel()
 	w := equipped(t)
 	a := w.want(w.as("POST", "/v1/ratelimit/check/batch", `{"checks":[{"org_id":7,"ip":"x"},[],"x",{"cost":0}]}`), http.StatusUnprocessableEntity)

@@ -60,10 +60,10 @@ func TestTheTokenOfAnOrgBringsInOnlySoManyNewSubjectsASecond(t *testing.T) {
 	}
 	ask(ofAcme, batchPath, users(399, 2, ""), http.StatusTooManyRequests)
 	if got := size(); got != keys {
-		t.Errorf("%d keys after the refusals, %d before", got, keys)
+		t.Errorf("%d keys after the denials, %d before", got, keys)
 	}
 	ask(ofAcme, batchPath, users(300, 100, ""), http.StatusOK)                      // known
-	ask(ofAcme, checkPath, `{"org_id":"acme"}`, http.StatusOK)                      // nobody
+	ask(ofAcme, checkPath, `{"org_id":"acme"}`, http.StatusOK)                      // no subject
 	ask(ofAcme, checkPath, `{"org_id":"acme","credential_id":"c1"}`, http.StatusOK) // nothing is counted per credential
 	ask(ofAcme, batchPath, users(1000, 100, `,"dry_run":true`), http.StatusOK)      // writes nothing
 	ask(admin, batchPath, users(2000, 100, ""), http.StatusOK)                      // an operator's
@@ -78,7 +78,7 @@ func TestTheTokenOfAnOrgBringsInOnlySoManyNewSubjectsASecond(t *testing.T) {
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			if family.GetName() == "rate_limiter_control_limited_total" && m.GetLabel()[0].GetValue() == "new_subjects" && m.GetCounter().GetValue() != 3 {
-				t.Errorf("%v refusals are counted, want 3", m.GetCounter().GetValue())
+				t.Errorf("%v denials are counted, want 3", m.GetCounter().GetValue())
 			}
 		}
 	}

@@ -108,7 +108,7 @@ func agreesWithExplain(t *testing.T, p *planned, query string, all map[string]st
 	}
 	method, path, ok := strings.Cut(values.Get("endpoint"), " ")
 	if !ok || values.Get("user") == "" {
-		return // who the user is without a name is for the config to say
+		return // without a user the config decides who it is
 	}
 	id := identity.Identity{
 		Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, User: identity.Name{Kind: identity.User, ID: values.Get("user")},

@@ -40,12 +40,12 @@ func init() {
 	} {
 		may[id] = who
 	}
-	asked := func(c *contract, o operation) { c.check(o, c.do(o.call(admin))) }
+	checkAsAdmin := func(c *contract, o operation) { c.check(o, c.do(o.call(admin))) }
 	for _, id := range []string{"get-org-policies", "get-org-usage"} {
-		scenarios[id] = asked
+		scenarios[id] = checkAsAdmin
 	}
 	scenarios["reset-org-usage"] = func(c *contract, o operation) {
-		asked(c, o)
+		checkAsAdmin(c, o)
 		again := o.call(admin).with("Idempotency-Key", "k")
 		by := pgstore.Change{Actor: "token:ann", Reason: "r", Idempotency: &pgstore.Idempotency{Token: "ann", Key: "k"}}
 		if err := c.store.Do(c.Context(), by, pgstore.Action{Operation: "reset"}, nil, func(ctx context.Context) error {
@@ -59,19 +59,19 @@ func init() {
 	}
 	for _, id := range []string{"check", "check-batch"} {
 		scenarios[id] = func(c *contract, o operation) {
-			asked(c, o)
+			checkAsAdmin(c, o)
 			c.check(o, c.do(o.call(viewer)))
 		}
 	}
 	scenarios["get-org"] = func(c *contract, o operation) {
-		asked(c, o)
+		checkAsAdmin(c, o)
 		a := c.want(c.as("PUT", "/v1/orgs/acme", `{"tier":"enterprise"}`), http.StatusCreated)
-		asked(c, o)
+		checkAsAdmin(c, o)
 		c.check(o, c.do(o.call(ofAcme).with("If-None-Match", a.Header().Get("ETag"))))
 	}
 	scenarios["put-org"] = func(c *contract, o operation) {
-		asked(c, o)
-		asked(c, o)
+		checkAsAdmin(c, o)
+		checkAsAdmin(c, o)
 		c.check(o, c.do(o.call(admin).with("If-None-Match", "*")))
 		other := o.call(admin)
 		other.body = `{}`
@@ -95,7 +95,7 @@ func plan() schema.Config {
 	}.WithDefaults()
 }
 
-// pathOf is the path of requests that are told, under a config and rows.
+// pathOf is the path of described requests, under a config and rows.
 func pathOf(t *testing.T, config schema.Config, buckets admit.Buckets, rows policy.Rows) *admit.Path {
 	t.Helper()
 	path := &admit.Path{Now: clock, Buckets: buckets, Renderer: response.New(config, nil)}
@@ -120,10 +120,10 @@ func ruled(t *testing.T, path *admit.Path, config schema.Config, rows policy.Row
 // planned is a world whose requests are limited by a plan, in a Redis of its own.
 type planned struct {
 	*world
-	path  *admit.Path
-	redis *redistest.Server
-	store *redis.Store
-	told  *tally
+	path     *admit.Path
+	redis    *redistest.Server
+	store    *redis.Store
+	observed *tally
 }
 
 // tally counts decisions.
@@ -133,7 +133,7 @@ func (o *tally) Observe(*decision.Decision) { o.decisions.Add(1) }
 
 func planning(t *testing.T, config schema.Config, rows policy.Rows) *planned {
 	t.Helper()
-	p := &planned{redis: redistest.Single(t), told: &tally{}}
+	p := &planned{redis: redistest.Single(t), observed: &tally{}}
 	store, closeRedis, err := redis.NewRegistry(slog.New(slog.DiscardHandler), nil).Open(schema.Redis{
 		Host: "127.0.0.1", Port: int64(p.redis.Port), ConnectTimeout: 5000, SendTimeout: 5000, ReadTimeout: 5000,
 	})
@@ -143,7 +143,7 @@ func planning(t *testing.T, config schema.Config, rows policy.Rows) *planned {
 	t.Cleanup(closeRedis)
 	p.store = store
 	p.path = pathOf(t, config, store, rows)
-	p.path.Observers = []admit.Observer{p.told}
+	p.path.Observers = []admit.Observer{p.observed}
 	p.world = open(t, func(o *control.Options) { o.Path, o.Buckets, o.Ping = p.path, store, store.Ping })
 	return p
 }

@@ -46,11 +46,11 @@ func TestAnOrgIsSetAndReadAgain(t *testing.T) {
 	w.want(w.as("PUT", acmePath, got.Body.String(), "If-Match", got.Header().Get("ETag")), http.StatusOK) // what is read can be written
 	entries, _, err := w.store.Audit(t.Context(), pgstore.AuditFilter{Tenant: "acme"})
 	if err != nil || len(entries) == 0 || entries[len(entries)-1].Actor != "token:ann" || entries[len(entries)-1].Reason != "they pay" {
-		t.Errorf("the audit tells %+v (%v), want that ann did it because they pay", entries, err)
+		t.Errorf("the audit has %+v (%v), want that ann did it because they pay", entries, err)
 	}
 }
 
-func TestAnOrgIsNotOverwrittenUnseen(t *testing.T) {
+func TestAnOrgIsNotOverwrittenWithoutItsETag(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	first := w.want(w.as("PUT", acmePath, `{"tier":"a"}`), http.StatusCreated).Header().Get("ETag")
@@ -84,7 +84,7 @@ func TestOfManyWhoWriteAnOrgFromOneStateOneSucceeds(t *testing.T) {
 	}
 }
 
-func TestAllFaultsOfAnOrgAreToldWithTheirPaths(t *testing.T) {
+func TestAllFaultsOfAnOrgAreListedWithTheirPaths(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	for body, want := range map[string]string{
@@ -121,7 +121,7 @@ func (p *planned) inForce(token, query string) control.InForce {
 	return read[control.InForce](p.world, p.want(p.do(call{token, "GET", acmePath + "/ratelimit/policies" + query, "", nil}), http.StatusOK))
 }
 
-// eventful are rows in which most happens that can be told.
+// eventful returns rows with most kinds of limits and overrides.
 func eventful() policy.Rows {
 	rows := enterprise()
 	rows.Policies = []policy.Row{
@@ -142,7 +142,7 @@ func eventful() policy.Rows {
 	return rows
 }
 
-func TestWhatIsInForceIsToldWithItsOrigin(t *testing.T) {
+func TestLimitsInForceAreShownWithTheirOrigin(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), eventful())
 	got := p.inForce(viewer, "")
@@ -166,7 +166,7 @@ func TestWhatIsInForceIsToldWithItsOrigin(t *testing.T) {
 	slices.Sort(summaries)
 	slices.Sort(want)
 	if !slices.Equal(summaries, want) {
-		t.Errorf("told is\n%s\nwant\n%s", strings.Join(summaries, "\n"), strings.Join(want, "\n"))
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(summaries, "\n"), strings.Join(want, "\n"))
 	}
 	if got.Tier != "enterprise" || got.TierFrom != "row" || got.Version != 7 || got.Namespace != "default" || got.Summary != "acme is of tier enterprise (set for this org); 5 limits apply." {
 		t.Errorf("%+v", got)
@@ -246,7 +246,7 @@ func TestAnOrgDoesNotReadWhyThereIsAnOverrideOrWhoMadeIt(t *testing.T) {
 		got := p.inForce(token, "?ip=192.0.2.1")
 		for _, o := range got.Overrides {
 			if o.ID == 8 {
-				t.Error("the override of another org is told")
+				t.Error("the override of another org is shown")
 			}
 			if o.ID == 7 || o.ID == 3 {
 				found = true
@@ -262,7 +262,7 @@ func TestAnOrgDoesNotReadWhyThereIsAnOverrideOrWhoMadeIt(t *testing.T) {
 	}
 }
 
-func TestTheTierIsTheRowsOrWhatIsAskedOrTheDefault(t *testing.T) {
+func TestTheTierIsTheRowsOrTheClaimedOneOrTheDefault(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), enterprise())
 	for path, want := range map[string]string{
@@ -284,7 +284,7 @@ func TestTheTierIsTheRowsOrWhatIsAskedOrTheDefault(t *testing.T) {
 	}
 }
 
-func TestWithoutPoliciesNothingIsSaidToBeInForce(t *testing.T) {
+func TestWithoutPoliciesNothingIsShownAsInForce(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"policies", "usage"} {
 		w := open(t)
@@ -298,7 +298,7 @@ func TestWithoutPoliciesNothingIsSaidToBeInForce(t *testing.T) {
 	}
 }
 
-func TestAnOrgIsNotWrittenForOneWhoHasGone(t *testing.T) {
+func TestAnOrgIsNotWrittenForAClientThatHasDisconnected(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	ctx, cancel := context.WithCancel(t.Context())

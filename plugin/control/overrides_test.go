@@ -47,18 +47,18 @@ func TestEachKindOfOverrideIsMadeAndRead(t *testing.T) {
 	w.want(w.as("POST", overrides, tests[0].body), http.StatusConflict)
 }
 
-func TestTheAuditTellsAFactorAsItIsWritten(t *testing.T) {
+func TestTheAuditShowsAFactorAsItIsWritten(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	made := w.want(w.as("POST", overrides, `{"kind":"multiplier","factor":1.5,"reason":"launch","permanent":true}`), http.StatusCreated)
 	w.want(w.as("DELETE", made.Header().Get("Location")+"?reason=over", ""), http.StatusOK)
 	list := read[control.Page[struct{ Before, After struct{ Factor json.Number } }]](w, w.as("GET", "/v1/ratelimit/audit", ""))
 	if len(list.Items) != 2 || list.Items[0].Before.Factor != "1.5" || list.Items[1].After.Factor != "1.5" {
-		t.Errorf("the audit tells %+v", list.Items)
+		t.Errorf("the audit has %+v", list.Items)
 	}
 }
 
-func TestAnOverrideThatCannotBeIsRefusedWithAllItsFaults(t *testing.T) {
+func TestAnInvalidOverrideIsDeniedWithAllItsFaults(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	tests := []struct{ body, paths string }{

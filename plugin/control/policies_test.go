@@ -24,7 +24,7 @@ func TestAPolicyIsAcceptedInEitherSpelling(t *testing.T) {
 		t.Errorf("made %+v, want %+v", made, want)
 	}
 	if !strings.HasPrefix(made.Name, "enterprise-post-records-") {
-		t.Errorf("the name is %q, want one that tells the tier and the endpoint", made.Name)
+		t.Errorf("the name is %q, want the tier and the endpoint in it", made.Name)
 	}
 	same := `{"name":"` + made.Name + `","tier":"enterprise","endpoint":"POST /records","scope":"tenant","limit":1000,"window_size":60,"fail_mode":"open"}`
 	if again := w.want(w.as("PUT", policies, same), http.StatusOK); read[policyWritten](w, again).Policy != made {
@@ -32,7 +32,7 @@ func TestAPolicyIsAcceptedInEitherSpelling(t *testing.T) {
 	}
 }
 
-func TestDerivedNamesTellPoliciesApart(t *testing.T) {
+func TestDerivedNamesDifferBetweenPolicies(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	names := map[string]string{}
@@ -57,7 +57,7 @@ func TestDerivedNamesTellPoliciesApart(t *testing.T) {
 	}
 }
 
-func TestAllFaultsAreToldAtOnceWithTheirPaths(t *testing.T) {
+func TestAllFaultsAreListedAtOnceWithTheirPaths(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	tests := []struct{ body, paths string }{
@@ -126,7 +126,7 @@ func TestAPolicyKeepsWhatNamesIt(t *testing.T) {
 	}
 }
 
-func TestWhatAReadHasToldMayBeSentBack(t *testing.T) {
+func TestTheResultOfAReadMayBeSentBack(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	path, tag, _ := w.made(daily)
@@ -226,7 +226,7 @@ func TestPoliciesAreListedInPages(t *testing.T) {
 	}
 }
 
-func TestAPolicyThatWouldLockEverybodyOutNeedsForce(t *testing.T) {
+func TestAPolicyThatWouldDenyAllTenantsNeedsForce(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	w.made(daily)

@@ -36,12 +36,12 @@ func meet(t *testing.T) *meeting {
 	return m
 }
 
-// sent sends a reset under a key, and tells the answer when there is one.
+// sent sends a reset under a key, and returns a channel for the answer.
 func (m *meeting) sent(ctx context.Context, key string) <-chan answer {
-	told := make(chan answer, 1)
+	answers := make(chan answer, 1)
 	c := call{admin, "POST", acmeReset, `{"reason":"billed twice"}`, []string{"Idempotency-Key", key}}
-	go func() { told <- m.serve(c, c.request().WithContext(ctx)) }()
-	return told
+	go func() { answers <- m.serve(c, c.request().WithContext(ctx)) }()
+	return answers
 }
 
 func TestOfTwoResetsAtOnceUnderOneKeyOneIsMadeAndBothAreAnsweredTheSame(t *testing.T) {
@@ -62,12 +62,12 @@ func TestOfTwoResetsAtOnceUnderOneKeyOneIsMadeAndBothAreAnsweredTheSame(t *testi
 	if one.Body.String() != other.Body.String() || one.Header().Get("Idempotent-Replayed") != "" || other.Header().Get("Idempotent-Replayed") != "true" {
 		t.Errorf("answered %v %s\nand %v %s", one.Header(), one.Body, other.Header(), other.Body)
 	}
-	if n, told := m.emptied.Load(), len(m.resets()); n != 1 || told != 1 {
-		t.Errorf("the buckets were emptied %d times, and the audit tells %d resets; want 1", n, told)
+	if n, recorded := m.emptied.Load(), len(m.resets()); n != 1 || recorded != 1 {
+		t.Errorf("the buckets were emptied %d times, and the audit has %d resets; want 1", n, recorded)
 	}
 }
 
-func TestAResetWhoseFirstIsLongUnderWayIsRefusedAndNotMade(t *testing.T) {
+func TestAResetWhoseFirstRequestIsInProgressForLongIsDenied(t *testing.T) {
 	t.Parallel()
 	m := meet(t)
 	first := m.sent(t.Context(), "k")
@@ -80,8 +80,8 @@ func TestAResetWhoseFirstIsLongUnderWayIsRefusedAndNotMade(t *testing.T) {
 	}
 	close(m.leave)
 	m.want(<-first, http.StatusOK)
-	if n, told := m.emptied.Load(), len(m.resets()); n != 1 || told != 1 {
-		t.Errorf("the buckets were emptied %d times, and the audit tells %d resets; want 1", n, told)
+	if n, recorded := m.emptied.Load(), len(m.resets()); n != 1 || recorded != 1 {
+		t.Errorf("the buckets were emptied %d times, and the audit has %d resets; want 1", n, recorded)
 	}
 }
 
@@ -105,7 +105,7 @@ func TestAfterAResetThatFailedTheOneThatWaitedForItIsMade(t *testing.T) {
 	}
 }
 
-func TestTheAuditOfAResetTellsTheBucketsByWhomTheyAre(t *testing.T) {
+func TestTheAuditOfAResetListsTheBucketsBySubject(t *testing.T) {
 	t.Parallel()
 	p := using(t)
 	p.want(p.as("POST", acmeReset, `{"user":"u_42","reason":"billed twice"}`), http.StatusOK)
@@ -113,7 +113,7 @@ func TestTheAuditOfAResetTellsTheBucketsByWhomTheyAre(t *testing.T) {
 		After struct{ Buckets []map[string]any }
 	}]](p.world, p.want(p.as("GET", "/v1/ratelimit/audit?kind=action", ""), http.StatusOK))
 	if len(page.Items) != 1 || len(page.Items[0].After.Buckets) != 3 {
-		t.Fatalf("the audit tells %+v, want one reset of three buckets", page)
+		t.Fatalf("the audit has %+v, want one reset of three buckets", page)
 	}
 	for _, b := range page.Items[0].After.Buckets {
 		text, err := json.Marshal(b)
@@ -121,7 +121,7 @@ func TestTheAuditOfAResetTellsTheBucketsByWhomTheyAre(t *testing.T) {
 			t.Fatal(err)
 		}
 		if b["used"] != 4.0 || (b["user"] == "u_42") != (b["policy"] == "per-user") || b["description"] == nil || b["reset"] == nil {
-			t.Errorf("a bucket is told as %s", text)
+			t.Errorf("a bucket is shown as %s", text)
 		}
 	}
 }

@@ -70,7 +70,7 @@ func TestABatchWithARouteThatNothingKnowsSpendsNothing(t *testing.T) {
 	}
 }
 
-func TestWhoeverIsTrustedIsToldThatNothingKnowsARoute(t *testing.T) {
+func TestOperatorsGetANoteOnAnUnknownRoute(t *testing.T) {
 	t.Parallel()
 	w := routed(t)
 	for _, as := range []struct{ token, dry string }{{admin, ""}, {admin, `,"dry_run":true`}, {viewer, `,"dry_run":true`}, {ofAcme, `,"dry_run":true`}} {
@@ -84,7 +84,7 @@ func TestWhoeverIsTrustedIsToldThatNothingKnowsARoute(t *testing.T) {
 	}
 }
 
-func TestACheckSaysThatALimitPerEndpointCountsByRoute(t *testing.T) {
+func TestACheckNotesThatALimitPerEndpointCountsByRoute(t *testing.T) {
 	t.Parallel()
 	w := routed(t)
 	for endpoint, words := range map[string][]string{
@@ -110,7 +110,7 @@ func TestACheckSaysThatALimitPerEndpointCountsByRoute(t *testing.T) {
 	}
 }
 
-func TestACheckSaysThatATierIsTheDefault(t *testing.T) {
+func TestACheckNotesThatATierIsTheDefault(t *testing.T) {
 	t.Parallel()
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	rows := enterprise()

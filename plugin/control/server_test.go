@@ -31,7 +31,7 @@ func (w *world) enforces(node string, version int64) {
 	}
 }
 
-func TestWhatNoOperationCanBeAskedIsAProblemDocument(t *testing.T) {
+func TestWhatNoOperationAcceptsIsAProblemDocument(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	tests := []struct {
@@ -127,12 +127,12 @@ func TestTheLogHasOneLineForARequestAndNoSecret(t *testing.T) {
 	}
 	for _, secret := range []string{admin, "guessed-secret", panics, "a secret reason", "7ms", "hush"} {
 		if strings.Contains(w.log.String(), secret) {
-			t.Errorf("the log tells %q", secret)
+			t.Errorf("the log has %q", secret)
 		}
 	}
 }
 
-func TestTheAPILimitsItselfPerTokenAndPerAddressOfStrangers(t *testing.T) {
+func TestTheAPILimitsItselfPerTokenAndPerAddressWithoutOne(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	w := open(t, func(o *control.Options) {
@@ -158,7 +158,7 @@ func TestTheAPILimitsItselfPerTokenAndPerAddressOfStrangers(t *testing.T) {
 		if i == 3 {
 			code = http.StatusTooManyRequests
 		}
-		w.want(w.do(call{[]string{"", nobodys}[i%2], "GET", policies, "", nil}), code)
+		w.want(w.do(call{[]string{"", unknownToken}[i%2], "GET", policies, "", nil}), code)
 	}
 	w.want(w.do(call{other, "GET", policies, "", nil}), http.StatusOK) // who has a token is not locked out by who has none
 	w.want(w.do(call{method: "GET", path: "/healthz"}), http.StatusOK)

@@ -48,7 +48,7 @@ func silence(context.Context, string, string) (net.Conn, error) {
 	return near, nil
 }
 
-func TestADatabaseThatKeepsSilentIsToldInTime(t *testing.T) {
+func TestADatabaseThatDoesNotRespondIsReportedInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pool := dialled(t, "postgres://nobody@127.0.0.1:1/none?sslmode=disable", silence)
 		defer pool.Close()
@@ -107,7 +107,7 @@ func TestProbesTakeOneConnectionHoweverManyThereAre(t *testing.T) {
 		}
 		begin := time.Now()
 		synctest.Wait()
-		leave() // the others are not told what became of it
+		leave() // the others learn nothing of it
 		all.Wait()
 		if n, took := connections.Load(), time.Since(begin); n != 1 || took != 2*time.Second {
 			t.Errorf("50 probes take %d connections and %v, want one, and 2 s", n, took)
@@ -123,7 +123,7 @@ func (s slow) Take(ctx context.Context, bounds []policy.Bound, statuses []decisi
 	return s.shelf.Take(ctx, bounds, statuses)
 }
 
-func TestABatchThatTakesTooLongSaysHowMuchOfItWasDecided(t *testing.T) {
+func TestABatchThatTakesTooLongReportsHowMuchOfItWasDecided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pool := dialled(t, "postgres://nobody@127.0.0.1:1/none?sslmode=disable", silence)
 		defer pool.Close()
@@ -154,7 +154,7 @@ func (c severed) Write(b []byte) (int, error) {
 	return n, err
 }
 
-func TestACommitThatIsNotAnsweredIsToldAsUncertainAndMayBeSentAgain(t *testing.T) {
+func TestAnUnansweredCommitIsReportedAsUncertainAndMayBeRetried(t *testing.T) {
 	t.Parallel()
 	var armed atomic.Bool
 	pool := dialled(t, pgtest.Shared(t).Database(t), func(ctx context.Context, network, address string) (net.Conn, error) {

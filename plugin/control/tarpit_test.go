@@ -96,7 +96,7 @@ func TestFaultyRequestsKeepAProcessBusyNoMoreThanTenTimesASecond(t *testing.T) {
 		"no content type":    {ofAcme, "POST", check, `{}`, []string{"Content-Type", "text/plain"}},
 		"another's org":      {ofAcme, "POST", check, `{"org_id":"globex"}`, nil},
 		"another's path":     {ofAcme, "GET", "/v1/orgs/globex/ratelimit/usage", "", nil},
-		"an unknown token":   {nobodys, "POST", check, `{"org_id":"acme"}`, nil},
+		"an unknown token":   {unknownToken, "POST", check, `{"org_id":"acme"}`, nil},
 		"no token":           {"", "POST", check, `{"org_id":"acme"}`, nil},
 		"no such path":       {"", "GET", "/nowhere", "", nil},
 		"no such method":     {"", "BREW", check, "", nil},

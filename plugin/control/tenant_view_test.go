@@ -15,7 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// platform is a plan in which the limits that all orgs share are tighter than acme's own, and can be told by their
+// platform is a plan in which the limits that all orgs share are tighter than acme's own, and recognizable by their
 // numbers.
 func platform() schema.Config {
 	config := plan()
@@ -49,13 +49,13 @@ func TestTheTokenOfAnOrgReadsNoNumberOfASharedLimit(t *testing.T) {
 		a := p.want(p.do(call{ofAcme, c.method, c.path, c.body, nil}), http.StatusOK)
 		for _, number := range numbers {
 			if strings.Contains(a.Body.String(), number) {
-				t.Errorf("%s %s %s tells %s:\n%s", c.method, c.path, c.body, number, a.Body)
+				t.Errorf("%s %s %s shows %s:\n%s", c.method, c.path, c.body, number, a.Body)
 			}
 		}
 	}
 }
 
-func TestADecisionNamesTheSharedLimitThatRefusesAndTellsTheNumbersOfTheOrgsOwn(t *testing.T) {
+func TestADecisionNamesTheSharedLimitThatDeniesAndShowsTheNumbersOfTheOrgsOwn(t *testing.T) {
 	t.Parallel()
 	p := planning(t, platform(), enterprise())
 	var got control.Checked
@@ -66,7 +66,7 @@ func TestADecisionNamesTheSharedLimitThatRefusesAndTellsTheNumbersOfTheOrgsOwn(t
 		}
 	}
 	if got.Allowed || got.Reason != "limit_exceeded" || !slices.Equal(got.Violated, []string{"bulk"}) || got.RetryAfter == 0 {
-		t.Errorf("%+v: want it refused by bulk, with a time", got)
+		t.Errorf("%+v: want it denied by bulk, with a time", got)
 	}
 	if all := p.checks(admin, `{"org_id":"acme","endpoint":"POST /bulk"}`); all.Policy != "bulk" || *all.Limit != 3 || len(all.Statuses) != 4 {
 		t.Errorf("an operator reads %+v, want bulk and its numbers", all)
@@ -76,7 +76,7 @@ func TestADecisionNamesTheSharedLimitThatRefusesAndTellsTheNumbersOfTheOrgsOwn(t
 	}
 }
 
-func TestAShadowOfASharedLimitIsNotToldToTheTokenOfAnOrg(t *testing.T) {
+func TestTheTokenOfAnOrgReadsNoShadowOfASharedLimit(t *testing.T) {
 	t.Parallel()
 	config := plan()
 	config.Global.Limits[0].Mode, config.Global.Limits[0].Limit = "shadow", 1
@@ -153,24 +153,24 @@ func TestTheTokenOfAnOrgDoesNotLearnWhichTiersThereAre(t *testing.T) {
 func TestAnOrgReadsThePublicNoteOfARowAndNeitherReasonNorAuthor(t *testing.T) {
 	t.Parallel()
 	w := open(t)
-	const told = "agreed until the end of the year"
-	a := w.want(w.as("POST", overrides, `{"kind":"ban","user":"eve","permanent":true,"reason":"hush: ticket 7","public_note":"`+told+`"}`), http.StatusCreated)
+	const note = "agreed until the end of the year"
+	a := w.want(w.as("POST", overrides, `{"kind":"ban","user":"eve","permanent":true,"reason":"hush: ticket 7","public_note":"`+note+`"}`), http.StatusCreated)
 	at := a.Header().Get("Location")
 	for token, whole := range map[string]bool{ofAcme: false, viewer: true} {
 		for _, path := range []string{overrides, at} {
 			a := w.want(w.do(call{token, "GET", path, "", nil}), http.StatusOK)
-			if body := a.Body.String(); !strings.Contains(body, told) || strings.Contains(body, "hush") != whole || strings.Contains(body, `"author":"token:ann"`) != whole {
+			if body := a.Body.String(); !strings.Contains(body, note) || strings.Contains(body, "hush") != whole || strings.Contains(body, `"author":"token:ann"`) != whole {
 				t.Errorf("%s reads %s, want the note, and reason and author: %v", token, body, whole)
 			}
 		}
 	}
 	w.want(w.as("DELETE", at+"?reason=over", ""), http.StatusOK)
 	ended, err := w.store.OverrideHistory(t.Context(), pgstore.OverrideFilter{Tenant: "acme"})
-	if err != nil || len(ended) != 1 || ended[0].PublicNote != told {
+	if err != nil || len(ended) != 1 || ended[0].PublicNote != note {
 		t.Errorf("the history has %+v (%v), want the note", ended, err)
 	}
-	a = w.want(w.as("POST", policies, `{"name":"daily","tenant":"acme","limit":5,"window_size":60,"public_note":"`+told+`"}`), http.StatusCreated)
-	if p := read[policyWritten](w, a).Policy; p.PublicNote != told {
+	a = w.want(w.as("POST", policies, `{"name":"daily","tenant":"acme","limit":5,"window_size":60,"public_note":"`+note+`"}`), http.StatusCreated)
+	if p := read[policyWritten](w, a).Policy; p.PublicNote != note {
 		t.Errorf("%+v: want the note", p)
 	}
 	for path, body := range map[string]string{
@@ -184,7 +184,7 @@ func TestAnOrgReadsThePublicNoteOfARowAndNeitherReasonNorAuthor(t *testing.T) {
 	}
 }
 
-func TestThePublicNoteIsToldWhereverALimitIs(t *testing.T) {
+func TestThePublicNoteIsShownWithEveryLimit(t *testing.T) {
 	t.Parallel()
 	rows := eventful()
 	rows.Policies[0].PublicNote = "yours by contract"

@@ -60,7 +60,7 @@ func TestUsageIsReadAndNotSpent(t *testing.T) {
 	}
 }
 
-func TestUsageIsToldForWhatIsAsked(t *testing.T) {
+func TestUsageShowsTheRequestedBuckets(t *testing.T) {
 	t.Parallel()
 	p := using(t)
 	for query, want := range map[string]map[string]int64{
@@ -109,7 +109,7 @@ func TestUsageAndResetOfAnAddressAreOfItsPrefixTooWhereThatCountsIt(t *testing.T
 	}
 }
 
-func TestUsageTellsWhereTokensMayBeOutOnLease(t *testing.T) {
+func TestUsageShowsWhereTokensMayBeOutOnLease(t *testing.T) {
 	t.Parallel()
 	config := plan()
 	config.Strategy = "redis"
@@ -135,7 +135,7 @@ func TestMoreBucketsThanOneCallTakesAreAllRead(t *testing.T) {
 	}
 }
 
-func TestUsageSaysWhenRedisIsAwayAndNothingIsReset(t *testing.T) {
+func TestUsageReportsThatRedisIsAwayAndNothingIsReset(t *testing.T) {
 	t.Parallel()
 	p := using(t)
 	p.redis.Kill()
@@ -147,11 +147,11 @@ func TestUsageSaysWhenRedisIsAwayAndNothingIsReset(t *testing.T) {
 		p.want(p.as("POST", acmeReset, body), http.StatusServiceUnavailable)
 	}
 	if entries := p.resets(); len(entries) != 0 {
-		t.Errorf("the audit tells %+v, want nothing: no bucket was read", entries)
+		t.Errorf("the audit has %+v, want nothing: no bucket was read", entries)
 	}
 }
 
-// resets are those that the audit tells of.
+// resets returns the resets in the audit.
 func (p *planned) resets() []pgstore.AuditEntry {
 	p.Helper()
 	entries, _, err := p.world.store.Audit(p.Context(), pgstore.AuditFilter{Kind: "action"})
@@ -186,14 +186,14 @@ func TestAResetByTheAPIEmptiesTheBucketsOfOneOrgAndIsAudited(t *testing.T) {
 	}
 	entries := p.resets()
 	if len(entries) != 2 {
-		t.Fatalf("the audit tells %+v, want two resets", entries)
+		t.Fatalf("the audit has %+v, want two resets", entries)
 	}
 	first := entries[1]
-	if told, ok := first.Emptied(); !ok || len(told) != 1 || told[0].Used != 4 {
-		t.Errorf("the audit tells %s, want what was used", first.After)
+	if emptied, ok := first.Emptied(); !ok || len(emptied) != 1 || emptied[0].Used != 4 {
+		t.Errorf("the audit has %s, want what was used", first.After)
 	}
 	if first.Actor != "token:ann" || first.Reason != "billed twice" || first.Operation != "reset" || first.Key != "buckets" || first.Tenant != "acme" {
-		t.Errorf("the audit tells %+v", first)
+		t.Errorf("the audit has %+v", first)
 	}
 }
 
@@ -208,7 +208,7 @@ func TestAResetThatIsSentAgainIsAnsweredAndNotMadeAgain(t *testing.T) {
 		t.Errorf("answered\n%s, and then\n%s", first.Body, again.Body)
 	}
 	if used := p.has("acme", "")["daily of the org"]; used != 3 || len(p.resets()) != 1 {
-		t.Errorf("%d are used and the audit tells %d resets, want 3 and 1", used, len(p.resets()))
+		t.Errorf("%d are used and the audit has %d resets, want 3 and 1", used, len(p.resets()))
 	}
 	if a := p.want(once(`{"reason":"thrice"}`), http.StatusUnprocessableEntity); read[problem](p.world, a).paths() != "header.Idempotency-Key" {
 		t.Errorf("%s", a.Body)
@@ -242,7 +242,7 @@ func chilled(t *testing.T, before func(ctx context.Context) error) *planned {
 	return p
 }
 
-func TestAResetThatWasNotFinishedIsMadeWhenItIsSentAgain(t *testing.T) {
+func TestAnUnfinishedResetIsMadeByARetry(t *testing.T) {
 	t.Parallel()
 	trouble := errors.New("the buckets are away")
 	p := chilled(t, func(context.Context) error { return trouble })
@@ -261,7 +261,7 @@ func TestAResetThatWasNotFinishedIsMadeWhenItIsSentAgain(t *testing.T) {
 		p.checks(admin, `{"org_id":"acme","cost":3}`)
 	}
 	if n := len(p.resets()); n != 2 {
-		t.Errorf("the audit tells %d resets, want the one that failed and the one that was made", n)
+		t.Errorf("the audit has %d resets, want the one that failed and the one that was made", n)
 	}
 }
 
@@ -282,7 +282,7 @@ func TestAResetThatIsRecordedGoesOnWithoutItsCaller(t *testing.T) {
 	}
 }
 
-func TestAResetWhoseKeyCannotBeKeptIsMadeAndSaysSoInTheLog(t *testing.T) {
+func TestAResetWhoseKeyCannotBeStoredIsMadeAndLogged(t *testing.T) {
 	t.Parallel()
 	var p *planned
 	p = chilled(t, func(ctx context.Context) error {

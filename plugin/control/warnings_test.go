@@ -47,7 +47,7 @@ func TestOrgIsAnotherSpellingOfTenant(t *testing.T) {
 	}
 }
 
-func TestAWriteUnderAWrongConditionSaysWhichIsRight(t *testing.T) {
+func TestAWriteUnderAWrongConditionReturnsTheRightOne(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	const acme, body = "/v1/orgs/acme", `{"tier":"gold"}`
@@ -63,7 +63,7 @@ func TestAWriteUnderAWrongConditionSaysWhichIsRight(t *testing.T) {
 	says(w.want(w.as("PUT", acme, `{"tier":"silver"}`), http.StatusPreconditionRequired), "If-Match: "+tag+" or If-Match: *")
 }
 
-func TestNamesThatNothingKnowsAreWarnedOf(t *testing.T) {
+func TestUnknownNamesAreWarnedOf(t *testing.T) {
 	t.Parallel()
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	w := open(t, func(o *control.Options) { o.Buckets, o.Path = buckets, pathOf(t, plan(), buckets, policy.Rows{}) })
@@ -110,17 +110,17 @@ func TestWithoutAConfigAWarningAllowsForNamesThatItMayHave(t *testing.T) {
 func TestAnAnswerThatIsGivenAgainHasItsWarnings(t *testing.T) {
 	t.Parallel()
 	w := open(t)
-	var told [2][]string
-	for i := range told {
+	var warned [2][]string
+	for i := range warned {
 		a := w.want(w.as("POST", policies, daily, "Idempotency-Key", "once"), http.StatusCreated)
-		told[i] = read[struct{ Warnings []string }](w, a).Warnings
+		warned[i] = read[struct{ Warnings []string }](w, a).Warnings
 	}
-	if len(told[0]) != 1 || !slices.Equal(told[0], told[1]) {
-		t.Errorf("the warnings are %q, and again %q, want the same one of the tier", told[0], told[1])
+	if len(warned[0]) != 1 || !slices.Equal(warned[0], warned[1]) {
+		t.Errorf("the warnings are %q, and again %q, want the same one of the tier", warned[0], warned[1])
 	}
 }
 
-func TestAllFaultsOfAnOverrideAreToldAlthoughItsSubjectsConflict(t *testing.T) {
+func TestAllFaultsOfAnOverrideAreListedAlthoughItsSubjectsConflict(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	a := w.want(w.as("POST", overrides, `{"kind":"multiplier","user":"u","ip":"nonsense","endpoint":"records","permanent":true,"reason":"a test"}`), http.StatusUnprocessableEntity)
@@ -144,7 +144,7 @@ func TestAConflictOfOverridesNamesTheOneInTheWay(t *testing.T) {
 	}
 }
 
-func TestAnOrgThatIsNoTextIsRefusedOnAllPaths(t *testing.T) {
+func TestAnOrgThatIsNotTextIsAFaultOnAllPaths(t *testing.T) {
 	t.Parallel()
 	w := equipped(t)
 	for _, o := range operations(w) {
@@ -162,7 +162,7 @@ func TestAnOrgThatIsNoTextIsRefusedOnAllPaths(t *testing.T) {
 	}
 }
 
-func TestOneTextIsSaidOfEveryRequestThatIsNotValid(t *testing.T) {
+func TestEveryInvalidRequestHasTheSameDetail(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	said := map[string]bool{}

@@ -26,15 +26,15 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // Secrets of the tokens that these tests know. Whoever has "panic" finds a bug, and "away" a database that is away.
 const (
-	admin    = "secret-admin"
-	other    = "secret-other-admin"
-	viewer   = "secret-viewer"
-	ofAcme   = "secret-acme"
-	ofGlobex = "secret-globex"
-	revoked  = "secret-revoked"
-	nobodys  = "secret-nobodys"
-	panics   = "secret-panic"
-	away     = "secret-away"
+	admin        = "secret-admin"
+	other        = "secret-other-admin"
+	viewer       = "secret-viewer"
+	ofAcme       = "secret-acme"
+	ofGlobex     = "secret-globex"
+	revoked      = "secret-revoked"
+	unknownToken = "secret-unknown"
+	panics       = "secret-panic"
+	away         = "secret-away"
 )
 
 // ring is an Authenticator that knows these tokens.
@@ -104,11 +104,11 @@ func open(t *testing.T, edit ...func(*control.Options)) *world {
 	return w
 }
 
-// equipment is what a server needs beside a database so that every operation can be asked. The tests of an operation that
+// equipment is what a server needs beside a database so that every operation can be called. The tests of an operation that
 // needs something add it.
 var equipment []func(*testing.T, *control.Options)
 
-// equipped makes a server that every operation can be asked of.
+// equipped makes a server whose operations can all be called.
 func equipped(t *testing.T, edit ...func(*control.Options)) *world {
 	t.Helper()
 	for _, add := range equipment {
@@ -207,7 +207,7 @@ type policyWritten struct {
 	Enforcement *control.Enforcement `json:"enforcement"`
 }
 
-// made makes a policy and tells its path and ETag.
+// made creates a policy and returns its path and ETag.
 func (w *world) made(body string) (path, tag string, p pgstore.Policy) {
 	w.Helper()
 	a := w.want(w.as("POST", policies, body), http.StatusCreated)
