@@ -55,7 +55,7 @@ func newEngine(
 func (s *settings) rows(node string, away func() bool) policysync.Options {
 	return policysync.Options{
 		Source: policysync.Source{DSN: s.Database, File: s.DatabaseFile}, Node: node,
-		Dir: s.SnapshotDir, MaxRows: s.SnapshotMaxRows, Away: away,
+		Dir: s.SnapshotDir, MaxRows: s.SnapshotMaxRows, Idle: away,
 	}
 }
 

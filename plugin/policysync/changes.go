@@ -12,59 +12,59 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// maxChanges is how many rows are fetched one by one; for more, all are loaded.
+// maxChanges is the number of rows that are fetched one by one; for more, all are loaded.
 const maxChanges = 50_000
 
-// errFar tells that what has changed cannot be fetched: too much has, or what it was is gone.
-var errFar = errors.New("too far behind to catch up")
+// errTooFarBehind reports that the changes cannot be fetched: there are too many, or they have been pruned.
+var errTooFarBehind = errors.New("too far behind to catch up")
 
-// rowKey is the key of a row, as the changes and the faults have it.
+// rowKey identifies a row, as changes and faults do.
 type rowKey struct{ table, key string }
 
-// news is what has changed since a version.
-type news struct {
-	head    head
+// changeSet holds what has changed since a version.
+type changeSet struct {
+	head    versionRow
 	changes policy.Changes
-	changed map[rowKey]bool // the rows that the changes name
-	looked  map[rowKey]bool // these, and those that were asked for again
+	changed map[rowKey]bool // rows that the changes name
+	fetched map[rowKey]bool // these, and those that were fetched again
 }
 
-// loadChanges reads the rows that have changed since a version, and once more the rows in again, in one transaction. It is
-// errFar if that cannot be told.
-func loadChanges(ctx context.Context, conn *pgx.Conn, since int64, again []rowKey) (news, error) {
-	n := news{changed: map[rowKey]bool{}, looked: map[rowKey]bool{}}
+// loadChanges reads the rows that have changed since a version, and again the rows in again, in one transaction. It
+// returns errTooFarBehind if the changes are incomplete.
+func loadChanges(ctx context.Context, conn *pgx.Conn, since int64, again []rowKey) (changeSet, error) {
+	n := changeSet{changed: map[rowKey]bool{}, fetched: map[rowKey]bool{}}
 	err := pgx.BeginTxFunc(ctx, conn, snapshotRead, func(tx pgx.Tx) error {
 		var err error
 		if n.head, err = readHead(ctx, tx); err != nil {
 			return err
 		}
 		if n.head.version < since || n.head.pruned > since {
-			return errFar
+			return errTooFarBehind
 		}
 		keys, err := readKeys(ctx, tx, since, n.changed)
 		if err != nil {
 			return err
 		}
-		maps.Copy(n.looked, n.changed)
+		maps.Copy(n.fetched, n.changed)
 		for _, k := range again {
-			if !n.looked[k] {
-				n.looked[k] = true
-				keys.add(k)
+			if !n.fetched[k] {
+				n.fetched[k] = true
+				keys.addKey(k)
 			}
 		}
 		n.changes.Version = n.head.version
 		return keys.fetch(ctx, tx, &n.changes)
 	})
 	if err != nil {
-		return news{}, fmt.Errorf("fetch what changed since version %d: %w", since, err)
+		return changeSet{}, fmt.Errorf("fetch what changed since version %d: %w", since, err)
 	}
 	return n, nil
 }
 
-// keys are the keys of rows, by table.
-type keys [len(tables)][]string
+// tableKeys holds the keys of rows, by table.
+type tableKeys [len(tables)][]string
 
-func (k *keys) add(key rowKey) {
+func (k *tableKeys) addKey(key rowKey) {
 	for i := range tables {
 		if tables[i].name == key.table {
 			k[i] = append(k[i], key.key)
@@ -73,12 +73,13 @@ func (k *keys) add(key rowKey) {
 }
 
 // readKeys reads which rows have changed, each once.
-func readKeys(ctx context.Context, tx pgx.Tx, since int64, changed map[rowKey]bool) (keys, error) {
+func readKeys(ctx context.Context, tx pgx.Tx, since int64, changed map[rowKey]bool) (tableKeys, error) {
 	var (
-		found     keys
+		found     tableKeys
 		kind, key string
 	)
-	rows, err := tx.Query(ctx, `SELECT DISTINCT kind, key FROM rate_limiter.changes WHERE version > $1 LIMIT $2`, since, maxChanges+1)
+	rows, err := tx.Query(ctx,
+		`SELECT DISTINCT kind, key FROM rate_limiter.changes WHERE version > $1 LIMIT $2`, since, maxChanges+1)
 	if err != nil {
 		return found, fmt.Errorf("read the changes: %w", err)
 	}
@@ -90,20 +91,20 @@ func readKeys(ctx context.Context, tx pgx.Tx, since int64, changed map[rowKey]bo
 				return nil
 			}
 		}
-		return nil // a kind of a later version is nothing of ours
+		return nil // skip a kind of a later version
 	})
 	if err != nil {
 		return found, fmt.Errorf("read the changes: %w", err)
 	}
 	if len(changed) > maxChanges {
-		return found, errFar
+		return found, errTooFarBehind
 	}
 	return found, nil
 }
 
-// fetch reads the rows of the keys; those that are not there are gone.
-func (k *keys) fetch(ctx context.Context, tx pgx.Tx, into *policy.Changes) error {
-	record := record{texts: texts{}}
+// fetch reads the rows of the keys, and records those without a row as gone.
+func (k *tableKeys) fetch(ctx context.Context, tx pgx.Tx, into *policy.Changes) error {
+	record := record{texts: internedTexts{}}
 	for i := range tables {
 		if len(k[i]) == 0 {
 			continue
@@ -112,25 +113,27 @@ func (k *keys) fetch(ctx context.Context, tx pgx.Tx, into *policy.Changes) error
 			return fmt.Errorf("fetch %s: %w", tables[i].name, err)
 		}
 	}
-	into.Gone.Tiers = missing(k[ofTiers], into.Tiers, func(r policy.TierRow) string { return r.Name })
-	into.Gone.Tenants = missing(k[ofTenants], into.Tenants, func(r policy.TenantRow) string { return r.ID })
-	var err, also error
-	into.Gone.Policies, err = numbers(missing(k[ofPolicies], into.Policies, func(r policy.Row) string { return strconv.FormatInt(r.ID, 10) }))
-	into.Gone.Overrides, also = numbers(missing(k[ofOverrides], into.Overrides, func(o policy.Override) string { return strconv.FormatInt(o.ID, 10) }))
-	return errors.Join(err, also)
+	into.Gone.Tiers = missingKeys(k[ofTiers], into.Tiers, func(r policy.TierRow) string { return r.Name })
+	into.Gone.Tenants = missingKeys(k[ofTenants], into.Tenants, func(r policy.TenantRow) string { return r.ID })
+	policyKey := func(r policy.Row) string { return strconv.FormatInt(r.ID, 10) }
+	overrideKey := func(o policy.Override) string { return strconv.FormatInt(o.ID, 10) }
+	var policyErr, overrideErr error
+	into.Gone.Policies, policyErr = parseIDs(missingKeys(k[ofPolicies], into.Policies, policyKey))
+	into.Gone.Overrides, overrideErr = parseIDs(missingKeys(k[ofOverrides], into.Overrides, overrideKey))
+	return errors.Join(policyErr, overrideErr)
 }
 
-// fetchTable reads rows in the form in which a copy has them.
+// fetchTable reads rows of a table by their keys, in the binary form that a copy has too.
 func fetchTable(ctx context.Context, tx pgx.Tx, t *table, keys []string, record *record, into *policy.Rows) error {
 	var argument any = keys
 	if t.numeric {
-		ids, err := numbers(keys)
+		ids, err := parseIDs(keys)
 		if err != nil {
 			return err
 		}
 		argument = ids
 	}
-	rows, err := tx.Query(ctx, t.some(), pgx.QueryResultFormats{pgx.BinaryFormatCode}, argument)
+	rows, err := tx.Query(ctx, t.selectSQL(), pgx.QueryResultFormats{pgx.BinaryFormatCode}, argument)
 	if err != nil {
 		return err
 	}
@@ -145,28 +148,28 @@ func fetchTable(ctx context.Context, tx pgx.Tx, t *table, keys []string, record 
 	return rows.Err()
 }
 
-// missing are the keys that no row has.
-func missing[R any](keys []string, rows []R, key func(R) string) []string {
-	there := make(map[string]bool, len(rows))
+// missingKeys returns the keys that no row has.
+func missingKeys[R any](keys []string, rows []R, key func(R) string) []string {
+	found := make(map[string]bool, len(rows))
 	for _, r := range rows {
-		there[key(r)] = true
+		found[key(r)] = true
 	}
 	var gone []string
 	for _, k := range keys {
-		if !there[k] {
+		if !found[k] {
 			gone = append(gone, k)
 		}
 	}
 	return gone
 }
 
-// numbers are keys that are numbers.
-func numbers(keys []string) ([]int64, error) {
+// parseIDs parses numeric keys.
+func parseIDs(keys []string) ([]int64, error) {
 	list := make([]int64, len(keys))
 	for i, key := range keys {
 		n, err := strconv.ParseInt(key, 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("the key %q of a change is no number: %w", key, errFar)
+			return nil, fmt.Errorf("the key %q of a change is not a number: %w", key, errTooFarBehind)
 		}
 		list[i] = n
 	}

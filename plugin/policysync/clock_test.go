@@ -21,7 +21,7 @@ func TestClockThatDiffersIsToldWhenItBeginsAndWhenItEnds(t *testing.T) {
 	}{
 		{0, 0}, {900 * time.Millisecond, 0}, {1100 * time.Millisecond, 1}, {time.Hour, 1}, {0, 2}, {-2 * time.Second, 3},
 	} {
-		s.compareClocks(head{now: now.Add(c.offset), seen: now})
+		s.compareClocks(versionRow{serverTime: now.Add(c.offset), localTime: now})
 		if got := strings.Count(log.String(), "\n"); got != c.lines {
 			t.Errorf("at %v there are %d lines, want %d:\n%s", c.offset, got, c.lines, log.String())
 		}
@@ -33,7 +33,7 @@ func TestClockThatDiffersIsToldWhenItBeginsAndWhenItEnds(t *testing.T) {
 
 func TestLagDoesNotDependOnTheNodesClock(t *testing.T) {
 	server := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-	h := head{at: server, now: server.Add(40 * time.Millisecond), seen: time.Now()}
+	h := versionRow{takenAt: server, serverTime: server.Add(40 * time.Millisecond), localTime: time.Now()}
 	if lag := h.lag(); lag < 40*time.Millisecond || lag > 10*time.Second {
 		t.Errorf("the lag is %v, want a little more than 40ms", lag)
 	}

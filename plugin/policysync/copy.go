@@ -7,37 +7,37 @@ import (
 	"fmt"
 )
 
-// What a binary COPY stream is made of: docs of Postgres, COPY, "Binary Format". Numbers are big-endian.
+// Parts of a binary COPY stream (Postgres documentation, COPY, "Binary Format"). Numbers are big-endian.
 const (
 	signature    = "PGCOPY\n\xff\r\n\x00"
 	headerLength = len(signature) + 4 + 4 // flags, and the length of an extension
-	criticalBits = 0xffff_0000            // flags that a reader must know; we know none
-	null         = -1                     // the length of an absent field
-	trailer      = -1                     // the number of fields of what ends the stream
+	criticalBits = 0xffff_0000            // flags that a reader must support; this one supports none
+	null         = -1                     // length of an absent field
+	trailer      = -1                     // number of fields of the trailer
 )
 
 // maxTuple bounds one row of the stream, in bytes. Constraints keep rows below 5 kB.
 const maxTuple = 64 << 20
 
-// tuples reads a binary COPY stream while it is written to it, in pieces of any size.
-type tuples struct {
+// copyReader parses a binary COPY stream that is written to it, in pieces of any size.
+type copyReader struct {
 	columns int
 	row     func(fields [][]byte) error // nil: NULL. The fields are valid until it returns
 
-	rest   []byte // what came of a row that is not complete
-	fields [][]byte
-	opened bool // the header has been read
-	ended  bool // the trailer has been read
-	bytes  int64
+	partial []byte // the received part of an incomplete row
+	fields  [][]byte
+	opened  bool // the header has been read
+	ended   bool // the trailer has been read
+	bytes   int64
 }
 
-// Write implements io.Writer. An error means that the stream is not what it should be, or is row's.
-func (t *tuples) Write(piece []byte) (int, error) {
+// Write implements io.Writer. It returns an error if the stream is malformed, or if row returns one.
+func (t *copyReader) Write(piece []byte) (int, error) {
 	t.bytes += int64(len(piece))
 	data := piece
-	if len(t.rest) > 0 {
-		t.rest = append(t.rest, piece...)
-		data = t.rest
+	if len(t.partial) > 0 {
+		t.partial = append(t.partial, piece...)
+		data = t.partial
 	}
 	for len(data) > 0 {
 		n, err := t.next(data)
@@ -52,20 +52,21 @@ func (t *tuples) Write(piece []byte) (int, error) {
 	if len(data) > maxTuple {
 		return 0, fmt.Errorf("read the copy of a table: a row has more than %d bytes", maxTuple)
 	}
-	t.rest = append(t.rest[:0], data...)
+	t.partial = append(t.partial[:0], data...)
 	return len(piece), nil
 }
 
-// end tells whether the stream was whole.
-func (t *tuples) end() error {
+// checkEnd returns an error if the stream was incomplete.
+func (t *copyReader) checkEnd() error {
 	if !t.ended {
 		return errors.New("read the copy of a table: it ends early")
 	}
 	return nil
 }
 
-// next takes the header, a row or the trailer from the front of data. It takes nothing if that is not complete.
-func (t *tuples) next(data []byte) (int, error) {
+// next parses the header, a row or the trailer at the front of data and returns its length. It returns 0 if that is
+// incomplete.
+func (t *copyReader) next(data []byte) (int, error) {
 	switch {
 	case t.ended:
 		return 0, fmt.Errorf("%d bytes follow its end", len(data))
@@ -89,19 +90,19 @@ func (t *tuples) next(data []byte) (int, error) {
 	return 2 + n, t.row(t.fields)
 }
 
-func (t *tuples) header(data []byte) (int, error) {
-	if known := min(len(data), len(signature)); !bytes.Equal(data[:known], []byte(signature[:known])) {
+func (t *copyReader) header(data []byte) (int, error) {
+	if n := min(len(data), len(signature)); !bytes.Equal(data[:n], []byte(signature[:n])) {
 		return 0, errors.New("it is not in Postgres's binary format")
 	}
 	if len(data) < headerLength {
 		return 0, nil
 	}
 	if flags := binary.BigEndian.Uint32(data[len(signature):]); flags&criticalBits != 0 {
-		return 0, fmt.Errorf("its flags %#x are not known", flags)
+		return 0, fmt.Errorf("its flags %#x are not supported", flags)
 	}
 	extension := binary.BigEndian.Uint32(data[len(signature)+4:])
 	if extension > maxTuple {
-		return 0, fmt.Errorf("its header has %d bytes more", extension)
+		return 0, fmt.Errorf("its header has an extension of %d bytes", extension)
 	}
 	if uint32(len(data)-headerLength) < extension {
 		return 0, nil
@@ -110,8 +111,8 @@ func (t *tuples) header(data []byte) (int, error) {
 	return headerLength + int(extension), nil
 }
 
-// split finds the fields of a row, and how many bytes they take: 0 if they are not all there.
-func (t *tuples) split(data []byte) (int, error) {
+// split finds the fields of a row and returns their length in bytes, or 0 if they are incomplete.
+func (t *copyReader) split(data []byte) (int, error) {
 	t.fields = t.fields[:0]
 	at := 0
 	for range t.columns {

@@ -27,7 +27,7 @@ func stream(rows ...[]string) []byte {
 
 // parse reads a stream of two columns in pieces of a size.
 func parse(data []byte, size int) (rows [][]string, err error) {
-	in := tuples{columns: 2, row: func(fields [][]byte) error {
+	in := copyReader{columns: 2, row: func(fields [][]byte) error {
 		row := make([]string, len(fields))
 		for i, f := range fields {
 			if row[i] = string(f); f == nil {
@@ -42,7 +42,7 @@ func parse(data []byte, size int) (rows [][]string, err error) {
 			return rows, err
 		}
 	}
-	return rows, in.end()
+	return rows, in.checkEnd()
 }
 
 func TestCopyIsReadInPiecesOfAnySize(t *testing.T) {
@@ -89,7 +89,7 @@ func TestCopyThatIsNotOneIsRefused(t *testing.T) {
 
 func TestErrorOfARowEndsTheCopy(t *testing.T) {
 	want := errors.New("a row is wrong")
-	in := tuples{columns: 1, row: func([][]byte) error { return want }}
+	in := copyReader{columns: 1, row: func([][]byte) error { return want }}
 	if _, err := in.Write(stream([]string{"a"})); !errors.Is(err, want) {
 		t.Errorf("the error is %v, want %v", err, want)
 	}

@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// saveShare is how many times longer than a save the pause after it is.
+	// saveShare is the least ratio of the pause after a save to the save.
 	saveShare = 20
-	// saveAgain is how old the saved snapshot gets before it is saved again though its version is the newest still: what is
-	// read after a start tells how long ago it was that.
-	saveAgain = 10 * time.Minute
-	// leftover is the age at which a file that is not complete is nobody's any more: its process was killed.
-	leftover = time.Hour
+	// resaveAfter is the age at which a saved snapshot of the newest version is saved again: the file records when the
+	// version was last confirmed.
+	resaveAfter = 10 * time.Minute
+	// staleAfter is the age at which an incomplete file is removed: its process was killed.
+	staleAfter = time.Hour
 )
 
-// loadSaved puts the saved snapshot in force, if there is one that can be used.
+// loadSaved puts the saved snapshot in force, if it exists and can be read.
 func (s *Sync) loadSaved() {
 	s.removeLeftovers()
 	saved, err := ReadFile(s.path(), s.options.MaxRows)
@@ -30,23 +30,23 @@ func (s *Sync) loadSaved() {
 		return
 	}
 	if err != nil {
-		s.log.Warn("the saved policies cannot be used: only the config applies until Postgres answers", "error", err)
+		s.log.Warn("reading the saved policies failed: only the config applies until Postgres answers", "error", err)
 		return
 	}
 	snapshot, found := policy.NewSnapshot(saved.Rows, nil)
-	fresh := s.faults.all(found)
+	fresh := s.faults.replaceAll(found)
 	s.swap(snapshot, FromDisk, saved.Confirmed, func(*state) {})
 	s.log.Info("the saved policies are in force until Postgres answers",
 		"version", snapshot.Version(), "rows", snapshot.Len(), "age_seconds", time.Since(saved.Confirmed).Seconds())
 	s.logFaults(fresh, snapshot.Version())
 }
 
-// removeLeftovers removes what processes that were killed while they saved have left in the folder.
+// removeLeftovers removes incomplete files of processes that were killed while they saved.
 func (s *Sync) removeLeftovers() {
 	found, err := filepath.Glob(s.path() + ".*")
 	for _, path := range found {
 		var info fs.FileInfo
-		if info, err = os.Stat(path); err == nil && time.Since(info.ModTime()) > leftover {
+		if info, err = os.Stat(path); err == nil && time.Since(info.ModTime()) > staleAfter {
 			err = os.Remove(path)
 		}
 		if err != nil {
@@ -58,7 +58,7 @@ func (s *Sync) removeLeftovers() {
 	}
 }
 
-// saveUntil saves new snapshots until ctx ends: the first at once, and of those that follow quickly only the last.
+// saveUntil saves new snapshots until ctx ends: the first at once, and only the last of those that follow quickly.
 func (s *Sync) saveUntil(ctx context.Context) {
 	for {
 		select {
@@ -76,8 +76,8 @@ func (s *Sync) saveUntil(ctx context.Context) {
 	}
 }
 
-// save saves the snapshot, unless it was saved or is itself from the file. A snapshot of the version that was saved is only of
-// interest if it is the last one, or after a while.
+// save saves the snapshot, unless it was saved or is itself from the file. A snapshot of the saved version is saved
+// again only if last is set, or after resaveAfter.
 func (s *Sync) save(last bool) {
 	s.mu.Lock()
 	source, confirmed := s.state.source, s.state.confirmed
@@ -87,21 +87,21 @@ func (s *Sync) save(last bool) {
 		return
 	}
 	began := time.Now()
-	if !last && s.saved != nil && s.saved.Version() == snapshot.Version() && began.Sub(s.savedAt) < saveAgain {
+	if !last && s.saved != nil && s.saved.Version() == snapshot.Version() && began.Sub(s.savedAt) < resaveAfter {
 		return
 	}
 	err := writeFile(s.path(), snapshot, confirmed)
 	s.saved, s.savedAt, s.saveTime = snapshot, began, time.Since(began)
 	if err != nil {
 		s.log.Warn("saving the policies failed: a start without Postgres would use older ones, or none", "error", err)
-		s.count(func(state *state) { state.fails++ })
+		s.updateState(func(state *state) { state.fails++ })
 		return
 	}
-	s.count(func(state *state) { state.saves++ })
+	s.updateState(func(state *state) { state.saves++ })
 }
 
-// writeFile puts a snapshot in the place of the one that was saved before. Whatever happens meanwhile, the file is one of
-// the two; nobody but this user can read it.
+// writeFile replaces the saved snapshot atomically: whatever happens, the file is the old or the new one. Only this
+// user can read it.
 func writeFile(path string, snapshot *policy.Snapshot, confirmed time.Time) (err error) {
 	defer func() {
 		if err != nil {
@@ -112,7 +112,7 @@ func writeFile(path string, snapshot *policy.Snapshot, confirmed time.Time) (err
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	file, err := os.CreateTemp(dir, filepath.Base(path)+".*") // it is readable by this user alone
+	file, err := os.CreateTemp(dir, filepath.Base(path)+".*") // readable by this user only
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func writeFile(path string, snapshot *policy.Snapshot, confirmed time.Time) (err
 	return syncFolder(dir)
 }
 
-// syncFolder has the file's new name survive a loss of power.
+// syncFolder syncs a folder, so that the file's new name survives a loss of power.
 func syncFolder(dir string) error {
 	folder, err := os.Open(dir)
 	if err != nil {

@@ -7,23 +7,23 @@ import (
 )
 
 const (
-	// maxFaults is how many faults are kept in words; the others are counted.
+	// maxFaults is the number of faults that are kept; others are only counted.
 	maxFaults = 1000
-	// maxLogged is how many faults one swap logs in words, and maxReported how many rows' the node's report has.
+	// maxLogged is the number of faults that one swap logs; maxReported is the number of rows with faults in a report.
 	maxLogged, maxReported = 20, 100
 )
 
-// faults are what is wrong with the rows that the snapshot was made from. Lists are never changed: Stats shares them.
-type faults struct {
+// faultSet holds the faults of the rows that the snapshot was made from. Lists are immutable: Stats shares them.
+type faultSet struct {
 	list  []policy.Fault
-	count int // also those that list has no room for
+	count int // of all faults, also those that do not fit in list
 }
 
 func keyOf(f policy.Fault) rowKey { return rowKey{f.Table, f.Key} }
 
-// again are the rows that are to be looked at with the next change, whatever that is: what is wrong with them may have
-// been another row, such as a pattern that theirs is ambiguous with. They are not more than a change may take along.
-func (f *faults) again() []rowKey {
+// retryKeys returns rows with faults, at most maxReported, to be compiled again with the next change. That change may
+// repair them: their fault may be another row, such as one with an ambiguous pattern.
+func (f *faultSet) retryKeys() []rowKey {
 	var keys []rowKey
 	for _, fault := range f.list {
 		if key := keyOf(fault); len(keys) == 0 || keys[len(keys)-1] != key {
@@ -36,15 +36,15 @@ func (f *faults) again() []rowKey {
 	return keys
 }
 
-// all puts what was found in all rows in the place of what was known. It tells what was not known.
-func (f *faults) all(found []policy.Fault) (fresh []policy.Fault) {
-	known := make(map[policy.Fault]bool, len(f.list))
+// replaceAll replaces the faults with those found in all rows, and returns the new ones.
+func (f *faultSet) replaceAll(found []policy.Fault) (fresh []policy.Fault) {
+	before := make(map[policy.Fault]bool, len(f.list))
 	for _, fault := range f.list {
-		known[fault] = true
+		before[fault] = true
 	}
 	kept := found[:min(len(found), maxFaults)]
 	for _, fault := range kept {
-		if !known[fault] {
+		if !before[fault] {
 			fresh = append(fresh, fault)
 		}
 	}
@@ -52,31 +52,30 @@ func (f *faults) all(found []policy.Fault) (fresh []policy.Fault) {
 	return fresh
 }
 
-// some puts what was found in the rows that were looked at in the place of what was known of them. It tells what was
-// not known, and whatever is wrong with a row that has changed.
-func (f *faults) some(found []policy.Fault, looked, changed map[rowKey]bool) (fresh []policy.Fault) {
+// replaceSome replaces the faults of the fetched rows. It returns the new faults, and all of rows that have changed.
+func (f *faultSet) replaceSome(found []policy.Fault, fetched, changed map[rowKey]bool) (fresh []policy.Fault) {
 	var list []policy.Fault
-	known := map[policy.Fault]bool{}
+	before := map[policy.Fault]bool{}
 	for _, fault := range f.list {
-		if looked[keyOf(fault)] {
-			known[fault] = true
+		if fetched[keyOf(fault)] {
+			before[fault] = true
 		} else {
 			list = append(list, fault)
 		}
 	}
 	for _, fault := range found {
-		if !known[fault] || changed[keyOf(fault)] {
+		if !before[fault] || changed[keyOf(fault)] {
 			fresh = append(fresh, fault)
 		}
 	}
-	unlisted := f.count - len(f.list) // nobody knows which rows these are until all are loaded again
+	unlisted := f.count - len(f.list) // of unnamed rows, until all are loaded again
 	list = append(list, found...)
 	f.count = len(list) + unlisted
 	f.list = list[:min(len(list), maxFaults)]
 	return fresh
 }
 
-// logFaults tells what is newly wrong with rows.
+// logFaults logs new faults of rows.
 func (s *Sync) logFaults(fresh []policy.Fault, version int64) {
 	for _, f := range fresh[:min(len(fresh), maxLogged)] {
 		s.log.Warn("a row does not compile: its last good value, if any, stays in force",

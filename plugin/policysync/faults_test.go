@@ -20,37 +20,37 @@ func rowsOf(names ...string) map[rowKey]bool {
 }
 
 func TestFaultsOfRowsThatWereNotLookedAtStay(t *testing.T) {
-	var f faults
-	f.all([]policy.Fault{wrong("1", "a"), wrong("2", "b"), wrong("3", "c")})
-	fresh := f.some([]policy.Fault{wrong("2", "b"), wrong("4", "d")}, rowsOf("1", "2", "4"), rowsOf("4"))
+	var f faultSet
+	f.replaceAll([]policy.Fault{wrong("1", "a"), wrong("2", "b"), wrong("3", "c")})
+	fresh := f.replaceSome([]policy.Fault{wrong("2", "b"), wrong("4", "d")}, rowsOf("1", "2", "4"), rowsOf("4"))
 	if got := fmt.Sprint(f.list, f.count); got != fmt.Sprint([]policy.Fault{wrong("3", "c"), wrong("2", "b"), wrong("4", "d")}, 3) {
 		t.Errorf("the faults are %s, want those of 3, 2 and 4", got)
 	}
 	if len(fresh) != 1 || fresh[0].Key != "4" {
 		t.Errorf("%v are new, want that of 4: 2 was wrong before, and has not changed", fresh)
 	}
-	if fresh = f.some([]policy.Fault{wrong("2", "b")}, rowsOf("2"), rowsOf("2")); len(fresh) != 1 {
+	if fresh = f.replaceSome([]policy.Fault{wrong("2", "b")}, rowsOf("2"), rowsOf("2")); len(fresh) != 1 {
 		t.Errorf("%v are new, want that of 2, which has changed", fresh)
 	}
 }
 
 func TestFaultsWithoutNumberAreCountedAndNotKept(t *testing.T) {
-	var f faults
+	var f faultSet
 	many := make([]policy.Fault, 5000)
 	for i := range many {
 		many[i] = wrong(fmt.Sprint(i), "a")
 	}
-	if fresh := f.all(many); len(f.list) != maxFaults || f.count != 5000 || len(fresh) != maxFaults {
+	if fresh := f.replaceAll(many); len(f.list) != maxFaults || f.count != 5000 || len(fresh) != maxFaults {
 		t.Errorf("%d of %d are kept, %d are new", len(f.list), f.count, len(fresh))
 	}
-	if again := f.again(); len(again) != maxReported {
+	if again := f.retryKeys(); len(again) != maxReported {
 		t.Errorf("%d rows are looked at again with every change, want %d", len(again), maxReported)
 	}
-	f.some(nil, rowsOf("0", "1"), rowsOf("0"))
+	f.replaceSome(nil, rowsOf("0", "1"), rowsOf("0"))
 	if len(f.list) != maxFaults-2 || f.count != 4998 {
 		t.Errorf("after two are right %d of %d are kept, want %d of 4998", len(f.list), f.count, maxFaults-2)
 	}
-	if f.all(nil); f.count != 0 || len(f.list) != 0 {
+	if f.replaceAll(nil); f.count != 0 || len(f.list) != 0 {
 		t.Errorf("after all are right there are %d", f.count)
 	}
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// The file of a saved snapshot: a header, one record a row, an end record, and the CRC-32C of all before it. A record is its
-// kind (1 byte), the length of the row (uvarint) and the row. Numbers of the header are little-endian.
+// The file of a saved snapshot: a header, one record a row, an end record, and the CRC-32C of all before it. A record
+// is its kind (1 byte), the length of the row (uvarint) and the row. Numbers of the header are little-endian.
 //
 //	 0  magic
-//	 8  format, uint32: a reader refuses one that is newer than its own
+//	 8  format, uint32: a reader rejects one that is newer than its own
 //	12  version, int64
 //	20  confirmed, int64: when this version was the newest, in µs since 1970
 //	28  rows, uint64: of all tables
@@ -30,12 +30,11 @@ const (
 	bufferLength = 256 << 10
 )
 
-// The formats. A node that is upgraded while Postgres is away still has the policies that the old program has saved, so
-// older ones are read too.
+// The formats. All are read: a node that is upgraded while Postgres is away uses the file of the old program.
 const (
 	formatFirst      uint32 = iota + 1
-	formatAccuracy          // a policy says its accuracy last
-	formatPublicNote        // policies and overrides say their public note last
+	formatAccuracy          // adds the accuracy of policies
+	formatPublicNote        // adds the public note of policies and overrides
 )
 
 var (
@@ -45,14 +44,14 @@ var (
 	errDamage = errors.New("it is damaged: its checksum is wrong")
 )
 
-// Saved is what the file of a saved snapshot holds.
+// Saved holds the content of the file of a saved snapshot.
 type Saved struct {
 	Rows      policy.Rows
-	Confirmed time.Time // when these rows were known to be the newest, by the clock of the node that wrote them
+	Confirmed time.Time // when these rows were last the newest, by the clock of the node that wrote them
 }
 
-// ReadFile reads the file of a saved snapshot, of at most maxRows rows (0: DefaultMaxRows). A file that is cut, damaged, too
-// large or of another format is an error.
+// ReadFile reads the file of a saved snapshot of at most maxRows rows (0: DefaultMaxRows). It returns an error for a
+// file that is cut short, damaged, too large or of another format.
 func ReadFile(path string, maxRows int) (Saved, error) {
 	if maxRows <= 0 {
 		maxRows = DefaultMaxRows
@@ -132,21 +131,21 @@ func (w *recordWriter) write(kind byte, row func(*codec)) {
 	}
 }
 
-// decode reads what encode has written. It keeps no more than the rows that it returns: their number is checked first.
+// decode reads what encode has written. It checks the number of rows first.
 func decode(from io.Reader, maxRows int) (Saved, error) {
-	sum := &summing{from: bufio.NewReaderSize(from, bufferLength)}
-	saved, is, rows, err := decodeHeader(sum)
+	sum := &checksumReader{from: bufio.NewReaderSize(from, bufferLength)}
+	saved, version, rows, err := decodeHeader(sum)
 	if err != nil {
 		return Saved{}, err
 	}
 	if rows > uint64(maxRows) {
 		return Saved{}, fmt.Errorf("it has %d rows, more than snapshot_max_rows (%d)", rows, maxRows)
 	}
-	if err := decodeRows(sum, &saved.Rows, is, rows); err != nil {
+	if err := decodeRows(sum, &saved.Rows, version, rows); err != nil {
 		return Saved{}, err
 	}
 	want := sum.sum
-	trailer, err := sum.take(4)
+	trailer, err := sum.next(4)
 	switch {
 	case err != nil:
 		return Saved{}, err
@@ -154,42 +153,43 @@ func decode(from io.Reader, maxRows int) (Saved, error) {
 		return Saved{}, errDamage
 	}
 	if _, err := sum.from.ReadByte(); !errors.Is(err, io.EOF) {
-		return Saved{}, errors.New("something follows its end")
+		return Saved{}, errors.New("bytes follow its end")
 	}
 	return saved, nil
 }
 
-func decodeHeader(sum *summing) (saved Saved, is uint32, rows uint64, err error) {
-	start, err := sum.take(len(magic) + 4)
+// decodeHeader reads the header, and returns the version of the format and the number of rows.
+func decodeHeader(sum *checksumReader) (saved Saved, version uint32, rows uint64, err error) {
+	start, err := sum.next(len(magic) + 4)
 	if err != nil {
 		return saved, 0, 0, err
 	}
 	if string(start[:len(magic)]) != magic {
-		return saved, 0, 0, errors.New("it holds no saved policies")
+		return saved, 0, 0, errors.New("it is not a file of saved policies")
 	}
-	if is = binary.LittleEndian.Uint32(start[len(magic):]); is < formatFirst || is > format {
-		return saved, 0, 0, fmt.Errorf("it has format %d; this program reads formats %d to %d", is, formatFirst, format)
+	if version = binary.LittleEndian.Uint32(start[len(magic):]); version < formatFirst || version > format {
+		return saved, 0, 0, fmt.Errorf("it has format %d; this program reads formats %d to %d", version, formatFirst, format)
 	}
-	rest, err := sum.take(24)
+	numbers, err := sum.next(24)
 	if err != nil {
 		return saved, 0, 0, err
 	}
-	saved.Rows.Version = int64(binary.LittleEndian.Uint64(rest))
-	saved.Confirmed = time.UnixMicro(int64(binary.LittleEndian.Uint64(rest[8:])))
-	rows = binary.LittleEndian.Uint64(rest[16:])
+	saved.Rows.Version = int64(binary.LittleEndian.Uint64(numbers))
+	saved.Confirmed = time.UnixMicro(int64(binary.LittleEndian.Uint64(numbers[8:])))
+	rows = binary.LittleEndian.Uint64(numbers[16:])
 	want := sum.sum
-	check, err := sum.take(4)
+	check, err := sum.next(4)
 	if err == nil && binary.LittleEndian.Uint32(check) != want {
 		err = errDamage
 	}
-	return saved, is, rows, err
+	return saved, version, rows, err
 }
 
-// decodeRows reads the records, which have a format, up to the last one.
-func decodeRows(sum *summing, rows *policy.Rows, is uint32, count uint64) error {
-	c := codec{reading: true, format: is, texts: texts{}}
+// decodeRows reads the records of a version of the format, up to the end record.
+func decodeRows(sum *checksumReader, rows *policy.Rows, version uint32, count uint64) error {
+	c := codec{reading: true, format: version, texts: internedTexts{}}
 	for n := uint64(0); ; n++ {
-		kind, row, err := sum.record()
+		kind, row, err := sum.nextRecord()
 		switch {
 		case err != nil:
 			return err
@@ -221,14 +221,14 @@ func decodeRows(sum *summing, rows *policy.Rows, is uint32, count uint64) error 
 	}
 }
 
-// summing reads bytes and keeps the checksum of those that were taken.
-type summing struct {
+// checksumReader reads bytes and keeps their checksum.
+type checksumReader struct {
 	from *bufio.Reader
 	sum  uint32
 }
 
-// take is the next n bytes, at most maxRecord. They are valid until the next call.
-func (s *summing) take(n int) ([]byte, error) {
+// next returns the next n bytes, at most maxRecord. They are valid until the next call.
+func (s *checksumReader) next(n int) ([]byte, error) {
 	data, err := s.from.Peek(n)
 	if errors.Is(err, io.EOF) {
 		return nil, errShort
@@ -241,9 +241,9 @@ func (s *summing) take(n int) ([]byte, error) {
 	return data, err
 }
 
-// record is the next record.
-func (s *summing) record() (kind byte, row []byte, err error) {
-	head, err := s.take(1)
+// nextRecord returns the next record.
+func (s *checksumReader) nextRecord() (kind byte, row []byte, err error) {
+	head, err := s.next(1)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -255,13 +255,13 @@ func (s *summing) record() (kind byte, row []byte, err error) {
 	case err != nil || length > maxRecord:
 		return 0, nil, errDamage
 	}
-	row, err = s.take(int(length))
+	row, err = s.next(int(length))
 	return kind, row, err
 }
 
 // ReadByte implements io.ByteReader.
-func (s *summing) ReadByte() (byte, error) {
-	data, err := s.take(1)
+func (s *checksumReader) ReadByte() (byte, error) {
+	data, err := s.next(1)
 	if err != nil {
 		return 0, err
 	}

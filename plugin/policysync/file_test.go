@@ -139,7 +139,7 @@ func TestCodecReadsWhatItWrites(t *testing.T) {
 		out := codec{}
 		out.policy(&row)
 		out.override(&over)
-		in := codec{reading: true, format: format, buf: out.buf, texts: texts{}}
+		in := codec{reading: true, format: format, buf: out.buf, texts: internedTexts{}}
 		var rowAgain policy.Row
 		var overAgain policy.Override
 		in.policy(&rowAgain)

@@ -10,71 +10,74 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// head is what the row of the version says, and when.
-type head struct {
+// versionRow holds the row of the version, and when it was read.
+type versionRow struct {
 	version int64
-	at      time.Time // when the version was taken, by the server's clock; it was committed after that
-	pruned  int64     // changes up to this version are gone
+	takenAt time.Time // when the version was assigned, by the server's clock; it was committed later
+	pruned  int64     // changes up to this version have been removed
 
 	standby bool // the server is a standby, which follows another one
 
-	now  time.Time // the server's clock
-	seen time.Time // the node's, at that moment
+	serverTime time.Time // the server's clock
+	localTime  time.Time // the node's clock at that moment
 }
 
-// asker is a connection or a transaction.
-type asker interface {
+// queryer is a connection or a transaction.
+type queryer interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// readHead reads the version. The server's clock is compared with the middle of the time that asking took.
-func readHead(ctx context.Context, from asker) (head, error) {
-	var h head
-	asked := time.Now()
+// readHead reads the version. It compares the server's clock with the middle of the round trip.
+func readHead(ctx context.Context, from queryer) (versionRow, error) {
+	var h versionRow
+	sent := time.Now()
 	err := from.QueryRow(ctx, `SELECT version, at, pruned, pg_is_in_recovery(), clock_timestamp() FROM rate_limiter.version`).
-		Scan(&h.version, &h.at, &h.pruned, &h.standby, &h.now)
+		Scan(&h.version, &h.takenAt, &h.pruned, &h.standby, &h.serverTime)
 	if err != nil {
 		return h, fmt.Errorf("read the version: %w", err)
 	}
-	h.seen = asked.Add(time.Since(asked) / 2)
+	h.localTime = sent.Add(time.Since(sent) / 2)
 	return h, nil
 }
 
-// offset is the server's clock less the node's.
-func (h head) offset() time.Duration { return h.now.Sub(h.seen) }
+// offset returns the server's clock less the node's.
+func (h versionRow) offset() time.Duration { return h.serverTime.Sub(h.localTime) }
 
-// lag is how long it has been since the version was taken, whatever the node's clock says.
-func (h head) lag() time.Duration { return max(0, h.now.Sub(h.at)+time.Since(h.seen)) }
+// lag returns the time since the version was assigned, independent of the node's clock.
+func (h versionRow) lag() time.Duration {
+	return max(0, h.serverTime.Sub(h.takenAt)+time.Since(h.localTime))
+}
 
-// crowdError tells that there are more rows than this node takes.
-type crowdError struct {
+// tooManyRowsError reports that there are more rows than snapshot_max_rows.
+type tooManyRowsError struct {
 	version   int64
 	rows, max int64
 	tables    [len(tables)]int64
 }
 
-func (e *crowdError) Error() string {
+func (e *tooManyRowsError) Error() string {
 	text := fmt.Sprintf("version %d has %d rows, more than snapshot_max_rows (%d):", e.version, e.rows, e.max)
 	for i := range tables {
 		if e.tables[i] > 0 {
 			text += fmt.Sprintf(" %d %s", e.tables[i], tables[i].name)
 		}
 	}
-	return text + "; end what is not needed, or raise snapshot_max_rows where the memory allows"
+	return text + "; delete rows that are not needed, or raise snapshot_max_rows if memory allows"
 }
 
-// all are all rows at one version.
-type all struct {
-	head  head
+// loadedRows holds all rows at one version.
+type loadedRows struct {
+	head  versionRow
 	rows  policy.Rows
 	bytes int64 // of the copies
 
 	candidates candidates
 }
 
-// loadAll reads all rows of interest in one transaction. Of more than most rows it reads none: *crowdError.
-func loadAll(ctx context.Context, conn *pgx.Conn, most int) (all, error) {
-	var a all
+// loadAll reads all rows of interest in one transaction. If there are more than most, it reads none and returns
+// a *tooManyRowsError.
+func loadAll(ctx context.Context, conn *pgx.Conn, most int) (loadedRows, error) {
+	var a loadedRows
 	err := pgx.BeginTxFunc(ctx, conn, snapshotRead, func(tx pgx.Tx) error {
 		var err error
 		if a.head, err = readHead(ctx, tx); err != nil {
@@ -91,7 +94,7 @@ func loadAll(ctx context.Context, conn *pgx.Conn, most int) (all, error) {
 			Policies:  make([]policy.Row, 0, counts[ofPolicies]),
 			Overrides: make([]policy.Override, 0, counts[ofOverrides]),
 		}
-		record := record{texts: texts{}}
+		record := record{texts: internedTexts{}}
 		for i := range tables {
 			n, err := copyTable(ctx, conn, &tables[i], &record, &a.rows)
 			if err != nil {
@@ -103,12 +106,12 @@ func loadAll(ctx context.Context, conn *pgx.Conn, most int) (all, error) {
 		return err
 	})
 	if err != nil {
-		return all{}, fmt.Errorf("load all rows: %w", err)
+		return loadedRows{}, fmt.Errorf("load all rows: %w", err)
 	}
 	return a, nil
 }
 
-// countRows counts before anything is copied: that takes a small part of the time, and no memory.
+// countRows counts the rows of each table. That takes little time compared with a load, and no memory.
 func countRows(ctx context.Context, tx pgx.Tx, version, most int64) (counts [len(tables)]int64, err error) {
 	var into [len(tables)]any
 	sql := "SELECT "
@@ -127,20 +130,20 @@ func countRows(ctx context.Context, tx pgx.Tx, version, most int64) (counts [len
 		rows += n
 	}
 	if rows > most {
-		return counts, &crowdError{version: version, rows: rows, max: most, tables: counts}
+		return counts, &tooManyRowsError{version: version, rows: rows, max: most, tables: counts}
 	}
 	return counts, nil
 }
 
-// copyTable reads a table in the transaction that conn is in, and tells how many bytes that was.
+// copyTable reads a table in the transaction of conn, and returns the number of bytes read.
 func copyTable(ctx context.Context, conn *pgx.Conn, t *table, record *record, rows *policy.Rows) (int64, error) {
-	stream := tuples{columns: t.width(), row: func(fields [][]byte) error {
+	stream := copyReader{columns: t.columnCount(), row: func(fields [][]byte) error {
 		record.fields = fields
 		t.read(record, rows)
 		return record.finish()
 	}}
-	if _, err := conn.PgConn().CopyTo(ctx, &stream, t.all()); err != nil {
+	if _, err := conn.PgConn().CopyTo(ctx, &stream, t.copySQL()); err != nil {
 		return 0, err
 	}
-	return stream.bytes, stream.end()
+	return stream.bytes, stream.checkEnd()
 }

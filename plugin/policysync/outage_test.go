@@ -127,8 +127,8 @@ func TestSavedFileThatCannotBeUsedIsPassedOver(t *testing.T) {
 			if n.Snapshot() != nil || n.Stats().Source != policysync.FromNone {
 				t.Errorf("there is a snapshot of %d rows from %s, want none", n.Snapshot().Len(), n.Stats().Source)
 			}
-			if n.log.count("cannot be used") != 1 || n.log.count(c.why) != 1 {
-				t.Errorf("the log does not tell %q:\n%s", c.why, n.log)
+			if n.log.count("reading the saved policies failed") != 1 || n.log.count(c.why) != 1 {
+				t.Errorf("the log lacks %q:\n%s", c.why, n.log)
 			}
 			n.stop()
 			if now, err := os.ReadFile(fileIn(options.Dir)); err != nil || string(now) != string(c.content) {

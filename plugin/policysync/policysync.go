@@ -1,14 +1,13 @@
-// Package policysync keeps a [policy.Snapshot] that follows Postgres: it listens before it loads, loads all rows in one
-// transaction, then fetches what each new version changed, and swaps snapshots by an atomic pointer. Without Postgres it
-// keeps serving the last good snapshot and says how old that is; the last snapshot is also kept in a file, so that a node that
-// starts without Postgres has one.
+// Package policysync keeps a [policy.Snapshot] that follows Postgres. It listens before it loads, loads all rows in one
+// transaction, then fetches what each new version changed, and swaps snapshots by an atomic pointer. While Postgres is
+// away it serves the last good snapshot and reports its age. It also saves the last snapshot in a file, for starts
+// without Postgres.
 //
-// A standby sends no notifications and takes no reports: it is looked at every second.
+// A notification is only a hint: changes are found by their version. Sync polls the version after every hint, after
+// every connect, and every few seconds. From time to time it loads all rows again. A standby sends no notifications and
+// accepts no reports: it is polled every second.
 //
-// A notification is only a hint to look. What makes a change arrive is the version: it is looked at after every hint,
-// after every connect, and every few seconds; and from time to time everything is loaded again.
-//
-// Writing policies is package pgstore's, what the rows mean is package policy's, and which paths use a snapshot is package engine's.
+// Package pgstore writes policies, and package policy compiles rows. The programs select what uses a snapshot.
 package policysync
 
 import (
@@ -27,7 +26,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// What an option is that is not given.
+// Defaults of the options.
 const (
 	DefaultMaxRows     = 2_000_000
 	DefaultReloadEvery = time.Minute
@@ -41,75 +40,76 @@ const (
 // FileName is the name of the saved snapshot in Options.Dir.
 const FileName = "policies.snapshot"
 
-// Options say what to follow, and how closely. The zero value of a duration or number is its default; less is an error.
+// Options configure what to follow, and how closely. The zero value of a duration or number selects its default;
+// a negative one is an error.
 type Options struct {
 	Source Source       // where Postgres is; required
-	Node   string       // the name of this life of this process in its reports, 1 to 256 bytes; "": it makes none
-	Away   func() bool  // whether this process answers no requests, and so reports nothing; nil: it always does
-	Dir    string       // the folder of the saved snapshot and of the node's life, made if it is missing; "": nothing is saved
+	Node   string       // name of this process in its reports, 1 to 256 bytes; "": no reports
+	Idle   func() bool  // reports whether this process answers no requests, and so makes no reports; nil: never
+	Dir    string       // folder of the saved snapshot and the life file, created if missing; "": nothing is saved
 	Log    *slog.Logger // nil: slog.Default()
 
-	// Changed is told of every new snapshot, one after the other, by the goroutine that made it: what comes next waits for
-	// it. A load of all rows makes a new snapshot even if nothing is new. nil: nobody is told.
+	// Changed is called with every new snapshot, one after the other, by the goroutine that made it, which waits for it.
+	// A load of all rows makes a new snapshot even if no row has changed. nil: no call.
 	Changed func(*policy.Snapshot)
 
-	// MaxRows is the most rows of all tables together (snapshot_max_rows): of more, the last good snapshot stays. A row takes
-	// up to 400 bytes in a snapshot, and while all rows are loaded there are two snapshots, and 250 bytes a row beside them.
+	// MaxRows bounds the rows of all tables together (snapshot_max_rows): with more, the last good snapshot stays. A row
+	// takes up to 400 bytes in a snapshot. A load needs room for two snapshots, and 250 bytes a row besides.
 	MaxRows int
 
 	ReloadEvery time.Duration // between loads of all rows; longer where loading takes more than 2 % of that
-	PollEvery   time.Duration // between looks at the version without a hint
+	PollEvery   time.Duration // between polls of the version without a hint
 	BeatEvery   time.Duration // between reports of the node without a change
 	SaveEvery   time.Duration // at least between saves; longer where saving takes more than 5 % of that
 	MinPause    time.Duration // before connecting again, doubled with every failure, and jittered
-	MaxPause    time.Duration // of those the longest
+	MaxPause    time.Duration // the longest of these pauses
 }
 
-// Sync follows Postgres while Run runs. Snapshot and Stats may be called by anybody at any time.
+// Sync follows Postgres while Run runs. Snapshot and Stats may be called by any goroutine at any time.
 type Sync struct {
 	options  Options
 	log      *slog.Logger
 	snapshot atomic.Pointer[policy.Snapshot]
-	unsaved  chan struct{} // room for one: there is a snapshot to be saved
-	loaded   sync.Once     // the saved snapshot has been looked for
+	unsaved  chan struct{} // room for one signal: there is a snapshot to be saved
+	loaded   sync.Once     // reads the saved snapshot
 
 	mu    sync.Mutex // guards what Stats reads
 	state state
 
-	// What follows belongs to Load, then to the goroutine that follows.
-	faults     faults
-	held       head      // what the snapshot was made from
-	refused    int64     // the version that was not loaded for its size; -1: none
-	reloadAt   time.Time // when all rows are loaded next
-	lostAt     time.Time // when contact was lost; zero: it was not
-	lostWhy    string    // what was logged about that last
-	standby    bool      // the server of the last session was a standby
-	left       bool      // the report was taken back
-	life       life
-	unreported bool                   // the last report failed, and that was logged
-	skewed     bool                   // the clocks differ too much, and that was logged
-	candidates int64                  // policies of the slot candidate that the last load found
-	ahead      *migrations.AheadError // the tables are newer than this program, and that was logged; nil: they are not
+	// The next fields belong to Load, then to the goroutine that follows.
+	faults           faultSet
+	loadedVersion    versionRow // of the snapshot
+	oversizedVersion int64      // the version with too many rows; -1: none
+	reloadAt         time.Time  // when all rows are loaded next
+	lostAt           time.Time  // when contact was lost; zero while there is contact
+	lostReason       string     // as last logged
+	standby          bool       // the server of the last session was a standby
+	reportRemoved    bool       // the report was removed
+	life             lifeFile
+	reportFailed     bool                   // the last report failed, and that was logged
+	clocksDiffer     bool                   // the clocks differ too much, and that was logged
+	candidates       int64                  // policies of the slot candidate at the last load
+	ahead            *migrations.AheadError // set if the tables are newer than this program, once that was logged
 
-	// What follows belongs to the goroutine that saves, then to Run.
-	saved    *policy.Snapshot // the last snapshot that was saved, or tried
-	savedAt  time.Time        // when that was
-	saveTime time.Duration    // how long that took
+	// The next fields belong to the goroutine that saves, then to Run.
+	saved    *policy.Snapshot // the snapshot of the last save, failed or not
+	savedAt  time.Time        // start of the last save
+	saveTime time.Duration    // duration of the last save
 }
 
-// New checks the options. Nothing is read but the source, and nothing started: that is Load's and Run's.
+// New checks the options and reads the source. It starts nothing: Load and Run do.
 func New(options Options) (*Sync, error) {
 	if err := options.complete(); err != nil {
 		return nil, fmt.Errorf("policy sync: %w", err)
 	}
-	// A file may come, or be mended, later: until then it is as if Postgres were away.
+	// A file may be created or repaired later: until then Postgres counts as away.
 	if _, err := options.Source.config(); err != nil && (options.Source.File == "" || options.Source.DSN != "") {
 		return nil, fmt.Errorf("policy sync: %w", err)
 	}
-	return &Sync{options: options, log: options.Log, unsaved: make(chan struct{}, 1), refused: -1}, nil
+	return &Sync{options: options, log: options.Log, unsaved: make(chan struct{}, 1), oversizedVersion: -1}, nil
 }
 
-// complete puts defaults where nothing is given.
+// complete sets defaults and checks the values.
 func (o *Options) complete() error {
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -145,18 +145,18 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Snapshot is the last good snapshot; nil while nothing is known.
+// Snapshot returns the last good snapshot, or nil before the first one.
 func (s *Sync) Snapshot() *policy.Snapshot { return s.snapshot.Load() }
 
-// Load reads the saved snapshot, if there is one, before it returns. A file that cannot be used is logged and left alone. Run
-// does this first, so only who needs the snapshot before calls it; a second call does nothing.
+// Load reads the saved snapshot, if there is one. It logs a file that cannot be read, and keeps it. Run calls Load
+// first. A second call does nothing.
 func (s *Sync) Load() {
 	if s.options.Dir != "" {
 		s.loaded.Do(s.loadSaved)
 	}
 }
 
-// Run follows Postgres until ctx ends; it is called once. That Postgres is away is no reason to end: it returns nil.
+// Run follows Postgres until ctx ends, also while Postgres is away, and returns nil. It is called once.
 func (s *Sync) Run(ctx context.Context) error {
 	s.Load()
 	s.beginLife()
@@ -169,11 +169,11 @@ func (s *Sync) Run(ctx context.Context) error {
 	return nil
 }
 
-// swap puts a snapshot in force and tells about it. Whoever sees its version in the stats finds it counted there, too.
+// swap puts a snapshot in force and calls Options.Changed. Stats change in one step: with the version come its counts.
 func (s *Sync) swap(snapshot *policy.Snapshot, from string, confirmed time.Time, count func(*state)) {
 	rows := snapshot.Len() + len(snapshot.Tiers())
 	s.snapshot.Store(snapshot)
-	s.count(func(state *state) {
+	s.updateState(func(state *state) {
 		state.version, state.source, state.rows = snapshot.Version(), from, rows
 		state.confirmed, state.enforced = confirmed, time.Now()
 		state.faults, state.faultCount = s.faults.list, s.faults.count
@@ -187,10 +187,10 @@ func (s *Sync) swap(snapshot *policy.Snapshot, from string, confirmed time.Time,
 	}
 }
 
-// path is the file of the saved snapshot.
+// path returns the path of the saved snapshot.
 func (s *Sync) path() string { return filepath.Join(s.options.Dir, FileName) }
 
-// signal wakes the receiver of a channel with room for one signal, unless it will be woken anyway.
+// signal wakes the receiver of a channel with room for one signal, unless a signal is pending.
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -198,5 +198,5 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// snapshotRead is a transaction in which all statements see the same rows.
+// snapshotRead selects a transaction in which all statements see the same rows.
 var snapshotRead = pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}

@@ -11,29 +11,30 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// reportTime bounds a report, and farewell taking the last one back.
-const reportTime, farewell = 5 * time.Second, time.Second
+// reportTime bounds a report, and removeReportTime its removal.
+const reportTime, removeReportTime = 5 * time.Second, time.Second
 
 // reportSQL takes a duration instead of an instant, so that all instants are the server's.
 const reportSQL = `INSERT INTO rate_limiter.nodes AS n (node, version, enforced_at, reported_at, source, faults)
 	SELECT $1, $2, at - $3::interval, at, $4, $5 FROM clock_timestamp() at
 	ON CONFLICT (node) DO UPDATE SET version = excluded.version, reported_at = excluded.reported_at,
 		source = excluded.source, faults = excluded.faults,
-		enforced_at = CASE WHEN n.version = excluded.version AND n.source = excluded.source THEN n.enforced_at ELSE excluded.enforced_at END`
+		enforced_at = CASE WHEN n.version = excluded.version AND n.source = excluded.source
+			THEN n.enforced_at ELSE excluded.enforced_at END`
 
-// report tells Postgres what is in force here. Its error is that contact is lost: a report that is refused is logged,
-// once, and does no harm.
+// report writes to Postgres what is in force here. It returns an error if contact is lost. A report that Postgres
+// denies is logged once.
 func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
-	if s.mute() {
+	if s.reportsNothing() {
 		return nil
 	}
-	if s.options.Away != nil && s.options.Away() {
-		if !s.left {
-			s.leave(ctx, conn)
+	if s.options.Idle != nil && s.options.Idle() {
+		if !s.reportRemoved {
+			s.removeReport(ctx, conn)
 		}
 		return nil
 	}
-	s.left = false
+	s.reportRemoved = false
 	now := s.Stats()
 	faults := now.reported()
 	if faults == nil {
@@ -52,29 +53,30 @@ func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
 	_, err = conn.Exec(bounded, reportSQL, s.options.Node, now.Version, now.Enforced, source, text)
 	switch {
 	case err == nil:
-		s.unreported = false
+		s.reportFailed = false
 	case conn.IsClosed():
 		return fmt.Errorf("report: %w", err)
-	case !s.unreported:
-		s.unreported = true
-		s.log.Warn("Postgres denied the report of this node: ratelimit fleet does not show what it enforces", "error", err, "advice", s.advice(err))
+	case !s.reportFailed:
+		s.reportFailed = true
+		s.log.Warn("Postgres denied the report of this node: ratelimit fleet does not show what it enforces",
+			"error", err, "advice", s.advice(err))
 	}
 	return nil
 }
 
-// leaveSQL takes a report back.
+// leaveSQL removes a report.
 const leaveSQL = `DELETE FROM rate_limiter.nodes WHERE node = $1`
 
-// leave takes this node's report back, when it ends or answers no requests any more: a report that stays makes it a
-// silent node, which may still admit requests for all that others know. s.left is whether that was done.
-func (s *Sync) leave(ctx context.Context, conn *pgx.Conn) {
-	if s.mute() {
+// removeReport removes this node's report when it ends or stops answering requests, and sets reportRemoved. A report
+// that stays makes it a silent node, and other nodes must assume that it still admits requests.
+func (s *Sync) removeReport(ctx context.Context, conn *pgx.Conn) {
+	if s.reportsNothing() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeReportTime)
 	defer cancel()
 	_, err := conn.Exec(ctx, leaveSQL, s.options.Node)
-	s.left = err == nil
+	s.reportRemoved = err == nil
 	if err != nil {
 		s.log.Warn("removing the report of this node failed: it is listed as silent", "error", err)
 	}

@@ -177,7 +177,7 @@ func TestAProcessThatServesNoKongTakesItsReportBackAndReportsAgainWhenItServes(t
 	options := w.options()
 	options.BeatEvery = 20 * time.Millisecond
 	var away atomic.Bool
-	options.Away = away.Load
+	options.Idle = away.Load
 	n := start(t, options)
 	n.await(w.policies(1, 3))
 	reports := func(want int64) func(policysync.Stats) bool {

@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// lookTime, fetchTime and loadTime bound looking at the version, fetching changes and loading all rows: a server that
-	// has stopped answering is left and connected to again.
-	lookTime, fetchTime, loadTime = 3 * time.Second, 30 * time.Second, 2 * time.Minute
-	// loadShare is how many times longer than a load the time to the next one is.
+	// pollTime, fetchTime and loadTime bound a poll of the version, a fetch of changes and a load of all rows. After that
+	// the session ends, and the next one connects again.
+	pollTime, fetchTime, loadTime = 3 * time.Second, 30 * time.Second, 2 * time.Minute
+	// loadShare is the least ratio of the time between loads to a load.
 	loadShare = 50
-	// rest is how long lies between two looks for a hint, so that a burst of changes makes few snapshots.
-	rest = 10 * time.Millisecond
-	// tolerance is by how much the clocks may differ before somebody is told: overrides end by the node's clock.
-	tolerance = time.Second
+	// hintPause is the least time between two polls after hints, so that a burst of changes makes few snapshots.
+	hintPause = 10 * time.Millisecond
+	// clockTolerance is the difference of the clocks above which it is logged: overrides end by the node's clock.
+	clockTolerance = time.Second
 )
 
-// follow has one session with Postgres after the other until ctx ends.
+// follow runs one session with Postgres after the other until ctx ends.
 func (s *Sync) follow(ctx context.Context) {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		before := s.contacts()
-		err := s.session(ctx)
+		err := s.runSession(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -41,7 +41,7 @@ func (s *Sync) follow(ctx context.Context) {
 		if errors.Is(err, errPromoted) {
 			continue
 		}
-		s.lose(err)
+		s.recordLoss(err)
 		pause := time.NewTimer(jittered(min(s.options.MaxPause, s.options.MinPause<<min(failures, 10))))
 		select {
 		case <-ctx.Done():
@@ -51,16 +51,17 @@ func (s *Sync) follow(ctx context.Context) {
 	}
 }
 
-// jittered is between half of a time and all of it, so that nodes that lost the same server do not come back as one.
+// jittered returns a random time between d/2 and d, so that nodes do not reconnect at the same time.
 func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
-// session connects and follows the versions until ctx ends, or contact does.
-func (s *Sync) session(ctx context.Context) error {
+// runSession connects and follows the versions until ctx ends or contact is lost.
+func (s *Sync) runSession(ctx context.Context) error {
 	l, err := s.connect(ctx)
 	if err != nil {
 		return err
 	}
-	listening, cancel := context.WithCancel(context.WithoutCancel(ctx)) // its end is not mistaken for lost contact
+	// The listener has a context of its own: the end of ctx is not lost contact.
+	listening, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	hints, lost := make(chan struct{}, 1), make(chan error, 1)
 	var listener sync.WaitGroup
 	if l.listener != nil {
@@ -71,35 +72,35 @@ func (s *Sync) session(ctx context.Context) error {
 		listener.Wait()
 		l.close()
 	}()
-	s.meet(l.standby)
+	s.setStandby(l.standby)
 	s.checkTables(ctx, l.worker)
-	if err := s.look(ctx, l.worker); err != nil {
+	if err := s.poll(ctx, l.worker); err != nil {
 		return err
 	}
-	s.find()
-	return s.attend(ctx, l.worker, hints, lost)
+	s.recordContact()
+	return s.serve(ctx, l.worker, hints, lost)
 }
 
-// checkTables logs, once, that a newer program has migrated the database. Rows are followed all the same: a migration
-// keeps what older programs read.
+// checkTables logs once if a newer program has migrated the database. Rows are followed as before: a migration keeps
+// the columns that older programs read.
 func (s *Sync) checkTables(ctx context.Context, conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	ctx, cancel := context.WithTimeout(ctx, pollTime)
 	defer cancel()
 	err, ahead := migrations.CheckAhead(ctx, conn), new(migrations.AheadError)
 	switch {
 	case errors.As(err, &ahead):
 		if s.ahead == nil || *s.ahead != *ahead {
-			s.log.Warn("what newer rows say may not be known here", "error", err)
+			s.log.Warn("the tables are newer than this program: it ignores their new columns", "error", err)
 		}
 		s.ahead = ahead
 	case err != nil:
-		s.log.Debug("the list of migrations cannot be read", "error", err)
+		s.log.Debug("reading the list of migrations failed", "error", err)
 	default:
 		s.ahead = nil
 	}
 }
 
-// advice returns what an operator has to do about an error of Postgres; "": nothing follows from it.
+// advice returns what an operator has to do about an error of Postgres, or "" if there is no advice.
 func (s *Sync) advice(err error) string {
 	if s.ahead != nil && migrations.Lacks(err) {
 		return s.ahead.Error()
@@ -107,7 +108,7 @@ func (s *Sync) advice(err error) string {
 	return migrations.Advice(err)
 }
 
-// listen gives a hint for every notification; many of them make one. Contact is lost when it returns.
+// listen signals a hint for notifications until contact is lost. Notifications that come together make one hint.
 func listen(ctx context.Context, conn *pgx.Conn, hints chan<- struct{}) error {
 	for {
 		if _, err := conn.WaitForNotification(ctx); err != nil {
@@ -117,31 +118,31 @@ func listen(ctx context.Context, conn *pgx.Conn, hints chan<- struct{}) error {
 	}
 }
 
-// attend does what is due until ctx ends or contact is lost.
-func (s *Sync) attend(ctx context.Context, conn *pgx.Conn, hints <-chan struct{}, lost <-chan error) error {
+// serve polls, reports and loads when due, until ctx ends or contact is lost.
+func (s *Sync) serve(ctx context.Context, conn *pgx.Conn, hints <-chan struct{}, lost <-chan error) error {
 	poll, beat := time.NewTicker(s.pollEvery()), time.NewTicker(s.options.BeatEvery)
 	defer poll.Stop()
 	defer beat.Stop()
 	reload := time.NewTimer(time.Until(s.reloadAt))
 	defer reload.Stop()
-	rested := time.NewTimer(0)
-	defer rested.Stop()
-	var ready <-chan struct{} // hints, but not too soon after the last one
+	paused := time.NewTimer(0)
+	defer paused.Stop()
+	var ready <-chan struct{} // hints; nil during the pause after one
 	err := s.beat(ctx, conn)
 	for err == nil {
 		select {
 		case <-ctx.Done():
-			s.leave(ctx, conn)
+			s.removeReport(ctx, conn)
 			return nil
 		case err = <-lost:
-		case <-rested.C:
+		case <-paused.C:
 			ready = hints
 		case <-ready:
 			ready = nil
-			err = s.look(ctx, conn)
-			rested.Reset(rest)
+			err = s.poll(ctx, conn)
+			paused.Reset(hintPause)
 		case <-poll.C:
-			err = s.look(ctx, conn)
+			err = s.poll(ctx, conn)
 		case <-beat.C:
 			err = s.beat(ctx, conn)
 		case <-reload.C:
@@ -152,18 +153,18 @@ func (s *Sync) attend(ctx context.Context, conn *pgx.Conn, hints <-chan struct{}
 	return err
 }
 
-// beat reports, and takes back the reports of those that can no longer do it.
+// beat reports, and removes the reports of killed processes.
 func (s *Sync) beat(ctx context.Context, conn *pgx.Conn) error {
 	err := s.report(ctx, conn)
 	if err == nil {
-		s.removeDead(ctx, conn)
+		s.removeDeadReports(ctx, conn)
 	}
 	return err
 }
 
-// look compares versions, and gets what is new.
-func (s *Sync) look(ctx context.Context, conn *pgx.Conn) error {
-	h, err := s.lookUp(ctx, conn)
+// poll reads the version, and loads what is new.
+func (s *Sync) poll(ctx context.Context, conn *pgx.Conn) error {
+	h, err := s.readVersion(ctx, conn)
 	if err != nil {
 		return err
 	}
@@ -171,43 +172,45 @@ func (s *Sync) look(ctx context.Context, conn *pgx.Conn) error {
 	switch {
 	case s.standby && !h.standby:
 		return errPromoted
-	case h.version == s.refused:
+	case h.version == s.oversizedVersion:
 		return nil
-	case s.source() != FromPostgres, h.version < s.held.version, h.version == s.held.version && !h.at.Equal(s.held.at):
-		return s.load(ctx, conn) // what is held is not from this database, or from a past of it that never was
-	case h.version == s.held.version:
-		s.confirm(h.seen)
+	case s.source() != FromPostgres, h.version < s.loadedVersion.version,
+		h.version == s.loadedVersion.version && !h.takenAt.Equal(s.loadedVersion.takenAt):
+		return s.load(ctx, conn) // the snapshot is not from this database, or not from this history of it
+	case h.version == s.loadedVersion.version:
+		s.confirm(h.localTime)
 		return nil
 	}
 	return s.catchUp(ctx, conn)
 }
 
-func (s *Sync) lookUp(ctx context.Context, conn *pgx.Conn) (head, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
+func (s *Sync) readVersion(ctx context.Context, conn *pgx.Conn) (versionRow, error) {
+	ctx, cancel := context.WithTimeout(ctx, pollTime)
 	defer cancel()
 	return readHead(ctx, conn)
 }
 
-// compareClocks tells when the node's clock begins to differ from the server's.
-func (s *Sync) compareClocks(h head) {
+// compareClocks logs when the node's clock begins to differ from the server's, and when it agrees again.
+func (s *Sync) compareClocks(h versionRow) {
 	offset := h.offset()
-	s.count(func(state *state) { state.offset = offset })
-	if skewed := offset.Abs() > tolerance; skewed != s.skewed {
-		s.skewed = skewed
+	s.updateState(func(state *state) { state.offset = offset })
+	if skewed := offset.Abs() > clockTolerance; skewed != s.clocksDiffer {
+		s.clocksDiffer = skewed
 		if skewed {
-			s.log.Warn("the clocks of this node and Postgres differ: overrides expire by this node's clock", "seconds", offset.Seconds())
+			s.log.Warn("the clocks of this node and Postgres differ: overrides expire by this node's clock",
+				"seconds", offset.Seconds())
 		} else {
 			s.log.Info("the clocks of this node and Postgres agree again")
 		}
 	}
 }
 
-// catchUp fetches what has changed. Where that cannot be told, it loads everything.
+// catchUp fetches what has changed, or loads all rows if it is too far behind.
 func (s *Sync) catchUp(ctx context.Context, conn *pgx.Conn) error {
 	bounded, cancel := context.WithTimeout(ctx, fetchTime)
 	defer cancel()
-	n, err := loadChanges(bounded, conn, s.held.version, s.faults.again())
-	if errors.Is(err, errFar) {
+	n, err := loadChanges(bounded, conn, s.loadedVersion.version, s.faults.retryKeys())
+	if errors.Is(err, errTooFarBehind) {
 		return s.load(ctx, conn)
 	}
 	if err != nil {
@@ -215,92 +218,95 @@ func (s *Sync) catchUp(ctx context.Context, conn *pgx.Conn) error {
 	}
 	snapshot, found := s.Snapshot().Apply(n.changes)
 	if rows := int64(snapshot.Len() + len(snapshot.Tiers())); rows > int64(s.options.MaxRows) {
-		return s.load(ctx, conn) // which tells what there is too much of
+		return s.load(ctx, conn) // which reports the size of each table
 	}
-	fresh := s.faults.some(found, n.looked, n.changed)
+	fresh := s.faults.replaceSome(found, n.fetched, n.changed)
 	s.logFaults(fresh, n.head.version)
-	s.adopt(snapshot, n.head, func(state *state) { state.catchUps++; state.propagation = n.head.lag() })
-	s.log.Debug("policy changes are in force", "version", n.head.version, "rows", len(n.changed), "seconds", n.head.lag().Seconds())
+	s.swapLoaded(snapshot, n.head, func(state *state) { state.catchUps++; state.propagation = n.head.lag() })
+	s.log.Debug("policy changes are in force",
+		"version", n.head.version, "rows", len(n.changed), "seconds", n.head.lag().Seconds())
 	return s.report(ctx, conn)
 }
 
-// load gets all rows. When there are too many that is told, and the last good snapshot stays.
+// load loads all rows. If there are too many, it records that and keeps the last good snapshot.
 func (s *Sync) load(ctx context.Context, conn *pgx.Conn) error {
 	bounded, cancel := context.WithTimeout(ctx, loadTime)
 	defer cancel()
 	began := time.Now()
-	known := s.source() == FromPostgres && s.held.version > 0
+	followed := s.source() == FromPostgres && s.loadedVersion.version > 0
 	a, err := loadAll(bounded, conn, s.options.MaxRows)
 	s.reloadAt = time.Now().Add(jittered(max(s.options.ReloadEvery, loadShare*time.Since(began))))
-	if crowd := new(crowdError); errors.As(err, &crowd) {
-		s.refuse(crowd)
+	if crowd := new(tooManyRowsError); errors.As(err, &crowd) {
+		s.recordOversized(crowd)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	snapshot, found := policy.NewSnapshot(a.rows, s.Snapshot())
-	fresh, newer := s.faults.all(found), known && a.head.version != s.held.version
+	fresh, newer := s.faults.replaceAll(found), followed && a.head.version != s.loadedVersion.version
 	s.logFaults(fresh, a.head.version)
 	s.logCandidates(a.candidates, a.head.version)
 	took := time.Since(began)
 	s.reloadAt = time.Now().Add(jittered(max(s.options.ReloadEvery, loadShare*took)))
-	s.adopt(snapshot, a.head, func(state *state) {
+	s.swapLoaded(snapshot, a.head, func(state *state) {
 		state.loads++
 		state.loadTime = took
 		if newer {
 			state.propagation = a.head.lag()
 		}
 	})
-	s.log.Debug("loaded all policies", "version", a.head.version, "rows", snapshot.Len(), "bytes", a.bytes, "seconds", took.Seconds())
+	s.log.Debug("loaded all policies",
+		"version", a.head.version, "rows", snapshot.Len(), "bytes", a.bytes, "seconds", took.Seconds())
 	return s.report(ctx, conn)
 }
 
-// adopt puts a snapshot from Postgres in force, and counts how it came.
-func (s *Sync) adopt(snapshot *policy.Snapshot, h head, count func(*state)) {
+// swapLoaded puts a snapshot from Postgres in force. count updates the counters of its load.
+func (s *Sync) swapLoaded(snapshot *policy.Snapshot, h versionRow, count func(*state)) {
 	if s.Stats().Refusal != "" {
 		s.log.Info("policies fit within snapshot_max_rows again", "version", h.version, "rows", snapshot.Len())
 	}
-	s.held, s.refused = h, -1
-	s.swap(snapshot, FromPostgres, h.seen, func(state *state) {
+	s.loadedVersion, s.oversizedVersion = h, -1
+	s.swap(snapshot, FromPostgres, h.localTime, func(state *state) {
 		state.refusal = ""
 		count(state)
 	})
 }
 
-// refuse keeps the last good snapshot while there are too many rows, and tells so once.
-func (s *Sync) refuse(crowd *crowdError) {
-	s.refused = crowd.version
+// recordOversized records that a version has too many rows, and logs that once. The last good snapshot stays.
+func (s *Sync) recordOversized(crowd *tooManyRowsError) {
+	s.oversizedVersion = crowd.version
 	if s.Stats().Refusal == "" {
-		s.log.Error("too many policies: the last good ones stay in force", "error", crowd, "version_in_force", s.held.version)
+		s.log.Error("too many policies: the last good ones stay in force",
+			"error", crowd, "version_in_force", s.loadedVersion.version)
 	}
-	s.count(func(state *state) { state.refusal = crowd.Error() })
+	s.updateState(func(state *state) { state.refusal = crowd.Error() })
 }
 
-// lose tells once that Postgres cannot be followed, or never could: that contact is lost, or what else there is to be done.
-// It tells again when that becomes something else.
-func (s *Sync) lose(err error) {
-	s.count(func(state *state) { state.connected = false })
+// recordLoss records that Postgres cannot be followed, and logs it once for each reason.
+func (s *Sync) recordLoss(err error) {
+	s.updateState(func(state *state) { state.connected = false })
 	why := cmp.Or(s.advice(err), "no contact with Postgres")
-	if !s.lostAt.IsZero() && why == s.lostWhy {
+	if !s.lostAt.IsZero() && why == s.lostReason {
 		s.log.Debug("still "+why, "error", err)
 		return
 	}
 	if s.lostAt.IsZero() {
 		s.lostAt = time.Now()
 	}
-	s.lostWhy = why
+	s.lostReason = why
 	now := s.Stats()
 	s.log.Warn(why+": the last good policies stay in force",
 		"error", err, "version", now.Version, "source", now.Source, "age_seconds", now.Age.Seconds())
 }
 
-// find tells once that contact is back.
-func (s *Sync) find() {
-	s.count(func(state *state) { state.connected = true; state.contacts++ })
+// recordContact records a session, and logs that contact is back if it was lost.
+func (s *Sync) recordContact() {
+	s.updateState(func(state *state) { state.connected = true; state.contacts++ })
 	if s.lostAt.IsZero() {
 		return
 	}
-	s.log.Info("contact with Postgres is restored", "away_seconds", time.Since(s.lostAt).Seconds(), "version", s.held.version)
+	s.log.Info("contact with Postgres is restored",
+		"away_seconds", time.Since(s.lostAt).Seconds(), "version", s.loadedVersion.version)
 	s.lostAt = time.Time{}
 }

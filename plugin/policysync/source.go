@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Source is where Postgres is. Exactly one of the two is given. What a connection string leaves out, Postgres's own
-// environment variables and password file say.
+// Source locates Postgres. Exactly one of the fields is set. Postgres's environment variables and password file provide
+// what a connection string omits.
 type Source struct {
 	DSN  string // a connection string: a URL or pairs of key=value. It may hold a password and is never shown
 	File string // a file with a connection string. It is read for every connection, so a changed password is used
@@ -21,10 +21,11 @@ type Source struct {
 // maxDSN bounds the file of a connection string, in bytes.
 const maxDSN = 64 << 10
 
-// errDSN tells nothing of the string: of one that cannot be parsed nobody knows where the password is.
-var errDSN = errors.New("the connection string cannot be parsed: it must be a URL (postgres://user@host/database) or pairs (host=… dbname=…)")
+// errDSN contains no part of the string: in one that does not parse, any part may be the password.
+var errDSN = errors.New("the connection string cannot be parsed: " +
+	"it must be a URL (postgres://user@host/database) or pairs (host=… dbname=…)")
 
-// config is how to connect now. No error has a part of the connection string.
+// config returns how to connect now. No error contains a part of the connection string.
 func (s Source) config() (*pgx.ConnConfig, error) {
 	text := s.DSN
 	switch {
@@ -47,7 +48,7 @@ func (s Source) config() (*pgx.ConnConfig, error) {
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = connectTime
 	}
-	for name, value := range parameters {
+	for name, value := range sessionParameters {
 		if _, given := config.RuntimeParams[name]; !given {
 			config.RuntimeParams[name] = value
 		}
@@ -55,16 +56,16 @@ func (s Source) config() (*pgx.ConnConfig, error) {
 	return config, nil
 }
 
-// parameters are those of our sessions. A lost report costs nothing, so nobody waits for its way to the disk; and who
-// holds a table for long should cost a retry, not the connection.
-var parameters = map[string]string{
+// sessionParameters are the parameters of all sessions. Reports need no durable commit, so commits do not wait for the
+// disk. A table that is locked for long costs a retry, not the connection.
+var sessionParameters = map[string]string{
 	"application_name":   "tenant-rate-limiting",
 	"client_encoding":    "UTF8",
 	"lock_timeout":       "2s",
 	"synchronous_commit": "off",
 }
 
-// readSecret is the content of a file without the white space around it.
+// readSecret returns the content of a file without the white space around it.
 func readSecret(path string) (string, error) {
 	info, err := os.Stat(path)
 	if err == nil && info.Size() > maxDSN {
@@ -81,25 +82,25 @@ func readSecret(path string) (string, error) {
 }
 
 const (
-	// connectTime is how long connecting may take where the connection string has no connect_timeout.
+	// connectTime bounds connecting if the connection string has no connect_timeout.
 	connectTime = 5 * time.Second
-	// closeTime is how long taking leave of a server may take.
+	// closeTime bounds closing the connections.
 	closeTime = time.Second
 )
 
-// link is the two connections of a session: hints wait on one, the other does the work. A standby gives no hints.
-type link struct {
+// session holds two connections: one waits for hints, the other does the work. A standby sends no hints.
+type session struct {
 	listener, worker *pgx.Conn // listener is nil for a standby
 	standby          bool
 }
 
-// connect connects and listens: what is committed from now on gives a hint, unless the server is a standby.
-func (s *Sync) connect(ctx context.Context) (*link, error) {
+// connect connects and listens: every later commit sends a hint, unless the server is a standby.
+func (s *Sync) connect(ctx context.Context) (*session, error) {
 	config, err := s.options.Source.config()
 	if err != nil {
 		return nil, err
 	}
-	l := &link{}
+	l := &session{}
 	if err := l.open(ctx, config); err != nil {
 		l.close()
 		return nil, err
@@ -107,17 +108,17 @@ func (s *Sync) connect(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-func (l *link) open(ctx context.Context, config *pgx.ConnConfig) (err error) {
+func (l *session) open(ctx context.Context, config *pgx.ConnConfig) (err error) {
 	if l.worker, err = pgx.ConnectConfig(ctx, config); err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	bounded, cancel := context.WithTimeout(ctx, lookTime)
+	bounded, cancel := context.WithTimeout(ctx, pollTime)
 	defer cancel()
 	if err = l.worker.QueryRow(bounded, `SELECT pg_is_in_recovery()`).Scan(&l.standby); err != nil {
 		return fmt.Errorf("check whether the server is a standby: %w", err)
 	}
 	if l.standby {
-		return nil // it refuses LISTEN
+		return nil // it denies LISTEN
 	}
 	if l.listener, err = pgx.ConnectConfig(ctx, config); err != nil {
 		return fmt.Errorf("connect: %w", err)
@@ -128,18 +129,18 @@ func (l *link) open(ctx context.Context, config *pgx.ConnConfig) (err error) {
 	return nil
 }
 
-// channel is where Postgres tells of commits.
+// channel is the channel on which Postgres notifies of commits.
 const channel = "rate_limiter_changes"
 
-// close ends the connections and waits, for a bounded time, for what pgx still does to end them.
-func (l *link) close() {
+// close closes the connections and waits, for a bounded time, until pgx has cleaned them up.
+func (l *session) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
 	for _, connection := range []*pgx.Conn{l.listener, l.worker} {
 		if connection == nil {
 			continue
 		}
-		_ = connection.Close(ctx) // of a connection that is given up there is nothing to tell
+		_ = connection.Close(ctx) // the session is over: an error changes nothing
 		select {
 		case <-connection.PgConn().CleanupDone():
 		case <-ctx.Done():

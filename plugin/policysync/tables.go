@@ -12,18 +12,18 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// table is one of the tables that a snapshot is made of.
+// table describes one of the tables of a snapshot.
 type table struct {
 	name    string // in the schema rate_limiter, and in faults
-	kind    string // of its rows in the changes
-	columns string // as read takes them
+	kind    string // of its rows in the table of changes
+	columns string // in the order of read
 	key     string // the column of the key
 	numeric bool   // the key is a number
 	where   string // which rows are of interest
 	read    func(*record, *policy.Rows)
 }
 
-// tables are in the order of ofTiers to ofOverrides.
+// tables lists the tables in the order of ofTiers to ofOverrides.
 var tables = [...]table{
 	{
 		name: "tiers", kind: "tier", key: "name", where: "true", columns: "name",
@@ -55,38 +55,40 @@ const (
 	ofOverrides
 )
 
-// width is the number of the table's columns.
-func (t *table) width() int { return strings.Count(t.columns, ",") + 1 }
+// columnCount returns the number of the table's columns.
+func (t *table) columnCount() int { return strings.Count(t.columns, ",") + 1 }
 
-// all reads the whole table as a binary COPY.
-func (t *table) all() string {
-	return fmt.Sprintf("COPY (SELECT %s FROM rate_limiter.%s WHERE %s) TO STDOUT (FORMAT binary)", t.columns, t.name, t.where)
+// copySQL returns the statement that reads the whole table as a binary COPY.
+func (t *table) copySQL() string {
+	return fmt.Sprintf("COPY (SELECT %s FROM rate_limiter.%s WHERE %s) TO STDOUT (FORMAT binary)",
+		t.columns, t.name, t.where)
 }
 
-// some reads the rows of a list of keys.
-func (t *table) some() string {
+// selectSQL returns the statement that reads the rows of a list of keys.
+func (t *table) selectSQL() string {
 	return fmt.Sprintf("SELECT %s FROM rate_limiter.%s WHERE %s AND %s = ANY($1)", t.columns, t.name, t.where, t.key)
 }
 
 func readOverride(r *record, rows *policy.Rows) {
 	o := policy.Override{
-		ID: r.number(), Kind: r.text(), Tenant: r.name(), User: r.name(), Endpoint: r.text(), Credential: r.name(), IP: r.name(),
+		ID: r.number(), Kind: r.text(),
+		Tenant: r.name(), User: r.name(), Endpoint: r.text(), Credential: r.name(), IP: r.name(),
 		Policy: r.text(), Limit: r.number(), WindowSize: r.number(), Burst: r.number(), Factor: r.number(),
 		Reason: r.name(), Author: r.text(),
 	}
 	end := r.instant()
 	if permanent := r.boolean(); end == 0 && !permanent {
-		end = -1 // no override is without an end by accident: package policy refuses this one
+		end = -1 // an override without an end must be marked permanent: package policy reports it as a fault
 	}
 	o.ExpiresAt, o.Source, o.PublicNote = end, r.text(), r.text()
 	rows.Overrides = append(rows.Overrides, o)
 }
 
-// record takes the fields of one row one after the other. A NULL is the zero value, which a row may only have where the
-// column may be NULL: package policy looks at that. An error is about the columns, not about a row.
+// record reads the fields of one row one after the other. A NULL becomes the zero value; package policy checks whether
+// that is valid. An error concerns the columns, not a row.
 type record struct {
 	fields [][]byte
-	texts  texts
+	texts  internedTexts
 	err    error
 }
 
@@ -102,13 +104,13 @@ func (r *record) next() []byte {
 	return field
 }
 
-// maxText is what is kept of a text, in bytes. Whatever is longer is too long anyway, and is refused as what is kept.
+// maxText bounds the kept part of a text, in bytes. Package policy reports a fault for longer texts.
 const maxText = 4096
 
-// text is a text that many rows may have; there is one copy of it.
-func (r *record) text() string { return r.texts.of(r.clipped()) }
+// text reads a text that many rows may share, and keeps one copy of it.
+func (r *record) text() string { return r.texts.intern(r.clipped()) }
 
-// name is a text that few rows have.
+// name reads a text that few rows share.
 func (r *record) name() string { return string(r.clipped()) }
 
 func (r *record) clipped() []byte {
@@ -136,7 +138,7 @@ func (r *record) optional() *int64 {
 	return &n
 }
 
-// integer is a bigint; false for NULL.
+// integer reads a bigint, and reports false for NULL.
 func (r *record) integer() (int64, bool) {
 	switch field := r.next(); {
 	case field == nil:
@@ -157,10 +159,10 @@ func (r *record) boolean() bool {
 	return len(field) == 1 && field[0] != 0
 }
 
-// epoch is Postgres's, 2000-01-01 UTC.
+// epoch is the epoch of Postgres, 2000-01-01 UTC.
 const epoch limit.Micros = 946_684_800_000_000
 
-// instant is a timestamp with time zone; 0 for NULL. One at infinity is as late as can be told.
+// instant reads a timestamp with time zone. It returns 0 for NULL, and the largest instant for infinity.
 func (r *record) instant() limit.Micros {
 	n, ok := r.integer()
 	switch {
@@ -172,7 +174,7 @@ func (r *record) instant() limit.Micros {
 	return limit.Micros(n) + epoch
 }
 
-// finish tells whether the fields were those of the columns.
+// finish returns an error if the fields were not those of the columns.
 func (r *record) finish() error {
 	if len(r.fields) > 0 {
 		return errColumns
@@ -180,15 +182,15 @@ func (r *record) finish() error {
 	return r.err
 }
 
-// texts keeps one copy of texts that many rows have.
-type texts map[string]string
+// internedTexts keeps one copy of texts that many rows share.
+type internedTexts map[string]string
 
-// maxTexts bounds how many texts are remembered. Those that many rows have are few.
+// maxTexts bounds the number of interned texts. Few texts are shared by many rows.
 const maxTexts = 8192
 
-func (t texts) of(text []byte) string {
-	if known, ok := t[string(text)]; ok {
-		return known
+func (t internedTexts) intern(text []byte) string {
+	if shared, ok := t[string(text)]; ok {
+		return shared
 	}
 	s := string(text)
 	if len(t) < maxTexts {

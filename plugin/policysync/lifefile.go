@@ -14,37 +14,38 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A life is a file in Options.Dir that holds the name of a node and is locked (flock) as long as the node's process
-// lives: the kernel unlocks it however the process ends. So a file that is not locked proves that its process has
-// ended, where a newer process does not: the older one may be draining still. What was killed cannot take back its
-// report, and the next process with the same folder does that for it.
+// A life file lies in Options.Dir and holds the name of a node. The node's process locks it (flock), and the kernel
+// unlocks it when the process ends. So an unlocked file proves that its process has ended. A killed process leaves its
+// report behind; the next process with the same folder removes it.
 const (
 	lifeFiles    = "node.*.life"
 	newLifeFiles = "node.*.new" // until they are locked
 	maxNode      = 256          // bytes of a node's name
 )
 
-// life is this process's own; the zero value is none.
-type life struct{ file *os.File }
+// lifeFile holds the locked file of this process; the zero value has none.
+type lifeFile struct{ file *os.File }
 
-// beginLife makes and locks the file. Without it a report that stays behind is for people to take back.
+// beginLife makes and locks the file. Without it an operator has to remove the report of a killed process.
 func (s *Sync) beginLife() {
 	if s.options.Dir == "" || s.options.Node == "" {
 		return
 	}
 	var err error
 	if s.life, err = newLife(s.options.Dir, s.options.Node); err != nil {
-		s.log.Warn("cannot record this process's life: if it is killed, its report stays until ratelimit fleet forget", "error", err)
+		s.log.Warn("creating this node's life file failed: "+
+			"if the process is killed, its report stays until ratelimit fleet forget",
+			"error", err)
 	}
 }
 
-func newLife(dir, node string) (life, error) {
+func newLife(dir, node string) (lifeFile, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return life{}, fmt.Errorf("record the life of a node: %w", err)
+		return lifeFile{}, fmt.Errorf("record the life of a node: %w", err)
 	}
 	file, err := os.CreateTemp(dir, newLifeFiles)
 	if err != nil {
-		return life{}, fmt.Errorf("record the life of a node: %w", err)
+		return lifeFile{}, fmt.Errorf("record the life of a node: %w", err)
 	}
 	err = lock(file)
 	if err == nil {
@@ -54,39 +55,40 @@ func newLife(dir, node string) (life, error) {
 		err = os.Rename(file.Name(), lifePath(file))
 	}
 	if err != nil {
-		return life{}, errors.Join(fmt.Errorf("record the life of a node: %w", err), os.Remove(file.Name()), file.Close())
+		err = fmt.Errorf("record the life of a node: %w", err)
+		return lifeFile{}, errors.Join(err, os.Remove(file.Name()), file.Close())
 	}
-	return life{file}, nil
+	return lifeFile{file}, nil
 }
 
-// lifePath is the path of a file that newLife has made, once it is locked.
+// lifePath returns the path of a file that newLife has made, once it is locked.
 func lifePath(file *os.File) string { return strings.TrimSuffix(file.Name(), ".new") + ".life" }
 
-// lock locks a file for this process alone, or returns syscall.EWOULDBLOCK: another process has it.
+// lock locks a file for this process, or returns syscall.EWOULDBLOCK if another process has locked it.
 func lock(file *os.File) error { return syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) }
 
-// end unlocks the file. If left, the report was taken back, and the file goes.
-func (l life) end(left bool) error {
+// close unlocks the file, and removes it if the report was removed.
+func (l lifeFile) close(reportRemoved bool) error {
 	if l.file == nil {
 		return nil
 	}
 	var err error
-	if left {
+	if reportRemoved {
 		err = os.Remove(lifePath(l.file))
 	}
 	return errors.Join(err, l.file.Close())
 }
 
-// endLife ends this process's life, when nothing is reported any more.
+// endLife closes the life file after the last report.
 func (s *Sync) endLife() {
-	if err := s.life.end(s.left); err != nil {
-		s.log.Debug("removing the file of this node's life failed", "error", err)
+	if err := s.life.close(s.reportRemoved); err != nil {
+		s.log.Debug("removing this node's life file failed", "error", err)
 	}
 }
 
-// removeDead takes back the reports of processes that used the same folder and have ended without doing that.
-func (s *Sync) removeDead(ctx context.Context, conn *pgx.Conn) {
-	if s.life.file == nil || s.mute() {
+// removeDeadReports removes the reports of processes that used the same folder and were killed.
+func (s *Sync) removeDeadReports(ctx context.Context, conn *pgx.Conn) {
+	if s.life.file == nil || s.reportsNothing() {
 		return
 	}
 	paths, err := filepath.Glob(filepath.Join(s.options.Dir, lifeFiles))
@@ -100,7 +102,7 @@ func (s *Sync) removeDead(ctx context.Context, conn *pgx.Conn) {
 	}
 }
 
-// removeIfDead takes back the report of the process that a file is of, and removes the file, unless the process lives.
+// removeIfDead removes a life file and its process's report, unless the process lives.
 func (s *Sync) removeIfDead(ctx context.Context, conn *pgx.Conn, path string) (err error) {
 	file, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -120,7 +122,7 @@ func (s *Sync) removeIfDead(ctx context.Context, conn *pgx.Conn, path string) (e
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, farewell)
+	ctx, cancel := context.WithTimeout(ctx, removeReportTime)
 	defer cancel()
 	gone, err := conn.Exec(ctx, leaveSQL, string(node))
 	if err != nil {
@@ -132,11 +134,11 @@ func (s *Sync) removeIfDead(ctx context.Context, conn *pgx.Conn, path string) (e
 	return os.Remove(path)
 }
 
-// removeOldNewLives removes the files of processes that were killed before they had locked theirs.
+// removeOldNewLives removes the files of processes that were killed before they locked theirs.
 func removeOldNewLives(dir string) error {
 	paths, err := filepath.Glob(filepath.Join(dir, newLifeFiles))
 	for _, path := range paths {
-		if info, failed := os.Stat(path); failed == nil && time.Since(info.ModTime()) > leftover {
+		if info, failed := os.Stat(path); failed == nil && time.Since(info.ModTime()) > staleAfter {
 			err = errors.Join(err, os.Remove(path))
 		}
 	}
