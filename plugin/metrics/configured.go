@@ -7,14 +7,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Limit is a limit as it is configured.
+// Limit describes a configured limit.
 type Limit struct {
 	Policy string
-	Tier   string // "": of no tier, such as a global limit or those of strangers
+	Tier   string // "" for a limit without a tier: global or anonymous
 	Tokens int64  // per window
 }
 
-// Overrides are how many overrides are in force, by what they do.
+// Overrides counts the overrides in force, by what they do.
 type Overrides struct {
 	Bans       int
 	Exemptions int
@@ -22,7 +22,7 @@ type Overrides struct {
 	Penalties  int // a detector's that lower one
 }
 
-// effect is what an override does, as the label override_type names it.
+// effect selects what an override does, as the label override_type names it.
 type effect uint8
 
 const (
@@ -35,20 +35,28 @@ const (
 func (e effect) String() string { return [...]string{"ban", "exempt", "limit", "penalty"}[e] }
 
 var (
-	configuredLimit = prometheus.NewDesc(prefix+"limit",
-		"Tokens per window that a policy allows in a tier, before overrides; the fewest if configs differ.", []string{"policy", "tier"}, nil)
-	activeOverrides = prometheus.NewDesc(prefix+"active_overrides",
-		"Overrides in force, by what they do: ban, exempt, limit (a commercial override changes a limit), penalty (a detector's lowers one).",
-		[]string{"override_type"}, nil)
+	configuredLimit = prometheus.NewDesc(
+		prefix+"limit",
+		"Tokens per window that a policy allows in a tier, before overrides; the fewest if configs differ.",
+		[]string{"policy", "tier"},
+		nil,
+	)
+	activeOverrides = prometheus.NewDesc(
+		prefix+"active_overrides",
+		"Overrides in force, by what they do: ban, exempt, limit (a commercial override changes a limit), "+
+			"penalty (a detector's lowers one).",
+		[]string{"override_type"},
+		nil,
+	)
 )
 
-// limits collects the limits of configurations: the first maxSeries by name, because an alert needs a number that stays.
-type limits struct{ read func() []Limit }
+// limitCollector collects configured limits: the first maxSeries by name, so that the same series stay.
+type limitCollector struct{ read func() []Limit }
 
-func (c limits) Describe(to chan<- *prometheus.Desc) { to <- configuredLimit }
+func (c limitCollector) Describe(to chan<- *prometheus.Desc) { to <- configuredLimit }
 
-func (c limits) Collect(to chan<- prometheus.Metric) {
-	defer spare(configuredLimit, to)
+func (c limitCollector) Collect(to chan<- prometheus.Metric) {
+	defer recoverSource(configuredLimit, to)
 	all := slices.Clone(c.read())
 	for i := range all {
 		all[i].Policy, all[i].Tier = labelValue(all[i].Policy), labelValue(orNone(all[i].Tier))
@@ -62,15 +70,17 @@ func (c limits) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// overrides collects how many are in force.
-type overrides struct{ read func() Overrides }
+// overrideCollector collects the number of overrides in force.
+type overrideCollector struct{ read func() Overrides }
 
-func (c overrides) Describe(to chan<- *prometheus.Desc) { to <- activeOverrides }
+func (c overrideCollector) Describe(to chan<- *prometheus.Desc) { to <- activeOverrides }
 
-func (c overrides) Collect(to chan<- prometheus.Metric) {
-	defer spare(activeOverrides, to)
+func (c overrideCollector) Collect(to chan<- prometheus.Metric) {
+	defer recoverSource(activeOverrides, to)
 	now := c.read()
-	for e, n := range map[effect]int{ban: now.Bans, exemption: now.Exemptions, otherLimit: now.Limits, penalty: now.Penalties} {
+	counts := [...]int{ban: now.Bans, exemption: now.Exemptions, otherLimit: now.Limits, penalty: now.Penalties}
+	for i, n := range counts {
+		e := effect(i)
 		to <- prometheus.MustNewConstMetric(activeOverrides, prometheus.GaugeValue, float64(n), e.String())
 	}
 }

@@ -39,7 +39,7 @@ func TestAPanicOfOneSourceLeavesTheOthersNumbers(t *testing.T) {
 	})
 	observe(m, 1, "acme")
 	numbers, err := lastNumbers(m)
-	if err == nil || strings.Count(err.Error(), "panicked") != 3 || len(numbers) != 2 {
+	if err == nil || strings.Count(err.Error(), "panic:") != 3 || len(numbers) != 2 {
 		t.Errorf("numbers are %v, %v; want those of denials and requests, and three panics", numbers, err)
 	}
 }

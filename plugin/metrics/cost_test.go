@@ -92,7 +92,7 @@ func TestSoakACrowdOfTenantsMakesBoundedSeriesInBoundedMemory(t *testing.T) {
 					requests++
 				}
 			}
-			time.Sleep(turnEvery)
+			time.Sleep(rotateEvery)
 			byOrg(t, m)
 		}
 		counts := byOrg(t, m)

@@ -13,79 +13,79 @@ import (
 )
 
 const (
-	// maxSeries is the ceiling of one family: enough for 20 policies in each of 100 tiers. Beyond it come only the series
-	// that are called other, whose number is that of our own words.
+	// maxSeries bounds the series of one family: enough for 20 policies in each of 100 tiers. Beyond it names from
+	// configurations become other.
 	maxSeries = 2000
-	// other is the name of all names beyond the ceiling.
+	// other replaces all names beyond the bound.
 	other = "other"
-	// none stands where a request has no tier, or a reason no scope.
+	// none marks a request without a tier, or a reason without a scope.
 	none = "(none)"
 )
 
-// key is what the counters of one family are told apart by: names from configurations, and words of ours.
+// key identifies a counter within its family, by names from configurations and constants.
 type key[K any] interface {
 	comparable
 	values() []string // one for each label of the family, in its order
-	folded() K        // this key with other in place of every name from a configuration
+	folded() K        // returns the key with other in place of every name from a configuration
 }
 
-// counters is a family of counters. Finding one that exists takes one look into a map that never changes: a new one
-// copies it, which happens only as often as configurations bring names.
+// counters holds a family of counters. A lookup reads an immutable map without a lock. A new counter copies the map,
+// which happens only for new names of configurations.
 type counters[K key[K]] struct {
-	family *prometheus.CounterVec
-	known  atomic.Pointer[map[K]prometheus.Counter]
-	adding sync.Mutex
+	family   *prometheus.CounterVec
+	byKey    atomic.Pointer[map[K]prometheus.Counter]
+	createMu sync.Mutex
 }
 
 func (c *counters[K]) init(to prometheus.Registerer, name, help string, labels ...string) {
 	c.family = prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
-	c.known.Store(&map[K]prometheus.Counter{})
+	c.byKey.Store(&map[K]prometheus.Counter{})
 	to.MustRegister(c.family)
 }
 
-// of is the counter of k.
-func (c *counters[K]) of(k K) prometheus.Counter {
-	known := *c.known.Load()
-	counter, ok := known[k]
-	if !ok && len(known) >= maxSeries {
-		counter, ok = known[k.folded()]
+// with returns the counter of k, and creates it if needed.
+func (c *counters[K]) with(k K) prometheus.Counter {
+	current := *c.byKey.Load()
+	counter, ok := current[k]
+	if !ok && len(current) >= maxSeries {
+		counter, ok = current[k.folded()]
 	}
 	if !ok {
-		counter = c.add(k)
+		counter = c.create(k)
 	}
 	return counter
 }
 
-func (c *counters[K]) add(k K) prometheus.Counter {
-	c.adding.Lock()
-	defer c.adding.Unlock()
-	known := *c.known.Load()
-	if len(known) >= maxSeries {
+func (c *counters[K]) create(k K) prometheus.Counter {
+	c.createMu.Lock()
+	defer c.createMu.Unlock()
+	current := *c.byKey.Load()
+	if len(current) >= maxSeries {
 		k = k.folded()
 	}
-	if counter, ok := known[k]; ok {
-		return counter // added in the meantime
+	if counter, ok := current[k]; ok {
+		return counter // another goroutine was faster
 	}
 	values := k.values()
 	for i := range values {
 		values[i] = labelValue(values[i])
 	}
 	counter := c.family.WithLabelValues(values...)
-	more := make(map[K]prometheus.Counter, len(known)+1)
-	maps.Copy(more, known)
+	more := make(map[K]prometheus.Counter, len(current)+1)
+	maps.Copy(more, current)
 	more[k] = counter
-	c.known.Store(&more)
+	c.byKey.Store(&more)
 	return counter
 }
 
-// labelValue is text as a label's value, which must be UTF-8.
+// labelValue returns text as the value of a label, which must be UTF-8.
 func labelValue(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
-// policyKey is a policy that denies, or another reason to.
+// policyKey identifies a policy that denies, or another reason to deny.
 type policyKey struct {
-	policy string          // "" where reason is not Counted
-	reason decision.Reason // Counted: the policy
-	scope  policy.Scope    // 0 where reason is not Counted
+	policy string          // "" if reason is not Counted
+	reason decision.Reason // Counted for a policy
+	scope  policy.Scope    // 0 if reason is not Counted
 	tier   string          // the request's
 }
 
@@ -109,7 +109,8 @@ type failureKey decision.Failure
 func (k failureKey) values() []string   { return []string{decision.Failure(k).String()} }
 func (k failureKey) folded() failureKey { return k }
 
-// unverifiedKey is a policy, and what admitted in the shared store's stead: this node's share, or nothing (FailOpen).
+// unverifiedKey identifies a policy, and how it admitted without the shared store: by this node's share, or unchecked
+// (FailOpen).
 type unverifiedKey struct {
 	policy string
 	by     policy.FailMode
@@ -122,16 +123,16 @@ func (k unverifiedKey) folded() unverifiedKey {
 	return k
 }
 
-// unavailableKey is a policy's name.
+// unavailableKey holds a policy's name.
 type unavailableKey string
 
 func (k unavailableKey) values() []string     { return []string{string(k)} }
 func (unavailableKey) folded() unavailableKey { return other }
 
-// overrideKey is what an override did, and to limits of which scope.
+// overrideKey identifies what an override did, and the scope of the limits.
 type overrideKey struct {
 	effect effect
-	scope  policy.Scope // 0: of all
+	scope  policy.Scope // 0 for all scopes
 }
 
 func (k overrideKey) values() []string {

@@ -51,15 +51,15 @@ func TestNamesBeyondTheCeilingAreOtherAndNoneIsLost(t *testing.T) {
 func TestOurOwnWordsStayWhatTheyAreBeyondTheCeiling(t *testing.T) {
 	m := New("1", Sources{})
 	for i := range maxSeries {
-		m.denials.of(policyKey{policy: strconv.Itoa(i)})
-		m.unverified.of(unverifiedKey{policy: strconv.Itoa(i)})
-		m.unavailable.of(unavailableKey(strconv.Itoa(i)))
+		m.denials.with(policyKey{policy: strconv.Itoa(i)})
+		m.unverified.with(unverifiedKey{policy: strconv.Itoa(i)})
+		m.unavailable.with(unavailableKey(strconv.Itoa(i)))
 	}
 	for range 2 { // the first makes the series, the second finds it
-		m.denials.of(policyKey{policy: "new", scope: policy.User, tier: "new"}).Inc()
-		m.denials.of(policyKey{reason: 1, tier: "new"}).Inc()
-		m.unverified.of(unverifiedKey{"new", policy.FailOpen}).Inc()
-		m.unavailable.of("new").Inc()
+		m.denials.with(policyKey{policy: "new", scope: policy.User, tier: "new"}).Inc()
+		m.denials.with(policyKey{reason: 1, tier: "new"}).Inc()
+		m.unverified.with(unverifiedKey{"new", policy.FailOpen}).Inc()
+		m.unavailable.with("new").Inc()
 	}
 	const want = `denials_total{policy="(tenant_missing)",scope="(none)",tier="other"} 2
 denials_total{policy="other",scope="user",tier="other"} 2
@@ -78,7 +78,7 @@ func TestManyRequestsAtOnceAreAllCounted(t *testing.T) {
 	for range goroutines {
 		running.Go(func() {
 			for i := range each {
-				m.unavailable.of(unavailableKey(strconv.Itoa(i))).Inc()
+				m.unavailable.with(unavailableKey(strconv.Itoa(i))).Inc()
 			}
 		})
 	}
@@ -90,7 +90,7 @@ func TestManyRequestsAtOnceAreAllCounted(t *testing.T) {
 
 func TestNamesThatAreNotTextAreCountedAllTheSame(t *testing.T) {
 	m := New("1", Sources{Stores: func() []Store { return []Store{{Name: "\xff", Foreign: 1}, {Name: "\xfe", Foreign: 2}} }})
-	m.unavailable.of("a\xff\"\n").Inc()
+	m.unavailable.with("a\xff\"\n").Inc()
 	const want = `foreign_values_total{store="` + "\uFFFD" + `"} 3
 unavailable_total{policy="a` + "\uFFFD" + `\"\n"} 1
 `

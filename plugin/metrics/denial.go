@@ -2,33 +2,34 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Denial are the numbers of the record of denials, all but Queued since the process started.
+// Denial holds the numbers of the record of denials, all but Queued since the process started.
 type Denial struct {
-	Written uint64            // events that a sink has taken
-	Dropped map[string]uint64 // denials that no event tells of, by reason: words of a fixed list
+	Written uint64            // events that a sink has accepted
+	Dropped map[string]uint64 // denials without an event, by reason: one of a fixed list
 	Queued  int               // events that wait for a sink now
 }
 
 var (
 	denialEvents = prometheus.NewDesc(prefix+"denial_events_total",
-		"Events about denials that were written; one tells of all denials of a tenant by a policy in a second.", nil, nil)
+		"Events about denials that were written; one covers all denials of a tenant by a policy in a second.", nil, nil)
 	denialEventsDropped = prometheus.NewDesc(prefix+"denial_events_dropped_total",
-		"Denials that no event tells of, by reason; groups: an event without the tenant's name does.", []string{"reason"}, nil)
+		"Denials without an event, by reason; groups: an event without the tenant's name covers them.",
+		[]string{"reason"}, nil)
 	denialQueueDepth = prometheus.NewDesc(prefix+"denial_queue_depth",
-		"Events about denials that wait to be written now.", nil, nil)
+		"Events about denials that wait to be written.", nil, nil)
 )
 
-// denials collects the numbers of the record of denials.
-type denials struct{ read func() Denial }
+// denialCollector collects the numbers of the record of denials.
+type denialCollector struct{ read func() Denial }
 
-func (c denials) Describe(to chan<- *prometheus.Desc) {
+func (c denialCollector) Describe(to chan<- *prometheus.Desc) {
 	to <- denialEvents
 	to <- denialEventsDropped
 	to <- denialQueueDepth
 }
 
-func (c denials) Collect(to chan<- prometheus.Metric) {
-	defer spare(denialEvents, to)
+func (c denialCollector) Collect(to chan<- prometheus.Metric) {
+	defer recoverSource(denialEvents, to)
 	now := c.read()
 	to <- prometheus.MustNewConstMetric(denialEvents, prometheus.CounterValue, float64(now.Written))
 	for reason, n := range now.Dropped {

@@ -152,16 +152,16 @@ rate_limiter_active_overrides{override_type="penalty"} 44
 # HELP rate_limiter_degraded 1 while the shared store, or a part of it, does not answer and fail modes decide; else 0.
 # TYPE rate_limiter_degraded gauge
 rate_limiter_degraded{store="redis:6379"} 1
-# HELP rate_limiter_denial_queue_depth Events about denials that wait to be written now.
+# HELP rate_limiter_denial_queue_depth Events about denials that wait to be written.
 # TYPE rate_limiter_denial_queue_depth gauge
 rate_limiter_denial_queue_depth 53
 # HELP rate_limiter_instances Plugin configs served now.
 # TYPE rate_limiter_instances gauge
 rate_limiter_instances 3
-# HELP rate_limiter_lease_tokens_out Tokens that this node has out on lease now.
+# HELP rate_limiter_lease_tokens_out Tokens that this node has on lease.
 # TYPE rate_limiter_lease_tokens_out gauge
 rate_limiter_lease_tokens_out{store="redis:6379"} 66
-# HELP rate_limiter_leases Limits that this node has a lease of now.
+# HELP rate_limiter_leases Limits of which this node has a lease.
 # TYPE rate_limiter_leases gauge
 rate_limiter_leases{store="redis:6379"} 72
 # HELP rate_limiter_limit Tokens per window that a policy allows in a tier, before overrides; the fewest if configs differ.
@@ -175,7 +175,7 @@ rate_limiter_live_nodes{namespace="eu",store="redis:6379"} 2
 # HELP rate_limiter_local_buckets Buckets kept in this process now.
 # TYPE rate_limiter_local_buckets gauge
 rate_limiter_local_buckets 11
-# HELP rate_limiter_waiting_requests Requests that wait for the shared store now.
+# HELP rate_limiter_waiting_requests Requests that wait for the shared store.
 # TYPE rate_limiter_waiting_requests gauge
 rate_limiter_waiting_requests{store="redis:6379"} 22
 `

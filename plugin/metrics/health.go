@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// State is how far the process is.
+// State names a phase of the process.
 type State uint32
 
-// The states. The zero value is a process that does not serve yet.
+// The states. The zero value means that the process does not serve yet.
 const (
 	Starting State = iota
 	Serving
@@ -19,18 +19,18 @@ const (
 
 func (s State) String() string { return [...]string{"starting", "serving", "draining"}[s] }
 
-// SetState tells how far the process is, which /readyz answers.
+// SetState sets the state that /readyz reports.
 func (s *Server) SetState(state State) { s.state.Store(uint32(state)) }
 
-// health is the answer of /healthz: the process lives, whatever its stores do.
-type health struct {
+// healthBody is the response body of /healthz. The process is alive, whatever the state of its stores.
+type healthBody struct {
 	Version        string   `json:"version"`
 	UptimeSeconds  float64  `json:"uptime_seconds"`
 	DegradedStores []string `json:"degraded_stores"`
 }
 
-// readiness is the answer of /readyz.
-type readiness struct {
+// readinessBody is the response body of /readyz.
+type readinessBody struct {
 	Ready           bool     `json:"ready"`
 	State           string   `json:"state"`
 	DegradedStores  []string `json:"degraded_stores"`
@@ -38,21 +38,21 @@ type readiness struct {
 }
 
 func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) {
-	s.answer(w, http.StatusOK, health{
+	s.writeJSON(w, http.StatusOK, healthBody{
 		Version:        s.options.Metrics.version,
 		UptimeSeconds:  time.Since(s.started).Round(time.Millisecond).Seconds(),
 		DegradedStores: s.options.Metrics.sources.degraded(),
 	})
 }
 
-// readyz answers whether the process should get traffic. A degraded store is named, and is no reason against it unless
-// it was made one: the fail modes go on deciding, and a node out of rotation decides nothing. The store of addresses
-// never is, or strangers who fill it would take all nodes out.
+// readyz reports whether the process should get traffic. It names degraded stores. A degraded store makes the process
+// unready only with ReadyNeedsStore: otherwise the fail modes decide. The store of addresses never does: anonymous
+// clients that fill it would take all nodes out of rotation.
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	sources := &s.options.Metrics.sources
 	state, degraded := State(s.state.Load()), sources.degraded()
-	answer := readiness{
-		Ready:           state == Serving && !(s.options.ReadyNeedsStore && sources.missesStore()),
+	answer := readinessBody{
+		Ready:           state == Serving && !(s.options.ReadyNeedsStore && sources.needsStore()),
 		State:           state.String(),
 		DegradedStores:  degraded,
 		ReadyNeedsStore: s.options.ReadyNeedsStore,
@@ -61,7 +61,7 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	if !answer.Ready {
 		status = http.StatusServiceUnavailable
 	}
-	s.answer(w, status, answer)
+	s.writeJSON(w, status, answer)
 }
 
 // degraded are the names of the stores that are, never nil.
@@ -75,12 +75,12 @@ func (s *Sources) degraded() []string {
 	return names
 }
 
-// missesStore reports whether a store is degraded that keeps more than the buckets of addresses.
-func (s *Sources) missesStore() bool {
+// needsStore reports whether a store is degraded that keeps more than the buckets of addresses.
+func (s *Sources) needsStore() bool {
 	return slices.ContainsFunc(s.stores(), func(store Store) bool { return store.Degraded && !store.Second })
 }
 
-func (s *Server) answer(w http.ResponseWriter, status int, document any) {
+func (s *Server) writeJSON(w http.ResponseWriter, status int, document any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)

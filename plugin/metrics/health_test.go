@@ -31,7 +31,7 @@ func TestReadinessIsAboutServingAndAboutTheStoreOnlyWhereAsked(t *testing.T) {
 		s := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0", ReadyNeedsStore: test.needsStore}).bound(t)
 		s.SetState(test.state)
 		got := ask(t, "GET", "http://"+s.address+"/readyz")
-		var told readiness
+		var told readinessBody
 		if err := json.Unmarshal([]byte(got.body), &told); err != nil {
 			t.Fatalf("%v in %s", err, got.body)
 		}
@@ -60,7 +60,7 @@ func TestANodeThatNeedsRedisIsReadyWithoutTheRedisOfAddresses(t *testing.T) {
 		s := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0", ReadyNeedsStore: true}).bound(t)
 		s.SetState(Serving)
 		got := ask(t, "GET", "http://"+s.address+"/readyz")
-		var answer readiness
+		var answer readinessBody
 		if err := json.Unmarshal([]byte(got.body), &answer); err != nil {
 			t.Fatalf("%v in %s", err, got.body)
 		}
@@ -74,7 +74,7 @@ func TestANodeThatNeedsRedisIsReadyWithoutTheRedisOfAddresses(t *testing.T) {
 func TestHealthTellsVersionAgeAndDegradedStores(t *testing.T) {
 	s := start(t, ServerOptions{Metrics: New("1.2.3", everySource()), Address: "127.0.0.1:0"}).bound(t)
 	got := ask(t, "GET", "http://"+s.address+"/healthz")
-	var told health
+	var told healthBody
 	if err := json.Unmarshal([]byte(got.body), &told); err != nil {
 		t.Fatal(err)
 	}

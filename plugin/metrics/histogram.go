@@ -15,34 +15,35 @@ var durationBuckets = []float64{
 	10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1,
 }
 
-// longest is the longest duration that is told from longer ones. It bounds the native buckets, of which eight double.
-const longest = 60 * limit.Second
+// maxDuration is the longest duration that is distinguished. It bounds the native buckets, of which eight double.
+const maxDuration = 60 * limit.Second
 
-// answerers is a set of who answered: bit s is source s.
-type answerers uint8
+// sourceSet holds a set of sources that answered: bit s is source s.
+type sourceSet uint8
 
-func (a answerers) with(one decision.Source) answerers { return a | 1<<one }
+func (a sourceSet) add(one decision.Source) sourceSet { return a | 1<<one }
 
-// durations are histograms of how long the buckets of a request took to answer.
-type durations struct {
-	by [1 << (decision.Local + 1)]prometheus.Observer
+// durationHistograms holds histograms of the time until the buckets of a request had answered.
+type durationHistograms struct {
+	bySource [1 << (decision.Local + 1)]prometheus.Observer
 }
 
-func (h *durations) init(to prometheus.Registerer) {
+func (h *durationHistograms) init(to prometheus.Registerer) {
 	family := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: prefix + "check_duration_seconds",
-		Help: "Seconds until all buckets of a request had answered, by where they are: memory (of the process), redis, lease " +
-			"(tokens of Redis that this node took ahead, or a refusal it remembers), local (this node's share of a limit while Redis is away), mixed, or none when nobody answered.",
+		Help: "Seconds until all buckets of a request had answered, by source: memory (of the process), redis, " +
+			"lease (leased tokens, or a remembered denial), local (this node's share of a limit while Redis is away), " +
+			"mixed, or none.",
 		Buckets:                     durationBuckets,
 		NativeHistogramBucketFactor: 1.1,
 	}, []string{"source"})
 	to.MustRegister(family)
-	for set := range h.by {
-		h.by[set] = family.WithLabelValues(answerers(set).String())
+	for set := range h.bySource {
+		h.bySource[set] = family.WithLabelValues(sourceSet(set).String())
 	}
 }
 
-func (a answerers) String() string {
+func (a sourceSet) String() string {
 	switch a {
 	case 0, 1 << decision.Unanswered:
 		return "none"
@@ -56,8 +57,8 @@ func (a answerers) String() string {
 	return "mixed"
 }
 
-func (h *durations) observe(of answerers, took limit.Micros) {
-	h.by[of].Observe(float64(min(max(took, 0), longest)) / float64(limit.Second))
+func (h *durationHistograms) observe(of sourceSet, took limit.Micros) {
+	h.bySource[of].Observe(float64(min(max(took, 0), maxDuration)) / float64(limit.Second))
 }
 
 // perLimit is how many parts of a limit fullness is counted in; a part that is begun counts.
@@ -67,21 +68,21 @@ const perLimit = 10_000
 var fullnessEnds = [...]int64{1000, 2500, 5000, 7500, 8000, 9000, 9500, perLimit, 12_500, 20_000}
 
 var bucketFullness = prometheus.NewDesc(prefix+"bucket_fullness",
-	"Share of the limit that is used after a request, of each enforced limit whose store answered: 1 is all of it.",
+	"Share of the limit that is used after a request, for each enforced limit if its store answered: 1 is all of it.",
 	[]string{"scope"}, nil)
 
-// fullness are histograms of shares of limits. They are simpler than Prometheus's own, because there are several for
-// each request.
-type fullness struct {
-	byScope [policy.UserEndpoint + 1]shares
+// fullnessHistograms holds histograms of used shares of limits. They are simpler than Prometheus's own and so cheaper:
+// each request updates several.
+type fullnessHistograms struct {
+	byScope [policy.UserEndpoint + 1]shareHistogram
 }
 
-type shares struct {
+type shareHistogram struct {
 	buckets [len(fullnessEnds) + 1]atomic.Uint64 // the last one has no upper end
 	sum     atomic.Uint64                        // in parts of perLimit
 }
 
-func (f *fullness) observe(scope policy.Scope, used, size int64) {
+func (f *fullnessHistograms) observe(scope policy.Scope, used, size int64) {
 	s, share := &f.byScope[scope], (used*perLimit+size-1)/size
 	i := 0
 	for i < len(fullnessEnds) && share > fullnessEnds[i] {
@@ -92,10 +93,10 @@ func (f *fullness) observe(scope policy.Scope, used, size int64) {
 }
 
 // Describe implements prometheus.Collector.
-func (f *fullness) Describe(to chan<- *prometheus.Desc) { to <- bucketFullness }
+func (f *fullnessHistograms) Describe(to chan<- *prometheus.Desc) { to <- bucketFullness }
 
 // Collect implements prometheus.Collector.
-func (f *fullness) Collect(to chan<- prometheus.Metric) {
+func (f *fullnessHistograms) Collect(to chan<- prometheus.Metric) {
 	for scope := range f.byScope {
 		s := &f.byScope[scope]
 		count, upTo := uint64(0), make(map[float64]uint64, len(fullnessEnds))
@@ -106,7 +107,8 @@ func (f *fullness) Collect(to chan<- prometheus.Metric) {
 			}
 		}
 		if count > 0 {
-			to <- prometheus.MustNewConstHistogram(bucketFullness, count, float64(s.sum.Load())/perLimit, upTo, policy.Scope(scope).String())
+			sum := float64(s.sum.Load()) / perLimit
+			to <- prometheus.MustNewConstHistogram(bucketFullness, count, sum, upTo, policy.Scope(scope).String())
 		}
 	}
 }

@@ -6,30 +6,30 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Observe implements admit.Observer. It keeps names of tenants, endpoints, tiers and policies, and no other of d's.
+// Observe implements admit.Observer. Of d it keeps the names of tenants, endpoints, tiers and policies only.
 func (m *Metrics) Observe(d *decision.Decision) {
-	who, tier := m.tenants.of(&d.Identity), d.Resolution.Tier
+	who, tier := m.tenants.byIdentity(&d.Identity), d.Resolution.Tier
 	m.tenants.count(who, laneKey{orNone(m.endpoint(d)), orNone(tier), d.Mode}, d.Result)
 	m.observeIdentity(d)
 	switch {
 	case d.ShadowReason != decision.Counted:
-		m.shadowDenials.of(policyKey{reason: d.ShadowReason, tier: tier}).Inc()
+		m.shadowDenials.with(policyKey{reason: d.ShadowReason, tier: tier}).Inc()
 	case d.Denied() && d.Reason != decision.Counted && d.Reason != decision.StoreAway:
-		m.denials.of(policyKey{reason: d.Reason, tier: tier}).Inc()
+		m.denials.with(policyKey{reason: d.Reason, tier: tier}).Inc()
 	}
 	m.observeBounds(d, who)
 }
 
-// endpoint is the name of the request's endpoint; "" where that may not be a label.
+// endpoint returns the name of the request's endpoint, or "" if that must not be a label.
 func (m *Metrics) endpoint(d *decision.Decision) string {
-	if d.Resolution.Endpoint == d.Identity.Route && m.invented(d) {
+	if d.Resolution.Endpoint == d.Identity.Route && m.unknownRoute(d) {
 		return ""
 	}
 	return d.Resolution.Endpoint
 }
 
-// invented tells whether the request names a route that there is not.
-func (m *Metrics) invented(d *decision.Decision) bool {
+// unknownRoute reports whether the request names a route that does not exist.
+func (m *Metrics) unknownRoute(d *decision.Decision) bool {
 	return m.Routes != nil && d.Identity.Route != "" && !m.Routes(d.Identity.Route)
 }
 
@@ -46,9 +46,9 @@ func (m *Metrics) observeIdentity(d *decision.Decision) {
 	}
 	switch {
 	case d.Resolution.Banned:
-		m.overrides.of(overrideKey{effect: ban}).Inc()
+		m.overrides.with(overrideKey{effect: ban}).Inc()
 	case d.Resolution.Exempt:
-		m.overrides.of(overrideKey{effect: exemption}).Inc()
+		m.overrides.with(overrideKey{effect: exemption}).Inc()
 	}
 }
 
@@ -56,54 +56,54 @@ func (m *Metrics) observeBounds(d *decision.Decision, who *tenant) {
 	if len(d.Resolution.Bounds) == 0 {
 		return
 	}
-	answered, owns := answerers(0), false
+	answered, owns := sourceSet(0), false
 	for i := range d.Resolution.Bounds {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
 		if status.Source != decision.Unanswered || status.Failure != decision.NoFailure {
-			answered = answered.with(status.Source) // others were not asked: a bound beside them is known to refuse
+			answered = answered.add(status.Source) // others were not read: another bound already denies
 		}
-		owns = owns || own(bound, status)
+		owns = owns || ownBucket(bound, status)
 		m.observeBound(d, bound, status)
-		if bound.Enforced() && exact(status) {
+		if bound.Enforced() && countsWhole(status) {
 			m.fullness.observe(bound.Policy.Scope, status.Used, capacity(bound))
 		}
 		if bound.Override != 0 {
-			m.overrides.of(overrideKey{otherLimit, bound.Policy.Scope}).Inc()
+			m.overrides.with(overrideKey{otherLimit, bound.Policy.Scope}).Inc()
 		}
 		if bound.Penalty != 0 {
-			m.overrides.of(overrideKey{penalty, bound.Policy.Scope}).Inc()
+			m.overrides.with(overrideKey{penalty, bound.Policy.Scope}).Inc()
 		}
 	}
 	m.durations.observe(answered, d.Took)
-	if owns && who != m.tenants.other && who != m.tenants.strangers {
-		who.see(d, m.invented(d))
+	if owns && who != m.tenants.other && who != m.tenants.anonymous {
+		who.updateBuckets(d, m.unknownRoute(d))
 	}
 }
 
-// observeBound counts what one bound did to the request. A bound that a node answered for, or nobody, vouches for
-// nothing where the request was refused, or where it could not have refused.
+// observeBound counts what one bound did to the request. A bound that the shared store did not answer counts as
+// unverified only if the request was admitted and the bound could have denied it.
 func (m *Metrics) observeBound(d *decision.Decision, bound *policy.Bound, status *decision.Status) {
 	p := bound.Policy
 	if status.Failure != decision.NoFailure {
-		m.fallbacks.of(failureKey(status.Failure)).Inc()
+		m.fallbacks.with(failureKey(status.Failure)).Inc()
 	}
 	switch {
 	case status.Source == decision.Unanswered:
 		switch {
 		case decision.Denies(bound, status):
 			if d.Reason == decision.StoreAway {
-				m.unavailable.of(unavailableKey(p.Name)).Inc()
+				m.unavailable.with(unavailableKey(p.Name)).Inc()
 			}
 		case status.Failure != decision.NoFailure && bound.Enforced() && !d.Denied():
-			m.unverified.of(unverifiedKey{p.Name, policy.FailOpen}).Inc()
+			m.unverified.with(unverifiedKey{p.Name, policy.FailOpen}).Inc()
 		}
 	case !status.Admits():
 		by := &m.shadowDenials
 		if bound.Enforced() {
 			by = &m.denials
 		}
-		by.of(policyKey{policy: p.Name, scope: p.Scope, tier: d.Resolution.Tier}).Inc()
+		by.with(policyKey{policy: p.Name, scope: p.Scope, tier: d.Resolution.Tier}).Inc()
 	case status.Source == decision.Local && status.Failure != decision.NoFailure && bound.Enforced() && !d.Denied():
-		m.unverified.of(unverifiedKey{p.Name, policy.FailLocal}).Inc()
+		m.unverified.with(unverifiedKey{p.Name, policy.FailLocal}).Inc()
 	}
 }

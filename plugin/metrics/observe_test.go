@@ -117,7 +117,7 @@ func TestMissingNamesAreCountedByKind(t *testing.T) {
 		m.Observe(d)
 	}
 	const want = `
-# HELP rate_limiter_missing_identities_total Requests whose tenant could not be told, whose user could not be told although a limit wants one, or whose tenant claims a tier that does not exist.
+# HELP rate_limiter_missing_identities_total Requests without a tenant, without a user that a limit requires, or with a tier that does not exist.
 # TYPE rate_limiter_missing_identities_total counter
 rate_limiter_missing_identities_total{kind="tenant"} 2
 rate_limiter_missing_identities_total{kind="tier"} 1

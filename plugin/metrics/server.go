@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Setting and RemoteSetting are the names of the settings that a Server's address comes from, as its messages give them.
+// Setting and RemoteSetting are the names of the settings of a Server's address, as its messages give them.
 const (
 	Setting       = "metrics-listen"
 	RemoteSetting = "metrics-allow-remote"
@@ -24,38 +24,38 @@ const (
 
 const (
 	firstPause = 250 * time.Millisecond
-	longPause  = 2 * time.Second
-	// patience is how many attempts to listen fail before that is worth a warning: the process that this one replaces
-	// needs a moment to let the port go.
-	patience = 3
-	// lastScrapes is how long a scrape may take that runs when the listener is closed.
-	lastScrapes = 2 * time.Second
+	maxPause   = 2 * time.Second
+	// warnAfter is the number of failed attempts to listen before a warning: the process that this one replaces may need
+	// a moment to release the port.
+	warnAfter = 3
+	// shutdownTime bounds the scrapes that run when the listener is closed.
+	shutdownTime = 2 * time.Second
 
 	headerTime   = 2 * time.Second
 	requestTime  = 5 * time.Second
 	responseTime = 10 * time.Second
 	idleTime     = 2 * time.Minute // more than the time between two scrapes
 	headerBytes  = 8 << 10
-	// scrapesAtOnce bounds what a misconfigured scraper costs; beyond it the answer is 503.
-	scrapesAtOnce = 4
+	// maxScrapes bounds concurrent scrapes; beyond it the response is 503.
+	maxScrapes = 4
 )
 
-// ServerOptions are what a Server needs. Metrics and Log must be set.
+// ServerOptions configure a Server. Metrics and Log must be set.
 type ServerOptions struct {
 	Metrics *Metrics
-	// Address is host:port; port 0 is any that is free. "": nothing is listened on, and only the last numbers are logged.
+	// Address is host:port; port 0 selects a free one. "": the server does not listen, and only logs the last numbers.
 	Address string
-	// AllowRemote permits an Address that other machines reach.
+	// AllowRemote permits an Address that other machines can reach.
 	AllowRemote bool
-	// ReadyNeedsStore makes /readyz fail while a shared store is degraded. It takes a node out of rotation that could go
-	// on by its fail modes, and all nodes at once where they share the store.
+	// ReadyNeedsStore makes /readyz fail while a shared store is degraded. It takes nodes out of rotation that could
+	// decide by their fail modes, and all nodes at once if they share the store.
 	ReadyNeedsStore bool
-	// Superseded is closed when another process has taken this one's place, and needs its address. nil: never.
+	// Superseded is closed when another process replaces this one, and needs its address. nil: never.
 	Superseded <-chan struct{}
 	Log        *slog.Logger
 }
 
-// Server is the listener for operators and what probes the process. Make it with NewServer.
+// Server serves metrics and health to operators and probes. Make it with NewServer.
 type Server struct {
 	options ServerOptions
 	handler http.Handler
@@ -63,7 +63,7 @@ type Server struct {
 	state   atomic.Uint32
 }
 
-// NewServer makes a server, which does nothing before [Server.Run]. The error tells what is wrong with the address.
+// NewServer returns a server, which does nothing before [Server.Run]. It returns an error for an invalid address.
 func NewServer(o ServerOptions) (*Server, error) {
 	if err := CheckAddress(o.Address, o.AllowRemote, ""); err != nil {
 		return nil, err
@@ -73,9 +73,9 @@ func NewServer(o ServerOptions) (*Server, error) {
 	return s, nil
 }
 
-// CheckAddress refuses what cannot be listened on, and what others reach without being meant to; "" is no address. A name
-// is not resolved: what it stands for may change, so only localhost passes for a loopback address. dashes are what the
-// caller writes before the names of settings.
+// CheckAddress returns an error for an address that cannot be listened on, or that other machines can reach unless
+// remote is set; "" is no address. It does not resolve names, whose addresses may change: only localhost counts as
+// loopback. dashes precede the names of settings in errors.
 func CheckAddress(address string, remote bool, dashes string) error {
 	if address == "" {
 		return nil
@@ -97,14 +97,15 @@ func checkAddress(address string, remote bool, dashes string) error {
 	ip, err := netip.ParseAddr(host)
 	loopback := host == "localhost" || (err == nil && ip.Unmap().IsLoopback())
 	if !loopback && !remote {
-		return fmt.Errorf("other machines can reach this address, and the metrics name tenants, tiers and policies: choose a loopback address such as 127.0.0.1:%s, or set %s%s", port, dashes, RemoteSetting)
+		return fmt.Errorf("other machines can reach this address, and the metrics name tenants, tiers and policies: "+
+			"choose a loopback address such as 127.0.0.1:%s, or set %s%s", port, dashes, RemoteSetting)
 	}
 	return nil
 }
 
-// Run listens until ctx ends, or until the process is superseded, and at the end of ctx logs the last numbers, unless
-// the process is [Starting] still: why it could not begin is all that there is to tell of it. That Run cannot listen is
-// no error: a process without metrics still decides, so it says so and goes on trying.
+// Run listens until ctx ends, or until the process is superseded. At the end of ctx it logs the last numbers, unless
+// the process is still [Starting]. If it cannot listen it logs a warning and retries: a process without metrics still
+// decides.
 func (s *Server) Run(ctx context.Context) error {
 	if s.options.Address != "" {
 		s.listen(ctx)
@@ -116,11 +117,11 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// listen serves until ctx ends or the process is superseded, beginning anew whenever listening fails.
+// listen serves until ctx ends or the process is superseded, and retries whenever listening fails.
 func (s *Server) listen(ctx context.Context) {
 	var config net.ListenConfig
 	failures := 0
-	for pause := firstPause; ; pause = min(2*pause, longPause) {
+	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		listener, err := config.Listen(ctx, "tcp", s.options.Address)
 		if err == nil {
 			pause, failures = firstPause, 0
@@ -128,8 +129,8 @@ func (s *Server) listen(ctx context.Context) {
 				return
 			}
 		}
-		if failures++; failures == patience {
-			s.options.Log.Warn("metrics are unavailable: cannot listen on their address; retrying",
+		if failures++; failures == warnAfter {
+			s.options.Log.Warn("listening for metrics failed: they are unavailable; retrying",
 				"setting", Setting, "address", s.options.Address, "error", err)
 		}
 		if !s.wait(ctx, pause) {
@@ -138,7 +139,7 @@ func (s *Server) listen(ctx context.Context) {
 	}
 }
 
-// wait waits for between half of pause and all of it; false when there is nothing to wait for any more.
+// wait waits for a random time between half of pause and all of it. It reports false if the server is to end.
 func (s *Server) wait(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause/2 + rand.N(pause/2))
 	defer timer.Stop()
@@ -152,8 +153,8 @@ func (s *Server) wait(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-// serve answers what comes to listener. At the end of ctx, or when the process is superseded, it closes the listener
-// at once and lets running requests finish. An error means that the listener failed.
+// serve answers requests. At the end of ctx, or when the process is superseded, it closes the listener at once and lets
+// running requests finish. It returns an error if the listener fails.
 func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 	address := listener.Addr().String()
 	s.options.Log.Info("serving metrics", "address", address, "paths", "/metrics /healthz /readyz")
@@ -176,7 +177,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 	case <-s.options.Superseded:
 		s.options.Log.Info("metrics are served by the process that has taken over", "address", address)
 	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastScrapes)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
 	defer cancel()
 	err := server.Shutdown(last)
 	if err != nil {
@@ -191,14 +192,14 @@ func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// routes are what is answered; ServeMux knows HEAD for every GET, and refuses all else.
+// routes returns the handler. ServeMux answers HEAD for every GET, and denies other methods.
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.options.Metrics, promhttp.HandlerOpts{
 		ErrorLog:            slog.NewLogLogger(s.options.Log.Handler(), slog.LevelWarn),
 		ErrorHandling:       promhttp.ContinueOnError, // a scrape without some numbers is better than none
 		Registry:            s.options.Metrics.registry,
-		MaxRequestsInFlight: scrapesAtOnce,
+		MaxRequestsInFlight: maxScrapes,
 		EnableOpenMetrics:   true,
 	}))
 	mux.HandleFunc("GET /healthz", s.healthz)

@@ -257,7 +257,7 @@ func TestAStrangersPortIsWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := start(t, ServerOptions{Address: stranger.Addr().String()})
-	warning := s.log.await(t, "metrics are unavailable")
+	warning := s.log.await(t, "listening for metrics failed")
 	if warning.Level != "WARN" || warning.Setting != Setting || warning.Address != stranger.Addr().String() || !strings.Contains(warning.Error, "in use") {
 		t.Errorf("warned with %+v; want the setting, its address and what is wrong", warning)
 	}
@@ -270,7 +270,7 @@ func TestAStrangersPortIsWaitedFor(t *testing.T) {
 	if got := ask(t, "GET", "http://"+warning.Address+"/healthz"); got.status != 200 {
 		t.Errorf("answer is %d", got.status)
 	}
-	if n := len(s.log.with("metrics are unavailable")); n != 1 {
+	if n := len(s.log.with("listening for metrics failed")); n != 1 {
 		t.Errorf("warned %d times, want once", n)
 	}
 }

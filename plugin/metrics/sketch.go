@@ -6,15 +6,15 @@ import (
 	"sync"
 )
 
-// ways is how many tenants a set of the sketch has room for.
+// ways is the number of tenants that fit into a set of the sketch.
 const ways = 8
 
-// sketch finds those who send the most requests, among any number of tenants, in memory that does not grow and without
-// allocating: the space-saving algorithm (Metwally, Agrawal, El Abbadi: Efficient Computation of Frequent and Top-k
-// Elements in Data Streams, 2005). Its counters are divided into sets, like the lines of a processor's cache, so that a
-// request looks at eight of them. Whoever sends more than an eighth of a set's requests is in it.
+// sketch finds the busiest of any number of tenants in constant memory, without allocating. It uses the space-saving
+// algorithm (Metwally, Agrawal, El Abbadi: Efficient Computation of Frequent and Top-k Elements in Data Streams, 2005).
+// Its counters are divided into sets, like the lines of a processor's cache, so that a request visits eight of them.
+// A tenant that sends more than an eighth of a set's requests is in it.
 type sketch struct {
-	seed maphash.Seed // of this process: nobody can choose names that share a set
+	seed maphash.Seed // random: clients cannot choose names that share a set
 	sets []set        // a power of two of them
 }
 
@@ -23,36 +23,36 @@ type set struct {
 	ways [ways]way
 }
 
-// way counts one tenant's requests. A newcomer takes the place of the least busy, and its count with it, because it may
-// have sent as many before.
+// way counts one tenant's requests. A new tenant replaces the least busy one and starts at its count: it may have sent
+// as many before.
 type way struct {
 	id   string // "": free
 	tag  uint32 // of the id's hash, to compare it quickly
-	hits uint64 // requests, at most
-	over uint64 // how many of hits may have been another's
+	hits uint64 // upper bound of the requests
+	over uint64 // how many of hits may be another tenant's
 }
 
-// candidate is a tenant, and how many requests it has sent at least.
-type candidate struct {
-	id   string
-	sure uint64
+// sketchCandidate holds a tenant and a lower bound of its requests.
+type sketchCandidate struct {
+	id    string
+	least uint64
 }
 
-// newSketch makes a sketch with room for about four times as many tenants as are to be found.
+// newSketch returns a sketch with room for about four times as many tenants as are wanted.
 func newSketch(wanted int) *sketch {
 	sets := uint(max(wanted, 0))/(ways/4) + 1
 	return &sketch{seed: maphash.MakeSeed(), sets: make([]set, 1<<bits.Len(sets-1))}
 }
 
-func (s *sketch) find(id string) (in *set, tag uint32) {
+func (s *sketch) setOf(id string) (in *set, tag uint32) {
 	hash := maphash.String(s.seed, id)
 	return &s.sets[hash&uint64(len(s.sets)-1)], uint32(hash >> 32)
 }
 
-// count counts a request. Where another request is just being counted in the same set it leaves it: an estimate is not
-// worth waiting for.
+// count counts a request. It skips the request while another one is counted in the same set: an estimate is not worth
+// a wait.
 func (s *sketch) count(id string) {
-	in, tag := s.find(id)
+	in, tag := s.setOf(id)
 	if !in.mu.TryLock() {
 		return
 	}
@@ -75,9 +75,9 @@ func (s *set) count(id string, tag uint32) {
 	*least = way{id: id, tag: tag, hits: least.hits + 1, over: least.hits}
 }
 
-// put remembers a tenant that was counted elsewhere, unless all of its set are busier.
+// put adds a tenant that was counted elsewhere, unless all others of its set are busier.
 func (s *sketch) put(id string, hits uint64) {
-	in, tag := s.find(id)
+	in, tag := s.setOf(id)
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	least := &in.ways[0]
@@ -96,9 +96,9 @@ func (s *sketch) put(id string, hits uint64) {
 	}
 }
 
-// remove forgets a tenant.
+// remove drops a tenant.
 func (s *sketch) remove(id string) {
-	in, tag := s.find(id)
+	in, tag := s.setOf(id)
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for i := range in.ways {
@@ -108,18 +108,18 @@ func (s *sketch) remove(id string) {
 	}
 }
 
-// candidates are those of whom it is certain that they sent anything.
-func (s *sketch) candidates() []candidate {
-	var all []candidate
+// candidates returns the tenants that have certainly sent requests.
+func (s *sketch) candidates() []sketchCandidate {
+	var all []sketchCandidate
 	s.each(func(w *way) {
 		if w.hits > w.over {
-			all = append(all, candidate{w.id, w.hits - w.over})
+			all = append(all, sketchCandidate{w.id, w.hits - w.over})
 		}
 	})
 	return all
 }
 
-// decay halves what was counted, so often: what is long past counts for little.
+// decay halves all counts a number of times, so that old requests count little.
 func (s *sketch) decay(halvings uint) {
 	s.each(func(w *way) {
 		if w.hits, w.over = w.hits>>halvings, w.over>>halvings; w.hits == 0 {

@@ -18,8 +18,8 @@ func TestNoTenantIsCertainToHaveSentMoreThanItDid(t *testing.T) {
 		}
 		seen := map[string]bool{}
 		for _, c := range s.candidates() {
-			if seen[c.id] || c.sure > sent[c.id] {
-				t.Fatalf("%s is certain to have sent %d (twice: %v), and sent %d", c.id, c.sure, seen[c.id], sent[c.id])
+			if seen[c.id] || c.least > sent[c.id] {
+				t.Fatalf("%s is certain to have sent %d (twice: %v), and sent %d", c.id, c.least, seen[c.id], sent[c.id])
 			}
 			seen[c.id] = true
 		}
@@ -40,7 +40,7 @@ func TestWhoSendsMoreThanAnEighthOfASetsRequestsIsFoundAmongAnyNumber(t *testing
 	}
 	found := map[string]bool{}
 	for _, c := range s.candidates() {
-		if c.sure > small/large/2 {
+		if c.least > small/large/2 {
 			found[c.id] = true
 		}
 	}
@@ -55,11 +55,11 @@ func TestWhatIsLongPastIsForgotten(t *testing.T) {
 		s.count("acme")
 	}
 	s.decay(1)
-	if c := s.candidates(); len(c) != 1 || c[0] != (candidate{"acme", 50}) {
+	if c := s.candidates(); len(c) != 1 || c[0] != (sketchCandidate{"acme", 50}) {
 		t.Errorf("after one halving: %v, want 50", c)
 	}
 	s.put("acme", 10)
-	if c := s.candidates(); len(c) != 1 || c[0].sure != 60 {
+	if c := s.candidates(); len(c) != 1 || c[0].least != 60 {
 		t.Errorf("with 10 more: %v, want 60", c)
 	}
 	s.decay(6)
@@ -80,7 +80,7 @@ func TestATenantThatIsPutIntoAFullSetTakesTheLeastBusysPlace(t *testing.T) {
 	s.remove("7")
 	got := map[string]uint64{}
 	for _, c := range s.candidates() {
-		got[c.id] = c.sure
+		got[c.id] = c.least
 	}
 	if want := (map[string]uint64{"busy": 3, "1": 3, "2": 4, "3": 5, "4": 6, "5": 7, "6": 8}); !maps.Equal(got, want) {
 		t.Errorf("known are %v, want %v", got, want)

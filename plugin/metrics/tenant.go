@@ -13,24 +13,24 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// fewLanes are compared one after the other, which is quicker than to look them up.
+// fewLanes is the number of lanes that are compared one by one, which is faster than a lookup.
 const fewLanes = 4
 
-// maxBuckets is how many buckets of one tenant are remembered; what more there are is not shown.
+// maxBuckets bounds the buckets of one tenant that have series.
 const maxBuckets = 32
 
-// tenant is what is counted under one value of the label org_id.
+// tenant holds what is counted under one value of the label org_id.
 type tenant struct {
 	name   string
-	always bool // never leaves
+	always bool // never loses its label
 
-	// Of a tenant that may leave, guarded by tenants.mu:
-	score  float64   // requests lately: those of each minute before count half
-	scored uint64    // how many requests are in score, decayed or not
-	active time.Time // when requests were last found
+	// Of a tenant that may lose its label, guarded by tenants.mu:
+	score  float64   // recent requests: those of each earlier minute count half
+	scored uint64    // total at the last update of score
+	active time.Time // when new requests were last found
 
-	lanes  atomic.Pointer[lanes]
-	adding sync.Mutex
+	lanes atomic.Pointer[lanes]
+	addMu sync.Mutex
 
 	mu      sync.Mutex
 	buckets []bucket
@@ -42,7 +42,7 @@ func newTenant(id string) *tenant {
 	return t
 }
 
-// laneKey is what a tenant's requests are told apart by, beside their results. Its names are not empty.
+// laneKey identifies a lane of a tenant's requests. Its names are not empty.
 type laneKey struct {
 	endpoint, tier string
 	mode           policy.Mode
@@ -50,8 +50,10 @@ type laneKey struct {
 
 func (k laneKey) folded() laneKey { return laneKey{other, other, k.mode} }
 
-// shown is k as a scrape shows it. Two keys that are not text may look the same.
-func (k laneKey) shown() laneKey { return laneKey{labelValue(k.endpoint), labelValue(k.tier), k.mode} }
+// asLabels returns k with valid label values. Two keys that are not UTF-8 may become the same.
+func (k laneKey) asLabels() laneKey {
+	return laneKey{labelValue(k.endpoint), labelValue(k.tier), k.mode}
+}
 
 // lane counts requests by result.
 type lane struct {
@@ -59,13 +61,13 @@ type lane struct {
 	results [decision.HardThrottled + 1]atomic.Uint64
 }
 
-// lanes are a tenant's. They are immutable, but for what they count.
+// lanes holds the lanes of a tenant. It is immutable, except for the counts.
 type lanes struct {
 	by  map[laneKey]*lane
 	all []*lane // each once
 }
 
-// count counts a request of who's.
+// count counts a request of a tenant.
 func (t *tenants) count(who *tenant, k laneKey, result decision.Result) {
 	now := who.lanes.Load()
 	for _, l := range now.all[:min(len(now.all), fewLanes)] {
@@ -84,34 +86,34 @@ func (t *tenants) count(who *tenant, k laneKey, result decision.Result) {
 	l.results[result].Add(1)
 }
 
-// full tells whether one tenant, or all together, have as many lanes as they may.
+// full reports whether one tenant, or all together, have reached their maximum of lanes.
 func (t *tenants) full(of *lanes) bool { return len(of.by) >= maxSeries || t.lanes.Load() >= t.ceiling }
 
-// addLane makes a lane for k, or finds the one that looks the same. At the ceiling names from configurations are other.
+// addLane returns a lane for k, or one with the same labels. At the maximum names from configurations become other.
 func (t *tenants) addLane(who *tenant, k laneKey) *lane {
-	who.adding.Lock()
-	defer who.adding.Unlock()
+	who.addMu.Lock()
+	defer who.addMu.Unlock()
 	now := who.lanes.Load()
 	if t.full(now) {
 		k = k.folded()
 	}
 	if l, ok := now.by[k]; ok {
-		return l // added in the meantime
+		return l // another goroutine was faster
 	}
 	next := &lanes{by: make(map[laneKey]*lane, len(now.by)+2), all: now.all}
 	maps.Copy(next.by, now.by)
-	l, ok := now.by[k.shown()]
+	l, ok := now.by[k.asLabels()]
 	if !ok {
-		l = &lane{laneKey: k.shown()}
+		l = &lane{laneKey: k.asLabels()}
 		next.all = append(slices.Clip(now.all), l)
 	}
 	next.by[k], next.by[l.laneKey] = l, l
-	t.lanes.Add(int64(len(next.by) - len(now.by))) // a name that is shown as another takes room, too
+	t.lanes.Add(int64(len(next.by) - len(now.by))) // a key with replaced labels takes room, too
 	who.lanes.Store(next)
 	return l
 }
 
-// total is how many requests were counted.
+// total returns the number of requests counted.
 func (t *tenant) total() (n uint64) {
 	for _, l := range t.lanes.Load().all {
 		for i := range l.results {
@@ -123,36 +125,37 @@ func (t *tenant) total() (n uint64) {
 
 func (t *tenant) size() int { return len(t.lanes.Load().by) }
 
-// bucket is a bucket of the tenant's own, as an answer of a store last told it.
+// bucket holds the state of one of the tenant's own buckets at its last request.
 type bucket struct {
 	namespace, policy, endpoint string
 	scope                       policy.Scope
 
 	used, left, size int64        // tokens
-	reset            limit.Micros // when nothing is used any more
+	reset            limit.Micros // when it is full again
 }
 
-// own tells whether a bound is about a bucket of the tenant's own, whose status is known. Of the buckets of its users
-// there are too many, and this node's share of a limit says nothing about the limit.
-func own(b *policy.Bound, s *decision.Status) bool {
-	return (b.Policy.Scope == policy.Tenant || b.Policy.Scope == policy.TenantEndpoint) && b.Enforced() && exact(s)
+// ownBucket reports whether a bound belongs to the tenant as a whole and its status covers the whole limit. Buckets of
+// users are too many for series.
+func ownBucket(b *policy.Bound, s *decision.Status) bool {
+	return (b.Policy.Scope == policy.Tenant || b.Policy.Scope == policy.TenantEndpoint) && b.Enforced() &&
+		countsWhole(s)
 }
 
-// exact tells whether a status is of the whole limit.
-func exact(s *decision.Status) bool {
+// countsWhole reports whether a status covers the whole limit, not this node's share.
+func countsWhole(s *decision.Status) bool {
 	return s.Source == decision.Memory || s.Source == decision.Redis || s.Source == decision.Leased
 }
 
-// see remembers how full the tenant's buckets are, but that of a route which is invented. Where another request of the
-// tenant is just doing that, it leaves it: they saw the same.
-func (t *tenant) see(d *decision.Decision, invented bool) {
+// updateBuckets records the state of the tenant's buckets, except that of an unknown route. It skips the request while
+// another one of the tenant does the same.
+func (t *tenant) updateBuckets(d *decision.Decision, unknownRoute bool) {
 	if !t.mu.TryLock() {
 		return
 	}
 	defer t.mu.Unlock()
 	for i := range d.Resolution.Bounds {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
-		if !own(bound, status) || invented && bound.Policy.ByRoute() {
+		if !ownBucket(bound, status) || unknownRoute && bound.Policy.ByRoute() {
 			continue
 		}
 		if b := t.bucket(bound); b != nil {
@@ -161,7 +164,7 @@ func (t *tenant) see(d *decision.Decision, invented bool) {
 	}
 }
 
-// bucket is the one that a bound spends from; nil if there is no room for it. t.mu is held.
+// bucket returns the bucket of a bound, or nil if there is no room for it. t.mu is held.
 func (t *tenant) bucket(of *policy.Bound) *bucket {
 	p, endpoint := of.Policy, of.Key.Endpoint
 	if endpoint == "" {
@@ -176,23 +179,26 @@ func (t *tenant) bucket(of *policy.Bound) *bucket {
 	if len(t.buckets) >= maxBuckets {
 		return nil
 	}
-	t.buckets = append(t.buckets, bucket{namespace: of.Key.Namespace, policy: p.Name, endpoint: endpoint, scope: p.Scope})
+	t.buckets = append(
+		t.buckets,
+		bucket{namespace: of.Key.Namespace, policy: p.Name, endpoint: endpoint, scope: p.Scope},
+	)
 	return &t.buckets[len(t.buckets)-1]
 }
 
-// capacity is what used tokens are a share of.
+// capacity returns the tokens of a full bucket.
 func capacity(b *policy.Bound) int64 { return b.Policy.Limit.Spec().Burst }
 
-// forget ends the series of buckets of which nothing has been used for a while.
-func (t *tenant) forget(now time.Time) {
-	past := limit.Micros(now.Add(-turnEvery).UnixMicro())
+// dropIdleBuckets ends the series of buckets that have been full for a while.
+func (t *tenant) dropIdleBuckets(now time.Time) {
+	past := limit.Micros(now.Add(-rotateEvery).UnixMicro())
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.buckets = slices.DeleteFunc(t.buckets, func(b bucket) bool { return b.reset < past })
 }
 
-// seen are the buckets as they are at an instant: one that nobody has spent from since its reset is unused.
-func (t *tenant) seen(now limit.Micros) []bucket {
+// bucketsAt returns the buckets at an instant: one past its reset is full.
+func (t *tenant) bucketsAt(now limit.Micros) []bucket {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := slices.Clone(t.buckets)

@@ -17,58 +17,64 @@ import (
 
 const (
 	defaultBusiest = 500
-	// turnEvery is how often it is looked at who is busiest, and how long the series of a tenant that is not any more stay
-	// after its last request was counted: longer than the pause between two scrapes, so that no count is lost.
-	turnEvery = time.Minute
-	// idleAfter is how long a tenant may be silent that nobody wants to take the place of.
+	// rotateEvery is the least time between two choices of the busiest tenants. The series of a tenant that loses its
+	// label stay as long: longer than the pause between two scrapes, so that no count is lost.
+	rotateEvery = time.Minute
+	// idleAfter is the time without requests after which a tenant loses its label.
 	idleAfter = time.Hour
-	// nameBytes is how long a tenant's id may be to become a label.
+	// nameBytes bounds the ids that can be labels.
 	nameBytes = 256
-	// lanesEach is how many lanes there are for each tenant with a label, on average.
+	// lanesEach is the number of lanes for each tenant with a label, on average.
 	lanesEach = 20
 )
 
-// TenantLabels says which tenants are told apart by the label org_id. All others are "other".
+// TenantLabels selects the tenants with an org_id of their own. All others are "other".
 type TenantLabels struct {
-	// Busiest is how many are, those who send the most requests. 0: 500; negative: none. Thousands are possible, and
-	// cost their series in Prometheus: one for each endpoint, tier and result.
+	// Busiest is the number of tenants with a label, those with the most requests. 0: 500; negative: none. Thousands are
+	// possible, and cost their series in Prometheus: one for each endpoint, tier and result.
 	Busiest int
-	// Always are the ids of tenants that are in any case, and do not count as Busiest. What Validate refuses is left out.
+	// Always lists the ids of tenants that always have a label, and do not count as Busiest. Invalid ids are left out.
 	Always []string
 }
 
-// Validate tells which of Always cannot be labels: empty ids, long ones, those that are no text, and our own words.
+// Validate returns an error for the ids of Always that cannot be labels: empty and long ones, invalid UTF-8, and
+// reserved words.
 func (l TenantLabels) Validate() error {
 	var errs []error
 	for _, id := range l.Always {
-		if !nameable(id) {
-			errs = append(errs, fmt.Errorf("%.40q cannot be a label: it must be UTF-8, 1 to %d bytes, and neither %s nor %s", id, nameBytes, other, none))
+		if !canBeLabel(id) {
+			errs = append(
+				errs,
+				fmt.Errorf("%.40q cannot be a label: it must be UTF-8, 1 to %d bytes, and neither %s nor %s",
+					id, nameBytes, other, none),
+			)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// tenants decides who has a label, and keeps what is counted by it.
+// tenants chooses the tenants with a label, and counts their requests.
 //
-// While there is room, a tenant has its own label from its first request on. When there is none, its requests count as
-// other's and are counted in a sketch; each minute those of the sketch that sent more than the least busy take their
-// places, at most a quarter of all, and what was counted is worth half. A tenant that leaves keeps its series for
-// another minute, in which nothing is added to them: so every scraper reads the last value of a series before it ends,
-// and what the tenant sends from then on is other's. Nothing is counted twice or lost. One that comes back later begins
-// at 0, which Prometheus takes for the restart of a counter.
+// While there is room, a tenant has its own label from its first request on. After that, new tenants count as other,
+// and in a sketch. Each minute those of the sketch that sent more than the least busy labelled ones replace them, at
+// most a quarter of all, and all scores are halved.
+//
+// A tenant that loses its label keeps its series for another minute without new counts, and its requests count as
+// other. So every scraper reads the last value of a series before it ends, and no request is lost or counted twice. A
+// tenant that gets a label again begins at 0, which Prometheus treats as the restart of a counter.
 type tenants struct {
-	busiest int // how many
-	known   atomic.Pointer[map[string]*tenant]
-	free    atomic.Int64 // how many more may be known
-	lanes   atomic.Int64 // of all tenants
-	ceiling int64        // of lanes
+	busiest  int // number of labels
+	labelled atomic.Pointer[map[string]*tenant]
+	free     atomic.Int64 // number of labels that are free
+	lanes    atomic.Int64 // of all tenants
+	ceiling  int64        // of lanes
 
-	strangers, other *tenant
-	rest             *sketch // of those who are not known
+	anonymous, other *tenant
+	sketch           *sketch // of tenants without a label
 
-	mu      sync.Mutex // who is known, or leaves; their scores
-	leaving map[string]*tenant
-	turned  time.Time
+	mu        sync.Mutex // guards changes of labelled and leaving, and the scores
+	leaving   map[string]*tenant
+	rotatedAt time.Time
 }
 
 func newTenants(labels TenantLabels) *tenants {
@@ -76,72 +82,72 @@ func newTenants(labels TenantLabels) *tenants {
 		labels.Busiest = defaultBusiest
 	}
 	t := &tenants{
-		busiest: max(labels.Busiest, 0), strangers: newTenant(none), other: newTenant(other),
-		leaving: map[string]*tenant{}, turned: time.Now(),
+		busiest: max(labels.Busiest, 0), anonymous: newTenant(none), other: newTenant(other),
+		leaving: map[string]*tenant{}, rotatedAt: time.Now(),
 	}
-	known := map[string]*tenant{}
+	labelled := map[string]*tenant{}
 	for _, id := range labels.Always {
-		if nameable(id) {
-			known[id] = newTenant(id)
-			known[id].always = true
+		if canBeLabel(id) {
+			labelled[id] = newTenant(id)
+			labelled[id].always = true
 		}
 	}
-	t.known.Store(&known)
+	t.labelled.Store(&labelled)
 	t.free.Store(int64(t.busiest))
-	t.ceiling = int64(max(maxSeries, lanesEach*(t.busiest+len(known))))
-	t.rest = newSketch(t.busiest)
+	t.ceiling = int64(max(maxSeries, lanesEach*(t.busiest+len(labelled))))
+	t.sketch = newSketch(t.busiest)
 	return t
 }
 
-// nameable tells whether an id can be a label of its own: it is none of our words, and no other id looks like it.
-func nameable(id string) bool {
+// canBeLabel reports whether an id can be a label: it is no reserved word, and no other id becomes the same label.
+func canBeLabel(id string) bool {
 	return id != "" && id != other && id != none && len(id) <= nameBytes && utf8.ValidString(id)
 }
 
-// of is whom a request counts for.
-func (t *tenants) of(id *identity.Identity) *tenant {
+// byIdentity returns the tenant for which a request counts.
+func (t *tenants) byIdentity(id *identity.Identity) *tenant {
 	if id.Tenant.Kind != identity.Tenant {
-		return t.strangers
+		return t.anonymous
 	}
-	if who, ok := (*t.known.Load())[id.Tenant.ID]; ok {
+	if who, ok := (*t.labelled.Load())[id.Tenant.ID]; ok {
 		return who
 	}
-	return t.ofUnknown(id.Tenant.ID)
+	return t.byUnlabelled(id.Tenant.ID)
 }
 
-func (t *tenants) ofUnknown(id string) *tenant {
-	if t.busiest == 0 || !nameable(id) {
+func (t *tenants) byUnlabelled(id string) *tenant {
+	if t.busiest == 0 || !canBeLabel(id) {
 		return t.other
 	}
 	if t.free.Load() > 0 {
-		if who := t.welcome(id); who != nil {
+		if who := t.addLabel(id); who != nil {
 			return who
 		}
 	}
-	t.rest.count(id)
+	t.sketch.count(id)
 	return t.other
 }
 
-// welcome gives a tenant a label of its own if there is room.
-func (t *tenants) welcome(id string) *tenant {
+// addLabel gives a tenant a label of its own if there is room.
+func (t *tenants) addLabel(id string) *tenant {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	known := *t.known.Load()
-	if who, ok := known[id]; ok {
-		return who // welcomed in the meantime
+	labelled := *t.labelled.Load()
+	if who, ok := labelled[id]; ok {
+		return who // another goroutine was faster
 	}
 	if t.free.Load() <= 0 {
 		return nil
 	}
-	more := maps.Clone(known)
-	who := t.enter(more, id)
-	t.rest.remove(id)
-	t.known.Store(&more)
+	more := maps.Clone(labelled)
+	who := t.label(more, id)
+	t.sketch.remove(id)
+	t.labelled.Store(&more)
 	return who
 }
 
-// enter adds a tenant to those who are to be known; one that was about to leave goes on from where it was. t.mu is held.
-func (t *tenants) enter(known map[string]*tenant, id string) *tenant {
+// label adds a tenant to the labelled ones; one that was leaving continues its series. t.mu is held.
+func (t *tenants) label(labelled map[string]*tenant, id string) *tenant {
 	who, ok := t.leaving[id]
 	if ok {
 		delete(t.leaving, id)
@@ -149,43 +155,43 @@ func (t *tenants) enter(known map[string]*tenant, id string) *tenant {
 		who = newTenant(id)
 	}
 	who.active = time.Now()
-	known[who.name] = who
+	labelled[who.name] = who
 	t.free.Add(-1)
 	return who
 }
 
-// leave ends that a tenant is known. t.mu is held.
-func (t *tenants) leave(known map[string]*tenant, who *tenant) {
-	delete(known, who.name)
+// unlabel takes the label of a tenant. t.mu is held.
+func (t *tenants) unlabel(labelled map[string]*tenant, who *tenant) {
+	delete(labelled, who.name)
 	t.leaving[who.name] = who
 	t.free.Add(1)
 }
 
-// turn chooses anew who is known, if it is time. t.mu is held.
-func (t *tenants) turn(now time.Time) {
-	halvings := int64(now.Sub(t.turned) / turnEvery)
+// rotate chooses the labelled tenants again, if rotateEvery has passed. t.mu is held.
+func (t *tenants) rotate(now time.Time) {
+	halvings := int64(now.Sub(t.rotatedAt) / rotateEvery)
 	if halvings <= 0 {
 		return
 	}
-	t.turned = now
+	t.rotatedAt = now
 	clear(t.leaving) // their series end
-	known := maps.Clone(*t.known.Load())
-	byScore := t.scored(known, now)
+	labelled := maps.Clone(*t.labelled.Load())
+	byScore := t.updateScores(labelled, now)
 	moves := max(t.busiest/4, 1)
-	moves -= t.exchange(known, byScore, moves)
+	moves -= t.exchange(labelled, byScore, moves)
 	for _, who := range byScore {
-		if moves > 0 && now.Sub(who.active) >= idleAfter && known[who.name] == who {
-			t.leave(known, who)
+		if moves > 0 && now.Sub(who.active) >= idleAfter && labelled[who.name] == who {
+			t.unlabel(labelled, who)
 			moves--
 		}
 	}
-	t.known.Store(&known)
+	t.labelled.Store(&labelled)
 
-	t.rest.decay(uint(min(halvings, 63)))
-	lanes := t.strangers.size() + t.other.size()
-	for _, who := range known {
+	t.sketch.decay(uint(min(halvings, 63)))
+	lanes := t.anonymous.size() + t.other.size()
+	for _, who := range labelled {
 		who.score = math.Ldexp(who.score, -int(min(halvings, 1000)))
-		who.forget(now)
+		who.dropIdleBuckets(now)
 		lanes += who.size()
 	}
 	for _, who := range t.leaving {
@@ -194,11 +200,11 @@ func (t *tenants) turn(now time.Time) {
 	t.lanes.Store(int64(lanes))
 }
 
-// scored adds to the scores what was counted since the last turn. It returns the tenants that may lose their places,
-// the least busy first.
-func (t *tenants) scored(known map[string]*tenant, now time.Time) []*tenant {
-	byScore := make([]*tenant, 0, len(known))
-	for _, who := range known {
+// updateScores adds the requests since the last rotation to the scores. It returns the tenants that may lose their
+// labels, the least busy first.
+func (t *tenants) updateScores(labelled map[string]*tenant, now time.Time) []*tenant {
+	byScore := make([]*tenant, 0, len(labelled))
+	for _, who := range labelled {
 		if who.always {
 			continue
 		}
@@ -215,31 +221,32 @@ func (t *tenants) scored(known map[string]*tenant, now time.Time) []*tenant {
 	return byScore
 }
 
-// exchange gives the places of the least busy to those of the sketch who are clearly busier: by a quarter, so that
-// equals do not change places all the time. It returns how many have left.
-func (t *tenants) exchange(known map[string]*tenant, byScore []*tenant, most int) int {
-	candidates := slices.DeleteFunc(t.rest.candidates(), func(c candidate) bool { return known[c.id] != nil })
-	slices.SortFunc(candidates, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(b.sure, a.sure), cmp.Compare(a.id, b.id))
+// exchange gives the labels of the least busy to tenants of the sketch that are busier by a quarter, so that tenants of
+// similar traffic do not alternate. It returns the number of exchanges.
+func (t *tenants) exchange(labelled map[string]*tenant, byScore []*tenant, most int) int {
+	hasLabel := func(c sketchCandidate) bool { return labelled[c.id] != nil }
+	candidates := slices.DeleteFunc(t.sketch.candidates(), hasLabel)
+	slices.SortFunc(candidates, func(a, b sketchCandidate) int {
+		return cmp.Or(cmp.Compare(b.least, a.least), cmp.Compare(a.id, b.id))
 	})
 	n := min(len(candidates), len(byScore), most)
 	for i := range n {
 		out, in := byScore[i], candidates[i]
-		if float64(in.sure) <= out.score*1.25 {
+		if float64(in.least) <= out.score*1.25 {
 			return i
 		}
-		t.leave(known, out)
-		t.rest.remove(in.id)
-		t.rest.put(out.name, uint64(out.score))
-		who := t.enter(known, in.id)
-		who.score, who.scored = float64(in.sure), who.total()
+		t.unlabel(labelled, out)
+		t.sketch.remove(in.id)
+		t.sketch.put(out.name, uint64(out.score))
+		who := t.label(labelled, in.id)
+		who.score, who.scored = float64(in.least), who.total()
 	}
 	return n
 }
 
-// shown are all that have series: tenants that are known or leave, other and strangers. t.mu is held.
-func (t *tenants) shown() []*tenant {
-	all := []*tenant{t.strangers, t.other}
-	all = slices.AppendSeq(all, maps.Values(*t.known.Load()))
+// withSeries returns all that have series: labelled and leaving tenants, other and anonymous. t.mu is held.
+func (t *tenants) withSeries() []*tenant {
+	all := []*tenant{t.anonymous, t.other}
+	all = slices.AppendSeq(all, maps.Values(*t.labelled.Load()))
 	return slices.AppendSeq(all, maps.Values(t.leaving))
 }

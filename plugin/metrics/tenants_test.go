@@ -113,12 +113,12 @@ func TestABusierTenantTakesThePlaceOfTheLeastBusyAndNothingIsLost(t *testing.T) 
 		observe(m, 100, "c")
 		wantOrgs(t, m, map[string]float64{"a": 10, "b": 5, "other": 100})
 
-		time.Sleep(turnEvery)
+		time.Sleep(rotateEvery)
 		wantOrgs(t, m, map[string]float64{"a": 10, "b": 5, "other": 100}) // c has a place, and has sent nothing since
 		observe(m, 7, "c", "b")
 		wantOrgs(t, m, map[string]float64{"a": 10, "b": 5, "c": 7, "other": 107}) // b's series stays, and grows no more
 
-		time.Sleep(turnEvery)
+		time.Sleep(rotateEvery)
 		wantOrgs(t, m, map[string]float64{"a": 10, "c": 7, "other": 107})
 	})
 }
@@ -131,7 +131,7 @@ func TestATenantThatComesBackWhileItLeavesGoesOnFromWhereItWas(t *testing.T) {
 		wantOrgs(t, m, map[string]float64{"a": 1}) // it was last active an hour ago, and leaves
 		observe(m, 1, "a")
 		for range 3 {
-			time.Sleep(turnEvery)
+			time.Sleep(rotateEvery)
 			wantOrgs(t, m, map[string]float64{"a": 2})
 		}
 	})
@@ -141,9 +141,9 @@ func TestATenantLeavesWhenIdleForAnHourEvenIfNobodyWantsItsPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewWithTenants("1", Sources{}, TenantLabels{Busiest: 2, Always: []string{"vip"}})
 		observe(m, 1, "a", "b", "vip")
-		for range int(idleAfter/turnEvery) + 2 { // found at the first turn, gone one after its hour
+		for range int(idleAfter/rotateEvery) + 2 { // found at the first turn, gone one after its hour
 			observe(m, 1, "b")
-			time.Sleep(turnEvery)
+			time.Sleep(rotateEvery)
 			byOrg(t, m)
 		}
 		counts := byOrg(t, m)
@@ -168,7 +168,7 @@ func TestTenantsThatSendAsMuchAsEachOtherDoNotChangePlacesAllTheTime(t *testing.
 		everSeen := map[string]bool{}
 		for range rounds {
 			observe(m, 3, ids...)
-			time.Sleep(turnEvery)
+			time.Sleep(rotateEvery)
 			for id := range byOrg(t, m) {
 				everSeen[id] = true
 			}
@@ -236,7 +236,7 @@ func TestTenantsThatComeAndGoAtOnceAreAllCounted(t *testing.T) {
 		if total != senders*each {
 			t.Errorf("%v requests are counted, want %d", total, senders*each)
 		}
-		time.Sleep(turnEvery) // whoever leaves now is still shown
+		time.Sleep(rotateEvery) // whoever leaves now is still shown
 		after := 0.0
 		for _, n := range byOrg(t, m) {
 			after += n

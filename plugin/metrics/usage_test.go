@@ -55,7 +55,7 @@ org_id="acme" policy="writes" 0.5`
 		if got := samples(t, m, "tenant_usage_ratio"); strings.Contains(got, "0.") || strings.Count(got, " 0") != 3 {
 			t.Errorf("after the reset used are\n%s\nwant 0 of each", got)
 		}
-		time.Sleep(2 * turnEvery)
+		time.Sleep(2 * rotateEvery)
 		if got := samples(t, m, "bucket_tokens") + samples(t, m, "tenant_usage_ratio"); got != "" {
 			t.Errorf("long after the reset there are\n%s", got)
 		}
@@ -127,7 +127,7 @@ func TestFullnessIsTheShareOfEachEnforcedLimitByScope(t *testing.T) {
 	}
 	m.Observe(decided(t, "gold", answered{user, used(3)}, answered{policy.Policy{Scope: policy.IP, Mode: policy.Shadow}, used(3)}))
 	const want = `
-# HELP rate_limiter_bucket_fullness Share of the limit that is used after a request, of each enforced limit whose store answered: 1 is all of it.
+# HELP rate_limiter_bucket_fullness Share of the limit that is used after a request, for each enforced limit if its store answered: 1 is all of it.
 # TYPE rate_limiter_bucket_fullness histogram
 rate_limiter_bucket_fullness_bucket{scope="tenant",le="0.1"} 2
 rate_limiter_bucket_fullness_bucket{scope="tenant",le="0.25"} 2

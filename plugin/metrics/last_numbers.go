@@ -11,26 +11,25 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// lineBytes is about how long the numbers of one log line may be. Kong writes our lines into its error log, where
-// OpenResty cuts off what is beyond 4096 bytes.
+// lineBytes bounds the numbers of one log line, in bytes. Kong writes the lines into its error log, where OpenResty
+// cuts lines off after 4096 bytes.
 const lineBytes = 3000
 
-// logLast logs all counters of ours that are not 0, because nobody can scrape them any more: one line, or several
-// where one would be cut off.
+// logLast logs the plugin's counters that are not 0 after the last scrape, in lines that fit into Kong's log.
 func (s *Server) logLast() {
 	numbers, err := lastNumbers(s.options.Metrics)
 	if err != nil {
-		s.options.Log.Warn("some of the last numbers of this process are missing", "error", err)
+		s.options.Log.Warn("gathering the last numbers of this process failed: some are missing", "error", err)
 	}
-	parts := inLines(numbers)
+	parts := splitLines(numbers)
 	for i, part := range parts {
 		s.options.Log.LogAttrs(context.Background(), slog.LevelInfo, "last numbers of this process",
 			slog.Int("part", i+1), slog.Int("parts", len(parts)), slog.GroupAttrs("counters", part...))
 	}
 }
 
-// lastNumbers are the counters of ours that are not 0, each under its name and labels as Prometheus writes them. Tenants
-// and endpoints are added up: they would be thousands.
+// lastNumbers returns the plugin's counters that are not 0, each under its name and labels as Prometheus writes them.
+// It adds up tenants and endpoints, which may be thousands.
 func lastNumbers(from prometheus.Gatherer) ([]slog.Attr, error) {
 	families, err := from.Gather()
 	if err != nil {
@@ -43,7 +42,7 @@ func lastNumbers(from prometheus.Gatherer) ([]slog.Attr, error) {
 		}
 		sums := map[string]float64{}
 		for _, metric := range family.GetMetric() {
-			if metric.GetCounter().GetValue() == 0 { // 0 of what is not a counter, too
+			if metric.GetCounter().GetValue() == 0 { // also of a metric that is not a counter
 				continue
 			}
 			var labels []string
@@ -65,9 +64,8 @@ func lastNumbers(from prometheus.Gatherer) ([]slog.Attr, error) {
 	return numbers, err
 }
 
-// inLines cuts numbers into parts that fit into a line each; at least one, even if it is empty: that a process counted
-// nothing is worth knowing.
-func inLines(numbers []slog.Attr) [][]slog.Attr {
+// splitLines splits numbers into parts that fit into a line each. It returns at least one part, which may be empty.
+func splitLines(numbers []slog.Attr) [][]slog.Attr {
 	var parts [][]slog.Attr
 	begin, length := 0, 0
 	for i, number := range numbers {
