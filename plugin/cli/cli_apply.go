@@ -99,11 +99,11 @@ func (c *call) acceptable(d pgstore.Diff, review pgstore.Review, yes, force bool
 // documentFlags define which file is read, and have it read before the database is opened.
 func (c *call) documentFlags() *document {
 	d := new(document)
-	file := c.flags.String("f", "", "the `file`; - is standard input")
+	file := c.flags.StringP("file", "f", "", "the `file`; - is standard input")
 	partial := c.flags.Bool("partial", false, "leave policies that are not in the file as they are")
 	c.check(func() error {
 		if *file == "" {
-			return wrong("name the file of policies by -f, for instance -f policies.yaml")
+			return wrong("name the file of policies by --file, such as -f policies.yaml")
 		}
 		var faults error
 		err := c.read(*file, func(r io.Reader, name string) error {
@@ -111,7 +111,7 @@ func (c *call) documentFlags() *document {
 			return nil
 		})
 		if err != nil {
-			return wrong("-f: %v", err)
+			return wrong("--file: %v", err)
 		}
 		d.set.Partial = *partial
 		return faults

@@ -12,7 +12,7 @@ import (
 func TestAnApplyThatIsDeniedShowsItsDiffInTheFormatThatWasAskedFor(t *testing.T) {
 	var stdout strings.Builder
 	c := newCall(&operator{stdout: screen{to: &stdout}}, documentCommands[0])
-	c.json = true
+	c.format = formatJSON
 	gone := pgstore.Diff{Delete: []pgstore.Policy{{Policy: schema.Policy{Limit: schema.Limit{Name: "daily"}}}}}
 	if err := c.acceptable(gone, pgstore.Review{}, false, false); err == nil || !strings.Contains(err.Error(), "--yes") {
 		t.Errorf("the error is %v, want one that names --yes", err)

@@ -3,28 +3,30 @@ package cli
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/process"
-	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/process"
 )
 
-// command is one row of the table of commands.
+// command is one row of the table of commands, from which newRoot makes cobra's tree.
 type command struct {
-	words string // "policy put"
-	args  string // that stand beside the flags, as the usage names them
-	brief string // what it does, in one line
-	about string // what else there is to know; "": nothing
-	least int    // fewest arguments
-	most  int    // most arguments; -1: any number
+	words  string // "policy put"
+	args   string // that stand beside the flags, as the usage names them
+	brief  string // what it does, in one line
+	about  string // what else there is to know; "": nothing
+	least  int    // fewest arguments
+	most   int    // most arguments; -1: any number
+	hidden bool   // the help does not list it
 
 	// trouble is the exit code of a failure, where exitFailed has another meaning; 0: exitFailed.
 	trouble int
 
-	// define defines the command's flags, and is what the command then does.
+	// define defines the command's flags, and returns what the command then does.
 	define func(*call) action
 }
 
@@ -35,23 +37,23 @@ type action func(ctx context.Context) error
 type call struct {
 	*operator
 	command *command
-	flags   *flag.FlagSet
+	cobra   *cobra.Command
+	flags   *pflag.FlagSet
 	args    []string       // beside the flags
 	checks  []func() error // of what the flags say, before anything else is done
 	act     action
 
 	database databaseFlags
 	change   changeFlags
-	json     bool     // -o json
-	yaml     bool     // -o yaml, of the commands that have it
-	formats  []string // of -o, that the command has beside table and json
+	format   string // of the output
 }
 
-// commands are all commands, as the help lists them.
+// commands returns all commands, as the help lists them.
 func commands() []*command {
 	return slices.Concat(
-		[]*command{validateCommand}, migrateCommands, tierCommands, tenantCommands, policyCommands, overrideCommands,
-		documentCommands, []*command{explainCommand, auditCommand, fleetCommand, forgetCommand, topCommand}, bucketsCommands, []*command{serveCommand}, tokenCommands, []*command{tidyCommand, versionCommand})
+		[]*command{validateCommand}, migrateCommands, tierCommands, tenantCommands, policyCommands, overrideCommands, documentCommands,
+		[]*command{explainCommand, auditCommand, fleetCommand, forgetCommand, topCommand}, bucketsCommands, []*command{serveCommand},
+		tokenCommands, []*command{tidyCommand, completionCommand, manCommand, versionCommand})
 }
 
 var versionCommand = &command{
@@ -64,77 +66,118 @@ var versionCommand = &command{
 	},
 }
 
-// findCommand returns the command that the most of the first words name, and the words behind them.
-func findCommand(args []string) (found *command, rest []string) {
-	for _, c := range commands() {
-		words := strings.Fields(c.words)
-		if len(args) < len(words) || !slices.Equal(args[:len(words)], words) {
-			continue
+// newRoot returns the tree of all commands.
+func (o *operator) newRoot() *cobra.Command {
+	root := o.newGroup("ratelimit")
+	root.SilenceErrors, root.SilenceUsage = true, true // report and help write them
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetOut(o.stdout.to) // completions have tabs, which a screen replaces
+	root.SetErr(o.stderr)
+	root.PersistentFlags().BoolP("help", "h", false, "show the help of a command")
+	root.PersistentFlags().Lookup("help").Hidden = true
+	root.SetFlagErrorFunc(flagFault)
+	root.SetHelpFunc(func(c *cobra.Command, _ []string) { fmt.Fprint(o.stdout, helpText(c)) })
+	root.SetHelpCommand(o.newHelp())
+	for _, row := range commands() {
+		parent := root
+		if group, _, found := strings.Cut(row.words, " "); found {
+			if parent = childOf(root, group); parent == nil {
+				parent = o.newGroup(group)
+				root.AddCommand(parent)
+			}
 		}
-		if behind := args[len(words):]; found == nil || len(behind) < len(rest) {
-			found, rest = c, behind
-		}
+		parent.AddCommand(newCall(o, row).cobra)
 	}
-	return found, rest
+	return root
 }
 
-// newCall makes a call of a command, with its flags defined.
-func newCall(o *operator, c *command) *call {
-	call := &call{operator: o, command: c, flags: flag.NewFlagSet(c.words, flag.ContinueOnError)}
-	call.flags.SetOutput(io.Discard) // errors are told by report, and help by help
-	call.act = c.define(call)
-	return call
-}
-
-// errHelped is the end of a command that was asked for its help.
-var errHelped = errors.New("help was asked for")
-
-func (c *call) run(ctx context.Context, args []string) error {
-	if err := c.parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(c.stdout, c.help())
-			return errHelped
-		}
-		return err
-	}
-	switch n := len(c.args); {
-	case n < c.command.least:
-		return wrong("expected %s", c.command.args)
-	case c.command.most >= 0 && n > c.command.most:
-		return wrong("unexpected argument %q", c.args[c.command.most])
-	}
-	for _, check := range c.checks {
-		if err := check(); err != nil {
-			return err
+// childOf returns the command of that name right below another one; nil: there is none.
+func childOf(parent *cobra.Command, name string) *cobra.Command {
+	for _, c := range parent.Commands() {
+		if c.Name() == name {
+			return c
 		}
 	}
-	return c.act(ctx)
-}
-
-// parse parses flags that stand before, between and behind the arguments. Behind -- everything is an argument.
-func (c *call) parse(args []string) error {
-	var plain []string
-	if i := slices.Index(args, "--"); i >= 0 {
-		args, plain = args[:i], args[i+1:]
-	}
-	for {
-		if err := c.flags.Parse(args); err != nil {
-			return flagFault(err)
-		}
-		if args = c.flags.Args(); len(args) == 0 {
-			break
-		}
-		c.args = append(c.args, args[0])
-		args = args[1:]
-	}
-	c.args = append(c.args, plain...)
 	return nil
 }
 
-// check has something checked once the flags are parsed.
+// newGroup returns a command that only has others below it.
+func (o *operator) newGroup(name string) *cobra.Command {
+	return &cobra.Command{
+		Use: name, Args: cobra.ArbitraryArgs,
+		FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true}, // an unknown command is the fault to report
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return unknownCommand(c, args[0])
+			}
+			fmt.Fprint(o.stderr, helpText(c))
+			return said(exitWrongCall)
+		},
+	}
+}
+
+// newHelp returns the command help.
+func (o *operator) newHelp() *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Hidden: true,
+		RunE: func(c *cobra.Command, args []string) error {
+			found, rest, err := c.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return unknownCommand(found, strings.Join(rest, " "))
+			}
+			fmt.Fprint(o.stdout, helpText(found))
+			return nil
+		},
+	}
+}
+
+// newCall returns a call of a command, with its flags defined.
+func newCall(o *operator, row *command) *call {
+	use := row.words[strings.LastIndex(row.words, " ")+1:]
+	c := &call{operator: o, command: row, format: formatTable}
+	c.cobra = &cobra.Command{
+		Use: strings.TrimSpace(use + " " + row.args), Short: row.brief, Long: strings.Trim(row.about, "\n"), Hidden: row.hidden,
+		Args: cobra.ArbitraryArgs, // counted by run
+		RunE: func(cmd *cobra.Command, args []string) error { return c.run(cmd.Context(), args) },
+	}
+	if !strings.HasPrefix(row.args, "FILE") && !strings.HasPrefix(row.args, "DIR") {
+		c.cobra.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	c.flags = c.cobra.Flags()
+	c.act = row.define(c)
+	c.flags.VisitAll(func(f *pflag.Flag) { f.DefValue = "" }) // the usage names the default
+	return c
+}
+
+// run runs the command with the arguments beside its flags.
+func (c *call) run(ctx context.Context, args []string) error {
+	c.args = args
+	switch n := len(args); {
+	case n < c.command.least:
+		return wrong("expected %s", c.command.args)
+	case c.command.most >= 0 && n > c.command.most:
+		return wrong("unexpected argument %q", args[c.command.most])
+	}
+	for _, check := range c.checks {
+		if err := check(); err != nil {
+			return c.coded(err)
+		}
+	}
+	return c.coded(c.act(ctx))
+}
+
+// coded returns an error with the exit code that failures of this command have.
+func (c *call) coded(err error) error {
+	if err == nil || c.command.trouble == 0 || errors.As(err, new(said)) || errors.As(err, new(*wrongCall)) {
+		return err
+	}
+	return &failure{err, c.command.trouble}
+}
+
+// check registers a check that runs once the flags are parsed.
 func (c *call) check(check func() error) { c.checks = append(c.checks, check) }
 
-// arg is the first argument; "": there is none.
+// arg returns the first argument; "": there is none.
 func (c *call) arg() string {
 	if len(c.args) == 0 {
 		return ""
@@ -142,112 +185,10 @@ func (c *call) arg() string {
 	return c.args[0]
 }
 
-// given tells whether a flag was given.
-func (c *call) given(name string) bool {
-	found := false
-	c.flags.Visit(func(f *flag.Flag) { found = found || f.Name == name })
-	return found
-}
+// given reports whether a flag was given.
+func (c *call) given(name string) bool { return c.flags.Changed(name) }
 
-// warn tells something beside the output.
+// warn writes a warning to standard error.
 func (c *call) warn(format string, args ...any) {
 	fmt.Fprintf(c.stderr, "ratelimit %s: %s\n", c.command.words, oneLine(fmt.Sprintf(format, args...)))
-}
-
-// usage is how the command is called, but for its flags.
-func (c *command) usage() string {
-	return strings.TrimSpace("ratelimit " + c.words + " " + c.args)
-}
-
-// sharedFlags are the flags that many commands have; the help lists them behind a command's own.
-var sharedFlags = []string{"reason", "actor", "wait", "live-within", "database", "database-file", "o"}
-
-// help is the help of the command.
-func (c *call) help() string {
-	var own, common []*flag.Flag
-	c.flags.VisitAll(func(f *flag.Flag) {
-		if !slices.Contains(sharedFlags, f.Name) {
-			own = append(own, f)
-		}
-	})
-	for _, name := range sharedFlags {
-		if f := c.flags.Lookup(name); f != nil {
-			common = append(common, f)
-		}
-	}
-	usage := c.command.usage()
-	if len(own)+len(common) > 0 {
-		usage += " [flags]"
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "usage: %s\n\n%s.\n", usage, strings.ToUpper(c.command.brief[:1])+c.command.brief[1:])
-	if c.command.about != "" {
-		fmt.Fprintf(&b, "\n%s\n", strings.TrimSpace(c.command.about))
-	}
-	for _, part := range [][]*flag.Flag{own, common} {
-		if len(part) > 0 {
-			b.WriteString("\n")
-		}
-		for _, f := range part {
-			writeFlag(&b, f)
-		}
-	}
-	b.WriteString("\n" + exitCodes)
-	return b.String()
-}
-
-func writeFlag(b *strings.Builder, f *flag.Flag) {
-	value, text := flag.UnquoteUsage(f)
-	name := dashed(f.Name)
-	if _, optional := f.Value.(*waitFlag); optional {
-		name += "[=" + value + "]"
-	} else if value != "" {
-		name += " " + value
-	}
-	fmt.Fprintf(b, "  %s\n      %s\n", name, text)
-}
-
-// overview is the help of the program.
-func overview() string {
-	var b strings.Builder
-	b.WriteString("usage: ratelimit COMMAND [flags]\n\n")
-	writeBriefs(&b, commands())
-	b.WriteString(`
-Flags may stand before or after the arguments. ratelimit COMMAND -h shows a command's flags.
-Give the database as --database, RATELIMIT_DATABASE, or a file with --database-file.
-
-` + exitCodes)
-	return b.String()
-}
-
-// helpOfGroup is the help of the commands that begin with the first word; false: there are none.
-func helpOfGroup(args []string) (string, bool) {
-	if len(args) == 0 {
-		return "", false
-	}
-	var group []*command
-	for _, c := range commands() {
-		if strings.HasPrefix(c.words, args[0]+" ") {
-			group = append(group, c)
-		}
-	}
-	if len(group) == 0 {
-		return "", false
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "usage: ratelimit %s COMMAND [flags]\n\n", args[0])
-	writeBriefs(&b, group)
-	return b.String(), true
-}
-
-func writeBriefs(b *strings.Builder, list []*command) {
-	w := tabwriter.NewWriter(b, 0, 0, 3, ' ', 0)
-	for _, c := range list {
-		fmt.Fprintf(w, "  %s\t%s\n", strings.TrimPrefix(c.usage(), "ratelimit "), c.brief)
-	}
-	_ = w.Flush() // a strings.Builder never fails
-}
-
-func isHelp(word string) bool {
-	return slices.Contains([]string{"-h", "-help", "--help", "help"}, word)
 }

@@ -115,7 +115,7 @@ func (c *call) openWith(ctx context.Context, config *pgxpool.Config) (*pgstore.S
 // reads defines the flags of a command that reads the database, and opens it for do.
 func (c *call) reads(do func(ctx context.Context, s *pgstore.Store) error) action {
 	c.databaseFlag()
-	c.outputFlag(c.formats...)
+	c.outputFlag()
 	return func(ctx context.Context) error {
 		store, closeStore, err := c.open(ctx)
 		if err != nil {

@@ -12,10 +12,10 @@ const cliPage = "../../docs/cli.md"
 func cliDocs() string {
 	var b strings.Builder
 	b.WriteString("# The ratelimit command\n\n<!-- written by go test ./plugin/cli -run Docs -update; do not edit -->\n\n")
-	b.WriteString("```text\n" + overview() + "```\n")
-	for _, c := range commands() {
-		call := newCall(&operator{}, c)
-		b.WriteString("\n## ratelimit " + c.words + "\n\n```text\n" + call.help() + "```\n")
+	root := new(operator).newRoot()
+	b.WriteString("```text\n" + helpText(root) + "```\n")
+	for _, c := range leaves(root) {
+		b.WriteString("\n## " + c.CommandPath() + "\n\n```text\n" + helpText(c) + "```\n")
 	}
 	return b.String()
 }

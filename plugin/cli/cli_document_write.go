@@ -16,7 +16,7 @@ import (
 // documentOnly makes the filter of a list that is shown as a document select what a document can hold: the active
 // policies of one namespace.
 func (c *call) documentOnly(f *pgstore.PolicyFilter) error {
-	if !c.yaml {
+	if c.format != formatYAML {
 		return nil
 	}
 	if f.Slot == pgstore.SlotCandidate {

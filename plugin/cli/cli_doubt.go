@@ -20,11 +20,11 @@ func (c *call) knownConfigFlag() *knownConfig {
 		"default: with the database alone"
 	c.flags.Lookup("plugin-route").Usage = "the `route` whose config it is, by name; needed when the file has several"
 	c.check(func() (err error) {
-		document := c.flags.Lookup("f")
+		document := c.flags.Lookup("file")
 		switch {
 		case f.file == "":
 		case f.file == "-" && document != nil && document.Value.String() == "-":
-			return wrong("-f and --config: only one of them can be standard input")
+			return wrong("--file and --config: only one of them can be standard input")
 		default:
 			_, known.plan, err = c.load(f)
 		}

@@ -2,62 +2,14 @@ package cli
 
 import (
 	"errors"
-	"flag"
 	"fmt"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
 )
-
-// dashed is a flag's name as the help shows it.
-func dashed(name string) string {
-	if len(name) == 1 {
-		return "-" + name
-	}
-	return "--" + name
-}
-
-// What package flag says of a wrong call, in texts alone and with one dash before every name.
-var (
-	unknownFlag = regexp.MustCompile(`(?s)^flag provided but not defined: -(.*)$`)
-	noValue     = regexp.MustCompile(`(?s)^flag needs an argument: -(.*)$`)
-	noFlag      = regexp.MustCompile(`(?s)^bad flag syntax: (.*)$`)
-	wrongValue  = regexp.MustCompile(`(?s)^invalid (?:boolean )?value ("(?:[^"\\]|\\.)*") for (?:flag )?-([^:]*): (.*)$`)
-)
-
-// flagFault is an error of package flag in the words of this program, which writes a flag as the help does.
-func flagFault(err error) error {
-	if errors.Is(err, flag.ErrHelp) {
-		return err
-	}
-	text := err.Error()
-	if m := unknownFlag.FindStringSubmatch(text); m != nil {
-		return wrong("unknown flag %s", dashed(m[1]))
-	}
-	if m := noValue.FindStringSubmatch(text); m != nil {
-		return wrong("%s needs a value", dashed(m[1]))
-	}
-	if m := noFlag.FindStringSubmatch(text); m != nil {
-		return wrong("%q is not a flag", m[1])
-	}
-	if m := wrongValue.FindStringSubmatch(text); m != nil {
-		return wrong("%s: %s: %s", dashed(m[2]), m[1], valueFault(m[3]))
-	}
-	return wrong("%s", text)
-}
-
-// valueFault is what is wrong with the value of a flag. All that package flag says of one that is not true or false is
-// that it cannot be parsed.
-func valueFault(said string) string {
-	if said == "parse error" {
-		return "must be true or false"
-	}
-	return said
-}
 
 // waitFlag is --wait, with or without a duration. The zero value does not wait.
 type waitFlag struct{ most time.Duration }
@@ -65,23 +17,13 @@ type waitFlag struct{ most time.Duration }
 // defaultWait is how long --wait waits without a duration, as ?wait of the REST API does.
 const defaultWait = control.DefaultWait
 
-// IsBoolFlag tells package flag that the value may be left out.
-func (w *waitFlag) IsBoolFlag() bool { return true }
-
 func (w *waitFlag) String() string { return w.most.String() }
 
-// Set implements flag.Value.
-func (w *waitFlag) Set(text string) error {
-	switch text {
-	case "true":
-		w.most = defaultWait
-		return nil
-	case "false":
-		w.most = 0
-		return nil
-	}
-	return setting.ParseDuration(text, &w.most)
-}
+// Set implements pflag.Value.
+func (w *waitFlag) Set(text string) error { return setting.ParseDuration(text, &w.most) }
+
+// Type implements pflag.Value.
+func (w *waitFlag) Type() string { return "duration" }
 
 // spanFlag is a length of time as a flag: 90s, 15m, 2h, 30d.
 type spanFlag struct{ length time.Duration }
@@ -91,7 +33,7 @@ func (s *spanFlag) String() string { return s.length.String() }
 // maxSpan is the longest window of a limit, and more than an end should lie ahead.
 const maxSpan = 100 * 366 * 24 * time.Hour
 
-// Set implements flag.Value.
+// Set implements pflag.Value.
 func (s *spanFlag) Set(text string) error {
 	length, err := time.ParseDuration(text)
 	if days, isDays := strings.CutSuffix(text, "d"); isDays {
@@ -124,12 +66,15 @@ func (w *windowFlag) Set(text string) error {
 	return nil
 }
 
+// Type implements pflag.Value.
+func (s *spanFlag) Type() string { return "duration" }
+
 // instantFlag is a time as a flag.
 type instantFlag struct{ at time.Time }
 
 func (i *instantFlag) String() string { return i.at.String() }
 
-// Set implements flag.Value.
+// Set implements pflag.Value.
 func (i *instantFlag) Set(text string) error {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
@@ -139,13 +84,16 @@ func (i *instantFlag) Set(text string) error {
 	return nil
 }
 
+// Type implements pflag.Value.
+func (i *instantFlag) Type() string { return "time" }
+
 // pastFlag is an instant as a flag, or how long ago it was.
 type pastFlag struct {
 	instantFlag
 	now func() time.Time
 }
 
-// Set implements flag.Value.
+// Set implements pflag.Value.
 func (p *pastFlag) Set(text string) error {
 	var ago spanFlag
 	if err := ago.Set(text); err == nil {

@@ -15,15 +15,14 @@ func TestEveryHelpTextIsAsPublished(t *testing.T) {
 		x.output.WriteString("\n")
 	}
 	help("-h")
-	group := ""
-	for _, c := range commands() {
-		words := strings.Fields(c.words)
-		if words[0] != group {
-			if group = words[0]; len(words) > 1 {
-				help(group, "-h")
-			}
+	for _, c := range new(operator).newRoot().Commands() {
+		if c.Hidden {
+			continue
 		}
-		help(append(words, "-h")...)
+		help(c.Name(), "-h")
+		for _, below := range leaves(c) {
+			help(append(strings.Fields(below.CommandPath())[1:], "-h")...)
+		}
 	}
 	compare(t, "testdata/ratelimit/help.golden", x.output.String())
 }
@@ -57,13 +56,21 @@ func TestAWrongCallIsToldBeforeAnythingIsDone(t *testing.T) {
 		{"policy put daily --tier gold --limit many --window 60 --reason x", `--limit: "many": must be a whole number`},
 		{"policy put daily --tier gold --limit 1 --window 1500ms --reason x", "a duration of whole seconds"},
 		{"policy put daily weekly --tier gold --reason x", `unexpected argument "weekly"`},
-		{"policy put daily --teir gold --reason x", "unknown flag --teir"},
-		{"policy put daily -teir=gold --reason x", "unknown flag --teir"},
+		{"policy put daily --teir gold --reason x", "unknown flag --teir (did you mean --tier?)"},
+		{"policy put daily -teir=gold --reason x", "unknown flag -teir (did you mean --tier?)"},
+		{"policy put daily --tier gold -reason x", "-reason: a long flag has two dashes: use --reason"},
+		{"policy put daily --tier gold -force", "use --force"},
+		{"apply -file=a.yaml --reason x", "use --file"},
+		{"top -once", "use --once"},
+		{"polcy list", `unknown command "polcy" (did you mean ratelimit policy?)`},
+		{"policy lst --tier gold", `unknown command "lst" (did you mean ratelimit policy list?)`},
+		{"help policy lst", `unknown command "lst"`},
+		{"completion tcsh", "must be bash, zsh or fish"},
 		{"policy put daily --reason x --tier", "--tier needs a value"},
 		{"policy put daily ---tier gold", `"---tier" is not a flag`},
 		{"policy list --slot waiting", `--slot: "waiting": must be active or candidate`},
-		{"policy list -o xml", `: -o: "xml": must be table, json or yaml`},
-		{"policy list -o", ": -o needs a value"},
+		{"policy list -o xml", `: --output: "xml": must be table, json or yaml`},
+		{"policy list -o", ": --output needs a value"},
 		{"policy list -x", "unknown flag -x;"},
 		{`policy list --slot ' for flag -slot: "x'`, `--slot: " for flag -slot: \"x": must be active`},
 		{"override list --ended=perhaps", `--ended: "perhaps": must be true or false`},
@@ -72,7 +79,7 @@ func TestAWrongCallIsToldBeforeAnythingIsDone(t *testing.T) {
 		{"tier put gold --reason x --revision -1", "must be a whole number above 0"},
 		{"audit --since yesterday", "or a duration ago"},
 		{"audit --limit 0", "must be a whole number, at least 1"},
-		{"apply --reason x", "by -f"},
+		{"apply --reason x", "by --file"},
 		{"apply -f /does/not/exist.yaml --reason x", "no such file"},
 		{"explain --tenant acme", "--config"},
 		{"explain --tenant acme --config /does/not/exist.yml", "no such file"},
@@ -89,7 +96,8 @@ func TestAWrongCallIsToldBeforeAnythingIsDone(t *testing.T) {
 		{"token create ci --role admin --expires-in 2h --expires-at 2099-01-01T00:00:00Z --reason x", "either"},
 		{"token list --state dead", "must be live, expired or revoked"},
 		{"token revoke --reason x", "expected NAME"},
-		{"migrate sideways", "usage: ratelimit migrate"},
+		{"migrate sideways", `unknown command "sideways"`},
+		{"migrate", "usage: ratelimit migrate"},
 		{"policy list --database a --database-file b", "either"},
 		{"policy list --database-file /does/not/exist", "no such file"},
 	} {

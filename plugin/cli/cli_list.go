@@ -46,8 +46,11 @@ const listPart = 1000
 // show writes rows while they come, so that a list of any length takes little memory. An error ends it: what has been
 // written before is true, but not all.
 func (l listing[T]) show(c *call, rows iter.Seq2[T, error]) error {
-	if c.json {
+	switch c.format {
+	case formatJSON:
 		return showJSON(c.stdout, rows)
+	case formatYAML:
+		return showYAML(c.stdout, rows)
 	}
 	var widths grid
 	lines := [][]string{l.head()}
@@ -87,6 +90,24 @@ func showJSON[T any](w io.Writer, rows iter.Seq2[T, error]) error {
 	}
 	if _, err := io.WriteString(w, after); err != nil {
 		return fmt.Errorf("write the output: %w", err)
+	}
+	return nil
+}
+
+// showYAML writes rows as a YAML list while they come.
+func showYAML[T any](w io.Writer, rows iter.Seq2[T, error]) error {
+	empty := true
+	for row, err := range rows {
+		if err != nil {
+			return err
+		}
+		if err := writeYAML(w, []T{row}); err != nil {
+			return err
+		}
+		empty = false
+	}
+	if empty {
+		return writeYAML(w, []T{})
 	}
 	return nil
 }

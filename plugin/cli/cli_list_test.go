@@ -29,10 +29,10 @@ func tenantsUpTo(n int, end error, yielded func(int)) iter.Seq2[pgstore.Tenant, 
 }
 
 func TestALongListIsWrittenWhileItIsRead(t *testing.T) {
-	for _, format := range []string{"table", "json"} {
+	for _, format := range []string{formatTable, formatJSON, formatYAML} {
 		var b strings.Builder
 		c := newCall(&operator{stdout: screen{to: &b}}, fleetCommand)
-		c.json = format == "json"
+		c.format = format
 		const rows = 5 * listPart
 		err := tenantList.show(c, tenantsUpTo(rows, nil, func(n int) {
 			if unwritten := n - strings.Count(b.String(), "t"); unwritten > listPart+1 {
@@ -47,11 +47,11 @@ func TestALongListIsWrittenWhileItIsRead(t *testing.T) {
 
 func TestAListThatBreaksOffIsAnError(t *testing.T) {
 	broken := errors.New("the connection is gone")
-	for _, json := range []bool{false, true} {
+	for _, format := range []string{formatTable, formatJSON, formatYAML} {
 		c := newCall(&operator{stdout: screen{to: new(strings.Builder)}}, fleetCommand)
-		c.json = json
+		c.format = format
 		if err := tenantList.show(c, tenantsUpTo(3, broken, func(int) {})); !errors.Is(err, broken) {
-			t.Errorf("json %t: the error is %v, want %v", json, err, broken)
+			t.Errorf("%s: the error is %v, want %v", format, err, broken)
 		}
 	}
 }

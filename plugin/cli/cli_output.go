@@ -11,25 +11,45 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf16"
+
+	"github.com/spf13/cobra"
 )
 
-// outputFlag defines -o. A command may have formats of its own beside table and json.
-func (c *call) outputFlag(own ...string) {
-	formats := append([]string{"table", "json"}, own...)
-	choice := strings.Join(formats[:len(formats)-1], ", ") + " or " + formats[len(formats)-1]
-	c.flags.Func("o", "the `format` of the output: "+choice+"; default: table", func(text string) error {
+// The formats of --output.
+const (
+	formatTable = "table"
+	formatJSON  = "json"
+	formatYAML  = "yaml"
+)
+
+// outputFlag defines --output.
+func (c *call) outputFlag() {
+	formats := []string{formatTable, formatJSON, formatYAML}
+	c.flags.FuncP("output", "o", "the `format` of the output: table, json or yaml; default: table", func(text string) error {
 		if !slices.Contains(formats, text) {
-			return errors.New("must be " + choice)
+			return errors.New("must be table, json or yaml")
 		}
-		c.json, c.yaml = text == "json", text == "yaml"
+		c.format = text
 		return nil
 	})
+	c.complete("output", formats...)
 }
 
-// print writes a value as JSON, or as the page that people read.
+// complete defines the values that a shell completes for a flag.
+func (c *call) complete(flag string, values ...string) {
+	fixed := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
+	if err := c.cobra.RegisterFlagCompletionFunc(flag, fixed); err != nil {
+		panic(err) // the flag is not defined yet, or completed already
+	}
+}
+
+// print writes a value as JSON, as YAML of the same fields, or as the page that people read.
 func (c *call) print(value any, asText func(*page)) error {
-	if c.json {
+	switch c.format {
+	case formatJSON:
 		return writeJSON(c.stdout, value)
+	case formatYAML:
+		return writeYAML(c.stdout, value)
 	}
 	p := new(page)
 	asText(p)

@@ -57,7 +57,7 @@ func TestNoNameReachesTheTerminalAsAControlSequence(t *testing.T) {
 			return c.print(nil, func(out *page) { tenantList.add(out, pgstore.Tenant{ID: hostile}) })
 		},
 		"a warning":     func(c *call) error { c.warn("no tier %s", hostile); return nil },
-		"a failed call": func(c *call) error { c.report(c.command, wrong("%s", hostile)); return nil },
+		"a failed call": func(c *call) error { c.report(c.cobra, wrong("%s", hostile)); return nil },
 		"text by mistake": func(c *call) error {
 			_, err := io.WriteString(c.stdout, strings.ReplaceAll(hostile, "\n", ""))
 			return err
@@ -75,7 +75,7 @@ func TestNoNameReachesTheTerminalAsAControlSequence(t *testing.T) {
 func TestJSONEscapesWhatATerminalWouldObeyAndReadsAsTheSame(t *testing.T) {
 	var b strings.Builder
 	c := newCall(&operator{stdout: screen{to: &b}}, fleetCommand)
-	c.json = true
+	c.format = formatJSON
 	if err := c.print([]string{hostile}, nil); err != nil {
 		t.Fatal(err)
 	}

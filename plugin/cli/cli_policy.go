@@ -19,7 +19,6 @@ var policyCommands = []*command{
 		about: `With -o yaml the output is a document for ratelimit apply and diff: the active policies of one namespace.`,
 		define: func(c *call) action {
 			f := pgstore.PolicyFilter{}
-			c.formats = []string{"yaml"}
 			c.flags.StringVar(&f.Tier, "tier", "", "only overrides of this `tier`")
 			c.flags.StringVar(&f.Tenant, "tenant", "", "only overrides of this `tenant`")
 			c.flags.StringVar(&f.Name, "name", "", "only overrides of this `name`")
@@ -29,7 +28,7 @@ var policyCommands = []*command{
 			c.pageFlag(&f.Max)
 			c.check(func() error { return c.documentOnly(&f) })
 			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
-				if c.yaml {
+				if c.format == formatYAML {
 					return c.showDocument(f, s.EachPolicy(ctx, f))
 				}
 				return policyList.show(c, s.EachPolicy(ctx, f))

@@ -2,10 +2,12 @@ package cli
 
 import (
 	"context"
-	"flag"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
@@ -121,19 +123,19 @@ func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 // fromEnvironment sets the flags that were not given to what the environment says. The database is named by one of two.
 func (c *call) fromEnvironment() error {
 	given := map[string]bool{}
-	c.flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	c.flags.Visit(func(f *pflag.Flag) { given[f.Name] = true })
 	given["database"] = given["database"] || given["database-file"] // its variable is read where the flags are
 	given["database-file"] = given["database"]
 	given["database"] = true
 	var wrongs []string
-	c.flags.VisitAll(func(f *flag.Flag) {
+	c.flags.VisitAll(func(f *pflag.Flag) {
 		variable := "RATELIMIT_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 		text := c.getenv(variable)
-		if given[f.Name] || text == "" {
+		if given[f.Name] || f.Hidden || text == "" {
 			return
 		}
-		if err := c.flags.Set(f.Name, text); err != nil {
-			wrongs = append(wrongs, fmt.Sprintf("%s: %q: %s", variable, text, valueFault(err.Error())))
+		if err := new(pflag.InvalidValueError); errors.As(c.flags.Set(f.Name, text), &err) {
+			wrongs = append(wrongs, fmt.Sprintf("%s: %q: %s", variable, text, valueFault(err)))
 		}
 	})
 	if len(wrongs) > 0 {

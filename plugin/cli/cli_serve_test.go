@@ -22,8 +22,8 @@ func serveOf(t *testing.T, env map[string]string, line string) (*controlserver.S
 	var s *controlserver.Settings
 	c.define = func(c *call) action { s, _ = c.serveFlags(); return nil }
 	call := newCall(o, c)
-	if err := call.parse(words(t, line)); err != nil {
-		return nil, nil, err
+	if err := call.flags.Parse(words(t, line)); err != nil {
+		return nil, nil, flagFault(call.cobra, err)
 	}
 	for _, check := range call.checks {
 		if err := check(); err != nil {

@@ -20,8 +20,9 @@ func TestRatelimitTellsHowItIsUsed(t *testing.T) {
 		want string
 	}{
 		{nil, "", 2, "usage: ratelimit"},
-		{[]string{"-help"}, "", 0, "usage: ratelimit"},
-		{[]string{"frobnicate"}, "", 2, "usage: ratelimit"},
+		{[]string{"--help"}, "", 0, "usage: ratelimit"},
+		{[]string{"help"}, "", 0, "usage: ratelimit"},
+		{[]string{"frobnicate"}, "", 2, `ratelimit: unknown command "frobnicate"; see ratelimit -h`},
 		{[]string{"version"}, "", 0, process.Version},
 		{[]string{"validate"}, "", 2, "name at least one"},
 		{[]string{"validate", "/does/not/exist.yml"}, "", 2, "no such file"},

@@ -19,7 +19,7 @@ func TestTidyReportsProgressOnStandardErrorAndOneDocumentOnStandardOutput(t *tes
 	}
 	var out, progress strings.Builder
 	c := newCall(&operator{stdout: screen{to: &out}, stderr: screen{to: &progress}}, tidyCommand)
-	c.json = true
+	c.format = formatJSON
 	keep := pgstore.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour}
 	if err := c.tidy(t.Context(), pgstore.New(pool), keep, 4); err != nil {
 		t.Fatal(err)

@@ -111,7 +111,7 @@ func (c *call) createToken(ctx context.Context, s *pgstore.Store, by pgstore.Cha
 	if err != nil {
 		return err
 	}
-	if !c.json {
+	if c.format == formatTable {
 		c.warn("created token %s, %s, %s; its secret is shown only once:", t.Name, t.RoleText(), expiryText(t.ExpiresAt))
 	}
 	made := struct {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
 	"io"
 	"net"
 	"net/http"
@@ -14,6 +13,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/setting"
 )
 
 const (
@@ -36,14 +37,14 @@ as (none). How near a tenant is to a limit is the highest value of all nodes. Ct
 
   ratelimit top --node edge-1:9542 --node edge-2:9542 --sort near
 
-With -o json there is one document for each refresh; a number that is not available yet is omitted. With --once
+With -o json or yaml there is one document for each refresh; a number that is not available yet is omitted. With --once
 the exit code is 1 when no node answers.`,
 	define: func(c *call) action {
 		m := &monitor{wait: pause}
 		c.topFlags(m)
 		c.outputFlag()
 		return func(ctx context.Context) error {
-			m.live = !c.json && !m.once && c.stdout.isTerminal()
+			m.live = c.format == formatTable && !m.once && c.stdout.isTerminal()
 			m.now, m.show = c.now, c.topPrinter(m.live)
 			return m.run(ctx)
 		}
@@ -179,8 +180,11 @@ func pause(ctx context.Context, length time.Duration) error {
 
 // topPrinter is how refreshes are shown: as documents, over one another, or one below the other.
 func (c *call) topPrinter(over bool) func(*topView) error {
-	if c.json {
+	switch c.format {
+	case formatJSON:
 		return func(v *topView) error { return writeJSON(c.stdout, v) }
+	case formatYAML:
+		return func(v *topView) error { return writeYAMLAfter("---\n", c.stdout, v) }
 	}
 	return tablePrinter(c.stdout, over)
 }

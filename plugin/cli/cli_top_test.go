@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 	"unicode"
+
+	"gopkg.in/yaml.v3"
 )
 
 // fakeNode answers each scrape with the next of its texts, and then with the last; it is the node's address.
@@ -227,14 +229,14 @@ func TestTopWritesNothingThatATerminalObeys(t *testing.T) {
 			metric(value, denialsFamily, "policy", hostile, "scope", hostile, "tier", hostile) +
 			metric(0.5, usageFamily, "org_id", hostile, "policy", hostile) + metric(1, degradedFamily, "store", hostile)
 	}
-	for _, format := range []string{"table", "json"} {
+	for _, format := range []string{formatTable, formatJSON, formatYAML} {
 		output, code := topOnce(t, "--node", fakeNode(t, labelled(1), labelled(21)), "-o", format)
 		if i := strings.IndexFunc(output, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }); i >= 0 || code != 0 {
 			t.Errorf("%s: exit code %d, and at %d there is %q", format, code, i, output[max(i, 0):][:20])
 		}
-		if format == "json" {
+		if format != formatTable {
 			var view topView
-			if err := json.Unmarshal([]byte(output), &view); err != nil || len(view.Tenants) != 1 || !strings.HasPrefix(view.Tenants[0].Tenant, hostile[:20]) {
+			if err := readAs(format, output, &view); err != nil || len(view.Tenants) != 1 || !strings.HasPrefix(view.Tenants[0].Tenant, hostile[:20]) {
 				t.Errorf("the document does not tell the tenant as it is called (%v):\n%.300q", err, output)
 			}
 			continue
@@ -245,6 +247,22 @@ func TestTopWritesNothingThatATerminalObeys(t *testing.T) {
 			}
 		}
 	}
+}
+
+// readAs reads a document into a value whose fields are named for JSON.
+func readAs(format, document string, to any) error {
+	if format == formatYAML {
+		var value any
+		if err := yaml.Unmarshal([]byte(document), &value); err != nil {
+			return err
+		}
+		text, err := json.Marshal(value)
+		if err != nil {
+			return err
+		}
+		document = string(text)
+	}
+	return json.Unmarshal([]byte(document), to)
 }
 
 func TestTopOverwritesOnATerminalAndAppendsElsewhere(t *testing.T) {

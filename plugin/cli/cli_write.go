@@ -29,7 +29,7 @@ type written struct {
 
 // changeFlag defines the flags of a command that writes.
 func (c *call) changeFlag() {
-	c.flags.StringVar(&c.change.reason, "reason", "", "`why` the change is made, for the audit; it must be given")
+	c.flags.StringVar(&c.change.reason, "reason", "", "`why` the change is made, for the audit (required)")
 	c.check(func() error {
 		if strings.TrimSpace(c.change.reason) == "" {
 			return wrong("--reason must be given: why is this change made?")
@@ -42,6 +42,7 @@ func (c *call) changeFlag() {
 // waitFlags define --wait and what it counts as live.
 func (c *call) waitFlags() {
 	c.flags.Var(&c.change.wait, "wait", "wait until all live nodes enforce the change, for at most this `duration` (5s without one); exit code 3 names those that do not, 4 silent nodes")
+	c.flags.Lookup("wait").NoOptDefVal = defaultWait.String()
 	c.liveFlag()
 }
 

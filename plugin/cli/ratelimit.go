@@ -1,3 +1,6 @@
+// Package cli is the ratelimit command. Each command is a row of a table (package variables such as policyCommands):
+// it declares its words, help and flags, and returns what it does. newRoot makes cobra's tree of the rows, from which help,
+// completions, man pages and docs/cli.md come.
 package cli
 
 import (
@@ -12,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 )
@@ -63,63 +68,51 @@ type said int
 
 func (e said) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// run runs one command.
+// failure is an error with the exit code that it leads to.
+type failure struct {
+	error
+	code int
+}
+
+// Unwrap returns the error.
+func (e *failure) Unwrap() error { return e.error }
+
+// run runs one command, and returns the exit code.
 func (o *operator) run(ctx context.Context, args []string) int {
-	if len(args) > 1 && args[0] == "help" {
-		args = append(slices.Clone(args[1:]), "-h")
-	}
-	if len(args) > 0 && isHelp(args[0]) {
-		fmt.Fprint(o.stdout, overview())
-		return 0
-	}
-	c, rest := findCommand(args)
-	if c == nil {
-		if group, ok := helpOfGroup(args); ok {
-			return o.showGroup(group, args)
+	root := o.newRoot()
+	if found, rest, err := root.Find(args); err == nil {
+		if err := checkDashes(found.Flags(), rest); err != nil {
+			return o.report(found, err)
 		}
-		fmt.Fprint(o.stderr, overview())
-		if len(args) > 0 {
-			fmt.Fprintf(o.stderr, "\nratelimit: unknown command %q\n", args[0])
-		}
-		return exitWrongCall
 	}
-	call := newCall(o, c)
-	err := call.run(ctx, rest)
+	root.SetArgs(slices.Concat([]string{}, args)) // cobra takes those of the process in place of nil
+	c, err := root.ExecuteContextC(ctx)
 	return o.report(c, err)
 }
 
-// showGroup tells the commands of a group, such as policy: to who asks, or to who left a word out.
-func (o *operator) showGroup(group string, args []string) int {
-	if len(args) > 1 && isHelp(args[1]) {
-		fmt.Fprint(o.stdout, group)
-		return 0
-	}
-	fmt.Fprint(o.stderr, group)
-	return exitWrongCall
-}
-
-// report tells an error in one line for each thing that is wrong, and is the exit code.
-func (o *operator) report(c *command, err error) int {
+// report writes an error, in one line for each thing that is wrong, and returns the exit code.
+func (o *operator) report(c *cobra.Command, err error) int {
 	var (
-		known    said
+		reported said
 		mistaken *wrongCall
+		failed   *failure
 	)
+	code := exitFailed
 	switch {
-	case err == nil || errors.Is(err, errHelped):
+	case err == nil:
 		return 0
-	case errors.As(err, &known):
-		return int(known)
+	case errors.As(err, &reported):
+		return int(reported)
 	case errors.As(err, &mistaken):
-		fmt.Fprintf(o.stderr, "ratelimit %s: %s; see ratelimit %s -h\n", c.words, oneLine(mistaken.problem), c.words)
+		fmt.Fprintf(o.stderr, "%s: %s; see %s -h\n", c.CommandPath(), oneLine(mistaken.problem), c.CommandPath())
 		return exitWrongCall
+	case errors.As(err, &failed):
+		err, code = failed.error, failed.code
 	}
 	for _, each := range unjoined(err) {
-		fmt.Fprintf(o.stderr, "ratelimit %s: %s\n", c.words, o.faultText(each))
+		fmt.Fprintf(o.stderr, "%s: %s\n", c.CommandPath(), o.faultText(each))
 	}
-	if c.trouble != 0 {
-		return c.trouble
-	}
-	return exitFailed
+	return code
 }
 
 // faultText returns one line about an error, with what to do about it where that is clear.

@@ -42,8 +42,8 @@ func byFlags(values map[string]any) error {
 			line = append(line, "--"+f.Flag, fmt.Sprint(value))
 		}
 	}
-	if err := call.parse(line); err != nil {
-		return err
+	if err := call.flags.Parse(line); err != nil {
+		return flagFault(call.cobra, err)
 	}
 	text, err := json.Marshal(map[string]any{"name": values["name"], "tier": values["tier"], "endpoint": values["endpoint"]})
 	if err == nil {

@@ -46,7 +46,7 @@ type Database struct {
 // Validate returns an error that names the flag of a setting that is malformed or unsafe.
 func (s *Settings) Validate() error {
 	if err := checkListen(s.Listen); err != nil {
-		return fmt.Errorf("--listen: %q: %v", s.Listen, err)
+		return fmt.Errorf("--listen: %q: %w", s.Listen, err)
 	}
 	if s.MetricsListen == "off" {
 		s.MetricsListen = ""

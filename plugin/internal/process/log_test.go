@@ -2,10 +2,11 @@ package process
 
 import (
 	"bytes"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
