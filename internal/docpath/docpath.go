@@ -6,15 +6,16 @@ import (
 	"strings"
 )
 
-// ShownBytes is how much of a foreign text a path or a message quotes.
+// ShownBytes bounds the part of a foreign text that a path or a message quotes.
 const ShownBytes = 64
 
-// Item is the path of the i-th item of the array at path.
+// Item returns the path of the i-th item of the array at path.
 func Item(path string, i int) string {
 	return path + "[" + strconv.Itoa(i) + "]"
 }
 
-// Member is the path of a key of the object at path: .key for a plain word, else quoted as in costs["POST /search"].
+// Member returns the path of a key of the object at path: .key for a plain word, else quoted as in costs["POST
+// /search"].
 func Member(path, key string) string {
 	if !plainWord(key) {
 		return path + "[" + strconv.Quote(Shorten(key)) + "]"
@@ -25,7 +26,7 @@ func Member(path, key string) string {
 	return path + "." + key
 }
 
-// Join is the path, seen from the root, of what has the path inner seen from outer.
+// Join returns the path from the root for a path inner that is relative to outer.
 func Join(outer, inner string) string {
 	if outer == "" || inner == "" || inner[0] == '[' {
 		return outer + inner

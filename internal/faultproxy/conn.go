@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// queued is how many messages of one connection may be under way in each direction.
+// queued bounds the messages of one connection that are under way in each direction.
 const queued = 1024
 
 // message is one command or reply on its way.
@@ -17,7 +17,7 @@ type message struct {
 	due   time.Time // when it may arrive
 }
 
-// conn is one connection of a client and the one to the target that belongs to it. Four goroutines serve it: each
+// conn holds a connection of a client, and its connection to the target. Four goroutines serve it: each
 // direction has one that reads and one that writes, so that a delay holds up nothing behind it.
 type conn struct {
 	proxy          *Proxy

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Direction is one of the two in which bytes travel.
+// Direction selects one of the two directions of bytes.
 type Direction uint8
 
 // The directions.
@@ -17,7 +17,7 @@ const (
 	ToClient                  // replies
 )
 
-// End is what becomes of a connection after half a reply.
+// End selects what happens to a connection after half a reply.
 type End uint8
 
 // The ends.
@@ -134,14 +134,14 @@ func (p *Proxy) change(by func(*faults)) {
 	by(&p.faults)
 }
 
-// now are the faults of this moment.
+// now returns the present faults.
 func (p *Proxy) now() faults {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.faults
 }
 
-// cut tells whether a reply is to be broken off, and what is to become of its connection. Each counts once.
+// cut reports whether to break off a reply, and what happens to its connection. Each counts once.
 func (p *Proxy) cut() (End, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

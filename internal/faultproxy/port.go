@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// port is a port of the loopback that stays ours while nobody listens on it: a socket is bound to it that never listens.
-// Connections are refused then, and no other process can be given the port meanwhile.
+// port is a port of the loopback that stays ours while nobody listens on it: a socket is bound to it that never
+// listens. Connections are refused then, and no other process can be given the port meanwhile.
 type port struct {
 	socket int
 	number int
@@ -42,7 +42,7 @@ func bind(socket int) (int, error) {
 	return name.(*syscall.SockaddrInet4).Port, nil
 }
 
-// address is the port's on the loopback.
+// address returns the port's address on the loopback.
 func (p *port) address() string { return net.JoinHostPort("127.0.0.1", fmt.Sprint(p.number)) }
 
 func (p *port) close() error {

@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// dialTimeout is how long a connection to the target may take to open; it is on the same machine.
+// dialTimeout bounds opening a connection to the target, which is on the same machine.
 const dialTimeout = 2 * time.Second
 
-// Address is where a server listens.
+// Address locates a server.
 type Address struct {
 	Network string // tcp or unix
 	Name    string // host:port, or a path
 }
 
-// TCP is an address on a network.
+// TCP returns an address on a network.
 func TCP(hostPort string) Address { return Address{"tcp", hostPort} }
 
-// Unix is the path of a unix socket.
+// Unix returns the address of a unix socket.
 func Unix(path string) Address { return Address{"unix", path} }
 
 // Proxy forwards connections to a target, with the faults that it is told. All methods may be called at any time, by
@@ -65,10 +65,10 @@ func NewUnix(path string, target Address) (*Proxy, error) {
 	return p, nil
 }
 
-// Address is where the proxy listens. It stays the same while connections are refused.
+// Address returns where the proxy listens. It stays the same while connections are refused.
 func (p *Proxy) Address() Address { return p.listen }
 
-// Port is the port on which the proxy listens; 0: it listens on a unix socket.
+// Port returns the port on which the proxy listens, or 0 for a unix socket.
 func (p *Proxy) Port() int {
 	if p.port == nil {
 		return 0
@@ -185,7 +185,7 @@ func (p *Proxy) Close() error {
 	return err
 }
 
-// Counts are what passed a proxy since it began.
+// Counts holds what has passed a proxy since its start.
 type Counts struct {
 	Connections int64 // accepted
 	Open        int   // connections now
@@ -202,7 +202,7 @@ type counts struct {
 	connections, commands, replies, answered, swallowed, cut, bytesIn, bytesOut atomic.Int64
 }
 
-// Counts are what passed until now.
+// Counts returns what has passed so far.
 func (p *Proxy) Counts() Counts {
 	p.mu.Lock()
 	open := len(p.conns)

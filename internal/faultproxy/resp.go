@@ -93,7 +93,7 @@ func appendBytes(to []byte, r *bufio.Reader, n int) ([]byte, error) {
 	return to[:begin+read], err
 }
 
-// length is the number in the header of a value.
+// length returns the number in the header of a value.
 func length(line []byte) (int, error) {
 	n, err := strconv.Atoi(string(bytes.TrimRight(line[1:], "\r\n")))
 	if err != nil || n < -1 || n > maxLength {
@@ -102,7 +102,7 @@ func length(line []byte) (int, error) {
 	return n, nil
 }
 
-// commandName is the name of a command in lower case; "" when it has none.
+// commandName returns the name of a command in lower case, or "" if it has none.
 func commandName(command []byte) string {
 	if command[0] != '*' {
 		name, _, _ := bytes.Cut(bytes.TrimRight(command, "\r\n"), []byte(" "))

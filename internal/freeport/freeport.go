@@ -1,6 +1,6 @@
-// Package freeport finds ports of the loopback for the servers that tests start. A port that the kernel picks (port 0) is
-// soon picked again: for another server that is about to start, or for the near end of a connection. These lie below those
-// that the kernel picks, and no process is told one twice. Who listens, and for how long, is the business of the callers.
+// Package freeport finds ports of the loopback for the servers that tests start. A port that the kernel picks (port 0)
+// is soon picked again: for another server that is about to start, or for the near end of a connection. These lie below
+// those that the kernel picks, and no process gets one twice. Callers listen on them.
 package freeport
 
 import (
@@ -12,29 +12,29 @@ import (
 	"testing"
 )
 
-// The ports that are told; on Linux the kernel picks from 32768 on.
+// The ports that Find returns; on Linux the kernel picks from 32768 on.
 const (
 	first = 10_000
 	count = 22_000
 )
 
-// told is how many were looked at by this process, from where it began. Processes begin apart.
-var told, start = new(atomic.Uint32), rand.Uint32N(count)
+// tried counts the ports that this process has tried. Processes start at different ports.
+var tried, start = new(atomic.Uint32), rand.Uint32N(count)
 
-// Find is a port that nobody listens on, and that this process was not told before.
+// Find returns a free port that it has not returned in this process before.
 func Find() (int, error) {
 	for range count {
-		port := first + int((start+told.Add(1))%count)
+		port := first + int((start+tried.Add(1))%count)
 		listener, err := net.Listen("tcp", address(port))
 		if err != nil {
 			continue
 		}
 		return port, listener.Close()
 	}
-	return 0, errors.New("find a free port: somebody listens on all of them")
+	return 0, errors.New("find a free port: all are in use")
 }
 
-// Port is what Find finds, for a test.
+// Port returns a port as Find does, or fails the test.
 func Port(t testing.TB) int {
 	t.Helper()
 	port, err := Find()
@@ -44,7 +44,7 @@ func Port(t testing.TB) int {
 	return port
 }
 
-// Address is a host and port of the loopback, for a test.
+// Address returns a free host:port of the loopback, or fails the test.
 func Address(t testing.TB) string {
 	t.Helper()
 	return address(Port(t))

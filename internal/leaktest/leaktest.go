@@ -14,11 +14,11 @@ import (
 	"go.uber.org/goleak"
 )
 
-// patience is how long what a test closed may take to end.
+// patience bounds the time that goroutines closed by a test may take to end.
 const patience = 10 * time.Second
 
-// Main runs the tests of a package, then ends, in whatever state they were left, and ends the process: with a failure if
-// one of ends fails, or if the tests succeeded and a goroutine is left ten seconds later.
+// Main runs the tests of a package, then ends, in whatever state they were left, and ends the process: with a failure
+// if one of ends fails, or if the tests succeeded and a goroutine is left ten seconds later.
 func Main(m *testing.M, ends ...func() error) {
 	code := m.Run()
 	var err error

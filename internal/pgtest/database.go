@@ -104,7 +104,7 @@ func (s *Server) do(statement string) error {
 	return err
 }
 
-// Pool is a pool of connections to a database, closed at the end of the test.
+// Pool returns a pool of connections to a database, closed at the end of the test.
 func Pool(t testing.TB, dsn string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(context.Background(), dsn)

@@ -38,7 +38,7 @@ var settings = []string{
 	"log_min_messages=warning", "max_wal_size=256MB", "autovacuum=off",
 }
 
-// Server is one Postgres, running or not.
+// Server controls one Postgres, running or not.
 type Server struct {
 	Host string // 127.0.0.1
 	Port int    // on the loopback; the same over its whole life
@@ -61,16 +61,16 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// DSN is the connection string of one of the server's databases, over the loopback, for its superuser.
+// DSN returns the connection string of one of the server's databases, over the loopback, for its superuser.
 func (s *Server) DSN(database string) string {
 	return fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", superuser, s.Address(), url.PathEscape(database))
 }
 
-// Address is the server's host:port.
+// Address returns the server's host:port.
 func (s *Server) Address() string { return net.JoinHostPort(s.Host, strconv.Itoa(s.Port)) }
 
-// Stop ends the server in the planned way: connections are told and cut, and what was committed is on disk. It is not an
-// error that it has ended already.
+// Stop ends the server in the planned way: connections are told and cut, and what was committed is on disk. It is not
+// an error that it has ended already.
 func (s *Server) Stop(t testing.TB) {
 	t.Helper()
 	must(t, "stop postgres", s.end(syscall.SIGINT))

@@ -13,7 +13,7 @@ import (
 // is what every scrape has.
 type Published map[string][]string
 
-// scraped are the labels that Prometheus adds to what it scrapes.
+// scraped lists the labels that Prometheus adds to what it scrapes.
 var scraped = []string{"job", "instance"}
 
 // family is the first line that describes a metric: its name, its type and its labels.
@@ -98,7 +98,7 @@ var (
 	operator = []string{"and", "or", "unless", "bool", "offset"}
 )
 
-// uses are the metrics and labels of an expression, in their order.
+// uses returns the metrics and labels of an expression, in their order.
 func uses(expression string) []use {
 	var found []use
 	all := append(tokens.FindAllString(expression, -1), "")

@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// Sample is one series of a query's answer, at the instant of the query.
+// Sample holds one series of a query's result, at the instant of the query.
 type Sample struct {
 	Labels map[string]string // with its name as __name__, where it has one
 	Value  float64           // may be NaN
@@ -48,7 +48,7 @@ func (s *Server) Query(expression string) ([]Sample, error) {
 	return samples, nil
 }
 
-// point is the value of what Prometheus writes as [instant, "value"].
+// point holds a value, which Prometheus writes as [instant, "value"].
 type point float64
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -66,7 +66,7 @@ func (p *point) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// Rule is one rule that a server evaluates.
+// Rule holds one rule that a server evaluates.
 type Rule struct {
 	Name   string `json:"name"`
 	Query  string `json:"query"`
@@ -75,7 +75,7 @@ type Rule struct {
 	Error  string `json:"lastError"` // of the last evaluation
 }
 
-// Rules are the rules of all files, in their order there, with what the last evaluation found.
+// Rules returns the rules of all files, in their order there, with the results of the last evaluation.
 func (s *Server) Rules() ([]Rule, error) {
 	var answer struct {
 		Groups []struct {

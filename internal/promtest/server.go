@@ -26,7 +26,7 @@ const (
 	attempts = 5
 )
 
-// Config is what a Prometheus scrapes and evaluates.
+// Config configures what a Prometheus scrapes and evaluates.
 type Config struct {
 	Job      string        // the value of the label job
 	Targets  []string      // host:port, each with metrics at /metrics; the values of the label instance

@@ -12,7 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
-// slots is how many slots every Redis Cluster has.
+// slots is the number of slots of a Redis Cluster.
 const slots = 16384
 
 // Nodes is a running Redis Cluster.
@@ -21,7 +21,7 @@ type Nodes struct {
 	Replicas []*Server // number i is one of master i modulo the number of masters
 }
 
-// Addresses are host:port of all nodes, masters first.
+// Addresses returns host:port of all nodes, masters first.
 func (n *Nodes) Addresses() []string {
 	var all []string
 	for _, s := range n.All() {
@@ -30,7 +30,7 @@ func (n *Nodes) Addresses() []string {
 	return all
 }
 
-// All are the masters and then the replicas.
+// All returns the masters and then the replicas.
 func (n *Nodes) All() []*Server {
 	return append(n.Masters[:len(n.Masters):len(n.Masters)], n.Replicas...)
 }
@@ -87,7 +87,7 @@ func (n *Nodes) meet(t testing.TB) {
 	}
 }
 
-// busPort is the port on which a node speaks to other nodes.
+// busPort returns the port of a node for other nodes.
 func busPort(t testing.TB, s *Server) int {
 	t.Helper()
 	answer, err := s.Client(t).ConfigGet(context.Background(), "cluster-port").Result()
@@ -101,7 +101,7 @@ func busPort(t testing.TB, s *Server) int {
 	return port
 }
 
-// complete tells why a node does not call its cluster complete, or nil.
+// complete returns why a node does not consider its cluster complete, or nil.
 func complete(client *redis.Client, nodes int) error {
 	info, err := client.ClusterInfo(context.Background()).Result()
 	if err != nil {
@@ -130,7 +130,7 @@ func (n *Nodes) replicate(t testing.TB) {
 	}
 }
 
-// inStep tells why a replica does not have what its master has, or nil.
+// inStep returns why a replica does not have all of its master, or nil.
 func inStep(client *redis.Client) error {
 	info, err := client.Info(context.Background(), "replication").Result()
 	if err == nil && !strings.Contains(info, "master_link_status:up\r\n") {

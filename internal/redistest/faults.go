@@ -57,7 +57,7 @@ func (n *Nodes) agree(t testing.TB, key string, wanted *Server) *Server {
 	return owner
 }
 
-// agreedOwner is the address of the master that a key lives on, or why there is none that all nodes name.
+// agreedOwner returns the address of the master of a key, or an error if the nodes do not name the same one.
 func agreedOwner(clients []*redis.Client, key string) (string, error) {
 	agreed := ""
 	for _, client := range clients {
@@ -80,7 +80,7 @@ func agreedOwner(clients []*redis.Client, key string) (string, error) {
 	return agreed, nil
 }
 
-// ownerBy is the address of the master that a key lives on, as one node sees it.
+// ownerBy returns the address of the master of a key, as one node sees it.
 func ownerBy(client *redis.Client, key string) (string, error) {
 	slot, err := client.ClusterKeySlot(context.Background(), key).Result()
 	if err != nil {
@@ -98,7 +98,7 @@ func ownerBy(client *redis.Client, key string) (string, error) {
 	return "", errors.New("its slot has no owner")
 }
 
-// running are the nodes that have not been killed.
+// running returns the nodes that have not been killed.
 func (n *Nodes) running() []*Server {
 	var running []*Server
 	for _, s := range n.All() {

@@ -29,7 +29,7 @@ var faketime = sync.OnceValues(func() (string, error) {
 	})
 })
 
-// find is the path of redis-server; without one the test fails.
+// find returns the path of redis-server, or fails the test.
 func find(t testing.TB) string {
 	t.Helper()
 	path, err := program()

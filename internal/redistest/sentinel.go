@@ -42,7 +42,7 @@ func Sentinel(t testing.TB) *Watched {
 	return w
 }
 
-// acquainted tells whom a Sentinel does not know yet, or nil.
+// acquainted returns which servers a Sentinel has not found yet, or nil.
 func acquainted(sentinel *redis.SentinelClient) error {
 	facts, err := sentinel.Master(context.Background(), MasterName).Result()
 	if err == nil && (facts["num-slaves"] != "1" || facts["num-other-sentinels"] != "2") {
@@ -51,7 +51,7 @@ func acquainted(sentinel *redis.SentinelClient) error {
 	return err
 }
 
-// Addresses are host:port of the Sentinels.
+// Addresses returns host:port of the Sentinels.
 func (w *Watched) Addresses() []string {
 	var all []string
 	for _, s := range w.Sentinels {

@@ -49,12 +49,12 @@ func Single(t testing.TB, args ...string) *Server {
 	return start(t, launch{args: single(args)})
 }
 
-// single is the command line of one Redis without persistence.
+// single returns the command line of one Redis without persistence.
 func single(args []string) []string {
 	return append([]string{"--save", "", "--appendonly", "no"}, args...)
 }
 
-// Address is the server's host:port.
+// Address returns the server's host:port.
 func (s *Server) Address() string { return net.JoinHostPort(s.Host, strconv.Itoa(s.Port)) }
 
 // Client is a connection pool to the server, closed at the end of the test. It goes through the socket where there is
@@ -98,7 +98,7 @@ func (s *Server) Restart(t testing.TB) {
 	}
 }
 
-// launch is how a server is started.
+// launch configures how a server is started.
 type launch struct {
 	args        []string
 	environment []string // beside that of this process

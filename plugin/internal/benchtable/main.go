@@ -4,8 +4,9 @@
 //
 // The head says when, on what and with what was measured, and how to do it again. Then comes a table for each top-level
 // benchmark, in the order of the input: a row for each sub-benchmark, a column for each name=value in its name and for
-// each of its metrics. Of a benchmark that ran several times the median counts. What a notes file says under the heading
-// "## BenchmarkName Title" stands above that benchmark's table, and what it says before its first heading below the head.
+// each of its metrics. Of a benchmark that ran several times the median counts. What a notes file says under the
+// heading "## BenchmarkName Title" stands above that benchmark's table, and what it says before its first heading below
+// the head.
 //
 // It knows no benchmark and measures nothing. Input in which a test or benchmark failed is refused.
 package main
@@ -21,7 +22,7 @@ import (
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, here)) }
 
-// run is the program. It prints all or, after an error, nothing.
+// run runs the program. It prints all or, after an error, nothing.
 func run(args []string, in io.Reader, out, trouble io.Writer, where func() machine) int {
 	flags := flag.NewFlagSet("benchtable", flag.ContinueOnError)
 	flags.SetOutput(trouble)
@@ -43,7 +44,7 @@ func run(args []string, in io.Reader, out, trouble io.Writer, where func() machi
 	return 0
 }
 
-// document is the whole text.
+// document returns the whole text.
 func document(in io.Reader, m machine, command string, across, files []string) (string, error) {
 	measured, err := parse(in)
 	if err != nil {

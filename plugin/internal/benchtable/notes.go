@@ -5,7 +5,7 @@ import (
 	"unicode"
 )
 
-// notes are what people say about benchmarks.
+// notes holds the remarks about benchmarks.
 type notes struct {
 	preface  []string
 	sections map[string]section // by the benchmark's name

@@ -10,21 +10,21 @@ import (
 	"strings"
 )
 
-// results are what go test -bench has printed.
+// results holds the output of go test -bench.
 type results struct {
 	cpu    string   // as the go command calls it; "" where it cannot tell
 	pkg    string   // of the lines that follow
 	groups []*group // of the top-level benchmarks, as they came
 }
 
-// group is one top-level benchmark.
+// group holds one top-level benchmark.
 type group struct {
 	pkg  string
 	name string // with Benchmark before it
 	rows []*row
 }
 
-// row is one sub-benchmark.
+// row holds one sub-benchmark.
 type row struct {
 	labels []label
 	units  []string // as they came
