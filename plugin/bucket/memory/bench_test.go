@@ -23,7 +23,7 @@ func manyBounds(tb testing.TB, n int, tenant string) []policy.Bound {
 	bounds := make([]policy.Bound, n)
 	for i := range bounds {
 		p := policyOf(tb, fmt.Sprint("policy-", i), limit.Spec{Algorithm: algorithms[i%len(algorithms)], Quantity: 10_000_000_000, Window: minute})
-		bounds[i] = of(p, policy.ByTenant, tenant)
+		bounds[i] = boundOf(p, policy.ByTenant, tenant)
 	}
 	return bounds
 }
@@ -31,7 +31,7 @@ func manyBounds(tb testing.TB, n int, tenant string) []policy.Bound {
 func TestARefusalAllocatesNothing(t *testing.T) {
 	clock := storetest.NewClock()
 	s := memory.New(memory.Options{Now: clock.Now})
-	bounds, statuses := []policy.Bound{of(daily(t), policy.ByTenant, "acme"), of(perIP(t), policy.ByIP, "fresh")}, make([]decision.Status, 2)
+	bounds, statuses := []policy.Bound{boundOf(daily(t), policy.ByTenant, "acme"), boundOf(perIP(t), policy.ByIP, "fresh")}, make([]decision.Status, 2)
 	bounds[0].Cost = 100
 	take(t, s, bounds[0])
 	allocations := testing.AllocsPerRun(1000, func() {
@@ -88,7 +88,7 @@ func BenchmarkSweepOfAMillionBuckets(b *testing.B) {
 	s := memory.New(memory.Options{Now: wallClock, MaxBuckets: 2_000_000})
 	p := daily(b)
 	for i := range 1_000_000 {
-		take(b, s, of(p, policy.ByTenant, ip(i)))
+		take(b, s, boundOf(p, policy.ByTenant, ip(i)))
 	}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -8,9 +8,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Refund gives back what Take has spent for the bounds whose statuses are Charged, marks them as not charged and says
-// in Returned how much of it their buckets got: what is certainly missing still. It fails only when there is not one
-// status for each bound.
+// Refund returns what Take has spent for the bounds whose statuses are Charged, marks them as not charged, and fills in
+// Returned with what their buckets got: what is certainly missing still. It fails only when there is not one status for
+// each bound.
 func (s *Store) Refund(bounds []policy.Bound, statuses []decision.Status) error {
 	if len(bounds) != len(statuses) {
 		return fmt.Errorf("refund %d bounds: there are %d statuses", len(bounds), len(statuses))
@@ -23,14 +23,15 @@ func (s *Store) Refund(bounds []policy.Bound, statuses []decision.Status) error 
 	return nil
 }
 
+// refund returns what one bound has spent.
 func (s *Store) refund(b *policy.Bound, status *decision.Status) {
 	hash := maphash.Comparable(s.seed, b.Key)
 	sh := &s.shards[int(hash)&(len(s.shards)-1)]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	status.Charged, status.Returned = false, 0
-	now := max(s.now(), sh.forgot)
-	kept := sh.find(hash, &b.Key)
+	now := max(s.now(), sh.droppedAt)
+	kept := sh.findBucket(hash, &b.Key)
 	if kept == nil || kept.expiry <= now {
 		return
 	}

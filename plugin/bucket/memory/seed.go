@@ -8,8 +8,8 @@ import (
 )
 
 // Seed raises what is spent of a bucket to tokens, as if they had been spent at the instant at under l and nothing
-// since. A bucket of which as much is spent already is left alone, so to seed it again changes nothing. Tokens beyond
-// the capacity of l are cut off; an instant later than the store's clock counts as it stands.
+// since. A bucket of which as much is spent already stays as it is, so a second call changes nothing. Tokens beyond the
+// capacity of l are cut off; an instant later than the store's clock is used unchanged.
 func (s *Store) Seed(key policy.Key, l *limit.Limit, tokens int64, at limit.Micros) {
 	if tokens <= 0 {
 		return
@@ -18,13 +18,13 @@ func (s *Store) Seed(key policy.Key, l *limit.Limit, tokens int64, at limit.Micr
 	sh := &s.shards[int(hash)&(len(s.shards)-1)]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	now := max(s.now(), sh.forgot)
+	now := max(s.now(), sh.droppedAt)
 
 	var seeded, kept limit.State
 	l.Advance(&seeded, at)
 	l.Spend(&seeded, at, min(tokens, l.Capacity()))
 	l.Advance(&seeded, now)
-	b := sh.find(hash, &key)
+	b := sh.findBucket(hash, &key)
 	if b != nil && b.expiry > now {
 		kept = b.state
 	}
@@ -36,7 +36,7 @@ func (s *Store) Seed(key policy.Key, l *limit.Limit, tokens int64, at limit.Micr
 		if sh.kept >= s.perShard {
 			sh.evict(&taking{now: now}, &key, s.perShard)
 		}
-		b = sh.add(hash, key)
+		b = sh.addBucket(hash, key)
 	}
 	b.write(&seeded, l, now)
 }

@@ -18,7 +18,7 @@ func TestASeededBucketHasRefilledSinceItWasSeen(t *testing.T) {
 	bucket := policyOf(t, "p", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 60, Window: minute})
 	seen := clock.Now()
 	clock.Advance(10 * limit.Second)
-	b := of(bucket, policy.ByTenant, "acme")
+	b := boundOf(bucket, policy.ByTenant, "acme")
 	s.Seed(b.Key, &bucket.Limit, 50, seen)
 	b.Cost = 0
 	if used := take(t, s, b)[0].Used; used != 40 {
@@ -31,7 +31,7 @@ func TestSeedingOnlyEverRaisesWhatIsSpent(t *testing.T) {
 		clock := storetest.NewClock()
 		s := memory.New(memory.Options{Now: clock.Now})
 		p := &policy.Policy{Name: "p", Limit: *storetest.Limits().Draw(rt, "limit")}
-		b := of(p, policy.ByTenant, "acme")
+		b := boundOf(p, policy.ByTenant, "acme")
 		used := func() int64 {
 			b.Cost = 0
 			return take(t, s, b)[0].Used
@@ -57,7 +57,7 @@ func TestSeedsKeepToTheCeiling(t *testing.T) {
 	s := memory.New(memory.Options{Now: clock.Now, MaxBuckets: 10})
 	p := daily(t)
 	for i := range 100 {
-		s.Seed(of(p, policy.ByTenant, fmt.Sprint(i)).Key, &p.Limit, 1, clock.Now())
+		s.Seed(boundOf(p, policy.ByTenant, fmt.Sprint(i)).Key, &p.Limit, 1, clock.Now())
 	}
 	if stats := s.Stats(); stats.Buckets != 10 || stats.Evicted != 90 {
 		t.Errorf("%+v, want 10 buckets kept of 100", stats)
@@ -68,7 +68,7 @@ func TestASeedThatHasExpiredMakesNoBucket(t *testing.T) {
 	clock := storetest.NewClock()
 	s := memory.New(memory.Options{Now: clock.Now})
 	p := daily(t)
-	s.Seed(of(p, policy.ByTenant, "acme").Key, &p.Limit, 100, clock.Now()-2*day)
+	s.Seed(boundOf(p, policy.ByTenant, "acme").Key, &p.Limit, 100, clock.Now()-2*day)
 	if stats := s.Stats(); stats.Buckets != 0 {
 		t.Errorf("%d buckets, want none", stats.Buckets)
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// fewBounds is how many bounds need no memory beyond the stack.
+// fewBounds is the most bounds that need no memory beyond the stack.
 const fewBounds = 8
 
-// scratch is the memory of a request with more bounds, which the next one uses again.
+// scratch is the memory of a request with more bounds. It is reused.
 type scratch struct {
 	drafts []draft
 	order  []int // empty, with room for all bounds
@@ -30,19 +30,19 @@ func (m *scratch) grow(n int) {
 }
 
 func (m *scratch) putBack() {
-	clear(m.drafts) // they refer to buckets
+	clear(m.drafts) // they point to buckets
 	scratches.Put(m)
 }
 
-// draft is a bucket of the request that is being taken, with a copy of its state to work on: the bucket itself
-// changes only when it is spent from, so that a refused request leaves no trace.
+// draft is a bucket of the current request, with a copy of its state to work on: the bucket itself changes only when it
+// is spent from, so that a denied request changes nothing.
 type draft struct {
 	hash   uint64
-	first  int // the first bound of the request with this key: its draft is the one for all of them
+	first  int // the first bound of the request with this key, whose draft serves all of them
 	shard  *shard
-	bucket *bucket // nil: not kept yet
+	bucket *bucket // nil: there is none yet
 	state  limit.State
-	asked  int64        // tokens that the enforced bounds so far ask of the bucket, together
+	demand int64        // tokens of the enforced bounds that were checked so far
 	spent  *limit.Limit // the limit that was spent last; nil: nothing was spent
 }
 
@@ -54,18 +54,18 @@ type taking struct {
 	now      limit.Micros
 }
 
-// Take implements admit.Buckets. It waits for nothing but locks, and fails only when there is not one status for each
-// bound.
+// Take implements admit.Buckets. It waits for locks only, and fails only when there is not one status for each bound.
 func (s *Store) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	return s.answer(bounds, statuses, true)
+	return s.decide(bounds, statuses, true)
 }
 
-// Peek answers as Take does and spends nothing.
+// Peek fills in the statuses as Take does, and spends nothing.
 func (s *Store) Peek(bounds []policy.Bound, statuses []decision.Status) error {
-	return s.answer(bounds, statuses, false)
+	return s.decide(bounds, statuses, false)
 }
 
-func (s *Store) answer(bounds []policy.Bound, statuses []decision.Status, spends bool) error {
+// decide takes or checks bounds.
+func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, spends bool) error {
 	if len(bounds) != len(statuses) {
 		return fmt.Errorf("take %d bounds: there is room for %d statuses", len(bounds), len(statuses))
 	}
@@ -79,21 +79,21 @@ func (s *Store) answer(bounds []policy.Bound, statuses []decision.Status, spends
 		m.grow(len(bounds))
 		t.drafts, locks = m.drafts, m.order
 	}
-	locks = s.place(&t, locks)
+	locks = s.findShards(&t, locks)
 	s.lock(locks)
 	defer s.unlock(locks)
 	// The clock is read under the locks, so that it does not step back between the requests of one bucket.
 	t.now = s.now()
 	for _, i := range locks {
-		t.now = max(t.now, s.shards[i].forgot)
+		t.now = max(t.now, s.shards[i].droppedAt)
 	}
 	t.read()
-	if t.ask() && spends {
+	if t.checkEnforced() && spends {
 		t.spend()
 		t.spendShadows()
-		s.keep(&t)
+		s.store(&t)
 	} else {
-		t.askShadows()
+		t.checkShadows()
 	}
 	t.report()
 	return nil
@@ -111,9 +111,9 @@ func (s *Store) unlock(shards []int) {
 	}
 }
 
-// place finds the shard of every bound and which bounds share a bucket. It answers the shards to lock, each once and
-// in one order for all requests, so that no two requests wait for each other.
-func (s *Store) place(t *taking, locks []int) []int {
+// findShards finds the shard of every bound and which bounds share a bucket. It returns the shards to lock, each once
+// and in one order for all requests, so that no two requests wait for each other.
+func (s *Store) findShards(t *taking, locks []int) []int {
 	for i := range t.bounds {
 		d := &t.drafts[i]
 		d.hash, d.first = maphash.Comparable(s.seed, t.bounds[i].Key), i
@@ -131,41 +131,43 @@ func (s *Store) place(t *taking, locks []int) []int {
 	return slices.Compact(locks)
 }
 
-// of is bound i's limit and the draft of its bucket, brought to the present.
-func (t *taking) of(i int) (*limit.Limit, *draft) {
+// advance returns bound i's limit and the draft of its bucket, brought to the present.
+func (t *taking) advance(i int) (*limit.Limit, *draft) {
 	l, d := &t.bounds[i].Policy.Limit, &t.drafts[t.drafts[i].first]
 	l.Advance(&d.state, t.now)
 	return l, d
 }
 
+// read copies the states of the buckets into the drafts.
 func (t *taking) read() {
 	for i := range t.drafts {
 		d := &t.drafts[i]
 		if d.first != i {
 			continue
 		}
-		d.bucket = d.shard.find(d.hash, &t.bounds[i].Key)
+		d.bucket = d.shard.findBucket(d.hash, &t.bounds[i].Key)
 		if d.bucket != nil && d.bucket.expiry > t.now {
 			d.state = d.bucket.state
 		}
 	}
 }
 
-// ask asks the enforced bounds, and tells whether all of them admit. Bounds of one bucket must find room together.
-func (t *taking) ask() bool {
+// checkEnforced fills in the waits of the enforced bounds, and reports whether all of them admit. Bounds of one bucket
+// must fit together.
+func (t *taking) checkEnforced() bool {
 	admitted := true
 	for i := range t.bounds {
 		if !t.bounds[i].Enforced() {
 			continue
 		}
-		l, d := t.of(i)
+		l, d := t.advance(i)
 		wait := limit.Micros(0)
 		if cost := t.bounds[i].Cost; cost > 0 {
-			if d.asked > math.MaxInt64-cost {
-				d.asked = math.MaxInt64 - cost
+			if d.demand > math.MaxInt64-cost {
+				d.demand = math.MaxInt64 - cost
 			}
-			d.asked += cost
-			wait = l.Wait(&d.state, t.now, d.asked)
+			d.demand += cost
+			wait = l.Wait(&d.state, t.now, d.demand)
 		}
 		t.statuses[i].Wait = wait
 		admitted = admitted && wait == 0
@@ -173,6 +175,7 @@ func (t *taking) ask() bool {
 	return admitted
 }
 
+// spend spends all enforced bounds.
 func (t *taking) spend() {
 	for i := range t.bounds {
 		if t.bounds[i].Enforced() {
@@ -181,34 +184,34 @@ func (t *taking) spend() {
 	}
 }
 
-// charge spends bound i, which has been asked.
+// charge spends bound i, which admits.
 func (t *taking) charge(i int) {
 	if t.bounds[i].Cost <= 0 {
 		return
 	}
-	l, d := t.of(i)
+	l, d := t.advance(i)
 	l.Spend(&d.state, t.now, t.bounds[i].Cost)
 	d.spent = l
 	t.statuses[i].Charged, t.statuses[i].Receipt = true, d.state.Receipt()
 }
 
-// askShadows asks the shadow bounds as things stand: each alone.
-func (t *taking) askShadows() {
+// checkShadows fills in the waits of the shadow bounds, each alone.
+func (t *taking) checkShadows() {
 	for i := range t.bounds {
 		if !t.bounds[i].Enforced() {
-			l, d := t.of(i)
+			l, d := t.advance(i)
 			t.statuses[i].Wait = l.Wait(&d.state, t.now, t.bounds[i].Cost)
 		}
 	}
 }
 
-// spendShadows asks the shadow bounds one after the other, and spends each that admits.
+// spendShadows checks the shadow bounds one after the other, and spends each that admits.
 func (t *taking) spendShadows() {
 	for i := range t.bounds {
 		if t.bounds[i].Enforced() {
 			continue
 		}
-		l, d := t.of(i)
+		l, d := t.advance(i)
 		wait := l.Wait(&d.state, t.now, t.bounds[i].Cost)
 		t.statuses[i].Wait = wait
 		if wait == 0 {
@@ -217,8 +220,8 @@ func (t *taking) spendShadows() {
 	}
 }
 
-// keep writes what was spent into the buckets, and makes those that are new.
-func (s *Store) keep(t *taking) {
+// store writes what was spent into the buckets, and adds those that are new.
+func (s *Store) store(t *taking) {
 	for i := range t.drafts {
 		d := &t.drafts[i]
 		if d.spent == nil {
@@ -228,16 +231,16 @@ func (s *Store) keep(t *taking) {
 			if d.shard.kept >= s.perShard {
 				d.shard.evict(t, &t.bounds[i].Key, s.perShard)
 			}
-			d.bucket = d.shard.add(d.hash, t.bounds[i].Key)
+			d.bucket = d.shard.addBucket(d.hash, t.bounds[i].Key)
 		}
 		d.bucket.write(&d.state, d.spent, t.now)
 	}
 }
 
-// report fills in what the clients are told: every bound as it stands after the request.
+// report fills in how every bound stands after the request.
 func (t *taking) report() {
 	for i := range t.bounds {
-		l, d := t.of(i)
+		l, d := t.advance(i)
 		status := &t.statuses[i]
 		status.Status = l.Status(&d.state, t.now)
 		status.Now, status.Source = t.now, decision.Memory

@@ -40,9 +40,10 @@ func daily(t testing.TB) *policy.Policy {
 	return policyOf(t, "daily", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 100, Window: day})
 }
 
-// of is a bound of one owner's bucket.
-func of(p *policy.Policy, group policy.Group, owner string) policy.Bound {
-	return policy.Bound{Policy: p, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: group, GroupID: owner}, Cost: 1}
+// boundOf returns a bound of one group's bucket.
+func boundOf(p *policy.Policy, group policy.Group, id string) policy.Bound {
+	key := policy.Key{Namespace: "default", Policy: p.Name, Group: group, GroupID: id}
+	return policy.Bound{Policy: p, Key: key, Cost: 1}
 }
 
 func take(t testing.TB, s *memory.Store, bounds ...policy.Bound) []decision.Status {
@@ -56,7 +57,7 @@ func take(t testing.TB, s *memory.Store, bounds ...policy.Bound) []decision.Stat
 
 func ip(i int) string { return fmt.Sprintf("10.%d.%d.%d", i>>16&255, i>>8&255, i&255) }
 
-// heap is the memory in use, after what nobody needs has gone.
+// heap is the memory in use, after a garbage collection.
 func heap() uint64 {
 	runtime.GC()
 	runtime.GC() // the first one may have found pools and finalizers still holding on
@@ -72,7 +73,7 @@ func TestSoakIdleBucketsAreNoLeak(t *testing.T) {
 	p := perIP(t)
 	before := heap()
 	for i := range buckets {
-		take(t, s, of(p, policy.ByIP, ip(i)))
+		take(t, s, boundOf(p, policy.ByIP, ip(i)))
 	}
 	full := heap()
 	if got := s.Stats(); got != (memory.Stats{Buckets: buckets}) {
@@ -88,7 +89,7 @@ func TestSoakIdleBucketsAreNoLeak(t *testing.T) {
 	if got := s.Stats(); got.Buckets != buckets {
 		t.Fatalf("a microsecond before a token is back: %+v", got)
 	}
-	clock.Advance(limit.Second) // a bucket may be forgotten a second later at most
+	clock.Advance(limit.Second) // a bucket may be dropped a second later at most
 	s.Sweep(clock.Now())
 	if got := s.Stats(); got != (memory.Stats{Expired: uint64(buckets)}) {
 		t.Fatalf("when all are full again: %+v", got)
@@ -104,9 +105,9 @@ func TestBucketsInUseSurviveASweep(t *testing.T) {
 	s := memory.New(memory.Options{Now: clock.Now})
 	long, short := daily(t), perIP(t)
 	for i := range 10_000 {
-		take(t, s, of(short, policy.ByIP, ip(i)))
+		take(t, s, boundOf(short, policy.ByIP, ip(i)))
 		if i%100 == 0 {
-			take(t, s, of(long, policy.ByTenant, ip(i)))
+			take(t, s, boundOf(long, policy.ByTenant, ip(i)))
 		}
 	}
 	clock.Advance(minute)
@@ -115,7 +116,7 @@ func TestBucketsInUseSurviveASweep(t *testing.T) {
 		t.Fatalf("after a minute: %+v", got)
 	}
 	for i := 0; i < 10_000; i += 100 {
-		if got := take(t, s, of(long, policy.ByTenant, ip(i)))[0].Used; got != 2 {
+		if got := take(t, s, boundOf(long, policy.ByTenant, ip(i)))[0].Used; got != 2 {
 			t.Fatalf("tenant %d has used %d of its day, want 2", i, got)
 		}
 	}
@@ -125,13 +126,13 @@ func TestRefusedRequestsAndReadsKeepNoBuckets(t *testing.T) {
 	clock := storetest.NewClock()
 	s := memory.New(memory.Options{Now: clock.Now})
 	short, long := perIP(t), daily(t)
-	empty := of(long, policy.ByTenant, "acme")
+	empty := boundOf(long, policy.ByTenant, "acme")
 	empty.Cost = 100
 	take(t, s, empty)
-	read := of(short, policy.ByIP, "reader")
+	read := boundOf(short, policy.ByIP, "reader")
 	read.Cost = 0
 	for i := range 1000 {
-		take(t, s, empty, of(short, policy.ByIP, ip(i)))
+		take(t, s, empty, boundOf(short, policy.ByIP, ip(i)))
 		take(t, s, read)
 	}
 	if got := s.Stats().Buckets; got != 1 {
@@ -145,11 +146,11 @@ func TestSoakCeilingHoldsUnderAFloodOfAddressesAndADailyQuotaSurvives(t *testing
 			clock := storetest.NewClock()
 			s := memory.New(memory.Options{Now: clock.Now, MaxBuckets: ceiling})
 			short, long := perIP(t), daily(t)
-			quota := of(long, policy.ByTenant, "acme")
+			quota := boundOf(long, policy.ByTenant, "acme")
 			quota.Cost = 100
 			take(t, s, quota)
 			for i := range 4 * ceiling {
-				take(t, s, of(short, policy.ByIP, ip(i)))
+				take(t, s, boundOf(short, policy.ByIP, ip(i)))
 				clock.Advance(1)
 				if i%1000 == 0 && s.Stats().Buckets > ceiling {
 					t.Fatalf("%d buckets, with a ceiling of %d", s.Stats().Buckets, ceiling)
@@ -160,7 +161,7 @@ func TestSoakCeilingHoldsUnderAFloodOfAddressesAndADailyQuotaSurvives(t *testing
 				t.Errorf("%d buckets after the flood, with a ceiling of %d", got.Buckets, ceiling)
 			}
 			if want := uint64(4*ceiling + 1 - got.Buckets); got.Evicted+got.Expired != want || got.Evicted == 0 {
-				t.Errorf("%+v: want %d forgotten", got, want)
+				t.Errorf("%+v: want %d dropped", got, want)
 			}
 			if take(t, s, quota)[0].Admits() {
 				t.Error("the flood has given a tenant its daily quota back")
@@ -173,7 +174,7 @@ func TestAnEvictedBucketStartsAfresh(t *testing.T) {
 	clock := storetest.NewClock()
 	s := memory.New(memory.Options{Now: clock.Now, MaxBuckets: 1})
 	p := daily(t)
-	acme, other := of(p, policy.ByTenant, "acme"), of(p, policy.ByTenant, "other")
+	acme, other := boundOf(p, policy.ByTenant, "acme"), boundOf(p, policy.ByTenant, "other")
 	acme.Cost = 100
 	take(t, s, acme)
 	take(t, s, other)
@@ -189,15 +190,15 @@ func TestAnExpiredBucketGoesBeforeOneInUse(t *testing.T) {
 	clock := storetest.NewClock()
 	s := memory.New(memory.Options{Now: clock.Now, MaxBuckets: 2})
 	p := daily(t)
-	take(t, s, of(perIP(t), policy.ByIP, "10.0.0.1"))
-	take(t, s, of(p, policy.ByTenant, "acme"))
+	take(t, s, boundOf(perIP(t), policy.ByIP, "10.0.0.1"))
+	take(t, s, boundOf(p, policy.ByTenant, "acme"))
 	clock.Advance(minute)
-	take(t, s, of(p, policy.ByTenant, "other"))
+	take(t, s, boundOf(p, policy.ByTenant, "other"))
 	if got := s.Stats(); got != (memory.Stats{Buckets: 2, Expired: 1}) {
 		t.Errorf("%+v: want nothing evicted", got)
 	}
 	clock.Advance(-minute)
-	if now := take(t, s, of(p, policy.ByTenant, "acme"))[0].Now; now != clock.Now()+minute {
+	if now := take(t, s, boundOf(p, policy.ByTenant, "acme"))[0].Now; now != clock.Now()+minute {
 		t.Errorf("the address's bucket is gone, and the clock may still step back %d before that", clock.Now()+minute-now)
 	}
 }
@@ -206,7 +207,7 @@ func TestARequestDoesNotEvictItsOwnBuckets(t *testing.T) {
 	clock := storetest.NewClock()
 	s := memory.New(memory.Options{Now: clock.Now, MaxBuckets: 2})
 	p := daily(t)
-	bounds := []policy.Bound{of(p, policy.ByTenant, "a"), of(p, policy.ByTenant, "b"), of(p, policy.ByTenant, "c")}
+	bounds := []policy.Bound{boundOf(p, policy.ByTenant, "a"), boundOf(p, policy.ByTenant, "b"), boundOf(p, policy.ByTenant, "c")}
 	for range 3 {
 		take(t, s, bounds...)
 	}
@@ -220,7 +221,7 @@ func TestARequestDoesNotEvictItsOwnBuckets(t *testing.T) {
 func TestAForgottenBucketStaysForgottenWhenTheClockStepsBack(t *testing.T) {
 	clock := storetest.NewClock()
 	s := memory.New(memory.Options{Now: clock.Now})
-	quota := of(daily(t), policy.ByTenant, "acme")
+	quota := boundOf(daily(t), policy.ByTenant, "acme")
 	quota.Cost = 100
 	take(t, s, quota)
 	clock.Advance(day)
@@ -228,7 +229,7 @@ func TestAForgottenBucketStaysForgottenWhenTheClockStepsBack(t *testing.T) {
 	clock.Advance(-day) // back in the day whose quota was spent
 	status := take(t, s, quota)[0]
 	if !status.Admits() || status.Now != clock.Now()+day {
-		t.Errorf("%+v: want it decided at the instant at which the bucket was forgotten", status)
+		t.Errorf("%+v: want it decided at the instant at which the bucket was dropped", status)
 	}
 	if wait := take(t, s, quota)[0].Wait; wait <= 0 {
 		t.Errorf("the next day's quota is spent, and wait is %d", wait)
@@ -243,11 +244,11 @@ func TestAnExpiredBucketMeansNothingBeforeItIsSwept(t *testing.T) {
 	clock := storetest.NewClock()
 	s := memory.New(memory.Options{Now: clock.Now})
 	before, after := daily(t), policyOf(t, "daily", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 100, Window: day})
-	spent := of(before, policy.ByTenant, "acme")
+	spent := boundOf(before, policy.ByTenant, "acme")
 	spent.Cost = 100
 	take(t, s, spent)
 	clock.Advance(2 * day)
-	if got := take(t, s, of(after, policy.ByTenant, "acme"))[0].Used; got != 1 {
+	if got := take(t, s, boundOf(after, policy.ByTenant, "acme"))[0].Used; got != 1 {
 		t.Errorf("under another algorithm, a quota of two days ago counts %d", got-1)
 	}
 }
@@ -260,7 +261,7 @@ func TestKeysDoNotHoldOnToTheTextsTheyWereCutFrom(t *testing.T) {
 	before := heap()
 	for i := range 64 {
 		header := strings.Repeat("x", 1<<20) + ip(i)
-		take(t, s, of(p, policy.ByTenant, header[1<<20:]))
+		take(t, s, boundOf(p, policy.ByTenant, header[1<<20:]))
 	}
 	if grown := int64(heap()) - int64(before); grown > 16<<20 {
 		t.Errorf("64 short names hold on to %d MiB", grown>>20)
@@ -273,7 +274,7 @@ func TestRunForgetsWhatExpiresAndEndsWithItsContext(t *testing.T) {
 		s := memory.New(memory.Options{Now: func() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }})
 		p := perIP(t)
 		for i := range 1000 {
-			take(t, s, of(p, policy.ByIP, ip(i)))
+			take(t, s, boundOf(p, policy.ByIP, ip(i)))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -298,7 +299,7 @@ func TestRunForgetsWhatExpiresAndEndsWithItsContext(t *testing.T) {
 
 func TestTakeRefusesStatusesOfAnotherNumber(t *testing.T) {
 	s := memory.New(memory.Options{Now: storetest.NewClock().Now})
-	if err := s.Take(context.Background(), []policy.Bound{of(daily(t), policy.ByTenant, "acme")}, nil); err == nil {
+	if err := s.Take(context.Background(), []policy.Bound{boundOf(daily(t), policy.ByTenant, "acme")}, nil); err == nil {
 		t.Error("a bound without a status was taken")
 	}
 	if got := s.Stats().Buckets; got != 0 {

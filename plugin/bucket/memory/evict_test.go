@@ -13,7 +13,7 @@ import (
 
 // ofUser is a bound of one user's bucket.
 func ofUser(p *policy.Policy, tenant, user string) policy.Bound {
-	b := of(p, policy.ByTenant, tenant)
+	b := boundOf(p, policy.ByTenant, tenant)
 	b.Key.Kind, b.Key.Subject = policy.KindUser, user
 	return b
 }
@@ -38,9 +38,9 @@ func TestSoakNamesThatAreMadeUpEvictNoUsedUpQuota(t *testing.T) {
 		"users of ten tenants": func(p *policy.Policy, i int) policy.Bound {
 			return ofUser(p, fmt.Sprint("evil-", i%10), fmt.Sprint("u", i))
 		},
-		"addresses": func(p *policy.Policy, i int) policy.Bound { return of(p, policy.ByIP, ip(i)) },
+		"addresses": func(p *policy.Policy, i int) policy.Bound { return boundOf(p, policy.ByIP, ip(i)) },
 		"addresses of one tenant": func(p *policy.Policy, i int) policy.Bound {
-			b := of(p, policy.ByTenant, "evil")
+			b := boundOf(p, policy.ByTenant, "evil")
 			b.Key.Kind, b.Key.Subject = policy.KindIP, ip(i)
 			return b
 		},
@@ -53,7 +53,7 @@ func TestSoakNamesThatAreMadeUpEvictNoUsedUpQuota(t *testing.T) {
 			var honest []policy.Bound
 			for i := range victims / 2 {
 				tenant := fmt.Sprint("tenant-", i)
-				honest = append(honest, of(quota, policy.ByTenant, tenant), ofUser(quota, tenant, "alice"))
+				honest = append(honest, boundOf(quota, policy.ByTenant, tenant), ofUser(quota, tenant, "alice"))
 			}
 			spent(t, s, honest)
 			for i := range 4 * ceiling {
@@ -105,12 +105,12 @@ func TestATenantsOwnBucketGoesAfterAllUsersAndAddresses(t *testing.T) {
 	quota, short := daily(t), policyOf(t, "short", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: minute})
 	tenants := make([]policy.Bound, 30)
 	for i := range tenants {
-		tenants[i] = of(short, policy.ByTenant, fmt.Sprint("tenant-", i))
+		tenants[i] = boundOf(short, policy.ByTenant, fmt.Sprint("tenant-", i))
 		take(t, s, tenants[i])
 	}
 	users := []policy.Bound{ofUser(quota, "acme", "alice")}
 	spent(t, s, users)
-	take(t, s, of(short, policy.ByTenant, "one more"))
+	take(t, s, boundOf(short, policy.ByTenant, "one more"))
 	users[0].Cost = 0
 	if used := take(t, s, users[0])[0].Used; used != 0 {
 		t.Errorf("a user's bucket is kept with %d used, and a tenant's own made room", used)

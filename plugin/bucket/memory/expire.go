@@ -11,12 +11,12 @@ import (
 const (
 	// round is how long Run takes to visit every shard once.
 	round = 10 * time.Second
-	// smallMap is the size from which a map that has become mostly empty is worth making anew.
+	// smallMap is the size from which a map that has become mostly empty is made anew.
 	smallMap = 64
 )
 
-// Run forgets expired buckets until ctx ends, one shard at a time. It is not an error that ctx ends. Without Run a
-// store is correct, and grows up to its ceiling.
+// Run drops expired buckets until ctx ends, one shard at a time, and returns nil then. Without Run a store is correct,
+// and grows up to its ceiling.
 func (s *Store) Run(ctx context.Context) error {
 	ticker := time.NewTicker(round / time.Duration(len(s.shards)))
 	defer ticker.Stop()
@@ -30,13 +30,14 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 }
 
-// Sweep forgets all buckets that have expired at now.
+// Sweep drops all buckets that have expired at now.
 func (s *Store) Sweep(now limit.Micros) {
 	for i := range s.shards {
 		s.shards[i].sweep(now)
 	}
 }
 
+// sweep drops the shard's buckets that have expired at now.
 func (sh *shard) sweep(now limit.Micros) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -44,7 +45,7 @@ func (sh *shard) sweep(now limit.Micros) {
 		for b != nil {
 			next := b.next
 			if b.expiry <= now {
-				sh.forget(hash, b, now)
+				sh.expireBucket(hash, b, now)
 			}
 			b = next
 		}
@@ -57,8 +58,9 @@ func (sh *shard) sweep(now limit.Micros) {
 	}
 }
 
-func (sh *shard) forget(hash uint64, b *bucket, now limit.Micros) {
-	sh.remove(hash, b)
+// expireBucket removes a bucket that has expired at now.
+func (sh *shard) expireBucket(hash uint64, b *bucket, now limit.Micros) {
+	sh.removeBucket(hash, b)
 	sh.expired++
-	sh.forgot = max(sh.forgot, now)
+	sh.droppedAt = max(sh.droppedAt, now)
 }

@@ -1,0 +1,187 @@
+package memory
+
+import (
+	"hash/maphash"
+	"math"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// At the ceiling a new bucket replaces the one with the least loss. The loss is how much of a limit is spent, and for
+// how long still: the used share of the limit × the time until the bucket expires. So the used up quota of a day is
+// evicted last, and a name that was seen once first.
+//
+// A client may invent names of users, credentials and addresses. The buckets of one tenant's users are a cohort, and so
+// are those of all addresses without a tenant. A new bucket of a cohort replaces another of the same cohort where that
+// loses no more than a sample of all buckets, and always once the cohort has its part of the store. So invented names
+// evict no more than that part of the other buckets, those with the least loss first. The buckets of tenants, endpoints
+// and all are in no cohort: as long as a shard has a cohort, none of them is evicted.
+//
+// An eviction considers [sampleSize] buckets of all and as many of a cohort, whatever the store's size, under the lock
+// of the shard alone.
+
+const (
+	// sampleSize is how many buckets a new one chooses from at the ceiling, of all and of a cohort.
+	sampleSize = 8
+	// cohortPart is the part of a shard that one cohort may take at the ceiling: one in so many.
+	cohortPart = 4
+	// unsharedLoss is the loss of a bucket that is in no cohort, at least.
+	unsharedLoss = math.MaxInt64 / 2
+)
+
+// cohortKey identifies a cohort: a tenant's users, or, with the zero value, all addresses without a tenant.
+type cohortKey struct{ namespace, tenant string }
+
+// cohort holds the buckets of one cohort in one shard, in no order.
+type cohort struct {
+	key     cohortKey
+	buckets []*bucket
+}
+
+// cohortKeyOf returns the cohort of a bucket, and false where it is in none.
+func cohortKeyOf(key *policy.Key) (cohortKey, bool) {
+	switch {
+	case key.Group == policy.ByIP:
+		return cohortKey{}, true
+	case key.Kind != policy.WholeGroup:
+		return cohortKey{key.Namespace, key.GroupID}, true
+	}
+	return cohortKey{}, false
+}
+
+// joinCohort adds a bucket to its cohort, if it has one.
+func (sh *shard) joinCohort(b *bucket) {
+	of, ok := cohortKeyOf(&b.key)
+	if !ok {
+		return
+	}
+	c := sh.cohorts[of]
+	if c == nil {
+		of.namespace, of.tenant = strings.Clone(of.namespace), strings.Clone(of.tenant)
+		c = &cohort{key: of}
+		sh.cohorts[of] = c
+	}
+	b.cohort, b.place = c, int32(len(c.buckets))
+	c.buckets = append(c.buckets, b)
+}
+
+// leaveCohort removes a bucket from its cohort, if it has one.
+func (sh *shard) leaveCohort(b *bucket) {
+	c := b.cohort
+	if c == nil {
+		return
+	}
+	last := len(c.buckets) - 1
+	c.buckets[b.place] = c.buckets[last]
+	c.buckets[b.place].place = b.place
+	c.buckets[last] = nil
+	if c.buckets = c.buckets[:last]; last == 0 {
+		delete(sh.cohorts, c.key)
+	} else if cap(c.buckets) > smallMap && last < cap(c.buckets)/4 {
+		c.buckets = append(make([]*bucket, 0, 2*last), c.buckets...)
+	}
+}
+
+// write stores the state of a bucket that was spent from under l.
+func (b *bucket) write(state *limit.State, l *limit.Limit, now limit.Micros) {
+	b.state, b.expiry = *state, l.Expiry(state, now)
+	used := min(l.Status(state, now).Used, l.Capacity()) // a limit has 2 × 10^12 tokens at most
+	b.used = int32(max(1024*used/l.Capacity(), 1))
+}
+
+// loss returns how much is lost when the bucket is evicted.
+func (b *bucket) loss(now limit.Micros) int64 {
+	left := int64(max(b.expiry-now, 0))
+	lost := min(left, unsharedLoss/2048) * int64(b.used)
+	if b.cohort == nil && left > 0 {
+		lost = unsharedLoss + lost/2
+	}
+	return lost
+}
+
+// choice is the bucket with the least loss that was considered.
+type choice struct {
+	bucket *bucket
+	loss   int64
+}
+
+// consider chooses a bucket if its loss is the least so far. It leaves out the buckets of the request that needs the
+// room.
+func (c *choice) consider(b *bucket, t *taking) {
+	if t.uses(b) {
+		return
+	}
+	if loss := b.loss(t.now); c.bucket == nil || loss < c.loss {
+		c.bucket, c.loss = b, loss
+	}
+}
+
+// evict makes room in a full shard for the bucket of a key. Where the shard has no buckets but the request's own, it
+// grows by this one.
+func (sh *shard) evict(t *taking, key *policy.Key, perShard int) {
+	var best choice
+	same := sh.cohortOf(key)
+	if same != nil {
+		same.sample(&best, t)
+	}
+	if best.bucket == nil || len(same.buckets) < max(perShard/cohortPart, 1) {
+		sh.sample(&best, t)
+	}
+	if best.bucket == nil || best.loss >= unsharedLoss {
+		for _, c := range sh.cohorts { // a range over a map starts anywhere
+			c.sample(&best, t)
+			break
+		}
+	}
+	switch victim := best.bucket; {
+	case victim == nil:
+	case victim.expiry <= t.now:
+		sh.expireBucket(sh.hashOf(victim), victim, t.now)
+	default:
+		sh.removeBucket(sh.hashOf(victim), victim)
+		sh.evicted++
+	}
+}
+
+// cohortOf returns the cohort that the bucket of a key will join; nil: none, or it will be the first.
+func (sh *shard) cohortOf(key *policy.Key) *cohort {
+	if of, ok := cohortKeyOf(key); ok {
+		return sh.cohorts[of]
+	}
+	return nil
+}
+
+// sample considers some buckets of a cohort.
+func (c *cohort) sample(best *choice, t *taking) {
+	n := len(c.buckets)
+	start := rand.IntN(n)
+	for i := range min(sampleSize, n) {
+		best.consider(c.buckets[(start+i)%n], t)
+	}
+}
+
+// sample considers some buckets of a shard.
+func (sh *shard) sample(best *choice, t *taking) {
+	sampled := 0
+	for _, b := range sh.byHash { // a range over a map starts anywhere
+		best.consider(b, t)
+		if sampled++; sampled == sampleSize+len(t.drafts) {
+			return
+		}
+	}
+}
+
+func (sh *shard) hashOf(b *bucket) uint64 { return maphash.Comparable(sh.seed, b.key) }
+
+// uses reports whether the request has a bucket.
+func (t *taking) uses(b *bucket) bool {
+	for i := range t.drafts {
+		if t.drafts[i].bucket == b {
+			return true
+		}
+	}
+	return false
+}
