@@ -17,15 +17,15 @@ const (
 )
 
 const (
-	// burst is for how many seconds the rate of new keys can be saved up: a node that starts knows no address.
+	// burst is how many seconds of the rate of new keys can be saved up: a node that starts has an empty table.
 	burst = 10
-	// prefixPart is the part of the budget that prefixes have for themselves: one in so many.
+	// prefixPart is the divisor of the budget for the prefixes' own part.
 	prefixPart = 10
 	// reserved is how long a request may take to write its key before its place is free again.
 	reserved = 5 * limit.Second
 )
 
-// Options are what a Budget needs. Now must be set.
+// Options configures a Budget. Now must be set.
 type Options struct {
 	Now  func() limit.Micros // a clock that never steps
 	Most int                 // addresses of this node with a key at once, 20 bytes each; 0: DefaultMost
@@ -44,7 +44,7 @@ type Budget struct {
 	counts [ways]atomic.Uint64
 }
 
-// New makes a budget. It starts nothing.
+// New returns an empty budget. It starts no goroutine.
 func New(o Options) *Budget {
 	most, rate := cmp.Or(o.Most, DefaultMost), cmp.Or(o.Rate, DefaultRate)
 	b := &Budget{now: o.Now, seed: maphash.MakeSeed(), own: newTable(most, rate), rate: max(rate, 0)}
@@ -55,12 +55,12 @@ func New(o Options) *Budget {
 	return b
 }
 
-// Stats are a budget's numbers. Apart, Prefix and Local are since its start.
+// Stats holds a budget's numbers. Apart, Prefix and Local are since its start.
 type Stats struct {
 	Apart  uint64 // new addresses that were counted in a bucket of their own
 	Prefix uint64 // requests whose address was counted by its prefix
 	Local  uint64 // requests whose address was counted in this process
-	Kept   int    // addresses that have, or may have, a key by this node now
+	Kept   int    // addresses that may have a key by this node now
 	Most   int    // addresses that can
 	Rate   int    // new ones a second; 0: any number
 
@@ -68,10 +68,10 @@ type Stats struct {
 	MostLogBytes int64 // that they can, those of prefixes not included
 }
 
-// Stats counts the addresses, set by set.
+// Stats returns the budget's numbers. It counts the addresses set by set.
 func (b *Budget) Stats() Stats {
 	return Stats{
-		Apart: b.counts[apart].Load(), Prefix: b.counts[byPrefix].Load(), Local: b.counts[locally].Load(),
+		Apart: b.counts[byAddress].Load(), Prefix: b.counts[byPrefix].Load(), Local: b.counts[inProcess].Load(),
 		Kept: b.own.count(b.now()), Most: b.own.most(), Rate: b.rate,
 		LogBytes: b.own.bytes.Load(), MostLogBytes: b.own.mostBytes,
 	}
@@ -81,34 +81,35 @@ func (b *Budget) Stats() Stats {
 type way uint8
 
 const (
-	asKnown  way = iota // not by an address
-	apart               // in the bucket of its address
-	twice               // in that, and in the one of its prefix
-	byPrefix            // in the bucket of its prefix alone
-	locally             // in this process
-	ways     = 5
+	notByAddress way = iota // not by an address
+	byAddress               // in the bucket of its address
+	byBoth                  // in that, and in the one of its prefix
+	byPrefix                // in the bucket of its prefix alone
+	inProcess               // in this process
+	ways         = 5
 )
 
 // route is how one bound of a request is counted.
 type route struct {
 	way        way
 	hash       uint64 // of the address
-	prefix     string // twice, byPrefix: what stands in the address's place
+	prefix     string // byBoth, byPrefix: what replaces the address
 	prefixHash uint64
 }
 
-// subject is what has one key in the store. A sliding log has a key beside the one of its address, which is counted on
-// its own: by another size it is another log, because that is what is reserved for it.
+// subject identifies one key in the store. A sliding log has a key beside the one of its address, which is counted on
+// its own. With another size it is another log, because its bytes are reserved.
 type subject struct {
-	namespace, owner, name string
-	policy, endpoint       string // of a sliding log
-	bytes                  uint32 // of a sliding log
-	group                  policy.Group
-	kind                   policy.Kind
+	namespace, groupID, name string
+	policy, endpoint         string // of a sliding log
+	bytes                    uint32 // of a sliding log
+	group                    policy.Group
+	kind                     policy.Kind
 }
 
+// hash returns the hash of a key's subject; with bytes, of its sliding log.
 func (b *Budget) hash(k *policy.Key, bytes uint32) uint64 {
-	s := subject{namespace: k.Namespace, owner: k.GroupID, name: k.Subject, group: k.Group, kind: k.Kind}
+	s := subject{namespace: k.Namespace, groupID: k.GroupID, name: k.Subject, group: k.Group, kind: k.Kind}
 	if bytes > 0 {
 		s.policy, s.endpoint, s.bytes = k.Policy, k.Endpoint, bytes
 	}
@@ -117,30 +118,30 @@ func (b *Budget) hash(k *policy.Key, bytes uint32) uint64 {
 
 // route decides how the bound of an address is counted now. Bytes are what its sliding log may grow to; 0: it has none.
 func (b *Budget) route(key *policy.Key, hash uint64, bytes uint32, now limit.Micros) route {
-	r := route{way: apart, hash: hash}
-	known, shared := b.own.find(hash, now, now+reserved)
-	if known && !shared {
+	r := route{way: byAddress, hash: hash}
+	kept, shared := b.own.findKey(hash, now, now+reserved)
+	if kept && !shared {
 		return r
 	}
 	inUse := false
-	if b.prefixes.any(now) {
+	if b.prefixes.mayHaveKeys(now) {
 		r.prefix, r.prefixHash = b.prefixOf(key, bytes)
-		inUse, _ = b.prefixes.find(r.prefixHash, now, 0)
+		inUse, _ = b.prefixes.findKey(r.prefixHash, now, 0)
 	}
 	switch {
-	case known && inUse:
-		r.way = twice
-	case known:
+	case kept && inUse:
+		r.way = byBoth
+	case kept:
 		b.own.separate(hash)
 	case b.own.add(hash, inUse, bytes, now):
-		if b.counts[apart].Add(1); inUse {
-			r.way = twice
+		if b.counts[byAddress].Add(1); inUse {
+			r.way = byBoth
 		}
 	default:
 		if r.prefix == "" {
 			r.prefix, r.prefixHash = b.prefixOf(key, bytes)
 		}
-		if r.way = locally; b.prefixes.add(r.prefixHash, false, bytes, now) {
+		if r.way = inProcess; b.prefixes.add(r.prefixHash, false, bytes, now) {
 			r.way = byPrefix
 		}
 		b.counts[r.way].Add(1)
@@ -148,6 +149,7 @@ func (b *Budget) route(key *policy.Key, hash uint64, bytes uint32, now limit.Mic
 	return r
 }
 
+// prefixOf returns the prefix of the address in a key, and its hash.
 func (b *Budget) prefixOf(key *policy.Key, bytes uint32) (name string, hash uint64) {
 	name = prefix.Wider(*prefix.Address(key))
 	k := prefix.WithAddress(*key, name)

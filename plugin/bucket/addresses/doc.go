@@ -1,35 +1,34 @@
-// Package addresses bounds how many keys strangers can make in a store that all nodes share. Whoever sends requests
-// from many addresses, or seems to, gets a bucket for each: without a bound they fill the store, and then every limit
-// that fails closed denies.
+// Package addresses bounds how many keys the addresses of clients make in a store that all nodes share. A client that
+// sends requests from many addresses, or seems to, gets a bucket for each: without a bound they fill the store, and
+// then every limit that fails closed denies.
 //
-// # Who is a stranger
+// # What is counted
 //
-// Subjects that a client chooses without anybody's word for it: addresses, with a limit of scope ip, in place of a
-// tenant, or in place of a user or credential. Tenants, users and credentials are known: Kong has verified them, or a
-// header of trusted_headers says who they are. Endpoints are named by the configuration.
+// The subjects that a client chooses and that are not verified: addresses, with a limit of scope ip, in place of a
+// tenant, or in place of a user or credential. Tenants, users and credentials are not counted: Kong has verified them,
+// or a header of trusted_headers names them. Endpoints are named by the configuration.
 //
 // # When an address is new
 //
-// A [Budget] belongs to one node and one shared store. It remembers the addresses whose keys this node has written, by
-// 64 bits of a hash, until those keys have expired there; the store's answers tell when. An address that it does not
-// remember is new to this node: it may have a key by another node, or from before a restart, and is counted all the
-// same. The table has a fixed size, so an address with a key in it costs no memory and one look under the lock of a
-// small set.
+// A [Budget] belongs to one node and one shared store. It keeps the addresses whose keys this node has written, by 64
+// bits of a hash, until those keys have expired there, which follows from the store's answers. An address that it does
+// not keep is new to this node: it may have a key by another node, or from before a restart, and is counted all the
+// same. The table has a fixed size, so an address in it costs no memory and one lookup under the lock of a small set.
 //
 // A new address gets a bucket of its own, as any other, while there is room in the table and in a rate: so many new
-// ones a second, and ten seconds' worth at once. Addresses that are remembered do not notice a flood. So the keys of
-// addresses that are alive at once are at most
+// ones a second, and ten seconds' worth at once. A flood does not affect addresses in the table. So the keys of
+// addresses that exist at once are at most
 //
 //	nodes × (Most + Most ÷ 10)
 //
-// of about 230 bytes each, for a limit or two of each address, and 44 more for every further limit and endpoint. It takes
-// Most ÷ Rate seconds at least to fill them.
+// of about 230 bytes each, for a limit or two of each address, and 44 more for every further limit and endpoint. It
+// takes Most ÷ Rate seconds at least to fill them.
 //
 // # Sliding logs
 //
-// A sliding log grows with the requests that it remembers, so an address with one could fill the store by itself. Each
-// log is counted as a new key beside its address, one for every limit and endpoint, and as the bytes that it may grow to:
-// for a limit of n, with keys and names, about
+// A sliding log grows with the requests that it counts, so an address with one could fill the store by itself. Each
+// log is counted as a new key beside its address, one for every limit and endpoint, and as the bytes that it may grow
+// to: for a limit of n, with keys and names, about
 //
 //	(15 + 14 × max(2n, n + 64)) × 2 × 5 ÷ 4
 //
@@ -39,9 +38,8 @@
 //
 //	bytes ≤ nodes × (Most + Most ÷ 10) × (230 for buckets + 230 for sliding logs)
 //
-// A log without room is counted by its prefix, or in this process, as an address above the budget is; the other limits of
-// its address are not. One thing is not in the bound: a cluster that gives back what a log has spent, because another
-// server denied the request, keeps an entry of nothing until it expires.
+// A log without room is counted by its prefix, or in this process, as an address above the budget is; the other limits
+// of its address are not. A request that another server denies leaves no entry in a log.
 //
 // # Above the budget
 //
@@ -52,7 +50,7 @@
 //
 // None of this admits more from an address than its limit, on one node. All of a prefix share one limit, so they are
 // admitted less. An address that gets a bucket of its own while its prefix is in use spends from both, until what it
-// may have spent as part of the prefix means nothing any more. Three cases are an address's limit once more, as after
+// may have spent as part of the prefix has expired. Three cases are an address's limit once more, as after
 // an eviction: nodes that count it in different ways, a bucket in this process that is followed by one in the store,
 // and a node that starts again.
 //

@@ -7,7 +7,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// keyBytes is what a key takes in the store, with a bucket or two in it and the store's own tables.
+// keyBytes is the size of a key in the store, with a bucket or two in it and the store's own tables.
 const keyBytes = 230
 
 // How the store keeps the entries of a sliding log, see bucket/redis/lua/sliding_log.lua.
@@ -15,7 +15,7 @@ const (
 	logHead, logEntry = 15, 14 // bytes
 	// logExpired is how many expired entries a log always keeps. Beyond, it is rewritten when more than half have expired.
 	logExpired = 64
-	// growth is the most that the server makes a string longer than it is, which else doubles.
+	// growth bounds the spare bytes that the server adds to a string; below, it doubles the string.
 	growth = 1 << 20
 )
 

@@ -33,8 +33,8 @@ func TestLogsThatHaveNoRoomAreCountedByTheirPrefixAndThenInThisProcess(t *testin
 		t.Errorf("%+v: want the bytes of logs used, and no more", stats)
 	}
 	w.take(ofAddress(perMinute(t, 100), "192.0.29.1"))
-	if got := w.owners()["192.0.29.1"]; got != 1 {
-		t.Errorf("a bucket without a log was asked for %d times, want once: logs do not take its room", got)
+	if got := w.subjects()["192.0.29.1"]; got != 1 {
+		t.Errorf("a bucket without a log was taken from %d times, want once: logs do not take its room", got)
 	}
 	if status, _ := w.take(ofAddress(p, "192.0.0.1")); status[0].Used != 2 {
 		t.Errorf("%+v: want an address with a log to keep it", status[0])

@@ -18,10 +18,10 @@ func TestTheBucketOfAPrefixIsReadBesideThatOfItsAddressAndLeftOutWhileUnused(t *
 		w.take(ofAddress(p, "10.0.0."+string(rune('a'+i)))) // the pace is used up: all of them are "other"
 	}
 	w.take(ofAddress(p, "192.0.2.1"))
-	read := func(owners ...string) (names []string) {
+	read := func(ids ...string) (names []string) {
 		bounds := []policy.Bound{ofTenant(p, "acme")}
-		for _, owner := range owners {
-			bounds = append(bounds, ofAddress(p, owner))
+		for _, id := range ids {
+			bounds = append(bounds, ofAddress(p, id))
 		}
 		for i := range bounds {
 			bounds[i].Cost = 0

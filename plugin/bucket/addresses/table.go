@@ -8,13 +8,13 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 )
 
-// places is how many keys compete for one set. It is so many that hardly a set is full before most sets are.
+// places is the number of keys of a set. With so many, hardly a set is full before most sets are.
 const places = 32
 
-// table remembers keys until they have expired in the shared store. It has a fixed size and no pointers.
+// table keeps keys until they have expired in the shared store. It has a fixed size and no pointers.
 //
-// A key is known by 64 bits of a hash that no client can predict: two of a million are taken for one another with a
-// probability below 10^-7.
+// A key is kept as 64 bits of a hash that no client can predict: two of a million are equal with a probability below
+// 10^-7.
 type table struct {
 	sets   []set
 	pace   *pace
@@ -33,17 +33,19 @@ type set struct {
 	shared uint32               // one bit for each place, see add
 }
 
-// newTable makes a table for so many keys, rounded up to whole sets, and so many new ones a second. Sliding logs among
-// them have keyBytes of memory together for each key.
+// newTable returns a table for so many keys, rounded up to whole sets, and so many new ones a second. Sliding logs
+// among them have keyBytes of memory together for each key.
 func newTable(most, rate int) *table {
 	t := &table{sets: make([]set, (most+places-1)/places), pace: newPace(rate), mostBytes: keyBytes * int64(most)}
 	t.freed.Store(math.MinInt64 / 2) // the clock may begin at 0
 	return t
 }
 
+// most returns the number of keys that fit.
 func (t *table) most() int { return len(t.sets) * places }
 
-func (t *table) set(hash uint64) *set { return &t.sets[hash%uint64(len(t.sets))] }
+// setOf returns the set of a key.
+func (t *table) setOf(hash uint64) *set { return &t.sets[hash%uint64(len(t.sets))] }
 
 // place returns where a key is kept at now; -1: nowhere.
 func (s *set) place(hash uint64, now limit.Micros) int {
@@ -55,19 +57,20 @@ func (s *set) place(hash uint64, now limit.Micros) int {
 	return -1
 }
 
-// any reports whether a key may be kept at now.
-func (t *table) any(now limit.Micros) bool { return limit.Micros(t.latest.Load()) > now }
+// mayHaveKeys reports whether any key may be kept at now.
+func (t *table) mayHaveKeys(now limit.Micros) bool { return limit.Micros(t.latest.Load()) > now }
 
-// find reports whether a key is kept, and whether it was added as shared. It is kept until an instant at least, then.
-func (t *table) find(hash uint64, now, until limit.Micros) (known, shared bool) {
-	s := t.set(hash)
+// findKey reports whether a key is kept, and whether it was added as shared. If it is, it stays until an instant at
+// least.
+func (t *table) findKey(hash uint64, now, until limit.Micros) (kept, shared bool) {
+	s := t.setOf(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := s.place(hash, now)
 	if i < 0 {
 		return false, false
 	}
-	t.keep(s, i, until)
+	t.keepUntil(s, i, until)
 	return true, s.shared>>i&1 != 0
 }
 
@@ -75,7 +78,7 @@ func (t *table) find(hash uint64, now, until limit.Micros) (known, shared bool) 
 // allows it. Shared says that the subject may have spent from another bucket before. A key that is kept already needs
 // none of that.
 func (t *table) add(hash uint64, shared bool, bytes uint32, now limit.Micros) bool {
-	if known, _ := t.find(hash, now, now+reserved); known {
+	if kept, _ := t.findKey(hash, now, now+reserved); kept {
 		return true
 	}
 	if !t.reserve(bytes, now) {
@@ -91,11 +94,11 @@ func (t *table) add(hash uint64, shared bool, bytes uint32, now limit.Micros) bo
 // put puts a key into a free place of its set. It reports whether the key is kept, and whether the bytes are used for
 // it: they are not where another request has put the key there first.
 func (t *table) put(hash uint64, shared bool, bytes uint32, now limit.Micros) (kept, used bool) {
-	s := t.set(hash)
+	s := t.setOf(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if i := s.place(hash, now); i >= 0 {
-		t.keep(s, i, now+reserved)
+		t.keepUntil(s, i, now+reserved)
 		return true, false
 	}
 	i := s.free(now)
@@ -107,7 +110,7 @@ func (t *table) put(hash uint64, shared bool, bytes uint32, now limit.Micros) (k
 	if shared {
 		s.shared |= 1 << i
 	}
-	t.keep(s, i, now+reserved)
+	t.keepUntil(s, i, now+reserved)
 	return true, true
 }
 
@@ -121,7 +124,7 @@ func (s *set) free(now limit.Micros) int {
 	return -1
 }
 
-// reserve reports whether so many bytes are left for a sliding log, and takes them.
+// reserve takes bytes for a sliding log, and reports whether there were so many.
 func (t *table) reserve(bytes uint32, now limit.Micros) bool {
 	for {
 		reserved := t.bytes.Load()
@@ -158,9 +161,9 @@ func (t *table) freeExpired(now limit.Micros) bool {
 	return true
 }
 
-// separate says that a key is shared no more.
+// separate marks a key as not shared any more.
 func (t *table) separate(hash uint64) {
-	s := t.set(hash)
+	s := t.setOf(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.hashes {
@@ -170,18 +173,18 @@ func (t *table) separate(hash uint64) {
 	}
 }
 
-// extend keeps a key that is kept until an instant at least.
+// extend keeps a key that is in the table until an instant at least.
 func (t *table) extend(hash uint64, now, until limit.Micros) {
-	s := t.set(hash)
+	s := t.setOf(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if i := s.place(hash, now); i >= 0 {
-		t.keep(s, i, until)
+		t.keepUntil(s, i, until)
 	}
 }
 
-// keep keeps the key of a place until an instant at least. Its set is locked.
-func (t *table) keep(s *set, i int, until limit.Micros) {
+// keepUntil keeps the key of a place until an instant at least. The caller holds the set's lock.
+func (t *table) keepUntil(s *set, i int, until limit.Micros) {
 	if until <= s.until[i] {
 		return
 	}

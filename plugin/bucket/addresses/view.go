@@ -12,57 +12,57 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// slack is how much longer a key is reckoned to be kept by the store than by the length of its life.
+// slack is added to the life of a key in the store.
 const slack = 2 * limit.Second
 
-// Local keeps buckets in this process, with this node's shares of the limits. It waits for nothing.
+// Local keeps buckets in this process, with this node's shares of the limits. It does no I/O.
 type Local interface {
-	// TakeLocally is admit.Buckets.
+	// TakeLocally takes as admit.Buckets does.
 	TakeLocally(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
-	// RefundLocally gives back what TakeLocally has spent for the statuses that are Charged, and clears Charged.
+	// RefundLocally returns what TakeLocally has spent for the statuses that are Charged, and clears Charged.
 	RefundLocally(bounds []policy.Bound, statuses []decision.Status) error
 }
 
-// View is a budget in front of what one plugin config asks otherwise. It is an admit.Buckets, and safe for concurrent
-// use.
+// View applies a budget to the requests of one plugin config, in front of its buckets. It implements admit.Buckets and
+// is safe for concurrent use.
 type View struct {
 	budget *Budget
 	next   admit.Buckets
 	local  Local
 }
 
-// View makes a view that asks next, in which the budget's store keeps its buckets, and local above the budget.
+// View returns a view that takes from next, which the budget's store keeps, and from local above the budget.
 func (b *Budget) View(next admit.Buckets, local Local) *View {
 	return &View{budget: b, next: next, local: local}
 }
 
-// part is what is asked of one place for a request.
+// part is the part of a request that one store decides.
 type part struct {
-	of       []int // the request's bounds
+	indexes  []int // of its bounds in the request's bounds
 	bounds   []policy.Bound
 	statuses []decision.Status
 }
 
-func (p *part) add(i int, b policy.Bound) {
-	p.of, p.bounds, p.statuses = append(p.of, i), append(p.bounds, b), append(p.statuses, decision.Status{})
+func (p *part) addBound(i int, b policy.Bound) {
+	p.indexes, p.bounds, p.statuses = append(p.indexes, i), append(p.bounds, b), append(p.statuses, decision.Status{})
 }
 
 func (p *part) reset() {
 	clear(p.bounds) // the names in the keys are the request's
-	p.of, p.bounds, p.statuses = p.of[:0], p.bounds[:0], p.statuses[:0]
+	p.indexes, p.bounds, p.statuses = p.indexes[:0], p.bounds[:0], p.statuses[:0]
 }
 
-// draft is a request with addresses.
+// draft holds the parts of a request with addresses.
 type draft struct {
-	routes      []route
-	asked, here part // of next, and of this process
+	routes        []route
+	shared, local part // for next, and for this process
 }
 
 var drafts = sync.Pool{New: func() any { return new(draft) }}
 
 func (d *draft) putBack() {
-	d.asked.reset()
-	d.here.reset()
+	d.shared.reset()
+	d.local.reset()
 	clear(d.routes)
 	d.routes = d.routes[:0]
 	drafts.Put(d)
@@ -81,19 +81,20 @@ func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decis
 	d := drafts.Get().(*draft)
 	defer d.putBack()
 	b, now := v.budget, v.budget.now()
-	if b.plan(d, bounds, now) {
+	if b.chooseRoutes(d, bounds, now) {
 		if err := v.next.Take(ctx, bounds, statuses); err != nil {
 			return err
 		}
-		b.keep(d, bounds, statuses, now)
+		b.extendKeys(d, bounds, statuses, now)
 		return nil
 	}
 	return v.takeParts(ctx, d, bounds, statuses, now)
 }
 
-// Counted reports whether the key is that of an address or of its prefix, of which strangers can make any number.
+// Counted reports whether the key is of an address or of its prefix, of which clients can make any number.
 func Counted(k *policy.Key) bool { return prefix.Address(k) != nil }
 
+// anyAddress reports whether a bound is counted by an address.
 func anyAddress(bounds []policy.Bound) bool {
 	for i := range bounds {
 		if prefix.Address(&bounds[i].Key) != nil {
@@ -103,9 +104,9 @@ func anyAddress(bounds []policy.Bound) bool {
 	return false
 }
 
-// plan decides how each bound is counted, and reports whether the request can be asked for as it is. Bounds of one
-// address are counted in one way, but for its sliding logs: each is counted on its own.
-func (b *Budget) plan(d *draft, bounds []policy.Bound, now limit.Micros) (asItIs bool) {
+// chooseRoutes decides how each bound is counted, and reports whether next can take the request unchanged. Bounds of
+// one address are counted in one way, but for its sliding logs: each is counted on its own.
+func (b *Budget) chooseRoutes(d *draft, bounds []policy.Bound, now limit.Micros) (asItIs bool) {
 	asItIs = true
 	for i := range bounds {
 		key := &bounds[i].Key
@@ -120,71 +121,74 @@ func (b *Budget) plan(d *draft, bounds []policy.Bound, now limit.Micros) (asItIs
 			r = b.route(key, hash, bytes, now)
 		}
 		d.routes = append(d.routes, r)
-		asItIs = asItIs && r.way == apart
+		asItIs = asItIs && r.way == byAddress
 	}
 	return asItIs
 }
 
+// routeOf returns the route of an earlier bound of the same subject, and whether there is one.
 func (d *draft) routeOf(hash uint64) (route, bool) {
 	for i := range d.routes {
-		if d.routes[i].way != asKnown && d.routes[i].hash == hash {
+		if d.routes[i].way != notByAddress && d.routes[i].hash == hash {
 			return d.routes[i], true
 		}
 	}
 	return route{}, false
 }
 
-// takeParts takes what this process decides first, because that waits for nothing and can be given back.
-func (v *View) takeParts(ctx context.Context, d *draft, bounds []policy.Bound, statuses []decision.Status, now limit.Micros) error {
+// takeParts takes what this process decides first, because that does no I/O and can be refunded.
+func (v *View) takeParts(
+	ctx context.Context, d *draft, bounds []policy.Bound, statuses []decision.Status, now limit.Micros,
+) error {
 	clear(statuses)
-	d.share(bounds)
-	if len(d.here.bounds) > 0 {
-		if err := v.local.TakeLocally(ctx, d.here.bounds, d.here.statuses); err != nil {
+	d.distribute(bounds)
+	if len(d.local.bounds) > 0 {
+		if err := v.local.TakeLocally(ctx, d.local.bounds, d.local.statuses); err != nil {
 			return fmt.Errorf("count addresses in this process: %w", err)
 		}
-		if d.here.report(statuses) || len(d.asked.bounds) == 0 {
+		if d.local.report(statuses) || len(d.shared.bounds) == 0 {
 			return nil
 		}
 	}
-	err := v.next.Take(ctx, d.asked.bounds, d.asked.statuses)
-	denied := err != nil || d.asked.report(statuses)
-	if denied && len(d.here.bounds) > 0 {
-		if failed := v.local.RefundLocally(d.here.bounds, d.here.statuses); failed != nil {
-			return fmt.Errorf("give back what addresses have spent in this process: %w", failed)
+	err := v.next.Take(ctx, d.shared.bounds, d.shared.statuses)
+	denied := err != nil || d.shared.report(statuses)
+	if denied && len(d.local.bounds) > 0 {
+		if failed := v.local.RefundLocally(d.local.bounds, d.local.statuses); failed != nil {
+			return fmt.Errorf("refund what addresses have spent in this process: %w", failed)
 		}
-		d.here.report(statuses)
+		d.local.report(statuses)
 	}
 	if err == nil {
-		v.budget.keep(d, bounds, statuses, now)
+		v.budget.extendKeys(d, bounds, statuses, now)
 	}
 	return err
 }
 
-// share shares the bounds out to those who are asked.
-func (d *draft) share(bounds []policy.Bound) {
+// distribute adds each bound to the part of the store that decides it.
+func (d *draft) distribute(bounds []policy.Bound) {
 	for i := range bounds {
 		r, b := &d.routes[i], bounds[i]
 		switch r.way {
-		case locally:
-			d.here.add(i, b)
+		case inProcess:
+			d.local.addBound(i, b)
 			continue
-		case twice:
-			d.asked.add(i, b)
+		case byBoth:
+			d.shared.addBound(i, b)
 		case byPrefix:
 		default:
-			d.asked.add(i, b)
+			d.shared.addBound(i, b)
 			continue
 		}
 		b.Key = prefix.WithAddress(b.Key, r.prefix)
-		d.asked.add(i, b)
+		d.shared.addBound(i, b)
 	}
 }
 
-// report fills in the statuses of the request, for a bound that was counted twice the stricter one, and reports whether
-// the request is denied.
+// report fills in the statuses of the request, for a bound that was counted byBoth the stricter one, and reports
+// whether the request is denied.
 func (p *part) report(statuses []decision.Status) (denied bool) {
 	last := -1
-	for j, i := range p.of {
+	for j, i := range p.indexes {
 		denied = denied || decision.Denies(&p.bounds[j], &p.statuses[j])
 		if i != last || stricter(&p.statuses[j], &statuses[i]) {
 			statuses[i] = p.statuses[j]
@@ -194,8 +198,8 @@ func (p *part) report(statuses []decision.Status) (denied bool) {
 	return denied
 }
 
-// stricter reports whether a status binds more than another of the same limit: one that denies, then one without an
-// answer, then the one with less left.
+// stricter reports whether a status is stricter than another of the same limit: one that denies, then one without an
+// answer, then the one with less remaining.
 func stricter(a, than *decision.Status) bool {
 	if x, y := rank(a), rank(than); x != y {
 		return x > y
@@ -206,6 +210,7 @@ func stricter(a, than *decision.Status) bool {
 	return a.Remaining < than.Remaining
 }
 
+// rank returns 2 for a denial, 1 for a failure and 0 for an admission.
 func rank(s *decision.Status) int {
 	switch {
 	case s.Source != decision.Unanswered && !s.Admits():
@@ -217,26 +222,25 @@ func rank(s *decision.Status) int {
 	}
 }
 
-// keep remembers the keys of a request for as long as they live in the store.
-func (b *Budget) keep(d *draft, bounds []policy.Bound, statuses []decision.Status, now limit.Micros) {
+// extendKeys keeps the keys of a request for as long as they live in the store.
+func (b *Budget) extendKeys(d *draft, bounds []policy.Bound, statuses []decision.Status, now limit.Micros) {
 	for i := range d.routes {
 		lasts := life(&bounds[i].Policy.Limit, &statuses[i])
 		if lasts <= reserved {
-			continue // as long as it is kept anyway
+			continue // it is kept for so long anyway
 		}
 		switch r := &d.routes[i]; r.way {
-		case apart, twice:
+		case byAddress, byBoth:
 			b.own.extend(r.hash, now, now+lasts)
-		case byPrefix: // and not where it is counted twice: that is known of the address
+		case byPrefix: // not byBoth, where the address is extended
 			b.prefixes.extend(r.prefixHash, now, now+lasts)
 		default:
 		}
 	}
 }
 
-// life returns how long the key of a bound may live in the store, after an answer. Where there is none, and the key may
-// have been written, it is as long as most limits remember. A key lives for a quarter longer than its state means
-// something.
+// life returns how long the key of a bound may live in the store, by the store's answer. Without an answer, when the key
+// may have been written, it is as long as most limits need. A key lives for a quarter longer than its state needs.
 func life(l *limit.Limit, s *decision.Status) limit.Micros {
 	window := l.Spec().Window
 	lasts := 2 * window

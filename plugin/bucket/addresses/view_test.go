@@ -23,8 +23,8 @@ func TestANewAddressAboveTheBudgetIsCountedByItsPrefix(t *testing.T) {
 	for i := range burst {
 		want[fmt.Sprintf("192.0.2.%d", i)] = 1
 	}
-	if got := w.owners(); !maps.Equal(got, want) {
-		t.Errorf("asked for %v, want %v", got, want)
+	if got := w.subjects(); !maps.Equal(got, want) {
+		t.Errorf("taken from %v, want %v", got, want)
 	}
 }
 
@@ -35,8 +35,8 @@ func TestAnAddressThatIsKnownKeepsItsBucketInAFlood(t *testing.T) {
 		w.take(ofAddress(p, fmt.Sprintf("192.0.2.%d", 2+i)))
 		w.take(ofAddress(p, "192.0.2.1"))
 	}
-	if got := w.asked[ofAddress(p, "192.0.2.1").Key]; got != 201 {
-		t.Errorf("the bucket of the address was asked %d times, want 201", got)
+	if got := w.takes[ofAddress(p, "192.0.2.1").Key]; got != 201 {
+		t.Errorf("the bucket of the address was taken from %d times, want 201", got)
 	}
 	if status, _ := w.take(ofAddress(p, "192.0.2.1")); status[0].Used != 202 {
 		t.Errorf("%d of its limit are used, want the 202 that it spent itself", status[0].Used)
@@ -52,8 +52,8 @@ func TestAboveTheBudgetOfPrefixesAnAddressIsCountedInThisProcess(t *testing.T) {
 	if stats.Apart != burst || stats.Prefix != burst || stats.Local != 1 {
 		t.Errorf("%+v: want %d of each kind and 1 in this process", stats, burst)
 	}
-	if len(w.asked) != 2*burst {
-		t.Errorf("%d buckets were asked for, want %d", len(w.asked), 2*burst)
+	if len(w.takes) != 2*burst {
+		t.Errorf("%d buckets were taken from, want %d", len(w.takes), 2*burst)
 	}
 	if statuses, admitted := w.take(ofAddress(p, fmt.Sprintf("192.0.%d.1", 2*burst))); admitted || statuses[0].Source != decision.Local {
 		t.Errorf("%+v: want its second request denied in this process", statuses[0])
@@ -87,8 +87,8 @@ func TestATableThatIsFullMakesRoomWhenItsKeysHaveExpired(t *testing.T) {
 		t.Errorf("%d addresses are kept after their keys have expired", stats.Kept)
 	}
 	w.take(ofAddress(p, "10.0.1.1"))
-	if w.asked[ofAddress(p, "10.0.1.1").Key] != 1 {
-		t.Errorf("asked for %v, want a bucket of its own for an address", w.owners())
+	if w.takes[ofAddress(p, "10.0.1.1").Key] != 1 {
+		t.Errorf("taken from %v, want a bucket of its own for an address", w.subjects())
 	}
 }
 
@@ -107,9 +107,9 @@ func TestWhatAnAddressSpentAsPartOfItsPrefixCountsWhenItIsCountedApart(t *testin
 		t.Errorf("%+v: want a fourth request in a minute denied", statuses[0])
 	}
 	w.clock.Advance(minute + slack)
-	w.asked = map[policy.Key]int{}
-	if w.take(ofAddress(p, "192.0.2.1")); w.owners()["192.0.2.0/24"] != 0 {
-		t.Errorf("asked for %v, want the prefix to be forgotten", w.owners())
+	w.takes = map[policy.Key]int{}
+	if w.take(ofAddress(p, "192.0.2.1")); w.subjects()["192.0.2.0/24"] != 0 {
+		t.Errorf("taken from %v, want the prefix dropped", w.subjects())
 	}
 }
 
@@ -156,18 +156,18 @@ func TestARequestThatIsDeniedSpendsNothingInThisProcess(t *testing.T) {
 	for i := range 2 * burst {
 		w.take(ofAddress(p, fmt.Sprintf("192.0.%d.1", i)))
 	}
-	stranger := ofAddress(p, "203.0.113.1")
-	statuses, admitted := w.take(ofTenant(none, "acme"), stranger)
+	address := ofAddress(p, "203.0.113.1")
+	statuses, admitted := w.take(ofTenant(none, "acme"), address)
 	if admitted || statuses[1].Charged || statuses[1].Used != 0 {
 		t.Errorf("%+v: want a request of an exhausted tenant denied, and nothing spent", statuses)
 	}
-	if statuses, _ := w.take(stranger); statuses[0].Source != decision.Local || statuses[0].Used != 1 {
+	if statuses, _ := w.take(address); statuses[0].Source != decision.Local || statuses[0].Used != 1 {
 		t.Errorf("%+v: want one token used", statuses[0])
 	}
-	w.take(stranger)
-	asked := len(w.asked)
-	statuses, admitted = w.take(ofTenant(perMinute(t, 100), "other"), stranger)
-	if admitted || len(w.asked) != asked || statuses[0].Source != decision.Unanswered || statuses[0].Failure != decision.NoFailure {
+	w.take(address)
+	before := len(w.takes)
+	statuses, admitted = w.take(ofTenant(perMinute(t, 100), "other"), address)
+	if admitted || len(w.takes) != before || statuses[0].Source != decision.Unanswered || statuses[0].Failure != decision.NoFailure {
 		t.Errorf("%+v: want a request that this process denies to ask for nothing else", statuses)
 	}
 }
@@ -181,8 +181,8 @@ func TestUsersAndTenantsAreNoStrangers(t *testing.T) {
 		credential.Key.Kind = policy.KindCredential
 		w.take(ofTenant(p, fmt.Sprint("t", i)), user, credential)
 	}
-	if len(w.asked) != 15*burst || w.budget.Stats().Kept != 0 {
-		t.Errorf("%d buckets were asked for, want %d; %+v", len(w.asked), 15*burst, w.budget.Stats())
+	if len(w.takes) != 15*burst || w.budget.Stats().Kept != 0 {
+		t.Errorf("%d buckets were taken from, want %d; %+v", len(w.takes), 15*burst, w.budget.Stats())
 	}
 }
 
@@ -193,8 +193,8 @@ func TestAllLimitsOfAnAddressAreCountedInOneWay(t *testing.T) {
 		w.take(ofAddress(p, fmt.Sprintf("192.0.2.%d", i)), ofAddress(hourly, fmt.Sprintf("192.0.2.%d", i)))
 	}
 	w.take(ofAddress(p, "192.0.2.99"), ofAddress(hourly, "192.0.2.99"))
-	if got := w.owners(); got["192.0.2.9"] != 2 || got["192.0.2.0/24"] != 2 || len(got) != burst+1 {
-		t.Errorf("asked for %v, want %d addresses and a prefix, each with two limits", got, burst)
+	if got := w.subjects(); got["192.0.2.9"] != 2 || got["192.0.2.0/24"] != 2 || len(got) != burst+1 {
+		t.Errorf("taken from %v, want %d addresses and a prefix, each with two limits", got, burst)
 	}
 	if stats := w.budget.Stats(); stats.Apart != burst || stats.Prefix != 1 {
 		t.Errorf("%+v: want each address counted once", stats)

@@ -13,7 +13,7 @@ import (
 
 const minute = 60 * limit.Second
 
-// world is a budget in front of a store that records which buckets were asked for.
+// world is a budget in front of a store that records which buckets were taken from.
 type world struct {
 	t      testing.TB
 	clock  *storetest.ManualClock
@@ -21,12 +21,12 @@ type world struct {
 	view   *View
 	shared *memory.Store
 	here   *here
-	asked  map[policy.Key]int // how often each was
+	takes  map[policy.Key]int // how often each was
 }
 
 func newWorld(t testing.TB, most, rate int) *world {
 	clock := storetest.NewClock()
-	w := &world{t: t, clock: clock, asked: map[policy.Key]int{}}
+	w := &world{t: t, clock: clock, takes: map[policy.Key]int{}}
 	w.shared = memory.New(memory.Options{Now: clock.Now})
 	w.here = &here{Store: memory.New(memory.Options{Now: clock.Now})}
 	w.budget = New(Options{Now: clock.Now, Most: most, Rate: rate})
@@ -37,7 +37,7 @@ func newWorld(t testing.TB, most, rate int) *world {
 // Take implements admit.Buckets.
 func (w *world) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	for i := range bounds {
-		w.asked[bounds[i].Key]++
+		w.takes[bounds[i].Key]++
 	}
 	err := w.shared.Take(ctx, bounds, statuses)
 	for i := range statuses {
@@ -98,10 +98,10 @@ func (w *world) take(bounds ...policy.Bound) (statuses []decision.Status, admitt
 	return statuses, true
 }
 
-// owners returns how often the buckets of each owner were asked for.
-func (w *world) owners() map[string]int {
+// subjects returns how often the buckets of each subject were taken from.
+func (w *world) subjects() map[string]int {
 	all := map[string]int{}
-	for key, n := range w.asked {
+	for key, n := range w.takes {
 		all[key.GroupID] += n
 	}
 	return all

@@ -5,8 +5,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Beside returns bounds, and after each one of an address the one of its prefix, which counts the address at a
-// node above its budget. It is for those who read or empty buckets: see [InUse].
+// Beside returns bounds, and after each one of an address the one of its prefix, which counts the address at a node
+// above its budget. Commands that read or empty buckets use it, see [InUse].
 func Beside(bounds []policy.Bound) []policy.Bound {
 	all := make([]policy.Bound, 0, len(bounds))
 	for _, b := range bounds {
@@ -19,20 +19,22 @@ func Beside(bounds []policy.Bound) []policy.Bound {
 	return all
 }
 
-// InUse returns the bounds of Beside, and their statuses, without the prefixes that count nothing now: no node
-// counts the address so, or what it counted means nothing any more.
+// InUse returns the bounds of Beside, and their statuses, without the prefixes that count nothing now: no node counts
+// the address so, or what it counted has expired.
 func InUse(bounds []policy.Bound, statuses []decision.Status) ([]policy.Bound, []decision.Status) {
-	used, told := make([]policy.Bound, 0, len(bounds)), make([]decision.Status, 0, len(bounds))
+	used, kept := make([]policy.Bound, 0, len(bounds)), make([]decision.Status, 0, len(bounds))
 	for i := range bounds {
 		if statuses[i].Used > 0 || i == 0 || !isPrefixOf(&bounds[i], &bounds[i-1]) {
-			used, told = append(used, bounds[i]), append(told, statuses[i])
+			used, kept = append(used, bounds[i]), append(kept, statuses[i])
 		}
 	}
-	return used, told
+	return used, kept
 }
 
-func isPrefixOf(b, of *policy.Bound) bool {
-	return Address(&of.Key) != nil && b.Policy == of.Policy && b.Key == prefixKey(of.Key)
+// isPrefixOf reports whether b is the bound of the prefix of another's address.
+func isPrefixOf(b, other *policy.Bound) bool {
+	return Address(&other.Key) != nil && b.Policy == other.Policy && b.Key == prefixKey(other.Key)
 }
 
-func prefixKey(of policy.Key) policy.Key { return WithAddress(of, Wider(*Address(&of))) }
+// prefixKey returns the key with the prefix of its address.
+func prefixKey(k policy.Key) policy.Key { return WithAddress(k, Wider(*Address(&k))) }

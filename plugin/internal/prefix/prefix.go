@@ -1,5 +1,5 @@
-// Package prefix names the buckets that count addresses together: those of a /24 of IPv4 addresses, and of a /48 of IPv6
-// ones. Package addresses spends from them, and operators read and empty them beside the bucket of an address.
+// Package prefix names the buckets that count addresses together: those of a /24 of IPv4 addresses, and of a /48 of
+// IPv6 ones. Package addresses spends from them, and operators read and empty them beside the bucket of an address.
 //
 // What does not live here: when an address is counted so (package addresses).
 package prefix
@@ -12,13 +12,13 @@ import (
 
 const (
 	prefix4, prefix6 = 24, 48
-	// narrower is how many bits less of an IPv6 prefix are counted that is no longer than prefix6.
+	// narrower is the number of bits that an IPv6 prefix no longer than prefix6 is shortened by.
 	narrower = 16
-	// elsewhere stands for everything that is no address.
-	elsewhere = "other"
+	// noAddress stands for everything that is no address.
+	noAddress = "other"
 )
 
-// Address returns where in a key an address stands; nil: the key is of a tenant, a user, a credential or an endpoint.
+// Address returns a pointer to the address in a key; nil: the key is of a tenant, a user, a credential or an endpoint.
 func Address(k *policy.Key) *string {
 	switch {
 	case k.Group == policy.ByIP:
@@ -36,8 +36,7 @@ func WithAddress(k policy.Key, text string) policy.Key {
 	return k
 }
 
-// Wider returns the prefix that an address, or a prefix as it is counted, belongs to. No address is counted so by
-// itself.
+// Wider returns the prefix that contains an address, or a prefix as it is counted. No address alone is counted so.
 func Wider(text string) string {
 	if address, err := netip.ParseAddr(text); err == nil {
 		address = address.Unmap()
@@ -49,7 +48,7 @@ func Wider(text string) string {
 	}
 	counted, err := netip.ParsePrefix(text)
 	if err != nil || counted.Addr().Is4() {
-		return elsewhere
+		return noAddress
 	}
 	bits := prefix6
 	if counted.Bits() <= prefix6 {
@@ -58,10 +57,11 @@ func Wider(text string) string {
 	return prefixOf(counted.Addr(), bits)
 }
 
+// prefixOf returns the prefix of an address with so many bits.
 func prefixOf(address netip.Addr, bits int) string {
 	prefix, err := address.WithZone("").Prefix(bits)
 	if err != nil {
-		return elsewhere
+		return noAddress
 	}
 	return prefix.String()
 }
