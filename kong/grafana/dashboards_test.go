@@ -2,7 +2,6 @@ package grafana
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,31 +14,11 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
 )
 
-var update = flag.Bool("update", false, "rewrite the dashboards")
+// columns is the width of a page in Grafana.
+const columns = 24
 
 // publishedFile is the file that lists the names, types and labels of the plugin's metrics.
 const publishedFile = "../../plugin/metrics/testdata/metrics.golden"
-
-func TestTheDashboardsAreGeneratedFromTheirSource(t *testing.T) {
-	files, err := Files()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, text := range files {
-		if *update {
-			if err := os.WriteFile(name, text, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if got, err := os.ReadFile(name); err != nil || string(got) != string(text) {
-			t.Errorf("%s is not generated from its source (%v): rewrite it with -update", name, err)
-		}
-	}
-	present, err := filepath.Glob("*.json")
-	if err != nil || len(present) != len(files) {
-		t.Errorf("the folder has %q (%v), want the %d that are made", present, err, len(files))
-	}
-}
 
 // imported holds what Grafana reads of a dashboard, as far as a test needs it.
 type imported struct {
@@ -63,7 +42,7 @@ type imported struct {
 }
 
 // forEachDashboard calls check with every dashboard of the folder.
-func forEachDashboard(t *testing.T, check func(t *testing.T, page *imported)) {
+func forEachDashboard(t *testing.T, check func(t *testing.T, file string, page *imported)) {
 	t.Helper()
 	names, err := filepath.Glob("*.json")
 	if err != nil || len(names) == 0 {
@@ -79,18 +58,16 @@ func forEachDashboard(t *testing.T, check func(t *testing.T, page *imported)) {
 			if err := json.Unmarshal(text, &page); err != nil {
 				t.Fatal(err)
 			}
-			check(t, &page)
+			check(t, name, &page)
 		})
 	}
 }
 
 func TestEveryPanelHasAUnitAndADescriptionAndOverlapsNoOther(t *testing.T) {
-	seen := map[string]bool{}
-	forEachDashboard(t, func(t *testing.T, page *imported) {
-		if page.UID == "" || len(page.UID) > 40 || seen[page.UID] || page.Title == "" {
-			t.Errorf("uid %q (40 characters at most, and its own), title %q", page.UID, page.Title)
+	forEachDashboard(t, func(t *testing.T, file string, page *imported) {
+		if want := "rate-limiter-" + strings.TrimSuffix(file, ".json"); page.UID != want || len(want) > 40 || page.Title == "" {
+			t.Errorf("uid %q, title %q: want the uid %s (40 characters at most) and a title", page.UID, page.Title, want)
 		}
-		seen[page.UID] = true
 		taken := map[[2]int]string{}
 		for i, p := range page.Panels {
 			if p.ID != i+1 || p.Title == "" || !strings.HasSuffix(p.Description, ".") ||
@@ -119,7 +96,7 @@ var variableUse = regexp.MustCompile(`\$\{?(\w+)`)
 
 func TestEveryExpressionUsesWhatThePluginPublishesAndThePageOffers(t *testing.T) {
 	names := promtest.ReadPublished(t, publishedFile)
-	forEachDashboard(t, func(t *testing.T, page *imported) {
+	forEachDashboard(t, func(t *testing.T, _ string, page *imported) {
 		offered := map[string]bool{"__rate_interval": true, "__range": true}
 		used := map[string]bool{"datasource": true} // every panel has it
 		for _, v := range page.Templating.List {
@@ -161,7 +138,7 @@ func TestPrometheusParsesEveryExpression(t *testing.T) {
 	}
 	var rules []rule
 	grafana := strings.NewReplacer("$__rate_interval", "1m", "$__range", "1h", "$top", "5")
-	forEachDashboard(t, func(_ *testing.T, page *imported) {
+	forEachDashboard(t, func(_ *testing.T, _ string, page *imported) {
 		for _, p := range page.Panels {
 			for _, target := range p.Targets {
 				rules = append(rules, rule{fmt.Sprintf("panel%d", len(rules)), grafana.Replace(target.Expr)})
