@@ -24,8 +24,8 @@ func (a *atHand) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules,
 	return nil
 }
 
-// BenchmarkAdmit is the whole of admit.Path.Admit for a request of four bounds that is admitted: who it is, which limits
-// apply, spending them, what they say together, and the headers. What is missing is the socket.
+// BenchmarkAdmit is the whole of admit.Path.Admit for a request of four bounds that is admitted: who it is, which
+// limits apply, spending them, what they say together, and the headers. What is missing is the socket.
 func BenchmarkAdmit(b *testing.B) {
 	const bounds = 4
 	redis := openRedis(b)

@@ -12,7 +12,7 @@ import (
 // warmUp is how long a limiter does its job before it is measured: its buckets come to exist, and leases grow.
 const warmUp = 300 * time.Millisecond
 
-var errRefused = errors.New("refused, though there is plenty")
+var errDenied = errors.New("denied, though there is plenty")
 
 // Every entrant is given a job that it can fail at, so that none is fast because it does nothing.
 func TestEveryEntrantAdmitsUpToTheLimitOfEachTenantAndNoMore(t *testing.T) {
@@ -55,7 +55,7 @@ func BenchmarkHotKey(b *testing.B) { compare(b, []int{1, 4, 8}, 1, []int32{0}, 1
 func BenchmarkZipf(b *testing.B) { compare(b, []int{1, 4, 8}, manyTenants, popular(), 1, 64) }
 
 // BenchmarkCores decides requests of busy tenants on one processor and on two. Of three bounds, tenants share none; the
-// fourth is everybody's.
+// fourth has one bucket for all.
 func BenchmarkCores(b *testing.B) {
 	draws := make([]int32, busyTenants)
 	for i := range draws {
@@ -129,7 +129,7 @@ func (r *run) measure(b *testing.B, goroutines int) {
 	}
 }
 
-// usedCPU is how long this process has computed, in user and kernel mode.
+// usedCPU returns how long this process has computed, in user and kernel mode.
 func usedCPU(b *testing.B) time.Duration {
 	b.Helper()
 	var used syscall.Rusage
@@ -152,7 +152,7 @@ func (r *run) each(b *testing.B, callers int, work func(i int, decide func() err
 				}
 				admitted, err := decide(int(r.draws[at]))
 				if err == nil && !admitted {
-					err = errRefused
+					err = errDenied
 				}
 				return err
 			})

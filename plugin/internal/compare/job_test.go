@@ -19,21 +19,21 @@ type quota struct {
 }
 
 // plenty is more than any benchmark takes, so that every request is admitted: that is the longest way. It is a token in
-// each nanosecond, so that a limiter which spaces requests evenly admits all of them too, and its window is longer than a
-// limiter is measured, because not all refill completely at its end.
+// each nanosecond, so that a limiter which spaces requests evenly admits all of them too, and its window is longer than
+// a limiter is measured, because not all refill completely at its end.
 var plenty = quota{tokens: 1e12, window: 1000 * time.Second}
 
 // job is what every limiter of a comparison has to do.
 type job struct {
 	quota
 	tenants []string
-	// bounds are those of a request of tenants[0]. A request of another tenant has the same but for the owner.
+	// bounds are those of a request of tenants[0]. A request of another tenant has the same but for the group.
 	bounds []policy.Bound
 	redis  *server // nil: the job needs none
 }
 
-// ownerOf is whose bucket bound i of a tenant's request spends from: the tenant's, or one that all share.
-func (j *job) ownerOf(i, tenant int) string {
+// groupOf returns the group whose bucket bound i of a tenant's request spends from: the tenant, or one that all share.
+func (j *job) groupOf(i, tenant int) string {
 	if j.bounds[i].Key.Group == policy.ByTenant {
 		return j.tenants[tenant]
 	}
@@ -52,7 +52,7 @@ var scopes = []struct{ name, scope, algorithm string }{
 	{"user-quota", schema.ScopeUser, schema.AlgorithmFixedWindow},
 }
 
-// limits are the first n scopes, each with the same quota.
+// limits returns the first n scopes, each with the same quota.
 func limits(n int, q quota) []schema.Limit {
 	list := make([]schema.Limit, n)
 	for i, s := range scopes[:n] {
@@ -61,7 +61,7 @@ func limits(n int, q quota) []schema.Limit {
 	return list
 }
 
-// config is a plugin config with these limits for everyone.
+// config returns a plugin config with these limits for all.
 func config(tb testing.TB, list []schema.Limit) schema.Config {
 	tb.Helper()
 	c := schema.Config{
@@ -74,7 +74,7 @@ func config(tb testing.TB, list []schema.Limit) schema.Config {
 	return c
 }
 
-// resolve is the bounds of a request of one tenant and user.
+// resolve returns the bounds of a request of one tenant and user.
 func resolve(tb testing.TB, list []schema.Limit, tenant, user string) []policy.Bound {
 	tb.Helper()
 	snapshot, err := policy.FromConfig(config(tb, list))
@@ -93,7 +93,7 @@ func resolve(tb testing.TB, list []schema.Limit, tenant, user string) []policy.B
 	return r.Bounds
 }
 
-// newJob is a job of n bounds.
+// newJob returns a job of n bounds.
 func newJob(tb testing.TB, n, tenants int, q quota, redis *server) *job {
 	tb.Helper()
 	j := &job{quota: q, redis: redis, tenants: make([]string, tenants)}
@@ -114,7 +114,7 @@ const (
 	drawn       = 1 << 20 // requests, after which they repeat
 )
 
-// popular is whose request comes next, of many tenants.
+// popular returns the tenants of the requests, in order.
 var popular = sync.OnceValue(func() []int32 {
 	z := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), zipfS, 1, manyTenants-1)
 	draws := make([]int32, drawn)

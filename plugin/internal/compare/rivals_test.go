@@ -25,35 +25,35 @@ type limiter struct {
 type entrant struct {
 	name string
 	open func(testing.TB, *job) limiter
-	// single says that it has no notion of a tenant: it does jobs of one tenant only.
+	// single: it has no tenants, and does jobs of one tenant only.
 	single bool
-	// even says that it spaces requests by its rate, and has no burst.
+	// even: it spaces requests by its rate, and has no burst.
 	even bool
 }
 
-// entrants are who is compared. The libraries decide one bound in a call, so a request of four bounds is four calls: they
-// are not all or nothing (what is spent from the first is gone when the last refuses), and the memory of each is this
-// process's alone.
+// entrants holds the limiters that are compared. The libraries decide one bound in a call, so a request of four bounds
+// is four calls: they are not all or nothing (what is spent from the first is gone when the last denies), and the
+// memory of each is this process's alone.
 var entrants = []entrant{
 	{name: "lease", open: ours(newLease)},
 	{name: "lease-over-memory", open: ours(newLeaseOverMemory)},
 	{name: "memory", open: ours(newMemory)},
 	{name: "redis", open: ours(newRedis)},
 	{name: "x-time-rate", open: oneLimiter, single: true},
-	{name: "x-time-rate-map", open: perOwner(func(q quota) func() bool { return rate.NewLimiter(q.perSecond(), int(q.tokens)).Allow })},
+	{name: "x-time-rate-map", open: perGroup(func(q quota) func() bool { return rate.NewLimiter(q.perSecond(), int(q.tokens)).Allow })},
 	{name: "go-limiter", open: goLimiter},
-	{name: "failsafe-smooth", even: true, open: perOwner(func(q quota) func() bool {
+	{name: "failsafe-smooth", even: true, open: perGroup(func(q quota) func() bool {
 		return ratelimiter.NewSmooth[any](uint(q.tokens), q.window).TryAcquirePermit
 	})},
-	{name: "failsafe-bursty", open: perOwner(func(q quota) func() bool {
+	{name: "failsafe-bursty", open: perGroup(func(q quota) func() bool {
 		return ratelimiter.NewBursty[any](uint(q.tokens), q.window).TryAcquirePermit
 	})},
 }
 
 func (q quota) perSecond() rate.Limit { return rate.Limit(float64(q.tokens) / q.window.Seconds()) }
 
-// oneLimiter is golang.org/x/time/rate as it comes: one token bucket for each bound, for everybody. It tells whether a
-// request is admitted, but not what remains or when it is full again; it knows no tenants.
+// oneLimiter is golang.org/x/time/rate as it comes: one token bucket for each bound, for all tenants. It reports
+// whether a request is admitted, but not what remains or when it is full again.
 func oneLimiter(_ testing.TB, j *job) limiter {
 	limiters := make([]*rate.Limiter, len(j.bounds))
 	for i := range limiters {
@@ -88,7 +88,7 @@ func goLimiter(tb testing.TB, j *job) limiter {
 	for tenant := range keys {
 		keys[tenant] = make([]string, len(j.bounds))
 		for i := range j.bounds {
-			keys[tenant][i] = strconv.Itoa(i) + ":" + j.ownerOf(i, tenant)
+			keys[tenant][i] = strconv.Itoa(i) + ":" + j.groupOf(i, tenant)
 		}
 	}
 	return limiter{caller: func() decide {
@@ -103,49 +103,49 @@ func goLimiter(tb testing.TB, j *job) limiter {
 	}}
 }
 
-// owned names a limiter: that of one bound for one owner.
-type owned struct {
-	owner string
+// limiterKey identifies the limiter of one bound for one group.
+type limiterKey struct {
+	group string
 	bound int
 }
 
 // limiters are what a user of a library with single limiters writes around it: a map of them in shards, each with a
-// lock. Nothing is ever forgotten here, though a user would have to.
+// lock. Nothing is ever dropped here, though a user would have to.
 type limiters struct {
 	open   func() func() bool
 	seed   maphash.Seed
 	shards [64]struct {
 		sync.Mutex
-		byOwner map[owned]func() bool
+		byGroup map[limiterKey]func() bool
 		_       [48]byte // keeps the next shard's lock off this cache line
 	}
 }
 
-func (l *limiters) allows(o owned) bool {
-	shard := &l.shards[maphash.Comparable(l.seed, o)%uint64(len(l.shards))]
+func (l *limiters) allows(key limiterKey) bool {
+	shard := &l.shards[maphash.Comparable(l.seed, key)%uint64(len(l.shards))]
 	shard.Lock()
-	allow, ok := shard.byOwner[o]
+	allow, ok := shard.byGroup[key]
 	if !ok {
 		allow = l.open()
-		shard.byOwner[o] = allow
+		shard.byGroup[key] = allow
 	}
 	shard.Unlock()
 	return allow()
 }
 
-// perOwner keeps a limiter of a library for each owner and bound. golang.org/x/time/rate is a token bucket;
-// failsafe-go's smooth limiter spaces requests evenly and its bursty one counts them in periods. All three tell whether a
-// request is admitted, and not what remains or when it is full again.
-func perOwner(open func(quota) func() bool) func(testing.TB, *job) limiter {
+// perGroup keeps a limiter of a library for each group and bound. golang.org/x/time/rate is a token bucket;
+// failsafe-go's smooth limiter spaces requests evenly and its bursty one counts them in periods. All three report
+// whether a request is admitted, and not what remains or when it is full again.
+func perGroup(open func(quota) func() bool) func(testing.TB, *job) limiter {
 	return func(_ testing.TB, j *job) limiter {
 		l := &limiters{open: func() func() bool { return open(j.quota) }, seed: maphash.MakeSeed()}
 		for i := range l.shards {
-			l.shards[i].byOwner = map[owned]func() bool{}
+			l.shards[i].byGroup = map[limiterKey]func() bool{}
 		}
 		return limiter{caller: func() decide {
 			return func(tenant int) (bool, error) {
 				for i := range j.bounds {
-					if !l.allows(owned{j.ownerOf(i, tenant), i}) {
+					if !l.allows(limiterKey{j.groupOf(i, tenant), i}) {
 						return false, nil
 					}
 				}

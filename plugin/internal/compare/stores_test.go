@@ -48,7 +48,7 @@ func openRedis(tb testing.TB) *server {
 	return &server{store: store, admin: started.Client(tb)}
 }
 
-// empty forgets all buckets.
+// empty deletes all buckets.
 func (s *server) empty(tb testing.TB) {
 	tb.Helper()
 	if err := s.admin.FlushAll(context.Background()).Err(); err != nil {
@@ -56,12 +56,12 @@ func (s *server) empty(tb testing.TB) {
 	}
 }
 
-// calls is how many EVALSHA Redis has executed. It is what Redis says, not what we believe to have sent.
+// calls returns how many EVALSHA Redis has executed, by its own count.
 func (s *server) calls(tb testing.TB) uint64 {
 	tb.Helper()
 	text, err := s.admin.Info(context.Background(), "commandstats").Result()
 	if err != nil {
-		tb.Fatalf("ask Redis what it has executed: %v", err)
+		tb.Fatalf("read what Redis has executed: %v", err)
 	}
 	_, counts, ok := strings.Cut(text, "cmdstat_evalsha:calls=")
 	if !ok {
@@ -147,7 +147,7 @@ func ours(open func(testing.TB, *job) (admit.Buckets, func(testing.TB) uint64)) 
 			bounds, statuses := slices.Clone(j.bounds), make([]decision.Status, len(j.bounds))
 			return func(tenant int) (bool, error) {
 				for i := range bounds {
-					bounds[i].Key.GroupID = j.ownerOf(i, tenant)
+					bounds[i].Key.GroupID = j.groupOf(i, tenant)
 				}
 				return take(buckets, bounds, statuses)
 			}
@@ -155,7 +155,7 @@ func ours(open func(testing.TB, *job) (admit.Buckets, func(testing.TB) uint64)) 
 	}
 }
 
-// take spends bounds, and tells whether all admit. A bound without an answer is an error.
+// take spends bounds, and reports whether all admit. A bound without an answer is an error.
 func take(buckets admit.Buckets, bounds []policy.Bound, statuses []decision.Status) (bool, error) {
 	if err := buckets.Take(context.Background(), bounds, statuses); err != nil {
 		return false, err
@@ -170,7 +170,7 @@ func take(buckets admit.Buckets, bounds []policy.Bound, statuses []decision.Stat
 	return admitted, nil
 }
 
-// unanswered is why a store did not answer.
+// unanswered is the error of a store that did not answer.
 type unanswered struct{ decision.Failure }
 
 func (u unanswered) Error() string { return u.String() }

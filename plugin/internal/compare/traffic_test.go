@@ -104,9 +104,9 @@ func nodes(b *testing.B, redis *server, n int) []admit.Buckets {
 	return list
 }
 
-// BenchmarkTraffic is 5,000 requests a second of one tenant, under limits per tenant, per tenant and endpoint, per user and
-// over all, and reports how many EVALSHA Redis executes for 1,000 of them. A limit that is small beside the traffic allows
-// smaller leases; a user who was not seen before has none.
+// BenchmarkTraffic is 5,000 requests a second of one tenant, under limits per tenant, per tenant and endpoint, per user
+// and over all, and reports how many EVALSHA Redis executes for 1,000 of them. A limit that is small beside the traffic
+// allows smaller leases; a user who was not seen before has none.
 func BenchmarkTraffic(b *testing.B) {
 	const perSecond = 5000
 	redis := openRedis(b)

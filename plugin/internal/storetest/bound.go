@@ -20,9 +20,9 @@ type Bound struct {
 	Extra int64
 }
 
-// Check tells the first interval that saw more than the bound, or nil. The admissions may come in any order. Their
-// instants are the store's: where its clock stepped back, the latest instant that it had shown before. Every pair of
-// admissions is covered, in one pass after sorting. A soft-only limit bounds nothing.
+// Check returns an error for the first interval that saw more than the bound, or nil. The admissions may come in any
+// order. Their instants are the store's: where its clock stepped back, the latest instant that it had shown before.
+// Every pair of admissions is covered, in one pass after sorting. A soft-only limit bounds nothing.
 func (b Bound) Check(admissions []limit.Admission) error {
 	spec := b.Limit.Spec()
 	if spec.SoftOnly {
@@ -45,7 +45,7 @@ func (b Bound) Check(admissions []limit.Admission) error {
 	}
 }
 
-// hardPct is the percentage of the limit above which it denies.
+// hardPct returns the percentage of the limit above which it denies.
 func (b Bound) hardPct() int64 {
 	spec := b.Limit.Spec()
 	if spec.SoftPct == 0 {
@@ -54,10 +54,10 @@ func (b Bound) hardPct() int64 {
 	return max(100, spec.HardPct)
 }
 
-// capacity is H in whole tokens, and what is extra.
+// capacity returns H in whole tokens, and what is extra.
 func (b Bound) capacity() int64 { return b.Limit.Spec().Burst*b.hardPct()/100 + b.Extra }
 
-// hard is H in units of 1/base token, and what is extra.
+// hard returns H in units of 1/base token, and what is extra.
 func (b Bound) hard(base int64) int64 {
 	full, pct := b.Limit.Spec().Burst*base, b.hardPct()
 	return full/100*pct + full%100*pct/100 + b.Extra*base
@@ -131,13 +131,13 @@ func (b Bound) checkLog(sorted []limit.Admission) error {
 		return nil // any two admissions may lie a window apart
 	}
 	var sum int64
-	eldest := 0
+	oldest := 0
 	for _, a := range sorted {
-		for sum += a.Cost; sorted[eldest].At <= a.At-window; eldest++ {
-			sum -= sorted[eldest].Cost
+		for sum += a.Cost; sorted[oldest].At <= a.At-window; oldest++ {
+			sum -= sorted[oldest].Cost
 		}
 		if sum > b.capacity() {
-			return b.broken(sum, sorted[eldest].At, a.At, b.capacity())
+			return b.broken(sum, sorted[oldest].At, a.At, b.capacity())
 		}
 	}
 	return nil
@@ -149,17 +149,17 @@ func (b Bound) broken(saw int64, from, to limit.Micros, most int64) error {
 		spec.Algorithm, spec.Quantity, spec.Window/limit.Second, spec.Burst, b.hardPct(), saw, from, to, most)
 }
 
-// Most is the most tokens that any interval [t, t+window) saw, and such an interval's first admission. The
+// Most returns the most tokens that any interval [t, t+window) saw, and such an interval's first admission. The
 // admissions must be in the order of their instants.
 func Most(admissions []limit.Admission, window limit.Micros) (tokens int64, from limit.Micros) {
 	var sum int64
-	eldest := 0
+	oldest := 0
 	for _, a := range admissions {
-		for sum += a.Cost; admissions[eldest].At <= a.At-window; eldest++ {
-			sum -= admissions[eldest].Cost
+		for sum += a.Cost; admissions[oldest].At <= a.At-window; oldest++ {
+			sum -= admissions[oldest].Cost
 		}
 		if sum > tokens {
-			tokens, from = sum, admissions[eldest].At
+			tokens, from = sum, admissions[oldest].At
 		}
 	}
 	return tokens, from

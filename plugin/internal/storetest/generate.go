@@ -6,7 +6,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 )
 
-// Algorithms are all algorithms that a limit can have.
+// Algorithms holds all algorithms that a limit can have.
 var Algorithms = []limit.Algorithm{
 	limit.TokenBucket, limit.LeakyBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog,
 }
@@ -25,7 +25,7 @@ func Limits(algorithms ...limit.Algorithm) *rapid.Generator[*limit.Limit] {
 				return &l
 			}
 			if spec.Quantity == 1 && spec.Burst <= 1 {
-				t.Fatalf("even the smallest limit is refused: %v", err)
+				t.Fatalf("even the smallest limit is rejected: %v", err)
 			}
 			spec.Quantity, spec.Burst = max(1, spec.Quantity/3), spec.Burst/3
 		}

@@ -100,7 +100,7 @@ func (m *Model) check(bounds []policy.Bound, statuses []decision.Status) map[str
 	denied := map[string]bool{}
 	for i := range bounds {
 		if b := &bounds[i]; b.Enforced() && b.Cost > 0 {
-			statuses[i].Wait = m.wait(b, asked(bounds[:i+1], b.Key))
+			statuses[i].Wait = m.wait(b, demand(bounds[:i+1], b.Key))
 			if statuses[i].Wait > 0 {
 				denied[m.place(&b.Key)] = true
 			}
@@ -109,8 +109,8 @@ func (m *Model) check(bounds []policy.Bound, statuses []decision.Status) map[str
 	return denied
 }
 
-// spendPlaces spends the bounds of the places that admit, the enforced ones first, and fills in the waits of the others.
-// It returns the spent ones in order.
+// spendPlaces spends the bounds of the places that admit, the enforced ones first, and fills in the waits of the
+// others. It returns the spent ones in order.
 func (m *Model) spendPlaces(bounds []policy.Bound, statuses []decision.Status, denied map[string]bool) (order []int) {
 	spend := func(i int) {
 		if m.spend(&bounds[i], &statuses[i]); statuses[i].Charged {
@@ -154,8 +154,8 @@ func (m *Model) report(bounds []policy.Bound, statuses []decision.Status) {
 	}
 }
 
-// asked is what the enforced bounds of one bucket ask together; no capacity is nearly as large as where it is cut off.
-func asked(bounds []policy.Bound, key policy.Key) int64 {
+// demand returns what the enforced bounds of one bucket cost together, cut off far above any capacity.
+func demand(bounds []policy.Bound, key policy.Key) int64 {
 	var sum int64
 	for i := range bounds {
 		if bounds[i].Enforced() && bounds[i].Key == key {
@@ -193,8 +193,8 @@ func lockstep(t *testing.T, open Open, place Place, groups []policy.Group) {
 	})
 }
 
-// shadowWait returns the wait that a status must show. A sliding log in shadow that denies may show a later end of it: its
-// entries are read once, beside what another bound spent there provisionally.
+// shadowWait returns the wait that a status must show. A sliding log in shadow that denies may show a later end of it:
+// its entries are read once, beside what another bound spent there provisionally.
 func shadowWait(b *policy.Bound, got, want *decision.Status) limit.Micros {
 	if b.Enforced() || b.Policy.Limit.Spec().Algorithm != limit.SlidingLog || want.Wait == 0 {
 		return want.Wait

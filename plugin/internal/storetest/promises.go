@@ -45,7 +45,7 @@ func admittedRequestSpendsEveryScope(t *testing.T, f *fixture) {
 	}
 }
 
-// burst is n for the algorithms that have a burst.
+// burst returns n for the algorithms that have a burst.
 func burst(algorithm limit.Algorithm, n int64) int64 {
 	if algorithm == limit.TokenBucket || algorithm == limit.LeakyBucket {
 		return n
@@ -53,7 +53,7 @@ func burst(algorithm limit.Algorithm, n int64) int64 {
 	return 0
 }
 
-func everyBoundSaysItsOwnWait(t *testing.T, f *fixture) {
+func everyBoundReportsItsOwnWait(t *testing.T, f *fixture) {
 	roomy := fixed(t, "roomy", 10)
 	slow := bound(t, "slow", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: 60 * limit.Second})
 	fast := bound(t, "fast", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: limit.Second})
@@ -64,7 +64,7 @@ func everyBoundSaysItsOwnWait(t *testing.T, f *fixture) {
 	}
 }
 
-func denialEndsWhenToldAndNotBefore(t *testing.T, f *fixture) {
+func denialEndsAfterItsWait(t *testing.T, f *fixture) {
 	for _, algorithm := range Algorithms {
 		b := bound(t, algorithm.String(), limit.Spec{Algorithm: algorithm, Quantity: 4, Window: hour, Burst: burst(algorithm, 4)})
 		f.take(t, withCost(b, 4))
@@ -78,7 +78,7 @@ func denialEndsWhenToldAndNotBefore(t *testing.T, f *fixture) {
 		}
 		f.Advance(1)
 		if got := f.take(t, withCost(b, 2))[0].Wait; got != 0 {
-			t.Errorf("%s: after waiting as told, wait is %d", algorithm, got)
+			t.Errorf("%s: after that wait, wait is %d", algorithm, got)
 		}
 	}
 }
@@ -112,7 +112,7 @@ func costZeroIsAdmittedByAnEmptyBucket(t *testing.T, f *fixture) {
 	b := fixed(t, "empty", 1)
 	f.take(t, b)
 	if !f.admits(t, withCost(b, 0)) {
-		t.Error("a read was refused")
+		t.Error("a read was denied")
 	}
 }
 
@@ -145,7 +145,7 @@ func shadowIsNotSpentByADeniedRequest(t *testing.T, f *fixture) {
 	f.take(t, shadow, enforced)
 	statuses := f.take(t, shadow, enforced)
 	if !statuses[0].Admits() || statuses[1].Admits() {
-		t.Errorf("waits are %d and %d: want the shadow to say that it would admit", statuses[0].Wait, statuses[1].Wait)
+		t.Errorf("waits are %d and %d: want the shadow to report that it would admit", statuses[0].Wait, statuses[1].Wait)
 	}
 	f.expect(t, "after a denial", []policy.Bound{shadow, enforced}, 1, 1)
 }
@@ -241,15 +241,15 @@ func strangeNamesShareNoBucket(t *testing.T, f *fixture) {
 		"a/b", "a|b", "a=b", "a,b", "*", "\n", "\r\n", strings.Repeat("x", 128), strings.Repeat("x", 129), strings.Repeat("x", 100_000),
 	}
 	base := fixed(t, "policy", 1)
-	for _, owner := range names {
+	for _, group := range names {
 		for _, subject := range slices.Concat(names, []string{""}) {
 			b := base
-			b.Key.GroupID, b.Key.Kind, b.Key.Subject = owner, policy.KindUser, subject
+			b.Key.GroupID, b.Key.Kind, b.Key.Subject = group, policy.KindUser, subject
 			if subject == "" {
 				b.Key.Kind = policy.WholeGroup
 			}
 			if !f.admits(t, b) {
-				t.Fatalf("owner %.40q and subject %.40q share their bucket with another", owner, subject)
+				t.Fatalf("group %.40q and subject %.40q share their bucket with another", group, subject)
 			}
 		}
 	}
@@ -275,7 +275,7 @@ func manyBounds(t *testing.T, f *fixture) {
 	}
 	for range 3 {
 		if !f.admits(t, bounds...) {
-			t.Fatal("refused with room in every bucket")
+			t.Fatal("denied with room in every bucket")
 		}
 	}
 	if f.admits(t, bounds...) {
@@ -286,6 +286,6 @@ func manyBounds(t *testing.T, f *fixture) {
 
 func noBounds(t *testing.T, f *fixture) {
 	if !f.admits(t) {
-		t.Error("a request without bounds was refused")
+		t.Error("a request without bounds was denied")
 	}
 }

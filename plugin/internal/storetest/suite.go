@@ -1,9 +1,8 @@
-// Package storetest says what a store of buckets promises, as tests that every store runs: [Run]. Beside the suite
+// Package storetest tests what a store of buckets promises; every store runs it: [Run]. Beside the suite
 // live the promise of a limit over any interval ([Bound]), a reference store that is slow and plain ([Model]), a clock
-// that tests turn by hand ([ManualClock]), and generators of limits and timelines for property tests.
+// that tests advance ([ManualClock]), and generators of limits and timelines for property tests.
 //
-// What a single limit answers is tested in package limit; what only one store does (its memory, its network) in that
-// store's own package.
+// A single limit is tested in package limit; what only one store has (its memory, its network) in its own package.
 package storetest
 
 import (
@@ -20,7 +19,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Store is what the suite tests: an admit.Buckets.
+// Store is the store under test: an admit.Buckets.
 type Store interface {
 	Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
 }
@@ -31,23 +30,23 @@ type Clock interface {
 	Advance(by limit.Micros) // negative: the clock steps back
 }
 
-// Open makes an empty store, which the suite uses until the test t ends.
+// Open returns an empty store, which the suite uses until the test t ends.
 type Open func(t *testing.T) (Store, Clock)
 
-// ManualClock is a clock that stands still until it is told to advance. It is safe for concurrent use.
+// ManualClock is a clock that stands still until Advance. It is safe for concurrent use.
 type ManualClock struct{ now atomic.Int64 }
 
-// NewClock is a clock that shows Start.
+// NewClock returns a clock that shows Start.
 func NewClock() *ManualClock {
 	var c ManualClock
 	c.now.Store(int64(Start))
 	return &c
 }
 
-// Now is the instant that the clock shows.
+// Now returns the instant that the clock shows.
 func (c *ManualClock) Now() limit.Micros { return limit.Micros(c.now.Load()) }
 
-// Advance turns the clock.
+// Advance moves the clock.
 func (c *ManualClock) Advance(by limit.Micros) { c.now.Add(int64(by)) }
 
 // test is one promise.
@@ -59,8 +58,8 @@ type test struct {
 var promises = []test{
 	{"DeniedRequestSpendsNoScope", deniedRequestSpendsNoScope},
 	{"AdmittedRequestSpendsEveryScope", admittedRequestSpendsEveryScope},
-	{"EveryBoundSaysItsOwnWait", everyBoundSaysItsOwnWait},
-	{"DenialEndsWhenToldAndNotBefore", denialEndsWhenToldAndNotBefore},
+	{"EveryBoundReportsItsOwnWait", everyBoundReportsItsOwnWait},
+	{"DenialEndsAfterItsWaitAndNotBefore", denialEndsAfterItsWait},
 	{"CostAboveCapacityIsNeverAdmittedAndSpendsNothing", costAboveCapacityIsNeverAdmitted},
 	{"CostZeroReadsWithoutSpending", costZeroReads},
 	{"CostZeroIsAdmittedByAnEmptyBucket", costZeroIsAdmittedByAnEmptyBucket},
@@ -111,7 +110,7 @@ type fixture struct {
 	Clock
 }
 
-// bound is what most tests are made of: a policy's limit, and cost 1 from the bucket of tenant acme.
+// bound returns a bound of a limit that costs 1 from the bucket of tenant acme.
 func bound(t *testing.T, name string, spec limit.Spec) policy.Bound {
 	t.Helper()
 	l, err := limit.New(spec)
@@ -125,14 +124,14 @@ func bound(t *testing.T, name string, spec limit.Spec) policy.Bound {
 	}
 }
 
-// fixed is a bound of so many tokens an hour, in fixed windows.
+// fixed returns a bound of so many tokens an hour, in fixed windows.
 func fixed(t *testing.T, name string, quantity int64) policy.Bound {
 	return bound(t, name, limit.Spec{Algorithm: limit.FixedWindow, Quantity: quantity, Window: hour})
 }
 
 const hour = 3600 * limit.Second
 
-// withMode is b under a policy of another mode.
+// withMode returns b under a policy of another mode.
 func withMode(b policy.Bound, mode policy.Mode) policy.Bound {
 	p := *b.Policy
 	p.Mode = mode
@@ -145,7 +144,7 @@ func withCost(b policy.Bound, cost int64) policy.Bound {
 	return b
 }
 
-// take takes the bounds, and answers each one's status.
+// take takes the bounds, and returns their statuses.
 func (f *fixture) take(t *testing.T, bounds ...policy.Bound) []decision.Status {
 	t.Helper()
 	statuses := make([]decision.Status, len(bounds))
@@ -160,13 +159,13 @@ func (f *fixture) take(t *testing.T, bounds ...policy.Bound) []decision.Status {
 	return statuses
 }
 
-// used is what the bound's bucket counts, without spending.
+// used returns what the bound's bucket counts, without spending.
 func (f *fixture) used(t *testing.T, b policy.Bound) int64 {
 	t.Helper()
 	return f.take(t, withCost(b, 0))[0].Used
 }
 
-// admits takes the bounds and tells whether all enforced ones admit.
+// admits takes the bounds and reports whether all enforced ones admit.
 func (f *fixture) admits(t *testing.T, bounds ...policy.Bound) bool {
 	t.Helper()
 	return admitted(bounds, f.take(t, bounds...))
