@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 )
@@ -160,7 +161,19 @@ func CanonicalEndpoint(pattern string) string {
 func (c Config) limitFaults() []Fault {
 	var faults []Fault
 	for _, l := range c.limits() {
-		faults = append(faults, l.faults()...)
+		faults = append(append(faults, l.textFaults()...), l.faults()...)
+	}
+	return faults
+}
+
+// textFaults returns which free texts of l have control characters.
+func (l locatedLimit) textFaults() []Fault {
+	var faults []Fault
+	row := Policy{Limit: l.Limit}
+	for _, f := range PolicyFields() {
+		if text, ok := f.In(&row).(*string); ok && f.Unit == "text" && strings.ContainsFunc(*text, unicode.IsControl) {
+			faults = append(faults, Fault{docpath.Member(l.path, f.Name), f.Must()})
+		}
 	}
 	return faults
 }

@@ -125,10 +125,11 @@ const defaultNamespace = "default"
 
 // Bounds of what a row may say, as schema.Policy declares them.
 var (
-	maxName    = policyField("name").MaxLength        // bytes of a policy's or tier's name
-	maxPart    = policyField("tenant").MaxLength      // bytes of an identity: longer ones are counted by their hash
-	maxNote    = policyField("public_note").MaxLength // bytes
-	maxCost    = policyField("cost").Max
+	maxName = policyField("name").MaxLength        // bytes of a policy's or tier's name
+	maxPart = policyField("tenant").MaxLength      // bytes of an identity: longer ones are counted by their hash
+	maxNote = policyField("public_note").MaxLength // bytes
+	maxCost = policyField("cost").Max
+
 	modes      = policyField("mode").OneOf
 	failModes  = policyField("fail_mode").OneOf
 	accuracies = policyField("accuracy").OneOf
@@ -200,6 +201,56 @@ func (f *faultList) tier(field, name string) {
 	if len(name) > maxName {
 		f.add(field, "must have at most %d bytes, got %d", maxName, len(name))
 	}
+}
+
+// compileLimit compiles a limit by itself: all of it except its endpoint's place among others.
+func compileLimit(config schema.Limit) (Policy, error) {
+	algorithm, err := limit.ParseAlgorithm(first(config.Algorithm, schema.AlgorithmTokenBucket))
+	if err != nil {
+		return Policy{}, &limit.FieldError{Field: "algorithm", Problem: err.Error()}
+	}
+	compiled, err := limit.New(limit.Spec{
+		Algorithm: algorithm,
+		Quantity:  config.Limit,
+		Window:    windowMicros(config.WindowSize),
+		Burst:     config.Burst,
+		SoftPct:   config.SoftThresholdPct,
+		HardPct:   config.HardThresholdPct,
+		SoftOnly:  config.SoftOnly,
+	})
+	if err != nil {
+		return Policy{}, err
+	}
+	scope := slices.Index(scopeNames[:], config.Scope)
+	if scope < int(Tenant) {
+		return Policy{}, &limit.FieldError{Field: "scope", Problem: fmt.Sprintf("unknown scope %q", config.Scope)}
+	}
+	p := Policy{
+		Name:     config.Name,
+		Scope:    Scope(scope),
+		Endpoint: config.Endpoint,
+		Limit:    compiled,
+		Mode:     parseMode(config.Mode, ""),
+		FailMode: parseFailMode(config.FailMode, ""),
+		Accuracy: parseAccuracy(config.Accuracy, ""),
+		Cost:     -1,
+		pattern:  -1,
+		quota:    quotaItem(config.Name, compiled.Spec()),
+	}
+	if config.Cost != nil {
+		p.Cost = *config.Cost
+	}
+	return p, nil
+}
+
+// windowMicros returns a window in microseconds. A window that is too long for a limit stays too long: the product does
+// not wrap around.
+func windowMicros(seconds int64) limit.Micros {
+	return limit.Micros(min(max(seconds, -1), int64(limit.MaxWindow/limit.Second)+1)) * limit.Second
+}
+
+func quotaItem(name string, spec limit.Spec) string {
+	return fmt.Sprintf("%q;q=%d;w=%d", name, spec.Quantity, spec.Window/limit.Second)
 }
 
 // compileRow compiles one policy of a database; r is nil if there are faults. Of a row that compiles, whether its endpoint

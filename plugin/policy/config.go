@@ -145,56 +145,6 @@ func (c *compiler) compilePolicy(config schema.Limit) (*Policy, error) {
 	return &p, nil
 }
 
-// compileLimit compiles a limit by itself: all of it except its endpoint's place among others.
-func compileLimit(config schema.Limit) (Policy, error) {
-	algorithm, err := limit.ParseAlgorithm(first(config.Algorithm, schema.AlgorithmTokenBucket))
-	if err != nil {
-		return Policy{}, &limit.FieldError{Field: "algorithm", Problem: err.Error()}
-	}
-	compiled, err := limit.New(limit.Spec{
-		Algorithm: algorithm,
-		Quantity:  config.Limit,
-		Window:    windowMicros(config.WindowSize),
-		Burst:     config.Burst,
-		SoftPct:   config.SoftThresholdPct,
-		HardPct:   config.HardThresholdPct,
-		SoftOnly:  config.SoftOnly,
-	})
-	if err != nil {
-		return Policy{}, err
-	}
-	scope := slices.Index(scopeNames[:], config.Scope)
-	if scope < int(Tenant) {
-		return Policy{}, &limit.FieldError{Field: "scope", Problem: fmt.Sprintf("unknown scope %q", config.Scope)}
-	}
-	p := Policy{
-		Name:     config.Name,
-		Scope:    Scope(scope),
-		Endpoint: config.Endpoint,
-		Limit:    compiled,
-		Mode:     parseMode(config.Mode, ""),
-		FailMode: parseFailMode(config.FailMode, ""),
-		Accuracy: parseAccuracy(config.Accuracy, ""),
-		Cost:     -1,
-		pattern:  -1,
-		quota:    quotaItem(config.Name, compiled.Spec()),
-	}
-	if config.Cost != nil {
-		p.Cost = *config.Cost
-	}
-	return p, nil
-}
-
-// windowMicros returns a window in microseconds. A window that is too long for a limit stays too long: the product does
-// not wrap around.
-func windowMicros(seconds int64) limit.Micros {
-	return limit.Micros(min(max(seconds, -1), int64(limit.MaxWindow/limit.Second)+1)) * limit.Second
-}
-
-func quotaItem(name string, spec limit.Spec) string {
-	return fmt.Sprintf("%q;q=%d;w=%d", name, spec.Quantity, spec.Window/limit.Second)
-}
-
 func parseMode(own, common string) Mode {
 	switch first(own, common) {
 	case schema.ModeShadow:

@@ -37,6 +37,16 @@ const (
 	formatPublicNote        // adds the public note of policies and overrides
 )
 
+// fieldsSince lists the fields that a saved policy has since a format; before the first of these it has all the others, in
+// the order of their declaration.
+var fieldsSince = []struct {
+	format uint32
+	name   string
+}{
+	{formatAccuracy, "accuracy"},
+	{formatPublicNote, "public_note"},
+}
+
 var (
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
 

@@ -13,16 +13,6 @@ var policyFields = slices.DeleteFunc(slices.Clone(schema.PolicyFields()), func(f
 	return f.Name == "slot"
 })
 
-// fieldsSince lists the fields that a saved policy has since a format; before the first of these it has all the others, in
-// the order of their declaration.
-var fieldsSince = []struct {
-	format uint32
-	name   string
-}{
-	{formatAccuracy, "accuracy"},
-	{formatPublicNote, "public_note"},
-}
-
 // savedFields are the fields of a policy in the order of their bytes in a file, and the format since which each is there.
 var savedFields = func() (list []savedField) {
 	since := func(name string) (uint32, int) {
