@@ -76,6 +76,7 @@ var bad = map[string][]row{
 	"policies_hard_soft_only":     {{"hard_threshold_pct": 120, "soft_only": true}},
 	"policies_mode":               {{"mode": "off"}},
 	"policies_cost":               {{"cost": -1}, {"cost": 1_000_000_001, "limit": 1_000_000_000_000}},
+	"policies_description":        {{"description": strings.Repeat("x", 201)}, {"description": "a\nb"}},
 	"policies_cost_capacity":      {{"cost": 101}, {"cost": 2, "algorithm": "leaky_bucket"}, {"cost": 11, "burst": 10, "hard_threshold_pct": 200}},
 	"policies_fail_mode":          {{"fail_mode": "shut"}},
 	"policies_slot":               {{"slot": "old"}},

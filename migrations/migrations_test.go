@@ -15,7 +15,7 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // files is how many migrations there are.
-const files = 11
+const files = 12
 
 func TestUpDownAndUpAgainLeadsToTheSameTables(t *testing.T) {
 	dsn := pgtest.Shared(t).Empty(t)

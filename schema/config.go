@@ -232,6 +232,9 @@ type Limit struct {
 	//
 	// Empty means absent.
 	Accuracy string `json:"accuracy,omitempty" kong:"one_of=leased|exact"`
+
+	// What the limit is for, which clients read where it denies their requests: at most 200 bytes without control characters. Default: nothing.
+	Description string `json:"description,omitempty" kong:"len_max=200" kong_err:"must have at most 200 bytes, without control characters" unit:"text" example:"Protects the nightly import."`
 }
 
 // Capacity is the most tokens that l holds at once, before thresholds: the burst of a bucket (or the default that stands

@@ -20,6 +20,7 @@ var fieldsOfPolicy = []Field[Policy]{
 	{Name: "cost", Unit: "tokens", in: func(row *Policy) any { return &row.Limit.Cost }},
 	{Name: "fail_mode", in: func(row *Policy) any { return &row.Limit.FailMode }},
 	{Name: "accuracy", in: func(row *Policy) any { return &row.Limit.Accuracy }},
+	{Name: "description", Unit: "text", Example: "Protects the nightly import.", in: func(row *Policy) any { return &row.Limit.Description }},
 	{Name: "public_note", Unit: "text", Example: "Agreed until the end of the year.", in: func(row *Policy) any { return &row.PublicNote }},
 	{Name: "slot", in: func(row *Policy) any { return &row.Slot }},
 }

@@ -52,6 +52,7 @@ var lostWith = map[int64][]loss{
 	9:  {{"override_history", "public_note"}, {"overrides", "public_note"}, {"policies", "public_note"}},
 	10: {},
 	11: {{"nodes", "first_reported_at"}},
+	12: {{"policies", "description"}},
 }
 
 func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action {

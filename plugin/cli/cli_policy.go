@@ -223,6 +223,7 @@ func limitText(p pgstore.Policy) string {
 	if p.Cost != nil {
 		add(true, "cost %d", *p.Cost)
 	}
+	add(p.Description != "", "%s", p.Description)
 	return strings.Join(parts, ", ")
 }
 

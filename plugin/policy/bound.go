@@ -96,8 +96,9 @@ type Policy struct {
 	pattern int // index of Endpoint among the config's patterns; -1 for every endpoint, and for a row's
 	Limit   limit.Limit
 
-	PublicNote string // shown to the tenant; "" for none
-	quota      string // item of the RateLimit-Policy field: "burst";q=100;w=60
+	Description string // what denied clients read about the limit; empty: nothing
+	PublicNote  string // shown to the tenant; "" for none
+	quota       string // item of the RateLimit-Policy field: "burst";q=100;w=60
 }
 
 // Quota returns the policy as an item of the IETF RateLimit-Policy field.
@@ -110,7 +111,11 @@ func (p *Policy) Describe() string {
 	if spec.Burst != spec.Quantity {
 		text += fmt.Sprintf(" with a burst of %d", spec.Burst)
 	}
-	return fmt.Sprintf("%s (%s) %s", text, spec.Algorithm, PerScope(p.Scope.String()))
+	text = fmt.Sprintf("%s (%s) %s", text, spec.Algorithm, PerScope(p.Scope.String()))
+	if p.Description != "" {
+		text += ": " + p.Description
+	}
+	return text
 }
 
 // ByRoute reports whether the policy counts per endpoint without a pattern. Then the route's name identifies the

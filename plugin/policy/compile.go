@@ -69,7 +69,7 @@ func (r *row) normalized() Row {
 			Tenant:     r.tenant,
 			PublicNote: r.PublicNote,
 			Limit: schema.Limit{
-				Name: r.Name, Scope: r.Scope.String(), Endpoint: r.Endpoint,
+				Name: r.Name, Scope: r.Scope.String(), Endpoint: r.Endpoint, Description: r.Description,
 				Algorithm: spec.Algorithm.String(), Limit: spec.Quantity, WindowSize: int64(spec.Window / limit.Second),
 				SoftThresholdPct: spec.SoftPct, HardThresholdPct: spec.HardPct, SoftOnly: spec.SoftOnly,
 			},
@@ -130,9 +130,10 @@ var (
 	maxNote = policyField("public_note").MaxLength // bytes
 	maxCost = policyField("cost").Max
 
-	modes      = policyField("mode").OneOf
-	failModes  = policyField("fail_mode").OneOf
-	accuracies = policyField("accuracy").OneOf
+	maxDescription = policyField("description").MaxLength // bytes
+	modes          = policyField("mode").OneOf
+	failModes      = policyField("fail_mode").OneOf
+	accuracies     = policyField("accuracy").OneOf
 )
 
 func policyField(name string) schema.Field[schema.Policy] {
@@ -226,16 +227,17 @@ func compileLimit(config schema.Limit) (Policy, error) {
 		return Policy{}, &limit.FieldError{Field: "scope", Problem: fmt.Sprintf("unknown scope %q", config.Scope)}
 	}
 	p := Policy{
-		Name:     config.Name,
-		Scope:    Scope(scope),
-		Endpoint: config.Endpoint,
-		Limit:    compiled,
-		Mode:     parseMode(config.Mode, ""),
-		FailMode: parseFailMode(config.FailMode, ""),
-		Accuracy: parseAccuracy(config.Accuracy, ""),
-		Cost:     -1,
-		pattern:  -1,
-		quota:    quotaItem(config.Name, compiled.Spec()),
+		Description: config.Description,
+		Name:        config.Name,
+		Scope:       Scope(scope),
+		Endpoint:    config.Endpoint,
+		Limit:       compiled,
+		Mode:        parseMode(config.Mode, ""),
+		FailMode:    parseFailMode(config.FailMode, ""),
+		Accuracy:    parseAccuracy(config.Accuracy, ""),
+		Cost:        -1,
+		pattern:     -1,
+		quota:       quotaItem(config.Name, compiled.Spec()),
 	}
 	if config.Cost != nil {
 		p.Cost = *config.Cost
@@ -275,7 +277,7 @@ func (in Row) valid(p Policy) bool {
 	return isName(in.Namespace) && isName(l.Name) && len(in.Tier) <= maxName && len(in.Tenant) <= maxPart &&
 		(in.Tier == "") != (in.Tenant == "") &&
 		isAmong(modes, l.Mode) && isAmong(failModes, l.FailMode) && isAmong(accuracies, l.Accuracy) &&
-		isNote(in.PublicNote) &&
+		isNote(in.PublicNote) && isNote(l.Description) && len(l.Description) <= maxDescription &&
 		(l.Cost == nil || *l.Cost >= 0 && *l.Cost <= maxCost && (l.SoftOnly || p.Cost <= p.Limit.Capacity()))
 }
 

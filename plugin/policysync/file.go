@@ -24,7 +24,7 @@ import (
 //	36  CRC-32C of the header up to here, uint32
 const (
 	magic        = "RLPOLICY"
-	format       = formatPublicNote
+	format       = formatDescription
 	fileHeader   = 40
 	maxRecord    = 128 << 10 // bytes of a row: more than all its texts at their longest
 	bufferLength = 256 << 10
@@ -32,9 +32,10 @@ const (
 
 // The formats. All are read: a node that is upgraded while Postgres is away uses the file of the old program.
 const (
-	formatFirst      uint32 = iota + 1
-	formatAccuracy          // adds the accuracy of policies
-	formatPublicNote        // adds the public note of policies and overrides
+	formatFirst       uint32 = iota + 1
+	formatAccuracy           // adds the accuracy of policies
+	formatPublicNote         // adds the public note of policies and overrides
+	formatDescription        // adds the description of policies
 )
 
 // fieldsSince lists the fields that a saved policy has since a format; before the first of these it has all the others, in
@@ -45,6 +46,7 @@ var fieldsSince = []struct {
 }{
 	{formatAccuracy, "accuracy"},
 	{formatPublicNote, "public_note"},
+	{formatDescription, "description"},
 }
 
 var (

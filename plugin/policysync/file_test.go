@@ -122,7 +122,7 @@ func TestBookOfAFormatToComeIsRefused(t *testing.T) {
 	whole := encoded(t, built(t, crowd(1)))
 	for _, is := range []uint32{0, format + 1} {
 		binary.LittleEndian.PutUint32(whole[len(magic):], is)
-		want := fmt.Sprintf("it has format %d; this program reads formats 1 to 3", is)
+		want := fmt.Sprintf("it has format %d; this program reads formats 1 to 4", is)
 		if _, err := decode(bytes.NewReader(whole), 100); err == nil || err.Error() != want {
 			t.Errorf("format %d: %v, want %s", is, err, want)
 		}

@@ -58,6 +58,7 @@ func published(t testing.TB) []struct {
 		{"denied_hidden_headers", schema.Config{HideClientHeaders: true}, decide(t, both), false},
 		{"denied_jitter", schema.Config{RetryAfterJitterMax: 30}, decide(t, both), false},
 		{"denied_own_code_and_message", schema.Config{ErrorCode: 503, ErrorMessage: nasty}, decide(t, both), false},
+		{"denied_described", schema.Config{}, described(decide(t, refuse), `Protects the "nightly" C:\import.`), false},
 		{"denied_grpc", schema.Config{}, decide(t, refuse), true},
 		{"cost_too_large", schema.Config{KongHeaders: true}, costing(decide(t, tooLarge), 250), false},
 		{"cost_too_large_for_a_leased_bucket", schema.Config{}, costing(decide(t, holding(98, tooLarge)), 99), false},
@@ -96,6 +97,16 @@ func published(t testing.TB) []struct {
 		{"shared_shown_denied", shown, beside(roomy, full), false},
 		{"config_fault_grpc", schema.Config{}, without(decision.ConfigFault, true), true},
 	}
+}
+
+// described gives every limit of a decision a description.
+func described(d *decision.Decision, text string) *decision.Decision {
+	for i := range d.Resolution.Bounds {
+		p := *d.Resolution.Bounds[i].Policy
+		p.Description = text
+		d.Resolution.Bounds[i].Policy = &p
+	}
+	return d
 }
 
 // repeated is the denial of a request in which a trusted header came twice.

@@ -121,7 +121,8 @@ func (re *Renderer) detail(b []byte, d *decision.Decision, wait int64) []byte {
 		b = strconv.AppendInt(b, bound.Cost, 10)
 		b = append(b, ", more than the "...)
 		b = strconv.AppendInt(b, decision.Capacity(bound, &d.Statuses[d.Binding]), 10)
-		return append(b, " that the limit can ever hold: it will not succeed later either, only a smaller one will."...)
+		b = append(b, " that the limit can ever hold: it will not succeed later either, only a smaller one will."...)
+		return described(b, bound.Policy)
 	}
 	if bound.Cost > 1 {
 		b = append(b, ". This request costs "...)
@@ -132,7 +133,23 @@ func (re *Renderer) detail(b []byte, d *decision.Decision, wait int64) []byte {
 	}
 	b = append(b, ". Try again in "...)
 	b = strconv.AppendInt(b, wait, 10)
-	return append(b, " s."...)
+	return described(append(b, " s."...), bound.Policy)
+}
+
+// described appends the description of a policy, if it has one, as JSON has it in a string: a description has no control
+// characters.
+func described(b []byte, p *policy.Policy) []byte {
+	if p.Description == "" {
+		return b
+	}
+	b = append(b, ' ')
+	for _, c := range []byte(p.Description) {
+		if c == '"' || c == '\\' {
+			b = append(b, '\\')
+		}
+		b = append(b, c)
+	}
+	return b
 }
 
 // sharedDetail appends the detail without numbers of the limit.
