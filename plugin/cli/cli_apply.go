@@ -74,7 +74,11 @@ Exit codes are those of diff(1): 0 no difference, 1 a difference, 2 trouble.`,
 
 // forceFlag defines --force, which writes a policy that is likely a mistake.
 func (c *call) forceFlag() *bool {
-	return c.flags.Bool("force", false, "write a limit that all tenants share also where it is below what one tenant may use alone")
+	return c.flags.Bool(
+		"force",
+		false,
+		"write a limit that all tenants share also where it is below what one tenant may use alone",
+	)
 }
 
 // acceptable returns why a file is not to be applied: all faults, joined. If there are none, it shows the warnings.
@@ -87,8 +91,11 @@ func (c *call) acceptable(d pgstore.Diff, review pgstore.Review, yes, force bool
 		if err := c.print(shown, func(out *page) { writeDiff(out, d) }); err != nil {
 			return err
 		}
-		faults = append(faults, fmt.Errorf("%s would be deleted: give --yes if that is meant, or --partial to leave what is not in the file",
-			plural(n, "policy", "policies")))
+		faults = append(
+			faults,
+			fmt.Errorf("%s would be deleted: give --yes if that is meant, or --partial to leave what is not in the file",
+				plural(n, "policy", "policies")),
+		)
 	}
 	if faults = append(faults, unforced(review, force)...); len(faults) == 0 {
 		c.warnAll(review.Warnings)
@@ -96,11 +103,11 @@ func (c *call) acceptable(d pgstore.Diff, review pgstore.Review, yes, force bool
 	return errors.Join(faults...)
 }
 
-// documentFlags define which file is read, and have it read before the database is opened.
+// documentFlags defines which file is read, and reads it before the database is opened.
 func (c *call) documentFlags() *document {
 	d := new(document)
 	file := c.flags.StringP("file", "f", "", "the `file`; - is standard input")
-	partial := c.flags.Bool("partial", false, "leave policies that are not in the file as they are")
+	partial := c.flags.Bool("partial", false, "keep policies that are not in the file")
 	c.check(func() error {
 		if *file == "" {
 			return wrong("name the file of policies by --file, such as -f policies.yaml")
@@ -119,7 +126,7 @@ func (c *call) documentFlags() *document {
 	return d
 }
 
-// writeDiff tells a diff, one policy in each line.
+// writeDiff writes a diff, one policy in each line.
 func writeDiff(out *page, d pgstore.Diff) {
 	line := func(sign string, key pgstore.PolicyKey, text string) {
 		out.line("%s %s: %s", sign, key, text)
@@ -133,14 +140,20 @@ func writeDiff(out *page, d pgstore.Diff) {
 	for _, p := range d.Delete {
 		line("-", p.Key(), describe(p))
 	}
-	out.line("%d to create, %d to change, %d to delete, %d as they are", len(d.Create), len(d.Update), len(d.Delete), d.Unchanged)
+	out.line(
+		"%d to create, %d to change, %d to delete, %d as they are",
+		len(d.Create),
+		len(d.Update),
+		len(d.Delete),
+		d.Unchanged,
+	)
 }
 
 func describe(p pgstore.Policy) string {
 	return fmt.Sprintf("%s %s (%s)", limitText(p), policy.PerScope(p.Scope), p.Algorithm)
 }
 
-// rewritten tells how a policy changes, field by field.
+// rewritten returns how a policy changes, field by field.
 func rewritten(r pgstore.Rewrite) []string {
 	before, after := policyColumns(r.Before), policyColumns(r.After)
 	return changedColumns(before, after)

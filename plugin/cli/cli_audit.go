@@ -19,13 +19,19 @@ var auditCommand = &command{
 	define: func(c *call) action {
 		var f pgstore.AuditFilter
 		c.flags.StringVar(&f.Tenant, "tenant", "", "only changes about this `tenant`")
-		c.flags.StringVar(&f.Kind, "kind", "", "only changes of this `kind` of row: tier, tenant, policy, override, token; or action")
-		c.flags.StringVar(&f.Key, "key", "", "only changes of the row with this `key`: the name of a tier or token, a tenant's id, the id of a policy or override")
+		c.flags.StringVar(&f.Kind, "kind", "",
+			"only changes of this `kind` of row: tier, tenant, policy, override, token; or action")
+		c.flags.StringVar(&f.Key, "key", "",
+			"only changes of the row with this `key`: a tier's or token's name, or the id of a tenant, policy or override")
 		c.flags.StringVar(&f.Actor, "actor", "", "only changes that this `actor` made")
 		since, until := pastFlag{now: c.now}, pastFlag{now: c.now}
 		c.flags.Var(&since, "since", "only changes from this `time` on, as RFC 3339 or as a duration ago, such as 2h or 30d")
 		c.flags.Var(&until, "until", "only changes before this `time`, as --since")
-		c.flags.Func("limit", "at most this `number` of entries; default: 100", func(text string) error { return setting.ParseInt(text, 1, &f.Max) })
+		c.flags.Func(
+			"limit",
+			"at most this `number` of entries; default: 100",
+			func(text string) error { return setting.ParseInt(text, 1, &f.Max) },
+		)
 		c.flags.Func("before", "only entries before this `id`, to continue a listing", func(text string) error {
 			var n countFlag
 			err := n.Set(text)
@@ -59,7 +65,7 @@ func (c *call) audit(ctx context.Context, s *pgstore.Store, f pgstore.AuditFilte
 	})
 }
 
-// entryText tells the columns that an entry changed: what they were and what they are. Of an action it tells what was
+// entryText returns the columns that an entry changed: what they were and what they are. Of an action it tells what was
 // done.
 func entryText(e pgstore.AuditEntry) string {
 	if e.Kind == "action" {
@@ -73,8 +79,8 @@ func entryText(e pgstore.AuditEntry) string {
 	return strings.Join(changedColumns(before, after), " ")
 }
 
-// actionText tells what an action's details say: which buckets a reset emptied; of any other action its fields, or the
-// details as they are.
+// actionText returns what an action's details say: which buckets a reset emptied; of any other action its fields, or
+// the details as they are.
 func actionText(e pgstore.AuditEntry) string {
 	emptied, ok := e.Emptied()
 	if !ok {
@@ -95,7 +101,7 @@ func actionText(e pgstore.AuditEntry) string {
 	return text
 }
 
-// changedColumns tells how two rows differ; of one alone, what it says.
+// changedColumns returns how two rows differ; of one alone, what it says.
 func changedColumns(before, after map[string]json.RawMessage) []string {
 	names := maps.Clone(before)
 	if names == nil {
@@ -121,7 +127,7 @@ func changedColumns(before, after map[string]json.RawMessage) []string {
 // unsaid are the columns that an entry tells elsewhere, or that always change.
 var unsaid = []string{"id", "revision", "tenant", "reason", "author", "created_at"}
 
-// rowColumns are the columns of a row; none for the row that is not there.
+// rowColumns returns the columns of a row; none for the row that is not there.
 func rowColumns(row json.RawMessage) (map[string]json.RawMessage, error) {
 	if len(row) == 0 {
 		return nil, nil
@@ -133,7 +139,7 @@ func rowColumns(row json.RawMessage) (map[string]json.RawMessage, error) {
 	return all, nil
 }
 
-// absent tells whether a column says nothing.
+// absent reports whether a column has no value.
 func absent(value json.RawMessage) bool {
 	return slices.Contains([]string{"", "null", `""`, "false"}, string(value))
 }

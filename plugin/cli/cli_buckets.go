@@ -64,13 +64,14 @@ The reset is recorded in the audit first, with what was used; without that recor
 	},
 }}
 
-// bucketFlags define whose buckets a command is about, and find them.
+// bucketFlags defines whose buckets a command is about, and returns what finds them.
 func (c *call) bucketFlags() func(context.Context) (*tenantBuckets, error) {
 	config := c.configFlag()
 	r := new(requestFlags)
 	c.flags.StringVar(&r.tenant, "tenant", "", "the `tenant` that the buckets belong to (required)")
 	c.flags.StringVar(&r.user, "user", "", "a `user` of the tenant, to include the user's own buckets")
-	c.flags.StringVar(&r.tier, "tier", "", "the `tier` that requests of the tenant claim; a tier set for the tenant comes first")
+	c.flags.StringVar(&r.tier, "tier", "",
+		"the `tier` that requests of the tenant claim; a tier set for the tenant comes first")
 	c.flags.StringVar(&r.credential, "credential", "", "the `id` of a credential, to include its own buckets")
 	c.flags.StringVar(&r.ip, "ip", "", "an `address`, which identifies the client if user and credential are missing")
 	named := c.flags.String("policy", "", "only buckets of the policies of this `name`")
@@ -88,7 +89,10 @@ func (c *call) bucketFlags() func(context.Context) (*tenantBuckets, error) {
 			return nil, err
 		}
 		found.tenant = r.tenant
-		found.bounds = slices.DeleteFunc(found.bounds, func(b policy.Bound) bool { return *named != "" && b.Policy.Name != *named })
+		found.bounds = slices.DeleteFunc(
+			found.bounds,
+			func(b policy.Bound) bool { return *named != "" && b.Policy.Name != *named },
+		)
 		if len(found.bounds) == 0 {
 			return nil, errors.New("no policy that applies has a bucket for the tenant; see ratelimit explain")
 		}
@@ -140,7 +144,11 @@ func (c *call) find(ctx context.Context, f *configFlags, r *requestFlags, from *
 		return nil, err
 	}
 	if config.Strategy != schema.StrategyRedis {
-		return nil, fmt.Errorf("%s: strategy is %s: every node keeps its own buckets, so they cannot be read here", config.Where, config.Strategy)
+		return nil, fmt.Errorf(
+			"%s: strategy is %s: every node keeps its own buckets, so they cannot be read here",
+			config.Where,
+			config.Strategy,
+		)
 	}
 	// Rows that do not compile have no buckets; explain tells them.
 	if snapshot, _, err = c.withRows(ctx, snapshot, r, from); err != nil {
@@ -231,14 +239,19 @@ func (found *tenantBuckets) open() (*redis.Pair, func(), error) {
 	return redis.OpenPair(patient.Redis, patient.AddressRedis, addresses.Counted)
 }
 
-// showBuckets tells the buckets, given the status of each.
+// showBuckets shows the buckets, given the status of each.
 func (c *call) showBuckets(found *tenantBuckets, statuses []decision.Status) error {
 	shown := make([]shownBucket, len(statuses))
 	for i, b := range found.bounds {
 		status := &statuses[i]
 		shown[i] = shownBucket{
-			Policy: b.Policy.Name, Subject: cmp.Or(b.Key.SubjectText(), "the tenant"), Endpoint: b.Key.Endpoint, Limit: b.Policy.Describe(),
-			Used: status.Used, Remaining: status.Remaining, Reset: time.UnixMicro(int64(status.Reset)).UTC().Format(time.RFC3339),
+			Policy:    b.Policy.Name,
+			Subject:   cmp.Or(b.Key.SubjectText(), "the tenant"),
+			Endpoint:  b.Key.Endpoint,
+			Limit:     b.Policy.Describe(),
+			Used:      status.Used,
+			Remaining: status.Remaining,
+			Reset:     time.UnixMicro(int64(status.Reset)).UTC().Format(time.RFC3339),
 		}
 	}
 	return c.print(shown, func(out *page) {

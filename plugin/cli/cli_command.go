@@ -51,9 +51,27 @@ type call struct {
 // commands returns all commands, as the help lists them.
 func commands() []*command {
 	return slices.Concat(
-		[]*command{validateCommand}, migrateCommands, tierCommands, tenantCommands, policyCommands, overrideCommands, documentCommands,
-		[]*command{explainCommand, auditCommand, fleetCommand, forgetCommand, topCommand}, bucketsCommands, []*command{serveCommand},
-		tokenCommands, []*command{tidyCommand, completionCommand, manCommand, versionCommand})
+		[]*command{
+			validateCommand,
+		},
+		migrateCommands,
+		tierCommands,
+		tenantCommands,
+		policyCommands,
+		overrideCommands,
+		documentCommands,
+		[]*command{
+			explainCommand,
+			auditCommand,
+			fleetCommand,
+			forgetCommand,
+			topCommand,
+		},
+		bucketsCommands,
+		[]*command{serveCommand},
+		tokenCommands,
+		[]*command{tidyCommand, completionCommand, manCommand, versionCommand},
+	)
 }
 
 var versionCommand = &command{
@@ -136,9 +154,14 @@ func newCall(o *operator, row *command) *call {
 	use := row.words[strings.LastIndex(row.words, " ")+1:]
 	c := &call{operator: o, command: row, format: formatTable}
 	c.cobra = &cobra.Command{
-		Use: strings.TrimSpace(use + " " + row.args), Short: row.brief, Long: strings.Trim(row.about, "\n"), Hidden: row.hidden,
-		Args: cobra.ArbitraryArgs, // counted by run
-		RunE: func(cmd *cobra.Command, args []string) error { return c.run(cmd.Context(), args) },
+		Use: strings.TrimSpace(
+			use + " " + row.args,
+		),
+		Short:  row.brief,
+		Long:   strings.Trim(row.about, "\n"),
+		Hidden: row.hidden,
+		Args:   cobra.ArbitraryArgs, // counted by run
+		RunE:   func(cmd *cobra.Command, args []string) error { return c.run(cmd.Context(), args) },
 	}
 	if !strings.HasPrefix(row.args, "FILE") && !strings.HasPrefix(row.args, "DIR") {
 		c.cobra.ValidArgsFunction = cobra.NoFileCompletions

@@ -14,7 +14,8 @@ type configFlags struct{ file, route string }
 func (c *call) configFlag() *configFlags {
 	f := new(configFlags)
 	c.flags.StringVar(&f.file, "config", "", "the decK `file` with the plugin's config; - is standard input")
-	c.flags.StringVar(&f.route, "plugin-route", "", "the `route` of the request, by name: its config applies, and limits per endpoint count by it; required if the file has several configs")
+	c.flags.StringVar(&f.route, "plugin-route", "",
+		"the `route` of the request, by name: its config applies, and limits per endpoint count by it; required if the file has several configs")
 	return f
 }
 

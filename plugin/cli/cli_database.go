@@ -33,7 +33,8 @@ func (c *call) databaseFlag() {
 		"a `file` with the connection string, which keeps a password out of the process list")
 }
 
-// connection is how the database is reached. Its errors do not quote the connection string, which holds a password.
+// connection returns how the database is reached. Its errors do not quote the connection string, which holds a
+// password.
 func (c *call) connection() (*pgxpool.Config, error) {
 	dsn, source, err := c.dsn()
 	if err != nil {
@@ -45,7 +46,10 @@ func (c *call) connection() (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		// The cause quotes parts of what it could not read, and a password may be among them.
-		return nil, wrong("%s: it must be a connection string such as postgres://user@host:5432/name (percent-encode what is special in a password), or host=… dbname=…", source)
+		return nil, wrong(
+			"%s: it must be a connection string such as postgres://user@host:5432/name (percent-encode what is special in a password), or host=… dbname=…",
+			source,
+		)
 	}
 	if config.ConnConfig.ConnectTimeout == 0 {
 		config.ConnConfig.ConnectTimeout = connectTime
@@ -55,7 +59,7 @@ func (c *call) connection() (*pgxpool.Config, error) {
 	}
 	config.MaxConns = 2
 	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
-		// Instants are told in UTC, wherever this machine is.
+		// Times are shown in UTC, whatever the time zone of this machine.
 		conn.TypeMap().RegisterType(&pgtype.Type{
 			Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC},
 		})
@@ -64,7 +68,7 @@ func (c *call) connection() (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// dsn is the connection string, and where it is from.
+// dsn returns the connection string, and where it is from.
 func (c *call) dsn() (dsn, source string, err error) {
 	switch {
 	case c.database.dsn != "" && c.database.file != "":
@@ -87,7 +91,7 @@ func (c *call) dsn() (dsn, source string, err error) {
 	return dsn, databaseVariable, nil
 }
 
-// open is the repository, and what closes its connections.
+// open returns the repository, and what closes its connections.
 func (c *call) open(ctx context.Context) (*pgstore.Store, func(), error) {
 	config, err := c.connection()
 	if err != nil {
@@ -126,7 +130,7 @@ func (c *call) reads(do func(ctx context.Context, s *pgstore.Store) error) actio
 	}
 }
 
-// actor is who makes a change.
+// actor returns who makes a change.
 func (c *call) actor(config *pgx.ConnConfig) string {
 	for _, name := range [...]string{c.change.actor, c.getenv(actorVariable), c.login()} {
 		if name != "" {

@@ -120,7 +120,11 @@ func (d *document) list(n *yaml.Node) {
 
 func (d *document) policy(n *yaml.Node, at place) {
 	if n.Kind != yaml.MappingNode {
-		d.fault(n.Line, at.path, "must be a policy: a mapping with the fields name, scope, limit, window_size, and tier or tenant")
+		d.fault(
+			n.Line,
+			at.path,
+			"must be a policy: a mapping with the fields name, scope, limit, window_size, and tier or tenant",
+		)
 		return
 	}
 	var p pgstore.Policy
@@ -131,7 +135,11 @@ func (d *document) policy(n *yaml.Node, at place) {
 		_, twice := at.fields[key.Value]
 		switch {
 		case field < 0:
-			d.fault(key.Line, path, "unknown field: a policy has the fields of a limit in the plugin's config, and tier or tenant")
+			d.fault(
+				key.Line,
+				path,
+				"unknown field: a policy has the fields of a limit in the plugin's config, and tier or tenant",
+			)
 		case twice:
 			d.fault(key.Line, path, "is given twice")
 		default:
@@ -194,7 +202,8 @@ func (d *document) check(i int) {
 	}
 }
 
-// checkTogether tells what nodes would leave out of the policies beside each other, such as patterns that are ambiguous.
+// checkTogether returns what nodes would leave out of the policies beside each other, such as patterns that are
+// ambiguous.
 func (d *document) checkTogether() {
 	var rows policy.Rows
 	for i, p := range d.set.Policies {
@@ -212,7 +221,7 @@ func (d *document) checkTogether() {
 	}
 }
 
-// lineOf is the line of a field, or that of the policy when the field is not there.
+// lineOf returns the line of a field, or that of the policy when the field is not there.
 func (at place) lineOf(field string) int {
 	if line, ok := at.fields[field]; ok {
 		return line
@@ -220,7 +229,7 @@ func (at place) lineOf(field string) int {
 	return at.line
 }
 
-// locate says where in the document a refusal of the repository comes from.
+// locate returns an error of the repository with its place in the document.
 func (d *document) locate(err error) error {
 	if declined := new(pgstore.DeclinedError); errors.As(err, &declined) {
 		return declined.Err

@@ -27,8 +27,8 @@ func (c *call) documentOnly(f *pgstore.PolicyFilter) error {
 }
 
 // showDocument writes policies while they come as the document that apply reads. Of a part of the policies it says so:
-// applied as it is, it would delete the others. The list is closed by its last line, so a document that is cut short is no
-// YAML, instead of a document of fewer policies.
+// applied as it is, it would delete the others. The list is closed by its last line, so a document that is cut short is
+// no YAML, instead of a document of fewer policies.
 func (c *call) showDocument(f pgstore.PolicyFilter, rows iter.Seq2[pgstore.Policy, error]) error {
 	head := ""
 	if f.Tier+f.Tenant+f.Name != "" || f.After > 0 || f.Max > 0 {
@@ -61,8 +61,8 @@ func (c *call) showDocument(f pgstore.PolicyFilter, rows iter.Seq2[pgstore.Polic
 	return nil
 }
 
-// documentLine returns a policy as a line of a document's list, after the end of the line before it. Where YAML would not
-// escape what a terminal would obey, the line is JSON, which is YAML too.
+// documentLine returns a policy as a line of a document's list, after the end of the line before it. Where YAML would
+// not escape what a terminal would obey, the line is JSON, which is YAML too.
 func documentLine(p pgstore.Policy) (string, error) {
 	fields := yaml.Node{Kind: yaml.MappingNode}
 	for i := range documentFields {
@@ -75,7 +75,13 @@ func documentLine(p pgstore.Policy) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if text = strings.TrimSuffix(text, "\n"); strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
+	if text = strings.TrimSuffix(
+		text,
+		"\n",
+	); strings.IndexFunc(
+		text,
+		func(r rune) bool { return !unicode.IsPrint(r) },
+	) < 0 {
 		return "\n  " + text + ",", nil
 	}
 	p.Namespace, p.Slot = "", "" // the document's

@@ -19,7 +19,7 @@ type enforcing struct {
 // not enforce it.
 func (e *enforcing) String() string {
 	if e.Live == 0 {
-		return "no live node has reported, so nobody enforces it yet" + e.silence()
+		return "no live node has reported, so no node enforces it yet" + e.silence()
 	}
 	on := counted(e.Live, "live node")
 	if len(e.Silent) > 0 {

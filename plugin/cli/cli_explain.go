@@ -13,7 +13,8 @@ import (
 )
 
 var explainCommand = &command{
-	words: "explain", brief: "show which limits apply to a request, and why: the rows and config entries that matched, and which one won",
+	words: "explain",
+	brief: "show which limits apply to a request, and why: the rows and config entries that matched, and which one won",
 	about: `The plugin's config is read from a decK file, the rows from the database; or, without a database, from a snapshot
 that a node has saved; or, with --config-only, there are none. Nothing is spent.
 
@@ -32,7 +33,7 @@ that a node has saved; or, with --config-only, there are none. Nothing is spent.
 type explanation struct {
 	Config    string `json:"config"` // file:line and path of the config
 	AppliesTo string `json:"config_on"`
-	Refused   string `json:"refused,omitempty"` // a request without a tenant or user that the config refuses: why
+	Denied    string `json:"refused,omitempty"` // why the config denies a request without a tenant or user
 	policy.Explanation
 	Faults []policy.Fault `json:"faults,omitempty"` // rows that do not compile
 }
@@ -51,17 +52,17 @@ func (c *call) explain(ctx context.Context, f *configFlags, r *requestFlags, fro
 		return err
 	}
 	e.Explanation = snapshot.Explain(&id, limit.Micros(c.now().UnixMicro()))
-	e.Refused = refusalOf(&id)
+	e.Denied = denialOf(&id)
 	return c.print(e, func(out *page) { writeExplanation(out, &e) })
 }
 
-// refusalOf tells why a request is refused before any limit is asked.
-func refusalOf(id *identity.Identity) string {
+// denialOf returns why a request is denied before any limit is checked.
+func denialOf(id *identity.Identity) string {
 	switch {
 	case id.TenantDenied:
 		return "the request names no tenant, and on_missing_tenant is deny"
 	case id.UserDenied:
-		return "the request names no user; if a limit per user applies, on_missing_user refuses it"
+		return "the request names no user; if a limit per user applies, on_missing_user denies it"
 	}
 	return ""
 }
@@ -76,8 +77,8 @@ func writeExplanation(out *page, e *explanation) {
 		who += fmt.Sprintf(", tier %s (from: %s)", e.Tier, orDefault(e.TierFrom, "default"))
 	}
 	out.line("%s, endpoint %s", who, orDefault(e.Endpoint, "(none)"))
-	if e.Refused != "" {
-		out.line("%s", e.Refused)
+	if e.Denied != "" {
+		out.line("%s", e.Denied)
 	}
 	out.line("%s", verdictText(e))
 	if len(e.Bounds) > 0 {
@@ -133,10 +134,22 @@ func changedBy(b policy.ExplainedBound) string {
 	return strings.Join(parts, ", then ")
 }
 
-// storedOverride is what a table shows of a compiled override.
+// storedOverride returns what a table shows of a compiled override.
 func storedOverride(o policy.Override) pgstore.Override {
 	return pgstore.Override{
-		ID: o.ID, Kind: o.Kind, Tenant: o.Tenant, User: o.User, Endpoint: o.Endpoint, Credential: o.Credential, IP: o.IP,
-		Policy: o.Policy, Limit: o.Limit, WindowSize: o.WindowSize, Burst: o.Burst, Factor: o.Factor, Reason: o.Reason, Author: o.Author,
+		ID:         o.ID,
+		Kind:       o.Kind,
+		Tenant:     o.Tenant,
+		User:       o.User,
+		Endpoint:   o.Endpoint,
+		Credential: o.Credential,
+		IP:         o.IP,
+		Policy:     o.Policy,
+		Limit:      o.Limit,
+		WindowSize: o.WindowSize,
+		Burst:      o.Burst,
+		Factor:     o.Factor,
+		Reason:     o.Reason,
+		Author:     o.Author,
 	}
 }

@@ -133,7 +133,7 @@ func (f *factorFlag) Set(text string) error {
 	return nil
 }
 
-// formatFactor is the inverse of factorFlag.Set.
+// formatFactor writes thousandths as factorFlag.Set reads them.
 func formatFactor(thousandths int64) string {
 	text := fmt.Sprintf("%d.%03d", thousandths/1000, thousandths%1000)
 	return strings.TrimSuffix(strings.TrimRight(text, "0"), ".")

@@ -11,7 +11,8 @@ import (
 )
 
 var fleetCommand = &command{
-	words: "fleet", brief: "show which version each node enforces, and how long the last change took to reach the last one",
+	words: "fleet",
+	brief: "show which version each node enforces, and how long the last change took to reach the last one",
 	about: `A node that ends cleanly leaves the list. One that has not reported lately is silent: it may be dead, or it may
 admit requests by old policies. It counts as not enforcing the version until it reports again, is removed by the next process on
 its machine (one with the same -snapshot-dir, which knows that the old one has ended), by ratelimit fleet forget, or by
@@ -30,7 +31,11 @@ that of the nodes that had reported before it: a node that started later began w
 }
 
 var forgetCommand = &command{
-	words: "fleet forget", args: "NODE", brief: "drop the last report of a silent node that is known to be gone", least: 1, most: 1,
+	words: "fleet forget",
+	args:  "NODE",
+	brief: "drop the last report of a silent node that is known to be gone",
+	least: 1,
+	most:  1,
 	about: `Make sure that the node's process has ended: a node that still admits requests is no longer counted. One that reports
 again is back in the list. A live node is not forgotten: end its process instead.`,
 	define: func(c *call) action {
@@ -95,7 +100,7 @@ func nodeTable(out *page, nodes []shownNode) {
 	}
 }
 
-// faultCount is how many faults a node reports.
+// faultCount returns how many faults a node reports.
 func faultCount(faults json.RawMessage) string {
 	list, err := nodeFaults(faults)
 	if err != nil {
@@ -117,7 +122,7 @@ func faultTexts(faults json.RawMessage) []string {
 	return texts
 }
 
-// nodeFaults are the rows that a node cannot use.
+// nodeFaults returns the rows that a node cannot use.
 func nodeFaults(faults json.RawMessage) (list []policy.Fault, err error) {
 	if err := json.Unmarshal(faults, &list); err != nil {
 		return nil, fmt.Errorf("read the faults of a node: %w", err)

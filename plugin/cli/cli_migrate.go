@@ -24,8 +24,10 @@ migration may need again.`,
 		words: "migrate down", brief: "revert the last migration and delete the data in its tables and columns",
 		about: `Without --yes it changes nothing and shows what would be lost.`,
 		define: func(c *call) action {
-			yes := c.flags.Bool("yes", false, "lose it")
-			return c.migrates(func(ctx context.Context, config *pgx.ConnConfig) error { return c.migrateDown(ctx, config, *yes) })
+			yes := c.flags.Bool("yes", false, "delete the data")
+			return c.migrates(
+				func(ctx context.Context, config *pgx.ConnConfig) error { return c.migrateDown(ctx, config, *yes) },
+			)
 		},
 	},
 	{
@@ -168,7 +170,7 @@ func (c *call) migrateDown(ctx context.Context, config *pgx.ConnConfig, yes bool
 	return c.print(shown([]migrations.Migration{undone}), func(out *page) { out.line("reverted %s", undone.File) })
 }
 
-// countLosses tells how many rows have something to lose.
+// countLosses returns how many rows have something to lose.
 func countLosses(ctx context.Context, config *pgx.ConnConfig, losses []loss) (text string, err error) {
 	connection, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {

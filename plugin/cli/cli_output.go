@@ -25,13 +25,18 @@ const (
 // outputFlag defines --output.
 func (c *call) outputFlag() {
 	formats := []string{formatTable, formatJSON, formatYAML}
-	c.flags.FuncP("output", "o", "the `format` of the output: table, json or yaml; default: table", func(text string) error {
-		if !slices.Contains(formats, text) {
-			return errors.New("must be table, json or yaml")
-		}
-		c.format = text
-		return nil
-	})
+	c.flags.FuncP(
+		"output",
+		"o",
+		"the `format` of the output: table, json or yaml; default: table",
+		func(text string) error {
+			if !slices.Contains(formats, text) {
+				return errors.New("must be table, json or yaml")
+			}
+			c.format = text
+			return nil
+		},
+	)
 	c.complete("output", formats...)
 }
 
@@ -142,7 +147,7 @@ func printable(r rune) rune {
 	return unicode.ReplacementChar
 }
 
-// cellText is a value in a table; - stands for what is absent.
+// cellText returns a value in a table; - stands for what is absent.
 func cellText(cell any) string {
 	text := fmt.Sprint(cell)
 	switch v := cell.(type) {
@@ -158,7 +163,9 @@ func cellText(cell any) string {
 }
 
 // breaks matches tabs and line breaks, with the white space around them.
-var breaks = regexp.MustCompile(`[\t-\r\x{85}\x{2028}\x{2029} ]*[\t-\r\x{85}\x{2028}\x{2029}][\t-\r\x{85}\x{2028}\x{2029} ]*`)
+var breaks = regexp.MustCompile(
+	`[\t-\r\x{85}\x{2028}\x{2029} ]*[\t-\r\x{85}\x{2028}\x{2029}][\t-\r\x{85}\x{2028}\x{2029} ]*`,
+)
 
 // plainText returns a text in one line: blanks are kept, and tabs and line breaks become one blank. It replaces what a
 // terminal would obey, because names come from requests.
@@ -167,7 +174,7 @@ func plainText(text string) string {
 	return strings.Map(printable, breaks.ReplaceAllString(text, " "))
 }
 
-// timeText is an instant in a table.
+// timeText returns an instant in a table.
 func timeText(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -175,7 +182,7 @@ func timeText(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// counted is a number of things: 1 node, 2 nodes.
+// counted returns a number of things: 1 node, 2 nodes.
 func counted(n int, thing string) string {
 	return plural(n, thing, thing+"s")
 }
@@ -188,7 +195,7 @@ func plural(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// orDefault is what stands in a table for a field that was left out.
+// orDefault returns what stands in a table for a field that was left out.
 func orDefault(text, otherwise string) string {
 	if text == "" {
 		return otherwise

@@ -50,7 +50,7 @@ func TestNoNameReachesTheTerminalAsAControlSequence(t *testing.T) {
 			return c.print(e, func(out *page) { writeExplanation(out, &e) })
 		},
 		"a denied identity": func(c *call) error {
-			e := explanation{Refused: refusalOf(&identity.Identity{TenantDenied: true}) + hostile}
+			e := explanation{Denied: denialOf(&identity.Identity{TenantDenied: true}) + hostile}
 			return c.print(e, func(out *page) { writeExplanation(out, &e) })
 		},
 		"a table": func(c *call) error {

@@ -39,7 +39,8 @@ var overrideCommands = []*command{
 		},
 	},
 	{
-		words: "override add", brief: "change the limits of a tenant, user, endpoint, credential or address for some time",
+		words: "override add",
+		brief: "change the limits of a tenant, user, endpoint, credential or address for some time",
 		about: `The subject is a tenant, and in it a user, an endpoint or both; or a credential or an address, of one tenant or
 of all. ban denies everything, exempt admits everything; custom_limit replaces the numbers of the policy that
 --policy names; multiplier scales those of the subject, or of --policy. An override must have an end: --expires-in or
@@ -74,7 +75,7 @@ of all. ban denies everything, exempt admits everything; custom_limit replaces t
 	},
 }
 
-// overrideFlags define an override but its end.
+// overrideFlags defines an override but its end.
 func (c *call) overrideFlags() *pgstore.Override {
 	o := new(pgstore.Override)
 	c.flags.StringVar(&o.Kind, "kind", "", "the `kind`: ban, exempt, custom_limit or multiplier (required)")
@@ -85,14 +86,21 @@ func (c *call) overrideFlags() *pgstore.Override {
 	c.flags.StringVar(&o.IP, "ip", "", "an `address`, or a prefix of IPv6 addresses")
 	c.flags.StringVar(&o.Policy, "policy", "", "the `name` of the policies that change")
 	c.tokensFlag("limit", "of a custom_limit: `tokens` per window", &o.Limit)
-	c.windowFlag(&o.WindowSize, "of a custom_limit: how long a window is, in seconds or as a `duration`; default: the policy's")
+	c.windowFlag(
+		&o.WindowSize,
+		"of a custom_limit: how long a window is, in seconds or as a `duration`; default: the policy's",
+	)
 	c.tokensFlag("burst", "of a custom_limit: how many `tokens` a bucket holds", &o.Burst)
-	c.flags.Func("factor", "of a multiplier: the `number` that limits are multiplied by, such as 1.5", func(text string) error {
-		var f factorFlag
-		err := f.Set(text)
-		o.Factor = f.thousandths
-		return err
-	})
+	c.flags.Func(
+		"factor",
+		"of a multiplier: the `number` that limits are multiplied by, such as 1.5",
+		func(text string) error {
+			var f factorFlag
+			err := f.Set(text)
+			o.Factor = f.thousandths
+			return err
+		},
+	)
 	c.publicNoteFlag(&o.PublicNote)
 	c.check(func() error {
 		if o.Kind == "" {
@@ -103,7 +111,7 @@ func (c *call) overrideFlags() *pgstore.Override {
 	return o
 }
 
-// expiryFlags define when an override ends; exactly one of them must be given.
+// expiryFlags defines when an override ends; exactly one of them must be given.
 func (c *call) expiryFlags(o *pgstore.Override) {
 	var (
 		in spanFlag
@@ -137,16 +145,32 @@ func (c *call) expiryFlags(o *pgstore.Override) {
 
 // overrideList and endedList are how overrides are shown: those that hold or have expired, and those of the history.
 var (
-	overrideList = listing[pgstore.Override]{"ID|KIND|SUBJECT|CHANGE|EXPIRES|SOURCE|AUTHOR|REASON", func(o pgstore.Override) []any {
-		expires := any(o.ExpiresAt)
-		if o.Permanent {
-			expires = "never"
-		}
-		return []any{o.ID, o.Kind, subjectText(o), changeText(o), expires, o.Source, o.Author, o.Reason}
-	}}
-	endedList = listing[pgstore.EndedOverride]{"ID|KIND|SUBJECT|CHANGE|ENDED|BY|WHY|ADDED BY|FOR", func(o pgstore.EndedOverride) []any {
-		return []any{o.ID, o.Kind, subjectText(o.Override), changeText(o.Override), o.EndedAt, o.EndedBy, o.EndReason, o.Author, o.Reason}
-	}}
+	overrideList = listing[pgstore.Override]{
+		"ID|KIND|SUBJECT|CHANGE|EXPIRES|SOURCE|AUTHOR|REASON",
+		func(o pgstore.Override) []any {
+			expires := any(o.ExpiresAt)
+			if o.Permanent {
+				expires = "never"
+			}
+			return []any{o.ID, o.Kind, subjectText(o), changeText(o), expires, o.Source, o.Author, o.Reason}
+		},
+	}
+	endedList = listing[pgstore.EndedOverride]{
+		"ID|KIND|SUBJECT|CHANGE|ENDED|BY|WHY|ADDED BY|FOR",
+		func(o pgstore.EndedOverride) []any {
+			return []any{
+				o.ID,
+				o.Kind,
+				subjectText(o.Override),
+				changeText(o.Override),
+				o.EndedAt,
+				o.EndedBy,
+				o.EndReason,
+				o.Author,
+				o.Reason,
+			}
+		},
+	}
 )
 
 func untilText(o pgstore.Override) string {
@@ -156,7 +180,7 @@ func untilText(o pgstore.Override) string {
 	return "until " + o.ExpiresAt.UTC().Format(time.RFC3339)
 }
 
-// subjectText is whom an override is about.
+// subjectText returns whom an override is about.
 func subjectText(o pgstore.Override) string {
 	var parts []string
 	for _, part := range [...][2]string{
@@ -169,7 +193,7 @@ func subjectText(o pgstore.Override) string {
 	return strings.Join(parts, ", ")
 }
 
-// changeText is what an override does to limits; "" for a ban and an exemption.
+// changeText returns what an override does to limits; "" for a ban and an exemption.
 func changeText(o pgstore.Override) string {
 	var text string
 	switch {

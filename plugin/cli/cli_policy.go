@@ -19,10 +19,10 @@ var policyCommands = []*command{
 		about: `With -o yaml the output is a document for ratelimit apply and diff: the active policies of one namespace.`,
 		define: func(c *call) action {
 			f := pgstore.PolicyFilter{}
-			c.flags.StringVar(&f.Tier, "tier", "", "only overrides of this `tier`")
-			c.flags.StringVar(&f.Tenant, "tenant", "", "only overrides of this `tenant`")
-			c.flags.StringVar(&f.Name, "name", "", "only overrides of this `name`")
-			c.flags.StringVar(&f.Namespace, "namespace", "", "only overrides of this `namespace`")
+			c.flags.StringVar(&f.Tier, "tier", "", "only policies of this `tier`")
+			c.flags.StringVar(&f.Tenant, "tenant", "", "only policies of this `tenant`")
+			c.flags.StringVar(&f.Name, "name", "", "only policies of this `name`")
+			c.flags.StringVar(&f.Namespace, "namespace", "", "only policies of this `namespace`")
 			c.slotFlag(&f.Slot)
 			c.afterFlag(&f.After)
 			c.pageFlag(&f.Max)
@@ -49,11 +49,14 @@ var policyCommands = []*command{
 		},
 	},
 	{
-		words: "policy put", args: "NAME", brief: "write a policy for a tier or a tenant, over the one of that name and match or as a new one",
+		words: "policy put",
+		args:  "NAME",
+		brief: "write a policy for a tier or a tenant, over the one of that name and match or as a new one",
 		about: `All of the policy is written: what is not given has its default, whatever it was before.
 Policies of different names all apply to a request. Of those of one name one does: tenant before tier, and of several
 endpoints the narrowest.`,
-		least: 1, most: 1,
+		least: 1,
+		most:  1,
 		define: func(c *call) action {
 			key, fields := c.keyFlags(), c.limitFlags()
 			force, config := c.forceFlag(), c.knownConfigFlag()
@@ -82,13 +85,15 @@ endpoints the narrowest.`,
 	},
 }
 
-// keyFlags define what names a policy beside its name, and are that.
+// keyFlags defines what names a policy beside its name, and returns it.
 func (c *call) keyFlags() func() pgstore.PolicyKey {
 	key := new(pgstore.PolicyKey)
 	c.flags.StringVar(&key.Tier, "tier", "", "the `tier` that it is for; this or --tenant")
 	c.flags.StringVar(&key.Tenant, "tenant", "", "the `tenant` that it is for; this or --tier")
-	c.flags.StringVar(&key.Endpoint, "endpoint", "", "the requests that it covers, as `pattern` METHOD /path/{id}; default: all")
-	c.flags.StringVar(&key.Namespace, "namespace", "", "the `namespace` of the plugin configs beside which it applies; default: default")
+	c.flags.StringVar(&key.Endpoint, "endpoint", "",
+		"the requests that it covers, as `pattern` METHOD /path/{id}; default: all")
+	c.flags.StringVar(&key.Namespace, "namespace", "",
+		"the `namespace` of the plugin configs beside which it applies; default: default")
 	c.slotFlag(&key.Slot)
 	return func() pgstore.PolicyKey {
 		key.Name = c.arg()
@@ -97,13 +102,17 @@ func (c *call) keyFlags() func() pgstore.PolicyKey {
 }
 
 func (c *call) slotFlag(to *string) {
-	c.flags.Func("slot", "the `slot`: active, or candidate, of which there are old ones only: they apply to nothing", func(text string) error {
-		if text != pgstore.SlotActive && text != pgstore.SlotCandidate {
-			return errors.New("must be active or candidate")
-		}
-		*to = text
-		return nil
-	})
+	c.flags.Func(
+		"slot",
+		"the `slot`: active, or candidate, of which there are old ones only: they apply to nothing",
+		func(text string) error {
+			if text != pgstore.SlotActive && text != pgstore.SlotCandidate {
+				return errors.New("must be active or candidate")
+			}
+			*to = text
+			return nil
+		},
+	)
 }
 
 // policyFields are a policy as flags.
@@ -116,7 +125,7 @@ func (p *policyFields) setKey(k pgstore.PolicyKey) {
 // policyKeyFields name a policy; keyFlags define their flags.
 var policyKeyFields = []string{"namespace", "name", "tier", "tenant", "endpoint", "slot"}
 
-// limitFlags define all of a policy but its key.
+// limitFlags defines all of a policy but its key.
 func (c *call) limitFlags() *policyFields {
 	p := new(policyFields)
 	fields := schema.PolicyFields()
@@ -131,8 +140,8 @@ func (c *call) limitFlags() *policyFields {
 	return p
 }
 
-// fieldFlag defines the flag of a field of a policy, with the description of its declaration. What is wrong with a number
-// is reported here, where 0 is not yet absent.
+// fieldFlag defines the flag of a field of a policy, with the description of its declaration. What is wrong with a
+// number is reported here, where 0 is not yet absent.
 func (c *call) fieldFlag(f *schema.Field[schema.Policy], p *schema.Policy) {
 	name := cmp.Or(f.Flag, strings.ReplaceAll(f.Name, "_", "-"))
 	usage := strings.TrimSuffix(strings.Replace(f.Description, f.Unit, "`"+f.Unit+"`", min(len(f.Unit), 1)), " Required.")
@@ -173,7 +182,8 @@ func fieldNumber(f *schema.Field[schema.Policy], text string) (int64, error) {
 }
 
 func (c *call) publicNoteFlag(to *string) {
-	c.flags.StringVar(to, "public-note", "", "the `text` that the tenant reads about it, in the REST API; the reason is for operators alone")
+	c.flags.StringVar(to, "public-note", "",
+		"the `text` that the tenant reads about it, in the REST API; the reason is for operators alone")
 }
 
 func (c *call) tokensFlag(name, usage string, to *int64) {
@@ -203,12 +213,23 @@ var policyList = listing[pgstore.Policy]{
 			name += " (candidate)"
 		}
 		return []any{
-			p.ID, name, forWhom(p.Tier, p.Tenant), p.Endpoint, limitText(p), p.Scope, p.Algorithm, p.Mode, p.FailMode, p.Accuracy, p.Namespace, p.Revision,
+			p.ID,
+			name,
+			forWhom(p.Tier, p.Tenant),
+			p.Endpoint,
+			limitText(p),
+			p.Scope,
+			p.Algorithm,
+			p.Mode,
+			p.FailMode,
+			p.Accuracy,
+			p.Namespace,
+			p.Revision,
 		}
 	},
 }
 
-// limitText is the quantity of a policy and what changes it, in words.
+// limitText returns the quantity of a policy and what changes it, in words.
 func limitText(p pgstore.Policy) string {
 	parts := []string{perWindow(p.Limit.Limit, p.WindowSize)}
 	add := func(given bool, format string, args ...any) {
@@ -219,7 +240,7 @@ func limitText(p pgstore.Policy) string {
 	add(p.Burst > 0, "burst %d", p.Burst)
 	add(p.SoftThresholdPct > 0, "soft %d %%", p.SoftThresholdPct)
 	add(p.HardThresholdPct > 0, "hard %d %%", p.HardThresholdPct)
-	add(p.SoftOnly, "never refuses")
+	add(p.SoftOnly, "never denies")
 	if p.Cost != nil {
 		add(true, "cost %d", *p.Cost)
 	}

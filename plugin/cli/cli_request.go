@@ -20,12 +20,14 @@ func (c *call) requestFlag() *requestFlags {
 	r := new(requestFlags)
 	c.flags.StringVar(&r.tenant, "tenant", "", "the `tenant` of the request; default: not identified")
 	c.flags.StringVar(&r.user, "user", "", "the `user` of the tenant")
-	c.flags.StringVar(&r.tier, "tier", "", "the `tier` that the request itself claims, as found by tier_from of the config")
+	c.flags.StringVar(&r.tier, "tier", "",
+		"the `tier` that the request itself claims, as found by tier_from of the config")
 	c.flags.StringVar(&r.credential, "credential", "", "the `id` of the credential")
 	c.flags.StringVar(&r.ip, "ip", "", "the client's `address`")
 	c.flags.StringVar(&r.method, "method", "GET", "the `method`")
 	c.flags.StringVar(&r.path, "path", "/", "the `path`")
-	c.flags.StringVar(&r.endpoint, "endpoint", "", "method and path in one, METHOD /path; a `pattern` stands for the requests that it covers")
+	c.flags.StringVar(&r.endpoint, "endpoint", "",
+		"method and path in one, METHOD /path; a `pattern` stands for the requests that it covers")
 	c.check(func() error { return r.target(c) })
 	return r
 }
@@ -51,8 +53,8 @@ func (r *requestFlags) target(c *call) error {
 	return nil
 }
 
-// identify is who the request is from under the rules of a config. The flags say what the config's sources would find,
-// so they take the sources' place; all else (who stands in for a missing user, how an address is counted) is the
+// identify returns who the request is from under the rules of a config. The flags say what the config's sources would
+// find, so they take the sources' place; all else (who stands in for a missing user, how an address is counted) is the
 // rules' to say.
 func (r *requestFlags) identify(rules identity.Rules, route string) (identity.Identity, error) {
 	rules.Headers = nil
@@ -68,8 +70,16 @@ func (r *requestFlags) identify(rules identity.Rules, route string) (identity.Id
 	rules.NeedTenant, rules.NeedUser, rules.CostHeader = true, true, -1
 	rules.Compile(everything)
 	request := identity.Request{
-		Known: everything, Consumer: identity.Consumer{CustomID: r.tenant}, CredentialID: r.credential, IP: r.ip,
-		Method: strings.ToUpper(r.method), Path: identity.NormalizePath(r.path), Route: route, Headers: []string{r.user, r.tier},
+		Known:        everything,
+		Consumer:     identity.Consumer{CustomID: r.tenant},
+		CredentialID: r.credential,
+		IP:           r.ip,
+		Method: strings.ToUpper(
+			r.method,
+		),
+		Path:    identity.NormalizePath(r.path),
+		Route:   route,
+		Headers: []string{r.user, r.tier},
 	}
 	var id identity.Identity
 	if missing := rules.Identify(&request, &id); missing != 0 {
@@ -90,7 +100,8 @@ type rowsFlags struct {
 
 func (c *call) rowsFlag() *rowsFlags {
 	r := new(rowsFlags)
-	c.flags.StringVar(&r.snapshot, "snapshot", "", "read the rows from this `file`, a snapshot saved by a node, instead of the database")
+	c.flags.StringVar(&r.snapshot, "snapshot", "",
+		"read the rows from this `file`, a snapshot saved by a node, instead of the database")
 	c.flags.BoolVar(&r.none, "config-only", false, "use the config only, without any rows")
 	c.databaseFlag()
 	c.check(func() error {
@@ -103,7 +114,12 @@ func (c *call) rowsFlag() *rowsFlags {
 }
 
 // withRows puts the rows for a request beside a config. The faults are those of rows that do not compile.
-func (c *call) withRows(ctx context.Context, config *policy.Plan, r *requestFlags, from *rowsFlags) (*policy.Plan, []policy.Fault, error) {
+func (c *call) withRows(
+	ctx context.Context,
+	config *policy.Plan,
+	r *requestFlags,
+	from *rowsFlags,
+) (*policy.Plan, []policy.Fault, error) {
 	var (
 		rows policy.Rows
 		err  error

@@ -14,7 +14,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
-// savedRows are the rows that a node has saved, however many.
+// savedRows returns the rows that a node has saved, however many.
 func savedRows(file string) (policy.Rows, error) {
 	saved, err := policysync.ReadFile(file, math.MaxInt)
 	if err != nil {

@@ -11,7 +11,11 @@ import (
 )
 
 var completionCommand = &command{
-	words: "completion", args: "SHELL", brief: "print the completion script for a shell: bash, zsh or fish", least: 1, most: 1,
+	words: "completion",
+	args:  "SHELL",
+	brief: "print the completion script for a shell: bash, zsh or fish",
+	least: 1,
+	most:  1,
 	about: `  ratelimit completion bash > /etc/bash_completion.d/ratelimit
   ratelimit completion zsh > "${fpath[1]}/_ratelimit"
   ratelimit completion fish > ~/.config/fish/completions/ratelimit.fish`,
@@ -42,7 +46,11 @@ var manCommand = &command{
 			}
 			root := c.cobra.Root()
 			root.DisableAutoGenTag = true
-			header := doc.GenManHeader{Section: "1", Source: "tenant-rate-limiting " + process.Version, Manual: "tenant-rate-limiting"}
+			header := doc.GenManHeader{
+				Section: "1",
+				Source:  "tenant-rate-limiting " + process.Version,
+				Manual:  "tenant-rate-limiting",
+			}
 			if err := doc.GenManTree(root, &header, c.arg()); err != nil {
 				return fmt.Errorf("write the man pages: %w", err)
 			}

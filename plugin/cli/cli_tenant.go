@@ -94,7 +94,11 @@ var tenantCommands = []*command{
 		},
 	},
 	{
-		words: "tenant delete", args: "ID", brief: "delete the tier and the time zone of a tenant; its policies and overrides stay", least: 1, most: 1,
+		words: "tenant delete",
+		args:  "ID",
+		brief: "delete the tier and the time zone of a tenant; its policies and overrides stay",
+		least: 1,
+		most:  1,
 		define: func(c *call) action {
 			var revision int64
 			c.revisionFlag(&revision)
@@ -106,9 +110,15 @@ var tenantCommands = []*command{
 	},
 }
 
-// setTenant sets what was given of a tenant, and keeps the rest. What was read is what is written over, or somebody
+// setTenant sets the given fields of a tenant, and keeps the others. What was read is what is written over, or somebody
 // else's change would be lost.
-func (c *call) setTenant(ctx context.Context, s *pgstore.Store, by pgstore.Change, t pgstore.Tenant, config *knownConfig) (written, error) {
+func (c *call) setTenant(
+	ctx context.Context,
+	s *pgstore.Store,
+	by pgstore.Change,
+	t pgstore.Tenant,
+	config *knownConfig,
+) (written, error) {
 	current, err := s.Tenant(ctx, t.ID)
 	if missing := new(pgstore.NotFoundError); err != nil && !errors.As(err, &missing) {
 		return written{}, err
@@ -131,7 +141,12 @@ func (c *call) setTenant(ctx context.Context, s *pgstore.Store, by pgstore.Chang
 }
 
 func tierTable(out *page, tiers []pgstore.Tier) {
-	columns(out, "TIER|DESCRIPTION|REVISION", tiers, func(t pgstore.Tier) []any { return []any{t.Name, t.Description, t.Revision} })
+	columns(
+		out,
+		"TIER|DESCRIPTION|REVISION",
+		tiers,
+		func(t pgstore.Tier) []any { return []any{t.Name, t.Description, t.Revision} },
+	)
 }
 
 // tenantList is how tenants are shown.
@@ -149,17 +164,25 @@ func listed[T any](list []T) []T {
 
 // revisionFlag defines the optimistic lock of a write.
 func (c *call) revisionFlag(to *int64) {
-	c.flags.Func("revision", "deny the change unless the row still has this `revision`; default: any", func(text string) error {
-		var n countFlag
-		err := n.Set(text)
-		*to = n.n
-		return err
-	})
+	c.flags.Func(
+		"revision",
+		"deny the change unless the row still has this `revision`; default: any",
+		func(text string) error {
+			var n countFlag
+			err := n.Set(text)
+			*to = n.n
+			return err
+		},
+	)
 }
 
 // pageFlag defines how many rows are listed.
 func (c *call) pageFlag(to *int) {
-	c.flags.Func("max", "at most this `number` of rows; default: all", func(text string) error { return setting.ParseInt(text, 1, to) })
+	c.flags.Func(
+		"max",
+		"at most this `number` of rows; default: all",
+		func(text string) error { return setting.ParseInt(text, 1, to) },
+	)
 }
 
 // afterFlag defines where a page of rows with ids begins.
@@ -172,7 +195,7 @@ func (c *call) afterFlag(to *int64) {
 	})
 }
 
-// id is the argument as a row's id.
+// id returns the argument as a row's id.
 func (c *call) id() (int64, error) {
 	var n countFlag
 	if err := n.Set(c.arg()); err != nil {
@@ -181,7 +204,7 @@ func (c *call) id() (int64, error) {
 	return n.n, nil
 }
 
-// forWhom is whom a policy is for.
+// forWhom returns whom a policy is for.
 func forWhom(tier, tenant string) string {
 	if tenant != "" {
 		return "tenant " + tenant

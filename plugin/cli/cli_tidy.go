@@ -21,8 +21,10 @@ A silent node may still admit requests. --nodes-after drops its report all the s
 longer count it. Choose a time longer than your nodes are ever cut off from Postgres.`,
 	define: func(c *call) action {
 		overrides, changes, nodes := spanFlag{length: 7 * day}, spanFlag{length: 7 * day}, spanFlag{length: day}
-		c.flags.Var(&overrides, "overrides-after", "move an override to the history this `duration` after its end; default: 7d")
-		c.flags.Var(&changes, "changes-after", "drop the record of changes after this `duration`; a node that was away for longer loads everything; default: 7d")
+		c.flags.Var(&overrides, "overrides-after",
+			"move an override to the history this `duration` after its end; default: 7d")
+		c.flags.Var(&changes, "changes-after",
+			"drop the record of changes after this `duration`; a node that was away for longer loads everything; default: 7d")
 		c.flags.Var(&nodes, "nodes-after", "forget a node that has been silent for this `duration`; default: 1d")
 		return c.reads(func(ctx context.Context, s *pgstore.Store) error {
 			keep := pgstore.Retention{Overrides: overrides.length, Changes: changes.length, Nodes: nodes.length}

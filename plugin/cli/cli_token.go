@@ -11,7 +11,11 @@ import (
 
 var tokenCommands = []*command{
 	{
-		words: "token create", args: "NAME", brief: "create a token for the REST API, and show its secret once", least: 1, most: 1,
+		words: "token create",
+		args:  "NAME",
+		brief: "create a token for the REST API, and show its secret once",
+		least: 1,
+		most:  1,
 		about: `The name is the actor of the token's changes, in the audit as token:NAME, so it cannot be reused for another
 role later. A role is
 
@@ -68,7 +72,7 @@ database stores only its hash.
 	},
 }
 
-// tokenFlags define a token but its name.
+// tokenFlags defines a token but its name.
 func (c *call) tokenFlags() *pgstore.NewToken {
 	var (
 		n  pgstore.NewToken
@@ -76,12 +80,13 @@ func (c *call) tokenFlags() *pgstore.NewToken {
 		at instantFlag
 	)
 	role := c.flags.String("role", "", "the `role`: admin, viewer or tenant:{org} (required)")
-	c.flags.Var(&in, "expires-in", "expire after this `duration`, such as 2h or 90d, by this machine's clock; default: never")
+	c.flags.Var(&in, "expires-in",
+		"expire after this `duration`, such as 2h or 90d, by this machine's clock; default: never")
 	c.flags.Var(&at, "expires-at", "expire at this `time`, such as 2026-01-31T12:00:00Z; default: never")
 	c.check(func() (err error) {
 		n.Role, n.Org, err = pgstore.ParseRole(*role)
-		if refused := new(pgstore.InvalidError); errors.As(err, &refused) {
-			return wrong("--role: it %s", refused.Problem)
+		if invalid := new(pgstore.InvalidError); errors.As(err, &invalid) {
+			return wrong("--role: it %s", invalid.Problem)
 		}
 		return err
 	})
@@ -119,7 +124,12 @@ func (c *call) createToken(ctx context.Context, s *pgstore.Store, by pgstore.Cha
 		Token  pgstore.Token `json:"token"`
 	}{secret, t}
 	if err := c.print(made, func(out *page) { out.line("%s", secret) }); err != nil {
-		return fmt.Errorf("token %s was made and is live, but its secret is lost: revoke it with ratelimit token revoke %s: %w", t.Name, t.Name, err)
+		return fmt.Errorf(
+			"token %s was made and is live, but its secret is lost: revoke it with ratelimit token revoke %s: %w",
+			t.Name,
+			t.Name,
+			err,
+		)
 	}
 	return nil
 }

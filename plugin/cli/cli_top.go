@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// defaultNode is where a node of this machine tells its metrics, unless it was told otherwise.
+	// defaultNode is where a node of this machine serves its metrics by default.
 	defaultNode  = "127.0.0.1:9542"
 	defaultEvery = 2 * time.Second
 	leastEvery   = 100 * time.Millisecond // more often than that, reading would be a load of its own
@@ -51,32 +51,44 @@ the exit code is 1 when no node answers.`,
 	},
 }
 
-// topFlags define what is watched, and how it is shown.
+// topFlags defines what is watched, and how it is shown.
 func (c *call) topFlags(m *monitor) {
 	every := spanFlag{defaultEvery}
 	m.rows, m.order = defaultRows, byRequests
-	c.flags.Func("node", "`host:port` of a node's metrics-listen; may be given several times; default: "+defaultNode, func(text string) error {
-		if err := checkNode(text); err != nil {
-			return err
-		}
-		if slices.ContainsFunc(m.nodes, func(n *watched) bool { return n.address == text }) {
-			return errors.New("is given twice: its requests would count twice")
-		}
-		m.nodes = append(m.nodes, &watched{address: text})
-		return nil
-	})
+	c.flags.Func(
+		"node",
+		"`host:port` of a node's metrics-listen; may be given several times; default: "+defaultNode,
+		func(text string) error {
+			if err := checkNode(text); err != nil {
+				return err
+			}
+			if slices.ContainsFunc(m.nodes, func(n *watched) bool { return n.address == text }) {
+				return errors.New("is given twice: its requests would count twice")
+			}
+			m.nodes = append(m.nodes, &watched{address: text})
+			return nil
+		},
+	)
 	c.flags.Func("every", "the `duration` between two readings; default: "+defaultEvery.String(), every.Set)
 	c.flags.BoolVar(&m.once, "once", false, "end after the first refresh")
-	c.flags.Func("sort", "the `order` of tenants: requests, denied or near, the most first; default: requests", func(text string) error {
-		if !slices.Contains([]string{byRequests, byDenied, byNear}, text) {
-			return errors.New("must be requests, denied or near")
-		}
-		m.order = text
-		return nil
-	})
-	c.flags.Func("rows", fmt.Sprintf("at most this `number` of tenants, and of policies; default: %d", defaultRows), func(text string) error {
-		return setting.ParseInt(text, 1, &m.rows)
-	})
+	c.flags.Func(
+		"sort",
+		"the `order` of tenants: requests, denied or near, the most first; default: requests",
+		func(text string) error {
+			if !slices.Contains([]string{byRequests, byDenied, byNear}, text) {
+				return errors.New("must be requests, denied or near")
+			}
+			m.order = text
+			return nil
+		},
+	)
+	c.flags.Func(
+		"rows",
+		fmt.Sprintf("at most this `number` of tenants, and of policies; default: %d", defaultRows),
+		func(text string) error {
+			return setting.ParseInt(text, 1, &m.rows)
+		},
+	)
 	c.check(func() error {
 		if every.length < leastEvery {
 			return wrong("--every must be at least %s", leastEvery)
@@ -90,7 +102,7 @@ func (c *call) topFlags(m *monitor) {
 	})
 }
 
-// checkNode refuses what would ask another than it says, or nobody.
+// checkNode returns an error for an address whose URL would reach another host, or none.
 func checkNode(address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if err == nil {
@@ -145,7 +157,7 @@ func (m *monitor) run(ctx context.Context) error {
 	}
 }
 
-// interrupted is the end that somebody else wanted. Who asked for one refresh has not got it.
+// interrupted returns the error of a run that a signal has ended: with --once the refresh is missing.
 func (m *monitor) interrupted() error {
 	if m.once {
 		return errors.New("interrupted before the first result")
@@ -178,7 +190,7 @@ func pause(ctx context.Context, length time.Duration) error {
 	}
 }
 
-// topPrinter is how refreshes are shown: as documents, over one another, or one below the other.
+// topPrinter returns how refreshes are shown: as documents, over one another, or one below the other.
 func (c *call) topPrinter(over bool) func(*topView) error {
 	switch c.format {
 	case formatJSON:

@@ -87,7 +87,7 @@ type topNode struct {
 	Node       string   `json:"node"`
 	Error      string   `json:"error,omitempty"`
 	Restarted  bool     `json:"restarted"`         // since the answer before
-	Traffic    *traffic `json:"traffic,omitempty"` // nil: nobody can say
+	Traffic    *traffic `json:"traffic,omitempty"` // nil: not known
 	Unverified *rate    `json:"unverified_per_second,omitempty"`
 	Degraded   []string `json:"degraded_stores"`
 	Version    *int64   `json:"snapshot_version,omitempty"`
@@ -95,13 +95,13 @@ type topNode struct {
 	Connected  *bool    `json:"policies_connected,omitempty"`
 }
 
-// restarted tells whether the last two answers come from two processes.
+// restarted reports whether the last two answers come from two processes.
 func (n *watched) restarted() bool {
 	return n.before != nil && n.before.born != n.last.born && n.before.born > 0 && n.last.born > 0
 }
 
-// rates are how often each series counted, between the last two answers; those that did not count are left out. nil:
-// there is nothing to compare with.
+// rates returns how often each series counted, between the last two answers; those that did not count are left out.
+// nil: there is nothing to compare with.
 //
 // Every series begins at 0 with its process, and again when a tenant gets its label back. So what is new counts from 0,
 // and what is less than it was, too, as in Prometheus's rate(): what was counted between the answer before and the
@@ -231,13 +231,25 @@ func (m *merger) policy(series counter) *topPolicy {
 // tenantOrders compare two tenants: below 0 when a stands above b. The last word is the name's.
 var tenantOrders = map[string]func(a, b topTenant) int{
 	byRequests: func(a, b topTenant) int {
-		return cmp.Or(descending(a.Traffic.Requests, b.Traffic.Requests), descending(a.used(), b.used()), cmp.Compare(a.Tenant, b.Tenant))
+		return cmp.Or(
+			descending(a.Traffic.Requests, b.Traffic.Requests),
+			descending(a.used(), b.used()),
+			cmp.Compare(a.Tenant, b.Tenant),
+		)
 	},
 	byDenied: func(a, b topTenant) int {
-		return cmp.Or(descending(a.Traffic.Denied, b.Traffic.Denied), descending(a.Traffic.Requests, b.Traffic.Requests), cmp.Compare(a.Tenant, b.Tenant))
+		return cmp.Or(
+			descending(a.Traffic.Denied, b.Traffic.Denied),
+			descending(a.Traffic.Requests, b.Traffic.Requests),
+			cmp.Compare(a.Tenant, b.Tenant),
+		)
 	},
 	byNear: func(a, b topTenant) int {
-		return cmp.Or(descending(a.used(), b.used()), descending(a.Traffic.Requests, b.Traffic.Requests), cmp.Compare(a.Tenant, b.Tenant))
+		return cmp.Or(
+			descending(a.used(), b.used()),
+			descending(a.Traffic.Requests, b.Traffic.Requests),
+			cmp.Compare(a.Tenant, b.Tenant),
+		)
 	},
 }
 
@@ -255,7 +267,7 @@ func moreDenials(a, b topPolicy) int {
 
 func descending(a, b rate) int { return cmp.Compare(b.rounded(), a.rounded()) }
 
-// most is the name with the highest rate, the first of several; "": there is none.
+// most returns the name with the highest rate, the first of several; "": there is none.
 func most(rates map[string]rate) string {
 	best := ""
 	for _, name := range slices.Sorted(maps.Keys(rates)) {
@@ -272,7 +284,7 @@ func first[T any](list []T, most int) (begin []T, left int) {
 	return listed(list[:n]), len(list) - n
 }
 
-// answering is how many nodes answer.
+// answering returns how many nodes answer.
 func (v *topView) answering() (n int) {
 	for i := range v.Nodes {
 		if v.Nodes[i].Error == "" {

@@ -78,7 +78,7 @@ func (n *watched) read(ctx context.Context, client *http.Client, at time.Time) {
 	}
 }
 
-// newScraper makes a client that asks exactly whom it is told to, without proxies and redirects.
+// newScraper returns a client that follows no proxies and no redirects.
 func newScraper() *http.Client {
 	return &http.Client{
 		Transport:     &http.Transport{MaxResponseHeaderBytes: 64 << 10},
@@ -113,7 +113,7 @@ func readMetrics(ctx context.Context, client *http.Client, address string, at ti
 	return s, nil
 }
 
-// unanswered is why there is no answer, without the address, which stands beside it.
+// unanswered returns why there is no answer, without the address, which stands beside it.
 func unanswered(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return errors.New("it did not answer in time")
@@ -124,7 +124,7 @@ func unanswered(err error) error {
 	return err
 }
 
-// parseMetrics reads an answer in the text format. It must hold something of ours: else somebody else answers there.
+// parseMetrics reads an answer in the text format. It must hold something of ours: else another program answers there.
 func parseMetrics(r io.Reader, at time.Time) (*scrape, error) {
 	s := &scrape{at: at, counters: map[counter]float64{}, usage: map[usage]float64{}}
 	decoder := expfmt.SampleDecoder{

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// topText is a refresh as people read it.
+// topText returns a refresh as people read it.
 func topText(v *topView) string {
 	out := new(page)
 	out.line("%s: %s", timeText(v.At), strings.Join(v.fleet(), ", "))
@@ -19,7 +19,7 @@ func topText(v *topView) string {
 	return out.text.String()
 }
 
-// fleet tells how the nodes are, all together.
+// fleet writes the state of all nodes together.
 func (v *topView) fleet() []string {
 	var versions []int64
 	degraded := 0
@@ -51,9 +51,22 @@ func tenantTopTable(out *page, v *topView) {
 		out.gap()
 		return
 	}
-	columns(out, "TENANT|TIER|REQUESTS/S|DENIED/S|DENIED %|NEAREST LIMIT|BUSIEST ENDPOINT", v.Tenants, func(t topTenant) []any {
-		return []any{short(t.Tenant), short(t.Tier), t.Traffic.Requests, t.Traffic.Denied, t.Traffic.DeniedPercent, nearestText(t.Nearest), short(t.Endpoint)}
-	})
+	columns(
+		out,
+		"TENANT|TIER|REQUESTS/S|DENIED/S|DENIED %|NEAREST LIMIT|BUSIEST ENDPOINT",
+		v.Tenants,
+		func(t topTenant) []any {
+			return []any{
+				short(t.Tenant),
+				short(t.Tier),
+				t.Traffic.Requests,
+				t.Traffic.Denied,
+				t.Traffic.DeniedPercent,
+				nearestText(t.Nearest),
+				short(t.Endpoint),
+			}
+		},
+	)
 	writeLeft(out, v.MoreTenants, "more tenant")
 }
 
@@ -87,7 +100,7 @@ func nodeTopTable(out *page, nodes []topNode) {
 	})
 }
 
-// note is what is unusual about a node.
+// note returns what is unusual about a node.
 func (n *topNode) note() string {
 	switch {
 	case n.Error != "":
@@ -115,7 +128,7 @@ func ageText(age *rate) string {
 	return time.Duration(min(float64(*age), maxSpan.Seconds()) * float64(time.Second)).Round(time.Second).String()
 }
 
-// writeLeft tells what a table does not show, and ends it.
+// writeLeft writes what a table does not show, and ends it.
 func writeLeft(out *page, n int, thing string) {
 	if n > 0 {
 		out.line("and %s", counted(n, thing))
@@ -123,10 +136,10 @@ func writeLeft(out *page, n int, thing string) {
 	out.gap()
 }
 
-// short is a name that leaves room for others in its line.
+// short returns a name that leaves room for others in its line.
 func short(name string) string { return cut(name, 32) }
 
-// cut is the beginning of a text, in so many characters at most, in one line; … stands for the rest.
+// cut returns the beginning of a text, in so many characters at most, in one line; … stands for the rest.
 func cut(text string, most int) string {
 	runes := []rune(plainText(text))
 	if len(runes) <= most {

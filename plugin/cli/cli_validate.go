@@ -10,7 +10,9 @@ import (
 )
 
 var validateCommand = &command{
-	words: "validate", args: "FILE ...", brief: "check the tenant-rate-limiting configs in decK files; FILE - is standard input",
+	words: "validate",
+	args:  "FILE ...",
+	brief: "check the tenant-rate-limiting configs in decK files; FILE - is standard input",
 	about: `It also finds faults that Kong's schema cannot express: duplicate names, ambiguous endpoint patterns, limits that cannot be
 counted exactly. It exits with 1 when it finds a fault and with 0 when there are only warnings.`,
 	most: -1,

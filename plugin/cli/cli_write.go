@@ -36,19 +36,22 @@ func (c *call) changeFlag() {
 		}
 		return nil
 	})
-	c.flags.StringVar(&c.change.actor, "actor", "", "`who` makes the change, for the audit; default: the variable "+actorVariable+", else user@host, else the database user")
+	c.flags.StringVar(&c.change.actor, "actor", "",
+		"`who` makes the change, for the audit; default: the variable "+actorVariable+", else user@host, else the database user")
 }
 
-// waitFlags define --wait and what it counts as live.
+// waitFlags defines --wait and what it counts as live.
 func (c *call) waitFlags() {
-	c.flags.Var(&c.change.wait, "wait", "wait until all live nodes enforce the change, for at most this `duration` (5s without one); exit code 3 names those that do not, 4 silent nodes")
+	c.flags.Var(&c.change.wait, "wait",
+		"wait up to this `duration` (default 5s) until all live nodes enforce the change; exit code 3: some do not, 4: only silent ones may not")
 	c.flags.Lookup("wait").NoOptDefVal = defaultWait.String()
 	c.liveFlag()
 }
 
 func (c *call) liveFlag() {
 	c.change.within.length = pgstore.LiveWithin
-	c.flags.Var(&c.change.within, "live-within", "a node counts as live when its last report is not older than this `duration`; default: "+pgstore.LiveWithin.String())
+	c.flags.Var(&c.change.within, "live-within",
+		"a node counts as live when its last report is not older than this `duration`; default: "+pgstore.LiveWithin.String())
 }
 
 // writes defines the flags of a command that writes the database, and opens it for do.
@@ -75,8 +78,11 @@ func (c *call) changes(do func(ctx context.Context, s *pgstore.Store, by pgstore
 		}
 		by := pgstore.Change{Actor: c.actor(config.ConnConfig), Reason: c.change.reason}
 		if namesToken(by.Actor) {
-			return wrong("the actor %q: token: and a name is a caller of the REST API; say who you are by --actor or the variable %s",
-				by.Actor, actorVariable)
+			return wrong(
+				"the actor %q: token: and a name is a caller of the REST API; say who you are by --actor or the variable %s",
+				by.Actor,
+				actorVariable,
+			)
 		}
 		store, closeStore, err := c.openWith(ctx, config)
 		if err != nil {
@@ -97,7 +103,7 @@ func (c *call) tell(ctx context.Context, store *pgstore.Store, done written) err
 	if c.change.wait.most > 0 {
 		var err error
 		if done.Fleet, err = c.await(ctx, store, done.Version); err != nil {
-			return fmt.Errorf("%s, in version %d, but how far it has come cannot be told: %w", done.What, done.Version, err)
+			return fmt.Errorf("%s, in version %d, but checking which nodes enforce it failed: %w", done.What, done.Version, err)
 		}
 	}
 	err := c.print(done, func(out *page) {
@@ -120,7 +126,12 @@ func (c *call) await(ctx context.Context, store *pgstore.Store, version int64) (
 	start := c.now()
 	limited, cancel := context.WithTimeout(ctx, c.change.wait.most)
 	defer cancel()
-	if _, err := store.Await(limited, version, c.change.within.length); err != nil && (!errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil) {
+	if _, err := store.Await(
+		limited,
+		version,
+		c.change.within.length,
+	); err != nil &&
+		(!errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil) {
 		return nil, err
 	}
 	took := c.now().Sub(start)
@@ -131,5 +142,5 @@ func (c *call) await(ctx context.Context, store *pgstore.Store, version int64) (
 	return &enforcing{Reach: fleet.Reach(version), Took: &took, Millis: took.Milliseconds()}, nil
 }
 
-// seconds is a duration as people read it.
+// seconds returns a duration as people read it.
 func seconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }

@@ -1,6 +1,6 @@
-// Package cli is the ratelimit command. Each command is a row of a table (package variables such as policyCommands):
-// it declares its words, help and flags, and returns what it does. newRoot makes cobra's tree of the rows, from which help,
-// completions, man pages and docs/cli.md come.
+// Package cli is the ratelimit command. Each command is a row of a table (package variables such as policyCommands): it
+// declares its words, help and flags, and returns what it does. newRoot makes cobra's tree of the rows, from which
+// help, completions, man pages and docs/cli.md come.
 package cli
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 )
 
-// Ratelimit is the operator's program. The result is the process's exit code; see [exitCodes].
+// Ratelimit runs the operator's program. The result is the process's exit code; see [exitCodes].
 func Ratelimit(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -35,7 +35,7 @@ func Ratelimit(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 // operator is the operator's program, with all that it knows of the world outside.
 type operator struct {
 	getenv func(string) string
-	login  func() string // user@host; "": nobody can say
+	login  func() string // user@host; "": not known
 	now    func() time.Time
 	stdin  io.Reader
 	stdout screen
@@ -56,14 +56,14 @@ const exitCodes = `Exit codes: 0 done; 1 it failed, or it found something (valid
 3 a live node does not enforce it yet, or no node is live; 4 all live nodes enforce it, but silent ones may not.
 `
 
-// wrongCall is an error of whoever calls the program.
+// wrongCall is a usage error.
 type wrongCall struct{ problem string }
 
 func (e *wrongCall) Error() string { return e.problem }
 
 func wrong(format string, args ...any) error { return &wrongCall{fmt.Sprintf(format, args...)} }
 
-// said is the end of a command that has told already why its exit code is not 0.
+// said is the exit code of a command that has already written why it is not 0.
 type said int
 
 func (e said) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
@@ -127,7 +127,7 @@ func (o *operator) faultText(err error) string {
 	return text
 }
 
-// unjoined are the errors that one joins.
+// unjoined returns the errors that one joins.
 func unjoined(err error) []error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return joined.Unwrap()
@@ -144,7 +144,7 @@ func oneLine(text string) string {
 	return plainText(strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": "))
 }
 
-// login is who uses this machine, for the audit.
+// login returns who uses this machine, for the audit.
 func login() string {
 	name := os.Getenv("USER")
 	if current, err := user.Current(); name == "" && err == nil {

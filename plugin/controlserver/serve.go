@@ -39,8 +39,8 @@ const (
 	ownBuckets = 100_000
 )
 
-// Run serves the REST API until ctx ends, and logs to stderr. The address is opened last, and closed first: then running requests are
-// finished, leases given back, and Redis and Postgres left.
+// Run serves the REST API until ctx ends, and logs to stderr. The address is opened last, and closed first: then
+// running requests are finished, leases given back, and Redis and Postgres left.
 func Run(ctx context.Context, s *Settings, stderr io.Writer) error {
 	lines := process.NewLogWriter(stderr)
 	defer lines.Close()
@@ -94,10 +94,20 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 	store, numbers := pgstore.New(pool), prometheus.NewRegistry()
 	own, callers := memory.New(memory.Options{Now: process.BucketClock.Now, MaxBuckets: ownBuckets}), newTokens(store, log)
 	api, err := control.New(control.Options{
-		Version: process.Version, Store: store, Tokens: callers, Log: log,
-		Buckets: d.inRedis, OperatorBuckets: d.patient, Ping: d.ping, PingSecond: d.second, Path: d.path, RequestPolicy: d.asked,
-		IsRoute: d.isRoute, Limits: own, Metrics: numbers,
-		Rates: control.Rates{Subjects: int64(s.NewSubjects)},
+		Version:         process.Version,
+		Store:           store,
+		Tokens:          callers,
+		Log:             log,
+		Buckets:         d.inRedis,
+		OperatorBuckets: d.patient,
+		Ping:            d.ping,
+		PingSecond:      d.second,
+		Path:            d.path,
+		RequestPolicy:   d.asked,
+		IsRoute:         d.isRoute,
+		Limits:          own,
+		Metrics:         numbers,
+		Rates:           control.Rates{Subjects: int64(s.NewSubjects)},
 	})
 	if err != nil {
 		return nil, err
@@ -114,8 +124,8 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 	return server, nil
 }
 
-// open returns the connections to the database, none of which is made yet. The file of the connection string is read for
-// every one, so that a new password is used.
+// open returns the connections to the database, none of which is made yet. The file of the connection string is read
+// for every one, so that a new password is used.
 func (d *Database) open(ctx context.Context) (*pgxpool.Pool, error) {
 	config, err := d.Connect()
 	if err != nil {
@@ -177,7 +187,19 @@ func (s *Settings) listenAndServe(ctx context.Context, d *draining, log *slog.Lo
 		return fmt.Errorf("--listen: %w", err)
 	}
 	encrypted := d.http.TLSConfig != nil
-	log.Info("serving the API", "address", listener.Addr().String(), "tls", encrypted, "decides", s.Config != nil, "version", process.Version, "pid", os.Getpid())
+	log.Info(
+		"serving the API",
+		"address",
+		listener.Addr().String(),
+		"tls",
+		encrypted,
+		"decides",
+		s.Config != nil,
+		"version",
+		process.Version,
+		"pid",
+		os.Getpid(),
+	)
 	served := make(chan error, 1)
 	go func() {
 		if encrypted {

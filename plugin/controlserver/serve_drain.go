@@ -34,7 +34,7 @@ func newDraining(server *http.Server, monitor *metrics.Server, log *slog.Logger)
 				return
 			}
 		}
-		// What nobody can be told any more need not be done.
+		// A request whose answer can no longer be written is canceled.
 		ctx, cancel := context.WithTimeout(r.Context(), server.WriteTimeout)
 		defer cancel()
 		next.ServeHTTP(w, r.WithContext(ctx))
@@ -46,11 +46,11 @@ func notReady(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusServiceUnavailable)
-	// A client that has gone is not told.
+	// A client that has gone needs no answer.
 	_, _ = io.WriteString(w, `{"title":"Service Unavailable","status":503,"detail":"the process is shutting down"}`)
 }
 
-// drain goes on answering for a time, and tells everybody to go elsewhere.
+// drain keeps answering for a time, while /readyz fails and connections are closed after each answer.
 func (d *draining) drain(length time.Duration) {
 	d.begun.Store(true)
 	d.monitor.SetState(metrics.Draining)

@@ -13,8 +13,8 @@ import (
 // TLSFiles are the PEM files of a server. The zero value is one without TLS.
 type TLSFiles struct{ Cert, Key, ClientCA string }
 
-// config is the TLS of a server, with a certificate that is read again when its files change; nil: there is none. The
-// authorities of clients are read once.
+// config returns the TLS of a server, with a certificate that is read again when its files change; nil: there is none.
+// The authorities of clients are read once.
 func (f TLSFiles) config(log *slog.Logger) (*tls.Config, error) {
 	if f.Cert == "" {
 		return nil, nil
@@ -41,8 +41,8 @@ func (f TLSFiles) config(log *slog.Logger) (*tls.Config, error) {
 // lookEvery is how often the files of a certificate are looked at, at most: with a handshake.
 const lookEvery = time.Second
 
-// keyPair is a certificate with its key, as their files have it. What cannot be read leaves the last good one in place: a
-// handshake between the writing of one file and of the other finds a pair that does not fit.
+// keyPair is a certificate with its key, as their files have it. What cannot be read leaves the last good one in place:
+// a handshake between the writing of one file and of the other finds a pair that does not fit.
 type keyPair struct {
 	files TLSFiles
 	log   *slog.Logger
@@ -55,7 +55,7 @@ type keyPair struct {
 	warned  bool // of the trouble there is
 }
 
-// get is what tls.Config asks with every handshake.
+// get returns what tls.Config asks with every handshake.
 func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

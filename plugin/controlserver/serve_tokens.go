@@ -12,15 +12,15 @@ import (
 const (
 	// tokenRenewal is the age at which a token that is used is looked up again, beside the request that uses it.
 	tokenRenewal = 2 * time.Second
-	// tokenBelief is the age at which a token lets nobody in before it was looked up again, while look-ups work. A revoked
+	// tokenBelief is the age from which a token is denied until it was looked up again, while look-ups work. A revoked
 	// one opens nothing after that: five seconds are promised.
 	tokenBelief = 4 * time.Second
-	// tokenOutage is the age at which a token lets nobody in although look-ups fail. Nobody can revoke one either where the
+	// tokenOutage is the age from which a token is denied although look-ups fail. No token can be revoked either where the
 	// database is away; where only this process is cut off, a revocation is late by so much at most.
 	tokenOutage = 10 * time.Minute
 
-	// tokenPatience is how long a look-up may take before it is taken for one that hangs: shorter than from tokenRenewal to
-	// tokenBelief, so that a token in use does not grow old before that is known.
+	// tokenPatience is how long a look-up may take before it is taken for one that hangs: shorter than from tokenRenewal
+	// to tokenBelief, so that a token in use does not grow old before that is known.
 	tokenPatience = 500 * time.Millisecond
 	// tokenLook is how long a look-up beside requests may take in all: a database that is slow is listened to as well.
 	tokenLook = 5 * time.Second
@@ -40,7 +40,7 @@ type knownToken struct {
 	renewed bool      // it is about to be looked up again
 }
 
-// age is how old the knowledge is at an instant. It is false where that lets in nobody any more.
+// age returns how old the knowledge is at an instant. holds is false for a token that is denied.
 func (k knownToken) age(at time.Time) (age time.Duration, holds bool) {
 	age = at.Sub(k.at)
 	return age, age >= 0 && age < tokenOutage && (k.token.ExpiresAt.IsZero() || at.Before(k.token.ExpiresAt))
@@ -85,14 +85,14 @@ func (t *tokens) renewAll(ctx context.Context) {
 	}
 }
 
-// lookAgain looks a token up for the requests to come, and tells whether that got an answer.
+// lookAgain looks a token up for the requests to come, and reports whether the database answered.
 func (t *tokens) lookAgain(ctx context.Context, r renewal) bool {
 	looking, cancel := context.WithTimeout(ctx, tokenLook)
 	defer cancel()
 	hanging := time.AfterFunc(tokenPatience, func() { t.lose(context.DeadlineExceeded) })
 	defer hanging.Stop()
 	_, err := t.look(looking, r.hash, r.secret)
-	if err != nil && !isRefusal(err) {
+	if err != nil && !isTokenDenial(err) {
 		if ctx.Err() == nil {
 			t.lose(err)
 		}
@@ -105,13 +105,13 @@ func (t *tokens) lookAgain(ctx context.Context, r renewal) bool {
 func (t *tokens) look(ctx context.Context, hash secretHash, secret string) (pgstore.Token, error) {
 	asked := t.now()
 	token, err := t.rows.Authenticate(ctx, secret)
-	refused := new(pgstore.TokenError)
-	isRefused := errors.As(err, &refused)
-	if err != nil && !isRefused {
+	denied := new(pgstore.TokenError)
+	isDenied := errors.As(err, &denied)
+	if err != nil && !isDenied {
 		return token, err
 	}
-	if isRefused && refused.Name != "" {
-		t.log.Warn("an expired or revoked token was used", "token", refused.Name, "state", refused.State)
+	if isDenied && denied.Name != "" {
+		t.log.Warn("an expired or revoked token was used", "token", denied.Name, "state", denied.State)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,7 +119,7 @@ func (t *tokens) look(ctx context.Context, hash secretHash, secret string) (pgst
 		t.away = false
 		t.log.Info("token lookups work again")
 	}
-	if isRefused {
+	if isDenied {
 		delete(t.known, hash)
 		t.unknown.add(hash, asked)
 	} else {
@@ -133,7 +133,13 @@ func (t *tokens) lose(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.away {
-		t.log.Warn("token lookups failed: recently used tokens stay valid for a while", "minutes", tokenOutage.Minutes(), "error", err)
+		t.log.Warn(
+			"token lookups failed: recently used tokens stay valid for a while",
+			"minutes",
+			tokenOutage.Minutes(),
+			"error",
+			err,
+		)
 	}
 	t.away = true
 }

@@ -62,7 +62,10 @@ func (s *Settings) Validate() error {
 	case s.TLS.Cert != "" && s.InsecureHTTP:
 		return errors.New("give either --insecure-http or --tls-cert")
 	case s.public() && s.TLS.Cert == "" && !s.InsecureHTTP:
-		return fmt.Errorf("--listen: other machines reach %s, and tokens would be sent unencrypted: give --tls-cert and --tls-key, or --insecure-http if a proxy in front terminates TLS", s.Listen)
+		return fmt.Errorf(
+			"--listen: other machines reach %s, and tokens would be sent unencrypted: give --tls-cert and --tls-key, or --insecure-http if a proxy in front terminates TLS",
+			s.Listen,
+		)
 	}
 	return nil
 }

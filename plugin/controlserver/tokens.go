@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// tokenMemory is how many tokens are known at once. Nobody has so many; a bound costs nothing.
+	// tokenMemory is how many tokens are kept at once, more than are in use anywhere.
 	tokenMemory = 4096
 	// tokenUse is how long lies between two notes of which tokens were used.
 	tokenUse = 20 * time.Second
@@ -28,9 +28,9 @@ type tokenRows interface {
 	Used(ctx context.Context, ago map[int64]time.Duration) error
 }
 
-// tokens are the callers of the REST API, by the rows of the database. A token that was found is believed in for a moment
-// and looked up again while requests go on with it, so a busy caller never waits for the database, also when it hangs;
-// while it is away, what was known lately lets in. What was not found is not asked for again for a moment: see
+// tokens are the callers of the REST API, by the rows of the database. A token that was found is believed in for a
+// moment and looked up again while requests go on with it, so a busy caller never waits for the database, also when it
+// hangs; while it is away, what was known lately lets in. What was not found is not asked for again for a moment: see
 // unknownSecrets. It is safe for concurrent use; make it with newTokens, and have Run run.
 type tokens struct {
 	rows     tokenRows
@@ -61,7 +61,7 @@ func (t *tokens) Authenticate(ctx context.Context, secret string, mayLook func()
 	}
 	hash := sha256.Sum256([]byte(secret))
 	token, err := t.find(ctx, hash, secret, mayLook)
-	if isRefusal(err) {
+	if isTokenDenial(err) {
 		return control.Caller{}, control.ErrUnknownToken
 	}
 	if err != nil {
@@ -73,8 +73,8 @@ func (t *tokens) Authenticate(ctx context.Context, secret string, mayLook func()
 	return control.Caller{Token: token.Name, Role: control.Role(token.Role), Org: token.Org}, nil
 }
 
-// isRefusal tells whether an error is the database's answer that a secret lets nobody in.
-func isRefusal(err error) bool { return errors.As(err, new(*pgstore.TokenError)) }
+// isTokenDenial reports whether an error is the database's answer that a secret is of no live token.
+func isTokenDenial(err error) bool { return errors.As(err, new(*pgstore.TokenError)) }
 
 // find returns the token of a secret: from memory where that may be believed, else from the database. mayLook is called
 // for a secret that is not in memory.
@@ -96,7 +96,7 @@ func (t *tokens) find(ctx context.Context, hash secretHash, secret string, mayLo
 		defer cancel()
 	}
 	token, err := t.look(looking, hash, secret)
-	if err == nil || isRefusal(err) || !holds || ctx.Err() != nil {
+	if err == nil || isTokenDenial(err) || !holds || ctx.Err() != nil {
 		return token, err
 	}
 	t.lose(err)
@@ -106,8 +106,8 @@ func (t *tokens) find(ctx context.Context, hash secretHash, secret string, mayLo
 	return last, nil
 }
 
-// recall is the token of a secret, and whether it holds: if not, it lets nobody in. One that is believed lets in at once;
-// when it is no longer new, it is looked up again meanwhile.
+// recall returns the token of a secret, and whether it holds: if not, it is denied. One that is believed lets in at
+// once; when it is no longer new, it is looked up again meanwhile.
 func (t *tokens) recall(hash secretHash, secret string) (token pgstore.Token, holds, believed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -136,8 +136,8 @@ func (t *tokens) keep(hash secretHash, k knownToken) {
 	}
 }
 
-// Run looks tokens up again before they are old, and notes from time to time, and at the end, which were used. It returns
-// when ctx ends.
+// Run looks tokens up again before they are old, and notes from time to time, and at the end, which were used. It
+// returns when ctx ends.
 func (t *tokens) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	beside.Go(func() { t.renewAll(ctx) })

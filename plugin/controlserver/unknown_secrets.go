@@ -3,16 +3,16 @@ package controlserver
 import "time"
 
 const (
-	// unknownMemory is how many secrets that let nobody in are remembered at once, at most twice.
+	// unknownMemory is how many secrets of no live token are remembered at once, at most twice.
 	unknownMemory = 4096
-	// unknownTime is how long at least they are, where no more come, and twice that at most. A secret is told when its
+	// unknownTime is how long at least they are, where no more come, and twice that at most. A secret is shown when its
 	// token is made, so no new token is among them; only a database that was brought back can make one valid again.
 	unknownTime = 5 * time.Second
 )
 
-// unknownSecrets are secrets that let nobody in, so that the same one is not looked up again and again. There are two
-// generations: the older one is forgotten when the newer one is full or old, so guesses take no more memory than two.
-// The zero value has none.
+// unknownSecrets are secrets of no live token, kept so that the same one is not looked up again and again. There are
+// two generations: the older one is forgotten when the newer one is full or old, so guesses take no more memory than
+// two. The zero value has none.
 type unknownSecrets struct {
 	newer, older map[secretHash]struct{}
 	since        time.Time // when the newer generation began
@@ -45,7 +45,7 @@ func (u *unknownSecrets) turn(now time.Time) {
 	}
 }
 
-// isUnknown reports whether a secret let nobody in a moment ago.
+// isUnknown reports whether a secret was found to be of no live token a moment ago.
 func (t *tokens) isUnknown(hash secretHash) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

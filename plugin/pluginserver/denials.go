@@ -38,7 +38,7 @@ func newDenials(s *settings, node string, stderr io.Writer, log *slog.Logger) (*
 }
 
 // readSalt returns the salt in a file. nil stands for a random one, where the file has none: then the hashes of this
-// process differ from those of others, which is logged, and no reason to serve nobody.
+// process differ from those of others, which is logged; requests are served all the same.
 func readSalt(file string, log *slog.Logger) []byte {
 	salt, err := os.ReadFile(file)
 	if err == nil && len(salt) < 16 {

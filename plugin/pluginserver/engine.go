@@ -17,7 +17,12 @@ import (
 // away reports whether this process serves no Kong any more, and so is no live node. lines returns how many lines were
 // logged by level. The error is about a setting.
 func newEngine(
-	ctx context.Context, s *settings, stderr io.Writer, log *slog.Logger, server func() *kongplugin.Server, away func() bool,
+	ctx context.Context,
+	s *settings,
+	stderr io.Writer,
+	log *slog.Logger,
+	server func() *kongplugin.Server,
+	away func() bool,
 	lines func() map[string]uint64,
 ) (*engine.Engine, error) {
 	node, err := process.NodeName(s.NodeName)

@@ -44,7 +44,10 @@ func newLogging(s *settings, stderr io.Writer) *logging {
 	outs := l.open(s, stderr)
 	handler := &countedHandler{counts: &l.counts}
 	for i, out := range outs {
-		options := &slog.HandlerOptions{Level: s.LogLevel, ReplaceAttr: process.ConnectFaults(func() string { return s.DatabaseSource })}
+		options := &slog.HandlerOptions{
+			Level:       s.LogLevel,
+			ReplaceAttr: process.ConnectFaults(func() string { return s.DatabaseSource }),
+		}
 		if s.LogText {
 			handler.by[i] = slog.NewTextHandler(l.lines.To(out), options)
 		} else {

@@ -83,7 +83,7 @@ type guard struct {
 }
 
 // watch closes taken when another process has taken over the socket, and calls end when Kong has left this process
-// alone. It ends with ctx. Without a file to look at, nobody has taken the socket.
+// alone. It ends with ctx. Without a file at the path, no process has taken the socket.
 func (g *guard) watch(ctx context.Context, end func()) error {
 	ticker := time.NewTicker(inspection)
 	defer ticker.Stop()
@@ -101,8 +101,15 @@ func (g *guard) watch(ctx context.Context, end func()) error {
 			s.open, s.accepted = g.clients()
 			g.away.Store(taken && s.open == 0)
 			if g.parent != 0 && v.look(now, s) {
-				g.log.Warn("shutting down: the Kong that started this process is gone or uses another one, and no client is connected",
-					"socket_taken", s.taken, "parent_gone", s.orphaned, "for", lonely)
+				g.log.Warn(
+					"shutting down: the Kong that started this process is gone or uses another one, and no client is connected",
+					"socket_taken",
+					s.taken,
+					"parent_gone",
+					s.orphaned,
+					"for",
+					lonely,
+				)
 				end()
 				return nil
 			}

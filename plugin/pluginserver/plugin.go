@@ -68,11 +68,24 @@ func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writ
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	var server *kongplugin.Server
-	g := &guard{path: socket, taken: make(chan struct{}), log: log, clients: func() (int, uint64) { return server.Connections() }}
+	g := &guard{
+		path:    socket,
+		taken:   make(chan struct{}),
+		log:     log,
+		clients: func() (int, uint64) { return server.Connections() },
+	}
 	if s.endsWithKong(os.Environ(), os.Getppid()) {
 		g.parent = os.Getppid()
 	}
-	e, err := newEngine(background, s, stderr, log, func() *kongplugin.Server { return server }, g.away.Load, lines.counted)
+	e, err := newEngine(
+		background,
+		s,
+		stderr,
+		log,
+		func() *kongplugin.Server { return server },
+		g.away.Load,
+		lines.counted,
+	)
 	if err != nil {
 		return err
 	}

@@ -39,8 +39,8 @@ func (e *ChoiceError) Error() string { return e.problem }
 
 func choiceError(format string, args ...any) error { return &ChoiceError{fmt.Sprintf(format, args...)} }
 
-// Load returns the config in text, the decK file named file, that Kong runs for a route, and its compiled plan. Without a
-// route the file must have one config. A choice that cannot be made is a [ChoiceError].
+// Load returns the config in text, the decK file named file, that Kong runs for a route, and its compiled plan. Without
+// a route the file must have one config. A choice that cannot be made is a [ChoiceError].
 func Load(text []byte, file, route string) (*Config, *policy.Plan, error) {
 	configs, err := Configs(text, file)
 	if err != nil {
@@ -131,7 +131,7 @@ func (p *Config) locate(text []byte, path string) {
 	}
 }
 
-// decoded is a decK file's first document; nil where it is something else.
+// decoded returns a decK file's first document; nil where it is something else.
 func decoded(text []byte) map[string]any {
 	var root map[string]any
 	if err := yaml.Unmarshal(text, &root); err != nil {
@@ -140,7 +140,7 @@ func decoded(text []byte) map[string]any {
 	return root
 }
 
-// nameOf is the name of a thing, or of a reference to it.
+// nameOf returns the name of a thing, or of a reference to it.
 func nameOf(thing any) string {
 	switch v := thing.(type) {
 	case string:
@@ -155,7 +155,7 @@ func nameOf(thing any) string {
 	return ""
 }
 
-// routesOf are the routes of a file: by name, the service that each is of.
+// routesOf returns the routes of a file: by name, the service that each is of.
 func routesOf(text []byte) map[string]string {
 	found := map[string]string{}
 	root := decoded(text)
@@ -185,7 +185,12 @@ func choose(configs []*Config, file, route string, routes map[string]string) (*C
 		return configs[0], nil
 	}
 	if route == "" {
-		return nil, choiceError("%s has %d configs of the plugin (%s): choose one with --plugin-route", file, len(configs), placesOf(configs))
+		return nil, choiceError(
+			"%s has %d configs of the plugin (%s): choose one with --plugin-route",
+			file,
+			len(configs),
+			placesOf(configs),
+		)
 	}
 	service, known := routes[route]
 	var best *Config
@@ -209,7 +214,12 @@ func choose(configs []*Config, file, route string, routes map[string]string) (*C
 	case rank < 3 && !known:
 		return nil, choiceError("--plugin-route: %s has no route %q", file, route)
 	case best == nil:
-		return nil, choiceError("no config of the plugin applies to route %s: %s has it on %s", route, file, placesOf(configs))
+		return nil, choiceError(
+			"no config of the plugin applies to route %s: %s has it on %s",
+			route,
+			file,
+			placesOf(configs),
+		)
 	}
 	return best, nil
 }

@@ -131,7 +131,7 @@ func (e *Engine) add(path *admit.Path, config *policy.Plan) {
 	e.reportFaults()
 }
 
-// snapshot is the rows of Postgres in force; nil: there are none.
+// snapshot returns the rows of Postgres in force; nil: there are none.
 func (e *Engine) snapshot() *policy.Snapshot {
 	if e.Rows == nil {
 		return nil
@@ -170,8 +170,8 @@ func (e *Engine) use(path *admit.Path, config *policy.Plan, snapshot *policy.Sna
 	e.unfollowed[path] = both.Faults()
 }
 
-// reportFaults reports which rows the live configs cannot follow: in the metrics and the reports of this node while that
-// lasts, and in the log once each time it begins. e.mu is held.
+// reportFaults reports which rows the live configs cannot follow: in the metrics and the reports of this node while
+// that lasts, and in the log once each time it begins. e.mu is held.
 func (e *Engine) reportFaults() {
 	if e.Rows == nil {
 		return
@@ -187,7 +187,17 @@ func (e *Engine) reportFaults() {
 			reported[same] = true
 			now = append(now, fault)
 			if !e.reported[same] {
-				e.log.Warn("a row of Postgres cannot be applied", "table", fault.Table, "key", fault.Key, "field", fault.Field, "problem", fault.Problem)
+				e.log.Warn(
+					"a row of Postgres cannot be applied",
+					"table",
+					fault.Table,
+					"key",
+					fault.Key,
+					"field",
+					fault.Field,
+					"problem",
+					fault.Problem,
+				)
 			}
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// inventory is what a snapshot has in it, as metrics count it. Looking through a million rows takes a while, so it is done once
-// for each snapshot, and again when some overrides may have ended.
+// inventory is what a snapshot has in it, as metrics count it. Looking through a million rows takes a while, so it is
+// done once for each snapshot, and again when some overrides may have ended.
 type inventory struct {
 	mu        sync.Mutex
 	snapshot  *policy.Snapshot
@@ -74,7 +74,7 @@ func (e *Engine) limits() []metrics.Limit {
 	return all
 }
 
-// configs are the live configs without rows.
+// configs returns the live configs without rows.
 func (e *Engine) configs() []*policy.Plan {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -5,13 +5,13 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 )
 
-// buckets are the numbers of the buckets of configs with the strategy local.
+// buckets returns the numbers of the buckets of configs with the strategy local.
 func (e *Engine) buckets() metrics.Buckets {
 	stats := e.Stores.Local()
 	return metrics.Buckets{Kept: stats.Buckets, Expired: stats.Expired, Evicted: stats.Evicted}
 }
 
-// shared are the numbers of all Redis in use.
+// shared returns the numbers of all Redis in use.
 func (e *Engine) shared() []metrics.Store {
 	var list []metrics.Store
 	for _, stats := range e.Stores.Stats() {
@@ -22,8 +22,16 @@ func (e *Engine) shared() []metrics.Store {
 
 func storeNumbers(s *bucket.Stats) metrics.Store {
 	numbers := metrics.Store{
-		Name: s.Name, Second: s.Second, Degraded: s.Degraded, DegradedSeconds: s.DegradedFor.Seconds(), Waiting: int(s.Outage.Waiting),
-		Foreign: s.Redis.Foreign, Taken: s.Redis.Taken, LostRefunds: s.Redis.LostRefunds, RoundTrips: s.Redis.Calls, LiveNodes: s.Outage.Live,
+		Name:            s.Name,
+		Second:          s.Second,
+		Degraded:        s.Degraded,
+		DegradedSeconds: s.DegradedFor.Seconds(),
+		Waiting:         int(s.Outage.Waiting),
+		Foreign:         s.Redis.Foreign,
+		Taken:           s.Redis.Taken,
+		LostRefunds:     s.Redis.LostRefunds,
+		RoundTrips:      s.Redis.Calls,
+		LiveNodes:       s.Outage.Live,
 		Leases: metrics.Leases{
 			Drawn: s.Lease.FromLease, Remembered: s.Lease.FromMemory, Asked: s.Lease.FromStore, Renewals: s.Lease.Renewals,
 			Failed: s.Lease.Failed, Refunds: s.Lease.Refunds, Held: s.Lease.Leases,

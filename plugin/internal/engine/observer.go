@@ -26,14 +26,39 @@ func (o *observer) Observe(d *decision.Decision) {
 
 func (o *observer) logWouldDeny(d *decision.Decision) {
 	if d.ShadowReason != decision.Counted && d.Mode == policy.Log {
-		o.log.Info("would deny", "reason", d.ShadowReason.String(), "tenant", d.Identity.Tenant.ID, "endpoint", d.Resolution.Endpoint)
+		o.log.Info(
+			"would deny",
+			"reason",
+			d.ShadowReason.String(),
+			"tenant",
+			d.Identity.Tenant.ID,
+			"endpoint",
+			d.Resolution.Endpoint,
+		)
 	}
 	for i := range d.Statuses {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
 		if bound.Policy.Mode != policy.Log || status.Source == decision.Unanswered || status.Admits() {
 			continue
 		}
-		o.log.Info("would deny", "policy", bound.Policy.Name, "scope", bound.Policy.Scope.String(), "tenant", d.Identity.Tenant.ID,
-			"tier", d.Resolution.Tier, "endpoint", d.Resolution.Endpoint, "cost", bound.Cost, "used", status.Used, "limit", bound.Policy.Describe())
+		o.log.Info(
+			"would deny",
+			"policy",
+			bound.Policy.Name,
+			"scope",
+			bound.Policy.Scope.String(),
+			"tenant",
+			d.Identity.Tenant.ID,
+			"tier",
+			d.Resolution.Tier,
+			"endpoint",
+			d.Resolution.Endpoint,
+			"cost",
+			bound.Cost,
+			"used",
+			status.Used,
+			"limit",
+			bound.Policy.Describe(),
+		)
 	}
 }

@@ -19,8 +19,8 @@ func (e *Engine) FollowRows(o policysync.Options) (err error) {
 	return err
 }
 
-// patience is how long the socket stays closed for the rows of an earlier run: long enough for a hundred thousand. More of
-// them come into force a moment after the first requests, because without a socket Kong answers 500.
+// patience is how long the socket stays closed for the rows of an earlier run: long enough for a hundred thousand. More
+// of them come into force a moment after the first requests, because without a socket Kong answers 500.
 const patience = 100 * time.Millisecond
 
 // AwaitSaved reads the rows that an earlier run has saved, and waits for them no longer than patience.
@@ -56,7 +56,15 @@ func await(ctx context.Context, done <-chan struct{}, most time.Duration) {
 
 func policyNumbers(s policysync.Stats) metrics.Policies {
 	return metrics.Policies{
-		Connected: s.Connected, Standby: s.Standby, Version: s.Version, AgeSeconds: s.Age.Seconds(), PropagationSeconds: s.Propagation.Seconds(),
-		Rows: s.Rows, Faults: s.FaultCount, Loads: s.Loads, CatchUps: s.CatchUps, Saves: s.Saves,
+		Connected:          s.Connected,
+		Standby:            s.Standby,
+		Version:            s.Version,
+		AgeSeconds:         s.Age.Seconds(),
+		PropagationSeconds: s.Propagation.Seconds(),
+		Rows:               s.Rows,
+		Faults:             s.FaultCount,
+		Loads:              s.Loads,
+		CatchUps:           s.CatchUps,
+		Saves:              s.Saves,
 	}
 }

@@ -78,10 +78,14 @@ func (w *LogWriter) run() {
 	}
 }
 
-// write writes a line, and before it how many were dropped. Nobody can be told that stderr is gone.
+// write writes a line, and before it how many were dropped. A stderr that is gone cannot be reported.
 func (w *LogWriter) write(line queuedLine) {
 	if n := w.dropped.Swap(0); n > 0 {
-		fmt.Fprintf(line.out, `{"level":"WARN","msg":"log lines were dropped, because the output was too slow","lines":%d}`+"\n", n)
+		fmt.Fprintf(
+			line.out,
+			`{"level":"WARN","msg":"log lines were dropped, because the output was too slow","lines":%d}`+"\n",
+			n,
+		)
 	}
 	_, _ = line.out.Write(line.text)
 }
