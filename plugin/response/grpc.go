@@ -2,7 +2,6 @@ package response
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
@@ -31,12 +30,12 @@ func (re *Renderer) trailers(d *decision.Decision, r *Response) {
 		code, message = invalidArgument, "Header with more than one value"
 	case decision.InternalFault, decision.ConfigFault, decision.StoreAway:
 		code, message = unavailable, "Service temporarily unavailable"
-		if d.Reason == decision.StoreAway && re.closed == http.StatusTooManyRequests {
+		if d.Reason == decision.StoreAway && re.closed == 429 {
 			code = resourceExhausted
 		}
 	default: // Counted and MetaLimited
 	}
-	r.Status = http.StatusOK
+	r.Status = 200
 	r.text("Content-Type", "application/grpc")
 	r.text("grpc-status", code)
 	r.text("grpc-message", message)

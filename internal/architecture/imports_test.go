@@ -1,0 +1,222 @@
+// Package architecture tests which folder may import which; docs/architecture.md says why. It has no other code.
+package architecture
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const (
+	root   = "../.."
+	module = "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting"
+)
+
+// core is what an adapter may build on.
+var core = []string{
+	"schema", "plugin/limit", "plugin/identity", "plugin/policy", "plugin/decision", "plugin/response", "plugin/admit",
+	"plugin/internal",
+}
+
+// stores is what a store of buckets may build on.
+var stores = []string{"schema", "plugin/limit", "plugin/policy", "plugin/decision", "plugin/admit", "plugin/internal"}
+
+// rooms says for each folder which others of ours its code may import; a folder below it that is not listed follows the
+// same rule. A folder may always import what is below it. Tests may import anything, except across the socket.
+var rooms = map[string][]string{
+	"schema":     {"internal/docpath", "internal/deckfile"},
+	"migrations": {},
+
+	// Pure: no clock, no I/O, no log.
+	"plugin/limit":    {},
+	"plugin/identity": {},
+	"plugin/policy":   {"plugin/identity", "plugin/limit", "schema", "internal/docpath"},
+	"plugin/decision": {"plugin/identity", "plugin/limit", "plugin/policy"},
+	"plugin/response": {"plugin/decision", "plugin/identity", "plugin/limit", "plugin/policy", "schema"},
+	"plugin/admit": {
+		"plugin/decision", "plugin/identity", "plugin/limit", "plugin/policy", "plugin/response", "schema",
+	},
+
+	// Adapters: each declares the interfaces it needs, and imports no other adapter.
+	"plugin/bucket/addresses": stores,
+	"plugin/bucket/lease":     stores,
+	"plugin/bucket/memory":    stores,
+	"plugin/bucket/outage":    stores,
+	"plugin/bucket/redis":     stores,
+	"plugin/clock":            {"plugin/limit"},
+	"plugin/denial":           core,
+	"plugin/kongplugin":       append([]string{"plugin/kongwire"}, core...),
+	"plugin/kongwire":         {},
+	"plugin/metrics":          core,
+	"plugin/pgstore":          core,
+	"plugin/policysync":       append([]string{"migrations"}, core...),
+	"plugin/control":          append([]string{"plugin/pgstore"}, core...),
+	"plugin/internal":         append([]string{"plugin/bucket", "plugin/kongplugin", "plugin/kongwire", "plugin/metrics"}, core...),
+
+	// What puts adapters together.
+	"plugin/bucket":  stores,
+	"plugin/limiter": append([]string{"plugin/bucket", "plugin/clock"}, core...),
+
+	// Programs, and what two of them share.
+	"plugin/internal/engine":  {"plugin", "schema", "migrations"},
+	"plugin/internal/process": {"plugin", "schema", "migrations"},
+	"plugin/pluginserver":  {"plugin", "schema", "migrations"},
+	"plugin/controlserver": {"plugin", "schema", "migrations"},
+	"plugin/cli":           {"plugin", "schema", "migrations"},
+	"plugin/cmd":           {"plugin"},
+
+	// The other side of the socket.
+	"kong": {"internal/docpath", "internal/deckfile"},
+	"spec": {"kong/gateway", "internal", "migrations"},
+
+	"internal": {"migrations"},
+}
+
+// foreign says which folders may import a module.
+var foreign = map[string][]string{
+	"github.com/Kong/go-pdk": {
+		"plugin/kongwire", "plugin/kongplugin/internal", "plugin/internal/onpdk", "kong/gateway", "spec",
+	},
+	"github.com/redis": {"plugin/bucket/redis", "internal", "plugin/internal", "spec"},
+	"github.com/jackc": {
+		"plugin/policysync", "plugin/pgstore", "plugin/pluginserver", "plugin/controlserver", "plugin/cli", "migrations",
+		"internal", "spec",
+	},
+	"database/sql": {"migrations"},
+	"math/rand":    {},
+	"log":          {},
+}
+
+// impure is what a pure package must not import.
+var impure = []string{"context", "log", "log/slog", "net", "net/http", "os", "io/fs", "database/sql", "sync/atomic"}
+
+var pure = []string{"plugin/limit", "plugin/identity", "plugin/policy", "plugin/decision", "plugin/response", "schema"}
+
+// file is a Go file with what it imports.
+type file struct {
+	folder, name string
+	test         bool
+	imports      []string
+}
+
+// files returns the Go files of the repository.
+func files(t *testing.T) []file {
+	t.Helper()
+	var all []file
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if name := entry.Name(); entry.IsDir() && (name == "testdata" || name != ".." && strings.HasPrefix(name, ".")) {
+			return filepath.SkipDir
+		}
+		if filepath.Ext(path) != ".go" {
+			return nil
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		folder, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		all = append(all, file{folder, entry.Name(), strings.HasSuffix(path, "_test.go"), importsOf(parsed)})
+		return nil
+	})
+	if err != nil || len(all) < 100 {
+		t.Fatalf("%d files, %v", len(all), err)
+	}
+	return all
+}
+
+func importsOf(f *ast.File) []string {
+	var paths []string
+	for _, spec := range f.Imports {
+		if path, err := strconv.Unquote(spec.Path.Value); err == nil {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// within reports whether a folder or import path is another, or below it.
+func within(path, parent string) bool { return path == parent || strings.HasPrefix(path, parent+"/") }
+
+func withinAny(path string, parents []string) bool {
+	return slices.ContainsFunc(parents, func(parent string) bool { return within(path, parent) })
+}
+
+// room returns the listed folder that a folder belongs to.
+func room(folder string) (string, bool) {
+	for ; folder != "."; folder = filepath.Dir(folder) {
+		if _, listed := rooms[folder]; listed {
+			return folder, true
+		}
+	}
+	return "", false
+}
+
+func TestEveryFolderImportsOnlyWhatItsRoomMay(t *testing.T) {
+	for _, f := range files(t) {
+		home, listed := room(f.folder)
+		if !listed {
+			t.Errorf("%s is in no room: add it to the list, with what it may import", f.folder)
+			continue
+		}
+		for _, path := range f.imports {
+			ours, is := strings.CutPrefix(path, module+"/")
+			if is && !f.test && !within(ours, home) && !withinAny(ours, rooms[home]) {
+				t.Errorf("%s/%s imports %s, which %s may not", f.folder, f.name, ours, home)
+			}
+		}
+	}
+}
+
+func TestTheSidesOfTheSocketNeverMeet(t *testing.T) {
+	for _, f := range files(t) {
+		for _, path := range f.imports {
+			ours, _ := strings.CutPrefix(path, module+"/")
+			pluginSide := within(f.folder, "plugin") || within(f.folder, "schema") || within(f.folder, "migrations")
+			switch {
+			case pluginSide && within(ours, "kong"),
+				within(f.folder, "kong") && withinAny(ours, []string{"plugin", "schema"}),
+				within(f.folder, "spec") && withinAny(ours, []string{"plugin", "schema"}):
+				t.Errorf("%s/%s imports %s: they meet on the socket only", f.folder, f.name, ours)
+			}
+		}
+	}
+}
+
+func TestEveryForeignProtocolHasItsPlace(t *testing.T) {
+	for _, f := range files(t) {
+		for _, path := range f.imports {
+			for prefix, places := range foreign {
+				exact := !strings.Contains(prefix, "/") || prefix == "math/rand"
+				if within(path, prefix) && (!exact || path == prefix) && !f.test && !withinAny(f.folder, places) {
+					t.Errorf("%s/%s imports %s: only %q may", f.folder, f.name, path, places)
+				}
+			}
+		}
+	}
+}
+
+func TestPurePackagesDoNoIO(t *testing.T) {
+	for _, f := range files(t) {
+		home, _ := room(f.folder)
+		if f.test || !slices.Contains(pure, home) || within(f.folder, "schema/internal") || within(f.folder, "schema/deck") {
+			continue
+		}
+		for _, path := range f.imports {
+			if slices.Contains(impure, path) && !(path == "sync/atomic" && f.folder == "plugin/policy") {
+				t.Errorf("%s/%s imports %s: a pure package returns what it knows, and its caller acts", f.folder, f.name, path)
+			}
+		}
+	}
+}
