@@ -15,16 +15,16 @@ const (
 	readOnly          = "25006"
 )
 
-// Lacks reports whether an error of Postgres is about a table, column or function that is not there. The tables are older
-// than the program then, unless [CheckAhead] has found them newer.
+// Lacks reports whether an error of Postgres is about a table, column or function that is not there. The tables are
+// older than the program then, unless [CheckAhead] has found them newer.
 func Lacks(err error) bool {
 	refused := new(pgconn.PgError)
 	return errors.As(err, &refused) &&
 		(refused.Code == undefinedColumn || refused.Code == undefinedFunction || refused.Code == undefinedTable)
 }
 
-// Advice tells what an operator has to do about an error of Postgres that stays as long as nobody does it: no waiting and
-// no new connection mends it. It is "" for all other errors, and without one.
+// Advice tells what an operator has to do about an error of Postgres that stays as long as nobody does it: no waiting
+// and no new connection mends it. It is "" for all other errors, and without one.
 func Advice(err error) string {
 	refused := new(pgconn.PgError)
 	if !errors.As(err, &refused) {

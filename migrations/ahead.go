@@ -19,8 +19,11 @@ type AheadError struct {
 }
 
 func (e *AheadError) Error() string {
-	return fmt.Sprintf("the tables in Postgres are newer than this program (migration %d, it knows %d): use the program that migrated them",
-		e.Applied, e.Known)
+	return fmt.Sprintf(
+		"the tables in Postgres are newer than this program (migration %d, it knows %d): use the program that migrated them",
+		e.Applied,
+		e.Known,
+	)
 }
 
 // BehindError is a database that lacks migrations of this program.
@@ -30,8 +33,11 @@ type BehindError struct {
 }
 
 func (e *BehindError) Error() string {
-	return fmt.Sprintf("the tables in Postgres are older than this program (migration %d, it needs %d): run ratelimit migrate up",
-		e.Applied, e.Needed)
+	return fmt.Sprintf(
+		"the tables in Postgres are older than this program (migration %d, it needs %d): run ratelimit migrate up",
+		e.Applied,
+		e.Needed,
+	)
 }
 
 // querier is a connection, a pool or a transaction.
@@ -39,7 +45,8 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// CheckReady returns an error if the database has no tables of the rate limiter, and what [CheckAhead] returns otherwise.
+// CheckReady returns an error if the database has no tables of the rate limiter, and what [CheckAhead] returns
+// otherwise.
 func CheckReady(ctx context.Context, from querier) error {
 	var migrated bool
 	if err := from.QueryRow(ctx, "SELECT to_regclass('rate_limiter.tokens') IS NOT NULL").Scan(&migrated); err != nil {
@@ -71,8 +78,8 @@ func CheckBehind(ctx context.Context, from querier) error {
 	return err
 }
 
-// compare returns the numbers of the last migration that is applied, and of the last one that this program has. They are
-// equal where the list of migrations is not there or cannot be read.
+// compare returns the numbers of the last migration that is applied, and of the last one that this program has. They
+// are equal where the list of migrations is not there or cannot be read.
 func compare(ctx context.Context, from querier) (newest, known int64, err error) {
 	if known, err = last(); err != nil {
 		return 0, 0, err

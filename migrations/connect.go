@@ -19,8 +19,8 @@ const (
 	unknownDatabase = "3D000"
 )
 
-// ConnectFault returns one line for an error of a connection to Postgres that was not made: what failed, and source, the
-// flag, variable or setting to correct. It returns "" for all other errors. The line never shows the password.
+// ConnectFault returns one line for an error of a connection to Postgres that was not made: what failed, and source,
+// the flag, variable or setting to correct. It returns "" for all other errors. The line never shows the password.
 func ConnectFault(err error, source string) string {
 	failed := new(pgconn.ConnectError)
 	if !errors.As(err, &failed) {
@@ -38,7 +38,12 @@ func ConnectFault(err error, source string) string {
 	case answer.Code == wrongPassword:
 		return fmt.Sprintf("Postgres denied the password of user %q: correct it in %s", user, source)
 	case answer.Code == deniedLogin:
-		return fmt.Sprintf("Postgres denied the login of user %q (%s): correct the user in %s, or pg_hba.conf", user, answer.Message, source)
+		return fmt.Sprintf(
+			"Postgres denied the login of user %q (%s): correct the user in %s, or pg_hba.conf",
+			user,
+			answer.Message,
+			source,
+		)
 	case answer.Code == unknownDatabase:
 		return fmt.Sprintf("Postgres has no database %q: correct the name in %s", database, source)
 	}

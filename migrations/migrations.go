@@ -196,5 +196,11 @@ func makeSchema(ctx context.Context, holder *pgx.Conn) error {
 }
 
 func open(db *sql.DB) (*goose.Provider, error) {
-	return goose.NewProvider(goose.DialectPostgres, db, files, goose.WithTableName(applied), goose.WithDisableGlobalRegistry(true))
+	return goose.NewProvider(
+		goose.DialectPostgres,
+		db,
+		files,
+		goose.WithTableName(applied),
+		goose.WithDisableGlobalRegistry(true),
+	)
 }

@@ -128,7 +128,7 @@ func (c *checker) record(f *field, n *node, path string) {
 		c.missing(inner, n, path)
 	}
 	for _, check := range f.EntityChecks {
-		c.entity(f, check, n, path)
+		c.entity(check, n, path)
 	}
 }
 

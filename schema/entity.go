@@ -7,8 +7,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 )
 
-// entity runs one entity check of record f on n, with Kong's meaning of each check.
-func (c *checker) entity(f *field, check entityCheck, n *node, path string) {
+// entity runs one entity check on the record n, with Kong's meaning of each check.
+func (c *checker) entity(check entityCheck, n *node, path string) {
 	switch {
 	case check.MutuallyRequired != nil:
 		c.mutuallyRequired(check.MutuallyRequired, n, path)

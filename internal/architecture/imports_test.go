@@ -66,10 +66,10 @@ var rooms = map[string][]string{
 	// Programs, and what two of them share.
 	"plugin/internal/engine":  {"plugin", "schema", "migrations"},
 	"plugin/internal/process": {"plugin", "schema", "migrations"},
-	"plugin/pluginserver":  {"plugin", "schema", "migrations"},
-	"plugin/controlserver": {"plugin", "schema", "migrations"},
-	"plugin/cli":           {"plugin", "schema", "migrations"},
-	"plugin/cmd":           {"plugin"},
+	"plugin/pluginserver":     {"plugin", "schema", "migrations"},
+	"plugin/controlserver":    {"plugin", "schema", "migrations"},
+	"plugin/cli":              {"plugin", "schema", "migrations"},
+	"plugin/cmd":              {"plugin"},
 
 	// The other side of the socket.
 	"kong": {"internal/docpath", "internal/deckfile"},

@@ -1,5 +1,5 @@
-// Package debian installs Debian's packages for tests that need their programs. Which programs, and where they lie, is the
-// business of those who start them.
+// Package debian installs Debian's packages for tests that need their programs. Which programs, and where they lie, is
+// the business of those who start them.
 package debian
 
 import (
@@ -13,8 +13,8 @@ import (
 )
 
 // Find is what look finds, after a package is installed if need be and if this process may. Of several processes that
-// miss something one installs at a time: apt-get refuses a second one, and the package that the others need may be there
-// when their turn comes.
+// miss something one installs at a time: apt-get refuses a second one, and the package that the others need may be
+// there when their turn comes.
 func Find[T any](pkg string, look func() (T, error)) (found T, err error) {
 	if found, err = look(); err == nil {
 		return found, nil
@@ -31,7 +31,12 @@ func Find[T any](pkg string, look func() (T, error)) (found T, err error) {
 	if found, err = look(); err == nil {
 		return found, nil
 	}
-	return found, fmt.Errorf("%[1]s is missing and cannot be installed (%[2]w: %[3]s): apt-get install %[1]s", pkg, errors.Join(failure, err), LastLine(output))
+	return found, fmt.Errorf(
+		"%[1]s is missing and cannot be installed (%[2]w: %[3]s): apt-get install %[1]s",
+		pkg,
+		errors.Join(failure, err),
+		LastLine(output),
+	)
 }
 
 // LastLine is what a program said last, which mostly is why it failed.

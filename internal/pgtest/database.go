@@ -116,7 +116,10 @@ func Pool(t testing.TB, dsn string) *pgxpool.Pool {
 // AsBefore11 runs statements as a program could before migration 00011, which denies policies of the slot candidate.
 func AsBefore11(t testing.TB, pool *pgxpool.Pool, statements string) {
 	t.Helper()
-	_, err := pool.Exec(context.Background(), `ALTER TABLE rate_limiter.policies DROP CONSTRAINT policies_slot_active; `+statements+`;
-		ALTER TABLE rate_limiter.policies ADD CONSTRAINT policies_slot_active CHECK (slot = 'active') NOT VALID`)
+	_, err := pool.Exec(
+		context.Background(),
+		`ALTER TABLE rate_limiter.policies DROP CONSTRAINT policies_slot_active; `+statements+`;
+		ALTER TABLE rate_limiter.policies ADD CONSTRAINT policies_slot_active CHECK (slot = 'active') NOT VALID`,
+	)
 	must(t, "write as before migration 00011", err)
 }

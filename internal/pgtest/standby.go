@@ -20,8 +20,21 @@ func (s *Server) Standby(t testing.TB) *Server {
 
 // copyTo copies the server's data to a standby's folder, with the settings by which the standby follows.
 func (s *Server) copyTo(standby *Server) error {
-	cmd, err := command("pg_basebackup", "--pgdata", standby.data(), "--write-recovery-conf", "--checkpoint", "fast", "--no-sync",
-		"--host", s.Host, "--port", strconv.Itoa(s.Port), "--username", superuser)
+	cmd, err := command(
+		"pg_basebackup",
+		"--pgdata",
+		standby.data(),
+		"--write-recovery-conf",
+		"--checkpoint",
+		"fast",
+		"--no-sync",
+		"--host",
+		s.Host,
+		"--port",
+		strconv.Itoa(s.Port),
+		"--username",
+		superuser,
+	)
 	if err != nil {
 		return err
 	}

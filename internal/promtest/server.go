@@ -105,7 +105,11 @@ func (c Config) write(file string) error {
 	}
 	interval := fmt.Sprintf("%dms", c.Interval.Milliseconds())
 	text, err := yaml.Marshal(map[string]any{
-		"global":     map[string]string{"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
+		"global": map[string]string{
+			"scrape_interval":     interval,
+			"scrape_timeout":      interval,
+			"evaluation_interval": interval,
+		},
 		"rule_files": rules,
 		"scrape_configs": []any{map[string]any{
 			"job_name":       c.Job,

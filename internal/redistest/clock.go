@@ -29,7 +29,10 @@ func SingleClocked(t testing.TB, args ...string) *Clocked {
 	// The library reads its file within a look at the clock and allocates memory for that; Redis's own allocator looks at
 	// the clock when it is asked for memory. So memory comes from libc.
 	c.Server = start(t, launch{args: single(args), environment: []string{
-		"LD_PRELOAD=" + library + ":libc.so.6", "FAKETIME_TIMESTAMP_FILE=" + c.file, "FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1",
+		"LD_PRELOAD=" + library + ":libc.so.6",
+		"FAKETIME_TIMESTAMP_FILE=" + c.file,
+		"FAKETIME_NO_CACHE=1",
+		"FAKETIME_DONT_FAKE_MONOTONIC=1",
 	}})
 	return c
 }

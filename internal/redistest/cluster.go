@@ -55,8 +55,20 @@ func Cluster(t testing.TB, masters, replicas int) *Nodes {
 func node(t testing.TB) *Server {
 	t.Helper()
 	return start(t, launch{args: []string{
-		"--save", "", "--appendonly", "no", "--cluster-enabled", "yes", "--cluster-node-timeout", "500",
-		"--cluster-port", strconv.Itoa(freeport.Port(t)), "--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0",
+		"--save",
+		"",
+		"--appendonly",
+		"no",
+		"--cluster-enabled",
+		"yes",
+		"--cluster-node-timeout",
+		"500",
+		"--cluster-port",
+		strconv.Itoa(freeport.Port(t)),
+		"--cluster-replica-validity-factor",
+		"0",
+		"--repl-diskless-sync-delay",
+		"0",
 	}})
 }
 

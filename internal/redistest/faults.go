@@ -65,7 +65,8 @@ func agreedOwner(clients []*redis.Client, key string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if !strings.Contains(info, "cluster_state:ok\r\n") || !strings.Contains(info, fmt.Sprintf("cluster_slots_ok:%d\r\n", slots)) {
+		if !strings.Contains(info, "cluster_state:ok\r\n") ||
+			!strings.Contains(info, fmt.Sprintf("cluster_slots_ok:%d\r\n", slots)) {
 			return "", errors.New("a node does not call its cluster whole")
 		}
 		address, err := ownerBy(client, key)
@@ -86,7 +87,9 @@ func ownerBy(client *redis.Client, key string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ranges, err := client.ClusterSlots(context.Background()).Result() //nolint:staticcheck // CLUSTER SHARDS is not in Redis 6.2
+	ranges, err := client.ClusterSlots(context.Background()).
+		Result()
+		//nolint:staticcheck // CLUSTER SHARDS is not in Redis 6.2
 	if err != nil {
 		return "", err
 	}

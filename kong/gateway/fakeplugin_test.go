@@ -222,13 +222,13 @@ func mustMarshal(m proto.Message) []byte {
 }
 
 func setHeadersCall(headers map[string]any) question {
-	return question{"kong.response.set_headers", appendStruct(nil, headers)}
+	return question{"kong.response.set_headers", encodeStruct(headers)}
 }
 
 func exitWith(status int, body string, headers map[string]any) question {
 	b := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(status))
 	b = protowire.AppendString(protowire.AppendTag(b, 2, protowire.BytesType), body)
-	return question{"kong.response.exit", appendNested(b, 3, appendStruct(nil, headers))}
+	return question{"kong.response.exit", appendNested(b, 3, encodeStruct(headers))}
 }
 
 // recInfo returns the info of the recording plugin whose transcripts are in testdata.

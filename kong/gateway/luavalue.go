@@ -30,8 +30,9 @@ const (
 
 var errMalformed = errors.New("malformed protobuf message")
 
-// appendValue encodes a Value. Kong writes 1 for the null enum, whose only member is 0.
-func appendValue(b []byte, value any) []byte {
+// encodeValue encodes a Value. Kong writes 1 for the null enum, whose only member is 0.
+func encodeValue(value any) []byte {
+	var b []byte
 	switch v := value.(type) {
 	case nil:
 		return protowire.AppendVarint(protowire.AppendTag(b, valueNull, protowire.VarintType), 1)
@@ -47,11 +48,11 @@ func appendValue(b []byte, value any) []byte {
 		}
 		var list []byte
 		for _, item := range v {
-			list = appendNested(list, soleField, appendValue(nil, item))
+			list = appendNested(list, soleField, encodeValue(item))
 		}
 		return appendNested(b, valueList, list)
 	case map[string]any:
-		return appendNested(b, valueStruct, appendStruct(nil, v))
+		return appendNested(b, valueStruct, encodeStruct(v))
 	}
 	panic(fmt.Sprintf("not a Lua value: %T", value)) // all values come from this package
 }
@@ -60,11 +61,12 @@ func appendNested(b []byte, field protowire.Number, message []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), message)
 }
 
-// appendStruct encodes a Struct, keys in order.
-func appendStruct(b []byte, object map[string]any) []byte {
+// encodeStruct encodes a Struct, keys in order.
+func encodeStruct(object map[string]any) []byte {
+	var b []byte
 	for _, key := range slices.Sorted(maps.Keys(object)) {
 		entry := protowire.AppendString(protowire.AppendTag(nil, entryKey, protowire.BytesType), key)
-		entry = appendNested(entry, entryValue, appendValue(nil, object[key]))
+		entry = appendNested(entry, entryValue, encodeValue(object[key]))
 		b = appendNested(b, soleField, entry)
 	}
 	return b

@@ -80,7 +80,7 @@ func lookupValue(value func(x *exchange, key string) (any, error)) pdkMethod {
 			return nil, err
 		}
 		found, err := value(x, key)
-		return appendValue(nil, found), err
+		return encodeValue(found), err
 	}
 }
 
@@ -122,7 +122,7 @@ func requestHeaders(x *exchange, arg []byte) ([]byte, error) {
 	if limit.V < 1 || limit.V > most {
 		return nil, fmt.Errorf("max_headers must be 1 to %d, got %d", most, limit.V)
 	}
-	return appendStruct(nil, x.headerTable(int(limit.V))), nil
+	return encodeStruct(x.headerTable(int(limit.V))), nil
 }
 
 func setSerializeValue(x *exchange, key string, value any) { put(&x.serialized, key, value) }

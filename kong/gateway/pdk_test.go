@@ -149,7 +149,7 @@ func FuzzPDKArguments(f *testing.F) {
 		names = append(names, name)
 	}
 	f.Add([]byte{0x0a, 1, 'x'})
-	f.Add(appendStruct(nil, map[string]any{"a": []any{"b", nil, 1.0, true, map[string]any{}}}))
+	f.Add(encodeStruct(map[string]any{"a": []any{"b", nil, 1.0, true, map[string]any{}}}))
 	f.Fuzz(func(_ *testing.T, arg []byte) {
 		for _, name := range names {
 			x, _ := newExchange(n, Request{})

@@ -131,7 +131,7 @@ func TestExitIsDeliveredExactly(t *testing.T) {
 }
 
 func kv(key string, value any) []byte {
-	return appendNested(encodeString(key), entryValue, appendValue(nil, value))
+	return appendNested(encodeString(key), entryValue, encodeValue(value))
 }
 
 func TestWhatAPluginStoresIsReadBackAsInKong(t *testing.T) {
@@ -157,7 +157,7 @@ func TestWhatAPluginStoresIsReadBackAsInKong(t *testing.T) {
 	if got := send(t, g, "GET / HTTP/1.1"); got.status != 200 {
 		t.Fatalf("status %d", got.status)
 	}
-	want := slices.Concat(appendValue(nil, "kept"), appendValue(nil, nil), appendValue(nil, nil))
+	want := slices.Concat(encodeValue("kept"), encodeValue(nil), encodeValue(nil))
 	if len(got) != 2 {
 		t.Fatalf("answers of %d stores", len(got))
 	}

@@ -38,11 +38,11 @@ func (s *Server) registerRecord() {
 type auditInput struct {
 	Paging
 	OfTenant
-	Kind  string    `query:"kind" maxLength:"64" doc:"tier, tenant, policy, override, token or action." example:"policy"`
-	Key   string    `query:"key" maxLength:"1024" doc:"Only changes of this row: a tier's name, a tenant's id, the id of a policy or an override."`
-	Actor string    `query:"actor" maxLength:"256" doc:"Only changes by this actor; the actor of a token is token: and its name." example:"token:ann"`
-	Since time.Time `query:"since" doc:"Only changes at or after this time."`
-	Until time.Time `query:"until" doc:"Only changes before this time."`
+	Kind  string    `query:"kind"  maxLength:"64"   doc:"tier, tenant, policy, override, token or action."                                           example:"policy"`
+	Key   string    `query:"key"   maxLength:"1024" doc:"Only changes of this row: a tier's name, a tenant's id, the id of a policy or an override."`
+	Actor string    `query:"actor" maxLength:"256"  doc:"Only changes by this actor; the actor of a token is token: and its name."                   example:"token:ann"`
+	Since time.Time `query:"since"                  doc:"Only changes at or after this time."`
+	Until time.Time `query:"until"                  doc:"Only changes before this time."`
 }
 
 type auditOutput struct{ Body Page[pgstore.AuditEntry] }
@@ -85,8 +85,8 @@ type forgetInput struct {
 
 // forgetBody names the node to drop, and why.
 type forgetBody struct {
-	Node   string `json:"node" minLength:"1" maxLength:"256" doc:"The node as listed in the fleet." example:"edge-1/7QX2MABC"`
-	Reason string `json:"reason" maxLength:"1024" doc:"Why; recorded in the audit." example:"the machine is gone"`
+	Node   string `json:"node"   minLength:"1" maxLength:"256"  doc:"The node as listed in the fleet." example:"edge-1/7QX2MABC"`
+	Reason string `json:"reason"               maxLength:"1024" doc:"Why; recorded in the audit."      example:"the machine is gone"`
 }
 
 // Resolve implements [huma.Resolver].

@@ -33,14 +33,14 @@ func (s *Server) registerCheck() {
 
 // Check describes a request to decide about.
 type Check struct {
-	Org        string `json:"org_id,omitempty" maxLength:"1024" doc:"The org that the request is billed to. Default: none; then user_id, credential_id or ip is required, unless nothing is counted per org." example:"acme"`
-	User       string `json:"user_id,omitempty" maxLength:"1024" doc:"The user of the org who makes the request. Default: on_missing_user of the plugin's config applies." example:"u_42"`
+	Org        string `json:"org_id,omitempty"        maxLength:"1024" doc:"The org that the request is billed to. Default: none; then user_id, credential_id or ip is required, unless nothing is counted per org."                                                                                  example:"acme"`
+	User       string `json:"user_id,omitempty"       maxLength:"1024" doc:"The user of the org who makes the request. Default: on_missing_user of the plugin's config applies."                                                                                                                      example:"u_42"`
 	Credential string `json:"credential_id,omitempty" maxLength:"1024" doc:"The id of the credential used for the request."`
-	IP         string `json:"ip,omitempty" maxLength:"64" doc:"The client's address. All requests without one are counted together. Where a limit is counted per address, an org's token may give one only in a dry run." example:"192.0.2.1"`
-	Tier       string `json:"tier,omitempty" maxLength:"64" doc:"The tier that the request claims; it applies unless one is set for the org. An org's token may claim only its own tier."`
-	Endpoint   string `json:"endpoint,omitempty" maxLength:"4096" doc:"METHOD /path, or the name of a route, which limits per endpoint without a pattern count by. An org's token may name a route that is not in the config file only in a dry run. Default: no endpoint that a policy covers." example:"POST /records"`
-	Cost       int64  `json:"cost,omitempty" minimum:"1" maximum:"1000000000" doc:"Tokens. Default: the policies' cost, else 1. With an org's token it applies to the limits of the org and of its users; limits shared with other orgs count the request as 1."`
-	DryRun     bool   `json:"dry_run,omitempty" doc:"Spend nothing and return what the answer would be. Shared buckets are read as they are: nodes may hold a lease share of a limit (2 % by default) in addition."`
+	IP         string `json:"ip,omitempty"            maxLength:"64"   doc:"The client's address. All requests without one are counted together. Where a limit is counted per address, an org's token may give one only in a dry run."                                                                example:"192.0.2.1"`
+	Tier       string `json:"tier,omitempty"          maxLength:"64"   doc:"The tier that the request claims; it applies unless one is set for the org. An org's token may claim only its own tier."`
+	Endpoint   string `json:"endpoint,omitempty"      maxLength:"4096" doc:"METHOD /path, or the name of a route, which limits per endpoint without a pattern count by. An org's token may name a route that is not in the config file only in a dry run. Default: no endpoint that a policy covers." example:"POST /records"`
+	Cost       int64  `json:"cost,omitempty"                           doc:"Tokens. Default: the policies' cost, else 1. With an org's token it applies to the limits of the org and of its users; limits shared with other orgs count the request as 1."                                                                     minimum:"1" maximum:"1000000000"`
+	DryRun     bool   `json:"dry_run,omitempty"                        doc:"Spend nothing and return what the answer would be. Shared buckets are read as they are: nodes may hold a lease share of a limit (2 % by default) in addition."`
 }
 
 // Resolve implements [huma.ResolverWithPath]: it reports faults that the schema does not cover.

@@ -12,49 +12,49 @@ import (
 // Checked is the decision about a request.
 type Checked struct {
 	Allowed bool   `json:"allowed"`
-	Reason  string `json:"reason" enum:"within_limits,no_limit,exempt,limit_exceeded,cost_too_large,banned,tenant_missing,user_missing,store_away,meta_limited,internal_fault" doc:"Why. cost_too_large: a limit that denies never holds so many tokens, so waiting does not help; store_away: a limit that fails closed could not be checked; meta_limited: the org sends one node too many requests; internal_fault: the config's on_internal_error decided."`
-	DryRun  bool   `json:"dry_run,omitempty" doc:"Nothing was spent."`
+	Reason  string `json:"reason"            enum:"within_limits,no_limit,exempt,limit_exceeded,cost_too_large,banned,tenant_missing,user_missing,store_away,meta_limited,internal_fault" doc:"Why. cost_too_large: a limit that denies never holds so many tokens, so waiting does not help; store_away: a limit that fails closed could not be checked; meta_limited: the org sends one node too many requests; internal_fault: the config's on_internal_error decided."`
+	DryRun  bool   `json:"dry_run,omitempty"                                                                                                                                              doc:"Nothing was spent."`
 
 	// The binding limit.
-	Policy     string     `json:"policy,omitempty" doc:"The name of the binding limit: of those that deny, the one with the longest wait; else the one with the least left. Absent: no limit applies. For an org's token: among the limits of the org and of its users." example:"daily"`
-	PolicyID   int64      `json:"policy_id,omitempty" doc:"The id of that policy in the database; absent: it is in the plugin's config." example:"7"`
-	Limit      *int64     `json:"limit,omitempty" doc:"Tokens, as in X-RateLimit-Limit."`
-	Remaining  *int64     `json:"remaining,omitempty" doc:"Tokens that are left; in a dry run, before the request."`
-	Reset      *time.Time `json:"reset,omitempty" doc:"When the bucket is full again, or the window ends."`
+	Policy     string     `json:"policy,omitempty"      doc:"The name of the binding limit: of those that deny, the one with the longest wait; else the one with the least left. Absent: no limit applies. For an org's token: among the limits of the org and of its users." example:"daily"`
+	PolicyID   int64      `json:"policy_id,omitempty"   doc:"The id of that policy in the database; absent: it is in the plugin's config."                                                                                                                                    example:"7"`
+	Limit      *int64     `json:"limit,omitempty"       doc:"Tokens, as in X-RateLimit-Limit."`
+	Remaining  *int64     `json:"remaining,omitempty"   doc:"Tokens that are left; in a dry run, before the request."`
+	Reset      *time.Time `json:"reset,omitempty"       doc:"When the bucket is full again, or the window ends."`
 	RetryAfter int64      `json:"retry_after,omitempty" doc:"Seconds after which to retry a denied request; absent: no wait is known to help."`
 
 	Violated []string `json:"violated_policies,omitempty" doc:"The names of all limits that deny the request. For an org's token: of its own limits, or, if none of those denies, of the limits that it shares with other orgs."`
 
 	PolicyVersion int64 `json:"policy_version,omitempty" doc:"The version of the database's policies by which it was decided; absent: there are none."`
 
-	Tier      string        `json:"tier,omitempty" doc:"The tier whose limits applied."`
-	Endpoint  string        `json:"endpoint,omitempty" doc:"The name of the endpoint in policies and metrics; absent: no endpoint was given, or no pattern covers it."`
-	Warning   bool          `json:"warning,omitempty" doc:"The request is allowed, and usage is above the soft threshold of a limit."`
+	Tier      string        `json:"tier,omitempty"          doc:"The tier whose limits applied."`
+	Endpoint  string        `json:"endpoint,omitempty"      doc:"The name of the endpoint in policies and metrics; absent: no endpoint was given, or no pattern covers it."`
+	Warning   bool          `json:"warning,omitempty"       doc:"The request is allowed, and usage is above the soft threshold of a limit."`
 	Shadow    bool          `json:"shadow_denied,omitempty" doc:"A limit or config in shadow mode would have denied it."`
-	Degraded  bool          `json:"degraded,omitempty" doc:"Redis did not answer for all limits: their fail modes decided."`
-	Statuses  []CheckStatus `json:"statuses" doc:"The result of each limit. If one is known to deny, others may not have been checked. For an org's token: the limits of the org and of its users, and limits that all orgs share only with show_shared_limits."`
-	Overrides []int64       `json:"overrides,omitempty" doc:"The ids of the overrides that changed a limit, or that ban or exempt the request."`
-	Notes     []string      `json:"notes,omitempty" doc:"Warnings about likely mistakes in the check, and about limits that do not count it together with Kong's requests."`
+	Degraded  bool          `json:"degraded,omitempty"      doc:"Redis did not answer for all limits: their fail modes decided."`
+	Statuses  []CheckStatus `json:"statuses"                doc:"The result of each limit. If one is known to deny, others may not have been checked. For an org's token: the limits of the org and of its users, and limits that all orgs share only with show_shared_limits."`
+	Overrides []int64       `json:"overrides,omitempty"     doc:"The ids of the overrides that changed a limit, or that ban or exempt the request."`
+	Notes     []string      `json:"notes,omitempty"         doc:"Warnings about likely mistakes in the check, and about limits that do not count it together with Kong's requests."`
 }
 
 // CheckStatus is the answer of one limit.
 type CheckStatus struct {
-	Policy     string    `json:"policy" doc:"The name of the policy." example:"daily"`
-	PolicyID   int64     `json:"policy_id,omitempty" doc:"Its id in the database; absent: it is in the plugin's config." example:"7"`
+	Policy     string    `json:"policy"                doc:"The name of the policy."                                                    example:"daily"`
+	PolicyID   int64     `json:"policy_id,omitempty"   doc:"Its id in the database; absent: it is in the plugin's config."              example:"7"`
 	Endpoint   string    `json:"endpoint,omitempty"`
-	Scope      string    `json:"scope" example:"tenant"`
-	Mode       string    `json:"mode" enum:"enforce,shadow,log"`
-	Allowed    bool      `json:"allowed" doc:"The limit has room, or its fail mode admits the request."`
+	Scope      string    `json:"scope"                                                                                                  example:"tenant"`
+	Mode       string    `json:"mode"                                                                                                                    enum:"enforce,shadow,log"`
+	Allowed    bool      `json:"allowed"               doc:"The limit has room, or its fail mode admits the request."`
 	Cost       int64     `json:"cost"`
 	Charged    bool      `json:"charged"`
 	Limit      int64     `json:"limit"`
 	WindowSize int64     `json:"window_size"`
-	Used       *int64    `json:"used,omitempty" doc:"Absent, like remaining, reset and retry_after, if the value is unknown."`
+	Used       *int64    `json:"used,omitempty"        doc:"Absent, like remaining, reset and retry_after, if the value is unknown."`
 	Remaining  *int64    `json:"remaining,omitempty"`
 	Reset      time.Time `json:"reset,omitzero"`
 	RetryAfter int64     `json:"retry_after,omitempty"`
-	Source     string    `json:"source" enum:"memory,redis,lease,local,unanswered" doc:"What answered; unanswered: nothing did, and the limit's fail mode decided."`
-	Failure    string    `json:"failure,omitempty" doc:"Why Redis did not."`
+	Source     string    `json:"source"                doc:"What answered; unanswered: nothing did, and the limit's fail mode decided."                  enum:"memory,redis,lease,local,unanswered"`
+	Failure    string    `json:"failure,omitempty"     doc:"Why Redis did not."`
 	PublicNote string    `json:"public_note,omitempty" doc:"The note about the policy for the org."`
 }
 

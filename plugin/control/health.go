@@ -19,8 +19,8 @@ type Health struct {
 
 // Readiness is the answer of the readiness probe.
 type Readiness struct {
-	Status  string   `json:"status" enum:"ok,degraded" doc:"degraded: decisions, usage and limits in force work without what is missing. If none of them works, the answer is a problem document."`
-	Missing []string `json:"missing,omitempty" doc:"What does not answer, and what is unavailable because of it."`
+	Status  string   `json:"status"            enum:"ok,degraded" doc:"degraded: decisions, usage and limits in force work without what is missing. If none of them works, the answer is a problem document."`
+	Missing []string `json:"missing,omitempty"                    doc:"What does not answer, and what is unavailable because of it."`
 }
 
 type (

@@ -62,12 +62,12 @@ func orgTag(org pgstore.Tenant) string { return fmt.Sprintf(`"org-%d"`, org.Revi
 
 // orgBody has the settings of an org. Fields that are absent are unset.
 type orgBody struct {
-	ID       string `json:"id,omitempty" maxLength:"128" doc:"As returned by a read; a write ignores it and uses the path."`
-	Revision int64  `json:"revision,omitempty" doc:"As returned by a read; a write ignores it and uses If-Match."`
+	ID       string `json:"id,omitempty"       maxLength:"128" doc:"As returned by a read; a write ignores it and uses the path."`
+	Revision int64  `json:"revision,omitempty"                 doc:"As returned by a read; a write ignores it and uses If-Match."`
 
-	Tier     string `json:"tier,omitempty" maxLength:"64" doc:"The tier of the org. Default: the tier that its requests claim, else the plugin config's default." example:"enterprise"`
-	TimeZone string `json:"time_zone,omitempty" maxLength:"64" doc:"The IANA name of its time zone. Default: UTC." example:"Europe/Berlin"`
-	Reason   string `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
+	Tier     string `json:"tier,omitempty"      maxLength:"64"   doc:"The tier of the org. Default: the tier that its requests claim, else the plugin config's default." example:"enterprise"`
+	TimeZone string `json:"time_zone,omitempty" maxLength:"64"   doc:"The IANA name of its time zone. Default: UTC."                                                     example:"Europe/Berlin"`
+	Reason   string `json:"reason,omitempty"    maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
 }
 
 // Resolve implements [huma.Resolver]: it reports faults that the schema does not cover.

@@ -46,12 +46,12 @@ func (s *Server) registerOverrides() {
 type listOverridesInput struct {
 	OrgPath
 	Paging
-	User       string `query:"user" maxLength:"128"`
+	User       string `query:"user"       maxLength:"128"`
 	Credential string `query:"credential" maxLength:"128"`
-	IP         string `query:"ip" maxLength:"64"`
-	Kind       string `query:"kind" enum:"custom_limit,multiplier,ban,exempt"`
-	Source     string `query:"source" enum:"commercial,detector"`
-	Expired    bool   `query:"expired" doc:"Include overrides that have expired and are not in the history yet."`
+	IP         string `query:"ip"         maxLength:"64"`
+	Kind       string `query:"kind"                       enum:"custom_limit,multiplier,ban,exempt"`
+	Source     string `query:"source"                     enum:"commercial,detector"`
+	Expired    bool   `query:"expired"                                                              doc:"Include overrides that have expired and are not in the history yet."`
 }
 
 type listOverridesOutput struct{ Body Page[Override] }
@@ -124,7 +124,7 @@ type OverrideWritten struct {
 
 type createOverrideOutput struct {
 	ETag     string `header:"ETag"`
-	Location string `header:"Location" doc:"Where the override is."`
+	Location string `header:"Location"            doc:"Where the override is."`
 	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was written, because this is a retry of an answered request."`
 	Body     OverrideWritten
 }

@@ -44,7 +44,7 @@ func (o *OrgPath) faultsWith(ctx huma.Context, requests *Requests) []error {
 // OfTenant filters a list by tenant.
 type OfTenant struct {
 	Tenant string `query:"tenant" maxLength:"128" doc:"Only what is about this tenant." example:"acme"`
-	Org    string `query:"org" maxLength:"128" doc:"Another spelling of tenant."`
+	Org    string `query:"org"    maxLength:"128" doc:"Another spelling of tenant."`
 }
 
 // Resolve implements [huma.Resolver].
@@ -192,8 +192,8 @@ func (s *Server) allowBareWait() {
 
 // Paging selects a page of a list.
 type Paging struct {
-	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
-	Cursor string `query:"cursor" maxLength:"64" doc:"The next_cursor of the previous page."`
+	Limit  int    `query:"limit"  minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
+	Cursor string `query:"cursor"                                          doc:"The next_cursor of the previous page." maxLength:"64"`
 }
 
 // Resolve implements [huma.Resolver].

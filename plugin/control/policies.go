@@ -66,10 +66,10 @@ type listPoliciesInput struct {
 	Paging
 	OfTenant
 	Namespace string `query:"namespace" maxLength:"64"`
-	Name      string `query:"name" maxLength:"64"`
-	Tier      string `query:"tier" maxLength:"64"`
-	Endpoint  string `query:"endpoint" maxLength:"1024" doc:"As written in the policy; the names of parameters do not matter."`
-	Slot      string `query:"slot" enum:"active,candidate" doc:"A candidate is from an older release: it applies to no request and can only be deleted."`
+	Name      string `query:"name"      maxLength:"64"`
+	Tier      string `query:"tier"      maxLength:"64"`
+	Endpoint  string `query:"endpoint"  maxLength:"1024" doc:"As written in the policy; the names of parameters do not matter."`
+	Slot      string `query:"slot"                       doc:"A candidate is from an older release: it applies to no request and can only be deleted." enum:"active,candidate"`
 }
 
 type listPoliciesOutput struct{ Body Page[pgstore.Policy] }
@@ -122,7 +122,7 @@ type PolicyWritten struct {
 type writePolicyOutput struct {
 	Status   int
 	ETag     string `header:"ETag"`
-	Location string `header:"Location" doc:"Where the policy is."`
+	Location string `header:"Location"            doc:"Where the policy is."`
 	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was written, because this is a retry of an answered request."`
 	Body     PolicyWritten
 }

@@ -19,9 +19,9 @@ const resetNote = "Tokens that nodes hold on lease are not recalled: they can be
 // resetBody selects the buckets to empty.
 type resetBody struct {
 	Requests
-	Policy  string `json:"policy,omitempty" maxLength:"64" doc:"Only buckets of the policies of this name. Default: all." example:"daily"`
-	Reason  string `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit. Required unless preview is set." example:"billed twice"`
-	Preview bool   `json:"preview,omitempty" doc:"Show which buckets would be emptied, and change nothing."`
+	Policy  string `json:"policy,omitempty"  maxLength:"64"   doc:"Only buckets of the policies of this name. Default: all."    example:"daily"`
+	Reason  string `json:"reason,omitempty"  maxLength:"1024" doc:"Why; recorded in the audit. Required unless preview is set." example:"billed twice"`
+	Preview bool   `json:"preview,omitempty"                  doc:"Show which buckets would be emptied, and change nothing."`
 }
 
 // Resolve implements [huma.Resolver].
@@ -44,7 +44,7 @@ type Reset struct {
 	Org     string        `json:"org_id"`
 	Preview bool          `json:"preview" doc:"Nothing was emptied."`
 	Buckets []BucketUsage `json:"buckets" doc:"The buckets as they were before."`
-	Note    string        `json:"note" doc:"What a reset does not do."`
+	Note    string        `json:"note"    doc:"What a reset does not do."`
 }
 
 type resetOutput struct {

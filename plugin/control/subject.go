@@ -18,11 +18,11 @@ import (
 // Requests selects requests of an org. The zero value selects all, as far as their limits do not depend on who in the
 // org makes them.
 type Requests struct {
-	User       string `query:"user" json:"user,omitempty" maxLength:"1024" doc:"A user of the org, to include the user's own limits." example:"u_42"`
+	User       string `query:"user"       json:"user,omitempty"       maxLength:"1024" doc:"A user of the org, to include the user's own limits."                                                        example:"u_42"`
 	Credential string `query:"credential" json:"credential,omitempty" maxLength:"1024" doc:"The id of a credential, to include its own limits."`
-	IP         string `query:"ip" json:"ip,omitempty" maxLength:"64" doc:"A client's address; it identifies the client if user and credential are missing, and overrides may name it."`
-	Tier       string `query:"tier" json:"tier,omitempty" maxLength:"64" doc:"The tier that requests of the org claim; it applies unless one is set for the org. Default: none."`
-	Endpoint   string `query:"endpoint" json:"endpoint,omitempty" maxLength:"4096" doc:"METHOD /path, or the name of a route; a pattern covers all matching requests. Default: all endpoints." example:"POST /records"`
+	IP         string `query:"ip"         json:"ip,omitempty"         maxLength:"64"   doc:"A client's address; it identifies the client if user and credential are missing, and overrides may name it."`
+	Tier       string `query:"tier"       json:"tier,omitempty"       maxLength:"64"   doc:"The tier that requests of the org claim; it applies unless one is set for the org. Default: none."`
+	Endpoint   string `query:"endpoint"   json:"endpoint,omitempty"   maxLength:"4096" doc:"METHOD /path, or the name of a route; a pattern covers all matching requests. Default: all endpoints."       example:"POST /records"`
 }
 
 // faults returns the faults that the schema does not cover. place is where the fields are: query or body.

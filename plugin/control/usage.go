@@ -41,24 +41,24 @@ func (s *Server) registerUsage() {
 
 // BucketUsage is the current state of a bucket.
 type BucketUsage struct {
-	Policy   string `json:"policy" doc:"The name of the policy." example:"daily"`
+	Policy   string `json:"policy"              doc:"The name of the policy."                                                                                                                                                             example:"daily"`
 	Row      int64  `json:"policy_id,omitempty" doc:"The id of the policy in the database; absent: it is in the plugin's config."`
-	Of       string `json:"of" doc:"What the bucket belongs to: the org, a user, a credential or an address. That of an address's /24 or /48 is listed beside its own where nodes count by it, and others may share it." example:"user u_42"`
-	Endpoint string `json:"endpoint,omitempty" doc:"The endpoint that is counted; absent: all endpoints without a limit of their own of this name."`
-	Scope    string `json:"scope" example:"tenant"`
+	Of       string `json:"of"                  doc:"What the bucket belongs to: the org, a user, a credential or an address. That of an address's /24 or /48 is listed beside its own where nodes count by it, and others may share it." example:"user u_42"`
+	Endpoint string `json:"endpoint,omitempty"  doc:"The endpoint that is counted; absent: all endpoints without a limit of their own of this name."`
+	Scope    string `json:"scope"                                                                                                                                                                                                         example:"tenant"`
 
-	Description string `json:"description" doc:"The limit in words." example:"1000 per 60 s (token_bucket) per tenant"`
-	Limit       int64  `json:"limit" doc:"Tokens, as in X-RateLimit-Limit: the burst of a bucket, the quantity of a window."`
+	Description string `json:"description" doc:"The limit in words."                                                               example:"1000 per 60 s (token_bucket) per tenant"`
+	Limit       int64  `json:"limit"       doc:"Tokens, as in X-RateLimit-Limit: the burst of a bucket, the quantity of a window."`
 	WindowSize  int64  `json:"window_size" doc:"Seconds."`
-	Used        int64  `json:"used" doc:"Tokens."`
-	Remaining   int64  `json:"remaining" doc:"Tokens that can be spent at once."`
+	Used        int64  `json:"used"        doc:"Tokens."`
+	Remaining   int64  `json:"remaining"   doc:"Tokens that can be spent at once."`
 
-	Fraction   float64   `json:"fraction" doc:"Used ÷ limit; above 1 where a hard threshold above 100 % allows it."`
-	Reset      time.Time `json:"reset" doc:"When the bucket is full again, or the window ends."`
-	ResetAfter int64     `json:"reset_after" doc:"The same in seconds from now, rounded up."`
-	Mode       string    `json:"mode" enum:"enforce,shadow,log"`
+	Fraction   float64   `json:"fraction"              doc:"Used ÷ limit; above 1 where a hard threshold above 100 % allows it."`
+	Reset      time.Time `json:"reset"                 doc:"When the bucket is full again, or the window ends."`
+	ResetAfter int64     `json:"reset_after"           doc:"The same in seconds from now, rounded up."`
+	Mode       string    `json:"mode"                                                                                                                                                                                 enum:"enforce,shadow,log"`
 	PublicNote string    `json:"public_note,omitempty" doc:"The note about the policy for the org."`
-	MayLease   bool      `json:"may_lease" doc:"Nodes may have taken tokens ahead of need: of the tokens shown as used, up to the nodes' lease share of the limit (2 % by default) may not be spent yet."`
+	MayLease   bool      `json:"may_lease"             doc:"Nodes may have taken tokens ahead of need: of the tokens shown as used, up to the nodes' lease share of the limit (2 % by default) may not be spent yet."`
 }
 
 // Usage has the current usage of an org.
@@ -66,7 +66,7 @@ type Usage struct {
 	Org       string        `json:"org_id"`
 	Namespace string        `json:"namespace"`
 	Tier      string        `json:"tier"`
-	TierFrom  string        `json:"tier_from" doc:"row, query or default, and why a tier named elsewhere does not apply."`
+	TierFrom  string        `json:"tier_from"                doc:"row, query or default, and why a tier named elsewhere does not apply."`
 	Version   int64         `json:"policy_version,omitempty" doc:"The version of the database's policies that is in force; absent: there are none."`
 	Items     []BucketUsage `json:"items"`
 }

@@ -18,7 +18,7 @@ import (
 
 // Written says when a change is in force.
 type Written struct {
-	Version     int64        `json:"version" doc:"The version of the policies that includes the change."`
+	Version     int64        `json:"version"               doc:"The version of the policies that includes the change."`
 	Enforcement *Enforcement `json:"enforcement,omitempty" doc:"Present if the request waited for the nodes."`
 }
 

@@ -144,8 +144,8 @@ func (l *Limit) refundBucket(s *State, now Micros, cost, since int64, r Receipt)
 	return back
 }
 
-// refundLog returns cost tokens to the entry of a take, and removes an entry of which nothing is left: a log has no more
-// entries than tokens, however many takes are refunded.
+// refundLog returns cost tokens to the entry of a take, and removes an entry of which nothing is left: a log has no
+// more entries than tokens, however many takes are refunded.
 func (s *State) refundLog(cost int64, r Receipt) int64 {
 	for i := len(s.Log) - 1; i >= max(len(s.Log)-recentEntries, 0); i-- {
 		if s.Log[i].At != r.At {

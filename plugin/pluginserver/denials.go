@@ -18,12 +18,12 @@ type denials struct {
 }
 
 // newDenials makes the record that the settings want; nil: none.
-func newDenials(s *settings, node string, stderr io.Writer, log *slog.Logger) (*denials, error) {
+func newDenials(s *settings, node string, stderr io.Writer, log *slog.Logger) *denials {
 	d := &denials{}
 	options := denial.Options{Log: log, Node: node, ShowUsers: s.DenialUsers}
 	switch s.DenialLog {
 	case "off":
-		return nil, nil
+		return nil
 	case "stderr":
 		options.Sinks = map[string]denial.Sink{"stderr": denial.NewWriter(stderr)}
 	default:
@@ -34,7 +34,7 @@ func newDenials(s *settings, node string, stderr io.Writer, log *slog.Logger) (*
 		options.Salt = readSalt(s.DenialSaltFile, log)
 	}
 	d.Recorder = denial.New(options)
-	return d, nil
+	return d
 }
 
 // readSalt returns the salt in a file. nil stands for a random one, where the file has none: then the hashes of this

@@ -33,10 +33,7 @@ func newEngine(
 		Budget: s.TimeBudget, MaxBuckets: s.MaxBuckets, Nodes: s.Nodes, LeaseShare: s.LeaseShare, Away: away,
 		MaxAddresses: s.MaxAddresses, NewAddresses: s.NewAddresses,
 	}}
-	record, err := newDenials(s, node, stderr, log)
-	if err != nil {
-		return nil, err
-	}
+	record := newDenials(s, node, stderr, log)
 	if record != nil {
 		options.Denials = record
 	}

@@ -13,25 +13,25 @@ var policyFields = slices.DeleteFunc(slices.Clone(schema.PolicyFields()), func(f
 	return f.Name == "slot"
 })
 
-// savedFields are the fields of a policy in the order of their bytes in a file, and the format since which each is there.
+// savedFields are the fields of a policy in the order of their bytes in a file, and the format since which each is
+// there.
 var savedFields = func() (list []savedField) {
-	since := func(name string) (uint32, int) {
+	addition := func(name string) int { // among fieldsSince; -1: it was there from the start
 		for i, added := range fieldsSince {
 			if added.name == name {
-				return added.format, i
+				return i
 			}
 		}
-		return formatFirst, -1
+		return -1
 	}
 	for _, f := range policyFields {
-		format, _ := since(f.Name)
+		format := formatFirst
+		if i := addition(f.Name); i >= 0 {
+			format = fieldsSince[i].format
+		}
 		list = append(list, savedField{f, format})
 	}
-	slices.SortStableFunc(list, func(a, b savedField) int {
-		_, first := since(a.Name)
-		_, second := since(b.Name)
-		return first - second
-	})
+	slices.SortStableFunc(list, func(a, b savedField) int { return addition(a.Name) - addition(b.Name) })
 	return list
 }()
 

@@ -1,6 +1,6 @@
 // The command noop is what the benchmarks of the socket compare the plugin with: the same server loop, and buckets that
-// cost nothing and admit everything. With a config without limits it asks Kong nothing, sets nothing and limits nothing;
-// with limits it asks and sets what the plugin does, and spends nothing. Nothing is observed.
+// cost nothing and admit everything. With a config without limits it asks Kong nothing, sets nothing and limits
+// nothing; with limits it asks and sets what the plugin does, and spends nothing. Nothing is observed.
 package main
 
 import (

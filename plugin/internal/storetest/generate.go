@@ -73,7 +73,11 @@ func Gap(t *rapid.T, l *limit.Limit) limit.Micros {
 	case 2:
 		return window / limit.Micros(l.Spec().Quantity)
 	case 3:
-		return window/limit.Micros(rapid.IntRange(1, 10).Draw(t, "share of window")) - limit.Micros(rapid.IntRange(0, 1).Draw(t, "just before"))
+		return window/limit.Micros(
+			rapid.IntRange(1, 10).Draw(t, "share of window"),
+		) - limit.Micros(
+			rapid.IntRange(0, 1).Draw(t, "just before"),
+		)
 	case 4:
 		return limit.Micros(rapid.Int64Range(0, 3*int64(window)).Draw(t, "windows"))
 	case 5:

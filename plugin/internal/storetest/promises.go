@@ -14,7 +14,13 @@ import (
 func deniedRequestSpendsNoScope(t *testing.T, f *fixture) {
 	for place := range 3 { // the scope that denies is first, between and last
 		bounds := []policy.Bound{
-			fixed(t, fmt.Sprint("first-", place), 10), fixed(t, fmt.Sprint("second-", place), 10), fixed(t, fmt.Sprint("third-", place), 10),
+			fixed(
+				t,
+				fmt.Sprint("first-", place),
+				10,
+			),
+			fixed(t, fmt.Sprint("second-", place), 10),
+			fixed(t, fmt.Sprint("third-", place), 10),
 		}
 		bounds[place].Cost = 10
 		f.take(t, bounds[place])
@@ -33,7 +39,11 @@ func deniedRequestSpendsNoScope(t *testing.T, f *fixture) {
 func admittedRequestSpendsEveryScope(t *testing.T, f *fixture) {
 	for _, algorithm := range Algorithms {
 		bounds := []policy.Bound{
-			bound(t, algorithm.String(), limit.Spec{Algorithm: algorithm, Quantity: 10, Window: hour, Burst: burst(algorithm, 10)}),
+			bound(
+				t,
+				algorithm.String(),
+				limit.Spec{Algorithm: algorithm, Quantity: 10, Window: hour, Burst: burst(algorithm, 10)},
+			),
 			fixed(t, "beside-"+algorithm.String(), 5),
 		}
 		bounds[0].Cost, bounds[1].Cost = 3, 2
@@ -66,7 +76,11 @@ func everyBoundReportsItsOwnWait(t *testing.T, f *fixture) {
 
 func denialEndsAfterItsWait(t *testing.T, f *fixture) {
 	for _, algorithm := range Algorithms {
-		b := bound(t, algorithm.String(), limit.Spec{Algorithm: algorithm, Quantity: 4, Window: hour, Burst: burst(algorithm, 4)})
+		b := bound(
+			t,
+			algorithm.String(),
+			limit.Spec{Algorithm: algorithm, Quantity: 4, Window: hour, Burst: burst(algorithm, 4)},
+		)
 		f.take(t, withCost(b, 4))
 		wait := f.take(t, withCost(b, 2))[0].Wait
 		if wait <= 0 || wait > 2*hour {
@@ -171,7 +185,11 @@ func shadowBesideItsEnforcedTwin(t *testing.T, f *fixture) {
 
 func twoBoundsOfOneBucket(t *testing.T, f *fixture) {
 	for _, algorithm := range Algorithms {
-		b := bound(t, algorithm.String(), limit.Spec{Algorithm: algorithm, Quantity: 5, Window: hour, Burst: burst(algorithm, 5)})
+		b := bound(
+			t,
+			algorithm.String(),
+			limit.Spec{Algorithm: algorithm, Quantity: 5, Window: hour, Burst: burst(algorithm, 5)},
+		)
 		pair := []policy.Bound{b, b}
 		for want := int64(2); want <= 4; want += 2 {
 			statuses := f.take(t, pair...)
@@ -196,7 +214,10 @@ func twoBoundsThatNeverFit(t *testing.T, f *fixture) {
 	if statuses[0].Wait != 0 || statuses[1].Wait != limit.Never {
 		t.Errorf("waits for 3 + 3 of 5 are %d and %d: want 0 and never", statuses[0].Wait, statuses[1].Wait)
 	}
-	warning := withCost(bound(t, "pair", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 5, Window: hour, SoftOnly: true}), math.MaxInt64)
+	warning := withCost(
+		bound(t, "pair", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 5, Window: hour, SoftOnly: true}),
+		math.MaxInt64,
+	)
 	statuses = f.take(t, warning, b)
 	if statuses[0].Wait != 0 || statuses[1].Wait != limit.Never {
 		t.Errorf("waits for costs that overflow together are %d and %d: want 0 and never", statuses[0].Wait, statuses[1].Wait)
@@ -237,8 +258,33 @@ func keysShareNoBucket(t *testing.T, f *fixture) {
 // Names come from outside: whatever separates the parts of a stored key, no name can forge it.
 func strangeNamesShareNoBucket(t *testing.T, f *fixture) {
 	names := []string{
-		"a", "b", "a:b", "a%3Ab", "a%3ab", "{a}", "{t=a}", "}{", "a\x00", "a\x00b", "\xff\xfe", "�", "é", "e\u0301", "a b", "a+b", "a%20b",
-		"a/b", "a|b", "a=b", "a,b", "*", "\n", "\r\n", strings.Repeat("x", 128), strings.Repeat("x", 129), strings.Repeat("x", 100_000),
+		"a",
+		"b",
+		"a:b",
+		"a%3Ab",
+		"a%3ab",
+		"{a}",
+		"{t=a}",
+		"}{",
+		"a\x00",
+		"a\x00b",
+		"\xff\xfe",
+		"�",
+		"é",
+		"e\u0301",
+		"a b",
+		"a+b",
+		"a%20b",
+		"a/b",
+		"a|b",
+		"a=b",
+		"a,b",
+		"*",
+		"\n",
+		"\r\n",
+		strings.Repeat("x", 128),
+		strings.Repeat("x", 129),
+		strings.Repeat("x", 100_000),
 	}
 	base := fixed(t, "policy", 1)
 	for _, group := range names {
