@@ -23,7 +23,7 @@ func Lacks(err error) bool {
 		(refused.Code == undefinedColumn || refused.Code == undefinedFunction || refused.Code == undefinedTable)
 }
 
-// Advice tells what an operator has to do about an error of Postgres that stays as long as nobody does it: no waiting
+// Advice tells what an operator has to do about an error of Postgres that stays until it is done: no waiting
 // and no new connection mends it. It is "" for all other errors, and without one.
 func Advice(err error) string {
 	refused := new(pgconn.PgError)

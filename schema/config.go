@@ -18,34 +18,45 @@ package schema
 //kong:check conditional_at_least_one_of if=strategy:eq=redis then=redis.host|redis.socket|redis.cluster_nodes|redis.sentinel_nodes err="redis needs redis.host, redis.socket, redis.cluster_nodes or redis.sentinel_nodes"
 //kong:check conditional_at_least_one_of if=address_redis.port:required then=address_redis.host|address_redis.socket|address_redis.cluster_nodes|address_redis.sentinel_nodes err="address_redis needs address_redis.host, address_redis.socket, address_redis.cluster_nodes or address_redis.sentinel_nodes"
 type Config struct {
-	// Where the tenant is read from, in order; the first source that is not empty wins. Sources: consumer.id, consumer.username, consumer.custom_id, consumer.tag.<key> (a tag written key:value), header.<Name> (only if listed in trusted_headers), jwt.<claim> (of the token that Kong's jwt plugin verified). Default: consumer.custom_id, then consumer.username.
+	// Where the tenant is read from, in order; the first source that is not empty wins. Sources: consumer.id,
+	// consumer.username, consumer.custom_id, consumer.tag.<key> (a tag written key:value), header.<Name> (only if listed
+	// in trusted_headers), jwt.<claim> (of the token that Kong's jwt plugin verified). Default: consumer.custom_id, then
+	// consumer.username.
 	TenantFrom []string `json:"tenant_from" kong:"required,len_min=1,len_max=16" elements:"match_any=source" default:"consumer.custom_id|consumer.username"`
 
-	// Where the user inside a tenant is read from, in order; same sources as tenant_from. Default: none, so every request follows on_missing_user.
+	// Where the user inside a tenant is read from, in order; same sources as tenant_from. Default: none, so every request
+	// follows on_missing_user.
 	UserFrom []string `json:"user_from" kong:"required,len_max=16" elements:"match_any=source" default:""`
 
-	// Where the tier of a tenant is read from, in order; same sources as tenant_from. A value that names no tier counts as missing, and default_tier applies. Default: consumer.tag.tier.
+	// Where the tier of a tenant is read from, in order; same sources as tenant_from. A value that names no tier counts as
+	// missing, and default_tier applies. Default: consumer.tag.tier.
 	TierFrom []string `json:"tier_from" kong:"required,len_max=16" elements:"match_any=source" default:"consumer.tag.tier"`
 
 	// Request headers that clients cannot forge because something in front of this plugin sets or removes them. A
-	// header.<Name> source or a cost_header that is not listed here is refused. Names are compared without regard to case.
+	// header.<Name> source or a cost_header that is not listed here is denied. Names are compared without regard to case.
 	// A request in which a header that is read has more than one value, or a comma in it, is denied with 400 (see
 	// docs/security.md). Default: none.
 	TrustedHeaders []string `json:"trusted_headers" kong:"required,set" elements:"match=^[A-Za-z0-9_-]+$,len_max=128" elements_err:"must be a header name: letters, digits, dashes or underscores" default:""`
 
-	// The tier of a tenant for which tier_from finds none. It must be the name of one of the tiers. Default: the first tier of the list.
+	// The tier of a tenant for which tier_from finds none. It must be the name of one of the tiers. Default: the first
+	// tier of the list.
 	DefaultTier string `json:"default_tier,omitempty" kong:"len_max=64"`
 
-	// What happens to a request without a tenant: limit_by_ip counts it by client address under the anonymous limits (or, when there are none, under those of the default tier), deny refuses it, skip applies only the global limits. Default: limit_by_ip.
+	// What happens to a request without a tenant: limit_by_ip counts it by client address under the anonymous limits (or,
+	// when there are none, under those of the default tier), deny denies it, skip applies only the global limits.
+	// Default: limit_by_ip.
 	OnMissingTenant string `json:"on_missing_tenant,omitempty" kong:"required,one_of=limit_by_ip|deny|skip" default:"limit_by_ip"`
 
-	// Usernames or ids of the consumers that stand for nobody, such as the anonymous consumer of key-auth. They count as a missing tenant; otherwise all strangers together would be one tenant. Default: anonymous.
+	// Usernames or ids of the consumers that stand for anonymous clients, such as the anonymous consumer of key-auth. They
+	// count as a missing tenant; otherwise all anonymous clients would be one tenant. Default: anonymous.
 	AnonymousConsumers []string `json:"anonymous_consumers" kong:"required" elements:"len_max=256" default:"anonymous"`
 
-	// What a limit per user is counted by when the request names no user: credential (and by ip when there is no credential either), ip, skip (that limit does not apply) or deny. Default: credential.
+	// What a limit per user is counted by when the request names no user: credential (and by ip when there is no
+	// credential either), ip, skip (that limit does not apply) or deny. Default: credential.
 	OnMissingUser string `json:"on_missing_user,omitempty" kong:"required,one_of=credential|ip|skip|deny" default:"credential"`
 
-	// How many leading bits of an IPv6 address count as one client. One subscriber usually holds a whole /64. Default: 64 bits.
+	// How many leading bits of an IPv6 address count as one client. One subscriber usually holds a whole /64. Default: 64
+	// bits.
 	IPv6PrefixLength int64 `json:"ipv6_prefix_length,omitempty" kong:"required,between=1..128" default:"64"`
 
 	// Matches endpoint patterns on the path with its reserved characters decoded too, once, so that /records%2F7 meets GET
@@ -53,80 +64,102 @@ type Config struct {
 	// Default: false, the path as Kong's router knows it, which keeps these encoded.
 	DecodePath bool `json:"decode_path" kong:"required" default:"false"`
 
-	// What the limits do: enforce them, shadow (decide and record but never deny), or log (shadow, and log each request that would have been denied). A limit may have a mode of its own. Default: enforce.
+	// What the limits do: enforce them, shadow (decide and record but never deny), or log (shadow, and log each request
+	// that would have been denied). A limit may have a mode of its own. Default: enforce.
 	Mode string `json:"mode,omitempty" kong:"required,one_of=enforce|shadow|log" default:"enforce"`
 
-	// What a request to an endpoint costs, in tokens: "METHOD /pattern" to an integer from 0 (free) to 10^9. Patterns may hold {param} and end in *, and * stands for any method. Default: 1 token for every endpoint.
+	// What a request to an endpoint costs, in tokens: "METHOD /pattern" to an integer from 0 (free) to 10^9. Patterns may
+	// hold {param} and end in *, and * stands for any method. Default: 1 token for every endpoint.
 	Costs map[string]int64 `json:"costs,omitempty" keys:"match=^[A-Z*-]+ /[^ ]*$,len_max=1024" keys_err:"must be METHOD /pattern, such as GET /records/{id}, or * /pattern for any method" values:"between=0..1000000000"`
 
-	// Name of a request header that carries the cost of the request in tokens, as an integer. It must be listed in trusted_headers. A missing or malformed value counts as the cost found in costs, else 1. Default: no header is read.
+	// Name of a request header that carries the cost of the request in tokens, as an integer. It must be listed in
+	// trusted_headers. A missing or malformed value counts as the cost found in costs, else 1. Default: no header is read.
 	CostHeader string `json:"cost_header,omitempty" kong:"match=^[A-Za-z0-9_-]+$,len_max=128" kong_err:"must be a header name: letters, digits, dashes or underscores"`
 
 	// The largest cost in tokens that cost_header may ask for; a higher value counts as this. Default: 1000 tokens.
 	CostHeaderMax int64 `json:"cost_header_max,omitempty" kong:"required,between=1..1000000000" default:"1000"`
 
-	// The tiers (plans) and their limits. A tier with an empty list of limits has no cap and sends no rate limit headers. Default: none.
+	// The tiers (plans) and their limits. A tier with an empty list of limits has no cap and sends no rate limit headers.
+	// Default: none.
 	Tiers []Tier `json:"tiers" kong:"required" default:""`
 
-	// The limits of requests without a tenant, used when on_missing_tenant is limit_by_ip. Default: absent, which counts such requests by ip under the limits of the default tier.
+	// The limits of requests without a tenant, used when on_missing_tenant is limit_by_ip. Default: absent, which counts
+	// such requests by ip under the limits of the default tier.
 	Anonymous Anonymous `json:"anonymous,omitzero"`
 
 	// The limits that hold for all tenants together, in addition to those of the tier. Default: absent, no such limits.
 	Global Global `json:"global,omitzero"`
 
-	// Keeps counters apart: configs with the same namespace share the counters of limits with the same name, on whatever route they are enabled. Default: default, one namespace for all.
+	// Keeps counters apart: configs with the same namespace share the counters of limits with the same name, on whatever
+	// route they are enabled. Default: default, one namespace for all.
 	Namespace string `json:"namespace,omitempty" kong:"required,match=^[A-Za-z0-9_.-]+$,len_max=64" kong_err:"must be 1 to 64 letters, digits, dots, dashes or underscores" default:"default"`
 
-	// Where counters are kept: local (in the plugin's own process, one count per Kong node) or redis (shared by all nodes). Default: local.
+	// Where counters are kept: local (in the plugin's own process, one count per Kong node) or redis (shared by all
+	// nodes). Default: local.
 	Strategy string `json:"strategy,omitempty" kong:"required,one_of=local|redis" default:"local"`
 
 	// How Redis is reached when strategy is redis. Timeouts are in milliseconds. Default: the defaults of its fields.
 	Redis Redis `json:"redis" kong:"required"`
 
 	// A second Redis, which alone keeps the counters of client addresses: those of limits with scope ip, of requests
-	// without a tenant, and of users that only their address names. However many addresses strangers send from, they
+	// without a tenant, and of users that only their address names. However many addresses clients send from, they
 	// cannot fill or slow the Redis of the tenants. Same fields as redis; it must be another server, because a second
 	// database shares the memory of the first. Default: absent, all counters are in redis.
 	AddressRedis Redis `json:"address_redis,omitzero"`
 
-	// What the limits do while Redis cannot be reached: open (admit), closed (refuse), local (count in this process, with this node's share of the limit). A limit may have a fail mode of its own. Default: local.
+	// What the limits do while Redis cannot be reached: open (admit), closed (deny), local (count in this process, with
+	// this node's share of the limit). A limit may have a fail mode of its own. Default: local.
 	FailMode string `json:"fail_mode,omitempty" kong:"required,one_of=open|closed|local" default:"local"`
 
-	// How near to the limit all nodes together come. leased: a node takes tokens of busy limits from Redis ahead of need, so it need not ask for every request; this never admits more than the limit, and at most 2 percent fewer (of limits of 500 and more). exact: every request asks Redis. Only token_bucket and fixed_window are ever leased: other algorithms and smaller limits are exact anyway. It does nothing with strategy local. A limit may have an accuracy of its own. Default: leased.
+	// How near to the limit all nodes together come. leased: a node takes tokens of busy limits from Redis ahead of need,
+	// so it need not ask for every request; this never admits more than the limit, and at most 2 percent fewer (of limits
+	// of 500 and more). exact: every request asks Redis. Only token_bucket and fixed_window are ever leased: other
+	// algorithms and smaller limits are exact anyway. It does nothing with strategy local. A limit may have an accuracy of
+	// its own. Default: leased.
 	Accuracy string `json:"accuracy,omitempty" kong:"required,one_of=leased|exact" default:"leased"`
 
-	// How much of a limit all nodes together may give out while Redis cannot be reached and its fail mode is local, in percent; each live node has an equal part of it, at least 1 token. Default: 70 percent.
+	// How much of a limit all nodes together may give out while Redis cannot be reached and its fail mode is local, in
+	// percent; each live node has an equal part of it, at least 1 token. Default: 70 percent.
 	LocalSharePct int64 `json:"local_share_pct,omitempty" kong:"required,between=1..100" default:"70"`
 
-	// HTTP status code of a refusal by a limit that fails closed, from 400 to 599; its body says that capacity is reduced for the moment, and blames nobody. Default: 503.
+	// HTTP status code of a denial by a limit that fails closed, from 400 to 599; its body says that capacity is reduced
+	// for the moment. Default: 503.
 	ClosedStatus int64 `json:"closed_status,omitempty" kong:"required,between=400..599" default:"503"`
 
-	// Also sends X-RateLimit-Degraded while Redis does not answer: each enforced limit that it did not answer for, with what decided instead (burst=local, daily=closed). Default: false.
+	// Also sends X-RateLimit-Degraded while Redis does not answer: each enforced limit that it did not answer for, with
+	// what decided instead (burst=local, daily=closed). Default: false.
 	DegradedHeader bool `json:"degraded_header" kong:"required" default:"false"`
 
-	// The most requests of one tenant (or of one address, without a tenant) that each node decides about, in requests per second. It is counted in this process, before any other limit and whatever they say, and protects the limiter itself. From 1 to 10^9 requests per second. Default: none.
+	// The most requests of one tenant (or of one address, without a tenant) that each node decides about, in requests per
+	// second. It is counted in this process, before any other limit and whatever they say, and protects the limiter
+	// itself. From 1 to 10^9 requests per second. Default: none.
 	//
 	// Zero means absent.
 	MetaLimit int64 `json:"meta_limit,omitempty" kong:"between=1..1000000000"`
 
-	// What happens to requests when this config is faulty and no earlier good version of it is known: open (admit) or closed (refuse). Default: open.
+	// What happens to requests when this config is faulty and no earlier good version of it is known: open (admit) or
+	// closed (deny). Default: open.
 	OnConfigFault string `json:"on_config_fault,omitempty" kong:"required,one_of=open|closed" default:"open"`
 
-	// What happens to a request when the plugin itself fails while deciding about it: open (admit) or closed (refuse). Default: open.
+	// What happens to a request when the plugin itself fails while deciding about it: open (admit) or closed (deny).
+	// Default: open.
 	OnInternalError string `json:"on_internal_error,omitempty" kong:"required,one_of=open|closed" default:"open"`
 
-	// Leaves out all rate limit headers, Retry-After included, as Kong's own plugins do. The body of a refusal still tells how long to wait. Default: false, headers are sent.
+	// Leaves out all rate limit headers, Retry-After included, as Kong's own plugins do. The body of a denial still says
+	// how long to wait. Default: false, headers are sent.
 	HideClientHeaders bool `json:"hide_client_headers" kong:"required" default:"false"`
 
 	// Shows clients the numbers of the limits that all tenants share (scopes global and endpoint) as it shows those of
-	// their own: in headers, in the body of a refusal and to a tenant's token of the decision API. For configs that have
-	// no other limits. Default: false, a shared limit is only named, on a refusal that it causes.
+	// their own: in headers, in the body of a denial and to a tenant's token of the decision API. For configs that have
+	// no other limits. Default: false, a shared limit is only named, on a denial that it causes.
 	ShowSharedLimits bool `json:"show_shared_limits" kong:"required" default:"false"`
 
-	// Also sends RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset, as Kong's own rate-limiting plugin does. Default: false.
+	// Also sends RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset, as Kong's own rate-limiting plugin does.
+	// Default: false.
 	KongHeaders bool `json:"kong_headers" kong:"required" default:"false"`
 
-	// Adds each decision to what Kong's own log plugins write, as rate_limit (result, policy, limit, remaining, source, mode and others). It costs one question more per request. Default: false.
+	// Adds each decision to what Kong's own log plugins write, as rate_limit (result, policy, limit, remaining, source,
+	// mode and others). It costs one question more per request. Default: false.
 	LogDecisions bool `json:"log_decisions" kong:"required" default:"false"`
 
 	// Asks Kong for the id of each request that is denied, or would be in shadow or log mode, for the denial record: the
@@ -140,13 +173,15 @@ type Config struct {
 	// Default: true.
 	ObserveEndpoint bool `json:"observe_endpoint" kong:"required" default:"true"`
 
-	// HTTP status code of a refusal, from 400 to 599. Default: 429.
+	// HTTP status code of a denial, from 400 to 599. Default: 429.
 	ErrorCode int64 `json:"error_code,omitempty" kong:"required,between=400..599" default:"429"`
 
-	// The message in the body of a refusal, for clients that read the same field from Kong's own plugins. Default: API rate limit exceeded.
+	// The message in the body of a denial, for clients that read the same field from Kong's own plugins. Default: API
+	// rate limit exceeded.
 	ErrorMessage string `json:"error_message,omitempty" kong:"required,len_max=1024" default:"API rate limit exceeded"`
 
-	// Upper bound, in seconds, of a random delay that is added to Retry-After so that refused clients do not all return at once. Default: 0 seconds, none is added.
+	// Upper bound, in seconds, of a random delay that is added to Retry-After so that denied clients do not all return at
+	// once. Default: 0 seconds, none is added.
 	RetryAfterJitterMax int64 `json:"retry_after_jitter_max" kong:"required,between=0..86400" default:"0"`
 }
 
@@ -161,7 +196,8 @@ type Tier struct {
 
 // Anonymous holds the limits of requests without a tenant. The zero value means that there are none of their own.
 type Anonymous struct {
-	// Limits of requests without a tenant, at least one. Their scope is ip, endpoint or global. Required; to let such requests pass unlimited, set on_missing_tenant to skip instead.
+	// Limits of requests without a tenant, at least one. Their scope is ip, endpoint or global. Required; to let such
+	// requests pass unlimited, set on_missing_tenant to skip instead.
 	Limits []Limit `json:"limits" kong:"required,len_min=1" scope:"one_of=ip|endpoint|global"`
 }
 
@@ -177,68 +213,83 @@ type Global struct {
 //kong:check conditional if=burst:required then=algorithm:one_of=token_bucket|leaky_bucket err="must be token_bucket or leaky_bucket, because only these have a burst"
 //kong:check conditional if=hard_threshold_pct:required then=soft_only:eq=false err="must not be true beside hard_threshold_pct, because a limit that never refuses has no hard threshold"
 type Limit struct {
-	// The name of the limit, shown in response headers and part of the counter's key: 1 to 64 letters, digits, dots, dashes or underscores. Limits with different names all apply. Required.
+	// The name of the limit, shown in response headers and part of the counter's key: 1 to 64 letters, digits, dots,
+	// dashes or underscores. Limits with different names all apply. Required.
 	Name string `json:"name" kong:"required,match=^[A-Za-z0-9_.-]+$,len_max=64" kong_err:"must be 1 to 64 letters, digits, dots, dashes or underscores" example:"daily"`
 
-	// What the limit is counted per: tenant, user, credential, ip, endpoint, global, tenant+endpoint or user+endpoint. Required.
+	// What the limit is counted per: tenant, user, credential, ip, endpoint, global, tenant+endpoint or user+endpoint.
+	// Required.
 	Scope string `json:"scope" kong:"required,one_of=tenant|user|credential|ip|endpoint|global|tenant+endpoint|user+endpoint"`
 
-	// The requests that the limit covers, as "METHOD /pattern"; {param} and a final * are wildcards, * stands for any method. Default: all requests, and for the scopes with endpoint each route counts on its own.
+	// The requests that the limit covers, as "METHOD /pattern"; {param} and a final * are wildcards, * stands for any
+	// method. Default: all requests, and for the scopes with endpoint each route counts on its own.
 	Endpoint string `json:"endpoint,omitempty" kong:"match=^[A-Z*-]+ /[^ ]*$,len_max=1024" kong_err:"must be METHOD /pattern, such as GET /records/{id}, or * /pattern for any method" example:"POST /records"`
 
-	// How many tokens a window allows; a request costs 1 token unless costs says otherwise. From 1 to 10^12 tokens. Required.
+	// How many tokens a window allows; a request costs 1 token unless costs says otherwise. From 1 to 10^12 tokens.
+	// Required.
 	Limit int64 `json:"limit" kong:"required,between=1..1000000000000" unit:"tokens" example:"1000"`
 
 	// The length of the window in seconds, from 1 second to 31622400 seconds (366 days). Required.
 	WindowSize int64 `json:"window_size" kong:"required,between=1..31622400" unit:"seconds" flag:"window" example:"60"`
 
-	// How requests are counted. token_bucket allows bursts and refills evenly, leaky_bucket is strictly even, fixed_window is exact per aligned window (for quotas that are billed), sliding_window approximates, sliding_log is exact for limits up to 10000. Default: token_bucket.
+	// How requests are counted. token_bucket allows bursts and refills evenly, leaky_bucket is strictly even, fixed_window
+	// is exact per aligned window (for quotas that are billed), sliding_window approximates, sliding_log is exact for
+	// limits up to 10000. Default: token_bucket.
 	Algorithm string `json:"algorithm,omitempty" kong:"required,one_of=token_bucket|leaky_bucket|fixed_window|sliding_window|sliding_log" default:"token_bucket"`
 
-	// The capacity of the bucket in tokens, from 1 to 10^12, for token_bucket and leaky_bucket only. Default: the limit itself for token_bucket, 1 token for leaky_bucket.
+	// The capacity of the bucket in tokens, from 1 to 10^12, for token_bucket and leaky_bucket only. Default: the limit
+	// itself for token_bucket, 1 token for leaky_bucket.
 	//
 	// Zero means absent; Capacity resolves it.
 	Burst int64 `json:"burst,omitempty" kong:"between=1..1000000000000" unit:"tokens"`
 
-	// Usage in percent of the limit (of the burst for buckets) above which requests still pass but carry a warning header and count as soft throttled. From 1 to 1000 percent. Default: none, no warning zone.
+	// Usage in percent of the limit (of the burst for buckets) above which requests still pass but carry a warning header
+	// and count as soft throttled. From 1 to 1000 percent. Default: none, no warning zone.
 	//
 	// Zero means absent.
 	SoftThresholdPct int64 `json:"soft_threshold_pct,omitempty" kong:"between=1..1000" unit:"percent"`
 
-	// Usage in percent of the limit (of the burst for buckets) above which requests are refused when soft_threshold_pct is set. From 100 to 1000 percent. Default: 100 percent.
+	// Usage in percent of the limit (of the burst for buckets) above which requests are denied when soft_threshold_pct is
+	// set. From 100 to 1000 percent. Default: 100 percent.
 	//
 	// Zero means absent.
 	HardThresholdPct int64 `json:"hard_threshold_pct,omitempty" kong:"between=100..1000" unit:"percent"`
 
-	// Warns above 100 percent and never refuses. Default: false, the limit is enforced.
+	// Warns above 100 percent and never denies. Default: false, the limit is enforced.
 	SoftOnly bool `json:"soft_only,omitempty" kong:"required" default:"false"`
 
-	// What this limit does: enforce, shadow (decide and record but never deny) or log (shadow, and log each request that would have been denied). Default: the mode of the whole config.
+	// What this limit does: enforce, shadow (decide and record but never deny) or log (shadow, and log each request that
+	// would have been denied). Default: the mode of the whole config.
 	//
 	// Empty means absent.
 	Mode string `json:"mode,omitempty" kong:"one_of=enforce|shadow|log"`
 
-	// What a request costs under this limit in tokens, whatever costs and cost_header say. From 0 (requests are free here) to 10^9 tokens. Default: the cost of the request.
+	// What a request costs under this limit in tokens, whatever costs and cost_header say. From 0 (requests are free here)
+	// to 10^9 tokens. Default: the cost of the request.
 	//
 	// Nil means absent, which differs from 0.
 	Cost *int64 `json:"cost,omitempty" kong:"between=0..1000000000" unit:"tokens"`
 
-	// What this limit does while Redis cannot be reached: open (admit), closed (refuse) or local (count in this process). Default: the fail_mode of the whole config.
+	// What this limit does while Redis cannot be reached: open (admit), closed (deny) or local (count in this process).
+	// Default: the fail_mode of the whole config.
 	//
 	// Empty means absent.
 	FailMode string `json:"fail_mode,omitempty" kong:"one_of=open|closed|local"`
 
-	// Whether nodes may take tokens of this limit from Redis ahead of need (leased) or ask for every request (exact). leased never admits more than the limit, and at most 2 percent fewer; only token_bucket and fixed_window are leased, from a limit of 500 on. Default: the accuracy of the whole config.
+	// Whether nodes may take tokens of this limit from Redis ahead of need (leased) or ask for every request (exact).
+	// leased never admits more than the limit, and at most 2 percent fewer; only token_bucket and fixed_window are leased,
+	// from a limit of 500 on. Default: the accuracy of the whole config.
 	//
 	// Empty means absent.
 	Accuracy string `json:"accuracy,omitempty" kong:"one_of=leased|exact"`
 
-	// What the limit is for, which clients read where it denies their requests: at most 200 bytes without control characters. Default: nothing.
+	// What the limit is for, which clients read where it denies their requests: at most 200 bytes without control
+	// characters. Default: nothing.
 	Description string `json:"description,omitempty" kong:"len_max=200" kong_err:"must have at most 200 bytes, without control characters" unit:"text" example:"Protects the nightly import."`
 }
 
-// Capacity is the most tokens that l holds at once, before thresholds: the burst of a bucket (or the default that stands
-// in for it), the limit of a window.
+// Capacity is the most tokens that l holds at once, before thresholds: the burst of a bucket (or the default that
+// stands in for it), the limit of a window.
 func (l Limit) Capacity() int64 {
 	switch l.Algorithm {
 	case AlgorithmTokenBucket, "":

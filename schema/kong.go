@@ -9,7 +9,7 @@ import (
 // What Kong is told about the plugin beside its schema.
 const (
 	Name     = "tenant-rate-limiting" // the plugin's name in Kong; the executable has the same name
-	Priority = 912                    // after all authentication and acl (950), opa (920); before Kong's own limiters (910)
+	Priority = 912                    // after authentication, acl (950) and opa (920); before Kong's own limiters (910)
 	Phase    = "access"               // the only phase; response would buffer bodies, log would cost every request a timer
 )
 

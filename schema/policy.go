@@ -12,7 +12,8 @@ type Policy struct {
 	// The tier whose tenants the policy applies to. Give either tier or tenant.
 	Tier string `json:"tier,omitempty" kong:"len_max=64" kong_err:"must have at most 64 bytes" example:"enterprise"`
 
-	// The tenant that the policy applies to, at most 128 bytes: a longer name is counted by its hash, so give that. Give either tenant or tier.
+	// The tenant that the policy applies to, at most 128 bytes: a longer name is counted by its hash, so give that. Give
+	// either tenant or tier.
 	Tenant string `json:"tenant,omitempty" kong:"len_max=128" kong_err:"must have at most 128 bytes: write the hash by which a longer name is counted" example:"acme"`
 
 	Limit
@@ -20,6 +21,7 @@ type Policy struct {
 	// The note that the tenant sees, at most 1024 bytes without control characters. Default: nothing.
 	PublicNote string `json:"public_note,omitempty" kong:"len_max=1024" kong_err:"must have at most 1024 bytes, without control characters" unit:"text" example:"Agreed until the end of the year."`
 
-	// Always active: a candidate, as older releases wrote them, applies to no request and can only be listed and deleted. Default: active.
+	// Always active: a candidate, as older releases wrote them, applies to no request and can only be listed and deleted.
+	// Default: active.
 	Slot string `json:"slot,omitempty" kong:"one_of=active" kong_err:"must be active: a candidate applies to no request; to try a limit, write it under another name with mode shadow" default:"active"`
 }

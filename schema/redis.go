@@ -13,7 +13,8 @@ import (
 //kong:check conditional if=cluster_nodes:required then=database:eq=0 err="must be 0 beside cluster_nodes, because a Redis Cluster has only that one"
 //kong:check mutually_required client_cert|client_key
 type Redis struct {
-	// Host name or address of a single Redis server. Default: none; strategy redis needs this, socket, cluster_nodes or sentinel_nodes.
+	// Host name or address of a single Redis server. Default: none; strategy redis needs this, socket, cluster_nodes or
+	// sentinel_nodes.
 	Host string `json:"host,omitempty" kong:"referenceable,len_max=255"`
 
 	// TCP port of host, from 1 to 65535. Default: 6379.
@@ -52,7 +53,8 @@ type Redis struct {
 	// How long a connection to Redis may take to open, in milliseconds. Default: 100 ms.
 	ConnectTimeout int64 `json:"connect_timeout,omitempty" kong:"required,between=1..2147483646" default:"100"`
 
-	// How long an answer of Redis may take, in milliseconds; later ones count as an outage and fail_mode decides. Default: 50 ms.
+	// How long an answer of Redis may take, in milliseconds; later ones count as an outage and fail_mode decides. Default:
+	// 50 ms.
 	ReadTimeout int64 `json:"read_timeout,omitempty" kong:"required,between=1..2147483646" default:"50"`
 
 	// How long sending a command to Redis may take, in milliseconds. Default: 50 ms.
@@ -61,7 +63,8 @@ type Redis struct {
 	// The most connections that the plugin's process keeps to each Redis server. Default: 64 connections.
 	KeepalivePoolSize int64 `json:"keepalive_pool_size,omitempty" kong:"required,between=1..65535" default:"64"`
 
-	// Sends the commands of concurrent requests to Redis together, which costs both sides less; a lone request is sent at once. Default: true.
+	// Sends the commands of concurrent requests to Redis together, which costs both sides less; a lone request is sent at
+	// once. Default: true.
 	Pipeline bool `json:"pipeline" kong:"required" default:"true"`
 
 	// Some nodes of a Redis Cluster, from which the others are found. Default: none, no cluster.

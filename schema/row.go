@@ -101,8 +101,8 @@ func modelOf[T any](name string, fields []Field[T]) model[T] {
 	return m
 }
 
-// faults returns what is wrong with row: first what its record says, then those of the checks that do not follow from it,
-// in the order of the fields.
+// faults returns what is wrong with row: first what its record says, then those of the checks that do not follow from
+// it, in the order of the fields.
 func (m model[T]) faults(row T, checks ...func(T) error) []Fault {
 	raw, err := json.Marshal(row)
 	if err != nil {

@@ -77,7 +77,7 @@ func tierNames(tiers []Tier) []string {
 	return names
 }
 
-// headerFaults refuses to identify or charge anyone by a header that a client can set as it likes.
+// headerFaults reports headers that identify or charge a request although a client can set them as it likes.
 func (c Config) headerFaults() []Fault {
 	var faults []Fault
 	trusted := map[string]bool{}
@@ -92,9 +92,13 @@ func (c Config) headerFaults() []Fault {
 	}
 	check := func(path, header string) {
 		if !trusted[strings.ToLower(header)] {
-			faults = append(faults, Fault{path, fmt.Sprintf(
-				"reads header %s, which a client can set as it likes: list it in trusted_headers if something in front of Kong sets it",
-				docpath.Shorten(header))})
+			faults = append(faults, Fault{
+				path,
+				fmt.Sprintf(
+					"reads header %s, which a client can set as it likes: list it in trusted_headers if something in front of Kong sets it",
+					docpath.Shorten(header),
+				),
+			})
 		}
 	}
 	for _, sources := range []struct {
@@ -126,7 +130,10 @@ func (c Config) nameFaults() []Fault {
 		list, _, _ := strings.Cut(l.path, ".")
 		id := identity{list, l.Name, CanonicalEndpoint(l.Endpoint)}
 		if at, ok := first[id]; ok {
-			faults = append(faults, Fault{l.path + ".name", fmt.Sprintf("%s is the name of %s too, for the same endpoint", l.Name, at)})
+			faults = append(
+				faults,
+				Fault{l.path + ".name", fmt.Sprintf("%s is the name of %s too, for the same endpoint", l.Name, at)},
+			)
 			continue
 		}
 		first[id] = l.path

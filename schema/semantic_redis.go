@@ -17,8 +17,11 @@ func (c Config) redisFaults() []Fault {
 			"needs strategy redis, which is %s: set strategy to redis, or leave address_redis out", c.Strategy)})
 	}
 	if path := c.Redis.sharedServer(c.AddressRedis); path != "" {
-		faults = append(faults, Fault{"address_redis." + path, "names a server of redis, whose memory addresses would fill all the same, " +
-			"in another database too: name a server of its own, or leave address_redis out"})
+		faults = append(
+			faults,
+			Fault{"address_redis." + path, "names a server of redis, whose memory addresses would fill all the same, " +
+				"in another database too: name a server of its own, or leave address_redis out"},
+		)
 	}
 	return faults
 }

@@ -14,7 +14,12 @@ const longWindow = 3600
 
 // Warnings lists what is legal in c but probably not what its author expects. Zero fields count as their defaults.
 func (c Config) Warnings() []Warning {
-	warnings := slices.Concat(c.tenantWarnings(), c.costWarnings(), c.Redis.warnings("redis"), c.AddressRedis.warnings("address_redis"))
+	warnings := slices.Concat(
+		c.tenantWarnings(),
+		c.costWarnings(),
+		c.Redis.warnings("redis"),
+		c.AddressRedis.warnings("address_redis"),
+	)
 	for _, l := range c.limits() {
 		if l.inRange() {
 			warnings = append(warnings, c.limitWarnings(l)...)
@@ -27,7 +32,10 @@ func (c Config) Warnings() []Warning {
 func (r Redis) warnings(path string) []Warning {
 	var warnings []Warning
 	unused := func(name, needed string) {
-		warnings = append(warnings, Warning{docpath.Member(path, name), "has no effect without " + docpath.Member(path, needed)})
+		warnings = append(
+			warnings,
+			Warning{docpath.Member(path, name), "has no effect without " + docpath.Member(path, needed)},
+		)
 	}
 	if len(r.SentinelNodes) == 0 {
 		if r.SentinelUsername != "" {
@@ -65,7 +73,11 @@ func (c Config) tenantWarnings() []Warning {
 	case strangers && !byIP:
 		warn("anonymous", "has no effect, because on_missing_tenant is %s", c.OnMissingTenant)
 	case !strangers && byIP && len(c.Tiers) > 0:
-		warn("anonymous", "is absent: requests without a tenant are counted by ip under the limits of tier %s", docpath.Shorten(c.defaultTier()))
+		warn(
+			"anonymous",
+			"is absent: requests without a tenant are counted by ip under the limits of tier %s",
+			docpath.Shorten(c.defaultTier()),
+		)
 	}
 	if len(c.Tiers) > 1 && c.TierFrom != nil && len(c.TierFrom) == 0 {
 		warn("tier_from", "is empty: every tenant is on tier %s", docpath.Shorten(c.defaultTier()))
@@ -101,7 +113,12 @@ func (c Config) costWarnings() []Warning {
 			}
 		}
 		warn(tooSmall, "costs %d tokens, more than some limits can ever hold, so they always refuse it", cost)
-		warn(tooNear, "costs %d tokens, more than %d percent of some limits that are leased, so they may never admit it; accuracy exact lifts that", cost, LeasedCostPct)
+		warn(
+			tooNear,
+			"costs %d tokens, more than %d percent of some limits that are leased, so they may never admit it; accuracy exact lifts that",
+			cost,
+			LeasedCostPct,
+		)
 	}
 	return warnings
 }
@@ -142,7 +159,11 @@ func (c Config) leasedBuckets(groups map[string][]locatedLimit) map[string][]loc
 // holding are those of limits, which are sorted by what they can hold, that can hold from least to most tokens.
 func holding(limits []locatedLimit, least, most int64) []locatedLimit {
 	first := func(tokens int64) int {
-		at, _ := slices.BinarySearchFunc(limits, tokens, func(l locatedLimit, n int64) int { return cmp.Compare(l.ceiling(), n) })
+		at, _ := slices.BinarySearchFunc(
+			limits,
+			tokens,
+			func(l locatedLimit, n int64) int { return cmp.Compare(l.ceiling(), n) },
+		)
 		return at
 	}
 	return limits[first(least):max(first(least), first(most+1))]
@@ -180,8 +201,15 @@ func (c Config) limitWarnings(l locatedLimit) []Warning {
 	quantity, burst := l.Limit.Limit, l.Capacity()
 	modest := max(quantity/20, 1)
 	if l.isTokenBucket() && l.WindowSize >= longWindow && burst > modest {
-		warn("", "a window of %d s can see up to %d requests, because a token_bucket lets a burst of %d pass on top of the limit of %d; for a quota use algorithm fixed_window, for a rate a burst of at most %d",
-			l.WindowSize, quantity+burst, burst, quantity, modest)
+		warn(
+			"",
+			"a window of %d s can see up to %d requests, because a token_bucket lets a burst of %d pass on top of the limit of %d; for a quota use algorithm fixed_window, for a rate a burst of at most %d",
+			l.WindowSize,
+			quantity+burst,
+			burst,
+			quantity,
+			modest,
+		)
 	}
 	return warnings
 }

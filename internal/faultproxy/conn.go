@@ -86,7 +86,7 @@ func (c *conn) read(from net.Conn, direction Direction, to chan<- message) {
 	for {
 		value, err := readValue(r)
 		if err != nil {
-			return // what came of a broken value helps nobody
+			return // the rest of a broken value is useless
 		}
 		select {
 		case to <- message{value, time.Now().Add(c.proxy.now().delay[direction])}:

@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// port is a port of the loopback that stays ours while nobody listens on it: a socket is bound to it that never
+// port is a port of the loopback that stays ours while no server listens on it: a socket is bound to it that never
 // listens. Connections are refused then, and no other process can be given the port meanwhile.
 type port struct {
 	socket int

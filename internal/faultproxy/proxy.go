@@ -92,7 +92,7 @@ func (p *Proxy) Accept() error {
 	return nil
 }
 
-// Refuse lets no new connection in: whoever connects is refused. What is connected stays so.
+// Refuse resets new connections. Open ones stay open.
 func (p *Proxy) Refuse() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -29,7 +29,7 @@ func startShared() (*Server, error) {
 	return s, err
 }
 
-// Shared is the server that all tests of this process use; the first that asks starts it. Nobody stops it but [Main].
+// Shared is the server that all tests of this process use; the first call starts it, and [Main] stops it.
 func Shared(t testing.TB) *Server {
 	t.Helper()
 	s, err := shared()

@@ -6,7 +6,7 @@
 // [Shared] is one server for all tests of a package, each with a database of its own; its package's TestMain is [Main].
 // A test that stops or kills a server starts one for itself ([Start]).
 //
-// A test without Postgres fails, it is never skipped: a promise that nobody checked is not kept. Where Postgres is
+// A test without Postgres fails, it is never skipped: an unchecked promise is not kept. Where Postgres is
 // missing and this process may install it (apt-get), it does, once. Postgres refuses to run as root: started by root,
 // its programs run as the user postgres.
 //

@@ -28,7 +28,7 @@ const (
 	glance = 10 * time.Millisecond
 	// attempts is how often a server is started: somebody else may take a free port first.
 	attempts = 5
-	// superuser owns the server. It has no password: the server trusts whoever reaches it.
+	// superuser owns the server. It has no password: the server trusts every connection.
 	superuser = "postgres"
 )
 

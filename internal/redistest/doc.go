@@ -2,9 +2,9 @@
 // ([Cluster]) or a master watched by Sentinels ([Sentinel]). They live in temporary folders, on unix sockets and free
 // ports of the loopback, and keep nothing; whatever else runs on the machine is not touched.
 //
-// A test without Redis fails, it is never skipped: a promise that nobody checked is not kept. Where redis-server is
+// A test without Redis fails, it is never skipped: an unchecked promise is not kept. Where redis-server is
 // missing and this process may install it (apt-get), it does, once.
 //
-// What a server does is checked by whoever starts it. Faults are real ones: [Server.Hang], [Server.Kill] and
+// What a server does is checked by the test that starts it. Faults are real ones: [Server.Hang], [Server.Kill] and
 // [Server.Restart], [Clocked.Step]. Those of the network between a client and a server are in internal/faultproxy.
 package redistest

@@ -12,7 +12,7 @@ import (
 )
 
 // KeepHealthySlots has the masters serve their slots while those of another have no master. By default a Redis Cluster
-// serves nobody then.
+// serves no client then.
 func (n *Nodes) KeepHealthySlots(t testing.TB) {
 	t.Helper()
 	for _, s := range n.All() {
@@ -65,8 +65,8 @@ func agreedOwner(clients []*redis.Client, key string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if !strings.Contains(info, "cluster_state:ok\r\n") ||
-			!strings.Contains(info, fmt.Sprintf("cluster_slots_ok:%d\r\n", slots)) {
+		served := fmt.Sprintf("cluster_slots_ok:%d\r\n", slots)
+		if !strings.Contains(info, "cluster_state:ok\r\n") || !strings.Contains(info, served) {
 			return "", errors.New("a node does not call its cluster whole")
 		}
 		address, err := ownerBy(client, key)
@@ -87,9 +87,7 @@ func ownerBy(client *redis.Client, key string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ranges, err := client.ClusterSlots(context.Background()).
-		Result()
-		//nolint:staticcheck // CLUSTER SHARDS is not in Redis 6.2
+	ranges, err := client.ClusterSlots(context.Background()).Result() //nolint:staticcheck // Redis 6.2 has no SHARDS
 	if err != nil {
 		return "", err
 	}

@@ -19,32 +19,48 @@ import (
 // Override is an override as callers read it.
 type Override struct {
 	ID         int64     `json:"id"`
-	Kind       string    `json:"kind" enum:"custom_limit,multiplier,ban,exempt"`
+	Kind       string    `json:"kind"                  enum:"custom_limit,multiplier,ban,exempt"`
 	Org        string    `json:"org"`
 	User       string    `json:"user,omitempty"`
 	Endpoint   string    `json:"endpoint,omitempty"`
 	Credential string    `json:"credential,omitempty"`
 	IP         string    `json:"ip,omitempty"`
-	Policy     string    `json:"policy,omitempty" doc:"The name of the policies that it changes; absent: all of the subject's."`
+	Policy     string    `json:"policy,omitempty"                                                doc:"The name of the policies that it changes; absent: all of the subject's."`
 	Limit      int64     `json:"limit,omitempty"`
-	WindowSize int64     `json:"window_size,omitempty" doc:"Seconds; absent: the policy's."`
+	WindowSize int64     `json:"window_size,omitempty"                                           doc:"Seconds; absent: the policy's."`
 	Burst      int64     `json:"burst,omitempty"`
 	Factor     *factor   `json:"factor,omitempty"`
-	Reason     string    `json:"reason,omitempty" doc:"Absent for the token of an org, as the author is."`
+	Reason     string    `json:"reason,omitempty"                                                doc:"Absent for the token of an org, as the author is."`
 	Author     string    `json:"author,omitempty"`
-	PublicNote string    `json:"public_note,omitempty" doc:"The note that the org sees."`
-	Source     string    `json:"source" doc:"commercial, or detector for a penalty."`
+	PublicNote string    `json:"public_note,omitempty"                                           doc:"The note that the org sees."`
+	Source     string    `json:"source"                                                          doc:"commercial, or detector for a penalty."`
 	CreatedAt  time.Time `json:"created_at"`
-	ExpiresAt  time.Time `json:"expires_at,omitzero" doc:"Absent: it is permanent."`
+	ExpiresAt  time.Time `json:"expires_at,omitzero"                                             doc:"Absent: it is permanent."`
 	Permanent  bool      `json:"permanent,omitempty"`
 	Revision   int64     `json:"revision"`
 }
 
 func overrideOf(o pgstore.Override) Override {
 	out := Override{
-		ID: o.ID, Kind: o.Kind, Org: o.Tenant, User: o.User, Endpoint: o.Endpoint, Credential: o.Credential, IP: o.IP, Policy: o.Policy,
-		Limit: o.Limit, WindowSize: o.WindowSize, Burst: o.Burst, Reason: o.Reason, Author: o.Author, PublicNote: o.PublicNote, Source: o.Source,
-		CreatedAt: o.CreatedAt, ExpiresAt: o.ExpiresAt, Permanent: o.Permanent, Revision: o.Revision,
+		ID:         o.ID,
+		Kind:       o.Kind,
+		Org:        o.Tenant,
+		User:       o.User,
+		Endpoint:   o.Endpoint,
+		Credential: o.Credential,
+		IP:         o.IP,
+		Policy:     o.Policy,
+		Limit:      o.Limit,
+		WindowSize: o.WindowSize,
+		Burst:      o.Burst,
+		Reason:     o.Reason,
+		Author:     o.Author,
+		PublicNote: o.PublicNote,
+		Source:     o.Source,
+		CreatedAt:  o.CreatedAt,
+		ExpiresAt:  o.ExpiresAt,
+		Permanent:  o.Permanent,
+		Revision:   o.Revision,
 	}
 	if o.Factor != 0 {
 		out.Factor = new(factor(o.Factor))
@@ -116,22 +132,22 @@ func (factor) Schema(huma.Registry) *huma.Schema {
 
 // overrideBody is an override as a caller writes it. Its org is that of the path.
 type overrideBody struct {
-	Kind       string    `json:"kind" enum:"custom_limit,multiplier,ban,exempt" doc:"custom_limit replaces the limit of a policy, multiplier scales limits, ban denies everything, exempt admits everything."`
-	User       string    `json:"user,omitempty" maxLength:"128" doc:"Only this user of the org."`
-	Endpoint   string    `json:"endpoint,omitempty" maxLength:"1024" doc:"Only these requests: METHOD /pattern."`
-	Credential string    `json:"credential,omitempty" maxLength:"128" doc:"Only this credential."`
-	IP         string    `json:"ip,omitempty" maxLength:"64" doc:"Only this address, or IPv6 network."`
-	Policy     string    `json:"policy,omitempty" maxLength:"64" pattern:"^[A-Za-z0-9_.-]*$" doc:"The name of the policies that it changes. A custom_limit needs one; a multiplier without one is for all of the subject." example:"daily"`
-	Limit      int64     `json:"limit,omitempty" minimum:"1" maximum:"1000000000000" doc:"Of a custom_limit: tokens that a window allows."`
-	WindowSize int64     `json:"window_size,omitempty" minimum:"1" maximum:"31622400" doc:"Of a custom_limit, in seconds. Default: the policy's."`
-	Window     string    `json:"window,omitempty" maxLength:"32" doc:"Another spelling of window_size, as a duration: 30s, 1m, 1h, 1d."`
-	Burst      int64     `json:"burst,omitempty" minimum:"1" maximum:"1000000000000" doc:"Of a custom_limit: tokens. Default: the algorithm's."`
+	Kind       string    `json:"kind"                  enum:"custom_limit,multiplier,ban,exempt" doc:"custom_limit replaces the limit of a policy, multiplier scales limits, ban denies everything, exempt admits everything."`
+	User       string    `json:"user,omitempty"                                                  doc:"Only this user of the org."                                                                                              maxLength:"128"`
+	Endpoint   string    `json:"endpoint,omitempty"                                              doc:"Only these requests: METHOD /pattern."                                                                                   maxLength:"1024"`
+	Credential string    `json:"credential,omitempty"                                            doc:"Only this credential."                                                                                                   maxLength:"128"`
+	IP         string    `json:"ip,omitempty"                                                    doc:"Only this address, or IPv6 network."                                                                                     maxLength:"64"`
+	Policy     string    `json:"policy,omitempty"                                                doc:"The name of the policies that it changes. A custom_limit needs one; a multiplier without one is for all of the subject." maxLength:"64"   pattern:"^[A-Za-z0-9_.-]*$" example:"daily"`
+	Limit      int64     `json:"limit,omitempty"                                                 doc:"Of a custom_limit: tokens that a window allows."                                                                                                                                                                  minimum:"1" maximum:"1000000000000"`
+	WindowSize int64     `json:"window_size,omitempty"                                           doc:"Of a custom_limit, in seconds. Default: the policy's."                                                                                                                                                            minimum:"1" maximum:"31622400"`
+	Window     string    `json:"window,omitempty"                                                doc:"Another spelling of window_size, as a duration: 30s, 1m, 1h, 1d."                                                        maxLength:"32"`
+	Burst      int64     `json:"burst,omitempty"                                                 doc:"Of a custom_limit: tokens. Default: the algorithm's."                                                                                                                                                             minimum:"1" maximum:"1000000000000"`
 	Factor     *factor   `json:"factor,omitempty"`
-	ExpiresAt  time.Time `json:"expires_at,omitzero" doc:"When it ends. Either this, expires_in, or permanent."`
-	ExpiresIn  string    `json:"expires_in,omitempty" maxLength:"32" doc:"For how long it holds: 30m, 12h, 7d." example:"7d"`
-	Permanent  bool      `json:"permanent,omitempty" doc:"true: it never expires."`
-	Reason     string    `json:"reason" minLength:"1" maxLength:"1024" doc:"Why; recorded in the audit and in the override, and not shown to orgs." example:"launch week"`
-	PublicNote string    `json:"public_note,omitempty" maxLength:"1024" doc:"The note that the org sees. Default: nothing." example:"Agreed until the end of the year."`
+	ExpiresAt  time.Time `json:"expires_at,omitzero"                                             doc:"When it ends. Either this, expires_in, or permanent."`
+	ExpiresIn  string    `json:"expires_in,omitempty"                                            doc:"For how long it holds: 30m, 12h, 7d."                                                                                    maxLength:"32"                               example:"7d"`
+	Permanent  bool      `json:"permanent,omitempty"                                             doc:"true: it never expires."`
+	Reason     string    `json:"reason"                                                          doc:"Why; recorded in the audit and in the override, and not shown to orgs."                                                  maxLength:"1024"                             example:"launch week"                                                           minLength:"1"`
+	PublicNote string    `json:"public_note,omitempty"                                           doc:"The note that the org sees. Default: nothing."                                                                           maxLength:"1024"                             example:"Agreed until the end of the year."`
 }
 
 // Resolve is huma's: it tells all that is wrong with the values, beside what the schema has told.
@@ -155,8 +171,21 @@ func (b *overrideBody) Resolve(ctx huma.Context) []error {
 		textField{"user", b.User}, textField{"endpoint", b.Endpoint}, textField{"credential", b.Credential})...)
 	b.end(add)
 	row := policy.Override{
-		Kind: b.Kind, Tenant: ctx.Param("org"), User: b.User, Credential: b.Credential, IP: b.IP, Endpoint: b.Endpoint, Policy: b.Policy,
-		Limit: b.Limit, WindowSize: window, Burst: b.Burst, Factor: b.thousandths(), Reason: b.Reason, Author: "token", PublicNote: b.PublicNote, Source: policy.Commercial,
+		Kind:       b.Kind,
+		Tenant:     ctx.Param("org"),
+		User:       b.User,
+		Credential: b.Credential,
+		IP:         b.IP,
+		Endpoint:   b.Endpoint,
+		Policy:     b.Policy,
+		Limit:      b.Limit,
+		WindowSize: window,
+		Burst:      b.Burst,
+		Factor:     b.thousandths(),
+		Reason:     b.Reason,
+		Author:     "token",
+		PublicNote: b.PublicNote,
+		Source:     policy.Commercial,
 	}
 	_, told := policy.NewSnapshot(policy.Rows{Overrides: []policy.Override{row}}, nil)
 	for _, f := range told {

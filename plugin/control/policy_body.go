@@ -16,17 +16,17 @@ import (
 
 // policyBody is a policy as a caller writes it. Some of its fields have a second spelling.
 type policyBody struct {
-	ID       int64 `json:"id,omitempty" doc:"As returned by a read; a write ignores it." example:"7"`
+	ID       int64 `json:"id,omitempty"       doc:"As returned by a read; a write ignores it."                   example:"7"`
 	Revision int64 `json:"revision,omitempty" doc:"As returned by a read; a write ignores it and uses If-Match." example:"3"`
 
 	schema.Policy
 
-	OrgTier     string `json:"orgTier,omitempty" doc:"Another spelling of tier; converted to lower case." example:"Enterprise"`
-	Org         string `json:"org,omitempty" doc:"Another spelling of tenant." example:"acme"`
-	OrgID       string `json:"orgId,omitempty" doc:"Another spelling of tenant." example:"acme"`
-	Pattern     string `json:"endpointPattern,omitempty" doc:"Another spelling of endpoint." example:"POST /records"`
-	Window      string `json:"window,omitempty" maxLength:"32" doc:"Another spelling of window_size, as a duration: 30s, 1m, 1h, 1d." example:"1m"`
-	FailureMode string `json:"failMode,omitempty" doc:"Another spelling of fail_mode."`
+	OrgTier     string `json:"orgTier,omitempty"         doc:"Another spelling of tier; converted to lower case."               example:"Enterprise"`
+	Org         string `json:"org,omitempty"             doc:"Another spelling of tenant."                                      example:"acme"`
+	OrgID       string `json:"orgId,omitempty"           doc:"Another spelling of tenant."                                      example:"acme"`
+	Pattern     string `json:"endpointPattern,omitempty" doc:"Another spelling of endpoint."                                    example:"POST /records"`
+	Window      string `json:"window,omitempty"          doc:"Another spelling of window_size, as a duration: 30s, 1m, 1h, 1d." example:"1m"            maxLength:"32"`
+	FailureMode string `json:"failMode,omitempty"        doc:"Another spelling of fail_mode."`
 
 	Reason string `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit and not shown to tenants. Default: changed by the API."`
 
@@ -82,8 +82,21 @@ func (b *policyBody) Resolve(huma.Context) []error {
 			faults = append(faults, fault("body.reason", why, nil))
 		}
 	}
-	faults = append(faults, notTexts("body", textField{"tier", b.Tier}, textField{"orgTier", b.OrgTier}, textField{"tenant", b.Tenant},
-		textField{"org", b.Org}, textField{"orgId", b.OrgID}, textField{"endpoint", b.Endpoint}, textField{"endpointPattern", b.Pattern})...)
+	faults = append(
+		faults,
+		notTexts(
+			"body",
+			textField{"tier", b.Tier},
+			textField{"orgTier", b.OrgTier},
+			textField{"tenant", b.Tenant},
+			textField{
+				"org",
+				b.Org,
+			},
+			textField{"orgId", b.OrgID},
+			textField{"endpoint", b.Endpoint},
+			textField{"endpointPattern", b.Pattern},
+		)...)
 	p := b.policy()
 	for _, f := range schema.WithZeros(policy.Faults(p.Policy), schema.PolicyFields(), b.zeros) {
 		faults = append(faults, fault("body."+b.spelled(f.Path), f.Message, nil))
@@ -132,8 +145,8 @@ func (b *policyBody) policy() pgstore.Policy {
 // maxSlug is how much of a derived name is for people, in bytes; the rest tells apart what they would read as one.
 const maxSlug = 50
 
-// derivedName is the name of a policy that was given none: always the same for the same tier or tenant and endpoint, and
-// another for others.
+// derivedName is the name of a policy that was given none: always the same for the same tier or tenant and endpoint,
+// and another for others.
 func derivedName(p pgstore.Policy) string {
 	endpoint := schema.CanonicalEndpoint(p.Endpoint)
 	var slug strings.Builder

@@ -15,7 +15,7 @@ import "slices"
 // not. At such an instant s, consider the takes before s that are refunded later, and of those the one, j, that is
 // refunded last. All others are refunded before j, so they are part of what is refunded since j's take, and
 //
-//	D(j) − cost(j) − refunded(j) − rate × (s − taken(j)) ≤ the losses counted so far − how much closer d and e came so far
+//	D(j) − cost(j) − refunded(j) − rate × (s − taken(j)) ≤ the losses counted so far − how much closer d and e came
 //
 // Where the left side is not above 0, j counts s as lost itself. Where it is, earlier refunds have counted more than
 // came about, and j is not among them. So the losses that are counted are at least those that there were. A limit that

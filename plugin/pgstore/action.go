@@ -24,11 +24,11 @@ const actionTime = 10 * time.Second
 // ends, for at most 10 seconds. It makes no version. The error of do is returned as it is, and the audit then tells an
 // action that may not have been done.
 //
-// Under c.Idempotency the action is done once, and answer, a pointer to what the caller is told of it, is remembered when
-// it has been done: a replay does nothing, and overwrites answer with what was remembered. Of two at once the second
-// waits until the first is done, for at most half of the time until the deadline of ctx, and is then an UnderwayError.
-// What was not done, because do failed or the process has died, is recorded and done when it is sent again. If the key
-// of what was done cannot be kept, that is an UnkeptKeyError.
+// Under c.Idempotency the action is done once, and answer, a pointer to what the caller is told of it, is remembered
+// when it has been done: a replay does nothing, and overwrites answer with what was remembered. Of two at once the
+// second waits until the first is done, for at most half of the time until the deadline of ctx, and is then an
+// UnderwayError. What was not done, because do failed or the process has died, is recorded and done when it is sent
+// again. If the key of what was done cannot be kept, that is an UnkeptKeyError.
 func (s *Store) Do(ctx context.Context, c Change, a Action, answer any, do func(context.Context) error) error {
 	if a.Operation == "" {
 		return &InvalidError{Field: "operation", Problem: "must be given: what was done?"}
@@ -49,7 +49,7 @@ func (s *Store) Do(ctx context.Context, c Change, a Action, answer any, do func(
 // record tells an action in the audit, unless it was done under the key already.
 func (s *Store) record(ctx context.Context, c Change, a Action, answer any) error {
 	once, replayed := c.Idempotency, false
-	c.Idempotency = nil // nobody knows yet whether the action will be done
+	c.Idempotency = nil // whether the action will be done is not known yet
 	_, _, err := write(ctx, s, "record the action "+a.Operation, c, func(tx pgx.Tx) (nothing, error) {
 		var (
 			version int64
@@ -71,7 +71,13 @@ func (s *Store) keep(ctx context.Context, c Change, a Action, answer any) error 
 	if c.Idempotency == nil {
 		return nil
 	}
-	if _, _, err := write(ctx, s, "remember the action "+a.Operation, c, func(pgx.Tx) (any, error) { return answer, nil }); err != nil {
+	if _, _, err := write(
+		ctx,
+		s,
+		"remember the action "+a.Operation,
+		c,
+		func(pgx.Tx) (any, error) { return answer, nil },
+	); err != nil {
 		return &UnkeptKeyError{err}
 	}
 	return nil

@@ -19,9 +19,9 @@ const (
 // errCrowded is the end of an action that had no place among those that may be done at a time.
 var errCrowded = errors.New("too many actions are being done")
 
-// alone runs do while nobody else, in any process, is in do under the same key; i nil: at once. Who waits for that in
-// vain, for half of the time that ctx leaves, is an UnderwayError. The turn is a lock of a transaction, so Postgres ends it
-// with this process or its connection. One who waits for it holds no connection.
+// alone runs do while no other call, in any process, is in do under the same key; i nil: at once. Who waits for that in
+// vain, for half of the time that ctx leaves, is an UnderwayError. The turn is a lock of a transaction, so Postgres
+// ends it with this process or its connection. One who waits for it holds no connection.
 func (s *Store) alone(ctx context.Context, i *Idempotency, do func() error) error {
 	if i == nil {
 		return do()

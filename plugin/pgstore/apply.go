@@ -28,8 +28,8 @@ func (s *Store) Diff(ctx context.Context, set Set) (Diff, error) {
 	return d, fail("compare policies", err)
 }
 
-// Apply makes the policies those of a set, in one transaction and one version. It returns what it did, and the version in
-// which the set is in force. Applying a set twice changes nothing the second time.
+// Apply makes the policies those of a set, in one transaction and one version. It returns what it did, and the version
+// in which the set is in force. Applying a set twice changes nothing the second time.
 func (s *Store) Apply(ctx context.Context, c Change, set Set) (Diff, int64, error) {
 	return write(ctx, s, "apply policies", c, func(tx pgx.Tx) (Diff, error) {
 		d, after, err := set.diff(ctx, tx)
@@ -62,10 +62,18 @@ func (set Set) diff(ctx context.Context, q query) (Diff, []Policy, error) {
 	for i, p := range set.Policies {
 		p.Namespace, p.Slot = cmp.Or(p.Namespace, namespace), cmp.Or(p.Slot, SlotActive)
 		if p.Namespace != namespace {
-			return Diff{}, nil, &InvalidError{p.Key().String(), "namespace", "must be that of the set, " + namespace + ", or left out"}
+			return Diff{}, nil, &InvalidError{
+				p.Key().String(),
+				"namespace",
+				"must be that of the set, " + namespace + ", or left out",
+			}
 		}
 		if p.Slot != SlotActive {
-			return Diff{}, nil, &InvalidError{p.Key().String(), "slot", "must be active, or left out: a set is of active policies"}
+			return Diff{}, nil, &InvalidError{
+				p.Key().String(),
+				"slot",
+				"must be active, or left out: a set is of active policies",
+			}
 		}
 		desired[i] = p
 	}

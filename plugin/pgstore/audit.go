@@ -13,7 +13,7 @@ type AuditEntry struct {
 	Version   int64     `json:"version"`
 	At        time.Time `json:"at"`
 	Actor     string    `json:"actor"`
-	Login     string    `json:"login"` // the database user, whoever the actor is said to be
+	Login     string    `json:"login"` // the database user, whatever the actor is
 	Reason    string    `json:"reason"`
 	Kind      string    `json:"kind"`      // tier, tenant, policy, override or token; action: see Action
 	Operation string    `json:"operation"` // insert, update or delete; an action's own
@@ -38,7 +38,11 @@ type AuditFilter struct {
 const auditPage = 100
 
 // auditColumns are those of an entry. The audit holds rows as they are in their tables, so factors are in thousandths.
-var auditColumns = `id, version, at, actor, login, reason, kind, operation, key, tenant, ` + inFactors("before") + ", " + inFactors("after")
+var auditColumns = `id, version, at, actor, login, reason, kind, operation, key, tenant, ` + inFactors(
+	"before",
+) + ", " + inFactors(
+	"after",
+)
 
 func inFactors(row string) string {
 	return fmt.Sprintf(`CASE WHEN kind = 'override' AND jsonb_typeof(%[1]s -> 'factor') = 'number'
@@ -66,7 +70,11 @@ func (s *Store) Audit(ctx context.Context, f AuditFilter) (entries []AuditEntry,
 	if page <= 0 {
 		page = auditPage
 	}
-	entries, err = collect[AuditEntry](ctx, s.pool, "SELECT "+auditColumns+" FROM rate_limiter.audit"+w.String()+` ORDER BY id DESC`+most(page+1), w.args...)
+	entries, err = collect[AuditEntry](
+		ctx,
+		s.pool,
+		"SELECT "+auditColumns+" FROM rate_limiter.audit"+w.String()+` ORDER BY id DESC`+most(page+1),
+		w.args...)
 	if err != nil {
 		return nil, 0, fail("read the audit", err)
 	}

@@ -38,7 +38,10 @@ func columnsOf[T any](fields []schema.Field[T]) columns {
 
 // without returns the columns but for those with these names.
 func (c columns) without(names ...string) columns {
-	return slices.DeleteFunc(slices.Clone(c), func(c column) bool { return slices.Contains(names, strings.Trim(c.name, `"`)) })
+	return slices.DeleteFunc(
+		slices.Clone(c),
+		func(c column) bool { return slices.Contains(names, strings.Trim(c.name, `"`)) },
+	)
 }
 
 // names lists the columns.

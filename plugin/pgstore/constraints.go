@@ -5,9 +5,9 @@ import "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 // Words that several constraints share.
 const (
 	tierProblem  = "must be at most 64 bytes"
-	idProblem    = "must be at most 128 bytes: whoever has a longer name is counted by its hash, so write that"
+	idProblem    = "must be at most 128 bytes: longer names are counted by their hash, so write that"
 	actorProblem = "must be given, in at most 256 bytes"
-	// tokenActorProblem and unseenProblem are about whoever is said to have done something.
+	// tokenActorProblem and unseenProblem are about the names of actors.
 	tokenActorProblem = "must not begin with token: that is a caller of the REST API, for whom its process alone writes"
 	unseenProblem     = "must have no control or invisible characters, and no space at either end"
 	customLimitField  = "belongs to a custom_limit alone: leave it out"
@@ -23,8 +23,8 @@ func must(field string) string {
 	panic("pgstore: a policy has no field " + field)
 }
 
-// constraintOf returns what the constraint of that name asks for. One that is named for a field of a policy alone is what
-// the declaration of the field says.
+// constraintOf returns what the constraint of that name asks for. One that is named for a field of a policy alone is
+// what the declaration of the field says.
 func constraintOf(name string) (InvalidError, bool) {
 	if invalid, ok := constraints[name]; ok {
 		return invalid, true
@@ -42,43 +42,79 @@ var constraints = map[string]InvalidError{
 	"tiers_name":        {Field: "name", Problem: "must be 1 to 64 bytes"},
 	"tiers_description": {Field: "description", Problem: "must be at most 1024 bytes"},
 
-	"tenants_id":        {Field: "id", Problem: "must be 1 to 128 bytes: whoever has a longer name is counted by its hash, so write that"},
+	"tenants_id": {
+		Field:   "id",
+		Problem: "must be 1 to 128 bytes: longer names are counted by their hash, so write that",
+	},
 	"tenants_tier":      {Field: "tier", Problem: tierProblem},
 	"tenants_time_zone": {Field: "time_zone", Problem: timeZoneProblem},
 
-	"policies_tier_or_tenant":    {Field: "tier", Problem: "must be given, or else tenant: a policy is for a tier or for a tenant, not for both"},
-	"policies_limit_sliding_log": {Field: "limit", Problem: "must be at most 10000, because a sliding_log keeps an entry for every request"},
-	"policies_burst_algorithm":   {Field: "burst", Problem: "belongs to token_bucket and leaky_bucket alone: leave it out, or choose one of these"},
-	"policies_soft_above_hard":   {Field: "soft_threshold_pct", Problem: "must be at most hard_threshold_pct, which is 100 unless given"},
-	"policies_hard_soft_only":    {Field: "hard_threshold_pct", Problem: "must be left out beside soft_only, because a limit that never refuses has no hard threshold"},
-	"policies_cost_capacity":     {Field: "cost", Problem: "must be at most what the limit can hold, or every request would be denied"},
-	"policies_slot_active":       {Field: "slot", Problem: must("slot")},
+	"policies_tier_or_tenant": {
+		Field:   "tier",
+		Problem: "must be given, or else tenant: a policy is for a tier or for a tenant, not for both",
+	},
+	"policies_limit_sliding_log": {
+		Field:   "limit",
+		Problem: "must be at most 10000, because a sliding_log keeps an entry for every request",
+	},
+	"policies_burst_algorithm": {
+		Field:   "burst",
+		Problem: "belongs to token_bucket and leaky_bucket alone: leave it out, or choose one of these",
+	},
+	"policies_soft_above_hard": {
+		Field:   "soft_threshold_pct",
+		Problem: "must be at most hard_threshold_pct, which is 100 unless given",
+	},
+	"policies_hard_soft_only": {
+		Field:   "hard_threshold_pct",
+		Problem: "must be left out beside soft_only, because a limit that never refuses has no hard threshold",
+	},
+	"policies_cost_capacity": {
+		Field:   "cost",
+		Problem: "must be at most what the limit can hold, or every request would be denied",
+	},
+	"policies_slot_active": {Field: "slot", Problem: must("slot")},
 
-	"overrides_kind":                 {Field: "kind", Problem: "must be custom_limit, multiplier, ban or exempt"},
-	"overrides_tenant":               {Field: "tenant", Problem: idProblem},
-	"overrides_user":                 {Field: "user", Problem: idProblem},
-	"overrides_endpoint":             {Field: "endpoint", Problem: must("endpoint")},
-	"overrides_credential":           {Field: "credential", Problem: idProblem},
-	"overrides_ip":                   {Field: "ip", Problem: "must be one address, or a prefix of IPv6 addresses"},
-	"overrides_subject":              {Field: "tenant", Problem: "must be given, perhaps with a user or an endpoint or both; or else a credential or an ip, perhaps with a tenant and nothing more"},
-	"overrides_policy":               {Field: "policy", Problem: must("name")},
-	"overrides_policy_missing":       {Field: "policy", Problem: "must be given: a custom_limit replaces the limit of the policy that it names"},
-	"overrides_policy_unused":        {Field: "policy", Problem: "belongs to a custom_limit or multiplier: a ban or an exempt is for all policies"},
-	"overrides_limit":                {Field: "limit", Problem: must("limit")},
-	"overrides_limit_missing":        {Field: "limit", Problem: "must be given for a custom_limit"},
-	"overrides_limit_unused":         {Field: "limit", Problem: customLimitField},
-	"overrides_window_size":          {Field: "window_size", Problem: must("window_size")},
-	"overrides_window_size_unused":   {Field: "window_size", Problem: customLimitField},
-	"overrides_burst":                {Field: "burst", Problem: must("burst")},
-	"overrides_burst_unused":         {Field: "burst", Problem: customLimitField},
-	"overrides_factor":               {Field: "factor", Problem: "must be between 1 and 1000000 thousandths"},
-	"overrides_factor_missing":       {Field: "factor", Problem: "must be given for a multiplier, in thousandths: 1500 is half as much again"},
-	"overrides_factor_unused":        {Field: "factor", Problem: "belongs to a multiplier alone: leave it out"},
-	"overrides_public_note":          {Field: "public_note", Problem: must("public_note")},
-	"overrides_reason":               {Field: "reason", Problem: "must be given, in at most 1024 bytes"},
-	"overrides_author":               {Field: "author", Problem: "must be given, in at most 256 bytes"},
-	"overrides_expires_at":           {Field: "expires_at", Problem: "must be in the future"},
-	"overrides_expires_at_missing":   {Field: "expires_at", Problem: "must be given, unless the override is made permanent on purpose"},
+	"overrides_kind":       {Field: "kind", Problem: "must be custom_limit, multiplier, ban or exempt"},
+	"overrides_tenant":     {Field: "tenant", Problem: idProblem},
+	"overrides_user":       {Field: "user", Problem: idProblem},
+	"overrides_endpoint":   {Field: "endpoint", Problem: must("endpoint")},
+	"overrides_credential": {Field: "credential", Problem: idProblem},
+	"overrides_ip":         {Field: "ip", Problem: "must be one address, or a prefix of IPv6 addresses"},
+	"overrides_subject": {
+		Field:   "tenant",
+		Problem: "must be given, perhaps with a user or an endpoint or both; or else a credential or an ip, perhaps with a tenant and nothing more",
+	},
+	"overrides_policy": {Field: "policy", Problem: must("name")},
+	"overrides_policy_missing": {
+		Field:   "policy",
+		Problem: "must be given: a custom_limit replaces the limit of the policy that it names",
+	},
+	"overrides_policy_unused": {
+		Field:   "policy",
+		Problem: "belongs to a custom_limit or multiplier: a ban or an exempt is for all policies",
+	},
+	"overrides_limit":              {Field: "limit", Problem: must("limit")},
+	"overrides_limit_missing":      {Field: "limit", Problem: "must be given for a custom_limit"},
+	"overrides_limit_unused":       {Field: "limit", Problem: customLimitField},
+	"overrides_window_size":        {Field: "window_size", Problem: must("window_size")},
+	"overrides_window_size_unused": {Field: "window_size", Problem: customLimitField},
+	"overrides_burst":              {Field: "burst", Problem: must("burst")},
+	"overrides_burst_unused":       {Field: "burst", Problem: customLimitField},
+	"overrides_factor":             {Field: "factor", Problem: "must be between 1 and 1000000 thousandths"},
+	"overrides_factor_missing": {
+		Field:   "factor",
+		Problem: "must be given for a multiplier, in thousandths: 1500 is half as much again",
+	},
+	"overrides_factor_unused": {Field: "factor", Problem: "belongs to a multiplier alone: leave it out"},
+	"overrides_public_note":   {Field: "public_note", Problem: must("public_note")},
+	"overrides_reason":        {Field: "reason", Problem: "must be given, in at most 1024 bytes"},
+	"overrides_author":        {Field: "author", Problem: "must be given, in at most 256 bytes"},
+	"overrides_expires_at":    {Field: "expires_at", Problem: "must be in the future"},
+	"overrides_expires_at_missing": {
+		Field:   "expires_at",
+		Problem: "must be given, unless the override is made permanent on purpose",
+	},
 	"overrides_expires_at_permanent": {Field: "expires_at", Problem: "must be left out of a permanent override"},
 	"overrides_source":               {Field: "source", Problem: "must be commercial or detector"},
 	"overrides_change_reason":        {Field: "reason", Problem: "must be given: why is this change made?"},
@@ -105,7 +141,10 @@ var constraints = map[string]InvalidError{
 	"overrides_author_seen":   {Field: "author", Problem: unseenProblem},
 	"tokens_created_by_seen":  {Field: "actor", Problem: unseenProblem},
 	"tokens_revoked_by_seen":  {Field: "actor", Problem: unseenProblem},
-	"tokens_made_live":        {Field: "revoked_at", Problem: "must be empty in a new token: make it, and revoke it later"},
+	"tokens_made_live": {
+		Field:   "revoked_at",
+		Problem: "must be empty in a new token: make it, and revoke it later",
+	},
 
 	"nodes_node":    {Field: "node", Problem: "must be 1 to 256 bytes"},
 	"nodes_version": {Field: "version", Problem: "must not be negative"},
@@ -115,9 +154,21 @@ var constraints = map[string]InvalidError{
 
 // conflicts are the names of the unique indexes in package migrations, and what a second row means.
 var conflicts = map[string]ConflictError{
-	"policies_one_per_match":    {What: "policy", Problem: "there is one of this name for the same tier or tenant and endpoint"},
-	"tokens_one_per_name":       {What: "token", Problem: "there is one of this name: revoke it first, or take another name"},
-	"tokens_one_role_per_name":  {What: "token", Problem: "one of this name, or of another spelling of it, has or had another role, and the audit tells tokens apart by their names: take another"},
-	"tokens_one_per_hash":       {What: "token", Problem: "there is one with this secret"},
-	"overrides_one_per_subject": {What: "override", Problem: "there is one of this kind for the same subject and policy: end it first"},
+	"policies_one_per_match": {
+		What:    "policy",
+		Problem: "there is one of this name for the same tier or tenant and endpoint",
+	},
+	"tokens_one_per_name": {
+		What:    "token",
+		Problem: "there is one of this name: revoke it first, or take another name",
+	},
+	"tokens_one_role_per_name": {
+		What:    "token",
+		Problem: "one of this name, or of another spelling of it, has or had another role, and the audit tells tokens apart by their names: take another",
+	},
+	"tokens_one_per_hash": {What: "token", Problem: "there is one with this secret"},
+	"overrides_one_per_subject": {
+		What:    "override",
+		Problem: "there is one of this kind for the same subject and policy: end it first",
+	},
 }

@@ -31,7 +31,10 @@ func Compare(current, desired []Policy) (Diff, error) {
 	for _, p := range desired {
 		key := canonical(p.Key())
 		if wanted[key] {
-			return Diff{}, &InvalidError{What: p.Key().String(), Problem: "is there twice: of one name and one match there is one policy"}
+			return Diff{}, &InvalidError{
+				What:    p.Key().String(),
+				Problem: "is there twice: of one name and one match there is one policy",
+			}
 		}
 		wanted[key] = true
 		before, exists := was[key]

@@ -52,7 +52,7 @@ func (e *DeclinedError) Error() string { return e.Err.Error() }
 // Unwrap returns the error of Accept.
 func (e *DeclinedError) Unwrap() error { return e.Err }
 
-// UncertainError is a write of which nobody knows whether it was made: the connection ended before the answer to its
+// UncertainError reports a write with an unknown outcome: the connection ended before the answer to its
 // COMMIT. It is safe to send again with the same Idempotency, and otherwise after a look at what is there.
 type UncertainError struct{ Err error }
 
@@ -63,9 +63,13 @@ func (e *UncertainError) Error() string {
 // Unwrap is how the connection ended.
 func (e *UncertainError) Unwrap() error { return e.Err }
 
-// uncertain is the error of a COMMIT. What Postgres has refused was not written; of anything else nobody knows.
+// uncertain is the error of a COMMIT. What Postgres has rejected was not written; the outcome of anything else is
+// unknown.
 func uncertain(err error) error {
-	if refused := new(pgconn.PgError); errors.As(err, &refused) && refused.SeverityUnlocalized == "ERROR" || errors.Is(err, pgx.ErrTxCommitRollback) {
+	if refused := new(
+		pgconn.PgError,
+	); errors.As(err, &refused) && refused.SeverityUnlocalized == "ERROR" ||
+		errors.Is(err, pgx.ErrTxCommitRollback) {
 		return err
 	}
 	return &UncertainError{err}
@@ -85,8 +89,8 @@ const (
 	codeReadOnly   = "25006"
 )
 
-// fail is the error of an operation; nil stays nil. The errors of this package stay as they are; what Postgres refuses becomes one of
-// them; the rest is wrapped with what was being done. No text holds a password: pgx leaves it out.
+// fail is the error of an operation; nil stays nil. The errors of this package stay as they are; what Postgres refuses
+// becomes one of them; the rest is wrapped with what was being done. No text holds a password: pgx leaves it out.
 func fail(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -99,19 +103,21 @@ func fail(doing string, err error) error {
 		underway *UnderwayError
 		declined *DeclinedError
 	)
-	if errors.As(err, &declined) || errors.As(err, &missing) || errors.As(err, &conflict) || errors.As(err, &invalid) || errors.As(err, &reused) || errors.As(err, &underway) {
+	if errors.As(err, &declined) || errors.As(err, &missing) || errors.As(err, &conflict) || errors.As(err, &invalid) ||
+		errors.As(err, &reused) ||
+		errors.As(err, &underway) {
 		return err
 	}
-	if refused := new(pgconn.PgError); errors.As(err, &refused) {
-		if told := refusal(refused); told != nil {
+	if rejected := new(pgconn.PgError); errors.As(err, &rejected) {
+		if told := valueFault(rejected); told != nil {
 			return told
 		}
 	}
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// refusal is what a refusal by Postgres means to the writer; nil: it is not about a value.
-func refusal(refused *pgconn.PgError) error {
+// valueFault returns what a rejection by Postgres means to the writer; nil: it is not about a value.
+func valueFault(refused *pgconn.PgError) error {
 	switch {
 	case refused.Code == codeUnique:
 		if told, ok := conflicts[refused.ConstraintName]; ok {

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// LiveWithin is how old a node's last report may be so that the node counts as live, wherever nobody names another
+// LiveWithin is how old a node's last report may be so that the node counts as live, unless another age is given
 // time: a node reports every 5 s, so it may miss two reports. An older report makes the node silent: it may have ended,
 // or it may admit requests by old policies.
 const LiveWithin = 15 * time.Second
@@ -28,12 +28,20 @@ func (s *Store) Report(ctx context.Context, r Report) error {
 	if r.Faults == nil {
 		r.Faults = json.RawMessage("[]")
 	}
-	_, err := s.pool.Exec(ctx, `INSERT INTO rate_limiter.nodes AS n (node, version, enforced_at, reported_at, source, faults)
+	_, err := s.pool.Exec(
+		ctx,
+		`INSERT INTO rate_limiter.nodes AS n (node, version, enforced_at, reported_at, source, faults)
 		SELECT $1, $2, at - $3::interval, at, $4, $5 FROM clock_timestamp() at
-		ON CONFLICT (node) DO UPDATE SET version = excluded.version, reported_at = excluded.reported_at, source = excluded.source,
+		ON CONFLICT (node) DO UPDATE SET version = excluded.version, reported_at = excluded.reported_at,
+			source = excluded.source,
 			faults = excluded.faults,
 			enforced_at = CASE WHEN n.version = excluded.version THEN n.enforced_at ELSE excluded.enforced_at END`,
-		r.Node, r.Version, r.Age, r.Source, r.Faults)
+		r.Node,
+		r.Version,
+		r.Age,
+		r.Source,
+		r.Faults,
+	)
 	return fail("report node "+r.Node, err)
 }
 
@@ -74,7 +82,10 @@ func notSilent(ctx context.Context, tx pgx.Tx, what, node string) error {
 	if err != nil {
 		return err
 	}
-	return &ConflictError{What: what, Problem: "it is live, and would be back with its next report: end its process instead"}
+	return &ConflictError{
+		What:    what,
+		Problem: "it is live, and would be back with its next report: end its process instead",
+	}
 }
 
 // nodeColumns are the columns of a Node, where $1 is how old the last report of a live one may be.
@@ -104,7 +115,12 @@ func (s *Store) Fleet(ctx context.Context, within time.Duration) (Fleet, error) 
 	var f Fleet
 	err := s.pool.QueryRow(ctx, `SELECT version, at FROM rate_limiter.version`).Scan(&f.Version, &f.At)
 	if err == nil {
-		f.Nodes, err = collect[Node](ctx, s.pool, `SELECT `+nodeColumns+` FROM rate_limiter.nodes ORDER BY node COLLATE "C"`, within)
+		f.Nodes, err = collect[Node](
+			ctx,
+			s.pool,
+			`SELECT `+nodeColumns+` FROM rate_limiter.nodes ORDER BY node COLLATE "C"`,
+			within,
+		)
 	}
 	return f, fail("read the fleet", err)
 }
@@ -120,7 +136,7 @@ func (f Fleet) Behind(version int64) []Node {
 	return behind
 }
 
-// Silent returns the nodes that have not left and whose last report is too old. Nobody knows what they enforce.
+// Silent returns the nodes that have not left and whose last report is too old. What they enforce is unknown.
 func (f Fleet) Silent() []Node {
 	var silent []Node
 	for _, n := range f.Nodes {
@@ -140,8 +156,9 @@ func (f Fleet) Enforces(version int64) bool {
 	return f.Live() > 0 && len(f.Behind(version)) == 0 && len(f.Silent()) == 0
 }
 
-// Spread returns how long the last change took until the last live node enforced it that had reported before the change:
-// one that started later began with it. It is false while a live node is behind, and when no live node had reported before.
+// Spread returns how long the last change took until the last live node enforced it that had reported before the
+// change: one that started later began with it. It is false while a live node is behind, and when no live node had
+// reported before.
 func (f Fleet) Spread() (time.Duration, bool) {
 	var last time.Time
 	for _, n := range f.Nodes {
@@ -165,7 +182,7 @@ const (
 // looks are looks at the fleet that all share who await it: one query serves any number of them. The zero value is not
 // usable.
 type looks struct {
-	turn  chan struct{} // holds one value; whoever has taken it may look, and use what is below
+	turn  chan struct{} // holds one value; the holder may look, and use what is below
 	last  Fleet
 	at    time.Time // before last was read
 	alive time.Duration
@@ -197,8 +214,8 @@ func (l *looks) fleet(ctx context.Context, s *Store, within time.Duration) (Flee
 }
 
 // Await returns the fleet once no live node is behind a version. It waits for no silent node, and without a live node
-// for nobody: Enforces reports what that means. When ctx ends before, it returns the fleet as it was last seen, and the
-// error of ctx. Any number may wait at once: they share their looks.
+// without end: Enforces reports what that means. When ctx ends before, it returns the fleet as it was last seen, and
+// the error of ctx. Any number may wait at once: they share their looks.
 func (s *Store) Await(ctx context.Context, version int64, within time.Duration) (Fleet, error) {
 	var last Fleet
 	tick := time.NewTicker(look)

@@ -12,10 +12,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Idempotency makes a write happen once, however often it is sent. The first write under a key is remembered with what it
-// returned, in its own transaction, for [KeysKept]. The same write sent again writes nothing and returns the same; another
-// write under that key is a KeyReusedError. Writes that fail are not remembered: they may be tried again. Of two at once
-// the second waits for the first. A value is for one write.
+// Idempotency makes a write happen once, however often it is sent. The first write under a key is remembered with what
+// it returned, in its own transaction, for [KeysKept]. The same write sent again writes nothing and returns the same;
+// another write under that key is a KeyReusedError. Writes that fail are not remembered: they may be tried again. Of
+// two at once the second waits for the first. A value is for one write.
 type Idempotency struct {
 	Token   string            // the name of the caller's token: each has keys of its own
 	Key     string            // the caller's: 1 to 128 printable characters of ASCII
@@ -66,7 +66,8 @@ func (i *Idempotency) replay(ctx context.Context, q query, answer any, version *
 	return true, nil
 }
 
-// ReplayPolicy is what the first write of a policy under the key of c has returned, without a write; false: there was none.
+// ReplayPolicy is what the first write of a policy under the key of c has returned, without a write; false: there was
+// none.
 func (s *Store) ReplayPolicy(ctx context.Context, c Change) (p Policy, version int64, replayed bool, err error) {
 	replayed, err = c.Idempotency.replay(ctx, s.pool, &p, &version)
 	if replayed {
@@ -84,8 +85,17 @@ func (i *Idempotency) remember(ctx context.Context, tx pgx.Tx, answer any, versi
 	if err != nil {
 		return fmt.Errorf("encode what is answered: %w", err)
 	}
-	_, err = tx.Exec(ctx, `INSERT INTO rate_limiter.answers (token, key, request, answer, version) VALUES ($1, $2, $3, $4, $5)
-		ON CONFLICT (token, key) DO UPDATE SET request = excluded.request, answer = excluded.answer, version = excluded.version,
-			at = excluded.at`, i.Token, i.Key, i.Request[:], text, version)
+	_, err = tx.Exec(
+		ctx,
+		`INSERT INTO rate_limiter.answers (token, key, request, answer, version) VALUES ($1, $2, $3, $4, $5)
+		ON CONFLICT (token, key) DO UPDATE SET request = excluded.request, answer = excluded.answer,
+			version = excluded.version,
+			at = excluded.at`,
+		i.Token,
+		i.Key,
+		i.Request[:],
+		text,
+		version,
+	)
 	return err
 }

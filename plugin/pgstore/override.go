@@ -69,7 +69,8 @@ func (o Override) String() string {
 	}
 	text += ": " + o.Kind
 	for _, part := range [...][2]string{
-		{"tenant", o.Tenant}, {"user", o.User}, {"endpoint", o.Endpoint}, {"credential", o.Credential}, {"ip", o.IP}, {"policy", o.Policy},
+		{"tenant", o.Tenant}, {"user", o.User}, {"endpoint", o.Endpoint}, {"credential", o.Credential},
+		{"ip", o.IP}, {"policy", o.Policy},
 	} {
 		if part[1] != "" {
 			text += ", " + part[0] + " " + part[1]
@@ -90,7 +91,8 @@ type OverrideFilter struct {
 }
 
 const overrideColumns = `id, kind, tenant, "user", endpoint, credential, ip, policy, coalesce("limit", 0) AS limit,
-	coalesce(window_size, 0) AS window_size, coalesce(burst, 0) AS burst, coalesce(factor, 0) AS factor, reason, author, public_note, created_at,
+	coalesce(window_size, 0) AS window_size, coalesce(burst, 0) AS burst, coalesce(factor, 0) AS factor, reason, author,
+	public_note, created_at,
 	coalesce(expires_at, '0001-01-01 00:00:00+00') AS expires_at, permanent, source, revision`
 
 func (f OverrideFilter) where() *where {
@@ -121,8 +123,13 @@ func (s *Store) Overrides(ctx context.Context, f OverrideFilter) ([]Override, er
 // EachOverride yields what Overrides returns, row by row as the database sends them. An error ends it.
 func (s *Store) EachOverride(ctx context.Context, f OverrideFilter) iter.Seq2[Override, error] {
 	w := f.where()
-	return each[Override](ctx, s.pool, "list overrides", "SELECT "+overrideColumns+" FROM rate_limiter.overrides"+w.String()+
-		" ORDER BY id"+most(f.Max), w.args...)
+	return each[Override](
+		ctx,
+		s.pool,
+		"list overrides",
+		"SELECT "+overrideColumns+" FROM rate_limiter.overrides"+w.String()+
+			" ORDER BY id"+most(f.Max),
+		w.args...)
 }
 
 // OverrideHistory are the overrides of the past that a filter selects, in the order of their IDs.
@@ -134,7 +141,8 @@ func (s *Store) OverrideHistory(ctx context.Context, f OverrideFilter) ([]EndedO
 func (s *Store) EachEndedOverride(ctx context.Context, f OverrideFilter) iter.Seq2[EndedOverride, error] {
 	w := f.where()
 	return each[EndedOverride](ctx, s.pool, "list ended overrides", "SELECT "+overrideColumns+
-		", ended_at, ended_by, end_reason FROM rate_limiter.override_history"+w.String()+" ORDER BY id"+most(f.Max), w.args...)
+		", ended_at, ended_by, end_reason FROM rate_limiter.override_history"+w.String()+" ORDER BY id"+most(f.Max),
+		w.args...)
 }
 
 // Override is one override, or a NotFoundError.
@@ -144,7 +152,13 @@ func (s *Store) Override(ctx context.Context, id int64) (Override, error) {
 }
 
 func override(ctx context.Context, q query, id int64) (Override, error) {
-	return one[Override](ctx, q, fmt.Sprint("override ", id), "SELECT "+overrideColumns+" FROM rate_limiter.overrides WHERE id = $1", id)
+	return one[Override](
+		ctx,
+		q,
+		fmt.Sprint("override ", id),
+		"SELECT "+overrideColumns+" FROM rate_limiter.overrides WHERE id = $1",
+		id,
+	)
 }
 
 // AddOverride adds an override, and returns the row and the version in which it is in force. When there is one of its
@@ -211,17 +225,19 @@ const (
 			AND rate_limiter.canonical_endpoint(o.endpoint) = rate_limiter.canonical_endpoint(coalesce(n.endpoint, ''))
 			AND o.credential = coalesce(n.credential, '') AND o.ip = coalesce(n.ip, '') AND o.policy = coalesce(n.policy, '')`
 
-	insertOverride = `INSERT INTO rate_limiter.overrides (kind, tenant, "user", endpoint, credential, ip, policy, "limit", window_size,
+	insertOverride = `INSERT INTO rate_limiter.overrides (kind, tenant, "user", endpoint, credential, ip, policy, "limit",
+			window_size,
 			burst, factor, reason, author, public_note, expires_at, permanent, source)
-		SELECT coalesce(kind, ''), coalesce(tenant, ''), coalesce("user", ''), coalesce(endpoint, ''), coalesce(credential, ''),
+		SELECT coalesce(kind, ''), coalesce(tenant, ''), coalesce("user", ''), coalesce(endpoint, ''),
+			coalesce(credential, ''),
 			coalesce(ip, ''), coalesce(policy, ''), "limit", window_size, burst, factor, reason, author,
 			coalesce(public_note, ''), expires_at, coalesce(permanent, false), source
 		FROM jsonb_populate_record(NULL::rate_limiter.overrides, $1)
 		RETURNING id`
 )
 
-// EndOverride ends an override before its time and moves it to the history, or is a NotFoundError. It returns the version
-// in which it is gone.
+// EndOverride ends an override before its time and moves it to the history, or is a NotFoundError. It returns the
+// version in which it is gone.
 func (s *Store) EndOverride(ctx context.Context, c Change, id int64) (int64, error) {
 	what := fmt.Sprint("override ", id)
 	_, version, err := write(ctx, s, "end "+what, c, func(tx pgx.Tx) (nothing, error) {

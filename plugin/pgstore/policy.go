@@ -126,7 +126,17 @@ func policyByID(ctx context.Context, q query, id int64) (Policy, error) {
 
 func policyByKey(ctx context.Context, q query, key PolicyKey) (Policy, error) {
 	key = key.withDefaults()
-	return one[Policy](ctx, q, key.String(), selectPolicies+` WHERE tenant = $1 AND name = $2 AND tier = $3 AND namespace = $4 AND slot = $5
+	return one[Policy](
+		ctx,
+		q,
+		key.String(),
+		selectPolicies+` WHERE tenant = $1 AND name = $2 AND tier = $3 AND namespace = $4 AND slot = $5
 		AND rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint($6)`,
-		key.Tenant, key.Name, key.Tier, key.Namespace, key.Slot, key.Endpoint)
+		key.Tenant,
+		key.Name,
+		key.Tier,
+		key.Namespace,
+		key.Slot,
+		key.Endpoint,
+	)
 }

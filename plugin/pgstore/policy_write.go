@@ -20,8 +20,8 @@ const (
 	Present     int64 = -2 // there must be a row, of any revision
 )
 
-// PutPolicy writes p over the policy of the same key, or as a new one, as p.Revision allows. It returns the row as it is
-// then, and the version in which it is in force. Writing what is there already changes nothing.
+// PutPolicy writes p over the policy of the same key, or as a new one, as p.Revision allows. It returns the row as it
+// is then, and the version in which it is in force. Writing what is there already changes nothing.
 func (s *Store) PutPolicy(ctx context.Context, c Change, p Policy) (Policy, int64, error) {
 	key := p.Key()
 	return write(ctx, s, "put "+key.String(), c, func(tx pgx.Tx) (Policy, error) {
@@ -69,18 +69,36 @@ func (s *Store) PutPolicyByID(ctx context.Context, c Change, p Policy) (Policy, 
 	})
 }
 
-// DeletePolicy deletes a policy, or is a NotFoundError. A revision other than AnyRevision must be the policy's. It returns
-// the version in which the policy is gone.
+// DeletePolicy deletes a policy, or is a NotFoundError. A revision other than AnyRevision must be the policy's. It
+// returns the version in which the policy is gone.
 func (s *Store) DeletePolicy(ctx context.Context, c Change, key PolicyKey, revision int64) (int64, error) {
-	return s.deletePolicy(ctx, c, key.String(), revision, func(tx pgx.Tx) (Policy, error) { return policyByKey(ctx, tx, key) })
+	return s.deletePolicy(
+		ctx,
+		c,
+		key.String(),
+		revision,
+		func(tx pgx.Tx) (Policy, error) { return policyByKey(ctx, tx, key) },
+	)
 }
 
 // DeletePolicyByID does what DeletePolicy does.
 func (s *Store) DeletePolicyByID(ctx context.Context, c Change, id, revision int64) (int64, error) {
-	return s.deletePolicy(ctx, c, fmt.Sprint("policy ", id), revision, func(tx pgx.Tx) (Policy, error) { return policyByID(ctx, tx, id) })
+	return s.deletePolicy(
+		ctx,
+		c,
+		fmt.Sprint("policy ", id),
+		revision,
+		func(tx pgx.Tx) (Policy, error) { return policyByID(ctx, tx, id) },
+	)
 }
 
-func (s *Store) deletePolicy(ctx context.Context, c Change, what string, revision int64, find func(pgx.Tx) (Policy, error)) (int64, error) {
+func (s *Store) deletePolicy(
+	ctx context.Context,
+	c Change,
+	what string,
+	revision int64,
+	find func(pgx.Tx) (Policy, error),
+) (int64, error) {
 	_, version, err := write(ctx, s, "delete "+what, c, func(tx pgx.Tx) (nothing, error) {
 		current, err := find(tx)
 		if err == nil {
@@ -94,8 +112,8 @@ func (s *Store) deletePolicy(ctx context.Context, c Change, what string, revisio
 	return version, err
 }
 
-// sameRevision refuses a write that was made from another revision than the current one; a current one of 0: there is no
-// row.
+// sameRevision refuses a write that was made from another revision than the current one; a current one of 0: there is
+// no row.
 func sameRevision(what string, wanted, current int64) error {
 	switch {
 	case wanted == AnyRevision, wanted == current, wanted == Present && current > 0, wanted == Absent && current == 0:
@@ -103,7 +121,11 @@ func sameRevision(what string, wanted, current int64) error {
 	case wanted == Absent:
 		return &ConflictError{what, "it is there already", current}
 	}
-	return &ConflictError{what, fmt.Sprintf("it has revision %d, not %d: it was changed in the meantime: read it again", current, wanted), current}
+	return &ConflictError{
+		what,
+		fmt.Sprintf("it has revision %d, not %d: it was changed in the meantime: read it again", current, wanted),
+		current,
+	}
 }
 
 // sameKey refuses to give a policy another name: the nodes that hold it find it by what names it.
@@ -124,7 +146,8 @@ func sameKey(what string, current, wanted PolicyKey) error {
 	return nil
 }
 
-// policyKeyColumns name a policy: a write leaves them as they are. The endpoint does too, but for the names of parameters.
+// policyKeyColumns name a policy: a write leaves them as they are. The endpoint does too, but for the names of
+// parameters.
 var policyKeyColumns = []string{"namespace", "name", "tier", "tenant", "slot"}
 
 // The three statements write any number of policies. Those of the first two take them as JSON.

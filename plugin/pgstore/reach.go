@@ -4,7 +4,7 @@ import "fmt"
 
 // NodeVersion is a node and the version that it last reported.
 type NodeVersion struct {
-	Node    string `json:"node" doc:"The node as the fleet names it."`
+	Node    string `json:"node"    doc:"The node as the fleet names it."`
 	Version int64  `json:"version" doc:"The version that it last reported; 0: none from Postgres."`
 }
 
@@ -13,10 +13,10 @@ func (n NodeVersion) String() string { return fmt.Sprintf("%s (version %d)", n.N
 
 // Reach is how far a version has come on a fleet. The CLI and the REST API show it in this shape.
 type Reach struct {
-	Enforced bool          `json:"enforced" doc:"At least one node is live, all live nodes enforce the version, and no node is silent."`
+	Enforced bool          `json:"enforced"   doc:"At least one node is live, all live nodes enforce the version, and no node is silent."`
 	Live     int           `json:"live_nodes" doc:"Nodes that have reported within 15 s."`
-	Behind   []NodeVersion `json:"behind" doc:"The live nodes that do not enforce it yet."`
-	Silent   []NodeVersion `json:"silent" doc:"The nodes that have neither left nor reported within 15 s. They may still admit requests by older policies, and no write waits for them. One whose process has ended can be forgotten."`
+	Behind   []NodeVersion `json:"behind"     doc:"The live nodes that do not enforce it yet."`
+	Silent   []NodeVersion `json:"silent"     doc:"The nodes that have neither left nor reported within 15 s. They may still admit requests by older policies, and no write waits for them. One whose process has ended can be forgotten."`
 }
 
 // Reach returns how far a version has come.

@@ -34,7 +34,7 @@ type emptied struct {
 	Buckets []EmptiedBucket `json:"buckets"`
 }
 
-// ResetOf is the emptying of buckets of a tenant as the audit tells it, whoever does it. statuses are those of bounds
+// ResetOf is the emptying of buckets of a tenant as the audit shows it. statuses are those of bounds
 // before, one for each.
 func ResetOf(tenant string, bounds []policy.Bound, statuses []decision.Status) (Action, error) {
 	buckets := make([]EmptiedBucket, len(bounds))

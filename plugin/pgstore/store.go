@@ -1,12 +1,12 @@
-// Package pgstore is the control plane's repository: tiers, tenants, policies, overrides, the audit, the nodes' reports and
-// the tokens of the REST API, kept in Postgres. The operator's program and the REST API write through it.
+// Package pgstore is the control plane's repository: tiers, tenants, policies, overrides, the audit, the nodes' reports
+// and the tokens of the REST API, kept in Postgres. The operator's program and the REST API write through it.
 //
 // Every write is one transaction that carries who and why ([Change]), takes one version, and is told to the listening
 // nodes with its commit. Writes queue, so what one of them has read stays true until it commits. Optimistic concurrency
-// is by the revision of a row: a write that names a revision that is no more, or [Absent] or [Present] where that is not so,
-// is a [ConflictError]. A write that carries an [Idempotency] happens once, however often it is sent.
+// is by the revision of a row: a write that names a revision that is no more, or [Absent] or [Present] where that is
+// not so, is a [ConflictError]. A write that carries an [Idempotency] happens once, however often it is sent.
 //
-// What a row may hold is for the constraints of package migrations to say; this package puts their refusals into words
+// What a row may hold is for the constraints of package migrations to say; this package puts their errors into words
 // ([InvalidError]). How nodes load rows is package policysync's, what rows mean for a request is package policy's.
 package pgstore
 
@@ -30,12 +30,17 @@ type Store struct {
 	looks   *looks
 }
 
-// New is a store on a pool, which the caller keeps and closes. The database is migrated. Writes take at most half of the
-// connections: they queue, perhaps behind somebody who is slow, and reads go on meanwhile. Actions under an Idempotency
-// take at most a quarter beside, each while it is done; for these the pool has at least two.
+// New is a store on a pool, which the caller keeps and closes. The database is migrated. Writes take at most half of
+// the connections: they queue, perhaps behind somebody who is slow, and reads go on meanwhile. Actions under an
+// Idempotency take at most a quarter beside, each while it is done; for these the pool has at least two.
 func New(pool *pgxpool.Pool) *Store {
 	most := pool.Config().MaxConns
-	return &Store{pool: pool, turns: make(chan struct{}, max(1, most/2)), actions: make(chan struct{}, max(1, most/4)), looks: newLooks()}
+	return &Store{
+		pool:    pool,
+		turns:   make(chan struct{}, max(1, most/2)),
+		actions: make(chan struct{}, max(1, most/4)),
+		looks:   newLooks(),
+	}
 }
 
 // Change is who writes, and why. Both are told in the audit and must not be blank.
@@ -59,7 +64,13 @@ func (c Change) check() error {
 // write runs do in one transaction for c, after all writes that were there before. It returns what do does, and the
 // version in which that is in force: the one that do made, or the last one when it changed nothing. A replay by
 // c.Idempotency returns what the first write did, and does not run do.
-func write[T any](ctx context.Context, s *Store, doing string, c Change, do func(pgx.Tx) (T, error)) (done T, version int64, err error) {
+func write[T any](
+	ctx context.Context,
+	s *Store,
+	doing string,
+	c Change,
+	do func(pgx.Tx) (T, error),
+) (done T, version int64, err error) {
 	var none T
 	if err := c.check(); err != nil {
 		return none, 0, err
@@ -105,13 +116,18 @@ func write[T any](ctx context.Context, s *Store, doing string, c Change, do func
 type nothing struct{}
 
 // turn waits until no other transaction writes, and keeps others from it until the end of this one. It changes nothing:
-// the trigger of the table takes the turn, so whoever may write may wait for it, and needs no right of its own for
+// the trigger of the table takes the turn, so every writer may wait for it, and needs no right of its own for
 // that.
 const turn = `DELETE FROM rate_limiter.overrides WHERE false`
 
 // enter tells the transaction who writes and why, and waits for the turn to write.
 func enter(ctx context.Context, tx pgx.Tx, c Change) error {
-	_, err := tx.Exec(ctx, `SELECT set_config('rate_limiter.actor', $1, true), set_config('rate_limiter.reason', $2, true)`, c.Actor, c.Reason)
+	_, err := tx.Exec(
+		ctx,
+		`SELECT set_config('rate_limiter.actor', $1, true), set_config('rate_limiter.reason', $2, true)`,
+		c.Actor,
+		c.Reason,
+	)
 	if err == nil {
 		_, err = tx.Exec(ctx, turn)
 	}

@@ -49,7 +49,12 @@ func (s *Store) EachTenant(ctx context.Context, f TenantFilter) iter.Seq2[Tenant
 	if f.After != "" {
 		w.add(`id COLLATE "C" > %s`, f.After)
 	}
-	return each[Tenant](ctx, s.pool, "list tenants", selectTenants+w.String()+` ORDER BY id COLLATE "C"`+most(f.Max), w.args...)
+	return each[Tenant](
+		ctx,
+		s.pool,
+		"list tenants",
+		selectTenants+w.String()+` ORDER BY id COLLATE "C"`+most(f.Max),
+		w.args...)
 }
 
 // Tenant is one tenant, or a NotFoundError: nothing was set for it.
@@ -58,14 +63,24 @@ func (s *Store) Tenant(ctx context.Context, id string) (Tenant, error) {
 	return t, fail("read tenant "+id, err)
 }
 
-// SetTenant sets the tier and the time zone of a tenant, known or new. It returns the row as it is then, and the version
-// in which it is in force.
+// SetTenant sets the tier and the time zone of a tenant, known or new. It returns the row as it is then, and the
+// version in which it is in force.
 func (s *Store) SetTenant(ctx context.Context, c Change, t Tenant) (Tenant, int64, error) {
 	if location, err := time.LoadLocation(t.TimeZone); err != nil || location == time.Local {
 		return Tenant{}, 0, &InvalidError{What: "tenant " + t.ID, Field: "time_zone", Problem: timeZoneProblem}
 	}
-	return tenants.put(ctx, s, c, t.ID, t.Revision, `INSERT INTO rate_limiter.tenants (id, tier, time_zone) VALUES ($1, $2, $3)
-		ON CONFLICT (id) DO UPDATE SET tier = excluded.tier, time_zone = excluded.time_zone`, t.ID, t.Tier, t.TimeZone)
+	return tenants.put(
+		ctx,
+		s,
+		c,
+		t.ID,
+		t.Revision,
+		`INSERT INTO rate_limiter.tenants (id, tier, time_zone) VALUES ($1, $2, $3)
+		ON CONFLICT (id) DO UPDATE SET tier = excluded.tier, time_zone = excluded.time_zone`,
+		t.ID,
+		t.Tier,
+		t.TimeZone,
+	)
 }
 
 // DeleteTenant forgets the tier and the time zone of a tenant, or is a NotFoundError. Its policies and overrides stay.
@@ -108,7 +123,15 @@ func (t table[T]) find(ctx context.Context, q query, key string) (T, error) {
 
 // put runs a statement that writes one row, from a revision of it. It returns the row as it is then, and the version in
 // which it is in force.
-func (t table[T]) put(ctx context.Context, s *Store, c Change, key string, revision int64, sql string, args ...any) (T, int64, error) {
+func (t table[T]) put(
+	ctx context.Context,
+	s *Store,
+	c Change,
+	key string,
+	revision int64,
+	sql string,
+	args ...any,
+) (T, int64, error) {
 	return write(ctx, s, t.putting+" "+t.row+" "+key, c, func(tx pgx.Tx) (T, error) {
 		err := t.check(ctx, tx, key, revision)
 		if err == nil {

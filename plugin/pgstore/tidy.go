@@ -110,7 +110,8 @@ func (s *Store) due(ctx context.Context, keep Retention) (left int64, err error)
 const (
 	retire = `WITH gone AS (
 			DELETE FROM rate_limiter.overrides WHERE id IN (
-				SELECT id FROM rate_limiter.overrides WHERE expires_at < clock_timestamp() - $1::interval ORDER BY expires_at LIMIT $2)
+				SELECT id FROM rate_limiter.overrides WHERE expires_at < clock_timestamp() - $1::interval
+				ORDER BY expires_at LIMIT $2)
 			RETURNING 1
 		) SELECT count(*) FROM gone`
 

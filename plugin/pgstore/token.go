@@ -13,7 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Token is what lets a caller of the REST API in. Its secret is told once, when it is made; the database has a hash of it.
+// Token is what lets a caller of the REST API in. Its secret is told once, when it is made; the database has a hash of
+// it.
 type Token struct {
 	ID         int64     `json:"id"`
 	Name       string    `json:"name"` // no two tokens that are not revoked have the same
@@ -58,7 +59,7 @@ type TokenFilter struct {
 	Max   int   // at most so many; 0: all
 }
 
-// TokenError is a secret that lets nobody in.
+// TokenError reports a secret that authenticates no caller.
 type TokenError struct {
 	Name  string // the token's; "": the secret is no token's
 	State string // TokenExpired or TokenRevoked; "": the secret is no token's
@@ -99,14 +100,16 @@ func ParseRole(text string) (role, org string, err error) {
 }
 
 const selectTokens = `SELECT * FROM (SELECT id, name, role, org, created_at, created_by, coalesce(expires_at, '0001-01-01 00:00:00+00') AS expires_at,
-		coalesce(last_used_at, '0001-01-01 00:00:00+00') AS last_used_at, coalesce(revoked_at, '0001-01-01 00:00:00+00') AS revoked_at,
-		revoked_by, CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= clock_timestamp() THEN 'expired' ELSE 'live' END AS state
+		coalesce(last_used_at, '0001-01-01 00:00:00+00') AS last_used_at,
+		coalesce(revoked_at, '0001-01-01 00:00:00+00') AS revoked_at,
+		revoked_by, CASE WHEN revoked_at IS NOT NULL THEN 'revoked'
+			WHEN expires_at <= clock_timestamp() THEN 'expired' ELSE 'live' END AS state
 	FROM rate_limiter.tokens) t`
 
 // CreateToken makes a token. The secret is told here and never again. A name that a token has which is not revoked is a
-// ConflictError; one that has expired is revoked, to make room. The change is told in the audit and makes no version; it is
-// never a replay, which could not tell the secret. A name stays that of its role, and of its org, also after its token
-// was revoked: another role under it is a ConflictError.
+// ConflictError; one that has expired is revoked, to make room. The change is told in the audit and makes no version;
+// it is never a replay, which could not tell the secret. A name stays that of its role, and of its org, also after its
+// token was revoked: another role under it is a ConflictError.
 func (s *Store) CreateToken(ctx context.Context, c Change, n NewToken) (secret string, t Token, err error) {
 	c.Idempotency = nil
 	random := make([]byte, secretBytes)
@@ -117,8 +120,15 @@ func (s *Store) CreateToken(ctx context.Context, c Change, n NewToken) (secret s
 		if _, err := tx.Exec(ctx, revokeToken+` AND expires_at <= clock_timestamp()`, n.Name); err != nil {
 			return Token{}, err
 		}
-		_, err := tx.Exec(ctx, `INSERT INTO rate_limiter.tokens (name, hash, role, org, expires_at) VALUES ($1, $2, $3, $4, $5)`,
-			n.Name, hash[:], n.Role, n.Org, orNull(n.ExpiresAt))
+		_, err := tx.Exec(
+			ctx,
+			`INSERT INTO rate_limiter.tokens (name, hash, role, org, expires_at) VALUES ($1, $2, $3, $4, $5)`,
+			n.Name,
+			hash[:],
+			n.Role,
+			n.Org,
+			orNull(n.ExpiresAt),
+		)
 		if err != nil {
 			return Token{}, err
 		}
@@ -133,8 +143,8 @@ func (s *Store) CreateToken(ctx context.Context, c Change, n NewToken) (secret s
 const revokeToken = `UPDATE rate_limiter.tokens SET revoked_at = clock_timestamp(), revoked_by = rate_limiter.actor()
 	WHERE name = $1 AND revoked_at IS NULL`
 
-// RevokeToken ends the token of a name and returns its row, or is a NotFoundError: there is none that is not revoked. The
-// row stays.
+// RevokeToken ends the token of a name and returns its row, or is a NotFoundError: there is none that is not revoked.
+// The row stays.
 func (s *Store) RevokeToken(ctx context.Context, c Change, name string) (Token, error) {
 	t, _, err := write(ctx, s, "revoke token "+name, c, func(tx pgx.Tx) (Token, error) {
 		what := fmt.Sprintf("a live token %q", name)
@@ -201,8 +211,8 @@ func IsSecret(text string) bool {
 }
 
 // Used notes when tokens were used last, each by its ID and how long ago that was; ages instead of instants make it
-// independent of the caller's clock. A token for which the last minute has been noted already, and one that somebody else
-// is writing just now, is passed over: so many processes may tell the same.
+// independent of the caller's clock. A token for which the last minute has been noted already, and one that somebody
+// else is writing just now, is passed over: so many processes may tell the same.
 func (s *Store) Used(ctx context.Context, ago map[int64]time.Duration) error {
 	ids, ages := make([]int64, 0, len(ago)), make([]time.Duration, 0, len(ago))
 	for id, age := range ago {

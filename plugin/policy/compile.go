@@ -26,8 +26,8 @@ type row struct {
 
 func (r *row) rowID() int64 { return r.Row }
 
-// variant returns the row's policy under a config with these modes, which apply where the row has none of its own. Results
-// are cached: all requests under a config get the same policy.
+// variant returns the row's policy under a config with these modes, which apply where the row has none of its own.
+// Results are cached: all requests under a config get the same policy.
 func (r *row) variant(mode Mode, failMode FailMode, accuracy Accuracy) *Policy {
 	if r.ownMode {
 		mode = r.Mode
@@ -178,7 +178,7 @@ func (f *faultList) part(field, name string) {
 	if len(name) > maxPart {
 		f.add(
 			field,
-			"has %d bytes, but nobody is identified by more than %d: write the hash that metrics and events show",
+			"has %d bytes, but identities have at most %d: write the hash that metrics and events show",
 			len(name),
 			maxPart,
 		)
@@ -255,8 +255,8 @@ func quotaItem(name string, spec limit.Spec) string {
 	return fmt.Sprintf("%q;q=%d;w=%d", name, spec.Quantity, spec.Window/limit.Second)
 }
 
-// compileRow compiles one policy of a database; r is nil if there are faults. Of a row that compiles, whether its endpoint
-// goes with others is found when they are compiled together.
+// compileRow compiles one policy of a database; r is nil if there are faults. Of a row that compiles, whether its
+// endpoint goes with others is found when they are compiled together.
 func compileRow(in Row) (r *row, faults []Fault) {
 	in.Namespace = first(in.Namespace, defaultNamespace)
 	p, err := compileLimit(in.Limit)
@@ -304,8 +304,8 @@ func (f *faultList) oneOf(field, value string, known ...string) {
 	f.add(field, "unknown %s %q", field, value)
 }
 
-// network parses the address of an override: an IPv4 address stands for itself, an IPv6 address for its /64, which is one
-// client, and a network for all of its addresses.
+// network parses the address of an override: an IPv4 address stands for itself, an IPv6 address for its /64, which is
+// one client, and a network for all of its addresses.
 func network(text string) (netip.Prefix, error) {
 	if strings.Contains(text, "/") {
 		prefix, err := netip.ParsePrefix(text)

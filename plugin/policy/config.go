@@ -179,8 +179,8 @@ func first(own, common string) string {
 	return common
 }
 
-// compileRules compiles how requests are identified, and records a fault for every source that does not parse. It checks
-// unneeded sources too: rows of a database may need them later.
+// compileRules compiles how requests are identified, and records a fault for every source that does not parse. It
+// checks unneeded sources too: rows of a database may need them later.
 func (c *compiler) compileRules() {
 	var headers []string
 	for _, list := range [...]struct {

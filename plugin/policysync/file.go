@@ -38,8 +38,8 @@ const (
 	formatDescription        // adds the description of policies
 )
 
-// fieldsSince lists the fields that a saved policy has since a format; before the first of these it has all the others, in
-// the order of their declaration.
+// fieldsSince lists the fields that a saved policy has since a format; before the first of these it has all the others,
+// in the order of their declaration.
 var fieldsSince = []struct {
 	format uint32
 	name   string

@@ -101,7 +101,7 @@ func TestMoreRowsThanTheCeilingLeaveTheLastGoodSnapshot(t *testing.T) {
 	n := start(t, options)
 	n.await(w.policies(1, 10))
 	w.policies(11, 11)
-	n.until("the version is refused", func(s policysync.Stats) bool { return s.Refusal != "" })
+	n.until("the version is refused", func(s policysync.Stats) bool { return s.Fault != "" })
 	const want = "version 2 has 11 rows, more than snapshot_max_rows (10): 11 policies"
 	if n.Snapshot().Len() != 10 || n.log.count(want) != 1 {
 		t.Errorf("the snapshot has %d rows, want 10; the log does not tell %q:\n%s", n.Snapshot().Len(), want, n.log)
@@ -110,14 +110,14 @@ func TestMoreRowsThanTheCeilingLeaveTheLastGoodSnapshot(t *testing.T) {
 		t.Errorf("contact %v and version %d, want contact and version 1", s.Connected, s.Version)
 	}
 	cold := start(t, options)
-	cold.until("the version is refused at the start, too", func(s policysync.Stats) bool { return s.Refusal != "" && s.Connected })
+	cold.until("the version is refused at the start, too", func(s policysync.Stats) bool { return s.Fault != "" && s.Connected })
 	if cold.Snapshot() != nil {
 		t.Errorf("there is a snapshot of %d rows, want none", cold.Snapshot().Len())
 	}
 	version := w.write(`DELETE FROM rate_limiter.policies WHERE tenant IN ('tenant-1', 'tenant-2')`)
 	for _, n := range []*node{n, cold} {
-		if snapshot := n.await(version); snapshot.Len() != 9 || n.Stats().Refusal != "" {
-			t.Errorf("with room again the snapshot has %d rows, want 9; refusal %q", snapshot.Len(), n.Stats().Refusal)
+		if snapshot := n.await(version); snapshot.Len() != 9 || n.Stats().Fault != "" {
+			t.Errorf("with room again the snapshot has %d rows, want 9; fault %q", snapshot.Len(), n.Stats().Fault)
 		}
 		if n.log.count("level=ERROR") != 1 || n.log.count(`level=INFO msg="policies fit`) != 1 {
 			t.Errorf("want one error for too many rows, and one note that they fit again:\n%s", n.log)

@@ -263,12 +263,12 @@ func (s *Sync) load(ctx context.Context, conn *pgx.Conn) error {
 
 // swapLoaded puts a snapshot from Postgres in force. count updates the counters of its load.
 func (s *Sync) swapLoaded(snapshot *policy.Snapshot, h versionRow, count func(*state)) {
-	if s.Stats().Refusal != "" {
+	if s.Stats().Fault != "" {
 		s.log.Info("policies fit within snapshot_max_rows again", "version", h.version, "rows", snapshot.Len())
 	}
 	s.loadedVersion, s.oversizedVersion = h, -1
 	s.swap(snapshot, FromPostgres, h.localTime, func(state *state) {
-		state.refusal = ""
+		state.fault = ""
 		count(state)
 	})
 }
@@ -276,11 +276,11 @@ func (s *Sync) swapLoaded(snapshot *policy.Snapshot, h versionRow, count func(*s
 // recordOversized records that a version has too many rows, and logs that once. The last good snapshot stays.
 func (s *Sync) recordOversized(crowd *tooManyRowsError) {
 	s.oversizedVersion = crowd.version
-	if s.Stats().Refusal == "" {
+	if s.Stats().Fault == "" {
 		s.log.Error("too many policies: the last good ones stay in force",
 			"error", crowd, "version_in_force", s.loadedVersion.version)
 	}
-	s.updateState(func(state *state) { state.refusal = crowd.Error() })
+	s.updateState(func(state *state) { state.fault = crowd.Error() })
 }
 
 // recordLoss records that Postgres cannot be followed, and logs it once for each reason.

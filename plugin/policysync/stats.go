@@ -26,7 +26,7 @@ type Stats struct {
 
 	Faults     []policy.Fault // of rows that do not compile, at most 1000, then those of Unfollowed; do not change it
 	FaultCount int            // of all faults
-	Refusal    string         // why the newest version is not in force; "" if it is
+	Fault      string         // why the newest version is not in force; "" if it is
 
 	Loads    uint64 // of all rows
 	CatchUps uint64 // of changes alone
@@ -42,7 +42,7 @@ type Stats struct {
 // state holds what Stats returns.
 type state struct {
 	version                                 int64
-	source, refusal                         string // source "" is FromNone
+	source, fault                           string // source "" is FromNone
 	connected, standby                      bool
 	confirmed, enforced                     time.Time
 	rows, faultCount                        int
@@ -59,8 +59,8 @@ func (s *Sync) Stats() Stats {
 	out := Stats{
 		Version: now.version, Source: now.source, Connected: now.connected, Standby: now.standby, Rows: now.rows,
 		Faults: slices.Concat(now.faults, now.unfollowed), FaultCount: now.faultCount + len(now.unfollowed),
-		Refusal: now.refusal,
-		Loads:   now.loads, CatchUps: now.catchUps, Contacts: now.contacts, Saves: now.saves, Unsaved: now.fails,
+		Fault: now.fault,
+		Loads: now.loads, CatchUps: now.catchUps, Contacts: now.contacts, Saves: now.saves, Unsaved: now.fails,
 		LoadTime: now.loadTime, Propagation: now.propagation, ClockOffset: now.offset,
 	}
 	if out.Source == "" {

@@ -136,8 +136,8 @@ func (re *Renderer) detail(b []byte, d *decision.Decision, wait int64) []byte {
 	return described(append(b, " s."...), bound.Policy)
 }
 
-// described appends the description of a policy, if it has one, as JSON has it in a string: a description has no control
-// characters.
+// described appends the description of a policy, if it has one, as JSON has it in a string: a description has no
+// control characters.
 func described(b []byte, p *policy.Policy) []byte {
 	if p.Description == "" {
 		return b

@@ -9,8 +9,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// limitKey identifies the limits that share their counters for one tenant, across configs. The list (a tier, anonymous or
-// global) belongs to it because tiers define a limit of one name differently on purpose.
+// limitKey identifies the limits that share their counters for one tenant, across configs. The list (a tier, anonymous
+// or global) belongs to it because tiers define a limit of one name differently on purpose.
 type limitKey struct{ namespace, list, name, endpoint string }
 
 // definition holds the fields of a limit that change the counting, and the place that defined it first.

@@ -239,8 +239,8 @@ func (b *Budget) extendKeys(d *draft, bounds []policy.Bound, statuses []decision
 	}
 }
 
-// life returns how long the key of a bound may live in the store, by the store's answer. Without an answer, when the key
-// may have been written, it is as long as most limits need. A key lives for a quarter longer than its state needs.
+// life returns how long the key of a bound may live in the store, by the store's answer. Without an answer, when the
+// key may have been written, it is as long as most limits need. A key lives for a quarter longer than its state needs.
 func life(l *limit.Limit, s *decision.Status) limit.Micros {
 	window := l.Spec().Window
 	lasts := 2 * window

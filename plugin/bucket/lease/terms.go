@@ -33,8 +33,8 @@ type terms struct {
 	maxOut   int64 // tokens that may be out on lease over all live nodes
 }
 
-// StorePolicy returns the policy that requests and renewals use to call the shared store for a bucket of p, which may be
-// leased with a share in percent: p itself, or a copy with less capacity if tokens of it may be out on lease.
+// StorePolicy returns the policy that requests and renewals use to call the shared store for a bucket of p, which may
+// be leased with a share in percent: p itself, or a copy with less capacity if tokens of it may be out on lease.
 func StorePolicy(p *policy.Policy, sharePct int) *policy.Policy {
 	if t := newTerms(p, int64(min(sharePct, MaxSharePct))); t != nil {
 		return t.policy

@@ -81,8 +81,8 @@ func ofConfig(t *testing.T, c Case) string {
 	return ""
 }
 
-// Full returns policies of a tenant that have every field of the declaration but the tier between them, so that a way that
-// does not carry a new field is noticed.
+// Full returns policies of a tenant that have every field of the declaration but the tier between them, so that a way
+// that does not carry a new field is noticed.
 func Full(t *testing.T) []schema.Policy {
 	t.Helper()
 	hard, soft := full(t), full(t)

@@ -1,6 +1,6 @@
 // Command gen writes what is derived from the Config type of package schema: the Kong schema (kong_schema.json), the
-// option table (options.md), and the copy of that table in docs/configuration.md. It reads the Go source, because the descriptions
-// are doc comments, which reflection cannot see.
+// option table (options.md), and the copy of that table in docs/configuration.md. It reads the Go source, because the
+// descriptions are doc comments, which reflection cannot see.
 //
 // The checking of configs against the generated schema is not here but in package schema itself.
 package main
@@ -46,8 +46,8 @@ func run(dir string) error {
 	return nil
 }
 
-// generate returns the derived files by their path below dir. The page of docs is among them only if it exists and has the
-// markers between which the option table goes.
+// generate returns the derived files by their path below dir. The page of docs is among them only if it exists and has
+// the markers between which the option table goes.
 func generate(dir string) (map[string][]byte, error) {
 	source, err := readSource(dir)
 	if err != nil {

@@ -30,7 +30,9 @@ func (s *source) rowSchema() ([]byte, error) {
 // rowFields returns Go code that lists the fields of the rows: what no schema language has, and where a row keeps each.
 func (s *source) rowFields() ([]byte, error) {
 	var b bytes.Buffer
-	b.WriteString("// Code generated from the declarations in this package by go generate; DO NOT EDIT.\n\npackage schema\n")
+	b.WriteString(
+		"// Code generated from the declarations in this package by go generate; DO NOT EDIT.\n\npackage schema\n",
+	)
 	for _, name := range rowTypes {
 		r, err := s.record(name)
 		if err != nil {

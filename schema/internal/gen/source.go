@@ -151,7 +151,11 @@ func (s *source) field(astField *ast.Field) (field, error) {
 	}
 	description := firstParagraph(astField.Doc)
 	if len(description) < 10 || len(description) > 500 {
-		return field{}, fmt.Errorf("%s: the doc comment's first paragraph has %d characters, Kong wants 10 to 500", goName, len(description))
+		return field{}, fmt.Errorf(
+			"%s: the doc comment's first paragraph has %d characters, Kong wants 10 to 500",
+			goName,
+			len(description),
+		)
 	}
 	typ, err := s.fieldType(astField.Type)
 	if err != nil {
