@@ -119,7 +119,9 @@ func complete(client *redis.Client, nodes int) error {
 	if err != nil {
 		return err
 	}
-	wanted := []string{"cluster_state:ok", fmt.Sprint("cluster_known_nodes:", nodes), fmt.Sprint("cluster_slots_ok:", slots)}
+	wanted := []string{
+		"cluster_state:ok", fmt.Sprint("cluster_known_nodes:", nodes), fmt.Sprint("cluster_slots_ok:", slots),
+	}
 	for _, line := range wanted {
 		if !strings.Contains(info, line+"\r\n") {
 			return fmt.Errorf("it does not say %s", line)

@@ -69,8 +69,12 @@ func (o Override) String() string {
 	}
 	text += ": " + o.Kind
 	for _, part := range [...][2]string{
-		{"tenant", o.Tenant}, {"user", o.User}, {"endpoint", o.Endpoint}, {"credential", o.Credential},
-		{"ip", o.IP}, {"policy", o.Policy},
+		{"tenant", o.Tenant},
+		{"user", o.User},
+		{"endpoint", o.Endpoint},
+		{"credential", o.Credential},
+		{"ip", o.IP},
+		{"policy", o.Policy},
 	} {
 		if part[1] != "" {
 			text += ", " + part[0] + " " + part[1]

@@ -21,7 +21,7 @@
 //
 //	nodes × (Most + Most ÷ 10)
 //
-// of about 230 bytes each, for a limit or two of each address, and 44 more for every further limit and endpoint. It
+// of B bytes each: about 230 for one limit, and 44 and the name for every further limit and endpoint. It
 // takes Most ÷ Rate seconds at least to fill them.
 //
 // # Sliding logs
@@ -36,7 +36,7 @@
 // bytes are reserved when the log is new, and free again when it has expired. All logs of a node's addresses have 230 ×
 // Most of them, those of its prefixes a tenth of that. So at every instant
 //
-//	bytes ≤ nodes × (Most + Most ÷ 10) × (230 for buckets + 230 for sliding logs)
+//	bytes ≤ nodes × (Most + Most ÷ 10) × (B for buckets + 230 for sliding logs)
 //
 // A log without room is counted by its prefix, or in this process, as an address above the budget is; the other limits
 // of its address are not. A request that another server denies leaves no entry in a log.

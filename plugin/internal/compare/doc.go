@@ -2,7 +2,7 @@
 // programmer would otherwise use, on one machine and in one run. It holds benchmarks only, and a test that every
 // limiter in them does the job.
 //
-//   - BenchmarkHotKey and BenchmarkZipf: time, CPU, allocations and calls of the shared store per decision, for a tenant
+//   - BenchmarkHotKey and BenchmarkZipf: time, CPU, allocations and store calls of a decision, for a tenant
 //     and for 100,000 of which some are far busier than others.
 //   - BenchmarkAdmit: the whole path of a request, from facts to headers.
 //   - BenchmarkLatency: how long callers wait that all decide as fast as they can.
