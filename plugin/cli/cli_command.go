@@ -93,6 +93,10 @@ func (o *operator) newRoot() *cobra.Command {
 	root.SetErr(o.stderr)
 	root.PersistentFlags().BoolP("help", "h", false, "show the help of a command")
 	root.PersistentFlags().Lookup("help").Hidden = true
+	root.Flags().Bool("version", false, "print the version")
+	root.Flags().Lookup("version").Hidden = true
+	root.Version = process.Version
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagFault)
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) { fmt.Fprint(o.stdout, helpText(c)) })
 	root.SetHelpCommand(o.newHelp())

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -76,7 +77,8 @@ func suggestion(before string, names []string) string {
 }
 
 // checkDashes returns an error if args have the name of a long flag behind one dash. pflag reads it as short flags, of
-// which the first may take the others as its value.
+// which the first may take the others as its value. It also returns an error if a flag that takes a value only behind =
+// has one in the next word.
 func checkDashes(flags *pflag.FlagSet, args []string) error {
 	for i := 0; i < len(args) && args[i] != "--"; i++ {
 		name, _, hasValue := strings.Cut(strings.TrimLeft(args[i], "-"), "=")
@@ -89,9 +91,47 @@ func checkDashes(flags *pflag.FlagSet, args []string) error {
 		case dashes != 2:
 			continue
 		}
-		if flag != nil && flag.NoOptDefVal == "" && !hasValue {
+		switch {
+		case flag == nil || hasValue:
+		case flag.NoOptDefVal == "":
 			i++ // the value
+		case i+1 < len(args) && looksLikeValue(flag, args[i+1]):
+			return wrong("--%s %s: write --%s=%s", flag.Name, args[i+1], flag.Name, args[i+1])
 		}
 	}
 	return nil
+}
+
+// looksLikeValue reports whether a word behind a flag that needs no value is meant as its value. pflag takes it as an
+// argument, such as the name of a tier.
+func looksLikeValue(flag *pflag.Flag, word string) bool {
+	switch flag.Value.Type() {
+	case "bool":
+		return word == "true" || word == "false"
+	case "duration":
+		return new(waitFlag).Set(word) == nil
+	}
+	return false
+}
+
+// checkPlace returns an error if args, which stand behind a group, begin with a flag: cobra takes the word behind it as
+// the flag's value, and does not find the command.
+func checkPlace(group *cobra.Command, args []string) error {
+	isGroup := group.HasSubCommands() && group.Short == ""
+	if !isGroup || len(args) == 0 || !strings.HasPrefix(args[0], "-") {
+		return nil
+	}
+	name, _, _ := strings.Cut(args[0], "=")
+	word := strings.TrimLeft(name, "-")
+	if word == "" || word == "h" || group.Flags().Lookup(word) != nil {
+		return nil
+	}
+	command := group.CommandPath() + " COMMAND"
+	behind := slices.IndexFunc(args, func(arg string) bool { return !strings.HasPrefix(arg, "-") })
+	if behind > 0 {
+		if found, _, err := group.Find(args[behind:]); err == nil && found.Short != "" {
+			command = found.CommandPath()
+		}
+	}
+	return wrong("%s: flags go behind the command: %s %s", name, command, name)
 }

@@ -81,7 +81,11 @@ func (e *failure) Unwrap() error { return e.error }
 func (o *operator) run(ctx context.Context, args []string) int {
 	root := o.newRoot()
 	if found, rest, err := root.Find(args); err == nil {
-		if err := checkDashes(found.Flags(), rest); err != nil {
+		err := checkPlace(found, rest)
+		if err == nil {
+			err = checkDashes(found.Flags(), rest)
+		}
+		if err != nil {
 			return o.report(found, err)
 		}
 	}
