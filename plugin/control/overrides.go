@@ -119,7 +119,6 @@ type createOverrideInput struct {
 type OverrideWritten struct {
 	Override Override `json:"override"`
 	Written
-	Warnings
 }
 
 type createOverrideOutput struct {
@@ -148,7 +147,8 @@ func (s *Server) createOverride(ctx context.Context, in *createOverrideInput) (*
 		Location: fmt.Sprintf("/v1/orgs/%s/ratelimit/overrides/%d", pathSegment(in.Org), added.ID),
 		Replayed: replayedHeader(c),
 		Body: OverrideWritten{
-			overrideOf(added), s.finishWrite(ctx, overrideWrites, version, in.wait()), s.warnOfPolicyName(ctx, added.Policy),
+			overrideOf(added),
+			s.finishWrite(ctx, overrideWrites, version, in.wait(), s.warnOfPolicyName(ctx, added.Policy)),
 		},
 	}, nil
 }
@@ -177,5 +177,5 @@ func (s *Server) deleteOverride(ctx context.Context, in *deleteOverrideInput) (*
 	if err != nil {
 		return nil, s.writeError(action, err)
 	}
-	return &deletedOutput{s.finishWrite(ctx, overrideWrites, version, in.wait())}, nil
+	return &deletedOutput{s.finishWrite(ctx, overrideWrites, version, in.wait(), Warnings{})}, nil
 }

@@ -116,7 +116,6 @@ func (s *Server) getPolicy(ctx context.Context, in *getPolicyInput) (*getPolicyO
 type PolicyWritten struct {
 	Policy pgstore.Policy `json:"policy"`
 	Written
-	Warnings
 }
 
 type writePolicyOutput struct {

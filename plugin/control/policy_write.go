@@ -32,8 +32,8 @@ func (s *Server) createPolicy(ctx context.Context, in *createPolicyInput) (*writ
 	if err != nil {
 		return nil, s.writeError("make a policy", err)
 	}
-	reach := s.finishWrite(ctx, policyWrites, version, in.wait())
-	return policyResponse(http.StatusCreated, c, PolicyWritten{written, reach, warnings}), nil
+	finished := s.finishWrite(ctx, policyWrites, version, in.wait(), warnings)
+	return policyResponse(http.StatusCreated, c, PolicyWritten{written, finished}), nil
 }
 
 type putPolicyInput struct {
@@ -73,8 +73,8 @@ func (s *Server) putPolicy(ctx context.Context, in *putPolicyInput) (*writePolic
 		if err != nil {
 			return nil, s.writeError(action, err)
 		}
-		reach := s.finishWrite(ctx, policyWrites, version, in.wait())
-		return policyResponse(status, c, PolicyWritten{written, reach, warnings}), nil
+		finished := s.finishWrite(ctx, policyWrites, version, in.wait(), warnings)
+		return policyResponse(status, c, PolicyWritten{written, finished}), nil
 	}
 }
 
@@ -128,8 +128,8 @@ func (s *Server) putPolicyByID(ctx context.Context, in *putPolicyByIDInput) (*wr
 	if err != nil {
 		return nil, s.writeError(action, s.conflictError(ctx, in.ID, err))
 	}
-	reach := s.finishWrite(ctx, policyWrites, version, in.wait())
-	return policyResponse(http.StatusOK, c, PolicyWritten{written, reach, warnings}), nil
+	finished := s.finishWrite(ctx, policyWrites, version, in.wait(), warnings)
+	return policyResponse(http.StatusOK, c, PolicyWritten{written, finished}), nil
 }
 
 type deletePolicyInput struct {
@@ -151,7 +151,7 @@ func (s *Server) deletePolicy(ctx context.Context, in *deletePolicyInput) (*dele
 	if err != nil {
 		return nil, s.writeError(action, s.conflictError(ctx, in.ID, err))
 	}
-	return &deletedOutput{s.finishWrite(ctx, policyWrites, version, in.wait())}, nil
+	return &deletedOutput{s.finishWrite(ctx, policyWrites, version, in.wait(), Warnings{})}, nil
 }
 
 // policyToChange returns a policy and the revision that a write of it must find.

@@ -3,6 +3,8 @@ package control_test
 import (
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
@@ -60,5 +62,39 @@ func TestTheOpenAPIDocumentAllowsWaitWithoutATime(t *testing.T) {
 	}
 	if found == 0 || control.DefaultWait <= 0 {
 		t.Errorf("%d operations wait, by default %v", found, control.DefaultWait)
+	}
+}
+
+func TestAWriteThatCannotReadTheNodesWarnsAndInventsNoFleet(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	w.enforces("edge-1", 100) // more than the test writes
+	location, _, _ := w.made(`{"name":"hourly","tier":"gold","limit":1,"window":"1h"}`)
+	if _, err := w.pool.Exec(t.Context(), `ALTER TABLE rate_limiter.nodes RENAME TO unreadable`); err != nil {
+		t.Fatal(err)
+	}
+	anyVersion := []string{"If-Match", "*"}
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		headers            []string
+	}{
+		{"POST", policies + "?wait", daily, http.StatusCreated, nil},
+		{"PUT", policies + "?wait", `{"name":"weekly","tier":"gold","limit":1,"window":"7d"}`, http.StatusCreated, nil},
+		{"PUT", location + "?wait", `{"name":"hourly","tier":"gold","limit":2,"window":"1h"}`, http.StatusOK, anyVersion},
+		{"DELETE", location + "?wait&reason=gone", "", http.StatusOK, anyVersion},
+		{"PUT", "/v1/orgs/acme?wait", `{"tier":"gold"}`, http.StatusCreated, nil},
+		{"POST", overrides + "?wait", `{"kind":"multiplier","factor":2,"reason":"launch","expires_in":"1h"}`, http.StatusCreated, nil},
+	} {
+		a := w.want(w.as(c.method, c.path, c.body, c.headers...), c.status)
+		got := read[struct {
+			Version     int64
+			Enforcement *control.Enforcement
+			Warnings    []string
+		}](w, a)
+		unread := func(warning string) bool { return strings.Contains(warning, "GET /v1/ratelimit/fleet") }
+		if got.Version == 0 || got.Enforcement != nil || !slices.ContainsFunc(got.Warnings, unread) {
+			t.Errorf("%s %s: %s, want the version, no enforcement, and a warning", c.method, c.path, a.Body)
+		}
 	}
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Warnings are about parts of a write that may be mistakes.
+// Warnings are about parts of a write that may be mistakes, and about nodes that could not be read after it.
 type Warnings struct {
-	Warnings []string `json:"warnings,omitempty" doc:"Likely mistakes; the write has succeeded: the name of a tier or a policy that neither the plugin's config nor the database has, a namespace that is not the config's, or a limit of one tenant that is above one of all tenants."`
+	Warnings []string `json:"warnings,omitempty" doc:"The write has succeeded. Likely mistakes: the name of a tier or a policy that neither the plugin's config nor the database has, a namespace that is not the config's, or a limit of one tenant that is above one of all tenants. Also, that the nodes could not be read after a write with wait."`
 }
 
 // warningTimeout bounds how long a write waits for its warnings.

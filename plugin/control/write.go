@@ -16,10 +16,11 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-// Written says when a change is in force.
+// Written says when a change is in force, and what may be wrong with it.
 type Written struct {
 	Version     int64        `json:"version"               doc:"The version of the policies that includes the change."`
-	Enforcement *Enforcement `json:"enforcement,omitempty" doc:"Present if the request waited for the nodes."`
+	Enforcement *Enforcement `json:"enforcement,omitempty" doc:"Present if the request waited, and the nodes could be read."`
+	Warnings
 }
 
 // Enforcement says which nodes enforce a version.
@@ -28,20 +29,28 @@ type Enforcement struct {
 	pgstore.Reach
 }
 
-// finishWrite counts a write and, if the caller asked for it, waits for the nodes. It returns no error, because the
-// write has succeeded.
-func (s *Server) finishWrite(ctx context.Context, kind string, version int64, wait time.Duration) Written {
+// warningUnread is the warning of a write that waited for nodes which could not be read.
+const warningUnread = "the change is written, but the nodes that enforce it could not be read in time: " +
+	"GET /v1/ratelimit/fleet shows them"
+
+// finishWrite counts a write and, if the caller wants it, waits for the nodes. It returns no error, because the write
+// has succeeded: if the nodes cannot be read, it adds a warning.
+func (s *Server) finishWrite(
+	ctx context.Context, kind string, version int64, wait time.Duration, warnings Warnings,
+) Written {
 	s.metrics.writes.WithLabelValues(kind).Inc()
+	written := Written{Version: version, Warnings: warnings}
 	if wait <= 0 {
-		return Written{Version: version}
+		return written
 	}
 	fleet, err := s.awaitNodes(ctx, version, wait)
 	if err != nil {
 		s.Log.Warn("reading which nodes enforce a version failed", "version", version, "error", err)
+		written.Warnings.Warnings = append(written.Warnings.Warnings, warningUnread)
+		return written
 	}
-	reach := fleet.Reach(version)
-	reach.Enforced = reach.Enforced && err == nil
-	return Written{version, &Enforcement{version, reach}}
+	written.Enforcement = &Enforcement{version, fleet.Reach(version)}
+	return written
 }
 
 // awaitNodes waits until all live nodes enforce a version or the time is up, and returns the fleet.
