@@ -73,14 +73,14 @@ func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action 
 type migration struct {
 	Number    int64  `json:"number"`
 	File      string `json:"file"`
-	AppliedAt string `json:"applied_at,omitempty"` // RFC 3339; "": it is not applied
-	Unknown   bool   `json:"unknown,omitempty"`    // a newer program has applied it; it has no file here
+	AppliedAt string `json:"applied_at,omitempty"`               // RFC 3339; "": it is not applied
+	Newer     bool   `json:"applied_by_newer_program,omitempty"` // it has no file here
 }
 
 // name returns what a table calls a migration.
 func (m migration) name() string {
-	if m.Unknown {
-		return fmt.Sprintf("%05d (unknown to this program)", m.Number)
+	if m.Newer {
+		return fmt.Sprintf("%05d (applied by a newer program)", m.Number)
 	}
 	return m.File
 }
@@ -128,9 +128,29 @@ func (c *call) migrateStatus(ctx context.Context, config *pgx.ConnConfig) error 
 	if err != nil {
 		return err
 	}
+	if ahead := aheadOf(all); ahead != nil {
+		c.warn("%v", ahead)
+	}
 	return c.print(shown(all), func(out *page) {
 		columns(out, "MIGRATION|APPLIED", shown(all), func(m migration) []any { return []any{m.name(), m.AppliedAt} })
 	})
+}
+
+// aheadOf returns an error if a newer program has applied migrations; it is nil if this program has them all.
+func aheadOf(all []migrations.Migration) error {
+	var applied, known int64 // numbers of the last one that is applied, and of the last one that this program has
+	for _, m := range all {
+		if !m.AppliedAt.IsZero() {
+			applied = m.Number
+		}
+		if m.File != "" {
+			known = m.Number
+		}
+	}
+	if applied > known {
+		return &migrations.AheadError{Applied: applied, Known: known}
+	}
+	return nil
 }
 
 func (c *call) migrateDown(ctx context.Context, config *pgx.ConnConfig, yes bool) error {
@@ -138,20 +158,14 @@ func (c *call) migrateDown(ctx context.Context, config *pgx.ConnConfig, yes bool
 	if err != nil {
 		return err
 	}
-	var (
-		last  migrations.Migration
-		known int64 // number of the last one that this program has
-	)
+	if ahead := aheadOf(all); ahead != nil {
+		return ahead
+	}
+	var last migrations.Migration
 	for _, m := range all {
 		if !m.AppliedAt.IsZero() {
 			last = m
 		}
-		if m.File != "" {
-			known = m.Number
-		}
-	}
-	if last.Number > known {
-		return &migrations.AheadError{Applied: last.Number, Known: known}
 	}
 	if last.Number == 0 {
 		return errors.New("no migration is applied: nothing to revert")

@@ -31,8 +31,11 @@ func TestNoMigrationRunsOnTablesThatAreNewerThanTheProgram(t *testing.T) {
 	says(exitFailed, newer, "migrate", "up")
 	says(exitFailed, newer, "migrate", "down")
 	says(exitFailed, newer, "migrate", "down", "--yes")
-	says(0, "9000 (unknown to this program)", "migrate", "status")
-	says(0, `"unknown": true`, "migrate", "status", "-o", "json")
+	says(0, "09000 (applied by a newer program)", "migrate", "status")
+	says(0, "ratelimit migrate status: "+newer, "migrate", "status")
+	says(0, `"applied_by_newer_program": true`, "migrate", "status", "-o", "json")
+	says(0, "applied_by_newer_program: true", "migrate", "status", "-o", "yaml")
+	says(0, "ratelimit migrate status: "+newer, "migrate", "status", "-o", "json")
 	do(`ALTER TABLE rate_limiter.policies RENAME accuracy TO later`)
 	says(exitFailed, newer, "policy", "list")
 }
