@@ -146,10 +146,14 @@ func overshoot(above []neighbour, all neighbour) string {
 	one := above[0]
 	text := fmt.Sprintf("%s allows one tenant %d per %d s, which is more than %s allows all of them: %d per %d s",
 		one, one.Limit.Limit, one.WindowSize, all, all.Limit.Limit, all.WindowSize)
-	if n := len(above) - 1; n > 0 {
-		text += fmt.Sprintf("; and so do %d more", n)
+	switch n := len(above) - 1; n {
+	case 0:
+		return text
+	case 1:
+		return text + "; and 1 more does so"
+	default:
+		return fmt.Sprintf("%s; and %d more do so", text, n)
 	}
-	return text
 }
 
 // split returns the limits that can deny all tenants, and those of one tenant.

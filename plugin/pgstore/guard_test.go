@@ -1,6 +1,7 @@
 package pgstore_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -82,21 +83,31 @@ func ofLimit(name, scope string, limit int64) pgstore.Policy {
 func TestOneWarningStandsForAllTenantsAboveASharedLimit(t *testing.T) {
 	s, _ := open(t)
 	put(t, s, ofLimit("all", "global", 4))
-	set := pgstore.Set{Partial: true}
-	for _, tenant := range []string{"a", "b", "c"} {
-		p := ofLimit("daily", "tenant", 10)
-		p.Tier, p.Tenant = "", tenant
-		set.Policies = append(set.Policies, p)
-	}
-	set.Accept = func(_ pgstore.Diff, r pgstore.Review) error {
-		if len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "policy daily of tenant a allows") ||
-			!strings.HasSuffix(r.Warnings[0], "and so do 2 more") {
-			t.Errorf("the warnings are %q, want one", r.Warnings)
+	for _, c := range []struct {
+		tenants []string
+		end     string
+	}{
+		{[]string{"a"}, "4 per 60 s"},
+		{[]string{"a", "b"}, "4 per 60 s; and 1 more does so"},
+		{[]string{"a", "b", "c"}, "4 per 60 s; and 2 more do so"},
+	} {
+		set := pgstore.Set{Partial: true}
+		for _, tenant := range c.tenants {
+			p := ofLimit("daily", "tenant", 10)
+			p.Tier, p.Tenant = "", tenant
+			set.Policies = append(set.Policies, p)
 		}
-		return nil
-	}
-	if _, _, err := s.Apply(t.Context(), ann, set); err != nil {
-		t.Fatal(err)
+		declined := errors.New("only reviewed")
+		set.Accept = func(_ pgstore.Diff, r pgstore.Review) error {
+			if len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "policy daily of tenant a allows") ||
+				!strings.HasSuffix(r.Warnings[0], c.end) {
+				t.Errorf("the warnings are %q, want one that ends with %q", r.Warnings, c.end)
+			}
+			return declined
+		}
+		if _, _, err := s.Apply(t.Context(), ann, set); !errors.Is(err, declined) {
+			t.Fatalf("apply ends with %v, want %v", err, declined)
+		}
 	}
 }
 
