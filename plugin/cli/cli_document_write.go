@@ -2,9 +2,11 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -22,8 +24,28 @@ func (c *call) documentOnly(f *pgstore.PolicyFilter) error {
 	if f.Slot == pgstore.SlotCandidate {
 		return wrong("-o yaml shows active policies only: leave --slot out")
 	}
+	for _, page := range [...]string{"max", "after"} {
+		if c.given(page) {
+			return wrong("-o yaml: the document must be whole: leave out --%s", page)
+		}
+	}
 	f.Slot, f.Namespace = pgstore.SlotActive, cmp.Or(f.Namespace, "default")
 	return nil
+}
+
+// warnOfNamespaces names the namespaces that a document leaves out, unless --namespace chose one.
+func (c *call) warnOfNamespaces(ctx context.Context, s *pgstore.Store, f pgstore.PolicyFilter) error {
+	if c.given("namespace") {
+		return nil
+	}
+	shown := f.Namespace
+	f.Namespace = ""
+	names, err := s.Namespaces(ctx, f)
+	names = slices.DeleteFunc(names, func(name string) bool { return name == shown })
+	if len(names) > 0 {
+		c.warn("the document has namespace %s only: --namespace shows the others: %s", shown, strings.Join(names, ", "))
+	}
+	return err
 }
 
 // showDocument writes policies while they come as the document that apply reads. Of a part of the policies it says so:
@@ -31,7 +53,7 @@ func (c *call) documentOnly(f *pgstore.PolicyFilter) error {
 // no YAML, instead of a document of fewer policies.
 func (c *call) showDocument(f pgstore.PolicyFilter, rows iter.Seq2[pgstore.Policy, error]) error {
 	head := ""
-	if f.Tier+f.Tenant+f.Name != "" || f.After > 0 || f.Max > 0 {
+	if f.Tier+f.Tenant+f.Name != "" {
 		head = "# Some of the policies only: apply them with --partial, or the others are deleted.\n"
 	}
 	name, err := yamlText(f.Namespace)

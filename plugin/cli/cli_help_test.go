@@ -69,6 +69,8 @@ func TestAWrongCallIsToldBeforeAnythingIsDone(t *testing.T) {
 		{"policy put daily --reason x --tier", "--tier needs a value"},
 		{"policy put daily ---tier gold", `"---tier" is not a flag`},
 		{"policy list --slot waiting", `--slot: "waiting": must be active or candidate`},
+		{"policy list -o yaml --max 1", "the document must be whole: leave out --max"},
+		{"policy list -o yaml --after 7", "the document must be whole: leave out --after"},
 		{"policy list -o xml", `: --output: "xml": must be table, json or yaml`},
 		{"policy list -o", ": --output needs a value"},
 		{"policy list -x", "unknown flag -x;"},

@@ -73,6 +73,19 @@ func TestListedPoliciesAreADocumentThatChangesNothing(t *testing.T) {
 	if !strings.Contains(x.stdin, "--partial") {
 		t.Errorf("a document of some policies does not say so:\n%s", x.stdin)
 	}
+	x.must("policy", "put", "daily", "--tier", "gold", "--limit", "1", "--window", "60", "--namespace", "eu", "--reason", "r")
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "]\nratelimit policy list: the document has namespace default only: --namespace shows the others: eu\n"},
+		{[]string{"--tenant", "12"}, "]\n"}, // of which eu has none
+		{[]string{"--namespace", "default"}, "]\n"},
+	} {
+		if got := x.must(append([]string{"policy", "list", "-o", "yaml"}, c.args...)...); !strings.HasSuffix(got, c.want) {
+			t.Errorf("%q shows\n%s\nwant at its end %q", c.args, got, c.want)
+		}
+	}
 	if x.stdin = x.must("policy", "list", "--namespace", "other", "-o", "yaml"); x.stdin != "namespace: other\npolicies: []\n" {
 		t.Errorf("a namespace without policies is shown as %q", x.stdin)
 	}

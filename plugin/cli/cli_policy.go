@@ -16,7 +16,8 @@ import (
 var policyCommands = []*command{
 	{
 		words: "policy list", brief: "list policies",
-		about: `With -o yaml the output is a document for ratelimit apply and diff: the active policies of one namespace.`,
+		about: `With -o yaml the output is a document for ratelimit apply and diff: the active policies of one namespace,
+that of --namespace or else default. It must be whole, without --max and --after: apply deletes what is not in its file.`,
 		define: func(c *call) action {
 			f := pgstore.PolicyFilter{}
 			c.flags.StringVar(&f.Tier, "tier", "", "only policies of this `tier`")
@@ -29,7 +30,10 @@ var policyCommands = []*command{
 			c.check(func() error { return c.documentOnly(&f) })
 			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
 				if c.format == formatYAML {
-					return c.showDocument(f, s.EachPolicy(ctx, f))
+					if err := c.showDocument(f, s.EachPolicy(ctx, f)); err != nil {
+						return err
+					}
+					return c.warnOfNamespaces(ctx, s, f)
 				}
 				return policyList.show(c, s.EachPolicy(ctx, f))
 			})

@@ -94,7 +94,25 @@ func (s *Store) EachPolicy(ctx context.Context, f PolicyFilter) iter.Seq2[Policy
 	return policies(ctx, s.pool, f)
 }
 
-func policies(ctx context.Context, q query, f PolicyFilter) iter.Seq2[Policy, error] {
+// Namespaces returns the namespaces of the policies that a filter selects, in the order of their names. It ignores the
+// filter's page.
+func (s *Store) Namespaces(ctx context.Context, f PolicyFilter) ([]string, error) {
+	type row struct{ Namespace string }
+	w := f.where()
+	rows, err := collect[row](ctx, s.pool,
+		"SELECT DISTINCT namespace FROM rate_limiter.policies"+w.String()+" ORDER BY namespace", w.args...)
+	if err != nil {
+		return nil, fail("list namespaces", err)
+	}
+	var names []string
+	for _, r := range rows {
+		names = append(names, r.Namespace)
+	}
+	return names, nil
+}
+
+// where returns the conditions of a filter without those of its page.
+func (f PolicyFilter) where() *where {
 	var w where
 	w.equal("namespace", f.Namespace)
 	w.equal("name", f.Name)
@@ -102,6 +120,11 @@ func policies(ctx context.Context, q query, f PolicyFilter) iter.Seq2[Policy, er
 	w.equal("tenant", f.Tenant)
 	w.equal("slot", f.Slot)
 	w.endpoint(f.Endpoint)
+	return &w
+}
+
+func policies(ctx context.Context, q query, f PolicyFilter) iter.Seq2[Policy, error] {
+	w := f.where()
 	if f.After > 0 {
 		w.add("id > %s", f.After)
 	}
