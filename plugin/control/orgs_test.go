@@ -175,7 +175,7 @@ func TestLimitsInForceAreShownWithTheirOrigin(t *testing.T) {
 	for _, x := range got.NotInForce {
 		whys[x.Policy+" "+x.Source] = x.Why
 	}
-	if len(whys) != 2 || whys["daily config"] != "row 1 goes before it" || !strings.Contains(whys["per-user config"], "names nobody") {
+	if len(whys) != 2 || whys["daily config"] != "row 1 goes before it" || !strings.Contains(whys["per-user config"], "counted per") {
 		t.Errorf("not in force are %v", whys)
 	}
 }
