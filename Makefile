@@ -163,7 +163,7 @@ soak: ## Run the Soak tests and specs in their long form, for SOAK (10m) each wh
 	@grep -q '^=== RUN' $(CACHE)/soak.log || { echo "no Soak test ran" >&2; exit 1; }
 
 .PHONY: lint
-lint: $(LINT) ## Lint: import directions, purity, correctness, format
+lint: $(LINT) ## Lint: purity, correctness, words, line length, format
 	GOLANGCI_LINT_CACHE=$(CURDIR)/$(CACHE)/golangci-lint $(LINT) run ./...
 
 .PHONY: fmt
