@@ -75,6 +75,7 @@ var rooms = map[string][]string{
 	"kong": {"internal/docpath", "internal/deckfile"},
 	"spec": {"kong/gateway", "internal", "migrations"},
 
+	"docs":     {},
 	"internal": {"migrations"},
 }
 

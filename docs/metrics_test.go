@@ -1,4 +1,5 @@
-package spec
+// Package docs has no code: it checks the pages that are generated from golden lists.
+package docs
 
 import (
 	"flag"
@@ -12,8 +13,8 @@ import (
 var update = flag.Bool("update", false, "rewrite generated pages of docs")
 
 const (
-	metricsPage  = "docs/metrics.md"
-	metricsStart = "<!-- metrics:start: written by go test ./spec -run EveryMetric -update; do not edit -->\n"
+	metricsPage  = "metrics.md"
+	metricsStart = "<!-- metrics:start: written by go test ./docs -update; do not edit -->\n"
 	metricsEnd   = "<!-- metrics:end -->\n"
 )
 
@@ -39,11 +40,11 @@ func metricTable(t *testing.T) string {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, kind, labels, strings.ReplaceAll(help, "|", `\|`))
 	}
 	head("Metrics of the plugin server")
-	for _, m := range pluginMetric.FindAllStringSubmatch(file(t, "plugin/metrics/testdata/metrics.golden"), -1) {
+	for _, m := range pluginMetric.FindAllStringSubmatch(read(t, "../plugin/metrics/testdata/metrics.golden"), -1) {
 		row(m[1], m[2], m[3], m[4])
 	}
 	head("Metrics of ratelimit serve")
-	for _, m := range controlMetric.FindAllStringSubmatch(file(t, "plugin/control/testdata/metrics.golden"), -1) {
+	for _, m := range controlMetric.FindAllStringSubmatch(read(t, "../plugin/control/testdata/metrics.golden"), -1) {
 		var labels []string
 		first, _, _ := strings.Cut(m[4], "\n")
 		for _, label := range labelName.FindAllStringSubmatch(first, -1) {
@@ -55,7 +56,7 @@ func metricTable(t *testing.T) string {
 }
 
 func TestTheDocsListEveryMetric(t *testing.T) {
-	page := file(t, metricsPage)
+	page := read(t, metricsPage)
 	head, rest, started := strings.Cut(page, metricsStart)
 	_, tail, ended := strings.Cut(rest, metricsEnd)
 	if !started || !ended {
@@ -63,10 +64,20 @@ func TestTheDocsListEveryMetric(t *testing.T) {
 	}
 	want := head + metricsStart + metricTable(t) + metricsEnd + tail
 	if *update {
-		if err := os.WriteFile("../"+metricsPage, []byte(want), 0o644); err != nil {
+		if err := os.WriteFile(metricsPage, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	} else if page != want {
-		t.Errorf("%s differs from the golden lists: go test ./spec -run EveryMetric -update", metricsPage)
+		t.Errorf("%s differs from the golden lists: go test ./docs -update", metricsPage)
 	}
+}
+
+// read returns the text of a file.
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
