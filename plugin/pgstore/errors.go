@@ -66,10 +66,9 @@ func (e *UncertainError) Unwrap() error { return e.Err }
 // uncertain is the error of a COMMIT. What Postgres has rejected was not written; the outcome of anything else is
 // unknown.
 func uncertain(err error) error {
-	if refused := new(
-		pgconn.PgError,
-	); errors.As(err, &refused) && refused.SeverityUnlocalized == "ERROR" ||
-		errors.Is(err, pgx.ErrTxCommitRollback) {
+	rejected := new(pgconn.PgError)
+	isRejected := errors.As(err, &rejected) && rejected.SeverityUnlocalized == "ERROR"
+	if isRejected || errors.Is(err, pgx.ErrTxCommitRollback) {
 		return err
 	}
 	return &UncertainError{err}
@@ -89,7 +88,7 @@ const (
 	codeReadOnly   = "25006"
 )
 
-// fail is the error of an operation; nil stays nil. The errors of this package stay as they are; what Postgres refuses
+// fail is the error of an operation; nil stays nil. The errors of this package stay as they are; what Postgres rejects
 // becomes one of them; the rest is wrapped with what was being done. No text holds a password: pgx leaves it out.
 func fail(doing string, err error) error {
 	if err == nil {
@@ -117,20 +116,20 @@ func fail(doing string, err error) error {
 }
 
 // valueFault returns what a rejection by Postgres means to the writer; nil: it is not about a value.
-func valueFault(refused *pgconn.PgError) error {
+func valueFault(rejected *pgconn.PgError) error {
 	switch {
-	case refused.Code == codeUnique:
-		if told, ok := conflicts[refused.ConstraintName]; ok {
+	case rejected.Code == codeUnique:
+		if told, ok := conflicts[rejected.ConstraintName]; ok {
 			return &told
 		}
-		return &ConflictError{What: refused.TableName, Problem: refused.Detail}
-	case strings.HasPrefix(refused.Code, classIntegrity):
-		if told, ok := constraintOf(refused.ConstraintName); ok {
+		return &ConflictError{What: rejected.TableName, Problem: rejected.Detail}
+	case strings.HasPrefix(rejected.Code, classIntegrity):
+		if told, ok := constraintOf(rejected.ConstraintName); ok {
 			return &told
 		}
-		return &InvalidError{Field: refused.ColumnName, Problem: refused.Message}
-	case strings.HasPrefix(refused.Code, classData):
-		return &InvalidError{Field: refused.ColumnName, Problem: refused.Message}
+		return &InvalidError{Field: rejected.ColumnName, Problem: rejected.Message}
+	case strings.HasPrefix(rejected.Code, classData):
+		return &InvalidError{Field: rejected.ColumnName, Problem: rejected.Message}
 	}
 	return nil
 }

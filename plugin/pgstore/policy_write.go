@@ -112,7 +112,7 @@ func (s *Store) deletePolicy(
 	return version, err
 }
 
-// sameRevision refuses a write that was made from another revision than the current one; a current one of 0: there is
+// sameRevision denies a write that was made from another revision than the current one; a current one of 0: there is
 // no row.
 func sameRevision(what string, wanted, current int64) error {
 	switch {
@@ -128,7 +128,7 @@ func sameRevision(what string, wanted, current int64) error {
 	}
 }
 
-// sameKey refuses to give a policy another name: the nodes that hold it find it by what names it.
+// sameKey denies a change of a policy's name: the nodes that hold it find it by what names it.
 func sameKey(what string, current, wanted PolicyKey) error {
 	current, wanted = canonical(current), canonical(wanted)
 	for _, part := range [...][3]string{

@@ -159,7 +159,7 @@ func (t table[T]) delete(ctx context.Context, s *Store, c Change, key string, re
 func (t Tenant) revision() int64 { return t.Revision }
 func (t Tier) revision() int64   { return t.Revision }
 
-// check refuses a write that was made from another revision of a row than the current one.
+// check denies a write that was made from another revision of a row than the current one.
 func (t table[T]) check(ctx context.Context, tx pgx.Tx, key string, wanted int64) error {
 	if wanted == AnyRevision {
 		return nil

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -76,6 +77,14 @@ func (s Scope) ByEndpoint() bool { return s == Endpoint || s == TenantEndpoint |
 
 // ByUser reports whether each user of a tenant has a bucket of its own.
 func (s Scope) ByUser() bool { return s == User || s == UserEndpoint }
+
+// Clone returns a copy for a store to keep: its names share no memory with the request's texts, of which they may be
+// small parts.
+func (k *Key) Clone() Key {
+	c := *k
+	c.GroupID, c.Subject, c.Endpoint = strings.Clone(c.GroupID), strings.Clone(c.Subject), strings.Clone(c.Endpoint)
+	return c
+}
 
 // Shared reports whether all tenants spend from the buckets of the scope.
 func (s Scope) Shared() bool { return s == Endpoint || s == Global }

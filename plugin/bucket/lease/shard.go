@@ -3,7 +3,6 @@ package lease
 import (
 	"hash/maphash"
 	"math/bits"
-	"strings"
 	"sync"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -79,15 +78,7 @@ func (s *Store) getOrCreate(sh *shard, hash uint64, b *policy.Bound, t *terms, n
 	if sh.entries[hash] != nil || (len(sh.entries) >= s.perShard && !sh.evict()) {
 		return nil
 	}
-	key := b.Key // its names may be slices of much larger strings
-	key.GroupID, key.Subject, key.Endpoint = strings.Clone(
-		key.GroupID,
-	), strings.Clone(
-		key.Subject,
-	), strings.Clone(
-		key.Endpoint,
-	)
-	e := &entry{key: key, policy: b.Policy, terms: t, lastUsed: now}
+	e := &entry{key: b.Key.Clone(), policy: b.Policy, terms: t, lastUsed: now}
 	sh.entries[hash] = e
 	return e
 }

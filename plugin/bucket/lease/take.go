@@ -198,19 +198,8 @@ func (v *View) takeFromStore(
 		if t != nil {
 			b.Policy = t.policy
 		}
-		d.index, d.terms, d.bounds, d.statuses = append(
-			d.index,
-			i,
-		), append(
-			d.terms,
-			t,
-		), append(
-			d.bounds,
-			b,
-		), append(
-			d.statuses,
-			decision.Status{},
-		)
+		d.index, d.terms = append(d.index, i), append(d.terms, t)
+		d.bounds, d.statuses = append(d.bounds, b), append(d.statuses, decision.Status{})
 	}
 	asked := s.now()
 	if err := v.takeDraft(ctx, d, bounds, statuses, places, shards, drawn); err != nil {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -127,16 +126,8 @@ func (l *ledger) recordAdmission(b *policy.Bound, failure decision.Failure, now 
 		if !l.room.take(&b.Key) {
 			return Tally{Unverified: b.Cost, WrittenOff: b.Cost}
 		}
-		key := b.Key // its names may be slices of much larger strings
-		key.GroupID, key.Subject, key.Endpoint = strings.Clone(
-			key.GroupID,
-		), strings.Clone(
-			key.Subject,
-		), strings.Clone(
-			key.Endpoint,
-		)
-		d = &debt{key: key}
-		l.debts[key] = d
+		d = &debt{key: b.Key.Clone()}
+		l.debts[d.key] = d
 	}
 	d.policy = b.Policy
 	d.spend(b.Cost, now)
