@@ -19,8 +19,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// fourLimits is a config as most are: limits of the tenant, of each endpoint and of each user of it, and one of all
-// tenants; the consumer says who it is, all headers are on. endpoint and scope are more fields.
+// fourLimits returns a usual config: limits per tenant, endpoint and user, and one for all tenants. The consumer names
+// the tenant, and all headers are on. endpoint and scope are more fields.
 func fourLimits(endpoint, scope string) string {
 	return fmt.Sprintf(`{"tenant_from":["consumer.custom_id"],"user_from":["consumer.id"],"kong_headers":true,
 		"tiers":[{"name":"a","limits":[
@@ -34,21 +34,23 @@ const getConsumer, getRoute = "kong.client.get_consumer", "kong.router.get_route
 
 const routeScoped = `,"route_id":"2e5a1d3e-55c4-4d1c-8a3c-0d4b5d1f3f59"`
 
+// clock returns the time of day.
 func clock() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }
 
-// whole builds paths of all that stands behind the socket: buckets in memory, and metrics.
-func whole(config schema.Config, snapshot *policy.Plan) (*admit.Path, func(), error) {
+// buildComplete builds paths with buckets in memory and metrics.
+func buildComplete(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
 	path := &admit.Path{
 		Now: clock, Elapsed: clock, Buckets: memory.New(memory.Options{Now: clock}),
 		Renderer: response.New(config, nil), Observers: []admit.Observer{metrics.New("1", metrics.Sources{})},
 	}
-	path.Policies.Store(snapshot)
+	path.Policies.Store(plan)
 	return path, nil, nil
 }
 
-func serveWhole(t testing.TB) *harness {
+// serveComplete serves the paths of buildComplete.
+func serveComplete(t testing.TB) *harness {
 	t.Helper()
-	return serve(t, nil, func(o *Options) { o.Build = whole })
+	return serve(t, nil, func(o *Options) { o.Build = buildComplete })
 }
 
 func TestTheCommonConfigCostsOneQuestionAndOneSetHeaders(t *testing.T) {
@@ -56,11 +58,11 @@ func TestTheCommonConfigCostsOneQuestionAndOneSetHeaders(t *testing.T) {
 		"route-scoped":      fourLimits("", routeScoped),
 		"consumer's limits": strings.Replace(fourLimits("", `,"observe_endpoint":false`), "tenant+endpoint", "tenant", 1),
 	} {
-		h := serveWhole(t)
+		h := serveComplete(t)
 		k := h.dial()
 		k.Answers = kongtest.AnswersOf(t, "key-auth")
 		id := k.StartInstance(1, config)
-		if err := k.Event(id); err != nil { // the instance learns its route
+		if err := k.Event(id); err != nil { // the instance keeps its route
 			t.Fatal(err)
 		}
 		questions, writes := h.questions(), h.writes()
@@ -68,7 +70,7 @@ func TestTheCommonConfigCostsOneQuestionAndOneSetHeaders(t *testing.T) {
 			t.Fatal(err)
 		}
 		if want := []string{"kong.client.get_consumer"}; !slices.Equal(k.Questions, want) || h.questions()-questions != 1 {
-			t.Errorf("%s: asked %q, want %q", name, k.Questions, want)
+			t.Errorf("%s: questions %q, want %q", name, k.Questions, want)
 		}
 		if got := h.writes() - writes; got != 2 {
 			t.Errorf("%s: %d writes, want 2: the question; headers, end and return together", name, got)
@@ -79,47 +81,48 @@ func TestTheCommonConfigCostsOneQuestionAndOneSetHeaders(t *testing.T) {
 	}
 }
 
-// observing is byConsumer with the default of observe_endpoint: no limit needs endpoints, metrics and records do.
+// observing is byConsumer with the default of observe_endpoint: metrics and denial records need endpoints, limits do
+// not.
 var observing = strings.Replace(byConsumer, `"observe_endpoint":false,`, "", 1)
 
-// serveNaming serves configs whose requests leave the names of their endpoints in the slice.
-func serveNaming(t *testing.T) (*harness, *[]string) {
+// serveEndpoints serves configs and returns the endpoints of their requests.
+func serveEndpoints(t *testing.T) (*harness, *[]string) {
 	t.Helper()
 	endpoints := new([]string)
 	h := serve(t, nil, func(o *Options) {
-		o.Build = func(config schema.Config, snapshot *policy.Plan) (*admit.Path, func(), error) {
-			path := &admit.Path{Buckets: bucketsFunc(plenty), Renderer: response.New(config, nil)}
+		o.Build = func(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
+			path := &admit.Path{Buckets: bucketsFunc(admitAll), Renderer: response.New(config, nil)}
 			path.Observers = []admit.Observer{
 				observerFunc(func(d *decision.Decision) { *endpoints = append(*endpoints, d.Resolution.Endpoint) }),
 			}
-			path.Policies.Store(snapshot)
+			path.Policies.Store(plan)
 			return path, nil, nil
 		}
 	})
 	return h, endpoints
 }
 
-// TestTheEndpointIsNamedWhateverTheLimitsAreCountedPer also holds what that costs: a question, and no write.
-func TestTheEndpointIsNamedWhateverTheLimitsAreCountedPer(t *testing.T) {
+// An endpoint costs one question and no write.
+func TestTheEndpointIsNamedForLimitsOfEveryScope(t *testing.T) {
 	for name, test := range map[string]struct {
 		config       string
 		first, later []string
 		endpoint     string
 	}{
-		"of a route": {
+		"with a route": {
 			strings.TrimSuffix(observing, "}") + routeScoped + "}",
 			[]string{getConsumer, getRoute},
 			[]string{getConsumer},
 			"authed",
 		},
-		"of a route, with no question of its own": {
+		"with a route and no other question": {
 			`{"global":{"limits":[{"name":"all","scope":"global","limit":9,"window_size":1}]}` + routeScoped + "}",
 			[]string{getRoute},
 			nil, "authed",
 		},
-		"of all":        {observing, []string{getConsumer, getRoute}, []string{getConsumer, getRoute}, "authed"},
+		"global":        {observing, []string{getConsumer, getRoute}, []string{getConsumer, getRoute}, "authed"},
 		"that opts out": {byConsumer, []string{getConsumer}, []string{getConsumer}, ""},
-		"of a route, out": {
+		"with a route that opts out": {
 			strings.TrimSuffix(byConsumer, "}") + routeScoped + "}",
 			[]string{getConsumer},
 			[]string{getConsumer},
@@ -127,7 +130,7 @@ func TestTheEndpointIsNamedWhateverTheLimitsAreCountedPer(t *testing.T) {
 		},
 	} {
 		t.Run("a config "+name, func(t *testing.T) {
-			h, endpoints := serveNaming(t)
+			h, endpoints := serveEndpoints(t)
 			k := h.dial()
 			k.Answers = kongtest.AnswersOf(t, "key-auth")
 			id := k.StartInstance(1, test.config)
@@ -136,8 +139,9 @@ func TestTheEndpointIsNamedWhateverTheLimitsAreCountedPer(t *testing.T) {
 				if err := k.Event(id); err != nil {
 					t.Fatal(err)
 				}
-				if got, most := h.writes()-writes, uint64(1+min(len(want), 1)); !slices.Equal(k.Questions, want) || got != most {
-					t.Errorf("questions %q in %d writes, want %q in %d, the answer's included", k.Questions, got, want, most)
+				got, wantWrites := h.writes()-writes, uint64(1+min(len(want), 1)) // the answer is a write
+				if !slices.Equal(k.Questions, want) || got != wantWrites {
+					t.Errorf("questions %q in %d writes, want %q in %d", k.Questions, got, want, wantWrites)
 				}
 			}
 			if want := []string{test.endpoint, test.endpoint}; !slices.Equal(*endpoints, want) {
@@ -148,7 +152,7 @@ func TestTheEndpointIsNamedWhateverTheLimitsAreCountedPer(t *testing.T) {
 }
 
 func TestARouteWithoutANameIsItsID(t *testing.T) {
-	h, endpoints := serveNaming(t)
+	h, endpoints := serveEndpoints(t)
 	k := h.dial()
 	k.Answers = kongtest.AnswersOf(t, "key-auth")
 	k.Answers["kong.router.get_route"] = kongtest.Encode(t, &kongtest.Route{Id: "2e5a1d3e", Protocols: []string{"http"}})
@@ -161,7 +165,7 @@ func TestARouteWithoutANameIsItsID(t *testing.T) {
 }
 
 // Kong does not start an instance anew when its route gets another name.
-func TestARenamedRouteIsKnownByItsNewNameWithinAMinute(t *testing.T) {
+func TestARenamedRouteGetsItsNewNameWithinAMinute(t *testing.T) {
 	in, fresh := &instance{routeScoped: true}, routeFresh
 	named := func(now time.Duration) string {
 		var req identity.Request
@@ -177,7 +181,7 @@ func TestARenamedRouteIsKnownByItsNewNameWithinAMinute(t *testing.T) {
 	if first, last, then := named(0), named(fresh-1), named(fresh); first != "old" || last != "old" || then != "ask" {
 		t.Errorf("%q, %q, and then %q; want the old name for a minute", first, last, then)
 	}
-	in.keepRoute(&identity.Request{}, fresh) // Kong could not say
+	in.keepRoute(&identity.Request{}, fresh) // an answer without a route
 	in.keepRoute(&identity.Request{Route: "new"}, fresh)
 	if got := named(fresh); got != "new" {
 		t.Errorf("%q after the minute, want the new name", got)
@@ -185,7 +189,7 @@ func TestARenamedRouteIsKnownByItsNewNameWithinAMinute(t *testing.T) {
 }
 
 func TestAPatternCostsOneQuestionForMethodAndPathInTheSameWrite(t *testing.T) {
-	h := serveWhole(t)
+	h := serveComplete(t)
 	k := h.dial()
 	k.Answers = kongtest.AnswersOf(t, "key-auth")
 	k.Answers["kong.nginx.get_var=request"] = kongtest.Encode(t, &kongtest.String{V: "GET /records/7?x=1 HTTP/1.1"})
@@ -205,25 +209,25 @@ func TestAPatternCostsOneQuestionForMethodAndPathInTheSameWrite(t *testing.T) {
 	}
 }
 
-func TestADenialAsksNoMoreThanItTakesToKnowAGRPCCall(t *testing.T) {
+func TestADenialAsksOnlyWhatIdentifiesAGRPCCall(t *testing.T) {
 	const (
 		getLine, getType = "kong.nginx.get_var=request", "kong.request.get_header=content-type"
-		rest, grpc       = "http", "grpc"
+		plain, grpc      = "http", "grpc"
 	)
-	h := serve(t, nothing, nil)
+	h := serve(t, denyAll, nil)
 	all, call := []string{getRoute, getLine, getType}, []string{getLine, getType}
 	both, line := []string{getRoute, getLine}, []string{getLine}
 	for name, test := range map[string]struct {
 		scope, protocol, line string
-		first, later          []string // beside identity's
+		first, later          []string // without the question for the consumer
 		call                  bool
 	}{
-		"a route for REST":           {routeScoped, rest, "POST /x HTTP/2.0", []string{getRoute}, nil, false},
+		"a route for REST":           {routeScoped, plain, "POST /x HTTP/2.0", []string{getRoute}, nil, false},
 		"a route for gRPC":           {routeScoped, grpc, "POST /x HTTP/2.0", all, call, true},
 		"a route for gRPC over TLS":  {routeScoped, "grpcs", "POST /x HTTP/2.0", all, call, true},
 		"a route for gRPC, HTTP/1.1": {routeScoped, grpc, "POST /x HTTP/1.1", both, line, false},
 		"a route for gRPC, GET":      {routeScoped, grpc, "GET /x HTTP/2.0", both, line, false},
-		"any route, one for REST":    {"", rest, "POST /x HTTP/2.0", []string{getRoute}, []string{getRoute}, false},
+		"any route, one for REST":    {"", plain, "POST /x HTTP/2.0", []string{getRoute}, []string{getRoute}, false},
 		"any route, one for gRPC":    {"", grpc, "POST /x HTTP/2.0", all, all, true},
 		"any route, one for both":    {"", "http,grpc", "POST /x HTTP/2.0", all, all, true},
 	} {
@@ -243,7 +247,7 @@ func TestADenialAsksNoMoreThanItTakesToKnowAGRPCCall(t *testing.T) {
 					t.Fatal(err)
 				}
 				if got := k.Questions[1:]; !slices.Equal(got, want) {
-					t.Errorf("questions %q beside the consumer, want %q", got, want)
+					t.Errorf("questions %q besides the consumer, want %q", got, want)
 				}
 				status, isCall := k.Exit.Status, k.Exit.Headers.GetFields()["grpc-status"].GetStringValue() == "8"
 				if isCall != test.call || (status == 200) != test.call {
@@ -254,15 +258,16 @@ func TestADenialAsksNoMoreThanItTakesToKnowAGRPCCall(t *testing.T) {
 	}
 }
 
-func TestADenialAsksForTheIDOfItsRequestInOneWriteWithTheRest(t *testing.T) {
+func TestADenialAsksForItsRequestIDInOneWriteWithOtherFacts(t *testing.T) {
 	const getID = "kong.nginx.get_var=kong_request_id"
 	var ids []string
-	h := serve(t, nothing, func(o *Options) {
+	h := serve(t, denyAll, func(o *Options) {
 		build := o.Build
-		o.Build = func(config schema.Config, snapshot *policy.Plan) (*admit.Path, func(), error) {
-			path, release, err := build(config, snapshot)
+		o.Build = func(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
+			path, release, err := build(config, plan)
 			path.RequestIDs = config.DenialRequestID
-			path.Observers = []admit.Observer{observerFunc(func(d *decision.Decision) { ids = append(ids, d.RequestID) })}
+			keepID := func(d *decision.Decision) { ids = append(ids, d.RequestID) }
+			path.Observers = []admit.Observer{observerFunc(keepID)}
 			return path, release, err
 		}
 	})
@@ -283,7 +288,8 @@ func TestADenialAsksForTheIDOfItsRequestInOneWriteWithTheRest(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := h.writes() - writes; !slices.Equal(k.Questions, test.questions) || got != test.writes {
-			t.Errorf("questions %q in %d writes, want %q in %d, the exit's included", k.Questions, got, test.questions, test.writes)
+			t.Errorf("questions %q in %d writes, want %q in %d, with the exit",
+				k.Questions, got, test.questions, test.writes)
 		}
 	}
 	const recorded = "90607d37e0161b1fe197673e0ef8b45b"
@@ -294,12 +300,13 @@ func TestADenialAsksForTheIDOfItsRequestInOneWriteWithTheRest(t *testing.T) {
 
 func TestAnEventAllocatesNothingInSteadyState(t *testing.T) {
 	for name, scope := range map[string]string{"route-scoped": routeScoped, "global": ""} {
-		t.Run(name, func(t *testing.T) { allocatesNothing(t, fourLimits("", scope)) })
+		t.Run(name, func(t *testing.T) { testAllocatesNothing(t, fourLimits("", scope)) })
 	}
 }
 
-func allocatesNothing(t *testing.T, config string) {
-	h := serveWhole(t)
+// testAllocatesNothing fails the test if an event of a config allocates.
+func testAllocatesNothing(t *testing.T, config string) {
+	h := serveComplete(t)
 	k := h.dial()
 	k.Answers = commonAnswers()
 	id := k.StartInstance(1, config)

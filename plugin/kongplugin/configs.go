@@ -21,9 +21,9 @@ import (
 // may be nil.
 type Build func(schema.Config, *policy.Plan) (path *admit.Path, release func(), err error)
 
-// compiled is what all instances of one config share, in all workers. It is immutable.
+// compiled holds the parts that all instances of one config share, in all workers. It is immutable.
 type compiled struct {
-	hash     [sha256.Size]byte // of the config without what differs between workers
+	hash     [sha256.Size]byte // of the config without the fields that differ between workers
 	pluginID string
 	path     *admit.Path    // nil: the config has faults, and there was no good one before
 	deny     bool           // on_config_fault, if path is nil
@@ -35,7 +35,7 @@ type compiled struct {
 	definitions map[string]*policy.Policy // by tier, name and endpoint
 }
 
-// uses counts the users of a path: the configs that it answers, and the plugin whose last good path it is.
+// uses counts the users of a path: the configs that it answers, and a plugin for which it is the last good path.
 type uses struct {
 	n       int
 	release func()
@@ -103,7 +103,7 @@ func (r *configs) start(config kongwire.Config) *instance {
 	return in
 }
 
-// close removes an instance, and what no other instance uses.
+// close removes an instance, and its config and plugin if no other instance uses them.
 func (r *configs) close(in *instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,7 +140,7 @@ func (r *configs) setLastGood(pluginID string, c *compiled) {
 func (r *configs) compileOnce(sum [sha256.Size]byte, pluginID string, raw []byte) *compiled {
 	if c := r.bySum[sum]; c != nil {
 		if c.config != nil {
-			r.setLastGood(pluginID, c) // again: another may have been since
+			r.setLastGood(pluginID, c) // another config may have replaced it since
 		}
 		return c
 	}
@@ -199,7 +199,7 @@ func (r *configs) compile(pluginID string, raw []byte) (c *compiled, err error) 
 	return c, nil
 }
 
-// substitute returns what answers in the place of a config with faults.
+// substitute returns the config that answers in place of one with faults.
 func (r *configs) substitute(pluginID string, raw []byte, faults error) *compiled {
 	if good := r.lastGood[pluginID]; good != nil {
 		r.log.Error("config has faults; the last good one stays in force", "plugin_id", pluginID, "faults", faultList(faults))

@@ -12,7 +12,7 @@ import (
 )
 
 func TestInstancesOfOneConfigShareItsPath(t *testing.T) {
-	h := serve(t, plenty, nil)
+	h := serve(t, admitAll, nil)
 	k := h.dial()
 	first, second := k.StartInstance(1, byConsumer), k.StartInstance(2, byConsumer)
 	other := k.StartInstance(3, `{"tiers":[]}`)
@@ -32,12 +32,12 @@ func TestInstancesOfOneConfigShareItsPath(t *testing.T) {
 		t.Errorf("%d paths are not released", got)
 	}
 	if r := h.configs; len(r.instances)+len(r.bySum)+len(r.counts)+len(r.lastGood)+len(r.plugins) != 0 {
-		t.Errorf("closed instances leave something behind: %+v", r)
+		t.Errorf("closed instances leave state behind: %+v", r)
 	}
 }
 
-func TestAFaultyConfigIsAnsweredByTheLastGoodOneElseByOnConfigFault(t *testing.T) {
-	h := serve(t, plenty, nil)
+func TestAFaultyConfigIsReplacedByTheLastGoodOneOrAnsweredByOnConfigFault(t *testing.T) {
+	h := serve(t, admitAll, nil)
 	k := h.dial()
 	k.Answers = kongtest.AnswersOf(t, "key-auth")
 	faulty := `{"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant","limit":-5,"window_size":0}]}]`
@@ -46,7 +46,7 @@ func TestAFaultyConfigIsAnsweredByTheLastGoodOneElseByOnConfigFault(t *testing.T
 	if err := k.Event(open); err != nil || k.Exit != nil || k.Headers != nil {
 		t.Errorf("without a good config: %v, exit %v, headers %v; want the request admitted", err, k.Exit, k.Headers)
 	}
-	line := h.log.await(t, "config has faults")
+	line := h.log.Await(t, "config has faults")
 	for _, path := range []string{"tiers[0].limits[0].limit", "tiers[0].limits[0].window_size"} {
 		if !strings.Contains(line, path) {
 			t.Errorf("the log line does not name %s: %s", path, line)
@@ -62,7 +62,7 @@ func TestAFaultyConfigIsAnsweredByTheLastGoodOneElseByOnConfigFault(t *testing.T
 	if err := k.Event(replacing); err != nil || k.Headers["X-RateLimit-Limit"] != "50" {
 		t.Errorf("with a good config before: %v, headers %v; want it in force", err, k.Headers)
 	}
-	h.log.await(t, "last good one stays in force")
+	h.log.Await(t, "last good one stays in force")
 	if got := h.paths.Load(); got != 1 {
 		t.Errorf("%d paths are held, want the last good one", got)
 	}
@@ -81,22 +81,22 @@ func TestAFaultyConfigIsAnsweredByTheLastGoodOneElseByOnConfigFault(t *testing.T
 }
 
 func TestTheLastGoodConfigIsTheOneThatWasStartedLast(t *testing.T) {
-	h := serve(t, plenty, nil)
+	h := serve(t, admitAll, nil)
 	k := h.dial()
 	k.Answers = kongtest.AnswersOf(t, "key-auth")
 	other := strings.Replace(byConsumer, `"limit":50`, `"limit":70`, 1)
 	k.StartInstance(1, byConsumer)
 	k.StartInstance(2, byConsumer) // another worker
 	k.StartInstance(3, other)
-	k.StartInstance(4, byConsumer) // taken back
+	k.StartInstance(4, byConsumer) // restored
 	faulty := k.StartInstance(5, `{"tears":[]}`)
 	if err := k.Event(faulty); err != nil || k.Headers["X-RateLimit-Limit"] != "50" {
-		t.Errorf("%v, headers %v; want the config that was taken back to", err, k.Headers)
+		t.Errorf("%v, headers %v; want the config that was restored", err, k.Headers)
 	}
 }
 
-func TestAPanicWhileAConfigCompilesIsAFaultOfIt(t *testing.T) {
-	h := serve(t, plenty, func(o *Options) {
+func TestAPanicWhileAConfigCompilesIsAConfigFault(t *testing.T) {
+	h := serve(t, admitAll, func(o *Options) {
 		o.Build = func(schema.Config, *policy.Plan) (*admit.Path, func(), error) { panic("a bug") }
 	})
 	k := h.dial()
@@ -104,11 +104,11 @@ func TestAPanicWhileAConfigCompilesIsAFaultOfIt(t *testing.T) {
 	if err := k.Event(id); err != nil || k.Exit == nil || k.Exit.Status != 503 {
 		t.Errorf("%v, exit %v; want 503, as on_config_fault says", err, k.Exit)
 	}
-	h.log.await(t, "compiling a config panicked")
+	h.log.Await(t, "compiling a config panicked")
 }
 
 func TestAConfigThatIsNotJSONDoesNotFailTheStart(t *testing.T) {
-	h := serve(t, plenty, nil)
+	h := serve(t, admitAll, nil)
 	k := h.dial()
 	for _, config := range []string{"", "{", "null", "[]", `{"__seq__":"x"}`, "\xff"} {
 		if id := k.StartRaw([]byte(config)); id == 0 {
@@ -120,17 +120,18 @@ func TestAConfigThatIsNotJSONDoesNotFailTheStart(t *testing.T) {
 }
 
 func TestTwoConfigsThatDefineOnePolicyDifferentlyAreLoggedOnce(t *testing.T) {
-	h := serve(t, plenty, nil)
+	h := serve(t, admitAll, nil)
 	k := h.dial()
 	config := `{"tiers":[{"name":"a","limits":[{"name":"burst","scope":"tenant","limit":%d,"window_size":1}]}]}`
 	k.StartRaw([]byte(kongtest.WithSeq(1, "plugin-1", fmt.Sprintf(config, 5))))
-	k.StartRaw([]byte(kongtest.WithSeq(2, "plugin-1", fmt.Sprintf(config, 6)))) // a change of one plugin is no conflict
+	// A change of one plugin is no conflict.
+	k.StartRaw([]byte(kongtest.WithSeq(2, "plugin-1", fmt.Sprintf(config, 6))))
 	for seq := 3; seq < 6; seq++ {
 		k.StartRaw([]byte(kongtest.WithSeq(seq, "plugin-2", fmt.Sprintf(config, 7))))
 	}
 	conflicts := 0
-	for len(h.log.ch) > 0 {
-		if line := <-h.log.ch; strings.Contains(line, "share its buckets") {
+	for _, line := range h.log.Lines() {
+		if strings.Contains(line, "share its buckets") {
 			conflicts++
 			if !strings.Contains(line, "7 per 1 s") {
 				t.Errorf("the line does not have both definitions: %s", line)
@@ -142,6 +143,6 @@ func TestTwoConfigsThatDefineOnePolicyDifferentlyAreLoggedOnce(t *testing.T) {
 	}
 	exact := strings.Replace(fmt.Sprintf(config, 7), `"window_size"`, `"accuracy":"exact","window_size"`, 1)
 	k.StartRaw([]byte(kongtest.WithSeq(6, "plugin-3", exact))) // some of its requests would need another capacity
-	h.log.await(t, "token_bucket) per tenant, exact in plugin plugin-3, "+
+	h.log.Await(t, "token_bucket) per tenant, exact in plugin plugin-3, "+
 		"7 per 1 s (token_bucket) per tenant, leased in plugin plugin-2")
 }

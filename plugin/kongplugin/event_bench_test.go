@@ -11,18 +11,18 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// BenchmarkEvent is one event from the call to its return, over a socket with its driver in the same process: one that
-// asks and limits nothing, one that asks and answers as the whole does but limits nothing, and the whole, with four
-// limits in memory and metrics. What the last two differ by is what BenchmarkPart measures; compare within one run.
+// BenchmarkEvent measures an event from the call to its return, over a socket with its driver in the same process. The
+// configs ask and limit nothing; ask and answer but limit nothing; and have four limits in memory and metrics.
+// BenchmarkPart measures the difference of the last two. Compare numbers of one run only.
 func BenchmarkEvent(b *testing.B) {
 	for _, c := range []struct {
 		name, config string
 		serve        func(testing.TB) *harness
 	}{
-		{"nothing-asked", `{"tiers":[{"name":"a"}]}`, serveWhole},
-		{"nothing-limited", fourLimits("", routeScoped), func(t testing.TB) *harness { return serve(t, plenty, nil) }},
-		{"four-limits", fourLimits("", routeScoped), serveWhole},
-		{"four-limits-and-pattern", fourLimits(`,"endpoint":"* /records/{id}"`, routeScoped), serveWhole},
+		{"asks-nothing", `{"tiers":[{"name":"a"}]}`, serveComplete},
+		{"nothing-limited", fourLimits("", routeScoped), func(t testing.TB) *harness { return serve(t, admitAll, nil) }},
+		{"four-limits", fourLimits("", routeScoped), serveComplete},
+		{"four-limits-and-pattern", fourLimits(`,"endpoint":"* /records/{id}"`, routeScoped), serveComplete},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			h := c.serve(b)
@@ -42,24 +42,24 @@ func BenchmarkEvent(b *testing.B) {
 	}
 }
 
-// BenchmarkPart are the parts of the whole between Kong's answer and ours, each alone, and together.
+// BenchmarkPart measures the parts of an event between Kong's answer and ours, each alone, and together.
 func BenchmarkPart(b *testing.B) {
 	config, err := schemaOf(fourLimits("", ""))
 	if err != nil {
 		b.Fatal(err)
 	}
-	snapshot, err := policy.FromConfig(config)
+	plan, err := policy.FromConfig(config)
 	if err != nil {
 		b.Fatal(err)
 	}
-	path, _, err := whole(config, snapshot)
+	path, _, err := buildComplete(config, plan)
 	if err != nil {
 		b.Fatal(err)
 	}
 	ctx := b.Context()
 	var x admit.Exchange
 	answer := commonAnswers()["kong.client.get_consumer"]
-	facts := ready{answer, kongwire.NewInterner()}
+	facts := fixedFacts{answer, kongwire.NewInterner()}
 	if err := path.Admit(ctx, &facts, &x); err != nil || len(x.Decision.Statuses) != 4 {
 		b.Fatal(err, x.Decision)
 	}
@@ -69,8 +69,8 @@ func BenchmarkPart(b *testing.B) {
 		do   func() error
 	}{
 		{"decode", func() error { return decodeConsumer(answer, facts.interner, &x.Request) }},
-		{"identify", func() error { snapshot.Rules.Identify(&x.Request, &d.Identity); return nil }},
-		{"resolve", func() error { snapshot.ResolveAt(&d.Identity, 0, &d.Resolution); return nil }},
+		{"identify", func() error { plan.Rules.Identify(&x.Request, &d.Identity); return nil }},
+		{"resolve", func() error { plan.ResolveAt(&d.Identity, 0, &d.Resolution); return nil }},
 		{"take", func() error { return path.Buckets.Take(ctx, d.Resolution.Bounds, d.Statuses) }},
 		{"combine", func() error { d.Combine(); return nil }},
 		{"render", func() error { path.Renderer.Render(d, false, &x.Response); return nil }},
@@ -88,12 +88,13 @@ func BenchmarkPart(b *testing.B) {
 	}
 }
 
+// schemaOf parses a config.
 func schemaOf(config string) (schema.Config, error) {
 	parsed, _, err := schema.Parse([]byte(config), func(schema.Config) error { return nil })
 	return parsed, err
 }
 
-// commonAnswers are what Kong says of a request of the common config.
+// commonAnswers returns Kong's answers about a request of fourLimits.
 func commonAnswers() map[string][]byte {
 	return map[string][]byte{
 		"kong.client.get_consumer": []byte("\x1a\x05alice\x0a\x24b32379d9-3d28-5683-a79c-72139be6e34f\x22\x04acme"),
@@ -102,14 +103,14 @@ func commonAnswers() map[string][]byte {
 	}
 }
 
-// ready is admit.Facts that has Kong's answer about the consumer at hand.
-type ready struct {
+// fixedFacts implements admit.FactSource with one answer about the consumer.
+type fixedFacts struct {
 	consumer []byte
 	interner *kongwire.Interner
 }
 
-func (r *ready) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
+func (f *fixedFacts) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
 	req.Known |= facts
 	req.Route = "records"
-	return decodeConsumer(r.consumer, r.interner, req)
+	return decodeConsumer(f.consumer, f.interner, req)
 }

@@ -23,7 +23,7 @@ type instance struct {
 	usedAt      atomic.Int64          // when it had an event, at most useStep before its last one
 }
 
-// route is what an instance knows of its route.
+// route holds the facts that an instance keeps about its route.
 type route struct {
 	name      string
 	grpc      bool          // it has a gRPC protocol
@@ -34,7 +34,7 @@ type route struct {
 // its route gets another name or other protocols.
 const routeFresh = time.Minute
 
-// fillRoute sets the route of req and reports whether the instance knows it, so that it takes no question.
+// fillRoute sets the route of req and reports whether the instance has it, so that no question is needed.
 func (in *instance) fillRoute(req *identity.Request, now time.Duration) bool {
 	r := in.route.Load()
 	if r == nil || now >= r.expiresAt {
@@ -44,8 +44,8 @@ func (in *instance) fillRoute(req *identity.Request, now time.Duration) bool {
 	return true
 }
 
-// keepRoute keeps the route that Kong has answered at now, if the instance is route-scoped. It does not keep an empty
-// one: Kong had no route to answer.
+// keepRoute keeps the route that Kong answered at now, if the instance is route-scoped. It does not keep an empty
+// answer, which names no route.
 func (in *instance) keepRoute(req *identity.Request, now time.Duration) {
 	if !in.routeScoped || req.Route == "" {
 		return

@@ -17,7 +17,7 @@ type Options struct {
 	Log     *slog.Logger  // nil: nothing is logged
 }
 
-// Counters are the server's own numbers since its start.
+// Counters count what a server has done since its start.
 type Counters struct {
 	Events           uint64 // HandleEvent calls for known instances
 	Questions        uint64 // PDK questions sent
@@ -48,7 +48,7 @@ func New(o Options) *Server {
 	return s
 }
 
-// Counters returns the server's numbers.
+// Counters returns the server's counters.
 func (s *Server) Counters() Counters {
 	c := s.Server.Counters()
 	return Counters{

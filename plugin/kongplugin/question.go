@@ -171,7 +171,7 @@ func (s *session) addQuestion(q *question) {
 	s.decoders = append(s.decoders, q.decode)
 }
 
-// decodeAnswer sets what the answer to the question at i says.
+// decodeAnswer sets the fact of the answer to the question at i.
 func (s *session) decodeAnswer(i int, answer []byte) error {
 	return s.decoders[i](answer, s.interner, s.req)
 }

@@ -16,7 +16,7 @@ const byConsumer = `{"observe_endpoint":false,"tenant_from":["consumer.custom_id
 	{"name":"enterprise","limits":[{"name":"burst","scope":"tenant","limit":50,"window_size":1}]}]}`
 
 func TestAConsumerConfigAsksOnlyForTheConsumerInOneWriteAndAnswersInOne(t *testing.T) {
-	h := serve(t, plenty, nil)
+	h := serve(t, admitAll, nil)
 	k := h.dial()
 	k.Answers = kongtest.AnswersOf(t, "key-auth")
 	id := k.StartInstance(17, byConsumer)
@@ -36,7 +36,7 @@ func TestAConsumerConfigAsksOnlyForTheConsumerInOneWriteAndAnswersInOne(t *testi
 }
 
 func TestAllQuestionsOfARequestLeaveInOneWrite(t *testing.T) {
-	h := serve(t, plenty, nil)
+	h := serve(t, admitAll, nil)
 	k := h.dial()
 	k.Answers = kongtest.AnswersOf(t, "jwt")
 	id := k.StartInstance(1, `{"tenant_from":["consumer.custom_id"],"user_from":["jwt.sub","header.X-User-Id"],
@@ -64,7 +64,7 @@ func TestAllQuestionsOfARequestLeaveInOneWrite(t *testing.T) {
 }
 
 func TestAConfigWithoutLimitsAsksNothing(t *testing.T) {
-	h := serve(t, plenty, nil)
+	h := serve(t, admitAll, nil)
 	k := h.dial()
 	id := k.StartInstance(1, `{"observe_endpoint":false,"tiers":[{"name":"internal"}]}`)
 	before := h.writes()
@@ -72,31 +72,32 @@ func TestAConfigWithoutLimitsAsksNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(k.Questions) != 0 || k.Headers != nil || h.writes()-before != 1 {
-		t.Errorf("questions %q, headers %v, %d writes; want nothing but the end", k.Questions, k.Headers, h.writes()-before)
+		t.Errorf("questions %q, headers %v, %d writes; want only the end",
+			k.Questions, k.Headers, h.writes()-before)
 	}
 }
 
 func TestARouteScopedInstanceAsksForItsRouteOnce(t *testing.T) {
-	h := serve(t, plenty, nil)
+	h := serve(t, admitAll, nil)
 	k := h.dial()
 	k.Answers = kongtest.AnswersOf(t, "key-auth")
 	config := `{"tiers":[{"name":"a","limits":[{"name":"l","scope":"tenant+endpoint","limit":5,"window_size":1}]}]`
 	scoped, global := k.StartInstance(1, config+`,"route_id":"r1"}`), k.StartInstance(2, config+`}`)
 	for i, want := range []struct {
-		id  int32
-		ask bool
+		id   int32
+		asks bool
 	}{{scoped, true}, {scoped, false}, {scoped, false}, {global, true}, {global, true}} {
 		if err := k.Event(want.id); err != nil {
 			t.Fatal(err)
 		}
-		if got := slices.Contains(k.Questions, "kong.router.get_route"); got != want.ask {
-			t.Errorf("event %d: questions %q, for the route %t, want %t", i, k.Questions, got, want.ask)
+		if got := slices.Contains(k.Questions, "kong.router.get_route"); got != want.asks {
+			t.Errorf("event %d: questions %q, for the route %t, want %t", i, k.Questions, got, want.asks)
 		}
 	}
 }
 
 func TestTheAddressIsAskedOnlyWhenTheTenantIsMissing(t *testing.T) {
-	h := serve(t, plenty, nil)
+	h := serve(t, admitAll, nil)
 	k := h.dial()
 	id := k.StartInstance(1, byConsumer)
 	k.Answers = kongtest.AnswersOf(t, "no-auth")
@@ -108,8 +109,8 @@ func TestTheAddressIsAskedOnlyWhenTheTenantIsMissing(t *testing.T) {
 	}
 }
 
-func TestARefusalExitsAndTheDroppedConnectionIsNotLogged(t *testing.T) {
-	h := serve(t, nothing, nil)
+func TestADenialExitsAndTheDroppedConnectionIsNotLogged(t *testing.T) {
+	h := serve(t, denyAll, nil)
 	k := h.dial()
 	k.Answers = kongtest.AnswersOf(t, "key-auth")
 	id := k.StartInstance(1, byConsumer)
@@ -122,20 +123,20 @@ func TestARefusalExitsAndTheDroppedConnectionIsNotLogged(t *testing.T) {
 	if err := h.stop(); err != nil {
 		t.Fatal(err)
 	}
-	close(h.log.ch)
-	for line := range h.log.ch {
+	for _, line := range h.log.Lines() {
 		if strings.Contains(line, "closed") {
 			t.Errorf("logged %s", line)
 		}
 	}
 }
 
-func TestAnAnswerThatIsTooLongIsReadPastAndTheInternalFailModeAnswers(t *testing.T) {
+func TestATooLongAnswerIsSkippedAndOnInternalErrorAnswers(t *testing.T) {
 	for _, mode := range []string{"open", "closed"} {
-		h := serve(t, plenty, nil)
+		h := serve(t, admitAll, nil)
 		k := h.dial()
 		id := k.StartInstance(1, strings.TrimSuffix(byConsumer, "}")+`,"on_internal_error":"`+mode+`"}`)
-		k.Answers["kong.client.get_consumer"] = kongtest.Encode(t, &kongtest.Consumer{CustomId: strings.Repeat("x", 5<<20)})
+		long := &kongtest.Consumer{CustomId: strings.Repeat("x", 5<<20)}
+		k.Answers["kong.client.get_consumer"] = kongtest.Encode(t, long)
 		if err := k.Event(id); err != nil {
 			t.Fatal(err)
 		}
@@ -156,7 +157,7 @@ func TestLongAnswersWithinTheBoundAreDecided(t *testing.T) {
 	var tenant string
 	h := serve(t, func(bounds []policy.Bound, statuses []decision.Status) error {
 		tenant = bounds[0].Key.GroupID
-		return plenty(bounds, statuses)
+		return admitAll(bounds, statuses)
 	}, nil)
 	k := h.dial()
 	id := k.StartInstance(1, byConsumer)
@@ -171,11 +172,11 @@ func TestLongAnswersWithinTheBoundAreDecided(t *testing.T) {
 	}
 }
 
-func TestAnIdentityThatIsNotUTF8IsCountedAsItIs(t *testing.T) {
+func TestAnIdentityThatIsNotUTF8IsCountedUnchanged(t *testing.T) {
 	var tenant string
 	h := serve(t, func(bounds []policy.Bound, statuses []decision.Status) error {
 		tenant = bounds[0].Key.GroupID
-		return plenty(bounds, statuses)
+		return admitAll(bounds, statuses)
 	}, nil)
 	k := h.dial()
 	id := k.StartInstance(1, `{"tenant_from":["header.X-Org"],"trusted_headers":["x-org"],
@@ -213,7 +214,7 @@ func TestATrustedHeaderWithMoreThanOneValueIsDenied(t *testing.T) {
 				takes := 0
 				h := serve(t, func(bounds []policy.Bound, statuses []decision.Status) error {
 					takes++
-					return plenty(bounds, statuses)
+					return admitAll(bounds, statuses)
 				}, nil)
 				k := h.dial()
 				k.Answers = kongtest.AnswersOf(t, "key-auth")
@@ -233,7 +234,7 @@ func TestATrustedHeaderWithMoreThanOneValueIsDenied(t *testing.T) {
 	}
 }
 
-func TestAPanicIsAnsweredByTheInternalFailModeAndLoggedOnce(t *testing.T) {
+func TestAPanicIsAnsweredByOnInternalErrorAndLoggedOnce(t *testing.T) {
 	h := serve(t, func([]policy.Bound, []decision.Status) error { panic("a bug") }, nil)
 	for _, mode := range []string{"open", "closed"} {
 		k := h.dial()
@@ -255,11 +256,11 @@ func TestAPanicIsAnsweredByTheInternalFailModeAndLoggedOnce(t *testing.T) {
 	if got := h.Counters().Panics; got != 6 {
 		t.Errorf("%d panics counted, want 6", got)
 	}
-	if line := h.log.await(t, "panicked"); !strings.Contains(line, "server_test.go") {
+	if line := h.log.Await(t, "panicked"); !strings.Contains(line, "server_test.go") {
 		t.Errorf("the log line has no stack: %s", line)
 	}
-	for len(h.log.ch) > 0 {
-		if line := <-h.log.ch; strings.Contains(line, "panicked") {
+	for _, line := range h.log.Lines() {
+		if strings.Contains(line, "panicked") {
 			t.Errorf("logged again: %s", line)
 		}
 	}

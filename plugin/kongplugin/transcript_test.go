@@ -16,7 +16,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-func TestOurQuestionsAreTheRecordedBytes(t *testing.T) {
+func TestQuestionsEqualTheRecordedBytes(t *testing.T) {
 	recordedArguments := map[string][]byte{}
 	for _, line := range kongtest.Transcript(t) {
 		if question, ok := strings.CutPrefix(line.Label, "args of "); ok {
@@ -33,7 +33,7 @@ func TestOurQuestionsAreTheRecordedBytes(t *testing.T) {
 			continue // not recorded; the other headers are
 		}
 		want, ok := recordedArguments[name]
-		if variable, of := strings.CutPrefix(name, "kong.nginx.get_var="); of && !ok {
+		if variable, isVariable := strings.CutPrefix(name, "kong.nginx.get_var="); isVariable && !ok {
 			// A header's variable was not recorded: the question differs from a recorded one in its name alone.
 			request := recordedArguments["kong.nginx.get_var=request"]
 			want, ok = append([]byte{request[0], byte(len(variable))}, variable...), len(request) == 2+len("request")
@@ -73,7 +73,7 @@ func TestRecordedAnswersIdentifyTheRequest(t *testing.T) {
 			for _, b := range bounds {
 				got = append(got, b.Key)
 			}
-			return plenty(bounds, statuses)
+			return admitAll(bounds, statuses)
 		}, nil)
 		k := h.dial()
 		k.Answers = kongtest.AnswersOf(t, name)
@@ -93,11 +93,11 @@ func FuzzDecodeAnswers(f *testing.F) {
 		}
 	}
 	all := append(slices.Clone(questions), newHeaderQuestions([]string{"A"})...)
-	known := kongwire.NewInterner()
+	interner := kongwire.NewInterner()
 	f.Fuzz(func(t *testing.T, answer []byte) {
 		req := identity.Request{Headers: make([]string, 1)}
 		for _, q := range all {
-			if err := q.decode(answer, known, &req); err != nil && err != kongwire.ErrMalformed {
+			if err := q.decode(answer, interner, &req); err != nil && err != kongwire.ErrMalformed {
 				t.Errorf("%x: %v", answer, err)
 			}
 		}

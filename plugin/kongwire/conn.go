@@ -32,7 +32,7 @@ type conn struct {
 	event  Event
 
 	// unanswered counts the answers that Kong has still to send for what was sent. They come before the next call, and
-	// those that no event waits for are read past. queued counts the answers that Kong will owe for what is in out.
+	// those that no event waits for are skipped. queued counts the answers that Kong will owe for what is in out.
 	unanswered, queued int
 	lost               error // why the connection is unusable
 
@@ -85,7 +85,7 @@ func (c *conn) hangUp() {
 	}
 }
 
-// settle sends what is unsent and reads the answers that are still to come. If the connection closed while Kong sends
+// settle sends unsent frames and reads the answers that are still to come. If the connection closed while Kong sends
 // them, Kong would replay an event that has ended.
 func (c *conn) settle() {
 	if err := c.net.flush(); err != nil || c.unanswered == 0 {
@@ -128,14 +128,14 @@ func (c *conn) serveCall(ctx context.Context) bool {
 	return true
 }
 
-// logClose logs what broke the connection, unless Kong has closed it or the server drains.
+// logClose logs the error that broke the connection, unless Kong has closed it or the server drains.
 func (c *conn) logClose(message string, err error) {
 	if !isGone(err) && !isTimeout(err) {
 		c.server.log.Error(message, "error", err)
 	}
 }
 
-// nextFrame reads the next frame, past the answers that are still to come. A timeout means that the server drains.
+// nextFrame reads the next frame and skips the answers that are still to come. A timeout means that the server drains.
 func (c *conn) nextFrame() ([]byte, error) {
 	for {
 		frame, err := c.readWhole()
@@ -294,7 +294,7 @@ func (c *conn) sendExit() bool {
 	return true
 }
 
-// readAnswers reads the answers to the last n questions, past those to earlier ones.
+// readAnswers reads the answers to the last n questions and skips those to earlier ones.
 func (c *conn) readAnswers(n int, read func(i int, answer []byte) error) (failed error) {
 	for i := n - c.unanswered; i < n; i++ {
 		answer, err := c.readAnswer()
@@ -305,7 +305,7 @@ func (c *conn) readAnswers(n int, read func(i int, answer []byte) error) (failed
 		case c.lost != nil:
 			return c.lost
 		case isTimeout(err):
-			return err // the other answers are read past before the next call
+			return err // the other answers are skipped before the next call
 		case err != nil && failed == nil && i >= 0:
 			failed = err
 		}

@@ -1,5 +1,5 @@
 // Package kongwire serves Kong's plugin-server protocol: it lets a Go program be an external plugin of Kong Gateway. It
-// replaces the server of go-pdk, and knows nothing about what a plugin does.
+// replaces the server of go-pdk and is independent of what a plugin does.
 //
 // A plugin gives [New] a function that starts an instance from a config. Kong starts one instance of each config in
 // each of its workers, and then sends the requests of that config as events. An instance handles an event with
@@ -18,9 +18,9 @@
 // # Failures
 //
 // The protocol has no error reply. A connection that closes during an event means that the instance is lost: Kong
-// resets all instances of the plugin and replays the event, at once and again. So the server closes a connection only
-// for an unknown instance and for a frame that it cannot parse. It reads past an answer that is late or too long, and
-// hands the error to the instance. A replayed event is a new event for the plugin. A panic is answered by the
+// resets all instances of the plugin and replays the event repeatedly. So the server closes a connection only
+// for an unknown instance and for a frame that it cannot parse. It skips an answer that is late or too long, and
+// returns the error to the instance. A replayed event is a new event for the plugin. A panic is answered by the
 // instance's Fault, and ends neither the process nor the connection.
 //
 // A Lua error in a method that a plugin calls ends the request with a 500, which no plugin can prevent. Call only

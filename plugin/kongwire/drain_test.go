@@ -83,16 +83,18 @@ func TestADrainingConnectionSendsEverythingAndReadsTheAnswersToCome(t *testing.T
 	}
 }
 
-// pipes is a listener without a network, so that a test can have a clock of its own.
-type pipes struct {
+// pipeListener accepts connections without a network, which a test with a virtual clock needs.
+type pipeListener struct {
 	accepted chan net.Conn
 	closed   chan struct{}
 	once     sync.Once
 }
 
-func newPipes() *pipes { return &pipes{accepted: make(chan net.Conn), closed: make(chan struct{})} }
+func newPipeListener() *pipeListener {
+	return &pipeListener{accepted: make(chan net.Conn), closed: make(chan struct{})}
+}
 
-func (p *pipes) Accept() (net.Conn, error) {
+func (p *pipeListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-p.accepted:
 		return c, nil
@@ -101,19 +103,19 @@ func (p *pipes) Accept() (net.Conn, error) {
 	}
 }
 
-func (p *pipes) Close() error {
+func (p *pipeListener) Close() error {
 	p.once.Do(func() { close(p.closed) })
 	return nil
 }
 
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
+func (p *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
-// servePipes serves pipes. connect makes one, of which the server gets what wrap returns.
+// servePipes serves pipes. connect makes one and wraps the end of the server.
 func servePipes(
 	t *testing.T, access accessFunc, wrap func(net.Conn) net.Conn,
 ) (h *harness, connect func() *kongtest.Worker) {
 	t.Helper()
-	p := newPipes()
+	p := newPipeListener()
 	h = serveOn(t, access, nil, func(l net.Listener) net.Listener {
 		if err := l.Close(); err != nil {
 			t.Error(err)
@@ -131,12 +133,13 @@ func servePipes(
 	}
 }
 
-func asItIs(c net.Conn) net.Conn { return c }
+// unwrapped returns c.
+func unwrapped(c net.Conn) net.Conn { return c }
 
-// failing is a listener of a process that has no files left.
-type failing struct{ *pipes }
+// failingListener fails as in a process without free file descriptors.
+type failingListener struct{ *pipeListener }
 
-func (f failing) Accept() (net.Conn, error) {
+func (f failingListener) Accept() (net.Conn, error) {
 	select {
 	case <-f.closed:
 		return nil, net.ErrClosed
@@ -145,17 +148,17 @@ func (f failing) Accept() (net.Conn, error) {
 	}
 }
 
-func TestServeThatCannotAcceptTriesAgainAndEndsAtOnce(t *testing.T) {
+func TestServeRetriesAcceptAndStillEndsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := failing{newPipes()}
+		p := failingListener{newPipeListener()}
 		h := serveOn(t, greet, nil, func(l net.Listener) net.Listener {
 			if err := l.Close(); err != nil {
 				t.Error(err)
 			}
 			return p
 		})
-		time.Sleep(10500 * time.Millisecond) // of the test's own clock: the pauses have grown
-		if tries := len(h.log.ch); tries < 10 || tries > 20 {
+		time.Sleep(10500 * time.Millisecond) // on the virtual clock: the pauses have grown
+		if tries := len(h.log.Lines()); tries < 10 || tries > 20 {
 			t.Errorf("tried %d times in 10 s, want pauses that grow to a second", tries)
 		}
 		before := time.Now()
@@ -163,12 +166,12 @@ func TestServeThatCannotAcceptTriesAgainAndEndsAtOnce(t *testing.T) {
 			t.Error(err)
 		}
 		if took := time.Since(before); took != 0 {
-			t.Errorf("the end took %v: it waited for the next try", took)
+			t.Errorf("Serve took %v to end: it waited for the next try", took)
 		}
 	})
 }
 
-func TestAListenerThatIsClosedFromOutsideIsAnError(t *testing.T) {
+func TestServeReturnsAnErrorIfItsListenerIsClosedFromOutside(t *testing.T) {
 	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
 		t.Fatal(err)
@@ -181,25 +184,25 @@ func TestAListenerThatIsClosedFromOutsideIsAnError(t *testing.T) {
 	}
 }
 
-// hooked is a connection of which a test sees the deadlines before they are set.
-type hooked struct {
+// hookedConn calls set before it sets a deadline.
+type hookedConn struct {
 	net.Conn
 	set func(time.Time)
 }
 
-func (h hooked) SetDeadline(at time.Time) error {
+func (h hookedConn) SetDeadline(at time.Time) error {
 	h.set(at)
 	return h.Conn.SetDeadline(at)
 }
 
-func TestADrainThatBeginsWhileAnInterruptionIsUndoneIsSeen(t *testing.T) {
+func TestADrainThatBeginsWhileAnInterruptionIsUndoneEndsTheConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		interrupted, ended := make(chan struct{}, 2), make(chan time.Duration, 1)
 		var h *harness
 		var begin sync.Once
 		var connect func() *kongtest.Worker
 		h, connect = servePipes(t, greet, func(c net.Conn) net.Conn {
-			return hooked{c, func(at time.Time) {
+			return hookedConn{c, func(at time.Time) {
 				if !at.IsZero() {
 					interrupted <- struct{}{}
 					return
@@ -219,7 +222,7 @@ func TestADrainThatBeginsWhileAnInterruptionIsUndoneIsSeen(t *testing.T) {
 		})
 		connect()
 		synctest.Wait()
-		h.interruptIdle() // as a watchdog does that comes a moment too late
+		h.interruptIdle() // as a watchdog that is a moment late
 		if took := <-ended; took != 0 {
 			t.Errorf("an idle connection kept the server for %v", took)
 		}
@@ -228,7 +231,7 @@ func TestADrainThatBeginsWhileAnInterruptionIsUndoneIsSeen(t *testing.T) {
 
 func TestADrainThatInterruptsLateDoesNotCutOffTheAnswersToCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, connect := servePipes(t, greet, asItIs)
+		h, connect := servePipes(t, greet, unwrapped)
 		k := connect()
 		id := k.StartInstance(1, "{}")
 		k.Begin(id, getConsumer)
@@ -249,7 +252,7 @@ func TestADrainThatInterruptsLateDoesNotCutOffTheAnswersToCome(t *testing.T) {
 	})
 }
 
-func TestAnEventThatDoesNotEndCannotHoldUpTheEndForLongerThanTheDrainTime(t *testing.T) {
+func TestAnEventThatDoesNotEndIsCutOffAfterTheDrainTime(t *testing.T) {
 	entered := make(chan struct{})
 	h := serve(t, func(ctx context.Context, _ *Event) error {
 		close(entered)
@@ -292,10 +295,9 @@ func TestAPeerThatNeverNoticesTheEndDoesNotHoldUpTheDrain(t *testing.T) {
 	if err := h.stop(); err != nil {
 		t.Error(err)
 	}
-	close(h.log.ch)
-	for line := range h.log.ch {
+	for _, line := range h.log.Lines() {
 		if strings.Contains(line, "drain time") {
-			t.Errorf("logged %s; a connection without an event is no event that runs too long", line)
+			t.Errorf("logged %s; the connection has no event", line)
 		}
 	}
 }
@@ -326,8 +328,8 @@ func TestACallThatHasArrivedWhenTheDrainBeginsIsAnswered(t *testing.T) {
 
 func TestConnectionsThatWaitToBeAcceptedWhenTheDrainBeginsAreServed(t *testing.T) {
 	gate := make(chan struct{})
-	h := serveOn(t, greet, nil, func(l net.Listener) net.Listener { return gated{l.(*net.UnixListener), gate} })
-	k := h.dial() // in the kernel's queue
+	h := serveOn(t, greet, nil, func(l net.Listener) net.Listener { return gatedListener{l.(*net.UnixListener), gate} })
+	k := h.dial() // in the queue of the kernel
 	k.Call(&pb.RpcCall{Call: &pb.RpcCall_CmdGetPluginNames{CmdGetPluginNames: &pb.CmdGetPluginNames{}}})
 	stopped := make(chan error, 1)
 	go func() { stopped <- h.stop() }()
@@ -343,13 +345,13 @@ func TestConnectionsThatWaitToBeAcceptedWhenTheDrainBeginsAreServed(t *testing.T
 	}
 }
 
-// gated is a listener that accepts nothing until its gate opens.
-type gated struct {
+// gatedListener accepts nothing until its gate opens.
+type gatedListener struct {
 	*net.UnixListener
 	gate chan struct{}
 }
 
-func (g gated) Accept() (net.Conn, error) {
+func (g gatedListener) Accept() (net.Conn, error) {
 	<-g.gate
 	return g.UnixListener.Accept()
 }

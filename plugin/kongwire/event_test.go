@@ -47,7 +47,7 @@ func TestNothingFollowsAnExit(t *testing.T) {
 	}
 }
 
-func TestLocalIsKeptForTheEventsOfOneConnection(t *testing.T) {
+func TestLocalIsKeptBetweenTheEventsOfAConnection(t *testing.T) {
 	h := serve(t, func(_ context.Context, e *Event) error {
 		n, _ := e.Local.(int) // 0 in the first event
 		e.Local = n + 1
@@ -108,7 +108,7 @@ func TestEveryInstanceIsClosedOnce(t *testing.T) {
 	}
 }
 
-func TestConfigsOfOnePluginDifferBetweenWorkersByTheirSequenceAlone(t *testing.T) {
+func TestCommonIsEqualForTheWorkersOfOneConfig(t *testing.T) {
 	one := parseConfig([]byte(`{"__seq__":1,"a":[1],"__plugin_id":"p"}`))
 	two := parseConfig([]byte(`{"a":[1],"__plugin_id":"p","__seq__":2}`))
 	if string(one.Common) != string(two.Common) || one.id != 1 || two.id != 2 || one.PluginID != "p" {

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// maxFrame bounds a frame. Configs can be large; anything larger is not this protocol.
+	// maxFrame bounds a frame. Large configs fit.
 	maxFrame = 64 << 20
 	// maxAnswer bounds the answer to one question. Kong's own bounds on a request's headers are far below.
 	maxAnswer = 4 << 20
@@ -42,7 +42,7 @@ func newFrameReader(r io.Reader) frameReader {
 // buffered returns how many bytes the next read has without waiting.
 func (f *frameReader) buffered() int { return f.r.Buffered() }
 
-// readFrame returns the next frame, which is valid until the next call. It reads past a frame longer than limit and
+// readFrame returns the next frame, which is valid until the next call. It skips a frame longer than limit and
 // returns errAnswerTooLong. A frame longer than maxFrame is errFrameTooLong, after which nothing can be read.
 func (f *frameReader) readFrame(limit int) ([]byte, error) {
 	if err := f.readLength(limit); err != nil {

@@ -2,13 +2,10 @@ package kongwire
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net"
 	"path/filepath"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongwire/kongtest"
@@ -18,10 +15,10 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const getConsumer = "kong.client.get_consumer"
 
-// alice is the username of the consumer that was recorded in case key-auth.
+// alice is the username of the consumer in the recorded case key-auth.
 const alice = "alice"
 
-// greet sets a header with the consumer's name, which one question asks for.
+// greet asks for the consumer and sets a header with its name.
 func greet(_ context.Context, e *Event) error {
 	name, err := consumerName(e)
 	if err != nil {
@@ -31,7 +28,7 @@ func greet(_ context.Context, e *Event) error {
 	return nil
 }
 
-// pass answers nothing.
+// pass lets a request pass.
 func pass(context.Context, *Event) error { return nil }
 
 // deny asks for the consumer and ends the request.
@@ -56,36 +53,11 @@ type harness struct {
 	*Server
 	t    testing.TB
 	path string
-	log  *lines
+	log  *kongtest.Log
 	stop func() error
 }
 
-// lines is a log that a test can wait for.
-type lines struct{ ch chan string }
-
-func (l *lines) Write(p []byte) (int, error) {
-	select {
-	case l.ch <- string(p):
-	default:
-	}
-	return len(p), nil
-}
-
-func (l *lines) await(t *testing.T, part string) string {
-	t.Helper()
-	for {
-		select {
-		case line := <-l.ch:
-			if strings.Contains(line, part) {
-				return line
-			}
-		case <-time.After(10 * time.Second):
-			t.Fatalf("no log line contains %q", part)
-		}
-	}
-}
-
-// plainListener makes connections that the server does not recognise as unix sockets.
+// plainListener makes connections that the server does not recognize as unix sockets.
 type plainListener struct{ net.Listener }
 
 func (l plainListener) Accept() (net.Conn, error) {
@@ -102,7 +74,7 @@ func serve(t testing.TB, access accessFunc, change func(*Options)) *harness {
 // serveOn serves the connections of the listener that wrap returns.
 func serveOn(t testing.TB, access accessFunc, change func(*Options), wrap func(net.Listener) net.Listener) *harness {
 	t.Helper()
-	h := &harness{t: t, path: filepath.Join(t.TempDir(), "s"), log: &lines{make(chan string, 1000)}}
+	h := &harness{t: t, path: filepath.Join(t.TempDir(), "s"), log: kongtest.NewLog()}
 	options := Options{
 		Name:  "plugin",
 		Log:   slog.New(slog.NewJSONHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -116,35 +88,14 @@ func serveOn(t testing.TB, access accessFunc, change func(*Options), wrap func(n
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- h.Serve(ctx, wrap(listener)) }()
-	stopped := false
-	h.stop = func() error {
-		if stopped {
-			return nil
-		}
-		stopped = true
-		cancel()
-		select {
-		case err := <-served:
-			return err
-		case <-time.After(20 * time.Second):
-			return errors.New("Serve did not return")
-		}
-	}
-	t.Cleanup(func() {
-		if err := h.stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	h.stop = kongtest.Serve(t, wrap(listener), h.Serve)
 	return h
 }
 
 // writes returns how many writes to sockets the server has done.
 func (h *harness) writes() uint64 { return h.Counters().Writes }
 
-// dial connects a worker of Kong, which has the recorded answers of case key-auth.
+// dial connects a worker of Kong with the recorded answers of case key-auth.
 func (h *harness) dial() *kongtest.Worker {
 	h.t.Helper()
 	k := kongtest.Dial(h.t, h.path)

@@ -7,13 +7,12 @@ import (
 	"time"
 )
 
-// Instance is what a plugin makes of one config. Its functions are called by the goroutines of several connections at
-// once.
+// Instance holds the functions of a plugin for one config. The goroutines of several connections call them at once.
 type Instance struct {
 	// Access handles the access phase of one request (required). ctx ends when the drain time of the server is over. An
-	// error is counted and logged once for its text; what Access has put into e is sent all the same.
+	// error is counted and logged once for its text; the headers and calls that Access added to e are sent all the same.
 	Access func(ctx context.Context, e *Event) error
-	// Fault handles an event in which Access panicked; what Access had not sent is dropped. It should not ask, because
+	// Fault handles an event in which Access panicked; all that Access had not sent is dropped. It should not ask, because
 	// the time budget may be used up. nil: the request passes.
 	Fault func(e *Event)
 	// Close is called once, when Kong has closed the instance or replaced it. nil: nothing is to be closed.
@@ -23,7 +22,7 @@ type Instance struct {
 // Config is the config of one instance. Its slices are valid until Start returns.
 type Config struct {
 	JSON []byte // as Kong has sent it; not necessarily valid JSON
-	// Common is JSON without what differs between Kong's workers: it is equal for the instances of one config.
+	// Common is JSON without the fields that differ between Kong's workers. It is equal for the instances of one config.
 	Common []byte
 	// PluginID is the id of the plugin config in Kong, and RouteID the one of its route. Each is "" if Kong sends none.
 	PluginID, RouteID string
@@ -31,7 +30,7 @@ type Config struct {
 	id int32 // 0: Kong gives none
 }
 
-// parseConfig reads what Kong adds to a config. A part of the wrong type counts as absent.
+// parseConfig reads the fields that Kong adds to a config. A field of the wrong type counts as absent.
 func parseConfig(raw []byte) Config {
 	c := Config{JSON: raw, Common: raw}
 	var parts map[string]json.RawMessage
@@ -75,21 +74,21 @@ func newInstances() *instances {
 	return &instances{byID: map[int32]*started{}, lastID: firstOwnID}
 }
 
-// get returns the instance with an id, nil if there is none.
+// get returns the instance with an id, or nil.
 func (r *instances) get(id int32) *started {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.byID[id]
 }
 
-// count returns how many instances there are.
+// count returns the number of instances.
 func (r *instances) count() int {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return len(r.byID)
 }
 
-// add adds an instance. It closes the one that had the same id.
+// add adds an instance and closes an earlier one with the same id.
 func (r *instances) add(id int32, instance Instance) *started {
 	in := &started{Instance: instance, id: id, at: time.Now().Unix()}
 	r.mu.Lock()

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestANameThatComesAgainNeedsNoMemoryAndIsTheSame(t *testing.T) {
+func TestARepeatedStringIsEqualAndAllocatesNothing(t *testing.T) {
 	interner := NewInterner()
 	buffer := []byte("acme")
 	first := interner.String(buffer)
@@ -19,7 +19,7 @@ func TestANameThatComesAgainNeedsNoMemoryAndIsTheSame(t *testing.T) {
 	}
 }
 
-func TestNamesAreForgottenNotMistaken(t *testing.T) {
+func TestEvictedStringsAreStillReturnedRight(t *testing.T) {
 	interner := NewInterner()
 	for round := range 2 {
 		for i := range 10 * internSets * internPerSet {

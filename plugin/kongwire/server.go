@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// acceptLast is how long a server that ends accepts the connections that the kernel has made already.
+// acceptLast is how long an ending server accepts connections from the queue of the kernel.
 const acceptLast = 20 * time.Millisecond
 
 // Options configure a Server.
@@ -24,7 +24,7 @@ type Options struct {
 	// events too. Requests wait while it runs. Connections call it at the same time.
 	Start func(Config) Instance
 
-	// Version, Priority and Schema describe the plugin to a Kong that asks the server for them. Schema is the JSON of
+	// Version, Priority and Schema describe the plugin to Kong, if it requests them. Schema is the JSON of
 	// the plugin's config schema.
 	Version  string
 	Priority int32
@@ -35,7 +35,7 @@ type Options struct {
 	Log    *slog.Logger  // nil: nothing is logged
 }
 
-// Counters are the server's own numbers since its start.
+// Counters count what a server has done since its start.
 type Counters struct {
 	Events           uint64 // HandleEvent calls for known instances
 	Questions        uint64 // PDK questions sent
@@ -97,7 +97,7 @@ func New(o Options) *Server {
 	return s
 }
 
-// Counters returns the server's numbers.
+// Counters returns the server's counters.
 func (s *Server) Counters() Counters {
 	c := &s.counters
 	return Counters{

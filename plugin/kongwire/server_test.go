@@ -13,7 +13,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongwire/kongtest"
 )
 
-func TestAnUnknownInstanceClosesTheConnectionAndNothingElseDoes(t *testing.T) {
+func TestAnUnknownInstanceClosesTheConnectionAndAnUnknownEventDoesNot(t *testing.T) {
 	h := serve(t, greet, nil)
 	k := h.dial()
 	if err := k.Event(99); err == nil {
@@ -36,7 +36,7 @@ func TestAnUnknownInstanceClosesTheConnectionAndNothingElseDoes(t *testing.T) {
 	if _, err := k.Receive(); err == nil {
 		t.Error("an unparseable frame did not close the connection")
 	}
-	h.log.await(t, "cannot parse a call")
+	h.log.Await(t, "cannot parse a call")
 }
 
 func TestAFrameOver64MiBClosesTheConnectionWithALogLine(t *testing.T) {
@@ -48,10 +48,10 @@ func TestAFrameOver64MiBClosesTheConnectionWithALogLine(t *testing.T) {
 	if _, err := k.Receive(); err == nil {
 		t.Error("the connection was not closed")
 	}
-	h.log.await(t, "longer than 67108864 bytes")
+	h.log.Await(t, "longer than 67108864 bytes")
 }
 
-func TestAnExceededBudgetIsAnsweredAndTheLateAnswerIsReadPast(t *testing.T) {
+func TestAnEventOverItsBudgetIsAnsweredAndItsLateAnswerSkipped(t *testing.T) {
 	h := serve(t, greet, func(o *Options) { o.Budget = 20 * time.Millisecond })
 	k := h.dial()
 	id := k.StartInstance(1, "{}")
@@ -69,7 +69,7 @@ func TestAnExceededBudgetIsAnsweredAndTheLateAnswerIsReadPast(t *testing.T) {
 		t.Fatal(err)
 	}
 	if k.Headers["X-Consumer"] != alice {
-		t.Errorf("headers %v: the late answer was taken for the next event's", k.Headers)
+		t.Errorf("headers %v: the next event got the late answer", k.Headers)
 	}
 	if got := h.Counters().Failures; got != 1 {
 		t.Errorf("%d failures, want 1", got)
@@ -98,7 +98,7 @@ func TestAFrameThatArrivesByteByByteIsWhole(t *testing.T) {
 	}
 }
 
-func TestConfigsWithoutASequenceOfTheirOwnGetInstancesOfTheirOwn(t *testing.T) {
+func TestConfigsWithoutASequenceGetDifferentInstances(t *testing.T) {
 	h := serve(t, greet, nil)
 	k := h.dial()
 	// Kong sends 0 to every config when it cannot count, and the protocol takes 0 for absent.

@@ -11,8 +11,8 @@ import (
 )
 
 // socket is a connection that writes and waits for the answer in one step. Calls into the kernel are most of the cost
-// of an event. This saves the read that finds nothing before each wait, and what Go does around calls that could block
-// (these cannot). Go's poller waits.
+// of an event. This saves the read that finds nothing before each wait, and the work of Go's scheduler around calls
+// that could block. Go's poller waits.
 type socket struct {
 	net.Conn
 	raw    syscall.RawConn // nil: not a unix socket, so Conn is read and written in the usual way

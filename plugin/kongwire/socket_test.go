@@ -14,8 +14,8 @@ import (
 // eachSocket runs a test with sockets of both kinds and their peers.
 func eachSocket(t *testing.T, test func(t *testing.T, s *socket, peer net.Conn, writes *atomic.Uint64)) {
 	for name, kind := range map[string]func(net.Conn) net.Conn{
-		"unix socket":       func(c net.Conn) net.Conn { return c },
-		"of unknown making": func(c net.Conn) net.Conn { return struct{ net.Conn }{c} },
+		"unix socket":        func(c net.Conn) net.Conn { return c },
+		"another connection": func(c net.Conn) net.Conn { return struct{ net.Conn }{c} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
@@ -43,7 +43,7 @@ func eachSocket(t *testing.T, test func(t *testing.T, s *socket, peer net.Conn, 
 	}
 }
 
-func TestWhatWasSentIsWrittenBeforeTheReadWaits(t *testing.T) {
+func TestSentBytesAreWrittenBeforeTheReadWaits(t *testing.T) {
 	eachSocket(t, func(t *testing.T, s *socket, peer net.Conn, writes *atomic.Uint64) {
 		go func() {
 			question := make([]byte, 8)
@@ -62,7 +62,7 @@ func TestWhatWasSentIsWrittenBeforeTheReadWaits(t *testing.T) {
 	})
 }
 
-func TestWhatWasSentIsWrittenAlthoughTheReadIsInterrupted(t *testing.T) {
+func TestSentBytesAreWrittenAlthoughTheReadIsInterrupted(t *testing.T) {
 	eachSocket(t, func(t *testing.T, s *socket, peer net.Conn, _ *atomic.Uint64) {
 		if err := s.SetDeadline(time.Unix(1, 0)); err != nil {
 			t.Fatal(err)
@@ -71,12 +71,12 @@ func TestWhatWasSentIsWrittenAlthoughTheReadIsInterrupted(t *testing.T) {
 		got := make(chan string, 1)
 		go func() {
 			answer := make([]byte, 6)
-			_, _ = io.ReadFull(peer, answer) // what is missing is seen
+			_, _ = io.ReadFull(peer, answer) // the comparison shows missing bytes
 			got <- string(answer)
 			peer.Close()
 		}()
 		if n, err := s.Read(make([]byte, 100)); n != 0 || (!isTimeout(err) && err != io.EOF) {
-			t.Errorf("%d bytes, %v; want the interruption, or the end if that was taken for another's", n, err)
+			t.Errorf("%d bytes, %v; want a timeout or the end", n, err)
 		}
 		if answer := <-got; answer != "answer" {
 			t.Errorf("the peer has read %q", answer)
@@ -90,7 +90,7 @@ func TestAPeerThatReadsSlowlyGetsAllOfALongAnswer(t *testing.T) {
 		got := make(chan []byte, 1)
 		go func() {
 			answer := make([]byte, len(long))
-			n, _ := io.ReadFull(peer, answer) // what is missing is seen
+			n, _ := io.ReadFull(peer, answer) // the comparison shows missing bytes
 			got <- answer[:n]
 			peer.Close()
 		}()
@@ -104,7 +104,7 @@ func TestAPeerThatReadsSlowlyGetsAllOfALongAnswer(t *testing.T) {
 	})
 }
 
-func TestAWriteThatIsInterruptedTwiceIsNoInterruptionButTheEnd(t *testing.T) {
+func TestAWriteThatIsInterruptedTwiceFailsForGood(t *testing.T) {
 	long := bytes.Repeat([]byte("0123456789abcdef"), 1<<17) // more than the kernel keeps
 	eachSocket(t, func(t *testing.T, s *socket, _ net.Conn, _ *atomic.Uint64) {
 		done := make(chan struct{})
@@ -133,10 +133,10 @@ func TestAWriteThatIsInterruptedTwiceIsNoInterruptionButTheEnd(t *testing.T) {
 	})
 }
 
-func TestWhatCameBeforeTheWriteIsFoundWhenNoAnswerIsDue(t *testing.T) {
+func TestInputBeforeTheWriteIsReadWhenNoAnswerIsDue(t *testing.T) {
 	eachSocket(t, func(t *testing.T, s *socket, peer net.Conn, _ *atomic.Uint64) {
 		buffer := make([]byte, 100)
-		for _, call := range []string{"first", "second"} { // which does not wait for the return of the first
+		for _, call := range []string{"first", "second"} { // before the return of the first
 			if _, err := peer.Write([]byte(call)); err != nil {
 				t.Fatal(err)
 			}
@@ -152,7 +152,7 @@ func TestWhatCameBeforeTheWriteIsFoundWhenNoAnswerIsDue(t *testing.T) {
 	})
 }
 
-// poll has Go's poller see all that has happened: it waits for connections, which is done by polling.
+// poll makes Go's poller handle all events so far: accepting connections polls.
 func poll(t *testing.T) {
 	t.Helper()
 	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "p"))
@@ -162,7 +162,7 @@ func poll(t *testing.T) {
 	defer listener.Close()
 	for range 20 {
 		go func() {
-			if c, err := net.Dial("unix", listener.Addr().String()); err == nil { // else Accept fails, in the end
+			if c, err := net.Dial("unix", listener.Addr().String()); err == nil { // else Accept fails
 				c.Close()
 			}
 		}()
@@ -174,7 +174,7 @@ func poll(t *testing.T) {
 	}
 }
 
-func TestCallsThatDoNotWaitForTheReturnOfTheOneBeforeAreAnswered(t *testing.T) {
+func TestPipelinedCallsAreAnswered(t *testing.T) {
 	h := serve(t, pass, nil)
 	k := h.dial()
 	id := k.StartInstance(1, "{}")

@@ -13,7 +13,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongwire/kongtest"
 )
 
-func TestKongsRecordedCallsAreAnswered(t *testing.T) {
+func TestRecordedCallsOfKongAreAnswered(t *testing.T) {
 	h := serve(t, pass, nil)
 	k := h.dial()
 	calls := 0
@@ -55,12 +55,12 @@ func TestKongsRecordedCallsAreAnswered(t *testing.T) {
 
 func seqOf(t *testing.T, config []byte) int32 {
 	t.Helper()
-	_, rest, ok := bytes.Cut(config, []byte(`"__seq__":`))
+	_, digits, ok := bytes.Cut(config, []byte(`"__seq__":`))
 	if !ok {
 		t.Fatalf("no __seq__ in %s", config)
 	}
 	var n int32
-	for _, c := range rest {
+	for _, c := range digits {
 		if c < '0' || c > '9' {
 			break
 		}
@@ -69,7 +69,7 @@ func seqOf(t *testing.T, config []byte) int32 {
 	return n
 }
 
-func TestOurAnswersAreTheRecordedMessages(t *testing.T) {
+func TestAnswersEqualTheRecordedMessages(t *testing.T) {
 	header := func(name, value string) Header { return Header{Name: name, Value: []byte(value)} }
 	headers := []Header{
 		header("X-RateLimit-Limit", "100"),
@@ -145,18 +145,18 @@ func FuzzFrames(f *testing.F) {
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff}, 3)
 	f.Fuzz(func(t *testing.T, stream []byte, limit int) {
 		frames := newFrameReader(bytes.NewReader(stream))
-		for rest := stream; ; {
+		for left := stream; ; {
 			frame, err := frames.readFrame(limit)
 			if err != nil && err != errAnswerTooLong {
 				return
 			}
-			size := int(binary.LittleEndian.Uint32(rest))
-			if want := rest[4 : 4+size]; err == nil && !bytes.Equal(frame, want) {
+			size := int(binary.LittleEndian.Uint32(left))
+			if want := left[4 : 4+size]; err == nil && !bytes.Equal(frame, want) {
 				t.Fatalf("frame %q, want %q", frame, want)
 			} else if (err != nil) != (size > limit) {
 				t.Fatalf("a frame of %d bytes with limit %d: %v", size, limit, err)
 			}
-			rest = rest[4+size:]
+			left = left[4+size:]
 		}
 	})
 }

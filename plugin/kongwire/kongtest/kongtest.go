@@ -1,5 +1,5 @@
 // Package kongtest plays Kong for the tests of plugins: a [Worker] starts instances, sends events and answers the
-// plugin's questions, in the order in which Kong does. It has the frames of a running Kong 3.9.3, which were recorded.
+// plugin's questions, in the order in which Kong does. It holds recorded frames of a running Kong 3.9.3.
 //
 // It shares no code with package kongwire: its messages are the generated ones of go-pdk.
 package kongtest
@@ -165,13 +165,13 @@ func (k *Worker) Return() (*pb.RpcReturn, error) {
 	return &m, nil
 }
 
-// StartInstance starts an instance of plugin-1 and returns its id. config is JSON without what Kong adds.
+// StartInstance starts an instance of plugin-1 and returns its id. config is JSON without the fields that Kong adds.
 func (k *Worker) StartInstance(seq int, config string) int32 {
 	k.t.Helper()
 	return k.StartRaw([]byte(WithSeq(seq, "plugin-1", config)))
 }
 
-// WithSeq returns a config with what Kong adds.
+// WithSeq returns a config with the fields that Kong adds.
 func WithSeq(seq int, plugin, config string) string {
 	added := map[string]any{"__seq__": seq, "__plugin_id": plugin, "__key__": "plugins:x", "__ws_id": "ws"}
 	extra, _ := json.Marshal(added) // of these types it always succeeds
@@ -215,7 +215,7 @@ func (k *Worker) Begin(id int32, method string) {
 }
 
 // Event runs one event as Kong does: it answers the questions one after another, keeps the headers, and drops the
-// connection on exit. The error is what ended the connection.
+// connection on exit. The error is the one that ended the connection.
 func (k *Worker) Event(id int32) error {
 	k.t.Helper()
 	k.Questions, k.Headers, k.Exit = nil, nil, nil
@@ -273,7 +273,7 @@ func decodeHeaders(t T, arguments []byte) map[string]string {
 	return headers
 }
 
-// FastEvent runs an event without looking into it: it answers each question by its method, and set_headers with
+// FastEvent runs an event without decoding it: it answers each question by its method, and set_headers with
 // nothing. It costs little and allocates nothing, for benchmarks.
 func (k *Worker) FastEvent(id int32) error {
 	k.Sequence++

@@ -19,22 +19,22 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// BenchmarkSocket drives events through the sockets of built plugin servers and compares, in turns within one run, how
-// many there are in a second and what CPU time of the server each takes, if /proc has it. Every server is a
-// process with one thread, so the ratios hold on a noisy machine:
+// BenchmarkSocket drives events through the sockets of built plugin servers, in turns within one run. It compares
+// events per second and, with /proc, the CPU time per event. Every server is a process with one thread, so the ratios
+// hold on a noisy machine:
 //
-//   - ours, with four limits in memory and all headers;
-//   - one of our loop that asks the same question and sets the same headers, and limits nothing;
-//   - ours with a config that asks nothing: what a plugin costs at least;
-//   - one that asks the same question and sets headers with go-pdk's own client and server, and limits nothing.
+//   - ours: four limits in memory and all headers;
+//   - noop: asks the same question through our server, sets the same headers, and limits nothing;
+//   - asks-nothing: ours with a config that needs no fact, which is the least that a plugin costs;
+//   - go-pdk: asks the same question and sets headers with go-pdk's client and server, and limits nothing.
 func BenchmarkSocket(b *testing.B) {
 	const connections, turn = 8, 2000
 	dir := b.TempDir()
 	config := strings.Replace(fourLimits("", routeScoped), "{", `{"__seq__":1,`, 1)
 	path := func(name string) string { return filepath.Join(dir, name+".socket") }
-	process := build(b, dir, "ours", "../cmd/tenant-rate-limiting", "-log-level", "error", "-metrics-listen", "off")
+	process := buildServer(b, dir, "ours", "../cmd/tenant-rate-limiting", "-log-level", "error", "-metrics-listen", "off")
 	ours := startPlugin(b, process, path("ours"), config)
-	gopdk := build(b, dir, "gopdk", "../kongwire/internal/gopdkplugin")
+	gopdk := buildServer(b, dir, "gopdk", "../kongwire/internal/gopdkplugin")
 	noop := exec.Command(os.Args[0])
 	noop.Env = []string{noopSocket + "=" + path("noop")}
 	drivers := []struct {
@@ -43,7 +43,7 @@ func BenchmarkSocket(b *testing.B) {
 	}{
 		{"ours", ours},
 		{"noop", startPlugin(b, noop, path("noop"), config)},
-		{"asks-nothing", ours.another(`{"__seq__":2,"tiers":[{"name":"a"}]}`)},
+		{"asks-nothing", ours.startAnother(`{"__seq__":2,"tiers":[{"name":"a"}]}`)},
 		{"go-pdk", startPlugin(b, gopdk, path("gopdk"), `{"__seq__":1}`)},
 	}
 	took, used := make([]time.Duration, len(drivers)), make([]time.Duration, len(drivers))
@@ -61,7 +61,7 @@ func BenchmarkSocket(b *testing.B) {
 		b.ReportMetric(float64(events)/took[i].Seconds(), d.name+"-events/s")
 		b.ReportMetric(float64(used[i].Nanoseconds())/1e3/float64(events), d.name+"-cpu-µs")
 	}
-	b.ReportMetric(0, "ns/op") // of all together: says nothing
+	b.ReportMetric(0, "ns/op") // the sum of all drivers has no meaning
 }
 
 // driver plays Kong's workers.
@@ -72,8 +72,8 @@ type driver struct {
 	dial     func() *kongtest.Worker
 }
 
-// build builds a plugin server that serves the socket beside its executable.
-func build(b *testing.B, dir, name, source string, arguments ...string) *exec.Cmd {
+// buildServer builds a plugin server that serves the socket beside its executable.
+func buildServer(b *testing.B, dir, name, source string, arguments ...string) *exec.Cmd {
 	b.Helper()
 	binary := filepath.Join(dir, name)
 	if out, err := exec.Command("go", "build", "-o", binary, source).CombinedOutput(); err != nil {
@@ -82,23 +82,24 @@ func build(b *testing.B, dir, name, source string, arguments ...string) *exec.Cm
 	return exec.Command(binary, append(arguments, "-kong-prefix", dir)...)
 }
 
-// noopSocket is the variable that makes this executable serve a plugin that limits nothing, at the socket that it
-// names.
+// noopSocket is the environment variable that makes this executable serve a plugin that limits nothing. Its value is
+// the path of the socket.
 const noopSocket = "NOOP_PLUGIN_SOCKET"
 
+// serveNoop serves a plugin that limits nothing, and returns the exit code.
 func serveNoop(socket string) int {
 	listener, err := net.Listen("unix", socket)
 	if err == nil {
-		err = New(Options{Build: limitless}).Serve(context.Background(), listener)
+		err = New(Options{Build: buildUnlimited}).Serve(context.Background(), listener)
 	}
 	fmt.Fprintln(os.Stderr, err)
 	return 1
 }
 
-// limitless builds paths that answer as if there were always room.
-func limitless(config schema.Config, snapshot *policy.Plan) (*admit.Path, func(), error) {
-	path := &admit.Path{Buckets: bucketsFunc(plenty), Renderer: response.New(config, nil)}
-	path.Policies.Store(snapshot)
+// buildUnlimited builds paths that admit every request.
+func buildUnlimited(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
+	path := &admit.Path{Buckets: bucketsFunc(admitAll), Renderer: response.New(config, nil)}
+	path.Policies.Store(plan)
 	return path, nil, nil
 }
 
@@ -111,8 +112,8 @@ func startPlugin(b *testing.B, process *exec.Cmd, socket, config string) *driver
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
-		_ = process.Process.Kill() // if it fails, the process has ended
-		_ = process.Wait()         // ended by us
+		_ = process.Process.Kill() // it fails if the process has ended
+		_ = process.Wait()         // the error is the kill
 	})
 	d := &driver{process: process.Process.Pid, dial: func() *kongtest.Worker {
 		c, err := net.Dial("unix", socket)
@@ -133,14 +134,14 @@ func startPlugin(b *testing.B, process *exec.Cmd, socket, config string) *driver
 	return d
 }
 
-// another drives another instance of the same server.
-func (d *driver) another(config string) *driver {
+// startAnother starts another instance on the same server and returns its driver.
+func (d *driver) startAnother(config string) *driver {
 	return &driver{process: d.process, dial: d.dial, conns: d.conns, instance: d.conns[0].StartRaw([]byte(config))}
 }
 
-// cpu is the CPU time of all of the server's threads so far; 0 without /proc.
+// cpu returns the CPU time of all threads of the server, or 0 without /proc.
 func (d *driver) cpu() (total time.Duration) {
-	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", d.process)) // the pattern is a good one
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", d.process)) // the pattern is valid
 	for _, thread := range threads {
 		text, err := os.ReadFile(thread)
 		if err != nil {

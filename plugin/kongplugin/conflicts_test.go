@@ -15,7 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// timeline is a set of instances on a clock of the test's own.
+// timeline holds configs on a clock that the test sets.
 type timeline struct {
 	*configs
 	now time.Duration
@@ -29,14 +29,14 @@ func newTimeline() *timeline {
 	return l
 }
 
-// define starts an instance of a plugin whose one limit is limit.
+// define starts an instance of a plugin with one limit.
 func (l *timeline) define(seq int, plugin string, limit int) *instance {
 	const config = `{"tiers":[{"name":"a","limits":[{"name":"burst","scope":"tenant","limit":%d,"window_size":1}]}]}`
 	text := []byte(kongtest.WithSeq(seq, plugin, fmt.Sprintf(config, limit)))
 	return l.start(kongwire.Config{JSON: text, Common: text, PluginID: plugin})
 }
 
-// conflicts returns how many were logged since the last call.
+// conflicts returns the number of conflicts logged since the last call.
 func (l *timeline) conflicts() int {
 	defer l.log.Reset()
 	return strings.Count(l.log.String(), "share its buckets")

@@ -10,9 +10,9 @@ import (
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
 )
 
-func TestHalfACallThatGoesNoFurtherClosesTheConnectionAndAnIdleOneStays(t *testing.T) {
+func TestAnIncompleteCallClosesItsConnectionAndAnIdleOneStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, connect := servePipes(t, greet, asItIs)
+		h, connect := servePipes(t, greet, unwrapped)
 		idle, half := connect(), connect()
 		half.Write(appendFrame(nil, make([]byte, 100))[:50])
 		before := time.Now()
@@ -25,8 +25,8 @@ func TestHalfACallThatGoesNoFurtherClosesTheConnectionAndAnIdleOneStays(t *testi
 		if waited := time.Since(before); waited < frameTime || waited > frameTime+time.Second {
 			t.Errorf("closed after %v, want %v", waited, frameTime)
 		}
-		h.log.await(t, "a frame began and did not end")
-		time.Sleep(time.Hour) // of the test's own clock
+		h.log.Await(t, "a frame began and did not end")
+		time.Sleep(time.Hour) // on the virtual clock
 		if id := idle.StartInstance(1, "{}"); id != 1 {
 			t.Errorf("an idle connection answers %d", id)
 		}
@@ -35,7 +35,7 @@ func TestHalfACallThatGoesNoFurtherClosesTheConnectionAndAnIdleOneStays(t *testi
 
 func TestACallThatComesInPartsIsAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, connect := servePipes(t, greet, asItIs)
+		_, connect := servePipes(t, greet, unwrapped)
 		k := connect()
 		id := k.StartInstance(1, "{}")
 		for range 3 {
@@ -43,7 +43,7 @@ func TestACallThatComesInPartsIsAnswered(t *testing.T) {
 			call := appendFrame(nil, appendVarint(nil, 1, uint64(k.Sequence)))
 			for _, part := range [][]byte{call[:2], call[2:5], call[5:]} {
 				k.Write(part)
-				time.Sleep(frameTime - time.Second) // of the test's own clock
+				time.Sleep(frameTime - time.Second) // on the virtual clock
 			}
 			if _, err := k.Return(); err != nil {
 				t.Fatal(err)
@@ -55,7 +55,7 @@ func TestACallThatComesInPartsIsAnswered(t *testing.T) {
 	})
 }
 
-func TestAnAnswerThatIsTooLongAndLateIsReadPast(t *testing.T) {
+func TestALateAndTooLongAnswerIsSkipped(t *testing.T) {
 	h := serve(t, greet, func(o *Options) { o.Budget = 20 * time.Millisecond })
 	k := h.dial()
 	id := k.StartInstance(1, "{}")
@@ -78,7 +78,7 @@ func TestAnEventWithoutAnAnswerInTimeIsLoggedWithItsBudget(t *testing.T) {
 	h := serve(t, greet, func(o *Options) { o.Budget = 20 * time.Millisecond })
 	k := h.dial()
 	k.Begin(k.StartInstance(1, "{}"), getConsumer)
-	if line := h.log.await(t, "an event failed"); !strings.Contains(line, "time budget of 20ms") {
+	if line := h.log.Await(t, "an event failed"); !strings.Contains(line, "time budget of 20ms") {
 		t.Errorf("the line does not say what was exceeded: %s", line)
 	}
 }
@@ -97,8 +97,8 @@ func TestAConnectionThatBreaksDuringAnEventIsLoggedUnlessKongHasClosedIt(t *test
 	if _, err := k.Receive(); err == nil {
 		t.Error("the connection was not closed")
 	}
-	if line := h.log.await(t, "connection closed"); !strings.Contains(line, "longer than 67108864 bytes") {
-		t.Errorf("logged %s, want the one that Kong did not close alone", line)
+	if line := h.log.Await(t, "connection closed"); !strings.Contains(line, "longer than 67108864 bytes") {
+		t.Errorf("logged %s, want only the connection that Kong did not close", line)
 	}
 }
 
@@ -114,7 +114,7 @@ func TestAConnectionThatBreaksAfterAnExitIsLoggedUnlessKongHasClosedIt(t *testin
 		}
 	}
 	k.Write(binary.LittleEndian.AppendUint32(nil, maxFrame+1))
-	h.log.await(t, "longer than 67108864 bytes")
+	h.log.Await(t, "longer than 67108864 bytes")
 }
 
 func TestThePanicOfACallEndsItsConnectionAndNothingElse(t *testing.T) {
@@ -129,7 +129,7 @@ func TestThePanicOfACallEndsItsConnectionAndNothingElse(t *testing.T) {
 	if _, err := k.Receive(); err == nil {
 		t.Error("a call that panicked was answered")
 	}
-	if line := h.log.await(t, "panicked"); !strings.Contains(line, "a bug") || !strings.Contains(line, "peer_test.go") {
+	if line := h.log.Await(t, "panicked"); !strings.Contains(line, "a bug") || !strings.Contains(line, "conn_test.go") {
 		t.Errorf("the line has no cause, or no stack: %s", line)
 	}
 	if got := h.Counters().Panics; got != 1 {
@@ -140,7 +140,7 @@ func TestThePanicOfACallEndsItsConnectionAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestAStatusCallForAnUnknownInstanceIsLoggedAndCountedAsItsEventIs(t *testing.T) {
+func TestAStatusCallForAnUnknownInstanceIsLoggedAndCounted(t *testing.T) {
 	h := serve(t, greet, nil)
 	k := h.dial()
 	status := &pb.CmdGetInstanceStatus{InstanceId: 99}
@@ -148,7 +148,7 @@ func TestAStatusCallForAnUnknownInstanceIsLoggedAndCountedAsItsEventIs(t *testin
 	if _, err := k.Receive(); err == nil {
 		t.Error("it was answered; Kong would not start the instance anew")
 	}
-	h.log.await(t, "unknown instance")
+	h.log.Await(t, "unknown instance")
 	if got := h.Counters().UnknownInstances; got != 1 {
 		t.Errorf("%d unknown instances counted, want 1", got)
 	}

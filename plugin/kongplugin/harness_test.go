@@ -2,15 +2,12 @@ package kongplugin
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
@@ -29,30 +26,32 @@ func TestMain(m *testing.M) {
 	leaktest.Main(m)
 }
 
-// bucketsFunc is admit.Buckets as a function.
+// bucketsFunc implements admit.Buckets with a function.
 type bucketsFunc func(bounds []policy.Bound, statuses []decision.Status) error
 
 func (f bucketsFunc) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	return f(bounds, statuses)
 }
 
-// observerFunc is admit.Observer as a function.
+// observerFunc implements admit.Observer with a function.
 type observerFunc func(*decision.Decision)
 
 func (f observerFunc) Observe(d *decision.Decision) { f(d) }
 
-// plenty admits everything.
-func plenty(bounds []policy.Bound, statuses []decision.Status) error {
+// admitAll admits everything.
+func admitAll(bounds []policy.Bound, statuses []decision.Status) error {
 	for i := range bounds {
 		statuses[i] = decision.Status{Status: limit.Status{Remaining: 7, Reset: 1_000_000}, Source: decision.Memory}
 	}
 	return nil
 }
 
-// nothing denies everything.
-func nothing(bounds []policy.Bound, statuses []decision.Status) error {
+// denyAll denies everything.
+func denyAll(bounds []policy.Bound, statuses []decision.Status) error {
 	for i := range bounds {
-		statuses[i] = decision.Status{Wait: 3 * limit.Second, Status: limit.Status{Reset: 3_000_000}, Source: decision.Memory}
+		statuses[i] = decision.Status{
+			Wait: 3 * limit.Second, Status: limit.Status{Reset: 3_000_000}, Source: decision.Memory,
+		}
 	}
 	return nil
 }
@@ -63,38 +62,14 @@ type harness struct {
 	t     testing.TB
 	path  string
 	paths atomic.Int64 // built and not released
-	log   *lines
+	log   *kongtest.Log
 	stop  func() error
 }
 
-// lines is a log that can be waited for.
-type lines struct{ ch chan string }
-
-func (l *lines) Write(p []byte) (int, error) {
-	select {
-	case l.ch <- string(p):
-	default:
-	}
-	return len(p), nil
-}
-
-func (l *lines) await(t *testing.T, part string) string {
-	t.Helper()
-	for {
-		select {
-		case line := <-l.ch:
-			if strings.Contains(line, part) {
-				return line
-			}
-		case <-time.After(10 * time.Second):
-			t.Fatalf("no log line contains %q", part)
-		}
-	}
-}
-
+// serve serves plugin configs whose paths take from buckets.
 func serve(t testing.TB, buckets bucketsFunc, change func(*Options)) *harness {
 	t.Helper()
-	h := &harness{t: t, path: filepath.Join(t.TempDir(), "s"), log: &lines{make(chan string, 1000)}}
+	h := &harness{t: t, path: filepath.Join(t.TempDir(), "s"), log: kongtest.NewLog()}
 	options := Options{
 		Log: slog.New(slog.NewJSONHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Build: func(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
@@ -116,28 +91,7 @@ func serve(t testing.TB, buckets bucketsFunc, change func(*Options)) *harness {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- h.Serve(ctx, listener) }()
-	stopped := false
-	h.stop = func() error {
-		if stopped {
-			return nil
-		}
-		stopped = true
-		cancel()
-		select {
-		case err := <-served:
-			return err
-		case <-time.After(20 * time.Second):
-			return errors.New("Serve did not return")
-		}
-	}
-	t.Cleanup(func() {
-		if err := h.stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	h.stop = kongtest.Serve(t, listener, h.Serve)
 	return h
 }
 
