@@ -18,18 +18,19 @@ const (
 	module = "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting"
 )
 
-// core is what an adapter may build on.
+// core lists the folders that an adapter may import.
 var core = []string{
 	"schema", "plugin/limit", "plugin/identity", "plugin/policy", "plugin/decision", "plugin/response", "plugin/admit",
 	"plugin/internal",
 }
 
-// stores is what a store of buckets may build on.
+// stores lists the folders that a store of buckets may import.
 var stores = []string{"schema", "plugin/limit", "plugin/policy", "plugin/decision", "plugin/admit", "plugin/internal"}
 
-// rooms says for each folder which others of ours its code may import; a folder below it that is not listed follows the
-// same rule. A folder may always import what is below it. Tests may import anything, except across the socket.
-var rooms = map[string][]string{
+// rules maps each folder to the folders of this repository that its code may import. A folder that is not listed
+// follows the rule of its parent. A folder may always import its subfolders. Tests may import anything, except across
+// the socket.
+var rules = map[string][]string{
 	"schema":     {"internal/docpath", "internal/deckfile"},
 	"migrations": {},
 
@@ -57,13 +58,15 @@ var rooms = map[string][]string{
 	"plugin/pgstore":          core,
 	"plugin/policysync":       append([]string{"migrations"}, core...),
 	"plugin/control":          append([]string{"plugin/pgstore"}, core...),
-	"plugin/internal":         append([]string{"plugin/bucket", "plugin/kongplugin", "plugin/kongwire", "plugin/metrics"}, core...),
+	"plugin/internal": append([]string{
+		"plugin/bucket", "plugin/kongplugin", "plugin/kongwire", "plugin/metrics",
+	}, core...),
 
-	// What puts adapters together.
+	// These combine adapters.
 	"plugin/bucket":  stores,
 	"plugin/limiter": append([]string{"plugin/bucket", "plugin/clock"}, core...),
 
-	// Programs, and what two of them share.
+	// Programs, and the packages that two of them share.
 	"plugin/internal/engine":  {"plugin", "schema", "migrations"},
 	"plugin/internal/process": {"plugin", "schema", "migrations"},
 	"plugin/pluginserver":     {"plugin", "schema", "migrations"},
@@ -79,7 +82,7 @@ var rooms = map[string][]string{
 	"internal": {"migrations"},
 }
 
-// foreign says which folders may import a module.
+// foreign maps a module to the folders that may import it.
 var foreign = map[string][]string{
 	"github.com/Kong/go-pdk": {
 		"plugin/kongwire", "plugin/kongplugin/internal", "plugin/internal/onpdk", "kong/gateway", "spec",
@@ -94,12 +97,12 @@ var foreign = map[string][]string{
 	"log":          {},
 }
 
-// impure is what a pure package must not import.
+// impure lists the packages that a pure package must not import.
 var impure = []string{"context", "log", "log/slog", "net", "net/http", "os", "io/fs", "database/sql", "sync/atomic"}
 
 var pure = []string{"plugin/limit", "plugin/identity", "plugin/policy", "plugin/decision", "plugin/response", "schema"}
 
-// file is a Go file with what it imports.
+// file is a Go file with its imports.
 type file struct {
 	folder, name string
 	test         bool
@@ -154,33 +157,33 @@ func withinAny(path string, parents []string) bool {
 	return slices.ContainsFunc(parents, func(parent string) bool { return within(path, parent) })
 }
 
-// room returns the listed folder that a folder belongs to.
-func room(folder string) (string, bool) {
+// ruleFor returns the folder whose rule applies to a folder, or false.
+func ruleFor(folder string) (string, bool) {
 	for ; folder != "."; folder = filepath.Dir(folder) {
-		if _, listed := rooms[folder]; listed {
+		if _, listed := rules[folder]; listed {
 			return folder, true
 		}
 	}
 	return "", false
 }
 
-func TestEveryFolderImportsOnlyWhatItsRoomMay(t *testing.T) {
+func TestEveryFolderImportsOnlyWhatItsRuleAllows(t *testing.T) {
 	for _, f := range files(t) {
-		home, listed := room(f.folder)
+		home, listed := ruleFor(f.folder)
 		if !listed {
-			t.Errorf("%s is in no room: add it to the list, with what it may import", f.folder)
+			t.Errorf("%s has no rule: add it to rules, with the folders that it may import", f.folder)
 			continue
 		}
 		for _, path := range f.imports {
-			ours, is := strings.CutPrefix(path, module+"/")
-			if is && !f.test && !within(ours, home) && !withinAny(ours, rooms[home]) {
+			ours, isOurs := strings.CutPrefix(path, module+"/")
+			if isOurs && !f.test && !within(ours, home) && !withinAny(ours, rules[home]) {
 				t.Errorf("%s/%s imports %s, which %s may not", f.folder, f.name, ours, home)
 			}
 		}
 	}
 }
 
-func TestTheSidesOfTheSocketNeverMeet(t *testing.T) {
+func TestKongAndThePluginShareNoCode(t *testing.T) {
 	for _, f := range files(t) {
 		for _, path := range f.imports {
 			ours, _ := strings.CutPrefix(path, module+"/")
@@ -189,13 +192,13 @@ func TestTheSidesOfTheSocketNeverMeet(t *testing.T) {
 			case pluginSide && within(ours, "kong"),
 				within(f.folder, "kong") && withinAny(ours, []string{"plugin", "schema"}),
 				within(f.folder, "spec") && withinAny(ours, []string{"plugin", "schema"}):
-				t.Errorf("%s/%s imports %s: they meet on the socket only", f.folder, f.name, ours)
+				t.Errorf("%s/%s imports %s: only the socket connects them", f.folder, f.name, ours)
 			}
 		}
 	}
 }
 
-func TestEveryForeignProtocolHasItsPlace(t *testing.T) {
+func TestAForeignModuleIsImportedOnlyWhereItMayBe(t *testing.T) {
 	for _, f := range files(t) {
 		for _, path := range f.imports {
 			for prefix, places := range foreign {
@@ -210,13 +213,14 @@ func TestEveryForeignProtocolHasItsPlace(t *testing.T) {
 
 func TestPurePackagesDoNoIO(t *testing.T) {
 	for _, f := range files(t) {
-		home, _ := room(f.folder)
-		if f.test || !slices.Contains(pure, home) || within(f.folder, "schema/internal") || within(f.folder, "schema/deck") {
+		home, _ := ruleFor(f.folder)
+		generators := within(f.folder, "schema/internal") || within(f.folder, "schema/deck")
+		if f.test || !slices.Contains(pure, home) || generators {
 			continue
 		}
 		for _, path := range f.imports {
 			if slices.Contains(impure, path) && !(path == "sync/atomic" && f.folder == "plugin/policy") {
-				t.Errorf("%s/%s imports %s: a pure package returns what it knows, and its caller acts", f.folder, f.name, path)
+				t.Errorf("%s/%s imports %s: a pure package has no I/O", f.folder, f.name, path)
 			}
 		}
 	}
