@@ -1,5 +1,4 @@
-// Package debian installs Debian's packages for tests that need their programs. Which programs, and where they lie, is
-// the business of those who start them.
+// Package debian installs Debian packages for tests that need their programs. The callers find the programs in them.
 package debian
 
 import (
@@ -12,9 +11,8 @@ import (
 	"syscall"
 )
 
-// Find is what look finds, after a package is installed if need be and if this process may. Of several processes that
-// miss something one installs at a time: apt-get refuses a second one, and the package that the others need may be
-// there when their turn comes.
+// Find returns the result of look. If look fails, Find installs a package and looks again. One process installs at a
+// time, because apt-get takes a lock. The others look again before they install.
 func Find[T any](pkg string, look func() (T, error)) (found T, err error) {
 	if found, err = look(); err == nil {
 		return found, nil
@@ -31,24 +29,21 @@ func Find[T any](pkg string, look func() (T, error)) (found T, err error) {
 	if found, err = look(); err == nil {
 		return found, nil
 	}
-	return found, fmt.Errorf(
-		"%[1]s is missing and cannot be installed (%[2]w: %[3]s): apt-get install %[1]s",
-		pkg,
-		errors.Join(failure, err),
-		LastLine(output),
-	)
+	return found, fmt.Errorf("%[1]s is missing and cannot be installed (%[2]w: %[3]s): apt-get install %[1]s",
+		pkg, errors.Join(failure, err), LastLine(output))
 }
 
-// LastLine is what a program said last, which mostly is why it failed.
+// LastLine returns the last line of a program's output, which usually has the reason of a failure.
 func LastLine(output []byte) string {
 	lines := strings.Split(strings.TrimSpace(string(output)), "\n")
 	return lines[len(lines)-1]
 }
 
-// installation installs $1. Others than our tests may hold apt's lock for a while, too.
-const installation = `apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=120 "$1"`
+// installation installs $1. It waits for apt's lock, which another program may hold.
+const installation = `apt-get update && DEBIAN_FRONTEND=noninteractive \
+	apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=120 "$1"`
 
-// lock waits for its turn among the processes of this machine.
+// lock takes the lock that processes of this machine hold while they install.
 func lock() (unlock func() error, err error) {
 	file, err := os.OpenFile(filepath.Join(os.TempDir(), "apt-get-for-tests.lock"), os.O_CREATE|os.O_RDWR, 0o666)
 	if err != nil {

@@ -8,26 +8,26 @@ import (
 	"testing"
 )
 
-func TestWhatIsThereIsNotInstalled(t *testing.T) {
+func TestAFoundProgramIsNotInstalled(t *testing.T) {
 	looks := 0
 	found, err := Find("no-such-package", func() (string, error) {
 		looks++
-		return "/usr/bin/it", nil
+		return "/usr/bin/tool", nil
 	})
-	if found != "/usr/bin/it" || err != nil || looks != 1 {
+	if found != "/usr/bin/tool" || err != nil || looks != 1 {
 		t.Errorf("%q, %v after %d looks", found, err, looks)
 	}
 }
 
-func TestWhatCannotBeInstalledSaysHowToInstallIt(t *testing.T) {
-	missing := errors.New("nowhere to be seen")
+func TestAFailedInstallationNamesTheCommand(t *testing.T) {
+	missing := errors.New("not found")
 	_, err := Find("no-such-package-anywhere", func() (string, error) { return "", missing })
 	if !errors.Is(err, missing) || !strings.Contains(err.Error(), "apt-get install no-such-package-anywhere") {
-		t.Errorf("error is %v", err)
+		t.Errorf("error %v", err)
 	}
 }
 
-func TestInstallationsTakeTurns(t *testing.T) {
+func TestOnlyOneInstallationRunsAtATime(t *testing.T) {
 	var inside, most atomic.Int32
 	var all sync.WaitGroup
 	for range 4 {
@@ -47,6 +47,6 @@ func TestInstallationsTakeTurns(t *testing.T) {
 		})
 	}
 	if all.Wait(); most.Load() > 1 {
-		t.Errorf("%d installed at once", most.Load())
+		t.Errorf("%d installations at once", most.Load())
 	}
 }
