@@ -12,7 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 )
 
-// Config is a plugin's config as JSON, with the places of its values in the YAML.
+// Config is a plugin's config as JSON, with the lines of its values in the YAML.
 type Config struct {
 	JSON      []byte
 	Lines     map[string]int // by path in the config; "" is the config itself
@@ -115,7 +115,7 @@ func (enc *encoder) scalar(n *yaml.Node, path string) error {
 	case "!!float":
 		var f float64
 		if err := n.Decode(&f); err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
-			return enc.marshal(n.Value) // denied by its type, with the text of its author
+			return enc.marshal(n.Value) // the type check denies it and quotes the text
 		}
 		enc.out = strconv.AppendFloat(enc.out, f, 'g', -1, 64)
 		return nil
@@ -123,7 +123,7 @@ func (enc *encoder) scalar(n *yaml.Node, path string) error {
 	return enc.marshal(n.Value)
 }
 
-// integer writes an integer in any of YAML's notations; one that does not fit an int64 is written as it stands.
+// integer writes an integer in any of YAML's notations. It copies an integer that does not fit an int64.
 func (enc *encoder) integer(n *yaml.Node) error {
 	var i int64
 	if err := n.Decode(&i); err == nil {

@@ -18,7 +18,7 @@ func parse(t *testing.T, text string) *yaml.Node {
 	return document.Content[0]
 }
 
-func TestConfigsAreEncodedAsKongGetsThem(t *testing.T) {
+func TestConfigsAreEncodedAsForKong(t *testing.T) {
 	for text, want := range map[string]string{
 		`{}`:                                    `{}`,
 		`{a: 1, b: 0x10, c: 1e3, d: .5}`:        `{"a":1,"b":16,"c":1000,"d":0.5}`,
@@ -54,7 +54,7 @@ func TestEveryValueHasItsLine(t *testing.T) {
 	}
 }
 
-func TestAliasesThatStandForTooMuchAreAnError(t *testing.T) {
+func TestAliasesBeyondTheBoundsAreAnError(t *testing.T) {
 	for name, text := range map[string]string{
 		"an alias within itself": "a: &a [*a]",
 		"many levels":            strings.Repeat("[", maxDepth+1) + strings.Repeat("]", maxDepth+1),

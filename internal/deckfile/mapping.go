@@ -10,7 +10,7 @@ func Resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// Get returns the value of key in a mapping, resolved; nil when there is none.
+// Get returns the value of key in a mapping, resolved, or nil.
 func Get(n *yaml.Node, key string) *yaml.Node {
 	for _, p := range Pairs(n) {
 		if p.Key.Value == key {
@@ -23,8 +23,8 @@ func Get(n *yaml.Node, key string) *yaml.Node {
 // Pair is a key of a mapping with its value.
 type Pair struct{ Key, Value *yaml.Node }
 
-// Pairs returns the keys and values of a mapping in order, then those that its merge keys (<<) add; none for any other
-// value. A key that is given twice is there twice, so that it can be reported.
+// Pairs returns the keys and values of a mapping in order, then those that its merge keys (<<) add. It returns none for
+// any other value. A duplicate key is in the result twice, so that callers can report it.
 func Pairs(n *yaml.Node) []Pair {
 	m := merger{own: map[string]bool{}, seen: map[*yaml.Node]bool{}}
 	m.add(n)

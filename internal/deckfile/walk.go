@@ -7,7 +7,7 @@ import (
 )
 
 // maxValues bounds how many values of a file are visited, aliases followed, and maxDepth how deep they are nested. Both
-// are more than an honest file has; a few lines of nested aliases can stand for billions of values.
+// exceed those of usual files. A few lines of nested aliases can stand for billions of values.
 const (
 	maxValues = 1 << 20
 	maxDepth  = 64
