@@ -1,4 +1,4 @@
-// Package docpath spells the paths of values in a config document, for the packages that report where a fault is.
+// Package docpath spells the paths of values in a config document, for packages that report faults.
 package docpath
 
 import (
@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// ShownBytes bounds the part of a foreign text that a path or a message quotes.
+// ShownBytes bounds the part of an input that a path or a message quotes.
 const ShownBytes = 64
 
 // Item returns the path of the i-th item of the array at path.
@@ -34,8 +34,8 @@ func Join(outer, inner string) string {
 	return outer + "." + inner
 }
 
-// Find looks path up in places. For a path that is not there, such as that of a missing field, it finds the longest
-// prefix that is.
+// Find returns the place of path, or of its longest prefix that has a place: a missing field has the place of its
+// parent.
 func Find(places map[string]int, path string) (int, bool) {
 	for {
 		if place, ok := places[path]; ok {
@@ -48,7 +48,7 @@ func Find(places map[string]int, path string) (int, bool) {
 	}
 }
 
-// Shorten cuts s to what a message may quote of it.
+// Shorten cuts s to the length that a message may quote.
 func Shorten(s string) string {
 	if len(s) <= ShownBytes {
 		return s

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestPathsAreSpelledAsAnAdminWouldWriteThem(t *testing.T) {
+func TestPathsAreSpelledAsAnAdminWritesThem(t *testing.T) {
 	for got, want := range map[string]string{
 		Member("", "mode"):                                 "mode",
 		Member(Item(Member("", "tiers"), 1), "name"):       "tiers[1].name",
@@ -25,10 +25,11 @@ func TestPathsAreSpelledAsAnAdminWouldWriteThem(t *testing.T) {
 	}
 }
 
-func TestAPathThatIsNotThereIsFoundAtItsLongestPrefix(t *testing.T) {
+func TestAMissingPathHasThePlaceOfItsLongestPrefix(t *testing.T) {
 	places := map[string]int{"": 1, "tiers": 2, "tiers[0]": 3, "tiers[0].limits": 4}
 	for path, want := range map[string]int{
-		"tiers[0].limits": 4, "tiers[0].limits[7].name": 4, "tiers[0].name": 3, "tiers[9]": 2, "mode": 1, "": 1, `["a.b[c"]`: 1,
+		"tiers[0].limits": 4, "tiers[0].limits[7].name": 4, "tiers[0].name": 3, "tiers[9]": 2,
+		"mode": 1, "": 1, `["a.b[c"]`: 1,
 	} {
 		if got, ok := Find(places, path); !ok || got != want {
 			t.Errorf("%s: %d, %t, want %d", path, got, ok, want)
