@@ -1,6 +1,6 @@
-// Package freeport finds ports of the loopback for the servers that tests start. A port that the kernel picks (port 0)
-// is soon picked again: for another server that is about to start, or for the near end of a connection. These lie below
-// those that the kernel picks, and no process gets one twice. Callers listen on them.
+// Package freeport finds loopback ports for the servers that tests start. A port that the kernel picks (port 0) is soon
+// picked again, for another server or for the local end of a connection. These ports are below the range of the kernel,
+// and no process gets one twice. Callers listen on them.
 package freeport
 
 import (
@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// The ports that Find returns; on Linux the kernel picks from 32768 on.
+// The range of the ports that Find returns. On Linux the kernel picks ports from 32768 on.
 const (
 	first = 10_000
 	count = 22_000

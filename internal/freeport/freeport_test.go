@@ -8,7 +8,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
-func TestNobodyIsToldAPortThatSomebodyElseWasToldOrListensOn(t *testing.T) {
+func TestEveryAddressIsFreeAndReturnedOnce(t *testing.T) {
 	const each = 200
 	var taken sync.Map
 	var group sync.WaitGroup
@@ -17,7 +17,7 @@ func TestNobodyIsToldAPortThatSomebodyElseWasToldOrListensOn(t *testing.T) {
 			for range each {
 				address := freeport.Address(t)
 				if _, twice := taken.LoadOrStore(address, true); twice {
-					t.Errorf("%s was told twice", address)
+					t.Errorf("%s was returned twice", address)
 				}
 				if listener, err := net.Listen("tcp", address); err != nil {
 					t.Error(err)
