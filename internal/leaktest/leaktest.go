@@ -1,7 +1,7 @@
-// Package leaktest ends a package's tests with the question whether a goroutine outlived them.
+// Package leaktest fails the tests of a package if a goroutine outlives them.
 //
-// It is goleak with more patience: goleak looks for less than half a second, and a client of Redis that found no
-// server sleeps for a second at a time before it sees that it was closed.
+// It waits longer than goleak, which waits for less than half a second. A closed client of Redis that had no server
+// ends only after a sleep of a second.
 package leaktest
 
 import (
@@ -17,8 +17,8 @@ import (
 // patience bounds the time that goroutines closed by a test may take to end.
 const patience = 10 * time.Second
 
-// Main runs the tests of a package, then ends, in whatever state they were left, and ends the process: with a failure
-// if one of ends fails, or if the tests succeeded and a goroutine is left ten seconds later.
+// Main runs the tests of a package, then ends, and exits. The exit code is a failure if one of ends fails, or if the
+// tests succeeded and a goroutine still runs ten seconds later.
 func Main(m *testing.M, ends ...func() error) {
 	code := m.Run()
 	var err error
@@ -35,7 +35,7 @@ func Main(m *testing.M, ends ...func() error) {
 	os.Exit(code)
 }
 
-// find returns an error that shows the goroutines that are still there when patience is over, nil if there are none.
+// find returns an error with the goroutines that still run when patience is over, or nil.
 func find(patience time.Duration) error {
 	deadline := time.Now().Add(patience)
 	for {

@@ -8,7 +8,7 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-func TestAGoroutineThatEndsWithinASecondIsNoLeakAndOneThatStaysIs(t *testing.T) {
+func TestOnlyAGoroutineThatStaysIsALeak(t *testing.T) {
 	t.Run("one that ends", func(t *testing.T) {
 		go time.Sleep(time.Second)
 		if err := find(patience); err != nil {
