@@ -1,7 +1,7 @@
-// Package soak gives a test a short form for every day and a long form for make soak, which sets SOAK in the
-// environment. Both forms check the same promise: the short one with less load, fewer steps or a shorter run.
+// Package soak gives a test a short form and a long form. make soak runs the long form: it sets the environment
+// variable SOAK. Both forms check the same promise; the short one has less load, fewer steps or a shorter run.
 //
-// The name of such a test has Soak in it: that is how make soak finds it.
+// make soak runs the tests whose names contain Soak.
 package soak
 
 import (
@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// variable names the duration that a test that runs for a while takes in its long form.
+// variable is the environment variable with the duration of the long form.
 const variable = "SOAK"
 
-// For returns how long a test runs: as long as SOAK says, or else short.
+// For returns the duration of SOAK, or short if it is not set.
 func For(t testing.TB, short time.Duration) time.Duration {
 	t.Helper()
 	text := os.Getenv(variable)
@@ -27,7 +27,7 @@ func For(t testing.TB, short time.Duration) time.Duration {
 	return long
 }
 
-// Count returns how many steps, buckets or tenants a test plays: short, or long where SOAK is set.
+// Count returns the number of steps, buckets or tenants of a test: long if SOAK is set, else short.
 func Count(short, long int) int {
 	if os.Getenv(variable) == "" {
 		return short
