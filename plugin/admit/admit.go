@@ -21,10 +21,10 @@ import (
 
 // FactSource reads facts about one request.
 type FactSource interface {
-	// Ask fills the fields of req that facts names and adds them to req.Known, all in one round trip. rules name the
+	// Read fills the fields of req that facts names and adds them to req.Known, all in one round trip. rules name the
 	// headers to read, and may be nil if facts has none. A fact that the request lacks is the field's zero value, not an
 	// error.
-	Ask(ctx context.Context, facts identity.Facts, rules *identity.Rules, req *identity.Request) error
+	Read(ctx context.Context, facts identity.Facts, rules *identity.Rules, req *identity.Request) error
 }
 
 // Buckets spends a request's bounds.
@@ -81,9 +81,9 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 		if missing == 0 {
 			break
 		}
-		if err := facts.Ask(ctx, missing, rules, &x.Request); err != nil {
+		if err := facts.Read(ctx, missing, rules, &x.Request); err != nil {
 			p.Fault(x)
-			return fmt.Errorf("ask for facts: %w", err)
+			return fmt.Errorf("read facts: %w", err)
 		}
 	}
 
@@ -96,7 +96,7 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 
 	// Which limits apply, and does every one have room? All are spent, or none. Where a store does not answer, each
 	// limit's fail mode decides.
-	now := read(p.Now)
+	now := readClock(p.Now)
 	policies.ResolveAt(&d.Identity, now, &d.Resolution)
 	switch {
 	case d.Resolution.Banned:
@@ -113,16 +113,16 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	}
 	if len(d.Resolution.Bounds) > 0 {
 		d.Grow()
-		started := read(p.Elapsed)
+		started := readClock(p.Elapsed)
 		if err := p.Buckets.Take(ctx, d.Resolution.Bounds, d.Statuses); err != nil {
 			return errors.Join(fmt.Errorf("take %d bounds: %w", len(d.Statuses), err), p.fault(ctx, facts, x))
 		}
-		d.Took = read(p.Elapsed) - started
+		d.Took = readClock(p.Elapsed) - started
 		d.Combine()
 	}
 
 	// What does the client read? Only a denial must know whether the request is gRPC; it stands even if that is unknown.
-	grpc, unanswered := p.askAtDenial(ctx, facts, x)
+	grpc, unanswered := p.readAtDenial(ctx, facts, x)
 	p.Renderer.Render(d, grpc, &x.Response)
 
 	for _, observer := range p.Observers {
@@ -131,9 +131,9 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 	return unanswered
 }
 
-// askAtDenial reads the facts that only a denial needs: whether the request is a gRPC call, which it reports, and the
+// readAtDenial reads the facts that only a denial needs: whether the request is a gRPC call, which it reports, and the
 // id of the request if observers want it. A denial in shadow needs the id alone.
-func (p *Path) askAtDenial(ctx context.Context, facts FactSource, x *Exchange) (grpc bool, err error) {
+func (p *Path) readAtDenial(ctx context.Context, facts FactSource, x *Exchange) (grpc bool, err error) {
 	d, wanted := &x.Decision, identity.Facts(0)
 	if p.RequestIDs && (d.Denied() || d.ShadowDenied) {
 		wanted = identity.RequestIDFact
@@ -142,8 +142,8 @@ func (p *Path) askAtDenial(ctx context.Context, facts FactSource, x *Exchange) (
 	case d.Denied():
 		grpc, err = isGRPC(ctx, facts, &x.Request, wanted)
 	case wanted != 0:
-		if err = facts.Ask(ctx, wanted, nil, &x.Request); err != nil {
-			err = fmt.Errorf("ask for the request's id: %w", err)
+		if err = facts.Read(ctx, wanted, nil, &x.Request); err != nil {
+			err = fmt.Errorf("read the request's id: %w", err)
 		}
 	}
 	d.RequestID = x.Request.ID
@@ -159,14 +159,14 @@ func isGRPC(ctx context.Context, facts FactSource, req *identity.Request, wanted
 		if missing == 0 {
 			return call, nil
 		}
-		if err := facts.Ask(ctx, missing, nil, req); err != nil {
-			return false, fmt.Errorf("ask whether it is a gRPC call: %w", err)
+		if err := facts.Read(ctx, missing, nil, req); err != nil {
+			return false, fmt.Errorf("read whether it is a gRPC call: %w", err)
 		}
 	}
 }
 
-// read returns the time of a clock, 0 if there is no clock.
-func read(clock func() limit.Micros) limit.Micros {
+// readClock returns the time of a clock, 0 if there is no clock.
+func readClock(clock func() limit.Micros) limit.Micros {
 	if clock == nil {
 		return 0
 	}
@@ -190,7 +190,7 @@ func (p *Path) fault(ctx context.Context, facts FactSource, x *Exchange) (err er
 }
 
 // Unconfigured answers a request of a plugin config that cannot be used, as its on_config_fault says. An error means
-// that the facts which tell a gRPC call could not be read; x holds the answer all the same.
+// that the facts that identify a gRPC call could not be read; x holds the answer all the same.
 func Unconfigured(ctx context.Context, facts FactSource, deny bool, x *Exchange) (err error) {
 	x.Request.Reset()
 	grpc := false

@@ -218,8 +218,8 @@ func TestWhatCannotBeDecidedIsAnsweredAsOnInternalErrorSays(t *testing.T) {
 		request   identity.Request
 		operation string
 	}{
-		{"the first question fails", 1, nil, ofTier("trial", "u", "GET", "/"), "ask for facts: "},
-		{"the second question fails", 2, nil, stranger, "ask for facts: "},
+		{"the first question fails", 1, nil, ofTier("trial", "u", "GET", "/"), "read facts: "},
+		{"the second question fails", 2, nil, stranger, "read facts: "},
 		{"the buckets fail", 0, errAway, ofTier("paid", "u", "GET", "/"), "take 2 bounds: "},
 	}
 	for _, test := range tests {

@@ -54,8 +54,8 @@ func Target(endpoint string) (method, path, route string) {
 	return "", "", endpoint
 }
 
-// Ask implements [FactSource]. It never fails, and allocates nothing for a path that is normal already.
-func (k *Known) Ask(_ context.Context, facts identity.Facts, rules *identity.Rules, req *identity.Request) error {
+// Read implements [FactSource]. It never fails, and allocates nothing for a path that is normal already.
+func (k *Known) Read(_ context.Context, facts identity.Facts, rules *identity.Rules, req *identity.Request) error {
 	req.Known |= facts
 	if facts&identity.CredentialFact != 0 {
 		req.CredentialID = k.Credential

@@ -77,7 +77,7 @@ func TestAskingAKnownRequestAllocatesNothing(t *testing.T) {
 	var request identity.Request
 	if n := testing.AllocsPerRun(100, func() {
 		request.Reset()
-		if err := known.Ask(context.Background(), rules.Wants, rules, &request); err != nil {
+		if err := known.Read(context.Background(), rules.Wants, rules, &request); err != nil {
 			t.Fatal(err)
 		}
 	}); n > 0 {

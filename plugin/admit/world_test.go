@@ -28,7 +28,7 @@ type gateway struct {
 	rounds  []identity.Facts
 }
 
-func (g *gateway) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules, r *identity.Request) error {
+func (g *gateway) Read(_ context.Context, facts identity.Facts, _ *identity.Rules, r *identity.Request) error {
 	g.rounds = append(g.rounds, facts)
 	if g.failAt > 0 && len(g.rounds) >= g.failAt {
 		return errAway

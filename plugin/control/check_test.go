@@ -91,7 +91,7 @@ func TestADryRunReturnsTheAnswerAndSpendsNothing(t *testing.T) {
 // custom is a gateway's word of who makes a request: how the plugin finds an org.
 type custom struct{ id, path string }
 
-func (c custom) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules, r *identity.Request) error {
+func (c custom) Read(_ context.Context, facts identity.Facts, _ *identity.Rules, r *identity.Request) error {
 	r.Known |= facts
 	r.Consumer.CustomID, r.Method, r.Path = c.id, "POST", c.path
 	return nil

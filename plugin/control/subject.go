@@ -105,7 +105,7 @@ func identify(ctx context.Context, policies *policy.Plan, request *admit.Known) 
 	)
 	rules := &policies.Rules
 	for missing := rules.Identify(&facts, &id); missing != 0; missing = rules.Identify(&facts, &id) {
-		if err := request.Ask(ctx, missing, rules, &facts); err != nil {
+		if err := request.Read(ctx, missing, rules, &facts); err != nil {
 			return id, fmt.Errorf("identify a request: %w", err)
 		}
 	}

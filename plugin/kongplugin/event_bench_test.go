@@ -109,7 +109,7 @@ type fixedFacts struct {
 	interner *kongwire.Interner
 }
 
-func (f *fixedFacts) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
+func (f *fixedFacts) Read(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
 	req.Known |= facts
 	req.Route = "records"
 	return decodeConsumer(f.consumer, f.interner, req)

@@ -63,7 +63,7 @@ type session struct {
 	event    *kongwire.Event
 	instance *instance
 
-	// of the current Ask
+	// of the current Read
 	req       *identity.Request
 	decoders  []decoder
 	questions []kongwire.Question

@@ -136,8 +136,8 @@ func parseRequestLine(line string) (method, path string, http2 bool) {
 	return method, identity.NormalizePath(target), http2
 }
 
-// Ask reads facts from Kong in one round trip. It implements admit.FactSource.
-func (s *session) Ask(_ context.Context, facts identity.Facts, rules *identity.Rules, req *identity.Request) error {
+// Read reads facts from Kong in one round trip. It implements admit.FactSource.
+func (s *session) Read(_ context.Context, facts identity.Facts, rules *identity.Rules, req *identity.Request) error {
 	req.Known |= facts
 	now := s.event.Began()
 	if facts&identity.RouteFact != 0 && s.instance.fillRoute(req, now) {
@@ -165,7 +165,7 @@ func (s *session) Ask(_ context.Context, facts identity.Facts, rules *identity.R
 	return nil
 }
 
-// addQuestion adds a question to those that Ask sends.
+// addQuestion adds a question to those that Read sends.
 func (s *session) addQuestion(q *question) {
 	s.questions = append(s.questions, q.ask)
 	s.decoders = append(s.decoders, q.decode)

@@ -56,7 +56,7 @@ anonymous: {limits: [{name: daily, scope: ip, limit: 100, window_size: 86400}]}`
 // consumer is a request by a consumer that Kong has authenticated.
 type consumer struct{ customID string }
 
-func (c consumer) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
+func (c consumer) Read(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
 	req.Known |= facts
 	if facts&identity.ConsumerFact != 0 {
 		req.Consumer.CustomID = c.customID

@@ -152,7 +152,7 @@ func BenchmarkObserveAtOnce(b *testing.B) {
 // ready is admit.Facts with all answers ready.
 type ready struct{ tenant string }
 
-func (r ready) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
+func (r ready) Read(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
 	req.Known |= facts
 	req.Consumer.CustomID, req.Method, req.Path = r.tenant, "GET", "/records/7"
 	return nil

@@ -15,8 +15,8 @@ import (
 // atHand is admit.Facts with all answers ready, as after the one question to the gateway.
 type atHand struct{ identity.Request }
 
-// Ask implements admit.Facts.
-func (a *atHand) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
+// Read implements admit.FactSource.
+func (a *atHand) Read(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
 	req.Known |= facts
 	req.Consumer.CustomID, req.CredentialID, req.IP = a.Consumer.CustomID, a.CredentialID, a.IP
 	req.Method, req.Path, req.Route = a.Method, a.Path, a.Route

@@ -46,7 +46,7 @@ func benchPath(tb testing.TB, bounds int) (*admit.Path, *memory.Store) {
 // answered is admit.Facts with all answers ready.
 type answered struct{ tenant string }
 
-func (a *answered) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
+func (a *answered) Read(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
 	req.Known |= facts
 	req.Consumer.CustomID = a.tenant
 	req.Method, req.Path = "GET", "/records/7"

@@ -107,7 +107,7 @@ func (in *instance) Access(kong *pdk.PDK) {
 	}
 }
 
-// asker asks one question after another, which is all that go-pdk's client can do. It implements admit.Facts.
+// asker asks one question after another, which is all that go-pdk's client can do. It implements admit.FactSource.
 type asker struct {
 	*instance
 	kong *pdk.PDK
@@ -115,8 +115,8 @@ type asker struct {
 
 var errUnknownFact = errors.New("a fact is wanted that this plugin does not ask for")
 
-// Ask implements admit.Facts.
-func (a *asker) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
+// Read implements admit.FactSource.
+func (a *asker) Read(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
 	req.Known |= facts
 	if facts&^(identity.ConsumerFact|identity.RouteFact|identity.ContentTypeFact) != 0 {
 		return errUnknownFact
@@ -124,14 +124,14 @@ func (a *asker) Ask(_ context.Context, facts identity.Facts, _ *identity.Rules, 
 	if facts&identity.ConsumerFact != 0 {
 		c, err := a.kong.Client.GetConsumer()
 		if err != nil {
-			return fmt.Errorf("ask for the consumer: %w", err)
+			return fmt.Errorf("read the consumer: %w", err)
 		}
 		req.Consumer = identity.Consumer{ID: c.Id, Username: c.Username, CustomID: c.CustomId, Tags: c.Tags}
 	}
 	if facts&identity.ContentTypeFact != 0 {
 		var err error
 		if req.ContentType, err = a.kong.Request.GetHeader("content-type"); err != nil {
-			return fmt.Errorf("ask for the content type: %w", err)
+			return fmt.Errorf("read the content type: %w", err)
 		}
 	}
 	if facts&identity.RouteFact != 0 {
@@ -147,7 +147,7 @@ func (a *asker) askRoute(req *identity.Request) error {
 	}
 	route, err := a.kong.Router.GetRoute()
 	if err != nil {
-		return fmt.Errorf("ask for the route: %w", err)
+		return fmt.Errorf("read the route: %w", err)
 	}
 	if req.Route = route.Name; a.routeScoped {
 		a.route.Store(&route.Name)
