@@ -12,26 +12,26 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-const documentAbout = `The file says what the active policies of one namespace are to be:
+const documentAbout = `The file lists the active policies of one namespace:
 
-  namespace: default     # may be left out
+  namespace: default     # optional
   policies:
   - {name: daily, tier: gold, scope: tenant, limit: 1000, window_size: 86400}
 
-A policy has the fields of a limit in the plugin's config, and tier or tenant. Policies that are not in the file are
+A policy has the fields of a limit in the plugin's config, plus tier or tenant. Policies that are not in the file are
 deleted, unless --partial is given.`
 
 var documentCommands = []*command{
 	{
-		words: "apply", brief: "make the policies those of a file, in one transaction",
-		about: documentAbout + ` Applying a file twice changes nothing the second time.
+		words: "apply", brief: "replace the policies of a namespace with those in a file, in one transaction",
+		about: documentAbout + ` Applying the same file again changes nothing.
 
-What would be deleted is shown, and nothing is written, unless --yes is given. A limit that all tenants share and that
-is below what one tenant may use alone is not written without --force. With --config, limits of the plugin's config
-count, too.`,
+If policies would be deleted and --yes is not given, apply lists them and writes nothing. A limit shared by all
+tenants that is lower than the limit of a single tenant is written only with --force. With --config, the limits in the
+plugin's config are compared too.`,
 		define: func(c *call) action {
 			config, d := c.knownConfigFlag(), c.documentFlags()
-			yes := c.flags.Bool("yes", false, "delete the policies that are not in the file")
+			yes := c.flags.Bool("yes", false, "allow the deletion of policies that are not in the file")
 			force := c.forceFlag()
 			d.set.Accept = func(diff pgstore.Diff, review pgstore.Review) error {
 				return c.acceptable(diff, review, *yes, *force)
@@ -44,18 +44,17 @@ count, too.`,
 				}
 				what := "applied " + d.file
 				if done.Empty() {
-					what += ", which changes nothing"
+					what += " (no changes)"
 				}
 				return written{What: what, Version: version, Diff: done, lines: func(out *page) { writeDiff(out, done) }}, nil
 			})
 		},
 	},
 	{
-		words: "diff", brief: "show what apply would change; exit code 1 when that is anything",
-		about: documentAbout + `
-
-Exit codes are those of diff(1): 0 no difference, 1 a difference, 2 trouble.`,
+		words: "diff", brief: "show what apply would change",
+		about:   documentAbout,
 		trouble: exitWrongCall,
+		exits:   "0 no changes, 1 changes, 2 usage error or failure",
 		define: func(c *call) action {
 			d := c.documentFlags()
 			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
@@ -74,11 +73,8 @@ Exit codes are those of diff(1): 0 no difference, 1 a difference, 2 trouble.`,
 
 // forceFlag defines --force, which writes a policy that is likely a mistake.
 func (c *call) forceFlag() *bool {
-	return c.flags.Bool(
-		"force",
-		false,
-		"write a limit that all tenants share also where it is below what one tenant may use alone",
-	)
+	return c.flags.Bool("force", false,
+		"write a limit shared by all tenants even if it is lower than the limit of a single tenant")
 }
 
 // acceptable returns why a file is not to be applied: all faults, joined. If there are none, it shows the warnings.
@@ -93,7 +89,7 @@ func (c *call) acceptable(d pgstore.Diff, review pgstore.Review, yes, force bool
 		}
 		faults = append(
 			faults,
-			fmt.Errorf("%s would be deleted: give --yes if that is meant, or --partial to leave what is not in the file",
+			fmt.Errorf("%s would be deleted: use --yes to delete, or --partial to keep policies that are not in the file",
 				plural(n, "policy", "policies")),
 		)
 	}
@@ -106,11 +102,11 @@ func (c *call) acceptable(d pgstore.Diff, review pgstore.Review, yes, force bool
 // documentFlags defines which file is read, and reads it before the database is opened.
 func (c *call) documentFlags() *document {
 	d := new(document)
-	file := c.flags.StringP("file", "f", "", "the `file`; - is standard input")
+	file := c.flags.StringP("file", "f", "", "the `file` of policies (- reads standard input)")
 	partial := c.flags.Bool("partial", false, "keep policies that are not in the file")
 	c.check(func() error {
 		if *file == "" {
-			return wrong("name the file of policies by --file, such as -f policies.yaml")
+			return wrong("--file is required, such as -f policies.yaml")
 		}
 		var faults error
 		err := c.read(*file, func(r io.Reader, name string) error {
@@ -141,7 +137,7 @@ func writeDiff(out *page, d pgstore.Diff) {
 		line("-", p.Key(), describe(p))
 	}
 	out.line(
-		"%d to create, %d to change, %d to delete, %d as they are",
+		"%d to create, %d to change, %d to delete, %d unchanged",
 		len(d.Create),
 		len(d.Update),
 		len(d.Delete),

@@ -20,19 +20,19 @@ var auditCommand = &command{
 		var f pgstore.AuditFilter
 		c.flags.StringVar(&f.Tenant, "tenant", "", "only changes about this `tenant`")
 		c.flags.StringVar(&f.Kind, "kind", "",
-			"only changes of this `kind` of row: tier, tenant, policy, override, token; or action")
+			"only changes of this `kind`: tier, tenant, policy, override, token or action")
 		c.flags.StringVar(&f.Key, "key", "",
-			"only changes of the row with this `key`: a tier's or token's name, or the id of a tenant, policy or override")
-		c.flags.StringVar(&f.Actor, "actor", "", "only changes that this `actor` made")
+			"only changes of the row with this `key`: the name of a tier or token, or the id of a tenant, policy or override")
+		c.flags.StringVar(&f.Actor, "actor", "", "only changes made by this `actor`")
 		since, until := pastFlag{now: c.now}, pastFlag{now: c.now}
-		c.flags.Var(&since, "since", "only changes from this `time` on, as RFC 3339 or as a duration ago, such as 2h or 30d")
-		c.flags.Var(&until, "until", "only changes before this `time`, as --since")
+		c.flags.Var(&since, "since", "only changes since this `time`: RFC 3339, or a duration ago such as 2h or 30d")
+		c.flags.Var(&until, "until", "only changes before this `time`, in the same formats as --since")
 		c.flags.Func(
 			"limit",
-			"at most this `number` of entries; default: 100",
+			"show at most this `number` of entries (default 100)",
 			func(text string) error { return setting.ParseInt(text, 1, &f.Max) },
 		)
-		c.flags.Func("before", "only entries before this `id`, to continue a listing", func(text string) error {
+		c.flags.Func("before", "only entries older than this `id`, to show the next page", func(text string) error {
 			var n countFlag
 			err := n.Set(text)
 			f.Before = n.n
@@ -60,7 +60,7 @@ func (c *call) audit(ctx context.Context, s *pgstore.Store, f pgstore.AuditFilte
 			return []any{e.ID, e.Version, e.At, e.Actor, e.Login, what, e.Key, e.Tenant, entryText(e), e.Reason}
 		})
 		if next > 0 {
-			out.line("there are older entries: use --before %d", next)
+			out.line("more entries: add --before %d to see older ones", next)
 		}
 	})
 }

@@ -20,17 +20,17 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// whichBuckets tells in the help of both commands which buckets are meant.
-const whichBuckets = `The buckets are those of all policies that apply to the tenant, whatever the endpoint; with --user, --credential
-or --ip, also those of the user, the credential or the address in the tenant. They are in the Redis of the plugin's
-config, those of addresses in its address_redis if it has one; passwords that decK fills in from the environment are
-read from RATELIMIT_REDIS_PASSWORD and RATELIMIT_ADDRESS_REDIS_PASSWORD.
+// whichBuckets describes, in the help of both commands, which buckets they select.
+const whichBuckets = `The command covers the buckets of all policies that apply to the tenant, on every endpoint.
+--user, --credential and --ip add the buckets of that user, credential or address. Buckets are read from the Redis in
+the plugin's config; buckets of addresses from its address_redis, if set. Redis passwords that are not in the decK
+file are read from RATELIMIT_REDIS_PASSWORD and RATELIMIT_ADDRESS_REDIS_PASSWORD.
 
-A node counts an address that is new above its -max-addresses or -new-addresses by its /24 or /48. Where the bucket of that
-prefix counts something, it is meant too, and listed by the prefix: other addresses in it may share it.`
+A node that sees more new addresses than -max-addresses or -new-addresses allow counts them by prefix (/24 or /48). If
+the prefix of --ip has such a bucket, it is included and shown as the prefix; other addresses in it share that bucket.`
 
 var bucketsCommands = []*command{{
-	words: "buckets show", brief: "show what is left in the buckets of a tenant, without spending", about: whichBuckets,
+	words: "buckets show", brief: "show what a tenant has used of its limits, without spending", about: whichBuckets,
 	define: func(c *call) action {
 		find := c.bucketFlags()
 		c.outputFlag()
@@ -47,9 +47,9 @@ var bucketsCommands = []*command{{
 		}
 	},
 }, {
-	words: "buckets reset", brief: "empty the buckets of a tenant, which restores its full limits", about: whichBuckets + `
+	words: "buckets reset", brief: "empty the buckets of a tenant to restore its full limits", about: whichBuckets + `
 
-The reset is recorded in the audit first, with what was used; without that record nothing is reset.`,
+The reset is recorded in the audit log first, with the usage it discards. If that fails, nothing is reset.`,
 	define: func(c *call) action {
 		find := c.bucketFlags()
 		c.changeFlag()
@@ -69,12 +69,12 @@ func (c *call) bucketFlags() func(context.Context) (*tenantBuckets, error) {
 	config := c.configFlag()
 	r := new(requestFlags)
 	c.flags.StringVar(&r.tenant, "tenant", "", "the `tenant` that the buckets belong to (required)")
-	c.flags.StringVar(&r.user, "user", "", "a `user` of the tenant, to include the user's own buckets")
+	c.flags.StringVar(&r.user, "user", "", "include the buckets of this `user` of the tenant")
 	c.flags.StringVar(&r.tier, "tier", "",
-		"the `tier` that requests of the tenant claim; a tier set for the tenant comes first")
-	c.flags.StringVar(&r.credential, "credential", "", "the `id` of a credential, to include its own buckets")
-	c.flags.StringVar(&r.ip, "ip", "", "an `address`, which identifies the client if user and credential are missing")
-	named := c.flags.String("policy", "", "only buckets of the policies of this `name`")
+		"the `tier` that the tenant's requests carry; a tier set for the tenant takes precedence")
+	c.flags.StringVar(&r.credential, "credential", "", "include the buckets of the credential with this `id`")
+	c.flags.StringVar(&r.ip, "ip", "", "include the buckets of this client `address`")
+	named := c.flags.String("policy", "", "only buckets of the policies with this `name`")
 	rows := c.rowsFlag()
 	r.method, r.path = "GET", "/"
 	c.check(func() error {
@@ -94,7 +94,7 @@ func (c *call) bucketFlags() func(context.Context) (*tenantBuckets, error) {
 			func(b policy.Bound) bool { return *named != "" && b.Policy.Name != *named },
 		)
 		if len(found.bounds) == 0 {
-			return nil, errors.New("no policy that applies has a bucket for the tenant; see ratelimit explain")
+			return nil, errors.New("no buckets match: run ratelimit explain with the same flags to see which policies apply")
 		}
 		return found, nil
 	}
@@ -144,11 +144,8 @@ func (c *call) find(ctx context.Context, f *configFlags, r *requestFlags, from *
 		return nil, err
 	}
 	if config.Strategy != schema.StrategyRedis {
-		return nil, fmt.Errorf(
-			"%s: strategy is %s: every node keeps its own buckets, so they cannot be read here",
-			config.Where,
-			config.Strategy,
-		)
+		return nil, fmt.Errorf("%s: strategy is %s: buckets are in each node's memory and can only be read with strategy: redis",
+			config.Where, config.Strategy)
 	}
 	// Rows that do not compile have no buckets; explain tells them.
 	if snapshot, _, err = c.withRows(ctx, snapshot, r, from); err != nil {
@@ -215,7 +212,7 @@ func (found *tenantBuckets) empty(ctx context.Context) error {
 		_, err = store.Forget(ctx, keys)
 	}
 	if err != nil {
-		return fmt.Errorf("reset the buckets (the audit records it already): %w", err)
+		return fmt.Errorf("reset the buckets (already recorded in the audit log): %w", err)
 	}
 	return nil
 }

@@ -25,6 +25,8 @@ type command struct {
 
 	// trouble is the exit code of a failure, where exitFailed has another meaning; 0: exitFailed.
 	trouble int
+	// exits describes the exit codes 0 to 2 where they differ from commonExits; "": they do not.
+	exits string
 
 	// define defines the command's flags, and returns what the command then does.
 	define func(*call) action
@@ -158,21 +160,23 @@ func newCall(o *operator, row *command) *call {
 	use := row.words[strings.LastIndex(row.words, " ")+1:]
 	c := &call{operator: o, command: row, format: formatTable}
 	c.cobra = &cobra.Command{
-		Use: strings.TrimSpace(
-			use + " " + row.args,
-		),
-		Short:  row.brief,
-		Long:   strings.Trim(row.about, "\n"),
-		Hidden: row.hidden,
-		Args:   cobra.ArbitraryArgs, // counted by run
-		RunE:   func(cmd *cobra.Command, args []string) error { return c.run(cmd.Context(), args) },
+		Use:         strings.TrimSpace(use + " " + row.args),
+		Short:       row.brief,
+		Long:        strings.Trim(row.about, "\n"),
+		Annotations: map[string]string{exitsAnnotation: row.exits},
+		Hidden:      row.hidden,
+		Args:        cobra.ArbitraryArgs, // counted by run
+		RunE:        func(cmd *cobra.Command, args []string) error { return c.run(cmd.Context(), args) },
 	}
 	if !strings.HasPrefix(row.args, "FILE") && !strings.HasPrefix(row.args, "DIR") {
 		c.cobra.ValidArgsFunction = cobra.NoFileCompletions
 	}
 	c.flags = c.cobra.Flags()
 	c.act = row.define(c)
-	c.flags.VisitAll(func(f *pflag.Flag) { f.DefValue = "" }) // the usage names the default
+	c.flags.VisitAll(func(f *pflag.Flag) {
+		f.DefValue = "" // the usage names the default
+		unquoteUsage(f)
+	})
 	return c
 }
 

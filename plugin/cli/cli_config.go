@@ -13,16 +13,20 @@ type configFlags struct{ file, route string }
 
 func (c *call) configFlag() *configFlags {
 	f := new(configFlags)
-	c.flags.StringVar(&f.file, "config", "", "the decK `file` with the plugin's config; - is standard input")
+	c.flags.StringVar(&f.file, "config", "", "the decK `file` with the plugin's config (- reads standard input)")
 	c.flags.StringVar(&f.route, "plugin-route", "",
-		"the `route` of the request, by name: its config applies, and limits per endpoint count by it; required if the file has several configs")
+		"the name of the request's `route`: selects its config, and is the endpoint of limits per endpoint; "+
+			"required if the file has several configs")
 	return f
 }
+
+// routeUsage is the help of --plugin-route where it only selects a config.
+const routeUsage = "the name of the `route` whose config to use; required if the file has several configs"
 
 // load returns the config that applies, and its compiled plan.
 func (c *call) load(f *configFlags) (*deckfile.Config, *policy.Plan, error) {
 	if f.file == "" {
-		return nil, nil, wrong("give the decK file with the plugin's config, such as --config kong.yml")
+		return nil, nil, wrong("--config is required: the decK file with the plugin's config, such as --config kong.yml")
 	}
 	var text []byte
 	err := c.read(f.file, func(r io.Reader, _ string) (err error) {

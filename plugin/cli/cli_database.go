@@ -28,9 +28,10 @@ type databaseFlags struct{ dsn, file string }
 
 func (c *call) databaseFlag() {
 	c.flags.StringVar(&c.database.dsn, "database", "",
-		"the database's connection `string`, postgres://user@host/name or host=… dbname=…; default: the variable "+databaseVariable)
+		"the Postgres connection `string`, such as postgres://user@host/name or \"host=… dbname=…\" "+
+			"(default $"+databaseVariable+")")
 	c.flags.StringVar(&c.database.file, "database-file", "",
-		"a `file` with the connection string, which keeps a password out of the process list")
+		"read the connection string from this `file`, so that no password appears in the process list")
 }
 
 // connection returns how the database is reached. Its errors do not quote the connection string, which holds a
@@ -47,9 +48,8 @@ func (c *call) connection() (*pgxpool.Config, error) {
 	if err != nil {
 		// The cause quotes parts of what it could not read, and a password may be among them.
 		return nil, wrong(
-			"%s: it must be a connection string such as postgres://user@host:5432/name (percent-encode what is special in a password), or host=… dbname=…",
-			source,
-		)
+			"%s: must be a connection string such as postgres://user@host:5432/name, with special characters "+
+				"of a password percent-encoded, or host=… dbname=…", source)
 	}
 	if config.ConnConfig.ConnectTimeout == 0 {
 		config.ConnConfig.ConnectTimeout = connectTime
@@ -72,7 +72,7 @@ func (c *call) connection() (*pgxpool.Config, error) {
 func (c *call) dsn() (dsn, source string, err error) {
 	switch {
 	case c.database.dsn != "" && c.database.file != "":
-		return "", "", wrong("give either --database or --database-file")
+		return "", "", wrong("use either --database or --database-file, not both")
 	case c.database.dsn != "":
 		return c.database.dsn, "--database", nil
 	case c.database.file != "":
@@ -86,7 +86,8 @@ func (c *call) dsn() (dsn, source string, err error) {
 		return dsn, "--database-file " + c.database.file, nil
 	}
 	if dsn = c.getenv(databaseVariable); dsn == "" {
-		return "", "", wrong("no database is given: use --database, the variable %s, or --database-file", databaseVariable)
+		return "", "", wrong("no database configured: use --database, --database-file or the environment variable %s",
+			databaseVariable)
 	}
 	return dsn, databaseVariable, nil
 }

@@ -47,12 +47,12 @@ func (d *document) read(r io.Reader, file string) error {
 	decoder := yaml.NewDecoder(r)
 	if err := decoder.Decode(&root); err != nil {
 		if errors.Is(err, io.EOF) {
-			return fmt.Errorf("%s: is empty: write policies: [] to have no policies", file)
+			return fmt.Errorf("%s: is empty: write policies: [] to delete all policies", file)
 		}
 		return fmt.Errorf("%s: is not YAML: %s", file, strings.TrimPrefix(err.Error(), "yaml: "))
 	}
 	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s: must be one document: text after --- is not read", file)
+		return fmt.Errorf("%s: must hold a single YAML document: remove everything after ---", file)
 	}
 	d.root(aliased(root.Content[0]))
 	if len(d.faults) == 0 { // else what else is wrong would be but a consequence
@@ -100,11 +100,11 @@ func (d *document) root(n *yaml.Node) {
 			listed = true
 			d.list(value)
 		default:
-			d.fault(key.Line, key.Value, "unknown field: a file of policies has the fields namespace and policies")
+			d.fault(key.Line, key.Value, "unknown field: the fields of a policy file are namespace and policies")
 		}
 	}
 	if !listed {
-		d.fault(n.Line, "policies", "is required: to delete all policies, write policies: []")
+		d.fault(n.Line, "policies", "is required; to delete all policies, write policies: []")
 	}
 }
 
@@ -120,11 +120,7 @@ func (d *document) list(n *yaml.Node) {
 
 func (d *document) policy(n *yaml.Node, at place) {
 	if n.Kind != yaml.MappingNode {
-		d.fault(
-			n.Line,
-			at.path,
-			"must be a policy: a mapping with the fields name, scope, limit, window_size, and tier or tenant",
-		)
+		d.fault(n.Line, at.path, "must be a mapping with the fields name, scope, limit, window_size, and tier or tenant")
 		return
 	}
 	var p pgstore.Policy
@@ -135,13 +131,10 @@ func (d *document) policy(n *yaml.Node, at place) {
 		_, twice := at.fields[key.Value]
 		switch {
 		case field < 0:
-			d.fault(
-				key.Line,
-				path,
-				"unknown field: a policy has the fields of a limit in the plugin's config, and tier or tenant",
-			)
+			d.fault(key.Line, path,
+				"unknown field: a policy has the fields of a limit in the plugin's config, plus tier or tenant")
 		case twice:
-			d.fault(key.Line, path, "is given twice")
+			d.fault(key.Line, path, "appears twice")
 		default:
 			at.fields[key.Value] = key.Line
 			d.field(value, key.Line, path, &documentFields[field], &p.Policy)

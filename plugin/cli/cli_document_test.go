@@ -19,9 +19,9 @@ func TestADocumentTellsEveryFaultWithLineAndField(t *testing.T) {
 		{"not YAML", "policies: [", "p.yaml: is not YAML: line 1"},
 		{"no mapping", "- a", "p.yaml:1: must be a mapping"},
 		{"no list", "policies: {}", "p.yaml:1: policies: must be a list"},
-		{"two documents", "policies: []\n---\npolicies: []", "p.yaml: must be one document"},
-		{"no policy", "policies:\n- daily", "p.yaml:2: policies[0]: must be a policy"},
-		{"a field twice", "policies:\n- {" + fine + ", tier: a, limit: 5}", "p.yaml:2: policies[0].limit: is given twice"},
+		{"two documents", "policies: []\n---\npolicies: []", "p.yaml: must hold a single YAML document"},
+		{"no policy", "policies:\n- daily", "p.yaml:2: policies[0]: must be a mapping"},
+		{"a field twice", "policies:\n- {" + fine + ", tier: a, limit: 5}", "p.yaml:2: policies[0].limit: appears twice"},
 		{"a text for a number", "policies:\n- {name: daily, tier: a, scope: tenant, limit: many, window_size: 60}", "p.yaml:2: policies[0].limit: must be a whole number"},
 		{"a fraction", "policies:\n- {name: daily, tier: a, scope: tenant, limit: 1.5, window_size: 60}", "policies[0].limit: must be a whole number"},
 		{"a number for a text", "policies:\n- {name: 7, tier: a, scope: tenant, limit: 1, window_size: 60}", "policies[0].name: must be a string"},
@@ -81,10 +81,10 @@ func TestARefusalByTheDatabaseIsFoundInTheDocument(t *testing.T) {
 	}
 	key := d.set.Policies[1].Key().String()
 	for want, err := range map[string]error{
-		"p.yaml:4: policies[1].tenant: too long":                         &pgstore.InvalidError{What: key, Field: "tenant", Problem: "too long"},
-		"p.yaml:3: policies[1].burst: odd":                               &pgstore.InvalidError{What: key, Field: "burst", Problem: "odd"},
-		"p.yaml:3: policies[1]: policy daily of tenant b is given twice": &pgstore.InvalidError{What: key, Problem: "is given twice"},
-		"p.yaml: policy other: name: odd":                                &pgstore.InvalidError{What: "policy other", Field: "name", Problem: "odd"},
+		"p.yaml:4: policies[1].tenant: too long":                        &pgstore.InvalidError{What: key, Field: "tenant", Problem: "too long"},
+		"p.yaml:3: policies[1].burst: odd":                              &pgstore.InvalidError{What: key, Field: "burst", Problem: "odd"},
+		"p.yaml:3: policies[1]: policy daily of tenant b appears twice": &pgstore.InvalidError{What: key, Problem: "appears twice"},
+		"p.yaml: policy other: name: odd":                               &pgstore.InvalidError{What: "policy other", Field: "name", Problem: "odd"},
 	} {
 		if got := d.locate(err); got.Error() != want {
 			t.Errorf("%v, want %s", got, want)

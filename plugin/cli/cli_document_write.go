@@ -22,11 +22,11 @@ func (c *call) documentOnly(f *pgstore.PolicyFilter) error {
 		return nil
 	}
 	if f.Slot == pgstore.SlotCandidate {
-		return wrong("-o yaml shows active policies only: leave --slot out")
+		return wrong("-o yaml shows active policies only: remove --slot candidate")
 	}
 	for _, page := range [...]string{"max", "after"} {
 		if c.given(page) {
-			return wrong("-o yaml: the document must be whole: leave out --%s", page)
+			return wrong("-o yaml writes a complete document: remove --%s, or use -o json", page)
 		}
 	}
 	f.Slot, f.Namespace = pgstore.SlotActive, cmp.Or(f.Namespace, "default")
@@ -43,7 +43,7 @@ func (c *call) warnOfNamespaces(ctx context.Context, s *pgstore.Store, f pgstore
 	names, err := s.Namespaces(ctx, f)
 	names = slices.DeleteFunc(names, func(name string) bool { return name == shown })
 	if len(names) > 0 {
-		c.warn("the document has namespace %s only: --namespace shows the others: %s", shown, strings.Join(names, ", "))
+		c.warn("the document covers namespace %s only; use --namespace for the others: %s", shown, strings.Join(names, ", "))
 	}
 	return err
 }

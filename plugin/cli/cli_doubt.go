@@ -16,15 +16,15 @@ type knownConfig struct{ plan *policy.Plan }
 // the database is opened.
 func (c *call) knownConfigFlag() *knownConfig {
 	f, known := c.configFlag(), new(knownConfig)
-	c.flags.Lookup("config").Usage = "the decK `file` with the plugin's config, to compare with its tiers, limits and namespace, too; - is standard input; " +
-		"default: with the database alone"
-	c.flags.Lookup("plugin-route").Usage = "the `route` whose config it is, by name; needed when the file has several"
+	c.flags.Lookup("config").Usage = "a decK `file` with the plugin's config (- reads standard input): " +
+		"also check against its tiers, limits and namespace (default: check against the database only)"
+	c.flags.Lookup("plugin-route").Usage = routeUsage
 	c.check(func() (err error) {
 		document := c.flags.Lookup("file")
 		switch {
 		case f.file == "":
 		case f.file == "-" && document != nil && document.Value.String() == "-":
-			return wrong("--file and --config: only one of them can be standard input")
+			return wrong("only one of --file and --config can read standard input")
 		default:
 			_, known.plan, err = c.load(f)
 		}
@@ -50,7 +50,7 @@ func unforced(r pgstore.Review, force bool) []error {
 	var faults []error
 	for _, l := range r.LockOuts {
 		if !force {
-			faults = append(faults, fmt.Errorf("%s: %s: give --force if that is meant", l.Key, l.Why))
+			faults = append(faults, fmt.Errorf("%s: %s; use --force to write it anyway", l.Key, l.Why))
 		}
 	}
 	return faults
@@ -67,7 +67,7 @@ func (c *call) warnAll(warnings []string) {
 func (c *call) warnOfName(warning string, err error) {
 	switch {
 	case err != nil:
-		c.warn("cannot check for a mistyped name: %v", err)
+		c.warn("written, but the check for mistyped names failed: %v", err)
 	case warning != "":
 		c.warn("%s", warning)
 	}

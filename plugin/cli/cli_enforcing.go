@@ -19,7 +19,7 @@ type enforcing struct {
 // not enforce it.
 func (e *enforcing) String() string {
 	if e.Live == 0 {
-		return "no live node has reported, so no node enforces it yet" + e.silence()
+		return "no live nodes: not enforced anywhere yet" + e.silence()
 	}
 	on := counted(e.Live, "live node")
 	if len(e.Silent) > 0 {
@@ -40,7 +40,7 @@ func (e *enforcing) silence() string {
 	if len(e.Silent) == 0 {
 		return ""
 	}
-	return "; silent, and perhaps still admitting: " + nodeTexts(e.Silent)
+	return "; silent nodes may still admit requests by older policies: " + nodeTexts(e.Silent)
 }
 
 // nodeTexts names nodes with their versions.

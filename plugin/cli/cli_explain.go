@@ -14,9 +14,10 @@ import (
 
 var explainCommand = &command{
 	words: "explain",
-	brief: "show which limits apply to a request, and why: the rows and config entries that matched, and which one won",
-	about: `The plugin's config is read from a decK file, the rows from the database; or, without a database, from a snapshot
-that a node has saved; or, with --config-only, there are none. Nothing is spent.
+	brief: "show which limits apply to a request, and why",
+	about: `It shows the policies and overrides that matched, and which of them won. The plugin's config is read from a
+decK file; policies and overrides from the database, or from a node's snapshot file with --snapshot. --config-only
+uses the config alone. Nothing is spent.
 
   ratelimit explain --config kong.yml --tenant acme --user u_42 --endpoint "POST /records/{id}"`,
 	define: func(c *call) action {
@@ -60,9 +61,9 @@ func (c *call) explain(ctx context.Context, f *configFlags, r *requestFlags, fro
 func denialOf(id *identity.Identity) string {
 	switch {
 	case id.TenantDenied:
-		return "the request names no tenant, and on_missing_tenant is deny"
+		return "denied: the request has no tenant, and on_missing_tenant is deny"
 	case id.UserDenied:
-		return "the request names no user; if a limit per user applies, on_missing_user denies it"
+		return "denied if a limit per user applies: the request has no user, and on_missing_user is deny"
 	}
 	return ""
 }
@@ -105,7 +106,7 @@ func writeExplanation(out *page, e *explanation) {
 		})
 	}
 	for _, fault := range e.Faults {
-		out.line("left out, because it does not compile: %v", fault)
+		out.line("ignored, because it is invalid: %v", fault)
 	}
 }
 
@@ -120,7 +121,7 @@ func verdictText(e *explanation) string {
 	case len(e.Bounds) == 0:
 		return "no limit applies"
 	}
-	return counted(len(e.Bounds), "limit") + " must all have room"
+	return plural(len(e.Bounds), "limit applies, and must have tokens left", "limits apply, and all must have tokens left")
 }
 
 func changedBy(b policy.ExplainedBound) string {

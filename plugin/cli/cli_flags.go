@@ -101,7 +101,7 @@ func (p *pastFlag) Set(text string) error {
 		return nil
 	}
 	if err := p.instantFlag.Set(text); err != nil {
-		return errors.New("must be a time such as 2026-01-31T12:00:00Z (RFC 3339), or a duration ago, such as 2h or 30d")
+		return errors.New("must be a time such as 2026-01-31T12:00:00Z (RFC 3339), or a duration ago such as 2h or 30d")
 	}
 	return nil
 }

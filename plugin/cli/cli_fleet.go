@@ -12,12 +12,13 @@ import (
 
 var fleetCommand = &command{
 	words: "fleet",
-	brief: "show which version each node enforces, and how long the last change took to reach the last one",
-	about: `A node that ends cleanly leaves the list. One that has not reported lately is silent: it may be dead, or it may
-admit requests by old policies. It counts as not enforcing the version until it reports again, is removed by the next process on
-its machine (one with the same -snapshot-dir, which knows that the old one has ended), by ratelimit fleet forget, or by
-ratelimit tidy after a day. A node that follows a standby cannot report and is not in the list. The time that a change took is
-that of the nodes that had reported before it: a node that started later began with the change.`,
+	brief: "show which version each node enforces, and how long the last change took to roll out",
+	about: `A node that shuts down cleanly leaves the list. A node that has not reported lately is silent: it may be
+dead, or it may still admit requests by old policies, so it counts as not enforcing the version. A silent node is
+removed when a new process starts with the same -snapshot-dir, by ratelimit fleet forget, or by ratelimit tidy after a
+day. Nodes that follow a standby cannot report and are not listed.
+
+The roll-out time covers the nodes that were running before the change; nodes started later already had it.`,
 	define: func(c *call) action {
 		c.liveFlag()
 		return c.reads(func(ctx context.Context, s *pgstore.Store) error {
@@ -33,11 +34,12 @@ that of the nodes that had reported before it: a node that started later began w
 var forgetCommand = &command{
 	words: "fleet forget",
 	args:  "NODE",
-	brief: "drop the last report of a silent node that is known to be gone",
+	brief: "remove a dead node from the fleet",
 	least: 1,
 	most:  1,
-	about: `Make sure that the node's process has ended: a node that still admits requests is no longer counted. One that reports
-again is back in the list. A live node is not forgotten: end its process instead.`,
+	about: `Make sure that the process has ended: --wait no longer waits for a node that was removed, even if it still
+admits requests. A node that reports again returns to the list. Live nodes cannot be removed: stop the process
+instead.`,
 	define: func(c *call) action {
 		return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
 			n, err := s.ForgetNode(ctx, by, c.arg())
@@ -45,7 +47,7 @@ again is back in the list. A live node is not forgotten: end its process instead
 				return err
 			}
 			return c.print(n, func(out *page) {
-				out.line("forgot node %s, which last reported version %d at %s", n.Node, n.Version, timeText(n.ReportedAt))
+				out.line("removed node %s, last reported version %d at %s", n.Node, n.Version, timeText(n.ReportedAt))
 			})
 		})
 	},
@@ -113,7 +115,7 @@ func faultCount(faults json.RawMessage) string {
 func faultTexts(faults json.RawMessage) []string {
 	list, err := nodeFaults(faults)
 	if err != nil {
-		return []string{"reports what cannot be read: " + string(faults)}
+		return []string{"sent an unreadable report: " + string(faults)}
 	}
 	var texts []string
 	for _, fault := range list {

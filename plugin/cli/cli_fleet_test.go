@@ -24,8 +24,8 @@ func TestTheFleetTellsWhatANodeCannotUse(t *testing.T) {
 		t.Errorf("the command ends with %v, want the exit code of a silent node", err)
 	}
 	for _, want := range []string{
-		"enforced on 2 of 3 nodes after 0.30 s; silent, and perhaps still admitting: edge-3 (version 2)", "edge-1 cannot use policies 12: limit: must be above 0",
-		"unreadable", `edge-2 reports what cannot be read: {"odd": 1}`, "edge-3  2        5    no",
+		"enforced on 2 of 3 nodes after 0.30 s; silent nodes may still admit requests by older policies: edge-3 (version 2)", "edge-1 cannot use policies 12: limit: must be above 0",
+		"unreadable", `edge-2 sent an unreadable report: {"odd": 1}`, "edge-3  2        5    no",
 	} {
 		if !strings.Contains(x.output.String(), want) {
 			t.Errorf("the fleet is told as\n%s\nwant %q in it", x.output.String(), want)

@@ -66,7 +66,7 @@ func TestListedPoliciesAreADocumentThatChangesNothing(t *testing.T) {
 	x.must("policy", "put", "burst", "--tenant", "tab\u202eevil", "--limit", "5", "--window", "60", "--soft-only", "--soft-threshold-pct", "80", "--reason", "r")
 
 	x.stdin = x.must("policy", "list", "-o", "yaml")
-	if got := x.must("diff", "-f", "-"); !strings.HasSuffix(got, "0 to create, 0 to change, 0 to delete, 4 as they are\n") {
+	if got := x.must("diff", "-f", "-"); !strings.HasSuffix(got, "0 to create, 0 to change, 0 to delete, 4 unchanged\n") {
 		t.Errorf("the document\n%s\ndiffers from the policies:\n%s", x.stdin, got)
 	}
 	x.stdin = x.must("policy", "list", "--tier", "gold", "-o", "yaml")
@@ -78,7 +78,7 @@ func TestListedPoliciesAreADocumentThatChangesNothing(t *testing.T) {
 		args []string
 		want string
 	}{
-		{nil, "]\nratelimit policy list: the document has namespace default only: --namespace shows the others: eu\n"},
+		{nil, "]\nratelimit policy list: the document covers namespace default only; use --namespace for the others: eu\n"},
 		{[]string{"--tenant", "12"}, "]\n"}, // of which eu has none
 		{[]string{"--namespace", "default"}, "]\n"},
 	} {

@@ -12,19 +12,19 @@ import (
 
 var migrateCommands = []*command{
 	{
-		words: "migrate up", brief: "bring the database's tables to this version of the program",
-		about: `A second run at the same time waits for the first and finds nothing to do. It works as the role that owns
-the schema, which should not be a superuser: migrations/README.md shows how to create it, and lists the grants that a
-migration may need again.`,
+		words: "migrate up", brief: "migrate the database schema to the version of this program",
+		about: `Connect as the role that owns the schema, which should not be a superuser: migrations/README.md shows
+how to create it, and lists the grants to repeat after a migration. Concurrent runs are safe: the second waits for the
+first.`,
 		define: func(c *call) action {
 			return c.migrates(func(ctx context.Context, config *pgx.ConnConfig) error { return c.migrateUp(ctx, config) })
 		},
 	},
 	{
-		words: "migrate down", brief: "revert the last migration and delete the data in its tables and columns",
-		about: `Without --yes it changes nothing and shows what would be lost.`,
+		words: "migrate down", brief: "revert the last migration, deleting the data in its tables and columns",
+		about: `Without --yes, it shows what would be deleted and changes nothing.`,
 		define: func(c *call) action {
-			yes := c.flags.Bool("yes", false, "delete the data")
+			yes := c.flags.Bool("yes", false, "revert, and delete the data")
 			return c.migrates(
 				func(ctx context.Context, config *pgx.ConnConfig) error { return c.migrateDown(ctx, config, *yes) },
 			)
@@ -103,7 +103,7 @@ func (c *call) migrateUp(ctx context.Context, config *pgx.ConnConfig) error {
 			out.line("applied %s", m.File)
 		}
 		if len(applied) == 0 {
-			out.line("nothing to do: the tables are up to date")
+			out.line("nothing to do: the schema is up to date")
 		}
 	})
 	if err != nil {
@@ -117,8 +117,8 @@ func (c *call) migrateUp(ctx context.Context, config *pgx.ConnConfig) error {
 func (c *call) warnOfSuperuser(ctx context.Context, config *pgx.ConnConfig) error {
 	owner, err := migrations.SuperuserOwner(ctx, config)
 	if err == nil && owner != "" {
-		c.warn("the schema belongs to the superuser %s, whose rights reach beyond this database: "+
-			"give it another owner, as described in migrations/README.md", owner)
+		c.warn("the schema is owned by the superuser %s: transfer it to a role without superuser rights, "+
+			"as described in migrations/README.md", owner)
 	}
 	return err
 }
@@ -168,14 +168,14 @@ func (c *call) migrateDown(ctx context.Context, config *pgx.ConnConfig, yes bool
 		}
 	}
 	if last.Number == 0 {
-		return errors.New("no migration is applied: nothing to revert")
+		return errors.New("nothing to revert: no migration is applied")
 	}
 	if !yes {
 		losses, err := countLosses(ctx, config, lostWith[last.Number])
 		if err != nil {
 			return err
 		}
-		return wrong("reverting %s deletes %s; use --yes to proceed", last.File, orDefault(losses, "no rows"))
+		return wrong("reverting %s deletes %s: use --yes to proceed", last.File, orDefault(losses, "no rows"))
 	}
 	undone, err := migrations.Down(ctx, config)
 	if err != nil {

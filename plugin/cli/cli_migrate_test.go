@@ -67,7 +67,7 @@ func made(t *testing.T, pool *pgxpool.Pool) []loss {
 func TestMigrateUpWarnsOfASchemaThatBelongsToASuperuser(t *testing.T) {
 	server := pgtest.Start(t)
 	server.SetUpRoles(t)
-	const warning = "the schema belongs to the superuser postgres"
+	const warning = "owned by the superuser postgres"
 	says := func(role string, warns bool) {
 		t.Helper()
 		x := &terminal{t: t, env: map[string]string{databaseVariable: server.RoleDSN(role)}}

@@ -28,7 +28,7 @@ func (c *call) outputFlag() {
 	c.flags.FuncP(
 		"output",
 		"o",
-		"the `format` of the output: table, json or yaml; default: table",
+		"the output `format`: table, json or yaml (default table)",
 		func(text string) error {
 			if !slices.Contains(formats, text) {
 				return errors.New("must be table, json or yaml")

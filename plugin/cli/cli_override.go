@@ -11,7 +11,7 @@ import (
 
 var overrideCommands = []*command{
 	{
-		words: "override list", brief: "list overrides, including expired ones that are not in the history yet",
+		words: "override list", brief: "list overrides, including expired ones not yet moved to the history",
 		define: func(c *call) action {
 			var f pgstore.OverrideFilter
 			c.flags.StringVar(&f.Tenant, "tenant", "", "only overrides of this `tenant`")
@@ -21,12 +21,12 @@ var overrideCommands = []*command{
 			c.flags.StringVar(&f.Kind, "kind", "", "only overrides of this `kind`: ban, exempt, custom_limit or multiplier")
 			c.flags.StringVar(&f.Source, "source", "", "only overrides of this `source`: commercial or detector")
 			c.flags.BoolVar(&f.InForce, "in-force", false, "only overrides that have not expired")
-			ended := c.flags.Bool("ended", false, "list the history instead: how overrides ended, and why")
+			ended := c.flags.Bool("ended", false, "list the history of ended overrides instead")
 			c.afterFlag(&f.After)
 			c.pageFlag(&f.Max)
 			c.check(func() error {
 				if *ended && f.InForce {
-					return wrong("give either --ended or --in-force")
+					return wrong("use either --ended or --in-force, not both")
 				}
 				return nil
 			})
@@ -40,11 +40,16 @@ var overrideCommands = []*command{
 	},
 	{
 		words: "override add",
-		brief: "change the limits of a tenant, user, endpoint, credential or address for some time",
-		about: `The subject is a tenant, and in it a user, an endpoint or both; or a credential or an address, of one tenant or
-of all. ban denies everything, exempt admits everything; custom_limit replaces the numbers of the policy that
---policy names; multiplier scales those of the subject, or of --policy. An override must have an end: --expires-in or
---expires-at is required, unless --permanent is given.
+		brief: "override the limits of a tenant, user, endpoint, credential or address",
+		about: `An override is for a tenant, optionally narrowed to a user, an endpoint or both; or for a credential or
+an address, within one tenant or everywhere. Kinds:
+
+  ban           deny all requests
+  exempt        admit all requests
+  custom_limit  replace the numbers of the policy given by --policy
+  multiplier    scale all limits of the subject, or only those of --policy
+
+One of --expires-in, --expires-at and --permanent is required.
 
   ratelimit override add --kind multiplier --factor 2 --tenant acme --expires-in 7d --reason "migration weekend"`,
 		define: func(c *call) action {
@@ -60,7 +65,7 @@ of all. ban denies everything, exempt admits everything; custom_limit replaces t
 		},
 	},
 	{
-		words: "override end", args: "ID", brief: "end an override before its time", least: 1, most: 1,
+		words: "override end", args: "ID", brief: "end an override early", least: 1, most: 1,
 		define: func(c *call) action {
 			var id int64
 			c.check(func() (err error) {
@@ -79,21 +84,21 @@ of all. ban denies everything, exempt admits everything; custom_limit replaces t
 func (c *call) overrideFlags() *pgstore.Override {
 	o := new(pgstore.Override)
 	c.flags.StringVar(&o.Kind, "kind", "", "the `kind`: ban, exempt, custom_limit or multiplier (required)")
-	c.flags.StringVar(&o.Tenant, "tenant", "", "the `tenant` whose limits change")
+	c.flags.StringVar(&o.Tenant, "tenant", "", "the `tenant` to override")
 	c.flags.StringVar(&o.User, "user", "", "only this `user` of the tenant")
-	c.flags.StringVar(&o.Endpoint, "endpoint", "", "only requests of this `pattern`, METHOD /path/{id}")
-	c.flags.StringVar(&o.Credential, "credential", "", "the `id` of a credential")
-	c.flags.StringVar(&o.IP, "ip", "", "an `address`, or a prefix of IPv6 addresses")
-	c.flags.StringVar(&o.Policy, "policy", "", "the `name` of the policies that change")
-	c.tokensFlag("limit", "of a custom_limit: `tokens` per window", &o.Limit)
+	c.flags.StringVar(&o.Endpoint, "endpoint", "", "only requests that match this `pattern`, such as \"GET /path/{id}\"")
+	c.flags.StringVar(&o.Credential, "credential", "", "the `id` of the credential to override")
+	c.flags.StringVar(&o.IP, "ip", "", "the client `address` to override, or an IPv6 prefix")
+	c.flags.StringVar(&o.Policy, "policy", "", "only policies with this `name`")
+	c.tokensFlag("limit", "custom_limit: `tokens` per window", &o.Limit)
 	c.windowFlag(
 		&o.WindowSize,
-		"of a custom_limit: how long a window is, in seconds or as a `duration`; default: the policy's",
+		"custom_limit: the window, in seconds or as a `duration` such as 24h (default: the policy's)",
 	)
-	c.tokensFlag("burst", "of a custom_limit: how many `tokens` a bucket holds", &o.Burst)
+	c.tokensFlag("burst", "custom_limit: the capacity of the bucket in `tokens`", &o.Burst)
 	c.flags.Func(
 		"factor",
-		"of a multiplier: the `number` that limits are multiplied by, such as 1.5",
+		"multiplier: the `number` to multiply limits by, such as 1.5",
 		func(text string) error {
 			var f factorFlag
 			err := f.Set(text)
@@ -117,9 +122,9 @@ func (c *call) expiryFlags(o *pgstore.Override) {
 		in spanFlag
 		at instantFlag
 	)
-	c.flags.Var(&in, "expires-in", "expire after this `duration`, such as 90m, 2h or 7d, by this machine's clock")
+	c.flags.Var(&in, "expires-in", "expire after this `duration`, such as 90m, 2h or 7d (uses this machine's clock)")
 	c.flags.Var(&at, "expires-at", "expire at this `time`, such as 2026-01-31T12:00:00Z")
-	permanent := c.flags.Bool("permanent", false, "never expire: the override stays until it is deleted")
+	permanent := c.flags.Bool("permanent", false, "never expire: stay in force until ended by override end")
 	c.check(func() error {
 		var given []string
 		for _, name := range [...]string{"expires-in", "expires-at", "permanent"} {
@@ -129,7 +134,7 @@ func (c *call) expiryFlags(o *pgstore.Override) {
 		}
 		switch {
 		case len(given) > 1:
-			return wrong("give only one of %s", strings.Join(given, " and "))
+			return wrong("use only one of %s", strings.Join(given, " and "))
 		case in.length > 0:
 			o.ExpiresAt = c.now().Add(in.length)
 		case !at.at.IsZero():
@@ -137,7 +142,7 @@ func (c *call) expiryFlags(o *pgstore.Override) {
 		case *permanent:
 			o.Permanent = true
 		default:
-			return wrong("give --expires-in or --expires-at, or --permanent for an override without an end")
+			return wrong("--expires-in or --expires-at is required, or --permanent for an override that never expires")
 		}
 		return nil
 	})
@@ -175,7 +180,7 @@ var (
 
 func untilText(o pgstore.Override) string {
 	if o.Permanent {
-		return "for good"
+		return "permanently"
 	}
 	return "until " + o.ExpiresAt.UTC().Format(time.RFC3339)
 }

@@ -16,8 +16,8 @@ import (
 var policyCommands = []*command{
 	{
 		words: "policy list", brief: "list policies",
-		about: `With -o yaml the output is a document for ratelimit apply and diff: the active policies of one namespace,
-that of --namespace or else default. It must be whole, without --max and --after: apply deletes what is not in its file.`,
+		about: `-o yaml writes a file for ratelimit apply and diff: the active policies of one namespace (--namespace,
+or default).`,
 		define: func(c *call) action {
 			f := pgstore.PolicyFilter{}
 			c.flags.StringVar(&f.Tier, "tier", "", "only policies of this `tier`")
@@ -55,10 +55,12 @@ that of --namespace or else default. It must be whole, without --max and --after
 	{
 		words: "policy put",
 		args:  "NAME",
-		brief: "write a policy for a tier or a tenant, over the one of that name and match or as a new one",
-		about: `All of the policy is written: what is not given has its default, whatever it was before.
-Policies of different names all apply to a request. Of those of one name one does: tenant before tier, and of several
-endpoints the narrowest.`,
+		brief: "create or replace a policy of a tier or a tenant",
+		about: `A policy is identified by its name, tier or tenant, endpoint and namespace. The whole policy is
+replaced: flags that are not given reset their fields to the defaults.
+
+Policies with different names all apply to a request. Of policies with the same name only one applies: a tenant's
+before a tier's, then the one with the most specific endpoint.`,
 		least: 1,
 		most:  1,
 		define: func(c *call) action {
@@ -92,12 +94,12 @@ endpoints the narrowest.`,
 // keyFlags defines what names a policy beside its name, and returns it.
 func (c *call) keyFlags() func() pgstore.PolicyKey {
 	key := new(pgstore.PolicyKey)
-	c.flags.StringVar(&key.Tier, "tier", "", "the `tier` that it is for; this or --tenant")
-	c.flags.StringVar(&key.Tenant, "tenant", "", "the `tenant` that it is for; this or --tier")
+	c.flags.StringVar(&key.Tier, "tier", "", "the `tier` of the policy; this or --tenant is required")
+	c.flags.StringVar(&key.Tenant, "tenant", "", "the `tenant` of the policy; this or --tier is required")
 	c.flags.StringVar(&key.Endpoint, "endpoint", "",
-		"the requests that it covers, as `pattern` METHOD /path/{id}; default: all")
+		"the requests to limit, as a `pattern` such as \"GET /path/{id}\" (default: all requests)")
 	c.flags.StringVar(&key.Namespace, "namespace", "",
-		"the `namespace` of the plugin configs beside which it applies; default: default")
+		"the `namespace` of the plugin configs that use the policy (default \"default\")")
 	c.slotFlag(&key.Slot)
 	return func() pgstore.PolicyKey {
 		key.Name = c.arg()
@@ -108,7 +110,7 @@ func (c *call) keyFlags() func() pgstore.PolicyKey {
 func (c *call) slotFlag(to *string) {
 	c.flags.Func(
 		"slot",
-		"the `slot`: active, or candidate, of which there are old ones only: they apply to nothing",
+		"the `slot`: active, or candidate for leftovers of an earlier release, which have no effect",
 		func(text string) error {
 			if text != pgstore.SlotActive && text != pgstore.SlotCandidate {
 				return errors.New("must be active or candidate")
@@ -139,7 +141,7 @@ func (c *call) limitFlags() *policyFields {
 		}
 	}
 	p.Scope = schema.ScopeTenant
-	c.flags.Lookup("scope").Usage += " Default here: tenant."
+	c.flags.Lookup("scope").Usage += " (default tenant)"
 	c.revisionFlag(&p.Revision)
 	return p
 }
@@ -148,7 +150,8 @@ func (c *call) limitFlags() *policyFields {
 // number is reported here, where 0 is not yet absent.
 func (c *call) fieldFlag(f *schema.Field[schema.Policy], p *schema.Policy) {
 	name := cmp.Or(f.Flag, strings.ReplaceAll(f.Name, "_", "-"))
-	usage := strings.TrimSuffix(strings.Replace(f.Description, f.Unit, "`"+f.Unit+"`", min(len(f.Unit), 1)), " Required.")
+	usage := strings.Replace(fieldUsage(f.Description), f.Unit, "`"+f.Unit+"`", min(len(f.Unit), 1))
+	usage = strings.Replace(usage, "`seconds`", "`seconds` or as a duration such as 24h", 1)
 	switch to := f.In(p).(type) {
 	case *string:
 		c.flags.StringVar(to, name, "", usage)
@@ -166,6 +169,16 @@ func (c *call) fieldFlag(f *schema.Field[schema.Policy], p *schema.Policy) {
 			return err
 		})
 	}
+}
+
+// fieldUsage returns the description of a field as other flags describe themselves: in lower case, with the default in
+// parentheses.
+func fieldUsage(description string) string {
+	text := strings.TrimSuffix(strings.TrimSuffix(description, " Required."), ".")
+	if usage, byDefault, found := strings.Cut(text, ". Default: "); found {
+		text = usage + " (default: " + byDefault + ")"
+	}
+	return strings.ToLower(text[:1]) + text[1:]
 }
 
 // fieldNumber reads the number of a field; one of seconds may be a duration.
@@ -187,7 +200,7 @@ func fieldNumber(f *schema.Field[schema.Policy], text string) (int64, error) {
 
 func (c *call) publicNoteFlag(to *string) {
 	c.flags.StringVar(to, "public-note", "",
-		"the `text` that the tenant reads about it, in the REST API; the reason is for operators alone")
+		"a `text` that the tenant sees in the REST API; the reason is visible to operators only")
 }
 
 func (c *call) tokensFlag(name, usage string, to *int64) {

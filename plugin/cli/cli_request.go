@@ -18,16 +18,16 @@ type requestFlags struct {
 
 func (c *call) requestFlag() *requestFlags {
 	r := new(requestFlags)
-	c.flags.StringVar(&r.tenant, "tenant", "", "the `tenant` of the request; default: not identified")
-	c.flags.StringVar(&r.user, "user", "", "the `user` of the tenant")
+	c.flags.StringVar(&r.tenant, "tenant", "", "the `tenant` of the request (default: none)")
+	c.flags.StringVar(&r.user, "user", "", "the `user` within the tenant")
 	c.flags.StringVar(&r.tier, "tier", "",
-		"the `tier` that the request itself claims, as found by tier_from of the config")
-	c.flags.StringVar(&r.credential, "credential", "", "the `id` of the credential")
-	c.flags.StringVar(&r.ip, "ip", "", "the client's `address`")
-	c.flags.StringVar(&r.method, "method", "GET", "the `method`")
-	c.flags.StringVar(&r.path, "path", "/", "the `path`")
+		"the `tier` that the request carries, as found by the config's tier_from")
+	c.flags.StringVar(&r.credential, "credential", "", "the `id` of the request's credential")
+	c.flags.StringVar(&r.ip, "ip", "", "the client's IP `address`")
+	c.flags.StringVar(&r.method, "method", "GET", "the request's `method` (default GET)")
+	c.flags.StringVar(&r.path, "path", "/", "the request's `path` (default /)")
 	c.flags.StringVar(&r.endpoint, "endpoint", "",
-		"method and path in one, METHOD /path; a `pattern` stands for the requests that it covers")
+		"method and path in one, such as \"GET /records/7\", or a `pattern` such as \"GET /records/{id}\"")
 	c.check(func() error { return r.target(c) })
 	return r
 }
@@ -36,19 +36,19 @@ func (c *call) requestFlag() *requestFlags {
 func (r *requestFlags) target(c *call) error {
 	if r.endpoint != "" {
 		if c.given("method") || c.given("path") {
-			return wrong("give --endpoint, or --method and --path")
+			return wrong("use either --endpoint, or --method and --path")
 		}
 		method, path, both := strings.Cut(r.endpoint, " ")
 		if !both || method == "" || !strings.HasPrefix(path, "/") {
-			return wrong("--endpoint: must be METHOD /path, such as \"GET /records/{id}\", and not %q", r.endpoint)
+			return wrong("--endpoint: %q: must be METHOD /path, such as \"GET /records/{id}\"", r.endpoint)
 		}
 		r.method, r.path = method, path
 	}
 	if !strings.HasPrefix(r.path, "/") {
-		return wrong("--path: must begin with /, and not be %q", r.path)
+		return wrong("--path: %q: must begin with /", r.path)
 	}
 	if _, err := netip.ParseAddr(r.ip); r.ip != "" && err != nil {
-		return wrong("--ip: must be an address, and not %q", r.ip)
+		return wrong("--ip: %q: must be an IP address, such as 192.0.2.1 or 2001:db8::1", r.ip)
 	}
 	return nil
 }
@@ -101,12 +101,12 @@ type rowsFlags struct {
 func (c *call) rowsFlag() *rowsFlags {
 	r := new(rowsFlags)
 	c.flags.StringVar(&r.snapshot, "snapshot", "",
-		"read the rows from this `file`, a snapshot saved by a node, instead of the database")
-	c.flags.BoolVar(&r.none, "config-only", false, "use the config only, without any rows")
+		"read policies and overrides from this `file`, a node's snapshot, instead of the database")
+	c.flags.BoolVar(&r.none, "config-only", false, "use the config alone, without policies and overrides of the database")
 	c.databaseFlag()
 	c.check(func() error {
 		if r.none && r.snapshot != "" {
-			return wrong("give either --config-only or --snapshot")
+			return wrong("use either --config-only or --snapshot, not both")
 		}
 		return nil
 	})

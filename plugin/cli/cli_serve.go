@@ -18,16 +18,18 @@ import (
 
 var serveCommand = &command{
 	words: "serve",
-	brief: "serve the REST API: policies, overrides, limits in force, usage, and decisions",
-	about: `Every request needs a token: see ratelimit token create. The API is described at /openapi.json; many processes can serve it
-at once. With --config, the plugin's config in a decK file, this process decides as the plugin does, by the same rows and
-from the same buckets: then it also serves limits in force, usage, and /v1/ratelimit/check. The file is read once,
-at the start: restart the process after a change of the config, or it decides by the old one. (Rows in the database are
-followed.) A password of Redis that decK fills in from the environment is read from RATELIMIT_REDIS_PASSWORD, that of
-address_redis from RATELIMIT_ADDRESS_REDIS_PASSWORD.
+	brief: "serve the REST API: policies, overrides, limits in force, usage and decisions",
+	about: `Every request needs a token: see ratelimit token create. The API is described at /openapi.json. Several
+processes can serve it at the same time.
 
-Every flag can be a variable instead, such as RATELIMIT_LISTEN for --listen; a flag wins. The log is JSON lines on
-standard error. SIGTERM ends the process: /readyz fails first, running requests finish, and leases are returned.
+With --config, the process also serves limits in force, usage and /v1/ratelimit/check: it decides as the plugin does,
+by the same policies and from the same buckets. The config is read once at startup, so restart the process after
+changing it; changes in the database take effect while it runs. Redis passwords that are not in the decK file are read
+from RATELIMIT_REDIS_PASSWORD and RATELIMIT_ADDRESS_REDIS_PASSWORD.
+
+Every flag can be set by an environment variable, such as RATELIMIT_LISTEN for --listen; flags take precedence. The
+log is written to standard error as JSON lines. On SIGTERM, /readyz fails, running requests finish, leases are
+returned, and the process exits.
 
   ratelimit token create ann --role admin --reason "first admin"
   ratelimit serve --config kong.yml`,
@@ -66,32 +68,36 @@ func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 	}
 	f := c.flags
 	f.StringVar(&s.Listen, "listen", "127.0.0.1:8090",
-		"the API's `address`, host:port; default 127.0.0.1:8090. One that other machines reach needs TLS, or --insecure-http, and a live token")
+		"the `address` of the API, host:port (default 127.0.0.1:8090); "+
+			"if other machines can reach it, TLS (or --insecure-http) and a live token are required")
 	config := c.configFlag()
-	f.Lookup("config").Usage = "the decK `file` with the plugin's config, for decisions, what is in force, and usage; read once, at the start; default: none, and these answer 503"
-	f.Lookup("plugin-route").Usage = "the `route` whose config it is, by name; needed when the file has several"
+	f.Lookup("config").Usage = "the decK `file` with the plugin's config, for decisions, limits in force and usage " +
+		"(default: none, and their endpoints return 503)"
+	f.Lookup("plugin-route").Usage = routeUsage
 	f.StringVar(&s.TLS.Cert, "tls-cert", "",
-		"a PEM `file` with the certificate of the API, and those above it; a changed file is read within a second")
-	f.StringVar(&s.TLS.Key, "tls-key", "", "a PEM `file` with its private key")
+		"a PEM `file` with the certificate chain of the API; changes are picked up within a second")
+	f.StringVar(&s.TLS.Key, "tls-key", "", "a PEM `file` with the private key of --tls-cert")
 	f.StringVar(&s.TLS.ClientCA, "client-ca", "",
-		"a PEM `file` with the authorities that clients' certificates must come from, in addition to tokens; default: no certificates are required")
+		"a PEM `file` with CA certificates: clients need a certificate of theirs in addition to a token "+
+			"(default: no client certificates)")
 	f.BoolVar(&s.InsecureHTTP, "insecure-http", false,
-		"serve other machines without TLS, because a proxy in front terminates it")
+		"allow other machines to connect without TLS, because a proxy in front terminates it")
 	f.StringVar(&s.MetricsListen, metrics.Setting, "127.0.0.1:9543",
-		"the `address` of /metrics, /healthz and /readyz, without tokens; default 127.0.0.1:9543; off: none")
+		"the `address` of /metrics, /healthz and /readyz, which need no token; off disables them (default 127.0.0.1:9543)")
 	f.BoolVar(&s.MetricsRemote, metrics.RemoteSetting, false,
-		"allow an address of the metrics that other machines can reach")
+		"allow a --metrics-listen address that other machines can reach")
 	c.capacityFlags(s)
 	f.Func(
 		"log-level",
-		"a `level`: debug, info, warn or error; default info, which has a line for each request",
+		"the `level` of the log: debug, info, warn or error (default info, which logs every request)",
 		func(text string) error {
 			return setting.ParseLevel(text, &s.LogLevel)
 		},
 	)
 	f.Func(
 		"snapshot-dir",
-		"a `directory`, of this process alone, for the last rows of the database: with them it decides after a start without the database; default: off, and until rows are loaded decisions answer 503",
+		"a `directory`, not shared with other processes, to save the database's rows in: the process can then decide "+
+			"when it starts while the database is down (default off: decisions return 503 until rows are loaded)",
 		func(text string) error {
 			if s.SnapshotDir = text; text == "off" {
 				s.SnapshotDir = ""
@@ -101,12 +107,12 @@ func (c *call) serveFlags() (*controlserver.Settings, *configFlags) {
 	)
 	f.Func(
 		"drain-time",
-		"after SIGTERM keep answering new requests for this `time`, so that a load balancer notices; default 1s",
+		"keep accepting requests for this `duration` after SIGTERM, so that load balancers notice (default 1s)",
 		func(text string) error {
 			return setting.ParseDuration(text, &s.DrainTime)
 		},
 	)
-	f.Func("shutdown-time", "how much `time` running requests then have to finish; default 40s", func(text string) error {
+	f.Func("shutdown-time", "then give running requests this `duration` to finish (default 40s)", func(text string) error {
 		return setting.ParseDuration(text, &s.ShutdownTime)
 	})
 	c.databaseFlag()
@@ -125,7 +131,8 @@ func (c *call) capacityFlags(s *controlserver.Settings) {
 	f := c.flags
 	f.Func(
 		"lease-share",
-		"`percent` of a limit that all nodes together may have taken ahead, at most 5; default 2; 0: every decision asks Redis. The same as the nodes'",
+		"the `percent` of a limit that all nodes together may hold on lease, up to 5; 0 turns leases off; "+
+			"use the same value as the nodes (default 2)",
 		func(text string) error {
 			if err := setting.ParseInt(text, 0, &s.LeaseShare); err != nil || s.LeaseShare > lease.MaxSharePct {
 				return fmt.Errorf("must be a whole number from 0 to %d", lease.MaxSharePct)
@@ -133,17 +140,18 @@ func (c *call) capacityFlags(s *controlserver.Settings) {
 			return nil
 		},
 	)
-	f.Func("max-addresses", fmt.Sprintf("the `most` addresses that have buckets in Redis by this process at once, "+
-		"as the nodes' -max-addresses; default %d; 0: any number", addresses.DefaultMost), func(text string) error {
+	f.Func("max-addresses", fmt.Sprintf("the maximum `number` of addresses with their own buckets at the same time, "+
+		"like -max-addresses of the nodes; 0: unlimited (default %d)", addresses.DefaultMost), func(text string) error {
 		return setting.ParseInt(text, 0, &s.MaxAddresses)
 	})
-	f.Func("new-addresses", fmt.Sprintf("how `many` addresses a second that it has not seen lately get such buckets, "+
-		"as the nodes' -new-addresses; default %d; 0: any number", addresses.DefaultRate), func(text string) error {
+	f.Func("new-addresses", fmt.Sprintf("the maximum `number` of new addresses per second that get their own buckets, "+
+		"like -new-addresses of the nodes; 0: unlimited (default %d)", addresses.DefaultRate), func(text string) error {
 		return setting.ParseInt(text, 0, &s.NewAddresses)
 	})
 	f.Func(
 		"new-subjects",
-		"how `many` users, credentials and addresses that it has not named lately a tenant's token may spend for, a second, from 1 to 1000000; default 100, and ten seconds' worth at once",
+		"the maximum `number` of new users, credentials and addresses per second that a tenant's token may spend for, "+
+			"with bursts of ten times that, from 1 to 1000000 (default 100)",
 		func(text string) error {
 			if err := setting.ParseInt(text, 1, &s.NewSubjects); err != nil || s.NewSubjects > maxNewSubjects {
 				return fmt.Errorf("must be a whole number from 1 to %d", maxNewSubjects)

@@ -13,7 +13,7 @@ import (
 var completionCommand = &command{
 	words: "completion",
 	args:  "SHELL",
-	brief: "print the completion script for a shell: bash, zsh or fish",
+	brief: "print the completion script for bash, zsh or fish",
 	least: 1,
 	most:  1,
 	about: `  ratelimit completion bash > /etc/bash_completion.d/ratelimit

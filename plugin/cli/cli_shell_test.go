@@ -22,7 +22,7 @@ func TestAShellCompletesCommandsFlagsAndFormats(t *testing.T) {
 		want  string
 	}{
 		{[]string{"pol"}, "policy"},
-		{[]string{"policy", "pu"}, "put\twrite a policy"},
+		{[]string{"policy", "pu"}, "put\tcreate or replace a policy"},
 		{[]string{"policy", "put", "daily", "--reas"}, "--reason\t"},
 		{[]string{"policy", "list", "-o", ""}, "yaml"},
 		{[]string{"policy", "list", "--output", "j"}, "json"},
@@ -31,6 +31,8 @@ func TestAShellCompletesCommandsFlagsAndFormats(t *testing.T) {
 		x := &terminal{t: t}
 		if said := x.must(append([]string{"__complete"}, c.typed...)...); !strings.Contains(said, c.want) {
 			t.Errorf("%q: completed to\n%s\nwant %q", c.typed, said, c.want)
+		} else if strings.Contains(said, "`") {
+			t.Errorf("%q: completed to\n%s\nwant no back quotes", c.typed, said)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 var tierCommands = []*command{
 	{
-		words: "tier list", brief: "list the tiers of the database; plugin configs may define more",
+		words: "tier list", brief: "list the tiers in the database (plugin configs may define more)",
 		define: func(c *call) action {
 			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
 				tiers, err := s.Tiers(ctx)
@@ -25,7 +25,7 @@ var tierCommands = []*command{
 		words: "tier put", args: "NAME", brief: "create or update a tier", least: 1, most: 1,
 		define: func(c *call) action {
 			var t pgstore.Tier
-			c.flags.StringVar(&t.Description, "description", "", "a `description` of the tier")
+			c.flags.StringVar(&t.Description, "description", "", "the `text` that describes the tier")
 			c.revisionFlag(&t.Revision)
 			return c.writes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) (written, error) {
 				t.Name = c.arg()
@@ -35,7 +35,8 @@ var tierCommands = []*command{
 		},
 	},
 	{
-		words: "tier delete", args: "NAME", brief: "delete a tier; tenants and policies that name it stay", least: 1, most: 1,
+		words: "tier delete", args: "NAME", least: 1, most: 1,
+		brief: "delete a tier; tenants and policies that name it are kept",
 		define: func(c *call) action {
 			var revision int64
 			c.revisionFlag(&revision)
@@ -49,11 +50,11 @@ var tierCommands = []*command{
 
 var tenantCommands = []*command{
 	{
-		words: "tenant list", brief: "list the tenants that have a row",
+		words: "tenant list", brief: "list the tenants that have a tier or a time zone",
 		define: func(c *call) action {
 			var f pgstore.TenantFilter
 			c.flags.StringVar(&f.Tier, "tier", "", "only tenants of this `tier`")
-			c.flags.StringVar(&f.After, "after", "", "only tenants after this `id`, to continue a listing")
+			c.flags.StringVar(&f.After, "after", "", "only tenants after this `id`, to show the next page")
 			c.pageFlag(&f.Max)
 			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
 				return tenantList.show(c, s.EachTenant(ctx, f))
@@ -61,7 +62,7 @@ var tenantCommands = []*command{
 		},
 	},
 	{
-		words: "tenant get", args: "ID", brief: "show the row of a tenant", least: 1, most: 1,
+		words: "tenant get", args: "ID", brief: "show the tier and time zone of a tenant", least: 1, most: 1,
 		define: func(c *call) action {
 			return c.reads(func(ctx context.Context, s *pgstore.Store) error {
 				t, err := s.Tenant(ctx, c.arg())
@@ -73,17 +74,19 @@ var tenantCommands = []*command{
 		},
 	},
 	{
-		words: "tenant set", args: "ID", brief: "set the tier and the time zone of a tenant", least: 1, most: 1,
-		about: `A flag that is not given changes nothing. An empty --tier leaves the tier to the request and the config.`,
+		words: "tenant set", args: "ID", brief: "set the tier and time zone of a tenant", least: 1, most: 1,
+		about: `Flags that are not given leave their fields unchanged. With --tier "", the tenant's tier comes from the
+request, or else from the config.`,
 		define: func(c *call) action {
 			var t pgstore.Tenant
 			config := c.knownConfigFlag()
 			c.flags.StringVar(&t.Tier, "tier", "", "the tenant's `tier`")
-			c.flags.StringVar(&t.TimeZone, "time-zone", "", "IANA `name`, for windows of the calendar; empty is UTC")
+			c.flags.StringVar(&t.TimeZone, "time-zone", "",
+				"the IANA `name` of the time zone for calendar windows, such as America/New_York; empty means UTC")
 			c.revisionFlag(&t.Revision)
 			c.check(func() error {
 				if !c.given("tier") && !c.given("time-zone") {
-					return wrong("give --tier or --time-zone")
+					return wrong("--tier or --time-zone is required")
 				}
 				return nil
 			})
@@ -96,7 +99,7 @@ var tenantCommands = []*command{
 	{
 		words: "tenant delete",
 		args:  "ID",
-		brief: "delete the tier and the time zone of a tenant; its policies and overrides stay",
+		brief: "delete the tier and time zone of a tenant; its policies and overrides are kept",
 		least: 1,
 		most:  1,
 		define: func(c *call) action {
@@ -151,7 +154,7 @@ func tierTable(out *page, tiers []pgstore.Tier) {
 
 // tenantList is how tenants are shown.
 var tenantList = listing[pgstore.Tenant]{"TENANT|TIER|TIME ZONE|REVISION", func(t pgstore.Tenant) []any {
-	return []any{t.ID, orDefault(t.Tier, "(as the request says)"), orDefault(t.TimeZone, "UTC"), t.Revision}
+	return []any{t.ID, orDefault(t.Tier, "(from the request)"), orDefault(t.TimeZone, "UTC"), t.Revision}
 }}
 
 // listed is a list that is [] in JSON when it is empty.
@@ -166,7 +169,7 @@ func listed[T any](list []T) []T {
 func (c *call) revisionFlag(to *int64) {
 	c.flags.Func(
 		"revision",
-		"deny the change unless the row still has this `revision`; default: any",
+		"fail unless the row still has this `revision` (default: any)",
 		func(text string) error {
 			var n countFlag
 			err := n.Set(text)
@@ -180,14 +183,14 @@ func (c *call) revisionFlag(to *int64) {
 func (c *call) pageFlag(to *int) {
 	c.flags.Func(
 		"max",
-		"at most this `number` of rows; default: all",
+		"show at most this `number` of rows (default: all)",
 		func(text string) error { return setting.ParseInt(text, 1, to) },
 	)
 }
 
 // afterFlag defines where a page of rows with ids begins.
 func (c *call) afterFlag(to *int64) {
-	c.flags.Func("after", "only rows with a larger `id`, to continue a listing", func(text string) error {
+	c.flags.Func("after", "only rows with an id above this `id`, to show the next page", func(text string) error {
 		var n countFlag
 		err := n.Set(text)
 		*to = n.n

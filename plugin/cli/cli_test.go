@@ -25,7 +25,7 @@ func TestRatelimitTellsHowItIsUsed(t *testing.T) {
 		{[]string{"frobnicate"}, "", 2, `ratelimit: unknown command "frobnicate"; see ratelimit -h`},
 		{[]string{"version"}, "", 0, process.Version},
 		{[]string{"--version"}, "", 0, process.Version + "\n"},
-		{[]string{"validate"}, "", 2, "name at least one"},
+		{[]string{"validate"}, "", 2, "at least one decK file"},
 		{[]string{"validate", "/does/not/exist.yml"}, "", 2, "no such file"},
 		{[]string{"validate", "-"}, "plugins: [{name: " + schema.Name + ", config: {tiers: [{name: a, limits: [{name: x, scope: tenant, limit: 0, window_size: 1}]}]}}]", 1, "standard input:1: error: plugins[0].config.tiers[0].limits[0].limit"},
 		{[]string{"validate", "-"}, "plugins: [{name: " + schema.Name + ", config: {tiers: [{name: a, limits: [{name: x, scope: tenant, limit: 0, window_size: 1}]}]}}]", 1, "-: 1 fault, 0 warnings\n"},

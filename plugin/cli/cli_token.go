@@ -13,18 +13,18 @@ var tokenCommands = []*command{
 	{
 		words: "token create",
 		args:  "NAME",
-		brief: "create a token for the REST API, and show its secret once",
+		brief: "create a token for the REST API and print its secret once",
 		least: 1,
 		most:  1,
-		about: `The name is the actor of the token's changes, in the audit as token:NAME, so it cannot be reused for another
-role later. A role is
+		about: `Roles:
 
-  admin         everything
-  viewer        reads everything, and decides without spending
-  tenant:{org}  reads what concerns this tenant, and decides for it
+  admin         full access
+  viewer        read everything; check requests without spending
+  tenant:{org}  read this tenant's limits and usage; check requests for it
 
-Only the secret is written to standard output, so that it can be stored in a variable or piped into a vault; the
-database stores only its hash.
+Changes made with the token appear in the audit log as token:NAME, so a name cannot be reused with another role. Only
+the secret is written to standard output, so that it can be assigned to a variable or piped into a vault. The database
+stores a hash of it.
 
   ratelimit token create ci --role admin --expires-in 90d --reason "deployments"`,
 		define: func(c *call) action {
@@ -36,7 +36,7 @@ database stores only its hash.
 		},
 	},
 	{
-		words: "token list", brief: "list the tokens, including expired and revoked ones",
+		words: "token list", brief: "list tokens, including expired and revoked ones",
 		define: func(c *call) action {
 			var f pgstore.TokenFilter
 			c.flags.Func("state", "only tokens in this `state`: live, expired or revoked", func(text string) error {
@@ -59,7 +59,7 @@ database stores only its hash.
 		},
 	},
 	{
-		words: "token revoke", args: "NAME", brief: "revoke a token; it stops working within 5 seconds", least: 1, most: 1,
+		words: "token revoke", args: "NAME", brief: "revoke a token (takes effect within 5 seconds)", least: 1, most: 1,
 		define: func(c *call) action {
 			return c.changes(func(ctx context.Context, s *pgstore.Store, by pgstore.Change) error {
 				t, err := s.RevokeToken(ctx, by, c.arg())
@@ -81,18 +81,18 @@ func (c *call) tokenFlags() *pgstore.NewToken {
 	)
 	role := c.flags.String("role", "", "the `role`: admin, viewer or tenant:{org} (required)")
 	c.flags.Var(&in, "expires-in",
-		"expire after this `duration`, such as 2h or 90d, by this machine's clock; default: never")
-	c.flags.Var(&at, "expires-at", "expire at this `time`, such as 2026-01-31T12:00:00Z; default: never")
+		"expire after this `duration`, such as 2h or 90d (uses this machine's clock; default: never)")
+	c.flags.Var(&at, "expires-at", "expire at this `time`, such as 2026-01-31T12:00:00Z (default: never)")
 	c.check(func() (err error) {
 		n.Role, n.Org, err = pgstore.ParseRole(*role)
 		if invalid := new(pgstore.InvalidError); errors.As(err, &invalid) {
-			return wrong("--role: it %s", invalid.Problem)
+			return wrong("--role: %s", invalid.Problem)
 		}
 		return err
 	})
 	c.check(func() error {
 		if c.given("expires-in") && c.given("expires-at") {
-			return wrong("give either --expires-in or --expires-at")
+			return wrong("use either --expires-in or --expires-at, not both")
 		}
 		if n.ExpiresAt = at.at; in.length > 0 {
 			n.ExpiresAt = c.now().Add(in.length)
@@ -105,9 +105,9 @@ func (c *call) tokenFlags() *pgstore.NewToken {
 // expiryText returns when a token expires, in words.
 func expiryText(at time.Time) string {
 	if at.IsZero() {
-		return "which never expires"
+		return "never expires"
 	}
-	return "which expires at " + timeText(at)
+	return "expires at " + timeText(at)
 }
 
 // createToken makes a token. As text, the secret stands alone on standard output.
@@ -117,7 +117,7 @@ func (c *call) createToken(ctx context.Context, s *pgstore.Store, by pgstore.Cha
 		return err
 	}
 	if c.format == formatTable {
-		c.warn("created token %s, %s, %s; its secret is shown only once:", t.Name, t.RoleText(), expiryText(t.ExpiresAt))
+		c.warn("created token %s (%s, %s); the secret is shown only once:", t.Name, t.RoleText(), expiryText(t.ExpiresAt))
 	}
 	made := struct {
 		Secret string        `json:"secret"`
@@ -125,7 +125,7 @@ func (c *call) createToken(ctx context.Context, s *pgstore.Store, by pgstore.Cha
 	}{secret, t}
 	if err := c.print(made, func(out *page) { out.line("%s", secret) }); err != nil {
 		return fmt.Errorf(
-			"token %s was made and is live, but its secret is lost: revoke it with ratelimit token revoke %s: %w",
+			"token %s was created, but its secret could not be written; run ratelimit token revoke %s: %w",
 			t.Name,
 			t.Name,
 			err,

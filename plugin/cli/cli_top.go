@@ -30,15 +30,15 @@ const (
 )
 
 var topCommand = &command{
-	words: "top", brief: "watch the busiest tenants, denials, tenants near a limit, and the state of the nodes",
-	about: `It reads the metrics of nodes repeatedly and shows the differences: so the first numbers come with
-the second reading. Tenants that have no label of their own are counted together as other, requests without a tenant
-as (none). How near a tenant is to a limit is the highest value of all nodes. Ctrl-C ends it.
+	words: "top", brief: "watch the busiest tenants, denials, tenants near a limit, and node health",
+	about: `It polls the metrics of the nodes and shows rates, so the first rates appear after the second poll. Tenants
+without a label of their own are added up as other, requests without a tenant as (none). NEAREST LIMIT is the highest
+usage that any node reports. Press Ctrl-C to stop.
 
   ratelimit top --node edge-1:9542 --node edge-2:9542 --sort near
 
-With -o json or yaml there is one document for each refresh; a number that is not available yet is omitted. With --once
-the exit code is 1 when no node answers.`,
+-o json and -o yaml write one document per refresh, without values that are not available yet. With --once, the exit
+code is 1 if no node answers.`,
 	define: func(c *call) action {
 		m := &monitor{wait: pause}
 		c.topFlags(m)
@@ -57,23 +57,23 @@ func (c *call) topFlags(m *monitor) {
 	m.rows, m.order = defaultRows, byRequests
 	c.flags.Func(
 		"node",
-		"`host:port` of a node's metrics-listen; may be given several times; default: "+defaultNode,
+		"the `host:port` of a node's -metrics-listen; repeat the flag for several nodes (default "+defaultNode+")",
 		func(text string) error {
 			if err := checkNode(text); err != nil {
 				return err
 			}
 			if slices.ContainsFunc(m.nodes, func(n *watched) bool { return n.address == text }) {
-				return errors.New("is given twice: its requests would count twice")
+				return errors.New("appears twice: its requests would be counted twice")
 			}
 			m.nodes = append(m.nodes, &watched{address: text})
 			return nil
 		},
 	)
-	c.flags.Func("every", "the `duration` between two readings; default: "+defaultEvery.String(), every.Set)
-	c.flags.BoolVar(&m.once, "once", false, "end after the first refresh")
+	c.flags.Func("every", "poll at this `interval` (default "+defaultEvery.String()+")", every.Set)
+	c.flags.BoolVar(&m.once, "once", false, "exit after the first refresh")
 	c.flags.Func(
 		"sort",
-		"the `order` of tenants: requests, denied or near, the most first; default: requests",
+		"sort tenants by this `key`, highest first: requests, denied or near (default requests)",
 		func(text string) error {
 			if !slices.Contains([]string{byRequests, byDenied, byNear}, text) {
 				return errors.New("must be requests, denied or near")
@@ -84,7 +84,7 @@ func (c *call) topFlags(m *monitor) {
 	)
 	c.flags.Func(
 		"rows",
-		fmt.Sprintf("at most this `number` of tenants, and of policies; default: %d", defaultRows),
+		fmt.Sprintf("show at most this `number` of tenants and of policies (default %d)", defaultRows),
 		func(text string) error {
 			return setting.ParseInt(text, 1, &m.rows)
 		},

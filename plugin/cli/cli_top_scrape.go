@@ -91,7 +91,7 @@ func metricsURL(address string) string { return "http://" + address + "/metrics"
 func readMetrics(ctx context.Context, client *http.Client, address string, at time.Time) (*scrape, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, metricsURL(address), http.NoBody)
 	if err != nil {
-		return nil, fmt.Errorf("ask for the metrics: %w", err)
+		return nil, fmt.Errorf("request the metrics: %w", err)
 	}
 	request.Header.Set("Accept", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
 	response, err := client.Do(request)
@@ -100,13 +100,13 @@ func readMetrics(ctx context.Context, client *http.Client, address string, at ti
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("it answers %s", response.Status)
+		return nil, fmt.Errorf("HTTP status %s", response.Status)
 	}
 	body := &io.LimitedReader{R: response.Body, N: mostMetrics + 1}
 	s, err := parseMetrics(body, at)
 	switch {
 	case body.N <= 0:
-		return nil, fmt.Errorf("its metrics are longer than %d MiB", mostMetrics>>20)
+		return nil, fmt.Errorf("metrics exceed %d MiB", mostMetrics>>20)
 	case err != nil:
 		return nil, unanswered(err)
 	}
@@ -116,7 +116,7 @@ func readMetrics(ctx context.Context, client *http.Client, address string, at ti
 // unanswered returns why there is no answer, without the address, which stands beside it.
 func unanswered(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return errors.New("it did not answer in time")
+		return errors.New("timed out")
 	}
 	if at, ok := errors.AsType[*url.Error](err); ok {
 		return at.Err
@@ -136,12 +136,12 @@ func parseMetrics(r io.Reader, at time.Time) (*scrape, error) {
 		var samples model.Vector
 		switch err := decoder.Decode(&samples); {
 		case errors.Is(err, io.EOF) && !ours:
-			return nil, errors.New("this is not a node of the plugin: it has no metrics that begin with " + metricsPrefix)
+			return nil, errors.New("not a node of the plugin: it has no metrics that begin with " + metricsPrefix)
 		case errors.Is(err, io.EOF):
 			slices.Sort(s.degraded)
 			return s, nil
 		case err != nil:
-			return nil, fmt.Errorf("read its metrics: %w", err)
+			return nil, fmt.Errorf("read the metrics: %w", err)
 		}
 		for _, sample := range samples {
 			ours = ours || strings.HasPrefix(string(sample.Metric[model.MetricNameLabel]), metricsPrefix)

@@ -47,7 +47,7 @@ func (v *topView) fleet() []string {
 
 func tenantTopTable(out *page, v *topView) {
 	if len(v.Tenants) == 0 {
-		out.line("no tenant sends requests, or is near a limit")
+		out.line("no requests, and no tenant is near a limit")
 		out.gap()
 		return
 	}

@@ -194,8 +194,8 @@ func TestTopGivesUpANodeThatHangs(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	n.read(ctx, newScraper(), noon)
-	if n.err == nil || n.err.Error() != "it did not answer in time" {
-		t.Errorf("a node that hangs is told as %v", n.err)
+	if n.err == nil || n.err.Error() != "timed out" {
+		t.Errorf("the error of a node that hangs is %v", n.err)
 	}
 }
 
@@ -204,14 +204,14 @@ func TestTopTellsWhatAnswersInsteadOfANode(t *testing.T) {
 		answers http.HandlerFunc
 		want    string
 	}{
-		"an error":    {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, "it answers 503"},
-		"a page":      {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>hello</html>") }, "read its metrics"},
-		"a redirect":  {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, "it answers 302"},
-		"nothing":     {func(http.ResponseWriter, *http.Request) {}, "is not a node"},
-		"another one": {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "go_goroutines 7\n") }, "is not a node"},
+		"an error":    {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, "status 503"},
+		"a page":      {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>hello</html>") }, "read the metrics"},
+		"a redirect":  {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, "status 302"},
+		"nothing":     {func(http.ResponseWriter, *http.Request) {}, "not a node"},
+		"another one": {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "go_goroutines 7\n") }, "not a node"},
 		"invalid UTF-8": {func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, requested(1, "\xff\xfe", "allowed"))
-		}, "read its metrics"},
+		}, "read the metrics"},
 	} {
 		n := &watched{address: nodeThat(t, c.answers)}
 		n.read(t.Context(), newScraper(), noon)
@@ -335,7 +335,7 @@ func TestTopTellsAWrongCall(t *testing.T) {
 		{"top --node edge-1:http", "must be host:port"},
 		{"top --node edge-1/path:9542", "must be host:port"},
 		{"top --node me@edge-1:9542", "must be host:port"},
-		{"top --node edge-1:1 --node edge-1:1", "given twice"},
+		{"top --node edge-1:1 --node edge-1:1", "appears twice"},
 		{"top --every 10ms", "--every must be at least 100ms"},
 		{"top --every never", "must be a duration above 0"},
 		{"top --sort tenant", "must be requests, denied or near"},

@@ -12,10 +12,12 @@ import (
 var validateCommand = &command{
 	words: "validate",
 	args:  "FILE ...",
-	brief: "check the tenant-rate-limiting configs in decK files; FILE - is standard input",
-	about: `It also finds faults that Kong's schema cannot express: duplicate names, ambiguous endpoint patterns, limits that cannot be
-counted exactly. It exits with 1 when it finds a fault and with 0 when there are only warnings.`,
-	most: -1,
+	brief: "check the plugin configs in decK files (- reads standard input)",
+	about: `It applies the plugin's schema as Kong does, and also finds errors that the schema cannot express, such as
+duplicate names, ambiguous endpoint patterns and limits that cannot be counted exactly. Warnings do not change the
+exit code.`,
+	most:  -1,
+	exits: "0 no errors, 1 errors found, 2 usage error",
 	define: func(c *call) action {
 		return func(context.Context) error { return c.validate() }
 	},
@@ -24,7 +26,7 @@ counted exactly. It exits with 1 when it finds a fault and with 0 when there are
 // validate reports every fault and warning of the files, one on each line, as file:line: path: message.
 func (c *call) validate() error {
 	if len(c.args) == 0 {
-		return wrong("name at least one decK file, for instance kong.yml")
+		return wrong("expected FILE ...: at least one decK file, such as kong.yml")
 	}
 	faulty := false
 	for _, file := range c.args {

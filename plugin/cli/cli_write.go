@@ -29,21 +29,21 @@ type written struct {
 
 // changeFlag defines the flags of a command that writes.
 func (c *call) changeFlag() {
-	c.flags.StringVar(&c.change.reason, "reason", "", "`why` the change is made, for the audit (required)")
+	c.flags.StringVar(&c.change.reason, "reason", "", "the `reason` for the change, for the audit log (required)")
 	c.check(func() error {
 		if strings.TrimSpace(c.change.reason) == "" {
-			return wrong("--reason must be given: why is this change made?")
+			return wrong("--reason is required: why are you making this change?")
 		}
 		return nil
 	})
 	c.flags.StringVar(&c.change.actor, "actor", "",
-		"`who` makes the change, for the audit; default: the variable "+actorVariable+", else user@host, else the database user")
+		"the `name` of who makes the change, for the audit log (default $"+actorVariable+", user@host or the database user)")
 }
 
 // waitFlags defines --wait and what it counts as live.
 func (c *call) waitFlags() {
 	c.flags.Var(&c.change.wait, "wait",
-		"wait up to this `duration` (default 5s) until all live nodes enforce the change; exit code 3: some do not, 4: only silent ones may not")
+		"wait up to this `duration` until all live nodes enforce the change (5s if no duration is given)")
 	c.flags.Lookup("wait").NoOptDefVal = defaultWait.String()
 	c.liveFlag()
 }
@@ -51,7 +51,7 @@ func (c *call) waitFlags() {
 func (c *call) liveFlag() {
 	c.change.within.length = pgstore.LiveWithin
 	c.flags.Var(&c.change.within, "live-within",
-		"a node counts as live when its last report is not older than this `duration`; default: "+pgstore.LiveWithin.String())
+		"treat nodes as live if they reported within this `duration` (default "+pgstore.LiveWithin.String()+")")
 }
 
 // writes defines the flags of a command that writes the database, and opens it for do.
@@ -78,11 +78,8 @@ func (c *call) changes(do func(ctx context.Context, s *pgstore.Store, by pgstore
 		}
 		by := pgstore.Change{Actor: c.actor(config.ConnConfig), Reason: c.change.reason}
 		if namesToken(by.Actor) {
-			return wrong(
-				"the actor %q: token: and a name is a caller of the REST API; say who you are by --actor or the variable %s",
-				by.Actor,
-				actorVariable,
-			)
+			return wrong("actor %q: names that begin with token: are reserved for the REST API; set --actor or %s to another name",
+				by.Actor, actorVariable)
 		}
 		store, closeStore, err := c.openWith(ctx, config)
 		if err != nil {
@@ -103,7 +100,7 @@ func (c *call) tell(ctx context.Context, store *pgstore.Store, done written) err
 	if c.change.wait.most > 0 {
 		var err error
 		if done.Fleet, err = c.await(ctx, store, done.Version); err != nil {
-			return fmt.Errorf("%s, in version %d, but checking which nodes enforce it failed: %w", done.What, done.Version, err)
+			return fmt.Errorf("%s (version %d), but checking which nodes enforce it failed: %w", done.What, done.Version, err)
 		}
 	}
 	err := c.print(done, func(out *page) {

@@ -87,7 +87,7 @@ func checkDashes(flags *pflag.FlagSet, args []string) error {
 		case dashes == 1 && len(name) == 1:
 			flag = flags.ShorthandLookup(name)
 		case dashes == 1 && flag != nil:
-			return wrong("-%s: a long flag has two dashes: use --%s", name, name)
+			return wrong("-%s: long flags take two dashes: use --%s", name, name)
 		case dashes != 2:
 			continue
 		}
@@ -96,7 +96,7 @@ func checkDashes(flags *pflag.FlagSet, args []string) error {
 		case flag.NoOptDefVal == "":
 			i++ // the value
 		case i+1 < len(args) && looksLikeValue(flag, args[i+1]):
-			return wrong("--%s %s: write --%s=%s", flag.Name, args[i+1], flag.Name, args[i+1])
+			return wrong("--%s %s: use --%s=%s", flag.Name, args[i+1], flag.Name, args[i+1])
 		}
 	}
 	return nil
@@ -133,5 +133,5 @@ func checkPlace(group *cobra.Command, args []string) error {
 			command = found.CommandPath()
 		}
 	}
-	return wrong("%s: flags go behind the command: %s %s", name, command, name)
+	return wrong("%s: flags go after the command: %s %s", name, command, name)
 }

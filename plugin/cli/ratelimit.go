@@ -52,10 +52,6 @@ const (
 	exitSilent     = 4
 )
 
-const exitCodes = `Exit codes: 0 done; 1 it failed, or it found something (validate, diff); 2 a usage error, and any failure of diff;
-3 a live node does not enforce it yet, or no node is live; 4 all live nodes enforce it, but silent ones may not.
-`
-
 // wrongCall is a usage error.
 type wrongCall struct{ problem string }
 
