@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// queued bounds the messages of one connection that are under way in each direction.
+// queued bounds the messages of one connection that wait in each direction.
 const queued = 1024
 
 // message is one command or reply on its way.
@@ -17,22 +17,22 @@ type message struct {
 	due   time.Time // when it may arrive
 }
 
-// conn holds a connection of a client, and its connection to the target. Four goroutines serve it: each
-// direction has one that reads and one that writes, so that a delay holds up nothing behind it.
+// conn is a connection of a client and its connection to the target. Each direction has a goroutine that reads and one
+// that writes, so that delays overlap.
 type conn struct {
 	proxy          *Proxy
 	client, target net.Conn
 
 	commands chan message // read from the client
 	replies  chan message // read from the target
-	// expected has an entry for every command that was let pass, in their order, before it is sent: the proxy's own
-	// answer, or nil bytes for one by the target.
+	// expected has an entry for every forwarded or answered command, in their order: the answer of the proxy, or nil
+	// bytes for a reply of the target.
 	expected chan message
 	ended    chan struct{} // closed at the end
-	gone     chan struct{} // closed when the target ended its connection
+	gone     chan struct{} // closed when the target has closed its connection
 	once     sync.Once
-	spoiled  atomic.Bool // bytes were swallowed
-	hangs    atomic.Bool // nothing may reach the client any more
+	lossy    atomic.Bool // bytes were dropped
+	hangs    atomic.Bool // nothing reaches the client from now on
 }
 
 func newConn(p *Proxy, client, target net.Conn) *conn {
@@ -46,7 +46,7 @@ func newConn(p *Proxy, client, target net.Conn) *conn {
 // run forwards until the connection ends.
 func (c *conn) run() {
 	var group sync.WaitGroup
-	group.Go(func() { // a client that is done needs no reply
+	group.Go(func() { // a client that has closed needs no reply
 		c.read(c.client, ToServer, c.commands)
 		c.end(false)
 	})
@@ -59,23 +59,23 @@ func (c *conn) run() {
 	group.Wait()
 }
 
-// end ends both connections; the first call decides how.
+// end closes both connections. The first call decides how.
 func (c *conn) end(byReset bool) {
 	c.once.Do(func() {
 		close(c.ended)
 		if byReset {
 			reset(c.client)
 		} else {
-			_ = c.client.Close() // given up anyway
+			_ = c.client.Close() // the connection is unusable anyway
 		}
 		_ = c.target.Close()
 	})
 }
 
-// reset closes a connection with RST, where there is such a thing.
+// reset closes a connection, over TCP with RST.
 func reset(connection net.Conn) {
 	if tcp, ok := connection.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // fails only when it is closed already
+		_ = tcp.SetLinger(0) // fails only if it is closed already
 	}
 	_ = connection.Close()
 }
@@ -86,17 +86,17 @@ func (c *conn) read(from net.Conn, direction Direction, to chan<- message) {
 	for {
 		value, err := readValue(r)
 		if err != nil {
-			return // the rest of a broken value is useless
+			return // nothing can be read after a broken value
 		}
 		select {
-		case to <- message{value, time.Now().Add(c.proxy.now().delay[direction])}:
+		case to <- message{value, time.Now().Add(c.proxy.currentFaults().delay[direction])}:
 		case <-c.ended:
 			return
 		}
 	}
 }
 
-// forwardCommands passes commands to the target, or answers or swallows them.
+// forwardCommands passes commands to the target, answers them, or drops them.
 func (c *conn) forwardCommands() {
 	for {
 		var command message
@@ -108,14 +108,14 @@ func (c *conn) forwardCommands() {
 		if !c.await(command.due) {
 			return
 		}
-		now := c.proxy.now()
-		if now.partition || c.hangs.Load() {
-			c.swallow()
+		faults := c.proxy.currentFaults()
+		if faults.partition || c.hangs.Load() {
+			c.drop()
 			continue
 		}
-		answer, own := now.answers[commandName(command.bytes)]
-		expected := message{due: time.Now().Add(now.delay[ToClient])}
-		if own {
+		answer, answers := faults.answers[commandName(command.bytes)]
+		expected := message{due: time.Now().Add(faults.delay[ToClient])}
+		if answers {
 			expected.bytes = []byte(answer)
 		}
 		select {
@@ -123,14 +123,14 @@ func (c *conn) forwardCommands() {
 		case <-c.ended:
 			return
 		}
-		if own {
+		if answers {
 			c.proxy.counts.answered.Add(1)
 			continue
 		}
 		n, err := c.target.Write(command.bytes)
 		c.proxy.counts.bytesIn.Add(int64(n))
 		if err != nil {
-			return // the target's reader finds that out too, and passes on what it still has
+			return // the reader of the target fails too, after the replies that have arrived
 		}
 		c.proxy.counts.commands.Add(1)
 	}
@@ -141,17 +141,17 @@ func (c *conn) forwardReplies() {
 	for {
 		reply, ok := c.nextReply()
 		if !ok {
-			c.endUnlessUnheard()
+			c.endUnlessSilent()
 			return
 		}
 		if !c.await(reply.due) {
 			return
 		}
-		if c.proxy.now().partition || c.hangs.Load() {
-			c.swallow()
+		if c.proxy.currentFaults().partition || c.hangs.Load() {
+			c.drop()
 			continue
 		}
-		if end, cut := c.proxy.cut(); cut {
+		if end, cut := c.proxy.takeCut(); cut {
 			c.breakOff(reply.bytes, end)
 			continue
 		}
@@ -162,17 +162,17 @@ func (c *conn) forwardReplies() {
 	}
 }
 
-// endUnlessUnheard ends the connection when the target did, unless the client cannot hear of it.
-func (c *conn) endUnlessUnheard() {
-	if c.proxy.now().partition || c.hangs.Load() {
-		c.spoiled.Store(true)
+// endUnlessSilent closes the connection after the target has, unless a fault keeps the end from the client.
+func (c *conn) endUnlessSilent() {
+	if c.proxy.currentFaults().partition || c.hangs.Load() {
+		c.lossy.Store(true)
 		<-c.ended
 		return
 	}
 	c.end(false)
 }
 
-// nextReply waits for the reply to the next command. It is false when there will be none.
+// nextReply waits for the reply to the next command. It returns false if none can come.
 func (c *conn) nextReply() (message, bool) {
 	var expected message
 	select {
@@ -204,30 +204,32 @@ func (c *conn) nextReply() (message, bool) {
 	}
 }
 
-// breakOff passes half a reply and ends the connection as wanted.
+// breakOff passes half a reply and ends the connection as end says.
 func (c *conn) breakOff(reply []byte, end End) {
 	c.proxy.counts.cut.Add(1)
-	_ = c.pass(reply[:len(reply)/2]) // it ends now in any case
+	_ = c.pass(reply[:len(reply)/2]) // the connection ends in any case
 	if end == Hang {
-		c.spoiled.Store(true)
+		c.lossy.Store(true)
 		c.hangs.Store(true)
 		return
 	}
 	c.end(end == Reset)
 }
 
+// pass writes a reply to the client.
 func (c *conn) pass(reply []byte) error {
 	n, err := c.client.Write(reply)
 	c.proxy.counts.bytesOut.Add(int64(n))
 	return err
 }
 
-func (c *conn) swallow() {
-	c.spoiled.Store(true)
-	c.proxy.counts.swallowed.Add(1)
+// drop counts a dropped message.
+func (c *conn) drop() {
+	c.lossy.Store(true)
+	c.proxy.counts.dropped.Add(1)
 }
 
-// await waits until due; it is false when the connection ended before.
+// await waits until due. It returns false if the connection ends before.
 func (c *conn) await(due time.Time) bool {
 	if left := time.Until(due); left > 0 {
 		return wait(c.ended, left)

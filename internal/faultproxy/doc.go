@@ -1,10 +1,10 @@
-// Package faultproxy stands between a client and a Redis and does what networks and servers do on a bad day: it is
-// late, swallows bytes, refuses and resets connections, breaks off in the middle of a reply, or answers a command
-// itself with an error. What it does can be changed at any time, by any goroutine; a new [Proxy] does no harm.
+// Package faultproxy injects faults of networks and servers between a client and a Redis. A [Proxy] delays messages,
+// drops bytes, stops listening, resets connections, breaks a reply off in the middle, or answers a command with an
+// error. Any goroutine may change the faults at any time. A new Proxy has none.
 //
-// It understands RESP, versions 2 and 3, as far as to know where a command or a reply ends and what a command is
-// called, so that half a reply is half a reply and its own answers come in the order of the commands. A command has one
-// reply: what is sent unasked (publish and subscribe, MONITOR) does not pass.
+// It parses RESP, versions 2 and 3, to find the ends of commands and replies and the names of commands. So half a reply
+// is exact, and answers of the proxy come in the order of the commands. A command has one reply: messages that no
+// command requests (publish and subscribe, MONITOR) do not pass.
 //
-// The servers themselves, and what kills or stops them, are in internal/redistest.
+// Package redistest starts, stops and kills the servers.
 package faultproxy

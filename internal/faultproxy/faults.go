@@ -22,40 +22,40 @@ type End uint8
 
 // The ends.
 const (
-	Hang  End = iota // it stays open, and nothing passes any more
+	Hang  End = iota // it stays open, and nothing passes
 	Close            // it is closed in the orderly way
 	Reset            // it is reset (RST)
 )
 
-// faults is what a proxy does to what passes. The zero value does no harm.
+// faults are the faults of a proxy. The zero value has none.
 type faults struct {
 	delay     [2]time.Duration  // by direction
-	partition bool              // swallow everything
-	cuts      int               // replies still to be broken off; negative: every one
-	cutEnd    End               // what then becomes of the connection
+	partition bool              // drop everything
+	cuts      int               // replies still to break off; negative: all
+	cutEnd    End               // what happens to the connection then
 	answers   map[string]string // command, in lower case → reply
 }
 
-// Delay has every message in one direction arrive later by d than it would. Messages under way keep the delay that
-// they began with, and are never overtaken.
+// Delay delays every message in one direction by d. Messages on their way keep their earlier delay. The order of
+// messages does not change.
 func (p *Proxy) Delay(direction Direction, d time.Duration) {
 	p.change(func(f *faults) { f.delay[direction] = d })
 }
 
-// Partition swallows all commands and replies, while connections stay open and new ones are accepted: the two sides
-// hear nothing of each other. Heal ends it, and resets the connections that lost something.
+// Partition drops all commands and replies. Connections stay open, and new ones are accepted. Heal ends the partition
+// and resets the connections that lost bytes.
 func (p *Proxy) Partition() {
 	p.change(func(f *faults) { f.partition = true })
 }
 
-// CutReplies breaks the next n replies off after half their bytes, whatever their connection, and ends that in the
-// given way; a negative n: every reply until Heal.
+// CutReplies breaks off the next n replies of all connections after half their bytes, and ends their connections in the
+// given way. A negative n breaks off every reply until Heal.
 func (p *Proxy) CutReplies(n int, end End) {
 	p.change(func(f *faults) { f.cuts, f.cutEnd = n, end })
 }
 
-// Answer has the proxy answer a command itself with a reply, such as "-LOADING Redis is loading": a RESP value; its
-// last end of line may be left out. The target does not see the command. An empty reply ends that for the command.
+// Answer answers a command with a RESP value, such as "-LOADING Redis is loading". The last end of line is optional.
+// The target does not get the command. An empty reply ends the fault of this command.
 func (p *Proxy) Answer(command, reply string) {
 	if reply != "" && !strings.HasSuffix(reply, "\r\n") {
 		reply += "\r\n"
@@ -78,27 +78,27 @@ func (p *Proxy) Reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.resets++
-	p.resetAll(func(*conn) bool { return true })
+	p.resetMatching(func(*conn) bool { return true })
 }
 
-// Down refuses new connections and resets those that are open, as when a server's host goes away and says so.
+// Down stops listening and resets open connections, as if the process of a server had ended.
 func (p *Proxy) Down() error {
-	err := p.Refuse()
+	err := p.StopListening()
 	p.Reset()
 	return err
 }
 
-// Heal ends all faults. Connections in which bytes are missing are reset: there is no going on in them.
+// Heal ends all faults and listens again. It resets connections that have lost bytes, because they are unusable.
 func (p *Proxy) Heal() error {
 	p.mu.Lock()
 	p.faults = faults{}
-	p.resetAll(func(c *conn) bool { return c.spoiled.Load() })
+	p.resetMatching(func(c *conn) bool { return c.lossy.Load() })
 	p.mu.Unlock()
-	return p.Accept()
+	return p.Listen()
 }
 
-// Flap goes down and heals that many times, and returns healed. down and up are how long each lasts. It ends early,
-// healed, with ctx's error.
+// Flap calls Down and Heal that many times. down and up are the durations between them. If ctx ends, Flap heals and
+// returns the error of ctx.
 func (p *Proxy) Flap(ctx context.Context, times int, down, up time.Duration) error {
 	for range times {
 		if err := p.Down(); err != nil {
@@ -116,7 +116,7 @@ func (p *Proxy) Flap(ctx context.Context, times int, down, up time.Duration) err
 	return nil
 }
 
-// wait waits for d, or until done; it tells whether it was for d.
+// wait waits for d, or until done. It reports whether d has passed.
 func wait(done <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -128,21 +128,22 @@ func wait(done <-chan struct{}, d time.Duration) bool {
 	}
 }
 
+// change changes the faults.
 func (p *Proxy) change(by func(*faults)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	by(&p.faults)
 }
 
-// now returns the present faults.
-func (p *Proxy) now() faults {
+// currentFaults returns the present faults.
+func (p *Proxy) currentFaults() faults {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.faults
 }
 
-// cut reports whether to break off a reply, and what happens to its connection. Each counts once.
-func (p *Proxy) cut() (End, bool) {
+// takeCut reports whether to break off a reply, and returns what happens to its connection. It counts the reply.
+func (p *Proxy) takeCut() (End, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.faults.cuts == 0 {
@@ -154,10 +155,10 @@ func (p *Proxy) cut() (End, bool) {
 	return p.faults.cutEnd, true
 }
 
-// resetAll resets the connections that which chooses. p.mu is held.
-func (p *Proxy) resetAll(which func(*conn) bool) {
+// resetMatching resets the connections for which matches returns true. p.mu is held.
+func (p *Proxy) resetMatching(matches func(*conn) bool) {
 	for c := range p.conns {
-		if which(c) {
+		if matches(c) {
 			c.end(true)
 		}
 	}

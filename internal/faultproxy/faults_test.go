@@ -17,7 +17,7 @@ var (
 	taken = bulk(take)
 )
 
-// heal ends all faults; otherwise the test fails.
+// heal ends all faults, or fails the test.
 func heal(t *testing.T, p *Proxy) {
 	t.Helper()
 	if err := p.Heal(); err != nil {
@@ -25,25 +25,25 @@ func heal(t *testing.T, p *Proxy) {
 	}
 }
 
-func TestADelayHoldsEachMessageUpOnceAndKeepsTheirOrder(t *testing.T) {
-	p := proxied(t)
+func TestADelayAppliesOnceToEachMessageAndKeepsTheirOrder(t *testing.T) {
+	p := startProxy(t)
 	c := dial(t, p)
-	const late = 100 * time.Millisecond
-	p.Delay(ToServer, late)
-	p.Delay(ToClient, late)
-	begun := time.Now()
+	const delay = 100 * time.Millisecond
+	p.Delay(ToServer, delay)
+	p.Delay(ToClient, delay)
+	start := time.Now()
 	c.send(ping, take, ping)
 	c.want(pong, taken, pong)
-	if took := time.Since(begun); took < 2*late {
-		t.Errorf("three replies came after %v, want at least %v", took, 2*late)
+	if took := time.Since(start); took < 2*delay {
+		t.Errorf("three replies came after %v, want at least %v", took, 2*delay)
 	}
 	heal(t, p)
 	c.send(ping)
 	c.want(pong)
 }
 
-func TestAPartitionIsSilentAndResetsWhatLostBytesWhenItHeals(t *testing.T) {
-	p := proxied(t)
+func TestAPartitionDropsAllAndHealResetsConnectionsThatLostBytes(t *testing.T) {
+	p := startProxy(t)
 	lost, idle := dial(t, p), dial(t, p)
 	for _, c := range []*peer{lost, idle} {
 		c.send(ping)
@@ -53,7 +53,7 @@ func TestAPartitionIsSilentAndResetsWhatLostBytesWhenItHeals(t *testing.T) {
 	during := dial(t, p)
 	lost.send(take)
 	during.send(take)
-	awaitCounts(t, p, func(n Counts) bool { return n.Swallowed == 2 })
+	awaitCounts(t, p, func(n Counts) bool { return n.Dropped == 2 })
 	for _, c := range []*peer{lost, idle, during} {
 		c.wantSilence()
 	}
@@ -67,10 +67,10 @@ func TestAPartitionIsSilentAndResetsWhatLostBytesWhenItHeals(t *testing.T) {
 	idle.want(taken)
 }
 
-func TestAReplyIsBrokenOffInTheMiddleAndTheConnectionEndsAsWanted(t *testing.T) {
+func TestAReplyIsBrokenOffInTheMiddleAndItsConnectionEnds(t *testing.T) {
 	half := taken[:len(taken)/2]
 	for _, end := range []End{Close, Reset} {
-		p := proxied(t)
+		p := startProxy(t)
 		c := dial(t, p)
 		c.send(ping)
 		c.want(pong)
@@ -85,12 +85,12 @@ func TestAReplyIsBrokenOffInTheMiddleAndTheConnectionEndsAsWanted(t *testing.T) 
 		c.wantEnd(half, end == Reset)
 		again := dial(t, p)
 		again.send(take)
-		again.want(taken) // one reply was to be broken off
+		again.want(taken) // only one reply is broken off
 	}
 }
 
 func TestAfterHalfAReplyAConnectionHangsUntilItHeals(t *testing.T) {
-	p := proxied(t)
+	p := startProxy(t)
 	c := dial(t, p)
 	p.CutReplies(-1, Hang)
 	c.send(take)
@@ -107,8 +107,8 @@ func TestAfterHalfAReplyAConnectionHangsUntilItHeals(t *testing.T) {
 	c.wantEnd(nil, true)
 }
 
-func TestTheProxysOwnAnswersComeInTheOrderOfTheCommands(t *testing.T) {
-	p := proxied(t)
+func TestAnswersOfTheProxyComeInTheOrderOfTheCommands(t *testing.T) {
+	p := startProxy(t)
 	c := dial(t, p)
 	loading := []byte("-LOADING Redis is loading the dataset in memory\r\n")
 	p.Answer("EvalSha", "-LOADING Redis is loading the dataset in memory")
@@ -123,8 +123,8 @@ func TestTheProxysOwnAnswersComeInTheOrderOfTheCommands(t *testing.T) {
 	c.want(taken)
 }
 
-func TestDownResetsAndRefusesUntilItHeals(t *testing.T) {
-	p := proxied(t)
+func TestAProxyThatIsDownHasNoConnectionsUntilItHeals(t *testing.T) {
+	p := startProxy(t)
 	c := dial(t, p)
 	c.send(ping)
 	c.want(pong)
@@ -133,7 +133,7 @@ func TestDownResetsAndRefusesUntilItHeals(t *testing.T) {
 	}
 	c.wantEnd(nil, true)
 	if _, err := net.Dial("tcp", p.Address().Name); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("connect: %v, want a refusal", err)
+		t.Errorf("connect: %v, want ECONNREFUSED", err)
 	}
 	heal(t, p)
 	again := dial(t, p)
@@ -141,8 +141,8 @@ func TestDownResetsAndRefusesUntilItHeals(t *testing.T) {
 	again.want(pong)
 }
 
-func TestFlappingEndsHealedEvenWhenItIsStopped(t *testing.T) {
-	p := proxied(t)
+func TestFlapHealsAlsoIfItIsCanceled(t *testing.T) {
+	p := startProxy(t)
 	if err := p.Flap(context.Background(), 3, time.Millisecond, time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
@@ -156,8 +156,8 @@ func TestFlappingEndsHealedEvenWhenItIsStopped(t *testing.T) {
 	c.want(pong)
 }
 
-func TestFaultsMayChangeWhileConnectionsAreBusy(t *testing.T) {
-	p := proxied(t)
+func TestFaultsChangeWhileConnectionsAreBusy(t *testing.T) {
+	p := startProxy(t)
 	ctx, stop := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer stop()
 	var group sync.WaitGroup
@@ -166,9 +166,9 @@ func TestFaultsMayChangeWhileConnectionsAreBusy(t *testing.T) {
 			for ctx.Err() == nil {
 				connection, err := net.Dial("tcp", p.Address().Name)
 				if err != nil {
-					continue // refused
+					continue // the proxy is down
 				}
-				_ = connection.SetDeadline(time.Now().Add(10 * time.Millisecond)) // what then fails is a fault's work
+				_ = connection.SetDeadline(time.Now().Add(10 * time.Millisecond)) // a fault makes the next steps fail
 				for err == nil && ctx.Err() == nil {
 					if _, err = connection.Write(take); err == nil {
 						_, err = connection.Read(make([]byte, 256))

@@ -6,14 +6,14 @@ import (
 	"syscall"
 )
 
-// port is a port of the loopback that stays ours while no server listens on it: a socket is bound to it that never
-// listens. Connections are refused then, and no other process can be given the port meanwhile.
+// port reserves a port of the loopback with a socket that is bound to it and never listens. Connections fail while no
+// server listens there, and no other process gets the port.
 type port struct {
 	socket int
 	number int
 }
 
-// holdPort takes a free port.
+// holdPort reserves a free port.
 func holdPort() (*port, error) {
 	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -21,7 +21,7 @@ func holdPort() (*port, error) {
 	}
 	p := &port{socket: socket}
 	if p.number, err = bind(socket); err != nil {
-		_ = syscall.Close(socket) // the first error counts
+		_ = syscall.Close(socket) // the error of bind is returned
 		return nil, err
 	}
 	return p, nil
@@ -37,7 +37,7 @@ func bind(socket int) (int, error) {
 	}
 	name, err := syscall.Getsockname(socket)
 	if err != nil {
-		return 0, fmt.Errorf("ask for the port: %w", err)
+		return 0, fmt.Errorf("read the port: %w", err)
 	}
 	return name.(*syscall.SockaddrInet4).Port, nil
 }
@@ -45,9 +45,10 @@ func bind(socket int) (int, error) {
 // address returns the port's address on the loopback.
 func (p *port) address() string { return net.JoinHostPort("127.0.0.1", fmt.Sprint(p.number)) }
 
+// close releases the port.
 func (p *port) close() error {
 	if err := syscall.Close(p.socket); err != nil {
-		return fmt.Errorf("give port %d back: %w", p.number, err)
+		return fmt.Errorf("release port %d: %w", p.number, err)
 	}
 	return nil
 }

@@ -25,19 +25,19 @@ func TCP(hostPort string) Address { return Address{"tcp", hostPort} }
 // Unix returns the address of a unix socket.
 func Unix(path string) Address { return Address{"unix", path} }
 
-// Proxy forwards connections to a target, with the faults that it is told. All methods may be called at any time, by
-// any goroutine; after Close they do nothing.
+// Proxy forwards connections to a target and injects faults. Any goroutine may call any method at any time. After Close
+// they do nothing.
 type Proxy struct {
 	target Address
 	listen Address
-	port   *port // nil: it listens on a unix socket
+	port   *port // nil: the proxy listens on a unix socket
 	counts counts
 
 	mu       sync.Mutex
 	faults   faults
-	listener net.Listener // nil: connections are refused
+	listener net.Listener // nil: the proxy does not listen
 	conns    map[*conn]struct{}
-	resets   int // how often all connections were reset
+	resets   int // the number of calls of Reset
 	closed   bool
 	running  sync.WaitGroup
 }
@@ -49,23 +49,23 @@ func New(target Address) (*Proxy, error) {
 		return nil, fmt.Errorf("start a proxy: %w", err)
 	}
 	p := &Proxy{target: target, listen: TCP(held.address()), port: held, conns: map[*conn]struct{}{}}
-	if err := p.Accept(); err != nil {
+	if err := p.Listen(); err != nil {
 		return nil, errors.Join(fmt.Errorf("start a proxy: %w", err), held.close())
 	}
 	return p, nil
 }
 
-// NewUnix starts a proxy on a unix socket at path, where nothing may lie, that forwards to a target. Close ends it and
-// removes the socket. A unix socket knows no reset: what New's proxy resets, this one closes.
+// NewUnix starts a proxy on a unix socket that forwards to a target. No file may exist at path. Close ends the proxy
+// and removes the socket. Unix sockets have no reset: the proxy closes connections instead.
 func NewUnix(path string, target Address) (*Proxy, error) {
 	p := &Proxy{target: target, listen: Unix(path), conns: map[*conn]struct{}{}}
-	if err := p.Accept(); err != nil {
+	if err := p.Listen(); err != nil {
 		return nil, fmt.Errorf("start a proxy: %w", err)
 	}
 	return p, nil
 }
 
-// Address returns where the proxy listens. It stays the same while connections are refused.
+// Address returns the address of the proxy, which never changes.
 func (p *Proxy) Address() Address { return p.listen }
 
 // Port returns the port on which the proxy listens, or 0 for a unix socket.
@@ -76,8 +76,8 @@ func (p *Proxy) Port() int {
 	return p.port.number
 }
 
-// Accept ends Refuse: the proxy listens.
-func (p *Proxy) Accept() error {
+// Listen listens again after StopListening.
+func (p *Proxy) Listen() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.listener != nil || p.closed {
@@ -85,21 +85,22 @@ func (p *Proxy) Accept() error {
 	}
 	listener, err := net.Listen(p.listen.Network, p.listen.Name)
 	if err != nil {
-		return fmt.Errorf("listen again: %w", err)
+		return fmt.Errorf("listen: %w", err)
 	}
 	p.listener = listener
 	p.running.Go(func() { p.accept(listener) })
 	return nil
 }
 
-// Refuse resets new connections. Open ones stay open.
-func (p *Proxy) Refuse() error {
+// StopListening makes new connections fail. Open connections stay open.
+func (p *Proxy) StopListening() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.refuse()
+	return p.closeListener()
 }
 
-func (p *Proxy) refuse() error {
+// closeListener closes the listener, if there is one. p.mu is held.
+func (p *Proxy) closeListener() error {
 	listener := p.listener
 	if listener == nil {
 		return nil
@@ -116,22 +117,23 @@ func (p *Proxy) accept(listener net.Listener) {
 	for {
 		client, err := listener.Accept()
 		if err != nil {
-			return // it is closed; an accept on the loopback fails otherwise only for lack of file descriptors
+			return // it is closed, or the process has no free file descriptor
 		}
 		p.counts.connections.Add(1)
-		resets := p.resetsUntilNow()
+		resets := p.resetCount()
 		p.running.Go(func() { p.serve(client, resets) })
 	}
 }
 
-func (p *Proxy) resetsUntilNow() int {
+// resetCount returns the number of calls of Reset.
+func (p *Proxy) resetCount() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.resets
 }
 
-// serve forwards one connection until it ends. A target that cannot be reached looks to the client like a reset. resets
-// is how often all connections had been reset when this one was accepted.
+// serve forwards one connection until it ends. It resets the connection if the target cannot be reached. resets is the
+// resetCount when the connection was accepted.
 func (p *Proxy) serve(client net.Conn, resets int) {
 	target, err := net.DialTimeout(p.target.Network, p.target.Name, dialTimeout)
 	if err != nil {
@@ -139,16 +141,16 @@ func (p *Proxy) serve(client net.Conn, resets int) {
 		return
 	}
 	c := newConn(p, client, target)
-	if !p.enter(c, resets) {
+	if !p.add(c, resets) {
 		c.end(true)
 		return
 	}
 	c.run()
-	p.leave(c)
+	p.remove(c)
 }
 
-// enter is false when the connection was to be reset while the target was being reached.
-func (p *Proxy) enter(c *conn, resets int) bool {
+// add adds a connection. It returns false if the proxy was reset or closed since the connection was accepted.
+func (p *Proxy) add(c *conn, resets int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || p.resets != resets {
@@ -158,13 +160,14 @@ func (p *Proxy) enter(c *conn, resets int) bool {
 	return true
 }
 
-func (p *Proxy) leave(c *conn) {
+// remove removes a connection.
+func (p *Proxy) remove(c *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.conns, c)
 }
 
-// Close resets all connections and returns when nothing of the proxy runs any more. It may be called again.
+// Close resets all connections and waits for the goroutines of the proxy. It may be called again.
 func (p *Proxy) Close() error {
 	p.mu.Lock()
 	if p.closed {
@@ -172,8 +175,8 @@ func (p *Proxy) Close() error {
 		return nil
 	}
 	p.closed = true
-	err := p.refuse()
-	p.resetAll(func(*conn) bool { return true })
+	err := p.closeListener()
+	p.resetMatching(func(*conn) bool { return true })
 	p.mu.Unlock()
 	p.running.Wait()
 	if p.port != nil {
@@ -185,24 +188,24 @@ func (p *Proxy) Close() error {
 	return err
 }
 
-// Counts holds what has passed a proxy since its start.
+// Counts count what a proxy has done since its start.
 type Counts struct {
 	Connections int64 // accepted
 	Open        int   // connections now
 	Commands    int64 // forwarded to the target
-	Replies     int64 // passed to clients as a whole, the proxy's own included
+	Replies     int64 // passed to clients as a whole, with those of the proxy
 	Answered    int64 // commands that the proxy answered itself
-	Swallowed   int64 // commands and replies that were dropped
+	Dropped     int64 // commands and replies that were dropped
 	Cut         int64 // replies that were broken off
 	BytesIn     int64 // forwarded to the target
 	BytesOut    int64 // passed to clients
 }
 
 type counts struct {
-	connections, commands, replies, answered, swallowed, cut, bytesIn, bytesOut atomic.Int64
+	connections, commands, replies, answered, dropped, cut, bytesIn, bytesOut atomic.Int64
 }
 
-// Counts returns what has passed so far.
+// Counts returns the counts.
 func (p *Proxy) Counts() Counts {
 	p.mu.Lock()
 	open := len(p.conns)
@@ -210,7 +213,7 @@ func (p *Proxy) Counts() Counts {
 	n := &p.counts
 	return Counts{
 		Connections: n.connections.Load(), Open: open, Commands: n.commands.Load(), Replies: n.replies.Load(),
-		Answered: n.answered.Load(), Swallowed: n.swallowed.Load(), Cut: n.cut.Load(),
+		Answered: n.answered.Load(), Dropped: n.dropped.Load(), Cut: n.cut.Load(),
 		BytesIn: n.bytesIn.Load(), BytesOut: n.bytesOut.Load(),
 	}
 }

@@ -18,11 +18,11 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// soon is more than anything takes that is to happen here, and not much to wait for.
-const soon = 10 * time.Second
+// patience bounds the wait for a message.
+const patience = 10 * time.Second
 
-// echoes is a server that answers every command with itself, as a bulk string.
-func echoes(t *testing.T) Address {
+// startEcho starts a server that answers every command with itself, as a bulk string.
+func startEcho(t *testing.T) Address {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -43,7 +43,7 @@ func echoes(t *testing.T) Address {
 						return // the client is gone
 					}
 					if _, err := connection.Write(bulk(command)); err != nil {
-						return // likewise
+						return // the client is gone
 					}
 				}
 			})
@@ -58,10 +58,12 @@ func echoes(t *testing.T) Address {
 	return TCP(listener.Addr().String())
 }
 
+// bulk encodes a bulk string.
 func bulk(content []byte) []byte {
 	return fmt.Appendf(nil, "$%d\r\n%s\r\n", len(content), content)
 }
 
+// command encodes a command.
 func command(words ...string) []byte {
 	text := fmt.Appendf(nil, "*%d\r\n", len(words))
 	for _, word := range words {
@@ -70,10 +72,10 @@ func command(words ...string) []byte {
 	return text
 }
 
-// proxied is a proxy before a server that echoes.
-func proxied(t *testing.T) *Proxy {
+// startProxy starts a proxy before a server that echoes.
+func startProxy(t *testing.T) *Proxy {
 	t.Helper()
-	p, err := New(echoes(t))
+	p, err := New(startEcho(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,6 +83,7 @@ func proxied(t *testing.T) *Proxy {
 	return p
 }
 
+// closeProxy closes a proxy, or fails the test.
 func closeProxy(t *testing.T, p *Proxy) {
 	t.Helper()
 	if err := p.Close(); err != nil {
@@ -95,6 +98,7 @@ type peer struct {
 	r *bufio.Reader
 }
 
+// dial connects to a proxy.
 func dial(t *testing.T, p *Proxy) *peer {
 	t.Helper()
 	connection, err := net.Dial(p.Address().Network, p.Address().Name)
@@ -102,12 +106,13 @@ func dial(t *testing.T, p *Proxy) *peer {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = connection.Close() }) // the test may have closed it
-	if err := connection.SetDeadline(time.Now().Add(soon)); err != nil {
+	if err := connection.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
 	return &peer{connection, t, bufio.NewReader(connection)}
 }
 
+// send sends commands in one write.
 func (c *peer) send(commands ...[]byte) {
 	c.t.Helper()
 	if _, err := c.Write(bytes.Join(commands, nil)); err != nil {
@@ -126,19 +131,19 @@ func (c *peer) want(replies ...[]byte) {
 	}
 }
 
-// wantEnd fails the test unless the connection has ended, by reset or in the orderly way, after the given bytes.
+// wantEnd fails the test unless the connection ends after the given bytes, by a reset or by a close.
 func (c *peer) wantEnd(before []byte, byReset bool) {
 	c.t.Helper()
 	got, err := io.ReadAll(c.r)
 	if !bytes.Equal(got, before) {
-		c.t.Errorf("before the end came %q, want %q", got, before)
+		c.t.Errorf("%q before the end, want %q", got, before)
 	}
 	if wasReset := errors.Is(err, syscall.ECONNRESET); wasReset != byReset || (!byReset && err != nil) {
 		c.t.Errorf("the connection ended with %v; want a reset: %t", err, byReset)
 	}
 }
 
-// wantSilence fails the test if anything comes within a moment, the connection's end included.
+// wantSilence fails the test if a byte or the end of the connection comes within 50 ms.
 func (c *peer) wantSilence() {
 	c.t.Helper()
 	if err := c.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
@@ -148,26 +153,26 @@ func (c *peer) wantSilence() {
 	n, err := c.r.Read(got)
 	var timeout net.Error
 	if n > 0 || !errors.As(err, &timeout) || !timeout.Timeout() {
-		c.t.Errorf("%q came, %v; want silence", got[:n], err)
+		c.t.Errorf("received %q, %v; want nothing", got[:n], err)
 	}
-	if err := c.SetReadDeadline(time.Now().Add(soon)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-// awaitCounts waits until the counts are as wanted; they lag behind what a client has seen.
+// awaitCounts waits until holds returns true. The proxy counts a reply after the client has it.
 func awaitCounts(t *testing.T, p *Proxy, holds func(Counts) bool) {
 	t.Helper()
-	for deadline := time.Now().Add(soon); !holds(p.Counts()); {
+	for deadline := time.Now().Add(patience); !holds(p.Counts()); {
 		if time.Now().After(deadline) {
 			t.Fatalf("the counts are %+v", p.Counts())
 		}
-		time.Sleep(time.Millisecond) // between two looks
+		time.Sleep(time.Millisecond) // between two checks
 	}
 }
 
-func TestANewProxyPassesAllAndCountsIt(t *testing.T) {
-	p := proxied(t)
+func TestANewProxyForwardsAndCountsAll(t *testing.T) {
+	p := startProxy(t)
 	c := dial(t, p)
 	one, two := command("GET", "a"), command("EVALSHA", "x", "0")
 	c.send(one, two)
@@ -184,7 +189,7 @@ func TestANewProxyPassesAllAndCountsIt(t *testing.T) {
 
 func TestAProxyOnAUnixSocketRemovesItAtTheEnd(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.sock")
-	p, err := NewUnix(path, echoes(t))
+	p, err := NewUnix(path, startEcho(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +197,7 @@ func TestAProxyOnAUnixSocketRemovesItAtTheEnd(t *testing.T) {
 	c := dial(t, p)
 	c.send(command("PING"))
 	c.want(bulk(command("PING")))
-	for _, step := range []func() error{p.Refuse, p.Accept, p.Close} {
+	for _, step := range []func() error{p.StopListening, p.Listen, p.Close} {
 		if err := step(); err != nil {
 			t.Fatal(err)
 		}
@@ -203,20 +208,20 @@ func TestAProxyOnAUnixSocketRemovesItAtTheEnd(t *testing.T) {
 	}
 }
 
-func TestRefusedConnectionsLeaveTheOpenOnesAlone(t *testing.T) {
-	p := proxied(t)
+func TestOpenConnectionsSurviveStopListening(t *testing.T) {
+	p := startProxy(t)
 	c := dial(t, p)
 	c.send(command("PING"))
 	c.want(bulk(command("PING")))
-	if err := p.Refuse(); err != nil {
+	if err := p.StopListening(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := net.Dial("tcp", p.Address().Name); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("connect: %v, want a refusal", err)
+		t.Errorf("connect: %v, want ECONNREFUSED", err)
 	}
 	c.send(command("PING"))
 	c.want(bulk(command("PING")))
-	if err := p.Accept(); err != nil {
+	if err := p.Listen(); err != nil {
 		t.Fatal(err)
 	}
 	again := dial(t, p)
@@ -224,7 +229,7 @@ func TestRefusedConnectionsLeaveTheOpenOnesAlone(t *testing.T) {
 	again.want(bulk(command("PING")))
 }
 
-func TestATargetThatIsGoneEndsTheConnection(t *testing.T) {
+func TestATargetThatEndsClosesTheConnection(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -244,7 +249,7 @@ func TestATargetThatIsGoneEndsTheConnection(t *testing.T) {
 	}
 	c.wantEnd(nil, false)
 	again, err := net.Dial("tcp", p.Address().Name)
-	if err == nil { // else the reset was faster than the end of the handshake
+	if err == nil { // else the reset came during the handshake
 		defer again.Close()
 		_, err = again.Read(make([]byte, 1))
 	}

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// maxLength bounds what one header may announce, in bytes or elements: more than any test sends.
+	// maxLength bounds the length in one header, in bytes or elements. It exceeds those of tests.
 	maxLength = 64 << 20
-	// maxDepth bounds how deep values lie in one another.
+	// maxDepth bounds the nesting of values.
 	maxDepth = 32
 )
 
-// readValue reads one whole RESP value, a command or a reply with all that lies in it, and returns its bytes. A line
-// that begins with no type of RESP is an inline command, and a value too. io.EOF means that nothing more came.
+// readValue reads one RESP value, a command or a reply with its elements, and returns its bytes. A line that begins
+// with no type of RESP is an inline command, which is a value too. readValue returns io.EOF if there are no more bytes.
 func readValue(r *bufio.Reader) ([]byte, error) {
 	value, err := appendValue(nil, r, 0)
 	if errors.Is(err, io.EOF) && len(value) > 0 {
@@ -28,7 +28,7 @@ func readValue(r *bufio.Reader) ([]byte, error) {
 
 func appendValue(to []byte, r *bufio.Reader, depth int) ([]byte, error) {
 	if depth > maxDepth {
-		return to, fmt.Errorf("read a RESP value: more than %d within one another", maxDepth)
+		return to, fmt.Errorf("read a RESP value: nested deeper than %d", maxDepth)
 	}
 	begin := len(to)
 	to, err := appendLine(to, r)
@@ -67,7 +67,7 @@ func appendValue(to []byte, r *bufio.Reader, depth int) ([]byte, error) {
 
 func appendValues(to []byte, r *bufio.Reader, n, depth int) ([]byte, error) {
 	var err error
-	for range n { // none when n is negative: a null
+	for range n { // a negative n is null
 		if to, err = appendValue(to, r, depth+1); err != nil {
 			return to, err
 		}
@@ -108,7 +108,7 @@ func commandName(command []byte) string {
 		name, _, _ := bytes.Cut(bytes.TrimRight(command, "\r\n"), []byte(" "))
 		return string(bytes.ToLower(name))
 	}
-	lines := bytes.SplitN(command, []byte("\r\n"), 4) // the number of words, the length of the first, the first, the rest
+	lines := bytes.SplitN(command, []byte("\r\n"), 4) // word count, length of the first word, first word, other bytes
 	if len(lines) < 4 {
 		return ""
 	}
