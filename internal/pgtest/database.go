@@ -14,13 +14,13 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 )
 
-// template is the database that has the tables of this version and no rows; those of the tests are copies of it.
+// template is a database with the tables of this version and no rows. The databases of the tests are copies of it.
 const template = "migrated"
 
 var (
 	shared     = sync.OnceValues(startShared)
 	sharedMade atomic.Pointer[Server]
-	databases  atomic.Int64 // made so far, for their names
+	databases  atomic.Int64 // the number of the last one, for its name
 )
 
 func startShared() (*Server, error) {
@@ -29,7 +29,7 @@ func startShared() (*Server, error) {
 	return s, err
 }
 
-// Shared is the server that all tests of this process use; the first call starts it, and [Main] stops it.
+// Shared returns the server that all tests of this process use. The first call starts it, and [Main] stops it.
 func Shared(t testing.TB) *Server {
 	t.Helper()
 	s, err := shared()
@@ -37,8 +37,8 @@ func Shared(t testing.TB) *Server {
 	return s
 }
 
-// Main is the whole TestMain of a package that uses [Shared]: it runs the tests, ends the server, and fails when a
-// goroutine has outlived them.
+// Main is the TestMain of a package that uses [Shared]. It runs the tests, ends the server, and fails if a goroutine
+// outlives them.
 func Main(m *testing.M) {
 	leaktest.Main(m, func() error {
 		if s := sharedMade.Load(); s != nil {
@@ -48,14 +48,14 @@ func Main(m *testing.M) {
 	})
 }
 
-// Empty makes a database without tables, dropped at the end of the test, and is its connection string.
+// Empty creates a database without tables and returns its connection string. The end of the test drops it.
 func (s *Server) Empty(t testing.TB) string {
 	t.Helper()
 	return s.database(t, "template1")
 }
 
-// Database makes a database with the tables of this version and no rows, dropped at the end of the test, and is its
-// connection string.
+// Database creates a database with the tables of this version and no rows, and returns its connection string. The end
+// of the test drops it.
 func (s *Server) Database(t testing.TB) string {
 	t.Helper()
 	s.templateOnce.Do(func() { s.templateErr = s.migrate() })
@@ -63,6 +63,7 @@ func (s *Server) Database(t testing.TB) string {
 	return s.database(t, template)
 }
 
+// migrate creates the template.
 func (s *Server) migrate() error {
 	if err := s.do("CREATE DATABASE " + template); err != nil {
 		return err
@@ -75,13 +76,14 @@ func (s *Server) migrate() error {
 	return err
 }
 
+// database creates a copy of another database and returns its connection string.
 func (s *Server) database(t testing.TB, from string) string {
 	t.Helper()
 	name := fmt.Sprint("test_", databases.Add(1))
-	must(t, "make a database", s.do("CREATE DATABASE "+name+" TEMPLATE "+from))
+	must(t, "create a database", s.do("CREATE DATABASE "+name+" TEMPLATE "+from))
 	t.Cleanup(func() {
 		select {
-		case <-s.ended: // and its databases with it
+		case <-s.ended: // the databases are gone with the server
 		default:
 			must(t, "drop the database", s.do("DROP DATABASE "+name+" WITH (FORCE)"))
 		}
@@ -89,7 +91,7 @@ func (s *Server) database(t testing.TB, from string) string {
 	return s.DSN(name)
 }
 
-// do runs one statement beside the databases of the tests.
+// do runs one statement in the superuser's database.
 func (s *Server) do(statement string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -113,13 +115,11 @@ func Pool(t testing.TB, dsn string) *pgxpool.Pool {
 	return pool
 }
 
-// AsBefore11 runs statements as a program could before migration 00011, which denies policies of the slot candidate.
+// AsBefore11 runs statements without the constraint of migration 00011, which denies policies of the slot candidate.
 func AsBefore11(t testing.TB, pool *pgxpool.Pool, statements string) {
 	t.Helper()
-	_, err := pool.Exec(
-		context.Background(),
-		`ALTER TABLE rate_limiter.policies DROP CONSTRAINT policies_slot_active; `+statements+`;
-		ALTER TABLE rate_limiter.policies ADD CONSTRAINT policies_slot_active CHECK (slot = 'active') NOT VALID`,
-	)
+	_, err := pool.Exec(context.Background(), `
+		ALTER TABLE rate_limiter.policies DROP CONSTRAINT policies_slot_active; `+statements+`;
+		ALTER TABLE rate_limiter.policies ADD CONSTRAINT policies_slot_active CHECK (slot = 'active') NOT VALID`)
 	must(t, "write as before migration 00011", err)
 }

@@ -26,12 +26,11 @@ func Denied(t testing.TB) (dsn string) {
 	parsed, err := url.Parse(dsn)
 	must(t, "parse the connection string", err)
 	parsed.User = url.UserPassword("ann", WrongSecret)
-	parsed.RawQuery = "" // as most write it: with TLS where there is any, else without, in two attempts
+	parsed.RawQuery = "" // the default: two attempts, with TLS and without
 	return parsed.String()
 }
 
-// WantPlain fails a test whose text shows the password of [Denied], a code or an attempt of the driver, or lacks one of
-// some words.
+// WantPlain fails the test if a text has the password of [Denied] or words of the driver, or lacks one of words.
 func WantPlain(t testing.TB, text string, words ...string) {
 	t.Helper()
 	for _, noise := range []string{WrongSecret, "SQLSTATE", "failed to connect", "failed SASL", "\n\t"} {

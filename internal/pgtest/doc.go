@@ -1,14 +1,12 @@
-// Package pgtest starts real Postgres servers for a test, and ends them with it. A server lives in a temporary folder
-// (in memory where there is plenty), on a unix socket there and a free port of the loopback, and syncs nothing to disk:
-// it outlives kills of its process (the operating system has its pages), not of the machine. Whatever else runs on the
-// machine is not touched.
+// Package pgtest starts real Postgres servers for a test, and ends them with it. A server has a temporary folder (in
+// memory, if enough is free), a unix socket there and a free port of the loopback. It does not sync to disk: its data
+// survives a kill of its process, but not the end of the machine.
 //
-// [Shared] is one server for all tests of a package, each with a database of its own; its package's TestMain is [Main].
-// A test that stops or kills a server starts one for itself ([Start]).
+// [Shared] returns one server for all tests of a package, each with a database of its own. The TestMain of the package
+// is [Main]. A test that stops or kills a server starts another one ([Start]).
 //
-// A test without Postgres fails, it is never skipped: an unchecked promise is not kept. Where Postgres is
-// missing and this process may install it (apt-get), it does, once. Postgres refuses to run as root: started by root,
-// its programs run as the user postgres.
+// A test without Postgres fails and is never skipped. If Postgres is missing, this package installs it with apt-get,
+// once and if it may. Postgres does not run as root, so for root its programs run as the user postgres.
 //
-// What the tables are is package migrations'; this package only applies them.
+// Package migrations defines the tables; this package only applies them.
 package pgtest

@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// packaged is where Debian's packages put the programs: one folder a major version, none of them in the PATH.
+	// packaged matches the folders of the programs in Debian packages: one for each major version, outside of PATH.
 	packaged = "/usr/lib/postgresql/*/bin"
-	// account is the user that Debian's packages make, and that stands in for root.
+	// account is the user that Debian packages create. Its programs run as this user if the tests run as root.
 	account = "postgres"
 )
 
-// programs is the folder of initdb, pg_ctl and postgres.
+// programs returns the folder of initdb, pg_ctl and postgres.
 var programs = sync.OnceValues(func() (string, error) { return debian.Find("postgresql", lookUp) })
 
-// lookUp finds the newest packaged Postgres, else the one in the PATH.
+// lookUp finds the newest packaged Postgres, or else the one in PATH.
 func lookUp() (string, error) {
 	found, err := filepath.Glob(packaged + "/postgres")
 	if err == nil && len(found) > 0 {
@@ -35,23 +35,23 @@ func lookUp() (string, error) {
 	return filepath.Dir(path), err
 }
 
-// major is the version in a packaged program's path.
+// major returns the version in the path of a packaged program.
 func major(path string) int {
 	version, err := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(path))))
 	if err != nil {
-		return 0 // a folder that is no version comes last
+		return 0 // a folder without a version comes last
 	}
 	return version
 }
 
-// command is one of Postgres's programs, run as a user that it accepts.
+// command returns a command for one of Postgres's programs, as a user that it accepts.
 func command(name string, args ...string) (*exec.Cmd, error) {
 	dir, err := programs()
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(filepath.Join(dir, name), args...)
-	cmd.Dir = "/" // the user may not enter the working folder of the test
+	cmd.Dir = "/" // the user may lack rights on the working folder of the test
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
 	endWithParent(cmd.SysProcAttr)
 	if os.Geteuid() != 0 {
@@ -65,14 +65,14 @@ func command(name string, args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// ids are the numbers of the account that stands in for root.
+// ids returns the user id and group id of account.
 func ids() (uid, gid int, err error) {
-	who, err := user.Lookup(account)
+	found, err := user.Lookup(account)
 	if err != nil {
 		return 0, 0, fmt.Errorf("find a user to run postgres as: %w", err)
 	}
-	if uid, err = strconv.Atoi(who.Uid); err == nil {
-		gid, err = strconv.Atoi(who.Gid)
+	if uid, err = strconv.Atoi(found.Uid); err == nil {
+		gid, err = strconv.Atoi(found.Gid)
 	}
 	if err != nil {
 		return 0, 0, fmt.Errorf("read the ids of the user %s: %w", account, err)
@@ -80,10 +80,10 @@ func ids() (uid, gid int, err error) {
 	return uid, gid, nil
 }
 
-// folder makes a temporary folder that belongs to the user that postgres runs as. Its path is short: that of a unix
-// socket has at most 107 bytes, and the names of tests are long.
+// folder creates a temporary folder for the user that postgres runs as. Its path is short, because the path of a unix
+// socket has at most 107 bytes.
 func folder() (string, error) {
-	dir, err := os.MkdirTemp(swift())
+	dir, err := os.MkdirTemp(memoryFolder())
 	if err != nil || os.Geteuid() != 0 {
 		return dir, err
 	}
@@ -94,6 +94,7 @@ func folder() (string, error) {
 	return dir, err
 }
 
+// must fails the test if there is an error.
 func must(t testing.TB, doing string, err error) {
 	t.Helper()
 	if err != nil {

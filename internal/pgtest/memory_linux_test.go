@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-func TestWhatAKilledTestHasLeftInMemoryGoes(t *testing.T) {
-	place, _ := swift()
-	if place == "" {
+func TestFoldersOfKilledTestsAreRemovedFromMemory(t *testing.T) {
+	parent, _ := memoryFolder()
+	if parent == "" {
 		t.Log("there is too little memory for servers")
 		return
 	}
@@ -18,8 +18,8 @@ func TestWhatAKilledTestHasLeftInMemoryGoes(t *testing.T) {
 	if err := ended.Run(); err != nil {
 		t.Fatal(err)
 	}
-	left := filepath.Join(place, "pgtest-"+strconv.Itoa(ended.Process.Pid)+"-1")
-	own := filepath.Join(place, "pgtest-"+strconv.Itoa(os.Getpid())+"-0")
+	left := filepath.Join(parent, "pgtest-"+strconv.Itoa(ended.Process.Pid)+"-1")
+	own := filepath.Join(parent, "pgtest-"+strconv.Itoa(os.Getpid())+"-0")
 	for _, dir := range []string{left, own} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
@@ -30,11 +30,11 @@ func TestWhatAKilledTestHasLeftInMemoryGoes(t *testing.T) {
 			}
 		})
 	}
-	swift()
+	memoryFolder()
 	if _, err := os.Stat(left); !os.IsNotExist(err) {
-		t.Errorf("the folder of a process that has ended is there: %v", err)
+		t.Errorf("the folder of an ended process is still there: %v", err)
 	}
 	if _, err := os.Stat(own); err != nil {
-		t.Errorf("the folder of a process that lives is gone: %v", err)
+		t.Errorf("the folder of a running process is gone: %v", err)
 	}
 }

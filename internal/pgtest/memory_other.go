@@ -2,5 +2,5 @@
 
 package pgtest
 
-// swift is no place where the kernel has none in memory.
-func swift() (place, prefix string) { return "", "pg" }
+// memoryFolder returns the default folder: other systems have no known folder in memory.
+func memoryFolder() (parent, prefix string) { return "", "pg" }

@@ -4,5 +4,5 @@ package pgtest
 
 import "syscall"
 
-// endWithParent does nothing where the kernel offers nothing for it: a test that is killed leaves its server behind.
+// endWithParent does nothing: other systems cannot, so a killed test leaves its server behind.
 func endWithParent(*syscall.SysProcAttr) {}

@@ -9,7 +9,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-func TestDatabasesOfOneServerAreApart(t *testing.T) {
+func TestDatabasesOfOneServerShareNoRows(t *testing.T) {
 	s := pgtest.Shared(t)
 	ctx := context.Background()
 	first, second := pgtest.Pool(t, s.Database(t)), pgtest.Pool(t, s.Database(t))
@@ -22,7 +22,7 @@ func TestDatabasesOfOneServerAreApart(t *testing.T) {
 	}
 }
 
-func TestKilledOrStoppedServerComesBackWithItsData(t *testing.T) {
+func TestAKilledOrStoppedServerRestartsWithItsData(t *testing.T) {
 	s := pgtest.Start(t)
 	ctx := context.Background()
 	pool := pgtest.Pool(t, s.Empty(t))
@@ -33,16 +33,16 @@ func TestKilledOrStoppedServerComesBackWithItsData(t *testing.T) {
 	for name, end := range map[string]func(testing.TB){"kill": s.Kill, "stop": s.Stop} {
 		end(t)
 		if pool.Ping(ctx) == nil {
-			t.Errorf("%s: the server answers", name)
+			t.Errorf("after %s the server still answers", name)
 		}
 		s.Start(t)
 		pool.Reset()
 		var word string
 		if err := pool.QueryRow(ctx, `SELECT word FROM kept`).Scan(&word); err != nil || word != "before" {
-			t.Errorf("%s: it comes back with %q (%v), want what was written before", name, word, err)
+			t.Errorf("after %s it has %q (%v), want the row from before", name, word, err)
 		}
 	}
 	if s.Address() != address {
-		t.Errorf("it came back on %s, want %s", s.Address(), address)
+		t.Errorf("it restarted on %s, want %s", s.Address(), address)
 	}
 }

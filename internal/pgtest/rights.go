@@ -26,21 +26,21 @@ const (
 	ServerRole = "server"
 )
 
-// Roles are the roles of migrations/README.md that have rights on the tables, without their owner.
+// Roles lists the roles of migrations/README.md that have rights on the tables, without their owner.
 var Roles = []string{Node, Operator, ServerRole, Keeper}
 
 const (
-	// rightsDatabase is the database that the README makes.
+	// rightsDatabase is the database that the README creates.
 	rightsDatabase = "ratelimit"
 
-	// The first words of the README's blocks of SQL, which are run as they are written.
+	// The first words of the README's blocks of SQL.
 	setUpBlock  = "-- As a superuser, once: the roles and the database."
 	grantsBlock = "-- As owner, after every ratelimit migrate up: the grants."
 	handBlock   = "-- As a superuser, in that database, once: give what another user has migrated to owner."
 )
 
-// Granted starts a server with the roles, the database and the grants of migrations/README.md, migrated by the owner
-// that it names, which is no superuser.
+// Granted starts a server with the roles, the database and the grants of migrations/README.md. The role Owner, which is
+// no superuser, has migrated it.
 func Granted(t testing.TB) *Server {
 	t.Helper()
 	s := Start(t)
@@ -50,7 +50,7 @@ func Granted(t testing.TB) *Server {
 	return s
 }
 
-// SetUpRoles runs the README's block that makes the roles and the database.
+// SetUpRoles runs the README's block that creates the roles and the database.
 func (s *Server) SetUpRoles(t testing.TB) {
 	t.Helper()
 	s.Psql(t, s.DSN(superuser), readmeBlock(t, setUpBlock))
@@ -83,7 +83,7 @@ func (s *Server) RoleDSN(role string) string {
 	return fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", url.PathEscape(role), s.Address(), rightsDatabase)
 }
 
-// Psql runs a script with psql, as people do, and fails the test at the first statement that fails.
+// Psql runs a script with psql and fails the test at the first statement that fails.
 func (s *Server) Psql(t testing.TB, dsn, script string) {
 	t.Helper()
 	cmd, err := command("psql", "--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1", "--dbname", dsn)
@@ -96,7 +96,7 @@ func (s *Server) Psql(t testing.TB, dsn, script string) {
 
 var sqlBlock = regexp.MustCompile("(?s)```sql\n(.*?)```")
 
-// readmeBlock returns the block of SQL in migrations/README.md that begins with some words.
+// readmeBlock returns the block of SQL in migrations/README.md that begins with a text.
 func readmeBlock(t testing.TB, begins string) string {
 	t.Helper()
 	_, here, _, _ := runtime.Caller(0)

@@ -22,17 +22,17 @@ import (
 )
 
 const (
-	// patience is how long a server may take to do what it was started for. It is long: tests share a busy machine.
+	// patience bounds the wait for a server. It is long because tests share a busy machine.
 	patience = 60 * time.Second
-	// glance is how long lies between two looks at something that is to come.
-	glance = 10 * time.Millisecond
-	// attempts is how often a server is started: somebody else may take a free port first.
+	// interval is the time between two checks of a condition.
+	interval = 10 * time.Millisecond
+	// attempts bounds the starts of a server: another process may take its port first.
 	attempts = 5
 	// superuser owns the server. It has no password: the server trusts every connection.
 	superuser = "postgres"
 )
 
-// settings are those of a server that may forget everything when the machine stops, and nothing before.
+// settings make a server fast. Its data need not survive the end of the machine.
 var settings = []string{
 	"fsync=off", "full_page_writes=off", "shared_buffers=32MB", "max_connections=100",
 	"log_min_messages=warning", "max_wal_size=256MB", "autovacuum=off",
@@ -41,8 +41,8 @@ var settings = []string{
 // Server controls one Postgres, running or not.
 type Server struct {
 	Host string // 127.0.0.1
-	Port int    // on the loopback; the same over its whole life
-	Dir  string // its folder, in which its unix socket is too
+	Port int    // on the loopback; it never changes
+	Dir  string // its folder, with its unix socket
 
 	process *os.Process
 	ended   chan struct{} // closed once the process is gone
@@ -52,7 +52,7 @@ type Server struct {
 	templateErr  error
 }
 
-// Start starts a server that belongs to the test alone, until its end.
+// Start starts a server for one test. The end of the test ends it.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	s, err := create()
@@ -69,8 +69,8 @@ func (s *Server) DSN(database string) string {
 // Address returns the server's host:port.
 func (s *Server) Address() string { return net.JoinHostPort(s.Host, strconv.Itoa(s.Port)) }
 
-// Stop ends the server in the planned way: connections are told and cut, and what was committed is on disk. It is not
-// an error that it has ended already.
+// Stop shuts the server down: it closes connections and writes committed data to disk. A server that has ended is no
+// error.
 func (s *Server) Stop(t testing.TB) {
 	t.Helper()
 	must(t, "stop postgres", s.end(syscall.SIGINT))
@@ -85,20 +85,20 @@ func (s *Server) Kill(t testing.TB) {
 // Start starts a server that was stopped or killed, on the same address with the same data, and waits until it answers.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
-	must(t, "start postgres again", s.again())
+	must(t, "start postgres again", s.restart())
 }
 
-// create makes a server with an empty database cluster and starts it.
-func create() (*Server, error) { return launch((*Server).initialise) }
+// create starts a server with an empty database cluster.
+func create() (*Server, error) { return launch((*Server).initialize) }
 
-// launch makes a server whose folder fill fills, and starts it.
+// launch starts a server in a new folder after fill has filled it.
 func launch(fill func(*Server) error) (*Server, error) {
 	if _, err := programs(); err != nil {
 		return nil, err
 	}
 	dir, err := folder()
 	if err != nil {
-		return nil, fmt.Errorf("make a folder for postgres: %w", err)
+		return nil, fmt.Errorf("create a folder for postgres: %w", err)
 	}
 	s := &Server{Host: "127.0.0.1", Dir: dir}
 	if err = fill(s); err == nil {
@@ -114,9 +114,11 @@ func launch(fill func(*Server) error) (*Server, error) {
 	return nil, errors.Join(err, os.RemoveAll(dir))
 }
 
+// data returns the folder of the database cluster.
 func (s *Server) data() string { return filepath.Join(s.Dir, "data") }
 
-func (s *Server) initialise() error {
+// initialize creates an empty database cluster.
+func (s *Server) initialize() error {
 	cmd, err := command("initdb", "--pgdata", s.data(), "--username", superuser, "--auth", "trust", "--encoding", "UTF8",
 		"--locale", "C.UTF-8", "--no-sync", "--no-instructions")
 	if err != nil {
@@ -147,19 +149,18 @@ func (s *Server) run() error {
 	s.process, s.ended = cmd.Process, ended
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() // it ends by a signal
+		_ = cmd.Wait() // a signal ends the process
 	}()
-	if err := s.awake(); err != nil {
+	if err := s.awaitReady(); err != nil {
 		return errors.Join(err, s.end(syscall.SIGKILL), errors.New(debian.LastLine(s.output.Bytes())))
 	}
 	return nil
 }
 
-// again runs a server whose predecessor may have been killed a moment ago: while that one's children have not noticed,
-// Postgres refuses to start.
-func (s *Server) again() error {
+// restart runs a server again. Postgres does not start while children of a killed server still run.
+func (s *Server) restart() error {
 	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(glance) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(interval) {
 		if err = s.run(); err == nil {
 			return nil
 		}
@@ -167,27 +168,27 @@ func (s *Server) again() error {
 	return err
 }
 
-// awake waits until the server accepts a connection.
-func (s *Server) awake() error {
+// awaitReady waits until the server accepts a connection.
+func (s *Server) awaitReady() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for {
 		select {
 		case <-s.ended:
-			return errors.New("it ended at once")
-		case <-time.After(glance):
+			return errors.New("the process ended at once")
+		case <-time.After(interval):
 		}
 		connection, err := pgx.Connect(ctx, s.DSN(superuser))
 		if err == nil {
 			return connection.Close(ctx)
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("it did not answer on %s within %v: %w", s.Address(), patience, err)
+			return fmt.Errorf("no answer on %s within %v: %w", s.Address(), patience, err)
 		}
 	}
 }
 
-// end sends a signal that ends the process, and waits for that.
+// end ends the process with a signal and waits for its end.
 func (s *Server) end(signal os.Signal) error {
 	if s.process == nil {
 		return nil
@@ -203,7 +204,7 @@ func (s *Server) end(signal os.Signal) error {
 	}
 }
 
-// remove ends the server and all that it kept. It is asked to stop first, so that its children are gone, too.
+// remove shuts the server down, with its children, and removes its folder.
 func (s *Server) remove() error {
 	return errors.Join(s.end(syscall.SIGINT), os.RemoveAll(s.Dir))
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
 )
 
-// Standby starts a hot standby of the server, which follows it until the end of the test or until it is promoted.
+// Standby starts a hot standby of the server. It follows the server until Promote or the end of the test.
 func (s *Server) Standby(t testing.TB) *Server {
 	t.Helper()
 	standby, err := launch(s.copyTo)
@@ -18,23 +18,10 @@ func (s *Server) Standby(t testing.TB) *Server {
 	return standby
 }
 
-// copyTo copies the server's data to a standby's folder, with the settings by which the standby follows.
+// copyTo copies the server's data and the settings of replication to the folder of a standby.
 func (s *Server) copyTo(standby *Server) error {
-	cmd, err := command(
-		"pg_basebackup",
-		"--pgdata",
-		standby.data(),
-		"--write-recovery-conf",
-		"--checkpoint",
-		"fast",
-		"--no-sync",
-		"--host",
-		s.Host,
-		"--port",
-		strconv.Itoa(s.Port),
-		"--username",
-		superuser,
-	)
+	cmd, err := command("pg_basebackup", "--pgdata", standby.data(), "--write-recovery-conf", "--checkpoint", "fast",
+		"--no-sync", "--host", s.Host, "--port", strconv.Itoa(s.Port), "--username", superuser)
 	if err != nil {
 		return err
 	}
@@ -44,7 +31,7 @@ func (s *Server) copyTo(standby *Server) error {
 	return nil
 }
 
-// Promote makes a standby a server that can be written to, and waits for that.
+// Promote makes a standby writable and waits until it is.
 func (s *Server) Promote(t testing.TB) {
 	t.Helper()
 	must(t, "promote the standby", s.do("SELECT pg_promote()"))
