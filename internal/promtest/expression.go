@@ -9,17 +9,17 @@ import (
 	"testing"
 )
 
-// Published are metrics by the names that expressions use, each with its labels: a histogram has its three, and there
-// is what every scrape has.
+// Published maps the metric names that expressions use to their labels. A histogram has three names. The metrics of
+// every scrape are included.
 type Published map[string][]string
 
-// scraped lists the labels that Prometheus adds to what it scrapes.
+// scraped lists the labels that Prometheus adds to each series.
 var scraped = []string{"job", "instance"}
 
 // family is the first line that describes a metric: its name, its type and its labels.
 var family = regexp.MustCompile(`(?m)^(\w+) (\w+) \{([\w,]*)\}$`)
 
-// ReadPublished reads a list of metrics that says of each, on one line, "name type {label,label}".
+// ReadPublished reads a list of metrics with a line "name type {label,label}" for each.
 func ReadPublished(t testing.TB, file string) Published {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -45,31 +45,31 @@ func ReadPublished(t testing.TB, file string) Published {
 	return published
 }
 
-// Faults are what an expression uses that is not published: names, labels in its matchers that the name before them
-// does not have, and labels that it groups by and none of its names has. It expects an expression that Prometheus
-// parses; [Promtool] and [Server.Query] tell.
+// Faults returns the unpublished parts of an expression: names, labels in matchers that the metric does not have, and
+// grouping labels that no metric of the expression has. The expression must be valid, which [Promtool] and
+// [Server.Query] check.
 func (p Published) Faults(expression string) []string {
-	var faults, grouped, known []string
+	var faults, grouping, labels []string
 	name := ""
 	for _, u := range uses(expression) {
-		switch u.as {
+		switch u.kind {
 		case metric:
 			name = u.word
-			labels, ok := p[name]
+			found, ok := p[name]
 			if !ok {
 				faults = append(faults, fmt.Sprintf("no metric is called %s", name))
 			}
-			known = append(known, labels...)
+			labels = append(labels, found...)
 		case matcher:
 			if !slices.Contains(p[name], u.word) && !slices.Contains(scraped, u.word) {
 				faults = append(faults, fmt.Sprintf("%s has no label %s", name, u.word))
 			}
 		case group:
-			grouped = append(grouped, u.word)
+			grouping = append(grouping, u.word)
 		}
 	}
-	for _, label := range grouped {
-		if !slices.Contains(known, label) && !slices.Contains(scraped, label) {
+	for _, label := range grouping {
+		if !slices.Contains(labels, label) && !slices.Contains(scraped, label) {
 			faults = append(faults, fmt.Sprintf("no metric of the expression has a label %s", label))
 		}
 	}
@@ -79,22 +79,23 @@ func (p Published) Faults(expression string) []string {
 	return faults
 }
 
-// What a word of an expression can be, beside a function, an operator or a number.
+// The kinds of words of an expression. Functions, operators and numbers have none.
 const (
 	metric = iota
 	matcher
 	group
 )
 
+// use is a metric or label in an expression.
 type use struct {
-	as   int
+	kind int
 	word string
 }
 
 var (
 	tokens   = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\[[^\]]*\]|[\d.]\w*|[a-zA-Z_]\w*|\S`)
 	word     = regexp.MustCompile(`^[a-zA-Z_]`)
-	grouping = []string{"by", "without", "on", "ignoring", "group_left", "group_right"}
+	groupers = []string{"by", "without", "on", "ignoring", "group_left", "group_right"}
 	operator = []string{"and", "or", "unless", "bool", "offset"}
 )
 
@@ -107,16 +108,16 @@ func uses(expression string) []use {
 		switch {
 		case token == "{" || token == "}":
 			inMatchers = token == "{"
-		case token == "(" && i > 0 && slices.Contains(grouping, all[i-1]):
+		case token == "(" && i > 0 && slices.Contains(groupers, all[i-1]):
 			inGroup = true
 		case token == ")":
 			inGroup = false
-		case !word.MatchString(token) || slices.Contains(operator, token) || slices.Contains(grouping, token):
+		case !word.MatchString(token) || slices.Contains(operator, token) || slices.Contains(groupers, token):
 		case inMatchers:
 			found = append(found, use{matcher, token})
 		case inGroup:
 			found = append(found, use{group, token})
-		case all[i+1] == "(" || slices.Contains(grouping, all[i+1]): // a function or an aggregation
+		case all[i+1] == "(" || slices.Contains(groupers, all[i+1]): // a function or an aggregation
 		default:
 			found = append(found, use{metric, token})
 		}

@@ -9,9 +9,10 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
 )
 
-func TestOnlyPublishedNamesAndLabelsAreWithoutFault(t *testing.T) {
+func TestUnpublishedNamesAndLabelsAreFaults(t *testing.T) {
 	list := filepath.Join(t.TempDir(), "list")
-	text := "lamps gauge {room,colour}\n    How many shine.\nwaits_seconds histogram {room}\n    How long.\ndoors gauge {}\n    All.\n"
+	text := "lamps gauge {room,colour}\n    How many shine.\n" +
+		"waits_seconds histogram {room}\n    How long.\ndoors gauge {}\n    All.\n"
 	if err := os.WriteFile(list, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -7,10 +7,10 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
 )
 
-// paths are those of both programs.
+// paths holds the paths of both programs.
 type paths struct{ prometheus, promtool string }
 
-// programs are in one of Debian's packages.
+// programs finds both programs, which one Debian package has.
 var programs = sync.OnceValues(func() (paths, error) {
 	return debian.Find("prometheus", func() (found paths, err error) {
 		if found.prometheus, err = exec.LookPath("prometheus"); err == nil {

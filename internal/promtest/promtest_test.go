@@ -14,8 +14,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
 )
 
-// exporter is an address with one metric.
-func exporter(t *testing.T) string {
+// startExporter serves one metric and returns its address.
+func startExporter(t *testing.T) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, `lamps{room="hall"} 3`)
@@ -24,8 +24,8 @@ func exporter(t *testing.T) string {
 	return strings.TrimPrefix(server.URL, "http://")
 }
 
-// soon waits until done, and fails with its last error otherwise.
-func soon(t *testing.T, done func() error) {
+// await waits until done returns nil, or fails the test with its last error.
+func await(t *testing.T, done func() error) {
 	t.Helper()
 	var err error
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
@@ -42,25 +42,34 @@ func TestAPrometheusScrapesItsTargetsAndEvaluatesItsRules(t *testing.T) {
 	if err := os.WriteFile(rules, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	target := exporter(t)
-	s := promtest.Start(t, promtest.Config{Job: "house", Targets: []string{target}, Rules: []string{rules}, Interval: 100 * time.Millisecond})
-	soon(t, func() error {
+	target := startExporter(t)
+	s := promtest.Start(t, promtest.Config{
+		Job: "house", Targets: []string{target}, Rules: []string{rules}, Interval: 100 * time.Millisecond,
+	})
+	await(t, func() error {
 		samples, err := s.Query(`lamps * 2`)
-		if err != nil || len(samples) != 1 || samples[0].Value != 6 || samples[0].Labels["instance"] != target || samples[0].Labels["job"] != "house" {
-			return fmt.Errorf("samples are %v (%w)", samples, err)
+		if err != nil || len(samples) != 1 {
+			return fmt.Errorf("samples %v (%w), want one", samples, err)
+		}
+		labels := samples[0].Labels
+		if samples[0].Value != 6 || labels["instance"] != target || labels["job"] != "house" {
+			return fmt.Errorf("samples %v", samples)
 		}
 		return nil
 	})
-	soon(t, func() error {
+	await(t, func() error {
 		rules, err := s.Rules()
-		if err != nil || len(rules) != 2 || rules[0].State != "firing" || rules[1].State != "inactive" || rules[1].Health != "ok" {
-			return fmt.Errorf("rules are %+v (%w)", rules, err)
+		if err != nil || len(rules) != 2 {
+			return fmt.Errorf("rules %+v (%w), want two", rules, err)
+		}
+		if rules[0].State != "firing" || rules[1].State != "inactive" || rules[1].Health != "ok" {
+			return fmt.Errorf("rules %+v", rules)
 		}
 		return nil
 	})
 }
 
-func TestAQueryTellsNumbersThatAreNoneAndWhatIsWrongWithIt(t *testing.T) {
+func TestAQueryReturnsNaNAndTheErrorOfAFaultyExpression(t *testing.T) {
 	s := promtest.Start(t, promtest.Config{Job: "nothing", Interval: time.Second})
 	if samples, err := s.Query(`vector(0) / 0`); err != nil || len(samples) != 1 || !math.IsNaN(samples[0].Value) {
 		t.Errorf("0 / 0 is %v (%v), want NaN", samples, err)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Promtool runs promtool in a folder and returns all that it says. The error is that of the run: a finding of the
-// tool, in most cases. Without a promtool the test fails.
+// Promtool runs promtool in a folder and returns its output. It returns an error if promtool finds a fault. Without
+// promtool the test fails.
 func Promtool(t testing.TB, dir string, args ...string) (output string, err error) {
 	t.Helper()
 	paths, err := programs()

@@ -13,14 +13,14 @@ type Sample struct {
 	Value  float64           // may be NaN
 }
 
-// Query evaluates an expression now. A scalar is one sample without labels. An expression that Prometheus refuses is
-// an error with its words.
+// Query evaluates an expression now. A scalar is one sample without labels. A faulty expression returns the error of
+// Prometheus.
 func (s *Server) Query(expression string) ([]Sample, error) {
 	var answer struct {
 		Type   string          `json:"resultType"`
 		Result json.RawMessage `json:"result"`
 	}
-	if err := s.ask("query?query="+url.QueryEscape(expression), &answer); err != nil {
+	if err := s.get("query?query="+url.QueryEscape(expression), &answer); err != nil {
 		return nil, fmt.Errorf("query %s: %w", expression, err)
 	}
 	var series []struct {
@@ -39,7 +39,7 @@ func (s *Server) Query(expression string) ([]Sample, error) {
 		}
 		return []Sample{{Value: float64(value)}}, nil
 	default:
-		return nil, fmt.Errorf("query %s: the answer is a %s, want a vector or a scalar", expression, answer.Type)
+		return nil, fmt.Errorf("query %s: the result is a %s, want a vector or a scalar", expression, answer.Type)
 	}
 	samples := make([]Sample, len(series))
 	for i, one := range series {
@@ -59,7 +59,7 @@ func (p *point) UnmarshalJSON(text []byte) error {
 	}
 	word, ok := pair[1].(string)
 	if !ok {
-		return fmt.Errorf("%s is no instant and value", text)
+		return fmt.Errorf("%s is not [instant, value]", text)
 	}
 	value, err := strconv.ParseFloat(word, 64)
 	*p = point(value)
@@ -71,7 +71,7 @@ type Rule struct {
 	Name   string `json:"name"`
 	Query  string `json:"query"`
 	State  string `json:"state"`     // inactive, pending or firing; "" of a recording rule
-	Health string `json:"health"`    // unknown, until it was evaluated; ok or err
+	Health string `json:"health"`    // unknown before the first evaluation, ok or err
 	Error  string `json:"lastError"` // of the last evaluation
 }
 
@@ -82,8 +82,8 @@ func (s *Server) Rules() ([]Rule, error) {
 			Rules []Rule `json:"rules"`
 		} `json:"groups"`
 	}
-	if err := s.ask("rules", &answer); err != nil {
-		return nil, fmt.Errorf("ask for the rules: %w", err)
+	if err := s.get("rules", &answer); err != nil {
+		return nil, fmt.Errorf("read the rules: %w", err)
 	}
 	var rules []Rule
 	for _, group := range answer.Groups {
@@ -92,8 +92,8 @@ func (s *Server) Rules() ([]Rule, error) {
 	return rules, nil
 }
 
-// ask reads the data of an answer of Prometheus's HTTP API.
-func (s *Server) ask(path string, data any) error {
+// get reads the data of an answer of Prometheus's HTTP API.
+func (s *Server) get(path string, data any) error {
 	response, err := s.client.Get("http://" + s.Address + "/api/v1/" + path)
 	if err != nil {
 		return err

@@ -18,20 +18,20 @@ import (
 )
 
 const (
-	// patience is how long a server may take to do what it was started for. It is long: tests share a busy machine.
+	// patience bounds the wait for a server. It is long because tests share a busy machine.
 	patience = 30 * time.Second
-	// glance is how long lies between two looks at something that is to come.
-	glance = 10 * time.Millisecond
-	// attempts is how often a server is started: somebody else may take a free port first.
+	// interval is the time between two checks of a condition.
+	interval = 10 * time.Millisecond
+	// attempts bounds the starts of a server: another process may take its port first.
 	attempts = 5
 )
 
-// Config configures what a Prometheus scrapes and evaluates.
+// Config configures the targets and rules of a Prometheus.
 type Config struct {
 	Job      string        // the value of the label job
 	Targets  []string      // host:port, each with metrics at /metrics; the values of the label instance
 	Rules    []string      // paths of rule files; none: no rules
-	Interval time.Duration // between two scrapes, and between two evaluations of the rules; milliseconds count
+	Interval time.Duration // between two scrapes, and two evaluations of the rules; at least a millisecond
 }
 
 // Server is one running Prometheus.
@@ -50,7 +50,7 @@ func Start(t testing.TB, c Config) *Server {
 	var err error
 	for range attempts {
 		var s *Server
-		if s, err = try(t, c); err == nil {
+		if s, err = startOnce(t, c); err == nil {
 			t.Cleanup(s.kill)
 			return s
 		}
@@ -59,7 +59,8 @@ func Start(t testing.TB, c Config) *Server {
 	return nil
 }
 
-func try(t testing.TB, c Config) (*Server, error) {
+// startOnce starts a Prometheus on a free port.
+func startOnce(t testing.TB, c Config) (*Server, error) {
 	t.Helper()
 	paths, err := programs()
 	if err != nil {
@@ -72,7 +73,7 @@ func try(t testing.TB, c Config) (*Server, error) {
 	}
 	address := freeport.Address(t)
 	s := &Server{Address: address, output: &bytes.Buffer{}, ended: make(chan struct{}), client: &http.Client{
-		Transport: &http.Transport{DisableKeepAlives: true}, // nothing stays behind for a leak check to find
+		Transport: &http.Transport{DisableKeepAlives: true}, // an idle connection would be a leak
 		Timeout:   patience,
 	}}
 	cmd := exec.Command(paths.prometheus, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
@@ -84,9 +85,9 @@ func try(t testing.TB, c Config) (*Server, error) {
 	s.process = cmd.Process
 	go func() {
 		defer close(s.ended)
-		_ = cmd.Wait() // it ends by being killed
+		_ = cmd.Wait() // a signal ends the process
 	}()
-	if err := s.awake(); err != nil {
+	if err := s.awaitReady(); err != nil {
 		s.kill()
 		return nil, fmt.Errorf("%w: %s", err, debian.LastLine(s.output.Bytes()))
 	}
@@ -122,13 +123,13 @@ func (c Config) write(file string) error {
 	return os.WriteFile(file, text, 0o600)
 }
 
-// awake waits until the server is ready for queries.
-func (s *Server) awake() error {
+// awaitReady waits until the server is ready for queries.
+func (s *Server) awaitReady() error {
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		select {
 		case <-s.ended:
-			return errors.New("it ended at once")
-		case <-time.After(glance):
+			return errors.New("the process ended at once")
+		case <-time.After(interval):
 		}
 		response, err := s.client.Get("http://" + s.Address + "/-/ready")
 		if err != nil {
@@ -141,11 +142,11 @@ func (s *Server) awake() error {
 			return nil
 		}
 	}
-	return fmt.Errorf("it was not ready on %s within %v", s.Address, patience)
+	return fmt.Errorf("not ready on %s within %v", s.Address, patience)
 }
 
-// kill ends the server at once: what it stored goes with its folder.
+// kill ends the server at once. Its data is in the folder of the test.
 func (s *Server) kill() {
-	_ = s.process.Kill() // fails only when the process is gone
+	_ = s.process.Kill() // it fails only if the process has ended
 	<-s.ended
 }
