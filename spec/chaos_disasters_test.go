@@ -118,14 +118,14 @@ func clusterFailover(t *testing.T) *stage {
 	nodes := redistest.Cluster(t, 3, 1)
 	nodes.KeepHealthySlots(t)
 	key := bucketKey(chaosTenant)
-	master := nodes.Owner(t, key)
+	master := nodes.MasterOf(t, key)
 	replica := nodes.ReplicaOf(t, master)
 	at := &stage{
 		strike: func(*storm) { master.Kill() },
-		end:    func(s *storm) { nodes.AwaitOwner(s.t, key, replica) },
+		end:    func(s *storm) { nodes.AwaitMaster(s.t, key, replica) },
 	}
 	for consumer, tenant := range map[string]string{"beth": "beta", "gus": "gamma", "ida": "ops", "tom": "typo"} {
-		if nodes.Owner(t, bucketKey(tenant)) != master {
+		if nodes.MasterOf(t, bucketKey(tenant)) != master {
 			at.bystander = consumer
 		}
 	}
@@ -149,7 +149,7 @@ func sentinelFailover(t *testing.T) *stage {
 	return &stage{
 		redis:  []string{fmt.Sprintf("sentinel_master: %s, sentinel_nodes: [%s]", redistest.MasterName, known)},
 		strike: func(*storm) { watched.Master.Kill() },
-		end:    func(s *storm) { watched.Promoted(s.t, watched.Replica) },
+		end:    func(s *storm) { watched.AwaitMaster(s.t, watched.Replica) },
 	}
 }
 

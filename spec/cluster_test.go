@@ -252,7 +252,7 @@ func pressCluster(t *testing.T) clustered {
 	var tenants []string
 	for i := 0; len(tenants) < 2*len(nodes.Masters); i++ {
 		tenant := fmt.Sprint("tenant-", i)
-		if master := nodes.Owner(t, bucketKey(tenant)); have[master] < 2 {
+		if master := nodes.MasterOf(t, bucketKey(tenant)); have[master] < 2 {
 			have[master]++
 			owner[tenant], tenants = master, append(tenants, tenant)
 		}
@@ -271,7 +271,7 @@ func TestAKilledMasterOfAClusterTakesNoMoreWithItThanItsLastMoment(t *testing.T)
 	c := pressCluster(t)
 	c.awaitDecisions("load")
 	key := bucketKey(c.tenants[0])
-	master := c.nodes.Owner(t, key)
+	master := c.nodes.MasterOf(t, key)
 	replica := c.nodes.ReplicaOf(t, master)
 
 	// A master answers before its replica has the write. What it was written before Replicate began the replica has,
@@ -282,7 +282,7 @@ func TestAKilledMasterOfAClusterTakesNoMoreWithItThanItsLastMoment(t *testing.T)
 	master.Kill()
 	lost.To = c.since()
 
-	c.nodes.AwaitOwner(t, key, replica)
+	c.nodes.AwaitMaster(t, key, replica)
 	c.awaitDecisions("decisions by the replica")
 	switched := span{killed, c.since()}
 	c.awaitRefusals(switched.To)
@@ -296,7 +296,7 @@ func TestAPlannedFailoverOfAClusterLosesNoAdmission(t *testing.T) {
 	c := pressCluster(t)
 	c.awaitDecisions("load")
 	key := bucketKey(c.tenants[0])
-	replica := c.nodes.ReplicaOf(t, c.nodes.Owner(t, key))
+	replica := c.nodes.ReplicaOf(t, c.nodes.MasterOf(t, key))
 	switched := span{From: c.since()}
 	c.nodes.FailOver(t, key, replica)
 	c.awaitDecisions("decisions by the replica")
@@ -348,7 +348,7 @@ func TestAKilledMasterOfSentinelsTakesNoMoreWithItThanItsLastMoment(t *testing.T
 	watched.Master.Kill()
 	lost.To = p.since()
 
-	watched.Promoted(t, watched.Replica)
+	watched.AwaitMaster(t, watched.Replica)
 	p.awaitDecisions("decisions by the successor")
 	switched := span{killed, p.since()}
 	p.awaitRefusals(switched.To)

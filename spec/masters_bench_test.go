@@ -156,7 +156,7 @@ func newMasters(b *testing.B, n int) *masters {
 	for i := 0; len(m.tenants) < masterTenants; i++ {
 		tenant, owner := "tenant-"+strconv.Itoa(i), nodes.Masters[0]
 		if n > 1 {
-			owner = nodes.Owner(b, bucketKey(tenant))
+			owner = nodes.MasterOf(b, bucketKey(tenant))
 		}
 		if have[owner] < masterTenants/n {
 			have[owner]++

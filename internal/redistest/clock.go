@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// Clocked is one Redis without persistence whose clock can be stepped. Only the time of day is turned (TIME in a
-// script, and when keys expire), not the clock that its event loop waits by.
+// Clocked is one Redis without persistence whose clock can be stepped. Step changes the time of day (TIME in a script,
+// and the expiry of keys), but not the monotonic clock of its event loop.
 type Clocked struct {
 	*Server
 
-	file string // read by every look at the clock
+	file string // Redis reads it with the clock
 }
 
-// SingleClocked starts one Redis with the clock of the machine, until Step turns it. Reading the clock costs it more
-// than it does other servers. args are as for [Single].
+// SingleClocked starts one Redis with the clock of the machine, until Step changes it. Reading the clock is slower than
+// in other servers. args are as for [Single].
 func SingleClocked(t testing.TB, args ...string) *Clocked {
 	t.Helper()
 	library, err := faketime()
@@ -26,8 +26,8 @@ func SingleClocked(t testing.TB, args ...string) *Clocked {
 	}
 	c := &Clocked{file: filepath.Join(folder(t), "clock")}
 	c.Step(t, 0)
-	// The library reads its file within a look at the clock and allocates memory for that; Redis's own allocator looks at
-	// the clock when it is asked for memory. So memory comes from libc.
+	// The library allocates memory when the clock is read. Redis's allocator reads the clock when it allocates memory.
+	// libc does not, so memory comes from libc.
 	c.Server = start(t, launch{args: single(args), environment: []string{
 		"LD_PRELOAD=" + library + ":libc.so.6",
 		"FAKETIME_TIMESTAMP_FILE=" + c.file,
@@ -37,7 +37,7 @@ func SingleClocked(t testing.TB, args ...string) *Clocked {
 	return c
 }
 
-// Step turns the clock, at once, to the machine's and by more: 0 is the machine's own, a negative one is in the past.
+// Step sets the clock, at once, to that of the machine plus by, which may be negative.
 func (c *Clocked) Step(t testing.TB, by time.Duration) {
 	t.Helper()
 	next := c.file + ".next"

@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -17,8 +18,8 @@ const slots = 16384
 
 // Nodes is a running Redis Cluster.
 type Nodes struct {
-	Masters  []*Server // in the order of their slots, which are shared out evenly
-	Replicas []*Server // number i is one of master i modulo the number of masters
+	Masters  []*Server // in the order of their slots, each with about as many
+	Replicas []*Server // replica i follows master i modulo the number of masters
 }
 
 // Addresses returns host:port of all nodes, masters first.
@@ -35,44 +36,35 @@ func (n *Nodes) All() []*Server {
 	return append(n.Masters[:len(n.Masters):len(n.Masters)], n.Replicas...)
 }
 
-// Cluster starts a Redis Cluster that notices a dead node after half a second, and waits until every node calls it
+// Cluster starts a Redis Cluster that detects a dead node after half a second, and waits until every node reports it
 // complete. Each master has the given number of replicas.
 func Cluster(t testing.TB, masters, replicas int) *Nodes {
 	t.Helper()
 	var n Nodes
 	for range masters {
-		n.Masters = append(n.Masters, node(t))
+		n.Masters = append(n.Masters, startNode(t))
 	}
 	for range masters * replicas {
-		n.Replicas = append(n.Replicas, node(t))
+		n.Replicas = append(n.Replicas, startNode(t))
 	}
-	n.shareSlots(t)
+	n.assignSlots(t)
 	n.meet(t)
 	n.replicate(t)
 	return &n
 }
 
-func node(t testing.TB) *Server {
+// startNode starts a server that is in no cluster yet.
+func startNode(t testing.TB) *Server {
 	t.Helper()
 	return start(t, launch{args: []string{
-		"--save",
-		"",
-		"--appendonly",
-		"no",
-		"--cluster-enabled",
-		"yes",
-		"--cluster-node-timeout",
-		"500",
-		"--cluster-port",
-		strconv.Itoa(freeport.Port(t)),
-		"--cluster-replica-validity-factor",
-		"0",
-		"--repl-diskless-sync-delay",
-		"0",
+		"--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0",
+		"--cluster-enabled", "yes", "--cluster-node-timeout", "500", "--cluster-replica-validity-factor", "0",
+		"--cluster-port", strconv.Itoa(freeport.Port(t)),
 	}})
 }
 
-func (n *Nodes) shareSlots(t testing.TB) {
+// assignSlots gives each master its slots.
+func (n *Nodes) assignSlots(t testing.TB) {
 	t.Helper()
 	share := slots / len(n.Masters)
 	for i, master := range n.Masters {
@@ -86,6 +78,7 @@ func (n *Nodes) shareSlots(t testing.TB) {
 	}
 }
 
+// meet joins the nodes to one cluster and waits until it is complete.
 func (n *Nodes) meet(t testing.TB) {
 	t.Helper()
 	first, all := n.Masters[0], n.All()
@@ -95,7 +88,7 @@ func (n *Nodes) meet(t testing.TB) {
 	}
 	for _, s := range all {
 		client := s.Client(t)
-		until(t, s.Address()+" meets its cluster", func() error { return complete(client, len(all)) })
+		await(t, s.Address()+" meets its cluster", func() error { return checkComplete(client, len(all)) })
 	}
 }
 
@@ -104,7 +97,7 @@ func busPort(t testing.TB, s *Server) int {
 	t.Helper()
 	answer, err := s.Client(t).ConfigGet(context.Background(), "cluster-port").Result()
 	if err != nil {
-		t.Fatalf("ask %s for its cluster-port: %v", s.Address(), err)
+		t.Fatalf("read the cluster-port of %s: %v", s.Address(), err)
 	}
 	port, err := strconv.Atoi(answer["cluster-port"])
 	if err != nil {
@@ -113,8 +106,8 @@ func busPort(t testing.TB, s *Server) int {
 	return port
 }
 
-// complete returns why a node does not consider its cluster complete, or nil.
-func complete(client *redis.Client, nodes int) error {
+// checkComplete returns an error unless a node reports its cluster complete.
+func checkComplete(client *redis.Client, nodes int) error {
 	info, err := client.ClusterInfo(context.Background()).Result()
 	if err != nil {
 		return err
@@ -124,32 +117,33 @@ func complete(client *redis.Client, nodes int) error {
 	}
 	for _, line := range wanted {
 		if !strings.Contains(info, line+"\r\n") {
-			return fmt.Errorf("it does not say %s", line)
+			return fmt.Errorf("no %s in its info", line)
 		}
 	}
 	return nil
 }
 
+// replicate makes the replicas follow their masters and waits until their data is complete.
 func (n *Nodes) replicate(t testing.TB) {
 	t.Helper()
 	for i, replica := range n.Replicas {
 		client := replica.Client(t)
 		id, err := n.Masters[i%len(n.Masters)].Client(t).ClusterMyID(context.Background()).Result()
 		if err != nil {
-			t.Fatalf("ask a master for its id: %v", err)
+			t.Fatalf("read the id of a master: %v", err)
 		}
-		until(t, replica.Address()+" follows its master", func() error {
+		await(t, replica.Address()+" follows its master", func() error {
 			return client.ClusterReplicate(context.Background(), id).Err()
 		})
-		until(t, replica.Address()+" is in step with its master", func() error { return inStep(client) })
+		await(t, replica.Address()+" has the data of its master", func() error { return checkSynced(client) })
 	}
 }
 
-// inStep returns why a replica does not have all of its master, or nil.
-func inStep(client *redis.Client) error {
+// checkSynced returns an error unless a replica has the data of its master.
+func checkSynced(client *redis.Client) error {
 	info, err := client.Info(context.Background(), "replication").Result()
 	if err == nil && !strings.Contains(info, "master_link_status:up\r\n") {
-		err = fmt.Errorf("it does not say master_link_status:up")
+		err = errors.New("no master_link_status:up in its info")
 	}
 	return err
 }

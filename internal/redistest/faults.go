@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// KeepHealthySlots has the masters serve their slots while those of another have no master. By default a Redis Cluster
+// KeepHealthySlots makes the masters serve their slots while other slots have no master. By default a Redis Cluster
 // serves no client then.
 func (n *Nodes) KeepHealthySlots(t testing.TB) {
 	t.Helper()
@@ -20,45 +20,45 @@ func (n *Nodes) KeepHealthySlots(t testing.TB) {
 	}
 }
 
-// Owner is the master that key lives on now. All nodes that run must agree; until then Owner waits.
-func (n *Nodes) Owner(t testing.TB, key string) *Server {
+// MasterOf waits until all running nodes agree on the master of a key, and returns it.
+func (n *Nodes) MasterOf(t testing.TB, key string) *Server {
 	t.Helper()
-	return n.agree(t, key, nil)
+	return n.awaitAgreement(t, key, nil)
 }
 
-// AwaitOwner waits until all nodes that run agree that s owns key.
-func (n *Nodes) AwaitOwner(t testing.TB, key string, s *Server) {
+// AwaitMaster waits until all running nodes agree that s is the master of a key.
+func (n *Nodes) AwaitMaster(t testing.TB, key string, s *Server) {
 	t.Helper()
-	n.agree(t, key, s)
+	n.awaitAgreement(t, key, s)
 }
 
-// agree waits until all nodes that run agree on the owner of a key, and that it is the one wanted; nil: any.
-func (n *Nodes) agree(t testing.TB, key string, wanted *Server) *Server {
+// awaitAgreement waits until all running nodes agree on the master of a key, and that it is wanted, if that is not nil.
+func (n *Nodes) awaitAgreement(t testing.TB, key string, wanted *Server) *Server {
 	t.Helper()
 	running := n.running()
 	clients := make([]*redis.Client, len(running))
 	for i, s := range running {
 		clients[i] = s.Client(t)
 	}
-	var owner *Server
-	until(t, "the nodes agree on the owner of "+key, func() error {
-		agreed, err := agreedOwner(clients, key)
+	var master *Server
+	await(t, "the nodes agree on the master of "+key, func() error {
+		agreed, err := agreedMaster(clients, key)
 		if err != nil {
 			return err
 		}
 		for _, s := range running {
 			if s.Address() == agreed && (wanted == nil || s == wanted) {
-				owner = s
+				master = s
 				return nil
 			}
 		}
-		return fmt.Errorf("they say %s", agreed)
+		return fmt.Errorf("its master is %s", agreed)
 	})
-	return owner
+	return master
 }
 
-// agreedOwner returns the address of the master of a key, or an error if the nodes do not name the same one.
-func agreedOwner(clients []*redis.Client, key string) (string, error) {
+// agreedMaster returns the address of the master of a key, or an error if the nodes do not name the same one.
+func agreedMaster(clients []*redis.Client, key string) (string, error) {
 	agreed := ""
 	for _, client := range clients {
 		info, err := client.ClusterInfo(context.Background()).Result()
@@ -67,9 +67,9 @@ func agreedOwner(clients []*redis.Client, key string) (string, error) {
 		}
 		served := fmt.Sprintf("cluster_slots_ok:%d\r\n", slots)
 		if !strings.Contains(info, "cluster_state:ok\r\n") || !strings.Contains(info, served) {
-			return "", errors.New("a node does not call its cluster whole")
+			return "", errors.New("a node reports its cluster incomplete")
 		}
-		address, err := ownerBy(client, key)
+		address, err := masterAccordingTo(client, key)
 		if err != nil {
 			return "", err
 		}
@@ -81,8 +81,8 @@ func agreedOwner(clients []*redis.Client, key string) (string, error) {
 	return agreed, nil
 }
 
-// ownerBy returns the address of the master of a key, as one node sees it.
-func ownerBy(client *redis.Client, key string) (string, error) {
+// masterAccordingTo returns the address of the master of a key that one node reports.
+func masterAccordingTo(client *redis.Client, key string) (string, error) {
 	slot, err := client.ClusterKeySlot(context.Background(), key).Result()
 	if err != nil {
 		return "", err
@@ -96,7 +96,7 @@ func ownerBy(client *redis.Client, key string) (string, error) {
 			return r.Nodes[0].Addr, nil
 		}
 	}
-	return "", errors.New("its slot has no owner")
+	return "", errors.New("its slot has no master")
 }
 
 // running returns the nodes that have not been killed.
@@ -112,7 +112,7 @@ func (n *Nodes) running() []*Server {
 	return running
 }
 
-// ReplicaOf is a node that follows master and is in step with it. Until there is one it waits.
+// ReplicaOf waits for a replica with the data of a master, and returns it.
 func (n *Nodes) ReplicaOf(t testing.TB, master *Server) *Server {
 	t.Helper()
 	running := n.running()
@@ -121,51 +121,50 @@ func (n *Nodes) ReplicaOf(t testing.TB, master *Server) *Server {
 		clients[i] = s.Client(t)
 	}
 	var replica *Server
-	until(t, "a replica of "+master.Address(), func() error {
+	await(t, "a replica of "+master.Address(), func() error {
 		for i, client := range clients {
 			info, err := client.Info(context.Background(), "replication").Result()
 			if err != nil {
 				return err
 			}
-			if strings.Contains(info, fmt.Sprintf("master_port:%d\r\n", master.Port)) && inStep(client) == nil {
+			if strings.Contains(info, fmt.Sprintf("master_port:%d\r\n", master.Port)) && checkSynced(client) == nil {
 				replica = running[i]
 				return nil
 			}
 		}
-		return errors.New("there is none")
+		return errors.New("no node follows it")
 	})
 	return replica
 }
 
-// FailOver has a replica take over from its master in the planned way: the master pauses writes until the replica has
-// them all. It waits until all nodes agree that the replica owns key. Redis gives a failover up that takes longer than
-// five seconds, and then it is asked for again.
+// FailOver makes a replica take over from its master: the master pauses writes until the replica has them all. It waits
+// until all nodes agree that the replica is the master of key. Redis aborts a failover after five seconds, and FailOver
+// starts it again.
 func (n *Nodes) FailOver(t testing.TB, key string, replica *Server) {
 	t.Helper()
 	client := replica.Client(t)
-	var asked time.Time
-	until(t, replica.Address()+" takes over from its master", func() error {
+	var started time.Time
+	await(t, replica.Address()+" takes over from its master", func() error {
 		info, err := client.Info(context.Background(), "replication").Result()
 		switch {
 		case err != nil:
 			return err
 		case strings.Contains(info, "role:master\r\n"):
 			return nil
-		case time.Since(asked) < 6*time.Second:
+		case time.Since(started) < 6*time.Second:
 			return errors.New("it is still a replica")
 		}
-		asked = time.Now()
+		started = time.Now()
 		return client.Do(context.Background(), "cluster", "failover").Err()
 	})
-	n.AwaitOwner(t, key, replica)
+	n.AwaitMaster(t, key, replica)
 }
 
 // Migrate moves the slot of key to another master as redis-cli --cluster reshard does. It calls moving when the slot is
-// open on both sides and nothing has moved, and again when all its keys have but the slot still belongs to the old
-// owner.
+// open on both sides and before keys move, and again when all keys have moved but not the slot.
 func (n *Nodes) Migrate(t testing.TB, key string, to *Server, moving func()) {
 	t.Helper()
-	from := n.Owner(t, key)
+	from := n.MasterOf(t, key)
 	source, target := from.Client(t), to.Client(t)
 	slot, err := source.ClusterKeySlot(context.Background(), key).Result()
 	if err != nil {
@@ -191,20 +190,21 @@ func (n *Nodes) Migrate(t testing.TB, key string, to *Server, moving func()) {
 	moving()
 	do(t, target, "cluster", "setslot", slot, "node", id(t, target))
 	do(t, source, "cluster", "setslot", slot, "node", id(t, target))
-	n.AwaitOwner(t, key, to)
+	n.AwaitMaster(t, key, to)
 }
 
+// id returns the id of a node.
 func id(t testing.TB, client *redis.Client) string {
 	t.Helper()
 	id, err := client.ClusterMyID(context.Background()).Result()
 	if err != nil {
-		t.Fatalf("ask a node for its id: %v", err)
+		t.Fatalf("read the id of a node: %v", err)
 	}
 	return id
 }
 
-// Replicate returns once a replica has all that the server was written before the call. key is written for that: WAIT
-// waits for what its own connection has written, and so for all before it.
+// Replicate waits until a replica has all earlier writes to the server. It writes key, because WAIT waits for the
+// writes of its own connection.
 func (s *Server) Replicate(t testing.TB, key string) {
 	t.Helper()
 	ctx := context.Background()
@@ -214,17 +214,17 @@ func (s *Server) Replicate(t testing.TB, key string) {
 		t.Fatalf("write to %s: %v", s.Address(), err)
 	}
 	if replicas, err := connection.Wait(ctx, 1, patience).Result(); err != nil || replicas < 1 {
-		t.Fatalf("%s waits for a replica: %d have it, %v", s.Address(), replicas, err)
+		t.Fatalf("await a replica of %s: %d replicas, %v", s.Address(), replicas, err)
 	}
 }
 
-// Promoted waits until all Sentinels name s as the master, and s is one.
-func (w *Watched) Promoted(t testing.TB, s *Server) {
+// AwaitMaster waits until s is a master and all Sentinels name it.
+func (w *Watched) AwaitMaster(t testing.TB, s *Server) {
 	t.Helper()
 	master := s.Client(t)
 	for _, one := range w.Sentinels {
 		sentinel := redis.NewSentinelClient(&redis.Options{Addr: one.Address()})
-		until(t, one.Address()+" names the successor", func() error {
+		await(t, one.Address()+" names the successor", func() error {
 			info, err := master.Info(context.Background(), "replication").Result()
 			if err == nil && !strings.Contains(info, "role:master\r\n") {
 				err = errors.New("the successor is a replica")

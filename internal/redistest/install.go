@@ -10,12 +10,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
 )
 
-// program is the path of redis-server.
+// program returns the path of redis-server.
 var program = sync.OnceValues(func() (string, error) {
 	return debian.Find("redis-server", func() (string, error) { return exec.LookPath("redis-server") })
 })
 
-// faketime is the path of the library that turns a process's clock.
+// faketime returns the path of the library that changes the clock of a process.
 var faketime = sync.OnceValues(func() (string, error) {
 	return debian.Find("faketime", func() (string, error) {
 		found, err := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1")
@@ -29,8 +29,8 @@ var faketime = sync.OnceValues(func() (string, error) {
 	})
 })
 
-// find returns the path of redis-server, or fails the test.
-func find(t testing.TB) string {
+// redisServer returns the path of redis-server, or fails the test.
+func redisServer(t testing.TB) string {
 	t.Helper()
 	path, err := program()
 	if err != nil {

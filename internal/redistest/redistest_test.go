@@ -10,7 +10,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
-func TestSingleAnswersOnSocketAndPort(t *testing.T) {
+func TestAServerAnswersOnItsSocketAndPort(t *testing.T) {
 	s := redistest.Single(t, "--maxmemory", "5mb")
 	direct := redis.NewClient(&redis.Options{Addr: s.Address()})
 	defer direct.Close()
@@ -26,7 +26,7 @@ func TestSingleAnswersOnSocketAndPort(t *testing.T) {
 	}
 }
 
-func TestClusterServesEverySlot(t *testing.T) {
+func TestAClusterServesEverySlot(t *testing.T) {
 	nodes := redistest.Cluster(t, 3, 1)
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: nodes.Addresses()})
 	defer client.Close()
@@ -37,15 +37,17 @@ func TestClusterServesEverySlot(t *testing.T) {
 	}
 }
 
-func TestSentinelNamesTheMaster(t *testing.T) {
+func TestSentinelsNameTheMaster(t *testing.T) {
 	w := redistest.Sentinel(t)
-	client := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: redistest.MasterName, SentinelAddrs: w.Addresses()})
+	client := redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName: redistest.MasterName, SentinelAddrs: w.Addresses(),
+	})
 	defer client.Close()
 	if err := client.Set(context.Background(), "a", "1", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := w.Master.Client(t).Exists(context.Background(), "a").Result(); n != 1 || err != nil {
-		t.Errorf("the master does not have what was written: %d, %v", n, err)
+		t.Errorf("the master does not have the key: %d, %v", n, err)
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// MasterName is the name by which the Sentinels of [Sentinel] know the master.
+// MasterName is the name of the master in the Sentinels of [Sentinel].
 const MasterName = "buckets"
 
 // Watched is a running master with a replica, and three Sentinels that watch them.
@@ -20,21 +20,21 @@ type Watched struct {
 	Sentinels []*Server
 }
 
-// Sentinel starts a master, a replica and three Sentinels that notice a dead master after half a second, and waits
-// until each knows the others and the replica.
+// Sentinel starts a master, a replica and three Sentinels that detect a dead master after half a second, and waits
+// until each has found the others and the replica.
 func Sentinel(t testing.TB) *Watched {
 	t.Helper()
 	plain := []string{"--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"}
 	w := &Watched{Master: start(t, launch{args: plain})}
 	w.Replica = start(t, launch{args: append(plain, "--replicaof", fmt.Sprintf("%s %d", w.Master.Host, w.Master.Port))})
 	replica := w.Replica.Client(t)
-	until(t, "the replica is in step with its master", func() error { return inStep(replica) })
+	await(t, "the replica has the data of its master", func() error { return checkSynced(replica) })
 	for range 3 {
-		w.Sentinels = append(w.Sentinels, w.sentinel(t))
+		w.Sentinels = append(w.Sentinels, w.startSentinel(t))
 	}
 	for _, s := range w.Sentinels {
 		sentinel := redis.NewSentinelClient(&redis.Options{Addr: s.Address()})
-		until(t, s.Address()+" knows the other Sentinels and the replica", func() error { return acquainted(sentinel) })
+		await(t, s.Address()+" finds the other Sentinels and the replica", func() error { return checkFound(sentinel) })
 		if err := sentinel.Close(); err != nil {
 			t.Fatalf("close the connection to a Sentinel: %v", err)
 		}
@@ -42,11 +42,11 @@ func Sentinel(t testing.TB) *Watched {
 	return w
 }
 
-// acquainted returns which servers a Sentinel has not found yet, or nil.
-func acquainted(sentinel *redis.SentinelClient) error {
-	facts, err := sentinel.Master(context.Background(), MasterName).Result()
-	if err == nil && (facts["num-slaves"] != "1" || facts["num-other-sentinels"] != "2") {
-		err = fmt.Errorf("it knows %s replicas and %s other Sentinels", facts["num-slaves"], facts["num-other-sentinels"])
+// checkFound returns an error unless a Sentinel has found the replica and the other Sentinels.
+func checkFound(sentinel *redis.SentinelClient) error {
+	info, err := sentinel.Master(context.Background(), MasterName).Result()
+	if err == nil && (info["num-slaves"] != "1" || info["num-other-sentinels"] != "2") {
+		err = fmt.Errorf("found %s replicas and %s other Sentinels", info["num-slaves"], info["num-other-sentinels"])
 	}
 	return err
 }
@@ -60,8 +60,8 @@ func (w *Watched) Addresses() []string {
 	return all
 }
 
-// sentinel starts a Sentinel. It rewrites its configuration, so it has a file of its own.
-func (w *Watched) sentinel(t testing.TB) *Server {
+// startSentinel starts a Sentinel with a file of its own, because it rewrites its configuration.
+func (w *Watched) startSentinel(t testing.TB) *Server {
 	t.Helper()
 	file := filepath.Join(folder(t), "sentinel.conf")
 	text := fmt.Sprintf("sentinel monitor %[1]s %[2]s %[3]d 2\nsentinel down-after-milliseconds %[1]s 500\n"+

@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// patience is how long a server may take to do what it was started for. It is long: tests share a busy machine.
+	// patience bounds the wait for a server. It is long because tests share a busy machine.
 	patience = 30 * time.Second
-	// glance is how long lies between two looks at something that is to come.
-	glance = 10 * time.Millisecond
-	// attempts is how often a server is started: somebody else may take a free port first.
+	// interval is the time between two checks of a condition.
+	interval = 10 * time.Millisecond
+	// attempts bounds the starts of a server: another process may take its port first.
 	attempts = 5
 )
 
@@ -36,7 +36,7 @@ type Server struct {
 	Dir    string // its folder
 
 	command     []string // program and arguments
-	environment []string // beside that of this process
+	environment []string // added to that of this process
 	process     *os.Process
 	ended       chan struct{} // closed once the process is gone
 	output      *bytes.Buffer
@@ -57,24 +57,25 @@ func single(args []string) []string {
 // Address returns the server's host:port.
 func (s *Server) Address() string { return net.JoinHostPort(s.Host, strconv.Itoa(s.Port)) }
 
-// Client is a connection pool to the server, closed at the end of the test. It goes through the socket where there is
-// one, and does not retry.
+// Client returns a connection pool to the server, through the socket if there is one. It does not retry. The end of the
+// test closes it.
 func (s *Server) Client(t testing.TB) *redis.Client {
 	options := redis.Options{Addr: s.Address(), MaxRetries: -1, DisableIdentity: true}
 	if s.Socket != "" {
 		options.Network, options.Addr = "unix", s.Socket
 	}
 	client := redis.NewClient(&options)
-	t.Cleanup(func() { _ = client.Close() }) // all that it reports is that it is closed
+	t.Cleanup(func() { _ = client.Close() }) // it fails only if it is closed already
 	return client
 }
 
-// Hang stops the server's process without ending it: connections stay open and nothing answers. Resume ends that.
+// Hang suspends the process of the server: connections stay open and the server does not answer. Resume ends that.
 func (s *Server) Hang(t testing.TB) { s.signal(t, syscall.SIGSTOP) }
 
-// Resume lets a server that hangs run on.
+// Resume continues a suspended server.
 func (s *Server) Resume(t testing.TB) { s.signal(t, syscall.SIGCONT) }
 
+// signal sends a signal to the process.
 func (s *Server) signal(t testing.TB, signal os.Signal) {
 	t.Helper()
 	if err := s.process.Signal(signal); err != nil {
@@ -82,14 +83,14 @@ func (s *Server) signal(t testing.TB, signal os.Signal) {
 	}
 }
 
-// Kill ends the server at once, as a crash would. It is not an error that it has ended already.
+// Kill ends the server at once, as a crash would. A server that has ended is no error.
 func (s *Server) Kill() {
-	_ = s.process.Kill() // fails only when the process is gone
+	_ = s.process.Kill() // it fails only if the process has ended
 	<-s.ended
 }
 
-// Restart starts a killed server again, on the same port and socket. It keeps nothing, so it is empty; a replica gets
-// the data of its master.
+// Restart starts a killed server again, on the same port and socket. It is empty. A replica gets the data of its
+// master.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	s.Kill()
@@ -101,7 +102,7 @@ func (s *Server) Restart(t testing.TB) {
 // launch configures how a server is started.
 type launch struct {
 	args        []string
-	environment []string // beside that of this process
+	environment []string // added to that of this process
 	noSocket    bool     // a Sentinel has none
 }
 
@@ -111,7 +112,7 @@ func start(t testing.TB, l launch) *Server {
 	var err error
 	for range attempts {
 		var s *Server
-		if s, err = try(t, l); err == nil {
+		if s, err = startOnce(t, l); err == nil {
 			t.Cleanup(s.Kill)
 			return s
 		}
@@ -120,9 +121,10 @@ func start(t testing.TB, l launch) *Server {
 	return nil
 }
 
-func try(t testing.TB, l launch) (*Server, error) {
+// startOnce starts a server on a free port.
+func startOnce(t testing.TB, l launch) (*Server, error) {
 	s := &Server{Host: "127.0.0.1", Port: freeport.Port(t), Dir: folder(t), environment: l.environment}
-	s.command = append([]string{find(t)}, l.args...)
+	s.command = append([]string{redisServer(t)}, l.args...)
 	s.command = append(s.command, "--bind", s.Host, "--port", strconv.Itoa(s.Port), "--dir", s.Dir, "--daemonize", "no")
 	if !l.noSocket {
 		s.Socket = filepath.Join(s.Dir, "redis.sock")
@@ -144,37 +146,38 @@ func (s *Server) run() error {
 	ended := s.ended
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() // it ends by being killed
+		_ = cmd.Wait() // a signal ends the process
 	}()
-	if err := s.awake(); err != nil {
+	if err := s.awaitListening(); err != nil {
 		s.Kill()
 		return fmt.Errorf("%w: %s", err, debian.LastLine(s.output.Bytes()))
 	}
 	return nil
 }
 
-// awake waits until the server answers, whatever it says: it may want a password, or TLS.
-func (s *Server) awake() error {
+// awaitListening waits until the server accepts connections. It sends no command: the server may need a password or
+// TLS.
+func (s *Server) awaitListening() error {
 	deadline := time.Now().Add(patience)
 	for time.Now().Before(deadline) {
 		select {
 		case <-s.ended:
-			return fmt.Errorf("it ended at once")
-		case <-time.After(glance):
+			return fmt.Errorf("the process ended at once")
+		case <-time.After(interval):
 		}
 		connection, err := net.Dial("tcp", s.Address())
 		if err == nil {
 			return connection.Close()
 		}
 	}
-	return fmt.Errorf("it did not listen on %s within %v", s.Address(), patience)
+	return fmt.Errorf("not listening on %s within %v", s.Address(), patience)
 }
 
-// until waits until done; otherwise the test fails.
-func until(t testing.TB, what string, done func() error) {
+// await waits until done returns nil, or fails the test.
+func await(t testing.TB, what string, done func() error) {
 	t.Helper()
 	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(glance) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(interval) {
 		if err = done(); err == nil {
 			return
 		}
@@ -182,8 +185,7 @@ func until(t testing.TB, what string, done func() error) {
 	t.Fatalf("%s: not within %v: %v", what, patience, err)
 }
 
-// folder is a temporary folder with a short path: that of a unix socket has at most 107 bytes, and the names of tests
-// are long.
+// folder creates a temporary folder with a short path, because the path of a unix socket has at most 107 bytes.
 func folder(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "redis")
