@@ -63,6 +63,16 @@ build: ## Build the plugin server, the operator's program and the demo gateway i
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ \
 		./plugin/cmd/tenant-rate-limiting ./plugin/cmd/ratelimit ./kong/cmd/demo-gateway
 
+# $(call with_redis,COMMAND): runs a command beside a Redis of its own, whose socket is $$redis.
+define with_redis
+@command -v redis-server >/dev/null || { echo "redis-server is missing: apt-get install redis-server" >&2; exit 1; }
+@dir="$$(mktemp -d)"; redis="$$dir/redis.sock"; \
+redis-server --port 0 --unixsocket "$$redis" --save '' --appendonly no --dir "$$dir" >"$$dir/log" & \
+pid=$$!; trap 'kill $$pid; wait $$pid; rm -rf "$$dir"' EXIT; \
+until [ -S "$$redis" ]; do kill -0 $$pid || exit 1; done; \
+$(1)
+endef
+
 .PHONY: demo
 demo: build ## Play a session through gateway and plugin, then stay up (ONCE=1: then exit)
 	bin/demo-gateway -config kong/kong.yml -plugin bin/tenant-rate-limiting \
@@ -70,13 +80,8 @@ demo: build ## Play a session through gateway and plugin, then stay up (ONCE=1: 
 
 .PHONY: demo-redis
 demo-redis: build ## The same session with the counters in a Redis of its own (needs redis-server)
-	@command -v redis-server >/dev/null || { echo "redis-server is missing: apt-get install redis-server" >&2; exit 1; }
-	@dir="$$(mktemp -d)"; \
-	redis-server --port 0 --unixsocket "$$dir/redis.sock" --save '' --appendonly no --dir "$$dir" >"$$dir/log" & \
-	pid=$$!; trap 'kill $$pid; wait $$pid; rm -rf "$$dir"' EXIT; \
-	until [ -S "$$dir/redis.sock" ]; do kill -0 $$pid || exit 1; done; \
-	bin/demo-gateway -config kong/kong.yml -plugin bin/tenant-rate-limiting \
-		-listen $(LISTEN) -session $(if $(filter 1,$(ONCE)),-once) -redis "$$dir/redis.sock"
+	$(call with_redis,bin/demo-gateway -config kong/kong.yml -plugin bin/tenant-rate-limiting \
+		-listen $(LISTEN) -session $(if $(filter 1,$(ONCE)),-once) -redis "$$redis")
 
 .PHONY: demo-full
 demo-full: build ## Limits changed at run time, and Postgres away, with Redis and Postgres of its own (ONCE=1: then exit)
@@ -126,6 +131,17 @@ bench: ## What a decision costs, beside other limiters, in this process, through
 	@$(GO) run ./plugin/internal/benchtable -command 'make bench' -across goroutines,callers,live-nodes \
 		plugin/internal/compare/notes.md spec/testdata/benchmarks.md <$(CACHE)/bench.txt >$(BENCH_TABLE)
 	@echo "the tables: $(BENCH_TABLE)"
+
+# BENCH_KONG has further flags: see bin/bench-kong -help. A Kong without a database needs -print-config first.
+.PHONY: bench-kong
+bench-kong: build ## Measure the plugin behind a Kong (KONG=http://HOST:PORT ADMIN=URL REDIS=HOST:PORT), or behind the stand-in
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./kong/cmd/bench-kong ./plugin/cmd/bench-floor
+ifdef KONG
+	bin/bench-kong -proxy $(KONG) $(if $(ADMIN),-admin $(ADMIN)) $(if $(REDIS),-redis $(REDIS)) $(BENCH_KONG)
+else
+	$(call with_redis,bin/bench-kong -stand-in bin/demo-gateway -plugin bin/tenant-rate-limiting \
+		-plugin bin/bench-floor -redis "$$redis" -process "redis=^redis-server .*$$redis" $(BENCH_KONG))
+endif
 
 .PHONY: bench-packages
 bench-packages: ## Run every package's own benchmarks, with allocations (BENCH=regexp COUNT=n)

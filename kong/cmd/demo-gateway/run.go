@@ -16,10 +16,11 @@ import (
 
 // settings holds the command's flags.
 type settings struct {
-	config, plugin, listen, prefix string
-	redis                          string
-	workers                        int
-	session, stay, once            bool
+	config, listen, prefix string
+	plugins                []gateway.PluginServer
+	redis                  string
+	workers                int
+	session, stay, once    bool
 }
 
 func parse(args []string, stderr io.Writer) (settings, error) {
@@ -27,7 +28,10 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags := flag.NewFlagSet("demo-gateway", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.StringVar(&s.config, "config", "kong.yml", "decK file to serve")
-	flags.StringVar(&s.plugin, "plugin", "", "plugin server's executable (required)")
+	flags.Func("plugin", "plugin server's executable (required); may be repeated", func(path string) error {
+		s.plugins = append(s.plugins, gateway.PluginServer{Binary: path})
+		return nil
+	})
 	flags.StringVar(&s.listen, "listen", "127.0.0.1:8000", "address to listen on; port 0 for any")
 	flags.IntVar(&s.workers, "workers", 2, "simulated nginx workers")
 	flags.StringVar(&s.prefix, "prefix", "", "directory for the plugin's socket (default a temporary one)")
@@ -38,7 +42,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}
-	if flags.NArg() > 0 || s.plugin == "" || s.workers < 1 {
+	if flags.NArg() > 0 || len(s.plugins) == 0 || s.workers < 1 {
 		flags.Usage()
 		return s, errors.New("need -plugin, at least one worker and no further arguments")
 	}
@@ -73,7 +77,7 @@ func serve(ctx context.Context, s settings, stdout, stderr io.Writer) (err error
 	}
 	g, err := gateway.New(gateway.Options{
 		Config: config, Listen: s.listen, Prefix: s.prefix, Workers: s.workers,
-		Servers: []gateway.PluginServer{{Binary: s.plugin}},
+		Servers: s.plugins,
 		// Kong's default log level hides the plugin's own lines, which are at info
 		Log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})

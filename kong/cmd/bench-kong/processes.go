@@ -1,0 +1,89 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/prometheus/procfs"
+)
+
+// groups are the processes whose CPU time is shown, by column.
+type groups []group
+
+type group struct {
+	name    string
+	command *regexp.Regexp // of the command line, its arguments separated by spaces
+	parent  int            // 0: of any
+	given   bool           // by a flag
+}
+
+// defaultGroups finds Kong's workers or the stand-in, the plugin or the floor, and Redis.
+func defaultGroups() groups {
+	return groups{
+		{name: "kong", command: regexp.MustCompile(`^nginx: worker process|demo-gateway -config .*bench-kong`)},
+		{name: "plugin", command: regexp.MustCompile(`^\S*(tenant-rate-limiting|bench-floor)( |$)`)},
+		{name: "redis", command: regexp.MustCompile(`^\S*redis-server`)},
+	}
+}
+
+// set adds a group, or replaces the one of its name.
+func (g *groups) set(text string) error {
+	name, pattern, ok := strings.Cut(text, "=")
+	if !ok || name == "" {
+		return fmt.Errorf("%q: must be like redis=^redis-server", text)
+	}
+	command, err := regexp.Compile(pattern)
+	if err != nil {
+		return err
+	}
+	for i := range *g {
+		if (*g)[i].name == name {
+			(*g)[i] = group{name: name, command: command, given: true}
+			return nil
+		}
+	}
+	*g = append(*g, group{name: name, command: command, given: true})
+	return nil
+}
+
+// childrenOf restricts the plugin servers to those that the stand-in has started.
+func (g groups) childrenOf(pid int) {
+	for i := range g {
+		if g[i].name == "plugin" && !g[i].given {
+			g[i].parent = pid
+		}
+	}
+}
+
+// cpuSeconds returns how long the processes of each group have computed since their start, user and system time
+// together; absent: there are none on this machine. A process that ends takes its time along.
+func (g groups) cpuSeconds() (map[string]float64, error) {
+	processes, err := procfs.AllProcs()
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	seconds := map[string]float64{}
+	for _, p := range processes {
+		words, err := p.CmdLine()
+		if err != nil {
+			continue // it has ended
+		}
+		command := strings.TrimSpace(strings.Join(words, " "))
+		for i := range g {
+			if !g[i].command.MatchString(command) {
+				continue
+			}
+			stat, err := p.Stat()
+			if err == nil && (g[i].parent == 0 || g[i].parent == stat.PPID) {
+				seconds[g[i].name] += stat.CPUTime()
+			}
+		}
+	}
+	for i := range g {
+		if _, found := seconds[g[i].name]; g[i].given && !found {
+			return nil, fmt.Errorf("-process %s=%s: no process has such a command line", g[i].name, g[i].command)
+		}
+	}
+	return seconds, nil
+}

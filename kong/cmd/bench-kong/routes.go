@@ -1,0 +1,210 @@
+package main
+
+import (
+	"crypto/rand"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"gopkg.in/yaml.v3"
+)
+
+// entity is an entity of Kong as the Admin API and declarative files have it.
+type entity = map[string]any
+
+// prefix begins the names of all entities that the bench adds.
+const prefix = "bench-kong"
+
+// route is one row of the table: a route of Kong, and how its requests must be answered.
+type route struct {
+	name   string // in paths and for -only
+	title  string
+	plugin string // the plugin that the row measures; "": none
+	config entity // of the plugin
+	redis  bool   // the config names a Redis
+	status int    // of every answer, once the limit of a row that denies is used up
+	header string // a header that the plugin sets; "": it sets none
+}
+
+// bench is the routes to measure.
+type bench struct {
+	service string // URL
+	key     string
+	routes  []route
+	skipped []string // why rows are left out
+}
+
+// plenty is a limit that no run reaches.
+const plenty = 1_000_000_000
+
+// newBench returns the rows that the settings allow.
+func newBench(s *settings) *bench {
+	b := &bench{service: s.upstream, key: s.key}
+	for _, r := range allRoutes(s.redis) {
+		if s.only != nil && !s.only.MatchString(r.name) {
+			continue
+		}
+		if r.redis && s.redis == "" {
+			b.skipped = append(b.skipped, r.name+" is left out: -redis is not given")
+			continue
+		}
+		if r.redis && r.config["redis"] == nil {
+			b.skipped = append(b.skipped, r.name+" is left out: it needs a Redis with host and port")
+			continue
+		}
+		b.routes = append(b.routes, r)
+	}
+	return b
+}
+
+// allRoutes returns every row. Redis is where buckets lie, see [settings].
+func allRoutes(redis string) []route {
+	limited, denied := http.StatusOK, http.StatusTooManyRequests
+	return []route{
+		{name: "none", title: "no limiter", status: limited},
+		{
+			name: "floor", title: "no-op Go plugin (floor)", plugin: "bench-floor", config: entity{"exit": false},
+			status: limited,
+		},
+		ours("local", "ours, 4 limits, in memory", entity{"strategy": "local"}, false, limited),
+		ours("leased", "ours, 4 limits, leased", inRedis(redis, "leased"), true, limited),
+		ours("exact", "ours, 4 limits, exact", inRedis(redis, "exact"), true, limited),
+		kongs("kong-local", "Kong rate-limiting, 3 windows, local", entity{"policy": "local"}, false, plenty),
+		kongs("kong-redis", "Kong rate-limiting, 3 windows, redis", kongRedis(redis), true, plenty),
+		{
+			name: "denial-floor", title: "denial: bare exit (floor)", plugin: "bench-floor", config: entity{"exit": true},
+			status: denied,
+		},
+		ours("denial-local", "denial: ours, in memory", entity{"strategy": "local"}, false, denied),
+		ours("denial-redis", "denial: ours, remembered", inRedis(redis, "leased"), true, denied),
+		kongs("denial-kong-local", "denial: Kong, local", entity{"policy": "local"}, false, 1),
+		kongs("denial-kong-redis", "denial: Kong, redis", kongRedis(redis), true, 1),
+	}
+}
+
+// ours returns a row of this plugin with four limits per request, of which the first denies in rows of denials.
+func ours(name, title string, where entity, redis bool, status int) route {
+	daily := plenty
+	if status == http.StatusTooManyRequests {
+		daily = 1
+	}
+	limits := []entity{
+		{"name": "daily", "scope": "tenant", "limit": daily, "window_size": 86400, "algorithm": "fixed_window"},
+		{"name": "endpoint", "scope": "tenant+endpoint", "limit": plenty, "window_size": 60},
+		{"name": "user", "scope": "user", "limit": plenty, "window_size": 60},
+	}
+	everyone := []entity{{"name": "all", "scope": "global", "limit": plenty, "window_size": 60}}
+	config := entity{
+		"tenant_from": []string{"consumer.custom_id"}, "user_from": []string{"consumer.username"},
+		"default_tier": "bench", "tiers": []entity{{"name": "bench", "limits": limits}},
+		"global":    entity{"limits": everyone},
+		"namespace": prefix + "-" + name + "-" + rand.Text()[:8], // each run has full buckets
+	}
+	for field, value := range where {
+		config[field] = value
+	}
+	return route{
+		name: name, title: title, plugin: "tenant-rate-limiting", config: config, redis: redis, status: status,
+		header: "RateLimit",
+	}
+}
+
+// kongs returns a row of Kong's own plugin. All windows but the longest have room.
+func kongs(name, title string, config entity, redis bool, daily int) route {
+	status := http.StatusOK
+	if daily == 1 {
+		status = http.StatusTooManyRequests
+	}
+	all := entity{"minute": plenty, "hour": plenty, "day": plenty, "limit_by": "consumer"}
+	if daily == 1 { // Kong wants longer windows to have higher limits
+		all = entity{"day": daily, "month": plenty, "year": plenty, "limit_by": "consumer"}
+	}
+	for field, value := range config {
+		all[field] = value
+	}
+	return route{
+		name: name, title: title, plugin: "rate-limiting", config: all, redis: redis, status: status,
+		header: "RateLimit-Limit",
+	}
+}
+
+// inRedis returns where our buckets lie: leased where the config allows it, or exact.
+func inRedis(address, accuracy string) entity {
+	block := entity{"socket": address}
+	if host, port, ok := hostPort(address); ok {
+		block = entity{"host": host, "port": port}
+	}
+	return entity{"strategy": "redis", "accuracy": accuracy, "redis": block}
+}
+
+// kongRedis returns where Kong's counters lie. It cannot use a unix socket.
+func kongRedis(address string) entity {
+	config := entity{"policy": "redis"}
+	if host, port, ok := hostPort(address); ok {
+		config["redis"] = entity{"host": host, "port": port}
+	}
+	return config
+}
+
+func hostPort(address string) (host string, port int, ok bool) {
+	host, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", 0, false
+	}
+	port, err = strconv.Atoi(text)
+	return host, port, err == nil
+}
+
+// skip leaves out the rows of a plugin that the Kong does not have.
+func (b *bench) skip(plugin, why string) {
+	b.routes = slices.DeleteFunc(b.routes, func(r route) bool {
+		if r.plugin == plugin {
+			b.skipped = append(b.skipped, r.name+" is left out: "+why)
+		}
+		return r.plugin == plugin
+	})
+}
+
+var tags = []string{prefix}
+
+func (b *bench) serviceEntity() entity { return entity{"name": prefix, "url": b.service, "tags": tags} }
+
+func (b *bench) consumerEntity() entity {
+	return entity{"username": prefix, "custom_id": prefix, "tags": tags}
+}
+
+func (b *bench) credential() entity { return entity{"key": b.key} }
+
+func (r *route) path() string { return "/" + prefix + "/" + r.name }
+
+func (r *route) entity() entity {
+	return entity{"name": prefix + "-" + r.name, "paths": []string{r.path()}, "tags": tags}
+}
+
+func (r *route) plugins() []entity {
+	all := []entity{{"name": "key-auth", "config": entity{"key_names": []string{"apikey"}}, "tags": tags}}
+	if r.plugin != "" {
+		all = append(all, entity{"name": r.plugin, "config": r.config, "tags": tags})
+	}
+	return all
+}
+
+// writeDeclarative writes the entities as a declarative file.
+func (b *bench) writeDeclarative(w io.Writer) error {
+	service, consumer := b.serviceEntity(), b.consumerEntity()
+	var routes []entity
+	for i := range b.routes {
+		e := b.routes[i].entity()
+		e["plugins"] = b.routes[i].plugins()
+		routes = append(routes, e)
+	}
+	service["routes"], consumer["keyauth_credentials"] = routes, []entity{b.credential()}
+	document := entity{"_format_version": "3.0", "services": []entity{service}, "consumers": []entity{consumer}}
+	if err := yaml.NewEncoder(w).Encode(document); err != nil {
+		return fmt.Errorf("write the declarative file: %w", err)
+	}
+	return nil
+}

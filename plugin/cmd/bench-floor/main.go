@@ -1,0 +1,86 @@
+// Command bench-floor is the least that a Go plugin can do behind Kong: the floor that bench-kong measures the plugin
+// against. With {"exit": true} it reads the consumer and denies the request; else it does nothing. It has the server
+// loop of the plugin, package kongwire.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kongwire"
+)
+
+// dump is what Kong's query command must print. The priority is the plugin's own, so that both run after key-auth.
+const dump = `{"Protocol": "ProtoBuf:1", "SocketPath": %q, "Plugins": [{"Name": "bench-floor", "Version": "0.1.0",
+"Priority": 912, "Phases": ["access"], "Schema": {"name": "bench-floor", "fields": [{"config": {"type": "record",
+"fields": [{"exit": {"type": "boolean", "default": false}}]}}]}}]}
+`
+
+func main() {
+	prefix := flag.String("kong-prefix", "/usr/local/kong", "directory of the socket")
+	query := flag.Bool("dump", false, "print what Kong needs to know about the plugin, and exit")
+	flag.Parse()
+	socket := filepath.Join(*prefix, "bench-floor.socket")
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	err := run(ctx, socket, *query, os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench-floor:", err)
+		os.Exit(1)
+	}
+}
+
+// run prints the dump, or serves Kong until ctx ends.
+func run(ctx context.Context, socket string, query bool, stdout io.Writer) error {
+	if query {
+		_, err := fmt.Fprintf(stdout, dump, socket)
+		return err
+	}
+	// A server that was killed leaves its socket behind.
+	if err := os.Remove(socket); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	server := kongwire.New(kongwire.Options{Name: "bench-floor", Version: "0.1.0", Log: log, Start: start})
+	return server.Serve(ctx, listener)
+}
+
+// start returns the instance of a config. Kong has checked the config.
+func start(c kongwire.Config) kongwire.Instance {
+	var config struct{ Exit bool }
+	if err := json.Unmarshal(c.JSON, &config); err != nil {
+		return kongwire.Instance{Access: func(context.Context, *kongwire.Event) error { return err }}
+	}
+	if config.Exit {
+		return kongwire.Instance{Access: deny}
+	}
+	return kongwire.Instance{Access: func(context.Context, *kongwire.Event) error { return nil }}
+}
+
+var (
+	consumer = []kongwire.Question{kongwire.NewQuestion("kong.client.get_consumer", "")}
+	headers  = []kongwire.Header{{Name: "Content-Type", Value: []byte("application/json")}}
+	body     = []byte(`{"message":"denied"}`)
+)
+
+// deny reads one fact, as every plugin that limits consumers must, and denies.
+func deny(_ context.Context, e *kongwire.Event) error {
+	if err := e.Ask(consumer, func(int, []byte) error { return nil }); err != nil {
+		return err
+	}
+	e.Exit(429, headers, body)
+	return nil
+}
