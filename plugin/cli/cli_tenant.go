@@ -139,7 +139,7 @@ func (c *call) setTenant(
 	if err != nil {
 		return written{}, err
 	}
-	c.warnOfName(s.DoubtTier(ctx, config.plan, row.Tier))
+	c.warnOfName(s.TierWarning(ctx, config.plan, row.Tier))
 	return written{What: "set tenant " + t.ID, Version: version, Row: row}, nil
 }
 

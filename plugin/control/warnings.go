@@ -29,12 +29,12 @@ func (s *Server) configPlan() *policy.Plan {
 
 // warnOfPolicyName warns if no policy has the name; "" names none.
 func (s *Server) warnOfPolicyName(ctx context.Context, name string) Warnings {
-	return s.warnOfName(ctx, name, s.Store.DoubtPolicy)
+	return s.warnOfName(ctx, name, s.Store.PolicyWarning)
 }
 
 // warnOfTierName warns if no tier has the name; "" names none.
 func (s *Server) warnOfTierName(ctx context.Context, name string) Warnings {
-	return s.warnOfName(ctx, name, s.Store.DoubtTier)
+	return s.warnOfName(ctx, name, s.Store.TierWarning)
 }
 
 // warnOfName returns the warning of find about a name. It returns no error, because the write has succeeded.

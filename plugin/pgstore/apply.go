@@ -9,27 +9,27 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Set is what the active policies of one namespace are to be.
+// Set holds the desired active policies of one namespace.
 type Set struct {
 	Namespace string   // "": default
-	Policies  []Policy // without a namespace they are in that of the set; with another they are refused
-	Partial   bool     // policies that are not in the set stay
+	Policies  []Policy // without a namespace they are in that of the set; another one is an error
+	Partial   bool     // policies outside the set stay
 
-	// Config is the plugin's config, with which Apply reviews what it is about to do; nil: it is not at hand.
+	// Config is the plugin's config, for the review of the changes; nil: unknown.
 	Config *policy.Plan
-	// Accept runs before Apply writes anything, with what it is about to do. Its error ends Apply as a DeclinedError.
-	// nil accepts everything.
+	// Accept runs before Apply writes, with the changes and their review. If it returns an error, Apply writes nothing
+	// and returns a DeclinedError. nil accepts everything.
 	Accept func(Diff, Review) error
 }
 
-// Diff tells what Apply would do, without doing it.
+// Diff returns what Apply would do, without doing it.
 func (s *Store) Diff(ctx context.Context, set Set) (Diff, error) {
 	d, _, err := set.diff(ctx, s.pool)
 	return d, fail("compare policies", err)
 }
 
-// Apply makes the policies those of a set, in one transaction and one version. It returns what it did, and the version
-// in which the set is in force. Applying a set twice changes nothing the second time.
+// Apply changes the policies of a namespace to those of a set, in one transaction and one version. It returns what it
+// did, and the version in which the set is in force. Applying a set again changes nothing.
 func (s *Store) Apply(ctx context.Context, c Change, set Set) (Diff, int64, error) {
 	return write(ctx, s, "apply policies", c, func(tx pgx.Tx) (Diff, error) {
 		d, after, err := set.diff(ctx, tx)
@@ -44,7 +44,7 @@ func (s *Store) Apply(ctx context.Context, c Change, set Set) (Diff, int64, erro
 }
 
 // accept reviews a diff and returns why it is declined.
-func (set Set) accept(ctx context.Context, q query, d Diff, after []Policy) error {
+func (set Set) accept(ctx context.Context, q querier, d Diff, after []Policy) error {
 	review, err := reviewSet(ctx, q, set.Config, d, after)
 	if err != nil {
 		return err
@@ -55,8 +55,8 @@ func (set Set) accept(ctx context.Context, q query, d Diff, after []Policy) erro
 	return nil
 }
 
-// diff returns what lies between the policies that are there and the set, and the policies as they will be.
-func (set Set) diff(ctx context.Context, q query) (Diff, []Policy, error) {
+// diff returns the changes from the current policies to the set, and the policies after them.
+func (set Set) diff(ctx context.Context, q querier) (Diff, []Policy, error) {
 	namespace := cmp.Or(set.Namespace, defaultNamespace)
 	desired := make([]Policy, len(set.Policies))
 	for i, p := range set.Policies {
@@ -88,7 +88,7 @@ func (set Set) diff(ctx context.Context, q query) (Diff, []Policy, error) {
 	return d, desired, err
 }
 
-// write does what the diff says. Each kind of change is one statement, however many policies it is about.
+// write writes the changes: one statement for each kind, however many policies it concerns.
 func (d Diff) write(ctx context.Context, tx pgx.Tx) error {
 	after := make([]Policy, len(d.Update))
 	for i, r := range d.Update {

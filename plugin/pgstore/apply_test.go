@@ -10,7 +10,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-// named are policies like daily.
+// named returns policies like daily, with names.
 func named(names ...string) []pgstore.Policy {
 	list := make([]pgstore.Policy, len(names))
 	for i, name := range names {
@@ -20,7 +20,7 @@ func named(names ...string) []pgstore.Policy {
 	return list
 }
 
-// names are the policies that the database has.
+// names lists the policies of the database with their limits.
 func names(t *testing.T, s *pgstore.Store) string {
 	t.Helper()
 	all, err := s.Policies(t.Context(), pgstore.PolicyFilter{})
@@ -37,7 +37,7 @@ func names(t *testing.T, s *pgstore.Store) string {
 func TestApplyMakesTheSetInOneVersionAndNothingTheSecondTime(t *testing.T) {
 	s, _ := open(t)
 	put(t, s, named("changed")[0])
-	put(t, s, named("gone")[0])
+	put(t, s, named("deleted")[0])
 	set := pgstore.Set{Policies: named("changed", "created")}
 	set.Policies[0].Limit.Limit = 7
 	for round, want := range []string{"1 1 1 0", "0 0 0 2"} {
@@ -49,24 +49,24 @@ func TestApplyMakesTheSetInOneVersionAndNothingTheSecondTime(t *testing.T) {
 			t.Errorf("round %d creates, updates, deletes, leaves %s, want %s", round, got, want)
 		}
 		if got := names(t, s); got != "changed=7 created=1000" {
-			t.Errorf("round %d leaves %s", round, got)
+			t.Errorf("after round %d there is %s", round, got)
 		}
 	}
 }
 
 func TestDiffShowsWhatApplyWouldDoAndDoesNothing(t *testing.T) {
 	s, _ := open(t)
-	put(t, s, named("gone")[0])
+	put(t, s, named("deleted")[0])
 	d, err := s.Diff(t.Context(), pgstore.Set{Policies: named("created")})
 	if err != nil || len(d.Create) != 1 || len(d.Delete) != 1 {
 		t.Errorf("the difference is %+v (%v), want a create and a delete", d, err)
 	}
-	if got := names(t, s); got != "gone=1000" {
+	if got := names(t, s); got != "deleted=1000" {
 		t.Errorf("after it there is %s", got)
 	}
 }
 
-func TestPartialSetAndOtherNamespacesAreLeftAlone(t *testing.T) {
+func TestApplyKeepsOtherNamespacesAndPoliciesOutsideAPartialSet(t *testing.T) {
 	s, pool := open(t)
 	other := named("other")[0]
 	other.Namespace = "eu"
@@ -99,7 +99,8 @@ func TestOneBadPolicyOfASetIsNamedAndNothingIsWritten(t *testing.T) {
 		spoil(&set.Policies[1])
 		_, _, err := s.Apply(t.Context(), ann, set)
 		wantInvalid(t, name, err, name)
-		if invalid := new(pgstore.InvalidError); !errors.As(err, &invalid) || !strings.HasPrefix(invalid.What, "policy b of tier gold") {
+		if invalid := new(pgstore.InvalidError); !errors.As(err, &invalid) ||
+			!strings.HasPrefix(invalid.What, "policy b of tier gold") {
 			t.Errorf("%s: %v, want policy b named", name, err)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// AuditEntry is one change of one row, or one action.
+// AuditEntry records one change of one row, or one action.
 type AuditEntry struct {
 	ID        int64     `json:"id"` // grows with time
 	Version   int64     `json:"version"`
@@ -20,12 +20,12 @@ type AuditEntry struct {
 	Key       string    `json:"key"`       // the name of a tier or token, a tenant's id, the id of a policy or an override
 	Tenant    string    `json:"tenant,omitempty"`
 
-	// The row by its columns, but a multiplier's factor as people write it: 1.5. An action has its Details in After.
+	// The row by its columns, with the factor of a multiplier as a decimal: 1.5. An action has its Details in After.
 	Before json.RawMessage `json:"before,omitempty"` // nil for an insert
 	After  json.RawMessage `json:"after,omitempty"`  // nil for a delete
 }
 
-// AuditFilter selects audit entries. Each field that is not empty must be met; the zero value selects all.
+// AuditFilter selects audit entries. Every field that is set must match; the zero value selects all.
 type AuditFilter struct {
 	Tenant, Kind, Key, Actor string
 
@@ -37,20 +37,19 @@ type AuditFilter struct {
 
 const auditPage = 100
 
-// auditColumns are those of an entry. The audit holds rows as they are in their tables, so factors are in thousandths.
+// auditColumns lists the columns of an entry. The audit stores rows as in their tables, with factors in thousandths.
 var auditColumns = `id, version, at, actor, login, reason, kind, operation, key, tenant, ` + inFactors(
 	"before",
-) + ", " + inFactors(
-	"after",
-)
+) + ", " + inFactors("after")
 
+// inFactors returns the column of a row in the audit, with its factor as a decimal.
 func inFactors(row string) string {
 	return fmt.Sprintf(`CASE WHEN kind = 'override' AND jsonb_typeof(%[1]s -> 'factor') = 'number'
 		THEN jsonb_set(%[1]s, '{factor}', to_jsonb(trim_scale((%[1]s ->> 'factor')::numeric / 1000)))
 		ELSE %[1]s END AS %[1]s`, row)
 }
 
-// Audit are the entries that a filter selects, newest first, and the cursor of the next page; 0: there is none.
+// Audit returns the entries that a filter selects, newest first, and the cursor of the next page; 0: it was the last.
 func (s *Store) Audit(ctx context.Context, f AuditFilter) (entries []AuditEntry, next int64, err error) {
 	var w where
 	w.equal("tenant", f.Tenant)
@@ -73,7 +72,7 @@ func (s *Store) Audit(ctx context.Context, f AuditFilter) (entries []AuditEntry,
 	entries, err = collect[AuditEntry](
 		ctx,
 		s.pool,
-		"SELECT "+auditColumns+" FROM rate_limiter.audit"+w.String()+` ORDER BY id DESC`+most(page+1),
+		"SELECT "+auditColumns+" FROM rate_limiter.audit"+w.String()+` ORDER BY id DESC`+limitTo(page+1),
 		w.args...)
 	if err != nil {
 		return nil, 0, fail("read the audit", err)

@@ -13,7 +13,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-// lastQuery keeps the last query of a pool.
+// lastQuery records the last query of a pool.
 type lastQuery struct {
 	mu   sync.Mutex
 	sql  string
@@ -29,18 +29,18 @@ func (q *lastQuery) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.T
 
 func (q *lastQuery) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// plan is a node of a query's plan, as far as the tests look at it.
+// plan is a node of a query's plan, with the fields that tests read.
 type plan struct {
 	Rows    float64 `json:"Actual Rows"`
 	Removed float64 `json:"Rows Removed by Filter"`
 	Plans   []plan
 }
 
-// read returns how many rows the nodes of a plan have looked at.
-func (p plan) read() float64 {
+// rowsRead returns the largest number of rows that a node of the plan has read.
+func (p plan) rowsRead() float64 {
 	rows := p.Rows + p.Removed
-	for _, below := range p.Plans {
-		rows = max(rows, below.read())
+	for _, child := range p.Plans {
+		rows = max(rows, child.rowsRead())
 	}
 	return rows
 }
@@ -52,8 +52,10 @@ func TestAFewEntriesOfALongAuditAreFoundByTimeAndByActorWithoutReadingAllOfIt(t 
 	var last lastQuery
 	s := wired(t, dsn, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &last })
 	// One entry a minute, the last a minute ago; one in a thousand is bob's, all before half of the time.
-	_, err := pool.Exec(t.Context(), `INSERT INTO rate_limiter.audit (version, at, actor, reason, kind, operation, key, tenant)
-		SELECT i, now() - ($1::int + 1 - i) * interval '1 minute', CASE WHEN i % 1000 = 0 AND i < $1::int / 2 THEN 'bob' ELSE 'ann' END,
+	_, err := pool.Exec(t.Context(), `
+		INSERT INTO rate_limiter.audit (version, at, actor, reason, kind, operation, key, tenant)
+		SELECT i, now() - ($1::int + 1 - i) * interval '1 minute', CASE WHEN i % 1000 = 0
+		AND i < $1::int / 2 THEN 'bob' ELSE 'ann' END,
 			'r', 'tier', 'update', 'gold', '' FROM generate_series(1, $1::int) i`, entries)
 	if err == nil {
 		_, err = pool.Exec(t.Context(), `ANALYZE rate_limiter.audit`)
@@ -80,7 +82,7 @@ func TestAFewEntriesOfALongAuditAreFoundByTimeAndByActorWithoutReadingAllOfIt(t 
 		if err := pool.QueryRow(t.Context(), "EXPLAIN (ANALYZE, FORMAT JSON) "+sql, args...).Scan(&plans); err != nil {
 			t.Fatal(err)
 		}
-		if rows := plans[0].Plan.read(); rows > entries/20 {
+		if rows := plans[0].Plan.rowsRead(); rows > entries/20 {
 			t.Errorf("%s: %v of %d entries are read to find %d", what, rows, entries, len(found))
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-func TestAuditTellsEachChangeNewestFirst(t *testing.T) {
+func TestAuditListsEachChangeNewestFirst(t *testing.T) {
 	s, _ := open(t)
 	p, _ := put(t, s, daily())
 	p.Limit.Limit = 2000
@@ -27,7 +27,8 @@ func TestAuditTellsEachChangeNewestFirst(t *testing.T) {
 		{"delete", bob.Actor, bob.Reason}, {"update", ann.Actor, ann.Reason}, {"insert", ann.Actor, ann.Reason},
 	} {
 		e := entries[i]
-		if e.Operation != want.operation || e.Actor != want.actor || e.Reason != want.reason || e.Version != int64(3-i) || e.At.IsZero() {
+		if e.Operation != want.operation || e.Actor != want.actor || e.Reason != want.reason ||
+			e.Version != int64(3-i) || e.At.IsZero() {
 			t.Errorf("entry %d is %+v, want %+v in version %d", i, e, want, 3-i)
 		}
 	}
@@ -44,16 +45,18 @@ func TestAuditTellsEachChangeNewestFirst(t *testing.T) {
 	}
 }
 
-func TestAFactorIsAuditedAsTheNumberThatLimitsAreMultipliedBy(t *testing.T) {
+func TestTheAuditHasFactorsAsDecimals(t *testing.T) {
 	t.Parallel()
 	s, pool := open(t)
-	if _, _, err := s.AddOverride(t.Context(), ann, pgstore.Override{Kind: "multiplier", Tenant: "acme", Factor: 2000, Permanent: true}); err != nil {
+	if _, _, err := s.AddOverride(t.Context(), ann, pgstore.Override{Kind: "multiplier", Tenant: "acme", Factor: 2000,
+		Permanent: true}); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := s.AddOverride(t.Context(), ann, ban()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pool.Exec(t.Context(), `SET rate_limiter.reason = 'less'; UPDATE rate_limiter.overrides SET factor = 1500 WHERE kind = 'multiplier';
+	if _, err := pool.Exec(t.Context(), `SET rate_limiter.reason = 'less'; UPDATE rate_limiter.overrides SET factor = 1500
+		WHERE kind = 'multiplier';
 		UPDATE rate_limiter.overrides SET factor = 1 WHERE kind = 'multiplier'; RESET rate_limiter.reason`); err != nil {
 		t.Fatal(err)
 	}
@@ -61,16 +64,16 @@ func TestAFactorIsAuditedAsTheNumberThatLimitsAreMultipliedBy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var told []string
+	var factors []string
 	for _, e := range entries {
-		told = append(told, factorOf(t, e.Before)+" to "+factorOf(t, e.After))
+		factors = append(factors, factorOf(t, e.Before)+" to "+factorOf(t, e.After))
 	}
-	if got, want := strings.Join(told, ", "), "1.5 to 0.001, 2 to 1.5, no row to null, no row to 2"; got != want {
-		t.Errorf("the factors are told as %s, want %s", got, want)
+	if got, want := strings.Join(factors, ", "), "1.5 to 0.001, 2 to 1.5, no row to null, no row to 2"; got != want {
+		t.Errorf("the factors are %s, want %s", got, want)
 	}
 }
 
-// factorOf is the factor of a row of the audit, as it is written there.
+// factorOf returns the JSON of the factor of a row in the audit.
 func factorOf(t *testing.T, row json.RawMessage) string {
 	t.Helper()
 	if row == nil {

@@ -8,11 +8,11 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// columns are those of a row, one for each field of its declaration.
+// columns lists the columns of a row, one for each declared field.
 type columns []column
 
-// column is a column and what an absent value is in it. An absent text is empty and an absent truth false; an absent
-// number is NULL, which a row in Go has as 0, unless 0 is a number of its own.
+// column describes a column and its value for an absent field. An absent text is empty, and an absent boolean false. An
+// absent number is NULL, which is read as 0, unless the field distinguishes 0 from absent.
 type column struct {
 	name   string // quoted
 	absent string // of a field that JSON leaves out; empty: NULL
@@ -36,12 +36,11 @@ func columnsOf[T any](fields []schema.Field[T]) columns {
 	return list
 }
 
-// without returns the columns but for those with these names.
+// without returns the columns except those with the given names.
 func (c columns) without(names ...string) columns {
-	return slices.DeleteFunc(
-		slices.Clone(c),
-		func(c column) bool { return slices.Contains(names, strings.Trim(c.name, `"`)) },
-	)
+	return slices.DeleteFunc(slices.Clone(c), func(c column) bool {
+		return slices.Contains(names, strings.Trim(c.name, `"`))
+	})
 }
 
 // names lists the columns.
@@ -49,7 +48,7 @@ func (c columns) names() string {
 	return c.each(func(c column) string { return c.name })
 }
 
-// read lists the columns as a SELECT reads them into a row.
+// read lists the columns for a SELECT into a row.
 func (c columns) read() string {
 	return c.each(func(c column) string {
 		if !c.zero {
@@ -59,12 +58,13 @@ func (c columns) read() string {
 	})
 }
 
-// given lists the values of rows that come as JSON, of which an absent field is NULL; from is the name of these rows.
-func (c columns) given(from string) string {
+// values lists the values of the columns in rows decoded from JSON, where an absent field is NULL; from names these
+// rows in the statement.
+func (c columns) values(from string) string {
 	return c.each(func(c column) string { return c.value(from) })
 }
 
-// set lists what an UPDATE assigns from rows that come as JSON.
+// set lists the assignments of an UPDATE from rows decoded from JSON.
 func (c columns) set(from string) string {
 	return c.each(func(c column) string { return c.name + " = " + c.value(from) })
 }

@@ -7,13 +7,13 @@ const (
 	tierProblem  = "must be at most 64 bytes"
 	idProblem    = "must be at most 128 bytes: longer names are counted by their hash, so write that"
 	actorProblem = "must be given, in at most 256 bytes"
-	// tokenActorProblem and unseenProblem are about the names of actors.
+	// tokenActorProblem and unseenProblem concern the names of actors.
 	tokenActorProblem = "must not begin with token: that is a caller of the REST API, for whom its process alone writes"
 	unseenProblem     = "must have no control or invisible characters, and no space at either end"
 	customLimitField  = "belongs to a custom_limit alone: leave it out"
 )
 
-// must returns what a value of a policy's field must be.
+// must returns the text that says which values a policy's field may have.
 func must(field string) string {
 	for _, f := range schema.PolicyFields() {
 		if f.Name == field {
@@ -23,8 +23,8 @@ func must(field string) string {
 	panic("pgstore: a policy has no field " + field)
 }
 
-// constraintOf returns what the constraint of that name asks for. One that is named for a field of a policy alone is
-// what the declaration of the field says.
+// constraintOf returns the fault that a CHECK of a name reports, and false for an unlisted one. A CHECK named after a
+// field of a policy has the text of the field's declaration.
 func constraintOf(name string) (InvalidError, bool) {
 	if invalid, ok := constraints[name]; ok {
 		return invalid, true
@@ -37,7 +37,7 @@ func constraintOf(name string) (InvalidError, bool) {
 	return InvalidError{}, false
 }
 
-// constraints are the names of the other CHECKs in package migrations, and what they ask for.
+// constraints lists the other CHECKs of package migrations by name.
 var constraints = map[string]InvalidError{
 	"tiers_name":        {Field: "name", Problem: "must be 1 to 64 bytes"},
 	"tiers_description": {Field: "description", Problem: "must be at most 1024 bytes"},
@@ -82,8 +82,9 @@ var constraints = map[string]InvalidError{
 	"overrides_credential": {Field: "credential", Problem: idProblem},
 	"overrides_ip":         {Field: "ip", Problem: "must be one address, or a prefix of IPv6 addresses"},
 	"overrides_subject": {
-		Field:   "tenant",
-		Problem: "must be given, perhaps with a user or an endpoint or both; or else a credential or an ip, perhaps with a tenant and nothing more",
+		Field: "tenant",
+		Problem: "must be given, perhaps with a user or an endpoint or both; or else a credential or an ip, " +
+			"perhaps with a tenant and nothing more",
 	},
 	"overrides_policy": {Field: "policy", Problem: must("name")},
 	"overrides_policy_missing": {
@@ -152,7 +153,7 @@ var constraints = map[string]InvalidError{
 	"nodes_faults":  {Field: "faults", Problem: "must be a list"},
 }
 
-// conflicts are the names of the unique indexes in package migrations, and what a second row means.
+// conflicts lists the unique indexes of package migrations by name.
 var conflicts = map[string]ConflictError{
 	"policies_one_per_match": {
 		What:    "policy",
@@ -163,8 +164,9 @@ var conflicts = map[string]ConflictError{
 		Problem: "there is one of this name: revoke it first, or take another name",
 	},
 	"tokens_one_role_per_name": {
-		What:    "token",
-		Problem: "one of this name, or of another spelling of it, has or had another role, and the audit tells tokens apart by their names: take another",
+		What: "token",
+		Problem: "one of this name, or of another spelling of it, has or had another role, " +
+			"and the audit distinguishes tokens by their names: take another",
 	},
 	"tokens_one_per_hash": {What: "token", Problem: "there is one with this secret"},
 	"overrides_one_per_subject": {

@@ -2,7 +2,7 @@ package pgstore
 
 import "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 
-// Diff is what lies between two sets of policies.
+// Diff holds the changes from one set of policies to another.
 type Diff struct {
 	Create    []Policy  `json:"create,omitempty"`
 	Update    []Rewrite `json:"update,omitempty"`
@@ -10,17 +10,18 @@ type Diff struct {
 	Unchanged int       `json:"unchanged"`
 }
 
-// Rewrite is a policy that stays under its key with other values.
+// Rewrite is a policy that keeps its key and gets other values.
 type Rewrite struct {
 	Before Policy `json:"before"`
 	After  Policy `json:"after"`
 }
 
-// Empty tells that the two sets are the same.
+// Empty reports whether the two sets are equal.
 func (d Diff) Empty() bool { return len(d.Create)+len(d.Update)+len(d.Delete) == 0 }
 
-// Compare tells what turns the current policies into the desired ones. Create and Update are in the order of desired,
-// with defaults filled in, Delete in that of current. Two desired policies of one key are an InvalidError.
+// Compare returns the changes from the current policies to the desired ones. Create and Update have the order of
+// desired, with defaults filled in; Delete has the order of current. Two desired policies with the same key are an
+// InvalidError.
 func Compare(current, desired []Policy) (Diff, error) {
 	was := make(map[PolicyKey]Policy, len(current))
 	for _, p := range current {
@@ -33,7 +34,7 @@ func Compare(current, desired []Policy) (Diff, error) {
 		if wanted[key] {
 			return Diff{}, &InvalidError{
 				What:    p.Key().String(),
-				Problem: "is there twice: of one name and one match there is one policy",
+				Problem: "is given twice: a name and a match may have one policy",
 			}
 		}
 		wanted[key] = true
@@ -57,15 +58,15 @@ func Compare(current, desired []Policy) (Diff, error) {
 	return d, nil
 }
 
-// equal compares all that a policy says; both have their defaults filled in.
+// equal reports whether two policies with defaults filled in are the same.
 func (p Policy) equal(other Policy) bool {
 	costs := p.Cost == nil && other.Cost == nil || p.Cost != nil && other.Cost != nil && *p.Cost == *other.Cost
 	p.Cost, other.Cost = nil, nil
 	return costs && p == other
 }
 
-// canonical makes keys equal whose endpoints differ in the names of parameters alone. It does what
-// rate_limiter.canonical_endpoint does in the database.
+// canonical returns the key with the canonical spelling of its endpoint, so that names of parameters do not matter. The
+// SQL function rate_limiter.canonical_endpoint does the same.
 func canonical(k PolicyKey) PolicyKey {
 	k.Endpoint = schema.CanonicalEndpoint(k.Endpoint)
 	return k

@@ -12,11 +12,11 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-func TestCompareSortsPoliciesByWhatIsToBeDone(t *testing.T) {
-	same, changed, gone, created := daily(), daily(), daily(), daily()
-	same.Name, changed.Name, gone.Name, created.Name = "same", "changed", "gone", "created"
+func TestCompareReturnsCreatesUpdatesAndDeletes(t *testing.T) {
+	same, changed, deleted, created := daily(), daily(), daily(), daily()
+	same.Name, changed.Name, deleted.Name, created.Name = "same", "changed", "deleted", "created"
 	var current []pgstore.Policy
-	for i, p := range []pgstore.Policy{same, changed, gone} { // as the database has them
+	for i, p := range []pgstore.Policy{same, changed, deleted} { // with the values that a database sets
 		p.ID, p.Revision, p.Namespace, p.Slot, p.Algorithm = int64(i+1), 3, "default", "active", "token_bucket"
 		current = append(current, p)
 	}
@@ -25,12 +25,13 @@ func TestCompareSortsPoliciesByWhatIsToBeDone(t *testing.T) {
 	if err != nil || d.Unchanged != 1 || len(d.Create) != 1 || len(d.Update) != 1 || len(d.Delete) != 1 || d.Empty() {
 		t.Fatalf("the difference is %+v (%v), want one of each kind", d, err)
 	}
-	if d.Create[0].Name != "created" || d.Delete[0].ID != 3 || d.Update[0].After.ID != 2 || d.Update[0].After.Burst != 7 || d.Update[0].Before.Burst != 0 {
+	if d.Create[0].Name != "created" || d.Delete[0].ID != 3 || d.Update[0].After.ID != 2 || d.Update[0].After.Burst != 7 ||
+		d.Update[0].Before.Burst != 0 {
 		t.Errorf("the difference is %+v", d)
 	}
 }
 
-func TestCostOfZeroIsNotACostThatIsAbsent(t *testing.T) {
+func TestCostOfZeroDiffersFromNoCost(t *testing.T) {
 	free := int64(0)
 	with, without := daily(), daily()
 	with.Cost = &free
@@ -40,15 +41,15 @@ func TestCostOfZeroIsNotACostThatIsAbsent(t *testing.T) {
 	}
 }
 
-func TestOnePolicyTwiceInASetIsInvalid(t *testing.T) {
+func TestTwoPoliciesOfOneKeyInASetAreInvalid(t *testing.T) {
 	first, second := daily(), daily()
 	first.Endpoint, second.Endpoint, second.Limit.Limit = "GET /a/{id}/b", "GET /a/{key}/b", 7
 	_, err := pgstore.Compare(nil, []pgstore.Policy{first, second})
 	wantInvalid(t, "one key twice", err, "")
 }
 
-// Doing what a difference says leads from the current policies to the desired ones, whatever these are.
-func TestDifferenceLeadsToTheDesiredPolicies(t *testing.T) {
+// Applying a difference turns any current policies into the desired ones.
+func TestApplyingADifferenceYieldsTheDesiredPolicies(t *testing.T) {
 	policies := rapid.Custom(func(t *rapid.T) []pgstore.Policy {
 		byKey := map[string]pgstore.Policy{}
 		for i := range rapid.IntRange(0, 12).Draw(t, "policies") {
@@ -88,7 +89,7 @@ func TestDifferenceLeadsToTheDesiredPolicies(t *testing.T) {
 			want[canonicalKey(p)] = values(p)
 		}
 		if !maps.Equal(got, want) {
-			t.Fatalf("it leads to %v, want %v", got, want)
+			t.Fatalf("after the difference there is %v, want %v", got, want)
 		}
 		if d.Unchanged != len(desired)-len(d.Create)-len(d.Update) {
 			t.Fatalf("%d are unchanged of %d", d.Unchanged, len(desired))
@@ -96,7 +97,7 @@ func TestDifferenceLeadsToTheDesiredPolicies(t *testing.T) {
 	})
 }
 
-// canonicalKey names a policy of the property above, whose endpoints have at most one parameter.
+// canonicalKey returns the key of a policy of the property above, where endpoints have at most one parameter.
 func canonicalKey(p pgstore.Policy) string {
 	return p.Name + " " + strings.NewReplacer("{x}", "{}", "{y}", "{}").Replace(p.Endpoint)
 }

@@ -9,28 +9,28 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// NotFoundError is a row that is not there.
+// NotFoundError reports a row that does not exist.
 type NotFoundError struct {
-	What string // as people name it: policy daily of tier gold
+	What string // the row in words: policy daily of tier gold
 }
 
 func (e *NotFoundError) Error() string { return e.What + " does not exist" }
 
-// ConflictError is a write that was made with another row in mind than the one that is there. Nothing was written.
+// ConflictError reports a write that does not fit the current row. Nothing was written.
 type ConflictError struct {
-	What    string // as people name it
-	Problem string // what is there instead, and what to do
+	What    string // the row in words
+	Problem string // the conflict, and how to resolve it
 
-	Revision int64 // that the row has; 0: there is no row, or it is not about its revision
+	Revision int64 // of the current row; 0: there is no row, or the conflict does not concern its revision
 }
 
 func (e *ConflictError) Error() string { return e.What + ": " + e.Problem }
 
-// InvalidError is a value that a row may not have. Nothing was written.
+// InvalidError reports a value that a row may not have. Nothing was written.
 type InvalidError struct {
-	What    string // as people name the row; empty: the only one of the call
-	Field   string // as the row and the plugin's config name it; empty: the row as a whole
-	Problem string // what would be right
+	What    string // the row in words; empty: the only one of the call
+	Field   string // its name in the row and in the plugin's config; empty: the row as a whole
+	Problem string // which value would be valid
 }
 
 func (e *InvalidError) Error() string {
@@ -44,7 +44,7 @@ func (e *InvalidError) Error() string {
 	return text
 }
 
-// DeclinedError is a set that its Accept has declined. Nothing was written.
+// DeclinedError reports a set that its Accept has declined. Nothing was written.
 type DeclinedError struct{ Err error }
 
 func (e *DeclinedError) Error() string { return e.Err.Error() }
@@ -52,19 +52,18 @@ func (e *DeclinedError) Error() string { return e.Err.Error() }
 // Unwrap returns the error of Accept.
 func (e *DeclinedError) Unwrap() error { return e.Err }
 
-// UncertainError reports a write with an unknown outcome: the connection ended before the answer to its
-// COMMIT. It is safe to send again with the same Idempotency, and otherwise after a look at what is there.
+// UncertainError reports a write with an unknown outcome: the connection ended before the answer to its COMMIT. With
+// the same Idempotency it can be sent again. Without one, read the current rows first.
 type UncertainError struct{ Err error }
 
 func (e *UncertainError) Error() string {
 	return "the connection ended during the commit, so it is not known whether this was written: " + e.Err.Error()
 }
 
-// Unwrap is how the connection ended.
+// Unwrap returns how the connection ended.
 func (e *UncertainError) Unwrap() error { return e.Err }
 
-// uncertain is the error of a COMMIT. What Postgres has rejected was not written; the outcome of anything else is
-// unknown.
+// uncertain wraps the error of a COMMIT in an UncertainError, unless Postgres has rejected the transaction.
 func uncertain(err error) error {
 	rejected := new(pgconn.PgError)
 	isRejected := errors.As(err, &rejected) && rejected.SeverityUnlocalized == "ERROR"
@@ -74,13 +73,13 @@ func uncertain(err error) error {
 	return &UncertainError{err}
 }
 
-// IsReadOnly reports whether an error is that of a database that takes no writes: a standby, or one that is set so.
+// IsReadOnly reports whether an error comes from a database that takes no writes: a standby, or one that is read-only.
 func IsReadOnly(err error) bool {
-	refused := new(pgconn.PgError)
-	return errors.As(err, &refused) && refused.Code == codeReadOnly
+	rejected := new(pgconn.PgError)
+	return errors.As(err, &rejected) && rejected.Code == codeReadOnly
 }
 
-// The classes of SQLSTATE that are about a value: data exceptions, and integrity constraints.
+// The classes of SQLSTATE for invalid values (data exceptions and integrity constraints), and two codes.
 const (
 	classData      = "22"
 	classIntegrity = "23"
@@ -88,8 +87,8 @@ const (
 	codeReadOnly   = "25006"
 )
 
-// fail is the error of an operation; nil stays nil. The errors of this package stay as they are; what Postgres rejects
-// becomes one of them; the rest is wrapped with what was being done. No text holds a password: pgx leaves it out.
+// fail returns the error of an operation, or nil for nil. It keeps the errors of this package, turns rejections by
+// Postgres into them, and wraps others with the operation. No text contains a password: pgx omits it.
 func fail(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -103,29 +102,28 @@ func fail(doing string, err error) error {
 		declined *DeclinedError
 	)
 	if errors.As(err, &declined) || errors.As(err, &missing) || errors.As(err, &conflict) || errors.As(err, &invalid) ||
-		errors.As(err, &reused) ||
-		errors.As(err, &underway) {
+		errors.As(err, &reused) || errors.As(err, &underway) {
 		return err
 	}
 	if rejected := new(pgconn.PgError); errors.As(err, &rejected) {
-		if told := valueFault(rejected); told != nil {
-			return told
+		if fault := valueFault(rejected); fault != nil {
+			return fault
 		}
 	}
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// valueFault returns what a rejection by Postgres means to the writer; nil: it is not about a value.
+// valueFault returns the error of this package for a rejected value, or nil if Postgres rejected something else.
 func valueFault(rejected *pgconn.PgError) error {
 	switch {
 	case rejected.Code == codeUnique:
-		if told, ok := conflicts[rejected.ConstraintName]; ok {
-			return &told
+		if conflict, ok := conflicts[rejected.ConstraintName]; ok {
+			return &conflict
 		}
 		return &ConflictError{What: rejected.TableName, Problem: rejected.Detail}
 	case strings.HasPrefix(rejected.Code, classIntegrity):
-		if told, ok := constraintOf(rejected.ConstraintName); ok {
-			return &told
+		if invalid, ok := constraintOf(rejected.ConstraintName); ok {
+			return &invalid
 		}
 		return &InvalidError{Field: rejected.ColumnName, Problem: rejected.Message}
 	case strings.HasPrefix(rejected.Code, classData):

@@ -14,7 +14,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-func TestEveryConstraintHasItsWords(t *testing.T) {
+func TestEveryConstraintHasAnErrorText(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	list := func(sql string) []string {
 		t.Helper()
@@ -28,35 +28,36 @@ func TestEveryConstraintHasItsWords(t *testing.T) {
 		}
 		return found
 	}
-	known := map[string]bool{"overrides_change_reason": true, "tokens_made_live": true} // of functions
-	for _, said := range []string{"audit_actor", "overrides_author", "tokens_created_by", "tokens_revoked_by"} {
-		known[said+"_token"], known[said+"_seen"] = true, true
+	exists := map[string]bool{"overrides_change_reason": true, "tokens_made_live": true} // raised by functions
+	for _, column := range []string{"audit_actor", "overrides_author", "tokens_created_by", "tokens_revoked_by"} {
+		exists[column+"_token"], exists[column+"_seen"] = true, true
 	}
-	for _, name := range list(`SELECT conname::text FROM pg_constraint WHERE contype = 'c' AND connamespace = 'rate_limiter'::regnamespace`) {
-		known[name] = true
+	for _, name := range list(`SELECT conname::text FROM pg_constraint WHERE contype = 'c'
+		AND connamespace = 'rate_limiter'::regnamespace`) {
+		exists[name] = true
 		if _, ok := constraintOf(name); !ok && !strings.HasPrefix(name, "version_") { // no row of a caller
-			t.Errorf("%s has no words", name)
+			t.Errorf("%s has no error text", name)
 		}
 	}
 	for name := range constraints {
-		if !known[name] {
-			t.Errorf("%s is no constraint", name)
+		if !exists[name] {
+			t.Errorf("there is no constraint %s", name)
 		}
 	}
 	indexes := list(`SELECT c.relname::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 		WHERE i.indisunique AND NOT i.indisprimary AND c.relnamespace = 'rate_limiter'::regnamespace`)
 	for _, name := range indexes {
 		if _, ok := conflicts[name]; !ok {
-			t.Errorf("%s has no words", name)
+			t.Errorf("%s has no error text", name)
 		}
 	}
 	indexes = append(indexes, list(`SELECT tgname::text FROM pg_trigger WHERE tgname = 'tokens_one_role_per_name'`)...)
 	if len(indexes) != len(conflicts) {
-		t.Errorf("%d unique indexes, words for %d", len(indexes), len(conflicts))
+		t.Errorf("%d unique indexes, error texts for %d", len(indexes), len(conflicts))
 	}
 }
 
-// boundOf matches what a CHECK says of a column: BETWEEN, a length in bytes, or a list of values.
+// The patterns match the parts of a CHECK: a range, a length in bytes, a pattern with a length, and a list of values.
 var (
 	between = regexp.MustCompile(`>= '?(-?\d+)'?(?:::bigint)?\) AND \(\(?"?\w+"?\)? <= '?(\d+)'?`)
 	longest = regexp.MustCompile(`octet_length\("?\w+"?\) <= (\d+)`)
@@ -64,14 +65,15 @@ var (
 	quoted  = regexp.MustCompile(`'([^']*)'::text`)
 )
 
-func TestTheDatabaseHasTheBoundsThatAPolicyIsDeclaredWith(t *testing.T) {
+func TestTheDatabaseHasTheDeclaredBoundsOfAPolicy(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	for _, f := range schema.PolicyFields() {
 		if f.Type == "boolean" {
 			continue
 		}
 		var check string
-		err := pool.QueryRow(t.Context(), `SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'policies_'||$1::text`, f.Name).Scan(&check)
+		err := pool.QueryRow(t.Context(), `SELECT pg_get_constraintdef(oid) FROM pg_constraint
+			WHERE conname = 'policies_'||$1::text`, f.Name).Scan(&check)
 		if err != nil {
 			t.Errorf("%s has no constraint: %v", f.Name, err)
 			continue
@@ -92,7 +94,7 @@ func wantBounds(t *testing.T, f schema.Field[schema.Policy], check string) {
 	switch {
 	case f.Type == "integer":
 		got, want = strings.Join(groups(between, check), " to "), fmt.Sprint(f.Min, " to ", f.Max)
-	case len(f.OneOf) > 0 && f.Name != "slot": // whose other value is of older releases
+	case len(f.OneOf) > 0 && f.Name != "slot": // older releases wrote another slot
 		var values []string
 		for _, m := range quoted.FindAllStringSubmatch(check, -1) {
 			if m[1] != "" {
@@ -108,23 +110,24 @@ func wantBounds(t *testing.T, f schema.Field[schema.Policy], check string) {
 	}
 }
 
-// groups returns what the groups of a pattern have matched.
-func groups(of *regexp.Regexp, text string) []string {
-	if m := of.FindStringSubmatch(text); m != nil {
+// groups returns the matches of the groups of a pattern.
+func groups(pattern *regexp.Regexp, text string) []string {
+	if m := pattern.FindStringSubmatch(text); m != nil {
 		return m[1:]
 	}
 	return nil
 }
 
-func TestEndpointsAreTheSameHereAndInTheDatabase(t *testing.T) {
+func TestGoAndSQLAgreeOnCanonicalEndpoints(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
-	for _, endpoint := range []string{"", "GET /", "GET /{a}", "GET /{a}/b/{c}", "GET /{a", "GET /a}", "GET /{}{b}", "GET /{a{b}c}", "* /{ä}/*"} {
+	for _, endpoint := range []string{"", "GET /", "GET /{a}", "GET /{a}/b/{c}", "GET /{a", "GET /a}", "GET /{}{b}",
+		"GET /{a{b}c}", "* /{ä}/*"} {
 		var want string
 		if err := pool.QueryRow(t.Context(), `SELECT rate_limiter.canonical_endpoint($1)`, endpoint).Scan(&want); err != nil {
 			t.Fatal(err)
 		}
 		if got := canonical(PolicyKey{Endpoint: endpoint}).Endpoint; got != want {
-			t.Errorf("%q is %q here and %q there", endpoint, got, want)
+			t.Errorf("%q is %q in Go and %q in SQL", endpoint, got, want)
 		}
 	}
 }
@@ -141,20 +144,20 @@ func TestErrorOfAnUnreachableServerHasNoPassword(t *testing.T) {
 		_, err = New(pool).Tiers(t.Context())
 		pool.Close()
 		if err == nil || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "list tiers") {
-			t.Errorf("%v, want it to tell what was being done and no password", err)
+			t.Errorf("%v, want the operation, and no password", err)
 		}
 		var invalid *InvalidError
 		if errors.As(err, &invalid) {
-			t.Errorf("%v is no fault of a value", err)
+			t.Errorf("%v does not concern a value", err)
 		}
 	}
 }
 
-func TestErrorSaysWhatFieldAndProblem(t *testing.T) {
+func TestErrorsNameTheRowTheFieldAndTheProblem(t *testing.T) {
 	for want, err := range map[string]error{
 		"policy a: limit: too small":       &InvalidError{"policy a", "limit", "too small"},
 		"limit: too small":                 &InvalidError{Field: "limit", Problem: "too small"},
-		"policy a: is there twice":         &InvalidError{What: "policy a", Problem: "is there twice"},
+		"policy a: is given twice":         &InvalidError{What: "policy a", Problem: "is given twice"},
 		"policy a: it has revision 2":      &ConflictError{What: "policy a", Problem: "it has revision 2"},
 		"override 7 does not exist":        &NotFoundError{"override 7"},
 		"policy a of tier b for GET /c":    errors.New(PolicyKey{Name: "a", Tier: "b", Endpoint: "GET /c"}.String()),

@@ -18,12 +18,13 @@ import (
 
 func report(t *testing.T, s *pgstore.Store, node string, version int64, age time.Duration) {
 	t.Helper()
-	if err := s.Report(t.Context(), pgstore.Report{Node: node, Version: version, Age: age, Source: "postgres"}); err != nil {
+	if err := s.Report(t.Context(), pgstore.Report{Node: node, Version: version, Age: age,
+		Source: "postgres"}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestFleetTellsWhoEnforcesWhat(t *testing.T) {
+func TestFleetHasTheVersionOfEachNode(t *testing.T) {
 	s, _ := open(t)
 	report(t, s, "a", 0, 0)
 	report(t, s, "b", 0, 0)
@@ -38,7 +39,7 @@ func TestFleetTellsWhoEnforcesWhat(t *testing.T) {
 		t.Errorf("behind are %v, want b", behind)
 	}
 	if spread, all := fleet.Spread(); all {
-		t.Errorf("the change is said to be everywhere after %v", spread)
+		t.Errorf("the change counts as enforced everywhere after %v", spread)
 	}
 	report(t, s, "b", version, 0)
 	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil {
@@ -49,7 +50,7 @@ func TestFleetTellsWhoEnforcesWhat(t *testing.T) {
 	}
 }
 
-func TestANodeThatStartedAfterAChangeDoesNotCountInHowLongItTook(t *testing.T) {
+func TestSpreadIgnoresNodesThatStartedAfterTheChange(t *testing.T) {
 	s, pool := open(t)
 	_, version := put(t, s, daily())
 	report(t, s, "late", version, 0)
@@ -57,25 +58,28 @@ func TestANodeThatStartedAfterAChangeDoesNotCountInHowLongItTook(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if took, known := fleet.Spread(); known {
+	if took, ok := fleet.Spread(); ok {
 		t.Errorf("the change took %v, though no node had reported before it", took)
 	}
-	if _, err := pool.Exec(t.Context(), `INSERT INTO rate_limiter.nodes (node, version, enforced_at, first_reported_at, reported_at)
-		SELECT 'early', version, at + interval '300 ms', at - interval '1 h', clock_timestamp() FROM rate_limiter.version`); err != nil {
+	if _, err := pool.Exec(t.Context(), `
+		INSERT INTO rate_limiter.nodes (node, version, enforced_at, first_reported_at, reported_at)
+		SELECT 'early', version, at + interval '300 ms', at - interval '1 h', clock_timestamp()
+		FROM rate_limiter.version`); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.nodes SET enforced_at = now() + interval '1 day' WHERE node = 'late'`); err != nil {
+	if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.nodes SET enforced_at = now() + interval '1 day'
+		WHERE node = 'late'`); err != nil {
 		t.Fatal(err)
 	}
 	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	if took, known := fleet.Spread(); !known || took != 300*time.Millisecond {
-		t.Errorf("the change took %v (%v), want the 300ms of the node that had reported before", took, known)
+	if took, ok := fleet.Spread(); !ok || took != 300*time.Millisecond {
+		t.Errorf("the change took %v (%v), want the 300ms of the node that had reported before", took, ok)
 	}
 }
 
-func TestNodeKeepsTheInstantSinceWhenItEnforcesAVersion(t *testing.T) {
+func TestAReportOfTheSameVersionKeepsItsEnforcedInstant(t *testing.T) {
 	s, _ := open(t)
 	report(t, s, "a", 1, time.Minute)
 	first, err := s.Fleet(t.Context(), time.Minute)
@@ -84,7 +88,8 @@ func TestNodeKeepsTheInstantSinceWhenItEnforcesAVersion(t *testing.T) {
 	}
 	report(t, s, "a", 1, 0)
 	second, err := s.Fleet(t.Context(), time.Minute)
-	if err != nil || !second.Nodes[0].EnforcedAt.Equal(first.Nodes[0].EnforcedAt) || !second.Nodes[0].ReportedAt.After(first.Nodes[0].ReportedAt) {
+	if err != nil || !second.Nodes[0].EnforcedAt.Equal(first.Nodes[0].EnforcedAt) ||
+		!second.Nodes[0].ReportedAt.After(first.Nodes[0].ReportedAt) {
 		t.Errorf("first %+v, then %+v (%v), want a later report of the same version", first.Nodes[0], second.Nodes[0], err)
 	}
 }
@@ -92,7 +97,8 @@ func TestNodeKeepsTheInstantSinceWhenItEnforcesAVersion(t *testing.T) {
 // silence makes the last report of a node an hour old.
 func silence(t *testing.T, pool *pgxpool.Pool, node string) {
 	t.Helper()
-	if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.nodes SET reported_at = reported_at - interval '1 hour' WHERE node = $1`, node); err != nil {
+	if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.nodes SET reported_at = reported_at - interval '1 hour'
+		WHERE node = $1`, node); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -100,17 +106,17 @@ func silence(t *testing.T, pool *pgxpool.Pool, node string) {
 func TestSilentNodeIsNotWaitedForAndKeepsAVersionFromBeingEnforced(t *testing.T) {
 	s, pool := open(t)
 	_, version := put(t, s, daily())
-	report(t, s, "gone", version, 0)
-	report(t, s, "here", version, 0)
-	silence(t, pool, "gone")
+	report(t, s, "silent", version, 0)
+	report(t, s, "live", version, 0)
+	silence(t, pool, "silent")
 	fleet, err := s.Await(t.Context(), version, time.Minute)
-	if err != nil || len(fleet.Silent()) != 1 || fleet.Silent()[0].Node != "gone" || fleet.Live() != 1 {
-		t.Fatalf("waiting ends with %+v (%v), want gone named as silent", fleet, err)
+	if err != nil || len(fleet.Silent()) != 1 || fleet.Silent()[0].Node != "silent" || fleet.Live() != 1 {
+		t.Fatalf("waiting ends with %+v (%v), want one silent node", fleet, err)
 	}
 	if fleet.Enforces(version) {
 		t.Error("a version counts as enforced though a node is silent")
 	}
-	if err := s.Leave(t.Context(), "gone"); err != nil {
+	if err := s.Leave(t.Context(), "silent"); err != nil {
 		t.Fatal(err)
 	}
 	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil || !fleet.Enforces(version) {
@@ -127,26 +133,26 @@ func TestWithoutALiveNodeNothingIsEnforced(t *testing.T) {
 	}
 }
 
-func TestForgottenNodeIsInTheAuditAndBackWithItsNextReport(t *testing.T) {
+func TestForgottenNodeIsInTheAuditAndListedAgainAfterItsNextReport(t *testing.T) {
 	s, pool := open(t)
 	_, version := put(t, s, daily())
 	report(t, s, "edge-1/ABCD", version, 0)
-	why := pgstore.Change{Actor: "ann", Reason: "the machine is gone"}
+	why := pgstore.Change{Actor: "ann", Reason: "the machine was removed"}
 	if _, err := s.ForgetNode(t.Context(), why, "edge-1/ABCD"); !errors.As(err, new(*pgstore.ConflictError)) {
-		t.Errorf("a live node is forgotten: %v", err)
+		t.Errorf("forgetting a live node: %v, want a conflict", err)
 	}
 	silence(t, pool, "edge-1/ABCD")
-	gone, err := s.ForgetNode(t.Context(), why, "edge-1/ABCD")
-	if err != nil || gone.Node != "edge-1/ABCD" || gone.Version != version {
-		t.Fatalf("forgotten is %+v (%v)", gone, err)
+	node, err := s.ForgetNode(t.Context(), why, "edge-1/ABCD")
+	if err != nil || node.Node != "edge-1/ABCD" || node.Version != version {
+		t.Fatalf("the forgotten node is %+v (%v)", node, err)
 	}
 	if _, err := s.ForgetNode(t.Context(), why, "edge-1/ABCD"); !errors.As(err, new(*pgstore.NotFoundError)) {
-		t.Errorf("it is forgotten twice: %v", err)
+		t.Errorf("forgetting it again: %v, want it not found", err)
 	}
 	entries, _, err := s.Audit(t.Context(), pgstore.AuditFilter{Kind: "action"})
 	if err != nil || len(entries) != 1 || entries[0].Operation != "forget" || entries[0].Key != "edge-1/ABCD" ||
-		entries[0].Actor != "ann" || entries[0].Reason != "the machine is gone" {
-		t.Errorf("the audit has %+v (%v), want one entry of who forgot it and why", entries, err)
+		entries[0].Actor != "ann" || entries[0].Reason != "the machine was removed" {
+		t.Errorf("the audit has %+v (%v), want one entry with the actor and the reason", entries, err)
 	}
 	report(t, s, "edge-1/ABCD", version, 0)
 	if fleet, err := s.Fleet(t.Context(), time.Minute); err != nil || len(fleet.Nodes) != 1 || !fleet.Nodes[0].Live {
@@ -169,14 +175,15 @@ func TestAwaitReturnsWithTheLastNode(t *testing.T) {
 	}
 }
 
-func TestAwaitNamesTheNodesThatDoNotFollow(t *testing.T) {
+func TestAwaitReturnsTheNodesThatStayBehind(t *testing.T) {
 	s, _ := open(t)
 	_, version := put(t, s, daily())
 	report(t, s, "slow", version-1, 0)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	fleet, err := s.Await(ctx, version, time.Minute)
-	if behind := fleet.Behind(version); !errors.Is(err, context.DeadlineExceeded) || len(behind) != 1 || behind[0].Node != "slow" {
+	if behind := fleet.Behind(version); !errors.Is(err, context.DeadlineExceeded) || len(behind) != 1 ||
+		behind[0].Node != "slow" {
 		t.Errorf("waiting ends with %v (%v), want slow named", behind, err)
 	}
 }
@@ -191,25 +198,26 @@ func (q *queries) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQ
 
 func (q *queries) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-func TestManyWhoAwaitTheNodesShareTheirLooks(t *testing.T) {
-	var looks queries
-	s := wired(t, pgtest.Shared(t).Database(t), func(c *pgxpool.Config) { c.ConnConfig.Tracer = &looks })
+func TestConcurrentAwaitsShareTheirQueries(t *testing.T) {
+	var counted queries
+	s := wired(t, pgtest.Shared(t).Database(t), func(c *pgxpool.Config) { c.ConnConfig.Tracer = &counted })
 	report(t, s, "slow", 0, 0)
-	const who, seconds = 200, 0.5
+	const callers, seconds = 200, 0.5
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(seconds*float64(time.Second)))
 	defer cancel()
 	var all sync.WaitGroup
-	for range who {
+	for range callers {
 		all.Go(func() {
-			if fleet, err := s.Await(ctx, 1, time.Minute); !errors.Is(err, context.DeadlineExceeded) || len(fleet.Behind(1)) != 1 {
+			if fleet, err := s.Await(ctx, 1, time.Minute); !errors.Is(err, context.DeadlineExceeded) ||
+				len(fleet.Behind(1)) != 1 {
 				t.Errorf("waiting ends with %v (%v), want slow named", fleet, err)
 			}
 		})
 	}
 	all.Wait()
-	// Two queries a look, and a look every 25 ms at most.
-	if n := looks.made.Load(); n > 2*seconds*40+10 {
-		t.Errorf("%d who wait have made %d queries in %v s", who, n, seconds)
+	// Each read takes two queries, and there is at most one read every 25 ms.
+	if n := counted.made.Load(); n > 2*seconds*40+10 {
+		t.Errorf("%d calls made %d queries in %v s", callers, n, seconds)
 	}
 }
 
@@ -220,10 +228,11 @@ func TestNodeReportsItsFaultsAndLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	fleet, err := s.Fleet(t.Context(), time.Minute)
-	if err != nil || len(fleet.Nodes) != 1 || string(fleet.Nodes[0].Faults) != string(faults) || fleet.Nodes[0].Source != "disk" {
+	if err != nil || len(fleet.Nodes) != 1 || string(fleet.Nodes[0].Faults) != string(faults) ||
+		fleet.Nodes[0].Source != "disk" {
 		t.Errorf("the fleet is %+v (%v), want a node with faults from disk", fleet, err)
 	}
-	wantInvalid(t, "a source that is none", s.Report(t.Context(), pgstore.Report{Node: "a", Source: "memory"}), "source")
+	wantInvalid(t, "an invalid source", s.Report(t.Context(), pgstore.Report{Node: "a", Source: "memory"}), "source")
 	if err := s.Leave(t.Context(), "a"); err != nil {
 		t.Error(err)
 	}

@@ -26,20 +26,20 @@ func (p Policy) MayDenyAll() bool {
 	return p.Shared() && (p.Mode == "" || p.Mode == modeEnforce) && !p.SoftOnly && p.Slot != SlotCandidate
 }
 
-// LockOut is a policy that is likely a mistake: it allows all tenants together less than another limit allows one of
-// them.
+// LockOut reports a policy that is likely a mistake: it allows all tenants together less than another limit allows one
+// of them.
 type LockOut struct {
 	Key PolicyKey
 	Why string
 }
 
-// neighbour is a limit beside those that are written.
+// neighbour is a limit that a guard compares.
 type neighbour struct {
 	Policy
 	inConfig bool
 }
 
-// String names the limit as people do.
+// String names the limit in words.
 func (n neighbour) String() string {
 	if n.inConfig {
 		return n.Key().String() + " in the plugin's config"
@@ -47,16 +47,14 @@ func (n neighbour) String() string {
 	return n.Key().String()
 }
 
-// guard compares limits of one namespace: those that are written with each other and with those beside them. It does no
-// I/O.
+// guard compares the written limits of one namespace with each other and with the existing ones. It does no I/O.
 type guard struct {
-	written []neighbour
-	beside  []neighbour
-	byName  map[string][]neighbour // both
+	written  []neighbour
+	existing []neighbour
+	byName   map[string][]neighbour // both
 }
 
-// newGuard makes a guard. The rows may hold the written ones, too: those of the same keys do not count. A nil config
-// has no limits.
+// newGuard returns a guard. It ignores rows with the keys of written policies. A nil config has no limits.
 func newGuard(written, rows []Policy, config *policy.Plan) *guard {
 	g := &guard{byName: map[string][]neighbour{}}
 	isWritten := map[PolicyKey]bool{}
@@ -66,12 +64,12 @@ func newGuard(written, rows []Policy, config *policy.Plan) *guard {
 	}
 	for _, p := range rows {
 		if k := canonical(p.Key()); !isWritten[k] && k.Slot == SlotActive {
-			g.beside = g.add(g.beside, neighbour{Policy: p})
+			g.existing = g.add(g.existing, neighbour{Policy: p})
 		}
 	}
 	if config != nil {
 		for _, p := range config.TenantPolicies() {
-			g.beside = g.add(g.beside, neighbour{configured(config.Namespace(), p), true})
+			g.existing = g.add(g.existing, neighbour{configured(config.Namespace(), p), true})
 		}
 	}
 	return g
@@ -82,7 +80,7 @@ func (g *guard) add(list []neighbour, n neighbour) []neighbour {
 	return append(list, n)
 }
 
-// configured returns what a guard compares of a policy of the plugin's config.
+// configured returns the fields of a policy of the plugin's config that a guard compares.
 func configured(namespace string, p *policy.Policy) Policy {
 	spec := p.Limit.Spec()
 	return Policy{
@@ -106,8 +104,8 @@ func configured(namespace string, p *policy.Policy) Policy {
 // each with the first such limit.
 func (g *guard) lockOuts() []LockOut {
 	shared, own := split(g.written)
-	_, beside := split(g.beside)
-	own = append(own, beside...)
+	_, existing := split(g.existing)
+	own = append(own, existing...)
 	var found []LockOut
 	for _, all := range shared {
 		i := slices.IndexFunc(own, func(one neighbour) bool { return g.conflict(all, one) })
@@ -122,11 +120,11 @@ func (g *guard) lockOuts() []LockOut {
 	return found
 }
 
-// overshoots returns a warning for each limit of all tenants that is below what a written policy allows one of them. A
-// limit that is itself written is left to lockOuts.
+// overshoots returns a warning for each existing limit of all tenants that is below what a written policy allows one of
+// them. lockOuts reports written limits.
 func (g *guard) overshoots() []string {
 	_, own := split(g.written)
-	shared, _ := split(g.beside)
+	shared, _ := split(g.existing)
 	var warnings []string
 	for _, all := range shared {
 		var above []neighbour
@@ -156,7 +154,7 @@ func overshoot(above []neighbour, all neighbour) string {
 	}
 }
 
-// split returns the limits that can deny all tenants, and those of one tenant.
+// split returns the limits that can deny all tenants, and those per tenant.
 func split(list []neighbour) (shared, own []neighbour) {
 	for _, n := range list {
 		switch {
@@ -169,17 +167,16 @@ func split(list []neighbour) (shared, own []neighbour) {
 	return shared, own
 }
 
-// conflict reports whether a request can have both limits, and the first allows all tenants less than the second allows
+// conflict reports whether a request can have both limits and the first allows all tenants less than the second allows
 // one of them.
 func (g *guard) conflict(all, one neighbour) bool {
-	return slower(all.Policy, one.Policy) && meet(all.Policy, one.Policy) &&
+	return slower(all.Policy, one.Policy) && coincide(all.Policy, one.Policy) &&
 		!g.replaced(all, one) && !g.replaced(one, all)
 }
 
-// meet reports whether one request can have both limits. It cannot have those of two tiers or of two tenants, though a
-// tenant may be of any tier; nor two of one name, of which one replaces the other; nor those of two endpoints that have
-// no request in common.
-func meet(a, b Policy) bool {
+// coincide reports whether one request can have both limits. A request has one tenant and one tier, and a tenant may
+// have any tier. Of two limits of one name one replaces the other. Two endpoints must have a request in common.
+func coincide(a, b Policy) bool {
 	x, y := a.Key(), b.Key()
 	switch {
 	case x.Namespace != y.Namespace, x.Name == y.Name:
@@ -192,7 +189,7 @@ func meet(a, b Policy) bool {
 	return policy.Overlap(x.Endpoint, y.Endpoint)
 }
 
-// replaced reports whether a more specific row has the name of a in all requests that a and b have in common.
+// replaced reports whether a more specific row replaces a in all requests that a and b have in common.
 func (g *guard) replaced(a, b neighbour) bool {
 	for _, row := range g.byName[a.Name] {
 		if row.inConfig || rank(row) <= rank(a) || row.Key().Namespace != a.Key().Namespace {
@@ -209,7 +206,7 @@ func (g *guard) replaced(a, b neighbour) bool {
 	return false
 }
 
-// rank orders limits of one name: a row of a tenant goes before a row of a tier, and that before the config.
+// rank orders limits of one name by precedence: the config, then a row of a tier, then a row of a tenant.
 func rank(n neighbour) int {
 	switch {
 	case n.inConfig:

@@ -10,11 +10,13 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-func TestOnlyPoliciesThatARequestCanMeetTogetherAreCompared(t *testing.T) {
-	shared := pgstore.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "all", Scope: "global", Limit: 4, WindowSize: 60}}}
-	own := pgstore.Policy{Policy: schema.Policy{Limit: schema.Limit{Name: "daily", Scope: "tenant", Limit: 10, WindowSize: 60}}}
+func TestReviewComparesOnlyPoliciesThatOneRequestCanHave(t *testing.T) {
+	shared := pgstore.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "all", Scope: "global",
+		Limit: 4, WindowSize: 60}}}
+	own := pgstore.Policy{Policy: schema.Policy{Limit: schema.Limit{Name: "daily", Scope: "tenant",
+		Limit: 10, WindowSize: 60}}}
 	for name, c := range map[string]struct {
-		of    func(*pgstore.Policy)
+		edit  func(*pgstore.Policy)
 		locks bool
 	}{
 		"of the same tier":     {func(p *pgstore.Policy) { p.Tier = "gold" }, true},
@@ -27,7 +29,7 @@ func TestOnlyPoliciesThatARequestCanMeetTogetherAreCompared(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, _ := open(t)
 			other := own
-			c.of(&other)
+			c.edit(&other)
 			put(t, s, other)
 			review, err := s.ReviewPolicy(t.Context(), nil, shared)
 			if locks := len(review.LockOuts) > 0; err != nil || locks != c.locks {
@@ -75,9 +77,10 @@ func TestAPairThatASetWritesIsReportedOnce(t *testing.T) {
 	}
 }
 
-// ofLimit is a policy of the tier gold that allows so much a minute.
+// ofLimit returns a policy of the tier gold with a limit per minute.
 func ofLimit(name, scope string, limit int64) pgstore.Policy {
-	return pgstore.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: name, Scope: scope, Limit: limit, WindowSize: 60}}}
+	return pgstore.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: name, Scope: scope,
+		Limit: limit, WindowSize: 60}}}
 }
 
 func TestOneWarningStandsForAllTenantsAboveASharedLimit(t *testing.T) {
@@ -111,7 +114,7 @@ func TestOneWarningStandsForAllTenantsAboveASharedLimit(t *testing.T) {
 	}
 }
 
-func TestASetWarnsOnceOfEachTierThatBeginsWithIt(t *testing.T) {
+func TestASetWarnsOnceOfEachNewTier(t *testing.T) {
 	s, _ := open(t)
 	put(t, s, ofLimit("old", "tenant", 4))
 	set := pgstore.Set{Partial: true, Policies: []pgstore.Policy{ofLimit("more", "tenant", 4)}}

@@ -13,14 +13,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-// once is ann's change, which happens once for a key and a request.
+// once returns a change by ann with an Idempotency for a key and a request.
 func once(key, request string) pgstore.Change {
 	c := ann
 	c.Idempotency = &pgstore.Idempotency{Token: "ci", Key: key, Request: sha256.Sum256([]byte(request))}
 	return c
 }
 
-// versions is how many versions and audit entries there are.
+// versions returns the version and the number of audit entries.
 func versions(t *testing.T, s *pgstore.Store) (version int64, entries int) {
 	t.Helper()
 	fleet, err := s.Fleet(t.Context(), 0)
@@ -62,14 +62,15 @@ func TestWriteSentAgainWritesNothingAndReturnsTheSame(t *testing.T) {
 			t.Errorf("%s: again it returns %+v in version %d (%v), want %+v in %d", name, again, sameVersion, err, row, version)
 		}
 		if after, now := versions(t, s); after != before || now != entries {
-			t.Errorf("%s: again it makes version %d and %d audit entries, there were %d and %d", name, after, now, before, entries)
+			t.Errorf("%s: again it makes version %d and %d audit entries, there were %d and %d", name,
+				after, now, before, entries)
 		}
 	}
 	_, _, err := add(once("another key", "a request"))
-	wantConflict(t, "the same under another key, which happens", err)
+	wantConflict(t, "the same under another key", err)
 }
 
-// same compares what two writes returned, as the caller of the API sees it.
+// same reports whether two results have the same JSON.
 func same(t *testing.T, a, b any) bool {
 	t.Helper()
 	one, err := json.Marshal(a)
@@ -87,7 +88,7 @@ func TestAPolicyThatWasWrittenOnceIsReplayedWithoutAWrite(t *testing.T) {
 	s, _ := open(t)
 	for _, c := range []pgstore.Change{ann, once("k", "a request")} {
 		if _, _, replayed, err := s.ReplayPolicy(t.Context(), c); err != nil || replayed {
-			t.Errorf("before there is one: replayed %v, %v", replayed, err)
+			t.Errorf("before the first write: replayed %v, %v", replayed, err)
 		}
 	}
 	row, version, err := s.PutPolicy(t.Context(), once("k", "a request"), daily())
@@ -100,7 +101,8 @@ func TestAPolicyThatWasWrittenOnceIsReplayedWithoutAWrite(t *testing.T) {
 		t.Errorf("it is %+v in version %d, replayed %v (%v), want %+v in %d", again, sameVersion, replayed, err, row, version)
 	}
 	reused := new(pgstore.KeyReusedError)
-	if _, _, replayed, err = s.ReplayPolicy(t.Context(), once("k", "another request")); replayed || !errors.As(err, &reused) {
+	if _, _, replayed, err = s.ReplayPolicy(t.Context(), once("k", "another request")); replayed ||
+		!errors.As(err, &reused) {
 		t.Errorf("another request under the key: replayed %v, %v", replayed, err)
 	}
 }
@@ -110,13 +112,14 @@ func TestDeletionSentAgainSucceedsAgain(t *testing.T) {
 	p, _ := put(t, s, daily())
 	for round := range 2 {
 		c := once("k", "DELETE")
-		if version, err := s.DeletePolicyByID(t.Context(), c, p.ID, 1); err != nil || version != 2 || c.Idempotency.Replayed != (round == 1) {
+		if version, err := s.DeletePolicyByID(t.Context(), c, p.ID, 1); err != nil || version != 2 ||
+			c.Idempotency.Replayed != (round == 1) {
 			t.Errorf("round %d: version %d (%v), replayed %v", round, version, err, c.Idempotency.Replayed)
 		}
 	}
 }
 
-func TestKeyOfAnotherRequestIsRefused(t *testing.T) {
+func TestKeyOfAnotherRequestIsAnError(t *testing.T) {
 	s, _ := open(t)
 	if _, _, err := s.PutPolicy(t.Context(), once("k", "one"), daily()); err != nil {
 		t.Fatal(err)
@@ -126,7 +129,7 @@ func TestKeyOfAnotherRequestIsRefused(t *testing.T) {
 		t.Errorf("the key under another request: %v", err)
 	}
 	theirs := once("k", "two")
-	theirs.Idempotency.Token = "somebody else"
+	theirs.Idempotency.Token = "another token"
 	if _, _, err := s.PutPolicy(t.Context(), theirs, named("theirs")[0]); err != nil || theirs.Idempotency.Replayed {
 		t.Errorf("the key of another token: %v, replayed %v", err, theirs.Idempotency.Replayed)
 	}
@@ -147,12 +150,12 @@ func TestWriteThatFailedMayBeTriedAgainUnderItsKey(t *testing.T) {
 	}
 }
 
-func TestKeysThatAreNoneAreRefusedAndNothingIsWritten(t *testing.T) {
+func TestInvalidKeysAreErrorsAndWriteNothing(t *testing.T) {
 	s, _ := open(t)
 	for _, key := range []string{"", "a\nb", "ä", "a\x00b", "\xff", strings.Repeat("x", 129)} {
 		_, _, err := s.PutPolicy(t.Context(), once(key, "one"), daily())
 		if invalid := new(pgstore.InvalidError); !errors.As(err, &invalid) {
-			t.Errorf("%q: %v, want it refused", key, err)
+			t.Errorf("%q: %v, want an InvalidError", key, err)
 		}
 	}
 	if got := names(t, s); got != "" {
@@ -183,7 +186,7 @@ func TestOfManyAtOnceUnderOneKeyOneWritesAndAllReturnTheSame(t *testing.T) {
 			writers++
 		}
 		if rows[i].ID != rows[0].ID || !rows[i].CreatedAt.Equal(rows[0].CreatedAt) {
-			t.Errorf("sender %d is answered %+v, sender 0 %+v", i, rows[i], rows[0])
+			t.Errorf("the answer to sender %d is %+v, to sender 0 %+v", i, rows[i], rows[0])
 		}
 	}
 	if version, entries := versions(t, s); writers != 1 || version != 1 || entries != 1 {
@@ -199,7 +202,8 @@ func TestKeysAreForgottenAfterADay(t *testing.T) {
 			t.Fatal(err)
 		}
 		if stale {
-			if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.answers SET at = at - $2::interval WHERE key = $1`, key, pgstore.KeysKept); err != nil {
+			if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.answers SET at = at - $2::interval WHERE key = $1`, key,
+				pgstore.KeysKept); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -208,7 +212,8 @@ func TestKeysAreForgottenAfterADay(t *testing.T) {
 	if _, _, err := s.PutPolicy(t.Context(), c, named("other")[0]); err != nil || c.Idempotency.Replayed {
 		t.Errorf("a key of yesterday: %v, replayed %v", err, c.Idempotency.Replayed)
 	}
-	if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.answers SET at = at - $1::interval WHERE key = 'old'`, pgstore.KeysKept); err != nil {
+	if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.answers SET at = at - $1::interval WHERE key = 'old'`,
+		pgstore.KeysKept); err != nil {
 		t.Fatal(err)
 	}
 	done, err := s.Tidy(t.Context(), pgstore.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})

@@ -132,7 +132,7 @@ func (s *Store) EachOverride(ctx context.Context, f OverrideFilter) iter.Seq2[Ov
 		s.pool,
 		"list overrides",
 		"SELECT "+overrideColumns+" FROM rate_limiter.overrides"+w.String()+
-			" ORDER BY id"+most(f.Max),
+			" ORDER BY id"+limitTo(f.Max),
 		w.args...)
 }
 
@@ -145,7 +145,7 @@ func (s *Store) OverrideHistory(ctx context.Context, f OverrideFilter) ([]EndedO
 func (s *Store) EachEndedOverride(ctx context.Context, f OverrideFilter) iter.Seq2[EndedOverride, error] {
 	w := f.where()
 	return each[EndedOverride](ctx, s.pool, "list ended overrides", "SELECT "+overrideColumns+
-		", ended_at, ended_by, end_reason FROM rate_limiter.override_history"+w.String()+" ORDER BY id"+most(f.Max),
+		", ended_at, ended_by, end_reason FROM rate_limiter.override_history"+w.String()+" ORDER BY id"+limitTo(f.Max),
 		w.args...)
 }
 
@@ -155,7 +155,7 @@ func (s *Store) Override(ctx context.Context, id int64) (Override, error) {
 	return o, fail(fmt.Sprint("read override ", id), err)
 }
 
-func override(ctx context.Context, q query, id int64) (Override, error) {
+func override(ctx context.Context, q querier, id int64) (Override, error) {
 	return one[Override](
 		ctx,
 		q,
@@ -244,8 +244,8 @@ const (
 // version in which it is gone.
 func (s *Store) EndOverride(ctx context.Context, c Change, id int64) (int64, error) {
 	what := fmt.Sprint("override ", id)
-	_, version, err := write(ctx, s, "end "+what, c, func(tx pgx.Tx) (nothing, error) {
-		return nothing{}, deleteOne(ctx, tx, what, `DELETE FROM rate_limiter.overrides WHERE id = $1`, id)
+	_, version, err := write(ctx, s, "end "+what, c, func(tx pgx.Tx) (noResult, error) {
+		return noResult{}, deleteOne(ctx, tx, what, `DELETE FROM rate_limiter.overrides WHERE id = $1`, id)
 	})
 	return version, err
 }

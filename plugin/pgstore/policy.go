@@ -9,24 +9,24 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Policy is a policy as the database has it.
+// Policy is a row of the policies.
 type Policy struct {
-	// The database's id. A write does not need it.
+	// Assigned by the database; a write does not need it.
 	ID int64 `json:"id,omitempty"`
 
 	schema.Policy
 
-	// How often it was written, from 1. In a write: the revision that it was made from; or AnyRevision, Absent or Present.
+	// Counts the writes, from 1. In a write: the revision that it was made from, or AnyRevision, Absent or Present.
 	Revision int64 `json:"revision,omitempty"`
 }
 
 // Slots of a policy.
 const (
 	SlotActive    = "active"    // in force
-	SlotCandidate = "candidate" // applies to nothing: no new ones are written, old ones can be listed and deleted
+	SlotCandidate = "candidate" // applies to no request: old ones can be listed and deleted, new ones not written
 )
 
-// PolicyKey names one policy. Two endpoints that differ in the names of parameters alone are one.
+// PolicyKey names one policy. Names of parameters in the endpoint do not matter.
 type PolicyKey struct {
 	Namespace string // "": default
 	Name      string
@@ -36,7 +36,7 @@ type PolicyKey struct {
 	Slot      string // "": active
 }
 
-// Key is what names p.
+// Key returns the key of p.
 func (p Policy) Key() PolicyKey {
 	return PolicyKey{p.Namespace, p.Name, p.Tier, p.Tenant, p.Endpoint, p.Slot}.withDefaults()
 }
@@ -46,7 +46,7 @@ func (k PolicyKey) withDefaults() PolicyKey {
 	return k
 }
 
-// String names the policy as people do.
+// String names the policy in words.
 func (k PolicyKey) String() string {
 	text := "policy " + k.Name
 	if k.Tenant != "" {
@@ -67,13 +67,13 @@ func (k PolicyKey) String() string {
 	return text
 }
 
-// PolicyFilter selects policies. Each field that is not empty must be met; the zero value selects all.
+// PolicyFilter selects policies. Every field that is set must match; the zero value selects all.
 type PolicyFilter struct {
 	Namespace, Name, Tier, Tenant, Slot string
 
 	Endpoint string // whatever its parameters are called
 
-	After int64 // only policies of a larger ID: where the last page ended
+	After int64 // only policies with a larger ID: the last one of the page before
 	Max   int   // at most so many; 0: all
 }
 
@@ -84,7 +84,7 @@ const (
 
 var selectPolicies = "SELECT id, revision, " + columnsOf(schema.PolicyFields()).read() + " FROM rate_limiter.policies"
 
-// Policies are the policies that a filter selects, in the order of their IDs.
+// Policies returns the policies that a filter selects, in the order of their IDs.
 func (s *Store) Policies(ctx context.Context, f PolicyFilter) ([]Policy, error) {
 	return all(s.EachPolicy(ctx, f))
 }
@@ -123,43 +123,34 @@ func (f PolicyFilter) where() *where {
 	return &w
 }
 
-func policies(ctx context.Context, q query, f PolicyFilter) iter.Seq2[Policy, error] {
+func policies(ctx context.Context, q querier, f PolicyFilter) iter.Seq2[Policy, error] {
 	w := f.where()
 	if f.After > 0 {
 		w.add("id > %s", f.After)
 	}
-	return each[Policy](ctx, q, "list policies", selectPolicies+w.String()+" ORDER BY id"+most(f.Max), w.args...)
+	return each[Policy](ctx, q, "list policies", selectPolicies+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
 }
 
-// Policy is one policy, or a NotFoundError.
+// Policy returns one policy, or a NotFoundError.
 func (s *Store) Policy(ctx context.Context, key PolicyKey) (Policy, error) {
 	p, err := policyByKey(ctx, s.pool, key)
 	return p, fail("read "+key.String(), err)
 }
 
-// PolicyByID is one policy, or a NotFoundError.
+// PolicyByID returns one policy, or a NotFoundError.
 func (s *Store) PolicyByID(ctx context.Context, id int64) (Policy, error) {
 	p, err := policyByID(ctx, s.pool, id)
 	return p, fail(fmt.Sprint("read policy ", id), err)
 }
 
-func policyByID(ctx context.Context, q query, id int64) (Policy, error) {
+func policyByID(ctx context.Context, q querier, id int64) (Policy, error) {
 	return one[Policy](ctx, q, fmt.Sprint("policy ", id), selectPolicies+` WHERE id = $1`, id)
 }
 
-func policyByKey(ctx context.Context, q query, key PolicyKey) (Policy, error) {
+func policyByKey(ctx context.Context, q querier, key PolicyKey) (Policy, error) {
 	key = key.withDefaults()
-	return one[Policy](
-		ctx,
-		q,
-		key.String(),
-		selectPolicies+` WHERE tenant = $1 AND name = $2 AND tier = $3 AND namespace = $4 AND slot = $5
-		AND rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint($6)`,
-		key.Tenant,
-		key.Name,
-		key.Tier,
-		key.Namespace,
-		key.Slot,
-		key.Endpoint,
-	)
+	return one[Policy](ctx, q, key.String(), selectPolicies+`
+		WHERE tenant = $1 AND name = $2 AND tier = $3 AND namespace = $4 AND slot = $5
+		AND rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint($6)`, key.Tenant, key.Name, key.Tier,
+		key.Namespace, key.Slot, key.Endpoint)
 }

@@ -19,8 +19,12 @@ func TestPolicyIsReadAsItWasWritten(t *testing.T) {
 	free := int64(0)
 	for _, p := range []pgstore.Policy{
 		{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "least", Scope: "tenant", Limit: 1, WindowSize: 1}}},
-		{Policy: schema.Policy{Namespace: "eu", Tenant: "acme", PublicNote: "agreed for the launch", Limit: schema.Limit{Name: "most", Endpoint: "GET /records/{id}", Scope: "tenant+endpoint", Limit: 100, WindowSize: 60, Algorithm: "leaky_bucket", Burst: 7, SoftThresholdPct: 80, HardThresholdPct: 120, Mode: "shadow", Cost: &free, FailMode: "closed", Accuracy: "exact"}}},
-		{Policy: schema.Policy{Tier: "unlimited", Limit: schema.Limit{Name: "soft", Scope: "user", Limit: 5, WindowSize: 60, SoftOnly: true}}},
+		{Policy: schema.Policy{Namespace: "eu", Tenant: "acme", PublicNote: "agreed for the launch",
+			Limit: schema.Limit{Name: "most", Endpoint: "GET /records/{id}", Scope: "tenant+endpoint", Limit: 100,
+				WindowSize: 60, Algorithm: "leaky_bucket", Burst: 7, SoftThresholdPct: 80, HardThresholdPct: 120, Mode: "shadow",
+				Cost: &free, FailMode: "closed", Accuracy: "exact"}}},
+		{Policy: schema.Policy{Tier: "unlimited", Limit: schema.Limit{Name: "soft", Scope: "user", Limit: 5,
+			WindowSize: 60, SoftOnly: true}}},
 	} {
 		written, _ := put(t, s, p)
 		read, err := s.Policy(t.Context(), p.Key())
@@ -45,19 +49,21 @@ func TestPutReplacesThePolicyOfTheSameKeyOnly(t *testing.T) {
 	first, _ := put(t, s, p)
 	p.Endpoint, p.Limit.Limit = "GET /records/{record}", 2000
 	second, version := put(t, s, p)
-	if second.ID != first.ID || second.Limit.Limit != 2000 || second.Endpoint != p.Endpoint || second.Revision != 2 || version != 2 {
+	if second.ID != first.ID || second.Limit.Limit != 2000 || second.Endpoint != p.Endpoint ||
+		second.Revision != 2 || version != 2 {
 		t.Errorf("the second put leaves %+v in version %d, want the same row with its values", second, version)
 	}
 	put(t, s, daily())
 	if all, err := s.Policies(t.Context(), pgstore.PolicyFilter{}); err != nil || len(all) != 2 {
 		t.Errorf("the policies are %v (%v), want one for the endpoint and one for all", all, err)
 	}
-	if one, err := s.Policies(t.Context(), pgstore.PolicyFilter{Endpoint: "GET /records/{whatever}"}); err != nil || len(one) != 1 || one[0] != second {
+	if one, err := s.Policies(t.Context(), pgstore.PolicyFilter{Endpoint: "GET /records/{whatever}"}); err != nil ||
+		len(one) != 1 || one[0] != second {
 		t.Errorf("the policies for the endpoint are %v (%v), want the one", one, err)
 	}
 }
 
-func TestPuttingWhatIsThereChangesNothing(t *testing.T) {
+func TestPuttingTheCurrentValuesChangesNothing(t *testing.T) {
 	s, pool := open(t)
 	put(t, s, daily())
 	again, version := put(t, s, daily())
@@ -85,7 +91,7 @@ func TestWriteMadeFromAnotherRevisionIsAConflict(t *testing.T) {
 	}
 	p.Name = "new"
 	_, _, err = s.PutPolicy(t.Context(), ann, p)
-	wantMissing(t, "put from a revision of a policy that is gone", err)
+	wantMissing(t, "put from a revision of a policy that does not exist", err)
 }
 
 func TestPolicyIsReadWrittenAndDeletedByItsID(t *testing.T) {
@@ -98,7 +104,8 @@ func TestPolicyIsReadWrittenAndDeletedByItsID(t *testing.T) {
 	}
 	p.Limit.Limit, p.Endpoint = 2000, "GET /records/{record}"
 	written, version, err := s.PutPolicyByID(t.Context(), ann, p)
-	if err != nil || version != 2 || written.Limit.Limit != 2000 || written.Revision != 2 || written.Endpoint != p.Endpoint {
+	if err != nil || version != 2 || written.Limit.Limit != 2000 || written.Revision != 2 ||
+		written.Endpoint != p.Endpoint {
 		t.Errorf("it is written as %+v in version %d (%v)", written, version, err)
 	}
 	_, _, err = s.PutPolicyByID(t.Context(), ann, p)
@@ -117,7 +124,7 @@ func TestPolicyIsReadWrittenAndDeletedByItsID(t *testing.T) {
 	wantMissing(t, "delete again", err)
 }
 
-func TestWhatNamesAPolicyStaysWhenItIsWrittenByItsID(t *testing.T) {
+func TestAWriteByIDCannotChangeTheKey(t *testing.T) {
 	s, _ := open(t)
 	p, _ := put(t, s, daily())
 	for field, rename := range map[string]func(*pgstore.Policy){
@@ -135,18 +142,18 @@ func TestWhatNamesAPolicyStaysWhenItIsWrittenByItsID(t *testing.T) {
 	}
 }
 
-func TestWriteMaySayThatThereIsNoRowYetOrThatThereIsOne(t *testing.T) {
+func TestAWriteMayRequireThatARowIsAbsentOrPresent(t *testing.T) {
 	s, _ := open(t)
 	p := daily()
 	p.Revision = pgstore.Present
 	_, _, err := s.PutPolicy(t.Context(), ann, p)
-	wantMissing(t, "put over a policy that is not there", err)
+	wantMissing(t, "put over a policy that does not exist", err)
 	p.Revision = pgstore.Absent
 	created, _ := put(t, s, p)
 	_, _, err = s.PutPolicy(t.Context(), ann, p)
 	wantConflict(t, "create it again", err)
 	if conflict := new(pgstore.ConflictError); !errors.As(err, &conflict) || conflict.Revision != created.Revision {
-		t.Errorf("%v tells no revision, want %d", err, created.Revision)
+		t.Errorf("%v has another revision, want %d", err, created.Revision)
 	}
 	p.Revision, p.Limit.Limit = pgstore.Present, 2000
 	if written, _ := put(t, s, p); written.Revision != 2 || written.Limit.Limit != 2000 {
@@ -155,20 +162,20 @@ func TestWriteMaySayThatThereIsNoRowYetOrThatThereIsOne(t *testing.T) {
 
 	acme := pgstore.Tenant{ID: "acme", Revision: pgstore.Present}
 	_, _, err = s.SetTenant(t.Context(), ann, acme)
-	wantMissing(t, "set a tenant that is not there", err)
+	wantMissing(t, "set a tenant that does not exist", err)
 	acme.Revision = pgstore.Absent
 	if _, _, err = s.SetTenant(t.Context(), ann, acme); err != nil {
 		t.Error(err)
 	}
 	_, _, err = s.SetTenant(t.Context(), ann, acme)
-	wantConflict(t, "make the tenant again", err)
+	wantConflict(t, "create the tenant again", err)
 	acme.Revision, acme.Tier = pgstore.Present, "gold"
 	if _, _, err = s.SetTenant(t.Context(), ann, acme); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestOfTwoWritersFromOneRevisionOneWins(t *testing.T) {
+func TestOneOfSeveralWritersFromOneRevisionWins(t *testing.T) {
 	const writers = 8
 	s, _ := open(t)
 	p, _ := put(t, s, daily())
@@ -201,7 +208,7 @@ func TestOfTwoWritersFromOneRevisionOneWins(t *testing.T) {
 	}
 }
 
-func TestDeleteOfAMissingPolicySaysSo(t *testing.T) {
+func TestDeleteOfAMissingPolicyReturnsNotFound(t *testing.T) {
 	s, _ := open(t)
 	_, err := s.DeletePolicy(t.Context(), ann, daily().Key(), 0)
 	wantMissing(t, "delete", err)
@@ -209,11 +216,11 @@ func TestDeleteOfAMissingPolicySaysSo(t *testing.T) {
 	wantMissing(t, "read", err)
 	put(t, s, daily())
 	if version, err := s.DeletePolicy(t.Context(), ann, daily().Key(), 1); err != nil || version != 2 {
-		t.Errorf("delete of what is there: version %d (%v), want 2", version, err)
+		t.Errorf("delete of an existing policy: version %d (%v), want 2", version, err)
 	}
 }
 
-func TestRefusedPolicyNamesItsField(t *testing.T) {
+func TestErrorOfAnInvalidPolicyNamesTheField(t *testing.T) {
 	s, _ := open(t)
 	for field, spoil := range map[string]func(*pgstore.Policy){
 		"name":        func(p *pgstore.Policy) { p.Name = "a b" },
@@ -235,11 +242,11 @@ func TestRefusedPolicyNamesItsField(t *testing.T) {
 	_, _, err := s.PutPolicy(t.Context(), ann, inexact)
 	wantInvalid(t, "a limit that cannot be counted exactly", err, "limit")
 	if all, err := s.Policies(t.Context(), pgstore.PolicyFilter{}); err != nil || len(all) != 0 {
-		t.Errorf("refused policies are written: %v (%v)", all, err)
+		t.Errorf("invalid policies are written: %v (%v)", all, err)
 	}
 }
 
-func TestTextThatPostgresCannotKeepIsInvalid(t *testing.T) {
+func TestTextThatPostgresCannotStoreIsInvalid(t *testing.T) {
 	s, _ := open(t)
 	_, _, err := s.SetTenant(t.Context(), ann, pgstore.Tenant{ID: "a\x00b"})
 	wantInvalid(t, "a zero byte", err, "")
@@ -249,7 +256,7 @@ func TestTextThatPostgresCannotKeepIsInvalid(t *testing.T) {
 	wantInvalid(t, "a zero byte in a policy", err, "")
 }
 
-func TestNobodyWritesWithoutNameAndReason(t *testing.T) {
+func TestWritesNeedAnActorAndAReason(t *testing.T) {
 	s, _ := open(t)
 	_, _, err := s.PutPolicy(t.Context(), pgstore.Change{Reason: "why"}, daily())
 	wantInvalid(t, "no actor", err, "actor")
@@ -287,10 +294,11 @@ func TestPoliciesAreListedInPages(t *testing.T) {
 	}
 }
 
-// addCandidate adds a policy as an older release could write it.
+// addCandidate adds a candidate, as older releases could.
 func addCandidate(t *testing.T, pool *pgxpool.Pool, name string, limit int64) {
 	t.Helper()
-	pgtest.AsBefore11(t, pool, fmt.Sprintf(`INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, slot)
+	pgtest.AsBefore11(t, pool, fmt.Sprintf(`
+		INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, slot)
 		VALUES ('%s', 'gold', 'tenant', %d, 86400, 'candidate')`, name, limit))
 }
 

@@ -13,15 +13,15 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// What the Revision of a write may be, beside a revision that the row must have.
+// Values of the Revision of a write, besides the revision that the row must have.
 const (
-	AnyRevision int64 = 0  // whatever there is, or is not
-	Absent      int64 = -1 // there must be no row yet
+	AnyRevision int64 = 0  // with or without a row, of any revision
+	Absent      int64 = -1 // there must be no row
 	Present     int64 = -2 // there must be a row, of any revision
 )
 
-// PutPolicy writes p over the policy of the same key, or as a new one, as p.Revision allows. It returns the row as it
-// is then, and the version in which it is in force. Writing what is there already changes nothing.
+// PutPolicy replaces the policy of the same key, or adds p, as p.Revision allows. It returns the row after the write,
+// and the version in which it is in force. Writing the current values changes nothing.
 func (s *Store) PutPolicy(ctx context.Context, c Change, p Policy) (Policy, int64, error) {
 	key := p.Key()
 	return write(ctx, s, "put "+key.String(), c, func(tx pgx.Tx) (Policy, error) {
@@ -44,8 +44,8 @@ func (s *Store) PutPolicy(ctx context.Context, c Change, p Policy) (Policy, int6
 	})
 }
 
-// PutPolicyByID writes p over the policy of p.ID, or is a NotFoundError. What names a policy stays: another key is an
-// InvalidError. It returns what PutPolicy does.
+// PutPolicyByID replaces the policy of p.ID, or returns a NotFoundError. The key must stay: another one is an
+// InvalidError. It returns the same as PutPolicy.
 func (s *Store) PutPolicyByID(ctx context.Context, c Change, p Policy) (Policy, int64, error) {
 	what := fmt.Sprint("policy ", p.ID)
 	return write(ctx, s, "put "+what, c, func(tx pgx.Tx) (Policy, error) {
@@ -69,27 +69,19 @@ func (s *Store) PutPolicyByID(ctx context.Context, c Change, p Policy) (Policy, 
 	})
 }
 
-// DeletePolicy deletes a policy, or is a NotFoundError. A revision other than AnyRevision must be the policy's. It
-// returns the version in which the policy is gone.
+// DeletePolicy deletes a policy, or returns a NotFoundError. A revision other than AnyRevision must be the policy's. It
+// returns the version of the deletion.
 func (s *Store) DeletePolicy(ctx context.Context, c Change, key PolicyKey, revision int64) (int64, error) {
-	return s.deletePolicy(
-		ctx,
-		c,
-		key.String(),
-		revision,
-		func(tx pgx.Tx) (Policy, error) { return policyByKey(ctx, tx, key) },
-	)
+	return s.deletePolicy(ctx, c, key.String(), revision, func(tx pgx.Tx) (Policy, error) {
+		return policyByKey(ctx, tx, key)
+	})
 }
 
-// DeletePolicyByID does what DeletePolicy does.
+// DeletePolicyByID deletes a policy as DeletePolicy does.
 func (s *Store) DeletePolicyByID(ctx context.Context, c Change, id, revision int64) (int64, error) {
-	return s.deletePolicy(
-		ctx,
-		c,
-		fmt.Sprint("policy ", id),
-		revision,
-		func(tx pgx.Tx) (Policy, error) { return policyByID(ctx, tx, id) },
-	)
+	return s.deletePolicy(ctx, c, fmt.Sprint("policy ", id), revision, func(tx pgx.Tx) (Policy, error) {
+		return policyByID(ctx, tx, id)
+	})
 }
 
 func (s *Store) deletePolicy(
@@ -99,7 +91,7 @@ func (s *Store) deletePolicy(
 	revision int64,
 	find func(pgx.Tx) (Policy, error),
 ) (int64, error) {
-	_, version, err := write(ctx, s, "delete "+what, c, func(tx pgx.Tx) (nothing, error) {
+	_, version, err := write(ctx, s, "delete "+what, c, func(tx pgx.Tx) (noResult, error) {
 		current, err := find(tx)
 		if err == nil {
 			err = sameRevision(what, revision, current.Revision)
@@ -107,19 +99,19 @@ func (s *Store) deletePolicy(
 		if err == nil {
 			_, err = tx.Exec(ctx, deletePolicies, []int64{current.ID})
 		}
-		return nothing{}, err
+		return noResult{}, err
 	})
 	return version, err
 }
 
-// sameRevision denies a write that was made from another revision than the current one; a current one of 0: there is
-// no row.
+// sameRevision returns a ConflictError if a write was made from another revision than the current one; a current
+// revision of 0 means that there is no row.
 func sameRevision(what string, wanted, current int64) error {
 	switch {
 	case wanted == AnyRevision, wanted == current, wanted == Present && current > 0, wanted == Absent && current == 0:
 		return nil
 	case wanted == Absent:
-		return &ConflictError{what, "it is there already", current}
+		return &ConflictError{what, "it exists already", current}
 	}
 	return &ConflictError{
 		what,
@@ -128,7 +120,7 @@ func sameRevision(what string, wanted, current int64) error {
 	}
 }
 
-// sameKey denies a change of a policy's name: the nodes that hold it find it by what names it.
+// sameKey returns an InvalidError if a write changes the key of a policy: nodes find a policy by its key.
 func sameKey(what string, current, wanted PolicyKey) error {
 	current, wanted = canonical(current), canonical(wanted)
 	for _, part := range [...][3]string{
@@ -146,15 +138,15 @@ func sameKey(what string, current, wanted PolicyKey) error {
 	return nil
 }
 
-// policyKeyColumns name a policy: a write leaves them as they are. The endpoint does too, but for the names of
-// parameters.
+// policyKeyColumns lists the columns of a key, which a write does not change. The endpoint is not among them: the names
+// of its parameters may change.
 var policyKeyColumns = []string{"namespace", "name", "tier", "tenant", "slot"}
 
-// The three statements write any number of policies. Those of the first two take them as JSON.
+// Each statement writes any number of policies. The first two take them as JSON.
 var (
 	insertPolicies = fmt.Sprintf(`INSERT INTO rate_limiter.policies (%s)
 		SELECT %s FROM jsonb_populate_recordset(NULL::rate_limiter.policies, $1) n`,
-		columnsOf(schema.PolicyFields()).names(), columnsOf(schema.PolicyFields()).given("n"))
+		columnsOf(schema.PolicyFields()).names(), columnsOf(schema.PolicyFields()).values("n"))
 
 	updatePolicies = fmt.Sprintf(`UPDATE rate_limiter.policies p SET %s
 		FROM jsonb_populate_recordset(NULL::rate_limiter.policies, $1) n WHERE p.id = n.id`,
@@ -163,7 +155,7 @@ var (
 	deletePolicies = `DELETE FROM rate_limiter.policies WHERE id = ANY($1)`
 )
 
-// putPolicies writes policies by one of the statements. When one is refused, the error names it.
+// putPolicies writes policies by one of the statements. If Postgres rejects one, the error names it.
 func putPolicies(ctx context.Context, tx pgx.Tx, statement string, list []Policy) error {
 	if len(list) == 0 {
 		return nil
@@ -174,30 +166,31 @@ func putPolicies(ctx context.Context, tx pgx.Tx, statement string, list []Policy
 		}
 	}
 	if err := tryPolicies(ctx, tx, statement, list); err != nil {
-		return blame(ctx, tx, statement, list, err)
+		return nameRejected(ctx, tx, statement, list, err)
 	}
 	return nil
 }
 
-// blame finds out for which policy a statement was refused, by writing one after the other.
-func blame(ctx context.Context, tx pgx.Tx, statement string, list []Policy, err error) error {
+// nameRejected returns the error err of a statement with the name of the rejected policy. It writes the policies one by
+// one to find it.
+func nameRejected(ctx context.Context, tx pgx.Tx, statement string, list []Policy, err error) error {
 	invalid := new(InvalidError)
 	if !errors.As(fail("write policies", err), &invalid) {
 		return err
 	}
 	for _, p := range list {
-		alone := tryPolicies(ctx, tx, statement, []Policy{p})
-		if errors.As(fail("write "+p.Key().String(), alone), &invalid) {
+		single := tryPolicies(ctx, tx, statement, []Policy{p})
+		if errors.As(fail("write "+p.Key().String(), single), &invalid) {
 			return &InvalidError{p.Key().String(), invalid.Field, invalid.Problem}
 		}
-		if alone != nil {
-			return alone
+		if single != nil {
+			return single
 		}
 	}
 	return err
 }
 
-// tryPolicies writes policies in a savepoint: when one is refused, the transaction goes on without them.
+// tryPolicies writes policies in a savepoint: if Postgres rejects one, the transaction continues without them.
 func tryPolicies(ctx context.Context, tx pgx.Tx, statement string, list []Policy) error {
 	complete := make([]Policy, len(list))
 	for i, p := range list {
@@ -219,7 +212,7 @@ func (p Policy) withDefaults() Policy {
 	return p
 }
 
-// check returns what is wrong with p, as every way to write a policy says it.
+// check returns the faults of p, in the words of all ways to write a policy.
 func (p Policy) check() error {
 	var faults []error
 	for _, f := range policy.Faults(p.withDefaults().Policy) {

@@ -2,16 +2,16 @@ package pgstore
 
 import "fmt"
 
-// NodeVersion is a node and the version that it last reported.
+// NodeVersion holds a node and the version that it last reported.
 type NodeVersion struct {
 	Node    string `json:"node"    doc:"The node as the fleet names it."`
 	Version int64  `json:"version" doc:"The version that it last reported; 0: none from Postgres."`
 }
 
-// String returns both for people.
+// String returns both in words.
 func (n NodeVersion) String() string { return fmt.Sprintf("%s (version %d)", n.Node, n.Version) }
 
-// Reach is how far a version has come on a fleet. The CLI and the REST API show it in this shape.
+// Reach reports which nodes enforce a version. The CLI and the REST API show it in this shape.
 type Reach struct {
 	Enforced bool          `json:"enforced"   doc:"At least one node is live, all live nodes enforce the version, and no node is silent."`
 	Live     int           `json:"live_nodes" doc:"Nodes that have reported within 15 s."`
@@ -19,7 +19,7 @@ type Reach struct {
 	Silent   []NodeVersion `json:"silent"     doc:"The nodes that have neither left nor reported within 15 s. They may still admit requests by older policies, and no write waits for them. One whose process has ended can be forgotten."`
 }
 
-// Reach returns how far a version has come.
+// Reach reports which nodes enforce a version.
 func (f Fleet) Reach(version int64) Reach {
 	return Reach{f.Enforces(version), f.Live(), versionsOf(f.Behind(version)), versionsOf(f.Silent())}
 }

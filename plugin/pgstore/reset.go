@@ -14,8 +14,8 @@ const (
 	resetKey       = "buckets"
 )
 
-// EmptiedBucket is a bucket that a reset has emptied, as it was before. It is the tenant's own, unless it says whose in
-// the tenant.
+// EmptiedBucket describes a bucket before a reset has emptied it. It belongs to the tenant, unless it has a user,
+// credential or address.
 type EmptiedBucket struct {
 	Policy      string    `json:"policy"`
 	Row         int64     `json:"policy_id,omitempty"` // the id of the policy; 0: it is in the plugin's config
@@ -29,13 +29,13 @@ type EmptiedBucket struct {
 	Reset       time.Time `json:"reset"` // when it would have been full again, or its window would have ended
 }
 
-// emptied are the details of a reset.
-type emptied struct {
+// resetDetails holds the details of a reset.
+type resetDetails struct {
 	Buckets []EmptiedBucket `json:"buckets"`
 }
 
-// ResetOf is the emptying of buckets of a tenant as the audit shows it. statuses are those of bounds
-// before, one for each.
+// ResetOf returns the action that records a reset of buckets of a tenant. statuses holds the status of each bound
+// before it.
 func ResetOf(tenant string, bounds []policy.Bound, statuses []decision.Status) (Action, error) {
 	buckets := make([]EmptiedBucket, len(bounds))
 	for i := range bounds {
@@ -54,19 +54,19 @@ func ResetOf(tenant string, bounds []policy.Bound, statuses []decision.Status) (
 		default:
 		}
 	}
-	details, err := json.Marshal(emptied{buckets})
+	details, err := json.Marshal(resetDetails{buckets})
 	if err != nil {
-		return Action{}, fmt.Errorf("tell a reset: %w", err)
+		return Action{}, fmt.Errorf("encode a reset: %w", err)
 	}
 	return Action{Operation: resetOperation, Key: resetKey, Tenant: tenant, Details: details}, nil
 }
 
-// Emptied are the buckets that the action of an entry has emptied; false: it tells something else. What older versions
-// have written says less of a bucket, and some of them wrote the list alone.
+// Emptied returns the buckets that a reset has emptied, and false for another entry. Older versions recorded fewer
+// fields of a bucket, and some of them the list without an object around it.
 func (e *AuditEntry) Emptied() ([]EmptiedBucket, bool) {
 	var (
 		list  []EmptiedBucket
-		named emptied
+		named resetDetails
 	)
 	switch {
 	case e.Kind != "action" || e.Operation != resetOperation:

@@ -11,7 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-func TestAResetIsAuditedWithEachBucketAsItWasAndWhoseItIs(t *testing.T) {
+func TestTheAuditOfAResetHasEachBucketWithItsSubjectAndUse(t *testing.T) {
 	t.Parallel()
 	s, _ := open(t)
 	compiled, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: 100, Window: limit.Second})
@@ -40,11 +40,12 @@ func TestAResetIsAuditedWithEachBucketAsItWasAndWhoseItIs(t *testing.T) {
 	if err != nil || len(entries) != 1 || entries[0].Operation != "reset" {
 		t.Fatalf("the audit has %+v (%v), want one reset", entries, err)
 	}
-	told := pgstore.EmptiedBucket{Policy: "daily", Row: 7, Description: "100 per 1 s (token_bucket) per tenant", Used: 3, Remaining: 97, Reset: time.Unix(1, 0).UTC()}
-	want := []pgstore.EmptiedBucket{told, told, told, told}
+	bucket := pgstore.EmptiedBucket{Policy: "daily", Row: 7, Description: "100 per 1 s (token_bucket) per tenant", Used: 3,
+		Remaining: 97, Reset: time.Unix(1, 0).UTC()}
+	want := []pgstore.EmptiedBucket{bucket, bucket, bucket, bucket}
 	want[0].Endpoint, want[1].User, want[2].Credential, want[3].IP = "GET /a", "u_42", "key", "192.0.2.1"
 	if got, ok := entries[0].Emptied(); !ok || !same(t, got, want) {
-		t.Errorf("emptied were %+v, want %+v", got, want)
+		t.Errorf("the emptied buckets are %+v, want %+v", got, want)
 	}
 }
 
@@ -66,7 +67,7 @@ func TestAResetOfAnOlderVersionIsReadToo(t *testing.T) {
 			}
 		}
 		if ok != (want != "none") || ok && got != want {
-			t.Errorf("%s tells of %q, %v, want %s", details, got, ok, want)
+			t.Errorf("%s: got %q, %v, want %s", details, got, ok, want)
 		}
 	}
 	other := pgstore.AuditEntry{Kind: "action", Operation: "flush", After: json.RawMessage(`[{"policy":"daily"}]`)}

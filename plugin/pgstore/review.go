@@ -8,41 +8,41 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Review is what an operator should look at when policies are written. The CLI and the REST API make the same of it:
-// lock-outs are written by force alone, and warnings are shown beside what was written.
+// Review holds what an operator should check when policies are written. In the CLI and the REST API alike, lock-outs
+// require force, and warnings are shown with the result.
 type Review struct {
 	LockOuts []LockOut
 	Warnings []string
 }
 
-// ReviewPolicy reviews a write of p before it is made. A nil config counts as not at hand: its limits are not compared,
-// and the warnings allow for what it may have.
+// ReviewPolicy reviews a write of p before it is made. A nil config is unknown: its limits are not compared, and the
+// warnings consider what it may have.
 func (s *Store) ReviewPolicy(ctx context.Context, config *policy.Plan, p Policy) (Review, error) {
 	r, err := reviewOne(ctx, s.pool, config, p)
 	return r, fail("review "+p.Key().String(), err)
 }
 
-func reviewOne(ctx context.Context, q query, config *policy.Plan, p Policy) (Review, error) {
-	rows, err := compared(ctx, q, p)
+func reviewOne(ctx context.Context, q querier, config *policy.Plan, p Policy) (Review, error) {
+	rows, err := rowsToCompare(ctx, q, p)
 	if err != nil {
 		return Review{}, err
 	}
 	r, config := compare(config, []Policy{p}, rows)
-	return r, r.doubtTiers(ctx, q, config, []Policy{p})
+	return r, r.addTierWarnings(ctx, q, config, []Policy{p})
 }
 
-// reviewSet reviews what a diff is about to do, after which the namespace has these active policies.
-func reviewSet(ctx context.Context, q query, config *policy.Plan, d Diff, after []Policy) (Review, error) {
+// reviewSet reviews a diff before it is written. after holds the active policies of the namespace after it.
+func reviewSet(ctx context.Context, q querier, config *policy.Plan, d Diff, after []Policy) (Review, error) {
 	written := slices.Clone(d.Create)
 	for _, r := range d.Update {
 		written = append(written, r.After)
 	}
 	r, config := compare(config, written, after)
-	return r, r.doubtTiers(ctx, q, config, d.Create)
+	return r, r.addTierWarnings(ctx, q, config, d.Create)
 }
 
-// compare reviews policies of one namespace that are written beside others. It does no I/O. It returns the config when
-// that is of the namespace, else nil: another config says nothing of these policies.
+// compare reviews policies of one namespace against the rows of that namespace. It does no I/O. It returns the config
+// if it has the namespace, else nil: the policies do not apply to another config.
 func compare(config *policy.Plan, written, rows []Policy) (Review, *policy.Plan) {
 	var r Review
 	if len(written) == 0 {
@@ -59,28 +59,28 @@ func compare(config *policy.Plan, written, rows []Policy) (Review, *policy.Plan)
 	return r, config
 }
 
-// doubtTiers warns once of each tier that begins with one of the policies.
-func (r *Review) doubtTiers(ctx context.Context, q query, config *policy.Plan, list []Policy) error {
-	looked := map[string]bool{}
+// addTierWarnings warns once of each tier that does not exist without these policies.
+func (r *Review) addTierWarnings(ctx context.Context, q querier, config *policy.Plan, list []Policy) error {
+	checked := map[string]bool{}
 	for _, p := range list {
-		if p.Tier == "" || looked[p.Tier] {
+		if p.Tier == "" || checked[p.Tier] {
 			continue
 		}
-		looked[p.Tier] = true
+		checked[p.Tier] = true
 		has, err := hasTier(ctx, q, config, p.Tier, p)
 		if err != nil {
 			return err
 		}
 		if !has {
-			r.Warnings = append(r.Warnings, noTier(config, p.Tier, p.Key().String()+" is the first of it"))
+			r.Warnings = append(r.Warnings, missingTier(config, p.Tier, p.Key().String()+" is the first of it"))
 		}
 	}
 	return nil
 }
 
-// compared lists the rows that a guard compares p with, and those that may replace them. For a policy that is neither
-// shared nor a tenant's own it lists none.
-func compared(ctx context.Context, q query, p Policy) ([]Policy, error) {
+// rowsToCompare returns the rows that a guard compares with p, and those that may replace them. It returns none for a
+// policy that is neither shared nor counted per tenant.
+func rowsToCompare(ctx context.Context, q querier, p Policy) ([]Policy, error) {
 	var w where
 	w.equal("namespace", p.Key().Namespace)
 	w.equal("slot", SlotActive)
@@ -94,9 +94,9 @@ func compared(ctx context.Context, q query, p Policy) ([]Policy, error) {
 	return all(each[Policy](ctx, q, "list policies", selectPolicies+w.String()+" ORDER BY id", w.args...))
 }
 
-// DoubtTier returns a warning of a tier that neither the config nor the database has; "" is none, and no tier. A nil
-// config counts as not at hand: it may have the tier.
-func (s *Store) DoubtTier(ctx context.Context, config *policy.Plan, tier string) (string, error) {
+// TierWarning returns a warning if neither the config nor the database has a tier, else "". A nil config is unknown: it
+// may have the tier. An empty tier needs no warning.
+func (s *Store) TierWarning(ctx context.Context, config *policy.Plan, tier string) (string, error) {
 	if tier == "" {
 		return "", nil
 	}
@@ -104,12 +104,12 @@ func (s *Store) DoubtTier(ctx context.Context, config *policy.Plan, tier string)
 	if has || err != nil {
 		return "", fail("find tier "+tier, err)
 	}
-	return noTier(config, tier, "the default tier applies"), nil
+	return missingTier(config, tier, "the default tier applies"), nil
 }
 
-// DoubtPolicy returns a warning of the name of a policy that neither the config nor the database has; "" is none, and
-// no name. A nil config counts as not at hand: it may have the policy.
-func (s *Store) DoubtPolicy(ctx context.Context, config *policy.Plan, name string) (string, error) {
+// PolicyWarning returns a warning if neither the config nor the database has a policy of a name, else "". A nil config
+// is unknown: it may have the policy. An empty name needs no warning.
+func (s *Store) PolicyWarning(ctx context.Context, config *policy.Plan, name string) (string, error) {
 	isNamed := func(p *policy.Policy) bool { return p.Name == name }
 	if name == "" || config != nil && slices.ContainsFunc(config.Policies(), isNamed) {
 		return "", nil
@@ -126,16 +126,16 @@ func (s *Store) DoubtPolicy(ctx context.Context, config *policy.Plan, name strin
 		"this changes nothing until there is one", name), nil
 }
 
-func noTier(config *policy.Plan, tier, consequence string) string {
+func missingTier(config *policy.Plan, tier, consequence string) string {
 	if config == nil {
 		return fmt.Sprintf("the database has no tier %q: unless the plugin's config has it, %s", tier, consequence)
 	}
 	return fmt.Sprintf("no tier is named %q, in the plugin's config or in the database: %s", tier, consequence)
 }
 
-// hasTier reports whether the config or the database has a tier: as a row of its own, or by an active policy. A written
-// policy that must be new does not count.
-func hasTier(ctx context.Context, q query, config *policy.Plan, tier string, written Policy) (bool, error) {
+// hasTier reports whether the config or the database has a tier: as a row, or in an active policy. A written policy
+// that must be new does not count.
+func hasTier(ctx context.Context, q querier, config *policy.Plan, tier string, written Policy) (bool, error) {
 	if config != nil && slices.Contains(config.Tiers(), tier) {
 		return true, nil
 	}

@@ -10,20 +10,22 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-// work is something that a role does through a store.
+// work is a task of a role.
 type work struct {
 	what string
 	do   func(ctx context.Context, s *pgstore.Store) error
 }
 
-// only keeps the error of a call that returns more.
+// only and only2 return the error of a call with more results.
 func only(_ any, err error) error     { return err }
 func only2(_, _ any, err error) error { return err }
+
+// later returns a ban that expires after a time.
 func later(after time.Duration) pgstore.Override {
 	return pgstore.Override{Kind: "ban", Tenant: "acme", ExpiresAt: time.Now().Add(after)}
 }
 
-// writing is what operators and the REST API do alike.
+// writing lists the tasks of operators and of the REST API.
 var writing = []work{
 	{"put a tier", func(ctx context.Context, s *pgstore.Store) error {
 		return only2(s.PutTier(ctx, ann, pgstore.Tier{Name: "gold"}))
@@ -52,24 +54,28 @@ var writing = []work{
 	{"forget a node", func(ctx context.Context, s *pgstore.Store) error {
 		_, err := s.ForgetNode(ctx, ann, "edge-1")
 		if errors.As(err, new(*pgstore.NotFoundError)) {
-			return nil // it may, and there is none
+			return nil // it has the right, and there is no such node
 		}
 		return err
 	}},
 	{"list policies by endpoint", func(ctx context.Context, s *pgstore.Store) error {
 		return only(s.Policies(ctx, pgstore.PolicyFilter{Endpoint: "GET /records/{id}"}))
 	}},
-	{"read the audit", func(ctx context.Context, s *pgstore.Store) error { return only2(s.Audit(ctx, pgstore.AuditFilter{})) }},
+	{"read the audit", func(ctx context.Context, s *pgstore.Store) error {
+		return only2(s.Audit(ctx, pgstore.AuditFilter{}))
+	}},
 	{"read the fleet", func(ctx context.Context, s *pgstore.Store) error { return only(s.Fleet(ctx, time.Minute)) }},
 	{"read the history", func(ctx context.Context, s *pgstore.Store) error {
 		return only(s.OverrideHistory(ctx, pgstore.OverrideFilter{}))
 	}},
-	{"list tokens", func(ctx context.Context, s *pgstore.Store) error { return only(s.Tokens(ctx, pgstore.TokenFilter{})) }},
+	{"list tokens", func(ctx context.Context, s *pgstore.Store) error {
+		return only(s.Tokens(ctx, pgstore.TokenFilter{}))
+	}},
 }
 
 var works = map[string][]work{
 	pgtest.Operator: append(writing[:len(writing):len(writing)],
-		work{"make and revoke a token", func(ctx context.Context, s *pgstore.Store) error {
+		work{"create and revoke a token", func(ctx context.Context, s *pgstore.Store) error {
 			_, _, err := s.CreateToken(ctx, ann, pgstore.NewToken{Name: "ci", Role: pgstore.RoleAdmin})
 			if err == nil {
 				_, err = s.RevokeToken(ctx, ann, "ci")
@@ -86,7 +92,7 @@ var works = map[string][]work{
 		work{"act once", func(ctx context.Context, s *pgstore.Store) error {
 			return s.Do(ctx, once("a", "a request"), pgstore.Action{Operation: "reset"}, new(string), done)
 		}},
-		work{"note the use of a token", func(ctx context.Context, s *pgstore.Store) error {
+		work{"record the use of a token", func(ctx context.Context, s *pgstore.Store) error {
 			return s.Used(ctx, map[int64]time.Duration{1: time.Second})
 		}},
 		work{"report and leave as a node", func(ctx context.Context, s *pgstore.Store) error {
@@ -109,10 +115,11 @@ var works = map[string][]work{
 	},
 }
 
-func TestEachRoleDoesItsWorkWithTheGrantsOfTheReadme(t *testing.T) {
+func TestTheGrantsOfTheReadmeSufficeForEachRole(t *testing.T) {
 	server := pgtest.Granted(t)
 	root := pgstore.New(pgtest.Pool(t, server.DSN("ratelimit")))
-	if _, _, err := root.CreateToken(t.Context(), ann, pgstore.NewToken{Name: "first", Role: pgstore.RoleViewer}); err != nil {
+	if _, _, err := root.CreateToken(t.Context(), ann, pgstore.NewToken{Name: "first",
+		Role: pgstore.RoleViewer}); err != nil {
 		t.Fatal(err)
 	}
 	for role, list := range works {
@@ -125,7 +132,7 @@ func TestEachRoleDoesItsWorkWithTheGrantsOfTheReadme(t *testing.T) {
 	}
 }
 
-func TestAKeeperAloneMovesWhatHasExpiredAndDropsWhatIsOld(t *testing.T) {
+func TestTheRightsOfAKeeperSufficeToTidy(t *testing.T) {
 	server := pgtest.Granted(t)
 	pool := pgtest.Pool(t, server.DSN("ratelimit"))
 	root := pgstore.New(pool)

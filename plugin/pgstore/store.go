@@ -1,13 +1,13 @@
 // Package pgstore is the control plane's repository: tiers, tenants, policies, overrides, the audit, the nodes' reports
 // and the tokens of the REST API, kept in Postgres. The operator's program and the REST API write through it.
 //
-// Every write is one transaction that carries who and why ([Change]), takes one version, and is told to the listening
-// nodes with its commit. Writes queue, so what one of them has read stays true until it commits. Optimistic concurrency
-// is by the revision of a row: a write that names a revision that is no more, or [Absent] or [Present] where that is
-// not so, is a [ConflictError]. A write that carries an [Idempotency] happens once, however often it is sent.
+// Every write is one transaction that records its actor and reason ([Change]) and takes one version. Its commit
+// notifies the nodes. Writes run one after the other, so what a write has read stays true until it commits. A write may
+// name the revision of the row that it was made from, or [Absent] or [Present]. If the row has another revision,
+// the write returns a [ConflictError]. A write with an [Idempotency] happens once, however often it is sent.
 //
-// What a row may hold is for the constraints of package migrations to say; this package puts their errors into words
-// ([InvalidError]). How nodes load rows is package policysync's, what rows mean for a request is package policy's.
+// The constraints of package migrations define which values a row may have. This package turns their errors into
+// [InvalidError]. Package policysync loads the rows into nodes, and package policy compiles them.
 package pgstore
 
 import (
@@ -23,27 +23,26 @@ import (
 
 // Store reads and writes the rows. It is safe for concurrent use. The zero value is not usable.
 type Store struct {
-	pool  *pgxpool.Pool
-	turns chan struct{} // one for each write that may wait for its turn in the database
-
-	actions chan struct{} // one for each action under an Idempotency that may be done at a time
-	looks   *looks
+	pool    *pgxpool.Pool
+	writes  chan struct{} // bounds the writes that hold a connection, most of which wait for the lock of writes
+	actions chan struct{} // bounds the actions under an Idempotency that run at a time
+	fleets  *fleetReader
 }
 
-// New is a store on a pool, which the caller keeps and closes. The database is migrated. Writes take at most half of
-// the connections: they queue, perhaps behind somebody who is slow, and reads go on meanwhile. Actions under an
-// Idempotency take at most a quarter beside, each while it is done; for these the pool has at least two.
+// New returns a store on a pool, which the caller closes. The database must be migrated. Writes take at most half of
+// the connections, so reads go on while writes wait for a slow one. Actions under an Idempotency take at most another
+// quarter, each while it runs; they need a pool of at least two connections.
 func New(pool *pgxpool.Pool) *Store {
 	most := pool.Config().MaxConns
 	return &Store{
 		pool:    pool,
-		turns:   make(chan struct{}, max(1, most/2)),
+		writes:  make(chan struct{}, max(1, most/2)),
 		actions: make(chan struct{}, max(1, most/4)),
-		looks:   newLooks(),
+		fleets:  newFleetReader(),
 	}
 }
 
-// Change is who writes, and why. Both are told in the audit and must not be blank.
+// Change names who makes a write, and why. The audit records both; neither may be blank.
 type Change struct {
 	Actor  string
 	Reason string
@@ -61,9 +60,9 @@ func (c Change) check() error {
 	return nil
 }
 
-// write runs do in one transaction for c, after all writes that were there before. It returns what do does, and the
-// version in which that is in force: the one that do made, or the last one when it changed nothing. A replay by
-// c.Idempotency returns what the first write did, and does not run do.
+// write runs do in one transaction for c, after all earlier writes. It returns the result of do and the version in
+// which that is in force: the one that do made, or the last one if do changed nothing. A replay by c.Idempotency
+// returns the result of the first write, and does not run do.
 func write[T any](
 	ctx context.Context,
 	s *Store,
@@ -76,14 +75,14 @@ func write[T any](
 		return none, 0, err
 	}
 	select {
-	case s.turns <- struct{}{}:
-		defer func() { <-s.turns }()
+	case s.writes <- struct{}{}:
+		defer func() { <-s.writes }()
 	case <-ctx.Done():
 		return none, 0, fail(doing, ctx.Err())
 	}
 	replayed, committing := false, false
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		err := enter(ctx, tx, c)
+		err := beginWrite(ctx, tx, c)
 		if err == nil {
 			replayed, err = c.Idempotency.replay(ctx, tx, &done, &version)
 		}
@@ -112,35 +111,30 @@ func write[T any](
 	return done, version, nil
 }
 
-// nothing is what a write returns that has only a version to tell.
-type nothing struct{}
+// noResult is the result of a write that returns only a version.
+type noResult struct{}
 
-// turn waits until no other transaction writes, and keeps others from it until the end of this one. It changes nothing:
-// the trigger of the table takes the turn, so every writer may wait for it, and needs no right of its own for
-// that.
-const turn = `DELETE FROM rate_limiter.overrides WHERE false`
+// lockWrites takes the lock of writes until the end of the transaction. It changes no row: the trigger of the table
+// takes the lock, so every role that may write can take it.
+const lockWrites = `DELETE FROM rate_limiter.overrides WHERE false`
 
-// enter tells the transaction who writes and why, and waits for the turn to write.
-func enter(ctx context.Context, tx pgx.Tx, c Change) error {
-	_, err := tx.Exec(
-		ctx,
-		`SELECT set_config('rate_limiter.actor', $1, true), set_config('rate_limiter.reason', $2, true)`,
-		c.Actor,
-		c.Reason,
-	)
+// beginWrite sets the actor and the reason of the transaction, and waits for the lock of writes.
+func beginWrite(ctx context.Context, tx pgx.Tx, c Change) error {
+	_, err := tx.Exec(ctx,
+		`SELECT set_config('rate_limiter.actor', $1, true), set_config('rate_limiter.reason', $2, true)`, c.Actor, c.Reason)
 	if err == nil {
-		_, err = tx.Exec(ctx, turn)
+		_, err = tx.Exec(ctx, lockWrites)
 	}
 	return err
 }
 
-// query is what the pool and a transaction have in common.
-type query interface {
+// querier is the pool or a transaction.
+type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// collect reads all rows of a query into structs, column by column of the same name.
-func collect[T any](ctx context.Context, q query, sql string, args ...any) ([]T, error) {
+// collect reads all rows of a query into structs, each column into the field of its name.
+func collect[T any](ctx context.Context, q querier, sql string, args ...any) ([]T, error) {
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, err
@@ -148,9 +142,9 @@ func collect[T any](ctx context.Context, q query, sql string, args ...any) ([]T,
 	return pgx.CollectRows(rows, pgx.RowToStructByName[T])
 }
 
-// each yields the rows of a query one after another, so that a list of any length takes the memory of one row. An error
-// ends it, wrapped with what was being done. It holds a connection until it ends.
-func each[T any](ctx context.Context, q query, doing, sql string, args ...any) iter.Seq2[T, error] {
+// each yields the rows of a query one after another, so a list of any length takes the memory of one row. An error ends
+// it, wrapped with the operation. It holds a connection until it ends.
+func each[T any](ctx context.Context, q querier, doing, sql string, args ...any) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
 		rows, err := q.Query(ctx, sql, args...)
@@ -177,7 +171,7 @@ func each[T any](ctx context.Context, q query, doing, sql string, args ...any) i
 
 // all returns the rows of a sequence, or its error.
 func all[T any](rows iter.Seq2[T, error]) ([]T, error) {
-	list := []T{} // which JSON shows as [], not as null
+	list := []T{} // encoded as [], not as null
 	for row, err := range rows {
 		if err != nil {
 			return nil, err
@@ -187,8 +181,8 @@ func all[T any](rows iter.Seq2[T, error]) ([]T, error) {
 	return list, nil
 }
 
-// one reads the one row of a query; without it, it is a NotFoundError.
-func one[T any](ctx context.Context, q query, what, sql string, args ...any) (T, error) {
+// one reads the row of a query, or returns a NotFoundError.
+func one[T any](ctx context.Context, q querier, what, sql string, args ...any) (T, error) {
 	rows, err := collect[T](ctx, q, sql, args...)
 	if len(rows) == 0 {
 		var none T
@@ -205,7 +199,7 @@ func isMissing(err error) bool {
 	return errors.As(err, &missing)
 }
 
-// deleteOne runs a statement that deletes one row; without it, it is a NotFoundError.
+// deleteOne runs a statement that deletes one row, or returns a NotFoundError if there was no row.
 func deleteOne(ctx context.Context, tx pgx.Tx, what, sql string, args ...any) error {
 	done, err := tx.Exec(ctx, sql, args...)
 	if err == nil && done.RowsAffected() == 0 {
@@ -220,20 +214,20 @@ type where struct {
 	args       []any
 }
 
-// add adds a condition with one argument, which stands in it as %s.
+// add adds a condition with one argument in the place of %s.
 func (w *where) add(condition string, arg any) {
 	w.args = append(w.args, arg)
 	w.conditions = append(w.conditions, fmt.Sprintf(condition, fmt.Sprint("$", len(w.args))))
 }
 
-// equal asks for a column to have a value, if there is one.
+// equal adds the condition that a column has a value, unless the value is empty.
 func (w *where) equal(column, value string) {
 	if value != "" {
 		w.add(column+" = %s", value)
 	}
 }
 
-// endpoint asks for a pattern, whatever its parameters are called, if there is one.
+// endpoint adds the condition that the endpoint is a pattern, whatever its parameters are called, unless it is empty.
 func (w *where) endpoint(pattern string) {
 	if pattern != "" {
 		w.add("rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint(%s)", pattern)
@@ -247,8 +241,8 @@ func (w *where) String() string {
 	return " WHERE " + strings.Join(w.conditions, " AND ")
 }
 
-// most is the end of a query that returns at most so many rows; 0: all.
-func most(rows int) string {
+// limitTo returns the end of a query that returns at most so many rows; 0: all.
+func limitTo(rows int) string {
 	if rows <= 0 {
 		return ""
 	}

@@ -13,19 +13,20 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// ann changes things for a reason.
+// ann is a change with an actor and a reason.
 var ann = pgstore.Change{Actor: "ann", Reason: "more traffic"}
 
-// open is a store on a database of its own, and the database.
+// open returns a store on a new database, and a pool of that database.
 func open(t *testing.T) (*pgstore.Store, *pgxpool.Pool) {
 	t.Helper()
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	return pgstore.New(pool), pool
 }
 
-// daily is a policy that is accepted.
+// daily returns a valid policy.
 func daily() pgstore.Policy {
-	return pgstore.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "daily", Scope: "tenant", Limit: 1000, WindowSize: 86400}}}
+	return pgstore.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "daily", Scope: "tenant",
+		Limit: 1000, WindowSize: 86400}}}
 }
 
 func put(t *testing.T, s *pgstore.Store, p pgstore.Policy) (pgstore.Policy, int64) {
@@ -37,12 +38,12 @@ func put(t *testing.T, s *pgstore.Store, p pgstore.Policy) (pgstore.Policy, int6
 	return written, version
 }
 
-// wantInvalid checks that an error is about a field.
+// wantInvalid checks that an error is an InvalidError of a field.
 func wantInvalid(t *testing.T, what string, err error, field string) {
 	t.Helper()
 	invalid := new(pgstore.InvalidError)
 	if !errors.As(err, &invalid) || invalid.Field != field || invalid.Problem == "" {
-		t.Errorf("%s: %v, want field %s refused", what, err, field)
+		t.Errorf("%s: %v, want an InvalidError of field %s", what, err, field)
 	}
 }
 

@@ -10,15 +10,15 @@ import (
 
 const timeZoneProblem = "must be the IANA name of a time zone, such as Europe/Berlin, or left out for UTC"
 
-// Tenant is what is known of one organisation beside its policies and overrides.
+// Tenant holds the settings of one tenant, besides its policies and overrides.
 type Tenant struct {
 	ID       string `json:"id"`
-	Tier     string `json:"tier,omitempty"`      // "": as the request's identity says
+	Tier     string `json:"tier,omitempty"`      // "": from the identity of the request
 	TimeZone string `json:"time_zone,omitempty"` // IANA name, for windows of the calendar; "": UTC
 	Revision int64  `json:"revision,omitempty"`  // as in Policy
 }
 
-// Tier is a plan that tenants can be on. The plugin's config may know more of them.
+// Tier is a plan of tenants. The plugin's config may have others.
 type Tier struct {
 	Name        string `json:"name"`
 	Description string `json:"description,omitempty"`
@@ -33,11 +33,11 @@ const (
 // TenantFilter selects tenants. The zero value selects all.
 type TenantFilter struct {
 	Tier  string
-	After string // only tenants with a larger ID, in the order of bytes: where the last page ended
+	After string // only tenants with a larger ID, in the order of bytes: the last one of the page before
 	Max   int    // at most so many; 0: all
 }
 
-// Tenants are the tenants that a filter selects, in the order of their IDs.
+// Tenants returns the tenants that a filter selects, in the order of their IDs.
 func (s *Store) Tenants(ctx context.Context, f TenantFilter) ([]Tenant, error) {
 	return all(s.EachTenant(ctx, f))
 }
@@ -53,63 +53,55 @@ func (s *Store) EachTenant(ctx context.Context, f TenantFilter) iter.Seq2[Tenant
 		ctx,
 		s.pool,
 		"list tenants",
-		selectTenants+w.String()+` ORDER BY id COLLATE "C"`+most(f.Max),
+		selectTenants+w.String()+` ORDER BY id COLLATE "C"`+limitTo(f.Max),
 		w.args...)
 }
 
-// Tenant is one tenant, or a NotFoundError: nothing was set for it.
+// Tenant returns one tenant, or a NotFoundError if nothing was set for it.
 func (s *Store) Tenant(ctx context.Context, id string) (Tenant, error) {
 	t, err := tenants.find(ctx, s.pool, id)
 	return t, fail("read tenant "+id, err)
 }
 
-// SetTenant sets the tier and the time zone of a tenant, known or new. It returns the row as it is then, and the
+// SetTenant sets the tier and the time zone of an existing or new tenant. It returns the row after the write, and the
 // version in which it is in force.
 func (s *Store) SetTenant(ctx context.Context, c Change, t Tenant) (Tenant, int64, error) {
 	if location, err := time.LoadLocation(t.TimeZone); err != nil || location == time.Local {
 		return Tenant{}, 0, &InvalidError{What: "tenant " + t.ID, Field: "time_zone", Problem: timeZoneProblem}
 	}
-	return tenants.put(
-		ctx,
-		s,
-		c,
-		t.ID,
-		t.Revision,
-		`INSERT INTO rate_limiter.tenants (id, tier, time_zone) VALUES ($1, $2, $3)
-		ON CONFLICT (id) DO UPDATE SET tier = excluded.tier, time_zone = excluded.time_zone`,
-		t.ID,
-		t.Tier,
-		t.TimeZone,
-	)
+	return tenants.put(ctx, s, c, t.ID, t.Revision, `INSERT INTO rate_limiter.tenants (id, tier, time_zone)
+		VALUES ($1, $2, $3)
+		ON CONFLICT (id) DO UPDATE SET tier = excluded.tier, time_zone = excluded.time_zone`, t.ID, t.Tier, t.TimeZone)
 }
 
-// DeleteTenant forgets the tier and the time zone of a tenant, or is a NotFoundError. Its policies and overrides stay.
+// DeleteTenant deletes the tier and the time zone of a tenant, or returns a NotFoundError. Its policies and overrides
+// stay.
 func (s *Store) DeleteTenant(ctx context.Context, c Change, id string, revision int64) (int64, error) {
 	return tenants.delete(ctx, s, c, id, revision)
 }
 
-// Tiers are all tiers, by name.
+// Tiers returns all tiers, by name.
 func (s *Store) Tiers(ctx context.Context) ([]Tier, error) {
 	list, err := collect[Tier](ctx, s.pool, selectTiers+` ORDER BY name COLLATE "C"`)
 	return list, fail("list tiers", err)
 }
 
-// PutTier writes a tier, known or new. It returns the row as it is then, and the version in which it is in force.
+// PutTier writes an existing or new tier. It returns the row after the write, and the version in which it is in force.
 func (s *Store) PutTier(ctx context.Context, c Change, t Tier) (Tier, int64, error) {
 	return tiers.put(ctx, s, c, t.Name, t.Revision, `INSERT INTO rate_limiter.tiers (name, description) VALUES ($1, $2)
 		ON CONFLICT (name) DO UPDATE SET description = excluded.description`, t.Name, t.Description)
 }
 
-// DeleteTier deletes a tier, or is a NotFoundError. Tenants and policies that name it stay.
+// DeleteTier deletes a tier, or returns a NotFoundError. Tenants and policies that name it stay.
 func (s *Store) DeleteTier(ctx context.Context, c Change, name string, revision int64) (int64, error) {
 	return tiers.delete(ctx, s, c, name, revision)
 }
 
-// table is a table whose rows are known by one text.
+// table describes a table whose key is one text.
 type table[T interface{ revision() int64 }] struct {
-	row                string // what one is called
-	putting            string // what writing one is called
-	selects, from, key string // its columns, its name, and that of the column with the text
+	row                string // one row in words
+	putVerb            string // names a write in errors
+	selects, from, key string // the SELECT of its columns, its name, and the name of the column with the key
 }
 
 var (
@@ -117,11 +109,11 @@ var (
 	tiers   = table[Tier]{"tier", "put", selectTiers, "rate_limiter.tiers", "name"}
 )
 
-func (t table[T]) find(ctx context.Context, q query, key string) (T, error) {
+func (t table[T]) find(ctx context.Context, q querier, key string) (T, error) {
 	return one[T](ctx, q, t.row+" "+key, t.selects+" WHERE "+t.key+" = $1", key)
 }
 
-// put runs a statement that writes one row, from a revision of it. It returns the row as it is then, and the version in
+// put runs a statement that writes one row made from a revision. It returns the row after the write, and the version in
 // which it is in force.
 func (t table[T]) put(
 	ctx context.Context,
@@ -132,7 +124,7 @@ func (t table[T]) put(
 	sql string,
 	args ...any,
 ) (T, int64, error) {
-	return write(ctx, s, t.putting+" "+t.row+" "+key, c, func(tx pgx.Tx) (T, error) {
+	return write(ctx, s, t.putVerb+" "+t.row+" "+key, c, func(tx pgx.Tx) (T, error) {
 		err := t.check(ctx, tx, key, revision)
 		if err == nil {
 			_, err = tx.Exec(ctx, sql, args...)
@@ -146,12 +138,12 @@ func (t table[T]) put(
 }
 
 func (t table[T]) delete(ctx context.Context, s *Store, c Change, key string, revision int64) (int64, error) {
-	_, version, err := write(ctx, s, "delete "+t.row+" "+key, c, func(tx pgx.Tx) (nothing, error) {
+	_, version, err := write(ctx, s, "delete "+t.row+" "+key, c, func(tx pgx.Tx) (noResult, error) {
 		err := t.check(ctx, tx, key, revision)
 		if err == nil {
 			err = deleteOne(ctx, tx, t.row+" "+key, "DELETE FROM "+t.from+" WHERE "+t.key+" = $1", key)
 		}
-		return nothing{}, err
+		return noResult{}, err
 	})
 	return version, err
 }
@@ -159,7 +151,7 @@ func (t table[T]) delete(ctx context.Context, s *Store, c Change, key string, re
 func (t Tenant) revision() int64 { return t.Revision }
 func (t Tier) revision() int64   { return t.Revision }
 
-// check denies a write that was made from another revision of a row than the current one.
+// check returns an error if a write was made from another revision of a row than the current one.
 func (t table[T]) check(ctx context.Context, tx pgx.Tx, key string, wanted int64) error {
 	if wanted == AnyRevision {
 		return nil

@@ -8,7 +8,8 @@ import (
 
 func TestTenantIsSetReadListedAndDeleted(t *testing.T) {
 	s, _ := open(t)
-	for _, tenant := range []pgstore.Tenant{{ID: "acme", Tier: "gold", TimeZone: "Europe/Berlin"}, {ID: "Beta", Tier: "gold"}, {ID: "corp"}} {
+	for _, tenant := range []pgstore.Tenant{{ID: "acme", Tier: "gold", TimeZone: "Europe/Berlin"},
+		{ID: "Beta", Tier: "gold"}, {ID: "corp"}} {
 		written, _, err := s.SetTenant(t.Context(), ann, tenant)
 		if tenant.Revision = 1; err != nil || written != tenant {
 			t.Errorf("set %+v: %+v (%v)", tenant, written, err)
@@ -32,8 +33,9 @@ func TestTenantIsSetReadListedAndDeleted(t *testing.T) {
 
 func TestTenantIsNotSetFromAnotherRevision(t *testing.T) {
 	s, _ := open(t)
-	for range 2 { // the second changes nothing
-		if _, version, err := s.SetTenant(t.Context(), ann, pgstore.Tenant{ID: "acme", Tier: "gold"}); err != nil || version != 1 {
+	for range 2 { // the second write changes nothing
+		if _, version, err := s.SetTenant(t.Context(), ann, pgstore.Tenant{ID: "acme", Tier: "gold"}); err != nil ||
+			version != 1 {
 			t.Fatalf("version %d (%v), want 1", version, err)
 		}
 	}
@@ -45,7 +47,7 @@ func TestTenantIsNotSetFromAnotherRevision(t *testing.T) {
 	wantConflict(t, "from revision 1 again", err)
 }
 
-func TestRefusedTenantNamesItsField(t *testing.T) {
+func TestErrorOfAnInvalidTenantNamesTheField(t *testing.T) {
 	s, _ := open(t)
 	for field, tenant := range map[string]pgstore.Tenant{
 		"id":        {},
@@ -60,7 +62,8 @@ func TestRefusedTenantNamesItsField(t *testing.T) {
 
 func TestTierIsPutListedAndDeleted(t *testing.T) {
 	s, _ := open(t)
-	for _, tier := range []pgstore.Tier{{Name: "silver"}, {Name: "gold"}, {Name: "gold", Description: "for the rich", Revision: 1}} {
+	for _, tier := range []pgstore.Tier{{Name: "silver"}, {Name: "gold"},
+		{Name: "gold", Description: "large customers", Revision: 1}} {
 		if _, _, err := s.PutTier(t.Context(), ann, tier); err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +71,8 @@ func TestTierIsPutListedAndDeleted(t *testing.T) {
 	_, _, err := s.PutTier(t.Context(), ann, pgstore.Tier{Name: "gold", Revision: 1})
 	wantConflict(t, "put from revision 1 again", err)
 	tiers, err := s.Tiers(t.Context())
-	if want := (pgstore.Tier{Name: "gold", Description: "for the rich", Revision: 2}); err != nil || len(tiers) != 2 || tiers[0] != want {
+	if want := (pgstore.Tier{Name: "gold", Description: "large customers", Revision: 2}); err != nil ||
+		len(tiers) != 2 || tiers[0] != want {
 		t.Errorf("the tiers are %v (%v), want gold first: %v", tiers, err, want)
 	}
 	if _, err := s.DeleteTier(t.Context(), ann, "gold", 2); err != nil {

@@ -8,43 +8,43 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Retention is how long what is over stays.
+// Retention holds the times for which rows without an effect stay.
 type Retention struct {
 	Overrides time.Duration // an expired override, before it moves to the history
-	Changes   time.Duration // the keys that a version changed; a node that was away for longer loads everything
+	Changes   time.Duration // the keys that a version changed; a node that was away for longer loads all rows
 	Nodes     time.Duration // the last report of a node that is silent
 }
 
-// Tidied is what Tidy has done.
+// Tidied reports what Tidy has done.
 type Tidied struct {
-	Leader    bool  `json:"leader"` // false: another process is at it, and nothing was done here
+	Leader    bool  `json:"leader"` // false: another process tidies, and this one did nothing
 	Overrides int64 `json:"overrides"`
 	Changes   int64 `json:"changes"`
 	Nodes     int64 `json:"nodes"`
 	Keys      int64 `json:"keys"` // of an Idempotency, after KeysKept
-	Left      int64 `json:"left"` // rows that are due and still there, because Tidy was ended or another process took over
+	Left      int64 `json:"left"` // rows that are still due, because Tidy was ended or another process took over
 }
 
 const (
-	// tidier is the advisory lock of the database that is held for each batch: of many processes one tidies at a time.
-	tidier = 0x726c_7469_6479
-	// TidyBatch is how many rows of a table one transaction of Tidy takes. Writers wait for it, so it is short.
+	// tidyLock is the number of an advisory lock, which each batch holds: one process tidies at a time.
+	tidyLock = 0x726c_7469_6479
+	// TidyBatch is the number of rows of a table in one transaction of Tidy. Writers wait for it, so it is small.
 	TidyBatch = 1_000
-	// countTime bounds counting what is left by a Tidy that was ended.
+	// countTime bounds counting the rows that are due after a Tidy that was ended.
 	countTime = 5 * time.Second
 )
 
-// tidying is the change that moves expired overrides.
-var tidying = Change{Actor: "retention", Reason: "expired"}
+// tidyChange is the change that moves expired overrides.
+var tidyChange = Change{Actor: "retention", Reason: "expired"}
 
-// Tidy moves expired overrides to the history and drops what is older than its retention, batch by batch until nothing
-// is left or ctx ends. All processes may call it from time to time. Beside an error it returns what was done before.
+// Tidy moves expired overrides to the history and drops rows older than their retention, batch by batch until none is
+// due or ctx ends. Every process may call it from time to time. With an error it also returns what was done before.
 func (s *Store) Tidy(ctx context.Context, keep Retention) (Tidied, error) {
 	return s.TidyInBatches(ctx, keep, TidyBatch, func(Tidied) {})
 }
 
-// TidyInBatches tidies as Tidy does, in batches of so many rows of a table. It calls progress with what was done so far
-// after each batch that others follow.
+// TidyInBatches tidies as Tidy does, in batches of so many rows of a table. It calls progress with the sum so far after
+// each full batch.
 func (s *Store) TidyInBatches(ctx context.Context, keep Retention, rows int64, progress func(Tidied)) (Tidied, error) {
 	var done Tidied
 	for {
@@ -72,11 +72,11 @@ func (s *Store) TidyInBatches(ctx context.Context, keep Retention, rows int64, p
 func (s *Store) tidyBatch(ctx context.Context, keep Retention, rows int64) (Tidied, error) {
 	var done Tidied
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, int64(tidier)).Scan(&done.Leader)
+		err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, int64(tidyLock)).Scan(&done.Leader)
 		if err != nil || !done.Leader {
 			return err
 		}
-		if err := enter(ctx, tx, tidying); err != nil {
+		if err := beginWrite(ctx, tx, tidyChange); err != nil {
 			return err
 		}
 		for _, step := range []struct {
@@ -84,10 +84,10 @@ func (s *Store) tidyBatch(ctx context.Context, keep Retention, rows int64) (Tidi
 			after time.Duration
 			count *int64
 		}{
-			{retire, keep.Overrides, &done.Overrides},
-			{prune, keep.Changes, &done.Changes},
-			{forget, keep.Nodes, &done.Nodes},
-			{forgetAnswers, KeysKept, &done.Keys},
+			{moveOverrides, keep.Overrides, &done.Overrides},
+			{deleteChanges, keep.Changes, &done.Changes},
+			{deleteNodes, keep.Nodes, &done.Nodes},
+			{deleteAnswers, KeysKept, &done.Keys},
 		} {
 			if err := tx.QueryRow(ctx, step.sql, step.after, rows).Scan(step.count); err != nil {
 				return err
@@ -108,34 +108,34 @@ func (s *Store) due(ctx context.Context, keep Retention) (left int64, err error)
 }
 
 const (
-	retire = `WITH gone AS (
+	moveOverrides = `WITH deleted AS (
 			DELETE FROM rate_limiter.overrides WHERE id IN (
 				SELECT id FROM rate_limiter.overrides WHERE expires_at < clock_timestamp() - $1::interval
 				ORDER BY expires_at LIMIT $2)
 			RETURNING 1
-		) SELECT count(*) FROM gone`
+		) SELECT count(*) FROM deleted`
 
-	// A version goes as a whole, and with all before it.
-	prune = `WITH last AS (
+	// deleteChanges deletes the changes of whole versions, with all earlier ones.
+	deleteChanges = `WITH last AS (
 			SELECT max(version) AS version FROM (
 				SELECT version FROM rate_limiter.changes WHERE at < clock_timestamp() - $1::interval ORDER BY at LIMIT $2) due
-		), gone AS (
+		), deleted AS (
 			DELETE FROM rate_limiter.changes c USING last WHERE c.version <= last.version RETURNING 1
-		), told AS (
+		), marked AS (
 			UPDATE rate_limiter.version v SET pruned = last.version FROM last WHERE last.version > v.pruned
-		) SELECT count(*) FROM gone`
+		) SELECT count(*) FROM deleted`
 
-	forget = `WITH gone AS (
+	deleteNodes = `WITH deleted AS (
 			DELETE FROM rate_limiter.nodes WHERE node IN (
 				SELECT node FROM rate_limiter.nodes WHERE reported_at < clock_timestamp() - $1::interval LIMIT $2)
 			RETURNING 1
-		) SELECT count(*) FROM gone`
+		) SELECT count(*) FROM deleted`
 
-	forgetAnswers = `WITH gone AS (
+	deleteAnswers = `WITH deleted AS (
 			DELETE FROM rate_limiter.answers WHERE ctid IN (
 				SELECT ctid FROM rate_limiter.answers WHERE at < clock_timestamp() - $1::interval ORDER BY at LIMIT $2)
 			RETURNING 1
-		) SELECT count(*) FROM gone`
+		) SELECT count(*) FROM deleted`
 
 	countDue = `SELECT (SELECT count(*) FROM rate_limiter.overrides WHERE expires_at < clock_timestamp() - $1::interval)
 		+ (SELECT count(*) FROM rate_limiter.changes WHERE at < clock_timestamp() - $2::interval)

@@ -13,11 +13,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Token is what lets a caller of the REST API in. Its secret is told once, when it is made; the database has a hash of
-// it.
+// Token authenticates a caller of the REST API. CreateToken returns its secret; the database stores only a hash.
 type Token struct {
 	ID         int64     `json:"id"`
-	Name       string    `json:"name"` // no two tokens that are not revoked have the same
+	Name       string    `json:"name"` // unique among tokens that are not revoked
 	Role       string    `json:"role"`
 	Org        string    `json:"org,omitempty"` // of a RoleTenant: the tenant's ID
 	CreatedAt  time.Time `json:"created_at"`
@@ -26,10 +25,10 @@ type Token struct {
 	LastUsedAt time.Time `json:"last_used_at,omitzero"` // within a minute; zero: never
 	RevokedAt  time.Time `json:"revoked_at,omitzero"`   // zero: it is not
 	RevokedBy  string    `json:"revoked_by,omitempty"`
-	State      string    `json:"state"` // by the database's clock, when it was read
+	State      string    `json:"state"` // by the database's clock, at the time of reading
 }
 
-// Roles of a token. What each may do is package control's.
+// Roles of a token. Package control defines their rights.
 const (
 	RoleAdmin  = "admin"
 	RoleViewer = "viewer"
@@ -43,7 +42,7 @@ const (
 	TokenRevoked = "revoked"
 )
 
-// NewToken is a token to be made.
+// NewToken describes a token to create.
 type NewToken struct {
 	Name      string
 	Role      string
@@ -51,18 +50,18 @@ type NewToken struct {
 	ExpiresAt time.Time // zero: never
 }
 
-// TokenFilter selects tokens. Each field that is not empty must be met; the zero value selects all.
+// TokenFilter selects tokens. Every field that is set must match; the zero value selects all.
 type TokenFilter struct {
 	Name, State string
 
-	After int64 // only tokens of a larger ID: where the last page ended
+	After int64 // only tokens with a larger ID: the last one of the page before
 	Max   int   // at most so many; 0: all
 }
 
 // TokenError reports a secret that authenticates no caller.
 type TokenError struct {
-	Name  string // the token's; "": the secret is no token's
-	State string // TokenExpired or TokenRevoked; "": the secret is no token's
+	Name  string // the token's; "": no token has the secret
+	State string // TokenExpired or TokenRevoked; "": no token has the secret
 }
 
 func (e *TokenError) Error() string {
@@ -73,15 +72,15 @@ func (e *TokenError) Error() string {
 }
 
 const (
-	secretPrefix = "rl_" // by which people, and scanners of code, recognise a secret
+	secretPrefix = "rl_" // identifies secrets for people and secret scanners
 	secretBytes  = 32
 	roleProblem  = "must be admin, viewer or tenant:{org}"
 )
 
-// secretText is the one spelling of a secret's bytes.
+// secretText encodes the bytes of a secret in exactly one way.
 var secretText = base64.RawURLEncoding.Strict()
 
-// RoleText is the role as people write it: admin, viewer or tenant:{org}.
+// RoleText returns the role in one text: admin, viewer or tenant:{org}.
 func (t Token) RoleText() string {
 	if t.Role == RoleTenant {
 		return t.Role + ":" + t.Org
@@ -89,7 +88,7 @@ func (t Token) RoleText() string {
 	return t.Role
 }
 
-// ParseRole reads a role as people write it. Anything but admin, viewer and tenant:{org} is an InvalidError.
+// ParseRole parses the text of a role. Anything but admin, viewer and tenant:{org} is an InvalidError.
 func ParseRole(text string) (role, org string, err error) {
 	role, org, named := strings.Cut(text, ":")
 	switch {
@@ -99,17 +98,18 @@ func ParseRole(text string) (role, org string, err error) {
 	return "", "", &InvalidError{Field: "role", Problem: roleProblem}
 }
 
-const selectTokens = `SELECT * FROM (SELECT id, name, role, org, created_at, created_by, coalesce(expires_at, '0001-01-01 00:00:00+00') AS expires_at,
+const selectTokens = `SELECT * FROM (SELECT id, name, role, org, created_at, created_by,
+		coalesce(expires_at, '0001-01-01 00:00:00+00') AS expires_at,
 		coalesce(last_used_at, '0001-01-01 00:00:00+00') AS last_used_at,
 		coalesce(revoked_at, '0001-01-01 00:00:00+00') AS revoked_at,
 		revoked_by, CASE WHEN revoked_at IS NOT NULL THEN 'revoked'
 			WHEN expires_at <= clock_timestamp() THEN 'expired' ELSE 'live' END AS state
 	FROM rate_limiter.tokens) t`
 
-// CreateToken makes a token. The secret is told here and never again. A name that a token has which is not revoked is a
-// ConflictError; one that has expired is revoked, to make room. The change is told in the audit and makes no version;
-// it is never a replay, which could not tell the secret. A name stays that of its role, and of its org, also after its
-// token was revoked: another role under it is a ConflictError.
+// CreateToken creates a token and returns its secret, which cannot be read again. It revokes an expired token of the
+// same name; a live one is a ConflictError. A name stays bound to its role and org, even after its token is revoked:
+// another role is a ConflictError. The audit records the change, which makes no version. c.Idempotency is ignored,
+// because a replay could not return the secret.
 func (s *Store) CreateToken(ctx context.Context, c Change, n NewToken) (secret string, t Token, err error) {
 	c.Idempotency = nil
 	random := make([]byte, secretBytes)
@@ -120,15 +120,8 @@ func (s *Store) CreateToken(ctx context.Context, c Change, n NewToken) (secret s
 		if _, err := tx.Exec(ctx, revokeToken+` AND expires_at <= clock_timestamp()`, n.Name); err != nil {
 			return Token{}, err
 		}
-		_, err := tx.Exec(
-			ctx,
-			`INSERT INTO rate_limiter.tokens (name, hash, role, org, expires_at) VALUES ($1, $2, $3, $4, $5)`,
-			n.Name,
-			hash[:],
-			n.Role,
-			n.Org,
-			orNull(n.ExpiresAt),
-		)
+		_, err := tx.Exec(ctx, `INSERT INTO rate_limiter.tokens (name, hash, role, org, expires_at)
+			VALUES ($1, $2, $3, $4, $5)`, n.Name, hash[:], n.Role, n.Org, orNull(n.ExpiresAt))
 		if err != nil {
 			return Token{}, err
 		}
@@ -143,8 +136,8 @@ func (s *Store) CreateToken(ctx context.Context, c Change, n NewToken) (secret s
 const revokeToken = `UPDATE rate_limiter.tokens SET revoked_at = clock_timestamp(), revoked_by = rate_limiter.actor()
 	WHERE name = $1 AND revoked_at IS NULL`
 
-// RevokeToken ends the token of a name and returns its row, or is a NotFoundError: there is none that is not revoked.
-// The row stays.
+// RevokeToken revokes the token of a name and returns its row, or a NotFoundError if it is revoked already. The row
+// stays.
 func (s *Store) RevokeToken(ctx context.Context, c Change, name string) (Token, error) {
 	t, _, err := write(ctx, s, "revoke token "+name, c, func(tx pgx.Tx) (Token, error) {
 		what := fmt.Sprintf("a live token %q", name)
@@ -157,7 +150,7 @@ func (s *Store) RevokeToken(ctx context.Context, c Change, name string) (Token, 
 	return t, err
 }
 
-// Tokens are the tokens that a filter selects, in the order of their IDs.
+// Tokens returns the tokens that a filter selects, in the order of their IDs.
 func (s *Store) Tokens(ctx context.Context, f TokenFilter) ([]Token, error) {
 	var w where
 	w.equal("name", f.Name)
@@ -165,11 +158,11 @@ func (s *Store) Tokens(ctx context.Context, f TokenFilter) ([]Token, error) {
 	if f.After > 0 {
 		w.add("id > %s", f.After)
 	}
-	list, err := collect[Token](ctx, s.pool, selectTokens+w.String()+" ORDER BY id"+most(f.Max), w.args...)
+	list, err := collect[Token](ctx, s.pool, selectTokens+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
 	return list, fail("list tokens", err)
 }
 
-// LiveTokens is how many tokens let somebody in.
+// LiveTokens returns the number of live tokens.
 func (s *Store) LiveTokens(ctx context.Context) (int, error) {
 	var live int
 	err := s.pool.QueryRow(ctx, `SELECT count(*) FROM rate_limiter.tokens
@@ -177,7 +170,7 @@ func (s *Store) LiveTokens(ctx context.Context) (int, error) {
 	return live, fail("count the tokens", err)
 }
 
-// Authenticate is the live token that a secret belongs to; without one it is a TokenError. It writes nothing: see Used.
+// Authenticate returns the live token of a secret, or a TokenError. It writes nothing; Used records the use.
 func (s *Store) Authenticate(ctx context.Context, secret string) (Token, error) {
 	if !IsSecret(secret) {
 		return Token{}, &TokenError{}
@@ -191,7 +184,7 @@ func (s *Store) Authenticate(ctx context.Context, secret string) (Token, error) 
 	rows, err := collect[row](ctx, s.pool, find, hash[:])
 	switch {
 	case err != nil:
-		return Token{}, fail("look a token up", err)
+		return Token{}, fail("look up a token", err)
 	case len(rows) == 0 || subtle.ConstantTimeCompare(rows[0].Hash, hash[:]) != 1:
 		return Token{}, &TokenError{}
 	case rows[0].State != TokenLive:
@@ -200,7 +193,7 @@ func (s *Store) Authenticate(ctx context.Context, secret string) (Token, error) 
 	return rows[0].Token, nil
 }
 
-// IsSecret reports whether a text can be a secret at all; if not, the database need not be asked.
+// IsSecret reports whether a text has the form of a secret. Other texts need no query.
 func IsSecret(text string) bool {
 	encoded, ok := strings.CutPrefix(text, secretPrefix)
 	if !ok || len(encoded) != secretText.EncodedLen(secretBytes) {
@@ -210,9 +203,9 @@ func IsSecret(text string) bool {
 	return err == nil
 }
 
-// Used notes when tokens were used last, each by its ID and how long ago that was; ages instead of instants make it
-// independent of the caller's clock. A token for which the last minute has been noted already, and one that somebody
-// else is writing just now, is passed over: so many processes may tell the same.
+// Used records the last use of tokens, by their IDs and the time since then. Ages instead of instants make it
+// independent of the caller's clock. It skips tokens with a use recorded less than a minute before, and those that
+// another process is writing, so many processes may record the same use.
 func (s *Store) Used(ctx context.Context, ago map[int64]time.Duration) error {
 	ids, ages := make([]int64, 0, len(ago)), make([]time.Duration, 0, len(ago))
 	for id, age := range ago {
@@ -225,10 +218,10 @@ func (s *Store) Used(ctx context.Context, ago map[int64]time.Duration) error {
 			WHERE t.last_used_at IS NULL OR used.at >= t.last_used_at + interval '1 minute'
 			FOR NO KEY UPDATE OF t SKIP LOCKED
 		) UPDATE rate_limiter.tokens t SET last_used_at = due.at FROM due WHERE t.id = due.id`, ids, ages)
-	return fail(fmt.Sprintf("note the use of %d tokens", len(ago)), err)
+	return fail(fmt.Sprintf("record the use of %d tokens", len(ago)), err)
 }
 
-// orNull is an instant for a column that is null when there is none.
+// orNull returns an instant for a column, or nil for the zero instant.
 func orNull(at time.Time) *time.Time {
 	if at.IsZero() {
 		return nil

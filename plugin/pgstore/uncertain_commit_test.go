@@ -16,7 +16,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-// wired is a store on a pool that was configured by edit.
+// wired returns a store on a pool whose config edit has changed.
 func wired(t *testing.T, dsn string, edit func(*pgxpool.Config)) *pgstore.Store {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(dsn)
@@ -32,11 +32,11 @@ func wired(t *testing.T, dsn string, edit func(*pgxpool.Config)) *pgstore.Store 
 	return pgstore.New(pool)
 }
 
-func TestWritersThatAwaitTheirTurnLeaveConnectionsToReaders(t *testing.T) {
+func TestWaitingWritersLeaveConnectionsToReaders(t *testing.T) {
 	const connections = 4
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	s := wired(t, pool.Config().ConnString(), func(c *pgxpool.Config) { c.MaxConns = connections })
-	busy, err := pool.Begin(t.Context()) // somebody who thinks in the middle of a transaction
+	busy, err := pool.Begin(t.Context()) // a writer with a long transaction
 	if err == nil {
 		_, err = busy.Exec(t.Context(), `SELECT rate_limiter.await_turn()`)
 	}
@@ -50,19 +50,19 @@ func TestWritersThatAwaitTheirTurnLeaveConnectionsToReaders(t *testing.T) {
 			return err
 		})
 	}
-	waiting(t, pool)
+	awaitBlocked(t, pool)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	if _, err := s.Policies(ctx, pgstore.PolicyFilter{}); err != nil {
-		t.Errorf("%v, want that writers who wait leave a connection to a reader", err)
+		t.Errorf("%v, want a connection for a reader while writers wait", err)
 	}
 	if err := errors.Join(busy.Rollback(t.Context()), writers.Wait()); err != nil {
 		t.Error(err)
 	}
 }
 
-// waiting returns when writers wait for their turn.
-func waiting(t *testing.T, pool *pgxpool.Pool) {
+// awaitBlocked returns once writers wait for the lock of writes.
+func awaitBlocked(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	for blocked := 0; blocked < 2; {
 		err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
@@ -73,7 +73,7 @@ func waiting(t *testing.T, pool *pgxpool.Pool) {
 	}
 }
 
-// severed is a connection that breaks once it has sent a COMMIT, when it is armed.
+// severed is a connection that breaks after it has sent a COMMIT, once it is armed.
 type severed struct {
 	net.Conn
 	armed *atomic.Bool
@@ -87,7 +87,7 @@ func (c severed) Write(b []byte) (int, error) {
 	return n, err
 }
 
-func TestAWriteWhoseCommitIsNotAnsweredIsSaidToBeUncertainAndMayBeSentAgain(t *testing.T) {
+func TestAWriteWithoutAnAnswerToItsCommitIsUncertainAndMayBeSentAgain(t *testing.T) {
 	var armed atomic.Bool
 	s := wired(t, pgtest.Shared(t).Database(t), func(c *pgxpool.Config) {
 		c.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -98,23 +98,23 @@ func TestAWriteWhoseCommitIsNotAnsweredIsSaidToBeUncertainAndMayBeSentAgain(t *t
 	armed.Store(true)
 	_, _, err := s.PutPolicy(t.Context(), once("k", "a request"), daily())
 	if uncertain := new(pgstore.UncertainError); !errors.As(err, &uncertain) {
-		t.Errorf("%v, want that nobody knows", err)
+		t.Errorf("%v, want an UncertainError", err)
 	}
 	armed.Store(false)
 	if _, _, err := s.PutPolicy(t.Context(), once("k", "a request"), daily()); err != nil {
 		t.Fatal(err)
 	}
 	if version, entries := versions(t, s); version != 1 || entries != 1 {
-		t.Errorf("version %d and %d entries, want that it was written once", version, entries)
+		t.Errorf("version %d and %d entries, want one write", version, entries)
 	}
 }
 
-func TestAWriteThatIsRefusedIsNotUncertain(t *testing.T) {
+func TestARejectedWriteIsNotUncertain(t *testing.T) {
 	s, _ := open(t)
 	bad := daily()
 	bad.Limit.Limit = -1
 	_, _, err := s.PutPolicy(t.Context(), ann, bad)
 	if uncertain := new(pgstore.UncertainError); err == nil || errors.As(err, &uncertain) {
-		t.Errorf("%v, want a refusal", err)
+		t.Errorf("%v, want an error that is certain", err)
 	}
 }

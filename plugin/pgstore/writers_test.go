@@ -12,8 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-// addOne makes the limit of a policy one larger, as somebody does who reads it, thinks, and writes it: when it has been
-// changed in between, again from the beginning.
+// addOne reads a policy, adds one to its limit and writes it. After a conflict it starts again.
 func addOne(t *testing.T, s *pgstore.Store, id int64) error {
 	for {
 		p, err := s.PolicyByID(t.Context(), id)
@@ -28,7 +27,7 @@ func addOne(t *testing.T, s *pgstore.Store, id int64) error {
 	}
 }
 
-func TestOfAHundredWritersNoneLosesItsUpdateAndTheAuditHasNoGaps(t *testing.T) {
+func TestNoUpdateOfAHundredWritersIsLostAndTheAuditHasNoGaps(t *testing.T) {
 	const policies, each = 10, 10 // writers
 	s, _ := open(t)
 	var all errgroup.Group
@@ -63,7 +62,7 @@ func TestOfAHundredWritersNoneLosesItsUpdateAndTheAuditHasNoGaps(t *testing.T) {
 	}
 }
 
-// checkStep checks that an entry tells a limit and the next.
+// checkStep checks that an entry adds one to a limit and to its revision.
 func checkStep(t *testing.T, e pgstore.AuditEntry) {
 	t.Helper()
 	if e.Operation == "insert" {
@@ -74,21 +73,24 @@ func checkStep(t *testing.T, e pgstore.AuditEntry) {
 		t.Fatal(err)
 	}
 	if after.Limit != before.Limit+1 || after.Revision != before.Revision+1 {
-		t.Errorf("entry %d tells %+v, then %+v", e.ID, before, after)
+		t.Errorf("entry %d has %+v before and %+v after", e.ID, before, after)
 	}
 }
 
-func TestWriterThatDiesHalfWayLeavesNothing(t *testing.T) {
+func TestAWriteThatEndsHalfWayWritesNothing(t *testing.T) {
 	for name, die := range map[string]func(*testing.T, *pgxpool.Pool, context.CancelFunc){
-		"the caller goes away":          func(_ *testing.T, _ *pgxpool.Pool, cancel context.CancelFunc) { cancel() },
-		"the connection is cut":         func(t *testing.T, pool *pgxpool.Pool, _ context.CancelFunc) { cut(t, pool) },
-		"both, and nobody is told more": func(t *testing.T, pool *pgxpool.Pool, cancel context.CancelFunc) { cut(t, pool); cancel() },
+		"the caller ends":       func(_ *testing.T, _ *pgxpool.Pool, cancel context.CancelFunc) { cancel() },
+		"the connection is cut": func(t *testing.T, pool *pgxpool.Pool, _ context.CancelFunc) { cut(t, pool) },
+		"both": func(t *testing.T, pool *pgxpool.Pool, cancel context.CancelFunc) {
+			cut(t, pool)
+			cancel()
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, pool := open(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			// What was answered is the last thing that a write writes. Whoever holds this lock stops it just before.
+			// The stored answer is the last statement of a write. This lock stops the write just before it.
 			holder, err := pool.Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -110,16 +112,18 @@ func TestWriterThatDiesHalfWayLeavesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			if version, entries := versions(t, s); version != 0 || entries != 0 || names(t, s) != "" {
-				t.Errorf("version %d, %d audit entries and %q are left", version, entries, names(t, s))
+				t.Errorf("version %d, %d audit entries and %q remain", version, entries, names(t, s))
 			}
 			again := once("k", "one")
-			if _, version, err := s.PutPolicy(t.Context(), again, daily()); err != nil || version != 1 || again.Idempotency.Replayed {
+			if _, version, err := s.PutPolicy(t.Context(), again, daily()); err != nil || version != 1 ||
+				again.Idempotency.Replayed {
 				t.Errorf("sent again: version %d (%v), replayed %v", version, err, again.Idempotency.Replayed)
 			}
 		})
 	}
 }
 
+// stopped selects the connections that wait for a lock.
 const stopped = `FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
 
 // awaitStopped returns once a writer waits for a lock.
@@ -132,11 +136,12 @@ func awaitStopped(t *testing.T, pool *pgxpool.Pool) {
 	}
 }
 
-// cut ends the connection of the writer that waits.
+// cut closes the connection of the waiting writer.
 func cut(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	var ended bool
-	if err := pool.QueryRow(t.Context(), `SELECT bool_and(pg_terminate_backend(pid)) `+stopped).Scan(&ended); err != nil || !ended {
+	if err := pool.QueryRow(t.Context(), `SELECT bool_and(pg_terminate_backend(pid)) `+stopped).Scan(&ended); err != nil ||
+		!ended {
 		t.Fatalf("the connection cannot be cut: %v", err)
 	}
 }
