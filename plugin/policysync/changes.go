@@ -102,14 +102,14 @@ func readKeys(ctx context.Context, tx pgx.Tx, since int64, changed map[rowKey]bo
 	return found, nil
 }
 
-// fetch reads the rows of the keys, and records those without a row as gone.
+// fetch reads the rows of the keys, and records the keys without a row as gone.
 func (k *tableKeys) fetch(ctx context.Context, tx pgx.Tx, into *policy.Changes) error {
-	record := record{texts: internedTexts{}}
+	texts := internedTexts{}
 	for i := range tables {
 		if len(k[i]) == 0 {
 			continue
 		}
-		if err := fetchTable(ctx, tx, &tables[i], k[i], &record, &into.Rows); err != nil {
+		if err := fetchTable(ctx, tx, &tables[i], k[i], texts, &into.Rows); err != nil {
 			return fmt.Errorf("fetch %s: %w", tables[i].name, err)
 		}
 	}
@@ -123,8 +123,10 @@ func (k *tableKeys) fetch(ctx context.Context, tx pgx.Tx, into *policy.Changes) 
 	return errors.Join(policyErr, overrideErr)
 }
 
-// fetchTable reads rows of a table by their keys, in the binary form that a copy has too.
-func fetchTable(ctx context.Context, tx pgx.Tx, t *table, keys []string, record *record, into *policy.Rows) error {
+// fetchTable reads rows of a table by their keys.
+func fetchTable(
+	ctx context.Context, tx pgx.Tx, t *table, keys []string, texts internedTexts, into *policy.Rows,
+) error {
 	var argument any = keys
 	if t.numeric {
 		ids, err := parseIDs(keys)
@@ -133,19 +135,7 @@ func fetchTable(ctx context.Context, tx pgx.Tx, t *table, keys []string, record 
 		}
 		argument = ids
 	}
-	rows, err := tx.Query(ctx, t.selectSQL(), pgx.QueryResultFormats{pgx.BinaryFormatCode}, argument)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		record.fields = rows.RawValues()
-		t.read(record, into)
-		if err := record.finish(); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
+	return readTable(ctx, tx, t, texts, into, t.selectByKeySQL(), argument)
 }
 
 // missingKeys returns the keys that no row has.

@@ -31,7 +31,8 @@ type queryer interface {
 func readHead(ctx context.Context, from queryer) (versionRow, error) {
 	var h versionRow
 	sent := time.Now()
-	err := from.QueryRow(ctx, `SELECT version, at, pruned, pg_is_in_recovery(), clock_timestamp() FROM rate_limiter.version`).
+	err := from.QueryRow(ctx, `SELECT version, at, pruned, pg_is_in_recovery(), clock_timestamp()
+		FROM rate_limiter.version`).
 		Scan(&h.version, &h.takenAt, &h.pruned, &h.standby, &h.serverTime)
 	if err != nil {
 		return h, fmt.Errorf("read the version: %w", err)
@@ -67,10 +68,8 @@ func (e *tooManyRowsError) Error() string {
 
 // loadedRows holds all rows at one version.
 type loadedRows struct {
-	head  versionRow
-	rows  policy.Rows
-	bytes int64 // of the copies
-
+	head       versionRow
+	rows       policy.Rows
 	candidates candidates
 }
 
@@ -94,13 +93,11 @@ func loadAll(ctx context.Context, conn *pgx.Conn, most int) (loadedRows, error) 
 			Policies:  make([]policy.Row, 0, counts[ofPolicies]),
 			Overrides: make([]policy.Override, 0, counts[ofOverrides]),
 		}
-		record := record{texts: internedTexts{}}
+		texts := internedTexts{}
 		for i := range tables {
-			n, err := copyTable(ctx, conn, &tables[i], &record, &a.rows)
-			if err != nil {
-				return fmt.Errorf("copy %s: %w", tables[i].name, err)
+			if err := readTable(ctx, tx, &tables[i], texts, &a.rows, tables[i].selectSQL()); err != nil {
+				return fmt.Errorf("read %s: %w", tables[i].name, err)
 			}
-			a.bytes += n
 		}
 		a.candidates, err = readCandidates(ctx, tx)
 		return err
@@ -135,15 +132,18 @@ func countRows(ctx context.Context, tx pgx.Tx, version, most int64) (counts [len
 	return counts, nil
 }
 
-// copyTable reads a table in the transaction of conn, and returns the number of bytes read.
-func copyTable(ctx context.Context, conn *pgx.Conn, t *table, record *record, rows *policy.Rows) (int64, error) {
-	stream := copyReader{columns: t.columnCount(), row: func(fields [][]byte) error {
-		record.fields = fields
-		t.read(record, rows)
-		return record.finish()
-	}}
-	if _, err := conn.PgConn().CopyTo(ctx, &stream, t.copySQL()); err != nil {
-		return 0, err
+// readTable appends the rows of a query of the table's columns to rows.
+func readTable(
+	ctx context.Context, tx pgx.Tx, t *table, texts internedTexts, rows *policy.Rows, sql string, args ...any,
+) error {
+	found, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return err
 	}
-	return stream.bytes, stream.checkEnd()
+	to, appendRow := t.scan(texts, rows)
+	_, err = pgx.ForEachRow(found, to, func() error {
+		appendRow()
+		return nil
+	})
+	return err
 }

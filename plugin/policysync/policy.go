@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -68,7 +70,7 @@ func (c *codec) policy(r *policy.Row) {
 // isRare reports whether few policies share a value of the field.
 func isRare(field string) bool { return field == "tenant" }
 
-// policyColumns lists the columns of a policy as readPolicy takes them.
+// policyColumns lists the columns of a policy as scanPolicies takes them.
 func policyColumns() string {
 	columns := []string{"id"}
 	for _, f := range policyFields {
@@ -77,23 +79,24 @@ func policyColumns() string {
 	return strings.Join(columns, ", ")
 }
 
-func readPolicy(r *record, rows *policy.Rows) {
-	rows.Policies = append(rows.Policies, policy.Row{ID: r.number()})
-	row := &rows.Policies[len(rows.Policies)-1]
-	for i := range policyFields {
-		switch to := policyFields[i].In(&row.Policy).(type) {
+func scanPolicies(texts internedTexts, rows *policy.Rows) ([]any, func()) {
+	row := new(policy.Row)
+	to := []any{(*zeronull.Int8)(&row.ID)}
+	for _, f := range policyFields {
+		switch field := f.In(&row.Policy).(type) {
 		case *string:
-			if isRare(policyFields[i].Name) {
-				*to = r.name()
+			if isRare(f.Name) {
+				to = append(to, ownText{field})
 			} else {
-				*to = r.text()
+				to = append(to, sharedText{field, texts})
 			}
 		case *int64:
-			*to = r.number()
-		case **int64:
-			*to = r.optional()
+			to = append(to, (*zeronull.Int8)(field))
 		case *bool:
-			*to = r.boolean()
+			to = append(to, boolean{field})
+		default: // **int64
+			to = append(to, field)
 		}
 	}
+	return to, func() { rows.Policies = append(rows.Policies, *row) }
 }

@@ -3,6 +3,7 @@ package policysync_test
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,12 +13,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
-func TestRowPastTheConstraintsIsReportedAndItsLastGoodValueStays(t *testing.T) {
+func TestAnInvalidRowIsReportedAndItsLastGoodValueStays(t *testing.T) {
 	w := newWorld(t)
 	n := start(t, w.options())
 	n.await(w.policies(1, 3))
-	w.write(`ALTER TABLE rate_limiter.policies DROP CONSTRAINT policies_limit; ALTER TABLE rate_limiter.policies ALTER scope DROP NOT NULL`)
-	poisoned := w.write(`UPDATE rate_limiter.policies SET "limit" = -5 WHERE tenant = 'tenant-1'; UPDATE rate_limiter.policies SET "limit" = 8 WHERE tenant = 'tenant-2'`)
+	w.write(`ALTER TABLE rate_limiter.policies DROP CONSTRAINT policies_limit;
+		ALTER TABLE rate_limiter.policies ALTER scope DROP NOT NULL`)
+	poisoned := w.write(`UPDATE rate_limiter.policies SET "limit" = -5 WHERE tenant = 'tenant-1';
+		UPDATE rate_limiter.policies SET "limit" = 8 WHERE tenant = 'tenant-2'`)
 	snapshot := n.await(poisoned)
 	if got := limits(snapshot); got["tenant-1"] != 1001 || got["tenant-2"] != 8 {
 		t.Errorf("limits are %v, want the last good one of tenant-1 and the new one of tenant-2", got)
@@ -28,7 +31,7 @@ func TestRowPastTheConstraintsIsReportedAndItsLastGoodValueStays(t *testing.T) {
 	}
 	n.await(w.policies(4, 4))
 	if n.log.count("does not compile") != 1 || n.Stats().FaultCount != 1 {
-		t.Errorf("after another change there are %d faults; it was to be logged once:\n%s", n.Stats().FaultCount, n.log)
+		t.Errorf("after another change there are %d faults; want it logged once:\n%s", n.Stats().FaultCount, n.log)
 	}
 	n.until("the node reports it", func(policysync.Stats) bool {
 		var reported []policy.Fault
@@ -39,11 +42,35 @@ func TestRowPastTheConstraintsIsReportedAndItsLastGoodValueStays(t *testing.T) {
 	})
 	n.await(w.write(`UPDATE rate_limiter.policies SET scope = NULL WHERE tenant = 'tenant-1'`))
 	if n.log.count("does not compile") < 2 || limits(n.Snapshot())["tenant-1"] != 1001 {
-		t.Errorf("the row has changed, and is wrong still: that was to be logged again:\n%s", n.log)
+		t.Errorf("the row has changed and is still invalid, want it logged again:\n%s", n.log)
 	}
 	snapshot = n.await(w.write(`UPDATE rate_limiter.policies SET "limit" = 6, scope = 'tenant' WHERE tenant = 'tenant-1'`))
 	if s := n.Stats(); s.FaultCount != 0 || limits(snapshot)["tenant-1"] != 6 {
-		t.Errorf("after the row is right there are %d faults and limits %v", s.FaultCount, limits(snapshot))
+		t.Errorf("after the repair there are %d faults and limits %v", s.FaultCount, limits(snapshot))
+	}
+}
+
+func TestValuesBeyondTheConstraintsAreScannedWithinBounds(t *testing.T) {
+	w := newWorld(t)
+	w.write(`ALTER TABLE rate_limiter.overrides DROP CONSTRAINT overrides_reason,
+		DROP CONSTRAINT overrides_expires_at, ALTER permanent DROP NOT NULL`)
+	version := w.write(`INSERT INTO rate_limiter.overrides (kind, tenant, reason, author, expires_at, permanent)
+		VALUES ('ban', 'infinite', 'why', 'ann', 'infinity', NULL), ('ban', 'last', 'why', 'ann', '294276-12-31', false),
+			('ban', 'long', $1, 'ann', '2100-01-01 00:00:00.000001+00', false)`, strings.Repeat("ä", 3000))
+	n := start(t, w.options())
+	n.await(version)
+	found := map[string]policy.Override{}
+	for o := range n.Snapshot().Overrides() {
+		found[o.Tenant] = o
+	}
+	if last := found["last"].ExpiresAt; found["infinite"].ExpiresAt != math.MaxInt64 || last != math.MaxInt64 {
+		t.Errorf("the ends are %d and %d, want the largest instant", found["infinite"].ExpiresAt, last)
+	}
+	if end := time.UnixMicro(int64(found["long"].ExpiresAt)).UTC(); end.Year() != 2100 || end.Nanosecond() != 1000 {
+		t.Errorf("the end is %v, want a microsecond after the start of 2100", end)
+	}
+	if reason := found["long"].Reason; reason != strings.Repeat("ä", 2048) {
+		t.Errorf("the reason has %d bytes, want 2048 whole letters", len(reason))
 	}
 }
 
@@ -68,49 +95,53 @@ func TestLoadingTheSameVersionAgainLogsAndSavesNothing(t *testing.T) {
 	}
 }
 
-// What is wrong with one row may be another one.
-func TestRowThatWasWrongIsLookedAtWithTheNextChange(t *testing.T) {
+// The fault of one row may be caused by another one.
+func TestAnInvalidRowIsCompiledAgainWithTheNextChange(t *testing.T) {
 	w := newWorld(t)
 	n := start(t, w.options())
-	const policyOn = `INSERT INTO rate_limiter.policies (name, tenant, scope, endpoint, "limit", window_size) VALUES ('p', 'acme', 'tenant', '%s', 5, 60)`
+	const policyOn = `INSERT INTO rate_limiter.policies (name, tenant, scope, endpoint, "limit", window_size)
+		VALUES ('p', 'acme', 'tenant', '%s', 5, 60)`
 	w.write(fmt.Sprintf(policyOn, "GET /a/{x}/c"))
 	n.await(w.write(fmt.Sprintf(policyOn, "GET /a/b/{y}")))
 	if s := n.Stats(); s.FaultCount != 1 {
-		t.Fatalf("faults are %+v, want that these two patterns do not go together", s.Faults)
+		t.Fatalf("faults are %+v, want one of two ambiguous patterns", s.Faults)
 	}
 	snapshot := n.await(w.write(`DELETE FROM rate_limiter.policies WHERE endpoint = 'GET /a/{x}/c'`))
 	if s := n.Stats(); s.FaultCount != 0 || snapshot.Len() != 1 {
-		t.Errorf("%d faults and %d rows, want the row that is left", s.FaultCount, snapshot.Len())
+		t.Errorf("%d faults and %d rows, want the other row", s.FaultCount, snapshot.Len())
 	}
 }
 
-func TestOverrideWithoutAnEndByAccidentIsRefused(t *testing.T) {
+func TestAnOverrideWithNeitherEndNorPermanentIsAFault(t *testing.T) {
 	w := newWorld(t)
 	w.write(`ALTER TABLE rate_limiter.overrides DROP CONSTRAINT overrides_expires_at_missing`)
 	n := start(t, w.options())
-	snapshot := n.await(w.write(`INSERT INTO rate_limiter.overrides (kind, tenant, reason, author) VALUES ('ban', 'acme', 'why', 'ann')`))
+	snapshot := n.await(w.write(`INSERT INTO rate_limiter.overrides (kind, tenant, reason, author)
+		VALUES ('ban', 'acme', 'why', 'ann')`))
 	if s := n.Stats(); s.FaultCount != 1 || snapshot.Len() != 0 {
-		t.Errorf("%d faults and %d rows, want the row refused", s.FaultCount, snapshot.Len())
+		t.Errorf("%d faults and %d rows, want one fault and no row", s.FaultCount, snapshot.Len())
 	}
 }
 
-func TestMoreRowsThanTheCeilingLeaveTheLastGoodSnapshot(t *testing.T) {
+func TestWithTooManyRowsTheLastGoodSnapshotStays(t *testing.T) {
 	w := newWorld(t)
 	options := w.options()
 	options.MaxRows = 10
 	n := start(t, options)
 	n.await(w.policies(1, 10))
 	w.policies(11, 11)
-	n.until("the version is refused", func(s policysync.Stats) bool { return s.Fault != "" })
+	n.until("the version is too large", func(s policysync.Stats) bool { return s.Fault != "" })
 	const want = "version 2 has 11 rows, more than snapshot_max_rows (10): 11 policies"
 	if n.Snapshot().Len() != 10 || n.log.count(want) != 1 {
-		t.Errorf("the snapshot has %d rows, want 10; the log does not tell %q:\n%s", n.Snapshot().Len(), want, n.log)
+		t.Errorf("the snapshot has %d rows, want 10; the log lacks %q:\n%s", n.Snapshot().Len(), want, n.log)
 	}
 	if s := n.Stats(); !s.Connected || s.Version != 1 {
 		t.Errorf("contact %v and version %d, want contact and version 1", s.Connected, s.Version)
 	}
 	cold := start(t, options)
-	cold.until("the version is refused at the start, too", func(s policysync.Stats) bool { return s.Fault != "" && s.Connected })
+	cold.until("the version is too large at the start, too", func(s policysync.Stats) bool {
+		return s.Fault != "" && s.Connected
+	})
 	if cold.Snapshot() != nil {
 		t.Errorf("there is a snapshot of %d rows, want none", cold.Snapshot().Len())
 	}
@@ -125,7 +156,7 @@ func TestMoreRowsThanTheCeilingLeaveTheLastGoodSnapshot(t *testing.T) {
 	}
 }
 
-func TestReadingAndReportingAreAllTheRightsThatANodeNeeds(t *testing.T) {
+func TestANodeNeedsOnlyTheRightsToReadAndReport(t *testing.T) {
 	w := newWorld(t)
 	w.write(`CREATE ROLE sync_node; GRANT USAGE ON SCHEMA rate_limiter TO sync_node;
 		GRANT SELECT ON rate_limiter.version, rate_limiter.changes, rate_limiter.tiers, rate_limiter.tenants,
@@ -149,7 +180,7 @@ func TestReadingAndReportingAreAllTheRightsThatANodeNeeds(t *testing.T) {
 	}
 }
 
-func TestNodeReportsWhatItEnforcesUntilItEnds(t *testing.T) {
+func TestANodeReportsItsVersionUntilItEnds(t *testing.T) {
 	w := newWorld(t)
 	options := w.options()
 	options.BeatEvery = 20 * time.Millisecond
@@ -162,9 +193,10 @@ func TestNodeReportsWhatItEnforcesUntilItEnds(t *testing.T) {
 	n.until("it is reported again", func(policysync.Stats) bool {
 		return value[time.Time](w, `SELECT reported_at FROM rate_limiter.nodes`).After(before)
 	})
-	enforced := value[float64](w, `SELECT extract(epoch FROM n.enforced_at - v.at)::float8 FROM rate_limiter.nodes n, rate_limiter.version v`)
+	enforced := value[float64](w, `SELECT extract(epoch FROM n.enforced_at - v.at)::float8
+		FROM rate_limiter.nodes n, rate_limiter.version v`)
 	if enforced < 0 || enforced > patience.Seconds() {
-		t.Errorf("it says that the version came in force %v s after it was written", enforced)
+		t.Errorf("the version is reported in force %v s after its write", enforced)
 	}
 	n.stop()
 	if nodes := value[int64](w, `SELECT count(*) FROM rate_limiter.nodes`); nodes != 0 {
@@ -172,25 +204,25 @@ func TestNodeReportsWhatItEnforcesUntilItEnds(t *testing.T) {
 	}
 }
 
-func TestAProcessThatServesNoKongTakesItsReportBackAndReportsAgainWhenItServes(t *testing.T) {
+func TestAnIdleProcessRemovesItsReportAndReportsAgainWhenItServes(t *testing.T) {
 	w := newWorld(t)
 	options := w.options()
 	options.BeatEvery = 20 * time.Millisecond
-	var away atomic.Bool
-	options.Idle = away.Load
+	var idle atomic.Bool
+	options.Idle = idle.Load
 	n := start(t, options)
 	n.await(w.policies(1, 3))
 	reports := func(want int64) func(policysync.Stats) bool {
 		return func(policysync.Stats) bool { return value[int64](w, `SELECT count(*) FROM rate_limiter.nodes`) == want }
 	}
 	n.until("it is reported", reports(1))
-	away.Store(true)
-	n.until("the report is taken back", reports(0))
-	away.Store(false)
+	idle.Store(true)
+	n.until("the report is removed", reports(0))
+	idle.Store(false)
 	n.until("it is reported again", reports(1))
 }
 
-func TestRefusedReportIsLoggedOnceAndCostsNothingElse(t *testing.T) {
+func TestADeniedReportIsLoggedOnceAndTheNodeGoesOn(t *testing.T) {
 	w := newWorld(t)
 	w.write(`DROP TABLE rate_limiter.nodes`)
 	options := w.options()
@@ -203,41 +235,41 @@ func TestRefusedReportIsLoggedOnceAndCostsNothingElse(t *testing.T) {
 	}
 }
 
-// tells checks that the log has a warning once, and does not blame the connection.
-func (n *node) tells(what string) {
+// wantAdvice checks that the log has an advice once, and no lost contact.
+func (n *node) wantAdvice(what string) {
 	n.t.Helper()
 	if n.log.count(what) != 1 || n.log.count("no contact with Postgres") != 0 {
-		n.t.Errorf("want %q once, and no word of a lost contact:\n%s", what, n.log)
+		n.t.Errorf("want %q once, and no lost contact:\n%s", what, n.log)
 	}
 }
 
-func TestTablesFromBeforeAMigrationAreToldAsSuchAndNotAsALostContact(t *testing.T) {
+func TestTablesOfAnEarlierMigrationAreLoggedAsSuchAndNotAsALostContact(t *testing.T) {
 	w := newWorld(t)
 	w.write(`ALTER TABLE rate_limiter.policies RENAME accuracy TO later`)
 	n := start(t, w.options())
-	n.until("it is tried again and again", func(policysync.Stats) bool { return n.log.count("accuracy") > 0 })
-	n.tells("older than this program: run ratelimit migrate up")
+	n.until("it is tried", func(policysync.Stats) bool { return n.log.count("accuracy") > 0 })
+	n.wantAdvice("older than this program: run ratelimit migrate up")
 	w.write(`ALTER TABLE rate_limiter.policies RENAME later TO accuracy`)
 	n.await(0)
-	n.until("that is told", func(policysync.Stats) bool { return n.log.count("contact with Postgres is restored") == 1 })
+	n.until("that is logged", func(policysync.Stats) bool { return n.log.count("contact with Postgres is restored") == 1 })
 }
 
-func TestAMissingRightIsToldWithWhereTheGrantsAre(t *testing.T) {
+func TestAMissingRightIsLoggedWithThePlaceOfTheGrants(t *testing.T) {
 	w := newWorld(t)
-	w.write(`CREATE ROLE sync_beggar; GRANT USAGE ON SCHEMA rate_limiter TO sync_beggar;
-		GRANT SELECT ON rate_limiter.version TO sync_beggar`)
-	t.Cleanup(func() { w.write(`DROP OWNED BY sync_beggar; DROP ROLE sync_beggar`) })
+	w.write(`CREATE ROLE sync_limited; GRANT USAGE ON SCHEMA rate_limiter TO sync_limited;
+		GRANT SELECT ON rate_limiter.version TO sync_limited`)
+	t.Cleanup(func() { w.write(`DROP OWNED BY sync_limited; DROP ROLE sync_limited`) })
 	options := w.options()
-	options.Source.DSN += "&options=-c%20role%3Dsync_beggar"
+	options.Source.DSN += "&options=-c%20role%3Dsync_limited"
 	n := start(t, options)
 	n.until("it is tried", func(policysync.Stats) bool { return n.log.count("permission denied") > 0 })
-	n.tells("migrations/README.md")
+	n.wantAdvice("migrations/README.md")
 }
 
-func TestNodeReportsWhatCannotBeFollowedBesideWhatDoesNotCompile(t *testing.T) {
+func TestANodeReportsRowsThatCannotApplyBesideThoseThatDoNotCompile(t *testing.T) {
 	w := newWorld(t)
 	w.write(`ALTER TABLE rate_limiter.policies DROP CONSTRAINT policies_limit`)
-	stray := policy.Fault{Table: "tenants", Key: "em", Field: "tier", Problem: "nobody knows it"}
+	stray := policy.Fault{Table: "tenants", Key: "em", Field: "tier", Problem: "no such tier"}
 	options := w.options()
 	options.BeatEvery = 5 * time.Millisecond
 	n := start(t, options)
@@ -246,23 +278,24 @@ func TestNodeReportsWhatCannotBeFollowedBesideWhatDoesNotCompile(t *testing.T) {
 	reported := func(count int) func(policysync.Stats) bool {
 		return func(s policysync.Stats) bool {
 			text := value[string](w, `SELECT coalesce(max(faults::text), '') FROM rate_limiter.nodes`)
-			return s.FaultCount == count && len(s.Faults) == count && strings.Contains(text, "policies") && strings.Contains(text, "nobody knows it") == (count == 2)
+			return s.FaultCount == count && len(s.Faults) == count && strings.Contains(text, "policies") &&
+				strings.Contains(text, "no such tier") == (count == 2)
 		}
 	}
 	n.Unfollowed([]policy.Fault{stray})
 	n.until("both are reported", reported(2))
 	n.Unfollowed(nil)
-	n.until("one is left", reported(1))
+	n.until("one remains", reported(1))
 }
 
-func TestDatabaseWithoutTablesIsAwayUntilItIsMigrated(t *testing.T) {
+func TestADatabaseWithoutTablesIsUnusableUntilItIsMigrated(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.pool.Exec(t.Context(), `ALTER SCHEMA rate_limiter RENAME TO later`); err != nil {
 		t.Fatal(err)
 	}
 	n := start(t, w.options())
 	n.until("it is tried", func(policysync.Stats) bool { return n.log.count("rate_limiter.version") == 1 })
-	n.tells("older than this program: run ratelimit migrate up")
+	n.wantAdvice("older than this program: run ratelimit migrate up")
 	if n.Snapshot() != nil {
 		t.Error("there is a snapshot")
 	}

@@ -257,7 +257,7 @@ func (s *Sync) load(ctx context.Context, conn *pgx.Conn) error {
 		}
 	})
 	s.log.Debug("loaded all policies",
-		"version", a.head.version, "rows", snapshot.Len(), "bytes", a.bytes, "seconds", took.Seconds())
+		"version", a.head.version, "rows", snapshot.Len(), "seconds", took.Seconds())
 	return s.report(ctx, conn)
 }
 

@@ -1,0 +1,95 @@
+package policysync
+
+import (
+	"math"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+)
+
+// The destinations of columns. A NULL becomes the zero value; package policy checks whether that is valid.
+
+// sharedText scans a text that many rows may share, and keeps one copy of it.
+type sharedText struct {
+	to    *string
+	texts internedTexts
+}
+
+// ScanBytes implements pgtype.BytesScanner.
+func (t sharedText) ScanBytes(text []byte) error {
+	*t.to = t.texts.intern(clip(text))
+	return nil
+}
+
+// ownText scans a text that few rows share.
+type ownText struct{ to *string }
+
+// ScanBytes implements pgtype.BytesScanner.
+func (t ownText) ScanBytes(text []byte) error {
+	*t.to = string(clip(text))
+	return nil
+}
+
+// maxText bounds the kept part of a text, in bytes. Package policy reports a fault for longer texts.
+const maxText = 4096
+
+func clip(text []byte) []byte {
+	if len(text) <= maxText {
+		return text
+	}
+	text = text[:maxText]
+	for len(text) > maxText-utf8.UTFMax && !utf8.Valid(text) {
+		text = text[:len(text)-1]
+	}
+	return text
+}
+
+// boolean scans a boolean.
+type boolean struct{ to *bool }
+
+// ScanBool implements pgtype.BoolScanner.
+func (b boolean) ScanBool(v pgtype.Bool) error {
+	*b.to = v.Bool
+	return nil
+}
+
+// instant scans a timestamp with time zone; infinity becomes the largest instant.
+type instant struct{ to *limit.Micros }
+
+// latest is the largest instant. Postgres has timestamps after it.
+var latest = time.UnixMicro(math.MaxInt64)
+
+// ScanTimestamptz implements pgtype.TimestamptzScanner.
+func (i instant) ScanTimestamptz(v pgtype.Timestamptz) error {
+	switch {
+	case !v.Valid:
+		*i.to = 0
+	case v.InfinityModifier == pgtype.Infinity || v.Time.After(latest):
+		*i.to = math.MaxInt64
+	case v.InfinityModifier == pgtype.NegativeInfinity:
+		*i.to = math.MinInt64
+	default:
+		*i.to = limit.Micros(v.Time.UnixMicro())
+	}
+	return nil
+}
+
+// internedTexts keeps one copy of texts that many rows share.
+type internedTexts map[string]string
+
+// maxTexts bounds the number of interned texts. Few texts are shared by many rows.
+const maxTexts = 8192
+
+func (t internedTexts) intern(text []byte) string {
+	if shared, ok := t[string(text)]; ok {
+		return shared
+	}
+	s := string(text)
+	if len(t) < maxTexts {
+		t[s] = s
+	}
+	return s
+}
