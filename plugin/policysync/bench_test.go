@@ -17,8 +17,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
-// BenchmarkSync is about SYNC_ROWS rows (default 100,000): one part tenants, four policies, five overrides. The record
-// of so many inserts is left out: it is not what is measured.
+// BenchmarkSync uses SYNC_ROWS rows (default 100,000): one part tenants, four policies, five overrides. They are
+// inserted without triggers.
 func BenchmarkSync(b *testing.B) {
 	rows := 100_000
 	if text := os.Getenv("SYNC_ROWS"); text != "" {
@@ -78,7 +78,8 @@ func benchmarkChange(b *testing.B, dsn string, options policysync.Options) {
 	var slowest, all time.Duration
 	for n := 0; b.Loop(); n++ {
 		var version int64
-		err := pool.QueryRow(context.Background(), `UPDATE rate_limiter.policies SET "limit" = $1 WHERE tenant = $2 AND name = 'limit-1'
+		err := pool.QueryRow(context.Background(), `UPDATE rate_limiter.policies SET "limit" = $1
+			WHERE tenant = $2 AND name = 'limit-1'
 			RETURNING (SELECT version + 1 FROM rate_limiter.version)`, n%1000+1, fmt.Sprint("tenant-", n%1000+1)).Scan(&version)
 		if err != nil {
 			b.Fatal(err)
@@ -93,15 +94,15 @@ func benchmarkChange(b *testing.B, dsn string, options policysync.Options) {
 	b.ReportMetric(float64(slowest.Microseconds()), "slowest-µs")
 }
 
-// running is a sync that has a version from Postgres.
+// running starts a sync, waits until it has a version from Postgres, and returns a function that stops it.
 func running(b *testing.B, options policysync.Options, version int64) (*policysync.Sync, func()) {
 	b.Helper()
 	loaded := make(chan struct{}, 1)
-	told := options.Changed
+	changed := options.Changed
 	var s *policysync.Sync
 	options.Changed = func(snapshot *policy.Snapshot) {
-		if told != nil {
-			told(snapshot)
+		if changed != nil {
+			changed(snapshot)
 		}
 		if s.Stats().Source == policysync.FromPostgres && snapshot.Version() >= version {
 			select {
@@ -136,7 +137,8 @@ func fill(b *testing.B, dsn string, tenants int) {
 	defer conn.Close(ctx)
 	_, err = conn.Exec(ctx, fmt.Sprintf(`BEGIN; SET LOCAL session_replication_role = replica;
 		INSERT INTO rate_limiter.tenants (id, tier) SELECT 'tenant-' || n, 'gold' FROM generate_series(1, %[1]d) n;
-		INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size) SELECT 'limit-' || i, 'tenant-' || n, 'tenant', 1000 + n, 3600
+		INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size)
+		SELECT 'limit-' || i, 'tenant-' || n, 'tenant', 1000 + n, 3600
 			FROM generate_series(1, %[1]d) n, generate_series(1, 4) i;
 		INSERT INTO rate_limiter.overrides (kind, tenant, "user", factor, reason, author, permanent)
 			SELECT 'multiplier', 'tenant-' || n, 'user-' || n || '-' || i, 1500, 'contract ' || n, 'ann@example.com', true
@@ -147,7 +149,7 @@ func fill(b *testing.B, dsn string, tenants int) {
 	}
 }
 
-// heap is how many bytes are in use.
+// heap returns the number of bytes in use.
 func heap() int64 {
 	var m runtime.MemStats
 	runtime.GC()

@@ -21,26 +21,28 @@ func TestChangeIsInForceWithinASecondOfItsCommit(t *testing.T) {
 	const changes = 300
 	took := make([]time.Duration, 0, changes)
 	for i := range changes {
-		version := w.write(`UPDATE rate_limiter.policies SET "limit" = $1 WHERE tenant = $2`, i+5000, fmt.Sprint("tenant-", i%1000+1))
+		version := w.write(`UPDATE rate_limiter.policies SET "limit" = $1 WHERE tenant = $2`, i+5000,
+			fmt.Sprint("tenant-", i%1000+1))
 		committed := time.Now()
 		var at time.Time
-		n.until(fmt.Sprintf("version %d is told", version), func(policysync.Stats) (told bool) {
-			at, told = n.swapped(version) // a moment after it is in force
-			return told
+		n.until(fmt.Sprintf("version %d is in force", version), func(policysync.Stats) (ok bool) {
+			at, ok = n.swapped(version) // recorded just after it is in force
+			return ok
 		})
 		took = append(took, max(0, at.Sub(committed)))
 	}
 	slices.Sort(took)
-	t.Logf("commit to snapshot, %d changes: median %v, p99 %v, longest %v", changes, took[changes/2], took[changes*99/100], took[changes-1])
+	t.Logf("commit to snapshot, %d changes: median %v, p99 %v, longest %v", changes, took[changes/2],
+		took[changes*99/100], took[changes-1])
 	if p99 := took[changes*99/100]; p99 > time.Second {
 		t.Errorf("99 %% of the policy changes are in force within %v, want 1s", p99)
 	}
 	if s := n.Stats(); s.Loads != 1 || s.Propagation <= 0 || s.Propagation > time.Second {
-		t.Errorf("%d loads, want the first alone; the last change took %v", s.Loads, s.Propagation)
+		t.Errorf("%d loads, want only the first; the last change took %v", s.Loads, s.Propagation)
 	}
 }
 
-func TestBurstOfChangesMakesFewBooks(t *testing.T) {
+func TestBurstOfChangesMakesFewSnapshots(t *testing.T) {
 	w := newWorld(t)
 	n := start(t, w.options())
 	n.await(w.policies(1, 10))
@@ -75,14 +77,14 @@ func TestTenThousandChangesInOneTransactionAreFetchedWithoutALoad(t *testing.T) 
 		t.Errorf("after half of them are deleted the snapshot has %d rows, want 5050", snapshot.Len())
 	}
 	if s := n.Stats(); s.Loads != 1 {
-		t.Errorf("%d loads, want the first alone", s.Loads)
+		t.Errorf("%d loads, want only the first", s.Loads)
 	}
 }
 
-func TestNotificationCutOffWithItsConnectionCostsNoChange(t *testing.T) {
+func TestALostNotificationLosesNoChange(t *testing.T) {
 	w := newWorld(t)
 	options := w.options()
-	options.MinPause, options.MaxPause = 400*time.Millisecond, 400*time.Millisecond // so that it is away at the commit
+	options.MinPause, options.MaxPause = 400*time.Millisecond, 400*time.Millisecond // longer than the commit takes
 	n := start(t, options)
 	n.await(w.policies(1, 3))
 	ctx := context.Background()
@@ -107,7 +109,7 @@ func TestNotificationCutOffWithItsConnectionCostsNoChange(t *testing.T) {
 	}
 	n.until("there is another session", func(s policysync.Stats) bool { return s.Contacts == 2 })
 	if loads := n.Stats().Loads; loads != 1 {
-		t.Errorf("%d loads, want the first alone", loads)
+		t.Errorf("%d loads, want only the first", loads)
 	}
 }
 
@@ -133,14 +135,16 @@ func TestChangeWithoutANotificationArrivesByPolling(t *testing.T) {
 	options.PollEvery = 20 * time.Millisecond
 	n := start(t, options)
 	n.await(w.policies(1, 3))
-	w.write(`DO $$ BEGIN EXECUTE replace(pg_get_functiondef('rate_limiter.take_version'::regproc), 'PERFORM pg_notify', '--'); END $$`)
+	w.write(`DO $$ BEGIN
+		EXECUTE replace(pg_get_functiondef('rate_limiter.take_version'::regproc), 'PERFORM pg_notify', '--');
+	END $$`)
 	n.await(w.policies(4, 5))
 	if n.Snapshot().Len() != 5 {
 		t.Errorf("the snapshot has %d rows, want 5", n.Snapshot().Len())
 	}
 }
 
-func TestRowWrittenPastTheRecordArrivesWithTheNextLoad(t *testing.T) {
+func TestRowWrittenWithoutTriggersArrivesWithTheNextLoad(t *testing.T) {
 	w := newWorld(t)
 	options := w.options()
 	options.ReloadEvery = 50 * time.Millisecond
@@ -150,7 +154,7 @@ func TestRowWrittenPastTheRecordArrivesWithTheNextLoad(t *testing.T) {
 	n.until("the row is found", func(policysync.Stats) bool { return limits(n.Snapshot())["tenant-2"] == 77 })
 }
 
-func TestNodeThatIsBehindThePrunedChangesLoadsEverything(t *testing.T) {
+func TestNodeBehindThePrunedChangesLoadsAllRows(t *testing.T) {
 	w := newWorld(t)
 	n := start(t, w.options())
 	n.await(w.policies(1, 3))
@@ -161,7 +165,7 @@ func TestNodeThatIsBehindThePrunedChangesLoadsEverything(t *testing.T) {
 	}
 }
 
-func TestDatabaseWithAnotherPastIsLoadedAnew(t *testing.T) {
+func TestDatabaseWithAnotherHistoryIsLoadedAgain(t *testing.T) {
 	w := newWorld(t)
 	options := w.options()
 	options.PollEvery = 10 * time.Millisecond
@@ -185,7 +189,8 @@ func TestCandidatesAndExpiredOverridesAreNotInTheSnapshot(t *testing.T) {
 			VALUES ('daily', 'gold', 'tenant', 1, 60, 'active'), ('daily', 'gold', 'tenant', 2, 60, 'candidate');
 		INSERT INTO rate_limiter.overrides (kind, tenant, reason, author, created_at, expires_at, permanent)
 			VALUES ('ban', 'over', 'why', 'ann', now() - interval '2h', now() - interval '1h', false),
-				('ban', 'soon', 'why', 'ann', now(), now() + interval '1h', false), ('exempt', 'always', 'why', 'ann', now(), NULL, true)`)
+				('ban', 'soon', 'why', 'ann', now(), now() + interval '1h', false),
+				('exempt', 'always', 'why', 'ann', now(), NULL, true)`)
 	n := start(t, w.options())
 	snapshot := n.await(1)
 	check := func(when string, tier int64, banned ...string) {
@@ -208,13 +213,15 @@ func TestCandidatesAndExpiredOverridesAreNotInTheSnapshot(t *testing.T) {
 	if n.log.count("policies of the slot candidate apply to no request") != 1 {
 		t.Errorf("want one warning about the candidate in\n%s", n.log)
 	}
-	snapshot = n.await(w.write(`DELETE FROM rate_limiter.policies WHERE slot = 'active'; UPDATE rate_limiter.policies SET slot = 'active';
-		UPDATE rate_limiter.overrides SET created_at = now() - interval '2h', expires_at = now() - interval '1h' WHERE tenant = 'soon'`))
+	snapshot = n.await(w.write(`DELETE FROM rate_limiter.policies WHERE slot = 'active';
+		UPDATE rate_limiter.policies SET slot = 'active';
+		UPDATE rate_limiter.overrides SET created_at = now() - interval '2h', expires_at = now() - interval '1h'
+		WHERE tenant = 'soon'`))
 	check("after a change", 2, "always")
 }
 
-// A random walk over everything that can be written, and at its end one snapshot that followed it and one that was loaded.
-func TestBookThatFollowedChangesEqualsOneThatWasLoaded(t *testing.T) {
+// Random changes of all kinds: a snapshot that followed them equals one that was loaded after them.
+func TestSnapshotThatFollowedChangesEqualsOneThatWasLoaded(t *testing.T) {
 	w := newWorld(t)
 	n := start(t, w.options())
 	random := rand.New(rand.NewPCG(1, 2))
@@ -237,7 +244,7 @@ func TestBookThatFollowedChangesEqualsOneThatWasLoaded(t *testing.T) {
 
 var serial atomic.Int64
 
-// randomChange is a transaction that changes one to three things.
+// randomChange returns a transaction of one to three changes.
 func randomChange(random *rand.Rand) string {
 	text := ""
 	for range 1 + random.IntN(3) {
@@ -245,23 +252,30 @@ func randomChange(random *rand.Rand) string {
 		text += [...]string{
 			fmt.Sprintf(`INSERT INTO rate_limiter.tiers VALUES ('tier-%d') ON CONFLICT DO NOTHING;`, n%5),
 			fmt.Sprintf(`DELETE FROM rate_limiter.tiers WHERE name = 'tier-%d';`, random.IntN(5)),
-			fmt.Sprintf(`INSERT INTO rate_limiter.tenants (id, tier) VALUES ('%s', 'tier-%d') ON CONFLICT (id) DO UPDATE SET tier = excluded.tier;`, tenant, n%5),
-			fmt.Sprintf(`UPDATE rate_limiter.tenants SET id = 'moved-%d', time_zone = 'Europe/Vienna' WHERE id = '%s';`, n, tenant),
+			fmt.Sprintf(`INSERT INTO rate_limiter.tenants (id, tier) VALUES ('%s', 'tier-%d') ON CONFLICT (id) DO UPDATE
+				SET tier = excluded.tier;`, tenant, n%5),
+			fmt.Sprintf(`UPDATE rate_limiter.tenants SET id = 'moved-%d', time_zone = 'Europe/Vienna' WHERE id = '%s';`, n,
+				tenant),
 			fmt.Sprintf(`DELETE FROM rate_limiter.tenants WHERE id = '%s';`, tenant),
-			fmt.Sprintf(`INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size, cost) VALUES ('p%d', '%s', 'user', %d, 60, %d);`, n, tenant, n, n%2),
-			fmt.Sprintf(`INSERT INTO rate_limiter.policies (name, tier, scope, endpoint, "limit", window_size, fail_mode, accuracy) VALUES ('p%d', 'tier-1', 'tenant+endpoint', 'GET /r/{id}', 5, 60, 'local', 'exact');`, n),
+			fmt.Sprintf(`INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size, cost)
+				VALUES ('p%d', '%s', 'user', %d, 60, %d);`, n, tenant, n, n%2),
+			fmt.Sprintf(`INSERT INTO rate_limiter.policies (name, tier, scope, endpoint, "limit", window_size, fail_mode, accuracy)
+				VALUES ('p%d', 'tier-1', 'tenant+endpoint', 'GET /r/{id}', 5, 60, 'local', 'exact');`, n),
 			fmt.Sprintf(`UPDATE rate_limiter.policies SET "limit" = "limit" + 1, mode = 'shadow' WHERE tenant = '%s';`, tenant),
-			fmt.Sprintf(`UPDATE rate_limiter.policies SET tenant = 'moved' || %d WHERE tenant = '%s' AND id %% 3 = 0;`, n, tenant),
+			fmt.Sprintf(`UPDATE rate_limiter.policies SET tenant = 'moved' || %d WHERE tenant = '%s' AND id %% 3 = 0;`, n,
+				tenant),
 			fmt.Sprintf(`DELETE FROM rate_limiter.policies WHERE tenant = '%s' AND id %% 2 = 0;`, tenant),
-			fmt.Sprintf(`INSERT INTO rate_limiter.overrides (kind, tenant, "user", factor, reason, author, permanent) VALUES ('multiplier', '%s', 'u%d', 500, 'why', 'ann', true);`, tenant, n),
-			fmt.Sprintf(`INSERT INTO rate_limiter.overrides (kind, ip, reason, author, expires_at) VALUES ('ban', '10.0.%d.%d', 'why', 'ann', now() + interval '1 day');`, n/250, n%250),
+			fmt.Sprintf(`INSERT INTO rate_limiter.overrides (kind, tenant, "user", factor, reason, author, permanent)
+				VALUES ('multiplier', '%s', 'u%d', 500, 'why', 'ann', true);`, tenant, n),
+			fmt.Sprintf(`INSERT INTO rate_limiter.overrides (kind, ip, reason, author, expires_at)
+				VALUES ('ban', '10.0.%d.%d', 'why', 'ann', now() + interval '1 day');`, n/250, n%250),
 			fmt.Sprintf(`DELETE FROM rate_limiter.overrides WHERE tenant = '%s' AND id %% 2 = 0;`, tenant),
 		}[random.IntN(13)]
 	}
 	return text
 }
 
-// contents are a snapshot's rows as text, in order.
+// contents returns the rows of a snapshot as sorted texts.
 func contents(snapshot *policy.Snapshot) []string {
 	var all []string
 	for _, r := range snapshot.Tiers() {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestClockThatDiffersIsToldWhenItBeginsAndWhenItEnds(t *testing.T) {
+func TestADifferenceOfClocksIsLoggedWhenItBeginsAndWhenItEnds(t *testing.T) {
 	var log bytes.Buffer
 	s, err := New(Options{Source: Source{DSN: "host=localhost"}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
@@ -39,16 +39,16 @@ func TestLagDoesNotDependOnTheNodesClock(t *testing.T) {
 	}
 }
 
-func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
+func TestInvalidOptionsAreErrors(t *testing.T) {
 	source := Source{DSN: "host=localhost"}
 	for what, o := range map[string]Options{
-		"no source":            {},
-		"fewer rows than none": {Source: source, MaxRows: -1},
-		"a time that is over":  {Source: source, PollEvery: -time.Second},
-		"an endless name":      {Source: source, Node: strings.Repeat("n", 257)},
+		"no source":                 {},
+		"a negative number of rows": {Source: source, MaxRows: -1},
+		"a negative time":           {Source: source, PollEvery: -time.Second},
+		"a name that is too long":   {Source: source, Node: strings.Repeat("n", 257)},
 	} {
 		if _, err := New(o); err == nil {
-			t.Errorf("%s: it is taken", what)
+			t.Errorf("%s: there is no error", what)
 		}
 	}
 }

@@ -19,11 +19,12 @@ func rowsOf(names ...string) map[rowKey]bool {
 	return set
 }
 
-func TestFaultsOfRowsThatWereNotLookedAtStay(t *testing.T) {
+func TestFaultsOfRowsThatWereNotFetchedStay(t *testing.T) {
 	var f faultSet
 	f.replaceAll([]policy.Fault{wrong("1", "a"), wrong("2", "b"), wrong("3", "c")})
 	fresh := f.replaceSome([]policy.Fault{wrong("2", "b"), wrong("4", "d")}, rowsOf("1", "2", "4"), rowsOf("4"))
-	if got := fmt.Sprint(f.list, f.count); got != fmt.Sprint([]policy.Fault{wrong("3", "c"), wrong("2", "b"), wrong("4", "d")}, 3) {
+	if got := fmt.Sprint(f.list, f.count); got != fmt.Sprint([]policy.Fault{wrong("3", "c"),
+		wrong("2", "b"), wrong("4", "d")}, 3) {
 		t.Errorf("the faults are %s, want those of 3, 2 and 4", got)
 	}
 	if len(fresh) != 1 || fresh[0].Key != "4" {
@@ -34,7 +35,7 @@ func TestFaultsOfRowsThatWereNotLookedAtStay(t *testing.T) {
 	}
 }
 
-func TestFaultsWithoutNumberAreCountedAndNotKept(t *testing.T) {
+func TestAllFaultsAreCountedAndTheFirstOnesKept(t *testing.T) {
 	var f faultSet
 	many := make([]policy.Fault, 5000)
 	for i := range many {
@@ -44,7 +45,7 @@ func TestFaultsWithoutNumberAreCountedAndNotKept(t *testing.T) {
 		t.Errorf("%d of %d are kept, %d are new", len(f.list), f.count, len(fresh))
 	}
 	if again := f.retryKeys(); len(again) != maxReported {
-		t.Errorf("%d rows are looked at again with every change, want %d", len(again), maxReported)
+		t.Errorf("%d rows are fetched again with every change, want %d", len(again), maxReported)
 	}
 	f.replaceSome(nil, rowsOf("0", "1"), rowsOf("0"))
 	if len(f.list) != maxFaults-2 || f.count != 4998 {

@@ -19,16 +19,18 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// crowd is rows of so many tenants, ten of each.
+// crowd returns the rows of so many tenants, ten of each.
 func crowd(tenants int) policy.Rows {
 	rows := policy.Rows{Version: 42, Tiers: []policy.TierRow{{Name: "gold"}}}
 	for n := range tenants {
 		tenant, cost := fmt.Sprintf("tenant-%06d", n), int64(n%3)
 		rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: tenant, Tier: "gold", TimeZone: "Europe/Vienna"})
 		for i := range 4 {
-			row := policy.Row{ID: int64(n*10 + i), Policy: schema.Policy{Namespace: "default", Tenant: tenant, Limit: schema.Limit{
-				Name: fmt.Sprint("limit-", i), Scope: "tenant", Limit: int64(1000 + n), WindowSize: 3600, Algorithm: "token_bucket", Burst: 77,
-			}}}
+			row := policy.Row{ID: int64(n*10 + i), Policy: schema.Policy{Namespace: "default",
+				Tenant: tenant, Limit: schema.Limit{
+					Name: fmt.Sprint("limit-", i), Scope: "tenant", Limit: int64(1000 + n), WindowSize: 3600,
+					Algorithm: "token_bucket", Burst: 77,
+				}}}
 			if i == 3 {
 				row.Limit.Cost, row.Limit.Mode, row.Limit.FailMode, row.Limit.Accuracy = &cost, "shadow", "closed", "exact"
 				row.PublicNote = "agreed for the launch"
@@ -38,7 +40,8 @@ func crowd(tenants int) policy.Rows {
 		for i := range 5 {
 			rows.Overrides = append(rows.Overrides, policy.Override{
 				ID: int64(n*10 + i), Kind: policy.Multiplier, Tenant: tenant, User: fmt.Sprint("user-", i), Factor: 1500,
-				Reason: "contract 7", Author: "ann", PublicNote: "until we know more", ExpiresAt: limit.Micros(n) * limit.Second, Source: policy.Commercial,
+				Reason: "contract 7", Author: "ann", PublicNote: "until we know more", ExpiresAt: limit.Micros(n) * limit.Second,
+				Source: policy.Commercial,
 			})
 		}
 	}
@@ -63,14 +66,14 @@ func encoded(t testing.TB, snapshot *policy.Snapshot) []byte {
 	return out.Bytes()
 }
 
-func TestBookThatIsSavedAndReadIsTheSame(t *testing.T) {
+func TestASavedSnapshotIsReadUnchanged(t *testing.T) {
 	snapshot := built(t, crowd(50))
 	saved, err := decode(bytes.NewReader(encoded(t, snapshot)), 501)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if saved.Confirmed.UnixMicro() != 1_700_000_000_000_001 || saved.Rows.Version != 42 {
-		t.Errorf("it is version %d of %v", saved.Rows.Version, saved.Confirmed)
+		t.Errorf("the file has version %d of %v", saved.Rows.Version, saved.Confirmed)
 	}
 	again := built(t, saved.Rows)
 	if !reflect.DeepEqual(again.Tiers(), snapshot.Tiers()) || !same(again.Tenants(), snapshot.Tenants()) ||
@@ -79,7 +82,7 @@ func TestBookThatIsSavedAndReadIsTheSame(t *testing.T) {
 	}
 }
 
-// same tells whether two sequences have the same items, in any order.
+// same reports whether two sequences have the same items, in any order.
 func same[T any](a, b func(func(T) bool)) bool {
 	text := func(items func(func(T) bool)) []string {
 		var all []string
@@ -98,8 +101,8 @@ func same[T any](a, b func(func(T) bool)) bool {
 	return slices.Equal(text(a), text(b))
 }
 
-// The file is crowd(1) as the first format had it, in which policies had no accuracy.
-func TestBookSavedInTheFirstFormatIsReadWithTheAccuracyOfTheConfig(t *testing.T) {
+// The file holds crowd(1) in the first format, in which policies had no accuracy.
+func TestAFileOfTheFirstFormatIsReadWithTheAccuracyOfTheConfig(t *testing.T) {
 	saved, err := ReadFile("testdata/saved-format-1", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -112,19 +115,20 @@ func TestBookSavedInTheFirstFormatIsReadWithTheAccuracyOfTheConfig(t *testing.T)
 		want.Overrides[i].PublicNote = ""
 	}
 	wanted, again := built(t, want), built(t, saved.Rows)
-	if saved.Rows.Version != 42 || !reflect.DeepEqual(again.Tiers(), wanted.Tiers()) || !same(again.Tenants(), wanted.Tenants()) ||
+	if saved.Rows.Version != 42 || !reflect.DeepEqual(again.Tiers(), wanted.Tiers()) ||
+		!same(again.Tenants(), wanted.Tenants()) ||
 		!same(again.Policies(), wanted.Policies()) || !same(again.Overrides(), wanted.Overrides()) {
 		t.Errorf("version %d is read as %+v", saved.Rows.Version, saved.Rows)
 	}
 }
 
-func TestBookOfAFormatToComeIsRefused(t *testing.T) {
+func TestAFileOfALaterFormatIsAnError(t *testing.T) {
 	whole := encoded(t, built(t, crowd(1)))
-	for _, is := range []uint32{0, format + 1} {
-		binary.LittleEndian.PutUint32(whole[len(magic):], is)
-		want := fmt.Sprintf("it has format %d; this program reads formats 1 to 4", is)
+	for _, version := range []uint32{0, format + 1} {
+		binary.LittleEndian.PutUint32(whole[len(magic):], version)
+		want := fmt.Sprintf("it has format %d; this program reads formats 1 to 4", version)
 		if _, err := decode(bytes.NewReader(whole), 100); err == nil || err.Error() != want {
-			t.Errorf("format %d: %v, want %s", is, err, want)
+			t.Errorf("format %d: %v, want %s", version, err, want)
 		}
 	}
 }
@@ -153,7 +157,7 @@ func TestCodecReadsWhatItWrites(t *testing.T) {
 	})
 }
 
-// draw fills every field of a struct: one that is added to a row and not to the codec is noticed.
+// draw fills every field of a struct, so the test fails for a field that the codec omits.
 func draw(t *rapid.T, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Struct:
@@ -172,11 +176,11 @@ func draw(t *rapid.T, v reflect.Value) {
 			draw(t, v.Elem())
 		}
 	default:
-		t.Fatalf("nobody knows how to draw a %v", v.Type())
+		t.Fatalf("cannot draw a %v", v.Type())
 	}
 }
 
-func TestEveryCutAndEveryFlippedBitIsNoticed(t *testing.T) {
+func TestEveryCutAndEveryFlippedBitIsAnError(t *testing.T) {
 	whole := encoded(t, built(t, crowd(1)))
 	for length := range whole {
 		if _, err := decode(bytes.NewReader(whole[:length]), 100); !errors.Is(err, errShort) {
@@ -187,15 +191,15 @@ func TestEveryCutAndEveryFlippedBitIsNoticed(t *testing.T) {
 		flipped := slices.Clone(whole)
 		flipped[bit/8] ^= 1 << (bit % 8)
 		if _, err := decode(bytes.NewReader(flipped), 100); err == nil {
-			t.Fatalf("bit %d is flipped, and the file is taken", bit)
+			t.Fatalf("bit %d is flipped, and there is no error", bit)
 		}
 	}
 	if _, err := decode(io.MultiReader(bytes.NewReader(whole), bytes.NewReader([]byte{0})), 100); err == nil {
-		t.Error("a byte follows the end, and the file is taken")
+		t.Error("a byte follows the end, and there is no error")
 	}
 }
 
-// FuzzDecode reads records of any kind, with checksums that are right, and files without any.
+// FuzzDecode reads files of arbitrary records with valid checksums.
 func FuzzDecode(f *testing.F) {
 	whole := encoded(f, built(f, crowd(1)))
 	f.Add(whole[fileHeader:len(whole)-4], uint8(11))
@@ -212,7 +216,8 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if n := len(saved.Rows.Tiers) + len(saved.Rows.Tenants) + len(saved.Rows.Policies) + len(saved.Rows.Overrides); n != int(rows) {
+		if n := len(saved.Rows.Tiers) + len(saved.Rows.Tenants) + len(saved.Rows.Policies) +
+			len(saved.Rows.Overrides); n != int(rows) {
 			t.Errorf("%d rows are read, the header says %d", n, rows)
 		}
 		policy.NewSnapshot(saved.Rows, nil)

@@ -13,14 +13,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
-// The variables of a child, a process that does nothing but follow a database as a node. The first is the node's name.
+// Environment variables of a child process, which follows a database as a node. The first is the node's name.
 const (
 	childVariable    = "POLICYSYNC_CHILD"
 	childDatabase    = "POLICYSYNC_CHILD_DATABASE"
 	childSnapshotDir = "POLICYSYNC_CHILD_DIR"
 )
 
-// runChild follows until it is killed.
+// runChild follows the database until it is killed.
 func runChild(node string) {
 	s, err := policysync.New(policysync.Options{
 		Source: policysync.Source{DSN: os.Getenv(childDatabase)}, Node: node, Dir: os.Getenv(childSnapshotDir),
@@ -32,7 +32,7 @@ func runChild(node string) {
 	os.Exit(1)
 }
 
-// child starts a process that is a node, waits for its report, and returns a function that kills it.
+// child starts a process that runs a node, waits for its report, and returns the process and a function that kills it.
 func (w *world) child(node, dir string) (process *os.Process, kill func()) {
 	w.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -56,7 +56,7 @@ func (w *world) reports(node string) bool {
 	return value[bool](w, `SELECT EXISTS (SELECT FROM rate_limiter.nodes WHERE node = $1)`, node)
 }
 
-// eventually waits until something is so.
+// eventually waits until a condition holds.
 func (w *world) eventually(what string, so func() bool) {
 	w.Helper()
 	for deadline := time.Now().Add(patience); !so(); time.Sleep(glance) {
@@ -66,7 +66,7 @@ func (w *world) eventually(what string, so func() bool) {
 	}
 }
 
-func TestTheReportOfAKilledProcessGoesWithTheNextOneAndThatOfAFrozenOneStays(t *testing.T) {
+func TestTheNextProcessRemovesTheReportOfAKilledOneButNotOfAFrozenOne(t *testing.T) {
 	w := newWorld(t)
 	dir := t.TempDir()
 	frozen, _ := w.child("frozen", dir)
@@ -76,22 +76,22 @@ func TestTheReportOfAKilledProcessGoesWithTheNextOneAndThatOfAFrozenOneStays(t *
 	_, kill := w.child("killed", dir)
 	kill()
 	if !w.reports("killed") {
-		t.Fatal("a process that was killed has taken its report back")
+		t.Fatal("the report of a killed process was removed")
 	}
 	options := w.options()
 	options.Node, options.Dir, options.BeatEvery = "next", dir, 10*time.Millisecond
 	next := start(t, options)
-	w.eventually("the report of the killed process is gone", func() bool { return !w.reports("killed") })
+	w.eventually("the report of the killed process is removed", func() bool { return !w.reports("killed") })
 	if !w.reports("frozen") || !w.reports("next") {
 		t.Errorf("frozen has a report: %v, next has one: %v; want both", w.reports("frozen"), w.reports("next"))
 	}
 	next.stop()
 	if left, err := filepath.Glob(filepath.Join(dir, "node.*")); err != nil || len(left) != 1 || w.reports("next") {
-		t.Errorf("%v (%v) are left, want the file of the frozen process alone", left, err)
+		t.Errorf("%v (%v) are left, want only the file of the frozen process", left, err)
 	}
 }
 
-func TestTheReportOfAProcessThatEndedWithoutPostgresGoesWithTheNextOne(t *testing.T) {
+func TestTheNextProcessRemovesTheReportOfOneThatEndedWithoutPostgres(t *testing.T) {
 	w := newWorld(t)
 	dir := t.TempDir()
 	options := w.options()
@@ -102,9 +102,9 @@ func TestTheReportOfAProcessThatEndedWithoutPostgresGoesWithTheNextOne(t *testin
 	first.stop()
 	w.write(`ALTER TABLE rate_limiter.away RENAME TO nodes`)
 	if !w.reports("first") {
-		t.Fatal("a process has taken its report back without the table")
+		t.Fatal("a report was removed without the table")
 	}
 	options.Node = "second"
 	start(t, options)
-	w.eventually("the report of the first is gone", func() bool { return !w.reports("first") && w.reports("second") })
+	w.eventually("the report of the first is removed", func() bool { return !w.reports("first") && w.reports("second") })
 }

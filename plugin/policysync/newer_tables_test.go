@@ -7,9 +7,10 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
-func TestANodeOnNewerTablesSaysSoOnceAndFollowsThem(t *testing.T) {
+func TestANodeOnNewerTablesLogsThatOnceAndFollowsThem(t *testing.T) {
 	w := newWorld(t)
-	if _, err := w.pool.Exec(t.Context(), `INSERT INTO rate_limiter.migrations (version_id, is_applied) VALUES (9000, true)`); err != nil {
+	if _, err := w.pool.Exec(t.Context(), `INSERT INTO rate_limiter.migrations (version_id, is_applied)
+		VALUES (9000, true)`); err != nil {
 		t.Fatal(err)
 	}
 	n := start(t, w.options())
@@ -18,7 +19,8 @@ func TestANodeOnNewerTablesSaysSoOnceAndFollowsThem(t *testing.T) {
 	if got := n.log.count(newer); got != 1 {
 		t.Errorf("%d lines mention newer tables, want 1:\n%s", got, n.log)
 	}
-	_, err := w.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()`)
+	_, err := w.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE pid <> pg_backend_pid() AND datname = current_database()`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,27 +32,34 @@ func TestANodeOnNewerTablesSaysSoOnceAndFollowsThem(t *testing.T) {
 
 func TestANodeThatCannotReadNewerTablesDoesNotCallThemOlder(t *testing.T) {
 	w := newWorld(t)
-	if _, err := w.pool.Exec(t.Context(), `INSERT INTO rate_limiter.migrations (version_id, is_applied) VALUES (9000, true);
-		ALTER TABLE rate_limiter.nodes RENAME source TO origin; ALTER TABLE rate_limiter.policies RENAME mode TO manner`); err != nil {
+	if _, err := w.pool.Exec(t.Context(), `INSERT INTO rate_limiter.migrations (version_id, is_applied)
+		VALUES (9000, true);
+		ALTER TABLE rate_limiter.nodes RENAME source TO origin;
+		ALTER TABLE rate_limiter.policies RENAME mode TO manner`); err != nil {
 		t.Fatal(err)
 	}
 	n := start(t, w.options())
-	n.until("the trouble is logged", func(policysync.Stats) bool { return n.log.count("the last good policies stay in force") > 0 })
-	if text := n.log.String(); strings.Contains(text, "older than this program") || strings.Count(text, "newer than this program") < 2 {
+	n.until("the error is logged", func(policysync.Stats) bool {
+		return n.log.count("the last good policies stay in force") > 0
+	})
+	if text := n.log.String(); strings.Contains(text, "older than this program") ||
+		strings.Count(text, "newer than this program") < 2 {
 		t.Errorf("want the tables called newer in\n%s", text)
 	}
 }
 
 func TestADeniedReportToNewerTablesDoesNotCallThemOlder(t *testing.T) {
 	w := newWorld(t)
-	if _, err := w.pool.Exec(t.Context(), `INSERT INTO rate_limiter.migrations (version_id, is_applied) VALUES (9000, true);
+	if _, err := w.pool.Exec(t.Context(), `INSERT INTO rate_limiter.migrations (version_id, is_applied)
+		VALUES (9000, true);
 		ALTER TABLE rate_limiter.nodes RENAME source TO origin`); err != nil {
 		t.Fatal(err)
 	}
 	n := start(t, w.options())
 	const denied = "Postgres denied the report of this node"
 	n.until("the denied report is logged", func(policysync.Stats) bool { return n.log.count(denied) > 0 })
-	if text := n.log.String(); strings.Contains(text, "older than this program") || strings.Count(text, "newer than this program") < 2 {
+	if text := n.log.String(); strings.Contains(text, "older than this program") ||
+		strings.Count(text, "newer than this program") < 2 {
 		t.Errorf("want the tables called newer in\n%s", text)
 	}
 }

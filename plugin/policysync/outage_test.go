@@ -15,7 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
-func TestPostgresThatStopsCostsNoPolicy(t *testing.T) {
+func TestPoliciesStayInForceWhilePostgresIsStopped(t *testing.T) {
 	server := pgtest.Start(t)
 	w := worldOn(t, server)
 	options := w.options()
@@ -28,7 +28,8 @@ func TestPostgresThatStopsCostsNoPolicy(t *testing.T) {
 	lost := n.Stats().Age
 	n.until("its age grows", func(s policysync.Stats) bool { return s.Age > lost+50*time.Millisecond })
 	if s := n.Stats(); s.Source != policysync.FromPostgres || n.Snapshot().Len() != 3 {
-		t.Errorf("while Postgres is stopped the snapshot has %d rows from %s, want 3 from postgres", n.Snapshot().Len(), s.Source)
+		t.Errorf("while Postgres is stopped the snapshot has %d rows from %s, want 3 from postgres",
+			n.Snapshot().Len(), s.Source)
 	}
 
 	server.Start(t)
@@ -38,7 +39,8 @@ func TestPostgresThatStopsCostsNoPolicy(t *testing.T) {
 	server.Kill(t)
 	n.until("contact is lost again", func(s policysync.Stats) bool { return !s.Connected })
 	n.stop()
-	if away, back := n.log.count(`level=WARN msg="no contact with Postgres`), n.log.count(`level=INFO msg="contact with Postgres`); away != 2 || back != 1 {
+	if away, back := n.log.count(`level=WARN msg="no contact with Postgres`),
+		n.log.count(`level=INFO msg="contact with Postgres`); away != 2 || back != 1 {
 		t.Errorf("%d warnings of lost contact and %d notes of its return, want 2 and 1:\n%s", away, back, n.log)
 	}
 
@@ -57,13 +59,13 @@ func TestPostgresThatStopsCostsNoPolicy(t *testing.T) {
 	}
 }
 
-func TestLoadHasTheSavedBookBeforeRun(t *testing.T) {
+func TestLoadReadsTheSavedSnapshotBeforeRun(t *testing.T) {
 	w := newWorld(t)
 	options := w.options()
 	options.Dir = t.TempDir()
 	n := start(t, options)
 	n.await(w.policies(1, 2000))
-	n.stop() // which saves
+	n.stop() // saves the snapshot
 	info, err := os.Stat(fileIn(options.Dir))
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +74,7 @@ func TestLoadHasTheSavedBookBeforeRun(t *testing.T) {
 		t.Errorf("the file has mode %o, want 600", mode)
 	}
 	if left, _ := filepath.Glob(fileIn(options.Dir) + ".*"); len(left) > 0 {
-		t.Errorf("files are left beside it: %v", left)
+		t.Errorf("other files remain: %v", left)
 	}
 	options.Log = slog.New(slog.DiscardHandler)
 	s, err := policysync.New(options)
@@ -89,7 +91,7 @@ func TestLoadHasTheSavedBookBeforeRun(t *testing.T) {
 	}
 }
 
-func TestSavedFileThatCannotBeUsedIsPassedOver(t *testing.T) {
+func TestASavedFileThatCannotBeReadIsIgnoredAndKept(t *testing.T) {
 	w := newWorld(t)
 	options := w.options()
 	options.Dir = t.TempDir()
@@ -147,7 +149,7 @@ func TestSavedFileThatCannotBeUsedIsPassedOver(t *testing.T) {
 	}
 }
 
-// closedPort is an address on which nobody listens.
+// closedPort returns an address without a listener.
 func closedPort(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -160,7 +162,7 @@ func closedPort(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-func TestFolderThatCannotBeWrittenIsLoggedAndDoesNoHarm(t *testing.T) {
+func TestANodeWorksWithoutAFolderToSaveIn(t *testing.T) {
 	w := newWorld(t)
 	options := w.options()
 	options.Dir = filepath.Join(t.TempDir(), "file")
@@ -171,11 +173,11 @@ func TestFolderThatCannotBeWrittenIsLoggedAndDoesNoHarm(t *testing.T) {
 	n.await(w.policies(1, 3))
 	n.until("saving is tried", func(s policysync.Stats) bool { return s.Unsaved > 0 })
 	if n.log.count("saving the policies failed") == 0 {
-		t.Errorf("the log does not tell of it:\n%s", n.log)
+		t.Errorf("the log lacks the failure:\n%s", n.log)
 	}
 }
 
-func TestFileOfAProcessThatWasKilledWhileItSavedIsRemoved(t *testing.T) {
+func TestAnIncompleteFileOfAKilledProcessIsRemoved(t *testing.T) {
 	w := newWorld(t)
 	options := w.options()
 	options.Dir = t.TempDir()
@@ -190,12 +192,12 @@ func TestFileOfAProcessThatWasKilledWhileItSavedIsRemoved(t *testing.T) {
 	}
 	start(t, options).await(0)
 	if left, err := filepath.Glob(fileIn(options.Dir) + ".?"); err != nil || len(left) != 1 || left[0] != young {
-		t.Errorf("%v are left (%v), want the young one: somebody may be writing it", left, err)
+		t.Errorf("%v remain (%v), want the young one, which another process may be writing", left, err)
 	}
 }
 
-func TestRunEndsWhilePostgresSaysNothing(t *testing.T) {
-	// It takes connections and says nothing.
+func TestRunEndsWhilePostgresDoesNotAnswer(t *testing.T) {
+	// It accepts connections and never answers.
 	mute, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -219,20 +221,21 @@ func TestRunEndsWhilePostgresSaysNothing(t *testing.T) {
 	select {
 	case err := <-ended:
 		if err != nil {
-			t.Errorf("Run ends with %v, want nothing", err)
+			t.Errorf("Run ends with %v, want nil", err)
 		}
 	case <-time.After(patience):
-		t.Error("Run does not end while Postgres says nothing")
+		t.Error("Run does not end while Postgres does not answer")
 	}
 }
 
-func TestServerProcessThatFreezesIsLeftForAnotherOne(t *testing.T) {
+func TestAFrozenServerProcessIsReplacedByAnotherSession(t *testing.T) {
 	w := newWorld(t)
 	options := w.options()
-	options.Node = "" // it asks for nothing but the version
+	options.Node = "" // its only query is that of the version
 	n := start(t, options)
 	n.await(w.policies(1, 3))
-	frozen := value[int](w, `SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'tenant-rate-limiting'
+	frozen := value[int](w, `SELECT pid FROM pg_stat_activity WHERE datname = current_database()
+		AND application_name = 'tenant-rate-limiting'
 		AND query NOT LIKE 'LISTEN%'`)
 	if err := syscall.Kill(frozen, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -249,13 +252,15 @@ func TestServerProcessThatFreezesIsLeftForAnotherOne(t *testing.T) {
 	}
 }
 
-func TestPasswordIsNeverShown(t *testing.T) {
+func TestNoLogOrErrorHasThePassword(t *testing.T) {
 	const secret = "s3cret"
 	file := filepath.Join(t.TempDir(), "dsn")
-	if err := os.WriteFile(file, []byte("postgres://ann:"+secret+"@"+closedPort(t)+"/db?sslmode=disable\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("postgres://ann:"+secret+"@"+closedPort(t)+"/db?sslmode=disable\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
-	n := start(t, policysync.Options{Source: policysync.Source{File: file}, MinPause: time.Millisecond, MaxPause: time.Millisecond})
+	n := start(t, policysync.Options{Source: policysync.Source{File: file}, MinPause: time.Millisecond,
+		MaxPause: time.Millisecond})
 	n.until("Postgres is tried", func(policysync.Stats) bool { return n.log.count("no contact with Postgres") == 1 })
 	if n.log.count(secret) > 0 || n.log.count("user=ann") != 1 {
 		t.Errorf("the log has the password, or not the user:\n%s", n.log)
@@ -269,20 +274,22 @@ func TestPasswordIsNeverShown(t *testing.T) {
 	} {
 		_, err := policysync.New(policysync.Options{Source: source})
 		if err == nil {
-			t.Errorf("%+v is taken", source)
+			t.Errorf("%+v: there is no error", source)
 		} else if strings.Contains(err.Error(), secret) {
 			t.Errorf("the error shows the password: %v", err)
 		}
 	}
 }
 
-func TestAFileOfTheConnectionStringMayComeLater(t *testing.T) {
+func TestAFileOfTheConnectionStringMayBeCreatedLater(t *testing.T) {
 	w := newWorld(t)
 	options := w.options()
 	file := filepath.Join(t.TempDir(), "dsn")
 	options.Source = policysync.Source{File: file}
 	n := start(t, options)
-	n.until("the missing file is logged", func(policysync.Stats) bool { return n.log.count("read the file of the connection string") > 0 })
+	n.until("the missing file is logged", func(policysync.Stats) bool {
+		return n.log.count("read the file of the connection string") > 0
+	})
 	version := w.policies(1, 1)
 	if err := os.WriteFile(file, []byte(w.dsn), 0o600); err != nil {
 		t.Fatal(err)

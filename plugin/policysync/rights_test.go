@@ -7,7 +7,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
-func TestANodeLoadsFollowsReportsAndLeavesWithTheGrantsOfTheReadme(t *testing.T) {
+func TestTheGrantsOfTheReadmeSufficeForANode(t *testing.T) {
 	server := pgtest.Granted(t)
 	w := &world{t, server.RoleDSN(pgtest.Node), pgtest.Pool(t, server.DSN("ratelimit"))}
 	n := start(t, w.options())
@@ -18,11 +18,11 @@ func TestANodeLoadsFollowsReportsAndLeavesWithTheGrantsOfTheReadme(t *testing.T)
 	})
 	n.stop()
 	if left := value[int](w, `SELECT count(*) FROM rate_limiter.nodes`); left != 0 {
-		t.Errorf("%d nodes are left after it has ended", left)
+		t.Errorf("%d nodes remain after it has ended", left)
 	}
 }
 
-// Any role that connects may notify the nodes; what it says is a hint, and they look themselves.
+// Any role that connects may notify the nodes. A notification is only a hint: nodes read the version themselves.
 func TestAForgedNotificationChangesNothing(t *testing.T) {
 	server := pgtest.Granted(t)
 	w := &world{t, server.RoleDSN(pgtest.Node), pgtest.Pool(t, server.DSN("ratelimit"))}

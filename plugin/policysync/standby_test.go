@@ -8,7 +8,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
-func TestAStandbyIsFollowedByLookingAndListenedToOnceItIsPromoted(t *testing.T) {
+func TestAStandbyIsPolledAndListenedToOnceItIsPromoted(t *testing.T) {
 	primary := pgtest.Start(t)
 	w := worldOn(t, primary)
 	first := w.policies(1, 3)
@@ -20,16 +20,16 @@ func TestAStandbyIsFollowedByLookingAndListenedToOnceItIsPromoted(t *testing.T) 
 	n.await(first)
 	n.await(w.policies(4, 4))
 	if s := n.Stats(); !s.Standby || !s.Connected || n.Snapshot().Len() != 4 {
-		t.Errorf("it has %+v, want four rows of a standby", s)
+		t.Errorf("the node has %+v, want four rows of a standby", s)
 	}
 	if n.log.count("is a standby") != 1 || n.log.count("refused") != 0 || n.log.count("no contact") != 0 {
 		t.Errorf("it logs\n%s\nwant one line about the standby", n.log)
 	}
 	if w.reports("node-1") {
-		t.Error("it has reported")
+		t.Error("the node has reported")
 	}
 
-	w.pool.Close() // so that the old primary has no client
+	w.pool.Close() // so the old primary has no client
 	primary.Stop(t)
 	standby.Promote(t)
 	promoted := &world{t, options.Source.DSN, pgtest.Pool(t, options.Source.DSN)}

@@ -29,7 +29,7 @@ type Stats struct {
 	Fault      string         // why the newest version is not in force; "" if it is
 
 	Loads    uint64 // of all rows
-	CatchUps uint64 // of changes alone
+	CatchUps uint64 // of changes only
 	Contacts uint64 // sessions with Postgres that read a version
 	Saves    uint64 // of the snapshot on disk
 	Unsaved  uint64 // saves that failed

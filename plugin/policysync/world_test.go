@@ -28,14 +28,14 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	// patience is how long to wait for what is to come: tests share a busy machine, and the pause between two loads of all
-	// rows is fifty times as long as a load.
+	// patience bounds every wait. Tests share a busy machine, and the pause between two loads of all rows is fifty times
+	// as long as a load.
 	patience = 2 * time.Minute
 	glance   = 5 * time.Millisecond
 	never    = time.Hour
 )
 
-// world is a database, and who writes to it.
+// world is a database with a pool that writes to it.
 type world struct {
 	*testing.T
 	dsn  string
@@ -53,7 +53,7 @@ func worldOn(t *testing.T, server *pgtest.Server) *world {
 	return &world{t, dsn, pgtest.Pool(t, dsn)}
 }
 
-// write runs statements in one transaction, and is the version after it.
+// write runs statements in one transaction, and returns the version after it.
 func (w *world) write(statements string, arguments ...any) (version int64) {
 	w.Helper()
 	err := pgx.BeginFunc(context.Background(), w.pool, func(tx pgx.Tx) error {
@@ -71,14 +71,14 @@ func (w *world) write(statements string, arguments ...any) (version int64) {
 	return version
 }
 
-// policies inserts so many policies of one tenant each, and is the version after it.
+// policies inserts policies of one tenant each, and returns the version after it.
 func (w *world) policies(from, to int) int64 {
 	w.Helper()
 	return w.write(`INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size)
 		SELECT 'daily', 'tenant-' || n, 'tenant', 1000 + n, 60 FROM generate_series($1::bigint, $2::bigint) n`, from, to)
 }
 
-// value is one value from the database.
+// value returns one value from the database.
 func value[T any](w *world, sql string, arguments ...any) (v T) {
 	w.Helper()
 	if err := w.pool.QueryRow(context.Background(), sql, arguments...).Scan(&v); err != nil {
@@ -94,10 +94,10 @@ type node struct {
 	log   *logged
 	stop  func() // ends it and waits for that
 	mu    sync.Mutex
-	swaps map[int64]time.Time // when each version came in force
+	swaps map[int64]time.Time // the instant at which each version came into force
 }
 
-// options are of a node that does only what it is told to by hints.
+// options returns the options of a node that only follows hints.
 func (w *world) options() policysync.Options {
 	return policysync.Options{
 		Source: policysync.Source{DSN: w.dsn}, Node: "node-1",
@@ -135,7 +135,7 @@ func (n *node) changed(snapshot *policy.Snapshot) {
 	n.swaps[snapshot.Version()] = time.Now()
 }
 
-// swapped is when a version came in force.
+// swapped returns the instant at which a version came into force.
 func (n *node) swapped(version int64) (time.Time, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -152,7 +152,7 @@ func (n *node) await(version int64) *policy.Snapshot {
 	return n.Snapshot()
 }
 
-// until waits until something is so.
+// until waits until a condition holds.
 func (n *node) until(what string, so func(policysync.Stats) bool) {
 	n.t.Helper()
 	deadline := time.After(patience)
@@ -165,7 +165,7 @@ func (n *node) until(what string, so func(policysync.Stats) bool) {
 	}
 }
 
-// logged is what was logged.
+// logged records the log.
 type logged struct {
 	mu  sync.Mutex
 	all bytes.Buffer
@@ -183,7 +183,7 @@ func (l *logged) String() string {
 	return l.all.String()
 }
 
-// count is how many lines have a text.
+// count returns the number of lines with a text.
 func (l *logged) count(text string) (lines int) {
 	for line := range strings.Lines(l.String()) {
 		if strings.Contains(line, text) {
@@ -193,7 +193,7 @@ func (l *logged) count(text string) (lines int) {
 	return lines
 }
 
-// limits are the limits of a snapshot's policies, by tenant or tier.
+// limits returns the limits of a snapshot's policies, by tenant or tier.
 func limits(snapshot *policy.Snapshot) map[string]int64 {
 	found := map[string]int64{}
 	for r := range snapshot.Policies() {
