@@ -19,7 +19,7 @@ const documentAbout = `The file lists the active policies of one namespace:
   - {name: daily, tier: gold, scope: tenant, limit: 1000, window_size: 86400}
 
 A policy has the fields of a limit in the plugin's config, plus tier or tenant. Policies that are not in the file are
-deleted, unless --partial is given.`
+deleted, unless --partial is given. A file that says partial: true requires --partial.`
 
 var documentCommands = []*command{
 	{
@@ -116,7 +116,10 @@ func (c *call) documentFlags() *document {
 		if err != nil {
 			return wrong("--file: %v", err)
 		}
-		d.set.Partial = *partial
+		if d.set.Partial = *partial; d.partial && !*partial && faults == nil {
+			return wrong("--file: %s holds some of the policies only (partial: true): use --partial to keep the others, "+
+				"or remove partial from the file to delete them", d.file)
+		}
 		return faults
 	})
 	return d

@@ -18,13 +18,15 @@ import (
 // document is a file of policies: what apply makes of the database.
 //
 //	namespace: default        # may be left out
+//	partial: true             # may be left out: the file has some of the policies only
 //	policies:
 //	- {name: daily, tier: gold, scope: tenant, limit: 1000, window_size: 86400}
 type document struct {
-	file   string
-	set    pgstore.Set
-	places []place // of the policies
-	faults []error
+	file    string
+	partial bool // as the file says
+	set     pgstore.Set
+	places  []place // of the policies
+	faults  []error
 }
 
 // place is where a policy of a document is.
@@ -96,11 +98,13 @@ func (d *document) root(n *yaml.Node) {
 		switch key.Value {
 		case "namespace":
 			d.value(value, key.Line, "namespace", &d.set.Namespace)
+		case "partial":
+			d.value(value, key.Line, "partial", &d.partial)
 		case "policies":
 			listed = true
 			d.list(value)
 		default:
-			d.fault(key.Line, key.Value, "unknown field: the fields of a policy file are namespace and policies")
+			d.fault(key.Line, key.Value, "unknown field: the fields of a policy file are namespace, partial and policies")
 		}
 	}
 	if !listed {

@@ -4,13 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"iter"
 	"slices"
+	"strconv"
 	"strings"
-	"unicode"
-
-	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
@@ -48,99 +45,67 @@ func (c *call) warnOfNamespaces(ctx context.Context, s *pgstore.Store, f pgstore
 	return err
 }
 
-// showDocument writes policies while they come as the document that apply reads. Of a part of the policies it says so:
-// applied as it is, it would delete the others. The list is closed by its last line, so a document that is cut short is
-// no YAML, instead of a document of fewer policies.
+// documentPart is how many bytes of a document are collected before they are written.
+const documentPart = 64 << 10
+
+// showDocument writes policies while they come as the document that apply reads. A document of some of the policies is
+// marked as partial: applied as a whole one, it would delete the others. The list is closed by its last line, so a
+// document that is cut short is no YAML, instead of a document of fewer policies.
 func (c *call) showDocument(f pgstore.PolicyFilter, rows iter.Seq2[pgstore.Policy, error]) error {
-	head := ""
+	part := []byte("namespace: " + yamlString(f.Namespace) + "\n")
 	if f.Tier+f.Tenant+f.Name != "" {
-		head = "# Some of the policies only: apply them with --partial, or the others are deleted.\n"
+		part = append(part, "partial: true # selected by --tier, --tenant or --name: apply and diff require --partial\n"...)
 	}
-	name, err := yamlText(f.Namespace)
-	if err != nil {
-		return fmt.Errorf("write the output: %w", err)
-	}
-	head += "namespace: " + name + "policies: ["
+	part = append(part, "policies: ["...)
+	last := "]\n"
 	for p, err := range rows {
+		if err == nil {
+			part, last = appendPolicy(part, p), "\n]\n"
+		}
+		if err == nil && len(part) < documentPart {
+			continue
+		}
+		if _, errWrite := c.stdout.Write(part); err == nil && errWrite != nil {
+			err = fmt.Errorf("write the output: %w", errWrite)
+		}
 		if err != nil {
 			return err
 		}
-		text, err := documentLine(p)
-		if err == nil {
-			_, err = io.WriteString(c.stdout, head+text)
-		}
-		if err != nil {
-			return fmt.Errorf("write the output: %w", err)
-		}
-		head = ""
+		part = part[:0]
 	}
-	if head == "" {
-		head = "\n"
-	}
-	if _, err := io.WriteString(c.stdout, head+"]\n"); err != nil {
+	if _, err := c.stdout.Write(append(part, last...)); err != nil {
 		return fmt.Errorf("write the output: %w", err)
 	}
 	return nil
 }
 
-// documentLine returns a policy as a line of a document's list, after the end of the line before it. Where YAML would
-// not escape what a terminal would obey, the line is JSON, which is YAML too.
-func documentLine(p pgstore.Policy) (string, error) {
-	fields := yaml.Node{Kind: yaml.MappingNode}
+// appendPolicy appends a policy as a line of a document's list, after the end of the line before it. Fields that are
+// absent are left out.
+func appendPolicy(to []byte, p pgstore.Policy) []byte {
+	separator := "\n  {"
 	for i := range documentFields {
-		if err := addField(&fields, documentFields[i].Name, documentFields[i].In(&p.Policy)); err != nil {
-			return "", err
+		if value, present := fieldValue(documentFields[i].In(&p.Policy)); present {
+			to = append(to, separator+documentFields[i].Name+": "+value...)
+			separator = ", "
 		}
 	}
-	fields.Style = yaml.FlowStyle
-	text, err := yamlText(&fields)
-	if err != nil {
-		return "", err
-	}
-	if text = strings.TrimSuffix(
-		text,
-		"\n",
-	); strings.IndexFunc(
-		text,
-		func(r rune) bool { return !unicode.IsPrint(r) },
-	) < 0 {
-		return "\n  " + text + ",", nil
-	}
-	p.Namespace, p.Slot = "", "" // the document's
-	text, err = jsonText(p.Policy, "  ")
-	return "\n  " + text + ",", err
+	return append(to, "},"...)
 }
 
-// addField adds a field to a mapping, unless it is absent.
-func addField(to *yaml.Node, name string, value any) error {
-	switch value := value.(type) {
+// fieldValue returns the value of a field as YAML, and reports whether it is present.
+func fieldValue(field any) (value string, present bool) {
+	switch field := field.(type) {
 	case **int64:
-		if *value == nil {
-			return nil
+		if *field == nil {
+			return "", false
 		}
+		return strconv.FormatInt(**field, 10), true
 	case *int64:
-		if *value == 0 {
-			return nil
-		}
+		return strconv.FormatInt(*field, 10), *field != 0
 	case *string:
-		if *value == "" {
-			return nil
-		}
+		return yamlString(*field), *field != ""
 	case *bool:
-		if !*value {
-			return nil
-		}
+		return strconv.FormatBool(*field), *field
 	}
-	var key, encoded yaml.Node
-	key.SetString(name)
-	if err := encoded.Encode(value); err != nil {
-		return err
-	}
-	to.Content = append(to.Content, &key, &encoded)
-	return nil
-}
-
-func yamlText(value any) (string, error) {
-	text, err := yaml.Marshal(value)
-	return string(text), err
+	return "", false
 }

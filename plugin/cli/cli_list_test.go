@@ -70,8 +70,14 @@ func TestListedPoliciesAreADocumentThatChangesNothing(t *testing.T) {
 		t.Errorf("the document\n%s\ndiffers from the policies:\n%s", x.stdin, got)
 	}
 	x.stdin = x.must("policy", "list", "--tier", "gold", "-o", "yaml")
-	if !strings.Contains(x.stdin, "--partial") {
-		t.Errorf("a document of some policies does not say so:\n%s", x.stdin)
+	for _, command := range [][]string{{"diff", "-f", "-"}, {"apply", "-f", "-", "--yes", "--reason", "r"}} {
+		x.output.Reset()
+		if code := x.call(command...); code != exitWrongCall || !strings.Contains(x.output.String(), "use --partial") {
+			t.Errorf("%q of the document\n%s\nwithout --partial: exit code %d, want 2, with\n%s", command, x.stdin, code, &x.output)
+		}
+	}
+	if got := x.must("diff", "-f", "-", "--partial"); !strings.HasSuffix(got, "0 to delete, 1 unchanged\n") {
+		t.Errorf("the document\n%s\ndiffers from the policies with --partial:\n%s", x.stdin, got)
 	}
 	x.must("policy", "put", "daily", "--tier", "gold", "--limit", "1", "--window", "60", "--namespace", "eu", "--reason", "r")
 	for _, c := range []struct {

@@ -16,8 +16,9 @@ import (
 var policyCommands = []*command{
 	{
 		words: "policy list", brief: "list policies",
-		about: `-o yaml writes a file for ratelimit apply and diff: the active policies of one namespace (--namespace,
-or default).`,
+		about: `-o yaml writes a file for ratelimit apply and diff: the active policies of one namespace (--namespace, or
+default). If --tier, --tenant or --name selects some of them, the file says partial: true, and apply and diff require
+--partial.`,
 		define: func(c *call) action {
 			f := pgstore.PolicyFilter{}
 			c.flags.StringVar(&f.Tier, "tier", "", "only policies of this `tier`")

@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode"
-
-	"gopkg.in/yaml.v3"
+	"unicode/utf8"
 )
 
 // writeYAML writes a document. What a terminal would obey is escaped, which YAML reads as the same.
@@ -34,65 +34,129 @@ func yamlOf(value any) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	decoder := json.NewDecoder(bytes.NewReader(document))
-	decoder.UseNumber()
-	node, err := yamlNode(decoder)
-	if err != nil {
-		return "", err
-	}
-	var b strings.Builder
-	encoder := yaml.NewEncoder(&b)
-	encoder.SetIndent(2)
-	if err := encoder.Encode(node); err != nil {
-		return "", err
-	}
-	return escapeInYAML(b.String()), nil
+	y := yamlEncoder{from: json.NewDecoder(bytes.NewReader(document))}
+	y.from.UseNumber()
+	err = y.value("", "")
+	return string(y.text), err
 }
 
-// yamlNode reads the next value of a JSON document.
-func yamlNode(from *json.Decoder) (*yaml.Node, error) {
-	token, err := from.Token()
+// yamlEncoder turns the tokens of a JSON document into YAML, without a tree of nodes: lists can have 100,000 rows.
+type yamlEncoder struct {
+	from *json.Decoder
+	text []byte
+}
+
+// value appends the next value. The line it begins in has so far the mark of an item (-) or a key (:), or nothing; the
+// lines below it are indented.
+func (y *yamlEncoder) value(mark, indent string) error {
+	token, err := y.from.Token()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	switch t := token.(type) {
-	case json.Delim:
-		node := &yaml.Node{Kind: yaml.MappingNode}
-		if t == '[' {
-			node.Kind = yaml.SequenceNode
+	opened, isDelim := token.(json.Delim)
+	switch {
+	case isDelim && y.from.More():
+		err = y.children(opened, mark, indent)
+	case isDelim && opened == '{':
+		y.end(mark, "{}")
+	case isDelim:
+		y.end(mark, "[]")
+	default:
+		y.end(mark, yamlScalar(token))
+	}
+	if err == nil && isDelim {
+		_, err = y.from.Token() // the closing delimiter
+	}
+	return err
+}
+
+// end appends a value that is complete, and ends the line.
+func (y *yamlEncoder) end(mark, value string) {
+	if mark != "" {
+		y.text = append(y.text, ' ')
+	}
+	y.text = append(append(y.text, value...), '\n')
+}
+
+// children appends the items of a list or the fields of an object, each in lines of its own. Those of an item begin in
+// its line.
+func (y *yamlEncoder) children(opened json.Delim, mark, indent string) error {
+	switch mark {
+	case "-":
+		y.text = append(y.text, ' ')
+	case ":":
+		y.text = append(y.text, '\n')
+	}
+	for first := true; y.from.More(); first = false {
+		if !first || mark != "-" {
+			y.text = append(y.text, indent...)
 		}
-		for from.More() { // keys of an object are strings between its values
-			child, err := yamlNode(from)
+		childMark := "-"
+		if opened == '{' {
+			key, err := y.from.Token()
 			if err != nil {
-				return nil, err
+				return err
 			}
-			node.Content = append(node.Content, child)
+			y.text = append(y.text, yamlScalar(key)...)
+			childMark = ":"
 		}
-		_, err := from.Token() // the end
-		return node, err
+		y.text = append(y.text, childMark...)
+		if err := y.value(childMark, indent+"  "); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// yamlScalar returns a string, a number, a boolean or null as YAML.
+func yamlScalar(token json.Token) string {
+	switch t := token.(type) {
 	case string:
-		node := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: t}
-		if strings.ContainsFunc(t, isUnprintable) {
-			node.Style = yaml.DoubleQuotedStyle
-		}
-		return node, nil
+		return yamlString(t)
 	case nil:
-		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}, nil
+		return "null"
 	}
-	return &yaml.Node{Kind: yaml.ScalarNode, Value: fmt.Sprint(token)}, nil // a number or a bool
+	return fmt.Sprint(token)
 }
 
-func isUnprintable(r rune) bool { return !unicode.IsPrint(r) }
-
-// escapeInYAML escapes what is not printable, which is in double quotes, but for the ends of lines.
-func escapeInYAML(document string) string {
-	var b strings.Builder
-	for _, r := range document {
-		if r == '\n' || unicode.IsPrint(r) {
-			b.WriteRune(r)
-			continue
+// yamlString returns a string as YAML: plain where that is surely read as the same string, else in double quotes, with
+// escapes for what is not printable.
+func yamlString(text string) string {
+	if isPlainYAML(text) {
+		return text
+	}
+	quoted := make([]byte, 0, len(text)+2)
+	quoted = append(quoted, '"')
+	for _, r := range text {
+		switch {
+		case r == '"' || r == '\\':
+			quoted = append(quoted, '\\', byte(r))
+		case r == '\n':
+			quoted = append(quoted, `\n`...)
+		case unicode.IsPrint(r):
+			quoted = utf8.AppendRune(quoted, r)
+		default:
+			quoted = fmt.Appendf(quoted, `\U%08X`, r)
 		}
-		fmt.Fprintf(&b, `\U%08X`, r)
 	}
-	return b.String()
+	return string(append(quoted, '"'))
 }
+
+// yamlWords are the words that YAML reads as a boolean or null, whatever their letter case.
+var yamlWords = []string{"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+
+// isPlainYAML reports whether YAML reads a text as a string without quotes, even in a flow mapping: it begins with an
+// ASCII letter, ends without a blank, and consists of characters that mean nothing to YAML.
+func isPlainYAML(text string) bool {
+	if text == "" || !isASCIILetter(text[0]) || text[len(text)-1] == ' ' {
+		return false
+	}
+	for i := range len(text) {
+		if c := text[i]; !isASCIILetter(c) && (c < '0' || c > '9') && !strings.ContainsRune(" _-./+", rune(c)) {
+			return false
+		}
+	}
+	return len(text) > len("false") || !slices.Contains(yamlWords, strings.ToLower(text))
+}
+
+func isASCIILetter(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' }

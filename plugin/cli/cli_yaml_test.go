@@ -5,6 +5,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
 func TestYAMLHasTheFieldsOfJSONInTheirOrderAndReadsAsTheSame(t *testing.T) {
@@ -39,4 +44,34 @@ func TestYAMLHasTheFieldsOfJSONInTheirOrderAndReadsAsTheSame(t *testing.T) {
 		t.Errorf("read back as\n%s\nwant\n%s", got, want)
 	}
 	plainly(t, "YAML", b.String())
+}
+
+func TestAStringIsReadBackFromYAMLAsItWas(t *testing.T) {
+	for _, text := range []string{
+		"daily", "POST /a/{id}", "it's: a #note, [sic", "12", "0x1f", "1e3", "2026-01-31", "yes", "No", "NULL", "~", "y", "off",
+		"true", "truely", "", " ", "a ", " a", "a: b", "a #b", "-", "- a", "&a", "*a", "!a", "%a", "@a", "`a", "\"", "\\", "'", "a\tb",
+		"two\nlines", "evil\x1b[2J\u202e\U000e0001", "日本", "👍", "Europe/Berlin", "tenant+endpoint", "a,b", "a]b", "?", ": ", "<<",
+	} {
+		var back struct {
+			Text string   `yaml:"text"`
+			List []string `yaml:"list"`
+		}
+		document := "text: " + yamlString(text) + "\nlist: [" + yamlString(text) + "]\n"
+		if err := yaml.Unmarshal([]byte(document), &back); err != nil || back.Text != text || back.List[0] != text {
+			t.Errorf("%q is written as\n%sand read as %+v (%v)", text, document, back, err)
+		}
+	}
+}
+
+func TestRowsAreWrittenAsYAMLWithoutATreeOfNodes(t *testing.T) {
+	p := policytest.Full(t)[0]
+	row := pgstore.Policy{ID: 7, Policy: p, Revision: 3}
+	var part []byte
+	if n := testing.AllocsPerRun(100, func() { part = appendPolicy(part[:0], row) }); n > 40 {
+		t.Errorf("a policy of a document takes %v allocations, want at most 40", n)
+	}
+	var text string
+	if n := testing.AllocsPerRun(100, func() { text, _ = yamlOf(row) }); n > 400 || text == "" {
+		t.Errorf("a row takes %v allocations, want at most 400", n)
+	}
 }

@@ -13,11 +13,7 @@ func TestAFileOfPoliciesKeepsEveryFieldOfAPolicy(t *testing.T) {
 	text := "policies: ["
 	want := policytest.Full(t)
 	for i, p := range want {
-		line, err := documentLine(pgstore.Policy{ID: 7, Policy: p, Revision: 3})
-		if err != nil {
-			t.Fatal(err)
-		}
-		text += line
+		text += string(appendPolicy(nil, pgstore.Policy{ID: 7, Policy: p, Revision: 3}))
 		want[i].Namespace, want[i].Slot = "", "" // those of the file
 	}
 	var d document
