@@ -11,21 +11,23 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// yonder is a machine that is always the same.
-func yonder() machine {
+// fixedMachine returns a machine that is the same in every run.
+func fixedMachine() machine {
 	return machine{
-		date: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC), cores: 64, memory: "256 GiB", goes: "go9.9", redis: "9.9.9", kernel: "linux 9.9",
+		date:  time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC),
+		cores: 64, memory: "256 GiB", goVersion: "go9.9", redis: "9.9.9", kernel: "linux 9.9",
 	}
 }
 
-// turned is what the program prints for a file of results.
-func turned(t *testing.T, results string, args ...string) (out, trouble string, code int) {
+// runOn runs the program on results.
+func runOn(t *testing.T, results string, args ...string) (out, errors string, code int) {
 	t.Helper()
 	var stdout, stderr strings.Builder
-	code = run(args, strings.NewReader(results), &stdout, &stderr, yonder)
+	code = run(args, strings.NewReader(results), &stdout, &stderr, fixedMachine)
 	return stdout.String(), stderr.String(), code
 }
 
+// read returns a file of testdata.
 func read(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", name))
@@ -40,9 +42,9 @@ func TestResultsBecomeATableForEachBenchmark(t *testing.T) {
 		"plain.md":  nil,
 		"across.md": {"-command", "make bench", "-across", "goroutines,callers", filepath.Join("testdata", "notes.md")},
 	} {
-		got, trouble, code := turned(t, read(t, "results.txt"), args...)
-		if code != 0 || trouble != "" {
-			t.Fatalf("%s: exit %d: %s", golden, code, trouble)
+		got, errors, code := runOn(t, read(t, "results.txt"), args...)
+		if code != 0 || errors != "" {
+			t.Fatalf("%s: exit %d: %s", golden, code, errors)
 		}
 		if *update {
 			if err := os.WriteFile(filepath.Join("testdata", golden), []byte(got), 0o644); err != nil {
@@ -55,37 +57,39 @@ func TestResultsBecomeATableForEachBenchmark(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeTrustedIsRefused(t *testing.T) {
+func TestUntrustworthyInputIsAnError(t *testing.T) {
 	const good = "BenchmarkA-2 1 5 ns/op\n"
 	for name, test := range map[string]struct {
 		results string
 		args    []string
-		says    string
+		want    string
 	}{
-		"no results":            {"PASS\nok example 0.1s\n", nil, "no results"},
-		"a failed benchmark":    {good + "--- FAIL: BenchmarkB\n", nil, "failures"},
-		"a failed package":      {good + "FAIL\texample 0.1s\n", nil, "failures"},
-		"a panic":               {good + "panic: oh\n", nil, "failures"},
-		"a number that is none": {"BenchmarkA-2 1 fast ns/op\n", nil, "fast"},
-		"a line that is torn":   {"BenchmarkA-2 1 5\n", nil, "values with units"},
-		"notes that are away":   {good, []string{"testdata/none.md"}, "read notes"},
+		"no results":               {"PASS\nok example 0.1s\n", nil, "no results"},
+		"a failed benchmark":       {good + "--- FAIL: BenchmarkB\n", nil, "failures"},
+		"a failed package":         {good + "FAIL\texample 0.1s\n", nil, "failures"},
+		"a panic":                  {good + "panic: oh\n", nil, "failures"},
+		"a number that is not one": {"BenchmarkA-2 1 fast ns/op\n", nil, "fast"},
+		"an incomplete line":       {"BenchmarkA-2 1 5\n", nil, "values with units"},
+		"missing notes":            {good, []string{"testdata/none.md"}, "read notes"},
 	} {
-		out, trouble, code := turned(t, test.results, test.args...)
-		if code != 1 || out != "" || !strings.Contains(trouble, test.says) {
-			t.Errorf("%s: exit %d, printed %q, and said %q, want %q", name, code, out, trouble, test.says)
+		out, errors, code := runOn(t, test.results, test.args...)
+		if code != 1 || out != "" || !strings.Contains(errors, test.want) {
+			t.Errorf("%s: exit %d, printed %q and the error %q, want %q", name, code, out, errors, test.want)
 		}
 	}
 }
 
-func TestAMistakenOptionIsRefused(t *testing.T) {
-	if out, trouble, code := turned(t, "", "-no-such-option"); code != 2 || out != "" || !strings.Contains(trouble, "no-such-option") {
-		t.Errorf("exit %d, printed %q, said %q", code, out, trouble)
+func TestAnUnknownOptionIsAnError(t *testing.T) {
+	out, errors, code := runOn(t, "", "-no-such-option")
+	if code != 2 || out != "" || !strings.Contains(errors, "no-such-option") {
+		t.Errorf("exit %d, printed %q and the error %q", code, out, errors)
 	}
 }
 
-func TestANumberHasThreeDigitsThatCount(t *testing.T) {
+func TestANumberHasThreeSignificantDigits(t *testing.T) {
 	for v, want := range map[float64]string{
-		0: "0", 0.004169: "0.00417", 0.5: "0.5", 1: "1", 2.345: "2.35", 12.34: "12.3", 99.96: "100", 123.4: "123", 936: "936",
+		0: "0", 0.004169: "0.00417", 0.5: "0.5", 1: "1", 2.345: "2.35", 12.34: "12.3", 99.96: "100",
+		123.4: "123", 936: "936",
 		1000: "1,000", 77846.4: "77,846", 1234567: "1,234,567", -1234: "-1,234", -123: "-123",
 	} {
 		if got := number(v); got != want {
@@ -94,16 +98,16 @@ func TestANumberHasThreeDigitsThatCount(t *testing.T) {
 	}
 }
 
-func TestOfSeveralRunsTheMedianCounts(t *testing.T) {
-	out, _, _ := turned(t, "BenchmarkA-2 1 5 ns/op\nBenchmarkA-2 1 900 ns/op\nBenchmarkA-2 1 7 ns/op\n")
+func TestSeveralRunsAreOneMedian(t *testing.T) {
+	out, _, _ := runOn(t, "BenchmarkA-2 1 5 ns/op\nBenchmarkA-2 1 900 ns/op\nBenchmarkA-2 1 7 ns/op\n")
 	if !strings.Contains(out, "|  | 7 |") {
 		t.Errorf("the median of 5, 900 and 7 is 7, not in\n%s", out)
 	}
 }
 
-func TestAMachineTellsWhatItIs(t *testing.T) {
-	m := here()
-	if m.cores < 1 || m.goes == "" || m.kernel == "" || time.Since(m.date) > time.Hour {
+func TestThisMachineIsDescribed(t *testing.T) {
+	m := thisMachine()
+	if m.cores < 1 || m.goVersion == "" || m.kernel == "" || time.Since(m.date) > time.Hour {
 		t.Errorf("this machine is %+v", m)
 	}
 }

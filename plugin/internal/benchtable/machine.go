@@ -11,29 +11,30 @@ import (
 	"time"
 )
 
-// machine is when and on what was measured.
+// machine describes the date and the machine of a measurement. A text is "" if it is unknown.
 type machine struct {
-	date   time.Time
-	cpu    string // model
-	cores  int
-	memory string // "" where it is not known, as the others below
-	goes   string // Go's version
-	redis  string // its version
-	kernel string
+	date      time.Time
+	cpu       string // model
+	cores     int
+	memory    string
+	goVersion string
+	redis     string // version
+	kernel    string
 }
 
-// here is this machine, now.
-func here() machine {
-	release, _, _ := strings.Cut(first("/proc/sys/kernel/osrelease", ""), "-") // behind it is who built it
+// thisMachine describes this machine, now.
+func thisMachine() machine {
+	release, _, _ := strings.Cut(firstLine("/proc/sys/kernel/osrelease", ""), "-") // without the build
 	return machine{
-		date: time.Now().UTC(), cores: runtime.NumCPU(), memory: memory(), goes: runtime.Version(), redis: redisVersion(),
+		date: time.Now().UTC(), cores: runtime.NumCPU(), memory: memory(), goVersion: runtime.Version(),
+		redis:  redisVersion(),
 		kernel: strings.TrimSpace(runtime.GOOS + " " + release),
 	}
 }
 
-// memory is how much there is; "" where that is not known.
+// memory returns the size of the memory, or "".
 func memory() string {
-	fields := strings.Fields(first("/proc/meminfo", "MemTotal:"))
+	fields := strings.Fields(firstLine("/proc/meminfo", "MemTotal:"))
 	if len(fields) != 3 {
 		return ""
 	}
@@ -44,8 +45,8 @@ func memory() string {
 	return fmt.Sprintf("%.0f GiB", kib/(1<<20))
 }
 
-// first is the first line of a file that begins so; "" if there is none.
-func first(file, prefix string) string {
+// firstLine returns the first line of a file with a prefix, or "".
+func firstLine(file, prefix string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return "" // not every system has it
@@ -58,7 +59,7 @@ func first(file, prefix string) string {
 	return ""
 }
 
-// redisVersion is that of the redis-server that tests start; "" without one.
+// redisVersion returns the version of redis-server, or "".
 func redisVersion() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -71,14 +72,14 @@ func redisVersion() string {
 	return version
 }
 
-// headline says what a reader must know to compare the numbers with others.
+// headline returns the line that describes the measurement.
 func (m machine) headline(command string) string {
 	parts := []string{m.date.Format(time.DateOnly)}
 	for _, part := range []struct{ format, text string }{
 		{"%s", m.cpu},
 		{"%s cores", fmt.Sprint(m.cores)},
 		{"%s of memory", m.memory},
-		{"%s", m.goes},
+		{"%s", m.goVersion},
 		{"Redis %s", m.redis},
 		{"%s", m.kernel},
 	} {

@@ -1,14 +1,13 @@
-// The command benchtable turns what go test -bench has printed into the Markdown of docs/benchmarks.md:
+// The command benchtable turns the output of go test -bench into the Markdown of docs/benchmarks.md:
 //
 //	go test -run '^$' -bench . ./… | go run ./plugin/internal/benchtable -command 'make bench' NOTES.md…
 //
-// The head says when, on what and with what was measured, and how to do it again. Then comes a table for each top-level
-// benchmark, in the order of the input: a row for each sub-benchmark, a column for each name=value in its name and for
-// each of its metrics. Of a benchmark that ran several times the median counts. What a notes file says under the
-// heading "## BenchmarkName Title" stands above that benchmark's table, and what it says before its first heading below
-// the head.
+// The head has the date, the machine and the command. Then comes a table for each top-level benchmark, in the order of
+// the input: a row for each sub-benchmark, a column for each name=value in its name and for each of its metrics.
+// Several runs of a benchmark become their median. The text of a notes file under the heading "## BenchmarkName Title"
+// is put above the table of that benchmark. The text before its first heading is put below the head.
 //
-// It knows no benchmark and measures nothing. Input in which a test or benchmark failed is refused.
+// Input with a failed test or benchmark is an error.
 package main
 
 import (
@@ -20,12 +19,12 @@ import (
 	"strings"
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, here)) }
+func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, thisMachine)) }
 
-// run runs the program. It prints all or, after an error, nothing.
-func run(args []string, in io.Reader, out, trouble io.Writer, where func() machine) int {
+// run runs the program. After an error it prints no table.
+func run(args []string, in io.Reader, stdout, stderr io.Writer, describe func() machine) int {
 	flags := flag.NewFlagSet("benchtable", flag.ContinueOnError)
-	flags.SetOutput(trouble)
+	flags.SetOutput(stderr)
 	command := flags.String("command", "", "the `command` that repeats the measurement")
 	across := flags.String("across", "", "`names`, separated by commas, whose values share a row: 1 / 8 / 64")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
@@ -33,18 +32,18 @@ func run(args []string, in io.Reader, out, trouble io.Writer, where func() machi
 	} else if err != nil {
 		return 2
 	}
-	text, err := document(in, where(), *command, strings.Split(*across, ","), flags.Args())
+	text, err := document(in, describe(), *command, strings.Split(*across, ","), flags.Args())
 	if err == nil {
-		_, err = io.WriteString(out, text)
+		_, err = io.WriteString(stdout, text)
 	}
 	if err != nil {
-		fmt.Fprintln(trouble, "benchtable:", err)
+		fmt.Fprintln(stderr, "benchtable:", err)
 		return 1
 	}
 	return 0
 }
 
-// document returns the whole text.
+// document returns the Markdown.
 func document(in io.Reader, m machine, command string, across, files []string) (string, error) {
 	measured, err := parse(in)
 	if err != nil {
@@ -65,7 +64,7 @@ func document(in io.Reader, m machine, command string, across, files []string) (
 		b.WriteString("\n" + paragraph + "\n")
 	}
 	for _, g := range measured.groups {
-		s := n.of(g.name)
+		s := n.section(g.name)
 		fmt.Fprintf(&b, "\n## %s\n\n", s.title)
 		if s.text != "" {
 			b.WriteString(s.text + "\n\n")

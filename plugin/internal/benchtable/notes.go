@@ -5,13 +5,13 @@ import (
 	"unicode"
 )
 
-// notes holds the remarks about benchmarks.
+// notes holds the texts of notes files.
 type notes struct {
 	preface  []string
 	sections map[string]section // by the benchmark's name
 }
 
-// section is what is said about one benchmark.
+// section is the text about one benchmark.
 type section struct{ title, text string }
 
 // add reads one notes file.
@@ -21,14 +21,14 @@ func (n *notes) add(text string) {
 		n.preface = append(n.preface, preface)
 	}
 	for _, part := range parts[1:] {
-		heading, rest, _ := strings.Cut(part, "\n")
+		heading, body, _ := strings.Cut(part, "\n")
 		name, title, _ := strings.Cut(strings.TrimSpace(heading), " ")
-		n.sections[name] = section{title, strings.TrimSpace(rest)}
+		n.sections[name] = section{title, strings.TrimSpace(body)}
 	}
 }
 
-// of is what is said about a benchmark. One without a title is called by its name in words.
-func (n *notes) of(benchmark string) section {
+// section returns the text about a benchmark. Without a title its name in words is the title.
+func (n *notes) section(benchmark string) section {
 	s := n.sections[benchmark]
 	if s.title == "" {
 		s.title = words(strings.TrimPrefix(benchmark, "Benchmark"))
@@ -36,12 +36,12 @@ func (n *notes) of(benchmark string) section {
 	return s
 }
 
-// words is a name of words that begin with capitals as a title: HotKey is "Hot key", HTTPOverSocket "HTTP over socket".
+// words returns a camel-case name as a title: "Hot key" for HotKey, "HTTP over socket" for HTTPOverSocket.
 func words(name string) string {
 	var b strings.Builder
 	runes := []rune(name)
 	for i, r := range runes {
-		ordinary := i+1 < len(runes) && unicode.IsLower(runes[i+1]) // not one of a row of capitals
+		ordinary := i+1 < len(runes) && unicode.IsLower(runes[i+1]) // the first letter of a word, not of an abbreviation
 		if i > 0 && unicode.IsUpper(r) && (ordinary || !unicode.IsUpper(runes[i-1])) {
 			b.WriteRune(' ')
 			if ordinary {

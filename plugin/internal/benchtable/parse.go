@@ -12,30 +12,30 @@ import (
 
 // results holds the output of go test -bench.
 type results struct {
-	cpu    string   // as the go command calls it; "" where it cannot tell
-	pkg    string   // of the lines that follow
-	groups []*group // of the top-level benchmarks, as they came
+	cpu    string   // as the go command prints it, or ""
+	pkg    string   // of the next lines
+	groups []*group // of the top-level benchmarks, in the order of the input
 }
 
 // group holds one top-level benchmark.
 type group struct {
 	pkg  string
-	name string // with Benchmark before it
+	name string // with the prefix Benchmark
 	rows []*row
 }
 
 // row holds one sub-benchmark.
 type row struct {
 	labels []label
-	units  []string // as they came
+	units  []string // in the order of the input
 	values map[string][]float64
 }
 
 // label is one part of a sub-benchmark's name: name=value, or a value without a name.
 type label struct{ name, value string }
 
-// parse reads the output of go test -bench. Lines that are no results are skipped, but a failure is an error, and so is
-// it if there are no results.
+// parse reads the output of go test -bench. It skips other lines. A failure is an error, and so is
+// input without results.
 func parse(in io.Reader) (*results, error) {
 	var r results
 	lines := bufio.NewScanner(in)
@@ -63,32 +63,32 @@ func parse(in io.Reader) (*results, error) {
 	return &r, nil
 }
 
-// add adds a line of results: name, iterations, and pairs of a value and its unit. A name alone is the announcement of
-// one that comes later.
+// add adds a line of results: name, iterations, and pairs of a value and its unit. A name alone announces a
+// later line.
 func (r *results) add(fields []string) error {
 	if len(fields) == 1 {
 		return nil
 	}
 	if len(fields) < 4 || len(fields)%2 != 0 {
-		return errors.New("it is not a name, a count, and values with units")
+		return errors.New("want a name, a count, and values with units")
 	}
 	name, sub, _ := strings.Cut(withoutProcs(fields[0]), "/")
-	to := r.group(name).row(labels(sub))
+	target := r.group(name).row(labels(sub))
 	for pair := range slices.Chunk(fields[2:], 2) {
 		value, err := strconv.ParseFloat(pair[0], 64)
 		if err != nil {
 			return err
 		}
 		unit := pair[1]
-		if _, ok := to.values[unit]; !ok {
-			to.units = append(to.units, unit)
+		if _, ok := target.values[unit]; !ok {
+			target.units = append(target.units, unit)
 		}
-		to.values[unit] = append(to.values[unit], value)
+		target.values[unit] = append(target.values[unit], value)
 	}
 	return nil
 }
 
-// withoutProcs drops the -8 that go test puts behind a name for GOMAXPROCS.
+// withoutProcs drops the suffix for GOMAXPROCS, such as -8, that go test adds to a name.
 func withoutProcs(name string) string {
 	i := strings.LastIndexByte(name, '-')
 	if i < 0 {
@@ -100,7 +100,7 @@ func withoutProcs(name string) string {
 	return name[:i]
 }
 
-// labels are the parts of a sub-benchmark's name. Parts without a name of their own are one label together.
+// labels returns the parts of a sub-benchmark's name. Parts without a name are one label together.
 func labels(name string) []label {
 	var list []label
 	for part := range strings.SplitSeq(name, "/") {
@@ -118,7 +118,7 @@ func labels(name string) []label {
 	return list
 }
 
-// group is that of a benchmark of the current package: others may have one of the same name.
+// group returns the group of a benchmark of the current package, and adds it if needed.
 func (r *results) group(name string) *group {
 	for _, g := range r.groups {
 		if g.pkg == r.pkg && g.name == name {
@@ -130,6 +130,7 @@ func (r *results) group(name string) *group {
 	return g
 }
 
+// row returns the row with labels, and adds it if needed.
 func (g *group) row(labels []label) *row {
 	for _, r := range g.rows {
 		if slices.Equal(r.labels, labels) {

@@ -11,7 +11,7 @@ import (
 
 // table is the table of one group.
 type table struct {
-	across []label  // those whose values share a row: names, and all values
+	across []label  // combinations of the labels whose values share a row
 	names  []string // columns of labels
 	units  []string // columns of metrics
 	lines  []*line
@@ -20,11 +20,13 @@ type table struct {
 // line is one row of a table.
 type line struct {
 	labels map[string]string
-	cells  map[string][]string // by unit: one for each combination in table.across, "" where it was not measured
+	cells  map[string][]string // by unit: one for each combination in table.across, "" if not measured
 }
 
-const nothing = "–"
+// missing is the cell without a number.
+const missing = "–"
 
+// newTable returns the table of a group.
 func newTable(g *group, across []string) *table {
 	t := new(table)
 	for _, r := range g.rows {
@@ -36,14 +38,15 @@ func newTable(g *group, across []string) *table {
 				continue
 			}
 			own[l.name] = l.value
-			t.names = including(t.names, l.name)
+			t.names = appendNew(t.names, l.name)
 		}
-		t.across = including(t.across, shared)
+		t.across = appendNew(t.across, shared)
 		t.line(own).put(t, r, slices.Index(t.across, shared))
 	}
 	return t
 }
 
+// join joins texts with a comma.
 func join(a, b string) string {
 	if a == "" {
 		return b
@@ -51,13 +54,15 @@ func join(a, b string) string {
 	return a + ", " + b
 }
 
-func including[T comparable](list []T, item T) []T {
+// appendNew appends an item that the list does not have.
+func appendNew[T comparable](list []T, item T) []T {
 	if slices.Contains(list, item) {
 		return list
 	}
 	return append(list, item)
 }
 
+// line returns the line with labels, and adds it if needed.
 func (t *table) line(labels map[string]string) *line {
 	for _, l := range t.lines {
 		if maps.Equal(l.labels, labels) {
@@ -72,7 +77,7 @@ func (t *table) line(labels map[string]string) *line {
 // put writes a row's metrics at place i of the line's cells.
 func (l *line) put(t *table, r *row, i int) {
 	for _, unit := range r.units {
-		t.units = including(t.units, unit)
+		t.units = appendNew(t.units, unit)
 		for len(l.cells[unit]) <= i {
 			l.cells[unit] = append(l.cells[unit], "")
 		}
@@ -80,11 +85,12 @@ func (l *line) put(t *table, r *row, i int) {
 	}
 }
 
+// write writes the table as Markdown.
 func (t *table) write(b *strings.Builder) {
 	if name := t.across[0].name; name != "" {
 		var values []string
 		for _, l := range t.across {
-			values = append(values, or(l.value))
+			values = append(values, cellText(l.value))
 		}
 		fmt.Fprintf(b, "Several numbers in a cell: %s = %s.\n\n", name, strings.Join(values, " / "))
 	}
@@ -103,7 +109,7 @@ func (t *table) write(b *strings.Builder) {
 	for _, l := range t.lines {
 		var cells []string
 		for _, name := range t.names {
-			cells = append(cells, or(l.labels[name]))
+			cells = append(cells, cellText(l.labels[name]))
 		}
 		if len(t.names) == 0 {
 			cells = append(cells, "")
@@ -119,21 +125,22 @@ func writeLine(b *strings.Builder, cells []string) {
 	fmt.Fprintf(b, "| %s |\n", strings.Join(cells, " | "))
 }
 
-func or(text string) string {
+// cellText returns the text of a cell, escaped.
+func cellText(text string) string {
 	if text == "" {
-		return nothing
+		return missing
 	}
 	return strings.ReplaceAll(text, "|", "\\|")
 }
 
-// cell is the numbers of one cell; where all are the same, it is one.
+// cell returns the numbers of one cell, or one number if all are equal.
 func (t *table) cell(numbers []string) string {
 	for len(numbers) < len(t.across) {
 		numbers = append(numbers, "")
 	}
 	texts := make([]string, len(numbers))
 	for i, n := range numbers {
-		texts[i] = or(n)
+		texts[i] = cellText(n)
 	}
 	if len(slices.Compact(slices.Clone(texts))) == 1 {
 		return texts[0]
@@ -141,6 +148,7 @@ func (t *table) cell(numbers []string) string {
 	return strings.Join(texts, " / ")
 }
 
+// median returns the median of values, of which there is at least one.
 func median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	half := len(sorted) / 2
@@ -150,7 +158,7 @@ func median(values []float64) float64 {
 	return sorted[half]
 }
 
-// number has three digits that count, or all before the point, and none that say nothing.
+// number returns v with three significant digits, or all before the point, and without trailing zeros.
 func number(v float64) string {
 	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
 		return strconv.FormatFloat(v, 'f', -1, 64)
