@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// warmUp is how long a limiter does its job before it is measured: its buckets come to exist, and leases grow.
+// warmUp is the time that a limiter runs before it is measured: it creates its buckets, and leases grow.
 const warmUp = 300 * time.Millisecond
 
-var errDenied = errors.New("denied, though there is plenty")
+var errDenied = errors.New("denied with tokens left")
 
-// Every entrant is given a job that it can fail at, so that none is fast because it does nothing.
+// The test fails for an entrant that is fast because it does nothing.
 func TestEveryEntrantAdmitsUpToTheLimitOfEachTenantAndNoMore(t *testing.T) {
 	const allowed, tries = 5, 8
 	redis := openRedis(t)
@@ -54,8 +54,8 @@ func BenchmarkHotKey(b *testing.B) { compare(b, []int{1, 4, 8}, 1, []int32{0}, 1
 // BenchmarkZipf decides requests of 100,000 tenants of very different popularity.
 func BenchmarkZipf(b *testing.B) { compare(b, []int{1, 4, 8}, manyTenants, popular(), 1, 64) }
 
-// BenchmarkCores decides requests of busy tenants on one processor and on two. Of three bounds, tenants share none; the
-// fourth has one bucket for all.
+// BenchmarkCores decides requests of busy tenants on one processor and on two. Tenants share the bucket of the fourth
+// bound only.
 func BenchmarkCores(b *testing.B) {
 	draws := make([]int32, busyTenants)
 	for i := range draws {
@@ -65,7 +65,7 @@ func BenchmarkCores(b *testing.B) {
 }
 
 // compare gives every entrant the same jobs.
-func compare(b *testing.B, counts []int, tenants int, draws []int32, atOnce ...int) {
+func compare(b *testing.B, counts []int, tenants int, draws []int32, parallel ...int) {
 	redis := openRedis(b)
 	for _, bounds := range counts {
 		for _, e := range entrants {
@@ -75,7 +75,7 @@ func compare(b *testing.B, counts []int, tenants int, draws []int32, atOnce ...i
 			b.Run(fmt.Sprintf("bounds=%d/limiter=%s", bounds, e.name), func(b *testing.B) {
 				r := run{limiter: e.open(b, newJob(b, bounds, tenants, plenty, redis)), draws: draws}
 				r.warm(b)
-				for _, goroutines := range atOnce {
+				for _, goroutines := range parallel {
 					b.Run(fmt.Sprintf("goroutines=%d", goroutines), func(b *testing.B) { r.measure(b, goroutines) })
 				}
 			})
@@ -83,18 +83,18 @@ func compare(b *testing.B, counts []int, tenants int, draws []int32, atOnce ...i
 	}
 }
 
-// run is a limiter at work.
+// run is a limiter that is measured.
 type run struct {
 	limiter
-	draws []int32 // whose request comes next
+	draws []int32 // the tenants of the requests, in order
 }
 
-// warm lets some callers work for a while.
+// warm decides requests during warmUp.
 func (r *run) warm(b *testing.B) {
 	b.Helper()
-	began := time.Now()
+	start := time.Now()
 	r.each(b, 8, func(_ int, decide func() error) error {
-		for time.Since(began) < warmUp {
+		for time.Since(start) < warmUp {
 			for range 8 {
 				if err := decide(); err != nil {
 					return err
@@ -105,7 +105,7 @@ func (r *run) warm(b *testing.B) {
 	})
 }
 
-// measure decides b.N requests by so many callers at once.
+// measure decides b.N requests by parallel callers.
 func (r *run) measure(b *testing.B, goroutines int) {
 	var before uint64
 	if r.calls != nil {
@@ -129,17 +129,17 @@ func (r *run) measure(b *testing.B, goroutines int) {
 	}
 }
 
-// usedCPU returns how long this process has computed, in user and kernel mode.
+// usedCPU returns the CPU time of this process, in user and kernel mode.
 func usedCPU(b *testing.B) time.Duration {
 	b.Helper()
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
-		b.Fatalf("ask how long this process has computed: %v", err)
+		b.Fatalf("read the CPU time: %v", err)
 	}
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// each lets callers, by their numbers, work at the same time, and waits for them. Each begins at another draw.
+// each runs work for all callers in parallel, and waits for them. Each caller starts at another draw.
 func (r *run) each(b *testing.B, callers int, work func(i int, decide func() error) error) {
 	b.Helper()
 	var working sync.WaitGroup

@@ -12,27 +12,27 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// quota is how much every limit of a job allows.
+// quota is the quantity and window of every limit of a job.
 type quota struct {
 	tokens int64
 	window time.Duration // whole seconds
 }
 
-// plenty is more than any benchmark takes, so that every request is admitted: that is the longest way. It is a token in
-// each nanosecond, so that a limiter which spaces requests evenly admits all of them too, and its window is longer than
-// a limiter is measured, because not all refill completely at its end.
+// plenty exceeds the tokens of every benchmark, because admitted requests take the longest path. It refills a token
+// each nanosecond for limiters that space requests evenly. Its window is longer than a measurement, because some
+// limiters do not refill completely at its end.
 var plenty = quota{tokens: 1e12, window: 1000 * time.Second}
 
-// job is what every limiter of a comparison has to do.
+// job is the work of every limiter of a comparison.
 type job struct {
 	quota
 	tenants []string
-	// bounds are those of a request of tenants[0]. A request of another tenant has the same but for the group.
+	// bounds are those of a request of tenants[0]. Requests of other tenants differ in the group only.
 	bounds []policy.Bound
-	redis  *server // nil: the job needs none
+	redis  *server // nil: without Redis
 }
 
-// groupOf returns the group whose bucket bound i of a tenant's request spends from: the tenant, or one that all share.
+// groupOf returns the group whose bucket bound i of a tenant's request spends from: the tenant, or the shared one.
 func (j *job) groupOf(i, tenant int) string {
 	if j.bounds[i].Key.Group == policy.ByTenant {
 		return j.tenants[tenant]
@@ -40,7 +40,7 @@ func (j *job) groupOf(i, tenant int) string {
 	return j.bounds[i].Key.GroupID
 }
 
-// scopes are the limits of a job, in this order. A request has the first one, four or eight.
+// scopes lists the limits of a job. A request has the first one, three, four or eight of them.
 var scopes = []struct{ name, scope, algorithm string }{
 	{"tenant", schema.ScopeTenant, schema.AlgorithmTokenBucket},
 	{"tenant-endpoint", schema.ScopeTenantEndpoint, schema.AlgorithmTokenBucket},
@@ -56,7 +56,10 @@ var scopes = []struct{ name, scope, algorithm string }{
 func limits(n int, q quota) []schema.Limit {
 	list := make([]schema.Limit, n)
 	for i, s := range scopes[:n] {
-		list[i] = schema.Limit{Name: s.name, Scope: s.scope, Algorithm: s.algorithm, Limit: q.tokens, WindowSize: int64(q.window / time.Second)}
+		list[i] = schema.Limit{
+			Name: s.name, Scope: s.scope, Algorithm: s.algorithm,
+			Limit: q.tokens, WindowSize: int64(q.window / time.Second),
+		}
 	}
 	return list
 }
@@ -77,7 +80,7 @@ func config(tb testing.TB, list []schema.Limit) schema.Config {
 // resolve returns the bounds of a request of one tenant and user.
 func resolve(tb testing.TB, list []schema.Limit, tenant, user string) []policy.Bound {
 	tb.Helper()
-	snapshot, err := policy.FromConfig(config(tb, list))
+	plan, err := policy.FromConfig(config(tb, list))
 	if err != nil {
 		tb.Fatalf("compile the config: %v", err)
 	}
@@ -86,7 +89,7 @@ func resolve(tb testing.TB, list []schema.Limit, tenant, user string) []policy.B
 		Method: "GET", Path: "/records/7", Route: "records",
 	}
 	var r policy.Resolution
-	snapshot.Resolve(&id, &r)
+	plan.Resolve(&id, &r)
 	if len(r.Bounds) != len(list) {
 		tb.Fatalf("%d bounds of %d limits", len(r.Bounds), len(list))
 	}
@@ -104,14 +107,14 @@ func newJob(tb testing.TB, n, tenants int, q quota, redis *server) *job {
 	return j
 }
 
-// busyTenants are as many as have requests all the time.
+// busyTenants is a number of tenants with constant requests.
 const busyTenants = 64
 
 // Popularity of tenants: the busiest of 100,000 has about every seventh request.
 const (
 	manyTenants = 100_000
 	zipfS       = 1.1
-	drawn       = 1 << 20 // requests, after which they repeat
+	drawn       = 1 << 20 // requests before they repeat
 )
 
 // popular returns the tenants of the requests, in order.

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// BenchmarkLatency lets callers decide requests of four bounds, each as fast as it can, and reports how long decisions
-// took. That is a machine at its limit: many callers wait for each other and for a processor, not only for the store. A
-// look at the clock is in each number.
+// BenchmarkLatency measures the duration of decisions of four bounds while all callers decide as fast as they can. The
+// machine is saturated: callers wait for each other and for a processor, not only for the store. Each number includes
+// reading the clock.
 func BenchmarkLatency(b *testing.B) {
 	const bounds = 4
 	redis := openRedis(b)
@@ -28,7 +28,7 @@ func BenchmarkLatency(b *testing.B) {
 	}
 }
 
-// latency decides about b.N requests and reports quantiles of how long each took.
+// latency decides about b.N requests and reports quantiles of their durations.
 func (r *run) latency(b *testing.B, callers int) {
 	var mu sync.Mutex
 	var took []time.Duration
@@ -36,11 +36,11 @@ func (r *run) latency(b *testing.B, callers int) {
 	r.each(b, callers, func(i int, decide func() error) error {
 		own := make([]time.Duration, (b.N+i)/callers) // b.N together
 		for n := range own {
-			began := time.Now()
+			start := time.Now()
 			if err := decide(); err != nil {
 				return err
 			}
-			own[n] = time.Since(began)
+			own[n] = time.Since(start)
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -48,7 +48,7 @@ func (r *run) latency(b *testing.B, callers int) {
 		return nil
 	})
 	b.StopTimer()
-	b.ReportMetric(0, "ns/op") // says less than the quantiles
+	b.ReportMetric(0, "ns/op") // the quantiles replace it
 	slices.Sort(took)
 	for _, q := range []struct {
 		name  string

@@ -15,32 +15,34 @@ import (
 // decide decides one request of a tenant. It belongs to one caller.
 type decide func(tenant int) (admitted bool, err error)
 
-// limiter does a job.
+// limiter decides the requests of a job.
 type limiter struct {
 	caller func() decide
-	calls  func(testing.TB) uint64 // how often the store that nodes share was called so far; nil: there is none
+	calls  func(testing.TB) uint64 // the number of calls of the shared store so far; nil: there is none
 }
 
-// entrant is a way to do jobs.
+// entrant is a kind of limiter.
 type entrant struct {
 	name string
 	open func(testing.TB, *job) limiter
-	// single: it has no tenants, and does jobs of one tenant only.
+	// single means that it has no tenants, and does jobs of one tenant only.
 	single bool
-	// even: it spaces requests by its rate, and has no burst.
+	// even means that it spaces requests by its rate and has no burst.
 	even bool
 }
 
-// entrants holds the limiters that are compared. The libraries decide one bound in a call, so a request of four bounds
-// is four calls: they are not all or nothing (what is spent from the first is gone when the last denies), and the
-// memory of each is this process's alone.
+// entrants lists the limiters of the comparison. The libraries decide one bound in a call, so a request of four bounds
+// is four calls. They do not spend all or none: the tokens of the first bound are spent even if the last one denies.
+// They keep buckets in this process only.
 var entrants = []entrant{
 	{name: "lease", open: ours(newLease)},
 	{name: "lease-over-memory", open: ours(newLeaseOverMemory)},
 	{name: "memory", open: ours(newMemory)},
 	{name: "redis", open: ours(newRedis)},
 	{name: "x-time-rate", open: oneLimiter, single: true},
-	{name: "x-time-rate-map", open: perGroup(func(q quota) func() bool { return rate.NewLimiter(q.perSecond(), int(q.tokens)).Allow })},
+	{name: "x-time-rate-map", open: perGroup(func(q quota) func() bool {
+		return rate.NewLimiter(q.perSecond(), int(q.tokens)).Allow
+	})},
 	{name: "go-limiter", open: goLimiter},
 	{name: "failsafe-smooth", even: true, open: perGroup(func(q quota) func() bool {
 		return ratelimiter.NewSmooth[any](uint(q.tokens), q.window).TryAcquirePermit
@@ -52,8 +54,8 @@ var entrants = []entrant{
 
 func (q quota) perSecond() rate.Limit { return rate.Limit(float64(q.tokens) / q.window.Seconds()) }
 
-// oneLimiter is golang.org/x/time/rate as it comes: one token bucket for each bound, for all tenants. It reports
-// whether a request is admitted, but not what remains or when it is full again.
+// oneLimiter uses golang.org/x/time/rate directly: one token bucket for each bound, for all tenants. It does not report
+// the remaining tokens or the reset.
 func oneLimiter(_ testing.TB, j *job) limiter {
 	limiters := make([]*rate.Limiter, len(j.bounds))
 	for i := range limiters {
@@ -71,9 +73,9 @@ func oneLimiter(_ testing.TB, j *job) limiter {
 	}}
 }
 
-// goLimiter is github.com/sethvargo/go-limiter, a map by string of buckets that are filled at the end of each interval.
-// It answers with what remains and when the interval ends. The key of every bound is made beforehand here; its users
-// make one for each call.
+// goLimiter uses github.com/sethvargo/go-limiter, a map of buckets that are filled at the end of each interval. It
+// reports the remaining tokens and the end of the interval. The keys are built beforehand here; its users build one for
+// each call.
 func goLimiter(tb testing.TB, j *job) limiter {
 	store, err := memorystore.New(&memorystore.Config{Tokens: uint64(j.tokens), Interval: j.window})
 	if err != nil {
@@ -109,8 +111,8 @@ type limiterKey struct {
 	bound int
 }
 
-// limiters are what a user of a library with single limiters writes around it: a map of them in shards, each with a
-// lock. Nothing is ever dropped here, though a user would have to.
+// limiters is a sharded map of single limiters, as users of such a library write it. It never drops a limiter, which
+// users have to.
 type limiters struct {
 	open   func() func() bool
 	seed   maphash.Seed
@@ -133,9 +135,9 @@ func (l *limiters) allows(key limiterKey) bool {
 	return allow()
 }
 
-// perGroup keeps a limiter of a library for each group and bound. golang.org/x/time/rate is a token bucket;
-// failsafe-go's smooth limiter spaces requests evenly and its bursty one counts them in periods. All three report
-// whether a request is admitted, and not what remains or when it is full again.
+// perGroup keeps a limiter of a library for each group and bound. golang.org/x/time/rate is a token bucket. The smooth
+// limiter of failsafe-go spaces requests evenly, and its bursty one counts them in periods. None of them reports the
+// remaining tokens or the reset.
 func perGroup(open func(quota) func() bool) func(testing.TB, *job) limiter {
 	return func(_ testing.TB, j *job) limiter {
 		l := &limiters{open: func() func() bool { return open(j.quota) }, seed: maphash.MakeSeed()}

@@ -30,8 +30,8 @@ type server struct {
 	admin *redis.Client
 }
 
-// openRedis starts a Redis, reached over TCP on the loopback. Its timeouts are long: a benchmark measures how long
-// answers take, and does not want to do without.
+// openRedis starts a Redis and connects over TCP on the loopback. The timeouts are long, because a benchmark measures
+// every answer.
 func openRedis(tb testing.TB) *server {
 	tb.Helper()
 	started := redistest.Single(tb)
@@ -56,12 +56,12 @@ func (s *server) empty(tb testing.TB) {
 	}
 }
 
-// calls returns how many EVALSHA Redis has executed, by its own count.
+// calls returns the number of EVALSHA that Redis has executed.
 func (s *server) calls(tb testing.TB) uint64 {
 	tb.Helper()
 	text, err := s.admin.Info(context.Background(), "commandstats").Result()
 	if err != nil {
-		tb.Fatalf("read what Redis has executed: %v", err)
+		tb.Fatalf("read the commands of Redis: %v", err)
 	}
 	_, counts, ok := strings.Cut(text, "cmdstat_evalsha:calls=")
 	if !ok {
@@ -70,13 +70,13 @@ func (s *server) calls(tb testing.TB) uint64 {
 	count, _, _ := strings.Cut(counts, ",")
 	n, err := strconv.ParseUint(count, 10, 64)
 	if err != nil {
-		tb.Fatalf("read what Redis has executed: %v", err)
+		tb.Fatalf("read the commands of Redis: %v", err)
 	}
 	return n
 }
 
-// counted is a store of this process in the place of the one that all nodes share: it shows what a lease costs beside
-// any network. What is given back to it is lost, of which it has plenty.
+// counted is a store of this process that replaces the shared one, to measure leases without a network. It drops
+// refunds, because its buckets have plenty.
 type counted struct {
 	*memory.Store
 	taken atomic.Uint64
@@ -91,18 +91,20 @@ func (c *counted) Take(ctx context.Context, bounds []policy.Bound, statuses []de
 // Refund implements lease.Shared.
 func (c *counted) Refund(context.Context, []policy.Bound, []decision.Status) { c.taken.Add(1) }
 
-// monotonic makes a clock that never steps.
+// monotonic returns a clock that never steps.
 func monotonic() func() limit.Micros {
-	began := time.Now()
-	return func() limit.Micros { return limit.Micros(time.Since(began).Microseconds()) }
+	start := time.Now()
+	return func() limit.Micros { return limit.Micros(time.Since(start).Microseconds()) }
 }
 
-// leasing is one node that leases from shared, among so many, and asks it for the rest. It runs until the end of tb.
-func leasing(tb testing.TB, shared interface {
+// leasable is a store that leases tokens and decides bounds without a lease.
+type leasable interface {
 	lease.Shared
 	admit.Buckets
-}, nodes int,
-) admit.Buckets {
+}
+
+// leasing returns the buckets of one of some nodes that lease from shared. It runs until the end of tb.
+func leasing(tb testing.TB, shared leasable, nodes int) admit.Buckets {
 	tb.Helper()
 	store := lease.New(shared, lease.Options{Now: monotonic(), Live: func(string) int { return nodes }})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -116,7 +118,7 @@ func leasing(tb testing.TB, shared interface {
 	return store.View(shared)
 }
 
-// inMemory is a store of this process with room for every bucket of every job.
+// inMemory returns a store of this process with room for every bucket of every job.
 func inMemory() *memory.Store {
 	return memory.New(memory.Options{Now: monotonic(), MaxBuckets: 2_000_000})
 }
@@ -138,8 +140,8 @@ func newLeaseOverMemory(tb testing.TB, _ *job) (admit.Buckets, func(testing.TB) 
 	return leasing(tb, shared, 1), func(testing.TB) uint64 { return shared.taken.Load() }
 }
 
-// ours makes a limiter of a store. All bounds of a request are asked in one call and spent or not spent together, and
-// each answers with what remains and when it resets.
+// ours makes a limiter of a store. It takes all bounds of a request in one call, all or none, and reports the remaining
+// tokens and the reset of each.
 func ours(open func(testing.TB, *job) (admit.Buckets, func(testing.TB) uint64)) func(testing.TB, *job) limiter {
 	return func(tb testing.TB, j *job) limiter {
 		buckets, calls := open(tb, j)

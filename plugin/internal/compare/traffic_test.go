@@ -16,31 +16,31 @@ import (
 )
 
 const (
-	settling = time.Second     // paced traffic before it is measured: leases grow to its rate
-	watched  = 3 * time.Second // and for how long it is
+	settling = time.Second     // of traffic before the measurement: leases grow to its rate
+	watched  = 3 * time.Second // of traffic that is measured
 	senders  = 8               // callers that share the rate
 )
 
-// traffic is requests of one tenant at a steady rate, which does not wait for answers to catch up.
+// traffic is requests of one tenant at a steady rate that does not depend on answers.
 type traffic struct {
 	perSecond int
 	nodes     []admit.Buckets
 	bounds    []policy.Bound
-	// strangers says that every request has a user whom nobody has seen before.
-	strangers bool
+	// newUsers means that every request has a new user.
+	newUsers bool
 }
 
-// outcome is what became of requests.
-type outcome struct{ admitted, refused atomic.Int64 }
+// outcome counts decisions.
+type outcome struct{ admitted, denied atomic.Int64 }
 
-// sent is how many requests were decided.
-func (o *outcome) sent() int64 { return o.admitted.Load() + o.refused.Load() }
+// sent returns the number of decided requests.
+func (o *outcome) sent() int64 { return o.admitted.Load() + o.denied.Load() }
 
-// flow sends for a while and waits for the last answer. Requests go to the nodes in turn.
+// flow sends requests for a duration, to the nodes in turn, and waits for the last answer.
 func (t *traffic) flow(b *testing.B, d time.Duration, o *outcome) {
 	b.Helper()
 	var sending sync.WaitGroup
-	began := time.Now()
+	start := time.Now()
 	for sender := range senders {
 		sending.Go(func() {
 			bounds, statuses := slices.Clone(t.bounds), make([]decision.Status, len(t.bounds))
@@ -48,9 +48,9 @@ func (t *traffic) flow(b *testing.B, d time.Duration, o *outcome) {
 			defer ticker.Stop()
 			for n := sender; ; {
 				<-ticker.C
-				passed := time.Since(began)
+				passed := time.Since(start)
 				for due := int(min(passed, d).Seconds() * float64(t.perSecond)); n < due; n += senders {
-					t.name(bounds, began, n)
+					t.setUser(bounds, start, n)
 					admitted, err := take(t.nodes[n/senders%len(t.nodes)], bounds, statuses)
 					switch {
 					case err != nil:
@@ -59,7 +59,7 @@ func (t *traffic) flow(b *testing.B, d time.Duration, o *outcome) {
 					case admitted:
 						o.admitted.Add(1)
 					default:
-						o.refused.Add(1)
+						o.denied.Add(1)
 					}
 				}
 				if passed >= d {
@@ -71,12 +71,12 @@ func (t *traffic) flow(b *testing.B, d time.Duration, o *outcome) {
 	sending.Wait()
 }
 
-// name gives request n of a flow a user of its own, if it is to have one.
-func (t *traffic) name(bounds []policy.Bound, began time.Time, n int) {
-	if !t.strangers {
+// setUser gives request n of a flow a new user, if the traffic has new users.
+func (t *traffic) setUser(bounds []policy.Bound, start time.Time, n int) {
+	if !t.newUsers {
 		return
 	}
-	user := "u_" + strconv.FormatInt(began.UnixNano(), 36) + "_" + strconv.Itoa(n)
+	user := "u_" + strconv.FormatInt(start.UnixNano(), 36) + "_" + strconv.Itoa(n)
 	for i := range bounds {
 		if bounds[i].Key.Kind == policy.KindUser {
 			bounds[i].Key.Subject = user
@@ -84,7 +84,7 @@ func (t *traffic) name(bounds []policy.Bound, began time.Time, n int) {
 	}
 }
 
-// watch measures the traffic once it has settled: what became of it, and how many calls Redis got meanwhile.
+// watch measures settled traffic: its decisions, and the calls that Redis gets.
 func (t *traffic) watch(b *testing.B, redis *server) (o *outcome, calls uint64) {
 	b.Helper()
 	t.flow(b, settling, new(outcome))
@@ -94,7 +94,7 @@ func (t *traffic) watch(b *testing.B, redis *server) (o *outcome, calls uint64) 
 	return o, redis.calls(b) - before
 }
 
-// nodes are so many nodes that lease from one Redis.
+// nodes returns the buckets of n nodes that lease from one Redis.
 func nodes(b *testing.B, redis *server, n int) []admit.Buckets {
 	redis.empty(b)
 	list := make([]admit.Buckets, n)
@@ -104,17 +104,17 @@ func nodes(b *testing.B, redis *server, n int) []admit.Buckets {
 	return list
 }
 
-// BenchmarkTraffic is 5,000 requests a second of one tenant, under limits per tenant, per tenant and endpoint, per user
-// and over all, and reports how many EVALSHA Redis executes for 1,000 of them. A limit that is small beside the traffic
-// allows smaller leases; a user who was not seen before has none.
+// BenchmarkTraffic sends 5,000 requests a second of one tenant, with limits per tenant, per tenant and endpoint, per
+// user and for all. It reports the number of EVALSHA that Redis executes for 1,000 of them. A smaller limit has smaller
+// leases, and a new user has none.
 func BenchmarkTraffic(b *testing.B) {
 	const perSecond = 5000
 	redis := openRedis(b)
 	for _, row := range []struct {
-		users     string
-		nodes     int
-		limit     int64 // of each of the four, per second
-		strangers bool
+		users    string
+		nodes    int
+		limit    int64 // of each of the four, per second
+		newUsers bool
 	}{
 		{"one-hot", 1, 100_000, false},
 		{"one-hot", 1, 10_000, false},
@@ -123,28 +123,34 @@ func BenchmarkTraffic(b *testing.B) {
 		{"always-new", 1, 100_000, true},
 	} {
 		b.Run(fmt.Sprintf("users=%s/limit-per-s=%d/nodes=%d", row.users, row.limit, row.nodes), func(b *testing.B) {
-			t := traffic{perSecond: perSecond, strangers: row.strangers, nodes: nodes(b, redis, row.nodes)}
+			t := traffic{perSecond: perSecond, newUsers: row.newUsers, nodes: nodes(b, redis, row.nodes)}
 			t.bounds = resolve(b, limits(4, quota{row.limit, time.Second}), "acme", "u_42")
 			for b.Loop() {
 				o, calls := t.watch(b, redis)
-				if o.refused.Load() > 0 {
-					b.Errorf("%d requests refused, though there is room", o.refused.Load())
+				if o.denied.Load() > 0 {
+					b.Errorf("%d requests denied with tokens left", o.denied.Load())
 				}
 				b.ReportMetric(1000*float64(calls)/float64(o.sent()), "evalsha/1000")
 				b.ReportMetric(float64(o.sent())/watched.Seconds(), "decisions/s")
 			}
-			b.ReportMetric(0, "ns/op") // of a run of some seconds it says nothing
+			b.ReportMetric(0, "ns/op") // it has no meaning for runs of fixed length
 		})
 	}
 }
 
-// BenchmarkRefusals is a flood of requests with four scopes of which one is used up, and reports how many EVALSHA Redis
-// executes for 1,000 refusals. A quota is used up for long; a bucket gets tokens back all the time, and they are spent.
-func BenchmarkRefusals(b *testing.B) {
+// BenchmarkDenials sends a flood of requests with four scopes of which one is exhausted. It reports the number of
+// EVALSHA that Redis executes for 1,000 denials. A quota stays exhausted; a bucket gets tokens all the time, which are
+// spent.
+func BenchmarkDenials(b *testing.B) {
 	redis := openRedis(b)
-	quotaOf10 := schema.Limit{Name: "user-quota", Scope: schema.ScopeUser, Algorithm: schema.AlgorithmFixedWindow, Limit: 10, WindowSize: 86400}
-	bucketOf100 := schema.Limit{Name: "user-rate", Scope: schema.ScopeUser, Algorithm: schema.AlgorithmTokenBucket, Limit: 100, WindowSize: 1}
-	bucketOf1000 := schema.Limit{Name: "user-rate", Scope: schema.ScopeUser, Algorithm: schema.AlgorithmTokenBucket, Limit: 1000, WindowSize: 1}
+	quotaOf10 := schema.Limit{
+		Name: "user-quota", Scope: schema.ScopeUser, Algorithm: schema.AlgorithmFixedWindow, Limit: 10, WindowSize: 86400,
+	}
+	bucketOf100 := schema.Limit{
+		Name: "user-rate", Scope: schema.ScopeUser, Algorithm: schema.AlgorithmTokenBucket, Limit: 100, WindowSize: 1,
+	}
+	bucketOf1000 := bucketOf100
+	bucketOf1000.Limit = 1000
 	for _, row := range []struct {
 		store, exhausted string
 		limit            schema.Limit
@@ -158,7 +164,8 @@ func BenchmarkRefusals(b *testing.B) {
 		{"lease", "100-a-second", bucketOf100, 50_000},
 		{"lease", "1000-a-second", bucketOf1000, 50_000},
 	} {
-		b.Run(fmt.Sprintf("store=%s/user-limit=%s/offered-per-s=%d", row.store, row.exhausted, row.perSecond), func(b *testing.B) {
+		name := fmt.Sprintf("store=%s/user-limit=%s/offered-per-s=%d", row.store, row.exhausted, row.perSecond)
+		b.Run(name, func(b *testing.B) {
 			t := traffic{perSecond: row.perSecond, nodes: nodes(b, redis, 1)}
 			if row.store == "redis" {
 				t.nodes = []admit.Buckets{redis.store}
@@ -168,8 +175,8 @@ func BenchmarkRefusals(b *testing.B) {
 			t.bounds = resolve(b, list, "acme", "u_42")
 			for b.Loop() {
 				o, calls := t.watch(b, redis)
-				b.ReportMetric(1000*float64(calls)/float64(o.refused.Load()), "evalsha/1000-refused")
-				b.ReportMetric(float64(o.refused.Load())/watched.Seconds(), "refused/s")
+				b.ReportMetric(1000*float64(calls)/float64(o.denied.Load()), "evalsha/1000-denied")
+				b.ReportMetric(float64(o.denied.Load())/watched.Seconds(), "denied/s")
 				b.ReportMetric(float64(o.admitted.Load())/watched.Seconds(), "admitted/s")
 			}
 			b.ReportMetric(0, "ns/op")
