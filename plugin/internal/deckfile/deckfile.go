@@ -24,23 +24,24 @@ type Config struct {
 	schema.Config
 	Where string // file:line path
 
-	service string // that it is on, by name; "": all
-	route   string // that it is on, by name; "": all of the service
-	other   string // what else it is on: a consumer or a consumer group
+	service string // the name of its service; "": all
+	route   string // the name of its route; "": all of the service
+	other   string // its consumer or consumer group
 
-	Routes map[string]string // of the file, by name: the service of each
-	Serves []string          // routes that Kong runs it for, by name
+	Routes map[string]string // the services of the routes in the file, by route
+	Serves []string          // the routes for which Kong runs it
 }
 
-// ChoiceError reports that no config of a file fits the route that was named, or that several do.
+// ChoiceError is the error of a file in which no config, or several, apply.
 type ChoiceError struct{ problem string }
 
 func (e *ChoiceError) Error() string { return e.problem }
 
+// choiceError returns a ChoiceError.
 func choiceError(format string, args ...any) error { return &ChoiceError{fmt.Sprintf(format, args...)} }
 
 // Load returns the config in text, the decK file named file, that Kong runs for a route, and its compiled plan. Without
-// a route the file must have one config. A choice that cannot be made is a [ChoiceError].
+// a route the file must have one config. It returns a [ChoiceError] if no config, or several, apply.
 func Load(text []byte, file, route string) (*Config, *policy.Plan, error) {
 	configs, err := Configs(text, file)
 	if err != nil {
@@ -53,7 +54,7 @@ func Load(text []byte, file, route string) (*Config, *policy.Plan, error) {
 	}
 	chosen.Routes = routes
 	for _, name := range slices.Sorted(maps.Keys(routes)) {
-		if of, err := choose(configs, file, name, routes); err == nil && of == chosen {
+		if config, err := choose(configs, file, name, routes); err == nil && config == chosen {
 			chosen.Serves = append(chosen.Serves, name)
 		}
 	}
@@ -64,14 +65,14 @@ func Load(text []byte, file, route string) (*Config, *policy.Plan, error) {
 	return chosen, plan, nil
 }
 
-// Compiles checks that a config compiles. Package deck calls it beside its own checks.
+// Compiles returns an error if a config does not compile. Package deck calls it after its own checks.
 func Compiles(config schema.Config) error {
 	_, err := policy.FromConfig(config)
 	return err
 }
 
-// Configs returns the plugin's configs in a decK file, which must have no faults. Package deck gives every config to a
-// check; the check's fault, one for each config, is answered with the place.
+// Configs returns the plugin's configs in a decK file, which must have no faults. It passes package deck a check with a
+// fault for each config, because deck returns the place of each fault.
 func Configs(text []byte, file string) ([]*Config, error) {
 	var faults []error
 	for _, f := range deck.Validate(bytes.NewReader(text), file, Compiles) {
@@ -103,7 +104,7 @@ func Configs(text []byte, file string) ([]*Config, error) {
 
 var pathStep = regexp.MustCompile(`(\w+)\[(\d+)\]`)
 
-// locate finds what a config is on from its path: the things in whose lists it is nested, and those that it names.
+// locate sets the service, route and consumer of a config: the entities in whose lists it is nested or that it names.
 func (p *Config) locate(text []byte, path string) {
 	at := decoded(text)
 	for _, s := range pathStep.FindAllStringSubmatch(path, -1) {
@@ -131,18 +132,18 @@ func (p *Config) locate(text []byte, path string) {
 	}
 }
 
-// decoded returns a decK file's first document; nil where it is something else.
+// decoded returns a decK file's first document, or nil if it is no mapping.
 func decoded(text []byte) map[string]any {
 	var root map[string]any
 	if err := yaml.Unmarshal(text, &root); err != nil {
-		return nil // package deck has read it, so it is an odd file, in which nothing has a name
+		return nil // package deck has parsed the file, so only unusual files fail here
 	}
 	return root
 }
 
-// nameOf returns the name of a thing, or of a reference to it.
-func nameOf(thing any) string {
-	switch v := thing.(type) {
+// nameOf returns the name of an entity, or of a reference to it.
+func nameOf(entity any) string {
+	switch v := entity.(type) {
 	case string:
 		return v
 	case map[string]any:
@@ -155,7 +156,7 @@ func nameOf(thing any) string {
 	return ""
 }
 
-// routesOf returns the routes of a file: by name, the service that each is of.
+// routesOf returns the services of the routes in a file, by the name of the route.
 func routesOf(text []byte) map[string]string {
 	found := map[string]string{}
 	root := decoded(text)
@@ -178,21 +179,17 @@ func routesOf(text []byte) map[string]string {
 	return found
 }
 
-// choose returns the config that Kong runs for a request: of those that fit, the one on the route, else on its service,
-// else the global one. Those on consumers are left out.
+// choose returns the config that Kong runs for a route: the one on the route, or else on its service, or else the
+// global one. It skips configs on consumers.
 func choose(configs []*Config, file, route string, routes map[string]string) (*Config, error) {
 	if route == "" && len(configs) == 1 {
 		return configs[0], nil
 	}
 	if route == "" {
-		return nil, choiceError(
-			"%s has %d configs of the plugin (%s): choose one with --plugin-route",
-			file,
-			len(configs),
-			placesOf(configs),
-		)
+		return nil, choiceError("%s has %d configs of the plugin (%s): choose one with --plugin-route",
+			file, len(configs), placesOf(configs))
 	}
-	service, known := routes[route]
+	service, exists := routes[route]
 	var best *Config
 	rank := 0
 	for _, p := range configs {
@@ -211,15 +208,11 @@ func choose(configs []*Config, file, route string, routes map[string]string) (*C
 		}
 	}
 	switch {
-	case rank < 3 && !known:
+	case rank < 3 && !exists:
 		return nil, choiceError("--plugin-route: %s has no route %q", file, route)
 	case best == nil:
-		return nil, choiceError(
-			"no config of the plugin applies to route %s: %s has it on %s",
-			route,
-			file,
-			placesOf(configs),
-		)
+		return nil, choiceError("no config of the plugin applies to route %s: %s has it on %s",
+			route, file, placesOf(configs))
 	}
 	return best, nil
 }
@@ -232,7 +225,7 @@ func placesOf(configs []*Config) string {
 	return strings.Join(list, "; ")
 }
 
-// String names what the config is on.
+// String names the route, service or consumer of the config.
 func (p *Config) String() string {
 	var parts []string
 	for _, part := range [...][2]string{{"route ", p.route}, {"service ", p.service}, {"", p.other}} {

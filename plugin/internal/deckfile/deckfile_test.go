@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// scattered has a config of the plugin on everything that Kong can have one on.
+// scattered has configs of the plugin on every kind of entity.
 const scattered = `
 plugins:
 - {name: tenant-rate-limiting, config: {namespace: everything}}
@@ -47,6 +47,6 @@ func TestTheConfigOfARouteIsTheOneThatKongRuns(t *testing.T) {
 	_, err = choose(configs, "kong.yml", "", routesOf([]byte(scattered)))
 	const all = "everything; route search; service shop; route cart of service shop; consumer acme"
 	if err == nil || !strings.Contains(err.Error(), all) {
-		t.Errorf("without a route: %v, want it to tell the configs: %s", err, all)
+		t.Errorf("without a route: %v, want it to list the configs: %s", err, all)
 	}
 }
