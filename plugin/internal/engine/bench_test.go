@@ -16,45 +16,55 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// benchPath is a path with so many bounds for each request, of mixed scopes and algorithms.
+// benchPath returns a path with a number of bounds for each request, of mixed scopes and algorithms.
 func benchPath(tb testing.TB, bounds int) (*admit.Path, *memory.Store) {
 	tb.Helper()
 	scopes := []string{schema.ScopeTenant, schema.ScopeUser, schema.ScopeTenantEndpoint, schema.ScopeGlobal}
-	algorithms := []string{schema.AlgorithmTokenBucket, schema.AlgorithmTokenBucket, schema.AlgorithmSlidingWindow, schema.AlgorithmFixedWindow}
+	algorithms := []string{
+		schema.AlgorithmTokenBucket, schema.AlgorithmTokenBucket, schema.AlgorithmSlidingWindow, schema.AlgorithmFixedWindow,
+	}
 	tier := schema.Tier{Name: "a"}
 	for i := range bounds {
-		l := schema.Limit{Name: "l" + strconv.Itoa(i), Scope: scopes[i%4], Algorithm: algorithms[i%4], Limit: 1_000_000_000, WindowSize: 1}
+		l := schema.Limit{
+			Name: "l" + strconv.Itoa(i), Scope: scopes[i%4], Algorithm: algorithms[i%4],
+			Limit: 1_000_000_000, WindowSize: 1,
+		}
 		if l.Scope == schema.ScopeTenantEndpoint {
 			l.Endpoint = "GET /records/{id}"
 		}
 		tier.Limits = append(tier.Limits, l)
 	}
-	config := schema.Config{Tiers: []schema.Tier{tier}, UserFrom: []string{"header.X-User"}, TrustedHeaders: []string{"X-User"}}.WithDefaults()
+	config := schema.Config{
+		Tiers: []schema.Tier{tier}, UserFrom: []string{"header.X-User"}, TrustedHeaders: []string{"X-User"},
+	}.WithDefaults()
 	if err := config.Validate(); err != nil {
 		tb.Fatal(err)
 	}
-	snapshot, err := policy.FromConfig(config)
+	plan, err := policy.FromConfig(config)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	store := memory.New(memory.Options{Now: process.BucketClock.Now})
-	path := &admit.Path{Now: process.WallClock, Buckets: store, Renderer: response.New(config, nil), Observers: []admit.Observer{&observer{}}}
-	path.Policies.Store(snapshot)
+	path := &admit.Path{
+		Now: process.WallClock, Buckets: store, Renderer: response.New(config, nil),
+		Observers: []admit.Observer{&observer{}},
+	}
+	path.Policies.Store(plan)
 	return path, store
 }
 
-// answered is admit.Facts with all answers ready.
-type answered struct{ tenant string }
+// fixedFacts implements admit.FactSource with the facts of one tenant.
+type fixedFacts struct{ tenant string }
 
-func (a *answered) Read(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
+func (f *fixedFacts) Read(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
 	req.Known |= facts
-	req.Consumer.CustomID = a.tenant
+	req.Consumer.CustomID = f.tenant
 	req.Method, req.Path = "GET", "/records/7"
 	req.Headers = append(req.Headers[:0], "u_42")
 	return nil
 }
 
-// decide is resolve + take + combine, what stands between Kong's answers and ours.
+// decide resolves, takes and combines: the steps between the identity and the response.
 func decide(p *admit.Path, x *admit.Exchange, id *identity.Identity) error {
 	d := &x.Decision
 	d.Reset()
@@ -104,13 +114,13 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// BenchmarkAdmit is the whole path with ready answers: identify, resolve, take, combine, render, observe.
+// BenchmarkAdmit measures the whole path: identify, resolve, take, combine, render, observe.
 func BenchmarkAdmit(b *testing.B) {
 	for _, tenants := range []int{1, 100_000} {
 		for _, bounds := range []int{1, 4, 8} {
 			b.Run(fmt.Sprintf("tenants=%d/bounds=%d", tenants, bounds), func(b *testing.B) {
 				p, _ := benchPath(b, bounds)
-				facts := make([]answered, tenants)
+				facts := make([]fixedFacts, tenants)
 				var warm admit.Exchange
 				for i := range facts {
 					facts[i].tenant = "tenant-" + strconv.Itoa(i)
@@ -125,7 +135,7 @@ func BenchmarkAdmit(b *testing.B) {
 					var x admit.Exchange
 					for i := int(worker.Add(1)) * 7919; pb.Next(); i += 31 {
 						if err := p.Admit(context.Background(), &facts[i%tenants], &x); err != nil || x.Response.Denied {
-							b.Error("refused", err)
+							b.Error("denied", err)
 							return
 						}
 					}
@@ -138,11 +148,11 @@ func BenchmarkAdmit(b *testing.B) {
 func TestADecisionOfFourBoundsInMemoryAllocatesNothing(t *testing.T) {
 	p, store := benchPath(t, 4)
 	var x admit.Exchange
-	facts := &answered{"acme"}
+	facts := &fixedFacts{"acme"}
 	ctx := context.Background()
 	if got := testing.AllocsPerRun(1000, func() {
 		if err := p.Admit(ctx, facts, &x); err != nil || x.Response.Denied {
-			t.Fatal("refused", err)
+			t.Fatal("denied", err)
 		}
 	}); got != 0 {
 		t.Errorf("%g allocations for a decision, want 0", got)

@@ -1,5 +1,5 @@
-// Package engine builds the decision path of every plugin config, keeps all paths on the rows of Postgres in force, and
-// counts what they do. The plugin server and the control server both decide by it.
+// Package engine builds the decision path of every plugin config, updates all paths with the rows of Postgres, and
+// counts their decisions. The plugin server and the control server use it.
 package engine
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Options are what a process decides about its engine.
+// Options are the settings of an engine.
 type Options struct {
 	Buckets bucket.Options // without clocks and log; 0 addresses: any number
 	Denials DenialRecorder // nil: denials are not recorded
@@ -37,13 +37,13 @@ type DenialRecorder interface {
 	Run(ctx context.Context) error
 }
 
-// Engine builds paths, and keeps what they have in common. Set Metrics before the first path is built.
+// Engine builds paths and keeps their shared parts. Set Metrics before the first path is built.
 type Engine struct {
 	Stores  *bucket.Stores
 	Metrics *metrics.Metrics
 	Rows    *policysync.Sync // nil: there is no database
 
-	meta     *memory.Store // buckets of meta limits, which are no policy's
+	meta     *memory.Store // buckets of meta limits
 	observer *observer
 	denials  DenialRecorder // nil: they are not recorded
 	log      *slog.Logger
@@ -55,9 +55,9 @@ type Engine struct {
 
 	mu       sync.Mutex
 	live     map[*admit.Path]*policy.Plan // each config without rows
-	reported map[policy.Fault]bool        // faults of the snapshot that are logged already, without keys
+	reported map[policy.Fault]bool        // logged faults of the snapshot, without keys
 
-	unfollowed map[*admit.Path][]policy.Fault // of the snapshot, by the paths that cannot
+	unfollowed map[*admit.Path][]policy.Fault // rows of the snapshot that a path cannot apply
 }
 
 // New returns an engine without rows and metrics.
@@ -77,7 +77,7 @@ func New(ctx context.Context, o Options) *Engine {
 	}
 }
 
-// Sources returns the numbers that the engine has for metrics.
+// Sources returns the sources of the engine's metrics.
 func (e *Engine) Sources() metrics.Sources {
 	sources := metrics.Sources{Buckets: e.buckets, Stores: e.shared, Limits: e.limits}
 	if e.Rows != nil {
@@ -87,7 +87,7 @@ func (e *Engine) Sources() metrics.Sources {
 	return sources
 }
 
-// MetaDenied returns how many requests meta limits have denied.
+// MetaDenied returns the number of requests that meta limits have denied.
 func (e *Engine) MetaDenied() uint64 { return e.observer.metaDenied.Load() }
 
 // Build implements kongplugin.Build.
@@ -122,7 +122,7 @@ func (e *Engine) Build(config schema.Config, plan *policy.Plan) (*admit.Path, fu
 	}, nil
 }
 
-// add has a path follow the rows of Postgres from now on.
+// add adds a path that follows the rows of Postgres.
 func (e *Engine) add(path *admit.Path, config *policy.Plan) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -131,7 +131,7 @@ func (e *Engine) add(path *admit.Path, config *policy.Plan) {
 	e.reportFaults()
 }
 
-// snapshot returns the rows of Postgres in force; nil: there are none.
+// snapshot returns the rows of Postgres in force, or nil.
 func (e *Engine) snapshot() *policy.Snapshot {
 	if e.Rows == nil {
 		return nil
@@ -139,6 +139,7 @@ func (e *Engine) snapshot() *policy.Snapshot {
 	return e.Rows.Snapshot()
 }
 
+// remove removes a path.
 func (e *Engine) remove(path *admit.Path) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -147,7 +148,7 @@ func (e *Engine) remove(path *admit.Path) {
 	e.reportFaults()
 }
 
-// follow has all paths enforce the rows of a snapshot. Requests that have begun are decided by the snapshot before.
+// follow makes all paths enforce the rows of a snapshot. Requests that have begun keep the earlier snapshot.
 func (e *Engine) follow(snapshot *policy.Snapshot) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -158,7 +159,7 @@ func (e *Engine) follow(snapshot *policy.Snapshot) {
 	e.loadOnce.Do(func() { close(e.loaded) })
 }
 
-// use puts a snapshot, if there is one, beside a path's config. e.mu is held.
+// use combines a path's config with a snapshot, if there is one. e.mu is held.
 func (e *Engine) use(path *admit.Path, config *policy.Plan, snapshot *policy.Snapshot) {
 	if snapshot == nil {
 		path.Policies.Store(config)
@@ -166,12 +167,12 @@ func (e *Engine) use(path *admit.Path, config *policy.Plan, snapshot *policy.Sna
 	}
 	both := config.With(snapshot)
 	path.Policies.Store(both)
-	// Looking for them may take as long as there are tenants, so it is done once for a path and a snapshot.
+	// Finding the faults takes time for each tenant, so it is done once for a path and a snapshot.
 	e.unfollowed[path] = both.Faults()
 }
 
-// reportFaults reports which rows the live configs cannot follow: in the metrics and the reports of this node while
-// that lasts, and in the log once each time it begins. e.mu is held.
+// reportFaults reports the rows that a live config cannot apply: in the metrics and the reports of this node while that
+// lasts, and once in the log. e.mu is held.
 func (e *Engine) reportFaults() {
 	if e.Rows == nil {
 		return
@@ -180,24 +181,15 @@ func (e *Engine) reportFaults() {
 	for _, faults := range e.unfollowed {
 		for _, fault := range faults {
 			same := fault
-			same.Key = "" // one row stands for all that have the problem, and not always the same
+			same.Key = "" // one row represents all with the same problem
 			if reported[same] {
 				continue
 			}
 			reported[same] = true
 			now = append(now, fault)
 			if !e.reported[same] {
-				e.log.Warn(
-					"a row of Postgres cannot be applied",
-					"table",
-					fault.Table,
-					"key",
-					fault.Key,
-					"field",
-					fault.Field,
-					"problem",
-					fault.Problem,
-				)
+				e.log.Warn("a row of Postgres cannot be applied",
+					"table", fault.Table, "key", fault.Key, "field", fault.Field, "problem", fault.Problem)
 			}
 		}
 	}
@@ -206,7 +198,7 @@ func (e *Engine) reportFaults() {
 	e.Rows.Unfollowed(now)
 }
 
-// Run forgets what has expired and watches the shared stores until ctx ends.
+// Run drops expired buckets, follows the rows and watches the shared stores until ctx ends.
 func (e *Engine) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.meta.Run(ctx) })
@@ -220,7 +212,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// orAny returns how the stores are given a most of which 0 means that there is none.
+// orAny converts a bound for the stores: 0 means none here, and a negative one means none there.
 func orAny(most int) int {
 	if most == 0 {
 		return -1

@@ -15,18 +15,19 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// followed are paths that follow rows, which the test hands to them, and what they logged.
-type followed struct {
+// fixture is an engine whose rows the test sets, with its log.
+type fixture struct {
 	*Engine
 	t   *testing.T
 	log bytes.Buffer
 }
 
-func newFollowed(t *testing.T) *followed {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &followed{t: t}
+	f := &fixture{t: t}
 	f.Engine = New(t.Context(), Options{Log: slog.New(slog.NewTextHandler(&f.log, nil))})
-	rows, err := policysync.New(policysync.Options{Source: policysync.Source{DSN: "postgres://nowhere"}, Log: f.Engine.log})
+	source := policysync.Source{DSN: "postgres://nowhere"}
+	rows, err := policysync.New(policysync.Options{Source: source, Log: f.Engine.log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,24 +35,24 @@ func newFollowed(t *testing.T) *followed {
 	return f
 }
 
-// config adds a path whose config has these tiers, of which the first is the default.
-func (f *followed) config(tiers ...string) *admit.Path {
+// addConfig adds a path whose config has these tiers. The first one is the default.
+func (f *fixture) addConfig(tiers ...string) *admit.Path {
 	f.t.Helper()
 	var config schema.Config
 	for _, name := range tiers {
 		config.Tiers = append(config.Tiers, schema.Tier{Name: name})
 	}
-	snapshot, err := policy.FromConfig(config)
+	plan, err := policy.FromConfig(config)
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	path := new(admit.Path)
-	f.add(path, snapshot)
+	f.add(path, plan)
 	return path
 }
 
-// tenants has the paths follow a new snapshot, in which tenants have tiers: "acme gold".
-func (f *followed) tenants(all ...string) {
+// setTenants makes the paths follow a new snapshot of tenants with their tiers: "acme gold".
+func (f *fixture) setTenants(all ...string) {
 	f.t.Helper()
 	var rows policy.Rows
 	for _, one := range all {
@@ -65,8 +66,8 @@ func (f *followed) tenants(all ...string) {
 	f.follow(snapshot)
 }
 
-// want checks how many lines were logged so far, and how many faults the node has now.
-func (f *followed) want(when string, lines, faults int) {
+// want checks the number of logged lines so far, and of the faults that the node has now.
+func (f *fixture) want(when string, lines, faults int) {
 	f.t.Helper()
 	if got := strings.Count(f.log.String(), "cannot be applied"); got != lines {
 		f.t.Errorf("%s: %d lines are logged, want %d:\n%s", when, got, lines, f.log.String())
@@ -76,33 +77,33 @@ func (f *followed) want(when string, lines, faults int) {
 	}
 }
 
-func TestARowThatCannotBeFollowedIsLoggedOnceAndCountedAsLongAsItIsThere(t *testing.T) {
-	f := newFollowed(t)
-	f.config("small", "gold")
-	f.tenants("acme gold", "em glod")
+func TestARowThatCannotBeAppliedIsLoggedOnceAndCountedWhileItExists(t *testing.T) {
+	f := newFixture(t)
+	f.addConfig("small", "gold")
+	f.setTenants("acme gold", "em glod")
 	f.want("with the first snapshot", 1, 1)
-	f.tenants("acme gold", "em glod")
-	f.tenants("acme gold", "em glod", "other glod", "beta gold")
-	f.want("with snapshots that have it still", 1, 1)
-	f.tenants("acme gold", "em gold", "other gold")
+	f.setTenants("acme gold", "em glod")
+	f.setTenants("acme gold", "em glod", "other glod", "beta gold")
+	f.want("with snapshots that still have it", 1, 1)
+	f.setTenants("acme gold", "em gold", "other gold")
 	f.want("with a snapshot without it", 1, 0)
-	f.tenants("acme gold", "em glod")
+	f.setTenants("acme gold", "em glod")
 	f.want("when it is back", 2, 1)
-	f.tenants("acme gold", "em glod", "new golf")
-	f.want("beside another", 3, 2)
+	f.setTenants("acme gold", "em glod", "new golf")
+	f.want("with another fault", 3, 2)
 }
 
-func TestFaultsAreThoseOfTheLiveConfigsEachToldOnce(t *testing.T) {
-	f := newFollowed(t)
-	f.config("small")
-	same := f.config("small")
-	other := f.config("large")
-	f.tenants("em glod")
-	f.want("under two default tiers", 2, 2)
+func TestFaultsAreThoseOfTheLiveConfigsEachLoggedOnce(t *testing.T) {
+	f := newFixture(t)
+	f.addConfig("small")
+	same := f.addConfig("small")
+	other := f.addConfig("large")
+	f.setTenants("em glod")
+	f.want("with two default tiers", 2, 2)
 	f.remove(other)
 	f.want("without the other default tier", 2, 1)
 	f.remove(same)
 	f.want("with one config", 2, 1)
-	f.config("small", "glod")
-	f.want("beside a config that knows it", 2, 1)
+	f.addConfig("small", "glod")
+	f.want("with a config that has the tier", 2, 1)
 }

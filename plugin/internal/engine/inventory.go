@@ -10,8 +10,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// inventory is what a snapshot has in it, as metrics count it. Looking through a million rows takes a while, so it is
-// done once for each snapshot, and again when some overrides may have ended.
+// inventory counts the rows of a snapshot for metrics. Counting a million rows takes a while, so it is done once for
+// each snapshot, and again when some overrides may have ended.
 type inventory struct {
 	mu        sync.Mutex
 	snapshot  *policy.Snapshot
@@ -20,14 +20,14 @@ type inventory struct {
 	limits    []metrics.Limit // of rows for tiers
 }
 
-// stale is how old an inventory may be.
-const stale = time.Minute
+// maxAge is the age at which an inventory is counted again.
+const maxAge = time.Minute
 
-// of takes stock of a snapshot, if that was not done lately.
-func (i *inventory) of(snapshot *policy.Snapshot) (metrics.Overrides, []metrics.Limit) {
+// count returns the counts of a snapshot. It counts again if they are older than maxAge.
+func (i *inventory) count(snapshot *policy.Snapshot) (metrics.Overrides, []metrics.Limit) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if snapshot == i.snapshot && time.Since(i.at) < stale {
+	if snapshot == i.snapshot && time.Since(i.at) < maxAge {
 		return i.overrides, i.limits
 	}
 	i.snapshot, i.at, i.overrides, i.limits = snapshot, time.Now(), metrics.Overrides{}, nil
@@ -56,15 +56,15 @@ func (i *inventory) of(snapshot *policy.Snapshot) (metrics.Overrides, []metrics.
 	return i.overrides, i.limits
 }
 
-// overrides are those in force.
+// overrides returns the number of overrides in force.
 func (e *Engine) overrides() metrics.Overrides {
-	overrides, _ := e.inventory.of(e.snapshot())
+	overrides, _ := e.inventory.count(e.snapshot())
 	return overrides
 }
 
-// limits are those of all live configs, and of the rows for tiers.
+// limits returns the limits of all live configs, and of the rows for tiers.
 func (e *Engine) limits() []metrics.Limit {
-	_, rows := e.inventory.of(e.snapshot())
+	_, rows := e.inventory.count(e.snapshot())
 	all := slices.Clone(rows)
 	for _, config := range e.configs() {
 		for _, one := range config.Policies() {

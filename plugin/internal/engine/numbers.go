@@ -5,7 +5,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 )
 
-// buckets returns the numbers of the buckets of configs with the strategy local.
+// buckets returns the numbers of buckets of configs with the strategy local.
 func (e *Engine) buckets() metrics.Buckets {
 	stats := e.Stores.Local()
 	return metrics.Buckets{Kept: stats.Buckets, Expired: stats.Expired, Evicted: stats.Evicted}
@@ -20,6 +20,7 @@ func (e *Engine) shared() []metrics.Store {
 	return list
 }
 
+// storeNumbers converts the numbers of one store.
 func storeNumbers(s *bucket.Stats) metrics.Store {
 	numbers := metrics.Store{
 		Name:            s.Name,

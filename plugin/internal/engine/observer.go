@@ -8,7 +8,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// observer logs what policies in log mode would have denied, and counts what the meta limit has.
+// observer logs the requests that policies in log mode would have denied, and counts denials of the meta limit.
 type observer struct {
 	log        *slog.Logger
 	metaDenied atomic.Uint64
@@ -24,41 +24,20 @@ func (o *observer) Observe(d *decision.Decision) {
 	}
 }
 
+// logWouldDeny logs each policy in log mode that would have denied.
 func (o *observer) logWouldDeny(d *decision.Decision) {
 	if d.ShadowReason != decision.Counted && d.Mode == policy.Log {
-		o.log.Info(
-			"would deny",
-			"reason",
-			d.ShadowReason.String(),
-			"tenant",
-			d.Identity.Tenant.ID,
-			"endpoint",
-			d.Resolution.Endpoint,
-		)
+		o.log.Info("would deny",
+			"reason", d.ShadowReason.String(), "tenant", d.Identity.Tenant.ID, "endpoint", d.Resolution.Endpoint)
 	}
 	for i := range d.Statuses {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
 		if bound.Policy.Mode != policy.Log || status.Source == decision.Unanswered || status.Admits() {
 			continue
 		}
-		o.log.Info(
-			"would deny",
-			"policy",
-			bound.Policy.Name,
-			"scope",
-			bound.Policy.Scope.String(),
-			"tenant",
-			d.Identity.Tenant.ID,
-			"tier",
-			d.Resolution.Tier,
-			"endpoint",
-			d.Resolution.Endpoint,
-			"cost",
-			bound.Cost,
-			"used",
-			status.Used,
-			"limit",
-			bound.Policy.Describe(),
-		)
+		o.log.Info("would deny",
+			"policy", bound.Policy.Name, "scope", bound.Policy.Scope.String(), "tenant", d.Identity.Tenant.ID,
+			"tier", d.Resolution.Tier, "endpoint", d.Resolution.Endpoint,
+			"cost", bound.Cost, "used", status.Used, "limit", bound.Policy.Describe())
 	}
 }

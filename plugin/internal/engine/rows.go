@@ -10,20 +10,20 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
 )
 
-// FollowRows has the engine follow the rows of Postgres while Run runs. The options need no log and no callback.
+// FollowRows makes the engine follow the rows of Postgres while Run runs. The options need no log and no callback.
 func (e *Engine) FollowRows(o policysync.Options) (err error) {
-	// Two processes of one node live at once while one takes over, and each reports for itself.
+	// Two processes of one node run while one replaces the other, and each reports for itself.
 	o.Node += "/" + rand.Text()[:8]
 	o.Log, o.Changed = e.log, e.follow
 	e.Rows, err = policysync.New(o)
 	return err
 }
 
-// patience is how long the socket stays closed for the rows of an earlier run: long enough for a hundred thousand. More
-// of them come into force a moment after the first requests, because without a socket Kong answers 500.
-const patience = 100 * time.Millisecond
+// savedWait bounds the wait for the saved rows before the socket opens. It suffices for a hundred thousand rows. More
+// rows apply shortly after the first requests, because Kong answers 500 without a socket.
+const savedWait = 100 * time.Millisecond
 
-// AwaitSaved reads the rows that an earlier run has saved, and waits for them no longer than patience.
+// AwaitSaved reads the rows that an earlier run has saved. It waits for at most savedWait.
 func (e *Engine) AwaitSaved(ctx context.Context) {
 	if e.Rows == nil {
 		return
@@ -33,20 +33,20 @@ func (e *Engine) AwaitSaved(ctx context.Context) {
 		defer close(read)
 		e.Rows.Load()
 	}()
-	await(ctx, read, patience)
+	await(ctx, read, savedWait)
 }
 
-// AwaitRows waits for the first rows, if some are followed, no longer than most.
-func (e *Engine) AwaitRows(ctx context.Context, most time.Duration) {
+// AwaitRows waits for the first rows, if there is a database, for at most limit.
+func (e *Engine) AwaitRows(ctx context.Context, limit time.Duration) {
 	if e.Rows == nil {
 		return
 	}
-	await(ctx, e.loaded, most)
+	await(ctx, e.loaded, limit)
 }
 
-// await waits until done is closed, no longer than most.
-func await(ctx context.Context, done <-chan struct{}, most time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, most)
+// await waits until done is closed, for at most limit.
+func await(ctx context.Context, done <-chan struct{}, limit time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	select {
 	case <-done:
@@ -54,6 +54,7 @@ func await(ctx context.Context, done <-chan struct{}, most time.Duration) {
 	}
 }
 
+// policyNumbers converts the numbers of the rows.
 func policyNumbers(s policysync.Stats) metrics.Policies {
 	return metrics.Policies{
 		Connected:          s.Connected,
