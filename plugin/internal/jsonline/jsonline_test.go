@@ -11,7 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/jsonline"
 )
 
-func TestALineIsTheSameJSONWithoutCharactersThatAreNotPrintable(t *testing.T) {
+func TestAnEscapedLineIsEqualJSONWithPrintableCharactersOnly(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		"acme", "Zoë 株式会社 😀", "a\u202eb", "\u0085\u009b2J", "\x7f", "\x1b[2J\n\t", "\U000e0041x", "\ufeff", "\u2028",
@@ -26,12 +26,12 @@ func TestALineIsTheSameJSONWithoutCharactersThatAreNotPrintable(t *testing.T) {
 		}
 		var got map[string]string
 		if err := json.Unmarshal(safe, &got); err != nil || got[text] != text {
-			t.Errorf("%q is read as %q (%v)", safe, got, err)
+			t.Errorf("%q is decoded as %q (%v)", safe, got, err)
 		}
 	}
 }
 
-func TestALogOfJSONShowsNoCharacterThatATerminalObeys(t *testing.T) {
+func TestALogHasNoCharactersThatControlATerminal(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	log := slog.New(slog.NewJSONHandler(jsonline.Writer(&out), nil))
