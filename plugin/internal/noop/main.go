@@ -1,6 +1,6 @@
-// The command noop is what the benchmarks of the socket compare the plugin with: the same server loop, and buckets that
-// cost nothing and admit everything. With a config without limits it asks Kong nothing, sets nothing and limits
-// nothing; with limits it asks and sets what the plugin does, and spends nothing. Nothing is observed.
+// The command noop is a baseline for the benchmarks of the socket. It has the plugin's server, and buckets that admit
+// everything. With a config without limits it asks Kong nothing and sets no headers. With limits it asks and sets the
+// same as the plugin, but spends nothing. It has no observers.
 package main
 
 import (
@@ -35,6 +35,7 @@ func main() {
 	}
 }
 
+// serve serves Kong at a socket until ctx ends.
 func serve(ctx context.Context, socket string, log *slog.Logger) error {
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
@@ -44,17 +45,18 @@ func serve(ctx context.Context, socket string, log *slog.Logger) error {
 	return kongplugin.New(kongplugin.Options{Log: log, Build: build}).Serve(ctx, listener)
 }
 
-func build(config schema.Config, snapshot *policy.Plan) (*admit.Path, func(), error) {
-	path := &admit.Path{Buckets: bottomless{}, Renderer: response.New(config, nil)}
-	path.Policies.Store(snapshot)
+// build implements kongplugin.Build.
+func build(config schema.Config, plan *policy.Plan) (*admit.Path, func(), error) {
+	path := &admit.Path{Buckets: fullBuckets{}, Renderer: response.New(config, nil)}
+	path.Policies.Store(plan)
 	return path, nil, nil
 }
 
-// bottomless are buckets that are always full.
-type bottomless struct{}
+// fullBuckets are buckets that are always full.
+type fullBuckets struct{}
 
 // Take implements admit.Buckets.
-func (bottomless) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+func (fullBuckets) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	for i := range bounds {
 		statuses[i] = decision.Status{
 			Status: limit.Status{Used: 1, Remaining: bounds[i].Policy.Limit.Spec().Quantity - 1, Reset: limit.Second},
