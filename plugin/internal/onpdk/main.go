@@ -1,6 +1,6 @@
-// The command onpdk is what the benchmarks of the socket compare the plugin with: the same path, with the same buckets
-// and metrics in this process, behind go-pdk's own server and client. It knows the strategy local only, and asks Kong
-// only for what names a consumer and a route.
+// The command onpdk is a baseline for the benchmarks of the socket: the same path, with buckets and metrics of this
+// process, behind go-pdk's server and client. It supports the strategy local only, and reads only consumers, routes and
+// content types.
 package main
 
 import (
@@ -38,9 +38,10 @@ func main() {
 	}
 }
 
+// now returns the time of day.
 func now() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }
 
-// process is what all instances have in common.
+// process holds the parts that all instances share.
 type process struct {
 	buckets   *memory.Store
 	metrics   *metrics.Metrics
@@ -52,27 +53,27 @@ type instance struct {
 	process     *process
 	path        *admit.Path
 	routeScoped bool
-	route       atomic.Pointer[string] // learnt with the first event of a route-scoped instance
+	route       atomic.Pointer[string] // set by the first event of a route-scoped instance
 }
 
 // UnmarshalJSON compiles a config.
 func (in *instance) UnmarshalJSON(raw []byte) error {
-	var snapshot *policy.Plan
+	var plan *policy.Plan
 	config, _, err := schema.Parse(raw, func(c schema.Config) (err error) {
-		snapshot, err = policy.FromConfig(c)
+		plan, err = policy.FromConfig(c)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	if config.Strategy != schema.StrategyLocal {
-		return fmt.Errorf("strategy: %q is not known here", config.Strategy)
+		return fmt.Errorf("strategy: %q is not supported here", config.Strategy)
 	}
 	in.path = &admit.Path{
 		Now: now, Elapsed: now, Buckets: in.process.buckets,
 		Renderer: response.New(config, rand.Int64N), Observers: []admit.Observer{in.process.metrics},
 	}
-	in.path.Policies.Store(snapshot)
+	in.path.Policies.Store(plan)
 	var scope struct {
 		RouteID string `json:"route_id"`
 	}
@@ -90,7 +91,7 @@ func (in *instance) Access(kong *pdk.PDK) {
 		x = new(admit.Exchange)
 	}
 	defer in.process.exchanges.Put(x)
-	if err := in.path.Admit(context.Background(), &asker{in, kong}, x); err != nil {
+	if err := in.path.Admit(context.Background(), &kongFacts{in, kong}, x); err != nil {
 		slog.Error("decide", "error", err)
 	}
 	headers := make(map[string][]string, len(x.Response.Headers))
@@ -107,22 +108,22 @@ func (in *instance) Access(kong *pdk.PDK) {
 	}
 }
 
-// asker asks one question after another, which is all that go-pdk's client can do. It implements admit.FactSource.
-type asker struct {
+// kongFacts asks one question after another, as go-pdk's client does. It implements admit.FactSource.
+type kongFacts struct {
 	*instance
 	kong *pdk.PDK
 }
 
-var errUnknownFact = errors.New("a fact is wanted that this plugin does not ask for")
+var errUnknownFact = errors.New("this plugin cannot read one of the facts")
 
 // Read implements admit.FactSource.
-func (a *asker) Read(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
+func (f *kongFacts) Read(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
 	req.Known |= facts
 	if facts&^(identity.ConsumerFact|identity.RouteFact|identity.ContentTypeFact) != 0 {
 		return errUnknownFact
 	}
 	if facts&identity.ConsumerFact != 0 {
-		c, err := a.kong.Client.GetConsumer()
+		c, err := f.kong.Client.GetConsumer()
 		if err != nil {
 			return fmt.Errorf("read the consumer: %w", err)
 		}
@@ -130,27 +131,28 @@ func (a *asker) Read(_ context.Context, facts identity.Facts, _ *identity.Rules,
 	}
 	if facts&identity.ContentTypeFact != 0 {
 		var err error
-		if req.ContentType, err = a.kong.Request.GetHeader("content-type"); err != nil {
+		if req.ContentType, err = f.kong.Request.GetHeader("content-type"); err != nil {
 			return fmt.Errorf("read the content type: %w", err)
 		}
 	}
 	if facts&identity.RouteFact != 0 {
-		return a.askRoute(req)
+		return f.readRoute(req)
 	}
 	return nil
 }
 
-func (a *asker) askRoute(req *identity.Request) error {
-	if known := a.route.Load(); known != nil {
-		req.Route = *known
+// readRoute sets the route. It asks once if the instance is route-scoped.
+func (f *kongFacts) readRoute(req *identity.Request) error {
+	if route := f.route.Load(); route != nil {
+		req.Route = *route
 		return nil
 	}
-	route, err := a.kong.Router.GetRoute()
+	route, err := f.kong.Router.GetRoute()
 	if err != nil {
 		return fmt.Errorf("read the route: %w", err)
 	}
-	if req.Route = route.Name; a.routeScoped {
-		a.route.Store(&route.Name)
+	if req.Route = route.Name; f.routeScoped {
+		f.route.Store(&route.Name)
 	}
 	return nil
 }
