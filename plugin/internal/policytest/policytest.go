@@ -1,5 +1,5 @@
-// Package policytest has policies for the tests of all ways to write and read one: Faulty ones, of which each way must
-// report the same field in the same words, and Full ones, of which each must keep every field.
+// Package policytest has policies for the tests of all interfaces that write or read them. Each interface must report
+// the same fault for the Faulty ones, and keep every field of the Full ones.
 package policytest
 
 import (
@@ -17,10 +17,10 @@ import (
 
 // Case is a policy with a fault.
 type Case struct {
-	Field  string         // that is at fault
+	Field  string         // with the fault
 	Policy map[string]any // by the names of its fields
 
-	Message string // of the plugin's config, where the policy is a limit of a tier
+	Message string // of a config with the policy as a limit of a tier
 }
 
 // JSON returns the policy as JSON.
@@ -33,7 +33,7 @@ func (c Case) JSON(t *testing.T) string {
 	return string(text)
 }
 
-// Faulty returns policies that are wrong in one field; file is the list of them, schema/testdata/faulty_policies.json.
+// Faulty returns policies with one faulty field. file is the path of schema/testdata/faulty_policies.json.
 func Faulty(t *testing.T, file string) []Case {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -51,13 +51,13 @@ func Faulty(t *testing.T, file string) []Case {
 		maps.Copy(good, cases[i].Policy)
 		maps.DeleteFunc(good, func(_ string, value any) bool { return value == nil })
 		cases[i].Policy = good
-		cases[i].Message = ofConfig(t, cases[i])
+		cases[i].Message = configMessage(t, cases[i])
 	}
 	return cases
 }
 
-// ofConfig returns what a config says of the policy as a limit of a tier.
-func ofConfig(t *testing.T, c Case) string {
+// configMessage returns the message of a config with the policy as a limit of a tier.
+func configMessage(t *testing.T, c Case) string {
 	t.Helper()
 	limit := maps.Clone(c.Policy)
 	delete(limit, "tier")
@@ -81,8 +81,8 @@ func ofConfig(t *testing.T, c Case) string {
 	return ""
 }
 
-// Full returns policies of a tenant that have every field of the declaration but the tier between them, so that a way
-// that does not carry a new field is noticed.
+// Full returns policies of a tenant that together have every declared field except the tier. So a test fails for an
+// interface that drops a new field.
 func Full(t *testing.T) []schema.Policy {
 	t.Helper()
 	hard, soft := full(t), full(t)
@@ -96,22 +96,23 @@ func Full(t *testing.T) []schema.Policy {
 	return []schema.Policy{hard, soft}
 }
 
+// full returns a policy with a value in every field.
 func full(t *testing.T) (p schema.Policy) {
 	t.Helper()
 	for _, f := range schema.PolicyFields() {
-		switch to := f.In(&p).(type) {
+		switch field := f.In(&p).(type) {
 		case *string:
-			if *to = cmp.Or(f.Example, "a-"+f.Name); len(f.OneOf) > 0 {
-				*to = f.OneOf[0]
+			if *field = cmp.Or(f.Example, "a-"+f.Name); len(f.OneOf) > 0 {
+				*field = f.OneOf[0]
 			}
 		case *bool:
-			*to = true
+			*field = true
 		case *int64:
-			*to = max(f.Min, 100)
+			*field = max(f.Min, 100)
 		case **int64:
-			*to = new(int64(100))
+			*field = new(int64(100))
 		default:
-			t.Fatalf("%s is a %T, of which no test has a value", f.Name, to)
+			t.Fatalf("%s is a %T, for which there is no value", f.Name, field)
 		}
 	}
 	p.Tier = ""
