@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	// logQueue is how many lines wait for a reader of stderr that is slow.
+	// logQueue bounds the lines that wait for a slow reader of stderr.
 	logQueue = 1024
-	// lastWords is how long the end of the process waits for that reader.
-	lastWords = time.Second
+	// closeWait bounds the wait of Close for that reader.
+	closeWait = time.Second
 )
 
-// LogWriter hands lines to stderr without ever waiting for it: Kong reads our stderr, and a worker that is busy or gone
-// must not hold up requests. Lines that find the queue full are dropped and counted.
+// LogWriter writes lines to stderr in the background. Kong reads the stderr of the plugin server, and a busy worker
+// must not delay requests. Lines that do not fit into the queue are dropped and counted.
 type LogWriter struct {
 	out     io.Writer // of Write
 	lines   chan queuedLine
@@ -24,22 +24,25 @@ type LogWriter struct {
 	done    chan struct{}
 }
 
-// queuedLine is a line and where it goes.
+// queuedLine is a line and its writer.
 type queuedLine struct {
 	out  io.Writer
 	text []byte
 }
 
-// NewLogWriter starts writing to out; end it with Close.
+// NewLogWriter returns a writer to out. Close ends it.
 func NewLogWriter(out io.Writer) *LogWriter {
-	w := &LogWriter{out: out, lines: make(chan queuedLine, logQueue), stop: make(chan struct{}), done: make(chan struct{})}
+	w := &LogWriter{
+		out: out, lines: make(chan queuedLine, logQueue), stop: make(chan struct{}), done: make(chan struct{}),
+	}
 	go w.run()
 	return w
 }
 
-// Write never fails and never waits.
+// Write queues a line. It never fails and never waits.
 func (w *LogWriter) Write(line []byte) (int, error) { return w.queue(w.out, line) }
 
+// queue queues a line for a writer.
 func (w *LogWriter) queue(out io.Writer, line []byte) (int, error) {
 	select {
 	case w.lines <- queuedLine{out, append([]byte(nil), line...)}:
@@ -49,7 +52,7 @@ func (w *LogWriter) queue(out io.Writer, line []byte) (int, error) {
 	return len(line), nil
 }
 
-// To returns a writer that has its lines written to out, in the order of all lines.
+// To returns a writer that queues lines for out. The order of all lines is kept.
 func (w *LogWriter) To(out io.Writer) io.Writer { return destination{w, out} }
 
 type destination struct {
@@ -59,6 +62,7 @@ type destination struct {
 
 func (d destination) Write(line []byte) (int, error) { return d.queue.queue(d.out, line) }
 
+// run writes lines until stop, and then the queued ones.
 func (w *LogWriter) run() {
 	defer close(w.done)
 	for {
@@ -78,22 +82,19 @@ func (w *LogWriter) run() {
 	}
 }
 
-// write writes a line, and before it how many were dropped. A stderr that is gone cannot be reported.
+// write writes a line after the number of dropped lines, if any. An error cannot be reported.
 func (w *LogWriter) write(line queuedLine) {
 	if n := w.dropped.Swap(0); n > 0 {
-		fmt.Fprintf(
-			line.out,
-			`{"level":"WARN","msg":"log lines were dropped, because the output was too slow","lines":%d}`+"\n",
-			n,
-		)
+		const warning = `{"level":"WARN","msg":"log lines were dropped, because the output was too slow","lines":%d}`
+		fmt.Fprintf(line.out, warning+"\n", n)
 	}
 	_, _ = line.out.Write(line.text)
 }
 
-// Close writes what is queued, if that takes no longer than lastWords.
+// Close writes the queued lines. It waits for at most closeWait.
 func (w *LogWriter) Close() {
 	close(w.stop)
-	timer := time.NewTimer(lastWords)
+	timer := time.NewTimer(closeWait)
 	defer timer.Stop()
 	select {
 	case <-w.done:

@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-func TestALogThatNobodyReadsHoldsNothingUp(t *testing.T) {
+func TestALogWithoutAReaderDelaysNothing(t *testing.T) {
 	reader, writer := io.Pipe() // a write waits until it is read
 	w := NewLogWriter(writer)
 	for range 3 * logQueue {
@@ -34,11 +34,11 @@ func TestALogThatNobodyReadsHoldsNothingUp(t *testing.T) {
 		t.Errorf("%d lines were kept, want those of the queue (%d)", lines, logQueue)
 	}
 	if !strings.Contains(text, "log lines were dropped") {
-		t.Error("the dropped lines are not told")
+		t.Error("the dropped lines are not reported")
 	}
 }
 
-func TestEveryLineIsWrittenBeforeTheEnd(t *testing.T) {
+func TestCloseWritesTheQueuedLines(t *testing.T) {
 	var out bytes.Buffer
 	w := NewLogWriter(&out)
 	for range 100 {

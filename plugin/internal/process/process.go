@@ -1,4 +1,4 @@
-// Package process has what every program of this project needs to run: its version, its clocks and its log.
+// Package process has the version, the clocks and the log of every program of this project.
 package process
 
 import (
@@ -21,7 +21,7 @@ var started = time.Now()
 // Elapsed returns the time since the process started. It never steps.
 func Elapsed() limit.Micros { return limit.Micros(time.Since(started).Microseconds()) }
 
-// WallClock returns the time of day, by which overrides hold. It may step.
+// WallClock returns the time of day, on which overrides expire. It may step.
 func WallClock() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }
 
 // BucketClock is the clock of the buckets in this process.
@@ -40,7 +40,7 @@ func ConnectFaults(source func() string) func([]string, slog.Attr) slog.Attr {
 	}
 }
 
-// NodeName returns the name of this node, given the setting: hostname stands for the machine's.
+// NodeName returns the name of this node for a setting: hostname means that of the machine.
 func NodeName(setting string) (string, error) {
 	if setting != "hostname" {
 		return setting, nil
