@@ -1,4 +1,4 @@
-// Package setting parses the values of settings and flags. Its errors say what a value must be.
+// Package setting parses the values of settings and flags. Its errors name the valid values.
 package setting
 
 import (
@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// ParseDuration reads a duration above 0.
+// ParseDuration parses a duration above 0.
 func ParseDuration(text string, to *time.Duration) error {
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
@@ -19,17 +19,17 @@ func ParseDuration(text string, to *time.Duration) error {
 	return nil
 }
 
-// ParseInt reads a whole number that is not below least.
-func ParseInt(text string, least int, to *int) error {
+// ParseInt parses a whole number of at least lowest.
+func ParseInt(text string, lowest int, to *int) error {
 	n, err := strconv.Atoi(text)
-	if err != nil || n < least {
-		return fmt.Errorf("must be a whole number, at least %d", least)
+	if err != nil || n < lowest {
+		return fmt.Errorf("must be a whole number, at least %d", lowest)
 	}
 	*to = n
 	return nil
 }
 
-// ParseLevel reads the level of a log.
+// ParseLevel parses the level of a log.
 func ParseLevel(text string, to *slog.Level) error {
 	if err := to.UnmarshalText([]byte(text)); err != nil {
 		return errors.New("must be debug, info, warn or error")
