@@ -8,21 +8,21 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 )
 
-// Bound is the promise of a limit over any interval, as it is documented at limit's Algorithm constants. It is worked
-// out from the limit's spec and tick alone, so it shares no arithmetic with what it checks. The zero value of all
-// fields but Limit is the exact promise.
+// Bound is the promise of a limit over any interval, as documented at limit's Algorithm constants. It uses only the
+// limit's spec and tick, so it shares no arithmetic with the code under test. With zero Slack and Extra it is the exact
+// promise.
 type Bound struct {
 	Limit *limit.Limit
-	// Slack is how much earlier than its recorded instant an admission may have been decided: 0 where the recorded
-	// instant is the one that the store read, else the longest that a take lasted.
+	// Slack is the longest time from a decision to its recorded instant: 0 if the store recorded it, or else the duration
+	// of the longest take.
 	Slack limit.Micros
-	// Extra is how many tokens beyond the limit's own bound any interval may see: what an outage or a lease adds.
+	// Extra is the number of tokens that an outage or a lease may add to any interval.
 	Extra int64
 }
 
-// Check returns an error for the first interval that saw more than the bound, or nil. The admissions may come in any
-// order. Their instants are the store's: where its clock stepped back, the latest instant that it had shown before.
-// Every pair of admissions is covered, in one pass after sorting. A soft-only limit bounds nothing.
+// Check returns an error for the first interval with more tokens than the bound, or nil. The admissions may come in any
+// order. Their instants are those of the store, which do not step back. Check covers every pair of admissions in one
+// pass after sorting. A soft-only limit bounds nothing.
 func (b Bound) Check(admissions []limit.Admission) error {
 	spec := b.Limit.Spec()
 	if spec.SoftOnly {
@@ -32,7 +32,7 @@ func (b Bound) Check(admissions []limit.Admission) error {
 	slices.SortStableFunc(sorted, func(x, y limit.Admission) int { return cmp.Compare(x.At, y.At) })
 	for _, a := range sorted {
 		if a.Cost > b.capacity() {
-			return b.broken(a.Cost, a.At, a.At, b.capacity())
+			return b.violation(a.Cost, a.At, a.At, b.capacity())
 		}
 	}
 	switch spec.Algorithm {
@@ -54,17 +54,17 @@ func (b Bound) hardPct() int64 {
 	return max(100, spec.HardPct)
 }
 
-// capacity returns H in whole tokens, and what is extra.
+// capacity returns H in whole tokens, plus Extra.
 func (b Bound) capacity() int64 { return b.Limit.Spec().Burst*b.hardPct()/100 + b.Extra }
 
-// hard returns H in units of 1/base token, and what is extra.
+// hard returns H in units of 1/base token, plus Extra.
 func (b Bound) hard(base int64) int64 {
 	full, pct := b.Limit.Spec().Burst*base, b.hardPct()
 	return full/100*pct + full%100*pct/100 + b.Extra*base
 }
 
-// checkBucket checks base × sum(i..j) − rate × ticks(i..j) ≤ hard for every i ≤ j. For each j that needs only the
-// largest left side over all i, which is the one before, less the refill since then, plus the cost of j.
+// checkBucket checks base × sum(i..j) − rate × ticks(i..j) ≤ hard for every i ≤ j. For each j only the largest
+// left side over all i counts: the previous one, minus the refill since then, plus the cost of j.
 func (b Bound) checkBucket(sorted []limit.Admission) error {
 	spec, tick := b.Limit.Spec(), b.Limit.Tick()
 	rate, base := spec.Quantity, int64(spec.Window/tick)
@@ -86,45 +86,45 @@ func (b Bound) checkBucket(sorted []limit.Admission) error {
 		last = a.At / tick
 		excess, sum = excess+a.Cost*base, sum+a.Cost
 		if excess > hard && (excess-hard-1)/rate >= slack {
-			return b.broken(sum, from, a.At, sum-(excess-hard-1)/base-1)
+			return b.violation(sum, from, a.At, sum-(excess-hard-1)/base-1)
 		}
 	}
 	return nil
 }
 
 // checkWindows checks that no aligned window sees more than H and, for sliding windows, that two neighbours see no
-// more than H × (1 + e÷window) until e into the later one. Neighbours are enough: each window further back adds at
-// most H to both sides. An admission that may belong to either of two windows counts in neither.
+// more than H × (1 + e÷window) until e into the later one. Neighbours are enough, because an earlier window adds
+// at most H to both sides. An admission that may belong to either of two windows counts in neither.
 func (b Bound) checkWindows(sorted []limit.Admission) error {
 	spec, tick := b.Limit.Spec(), b.Limit.Tick()
 	ticks := int64(spec.Window / tick)
 	var start limit.Micros
 	var previous, current int64
 	for _, a := range sorted {
-		switch begun := a.At - a.At%spec.Window; {
-		case begun == start+spec.Window:
-			start, previous, current = begun, current, 0
-		case begun > start:
-			start, previous, current = begun, 0, 0
+		switch opened := a.At - a.At%spec.Window; {
+		case opened == start+spec.Window:
+			start, previous, current = opened, current, 0
+		case opened > start:
+			start, previous, current = opened, 0, 0
 		}
 		if a.At-b.Slack < start {
 			continue
 		}
 		current += a.Cost
 		if current > b.capacity() {
-			return b.broken(current, start, a.At, b.capacity())
+			return b.violation(current, start, a.At, b.capacity())
 		}
 		if spec.Algorithm == limit.SlidingWindow && previous > 0 {
 			e := int64((a.At - start) / tick)
 			if most := (b.hard(ticks) + b.capacity()*e) / ticks; previous+current > most {
-				return b.broken(previous+current, start-spec.Window, a.At, most)
+				return b.violation(previous+current, start-spec.Window, a.At, most)
 			}
 		}
 	}
 	return nil
 }
 
-// checkLog checks that no interval shorter than a window sees more than H.
+// checkLog checks that no interval shorter than a window has more than H.
 func (b Bound) checkLog(sorted []limit.Admission) error {
 	window := b.Limit.Spec().Window - b.Slack
 	if window <= 0 {
@@ -137,20 +137,21 @@ func (b Bound) checkLog(sorted []limit.Admission) error {
 			sum -= sorted[oldest].Cost
 		}
 		if sum > b.capacity() {
-			return b.broken(sum, sorted[oldest].At, a.At, b.capacity())
+			return b.violation(sum, sorted[oldest].At, a.At, b.capacity())
 		}
 	}
 	return nil
 }
 
-func (b Bound) broken(saw int64, from, to limit.Micros, most int64) error {
+// violation returns the error of an interval with too many tokens.
+func (b Bound) violation(counted int64, from, to limit.Micros, promised int64) error {
 	spec := b.Limit.Spec()
 	return fmt.Errorf("%s of %d per %d s, burst %d, hard %d%%: %d tokens counted from %d to %d µs, at most %d promised",
-		spec.Algorithm, spec.Quantity, spec.Window/limit.Second, spec.Burst, b.hardPct(), saw, from, to, most)
+		spec.Algorithm, spec.Quantity, spec.Window/limit.Second, spec.Burst, b.hardPct(), counted, from, to, promised)
 }
 
-// Most returns the most tokens that any interval [t, t+window) saw, and such an interval's first admission. The
-// admissions must be in the order of their instants.
+// Most returns the largest number of tokens in any interval [t, t+window), and the first admission of such an interval.
+// The admissions must be in the order of their instants.
 func Most(admissions []limit.Admission, window limit.Micros) (tokens int64, from limit.Micros) {
 	var sum int64
 	oldest := 0

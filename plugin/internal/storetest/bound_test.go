@@ -12,6 +12,7 @@ import (
 
 const second = limit.Second
 
+// compile returns the limit of a spec.
 func compile(t testing.TB, spec limit.Spec) *limit.Limit {
 	t.Helper()
 	l, err := limit.New(spec)
@@ -21,7 +22,7 @@ func compile(t testing.TB, spec limit.Spec) *limit.Limit {
 	return &l
 }
 
-// admit is n admissions of one token each, evenly spread over the interval from start to end.
+// admit returns n admissions of one token each, evenly spread from start to end.
 func admit(n int, start, end limit.Micros) []limit.Admission {
 	var list []limit.Admission
 	for i := range n {
@@ -30,7 +31,7 @@ func admit(n int, start, end limit.Micros) []limit.Admission {
 	return list
 }
 
-func TestBoundFindsTheTokenTooMany(t *testing.T) {
+func TestCheckFindsOneTokenTooMany(t *testing.T) {
 	at := func(seconds float64, cost int64) limit.Admission {
 		return limit.Admission{At: 1_000_000*second + limit.Micros(seconds*1e6), Cost: cost}
 	}
@@ -38,18 +39,48 @@ func TestBoundFindsTheTokenTooMany(t *testing.T) {
 	cases := map[string]struct {
 		spec   limit.Spec
 		within []limit.Admission
-		beyond limit.Admission // together with within
+		beyond limit.Admission // exceeds the bound together with within
 	}{
-		"token bucket, at once":          {limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: window}, []limit.Admission{at(0, 10)}, at(0, 1)},
-		"token bucket, later":            {limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: window}, []limit.Admission{at(0, 10), at(5, 5)}, at(5.999999, 1)},
-		"token bucket, in the middle":    {limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: window, Burst: 3}, []limit.Admission{at(0, 3), at(100, 3), at(101, 1), at(200, 3)}, at(101.5, 1)},
-		"token bucket, over its history": {limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: window, Burst: 3}, []limit.Admission{at(0, 3), at(2, 2), at(4, 2), at(6, 2)}, at(6.9, 1)},
-		"token bucket with a hard zone":  {limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: window, SoftPct: 100, HardPct: 150}, []limit.Admission{at(0, 15)}, at(0.999999, 1)},
-		"leaky bucket":                   {limit.Spec{Algorithm: limit.LeakyBucket, Quantity: 10, Window: window}, []limit.Admission{at(0, 1), at(1, 1), at(2, 1)}, at(2.999999, 1)},
-		"fixed window":                   {limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Window: window}, []limit.Admission{at(9.9, 10), at(10, 10)}, at(19.999999, 1)},
-		"sliding window, at once":        {limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 10, Window: window}, []limit.Admission{at(9.9, 10)}, at(9.999999, 1)},
-		"sliding window, across":         {limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 10, Window: window}, []limit.Admission{at(9.9, 10), at(11, 1), at(15, 4)}, at(15.999999, 1)},
-		"sliding log":                    {limit.Spec{Algorithm: limit.SlidingLog, Quantity: 10, Window: window}, []limit.Admission{at(3, 4), at(12, 6), at(13, 4)}, at(21.999999, 1)},
+		"token bucket, at once": {
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: window},
+			[]limit.Admission{at(0, 10)}, at(0, 1),
+		},
+		"token bucket, later": {
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: window},
+			[]limit.Admission{at(0, 10), at(5, 5)}, at(5.999999, 1),
+		},
+		"token bucket, in the middle": {
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: window, Burst: 3},
+			[]limit.Admission{at(0, 3), at(100, 3), at(101, 1), at(200, 3)}, at(101.5, 1),
+		},
+		"token bucket, over its history": {
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: window, Burst: 3},
+			[]limit.Admission{at(0, 3), at(2, 2), at(4, 2), at(6, 2)}, at(6.9, 1),
+		},
+		"token bucket with a hard zone": {
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: window, SoftPct: 100, HardPct: 150},
+			[]limit.Admission{at(0, 15)}, at(0.999999, 1),
+		},
+		"leaky bucket": {
+			limit.Spec{Algorithm: limit.LeakyBucket, Quantity: 10, Window: window},
+			[]limit.Admission{at(0, 1), at(1, 1), at(2, 1)}, at(2.999999, 1),
+		},
+		"fixed window": {
+			limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Window: window},
+			[]limit.Admission{at(9.9, 10), at(10, 10)}, at(19.999999, 1),
+		},
+		"sliding window, at once": {
+			limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 10, Window: window},
+			[]limit.Admission{at(9.9, 10)}, at(9.999999, 1),
+		},
+		"sliding window, across": {
+			limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 10, Window: window},
+			[]limit.Admission{at(9.9, 10), at(11, 1), at(15, 4)}, at(15.999999, 1),
+		},
+		"sliding log": {
+			limit.Spec{Algorithm: limit.SlidingLog, Quantity: 10, Window: window},
+			[]limit.Admission{at(3, 4), at(12, 6), at(13, 4)}, at(21.999999, 1),
+		},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -59,7 +90,7 @@ func TestBoundFindsTheTokenTooMany(t *testing.T) {
 			}
 			beyond := append([]limit.Admission{c.beyond}, c.within...)
 			if b.Check(beyond) == nil {
-				t.Error("one token more is accepted")
+				t.Error("one token too many is accepted")
 			}
 			b.Extra = 1
 			if err := b.Check(beyond); err != nil {
@@ -72,8 +103,8 @@ func TestBoundFindsTheTokenTooMany(t *testing.T) {
 	}
 }
 
-// The one pass of a bucket's bound must find what looking at every pair finds.
-func TestBoundOfABucketLooksAtEveryPair(t *testing.T) {
+// The single pass over a bucket must give the result of comparing every pair.
+func TestCheckOfABucketCoversEveryPair(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := storetest.Limits(limit.TokenBucket).Draw(t, "limit")
 		var list []limit.Admission
@@ -84,7 +115,7 @@ func TestBoundOfABucketLooksAtEveryPair(t *testing.T) {
 		}
 		within := everyPairWithin(l, list)
 		if err := (storetest.Bound{Limit: l}).Check(list); (err == nil) != within {
-			t.Fatalf("every pair is within the bound: %v; the checker says: %v", within, err)
+			t.Fatalf("every pair is within the bound: %v; Check: %v", within, err)
 		}
 	})
 }
@@ -102,8 +133,9 @@ func everyPairWithin(l *limit.Limit, list []limit.Admission) bool {
 		for j := i; j < len(list); j++ {
 			sum.Add(sum, big.NewInt(list[j].Cost))
 			elapsed := (list[j].At/l.Tick() - list[i].At/l.Tick()) * l.Tick()
-			most := new(big.Rat).Mul(big.NewRat(spec.Quantity, int64(spec.Window)), new(big.Rat).SetInt64(int64(elapsed)))
-			if new(big.Rat).SetInt(sum).Cmp(most.Add(most, hard)) > 0 {
+			promised := big.NewRat(spec.Quantity, int64(spec.Window))
+			promised.Mul(promised, new(big.Rat).SetInt64(int64(elapsed))).Add(promised, hard)
+			if new(big.Rat).SetInt(sum).Cmp(promised) > 0 {
 				return false
 			}
 		}
@@ -127,7 +159,8 @@ func TestMostFindsTheBusiestWindow(t *testing.T) {
 func BenchmarkBoundOf100000Admissions(b *testing.B) {
 	for _, algorithm := range storetest.Algorithms {
 		b.Run(algorithm.String(), func(b *testing.B) {
-			bound := storetest.Bound{Limit: compile(b, limit.Spec{Algorithm: algorithm, Quantity: 1000, Window: second})}
+			spec := limit.Spec{Algorithm: algorithm, Quantity: 1000, Window: second}
+			bound := storetest.Bound{Limit: compile(b, spec)}
 			list := admit(100_000, storetest.Start, storetest.Start+101*second)
 			b.ReportAllocs()
 			for b.Loop() {

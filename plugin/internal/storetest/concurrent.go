@@ -11,8 +11,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// together runs f n times at once, and waits for all.
-func together(n int, f func(i int)) {
+// inParallel runs f n times at once, and waits for all.
+func inParallel(n int, f func(i int)) {
 	var ready, done sync.WaitGroup
 	start := make(chan struct{})
 	for i := range n {
@@ -36,18 +36,18 @@ func lastTokenIsNotGivenTwice(t *testing.T, f *fixture) {
 	lastToken(t, f, func(given int) bool { return given <= 1 })
 }
 
-// lastToken has callers take the last token of a bucket at once, and checks how many get it, and that the others spend
-// nothing.
-func lastToken(t *testing.T, f *fixture, right func(given int) bool) {
+// lastToken lets callers take the last token of a bucket at once. It checks the number of callers that get it, and that
+// the others spend nothing.
+func lastToken(t *testing.T, f *fixture, isRight func(given int) bool) {
 	const rounds, callers = 100, 8
 	for round := range rounds {
 		bounds := []policy.Bound{fixed(t, fmt.Sprint("tenant-", round), 1), fixed(t, fmt.Sprint("user-", round), 5)}
 		var admissions ledger
-		together(callers, func(int) {
+		inParallel(callers, func(int) {
 			admissions.take(t, f, bounds)
 		})
 		given := len(admissions.entries)
-		if !right(given) {
+		if !isRight(given) {
 			t.Fatalf("round %d: the last token was given to %d of %d", round, given, callers)
 		}
 		f.expect(t, fmt.Sprintf("after round %d", round), bounds, int64(given), int64(given))
@@ -74,8 +74,8 @@ func (l *ledger) take(t *testing.T, f *fixture, bounds []policy.Bound) {
 	}
 }
 
-// overlappingRequests lets callers take the same buckets in different orders and multitudes while the clock runs on.
-// A store that locks bucket by bucket would deadlock, one that does not lock would admit too much.
+// overlappingRequests lets callers take the same buckets in different orders and numbers while the clock advances. A
+// store that locks bucket by bucket would deadlock, and one without locks would admit too much.
 func overlappingRequests(t *testing.T, f *fixture) {
 	const callers, requests = 8, 300
 	var all []policy.Bound
@@ -85,7 +85,7 @@ func overlappingRequests(t *testing.T, f *fixture) {
 		}))
 	}
 	ledgers := make([]ledger, len(all))
-	together(callers, func(caller int) {
+	inParallel(callers, func(caller int) {
 		for i := range requests {
 			var bounds []policy.Bound
 			for j := range 1 + (caller+i)%len(all) {
@@ -108,7 +108,7 @@ func overlappingRequests(t *testing.T, f *fixture) {
 	}
 }
 
-// record takes the bounds and, when they admit, enters each into the ledger of its bucket.
+// record takes the bounds. If they admit, it adds each to the ledger of its bucket.
 func (f *fixture) record(t *testing.T, all []policy.Bound, ledgers []ledger, bounds []policy.Bound) {
 	statuses := make([]decision.Status, len(bounds))
 	if err := f.Take(context.Background(), bounds, statuses); err != nil {
@@ -122,7 +122,8 @@ func (f *fixture) record(t *testing.T, all []policy.Bound, ledgers []ledger, bou
 		for j := range all {
 			if all[j].Key == bounds[i].Key {
 				ledgers[j].mu.Lock()
-				ledgers[j].entries = append(ledgers[j].entries, limit.Admission{At: statuses[i].Now, Cost: bounds[i].Cost})
+				entry := limit.Admission{At: statuses[i].Now, Cost: bounds[i].Cost}
+				ledgers[j].entries = append(ledgers[j].entries, entry)
 				ledgers[j].mu.Unlock()
 			}
 		}

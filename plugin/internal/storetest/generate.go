@@ -11,7 +11,7 @@ var Algorithms = []limit.Algorithm{
 	limit.TokenBucket, limit.LeakyBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog,
 }
 
-// Limits generates limits of the given algorithms (all, when none is given) over their whole range: every tick,
+// Limits generates limits of the given algorithms (all, if none are given) over their whole range: every tick,
 // quantities from 1 to 10^12, windows from a second to a year, with and without thresholds.
 func Limits(algorithms ...limit.Algorithm) *rapid.Generator[*limit.Limit] {
 	if len(algorithms) == 0 {
@@ -25,13 +25,14 @@ func Limits(algorithms ...limit.Algorithm) *rapid.Generator[*limit.Limit] {
 				return &l
 			}
 			if spec.Quantity == 1 && spec.Burst <= 1 {
-				t.Fatalf("even the smallest limit is rejected: %v", err)
+				t.Fatalf("the smallest limit is invalid: %v", err)
 			}
 			spec.Quantity, spec.Burst = max(1, spec.Quantity/3), spec.Burst/3
 		}
 	})
 }
 
+// drawSpec draws a spec, which may be invalid.
 func drawSpec(t *rapid.T, algorithm limit.Algorithm) limit.Spec {
 	spec := limit.Spec{Algorithm: algorithm}
 	largest := int64(limit.MaxQuantity)
@@ -50,19 +51,19 @@ func drawSpec(t *rapid.T, algorithm limit.Algorithm) limit.Spec {
 	case 1:
 		spec.SoftPct, spec.HardPct = 100, 105
 	case 2:
-		spec.HardPct = 200 // without a soft threshold it is ignored
+		spec.HardPct = 200 // ignored without a soft threshold
 	}
 	return spec
 }
 
-// drawSize draws small numbers as often as large ones.
+// drawSize draws small numbers as often as large ones, up to largest.
 func drawSize(t *rapid.T, largest int64, label string) int64 {
 	top := min(largest, rapid.SampledFrom([]int64{3, 20, 100, 3_600, 86_400, 15_000_000, largest}).Draw(t, label+" up to"))
 	return rapid.Int64Range(1, top).Draw(t, label)
 }
 
-// Gap draws how long after one request the next comes. What matters to a limit happens at multiples and fractions of
-// its window, and within its tick, so these are drawn often. A gap is negative where the clock steps back.
+// Gap draws the time between two requests. It often draws multiples and fractions of the window and times within a
+// tick, at which limits change. A negative gap is a step back of the clock.
 func Gap(t *rapid.T, l *limit.Limit) limit.Micros {
 	window, tick := l.Spec().Window, l.Tick()
 	switch rapid.IntRange(0, 7).Draw(t, "kind of gap") {
@@ -73,11 +74,8 @@ func Gap(t *rapid.T, l *limit.Limit) limit.Micros {
 	case 2:
 		return window / limit.Micros(l.Spec().Quantity)
 	case 3:
-		return window/limit.Micros(
-			rapid.IntRange(1, 10).Draw(t, "share of window"),
-		) - limit.Micros(
-			rapid.IntRange(0, 1).Draw(t, "just before"),
-		)
+		share, before := rapid.IntRange(1, 10).Draw(t, "share of window"), rapid.IntRange(0, 1).Draw(t, "just before")
+		return window/limit.Micros(share) - limit.Micros(before)
 	case 4:
 		return limit.Micros(rapid.Int64Range(0, 3*int64(window)).Draw(t, "windows"))
 	case 5:
@@ -87,7 +85,7 @@ func Gap(t *rapid.T, l *limit.Limit) limit.Micros {
 	}
 }
 
-// Cost draws what a request costs: mostly little, at times all of the capacity, nothing, or more than there is.
+// Cost draws the cost of a request: mostly small, sometimes the whole capacity, 0, or more than the capacity.
 func Cost(t *rapid.T, l *limit.Limit) int64 {
 	switch rapid.IntRange(0, 9).Draw(t, "kind of cost") {
 	case 0:
@@ -105,5 +103,5 @@ func Cost(t *rapid.T, l *limit.Limit) int64 {
 	}
 }
 
-// Start is the instant at which timelines start: within a window of any length, and at no round number.
+// Start is the first instant of timelines. It is within a window of any length, and no round number.
 const Start = limit.Micros(1_700_000_000_123_457)

@@ -14,8 +14,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Model is the reference store: what Take promises, written down as plainly as possible. A bucket's state changes
-// only when it is spent from or refunded, and is dropped at its expiry. It is safe for concurrent use.
+// Model is the reference store: a simple implementation of Take. A bucket changes only when it is spent from or
+// refunded, and expires. It is safe for concurrent use.
 type Model struct {
 	clock   Clock
 	place   Place
@@ -24,8 +24,8 @@ type Model struct {
 	buckets map[policy.Key]modelBucket
 }
 
-// Place returns the name of the place that keeps a bucket. Bounds of one place are decided together; places are asked
-// at once, and what one has spent is refunded if another denies.
+// Place returns the name of the place that keeps a bucket. The bounds of one place are decided together. The
+// places decide independently, and the spent bounds are refunded if a place denies.
 type Place func(*policy.Key) string
 
 type modelBucket struct {
@@ -35,12 +35,13 @@ type modelBucket struct {
 
 // NewModel returns an empty model of a store that keeps all buckets in one place.
 func NewModel(clock Clock) *Model {
-	return &Model{clock: clock, place: onePlace, buckets: map[policy.Key]modelBucket{}}
+	return &Model{clock: clock, place: samePlace, buckets: map[policy.Key]modelBucket{}}
 }
 
-func onePlace(*policy.Key) string { return "" }
+// samePlace is the place of all buckets.
+func samePlace(*policy.Key) string { return "" }
 
-// state returns a copy of the bucket's state, brought to the present.
+// state returns a copy of the bucket's state, advanced to now.
 func (m *Model) state(b *policy.Bound) limit.State {
 	var s limit.State
 	if bucket, ok := m.buckets[b.Key]; ok && bucket.expiry > m.now {
@@ -51,11 +52,13 @@ func (m *Model) state(b *policy.Bound) limit.State {
 	return s
 }
 
+// wait returns the time until a bucket can pay cost.
 func (m *Model) wait(b *policy.Bound, cost int64) limit.Micros {
 	s := m.state(b)
 	return b.Policy.Limit.Wait(&s, m.now, cost)
 }
 
+// spend spends a bound and marks its status as charged.
 func (m *Model) spend(b *policy.Bound, status *decision.Status) {
 	if b.Cost <= 0 {
 		return
@@ -66,7 +69,7 @@ func (m *Model) spend(b *policy.Bound, status *decision.Status) {
 	status.Charged, status.Receipt = true, s.Receipt()
 }
 
-// refund returns to a bucket what a bound has just spent. The bucket keeps its expiry.
+// refund refunds a bound that was just spent. The bucket keeps its expiry.
 func (m *Model) refund(b *policy.Bound, status *decision.Status) {
 	bucket := m.buckets[b.Key]
 	b.Policy.Limit.Refund(&bucket.state, m.now, b.Cost, status.Receipt)
@@ -117,7 +120,7 @@ func (m *Model) spendPlaces(bounds []policy.Bound, statuses []decision.Status, d
 			order = append(order, i)
 		}
 	}
-	if len(denied) > 0 { // a shadow shows what would be without what is refunded
+	if len(denied) > 0 { // a shadow must not count tokens that are refunded
 		for i := range bounds {
 			if b := &bounds[i]; !b.Enforced() {
 				statuses[i].Wait = m.wait(b, b.Cost)
@@ -145,7 +148,7 @@ func (m *Model) spendPlaces(bounds []policy.Bound, statuses []decision.Status, d
 	return order
 }
 
-// report fills in how the buckets stand.
+// report fills in the statuses of the buckets.
 func (m *Model) report(bounds []policy.Bound, statuses []decision.Status) {
 	for i := range bounds {
 		s := m.state(&bounds[i])
@@ -154,7 +157,7 @@ func (m *Model) report(bounds []policy.Bound, statuses []decision.Status) {
 	}
 }
 
-// demand returns what the enforced bounds of one bucket cost together, cut off far above any capacity.
+// demand returns the total cost of the enforced bounds of one bucket, capped far above any capacity.
 func demand(bounds []policy.Bound, key policy.Key) int64 {
 	var sum int64
 	for i := range bounds {
@@ -165,15 +168,15 @@ func demand(bounds []policy.Bound, key policy.Key) int64 {
 	return sum
 }
 
-// lockstep plays random timelines over the store and the model, and demands the same statuses at every step.
-func lockstep(t *testing.T, open Open, place Place, groups []policy.Group) {
+// compareWithModel plays random timelines on the store and the model, and compares the statuses at every step.
+func compareWithModel(t *testing.T, open Open, place Place, groups []policy.Group) {
 	rapid.Check(t, func(rt *rapid.T) {
 		store, clock := open(t)
 		model := NewModel(clock)
 		model.place = place
 		world := drawWorld(rt, groups)
 		for step := range rapid.IntRange(1, 100).Draw(rt, "requests") {
-			world.turn(rt, model)
+			world.advance(rt, model)
 			bounds := world.request(rt)
 			got, want := make([]decision.Status, len(bounds)), make([]decision.Status, len(bounds))
 			if err := store.Take(context.Background(), bounds, got); err != nil {
@@ -186,15 +189,16 @@ func lockstep(t *testing.T, open Open, place Place, groups []policy.Group) {
 				want[i].Source = got[i].Source
 				want[i].Wait = shadowWait(&bounds[i], &got[i], &want[i])
 				if got[i] != want[i] {
-					rt.Fatalf("request %d, bound %d: %s\n got %+v\nwant %+v", step, i, describe(&bounds[i]), got[i], want[i])
+					rt.Fatalf("request %d, bound %d: %s\n got %+v\nwant %+v",
+						step, i, describe(&bounds[i]), got[i], want[i])
 				}
 			}
 		}
 	})
 }
 
-// shadowWait returns the wait that a status must show. A sliding log in shadow that denies may show a later end of it:
-// its entries are read once, beside what another bound spent there provisionally.
+// shadowWait returns the wait that a status must have. A denying sliding log in shadow may have a longer wait, because
+// it counts the provisional tokens of other bounds.
 func shadowWait(b *policy.Bound, got, want *decision.Status) limit.Micros {
 	if b.Enforced() || b.Policy.Limit.Spec().Algorithm != limit.SlidingLog || want.Wait == 0 {
 		return want.Wait
@@ -202,18 +206,23 @@ func shadowWait(b *policy.Bound, got, want *decision.Status) limit.Micros {
 	return max(got.Wait, want.Wait)
 }
 
+// describe returns the mode, cost and limit of a bound.
 func describe(b *policy.Bound) string {
-	return fmt.Sprintf("%s of cost %d under %+v", b.Policy.Mode, b.Cost, b.Policy.Limit.Spec())
+	return fmt.Sprintf("%s of cost %d with %+v", b.Policy.Mode, b.Cost, b.Policy.Limit.Spec())
 }
 
-// world is a handful of buckets, and the policy that each has at the moment.
+// world is some buckets with their current policies.
 type world struct{ bounds []policy.Bound }
 
+// drawWorld draws up to five buckets.
 func drawWorld(t *rapid.T, groups []policy.Group) *world {
 	var w world
 	for i := range rapid.IntRange(1, 5).Draw(t, "buckets") {
-		p := &policy.Policy{Name: fmt.Sprint("policy-", i), Scope: policy.Tenant, Limit: *Limits().Draw(t, "limit"), Cost: -1}
-		p.Mode = rapid.SampledFrom([]policy.Mode{policy.Enforce, policy.Enforce, policy.Shadow, policy.Log}).Draw(t, "mode")
+		modes := []policy.Mode{policy.Enforce, policy.Enforce, policy.Shadow, policy.Log}
+		p := &policy.Policy{
+			Name: fmt.Sprint("policy-", i), Scope: policy.Tenant, Limit: *Limits().Draw(t, "limit"), Cost: -1,
+			Mode: rapid.SampledFrom(modes).Draw(t, "mode"),
+		}
 		key := policy.Key{Namespace: "n", Policy: p.Name, Group: groups[i%len(groups)]}
 		if key.Group == policy.ByTenant {
 			key.GroupID = "acme"
@@ -223,9 +232,9 @@ func drawWorld(t *rapid.T, groups []policy.Group) *world {
 	return &w
 }
 
-// turn lets time pass and at times changes a policy. A limit is changed only while its bucket is remembered: whether
-// what has expired still counts under another limit is for each store to say.
-func (w *world) turn(t *rapid.T, model *Model) {
+// advance advances the clock and sometimes changes a policy. It changes a limit only while its bucket has not expired,
+// because stores differ in how an expired bucket counts for another limit.
+func (w *world) advance(t *rapid.T, model *Model) {
 	i := rapid.IntRange(0, len(w.bounds)-1).Draw(t, "bucket")
 	model.clock.Advance(Gap(t, &w.bounds[i].Policy.Limit))
 	bucket, kept := model.buckets[w.bounds[i].Key]
@@ -238,7 +247,7 @@ func (w *world) turn(t *rapid.T, model *Model) {
 	w.bounds[i].Policy = &changed
 }
 
-// request draws bounds, at times two of one bucket.
+// request draws bounds, sometimes two of one bucket.
 func (w *world) request(t *rapid.T) []policy.Bound {
 	bounds := make([]policy.Bound, rapid.IntRange(1, len(w.bounds)+1).Draw(t, "bounds"))
 	for i := range bounds {

@@ -6,7 +6,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
 )
 
-func TestModelKeepsTheStoresPromises(t *testing.T) {
+func TestTheModelKeepsThePromisesOfAStore(t *testing.T) {
 	storetest.Run(t, func(*testing.T) (storetest.Store, storetest.Clock) {
 		clock := storetest.NewClock()
 		return storetest.NewModel(clock), clock

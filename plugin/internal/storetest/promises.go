@@ -13,14 +13,9 @@ import (
 
 func deniedRequestSpendsNoScope(t *testing.T, f *fixture) {
 	for place := range 3 { // the scope that denies is first, between and last
-		bounds := []policy.Bound{
-			fixed(
-				t,
-				fmt.Sprint("first-", place),
-				10,
-			),
-			fixed(t, fmt.Sprint("second-", place), 10),
-			fixed(t, fmt.Sprint("third-", place), 10),
+		var bounds []policy.Bound
+		for _, name := range []string{"first-", "second-", "third-"} {
+			bounds = append(bounds, fixed(t, fmt.Sprint(name, place), 10))
 		}
 		bounds[place].Cost = 10
 		f.take(t, bounds[place])
@@ -39,11 +34,7 @@ func deniedRequestSpendsNoScope(t *testing.T, f *fixture) {
 func admittedRequestSpendsEveryScope(t *testing.T, f *fixture) {
 	for _, algorithm := range Algorithms {
 		bounds := []policy.Bound{
-			bound(
-				t,
-				algorithm.String(),
-				limit.Spec{Algorithm: algorithm, Quantity: 10, Window: hour, Burst: burst(algorithm, 10)},
-			),
+			bound(t, algorithm.String(), perHour(algorithm, 10)),
 			fixed(t, "beside-"+algorithm.String(), 5),
 		}
 		bounds[0].Cost, bounds[1].Cost = 3, 2
@@ -55,7 +46,12 @@ func admittedRequestSpendsEveryScope(t *testing.T, f *fixture) {
 	}
 }
 
-// burst returns n for the algorithms that have a burst.
+// perHour returns the spec of n tokens an hour, with a burst of as many.
+func perHour(algorithm limit.Algorithm, n int64) limit.Spec {
+	return limit.Spec{Algorithm: algorithm, Quantity: n, Window: hour, Burst: burst(algorithm, n)}
+}
+
+// burst returns n for the algorithms that have a burst, and 0 for others.
 func burst(algorithm limit.Algorithm, n int64) int64 {
 	if algorithm == limit.TokenBucket || algorithm == limit.LeakyBucket {
 		return n
@@ -70,17 +66,14 @@ func everyBoundReportsItsOwnWait(t *testing.T, f *fixture) {
 	f.take(t, slow, fast)
 	statuses := f.take(t, roomy, slow, fast)
 	if statuses[0].Wait != 0 || statuses[1].Wait != 60*limit.Second || statuses[2].Wait != limit.Second {
-		t.Errorf("waits are %d, %d, %d: want 0, a minute and a second", statuses[0].Wait, statuses[1].Wait, statuses[2].Wait)
+		t.Errorf("waits are %d, %d, %d: want 0, a minute and a second",
+			statuses[0].Wait, statuses[1].Wait, statuses[2].Wait)
 	}
 }
 
 func denialEndsAfterItsWait(t *testing.T, f *fixture) {
 	for _, algorithm := range Algorithms {
-		b := bound(
-			t,
-			algorithm.String(),
-			limit.Spec{Algorithm: algorithm, Quantity: 4, Window: hour, Burst: burst(algorithm, 4)},
-		)
+		b := bound(t, algorithm.String(), perHour(algorithm, 4))
 		f.take(t, withCost(b, 4))
 		wait := f.take(t, withCost(b, 2))[0].Wait
 		if wait <= 0 || wait > 2*hour {
@@ -88,7 +81,7 @@ func denialEndsAfterItsWait(t *testing.T, f *fixture) {
 		}
 		f.Advance(wait - 1)
 		if got := f.take(t, withCost(b, 2))[0].Wait; got != 1 {
-			t.Errorf("%s: a microsecond early, wait is %d", algorithm, got)
+			t.Errorf("%s: a microsecond before, wait is %d", algorithm, got)
 		}
 		f.Advance(1)
 		if got := f.take(t, withCost(b, 2))[0].Wait; got != 0 {
@@ -106,7 +99,7 @@ func costAboveCapacityIsNeverAdmitted(t *testing.T, f *fixture) {
 	}
 	bounds[0].Cost = 1 << 62
 	if f.admits(t, bounds...) {
-		t.Error("an absurd cost was admitted")
+		t.Error("a cost of 2^62 was admitted")
 	}
 	f.expect(t, "after costs above the capacity", bounds, 0, 0)
 }
@@ -159,15 +152,15 @@ func shadowIsNotSpentByADeniedRequest(t *testing.T, f *fixture) {
 	f.take(t, shadow, enforced)
 	statuses := f.take(t, shadow, enforced)
 	if !statuses[0].Admits() || statuses[1].Admits() {
-		t.Errorf("waits are %d and %d: want the shadow to report that it would admit", statuses[0].Wait, statuses[1].Wait)
+		t.Errorf("waits are %d and %d: want that of the shadow 0", statuses[0].Wait, statuses[1].Wait)
 	}
 	f.expect(t, "after a denial", []policy.Bound{shadow, enforced}, 1, 1)
 }
 
-// While a policy is rolled out, its candidate stands beside it in shadow, in the same bucket. What the candidate
-// spends must not be what the enforced bound had been promised.
-func shadowBesideItsEnforcedTwin(t *testing.T, f *fixture) {
-	enforced := fixed(t, "twin", 3)
+// During a rollout a candidate in shadow spends from the bucket of the enforced policy. It must not spend the tokens of
+// the enforced bound.
+func shadowAndEnforcedInOneBucket(t *testing.T, f *fixture) {
+	enforced := fixed(t, "rollout", 3)
 	shadow := withMode(enforced, policy.Shadow)
 	for _, order := range [][]policy.Bound{{shadow, enforced}, {enforced, shadow}} {
 		f.Advance(2 * hour)
@@ -175,7 +168,7 @@ func shadowBesideItsEnforcedTwin(t *testing.T, f *fixture) {
 			t.Errorf("after one request, used is %d: want both counted", f.used(t, enforced))
 		}
 		if !f.admits(t, order...) || f.used(t, enforced) != 3 {
-			t.Errorf("after two requests, used is %d: want the last token spent by the enforced one", f.used(t, enforced))
+			t.Errorf("after two requests, used is %d: want 3, the last by the enforced one", f.used(t, enforced))
 		}
 		if f.admits(t, order...) {
 			t.Error("a third request found a token")
@@ -185,11 +178,7 @@ func shadowBesideItsEnforcedTwin(t *testing.T, f *fixture) {
 
 func twoBoundsOfOneBucket(t *testing.T, f *fixture) {
 	for _, algorithm := range Algorithms {
-		b := bound(
-			t,
-			algorithm.String(),
-			limit.Spec{Algorithm: algorithm, Quantity: 5, Window: hour, Burst: burst(algorithm, 5)},
-		)
+		b := bound(t, algorithm.String(), perHour(algorithm, 5))
 		pair := []policy.Bound{b, b}
 		for want := int64(2); want <= 4; want += 2 {
 			statuses := f.take(t, pair...)
@@ -214,13 +203,11 @@ func twoBoundsThatNeverFit(t *testing.T, f *fixture) {
 	if statuses[0].Wait != 0 || statuses[1].Wait != limit.Never {
 		t.Errorf("waits for 3 + 3 of 5 are %d and %d: want 0 and never", statuses[0].Wait, statuses[1].Wait)
 	}
-	warning := withCost(
-		bound(t, "pair", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 5, Window: hour, SoftOnly: true}),
-		math.MaxInt64,
-	)
-	statuses = f.take(t, warning, b)
+	softOnly := limit.Spec{Algorithm: limit.FixedWindow, Quantity: 5, Window: hour, SoftOnly: true}
+	statuses = f.take(t, withCost(bound(t, "pair", softOnly), math.MaxInt64), b)
 	if statuses[0].Wait != 0 || statuses[1].Wait != limit.Never {
-		t.Errorf("waits for costs that overflow together are %d and %d: want 0 and never", statuses[0].Wait, statuses[1].Wait)
+		t.Errorf("waits for costs that overflow in sum are %d and %d: want 0 and never",
+			statuses[0].Wait, statuses[1].Wait)
 	}
 }
 
@@ -255,36 +242,12 @@ func keysShareNoBucket(t *testing.T, f *fixture) {
 	}
 }
 
-// Names come from outside: whatever separates the parts of a stored key, no name can forge it.
-func strangeNamesShareNoBucket(t *testing.T, f *fixture) {
+// Names come from clients. No name may contain a valid separator of the parts of a stored key.
+func hostileNamesShareNoBucket(t *testing.T, f *fixture) {
 	names := []string{
-		"a",
-		"b",
-		"a:b",
-		"a%3Ab",
-		"a%3ab",
-		"{a}",
-		"{t=a}",
-		"}{",
-		"a\x00",
-		"a\x00b",
-		"\xff\xfe",
-		"�",
-		"é",
-		"e\u0301",
-		"a b",
-		"a+b",
-		"a%20b",
-		"a/b",
-		"a|b",
-		"a=b",
-		"a,b",
-		"*",
-		"\n",
-		"\r\n",
-		strings.Repeat("x", 128),
-		strings.Repeat("x", 129),
-		strings.Repeat("x", 100_000),
+		"a", "b", "a:b", "a%3Ab", "a%3ab", "{a}", "{t=a}", "}{", "a\x00", "a\x00b", "\xff\xfe", "�", "é", "e\u0301",
+		"a b", "a+b", "a%20b", "a/b", "a|b", "a=b", "a,b", "*", "\n", "\r\n",
+		strings.Repeat("x", 128), strings.Repeat("x", 129), strings.Repeat("x", 100_000),
 	}
 	base := fixed(t, "policy", 1)
 	for _, group := range names {
@@ -321,7 +284,7 @@ func manyBounds(t *testing.T, f *fixture) {
 	}
 	for range 3 {
 		if !f.admits(t, bounds...) {
-			t.Fatal("denied with room in every bucket")
+			t.Fatal("denied with tokens in every bucket")
 		}
 	}
 	if f.admits(t, bounds...) {

@@ -1,8 +1,8 @@
-// Package storetest tests what a store of buckets promises; every store runs it: [Run]. Beside the suite
-// live the promise of a limit over any interval ([Bound]), a reference store that is slow and plain ([Model]), a clock
-// that tests advance ([ManualClock]), and generators of limits and timelines for property tests.
+// Package storetest tests the promises of a store of buckets. Every store runs the suite [Run]. The package also has
+// the promise of a limit over any interval ([Bound]), a simple reference store ([Model]), a clock that tests advance
+// ([ManualClock]), and generators of limits and timelines for property tests.
 //
-// A single limit is tested in package limit; what only one store has (its memory, its network) in its own package.
+// Package limit tests single limits. The package of each store tests its memory and its network.
 package storetest
 
 import (
@@ -24,7 +24,7 @@ type Store interface {
 	Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
 }
 
-// Clock is the clock of the store under test. The store must read its time from nowhere else.
+// Clock is the clock of the store under test. The store must use no other clock.
 type Clock interface {
 	Now() limit.Micros
 	Advance(by limit.Micros) // negative: the clock steps back
@@ -66,35 +66,36 @@ var promises = []test{
 	{"ShadowNeverDenies", shadowNeverDenies},
 	{"ShadowIsSpentAloneInTheBucketItWillHave", shadowIsSpentAlone},
 	{"ShadowIsNotSpentByADeniedRequest", shadowIsNotSpentByADeniedRequest},
-	{"ShadowBesideItsEnforcedTwinTakesOnlyWhatIsLeft", shadowBesideItsEnforcedTwin},
-	{"TwoBoundsOfOneBucketMustFindRoomTogether", twoBoundsOfOneBucket},
+	{"ShadowSpendsOnlyTokensThatTheEnforcedBoundLeaves", shadowAndEnforcedInOneBucket},
+	{"TwoBoundsOfOneBucketAreAdmittedTogetherOrNot", twoBoundsOfOneBucket},
 	{"TwoBoundsOfOneBucketThatCanNeverFitWaitForever", twoBoundsThatNeverFit},
 	{"KeysThatDifferInOnePartShareNoBucket", keysShareNoBucket},
-	{"StrangeNamesShareNoBucket", strangeNamesShareNoBucket},
+	{"HostileNamesShareNoBucket", hostileNamesShareNoBucket},
 	{"TwoLimitsOfOneBucketSpendFromIt", twoLimitsOfOneBucket},
 	{"ManyBoundsAreDecidedTogether", manyBounds},
 	{"NoBoundsAreAdmitted", noBounds},
-	{"OverlappingRequestsNeverWaitForEachOtherAndKeepEveryBound", overlappingRequests},
+	{"OverlappingRequestsNeverDeadlockAndKeepEveryBound", overlappingRequests},
 }
 
 // Run runs the suite for a store that decides a request at one instant.
 func Run(t *testing.T, open Open) {
 	run(t, open, test{"LastTokenIsGivenOnce", lastTokenIsGivenOnce})
-	t.Run("EveryTimelineIsDecidedAsTheModelDecidesIt", func(t *testing.T) {
-		lockstep(t, open, onePlace, []policy.Group{policy.ByTenant})
+	t.Run("EveryTimelineIsDecidedAsByTheModel", func(t *testing.T) {
+		compareWithModel(t, open, samePlace, []policy.Group{policy.ByTenant})
 	})
 }
 
-// RunApart runs the suite for a store that keeps the buckets of a request in several places, which it asks at once.
-// Place names where a bucket is. Requests at the same time can deny each other the last token, and none gets it. What
-// one place spends and refunds leaves traces, such as another receipt; the model leaves the same.
+// RunApart runs the suite for a store that keeps the buckets of a request in several places. place returns the place of
+// a bucket. Simultaneous requests can deny each other the last token, so that none gets it. A place that spends and
+// refunds changes receipts; the model does the same.
 func RunApart(t *testing.T, open Open, place Place) {
 	run(t, open, test{"LastTokenIsNotGivenTwice", lastTokenIsNotGivenTwice})
-	t.Run("EveryTimelineIsDecidedAsTheModelDecidesIt", func(t *testing.T) {
-		lockstep(t, open, place, []policy.Group{policy.ByTenant, policy.ByTenant, policy.ByAll})
+	t.Run("EveryTimelineIsDecidedAsByTheModel", func(t *testing.T) {
+		compareWithModel(t, open, place, []policy.Group{policy.ByTenant, policy.ByTenant, policy.ByAll})
 	})
 }
 
+// run runs the promises and the test of the last token.
 func run(t *testing.T, open Open, last test) {
 	for _, test := range append(slices.Clip(promises), last) {
 		t.Run(test.name, func(t *testing.T) {
@@ -104,7 +105,7 @@ func run(t *testing.T, open Open, last test) {
 	}
 }
 
-// fixture is one empty store and the words that the tests use.
+// fixture is an empty store with its clock, and helpers of the tests.
 type fixture struct {
 	Store
 	Clock
@@ -124,14 +125,14 @@ func bound(t *testing.T, name string, spec limit.Spec) policy.Bound {
 	}
 }
 
-// fixed returns a bound of so many tokens an hour, in fixed windows.
+// fixed returns a bound of quantity tokens an hour, in fixed windows.
 func fixed(t *testing.T, name string, quantity int64) policy.Bound {
 	return bound(t, name, limit.Spec{Algorithm: limit.FixedWindow, Quantity: quantity, Window: hour})
 }
 
 const hour = 3600 * limit.Second
 
-// withMode returns b under a policy of another mode.
+// withMode returns b with another mode of its policy.
 func withMode(b policy.Bound, mode policy.Mode) policy.Bound {
 	p := *b.Policy
 	p.Mode = mode
@@ -139,6 +140,7 @@ func withMode(b policy.Bound, mode policy.Mode) policy.Bound {
 	return b
 }
 
+// withCost returns b with another cost.
 func withCost(b policy.Bound, cost int64) policy.Bound {
 	b.Cost = cost
 	return b
@@ -159,7 +161,7 @@ func (f *fixture) take(t *testing.T, bounds ...policy.Bound) []decision.Status {
 	return statuses
 }
 
-// used returns what the bound's bucket counts, without spending.
+// used returns the used tokens of the bound's bucket, without spending.
 func (f *fixture) used(t *testing.T, b policy.Bound) int64 {
 	t.Helper()
 	return f.take(t, withCost(b, 0))[0].Used
@@ -171,6 +173,7 @@ func (f *fixture) admits(t *testing.T, bounds ...policy.Bound) bool {
 	return admitted(bounds, f.take(t, bounds...))
 }
 
+// admitted reports whether all enforced bounds admit.
 func admitted(bounds []policy.Bound, statuses []decision.Status) bool {
 	for i := range bounds {
 		if bounds[i].Enforced() && !statuses[i].Admits() {
@@ -180,7 +183,7 @@ func admitted(bounds []policy.Bound, statuses []decision.Status) bool {
 	return true
 }
 
-// expect fails the test unless each bucket counts what is wanted.
+// expect fails the test unless each bucket has the wanted number of used tokens.
 func (f *fixture) expect(t *testing.T, when string, bounds []policy.Bound, want ...int64) {
 	t.Helper()
 	var got []string
