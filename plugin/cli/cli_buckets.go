@@ -162,7 +162,7 @@ func (c *call) find(ctx context.Context, f *configFlags, r *requestFlags, from *
 	}
 	c.fillPasswords(&config.Config)
 	bounds := snapshot.TenantBounds(id, config.Serves, limit.Micros(c.now().UnixMicro()))
-	return &tenantBuckets{config: config.Config, bounds: prefix.Beside(bounds)}, nil
+	return &tenantBuckets{config: config.Config, bounds: prefix.WithPrefixes(bounds)}, nil
 }
 
 // read reads the buckets as they are now, and returns the status of each. Those of prefixes that count nothing are left

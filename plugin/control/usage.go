@@ -138,7 +138,7 @@ func (s *Server) findBuckets(ctx context.Context, org string, requests *Requests
 	}
 	bounds := requests.bounds(policies, id, s.now())
 	bounds = slices.DeleteFunc(bounds, func(b policy.Bound) bool { return named != "" && b.Policy.Name != named })
-	return &orgBuckets{policies, id, prefix.Beside(bounds)}, nil
+	return &orgBuckets{policies, id, prefix.WithPrefixes(bounds)}, nil
 }
 
 // readBatch is how many buckets one call reads.

@@ -26,7 +26,7 @@ func TestTheBucketOfAPrefixIsReadBesideThatOfItsAddressAndLeftOutWhileUnused(t *
 		for i := range bounds {
 			bounds[i].Cost = 0
 		}
-		bounds = prefix.Beside(bounds)
+		bounds = prefix.WithPrefixes(bounds)
 		statuses := make([]decision.Status, len(bounds))
 		if err := w.shared.Take(t.Context(), bounds, statuses); err != nil {
 			t.Fatal(err)

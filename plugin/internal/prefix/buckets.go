@@ -5,9 +5,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Beside returns bounds, and after each one of an address the one of its prefix, which counts the address at a node
-// above its budget. Commands that read or empty buckets use it, see [InUse].
-func Beside(bounds []policy.Bound) []policy.Bound {
+// WithPrefixes returns bounds with the bound of the prefix after each bound of an address. A node above its budget
+// counts addresses by prefix. Commands that read or empty buckets use it, see [InUse].
+func WithPrefixes(bounds []policy.Bound) []policy.Bound {
 	all := make([]policy.Bound, 0, len(bounds))
 	for _, b := range bounds {
 		all = append(all, b)
@@ -19,8 +19,8 @@ func Beside(bounds []policy.Bound) []policy.Bound {
 	return all
 }
 
-// InUse returns the bounds of Beside, and their statuses, without the prefixes that count nothing now: no node counts
-// the address so, or what it counted has expired.
+// InUse returns the bounds of WithPrefixes, and their statuses, without the prefixes whose buckets are unused or have
+// expired.
 func InUse(bounds []policy.Bound, statuses []decision.Status) ([]policy.Bound, []decision.Status) {
 	used, kept := make([]policy.Bound, 0, len(bounds)), make([]decision.Status, 0, len(bounds))
 	for i := range bounds {
@@ -31,7 +31,7 @@ func InUse(bounds []policy.Bound, statuses []decision.Status) ([]policy.Bound, [
 	return used, kept
 }
 
-// isPrefixOf reports whether b is the bound of the prefix of another's address.
+// isPrefixOf reports whether b is the bound of the prefix of other's address.
 func isPrefixOf(b, other *policy.Bound) bool {
 	return Address(&other.Key) != nil && b.Policy == other.Policy && b.Key == prefixKey(other.Key)
 }

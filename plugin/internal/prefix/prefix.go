@@ -1,7 +1,6 @@
 // Package prefix names the buckets that count addresses together: those of a /24 of IPv4 addresses, and of a /48 of
-// IPv6 ones. Package addresses spends from them, and operators read and empty them beside the bucket of an address.
-//
-// What does not live here: when an address is counted so (package addresses).
+// IPv6 ones. Package addresses decides when to count by prefix, and spends from these buckets. Operators read and empty
+// them with the bucket of an address.
 package prefix
 
 import (
@@ -12,13 +11,14 @@ import (
 
 const (
 	prefix4, prefix6 = 24, 48
-	// narrower is the number of bits that an IPv6 prefix no longer than prefix6 is shortened by.
-	narrower = 16
-	// noAddress stands for everything that is no address.
+	// shortenBy is the number of bits by which an IPv6 prefix no longer than prefix6 is shortened.
+	shortenBy = 16
+	// noAddress replaces every text that is no address.
 	noAddress = "other"
 )
 
-// Address returns a pointer to the address in a key; nil: the key is of a tenant, a user, a credential or an endpoint.
+// Address returns a pointer to the address in a key. It returns nil for a key of a tenant, a user, a credential or an
+// endpoint.
 func Address(k *policy.Key) *string {
 	switch {
 	case k.Group == policy.ByIP:
@@ -36,7 +36,8 @@ func WithAddress(k policy.Key, text string) policy.Key {
 	return k
 }
 
-// Wider returns the prefix that contains an address, or a prefix as it is counted. No address alone is counted so.
+// Wider returns the prefix that contains an address or a shorter prefix. It is wider than every prefix that is counted
+// as one address.
 func Wider(text string) string {
 	if address, err := netip.ParseAddr(text); err == nil {
 		address = address.Unmap()
@@ -52,12 +53,12 @@ func Wider(text string) string {
 	}
 	bits := prefix6
 	if counted.Bits() <= prefix6 {
-		bits = max(counted.Bits()-narrower, 0)
+		bits = max(counted.Bits()-shortenBy, 0)
 	}
 	return prefixOf(counted.Addr(), bits)
 }
 
-// prefixOf returns the prefix of an address with so many bits.
+// prefixOf returns the prefix of an address with a number of bits.
 func prefixOf(address netip.Addr, bits int) string {
 	prefix, err := address.WithZone("").Prefix(bits)
 	if err != nil {

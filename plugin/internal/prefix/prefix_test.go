@@ -2,7 +2,7 @@ package prefix
 
 import "testing"
 
-func TestAPrefixIsWiderThanWhatIsCounted(t *testing.T) {
+func TestWiderReturnsAPrefixThatContainsTheAddress(t *testing.T) {
 	for text, want := range map[string]string{
 		"192.0.2.77":              "192.0.2.0/24",
 		"2001:db8:1:2::/64":       "2001:db8:1::/48",
@@ -20,7 +20,7 @@ func TestAPrefixIsWiderThanWhatIsCounted(t *testing.T) {
 		"2001:db8:1:2:3:4:5:6/47": "2001:db8::/31",
 	} {
 		if got := Wider(text); got != want {
-			t.Errorf("%s is counted with %s, want %s", text, got, want)
+			t.Errorf("the prefix of %s is %s, want %s", text, got, want)
 		}
 	}
 }
