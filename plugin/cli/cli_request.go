@@ -53,33 +53,23 @@ func (r *requestFlags) target(c *call) error {
 	return nil
 }
 
-// identify returns who the request is from under the rules of a config. The flags say what the config's sources would
-// find, so they take the sources' place; all else (who stands in for a missing user, how an address is counted) is the
-// rules' to say.
+// identify returns who the request is from under the rules of a config. The flags state tenant, user and tier, so they
+// take the place of the config's sources. All else follows the rules: who stands in for a missing user, how an address
+// is counted.
 func (r *requestFlags) identify(rules identity.Rules, route string) (identity.Identity, error) {
-	rules.Headers = nil
-	for _, part := range [...]struct {
-		sources *[]identity.Source
-		text    string
-	}{{&rules.Tenant, "consumer.custom_id"}, {&rules.User, "header.User"}, {&rules.Tier, "header.Tier"}} {
-		var err error
-		if *part.sources, err = identity.ParseSources([]string{part.text}, &rules.Headers); err != nil {
-			return identity.Identity{}, err
-		}
-	}
+	rules.Tenant = []identity.Source{identity.CallerTenant}
+	rules.User = []identity.Source{identity.CallerUser}
+	rules.Tier = []identity.Source{identity.CallerTier}
 	rules.NeedTenant, rules.NeedUser, rules.CostHeader = true, true, -1
 	rules.Compile(everything)
 	request := identity.Request{
 		Known:        everything,
-		Consumer:     identity.Consumer{CustomID: r.tenant},
+		Caller:       identity.Caller{Tenant: r.tenant, User: r.user, Tier: r.tier},
 		CredentialID: r.credential,
 		IP:           r.ip,
-		Method: strings.ToUpper(
-			r.method,
-		),
-		Path:    identity.NormalizePath(r.path),
-		Route:   route,
-		Headers: []string{r.user, r.tier},
+		Method:       strings.ToUpper(r.method),
+		Path:         identity.NormalizePath(r.path),
+		Route:        route,
 	}
 	var id identity.Identity
 	if missing := rules.Identify(&request, &id); missing != 0 {
@@ -88,9 +78,10 @@ func (r *requestFlags) identify(rules identity.Rules, route string) (identity.Id
 	return id, nil
 }
 
-// everything is all facts: a request of flags has nothing left to ask for.
+// everything is all facts: the flags leave none to read.
 const everything = identity.ConsumerFact | identity.CredentialFact | identity.IPFact | identity.TargetFact |
-	identity.RouteFact | identity.TokenFact | identity.HeaderFacts | identity.ContentTypeFact | identity.RequestIDFact
+	identity.RouteFact | identity.TokenFact | identity.HeaderFacts | identity.ContentTypeFact | identity.RequestIDFact |
+	identity.CallerFacts
 
 // rowsFlags say where rows are read from.
 type rowsFlags struct {

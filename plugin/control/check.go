@@ -60,10 +60,13 @@ func (c *Check) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
 }
 
 // admitRequest returns the request in the form that the decision path takes.
-func (c *Check) admitRequest() *admit.Known {
-	k := &admit.Known{Tenant: c.Org, User: c.User, Tier: c.Tier, Credential: c.Credential, IP: c.IP, Cost: c.Cost}
-	k.Method, k.Path, k.Route = admit.Target(c.Endpoint)
-	return k
+func (c *Check) admitRequest() *admit.CallerRequest {
+	r := &admit.CallerRequest{
+		Caller:     identity.Caller{Tenant: c.Org, User: c.User, Tier: c.Tier, Cost: c.Cost},
+		Credential: c.Credential, IP: c.IP,
+	}
+	r.Method, r.Path, r.Route = admit.Target(c.Endpoint)
+	return r
 }
 
 type checkInput struct{ Body Check }
@@ -164,7 +167,7 @@ func requireIdentity(ctx context.Context, policies *policy.Plan, checks []Check,
 	if len(faults) == 0 {
 		return nil
 	}
-	id, err := identify(ctx, policies, &admit.Known{Tenant: "any"})
+	id, err := identify(ctx, policies, &admit.CallerRequest{Caller: identity.Caller{Tenant: "any"}})
 	if err != nil || id.Tenant.Kind != identity.Tenant { // limits are not counted per org
 		return err
 	}
@@ -182,7 +185,7 @@ func (s *Server) authorizeCheck(ctx context.Context, policies *policy.Plan, c *C
 		return err
 	}
 	if id.Anonymous && c.Org != "" {
-		s.Log.Error("decision path misconfigured: snapshot not compiled for known identities")
+		s.Log.Error("decision path misconfigured: policies are not compiled for callers")
 		return huma.Error500InternalServerError("this process is misconfigured and cannot identify orgs; nothing was decided")
 	}
 	caller := callerOf(ctx)

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -63,7 +62,7 @@ func TestTheTokenOfAnOrgSpendsOneOfASharedLimitAndTheCostOfItsOwn(t *testing.T) 
 			buckets := shelf{memory.New(memory.Options{Now: clock})}
 			config := sharing(test.own...)
 			config.Costs = map[string]int64{"POST /costly": 70}
-			path := pathOf(t, admit.ForKnown(config), buckets, test.rows)
+			path := pathOf(t, config, buckets, test.rows)
 			w := open(t, func(o *control.Options) { o.Path, o.Buckets = path, buckets })
 			left := func(named string) (n int64) {
 				a := w.want(w.as("POST", checkPath, `{"org_id":"acme","user_id":"u","cost":1,"dry_run":true}`), http.StatusOK)

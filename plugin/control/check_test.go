@@ -101,7 +101,7 @@ func TestTheGatewayAndTheDecisionAPIShareOneBudget(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), enterprise())
 	gateway := &admit.Path{Now: clock, Buckets: p.store, Renderer: response.New(plan(), nil)}
-	ruled(t, gateway, plan(), enterprise())
+	ruledByGateway(t, gateway, plan(), enterprise())
 	var allowed atomic.Int64
 	var all sync.WaitGroup
 	for range 4 {

@@ -95,7 +95,7 @@ func TestADryRunNeedsBucketsThatAreShared(t *testing.T) {
 func TestChecksAreNotCountedAsAnonymousWhereOrgsCannotBeIdentified(t *testing.T) {
 	t.Parallel()
 	path := pathOf(t, plan(), broken{}, policy.Rows{})
-	ruled(t, path, plan(), policy.Rows{}) // whose tenants a gateway finds
+	ruledByGateway(t, path, plan(), policy.Rows{})
 	w := open(t, func(o *control.Options) { o.Path = path })
 	a := w.want(w.as("POST", "/v1/ratelimit/check", `{"org_id":"acme"}`), http.StatusInternalServerError)
 	if !strings.Contains(w.log.String(), "decision path misconfigured") || strings.Contains(a.Body.String(), "admit.") {

@@ -145,7 +145,7 @@ func TestAProcessThatDecidesWithoutTheDatabaseStaysReadyAndListsWhatIsMissing(t 
 func rowless(t *testing.T) *admit.Path {
 	t.Helper()
 	path := &admit.Path{Now: clock}
-	snapshot, err := policy.FromConfig(admit.ForKnown(plan()))
+	snapshot, err := policy.ForCallers(plan())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
@@ -65,7 +66,7 @@ func (r Rates) admitPath(buckets admit.Buckets) (*admit.Path, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("make the limits of the control plane: %w", err)
 	}
-	plan, err := policy.FromConfig(admit.ForKnown(config))
+	plan, err := policy.ForCallers(config)
 	if err != nil {
 		return nil, fmt.Errorf("make the limits of the control plane: %w", err)
 	}
@@ -83,12 +84,11 @@ func (s *Server) withinLimits(ctx huma.Context, token string, cost int64) bool {
 		return true
 	}
 	var x admit.Exchange
-	request := admit.Known{
-		Tenant: token,
+	request := admit.CallerRequest{
+		Caller: identity.Caller{Tenant: token, Cost: cost},
 		IP:     clientAddress(ctx.RemoteAddr()).String(),
 		Method: ctx.Method(),
 		Path:   ctx.Operation().Path,
-		Cost:   cost,
 	}
 	if request.Path == batchPath {
 		request.Path = decisionPath

@@ -95,21 +95,37 @@ func plan() schema.Config {
 	}.WithDefaults()
 }
 
-// pathOf is the path of described requests, under a config and rows.
+// pathOf returns a path for the requests of callers, under a config and rows.
 func pathOf(t *testing.T, config schema.Config, buckets admit.Buckets, rows policy.Rows) *admit.Path {
 	t.Helper()
 	path := &admit.Path{Now: clock, Buckets: buckets, Renderer: response.New(config, nil)}
-	ruled(t, path, admit.ForKnown(config), rows)
+	ruled(t, path, config, rows)
 	return path
 }
 
-// ruled puts a config and rows in force.
+// ruled puts a config and rows in force for requests of callers.
 func ruled(t *testing.T, path *admit.Path, config schema.Config, rows policy.Rows) {
+	t.Helper()
+	plan, err := policy.ForCallers(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	putRows(t, path, plan, rows)
+}
+
+// ruledByGateway puts a config and rows in force for requests through a gateway.
+func ruledByGateway(t *testing.T, path *admit.Path, config schema.Config, rows policy.Rows) {
 	t.Helper()
 	plan, err := policy.FromConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
+	putRows(t, path, plan, rows)
+}
+
+// putRows puts a plan with rows beside it in force.
+func putRows(t *testing.T, path *admit.Path, plan *policy.Plan, rows policy.Rows) {
+	t.Helper()
 	snapshot, faults := policy.NewSnapshot(rows, nil)
 	if len(faults) > 0 {
 		t.Fatal(faults)

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -137,7 +136,7 @@ func TestACheckNotesThatATierIsTheDefault(t *testing.T) {
 	}
 	single := plan()
 	single.Tiers = single.Tiers[:1]
-	ruled(t, path, admit.ForKnown(single), policy.Rows{})
+	ruled(t, path, single, policy.Rows{})
 	if got := w.decided(admin, `{"org_id":"globex"}`); len(got.Notes) != 0 {
 		t.Errorf("where there is one tier the notes are %q", got.Notes)
 	}

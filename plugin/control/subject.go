@@ -98,7 +98,7 @@ func (s *Server) now() limit.Micros {
 }
 
 // identify returns the identity of a described request.
-func identify(ctx context.Context, policies *policy.Plan, request *admit.Known) (identity.Identity, error) {
+func identify(ctx context.Context, policies *policy.Plan, request *admit.CallerRequest) (identity.Identity, error) {
 	var (
 		facts identity.Request
 		id    identity.Identity
@@ -116,12 +116,15 @@ func identify(ctx context.Context, policies *policy.Plan, request *admit.Known) 
 // a stand-in would have buckets of others. The name of the org is taken as it is, because it is the name that the org
 // is counted by.
 func (r *Requests) orgIdentity(ctx context.Context, policies *policy.Plan, org string) (identity.Identity, error) {
-	known := admit.Known{Tenant: org, User: r.User, Tier: r.Tier, Credential: r.Credential, IP: r.IP}
-	known.Method, known.Path, known.Route = admit.Target(r.Endpoint)
-	id, err := identify(ctx, policies, &known)
+	request := admit.CallerRequest{
+		Caller:     identity.Caller{Tenant: org, User: r.User, Tier: r.Tier},
+		Credential: r.Credential, IP: r.IP,
+	}
+	request.Method, request.Path, request.Route = admit.Target(r.Endpoint)
+	id, err := identify(ctx, policies, &request)
 	id.Tenant = identity.Name{Kind: identity.Tenant, ID: org}
-	id.Method, id.Route = strings.ToUpper(known.Method), known.Route
-	id.Path = policies.Rules.EndpointPath(identity.NormalizePath(known.Path))
+	id.Method, id.Route = strings.ToUpper(request.Method), request.Route
+	id.Path = policies.Rules.EndpointPath(identity.NormalizePath(request.Path))
 	if r.IP == "" {
 		if id.IP = ""; id.User.Kind == identity.IP {
 			id.User = identity.Name{}

@@ -96,7 +96,7 @@ func TestShowSharedLimitsShowsThemToTheTokenOfAnOrg(t *testing.T) {
 	p := planning(t, config, enterprise())
 	config.ShowSharedLimits = true
 	shown := &admit.Path{Now: p.path.Now, Buckets: p.path.Buckets, Renderer: response.New(config, nil)}
-	ruled(t, shown, admit.ForKnown(config), enterprise())
+	ruled(t, shown, config, enterprise())
 	p.server.Path = shown
 	got := p.checks(ofAcme, `{"org_id":"acme","endpoint":"POST /bulk"}`)
 	if got.Policy != "bulk" || *got.Limit != 3 || len(got.Statuses) != 3 {

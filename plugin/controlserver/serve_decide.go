@@ -73,7 +73,7 @@ func (d *decider) isRoute(name string) bool {
 
 // openPath opens the path of the config, and its buckets.
 func (d *decider) openPath(config *deckfile.Config) error {
-	snapshot, err := policy.FromConfig(admit.ForKnown(config.Config))
+	snapshot, err := policy.ForCallers(config.Config)
 	if err != nil {
 		return fmt.Errorf("%s: %w", config.Where, err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/deckfile"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -91,8 +92,9 @@ func TestServeKnowsTheRoutesOfItsFileAndLabelsNoOthers(t *testing.T) {
 	}
 	for _, endpoint := range []string{"records", "invented"} {
 		var x admit.Exchange
-		known := &admit.Known{Tenant: "acme"}
-		if known.Method, known.Path, known.Route = admit.Target(endpoint); d.path.Admit(t.Context(), known, &x) != nil || x.Decision.Denied() {
+		request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme"}}
+		request.Method, request.Path, request.Route = admit.Target(endpoint)
+		if d.path.Admit(t.Context(), request, &x) != nil || x.Decision.Denied() {
 			t.Fatalf("%s: %+v", endpoint, x.Decision)
 		}
 	}
@@ -127,7 +129,8 @@ func TestServeDecidesByTheRowsOfAnEarlierRunUntilItHasThoseOfTheDatabase(t *test
 	go func() { ended <- d.Rows.Run(ctx) }()
 	d.AwaitRows(ctx, time.Minute)
 	var decided admit.Exchange
-	if err := d.path.Admit(t.Context(), &admit.Known{Tenant: "acme"}, &decided); err != nil || !decided.Decision.Denied() {
+	request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme"}}
+	if err := d.path.Admit(t.Context(), request, &decided); err != nil || !decided.Decision.Denied() {
 		t.Errorf("a tenant whose ban was saved is decided about as %+v (%v)", decided.Decision, err)
 	}
 	stop()

@@ -44,6 +44,7 @@ func (g *gateway) tell(facts identity.Facts, r *identity.Request) {
 		identity.RouteFact:      func() { r.Route = g.Route },
 		identity.TokenFact:      func() { r.Token = g.Token },
 		identity.HeaderFacts:    func() { r.Headers = g.Headers },
+		identity.CallerFacts:    func() { r.Caller = g.Caller },
 	} {
 		if facts&fact != 0 {
 			copyOver()
@@ -54,7 +55,8 @@ func (g *gateway) tell(facts identity.Facts, r *identity.Request) {
 // names is facts in words, for failing tests.
 func names(facts identity.Facts) []string {
 	var list []string
-	for i, name := range []string{"consumer", "credential", "ip", "target", "route", "token", "headers", "content-type"} {
+	for i, name := range []string{"consumer", "credential", "ip", "target", "route", "token", "headers", "content-type",
+		"request-id", "caller"} {
 		if facts&(1<<i) != 0 {
 			list = append(list, name)
 		}

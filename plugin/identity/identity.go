@@ -27,6 +27,7 @@ const (
 	HeaderFacts                       // Request.Headers
 	ContentTypeFact                   // Request.ContentType
 	RequestIDFact                     // Request.ID
+	CallerFacts                       // Request.Caller
 )
 
 // Consumer is the consumer that the gateway authenticated; the zero value means none.
@@ -51,6 +52,7 @@ type Request struct {
 	Repeated     string   // HeaderFacts: one of Rules.Headers that came with more than one value; "" if none did
 	ContentType  string
 	ID           string // the gateway's id of the request, as in its logs and in X-Kong-Request-Id
+	Caller       Caller
 }
 
 // Reset clears all facts and keeps the memory.
@@ -88,7 +90,7 @@ type Identity struct {
 	Method     string
 	Path       string
 	Route      string
-	Cost       int64  // from the cost header; 0: none
+	Cost       int64  // from the cost header or the caller; 0: none
 	Repeated   string // a trusted header that came with more than one value; "" if none did
 
 	Anonymous    bool // no source named a tenant
@@ -120,6 +122,7 @@ type Rules struct {
 	IPv6Prefix         int // IPv6 addresses are counted per prefix of this many bits
 	CostHeader         int // index of the cost header among Headers; -1 for none
 	CostHeaderMax      int64
+	CallerCost         bool     // the cost is Request.Caller's
 	Headers            []string // names of the headers that Request.Headers holds
 	Wants              Facts    // needed of every request
 	NeedUser           bool     // some limit is counted per user
@@ -235,9 +238,13 @@ func (r *Rules) anonymous(c *Consumer) bool {
 	return false
 }
 
-// cost returns the cost that the request's header claims: a whole number up to CostHeaderMax, which larger ones count
-// as. Anything else counts as absent and returns 0, so that nonsense gains nothing.
+// cost returns the cost that the caller or the request's header claims. A header must be a whole number up to
+// CostHeaderMax, which larger ones count as. Anything else counts as absent and returns 0, so that nonsense gains
+// nothing.
 func (r *Rules) cost(req *Request) int64 {
+	if r.CallerCost {
+		return req.Caller.cost()
+	}
 	if r.CostHeader < 0 || r.CostHeader >= len(req.Headers) {
 		return 0
 	}

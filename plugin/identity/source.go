@@ -10,8 +10,9 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// Source is a place that a name is read from: consumer.id, consumer.username, consumer.custom_id, consumer.tag.<key>,
-// header.<Name> or jwt.<claim>.
+// Source is a place that a name is read from. A config names one of the gateway: consumer.id, consumer.username,
+// consumer.custom_id, consumer.tag.<key>, header.<Name> or jwt.<claim>. CallerTenant, CallerUser and CallerTier read
+// what a caller states.
 type Source struct {
 	kind   sourceKind
 	detail string // the tag's key with its colon, or the claim
@@ -27,6 +28,9 @@ const (
 	fromTag
 	fromHeader
 	fromClaim
+	fromCallerTenant
+	fromCallerUser
+	fromCallerTier
 )
 
 // fact returns the fact that must be known to read the source.
@@ -36,6 +40,8 @@ func (s Source) fact() Facts {
 		return HeaderFacts
 	case fromClaim:
 		return TokenFact
+	case fromCallerTenant, fromCallerUser, fromCallerTier:
+		return CallerFacts
 	default:
 		return ConsumerFact
 	}
@@ -97,6 +103,9 @@ func (r *Rules) Compile(needed Facts) {
 	if r.CostHeader >= 0 {
 		r.Wants |= HeaderFacts
 	}
+	if r.CallerCost {
+		r.Wants |= CallerFacts
+	}
 	if !r.NeedTenant {
 		return
 	}
@@ -150,6 +159,12 @@ func (r *reader) read(s Source) string {
 			return r.request.Headers[s.header]
 		}
 		return ""
+	case fromCallerTenant:
+		return r.request.Caller.Tenant
+	case fromCallerUser:
+		return r.request.Caller.User
+	case fromCallerTier:
+		return r.request.Caller.Tier
 	default:
 		return r.claim(s.detail)
 	}

@@ -72,7 +72,7 @@ type Limiter struct {
 // exchange is the memory of one request.
 type exchange struct {
 	admit.Exchange
-	known admit.Known
+	request admit.CallerRequest
 }
 
 // New makes a limiter and starts its background work, which Close ends: it expires buckets and watches Redis. New does
@@ -87,7 +87,7 @@ func New(o Options) (*Limiter, error) {
 		return nil, err
 	}
 	config := o.Config.WithDefaults()
-	plan, err := policy.FromConfig(admit.ForKnown(config))
+	plan, err := policy.ForCallers(config)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +150,7 @@ func (l *Limiter) TryAcquire(ctx context.Context, r Request) (Decision, error) {
 		l.deny(x)
 		return newDecision(&x.Exchange), fmt.Errorf("acquire: %w", err)
 	}
-	r.setFacts(&x.known)
+	r.setFacts(&x.request)
 	err := l.decide(&r, x)
 	return newDecision(&x.Exchange), err
 }
@@ -168,7 +168,7 @@ func (l *Limiter) decide(r *Request, x *exchange) error {
 		l.path.Fault(&x.Exchange)
 		return fmt.Errorf("acquire: %w", ErrClosed)
 	}
-	if err := l.path.Admit(context.Background(), &x.known, &x.Exchange); err != nil {
+	if err := l.path.Admit(context.Background(), &x.request, &x.Exchange); err != nil {
 		return fmt.Errorf("acquire: %w", err)
 	}
 	return nil

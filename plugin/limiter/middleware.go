@@ -33,8 +33,8 @@ func (l *Limiter) Middleware(identify func(*http.Request) Request) func(http.Han
 func (l *Limiter) admits(w http.ResponseWriter, r *http.Request, request Request) bool {
 	x := l.exchange()
 	defer l.exchanges.Put(x)
-	request.setFacts(&x.known)
-	addFacts(&x.known, r)
+	request.setFacts(&x.request)
+	addFacts(&x.request, r)
 	if err := l.decide(&request, x); err != nil {
 		l.logUndecided(err)
 	}
@@ -50,20 +50,20 @@ func (l *Limiter) admits(w http.ResponseWriter, r *http.Request, request Request
 }
 
 // addFacts sets the facts that identify has left empty.
-func addFacts(k *admit.Known, r *http.Request) {
-	if k.Path == "" {
-		k.Method, k.Path = r.Method, r.URL.EscapedPath()
+func addFacts(f *admit.CallerRequest, r *http.Request) {
+	if f.Path == "" {
+		f.Method, f.Path = r.Method, r.URL.EscapedPath()
 	}
-	if k.Route == "" {
-		k.Route = r.Pattern
+	if f.Route == "" {
+		f.Route = r.Pattern
 	}
-	if k.IP == "" {
-		k.IP = r.RemoteAddr
+	if f.IP == "" {
+		f.IP = r.RemoteAddr
 		if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
-			k.IP = host
+			f.IP = host
 		}
 	}
-	k.ContentType = r.Header.Get("Content-Type")
+	f.ContentType = r.Header.Get("Content-Type")
 }
 
 // writeDenial sends the response of a denied request, whose headers are set.

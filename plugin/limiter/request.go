@@ -4,10 +4,11 @@ import (
 	"fmt"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 )
 
 // MaxCost bounds the cost of one request, in tokens.
-const MaxCost = admit.MaxCost
+const MaxCost = identity.MaxCallerCost
 
 // Request has the facts of one request. All fields may be empty; the zero value is an anonymous request. Names may be
 // any bytes: no name can address the bucket of another.
@@ -43,14 +44,15 @@ func (r *Request) validate() error {
 	return nil
 }
 
-// setFacts sets k to the facts of the request.
-func (r *Request) setFacts(k *admit.Known) {
+// setFacts sets facts to those of the request.
+func (r *Request) setFacts(facts *admit.CallerRequest) {
 	method, path, route := admit.Target(r.Endpoint)
 	if path == "" {
 		method, path = r.Method, r.Path
 	}
-	*k = admit.Known{
-		Tenant: r.Org, User: r.User, Tier: r.Tier, Credential: r.Credential, IP: r.IP,
-		Method: method, Path: path, Route: route, Cost: r.Cost,
+	*facts = admit.CallerRequest{
+		Caller:     identity.Caller{Tenant: r.Org, User: r.User, Tier: r.Tier, Cost: r.Cost},
+		Credential: r.Credential, IP: r.IP,
+		Method: method, Path: path, Route: route,
 	}
 }

@@ -14,8 +14,16 @@ import (
 
 // FromConfig compiles a config that schema.Parse or Validate has accepted. The error is of type schema.Faults and lists
 // every fault that the schema cannot find: limits with products that overflow, patterns that are ambiguous.
-func FromConfig(config schema.Config) (*Plan, error) {
+func FromConfig(config schema.Config) (*Plan, error) { return fromConfig(config, false) }
+
+// ForCallers compiles a config as FromConfig does, for requests that do not come through Kong: their callers state
+// tenant, user, tier and cost ([identity.Caller]), in place of what the config's tenant_from, user_from, tier_from and
+// cost_header name. The rules for missing names, all limits and all buckets stay the same.
+func ForCallers(config schema.Config) (*Plan, error) { return fromConfig(config, true) }
+
+func fromConfig(config schema.Config, forCallers bool) (*Plan, error) {
 	c := compiler{config: &config}
+	c.plan.forCallers = forCallers
 	c.collectPatterns()
 	c.plan.config = &config
 	c.plan.namespace = config.Namespace
@@ -193,6 +201,6 @@ func (c *compiler) compileRules() {
 	}
 	if len(c.faults) == 0 {
 		c.plan.needs = c.plan.ownNeeds(c.config)
-		c.plan.Rules = identityRules(c.config, c.plan.needs)
+		c.plan.Rules = c.plan.identityRules(c.plan.needs)
 	}
 }

@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 
@@ -63,6 +64,53 @@ func TestNothingIsAskedThatNoLimitNeeds(t *testing.T) {
 				t.Errorf("%s: asks for facts %010b with headers %q, want %010b with %q", test.name, rules.Wants, rules.Headers, want, test.headers)
 			}
 		}
+	}
+}
+
+func TestForCallersTheConfigsSourcesAreNotRead(t *testing.T) {
+	const caller, route = identity.CallerFacts, identity.RouteFact
+	sources := `tenant_from: [header.X-Org], user_from: [jwt.sub], tier_from: [header.X-Tier], cost_header: X-Cost,
+		trusted_headers: [X-Org, X-Tier, X-Cost], observe_endpoint: false`
+	for limits, want := range map[string]identity.Rules{
+		``: {Wants: route},
+		`global: {limits: [{name: g, scope: global, limit: 1, window_size: 1}]}`: {Wants: caller | route, CallerCost: true},
+		`on_missing_tenant: deny`: {
+			Wants: caller | route, NeedTenant: true, Tenant: []identity.Source{identity.CallerTenant},
+		},
+		`tiers: [{name: a, limits: [{name: u, scope: user, limit: 1, window_size: 1}]}, {name: b}]`: {
+			Wants: caller | route, NeedTenant: true, NeedUser: true, CallerCost: true,
+			Tenant: []identity.Source{identity.CallerTenant}, Tier: []identity.Source{identity.CallerTier},
+			User: []identity.Source{identity.CallerUser},
+		},
+	} {
+		plan, err := policy.ForCallers(parse(t, `{`+sources+`, `+limits+`}`))
+		if err != nil {
+			t.Fatalf("%s: %v", limits, err)
+		}
+		want.CostHeader = -1
+		rules := plan.Rules
+		rules.Anonymous, rules.IPv6Prefix, rules.CostHeaderMax = nil, 0, 0 // what no source has a part in
+		rules.OnMissingTenant, rules.OnMissingUser = 0, 0
+		if !reflect.DeepEqual(rules, want) {
+			t.Errorf("%s: rules are\n%+v, want\n%+v", limits, rules, want)
+		}
+	}
+}
+
+func TestRowsBesideAPlanForCallersReadTheCallerToo(t *testing.T) {
+	plan, err := policy.ForCallers(parse(t, `{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	snapshot, faults := policy.NewSnapshot(policy.Rows{Overrides: []policy.Override{
+		{ID: 1, Kind: policy.Ban, Tenant: "acme", User: "u", Reason: "a test", Author: "a tester"},
+	}}, nil)
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	rules := plan.With(snapshot).Rules
+	if want := identity.CallerFacts | identity.RouteFact; rules.Wants != want || len(rules.Headers) != 0 {
+		t.Errorf("reads facts %010b with headers %q, want %010b with none", rules.Wants, rules.Headers, want)
 	}
 }
 

@@ -119,9 +119,10 @@ var missingModes = map[string]identity.Missing{
 	schema.MissingUserIP:          identity.ByIP,
 }
 
-// identityRules compiles how the requests of a config are identified, reading only what n names. The config's sources
-// have been parsed before without a fault.
-func identityRules(config *schema.Config, n Needs) identity.Rules {
+// identityRules compiles how requests are identified, reading only what n names. The config's sources have been parsed
+// before without a fault.
+func (s *Plan) identityRules(n Needs) identity.Rules {
+	config := s.config
 	r := identity.Rules{
 		Anonymous:       config.AnonymousConsumers,
 		OnMissingTenant: missingModes[config.OnMissingTenant],
@@ -135,6 +136,34 @@ func identityRules(config *schema.Config, n Needs) identity.Rules {
 		NeedUser:        n.User,
 		NeedCredential:  n.Credential,
 	}
+	if s.forCallers {
+		readFromCaller(&r, n)
+	} else {
+		readFromGateway(&r, config, n)
+	}
+	if config.ObserveEndpoint || s.forCallers { // a caller's costs nothing
+		n.Facts |= identity.RouteFact // for metrics and records, not for limits
+	}
+	r.Compile(n.Facts)
+	return r
+}
+
+// readFromCaller sets that names and the cost are what the caller states.
+func readFromCaller(r *identity.Rules, n Needs) {
+	if n.Tenant {
+		r.Tenant = []identity.Source{identity.CallerTenant}
+		if n.Tier {
+			r.Tier = []identity.Source{identity.CallerTier}
+		}
+	}
+	if n.User {
+		r.User = []identity.Source{identity.CallerUser}
+	}
+	r.CallerCost = n.Cost
+}
+
+// readFromGateway sets that names and the cost are read where the config says.
+func readFromGateway(r *identity.Rules, config *schema.Config, n Needs) {
 	if n.Tenant {
 		r.Tenant = parsedSources(config.TenantFrom, &r.Headers)
 		if n.Tier {
@@ -147,11 +176,6 @@ func identityRules(config *schema.Config, n Needs) identity.Rules {
 	if config.CostHeader != "" && n.Cost {
 		r.CostHeader = identity.Header(config.CostHeader, &r.Headers)
 	}
-	if config.ObserveEndpoint {
-		n.Facts |= identity.RouteFact // for metrics and records, not for limits
-	}
-	r.Compile(n.Facts)
-	return r
 }
 
 // parsedSources returns the sources of texts, or none if one does not parse. FromConfig has reported such a text.

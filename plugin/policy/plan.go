@@ -28,6 +28,7 @@ type Plan struct {
 	Rules identity.Rules // how a request of this config is identified
 
 	config      *schema.Config
+	forCallers  bool          // names come from identity.Caller, not from the sources in config
 	needs       Needs         // of the config and the snapshot
 	snapshot    *Snapshot     // nil: the config alone
 	rows        namespaceRows // of the snapshot

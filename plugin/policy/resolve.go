@@ -21,7 +21,7 @@ func (s *Plan) With(snapshot *Snapshot) *Plan {
 		needs.Tier = len(s.tiers)+len(next.foreignTiers()) > 1
 	}
 	if needs != s.needs {
-		next.needs, next.Rules = needs, identityRules(s.config, needs)
+		next.needs, next.Rules = needs, s.identityRules(needs)
 	}
 	return &next
 }
