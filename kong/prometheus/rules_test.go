@@ -23,6 +23,7 @@ type alert struct {
 	Annotations map[string]string
 }
 
+// decode decodes a YAML file.
 func decode(t *testing.T, file string, into any) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -51,7 +52,7 @@ func alerts(t *testing.T) []alert {
 	return all
 }
 
-func TestTheAlertsFireWhenTheirCasesSayAndNotBefore(t *testing.T) {
+func TestTheAlertsFireAsInTheirCases(t *testing.T) {
 	if output, err := promtest.Promtool(t, ".", "test", "rules", "rules_test.yml"); err != nil {
 		t.Errorf("%v\n%s", err, output)
 	}
@@ -67,16 +68,16 @@ func TestEveryAlertHasACaseThatFiresItAndOneThatDoesNot(t *testing.T) {
 		}
 	}
 	decode(t, "rules_test.yml", &file)
-	fires, rests := map[string]bool{}, map[string]bool{}
+	fires, quiet := map[string]bool{}, map[string]bool{}
 	for _, test := range file.Tests {
 		for _, c := range test.Cases {
 			fires[c.Alert] = fires[c.Alert] || len(c.Expected) > 0
-			rests[c.Alert] = rests[c.Alert] || len(c.Expected) == 0
+			quiet[c.Alert] = quiet[c.Alert] || len(c.Expected) == 0
 		}
 	}
 	for _, a := range alerts(t) {
-		if !fires[a.Name] || !rests[a.Name] {
-			t.Errorf("%s has a case that fires it: %v, one that does not: %v", a.Name, fires[a.Name], rests[a.Name])
+		if !fires[a.Name] || !quiet[a.Name] {
+			t.Errorf("%s has a case that fires it: %v, one that does not: %v", a.Name, fires[a.Name], quiet[a.Name])
 		}
 	}
 }
@@ -116,7 +117,7 @@ func readControl(t *testing.T, file string) promtest.Published {
 	return published
 }
 
-func TestEveryAlertUsesWhatIsPublished(t *testing.T) {
+func TestEveryAlertUsesPublishedMetrics(t *testing.T) {
 	published := promtest.ReadPublished(t, "../../plugin/metrics/testdata/metrics.golden")
 	maps.Copy(published, readControl(t, "../../plugin/control/testdata/metrics.golden"))
 	for _, a := range alerts(t) {
@@ -126,7 +127,7 @@ func TestEveryAlertUsesWhatIsPublished(t *testing.T) {
 	}
 }
 
-func TestEveryAlertSaysHowUrgentItIsWhatItMeansAndWhereTheRunbookIs(t *testing.T) {
+func TestEveryAlertHasASeverityADescriptionAndARunbook(t *testing.T) {
 	const runbook = "https://github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/blob/main/docs/runbook.md#"
 	text, err := os.ReadFile("../../docs/runbook.md")
 	if err != nil {
@@ -138,13 +139,13 @@ func TestEveryAlertSaysHowUrgentItIsWhatItMeansAndWhereTheRunbookIs(t *testing.T
 			t.Errorf("%s has the severity %q", a.Name, a.Labels["severity"])
 		}
 		if a.Annotations["summary"] == "" || a.Annotations["description"] == "" {
-			t.Errorf("%s says too little: %v", a.Name, a.Annotations)
+			t.Errorf("%s lacks a summary or a description: %v", a.Name, a.Annotations)
 		}
 		if url, want := a.Annotations["runbook_url"], runbook+strings.ToLower(a.Name); url != want {
 			t.Errorf("%s has its runbook at %s, want %s", a.Name, url, want)
 		}
 		if !slices.Contains(headings, "## "+a.Name) {
-			t.Errorf("the runbook has no paragraph under the heading %q", "## "+a.Name)
+			t.Errorf("the runbook has no heading %q", "## "+a.Name)
 		}
 	}
 }
