@@ -20,8 +20,8 @@ const columns = 24
 // publishedFile is the file that lists the names, types and labels of the plugin's metrics.
 const publishedFile = "../../plugin/metrics/testdata/metrics.golden"
 
-// imported holds what Grafana reads of a dashboard, as far as a test needs it.
-type imported struct {
+// dashboard is the part of a dashboard that the tests need.
+type dashboard struct {
 	UID        string
 	Title      string
 	Templating struct {
@@ -42,7 +42,7 @@ type imported struct {
 }
 
 // forEachDashboard calls check with every dashboard of the folder.
-func forEachDashboard(t *testing.T, check func(t *testing.T, file string, page *imported)) {
+func forEachDashboard(t *testing.T, check func(t *testing.T, file string, page *dashboard)) {
 	t.Helper()
 	names, err := filepath.Glob("*.json")
 	if err != nil || len(names) == 0 {
@@ -54,7 +54,7 @@ func forEachDashboard(t *testing.T, check func(t *testing.T, file string, page *
 			if err != nil {
 				t.Fatal(err)
 			}
-			var page imported
+			var page dashboard
 			if err := json.Unmarshal(text, &page); err != nil {
 				t.Fatal(err)
 			}
@@ -64,20 +64,21 @@ func forEachDashboard(t *testing.T, check func(t *testing.T, file string, page *
 }
 
 func TestEveryPanelHasAUnitAndADescriptionAndOverlapsNoOther(t *testing.T) {
-	forEachDashboard(t, func(t *testing.T, file string, page *imported) {
-		if want := "rate-limiter-" + strings.TrimSuffix(file, ".json"); page.UID != want || len(want) > 40 || page.Title == "" {
+	forEachDashboard(t, func(t *testing.T, file string, page *dashboard) {
+		want := "rate-limiter-" + strings.TrimSuffix(file, ".json")
+		if page.UID != want || len(want) > 40 || page.Title == "" {
 			t.Errorf("uid %q, title %q: want the uid %s (40 characters at most) and a title", page.UID, page.Title, want)
 		}
 		taken := map[[2]int]string{}
 		for i, p := range page.Panels {
 			if p.ID != i+1 || p.Title == "" || !strings.HasSuffix(p.Description, ".") ||
 				p.FieldConfig.Defaults.Unit == "" || len(p.Targets) == 0 {
-				t.Errorf("panel %d says too little: %+v", i, p)
+				t.Errorf("panel %d lacks a field: %+v", i, p)
 			}
 			for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
 				for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
 					if other := taken[[2]int{x, y}]; other != "" || x >= columns {
-						t.Fatalf("panel %q lies on %q, or beyond the page", p.Title, other)
+						t.Fatalf("panel %q overlaps %q, or the edge of the page", p.Title, other)
 					}
 					taken[[2]int{x, y}] = p.Title
 				}
@@ -94,13 +95,13 @@ func TestEveryPanelHasAUnitAndADescriptionAndOverlapsNoOther(t *testing.T) {
 // variableUse matches a variable in an expression.
 var variableUse = regexp.MustCompile(`\$\{?(\w+)`)
 
-func TestEveryExpressionUsesWhatThePluginPublishesAndThePageOffers(t *testing.T) {
+func TestEveryExpressionUsesPublishedMetricsAndVariablesOfItsPage(t *testing.T) {
 	names := promtest.ReadPublished(t, publishedFile)
-	forEachDashboard(t, func(t *testing.T, _ string, page *imported) {
-		offered := map[string]bool{"__rate_interval": true, "__range": true}
+	forEachDashboard(t, func(t *testing.T, _ string, page *dashboard) {
+		defined := map[string]bool{"__rate_interval": true, "__range": true}
 		used := map[string]bool{"datasource": true} // every panel has it
 		for _, v := range page.Templating.List {
-			offered[v.Name] = true
+			defined[v.Name] = true
 			query, ok := v.Query.(map[string]any)
 			if !ok {
 				continue // a list of choices, or of data sources
@@ -108,13 +109,13 @@ func TestEveryExpressionUsesWhatThePluginPublishesAndThePageOffers(t *testing.T)
 			arguments := strings.TrimPrefix(fmt.Sprint(query["query"]), "label_values")
 			metric, label, ok := strings.Cut(strings.Trim(arguments, "()"), ", ")
 			if faults := names.Faults("sum by (" + label + ") (" + metric + ")"); !ok || len(faults) > 0 {
-				t.Errorf("the variable %s asks for %v: %q", v.Name, query["query"], faults)
+				t.Errorf("the variable %s queries %v: %q", v.Name, query["query"], faults)
 			}
 		}
 		for _, p := range page.Panels {
 			for _, target := range p.Targets {
 				for _, match := range variableUse.FindAllStringSubmatch(target.Expr, -1) {
-					if used[match[1]] = true; !offered[match[1]] {
+					if used[match[1]] = true; !defined[match[1]] {
 						t.Errorf("%s: the page has no variable %s", p.Title, match[1])
 					}
 				}
@@ -125,7 +126,7 @@ func TestEveryExpressionUsesWhatThePluginPublishesAndThePageOffers(t *testing.T)
 		}
 		for _, v := range page.Templating.List {
 			if !used[v.Name] {
-				t.Errorf("nothing uses the variable %s", v.Name)
+				t.Errorf("the variable %s is unused", v.Name)
 			}
 		}
 	})
@@ -138,7 +139,7 @@ func TestPrometheusParsesEveryExpression(t *testing.T) {
 	}
 	var rules []rule
 	grafana := strings.NewReplacer("$__rate_interval", "1m", "$__range", "1h", "$top", "5")
-	forEachDashboard(t, func(_ *testing.T, _ string, page *imported) {
+	forEachDashboard(t, func(_ *testing.T, _ string, page *dashboard) {
 		for _, p := range page.Panels {
 			for _, target := range p.Targets {
 				rules = append(rules, rule{fmt.Sprintf("panel%d", len(rules)), grafana.Replace(target.Expr)})
