@@ -9,7 +9,7 @@ set -euo pipefail
 # shellcheck source=kong/servers.sh
 . kong/servers.sh
 
-live=8s  # how old a live node's last report may be; it reports every 5 s
+live=8s  # the age of the last report of a live node, at most; it reports every 5 s
 first='' # the node of the first plugin server
 
 # --- the session ---
@@ -34,7 +34,7 @@ get() {
 		-H "apikey: $1" -H 'X-User-Id: u_1' "$url/records")
 }
 
-# header NAME prints a header of the last answer; nothing when there is none.
+# header NAME prints a header of the last answer, or nothing.
 header() { tr -d '\r' <"$dir/headers" | sed -n "s/^$1: //Ip"; }
 
 # show KEY sends a request and shows its answer in one line.
@@ -84,7 +84,7 @@ ban() {
 	show beta-key
 	want_ban 3
 	sed 's/^/    /' "$dir/body"
-	printf '\n  … waiting %s s, as Retry-After says …\n' "$(header Retry-After)"
+	printf '\n  … waiting %s s for Retry-After …\n' "$(header Retry-After)"
 	sleep "$(header Retry-After)"
 	show beta-key
 	want 200 5
@@ -102,8 +102,8 @@ ask() {
 	return "$status"
 }
 
-rest() {
-	title 'The same by REST: a token, an override by curl, and what it did'
+by_rest() {
+	title 'The same by REST: a token, an override by curl, and its effect'
 	operator token create demo --role admin --expires-in 1d --reason 'this session' >"$dir/token.out"
 	sed 's/rl_.*/rl_…/' "$dir/token.out"
 	(
@@ -192,7 +192,7 @@ reported() {
 start_servers
 start_gateway
 printf 'gateway %s   redis %s   postgres %s\n' "$url" "$dir/redis.sock" "$dir/postgres"
-for step in from_deck override ban rest away cold again; do
+for step in from_deck override ban by_rest away cold again; do
 	$step
 done
 [ "${ONCE:-}" != 1 ] || exit 0

@@ -95,7 +95,7 @@ start_servers() {
 	[ "$(id -u)" -ne 0 ] || chown postgres: "$dir/postgres"
 	(as_postgres "$programs/initdb" -D "$dir/postgres/data" -U postgres -A trust -N) >"$dir/initdb.log" 2>&1
 	start_postgres
-	"$programs/createuser" -h "$dir/postgres" -U postgres ratelimit # the tables' owner, which is no superuser
+	"$programs/createuser" -h "$dir/postgres" -U postgres ratelimit # owns the tables, and is no superuser
 	"$programs/createdb" -h "$dir/postgres" -U postgres -O ratelimit ratelimit
 	echo "host=$dir/postgres user=ratelimit dbname=ratelimit" >"$dir/database"
 	RATELIMIT_DATABASE=$(cat "$dir/database") bin/ratelimit migrate up

@@ -1,5 +1,5 @@
-// Command demo-gateway runs the stand-in gateway in front of a plugin server. On demand it plays a short scripted
-// session, which shows what the plugin does and fails when the plugin does something else.
+// Command demo-gateway runs the stand-in gateway in front of a plugin server. With -session it plays a short
+// scripted session, and fails if the plugin answers otherwise.
 package main
 
 import (

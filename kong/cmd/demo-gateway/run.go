@@ -35,8 +35,8 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.StringVar(&s.listen, "listen", "127.0.0.1:8000", "address to listen on; port 0 for any")
 	flags.IntVar(&s.workers, "workers", 2, "simulated nginx workers")
 	flags.StringVar(&s.prefix, "prefix", "", "directory for the plugin's socket (default a temporary one)")
-	flags.StringVar(&s.redis, "redis", "", "host:port or socket of a Redis for the counters (default what the file says)")
-	flags.BoolVar(&s.session, "session", false, "play the scripted session, fail if it goes otherwise, then serve on")
+	flags.StringVar(&s.redis, "redis", "", "host:port or socket of a Redis for the counters (default that of the file)")
+	flags.BoolVar(&s.session, "session", false, "play the scripted session, fail if it differs, then serve on")
 	flags.BoolVar(&s.stay, "stay", false, "serve on after a failed session too, to look around; the status is still 1")
 	flags.BoolVar(&s.once, "once", false, "play the scripted session and exit")
 	if err := flags.Parse(args); err != nil {
@@ -49,8 +49,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	return s, nil
 }
 
-// run runs the program. It returns 0, 1 for a failure or a session that went otherwise than expected, 2 for wrong
-// usage.
+// run runs the program. It returns 0, 1 for a failure or an unexpected session, 2 for wrong usage.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	s, err := parse(args, stderr)
 	switch {

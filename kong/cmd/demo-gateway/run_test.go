@@ -26,7 +26,7 @@ func pluginBinary(t *testing.T) string {
 	return binary
 }
 
-func TestTheScriptedSessionGoesAsItSays(t *testing.T) {
+func TestTheScriptedSessionSucceeds(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	status := run(context.Background(), []string{
 		"-config", "../../kong.yml", "-plugin", pluginBinary(t), "-listen", "127.0.0.1:0", "-session", "-once",
@@ -35,7 +35,7 @@ func TestTheScriptedSessionGoesAsItSays(t *testing.T) {
 		t.Fatalf("status %d\n%s\n%s", status, &stdout, &stderr)
 	}
 	for _, want := range []string{
-		"acme (enterprise)", "gamma (unlimited)", "→ 429", "Retry-After: ", "as Retry-After says",
+		"acme (enterprise)", "gamma (unlimited)", "→ 429", "Retry-After: ", "for Retry-After",
 	} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("no %q in\n%s", want, &stdout)
@@ -54,7 +54,7 @@ func TestTheGatewayStaysUntilInterrupted(t *testing.T) {
 	}
 }
 
-// cancelling interrupts the program when it prints that it serves.
+// cancelling interrupts the program when it serves.
 type cancelling struct {
 	text   bytes.Buffer
 	cancel func()
@@ -67,7 +67,7 @@ func (c *cancelling) Write(p []byte) (int, error) {
 	return c.text.Write(p)
 }
 
-func TestASessionThatGoesOtherwiseFails(t *testing.T) {
+func TestAnUnexpectedSessionFails(t *testing.T) {
 	for name, handler := range map[string]http.HandlerFunc{
 		"never limits": func(w http.ResponseWriter, _ *http.Request) {
 			for _, header := range []string{"Limit", "Remaining", "Reset"} {
@@ -94,7 +94,7 @@ func TestWrongUsageIsStatusTwo(t *testing.T) {
 			{"-plugin", "x", "-config", "none.yml"},
 			{"-plugin", "./none", "-config", "../../kong.yml", "-listen", "127.0.0.1:0"},
 		},
-		2: {{}, {"-plugin", "x", "rest"}, {"-no-such-flag"}, {"-plugin", "x", "-workers", "0"}},
+		2: {{}, {"-plugin", "x", "extra"}, {"-no-such-flag"}, {"-plugin", "x", "-workers", "0"}},
 	} {
 		for _, args := range all {
 			var stdout, stderr bytes.Buffer

@@ -131,7 +131,7 @@ func signedToken(secret string) (string, error) {
 	return token, nil
 }
 
-// burst sends requests until one is denied, waits as long as Retry-After says, and sends one that is admitted.
+// burst sends requests until one is denied, waits for Retry-After, and sends one that is admitted.
 func (s *session) burst(ctx context.Context) error {
 	c := call{"beta (essentials)", "GET", "/records", map[string]string{"apikey": "beta-key"}}
 	admitted := 0
@@ -161,7 +161,7 @@ func (s *session) burst(ctx context.Context) error {
 	if wait > longestWait {
 		return fmt.Errorf("Retry-After asks for %s", wait)
 	}
-	fmt.Fprintf(s.out, "  … waiting %s, as Retry-After says …\n", wait)
+	fmt.Fprintf(s.out, "  … waiting %s for Retry-After …\n", wait)
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
