@@ -13,17 +13,18 @@ services:
   host: echo.internal
   routes:
   - {name: keyed, paths: [/keyed], plugins: [{name: key-auth, config: {key_names: [apikey, X-Key]}}]}
-  - {name: open, paths: [/open], plugins: [{name: key-auth, config: {anonymous: nobody}}]}
+  - {name: open, paths: [/open], plugins: [{name: key-auth, config: {anonymous: guest}}]}
   - {name: broken, paths: [/broken], plugins: [{name: key-auth, config: {anonymous: ghost}}]}
   - {name: token, paths: [/token], plugins: [{name: jwt, config: {claims_to_verify: [exp]}}]}
   - name: either
     paths: [/either]
-    plugins: [{name: jwt, config: {anonymous: nobody}}, {name: key-auth, config: {anonymous: nobody}}]
+    plugins: [{name: jwt, config: {anonymous: guest}}, {name: key-auth, config: {anonymous: guest}}]
 consumers:
-- {username: nobody}
+- {username: guest}
 - {username: ann, custom_id: c1, keyauth_credentials: [{key: k1}], jwt_secrets: [{key: iss1, secret: s1}]}
 `
 
+// token returns a signed token.
 func token(t *testing.T, secret string, claims jwt.MapClaims) string {
 	t.Helper()
 	signed, err := jwt.NewWithClaims(jwt.SigningMethodHS256, claims).SignedString([]byte(secret))
@@ -33,8 +34,8 @@ func token(t *testing.T, secret string, claims jwt.MapClaims) string {
 	return signed
 }
 
-func TestCallersAreDeniedInKongsWords(t *testing.T) {
-	g := started(t, Options{Config: deckConfig(t, authed)})
+func TestDenialsHaveTheMessagesOfKong(t *testing.T) {
+	g := start(t, Options{Config: deckConfig(t, authed)})
 	const invalid, far = `Bearer error="invalid_token"`, float64(4102444800)
 	bearing := func(secret string, claims jwt.MapClaims) string {
 		return "Authorization: Bearer " + token(t, secret, claims)
@@ -77,8 +78,8 @@ func TestCallersAreDeniedInKongsWords(t *testing.T) {
 	}
 }
 
-func TestTheUpstreamSeesWhoCalledAndNoForgery(t *testing.T) {
-	g := started(t, Options{Config: deckConfig(t, authed)})
+func TestTheUpstreamGetsTheConsumerAndNoForgedHeaders(t *testing.T) {
+	g := start(t, Options{Config: deckConfig(t, authed)})
 	forged := []string{
 		"X-Consumer-Username: forged", "X-Anonymous-Consumer: true", "X-Credential-Identifier: forged",
 		"X-Consumer-Custom-Id: forged",
@@ -92,10 +93,10 @@ func TestTheUpstreamSeesWhoCalledAndNoForgery(t *testing.T) {
 		ann.Headers["X-Forwarded-Prefix"] != "/keyed" || ann.Headers["X-Forwarded-Path"] != "/keyed/x" {
 		t.Errorf("ann: %+v", ann)
 	}
-	nobody := send(t, g, append([]string{"GET /open HTTP/1.1", "Host: x"}, forged...)...).echo(t)
-	if nobody.Headers["X-Consumer-Username"] != "nobody" || nobody.Headers["X-Anonymous-Consumer"] != "true" ||
-		nobody.Headers["X-Consumer-Custom-Id"] != "" || nobody.Headers["X-Credential-Identifier"] != "" {
-		t.Errorf("nobody: %v", nobody.Headers)
+	guest := send(t, g, append([]string{"GET /open HTTP/1.1", "Host: x"}, forged...)...).echo(t)
+	if guest.Headers["X-Consumer-Username"] != "guest" || guest.Headers["X-Anonymous-Consumer"] != "true" ||
+		guest.Headers["X-Consumer-Custom-Id"] != "" || guest.Headers["X-Credential-Identifier"] != "" {
+		t.Errorf("guest: %v", guest.Headers)
 	}
 	bearing := "Authorization: Bearer " + token(t, "s1", jwt.MapClaims{"iss": "iss1"})
 	either := send(t, g, "GET /either HTTP/1.1", "Host: x", bearing).echo(t)

@@ -30,9 +30,9 @@ func kongConf(t *testing.T) map[string]string {
 	return settings
 }
 
-// serverProperty returns the property that Kong reads for a plugin server (kong/conf_loader/init.lua).
-func serverProperty(server, what string) string {
-	return "pluginserver_" + strings.ReplaceAll(strings.ToLower(server), "-", "_") + "_" + what
+// serverProperty returns the name of a plugin server's property (kong/conf_loader/init.lua).
+func serverProperty(server, property string) string {
+	return "pluginserver_" + strings.ReplaceAll(strings.ToLower(server), "-", "_") + "_" + property
 }
 
 func TestKongConfStartsThePluginServer(t *testing.T) {
@@ -45,7 +45,7 @@ func TestKongConfStartsThePluginServer(t *testing.T) {
 		t.Errorf("settings %v", settings)
 	}
 	if settings["log_level"] != "info" {
-		t.Errorf("log_level %q: Kong drops what the plugin logs on stderr below info", settings["log_level"])
+		t.Errorf("log_level %q: Kong drops the plugin's stderr", settings["log_level"])
 	}
 	if len(query) != 2 || query[1] != "-dump" || filepath.Base(query[0]) != name {
 		t.Errorf("query command %q", query)
@@ -58,7 +58,7 @@ func TestKongConfStartsThePluginServer(t *testing.T) {
 	}
 }
 
-func TestTheDemosConfigIsADeckFile(t *testing.T) {
+func TestTheConfigOfTheDemoIsADeckFile(t *testing.T) {
 	config, err := LoadConfig("../kong.yml")
 	if err != nil {
 		t.Fatal(err)

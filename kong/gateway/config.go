@@ -93,7 +93,7 @@ func applySchemas(config *Config, external []*PluginInfo) ([]checkedPlugin, erro
 				"plugin '%s' not enabled; add it to the 'plugins' configuration property", entry.Name)})
 			continue
 		}
-		completed, found := info.judgeEntry(entry)
+		completed, found := info.validateEntry(entry)
 		faults = append(faults, found...)
 		checked = append(checked, checkedPlugin{entry, info, completed})
 	}

@@ -52,9 +52,9 @@ func TestConnDrivesEventsWithoutHTTP(t *testing.T) {
 	}
 }
 
-func TestConnReportsWhatItCannotDo(t *testing.T) {
+func TestConnReturnsErrors(t *testing.T) {
 	if _, err := Dial(t.TempDir() + "/none"); err == nil {
-		t.Error("connected to a socket that is not there")
+		t.Error("connected to a missing socket")
 	}
 	fake := newFakePlugin(t, (*fakeEvent).lose)
 	c, err := Dial(fake.socket())
@@ -63,7 +63,7 @@ func TestConnReportsWhatItCannotDo(t *testing.T) {
 	}
 	defer c.Close()
 	if _, err := c.HandleEvent(1, "access", Request{Target: "/%"}); err == nil {
-		t.Error("a bad target was sent")
+		t.Error("a bad target was accepted")
 	}
 	if _, err := c.HandleEvent(1, "access", Request{}); err == nil {
 		t.Error("an unknown instance was served")

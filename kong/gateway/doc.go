@@ -2,13 +2,13 @@
 // It reads the decK file that a real Kong would, routes and authenticates as Kong does (key-auth, jwt), starts a plugin
 // server as Kong would, speaks Kong's plugin-server protocol with it over the unix socket, and proxies to the upstream.
 //
-// A plugin sees what Kong shows it: the config of StartInstance, one instance per worker and config, answers to PDK
+// A plugin sees the same as in Kong: the config of StartInstance, one instance per worker and config, answers to PDK
 // questions in the access phase, exits, gRPC over HTTP/2 without TLS, replays of a lost event, respawns, normalised
 // paths, and the most specific config. The PDK methods are those that the plugin or a recorded transcript asks
 // ([pdkMethods]), the fields of entities those that an example or spec sets. Any other method or field is an error; an
 // nginx variable that is not simulated reads as empty.
 //
-// Not here: other phases and plugins, TLS listeners, load balancing, the Admin API, retries.
+// Other phases and plugins, TLS listeners, load balancing, the Admin API and retries are not simulated.
 //
-// The package holds nothing about any particular plugin and imports none: it reads the plugin's schema from -dump.
+// The package has no code for a particular plugin: it reads the plugin's schema from -dump.
 package gateway

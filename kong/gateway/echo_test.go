@@ -11,6 +11,7 @@ type echoed struct {
 	Headers                   map[string]string
 }
 
+// echo decodes the answer of the built-in upstream.
 func (a answer) echo(t *testing.T) echoed {
 	t.Helper()
 	var e echoed

@@ -29,13 +29,13 @@ type Request struct {
 	CredentialID string
 }
 
-// Outcome holds what a plugin did to a request. Names of headers are spelled as the plugin spelled them.
+// Outcome holds the effects of a plugin on a request. The plugin's spelling of headers is kept.
 type Outcome struct {
 	// Exit is the answer in place of the upstream's; nil when the request goes on.
 	Exit *Exit
 	// Header are the response headers that the plugin set.
 	Header http.Header
-	// Serialized holds what the plugin added to the entries of Kong's log plugins.
+	// Serialized holds the fields that the plugin added to the entries of Kong's log plugins.
 	Serialized map[string]any
 }
 
@@ -46,7 +46,7 @@ type Exit struct {
 	Header http.Header
 }
 
-// exchange is one request in Kong's access phase: what plugins ask about, and what they change.
+// exchange is one request in Kong's access phase: the facts that plugins read, and the state that they change.
 type exchange struct {
 	node       *node
 	requestID  string
@@ -74,7 +74,7 @@ type exchange struct {
 	exit           *Exit
 }
 
-// newExchange reads the target. ok is false where nginx answers 400.
+// newExchange parses the target. It returns false if nginx answers 400.
 func newExchange(n *node, request Request) (x *exchange, ok bool) {
 	x = &exchange{
 		node: n, method: request.Method, target: request.Target, host: request.Host, protocol: "HTTP/1.1",
@@ -108,7 +108,7 @@ func hostWithoutPort(address string) string {
 	return address
 }
 
-// queryArguments returns the query's arguments by name, without what cannot be decoded.
+// queryArguments returns the query's arguments by name, without those that cannot be decoded.
 func (x *exchange) queryArguments() url.Values {
 	return (&url.URL{RawQuery: uri.Query(x.requestURI)}).Query()
 }

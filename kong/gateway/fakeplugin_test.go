@@ -16,8 +16,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// fakePlugin is a plugin server for tests: it keeps instances by their __seq__ and hands each event to a function of
-// the test.
+// fakePlugin is a plugin server for tests. It keeps instances by their __seq__ and calls a function of the test for
+// each event.
 type fakePlugin struct {
 	listener net.Listener
 	onEvent  func(*fakeEvent)
@@ -48,6 +48,7 @@ type question struct {
 // errKongClosed reports that Kong dropped the connection.
 var errKongClosed = errors.New("kong closed the connection")
 
+// newFakePlugin serves a plugin until the end of the test.
 func newFakePlugin(t testing.TB, onEvent func(*fakeEvent)) *fakePlugin {
 	t.Helper()
 	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "p.socket"))
@@ -59,6 +60,7 @@ func newFakePlugin(t testing.TB, onEvent func(*fakeEvent)) *fakePlugin {
 	return f
 }
 
+// serveFake serves a plugin at a listener.
 func serveFake(listener net.Listener, onEvent func(*fakeEvent)) *fakePlugin {
 	f := &fakePlugin{
 		listener: listener, onEvent: onEvent, conns: map[net.Conn]bool{}, instances: map[int32]map[string]any{},
@@ -172,7 +174,7 @@ func (e *fakeEvent) ask(questions ...question) ([][]byte, error) {
 	return answers, nil
 }
 
-// end sends calls whose answers are not used, the end of the event and the return in one write, and reads the answers.
+// end sends calls, the end of the event and the return in one write, and reads the answers to the calls.
 func (e *fakeEvent) end(calls ...question) {
 	var frames [][]byte
 	for _, q := range calls {
@@ -194,6 +196,7 @@ func (e *fakeEvent) end(calls ...question) {
 // lose closes the connection in the middle of the event.
 func (e *fakeEvent) lose() { e.closed = true }
 
+// readFakeFrame reads one frame.
 func readFakeFrame(r io.Reader) ([]byte, error) {
 	var size uint32
 	if err := binary.Read(r, binary.LittleEndian, &size); err != nil {
@@ -204,6 +207,7 @@ func readFakeFrame(r io.Reader) ([]byte, error) {
 	return frame, err
 }
 
+// writeFakeFrames writes frames in one write.
 func writeFakeFrames(w io.Writer, frames ...[]byte) error {
 	var out []byte
 	for _, frame := range frames {
@@ -213,6 +217,7 @@ func writeFakeFrames(w io.Writer, frames ...[]byte) error {
 	return err
 }
 
+// mustMarshal encodes a message, or panics.
 func mustMarshal(m proto.Message) []byte {
 	b, err := proto.Marshal(m)
 	if err != nil {
@@ -221,10 +226,12 @@ func mustMarshal(m proto.Message) []byte {
 	return b
 }
 
+// setHeadersCall returns a call of kong.response.set_headers.
 func setHeadersCall(headers map[string]any) question {
 	return question{"kong.response.set_headers", encodeStruct(headers)}
 }
 
+// exitWith returns a call of kong.response.exit.
 func exitWith(status int, body string, headers map[string]any) question {
 	b := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(status))
 	b = protowire.AppendString(protowire.AppendTag(b, 2, protowire.BytesType), body)

@@ -8,25 +8,25 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/fieldschema"
 )
 
-// Violation is Kong's verdict on an invalid plugin config. Its JSON is the body that the Admin API answers with 400.
+// Violation is Kong's error for an invalid plugin config. Its JSON is the body that the Admin API answers with 400.
 type Violation = fieldschema.Violation
 
 // ErrRaised is the error for a config that makes Kong's own code fail; the Admin API answers 500.
 var ErrRaised = fieldschema.ErrRaised
 
-// Insert judges a plugin entity as POST and PUT of the Admin API and a declarative file do, and returns it as Kong
+// Insert validates a plugin entity as POST and PUT of the Admin API and a declarative file do, and returns it as Kong
 // stores it. entity is decoded JSON: name, config, protocols and so on. The error is a *[Violation] or [ErrRaised].
 func (p *PluginInfo) Insert(entity map[string]any) (map[string]any, error) {
 	return p.schema.Insert(entity)
 }
 
-// Update judges a partial entity over a stored one, as PATCH of the Admin API does.
+// Update validates a partial entity over a stored one, as PATCH of the Admin API does.
 func (p *PluginInfo) Update(kept, patch map[string]any) (map[string]any, error) {
 	return p.schema.Update(kept, patch)
 }
 
-// judgeEntry judges a plugin entry of a decK file, and returns its config as Kong stores it.
-func (p *PluginInfo) judgeEntry(entry *deck.Plugin) (map[string]any, Faults) {
+// validateEntry validates a plugin entry of a decK file, and returns its config as Kong stores it.
+func (p *PluginInfo) validateEntry(entry *deck.Plugin) (map[string]any, Faults) {
 	kept, err := p.Insert(entityOf(entry))
 	var violation *Violation
 	switch {

@@ -23,20 +23,22 @@ type verdict struct {
 	Body           json.RawMessage
 }
 
-func TestConfigsAreJudgedAsByARealKong(t *testing.T) {
+func TestConfigsAreValidatedAsByARealKong(t *testing.T) {
 	for _, file := range []string{"admin-schema.jsonl", "admin-plugin.jsonl"} {
 		for _, line := range verdicts(t, filepath.Join("testdata", file)) {
 			t.Run(fmt.Sprintf("%s/%d %s", file, line.N, line.Case), func(t *testing.T) {
 				status, body := adminAnswer(t, line)
 				want := decoded(t, line.Body)
 				if status != line.Status || !reflect.DeepEqual(body, want) {
-					t.Errorf("config %s\n got %d %s\nwant %d %s", line.Config, status, encoded(t, body), line.Status, encoded(t, want))
+					t.Errorf("config %s\n got %d %s\nwant %d %s",
+						line.Config, status, encoded(t, body), line.Status, encoded(t, want))
 				}
 			})
 		}
 	}
 }
 
+// verdicts reads recorded answers.
 func verdicts(t *testing.T, path string) []verdict {
 	t.Helper()
 	raw, err := os.ReadFile(path)
@@ -65,7 +67,7 @@ func verdicts(t *testing.T, path string) []verdict {
 // adminAnswer returns what the Admin API would: the stored config, or the body of the error.
 func adminAnswer(t *testing.T, line verdict) (status int, body any) {
 	t.Helper()
-	info := judgeOf(t, line.Schema)
+	info := infoOf(t, line.Schema)
 	status, kept, err := request(t, info, line)
 	var violation *Violation
 	switch {
@@ -79,6 +81,7 @@ func adminAnswer(t *testing.T, line verdict) (status int, body any) {
 	return status, kept["config"]
 }
 
+// request sends a recorded request.
 func request(t *testing.T, info *PluginInfo, line verdict) (int, map[string]any, error) {
 	t.Helper()
 	entity := map[string]any{"name": info.Name}
@@ -102,7 +105,8 @@ func request(t *testing.T, info *PluginInfo, line verdict) (int, map[string]any,
 	return 201, kept, err
 }
 
-func judgeOf(t *testing.T, schema string) *PluginInfo {
+// infoOf returns the plugin info of a recorded schema.
+func infoOf(t *testing.T, schema string) *PluginInfo {
 	t.Helper()
 	dump, err := os.ReadFile(filepath.Join("testdata", "admin-schema", schema+".json"))
 	if err != nil {
@@ -115,6 +119,7 @@ func judgeOf(t *testing.T, schema string) *PluginInfo {
 	return info
 }
 
+// decoded decodes JSON.
 func decoded(t *testing.T, raw []byte) any {
 	t.Helper()
 	var value any
@@ -124,6 +129,7 @@ func decoded(t *testing.T, raw []byte) any {
 	return value
 }
 
+// encoded encodes JSON.
 func encoded(t *testing.T, value any) string {
 	t.Helper()
 	var out strings.Builder

@@ -17,8 +17,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 )
 
-// TestMain runs the tests, or the plugin server that they start: under the name of a link to the test binary, with
-// Kong's arguments.
+// TestMain runs the tests. Under the name of a link to the test binary it runs the plugin server that they start.
 func TestMain(m *testing.M) {
 	if name := filepath.Base(os.Args[0]); strings.HasPrefix(name, "plugin-") {
 		os.Exit(runPluginProcess(name, os.Args[1:]))
@@ -40,10 +39,11 @@ func pluginBinary(t *testing.T, kind string) string {
 	return link
 }
 
+// runPluginProcess runs a kind of plugin server and returns its exit code.
 func runPluginProcess(name string, args []string) int {
 	if len(args) == 1 && args[0] == "-dump" {
 		if name == "plugin-broken" {
-			fmt.Fprintln(os.Stderr, "no dump today")
+			fmt.Fprintln(os.Stderr, "dump failed")
 			return 3
 		}
 		fmt.Println(recDump)
@@ -51,7 +51,7 @@ func runPluginProcess(name string, args []string) int {
 	}
 	fmt.Printf("environment of %d\n", len(os.Environ()))
 	fmt.Fprintln(os.Stderr, "arguments", strings.Join(args, " "))
-	if name == "plugin-deaf" {
+	if name == "plugin-silent" {
 		select {}
 	}
 	path := filepath.Join(args[1], name+".socket")
@@ -97,6 +97,7 @@ func (l *logLines) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
+// deckConfig parses a decK document.
 func deckConfig(t testing.TB, document string) *Config {
 	t.Helper()
 	config, err := ParseConfig([]byte("_format_version: \"3.0\"\n" + document))
@@ -106,8 +107,8 @@ func deckConfig(t testing.TB, document string) *Config {
 	return config
 }
 
-// started starts a gateway and closes it when the test ends.
-func started(t testing.TB, options Options) *Gateway {
+// start starts a gateway. The end of the test closes it.
+func start(t testing.TB, options Options) *Gateway {
 	t.Helper()
 	g, err := New(options)
 	if err != nil {
@@ -128,12 +129,12 @@ func started(t testing.TB, options Options) *Gateway {
 func withFake(t testing.TB, document string, onEvent func(*fakeEvent)) (*Gateway, *fakePlugin) {
 	t.Helper()
 	fake := newFakePlugin(t, onEvent)
-	return started(t, Options{
+	return start(t, Options{
 		Config: deckConfig(t, document), Servers: []PluginServer{{Info: recInfo(t), Socket: fake.socket()}},
 	}), fake
 }
 
-// answer holds a response with its header lines as they came.
+// answer holds a response with its header lines in their order.
 type answer struct {
 	status int
 	header http.Header
@@ -141,7 +142,7 @@ type answer struct {
 	body   string
 }
 
-// send writes a request as given and reads the response. The connection is closed after it.
+// send sends the lines of a request on a new connection and reads the response.
 func send(t testing.TB, g *Gateway, lines ...string) answer {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(g.URL(), "http://"))
@@ -169,7 +170,7 @@ func send(t testing.TB, g *Gateway, lines ...string) answer {
 	return answer{response.StatusCode, response.Header, strings.Split(head, "\r\n")[1:], string(body)}
 }
 
-// named returns the header lines of one name, spelled as they came.
+// named returns the header lines of one name, in their spelling.
 func (a answer) named(name string) []string {
 	var out []string
 	for _, line := range a.lines {

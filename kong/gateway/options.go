@@ -17,7 +17,7 @@ const EchoHost = "echo.internal"
 // nodeID is the answer of kong.node.get_id.
 const nodeID = "b0e68085-6bb5-47c9-843d-d5777ca5efca"
 
-// Options configure a Gateway. Only Config is required; without Servers the gateway has only the plugins of its own.
+// Options configure a Gateway. Only Config is required; without Servers the gateway has only its bundled plugins.
 type Options struct {
 	// Config is the decK file to serve.
 	Config *Config
@@ -28,18 +28,18 @@ type Options struct {
 	// Prefix is Kong's prefix directory, which holds the sockets. By default it is a temporary one, which Close
 	// removes. A unix socket's path must stay below 108 bytes.
 	Prefix string
-	// Workers is how many nginx workers are simulated; 2 by default.
+	// Workers is the number of simulated nginx workers; 2 by default.
 	Workers int
 	// TrustedIPs is Kong's trusted_ips: the peers whose X-Real-IP counts. By default there are none.
 	TrustedIPs []string
 	// MaxHeaderBytes bounds a request's line and headers; 32 KiB by default, nginx's 4 × 8k. A longer request gets a
 	// 431, where Kong answers 400.
 	MaxHeaderBytes int
-	// ClaimWait is how long a request waits for an instance that another request has claimed before it gets a 500; 10 s
-	// by default.
+	// ClaimWait bounds the wait of a request for an instance that another request has claimed. After it the request gets a
+	// 500. The default is 10 s.
 	ClaimWait time.Duration
-	// NoticeAfter is how long a worker may take to notice that the plugin has closed an idle connection, and so may
-	// still use it; 2 ms by default.
+	// NoticeAfter is the time that a worker takes to notice that the plugin has closed an idle connection. Until then it
+	// may use the connection. The default is 2 ms.
 	NoticeAfter time.Duration
 	// Upstreams serve hosts of services within the process; EchoHost is there by default.
 	Upstreams map[string]http.Handler
@@ -99,6 +99,7 @@ func (o *Options) complete() error {
 	return nil
 }
 
+// setDefault sets a zero value to fallback.
 func setDefault[T comparable](value *T, fallback T) {
 	var zero T
 	if *value == zero {

@@ -42,7 +42,7 @@ var pdkMethods = map[string]pdkMethod{
 func (x *exchange) answer(method string, arg []byte) ([]byte, error) {
 	run, simulated := pdkMethods[method]
 	if !simulated {
-		return nil, fmt.Errorf("method %q not found among those that are simulated", method)
+		return nil, fmt.Errorf("method %q is not simulated", method)
 	}
 	x.node.counters.questions.Add(1)
 	reply, err := run(x, arg)
@@ -114,13 +114,13 @@ func raiseInAccess(*exchange, []byte) ([]byte, error) {
 
 // requestHeaders answers kong.request.get_headers, whose argument bounds how many headers are returned.
 func requestHeaders(x *exchange, arg []byte) ([]byte, error) {
-	const most = 1000
+	const highest = 1000
 	var limit pb.Int
 	if err := proto.Unmarshal(arg, &limit); err != nil {
 		return nil, err
 	}
-	if limit.V < 1 || limit.V > most {
-		return nil, fmt.Errorf("max_headers must be 1 to %d, got %d", most, limit.V)
+	if limit.V < 1 || limit.V > highest {
+		return nil, fmt.Errorf("max_headers must be 1 to %d, got %d", highest, limit.V)
 	}
 	return encodeStruct(x.headerTable(int(limit.V))), nil
 }

@@ -15,20 +15,20 @@ services:
   host: echo.internal
   tags: [st]
   routes:
-  - {name: re, paths: ['~/u/\d+'], tags: [rt], plugins: [{name: rec}, {name: key-auth, config: {anonymous: nobody}}]}
+  - {name: re, paths: ['~/u/\d+'], tags: [rt], plugins: [{name: rec}, {name: key-auth, config: {anonymous: guest}}]}
 consumers:
-- {id: 7baf6fdd-1e81-50d7-9210-1de7506a64ec, username: nobody, tags: [t]}
+- {id: 7baf6fdd-1e81-50d7-9210-1de7506a64ec, username: guest, tags: [t]}
 `
 
-func TestGoPDKsOwnClientReadsTheAnswers(t *testing.T) {
+func TestTheClientOfGoPDKReadsTheAnswers(t *testing.T) {
 	got := map[string]string{}
 	fake := newFakePlugin(t, func(e *fakeEvent) {
-		askEverything(pdk.Init(e.conn), func(name string, value any, err error) {
+		askAll(pdk.Init(e.conn), func(name string, value any, err error) {
 			got[name] = fmt.Sprint(value, " ", err)
 		})
 		e.end()
 	})
-	g := started(t, Options{
+	g := start(t, Options{
 		Config: deckConfig(t, pdkConfig), TrustedIPs: []string{"127.0.0.1"},
 		Servers: []PluginServer{{Info: recInfo(t), Socket: fake.socket()}},
 	})
@@ -41,7 +41,7 @@ func TestGoPDKsOwnClientReadsTheAnswers(t *testing.T) {
 	for name, want := range map[string]string{
 		"host": "api.test <nil>", "path": "/u/42/~x <nil>", "target": "/u/42/%7Ex?a=1 <nil>", "method": "POST <nil>",
 		"two": "1 <nil>", "twos": "[1 2] <nil>", "ip": "127.0.0.1 <nil>", "fip": "9.9.9.9 <nil>", "node": nodeID + " <nil>",
-		"consumer": "nobody [t] <nil>", "credential": " <nil>", "shared": "kept 1.5 <nil>", "ctx": "7 <nil>",
+		"consumer": "guest [t] <nil>", "credential": " <nil>", "shared": "kept 1.5 <nil>", "ctx": "7 <nil>",
 		"route": "re [rt] <nil>", "service": "echo 60000 [st] <nil>", "var": "POST /u/42/%7Ex?a=1 HTTP/1.1 <nil>",
 	} {
 		if got[name] != want {
@@ -50,8 +50,8 @@ func TestGoPDKsOwnClientReadsTheAnswers(t *testing.T) {
 	}
 }
 
-// askEverything calls every simulated method that go-pdk has and passes the answers to record.
-func askEverything(k *pdk.PDK, record func(string, any, error)) {
+// askAll calls every simulated method that go-pdk has and passes the answers to record.
+func askAll(k *pdk.PDK, record func(string, any, error)) {
 	for name, ask := range map[string]func() (string, error){
 		"host": k.Request.GetHost, "path": k.Request.GetPath, "target": k.Request.GetPathWithQuery,
 		"method": k.Request.GetMethod, "ip": k.Client.GetIp, "fip": k.Client.GetForwardedIp, "node": k.Node.GetId,
@@ -83,7 +83,7 @@ func askEverything(k *pdk.PDK, record func(string, any, error)) {
 	record("set headers", "", err)
 }
 
-func TestBytesThatAreNoUTF8TravelBothWays(t *testing.T) {
+func TestBytesThatAreNotUTF8PassUnchanged(t *testing.T) {
 	g, _ := withFake(t, oneRoute, func(e *fakeEvent) {
 		answers, err := e.ask(question{"kong.request.get_header", encodeString("x-raw")})
 		if err != nil {

@@ -25,8 +25,8 @@ type PluginInfo struct {
 	schema *fieldschema.Schema
 }
 
-// QueryPlugin runs "<binary> -dump", Kong's query command, in an empty environment and parses what it prints. A command
-// that fails, output that is no plugin info and a schema that Kong does not load are errors, as at Kong's start.
+// QueryPlugin runs "<binary> -dump", Kong's query command, in an empty environment and parses its output. A command
+// that fails, invalid output and a schema that Kong does not load are errors, as at Kong's start.
 func QueryPlugin(ctx context.Context, binary string) (*PluginInfo, error) {
 	command := exec.CommandContext(ctx, binary, "-dump")
 	command.Env = []string{}
@@ -70,7 +70,7 @@ func ParsePluginInfo(dump []byte) (*PluginInfo, error) {
 	return info, nil
 }
 
-// socketPath returns where a plugin server listens: <prefix>/<executable>.socket.
+// socketPath returns the path of a plugin server's socket: <prefix>/<executable>.socket.
 func socketPath(prefix, binary string) string {
 	return filepath.Join(prefix, filepath.Base(binary)+".socket")
 }

@@ -18,7 +18,7 @@ import (
 const (
 	// respawnEvery is the least time between two starts of a plugin server.
 	respawnEvery = time.Second
-	// stopGrace is how long a plugin server may take to end after SIGTERM.
+	// stopGrace bounds the time of a plugin server to end after SIGTERM.
 	stopGrace = 10 * time.Second
 )
 
@@ -48,6 +48,7 @@ func (p *process) supervise(ctx context.Context) {
 	}
 }
 
+// runOnce starts the process and waits for its end.
 func (p *process) runOnce(ctx context.Context) error {
 	command := exec.CommandContext(ctx, p.binary, p.args...)
 	command.Env = []string{} // Kong's workers start it so

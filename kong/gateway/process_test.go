@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// eventually waits until ok holds; what names it in the failure.
-func eventually(t *testing.T, what string, ok func() bool) {
+// await waits until ok returns true, or fails the test with what.
+func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.After(60 * time.Second)
 	ticker := time.NewTicker(2 * time.Millisecond)
@@ -24,9 +24,9 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func TestThePluginIsStartedAsKongStartsIt(t *testing.T) {
+func TestThePluginIsStartedAsByKong(t *testing.T) {
 	log := &logLines{}
-	g := started(t, Options{
+	g := start(t, Options{
 		Config: deckConfig(t, oneRoute), Log: log.logger(),
 		Servers: []PluginServer{{Binary: pluginBinary(t, "good"), Args: []string{"-extra", "1"}}},
 	})
@@ -38,42 +38,42 @@ func TestThePluginIsStartedAsKongStartsIt(t *testing.T) {
 		fmt.Sprintf("[rec:%d] environment of 0", g.PluginPID()),
 		fmt.Sprintf("[rec:%d] arguments -kong-prefix %s -extra 1", g.PluginPID(), g.options.Prefix),
 	} {
-		eventually(t, line, func() bool { return strings.Contains(log.String(), line) })
+		await(t, line, func() bool { return strings.Contains(log.String(), line) })
 	}
 }
 
-func TestAKilledPluginComesBackAndItsEventsAreNotReplayed(t *testing.T) {
-	g := started(t, Options{Config: deckConfig(t, oneRoute), Servers: []PluginServer{{Binary: pluginBinary(t, "good")}}})
+func TestAKilledPluginIsRestartedAndItsEventsAreNotReplayed(t *testing.T) {
+	g := start(t, Options{Config: deckConfig(t, oneRoute), Servers: []PluginServer{{Binary: pluginBinary(t, "good")}}})
 	first := g.PluginPID()
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a new process", func() bool { return g.PluginPID() != 0 && g.PluginPID() != first })
-	eventually(t, "an answer", func() bool { return send(t, g, "GET / HTTP/1.1").status == 200 })
+	await(t, "a new process", func() bool { return g.PluginPID() != 0 && g.PluginPID() != first })
+	await(t, "an answer", func() bool { return send(t, g, "GET / HTTP/1.1").status == 200 })
 	if g.Counters().Spawns() != 2 || g.Counters().Replays() != 0 {
 		t.Errorf("%d spawns, %d replays", g.Counters().Spawns(), g.Counters().Replays())
 	}
 }
 
 func TestADyingPluginIsRespawnedAtMostOnceASecond(t *testing.T) {
-	g := started(t, Options{
+	g := start(t, Options{
 		Config: deckConfig(t, oneRoute), replayFor: time.Millisecond,
 		Servers: []PluginServer{{Binary: pluginBinary(t, "good")}},
 	})
-	begun := time.Now()
+	start := time.Now()
 	for g.Counters().Spawns() < 3 {
 		got := send(t, g, "GET / HTTP/1.1", "Host: x", "X-Die: 1")
 		if got.status != 500 {
 			t.Fatalf("status %d", got.status)
 		}
 	}
-	if took := time.Since(begun); took < 900*time.Millisecond {
+	if took := time.Since(start); took < 900*time.Millisecond {
 		t.Errorf("two respawns within %s", took)
 	}
 }
 
 func TestAPluginThatCannotStartIsAnError(t *testing.T) {
-	for kind, want := range map[string]string{"broken": "no dump today", "deaf": "does not listen"} {
+	for kind, want := range map[string]string{"broken": "dump failed", "silent": "does not listen"} {
 		ctx, cancel := context.WithCancel(context.Background())
 		log := &logLines{onLine: func(line string) {
 			if strings.Contains(line, "arguments") { // it runs
@@ -93,7 +93,7 @@ func TestAPluginThatCannotStartIsAnError(t *testing.T) {
 	}
 }
 
-func TestInvalidOptionsAreDenied(t *testing.T) {
+func TestInvalidOptionsAreErrors(t *testing.T) {
 	config := deckConfig(t, oneRoute)
 	for _, options := range []Options{
 		{},

@@ -22,7 +22,7 @@ services:
   routes: [{name: all, paths: [/], plugins: [{name: rec}]}]
 `
 
-func TestEverySimulatedMethodIsOneOfTheProtocol(t *testing.T) {
+func TestEverySimulatedMethodIsInTheProtocol(t *testing.T) {
 	camel := regexp.MustCompile(`([a-z]\d*)([A-Z])`)
 	methods := pb.File_server_kong_plugin_protocol_pluginsocket_proto.Services().ByName("Kong").Methods()
 	seen := map[string]bool{}
@@ -70,11 +70,11 @@ func TestPipelinedQuestionsAreAnsweredInOrder(t *testing.T) {
 	}
 }
 
-func TestHeadersSetInAccessPrecedeTheUpstreamsOwn(t *testing.T) {
+func TestHeadersSetInAccessPrecedeThoseOfTheUpstream(t *testing.T) {
 	fake := newFakePlugin(t, func(e *fakeEvent) {
 		e.end(setHeadersCall(map[string]any{"x-both": "ours", "X-RateLimit-Limit": 5.0, "X-List": []any{"a", ""}}))
 	})
-	g := started(t, Options{
+	g := start(t, Options{
 		Config: deckConfig(t, oneRoute), Servers: []PluginServer{{Info: recInfo(t), Socket: fake.socket()}},
 		Upstreams: map[string]http.Handler{EchoHost: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("X-Both", "theirs")
@@ -130,11 +130,12 @@ func TestExitIsDeliveredExactly(t *testing.T) {
 	}
 }
 
+// kv encodes a key and a value.
 func kv(key string, value any) []byte {
 	return appendNested(encodeString(key), entryValue, encodeValue(value))
 }
 
-func TestWhatAPluginStoresIsReadBackAsInKong(t *testing.T) {
+func TestStoredValuesAreReadAsInKong(t *testing.T) {
 	got := map[string][]byte{}
 	g, _ := withFake(t, oneRoute, func(e *fakeEvent) {
 		for _, store := range []string{"kong.ctx.shared", "kong.nginx"} {
@@ -168,7 +169,7 @@ func TestWhatAPluginStoresIsReadBackAsInKong(t *testing.T) {
 	}
 }
 
-func TestMethodsThatRaiseInKongEndInA500(t *testing.T) {
+func TestMethodsThatRaiseInKongAreA500(t *testing.T) {
 	for _, q := range []question{
 		{"kong.no.such", nil},
 		{"kong.log.serialize", nil},
@@ -216,7 +217,7 @@ func TestALostInstanceIsStartedAnewAndTheEventReplayed(t *testing.T) {
 
 func TestReplaysEndWithA500(t *testing.T) {
 	fake := newFakePlugin(t, (*fakeEvent).lose)
-	g := started(t, Options{
+	g := start(t, Options{
 		Config: deckConfig(t, oneRoute), replayFor: 30 * time.Millisecond,
 		Servers: []PluginServer{{Info: recInfo(t), Socket: fake.socket()}},
 	})
@@ -236,7 +237,7 @@ func TestAFailedStartIsA500WithoutReplay(t *testing.T) {
 func TestASilentPluginIsA500(t *testing.T) {
 	release := make(chan struct{})
 	fake := newFakePlugin(t, func(e *fakeEvent) { <-release; e.lose() })
-	g := started(t, Options{
+	g := start(t, Options{
 		Config: deckConfig(t, oneRoute), eventTimeout: 20 * time.Millisecond,
 		Servers: []PluginServer{{Info: recInfo(t), Socket: fake.socket()}},
 	})

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestTheAddressInXRealIPCountsOnlyFromTrustedPeers(t *testing.T) {
+func TestXRealIPIsReadFromTrustedPeersOnly(t *testing.T) {
 	for _, c := range []struct {
 		trusted []string
 		sent    []string

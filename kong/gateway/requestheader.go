@@ -30,7 +30,7 @@ func (x *exchange) headerVariable(name string) string {
 
 // requestHeader returns what kong.request.get_header answers: nginx's variable, unless that has ", " in it, be it two
 // lines or one with a comma. Then it is the first line of that name in OpenResty's table of headers, "" if the table
-// has none.
+// has no such line.
 func (x *exchange) requestHeader(name string) string {
 	lower := strings.ToLower(name)
 	value := x.headerVariable(strings.ReplaceAll(lower, "-", "_"))

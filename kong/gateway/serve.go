@@ -12,7 +12,7 @@ import (
 // serverName is Kong's name in the headers Server and Via.
 const serverName = "kong/3.9.3"
 
-// serve handles a request as Kong does: it denies what nginx denies, routes, runs the plugins by priority, and proxies.
+// serve handles a request as Kong does: it denies bad requests, routes, runs the plugins by priority, and proxies.
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	worker := int(g.counters.requests.Add(1)) % g.options.Workers
 	config := g.config.Load()

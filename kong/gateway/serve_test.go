@@ -9,7 +9,7 @@ import (
 
 func TestEveryRecordedRequestLineIsAnsweredAsByARealKong(t *testing.T) {
 	var seen []string
-	fakeSeen := func(e *fakeEvent) {
+	onEvent := func(e *fakeEvent) {
 		answers, err := e.ask(
 			question{"kong.request.get_path", nil}, question{"kong.nginx.get_var", encodeString("request")},
 		)
@@ -25,7 +25,7 @@ func TestEveryRecordedRequestLineIsAnsweredAsByARealKong(t *testing.T) {
 	g, _ := withFake(t, `
 services:
 - {name: up, host: echo.internal, routes: [{name: norm, paths: [/norm], plugins: [{name: rec}]}]}
-`, fakeSeen)
+`, onEvent)
 	file, err := os.Open("testdata/paths.jsonl")
 	if err != nil {
 		t.Fatal(err)
@@ -71,8 +71,8 @@ func TestBadTargetsNeverReachAPlugin(t *testing.T) {
 	}
 }
 
-func TestARouteForHTTPSAloneAsksForHTTPS(t *testing.T) {
-	g := started(t, Options{Config: deckConfig(t, `
+func TestARouteForHTTPSOnlyRequiresHTTPS(t *testing.T) {
+	g := start(t, Options{Config: deckConfig(t, `
 services:
 - {name: echo, host: echo.internal, routes: [{name: a, paths: [/a], protocols: [https]}]}
 `)})
@@ -82,7 +82,7 @@ services:
 }
 
 func TestTheServiceGetsTheNormalisedPathAndTheMethod(t *testing.T) {
-	g := started(t, Options{Config: deckConfig(t, `
+	g := start(t, Options{Config: deckConfig(t, `
 services:
 - {name: echo, host: echo.internal, routes: [{name: c, paths: [/c], strip_path: false, methods: [PURGE, GET]}]}
 `)})
@@ -93,7 +93,7 @@ services:
 }
 
 func TestARouteWithoutAServiceIsUnavailable(t *testing.T) {
-	g := started(t, Options{Config: deckConfig(t, "routes: [{name: alone, paths: [/alone]}]")})
+	g := start(t, Options{Config: deckConfig(t, "routes: [{name: alone, paths: [/alone]}]")})
 	if got := send(t, g, "GET /alone HTTP/1.1"); got.status != 503 {
 		t.Errorf("status %d", got.status)
 	}

@@ -39,9 +39,10 @@ type recordedCase struct {
 	config    map[string]any
 	questions []question
 	answers   [][]byte
-	lost      bool // Kong closed in place of the last answer
+	lost      bool // Kong closed the connection instead of the last answer
 }
 
+// recordedCases reads the recording.
 func recordedCases(t *testing.T) map[string]*recordedCase {
 	t.Helper()
 	file, err := os.Open("testdata/kong-3.9.3.jsonl")
@@ -80,6 +81,7 @@ func recordedCases(t *testing.T) map[string]*recordedCase {
 	return cases
 }
 
+// recordStart adds the case of a start.
 func recordStart(t *testing.T, cases map[string]*recordedCase, frame []byte) {
 	t.Helper()
 	var call pb.RpcCall
@@ -108,6 +110,7 @@ var answerMessages = map[string]func() proto.Message{
 	"kong.nginx.get_ctx":       func() proto.Message { return &structpb.Value{} },
 }
 
+// sameAnswer reports whether two answers are equal, or equal as messages.
 func sameAnswer(t *testing.T, method string, got, want []byte) bool {
 	t.Helper()
 	message, decoded := answerMessages[method]
@@ -144,6 +147,7 @@ var recordedRequests = map[string][]string{
 	"minimal-after-config-change": withCurl("GET /minimal"),
 }
 
+// withCurl returns the lines of a request by curl.
 func withCurl(line string, headers ...string) []string {
 	return append(append([]string{line + " HTTP/1.1"}, curl...), headers...)
 }
@@ -186,7 +190,7 @@ func TestRecordedQuestionsGetTheAnswersOfARealKong(t *testing.T) {
 				}
 				e.end()
 			})
-			g := started(t, Options{
+			g := start(t, Options{
 				Config: config, Workers: 1,
 				Upstreams: map[string]http.Handler{"127.0.0.1": http.HandlerFunc(echo)},
 				Servers:   []PluginServer{{Info: recInfo(t), Socket: fake.socket()}},
@@ -214,6 +218,7 @@ func fillRecorded(config *Config, recorded map[string]any) {
 	}
 }
 
+// compareRecorded compares answers and the response with the recording.
 func compareRecorded(t *testing.T, c *recordedCase, answers [][]byte, lost bool, response answer) {
 	t.Helper()
 	if lost != c.lost || len(answers) != len(c.answers) {

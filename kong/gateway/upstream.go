@@ -60,7 +60,7 @@ func (g *Gateway) proxy(answer *answerWriter, r *http.Request, config *compiledC
 	proxy.ServeHTTP(answer, r)
 }
 
-// rewrite makes the upstream's request of the client's: the service's address and path, and Kong's X-Forwarded-*.
+// rewrite turns the client's request into the upstream's: the service's address and path, and Kong's X-Forwarded-*.
 func (x *exchange) rewrite(out *http.Request, port string) {
 	s, path, query := x.service, uri.Escape(x.match.UpstreamPath), uri.Query(x.requestURI)
 	out.URL.Scheme = strings.Replace(s.Protocol, "grpc", "http", 1)
@@ -96,7 +96,7 @@ func (x *exchange) rewrite(out *http.Request, port string) {
 	})
 }
 
-// upstreamFailed answers for an upstream that did not, with Kong's status.
+// upstreamFailed answers with Kong's status for an error of the upstream.
 func (a *answerWriter) upstreamFailed(err error) {
 	if errors.Is(err, context.Canceled) {
 		return // the client has closed the connection

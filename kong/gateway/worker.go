@@ -11,8 +11,7 @@ import (
 )
 
 const (
-	// startStep is how long a request that meets a start in flight waits before it looks again (Kong's
-	// get_instance_id).
+	// startStep is the time between two checks of a request that waits for a start in flight (Kong's get_instance_id).
 	startStep = 100 * time.Millisecond
 	// idleConns is Kong's lua_socket_pool_size.
 	idleConns = 256
@@ -78,7 +77,7 @@ func (w *worker) runOnce(config *instanceConfig, x *exchange) error {
 	return w.release(c, c.handleEvent(id, accessPhase, x))
 }
 
-// instanceID returns the id of the configuration's instance, and starts the instance if there is none. A configuration
+// instanceID returns the id of the configuration's instance, and starts the instance if needed. A configuration
 // with another __seq__ is a changed one: it starts anew, then the old instance closes. Kong raises on an error here.
 func (w *worker) instanceID(config *instanceConfig) (int32, error) {
 	for range w.options.ClaimWait / startStep {

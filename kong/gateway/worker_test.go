@@ -61,7 +61,7 @@ func TestRequestsWaitForAStartInFlight(t *testing.T) {
 	inStart, release := make(chan struct{}), make(chan struct{})
 	fake := newFakePlugin(t, func(e *fakeEvent) { e.end() })
 	fake.onStart = func(map[string]any) bool { close(inStart); <-release; return true }
-	g := started(t, Options{
+	g := start(t, Options{
 		Config: deckConfig(t, oneRoute), Workers: 1, Servers: []PluginServer{{Info: recInfo(t), Socket: fake.socket()}},
 	})
 	var all sync.WaitGroup
@@ -71,7 +71,7 @@ func TestRequestsWaitForAStartInFlight(t *testing.T) {
 	for range 2 {
 		all.Go(func() { status <- send(t, g, "GET / HTTP/1.1").status })
 	}
-	eventually(t, "three requests", func() bool { return g.Counters().Requests() == 3 })
+	await(t, "three requests", func() bool { return g.Counters().Requests() == 3 })
 	close(release)
 	all.Wait()
 	for range 3 {
@@ -93,12 +93,12 @@ services:
   routes:
   - {name: r1, paths: [/r1]}
   - {name: r2, paths: [/r2], plugins: [{name: rec, config: {case: route}}]}
-  - {name: keyed, paths: [/keyed], plugins: [{name: key-auth, config: {anonymous: nobody}}]}
+  - {name: keyed, paths: [/keyed], plugins: [{name: key-auth, config: {anonymous: guest}}]}
 - name: b
   host: echo.internal
   routes: [{name: r3, paths: [/r3]}]
 consumers:
-- {username: nobody}
+- {username: guest}
 - {username: ann, keyauth_credentials: [{key: k}], plugins: [{name: rec, config: {case: consumer}}]}
 plugins:
 - {name: rec, config: {case: global}}
@@ -149,7 +149,7 @@ func TestRequestsInParallelGetTheirOwnAnswers(t *testing.T) {
 		all.Go(func() {
 			for j := range 50 {
 				mine := fmt.Sprintf("%d-%d", i, j)
-				if err := exchangeMine(client, g.URL(), mine); err != nil {
+				if err := sendMine(client, g.URL(), mine); err != nil {
 					t.Error(err)
 					return
 				}
@@ -163,7 +163,8 @@ func TestRequestsInParallelGetTheirOwnAnswers(t *testing.T) {
 	}
 }
 
-func exchangeMine(client *http.Client, url, mine string) error {
+// sendMine sends a request with a header and checks that the answer is its own.
+func sendMine(client *http.Client, url, mine string) error {
 	request, err := http.NewRequest(http.MethodGet, url, nil)
 	if err != nil {
 		return err
@@ -188,12 +189,12 @@ func exchangeMine(client *http.Client, url, mine string) error {
 	return nil
 }
 
-// afterAClosedConnection sends one request, ends the plugin's idle connection by end, before the worker can notice, and
-// changes the configuration. The next request starts an instance on that connection.
-func afterAClosedConnection(t *testing.T, end func(*net.UnixConn) error) *Gateway {
+// closeAndReload sends a request, ends the plugin's idle connection unnoticed, and changes the config. The next request
+// starts an instance on that connection.
+func closeAndReload(t *testing.T, end func(*net.UnixConn) error) *Gateway {
 	t.Helper()
 	fake := newFakePlugin(t, func(e *fakeEvent) { e.end() })
-	g := started(t, Options{
+	g := start(t, Options{
 		Config: deckConfig(t, oneRoute), Workers: 1, Servers: []PluginServer{{Info: recInfo(t), Socket: fake.socket()}},
 		ClaimWait: 2 * startStep, NoticeAfter: time.Hour,
 	})
@@ -218,7 +219,7 @@ func afterAClosedConnection(t *testing.T, end func(*net.UnixConn) error) *Gatewa
 }
 
 func TestAStartThatCannotBeWrittenLeaksItsClaimAndStallsTheRoute(t *testing.T) {
-	g := afterAClosedConnection(t, (*net.UnixConn).Close)
+	g := closeAndReload(t, (*net.UnixConn).Close)
 	if got := send(t, g, "GET / HTTP/1.1"); got.status != 500 || g.Counters().Stalls() != 1 {
 		t.Errorf("status %d, %d stalls; want a 500 after the wait for the claim", got.status, g.Counters().Stalls())
 	}
@@ -228,7 +229,7 @@ func TestAStartThatCannotBeWrittenLeaksItsClaimAndStallsTheRoute(t *testing.T) {
 }
 
 func TestAStartThatReadsTheEndDropsItsClaim(t *testing.T) {
-	g := afterAClosedConnection(t, (*net.UnixConn).CloseWrite)
+	g := closeAndReload(t, (*net.UnixConn).CloseWrite)
 	if got := send(t, g, "GET / HTTP/1.1"); got.status != 200 || g.Counters().Stalls() != 0 {
 		t.Errorf("status %d, %d stalls; want the next request to start the instance", got.status, g.Counters().Stalls())
 	}

@@ -10,6 +10,7 @@ import (
 
 var loadedAt = time.Unix(1728455624, 0)
 
+// parse parses a document of format 3.0.
 func parse(t *testing.T, document string) *Config {
 	t.Helper()
 	config, err := Parse([]byte("_format_version: \"3.0\"\n"+document), loadedAt)
@@ -42,7 +43,7 @@ plugins:
 - {name: other, route: lone, consumer: alice, enabled: false, instance_name: two}
 `
 
-func TestIDsAreThoseARealKongDerived(t *testing.T) {
+func TestIDsAreThoseOfARealKong(t *testing.T) {
 	c := parse(t, full)
 	for _, id := range []struct{ what, got, want string }{
 		{"service", c.Services[0].ID, "dea4c45f-3d88-5461-8ebd-05ae5bbbf87a"},
@@ -92,7 +93,7 @@ func TestPluginsOfEveryLevelHaveTheirScope(t *testing.T) {
 	}
 }
 
-func TestConfigTreesHoldLuasKindsOfValues(t *testing.T) {
+func TestConfigTreesHaveOnlyValuesOfLua(t *testing.T) {
 	got := parse(t, full).Plugins[0].Config
 	want := map[string]any{"n": 1.0, "list": []any{"a"}, "deep": map[string]any{"x": nil}, "day": "2020-01-01"}
 	if !reflect.DeepEqual(got, want) {
@@ -115,7 +116,7 @@ consumers:
 - {username: v, keyauth_credentials: [{key: same}]}
 plugins:
 - {config: {a: 1, a: 2}}
-- {name: p, route: nobody, service: nothing, consumer: none}
+- {name: p, route: missing, service: missing, consumer: none}
 - {name: twice}
 - {name: twice}
 `), loadedAt)

@@ -19,7 +19,7 @@ type table struct {
 
 func newTable() *table { return &table{entries: map[any]any{}} }
 
-// get returns the entry of key, missing if there is none.
+// get returns the entry of key, or missing.
 func (t *table) get(key any) any {
 	if value, ok := t.entries[key]; ok {
 		return value

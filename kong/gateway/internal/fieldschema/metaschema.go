@@ -69,8 +69,8 @@ func checkAttributes(path, kind string, attrs map[string]any) error {
 		return fmt.Errorf("%s: invalid type: %v", path, attrs["type"])
 	}
 	for _, key := range sortedKeys(attrs) {
-		rule, known := attributes[key]
-		if !known {
+		rule, exists := attributes[key]
+		if !exists {
 			return fmt.Errorf("%s: unknown attribute %q", path, key)
 		}
 		if rule.kinds != nil && !slices.Contains(rule.kinds, kind) {
@@ -295,7 +295,7 @@ func (f *field) compileChecks(path string, checks any) ([]check, error) {
 }
 
 func (f *field) compileCheck(c check) error {
-	if _, known := entityChecks[c.name]; !known {
+	if _, exists := entityChecks[c.name]; !exists {
 		return fmt.Errorf("unknown check %q", c.name)
 	}
 	arg, isObject := c.arg.(map[string]any)

@@ -150,7 +150,7 @@ func (f *field) compileField(path string, index int, item any) error {
 	return nil
 }
 
-// child returns a record's field by its name; nil if there is none.
+// child returns a record's field by its name, or nil.
 func (f *field) child(name string) *field {
 	for _, c := range f.fields {
 		if c.name == name {
@@ -160,7 +160,7 @@ func (f *field) child(name string) *field {
 	return nil
 }
 
-// childAt returns the field at a dotted name; nil if there is none.
+// childAt returns the field at a dotted name, or nil.
 func (f *field) childAt(name string) *field {
 	for part := range strings.SplitSeq(name, ".") {
 		if f = f.child(part); f == nil {

@@ -105,7 +105,7 @@ func (c *candidate) regexes() int {
 	return 0
 }
 
-// Match returns the route of a request; nil when there is none.
+// Match returns the route of a request, or nil.
 func (r *Router) Match(request Request) *Match {
 	for _, c := range r.candidates {
 		if m := c.match(request); m != nil {

@@ -48,7 +48,7 @@ func TestEveryRecordedTargetIsReadAsKongReadIt(t *testing.T) {
 			continue
 		}
 		if got := Normalize(Path(requestURI)); got != row.GetPath {
-			t.Errorf("%s: path %q, Kong said %q", row.RequestLine, got, row.GetPath)
+			t.Errorf("%s: path %q, want %q as Kong recorded", row.RequestLine, got, row.GetPath)
 		}
 	}
 }
