@@ -1,45 +1,21 @@
 package gateway
 
 import (
-	"bytes"
-	"context"
 	"fmt"
-	"io"
 	"maps"
-	"net"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/health"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/grpctest"
 )
 
 // grpcGateway starts a gateway with a route for gRPC calls to a health service, and one for other requests to the same
 // path on the host plain.
 func grpcGateway(t *testing.T, onEvent func(*fakeEvent)) *Gateway {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	upstream := grpc.NewServer()
-	healthpb.RegisterHealthServer(upstream, health.NewServer())
-	served := make(chan error, 1)
-	go func() { served <- upstream.Serve(listener) }()
-	t.Cleanup(func() {
-		upstream.Stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	})
 	g, _ := withFake(t, fmt.Sprintf(`
 services:
 - name: health
@@ -52,51 +28,14 @@ services:
   routes:
   - {name: plain, hosts: [plain.test], paths: [/], plugins: [{name: rec}]}
   - {name: secure, hosts: [secure.test], protocols: [grpcs], paths: [/], plugins: [{name: rec}]}
-`, listener.Addr().(*net.TCPAddr).Port), onEvent)
+`, grpctest.ServeHealth(t)), onEvent)
 	return g
 }
 
-// called holds what a gRPC client reads of a call.
-type called struct {
-	code            codes.Code
-	message         string
-	header, trailer metadata.MD
-}
+// methods are those that the tests call.
+var methods = []string{grpctest.Check, grpctest.Watch}
 
-func result(err error, header, trailer metadata.MD) called {
-	s, _ := status.FromError(err)
-	return called{s.Code(), s.Message(), header, trailer}
-}
-
-// calls makes a unary call and a stream.
-func calls(t *testing.T, g *Gateway, options ...grpc.DialOption) map[string]called {
-	t.Helper()
-	options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	conn, err := grpc.NewClient(strings.TrimPrefix(g.URL(), "http://"), options...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	client := healthpb.NewHealthClient(conn)
-	var header, trailer metadata.MD
-	_, err = client.Check(ctx, &healthpb.HealthCheckRequest{}, grpc.Header(&header), grpc.Trailer(&trailer))
-	got := map[string]called{"unary": result(err, header, trailer)}
-	stream, err := client.Watch(ctx, &healthpb.HealthCheckRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = stream.Recv()
-	header, headerErr := stream.Header()
-	if err == nil && headerErr != nil {
-		t.Fatal(headerErr)
-	}
-	got["stream"] = result(err, header, stream.Trailer())
-	return got
-}
-
-// denial is one way to end a call, the part of it that Kong puts on the wire, and what a client reads.
+// denial is a way to end a call, the response of Kong to it, and the result for a client.
 type denial struct {
 	name    string
 	status  int
@@ -110,9 +49,9 @@ type denial struct {
 	metadata map[string]string
 }
 
-// denials holds what kong.response.exit gave grpc-go 1.76.0 through a Kong 3.9.3. In the two rows of a 429 with the
-// content type of gRPC that client read Unavailable, "unexpected HTTP status code received from server: 429"; later
-// ones, as that of go.mod, read grpc-status there, too.
+// denials returns the results of grpc-go 1.76.0 for exits of a Kong 3.9.3. That client returned Unavailable,
+// "unexpected HTTP status code received from server: 429", for a 429 with the content type of gRPC. Later clients, as
+// that of go.mod, return grpc-status.
 func denials() []denial {
 	const text = "API rate limit exceeded"
 	g := map[string]any{"Content-Type": "application/grpc"}
@@ -160,7 +99,7 @@ func denials() []denial {
 	}
 }
 
-func TestGRPCDenialsAreThoseOfARealKong(t *testing.T) {
+func TestGRPCDenialsEqualThoseOfARealKong(t *testing.T) {
 	for _, row := range denials() {
 		t.Run(row.name, func(t *testing.T) {
 			headers := map[string]any{}
@@ -168,50 +107,26 @@ func TestGRPCDenialsAreThoseOfARealKong(t *testing.T) {
 				maps.Copy(headers, some)
 			}
 			g := grpcGateway(t, func(e *fakeEvent) { e.ask(exitWith(row.status, row.body, headers)) })
-			wire, body := overHTTP2(t, g, "calls.test", grpcType)
+			wire, body := grpctest.Post(t, g.URL(), "calls.test", grpcType)
 			h := wire.Header
 			if wire.StatusCode != row.status || h.Get("Content-Type") != row.contentType ||
 				h.Get("grpc-status") != row.grpcStatus || h.Get("grpc-message") != row.grpcMessage ||
 				body != row.bodyOnWire {
 				t.Errorf("on the wire %d %v %q", wire.StatusCode, wire.Header, body)
 			}
-			for kind, got := range calls(t, g) {
-				if got.code != row.code || !strings.Contains(got.message, row.message) {
-					t.Errorf("%s: %v %q, want %v %q", kind, got.code, got.message, row.code, row.message)
+			for _, method := range methods {
+				got := grpctest.Call(t, g.URL(), method)
+				if got.Code != row.code || !strings.Contains(got.Message, row.message) {
+					t.Errorf("%s: %v %q, want %v %q", method, got.Code, got.Message, row.code, row.message)
 				}
 				for name, value := range row.metadata {
-					if !slices.Contains(got.trailer[name], value) {
-						t.Errorf("%s: trailer %v, want %s: %s", kind, got.trailer, name, value)
+					if !slices.Contains(got.Metadata[name], value) {
+						t.Errorf("%s: metadata %v, want %s: %s", method, got.Metadata, name, value)
 					}
 				}
 			}
 		})
 	}
-}
-
-// overHTTP2 posts to the health service over HTTP/2 without TLS.
-func overHTTP2(t *testing.T, g *Gateway, host, contentType string) (*http.Response, string) {
-	t.Helper()
-	transport := &http.Transport{Protocols: new(http.Protocols)}
-	transport.Protocols.SetUnencryptedHTTP2(true)
-	defer transport.CloseIdleConnections()
-	url, emptyMessage := g.URL()+"/grpc.health.v1.Health/Check", bytes.NewReader(make([]byte, 5))
-	request, err := http.NewRequest(http.MethodPost, url, emptyMessage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Host = host
-	request.Header.Set("Content-Type", contentType)
-	response, err := transport.RoundTrip(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return response, string(body)
 }
 
 func TestGRPCCallsReachTheServiceAndPluginsSeeThemAsInKong(t *testing.T) {
@@ -225,9 +140,10 @@ func TestGRPCCallsReachTheServiceAndPluginsSeeThemAsInKong(t *testing.T) {
 		protocols = string(answers[1])
 		e.end(setHeadersCall(map[string]any{"X-RateLimit-Limit": "5"}))
 	})
-	for kind, got := range calls(t, g) {
-		if got.code != codes.OK || !slices.Contains(got.header["x-ratelimit-limit"], "5") {
-			t.Errorf("%s: %v %q, header %v; want it admitted with our header", kind, got.code, got.message, got.header)
+	for _, method := range methods {
+		got := grpctest.Call(t, g.URL(), method)
+		if got.Code != codes.OK || !slices.Contains(got.Header["x-ratelimit-limit"], "5") {
+			t.Errorf("%s: %v %q, header %v; want it admitted with our header", method, got.Code, got.Message, got.Header)
 		}
 	}
 	if line != "POST /grpc.health.v1.Health/Watch HTTP/2.0" || !strings.Contains(protocols, "grpc") {
@@ -235,7 +151,7 @@ func TestGRPCCallsReachTheServiceAndPluginsSeeThemAsInKong(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoGRPCCallNeverReachesThePluginsOfAGRPCRoute(t *testing.T) {
+func TestOtherRequestsNeverReachThePluginsOfAGRPCRoute(t *testing.T) {
 	g := grpcGateway(t, func(e *fakeEvent) { e.ask(exitWith(418, "", nil)) })
 	for _, test := range []struct {
 		host, contentType string
@@ -247,7 +163,7 @@ func TestWhatIsNoGRPCCallNeverReachesThePluginsOfAGRPCRoute(t *testing.T) {
 		{"plain.test", "application/json", 418, ""},
 		{"secure.test", "application/grpc", 200, "1"},
 	} {
-		got, _ := overHTTP2(t, g, test.host, test.contentType)
+		got, _ := grpctest.Post(t, g.URL(), test.host, test.contentType)
 		if got.StatusCode != test.status || got.Header.Get("grpc-status") != test.grpcStatus {
 			t.Errorf("%s with %s: %d %v", test.host, test.contentType, got.StatusCode, got.Header)
 		}
