@@ -16,7 +16,9 @@ var someRequest = rapid.Custom(func(t *rapid.T) identity.Request {
 	return identity.Request{
 		Consumer: identity.Consumer{
 			CustomID: rapid.SampledFrom([]string{"", "acme", "globex"}).Draw(t, "tenant"),
-			Tags:     rapid.SampledFrom([][]string{nil, {"tier:paid"}, {"a", "tier:trial"}, {"tier:internal"}, {"tier:?"}}).Draw(t, "tags"),
+			Tags: rapid.SampledFrom([][]string{
+				nil, {"tier:paid"}, {"a", "tier:trial"}, {"tier:internal"}, {"tier:?"},
+			}).Draw(t, "tags"),
 		},
 		CredentialID: rapid.SampledFrom([]string{"", "k-1"}).Draw(t, "credential"),
 		IP:           rapid.SampledFrom([]string{"192.0.2.1", "2001:db8::1"}).Draw(t, "address"),
@@ -36,8 +38,8 @@ func TestAnExchangeThatIsUsedAgainAnswersAsAFreshOne(t *testing.T) {
 			"%error%", rapid.SampledFrom([]string{"open", "closed"}).Draw(rt, "on_internal_error"),
 			"%mode%", rapid.SampledFrom([]string{"enforce", "enforce", "shadow"}).Draw(rt, "mode"),
 		)
-		reusing, _, toldReusing := pathOf(t, text)
-		fresh, _, toldFresh := pathOf(t, text)
+		reusing, _, observedReusing := pathOf(t, text)
+		fresh, _, observedFresh := pathOf(t, text)
 		var used admit.Exchange
 		for range rapid.IntRange(2, 8).Draw(rt, "requests") {
 			request := someRequest.Draw(rt, "request")
@@ -52,9 +54,9 @@ func TestAnExchangeThatIsUsedAgainAnswersAsAFreshOne(t *testing.T) {
 				rt.Fatalf("decision is\n%s\nwant\n%s", got, want)
 			}
 		}
-		for i := range *toldFresh {
-			if len(*toldReusing) != len(*toldFresh) || (*toldReusing)[i] != (*toldFresh)[i] {
-				rt.Fatalf("observers were told\n%q\nwant\n%q", *toldReusing, *toldFresh)
+		for i := range *observedFresh {
+			if len(*observedReusing) != len(*observedFresh) || (*observedReusing)[i] != (*observedFresh)[i] {
+				rt.Fatalf("observed decisions are\n%q\nwant\n%q", *observedReusing, *observedFresh)
 			}
 		}
 	})
@@ -70,7 +72,8 @@ tiers:
   limits:
   - {name: daily, scope: tenant, limit: 1000000, window_size: 86400, algorithm: fixed_window}
   - {name: per-user, scope: user, limit: 100000, window_size: 60}
-  - {name: writes, scope: tenant+endpoint, endpoint: "POST /records", limit: 100000, window_size: 60, algorithm: sliding_window}
+  - {name: writes, scope: tenant+endpoint, endpoint: "POST /records", limit: 100000, window_size: 60,
+     algorithm: sliding_window}
 global: {limits: [{name: all, scope: global, limit: 100000, window_size: 60}]}
 `
 	for name, text := range map[string]string{
@@ -79,7 +82,7 @@ global: {limits: [{name: all, scope: global, limit: 100000, window_size: 60}]}
 		"denied by all": strings.Replace(roomy, "scope: global, limit: 100000", "scope: global, limit: 1", 1),
 	} {
 		path, _, _ := pathOf(t, text)
-		path.Observers = nil // the diary's words are no part of the path
+		path.Observers = nil // describing a decision allocates
 		var x admit.Exchange
 		g := gateway{request: ofTier("large", "u_42", "POST", "/records"), rounds: make([]identity.Facts, 0, 8)}
 		ctx := context.Background()
@@ -90,7 +93,7 @@ global: {limits: [{name: all, scope: global, limit: 100000, window_size: 60}]}
 			}
 		})
 		if allocations != 0 || x.Response.Denied != (name != "allowed") {
-			t.Errorf("%s: %v allocations, refused %v, want 0", name, allocations, x.Response.Denied)
+			t.Errorf("%s: %v allocations, denied %v, want 0", name, allocations, x.Response.Denied)
 		}
 	}
 }

@@ -21,10 +21,10 @@ func overridden(t *testing.T, path *admit.Path, o policy.Override) {
 	path.Policies.Store(path.Policies.Load().With(snapshot))
 }
 
-func TestABannedTenantIsRefusedWithoutSpendingUntilItsBanEnds(t *testing.T) {
+func TestABannedTenantIsDeniedWithoutSpendingUntilItsBanEnds(t *testing.T) {
 	for name, test := range map[string]struct {
 		expires limit.Micros
-		refused bool
+		denied  bool
 		wait    limit.Micros
 	}{
 		"for good":       {0, true, limit.Never},
@@ -32,14 +32,15 @@ func TestABannedTenantIsRefusedWithoutSpendingUntilItsBanEnds(t *testing.T) {
 		"until just now": {now, false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path, buckets, told := pathOf(t, config())
+			path, buckets, observed := pathOf(t, config())
 			overridden(t, path, policy.Override{Kind: policy.Ban, ExpiresAt: test.expires})
 			var x admit.Exchange
 			if err := path.Admit(context.Background(), &gateway{request: ofTier("paid", "u", "GET", "/")}, &x); err != nil {
 				t.Fatal(err)
 			}
 			d := &x.Decision
-			if x.Response.Denied != test.refused || d.RetryAfter != test.wait || (d.Reason == decision.Banned) != test.refused || (buckets.takes == 0) != test.refused || len(*told) != 1 {
+			if x.Response.Denied != test.denied || d.RetryAfter != test.wait || (d.Reason == decision.Banned) != test.denied ||
+				(buckets.takes == 0) != test.denied || len(*observed) != 1 {
 				t.Errorf("%d takes, %s", buckets.takes, describe(d))
 			}
 		})
@@ -68,7 +69,7 @@ func TestAnExemptTenantHasNoLimitsAndReadsNone(t *testing.T) {
 	}
 }
 
-func TestTheMetaLimitRefusesATenantAheadOfItsPoliciesAndSparesOthers(t *testing.T) {
+func TestTheMetaLimitDeniesATenantAheadOfItsPoliciesAndSparesOthers(t *testing.T) {
 	path, buckets, _ := pathOf(t, config())
 	meta, err := admit.NewMeta(2, "n", newShelf())
 	if err != nil {
@@ -82,8 +83,9 @@ func TestTheMetaLimitRefusesATenantAheadOfItsPoliciesAndSparesOthers(t *testing.
 	if err := path.Admit(context.Background(), &gateway{request: ofTier("paid", "u", "GET", "/")}, &x); err != nil {
 		t.Fatal(err)
 	}
-	if d := &x.Decision; d.Reason != decision.MetaLimited || !x.Response.Denied || d.RetryAfter != limit.Second/2 || buckets.takes != 2 {
+	if d := &x.Decision; d.Reason != decision.MetaLimited || !x.Response.Denied || d.RetryAfter != limit.Second/2 ||
+		buckets.takes != 2 {
 		t.Errorf("%d takes, %s", buckets.takes, describe(d))
 	}
-	admitted(t, path, &gateway{request: stranger}, &x)
+	admitted(t, path, &gateway{request: anonymous}, &x)
 }

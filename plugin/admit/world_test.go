@@ -21,7 +21,7 @@ import (
 
 var errAway = errors.New("away")
 
-// gateway answers questions about one request, and fails from round failAt on (1 is the first; 0: never).
+// gateway returns facts about one request, and fails from round failAt on (1 is the first; 0: never).
 type gateway struct {
 	request identity.Request
 	failAt  int
@@ -103,7 +103,7 @@ func (s *shelf) Take(_ context.Context, bounds []policy.Bound, statuses []decisi
 	return nil
 }
 
-// used is what each policy's buckets have been charged, all subjects together.
+// used returns what the buckets of each policy have been charged, all subjects together.
 func (s *shelf) used(snapshot *policy.Plan) map[string]int64 {
 	limits := map[string]*policy.Policy{}
 	for _, p := range snapshot.Policies() {
@@ -116,16 +116,17 @@ func (s *shelf) used(snapshot *policy.Plan) map[string]int64 {
 	return used
 }
 
-// diary writes down every decision that it is told of.
+// diary records every decision that it observes.
 type diary []string
 
 func (d *diary) Observe(decided *decision.Decision) { *d = append(*d, describe(decided)) }
 
-// describe is a decision in full, in words that can be compared.
+// describe returns a decision in full, as a text to compare.
 func describe(d *decision.Decision) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%+v tier %q endpoint %q wanted %v: %s because %s, binding %d, retry %d, shadow %v", d.Identity, d.Resolution.Tier,
-		d.Resolution.Endpoint, d.Resolution.UserWanted, d.Result, d.Reason, d.Binding, d.RetryAfter, d.ShadowDenied)
+	fmt.Fprintf(&b, "%+v tier %q endpoint %q wanted %v: %s because %s, binding %d, retry %d, shadow %v",
+		d.Identity, d.Resolution.Tier, d.Resolution.Endpoint, d.Resolution.UserWanted,
+		d.Result, d.Reason, d.Binding, d.RetryAfter, d.ShadowDenied)
 	for i, bound := range d.Resolution.Bounds {
 		fmt.Fprintf(&b, "\n  %+v %d", bound.Key, bound.Cost)
 		if i < len(d.Statuses) {
@@ -135,17 +136,17 @@ func describe(d *decision.Decision) string {
 	return b.String()
 }
 
-// read is what the client of a response reads.
+// read returns what the client of a response reads.
 func read(r *response.Response) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "refused %v %d\n", r.Denied, r.Status)
+	fmt.Fprintf(&b, "denied %v %d\n", r.Denied, r.Status)
 	for _, h := range r.Headers {
 		fmt.Fprintf(&b, "%s: %s\n", h.Name, h.Value)
 	}
 	return b.String() + string(r.Body)
 }
 
-// parsed is a config in YAML.
+// parsed returns the config of a text in YAML.
 func parsed(t testing.TB, text string) schema.Config {
 	t.Helper()
 	var document any
@@ -163,7 +164,7 @@ func parsed(t testing.TB, text string) schema.Config {
 	return config
 }
 
-// pathOf is the path of a config in YAML, with buckets and a diary of its own.
+// pathOf returns the path of a config in YAML, with buckets and a diary of its own.
 func pathOf(t testing.TB, text string) (*admit.Path, *shelf, *diary) {
 	t.Helper()
 	config := parsed(t, text)
@@ -171,11 +172,11 @@ func pathOf(t testing.TB, text string) (*admit.Path, *shelf, *diary) {
 	if err != nil {
 		t.Fatalf("compile config: %v", err)
 	}
-	buckets, told := newShelf(), new(diary)
+	buckets, observed := newShelf(), new(diary)
 	path := &admit.Path{
 		Now: func() limit.Micros { return now }, Buckets: buckets, Renderer: response.New(config, nil),
-		Observers: []admit.Observer{told}, FailClosed: config.OnInternalError == schema.FailClosed,
+		Observers: []admit.Observer{observed}, FailClosed: config.OnInternalError == schema.FailClosed,
 	}
 	path.Policies.Store(snapshot)
-	return path, buckets, told
+	return path, buckets, observed
 }
