@@ -30,7 +30,7 @@ func TestACallersNamesAndCostAreReadFromTheCallerAlone(t *testing.T) {
 	if got := g.identify(t, callerRules()); got != want {
 		t.Errorf("identity is %+v,\nwant %+v", got, want)
 	}
-	g.asked(t, identity.CallerFacts)
+	g.wantRounds(t, identity.CallerFacts)
 }
 
 func TestANameThatACallerDoesNotStateIsMissing(t *testing.T) {
@@ -59,7 +59,7 @@ func TestANameThatACallerDoesNotStateIsMissing(t *testing.T) {
 		if got := g.identify(t, rules); got != test.want {
 			t.Errorf("%s: identity is %+v,\nwant %+v", test.name, got, test.want)
 		}
-		g.asked(t, test.facts...)
+		g.wantRounds(t, test.facts...)
 	}
 }
 

@@ -8,13 +8,13 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 )
 
-// gateway is all that a gateway knows of one request; it tells what it is asked, and remembers the questions.
+// gateway has all facts of one request. It records which of them are read.
 type gateway struct {
 	identity.Request
 	rounds []identity.Facts
 }
 
-// identify asks the gateway until the identity is complete.
+// identify reads facts until the identity is complete.
 func (g *gateway) identify(t interface{ Fatalf(string, ...any) }, rules *identity.Rules) identity.Identity {
 	var request identity.Request
 	var id identity.Identity
@@ -24,17 +24,17 @@ func (g *gateway) identify(t interface{ Fatalf(string, ...any) }, rules *identit
 		case missing == 0:
 			return id
 		case missing&request.Known != 0:
-			t.Fatalf("asked %s although %s is known", names(missing), names(request.Known))
+			t.Fatalf("needs %s although %s was read", names(missing), names(request.Known))
 		case len(g.rounds) == 3:
 			t.Fatalf("a fourth round, for %s", names(missing))
 		}
 		g.rounds = append(g.rounds, missing)
-		g.tell(missing, &request)
+		g.read(missing, &request)
 	}
 }
 
-// tell fills in exactly the facts that are asked.
-func (g *gateway) tell(facts identity.Facts, r *identity.Request) {
+// read fills in exactly the facts that are named.
+func (g *gateway) read(facts identity.Facts, r *identity.Request) {
 	r.Known |= facts
 	for fact, copyOver := range map[identity.Facts]func(){
 		identity.ConsumerFact:   func() { r.Consumer = g.Consumer },
@@ -52,7 +52,7 @@ func (g *gateway) tell(facts identity.Facts, r *identity.Request) {
 	}
 }
 
-// names is facts in words, for failing tests.
+// names returns the names of facts, for failing tests.
 func names(facts identity.Facts) []string {
 	var list []string
 	for i, name := range []string{"consumer", "credential", "ip", "target", "route", "token", "headers", "content-type",
@@ -64,12 +64,12 @@ func names(facts identity.Facts) []string {
 	return list
 }
 
-// asked checks what was asked, round by round.
-func (g *gateway) asked(t *testing.T, want ...identity.Facts) {
+// wantRounds checks which facts were read, round by round.
+func (g *gateway) wantRounds(t *testing.T, want ...identity.Facts) {
 	t.Helper()
 	if !slices.Equal(g.rounds, want) {
-		t.Errorf("asked %v", rounds(g.rounds))
-		t.Errorf(" want %v", rounds(want))
+		t.Errorf("facts read: %v", rounds(g.rounds))
+		t.Errorf("want:       %v", rounds(want))
 	}
 }
 
@@ -97,7 +97,7 @@ func parse(t interface{ Fatalf(string, ...any) }, rules *identity.Rules, sources
 	return parsed
 }
 
-// token is a JWT with the given claims, in JSON, and a signature that nobody should look at.
+// token returns a JWT with the given claims, in JSON, and a signature that must not matter.
 func token(header, claims string) string {
 	encode := base64.RawURLEncoding.EncodeToString
 	return encode([]byte(header)) + "." + encode([]byte(claims)) + "." + encode([]byte("signature"))

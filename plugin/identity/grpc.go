@@ -24,6 +24,6 @@ func (r *Request) GRPC() (call bool, missing Facts) {
 // isGRPCType reports whether a content type is gRPC's own: application/grpc with any encoding of messages. Those of
 // gRPC-Web are not, because its clients read the status from a body.
 func isGRPCType(contentType string) bool {
-	rest, ok := strings.CutPrefix(contentType, "application/grpc")
-	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
+	suffix, ok := strings.CutPrefix(contentType, "application/grpc")
+	return ok && (suffix == "" || suffix[0] == '+' || suffix[0] == ';')
 }

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// Facts is a set of facts that the gateway can be asked for.
+// Facts is a set of facts about a request.
 type Facts uint16
 
 // The facts.

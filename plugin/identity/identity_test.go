@@ -15,24 +15,26 @@ const (
 )
 
 func TestAMissingTenantIsTreatedAsTheRulesSay(t *testing.T) {
-	known := identity.Request{Consumer: identity.Consumer{CustomID: "acme"}, IP: "203.0.113.9"}
-	stranger := identity.Request{IP: "203.0.113.9"}
+	named := identity.Request{Consumer: identity.Consumer{CustomID: "acme"}, IP: "203.0.113.9"}
+	anonymous := identity.Request{IP: "203.0.113.9"}
 	acme := identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}}
 	tests := []struct {
 		name    string
 		missing identity.Missing
 		request identity.Request
 		want    identity.Identity
-		asked   []identity.Facts
+		facts   []identity.Facts
 	}{
-		{"limit_by_ip, known", identity.ByIP, known, acme, []identity.Facts{consumer}},
-		{"deny, known", identity.Deny, known, acme, []identity.Facts{consumer}},
-		{"skip, known", identity.Skip, known, acme, []identity.Facts{consumer}},
-		{"limit_by_ip", identity.ByIP, stranger, identity.Identity{
+		{"limit_by_ip, named", identity.ByIP, named, acme, []identity.Facts{consumer}},
+		{"deny, named", identity.Deny, named, acme, []identity.Facts{consumer}},
+		{"skip, named", identity.Skip, named, acme, []identity.Facts{consumer}},
+		{"limit_by_ip", identity.ByIP, anonymous, identity.Identity{
 			Tenant: identity.Name{Kind: identity.IP, ID: "203.0.113.9"}, IP: "203.0.113.9", Anonymous: true,
 		}, []identity.Facts{consumer, ip}},
-		{"deny", identity.Deny, stranger, identity.Identity{Anonymous: true, TenantDenied: true}, []identity.Facts{consumer}},
-		{"skip", identity.Skip, stranger, identity.Identity{Anonymous: true}, []identity.Facts{consumer}},
+		{
+			"deny", identity.Deny, anonymous, identity.Identity{Anonymous: true, TenantDenied: true}, []identity.Facts{consumer},
+		},
+		{"skip", identity.Skip, anonymous, identity.Identity{Anonymous: true}, []identity.Facts{consumer}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -42,7 +44,7 @@ func TestAMissingTenantIsTreatedAsTheRulesSay(t *testing.T) {
 			if got := g.identify(t, rules); got != test.want {
 				t.Errorf("identity is %+v,\nwant %+v", got, test.want)
 			}
-			g.asked(t, test.asked...)
+			g.wantRounds(t, test.facts...)
 		})
 	}
 }
@@ -56,44 +58,65 @@ func TestAMissingUserIsTreatedAsTheRulesSay(t *testing.T) {
 		missing identity.Missing
 		request identity.Request
 		user    identity.Name
-		refused bool
-		asked   []identity.Facts
+		denied  bool
+		facts   []identity.Facts
 	}{
-		{"credential, named", identity.ByCredential, withUser, identity.Name{Kind: identity.User, ID: "u_42"}, false, []identity.Facts{consumer | jwt}},
-		{"deny, named", identity.Deny, withUser, identity.Name{Kind: identity.User, ID: "u_42"}, false, []identity.Facts{consumer | jwt}},
-		{"credential", identity.ByCredential, nameless, identity.Name{Kind: identity.Credential, ID: "k-1"}, false, []identity.Facts{consumer | jwt, credential}},
-		{"credential, without one", identity.ByCredential, bare, identity.Name{Kind: identity.IP, ID: "2001:db8::/64"}, false, []identity.Facts{consumer | jwt, credential, ip}},
-		{"ip", identity.ByIP, nameless, identity.Name{Kind: identity.IP, ID: "2001:db8::/64"}, false, []identity.Facts{consumer | jwt, ip}},
+		{
+			"credential, named", identity.ByCredential, withUser, identity.Name{Kind: identity.User, ID: "u_42"}, false,
+			[]identity.Facts{consumer | jwt},
+		},
+		{
+			"deny, named", identity.Deny, withUser, identity.Name{Kind: identity.User, ID: "u_42"}, false,
+			[]identity.Facts{consumer | jwt},
+		},
+		{
+			"credential", identity.ByCredential, nameless, identity.Name{Kind: identity.Credential, ID: "k-1"}, false,
+			[]identity.Facts{consumer | jwt, credential},
+		},
+		{
+			"credential, without one", identity.ByCredential, bare, identity.Name{Kind: identity.IP, ID: "2001:db8::/64"}, false,
+			[]identity.Facts{consumer | jwt, credential, ip},
+		},
+		{
+			"ip", identity.ByIP, nameless, identity.Name{Kind: identity.IP, ID: "2001:db8::/64"}, false,
+			[]identity.Facts{consumer | jwt, ip},
+		},
 		{"skip", identity.Skip, nameless, identity.Name{}, false, []identity.Facts{consumer | jwt}},
 		{"deny", identity.Deny, nameless, identity.Name{}, true, []identity.Facts{consumer | jwt}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			rules := &identity.Rules{NeedTenant: true, NeedUser: true, CostHeader: -1, IPv6Prefix: 64, OnMissingUser: test.missing}
+			rules := &identity.Rules{
+				NeedTenant: true, NeedUser: true, CostHeader: -1, IPv6Prefix: 64, OnMissingUser: test.missing,
+			}
 			rules.Tenant, rules.User = parse(t, rules, "consumer.custom_id"), parse(t, rules, "jwt.sub")
 			rules.Compile(0)
 			g := gateway{Request: test.request}
 			g.Consumer.CustomID = "acme"
 			id := g.identify(t, rules)
-			if id.User != test.user || id.UserDenied != test.refused || id.UserMissing != (test.user.Kind != identity.User) {
-				t.Errorf("user is %+v (missing %v, refused %v), want %+v (refused %v)", id.User, id.UserMissing, id.UserDenied, test.user, test.refused)
+			if id.User != test.user || id.UserDenied != test.denied || id.UserMissing != (test.user.Kind != identity.User) {
+				t.Errorf("user is %+v (missing %v, denied %v), want %+v (denied %v)",
+					id.User, id.UserMissing, id.UserDenied, test.user, test.denied)
 			}
-			g.asked(t, test.asked...)
+			g.wantRounds(t, test.facts...)
 		})
 	}
 }
 
-func TestAStrangersUserIsLookedForOnlyWhereStrangersShareTheTenantsLimits(t *testing.T) {
+func TestTheUserOfAnAnonymousRequestIsReadOnlyWhereItSharesTheTenantsLimits(t *testing.T) {
 	for apart, want := range map[bool][]identity.Facts{
 		false: {consumer | jwt, ip, credential},
 		true:  {consumer | jwt, ip},
 	} {
-		rules := &identity.Rules{NeedTenant: true, NeedUser: true, CostHeader: -1, OnMissingTenant: identity.ByIP, OnMissingUser: identity.ByCredential, AnonymousLimits: apart}
+		rules := &identity.Rules{
+			NeedTenant: true, NeedUser: true, CostHeader: -1, OnMissingTenant: identity.ByIP,
+			OnMissingUser: identity.ByCredential, AnonymousLimits: apart,
+		}
 		rules.Tenant, rules.User = parse(t, rules, "consumer.custom_id"), parse(t, rules, "jwt.sub")
 		rules.Compile(0)
 		g := gateway{Request: identity.Request{IP: "192.0.2.1"}}
 		id := g.identify(t, rules)
-		g.asked(t, want...)
+		g.wantRounds(t, want...)
 		if id.Tenant != (identity.Name{Kind: identity.IP, ID: "192.0.2.1"}) || id.UserMissing == apart {
 			t.Errorf("apart %v: identity is %+v", apart, id)
 		}
@@ -103,43 +126,47 @@ func TestAStrangersUserIsLookedForOnlyWhereStrangersShareTheTenantsLimits(t *tes
 func TestAnIdentityKeepsNothingOfTheRequestBefore(t *testing.T) {
 	rules := tenantRules(t, "consumer.custom_id")
 	id := identity.Identity{
-		Tenant: identity.Name{Kind: identity.Tenant, ID: "before"}, Tier: "gold", User: identity.Name{Kind: identity.User, ID: "u"},
+		Tenant: identity.Name{Kind: identity.Tenant, ID: "before"}, Tier: "gold",
+		User:       identity.Name{Kind: identity.User, ID: "u"},
 		Credential: "k", IP: "192.0.2.1", Cost: 9, UserMissing: true, TenantDenied: true, UserDenied: true,
 	}
-	if missing := rules.Identify(&identity.Request{Known: consumer}, &id); missing != 0 || id != (identity.Identity{Anonymous: true}) {
-		t.Errorf("identity is %+v, want a stranger's (missing %s)", id, names(missing))
+	if missing := rules.Identify(&identity.Request{Known: consumer}, &id); missing != 0 ||
+		id != (identity.Identity{Anonymous: true}) {
+		t.Errorf("identity is %+v, want an anonymous one (missing %s)", id, names(missing))
 	}
 }
 
-func TestNothingIsAskedWhenNoLimitNeedsAName(t *testing.T) {
+func TestNoFactIsReadWhenNoLimitNeedsAName(t *testing.T) {
 	rules := &identity.Rules{CostHeader: -1}
 	rules.Tenant, rules.User = parse(t, rules, "consumer.custom_id"), parse(t, rules, "jwt.sub")
 	rules.Compile(0)
 	g := gateway{Request: identity.Request{Consumer: identity.Consumer{CustomID: "acme"}}}
 	if id := g.identify(t, rules); id != (identity.Identity{}) {
-		t.Errorf("identity is %+v, want nobody's", id)
+		t.Errorf("identity is %+v, want an empty one", id)
 	}
-	g.asked(t)
+	g.wantRounds(t)
 }
 
-func TestAllThatEveryRequestNeedsIsAskedInOneRound(t *testing.T) {
+func TestAllThatEveryRequestNeedsIsReadInOneRound(t *testing.T) {
 	rules := &identity.Rules{NeedTenant: true, NeedUser: true, NeedCredential: true, CostHeader: -1}
 	rules.Tenant = parse(t, rules, "consumer.custom_id", "header.X-Org")
 	rules.User = parse(t, rules, "jwt.sub")
 	rules.Tier = parse(t, rules, "consumer.tag.tier")
 	rules.Compile(identity.TargetFact | identity.RouteFact | credential)
 	g := gateway{Request: identity.Request{
-		Consumer: identity.Consumer{CustomID: "acme", Tags: []string{"tier:gold"}}, CredentialID: "k-1", Headers: []string{""},
-		Token: token(hs256, `{"sub":"u_42"}`), Method: "GET", Path: "/records", Route: "records",
+		Consumer: identity.Consumer{CustomID: "acme", Tags: []string{"tier:gold"}}, CredentialID: "k-1",
+		Headers: []string{""},
+		Token:   token(hs256, `{"sub":"u_42"}`), Method: "GET", Path: "/records", Route: "records",
 	}}
 	want := identity.Identity{
-		Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Tier: "gold", User: identity.Name{Kind: identity.User, ID: "u_42"},
+		Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Tier: "gold",
+		User:       identity.Name{Kind: identity.User, ID: "u_42"},
 		Credential: "k-1", Method: "GET", Path: "/records", Route: "records",
 	}
 	if got := g.identify(t, rules); got != want {
 		t.Errorf("identity is %+v,\nwant %+v", got, want)
 	}
-	g.asked(t, consumer|credential|jwt|headers|identity.TargetFact|identity.RouteFact)
+	g.wantRounds(t, consumer|credential|jwt|headers|identity.TargetFact|identity.RouteFact)
 }
 
 func TestLeavingACredentialOutIsCountedByAddress(t *testing.T) {
@@ -152,27 +179,27 @@ func TestLeavingACredentialOutIsCountedByAddress(t *testing.T) {
 	if id := g.identify(t, rules); id.Credential != "k-1" || id.IP != "" {
 		t.Errorf("identity is %+v, want credential k-1 and no address", id)
 	}
-	g.asked(t, consumer|credential)
+	g.wantRounds(t, consumer|credential)
 
 	request.CredentialID = ""
 	g = gateway{Request: request}
 	if id := g.identify(t, rules); id.Credential != "" || id.IP != "192.0.2.1" {
 		t.Errorf("identity is %+v, want no credential and the address", id)
 	}
-	g.asked(t, consumer|credential, ip)
+	g.wantRounds(t, consumer|credential, ip)
 }
 
-func TestAnAnonymousConsumerIsAStrangerEvenWhenATrustedHeaderNamesATenant(t *testing.T) {
+func TestARequestOfAnAnonymousConsumerIsAnonymousEvenIfATrustedHeaderNamesATenant(t *testing.T) {
 	for name, c := range map[string]identity.Consumer{
-		"by username": {ID: "c-1", Username: "anonymous", CustomID: "all-strangers", Tags: []string{"tier:enterprise"}},
-		"by id":       {ID: "0000-anon", Username: "nobody"},
+		"by username": {ID: "c-1", Username: "anonymous", CustomID: "all-anonymous", Tags: []string{"tier:enterprise"}},
+		"by id":       {ID: "0000-anon", Username: "unnamed"},
 	} {
 		rules := tenantRules(t, "header.X-Org", "consumer.custom_id")
 		rules.Anonymous = []string{"", "anonymous", "0000-anon"}
 		rules.Tier = parse(t, rules, "consumer.tag.tier")
 		g := gateway{Request: identity.Request{Consumer: c, Headers: []string{"acme"}}}
 		if id := g.identify(t, rules); !id.Anonymous || id.Tenant.ID != "" || id.Tier != "" {
-			t.Errorf("%s: identity is %+v, want a stranger's", name, id)
+			t.Errorf("%s: identity is %+v, want an anonymous one", name, id)
 		}
 	}
 	rules := tenantRules(t, "header.X-Org")
@@ -183,9 +210,12 @@ func TestAnAnonymousConsumerIsAStrangerEvenWhenATrustedHeaderNamesATenant(t *tes
 	}
 }
 
-func TestAResetRequestKnowsNothingOfTheOneBefore(t *testing.T) {
+func TestAResetRequestKeepsNoFactOfTheOneBefore(t *testing.T) {
 	request := identity.Request{
-		Known: consumer | headers | jwt, Consumer: identity.Consumer{ID: "c", Username: "u", CustomID: "acme", Tags: []string{"tier:gold"}},
+		Known: consumer | headers | jwt,
+		Consumer: identity.Consumer{
+			ID: "c", Username: "u", CustomID: "acme", Tags: []string{"tier:gold"},
+		},
 		CredentialID: "k", IP: "192.0.2.1", Method: "GET", Path: "/", Route: "r", Token: "t", Headers: []string{"acme"}, ContentType: "application/grpc",
 	}
 	request.Reset()

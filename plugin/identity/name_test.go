@@ -11,7 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 )
 
-// tenantOf is the id of the tenant that a trusted header names so.
+// tenantOf returns the id of a tenant that a trusted header names.
 func tenantOf(t interface{ Fatalf(string, ...any) }, rules *identity.Rules, name string) string {
 	g := gateway{Request: identity.Request{Headers: []string{name}}}
 	return g.identify(t, rules).Tenant.ID
@@ -20,7 +20,8 @@ func tenantOf(t interface{ Fatalf(string, ...any) }, rules *identity.Rules, name
 func TestANameOfUpTo128BytesIsKeptByteForByte(t *testing.T) {
 	rules := tenantRules(t, "header.X-Org")
 	for _, name := range []string{
-		"acme", " acme", "ACME", "\x00", "acme\x00", "acme\xff", "acme\xfe", "{acme}", "{t=acme}", "acme:daily", ":", "%7B", "é", "e\u0301",
+		"acme", " acme", "ACME", "\x00", "acme\x00", "acme\xff", "acme\xfe", "{acme}", "{t=acme}", "acme:daily", ":", "%7B",
+		"é", "e\u0301",
 		"sha256", "a\r\nb", strings.Repeat("x", 128),
 	} {
 		if got := tenantOf(t, rules, name); got != name {
@@ -38,7 +39,7 @@ func TestALongNameIsHashed(t *testing.T) {
 		t.Errorf("tenant of 129 bytes became %q, want %q", got, hash)
 	}
 	if got := tenantOf(t, rules, hash); got == hash || len(got) != len(hash) {
-		t.Errorf("who calls itself %q became %q, and meets the tenant of 129 bytes", hash, got)
+		t.Errorf("a tenant named %q became %q, the id of the tenant of 129 bytes", hash, got)
 	}
 	if got := tenantOf(t, rules, strings.Repeat("x", 1<<20)); len(got) != len(hash) || got == hash {
 		t.Errorf("tenant of 1 MB became %d bytes: %.80q", len(got), got)
@@ -53,7 +54,10 @@ func TestTwoNamesAreNeverOne(t *testing.T) {
 		return "sha256:" + hex.EncodeToString(sum[:])
 	}
 	names := rapid.OneOf(
-		rapid.SampledFrom([]string{long, long + "x", hashOf(long), hashOf(hashOf(long)), strings.ToUpper(hashOf(long)), "sha256:", "a", "a\x00", "{a}", "a:", "a:{}"}),
+		rapid.SampledFrom([]string{
+			long, long + "x", hashOf(long), hashOf(hashOf(long)), strings.ToUpper(hashOf(long)),
+			"sha256:", "a", "a\x00", "{a}", "a:", "a:{}",
+		}),
 		rapid.StringN(1, 200, -1),
 		rapid.Map(rapid.SliceOfN(rapid.Byte(), 1, 140), func(b []byte) string { return string(b) }),
 	)
@@ -155,7 +159,7 @@ func TestACostHeaderIsBoundedAndNonsenseBuysNothing(t *testing.T) {
 		if got := g.identify(t, rules).Cost; got != test.want {
 			t.Errorf("cost header %.40q counts as %d, want %d", test.header, got, test.want)
 		}
-		g.asked(t, headers)
+		g.wantRounds(t, headers)
 	}
 }
 
@@ -163,7 +167,8 @@ func TestANameThatIsKnownCostsNoAllocation(t *testing.T) {
 	rules := tenantRules(t, "consumer.tag.org", "consumer.custom_id")
 	request := identity.Request{Known: consumer, Consumer: identity.Consumer{CustomID: "acme", Tags: []string{"a:b"}}}
 	var id identity.Identity
-	if allocations := testing.AllocsPerRun(100, func() { rules.Identify(&request, &id) }); allocations != 0 || id.Tenant.ID != "acme" {
+	allocations := testing.AllocsPerRun(100, func() { rules.Identify(&request, &id) })
+	if allocations != 0 || id.Tenant.ID != "acme" {
 		t.Errorf("tenant %q took %v allocations, want 0", id.Tenant.ID, allocations)
 	}
 }

@@ -33,12 +33,12 @@ func withoutAuthority(target string) string {
 	if target == "" || target[0] == '/' {
 		return target
 	}
-	scheme, rest, found := strings.Cut(target, "://")
+	scheme, after, found := strings.Cut(target, "://")
 	if !found || strings.Contains(scheme, "/") {
 		return target
 	}
-	if i := strings.IndexByte(rest, '/'); i >= 0 {
-		return rest[i:]
+	if i := strings.IndexByte(after, '/'); i >= 0 {
+		return after[i:]
 	}
 	return "/"
 }
@@ -109,9 +109,9 @@ func unhex(c byte) int {
 func removeDots(path string) string {
 	segments := make([]string, 0, 16)
 	trailing := false
-	for rest := path; rest != ""; {
+	for left := path; left != ""; {
 		var segment string
-		segment, rest, trailing = strings.Cut(rest, "/")
+		segment, left, trailing = strings.Cut(left, "/")
 		switch segment {
 		case "":
 		case ".":

@@ -58,7 +58,7 @@ func TestPathOfATarget(t *testing.T) {
 		{"/a/...", "/a/..."},
 		{"/a/..b", "/a/..b"},
 		{"/%25%32%65", "/%252e"}, // decoded once, not twice
-		{"/%2%65", "/%2e"},       // nginx refuses it; the router would see this
+		{"/%2%65", "/%2e"},       // nginx rejects it; the router would see this
 		{"/%", "/%"},
 		{"/%4", "/%4"},
 		{"/%zz%41", "/%zzA"},
@@ -141,7 +141,7 @@ func checkPath(t interface{ Fatalf(string, ...any) }, target string) {
 		t.Fatalf("NormalizePath(%q) = %q does not begin with a slash", target, got)
 	}
 	// A normalised path is normal, unless it holds a triplet that was none before its neighbours were decoded
-	// (/%2%65 becomes /%2e). That takes a percent sign without a triplet of its own, which nginx refuses.
+	// (/%2%65 becomes /%2e). That takes a percent sign without a triplet of its own, which nginx rejects.
 	becameTriplet := triplet.ReplaceAllStringFunc(got, decodeTriplet) != got
 	if again := identity.NormalizePath(got); again != got && !becameTriplet {
 		t.Fatalf("NormalizePath(%q) = %q, which becomes %q", target, got, again)
@@ -176,7 +176,9 @@ func TestEveryEscapeIsDecodedOrKeptByKongsRule(t *testing.T) {
 }
 
 func FuzzNormalizePath(f *testing.F) {
-	for _, seed := range []string{"", "/", "//a", "/%72ecords", "/a/%2e%2E/b", "/%2%65", "http://h/a", "/a#/../b?c", "*", "a/../b", "/\xff%"} {
+	for _, seed := range []string{
+		"", "/", "//a", "/%72ecords", "/a/%2e%2E/b", "/%2%65", "http://h/a", "/a#/../b?c", "*", "a/../b", "/\xff%",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, target string) {
@@ -201,7 +203,9 @@ func TestANormalPathCostsNoAllocation(t *testing.T) {
 var sink string
 
 func BenchmarkNormalizePath(b *testing.B) {
-	for name, target := range map[string]string{"normal": "/v1/records/42?fields=id", "escaped": "/v1/%72ecords//42/../43?fields=id"} {
+	for name, target := range map[string]string{
+		"normal": "/v1/records/42?fields=id", "escaped": "/v1/%72ecords//42/../43?fields=id",
+	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

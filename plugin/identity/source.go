@@ -88,8 +88,8 @@ func parseSource(text string, headers *[]string) (Source, error) {
 // Header returns the index of a header's name in headers, and adds the name if it is missing.
 func Header(name string, headers *[]string) int {
 	name = textproto.CanonicalMIMEHeaderKey(name)
-	for i, known := range *headers {
-		if known == name {
+	for i, present := range *headers {
+		if present == name {
 			return i
 		}
 	}
@@ -128,7 +128,7 @@ type reader struct {
 	decoded bool
 }
 
-// first returns the first name that any of the sources gives; "" if none does. A fact that is not known counts as
+// first returns the first name that any of the sources gives; "" if none does. A fact that was not read counts as
 // empty.
 func (r *reader) first(sources []Source) string {
 	for _, source := range sources {

@@ -14,9 +14,11 @@ import (
 
 func TestEachSourceReadsItsOwnField(t *testing.T) {
 	request := identity.Request{
-		Consumer: identity.Consumer{ID: "c-1", Username: "alice", CustomID: "acme", Tags: []string{"org:tagged", "tier:enterprise"}},
-		Headers:  []string{"from-header"},
-		Token:    token(hs256, `{"org_id":"claimed"}`),
+		Consumer: identity.Consumer{
+			ID: "c-1", Username: "alice", CustomID: "acme", Tags: []string{"org:tagged", "tier:enterprise"},
+		},
+		Headers: []string{"from-header"},
+		Token:   token(hs256, `{"org_id":"claimed"}`),
 	}
 	for source, want := range map[string]string{
 		"consumer.id":        "c-1",
@@ -31,7 +33,7 @@ func TestEachSourceReadsItsOwnField(t *testing.T) {
 			t.Errorf("%s: tenant is %v, want %v", source, id.Tenant, want)
 		}
 		if id := (&gateway{}).identify(t, tenantRules(t, source)); !id.Anonymous {
-			t.Errorf("%s: tenant of an empty request is %v, want a stranger", source, id.Tenant)
+			t.Errorf("%s: tenant of an empty request is %v, want an anonymous one", source, id.Tenant)
 		}
 	}
 }
@@ -58,8 +60,11 @@ func TestTheFirstSourceThatIsNotEmptyWins(t *testing.T) {
 	}
 }
 
-func TestAnUnknownSourceIsRefusedByName(t *testing.T) {
-	for _, source := range []string{"", "consumer", "consumer.tags", "consumer.tag.", "header.", "jwt.", "jwt", "Consumer.id", "query.org", " consumer.id"} {
+func TestTheErrorOfAnUnknownSourceQuotesIt(t *testing.T) {
+	for _, source := range []string{
+		"", "consumer", "consumer.tags", "consumer.tag.", "header.", "jwt.", "jwt", "Consumer.id", "query.org",
+		" consumer.id",
+	} {
 		_, err := identity.ParseSources([]string{"consumer.id", source}, new([]string))
 		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q", source)) {
 			t.Errorf("ParseSources(%q): error %v, want one that quotes it", source, err)
@@ -67,7 +72,7 @@ func TestAnUnknownSourceIsRefusedByName(t *testing.T) {
 	}
 }
 
-func TestAHeaderIsAskedOnceHoweverItIsSpelt(t *testing.T) {
+func TestAHeaderIsReadOnceHoweverItIsSpelt(t *testing.T) {
 	rules := tenantRules(t, "header.x-org", "header.X-ORG", "header.X-Other", "header.X-Org")
 	if want := []string{"X-Org", "X-Other"}; !slices.Equal(rules.Headers, want) {
 		t.Errorf("headers are %q, want %q", rules.Headers, want)
@@ -125,10 +130,10 @@ func TestAClaimIsAStringOrAWholeNumber(t *testing.T) {
 		`"org"`:                               "",
 		`null`:                                "",
 		`{"org":"acme"`:                       "",
-		`{"org":"a\ud800"}`:                   "", // half a character: who knows which
+		`{"org":"a\ud800"}`:                   "", // half a character
 		"{\"org\":\"a\xff\"}":                 "",
 		`{"org":"\ud83d\ude00"}`:              "😀",
-		`{"org":"acme","exp":1,"nbf":1e15}`:   "acme", // whether it is still good is for the gateway to say
+		`{"org":"acme","exp":1,"nbf":1e15}`:   "acme", // the gateway checks whether it is valid
 		`{"org":"acme","exp":"never","x":[]}`: "acme",
 	} {
 		g := gateway{Request: identity.Request{Token: token(hs256, claims)}}
@@ -140,8 +145,8 @@ func TestAClaimIsAStringOrAWholeNumber(t *testing.T) {
 
 func TestABrokenTokenIsAMissingTenant(t *testing.T) {
 	good := token(hs256, `{"org":"acme"}`)
-	header, rest, _ := strings.Cut(good, ".")
-	claims, _, _ := strings.Cut(rest, ".")
+	header, after, _ := strings.Cut(good, ".")
+	claims, _, _ := strings.Cut(after, ".")
 	for name, text := range map[string]string{
 		"none":            "",
 		"no dots":         "token",
@@ -160,8 +165,8 @@ func TestABrokenTokenIsAMissingTenant(t *testing.T) {
 	}
 }
 
-// Whether a token may be unsigned is for the gateway to decide: only a token that it has verified is ever a fact.
-func TestTheSignatureIsNotLookedAt(t *testing.T) {
+// The gateway decides whether a token may be unsigned: only a token that it has verified is a fact.
+func TestTheSignatureIsNotRead(t *testing.T) {
 	for _, header := range []string{hs256, `{"alg":"none"}`, `{"alg":"EdDSA"}`} {
 		g := gateway{Request: identity.Request{Token: token(header, `{"org":"acme"}`)}}
 		if got := g.identify(t, tenantRules(t, "jwt.org")).Tenant.ID; got != "acme" {
@@ -170,7 +175,8 @@ func TestTheSignatureIsNotLookedAt(t *testing.T) {
 	}
 }
 
-// FuzzClaims holds the reader of tokens against encoding/json: who names a tenant has an object with such a claim.
+// FuzzClaims compares the reader of tokens with encoding/json: a token that names a tenant has an object with such a
+// claim.
 func FuzzClaims(f *testing.F) {
 	for _, claims := range []string{`{"org":"acme"}`, `{"org":7}`, `{"org":[]}`, `{`, `{"org":"acme"} `, `{"org":-0}`} {
 		f.Add(token(hs256, claims))
@@ -181,7 +187,7 @@ func FuzzClaims(f *testing.F) {
 		g := gateway{Request: identity.Request{Token: text}}
 		id := g.identify(t, tenantRules(t, "jwt.org"))
 		if id.Anonymous == (id.Tenant.ID != "") || len(id.Tenant.ID) > 128 {
-			t.Fatalf("token %q: stranger %v with tenant %q", text, id.Anonymous, id.Tenant.ID)
+			t.Fatalf("token %q: anonymous %v with tenant %q", text, id.Anonymous, id.Tenant.ID)
 		}
 		if id.Anonymous || strings.HasPrefix(id.Tenant.ID, "sha256:") {
 			return
@@ -191,7 +197,7 @@ func FuzzClaims(f *testing.F) {
 			t.Fatalf("token %q: tenant %q from a payload that is not base64: %v", text, id.Tenant.ID, err)
 		}
 		var claims map[string]json.RawMessage
-		// What follows the object is not looked at: the gateway has verified the token.
+		// What follows the object is ignored: the gateway has verified the token.
 		if err := json.NewDecoder(bytes.NewReader(payload)).Decode(&claims); err != nil {
 			t.Fatalf("payload %q: tenant %q although it is not an object: %v", payload, id.Tenant.ID, err)
 		}
