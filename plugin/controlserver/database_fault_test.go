@@ -10,7 +10,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
 
-func TestServeLogsAFailedConnectionInOneLineThatNamesWhereToCorrectIt(t *testing.T) {
+func TestAFailedConnectionIsLoggedInOneLineWithTheSetting(t *testing.T) {
 	dsn := pgtest.Denied(t)
 	s := &Settings{Listen: "127.0.0.1:0", Database: Database{
 		Name: "RATELIMIT_DATABASE", Connect: func() (*pgxpool.Config, error) { return pgxpool.ParseConfig(dsn) },

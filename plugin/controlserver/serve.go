@@ -1,4 +1,4 @@
-// Package controlserver is the process that serves the REST API: its settings, its life cycle and its shutdown order.
+// Package controlserver runs the process that serves the REST API: its settings, life cycle and shutdown order.
 package controlserver
 
 import (
@@ -28,19 +28,19 @@ import (
 )
 
 const (
-	// serveConnections is how many connections to the database the API has at most, beside the one that follows its rows.
+	// serveConnections bounds the connections of the API to the database, besides those that follow its rows.
 	serveConnections = 10
-	// rowsPatience is how long the address stays closed for the first rows, so that few requests find them missing. Longer
-	// than that Postgres may be away; until rows come, what needs them answers 503.
+	// rowsPatience bounds how long the address stays closed until the first rows are loaded. Without them, for example
+	// while Postgres is away, requests that need rows are answered with 503.
 	rowsPatience = 2 * time.Second
-	// databasePatience is how long the first look at the database may take.
+	// databasePatience bounds the check of the database at the start.
 	databasePatience = 5 * time.Second
-	// ownBuckets is how many buckets the API's own limits may have: one for each token or address.
+	// ownBuckets bounds the buckets of the API's own limits: one for each token or address.
 	ownBuckets = 100_000
 )
 
-// Run serves the REST API until ctx ends, and logs to stderr. The address is opened last, and closed first: then
-// running requests are finished, leases given back, and Redis and Postgres left.
+// Run serves the REST API until ctx ends, and logs to stderr. It opens the address last and closes it first. Then it
+// finishes running requests, returns leases, and disconnects from Redis and Postgres.
 func Run(ctx context.Context, s *Settings, stderr io.Writer) error {
 	lines := process.NewLogWriter(stderr)
 	defer lines.Close()
@@ -70,12 +70,12 @@ func Run(ctx context.Context, s *Settings, stderr io.Writer) error {
 	server.http.TLSConfig = encryption
 
 	group, background := errgroup.WithContext(background)
-	for _, run := range server.beside {
+	for _, run := range server.background {
 		group.Go(func() error { return run(background) })
 	}
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	defer context.AfterFunc(background, end)() // nothing is served without what runs beside
+	defer context.AfterFunc(background, end)() // if a background task fails, serving ends
 	d.AwaitRows(ctx, rowsPatience)
 	err = s.listenAndServe(ctx, server, log)
 	stop()
@@ -89,8 +89,8 @@ func (s *Settings) newLog(w io.Writer) *slog.Logger {
 	}))
 }
 
-// assemble puts the API together, with what runs beside its server.
-func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*draining, error) {
+// assemble builds the API and its background tasks.
+func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*drainingServer, error) {
 	store, numbers := pgstore.New(pool), prometheus.NewRegistry()
 	own, callers := memory.New(memory.Options{Now: process.BucketClock.Now, MaxBuckets: ownBuckets}), newTokens(store, log)
 	api, err := control.New(control.Options{
@@ -98,12 +98,12 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		Store:           store,
 		Tokens:          callers,
 		Log:             log,
-		Buckets:         d.inRedis,
-		OperatorBuckets: d.patient,
+		Buckets:         d.buckets,
+		OperatorBuckets: d.operatorBuckets,
 		Ping:            d.ping,
-		PingSecond:      d.second,
+		PingSecond:      d.pingSecond,
 		Path:            d.path,
-		RequestPolicy:   d.asked,
+		RequestPolicy:   d.requestPolicy,
 		IsRoute:         d.isRoute,
 		Limits:          own,
 		Metrics:         numbers,
@@ -120,12 +120,12 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		return nil, err
 	}
 	server := newDraining(api.HTTPServer(), monitor, log)
-	server.beside = []func(context.Context) error{d.Run, own.Run, callers.Run, monitor.Run}
+	server.background = []func(context.Context) error{d.Run, own.Run, callers.Run, monitor.Run}
 	return server, nil
 }
 
-// open returns the connections to the database, none of which is made yet. The file of the connection string is read
-// for every one, so that a new password is used.
+// open returns a pool without connecting. It reads the file of the connection string for every connection, so that a
+// new password is used.
 func (d *Database) open(ctx context.Context) (*pgxpool.Pool, error) {
 	config, err := d.Connect()
 	if err != nil {
@@ -149,8 +149,8 @@ func (d *Database) open(ctx context.Context) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-// checkTokens returns an error where no request could be authenticated and other machines reach the process, and where
-// the database lacks tables. A database that is away may come back: until then every token is denied.
+// checkTokens returns an error if there is no live token although other machines reach the process, or if the database
+// lacks tables. While the database is away, every token is denied.
 func (s *Settings) checkTokens(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, databasePatience)
 	defer cancel()
@@ -176,8 +176,8 @@ func (s *Settings) checkTokens(ctx context.Context, pool *pgxpool.Pool, log *slo
 	return nil
 }
 
-// listenAndServe serves until ctx ends, and then as long as requests run.
-func (s *Settings) listenAndServe(ctx context.Context, d *draining, log *slog.Logger) error {
+// listenAndServe serves until ctx ends, then finishes running requests.
+func (s *Settings) listenAndServe(ctx context.Context, d *drainingServer, log *slog.Logger) error {
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -187,19 +187,8 @@ func (s *Settings) listenAndServe(ctx context.Context, d *draining, log *slog.Lo
 		return fmt.Errorf("--listen: %w", err)
 	}
 	encrypted := d.http.TLSConfig != nil
-	log.Info(
-		"serving the API",
-		"address",
-		listener.Addr().String(),
-		"tls",
-		encrypted,
-		"decides",
-		s.Config != nil,
-		"version",
-		process.Version,
-		"pid",
-		os.Getpid(),
-	)
+	log.Info("serving the API", "address", listener.Addr().String(), "tls", encrypted, "decides", s.Config != nil,
+		"version", process.Version, "pid", os.Getpid())
 	served := make(chan error, 1)
 	go func() {
 		if encrypted {

@@ -20,27 +20,27 @@ import (
 )
 
 const (
-	// serveBudget is how long one decision may wait for Redis, as -time-budget is for the plugin server.
+	// serveBudget bounds how long one decision waits for Redis, like -time-budget of the plugin server.
 	serveBudget = time.Second
-	// serveBuckets is how many buckets are kept in this process, as -max-buckets is for the plugin server.
+	// serveBuckets bounds the buckets in this process, like -max-buckets of the plugin server.
 	serveBuckets = 1_000_000
 )
 
-// decider is what decides in the process that serves the API: the paths of the plugin server, with one config.
+// decider decides requests in the process that serves the API, as the plugin server does, with one config.
 type decider struct {
 	*engine.Engine
-	path    *admit.Path                 // nil: no config was given
-	inRedis control.Buckets             // nil: there are none
-	patient control.Buckets             // the same for operators; nil: there are none
-	ping    func(context.Context) error // asks that Redis; nil: there is none
-	second  func(context.Context) error // asks the one of addresses; nil: there is none
-	routes  map[string]string           // of the config's file, by name
-	log     *slog.Logger
+	path            *admit.Path                 // nil: no config
+	buckets         control.Buckets             // in Redis; nil: none
+	operatorBuckets control.Buckets             // the same buckets for operators, with longer timeouts; nil: none
+	ping            func(context.Context) error // pings that Redis; nil: none
+	pingSecond      func(context.Context) error // pings the Redis of addresses; nil: none
+	routes          map[string]string           // of the config's file, by name
+	log             *slog.Logger
 
-	asked func(*policy.Policy) *policy.Policy // with which policy the buckets of one are asked; nil: itself
+	requestPolicy func(*policy.Policy) *policy.Policy // returns the policy for reading the buckets of one; nil: itself
 }
 
-// newDecider returns what decides. Without a config it decides nothing, and follows no rows.
+// newDecider returns a decider. Without a config it decides nothing and follows no rows.
 func newDecider(ctx context.Context, s *Settings, log *slog.Logger) (*decider, error) {
 	d := &decider{Engine: engine.New(ctx, engine.Options{Log: log, Buckets: bucket.Options{
 		Budget: serveBudget, MaxBuckets: serveBuckets, Nodes: 1, LeaseShare: s.LeaseShare,
@@ -65,10 +65,10 @@ func newDecider(ctx context.Context, s *Settings, log *slog.Logger) (*decider, e
 	return d, d.openPath(s.Config)
 }
 
-// isRoute reports whether a name is that of a route of the config's file.
+// isRoute reports whether the config's file has a route of a name.
 func (d *decider) isRoute(name string) bool {
-	_, is := d.routes[name]
-	return is
+	_, ok := d.routes[name]
+	return ok
 }
 
 // openPath opens the path of the config, and its buckets.
@@ -77,13 +77,13 @@ func (d *decider) openPath(config *deckfile.Config) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", config.Where, err)
 	}
-	// They are released with the process: what is open then is closed by Run.
+	// The path is released with the process: Run closes its stores.
 	if d.path, _, err = d.Build(config.Config, snapshot); err != nil {
 		return fmt.Errorf("%s: %w", config.Where, err)
 	}
 	d.routes, d.Metrics.Routes = config.Routes, d.isRoute
 	if config.Config.Strategy == schema.StrategyRedis {
-		d.asked = d.Stores.StorePolicy
+		d.requestPolicy = d.Stores.StorePolicy
 	}
 	shared, _, err := d.Stores.OpenShared(&config.Config)
 	switch {
@@ -99,6 +99,6 @@ func (d *decider) openPath(config *deckfile.Config) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", config.Where, err)
 	}
-	d.inRedis, d.ping, d.second, d.patient = shared, shared.Ping, shared.PingSecond, operators
+	d.buckets, d.ping, d.pingSecond, d.operatorBuckets = shared, shared.Ping, shared.PingSecond, operators
 	return nil
 }

@@ -71,7 +71,7 @@ func deciding(t *testing.T, text string, change func(*Settings)) *decider {
 	return d
 }
 
-func TestServeBoundsHowManyAddressesHaveBucketsInRedis(t *testing.T) {
+func TestServeBoundsTheAddressesWithBucketsInRedis(t *testing.T) {
 	for _, c := range []struct{ most, rate, wantMost, wantRate int }{
 		{addresses.DefaultMost, addresses.DefaultRate, addresses.DefaultMost/32*32 + 32, addresses.DefaultRate},
 		{64, 7, 64, 7},
@@ -80,15 +80,15 @@ func TestServeBoundsHowManyAddressesHaveBucketsInRedis(t *testing.T) {
 	} {
 		all := deciding(t, onPort(t, 1), func(s *Settings) { s.MaxAddresses, s.NewAddresses = c.most, c.rate }).Stores.Stats()
 		if len(all) != 1 || all[0].Addresses.Most != c.wantMost || all[0].Addresses.Rate != c.wantRate {
-			t.Errorf("%+v: %+v, want room for so many addresses (0: any number), and so many new ones a second", c, all)
+			t.Errorf("%+v: %+v, want the given bounds, where 0 is any number", c, all)
 		}
 	}
 }
 
-func TestServeKnowsTheRoutesOfItsFileAndLabelsNoOthers(t *testing.T) {
+func TestServeLabelsOnlyTheRoutesOfItsFile(t *testing.T) {
 	d := deciding(t, strings.Replace(onPort(t, 1), "strategy: redis", "strategy: local", 1), nil)
 	if !slices.Equal(slices.Sorted(maps.Keys(d.routes)), []string{"records", "search"}) {
-		t.Errorf("it knows the routes %v", d.routes)
+		t.Errorf("the routes are %v", d.routes)
 	}
 	for _, endpoint := range []string{"records", "invented"} {
 		var x admit.Exchange
@@ -98,9 +98,9 @@ func TestServeKnowsTheRoutesOfItsFileAndLabelsNoOthers(t *testing.T) {
 			t.Fatalf("%s: %+v", endpoint, x.Decision)
 		}
 	}
-	told, err := testutil.GatherAndCount(d.Metrics, "rate_limiter_requests_total")
-	if err != nil || told != 2 {
-		t.Errorf("%d series of requests (%v), want one for records and one for no endpoint", told, err)
+	series, err := testutil.GatherAndCount(d.Metrics, "rate_limiter_requests_total")
+	if err != nil || series != 2 {
+		t.Errorf("%d series of requests (%v), want one for records and one for no endpoint", series, err)
 	}
 	families, err := d.Metrics.Gather()
 	if err != nil {
@@ -108,18 +108,19 @@ func TestServeKnowsTheRoutesOfItsFileAndLabelsNoOthers(t *testing.T) {
 	}
 	for _, f := range families {
 		if strings.Contains(f.String(), "invented") {
-			t.Errorf("%s has a label that the config does not know", f.GetName())
+			t.Errorf("%s has a label of a route outside the config", f.GetName())
 		}
 	}
-	if p := leasable(t, d); d.asked != nil && d.asked(p) != p {
-		t.Error("buckets of this process are asked as if others leased from them")
+	if p := leasable(t, d); d.requestPolicy != nil && d.requestPolicy(p) != p {
+		t.Error("buckets of this process are read with a policy for leases")
 	}
 }
 
-func TestServeDecidesByTheRowsOfAnEarlierRunUntilItHasThoseOfTheDatabase(t *testing.T) {
+func TestServeDecidesByTheSavedRowsUntilItHasThoseOfTheDatabase(t *testing.T) {
 	dsn, dir := pgtest.Start(t).Database(t), t.TempDir()
 	ban := pgstore.Override{Tenant: "acme", Kind: "ban", Permanent: true}
-	if _, _, err := pgstore.New(pgtest.Pool(t, dsn)).AddOverride(t.Context(), pgstore.Change{Actor: "ann", Reason: "abuse"}, ban); err != nil {
+	if _, _, err := pgstore.New(pgtest.Pool(t, dsn)).AddOverride(t.Context(), pgstore.Change{Actor: "ann",
+		Reason: "abuse"}, ban); err != nil {
 		t.Fatal(err)
 	}
 	save(t, dsn, dir)
@@ -131,7 +132,7 @@ func TestServeDecidesByTheRowsOfAnEarlierRunUntilItHasThoseOfTheDatabase(t *test
 	var decided admit.Exchange
 	request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme"}}
 	if err := d.path.Admit(t.Context(), request, &decided); err != nil || !decided.Decision.Denied() {
-		t.Errorf("a tenant whose ban was saved is decided about as %+v (%v)", decided.Decision, err)
+		t.Errorf("the decision for a tenant with a saved ban is %+v (%v)", decided.Decision, err)
 	}
 	stop()
 	if err := <-ended; err != nil {
@@ -139,15 +140,15 @@ func TestServeDecidesByTheRowsOfAnEarlierRunUntilItHasThoseOfTheDatabase(t *test
 	}
 }
 
-func TestServeTellsWithWhatALeasedBucketIsAsked(t *testing.T) {
+func TestRequestsReadALeasedBucketWithASmallerCapacity(t *testing.T) {
 	d := deciding(t, onRedis(t, redistest.Single(t)), nil)
 	p := leasable(t, d)
-	if d.asked == nil || d.asked(p).Limit.Capacity() >= p.Limit.Capacity() {
-		t.Errorf("%s is not asked with less than it has", p.Name)
+	if d.requestPolicy == nil || d.requestPolicy(p).Limit.Capacity() >= p.Limit.Capacity() {
+		t.Errorf("%s is read with its whole capacity", p.Name)
 	}
 }
 
-func TestOperatorsOfServeReadWhatRequestsHaveNoTimeFor(t *testing.T) {
+func TestOperatorsWaitLongerForRedisThanRequests(t *testing.T) {
 	proxy, err := faultproxy.New(faultproxy.TCP(redistest.Single(t).Address()))
 	if err != nil {
 		t.Fatal(err)
@@ -158,15 +159,15 @@ func TestOperatorsOfServeReadWhatRequestsHaveNoTimeFor(t *testing.T) {
 	p := leasable(t, d)
 	bounds := []policy.Bound{{Policy: p, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByAll}}}
 	statuses := make([]decision.Status, 1)
-	if err := d.patient.Take(t.Context(), bounds, statuses); err != nil || statuses[0].Source != decision.Redis {
+	if err := d.operatorBuckets.Take(t.Context(), bounds, statuses); err != nil || statuses[0].Source != decision.Redis {
 		t.Errorf("%+v, %v: want an answer for operators", statuses[0], err)
 	}
-	if err := d.inRedis.Take(t.Context(), bounds, statuses); err != nil || statuses[0].Failure == decision.NoFailure {
+	if err := d.buckets.Take(t.Context(), bounds, statuses); err != nil || statuses[0].Failure == decision.NoFailure {
 		t.Errorf("%+v, %v: want none for requests", statuses[0], err)
 	}
 }
 
-// leasable is a policy of a decider's config of which tokens may be taken ahead of need.
+// leasable returns a policy of a decider's config whose tokens may be leased.
 func leasable(t *testing.T, d *decider) *policy.Policy {
 	t.Helper()
 	for _, p := range d.path.Policies.Load().Policies() {
@@ -178,13 +179,14 @@ func leasable(t *testing.T, d *decider) *policy.Policy {
 	return nil
 }
 
-// save has a node save the rows of a database in a folder.
+// save runs a node until it has saved the rows of a database in a folder.
 func save(t *testing.T, dsn, dir string) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	node, err := policysync.New(policysync.Options{
-		Source: policysync.Source{DSN: dsn}, Dir: dir, Log: slog.New(slog.DiscardHandler), Changed: func(*policy.Snapshot) { stop() },
+		Source: policysync.Source{DSN: dsn}, Dir: dir, Log: slog.New(slog.DiscardHandler),
+		Changed: func(*policy.Snapshot) { stop() },
 	})
 	if err == nil {
 		err = node.Run(ctx)

@@ -39,7 +39,7 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// sign makes a certificate and writes it, with its key, to the files name.pem and name.key.
+// sign creates a certificate, and writes it and its key to name.pem and name.key.
 func (a *authority) sign(name string, by *authority) (*x509.Certificate, *ecdsa.PrivateKey) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -47,9 +47,11 @@ func (a *authority) sign(name string, by *authority) (*x509.Certificate, *ecdsa.
 		a.t.Fatal(err)
 	}
 	cert := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: by == nil, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: by == nil,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 	}
 	parent, signer := cert, key
 	if by != nil {
@@ -80,7 +82,7 @@ func (a *authority) write(name string, text []byte) {
 	}
 }
 
-func TestACertificateIsReadAgainWhenItsFilesChangeAndKeptWhileTheyCannotBe(t *testing.T) {
+func TestACertificateIsReloadedWhenItsFilesChangeAndKeptIfThatFails(t *testing.T) {
 	a := newAuthority(t)
 	first, _ := a.sign("server", a)
 	files := TLSFiles{Cert: a.file("server.pem"), Key: a.file("server.key")}
@@ -120,11 +122,12 @@ func TestACertificateIsReadAgainWhenItsFilesChangeAndKeptWhileTheyCannotBe(t *te
 	}
 }
 
-func TestWithAClientAuthorityOnlyItsClientsGetThrough(t *testing.T) {
+func TestWithAClientAuthorityOnlyItsClientsConnect(t *testing.T) {
 	a := newAuthority(t)
 	a.sign("server", a)
 	a.sign("client", a)
-	config, err := TLSFiles{Cert: a.file("server.pem"), Key: a.file("server.key"), ClientCA: a.file("authority.pem")}.config(slog.New(slog.DiscardHandler))
+	config, err := TLSFiles{Cert: a.file("server.pem"), Key: a.file("server.key"),
+		ClientCA: a.file("authority.pem")}.config(slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,22 +148,23 @@ func TestWithAClientAuthorityOnlyItsClientsGetThrough(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AddCert(a.cert)
 	for _, c := range []struct {
-		own     []tls.Certificate
-		through bool
+		certificates []tls.Certificate
+		connects     bool
 	}{{nil, false}, {[]tls.Certificate{pair}, true}} {
-		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: c.own, MinVersion: tls.VersionTLS12}}
+		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: c.certificates,
+			MinVersion: tls.VersionTLS12}}
 		response, err := (&http.Client{Transport: transport}).Get("https://" + listener.Addr().String())
 		if err == nil {
 			response.Body.Close()
 		}
-		if (err == nil) != c.through {
-			t.Errorf("with %d certificates: %v, want it through: %v", len(c.own), err, c.through)
+		if (err == nil) != c.connects {
+			t.Errorf("with %d certificates: %v, want a connection: %v", len(c.certificates), err, c.connects)
 		}
 		transport.CloseIdleConnections()
 	}
 }
 
-func TestFilesThatAreNoCertificatesAreNamed(t *testing.T) {
+func TestErrorsOfCertificatesNameTheFile(t *testing.T) {
 	a := newAuthority(t)
 	a.sign("server", a)
 	a.write("empty.pem", nil)
@@ -176,14 +180,16 @@ func TestFilesThatAreNoCertificatesAreNamed(t *testing.T) {
 	}
 }
 
-func TestADrainingServerAnswersAndSendsItsClientsAway(t *testing.T) {
-	monitor, err := metrics.NewServer(metrics.ServerOptions{Metrics: metrics.New("1", metrics.Sources{}), Log: slog.New(slog.DiscardHandler)})
+func TestADrainingServerAnswersAndClosesItsConnections(t *testing.T) {
+	monitor, err := metrics.NewServer(metrics.ServerOptions{Metrics: metrics.New("1", metrics.Sources{}),
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{ReadHeaderTimeout: time.Minute, WriteTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusNoContent)
-	})}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, WriteTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusNoContent)
+		})}
 	d := newDraining(server, monitor, slog.New(slog.DiscardHandler))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -191,7 +197,7 @@ func TestADrainingServerAnswersAndSendsItsClientsAway(t *testing.T) {
 	}
 	go func() { _ = server.Serve(listener) }() // until it is closed
 	defer server.Close()
-	ask := func(path string) (status int, closes bool) {
+	request := func(path string) (status int, closes bool) {
 		t.Helper()
 		response, err := http.Get("http://" + listener.Addr().String() + path)
 		if err != nil {
@@ -200,14 +206,14 @@ func TestADrainingServerAnswersAndSendsItsClientsAway(t *testing.T) {
 		defer response.Body.Close()
 		return response.StatusCode, response.Close
 	}
-	if status, closes := ask("/readyz"); status != http.StatusNoContent || closes {
+	if status, closes := request("/readyz"); status != http.StatusNoContent || closes {
 		t.Errorf("before, /readyz answers %d, closes %v", status, closes)
 	}
 	d.begun.Store(true)
-	if status, closes := ask("/readyz"); status != http.StatusServiceUnavailable || !closes {
+	if status, closes := request("/readyz"); status != http.StatusServiceUnavailable || !closes {
 		t.Errorf("while it drains /readyz answers %d, closes %v", status, closes)
 	}
-	if status, closes := ask("/other"); status != http.StatusNoContent || !closes {
-		t.Errorf("while it drains a request is answered by %d, closes %v", status, closes)
+	if status, closes := request("/other"); status != http.StatusNoContent || !closes {
+		t.Errorf("while it drains /other answers %d, closes %v", status, closes)
 	}
 }

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// TLSFiles are the PEM files of a server. The zero value is one without TLS.
+// TLSFiles names the PEM files of a server. The zero value disables TLS.
 type TLSFiles struct{ Cert, Key, ClientCA string }
 
-// config returns the TLS of a server, with a certificate that is read again when its files change; nil: there is none.
-// The authorities of clients are read once.
+// config returns the TLS config of a server, or nil without TLS. It reloads the certificate when its files change, and
+// reads the authorities of clients once.
 func (f TLSFiles) config(log *slog.Logger) (*tls.Config, error) {
 	if f.Cert == "" {
 		return nil, nil
@@ -51,19 +51,19 @@ type keyPair struct {
 	mu      sync.Mutex
 	pair    *tls.Certificate
 	changed [2]time.Time // of the files, when the pair was read
-	looked  time.Time
-	warned  bool // of the trouble there is
+	checked time.Time
+	warned  bool // the current failure was logged
 }
 
-// get returns what tls.Config asks with every handshake.
+// get returns the certificate of a handshake.
 func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.now()
-	if age := now.Sub(k.looked); age >= 0 && age < lookEvery {
+	if age := now.Sub(k.checked); age >= 0 && age < lookEvery {
 		return k.pair, nil
 	}
-	k.looked = now
+	k.checked = now
 	before := k.changed
 	if err := k.read(); err != nil {
 		if !k.warned {
@@ -78,7 +78,7 @@ func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return k.pair, nil
 }
 
-// read reads the files if they have changed. When it fails nothing is changed.
+// read reads the files if they have changed. If it fails, the current pair stays.
 func (k *keyPair) read() error {
 	var changed [2]time.Time
 	for i, file := range [...]string{k.files.Cert, k.files.Key} {

@@ -10,69 +10,68 @@ import (
 )
 
 const (
-	// tokenRenewal is the age at which a token that is used is looked up again, beside the request that uses it.
+	// tokenRenewal is the age at which a used token is looked up again in the background.
 	tokenRenewal = 2 * time.Second
-	// tokenBelief is the age from which a token is denied until it was looked up again, while look-ups work. A revoked
-	// one opens nothing after that: five seconds are promised.
-	tokenBelief = 4 * time.Second
-	// tokenOutage is the age from which a token is denied although look-ups fail. No token can be revoked either where the
-	// database is away; where only this process is cut off, a revocation is late by so much at most.
+	// tokenFresh is the age at which a token is denied until it is looked up again, while look-ups work. The docs promise
+	// that a revocation takes effect within five seconds.
+	tokenFresh = 4 * time.Second
+	// tokenOutage is the age at which a token is denied while look-ups fail. While the database is away, no token can be
+	// revoked. If only this process is cut off, a revocation is late by at most this time.
 	tokenOutage = 10 * time.Minute
 
-	// tokenPatience is how long a look-up may take before it is taken for one that hangs: shorter than from tokenRenewal
-	// to tokenBelief, so that a token in use does not grow old before that is known.
+	// tokenPatience is the time after which a look-up counts as hanging. It is shorter than from tokenRenewal to
+	// tokenFresh, so a token in use is not denied before a hanging database is detected.
 	tokenPatience = 500 * time.Millisecond
-	// tokenLook is how long a look-up beside requests may take in all: a database that is slow is listened to as well.
-	tokenLook = 5 * time.Second
-	// tokenPause lies between two look-ups that fail.
+	// tokenLookUp bounds a look-up in the background, so that a slow database can answer.
+	tokenLookUp = 5 * time.Second
+	// tokenPause is the time between two look-ups that fail.
 	tokenPause = 500 * time.Millisecond
-	// tokenQueue is how many tokens wait to be looked up again. For those that find no room their next request asks.
+	// tokenQueue bounds the tokens that wait to be looked up again. If it is full, their next request tries again.
 	tokenQueue = 256
 )
 
-// secretHash is by what a secret is remembered.
+// secretHash identifies a secret in memory.
 type secretHash = [sha256.Size]byte
 
-// knownToken is a token that was found in the database.
-type knownToken struct {
-	token   pgstore.Token
-	at      time.Time // when the last look-up that found it began; what was revoked later it has missed
-	renewed bool      // it is about to be looked up again
+// cachedToken is a token found in the database.
+type cachedToken struct {
+	token    pgstore.Token
+	at       time.Time // start of the last look-up that found it; it misses later revocations
+	renewing bool      // it waits to be looked up again
 }
 
-// age returns how old the knowledge is at an instant. holds is false for a token that is denied.
-func (k knownToken) age(at time.Time) (age time.Duration, holds bool) {
+// age returns the time since the look-up of a token, and whether the token is valid at an instant.
+func (k cachedToken) age(at time.Time) (age time.Duration, valid bool) {
 	age = at.Sub(k.at)
 	return age, age >= 0 && age < tokenOutage && (k.token.ExpiresAt.IsZero() || at.Before(k.token.ExpiresAt))
 }
 
-// renewal is a token to be looked up again. Its secret is kept until that is done.
+// renewal is a token to be looked up again, with its secret until then.
 type renewal struct {
 	hash   secretHash
 	secret string
 }
 
-// renew has a token looked up beside the requests. t.mu is held.
+// renew queues a token for a look-up in the background. t.mu is held.
 func (t *tokens) renew(hash secretHash, secret string) {
-	k, known := t.known[hash]
-	if !known || k.renewed {
+	k, ok := t.cached[hash]
+	if !ok || k.renewing {
 		return
 	}
 	select {
 	case t.renewals <- renewal{hash, secret}:
-		k.renewed = true
-		t.known[hash] = k
+		k.renewing = true
+		t.cached[hash] = k
 	default:
 	}
 }
 
-// renewAll looks tokens up again, one after the other, until ctx ends. While that fails, it is one token that finds out
-// when the database is back.
+// renewAll looks tokens up again, one after the other, until ctx ends. While that fails, it retries the first of them.
 func (t *tokens) renewAll(ctx context.Context) {
 	for {
 		select {
 		case r := <-t.renewals:
-			for !t.lookAgain(ctx, r) {
+			for !t.lookUpAgain(ctx, r) {
 				select {
 				case <-time.After(tokenPause):
 				case <-ctx.Done():
@@ -85,25 +84,25 @@ func (t *tokens) renewAll(ctx context.Context) {
 	}
 }
 
-// lookAgain looks a token up for the requests to come, and reports whether the database answered.
-func (t *tokens) lookAgain(ctx context.Context, r renewal) bool {
-	looking, cancel := context.WithTimeout(ctx, tokenLook)
+// lookUpAgain renews a cached token, and reports whether the database answered.
+func (t *tokens) lookUpAgain(ctx context.Context, r renewal) bool {
+	bounded, cancel := context.WithTimeout(ctx, tokenLookUp)
 	defer cancel()
-	hanging := time.AfterFunc(tokenPatience, func() { t.lose(context.DeadlineExceeded) })
+	hanging := time.AfterFunc(tokenPatience, func() { t.recordFailure(context.DeadlineExceeded) })
 	defer hanging.Stop()
-	_, err := t.look(looking, r.hash, r.secret)
+	_, err := t.lookUp(bounded, r.hash, r.secret)
 	if err != nil && !isTokenDenial(err) {
 		if ctx.Err() == nil {
-			t.lose(err)
+			t.recordFailure(err)
 		}
 		return false
 	}
 	return true
 }
 
-// look asks the database for the token of a secret, and remembers what it says.
-func (t *tokens) look(ctx context.Context, hash secretHash, secret string) (pgstore.Token, error) {
-	asked := t.now()
+// lookUp reads the token of a secret from the database, and caches the answer.
+func (t *tokens) lookUp(ctx context.Context, hash secretHash, secret string) (pgstore.Token, error) {
+	started := t.now()
 	token, err := t.rows.Authenticate(ctx, secret)
 	denied := new(pgstore.TokenError)
 	isDenied := errors.As(err, &denied)
@@ -120,26 +119,21 @@ func (t *tokens) look(ctx context.Context, hash secretHash, secret string) (pgst
 		t.log.Info("token lookups work again")
 	}
 	if isDenied {
-		delete(t.known, hash)
-		t.unknown.add(hash, asked)
+		delete(t.cached, hash)
+		t.unknown.add(hash, started)
 	} else {
-		t.keep(hash, knownToken{token: token, at: asked})
+		t.cache(hash, cachedToken{token: token, at: started})
 	}
 	return token, err
 }
 
-// lose notes that look-ups fail, or hang.
-func (t *tokens) lose(err error) {
+// recordFailure records and logs that look-ups fail or hang.
+func (t *tokens) recordFailure(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.away {
-		t.log.Warn(
-			"token lookups failed: recently used tokens stay valid for a while",
-			"minutes",
-			tokenOutage.Minutes(),
-			"error",
-			err,
-		)
+		t.log.Warn("token lookups failed: recently used tokens stay valid for a while", "minutes",
+			tokenOutage.Minutes(), "error", err)
 	}
 	t.away = true
 }

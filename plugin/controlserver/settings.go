@@ -15,7 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/metrics"
 )
 
-// Settings are those of the process that serves the REST API.
+// Settings configure the process that serves the REST API.
 type Settings struct {
 	Listen        string
 	TLS           TLSFiles
@@ -31,15 +31,15 @@ type Settings struct {
 	DrainTime     time.Duration
 	ShutdownTime  time.Duration
 
-	Config   *deckfile.Config // by which the process decides; nil: it decides nothing
+	Config   *deckfile.Config // for decisions; nil: the process decides nothing
 	Database Database
 }
 
-// Database is how the database is reached.
+// Database locates the database.
 type Database struct {
 	DSN     string                          // a connection string
-	File    string                          // that has it, read again for every connection; "": none
-	Name    string                          // the flag or variable that gave either, for errors
+	File    string                          // a file with the connection string, read for every connection; "": none
+	Name    string                          // the flag or variable of either, for errors
 	Connect func() (*pgxpool.Config, error) // reads the connection string
 }
 
@@ -62,10 +62,8 @@ func (s *Settings) Validate() error {
 	case s.TLS.Cert != "" && s.InsecureHTTP:
 		return errors.New("give either --insecure-http or --tls-cert")
 	case s.public() && s.TLS.Cert == "" && !s.InsecureHTTP:
-		return fmt.Errorf(
-			"--listen: other machines reach %s, and tokens would be sent unencrypted: give --tls-cert and --tls-key, or --insecure-http if a proxy in front terminates TLS",
-			s.Listen,
-		)
+		return fmt.Errorf("--listen: other machines reach %s, and tokens would be sent unencrypted: "+
+			"give --tls-cert and --tls-key, or --insecure-http if a proxy in front terminates TLS", s.Listen)
 	}
 	return nil
 }
@@ -81,8 +79,8 @@ func checkListen(address string) error {
 	return nil
 }
 
-// public reports whether other machines reach the address. A name is not resolved: what it stands for may change, so
-// localhost alone passes for this machine.
+// public reports whether other machines reach the address. It resolves no name, because that may change; only localhost
+// counts as this machine.
 func (s *Settings) public() bool {
 	host, _, err := net.SplitHostPort(s.Listen)
 	if err != nil || host == "localhost" {

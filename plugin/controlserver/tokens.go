@@ -14,43 +14,43 @@ import (
 )
 
 const (
-	// tokenMemory is how many tokens are kept at once, more than are in use anywhere.
+	// tokenMemory bounds the cached tokens, well above the number in use.
 	tokenMemory = 4096
-	// tokenUse is how long lies between two notes of which tokens were used.
+	// tokenUse is the time between two writes of the use of tokens.
 	tokenUse = 20 * time.Second
-	// tokenLastUse is how long the last note may take when the process ends.
+	// tokenLastUse bounds the last of these writes, at the end of the process.
 	tokenLastUse = time.Second
 )
 
-// tokenRows are the tokens of the database.
+// tokenRows reads and writes the tokens of the database.
 type tokenRows interface {
 	Authenticate(ctx context.Context, secret string) (pgstore.Token, error)
 	Used(ctx context.Context, ago map[int64]time.Duration) error
 }
 
-// tokens are the callers of the REST API, by the rows of the database. A token that was found is believed in for a
-// moment and looked up again while requests go on with it, so a busy caller never waits for the database, also when it
-// hangs; while it is away, what was known lately lets in. What was not found is not asked for again for a moment: see
-// unknownSecrets. It is safe for concurrent use; make it with newTokens, and have Run run.
+// tokens authenticates callers of the REST API by the rows of the database. It caches a found token for a short time
+// and looks it up again in the background, so a busy caller never waits for the database, even if it hangs. While the
+// database is away, recently found tokens stay valid. unknownSecrets caches secrets without a token. It is safe for
+// concurrent use. newTokens makes it, and Run must run.
 type tokens struct {
 	rows     tokenRows
-	isSecret func(text string) bool // what is none is not looked up
+	isSecret func(text string) bool // other texts are not looked up
 	log      *slog.Logger
 	now      func() time.Time
 	renewals chan renewal
 
-	mu      sync.Mutex
-	known   map[secretHash]knownToken // the secrets themselves are not kept
-	unknown unknownSecrets
-	used    map[int64]time.Time // when a token was used last, by its id, until that is noted
-	unnoted bool                // the last try to note that failed, and that was logged; Run's alone
-	away    bool                // look-ups fail, or hang, and Run tries until one does not
+	mu        sync.Mutex
+	cached    map[secretHash]cachedToken // without the secrets themselves
+	unknown   unknownSecrets
+	used      map[int64]time.Time // the last use of tokens by id, until it is written
+	useFailed bool                // the last write of the use failed, and that was logged; only Run uses it
+	away      bool                // look-ups fail or hang; Run retries until one succeeds
 }
 
 func newTokens(rows tokenRows, log *slog.Logger) *tokens {
 	return &tokens{
 		rows: rows, isSecret: pgstore.IsSecret, log: log, now: time.Now, renewals: make(chan renewal, tokenQueue),
-		known: map[secretHash]knownToken{}, used: map[int64]time.Time{},
+		cached: map[secretHash]cachedToken{}, used: map[int64]time.Time{},
 	}
 }
 
@@ -73,92 +73,91 @@ func (t *tokens) Authenticate(ctx context.Context, secret string, mayLook func()
 	return control.Caller{Token: token.Name, Role: control.Role(token.Role), Org: token.Org}, nil
 }
 
-// isTokenDenial reports whether an error is the database's answer that a secret is of no live token.
+// isTokenDenial reports whether an error is the answer of the database that no live token has the secret.
 func isTokenDenial(err error) bool { return errors.As(err, new(*pgstore.TokenError)) }
 
-// find returns the token of a secret: from memory where that may be believed, else from the database. mayLook is called
-// for a secret that is not in memory.
+// find returns the token of a secret from the cache while it is fresh, else from the database. It calls mayLook for a
+// secret that is not cached.
 func (t *tokens) find(ctx context.Context, hash secretHash, secret string, mayLook func() bool) (pgstore.Token, error) {
-	last, holds, believed := t.recall(hash, secret)
+	last, valid, fresh := t.recall(hash, secret)
 	switch {
-	case believed:
+	case fresh:
 		return last, nil
-	case holds:
+	case valid:
 	case t.isUnknown(hash):
 		return pgstore.Token{}, &pgstore.TokenError{}
 	case !mayLook():
 		return pgstore.Token{}, control.ErrNotLookedUp
 	}
-	looking := ctx
-	if holds {
+	bounded := ctx
+	if valid {
 		var cancel context.CancelFunc
-		looking, cancel = context.WithTimeout(ctx, tokenPatience)
+		bounded, cancel = context.WithTimeout(ctx, tokenPatience)
 		defer cancel()
 	}
-	token, err := t.look(looking, hash, secret)
-	if err == nil || isTokenDenial(err) || !holds || ctx.Err() != nil {
+	token, err := t.lookUp(bounded, hash, secret)
+	if err == nil || isTokenDenial(err) || !valid || ctx.Err() != nil {
 		return token, err
 	}
-	t.lose(err)
+	t.recordFailure(err)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.renew(hash, secret)
 	return last, nil
 }
 
-// recall returns the token of a secret, and whether it holds: if not, it is denied. One that is believed lets in at
-// once; when it is no longer new, it is looked up again meanwhile.
-func (t *tokens) recall(hash secretHash, secret string) (token pgstore.Token, holds, believed bool) {
+// recall returns the cached token of a secret. A token that is not valid is denied. A fresh one authenticates at once;
+// if it is no longer new, it is looked up again in the background.
+func (t *tokens) recall(hash secretHash, secret string) (token pgstore.Token, valid, fresh bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	k, known := t.known[hash]
-	if !known {
+	k, ok := t.cached[hash]
+	if !ok {
 		return pgstore.Token{}, false, false
 	}
-	age, holds := k.age(t.now())
-	if !holds {
-		delete(t.known, hash)
+	age, valid := k.age(t.now())
+	if !valid {
+		delete(t.cached, hash)
 		return pgstore.Token{}, false, false
 	}
-	if believed = age < tokenBelief || t.away; believed && age >= tokenRenewal {
+	if fresh = age < tokenFresh || t.away; fresh && age >= tokenRenewal {
 		t.renew(hash, secret)
 	}
-	return k.token, true, believed
+	return k.token, true, fresh
 }
 
-// keep keeps a token, if there is room. t.mu is held.
-func (t *tokens) keep(hash secretHash, k knownToken) {
-	if len(t.known) >= tokenMemory {
-		maps.DeleteFunc(t.known, func(_ secretHash, old knownToken) bool { _, holds := old.age(k.at); return !holds })
+// cache caches a token if there is room. t.mu is held.
+func (t *tokens) cache(hash secretHash, k cachedToken) {
+	if len(t.cached) >= tokenMemory {
+		maps.DeleteFunc(t.cached, func(_ secretHash, old cachedToken) bool { _, valid := old.age(k.at); return !valid })
 	}
-	if _, there := t.known[hash]; there || len(t.known) < tokenMemory {
-		t.known[hash] = k
+	if _, ok := t.cached[hash]; ok || len(t.cached) < tokenMemory {
+		t.cached[hash] = k
 	}
 }
 
-// Run looks tokens up again before they are old, and notes from time to time, and at the end, which were used. It
-// returns when ctx ends.
+// Run renews cached tokens and writes their use, from time to time and at the end. It returns when ctx ends.
 func (t *tokens) Run(ctx context.Context) error {
-	var beside sync.WaitGroup
-	beside.Go(func() { t.renewAll(ctx) })
-	defer beside.Wait()
+	var renewing sync.WaitGroup
+	renewing.Go(func() { t.renewAll(ctx) })
+	defer renewing.Wait()
 	tick := time.NewTicker(tokenUse)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			t.note(ctx)
+			t.writeUse(ctx)
 		case <-ctx.Done():
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), tokenLastUse)
 			defer cancel()
-			t.note(last)
+			t.writeUse(last)
 			return nil
 		}
 	}
 }
 
-// note writes which tokens were used since the last time. What cannot be written is kept for the next time.
-func (t *tokens) note(ctx context.Context) {
+// writeUse writes the use of tokens since the last call. If that fails, it keeps them for the next call.
+func (t *tokens) writeUse(ctx context.Context) {
 	t.mu.Lock()
 	used := t.used
 	t.used = map[int64]time.Time{}
@@ -171,8 +170,8 @@ func (t *tokens) note(ctx context.Context) {
 		ago[id] = now.Sub(at)
 	}
 	err := t.rows.Used(ctx, ago)
-	if failed := err != nil; failed != t.unnoted {
-		if t.unnoted = failed; failed { // once: a standby takes no notes at all
+	if failed := err != nil; failed != t.useFailed {
+		if t.useFailed = failed; failed { // logged once, because a standby never accepts it
 			t.log.Warn("recording the use of tokens failed", "error", err)
 		}
 	}

@@ -37,14 +37,14 @@ func (c *lookupCount) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.Tr
 
 func (c *lookupCount) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// guarded is the API over a real Postgres, whose look-ups of tokens are counted.
+// guarded is the API over a real Postgres, with a counter of token look-ups.
 type guarded struct {
 	*testing.T
 	store   *pgstore.Store
 	server  *control.Server
 	numbers *prometheus.Registry
-	asked   lookupCount
-	now     atomic.Int64 // the API's clock, in nanoseconds; it stands still
+	queries lookupCount
+	now     atomic.Int64 // the API's clock, in nanoseconds, which only tests advance
 }
 
 func openGuarded(t *testing.T) *guarded {
@@ -54,7 +54,7 @@ func openGuarded(t *testing.T) *guarded {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.ConnConfig.Tracer = &g.asked
+	config.ConnConfig.Tracer = &g.queries
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func openGuarded(t *testing.T) *guarded {
 		Store: g.store, Tokens: newTokens(g.store, log), Log: log, Metrics: g.numbers,
 		Limits: memory.New(memory.Options{Now: process.BucketClock.Now}),
 		Now:    func() time.Time { return time.Unix(1_900_000_000, g.now.Load()) },
-		Hold:   func(context.Context, time.Duration) {}, // what is promised here holds without it, too
+		Hold:   func(context.Context, time.Duration) {}, // answers without delay
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +74,7 @@ func openGuarded(t *testing.T) *guarded {
 	return g
 }
 
-// token makes a token and returns its secret.
+// token creates a token and returns its secret.
 func (g *guarded) token(name string) string {
 	g.Helper()
 	secret, _, err := g.store.CreateToken(g.Context(), pgstore.Change{Actor: "ann", Reason: "a test"},
@@ -85,26 +85,26 @@ func (g *guarded) token(name string) string {
 	return secret
 }
 
-// ask sends a request with a token from an address, and returns the answer.
-func (g *guarded) ask(secret, from string) *httptest.ResponseRecorder {
+// request sends a request with a token from an address, and returns the response.
+func (g *guarded) request(secret, from string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodGet, "/v1/ratelimit/policies", http.NoBody)
 	r.RemoteAddr = from
 	r.Header.Set("Authorization", "Bearer "+secret)
-	r.Header.Set("X-Forwarded-For", rand.Text()) // which is nobody's word
+	r.Header.Set("X-Forwarded-For", rand.Text()) // must be ignored
 	recorder := httptest.NewRecorder()
 	g.server.ServeHTTP(recorder, r)
 	return recorder
 }
 
-// want asks, and fails unless the answer has a status.
+// want sends a request, and fails unless the response has a status.
 func (g *guarded) want(status int, secret, from string) {
 	g.Helper()
-	if a := g.ask(secret, from); a.Code != status {
+	if a := g.request(secret, from); a.Code != status {
 		g.Errorf("from %s: %d %s, want %d", from, a.Code, a.Body, status)
 	}
 }
 
-// guesses sends so many guesses, many at once, from addresses, and returns how many were answered by each status.
+// guesses sends n guesses from addresses, 16 at once, and returns the number of responses by status.
 func (g *guarded) guesses(n int, from func(int) string) map[int]int {
 	statuses := map[int]int{}
 	var (
@@ -120,7 +120,7 @@ func (g *guarded) guesses(n int, from func(int) string) map[int]int {
 	for range 16 {
 		group.Go(func() {
 			for i := sent.Add(1); i <= int64(n); i = sent.Add(1) {
-				a := g.ask(secret(), from(int(i)))
+				a := g.request(secret(), from(int(i)))
 				mu.Lock()
 				if statuses[a.Code]++; a.Code == http.StatusTooManyRequests && a.Header().Get("Retry-After") == "" {
 					g.Errorf("429 without Retry-After: %v", a.Header())
@@ -133,7 +133,7 @@ func (g *guarded) guesses(n int, from func(int) string) map[int]int {
 	return statuses
 }
 
-// lookups is how many tokens are counted under a result.
+// lookups returns the count of look-ups with a result.
 func (g *guarded) lookups(result string) float64 {
 	g.Helper()
 	families, err := g.numbers.Gather()
@@ -147,11 +147,11 @@ func (g *guarded) lookups(result string) float64 {
 			}
 		}
 	}
-	g.Fatalf("no look-ups are counted as %s", result)
+	g.Fatalf("there is no count of look-ups with result %s", result)
 	return 0
 }
 
-func TestGuessedTokensOfOneAddressReachPostgresNoMoreThanItsLookUpsAllow(t *testing.T) {
+func TestGuessesFromOneAddressReachPostgresOnlyAsOftenAsItsLimitAllows(t *testing.T) {
 	g := openGuarded(t)
 	const guesses, most = 20_000, 60
 	for name, from := range map[string]func(int) string{
@@ -159,31 +159,31 @@ func TestGuessedTokensOfOneAddressReachPostgresNoMoreThanItsLookUpsAllow(t *test
 		"a-network":         func(i int) string { return fmt.Sprintf("[2001:db8::%x:%x]:1", i>>16, i&0xffff) },
 		"an-address-mapped": func(i int) string { return fmt.Sprint("[::ffff:198.51.100.7]:", 1+i%60_000) },
 	} {
-		known, other := g.token(name), g.token("new-beside-"+name)
-		g.want(http.StatusOK, known, from(0))
-		before, denied := g.asked.Load(), g.lookups("denied")
+		cached, other := g.token(name), g.token("new-beside-"+name)
+		g.want(http.StatusOK, cached, from(0))
+		before, denied := g.queries.Load(), g.lookups("denied")
 		statuses := g.guesses(guesses, from)
-		asked := g.asked.Load() - before
-		if asked != most || statuses[http.StatusUnauthorized] > most || statuses[http.StatusTooManyRequests] < guesses-most {
-			t.Errorf("%s: %d guesses are looked up %d times, want %d; the answers are %v", name, guesses, asked, most, statuses)
+		queries := g.queries.Load() - before
+		if queries != most || statuses[http.StatusUnauthorized] > most || statuses[http.StatusTooManyRequests] < guesses-most {
+			t.Errorf("%s: %d guesses make %d queries, want %d; the responses are %v", name, guesses, queries, most, statuses)
 		}
 		if got := g.lookups("denied") - denied; got != guesses-most {
 			t.Errorf("%s: %v guesses are counted as denied, want %d", name, got, guesses-most)
 		}
-		g.want(http.StatusOK, known, from(1)) // what is in memory needs no look-up
+		g.want(http.StatusOK, cached, from(1)) // a cached token needs no look-up
 		g.want(http.StatusTooManyRequests, other, from(1))
 		g.want(http.StatusOK, other, "203.0.113.1:1")
-		g.want(http.StatusOK, other, from(1)) // now it is in memory
+		g.want(http.StatusOK, other, from(1)) // now it is cached
 		late := g.token("made-after-" + name)
 		g.now.Add(int64(time.Second))
-		for range 3 { // what finds a token is given back
+		for range 3 { // a look-up that finds a token is refunded
 			g.want(http.StatusOK, late, from(1))
 			late = g.token(name + rand.Text())
 		}
 	}
 }
 
-func TestAnUnknownTokenSentOverAndOverReachesPostgresOnce(t *testing.T) {
+func TestAnUnknownTokenSentAgainReachesPostgresOnce(t *testing.T) {
 	g := openGuarded(t)
 	revoked := g.token("ci")
 	if _, err := g.store.RevokeToken(t.Context(), pgstore.Change{Actor: "ann", Reason: "a test"}, "ci"); err != nil {
@@ -193,9 +193,9 @@ func TestAnUnknownTokenSentOverAndOverReachesPostgresOnce(t *testing.T) {
 		g.want(http.StatusUnauthorized, revoked, "192.0.2.1:1")
 		g.want(http.StatusUnauthorized, "no secret at all", "192.0.2.2:1")
 	}
-	if asked, remembered := g.asked.Load(), g.lookups("remembered"); asked > 2 || asked == 0 || remembered < 98 {
-		t.Errorf("looked up %d times, want once or, on a machine that rests for seconds, twice; %v are counted as remembered",
-			asked, remembered)
+	if queries, remembered := g.queries.Load(), g.lookups("remembered"); queries > 2 || queries == 0 || remembered < 98 {
+		t.Errorf("looked up %d times, want once, or twice on a machine that stalls for seconds; %v are counted as remembered",
+			queries, remembered)
 	}
 }
 

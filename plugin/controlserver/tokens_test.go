@@ -18,19 +18,19 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-// memoryRows stand in for the database where a test has its own time. The secret of a token is its name.
+// memoryRows replaces the database in tests with a synthetic clock. The secret of a token is its name.
 type memoryRows struct {
-	mu    sync.Mutex
-	live  map[string]pgstore.Token
-	asked int                     // times that a secret was looked up
-	noted map[int64]time.Duration // what Used was told last
-	away  error                   // what every call fails with
+	mu      sync.Mutex
+	live    map[string]pgstore.Token
+	lookups int                     // number of look-ups
+	used    map[int64]time.Duration // argument of the last call of Used
+	away    error                   // the error of every call
 }
 
 func (m *memoryRows) Authenticate(_ context.Context, secret string) (pgstore.Token, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.asked++
+	m.lookups++
 	if m.away != nil {
 		return pgstore.Token{}, m.away
 	}
@@ -45,18 +45,18 @@ func (m *memoryRows) Used(_ context.Context, ago map[int64]time.Duration) error 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.away == nil {
-		m.noted = ago
+		m.used = ago
 	}
 	return m.away
 }
 
-// told is what Used was told since the last call.
-func (m *memoryRows) told() string {
+// lastUsed returns the argument of the last call of Used since it was called before.
+func (m *memoryRows) lastUsed() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	noted := m.noted
-	m.noted = nil
-	return fmt.Sprint(noted)
+	used := m.used
+	m.used = nil
+	return fmt.Sprint(used)
 }
 
 func (m *memoryRows) fail(err error) {
@@ -67,11 +67,12 @@ func (m *memoryRows) fail(err error) {
 
 func newMemoryRows() *memoryRows {
 	return &memoryRows{live: map[string]pgstore.Token{
-		"ci": {ID: 1, Name: "ci", Role: pgstore.RoleAdmin}, "acme": {ID: 2, Name: "acme", Role: pgstore.RoleTenant, Org: "acme"},
+		"ci":   {ID: 1, Name: "ci", Role: pgstore.RoleAdmin},
+		"acme": {ID: 2, Name: "acme", Role: pgstore.RoleTenant, Org: "acme"},
 	}}
 }
 
-// quietTokens are tokens of rows in which every text is a secret.
+// quietTokens returns tokens over rows, without a log, where every text counts as a secret.
 func quietTokens(rows tokenRows) *tokens {
 	ts := newTokens(rows, slog.New(slog.DiscardHandler))
 	ts.isSecret = func(string) bool { return true }
@@ -80,8 +81,8 @@ func quietTokens(rows tokenRows) *tokens {
 
 func always() bool { return true }
 
-// enter authenticates a secret that must be let in.
-func enter(t *testing.T, ts *tokens, secret string) control.Caller {
+// authenticate authenticates a secret, which must succeed.
+func authenticate(t *testing.T, ts *tokens, secret string) control.Caller {
 	t.Helper()
 	caller, err := ts.Authenticate(t.Context(), secret, always)
 	if err != nil {
@@ -90,36 +91,37 @@ func enter(t *testing.T, ts *tokens, secret string) control.Caller {
 	return caller
 }
 
-func TestTokenIsLookedUpOnceInAWhileAndARevokedOneIsFoundOutWithinFiveSeconds(t *testing.T) {
+func TestATokenIsCachedAndARevocationTakesEffectWithinFiveSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rows := newMemoryRows()
 		ts := quietTokens(rows)
 		for range 100 {
-			if caller := enter(t, ts, "ci"); caller != (control.Caller{Token: "ci", Role: control.Admin}) {
+			if caller := authenticate(t, ts, "ci"); caller != (control.Caller{Token: "ci", Role: control.Admin}) {
 				t.Fatalf("the caller is %+v", caller)
 			}
 		}
-		if caller := enter(t, ts, "acme"); caller != (control.Caller{Token: "acme", Role: control.Tenant, Org: "acme"}) {
+		if caller := authenticate(t, ts, "acme"); caller !=
+			(control.Caller{Token: "acme", Role: control.Tenant, Org: "acme"}) {
 			t.Errorf("the caller is %+v", caller)
 		}
-		if rows.asked != 2 {
-			t.Errorf("two tokens were looked up %d times", rows.asked)
+		if rows.lookups != 2 {
+			t.Errorf("two tokens were looked up %d times", rows.lookups)
 		}
 		delete(rows.live, "ci")
 		time.Sleep(5 * time.Second)
 		if _, err := ts.Authenticate(t.Context(), "ci", always); !errors.Is(err, control.ErrUnknownToken) {
 			t.Errorf("after its revocation: %v", err)
 		}
-		enter(t, ts, "acme")
+		authenticate(t, ts, "acme")
 	})
 }
 
-func TestExpiryIsNotOutlivedByWhatIsRemembered(t *testing.T) {
+func TestACachedTokenExpiresOnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rows := newMemoryRows()
 		rows.live["ci"] = pgstore.Token{ID: 1, Name: "ci", Role: pgstore.RoleAdmin, ExpiresAt: time.Now().Add(time.Second)}
 		ts := quietTokens(rows)
-		enter(t, ts, "ci")
+		authenticate(t, ts, "ci")
 		delete(rows.live, "ci")
 		time.Sleep(time.Second)
 		if _, err := ts.Authenticate(t.Context(), "ci", always); !errors.Is(err, control.ErrUnknownToken) {
@@ -128,69 +130,69 @@ func TestExpiryIsNotOutlivedByWhatIsRemembered(t *testing.T) {
 	})
 }
 
-func TestAnUnknownTokenIsLookedUpOnceInAMomentAndNeverTakenForAKnownOne(t *testing.T) {
+func TestUnknownTokensAreRememberedForALimitedTimeAndNeverAuthenticated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rows := newMemoryRows()
 		ts := quietTokens(rows)
 		guess := func(times, want int) {
 			t.Helper()
-			rows.asked = 0
+			rows.lookups = 0
 			for i := range times {
 				_, err := ts.Authenticate(t.Context(), fmt.Sprint("guess", i%10), always)
 				if !errors.Is(err, control.ErrUnknownToken) {
 					t.Errorf("guess %d: %v", i, err)
 				}
 			}
-			if rows.asked != want || len(ts.known) != 0 || len(ts.used) != 0 {
-				t.Errorf("%d guesses at 10 secrets are looked up %d times, want %d; %d are known",
-					times, rows.asked, want, len(ts.known))
+			if rows.lookups != want || len(ts.cached) != 0 || len(ts.used) != 0 {
+				t.Errorf("%d guesses at 10 secrets are looked up %d times, want %d; %d are cached",
+					times, rows.lookups, want, len(ts.cached))
 			}
 		}
 		guess(100, 10)
 		rows.live["guess0"] = pgstore.Token{ID: 7, Name: "late", Role: pgstore.RoleViewer}
 		time.Sleep(2 * unknownTime)
-		if caller := enter(t, ts, "guess0"); caller.Token != "late" {
+		if caller := authenticate(t, ts, "guess0"); caller.Token != "late" {
 			t.Errorf("the caller is %+v", caller)
 		}
 	})
 }
 
-func TestGuessesTakeBoundedMemoryAndNoTokenIsForgottenForThem(t *testing.T) {
+func TestGuessesTakeBoundedMemoryAndEvictNoToken(t *testing.T) {
 	rows := newMemoryRows()
 	ts := quietTokens(rows)
-	enter(t, ts, "ci")
+	authenticate(t, ts, "ci")
 	for i := range 5 * unknownMemory {
-		_, _ = ts.Authenticate(t.Context(), fmt.Sprint("guess", i), always) // each lets nobody in, as above
+		_, _ = ts.Authenticate(t.Context(), fmt.Sprint("guess", i), always) // each is denied, as above
 	}
-	if held := len(ts.unknown.newer) + len(ts.unknown.older); held > 2*unknownMemory {
-		t.Errorf("%d guesses are remembered, want at most %d", held, 2*unknownMemory)
+	if remembered := len(ts.unknown.newer) + len(ts.unknown.older); remembered > 2*unknownMemory {
+		t.Errorf("%d guesses are remembered, want at most %d", remembered, 2*unknownMemory)
 	}
-	asked := rows.asked
-	enter(t, ts, "ci")
-	if rows.asked != asked {
+	before := rows.lookups
+	authenticate(t, ts, "ci")
+	if rows.lookups != before {
 		t.Error("a token was looked up again after guesses")
 	}
 }
 
-func TestATokenInMemoryNeedsNoLookUpThatItsAddressMayNotHave(t *testing.T) {
+func TestACachedTokenNeedsNoLookUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rows := newMemoryRows()
 		ts := quietTokens(rows)
 		never := func() bool { return false }
-		if _, err := ts.Authenticate(t.Context(), "ci", never); !errors.Is(err, control.ErrNotLookedUp) || rows.asked != 0 {
-			t.Errorf("a token that is not in memory: %v, after %d look-ups", err, rows.asked)
+		if _, err := ts.Authenticate(t.Context(), "ci", never); !errors.Is(err, control.ErrNotLookedUp) || rows.lookups != 0 {
+			t.Errorf("an uncached token: %v, after %d look-ups", err, rows.lookups)
 		}
-		enter(t, ts, "ci")
-		for _, rest := range []time.Duration{0, tokenRenewal, tokenBelief} { // the last one is looked up again at once
-			time.Sleep(rest)
+		authenticate(t, ts, "ci")
+		for _, pause := range []time.Duration{0, tokenRenewal, tokenFresh} { // the last one is looked up again at once
+			time.Sleep(pause)
 			if _, err := ts.Authenticate(t.Context(), "ci", never); err != nil {
-				t.Errorf("in memory for %v: %v", rest, err)
+				t.Errorf("cached for another %v: %v", pause, err)
 			}
 		}
 	})
 }
 
-func TestOnlySoManyTokensAreRemembered(t *testing.T) {
+func TestTheNumberOfCachedTokensIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rows := newMemoryRows()
 		for i := range tokenMemory + 100 {
@@ -199,32 +201,32 @@ func TestOnlySoManyTokensAreRemembered(t *testing.T) {
 		}
 		ts := quietTokens(rows)
 		for name := range rows.live {
-			enter(t, ts, name)
+			authenticate(t, ts, name)
 		}
-		if len(ts.known) != tokenMemory {
-			t.Errorf("%d tokens are remembered, want %d", len(ts.known), tokenMemory)
+		if len(ts.cached) != tokenMemory {
+			t.Errorf("%d tokens are cached, want %d", len(ts.cached), tokenMemory)
 		}
 		time.Sleep(tokenOutage)
 		rows.live["new"] = pgstore.Token{ID: -1, Name: "new", Role: pgstore.RoleViewer}
-		enter(t, ts, "new")
-		if len(ts.known) != 1 {
-			t.Errorf("%d tokens are remembered after all have aged, want the new one", len(ts.known))
+		authenticate(t, ts, "new")
+		if len(ts.cached) != 1 {
+			t.Errorf("%d tokens are cached after all have aged, want the new one", len(ts.cached))
 		}
 	})
 }
 
-func TestDatabaseThatIsAwayIsNoUnknownToken(t *testing.T) {
+func TestAFailedLookUpDoesNotMakeATokenUnknown(t *testing.T) {
 	rows := newMemoryRows()
 	ts := quietTokens(rows)
-	enter(t, ts, "ci")
+	authenticate(t, ts, "ci")
 	rows.fail(errors.New("postgres is away"))
-	enter(t, ts, "ci")
+	authenticate(t, ts, "ci")
 	if _, err := ts.Authenticate(t.Context(), "acme", always); err == nil || errors.Is(err, control.ErrUnknownToken) {
-		t.Errorf("a token that nobody can look up: %v", err)
+		t.Errorf("a token that cannot be looked up: %v", err)
 	}
 }
 
-func TestUseIsNotedInTheBackgroundAndAtTheEndAndKeptWhileTheDatabaseIsAway(t *testing.T) {
+func TestUseIsWrittenInTheBackgroundAndAtTheEndAndKeptWhileTheDatabaseIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rows := newMemoryRows()
 		ts := quietTokens(rows)
@@ -234,30 +236,30 @@ func TestUseIsNotedInTheBackgroundAndAtTheEndAndKeptWhileTheDatabaseIsAway(t *te
 		step := func(use, want string) {
 			t.Helper()
 			if use != "" {
-				enter(t, ts, use)
+				authenticate(t, ts, use)
 			}
 			time.Sleep(tokenUse)
 			synctest.Wait()
-			if got := rows.told(); got != want {
-				t.Errorf("noted is %s, want %s", got, want)
+			if got := rows.lastUsed(); got != want {
+				t.Errorf("the written use is %s, want %s", got, want)
 			}
 		}
 		step("ci", "map[1:20s]")
 		step("", "map[]")
-		enter(t, ts, "ci")
+		authenticate(t, ts, "ci")
 		rows.fail(errors.New("postgres is away"))
 		step("", "map[]")
 		rows.fail(nil)
 		step("acme", "map[1:40s 2:20s]")
-		enter(t, ts, "acme")
+		authenticate(t, ts, "acme")
 		stop()
-		if err := <-ended; err != nil || rows.told() != "map[2:0s]" {
-			t.Errorf("at the end: %v, and the last use is not noted", err)
+		if err := <-ended; err != nil || rows.lastUsed() != "map[2:0s]" {
+			t.Errorf("at the end: %v, or the last use is not written", err)
 		}
 	})
 }
 
-func TestRevokedTokenOfTheDatabaseIsNamedInTheLogWithoutItsSecret(t *testing.T) {
+func TestTheLogNamesARevokedTokenWithoutItsSecret(t *testing.T) {
 	dsn := pgtest.Start(t).Empty(t)
 	pool := pgtest.Pool(t, dsn)
 	if _, err := migrations.Up(t.Context(), pool.Config().ConnConfig); err != nil {
@@ -272,10 +274,11 @@ func TestRevokedTokenOfTheDatabaseIsNamedInTheLogWithoutItsSecret(t *testing.T) 
 	var log bytes.Buffer
 	ts, now := newTokens(store, slog.New(slog.NewTextHandler(&log, nil))), time.Now()
 	ts.now = func() time.Time { return now }
-	enter(t, ts, secret)
-	ts.note(t.Context())
-	if list, err := store.Tokens(t.Context(), pgstore.TokenFilter{}); err != nil || len(list) != 1 || list[0].ID != token.ID || list[0].LastUsedAt.IsZero() {
-		t.Errorf("the tokens are %+v (%v), want the use noted", list, err)
+	authenticate(t, ts, secret)
+	ts.writeUse(t.Context())
+	if list, err := store.Tokens(t.Context(), pgstore.TokenFilter{}); err != nil || len(list) != 1 ||
+		list[0].ID != token.ID || list[0].LastUsedAt.IsZero() {
+		t.Errorf("the tokens are %+v (%v), want the use written", list, err)
 	}
 	if _, err := store.RevokeToken(t.Context(), by, "ci"); err != nil {
 		t.Fatal(err)
@@ -284,7 +287,8 @@ func TestRevokedTokenOfTheDatabaseIsNamedInTheLogWithoutItsSecret(t *testing.T) 
 	if _, err := ts.Authenticate(t.Context(), secret, always); !errors.Is(err, control.ErrUnknownToken) {
 		t.Errorf("after its revocation: %v", err)
 	}
-	if said := log.String(); !strings.Contains(said, "token=ci") || !strings.Contains(said, "state=revoked") || strings.Contains(said, secret) {
-		t.Errorf("the log says %s", said)
+	if text := log.String(); !strings.Contains(text, "token=ci") || !strings.Contains(text, "state=revoked") ||
+		strings.Contains(text, secret) {
+		t.Errorf("the log has %s", text)
 	}
 }

@@ -3,16 +3,15 @@ package controlserver
 import "time"
 
 const (
-	// unknownMemory is how many secrets of no live token are remembered at once, at most twice.
+	// unknownMemory bounds each generation of unknown secrets.
 	unknownMemory = 4096
-	// unknownTime is how long at least they are, where no more come, and twice that at most. A secret is shown when its
-	// token is made, so no new token is among them; only a database that was brought back can make one valid again.
+	// unknownTime is the least time for which a secret is remembered, unless more of them arrive; twice that is the most.
+	// A secret exists only after its token, so a remembered one becomes valid only if the database is restored.
 	unknownTime = 5 * time.Second
 )
 
-// unknownSecrets are secrets of no live token, kept so that the same one is not looked up again and again. There are
-// two generations: the older one is forgotten when the newer one is full or old, so guesses take no more memory than
-// two. The zero value has none.
+// unknownSecrets remembers secrets without a live token, so that they are not looked up again. It drops the older of
+// two generations when the newer one is full or old, which bounds its memory. The zero value is empty.
 type unknownSecrets struct {
 	newer, older map[secretHash]struct{}
 	since        time.Time // when the newer generation began
@@ -20,7 +19,7 @@ type unknownSecrets struct {
 
 // add remembers a secret.
 func (u *unknownSecrets) add(hash secretHash, now time.Time) {
-	u.turn(now)
+	u.dropOld(now)
 	if len(u.newer) >= unknownMemory || u.newer == nil {
 		u.newer, u.older, u.since = map[secretHash]struct{}{}, u.newer, now
 	}
@@ -29,14 +28,14 @@ func (u *unknownSecrets) add(hash secretHash, now time.Time) {
 
 // has reports whether a secret is remembered.
 func (u *unknownSecrets) has(hash secretHash, now time.Time) bool {
-	u.turn(now)
+	u.dropOld(now)
 	_, newer := u.newer[hash]
 	_, older := u.older[hash]
 	return newer || older
 }
 
-// turn forgets what is old at an instant, and all where the clock has stepped back.
-func (u *unknownSecrets) turn(now time.Time) {
+// dropOld drops generations that are old at an instant, and both if the clock has stepped back.
+func (u *unknownSecrets) dropOld(now time.Time) {
 	switch age := now.Sub(u.since); {
 	case age < 0, age >= 2*unknownTime:
 		u.newer, u.older, u.since = nil, nil, now
@@ -45,7 +44,7 @@ func (u *unknownSecrets) turn(now time.Time) {
 	}
 }
 
-// isUnknown reports whether a secret was found to be of no live token a moment ago.
+// isUnknown reports whether a recent look-up found no live token of a secret.
 func (t *tokens) isUnknown(hash secretHash) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
