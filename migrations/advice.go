@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// The SQLSTATEs of what a migration, or a grant, would mend.
+// SQLSTATEs of errors that a migration or a grant resolves.
 const (
 	undefinedColumn   = "42703"
 	undefinedFunction = "42883"
@@ -15,25 +15,25 @@ const (
 	readOnly          = "25006"
 )
 
-// Lacks reports whether an error of Postgres is about a table, column or function that is not there. The tables are
-// older than the program then, unless [CheckAhead] has found them newer.
+// Lacks reports whether an error of Postgres names a missing table, column or function. Then the tables are older than
+// the program, unless [CheckAhead] has found them newer.
 func Lacks(err error) bool {
-	refused := new(pgconn.PgError)
-	return errors.As(err, &refused) &&
-		(refused.Code == undefinedColumn || refused.Code == undefinedFunction || refused.Code == undefinedTable)
+	failed := new(pgconn.PgError)
+	return errors.As(err, &failed) &&
+		(failed.Code == undefinedColumn || failed.Code == undefinedFunction || failed.Code == undefinedTable)
 }
 
-// Advice tells what an operator has to do about an error of Postgres that stays until it is done: no waiting
-// and no new connection mends it. It is "" for all other errors, and without one.
+// Advice returns what an operator has to do about an error of Postgres that neither time nor a new connection resolves.
+// It returns "" for other errors and nil.
 func Advice(err error) string {
-	refused := new(pgconn.PgError)
-	if !errors.As(err, &refused) {
+	failed := new(pgconn.PgError)
+	if !errors.As(err, &failed) {
 		return ""
 	}
 	if Lacks(err) {
 		return "the tables in Postgres are older than this program: run ratelimit migrate up"
 	}
-	switch refused.Code {
+	switch failed.Code {
 	case noPrivilege:
 		return "the database user lacks a right: the grants are in migrations/README.md, and are repeated after a migration"
 	case wrongPassword, deniedLogin, unknownDatabase:

@@ -11,10 +11,11 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 )
 
-func TestAdviceIsAboutWhatOnlyAnOperatorCanMend(t *testing.T) {
+func TestAdviceIsForErrorsThatOnlyAnOperatorCanResolve(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[string]string{
-		"42703": "migrate up", "42P01": "migrate up", "42883": "migrate up", "42501": "migrations/README.md", "25006": "read-only",
+		"42703": "migrate up", "42P01": "migrate up", "42883": "migrate up",
+		"42501": "migrations/README.md", "25006": "read-only",
 		"28P01": "connection string", "28000": "connection string", "3D000": "connection string", "40001": "", "57P01": "",
 	} {
 		got := migrations.Advice(fmt.Errorf("load: %w", &pgconn.PgError{Code: code}))
@@ -23,6 +24,6 @@ func TestAdviceIsAboutWhatOnlyAnOperatorCanMend(t *testing.T) {
 		}
 	}
 	if got := migrations.Advice(errors.New("42703")); got != "" {
-		t.Errorf("the advice about an error that is not Postgres's is %q", got)
+		t.Errorf("the advice about another error is %q", got)
 	}
 }

@@ -12,32 +12,26 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// AheadError is a database that a newer program has migrated. This one may not know all that a row says.
+// AheadError reports a database that a newer program has migrated: its rows may have values that this program ignores.
 type AheadError struct {
 	Applied int64 // number of the last migration that is applied
-	Known   int64 // number of the last migration that this program has
+	Latest  int64 // number of the last migration of this program
 }
 
 func (e *AheadError) Error() string {
-	return fmt.Sprintf(
-		"the tables in Postgres are newer than this program (migration %d, it knows %d): use the program that migrated them",
-		e.Applied,
-		e.Known,
-	)
+	return fmt.Sprintf("the tables in Postgres are newer than this program (migration %d, it knows %d): "+
+		"use the program that migrated them", e.Applied, e.Latest)
 }
 
-// BehindError is a database that lacks migrations of this program.
+// BehindError reports a database that lacks migrations of this program.
 type BehindError struct {
 	Applied int64 // number of the last migration that is applied
-	Needed  int64 // number of the last migration that this program has
+	Needed  int64 // number of the last migration of this program
 }
 
 func (e *BehindError) Error() string {
-	return fmt.Sprintf(
-		"the tables in Postgres are older than this program (migration %d, it needs %d): run ratelimit migrate up",
-		e.Applied,
-		e.Needed,
-	)
+	return fmt.Sprintf("the tables in Postgres are older than this program (migration %d, it needs %d): "+
+		"run ratelimit migrate up", e.Applied, e.Needed)
 }
 
 // querier is a connection, a pool or a transaction.
@@ -45,8 +39,7 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// CheckReady returns an error if the database has no tables of the rate limiter, and what [CheckAhead] returns
-// otherwise.
+// CheckReady returns an error if the database has no tables of the rate limiter, else the result of [CheckAhead].
 func CheckReady(ctx context.Context, from querier) error {
 	var migrated bool
 	if err := from.QueryRow(ctx, "SELECT to_regclass('rate_limiter.tokens') IS NOT NULL").Scan(&migrated); err != nil {
@@ -61,48 +54,48 @@ func CheckReady(ctx context.Context, from querier) error {
 // CheckAhead returns an AheadError if the database has migrations that this program does not have. It returns nil for a
 // role that may not read the list of migrations, and for a database without tables.
 func CheckAhead(ctx context.Context, from querier) error {
-	newest, known, err := compare(ctx, from)
-	if err == nil && newest > known {
-		return &AheadError{newest, known}
+	applied, latest, err := compare(ctx, from)
+	if err == nil && applied > latest {
+		return &AheadError{applied, latest}
 	}
 	return err
 }
 
-// CheckBehind returns a BehindError if the database lacks migrations of this program. It returns nil where
-// [CheckAhead] returns nil for want of a list.
+// CheckBehind returns a BehindError if the database lacks migrations of this program. Like [CheckAhead] it returns nil
+// if there is no list of migrations to read.
 func CheckBehind(ctx context.Context, from querier) error {
-	newest, known, err := compare(ctx, from)
-	if err == nil && newest < known {
-		return &BehindError{newest, known}
+	applied, latest, err := compare(ctx, from)
+	if err == nil && applied < latest {
+		return &BehindError{applied, latest}
 	}
 	return err
 }
 
-// compare returns the numbers of the last migration that is applied, and of the last one that this program has. They
-// are equal where the list of migrations is not there or cannot be read.
-func compare(ctx context.Context, from querier) (newest, known int64, err error) {
-	if known, err = last(); err != nil {
+// compare returns the numbers of the last applied migration and of the last one of this program. They are equal if
+// there is no list of migrations to read.
+func compare(ctx context.Context, from querier) (newest, latest int64, err error) {
+	if latest, err = last(); err != nil {
 		return 0, 0, err
 	}
 	err = from.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM `+applied+` WHERE is_applied`).Scan(&newest)
 	denied := new(pgconn.PgError)
 	if errors.As(err, &denied) && (denied.Code == noPrivilege || denied.Code == undefinedTable) {
-		return known, known, nil
+		return latest, latest, nil
 	}
 	if err != nil {
 		return 0, 0, fmt.Errorf("read the list of migrations: %w", err)
 	}
-	return newest, known, nil
+	return newest, latest, nil
 }
 
-// unknown returns the applied migrations that this program does not have, in order.
-func unknown(ctx context.Context, conn *pgx.Conn) ([]Migration, error) {
-	known, err := last()
+// appliedByNewer returns the applied migrations that this program does not have, in order.
+func appliedByNewer(ctx context.Context, conn *pgx.Conn) ([]Migration, error) {
+	latest, err := last()
 	if err != nil {
 		return nil, err
 	}
 	rows, err := conn.Query(ctx, `SELECT version_id, '', max(tstamp) FROM `+applied+`
-		WHERE is_applied AND version_id > $1 GROUP BY version_id ORDER BY version_id`, known)
+		WHERE is_applied AND version_id > $1 GROUP BY version_id ORDER BY version_id`, latest)
 	if err != nil {
 		return nil, err
 	}

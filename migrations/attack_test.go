@@ -13,7 +13,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
 
-// loot is what a role does once it runs with the rights of the schema's owner. A superuser also runs programs.
+// loot holds statements that need the rights of the schema's owner. The last one needs a superuser.
 const loot = `INSERT INTO rate_limiter.tokens (name, hash, role)
 	VALUES (md5(random()::text), sha256(random()::text::bytea), 'admin');
 	INSERT INTO rate_limiter.audit (version, actor, reason, kind, operation, key, tenant)
@@ -22,7 +22,7 @@ const loot = `INSERT INTO rate_limiter.tokens (name, hash, role)
 		COPY (SELECT 1) TO PROGRAM 'cat >/dev/null';
 	END IF;`
 
-// bait makes a type whose casts run the loot.
+// bait creates a type whose casts run the loot.
 const bait = `CREATE TYPE pg_temp.evil AS ENUM ('x');
 	CREATE FUNCTION pg_temp.loot() RETURNS void LANGUAGE plpgsql AS $$ BEGIN ` + loot + ` END $$;
 	CREATE FUNCTION pg_temp.as_json(pg_temp.evil) RETURNS json LANGUAGE plpgsql AS
@@ -32,7 +32,7 @@ const bait = `CREATE TYPE pg_temp.evil AS ENUM ('x');
 	CREATE CAST (pg_temp.evil AS json) WITH FUNCTION pg_temp.as_json(pg_temp.evil);
 	CREATE CAST (pg_temp.evil AS text) WITH FUNCTION pg_temp.as_text(pg_temp.evil) AS ASSIGNMENT;`
 
-// takeovers put the bait before the trigger functions that run as the owner.
+// takeovers pass the bait to the trigger functions that run as the owner.
 var takeovers = map[string]string{
 	"record": `CREATE TEMP TABLE t (id text, org text, e pg_temp.evil);
 		CREATE TRIGGER t AFTER INSERT ON t REFERENCING NEW TABLE AS new_rows
@@ -42,7 +42,8 @@ var takeovers = map[string]string{
 		CREATE TRIGGER t AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION rate_limiter.record_token();
 		INSERT INTO t VALUES ('a', 'b', 'x')`,
 	"remember_override": `CREATE TEMP TABLE t (id bigint, kind pg_temp.evil, tenant text, "user" text, endpoint text,
-			credential text, ip text, policy text, "limit" bigint, window_size bigint, burst bigint, factor bigint, reason text, author text,
+			credential text, ip text, policy text, "limit" bigint, window_size bigint, burst bigint, factor bigint,
+			reason text, author text,
 			created_at timestamptz, expires_at timestamptz, permanent boolean, source text, revision bigint);
 		CREATE TRIGGER t AFTER DELETE ON t REFERENCING OLD TABLE AS old_rows
 		EXECUTE FUNCTION rate_limiter.remember_override();
@@ -50,15 +51,15 @@ var takeovers = map[string]string{
 		SET rate_limiter.reason = 'r'; DELETE FROM t`,
 }
 
-// lax gives every role what databases give them by default: temporary tables, and in Postgres 13 and 14 the schema
-// public.
-func lax(t *testing.T, s *pgtest.Server) {
+// grantDefaults grants the default rights of a database to every role: temporary tables, and the schema public as in
+// Postgres 13 and 14.
+func grantDefaults(t *testing.T, s *pgtest.Server) {
 	t.Helper()
 	s.Psql(t, s.RoleDSN("postgres"), `GRANT TEMPORARY ON DATABASE ratelimit TO PUBLIC;
 		GRANT CREATE, USAGE ON SCHEMA public TO PUBLIC;`)
 }
 
-// connect connects as a role for the time of the test.
+// connect connects as a role until the test ends.
 func connect(t *testing.T, s *pgtest.Server, role string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.RoleDSN(role))
@@ -73,25 +74,25 @@ func connect(t *testing.T, s *pgtest.Server, role string) *pgx.Conn {
 	return conn
 }
 
-// isDenied reports whether a statement failed for want of a right.
+// isDenied reports whether Postgres denied a statement for a missing right.
 func isDenied(err error) bool {
 	denied := new(pgconn.PgError)
 	return errors.As(err, &denied) && denied.Code == "42501"
 }
 
-func TestNoRoleBecomesTheOwnerByATypeATableAndATriggerOfItsOwn(t *testing.T) {
+func TestNoRoleGetsTheRightsOfTheOwnerThroughItsOwnTypesAndTriggers(t *testing.T) {
 	for _, owner := range []string{pgtest.Owner, "postgres"} {
 		t.Run("of "+owner, func(t *testing.T) {
 			s := pgtest.Start(t)
 			s.SetUpRoles(t)
 			s.MigrateAs(t, owner)
 			s.GrantAs(t, owner)
-			lax(t, s)
+			grantDefaults(t, s)
 			exec(t, pgtest.Pool(t, s.RoleDSN(pgtest.Operator)), `INSERT INTO rate_limiter.tiers (name) VALUES ('gold')`)
 			for _, role := range pgtest.Roles {
 				attack(t, s, role)
 			}
-			untouched(t, s)
+			wantUnchanged(t, s)
 		})
 	}
 }
@@ -109,8 +110,8 @@ func attack(t *testing.T, s *pgtest.Server, role string) {
 	}
 }
 
-// untouched reports what an attack has changed of the one change that was made before it.
-func untouched(t *testing.T, s *pgtest.Server) {
+// wantUnchanged checks that an attack has changed nothing.
+func wantUnchanged(t *testing.T, s *pgtest.Server) {
 	t.Helper()
 	pool := pgtest.Pool(t, s.RoleDSN("postgres"))
 	if tokens, rows := count(t, pool, "tokens"), count(t, pool, "audit"); tokens != 0 || rows != 1 {
@@ -118,20 +119,20 @@ func untouched(t *testing.T, s *pgtest.Server) {
 	}
 }
 
-// A second wall: the functions look at their table themselves, if somebody should grant the right to execute them.
-func TestFunctionsThatRunAsTheOwnerRefuseTablesOfOthers(t *testing.T) {
+// A second defense: the functions check their table, in case a role gets the right to execute them.
+func TestFunctionsThatRunAsTheOwnerDenyTablesOfOtherRoles(t *testing.T) {
 	s := pgtest.Granted(t)
-	lax(t, s)
+	grantDefaults(t, s)
 	exec(t, pgtest.Pool(t, s.RoleDSN(pgtest.Operator)), `INSERT INTO rate_limiter.tiers (name) VALUES ('gold')`)
 	s.Psql(t, s.RoleDSN(pgtest.Owner), `GRANT EXECUTE ON ALL ROUTINES IN SCHEMA rate_limiter TO node`)
 	for function, takeover := range takeovers {
 		conn := connect(t, s, pgtest.Node)
 		_, err := conn.Exec(t.Context(), bait+takeover)
 		if !isDenied(err) || !strings.Contains(err.Error(), "is for tables of rate_limiter") {
-			t.Errorf("%s on a temporary table: %v, want it refused", function, err)
+			t.Errorf("%s on a temporary table: %v, want it denied", function, err)
 		}
 	}
-	untouched(t, s)
+	wantUnchanged(t, s)
 	node := connect(t, s, pgtest.Node)
 	for function := range pairs(t, pgtest.Pool(t, s.RoleDSN(pgtest.Owner)), `SELECT proname::text, '' FROM pg_proc
 			WHERE pronamespace = 'rate_limiter'::regnamespace AND prosecdef AND prorettype = 'trigger'::regtype`) {
@@ -139,14 +140,14 @@ func TestFunctionsThatRunAsTheOwnerRefuseTablesOfOthers(t *testing.T) {
 			CREATE TRIGGER t BEFORE INSERT ON %[1]s FOR EACH ROW EXECUTE FUNCTION rate_limiter.%[1]s('a', 'b', 'c');
 			INSERT INTO %[1]s VALUES (1)`, function))
 		if !isDenied(err) || !strings.Contains(err.Error(), function+" is for tables of rate_limiter") {
-			t.Errorf("%s on a temporary table: %v, want it refused", function, err)
+			t.Errorf("%s on a temporary table: %v, want it denied", function, err)
 		}
 	}
 }
 
 func TestANodeNeitherForgesTheAuditNorStopsTheWriters(t *testing.T) {
 	s := pgtest.Granted(t)
-	lax(t, s)
+	grantDefaults(t, s)
 	conn := connect(t, s, pgtest.Node)
 	for _, statement := range []string{
 		`SELECT rate_limiter.record_action('reset', 'buckets', 'acme', '{"forged": true}')`,
@@ -167,8 +168,8 @@ func TestANodeNeitherForgesTheAuditNorStopsTheWriters(t *testing.T) {
 	}
 }
 
-// TestRolesMakeNothing is about what a database that is set up as the README says gives away.
-func TestRolesMakeNothing(t *testing.T) {
+// A database that is set up as in the README gives no role the right to create objects.
+func TestRolesCreateNothing(t *testing.T) {
 	s := pgtest.Granted(t)
 	for _, role := range pgtest.Roles {
 		conn := connect(t, s, role)
@@ -188,11 +189,10 @@ func TestRolesMakeNothing(t *testing.T) {
 	}
 }
 
-// TestNoCallersOperatorOrFunctionTakesTheRightfulPlace gives a role a schema of its own, with operators and functions
-// named as those that the functions of the schema use.
-func TestNoCallersOperatorOrFunctionTakesTheRightfulPlace(t *testing.T) {
+// The role has a schema with operators and functions of the same names as those of Postgres.
+func TestFunctionsOfTheSchemaUseNoOperatorOrFunctionOfTheirCaller(t *testing.T) {
 	s := pgtest.Granted(t)
-	lax(t, s)
+	grantDefaults(t, s)
 	conn := connect(t, s, pgtest.Operator)
 	evil := ""
 	for name, signature := range map[string]string{

@@ -10,42 +10,44 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
 
-func TestOnlyTheLoginThatServesTokensWritesInTheirNames(t *testing.T) {
+func TestOnlyTheServerRoleWritesInTheNameOfAToken(t *testing.T) {
 	s := pgtest.Granted(t)
 	for role, may := range map[string]bool{pgtest.Operator: false, pgtest.ServerRole: true} {
 		conn := connect(t, s, role)
 		for i, actor := range []string{"token:ann", " Token:ann"} {
 			_, err := conn.Exec(t.Context(), fmt.Sprintf(`SET rate_limiter.actor = '%s';
 				INSERT INTO rate_limiter.tiers (name) VALUES ('%s-%d')`, actor, role, i))
-			refused := new(pgconn.PgError)
-			if may && err != nil || !may && (!errors.As(err, &refused) || refused.ConstraintName != "audit_actor_token") {
-				t.Errorf("%s writes as %q: %v, want it possible: %v", role, actor, err, may)
+			violated := new(pgconn.PgError)
+			if may && err != nil || !may && (!errors.As(err, &violated) || violated.ConstraintName != "audit_actor_token") {
+				t.Errorf("%s writes as %q: %v, want it allowed: %v", role, actor, err, may)
 			}
 		}
 	}
 	for _, row := range audit(t, pgtest.Pool(t, s.RoleDSN(pgtest.Owner))) {
 		if row.Key[:6] != "server" {
-			t.Errorf("the audit has %+v, want what the server did", row)
+			t.Errorf("the audit has %+v, want the change by the server", row)
 		}
 	}
 }
 
-func TestATokensNameIsNotGivenToAnotherRole(t *testing.T) {
+func TestTheNameOfATokenCannotGetAnotherRole(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Granted(t).RoleDSN(pgtest.Operator))
-	const make = `INSERT INTO rate_limiter.tokens (name, hash, role, org) VALUES ('ci', sha256(random()::text::bytea), $1, $2)`
+	const make = `INSERT INTO rate_limiter.tokens (name, hash, role, org)
+		VALUES ('ci', sha256(random()::text::bytea), $1, $2)`
 	const revoke = `UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = 'ann' WHERE revoked_at IS NULL`
 	exec(t, pool, make, "tenant", "acme")
 	exec(t, pool, revoke)
 	for _, other := range [][2]string{{"admin", ""}, {"viewer", ""}, {"tenant", "globex"}} {
 		_, err := pool.Exec(t.Context(), make, other[0], other[1])
-		if refused := new(pgconn.PgError); !errors.As(err, &refused) || refused.ConstraintName != "tokens_one_role_per_name" {
-			t.Errorf("the name of a token of acme for %v: %v, want it refused", other, err)
+		if violated := new(pgconn.PgError); !errors.As(err, &violated) ||
+			violated.ConstraintName != "tokens_one_role_per_name" {
+			t.Errorf("the name of a token of acme for %v: %v, want an error", other, err)
 		}
 	}
 	exec(t, pool, make, "tenant", "acme")
 }
 
-func TestOfTwoTokensOfOneNameTheSecondWaitsAndSeesTheFirst(t *testing.T) {
+func TestTheSecondOfTwoConcurrentTokensOfOneNameWaitsForTheFirst(t *testing.T) {
 	s := pgtest.Granted(t)
 	const make = `INSERT INTO rate_limiter.tokens (name, hash, role) VALUES ('ci', sha256(random()::text::bytea), '%s')`
 	first, second := connect(t, s, pgtest.Operator), connect(t, s, pgtest.Operator)
@@ -61,12 +63,13 @@ func TestOfTwoTokensOfOneNameTheSecondWaitsAndSeesTheFirst(t *testing.T) {
 	if _, err := first.Exec(t.Context(), `COMMIT`); err != nil {
 		t.Fatal(err)
 	}
-	if refused := new(pgconn.PgError); !errors.As(<-ended, &refused) || refused.ConstraintName != "tokens_one_role_per_name" {
-		t.Errorf("the second ends with %v, want its role refused", refused)
+	if violated := new(pgconn.PgError); !errors.As(<-ended, &violated) ||
+		violated.ConstraintName != "tokens_one_role_per_name" {
+		t.Errorf("the second ends with %v, want an error of its role", violated)
 	}
 }
 
-// awaitLock runs do beside the test, returns once it waits for a lock, and sends how it has ended.
+// awaitLock runs do in a goroutine and returns once it waits for a lock. The channel receives the error of do.
 func awaitLock(t *testing.T, s *pgtest.Server, do func() error) <-chan error {
 	t.Helper()
 	ended := make(chan error, 1)

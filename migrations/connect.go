@@ -12,15 +12,15 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// The SQLSTATEs of a login that Postgres denies each time, until its connection string or the server is changed.
+// SQLSTATEs of a denied login, which need another connection string or a change of the server.
 const (
 	wrongPassword   = "28P01"
 	deniedLogin     = "28000"
 	unknownDatabase = "3D000"
 )
 
-// ConnectFault returns one line for an error of a connection to Postgres that was not made: what failed, and source,
-// the flag, variable or setting to correct. It returns "" for all other errors. The line never shows the password.
+// ConnectFault returns one line for a failed connection to Postgres: the failure, and the flag, variable or setting to
+// correct, which is source. It returns "" for other errors. The line never contains the password.
 func ConnectFault(err error, source string) string {
 	failed := new(pgconn.ConnectError)
 	if !errors.As(err, &failed) {
@@ -38,12 +38,8 @@ func ConnectFault(err error, source string) string {
 	case answer.Code == wrongPassword:
 		return fmt.Sprintf("Postgres denied the password of user %q: correct it in %s", user, source)
 	case answer.Code == deniedLogin:
-		return fmt.Sprintf(
-			"Postgres denied the login of user %q (%s): correct the user in %s, or pg_hba.conf",
-			user,
-			answer.Message,
-			source,
-		)
+		return fmt.Sprintf("Postgres denied the login of user %q (%s): correct the user in %s, or pg_hba.conf", user,
+			answer.Message, source)
 	case answer.Code == unknownDatabase:
 		return fmt.Sprintf("Postgres has no database %q: correct the name in %s", database, source)
 	}

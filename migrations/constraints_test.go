@@ -15,17 +15,17 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
 
-// row is a row by its columns.
+// row holds the values of a row by column.
 type row map[string]any
 
-// with is r with other values in some columns.
+// with returns r with other values in some columns.
 func (r row) with(others row) row {
 	changed := maps.Clone(r)
 	maps.Copy(changed, others)
 	return changed
 }
 
-// good are rows that the tables accept.
+// good holds a valid row for each table.
 var good = map[string]row{
 	"tiers":    {"name": "gold"},
 	"tenants":  {"id": "acme", "tier": "gold", "time_zone": "Europe/Berlin"},
@@ -40,13 +40,13 @@ var good = map[string]row{
 	"version": {"one": false},
 }
 
-// ban and multiplier turn the good override into others.
+// ban and multiplier change the good override into other kinds.
 var (
 	ban        = row{"kind": "ban", "policy": "", "limit": nil, "window_size": nil}
 	multiplier = row{"kind": "multiplier", "limit": nil, "window_size": nil, "factor": 1500}
 )
 
-// bad are changes to a good row, each under the name of the constraint that refuses it.
+// bad holds changes to a good row, by the name of the constraint that they violate.
 var bad = map[string][]row{
 	"version_one_row": {{}},
 	"version_pruned":  {{"one": true, "version": 1, "pruned": 2}},
@@ -57,12 +57,13 @@ var bad = map[string][]row{
 	"tenants_tier":      {{"tier": strings.Repeat("x", 65)}},
 	"tenants_time_zone": {{"time_zone": "../etc/passwd"}, {"time_zone": "/UTC"}, {"time_zone": strings.Repeat("x", 65)}},
 
-	"policies_namespace":          {{"namespace": ""}, {"namespace": "a:b"}},
-	"policies_name":               {{"name": ""}, {"name": "a b"}, {"name": strings.Repeat("x", 65)}},
-	"policies_tier":               {{"tier": strings.Repeat("x", 65)}},
-	"policies_tenant":             {{"tier": "", "tenant": strings.Repeat("x", 129)}},
-	"policies_tier_or_tenant":     {{"tier": ""}, {"tenant": "acme"}},
-	"policies_endpoint":           {{"endpoint": "/records"}, {"endpoint": "get /records"}, {"endpoint": "GET /a b"}, {"endpoint": "GET /" + strings.Repeat("x", 1020)}},
+	"policies_namespace":      {{"namespace": ""}, {"namespace": "a:b"}},
+	"policies_name":           {{"name": ""}, {"name": "a b"}, {"name": strings.Repeat("x", 65)}},
+	"policies_tier":           {{"tier": strings.Repeat("x", 65)}},
+	"policies_tenant":         {{"tier": "", "tenant": strings.Repeat("x", 129)}},
+	"policies_tier_or_tenant": {{"tier": ""}, {"tenant": "acme"}},
+	"policies_endpoint": {{"endpoint": "/records"}, {"endpoint": "get /records"}, {"endpoint": "GET /a b"},
+		{"endpoint": "GET /" + strings.Repeat("x", 1020)}},
 	"policies_scope":              {{"scope": ""}, {"scope": "org"}},
 	"policies_limit":              {{"limit": 0}, {"limit": -1}, {"limit": 1_000_000_000_001}},
 	"policies_limit_sliding_log":  {{"algorithm": "sliding_log", "limit": 10_001}},
@@ -77,20 +78,23 @@ var bad = map[string][]row{
 	"policies_mode":               {{"mode": "off"}},
 	"policies_cost":               {{"cost": -1}, {"cost": 1_000_000_001, "limit": 1_000_000_000_000}},
 	"policies_description":        {{"description": strings.Repeat("x", 201)}, {"description": "a\nb"}},
-	"policies_cost_capacity":      {{"cost": 101}, {"cost": 2, "algorithm": "leaky_bucket"}, {"cost": 11, "burst": 10, "hard_threshold_pct": 200}},
-	"policies_fail_mode":          {{"fail_mode": "shut"}},
-	"policies_slot":               {{"slot": "old"}},
-	"policies_slot_active":        {{"slot": "candidate"}},
-	"policies_public_note":        {{"public_note": strings.Repeat("x", 1025)}, {"public_note": "two\nlines"}},
-	"policies_accuracy":           {{"accuracy": "excat"}},
+	"policies_cost_capacity": {{"cost": 101}, {"cost": 2, "algorithm": "leaky_bucket"},
+		{"cost": 11, "burst": 10, "hard_threshold_pct": 200}},
+	"policies_fail_mode":   {{"fail_mode": "shut"}},
+	"policies_slot":        {{"slot": "old"}},
+	"policies_slot_active": {{"slot": "candidate"}},
+	"policies_public_note": {{"public_note": strings.Repeat("x", 1025)}, {"public_note": "two\nlines"}},
+	"policies_accuracy":    {{"accuracy": "excat"}},
 
-	"overrides_kind":                 {ban.with(row{"kind": "block"})},
-	"overrides_tenant":               {{"tenant": strings.Repeat("x", 129)}},
-	"overrides_user":                 {{"user": strings.Repeat("x", 129)}},
-	"overrides_endpoint":             {{"endpoint": "/records"}},
-	"overrides_credential":           {{"credential": strings.Repeat("x", 129)}},
-	"overrides_ip":                   {{"tenant": "", "ip": "10.0.0.256"}, {"tenant": "", "ip": "10.0.0.1/8"}, {"ip": "10.1"}, {"ip": "10.0.0.1/32"}, {"ip": "10.0.0.0/8"}, {"ip": "2001:db8::1/64"}},
-	"overrides_subject":              {{"tenant": ""}, {"tenant": "", "user": "bob"}, {"tenant": "", "endpoint": "GET /a"}, {"ip": "10.0.0.1", "user": "bob"}, {"ip": "10.0.0.1", "credential": "c"}, {"credential": "c", "user": "bob"}},
+	"overrides_kind":       {ban.with(row{"kind": "block"})},
+	"overrides_tenant":     {{"tenant": strings.Repeat("x", 129)}},
+	"overrides_user":       {{"user": strings.Repeat("x", 129)}},
+	"overrides_endpoint":   {{"endpoint": "/records"}},
+	"overrides_credential": {{"credential": strings.Repeat("x", 129)}},
+	"overrides_ip": {{"tenant": "", "ip": "10.0.0.256"}, {"tenant": "", "ip": "10.0.0.1/8"},
+		{"ip": "10.1"}, {"ip": "10.0.0.1/32"}, {"ip": "10.0.0.0/8"}, {"ip": "2001:db8::1/64"}},
+	"overrides_subject": {{"tenant": ""}, {"tenant": "", "user": "bob"}, {"tenant": "", "endpoint": "GET /a"},
+		{"ip": "10.0.0.1", "user": "bob"}, {"ip": "10.0.0.1", "credential": "c"}, {"credential": "c", "user": "bob"}},
 	"overrides_policy":               {{"policy": "a b"}},
 	"overrides_policy_missing":       {{"policy": ""}},
 	"overrides_policy_unused":        {ban.with(row{"policy": "daily"})},
@@ -151,22 +155,23 @@ func TestGoodRowsAreAccepted(t *testing.T) {
 	}
 }
 
-func TestEveryConstraintRefusesItsBadRows(t *testing.T) {
+func TestBadRowsViolateTheirConstraints(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	for constraint, changes := range bad {
 		table, _, _ := strings.Cut(constraint, "_")
 		for _, change := range changes {
 			err := insert(t, pool, table, good[table].with(change))
-			if refused := new(pgconn.PgError); !errors.As(err, &refused) || refused.ConstraintName != constraint {
-				t.Errorf("%s with %v: %v, want it refused by %s", table, change, err, constraint)
+			if violated := new(pgconn.PgError); !errors.As(err, &violated) || violated.ConstraintName != constraint {
+				t.Errorf("%s with %v: %v, want a violation of %s", table, change, err, constraint)
 			}
 		}
 	}
 }
 
-func TestNoConstraintIsWithoutABadRow(t *testing.T) {
+func TestEveryConstraintHasABadRow(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
-	rows, err := pool.Query(t.Context(), `SELECT conname::text FROM pg_constraint WHERE contype = 'c' AND connamespace = 'rate_limiter'::regnamespace`)
+	rows, err := pool.Query(t.Context(), `SELECT conname::text FROM pg_constraint WHERE contype = 'c'
+		AND connamespace = 'rate_limiter'::regnamespace`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +186,7 @@ func TestNoConstraintIsWithoutABadRow(t *testing.T) {
 	}
 }
 
-func TestOfOneNameAndOneMatchThereIsOnePolicy(t *testing.T) {
+func TestANameAndAMatchHaveOnePolicy(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	first := good["policies"].with(row{"endpoint": "GET /records/{id}"})
 	for _, distinct := range []row{
@@ -198,8 +203,8 @@ func TestOfOneNameAndOneMatchThereIsOnePolicy(t *testing.T) {
 	}
 	for _, same := range []row{{}, {"endpoint": "GET /records/{record}"}, {"limit": 7}, {"scope": "user"}} {
 		err := insert(t, pool, "policies", first.with(same))
-		if refused := new(pgconn.PgError); !errors.As(err, &refused) || refused.ConstraintName != "policies_one_per_match" {
-			t.Errorf("a second policy with %v: %v, want it refused by policies_one_per_match", same, err)
+		if violated := new(pgconn.PgError); !errors.As(err, &violated) || violated.ConstraintName != "policies_one_per_match" {
+			t.Errorf("a second policy with %v: %v, want a violation of policies_one_per_match", same, err)
 		}
 	}
 }
@@ -212,7 +217,7 @@ func insert(t *testing.T, pool *pgxpool.Pool, table string, r row) error {
 		names = append(names, pgx.Identifier{column}.Sanitize())
 		places = append(places, fmt.Sprint("$", i+1))
 		if strings.HasSuffix(column, "_at") {
-			places[i] += "::text::timestamptz" // pgx would ask for a time.Time
+			places[i] += "::text::timestamptz" // otherwise pgx expects a time.Time
 		}
 		values = append(values, r[column])
 	}

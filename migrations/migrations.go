@@ -1,8 +1,8 @@
-// Package migrations is the Postgres schema of the control plane: numbered SQL files, embedded, their application, and
-// what to do about a database that lacks one of them ([Advice]).
+// Package migrations holds the Postgres schema of the control plane as embedded, numbered SQL files. It applies them,
+// and has advice for errors of a database that lacks one ([Advice]).
 //
-// Everything is in the schema rate_limiter, the list of applied migrations included. What the tables mean is told in
-// the files, each beside its table. Reading and writing the rows is package pgstore's and package policysync's.
+// Everything is in the schema rate_limiter, including the list of applied migrations. The files describe their tables.
+// Packages pgstore and policysync read and write the rows.
 package migrations
 
 import (
@@ -22,24 +22,24 @@ import (
 var files embed.FS
 
 const (
-	// schema holds all tables. It is made by the first migration run and never dropped.
+	// schema holds all tables. The first migration run creates it, and it is never dropped.
 	schema = "rate_limiter"
-	// applied is the list of applied migrations.
+	// applied names the list of applied migrations.
 	applied = schema + ".migrations"
-	// turn is the advisory lock of the database that a run of migrations holds: others wait for it.
-	turn = 0x726c_6d69_6772
+	// lockNumber is the advisory lock of a run of migrations: others wait for it.
+	lockNumber = 0x726c_6d69_6772
 )
 
-// Migration is one numbered file.
+// Migration describes one numbered file.
 type Migration struct {
 	Number    int64
-	File      string    // "": this program does not have it
-	AppliedAt time.Time // zero: it is not applied
+	File      string    // "": not in this program
+	AppliedAt time.Time // zero: not applied
 }
 
-// Up applies all migrations that are pending and returns them; none is no error. Each runs in its own transaction: what
-// has been applied before an error stays. A second run at the same time waits for the first and finds nothing to do.
-// Tables that a newer program has migrated are an AheadError.
+// Up applies all pending migrations and returns them; none is no error. Each runs in its own transaction, so those
+// before an error stay applied. A concurrent run waits for the first and finds nothing to do. Tables that a newer
+// program has migrated are an AheadError.
 func Up(ctx context.Context, config *pgx.ConnConfig) ([]Migration, error) {
 	var done []Migration
 	err := run(ctx, config, func(p *goose.Provider, conn *pgx.Conn) error {
@@ -59,11 +59,11 @@ func Up(ctx context.Context, config *pgx.ConnConfig) ([]Migration, error) {
 	return done, nil
 }
 
-// Down takes back the last migration that is applied, with the rows of the tables and the values of the columns that it
-// made, and returns it. When none is applied the number is 0. Tables that a newer program has migrated are an
-// AheadError: only that program knows how they are taken back.
+// Down reverts the last applied migration and returns it; its number is 0 if none is applied. It drops the tables and
+// columns of the migration with their values. Tables that a newer program has migrated are an AheadError, because only
+// that program can revert them.
 func Down(ctx context.Context, config *pgx.ConnConfig) (Migration, error) {
-	var undone Migration
+	var reverted Migration
 	err := run(ctx, config, func(p *goose.Provider, conn *pgx.Conn) error {
 		if err := CheckAhead(ctx, conn); err != nil {
 			return err
@@ -73,17 +73,17 @@ func Down(ctx context.Context, config *pgx.ConnConfig) (Migration, error) {
 			return nil
 		}
 		if err == nil {
-			undone = migrations([]*goose.MigrationResult{result})[0]
+			reverted = migrations([]*goose.MigrationResult{result})[0]
 		}
 		return err
 	})
 	if err != nil {
-		return undone, fmt.Errorf("migrate down: %w", err)
+		return reverted, fmt.Errorf("migrate down: %w", err)
 	}
-	return undone, nil
+	return reverted, nil
 }
 
-// Status is the state of all migrations, in order. Those that only a newer program has are the last.
+// Status returns the state of all migrations, in order. Those of a newer program come last.
 func Status(ctx context.Context, config *pgx.ConnConfig) ([]Migration, error) {
 	var all []Migration
 	err := run(ctx, config, func(p *goose.Provider, conn *pgx.Conn) error {
@@ -94,7 +94,7 @@ func Status(ctx context.Context, config *pgx.ConnConfig) ([]Migration, error) {
 		for _, state := range states {
 			all = append(all, Migration{state.Source.Version, state.Source.Path, state.AppliedAt})
 		}
-		newer, err := unknown(ctx, conn)
+		newer, err := appliedByNewer(ctx, conn)
 		all = append(all, newer...)
 		return err
 	})
@@ -112,19 +112,19 @@ func migrations(results []*goose.MigrationResult) []Migration {
 	return list
 }
 
-// run works while it has the turn. The lock is one of a connection of its own, so that the server ends it when this
-// process dies; goose's own locks are asked for again every second or more, and do not cover making its table.
+// run runs work while it holds the lock. The lock belongs to a separate connection, so the server releases it if this
+// process dies. The locks of goose poll once a second or less, and do not cover the creation of its table.
 func run(ctx context.Context, config *pgx.ConnConfig, work func(*goose.Provider, *pgx.Conn) error) (err error) {
 	holder, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, holder.Close(context.WithoutCancel(ctx))) }()
-	if _, err := holder.Exec(ctx, "SELECT pg_advisory_lock($1)", int64(turn)); err != nil {
+	if _, err := holder.Exec(ctx, "SELECT pg_advisory_lock($1)", int64(lockNumber)); err != nil {
 		return fmt.Errorf("wait for other migrations: %w", err)
 	}
 	if err := makeSchema(ctx, holder); err != nil {
-		return fmt.Errorf("make the schema: %w", err)
+		return fmt.Errorf("create the schema: %w", err)
 	}
 	owner, err := schemaOwner(ctx, holder)
 	if err != nil {
@@ -144,7 +144,7 @@ func run(ctx context.Context, config *pgx.ConnConfig, work func(*goose.Provider,
 	return work(provider, holder)
 }
 
-// schemaOwner returns the role that owns the schema, if the user may act as it.
+// schemaOwner returns the role that owns the schema, or an error if the user is not a member of it.
 func schemaOwner(ctx context.Context, conn *pgx.Conn) (owner string, err error) {
 	var member bool
 	err = conn.QueryRow(ctx, `SELECT o.rolname, pg_has_role(o.oid, 'MEMBER')
@@ -158,8 +158,8 @@ func schemaOwner(ctx context.Context, conn *pgx.Conn) (owner string, err error) 
 	return owner, nil
 }
 
-// become lets a connection work as the owner of the schema, so that what a migration makes has one owner, and finds
-// only the functions and operators of Postgres itself under names without a schema.
+// become makes a connection act as the owner of the schema, so that all objects have one owner. It also limits names
+// without a schema to the functions and operators of Postgres itself.
 func become(ctx context.Context, conn *pgx.Conn, owner string) error {
 	_, err := conn.Exec(ctx, `SELECT set_config('role', $1, false),
 		set_config('search_path', 'pg_catalog, pg_temp', false)`, owner)
@@ -169,8 +169,8 @@ func become(ctx context.Context, conn *pgx.Conn, owner string) error {
 	return nil
 }
 
-// SuperuserOwner returns the role that owns the schema if it is a superuser, and else "". Functions of the schema that
-// run as their owner would then run as a superuser.
+// SuperuserOwner returns the role that owns the schema if it is a superuser, else "". Functions that run as their owner
+// then run as a superuser.
 func SuperuserOwner(ctx context.Context, config *pgx.ConnConfig) (owner string, err error) {
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
@@ -185,7 +185,7 @@ func SuperuserOwner(ctx context.Context, config *pgx.ConnConfig) (owner string, 
 	return owner, nil
 }
 
-// makeSchema asks first: making needs a right on the database that who owns the schema may lack.
+// makeSchema creates the schema if it is missing. It checks first, because the owner may lack the right to create one.
 func makeSchema(ctx context.Context, holder *pgx.Conn) error {
 	var missing bool
 	err := holder.QueryRow(ctx, "SELECT to_regnamespace($1) IS NULL", schema).Scan(&missing)
@@ -196,11 +196,6 @@ func makeSchema(ctx context.Context, holder *pgx.Conn) error {
 }
 
 func open(db *sql.DB) (*goose.Provider, error) {
-	return goose.NewProvider(
-		goose.DialectPostgres,
-		db,
-		files,
-		goose.WithTableName(applied),
-		goose.WithDisableGlobalRegistry(true),
-	)
+	return goose.NewProvider(goose.DialectPostgres, db, files, goose.WithTableName(applied),
+		goose.WithDisableGlobalRegistry(true))
 }

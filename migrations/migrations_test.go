@@ -14,10 +14,10 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// files is how many migrations there are.
+// files is the number of migrations.
 const files = 12
 
-func TestUpDownAndUpAgainLeadsToTheSameTables(t *testing.T) {
+func TestDownAndUpAgainRestoreTheSameTables(t *testing.T) {
 	dsn := pgtest.Shared(t).Empty(t)
 	config := parse(t, dsn)
 	if applied := up(t, config); len(applied) != files {
@@ -27,16 +27,16 @@ func TestUpDownAndUpAgainLeadsToTheSameTables(t *testing.T) {
 	for want := int64(files); want >= 0; want-- {
 		undone, err := migrations.Down(t.Context(), config)
 		if err != nil || undone.Number != want {
-			t.Fatalf("down takes back %v (%v), want number %d", undone, err, want)
+			t.Fatalf("down reverts %v (%v), want number %d", undone, err, want)
 		}
 	}
 	if left := description(t, dsn); len(left) != 0 {
-		t.Errorf("down leaves %v", left)
+		t.Errorf("after all downs there is %v", left)
 	}
 	up(t, config)
 	after := description(t, dsn)
 	if len(before) == 0 || len(before) != len(after) {
-		t.Fatalf("%d things before, %d after", len(before), len(after))
+		t.Fatalf("%d objects before, %d after", len(before), len(after))
 	}
 	for i := range before {
 		if before[i] != after[i] {
@@ -52,7 +52,7 @@ func TestUpWithNothingToDoIsNoError(t *testing.T) {
 	}
 }
 
-func TestStatusTellsWhatIsAppliedAndWhatIsNot(t *testing.T) {
+func TestStatusListsAppliedAndPendingMigrations(t *testing.T) {
 	config := parse(t, pgtest.Shared(t).Database(t))
 	if _, err := migrations.Down(t.Context(), config); err != nil {
 		t.Fatal(err)
@@ -68,23 +68,25 @@ func TestStatusTellsWhatIsAppliedAndWhatIsNot(t *testing.T) {
 	}
 }
 
-func TestRowsSurviveTheMigrationsAfterTheirs(t *testing.T) {
+func TestLaterMigrationsKeepTheRows(t *testing.T) {
 	dsn := pgtest.Shared(t).Database(t)
 	config := parse(t, dsn)
-	for range files - 2 { // back to when there were policies and no overrides
+	for range files - 2 { // until there are policies and no overrides
 		if _, err := migrations.Down(t.Context(), config); err != nil {
 			t.Fatal(err)
 		}
 	}
 	pool := pgtest.Pool(t, dsn)
 	exec(t, pool, `INSERT INTO rate_limiter.tenants (id, tier) VALUES ('acme', 'gold')`)
-	exec(t, pool, `INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size) VALUES ('daily', 'gold', 'tenant', 100, 86400)`)
+	exec(t, pool, `INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size)
+		VALUES ('daily', 'gold', 'tenant', 100, 86400)`)
 	up(t, config)
 	if tenants, policies := count(t, pool, "tenants"), count(t, pool, "policies"); tenants != 1 || policies != 1 {
-		t.Errorf("%d tenants and %d policies are left, want 1 and 1", tenants, policies)
+		t.Errorf("%d tenants and %d policies remain, want 1 and 1", tenants, policies)
 	}
 	var accuracy string
-	if err := pool.QueryRow(t.Context(), `SELECT accuracy FROM rate_limiter.policies`).Scan(&accuracy); err != nil || accuracy != "" {
+	if err := pool.QueryRow(t.Context(), `SELECT accuracy FROM rate_limiter.policies`).Scan(&accuracy); err != nil ||
+		accuracy != "" {
 		t.Errorf("the accuracy of the policy is %q (%v), want that of the config", accuracy, err)
 	}
 	if got := version(t, pool); got != 2 {
@@ -92,7 +94,7 @@ func TestRowsSurviveTheMigrationsAfterTheirs(t *testing.T) {
 	}
 }
 
-func TestOfTwoRunsAtOnceOneWaitsAndFindsNothingToDo(t *testing.T) {
+func TestASecondRunWaitsAndFindsNothingToDo(t *testing.T) {
 	config := parse(t, pgtest.Shared(t).Empty(t))
 	applied := make([]int, 4)
 	var nodes errgroup.Group
@@ -115,7 +117,7 @@ func TestOfTwoRunsAtOnceOneWaitsAndFindsNothingToDo(t *testing.T) {
 	}
 }
 
-func TestUpGivesUpWaitingWithItsContext(t *testing.T) {
+func TestUpStopsWaitingWhenItsContextEnds(t *testing.T) {
 	config := parse(t, pgtest.Shared(t).Database(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -136,7 +138,8 @@ func description(t *testing.T, dsn string) []string {
 		SELECT 'column ' || table_name || '.' || column_name || ' ' || data_type AS what
 		FROM information_schema.columns WHERE table_schema = 'rate_limiter' AND table_name <> 'migrations'
 		UNION ALL SELECT 'constraint ' || conname || ' ' || pg_get_constraintdef(oid)
-		FROM pg_constraint WHERE connamespace = 'rate_limiter'::regnamespace AND conrelid <> 'rate_limiter.migrations'::regclass
+		FROM pg_constraint WHERE connamespace = 'rate_limiter'::regnamespace
+		AND conrelid <> 'rate_limiter.migrations'::regclass
 		UNION ALL SELECT 'index ' || indexdef FROM pg_indexes WHERE schemaname = 'rate_limiter' AND tablename <> 'migrations'
 		UNION ALL SELECT 'function ' || pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'rate_limiter'::regnamespace
 		UNION ALL SELECT 'trigger ' || pg_get_triggerdef(g.oid) FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid

@@ -9,33 +9,35 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
 
-// unseen are names that look like another one, or like that of a token, where they are read.
+// unseen lists names that look like another one, or like that of a token.
 var unseen = []string{
 	"\ttoken:ann", "\u200btoken:ann", "x\ntoken:ann", "token:ann\u00a0", "\u00a0ann", "ann\u2003", "a\u00adnn", "\x7fann",
 	"ann\x1b[2K", "ann\u0085", "\u2066ann", "ann\ufeff", "\U000e0041ann", "\u3164ann", "ann\u2028",
 }
 
-// saying are the statements that say who has done something; $1 is what they say.
-var saying = map[string]string{
+// naming lists statements that write the name of an actor, $1, by the constraint of that name.
+var naming = map[string]string{
 	"audit_actor": `SELECT set_config('rate_limiter.actor', $1, false)`,
 	"overrides_author": `INSERT INTO rate_limiter.overrides (kind, tenant, reason, permanent, author)
 		VALUES ('ban', 'a', 'r', true, $1)`,
-	"tokens_created_by": `INSERT INTO rate_limiter.tokens (name, hash, role, created_by) VALUES ('ci', sha256('a'), 'viewer', $1)`,
+	"tokens_created_by": `INSERT INTO rate_limiter.tokens (name, hash, role, created_by)
+		VALUES ('ci', sha256('a'), 'viewer', $1)`,
 	"tokens_revoked_by": `UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = $1 WHERE name = 'old'`,
 }
 
 // violates returns the constraint that a statement violates; empty: none.
 func violates(t *testing.T, err error) string {
 	t.Helper()
-	refused := new(pgconn.PgError)
-	if err != nil && !errors.As(err, &refused) {
+	violated := new(pgconn.PgError)
+	if err != nil && !errors.As(err, &violated) {
 		t.Fatal(err)
 	}
-	return refused.ConstraintName
+	return violated.ConstraintName
 }
 
-// say runs a statement of saying, and a change after it, in a transaction that leaves nothing.
-func say(t *testing.T, s *pgtest.Server, role, statement, name string) string {
+// writeName runs a statement of naming and a change after it in a transaction that is rolled back, and returns the
+// violated constraint.
+func writeName(t *testing.T, s *pgtest.Server, role, statement, name string) string {
 	t.Helper()
 	tx, err := connect(t, s, role).Begin(t.Context())
 	if err != nil {
@@ -52,35 +54,35 @@ func say(t *testing.T, s *pgtest.Server, role, statement, name string) string {
 	return violates(t, err)
 }
 
-func TestNobodyWritesUnderANameThatIsNotSeenAsItIs(t *testing.T) {
+func TestNamesWithInvisibleCharactersAreInvalid(t *testing.T) {
 	s := pgtest.Granted(t)
 	exec(t, pgtest.Pool(t, s.RoleDSN(pgtest.Operator)),
 		`INSERT INTO rate_limiter.tokens (name, hash, role) VALUES ('old', sha256('b'), 'viewer')`)
-	for constraint, statement := range saying {
+	for constraint, statement := range naming {
 		for _, name := range unseen {
-			if got := say(t, s, pgtest.Operator, statement, name); got != constraint+"_seen" {
+			if got := writeName(t, s, pgtest.Operator, statement, name); got != constraint+"_seen" {
 				t.Errorf("%q written as %s violates %q, want %s_seen", name, constraint, got, constraint)
 			}
 		}
 		for _, name := range []string{"token:ann", "TOKEN:root"} {
-			if got := say(t, s, pgtest.Operator, statement, name); got != constraint+"_token" {
+			if got := writeName(t, s, pgtest.Operator, statement, name); got != constraint+"_token" {
 				t.Errorf("%q written as %s violates %q, want %s_token", name, constraint, got, constraint)
 			}
 		}
 		for _, name := range []string{"ann", "Ann Ä. O'Neill (on call)", "李"} {
-			if got := say(t, s, pgtest.Operator, statement, name); got != "" {
+			if got := writeName(t, s, pgtest.Operator, statement, name); got != "" {
 				t.Errorf("%q written as %s violates %s, want it accepted", name, constraint, got)
 			}
 		}
 	}
-	if got := say(t, s, pgtest.ServerRole, saying["overrides_author"], "token:ann"); got != "" {
+	if got := writeName(t, s, pgtest.ServerRole, naming["overrides_author"], "token:ann"); got != "" {
 		t.Errorf("the process that serves tokens violates %s", got)
 	}
 }
 
-func TestAnOverrideOfATokenIsChangedByAnOperator(t *testing.T) {
+func TestAnOperatorChangesAnOverrideOfAToken(t *testing.T) {
 	s := pgtest.Granted(t)
-	exec(t, pgtest.Pool(t, s.RoleDSN(pgtest.ServerRole)), saying["overrides_author"], "token:ann")
+	exec(t, pgtest.Pool(t, s.RoleDSN(pgtest.ServerRole)), naming["overrides_author"], "token:ann")
 	as(t, pgtest.Pool(t, s.RoleDSN(pgtest.Operator)), "bob", "why",
 		`UPDATE rate_limiter.overrides SET reason = 'other', author = author`)
 }
@@ -89,14 +91,14 @@ func TestNamesOfEarlierVersionsStay(t *testing.T) {
 	s := pgtest.Granted(t)
 	owner := pgtest.Pool(t, s.RoleDSN(pgtest.Owner))
 	exec(t, owner, `ALTER TABLE rate_limiter.overrides DISABLE TRIGGER overrides_names`)
-	exec(t, owner, saying["overrides_author"], "\tann")
+	exec(t, owner, naming["overrides_author"], "\tann")
 	exec(t, owner, `ALTER TABLE rate_limiter.overrides ENABLE TRIGGER overrides_names`)
 	operator := pgtest.Pool(t, s.RoleDSN(pgtest.Operator))
 	as(t, operator, "bob", "why", `UPDATE rate_limiter.overrides SET reason = 'other', author = author`)
 	as(t, operator, "bob", "why", `DELETE FROM rate_limiter.overrides`)
 }
 
-func TestALiveTokensNameIsTakenByNobody(t *testing.T) {
+func TestTheNameOfALiveTokenCannotBeTaken(t *testing.T) {
 	s := pgtest.Granted(t)
 	operator := connect(t, s, pgtest.Operator)
 	const make = `INSERT INTO rate_limiter.tokens (name, hash, role, org, revoked_at, revoked_by)
@@ -127,6 +129,6 @@ func TestALiveTokensNameIsTakenByNobody(t *testing.T) {
 		}
 	}
 	if _, err := operator.Exec(t.Context(), make, "ann", "admin", "", ""); err != nil {
-		t.Errorf("the admin renews: %v", err)
+		t.Errorf("the admin renews the token: %v", err)
 	}
 }

@@ -14,14 +14,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
 
-// recorded is an audit row, as far as the tests look at it.
+// recorded holds the fields of an audit row that tests read.
 type recorded struct {
 	Version                                     int64
 	Actor, Reason, Kind, Operation, Key, Tenant string
 	Before, After                               map[string]any
 }
 
-func TestAuditTellsWhoDidWhatAndWhy(t *testing.T) {
+func TestAuditRecordsActorReasonAndRows(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	insertGood(t, pool, "policies", "overrides")
 	as(t, pool, "ann", "more traffic", `UPDATE rate_limiter.policies SET "limit" = 200`)
@@ -43,10 +43,11 @@ func TestAuditTellsWhoDidWhatAndWhy(t *testing.T) {
 		}
 	}
 	if u := all[2]; u.Before["limit"] != 100.0 || u.After["limit"] != 200.0 || u.After["revision"] != 2.0 {
-		t.Errorf("the update is told as %v to %v, want limit 100 to 200, revision 2", u.Before, u.After)
+		t.Errorf("the update is recorded from %v to %v, want limit 100 to 200, revision 2", u.Before, u.After)
 	}
 	if all[0].Before != nil || all[3].After != nil || all[3].Before["reason"] != "launch" {
-		t.Errorf("an insert has nothing before (%v), a delete nothing after (%v) but the row before (%v)", all[0].Before, all[3].After, all[3].Before)
+		t.Errorf("an insert has nothing before (%v), a delete nothing after (%v) but the row before (%v)", all[0].Before,
+			all[3].After, all[3].Before)
 	}
 }
 
@@ -57,28 +58,32 @@ func TestTokensAreAuditedWithoutTheirHashAndMakeNoVersion(t *testing.T) {
 	as(t, pool, "ann", "it leaked", `UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = rate_limiter.actor()`)
 	all := audit(t, pool)
 	if len(all) != 3 || version(t, pool) != 1 {
-		t.Fatalf("%d audit rows in version %d, want 3 in 1: making and revoking are told, use is not", len(all), version(t, pool))
+		t.Fatalf("%d audit rows in version %d, want 3 in 1: creation and revocation are recorded, use is not",
+			len(all), version(t, pool))
 	}
 	made, revoked := all[1], all[2]
-	if made.Kind != "token" || made.Operation != "insert" || made.Key != "ci" || made.Actor != "postgres" || made.Before != nil || made.After["role"] != "admin" {
-		t.Errorf("making a token is told as %+v", made)
+	if made.Kind != "token" || made.Operation != "insert" || made.Key != "ci" || made.Actor != "postgres" ||
+		made.Before != nil || made.After["role"] != "admin" {
+		t.Errorf("the creation of a token is recorded as %+v", made)
 	}
-	if revoked.Operation != "update" || revoked.Actor != "ann" || revoked.Reason != "it leaked" || revoked.Before["revoked_by"] != "" || revoked.After["revoked_by"] != "ann" {
-		t.Errorf("revoking a token is told as %+v", revoked)
+	if revoked.Operation != "update" || revoked.Actor != "ann" || revoked.Reason != "it leaked" ||
+		revoked.Before["revoked_by"] != "" || revoked.After["revoked_by"] != "ann" {
+		t.Errorf("the revocation of a token is recorded as %+v", revoked)
 	}
 	for _, row := range []map[string]any{made.After, revoked.Before, revoked.After} {
-		if _, told := row["hash"]; told {
+		if _, ok := row["hash"]; ok {
 			t.Errorf("the audit has the hash: %v", row)
 		}
 	}
 }
 
-func TestTokenNeitherChangesNorGoesNorComesBack(t *testing.T) {
+func TestATokenCannotBeChangedDeletedOrMadeLiveAgain(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	insertGood(t, pool, "tokens")
 	forbidden := []string{
 		`UPDATE rate_limiter.tokens SET role = 'viewer'`, `UPDATE rate_limiter.tokens SET expires_at = '2100-01-01'`,
-		`UPDATE rate_limiter.tokens SET hash = sha256('known')`, `DELETE FROM rate_limiter.tokens`, `TRUNCATE rate_limiter.tokens`,
+		`UPDATE rate_limiter.tokens SET hash = sha256('other')`, `DELETE FROM rate_limiter.tokens`,
+		`TRUNCATE rate_limiter.tokens`,
 	}
 	for _, statement := range forbidden {
 		if _, err := pool.Exec(t.Context(), statement); err == nil {
@@ -87,11 +92,11 @@ func TestTokenNeitherChangesNorGoesNorComesBack(t *testing.T) {
 	}
 	exec(t, pool, `UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = 'ann'`)
 	if _, err := pool.Exec(t.Context(), `UPDATE rate_limiter.tokens SET revoked_at = NULL, revoked_by = ''`); err == nil {
-		t.Error("a revoked token comes back")
+		t.Error("a revoked token is live again")
 	}
 }
 
-func TestUpdateThatChangesNothingLeavesNothing(t *testing.T) {
+func TestAnUpdateWithoutAChangeIsNotRecorded(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	insertGood(t, pool, "policies")
 	exec(t, pool, `UPDATE rate_limiter.policies SET "limit" = "limit"`)
@@ -106,7 +111,8 @@ func TestOneTransactionHasOneVersion(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		for i := range 3 {
-			if _, err := tx.Exec(t.Context(), `INSERT INTO rate_limiter.tenants (id) VALUES ($1)`, fmt.Sprint("t", i)); err != nil {
+			if _, err := tx.Exec(t.Context(), `INSERT INTO rate_limiter.tenants (id) VALUES ($1)`,
+				fmt.Sprint("t", i)); err != nil {
 				return err
 			}
 		}
@@ -116,7 +122,8 @@ func TestOneTransactionHasOneVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows, err := pool.Query(t.Context(), `SELECT version || ' ' || operation || ' ' || key FROM rate_limiter.changes ORDER BY number`)
+	rows, err := pool.Query(t.Context(), `SELECT version || ' ' || operation || ' ' || key
+		FROM rate_limiter.changes ORDER BY number`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,28 +138,31 @@ func TestOneTransactionHasOneVersion(t *testing.T) {
 	}
 }
 
-func TestOverrideMovesToTheHistoryWithAReasonOnly(t *testing.T) {
+func TestAnOverrideMovesToTheHistoryOnlyWithAReason(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	insertGood(t, pool, "overrides")
-	for _, statement := range []string{`DELETE FROM rate_limiter.overrides`, `UPDATE rate_limiter.overrides SET "limit" = 7`} {
+	for _, statement := range []string{`DELETE FROM rate_limiter.overrides`,
+		`UPDATE rate_limiter.overrides SET "limit" = 7`} {
 		_, err := pool.Exec(t.Context(), statement)
-		if refused := new(pgconn.PgError); !errors.As(err, &refused) || refused.ConstraintName != "overrides_change_reason" {
-			t.Errorf("%s: %v, want it refused without a reason", statement, err)
+		if violated := new(pgconn.PgError); !errors.As(err, &violated) ||
+			violated.ConstraintName != "overrides_change_reason" {
+			t.Errorf("%s: %v, want an error without a reason", statement, err)
 		}
 	}
 	as(t, pool, "ann", "the launch is over", `DELETE FROM rate_limiter.overrides`)
 	var by, why, reason string
-	err := pool.QueryRow(t.Context(), `SELECT ended_by, end_reason, reason FROM rate_limiter.override_history`).Scan(&by, &why, &reason)
+	err := pool.QueryRow(t.Context(), `SELECT ended_by, end_reason, reason FROM rate_limiter.override_history`).Scan(&by,
+		&why, &reason)
 	if err != nil || by != "ann" || why != "the launch is over" || reason != "launch" {
 		t.Errorf("the history has %q, %q, %q (%v)", by, why, reason, err)
 	}
 }
 
-func TestPastCannotBeRewritten(t *testing.T) {
+func TestTheRecordCannotBeChanged(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	insertGood(t, pool, "policies")
 	for _, statement := range []string{
-		`UPDATE rate_limiter.audit SET actor = 'nobody'`, `DELETE FROM rate_limiter.audit`, `TRUNCATE rate_limiter.audit`,
+		`UPDATE rate_limiter.audit SET actor = 'bob'`, `DELETE FROM rate_limiter.audit`, `TRUNCATE rate_limiter.audit`,
 		`TRUNCATE rate_limiter.policies`, `TRUNCATE rate_limiter.overrides`,
 	} {
 		if _, err := pool.Exec(t.Context(), statement); err == nil {
@@ -216,7 +226,7 @@ func writeBoth(t *testing.T, pool *pgxpool.Pool, w, i int) error {
 	return tx.Commit(t.Context())
 }
 
-func TestListenersAreToldAfterTheCommitOnly(t *testing.T) {
+func TestListenersAreNotifiedOnlyAfterTheCommit(t *testing.T) {
 	dsn := pgtest.Shared(t).Database(t)
 	pool := pgtest.Pool(t, dsn)
 	listener, err := pgx.Connect(t.Context(), dsn)
@@ -240,7 +250,7 @@ func TestListenersAreToldAfterTheCommitOnly(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// The mark is committed later than the inserts are written: what was sent with them would arrive before it.
+		// The mark is committed after the inserts are written. A notification before their commit would arrive before it.
 		exec(t, pool, `NOTIFY rate_limiter_changes, 'mark'`)
 		if err := end(tx); err != nil {
 			t.Fatal(err)
@@ -250,7 +260,7 @@ func TestListenersAreToldAfterTheCommitOnly(t *testing.T) {
 	for _, want := range []string{"mark", "mark", "1", "end"} {
 		n, err := listener.WaitForNotification(t.Context())
 		if err != nil || n.Payload != want {
-			t.Fatalf("the listener is told %v (%v), want %s", n, err, want)
+			t.Fatalf("the listener receives %v (%v), want %s", n, err, want)
 		}
 	}
 }
@@ -291,11 +301,12 @@ func insertGood(t *testing.T, pool *pgxpool.Pool, tables ...string) {
 	}
 }
 
-// as runs a statement for an actor with a reason.
+// as runs a statement with an actor and a reason.
 func as(t *testing.T, pool *pgxpool.Pool, actor, reason, statement string) {
 	t.Helper()
 	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		_, err := tx.Exec(t.Context(), `SELECT set_config('rate_limiter.actor', $1, true), set_config('rate_limiter.reason', $2, true)`, actor, reason)
+		_, err := tx.Exec(t.Context(), `SELECT set_config('rate_limiter.actor', $1, true),
+			set_config('rate_limiter.reason', $2, true)`, actor, reason)
 		if err == nil {
 			_, err = tx.Exec(t.Context(), statement)
 		}
@@ -308,7 +319,8 @@ func as(t *testing.T, pool *pgxpool.Pool, actor, reason, statement string) {
 
 func audit(t *testing.T, pool *pgxpool.Pool) []recorded {
 	t.Helper()
-	rows, err := pool.Query(t.Context(), `SELECT version, actor, reason, kind, operation, key, tenant, before, after FROM rate_limiter.audit ORDER BY id`)
+	rows, err := pool.Query(t.Context(), `SELECT version, actor, reason, kind, operation, key, tenant, before, after
+		FROM rate_limiter.audit ORDER BY id`)
 	if err != nil {
 		t.Fatal(err)
 	}

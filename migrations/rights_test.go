@@ -17,26 +17,26 @@ import (
 
 const (
 	writers = "operator server"
-	nobody  = ""
+	noRole  = ""
 )
 
-// executes are all functions and procedures of the schema, and the roles that execute each. A trigger's function is
-// executed by its table's owner alone, whoever writes the table.
+// executes lists all functions and procedures of the schema with the roles that may execute each. Only the owner of a
+// table executes its trigger functions, for any writer.
 var executes = map[string]string{
-	"canonical_endpoint": writers, // an index of policies and overrides, and what looks rows up by it
+	"canonical_endpoint": writers, // in an index of policies and overrides, and in queries by it
 	"is_endpoint":        writers, // a CHECK of policies and overrides
 	"is_address":         writers, // a CHECK of overrides
 	"reason":             writers + " keeper",
 	"actor":              "operator", // the default of tokens.created_by
 	"record_action":      writers,
 
-	"take_version": nobody, "await_turn": nobody, "keep_record": nobody,
-	"queue": nobody, "record": nobody, "refuse": nobody, "count_revision": nobody, "want_reason": nobody,
-	"remember_override": nobody, "record_token": nobody, "keep_token_name": nobody,
-	"check_actor": nobody, "check_names": nobody,
+	"take_version": noRole, "await_turn": noRole, "keep_record": noRole,
+	"queue": noRole, "record": noRole, "refuse": noRole, "count_revision": noRole, "want_reason": noRole,
+	"remember_override": noRole, "record_token": noRole, "keep_token_name": noRole,
+	"check_actor": noRole, "check_names": noRole,
 }
 
-// holds are all tables of the schema, and what each role may do with them.
+// holds lists all tables of the schema with the rights of each role.
 var holds = map[string]map[string]string{
 	"version":          {"node": "SELECT", "operator": "SELECT", "server": "SELECT", "keeper": "SELECT UPDATE(pruned)"},
 	"changes":          {"node": "SELECT", "operator": "SELECT", "server": "SELECT", "keeper": "DELETE SELECT"},
@@ -54,7 +54,7 @@ var holds = map[string]map[string]string{
 
 const written = "DELETE INSERT SELECT UPDATE"
 
-func TestEveryFunctionIsExecutedByTheRolesThatNeedItAndByNobodyElse(t *testing.T) {
+func TestOnlyTheRolesThatNeedAFunctionMayExecuteIt(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Granted(t).RoleDSN(pgtest.Owner))
 	found := map[string]string{}
 	for name, roles := range pairs(t, pool, `SELECT p.proname::text,
@@ -68,7 +68,7 @@ func TestEveryFunctionIsExecutedByTheRolesThatNeedItAndByNobodyElse(t *testing.T
 	same(t, "executes", found, executes)
 }
 
-func TestEveryTableIsOpenToTheRolesThatNeedItAndToNobodyElse(t *testing.T) {
+func TestOnlyTheRolesThatNeedATableMayUseIt(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Granted(t).RoleDSN(pgtest.Owner))
 	found, want := map[string]string{}, map[string]string{}
 	for table, roles := range holds {
@@ -94,12 +94,12 @@ func TestEveryTableIsOpenToTheRolesThatNeedItAndToNobodyElse(t *testing.T) {
 	same(t, "has the rights", found, want)
 }
 
-// same compares what is with what was decided; both are by what it is about.
+// same compares the found rights with the decided ones, both by object.
 func same(t *testing.T, verb string, found, decided map[string]string) {
 	t.Helper()
 	for name := range maps.Keys(decided) {
 		if _, there := found[name]; !there {
-			t.Errorf("%s is decided about and not there", name)
+			t.Errorf("%s is in the test but not in the database", name)
 		}
 	}
 	for name, is := range found {
@@ -113,7 +113,7 @@ func sorted(words string) string {
 	return strings.Join(slices.Sorted(slices.Values(strings.Fields(words))), " ")
 }
 
-// pairs are the rows of a query of two texts.
+// pairs returns the rows of a query of two texts as a map.
 func pairs(t *testing.T, pool *pgxpool.Pool, sql string) map[string]string {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), sql)
@@ -132,22 +132,24 @@ func pairs(t *testing.T, pool *pgxpool.Pool, sql string) map[string]string {
 
 func TestEveryFunctionPinsItsSearchPathAndEveryColumnHasATypeOfPostgres(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Granted(t).RoleDSN(pgtest.Owner))
-	for function, settings := range pairs(t, pool, `SELECT oid::regprocedure::text, coalesce(proconfig::text, '') FROM pg_proc
+	for function, settings := range pairs(t, pool, `SELECT oid::regprocedure::text, coalesce(proconfig::text, '')
+		FROM pg_proc
 		WHERE pronamespace = 'rate_limiter'::regnamespace`) {
 		if settings != `{"search_path=pg_catalog, pg_temp"}` {
 			t.Errorf("%s has the settings %s, want a search_path of pg_catalog and, last, pg_temp", function, settings)
 		}
 	}
-	for column, schema := range pairs(t, pool, `SELECT attrelid::regclass || '.' || attname, typnamespace::regnamespace::text
+	for column, schema := range pairs(t, pool, `SELECT attrelid::regclass || '.' || attname,
+			typnamespace::regnamespace::text
 		FROM pg_attribute a JOIN pg_class c ON c.oid = attrelid JOIN pg_type t ON t.oid = atttypid
 		WHERE c.relnamespace = 'rate_limiter'::regnamespace AND attnum > 0 AND NOT attisdropped`) {
 		if schema != "pg_catalog" {
-			t.Errorf("%s has a type of the schema %s, whose casts somebody else may have made", column, schema)
+			t.Errorf("%s has a type of the schema %s, whose casts may be of another role", column, schema)
 		}
 	}
 }
 
-func TestFunctionsThatLaterMigrationsMakeAreClosedToOthers(t *testing.T) {
+func TestOtherRolesMayNotExecuteFunctionsOfLaterMigrations(t *testing.T) {
 	s := pgtest.Granted(t)
 	pool := pgtest.Pool(t, s.RoleDSN(pgtest.Owner))
 	exec(t, pool, `CREATE FUNCTION rate_limiter.later() RETURNS int LANGUAGE sql AS 'SELECT 1'`)
@@ -165,7 +167,7 @@ func TestFunctionsThatLaterMigrationsMakeAreClosedToOthers(t *testing.T) {
 	}
 }
 
-// TestRightsOfTheReadmeSufficeAndDoNotReachTheRecord runs what each role does for its living, and what it may not do.
+// TestRightsOfTheReadmeSufficeAndDoNotReachTheRecord runs the tasks of each role, and statements that it may not run.
 func TestRightsOfTheReadmeSufficeAndDoNotReachTheRecord(t *testing.T) {
 	s := pgtest.Granted(t)
 	insertGood(t, pgtest.Pool(t, s.RoleDSN("postgres")), "policies", "overrides", "tokens")
@@ -180,7 +182,8 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 		VALUES ('hourly', 'gold', 'tenant', 'GET /a', 9, 60)`
 	const ban = `INSERT INTO rate_limiter.overrides (kind, ip, reason, author, permanent)
 		VALUES ('ban', '10.0.0.1', 'r', 'a', true)`
-	const report = `INSERT INTO rate_limiter.nodes (node, version, enforced_at, reported_at) VALUES ('n1', 1, now(), now())`
+	const report = `INSERT INTO rate_limiter.nodes (node, version, enforced_at, reported_at)
+		VALUES ('n1', 1, now(), now())`
 	const token = `INSERT INTO rate_limiter.tokens (name, hash, role) VALUES ('new', sha256('new'), 'admin')`
 	const revoke = `UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = 'ann'`
 	const reset = `SELECT rate_limiter.record_action('reset', 'buckets', 'acme', NULL)`
@@ -243,7 +246,7 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 	}
 }
 
-// TestRolesOfEarlierVersionsGoOnWithTheirGrants migrates a database in which the roles have the grants of its version.
+// TestRolesOfEarlierVersionsGoOnWithTheirGrants migrates a database whose roles have the grants of an earlier version.
 func TestRolesOfEarlierVersionsGoOnWithTheirGrants(t *testing.T) {
 	s := pgtest.Start(t)
 	s.SetUpRoles(t)
@@ -261,7 +264,7 @@ func TestRolesOfEarlierVersionsGoOnWithTheirGrants(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Psql(t, s.RoleDSN(pgtest.Owner), string(grants))
-	s.Psql(t, s.RoleDSN("postgres"), `GRANT operator TO keeper`) // it did not work alone
+	s.Psql(t, s.RoleDSN("postgres"), `GRANT operator TO keeper`) // a keeper needed that role
 	up(t, config)
 	s.Psql(t, s.RoleDSN("postgres"), `REVOKE operator FROM keeper; GRANT USAGE ON SCHEMA rate_limiter TO keeper;
 		GRANT SELECT ON ALL TABLES IN SCHEMA rate_limiter TO keeper; REVOKE SELECT ON rate_limiter.tokens FROM keeper`)
@@ -269,7 +272,7 @@ func TestRolesOfEarlierVersionsGoOnWithTheirGrants(t *testing.T) {
 	roleRights(t, s)
 }
 
-func TestADatabaseThatASuperuserHasMigratedGoesToAnOwnerThatIsNone(t *testing.T) {
+func TestTheSchemaOfASuperuserCanBeGivenToAnotherOwner(t *testing.T) {
 	s := pgtest.Start(t)
 	s.SetUpRoles(t)
 	s.MigrateAs(t, "postgres")
@@ -287,9 +290,9 @@ func TestADatabaseThatASuperuserHasMigratedGoesToAnOwnerThatIsNone(t *testing.T)
 
 	config := parse(t, s.RoleDSN(pgtest.Owner))
 	if _, err := migrations.Down(t.Context(), config); err != nil {
-		t.Fatalf("the owner takes back what the superuser has migrated: %v", err)
+		t.Fatalf("the owner reverts a migration of the superuser: %v", err)
 	}
-	s.MigrateAs(t, "postgres") // forgetful: it works as the owner
+	s.MigrateAs(t, "postgres") // works as the owner
 	others := pairs(t, pgtest.Pool(t, s.RoleDSN("postgres")), `SELECT what, owner::regrole::text FROM (
 		SELECT 'schema ' || nspname, nspowner, oid FROM pg_namespace
 		UNION ALL SELECT 'relation ' || relname, relowner, relnamespace FROM pg_class
@@ -303,7 +306,7 @@ func TestADatabaseThatASuperuserHasMigratedGoesToAnOwnerThatIsNone(t *testing.T)
 	}
 }
 
-func TestAMigrationByAStrangerSaysWhoOwnsTheSchema(t *testing.T) {
+func TestAMigrationByAnotherRoleNamesTheOwnerOfTheSchema(t *testing.T) {
 	s := pgtest.Granted(t)
 	_, err := migrations.Up(t.Context(), parse(t, s.RoleDSN(pgtest.Operator)))
 	if err == nil || !strings.Contains(fmt.Sprint(err), "belongs to the role owner: migrate as it") {

@@ -148,7 +148,7 @@ func aheadOf(all []migrations.Migration) error {
 		}
 	}
 	if applied > known {
-		return &migrations.AheadError{Applied: applied, Known: known}
+		return &migrations.AheadError{Applied: applied, Latest: known}
 	}
 	return nil
 }
