@@ -10,8 +10,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 )
 
-// checker walks a document along the Kong schema. It reports faults, and leaves the document as Kong would: nulls gone,
-// defaults filled in. A value of a wrong type is taken out, so that what remains can be decoded into a Config.
+// checker walks a document along the Kong schema. It reports faults, removes nulls and fills in defaults, as Kong does.
+// It also removes values of a wrong type, so that the document can be decoded into a Config.
 type checker struct {
 	faults []Fault
 	faulty map[string]bool // the paths of faults
@@ -22,7 +22,7 @@ func (c *checker) fault(path, format string, args ...any) {
 	c.faulty[path] = true
 }
 
-// value checks n and says whether its type is right; of the constraints only the first that fails is reported.
+// value checks n and reports whether its type is right. Of the violated constraints it reports the first.
 func (c *checker) value(f *field, n *node, path string) bool {
 	if !c.rightType(f, n, path) {
 		return false
@@ -76,7 +76,7 @@ func (c *checker) rightType(f *field, n *node, path string) bool {
 	return true
 }
 
-// show describes n as a message may show it: never the value of a secret.
+// show describes n for a message, without the value of a secret.
 func (f *field) show(n *node) string {
 	if f.Encrypted {
 		return "something else"
@@ -96,7 +96,7 @@ func (c *checker) items(elements *field, n *node, path string) {
 	}
 }
 
-// blank is a value of f's type that stands where a faulty one was.
+// blank returns a value of f's type that replaces a faulty one.
 func blank(f *field) *node {
 	if f.Type == "record" {
 		return &node{kind: kindObject}
@@ -119,7 +119,7 @@ func (c *checker) entries(f *field, n *node, path string) {
 	})
 }
 
-// record checks the members of n in their order, then fills in what is missing, then runs the entity checks.
+// record checks the members of n in their order, then fills in defaults, then runs the entity checks.
 func (c *checker) record(f *field, n *node, path string) {
 	n.members = slices.DeleteFunc(n.members, func(m member) bool {
 		return m.value.kind == kindNull || !c.member(f, m, path)
@@ -132,7 +132,7 @@ func (c *checker) record(f *field, n *node, path string) {
 	}
 }
 
-// member checks one member of a record and says whether it stays.
+// member checks one member of a record and reports whether it stays.
 func (c *checker) member(f *field, m member, path string) bool {
 	inner := f.field(m.key)
 	if inner != nil {
@@ -152,8 +152,8 @@ func (c *checker) member(f *field, m member, path string) bool {
 	return false
 }
 
-// addedByKong says whether a key is one that Kong itself puts beside the config's own: in any record the vault
-// references that it has resolved, at the top the instance's identity and scope.
+// addedByKong reports whether Kong itself adds a key: resolved vault references in any record, and the identity and
+// scope of the instance at the top.
 func addedByKong(key string, top bool) bool {
 	if key == "$refs" {
 		return true
@@ -185,7 +185,7 @@ func (c *checker) missing(f namedField, n *node, path string) {
 	}
 }
 
-// violation is the message about the first constraint of f that n, whose type is right, does not meet; "" means none.
+// violation returns the message of the first constraint of f that n violates, or "". The type of n must be right.
 func (f *field) violation(n *node) string {
 	switch n.kind {
 	case kindNumber:
@@ -259,7 +259,7 @@ func (f *field) lengthViolation(length int, unit string) string {
 	return ""
 }
 
-// equals says whether n is the scalar that the JSON text want stands for.
+// equals reports whether n is the scalar of the JSON text want.
 func equals(n *node, want json.RawMessage) bool {
 	switch n.kind {
 	case kindString:

@@ -1,18 +1,18 @@
-// Package schema holds what an admin may write: the plugin's Config, the Kong schema that is generated from it, and
-// the check that reports every fault of a config with its path.
+// Package schema declares the plugin's Config and the rows of policies, and holds the Kong schema that is generated from
+// them. It checks configs, and reports every fault with its path.
 //
-// config.go is the one source of truth. A field's doc comment (its first paragraph) is its description in Kong, its
-// tags are its constraints, and the //kong:check lines above a type are its entity checks; internal/gen turns them into
-// kong_schema.json and options.md. Parse, Validate and Kong itself all read that generated schema, so a constraint is
-// written once. What no schema language can say (faults that need two fields of different records) is in semantic.go.
+// config.go is the only source. The first paragraph of a field's doc comment is its description in Kong, its tags are its
+// constraints, and the //kong:check lines above a type are its entity checks. internal/gen turns them into
+// kong_schema.json and options.md. Parse, Validate and Kong read that generated schema. semantic.go has the rules that the
+// schema language cannot express, such as those of two fields in different records.
 //
-// Turning a Config into policies, endpoint patterns into matchers, and limits into arithmetic lives in plugin/policy.
+// Package policy compiles a Config into policies, and package limit has the arithmetic.
 package schema
 
 //go:generate go run ./internal/gen
 
-// Config is one plugin configuration, as an admin writes it and as Parse returns it: with all defaults filled in.
-// In a Config built in Go, a zero field with a default means that default (see WithDefaults).
+// Config holds one plugin configuration. Parse returns it with all defaults filled in. In a Config built in Go, a zero
+// field with a default means that default (see WithDefaults).
 //
 //kong:patterns source ^consumer[.]id$ ^consumer[.]username$ ^consumer[.]custom_id$ ^consumer[.]tag[.][!-~]+$ ^header[.][A-Za-z0-9_-]+$ ^jwt[.][!-~]+$ err="must be consumer.id, consumer.username, consumer.custom_id, consumer.tag.<key>, header.<Name> or jwt.<claim>"
 //kong:check conditional_at_least_one_of if=strategy:eq=redis then=redis.host|redis.socket|redis.cluster_nodes|redis.sentinel_nodes err="redis needs redis.host, redis.socket, redis.cluster_nodes or redis.sentinel_nodes"
@@ -194,20 +194,20 @@ type Tier struct {
 	Limits []Limit `json:"limits" kong:"required" default:""`
 }
 
-// Anonymous holds the limits of requests without a tenant. The zero value means that there are none of their own.
+// Anonymous holds the limits of requests without a tenant. The zero value has none.
 type Anonymous struct {
 	// Limits of requests without a tenant, at least one. Their scope is ip, endpoint or global. Required; to let such
 	// requests pass unlimited, set on_missing_tenant to skip instead.
 	Limits []Limit `json:"limits" kong:"required,len_min=1" scope:"one_of=ip|endpoint|global"`
 }
 
-// Global holds the limits over all tenants together. The zero value means that there are none.
+// Global holds the limits over all tenants together. The zero value has none.
 type Global struct {
 	// Limits over all tenants together, at least one. Their scope is global, endpoint or ip. Required.
 	Limits []Limit `json:"limits" kong:"required,len_min=1" scope:"one_of=global|endpoint|ip"`
 }
 
-// Limit is one named limit: how much, how fast, counted per what.
+// Limit holds one named limit: its quantity, window, algorithm and scope.
 //
 //kong:check conditional if=algorithm:eq=sliding_log then=limit:between=1..10000 err="must be at most 10000, because a sliding_log keeps an entry for every request"
 //kong:check conditional if=burst:required then=algorithm:one_of=token_bucket|leaky_bucket err="must be token_bucket or leaky_bucket, because only these have a burst"
@@ -288,8 +288,8 @@ type Limit struct {
 	Description string `json:"description,omitempty" kong:"len_max=200" kong_err:"must have at most 200 bytes, without control characters" unit:"text" example:"Protects the nightly import."`
 }
 
-// Capacity is the most tokens that l holds at once, before thresholds: the burst of a bucket (or the default that
-// stands in for it), the limit of a window.
+// Capacity returns the most tokens that l holds at once, before thresholds: the burst of a bucket or its default, or the
+// limit of a window.
 func (l Limit) Capacity() int64 {
 	switch l.Algorithm {
 	case AlgorithmTokenBucket, "":

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// denialProperty is what this test reads of a property of the denial event.
+// denialProperty holds the parts of a property of the denial event that this test reads.
 type denialProperty struct {
 	Description          string                    `json:"description"`
 	Properties           map[string]denialProperty `json:"properties"`
@@ -17,8 +17,8 @@ type denialProperty struct {
 	Const                any                       `json:"const"`
 }
 
-// That real lines are what this schema says is tested where they are written.
-func TestTheSchemaOfDenialEventsIsClosedVersionedAndExplained(t *testing.T) {
+// The package that writes denial events tests them against this schema.
+func TestTheSchemaOfDenialEventsIsClosedVersionedAndDescribed(t *testing.T) {
 	text, err := os.ReadFile("denial_event.schema.json")
 	if err != nil {
 		t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 )
 
-// Bounds of a config document. They are far above any honest config (10,000 tiers with ten limits each fit) and keep a
-// hostile one from taking the process down.
+// Bounds of a config document. They are far above real configs (10,000 tiers with ten limits each fit) and protect the
+// process from hostile ones.
 const (
 	maxDocumentBytes  = 32 << 20
 	maxDocumentValues = 1 << 20
@@ -31,8 +31,8 @@ const (
 	kindObject
 )
 
-// node is one JSON value. encoding/json alone would lose what a fault report needs: the order of keys, duplicates, and
-// the path of a value of the wrong type.
+// node is one JSON value. Reports of faults need the order of keys, duplicates, and the paths of values of a wrong
+// type, which encoding/json would lose.
 type node struct {
 	kind    kind
 	text    string   // of a string: its value; of a number or boolean: its JSON text
@@ -45,7 +45,7 @@ type member struct {
 	value *node
 }
 
-// get returns the value of key in an object, nil when there is none.
+// get returns the value of key in an object, or nil.
 func (n *node) get(key string) *node {
 	for _, m := range n.members {
 		if m.key == key {
@@ -55,8 +55,8 @@ func (n *node) get(key string) *node {
 	return nil
 }
 
-// decodeDocument reads raw as one JSON value. Without a value the faults say why; with one they are its duplicate keys,
-// of which the first is kept.
+// decodeDocument decodes raw as one JSON value. If that fails, the faults have the reason. Else they are duplicate
+// keys, of which it keeps the first.
 func decodeDocument(raw []byte) (*node, []Fault) {
 	if len(raw) > maxDocumentBytes {
 		return nil, []Fault{{"", fmt.Sprintf("is %d bytes long, more than %d", len(raw), maxDocumentBytes)}}
@@ -103,7 +103,7 @@ func (r *documentReader) end() error {
 	case err != nil:
 		return err
 	}
-	return errors.New("there is more after it")
+	return errors.New("more text follows it")
 }
 
 func (r *documentReader) value(path string, depth int) (*node, error) {

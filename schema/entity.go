@@ -56,7 +56,7 @@ func (c *checker) conditional(rule *conditional, n *node, path string) {
 	}
 }
 
-// accepts says whether n meets the constraints of f alone, without a type: an absent value does unless it is required.
+// accepts reports whether n meets the constraints of f except its type. An absent value does unless it is required.
 func (f *field) accepts(n *node) bool {
 	if n == nil {
 		return !f.Required
@@ -78,7 +78,7 @@ func partition(names []string, n *node) (present, absent []string) {
 	return present, absent
 }
 
-// nonEmpty is Kong's notion of a field that is there: not absent, not "", not an empty array or object.
+// nonEmpty reports whether Kong counts a field as present: not absent, not "", not an empty array or object.
 func nonEmpty(n *node) bool {
 	switch {
 	case n == nil:

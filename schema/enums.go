@@ -3,16 +3,16 @@ package schema
 // Values of Config.OnMissingTenant.
 const (
 	MissingTenantLimitByIP = "limit_by_ip" // count by client address under the anonymous limits
-	MissingTenantDeny      = "deny"        // refuse the request
+	MissingTenantDeny      = "deny"        // deny the request
 	MissingTenantSkip      = "skip"        // only the global limits apply
 )
 
 // Values of Config.OnMissingUser.
 const (
-	MissingUserCredential = "credential" // count by credential, by ip when there is none
+	MissingUserCredential = "credential" // count by credential, or by ip without one
 	MissingUserIP         = "ip"         // count by client address
 	MissingUserSkip       = "skip"       // the limit does not apply
-	MissingUserDeny       = "deny"       // refuse the request
+	MissingUserDeny       = "deny"       // deny the request
 )
 
 // Values of Config.Mode and Limit.Mode.
@@ -52,7 +52,7 @@ const (
 // Values of Config.FailMode and Limit.FailMode; Config.OnConfigFault and Config.OnInternalError take the first two.
 const (
 	FailOpen   = "open"   // admit
-	FailClosed = "closed" // refuse
+	FailClosed = "closed" // deny
 	FailLocal  = "local"  // count in this process
 )
 
@@ -62,12 +62,11 @@ const (
 	AccuracyExact  = "exact"  // every request asks Redis
 )
 
-// Which limits are leased, if their accuracy says so and their algorithm is token_bucket or fixed_window.
+// Bounds of limits that are leased, if their accuracy is leased and their algorithm token_bucket or fixed_window.
 const (
-	// LeastLeased is the smallest capacity, in tokens, of a limit that is leased, where no more than the usual 2 percent
-	// of a limit may be out on lease.
+	// LeastLeased is the smallest capacity, in tokens, of a leased limit with the default lease share of 2 percent.
 	LeastLeased = 500
-	// LeasedCostPct is the largest cost, in percent of a limit's capacity, that a token_bucket is sure to admit when it
-	// is full and leased: at most the rest, 5 percent, may ever be out on lease.
+	// LeasedCostPct is the largest cost, in percent of the capacity, that a full and leased token_bucket always admits.
+	// At most the other 5 percent may be out on lease.
 	LeasedCostPct = 95
 )

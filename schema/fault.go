@@ -8,18 +8,17 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 )
 
-// Fault is one thing wrong with a config.
+// Fault describes one fault of a config.
 type Fault struct {
-	// Path leads to the faulty value, for instance tiers[1].limits[0].window_size. It is empty when the fault is the
-	// config as a whole.
+	// Path locates the faulty value, for instance tiers[1].limits[0].window_size. It is empty for the config as a whole.
 	Path string
-	// Message says what the value must be and what it is, without the path.
+	// Message has the required and the actual value, without the path.
 	Message string
 }
 
 func (f Fault) String() string { return withPath(f.Path, f.Message) }
 
-// Faults are all faults of one config in document order. As an error it has one line for each.
+// Faults holds all faults of one config in document order. As an error it has one line for each.
 type Faults []Fault
 
 func (fs Faults) Error() string {
@@ -30,7 +29,7 @@ func (fs Faults) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Warning is something legal in a config that is probably not what its author expects.
+// Warning describes a valid value that is probably not what the author of the config expects.
 type Warning struct {
 	Path    string // as in Fault
 	Message string
@@ -45,8 +44,8 @@ func withPath(path, message string) string {
 	return path + ": " + message
 }
 
-// inDocumentOrder sorts items by where their paths are in a document, given the order of its paths. A path that the
-// document does not have, such as that of a missing field, goes with its longest prefix that it has.
+// inDocumentOrder sorts items by the order of their paths in a document. A path outside the document, such as that of a
+// missing field, is sorted by its longest prefix in the document.
 func inDocumentOrder[T any](items []T, path func(T) string, order map[string]int) {
 	slices.SortStableFunc(items, func(a, b T) int {
 		first, _ := docpath.Find(order, path(a))
@@ -55,8 +54,7 @@ func inDocumentOrder[T any](items []T, path func(T) string, order map[string]int
 	})
 }
 
-// closest returns the candidate nearest to name in single-character edits, or "" when none is close enough to be what
-// was meant.
+// closest returns the candidate nearest to name in single-character edits, or "" if none is near enough.
 func closest(name string, candidates []string) string {
 	best, bestDistance := "", 1+min(2, len(name)/3)
 	for _, candidate := range candidates {
@@ -70,7 +68,7 @@ func closest(name string, candidates []string) string {
 	return best
 }
 
-// editDistance is the Levenshtein distance between a and b, in bytes.
+// editDistance returns the Levenshtein distance between a and b, in bytes.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

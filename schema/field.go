@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// field is one field of the Kong schema, with those attributes that the generator writes. Its methods follow Kong's own
-// checks (kong/db/schema), so that what Kong accepts and what Parse accepts differ only where Parse knows more.
+// field is one field of the Kong schema, with the attributes that the generator writes. Its methods follow the checks
+// of Kong (kong/db/schema), so Kong and Parse accept the same values, except where Parse has more checks.
 type field struct {
 	Type          string
 	Description   string

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// What Kong is told about the plugin beside its schema.
+// Properties of the plugin in the server info, besides its schema.
 const (
 	Name     = "tenant-rate-limiting" // the plugin's name in Kong; the executable has the same name
 	Priority = 912                    // after authentication, acl (950) and opa (920); before Kong's own limiters (910)
@@ -16,7 +16,7 @@ const (
 //go:embed kong_schema.json
 var kongSchema []byte
 
-// KongSchema returns the plugin's schema as Kong's metaschema wants it. The caller may change the returned bytes.
+// KongSchema returns the plugin's schema in the form of Kong's metaschema. The caller may change the returned bytes.
 func KongSchema() []byte {
 	return append([]byte(nil), kongSchema...)
 }

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// Check finds faults that this package cannot see, because they need more than the schema (arithmetic, patterns). It
-// gets the config as far as it could be understood, which may have other faults, and returns Faults.
+// Check finds faults that need more than the schema, such as arithmetic or patterns, and returns Faults. Its config may
+// have other faults, and lacks the values that cannot be decoded.
 type Check func(Config) error
 
-// Parse reads a config as Kong hands it to the plugin: JSON, possibly with nulls for absent values, {} for an empty
-// array, 86400.0 or 1e+15 for an integer, and the keys that Kong adds of its own. Defaults are filled in.
+// Parse decodes a config from Kong and fills in defaults. The JSON may have null for an absent value, {} for an empty
+// array, 86400.0 or 1e+15 for an integer, and keys that Kong adds.
 //
-// The error, if any, is of type Faults and holds every fault, those of the checks included; the Config is then the
-// zero value, and there are no warnings, because those about a faulty config would be guesses.
+// An error is of type Faults and holds all faults, including those of the checks. Then the Config is the zero value,
+// and there are no warnings.
 func Parse(raw []byte, checks ...Check) (Config, []Warning, error) {
 	document, faults := decodeDocument(raw)
 	if document == nil {
@@ -36,8 +36,7 @@ func Parse(raw []byte, checks ...Check) (Config, []Warning, error) {
 	return config, warnings, nil
 }
 
-// appendNew appends the faults of err, but not those about a value that is known to be faulty: they would be but
-// consequences.
+// appendNew appends the faults of err, except those of values that already have a fault, which are consequences.
 func appendNew(faults []Fault, err error) []Fault {
 	if err == nil {
 		return faults
@@ -59,8 +58,8 @@ func appendNew(faults []Fault, err error) []Fault {
 	return faults
 }
 
-// Validate reports all faults of c as an error of type Faults, as Parse does. A zero field that has a default counts as
-// absent, so a Config built in Go need not spell its defaults out; booleans mean what they say.
+// Validate returns all faults of c as an error of type Faults, as Parse does. A zero field with a default counts as
+// absent, so a Config built in Go may omit defaults, except those of booleans.
 func (c Config) Validate() error {
 	document := c.document()
 	_, faults, order := examine(document)
@@ -71,8 +70,7 @@ func (c Config) Validate() error {
 	return Faults(faults)
 }
 
-// WithDefaults returns c with the default in every zero field that has one, booleans excepted: false stays false.
-// Values that are at fault stay as they are.
+// WithDefaults returns c with the defaults of zero fields, except booleans: false stays false. Faulty values stay.
 func (c Config) WithDefaults() Config {
 	config, _, _ := examine(c.document())
 	return config
@@ -87,8 +85,8 @@ func (c Config) document() *node {
 	return document
 }
 
-// examine checks document against the Kong schema and beyond, fills in the defaults, and decodes it. The faults are not
-// yet sorted; order is what they are to be sorted by. The Config holds what could be understood.
+// examine checks document against the Kong schema and the rules beyond it, fills in the defaults, and decodes it. The
+// faults are unsorted; the map has the order of their paths. The Config lacks values that cannot be decoded.
 func examine(document *node) (Config, []Fault, map[string]int) {
 	order := pathOrder(document)
 	c := checker{faulty: map[string]bool{}}

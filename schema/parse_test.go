@@ -16,8 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the expected faults and warnings, and the golden files")
 
-// An example is a config and what Parse says about it, in one file: the config as JSON, then a line "-- faults --" and
-// the faults, then a line "-- warnings --" and the warnings; the last two parts may be absent.
+// An example is a file with a config and the findings of Parse: the config as JSON, then a line "-- faults --" and the
+// faults, then a line "-- warnings --" and the warnings. The last two parts may be absent.
 type example struct {
 	config           []byte
 	faults, warnings string
@@ -93,7 +93,7 @@ func eachExample(t *testing.T, folder string, check func(t *testing.T, e example
 	}
 }
 
-func TestEveryInvalidExampleIsRefusedWithItsFaults(t *testing.T) {
+func TestInvalidExamplesHaveTheirFaults(t *testing.T) {
 	eachExample(t, "invalid", func(t *testing.T, e example) {
 		if e.faults == "" {
 			t.Error("an example of a fault expects none")
@@ -101,7 +101,7 @@ func TestEveryInvalidExampleIsRefusedWithItsFaults(t *testing.T) {
 	})
 }
 
-func TestEveryValidExampleIsAccepted(t *testing.T) {
+func TestValidExamplesHaveNoFaults(t *testing.T) {
 	eachExample(t, "valid", func(t *testing.T, e example) {
 		if e.faults != "" {
 			t.Error("a valid example expects faults")
@@ -117,7 +117,7 @@ func TestEveryValidExampleIsAccepted(t *testing.T) {
 func requireSameAfterEncoding(t *testing.T, c schema.Config) {
 	t.Helper()
 	if err := c.Validate(); err != nil {
-		t.Fatalf("Validate refuses what Parse accepted: %v", err)
+		t.Fatalf("Validate returns faults of a config that Parse accepts: %v", err)
 	}
 	encoded, err := json.Marshal(c)
 	if err != nil {
@@ -125,7 +125,7 @@ func requireSameAfterEncoding(t *testing.T, c schema.Config) {
 	}
 	again, _, err := schema.Parse(encoded)
 	if err != nil {
-		t.Fatalf("refused after encoding: %v\n%s", err, encoded)
+		t.Fatalf("faults after encoding: %v\n%s", err, encoded)
 	}
 	if !reflect.DeepEqual(c, again) {
 		t.Errorf("changed by encoding:\n%+v\n%+v", c, again)
@@ -144,26 +144,31 @@ func TestEmptyConfigIsAllDefaults(t *testing.T) {
 		OnMissingUser: schema.MissingUserCredential, IPv6PrefixLength: 64, Mode: schema.ModeEnforce,
 		CostHeaderMax: 1000, Tiers: []schema.Tier{}, Namespace: "default", Strategy: schema.StrategyLocal,
 		Redis: schema.Redis{
-			Port: 6379, SSLVerify: true, ConnectTimeout: 100, ReadTimeout: 50, SendTimeout: 50, KeepalivePoolSize: 64, Pipeline: true,
+			Port: 6379, SSLVerify: true, ConnectTimeout: 100, ReadTimeout: 50, SendTimeout: 50,
+			KeepalivePoolSize: 64, Pipeline: true,
 		},
-		FailMode: schema.FailLocal, Accuracy: schema.AccuracyLeased, LocalSharePct: 70, ClosedStatus: 503, OnConfigFault: schema.FailOpen, OnInternalError: schema.FailOpen,
+		FailMode: schema.FailLocal, Accuracy: schema.AccuracyLeased, LocalSharePct: 70, ClosedStatus: 503,
+		OnConfigFault: schema.FailOpen, OnInternalError: schema.FailOpen,
 		ErrorCode: 429, ErrorMessage: "API rate limit exceeded", ObserveEndpoint: true,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got\n%+v\nwant\n%+v", got, want)
 	}
-	if filled := (schema.Config{ObserveEndpoint: true, Redis: schema.Redis{SSLVerify: true, Pipeline: true}}).WithDefaults(); !reflect.DeepEqual(filled, want) {
+	if filled := (schema.Config{ObserveEndpoint: true, Redis: schema.Redis{SSLVerify: true,
+		Pipeline: true}}).WithDefaults(); !reflect.DeepEqual(filled, want) {
 		t.Errorf("WithDefaults gives\n%+v\nwant\n%+v", filled, want)
 	}
 }
 
 func TestLimitDefaultsAreFilledIn(t *testing.T) {
-	c, _, err := schema.Parse([]byte(`{"tiers":[{"name":"t","limits":[{"name":"a","scope":"tenant","limit":5,"window_size":1}]},{"name":"u"}]}`))
+	c, _, err := schema.Parse([]byte(`{"tiers":[{"name":"t","limits":[{"name":"a","scope":"tenant","limit":5,` +
+		`"window_size":1}]},{"name":"u"}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []schema.Tier{
-		{Name: "t", Limits: []schema.Limit{{Name: "a", Scope: schema.ScopeTenant, Limit: 5, WindowSize: 1, Algorithm: schema.AlgorithmTokenBucket}}},
+		{Name: "t", Limits: []schema.Limit{{Name: "a", Scope: schema.ScopeTenant, Limit: 5, WindowSize: 1,
+			Algorithm: schema.AlgorithmTokenBucket}}},
 		{Name: "u", Limits: []schema.Limit{}},
 	}
 	if !reflect.DeepEqual(c.Tiers, want) {
@@ -176,7 +181,8 @@ func TestNumbersMayBeWrittenAsLuaWritesThem(t *testing.T) {
 		"86400": 86400, "86400.0": 86400, "8.64e4": 86400, "8.64E+04": 86400, "1e+06": 1000000, "864000e-1": 86400,
 		"0.00864e7": 86400, "1.00": 1,
 	} {
-		config := fmt.Appendf(nil, `{"tiers":[{"name":"t","limits":[{"name":"a","scope":"ip","limit":1,"window_size":%s}]}]}`, number)
+		config := fmt.Appendf(nil, `{"tiers":[{"name":"t","limits":[{"name":"a","scope":"ip","limit":1,"window_size":%s}]}]}`,
+			number)
 		c, _, err := schema.Parse(config)
 		if err != nil {
 			t.Errorf("%s: %v", number, err)
@@ -186,15 +192,17 @@ func TestNumbersMayBeWrittenAsLuaWritesThem(t *testing.T) {
 			t.Errorf("%s: read as %d, want %d", number, got, want)
 		}
 	}
-	c, _, err := schema.Parse([]byte(`{"tiers":[{"name":"t","limits":[{"name":"a","scope":"ip","limit":1e+12,"window_size":1}]}]}`))
+	c, _, err := schema.Parse([]byte(`{"tiers":[{"name":"t","limits":[{"name":"a","scope":"ip","limit":1e+12,` +
+		`"window_size":1}]}]}`))
 	if err != nil || c.Tiers[0].Limits[0].Limit != 1_000_000_000_000 {
 		t.Errorf("1e+12: %+v, %v", c, err)
 	}
 }
 
-func TestNumbersThatAreNoIntegersAreRefused(t *testing.T) {
+func TestNumbersThatAreNoIntegersAreFaults(t *testing.T) {
 	for _, number := range []string{
-		"1.5", "1e-1", "9223372036854775808", "1e19", "1e999999999999999999999", "1e-999999999999999999999", "1.0000000000000000000000001",
+		"1.5", "1e-1", "9223372036854775808", "1e19", "1e999999999999999999999", "1e-999999999999999999999",
+		"1.0000000000000000000000001",
 	} {
 		_, _, err := schema.Parse(fmt.Appendf(nil, `{"ipv6_prefix_length":%s}`, number))
 		if err == nil || !strings.Contains(err.Error(), "ipv6_prefix_length: must be an integer") {
@@ -211,7 +219,8 @@ func TestKeysThatKongAddsAreAccepted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Redis.Password != "secret" || len(c.UserFrom) != 0 || !reflect.DeepEqual(c.TierFrom, []string{"consumer.tag.tier"}) {
+	if c.Redis.Password != "secret" || len(c.UserFrom) != 0 || !reflect.DeepEqual(c.TierFrom,
+		[]string{"consumer.tag.tier"}) {
 		t.Errorf("read as %+v", c)
 	}
 }
@@ -223,7 +232,7 @@ func TestKeysThatKongAddsAtTheTopAreUnknownElsewhere(t *testing.T) {
 	}
 }
 
-func TestDocumentsOutOfBoundsAreRefused(t *testing.T) {
+func TestDocumentsOutOfBoundsAreFaults(t *testing.T) {
 	for name, config := range map[string]string{
 		"nested deeper": strings.Repeat(`{"tiers":[`, 40),
 		"values":        `{"tiers":[` + strings.Repeat("0,", 1<<20) + `0]}`,
@@ -245,7 +254,8 @@ func TestASecretOfTheWrongTypeIsNotShown(t *testing.T) {
 
 func TestLongValuesAreShortenedInMessages(t *testing.T) {
 	long := strings.Repeat("x", 100_000)
-	_, _, err := schema.Parse(fmt.Appendf(nil, `{"%s":1,"mode":"%s","default_tier":"%s","costs":{"%s":1}}`, long, long, long, long))
+	_, _, err := schema.Parse(fmt.Appendf(nil, `{"%s":1,"mode":"%s","default_tier":"%s","costs":{"%s":1}}`,
+		long, long, long, long))
 	if err == nil || len(err.Error()) > 2000 {
 		t.Errorf("message of %d bytes", len(fmt.Sprint(err)))
 	}
@@ -283,7 +293,7 @@ func FuzzParse(f *testing.F) {
 		}
 		faults, ok := err.(schema.Faults)
 		if !ok || len(faults) == 0 {
-			t.Fatalf("refused without faults: %v", err)
+			t.Fatalf("an error without faults: %v", err)
 		}
 	})
 }

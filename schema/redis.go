@@ -5,8 +5,8 @@ import (
 	"reflect"
 )
 
-// Redis says how Redis is reached, in the words of Kong's own redis block. It is read only when Config.Strategy is
-// StrategyRedis.
+// Redis configures the connections to Redis, with the field names of Kong's redis block. It is read only if
+// Config.Strategy is StrategyRedis.
 //
 //kong:check mutually_required sentinel_nodes|sentinel_master
 //kong:check mutually_exclusive host|socket|cluster_nodes|sentinel_nodes
@@ -83,10 +83,10 @@ type Redis struct {
 	SentinelPassword string `json:"sentinel_password,omitempty" kong:"referenceable,encrypted,len_min=0"`
 }
 
-// redacted stands for a secret that is set.
+// redacted replaces a secret that is set.
 const redacted = "(set)"
 
-// Format prints r with every verb, wherever r is nested, without its secrets: it tells only that a password is set.
+// Format prints r with every verb, wherever r is nested, without its secrets. It only shows whether a password is set.
 func (r Redis) Format(f fmt.State, verb rune) {
 	if r.Password != "" {
 		r.Password = redacted

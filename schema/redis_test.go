@@ -9,7 +9,8 @@ import (
 )
 
 func TestPrintingAConfigShowsNoSecret(t *testing.T) {
-	c := schema.Config{Redis: schema.Redis{Host: "redis.internal", Username: "kong", Password: "hunter2", SentinelPassword: "swordfish"}}
+	c := schema.Config{Redis: schema.Redis{Host: "redis.internal", Username: "kong", Password: "hunter2",
+		SentinelPassword: "swordfish"}}
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q"} {
 		for _, value := range []any{c, &c, c.Redis, &c.Redis, []schema.Redis{c.Redis}} {
 			text := fmt.Sprintf(verb, value)
@@ -17,14 +18,14 @@ func TestPrintingAConfigShowsNoSecret(t *testing.T) {
 				t.Errorf("%s of a %T shows a secret: %s", verb, value, text)
 			}
 			if !strings.Contains(text, "redis.internal") || strings.Count(text, "(set)") != 2 {
-				t.Errorf("%s of a %T hides more than the secrets, or that there are some: %s", verb, value, text)
+				t.Errorf("%s of a %T hides other values, or that secrets are set: %s", verb, value, text)
 			}
 		}
 	}
 }
 
-func TestPrintingAConfigTellsWhenNoPasswordIsSet(t *testing.T) {
+func TestPrintingAConfigShowsWhenNoPasswordIsSet(t *testing.T) {
 	if text := fmt.Sprintf("%+v", schema.Redis{}); strings.Contains(text, "(set)") {
-		t.Errorf("a password is claimed: %s", text)
+		t.Errorf("a password is shown as set: %s", text)
 	}
 }

@@ -14,26 +14,26 @@ import (
 //go:embed row_schema.json
 var rowSchema []byte
 
-// Field describes one field of a row of type T, as its declaration in this package does.
+// Field describes one declared field of a row of type T.
 type Field[T any] struct {
 	Name        string // in JSON, YAML and the database
 	Flag        string // in the ratelimit command; empty: the name, with dashes
-	Unit        string // tokens, seconds or percent; text where it is free text
+	Unit        string // tokens, seconds or percent; text for free text
 	Example     string
 	Type        string // string, integer or boolean
 	Description string // one paragraph; it ends with the default or says that the field is required
 	Required    bool
-	OneOf       []string // the values of an enum; nil: it is none
+	OneOf       []string // the values of an enum; nil: not an enum
 	Min, Max    int64    // of an integer
 	Pattern     string   // of a text, as a regular expression; empty: any
 	MaxLength   int      // of a text, in bytes; 0: that of its pattern or enum
-	Default     any      // nil: it is absent by default
+	Default     any      // nil: absent by default
 
 	rule *field
 	in   func(*T) any
 }
 
-// Must returns what a value of the field must be, in words.
+// Must returns in words which values the field may have.
 func (f *Field[T]) Must() string {
 	switch {
 	case f.rule.Err != "":
@@ -51,7 +51,7 @@ func (f *Field[T]) Must() string {
 // In returns a pointer to the field of row: a *string, *int64, *bool or, where 0 is not absent, **int64.
 func (f *Field[T]) In(row *T) any { return f.in(row) }
 
-// Problem returns what is wrong with a value of the field by itself: a string, int64 or bool. Empty means nothing.
+// Problem returns the fault of a value of the field by itself, or "". The value is a string, int64 or bool.
 func (f *Field[T]) Problem(value any) string {
 	raw, err := json.Marshal(value)
 	if err != nil {
@@ -69,13 +69,13 @@ func PolicyFields() []Field[Policy] { return policyModel().fields }
 
 var policyModel = sync.OnceValue(func() model[Policy] { return modelOf("Policy", fieldsOfPolicy) })
 
-// model is what the declaration of T says.
+// model holds the declaration of T.
 type model[T any] struct {
 	record *field
 	fields []Field[T]
 }
 
-// modelOf completes the fields of T by the schema of the record with that name.
+// modelOf completes the fields of T from the schema of the record with that name.
 func modelOf[T any](name string, fields []Field[T]) model[T] {
 	var records map[string]*field
 	if err := json.Unmarshal(rowSchema, &records); err != nil {
@@ -101,8 +101,8 @@ func modelOf[T any](name string, fields []Field[T]) model[T] {
 	return m
 }
 
-// faults returns what is wrong with row: first what its record says, then those of the checks that do not follow from
-// it, in the order of the fields.
+// faults returns the faults of row in the order of its fields: those of its record, and those of the checks that are
+// not their consequences.
 func (m model[T]) faults(row T, checks ...func(T) error) []Fault {
 	raw, err := json.Marshal(row)
 	if err != nil {
@@ -114,7 +114,7 @@ func (m model[T]) faults(row T, checks ...func(T) error) []Fault {
 	}
 	document.members = slices.DeleteFunc(document.members, func(m member) bool {
 		return m.value.kind == kindNumber && m.value.text == "0" || m.value.kind == kindString && m.value.text == ""
-	}) // what is required and zero is absent
+	}) // a required zero value is absent
 	c := checker{faulty: map[string]bool{}}
 	c.value(m.record, document, "")
 	faults = append(faults, c.faults...)
@@ -135,8 +135,8 @@ func (m model[T]) faults(row T, checks ...func(T) error) []Fault {
 	return faults
 }
 
-// WithZeros adds to the faults of a row those of the numbers that were given as 0 where 0 is not a value: in the row
-// itself such a number is absent.
+// WithZeros adds the faults of numbers that were given as 0 where 0 is not valid. The row cannot distinguish such a
+// number from an absent one.
 func WithZeros[T any](faults []Fault, fields []Field[T], zeros []string) []Fault {
 	order := fieldOrder(fields)
 	for _, f := range fields {
@@ -157,13 +157,13 @@ func fieldOrder[T any](fields []Field[T]) map[string]int {
 	return order
 }
 
-// Faults returns everything that is wrong with p by itself, in the order of its fields; the paths are their names. The
-// checks find what needs more than the schema, as those of Parse do.
+// Faults returns all faults of p by itself, in the order of its fields; the paths are their names. As in Parse, the
+// checks find faults that need more than the schema.
 func (p Policy) Faults(checks ...func(Policy) error) []Fault {
 	return policyModel().faults(p, append([]func(Policy) error{Policy.semanticFaults}, checks...)...)
 }
 
-// Problems of what a policy is for.
+// Problems of the tier and the tenant of a policy.
 const (
 	noTarget   = "is required unless tenant is given: a policy applies to either a tier or a tenant"
 	twoTargets = "must be left out beside tier: a policy applies to either a tier or a tenant"

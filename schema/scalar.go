@@ -7,7 +7,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 )
 
-// show describes n for a message: scalars by their value, the rest by their kind.
+// show describes n for a message: scalars by their value, others by their kind.
 func show(n *node) string {
 	switch n.kind {
 	case kindNull:
@@ -23,8 +23,8 @@ func show(n *node) string {
 	}
 }
 
-// exactInteger reads a JSON number as an integer. Lua's cjson prints large integers as 1e+15 and some encoders print
-// 86400.0, so the form is free; a number with a fraction, or outside of int64, is not accepted.
+// exactInteger parses a JSON number as an integer, in any form: Lua's cjson prints large integers as 1e+15, and some
+// encoders print 86400.0. It rejects a fraction and numbers outside of int64.
 func exactInteger(number string) (int64, bool) {
 	mantissa, exponentText, hasExponent := strings.Cut(strings.ToLower(number), "e")
 	sign, mantissa := cutSign(mantissa)
@@ -38,7 +38,7 @@ func exactInteger(number string) (int64, bool) {
 	if hasExponent {
 		var err error
 		if exponent, err = strconv.Atoi(exponentText); err != nil {
-			return 0, false // an exponent that does not fit is not one of an int64 either
+			return 0, false // an exponent this large is none of an int64
 		}
 	}
 	const int64Digits = 19

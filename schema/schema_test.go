@@ -12,7 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-func TestDumpIsWhatWasPublished(t *testing.T) {
+func TestDumpIsUnchanged(t *testing.T) {
 	dump := schema.Dump("0.1.0", "/usr/local/kong/tenant-rate-limiting.socket")
 	var indented bytes.Buffer
 	if err := json.Indent(&indented, dump, "", " "); err != nil {
@@ -29,11 +29,12 @@ func TestDumpIsWhatWasPublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(indented.Bytes(), want) {
-		t.Errorf("the dump has changed; if that is meant, run go test ./schema -update and read the difference:\n%s", indented.Bytes())
+		t.Errorf("the dump has changed; if that is intended, run go test ./schema -update and read the difference:\n%s",
+			indented.Bytes())
 	}
 }
 
-// full is a Config built in Go with every kind of list in it, without spelling out any default.
+// full returns a Config built in Go with every kind of list, without defaults.
 func full() schema.Config {
 	limit := schema.Limit{Name: "a", Scope: schema.ScopeTenant, Limit: 10, WindowSize: 1}
 	perIP := schema.Limit{Name: "b", Scope: schema.ScopeIP, Limit: 10, WindowSize: 1}
@@ -45,7 +46,7 @@ func full() schema.Config {
 	}
 }
 
-func TestConfigBuiltInGoNeedsNoDefaultsSpelledOut(t *testing.T) {
+func TestConfigBuiltInGoNeedsNoDefaults(t *testing.T) {
 	if err := full().Validate(); err != nil {
 		t.Error(err)
 	}
@@ -69,13 +70,17 @@ func TestConfigBuiltInGoIsCheckedAsStrictlyAsJSON(t *testing.T) {
 	c.TenantFrom = []string{"header.X-Org"}
 	c.DefaultTier = "u"
 	want := schema.Faults{
-		{Path: "tenant_from[0]", Message: "reads header X-Org, which a client can set as it likes: list it in trusted_headers if something in front of Kong sets it"},
+		{Path: "tenant_from[0]", Message: "reads header X-Org, which a client can set as it likes: list it in " +
+			"trusted_headers if something in front of Kong sets it"},
 		{Path: "default_tier", Message: `names no tier: "u"`},
-		{Path: "tiers[0].limits[0].scope", Message: `must be one of tenant, user, credential, ip, endpoint, global, tenant+endpoint, user+endpoint, got "org"`},
+		{Path: "tiers[0].limits[0].scope", Message: `must be one of tenant, user, credential, ip, endpoint, global, ` +
+			`tenant+endpoint, user+endpoint, got "org"`},
 		{Path: "tiers[0].limits[0].window_size", Message: "must be > 0, got -5"},
 		{Path: "tiers[1].name", Message: `is the name of tiers[0] too: "t"`},
-		{Path: "anonymous.limits[0].name", Message: `must be 1 to 64 letters, digits, dots, dashes or underscores, got "a:b"`},
-		{Path: "global.limits[0].algorithm", Message: `must be token_bucket or leaky_bucket, because only these have a burst, got "fixed_window"`},
+		{Path: "anonymous.limits[0].name", Message: `must be 1 to 64 letters, digits, dots, dashes or underscores, ` +
+			`got "a:b"`},
+		{Path: "global.limits[0].algorithm", Message: `must be token_bucket or leaky_bucket, because only these have ` +
+			`a burst, got "fixed_window"`},
 		{Path: "error_code", Message: "must be >= 400, got 200"},
 	}
 	err := c.Validate()
@@ -88,7 +93,7 @@ func TestConfigBuiltInGoIsCheckedAsStrictlyAsJSON(t *testing.T) {
 	}
 }
 
-func TestValidateAndWithDefaultsLeaveTheConfigAlone(t *testing.T) {
+func TestValidateAndWithDefaultsDoNotChangeTheConfig(t *testing.T) {
 	c := full()
 	filled := c.WithDefaults()
 	if filled.Tiers[0].Limits[0].Algorithm != schema.AlgorithmTokenBucket || filled.ErrorCode != 429 {
@@ -135,9 +140,9 @@ func TestKongSchemaCannotBeChangedByItsReader(t *testing.T) {
 	}
 }
 
-// Kong requires a record whose schema does not say otherwise, fills it with defaults and then misses its required
-// fields: a config without anonymous and global would be denied.
-func TestEveryRecordInTheKongSchemaSaysWhetherItIsRequired(t *testing.T) {
+// Kong requires a record unless its schema says otherwise, fills it with defaults, and reports its required fields as
+// missing. It would then deny a config without anonymous and global.
+func TestRecordsOfTheKongSchemaDeclareWhetherTheyAreRequired(t *testing.T) {
 	var document map[string]any
 	if err := json.Unmarshal(schema.KongSchema(), &document); err != nil {
 		t.Fatal(err)

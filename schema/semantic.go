@@ -34,16 +34,10 @@ func (c Config) limits() []locatedLimit {
 	return all
 }
 
-// semanticFaults finds what Kong's schema language cannot say. Fields may hold values that the schema check has
-// already reported; none of the checks here reports a fault that is only a consequence of those.
+// semanticFaults finds faults that Kong's schema language cannot express. Fields may have values that the schema check
+// has reported already; consequences of those are not reported.
 func (c Config) semanticFaults() []Fault {
-	return slices.Concat(
-		c.tierFaults(),
-		c.headerFaults(),
-		c.nameFaults(),
-		c.limitFaults(),
-		c.redisFaults(),
-	)
+	return slices.Concat(c.tierFaults(), c.headerFaults(), c.nameFaults(), c.limitFaults(), c.redisFaults())
 }
 
 func (c Config) tierFaults() []Fault {
@@ -77,7 +71,7 @@ func tierNames(tiers []Tier) []string {
 	return names
 }
 
-// headerFaults reports headers that identify or charge a request although a client can set them as it likes.
+// headerFaults returns faults of headers that identify or charge a request although clients can set them.
 func (c Config) headerFaults() []Fault {
 	var faults []Fault
 	trusted := map[string]bool{}
@@ -94,10 +88,8 @@ func (c Config) headerFaults() []Fault {
 		if !trusted[strings.ToLower(header)] {
 			faults = append(faults, Fault{
 				path,
-				fmt.Sprintf(
-					"reads header %s, which a client can set as it likes: list it in trusted_headers if something in front of Kong sets it",
-					docpath.Shorten(header),
-				),
+				fmt.Sprintf("reads header %s, which a client can set as it likes: list it in trusted_headers if something "+
+					"in front of Kong sets it", docpath.Shorten(header)),
 			})
 		}
 	}
@@ -117,12 +109,12 @@ func (c Config) headerFaults() []Fault {
 	return faults
 }
 
-// nameFaults finds limits that could not be told apart: a counter belongs to a name (and an endpoint).
+// nameFaults finds limits that would share a counter, which belongs to a name and an endpoint.
 func (c Config) nameFaults() []Fault {
 	type identity struct{ list, name, endpoint string }
 	var faults []Fault
 	first := map[identity]string{}
-	owner := map[string]locatedLimit{} // first limit of each name outside of global
+	firstOfName := map[string]locatedLimit{} // first limit of each name outside of global
 	for _, l := range c.limits() {
 		if l.Name == "" {
 			continue
@@ -130,18 +122,16 @@ func (c Config) nameFaults() []Fault {
 		list, _, _ := strings.Cut(l.path, ".")
 		id := identity{list, l.Name, CanonicalEndpoint(l.Endpoint)}
 		if at, ok := first[id]; ok {
-			faults = append(
-				faults,
-				Fault{l.path + ".name", fmt.Sprintf("%s is the name of %s too, for the same endpoint", l.Name, at)},
-			)
+			faults = append(faults, Fault{l.path + ".name",
+				fmt.Sprintf("%s is the name of %s too, for the same endpoint", l.Name, at)})
 			continue
 		}
 		first[id] = l.path
 		if list != "global" {
-			if _, ok := owner[l.Name]; !ok {
-				owner[l.Name] = l
+			if _, ok := firstOfName[l.Name]; !ok {
+				firstOfName[l.Name] = l
 			}
-		} else if other, ok := owner[l.Name]; ok {
+		} else if other, ok := firstOfName[l.Name]; ok {
 			faults = append(faults, Fault{l.path + ".name", fmt.Sprintf(
 				"%s is the name of %s too: of two limits with one name only one applies, and global limits must always apply",
 				l.Name, other.path)})
@@ -150,8 +140,8 @@ func (c Config) nameFaults() []Fault {
 	return faults
 }
 
-// CanonicalEndpoint makes patterns that match the same requests equal as far as spelling goes: the names of parameters
-// do not count. Whether two different patterns overlap is for the policy compiler to find.
+// CanonicalEndpoint returns one spelling for patterns that differ only in the names of parameters. Package policy finds
+// out whether two different patterns overlap.
 func CanonicalEndpoint(pattern string) string {
 	var b strings.Builder
 	for {
@@ -173,7 +163,7 @@ func (c Config) limitFaults() []Fault {
 	return faults
 }
 
-// textFaults returns which free texts of l have control characters.
+// textFaults returns the faults of free texts of l that have control characters.
 func (l locatedLimit) textFaults() []Fault {
 	var faults []Fault
 	row := Policy{Limit: l.Limit}
@@ -185,7 +175,7 @@ func (l locatedLimit) textFaults() []Fault {
 	return faults
 }
 
-// faults returns what is wrong with l by itself that Kong's schema language cannot say.
+// faults returns the faults of l by itself that Kong's schema language cannot express.
 func (l locatedLimit) faults() []Fault {
 	if !l.inRange() {
 		return nil
@@ -210,15 +200,15 @@ func (l locatedLimit) softAboveHard() Fault {
 		"must be >= soft_threshold_pct (%d), got %d", l.SoftThresholdPct, l.HardThresholdPct)}
 }
 
-// inRange says whether the numbers of l are such that arithmetic with them means something and cannot overflow.
+// inRange reports whether arithmetic with the numbers of l is defined and cannot overflow.
 func (l Limit) inRange() bool {
-	const within = math.MaxInt64 / 1000 // of a percentage of up to 1000
+	const within = math.MaxInt64 / 1000 // percentages go up to 1000
 	return l.Limit > 0 && l.Limit <= within && l.Burst >= 0 && l.Burst <= within && l.WindowSize > 0 &&
 		l.HardThresholdPct >= 0 && l.HardThresholdPct <= 1000
 }
 
-// ceiling is the most tokens that one request can ever get from l: its capacity, widened by the hard threshold, which
-// only counts beside a soft one.
+// ceiling returns the most tokens that one request can get from l: its capacity, raised by the hard threshold if there
+// is a soft one.
 func (l Limit) ceiling() int64 {
 	capacity := l.Capacity()
 	if l.SoftThresholdPct > 0 && l.HardThresholdPct > 100 {

@@ -8,8 +8,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 )
 
-// redisFaults finds what names no server, which would show only when it is called, and a second Redis without a first,
-// or that is the first.
+// redisFaults finds hosts that are no names of servers, and a second Redis without a first one or with the same server.
 func (c Config) redisFaults() []Fault {
 	faults := append(c.Redis.hostFaults("redis"), c.AddressRedis.hostFaults("address_redis")...)
 	if !c.AddressRedis.IsZero() && c.Strategy != StrategyRedis {
@@ -26,7 +25,7 @@ func (c Config) redisFaults() []Fault {
 	return faults
 }
 
-// hostFaults finds hosts that are no hosts in the block at a path.
+// hostFaults finds invalid hosts in the block at a path.
 func (r Redis) hostFaults(path string) []Fault {
 	var faults []Fault
 	host := func(field, name string) {
@@ -48,10 +47,10 @@ func (r Redis) hostFaults(path string) []Fault {
 	return faults
 }
 
-// isReference reports whether a value is one that Kong replaces by a secret of a vault.
+// isReference reports whether Kong replaces a value by a secret of a vault.
 func isReference(value string) bool { return strings.HasPrefix(value, "{vault://") }
 
-// sharedServer returns the field of second that names a server which r names too; "": none does, as far as names show.
+// sharedServer returns the field of second that names a server of r, or "" if no names are equal.
 func (r Redis) sharedServer(second Redis) string {
 	switch {
 	case len(second.ClusterNodes) > 0:
@@ -85,5 +84,5 @@ func (r Redis) single() bool {
 	return r.Host != "" && r.Socket == "" && len(r.ClusterNodes) == 0 && len(r.SentinelNodes) == 0
 }
 
-// sameHost reports whether two names are those of one host, in whatever case.
+// sameHost reports whether two names are those of one host, without regard to case.
 func sameHost(a, b string) bool { return a != "" && strings.EqualFold(a, b) }

@@ -9,17 +9,13 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 )
 
-// longWindow is the window, in seconds, from which on a limit is usually meant as a quota rather than as a rate.
+// longWindow is the least window, in seconds, of limits that usually are quotas rather than rates.
 const longWindow = 3600
 
-// Warnings lists what is legal in c but probably not what its author expects. Zero fields count as their defaults.
+// Warnings returns warnings of valid values of c that are probably not expected. Zero fields count as their defaults.
 func (c Config) Warnings() []Warning {
-	warnings := slices.Concat(
-		c.tenantWarnings(),
-		c.costWarnings(),
-		c.Redis.warnings("redis"),
-		c.AddressRedis.warnings("address_redis"),
-	)
+	warnings := slices.Concat(c.tenantWarnings(), c.costWarnings(), c.Redis.warnings("redis"),
+		c.AddressRedis.warnings("address_redis"))
 	for _, l := range c.limits() {
 		if l.inRange() {
 			warnings = append(warnings, c.limitWarnings(l)...)
@@ -28,14 +24,12 @@ func (c Config) Warnings() []Warning {
 	return warnings
 }
 
-// warnings names what the block at a path holds for servers that it does not have.
+// warnings returns warnings of fields that have no effect for the servers of the block at a path.
 func (r Redis) warnings(path string) []Warning {
 	var warnings []Warning
 	unused := func(name, needed string) {
-		warnings = append(
-			warnings,
-			Warning{docpath.Member(path, name), "has no effect without " + docpath.Member(path, needed)},
-		)
+		warnings = append(warnings, Warning{docpath.Member(path, name),
+			"has no effect without " + docpath.Member(path, needed)})
 	}
 	if len(r.SentinelNodes) == 0 {
 		if r.SentinelUsername != "" {
@@ -65,19 +59,16 @@ func (c Config) tenantWarnings() []Warning {
 		warnings = append(warnings, Warning{path, fmt.Sprintf(format, args...)})
 	}
 	byIP := c.OnMissingTenant == MissingTenantLimitByIP || c.OnMissingTenant == ""
-	strangers := len(c.Anonymous.Limits) > 0
+	hasAnonymous := len(c.Anonymous.Limits) > 0
 	switch {
 	case len(c.limits()) == 0:
 		warn("tiers", "there are no limits at all: every request passes")
 		return warnings
-	case strangers && !byIP:
+	case hasAnonymous && !byIP:
 		warn("anonymous", "has no effect, because on_missing_tenant is %s", c.OnMissingTenant)
-	case !strangers && byIP && len(c.Tiers) > 0:
-		warn(
-			"anonymous",
-			"is absent: requests without a tenant are counted by ip under the limits of tier %s",
-			docpath.Shorten(c.defaultTier()),
-		)
+	case !hasAnonymous && byIP && len(c.Tiers) > 0:
+		warn("anonymous", "is absent: requests without a tenant are counted by ip under the limits of tier %s",
+			docpath.Shorten(c.defaultTier()))
 	}
 	if len(c.Tiers) > 1 && c.TierFrom != nil && len(c.TierFrom) == 0 {
 		warn("tier_from", "is empty: every tenant is on tier %s", docpath.Shorten(c.defaultTier()))
@@ -85,7 +76,7 @@ func (c Config) tenantWarnings() []Warning {
 	return warnings
 }
 
-// defaultTier is the name of the tier that default_tier stands for; there must be a tier.
+// defaultTier returns the name of the tier for tenants without one; there must be a tier.
 func (c Config) defaultTier() string {
 	if c.DefaultTier != "" {
 		return c.DefaultTier
@@ -93,8 +84,8 @@ func (c Config) defaultTier() string {
 	return c.Tiers[0].Name
 }
 
-// costWarnings names the endpoints whose cost some limit can never pay, or not while it is leased: such requests are
-// refused for ever.
+// costWarnings returns warnings of endpoints whose requests cost more than a limit can hold, or more than it may admit
+// while it is leased. Such requests may always be denied.
 func (c Config) costWarnings() []Warning {
 	var warnings []Warning
 	charging := c.chargingLimits()
@@ -112,19 +103,15 @@ func (c Config) costWarnings() []Warning {
 				warnings = append(warnings, Warning{docpath.Member("costs", endpoint), message})
 			}
 		}
-		warn(tooSmall, "costs %d tokens, more than some limits can ever hold, so they always refuse it", cost)
-		warn(
-			tooNear,
-			"costs %d tokens, more than %d percent of some limits that are leased, so they may never admit it; accuracy exact lifts that",
-			cost,
-			LeasedCostPct,
-		)
+		warn(tooSmall, "costs %d tokens, more than some limits can ever hold, so they always deny it", cost)
+		warn(tooNear, "costs %d tokens, more than %d percent of some limits that are leased, so they may never admit "+
+			"it; accuracy exact lifts that", cost, LeasedCostPct)
 	}
 	return warnings
 }
 
-// chargingLimits groups the limits that can refuse a request because of its cost in the table by the endpoint that they
-// cover ("" = all), those that hold least first.
+// chargingLimits returns the limits that can deny a request because of a cost in the table, by their endpoint ("" =
+// all), in the order of their capacities.
 func (c Config) chargingLimits() map[string][]locatedLimit {
 	groups := map[string][]locatedLimit{}
 	for _, l := range c.limits() {
@@ -139,8 +126,8 @@ func (c Config) chargingLimits() map[string][]locatedLimit {
 	return groups
 }
 
-// leasedBuckets keeps of each group the limits that are asked with less than they hold, because the rest may be out on
-// lease. Only buckets are: a window is asked with all that it holds.
+// leasedBuckets keeps the limits of each group whose capacity is reduced because tokens may be out on lease. Those are
+// buckets; the capacity of a window is not reduced.
 func (c Config) leasedBuckets(groups map[string][]locatedLimit) map[string][]locatedLimit {
 	leased := map[string][]locatedLimit{}
 	if c.Strategy != StrategyRedis {
@@ -156,14 +143,12 @@ func (c Config) leasedBuckets(groups map[string][]locatedLimit) map[string][]loc
 	return leased
 }
 
-// holding are those of limits, which are sorted by what they can hold, that can hold from least to most tokens.
+// holding returns the limits with capacities from least to most. The limits are sorted by capacity.
 func holding(limits []locatedLimit, least, most int64) []locatedLimit {
 	first := func(tokens int64) int {
-		at, _ := slices.BinarySearchFunc(
-			limits,
-			tokens,
-			func(l locatedLimit, n int64) int { return cmp.Compare(l.ceiling(), n) },
-		)
+		at, _ := slices.BinarySearchFunc(limits, tokens, func(l locatedLimit, n int64) int {
+			return cmp.Compare(l.ceiling(), n)
+		})
 		return at
 	}
 	return limits[first(least):max(first(least), first(most+1))]
@@ -201,15 +186,9 @@ func (c Config) limitWarnings(l locatedLimit) []Warning {
 	quantity, burst := l.Limit.Limit, l.Capacity()
 	modest := max(quantity/20, 1)
 	if l.isTokenBucket() && l.WindowSize >= longWindow && burst > modest {
-		warn(
-			"",
-			"a window of %d s can see up to %d requests, because a token_bucket lets a burst of %d pass on top of the limit of %d; for a quota use algorithm fixed_window, for a rate a burst of at most %d",
-			l.WindowSize,
-			quantity+burst,
-			burst,
-			quantity,
-			modest,
-		)
+		warn("", "a window of %d s can see up to %d requests, because a token_bucket lets a burst of %d pass on top "+
+			"of the limit of %d; for a quota use algorithm fixed_window, for a rate a burst of at most %d", l.WindowSize,
+			quantity+burst, burst, quantity, modest)
 	}
 	return warnings
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Severity reports whether a finding keeps a config from working.
+// Severity says whether a finding keeps a config from working.
 type Severity string
 
 // The severities.
@@ -29,8 +29,8 @@ const (
 // Finding is one fault or doubt about a file.
 type Finding struct {
 	File     string
-	Line     int    // of the value, or of what it is missing from; counted from 1
-	Path     string // from the root of the file, such as services[0].plugins[1].config.mode
+	Line     int    // of the value, or of the mapping that lacks it; counted from 1
+	Path     string // from the root of the file, for example services[0].plugins[1].config.mode
 	Severity Severity
 	Message  string
 }
@@ -42,9 +42,9 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s:%d: %s: %s: %s", f.File, f.Line, f.Severity, f.Path, f.Message)
 }
 
-// Validate reads a decK file and reports what is wrong or doubtful about each config of the plugin in it, at whatever
-// level: top, service, route, consumer or consumer group. The findings are sorted by line. The checks are those of
-// schema.Parse. File is only for the findings.
+// Validate reads a decK file and returns findings of each config of the plugin, at any level: top, service, route,
+// consumer or consumer group. The findings are sorted by line. The checks are those of schema.Parse. file is only for
+// the findings.
 func Validate(r io.Reader, file string, checks ...schema.Check) []Finding {
 	v := validator{file: file, checks: checks, walk: deckfile.NewWalk(), definitions: map[limitKey]definition{}}
 	decoder := yaml.NewDecoder(r)

@@ -62,7 +62,7 @@ plugins:
 func TestFaultsOfAnExtraCheckAreLocated(t *testing.T) {
 	check := func(c schema.Config) error {
 		if len(c.Tiers) != 1 {
-			t.Errorf("the check is given %+v", c)
+			t.Errorf("the check receives %+v", c)
 		}
 		return fmt.Errorf("compile: %w", schema.Faults{{Path: "tiers[0].limits[0].endpoint", Message: "is ambiguous"}})
 	}
@@ -75,10 +75,11 @@ func TestFaultsOfAnExtraCheckAreLocated(t *testing.T) {
 	}
 }
 
-func TestAnExtraChecksFaultsAreReportedBesideTheConfigsOwn(t *testing.T) {
+func TestFaultsOfAnExtraCheckAreReportedWithThoseOfTheConfig(t *testing.T) {
 	faulty := strings.Replace(oneConfig, "limit: 10", "limit: 0", 1)
 	check := func(schema.Config) error {
-		return schema.Faults{{Path: "tiers[0].limits[0].limit", Message: "is a consequence"}, {Path: "tiers[0].limits[0].endpoint", Message: "is ambiguous"}}
+		return schema.Faults{{Path: "tiers[0].limits[0].limit", Message: "is a consequence"},
+			{Path: "tiers[0].limits[0].endpoint", Message: "is ambiguous"}}
 	}
 	got := lines(deck.Validate(strings.NewReader(faulty), "kong.yml", check))
 	if strings.Count(got, "\n") != 2 || !strings.Contains(got, "is ambiguous") || strings.Contains(got, "consequence") {
@@ -87,7 +88,8 @@ func TestAnExtraChecksFaultsAreReportedBesideTheConfigsOwn(t *testing.T) {
 }
 
 func TestAFileWithoutThePluginGetsAWarning(t *testing.T) {
-	for _, text := range []string{"", "{}", "[]", "a: b", "plugins: {}", "plugins:\n- name: key-auth\n- 7\n", "services:\n- plugins: ~\n"} {
+	for _, text := range []string{"", "{}", "[]", "a: b", "plugins: {}", "plugins:\n- name: key-auth\n- 7\n",
+		"services:\n- plugins: ~\n"} {
 		got := deck.Validate(strings.NewReader(text), "kong.yml")
 		if len(got) != 1 || got[0].Severity != deck.Warning || !strings.Contains(got[0].Message, "no config") {
 			t.Errorf("%q: %v", text, got)
@@ -95,14 +97,15 @@ func TestAFileWithoutThePluginGetsAWarning(t *testing.T) {
 	}
 }
 
-func TestAFileThatIsNoYAMLIsOneFinding(t *testing.T) {
+func TestAFileThatIsNotYAMLIsOneFinding(t *testing.T) {
 	got := deck.Validate(strings.NewReader("plugins:\n- name: [\n"), "kong.yml")
-	if len(got) != 1 || got[0].Severity != deck.Error || got[0].Line < 2 || !strings.Contains(got[0].Message, "is not YAML") {
+	if len(got) != 1 || got[0].Severity != deck.Error || got[0].Line < 2 ||
+		!strings.Contains(got[0].Message, "is not YAML") {
 		t.Errorf("got %v", got)
 	}
 }
 
-func TestAliasesThatExplodeOrLoopAreRefused(t *testing.T) {
+func TestAliasesThatExplodeOrLoopAreFindings(t *testing.T) {
 	bomb := "a: &a0 [x]\n"
 	for i := range 30 {
 		bomb += fmt.Sprintf("b%d: &a%d [*a%d, *a%d]\n", i, i+1, i, i)
@@ -129,7 +132,7 @@ func TestAliasesThatExplodeOrLoopAreRefused(t *testing.T) {
 	}
 }
 
-func TestMergeKeysBringInWhatAConfigLacks(t *testing.T) {
+func TestMergeKeysAddTheKeysThatAConfigLacks(t *testing.T) {
 	text := `
 x: &base {mode: log, error_code: 7, on_missing_tenant: skip}
 plugins:

@@ -9,8 +9,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// limitKey identifies the limits that share their counters for one tenant, across configs. The list (a tier, anonymous
-// or global) belongs to it because tiers define a limit of one name differently on purpose.
+// limitKey identifies the limits that share their counters for one tenant, across configs. It includes the list (a
+// tier, anonymous or global), because tiers define a limit of one name differently on purpose.
 type limitKey struct{ namespace, list, name, endpoint string }
 
 // definition holds the fields of a limit that change the counting, and the place that defined it first.
@@ -20,8 +20,8 @@ type definition struct {
 	line  int
 }
 
-// compareDefinitions warns when two configs of one namespace define one limit differently: they use the one counter,
-// each with its own limit.
+// compareDefinitions warns if two configs of one namespace define one limit differently: they share its counter with
+// different limits.
 func (v *validator) compareDefinitions(e pluginEntry, config deckfile.Config, c schema.Config) {
 	for i, tier := range c.Tiers {
 		v.compareList(e, config, c, limitKey{list: "tier " + tier.Name}, docpath.Item("tiers", i), tier.Limits)
@@ -57,7 +57,7 @@ func countingPart(l schema.Limit, c schema.Config) schema.Limit {
 		SoftThresholdPct: l.SoftThresholdPct, HardThresholdPct: l.HardThresholdPct, SoftOnly: l.SoftOnly,
 	}
 	if c.Strategy == schema.StrategyRedis && l.Capacity() >= schema.LeastLeased {
-		counting.Accuracy = cmp.Or(l.Accuracy, c.Accuracy) // a leased limit is asked with another capacity
+		counting.Accuracy = cmp.Or(l.Accuracy, c.Accuracy) // a leased limit has another capacity
 	}
 	return counting
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// pluginEntry is one enabling of the plugin in a decK file.
+// pluginEntry is one entry of the plugin in a decK file.
 type pluginEntry struct {
 	path   string // of its config
 	line   int    // of its config, or of the entry when it has none

@@ -22,7 +22,7 @@ func TestGeneratedFilesMatchTheSource(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(got, want) {
-			t.Errorf("%s differs from what config.go says: run go generate ./schema", name)
+			t.Errorf("%s differs from config.go: run go generate ./schema", name)
 		}
 	}
 }
@@ -57,7 +57,7 @@ func TestSchemaHasOnlyWhatKongsMetaschemaAllows(t *testing.T) {
 		}
 	}
 	if fields < 60 {
-		t.Errorf("only %d fields were looked at", fields)
+		t.Errorf("only %d fields were checked", fields)
 	}
 }
 
@@ -110,12 +110,14 @@ func checkNamedField(t *testing.T, path string, attributes map[string]any, seen 
 
 func TestFaultsInTheSourceAreReported(t *testing.T) {
 	for name, test := range map[string]struct{ source, want string }{
-		"description too short": {"// Short.\nA string `json:\"a\"`", "A: the doc comment's first paragraph has 6 characters"},
-		"unknown constraint":    {"// Long enough a text.\nA string `json:\"a\" kong:\"lt=4\"`", `unknown constraint "lt"`},
-		"unknown type":          {"// Long enough a text.\nA chan int `json:\"a\"`", "no type of Kong"},
-		"no json name":          {"// Long enough a text.\nA string `kong:\"required\"`", "A: no json name"},
-		"bad default":           {"// Long enough a text.\nA int64 `json:\"a\" default:\"x\"`", "invalid syntax"},
-		"unknown pattern list":  {"// Long enough a text.\nA string `json:\"a\" kong:\"match_any=x\"`", "no //kong:patterns x"},
+		"description too short": {"// Short.\nA string `json:\"a\"`",
+			"A: the doc comment's first paragraph has 6 characters"},
+		"unknown constraint": {"// Long enough a text.\nA string `json:\"a\" kong:\"lt=4\"`", `unknown constraint "lt"`},
+		"unknown type":       {"// Long enough a text.\nA chan int `json:\"a\"`", "Kong has no type"},
+		"no json name":       {"// Long enough a text.\nA string `kong:\"required\"`", "A: no json name"},
+		"bad default":        {"// Long enough a text.\nA int64 `json:\"a\" default:\"x\"`", "invalid syntax"},
+		"unknown pattern list": {"// Long enough a text.\nA string `json:\"a\" kong:\"match_any=x\"`",
+			"no //kong:patterns x"},
 	} {
 		dir := t.TempDir()
 		source := "package p\n\ntype Config struct {\n" + test.source + "\n}\n"

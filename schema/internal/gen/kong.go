@@ -139,7 +139,7 @@ func (s *source) kongField(f field, narrowing string) (object, error) {
 	return asSet(result), nil
 }
 
-// asSet turns the marker "set", by which a tag asks for a Kong set instead of an array, into the type.
+// asSet replaces the type array by set if the tag has the marker "set".
 func asSet(o object) object {
 	var result object
 	isSet := false
@@ -167,7 +167,7 @@ func replaceMembers(o, by object) object {
 	return o
 }
 
-// kongType returns the attributes that follow from a type: "type" first, then what it consists of.
+// kongType returns the attributes of a type: "type" first, then its parts.
 func (s *source) kongType(t fieldType, tags reflect.StructTag) (object, error) {
 	switch t.kind {
 	case "record":
@@ -195,7 +195,7 @@ func (s *source) kongElement(t fieldType, tags reflect.StructTag, tag string) (o
 	return append(shape, attributes...), err
 }
 
-// defaultValue reads the text of a default tag as a value of type t; the elements of an array are separated by "|".
+// defaultValue parses the text of a default tag as a value of type t; "|" separates the elements of an array.
 func defaultValue(t fieldType, text string) (any, error) {
 	switch t.kind {
 	case "string":

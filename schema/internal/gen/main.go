@@ -1,8 +1,8 @@
-// Command gen writes what is derived from the Config type of package schema: the Kong schema (kong_schema.json), the
-// option table (options.md), and the copy of that table in docs/configuration.md. It reads the Go source, because the
-// descriptions are doc comments, which reflection cannot see.
+// Command gen generates the Kong schema (kong_schema.json), the option table (options.md) and its copy in
+// docs/configuration.md from the Config type of package schema. It reads the Go source, because the descriptions are
+// doc comments, which reflection cannot read.
 //
-// The checking of configs against the generated schema is not here but in package schema itself.
+// Package schema itself checks configs against the generated schema.
 package main
 
 import (

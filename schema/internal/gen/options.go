@@ -34,7 +34,7 @@ func writeTable(b *bytes.Buffer, r *record, path string, done map[string]bool) {
 	}
 }
 
-// splitDefault takes the closing statement about the default, or "Required.", off a description.
+// splitDefault splits a description from its last sentence, which states the default or "Required.".
 func splitDefault(description string) (meaning, def string) {
 	if meaning, def, ok := strings.Cut(description, " Default: "); ok {
 		return meaning, strings.TrimSuffix(def, ".")
@@ -59,7 +59,7 @@ func typeText(f field) string {
 	return text
 }
 
-// cell escapes what would end a table cell or be taken for HTML.
+// cell escapes characters that would end a table cell or start HTML.
 func cell(text string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;", ">", "&gt;", "*", `\*`).Replace(text)
 }

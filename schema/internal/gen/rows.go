@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// rowTypes are the rows of a database that the package declares.
+// rowTypes lists the rows of the database that the package declares.
 var rowTypes = []string{"Policy"}
 
 // rowSchema returns the rows as records in the form of Kong's schema, by the names of their types.
@@ -27,7 +27,7 @@ func (s *source) rowSchema() ([]byte, error) {
 	return indentedJSON(all)
 }
 
-// rowFields returns Go code that lists the fields of the rows: what no schema language has, and where a row keeps each.
+// rowFields returns Go code that lists the fields of the rows: properties that the schema lacks, and a pointer to each.
 func (s *source) rowFields() ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteString(

@@ -151,11 +151,8 @@ func (s *source) field(astField *ast.Field) (field, error) {
 	}
 	description := firstParagraph(astField.Doc)
 	if len(description) < 10 || len(description) > 500 {
-		return field{}, fmt.Errorf(
-			"%s: the doc comment's first paragraph has %d characters, Kong wants 10 to 500",
-			goName,
-			len(description),
-		)
+		return field{}, fmt.Errorf("%s: the doc comment's first paragraph has %d characters, Kong wants 10 to 500",
+			goName, len(description))
 	}
 	typ, err := s.fieldType(astField.Type)
 	if err != nil {
@@ -188,5 +185,5 @@ func (s *source) fieldType(expr ast.Expr) (*fieldType, error) {
 		elem, err := s.fieldType(t.Value)
 		return &fieldType{kind: "map", elem: elem}, err
 	}
-	return nil, fmt.Errorf("no type of Kong stands for %T", expr)
+	return nil, fmt.Errorf("Kong has no type for %T", expr)
 }
