@@ -201,7 +201,7 @@ func (w *watchtower) states() map[string]string {
 	return states
 }
 
-func TestEveryPanelShowsARealNodeAndTheAlertsTellThatRedisIsAway(t *testing.T) {
+func TestEveryPanelShowsDataOfANodeAndAlertsFireWhenRedisIsAway(t *testing.T) {
 	t.Parallel()
 	w := raise(t)
 	w.answered(func(q panelQuery) bool { return !q.outage() })

@@ -268,7 +268,7 @@ func (c *chaosTable) publish(t *testing.T) {
 	}
 }
 
-func TestChaosCountsWhatABucketWouldHaveRefused(t *testing.T) {
+func TestChaosCountsAdmissionsAboveABucket(t *testing.T) {
 	at := func(sent, answered int) admission {
 		return admission{time.Duration(sent) * time.Millisecond, time.Duration(answered) * time.Millisecond}
 	}

@@ -66,7 +66,7 @@ func floodOnce(t *testing.T, n *chaosNode) {
 	clients.Wait()
 }
 
-func TestChaosAFloodOfAddressesDuringAnOutageKeepsNoTenantFromBeingCharged(t *testing.T) {
+func TestChaosAFloodOfAddressesDuringAnOutageLosesNoDebtOfTenants(t *testing.T) {
 	proxy := proxyTo(t, redistest.Single(t))
 	n := floodStart(t, single(proxy.Port()), "open")
 	for i := range floodTenants {

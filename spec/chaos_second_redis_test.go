@@ -43,7 +43,7 @@ func fillSecond(t *testing.T, n *chaosNode) (unverified int) {
 	return unverified
 }
 
-func TestChaosStrangersWhoFillTheRedisOfAddressesDenyNoTenant(t *testing.T) {
+func TestChaosNewAddressesThatFillTheirOwnRedisDenyNoTenant(t *testing.T) {
 	main, second := redistest.Single(t), redistest.Single(t)
 	n := floodStart(t, apart(main.Port, second.Port), "closed", "-max-addresses", "0", "-new-addresses", "0", "-ready-needs-redis", "true")
 	client := second.Client(t)

@@ -64,7 +64,7 @@ func usedMemory(t *testing.T, client *redis.Client) int {
 	return used
 }
 
-func TestChaosStrangersWhoFillRedisDenyNoTenantAndNoAddressThatIsKnown(t *testing.T) {
+func TestChaosNewAddressesThatFillRedisDenyNoTenantAndNoEarlierAddress(t *testing.T) {
 	server := redistest.Single(t)
 	n := floodStart(t, single(server.Port), "closed", "-max-addresses", strconv.Itoa(mostStrangers), "-new-addresses", "0")
 	for i := range floodTenants {

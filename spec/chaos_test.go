@@ -58,7 +58,7 @@ type stage struct {
 	bystander   string        // key of a consumer whose tenant the disaster does not concern; "": there is none
 }
 
-func TestChaosEveryDisasterCostsWhatTheFailModesSayAndNoMore(t *testing.T) {
+func TestChaosEveryDisasterIsAnsweredByTheFailModes(t *testing.T) {
 	table := &chaosTable{}
 	t.Cleanup(func() { table.publish(t) })
 	for _, d := range disasters {

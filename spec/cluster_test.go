@@ -267,7 +267,7 @@ func pressCluster(t *testing.T) clustered {
 // concerned tells whose requests go to the master of the first tenant.
 func (c clustered) concerned(tenant string) bool { return c.owner[tenant] == c.owner[c.tenants[0]] }
 
-func TestAKilledMasterOfAClusterTakesNoMoreWithItThanItsLastMoment(t *testing.T) {
+func TestAKilledMasterOfAClusterLosesOnlyUnreplicatedAdmissions(t *testing.T) {
 	c := pressCluster(t)
 	c.awaitDecisions("load")
 	key := bucketKey(c.tenants[0])
@@ -333,7 +333,7 @@ func (p *pressure) seen(tenant string) []verdict {
 	return p.verdicts[tenant]
 }
 
-func TestAKilledMasterOfSentinelsTakesNoMoreWithItThanItsLastMoment(t *testing.T) {
+func TestAKilledMasterOfSentinelsLosesOnlyUnreplicatedAdmissions(t *testing.T) {
 	watched := redistest.Sentinel(t)
 	var known []string
 	for _, s := range watched.Sentinels {

@@ -20,7 +20,7 @@ import (
 
 // The services of docker-compose.yml as far as their programs are here: the commands, flags and configurations are its
 // own, with this machine's addresses in place of the containers'.
-func TestWhatComposeStartsWorksTogether(t *testing.T) {
+func TestTheServicesOfComposeWorkTogether(t *testing.T) {
 	project := composed(t)
 	counters := redistest.Single(t, project.Services["redis"].Command[1:]...)
 	dsn := postgresFor(t, project)

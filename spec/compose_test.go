@@ -71,7 +71,7 @@ func startFlags(t testing.TB, project *types.Project) map[string]string {
 	return flags
 }
 
-func TestComposeWantsItsPasswordsAndHasNoOthers(t *testing.T) {
+func TestComposeRequiresItsPasswordsAndHasNoOthers(t *testing.T) {
 	for name := range passwords {
 		lacking := maps.Clone(passwords)
 		delete(lacking, name)
@@ -120,7 +120,7 @@ func absolute(t testing.TB, path string) string {
 	return path
 }
 
-func TestComposeWaitsForWhatCanBeWaitedFor(t *testing.T) {
+func TestComposeWaitsForHealthyServices(t *testing.T) {
 	project := composed(t)
 	for name, s := range project.Services {
 		stays := s.Restart == types.RestartPolicyUnlessStopped
@@ -166,7 +166,7 @@ func TestComposePublishesOnTheLoopbackOnly(t *testing.T) {
 	}
 }
 
-func TestComposeMountsWhatIsThereWhereItIsRead(t *testing.T) {
+func TestComposeMountsExistingFilesWhereTheyAreRead(t *testing.T) {
 	project := composed(t)
 	for name, s := range project.Services {
 		for _, mount := range s.Volumes {
@@ -195,7 +195,7 @@ func TestComposeMountsWhatIsThereWhereItIsRead(t *testing.T) {
 	}
 }
 
-func TestComposeGivesKongOnlyWhatItKnows(t *testing.T) {
+func TestComposeGivesKongOnlySettingsThatItHas(t *testing.T) {
 	kong := set(composed(t).Services["kong"])
 	if unknown := unknownToKong(t, kong); len(unknown) > 0 {
 		t.Errorf("none of Kong's settings: %v", unknown)

@@ -89,7 +89,7 @@ func TestANodeThatIsCutOffFromPostgresIsNamedByAWriteThatWaits(t *testing.T) {
 	await(t, "the node enforces it when it is back", func() bool { return far.tells(1000) })
 }
 
-func TestWhatIsInForceChangesWithTheRows(t *testing.T) {
+func TestTheEffectivePoliciesFollowTheRows(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
 	a := p.serve()

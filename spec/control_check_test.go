@@ -64,7 +64,7 @@ func TestKongAndTheDecisionAPIShareOneBudget(t *testing.T) {
 	}
 }
 
-func TestADryRunAndUsageReadWhatKongHasSpentAndSpendNothing(t *testing.T) {
+func TestADryRunAndUsageReadTokensSpentByKongAndSpendNone(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
 	kong, a := p.node("kong", p.dsn), p.serve()
@@ -102,7 +102,7 @@ func (a *api) used() int64 {
 	return usage.Items[0].Used
 }
 
-func TestATokenOfAnOrgReadsItsOwnUsageAndNothingElse(t *testing.T) {
+func TestATokenOfATenantReadsOnlyItsOwnUsage(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
 	a := p.serve()
@@ -133,7 +133,7 @@ func TestATokenOfAnOrgReadsItsOwnUsageAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestWithoutAConfigWhatNeedsItAnswers503AndTheRestWorks(t *testing.T) {
+func TestWithoutAConfigOnlyCallsThatNeedItAnswer503(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
 	a := p.serve("--config", "", "--plugin-route", "")

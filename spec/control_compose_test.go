@@ -20,7 +20,7 @@ import (
 
 // The service control of docker-compose.yml as far as its program is here: its command, variables and health check, with
 // this machine's addresses in place of the containers'.
-func TestComposesRESTAPIServesWithATokenAndReadsTheBucketsOfKong(t *testing.T) {
+func TestTheRESTAPIOfComposeNeedsATokenAndReadsTheBucketsOfKong(t *testing.T) {
 	t.Parallel()
 	project := composed(t)
 	service := project.Services["control"]
@@ -87,7 +87,7 @@ func healthCheck(t *testing.T, service types.ServiceConfig, from, to string) fun
 	return func() bool { return exec.Command(test[1], test[2], script).Run() == nil }
 }
 
-func TestPrometheusScrapesComposesRESTAPI(t *testing.T) {
+func TestPrometheusScrapesTheRESTAPIOfCompose(t *testing.T) {
 	flag := regexp.MustCompile(`--metrics-listen=\S+:(\d+)`).FindStringSubmatch(strings.Join(composed(t).Services["control"].Command, " "))
 	if flag == nil || !strings.Contains(file(t, "kong/prometheus.yml"), fmt.Sprintf("targets: [control:%s]", flag[1])) {
 		t.Errorf("Prometheus does not scrape the service control at %v", flag)

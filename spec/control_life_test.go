@@ -119,7 +119,7 @@ func (p *plane) versionOf() (version int) {
 	return version
 }
 
-func TestTheProcessRefusesAnAddressOfOthersWithoutTokensOrTLS(t *testing.T) {
+func TestTheAPIListensBeyondLoopbackOnlyWithTLSAndATokenOrAnExplicitFlag(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
 	refusal := func(args ...string) string {
@@ -156,7 +156,7 @@ func TestTheProcessRefusesAnAddressOfOthersWithoutTokensOrTLS(t *testing.T) {
 	await(t, "with a token it serves", func() bool { return a.status("/v1/ratelimit/policies") == http.StatusOK })
 }
 
-func TestItStartsWithoutPostgresAndRedisAndHeals(t *testing.T) {
+func TestTheAPIStartsWithoutPostgresAndRedisAndRecovers(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
 	p.postgres.Stop(t)
@@ -175,7 +175,7 @@ func TestItStartsWithoutPostgresAndRedisAndHeals(t *testing.T) {
 	})
 }
 
-func TestDecisionsGoOnWhilePostgresIsAwayForThoseWhoWereKnown(t *testing.T) {
+func TestEarlierTokensGetDecisionsWhilePostgresIsAway(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
 	a := p.serve()
@@ -202,7 +202,7 @@ func TestDecisionsGoOnWhilePostgresIsAwayForThoseWhoWereKnown(t *testing.T) {
 	a.as("rl_"+strings.Repeat("A", 43)).want(http.StatusServiceUnavailable, nil, http.MethodPost, check, checkAcme)
 }
 
-func TestItsMetricsTellOfRequestsDecisionsAndTheProcess(t *testing.T) {
+func TestTheMetricsOfTheAPICoverRequestsDecisionsAndTheProcess(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
 	a := p.serve()
@@ -223,7 +223,7 @@ func TestItsMetricsTellOfRequestsDecisionsAndTheProcess(t *testing.T) {
 	}
 }
 
-func TestItNeedsNoMoreRightsThanItsRoleHas(t *testing.T) {
+func TestTheAPINeedsOnlyTheRightsOfItsRole(t *testing.T) {
 	t.Parallel()
 	postgres := pgtest.Granted(t)
 	p := planeOn(t, shared, postgres, postgres.RoleDSN(pgtest.Owner))

@@ -76,7 +76,7 @@ func (p *papers) visit(t *testing.T, address string, own ...tls.Certificate) boo
 	return response.StatusCode == http.StatusOK
 }
 
-func TestOthersAreServedByTLSAndWithAClientAuthorityItsClientsAlone(t *testing.T) {
+func TestTheAPIServesTLSAndWithAClientAuthorityOnlyItsClients(t *testing.T) {
 	t.Parallel()
 	p, doc := newPlane(t), newPapers(t)
 	for _, mutual := range []bool{false, true} {

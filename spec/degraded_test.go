@@ -24,7 +24,7 @@ func degradedBy(t *testing.T, block, store string) (n *node, metric func(name st
 	}
 }
 
-func TestARedisWithoutRoomIsAwayUntilItHasSomeThoughItAnswersPing(t *testing.T) {
+func TestAFullRedisIsDegradedUntilItHasMemoryAlthoughItAnswersPing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	client := server.Client(t)

@@ -49,7 +49,7 @@ func denialEvents(t *testing.T, file string) []denialEvent {
 	return events
 }
 
-func TestAFloodOfRefusalsIsAFewLinesThatCountEveryOne(t *testing.T) {
+func TestAFloodOfDenialsIsAFewLinesThatCountEveryOne(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "denials")
 	address := freeport.Address(t)
 	n := start(t, deck(`{tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`), watched(address), recorded(file))
@@ -83,7 +83,7 @@ func TestAFloodOfRefusalsIsAFewLinesThatCountEveryOne(t *testing.T) {
 	}
 }
 
-func TestADenialIsFoundByItsRequestsIDAndNamesItsRouteUnderAConfigForAllRoutes(t *testing.T) {
+func TestTheDenialRecordHasRequestIDsAndRoutesOfAGlobalConfig(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "denials")
 	n := start(t, deckOf(`
   - {name: records, paths: [/records], plugins: [{name: key-auth}]}`)+`

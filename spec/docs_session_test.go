@@ -120,7 +120,7 @@ var sessionPages = []string{
 	"README.md#Ten lines of decK", "docs/policies.md", "docs/control-api.md", "docs/metrics.md",
 }
 
-func TestTheDocsAreOneSessionInReadingOrder(t *testing.T) {
+func TestTheCommandsOfTheDocsRunAsOneSession(t *testing.T) {
 	t.Parallel()
 	var all []shown
 	for _, section := range sessionPages {
@@ -172,7 +172,7 @@ func checkAnswers(t *testing.T, out string) {
 	}
 }
 
-func TestAnOutputThatTheDocsDoNotShowIsFound(t *testing.T) {
+func TestAnOutputThatDiffersFromTheDocsIsFound(t *testing.T) {
 	s := shown{output: []string{"version 4 of …: enforced", "…", "end"}}
 	for output, want := range map[string]bool{
 		"version 4 of today: enforced\nend\n":         true,

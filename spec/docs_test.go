@@ -38,7 +38,7 @@ func codeBlocks(text string) []block {
 	return all
 }
 
-func TestTheREADMEIsReadInTwoMinutes(t *testing.T) {
+func TestTheREADMEIsShort(t *testing.T) {
 	if size := len(file(t, "README.md")); size > 12<<10 {
 		t.Errorf("the README has %d bytes, want at most 12 KiB: move what is not for a first reader to docs", size)
 	}
@@ -87,7 +87,7 @@ func anchors(text string) []string {
 }
 
 // Blocks of yaml are judged by TestEveryDeckSnippetIsAcceptedByKongAndByValidate, those of sql run in package
-// migrations, and those of sh and console in TestTheDocsAreOneSessionInReadingOrder, except in the README.
+// migrations, and those of sh and console in TestTheCommandsOfTheDocsRunAsOneSession, except in the README.
 func TestEveryCodeBlockOfTheDocsIsChecked(t *testing.T) {
 	for _, page := range documents(t) {
 		for _, b := range codeBlocks(file(t, page)) {

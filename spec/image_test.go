@@ -107,7 +107,7 @@ func unknownToKong(t testing.TB, environment map[string]string) (unknown []strin
 	return unknown
 }
 
-func TestKongKnowsEveryVariableOfTheImage(t *testing.T) {
+func TestEveryVariableOfTheImageIsASettingOfKong(t *testing.T) {
 	environment := imageEnvironment(t)
 	if unknown := unknownToKong(t, environment); len(unknown) > 0 {
 		t.Errorf("none of Kong's settings: %v", unknown)
@@ -120,7 +120,7 @@ func TestKongKnowsEveryVariableOfTheImage(t *testing.T) {
 	}
 }
 
-func TestTheImageTellsKongWhatKongConfTells(t *testing.T) {
+func TestTheImageHasTheSettingsOfKongConf(t *testing.T) {
 	environment := imageEnvironment(t)
 	for line := range strings.Lines(file(t, "kong/kong.conf")) {
 		name, value, found := strings.Cut(line, " = ")
@@ -141,7 +141,7 @@ func TestTheImageTellsKongWhatKongConfTells(t *testing.T) {
 // version matches a tag that names one release, as far as its publisher says: golang 1.26.0, postgres 15.14.
 var version = regexp.MustCompile(`^[a-z/]+:v?\d+\.\d+(\.\d+)?(-[a-z]+)?$`)
 
-func TestTheImageIsOfPinnedReleases(t *testing.T) {
+func TestTheImageHasPinnedReleases(t *testing.T) {
 	from := texts(dockerfile(t), "FROM", "build", "gateway", "demo")
 	if len(from) != 3 {
 		t.Fatalf("stages %q", from)
@@ -160,7 +160,7 @@ func TestTheImageIsOfPinnedReleases(t *testing.T) {
 	}
 }
 
-func TestTheImageIsBuiltOfAllThatItsProgramsNeed(t *testing.T) {
+func TestTheImageIsBuiltFromAllImportedFolders(t *testing.T) {
 	all := dockerfile(t)
 	var copied []string
 	for _, text := range texts(all, "COPY", "build") {
@@ -192,7 +192,7 @@ func TestTheImageIsBuiltOfAllThatItsProgramsNeed(t *testing.T) {
 	}
 }
 
-func TestTheImageRunsProgramsItHasAndNotAsRoot(t *testing.T) {
+func TestTheImageHasItsProgramsAndDoesNotRunAsRoot(t *testing.T) {
 	all := dockerfile(t)
 	users := texts(all, "USER", "gateway", "demo")
 	if len(users) == 0 || users[len(users)-1] != "kong" {
@@ -250,7 +250,7 @@ func pluginConfig(t testing.TB, deck string) map[string]any {
 	return nil
 }
 
-func TestTheImagesConfigIsTheDemosWithItsCountersInRedis(t *testing.T) {
+func TestTheConfigOfTheImageIsThatOfTheDemoWithRedis(t *testing.T) {
 	want, got := pluginConfig(t, file(t, "kong/kong.yml")), pluginConfig(t, demoConfig(t))
 	redis, _ := got["redis"].(map[string]any)
 	if got["strategy"] != "redis" || redis["host"] == "" || redis["password"] == "" {
@@ -265,7 +265,7 @@ func TestTheImagesConfigIsTheDemosWithItsCountersInRedis(t *testing.T) {
 	}
 }
 
-func TestTheImagesHealthCheckIsKongsReadiness(t *testing.T) {
+func TestTheHealthCheckOfTheImageIsTheReadinessOfKong(t *testing.T) {
 	text := one(t, "HEALTHCHECK", texts(dockerfile(t), "HEALTHCHECK", "gateway"))
 	_, text, _ = strings.Cut(text, "CMD ")
 	var command []string

@@ -36,7 +36,7 @@ func (m *member) openScoped(namespace string, perSecond int, apart, settings str
 		limits["tenant"]+","+limits["tenant+endpoint"]+","+limits["user"])
 }
 
-func TestAFloodOfRefusalsCostsRedisAlmostNothingWhicheverScopeRefuses(t *testing.T) {
+func TestAFloodOfDenialsByAnyScopeCostsRedisAlmostNothing(t *testing.T) {
 	server := redistest.Single(t)
 	f := onSocket(t, server)
 	client := server.Client(t)
@@ -88,7 +88,7 @@ func checkNames(t *testing.T, refusal gateway.Outcome, limit string) {
 	}
 }
 
-func TestARefusalThatIsRememberedEndsWhenRetryAfterSays(t *testing.T) {
+func TestARememberedDenialEndsAfterItsRetryAfter(t *testing.T) {
 	f := onSocket(t, redistest.Single(t))
 	m := f.join()
 	b := bound{algorithm: "token_bucket", limit: 30, burst: 30, window: time.Minute} // a token in two seconds

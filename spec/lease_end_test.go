@@ -16,7 +16,7 @@ func (b bound) share() int {
 	return b.limit * 2 / 100
 }
 
-func TestAKilledNodeTakesItsLeasesWithItAndTheyComeBackWithTime(t *testing.T) {
+func TestAKilledNodeLosesOnlyItsLeasesWhichRefillWithTime(t *testing.T) {
 	t.Parallel()
 	const connections = 4 // for each limit to each node: so many requests may have been admitted that nobody heard of
 	f := onSocket(t, redistest.Single(t))
@@ -81,7 +81,7 @@ func TestAKilledNodeTakesItsLeasesWithItAndTheyComeBackWithTime(t *testing.T) {
 	})
 }
 
-func TestANodeThatEndsGivesItsLeasesBack(t *testing.T) {
+func TestANodeThatEndsReleasesItsLeases(t *testing.T) {
 	t.Parallel()
 	f := onSocket(t, redistest.Single(t))
 	nodes := f.joinAll(2)

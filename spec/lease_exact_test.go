@@ -8,7 +8,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-func TestWhatIsExactIsNeverLeasedAndIsSharedToTheToken(t *testing.T) {
+func TestExactLimitsAreNeverLeasedAndSharedExactly(t *testing.T) {
 	t.Parallel()
 	f := onSocket(t, redistest.Single(t))
 	noShare, others := f.joinAll(2, "-lease-share", "0"), f.joinAll(2)
@@ -42,7 +42,7 @@ func TestWhatIsExactIsNeverLeasedAndIsSharedToTheToken(t *testing.T) {
 	}
 }
 
-func TestAnotherLimitForgetsTheRefusalsOfTheOneBefore(t *testing.T) {
+func TestAChangedLimitDropsRememberedDenials(t *testing.T) {
 	f := onSocket(t, redistest.Single(t))
 	m := f.join()
 	before := m.open("", yearly(20).config())
@@ -51,7 +51,7 @@ func TestAnotherLimitForgetsTheRefusalsOfTheOneBefore(t *testing.T) {
 	m.want(t, m.change(m.plugins, "", yearly(20).config()), []int{429})
 }
 
-func TestAnotherLimitIsKeptThoughTokensOfTheOneBeforeAreOnLease(t *testing.T) {
+func TestAChangedLimitHoldsWhileTokensOfTheOldOneAreOnLease(t *testing.T) {
 	t.Parallel()
 	f := onSocket(t, redistest.Single(t))
 	m := f.join()

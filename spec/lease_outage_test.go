@@ -9,7 +9,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
-func TestTokensOnLeaseAreSpentFirstWhenRedisIsAwayAndThenFailModesDecide(t *testing.T) {
+func TestAnOutageIsDecidedFromLeasesFirstAndThenByFailModes(t *testing.T) {
 	t.Parallel()
 	const connections = 8
 	proxy := proxyTo(t, redistest.Single(t))

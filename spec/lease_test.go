@@ -15,8 +15,8 @@ const (
 	churnStep = 700 * time.Millisecond
 )
 
-// TestSoakNoIntervalSeesMoreThanTheLimitWhileLeasingNodesComeAndGo runs with as much out on lease as may be set.
-func TestSoakNoIntervalSeesMoreThanTheLimitWhileLeasingNodesComeAndGo(t *testing.T) {
+// TestSoakNoIntervalExceedsTheLimitWhileLeasingNodesJoinAndLeave runs with as much out on lease as may be set.
+func TestSoakNoIntervalExceedsTheLimitWhileLeasingNodesJoinAndLeave(t *testing.T) {
 	f := onSocket(t, redistest.Single(t))
 	bounds := []bound{
 		{algorithm: "token_bucket", limit: 500, window: time.Second, burst: 2000},
@@ -61,9 +61,9 @@ func TestSoakNoIntervalSeesMoreThanTheLimitWhileLeasingNodesComeAndGo(t *testing
 	}
 }
 
-// TestSoakTokensOnLeaseInACalmAddNothingToTheBurstOfTheRush has nodes hold leases while the bucket is full: spent on top of
+// TestSoakLeasesHeldInACalmAddNothingToABurst has nodes hold leases while the bucket is full: spent on top of
 // the burst, they would exceed it.
-func TestSoakTokensOnLeaseInACalmAddNothingToTheBurstOfTheRush(t *testing.T) {
+func TestSoakLeasesHeldInACalmAddNothingToABurst(t *testing.T) {
 	t.Parallel()
 	f := onSocket(t, redistest.Single(t))
 	members := f.joinAll(4, "-lease-share", "5")

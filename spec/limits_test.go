@@ -33,7 +33,7 @@ func TestEachTierMeetsItsOwnLimits(t *testing.T) {
 	}
 }
 
-func TestEveryResponseTellsTheBindingLimitAndA429HowLongToWait(t *testing.T) {
+func TestEveryResponseHasTheBindingLimitAndA429HasRetryAfter(t *testing.T) {
 	n := start(t, deck(`{tiers: [{name: essentials, limits: [
 		{name: burst, scope: tenant, limit: 2, window_size: 60},
 		{name: daily, scope: tenant, limit: 1000, window_size: 86400, algorithm: fixed_window}]}]}`))
@@ -71,7 +71,7 @@ func TestEveryResponseTellsTheBindingLimitAndA429HowLongToWait(t *testing.T) {
 	}
 }
 
-func TestWaitingAsLongAsRetryAfterSaysIsEnough(t *testing.T) {
+func TestARequestAfterRetryAfterIsAdmitted(t *testing.T) {
 	n := start(t, deck(`{tiers: [{name: essentials, limits: [{name: burst, scope: tenant, limit: 1, window_size: 1}]}]}`))
 	for range 2 {
 		for a := n.get("/records", "apikey", "beth"); a.Status == 200; a = n.get("/records", "apikey", "beth") {
@@ -115,7 +115,7 @@ func TestNamespacesKeepQuotasApart(t *testing.T) {
 	n.want([]int{200, 429}, "/two", "apikey", "alice")
 }
 
-func TestAMissingTenantIsLimitedByAddressRefusedOrPassed(t *testing.T) {
+func TestAMissingTenantIsLimitedByAddressDeniedOrSkipped(t *testing.T) {
 	const tiers = `tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 9, window_size: 3600}]}], anonymous: {limits: [{name: per-ip, scope: ip, limit: 2, window_size: 3600}]}`
 	for _, c := range []struct {
 		mode     string
@@ -131,13 +131,13 @@ func TestAMissingTenantIsLimitedByAddressRefusedOrPassed(t *testing.T) {
 	}
 }
 
-func TestStrangersWithoutLimitsOfTheirOwnHaveTheDefaultTiersByAddress(t *testing.T) {
+func TestAnonymousRequestsHaveTheDefaultTiersLimitsByAddress(t *testing.T) {
 	n := start(t, deck(`{tiers: [{name: essentials, limits: [{name: hour, scope: tenant, limit: 2, window_size: 3600}]}]}`))
 	n.want([]int{200, 200, 429}, "/records")
 	n.want([]int{200, 200, 429}, "/records", "apikey", "beth")
 }
 
-func TestAForgedTokenIsNobody(t *testing.T) {
+func TestAForgedTokenIdentifiesNoTenant(t *testing.T) {
 	const config = `{tenant_from: [jwt.org], user_from: [jwt.sub], on_missing_tenant: deny, tiers: [{name: a, limits: [{name: user, scope: user, limit: 2, window_size: 3600}]}]}`
 	n := start(t, deckOf(`
   - {name: jwt, paths: [/jwt], plugins: [{name: jwt}, {name: tenant-rate-limiting, config: `+config+`}]}
@@ -155,7 +155,7 @@ func TestAForgedTokenIsNobody(t *testing.T) {
 	n.want([]int{403}, "/open", "Authorization", token("s3cret", "u1")) // nobody verified it here
 }
 
-func TestLeavingTheUserOutBuysNothing(t *testing.T) {
+func TestLeavingTheUserOutEvadesNoLimit(t *testing.T) {
 	const tiers = `user_from: [header.X-User], trusted_headers: [X-User], tiers: [{name: a, limits: [{name: user, scope: user, limit: 1, window_size: 3600}]}]`
 	n := start(t, deck(`{`+tiers+`}`))
 	n.want([]int{200, 429}, "/records", "apikey", "alice")                 // by credential
@@ -184,7 +184,7 @@ func TestNoSpellingOfAPathEvadesAnEndpointsLimit(t *testing.T) {
 	}
 }
 
-func TestCostsAreSpentAndACostAboveTheCapacityIsRefusedWithAReason(t *testing.T) {
+func TestCostsAreSpentAndACostAboveTheCapacityIsDeniedWithAReason(t *testing.T) {
 	n := start(t, deck(`{costs: {"GET /search": 4}, cost_header: X-Cost, trusted_headers: [X-Cost], tiers: [{name: a, limits: [
 		{name: units, scope: tenant, limit: 10, window_size: 3600}, {name: requests, scope: tenant, limit: 100, window_size: 3600, cost: 1}]}]}`))
 	n.want([]int{200, 200, 429}, "/search", "apikey", "alice")
@@ -196,7 +196,7 @@ func TestCostsAreSpentAndACostAboveTheCapacityIsRefusedWithAReason(t *testing.T)
 	n.want([]int{200, 429}, "/records", "apikey", "beth", "X-Cost", "6")
 }
 
-func TestShadowAndLogNeverDenyAndSayNothingToTheClient(t *testing.T) {
+func TestShadowAndLogNeverDenyAndSendNoHeaders(t *testing.T) {
 	n := start(t, deck(`{tiers: [{name: a, limits: [{name: tight, scope: tenant, limit: 1, window_size: 3600, mode: log}]}]}`))
 	for range 3 {
 		if a := n.get("/records", "apikey", "alice"); a.Status != 200 || a.Header.Get("RateLimit") != "" {
@@ -209,13 +209,13 @@ func TestShadowAndLogNeverDenyAndSayNothingToTheClient(t *testing.T) {
 	}
 }
 
-func TestAConfigInLogModeTellsWhomItWouldRefuseForAMissingName(t *testing.T) {
+func TestAConfigInLogModeLogsDenialsForMissingTenants(t *testing.T) {
 	n := start(t, deck(`{mode: log, on_missing_tenant: deny, tiers: [{name: a, limits: [{name: l, scope: tenant, limit: 1, window_size: 3600}]}]}`))
 	n.want([]int{200, 200}, "/records")
 	await(t, "two would-deny lines", func() bool { return strings.Count(n.log.String(), "tenant_missing") == 2 })
 }
 
-func TestALimitForOneEndpointLeavesTheQuotaOfItsNameAlone(t *testing.T) {
+func TestALimitForOneEndpointHasAnotherBucketThanTheQuotaOfItsName(t *testing.T) {
 	n := start(t, deck(`{tiers: [{name: a, limits: [
 		{name: daily, scope: tenant, limit: 3, window_size: 86400, algorithm: fixed_window},
 		{name: daily, scope: tenant, endpoint: "GET /records/a", limit: 1, window_size: 1, algorithm: fixed_window}]}]}`))
@@ -224,7 +224,7 @@ func TestALimitForOneEndpointLeavesTheQuotaOfItsNameAlone(t *testing.T) {
 	n.want([]int{429, 429}, "/records/b", "apikey", "alice")
 }
 
-func TestARefusedClientIsNeverSentBackTooEarly(t *testing.T) {
+func TestTheResetOfADenialIsNotBeforeItsRetryAfter(t *testing.T) {
 	n := start(t, deck(`{tiers: [{name: a, limits: [{name: l, scope: tenant, limit: 10, window_size: 4, algorithm: sliding_window}]}]}`))
 	var a answer
 	for a = n.get("/records", "apikey", "alice"); a.Status == 200; a = n.get("/records", "apikey", "alice") {
@@ -247,7 +247,7 @@ func TestGlobalLimitsHoldForAllTenantsTogether(t *testing.T) {
 	n.want([]int{429}, "/records")
 }
 
-func TestATenantReadsTheNumbersOfItsOwnLimitAndTheNameOfASharedOneThatDenies(t *testing.T) {
+func TestATenantSeesItsOwnLimitsAndOnlyTheNameOfASharedOneThatDenies(t *testing.T) {
 	const limits = `tiers: [{name: a, limits: [{name: burst, scope: tenant, limit: 50, window_size: 3600}]}], global: {limits: [
 		{name: all, scope: global, limit: 150000, window_size: 3600, cost: 150000},
 		{name: heavy, scope: endpoint, endpoint: "* /records/heavy", limit: 1, window_size: 777600}]}`
@@ -276,7 +276,7 @@ func TestATenantReadsTheNumbersOfItsOwnLimitAndTheNameOfASharedOneThatDenies(t *
 	}
 }
 
-func TestSoakWhenOneTokenIsLeftExactlyOneRequestWins(t *testing.T) {
+func TestSoakTheLastTokenAdmitsExactlyOneRequest(t *testing.T) {
 	n := start(t, deck(`{user_from: [header.X-User], trusted_headers: [X-User], tiers: [{name: a, limits: [
 		{name: user, scope: user, limit: 1, window_size: 86400}]}]}`), raced)
 	const contenders = 4

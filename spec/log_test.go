@@ -12,7 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-func TestErrorsReachTheLogFileAlsoAfterLogrotateHasMovedIt(t *testing.T) {
+func TestErrorsReachTheLogFileAfterLogrotateHasMovedIt(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "plugin.log")
 	n := start(t, deck(plentiful), func(o *gateway.Options) {
 		o.Servers = []gateway.PluginServer{{Binary: plugin(), Args: []string{"-metrics-listen", "off", "-log-file", path}}}

@@ -46,7 +46,7 @@ func number(metrics, sample string) (value float64, ok bool) {
 	return 0, false
 }
 
-func TestOperatorsReadWhatWasDecided(t *testing.T) {
+func TestMetricsCountDecisions(t *testing.T) {
 	address := freeport.Address(t)
 	n := start(t, deck(`{tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 2, window_size: 3600}]}]}`), watched(address))
 	n.want([]int{200, 200, 429}, "/records", "apikey", "alice")
@@ -67,7 +67,7 @@ func TestOperatorsReadWhatWasDecided(t *testing.T) {
 	}
 }
 
-func TestAProcessThatTakesTheSocketOverGetsTheMetricsPortToo(t *testing.T) {
+func TestAProcessThatTakesOverTheSocketGetsTheMetricsPortToo(t *testing.T) {
 	prefix, address := shortDir(t), freeport.Address(t)
 	born := func() float64 {
 		_, metrics := read(address, "/metrics")
@@ -96,7 +96,7 @@ func TestAMetricsPortInUseDoesNotStopTheStart(t *testing.T) {
 	n.want([]int{200, 429}, "/records", "apikey", "alice")
 }
 
-func TestATenantThatKeepsTheLimiterBusyIsRefusedAheadOfItsPolicies(t *testing.T) {
+func TestATenantAboveTheMetaLimitIsDeniedBeforeItsPolicies(t *testing.T) {
 	address := freeport.Address(t)
 	n := start(t, deck(`{meta_limit: 3, tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 1000, window_size: 3600}]}, {name: essentials}], tier_from: [consumer.tag.tier]}`), watched(address))
 	denied, passed := 0, 0

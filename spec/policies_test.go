@@ -113,7 +113,7 @@ func TestAnOverrideIsEnforcedAndEndsAtItsInstant(t *testing.T) {
 	}
 }
 
-func TestABannedTenantReadsThatItIsAndUntilWhen(t *testing.T) {
+func TestABannedTenantReadsItsBanAndRetryAfter(t *testing.T) {
 	t.Parallel()
 	g := govern(t)
 	g.override("kind, tenant, expires_at", "'ban', 'acme', clock_timestamp() + interval '1 h'")
@@ -127,7 +127,7 @@ func TestABannedTenantReadsThatItIsAndUntilWhen(t *testing.T) {
 	g.want([]int{200}, "/records", "apikey", "alice")
 }
 
-func TestPoliciesOfADatabaseWinOverTheConfigByNameAndAddToIt(t *testing.T) {
+func TestRowsReplacePoliciesOfTheConfigByNameAndAddOthers(t *testing.T) {
 	t.Parallel()
 	g := govern(t)
 	g.write(`INSERT INTO rate_limiter.tenants (id, tier) VALUES ('acme', 'enterprise')`)
@@ -143,7 +143,7 @@ func TestPoliciesOfADatabaseWinOverTheConfigByNameAndAddToIt(t *testing.T) {
 	}
 }
 
-func TestWhatPostgresSaidStaysInForceWithoutIt(t *testing.T) {
+func TestTheRowsStayInForceWithoutPostgres(t *testing.T) {
 	t.Parallel()
 	g := govern(t)
 	saves := func() float64 { return g.number("rate_limiter_snapshot_saves_total") }

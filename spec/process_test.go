@@ -25,7 +25,7 @@ import (
 
 const plentiful = `{tiers: [{name: a, limits: [{name: burst, scope: tenant, limit: 1000000, window_size: 1}]}]}`
 
-func TestAKilledPluginIsBackByItselfAndItsFailuresAreCounted(t *testing.T) {
+func TestAKilledPluginIsRestartedAndItsFailuresAreBounded(t *testing.T) {
 	n := start(t, deck(plentiful))
 	n.want([]int{200}, "/records", "apikey", "alice")
 	victim := n.PluginPID()
@@ -76,7 +76,7 @@ func await(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-func TestRefusalsDoNotMakeKongReplay(t *testing.T) {
+func TestDenialsDoNotMakeKongReplay(t *testing.T) {
 	n := start(t, deck(`{tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`))
 	n.want(append([]int{200}, times(50, 429)...), "/records", "apikey", "alice")
 	if got := n.Counters().Replays(); got != 0 {
@@ -87,7 +87,7 @@ func TestRefusalsDoNotMakeKongReplay(t *testing.T) {
 	}
 }
 
-func TestOneQuestionAndOneSetHeadersIsAllThatACommonRequestCosts(t *testing.T) {
+func TestACommonRequestCostsOneQuestionAndOneSetHeaders(t *testing.T) {
 	n := start(t, deckOf(`
   - {name: records, paths: [/records], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: `+plentiful+`}]}`))
 	n.want([]int{200, 200}, "/records", "apikey", "alice") // both workers have started their instances
@@ -117,7 +117,7 @@ func TestAConfigChangeIsInForceAtOnceAndKeepsWhatWasSpent(t *testing.T) {
 // aConfig that Kong's schema language accepts and the plugin must refuse: two limits of one name.
 const duplicate = `{on_config_fault: %s, tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}, {name: hour, scope: tenant, limit: 2, window_size: 60}]}]}`
 
-func TestAFaultyConfigPassesOrRefusesAsItSaysAndIsLoggedWithItsPath(t *testing.T) {
+func TestAFaultyConfigActsByOnConfigFaultAndIsLoggedWithItsPath(t *testing.T) {
 	n := start(t, deck(fmt.Sprintf(duplicate, "open")))
 	n.want(times(3, 200), "/records", "apikey", "alice")
 	if !strings.Contains(n.log.String(), "tiers[0].limits[1]") {
@@ -144,7 +144,7 @@ func TestTheLastGoodConfigStaysInForceWhenAChangeIsFaulty(t *testing.T) {
 	n.want([]int{200}, "/records", "apikey", "beth")
 }
 
-func TestKongRefusesAConfigWithTheFieldsPath(t *testing.T) {
+func TestKongDeniesAFaultyConfigWithThePathOfTheField(t *testing.T) {
 	for config, path := range map[string]string{
 		`{tiers: [{name: a, limits: [{name: x, scope: tenant, limit: -5, window_size: 60}]}]}`:          "tiers.1.limits.1.limit",
 		`{tiers: [{name: a, limits: [{name: x, scope: planet, limit: 5, window_size: 60}]}]}`:           "tiers.1.limits.1.scope",
@@ -161,7 +161,7 @@ func TestKongRefusesAConfigWithTheFieldsPath(t *testing.T) {
 	}
 }
 
-func TestValidateFindsBeforeDeploymentWhatKongCannotSee(t *testing.T) {
+func TestValidateFindsFaultsThatKongCannotFind(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kong.yml")
 	text := deck(`{costs: {"GET /a/{x}": 1, "GET /a/{y}": 2}, tiers: [{name: a, limits: [
 		{name: hour, scope: tenant, limit: 1, window_size: 3600}, {name: hour, scope: tenant, limit: 2, window_size: 60},
@@ -279,7 +279,7 @@ func (p *process) terminate() {
 	}
 }
 
-func TestNastyIdentitiesAreDecidedAndNeverMeetInOneBucket(t *testing.T) {
+func TestHostileTenantNamesShareNoBucket(t *testing.T) {
 	n := start(t, deck(`{tenant_from: [header.X-Org], trusted_headers: [X-Org], on_missing_tenant: skip, tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`),
 		func(o *gateway.Options) { o.MaxHeaderBytes = 4 << 20 })
 	for _, org := range []string{

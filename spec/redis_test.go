@@ -19,19 +19,19 @@ func TestEveryPromiseAboutLimitsHoldsInRedisToo(t *testing.T) {
 	defer func() { inEveryConfig = "" }()
 	for name, promise := range map[string]func(*testing.T){
 		"tiers":            TestEachTierMeetsItsOwnLimits,
-		"headers":          TestEveryResponseTellsTheBindingLimitAndA429HowLongToWait,
-		"retry after":      TestWaitingAsLongAsRetryAfterSaysIsEnough,
+		"headers":          TestEveryResponseHasTheBindingLimitAndA429HasRetryAfter,
+		"retry after":      TestARequestAfterRetryAfterIsAdmitted,
 		"all or none":      TestADeniedRequestSpendsNoScope,
 		"one quota":        TestATenantsQuotaSpansItsConsumersAndRoutes,
 		"namespaces":       TestNamespacesKeepQuotasApart,
-		"missing tenant":   TestAMissingTenantIsLimitedByAddressRefusedOrPassed,
-		"missing user":     TestLeavingTheUserOutBuysNothing,
+		"missing tenant":   TestAMissingTenantIsLimitedByAddressDeniedOrSkipped,
+		"missing user":     TestLeavingTheUserOutEvadesNoLimit,
 		"endpoints":        TestNoSpellingOfAPathEvadesAnEndpointsLimit,
-		"costs":            TestCostsAreSpentAndACostAboveTheCapacityIsRefusedWithAReason,
-		"shadow":           TestShadowAndLogNeverDenyAndSayNothingToTheClient,
+		"costs":            TestCostsAreSpentAndACostAboveTheCapacityIsDeniedWithAReason,
+		"shadow":           TestShadowAndLogNeverDenyAndSendNoHeaders,
 		"global":           TestGlobalLimitsHoldForAllTenantsTogether,
-		"one token":        TestSoakWhenOneTokenIsLeftExactlyOneRequestWins,
-		"nasty identities": TestNastyIdentitiesAreDecidedAndNeverMeetInOneBucket,
+		"one token":        TestSoakTheLastTokenAdmitsExactlyOneRequest,
+		"nasty identities": TestHostileTenantNamesShareNoBucket,
 	} {
 		if err := client.FlushAll(context.Background()).Err(); err != nil {
 			t.Fatal(err)

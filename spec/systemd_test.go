@@ -21,7 +21,7 @@ func execStart(t *testing.T) []string {
 	return strings.Fields(found[1])
 }
 
-func TestTheSystemdUnitStartsTheProgramWithFlagsThatItHas(t *testing.T) {
+func TestTheSystemdUnitUsesOnlyExistingFlags(t *testing.T) {
 	command := execStart(t)
 	help, err := exec.Command(plugin(), "-help").CombinedOutput()
 	if err != nil {

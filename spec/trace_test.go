@@ -7,7 +7,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-func TestKongsLogsGetTheDecisionWhereTheConfigSaysSo(t *testing.T) {
+func TestKongLogsTheDecisionIfTheConfigHasLogDecisions(t *testing.T) {
 	prefix := shortDir(t)
 	startPlugin(t, prefix, "-metrics-listen", "off")
 	socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
