@@ -216,7 +216,8 @@ func TestAResetRequestKeepsNoFactOfTheOneBefore(t *testing.T) {
 		Consumer: identity.Consumer{
 			ID: "c", Username: "u", CustomID: "acme", Tags: []string{"tier:gold"},
 		},
-		CredentialID: "k", IP: "192.0.2.1", Method: "GET", Path: "/", Route: "r", Token: "t", Headers: []string{"acme"}, ContentType: "application/grpc",
+		CredentialID: "k", IP: "192.0.2.1", Method: "GET", Path: "/", Route: "r", Token: "t", Headers: []string{"acme"},
+		ContentType: "application/grpc",
 	}
 	request.Reset()
 	c := request.Consumer

@@ -76,7 +76,8 @@ func TestAllNamesAreBounded(t *testing.T) {
 	rules.Tenant, rules.User = parse(t, rules, "consumer.tag.org"), parse(t, rules, "header.X-User-Id")
 	rules.Compile(credential | ip)
 	g := gateway{Request: identity.Request{
-		Consumer: identity.Consumer{Tags: []string{"org:" + huge}}, Headers: []string{huge + "u"}, CredentialID: huge + "c", IP: huge + ":i",
+		Consumer: identity.Consumer{Tags: []string{"org:" + huge}}, Headers: []string{huge + "u"}, CredentialID: huge + "c",
+		IP: huge + ":i",
 	}}
 	id := g.identify(t, rules)
 	seen := map[string]bool{}
