@@ -50,7 +50,8 @@ func (discard) WriteHeader(int)                {}
 
 func BenchmarkMiddleware(b *testing.B) {
 	l := limiting(b, parse(b, roomy))
-	handler := l.Middleware(func(*http.Request) limiter.Request { return limiter.Request{Org: "acme", User: "u_42"} })(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	identify := func(*http.Request) limiter.Request { return limiter.Request{Org: "acme", User: "u_42"} }
+	handler := l.Middleware(identify)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	request, err := http.NewRequest("POST", "/records/7", nil)
 	if err != nil {
 		b.Fatal(err)

@@ -44,7 +44,8 @@ tiers: [{name: a, limits: [{name: yearly, scope: tenant, limit: 100000, window_s
 		t.Fatal(err)
 	}
 	config.Accuracy = schema.AccuracyExact
-	if n := acquire(t, limiting(t, config), limiter.Request{Org: "acme"}).Statuses[0].Used; n != allowed+1 { // which is one more
+	// which is one more
+	if n := acquire(t, limiting(t, config), limiter.Request{Org: "acme"}).Statuses[0].Used; n != allowed+1 {
 		t.Errorf("%d tokens are missing in Redis, want %d", n, allowed+1)
 	}
 }

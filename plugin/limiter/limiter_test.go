@@ -19,21 +19,25 @@ import (
 
 func TestADeniedRequestSpendsNothingAndNamesTheLimitThatBinds(t *testing.T) {
 	l := limiting(t, parse(t, daily))
-	if d := acquire(t, l, limiter.Request{Org: "acme", User: "u", Cost: 3}); !d.Allowed || d.Policy != "user" || d.Remaining != 1 {
+	if d := acquire(t, l, limiter.Request{Org: "acme", User: "u", Cost: 3}); !d.Allowed || d.Policy != "user" ||
+		d.Remaining != 1 {
 		t.Errorf("%+v: want it allowed, with 1 of the user's 4 left", d)
 	}
 	d := acquire(t, l, limiter.Request{Org: "acme", User: "u", Cost: 2})
-	if d.Allowed || d.Policy != "user" || d.Limit != 4 || d.Remaining != 1 || d.RetryAfter <= 0 || d.Reset.Before(time.Now().Add(d.RetryAfter-time.Minute)) {
+	if d.Allowed || d.Policy != "user" || d.Limit != 4 || d.Remaining != 1 || d.RetryAfter <= 0 ||
+		d.Reset.Before(time.Now().Add(d.RetryAfter-time.Minute)) {
 		t.Errorf("%+v: want it denied for lack of 1 token of the user's", d)
 	}
-	if d.Reason != decision.Counted || d.Result != decision.HardThrottled || d.StatusCode != 429 || !strings.Contains(string(d.Body), `"violated-policies":["user"]`) {
+	if d.Reason != decision.Counted || d.Result != decision.HardThrottled || d.StatusCode != 429 ||
+		!strings.Contains(string(d.Body), `"violated-policies":["user"]`) {
 		t.Errorf("%+v: want a 429 that names the limit, and not %s", d, d.Body)
 	}
 	if len(d.Statuses) != 2 {
 		t.Fatalf("%+v: want the answers of two limits", d.Statuses)
 	}
 	for _, s := range d.Statuses {
-		if s.Used != 3 || s.Charged || s.Cost != 2 || s.Allowed != (s.Policy == "daily") || s.Scope != map[string]string{"daily": "tenant", "user": "user"}[s.Policy] {
+		if s.Used != 3 || s.Charged || s.Cost != 2 || s.Allowed != (s.Policy == "daily") ||
+			s.Scope != map[string]string{"daily": "tenant", "user": "user"}[s.Policy] {
 			t.Errorf("%+v: want 3 used and nothing charged", s)
 		}
 	}
@@ -42,7 +46,7 @@ func TestADeniedRequestSpendsNothingAndNamesTheLimitThatBinds(t *testing.T) {
 	}
 }
 
-func TestWhatARequestSaysTakesThePlaceOfWhatTheConfigHasKongFind(t *testing.T) {
+func TestARequestStatesWhatTheConfigHasKongFind(t *testing.T) {
 	l := limiting(t, parse(t, `
 tenant_from: [header.X-Tenant]
 user_from: [jwt.sub]
@@ -53,7 +57,10 @@ cost_header_max: 1
 costs: {"POST /bulk": 5}
 tiers:
   - {name: small, limits: [{name: daily, scope: tenant, limit: 10, window_size: 86400}]}
-  - {name: large, limits: [{name: daily, scope: tenant, limit: 1000, window_size: 86400}, {name: user, scope: user, limit: 500, window_size: 86400}]}
+  - name: large
+    limits:
+      - {name: daily, scope: tenant, limit: 1000, window_size: 86400}
+      - {name: user, scope: user, limit: 500, window_size: 86400}
 `))
 	for _, test := range []struct {
 		request   limiter.Request
@@ -80,22 +87,23 @@ tiers:
 	}
 }
 
-func TestEveryTokenIsGivenOutOnceHoweverManyAsk(t *testing.T) {
+func TestEveryTokenIsSpentOnceHoweverManyRequestsCompete(t *testing.T) {
 	l := limiting(t, parse(t, strings.Replace(daily, "limit: 10,", "limit: 500,", 1)))
-	if n := allowed(t, 1000, func(int) (*limiter.Limiter, limiter.Request) { return l, limiter.Request{Org: "acme"} }); n != 500 {
+	next := func(int) (*limiter.Limiter, limiter.Request) { return l, limiter.Request{Org: "acme"} }
+	if n := allowed(t, 1000, next); n != 500 {
 		t.Errorf("%d requests were allowed of a limit of 500", n)
 	}
 }
 
-// allowed asks n times, eight at once, and counts what was allowed.
-func allowed(t *testing.T, n int, ask func(i int) (*limiter.Limiter, limiter.Request)) int64 {
+// allowed makes n requests, eight at once, and returns how many were allowed.
+func allowed(t *testing.T, n int, next func(i int) (*limiter.Limiter, limiter.Request)) int64 {
 	t.Helper()
-	var count, next atomic.Int64
-	var asking sync.WaitGroup
+	var count, made atomic.Int64
+	var requests sync.WaitGroup
 	for range 8 {
-		asking.Go(func() {
-			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
-				l, r := ask(int(i))
+		requests.Go(func() {
+			for i := made.Add(1); i <= int64(n); i = made.Add(1) {
+				l, r := next(int(i))
 				d, err := l.TryAcquire(t.Context(), r)
 				if err != nil {
 					t.Error(err)
@@ -106,7 +114,7 @@ func allowed(t *testing.T, n int, ask func(i int) (*limiter.Limiter, limiter.Req
 			}
 		})
 	}
-	asking.Wait()
+	requests.Wait()
 	return count.Load()
 }
 
@@ -129,7 +137,8 @@ func TestANonsensicalCostBuysNothing(t *testing.T) {
 			t.Errorf("cost %d: %+v, want it denied with an error", cost, d)
 		}
 	}
-	if d := acquire(t, l, limiter.Request{Org: "acme", Cost: limiter.MaxCost}); d.Allowed || d.RetryAfter != limiter.Never {
+	if d := acquire(t, l, limiter.Request{Org: "acme", Cost: limiter.MaxCost}); d.Allowed ||
+		d.RetryAfter != limiter.Never {
 		t.Errorf("%+v: want the largest cost denied by the limit", d)
 	}
 }
@@ -137,7 +146,8 @@ func TestANonsensicalCostBuysNothing(t *testing.T) {
 func TestNoNameMeetsAnothersBucket(t *testing.T) {
 	l := limiting(t, parse(t, daily))
 	spent := map[string]int64{}
-	name := rapid.OneOf(rapid.String(), rapid.StringN(120, 300, -1), rapid.SampledFrom([]string{"a", "A", "a ", "{t=a}", "a:b", "\x00", "\xff\xfe", "a\r\nX: y", "../a"}))
+	name := rapid.OneOf(rapid.String(), rapid.StringN(120, 300, -1),
+		rapid.SampledFrom([]string{"a", "A", "a ", "{t=a}", "a:b", "\x00", "\xff\xfe", "a\r\nX: y", "../a"}))
 	rapid.Check(t, func(t *rapid.T) {
 		org := "org " + name.Draw(t, "org") // never empty
 		d, err := l.TryAcquire(context.Background(), limiter.Request{
@@ -178,7 +188,10 @@ func TestRowsOfADatabaseAreFollowedFromOneRequestToTheNext(t *testing.T) {
 	l := limiting(t, parse(t, daily))
 	snapshot, faults := policy.NewSnapshot(policy.Rows{Version: 1, Overrides: []policy.Override{
 		{ID: 1, Kind: "ban", Tenant: "acme", Reason: "a test", Author: "a tester"},
-		{ID: 2, Kind: "custom_limit", Tenant: "globex", User: "u", Policy: "user", Limit: 7, Reason: "a test", Author: "a tester"},
+		{
+			ID: 2, Kind: "custom_limit", Tenant: "globex", User: "u", Policy: "user", Limit: 7, Reason: "a test",
+			Author: "a tester",
+		},
 	}}, nil)
 	if len(faults) > 0 {
 		t.Fatal(faults)
@@ -186,10 +199,12 @@ func TestRowsOfADatabaseAreFollowedFromOneRequestToTheNext(t *testing.T) {
 	if faults := l.SetPolicies(snapshot); len(faults) > 0 {
 		t.Fatal(faults)
 	}
-	if d := acquire(t, l, limiter.Request{Org: "acme"}); d.Allowed || d.Reason != decision.Banned || d.RetryAfter != limiter.Never {
+	if d := acquire(t, l, limiter.Request{Org: "acme"}); d.Allowed || d.Reason != decision.Banned ||
+		d.RetryAfter != limiter.Never {
 		t.Errorf("%+v: want the tenant banned for good", d)
 	}
-	if d := acquire(t, l, limiter.Request{Org: "globex", User: "u"}); d.Policy != "user" && d.Policy != "daily" || d.Statuses[1].Limit != 7 {
+	if d := acquire(t, l, limiter.Request{Org: "globex", User: "u"}); d.Policy != "user" && d.Policy != "daily" ||
+		d.Statuses[1].Limit != 7 {
 		t.Errorf("%+v: want the user's limit to be 7", d)
 	}
 	l.SetPolicies(nil)
@@ -200,19 +215,23 @@ func TestRowsOfADatabaseAreFollowedFromOneRequestToTheNext(t *testing.T) {
 
 func TestTheMetaLimitBoundsATenantWhateverItsOtherLimitsSay(t *testing.T) {
 	l := limiting(t, parse(t, roomy+"meta_limit: 5\n"))
-	if n := allowed(t, 200, func(int) (*limiter.Limiter, limiter.Request) { return l, limiter.Request{Org: "acme"} }); n < 5 || n > 100 {
+	next := func(int) (*limiter.Limiter, limiter.Request) { return l, limiter.Request{Org: "acme"} }
+	if n := allowed(t, 200, next); n < 5 || n > 100 {
 		t.Errorf("%d of 200 requests at once were allowed of 5 a second", n)
 	}
 }
 
 func TestFaultsOfAConfigAreReturnedAllAtOnceWithTheirPaths(t *testing.T) {
 	for text, want := range map[string][]string{
-		"tiers: [{name: a, limits: [{name: x, scope: tenant, limit: 0, window_size: 0}]}]\nmode: off": {"tiers[0].limits[0].limit", "tiers[0].limits[0].window_size", "mode"},
+		"tiers: [{name: a, limits: [{name: x, scope: tenant, limit: 0, window_size: 0}]}]\nmode: off": {
+			"tiers[0].limits[0].limit", "tiers[0].limits[0].window_size", "mode",
+		},
 		`{"tiers": 7}`: {"tiers"},
 		"a: [":         {"parse the config"},
 		"1: 2":         {"keys must be strings"},
 		"":             {"config"},
-		"tiers: [{name: a, limits: [{name: x, scope: tenant, limit: 1000000000000, window_size: 31622399, algorithm: sliding_window}]}]": {"tiers[0].limits[0]"},
+		"tiers: [{name: a, limits: [{name: x, scope: tenant, limit: 1000000000000, window_size: 31622399, " +
+			"algorithm: sliding_window}]}]": {"tiers[0].limits[0]"},
 	} {
 		_, err := limiter.Parse([]byte(text))
 		if err == nil {
@@ -232,7 +251,9 @@ func TestFaultsOfAConfigAreReturnedAllAtOnceWithTheirPaths(t *testing.T) {
 	if _, err := limiter.New(limiter.Options{LeaseShare: 6}); err == nil {
 		t.Error("a lease share of 6 percent was accepted")
 	}
-	redis := schema.Config{Strategy: schema.StrategyRedis, Redis: schema.Redis{Host: "127.0.0.1", SSL: true, CACert: "/no/such/file"}}
+	redis := schema.Config{
+		Strategy: schema.StrategyRedis, Redis: schema.Redis{Host: "127.0.0.1", SSL: true, CACert: "/no/such/file"},
+	}
 	if _, err := limiter.New(limiter.Options{Config: redis}); err == nil {
 		t.Error("a certificate that cannot be read was accepted")
 	}
@@ -254,7 +275,8 @@ global: {limits: [{name: all, scope: global, limit: 2, window_size: 600}]}
 			}
 		}
 		for _, h := range d.Headers {
-			if h.Name == "X-RateLimit-Limit" && h.Value != "9" || h.Name == "RateLimit-Policy" && strings.Contains(h.Value, "all") {
+			if h.Name == "X-RateLimit-Limit" && h.Value != "9" ||
+				h.Name == "RateLimit-Policy" && strings.Contains(h.Value, "all") {
 				t.Errorf("clients read %s: %s of the shared limit", h.Name, h.Value)
 			}
 		}

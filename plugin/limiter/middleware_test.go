@@ -14,8 +14,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// of identifies requests by a header that tests set.
-func of(r *http.Request) limiter.Request { return limiter.Request{Org: r.Header.Get("Org")} }
+// orgOf identifies requests by a header that tests set.
+func orgOf(r *http.Request) limiter.Request { return limiter.Request{Org: r.Header.Get("Org")} }
 
 // served counts the requests that reach it.
 type served int
@@ -40,7 +40,7 @@ func TestAnHTTPClientReadsWhatTheDecisionHolds(t *testing.T) {
 kong_headers: true
 tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 2, window_size: 86400, algorithm: fixed_window}]}]`)
 	var reached served
-	handled, acquired := limiting(t, config).Middleware(of)(&reached), limiting(t, config)
+	handled, acquired := limiting(t, config).Middleware(orgOf)(&reached), limiting(t, config)
 	for range 4 {
 		d := acquire(t, acquired, limiter.Request{Org: "acme"})
 		byDecision := httptest.NewRecorder()
@@ -48,8 +48,11 @@ tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 2, window_size: 8
 			t.Errorf("%+v: passes %v", d, passes)
 		}
 		w := get(handled, "/", "Org", "acme")
-		for _, name := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "RateLimit-Policy", "RateLimit-Limit", "Content-Type"} {
-			if got, want := w.Header().Get(name), byDecision.Header().Get(name); got != want || want == "" && (d.Allowed != (name == "Content-Type")) {
+		for _, name := range []string{
+			"X-RateLimit-Limit", "X-RateLimit-Remaining", "RateLimit-Policy", "RateLimit-Limit", "Content-Type",
+		} {
+			if got, want := w.Header().Get(name), byDecision.Header().Get(name); got != want ||
+				want == "" && (d.Allowed != (name == "Content-Type")) {
 				t.Errorf("%s: %q by the middleware, %q by the decision", name, got, want)
 			}
 		}
@@ -60,7 +63,8 @@ tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 2, window_size: 8
 			Status int
 			Type   string
 		}
-		if err := json.Unmarshal(w.Body.Bytes(), &problem); err != nil || problem.Status != 429 || w.Code != 429 || w.Header().Get("Retry-After") == "" || problem.Type == "" {
+		if err := json.Unmarshal(w.Body.Bytes(), &problem); err != nil || problem.Status != 429 || w.Code != 429 ||
+			w.Header().Get("Retry-After") == "" || problem.Type == "" {
 			t.Errorf("%d %v %s: want a 429 with a problem document", w.Code, w.Header(), w.Body)
 		}
 	}
@@ -80,9 +84,9 @@ tiers:
 `)
 	l := limiting(t, config)
 	mux := http.NewServeMux()
-	mux.Handle("GET /b/{id}", l.Middleware(of)(new(served)))
-	mux.Handle("GET /c/{id}", l.Middleware(of)(new(served)))
-	mux.Handle("GET /a/", l.Middleware(of)(new(served)))
+	mux.Handle("GET /b/{id}", l.Middleware(orgOf)(new(served)))
+	mux.Handle("GET /c/{id}", l.Middleware(orgOf)(new(served)))
+	mux.Handle("GET /a/", l.Middleware(orgOf)(new(served)))
 	for _, test := range []struct {
 		target string
 		code   int
@@ -107,7 +111,7 @@ tiers:
 func TestAClientThatLeavesEarlyIsCountedAllTheSame(t *testing.T) {
 	l := limiting(t, parse(t, "tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 3, window_size: 86400}]}]"))
 	var reached served
-	handler := l.Middleware(of)(&reached)
+	handler := l.Middleware(orgOf)(&reached)
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	for range 10 {
@@ -128,7 +132,7 @@ func TestWhatCannotBeDecidedIsAnsweredAsTheConfigSays(t *testing.T) {
 		if err := l.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if w := get(l.Middleware(of)(new(served)), "/", "Org", "acme"); w.Code != code {
+		if w := get(l.Middleware(orgOf)(new(served)), "/", "Org", "acme"); w.Code != code {
 			t.Errorf("on_internal_error %s: %d, want %d", onError, w.Code, code)
 		}
 	}
@@ -136,17 +140,18 @@ func TestWhatCannotBeDecidedIsAnsweredAsTheConfigSays(t *testing.T) {
 
 func TestARequestWithoutATenantIsDeniedWhereOneIsRequired(t *testing.T) {
 	l := limiting(t, parse(t, "{on_missing_tenant: deny, tiers: [{name: a, limits: []}]}"))
-	if w := get(l.Middleware(of)(new(served)), "/"); w.Code != 403 || w.Header().Get("Content-Type") != "application/problem+json" {
+	if w := get(l.Middleware(orgOf)(new(served)), "/"); w.Code != 403 ||
+		w.Header().Get("Content-Type") != "application/problem+json" {
 		t.Errorf("%d %v: want 403", w.Code, w.Header())
 	}
-	if w := get(l.Middleware(of)(new(served)), "/", "Org", "acme"); w.Code != 204 {
+	if w := get(l.Middleware(orgOf)(new(served)), "/", "Org", "acme"); w.Code != 204 {
 		t.Errorf("%d: want a tenant to pass", w.Code)
 	}
 }
 
 func TestADeniedGRPCCallIsAnsweredWithoutABody(t *testing.T) {
 	l := limiting(t, parse(t, "tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 1, window_size: 86400}]}]"))
-	handler := l.Middleware(of)(new(served))
+	handler := l.Middleware(orgOf)(new(served))
 	var w *httptest.ResponseRecorder
 	for range 2 {
 		r := httptest.NewRequest("POST", "/svc/Method", nil)
@@ -170,7 +175,7 @@ func TestAFloodThatCannotBeDecidedIsLoggedOnceASecond(t *testing.T) {
 		if err := l.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		handler := l.Middleware(of)(new(served))
+		handler := l.Middleware(orgOf)(new(served))
 		for range 100 {
 			get(handler, "/", "Org", "acme")
 		}

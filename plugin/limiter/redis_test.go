@@ -23,7 +23,8 @@ func TestTwoLimitersOnOneRedisGiveOutOneBudgetExactly(t *testing.T) {
 	config := inRedis(t, redistest.Single(t), `
 tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 300, window_size: 86400, algorithm: fixed_window}]}]`)
 	both := []*limiter.Limiter{limiting(t, config), limiting(t, config)}
-	if n := allowed(t, 600, func(i int) (*limiter.Limiter, limiter.Request) { return both[i%2], limiter.Request{Org: "acme"} }); n != 300 {
+	next := func(i int) (*limiter.Limiter, limiter.Request) { return both[i%2], limiter.Request{Org: "acme"} }
+	if n := allowed(t, 600, next); n != 300 {
 		t.Errorf("%d requests were allowed of a limit of 300", n)
 	}
 }
@@ -48,12 +49,14 @@ anonymous: {limits: [{name: daily, scope: ip, limit: 100, window_size: 86400}]}`
 		}
 	}
 	keys, err := server.Client(t).Keys(t.Context(), "rl:default:{i=*").Result()
-	if most := 32 + 32; err != nil || len(keys) > most || len(keys) < 32 { // as many prefixes, which are rounded up to a set
-		t.Errorf("%d of %d addresses have buckets in Redis, %v: want at most %d, with prefixes", len(keys), addresses, err, most)
+	// as many prefixes, which are rounded up to a set
+	if most := 32 + 32; err != nil || len(keys) > most || len(keys) < 32 {
+		t.Errorf("%d of %d addresses have buckets in Redis, %v: want at most %d, with prefixes",
+			len(keys), addresses, err, most)
 	}
 }
 
-// consumer is a request by a consumer that Kong has authenticated.
+// consumer is the source of facts for a consumer that Kong has authenticated.
 type consumer struct{ customID string }
 
 func (c consumer) Read(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
@@ -64,8 +67,8 @@ func (c consumer) Read(_ context.Context, facts identity.Facts, _ *identity.Rule
 	return nil
 }
 
-// ofPlugin is the path that the plugin has for a config.
-func ofPlugin(t *testing.T, config schema.Config) *admit.Path {
+// pluginPath returns the path that the plugin has for a config.
+func pluginPath(t *testing.T, config schema.Config) *admit.Path {
 	t.Helper()
 	config = config.WithDefaults()
 	began := time.Now()
@@ -98,7 +101,7 @@ func ofPlugin(t *testing.T, config schema.Config) *admit.Path {
 
 func TestAProgramAndThePluginSpendOneBudget(t *testing.T) {
 	config := inRedis(t, redistest.Single(t), daily)
-	l, plugin := limiting(t, config), ofPlugin(t, config)
+	l, plugin := limiting(t, config), pluginPath(t, config)
 	var x admit.Exchange
 	for left := int64(9); left > 0; left -= 2 {
 		if d := acquire(t, l, limiter.Request{Org: "acme"}); d.Remaining != left {
@@ -130,7 +133,8 @@ func TestWithoutRedisEachLimitsFailModeDecides(t *testing.T) {
 		acquire(t, l, limiter.Request{Org: mode})
 		server.Kill()
 		d := acquire(t, l, limiter.Request{Org: mode})
-		if d.Allowed != want.allowed || d.Reason != want.reason || !d.Degraded || d.Statuses == nil || d.Statuses[0].Source != want.source || d.Statuses[0].Allowed != want.allowed {
+		if d.Allowed != want.allowed || d.Reason != want.reason || !d.Degraded || d.Statuses == nil ||
+			d.Statuses[0].Source != want.source || d.Statuses[0].Allowed != want.allowed {
 			t.Errorf("fail_mode %s: %+v, want allowed %v because %v, by %v", mode, d, want.allowed, want.reason, want.source)
 		}
 		if !want.allowed && d.StatusCode != 503 {

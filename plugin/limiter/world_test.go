@@ -23,7 +23,7 @@ tiers:
 on_missing_user: skip
 `
 
-// roomy has limits that no test meets.
+// roomy has limits that no test reaches.
 const roomy = `
 tiers:
   - name: a
@@ -58,7 +58,7 @@ func limiting(t testing.TB, config schema.Config) *limiter.Limiter {
 	return l
 }
 
-// inRedis is a config whose buckets are in a Redis, exact.
+// inRedis returns a config whose buckets are in a Redis, exact.
 func inRedis(t testing.TB, server *redistest.Server, text string) schema.Config {
 	config := parse(t, strings.TrimSpace(text))
 	config.Strategy, config.Accuracy = schema.StrategyRedis, schema.AccuracyExact
@@ -66,7 +66,7 @@ func inRedis(t testing.TB, server *redistest.Server, text string) schema.Config 
 	return config
 }
 
-// acquire asks about a request that can be decided.
+// acquire decides a request and fails the test on an error.
 func acquire(t testing.TB, l *limiter.Limiter, r limiter.Request) limiter.Decision {
 	t.Helper()
 	d, err := l.TryAcquire(t.Context(), r)
