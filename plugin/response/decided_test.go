@@ -23,12 +23,14 @@ var limits = []schema.Limit{
 	{Name: "candidate", Scope: "tenant", Limit: 10, WindowSize: 60, Mode: "shadow"},
 }
 
-// answers are what a store said of the limits, in their order: how many remain, when all are there again, how long
+// answers are what a store answers for the limits, in their order: how many remain, when all are there again, how long
 // to wait.
 type answers []decision.Status
 
 func status(remaining int64, resetIn, wait limit.Micros) decision.Status {
-	return decision.Status{Status: limit.Status{Remaining: remaining, Reset: now + resetIn}, Wait: wait, Now: now, Source: decision.Memory}
+	return decision.Status{
+		Status: limit.Status{Remaining: remaining, Reset: now + resetIn}, Wait: wait, Now: now, Source: decision.Memory,
+	}
 }
 
 func soft(resetIn limit.Micros) decision.Status {
@@ -39,13 +41,15 @@ func soft(resetIn limit.Micros) decision.Status {
 
 var (
 	roomy  = answers{status(98, 1_500_000, 0), status(14_990, 6400*second, 0), status(9, 6*second, 0)}
-	refuse = answers{status(0, 2*second, 20_000), status(14_990, 6400*second, 0), status(0, 60*second, 6*second)}
+	denies = answers{status(0, 2*second, 20_000), status(14_990, 6400*second, 0), status(0, 60*second, 6*second)}
 )
 
 // decide is the decision of a request of tenant acme for which the store gave these answers.
 func decide(t testing.TB, given answers, list ...schema.Limit) *decision.Decision {
 	t.Helper()
-	config := schema.Config{Tiers: []schema.Tier{{Name: "one", Limits: append(append([]schema.Limit{}, limits...), list...)}}}.WithDefaults()
+	config := schema.Config{
+		Tiers: []schema.Tier{{Name: "one", Limits: append(append([]schema.Limit{}, limits...), list...)}},
+	}.WithDefaults()
 	snapshot, err := policy.FromConfig(config)
 	if err != nil {
 		t.Fatal(err)

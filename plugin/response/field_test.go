@@ -13,57 +13,57 @@ type item struct {
 	parameters map[string]int64
 }
 
-// parseList reads a list of items by the letter of RFC 9651 section 4.2, and refuses whatever the RateLimit fields do
+// parseList reads a list of items by the letter of RFC 9651 section 4.2, and rejects what the RateLimit fields do
 // not need.
 func parseList(text string) ([]item, error) {
 	var list []item
-	for rest := text; ; {
+	for left := text; ; {
 		var it item
 		var err error
-		if it, rest, err = parseItem(rest); err != nil {
-			return nil, fmt.Errorf("%w at %q of %q", err, rest, text)
+		if it, left, err = parseItem(left); err != nil {
+			return nil, fmt.Errorf("%w at %q of %q", err, left, text)
 		}
 		list = append(list, it)
-		rest = strings.TrimLeft(rest, " \t")
-		if rest == "" {
+		left = strings.TrimLeft(left, " \t")
+		if left == "" {
 			return list, nil
 		}
-		if rest[0] != ',' {
-			return nil, fmt.Errorf("no comma at %q of %q", rest, text)
+		if left[0] != ',' {
+			return nil, fmt.Errorf("no comma at %q of %q", left, text)
 		}
-		rest = strings.TrimLeft(rest[1:], " \t")
+		left = strings.TrimLeft(left[1:], " \t")
 	}
 }
 
-func parseItem(rest string) (item, string, error) {
+func parseItem(left string) (item, string, error) {
 	it := item{parameters: map[string]int64{}}
-	if rest == "" || rest[0] != '"' {
-		return it, rest, fmt.Errorf("no string")
+	if left == "" || left[0] != '"' {
+		return it, left, fmt.Errorf("no string")
 	}
-	end := strings.IndexByte(rest[1:], '"') + 1
+	end := strings.IndexByte(left[1:], '"') + 1
 	if end == 0 {
-		return it, rest, fmt.Errorf("no end of the string")
+		return it, left, fmt.Errorf("no end of the string")
 	}
-	it.name, rest = rest[1:end], rest[end+1:]
+	it.name, left = left[1:end], left[end+1:]
 	if strings.Trim(it.name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-") != "" || it.name == "" {
-		return it, rest, fmt.Errorf("%q is no policy's name", it.name)
+		return it, left, fmt.Errorf("%q is no policy's name", it.name)
 	}
-	for strings.HasPrefix(rest, ";") {
-		key, value, found := strings.Cut(strings.TrimLeft(rest[1:], " "), "=")
+	for strings.HasPrefix(left, ";") {
+		key, value, found := strings.Cut(strings.TrimLeft(left[1:], " "), "=")
 		digits := len(value) - len(strings.TrimLeft(value, "0123456789"))
 		if !found || len(key) != 1 || key[0] < 'a' || key[0] > 'z' || digits == 0 || digits > 15 {
-			return it, rest, fmt.Errorf("no key with an integer")
+			return it, left, fmt.Errorf("no key with an integer")
 		}
 		n, err := strconv.ParseInt(value[:digits], 10, 64)
 		if err != nil {
-			return it, rest, err
+			return it, left, err
 		}
 		if _, twice := it.parameters[key]; twice {
-			return it, rest, fmt.Errorf("%s twice", key)
+			return it, left, fmt.Errorf("%s twice", key)
 		}
-		it.parameters[key], rest = n, value[digits:]
+		it.parameters[key], left = n, value[digits:]
 	}
-	return it, rest, nil
+	return it, left, nil
 }
 
 func TestTheCheckerOfFieldsIsStrict(t *testing.T) {
@@ -72,7 +72,10 @@ func TestTheCheckerOfFieldsIsStrict(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	for _, text := range []string{``, `a`, `"a`, `"a";`, `"a";r`, `"a";r=`, `"a";r=x`, `"a";r=-1`, `"a";r=1;r=2`, `"a",`, `"a" "b"`, `"a";r=1x`, `"a";r=1234567890123456`, `"\x00"`, `"a\"b"`} {
+	for _, text := range []string{
+		``, `a`, `"a`, `"a";`, `"a";r`, `"a";r=`, `"a";r=x`, `"a";r=-1`, `"a";r=1;r=2`, `"a",`, `"a" "b"`, `"a";r=1x`,
+		`"a";r=1234567890123456`, `"\x00"`, `"a\"b"`,
+	} {
 		if list, err := parseList(text); err == nil {
 			t.Errorf("%s was taken for %v", text, list)
 		}

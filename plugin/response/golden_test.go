@@ -27,12 +27,16 @@ func published(t testing.TB) []struct {
 	both := answers{status(0, 2*second, 20_000), status(0, 6400*second, 6400*second), status(0, 60*second, 6*second)}
 	tooLarge := answers{status(100, 0, limit.Never), status(14_990, 6400*second, 0), status(10, 0, limit.Never)}
 	throttled := answers{status(3, 1_500_000, 0), soft(6400 * second), status(9, 6*second, 0)}
-	closed := schema.Limit{Name: "billing", Scope: "tenant", Limit: 1000, WindowSize: 86400, Algorithm: "fixed_window", FailMode: "closed"}
+	closed := schema.Limit{
+		Name: "billing", Scope: "tenant", Limit: 1000, WindowSize: 86400, Algorithm: "fixed_window", FailMode: "closed",
+	}
 	shadowed := closed
 	shadowed.Mode = "shadow"
 	nasty := "Slow down, \"friend\"\\\r\n<b>\x00é\xff{}\u2028"
 	// A limit that all tenants share: what a store says of it comes after roomy.
-	platform := schema.Limit{Name: "platform", Scope: "global", Limit: 150_000, WindowSize: 777_600, Algorithm: "fixed_window", FailMode: "closed"}
+	platform := schema.Limit{
+		Name: "platform", Scope: "global", Limit: 150_000, WindowSize: 777_600, Algorithm: "fixed_window", FailMode: "closed",
+	}
 	beside := func(own answers, shared decision.Status) *decision.Decision {
 		return decide(t, append(append(answers{}, own...), shared), platform)
 	}
@@ -52,14 +56,14 @@ func published(t testing.TB) []struct {
 		{"allowed_without_limits", schema.Config{}, without(decision.Counted, false), false},
 		{"allowed_fault", schema.Config{}, without(decision.InternalFault, false), false},
 		{"soft", schema.Config{}, decide(t, throttled), false},
-		{"denied_by_one", schema.Config{}, decide(t, refuse), false},
+		{"denied_by_one", schema.Config{}, decide(t, denies), false},
 		{"denied_by_two", schema.Config{}, decide(t, both), false},
-		{"denied_kong_headers", schema.Config{KongHeaders: true}, decide(t, refuse), false},
+		{"denied_kong_headers", schema.Config{KongHeaders: true}, decide(t, denies), false},
 		{"denied_hidden_headers", schema.Config{HideClientHeaders: true}, decide(t, both), false},
 		{"denied_jitter", schema.Config{RetryAfterJitterMax: 30}, decide(t, both), false},
 		{"denied_own_code_and_message", schema.Config{ErrorCode: 503, ErrorMessage: nasty}, decide(t, both), false},
-		{"denied_described", schema.Config{}, described(decide(t, refuse), `Protects the "nightly" C:\import.`), false},
-		{"denied_grpc", schema.Config{}, decide(t, refuse), true},
+		{"denied_described", schema.Config{}, described(decide(t, denies), `Protects the "nightly" C:\import.`), false},
+		{"denied_grpc", schema.Config{}, decide(t, denies), true},
 		{"cost_too_large", schema.Config{KongHeaders: true}, costing(decide(t, tooLarge), 250), false},
 		{"cost_too_large_for_a_leased_bucket", schema.Config{}, costing(decide(t, holding(98, tooLarge)), 99), false},
 		{"tenant_missing", schema.Config{}, without(decision.TenantMissing, true), false},
@@ -71,14 +75,32 @@ func published(t testing.TB) []struct {
 		{"internal_fault", schema.Config{}, without(decision.InternalFault, true), false},
 		{"config_fault", schema.Config{}, without(decision.ConfigFault, true), false},
 		{"meta_limited", schema.Config{}, after(without(decision.MetaLimited, true), 20_000), false},
-		{"degraded", schema.Config{DegradedHeader: true}, decide(t, answers{shared(roomy[0]), failing(0), roomy[2], failing(0)}, shadowed), false},
+		{
+			"degraded", schema.Config{DegradedHeader: true},
+			decide(t, answers{shared(roomy[0]), failing(0), roomy[2], failing(0)}, shadowed), false,
+		},
 		{"degraded_not_told", schema.Config{}, decide(t, answers{shared(roomy[0]), failing(0), roomy[2]}), false},
-		{"degraded_in_shadow", schema.Config{DegradedHeader: true}, decide(t, answers{roomy[0], roomy[1], roomy[2], failing(0)}, shadowed), false},
-		{"degraded_hidden", schema.Config{DegradedHeader: true, HideClientHeaders: true}, decide(t, answers{shared(roomy[0]), failing(0), roomy[2]}), false},
-		{"store_away", schema.Config{DegradedHeader: true}, decide(t, answers{failing(second), failing(0), roomy[2], failing(1_200_000)}, closed), false},
-		{"store_away_own_status", schema.Config{ClosedStatus: 429}, decide(t, answers{roomy[0], roomy[1], roomy[2], failing(0)}, closed), false},
+		{
+			"degraded_in_shadow", schema.Config{DegradedHeader: true},
+			decide(t, answers{roomy[0], roomy[1], roomy[2], failing(0)}, shadowed), false,
+		},
+		{
+			"degraded_hidden", schema.Config{DegradedHeader: true, HideClientHeaders: true},
+			decide(t, answers{shared(roomy[0]), failing(0), roomy[2]}), false,
+		},
+		{
+			"store_away", schema.Config{DegradedHeader: true},
+			decide(t, answers{failing(second), failing(0), roomy[2], failing(1_200_000)}, closed), false,
+		},
+		{
+			"store_away_own_status", schema.Config{ClosedStatus: 429},
+			decide(t, answers{roomy[0], roomy[1], roomy[2], failing(0)}, closed), false,
+		},
 		{"store_away_grpc", schema.Config{}, decide(t, answers{roomy[0], roomy[1], roomy[2], failing(0)}, closed), true},
-		{"denied_beside_store_away", schema.Config{DegradedHeader: true}, decide(t, answers{refuse[0], roomy[1], roomy[2], failing(second)}, closed), false},
+		{
+			"denied_beside_store_away", schema.Config{DegradedHeader: true},
+			decide(t, answers{denies[0], roomy[1], roomy[2], failing(second)}, closed), false,
+		},
 		{"banned", schema.Config{}, after(without(decision.Banned, true), 90*second), false},
 		{"banned_for_good", schema.Config{}, after(without(decision.Banned, true), limit.Never), false},
 		{"banned_grpc", schema.Config{}, after(without(decision.Banned, true), 90*second), true},
@@ -87,10 +109,13 @@ func published(t testing.TB) []struct {
 		{"shared_soft_beside_own", schema.Config{}, beside(throttled, softShared), false},
 		{"shared_denied", schema.Config{KongHeaders: true}, beside(roomy, full), false},
 		{"shared_denied_grpc", schema.Config{}, beside(roomy, full), true},
-		{"shared_denied_beside_own", schema.Config{}, beside(refuse, full), false},
+		{"shared_denied_beside_own", schema.Config{}, beside(denies, full), false},
 		{"shared_denied_remembered", schema.Config{}, beside(make(answers, len(roomy)), full), false},
 		{"shared_cost_too_large", schema.Config{}, costing(beside(roomy, status(149_321, 0, limit.Never)), 151_000), false},
-		{"shared_degraded", schema.Config{DegradedHeader: true}, beside(roomy, shared(status(149_321, 7654*second, 0))), false},
+		{
+			"shared_degraded", schema.Config{DegradedHeader: true}, beside(roomy, shared(status(149_321, 7654*second, 0))),
+			false,
+		},
 		{"shared_away", schema.Config{DegradedHeader: true}, beside(roomy, failing(second)), false},
 		{"shared_shown_allowed", shown, beside(roomy, status(14_932, 7654*second, 0)), false},
 		{"shared_shown_soft", shown, beside(roomy, softShared), false},
@@ -150,8 +175,9 @@ func TestNoNumberOfASharedLimitIsReadUnlessTheConfigShowsThem(t *testing.T) {
 				t.Errorf("%s: a client reads %s of the shared limit:\n%s", test.name, number, text)
 			}
 		}
-		if denies := strings.Contains(test.name, "denied") || strings.Contains(test.name, "away") || strings.Contains(test.name, "too_large"); !test.grpc &&
-			strings.Contains(text, "platform") != denies {
+		denies := strings.Contains(test.name, "denied") || strings.Contains(test.name, "away") ||
+			strings.Contains(test.name, "too_large")
+		if !test.grpc && strings.Contains(text, "platform") != denies {
 			t.Errorf("%s: the shared limit is named wrongly:\n%s", test.name, text)
 		}
 	}
@@ -211,7 +237,8 @@ func TestEveryBodyIsAProblemDocumentThatAgreesWithTheHeaders(t *testing.T) {
 				t.Errorf("Content-Type is %q", got)
 			}
 			want := r.Get("Retry-After")
-			if got := fmt.Sprint(p.RetryAfterSeconds); !test.config.HideClientHeaders && got != want && (want != "" || got != "0") {
+			if got := fmt.Sprint(p.RetryAfterSeconds); !test.config.HideClientHeaders && got != want &&
+				(want != "" || got != "0") {
 				t.Errorf("retry_after_seconds is %s, Retry-After %q", got, want)
 			}
 			if counted := test.decision.Reason == decision.Counted; counted != (len(p.ViolatedPolicies) > 0) {

@@ -33,14 +33,14 @@ func TestRetryAfterIsRoundedUpAndNeverZero(t *testing.T) {
 
 func TestJitterIsAddedToRetryAfterAloneAndWithinItsBound(t *testing.T) {
 	const jitterMax = 30
-	asked := []int64{}
+	bounds := []int64{}
 	for _, drawn := range []int64{0, 7, jitterMax} {
 		re := response.New(schema.Config{RetryAfterJitterMax: jitterMax}.WithDefaults(), func(n int64) int64 {
-			asked = append(asked, n)
+			bounds = append(bounds, n)
 			return drawn
 		})
 		var r response.Response
-		re.Render(decide(t, refuse), false, &r)
+		re.Render(decide(t, denies), false, &r)
 		if got, want := r.Get("Retry-After"), strconv.FormatInt(1+drawn, 10); got != want {
 			t.Errorf("Retry-After is %s, want %s", got, want)
 		}
@@ -49,18 +49,18 @@ func TestJitterIsAddedToRetryAfterAloneAndWithinItsBound(t *testing.T) {
 		}
 		re.Render(decide(t, roomy), false, &r)
 	}
-	for _, n := range asked {
+	for _, n := range bounds {
 		if n != jitterMax+1 {
-			t.Errorf("jitter was asked for a number below %d, want %d", n, jitterMax+1)
+			t.Errorf("jitter got the bound %d, want %d", n, jitterMax+1)
 		}
 	}
-	if len(asked) != 3 {
-		t.Errorf("jitter was asked %d times for three refusals", len(asked))
+	if len(bounds) != 3 {
+		t.Errorf("jitter was called %d times for three denials", len(bounds))
 	}
 }
 
 func TestAnyErrorMessageIsAJSONString(t *testing.T) {
-	refused := decide(t, refuse)
+	denied := decide(t, denies)
 	rapid.Check(t, func(t *rapid.T) {
 		message := rapid.OneOf(
 			rapid.StringN(1, 50, -1),
@@ -68,7 +68,7 @@ func TestAnyErrorMessageIsAJSONString(t *testing.T) {
 		).Draw(t, "message")
 		re := response.New(schema.Config{ErrorMessage: message}, nil)
 		var r response.Response
-		re.Render(refused, false, &r)
+		re.Render(denied, false, &r)
 		var p problem
 		readable := string([]rune(message)) // with U+FFFD for each byte that is no text
 		if err := json.Unmarshal(r.Body, &p); err != nil || p.Message != readable {
@@ -79,13 +79,13 @@ func TestAnyErrorMessageIsAJSONString(t *testing.T) {
 
 func TestAGRPCMessageIsPercentEncoded(t *testing.T) {
 	config := schema.Config{ErrorMessage: "100% of \"é\"\r\n~"}
-	got := render(config, decide(t, refuse), true)
+	got := render(config, decide(t, denies), true)
 	if want := `100%25 of "%C3%A9"%0D%0A~`; got.Get("grpc-message") != want {
 		t.Errorf("grpc-message %q, want %q", got.Get("grpc-message"), want)
 	}
 }
 
-func TestOnlyARefusalIsTimedByItsWait(t *testing.T) {
+func TestOnlyADenialIsTimedByItsWait(t *testing.T) {
 	tests := []struct {
 		name  string
 		given answers
@@ -93,8 +93,8 @@ func TestOnlyARefusalIsTimedByItsWait(t *testing.T) {
 	}{
 		{"allowed: until all of it is there", roomy, `"burst";r=98;t=2`},
 		{"full already", answers{status(100, 0, 0)}, `"burst";r=100;t=0`},
-		{"refused: until there is enough", answers{status(0, 90*second, 2_500_000)}, `"burst";r=0;t=3`},
-		{"refused for ever", answers{status(40, 5*second, limit.Never)}, `"burst";r=40;t=5`},
+		{"denied: until there is enough", answers{status(0, 90*second, 2_500_000)}, `"burst";r=0;t=3`},
+		{"denied for ever", answers{status(40, 5*second, limit.Never)}, `"burst";r=40;t=5`},
 	}
 	for _, test := range tests {
 		if got := render(schema.Config{}, decide(t, test.given), false).Get("RateLimit"); got != test.want {
@@ -133,7 +133,7 @@ func TestRenderingAllocatesNothingInSteadyState(t *testing.T) {
 }
 
 func BenchmarkRender(b *testing.B) {
-	for name, given := range map[string]answers{"allowed": roomy, "denied": refuse} {
+	for name, given := range map[string]answers{"allowed": roomy, "denied": denies} {
 		b.Run(name, func(b *testing.B) {
 			d, re := decide(b, given), renderer(schema.Config{})
 			var r response.Response
