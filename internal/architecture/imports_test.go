@@ -25,7 +25,9 @@ var core = []string{
 }
 
 // stores lists the folders that a store of buckets may import.
-var stores = []string{"schema", "plugin/limit", "plugin/policy", "plugin/decision", "plugin/admit", "plugin/internal"}
+var stores = []string{
+	"schema", "plugin/limit", "plugin/policy", "plugin/decision", "plugin/bucket/store", "plugin/internal",
+}
 
 // rules maps each folder to the folders of this repository that its code may import. A folder that is not listed
 // follows the rule of its parent. A folder may always import its subfolders. Tests may import anything, except across
@@ -50,6 +52,7 @@ var rules = map[string][]string{
 	"plugin/bucket/memory":    stores,
 	"plugin/bucket/outage":    stores,
 	"plugin/bucket/redis":     stores,
+	"plugin/bucket/store":     {"plugin/decision", "plugin/policy"},
 	"plugin/clock":            {"plugin/limit"},
 	"plugin/denial":           core,
 	"plugin/kongplugin":       append([]string{"plugin/kongwire"}, core...),

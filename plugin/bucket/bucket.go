@@ -1,5 +1,6 @@
 // Package bucket puts stores together: it opens the buckets of a plugin config, in this process or in Redis. The plugin
-// server, the REST API and package limiter all open their buckets here, so they count alike.
+// server, the REST API and package limiter all open their buckets here, so they count alike. What it opens is a
+// [store.Store]: take, peek, refund, forget. That interface is in a package below, where the stores can name it too.
 //
 // For Redis the decorators stand in this order: package addresses chooses the bucket that counts an address; package
 // lease answers from leases and remembered denials; package outage calls Redis (package redis) and, where Redis does
@@ -16,13 +17,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/outage"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -35,8 +35,8 @@ type Options struct {
 	// Budget bounds the time that one request may wait. It caps the Redis timeouts of a config.
 	Budget time.Duration
 	Log    *slog.Logger
-	// Away reports whether this process answers no requests, and so does not count as a live node; nil: never.
-	Away func() bool
+	// Process reports whether this process answers no requests, and so does not count as a live node; nil: it does.
+	Process outage.Process
 
 	MaxBuckets int // most buckets of strategy local, and again for each Redis that is unavailable; 0: one million
 	Nodes      int // the fewest nodes that share a limit while Redis is unavailable; 0: one
@@ -67,26 +67,28 @@ type Stores struct {
 // not its end.
 func New(ctx context.Context, o Options) *Stores {
 	breakers := outage.NewBreakers(o.Log, time.Now)
-	gates := func(store, server string, timeout time.Duration) redis.Gate {
-		return breakers.New(store, server, timeout)
-	}
 	return &Stores{
-		options:  o,
-		local:    memory.New(memory.Options{Now: o.Now, MaxBuckets: o.MaxBuckets}),
-		breakers: breakers,
-		redis: redis.NewRegistry(
-			o.Log,
-			gates,
-		),
+		options:   o,
+		local:     memory.New(memory.Options{Now: o.Now, MaxBuckets: o.MaxBuckets}),
+		breakers:  breakers,
+		redis:     redis.NewRegistry(o.Log, gates{breakers}),
 		operators: redis.NewRegistry(slog.New(slog.DiscardHandler), nil),
 		ctx:       context.WithoutCancel(ctx),
 		open:      map[redisPair]*shared{},
 	}
 }
 
+// gates makes a breaker the gate of each Redis server.
+type gates struct{ breakers *outage.Breakers }
+
+// NewGate implements redis.Gates.
+func (g gates) NewGate(store, server string, timeout time.Duration) redis.Gate {
+	return g.breakers.New(store, server, timeout)
+}
+
 // Open returns the buckets of a config, which must have its defaults, and a function that releases them. It does not
 // block; Redis may be unavailable. It fails if the config names no Redis, or certificates that cannot be read.
-func (s *Stores) Open(config *schema.Config) (buckets admit.Buckets, release func(), err error) {
+func (s *Stores) Open(config *schema.Config) (buckets store.Store, release func(), err error) {
 	if config.Strategy != schema.StrategyRedis {
 		return s.local, func() {}, nil
 	}
@@ -101,12 +103,12 @@ func (s *Stores) Open(config *schema.Config) (buckets admit.Buckets, release fun
 		of = s.start(redis)
 	}
 	of.uses++
-	view := of.outage.View(
-		outage.ViewOptions{Namespace: config.Namespace, SharePct: int(config.LocalSharePct), Nodes: s.options.Nodes},
-	)
+	view := of.outage.View(outage.ViewOptions{
+		Namespace: config.Namespace, SharePct: int(config.LocalSharePct), Nodes: s.options.Nodes,
+	})
 	buckets = of.lease.View(view)
 	if of.addresses != nil {
-		buckets = of.addresses.View(buckets, view)
+		buckets = of.addresses.View(buckets, view.Local())
 	}
 	return buckets, func() {
 		view.Close()
@@ -117,10 +119,7 @@ func (s *Stores) Open(config *schema.Config) (buckets admit.Buckets, release fun
 // Shared is the store that all nodes share, as Redis has it: without leases or remembered denials in front, and without
 // a fallback behind. Bounds that Redis does not answer stay decision.Unanswered, with a failure.
 type Shared interface {
-	admit.Buckets
-	// Forget deletes buckets, so that all of their limits are free again, and returns their number. Some may be deleted
-	// before an error.
-	Forget(ctx context.Context, keys []policy.Key) (int, error)
+	store.Store
 	// Ping returns nil if every server of the Redis answers, without the Redis of addresses.
 	Ping(ctx context.Context) error
 	// PingSecond returns nil if every server of the Redis of addresses answers, or there is none.
@@ -128,9 +127,8 @@ type Shared interface {
 }
 
 // ErrNotShared is the error of a config whose buckets each node keeps for itself.
-var ErrNotShared = errors.New(
-	"strategy is not redis: each node keeps its own buckets, so they cannot be read in one place",
-)
+var ErrNotShared = errors.New("strategy is not redis: each node keeps its own buckets, so they cannot be read in one " +
+	"place")
 
 // OpenShared returns the shared buckets of a config, to read usage and to reset, over the connection of its requests.
 // release and errors are those of [Stores.Open], and ErrNotShared.

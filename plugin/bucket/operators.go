@@ -2,6 +2,7 @@ package bucket
 
 import (
 	"context"
+	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
@@ -10,11 +11,11 @@ import (
 )
 
 // operatorTimeout is how long an operator waits for Redis, in milliseconds, where the config allows requests less. What
-// is read or emptied is asked for twice, so both must end before the answer is due.
+// fails is tried twice, so both calls must end before the answer is due.
 const operatorTimeout = 2000
 
-// OpenOperators answers the buckets of a config as [Stores.OpenShared] does, for operators, who have seconds: a Redis
-// that is too slow for requests still answers them, and what one connection loses is asked for once more. It has
+// OpenOperators returns the buckets of a config as [Stores.OpenShared] does, for operators, who have seconds: a Redis
+// that is too slow for requests still answers them, and what one connection loses is read or forgotten again. It has
 // connections of its own, without a breaker, so that neither what requests meet nor what operators meet concerns the
 // other.
 func (s *Stores) OpenOperators(config *schema.Config) (buckets Shared, release func(), err error) {
@@ -29,7 +30,7 @@ func (s *Stores) OpenOperators(config *schema.Config) (buckets Shared, release f
 	if err != nil {
 		return nil, nil, err
 	}
-	return twice{redis}, closeRedis, nil
+	return retrying{redis}, closeRedis, nil
 }
 
 // patient returns a block with its defaults and the timeouts of operators.
@@ -41,38 +42,22 @@ func patient(block schema.Redis) schema.Redis {
 	return block
 }
 
-// twice asks once more where asking again changes nothing.
-type twice struct{ Shared }
+// retrying calls the store once more where a second call changes nothing: to peek and to forget.
+type retrying struct{ Shared }
 
-// Take implements admit.Buckets. What spends is asked for once.
-func (t twice) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	err := t.Shared.Take(ctx, bounds, statuses)
-	if err == nil && reads(bounds) && failed(statuses) {
-		err = t.Shared.Take(ctx, bounds, statuses)
+// Peek implements store.Store.
+func (t retrying) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	err := t.Shared.Peek(ctx, bounds, statuses)
+	if err == nil && slices.ContainsFunc(statuses, hasFailed) {
+		err = t.Shared.Peek(ctx, bounds, statuses)
 	}
 	return err
 }
 
-func reads(bounds []policy.Bound) bool {
-	for i := range bounds {
-		if bounds[i].Cost > 0 {
-			return false
-		}
-	}
-	return true
-}
+func hasFailed(s decision.Status) bool { return s.Failure != decision.NoFailure }
 
-func failed(statuses []decision.Status) bool {
-	for i := range statuses {
-		if statuses[i].Failure != decision.NoFailure {
-			return true
-		}
-	}
-	return false
-}
-
-// Forget implements Shared. A bucket that is empty already stays so.
-func (t twice) Forget(ctx context.Context, keys []policy.Key) (int, error) {
+// Forget implements store.Store. A bucket that is empty already stays so.
+func (t retrying) Forget(ctx context.Context, keys []policy.Key) (int, error) {
 	n, err := t.Shared.Forget(ctx, keys)
 	if err == nil {
 		return n, nil

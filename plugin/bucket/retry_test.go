@@ -12,12 +12,12 @@ import (
 // stutters is a store whose first call of each kind fails, after it has emptied one bucket.
 type stutters struct {
 	Shared
-	takes, forgets int
+	peeks, forgets int
 }
 
-func (s *stutters) Take(_ context.Context, _ []policy.Bound, statuses []decision.Status) error {
+func (s *stutters) Peek(_ context.Context, _ []policy.Bound, statuses []decision.Status) error {
 	statuses[0] = decision.Status{Source: decision.Redis}
-	if s.takes++; s.takes == 1 {
+	if s.peeks++; s.peeks == 1 {
 		statuses[0] = decision.Status{Failure: decision.Lost}
 	}
 	return nil
@@ -30,14 +30,13 @@ func (s *stutters) Forget(_ context.Context, keys []policy.Key) (int, error) {
 	return len(keys) - 1, nil
 }
 
-func TestWhatReadsOrEmptiesIsAskedForOnceMoreAndWhatSpendsIsNot(t *testing.T) {
-	for cost, want := range map[int64]decision.Failure{0: decision.NoFailure, 1: decision.Lost} {
-		store, statuses := &stutters{}, make([]decision.Status, 1)
-		if err := (twice{store}).Take(t.Context(), []policy.Bound{{Cost: cost}}, statuses); err != nil || statuses[0].Failure != want {
-			t.Errorf("a take of %d: %+v, %v, want failure %q", cost, statuses[0], err, want)
-		}
+func TestAPeekOrAResetThatFailsIsRetriedOnce(t *testing.T) {
+	statuses := make([]decision.Status, 1)
+	err := retrying{&stutters{}}.Peek(t.Context(), make([]policy.Bound, 1), statuses)
+	if err != nil || statuses[0].Failure != decision.NoFailure {
+		t.Errorf("a peek: %+v, %v, want the second answer", statuses[0], err)
 	}
-	if n, err := (twice{&stutters{}}).Forget(t.Context(), make([]policy.Key, 3)); n != 3 || err != nil {
-		t.Errorf("%d buckets emptied, %v, want 3", n, err)
+	if n, err := (retrying{&stutters{}}).Forget(t.Context(), make([]policy.Key, 3)); n != 3 || err != nil {
+		t.Errorf("%d buckets deleted, %v, want 3", n, err)
 	}
 }

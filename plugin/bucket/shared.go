@@ -35,11 +35,7 @@ func (s *Stores) start(redis *redis.Pair) *shared {
 	pair := pairOf(redis)
 	fallback := memory.New(memory.Options{Now: s.options.Now, MaxBuckets: s.options.MaxBuckets})
 	o := outage.Options{
-		Name:     pair.main.Name(),
-		Log:      s.options.Log,
-		Now:      s.options.Now,
-		Breakers: s.breakers,
-		Away:     s.options.Away,
+		Name: pair.main.Name(), Log: s.options.Log, Now: s.options.Now, Breakers: s.breakers, Process: s.options.Process,
 	}
 	if pair.second != nil {
 		o.Second = pair.second.Name()
@@ -48,21 +44,15 @@ func (s *Stores) start(redis *redis.Pair) *shared {
 	of := &shared{
 		redis:  pair,
 		outage: away,
-		lease: lease.New(
-			redis,
-			lease.Options{
-				Now:      s.options.Elapsed,
-				Live:     away.LeaseNodes,
-				MayLease: s.leased,
-				Observe:  away.Observe,
-				SharePct: s.options.LeaseShare,
-			},
-		),
+		lease: lease.New(redis, lease.Options{
+			Now: s.options.Elapsed, Nodes: away, Policies: leasable{s.options.LeaseShare}, Observer: away,
+			SharePct: s.options.LeaseShare,
+		}),
 	}
 	if s.options.MaxAddresses >= 0 {
-		of.addresses = addresses.New(
-			addresses.Options{Now: s.options.Elapsed, Most: s.options.MaxAddresses, Rate: s.options.NewAddresses},
-		)
+		of.addresses = addresses.New(addresses.Options{
+			Now: s.options.Elapsed, Most: s.options.MaxAddresses, Rate: s.options.NewAddresses,
+		})
 	}
 	// Leases are released before this node leaves the list: other nodes would lease its share at once.
 	leasing, giveBack := context.WithCancel(s.ctx)
@@ -81,15 +71,16 @@ func (s *Stores) start(redis *redis.Pair) *shared {
 	return of
 }
 
-// leased reports whether a policy may be leased.
-func (s *Stores) leased(p *policy.Policy) bool {
-	return s.options.LeaseShare > 0 && p.Leasable()
-}
+// leasable are the policies that may be leased, by the share of a limit that may be out on lease.
+type leasable struct{ share int }
+
+// MayLease implements lease.Policies.
+func (l leasable) MayLease(p *policy.Policy) bool { return l.share > 0 && p.Leasable() }
 
 // StorePolicy returns the policy that requests use to call Redis for a bucket of p: p itself, or a copy with less
 // capacity if tokens of it may be out on lease.
 func (s *Stores) StorePolicy(p *policy.Policy) *policy.Policy {
-	if !s.leased(p) {
+	if !(leasable{s.options.LeaseShare}).MayLease(p) {
 		return p
 	}
 	return lease.StorePolicy(p, s.options.LeaseShare)

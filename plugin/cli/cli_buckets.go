@@ -122,8 +122,8 @@ const manyBounds = 64
 // tenantBuckets are those of one tenant, and where they are kept.
 type tenantBuckets struct {
 	tenant string
-	config schema.Config  // where they are kept
-	bounds []policy.Bound // with a cost of 0: they read and do not spend
+	config schema.Config // where they are kept
+	bounds []policy.Bound
 }
 
 // shownBucket is a bucket as it is shown.
@@ -188,7 +188,7 @@ func (found *tenantBuckets) ask(ctx context.Context, store *redis.Pair) ([]decis
 	statuses := make([]decision.Status, len(found.bounds))
 	for first := 0; first < len(found.bounds); first += manyBounds {
 		last := min(first+manyBounds, len(found.bounds))
-		if err := store.Take(ctx, found.bounds[first:last], statuses[first:last]); err != nil {
+		if err := store.Peek(ctx, found.bounds[first:last], statuses[first:last]); err != nil {
 			return nil, fmt.Errorf("read the buckets: %w", err)
 		}
 	}

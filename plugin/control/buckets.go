@@ -3,14 +3,15 @@ package control
 import (
 	"context"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Buckets are the buckets that all nodes share, without leases or remembered denials in front of them. A bound with a
-// cost of 0 is read and not spent from.
+// Buckets are the buckets that all nodes share, without leases or remembered denials in front of them: what the API needs
+// of a store.Store.
 type Buckets interface {
-	admit.Buckets
+	// Peek shows how buckets stand, and how long each bound would wait, and spends nothing.
+	Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
 	// Forget empties buckets, which restores the full limits of their tenants, and returns how many there were.
 	Forget(ctx context.Context, keys []policy.Key) (int, error)
 }

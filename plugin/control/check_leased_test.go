@@ -10,11 +10,16 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
+// alone is the only node.
+type alone struct{}
+
+func (alone) LeaseNodes(string) int { return 1 }
+
 // leasing is planning where nodes may take tokens ahead of need.
 func leasing(t *testing.T, config schema.Config, rows policy.Rows) *planned {
 	t.Helper()
 	p := planning(t, config, rows)
-	view := lease.New(p.store, lease.Options{Now: clock, Live: func(string) int { return 1 }}).View(p.store)
+	view := lease.New(p.store, lease.Options{Now: clock, Nodes: alone{}}).View(p.store)
 	p.path.Buckets = view
 	storePolicy := func(p *policy.Policy) *policy.Policy { return lease.StorePolicy(p, lease.DefaultSharePct) }
 	p.world = open(t, func(o *control.Options) { o.Path, o.Buckets, o.RequestPolicy = p.path, p.store, storePolicy })

@@ -56,6 +56,10 @@ func (broken) Take(context.Context, []policy.Bound, []decision.Status) error {
 	return errors.New("password=hunter2 is wrong")
 }
 
+func (broken) Peek(context.Context, []policy.Bound, []decision.Status) error {
+	return errors.New("password=hunter2 is wrong")
+}
+
 func (broken) Forget(context.Context, []policy.Key) (int, error) {
 	return 0, errors.New("password=hunter2 is wrong")
 }

@@ -25,8 +25,8 @@ import (
 // What the tests of the orgs' own operations add to those of all.
 func init() {
 	equipment = append(equipment, func(t *testing.T, o *control.Options) {
-		o.Buckets = shelf{memory.New(memory.Options{Now: clock})}
-		o.Path = pathOf(t, plan(), o.Buckets, policy.Rows{})
+		buckets := shelf{memory.New(memory.Options{Now: clock})}
+		o.Buckets, o.Path = buckets, pathOf(t, plan(), buckets, policy.Rows{})
 	})
 	for id, s := range map[string]sample{
 		"put-org": {body: `{"tier":"enterprise"}`}, "reset-org-usage": {body: `{"reason":"billed twice"}`},

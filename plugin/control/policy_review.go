@@ -74,7 +74,7 @@ func (s *Server) usedLately(ctx context.Context, p pgstore.Policy) (int64, bool,
 		key.Group, key.GroupID, key.Endpoint = policy.ByEndpoint, current.Endpoint, ""
 	}
 	statuses := make([]decision.Status, 1)
-	err = s.operatorBuckets().Take(ctx, []policy.Bound{{Policy: compiled, Key: key}}, statuses)
+	err = s.operatorBuckets().Peek(ctx, []policy.Bound{{Policy: compiled, Key: key}}, statuses)
 	if err != nil || statuses[0].Failure != decision.NoFailure {
 		s.Log.Warn("reading the recent usage of a policy failed", "policy", current.Key().String(), "error", err)
 		return 0, false, nil

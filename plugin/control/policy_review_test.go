@@ -1,7 +1,6 @@
 package control_test
 
 import (
-	"context"
 	"net/http"
 	"strings"
 	"testing"
@@ -17,8 +16,6 @@ import (
 
 // shelf is buckets of this process, which nothing is taken from the shelf of.
 type shelf struct{ *memory.Store }
-
-func (shelf) Forget(context.Context, []policy.Key) (int, error) { return 0, nil }
 
 // spend has requests of a tenant of the tier gold spend a policy, as the plugin would.
 func (w *world) spend(s shelf, p pgstore.Policy, requests int) {

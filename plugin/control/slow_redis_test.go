@@ -14,7 +14,7 @@ import (
 // hurried are buckets that time out.
 type hurried struct{}
 
-func (hurried) Take(_ context.Context, _ []policy.Bound, statuses []decision.Status) error {
+func (hurried) Peek(_ context.Context, _ []policy.Bound, statuses []decision.Status) error {
 	for i := range statuses {
 		statuses[i] = decision.Status{Failure: decision.TimedOut}
 	}

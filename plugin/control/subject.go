@@ -133,8 +133,7 @@ func (r *Requests) orgIdentity(ctx context.Context, policies *policy.Plan, org s
 	return id, err
 }
 
-// bounds returns the bounds of the requests whose buckets are the org's own, each bucket once. They read without
-// spending.
+// bounds returns the bounds of the requests whose buckets are the org's own, each bucket once.
 func (r *Requests) bounds(policies *policy.Plan, id identity.Identity, now limit.Micros) []policy.Bound {
 	all := policies.TenantBounds(id, nil, now)
 	if r.Endpoint == "" {
@@ -149,7 +148,6 @@ func (r *Requests) bounds(policies *policy.Plan, id identity.Identity, now limit
 	var bounds []policy.Bound
 	for _, b := range resolution.Bounds {
 		if own[b.Key] {
-			b.Cost = 0
 			bounds = append(bounds, b)
 		}
 	}

@@ -150,7 +150,7 @@ func (s *Server) readBuckets(ctx context.Context, buckets *orgBuckets) ([]decisi
 	statuses := make([]decision.Status, 0, len(buckets.bounds))
 	for some := range slices.Chunk(buckets.bounds, readBatch) {
 		batch := make([]decision.Status, len(some))
-		if err := s.operatorBuckets().Take(ctx, some, batch); err != nil {
+		if err := s.operatorBuckets().Peek(ctx, some, batch); err != nil {
 			return nil, s.bucketsError("read the buckets", err)
 		}
 		for i := range batch {

@@ -159,10 +159,10 @@ func TestOperatorsWaitLongerForRedisThanRequests(t *testing.T) {
 	p := leasable(t, d)
 	bounds := []policy.Bound{{Policy: p, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByAll}}}
 	statuses := make([]decision.Status, 1)
-	if err := d.operatorBuckets.Take(t.Context(), bounds, statuses); err != nil || statuses[0].Source != decision.Redis {
+	if err := d.operatorBuckets.Peek(t.Context(), bounds, statuses); err != nil || statuses[0].Source != decision.Redis {
 		t.Errorf("%+v, %v: want an answer for operators", statuses[0], err)
 	}
-	if err := d.buckets.Take(t.Context(), bounds, statuses); err != nil || statuses[0].Failure == decision.NoFailure {
+	if err := d.buckets.Peek(t.Context(), bounds, statuses); err != nil || statuses[0].Failure == decision.NoFailure {
 		t.Errorf("%+v, %v: want none for requests", statuses[0], err)
 	}
 }

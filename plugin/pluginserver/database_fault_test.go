@@ -21,7 +21,7 @@ func TestANodeLogsAFailedConnectionInOneLineThatNamesWhereToCorrectIt(t *testing
 	}
 	log := newLogging(&s, io.Discard)
 	e := engine.New(t.Context(), engine.Options{Log: log.Logger})
-	if err := e.FollowRows(s.rows("node", func() bool { return false })); err != nil {
+	if err := e.FollowRows(s.rows("node", new(guard))); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

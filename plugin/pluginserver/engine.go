@@ -14,7 +14,7 @@ import (
 )
 
 // newEngine returns the engine that the settings want. server returns the server of its paths, once metrics are read.
-// away reports whether this process serves no Kong any more, and so is no live node. lines returns how many lines were
+// A node that g reports as away serves no Kong any more, and so is no live node. lines returns how many lines were
 // logged by level. The error is about a setting.
 func newEngine(
 	ctx context.Context,
@@ -22,7 +22,7 @@ func newEngine(
 	stderr io.Writer,
 	log *slog.Logger,
 	server func() *kongplugin.Server,
-	away func() bool,
+	g *guard,
 	lines func() map[string]uint64,
 ) (*engine.Engine, error) {
 	node, err := process.NodeName(s.NodeName)
@@ -30,7 +30,7 @@ func newEngine(
 		return nil, err
 	}
 	options := engine.Options{Log: log, Buckets: bucket.Options{
-		Budget: s.TimeBudget, MaxBuckets: s.MaxBuckets, Nodes: s.Nodes, LeaseShare: s.LeaseShare, Away: away,
+		Budget: s.TimeBudget, MaxBuckets: s.MaxBuckets, Nodes: s.Nodes, LeaseShare: s.LeaseShare, Process: g,
 		MaxAddresses: s.MaxAddresses, NewAddresses: s.NewAddresses,
 	}}
 	record := newDenials(s, node, stderr, log)
@@ -39,7 +39,7 @@ func newEngine(
 	}
 	e := engine.New(ctx, options)
 	if s.Database != "" || s.DatabaseFile != "" {
-		if err := e.FollowRows(s.rows(node, away)); err != nil {
+		if err := e.FollowRows(s.rows(node, g)); err != nil {
 			return nil, err
 		}
 	}
@@ -54,10 +54,10 @@ func newEngine(
 }
 
 // rows returns how the rows of Postgres are followed.
-func (s *settings) rows(node string, away func() bool) policysync.Options {
+func (s *settings) rows(node string, g *guard) policysync.Options {
 	return policysync.Options{
 		Source: policysync.Source{DSN: s.Database, File: s.DatabaseFile}, Node: node,
-		Dir: s.SnapshotDir, MaxRows: s.SnapshotMaxRows, Idle: away,
+		Dir: s.SnapshotDir, MaxRows: s.SnapshotMaxRows, Idle: g.Away,
 	}
 }
 

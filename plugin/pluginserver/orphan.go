@@ -79,8 +79,11 @@ type guard struct {
 	taken   chan struct{}
 	log     *slog.Logger
 	clients func() (open int, accepted uint64)
-	away    atomic.Bool // another process has the socket, and there is no connection
+	isAway  atomic.Bool // another process has the socket, and there is no connection
 }
+
+// Away implements outage.Process.
+func (g *guard) Away() bool { return g.isAway.Load() }
 
 // watch closes taken when another process has taken over the socket, and calls end when Kong has left this process
 // alone. It ends with ctx. Without a file at the path, no process has taken the socket.
@@ -99,7 +102,7 @@ func (g *guard) watch(ctx context.Context, end func()) error {
 			}
 			s := sight{taken: taken, orphaned: g.parent != 0 && os.Getppid() != g.parent}
 			s.open, s.accepted = g.clients()
-			g.away.Store(taken && s.open == 0)
+			g.isAway.Store(taken && s.open == 0)
 			if g.parent != 0 && v.look(now, s) {
 				g.log.Warn(
 					"shutting down: the Kong that started this process is gone or uses another one, and no client is connected",

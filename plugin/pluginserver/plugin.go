@@ -77,15 +77,7 @@ func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writ
 	if s.endsWithKong(os.Environ(), os.Getppid()) {
 		g.parent = os.Getppid()
 	}
-	e, err := newEngine(
-		background,
-		s,
-		stderr,
-		log,
-		func() *kongplugin.Server { return server },
-		g.away.Load,
-		lines.counted,
-	)
+	e, err := newEngine(background, s, stderr, log, func() *kongplugin.Server { return server }, g, lines.counted)
 	if err != nil {
 		return err
 	}

@@ -210,7 +210,7 @@ func KeysOf(bounds []Bound) []Key {
 type Bound struct {
 	Policy *Policy
 	Key    Key
-	Cost   int64 // tokens; 0 reads without spending
+	Cost   int64 // tokens; 0 spends nothing
 
 	Override int64 // id of the commercial override that changed the limit; 0 for none
 	Penalty  int64 // id of the detector's override that changed it after that; 0 for none

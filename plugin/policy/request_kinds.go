@@ -68,9 +68,9 @@ func (e *Explanation) patterns() []string {
 	return list
 }
 
-// TenantBounds returns the bounds of a tenant's requests to all endpoints, each bucket once, with a cost of 0: they
-// read and do not spend. For a limit counted per route it returns the buckets of id's route and of routes. It omits
-// bounds that all tenants share, or that are counted by address alone.
+// TenantBounds returns the bounds of a tenant's requests to all endpoints, each bucket once. For a limit counted per
+// route it returns the buckets of id's route and of routes. It omits bounds that all tenants share, or that are counted
+// by address alone.
 func (s *Plan) TenantBounds(id identity.Identity, routes []string, now limit.Micros) []Bound {
 	var bounds []Bound
 	seen := map[Key]bool{}
@@ -80,7 +80,6 @@ func (s *Plan) TenantBounds(id identity.Identity, routes []string, now limit.Mic
 			unnamed := b.Policy.Scope.ByEndpoint() && b.Key.Endpoint == "" // no request has that bucket
 			if ofTenant && !unnamed && !seen[b.Key] {
 				seen[b.Key] = true
-				b.Cost = 0
 				bounds = append(bounds, b)
 			}
 		}

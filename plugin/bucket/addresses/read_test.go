@@ -23,12 +23,9 @@ func TestTheBucketOfAPrefixIsReadBesideThatOfItsAddressAndLeftOutWhileUnused(t *
 		for _, id := range ids {
 			bounds = append(bounds, ofAddress(p, id))
 		}
-		for i := range bounds {
-			bounds[i].Cost = 0
-		}
 		bounds = prefix.WithPrefixes(bounds)
 		statuses := make([]decision.Status, len(bounds))
-		if err := w.shared.Take(t.Context(), bounds, statuses); err != nil {
+		if err := w.shared.Peek(t.Context(), bounds, statuses); err != nil {
 			t.Fatal(err)
 		}
 		bounds, statuses = prefix.InUse(bounds, statuses)

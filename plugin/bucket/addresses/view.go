@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/prefix"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -15,24 +15,17 @@ import (
 // slack is added to the life of a key in the store.
 const slack = 2 * limit.Second
 
-// Local keeps buckets in this process, with this node's shares of the limits. It does no I/O.
-type Local interface {
-	// TakeLocally takes as admit.Buckets does.
-	TakeLocally(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
-	// RefundLocally returns what TakeLocally has spent for the statuses that are Charged, and clears Charged.
-	RefundLocally(bounds []policy.Bound, statuses []decision.Status) error
-}
-
-// View applies a budget to the requests of one plugin config, in front of its buckets. It implements admit.Buckets and
-// is safe for concurrent use.
+// View applies a budget to the requests of one plugin config, in front of its buckets. It is a store.Store, and safe for
+// concurrent use.
 type View struct {
 	budget *Budget
-	next   admit.Buckets
-	local  Local
+	next   store.Store
+	local  store.Store
 }
 
-// View returns a view that takes from next, which the budget's store keeps, and from local above the budget.
-func (b *Budget) View(next admit.Buckets, local Local) *View {
+// View returns a view that takes from next, which the budget's store keeps, and above the budget from local, which keeps
+// buckets in this process, with this node's shares of the limits, and does no I/O.
+func (b *Budget) View(next, local store.Store) *View {
 	return &View{budget: b, next: next, local: local}
 }
 
@@ -68,7 +61,7 @@ func (d *draft) putBack() {
 	drafts.Put(d)
 }
 
-// Take implements admit.Buckets. A request that a bucket in this process denies is denied at once: the statuses of its
+// Take implements store.Store. A request that a bucket in this process denies is denied at once: the statuses of its
 // other bounds stay [decision.Unanswered] without a failure. An error is next's or local's, or there is not one status
 // for each bound.
 func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
@@ -81,7 +74,7 @@ func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decis
 	d := drafts.Get().(*draft)
 	defer d.putBack()
 	b, now := v.budget, v.budget.now()
-	if b.chooseRoutes(d, bounds, now) {
+	if b.chooseRoutes(d, bounds, now, false) {
 		if err := v.next.Take(ctx, bounds, statuses); err != nil {
 			return err
 		}
@@ -104,9 +97,9 @@ func anyAddress(bounds []policy.Bound) bool {
 	return false
 }
 
-// chooseRoutes decides how each bound is counted, and reports whether next can take the request unchanged. Bounds of
-// one address are counted in one way, but for its sliding logs: each is counted on its own.
-func (b *Budget) chooseRoutes(d *draft, bounds []policy.Bound, now limit.Micros) (asItIs bool) {
+// chooseRoutes decides how each bound is counted, or would be for a peek, and reports whether next can decide the request
+// unchanged. Bounds of one address are counted in one way, but for its sliding logs: each is counted on its own.
+func (b *Budget) chooseRoutes(d *draft, bounds []policy.Bound, now limit.Micros, peeks bool) (asItIs bool) {
 	asItIs = true
 	for i := range bounds {
 		key := &bounds[i].Key
@@ -117,7 +110,11 @@ func (b *Budget) chooseRoutes(d *draft, bounds []policy.Bound, now limit.Micros)
 		bytes := logBytes(&bounds[i])
 		hash := b.hash(key, bytes)
 		r, again := d.routeOf(hash)
-		if !again {
+		switch {
+		case again:
+		case peeks:
+			r = b.peekRoute(key, hash, bytes, now)
+		default:
 			r = b.route(key, hash, bytes, now)
 		}
 		d.routes = append(d.routes, r)
@@ -143,7 +140,7 @@ func (v *View) takeParts(
 	clear(statuses)
 	d.distribute(bounds)
 	if len(d.local.bounds) > 0 {
-		if err := v.local.TakeLocally(ctx, d.local.bounds, d.local.statuses); err != nil {
+		if err := v.local.Take(ctx, d.local.bounds, d.local.statuses); err != nil {
 			return fmt.Errorf("count addresses in this process: %w", err)
 		}
 		if d.local.report(statuses) || len(d.shared.bounds) == 0 {
@@ -153,7 +150,7 @@ func (v *View) takeParts(
 	err := v.next.Take(ctx, d.shared.bounds, d.shared.statuses)
 	denied := err != nil || d.shared.report(statuses)
 	if denied && len(d.local.bounds) > 0 {
-		if failed := v.local.RefundLocally(d.local.bounds, d.local.statuses); failed != nil {
+		if failed := v.local.Refund(ctx, d.local.bounds, d.local.statuses); failed != nil {
 			return fmt.Errorf("refund what addresses have spent in this process: %w", failed)
 		}
 		d.local.report(statuses)

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -138,16 +139,16 @@ func TestNoAddressIsAdmittedMoreThanItsLimitWhicheverWayItIsCounted(t *testing.T
 }
 
 // denies is a process that denies all.
-type denies struct{}
+type denies struct{ store.Store }
 
-func (denies) TakeLocally(_ context.Context, _ []policy.Bound, statuses []decision.Status) error {
+func (denies) Take(_ context.Context, _ []policy.Bound, statuses []decision.Status) error {
 	for i := range statuses {
 		statuses[i] = decision.Status{Source: decision.Local, Wait: limit.Second}
 	}
 	return nil
 }
 
-func (denies) RefundLocally([]policy.Bound, []decision.Status) error { return nil }
+func (denies) Refund(context.Context, []policy.Bound, []decision.Status) error { return nil }
 
 func TestARequestThatIsDeniedSpendsNothingInThisProcess(t *testing.T) {
 	w, p := newWorld(t, 1000, 1), perMinute(t, 2)
@@ -222,7 +223,7 @@ func TestAKnownAddressCostsNoMemory(t *testing.T) {
 }
 
 // answers admits all.
-type answers struct{}
+type answers struct{ store.Store }
 
 func (answers) Take(_ context.Context, _ []policy.Bound, statuses []decision.Status) error {
 	for i := range statuses {

@@ -30,16 +30,31 @@ func newWorld(t testing.TB, most, rate int) *world {
 	w.shared = memory.New(memory.Options{Now: clock.Now})
 	w.here = &here{Store: memory.New(memory.Options{Now: clock.Now})}
 	w.budget = New(Options{Now: clock.Now, Most: most, Rate: rate})
-	w.view = w.budget.View(w, w.here)
+	w.view = w.budget.View(kept{w.shared, w}, w.here)
 	return w
 }
 
-// Take implements admit.Buckets.
-func (w *world) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+// kept is the shared store, which records which buckets were taken from.
+type kept struct {
+	*memory.Store
+	world *world
+}
+
+// Take implements store.Store.
+func (k kept) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	for i := range bounds {
-		w.takes[bounds[i].Key]++
+		k.world.takes[bounds[i].Key]++
 	}
-	err := w.shared.Take(ctx, bounds, statuses)
+	err := k.Store.Take(ctx, bounds, statuses)
+	for i := range statuses {
+		statuses[i].Source = decision.Redis
+	}
+	return err
+}
+
+// Peek implements store.Store.
+func (k kept) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	err := k.Store.Peek(ctx, bounds, statuses)
 	for i := range statuses {
 		statuses[i].Source = decision.Redis
 	}
@@ -49,16 +64,22 @@ func (w *world) Take(ctx context.Context, bounds []policy.Bound, statuses []deci
 // here are the buckets of this process, whose shares are whole limits.
 type here struct{ *memory.Store }
 
-func (h *here) TakeLocally(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	err := h.Take(ctx, bounds, statuses)
+// Take implements store.Store.
+func (h *here) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	err := h.Store.Take(ctx, bounds, statuses)
 	for i := range statuses {
 		statuses[i].Source = decision.Local
 	}
 	return err
 }
 
-func (h *here) RefundLocally(bounds []policy.Bound, statuses []decision.Status) error {
-	return h.Refund(bounds, statuses)
+// Peek implements store.Store.
+func (h *here) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	err := h.Store.Peek(ctx, bounds, statuses)
+	for i := range statuses {
+		statuses[i].Source = decision.Local
+	}
+	return err
 }
 
 func policyOf(t testing.TB, name string, spec limit.Spec) *policy.Policy {

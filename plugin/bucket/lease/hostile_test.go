@@ -86,10 +86,11 @@ func TestOfARequestThatIsAnsweredInPartTheAnsweredPartIsNoted(t *testing.T) {
 // patient is a bank that is asked as real stores are: not at all when the caller's time is up.
 type patient struct{ *bank }
 
-func (p patient) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) {
-	if ctx.Err() == nil {
-		p.bank.Refund(ctx, bounds, statuses)
+func (p patient) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	if err := ctx.Err(); err != nil {
+		return err
 	}
+	return p.bank.Refund(ctx, bounds, statuses)
 }
 
 func TestLeasesAreGivenBackThoughTheContextOfRunHasEnded(t *testing.T) {

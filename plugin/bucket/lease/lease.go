@@ -2,44 +2,48 @@ package lease
 
 import (
 	"cmp"
-	"context"
 	"hash/maphash"
 	"sync"
 	"sync/atomic"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Shared is the store that leases are taken from. All nodes share it.
-type Shared interface {
-	// Take implements admit.Buckets. It must leave a bound whose server did not answer Unanswered, and must not answer
-	// with the source Local: what a node admits on its own cannot be leased.
-	Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
-	// Refund returns what Take spent for the statuses that are Charged with the source Redis, by their receipts, and sets
-	// Returned to what the buckets got back. It must return no more than is certain to be missing from them.
-	Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status)
+// Nodes counts the nodes that share leases.
+type Nodes interface {
+	// LeaseNodes returns the number of nodes of a namespace that share leases; 0 means that it is not known well enough,
+	// and nothing is leased. To keep what is out on lease within SharePct while nodes come and go, it must return 0 unless
+	// this node was counted within the last 2 s and has been counted for 5 s without a gap, and must count a node for 5 s
+	// after its last report. Then every other node has counted this one for longer than any of its earlier leases lasts,
+	// and the leases of a node that others no longer count have ended. It is called under locks and must not block.
+	LeaseNodes(namespace string) int
 }
 
-// Options configures a Store. Now and Live must be set; zero means the default elsewhere.
+// Policies says which policies may be leased.
+type Policies interface {
+	// MayLease reports whether a policy may be leased. It is called once for each policy, and must not block.
+	MayLease(*policy.Policy) bool
+}
+
+// Observer receives the answers of the shared store to renewals.
+type Observer interface {
+	// Observe receives the answers in the form of answers to requests. It must not keep either slice.
+	Observe(bounds []policy.Bound, statuses []decision.Status)
+}
+
+// Options configures a Store. Now and Nodes must be set; zero means the default elsewhere.
 type Options struct {
 	// Now is this node's monotonic clock. It must never step, and should go on while the machine is suspended: it times
 	// windows and leases, from the times that the shared store reports.
-	Now func() limit.Micros
-	// Live returns the number of nodes of a namespace that share leases; 0 means that it is not known well enough, and
-	// nothing is leased. To keep what is out on lease within SharePct while nodes come and go, it must return 0 unless
-	// this node was counted within the last 2 s and has been counted for 5 s without a gap, and must count a node for 5 s
-	// after its last report. Then every other node has counted this one for longer than any of its earlier leases lasts,
-	// and the leases of a node that others no longer count have ended. Live is called under locks and must not block.
-	Live func(namespace string) int
-	// MayLease reports whether a policy may be leased; nil means unless its accuracy is exact. It is called once for each
-	// policy, and must not block. Only token buckets and fixed windows are leased, and only if the share of the limit is
-	// 10 tokens or more.
-	MayLease func(*policy.Policy) bool
-	// Observe receives the answers of the shared store to renewals, in the form of answers to requests; nil: none does. It
-	// must not keep either slice.
-	Observe func(bounds []policy.Bound, statuses []decision.Status)
+	Now   func() limit.Micros
+	Nodes Nodes
+	// Policies says which policies may be leased; nil: those whose accuracy is not exact. Only token buckets and fixed
+	// windows are leased, and only if the share of the limit is 10 tokens or more.
+	Policies Policies
+	Observer Observer // nil: none
 
 	SharePct     int          // percent of a limit that may be out on lease, at most MaxSharePct; default 2
 	DenialMemory limit.Micros // the longest that a denial is remembered; default 1 s; negative: none is
@@ -51,10 +55,10 @@ const defaultEntries = 1 << 16
 // Store leases from a shared store and remembers its denials. It is safe for concurrent use. Make it with New; requests
 // take through a [View], one for each plugin config. Without [Store.Run] nothing is leased.
 type Store struct {
-	shared       Shared
+	shared       store.Store
 	now          func() limit.Micros
-	live         func(string) int
-	observe      func([]policy.Bound, []decision.Status)
+	nodes        Nodes
+	observer     Observer // nil: none
 	denialMemory limit.Micros
 	perShard     int
 	terms        termsCache
@@ -72,22 +76,32 @@ type Store struct {
 	renewals, refunds, failed atomic.Uint64
 }
 
-// New returns a store. It does no I/O and starts nothing: see [Store.Run].
-func New(shared Shared, o Options) *Store {
+// New returns a store that leases from shared, which all nodes share. It must not answer with the source Local: what a
+// node admits on its own cannot be leased. New does no I/O and starts nothing: see [Store.Run].
+func New(shared store.Store, o Options) *Store {
 	s := &Store{
-		shared: shared, now: o.Now, live: o.Live, observe: o.Observe, denialMemory: cmp.Or(o.DenialMemory, limit.Second),
-		perShard: max(cmp.Or(o.MaxEntries, defaultEntries)/shardCount, 1),
-		terms:    termsCache{leased: o.MayLease, pct: int64(min(cmp.Or(o.SharePct, DefaultSharePct), MaxSharePct))},
-		seed:     maphash.MakeSeed(), wake: make(chan struct{}, 1),
+		shared: shared, now: o.Now, nodes: o.Nodes, observer: o.Observer,
+		denialMemory: cmp.Or(o.DenialMemory, limit.Second),
+		perShard:     max(cmp.Or(o.MaxEntries, defaultEntries)/shardCount, 1),
+		terms: termsCache{
+			policies: o.Policies, pct: int64(min(cmp.Or(o.SharePct, DefaultSharePct), MaxSharePct)),
+		},
+		seed: maphash.MakeSeed(), wake: make(chan struct{}, 1),
 	}
-	if s.terms.leased == nil {
-		s.terms.leased = func(p *policy.Policy) bool { return p.Accuracy == policy.Leased }
+	if s.terms.policies == nil {
+		s.terms.policies = leasedPolicies{}
 	}
 	for i := range s.shards {
 		s.shards[i].entries = map[uint64]*entry{}
 	}
 	return s
 }
+
+// leasedPolicies leases the policies whose accuracy is not exact.
+type leasedPolicies struct{}
+
+// MayLease implements Policies.
+func (leasedPolicies) MayLease(p *policy.Policy) bool { return p.Accuracy == policy.Leased }
 
 // Stats holds a store's numbers: since its start, except Entries, Leases, Out and RenewalTime.
 type Stats struct {

@@ -27,19 +27,19 @@ type member struct {
 	down        bool
 }
 
-// Take implements admit.Buckets: it asks the bank and notes when.
-func (m *member) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	err := m.bank.Take(ctx, bounds, statuses)
-	for i := range bounds {
-		m.asked[bounds[i].Key] = statuses[i].Now
-	}
-	return err
+// behind is the bank behind a member, which records when a request called it.
+type behind struct {
+	*bank
+	member *member
 }
 
-// fataler is what a test and a property have in common.
-type fataler interface {
-	Helper()
-	Fatalf(format string, args ...any)
+// Take implements store.Store.
+func (b behind) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	err := b.bank.Take(ctx, bounds, statuses)
+	for i := range bounds {
+		b.member.asked[bounds[i].Key] = statuses[i].Now
+	}
+	return err
 }
 
 // fleet is some nodes of one bank, and what all of them have admitted.
@@ -105,14 +105,14 @@ func drawFleet(t *rapid.T) *fleet {
 // join is a new node, of which nobody has heard.
 func (f *fleet) join() *member {
 	m := &member{asked: map[policy.Key]limit.Micros{}}
-	m.node = newNode(f.bank, Options{SharePct: f.sharePct, Live: func(string) int {
+	m.node = newNode(f.bank, Options{SharePct: f.sharePct, Nodes: nodesFunc(func(string) int {
 		now := f.bank.clock.Now()
 		if now-m.beat >= trust || m.beat-m.since < lifetime {
 			return 0
 		}
 		return m.known
-	}})
-	m.view = m.View(m)
+	})})
+	m.view = m.View(behind{m.bank, m})
 	return m
 }
 
@@ -231,7 +231,7 @@ func (f *fleet) squeeze(t *rapid.T, b policy.Bound) {
 }
 
 // drain takes all that any node can get of one bucket at one instant: the worst that clients can do.
-func (f *fleet) drain(t fataler, b policy.Bound) {
+func (f *fleet) drain(t storetest.Failer, b policy.Bound) {
 	there, back := f.bank.there, f.bank.back
 	f.bank.there, f.bank.back = 0, 0
 	defer func() { f.bank.there, f.bank.back = there, back }()
@@ -245,14 +245,22 @@ func (f *fleet) drain(t fataler, b policy.Bound) {
 	}
 }
 
-func (f *fleet) request(t fataler, m *member, bounds []policy.Bound) {
+func (f *fleet) request(t storetest.Failer, m *member, bounds []policy.Bound) {
 	t.Helper()
 	statuses := make([]decision.Status, len(bounds))
 	clear(m.asked)
 	now := f.bank.Now()
+	var peeked storetest.Peeked
+	if f.bank.there+f.bank.back == 0 && f.bank.during == nil { // a peek is answered at the instant of the take
+		before := m.Stats()
+		if peeked = storetest.Peek(t, m.view, bounds); m.Stats() != before {
+			t.Fatalf("a peek changes %+v to %+v", before, m.Stats())
+		}
+	}
 	if err := m.view.Take(context.Background(), bounds, statuses); err != nil {
 		t.Fatalf("take %d bounds: %v", len(bounds), err)
 	}
+	peeked.Check(t, statuses)
 	passed := admitted(bounds, statuses)
 	for i := range bounds {
 		b, status := &bounds[i], &statuses[i]

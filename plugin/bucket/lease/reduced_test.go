@@ -73,7 +73,7 @@ func worst(t *testing.T, l *limit.Limit, spent int64, nodes int, pause limit.Mic
 	b := policy.Bound{Policy: &policy.Policy{Name: "worst", Limit: *l, Cost: -1}, Key: policy.Key{Policy: "worst"}, Cost: 1}
 	for range nodes {
 		m := f.join()
-		m.Store.live = func(string) int { return nodes }
+		m.nodes = nodesFunc(func(string) int { return nodes })
 		f.members = append(f.members, m)
 		for range spent / int64(nodes) {
 			f.request(t, m, []policy.Bound{b})

@@ -175,7 +175,7 @@ type renewal struct {
 
 // prepare adds the renewal of a lease to a call, unless it is not worth it now.
 func (s *Store) prepare(r *renewals, d dueRenewal) {
-	live := int64(s.live(d.entry.key.Namespace))
+	live := int64(s.nodes.LeaseNodes(d.entry.key.Namespace))
 	d.shard.mu.Lock()
 	defer d.shard.mu.Unlock()
 	e := d.entry
@@ -210,8 +210,8 @@ func (s *Store) takeGrants(ctx context.Context, r *renewals) {
 		s.finishRenewal(of, bounds, statuses, r.asked)
 	}
 	s.recordRenewalTime(r)
-	if s.observe != nil {
-		s.observe(r.bounds, r.statuses)
+	if s.observer != nil {
+		s.observer.Observe(r.bounds, r.statuses)
 	}
 }
 
@@ -302,7 +302,9 @@ func (s *Store) refund(ctx context.Context, some []pendingReturn) {
 		statuses[i] = decision.Status{Receipt: b.receipt, Source: decision.Redis, Charged: true}
 	}
 	s.refunds.Add(1)
-	s.shared.Refund(ctx, bounds, statuses)
+	if err := s.shared.Refund(ctx, bounds, statuses); err != nil {
+		clear(statuses) // a misuse error: nothing was returned
+	}
 	for i, b := range some {
 		b.of.shard.mu.Lock()
 		b.of.entry.ledger.endReturn(b.bound.Cost, min(statuses[i].Returned, b.bound.Cost))

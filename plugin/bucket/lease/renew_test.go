@@ -238,15 +238,15 @@ func TestManyLeasesAreRenewedInOneCall(t *testing.T) {
 	}
 }
 
-func TestSawIsToldOfRenewalsAsIfTheyWereRequests(t *testing.T) {
+func TestTheObserverReceivesRenewalsAsIfTheyWereRequests(t *testing.T) {
 	var saw []int64
-	n := newNode(newBank(), Options{Observe: func(bounds []policy.Bound, statuses []decision.Status) {
+	n := newNode(newBank(), Options{Observer: observerFunc(func(bounds []policy.Bound, statuses []decision.Status) {
 		for i := range bounds {
 			if bounds[i].Enforced() {
 				saw = append(saw, statuses[i].Used)
 			}
 		}
-	}})
+	})})
 	b := tokens(t, "hot", 100_000)
 	n.warm(t, b)
 	if len(saw) != 1 || saw[0] != 20+n.Stats().Tokens.Granted {
@@ -259,7 +259,7 @@ func TestRunRenewsInTimeAndGivesEverythingBackAtItsEnd(t *testing.T) {
 		b := newBank()
 		began := time.Now()
 		now := func() limit.Micros { return limit.Micros(time.Since(began).Microseconds()) + 1e12 }
-		s := New(b, Options{Now: now, Live: func(string) int { return 1 }})
+		s := New(b, Options{Now: now, Nodes: nodesFunc(func(string) int { return 1 })})
 		view, hot := s.View(b), window(t, "window", 100_000)
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error)

@@ -6,24 +6,24 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// View puts a store's leases in front of the store of one plugin config. It is an admit.Buckets, and safe for
-// concurrent use.
+// View puts a store's leases in front of the store of one plugin config. It is a store.Store, and safe for concurrent
+// use.
 type View struct {
 	store *Store
-	next  admit.Buckets
+	next  store.Store
 }
 
 // View returns a view that calls next for bounds that are neither leased nor known to be denied. next must spend from
 // the store that the leases are taken from.
-func (s *Store) View(next admit.Buckets) *View { return &View{store: s, next: next} }
+func (s *Store) View(next store.Store) *View { return &View{store: s, next: next} }
 
-// Take implements admit.Buckets. A request whose bounds are all leased waits for nothing but locks. A request with an
+// Take implements store.Store. A request whose bounds are all leased waits for nothing but locks. A request with an
 // enforced bound that is known to deny is denied at once: Take fills in only the statuses of the bounds that deny, the
 // others stay [decision.Unanswered] without a failure, and shadow bounds are not counted. It returns the error of next,
 // or an error if there is not one status for each bound.
@@ -57,6 +57,7 @@ func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, places
 	defer s.unlock(shards)
 	now := s.now() // read under the locks, so that it does not step back between the requests of one bucket
 	if s.denyFromMemory(bounds, statuses, places, now) {
+		s.countRemembered(statuses, places, now)
 		return true
 	}
 	asking, last := 0, 0
@@ -81,12 +82,10 @@ func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, places
 	return asking == 0
 }
 
-// denyFromMemory looks up the entries of the bounds, and denies the request if an enforced bound is known to deny.
+// denyFromMemory looks up the entries of the bounds, and denies the request if an enforced bound is known to deny. It
+// changes no entry.
 func (s *Store) denyFromMemory(
-	bounds []policy.Bound,
-	statuses []decision.Status,
-	places []place,
-	now limit.Micros,
+	bounds []policy.Bound, statuses []decision.Status, places []place, now limit.Micros,
 ) bool {
 	denied := false
 	for i := range places {
@@ -108,28 +107,29 @@ func (s *Store) denyFromMemory(
 		if !bounds[i].Enforced() || p.entry == nil {
 			continue
 		}
-		known := p.how == fromMemory
-		if known {
+		if p.how == fromMemory {
 			statuses[i] = p.entry.deniedStatus(cost, now)
 		} else {
-			statuses[i], known = p.entry.recallDenial(cost, now) // so that the client reads the longest known wait
-		}
-		if known {
-			p.entry.lastUsed = now
-			p.shard.counts.remembered++
+			statuses[i], _ = p.entry.recallDenial(cost, now) // so that the client reads the longest known wait
 		}
 	}
 	return true
 }
 
+// countRemembered counts the statuses of a request that was denied from memory.
+func (s *Store) countRemembered(statuses []decision.Status, places []place, now limit.Micros) {
+	for i := range places {
+		if p := &places[i]; statuses[i].Source == source {
+			p.entry.lastUsed = now
+			p.shard.counts.remembered++
+		}
+	}
+}
+
 // settle ends what the bounds of a request have drawn from leases. If one of them is due for renewal, it schedules all
 // that are low with it. The shards are locked.
 func (s *Store) settle(
-	bounds []policy.Bound,
-	statuses []decision.Status,
-	places []place,
-	admitted bool,
-	now limit.Micros,
+	bounds []policy.Bound, statuses []decision.Status, places []place, admitted bool, now limit.Micros,
 ) {
 	lasts, renewal := limit.Micros(s.renewalTime.Load()), limit.Never
 	for i := range places {
@@ -175,32 +175,44 @@ func (d *draft) putBack() {
 	drafts.Put(d)
 }
 
-// takeFromStore takes the bounds that could not be decided here from the shared store. If that denies the request, what
-// was drawn returns to the leases.
-func (v *View) takeFromStore(
-	ctx context.Context,
-	bounds []policy.Bound,
-	statuses []decision.Status,
-	places []place,
-	shards shardSet,
-) error {
-	s := v.store
-	d := drafts.Get().(*draft)
-	defer d.putBack()
-	drawn := false
+// fill adds the bounds that the shared store must decide, each with the policy that it is called with. It reports
+// whether any other was drawn from a lease.
+func (d *draft) fill(cache *termsCache, bounds []policy.Bound, places []place) (drawn bool) {
 	for i := range places {
 		if places[i].how != fromStore {
 			drawn = drawn || places[i].how == fromLease
 			continue
 		}
 		b := bounds[i]
-		t := s.terms.get(b.Policy)
+		t := cache.get(b.Policy)
 		if t != nil {
 			b.Policy = t.policy
 		}
 		d.index, d.terms = append(d.index, i), append(d.terms, t)
 		d.bounds, d.statuses = append(d.bounds, b), append(d.statuses, decision.Status{})
 	}
+	return drawn
+}
+
+// report fills in the statuses of the request.
+func (d *draft) report(statuses []decision.Status) {
+	for j, i := range d.index {
+		statuses[i] = d.statuses[j]
+		if t := d.terms[j]; t != nil && statuses[i].Wait == limit.Never {
+			statuses[i].Capacity = t.capacity
+		}
+	}
+}
+
+// takeFromStore takes the bounds that could not be decided here from the shared store. If that denies the request, what
+// was drawn returns to the leases.
+func (v *View) takeFromStore(
+	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet,
+) error {
+	s := v.store
+	d := drafts.Get().(*draft)
+	defer d.putBack()
+	drawn := d.fill(&s.terms, bounds, places)
 	asked := s.now()
 	if err := v.takeDraft(ctx, d, bounds, statuses, places, shards, drawn); err != nil {
 		return err
@@ -214,12 +226,7 @@ func (v *View) takeFromStore(
 // takeDraft takes the draft of a request, and settles what leases gave for it, also if the take panics: nothing else
 // could spend or release those tokens.
 func (v *View) takeDraft(
-	ctx context.Context,
-	d *draft,
-	bounds []policy.Bound,
-	statuses []decision.Status,
-	places []place,
-	shards shardSet,
+	ctx context.Context, d *draft, bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet,
 	drawn bool,
 ) error {
 	admitted := false
@@ -229,12 +236,9 @@ func (v *View) takeDraft(
 	if err := v.next.Take(ctx, d.bounds, d.statuses); err != nil {
 		return err
 	}
+	d.report(statuses)
 	admitted = true
-	for j, i := range d.index {
-		statuses[i] = d.statuses[j]
-		if t := d.terms[j]; t != nil && statuses[i].Wait == limit.Never {
-			statuses[i].Capacity = t.capacity
-		}
+	for _, i := range d.index {
 		admitted = admitted && !decision.Denies(&bounds[i], &statuses[i])
 	}
 	return nil
@@ -242,11 +246,7 @@ func (v *View) takeDraft(
 
 // settleAll locks the shards of a request and settles it.
 func (s *Store) settleAll(
-	bounds []policy.Bound,
-	statuses []decision.Status,
-	places []place,
-	shards shardSet,
-	admitted bool,
+	bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet, admitted bool,
 ) {
 	s.lock(shards)
 	defer s.unlock(shards)
@@ -267,12 +267,7 @@ func soleBound(bounds []policy.Bound, j int) bool {
 // denial, predicts the next one, or marks the bucket hot. Where two bounds of a request share a bucket, a denial covers
 // both together and is not remembered.
 func (s *Store) recordAnswer(
-	p *place,
-	b *policy.Bound,
-	t *terms,
-	status *decision.Status,
-	asked limit.Micros,
-	alone bool,
+	p *place, b *policy.Bound, t *terms, status *decision.Status, asked limit.Micros, alone bool,
 ) {
 	if !answered(status) && p.entry == nil {
 		return
@@ -318,7 +313,7 @@ func (s *Store) recordAnswer(
 // fits reports whether a lease has room for a cost, among the nodes that live now. A request that costs more calls the
 // store anyway, and a lease for it would only keep tokens from other nodes.
 func (s *Store) fits(b *policy.Bound, t *terms) bool {
-	return b.Cost <= 1 || b.Cost <= t.maxOut/max(int64(s.live(b.Key.Namespace)), 1)
+	return b.Cost <= 1 || b.Cost <= t.maxOut/max(int64(s.nodes.LeaseNodes(b.Key.Namespace)), 1)
 }
 
 // recordDenial remembers a denial, and schedules a renewal of a hot bucket for when tokens have come back to it.

@@ -7,23 +7,24 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// lender makes a memory store a Shared one, for policies of which none is leased.
-type lender struct{ *memory.Store }
+// noPolicies leases no policy.
+type noPolicies struct{}
 
-func (lender) Refund(context.Context, []policy.Bound, []decision.Status) {}
+func (noPolicies) MayLease(*policy.Policy) bool { return false }
 
-func TestWithoutLeasesAndRefusalsAViewIsTheStoreBehindIt(t *testing.T) {
-	storetest.Run(t, func(*testing.T) (storetest.Store, storetest.Clock) {
+func TestWithoutLeasesAndDenialsAViewIsTheStoreBehindIt(t *testing.T) {
+	storetest.Run(t, func(*testing.T) (store.Store, storetest.Clock) {
 		clock := storetest.NewClock()
 		buckets := memory.New(memory.Options{Now: clock.Now})
-		exact := func(*policy.Policy) bool { return false }
-		s := New(lender{buckets}, Options{Now: clock.Now, Live: func(string) int { return 1 }, MayLease: exact, DenialMemory: -1})
+		alone := nodesFunc(func(string) int { return 1 })
+		s := New(buckets, Options{Now: clock.Now, Nodes: alone, Policies: noPolicies{}, DenialMemory: -1})
 		return s.View(buckets), clock
 	})
 }
@@ -118,7 +119,7 @@ func TestDrawsGoBackWhenTheRestOfARequestFailsClosed(t *testing.T) {
 }
 
 // broken is a store that cannot be asked at all.
-type broken struct{}
+type broken struct{ store.Store }
 
 func (broken) Take(context.Context, []policy.Bound, []decision.Status) error { return errBroken }
 

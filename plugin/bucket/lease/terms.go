@@ -118,8 +118,8 @@ func percentOf(tokens, pct int64) int64 {
 
 // termsCache keeps the terms of policies, compiled once for each.
 type termsCache struct {
-	leased func(*policy.Policy) bool
-	pct    int64
+	policies Policies
+	pct      int64
 
 	mu       sync.RWMutex
 	compiled map[*policy.Policy]*terms
@@ -133,7 +133,7 @@ func (b *termsCache) get(p *policy.Policy) *terms {
 	if known {
 		return t
 	}
-	if b.leased(p) {
+	if b.policies.MayLease(p) {
 		t = newTerms(p, b.pct)
 	}
 	b.mu.Lock()

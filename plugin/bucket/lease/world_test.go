@@ -52,14 +52,47 @@ func (b *bank) Now() limit.Micros {
 	return b.clock.Now() + b.ahead + (b.clock.Now()-b.began)*b.fast/1000
 }
 
-// Take implements Shared, and admit.Buckets.
+// Take implements store.Store.
 func (b *bank) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	return b.call(bounds, statuses, b.answer)
+}
+
+// Peek implements store.Store.
+func (b *bank) Peek(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	return b.call(bounds, statuses, func(bounds []policy.Bound, statuses []decision.Status) {
+		before := maps.Clone(b.states)
+		b.answer(bounds, statuses)
+		b.states = before
+		for i := range statuses {
+			statuses[i].Charged, statuses[i].Receipt = false, limit.Receipt{}
+			l, state := &bounds[i].Policy.Limit, b.states[bounds[i].Key]
+			l.Advance(&state, statuses[i].Now)
+			statuses[i].Status = l.Status(&state, statuses[i].Now)
+		}
+	})
+}
+
+// Forget implements store.Store.
+func (b *bank) Forget(_ context.Context, keys []policy.Key) (forgotten int, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, key := range keys {
+		if _, kept := b.states[key]; kept {
+			delete(b.states, key)
+			forgotten++
+		}
+	}
+	return forgotten, nil
+}
+
+// call answers a call that takes its time.
+func (b *bank) call(bounds []policy.Bound, statuses []decision.Status, answer func([]policy.Bound, []decision.Status)) error {
 	b.clock.Advance(b.there)
 	b.mu.Lock()
 	b.calls++
 	clear(statuses)
 	if b.is != refusing {
-		b.answer(bounds, statuses)
+		answer(bounds, statuses)
 	}
 	if b.is != up {
 		for i := range statuses {
@@ -108,8 +141,8 @@ func (b *bank) answer(bounds []policy.Bound, statuses []decision.Status) {
 	}
 }
 
-// Refund implements Shared.
-func (b *bank) Refund(_ context.Context, bounds []policy.Bound, statuses []decision.Status) {
+// Refund implements store.Store.
+func (b *bank) Refund(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.refunds++
@@ -120,6 +153,7 @@ func (b *bank) Refund(_ context.Context, bounds []policy.Bound, statuses []decis
 	default:
 		b.refund(bounds, statuses)
 	}
+	return nil
 }
 
 // deliver lets the refunds arrive that are on their way.
@@ -166,14 +200,29 @@ type node struct {
 func newNode(b *bank, o Options) *node {
 	n := &node{bank: b, live: 1}
 	o.Now = b.clock.Now
-	if o.Live == nil {
-		o.Live = func(string) int { return n.live }
+	if o.Nodes == nil {
+		o.Nodes = nodesFunc(func(string) int { return n.live })
 	}
-	o.MayLease = func(p *policy.Policy) bool { return p.Name != "exact" }
+	o.Policies = allButExact{}
 	n.Store = New(b, o)
 	n.view = n.View(b)
 	return n
 }
+
+// nodesFunc is Nodes as a function.
+type nodesFunc func(namespace string) int
+
+func (f nodesFunc) LeaseNodes(namespace string) int { return f(namespace) }
+
+// observerFunc is Observer as a function.
+type observerFunc func(bounds []policy.Bound, statuses []decision.Status)
+
+func (f observerFunc) Observe(bounds []policy.Bound, statuses []decision.Status) { f(bounds, statuses) }
+
+// allButExact leases all policies but those named exact.
+type allButExact struct{}
+
+func (allButExact) MayLease(p *policy.Policy) bool { return p.Name != "exact" }
 
 // background does what Run would do now.
 func (n *node) background() {

@@ -5,13 +5,14 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestMemstoreKeepsTheStoresPromises(t *testing.T) {
-	storetest.Run(t, func(*testing.T) (storetest.Store, storetest.Clock) {
+	storetest.Run(t, func(*testing.T) (store.Store, storetest.Clock) {
 		clock := storetest.NewClock()
 		return memory.New(memory.Options{Now: clock.Now}), clock
 	})

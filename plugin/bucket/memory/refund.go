@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"context"
 	"fmt"
 	"hash/maphash"
 
@@ -8,10 +9,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Refund returns what Take has spent for the bounds whose statuses are Charged, marks them as not charged, and fills in
-// Returned with what their buckets got: what is certainly missing still. It fails only when there is not one status for
-// each bound.
-func (s *Store) Refund(bounds []policy.Bound, statuses []decision.Status) error {
+// Refund implements store.Store.
+func (s *Store) Refund(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	if len(bounds) != len(statuses) {
 		return fmt.Errorf("refund %d bounds: there are %d statuses", len(bounds), len(statuses))
 	}

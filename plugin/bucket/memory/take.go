@@ -54,20 +54,20 @@ type taking struct {
 	now      limit.Micros
 }
 
-// Take implements admit.Buckets. It waits for locks only, and fails only when there is not one status for each bound.
+// Take implements store.Store. It waits for locks only.
 func (s *Store) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	return s.decide(bounds, statuses, true)
-}
-
-// Peek fills in the statuses as Take does, and spends nothing.
-func (s *Store) Peek(bounds []policy.Bound, statuses []decision.Status) error {
 	return s.decide(bounds, statuses, false)
 }
 
-// decide takes or checks bounds.
-func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, spends bool) error {
+// Peek implements store.Store. It waits for locks only.
+func (s *Store) Peek(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	return s.decide(bounds, statuses, true)
+}
+
+// decide takes bounds or peeks at them.
+func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, peeks bool) error {
 	if len(bounds) != len(statuses) {
-		return fmt.Errorf("take %d bounds: there is room for %d statuses", len(bounds), len(statuses))
+		return fmt.Errorf("decide %d bounds: there is room for %d statuses", len(bounds), len(statuses))
 	}
 	clear(statuses)
 	var few [fewBounds]draft
@@ -88,12 +88,15 @@ func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, spends
 		t.now = max(t.now, s.shards[i].droppedAt)
 	}
 	t.read()
-	if t.checkEnforced() && spends {
+	switch admitted := t.checkEnforced(); {
+	case !admitted:
+		t.checkShadows()
+	case peeks:
+		t.peekShadows()
+	default:
 		t.spend()
 		t.spendShadows()
 		s.store(&t)
-	} else {
-		t.checkShadows()
 	}
 	t.report()
 	return nil
@@ -218,6 +221,21 @@ func (t *taking) spendShadows() {
 			t.charge(i)
 		}
 	}
+}
+
+// peekShadows fills in the waits of the shadow bounds beside what the request would spend, and leaves the drafts as the
+// buckets are.
+func (t *taking) peekShadows() {
+	for i := range t.drafts {
+		t.drafts[i].state.Log = slices.Clone(t.drafts[i].state.Log) // spending may change the last entry
+	}
+	t.spend()
+	t.spendShadows()
+	for i := range t.statuses {
+		t.statuses[i] = decision.Status{Wait: t.statuses[i].Wait}
+		t.drafts[i].state = limit.State{}
+	}
+	t.read()
 }
 
 // store writes what was spent into the buckets, and adds those that are new.

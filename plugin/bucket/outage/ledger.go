@@ -135,6 +135,34 @@ func (l *ledger) recordAdmission(b *policy.Bound, failure decision.Failure, now 
 	return Tally{Unverified: b.Cost}
 }
 
+// cancel removes what is due for the statuses that are Charged by this process, because it is refunded.
+func (l *ledger) cancel(bounds []policy.Bound, statuses []decision.Status) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range statuses {
+		cost, status := bounds[i].Cost, &statuses[i]
+		if !status.Charged || status.Source != decision.Local || status.Failure == decision.NoFailure {
+			continue
+		}
+		if d := l.debts[bounds[i].Key]; d != nil && d.tokens >= cost && !status.Failure.MayHaveSpent() {
+			d.tokens -= cost
+			l.addTally(bounds[i].Policy.Name, Tally{Unverified: -cost})
+		}
+	}
+}
+
+// forget writes off what is due from buckets.
+func (l *ledger) forget(keys []policy.Key) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range keys {
+		if d := l.debts[keys[i]]; d != nil {
+			l.addTally(d.policy.Name, Tally{WrittenOff: d.tokens})
+			d.tokens = 0
+		}
+	}
+}
+
 // spend adds to what is due, which never exceeds a full bucket.
 func (d *debt) spend(cost int64, now limit.Micros) {
 	of := &d.policy.Limit

@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -25,13 +26,10 @@ import (
 
 // Shared is a store that all nodes share, and that may be unavailable, as a whole or in part.
 type Shared interface {
-	// Take implements admit.Buckets, except for bounds whose server did not answer: their statuses must have the source
-	// Unanswered, a Failure, and as Wait the least time after which another call is worthwhile. If an answered bound
-	// denies, nothing that was answered may stay spent. An error means misuse; outages are not errors.
-	Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
-	// Refund returns what Take spent for the statuses that are Charged with the source Redis, and clears Charged. It does
-	// so at most once, and may fail.
-	Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status)
+	// Store decides the bounds whose servers answer. The statuses of the others must have as Wait the least time after
+	// which another call is worthwhile. If an answered bound denies, nothing that was answered may stay spent. Refund must
+	// leave statuses alone whose source is not Redis.
+	store.Store
 	// Beat reports that node is alive, for ttl from now, among the nodes of namespace. It returns the number of live
 	// nodes, itself included.
 	Beat(ctx context.Context, namespace, node string, ttl time.Duration) (live int, err error)
@@ -43,15 +41,16 @@ type Shared interface {
 
 // Fallback keeps buckets in this process. It never blocks.
 type Fallback interface {
-	// Take is admit.Buckets.
-	Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
-	// Peek answers as Take does and spends nothing.
-	Peek(bounds []policy.Bound, statuses []decision.Status) error
-	// Refund gives back what Take has spent for the statuses that are Charged, and clears Charged.
-	Refund(bounds []policy.Bound, statuses []decision.Status) error
+	store.Store
 	// Seed raises what is spent of a bucket to tokens, spent at the instant at under l. It leaves a bucket alone of which
 	// as much is spent already.
 	Seed(key policy.Key, l *limit.Limit, tokens int64, at limit.Micros)
+}
+
+// Process is this process, as a node that shares limits.
+type Process interface {
+	// Away reports whether this process answers no requests, and so is no live node. It must not block.
+	Away() bool
 }
 
 // Options configures a Store. Name, Log, Now and Breakers must be set; zero means the default elsewhere.
@@ -63,7 +62,7 @@ type Options struct {
 	Log      *slog.Logger
 	Now      func() limit.Micros // the clock of the fallback
 	Breakers *Breakers
-	Away     func() bool // reports whether this process answers no requests, and so is no live node; nil: never
+	Process  Process // nil: it always answers requests
 
 	MaxWaiting          int // requests of this process that may wait for the shared store at once; default 4096
 	MaxWaitingPerTenant int // of one tenant; default 256
@@ -91,7 +90,7 @@ type Store struct {
 	sightings *sightings
 	ledger    *ledger
 	drafts    sync.Pool // of *draft
-	away      func() bool
+	process   Process
 
 	activations [failures]atomic.Uint64
 
@@ -127,7 +126,7 @@ func New(shared Shared, fallback Fallback, o Options) *Store {
 		now:      o.Now,
 		breakers: o.Breakers,
 		clock:    o.Breakers.now,
-		away:     o.Away,
+		process:  o.Process,
 		bulkhead: newBulkhead(
 			orDefault(o.MaxWaiting, defaultWaiting),
 			orDefault(o.MaxWaitingPerTenant, defaultWaitingPerTenant),

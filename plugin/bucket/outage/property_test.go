@@ -81,9 +81,11 @@ func (l *timeline) request(t *rapid.T, node *witness) {
 		}
 	}
 	statuses := make([]decision.Status, len(bounds))
+	peeked := storetest.Peek(t, node.view, bounds)
 	if err := node.view.Take(context.Background(), bounds, statuses); err != nil {
 		t.Fatalf("take %d bounds: %v", len(bounds), err)
 	}
+	peeked.Check(t, statuses)
 	node.fewest = min(node.fewest, node.view.live())
 	admitted, byShared := true, false
 	for i := range bounds {

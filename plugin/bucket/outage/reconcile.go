@@ -102,7 +102,7 @@ func (s *Store) logReport(level slog.Level, message string, r Report) {
 // charge is one bucket's part of a call that charges several.
 type charge struct {
 	debt   *debt
-	cost   int64 // 0 reads what is used
+	cost   int64 // 0: what is used must be read first
 	status decision.Status
 }
 
@@ -113,11 +113,11 @@ func (s *Store) charge(ctx context.Context, debts []*debt) {
 	for i, d := range debts {
 		charges[i].debt = d
 	}
-	for range 3 { // to read, to charge, and once more
+	for _, decide := range [...]decide{s.shared.Peek, s.shared.Take, s.shared.Take} {
 		if len(charges) == 0 {
 			return
 		}
-		s.takeCharges(ctx, charges)
+		s.decideCharges(ctx, charges, decide)
 		open := charges[:0]
 		for i := range charges {
 			if !s.finishCharge(&charges[i]) {
@@ -151,8 +151,11 @@ func (s *Store) finishCharge(c *charge) bool {
 	return true
 }
 
-// takeCharges takes the costs of charges from their shared buckets, each on its own.
-func (s *Store) takeCharges(ctx context.Context, charges []charge) {
+// decide is Take or Peek of a store.
+type decide func(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
+
+// decideCharges peeks at the shared buckets of charges, or takes their costs, each on its own.
+func (s *Store) decideCharges(ctx context.Context, charges []charge, decide decide) {
 	limited, cancel := context.WithTimeout(ctx, chargeTimeout)
 	defer cancel()
 	bounds, statuses := make([]policy.Bound, len(charges)), make([]decision.Status, len(charges))
@@ -162,12 +165,12 @@ func (s *Store) takeCharges(ctx context.Context, charges []charge) {
 		alone.Mode = policy.Shadow // each bound of a batch of shadow bounds is granted on its own
 		bounds[i] = policy.Bound{Policy: &alone, Key: c.debt.key, Cost: c.cost}
 	}
-	err := s.shared.Take(limited, bounds, statuses)
+	err := decide(limited, bounds, statuses)
 	switch {
 	case err == nil:
 	case len(charges) > 1: // one of them is invalid, and nothing was spent
-		s.takeCharges(ctx, charges[:len(charges)/2])
-		s.takeCharges(ctx, charges[len(charges)/2:])
+		s.decideCharges(ctx, charges[:len(charges)/2], decide)
+		s.decideCharges(ctx, charges[len(charges)/2:], decide)
 		return
 	default:
 		s.log.Error("charging a bucket after an outage failed", "policy", bounds[0].Policy.Name, "error", err)

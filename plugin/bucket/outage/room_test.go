@@ -107,6 +107,13 @@ func (p *picky) Take(ctx context.Context, bounds []policy.Bound, statuses []deci
 	return p.servers.Take(ctx, bounds, statuses)
 }
 
+func (p *picky) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	if slices.ContainsFunc(bounds, func(b policy.Bound) bool { return b.Key.GroupID == p.not }) {
+		return errAway
+	}
+	return p.servers.Peek(ctx, bounds, statuses)
+}
+
 func TestADebtThatCannotBeAskedForCostsNoOther(t *testing.T) {
 	w := newWorld(Options{}, ViewOptions{})
 	b := bound(t, policy.FailOpen, 10, "acme")

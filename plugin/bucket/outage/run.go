@@ -202,7 +202,7 @@ func (s *Store) beatOnce(ctx context.Context) {
 		sent := s.clock()
 		if s.dropUnused(ns) {
 			s.leave(ctx, ns)
-		} else if s.away != nil && s.away() {
+		} else if s.process != nil && s.process.Away() {
 			continue // other nodes drop this one; its leases end before that
 		} else if live, err := s.shared.Beat(ctx, ns.name, s.node, lifetime); err != nil {
 			s.log.Debug("counting the live nodes failed", "namespace", ns.name, "error", err)
@@ -235,12 +235,7 @@ func (s *Store) dropUnused(ns *members) bool {
 
 func (s *Store) leave(ctx context.Context, ns *members) {
 	if err := s.shared.Leave(ctx, ns.name, s.node); err != nil {
-		s.log.Debug(
-			"leaving the list of live nodes failed: other nodes count this one until its entry expires",
-			"namespace",
-			ns.name,
-			"error",
-			err,
-		)
+		s.log.Debug("leaving the list of live nodes failed: other nodes count this one until its entry expires",
+			"namespace", ns.name, "error", err)
 	}
 }

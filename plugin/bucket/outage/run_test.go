@@ -272,10 +272,15 @@ func TestAStoreIsDrivenOnAVirtualClock(t *testing.T) {
 	w.expect(t, "open", Tally{Unverified: 1, Charged: 1}, 0)
 }
 
+// process is this process, which may serve no Kong any more.
+type process struct{ away *atomic.Bool }
+
+func (p process) Away() bool { return p.away.Load() }
+
 func TestAProcessThatServesNoKongIsNoLiveNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var away atomic.Bool
-		w := newWorld(Options{Away: away.Load}, ViewOptions{})
+		w := newWorld(Options{Process: process{&away}}, ViewOptions{})
 		end := w.run(t)
 		defer end()
 		beats := func(when string, want bool) {

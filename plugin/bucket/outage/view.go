@@ -27,7 +27,7 @@ type ViewOptions struct {
 	Nodes     int    // the fewest nodes to share among, also while fewer are known to live; 0: 1; a million at most
 }
 
-// View is a store as one plugin config uses it. It is an admit.Buckets, and safe for concurrent use.
+// View is a store as one plugin config uses it. It is a store.Store, and safe for concurrent use.
 //
 // While the shared store is unavailable, all nodes together admit at most SharePct percent of a limit beyond what it
 // had admitted before, or one token for each node if that is more, as long as they agree on the number of nodes.
@@ -55,8 +55,7 @@ func (v *View) Close() { v.close.Do(func() { v.store.closeView(v.namespace) }) }
 // live returns the number of nodes that share limits.
 func (v *View) live() int { return min(max(v.nodes, int(v.namespace.live.Load())), maxNodes) }
 
-// Take implements admit.Buckets. It leaves bounds Unanswered that fail open or closed and whose server did not answer.
-// An error means misuse: outages are not errors.
+// Take implements store.Store. It leaves bounds Unanswered that fail open or closed and whose server did not answer.
 func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	if len(bounds) != len(statuses) {
 		return fmt.Errorf("take %d bounds: there is room for %d statuses", len(bounds), len(statuses))
@@ -64,8 +63,11 @@ func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decis
 	if len(bounds) == 0 {
 		return nil
 	}
-	if err := v.store.takeShared(ctx, bounds, statuses); err != nil {
-		return err
+	ticket, ok := v.store.enter(bounds, statuses)
+	if ok {
+		if err := v.store.takeShared(ctx, ticket, bounds, statuses); err != nil {
+			return err
+		}
 	}
 	if v.store.recordUsage(bounds, statuses) {
 		return nil
@@ -73,15 +75,21 @@ func (v *View) Take(ctx context.Context, bounds []policy.Bound, statuses []decis
 	return v.fallBack(ctx, bounds, statuses)
 }
 
-// takeShared takes from the shared store, if there is room to wait for it.
-func (s *Store) takeShared(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	ticket, ok := s.bulkhead.enter(bounds)
-	if !ok {
-		for i := range statuses {
-			statuses[i] = decision.Status{Wait: overloadWait, Now: s.now(), Failure: decision.Overloaded}
-		}
-		return nil
+// enter counts a request in among those that wait for the shared store. If there is no room, it fills in the statuses.
+func (s *Store) enter(bounds []policy.Bound, statuses []decision.Status) (ticket uint64, ok bool) {
+	if ticket, ok = s.bulkhead.enter(bounds); ok {
+		return ticket, true
 	}
+	for i := range statuses {
+		statuses[i] = decision.Status{Wait: overloadWait, Now: s.now(), Failure: decision.Overloaded}
+	}
+	return ticket, false
+}
+
+// takeShared takes from the shared store for a request that was counted in.
+func (s *Store) takeShared(
+	ctx context.Context, ticket uint64, bounds []policy.Bound, statuses []decision.Status,
+) error {
 	defer s.bulkhead.leave(ticket)
 	return s.shared.Take(ctx, bounds, statuses)
 }
@@ -133,7 +141,9 @@ func (v *View) fallBack(ctx context.Context, bounds []policy.Bound, statuses []d
 		return err
 	}
 	if deniedHere || closed {
-		s.refundShared(ctx, bounds, statuses)
+		if err := s.refundShared(ctx, bounds, statuses); err != nil {
+			return err
+		}
 	}
 	s.ledger.recordRequest(bounds, statuses, !deniedHere && !closed, s.now())
 	return nil
@@ -159,10 +169,7 @@ func summarize(bounds []policy.Bound, statuses []decision.Status) (failure decis
 // decideLocally takes the unanswered bounds that fail local from this process, or only peeks if the request is denied
 // already. It reports whether any of them denies.
 func (v *View) decideLocally(
-	ctx context.Context,
-	bounds []policy.Bound,
-	statuses []decision.Status,
-	spend bool,
+	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, spend bool,
 ) (denied bool, err error) {
 	s := v.store
 	d := s.drafts.Get().(*draft)
@@ -173,7 +180,7 @@ func (v *View) decideLocally(
 	if spend {
 		err = s.fallback.Take(ctx, d.bounds, d.statuses)
 	} else {
-		err = s.fallback.Peek(d.bounds, d.statuses)
+		err = s.fallback.Peek(ctx, d.bounds, d.statuses)
 	}
 	if err != nil {
 		return false, fmt.Errorf("fall back: %w", err)
@@ -219,11 +226,11 @@ func (s *Store) putBack(d *draft) {
 }
 
 // refundShared returns what the shared store spent for a request that is denied.
-func (s *Store) refundShared(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) {
+func (s *Store) refundShared(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	for i := range statuses {
 		if statuses[i].Source == decision.Redis && statuses[i].Charged {
-			s.shared.Refund(ctx, bounds, statuses)
-			return
+			return s.shared.Refund(ctx, bounds, statuses)
 		}
 	}
+	return nil
 }

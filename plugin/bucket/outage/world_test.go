@@ -74,6 +74,32 @@ func (s *servers) set(owner string, c condition) {
 
 // Take implements Shared.
 func (s *servers) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	s.call(bounds, statuses, func(now limit.Micros) {
+		s.before = map[policy.Key]limit.State{}
+		denied := s.check(bounds, statuses, now)
+		for i := range bounds {
+			s.spend(&bounds[i], &statuses[i], denied, now)
+		}
+	})
+	return nil
+}
+
+// Peek implements Shared.
+func (s *servers) Peek(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	s.call(bounds, statuses, func(now limit.Micros) {
+		s.check(bounds, statuses, now)
+		for i := range bounds {
+			if statuses[i].Source == decision.Redis {
+				state := s.state(&bounds[i], now)
+				statuses[i].Status = bounds[i].Policy.Limit.Status(&state, now)
+			}
+		}
+	})
+	return nil
+}
+
+// call decides a request unless the gate holds it back.
+func (s *servers) call(bounds []policy.Bound, statuses []decision.Status, decide func(now limit.Micros)) {
 	if s.hook != nil {
 		s.hook()
 	}
@@ -84,15 +110,33 @@ func (s *servers) Take(_ context.Context, bounds []policy.Bound, statuses []deci
 			for i := range statuses {
 				statuses[i] = decision.Status{Failure: decision.Unavailable, Wait: limit.Micros(wait.Microseconds())}
 			}
-			return nil
+			return
 		}
 		defer func() { s.gate.Leave(0, s.is[bounds[0].Key.GroupID] != up) }()
 	}
 	s.takes++
-	s.before = map[policy.Key]limit.State{}
-	now := s.clock.Now()
+	decide(s.clock.Now())
+}
+
+// Forget implements Shared.
+func (s *servers) Forget(_ context.Context, keys []policy.Key) (forgotten int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, key := range keys {
+		if s.is[key.GroupID] != up {
+			return forgotten, errAway
+		}
+		if _, kept := s.states[key]; kept {
+			delete(s.states, key)
+			forgotten++
+		}
+	}
+	return forgotten, nil
+}
+
+// check fills in the waits of the servers that answer, and reports whether one denies.
+func (s *servers) check(bounds []policy.Bound, statuses []decision.Status, now limit.Micros) (denied bool) {
 	clear(statuses)
-	denied := false
 	for i := range bounds {
 		b := &bounds[i]
 		statuses[i].Now = now
@@ -105,10 +149,7 @@ func (s *servers) Take(_ context.Context, bounds []policy.Bound, statuses []deci
 		statuses[i].Wait = b.Policy.Limit.Wait(&state, now, b.Cost)
 		denied = denied || decision.Denies(b, &statuses[i])
 	}
-	for i := range bounds {
-		s.spend(&bounds[i], &statuses[i], denied, now)
-	}
-	return nil
+	return denied
 }
 
 func (s *servers) state(b *policy.Bound, now limit.Micros) limit.State {
@@ -141,7 +182,7 @@ func (s *servers) spend(b *policy.Bound, status *decision.Status, denied bool, n
 }
 
 // Refund implements Shared.
-func (s *servers) Refund(_ context.Context, bounds []policy.Bound, statuses []decision.Status) {
+func (s *servers) Refund(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refunds++
@@ -152,6 +193,7 @@ func (s *servers) Refund(_ context.Context, bounds []policy.Bound, statuses []de
 		}
 	}
 	maps.Copy(s.states, s.before)
+	return nil
 }
 
 // Beat implements Shared.

@@ -121,6 +121,11 @@ func (p *plan) readValues(values []any) (foreign, taken int, err error) {
 			return 0, 0, fmt.Errorf("%w: a value is a %T", errReply, value)
 		}
 	}
+	return foreign + p.readStates(), taken, nil
+}
+
+// readStates reads the states of the buckets as the script found them, and returns how many had impossible numbers.
+func (p *plan) readStates() (foreign int) {
 	for i := range p.buckets {
 		b := &p.buckets[i]
 		b.state, b.charged, b.shown, b.refunded = limit.State{}, false, nil, false
@@ -135,7 +140,7 @@ func (p *plan) readValues(values []any) (foreign, taken int, err error) {
 			}
 		}
 	}
-	return foreign, taken, nil
+	return foreign
 }
 
 func (p *plan) readLogs(logs []any) (lost, taken int, err error) {
@@ -181,7 +186,15 @@ func (p *plan) denied() bool {
 	return false
 }
 
-// fillStatuses fills in the statuses. Charged reports whether what the script has spent stays spent; it is false where
+// fill fills in the statuses of a decision. Admitted reports whether all calls of the request admit.
+func (p *plan) fill(statuses []decision.Status, admitted bool) error {
+	if p.mode == modePeek {
+		return p.fillPeeked(statuses, admitted)
+	}
+	return p.fillStatuses(statuses, admitted)
+}
+
+// fillStatuses fills in the statuses of a take. Charged reports whether what the script has spent stays spent; it is false where
 // another call of the same request denies.
 func (p *plan) fillStatuses(statuses []decision.Status, charged bool) error {
 	denied := p.denied()
@@ -219,6 +232,25 @@ func (p *plan) fillStatuses(statuses []decision.Status, charged bool) error {
 		p.report(i, &statuses[i])
 	}
 	return nil
+}
+
+// fillPeeked fills in the statuses of a peek: the waits of a take, and how the buckets stand without it. Admitted reports
+// whether all calls of the request admit.
+func (p *plan) fillPeeked(statuses []decision.Status, admitted bool) error {
+	if err := p.fillStatuses(statuses, admitted); err != nil {
+		return err
+	}
+	waits := make([]limit.Micros, len(statuses))
+	for i := range statuses {
+		waits[i] = statuses[i].Wait
+	}
+	clear(statuses)
+	p.readStates()
+	err := p.fillStatuses(statuses, false)
+	for i := range statuses {
+		statuses[i].Wait = waits[i]
+	}
+	return err
 }
 
 // wait returns how long the record's bound has to wait. The script's decision stands, but for a bound in shadow that

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 )
@@ -113,7 +114,7 @@ func TestRedisstoreKeepsTheStoresPromises(t *testing.T) {
 	client := redistest.Single(t).Client(t)
 	for _, groups := range []bool{false, true} {
 		t.Run("groups="+strconv.FormatBool(groups), func(t *testing.T) {
-			storetest.Run(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
+			storetest.Run(t, func(t *testing.T) (store.Store, storetest.Clock) {
 				flush(t, client)
 				return turned(newStore("test", &direct{client, groups}, turnedClock, slog.New(slog.DiscardHandler))), newClock(t, client)
 			})
@@ -126,7 +127,7 @@ func TestARealClusterKeepsTheStoresPromises(t *testing.T) {
 	nodes := covering(t, 0)
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		c := checked(t, toldClock.source, among(nodes, pipelined))
-		storetest.Run(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
+		storetest.Run(t, func(t *testing.T) (store.Store, storetest.Clock) {
 			for _, master := range nodes.Masters {
 				flush(t, master.Client(t))
 			}

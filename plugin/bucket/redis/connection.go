@@ -42,7 +42,7 @@ func (c *connection) reject(err error) {
 	case err != nil && before != nil:
 		now = &rejection{err, before.gate}
 	case err != nil:
-		now = &rejection{err, c.gates(c.settings.place(), c.settings.place(), c.timeout)}
+		now = &rejection{err, c.gates.NewGate(c.settings.place(), c.settings.place(), c.timeout)}
 	}
 	c.rejection.Store(now)
 	if now == nil {
@@ -86,7 +86,7 @@ func connect(s *settings, script *script, gates Gates) (*connection, error) {
 	})
 	options := c.settings.options()
 	if s.isCluster() {
-		gate := func(address string) Gate { return gates(s.place(), address, c.timeout) }
+		gate := func(address string) Gate { return gates.NewGate(s.place(), address, c.timeout) }
 		c.backend = newCluster(options, gate, s.Pipeline)
 		return c, nil
 	}
@@ -96,7 +96,7 @@ func connect(s *settings, script *script, gates Gates) (*connection, error) {
 	} else {
 		client = redis.NewClient(options.Simple())
 	}
-	one, err := newServer(client, gates(s.place(), s.place(), c.timeout), s.Pipeline)
+	one, err := newServer(client, gates.NewGate(s.place(), s.place(), c.timeout), s.Pipeline)
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
 	}

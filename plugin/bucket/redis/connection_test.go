@@ -7,6 +7,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -19,7 +20,7 @@ func TestAStoreKeepsItsPromisesWithAPipelineAndWithout(t *testing.T) {
 	client := server.Client(t)
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		c := checked(t, turnedClock.source, at(server, pipelined))
-		storetest.Run(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
+		storetest.Run(t, func(t *testing.T) (store.Store, storetest.Clock) {
 			flush(t, client)
 			return turned(c.store), newClock(t, client)
 		})
@@ -69,7 +70,7 @@ func opened(t testing.TB, block schema.Redis) []*Store {
 	t.Helper()
 	var stores []*Store
 	for range 2 {
-		store, release, err := NewRegistry(quiet, noGates).Open(block)
+		store, release, err := NewRegistry(quiet, openGates{}).Open(block)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +136,7 @@ func TestInAClusterEachGroupOfARequestIsOneEvalsha(t *testing.T) {
 }
 
 func TestARequestWithoutBoundsDoesNotAskRedis(t *testing.T) {
-	store, release, err := NewRegistry(quiet, noGates).Open(schema.Redis{Host: "127.0.0.1", Port: int64(freeport.Port(t))})
+	store, release, err := NewRegistry(quiet, openGates{}).Open(schema.Redis{Host: "127.0.0.1", Port: int64(freeport.Port(t))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,7 @@ import (
 
 var forgetScript = newScript(assemble("forget", nil))
 
-// Forget empties the buckets of these keys, the entries of sliding logs included, one after the other. It returns how
-// many there were. Before an error some may have been emptied.
+// Forget implements store.Store: it deletes the buckets one after the other, with the entries of sliding logs.
 func (s *Store) Forget(ctx context.Context, keys []policy.Key) (int, error) {
 	forgotten := 0
 	for i := range keys {

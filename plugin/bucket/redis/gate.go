@@ -20,9 +20,12 @@ type Gate interface {
 	Close()
 }
 
-// Gates returns the gate of a server. Both names are for people: the store's as [Store.Name] has it, and the server's.
-// A call takes no longer than timeout.
-type Gates func(store, server string, timeout time.Duration) Gate
+// Gates makes the gates of servers.
+type Gates interface {
+	// NewGate returns the gate of a server. Both names are for people: the store's as [Store.Name] has it, and the
+	// server's. A call takes no longer than timeout.
+	NewGate(store, server string, timeout time.Duration) Gate
+}
 
 // openGate admits every call.
 type openGate struct{}
@@ -41,4 +44,7 @@ func leaveGate(g Gate, began time.Time, err *error) {
 	}
 }
 
-var noGates Gates = func(string, string, time.Duration) Gate { return openGate{} }
+// openGates admits every call of every server.
+type openGates struct{}
+
+func (openGates) NewGate(string, string, time.Duration) Gate { return openGate{} }

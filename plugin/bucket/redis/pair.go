@@ -12,8 +12,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Pair keeps some buckets in a second Redis, so that neither can fill or slow the Redis of the others. It is a store,
-// that spends all bounds of a request or none, as a cluster does with its groups. Where one Redis is away, only the
+// Pair keeps some buckets in a second Redis, so that neither can fill or slow the Redis of the others. It spends
+// all bounds of a request or none, as a cluster does with its groups. Where one Redis is away, only the
 // bounds in it have no answer. It is safe for concurrent use. Make it with [NewPair].
 type Pair struct {
 	main, second *Store
@@ -61,17 +61,26 @@ func (p *Pair) Holder(key *policy.Key) *Store {
 	return p.main
 }
 
-// Take implements admit.Buckets, see [Store.Take]. It calls both Redis at once, or only the one that keeps all buckets
-// of the request.
+// Take implements store.Store, see [Store.Take]. It calls both Redis at once, or only the one that keeps all buckets of
+// the request.
 func (p *Pair) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	return p.decide(ctx, bounds, statuses, modeTake)
+}
+
+// Peek implements store.Store, see [Store.Peek].
+func (p *Pair) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	return p.decide(ctx, bounds, statuses, modePeek)
+}
+
+func (p *Pair) decide(ctx context.Context, bounds []policy.Bound, statuses []decision.Status, mode byte) error {
 	if len(bounds) == 0 || len(bounds) != len(statuses) {
-		return p.main.Take(ctx, bounds, statuses)
+		return p.main.decide(ctx, bounds, statuses, mode)
 	}
-	if store := p.soleStore(bounds); store != nil {
-		return store.Take(ctx, bounds, statuses)
+	if sole := p.soleStore(bounds); sole != nil {
+		return sole.decide(ctx, bounds, statuses, mode)
 	}
 	clear(statuses)
-	return takeParts(ctx, p.parts(bounds, allIndexes(bounds)), statuses)
+	return decideParts(ctx, p.parts(bounds, allIndexes(bounds)), statuses, mode)
 }
 
 // soleStore returns the store that keeps the buckets of all bounds; nil: both keep some.
@@ -105,9 +114,13 @@ func (p *Pair) parts(bounds []policy.Bound, indexes []int) []part {
 	return parts
 }
 
-// Refund returns what Take has spent, see [Store.Refund].
-func (p *Pair) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) {
+// Refund implements store.Store, see [Store.Refund].
+func (p *Pair) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	if len(bounds) != len(statuses) {
+		return errRefund(bounds, statuses)
+	}
 	refund(ctx, p.parts(bounds, markRefunded(bounds, statuses)), statuses)
+	return nil
 }
 
 // callBoth runs one call for the main and one for the second store, if there is one, and waits for both.
@@ -150,7 +163,7 @@ func (p *Pair) Probe(ctx context.Context) {
 	})
 }
 
-// Forget empties buckets where they are, see [Store.Forget].
+// Forget implements store.Store, see [Store.Forget].
 func (p *Pair) Forget(ctx context.Context, keys []policy.Key) (int, error) {
 	var mains, seconds []policy.Key
 	for i := range keys {

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -76,7 +77,7 @@ func TestAPairKeepsTheStoresPromises(t *testing.T) {
 	clients := twoServers(t)
 	for _, groups := range []bool{false, true} {
 		t.Run("groups="+strconv.FormatBool(groups), func(t *testing.T) {
-			storetest.RunApart(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
+			storetest.RunApart(t, func(t *testing.T) (store.Store, storetest.Clock) {
 				clock := storetest.NewClock()
 				return pairOf(t, clients, groups, clock), clock
 			}, placed(groups))

@@ -14,6 +14,7 @@ import (
 const (
 	modeTake   = 0
 	modeRefund = 1
+	modePeek   = 2
 	// always is a room that fits every usage.
 	always = 1 << 53
 	// sharedSubject marks a subject of which a bucket has several records.
@@ -79,6 +80,7 @@ type plan struct {
 	levels   *levels  // nil: no subject is split
 	formats  *formats // nil: the oldest form is written
 	bounds   []policy.Bound
+	mode     byte            // modeTake or modePeek, unless it has receipts
 	receipts []limit.Receipt // of a refund, one for each bound
 	subjects []subject
 	buckets  []bucket
@@ -103,7 +105,7 @@ type plan struct {
 func (p *plan) reset() {
 	clear(p.subjects)
 	clear(p.buckets)
-	p.bounds, p.receipts = nil, nil
+	p.bounds, p.receipts, p.mode = nil, nil, modeTake
 }
 
 // recompile makes the same request again, with the levels that its subjects have by now.
@@ -114,14 +116,14 @@ func (p *plan) recompile() error {
 	return p.compile(p.bounds)
 }
 
-// compile makes the request of a take.
+// compile makes the request of a take, or of a peek.
 func (p *plan) compile(bounds []policy.Bound) error {
 	p.numberBuckets(bounds)
 	p.listRecords()
 	if p.tooMany() {
 		return errTooMany
 	}
-	p.writeHeader(modeTake)
+	p.writeHeader(p.mode)
 	for i := range p.records {
 		r := &p.records[i]
 		bound := &bounds[r.bound]

@@ -32,7 +32,7 @@ func TestEqualSettingsShareAConnectionAndOthersDoNot(t *testing.T) {
 		{"a host that a cluster does not use", schema.Redis{ClusterNodes: []schema.RedisClusterNode{node("a")}}, schema.Redis{ClusterNodes: []schema.RedisClusterNode{node("a")}, Host: "h"}, true},
 		{"certificates without ssl", base, schema.Redis{Host: "a", Password: "p", SSLVerify: true, ServerName: "s"}, true},
 	} {
-		r := newRegistry(quiet, noGates, newScript(countScript))
+		r := newRegistry(quiet, openGates{}, newScript(countScript))
 		a, releaseA, err := r.acquire(test.a)
 		if err != nil {
 			t.Fatal(err)
@@ -57,7 +57,7 @@ func TestAConnectionOpensWithItsFirstCallAndClosesWithItsLastUser(t *testing.T) 
 	}
 	before := connected()
 	eachWay(t, func(t *testing.T, pipelined bool) {
-		r := newRegistry(quiet, noGates, newScript(countScript))
+		r := newRegistry(quiet, openGates{}, newScript(countScript))
 		c, first, err := r.acquire(at(server, pipelined))
 		if err != nil {
 			t.Fatal(err)
@@ -98,7 +98,7 @@ func TestAConnectionOpensWithItsFirstCallAndClosesWithItsLastUser(t *testing.T) 
 
 func TestInstancesThatComeAndGoTogetherLeaveNothingBehind(t *testing.T) {
 	server := redistest.Single(t)
-	r := newRegistry(quiet, noGates, newScript(countScript))
+	r := newRegistry(quiet, openGates{}, newScript(countScript))
 	err := atOnce(16, 20, func() error {
 		c, release, err := r.acquire(at(server, true))
 		if err != nil {
@@ -117,7 +117,7 @@ func TestInstancesThatComeAndGoTogetherLeaveNothingBehind(t *testing.T) {
 
 func TestRunClosesWhatIsStillInUseAndOpensNothingMore(t *testing.T) {
 	server := redistest.Single(t)
-	r := newRegistry(quiet, noGates, newScript(countScript))
+	r := newRegistry(quiet, openGates{}, newScript(countScript))
 	c, release, err := r.acquire(at(server, true))
 	if err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func (l *logged) String() string {
 func watching(t *testing.T, source string) (*Registry, *logged) {
 	t.Helper()
 	var text logged
-	r := newRegistry(slog.New(slog.NewJSONHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug})), noGates, newScript(source))
+	r := newRegistry(slog.New(slog.NewJSONHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug})), openGates{}, newScript(source))
 	r.pause = time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)

@@ -22,7 +22,7 @@ func at(s *redistest.Server, pipelined bool) schema.Redis {
 // open makes a connection that ends with the test.
 func open(t testing.TB, source string, block schema.Redis) *connection {
 	t.Helper()
-	c, release, err := newRegistry(quiet, noGates, newScript(source)).acquire(block)
+	c, release, err := newRegistry(quiet, openGates{}, newScript(source)).acquire(block)
 	if err != nil {
 		t.Fatal(err)
 	}

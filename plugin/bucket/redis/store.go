@@ -58,24 +58,34 @@ func (s *Store) Stats() Stats {
 	}
 }
 
-// Take implements admit.Buckets. A single Redis decides all bounds in one atomic round trip. In a cluster each group of
+// Take implements store.Store. A single Redis decides all bounds in one atomic round trip. In a cluster each group of
 // bounds with one hash tag is decided so, all groups at once; if one denies, what the others have spent is refunded
 // once. A refund that is lost, or that comes too late, leaves a denied request charged.
 //
 // Where no answer comes, the statuses of the group's bounds are [decision.Unanswered] with the cause; their Wait is how
 // long a retry is pointless, or 0. An error means that the request cannot be sent at all.
 func (s *Store) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	return s.decide(ctx, bounds, statuses, modeTake)
+}
+
+// Peek implements store.Store, in the round trips of [Store.Take]. It writes nothing to Redis.
+func (s *Store) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	return s.decide(ctx, bounds, statuses, modePeek)
+}
+
+// decide takes or peeks, as the mode says.
+func (s *Store) decide(ctx context.Context, bounds []policy.Bound, statuses []decision.Status, mode byte) error {
 	if len(bounds) != len(statuses) {
-		return fmt.Errorf("take %d bounds: there is room for %d statuses", len(bounds), len(statuses))
+		return fmt.Errorf("decide %d bounds: there is room for %d statuses", len(bounds), len(statuses))
 	}
 	clear(statuses)
 	if len(bounds) == 0 {
 		return nil
 	}
 	if s.transport.Groups() && !oneGroup(bounds) {
-		return takeParts(ctx, s.addParts(nil, bounds, allIndexes(bounds)), statuses)
+		return decideParts(ctx, s.addParts(nil, bounds, allIndexes(bounds)), statuses, mode)
 	}
-	return s.takeOne(ctx, bounds, statuses)
+	return s.decideOne(ctx, bounds, statuses, mode)
 }
 
 // oneGroup reports whether all bounds have one hash tag.
@@ -88,14 +98,16 @@ func oneGroup(bounds []policy.Bound) bool {
 	return true
 }
 
-func (s *Store) takeOne(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+// decideOne decides bounds with one call.
+func (s *Store) decideOne(ctx context.Context, bounds []policy.Bound, statuses []decision.Status, mode byte) error {
 	p := s.plans.Get().(*plan)
+	p.mode = mode
 	if err := p.compile(bounds); err != nil {
 		return err
 	}
 	err := s.runTake(ctx, p)
 	if err == nil {
-		err = p.fillStatuses(statuses, true)
+		err = p.fill(statuses, true)
 	}
 	if err != nil {
 		s.markUnanswered(statuses, err)
@@ -107,27 +119,17 @@ func (s *Store) takeOne(ctx context.Context, bounds []policy.Bound, statuses []d
 	return nil
 }
 
-// runTake runs the script for a compiled take and reads its reply.
+// runTake runs the script for a compiled take or peek and reads its reply.
 func (s *Store) runTake(ctx context.Context, p *plan) error {
 	reply, err := s.run(ctx, p)
 	if err != nil {
 		return err
 	}
 	foreign, taken, err := p.readReply(reply)
-	s.countAndWarn(
-		&s.foreignValues,
-		foreign,
-		"values in Redis have a foreign format and were read as empty buckets",
-		"among",
-		p.keys,
-	)
-	s.countAndWarn(
-		&s.foreignKeys,
-		taken,
-		"keys in Redis hold foreign values: the fail modes of their limits decide",
-		"among",
-		p.keys,
-	)
+	s.countAndWarn(&s.foreignValues, foreign,
+		"values in Redis have a foreign format and were read as empty buckets", "among", p.keys)
+	s.countAndWarn(&s.foreignKeys, taken,
+		"keys in Redis hold foreign values: the fail modes of their limits decide", "among", p.keys)
 	return err
 }
 
@@ -205,12 +207,13 @@ type part struct {
 	err     error
 }
 
-// takeParts takes the parts of a request, which may lie in several Redis, all at once. If one denies, what the others
-// have spent is refunded. What remains of that is a new receipt, and the conversion of a bucket that another limit
+// decideParts decides the parts of a request, which may lie in several Redis, all at once. If one denies, what the
+// others have spent is refunded. What remains of that is a new receipt, and the conversion of a bucket that another limit
 // wrote, as after any admission: see [limit.Limit.Advance]. Neither admits a token more.
-func takeParts(ctx context.Context, parts []part, statuses []decision.Status) error {
+func decideParts(ctx context.Context, parts []part, statuses []decision.Status, mode byte) error {
 	for i := range parts {
 		p := &parts[i]
+		p.plan.mode = mode
 		p.plan.levels, p.plan.formats = &p.store.levels, &p.store.formats
 		if err := p.plan.compile(p.bounds); err != nil {
 			return err
@@ -221,7 +224,7 @@ func takeParts(ctx context.Context, parts []part, statuses []decision.Status) er
 	for i := range parts {
 		denied = denied || (parts[i].err == nil && parts[i].plan.denied())
 	}
-	if denied {
+	if denied && mode == modeTake {
 		runAll(parts, func(p *part) {
 			if p.err == nil && !p.plan.denied() {
 				spent, receipts := p.plan.provisional()
@@ -235,11 +238,12 @@ func takeParts(ctx context.Context, parts []part, statuses []decision.Status) er
 	return nil
 }
 
-// report fills in the statuses of the part's bounds. Charged reports whether what they have spent stays spent.
-func (p *part) report(ctx context.Context, statuses []decision.Status, charged bool) {
+// report fills in the statuses of the part's bounds. Admitted reports whether all parts admit, so that what was spent
+// stays spent.
+func (p *part) report(ctx context.Context, statuses []decision.Status, admitted bool) {
 	own := make([]decision.Status, len(p.bounds))
 	if p.err == nil {
-		p.err = p.plan.fillStatuses(own, charged)
+		p.err = p.plan.fill(own, admitted)
 		p.store.splitLarge(ctx, &p.plan)
 	}
 	if p.err != nil {
@@ -250,11 +254,18 @@ func (p *part) report(ctx context.Context, statuses []decision.Status, charged b
 	}
 }
 
-// Refund returns what Take has spent for the bounds whose statuses are charged, marks them as not charged, and fills in
-// Returned with what their buckets got. What is doubtful stays spent, and so does the refund of a call that fails: a
-// bucket gets back what is certainly missing still, once or never.
-func (s *Store) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) {
+// Refund implements store.Store, for the statuses with the source Redis. What is doubtful stays spent, and so does the
+// refund of a call that fails.
+func (s *Store) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	if len(bounds) != len(statuses) {
+		return errRefund(bounds, statuses)
+	}
 	refund(ctx, s.addParts(nil, bounds, markRefunded(bounds, statuses)), statuses)
+	return nil
+}
+
+func errRefund(bounds []policy.Bound, statuses []decision.Status) error {
+	return fmt.Errorf("refund %d bounds: there are %d statuses", len(bounds), len(statuses))
 }
 
 // markRefunded marks the statuses that Redis has charged as not charged, and returns their indexes.

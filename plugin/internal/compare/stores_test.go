@@ -18,6 +18,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	redisstore "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
@@ -82,14 +83,23 @@ type counted struct {
 	taken atomic.Uint64
 }
 
-// Take implements lease.Shared and admit.Buckets.
+// Take implements store.Store.
 func (c *counted) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	c.taken.Add(1)
 	return c.Store.Take(ctx, bounds, statuses)
 }
 
-// Refund implements lease.Shared.
-func (c *counted) Refund(context.Context, []policy.Bound, []decision.Status) { c.taken.Add(1) }
+// Refund implements store.Store.
+func (c *counted) Refund(context.Context, []policy.Bound, []decision.Status) error {
+	c.taken.Add(1)
+	return nil
+}
+
+// fixedNodes is a number of nodes that share leases.
+type fixedNodes int
+
+// LeaseNodes implements lease.Nodes.
+func (n fixedNodes) LeaseNodes(string) int { return int(n) }
 
 // monotonic returns a clock that never steps.
 func monotonic() func() limit.Micros {
@@ -97,25 +107,19 @@ func monotonic() func() limit.Micros {
 	return func() limit.Micros { return limit.Micros(time.Since(start).Microseconds()) }
 }
 
-// leasable is a store that leases tokens and decides bounds without a lease.
-type leasable interface {
-	lease.Shared
-	admit.Buckets
-}
-
 // leasing returns the buckets of one of some nodes that lease from shared. It runs until the end of tb.
-func leasing(tb testing.TB, shared leasable, nodes int) admit.Buckets {
+func leasing(tb testing.TB, shared store.Store, nodes int) admit.Buckets {
 	tb.Helper()
-	store := lease.New(shared, lease.Options{Now: monotonic(), Live: func(string) int { return nodes }})
+	leases := lease.New(shared, lease.Options{Now: monotonic(), Nodes: fixedNodes(nodes)})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
-		if err := store.Run(ctx); err != nil {
+		if err := leases.Run(ctx); err != nil {
 			tb.Errorf("run the leases: %v", err)
 		}
 	})
 	tb.Cleanup(func() { cancel(); running.Wait() })
-	return store.View(shared)
+	return leases.View(shared)
 }
 
 // inMemory returns a store of this process with room for every bucket of every job.

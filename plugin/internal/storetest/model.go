@@ -2,7 +2,9 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -14,7 +16,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Model is the reference store: a simple implementation of Take. A bucket changes only when it is spent from or
+// Model is the reference store: a simple implementation of store.Store. A bucket changes only when it is spent from or
 // refunded, and expires. It is safe for concurrent use.
 type Model struct {
 	clock   Clock
@@ -77,10 +79,74 @@ func (m *Model) refund(b *policy.Bound, status *decision.Status) {
 	status.Charged, status.Receipt = false, limit.Receipt{}
 }
 
-// Take implements Store.
+// errMisfit reports that there is not one status for each bound.
+var errMisfit = errors.New("bounds and statuses differ in number")
+
+// Take implements store.Store.
 func (m *Model) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	if len(bounds) != len(statuses) {
+		return errMisfit
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.take(bounds, statuses)
+	return nil
+}
+
+// Peek implements store.Store: it takes from a copy, and shows the buckets as they are.
+func (m *Model) Peek(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	if len(bounds) != len(statuses) {
+		return errMisfit
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	kept := m.buckets
+	m.buckets = maps.Clone(kept)
+	m.take(bounds, statuses)
+	m.buckets = kept
+	for i := range statuses {
+		statuses[i] = decision.Status{Wait: statuses[i].Wait}
+	}
+	m.report(bounds, statuses)
+	return nil
+}
+
+// Refund implements store.Store.
+func (m *Model) Refund(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	if len(bounds) != len(statuses) {
+		return errMisfit
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now = m.clock.Now()
+	for i := range statuses {
+		if status := &statuses[i]; status.Charged {
+			_, kept := m.buckets[bounds[i].Key]
+			if status.Charged, status.Returned = false, 0; kept {
+				l, s := &bounds[i].Policy.Limit, m.state(&bounds[i])
+				status.Returned = l.Returned(l.Refund(&s, m.now, bounds[i].Cost, status.Receipt))
+				m.buckets[bounds[i].Key] = modelBucket{state: s, expiry: m.buckets[bounds[i].Key].expiry}
+			}
+		}
+	}
+	return nil
+}
+
+// Forget implements store.Store.
+func (m *Model) Forget(_ context.Context, keys []policy.Key) (forgotten int, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range keys {
+		if b, kept := m.buckets[keys[i]]; kept && b.expiry > m.clock.Now() {
+			forgotten++
+		}
+		delete(m.buckets, keys[i])
+	}
+	return forgotten, nil
+}
+
+// take decides bounds, and spends them if all admit.
+func (m *Model) take(bounds []policy.Bound, statuses []decision.Status) {
 	m.now = m.clock.Now()
 	clear(statuses)
 	denied := m.check(bounds, statuses)
@@ -90,12 +156,11 @@ func (m *Model) Take(_ context.Context, bounds []policy.Bound, statuses []decisi
 	order := m.spendPlaces(bounds, statuses, denied)
 	if len(denied) == 0 {
 		m.report(bounds, statuses)
-		return nil
+		return
 	}
 	for _, i := range order {
 		m.refund(&bounds[i], &statuses[i])
 	}
-	return nil
 }
 
 // check fills in the waits of the enforced bounds, and returns the places that deny.
@@ -178,24 +243,32 @@ func compareWithModel(t *testing.T, open Open, place Place, groups []policy.Grou
 		for step := range rapid.IntRange(1, 100).Draw(rt, "requests") {
 			world.advance(rt, model)
 			bounds := world.request(rt)
-			got, want := make([]decision.Status, len(bounds)), make([]decision.Status, len(bounds))
-			if err := store.Take(context.Background(), bounds, got); err != nil {
-				rt.Fatalf("take %d bounds: %v", len(bounds), err)
-			}
-			if err := model.Take(context.Background(), bounds, want); err != nil {
-				rt.Fatalf("model: take %d bounds: %v", len(bounds), err)
-			}
-			for i := range got {
-				want[i].Source = got[i].Source
-				want[i].Wait = shadowWait(&bounds[i], &got[i], &want[i])
-				if got[i] != want[i] {
-					rt.Fatalf("request %d, bound %d: %s\n got %+v\nwant %+v",
-						step, i, describe(&bounds[i]), got[i], want[i])
-				}
-			}
+			compare(rt, fmt.Sprint("peek ", step), bounds, store.Peek, model.Peek)
+			compare(rt, fmt.Sprint("take ", step), bounds, store.Take, model.Take)
 		}
 	})
 }
+
+// compare demands that a store and the model answer a request alike.
+func compare(t *rapid.T, what string, bounds []policy.Bound, store, model decide) {
+	got, want := make([]decision.Status, len(bounds)), make([]decision.Status, len(bounds))
+	if err := store(context.Background(), bounds, got); err != nil {
+		t.Fatalf("%s of %d bounds: %v", what, len(bounds), err)
+	}
+	if err := model(context.Background(), bounds, want); err != nil {
+		t.Fatalf("%s of %d bounds by the model: %v", what, len(bounds), err)
+	}
+	for i := range got {
+		want[i].Source = got[i].Source
+		want[i].Wait = shadowWait(&bounds[i], &got[i], &want[i])
+		if got[i] != want[i] {
+			t.Fatalf("%s, bound %d: %s\n got %+v\nwant %+v", what, i, describe(&bounds[i]), got[i], want[i])
+		}
+	}
+}
+
+// decide is Take or Peek of a store.
+type decide func(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
 
 // shadowWait returns the wait that a status must have. A denying sliding log in shadow may have a longer wait, because
 // it counts the provisional tokens of other bounds.

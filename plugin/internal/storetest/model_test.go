@@ -3,11 +3,12 @@ package storetest_test
 import (
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/storetest"
 )
 
 func TestTheModelKeepsThePromisesOfAStore(t *testing.T) {
-	storetest.Run(t, func(*testing.T) (storetest.Store, storetest.Clock) {
+	storetest.Run(t, func(*testing.T) (store.Store, storetest.Clock) {
 		clock := storetest.NewClock()
 		return storetest.NewModel(clock), clock
 	})

@@ -14,15 +14,11 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
-
-// Store is the store under test: an admit.Buckets.
-type Store interface {
-	Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
-}
 
 // Clock is the clock of the store under test. The store must use no other clock.
 type Clock interface {
@@ -31,7 +27,7 @@ type Clock interface {
 }
 
 // Open returns an empty store, which the suite uses until the test t ends.
-type Open func(t *testing.T) (Store, Clock)
+type Open func(t *testing.T) (store.Store, Clock)
 
 // ManualClock is a clock that stands still until Advance. It is safe for concurrent use.
 type ManualClock struct{ now atomic.Int64 }
@@ -74,6 +70,11 @@ var promises = []test{
 	{"TwoLimitsOfOneBucketSpendFromIt", twoLimitsOfOneBucket},
 	{"ManyBoundsAreDecidedTogether", manyBounds},
 	{"NoBoundsAreAdmitted", noBounds},
+	{"PeekShowsTheWaitsOfATakeAndSpendsNothing", peekShowsWaits},
+	{"PeekShowsABoundInShadowBesideItsEnforcedTwin", peekShowsShadowBesideItsTwin},
+	{"RefundReturnsWhatATakeSpentOnce", refundReturnsOnce},
+	{"ForgetEmptiesTheBucketsOfItsKeysAlone", forgetEmptiesItsKeysAlone},
+	{"StatusesThatDoNotFitTheBoundsAreAnError", statusesMustFit},
 	{"OverlappingRequestsNeverDeadlockAndKeepEveryBound", overlappingRequests},
 }
 
@@ -99,15 +100,15 @@ func RunApart(t *testing.T, open Open, place Place) {
 func run(t *testing.T, open Open, last test) {
 	for _, test := range append(slices.Clip(promises), last) {
 		t.Run(test.name, func(t *testing.T) {
-			store, clock := open(t)
-			test.test(t, &fixture{Store: store, Clock: clock})
+			opened, clock := open(t)
+			test.test(t, &fixture{Store: opened, Clock: clock})
 		})
 	}
 }
 
 // fixture is an empty store with its clock, and helpers of the tests.
 type fixture struct {
-	Store
+	store.Store
 	Clock
 }
 
@@ -149,9 +150,21 @@ func withCost(b policy.Bound, cost int64) policy.Bound {
 // take takes the bounds, and returns their statuses.
 func (f *fixture) take(t *testing.T, bounds ...policy.Bound) []decision.Status {
 	t.Helper()
+	return f.decide(t, f.Take, bounds)
+}
+
+// peek peeks at the bounds, and returns their statuses.
+func (f *fixture) peek(t *testing.T, bounds ...policy.Bound) []decision.Status {
+	t.Helper()
+	return f.decide(t, f.Peek, bounds)
+}
+
+// decide has the bounds decided, and returns their statuses, which must be filled in.
+func (f *fixture) decide(t *testing.T, decide decide, bounds []policy.Bound) []decision.Status {
+	t.Helper()
 	statuses := make([]decision.Status, len(bounds))
-	if err := f.Take(context.Background(), bounds, statuses); err != nil {
-		t.Fatalf("take %d bounds: %v", len(bounds), err)
+	if err := decide(context.Background(), bounds, statuses); err != nil {
+		t.Fatalf("decide %d bounds: %v", len(bounds), err)
 	}
 	for i := range statuses {
 		if statuses[i].Now != f.Now() || statuses[i].Source == decision.Unanswered {
@@ -164,7 +177,7 @@ func (f *fixture) take(t *testing.T, bounds ...policy.Bound) []decision.Status {
 // used returns the used tokens of the bound's bucket, without spending.
 func (f *fixture) used(t *testing.T, b policy.Bound) int64 {
 	t.Helper()
-	return f.take(t, withCost(b, 0))[0].Used
+	return f.peek(t, b)[0].Used
 }
 
 // admits takes the bounds and reports whether all enforced ones admit.

@@ -1,5 +1,5 @@
 -- Decides one request: checks every bound, then spends all of the enforced ones or none. Mode 1 refunds what an earlier
--- request has spent. Go's package limit is the reference model of all arithmetic here.
+-- request has spent, mode 2 only shows the decision. Go's package limit is the reference model of all arithmetic here.
 --
 -- This file is the frame. Each line "--@ name" is replaced by the file name.lua when the script is assembled, because a
 -- function would be created anew for every call; testdata/script.lua is the result. So the files share their locals.
@@ -23,13 +23,13 @@
 --          subject has one string, its head. At level n > 0 it has a head, which holds the buckets without an endpoint,
 --          and 2^n chunks, of which those that the records need follow the head: see split.lua.
 -- ARGV[1]  binary, little-endian, without gaps:
---            1 byte    mode: 0 take, 1 refund
+--            1 byte    mode: 0 take, 1 refund, 2 peek: a take that writes nothing
 --            1 byte    number of subjects' strings
 --            1 byte    number of records that enforce: they come first
 --            1 byte    number of records
 --            1 byte    for each string: its first byte, 16 × version + level; 128 more for a chunk, whose head is the
 --                      last one before it
---            48 bytes  for each record of a take:
+--            48 bytes  for each record of a take or a peek:
 --              1 byte  kind: the algorithm whose state the limit keeps (1 token bucket, 3 fixed, 4 sliding window,
 --                      5 sliding log), and 16 × the limit's tag
 --              1 byte  string: its place among KEYS, from 1; 128 more when a bucket in it has several records
@@ -38,7 +38,7 @@
 --              is spent if it fits; 0 only checks), and a, b, c of the algorithm, see its file
 --            72 bytes  for each record of a refund, see refund.lua
 --
--- Reply    of a take:
+-- Reply    of a take or a peek:
 --            for each string its value before the request, of a long one only the buckets of the request. nil: there is
 --            none; "": not of our form, read as empty; 1: the key holds a foreign type, and its bounds are not decided
 --            now: Redis's clock, µs since the epoch
@@ -61,7 +61,8 @@
 --          impossible numbers, is read as empty.
 --
 -- Cost     TIME, one MGET, and a SETRANGE for each bucket that is spent from, or for several neighbours. A SET for a
---          new bucket, and when the TTL has become too short: then it gets a quarter to spare. A denial writes nothing.
+--          new bucket, and when the TTL has become too short: then it gets a quarter to spare. A denial and a peek write
+--          nothing.
 
 local unpack_binary, pack, find = struct.unpack, struct.pack, string.find
 local sub, byte, ceil = string.sub, string.byte, math.ceil
@@ -116,7 +117,7 @@ local last_subject, next_place, drafts, grown, tails, to_split -- see patch.lua,
 local denials, logs, returned
 local runs, ran -- see reply.lua
 
-if mode == 0 then
+if mode ~= 1 then
   local denied = false
   for record = 1, records do
     if denied and record == enforced + 1 then drafts, tails = nil, nil end
@@ -176,7 +177,7 @@ if mode == 0 then
       end
     end
   end
-  if denied then patched, tails = 0, nil end
+  if denied or mode == 2 then patched, tails = 0, nil end
 else
   returned = {}
   --@ refund

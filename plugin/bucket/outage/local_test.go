@@ -1,7 +1,6 @@
 package outage
 
 import (
-	"context"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
@@ -9,12 +8,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-func TestWhatIsTakenLocallyIsThisNodesShareAndNobodyElseHearsOfIt(t *testing.T) {
+func TestWhatIsTakenLocallyIsThisNodesShareAndIsRecordedNowhereElse(t *testing.T) {
 	w := newWorld(Options{}, ViewOptions{Nodes: 2, SharePct: 60})
 	bounds, statuses := []policy.Bound{bound(t, policy.FailClosed, 10, "acme")}, make([]decision.Status, 1)
 	take := func() decision.Status {
 		t.Helper()
-		if err := w.view.TakeLocally(context.Background(), bounds, statuses); err != nil {
+		if err := w.view.Local().Take(t.Context(), bounds, statuses); err != nil {
 			t.Fatal(err)
 		}
 		return statuses[0]
@@ -29,7 +28,7 @@ func TestWhatIsTakenLocallyIsThisNodesShareAndNobodyElseHearsOfIt(t *testing.T) 
 	}
 	w.clock.Advance(minute)
 	take()
-	if err := w.view.RefundLocally(bounds, statuses); err != nil || statuses[0].Charged || statuses[0].Used != 0 {
+	if err := w.view.Local().Refund(t.Context(), bounds, statuses); err != nil || statuses[0].Charged || statuses[0].Used != 0 {
 		t.Errorf("%+v, %v: want all given back", statuses[0], err)
 	}
 	bounds[0].Cost = 4

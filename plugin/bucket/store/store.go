@@ -1,0 +1,41 @@
+// Package store declares what a store of buckets does: [Store]. Every store of the tree has it (packages memory, redis,
+// and the decorators addresses, lease and outage around them), so a decorator wraps a store and is one, and no caller
+// has to learn what is inside.
+//
+// The interface is a package of its own, because package bucket opens the stores and so imports all of them: declared
+// there, it could not be named by a decorator, nor by package storetest, which tests the contract on every store. The
+// path of a request only takes, so package admit declares one method of its own.
+package store
+
+import (
+	"context"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+// Store keeps buckets. It must be safe for concurrent use, and must keep none of the slices that it is given. statuses
+// has one element for each bound, in the same order.
+//
+// An outage is not an error: the statuses of the bounds that the store did not answer are [decision.Unanswered] with a
+// Failure. Where a request is denied by bounds that were decided first, the others are Unanswered without one.
+type Store interface {
+	// Take checks every bound and then spends all enforced ones or none, atomically. A bound in shadow is spent alone, if
+	// the enforced ones admit and it would admit too. Take fills in all statuses; Charged and Receipt say what was spent.
+	// An error means that the request could not be made; then nothing is promised of the statuses.
+	Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
+
+	// Peek answers as Take would at the same instant, but spends nothing and makes no key in a shared store. Wait is that
+	// of a Take, whatever answers it: a lease, a remembered denial, this node's share in an outage. The other numbers show
+	// the buckets as they stand, before the request. Nothing is Charged. Errors are those of Take.
+	Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
+
+	// Refund returns what a Take of the same bounds spent for the statuses that are Charged, clears Charged, and sets
+	// Returned to what the buckets got back: no more than is certain to be missing from them, once or never. A refund that
+	// a store cannot make is lost, and its Returned is 0. An error means that the slices do not fit together.
+	Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
+
+	// Forget deletes buckets, so that all of their limits are free again, and returns their number. Some may be deleted
+	// before an error. Tokens that nodes hold on lease, this one included, can still be spent.
+	Forget(ctx context.Context, keys []policy.Key) (int, error)
+}

@@ -1,0 +1,88 @@
+package storetest
+
+import (
+	"context"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+)
+
+func peekShowsWaits(t *testing.T, f *fixture) {
+	for _, algorithm := range Algorithms {
+		spec := limit.Spec{Algorithm: algorithm, Quantity: 5, Window: hour, Burst: burst(algorithm, 5)}
+		b, beside := withCost(bound(t, algorithm.String(), spec), 2), fixed(t, "beside-"+algorithm.String(), 100)
+		for used := int64(0); used <= 4; used += 2 {
+			peeked := [][]decision.Status{f.peek(t, b, beside), f.peek(t, b, beside)}
+			for _, p := range peeked {
+				if p[0].Used != used || p[1].Used != used/2 || p[0].Charged || p[1].Charged {
+					t.Errorf("%s with %d used: a peek shows %+v", algorithm, used, p)
+				}
+			}
+			taken := f.take(t, b, beside)
+			if peeked[1][0].Wait != taken[0].Wait || peeked[1][1].Wait != taken[1].Wait || peeked[0][0] != peeked[1][0] {
+				t.Errorf("%s with %d used: peeks show %+v, the take %+v", algorithm, used, peeked, taken)
+			}
+		}
+	}
+}
+
+func peekShowsShadowBesideItsTwin(t *testing.T, f *fixture) {
+	for _, algorithm := range Algorithms {
+		spec := limit.Spec{Algorithm: algorithm, Quantity: 3, Window: hour, Burst: burst(algorithm, 3)}
+		enforced := withCost(bound(t, algorithm.String(), spec), 2)
+		shadow := withMode(enforced, policy.Shadow)
+		peeked := f.peek(t, enforced, shadow)
+		taken := f.take(t, enforced, shadow)
+		if !peeked[0].Admits() || peeked[1].Wait == 0 || peeked[1].Wait != taken[1].Wait || peeked[1].Used != 0 {
+			t.Errorf("%s: a peek shows %+v, the take %+v: want no room for the shadow, and nothing used yet",
+				algorithm, peeked, taken)
+		}
+	}
+}
+
+func refundReturnsOnce(t *testing.T, f *fixture) {
+	for _, algorithm := range Algorithms {
+		spec := limit.Spec{Algorithm: algorithm, Quantity: 10, Window: hour, Burst: burst(algorithm, 10)}
+		bounds := []policy.Bound{withCost(bound(t, algorithm.String(), spec), 3), fixed(t, "beside-"+algorithm.String(), 5)}
+		f.take(t, bounds...)
+		statuses := f.take(t, bounds...)
+		for range 2 { // the second time nothing is Charged any more
+			if err := f.Refund(context.Background(), bounds, statuses); err != nil {
+				t.Fatal(err)
+			}
+			if statuses[0].Charged || statuses[1].Charged || statuses[0].Returned != 3 || statuses[1].Returned != 1 {
+				t.Errorf("%s: refunded %+v, want 3 and 1 returned", algorithm, statuses)
+			}
+			f.expect(t, "after a refund", bounds, 3, 1)
+		}
+	}
+}
+
+func forgetEmptiesItsKeysAlone(t *testing.T, f *fixture) {
+	for _, algorithm := range Algorithms {
+		spec := limit.Spec{Algorithm: algorithm, Quantity: 10, Window: hour, Burst: burst(algorithm, 10)}
+		gone, kept := bound(t, algorithm.String(), spec), bound(t, "kept-"+algorithm.String(), spec)
+		never := bound(t, "never-"+algorithm.String(), spec)
+		f.take(t, gone, kept)
+		n, err := f.Forget(context.Background(), policy.KeysOf([]policy.Bound{gone, never}))
+		if err != nil || n != 1 {
+			t.Errorf("%s: %d buckets were deleted (%v), want 1", algorithm, n, err)
+		}
+		f.expect(t, "after one bucket was deleted", []policy.Bound{gone, kept, never}, 0, 1, 0)
+		if f.take(t, gone, kept); f.peek(t, gone)[0].Used != 1 {
+			t.Errorf("%s: a deleted bucket does not begin anew", algorithm)
+		}
+	}
+}
+
+func statusesMustFit(t *testing.T, f *fixture) {
+	bounds, statuses := []policy.Bound{fixed(t, "one", 5), fixed(t, "two", 5)}, make([]decision.Status, 1)
+	for name, call := range map[string]decide{"take": f.Take, "peek": f.Peek, "refund": f.Refund} {
+		if err := call(context.Background(), bounds, statuses); err == nil {
+			t.Errorf("%s: two bounds with one status are no error", name)
+		}
+	}
+	f.expect(t, "after requests that do not fit", bounds, 0, 0)
+}
