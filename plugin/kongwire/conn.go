@@ -23,7 +23,8 @@ const (
 
 var errHalfFrame = fmt.Errorf("a frame began and did not end within %v", frameTime)
 
-// conn is one connection of a Kong worker. Kong sends one call at a time and waits for its return.
+// conn is one connection of a Kong worker. Kong sends one call at a time and waits for its return. A conn can be opened
+// for another connection when one has ended.
 type conn struct {
 	server *Server
 	net    *socket
@@ -42,11 +43,27 @@ type conn struct {
 	busyUntil, wholeUntil atomic.Int64
 }
 
-func newConn(s *Server, netConn net.Conn) *conn {
-	sock := newSocket(netConn, &s.counters.writes)
+// newConn returns a conn that is not open.
+func newConn(s *Server) *conn {
+	sock := newSocket(&s.counters.writes)
 	c := &conn{server: s, net: sock, in: newFrameReader(sock)}
 	c.event.conn = c
 	return c
+}
+
+// open makes c, which must be new or reset, the conn of a connection.
+func (c *conn) open(netConn net.Conn) { c.net.open(netConn) }
+
+// reset removes the connection and all of its state. It keeps memory for the next one: small buffers and the plugin's
+// Local.
+func (c *conn) reset() {
+	c.net.reset()
+	c.in.reset()
+	out := c.out[:0]
+	if cap(out) > bufferSize {
+		out = nil
+	}
+	*c = conn{server: c.server, net: c.net, in: c.in, out: out, event: Event{Local: c.event.Local, conn: c}}
 }
 
 // isOverdue reports whether an event or a frame takes longer than it may.

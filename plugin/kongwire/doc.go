@@ -7,8 +7,9 @@
 //
 // # Cost
 //
-// One connection is one goroutine. Its memory is reused from event to event, about 30 KiB unless frames are long.
-// The server allocates nothing for an event. [Event.Ask] sends any number of questions in one write and reads all
+// One connection is one goroutine. Its memory is reused from event to event, about 30 KiB unless frames are long, and
+// then for another connection: Kong ends a connection with each [Event.Exit]. The server allocates nothing for an
+// event. [Event.Ask] sends any number of questions in one write and reads all
 // answers; the headers, the end of the event and the return of the call share another write. What costs Kong is the
 // number of questions, about 7 µs each.
 //

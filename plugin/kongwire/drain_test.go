@@ -312,7 +312,8 @@ func TestACallThatHasArrivedWhenTheDrainBeginsIsAnswered(t *testing.T) {
 		k.Call(&pb.RpcCall{Call: &pb.RpcCall_CmdGetPluginNames{CmdGetPluginNames: &pb.CmdGetPluginNames{}}})
 		server := New(Options{Name: "plugin"})
 		server.draining.Store(true)
-		c := newConn(server, s.Conn)
+		c := newConn(server)
+		c.open(s.Conn)
 		server.interrupt(c) // before it has read the call
 		var serving sync.WaitGroup
 		serving.Go(func() { c.serve(t.Context()) })

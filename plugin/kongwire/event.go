@@ -7,8 +7,9 @@ import (
 
 // Event is the access phase of one request. An instance must not use it after its Access or Fault has returned.
 type Event struct {
-	// Local is the plugin's own memory for the events of one connection, which come one at a time. It is nil in the
-	// first event, and kept as long as the connection.
+	// Local is the plugin's own memory, such as buffers and caches, for events that come one at a time. It is kept from
+	// event to event of a connection, and then for the events of another one; it is nil at first. What it holds may come
+	// from any earlier request.
 	Local any
 
 	conn    *conn

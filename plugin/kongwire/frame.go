@@ -28,7 +28,8 @@ var (
 // repeated, and continues where it stopped.
 type frameReader struct {
 	r        *bufio.Reader
-	begun    bool // the length of the current frame was read
+	source   io.Reader // of r
+	begun    bool      // the length of the current frame was read
 	size     int
 	consumed int // bytes of the current frame
 	long     []byte
@@ -36,7 +37,13 @@ type frameReader struct {
 }
 
 func newFrameReader(r io.Reader) frameReader {
-	return frameReader{r: bufio.NewReaderSize(r, bufferSize)}
+	return frameReader{r: bufio.NewReaderSize(r, bufferSize), source: r}
+}
+
+// reset drops what was read, and a long buffer.
+func (f *frameReader) reset() {
+	f.r.Reset(f.source)
+	*f = frameReader{r: f.r, source: f.source}
 }
 
 // buffered returns how many bytes the next read has without waiting.

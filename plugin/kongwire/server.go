@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -65,6 +64,8 @@ type Server struct {
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{}
+	idle     []*worker           // the last one became idle last
+	complete bool                // no connection will come
 	accepted uint64              // connections
 	panics   map[string]struct{} // texts that were logged
 	failures map[string]struct{} // texts that were logged
@@ -134,7 +135,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	accepting := make(chan struct{})
 	owned.Go(func() {
 		defer close(accepting)
-		s.accept(ctx, listener, func(c *conn) { owned.Go(func() { s.serve(events, c) }) })
+		s.accept(ctx, listener, func(c net.Conn) { s.dispatch(events, &owned, c) })
 	})
 	var err error
 	select {
@@ -150,6 +151,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	err = errors.Join(err, closeListener(listener))
 	<-accepting
+	s.dismiss()
 	s.finish(&owned, cut)
 	return err
 }
@@ -198,7 +200,7 @@ func closeListener(listener net.Listener) error {
 }
 
 // accept passes each connection to serve, until the listener is closed or ctx ends.
-func (s *Server) accept(ctx context.Context, listener net.Listener, serve func(*conn)) {
+func (s *Server) accept(ctx context.Context, listener net.Listener, serve func(net.Conn)) {
 	for pause := time.Duration(0); ; {
 		netConn, err := listener.Accept()
 		switch {
@@ -216,30 +218,8 @@ func (s *Server) accept(ctx context.Context, listener net.Listener, serve func(*
 			continue
 		}
 		pause = 0
-		c := newConn(s, netConn)
-		s.mu.Lock()
-		s.conns[c] = struct{}{}
-		s.accepted++
-		s.mu.Unlock()
-		serve(c)
+		serve(netConn)
 	}
-}
-
-// serve serves one connection and closes it. A panic outside of events ends this connection only: if the process ended,
-// Kong would answer the events of all other connections with a 500.
-func (s *Server) serve(ctx context.Context, c *conn) {
-	ctx, cancel := context.WithCancel(ctx) // connections that share a context contend for its lock
-	defer cancel()
-	defer func() {
-		if cause := recover(); cause != nil {
-			s.logPanic("a call panicked; its connection is closed", cause, debug.Stack())
-		}
-		s.mu.Lock()
-		delete(s.conns, c)
-		s.mu.Unlock()
-		s.closeConn(c)
-	}()
-	c.serve(ctx)
 }
 
 // Elapsed returns the time since New, on a clock that never steps: a change of the time of day does not interrupt

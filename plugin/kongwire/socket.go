@@ -28,15 +28,25 @@ type socket struct {
 
 var errNotRead = errors.New("write: the peer does not read")
 
-func newSocket(c net.Conn, writes *atomic.Uint64) *socket {
-	s := &socket{Conn: c, writes: writes}
-	if unix, ok := c.(*net.UnixConn); ok {
-		if raw, err := unix.SyscallConn(); err == nil { // else it is closed, and the first Read fails
-			s.raw, s.attempt = raw, s.writeAndRead
-		}
-	}
+// newSocket returns a socket that is not open.
+func newSocket(writes *atomic.Uint64) *socket {
+	s := &socket{writes: writes}
+	s.attempt = s.writeAndRead
 	return s
 }
+
+// open makes s, which must be new or reset, the socket of a connection.
+func (s *socket) open(c net.Conn) {
+	s.Conn = c
+	if unix, ok := c.(*net.UnixConn); ok {
+		if raw, err := unix.SyscallConn(); err == nil { // else it is closed, and the first Read fails
+			s.raw = raw
+		}
+	}
+}
+
+// reset removes the connection and all of its state.
+func (s *socket) reset() { *s = socket{writes: s.writes, attempt: s.attempt} }
 
 // send leaves out to the next Read, which writes it. Until then out must not be changed. answered says that the peer
 // will answer: only then may Read wait before it has looked for input.

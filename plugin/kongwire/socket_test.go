@@ -34,7 +34,8 @@ func eachSocket(t *testing.T, test func(t *testing.T, s *socket, peer net.Conn, 
 			}
 			defer c.Close()
 			var writes atomic.Uint64
-			s := newSocket(kind(c), &writes)
+			s := newSocket(&writes)
+			s.open(kind(c))
 			if (s.raw != nil) != (name == "unix socket") {
 				t.Fatalf("the socket is read by %v", s.raw)
 			}
