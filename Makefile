@@ -127,7 +127,7 @@ bench: ## What a decision costs, beside other limiters, in this process, through
 	@mkdir -p $(CACHE)
 	@set -o pipefail; { $(GO) test -run '^$$' -bench . -timeout 30m ./plugin/internal/compare \
 		&& $(GO) test -run '^$$' -bench BelowTheLimit -benchtime 1x -timeout 30m ./plugin/bucket/lease \
-		&& $(GO) test -run '^$$' -bench 'Socket|AddedLatency|Masters|Accuracy$$|HotTenant|Flood|HostileBodies' -benchtime 1x -timeout 30m ./spec; } | tee $(CACHE)/bench.txt
+		&& $(GO) test -run '^$$' -bench 'Socket|Denial|AddedLatency|Masters|Accuracy$$|HotTenant|Flood|HostileBodies' -benchtime 1x -timeout 30m ./spec; } | tee $(CACHE)/bench.txt
 	@$(GO) run ./plugin/internal/benchtable -command 'make bench' -across goroutines,callers,live-nodes \
 		plugin/internal/compare/notes.md spec/testdata/benchmarks.md <$(CACHE)/bench.txt >$(BENCH_TABLE)
 	@echo "the tables: $(BENCH_TABLE)"

@@ -50,7 +50,7 @@ func requestOf(tenant string) gateway.Request {
 
 // comparisons builds, when a benchmark wants them, the programs that the plugin is compared with.
 var comparisons = sync.OnceValue(func() error {
-	return build(binaries, "../plugin/internal/noop", "../plugin/internal/onpdk")
+	return build(binaries, "../plugin/internal/bare", "../plugin/internal/noop", "../plugin/internal/onpdk")
 })
 
 // server is a plugin server of one thread. The plugin's own default is one for every four cores.
