@@ -9,7 +9,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// answer is one bound and what the store said of it. Times are in seconds.
+// answer is one bound and the answer of the store. Times are in seconds.
 type answer struct {
 	quantity, window int64
 	mode             policy.Mode
@@ -24,11 +24,13 @@ func combine(t *testing.T, d *decision.Decision, answers []answer) {
 	t.Helper()
 	d.Reset()
 	for _, a := range answers {
-		compiled, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: a.quantity, Window: limit.Micros(a.window) * limit.Second})
+		compiled, err := limit.New(
+			limit.Spec{Algorithm: limit.FixedWindow, Quantity: a.quantity, Window: limit.Micros(a.window) * limit.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
-		d.Resolution.Bounds = append(d.Resolution.Bounds, policy.Bound{Policy: &policy.Policy{Limit: compiled, Mode: a.mode}, Cost: 1})
+		d.Resolution.Bounds = append(d.Resolution.Bounds,
+			policy.Bound{Policy: &policy.Policy{Limit: compiled, Mode: a.mode}, Cost: 1})
 	}
 	d.Grow()
 	for i, a := range answers {
@@ -36,7 +38,9 @@ func combine(t *testing.T, d *decision.Decision, answers []answer) {
 		if wait != never {
 			wait *= limit.Second
 		}
-		d.Statuses[i] = decision.Status{Status: limit.Status{Remaining: a.remaining, Soft: a.soft}, Wait: wait, Source: decision.Memory}
+		d.Statuses[i] = decision.Status{
+			Status: limit.Status{Remaining: a.remaining, Soft: a.soft}, Wait: wait, Source: decision.Memory,
+		}
 	}
 	d.Combine()
 }
@@ -65,10 +69,16 @@ func TestWhatTheAnswersOfAllBoundsMean(t *testing.T) {
 			[]answer{{100, 60, enforce, 20, false, 0}, {1000, 60, enforce, 100, false, 0}, {10, 60, enforce, 5, false, 0}},
 			want{decision.Allowed, 1, 0, false},
 		},
-		{"a share, not a number", []answer{{1_000_000, 86400, enforce, 1000, false, 0}, {10, 1, enforce, 9, false, 0}}, want{decision.Allowed, 0, 0, false}},
+		{
+			"a share, not a number", []answer{{1_000_000, 86400, enforce, 1000, false, 0}, {10, 1, enforce, 9, false, 0}},
+			want{decision.Allowed, 0, 0, false},
+		},
 		{
 			"shares of the largest limits are compared exactly",
-			[]answer{{limit.MaxQuantity, 60, enforce, limit.MaxQuantity - 1, false, 0}, {limit.MaxQuantity - 1, 60, enforce, limit.MaxQuantity - 2, false, 0}},
+			[]answer{
+				{limit.MaxQuantity, 60, enforce, limit.MaxQuantity - 1, false, 0},
+				{limit.MaxQuantity - 1, 60, enforce, limit.MaxQuantity - 2, false, 0},
+			},
 			want{decision.Allowed, 1, 0, false},
 		},
 		{
@@ -76,8 +86,14 @@ func TestWhatTheAnswersOfAllBoundsMean(t *testing.T) {
 			[]answer{{10, 60, enforce, 5, false, 0}, {100, 3600, enforce, 50, false, 0}, {20, 1, enforce, 10, false, 0}},
 			want{decision.Allowed, 1, 0, false},
 		},
-		{"a tie of equals goes to the first", []answer{{10, 60, enforce, 5, false, 0}, {10, 60, enforce, 5, false, 0}}, want{decision.Allowed, 0, 0, false}},
-		{"one denies", []answer{{100, 60, enforce, 0, false, 0}, {10, 60, enforce, 3, false, 7}}, want{decision.HardThrottled, 1, 7e6, false}},
+		{
+			"a tie of equals goes to the first", []answer{{10, 60, enforce, 5, false, 0}, {10, 60, enforce, 5, false, 0}},
+			want{decision.Allowed, 0, 0, false},
+		},
+		{
+			"one denies", []answer{{100, 60, enforce, 0, false, 0}, {10, 60, enforce, 3, false, 7}},
+			want{decision.HardThrottled, 1, 7e6, false},
+		},
 		{
 			"the longest wait binds",
 			[]answer{{10, 60, enforce, 0, false, 5}, {100, 3600, enforce, 0, false, 900}, {10, 60, enforce, 0, false, 30}},
@@ -93,14 +109,38 @@ func TestWhatTheAnswersOfAllBoundsMean(t *testing.T) {
 			[]answer{{100, 3600, enforce, 0, false, 900}, {10, 60, enforce, 10, false, never}, {10, 60, enforce, 0, false, 30}},
 			want{decision.HardThrottled, 1, never, false},
 		},
-		{"denied before others admit", []answer{{10, 60, enforce, 0, false, 5}, {100, 60, enforce, 0, true, 0}}, want{decision.HardThrottled, 0, 5e6, false}},
-		{"soft", []answer{{10, 60, enforce, 5, false, 0}, {10, 60, enforce, 0, true, 0}, {10, 60, enforce, 3, false, 0}}, want{decision.SoftThrottled, 1, 0, false}},
-		{"soft and denied", []answer{{10, 60, enforce, 0, true, 0}, {10, 60, enforce, 0, false, 5}}, want{decision.HardThrottled, 1, 5e6, false}},
-		{"a shadow that admits is not seen", []answer{{10, 60, shadow, 0, true, 0}, {10, 60, enforce, 9, false, 0}}, want{decision.Allowed, 1, 0, false}},
-		{"a shadow never denies", []answer{{10, 60, shadow, 0, false, 99}, {10, 60, enforce, 9, false, 0}}, want{decision.Allowed, 1, 0, true}},
-		{"nor makes a wait longer", []answer{{10, 60, log, 0, false, never}, {10, 60, enforce, 0, false, 5}}, want{decision.HardThrottled, 1, 5e6, true}},
-		{"only shadows, one would deny", []answer{{10, 60, log, 0, false, 99}, {10, 60, shadow, 9, false, 0}}, want{decision.Allowed, -1, 0, true}},
-		{"only shadows, all admit", []answer{{10, 60, log, 1, true, 0}, {10, 60, shadow, 9, false, 0}}, want{decision.Allowed, -1, 0, false}},
+		{
+			"denied before others admit", []answer{{10, 60, enforce, 0, false, 5}, {100, 60, enforce, 0, true, 0}},
+			want{decision.HardThrottled, 0, 5e6, false},
+		},
+		{
+			"soft", []answer{{10, 60, enforce, 5, false, 0}, {10, 60, enforce, 0, true, 0}, {10, 60, enforce, 3, false, 0}},
+			want{decision.SoftThrottled, 1, 0, false},
+		},
+		{
+			"soft and denied", []answer{{10, 60, enforce, 0, true, 0}, {10, 60, enforce, 0, false, 5}},
+			want{decision.HardThrottled, 1, 5e6, false},
+		},
+		{
+			"a shadow that admits is not seen", []answer{{10, 60, shadow, 0, true, 0}, {10, 60, enforce, 9, false, 0}},
+			want{decision.Allowed, 1, 0, false},
+		},
+		{
+			"a shadow never denies", []answer{{10, 60, shadow, 0, false, 99}, {10, 60, enforce, 9, false, 0}},
+			want{decision.Allowed, 1, 0, true},
+		},
+		{
+			"nor makes a wait longer", []answer{{10, 60, log, 0, false, never}, {10, 60, enforce, 0, false, 5}},
+			want{decision.HardThrottled, 1, 5e6, true},
+		},
+		{
+			"only shadows, one would deny", []answer{{10, 60, log, 0, false, 99}, {10, 60, shadow, 9, false, 0}},
+			want{decision.Allowed, -1, 0, true},
+		},
+		{
+			"only shadows, all admit", []answer{{10, 60, log, 1, true, 0}, {10, 60, shadow, 9, false, 0}},
+			want{decision.Allowed, -1, 0, false},
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -121,7 +161,8 @@ func TestADecisionKeepsNothingOfTheRequestBefore(t *testing.T) {
 	d.Reason = decision.InternalFault
 	d.Reset()
 	if d.Identity != (identity.Identity{}) || len(d.Resolution.Bounds)+len(d.Statuses) != 0 ||
-		d.Result != decision.Allowed || d.Reason != decision.Counted || d.Binding != -1 || d.RetryAfter != 0 || d.ShadowDenied {
+		d.Result != decision.Allowed || d.Reason != decision.Counted || d.Binding != -1 || d.RetryAfter != 0 ||
+		d.ShadowDenied {
 		t.Errorf("after Reset the decision is %+v", d)
 	}
 	d.Resolution.Bounds = make([]policy.Bound, 2)
@@ -130,7 +171,7 @@ func TestADecisionKeepsNothingOfTheRequestBefore(t *testing.T) {
 	}
 }
 
-func TestARefusalForAnotherReasonHasNoBounds(t *testing.T) {
+func TestADenialForAnotherReasonHasNoBounds(t *testing.T) {
 	var d decision.Decision
 	d.Reset()
 	d.Resolution.Bounds = make([]policy.Bound, 2)
@@ -164,7 +205,7 @@ func TestABoundWithoutAnAnswerNeitherDeniesNorBinds(t *testing.T) {
 	}
 }
 
-func TestAClientIsNotToldAResetBeforeItsRequestFits(t *testing.T) {
+func TestNoResetIsReportedBeforeTheRequestFits(t *testing.T) {
 	for _, test := range []struct{ wait, want limit.Micros }{
 		{0, 130}, {10, 130}, {40, 140}, {limit.Never, 130}, // a request that never fits: when the limit is whole again
 	} {
@@ -184,7 +225,8 @@ func TestResultsReasonsAndSourcesHaveTheNamesThatMetricsUse(t *testing.T) {
 		got += r.String() + " "
 	}
 	got += decision.Unanswered.String() + " " + decision.Memory.String() + " " + decision.Redis.String()
-	const want = "allowed soft_throttled hard_throttled counted tenant_missing user_missing internal_fault config_fault store_away meta_limited banned header_repeated unanswered memory redis"
+	const want = "allowed soft_throttled hard_throttled counted tenant_missing user_missing internal_fault " +
+		"config_fault store_away meta_limited banned header_repeated unanswered memory redis"
 	if got != want {
 		t.Errorf("names are %q, want %q", got, want)
 	}

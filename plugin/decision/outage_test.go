@@ -33,15 +33,30 @@ func TestABoundWhoseStoreIsAwayTakesItsFailMode(t *testing.T) {
 		retryAfter limit.Micros
 	}{
 		{"open admits", []bound{{0, open, away}}, allowed, decision.Counted, -1, 0},
-		{"local that nobody could take admits", []bound{{0, local, away}}, allowed, decision.Counted, -1, 0},
-		{"closed denies until the store is expected back", []bound{{0, closed, away}}, denied, decision.StoreAway, -1, 2 * second},
+		{"local without an answer admits", []bound{{0, local, away}}, allowed, decision.Counted, -1, 0},
+		{
+			"closed denies until the store is expected back", []bound{{0, closed, away}}, denied, decision.StoreAway, -1,
+			2 * second,
+		},
 		{"closed denies when its answer is late", []bound{{0, closed, late}}, denied, decision.StoreAway, -1, 1},
-		{"the longest of several", []bound{{0, closed, late}, {0, closed, away}, {0, open, away}}, denied, decision.StoreAway, -1, 2 * second},
-		{"closed in shadow denies nobody", []bound{{policy.Shadow, closed, away}}, allowed, decision.Counted, -1, 0},
+		{
+			"the longest of several", []bound{{0, closed, late}, {0, closed, away}, {0, open, away}}, denied, decision.StoreAway,
+			-1, 2 * second,
+		},
+		{"closed in shadow denies no request", []bound{{policy.Shadow, closed, away}}, allowed, decision.Counted, -1, 0},
 		{"an answered one binds beside open", []bound{{0, open, away}, {0, closed, admits}}, allowed, decision.Counted, 1, 0},
-		{"closed beside one that admits", []bound{{0, closed, away}, {0, closed, admits}}, denied, decision.StoreAway, -1, 2 * second},
-		{"one that has no room goes before closed", []bound{{0, closed, away}, {0, open, full}}, denied, decision.Counted, 1, 7 * second},
-		{"and so does a share that is used up", []bound{{0, local, localFull}, {0, closed, away}}, denied, decision.Counted, 0, 3 * second},
+		{
+			"closed beside one that admits", []bound{{0, closed, away}, {0, closed, admits}}, denied, decision.StoreAway, -1,
+			2 * second,
+		},
+		{
+			"one that has no room goes before closed", []bound{{0, closed, away}, {0, open, full}}, denied, decision.Counted, 1,
+			7 * second,
+		},
+		{
+			"and so does a share that is used up", []bound{{0, local, localFull}, {0, closed, away}}, denied, decision.Counted,
+			0, 3 * second,
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -52,23 +67,26 @@ func TestABoundWhoseStoreIsAwayTakesItsFailMode(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				d.Resolution.Bounds = append(d.Resolution.Bounds, policy.Bound{Policy: &policy.Policy{Limit: l, Mode: b.mode, FailMode: b.fail}, Cost: 1})
+				d.Resolution.Bounds = append(d.Resolution.Bounds,
+					policy.Bound{Policy: &policy.Policy{Limit: l, Mode: b.mode, FailMode: b.fail}, Cost: 1})
 			}
 			d.Grow()
 			for i, b := range test.bounds {
 				d.Statuses[i] = b.status
 			}
 			d.Combine()
-			if d.Result != test.result || d.Reason != test.reason || d.Binding != test.binding || d.RetryAfter != test.retryAfter || !d.Degraded {
-				t.Errorf("%s because of %s, binding %d, retry after %d, degraded %v", d.Result, d.Reason, d.Binding, d.RetryAfter, d.Degraded)
+			if d.Result != test.result || d.Reason != test.reason || d.Binding != test.binding ||
+				d.RetryAfter != test.retryAfter || !d.Degraded {
+				t.Errorf("%s because of %s, binding %d, retry after %d, degraded %v",
+					d.Result, d.Reason, d.Binding, d.RetryAfter, d.Degraded)
 			}
 		})
 	}
 }
 
-func TestABoundThatWasNotAskedBesideARememberedRefusalDeniesNothing(t *testing.T) {
+func TestABoundThatWasNotCheckedBesideARememberedDenialDeniesNothing(t *testing.T) {
 	closed := policy.Policy{FailMode: policy.FailClosed}
 	if decision.Denies(&policy.Bound{Policy: &closed}, &decision.Status{}) {
-		t.Error("its store is not away: nobody asked it")
+		t.Error("its store is not away: it was not called")
 	}
 }

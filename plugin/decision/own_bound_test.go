@@ -95,7 +95,8 @@ func TestADecisionAmongSomeBoundsIsTheOneThatTheyWouldMakeAlone(t *testing.T) {
 	all := []policy.Group{policy.ByAll, policy.ByTenant, policy.ByEndpoint, policy.ByIP}
 	for _, group := range all {
 		got, want := decide(all...).Filter(func(b *policy.Bound) bool { return b.Key.Group == group }), decide(group)
-		if got.Result != want.Result || got.Reason != want.Reason || got.Binding != want.Binding || got.OwnBinding != want.OwnBinding ||
+		if got.Result != want.Result || got.Reason != want.Reason || got.Binding != want.Binding ||
+			got.OwnBinding != want.OwnBinding ||
 			got.RetryAfter != want.RetryAfter || got.Degraded != want.Degraded || len(got.Statuses) != 1 {
 			t.Errorf("group %d: %+v, want %+v", group, got, want)
 		}

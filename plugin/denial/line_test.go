@@ -18,8 +18,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// known are options under which a line has all its fields, and always the same text.
-var known = Options{
+// complete has options under which a line has all its fields, and always the same text.
+var complete = Options{
 	Node: "kong-1", Salt: []byte("pepper"),
 }
 
@@ -84,7 +84,7 @@ func kinds() []kind {
 	forGood.Ban(30 * limit.Second)
 	limited := deniedFor("acme", decision.MetaLimited)
 	limited.RetryAfter = 1
-	crowd := Options{MaxGroups: 1, Node: known.Node, Salt: known.Salt}
+	crowd := Options{MaxGroups: 1, Node: complete.Node, Salt: complete.Salt}
 	unnamed := deniedFor("", decision.TenantMissing)
 	unnamed.Identity = identity.Identity{Anonymous: true, TenantDenied: true}
 	unnamed.Resolution.Tier = ""
@@ -93,29 +93,29 @@ func kinds() []kind {
 	repeated.Resolution.Tier = ""
 	one := func(d *decision.Decision) []*decision.Decision { return []*decision.Decision{d} }
 	list := []kind{
-		{"quota", known, one(decided("acme", answered{minute, denies}))},
+		{"quota", complete, one(decided("acme", answered{minute, denies}))},
 		{
 			"quota of the config, without a node",
-			Options{Salt: known.Salt},
+			Options{Salt: complete.Salt},
 			one(decided("acme", answered{named("minute", policy.Tenant), deniesLong})),
 		},
-		{"quota, changed by overrides", known, one(overridden)},
-		{"quota, and no wait helps", known, one(decided("acme", answered{minute, never}))},
+		{"quota, changed by overrides", complete, one(overridden)},
+		{"quota, and no wait helps", complete, one(decided("acme", answered{minute, never}))},
 		{
 			"quota of a share, then of Redis, for two users",
-			known,
+			complete,
 			[]*decision.Decision{later, decided("acme", answered{minute, denies})},
 		},
-		{"quota of an anonymous address", known, one(anonymous)},
-		{"shadow", known, one(decided("acme", answered{trial, denies}))},
-		{"log", known, one(decided("acme", answered{watch, denies}))},
-		{"store_away", known, one(decided("acme", answered{closed, unanswered}))},
-		{"banned", known, one(banned)},
-		{"banned for good", known, one(forGood)},
-		{"tenant_missing", known, one(unnamed)},
-		{"user_missing", known, one(deniedFor("acme", decision.UserMissing))},
-		{"header_repeated", known, one(repeated)},
-		{"meta_limited", known, one(limited)},
+		{"quota of an anonymous address", complete, one(anonymous)},
+		{"shadow", complete, one(decided("acme", answered{trial, denies}))},
+		{"log", complete, one(decided("acme", answered{watch, denies}))},
+		{"store_away", complete, one(decided("acme", answered{closed, unanswered}))},
+		{"banned", complete, one(banned)},
+		{"banned for good", complete, one(forGood)},
+		{"tenant_missing", complete, one(unnamed)},
+		{"user_missing", complete, one(deniedFor("acme", decision.UserMissing))},
+		{"header_repeated", complete, one(repeated)},
+		{"meta_limited", complete, one(limited)},
 		{
 			"others",
 			crowd,
@@ -144,7 +144,7 @@ func TestALineNamesTheFirstRequestsByTheirIDs(t *testing.T) {
 		identified(decisions)
 		decisions[0].RequestID = "" // Kong could not say
 		var e event
-		if err := json.Unmarshal(written(t, known, decisions...)[0].Text, &e); err != nil {
+		if err := json.Unmarshal(written(t, complete, decisions...)[0].Text, &e); err != nil {
 			t.Fatal(err)
 		}
 		more := "e6d8f4a3 e6d8f4a4 e6d8f4a5 e6d8f4a6 e6d8f4a7 e6d8f4a8 e6d8f4a9 e6d8f4a10 e6d8f4a11"

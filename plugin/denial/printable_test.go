@@ -16,7 +16,7 @@ func TestALineHasNoCharacterOfANameThatATerminalObeys(t *testing.T) {
 	d.Reset()
 	d.Identity.Tenant = identity.Name{Kind: identity.Tenant, ID: org}
 	d.Deny(decision.Banned)
-	line := written(t, known, d)[0]
+	line := written(t, complete, d)[0]
 	var got struct{ Org string }
 	if err := json.Unmarshal(line.Text, &got); err != nil || got.Org != org || bytes.ContainsRune(line.Text, '\u202e') {
 		t.Errorf("%s (%v): want %q, escaped", line.Text, err, org)

@@ -66,7 +66,8 @@ func TestASinkThatFailsIsRetriedAndLoggedOnce(t *testing.T) {
 		if works := accounted(t, r).Sinks[0]; works.Failing || works.Queued != (Tally{}) || works.Written != (Tally{1, 1}) {
 			t.Errorf("after it worked: %+v, want the line written", works)
 		}
-		const want = `level=WARN msg="writing denial events failed; they are queued, and dropped when the queue is full" sink=shelf error="no space left on device"
+		const want = `level=WARN msg="writing denial events failed; they are queued, and dropped ` +
+			`when the queue is full" sink=shelf error="no space left on device"
 level=INFO msg="denial events are being written again" sink=shelf dropped_so_far=0
 `
 		if messages.String() != want {

@@ -185,7 +185,10 @@ func TestTheSchemaRejectsWhatNoLineMaySay(t *testing.T) {
 		{"a limit of nothing", `"count"`, `"limit":{"quantity":0,"window_seconds":1,"burst":1},"count"`},
 		{"a limit without a window", `"count"`, `"limit":{"quantity":1,"burst":1},"count"`},
 		{"a list with one name twice", `"count"`, `"mixed":["user","user"],"count"`},
-		{"more ids than a line has", `"count"`, `"request_id":"a","more_request_ids":["` + strings.Repeat(`a","`, 9) + `a"],"count"`},
+		{
+			"more ids than a line has", `"count"`,
+			`"request_id":"a","more_request_ids":["` + strings.Repeat(`a","`, 9) + `a"],"count"`,
+		},
 		{"more ids without the first", `"count"`, `"more_request_ids":["a"],"count"`},
 		{"a row of no policy", `"count"`, `"policy_id":7,"count"`},
 		{"a row for a policy of the config", `"count"`, `"policy":"a","policy_id":0,"count"`},
