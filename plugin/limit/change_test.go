@@ -25,22 +25,64 @@ func TestLimitChangesWhileTheBucketIsLive(t *testing.T) {
 		after  limit.Spec
 		steps  []step
 	}{
-		"a bucket is raised":                     {bucket(10, second, 10), 10, bucket(20, second, 20), []step{{500 * ms, 10, 0, 0, second}}},
-		"a bucket is lowered":                    {bucket(20, second, 20), 20, bucket(10, second, 10), []step{{500 * ms, 1, 1100 * ms, 0, 2 * second}}},
-		"a bucket's window grows":                {bucket(10, second, 10), 10, bucket(10, minute, 10), []step{{500 * ms, 1, 6 * second, 0, minute}}},
-		"a bucket's burst shrinks":               {bucket(10, second, 10), 8, bucket(10, second, 5), []step{{500 * ms, 1, 400 * ms, 0, 800 * ms}}},
-		"a fixed window is raised":               {window(limit.FixedWindow, 5, minute), 5, window(limit.FixedWindow, 8, minute), []step{{500 * ms, 3, 0, 0, 59_500 * ms}}},
-		"a fixed window is lowered":              {window(limit.FixedWindow, 5, minute), 5, window(limit.FixedWindow, 2, minute), []step{{500 * ms, 1, 59_500 * ms, 0, 59_500 * ms}}},
-		"a fixed window grows longer":            {window(limit.FixedWindow, 5, minute), 5, window(limit.FixedWindow, 8, hour), []step{{500 * ms, 4, hour - 500*ms, 3, hour - 500*ms}}},
-		"a sliding window is lowered":            {window(limit.SlidingWindow, 100, minute), 100, window(limit.SlidingWindow, 10, minute), []step{{500 * ms, 5, 59_500*ms + 57*second, 0, 59_500 * ms}}},
-		"a sliding log is lowered":               {window(limit.SlidingLog, 5, minute), 5, window(limit.SlidingLog, 2, minute), []step{{500 * ms, 1, minute, 0, minute}}},
-		"a sliding log's window shrinks":         {window(limit.SlidingLog, 5, minute), 5, window(limit.SlidingLog, 5, second), []step{{1499 * ms, 1, ms, 0, ms}, {1500 * ms, 5, 0, 0, second}}},
-		"from bucket to fixed window":            {bucket(10, second, 10), 4, window(limit.FixedWindow, 10, minute), []step{{500 * ms, 7, 59_500 * ms, 6, 59_500 * ms}}},
-		"from fixed window to bucket":            {window(limit.FixedWindow, 10, minute), 4, bucket(10, second, 10), []step{{600 * ms, 7, 100 * ms, 6, 400 * ms}}},
-		"from fixed window to log":               {window(limit.FixedWindow, 10, minute), 4, window(limit.SlidingLog, 10, minute), []step{{600 * ms, 7, minute, 6, minute}}},
-		"from log to sliding window":             {window(limit.SlidingLog, 10, minute), 4, window(limit.SlidingWindow, 10, minute), []step{{600 * ms, 6, 0, 0, 59_400 * ms}}},
-		"from bucket to log, by its last moment": {bucket(10, hour, 10), 4, window(limit.SlidingLog, 10, minute), []step{{60_500*ms - 1, 7, 1, 6, 1}, {60_500 * ms, 10, 0, 0, minute}}},
-		"from bucket to leaky bucket":            {bucket(10, second, 10), 3, limit.Spec{Algorithm: limit.LeakyBucket, Quantity: 10, Window: second}, []step{{500 * ms, 1, 300 * ms, 0, 300 * ms}}},
+		"a bucket is raised": {
+			bucket(10, second, 10), 10, bucket(20, second, 20), []step{{500 * ms, 10, 0, 0, second}},
+		},
+		"a bucket is lowered": {
+			bucket(20, second, 20), 20, bucket(10, second, 10), []step{{500 * ms, 1, 1100 * ms, 0, 2 * second}},
+		},
+		"a bucket's window grows": {
+			bucket(10, second, 10), 10, bucket(10, minute, 10), []step{{500 * ms, 1, 6 * second, 0, minute}},
+		},
+		"a bucket's burst shrinks": {
+			bucket(10, second, 10), 8, bucket(10, second, 5), []step{{500 * ms, 1, 400 * ms, 0, 800 * ms}},
+		},
+		"a fixed window is raised": {
+			window(limit.FixedWindow, 5, minute), 5, window(limit.FixedWindow, 8, minute),
+			[]step{{500 * ms, 3, 0, 0, 59_500 * ms}},
+		},
+		"a fixed window is lowered": {
+			window(limit.FixedWindow, 5, minute), 5, window(limit.FixedWindow, 2, minute),
+			[]step{{500 * ms, 1, 59_500 * ms, 0, 59_500 * ms}},
+		},
+		"a fixed window grows longer": {
+			window(limit.FixedWindow, 5, minute), 5, window(limit.FixedWindow, 8, hour),
+			[]step{{500 * ms, 4, hour - 500*ms, 3, hour - 500*ms}},
+		},
+		"a sliding window is lowered": {
+			window(limit.SlidingWindow, 100, minute), 100, window(limit.SlidingWindow, 10, minute),
+			[]step{{500 * ms, 5, 59_500*ms + 57*second, 0, 59_500 * ms}},
+		},
+		"a sliding log is lowered": {
+			window(limit.SlidingLog, 5, minute), 5, window(limit.SlidingLog, 2, minute),
+			[]step{{500 * ms, 1, minute, 0, minute}},
+		},
+		"a sliding log's window shrinks": {
+			window(limit.SlidingLog, 5, minute), 5, window(limit.SlidingLog, 5, second),
+			[]step{{1499 * ms, 1, ms, 0, ms}, {1500 * ms, 5, 0, 0, second}},
+		},
+		"from bucket to fixed window": {
+			bucket(10, second, 10), 4, window(limit.FixedWindow, 10, minute), []step{{500 * ms, 7, 59_500 * ms, 6, 59_500 * ms}},
+		},
+		"from fixed window to bucket": {
+			window(limit.FixedWindow, 10, minute), 4, bucket(10, second, 10), []step{{600 * ms, 7, 100 * ms, 6, 400 * ms}},
+		},
+		"from fixed window to log": {
+			window(limit.FixedWindow, 10, minute), 4, window(limit.SlidingLog, 10, minute),
+			[]step{{600 * ms, 7, minute, 6, minute}},
+		},
+		"from log to sliding window": {
+			window(limit.SlidingLog, 10, minute), 4, window(limit.SlidingWindow, 10, minute),
+			[]step{{600 * ms, 6, 0, 0, 59_400 * ms}},
+		},
+		"from bucket to log, by its last moment": {
+			bucket(10, hour, 10), 4, window(limit.SlidingLog, 10, minute),
+			[]step{{60_500*ms - 1, 7, 1, 6, 1}, {60_500 * ms, 10, 0, 0, minute}},
+		},
+		"from bucket to leaky bucket": {
+			bucket(10, second, 10), 3, limit.Spec{Algorithm: limit.LeakyBucket, Quantity: 10, Window: second},
+			[]step{{500 * ms, 1, 300 * ms, 0, 300 * ms}},
+		},
 	}
 	for name, change := range changes {
 		t.Run(name, func(t *testing.T) {
@@ -67,7 +109,8 @@ func TestFractionOfATokenIsChargedAsOneWhenUnitsChange(t *testing.T) {
 
 func TestBucketWrittenInFinerTicksIsNotRefilledTwice(t *testing.T) {
 	fine := mustNew(t, limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: second, Burst: 100})
-	coarse := mustNew(t, limit.Spec{Algorithm: limit.TokenBucket, Quantity: 31_622_401, Window: limit.MaxWindow, Burst: 60_000_000})
+	coarse := mustNew(t,
+		limit.Spec{Algorithm: limit.TokenBucket, Quantity: 31_622_401, Window: limit.MaxWindow, Burst: 60_000_000})
 	if coarse.Tick() == fine.Tick() {
 		t.Fatalf("both limits tick in %d µs", fine.Tick())
 	}
@@ -112,7 +155,8 @@ func TestSlidingWindowTakesOverAnyCount(t *testing.T) {
 	sliding := mustNew(t, limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 10, Window: limit.MaxWindow})
 	var s limit.State
 	take(fixed, &s, noon, limit.MaxQuantity)
-	for _, at := range []limit.Micros{noon, noon + limit.MaxWindow} { // as the current window's count, then as the previous one's
+	// as the current window's count, then as the previous one's
+	for _, at := range []limit.Micros{noon, noon + limit.MaxWindow} {
 		wait, status := take(sliding, &s, at, 1)
 		if wait <= 0 || wait > 2*limit.MaxWindow || status.Used < 10 || status.Remaining != 0 {
 			t.Fatalf("at %d: wait %d, %+v: want it full", at, wait, status)
@@ -179,7 +223,8 @@ func checkRange(t *rapid.T, l *limit.Limit, now limit.Micros, cost int64, wait l
 	if end := wait + now; wait != limit.Never && end > 2*limit.MaxProduct {
 		t.Fatalf("%+v: waits until %d, which is no exact double", l.Spec(), end)
 	}
-	if status.Used < 0 || status.Remaining < 0 || status.Remaining > l.Spec().Burst || status.Reset < now || status.Reset > 2*limit.MaxProduct {
+	if status.Used < 0 || status.Remaining < 0 || status.Remaining > l.Spec().Burst || status.Reset < now ||
+		status.Reset > 2*limit.MaxProduct {
 		t.Fatalf("%+v at %d: status %+v", l.Spec(), now, status)
 	}
 }

@@ -27,29 +27,35 @@ func faults(err error) []string {
 	return fields
 }
 
-func TestNewRefusesWhatIsOutOfRangeByTheNameOfItsField(t *testing.T) {
+func TestNewReportsWhatIsOutOfRangeByTheNameOfItsField(t *testing.T) {
 	valid := limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: second, Burst: 20, SoftPct: 90, HardPct: 110}
 	mustNew(t, valid)
 	cases := map[string]struct {
 		change func(*limit.Spec)
 		fields []string
 	}{
-		"no algorithm":                {func(s *limit.Spec) { s.Algorithm = limit.None }, []string{"algorithm", "burst"}},
-		"unknown algorithm":           {func(s *limit.Spec) { s.Algorithm = 99 }, []string{"algorithm", "burst"}},
-		"limit 0":                     {func(s *limit.Spec) { s.Quantity = 0 }, []string{"limit"}},
-		"negative limit":              {func(s *limit.Spec) { s.Quantity = -5 }, []string{"limit"}},
-		"limit above 10^12":           {func(s *limit.Spec) { s.Quantity = limit.MaxQuantity + 1 }, []string{"limit"}},
-		"window 0":                    {func(s *limit.Spec) { s.Window = 0 }, []string{"window_size"}},
-		"negative window":             {func(s *limit.Spec) { s.Window = -second }, []string{"window_size"}},
-		"half a second":               {func(s *limit.Spec) { s.Window = second / 2 }, []string{"window_size"}},
-		"one and a half seconds":      {func(s *limit.Spec) { s.Window = second * 3 / 2 }, []string{"window_size"}},
-		"window above 366 days":       {func(s *limit.Spec) { s.Window = limit.MaxWindow + second }, []string{"window_size"}},
-		"negative burst":              {func(s *limit.Spec) { s.Burst = -1 }, []string{"burst"}},
-		"burst above 10^12":           {func(s *limit.Spec) { s.Burst = limit.MaxQuantity + 1 }, []string{"burst"}},
-		"burst of a window":           {func(s *limit.Spec) { s.Algorithm = limit.FixedWindow }, []string{"burst"}},
-		"log above 10,000":            {func(s *limit.Spec) { *s = limit.Spec{Algorithm: limit.SlidingLog, Quantity: 10_001, Window: second} }, []string{"limit"}},
-		"negative soft":               {func(s *limit.Spec) { s.SoftPct = -1 }, []string{"soft_threshold_pct"}},
-		"soft above 1000":             {func(s *limit.Spec) { s.SoftPct, s.HardPct = 1001, 1000 }, []string{"hard_threshold_pct", "soft_threshold_pct"}},
+		"no algorithm":           {func(s *limit.Spec) { s.Algorithm = limit.None }, []string{"algorithm", "burst"}},
+		"unknown algorithm":      {func(s *limit.Spec) { s.Algorithm = 99 }, []string{"algorithm", "burst"}},
+		"limit 0":                {func(s *limit.Spec) { s.Quantity = 0 }, []string{"limit"}},
+		"negative limit":         {func(s *limit.Spec) { s.Quantity = -5 }, []string{"limit"}},
+		"limit above 10^12":      {func(s *limit.Spec) { s.Quantity = limit.MaxQuantity + 1 }, []string{"limit"}},
+		"window 0":               {func(s *limit.Spec) { s.Window = 0 }, []string{"window_size"}},
+		"negative window":        {func(s *limit.Spec) { s.Window = -second }, []string{"window_size"}},
+		"half a second":          {func(s *limit.Spec) { s.Window = second / 2 }, []string{"window_size"}},
+		"one and a half seconds": {func(s *limit.Spec) { s.Window = second * 3 / 2 }, []string{"window_size"}},
+		"window above 366 days":  {func(s *limit.Spec) { s.Window = limit.MaxWindow + second }, []string{"window_size"}},
+		"negative burst":         {func(s *limit.Spec) { s.Burst = -1 }, []string{"burst"}},
+		"burst above 10^12":      {func(s *limit.Spec) { s.Burst = limit.MaxQuantity + 1 }, []string{"burst"}},
+		"burst of a window":      {func(s *limit.Spec) { s.Algorithm = limit.FixedWindow }, []string{"burst"}},
+		"log above 10,000": {
+			func(s *limit.Spec) { *s = limit.Spec{Algorithm: limit.SlidingLog, Quantity: 10_001, Window: second} },
+			[]string{"limit"},
+		},
+		"negative soft": {func(s *limit.Spec) { s.SoftPct = -1 }, []string{"soft_threshold_pct"}},
+		"soft above 1000": {
+			func(s *limit.Spec) { s.SoftPct, s.HardPct = 1001, 1000 },
+			[]string{"hard_threshold_pct", "soft_threshold_pct"},
+		},
 		"hard below 100":              {func(s *limit.Spec) { s.SoftPct, s.HardPct = 50, 99 }, []string{"hard_threshold_pct"}},
 		"hard above 1000":             {func(s *limit.Spec) { s.HardPct = 1001 }, []string{"hard_threshold_pct"}},
 		"negative hard":               {func(s *limit.Spec) { s.HardPct = -1 }, []string{"hard_threshold_pct"}},
@@ -69,30 +75,55 @@ func TestNewRefusesWhatIsOutOfRangeByTheNameOfItsField(t *testing.T) {
 				t.Errorf("New(%+v) = %v: faults in %q, want %q", spec, err, got, c.fields)
 			}
 			if err != nil && l != (limit.Limit{}) {
-				t.Errorf("a refused limit is %+v", l)
+				t.Errorf("an invalid limit is %+v", l)
 			}
 		})
 	}
 }
 
-func TestNewRefusesWhatCannotBeCountedExactly(t *testing.T) {
+func TestNewReportsWhatCannotBeCountedExactly(t *testing.T) {
 	year := limit.MaxWindow
 	cases := map[string]struct {
 		spec limit.Spec
 		ok   bool
 	}{
-		"the largest fixed window":                    {limit.Spec{Algorithm: limit.FixedWindow, Quantity: limit.MaxQuantity, Window: year}, true},
-		"the largest fixed window at 1000 %":          {limit.Spec{Algorithm: limit.FixedWindow, Quantity: limit.MaxQuantity, Window: year, SoftPct: 100, HardPct: 1000}, true},
-		"the largest bucket whose fraction reduces":   {limit.Spec{Algorithm: limit.TokenBucket, Quantity: limit.MaxQuantity, Window: second}, true},
-		"a bucket of 5×10^11 a year":                  {limit.Spec{Algorithm: limit.TokenBucket, Quantity: limit.MaxQuantity / 2, Window: year}, true},
-		"a bucket of 10^12 a year":                    {limit.Spec{Algorithm: limit.TokenBucket, Quantity: limit.MaxQuantity, Window: year}, false},
-		"a bucket of a prime near 10^12 a year":       {limit.Spec{Algorithm: limit.TokenBucket, Quantity: 999_999_999_989, Window: year}, false},
-		"a bucket that takes centuries to fill":       {limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: year, Burst: 1_000}, false},
-		"a bucket that takes a century to fill":       {limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: year, Burst: 100}, true},
-		"a sliding window of 10^8 a year":             {limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 100_000_000, Window: year}, true},
-		"a sliding window of 10^9 a year":             {limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 1_000_000_000, Window: year}, false},
-		"a sliding window that only fits at 100 %":    {limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 100_000_000, Window: year, SoftPct: 100, HardPct: 200}, false},
-		"a soft-only limit remembers twice its limit": {limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 100_000_000, Window: year, SoftOnly: true}, false},
+		"the largest fixed window": {
+			limit.Spec{Algorithm: limit.FixedWindow, Quantity: limit.MaxQuantity, Window: year}, true,
+		},
+		"the largest fixed window at 1000 %": {
+			limit.Spec{Algorithm: limit.FixedWindow, Quantity: limit.MaxQuantity, Window: year, SoftPct: 100, HardPct: 1000},
+			true,
+		},
+		"the largest bucket whose fraction reduces": {
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: limit.MaxQuantity, Window: second}, true,
+		},
+		"a bucket of 5×10^11 a year": {
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: limit.MaxQuantity / 2, Window: year}, true,
+		},
+		"a bucket of 10^12 a year": {
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: limit.MaxQuantity, Window: year}, false,
+		},
+		"a bucket of a prime near 10^12 a year": {
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 999_999_999_989, Window: year}, false,
+		},
+		"a bucket that takes centuries to fill": {
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: year, Burst: 1_000}, false,
+		},
+		"a bucket that takes a century to fill": {
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: year, Burst: 100}, true,
+		},
+		"a sliding window of 10^8 a year": {
+			limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 100_000_000, Window: year}, true,
+		},
+		"a sliding window of 10^9 a year": {
+			limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 1_000_000_000, Window: year}, false,
+		},
+		"a sliding window that only fits at 100 %": {
+			limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 100_000_000, Window: year, SoftPct: 100, HardPct: 200}, false,
+		},
+		"a soft-only limit remembers twice its limit": {
+			limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 100_000_000, Window: year, SoftOnly: true}, false,
+		},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -18,7 +18,7 @@ func perAlgorithm(t *testing.T, property func(t *rapid.T, l *limit.Limit)) {
 	}
 }
 
-// history draws a state with a past, and the instant at which it was last asked.
+// history draws a state with a past, and the instant at which it was last read.
 func history(t *rapid.T, l *limit.Limit) (limit.State, limit.Micros) {
 	var s limit.State
 	now := storetest.Start
@@ -30,7 +30,7 @@ func history(t *rapid.T, l *limit.Limit) (limit.State, limit.Micros) {
 	return s, now
 }
 
-func TestWaitingExactlyAsToldAdmitsAndOneMicrosecondLessDoesNot(t *testing.T) {
+func TestWaitingExactlyAsReportedAdmitsAndOneMicrosecondLessDoesNot(t *testing.T) {
 	perAlgorithm(t, func(t *rapid.T, l *limit.Limit) {
 		s, now := history(t, l)
 		cost := storetest.Cost(t, l)
@@ -41,14 +41,14 @@ func TestWaitingExactlyAsToldAdmitsAndOneMicrosecondLessDoesNot(t *testing.T) {
 		if wait == 0 || wait == limit.Never {
 			return
 		}
-		early := limit.Micros(rapid.Int64Range(0, int64(wait)-1).Draw(t, "asked early"))
+		early := limit.Micros(rapid.Int64Range(0, int64(wait)-1).Draw(t, "early"))
 		for _, after := range []limit.Micros{early, wait - 1} {
 			if again, _ := take(l, new(clone(s)), now+after, cost); again != wait-after {
-				t.Fatalf("told to wait %d; after %d it must wait %d more", wait, after, again)
+				t.Fatalf("must wait %d; after %d it must wait %d more", wait, after, again)
 			}
 		}
 		if again, _ := take(l, new(clone(s)), now+wait, cost); again != 0 {
-			t.Fatalf("told to wait %d; after that it must wait %d more", wait, again)
+			t.Fatalf("must wait %d; after that it must wait %d more", wait, again)
 		}
 	})
 }
@@ -57,12 +57,12 @@ func TestAStatusTellsAWaitThatIsNeverTooLongAndShortByATickAtMost(t *testing.T) 
 	perAlgorithm(t, func(t *rapid.T, l *limit.Limit) {
 		s, now := history(t, l)
 		cost, status := storetest.Cost(t, l), l.Status(&s, now)
-		exact, told := l.Wait(&s, now, cost), l.WaitAfter(&status, now, cost)
-		if spec := l.Spec(); told == 0 && (l.Units().Kind > limit.FixedWindow || spec.HardPct > 100) {
-			return // it cannot tell
+		exact, derived := l.Wait(&s, now, cost), l.WaitAfter(&status, now, cost)
+		if spec := l.Spec(); derived == 0 && (l.Units().Kind > limit.FixedWindow || spec.HardPct > 100) {
+			return // none follows
 		}
-		if told > exact || exact-told > l.Tick() {
-			t.Fatalf("cost %d waits %d; of %+v one is told %d", cost, exact, status, told)
+		if derived > exact || exact-derived > l.Tick() {
+			t.Fatalf("cost %d waits %d; %d follows from %+v", cost, exact, derived, status)
 		}
 	})
 }
@@ -74,8 +74,8 @@ func TestNothingWaitsForALimitThatOnlyWarns(t *testing.T) {
 	}
 	s := limit.State{Algorithm: limit.FixedWindow, Spent: 20}
 	status := l.Status(&s, 0)
-	if wait, told := l.Wait(&s, 0, 11), l.WaitAfter(&status, 0, 11); wait != 0 || told != 0 {
-		t.Errorf("a cost above its capacity waits %d, and is told %d", wait, told)
+	if wait, derived := l.Wait(&s, 0, 11), l.WaitAfter(&status, 0, 11); wait != 0 || derived != 0 {
+		t.Errorf("a cost above its capacity waits %d, and %d follows from its status", wait, derived)
 	}
 }
 
@@ -92,7 +92,7 @@ func TestNoIntervalSeesMoreThanTheBound(t *testing.T) {
 			latest = max(latest, now)
 			cost := storetest.Cost(t, l)
 			wait, _ := take(l, &s, now, cost)
-			if rapid.Bool().Draw(t, "waits as told") && wait != limit.Never {
+			if rapid.Bool().Draw(t, "waits as reported") && wait != limit.Never {
 				now += wait
 				latest = max(latest, now)
 				wait, _ = take(l, &s, now, cost)
@@ -111,11 +111,12 @@ func TestClockSteppingBackNeverAdmitsMore(t *testing.T) {
 	perAlgorithm(t, func(t *rapid.T, l *limit.Limit) {
 		s, now := history(t, l)
 		cost := storetest.Cost(t, l)
-		earlier := max(now-limit.Micros(rapid.Int64Range(1, 3*int64(l.Spec().Window)).Draw(t, "step back")), s.At-limit.StepBack)
+		earlier := max(now-limit.Micros(rapid.Int64Range(1, 3*int64(l.Spec().Window)).Draw(t, "step back")),
+			s.At-limit.StepBack)
 		back := clone(s)
 		l.Advance(&back, earlier)
 		if l.Wait(&back, earlier, cost) == 0 && l.Wait(&s, now, cost) != 0 {
-			t.Fatalf("cost %d is refused, and admitted once the clock has stepped back %d", cost, now-earlier)
+			t.Fatalf("cost %d is denied, and admitted once the clock has stepped back %d", cost, now-earlier)
 		}
 	})
 }
@@ -186,18 +187,18 @@ func TestAskingChangesNothing(t *testing.T) {
 	perAlgorithm(t, func(t *rapid.T, l *limit.Limit) {
 		s, now := history(t, l)
 		later := now + max(0, storetest.Gap(t, l))
-		asked := clone(s)
+		observed := clone(s)
 		for range 5 {
-			at := max(now+limit.Micros(rapid.Int64Range(0, int64(later-now)).Draw(t, "asked at")), asked.At-limit.StepBack)
-			l.Advance(&asked, at)
-			l.Wait(&asked, at, storetest.Cost(t, l))
-			l.Status(&asked, at)
-			l.Spend(&asked, at, 0)
+			at := max(now+limit.Micros(rapid.Int64Range(0, int64(later-now)).Draw(t, "observed at")), observed.At-limit.StepBack)
+			l.Advance(&observed, at)
+			l.Wait(&observed, at, storetest.Cost(t, l))
+			l.Status(&observed, at)
+			l.Spend(&observed, at, 0)
 		}
 		cost := storetest.Cost(t, l)
 		wait, status := take(l, &s, later, cost)
-		if gotWait, gotStatus := take(l, &asked, later, cost); gotWait != wait || gotStatus != status {
-			t.Fatalf("asked in between: %d %+v; not asked: %d %+v", gotWait, gotStatus, wait, status)
+		if gotWait, gotStatus := take(l, &observed, later, cost); gotWait != wait || gotStatus != status {
+			t.Fatalf("observed in between: %d %+v; not observed: %d %+v", gotWait, gotStatus, wait, status)
 		}
 	})
 }

@@ -137,7 +137,8 @@ func checkAgainstReference(t *rapid.T, l *limit.Limit, requests int) {
 		cost := storetest.Cost(t, l)
 		wait, _ := take(l, &s, now, cost)
 		if want := ref.admits(now, cost); (wait == 0) != want {
-			t.Fatalf("%+v: request %d at %d of cost %d waits %d; the reference says admitted: %v", l.Spec(), i, now, cost, wait, want)
+			t.Fatalf("%+v: request %d at %d of cost %d waits %d; the reference says admitted: %v",
+				l.Spec(), i, now, cost, wait, want)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 // taken is a take that may be given back, in parts.
 type taken struct {
 	limit   *limit.Limit
-	left    int64 // tokens that nobody has spent or given back
+	left    int64 // tokens that are neither spent nor refunded
 	at      int   // its place in the history
 	receipt limit.Receipt
 }
@@ -80,7 +80,8 @@ func (tl *timeline) turn(t *rapid.T, l *limit.Limit) {
 		}
 		tl.now += limit.Micros(rapid.Int64Range(0, min(full, int64(limit.MaxWindow))+1).Draw(t, "until nearly full"))
 	}
-	tl.now = max(tl.now, storetest.Start, tl.state.At-limit.StepBack) // the promise is of what is between larger steps back
+	// the promise is of what is between larger steps back
+	tl.now = max(tl.now, storetest.Start, tl.state.At-limit.StepBack)
 }
 
 // step is a take, a take that may be given back, or a refund.
@@ -113,20 +114,20 @@ func (tl *timeline) owed(l *limit.Limit) limit.State {
 	return s
 }
 
-// told reports whether a state tells which of two limits wrote it: few pairs have the same base and tag.
-func told(a, b *limit.Limit) bool {
+// distinguishable reports whether a state shows which of two limits wrote it: few pairs have the same base and tag.
+func distinguishable(a, b *limit.Limit) bool {
 	one, two := a.Units(), b.Units()
 	return one.Kind != limit.TokenBucket || one.Base != two.Base || one.Tag != two.Tag || one.Rate == two.Rate
 }
 
-// A refund returns no more than what is certainly missing, whoever else takes and gives back meanwhile.
+// A refund returns no more than what is certainly missing, whatever others take and refund meanwhile.
 func TestABucketOwesNoLessThanWhatWasReallySpent(t *testing.T) {
 	perAlgorithm(t, func(t *rapid.T, l *limit.Limit) {
 		tl := timeline{now: storetest.Start}
 		other := storetest.Limits(l.Spec().Algorithm).Draw(t, "other limit")
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
 			under := l
-			if rapid.IntRange(0, 11).Draw(t, "under another limit") == 7 && told(l, other) {
+			if rapid.IntRange(0, 11).Draw(t, "under another limit") == 7 && distinguishable(l, other) {
 				under = other
 			}
 			tl.step(t, under)
@@ -173,7 +174,8 @@ func TestAllComesBackToABucketThatWasNeverFull(t *testing.T) {
 		cost := tl.history[1].cost
 		receipt := tl.state.Receipt()
 		u := l.Units()
-		tl.now += limit.Micros(rapid.Int64Range(0, used*u.Base/u.Rate).Draw(t, "ticks")) * u.Tick // the first take alone covers so many
+		// the first take alone covers so many
+		tl.now += limit.Micros(rapid.Int64Range(0, used*u.Base/u.Rate).Draw(t, "ticks")) * u.Tick
 		others := min(l.Capacity()-used-cost, 5)
 		tl.spend(l, others)
 		if back := l.Refund(&tl.state, tl.now, cost, receipt); back != cost*u.Base {
@@ -203,7 +205,11 @@ func TestAPulseThatIsGivenBackCostsOnlyWhatWasSpent(t *testing.T) {
 
 func TestNothingIsGivenBackToABucketThatBeganAnew(t *testing.T) {
 	for _, algorithm := range storetest.Algorithms {
-		l := mustNew(t, limit.Spec{Algorithm: algorithm, Quantity: 100, Window: hour, Burst: map[bool]int64{true: 100}[algorithm <= limit.LeakyBucket]})
+		l := mustNew(t,
+			limit.Spec{
+				Algorithm: algorithm, Quantity: 100, Window: hour,
+				Burst: map[bool]int64{true: 100}[algorithm <= limit.LeakyBucket],
+			})
 		tl := timeline{now: noon}
 		tl.spend(l, 50)
 		receipt := tl.state.Receipt()
@@ -218,10 +224,22 @@ func TestNothingIsGivenBackToABucketThatBeganAnew(t *testing.T) {
 
 func TestNothingIsGivenBackWhenTheLimitWasAnotherMeanwhile(t *testing.T) {
 	for _, pair := range [][2]limit.Spec{
-		{{Algorithm: limit.TokenBucket, Quantity: 7, Window: minute, Burst: 1000}, {Algorithm: limit.TokenBucket, Quantity: 11, Window: minute, Burst: 1000}},
-		{{Algorithm: limit.TokenBucket, Quantity: 10, Window: minute, Burst: 1000}, {Algorithm: limit.TokenBucket, Quantity: 1000, Window: minute}},
-		{{Algorithm: limit.FixedWindow, Quantity: 1000, Window: minute}, {Algorithm: limit.FixedWindow, Quantity: 1000, Window: second}},
-		{{Algorithm: limit.SlidingWindow, Quantity: 1000, Window: minute}, {Algorithm: limit.FixedWindow, Quantity: 1000, Window: minute}},
+		{
+			{Algorithm: limit.TokenBucket, Quantity: 7, Window: minute, Burst: 1000},
+			{Algorithm: limit.TokenBucket, Quantity: 11, Window: minute, Burst: 1000},
+		},
+		{
+			{Algorithm: limit.TokenBucket, Quantity: 10, Window: minute, Burst: 1000},
+			{Algorithm: limit.TokenBucket, Quantity: 1000, Window: minute},
+		},
+		{
+			{Algorithm: limit.FixedWindow, Quantity: 1000, Window: minute},
+			{Algorithm: limit.FixedWindow, Quantity: 1000, Window: second},
+		},
+		{
+			{Algorithm: limit.SlidingWindow, Quantity: 1000, Window: minute},
+			{Algorithm: limit.FixedWindow, Quantity: 1000, Window: minute},
+		},
 	} {
 		l, other := mustNew(t, pair[0]), mustNew(t, pair[1])
 		tl := timeline{now: noon}
@@ -258,7 +276,7 @@ func TestAMarkThatBeginsAnewIsNoOtherBucket(t *testing.T) {
 	}
 }
 
-// So much was refunded since the take that a mark cannot tell how much: nothing comes back.
+// So much was refunded since the take that a mark does not show how much: nothing comes back.
 func TestAMarkThatCannotTellReturnsNothing(t *testing.T) {
 	l := mustNew(t, limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1_000_000_000, Window: hour * 24})
 	tl := timeline{now: noon}

@@ -7,7 +7,9 @@ import (
 )
 
 func TestSoftZoneBeginsJustAboveTheSoftThreshold(t *testing.T) {
-	for _, algorithm := range []limit.Algorithm{limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog} {
+	for _, algorithm := range []limit.Algorithm{
+		limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog,
+	} {
 		t.Run(algorithm.String(), func(t *testing.T) {
 			l := mustNew(t, limit.Spec{Algorithm: algorithm, Quantity: 20, Window: minute, SoftPct: 80, HardPct: 110})
 			var s limit.State
@@ -36,7 +38,8 @@ func TestHardThresholdMeansNothingWithoutASoftOne(t *testing.T) {
 }
 
 func TestHardThresholdOfABucketWidensItsCapacityAndNotItsRate(t *testing.T) {
-	l := mustNew(t, limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: second, Burst: 10, SoftPct: 100, HardPct: 150})
+	l := mustNew(t,
+		limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: second, Burst: 10, SoftPct: 100, HardPct: 150})
 	var s limit.State
 	play(t, l, &s, []step{
 		{0, 15, 0, 0, 1500 * ms},
@@ -67,7 +70,9 @@ func TestHardThresholdWithinATokenIsExact(t *testing.T) {
 }
 
 func TestSoftOnlyWarnsAndNeverDenies(t *testing.T) {
-	for _, algorithm := range []limit.Algorithm{limit.TokenBucket, limit.LeakyBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog} {
+	for _, algorithm := range []limit.Algorithm{
+		limit.TokenBucket, limit.LeakyBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog,
+	} {
 		t.Run(algorithm.String(), func(t *testing.T) {
 			l := mustNew(t, limit.Spec{Algorithm: algorithm, Quantity: 10, Window: minute, SoftOnly: true})
 			full := l.Spec().Burst
@@ -96,7 +101,8 @@ func TestSoftOnlyWarnsAndNeverDenies(t *testing.T) {
 
 func TestSoftOnlyCountsStayExactHoweverMuchIsSpent(t *testing.T) {
 	for _, algorithm := range []limit.Algorithm{limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow} {
-		l := mustNew(t, limit.Spec{Algorithm: algorithm, Quantity: 1_000_000_000, Window: second, SoftPct: 1000, SoftOnly: true})
+		l := mustNew(t,
+			limit.Spec{Algorithm: algorithm, Quantity: 1_000_000_000, Window: second, SoftPct: 1000, SoftOnly: true})
 		var s limit.State
 		for range 300_000 {
 			if _, status := take(l, &s, noon, limit.MaxQuantity); !status.Soft || status.Used < 0 || s.Spent > limit.MaxProduct {

@@ -252,7 +252,7 @@ func TestAWeekOfAHundredthTokenASecondLosesNothing(t *testing.T) {
 	l := mustNew(t, limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: 100 * second})
 	var s limit.State
 	admitted := int64(0)
-	for now := noon; now < noon+7*day; now += 777 * ms { // asked much more often than it admits
+	for now := noon; now < noon+7*day; now += 777 * ms { // checked much more often than it admits
 		if wait, _ := take(l, &s, now, 1); wait == 0 {
 			admitted++
 		}
@@ -300,7 +300,9 @@ func TestThrottlingOfFourScopesAtOnce(t *testing.T) {
 		{"endpoint", 1_000, 1_020, 102, 100, 105, true},
 		{"global", 100_000, 75_000, 75, 0, 0, false},
 	}
-	for _, algorithm := range []limit.Algorithm{limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog} {
+	for _, algorithm := range []limit.Algorithm{
+		limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog,
+	} {
 		for _, scope := range scopes {
 			if algorithm == limit.SlidingLog && scope.quantity > limit.MaxLogQuantity {
 				continue

@@ -13,11 +13,15 @@ func TestUnitsAreTheNumbersOfTheArithmetic(t *testing.T) {
 	}{
 		"a token bucket's rate and base are a reduced fraction": {
 			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1000, Window: minute, Burst: 50},
-			limit.Units{Kind: limit.TokenBucket, Tick: 1, Ticks: 60_000_000, Rate: 1, Base: 60_000, Hard: 50 * 60_000, Step: 60_000},
+			limit.Units{
+				Kind: limit.TokenBucket, Tick: 1, Ticks: 60_000_000, Rate: 1, Base: 60_000, Hard: 50 * 60_000, Step: 60_000,
+			},
 		},
 		"a leaky bucket is kept as a token bucket": {
 			limit.Spec{Algorithm: limit.LeakyBucket, Quantity: 10, Window: second},
-			limit.Units{Kind: limit.TokenBucket, Tick: 1, Ticks: 1_000_000, Rate: 1, Base: 100_000, Hard: 100_000, Step: 100_000},
+			limit.Units{
+				Kind: limit.TokenBucket, Tick: 1, Ticks: 1_000_000, Rate: 1, Base: 100_000, Hard: 100_000, Step: 100_000,
+			},
 		},
 		"a fixed window counts tokens": {
 			limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Window: minute, SoftPct: 50, HardPct: 120},

@@ -10,7 +10,7 @@ import (
 )
 
 // What an interval of one window can see is what an administrator reads in the table of algorithms, so it is measured
-// here: nobody who tries gets more, and somebody who tries hard gets exactly that much.
+// here: no client gets more, and one that tries hard gets exactly that much.
 
 const (
 	quantity = 100
@@ -102,7 +102,8 @@ func TestNoTimelineOfOneWindowSeesMoreThanTheTableSays(t *testing.T) {
 // adversarialPause aims at the ends of windows, where the approximations are weakest.
 func adversarialPause(t *rapid.T) limit.Micros {
 	share := limit.Micros(rapid.IntRange(0, 4).Draw(t, "quarters")) * minute / 4
-	return 1 + share + limit.Micros(rapid.Int64Range(0, 2).Draw(t, "just after")) + rapid.SampledFrom([]limit.Micros{0, 0, second, minute - 2}).Draw(t, "further")
+	after := limit.Micros(rapid.Int64Range(0, 2).Draw(t, "just after"))
+	return 1 + share + after + rapid.SampledFrom([]limit.Micros{0, 0, second, minute - 2}).Draw(t, "further")
 }
 
 // A sliding window's worst case needs all of a window's quantity spent at its end. Traffic that comes evenly, however
