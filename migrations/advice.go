@@ -2,6 +2,7 @@ package migrations
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -23,6 +24,15 @@ func Lacks(err error) bool {
 		(failed.Code == undefinedColumn || failed.Code == undefinedFunction || failed.Code == undefinedTable)
 }
 
+// PlainText returns the text of an error with the message of Postgres in it, without its severity and SQLSTATE.
+func PlainText(err error) string {
+	text := err.Error()
+	if rejected := new(pgconn.PgError); errors.As(err, &rejected) {
+		text = strings.ReplaceAll(text, rejected.Error(), rejected.Message)
+	}
+	return text
+}
+
 // Advice returns what an operator has to do about an error of Postgres that neither time nor a new connection resolves.
 // It returns "" for other errors and nil.
 func Advice(err error) string {
@@ -35,11 +45,11 @@ func Advice(err error) string {
 	}
 	switch failed.Code {
 	case noPrivilege:
-		return "the database user lacks a right: the grants are in migrations/README.md, and are repeated after a migration"
+		return "the database user lacks a privilege: run the grants in migrations/README.md, also after each migration"
 	case wrongPassword, deniedLogin, unknownDatabase:
 		return "Postgres denies the login: correct the connection string"
 	case readOnly:
-		return "the database is read-only: a standby, or default_transaction_read_only is on"
+		return "the database is read-only: connect to the primary, or turn off default_transaction_read_only"
 	}
 	return ""
 }

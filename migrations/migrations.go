@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 )
@@ -47,8 +48,10 @@ func Up(ctx context.Context, config *pgx.ConnConfig) ([]Migration, error) {
 			return err
 		}
 		results, err := p.Up(ctx)
-		if partial := new(goose.PartialError); errors.As(err, &partial) {
+		partial := new(goose.PartialError)
+		if errors.As(err, &partial) {
 			results = partial.Applied
+			err = &stepError{"apply " + partial.Failed.Source.Path, cause(partial.Err)}
 		}
 		done = migrations(results)
 		return err
@@ -71,6 +74,9 @@ func Down(ctx context.Context, config *pgx.ConnConfig) (Migration, error) {
 		result, err := p.Down(ctx)
 		if errors.Is(err, goose.ErrNoNextVersion) {
 			return nil
+		}
+		if partial := new(goose.PartialError); errors.As(err, &partial) {
+			err = &stepError{"revert " + partial.Failed.Source.Path, cause(partial.Err)}
 		}
 		if err == nil {
 			reverted = migrations([]*goose.MigrationResult{result})[0]
@@ -141,8 +147,38 @@ func run(ctx context.Context, config *pgx.ConnConfig, work func(*goose.Provider,
 	if err != nil {
 		return err
 	}
-	return work(provider, holder)
+	return cause(work(provider, holder))
 }
+
+// cause returns the error of Postgres or of a connection within an error of goose, without goose's words; any other
+// error as it is.
+func cause(err error) error {
+	var (
+		named    *stepError
+		rejected *pgconn.PgError
+		failed   *pgconn.ConnectError
+	)
+	switch {
+	case errors.As(err, &named):
+		return named
+	case errors.As(err, &failed):
+		return failed
+	case errors.As(err, &rejected):
+		return rejected
+	}
+	return err
+}
+
+// stepError reports the migration that failed.
+type stepError struct {
+	step string // "apply 00001_record.sql"
+	err  error
+}
+
+func (e *stepError) Error() string { return e.step + ": " + e.err.Error() }
+
+// Unwrap returns the error of Postgres.
+func (e *stepError) Unwrap() error { return e.err }
 
 // schemaOwner returns the role that owns the schema, or an error if the user is not a member of it.
 func schemaOwner(ctx context.Context, conn *pgx.Conn) (owner string, err error) {

@@ -22,15 +22,18 @@ import (
 
 // whichBuckets describes, in the help of both commands, which buckets they select.
 const whichBuckets = `The command covers the buckets of all policies that apply to the tenant, on every endpoint.
---user, --credential and --ip add the buckets of that user, credential or address. Buckets are read from the Redis in
-the plugin's config; buckets of addresses from its address_redis, if set. Redis passwords that are not in the decK
-file are read from RATELIMIT_REDIS_PASSWORD and RATELIMIT_ADDRESS_REDIS_PASSWORD.
+--user, --credential and --ip add the buckets of that user, credential or address within the tenant. --ip without
+--tenant covers the buckets that are counted by the address alone: limits per ip, and the limits of clients without a
+tenant.
+
+Buckets are read from the Redis in the plugin's config; buckets of addresses from its address_redis, if set. Redis
+passwords that are not in the decK file are read from RATELIMIT_REDIS_PASSWORD and RATELIMIT_ADDRESS_REDIS_PASSWORD.
 
 A node that sees more new addresses than -max-addresses or -new-addresses allow counts them by prefix (/24 or /48). If
 the prefix of --ip has such a bucket, it is included and shown as the prefix; other addresses in it share that bucket.`
 
 var bucketsCommands = []*command{{
-	words: "buckets show", brief: "show what a tenant has used of its limits, without spending", about: whichBuckets,
+	words: "buckets show", brief: "show what a tenant or an address has used of its limits, without spending", about: whichBuckets,
 	define: func(c *call) action {
 		find := c.bucketFlags()
 		c.outputFlag()
@@ -47,7 +50,7 @@ var bucketsCommands = []*command{{
 		}
 	},
 }, {
-	words: "buckets reset", brief: "empty the buckets of a tenant to restore its full limits", about: whichBuckets + `
+	words: "buckets reset", brief: "empty the buckets of a tenant or an address to restore its full limits", about: whichBuckets + `
 
 The reset is recorded in the audit log first, with the usage it discards. If that fails, nothing is reset.`,
 	define: func(c *call) action {
@@ -68,18 +71,21 @@ The reset is recorded in the audit log first, with the usage it discards. If tha
 func (c *call) bucketFlags() func(context.Context) (*tenantBuckets, error) {
 	config := c.configFlag()
 	r := new(requestFlags)
-	c.flags.StringVar(&r.tenant, "tenant", "", "the `tenant` that the buckets belong to (required)")
+	c.flags.StringVar(&r.tenant, "tenant", "", "the `tenant` whose buckets to select; this or --ip is required")
 	c.flags.StringVar(&r.user, "user", "", "include the buckets of this `user` of the tenant")
 	c.flags.StringVar(&r.tier, "tier", "",
 		"the `tier` that the tenant's requests carry; a tier set for the tenant takes precedence")
 	c.flags.StringVar(&r.credential, "credential", "", "include the buckets of the credential with this `id`")
-	c.flags.StringVar(&r.ip, "ip", "", "include the buckets of this client `address`")
+	c.flags.StringVar(&r.ip, "ip", "", "include the buckets of this client `address`; without --tenant, only these")
 	named := c.flags.String("policy", "", "only buckets of the policies with this `name`")
 	rows := c.rowsFlag()
 	r.method, r.path = "GET", "/"
 	c.check(func() error {
-		if r.tenant == "" {
-			return wrong("--tenant is required")
+		switch {
+		case r.tenant == "" && r.ip == "":
+			return wrong("--tenant or --ip is required")
+		case r.tenant == "" && (r.user != "" || r.credential != "" || r.tier != ""):
+			return wrong("--user, --credential and --tier require --tenant")
 		}
 		return r.target(c)
 	})
@@ -89,10 +95,9 @@ func (c *call) bucketFlags() func(context.Context) (*tenantBuckets, error) {
 			return nil, err
 		}
 		found.tenant = r.tenant
-		found.bounds = slices.DeleteFunc(
-			found.bounds,
-			func(b policy.Bound) bool { return *named != "" && b.Policy.Name != *named },
-		)
+		found.bounds = slices.DeleteFunc(found.bounds, func(b policy.Bound) bool {
+			return *named != "" && b.Policy.Name != *named
+		})
 		if len(found.bounds) == 0 {
 			return nil, errors.New("no buckets match: run ratelimit explain with the same flags to see which policies apply")
 		}
@@ -119,9 +124,9 @@ func (c *call) fillPasswords(config *schema.Config) {
 // manyBounds is how many buckets are read at once. A tenant may have more than one request of Redis has room for.
 const manyBounds = 64
 
-// tenantBuckets are those of one tenant, and where they are kept.
+// tenantBuckets are those of one tenant, or of one address, and where they are kept.
 type tenantBuckets struct {
-	tenant string
+	tenant string        // "": they are of an address
 	config schema.Config // where they are kept
 	bounds []policy.Bound
 }
@@ -129,7 +134,7 @@ type tenantBuckets struct {
 // shownBucket is a bucket as it is shown.
 type shownBucket struct {
 	Policy    string `json:"policy"`
-	Subject   string `json:"subject"` // whose it is within the tenant
+	Subject   string `json:"subject"` // the tenant, or its user, credential or address
 	Endpoint  string `json:"endpoint,omitempty"`
 	Limit     string `json:"limit"` // in words
 	Used      int64  `json:"used"`
@@ -137,7 +142,7 @@ type shownBucket struct {
 	Reset     string `json:"reset"` // RFC 3339
 }
 
-// find finds the buckets of a tenant: those of the bounds that its requests have.
+// find finds the buckets of the bounds that requests of a tenant, or from an address, have.
 func (c *call) find(ctx context.Context, f *configFlags, r *requestFlags, from *rowsFlags) (*tenantBuckets, error) {
 	config, snapshot, err := c.load(f)
 	if err != nil {
@@ -161,7 +166,11 @@ func (c *call) find(ctx context.Context, f *configFlags, r *requestFlags, from *
 		}
 	}
 	c.fillPasswords(&config.Config)
-	bounds := snapshot.TenantBounds(id, config.Serves, limit.Micros(c.now().UnixMicro()))
+	boundsOf := snapshot.TenantBounds
+	if r.tenant == "" {
+		boundsOf = snapshot.AddressBounds
+	}
+	bounds := boundsOf(id, config.Serves, limit.Micros(c.now().UnixMicro()))
 	return &tenantBuckets{config: config.Config, bounds: prefix.WithPrefixes(bounds)}, nil
 }
 
@@ -194,10 +203,29 @@ func (found *tenantBuckets) ask(ctx context.Context, store *redis.Pair) ([]decis
 	}
 	for i := range statuses {
 		if failure := statuses[i].Failure; failure != decision.NoFailure {
-			return nil, fmt.Errorf("read the buckets from %s: %s", store.Holder(&found.bounds[i].Key).Name(), failure)
+			return nil, fmt.Errorf("read the buckets from Redis at %s: %s",
+				store.Holder(&found.bounds[i].Key).Name(), failureText(failure))
 		}
 	}
 	return statuses, nil
+}
+
+// failureText returns why Redis has no status of a bucket, in words.
+func failureText(failure decision.Failure) string {
+	switch failure {
+	case decision.Unavailable:
+		return "cannot connect, or the request was denied: check host, port and password"
+	case decision.TimedOut:
+		return "no answer in time"
+	case decision.Lost:
+		return "the connection was lost"
+	case decision.Overloaded:
+		return "too many requests are waiting"
+	case decision.WrongType:
+		return "a key holds data of another program: check prefix and database"
+	default:
+		return failure.String()
+	}
 }
 
 // empty empties the buckets.
@@ -243,7 +271,7 @@ func (c *call) showBuckets(found *tenantBuckets, statuses []decision.Status) err
 		status := &statuses[i]
 		shown[i] = shownBucket{
 			Policy:    b.Policy.Name,
-			Subject:   cmp.Or(b.Key.SubjectText(), "the tenant"),
+			Subject:   subjectOf(&b.Key),
 			Endpoint:  b.Key.Endpoint,
 			Limit:     b.Policy.Describe(),
 			Used:      status.Used,
@@ -258,7 +286,15 @@ func (c *call) showBuckets(found *tenantBuckets, statuses []decision.Status) err
 	})
 }
 
-// resetBuckets has the audit tell what is about to be forgotten, and empties the buckets.
+// subjectOf returns what a bucket belongs to.
+func subjectOf(key *policy.Key) string {
+	if key.Group == policy.ByIP {
+		return "ip " + key.GroupID
+	}
+	return cmp.Or(key.SubjectText(), "the tenant")
+}
+
+// resetBuckets records in the audit which buckets it empties, and empties them.
 func (c *call) resetBuckets(ctx context.Context, found *tenantBuckets) error {
 	config, err := c.connection()
 	if err != nil {

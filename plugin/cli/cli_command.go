@@ -79,9 +79,12 @@ func commands() []*command {
 var versionCommand = &command{
 	words: "version", brief: "print the version",
 	define: func(c *call) action {
+		c.outputFlag()
 		return func(context.Context) error {
-			fmt.Fprintln(c.stdout, process.Version)
-			return nil
+			version := struct {
+				Version string `json:"version"`
+			}{process.Version}
+			return c.print(version, func(out *page) { out.line("%s", version.Version) })
 		}
 	},
 }

@@ -19,38 +19,73 @@ exit code.`,
 	most:  -1,
 	exits: "0 no errors, 1 errors found, 2 usage error",
 	define: func(c *call) action {
+		c.outputFlag()
 		return func(context.Context) error { return c.validate() }
 	},
 }
 
-// validate reports every fault and warning of the files, one on each line, as file:line: path: message.
+// validated is what validate found in a file.
+type validated struct {
+	File     string    `json:"file"`
+	Faults   int       `json:"faults"`
+	Warnings int       `json:"warnings"`
+	Findings []finding `json:"findings"`
+}
+
+// finding is one fault or warning of a file.
+type finding struct {
+	Line     int    `json:"line"`
+	Path     string `json:"path,omitempty"` // from the root of the file
+	Severity string `json:"severity"`       // error or warning
+	Message  string `json:"message"`
+
+	text string
+}
+
+// validate reports every fault and warning of the files; as text one on each line: file:line: severity: path: message.
 func (c *call) validate() error {
 	if len(c.args) == 0 {
 		return wrong("expected FILE ...: at least one decK file, such as kong.yml")
 	}
-	faulty := false
+	files, faults := []validated{}, 0
 	for _, file := range c.args {
 		findings, err := c.validateFile(file)
 		if err != nil {
 			return wrong("%v", err)
 		}
-		out, faults := new(page), 0
-		for _, f := range findings {
-			out.line("%v", f)
-			if f.Severity == deck.Error {
-				faults++
-			}
-		}
-		out.line("%s: %s, %s", file, counted(faults, "fault"), counted(len(findings)-faults, "warning"))
-		if err := out.write(c.stdout); err != nil {
-			return err
-		}
-		faulty = faulty || faults > 0
+		found := newValidated(file, findings)
+		files, faults = append(files, found), faults+found.Faults
 	}
-	if faulty {
+	err := c.print(files, func(out *page) {
+		for _, f := range files {
+			f.writeTo(out)
+		}
+	})
+	if err == nil && faults > 0 {
 		return said(exitFailed)
 	}
-	return nil
+	return err
+}
+
+func newValidated(file string, findings []deck.Finding) validated {
+	found := validated{File: file, Findings: []finding{}}
+	for _, f := range findings {
+		if f.Severity == deck.Error {
+			found.Faults++
+		} else {
+			found.Warnings++
+		}
+		found.Findings = append(found.Findings, finding{f.Line, f.Path, string(f.Severity), f.Message, f.String()})
+	}
+	return found
+}
+
+// writeTo writes the findings, and a last line that counts them.
+func (v *validated) writeTo(out *page) {
+	for _, f := range v.Findings {
+		out.line("%s", f.text)
+	}
+	out.line("%s: %s, %s", v.File, counted(v.Faults, "fault"), counted(v.Warnings, "warning"))
 }
 
 func (c *call) validateFile(file string) (findings []deck.Finding, err error) {

@@ -120,7 +120,7 @@ func (o *operator) faultText(err error) string {
 	if fault := migrations.ConnectFault(err, o.source); fault != "" {
 		return oneLine(fault)
 	}
-	text := oneLine(err.Error())
+	text := oneLine(migrations.PlainText(err))
 	if advice := migrations.Advice(err); advice != "" && !(o.ahead && migrations.Lacks(err)) {
 		text = advice + ": " + text
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -115,29 +116,40 @@ func (s *Server) probe() *findings {
 	why, err := s.Store.ReadOnly(ctx)
 	switch {
 	case err != nil:
-		s.Log.Debug("the database does not answer the probe", "error", err)
+		s.Log.Debug("database probe failed", "error", err)
 		found.away = true
-		found.degraded = append(found.degraded, "the database does not answer: writes and lists answer 503")
+		found.degraded = append(found.degraded, databaseProblem(err)+": writes and lists return 503")
 	case why != "":
-		found.degraded = append(found.degraded, "the database is read-only, because it is "+why+": writes answer 503")
+		found.degraded = append(found.degraded, "the database is read-only, because it is "+why+": writes return 503")
 	}
 	if err = pingResult(ctx, redis); err != nil {
-		s.Log.Debug("Redis does not answer the probe", "error", err)
+		s.Log.Debug("Redis probe failed", "error", err)
 		found.degraded = append(
 			found.degraded,
-			"Redis does not answer: the fail mode of each limit decides, usage and resets answer 503",
+			"Redis does not answer: the fail mode of each limit decides, usage and resets return 503",
 		)
 	}
 	if err = pingResult(ctx, second); err != nil {
-		s.Log.Debug("address_redis does not answer the probe", "error", err)
+		s.Log.Debug("address_redis probe failed", "error", err)
 		found.degraded = append(
 			found.degraded,
 			"address_redis does not answer: the fail mode of each limit decides about addresses, their usage and resets "+
-				"answer 503",
+				"return 503",
 		)
 	}
 	found.at = time.Now()
 	return found
+}
+
+// databaseProblem returns why a probe of the database failed. Probes need no token, so it names no user and no address.
+func databaseProblem(err error) string {
+	switch {
+	case pgstore.IsLoginDenied(err):
+		return "the database denies the login"
+	case pgstore.IsRejected(err):
+		return "the database lacks tables or privileges"
+	}
+	return "the database does not answer"
 }
 
 // pingResult returns the result of a ping, or the error of ctx if it has not arrived by then. ctx may have ended while

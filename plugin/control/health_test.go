@@ -190,3 +190,15 @@ func TestAProcessThatCanServeNothingIsNotReady(t *testing.T) {
 		w.want(w.do(call{method: "GET", path: "/healthz"}), http.StatusOK)
 	}
 }
+
+func TestADatabaseThatDeniesTheLoginIsNotCalledSilent(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Denied(t)
+	w := open(t, func(o *control.Options) { o.Store = pgstore.New(pgtest.Pool(t, dsn)) })
+	a := w.want(w.do(call{method: "GET", path: "/readyz"}), http.StatusServiceUnavailable)
+	detail := read[problem](w, a).Detail
+	pgtest.WantPlain(t, detail, "the database denies the login")
+	if strings.Contains(detail, "ann") || strings.Contains(detail, "does not answer") {
+		t.Errorf("/readyz without a token returns %q, want no user and no outage", detail)
+	}
+}

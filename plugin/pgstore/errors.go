@@ -79,10 +79,28 @@ func IsReadOnly(err error) bool {
 	return errors.As(err, &rejected) && rejected.Code == codeReadOnly
 }
 
-// The classes of SQLSTATE for invalid values (data exceptions and integrity constraints), and two codes.
+// IsLoginDenied reports whether an error comes from a database that denies the login: a wrong password, user or
+// database.
+func IsLoginDenied(err error) bool {
+	rejected := new(pgconn.PgError)
+	return errors.As(err, &rejected) && (strings.HasPrefix(rejected.Code, classLogin) || rejected.Code == codeNoDatabase)
+}
+
+// IsRejected reports whether an error comes from a database that answered but cannot run a statement as it is: a table,
+// a column or a privilege is missing.
+func IsRejected(err error) bool {
+	rejected := new(pgconn.PgError)
+	return errors.As(err, &rejected) && strings.HasPrefix(rejected.Code, classSchema)
+}
+
+// The classes of SQLSTATE for invalid values (data exceptions and integrity constraints), for denied logins and for
+// missing tables or privileges, and some codes.
 const (
 	classData      = "22"
 	classIntegrity = "23"
+	classLogin     = "28"
+	classSchema    = "42"
+	codeNoDatabase = "3D000"
 	codeUnique     = "23505"
 	codeReadOnly   = "25006"
 )

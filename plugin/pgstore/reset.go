@@ -34,8 +34,8 @@ type resetDetails struct {
 	Buckets []EmptiedBucket `json:"buckets"`
 }
 
-// ResetOf returns the action that records a reset of buckets of a tenant. statuses holds the status of each bound
-// before it.
+// ResetOf returns the action that records a reset of buckets of a tenant; "" for buckets of an address. statuses holds
+// the status of each bound before it.
 func ResetOf(tenant string, bounds []policy.Bound, statuses []decision.Status) (Action, error) {
 	buckets := make([]EmptiedBucket, len(bounds))
 	for i := range bounds {
@@ -52,6 +52,9 @@ func ResetOf(tenant string, bounds []policy.Bound, statuses []decision.Status) (
 		case policy.KindIP:
 			buckets[i].IP = subject
 		default:
+			if b.Key.Group == policy.ByIP {
+				buckets[i].IP = b.Key.GroupID
+			}
 		}
 	}
 	details, err := json.Marshal(resetDetails{buckets})

@@ -72,13 +72,26 @@ func (e *Explanation) patterns() []string {
 // route it returns the buckets of id's route and of routes. It omits bounds that all tenants share, or that are counted
 // by address alone.
 func (s *Plan) TenantBounds(id identity.Identity, routes []string, now limit.Micros) []Bound {
+	return s.groupBounds(ByTenant, id.Tenant.ID, id, routes, now)
+}
+
+// AddressBounds returns, as TenantBounds does for a tenant, the bounds of requests from id's address that are counted
+// by the address alone: limits per ip, and limits of requests without a tenant where the address stands in for it.
+func (s *Plan) AddressBounds(id identity.Identity, routes []string, now limit.Micros) []Bound {
+	return s.groupBounds(ByIP, id.IP, id, routes, now)
+}
+
+// groupBounds returns the bounds of all kinds of requests whose buckets are in a group.
+func (s *Plan) groupBounds(
+	group Group, groupID string, id identity.Identity, routes []string, now limit.Micros,
+) []Bound {
 	var bounds []Bound
 	seen := map[Key]bool{}
 	s.VisitRequestKinds(id, routes, now, func(_ *identity.Identity, r *Resolution) {
 		for _, b := range r.Bounds {
-			ofTenant := b.Key.Group == ByTenant && b.Key.GroupID == id.Tenant.ID
+			inGroup := b.Key.Group == group && b.Key.GroupID == groupID
 			unnamed := b.Policy.Scope.ByEndpoint() && b.Key.Endpoint == "" // no request has that bucket
-			if ofTenant && !unnamed && !seen[b.Key] {
+			if inGroup && !unnamed && !seen[b.Key] {
 				seen[b.Key] = true
 				bounds = append(bounds, b)
 			}
