@@ -1,10 +1,11 @@
 // Package outage decorates a store that all nodes share with what happens while it is unavailable.
 //
 // A [Breaker] for each server keeps requests from waiting for a dead or slow one, and a bulkhead bounds how many wait
-// at all. Each policy's fail mode decides what the shared store does not answer: package decision applies open and
-// closed; for local, a [View] takes from buckets of this process, with this node's share of the limit. A ledger records
-// what was admitted without the shared store, and charges it once when the store is back. A heartbeat counts the nodes
-// that share limits.
+// at all. The breaker is ours: it must judge abandoned calls and stalls of this process, by a clock of the caller. Each
+// policy's fail mode decides what the shared store does not answer: package decision applies open and closed; for
+// local, a [View] takes from buckets of this process, with this node's share of the limit. A ledger records what was
+// admitted without the shared store, and charges it once when the store is back. A heartbeat counts the nodes that
+// share limits.
 //
 // Elsewhere: calls of servers and their errors (package redis), the buckets of this process (package memory), and the
 // response to the client (packages decision and response).
