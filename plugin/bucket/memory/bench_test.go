@@ -22,16 +22,19 @@ func manyBounds(tb testing.TB, n int, tenant string) []policy.Bound {
 	algorithms := []limit.Algorithm{limit.FixedWindow, limit.TokenBucket, limit.SlidingWindow}
 	bounds := make([]policy.Bound, n)
 	for i := range bounds {
-		p := policyOf(tb, fmt.Sprint("policy-", i), limit.Spec{Algorithm: algorithms[i%len(algorithms)], Quantity: 10_000_000_000, Window: minute})
+		p := policyOf(tb, fmt.Sprint("policy-", i),
+			limit.Spec{Algorithm: algorithms[i%len(algorithms)], Quantity: 10_000_000_000, Window: minute})
 		bounds[i] = boundOf(p, policy.ByTenant, tenant)
 	}
 	return bounds
 }
 
-func TestARefusalAllocatesNothing(t *testing.T) {
+func TestADenialAllocatesNothing(t *testing.T) {
 	clock := storetest.NewClock()
 	s := memory.New(memory.Options{Now: clock.Now})
-	bounds, statuses := []policy.Bound{boundOf(daily(t), policy.ByTenant, "acme"), boundOf(perIP(t), policy.ByIP, "fresh")}, make([]decision.Status, 2)
+	bounds, statuses := []policy.Bound{
+		boundOf(daily(t), policy.ByTenant, "acme"), boundOf(perIP(t), policy.ByIP, "fresh"),
+	}, make([]decision.Status, 2)
 	bounds[0].Cost = 100
 	take(t, s, bounds[0])
 	allocations := testing.AllocsPerRun(1000, func() {

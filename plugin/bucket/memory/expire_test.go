@@ -122,7 +122,7 @@ func TestBucketsInUseSurviveASweep(t *testing.T) {
 	}
 }
 
-func TestRefusedRequestsAndReadsKeepNoBuckets(t *testing.T) {
+func TestDeniedRequestsAndReadsKeepNoBuckets(t *testing.T) {
 	clock := storetest.NewClock()
 	s := memory.New(memory.Options{Now: clock.Now})
 	short, long := perIP(t), daily(t)
@@ -207,7 +207,9 @@ func TestARequestDoesNotEvictItsOwnBuckets(t *testing.T) {
 	clock := storetest.NewClock()
 	s := memory.New(memory.Options{Now: clock.Now, MaxBuckets: 2})
 	p := daily(t)
-	bounds := []policy.Bound{boundOf(p, policy.ByTenant, "a"), boundOf(p, policy.ByTenant, "b"), boundOf(p, policy.ByTenant, "c")}
+	bounds := []policy.Bound{
+		boundOf(p, policy.ByTenant, "a"), boundOf(p, policy.ByTenant, "b"), boundOf(p, policy.ByTenant, "c"),
+	}
 	for range 3 {
 		take(t, s, bounds...)
 	}
@@ -297,7 +299,7 @@ func TestRunForgetsWhatExpiresAndEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestTakeRefusesStatusesOfAnotherNumber(t *testing.T) {
+func TestTakeFailsForStatusesOfAnotherNumber(t *testing.T) {
 	s := memory.New(memory.Options{Now: storetest.NewClock().Now})
 	if err := s.Take(context.Background(), []policy.Bound{boundOf(daily(t), policy.ByTenant, "acme")}, nil); err == nil {
 		t.Error("a bound without a status was taken")

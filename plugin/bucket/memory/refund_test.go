@@ -12,10 +12,13 @@ import (
 )
 
 func TestARefundGivesBackWhatWasSpentOnce(t *testing.T) {
-	for _, algorithm := range []limit.Algorithm{limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog} {
+	for _, algorithm := range []limit.Algorithm{
+		limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog,
+	} {
 		clock := storetest.NewClock()
 		s := memory.New(memory.Options{Now: clock.Now})
-		b := boundOf(policyOf(t, "p", limit.Spec{Algorithm: algorithm, Quantity: 10, Window: minute}), policy.ByTenant, "acme")
+		b := boundOf(policyOf(t, "p", limit.Spec{Algorithm: algorithm, Quantity: 10, Window: minute}), policy.ByTenant,
+			"acme")
 		b.Cost = 4
 		take(t, s, b)
 		b.Cost = 3
