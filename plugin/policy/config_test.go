@@ -76,7 +76,7 @@ func TestTheDocumentedConfigCompiles(t *testing.T) {
 	}
 }
 
-func TestEveryFaultIsToldWithItsPath(t *testing.T) {
+func TestEveryFaultIsReportedWithItsPath(t *testing.T) {
 	config := parse(t, `
 costs: {"GET /a*": 2, "GET /{x}/b": 3}
 tiers:
@@ -115,7 +115,7 @@ global: {limits: [{name: rest, scope: endpoint, endpoint: "* /x/*/y", limit: 10,
 	}
 }
 
-func TestEachFieldOfALimitThatWasNeverCheckedIsToldApart(t *testing.T) {
+func TestEachFaultyFieldOfAnUncheckedLimitIsReported(t *testing.T) {
 	config := schema.Config{Tiers: []schema.Tier{{Name: "one", Limits: []schema.Limit{
 		{Name: "a", Scope: "tenant", Algorithm: "token_bucket", Limit: -1, WindowSize: 0},
 		{Name: "b", Scope: "galaxy", Algorithm: "token_bucket", Limit: 1, WindowSize: 1},
@@ -132,7 +132,8 @@ func TestEachFieldOfALimitThatWasNeverCheckedIsToldApart(t *testing.T) {
 		got = append(got, fault.Path)
 	}
 	want := []string{
-		"tiers[0].limits[0].limit", "tiers[0].limits[0].window_size", "tiers[0].limits[1].scope", "tiers[0].limits[2].algorithm", "tiers[0].limits[3].burst",
+		"tiers[0].limits[0].limit", "tiers[0].limits[0].window_size", "tiers[0].limits[1].scope",
+		"tiers[0].limits[2].algorithm", "tiers[0].limits[3].burst",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("faults at %q, want %q", got, want)
@@ -144,7 +145,8 @@ func TestASourceThatWasNeverCheckedIsAFault(t *testing.T) {
 	config.TenantFrom, config.TierFrom, config.UserFrom = []string{"moon"}, []string{"sun"}, []string{"star"}
 	_, err := policy.FromConfig(config)
 	var faults schema.Faults
-	if !errors.As(err, &faults) || len(faults) != 3 || faults[0].Path != "tenant_from" || faults[1].Path != "tier_from" || faults[2].Path != "user_from" {
+	if !errors.As(err, &faults) || len(faults) != 3 || faults[0].Path != "tenant_from" || faults[1].Path != "tier_from" ||
+		faults[2].Path != "user_from" {
 		t.Errorf("FromConfig: %v, want faults at tenant_from, tier_from and user_from", err)
 	}
 }
@@ -175,7 +177,10 @@ func TestALimitsOwnModeFailModeAndAccuracyWinOverTheConfigs(t *testing.T) {
 		plan, err := policy.FromConfig(schema.Config{
 			Mode: test.common, FailMode: test.commonFail, Accuracy: test.commonAccuracy,
 			Tiers: []schema.Tier{{Name: "one", Limits: []schema.Limit{
-				{Name: "a", Scope: "tenant", Algorithm: "token_bucket", Limit: 1, WindowSize: 1, Mode: test.own, FailMode: test.ownFail, Accuracy: test.ownAccuracy},
+				{
+					Name: "a", Scope: "tenant", Algorithm: "token_bucket", Limit: 1, WindowSize: 1, Mode: test.own,
+					FailMode: test.ownFail, Accuracy: test.ownAccuracy,
+				},
 			}}},
 		})
 		if err != nil {
@@ -183,13 +188,15 @@ func TestALimitsOwnModeFailModeAndAccuracyWinOverTheConfigs(t *testing.T) {
 		}
 		p := plan.Policies()[0]
 		if p.Mode != test.mode || (plan.Mode() == policy.Enforce) != test.enforcing {
-			t.Errorf("config %q, limit %q: mode %s, enforcing %v, want %s and %v", test.common, test.own, p.Mode, plan.Mode() == policy.Enforce, test.mode, test.enforcing)
+			t.Errorf("config %q, limit %q: mode %s, enforcing %v, want %s and %v",
+				test.common, test.own, p.Mode, plan.Mode() == policy.Enforce, test.mode, test.enforcing)
 		}
 		if p.FailMode != test.fail {
 			t.Errorf("config %q, limit %q: fail mode %s, want %s", test.commonFail, test.ownFail, p.FailMode, test.fail)
 		}
 		if p.Accuracy != test.accuracy {
-			t.Errorf("config %q, limit %q: accuracy %s, want %s", test.commonAccuracy, test.ownAccuracy, p.Accuracy, test.accuracy)
+			t.Errorf("config %q, limit %q: accuracy %s, want %s",
+				test.commonAccuracy, test.ownAccuracy, p.Accuracy, test.accuracy)
 		}
 	}
 }

@@ -17,7 +17,12 @@ import (
 func explained(t *testing.T) *policy.Plan {
 	t.Helper()
 	row := func(id int64, name, endpoint string, quantity int64) policy.Row {
-		return policy.Row{ID: id, Policy: schema.Policy{Limit: schema.Limit{Name: name, Scope: "tenant", Endpoint: endpoint, Limit: quantity, WindowSize: 60}}}
+		return policy.Row{
+			ID: id,
+			Policy: schema.Policy{
+				Limit: schema.Limit{Name: name, Scope: "tenant", Endpoint: endpoint, Limit: quantity, WindowSize: 60},
+			},
+		}
 	}
 	of := func(tenant, tier string, p policy.Row) policy.Row {
 		p.Tenant, p.Tier = tenant, tier
@@ -31,14 +36,19 @@ func explained(t *testing.T) *policy.Plan {
 		Version: 42,
 		Tenants: []policy.TenantRow{{ID: "acme", Tier: "silver"}, {ID: "lost", Tier: "nickel"}},
 		Policies: []policy.Row{
-			of("acme", "", row(1, "daily", "", 300)), of("acme", "", row(2, "daily", "POST /records/{id}", 30)), of("acme", "", row(3, "daily", "POST /records/bulk", 3)),
+			of("acme", "", row(1, "daily", "", 300)), of("acme", "", row(2, "daily", "POST /records/{id}", 30)),
+			of("acme", "", row(3, "daily", "POST /records/bulk", 3)),
 			of("", "silver", row(4, "daily", "", 500)), of("", "silver", row(5, "extra", "", 50)),
 		},
 		Overrides: []policy.Override{
-			over(1, times(2000, acme)), over(2, custom("daily", 40, policy.Override{Tenant: "acme", Endpoint: "POST /records/{id}"})),
-			over(3, times(500, policy.Override{Tenant: "acme", ExpiresAt: 1000})), over(4, penalty(100, acme)), over(5, penalty(900, acme)),
-			over(6, times(10, policy.Override{Tenant: "acme", Endpoint: "POST /records/bulk"})), over(7, times(2000, policy.Override{Tenant: "beta", IP: "192.0.2.1"})),
-			over(8, times(2000, policy.Override{Credential: "key"})), over(9, policy.Override{Kind: policy.Exempt, Tenant: "acme", User: "root"}),
+			over(1, times(2000, acme)),
+			over(2, custom("daily", 40, policy.Override{Tenant: "acme", Endpoint: "POST /records/{id}"})),
+			over(3, times(500, policy.Override{Tenant: "acme", ExpiresAt: 1000})), over(4, penalty(100, acme)),
+			over(5, penalty(900, acme)),
+			over(6, times(10, policy.Override{Tenant: "acme", Endpoint: "POST /records/bulk"})),
+			over(7, times(2000, policy.Override{Tenant: "beta", IP: "192.0.2.1"})),
+			over(8, times(2000, policy.Override{Credential: "key"})),
+			over(9, policy.Override{Kind: policy.Exempt, Tenant: "acme", User: "root"}),
 			over(10, policy.Override{Kind: policy.Ban, Tenant: "acme", User: "eve", ExpiresAt: 5_000_000}),
 		},
 	}))
@@ -48,13 +58,17 @@ func TestAnExplanationTellsWhatMatchedWhatWonAndWhy(t *testing.T) {
 	plan := explained(t)
 	request := func(tenantID, userID string) identity.Identity {
 		id := visitor
-		id.Tenant, id.User, id.Tier, id.Method, id.Path = tenant(tenantID), identity.Name{Kind: identity.User, ID: userID}, "bronze", "POST", "/records/7"
+		id.Tenant, id.User, id.Tier, id.Method, id.Path = tenant(tenantID), identity.Name{
+			Kind: identity.User, ID: userID,
+		}, "bronze", "POST", "/records/7"
 		return id
 	}
 	all := map[string]policy.Explanation{}
 	for name, id := range map[string]identity.Identity{
-		"limited": request("acme", "u"), "banned": request("acme", "eve"), "exempt": request("acme", "root"), "unknown tier": request("lost", "u"),
-		"claimed tier": request("new", "u"), "stranger": {Tenant: address("192.0.2.1"), IP: "192.0.2.1", Anonymous: true, Method: "GET", Path: "/"},
+		"limited": request("acme", "u"), "banned": request("acme", "eve"), "exempt": request("acme", "root"),
+		"unknown tier": request("lost", "u"),
+		"claimed tier": request("new", "u"),
+		"anonymous":    {Tenant: address("192.0.2.1"), IP: "192.0.2.1", Anonymous: true, Method: "GET", Path: "/"},
 	} {
 		all[name] = plan.Explain(&id, 1000)
 		if from := plan.TierFrom(&id); id.Tenant.Kind == identity.Tenant && from != all[name].TierFrom {
@@ -90,8 +104,8 @@ tiers: [{name: one, limits: [
   {name: small, scope: tenant, limit: 499, window_size: 60},
   {name: shallow, scope: tenant, limit: 500, window_size: 60, burst: 100},
   {name: sliding, scope: tenant, limit: 500, window_size: 60, algorithm: sliding_window},
-  {name: dear, scope: tenant, limit: 500, window_size: 60, cost: 476},
-  {name: said, scope: tenant, limit: 500, window_size: 60, accuracy: exact}]}]`
+  {name: costly, scope: tenant, limit: 500, window_size: 60, cost: 476},
+  {name: exact, scope: tenant, limit: 500, window_size: 60, accuracy: exact}]}]`
 	for strategy, want := range map[string][]string{
 		"redis": {"leased", "leased", "exact", "exact", "exact", "exact", "exact"},
 		"local": {"exact", "exact", "exact", "exact", "exact", "exact", "exact"},
@@ -116,13 +130,25 @@ func TestWhyAnOverrideHoldsOrDoesNotIsWhatTheResolutionDid(t *testing.T) {
 		overrides []policy.Override
 		want      []string
 	}{
-		"an expired one":               {[]policy.Override{times(500, policy.Override{Tenant: "acme", ExpiresAt: 1000})}, []string{"it has expired"}},
-		"one of several limits":        {[]policy.Override{times(500, acme)}, []string{"it changes t, te, u, ue, c"}},
-		"a younger one":                {[]policy.Override{custom("t", 7, acme), custom("t", 8, acme)}, []string{"override 2 goes before it", "it changes t"}},
-		"too much for a log":           {[]policy.Override{custom("u", 20_000, acme)}, []string{uncountable}},
-		"behind too much for a log":    {[]policy.Override{custom("u", 50, acme), custom("u", 20_000, acme)}, []string{"override 2 goes before it", uncountable}},
-		"superseded and uncountable":   {[]policy.Override{times(500, acme), custom("t", 8, acme), custom("u", 20_000, acme)}, []string{"it changes te, ue, c", "it changes t", uncountable}},
-		"of a limit that is not there": {[]policy.Override{custom("other", 7, acme)}, []string{"no limit of the request is one that it changes"}},
+		"an expired one": {
+			[]policy.Override{times(500, policy.Override{Tenant: "acme", ExpiresAt: 1000})}, []string{"it has expired"},
+		},
+		"one of several limits": {[]policy.Override{times(500, acme)}, []string{"it changes t, te, u, ue, c"}},
+		"a younger one": {
+			[]policy.Override{custom("t", 7, acme), custom("t", 8, acme)}, []string{"override 2 goes before it", "it changes t"},
+		},
+		"too much for a log": {[]policy.Override{custom("u", 20_000, acme)}, []string{uncountable}},
+		"behind too much for a log": {
+			[]policy.Override{custom("u", 50, acme), custom("u", 20_000, acme)},
+			[]string{"override 2 goes before it", uncountable},
+		},
+		"superseded and uncountable": {
+			[]policy.Override{times(500, acme), custom("t", 8, acme), custom("u", 20_000, acme)},
+			[]string{"it changes te, ue, c", "it changes t", uncountable},
+		},
+		"of a limit that is not there": {
+			[]policy.Override{custom("other", 7, acme)}, []string{"no limit of the request is one that it changes"},
+		},
 	} {
 		for i := range test.overrides {
 			test.overrides[i].ID, test.overrides[i].Reason, test.overrides[i].Author = int64(i+1), "r", "a"
@@ -139,7 +165,8 @@ func TestWhyAnOverrideHoldsOrDoesNotIsWhatTheResolutionDid(t *testing.T) {
 func TestAConfigAloneIsExplainedToo(t *testing.T) {
 	id := visitor
 	e := compile(t, modelConfig).Explain(&id, 1)
-	if e.Verdict != "limited" || e.Tier != "bronze" || len(e.Bounds) != 3 || len(e.Policies) != 3 || len(e.Overrides) != 0 || e.Version != 0 {
+	if e.Verdict != "limited" || e.Tier != "bronze" || len(e.Bounds) != 3 || len(e.Policies) != 3 ||
+		len(e.Overrides) != 0 || e.Version != 0 {
 		t.Errorf("explanation is %+v", e)
 	}
 }

@@ -11,18 +11,21 @@ import (
 
 // A name is whatever a client or an administrator could write.
 var anyName = rapid.OneOf(
-	rapid.SampledFrom([]string{"acme", "acme\x00", "{acme}", "acme:t", ":", "{}", "192.0.2.1", "2001:db8::/64", "GET /x/{id}", "records", "\xff", "\xfe", "*", " "}),
+	rapid.SampledFrom(
+		[]string{"acme", "acme\x00", "{acme}", "acme:t", ":", "{}", "192.0.2.1", "2001:db8::/64", "GET /x/{id}", "records", "\xff", "\xfe", "*", " "}),
 	rapid.StringN(1, 20, -1),
 	rapid.Map(rapid.SliceOfN(rapid.Byte(), 1, 20), func(b []byte) string { return string(b) }),
 )
 
 // someone of a tenant or of an address, with whatever names beside it.
 func someone(t *rapid.T, who identity.Name, label string) identity.Identity {
-	userKind := rapid.SampledFrom([]identity.Kind{identity.User, identity.Credential, identity.IP}).Draw(t, label+" user kind")
+	userKind := rapid.SampledFrom(
+		[]identity.Kind{identity.User, identity.Credential, identity.IP}).Draw(t, label+" user kind")
 	return identity.Identity{
 		Tenant: who, User: identity.Name{Kind: userKind, ID: anyName.Draw(t, label+" user")},
 		Credential: rapid.OneOf(rapid.Just(""), anyName).Draw(t, label+" credential"), IP: anyName.Draw(t, label+" address"),
-		Method: "GET", Path: rapid.SampledFrom([]string{"/", "/x/1", "/y"}).Draw(t, label+" path"), Route: anyName.Draw(t, label+" route"),
+		Method: "GET", Path: rapid.SampledFrom([]string{"/", "/x/1", "/y"}).Draw(t, label+" path"),
+		Route: anyName.Draw(t, label+" route"),
 	}
 }
 
@@ -38,7 +41,7 @@ tiers:
   - {name: ue, scope: user+endpoint, endpoint: "* /*", limit: 1, window_size: 1}
 `
 
-func TestNobodySpendsFromAnotherTenantsBuckets(t *testing.T) {
+func TestNoTenantSpendsFromAnotherTenantsBuckets(t *testing.T) {
 	plan := compile(t, tenantScopes)
 	rapid.Check(t, func(t *rapid.T) {
 		kinds := rapid.SampledFrom([]identity.Kind{identity.Tenant, identity.IP})
@@ -93,7 +96,9 @@ func TestACredentialAndTheAddressThatStandsInForOneAreTwo(t *testing.T) {
 	plan := compile(t, `tiers: [{name: one, limits: [{name: c, scope: credential, limit: 1, window_size: 1}]}]`)
 	with, _ := bounds(plan, identity.Identity{Tenant: tenant("acme"), Credential: "192.0.2.1", IP: "192.0.2.1"})
 	without, _ := bounds(plan, identity.Identity{Tenant: tenant("acme"), IP: "192.0.2.1"})
-	want := policy.Key{Namespace: "default", Policy: "c", Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindIP, Subject: "192.0.2.1"}
+	want := policy.Key{
+		Namespace: "default", Policy: "c", Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindIP, Subject: "192.0.2.1",
+	}
 	if without[0] != want || with[0] == want {
 		t.Errorf("without a credential the bucket is %+v, with one %+v, want %+v and another", without[0], with[0], want)
 	}
@@ -114,12 +119,17 @@ func TestResolvingAllocatesNothingInSteadyState(t *testing.T) {
 func TestAResolutionKeepsNothingOfTheRequestBefore(t *testing.T) {
 	plan := example(t)
 	var used policy.Resolution
-	plan.Resolve(&identity.Identity{Tenant: tenant("acme"), Tier: "enterprise", Method: "GET", Path: "/heavy-compute", Route: "r"}, &used)
-	for _, id := range []identity.Identity{{Anonymous: true}, {Tenant: tenant("acme"), Tier: "internal"}, {Tenant: address("192.0.2.1"), IP: "192.0.2.1"}} {
+	plan.Resolve(
+		&identity.Identity{Tenant: tenant("acme"), Tier: "enterprise", Method: "GET", Path: "/heavy-compute", Route: "r"},
+		&used)
+	for _, id := range []identity.Identity{
+		{Anonymous: true}, {Tenant: tenant("acme"), Tier: "internal"}, {Tenant: address("192.0.2.1"), IP: "192.0.2.1"},
+	} {
 		var fresh policy.Resolution
 		plan.Resolve(&id, &fresh)
 		plan.Resolve(&id, &used)
-		if used.Tier != fresh.Tier || used.Endpoint != fresh.Endpoint || used.UserWanted != fresh.UserWanted || len(used.Bounds) != len(fresh.Bounds) {
+		if used.Tier != fresh.Tier || used.Endpoint != fresh.Endpoint || used.UserWanted != fresh.UserWanted ||
+			len(used.Bounds) != len(fresh.Bounds) {
 			t.Fatalf("%+v: resolution is %+v, want %+v", id, used, fresh)
 		}
 		for i := range fresh.Bounds {

@@ -6,7 +6,8 @@ import (
 )
 
 var apiPatterns = []string{
-	"* /*", "* /", "GET /records", "HEAD /records", "POST /records", "GET /records/{id}", "GET /records/search", "* /records/{id}/*",
+	"* /*", "* /", "GET /records", "HEAD /records", "POST /records", "GET /records/{id}", "GET /records/search",
+	"* /records/{id}/*",
 	"* /files/*", "GET /é", "* /%2Fraw",
 }
 
@@ -86,7 +87,9 @@ func TestOnlyPatternsThatCannotBeRankedAreAmbiguous(t *testing.T) {
 		{[]string{"GET /a", "GET /a/"}, []string{"GET /a/"}},
 		{[]string{"GET /a", "GET /a"}, nil},
 		{[]string{"GET /a/{x}", "POST /{y}/b", "GET /*", "* /*", "GET /a/b"}, nil},
-		{[]string{"GET /a/{x}", "GET /{y}/b", "GET /{z}/*", "GET /a/{w}"}, []string{"GET /{y}/b", "GET /a/{w}", "GET /a/{w}"}},
+		{
+			[]string{"GET /a/{x}", "GET /{y}/b", "GET /{z}/*", "GET /a/{w}"}, []string{"GET /{y}/b", "GET /a/{w}", "GET /a/{w}"},
+		},
 		{[]string{"bad", "GET /ok", "GET /a*"}, []string{"bad", "GET /a*"}},
 	}
 	for _, test := range tests {

@@ -49,7 +49,8 @@ type modelBound struct {
 }
 
 func (b *modelBound) String() string {
-	return fmt.Sprintf("%s per %s at %q: %+v, overrides %d and %d", b.name, b.scope, b.endpoint, b.spec, b.override, b.penalty)
+	return fmt.Sprintf("%s per %s at %q: %+v, overrides %d and %d",
+		b.name, b.scope, b.endpoint, b.spec, b.override, b.penalty)
 }
 
 type model struct {
@@ -73,16 +74,19 @@ func (m *model) resolve(id *identity.Identity, now limit.Micros) wanted {
 		}
 	}
 	rows := slices.DeleteFunc(slices.Clone(m.rows.Policies), func(p policy.Row) bool {
-		return place(p.Limit.Endpoint) < 0 || p.Namespace == "other" || (p.Tenant != id.Tenant.ID && (p.Tenant != "" || p.Tier != tier))
+		return place(p.Limit.Endpoint) < 0 || p.Namespace == "other" ||
+			(p.Tenant != id.Tenant.ID && (p.Tenant != "" || p.Tier != tier))
 	})
 	slices.SortFunc(rows, func(a, b policy.Row) int { // the winner comes last
-		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(place(b.Limit.Endpoint), place(a.Limit.Endpoint)), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(place(b.Limit.Endpoint), place(a.Limit.Endpoint)),
+			cmp.Compare(a.ID, b.ID))
 	})
 	for _, p := range rows {
 		limits[p.Limit.Name] = p.Limit
 	}
 	overrides := slices.DeleteFunc(slices.Clone(m.rows.Overrides), func(o policy.Override) bool {
-		return place(o.Endpoint) < 0 || (o.ExpiresAt > 0 && now >= o.ExpiresAt) || (o.Tenant != "" && o.Tenant != id.Tenant.ID) ||
+		return place(o.Endpoint) < 0 || (o.ExpiresAt > 0 && now >= o.ExpiresAt) ||
+			(o.Tenant != "" && o.Tenant != id.Tenant.ID) ||
 			(o.User != "" && o.User != id.User.ID) || (o.Credential != "" && o.Credential != id.Credential) || (o.IP != "" && o.IP != id.IP)
 	})
 	want := judged(overrides)
@@ -134,7 +138,10 @@ func compiled(l schema.Limit) limit.Spec {
 	if err != nil {
 		panic(err)
 	}
-	return limit.Spec{Algorithm: algorithm, Quantity: l.Limit, Window: limit.Micros(l.WindowSize) * limit.Second, Burst: cmp.Or(l.Burst, l.Limit)}
+	return limit.Spec{
+		Algorithm: algorithm, Quantity: l.Limit, Window: limit.Micros(l.WindowSize) * limit.Second,
+		Burst: cmp.Or(l.Burst, l.Limit),
+	}
 }
 
 // change applies the commercial override that holds, and then the strictest penalty.
@@ -142,7 +149,7 @@ func (b *modelBound) change(overrides []policy.Override, place func(string) int)
 	var commercial, penalties []policy.Override
 	for _, o := range overrides {
 		switch {
-		case o.Kind == policy.Ban || o.Kind == policy.Exempt || !b.of(o):
+		case o.Kind == policy.Ban || o.Kind == policy.Exempt || !b.coveredBy(o):
 		case o.Source == policy.Detector:
 			penalties = append(penalties, o)
 		default:
@@ -150,7 +157,8 @@ func (b *modelBound) change(overrides []policy.Override, place func(string) int)
 		}
 	}
 	target := func(o policy.Override) int {
-		return slices.Index([]bool{o.User != "" && o.Endpoint != "", o.User != "", o.Credential != "", o.IP != "", o.Endpoint != "", true}, true)
+		return slices.Index(
+			[]bool{o.User != "" && o.Endpoint != "", o.User != "", o.Credential != "", o.IP != "", o.Endpoint != "", true}, true)
 	}
 	specific := func(a, b policy.Override) int {
 		return cmp.Or(target(a)-target(b), place(a.Endpoint)-place(b.Endpoint), cmp.Compare(a.Kind, b.Kind),
@@ -168,8 +176,8 @@ func (b *modelBound) change(overrides []policy.Override, place func(string) int)
 	}
 }
 
-// of tells whether the bound is the override's to change.
-func (b *modelBound) of(o policy.Override) bool {
+// coveredBy reports whether an override changes the bound.
+func (b *modelBound) coveredBy(o policy.Override) bool {
 	perUser, perTenant := b.scope == "user" || b.scope == "user+endpoint", b.scope != "global"
 	switch {
 	case o.Policy != "":
@@ -203,7 +211,9 @@ func got(s *policy.Plan, id *identity.Identity, now limit.Micros) wanted {
 	s.ResolveAt(id, now, &r)
 	out := wanted{banned: r.Banned, exempt: r.Exempt, until: r.Until}
 	for _, b := range r.Bounds {
-		bound := modelBound{b.Policy.Name, b.Policy.Scope.String(), b.Policy.Endpoint, b.Policy.Limit.Spec(), b.Override, b.Penalty}
+		bound := modelBound{
+			b.Policy.Name, b.Policy.Scope.String(), b.Policy.Endpoint, b.Policy.Limit.Spec(), b.Override, b.Penalty,
+		}
 		out.bounds = append(out.bounds, bound.String())
 	}
 	slices.Sort(out.bounds)
@@ -211,7 +221,8 @@ func got(s *policy.Plan, id *identity.Identity, now limit.Micros) wanted {
 }
 
 func compareWanted(t *rapid.T, what string, got, want wanted) {
-	if got.banned != want.banned || got.exempt != want.exempt || got.until != want.until || !slices.Equal(got.bounds, want.bounds) {
+	if got.banned != want.banned || got.exempt != want.exempt || got.until != want.until ||
+		!slices.Equal(got.bounds, want.bounds) {
 		t.Fatalf("%s: resolved to\n%+v, want\n%+v", what, got, want)
 	}
 }

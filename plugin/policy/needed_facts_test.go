@@ -9,8 +9,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// What is asked of every request is compiled once per config: each fact costs the gateway's worker time.
-func TestNothingIsAskedThatNoLimitNeeds(t *testing.T) {
+// What is read of every request is compiled once per config: each fact costs the gateway's worker time.
+func TestNoFactIsReadThatNoLimitNeeds(t *testing.T) {
 	const (
 		consumer = identity.ConsumerFact
 		target   = identity.TargetFact
@@ -24,29 +24,66 @@ func TestNothingIsAskedThatNoLimitNeeds(t *testing.T) {
 		headers []string
 	}{
 		{"no limits", `tiers: []`, 0, nil},
-		{"no limits, but strangers are refused", `{on_missing_tenant: deny}`, consumer, nil},
-		{"a tenant's quota", `tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 1, window_size: 1}]}]`, consumer, nil},
+		{"no limits, but anonymous requests are denied", `{on_missing_tenant: deny}`, consumer, nil},
+		{
+			"a tenant's quota", `tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 1, window_size: 1}]}]`, consumer,
+			nil,
+		},
 		{"unused sources", `{tenant_from: [consumer.id], user_from: [jwt.sub], tier_from: [header.X-Tier], trusted_headers: [X-Tier],
 			tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 1, window_size: 1}]}]}`, consumer, nil},
-		{"two tiers, told by a header", `{tier_from: [header.X-Tier], trusted_headers: [X-Tier],
+		{"two tiers, named by a header", `{tier_from: [header.X-Tier], trusted_headers: [X-Tier],
 			tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 1, window_size: 1}]}, {name: b}]}`, consumer | identity.HeaderFacts, []string{"X-Tier"}},
-		{"a tenant from the token", `{tenant_from: [jwt.org], tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 1, window_size: 1}]}]}`, identity.TokenFact, nil},
+		{
+			"a tenant from the token",
+			`{tenant_from: [jwt.org], tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 1, window_size: 1}]}]}`,
+			identity.TokenFact, nil,
+		},
 		{"a limit per user", `{user_from: [jwt.sub, header.X-User-Id], trusted_headers: [x-user-id],
 			tiers: [{name: a, limits: [{name: u, scope: user, limit: 1, window_size: 1}]}]}`, consumer | identity.TokenFact | identity.HeaderFacts, []string{"X-User-Id"}},
-		{"a limit per credential", `tiers: [{name: a, limits: [{name: c, scope: credential, limit: 1, window_size: 1}]}]`, consumer | identity.CredentialFact, nil},
-		{"a tier's limit per address", `tiers: [{name: a, limits: [{name: i, scope: ip, limit: 1, window_size: 1}]}]`, consumer | ip, nil},
-		{"a limit per address for strangers only", `anonymous: {limits: [{name: i, scope: ip, limit: 1, window_size: 1}]}`, consumer, nil},
-		{"a limit per route", `tiers: [{name: a, limits: [{name: e, scope: tenant+endpoint, limit: 1, window_size: 1}]}]`, consumer | route, nil},
-		{"a limit per user and route", `tiers: [{name: a, limits: [{name: e, scope: user+endpoint, limit: 1, window_size: 1}]}]`, consumer | route, nil},
-		{"a limit per pattern", `tiers: [{name: a, limits: [{name: e, scope: tenant+endpoint, endpoint: GET /x, limit: 1, window_size: 1}]}]`, consumer | target, nil},
-		{"a pattern of the cost table", `{costs: {GET /x: 2}, tiers: [{name: a, limits: [{name: d, scope: tenant, limit: 1, window_size: 1}]}]}`, consumer | target, nil},
-		{"a cost header", `{cost_header: X-Cost, trusted_headers: [X-Cost], global: {limits: [{name: g, scope: global, limit: 1, window_size: 1}]}}`, identity.HeaderFacts, []string{"X-Cost"}},
-		{"a cost header that nobody pays", `{cost_header: X-Cost, trusted_headers: [X-Cost]}`, 0, nil},
+		{
+			"a limit per credential", `tiers: [{name: a, limits: [{name: c, scope: credential, limit: 1, window_size: 1}]}]`,
+			consumer | identity.CredentialFact, nil,
+		},
+		{
+			"a tier's limit per address", `tiers: [{name: a, limits: [{name: i, scope: ip, limit: 1, window_size: 1}]}]`,
+			consumer | ip, nil,
+		},
+		{
+			"a limit per address for anonymous requests only",
+			`anonymous: {limits: [{name: i, scope: ip, limit: 1, window_size: 1}]}`, consumer, nil,
+		},
+		{
+			"a limit per route", `tiers: [{name: a, limits: [{name: e, scope: tenant+endpoint, limit: 1, window_size: 1}]}]`,
+			consumer | route, nil,
+		},
+		{
+			"a limit per user and route",
+			`tiers: [{name: a, limits: [{name: e, scope: user+endpoint, limit: 1, window_size: 1}]}]`, consumer | route, nil,
+		},
+		{
+			"a limit per pattern",
+			`tiers: [{name: a, limits: [{name: e, scope: tenant+endpoint, endpoint: GET /x, limit: 1, window_size: 1}]}]`,
+			consumer | target, nil,
+		},
+		{
+			"a pattern of the cost table",
+			`{costs: {GET /x: 2}, tiers: [{name: a, limits: [{name: d, scope: tenant, limit: 1, window_size: 1}]}]}`,
+			consumer | target, nil,
+		},
+		{
+			"a cost header",
+			`{cost_header: X-Cost, trusted_headers: [X-Cost], global: {limits: [{name: g, scope: global, limit: 1, window_size: 1}]}}`,
+			identity.HeaderFacts, []string{"X-Cost"},
+		},
+		{"a cost header that no limit charges", `{cost_header: X-Cost, trusted_headers: [X-Cost]}`, 0, nil},
 		{"a header that is tenant and cost", `{cost_header: x-org, tenant_from: [header.X-Org], trusted_headers: [X-Org],
 			tiers: [{name: a, limits: [{name: d, scope: tenant, limit: 1, window_size: 1}]}]}`, identity.HeaderFacts, []string{"X-Org"}},
 		{"a global limit", `global: {limits: [{name: g, scope: global, limit: 1, window_size: 1}]}`, 0, nil},
 		{"a global limit per route", `global: {limits: [{name: g, scope: endpoint, limit: 1, window_size: 1}]}`, route, nil},
-		{"a global limit per pattern", `global: {limits: [{name: g, scope: endpoint, endpoint: "* /x", limit: 1, window_size: 1}]}`, target, nil},
+		{
+			"a global limit per pattern",
+			`global: {limits: [{name: g, scope: endpoint, endpoint: "* /x", limit: 1, window_size: 1}]}`, target, nil,
+		},
 		{"a global limit per address", `global: {limits: [{name: g, scope: ip, limit: 1, window_size: 1}]}`, ip, nil},
 	}
 	for _, test := range tests {
@@ -61,7 +98,8 @@ func TestNothingIsAskedThatNoLimitNeeds(t *testing.T) {
 				t.Fatalf("%s: %v", test.name, err)
 			}
 			if rules := plan.Rules; rules.Wants != want || !slices.Equal(rules.Headers, test.headers) {
-				t.Errorf("%s: asks for facts %010b with headers %q, want %010b with %q", test.name, rules.Wants, rules.Headers, want, test.headers)
+				t.Errorf("%s: reads facts %010b with headers %q, want %010b with %q",
+					test.name, rules.Wants, rules.Headers, want, test.headers)
 			}
 		}
 	}
@@ -121,7 +159,7 @@ func TestTheRulesAreThoseOfTheConfig(t *testing.T) {
 		t.Errorf("rules are %+v", rules)
 	}
 	if rules.DecodePath {
-		t.Error("paths are decoded unasked")
+		t.Error("paths are decoded without decode_path")
 	}
 	rules = compile(t, `{decode_path: true, on_missing_tenant: skip, on_missing_user: deny, ipv6_prefix_length: 48, cost_header: X-Cost, cost_header_max: 9,
 		trusted_headers: [X-Cost], tiers: [{name: a, limits: [{name: c, scope: credential, limit: 1, window_size: 1}]}]}`).Rules

@@ -28,7 +28,7 @@ tiers:
 global: {limits: [{name: g, scope: global, limit: 100, window_size: 60}]}
 `
 
-// quotas resolves a request of user u of acme and tells the limit of each of its bounds.
+// quotas resolves a request of user u of acme and returns the limit of each of its bounds.
 func quotas(t *testing.T, now limit.Micros, overrides ...policy.Override) (map[string]int64, policy.Resolution) {
 	t.Helper()
 	for i := range overrides {
@@ -45,7 +45,8 @@ func quotas(t *testing.T, now limit.Micros, overrides ...policy.Override) (map[s
 }
 
 var visitor = identity.Identity{
-	Tenant: tenant("acme"), User: identity.Name{Kind: identity.User, ID: "u"}, Credential: "key", IP: "192.0.2.1", Method: "GET", Path: "/x", Route: "r",
+	Tenant: tenant("acme"), User: identity.Name{Kind: identity.User, ID: "u"}, Credential: "key", IP: "192.0.2.1",
+	Method: "GET", Path: "/x", Route: "r",
 }
 
 func times(factor int64, o policy.Override) policy.Override {
@@ -78,26 +79,59 @@ func TestAnOverrideChangesTheLimitsOfItsTargetAndNoOthers(t *testing.T) {
 		overrides []policy.Override
 		changed   map[string]int64 // others keep 100
 	}{
-		{"a tenant's factor", []policy.Override{times(2000, acme)}, map[string]int64{"t": 200, "te": 200, "u": 200, "ue": 200, "c": 200}},
+		{
+			"a tenant's factor", []policy.Override{times(2000, acme)},
+			map[string]int64{"t": 200, "te": 200, "u": 200, "ue": 200, "c": 200},
+		},
 		{"a user's factor", []policy.Override{times(500, user)}, map[string]int64{"u": 50, "ue": 50}},
 		{"an endpoint's factor", []policy.Override{times(500, endpoint)}, map[string]int64{"te": 50, "ue": 50}},
 		{"a user's factor at an endpoint", []policy.Override{times(500, userAt)}, map[string]int64{"ue": 50}},
 		{"a credential's factor", []policy.Override{times(500, credentialed)}, map[string]int64{"c": 50}},
 		{"an address's factor", []policy.Override{times(500, origin)}, map[string]int64{"i": 50}},
-		{"a factor that names a policy", []policy.Override{times(500, policy.Override{Tenant: "acme", Policy: "g"})}, map[string]int64{"g": 50}},
+		{
+			"a factor that names a policy", []policy.Override{times(500, policy.Override{Tenant: "acme", Policy: "g"})},
+			map[string]int64{"g": 50},
+		},
 		{"a factor that leaves nothing", []policy.Override{times(1, user)}, map[string]int64{"u": 1, "ue": 1}},
-		{"a factor that a log cannot hold", []policy.Override{times(200_000, user)}, map[string]int64{"u": 10_000, "ue": 20_000}},
+		{
+			"a factor that a log cannot hold", []policy.Override{times(200_000, user)},
+			map[string]int64{"u": 10_000, "ue": 20_000},
+		},
 		{"a custom limit", []policy.Override{custom("t", 7, acme)}, map[string]int64{"t": 7}},
 		{"a custom limit that a log cannot hold", []policy.Override{custom("u", 10_001, acme)}, nil},
 		{"a custom limit of no policy", []policy.Override{custom("nothing", 7, acme)}, nil},
-		{"another tenant's", []policy.Override{times(500, policy.Override{Tenant: "beta"}), times(500, policy.Override{Tenant: "beta", User: "u"})}, nil},
+		{
+			"another tenant's",
+			[]policy.Override{
+				times(500, policy.Override{Tenant: "beta"}), times(500, policy.Override{Tenant: "beta", User: "u"}),
+			},
+			nil,
+		},
 		{"another endpoint's", []policy.Override{times(500, policy.Override{Tenant: "acme", Endpoint: "GET /y"})}, nil},
-		{"a credential's of another tenant", []policy.Override{times(500, policy.Override{Tenant: "beta", Credential: "key"})}, nil},
-		{"the more specific of two", []policy.Override{times(500, acme), times(2000, user)}, map[string]int64{"t": 50, "te": 50, "u": 200, "ue": 200, "c": 50}},
-		{"a custom limit and a factor", []policy.Override{times(500, acme), custom("t", 7, acme)}, map[string]int64{"t": 7, "te": 50, "u": 50, "ue": 50, "c": 50}},
-		{"a penalty after a factor", []policy.Override{penalty(100, acme), times(2000, user)}, map[string]int64{"t": 10, "te": 10, "u": 20, "ue": 20, "c": 10}},
-		{"a penalty after a custom limit", []policy.Override{penalty(500, acme), custom("u", 50, user)}, map[string]int64{"t": 50, "te": 50, "u": 25, "ue": 50, "c": 50}},
-		{"the stricter of two penalties", []policy.Override{penalty(100, acme), penalty(900, user)}, map[string]int64{"t": 10, "te": 10, "u": 10, "ue": 10, "c": 10}},
+		{
+			"a credential's of another tenant",
+			[]policy.Override{times(500, policy.Override{Tenant: "beta", Credential: "key"})}, nil,
+		},
+		{
+			"the more specific of two", []policy.Override{times(500, acme), times(2000, user)},
+			map[string]int64{"t": 50, "te": 50, "u": 200, "ue": 200, "c": 50},
+		},
+		{
+			"a custom limit and a factor", []policy.Override{times(500, acme), custom("t", 7, acme)},
+			map[string]int64{"t": 7, "te": 50, "u": 50, "ue": 50, "c": 50},
+		},
+		{
+			"a penalty after a factor", []policy.Override{penalty(100, acme), times(2000, user)},
+			map[string]int64{"t": 10, "te": 10, "u": 20, "ue": 20, "c": 10},
+		},
+		{
+			"a penalty after a custom limit", []policy.Override{penalty(500, acme), custom("u", 50, user)},
+			map[string]int64{"t": 50, "te": 50, "u": 25, "ue": 50, "c": 50},
+		},
+		{
+			"the stricter of two penalties", []policy.Override{penalty(100, acme), penalty(900, user)},
+			map[string]int64{"t": 10, "te": 10, "u": 10, "ue": 10, "c": 10},
+		},
 	}
 	for _, test := range tests {
 		got, r := quotas(t, 1, test.overrides...)
@@ -124,27 +158,56 @@ func TestAChangedLimitKeepsWhatTheOverrideDoesNotSay(t *testing.T) {
 		want     limit.Spec
 		quota    string
 	}{
-		{"scaled bucket", times(1500, acme), "t", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 150, Window: 60 * limit.Second, Burst: 300}, `"t";q=150;w=60`},
-		{"scaled window", times(1500, acme), "te", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 150, Window: 60 * limit.Second, Burst: 150}, `"te";q=150;w=60`},
-		{"thresholds", times(1500, acme), "u", limit.Spec{Algorithm: limit.SlidingLog, Quantity: 150, Window: 60 * limit.Second, Burst: 150, SoftPct: 80}, `"u";q=150;w=60`},
-		{"strictly even", times(2000, acme), "ue", limit.Spec{Algorithm: limit.LeakyBucket, Quantity: 200, Window: 60 * limit.Second, Burst: 1}, `"ue";q=200;w=60`},
-		{"even, with a burst", times(2000, acme), "c", limit.Spec{Algorithm: limit.LeakyBucket, Quantity: 200, Window: 60 * limit.Second, Burst: 10}, `"c";q=200;w=60`},
-		{"custom, nothing else", custom("t", 7, acme), "t", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 7, Window: 60 * limit.Second, Burst: 7}, `"t";q=7;w=60`},
-		{"custom, all of it", custom("t", 7, policy.Override{Tenant: "acme", WindowSize: 2, Burst: 9}), "t", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 7, Window: 2 * limit.Second, Burst: 9}, `"t";q=7;w=2`},
-		{"custom, a burst for a window", custom("te", 7, policy.Override{Tenant: "acme", Burst: 9}), "te", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 7, Window: 60 * limit.Second, Burst: 7}, `"te";q=7;w=60`},
+		{
+			"scaled bucket", times(1500, acme), "t",
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 150, Window: 60 * limit.Second, Burst: 300}, `"t";q=150;w=60`,
+		},
+		{
+			"scaled window", times(1500, acme), "te",
+			limit.Spec{Algorithm: limit.FixedWindow, Quantity: 150, Window: 60 * limit.Second, Burst: 150}, `"te";q=150;w=60`,
+		},
+		{
+			"thresholds", times(1500, acme), "u",
+			limit.Spec{Algorithm: limit.SlidingLog, Quantity: 150, Window: 60 * limit.Second, Burst: 150, SoftPct: 80},
+			`"u";q=150;w=60`,
+		},
+		{
+			"strictly even", times(2000, acme), "ue",
+			limit.Spec{Algorithm: limit.LeakyBucket, Quantity: 200, Window: 60 * limit.Second, Burst: 1}, `"ue";q=200;w=60`,
+		},
+		{
+			"even, with a burst", times(2000, acme), "c",
+			limit.Spec{Algorithm: limit.LeakyBucket, Quantity: 200, Window: 60 * limit.Second, Burst: 10}, `"c";q=200;w=60`,
+		},
+		{
+			"custom, nothing else", custom("t", 7, acme), "t",
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 7, Window: 60 * limit.Second, Burst: 7}, `"t";q=7;w=60`,
+		},
+		{
+			"custom, all of it", custom("t", 7, policy.Override{Tenant: "acme", WindowSize: 2, Burst: 9}), "t",
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 7, Window: 2 * limit.Second, Burst: 9}, `"t";q=7;w=2`,
+		},
+		{
+			"custom, a burst for a window", custom("te", 7, policy.Override{Tenant: "acme", Burst: 9}), "te",
+			limit.Spec{Algorithm: limit.FixedWindow, Quantity: 7, Window: 60 * limit.Second, Burst: 7}, `"te";q=7;w=60`,
+		},
 	}
 	for _, test := range tests {
 		_, r := quotas(t, 1, test.override)
 		i := slices.IndexFunc(r.Bounds, func(b policy.Bound) bool { return b.Policy.Name == test.policy })
-		if got := r.Bounds[i]; got.Policy.Limit.Spec() != test.want || got.Policy.Quota() != test.quota || got.Override != 1 || got.Penalty != 0 {
-			t.Errorf("%s: limit is %+v (%s) by override %d, want %+v (%s) by 1", test.name, got.Policy.Limit.Spec(), got.Policy.Quota(), got.Override, test.want, test.quota)
+		if got := r.Bounds[i]; got.Policy.Limit.Spec() != test.want || got.Policy.Quota() != test.quota ||
+			got.Override != 1 || got.Penalty != 0 {
+			t.Errorf("%s: limit is %+v (%s) by override %d, want %+v (%s) by 1",
+				test.name, got.Policy.Limit.Spec(), got.Policy.Quota(), got.Override, test.want, test.quota)
 		}
 	}
 }
 
 func TestABanBeatsAnExemptionAndBothEndAtTheirInstantWithoutASync(t *testing.T) {
 	const soon, later = 1000, 2000
-	ban, exempt := policy.Override{Kind: policy.Ban, Tenant: "acme", User: "u", ExpiresAt: soon}, policy.Override{Kind: policy.Exempt, Tenant: "acme", ExpiresAt: later}
+	ban, exempt := policy.Override{
+		Kind: policy.Ban, Tenant: "acme", User: "u", ExpiresAt: soon,
+	}, policy.Override{Kind: policy.Exempt, Tenant: "acme", ExpiresAt: later}
 	forGood := policy.Override{Kind: policy.Ban, IP: "192.0.2.1"}
 	tests := []struct {
 		name           string
@@ -162,12 +225,13 @@ func TestABanBeatsAnExemptionAndBothEndAtTheirInstantWithoutASync(t *testing.T) 
 	for _, test := range tests {
 		got, r := quotas(t, test.now, test.overrides...)
 		if r.Banned != test.banned || r.Exempt != test.exempt || r.Until != test.until || (len(got) == 0) != test.exempt {
-			t.Errorf("%s: banned %v until %d, exempt %v, limits %v, want %v until %d and %v", test.name, r.Banned, r.Until, r.Exempt, got, test.banned, test.until, test.exempt)
+			t.Errorf("%s: banned %v until %d, exempt %v, limits %v, want %v until %d and %v",
+				test.name, r.Banned, r.Until, r.Exempt, got, test.banned, test.until, test.exempt)
 		}
 	}
 }
 
-func TestABanOfAnAddressOrANetworkHoldsForStrangersTooAndInAnySpelling(t *testing.T) {
+func TestABanOfAnAddressOrANetworkHoldsForAnonymousRequestsTooAndInAnySpelling(t *testing.T) {
 	tests := []struct {
 		written, seen string
 		banned        bool
@@ -183,14 +247,18 @@ func TestABanOfAnAddressOrANetworkHoldsForStrangersTooAndInAnySpelling(t *testin
 		{"2001:db8:0:0:1::/64", "2001:db8::/64", true},
 		{"2001:db8::/48", "2001:db8:0:7::/64", true},
 		{"2001:db8::/48", "2001:db8::/48", true},
-		{"2001:db8::/64", "2001:db8::/48", false}, // which /64 of these it is cannot be told
+		{"2001:db8::/64", "2001:db8::/48", false}, // it is not known which /64 of these it is
 		{"2001:db8::/64", "2001:db8::9/128", true},
 		{"192.0.2.1", "unknown", false},
 		{"192.0.2.1", "", false},
 	}
 	for _, test := range tests {
-		snapshot := build(t, policy.Rows{Overrides: []policy.Override{{ID: 1, Kind: policy.Ban, IP: test.written, Reason: "r", Author: "a"}}})
-		for _, id := range []identity.Identity{{Anonymous: true, IP: test.seen}, {Anonymous: true, Tenant: address(test.seen), IP: test.seen}, {Tenant: tenant("acme"), IP: test.seen}} {
+		snapshot := build(t,
+			policy.Rows{Overrides: []policy.Override{{ID: 1, Kind: policy.Ban, IP: test.written, Reason: "r", Author: "a"}}})
+		for _, id := range []identity.Identity{
+			{Anonymous: true, IP: test.seen}, {Anonymous: true, Tenant: address(test.seen), IP: test.seen},
+			{Tenant: tenant("acme"), IP: test.seen},
+		} {
 			var r policy.Resolution
 			if compile(t, overridden).With(snapshot).ResolveAt(&id, 1, &r); r.Banned != test.banned {
 				t.Errorf("a ban of %s holds for %+v: %v, want %v", test.written, id, r.Banned, test.banned)
@@ -200,7 +268,8 @@ func TestABanOfAnAddressOrANetworkHoldsForStrangersTooAndInAnySpelling(t *testin
 }
 
 func TestOfTwoNetworksTheNarrowerDecides(t *testing.T) {
-	got, _ := quotas(t, 1, times(500, policy.Override{IP: "192.0.2.0/24"}), times(2000, policy.Override{IP: "192.0.2.0/28"}), times(3000, policy.Override{IP: "192.0.0.0/16"}))
+	got, _ := quotas(t, 1, times(500, policy.Override{IP: "192.0.2.0/24"}),
+		times(2000, policy.Override{IP: "192.0.2.0/28"}), times(3000, policy.Override{IP: "192.0.0.0/16"}))
 	if got["i"] != 200 {
 		t.Errorf("the limit per address is %d, want 200 as the /28 says", got["i"])
 	}
@@ -222,14 +291,16 @@ func TestARowWithoutAModeOrAnAccuracyHasThatOfTheConfigThatARequestMeets(t *test
 			t.Errorf("config in mode %s: bounds are %+v", mode, r.Bounds)
 		}
 		if r.Bounds[0].Policy.Accuracy != policy.Exact || r.Bounds[1].Policy.Accuracy != policy.Leased {
-			t.Errorf("config in mode %s: the row without an accuracy is %s, its own is %s", mode, r.Bounds[0].Policy.Accuracy, r.Bounds[1].Policy.Accuracy)
+			t.Errorf("config in mode %s: the row without an accuracy is %s, its own is %s",
+				mode, r.Bounds[0].Policy.Accuracy, r.Bounds[1].Policy.Accuracy)
 		}
 	}
 }
 
-// What overrides make of policies is made once, by whoever comes first, and is the same for all.
+// What overrides make of policies is made once, by the first request, and is the same for all.
 func TestManyRequestsAtOnceGetTheSameLimits(t *testing.T) {
-	plan := compile(t, overridden).With(build(t, policy.Rows{Overrides: []policy.Override{{ID: 1, Kind: policy.Multiplier, Factor: 500, Tenant: "acme", Reason: "r", Author: "a"}}}))
+	plan := compile(t, overridden).With(
+		build(t, policy.Rows{Overrides: []policy.Override{{ID: 1, Kind: policy.Multiplier, Factor: 500, Tenant: "acme", Reason: "r", Author: "a"}}}))
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
@@ -250,17 +321,19 @@ func TestManyRequestsAtOnceGetTheSameLimits(t *testing.T) {
 	}
 }
 
-func TestAllFaultsOfARowAreToldAtOnce(t *testing.T) {
+func TestAllFaultsOfARowAreReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 129)
 	for want, o := range map[string]policy.Override{
-		"endpoint factor ip target": {Kind: policy.Multiplier, Tenant: "acme", User: "u", IP: "nonsense", Endpoint: "records", Reason: "r", Author: "a"},
-		"ip target tenant user":     {Kind: policy.Ban, Tenant: long, User: long, IP: "nonsense", Reason: "r", Author: "a"},
-		"ip reason":                 {Kind: policy.Ban, Tenant: "acme", IP: "nonsense", Author: "a"},
-		"endpoint reason":           {Kind: policy.Ban, Tenant: "acme", Endpoint: "records", Author: "a"},
-		"endpoint tenant":           {Kind: policy.Ban, Endpoint: "records", Reason: "r", Author: "a"},
-		"endpoint":                  {Kind: policy.Ban, Tenant: "acme", Endpoint: "records", Reason: "r", Author: "a"},
-		"target":                    {Kind: policy.Ban, Tenant: "acme", User: "u", Credential: "k", Reason: "r", Author: "a"},
+		"endpoint factor ip target": {
+			Kind: policy.Multiplier, Tenant: "acme", User: "u", IP: "nonsense", Endpoint: "records", Reason: "r", Author: "a",
+		},
+		"ip target tenant user": {Kind: policy.Ban, Tenant: long, User: long, IP: "nonsense", Reason: "r", Author: "a"},
+		"ip reason":             {Kind: policy.Ban, Tenant: "acme", IP: "nonsense", Author: "a"},
+		"endpoint reason":       {Kind: policy.Ban, Tenant: "acme", Endpoint: "records", Author: "a"},
+		"endpoint tenant":       {Kind: policy.Ban, Endpoint: "records", Reason: "r", Author: "a"},
+		"endpoint":              {Kind: policy.Ban, Tenant: "acme", Endpoint: "records", Reason: "r", Author: "a"},
+		"target":                {Kind: policy.Ban, Tenant: "acme", User: "u", Credential: "k", Reason: "r", Author: "a"},
 	} {
 		_, faults := policy.NewSnapshot(policy.Rows{Overrides: []policy.Override{o}}, nil)
 		if got := fieldsOf(faults); got != want {
@@ -268,9 +341,21 @@ func TestAllFaultsOfARowAreToldAtOnce(t *testing.T) {
 		}
 	}
 	for want, row := range map[string]policy.Row{
-		"endpoint limit": {Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "n", Scope: "tenant", Endpoint: "records", WindowSize: 60}}},
-		"endpoint tier":  {Policy: schema.Policy{Limit: schema.Limit{Name: "n", Scope: "tenant", Endpoint: "records", Limit: 5, WindowSize: 60}}},
-		"endpoint":       {Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "n", Scope: "tenant", Endpoint: "records", Limit: 5, WindowSize: 60}}},
+		"endpoint limit": {
+			Policy: schema.Policy{
+				Tier: "gold", Limit: schema.Limit{Name: "n", Scope: "tenant", Endpoint: "records", WindowSize: 60},
+			},
+		},
+		"endpoint tier": {
+			Policy: schema.Policy{
+				Limit: schema.Limit{Name: "n", Scope: "tenant", Endpoint: "records", Limit: 5, WindowSize: 60},
+			},
+		},
+		"endpoint": {
+			Policy: schema.Policy{
+				Tier: "gold", Limit: schema.Limit{Name: "n", Scope: "tenant", Endpoint: "records", Limit: 5, WindowSize: 60},
+			},
+		},
 	} {
 		_, faults := policy.NewSnapshot(policy.Rows{Policies: []policy.Row{row}}, nil)
 		if got := fieldsOf(faults); got != want {

@@ -30,12 +30,13 @@ func TestAPatternIsMethodAndPath(t *testing.T) {
 	for _, test := range tests {
 		p, err := ParsePattern(test.text)
 		if err != nil || p.method != test.method || !slices.Equal(p.segments, test.segments) || p.String() != test.text {
-			t.Errorf("ParsePattern(%q) = %q %q, %v, want %q %q", test.text, p.method, p.segments, err, test.method, test.segments)
+			t.Errorf("ParsePattern(%q) = %q %q, %v, want %q %q",
+				test.text, p.method, p.segments, err, test.method, test.segments)
 		}
 	}
 }
 
-func TestAPatternThatCannotMatchIsRefusedWithItsReason(t *testing.T) {
+func TestAPatternThatCannotMatchIsAFaultWithItsReason(t *testing.T) {
 	tests := []struct{ text, reason string }{
 		{"", "must be METHOD /path"},
 		{"GET", "must be METHOD /path"},
@@ -66,7 +67,8 @@ func TestAPatternThatCannotMatchIsRefusedWithItsReason(t *testing.T) {
 	}
 	for _, test := range tests {
 		_, err := ParsePattern(test.text)
-		if err == nil || !strings.Contains(err.Error(), test.reason) || !strings.Contains(err.Error(), fmt.Sprintf("%q", test.text)) {
+		if err == nil || !strings.Contains(err.Error(), test.reason) ||
+			!strings.Contains(err.Error(), fmt.Sprintf("%q", test.text)) {
 			t.Errorf("ParsePattern(%q): %v, want the pattern and %q", test.text, err, test.reason)
 		}
 	}
@@ -136,7 +138,7 @@ func TestNoPatternMeansEveryRequestAndATextThatIsNoneNoRequest(t *testing.T) {
 	}
 }
 
-// matchesNaively is what a pattern means, said once more without a tree: segment by segment.
+// matchesNaively reports whether a pattern matches, without a tree: segment by segment.
 func matchesNaively(pattern, method, path string) bool {
 	patternMethod, patternPath, _ := strings.Cut(pattern, " ")
 	switch {
@@ -168,7 +170,7 @@ var (
 		return method + " /" + strings.Join(segments, "/") + rapid.SampledFrom([]string{"", "/"}).Draw(t, "slash")
 	}).Filter(func(text string) bool { return !strings.HasSuffix(text, "//") })
 
-	// universe is enough requests to tell any two of somePattern apart: a method and a segment that no pattern
+	// universe is enough requests to distinguish any two of somePattern: a method and a segment that no pattern
 	// names, and paths longer than any pattern.
 	universe = func() (requests [][2]string) {
 		paths := []string{"/"}

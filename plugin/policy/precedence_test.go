@@ -35,7 +35,9 @@ func (o *override) label() string {
 	return source + " " + kindNames[o.kind] + " on " + targetNames[o.target]
 }
 
-var orderNames = [...]string{firstWins: "beats", secondWins: "yields to", firstThenSecond: "is followed by", secondThenFirst: "follows"}
+var orderNames = [...]string{
+	firstWins: "beats", secondWins: "yields to", firstThenSecond: "is followed by", secondThenFirst: "follows",
+}
 
 // Every pair of what overrides there can be, each once: the file is for people to read, too.
 func TestThePrecedenceOfEveryPairIsTheDocumentedOne(t *testing.T) {
@@ -67,7 +69,7 @@ func TestThePrecedenceOfEveryPairIsTheDocumentedOne(t *testing.T) {
 	}
 }
 
-// The rules of the documentation, each said of all pairs that it is about.
+// The rules of the documentation, each checked for all pairs that it is about.
 func TestThePrecedenceKeepsTheRulesForEveryPair(t *testing.T) {
 	for _, a := range everyKind() {
 		for _, b := range everyKind() {
@@ -90,7 +92,9 @@ func TestThePrecedenceKeepsTheRulesForEveryPair(t *testing.T) {
 			if got != want {
 				t.Errorf("%s %s %s, want: %s", a.label(), orderNames[got], b.label(), orderNames[want])
 			}
-			mirror := [...]order{firstWins: secondWins, secondWins: firstWins, firstThenSecond: secondThenFirst, secondThenFirst: firstThenSecond}
+			mirror := [...]order{
+				firstWins: secondWins, secondWins: firstWins, firstThenSecond: secondThenFirst, secondThenFirst: firstThenSecond,
+			}
 			equal := a.kind == b.kind && a.target == b.target // these have one id here, by which real ones differ
 			if back := precede(b, a, 1, 1); !equal && back != mirror[got] {
 				t.Errorf("%s %s %s, but seen from the other side it %s", a.label(), orderNames[got], b.label(), orderNames[back])
@@ -109,15 +113,36 @@ func TestWhatIsEqualOtherwiseIsDecidedByNumbersNamesAndAge(t *testing.T) {
 		placeA, placeB int
 		want           order
 	}{
-		{"the longer ban", &override{kind: ban, target: onTenant, expires: 9}, &override{kind: ban, target: onUser, expires: 8}, 0, 0, firstWins},
-		{"the ban for good", &override{kind: ban, target: onTenant}, &override{kind: ban, target: onUser, expires: 1 << 62}, 0, 0, firstWins},
-		{"a ban that ends, and one for good", &override{kind: ban, expires: 1 << 62}, &override{kind: ban, target: onTenant}, 0, 0, secondWins},
-		{"a detector's longer ban", &override{kind: ban, expires: 8}, &override{kind: ban, detector: true, expires: 9}, 0, 0, secondWins},
+		{
+			"the longer ban", &override{kind: ban, target: onTenant, expires: 9},
+			&override{kind: ban, target: onUser, expires: 8}, 0, 0, firstWins,
+		},
+		{
+			"the ban for good", &override{kind: ban, target: onTenant}, &override{kind: ban, target: onUser, expires: 1 << 62},
+			0, 0, firstWins,
+		},
+		{
+			"a ban that ends, and one for good", &override{kind: ban, expires: 1 << 62}, &override{kind: ban, target: onTenant},
+			0, 0, secondWins,
+		},
+		{
+			"a detector's longer ban", &override{kind: ban, expires: 8}, &override{kind: ban, detector: true, expires: 9}, 0, 0,
+			secondWins,
+		},
 		{"the stricter penalty, however wide", penalty(900, onUserEndpoint), penalty(100, onTenant), 0, 0, secondWins},
 		{"the more specific of equal penalties", penalty(100, onUser), penalty(100, onTenant), 0, 0, firstWins},
-		{"the narrower endpoint", &override{id: 1, kind: multiplier, target: onEndpoint}, &override{id: 2, kind: customLimit, target: onEndpoint}, 0, 1, firstWins},
-		{"the one that names its policy", &override{id: 1, kind: multiplier, policy: "daily"}, &override{id: 2, kind: multiplier}, 0, 0, firstWins},
-		{"the younger", &override{id: 1, kind: multiplier, policy: "daily"}, &override{id: 2, kind: multiplier, policy: "daily"}, 0, 0, secondWins},
+		{
+			"the narrower endpoint", &override{id: 1, kind: multiplier, target: onEndpoint},
+			&override{id: 2, kind: customLimit, target: onEndpoint}, 0, 1, firstWins,
+		},
+		{
+			"the one that names its policy", &override{id: 1, kind: multiplier, policy: "daily"},
+			&override{id: 2, kind: multiplier}, 0, 0, firstWins,
+		},
+		{
+			"the younger", &override{id: 1, kind: multiplier, policy: "daily"},
+			&override{id: 2, kind: multiplier, policy: "daily"}, 0, 0, secondWins,
+		},
 	}
 	for _, test := range tests {
 		if got := precede(test.a, test.b, test.placeA, test.placeB); got != test.want {

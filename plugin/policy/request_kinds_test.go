@@ -54,7 +54,10 @@ tiers:
   - {name: by-address, scope: ip, limit: 100, window_size: 60}
 global: {limits: [{name: all, scope: global, limit: 5000, window_size: 1}]}
 `)
-	id := identity.Identity{Tenant: tenant("acme"), User: identity.Name{Kind: identity.User, ID: "u_42"}, IP: "192.0.2.1", Method: "GET", Path: "/"}
+	id := identity.Identity{
+		Tenant: tenant("acme"), User: identity.Name{Kind: identity.User, ID: "u_42"}, IP: "192.0.2.1", Method: "GET",
+		Path: "/",
+	}
 	var list []string
 	for _, b := range plan.TenantBounds(id, []string{"records", "search"}, 0) {
 		list = append(list, fmt.Sprint(b.Policy.Name, " ", b.Key.Endpoint, b.Key.Subject))

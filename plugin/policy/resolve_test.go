@@ -68,11 +68,17 @@ func TestTheLimitsOfATenantsTierApply(t *testing.T) {
 		},
 		{
 			"user",
-			identity.Identity{Tenant: tenant("acme"), Tier: "enterprise", User: identity.Name{Kind: identity.User, ID: "u"}, Method: "GET", Path: "/search"},
+			identity.Identity{
+				Tenant: tenant("acme"), Tier: "enterprise", User: identity.Name{Kind: identity.User, ID: "u"}, Method: "GET",
+				Path: "/search",
+			},
 			"enterprise", "GET /search",
 			[]string{"enterprise/daily", "enterprise/per-user", "/all"},
 		},
-		{"user skipped", identity.Identity{Tenant: tenant("acme"), Tier: "enterprise", Method: "GET", Path: "/"}, "enterprise", "", []string{"enterprise/daily", "/all"}},
+		{
+			"user skipped", identity.Identity{Tenant: tenant("acme"), Tier: "enterprise", Method: "GET", Path: "/"},
+			"enterprise", "", []string{"enterprise/daily", "/all"},
+		},
 		{
 			"internal",
 			identity.Identity{Tenant: tenant("acme"), Tier: "internal", Method: "GET", Path: "/heavy-compute"},
@@ -80,12 +86,14 @@ func TestTheLimitsOfATenantsTierApply(t *testing.T) {
 			[]string{"/all", "/heavy of * /heavy-compute"},
 		},
 		{
-			"stranger",
-			identity.Identity{Tenant: address("192.0.2.1"), IP: "192.0.2.1", Tier: "enterprise", Anonymous: true, Method: "GET", Path: "/"},
+			"anonymous",
+			identity.Identity{
+				Tenant: address("192.0.2.1"), IP: "192.0.2.1", Tier: "enterprise", Anonymous: true, Method: "GET", Path: "/",
+			},
 			"", "",
 			[]string{"/per-ip", "/all"},
 		},
-		{"stranger let through", identity.Identity{Anonymous: true, Method: "GET", Path: "/"}, "", "", []string{"/all"}},
+		{"anonymous, admitted", identity.Identity{Anonymous: true, Method: "GET", Path: "/"}, "", "", []string{"/all"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -102,7 +110,8 @@ func TestTheLimitsOfATenantsTierApply(t *testing.T) {
 }
 
 func TestTheFirstTierIsTheDefaultWhenNoneIsNamed(t *testing.T) {
-	plan := compile(t, `tiers: [{name: small, limits: [{name: a, scope: tenant, limit: 1, window_size: 1}]}, {name: large}]`)
+	plan := compile(t,
+		`tiers: [{name: small, limits: [{name: a, scope: tenant, limit: 1, window_size: 1}]}, {name: large}]`)
 	for claimed, want := range map[string]string{"": "small", "tiny": "small", "small": "small", "large": "large"} {
 		if got := plan.Tier(claimed); got != want {
 			t.Errorf("tier %q means %q, want %q", claimed, got, want)
@@ -143,15 +152,22 @@ func TestEachScopeHasItsOwnKindOfBucket(t *testing.T) {
 		{Namespace: "eu", Policy: "g", Group: policy.ByAll},
 		{Namespace: "eu", Policy: "te", Group: policy.ByTenant, GroupID: "acme", Endpoint: "GET /x/{id}"},
 		{Namespace: "eu", Policy: "te-route", Group: policy.ByTenant, GroupID: "acme", Endpoint: "records"},
-		{Namespace: "eu", Policy: "ue", Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindUser, Subject: "u_42", Endpoint: "* /*"},
-		{Namespace: "eu", Policy: "ue-route", Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindUser, Subject: "u_42", Endpoint: "records"},
+		{
+			Namespace: "eu", Policy: "ue", Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindUser, Subject: "u_42",
+			Endpoint: "* /*",
+		},
+		{
+			Namespace: "eu", Policy: "ue-route", Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindUser, Subject: "u_42",
+			Endpoint: "records",
+		},
 	}
 	compareKeys(t, got, want)
 }
 
-func TestWithoutLimitsOfTheirOwnStrangersHaveTheDefaultTiersEachAddressApart(t *testing.T) {
+func TestWithoutLimitsOfTheirOwnAnonymousRequestsHaveTheDefaultTiersEachAddressApart(t *testing.T) {
 	got, _ := bounds(compile(t, everyScope), identity.Identity{
-		Tenant: address("192.0.2.1"), User: address("192.0.2.1"), IP: "192.0.2.1", Anonymous: true, Method: "POST", Path: "/", Route: "records",
+		Tenant: address("192.0.2.1"), User: address("192.0.2.1"), IP: "192.0.2.1", Anonymous: true, Method: "POST", Path: "/",
+		Route: "records",
 	})
 	want := []policy.Key{
 		{Namespace: "eu", Policy: "t", Group: policy.ByIP, GroupID: "192.0.2.1"},
@@ -161,7 +177,10 @@ func TestWithoutLimitsOfTheirOwnStrangersHaveTheDefaultTiersEachAddressApart(t *
 		{Namespace: "eu", Policy: "e-route", Group: policy.ByEndpoint, GroupID: "records"},
 		{Namespace: "eu", Policy: "g", Group: policy.ByAll},
 		{Namespace: "eu", Policy: "te-route", Group: policy.ByIP, GroupID: "192.0.2.1", Endpoint: "records"},
-		{Namespace: "eu", Policy: "ue-route", Group: policy.ByIP, GroupID: "192.0.2.1", Kind: policy.KindIP, Subject: "192.0.2.1", Endpoint: "records"},
+		{
+			Namespace: "eu", Policy: "ue-route", Group: policy.ByIP, GroupID: "192.0.2.1", Kind: policy.KindIP,
+			Subject: "192.0.2.1", Endpoint: "records",
+		},
 	}
 	compareKeys(t, got, want)
 }
@@ -206,9 +225,11 @@ func TestAUserIsWantedOnlyWhereALimitPerUserCanDeny(t *testing.T) {
 	}{{"internal", "/x", false}, {"trial", "/x", false}, {"paid", "/y", false}, {"paid", "/x", true}}
 	for _, test := range tests {
 		var r policy.Resolution
-		plan.Resolve(&identity.Identity{Tenant: tenant("acme"), Tier: test.tier, Method: "GET", Path: test.path, UserMissing: true}, &r)
+		plan.Resolve(
+			&identity.Identity{Tenant: tenant("acme"), Tier: test.tier, Method: "GET", Path: test.path, UserMissing: true}, &r)
 		if r.UserWanted != test.want || len(r.Bounds) != 0 {
-			t.Errorf("tier %s, %s: user wanted %v with %d bounds, want %v with none", test.tier, test.path, r.UserWanted, len(r.Bounds), test.want)
+			t.Errorf("tier %s, %s: user wanted %v with %d bounds, want %v with none",
+				test.tier, test.path, r.UserWanted, len(r.Bounds), test.want)
 		}
 	}
 }
@@ -227,12 +248,14 @@ tiers:
 global: {limits: [{name: all, scope: global, limit: 1, window_size: 1}, {name: all-of-x, scope: global, endpoint: "* /*", limit: 1, window_size: 1}]}
 `)
 	for request, want := range map[string][]string{
-		"POST /records/bulk": {"one/writes of POST /records/bulk", "one/reads", "one/other of POST /records/bulk", "/all", "/all-of-x of * /*"},
-		"POST /records/7":    {"one/writes of POST /records/{id}", "one/reads", "/all", "/all-of-x of * /*"},
-		"PUT /records/7":     {"one/writes of * /records/*", "one/reads", "/all", "/all-of-x of * /*"},
-		"POST /records/7/a":  {"one/writes of * /records/*", "one/reads", "/all", "/all-of-x of * /*"},
-		"POST /records":      {"one/writes", "one/reads", "/all", "/all-of-x of * /*"},
-		"GET /":              {"one/writes", "one/reads", "/all"},
+		"POST /records/bulk": {
+			"one/writes of POST /records/bulk", "one/reads", "one/other of POST /records/bulk", "/all", "/all-of-x of * /*",
+		},
+		"POST /records/7":   {"one/writes of POST /records/{id}", "one/reads", "/all", "/all-of-x of * /*"},
+		"PUT /records/7":    {"one/writes of * /records/*", "one/reads", "/all", "/all-of-x of * /*"},
+		"POST /records/7/a": {"one/writes of * /records/*", "one/reads", "/all", "/all-of-x of * /*"},
+		"POST /records":     {"one/writes", "one/reads", "/all", "/all-of-x of * /*"},
+		"GET /":             {"one/writes", "one/reads", "/all"},
 	} {
 		method, path, _ := strings.Cut(request, " ")
 		got := labels(plan, identity.Identity{Tenant: tenant("acme"), Method: method, Path: path})
@@ -270,7 +293,8 @@ tiers:
 		{"GET", "/free", 9, 9},
 	}
 	for _, test := range tests {
-		_, costs := bounds(plan, identity.Identity{Tenant: tenant("acme"), Method: test.method, Path: test.path, Cost: test.header})
+		_, costs := bounds(plan,
+			identity.Identity{Tenant: tenant("acme"), Method: test.method, Path: test.path, Cost: test.header})
 		if want := []int64{test.want, 1, 0}; !slices.Equal(costs, want) {
 			t.Errorf("%s %s with header %d costs %v, want %v", test.method, test.path, test.header, costs, want)
 		}

@@ -18,7 +18,16 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 		credential = identity.CredentialFact
 	)
 	scoped := func(scope, endpoint string) policy.Rows {
-		return policy.Rows{Policies: []policy.Row{{ID: 1, Policy: schema.Policy{Tenant: "acme", Limit: schema.Limit{Name: "x", Scope: scope, Endpoint: endpoint, Limit: 1, WindowSize: 1}}}}}
+		return policy.Rows{
+			Policies: []policy.Row{
+				{
+					ID: 1,
+					Policy: schema.Policy{
+						Tenant: "acme", Limit: schema.Limit{Name: "x", Scope: scope, Endpoint: endpoint, Limit: 1, WindowSize: 1},
+					},
+				},
+			},
+		}
 	}
 	over := func(o policy.Override) policy.Rows {
 		o.ID, o.Kind, o.Reason, o.Author = 1, policy.Ban, "r", "a"
@@ -34,7 +43,9 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 		{"a tier", policy.Rows{Tiers: []policy.TierRow{{Name: "gold"}}}, 0, nil},
 		{"a tenant", policy.Rows{Tenants: []policy.TenantRow{{ID: "acme"}}}, consumer, nil},
 		{"two tiers", policy.Rows{Tiers: []policy.TierRow{{Name: "gold"}}, Tenants: []policy.TenantRow{{ID: "acme"}}, Policies: []policy.Row{
-			{ID: 1, Policy: schema.Policy{Tier: "tin", Limit: schema.Limit{Name: "x", Scope: "tenant", Limit: 1, WindowSize: 1}}},
+			{
+				ID: 1, Policy: schema.Policy{Tier: "tin", Limit: schema.Limit{Name: "x", Scope: "tenant", Limit: 1, WindowSize: 1}},
+			},
 		}}, consumer | headers, []string{"X-Tier"}},
 		{"a policy per tenant", scoped("tenant", ""), consumer, nil},
 		{"a policy per user", scoped("user", ""), consumer | headers, []string{"X-User"}},
@@ -47,23 +58,27 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 		{"an override of an address", over(origin), consumer | ip, nil},
 		{"an override of an endpoint", over(endpoint), consumer | target, nil},
 	}
-	config := compile(t, `{observe_endpoint: false, user_from: [header.X-User], tier_from: [header.X-Tier], trusted_headers: [X-User, X-Tier], on_missing_tenant: skip}`)
+	config := compile(t,
+		`{observe_endpoint: false, user_from: [header.X-User], tier_from: [header.X-Tier], trusted_headers: [X-User, X-Tier], on_missing_tenant: skip}`)
 	for _, test := range tests {
 		with := config.With(build(t, test.rows))
 		if with.Rules.Wants != test.want || !slices.Equal(with.Rules.Headers, test.headers) {
-			t.Errorf("%s: asks for facts %08b with headers %q, want %08b with %q", test.name, with.Rules.Wants, with.Rules.Headers, test.want, test.headers)
+			t.Errorf("%s: asks for facts %08b with headers %q, want %08b with %q",
+				test.name, with.Rules.Wants, with.Rules.Headers, test.want, test.headers)
 		}
 		back := with.With(build(t, policy.Rows{}))
 		if config.Rules.Wants != 0 || back.Rules.Wants != 0 || with.With(nil).Rules.Wants != 0 {
-			t.Errorf("%s: without the rows, facts %08b are asked for, by the config alone %08b", test.name, back.Rules.Wants, config.Rules.Wants)
+			t.Errorf("%s: without the rows, facts %08b are read, by the config alone %08b",
+				test.name, back.Rules.Wants, config.Rules.Wants)
 		}
 	}
 }
 
 func TestRowsOfAnotherNamespaceAskForNothing(t *testing.T) {
-	snapshot := build(t, policy.Rows{Policies: []policy.Row{{ID: 1, Policy: schema.Policy{Namespace: "eu", Tenant: "acme", Limit: schema.Limit{Name: "x", Scope: "user", Limit: 1, WindowSize: 1}}}}})
+	snapshot := build(t,
+		policy.Rows{Policies: []policy.Row{{ID: 1, Policy: schema.Policy{Namespace: "eu", Tenant: "acme", Limit: schema.Limit{Name: "x", Scope: "user", Limit: 1, WindowSize: 1}}}}})
 	if with := compile(t, `{observe_endpoint: false, on_missing_tenant: skip}`).With(snapshot); with.Rules.Wants != 0 {
-		t.Errorf("facts %08b are asked for, want none", with.Rules.Wants)
+		t.Errorf("facts %08b are read, want none", with.Rules.Wants)
 	}
 	if needs := snapshot.Needs("eu"); !needs.User || !needs.Tenant || !needs.Cost {
 		t.Errorf("the namespace of the rows needs %+v, want a tenant, a user and a cost", needs)
@@ -80,8 +95,9 @@ func TestTheEndpointIsTheMostSpecificPatternOfConfigAndRows(t *testing.T) {
 	}
 	plan := config.With(build(t, rows))
 	for request, want := range map[string]string{
-		"GET /records/new": "GET /records/new", "GET /records/7": "GET /records/{id}", "GET /records/7/a": "GET /records/*", "PUT /records/7": "* /records/*",
-		"GET /files/7": "GET /files/{file}", "GET /other": "GET /*", "PUT /other": "route",
+		"GET /records/new": "GET /records/new", "GET /records/7": "GET /records/{id}", "GET /records/7/a": "GET /records/*",
+		"PUT /records/7": "* /records/*",
+		"GET /files/7":   "GET /files/{file}", "GET /other": "GET /*", "PUT /other": "route",
 		"GET /a/b": "* /a/{x}", // neither is more specific: the config's
 	} {
 		id := identity.Identity{Tenant: tenant("acme"), Route: "route"}
@@ -103,14 +119,20 @@ func TestResolvingBesideABookAllocatesNothingInSteadyState(t *testing.T) {
 	}
 }
 
-func TestStrangersMeetTheRowsOfTheDefaultTierOnly(t *testing.T) {
-	rows := policy.Rows{Policies: []policy.Row{{ID: 1, Policy: schema.Policy{Tier: "bronze", Limit: perTenant(1, "", 7).Limit}}, {ID: 2, Policy: schema.Policy{Tier: "silver", Limit: perTenant(1, "", 8).Limit}}}}
+func TestAnonymousRequestsMeetTheRowsOfTheDefaultTierOnly(t *testing.T) {
+	rows := policy.Rows{
+		Policies: []policy.Row{
+			{ID: 1, Policy: schema.Policy{Tier: "bronze", Limit: perTenant(1, "", 7).Limit}},
+			{ID: 2, Policy: schema.Policy{Tier: "silver", Limit: perTenant(1, "", 8).Limit}},
+		},
+	}
 	for config, want := range map[string]int64{
-		modelConfig: 7, // strangers have the limits of the default tier, each address its own
+		modelConfig: 7, // anonymous requests have the limits of the default tier, each address its own
 		modelConfig + "anonymous: {limits: [{name: daily, scope: ip, limit: 3, window_size: 1}]}": 3,
 	} {
 		var r policy.Resolution
-		compile(t, config).With(build(t, rows)).ResolveAt(&identity.Identity{Anonymous: true, Tenant: address("192.0.2.1"), IP: "192.0.2.1"}, 1, &r)
+		compile(t, config).With(build(t, rows)).ResolveAt(
+			&identity.Identity{Anonymous: true, Tenant: address("192.0.2.1"), IP: "192.0.2.1"}, 1, &r)
 		if len(r.Bounds) != 2 || r.Bounds[0].Policy.Limit.Spec().Quantity != want {
 			t.Errorf("bounds are %+v, want %d a day and the limit for all", r.Bounds, want)
 		}

@@ -40,8 +40,9 @@ func cut(request string) (method, path string) {
 
 func somePolicy(t *rapid.T, id int64) policy.Row {
 	row := policy.Row{ID: id, Policy: schema.Policy{Namespace: rapid.SampledFrom([]string{"", "default", "other"}).Draw(t, "namespace"), Limit: schema.Limit{
-		Name: someName.Draw(t, "name"), Scope: rapid.SampledFrom([]string{"tenant", "user", "global"}).Draw(t, "scope"), Endpoint: somewhere.Draw(t, "endpoint"),
-		Limit: rapid.Int64Range(1, 1000).Draw(t, "limit"), WindowSize: rapid.Int64Range(1, 100).Draw(t, "window"),
+		Name: someName.Draw(t, "name"), Scope: rapid.SampledFrom([]string{"tenant", "user", "global"}).Draw(t, "scope"),
+		Endpoint: somewhere.Draw(t, "endpoint"),
+		Limit:    rapid.Int64Range(1, 1000).Draw(t, "limit"), WindowSize: rapid.Int64Range(1, 100).Draw(t, "window"),
 		Algorithm: rapid.SampledFrom([]string{"", "fixed_window"}).Draw(t, "algorithm"),
 	}}}
 	if rapid.Bool().Draw(t, "for a tenant") {
@@ -62,12 +63,15 @@ func someOverride(t *rapid.T, id int64) policy.Override {
 	case "endpoint":
 		o.Tenant, o.Endpoint = someTenant.Draw(t, "tenant"), somewhere.Draw(t, "endpoint")
 	case "credential":
-		o.Credential, o.Tenant = rapid.SampledFrom([]string{"key", "other"}).Draw(t, "credential"), rapid.OneOf(rapid.Just(""), someTenant).Draw(t, "tenant")
+		o.Credential, o.Tenant = rapid.SampledFrom([]string{"key", "other"}).Draw(t, "credential"), rapid.OneOf(
+			rapid.Just(""), someTenant).Draw(t, "tenant")
 	case "ip":
-		o.IP, o.Tenant = rapid.SampledFrom([]string{"192.0.2.1", "192.0.2.2"}).Draw(t, "ip"), rapid.OneOf(rapid.Just(""), someTenant).Draw(t, "tenant")
+		o.IP, o.Tenant = rapid.SampledFrom([]string{"192.0.2.1", "192.0.2.2"}).Draw(t, "ip"), rapid.OneOf(rapid.Just(""),
+			someTenant).Draw(t, "tenant")
 	}
 	// Bans and exemptions are rarer than what they would hide.
-	switch rapid.SampledFrom([]string{"ban", "exempt", "custom", "custom", "custom", "factor", "factor", "factor", "penalty", "penalty"}).Draw(t, "kind") {
+	switch rapid.SampledFrom(
+		[]string{"ban", "exempt", "custom", "custom", "custom", "factor", "factor", "factor", "penalty", "penalty"}).Draw(t, "kind") {
 	case "ban":
 		o.Kind = policy.Ban
 	case "exempt":
@@ -91,7 +95,8 @@ func someRows(t *rapid.T) policy.Rows {
 	}
 	for _, id := range []string{"acme", "beta"} {
 		if rapid.Bool().Draw(t, "has a row") {
-			rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: id, Tier: rapid.OneOf(rapid.Just(""), someTier).Draw(t, "tier")})
+			rows.Tenants = append(rows.Tenants,
+				policy.TenantRow{ID: id, Tier: rapid.OneOf(rapid.Just(""), someTier).Draw(t, "tier")})
 		}
 	}
 	for id := range rapid.Int64Range(0, 8).Draw(t, "policies") {
@@ -140,8 +145,10 @@ func TestApplyingChangesIsRebuildingFromAllRowsAndLeavesTheOldBookAlone(t *testi
 		snapshot, _ := policy.NewSnapshot(rows, nil)
 		for range rapid.IntRange(1, 4).Draw(t, "steps") {
 			changes := policy.Changes{Rows: someRows(t), Gone: policy.Gone{
-				Tiers: rapid.SliceOfN(rapid.Just("gold"), 0, 1).Draw(t, "gone tiers"), Tenants: rapid.SliceOfN(someTenant, 0, 2).Draw(t, "gone tenants"),
-				Policies: rapid.SliceOf(rapid.Int64Range(1, 9)).Draw(t, "gone policies"), Overrides: rapid.SliceOf(rapid.Int64Range(1, 9)).Draw(t, "gone overrides"),
+				Tiers:     rapid.SliceOfN(rapid.Just("gold"), 0, 1).Draw(t, "gone tiers"),
+				Tenants:   rapid.SliceOfN(someTenant, 0, 2).Draw(t, "gone tenants"),
+				Policies:  rapid.SliceOf(rapid.Int64Range(1, 9)).Draw(t, "gone policies"),
+				Overrides: rapid.SliceOf(rapid.Int64Range(1, 9)).Draw(t, "gone overrides"),
 			}}
 			changes.Version = snapshot.Version() + 1
 			id, now := somebody(t), limit.Micros(2)
@@ -165,7 +172,8 @@ func compareBooks(t *rapid.T, plan *policy.Plan, got, want *policy.Snapshot) {
 	if !slices.Equal(a, b) {
 		t.Fatalf("the snapshot has\n%q, want\n%q", a, b)
 	}
-	if got.Version() != want.Version() || got.Len() != want.Len() || got.Needs("default") != want.Needs("default") || got.Needs("other") != want.Needs("other") {
+	if got.Version() != want.Version() || got.Len() != want.Len() || got.Needs("default") != want.Needs("default") ||
+		got.Needs("other") != want.Needs("other") {
 		t.Fatalf("version %d, %d rows, needs %+v and %+v, want %d, %d, %+v and %+v", got.Version(), got.Len(), got.Needs("default"), got.Needs("other"),
 			want.Version(), want.Len(), want.Needs("default"), want.Needs("other"))
 	}

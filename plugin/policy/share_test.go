@@ -30,7 +30,12 @@ func sameSlice[T any](a, b []T) bool {
 func TestAChangeCopiesOnlyTheShardThatItTouches(t *testing.T) {
 	var rows Rows
 	row := func(id int64, tenant string) Row {
-		return Row{ID: id, Policy: schema.Policy{Tenant: tenant, Limit: schema.Limit{Name: "a", Scope: "tenant", Endpoint: "GET /x", Limit: 9, WindowSize: 1}}}
+		return Row{
+			ID: id,
+			Policy: schema.Policy{
+				Tenant: tenant, Limit: schema.Limit{Name: "a", Scope: "tenant", Endpoint: "GET /x", Limit: 9, WindowSize: 1},
+			},
+		}
 	}
 	ban := func(id int64, tenant, user string) Override {
 		return Override{ID: id, Kind: Ban, Tenant: tenant, User: user, Reason: "r", Author: "a"}
@@ -54,12 +59,20 @@ func TestAChangeCopiesOnlyTheShardThatItTouches(t *testing.T) {
 		{"a policy that is gone", Changes{Gone: Gone{Policies: []int64{7}}}, 1, 1, 0},
 		{"one of many users of one tenant", Changes{Rows: Rows{Overrides: []Override{ban(7, "one", "user-7")}}}, 1, 0, 1},
 		{"a tenant", Changes{Rows: Rows{Tenants: []TenantRow{{ID: "tenant-7", Tier: "gold"}}}}, 1, 0, 0},
-		{"a policy of a tier", Changes{Rows: Rows{Policies: []Row{{ID: 9999, Policy: schema.Policy{Tier: "gold", Limit: row(0, "").Limit}}}}}, 0, 1, 0},
-		{"a policy that does not compile", Changes{Rows: Rows{Policies: []Row{{ID: 7, Policy: schema.Policy{Tenant: "tenant-7"}}}}}, 1, 1, 0},
+		{
+			"a policy of a tier",
+			Changes{Rows: Rows{Policies: []Row{{ID: 9999, Policy: schema.Policy{Tier: "gold", Limit: row(0, "").Limit}}}}}, 0, 1,
+			0,
+		},
+		{
+			"a policy that does not compile",
+			Changes{Rows: Rows{Policies: []Row{{ID: 7, Policy: schema.Policy{Tenant: "tenant-7"}}}}}, 1, 1, 0,
+		},
 	}
 	for _, test := range tests {
 		next, _ := snapshot.Apply(test.changes)
-		if shards, policies, overrides := differing(snapshot, next); shards != test.shards || policies != test.policies || overrides != test.overrides {
+		if shards, policies, overrides := differing(snapshot, next); shards != test.shards || policies != test.policies ||
+			overrides != test.overrides {
 			t.Errorf("%s: copies %d shards, %d parts of policies and %d of overrides, want %d, %d and %d",
 				test.name, shards, policies, overrides, test.shards, test.policies, test.overrides)
 		}
@@ -72,7 +85,10 @@ func TestAChangeCopiesOnlyTheShardThatItTouches(t *testing.T) {
 // The patterns of rows come and go; each step must leave what compiling all of them at once makes.
 func TestPatternsThatComeAndGoAreThoseOfACompileFromScratch(t *testing.T) {
 	e := newEndpoints()
-	steps := [][]string{{"* /*", "GET /a/{x}"}, {"GET /a/b", "* /a/*"}, {"-* /*"}, {"GET /*", "-GET /a/{x}"}, {"HEAD /a/b", "-GET /a/b"}, {"* /*", "GET /a/{y}"}}
+	steps := [][]string{
+		{"* /*", "GET /a/{x}"}, {"GET /a/b", "* /a/*"}, {"-* /*"}, {"GET /*", "-GET /a/{x}"}, {"HEAD /a/b", "-GET /a/b"},
+		{"* /*", "GET /a/{y}"},
+	}
 	inUse := map[string]bool{}
 	for _, step := range steps {
 		e = e.clone()
@@ -140,7 +156,8 @@ func TestAnOverrideRemembersABoundedNumberOfPolicies(t *testing.T) {
 // A fraction that is too fine for exact arithmetic must not make a penalty do nothing.
 func TestAScaledLimitThatCannotBeCountedExactlyIsRoundedDownUntilItCan(t *testing.T) {
 	const year = 31_622_399
-	p, err := compileLimit(schema.Limit{Name: "a", Scope: "tenant", Limit: 1001 * year, WindowSize: year, Burst: 1_000_000_000_000})
+	p, err := compileLimit(
+		schema.Limit{Name: "a", Scope: "tenant", Limit: 1001 * year, WindowSize: year, Burst: 1_000_000_000_000})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,8 @@ func BenchmarkSnapshot(b *testing.B) {
 		for b.Loop() {
 			n++
 			began := time.Now()
-			apply(b, snapshot, policy.Changes{Rows: policy.Rows{Policies: []policy.Row{perTenant(int64(n%1000+1), "tenant-000001", int64(n))}}})
+			apply(b, snapshot,
+				policy.Changes{Rows: policy.Rows{Policies: []policy.Row{perTenant(int64(n%1000+1), "tenant-000001", int64(n))}}})
 			slowest = max(slowest, time.Since(began))
 		}
 		b.ReportMetric(float64(slowest.Microseconds()), "slowest-µs")
@@ -76,7 +77,8 @@ func BenchmarkSnapshot(b *testing.B) {
 	for i := range ids {
 		n := i * 11
 		ids[i] = identity.Identity{
-			Tenant: tenant(fmt.Sprintf("tenant-%06d", n)), User: identity.Name{Kind: identity.User, ID: "u"}, Credential: "key", IP: "192.0.2.1",
+			Tenant: tenant(fmt.Sprintf("tenant-%06d", n)), User: identity.Name{Kind: identity.User, ID: "u"}, Credential: "key",
+			IP:     "192.0.2.1",
 			Method: "GET", Path: "/", Route: "route",
 		}
 	}

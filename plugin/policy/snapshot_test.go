@@ -56,7 +56,12 @@ func apply(t testing.TB, snapshot *policy.Snapshot, changes policy.Changes) *pol
 
 // perTenant is a valid row: a limit of one tenant.
 func perTenant(id int64, tenant string, quantity int64) policy.Row {
-	return policy.Row{ID: id, Policy: schema.Policy{Tenant: tenant, Limit: schema.Limit{Name: "daily", Scope: "tenant", Limit: quantity, WindowSize: 60}}}
+	return policy.Row{
+		ID: id,
+		Policy: schema.Policy{
+			Tenant: tenant, Limit: schema.Limit{Name: "daily", Scope: "tenant", Limit: quantity, WindowSize: 60},
+		},
+	}
 }
 
 // banned is a valid row: a tenant that is banned for good.
@@ -73,20 +78,38 @@ func TestABookGivesItsRowsBackAsTheyWere(t *testing.T) {
 		Policies: []policy.Row{
 			{ID: 1, Policy: schema.Policy{Namespace: "eu", Tier: "gold", Limit: schema.Limit{
 				Name: "a", Scope: "user+endpoint", Endpoint: "GET /x", Limit: 5, WindowSize: 60,
-				Algorithm: "token_bucket", Burst: 9, SoftThresholdPct: 80, HardThresholdPct: 120, Mode: "shadow", FailMode: "closed", Accuracy: "leased", Cost: &cost,
+				Algorithm: "token_bucket", Burst: 9, SoftThresholdPct: 80, HardThresholdPct: 120, Mode: "shadow",
+				FailMode: "closed", Accuracy: "leased", Cost: &cost,
 			}}},
-			{ID: 2, Policy: schema.Policy{Namespace: "default", Tenant: "acme", Limit: schema.Limit{Name: "b", Scope: "ip", Limit: 5, WindowSize: 60, Algorithm: "sliding_log", SoftOnly: true, Accuracy: "exact"}}},
+			{
+				ID: 2,
+				Policy: schema.Policy{
+					Namespace: "default", Tenant: "acme",
+					Limit: schema.Limit{
+						Name: "b", Scope: "ip", Limit: 5, WindowSize: 60, Algorithm: "sliding_log", SoftOnly: true, Accuracy: "exact",
+					},
+				},
+			},
 		},
 		Overrides: []policy.Override{
-			{ID: 1, Kind: policy.CustomLimit, Tenant: "acme", User: "u", Endpoint: "GET /x", Policy: "a", Limit: 1, WindowSize: 2, Burst: 3, Reason: "why", Author: "ann", ExpiresAt: 9, Source: policy.Commercial},
-			{ID: 2, Kind: policy.Multiplier, Tenant: "acme", Credential: "key", Factor: 500, Reason: "why", Author: "bot", Source: policy.Detector},
+			{
+				ID: 1, Kind: policy.CustomLimit, Tenant: "acme", User: "u", Endpoint: "GET /x", Policy: "a", Limit: 1,
+				WindowSize: 2, Burst: 3, Reason: "why", Author: "ann", ExpiresAt: 9, Source: policy.Commercial,
+			},
+			{
+				ID: 2, Kind: policy.Multiplier, Tenant: "acme", Credential: "key", Factor: 500, Reason: "why", Author: "bot",
+				Source: policy.Detector,
+			},
 			{ID: 3, Kind: policy.Ban, IP: "2001:db8::/64", Reason: "why", Author: "ann", Source: policy.Commercial},
 			{ID: 4, Kind: policy.Exempt, Tenant: "beta", Reason: "why", Author: "ann", Source: policy.Commercial},
 		},
 	}
 	snapshot := build(t, rows)
 	var want []string
-	for _, row := range []any{rows.Tiers[0], rows.Tenants[0], rows.Policies[0], rows.Policies[1], rows.Overrides[0], rows.Overrides[1], rows.Overrides[2], rows.Overrides[3]} {
+	for _, row := range []any{
+		rows.Tiers[0], rows.Tenants[0], rows.Policies[0], rows.Policies[1], rows.Overrides[0], rows.Overrides[1],
+		rows.Overrides[2], rows.Overrides[3],
+	} {
 		text, err := json.Marshal(row)
 		if err != nil {
 			t.Fatal(err)
@@ -102,7 +125,7 @@ func TestABookGivesItsRowsBackAsTheyWere(t *testing.T) {
 	}
 }
 
-func TestEveryFaultOfARowIsToldWithItsField(t *testing.T) {
+func TestEveryFaultOfARowIsReportedWithItsField(t *testing.T) {
 	policyRow := func(edit func(*policy.Row)) policy.Rows {
 		row := perTenant(5, "acme", 10)
 		edit(&row)
@@ -113,7 +136,7 @@ func TestEveryFaultOfARowIsToldWithItsField(t *testing.T) {
 		edit(&row)
 		return policy.Rows{Overrides: []policy.Override{row}}
 	}
-	long, dear := strings.Repeat("x", 200), int64(99)
+	long, costly := strings.Repeat("x", 200), int64(99)
 	tests := map[string]policy.Rows{
 		"tiers 5: name: ":                      {Tiers: []policy.TierRow{{Name: ""}}},
 		"tenants : id: ":                       {Tenants: []policy.TenantRow{{ID: ""}}},
@@ -131,7 +154,7 @@ func TestEveryFaultOfARowIsToldWithItsField(t *testing.T) {
 		"policies 5: fail_mode: ":              policyRow(func(p *policy.Row) { p.Limit.FailMode = "ajar" }),
 		"policies 5: public_note: ":            policyRow(func(p *policy.Row) { p.PublicNote = "two\nlines" }),
 		"policies 5: accuracy: ":               policyRow(func(p *policy.Row) { p.Limit.Accuracy = "excat" }),
-		"policies 5: cost: ":                   policyRow(func(p *policy.Row) { p.Limit.Cost = &dear }),
+		"policies 5: cost: ":                   policyRow(func(p *policy.Row) { p.Limit.Cost = &costly }),
 		"policies 5: endpoint: ":               policyRow(func(p *policy.Row) { p.Limit.Endpoint = "GET records" }),
 		"overrides 5: kind: ":                  override(func(o *policy.Override) { o.Kind, o.Factor = "bless", 0 }),
 		"overrides 5: source: ":                override(func(o *policy.Override) { o.Source, o.Factor = policy.Detector, 1000 }),
@@ -156,35 +179,40 @@ func TestEveryFaultOfARowIsToldWithItsField(t *testing.T) {
 	for want, rows := range tests {
 		snapshot, faults := policy.NewSnapshot(rows, nil)
 		if len(faults) != 1 || !strings.HasPrefix(faults[0].Error(), want) || snapshot.Len() != 0 {
-			t.Errorf("faults are %v with %d rows in the snapshot, want one that begins %q and none", faults, snapshot.Len(), want)
+			t.Errorf("faults are %v with %d rows in the snapshot, want one that begins %q and none",
+				faults, snapshot.Len(), want)
 		}
 	}
 }
 
 func TestARowThatNoLongerCompilesKeepsItsLastGoodValue(t *testing.T) {
 	good := policy.Rows{
-		Tenants: []policy.TenantRow{{ID: "acme", Tier: "gold"}}, Policies: []policy.Row{perTenant(1, "acme", 10), perTenant(2, "beta", 20)},
+		Tenants:   []policy.TenantRow{{ID: "acme", Tier: "gold"}},
+		Policies:  []policy.Row{perTenant(1, "acme", 10), perTenant(2, "beta", 20)},
 		Overrides: []policy.Override{banned(1, "acme"), banned(2, "beta")},
 	}
 	bad := policy.Rows{
-		Version: 2,
-		Tenants: []policy.TenantRow{{ID: "acme", Tier: strings.Repeat("x", 99)}}, Policies: []policy.Row{perTenant(1, "acme", -1), perTenant(3, "new", -1)},
+		Version:   2,
+		Tenants:   []policy.TenantRow{{ID: "acme", Tier: strings.Repeat("x", 99)}},
+		Policies:  []policy.Row{perTenant(1, "acme", -1), perTenant(3, "new", -1)},
 		Overrides: []policy.Override{{ID: 1, Kind: "bless"}},
 	}
 	snapshot := build(t, good)
 	applied, faults := snapshot.Apply(policy.Changes{Rows: bad})
 	if got := contents(applied); !slices.Equal(got, contents(snapshot)) || len(faults) == 0 || applied.Version() != 2 {
-		t.Errorf("after bad changes version %d has\n%q, want 2 and\n%q; faults are %v", applied.Version(), got, contents(snapshot), faults)
+		t.Errorf("after bad changes version %d has\n%q, want 2 and\n%q; faults are %v",
+			applied.Version(), got, contents(snapshot), faults)
 	}
 	// A full reload drops what is not there any longer (2), and takes from the snapshot before what is there and bad (1).
 	reloaded, again := policy.NewSnapshot(bad, snapshot)
-	want := contents(build(t, policy.Rows{Tenants: good.Tenants, Policies: good.Policies[:1], Overrides: good.Overrides[:1]}))
+	want := contents(
+		build(t, policy.Rows{Tenants: good.Tenants, Policies: good.Policies[:1], Overrides: good.Overrides[:1]}))
 	if got := contents(reloaded); !slices.Equal(got, want) || len(again) != len(faults) {
 		t.Errorf("after a reload the snapshot has\n%q, want\n%q; faults are %v", got, want, again)
 	}
 }
 
-func TestAnEndpointThatIsAmbiguousWithAnotherIsRefusedUntilTheOtherIsGone(t *testing.T) {
+func TestAnEndpointThatIsAmbiguousWithAnotherIsAFaultUntilTheOtherIsGone(t *testing.T) {
 	at := func(id int64, endpoint string) policy.Row {
 		row := perTenant(id, "acme", 10)
 		row.Limit.Endpoint = endpoint
@@ -193,26 +221,34 @@ func TestAnEndpointThatIsAmbiguousWithAnotherIsRefusedUntilTheOtherIsGone(t *tes
 	snapshot := build(t, policy.Rows{Policies: []policy.Row{at(1, "GET /a/{x}"), at(2, "GET /z")}})
 	for _, endpoint := range []string{"GET /{y}/b", "* /a/b"} {
 		next, faults := snapshot.Apply(policy.Changes{Rows: policy.Rows{Policies: []policy.Row{at(2, endpoint)}}})
-		if len(faults) != 1 || faults[0].Field != "endpoint" || faults[0].Key != "2" || !slices.Equal(contents(next), contents(snapshot)) {
-			t.Errorf("%s: faults are %v, and the snapshot has %q, want one about the endpoint of 2 and %q", endpoint, faults, contents(next), contents(snapshot))
+		if len(faults) != 1 || faults[0].Field != "endpoint" || faults[0].Key != "2" ||
+			!slices.Equal(contents(next), contents(snapshot)) {
+			t.Errorf("%s: faults are %v, and the snapshot has %q, want one about the endpoint of 2 and %q",
+				endpoint, faults, contents(next), contents(snapshot))
 		}
-		apply(t, snapshot, policy.Changes{Rows: policy.Rows{Policies: []policy.Row{at(2, endpoint)}}, Gone: policy.Gone{Policies: []int64{1}}})
+		apply(t, snapshot,
+			policy.Changes{Rows: policy.Rows{Policies: []policy.Row{at(2, endpoint)}}, Gone: policy.Gone{Policies: []int64{1}}})
 	}
-	apply(t, snapshot, policy.Changes{Rows: policy.Rows{Policies: []policy.Row{at(2, "GET /a/{other}")}}}) // the same requests, by another name
+	// the same requests, by another name
+	apply(t, snapshot, policy.Changes{Rows: policy.Rows{Policies: []policy.Row{at(2, "GET /a/{other}")}}})
 }
 
-func TestATierThatNobodyKnowsIsToldOnceWithOneOfItsTenants(t *testing.T) {
+func TestAnUnknownTierIsReportedOnceWithOneOfItsTenants(t *testing.T) {
 	plan := compile(t, modelConfig).With(build(t, policy.Rows{
 		Tiers:    []policy.TierRow{{Name: "gold"}},
 		Policies: []policy.Row{{ID: 1, Policy: schema.Policy{Tier: "tin", Limit: perTenant(1, "", 1).Limit}}},
-		Tenants:  []policy.TenantRow{{ID: "a", Tier: "nickel"}, {ID: "b", Tier: "nickel"}, {ID: "c", Tier: "gold"}, {ID: "d", Tier: "tin"}, {ID: "e", Tier: "bronze"}, {ID: "f"}},
+		Tenants: []policy.TenantRow{
+			{ID: "a", Tier: "nickel"}, {ID: "b", Tier: "nickel"}, {ID: "c", Tier: "gold"}, {ID: "d", Tier: "tin"},
+			{ID: "e", Tier: "bronze"}, {ID: "f"},
+		},
 	}))
 	faults := plan.Faults()
 	if len(faults) != 1 || faults[0].Field != "tier" || !strings.Contains("ab", faults[0].Key) ||
 		!strings.Contains(faults[0].Problem, `"nickel"`) || !strings.Contains(faults[0].Problem, `tier "bronze" applies`) {
 		t.Fatalf("faults are %v, want one about nickel", faults)
 	}
-	more := plan.With(apply(t, plan.Snapshot(), policy.Changes{Rows: policy.Rows{Tenants: []policy.TenantRow{{ID: "g", Tier: "nickel"}}}})).Faults()
+	more := plan.With(
+		apply(t, plan.Snapshot(), policy.Changes{Rows: policy.Rows{Tenants: []policy.TenantRow{{ID: "g", Tier: "nickel"}}}})).Faults()
 	if len(more) != 1 || more[0].Problem != faults[0].Problem {
 		t.Errorf("with another tenant of the tier the faults are %v, want the same problem: %v", more, faults)
 	}
