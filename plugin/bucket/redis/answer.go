@@ -30,98 +30,72 @@ var errScriptDiffers = errors.New("the script denied what the limit admits")
 
 // readReply reads the reply to a take. It returns how many values were not of our form, and how many keys hold a
 // foreign type.
-func (p *plan) readReply(reply []any) (foreign, taken int, err error) {
-	n := len(p.subjects)
-	if len(reply) != n+1 && len(reply) != n+3 && len(reply) != n+4 {
-		return 0, 0, fmt.Errorf("%w: %d elements for %d values", errReply, len(reply), n)
+func (p *plan) readReply(reply []byte) (foreign, taken int, err error) {
+	e := elements{left: reply}
+	subjects, size := len(p.subjects), e.array()
+	if e.err == nil && size != subjects+1 && size != subjects+3 && size != subjects+4 {
+		return 0, 0, fmt.Errorf("%w: %d elements for %d values", errReply, size, subjects)
 	}
-	now, ok := reply[n].(int64)
-	if !ok {
-		return 0, 0, fmt.Errorf("%w: its clock is a %T", errReply, reply[n])
+	foreign, taken = p.readValues(&e)
+	p.now = limit.Micros(e.integer())
+	foreign += p.readStates()
+	p.toSplit = p.toSplit[:0]
+	if size > subjects+1 {
+		p.readDenials(&e)
+		lost, alien := p.readLogs(&e)
+		foreign, taken = foreign+lost, taken+alien
 	}
-	values := reply[:n]
-	var denials, logs []any
-	if len(reply) > n+1 {
-		denials, ok = asArray(reply[n+1])
-		var okLogs bool
-		if logs, okLogs = asArray(reply[n+2]); !ok || !okLogs || len(logs)%viewSize != 0 {
-			return 0, 0, fmt.Errorf("%w: %T and %T with %d numbers", errReply, reply[n+1], reply[n+2], len(logs))
+	if size > subjects+3 {
+		for range e.array() {
+			p.toSplit = append(p.toSplit, int(e.between(1, int64(subjects))))
 		}
 	}
-	if p.toSplit = p.toSplit[:0]; len(reply) > n+3 {
-		if p.toSplit, ok = asArray(reply[n+3]); !ok {
-			return 0, 0, fmt.Errorf("%w: crowded strings are a %T", errReply, reply[n+3])
-		}
-	}
-	p.now = limit.Micros(now)
-	for _, number := range denials {
-		i, ok := number.(int64)
-		if !ok || i < 1 || int(i) > len(p.records) {
-			return 0, 0, fmt.Errorf("%w: record %v denies", errReply, number)
-		}
-		p.records[i-1].denied = true
-	}
-	if foreign, taken, err = p.readValues(values); err != nil {
+	if err := e.end(); err != nil {
 		return 0, 0, err
 	}
-	lost, alien, err := p.readLogs(logs)
-	return foreign + lost, taken + alien, err
-}
-
-// asArray returns an array of the reply, nil where the reply has none, and whether it could be read.
-func asArray(element any) ([]any, bool) {
-	if element == nil {
-		return nil, true
-	}
-	array, ok := element.([]any)
-	return array, ok
+	return foreign, taken, nil
 }
 
 // learnLevels records the levels of the request's subjects, if the reply consists of them. It reports whether it does:
 // then the script has done nothing else, and is run again.
-func (p *plan) learnLevels(reply []any) (bool, error) {
-	if len(reply) != 1 {
+func (p *plan) learnLevels(reply []byte) (bool, error) {
+	e := elements{left: reply}
+	if e.array() != 1 || e.next() != '*' {
 		return false, nil
 	}
-	found, ok := reply[0].([]any)
-	if !ok {
-		return false, nil
-	}
-	if len(found) != len(p.subjects) {
-		return false, fmt.Errorf("%w: %d levels for %d values", errReply, len(found), len(p.subjects))
+	if found := e.array(); e.err == nil && found != len(p.subjects) {
+		return false, fmt.Errorf("%w: %d levels for %d values", errReply, found, len(p.subjects))
 	}
 	for i := range p.subjects {
-		level, ok := found[i].(int64)
-		if !ok || level < -1 || level > maxLevel {
-			return false, fmt.Errorf("%w: a level is %v", errReply, found[i])
-		}
-		if s := &p.subjects[i]; s.chunk == head && p.levels != nil {
+		level := e.between(-1, maxLevel)
+		if s := &p.subjects[i]; e.err == nil && s.chunk == head && p.levels != nil {
 			p.levels.learn(s.key, int(level))
 		}
+	}
+	if err := e.end(); err != nil {
+		return false, err
 	}
 	return true, nil
 }
 
-func (p *plan) readValues(values []any) (foreign, taken int, err error) {
+// readValues reads the subjects' strings.
+func (p *plan) readValues(e *elements) (foreign, taken int) {
 	for i := range p.subjects {
 		s := &p.subjects[i]
-		s.value, s.readable = "", true
-		switch value := values[i].(type) {
-		case nil:
-		case string:
+		s.value, s.readable = nil, true
+		if e.next() == ':' {
+			s.readable = false
+			e.integer()
+			taken++
+		} else if value := e.text(); value != nil {
 			if isWellFormed(value) {
 				s.value = value
 			} else {
 				foreign++
 			}
-		case int64:
-			s.readable = false
-			taken++
-		default:
-			return 0, 0, fmt.Errorf("%w: a value is a %T", errReply, value)
 		}
 	}
-	return foreign + p.readStates(), taken, nil
+	return foreign, taken
 }
 
 // readStates reads the states of the buckets as the script found them, and returns how many had impossible numbers.
@@ -130,10 +104,10 @@ func (p *plan) readStates() (foreign int) {
 		b := &p.buckets[i]
 		b.state, b.charged, b.shown, b.refunded = limit.State{}, false, nil, false
 		value := p.subjects[b.subject].value
-		if value == "" {
+		if value == nil {
 			continue
 		}
-		if found := findState(value, b.name[:]); found != "" {
+		if found := findState(value, b.name[:]); found != nil {
 			var ok bool
 			if b.state, ok = decode(found, p.now); !ok {
 				foreign++
@@ -143,37 +117,46 @@ func (p *plan) readStates() (foreign int) {
 	return foreign
 }
 
-func (p *plan) readLogs(logs []any) (lost, taken int, err error) {
-	p.views = slices.Grow(p.views[:0], len(logs)/viewSize) // records point into it
-	for ; len(logs) > 0; logs = logs[viewSize:] {
-		var n [viewSize]int64
-		for i := range n {
-			var ok bool
-			if n[i], ok = logs[i].(int64); !ok {
-				return 0, 0, fmt.Errorf("%w: a number of a log is a %T", errReply, logs[i])
-			}
+// readDenials marks the records that deny.
+func (p *plan) readDenials(e *elements) {
+	for range e.array() {
+		if i := e.between(1, int64(len(p.records))); i > 0 {
+			p.records[i-1].denied = true
 		}
-		if n[0] < 1 || int(n[0]) > len(p.records) {
-			return 0, 0, fmt.Errorf("%w: record %d is a log", errReply, n[0])
-		}
-		v := view{
-			state:  limit.State{Algorithm: limit.SlidingLog, Base: 1, Spent: n[1], At: limit.Micros(n[2])},
-			freeAt: limit.Micros(n[4]),
-		}
+	}
+}
+
+// readLogs reads the views of sliding logs. It returns how many have lost their entries, and how many keys of entries
+// hold a foreign type.
+func (p *plan) readLogs(e *elements) (lost, taken int) {
+	size := e.array()
+	if size%viewSize != 0 {
+		e.fail()
+		return 0, 0
+	}
+	p.views = slices.Grow(p.views[:0], size/viewSize) // records point into it
+	for range size / viewSize {
+		record := e.between(1, int64(len(p.records)))
+		v := view{state: limit.State{Algorithm: limit.SlidingLog, Base: 1, Spent: e.integer(), At: limit.Micros(e.integer())}}
+		last := limit.Micros(e.integer())
+		v.freeAt = limit.Micros(e.integer())
 		if v.state.Spent > 0 {
-			v.state.Log = []limit.Admission{{At: limit.Micros(n[3]), Cost: v.state.Spent}}
+			v.state.Log = []limit.Admission{{At: last, Cost: v.state.Spent}}
 		}
-		switch n[5] {
+		switch e.integer() {
 		case entriesLost:
 			lost++
 		case entriesForeign:
 			taken++
 			v.foreign = true
 		}
+		if e.err != nil {
+			return 0, 0
+		}
 		p.views = append(p.views, v)
-		p.records[n[0]-1].log = &p.views[len(p.views)-1]
+		p.records[record-1].log = &p.views[len(p.views)-1]
 	}
-	return lost, taken, nil
+	return lost, taken
 }
 
 // denied reports whether an enforced bound denies.

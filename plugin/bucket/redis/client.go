@@ -2,7 +2,9 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -11,13 +13,9 @@ import (
 )
 
 const (
-	// directCallers is the most concurrent calls that each have a connection of their own. Beyond, their commands are
-	// pipelined, which is faster from there on, and slower below. BenchmarkCallers measures it.
+	// directCallers is the most concurrent calls that each have a connection of their own. Beyond, they share a wire,
+	// which is faster from there on, and slower below. BenchmarkCallers measures it.
 	directCallers = 3
-	// maxBatch is the most commands that go-redis sends together.
-	maxBatch = 300
-	// maxQueued bounds the commands that wait while a server does not answer; one more is not sent.
-	maxQueued = 16384
 )
 
 // script is a Lua script and its SHA-1, which EVALSHA names.
@@ -30,70 +28,65 @@ func newScript(source string) *script {
 // server runs scripts on one Redis server, or on the master that Sentinel names.
 type server struct {
 	client    *redis.Client
-	pipe      *redis.AutoPipeliner // nil: every call has a connection of its own
+	pipeline  *pipeline // nil: every call has a connection of its own
 	gate      Gate
 	callers   atomic.Int64
 	rejecting atomic.Bool        // the last script got an error from a live server
 	loading   singleflight.Group // by SHA-1
 }
 
-// newServer returns a server without a connection: go-redis opens one when it needs it. Its pipeline ends with the
-// client.
-func newServer(client *redis.Client, gate Gate, pipelined bool) (*server, error) {
+// newServer returns a server without a connection: one is opened when it is needed.
+func newServer(client *redis.Client, gate Gate, pipelined bool) *server {
 	s := &server{client: client, gate: gate}
-	if !pipelined {
-		return s, nil
+	if pipelined {
+		s.pipeline = newPipeline(client)
 	}
-	options := &redis.AutoPipelineOptions{MaxBatchSize: maxBatch, MaxQueuedCommands: maxQueued}
-	pipe, err := client.AsyncAutoPipelineWithOptions(options)
-	if err != nil {
-		return nil, fmt.Errorf("start a pipeline: %w", err)
-	}
-	s.pipe = pipe
-	return s, nil
+	return s
 }
 
-// evalsha returns the command that runs the script.
-func (s *script) evalsha(keys []string, args []any) []any {
-	command := make([]any, 0, 3+len(keys)+len(args))
-	command = append(command, "evalsha", s.sha, len(keys))
-	for _, key := range keys {
-		command = append(command, key)
+// drop ends the gate, and the pipeline after the calls in it. Later calls have connections of their own, until the
+// client's owner closes the client.
+func (s *server) drop() {
+	s.gate.Close()
+	if s.pipeline != nil {
+		s.pipeline.close()
 	}
-	return append(command, args...)
 }
 
-// run sends the command that runs script, in one round trip, if the server's gate admits it.
-func (s *server) run(ctx context.Context, script *script, command []any, asking bool) (reply []any, err error) {
+// wait waits for the calls in the pipeline of a server that is dropped.
+func (s *server) wait() {
+	if s.pipeline != nil {
+		s.pipeline.serving.Wait()
+	}
+}
+
+// run runs the script, in one round trip, if the server's gate admits it.
+func (s *server) run(ctx context.Context, script *script, c *call, asking bool) (err error) {
 	wait, ok := s.gate.Enter()
 	if !ok {
-		return nil, &Error{Kind: NotSent, Wait: wait, err: errGate}
+		return &Error{Kind: NotSent, Wait: wait, err: errGate}
 	}
 	err = errUnfinished
 	defer leaveGate(s.gate, time.Now(), &err)
-	reply, err = s.try(ctx, script, command, asking)
+	err = s.try(ctx, script, c, asking)
 	if rejecting := isServerRejection(err); rejecting != s.rejecting.Load() {
 		s.rejecting.Store(rejecting)
 	}
-	return reply, err
+	return err
 }
 
-// try sends the command. A server that does not have the script (it is new, restarted, or was a replica until now) has
-// not run anything: try loads the script and sends the command once more. Asking is for a server that takes the slot
-// over and runs the command only after ASKING.
-func (s *server) try(ctx context.Context, script *script, command []any, asking bool) ([]any, error) {
-	send := s.send
-	if asking {
-		send = s.sendAsking
-	}
-	reply, err := send(ctx, command)
+// try sends the call. A server that does not have the script (it is new, restarted, or was a replica until now) has not
+// run anything: try loads the script and sends the call once more. Asking is for a server that takes the slot over and
+// runs a script only after ASKING.
+func (s *server) try(ctx context.Context, script *script, c *call, asking bool) error {
+	err := s.send(ctx, script, c, asking)
 	if err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT") {
-		return reply, err
+		return err
 	}
 	if err := s.load(ctx, script); err != nil {
-		return nil, err
+		return err
 	}
-	return send(ctx, command)
+	return s.send(ctx, script, c, asking)
 }
 
 // probe reports whether the server answers, if its gate admits the call. Key returns a key that the server keeps, "" if
@@ -112,38 +105,38 @@ func (s *server) probe(ctx context.Context, key func() string) bool {
 func (s *server) ping(ctx context.Context, key func() string) error {
 	if s.rejecting.Load() {
 		if key := key(); key != "" {
-			_, err := s.try(ctx, beatScript, beatScript.evalsha([]string{key}, []any{"probe", 1, format}), false)
-			return err
+			beat := newCall([]string{key}, "probe", "1", strconv.Itoa(format))
+			return s.try(ctx, beatScript, beat, false)
 		}
 	}
 	return s.client.Ping(ctx).Err()
 }
 
-func (s *server) send(ctx context.Context, command []any) ([]any, error) {
+// send sends the call over a connection of its own, or over the wire where it has company.
+func (s *server) send(ctx context.Context, script *script, c *call, asking bool) error {
+	if asking {
+		return s.sendAsking(ctx, script, c)
+	}
 	callers := s.callers.Add(1)
 	defer s.callers.Add(-1)
-	cmd := redis.NewCmd(ctx, command...)
-	if s.pipe == nil || callers <= directCallers {
-		_ = s.client.Process(ctx, cmd) // the command holds the error
-		return cmd.Slice()
+	if s.pipeline != nil && callers > directCallers {
+		if err := s.pipeline.run(ctx, script, c); !errors.Is(err, errEnded) {
+			return err
+		}
 	}
-	// The pipeline knows nothing of ctx: a command whose caller has gone is sent all the same.
-	if err := s.pipe.Submit(ctx, cmd).WaitContext(ctx); err != nil {
-		return nil, err
-	}
-	return cmd.Slice()
+	return s.client.Process(ctx, c.forGoRedis(script))
 }
 
-// sendAsking sends ASKING and the command over one connection.
-func (s *server) sendAsking(ctx context.Context, command []any) ([]any, error) {
+// sendAsking sends ASKING and the call over one connection.
+func (s *server) sendAsking(ctx context.Context, script *script, c *call) error {
 	pipeline := s.client.Pipeline()
-	asking := pipeline.Do(ctx, "asking")
-	cmd := pipeline.Do(ctx, command...)
+	asking, command := pipeline.Do(ctx, "asking"), c.forGoRedis(script)
+	_ = pipeline.Process(ctx, command)
 	_, _ = pipeline.Exec(ctx) // the commands hold the errors
 	if err := asking.Err(); err != nil {
-		return nil, err
+		return err
 	}
-	return cmd.Slice()
+	return command.Err()
 }
 
 // load sends the script to the server, once for all calls that miss it at the same time. It uses SCRIPT LOAD and not
@@ -174,8 +167,8 @@ type single struct{ *server }
 func (single) Groups() bool { return false }
 
 // Run implements transport.
-func (s single) Run(ctx context.Context, script *script, keys []string, args []any) ([]any, error) {
-	return s.run(ctx, script, script.evalsha(keys, args), false)
+func (s single) Run(ctx context.Context, script *script, c *call) error {
+	return s.run(ctx, script, c, false)
 }
 
 // Probe implements transport.
@@ -187,6 +180,7 @@ func (s single) masters(ctx context.Context, visit func(context.Context, *redis.
 
 // Close ends the connections and the pipeline.
 func (s single) Close() error {
-	s.gate.Close()
+	s.drop()
+	s.wait()
 	return s.client.Close()
 }

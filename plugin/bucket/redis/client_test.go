@@ -71,8 +71,12 @@ func TestACallIsOneEvalshaAndNothingElse(t *testing.T) {
 		if calls["evalsha"] != callers*each || calls["incr"] != callers*each {
 			t.Errorf("%d calls ran %d EVALSHA and the script %d times", callers*each, calls["evalsha"], calls["incr"])
 		}
-		for _, command := range []string{"eval", "script|load", "script", "ping"} {
-			if calls[command] != 0 {
+		opened := 0
+		if pipelined {
+			opened = 1 // a wire is opened with a PING
+		}
+		for command, most := range map[string]int{"eval": 0, "script|load": 0, "script": 0, "ping": opened} {
+			if calls[command] > most {
 				t.Errorf("%s was called %d times", command, calls[command])
 			}
 		}
@@ -84,7 +88,7 @@ func TestTheReplyAndTheArgumentsAreBytesAndIntegers(t *testing.T) {
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		c := open(t, "return {KEYS[1], KEYS[2], ARGV[1], 9007199254740992}", at(server, pipelined))
 		err := atOnce(8, 1, func() error {
-			reply, err := c.Run(t.Context(), c.script, []string{"{a}1", "{a}2"}, []any{"\x00\xff\r\n"})
+			reply, err := evaluate(t.Context(), c, c.script, []string{"{a}1", "{a}2"}, "\x00\xff\r\n")
 			if err == nil && !slices.Equal(reply, []any{"{a}1", "{a}2", "\x00\xff\r\n", int64(1) << 53}) {
 				err = fmt.Errorf("got %q", reply)
 			}
@@ -127,6 +131,15 @@ func TestALostScriptIsHealedAndRunsOnceForEachCall(t *testing.T) {
 	})
 }
 
+// wantLate returns an error unless err is that of a call without a reply. A busy server may not have let a wire open:
+// then its calls are not sent.
+func wantLate(err error, pipelined bool) error {
+	if pipelined && wantKind(err, NotSent) == nil {
+		return nil
+	}
+	return wantKind(err, Unknown)
+}
+
 func TestACallEndsAfterReadTimeout(t *testing.T) {
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		server := redistest.Single(t) // of its own: it stays busy
@@ -140,10 +153,10 @@ func TestACallEndsAfterReadTimeout(t *testing.T) {
 				if took := time.Since(started); took > 500*time.Millisecond {
 					t.Errorf("%d callers: one waited %v", callers, took)
 				}
-				if !errors.Is(err, errUnknown) {
+				if !pipelined && !errors.Is(err, errUnknown) {
 					return fmt.Errorf("errUnknown is wanted, got %w", err)
 				}
-				return wantKind(err, Unknown)
+				return wantLate(err, pipelined)
 			})
 			if err != nil {
 				t.Error(err)
@@ -183,7 +196,7 @@ func startBreaker(t *testing.T, server *redistest.Server) *breaker {
 	return b
 }
 
-// serve passes requests on one by one: a client sends no second one before the reply to the first.
+// serve passes requests and replies on. The reply to a script that it loses ends the connection.
 func (b *breaker) serve(client net.Conn) {
 	defer client.Close()
 	server, err := net.Dial("tcp", b.server)
@@ -191,21 +204,30 @@ func (b *breaker) serve(client net.Conn) {
 		return
 	}
 	defer server.Close()
+	var losing atomic.Bool
+	b.ended.Go(func() {
+		defer client.Close()
+		buffer := make([]byte, 1<<16)
+		for {
+			n, err := server.Read(buffer)
+			if err != nil || losing.Load() {
+				return
+			}
+			if _, err := client.Write(buffer[:n]); err != nil {
+				return
+			}
+		}
+	})
 	buffer := make([]byte, 1<<16)
 	for {
 		n, err := client.Read(buffer)
 		if err != nil {
 			return
 		}
-		lost := b.breaking.Load() && bytes.Contains(buffer[:n], []byte("evalsha"))
+		if b.breaking.Load() && bytes.Contains(buffer[:n], []byte("evalsha")) {
+			losing.Store(true)
+		}
 		if _, err := server.Write(buffer[:n]); err != nil {
-			return
-		}
-		n, err = server.Read(buffer)
-		if err != nil || lost {
-			return
-		}
-		if _, err := client.Write(buffer[:n]); err != nil {
 			return
 		}
 	}
@@ -249,18 +271,18 @@ func TestACallEndsWithItsContext(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 			defer cancel()
 			started := time.Now()
-			_, err := c.Run(ctx, c.script, []string{"slow"}, nil)
+			_, err := evaluate(ctx, c, c.script, []string{"slow"})
 			if took := time.Since(started); took > 500*time.Millisecond {
 				return fmt.Errorf("%v after %v", err, took)
 			}
-			return wantKind(err, Unknown)
+			return wantLate(err, pipelined)
 		})
 		if err != nil {
 			t.Error(err)
 		}
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err = c.Run(over, c.script, []string{"k"}, nil)
+		_, err = evaluate(over, c, c.script, []string{"k"})
 		if err := wantKind(err, NotSent); err != nil {
 			t.Errorf("a call whose context is over before it starts: %v", err)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -60,13 +61,12 @@ func (*cluster) Groups() bool { return true }
 
 // Run implements transport. A redirection means that the script did not run there, so it is followed at once. The state
 // of the cluster is reloaded in the background, after a failure too, because a master that died cannot redirect.
-func (c *cluster) Run(ctx context.Context, script *script, keys []string, args []any) ([]any, error) {
-	s, err := c.masterOf(ctx, keys[0])
+func (c *cluster) Run(ctx context.Context, script *script, call *call) error {
+	s, err := c.masterOf(ctx, call.keys[0])
 	if err != nil {
-		return nil, err
+		return err
 	}
-	command := script.evalsha(keys, args)
-	reply, err := s.run(ctx, script, command, false)
+	err = s.run(ctx, script, call, false)
 	for hops := 0; err != nil && hops < maxRedirects; hops++ {
 		c.client.ReloadState(ctx)
 		address, asking := redirection(err, s.client.Options().Addr)
@@ -74,11 +74,11 @@ func (c *cluster) Run(ctx context.Context, script *script, keys []string, args [
 			break
 		}
 		if s, err = c.targetAt(address); err != nil {
-			return nil, &Error{Kind: NotSent, err: err}
+			return &Error{Kind: NotSent, err: err}
 		}
-		reply, err = s.run(ctx, script, command, asking)
+		err = s.run(ctx, script, call, asking)
 	}
-	return reply, err
+	return err
 }
 
 // masterOf returns the server that a key belongs to. Until the cluster's servers are found, a call has to search for
@@ -148,10 +148,7 @@ func (c *cluster) serverOf(client *redis.Client) (*server, error) {
 	if c.isClosed {
 		return nil, redis.ErrClosed
 	}
-	s, err := newServer(client, c.gate(client.Options().Addr), c.pipelined)
-	if err != nil {
-		return nil, err
-	}
+	s := newServer(client, c.gate(client.Options().Addr), c.pipelined)
 	if c.made++; c.made > maxServers {
 		c.dropMasters(func(*redis.Client) bool { return true })
 		c.made = 1
@@ -165,7 +162,7 @@ func (c *cluster) dropMasters(dropped func(*redis.Client) bool) {
 	c.servers.Range(func(client, s any) bool {
 		if dropped(client.(*redis.Client)) {
 			c.servers.Delete(client)
-			s.(*server).gate.Close()
+			s.(*server).drop()
 		}
 		return true
 	})
@@ -187,11 +184,7 @@ func (c *cluster) targetAt(address string) (*server, error) {
 			return nil, err
 		}
 	}
-	client := c.connect(address)
-	s, err := newServer(client, c.gate(address), c.pipelined)
-	if err != nil {
-		return nil, errors.Join(err, client.Close())
-	}
+	s := newServer(c.connect(address), c.gate(address), c.pipelined)
 	c.targets[address] = s
 	return s, nil
 }
@@ -200,7 +193,7 @@ func (c *cluster) targetAt(address string) (*server, error) {
 func (c *cluster) closeTargets() error {
 	var errs []error
 	for address, s := range c.targets {
-		s.gate.Close()
+		s.drop()
 		errs = append(errs, s.client.Close())
 		delete(c.targets, address)
 	}
@@ -263,7 +256,7 @@ func (c *cluster) probeTargets(ctx context.Context, masters *sync.Map) {
 		c.mu.Lock()
 		if c.targets[address] == s {
 			delete(c.targets, address)
-			s.gate.Close()
+			s.drop()
 			_ = s.client.Close() // whatever is wrong with it, it was given up for that
 		}
 		c.mu.Unlock()
@@ -274,9 +267,18 @@ func (c *cluster) probeTargets(ctx context.Context, masters *sync.Map) {
 func (c *cluster) Close() error {
 	c.mu.Lock()
 	c.isClosed = true
+	ending := slices.Collect(maps.Values(c.targets))
 	err := c.closeTargets()
 	c.mu.Unlock()
 	c.searchGate.Close()
-	c.dropMasters(func(*redis.Client) bool { return true })
+	c.dropMasters(func(client *redis.Client) bool {
+		if s, ok := c.servers.Load(client); ok {
+			ending = append(ending, s.(*server))
+		}
+		return true
+	})
+	for _, s := range ending {
+		s.wait()
+	}
 	return errors.Join(err, c.client.Close())
 }

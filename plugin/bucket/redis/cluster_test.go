@@ -105,7 +105,7 @@ func TestAHungMasterDelaysNobodyElsesCalls(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), deadline)
 			defer cancel()
 			started := time.Now()
-			_, err := c.Run(ctx, c.script, []string{key}, nil)
+			_, err := evaluate(ctx, c, c.script, []string{key})
 			return time.Since(started), err
 		}
 		if err := atOnce(16, 1, func() error { return errors.Join(run(c, keys[0]), run(c, keys[1]), run(c, keys[2])) }); err != nil {

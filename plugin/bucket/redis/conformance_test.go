@@ -47,8 +47,9 @@ type told struct {
 	clock storetest.Clock
 }
 
-func (t told) Run(ctx context.Context, script *script, keys []string, args []any) ([]any, error) {
-	return t.transport.Run(ctx, script, keys, append(args[:1:1], int64(t.clock.Now())))
+func (t told) Run(ctx context.Context, script *script, c *call) error {
+	c.args = append(c.args[:1:1], strconv.AppendInt(nil, int64(t.clock.Now()), 10))
+	return t.transport.Run(ctx, script, c)
 }
 
 // clock is a storetest.Clock that lives in Redis, so that requests at the same time never see it step back.
@@ -87,18 +88,18 @@ type direct struct {
 
 func (d *direct) Groups() bool { return d.groups }
 
-func (d *direct) Run(ctx context.Context, script *script, keys []string, args []any) ([]any, error) {
-	reply, err := d.client.EvalSha(ctx, script.sha, keys, args...).Slice()
+func (d *direct) Run(ctx context.Context, script *script, c *call) error {
+	err := d.client.Process(ctx, c.forGoRedis(script))
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
 		if err := d.client.ScriptLoad(ctx, script.source).Err(); err != nil {
-			return nil, err
+			return err
 		}
-		reply, err = d.client.EvalSha(ctx, script.sha, keys, args...).Slice()
+		err = d.client.Process(ctx, c.forGoRedis(script))
 	}
 	if err != nil {
-		return nil, classify(err)
+		return classify(err)
 	}
-	return reply, nil
+	return nil
 }
 
 func (d *direct) Probe(context.Context) {}

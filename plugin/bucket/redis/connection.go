@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -75,7 +74,7 @@ type backend interface {
 }
 
 // connect returns a connection, whose client connects when it is first used.
-func connect(s *settings, script *script, gates Gates) (*connection, error) {
+func connect(s *settings, script *script, gates Gates) *connection {
 	c := &connection{settings: s, script: script, gates: gates, timeout: s.readTimeout(), closed: make(chan struct{})}
 	c.close = sync.OnceValue(func() error {
 		close(c.closed)
@@ -88,7 +87,7 @@ func connect(s *settings, script *script, gates Gates) (*connection, error) {
 	if s.isCluster() {
 		gate := func(address string) Gate { return gates.NewGate(s.place(), address, c.timeout) }
 		c.backend = newCluster(options, gate, s.Pipeline)
-		return c, nil
+		return c
 	}
 	var client *redis.Client
 	if s.SentinelMaster != "" {
@@ -96,12 +95,12 @@ func connect(s *settings, script *script, gates Gates) (*connection, error) {
 	} else {
 		client = redis.NewClient(options.Simple())
 	}
-	one, err := newServer(client, gates.NewGate(s.place(), s.place(), c.timeout), s.Pipeline)
-	if err != nil {
-		return nil, errors.Join(err, client.Close())
+	one := newServer(client, gates.NewGate(s.place(), s.place(), c.timeout), s.Pipeline)
+	if s.SentinelMaster != "" && one.pipeline != nil {
+		client.AddHook(follower{one.pipeline})
 	}
 	c.backend = single{one}
-	return c, nil
+	return c
 }
 
 // Groups implements transport.
@@ -128,18 +127,17 @@ func (c *connection) Ping(ctx context.Context) error {
 
 // Run implements transport. It waits no longer than read_timeout, whatever ctx allows. A call that needs a new
 // connection has no more time, but the connection is opened for the next call all the same. Every error is an *Error.
-func (c *connection) Run(ctx context.Context, script *script, keys []string, args []any) ([]any, error) {
+func (c *connection) Run(ctx context.Context, script *script, call *call) error {
 	if rejection := c.rejection.Load(); rejection != nil {
-		return nil, rejection.callError()
+		return rejection.callError()
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, &Error{Kind: NotSent, err: err}
+		return &Error{Kind: NotSent, err: err}
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	reply, err := c.backend.Run(ctx, script, keys, args)
-	if err != nil {
-		return nil, classify(err)
+	call.deadline.start(ctx, c.timeout)
+	defer call.deadline.stop()
+	if err := c.backend.Run(&call.deadline, script, call); err != nil {
+		return classify(err)
 	}
-	return reply, nil
+	return nil
 }

@@ -127,7 +127,7 @@ func shipped(b *testing.B, algorithm limit.Algorithm, scopes func(n int) []polic
 			}
 			compiled = benchLevels.changes
 		}
-		pipeline.EvalSha(context.Background(), takeScript.sha, p.keys, p.args...)
+		pipeline.EvalSha(context.Background(), takeScript.sha, p.call.keys, p.request)
 	}
 }
 
@@ -272,7 +272,7 @@ func usedCPU(b *testing.B, client *redis.Client) float64 {
 // BenchmarkPlan measures what a request costs this process beside the round trip: making it, and reading its reply.
 func BenchmarkPlan(b *testing.B) {
 	bounds, statuses := benchBounds(b)
-	reply := []any{nil, nil, int64(1_700_000_000_000_000)}
+	reply := encoded(nil, nil, int64(1_700_000_000_000_000))
 	var p plan
 	b.ReportAllocs()
 	for b.Loop() {

@@ -31,6 +31,16 @@
 //
 // "default" is the namespace. lua/frame.lua describes the form of the values, which begin with its version.
 //
+// # How a call is sent
+//
+// go-redis opens, authenticates and checks all connections, finds the masters, and sends everything but scripts. Up to
+// three scripts at a time to one server have a connection of go-redis's pool each. Beyond that they share one
+// connection, a [wire], on which every caller writes without waiting for earlier replies. The replies are read from
+// their bytes. README.md has what this costs beside go-redis's own pipelines and another client.
+//
+// A command is sent once. A call that ends early is not sent if it is not written yet, and its outcome is unknown if it
+// is: then its memory is not used again, because the reply may still come.
+//
 // # When Redis forgets
 //
 // Every key has a TTL, and outlives its buckets. A key that is evicted or deleted is a bucket that was never spent

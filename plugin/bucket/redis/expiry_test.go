@@ -39,7 +39,7 @@ func TestEveryKeyOutlivesItsBucketsAndNotByMuch(t *testing.T) {
 			}
 			for _, key := range keys {
 				lives := f.lives(t, key)
-				needs := till(findState(f.client.Get(context.Background(), subjectKey(b)).Val(), appendName(nil, &b.Key))) - status.Now
+				needs := till(findState([]byte(f.client.Get(context.Background(), subjectKey(b)).Val()), appendName(nil, &b.Key))) - status.Now
 				late := limit.Micros(5 * time.Minute / time.Microsecond) // the test itself may be slow
 				if lives < needs-late && lives < needs/2 {
 					rt.Fatalf("%s means something for %d µs, and lives for %d", key, needs, lives)
@@ -167,11 +167,13 @@ func TestALongValueIsToldInPart(t *testing.T) {
 	if err := p.compile(asked); err != nil {
 		t.Fatal(err)
 	}
-	reply, err := f.transport.Run(context.Background(), takeScript, p.keys, p.args)
-	if err != nil {
+	if err := f.transport.Run(context.Background(), takeScript, &p.call); err != nil {
 		t.Fatal(err)
 	}
-	if got := len(reply[0].(string)); got != headSize+4*entrySize {
+	if _, _, err := p.readReply(p.call.reply); err != nil {
+		t.Fatal(err)
+	}
+	if got := len(p.subjects[0].value); got != headSize+4*entrySize {
 		t.Errorf("four buckets of thirty, and one that is new, are told in %d bytes", got)
 	}
 	for i, s := range f.take(t, asked...) {

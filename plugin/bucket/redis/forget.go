@@ -33,14 +33,16 @@ func (s *Store) forget(ctx context.Context, key *policy.Key) (int, error) {
 			at = string(appendChunk(nil, key, chunk))
 		}
 		keys, first := []string{whole, at, string(appendLog(nil, key))}, s.formats.firstByte(key.Namespace, level)
-		reply, err := s.transport.Run(ctx, forgetScript, keys, []any{append([]byte{first}, name...)})
-		if err != nil {
+		run := newCall(keys, string(append([]byte{first}, name...)))
+		if err := s.transport.Run(ctx, forgetScript, run); err != nil {
 			return 0, err
 		}
-		n, ok := singleInteger(reply)
+		n, err := singleInteger(run.reply)
 		switch {
-		case !ok || n > 1 || n < -1-maxLevel:
-			return 0, fmt.Errorf("%w: %v", errReply, reply)
+		case err != nil:
+			return 0, err
+		case n > 1 || n < -1-maxLevel:
+			return 0, fmt.Errorf("%w: %d", errReply, n)
 		case n >= 0:
 			return int(n), nil
 		}

@@ -99,7 +99,7 @@ func TestNothingIsSentThroughAShutGate(t *testing.T) {
 			t.Errorf("bound %d says %+v, want that Redis is unavailable for 7 s", i, s)
 		}
 	}
-	if _, err := c.Run(t.Context(), c.script, []string{"k"}, nil); !errors.Is(err, errGate) || wantKind(err, NotSent) != nil {
+	if err := c.Run(t.Context(), c.script, newCall([]string{"k"})); !errors.Is(err, errGate) || wantKind(err, NotSent) != nil {
 		t.Errorf("error is %v", err)
 	}
 	store.Probe(t.Context())
@@ -207,12 +207,9 @@ func TestACallThatPanicsLeavesTheGateBehindIt(t *testing.T) {
 	defer client.Close()
 	client.AddHook(panicking{})
 	gate := new(turnstile)
-	s, err := newServer(client, gate, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newServer(client, gate, false)
 	for what, call := range map[string]func(){
-		"a script": func() { _, _ = s.run(t.Context(), beatScript, beatScript.evalsha([]string{"k"}, nil), false) },
+		"a script": func() { _ = s.run(t.Context(), beatScript, newCall([]string{"k"}), false) },
 		"a probe":  func() { s.probe(t.Context(), func() string { return "" }) },
 	} {
 		func() {

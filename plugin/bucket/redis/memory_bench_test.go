@@ -187,7 +187,7 @@ func send(b *testing.B, pipeline redis.Pipeliner, p *plan, bounds []policy.Bound
 	if err := p.compile(bounds); err != nil {
 		b.Fatal(err)
 	}
-	pipeline.EvalSha(context.Background(), takeScript.sha, p.keys, p.args...)
+	pipeline.EvalSha(context.Background(), takeScript.sha, p.call.keys, p.request)
 	p.reset()
 }
 

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -27,19 +28,20 @@ func (s *Store) Leave(ctx context.Context, namespace, node string) error {
 
 func (s *Store) beat(ctx context.Context, namespace, node string, ttl time.Duration) (int, error) {
 	key := string(appendNodes(nil, namespace))
-	reply, err := s.transport.Run(ctx, beatScript, []string{key}, []any{node, ttl.Milliseconds(), s.reads})
+	run := newCall([]string{key}, node, strconv.FormatInt(ttl.Milliseconds(), 10), strconv.Itoa(s.reads))
+	err := s.transport.Run(ctx, beatScript, run)
+	var numbers []int64
+	if err == nil {
+		numbers, err = integers(run.reply)
+	}
+	if err == nil && len(numbers) != 2 {
+		err = fmt.Errorf("%w: %d", errReply, numbers)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("count the nodes of namespace %s: %w", namespace, err)
 	}
-	if len(reply) == 2 {
-		live, ok := reply[0].(int64)
-		reads, okReads := reply[1].(int64)
-		if ok && okReads {
-			s.formats.recordReadable(namespace, int(reads))
-			return int(live), nil
-		}
-	}
-	return 0, fmt.Errorf("count the nodes of namespace %s: %w: %v", namespace, errReply, reply)
+	s.formats.recordReadable(namespace, int(numbers[1]))
+	return int(numbers[0]), nil
 }
 
 // Probe pings every server whose gate admits it, so that a gate opens for a server that is back before there is

@@ -199,7 +199,7 @@ type failing struct{ transport }
 
 var errFailing = errors.New("it fails")
 
-func (failing) Run(context.Context, *script, []string, []any) ([]any, error) { return nil, errFailing }
+func (failing) Run(context.Context, *script, *call) error { return errFailing }
 
 func TestOnlyTheBoundsOfTheRedisThatIsAwayHaveNoAnswer(t *testing.T) {
 	one, other := named(0, false), named(0, true)

@@ -68,7 +68,7 @@ type step struct {
 	bounds []policy.Bound
 	want   []decision.Status
 	back   []int64 // of a refund: the units that each bound got back
-	reply  *redis.Cmd
+	reply  *redis.RawCmd
 }
 
 func playTimeline(t *rapid.T, client *redis.Client) {
@@ -102,7 +102,8 @@ func (w *world) play(t *rapid.T, client *redis.Client, requests int, next func()
 			t.Fatalf("compile %d bounds: %v", len(s.bounds), err)
 		}
 		pipeline.Set(ctx, "clock", int64(s.now), 0)
-		s.reply = pipeline.EvalSha(ctx, turnedClock.sha, s.plan.keys, s.plan.args...)
+		s.reply = redis.NewRawCmd(ctx, slices.Clone(s.plan.call.forGoRedis(turnedClock).Args())...)
+		_ = pipeline.Process(ctx, s.reply)
 	}
 	if _, err := pipeline.Exec(ctx); err != nil {
 		t.Fatalf("play %d requests: %v", len(steps), err)
@@ -115,14 +116,18 @@ func (w *world) play(t *rapid.T, client *redis.Client, requests int, next func()
 
 func (s *step) check(t *rapid.T, before []step) {
 	number := len(before)
-	reply, err := s.reply.Slice()
+	reply, err := s.reply.Bytes()
 	if err != nil {
 		t.Fatalf("request %d: %v", number, err)
 	}
 	if s.back != nil {
+		returned, err := integers(reply)
+		if err != nil {
+			t.Fatalf("refund %d: %v", number, err)
+		}
 		for i, want := range s.back {
-			if reply[i] != want {
-				t.Fatalf("refund %d:%s\nreturned %v, want %d", number, past(append(before, *s), &s.bounds[i].Key), reply[i], want)
+			if returned[i] != want {
+				t.Fatalf("refund %d:%s\nreturned %v, want %d", number, past(append(before, *s), &s.bounds[i].Key), returned[i], want)
 			}
 		}
 		return
@@ -360,7 +365,7 @@ func (w *world) compareStates(t fataler, client *redis.Client) {
 // stored is what Redis holds of a bucket, entries of a log included.
 func stored(t fataler, client redis.UniversalClient, key *policy.Key, now limit.Micros) kept {
 	ctx := context.Background()
-	value, err := client.Get(ctx, string(appendSubject(nil, key))).Result()
+	value, err := client.Get(ctx, string(appendSubject(nil, key))).Bytes()
 	if err == redis.Nil {
 		return kept{}
 	}
@@ -371,7 +376,7 @@ func stored(t fataler, client redis.UniversalClient, key *policy.Key, now limit.
 		t.Fatalf("%+v holds %q, which is not of our form", key, value)
 	}
 	found := findState(value, appendName(nil, key))
-	if found == "" {
+	if found == nil {
 		return kept{}
 	}
 	state, ok := decode(found, now)
@@ -382,7 +387,7 @@ func stored(t fataler, client redis.UniversalClient, key *policy.Key, now limit.
 		return kept{}
 	}
 	if state.Algorithm == limit.SlidingLog {
-		entries, err := client.Get(ctx, string(appendLog(nil, key))).Result()
+		entries, err := client.Get(ctx, string(appendLog(nil, key))).Bytes()
 		if err != nil {
 			t.Fatalf("read the log of %+v: %v", key, err)
 		}
@@ -392,7 +397,7 @@ func stored(t fataler, client redis.UniversalClient, key *policy.Key, now limit.
 }
 
 // admissions are the entries of a log that count.
-func admissions(entries string) []limit.Admission {
+func admissions(entries []byte) []limit.Admission {
 	number := func(at int) int {
 		return int(entries[at]) | int(entries[at+1])<<8 | int(entries[at+2])<<16 | int(entries[at+3])<<24
 	}

@@ -36,7 +36,7 @@ type subject struct {
 	level    int         // of the subject: it has 2^level chunks
 	chunk    int         // or head
 	shared   bool        // one of its buckets has several records
-	value    string      // as the script found it
+	value    []byte      // as the script found it: a part of the reply
 	readable bool        // its key holds no foreign type
 }
 
@@ -91,13 +91,12 @@ type plan struct {
 
 	text    []byte // all keys; strings cut from one copy of it
 	cuts    []int
-	keys    []string
-	args    []any
 	request []byte
+	call    call
 
 	now     limit.Micros
 	views   []view
-	toSplit []any     // numbers of the strings that should be split, from 1
+	toSplit []int     // numbers of the strings that should be split, from 1
 	shown   []*record // bound → the record whose view is reported, or nil
 }
 
@@ -282,7 +281,7 @@ func costInUnits(l *limit.Limit, cost int64) int64 {
 
 // writeHeader writes the keys, subjects first, and the first bytes of the request.
 func (p *plan) writeHeader(mode byte) {
-	p.text, p.cuts, p.keys = p.text[:0], p.cuts[:0], p.keys[:0]
+	p.text, p.cuts, p.call.keys = p.text[:0], p.cuts[:0], p.call.keys[:0]
 	for i := range p.subjects {
 		if s := &p.subjects[i]; s.chunk == head {
 			p.text = appendSubject(p.text, s.key)
@@ -301,7 +300,7 @@ func (p *plan) writeHeader(mode byte) {
 	}
 	text, from := string(p.text), 0
 	for _, to := range p.cuts {
-		p.keys = append(p.keys, text[from:to])
+		p.call.keys = append(p.call.keys, text[from:to])
 		from = to
 	}
 	p.request = append(p.request[:0], mode, byte(len(p.subjects)), byte(p.enforced), byte(len(p.records)))
@@ -316,7 +315,7 @@ func (p *plan) writeHeader(mode byte) {
 }
 
 // setArgument makes the request the script's argument.
-func (p *plan) setArgument() { p.args = append(p.args[:0], p.request) }
+func (p *plan) setArgument() { p.call.args = append(p.call.args[:0], p.request) }
 
 // appendRecord appends the start of a record: how its bucket counts, and where it is.
 func (p *plan) appendRecord(r *record) {

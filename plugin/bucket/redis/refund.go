@@ -31,15 +31,17 @@ func (p *plan) refund(bounds []policy.Bound, receipts []limit.Receipt) error {
 }
 
 // readReturned reads the reply to a refund. It returns how many whole tokens each bound got back.
-func (p *plan) readReturned(reply []any) ([]int64, error) {
-	if len(reply) != len(p.records) {
-		return nil, fmt.Errorf("%w: %d numbers for %d refunds", errReply, len(reply), len(p.records))
+func (p *plan) readReturned(reply []byte) ([]int64, error) {
+	returned, err := integers(reply)
+	if err != nil {
+		return nil, err
 	}
-	returned := make([]int64, len(reply))
-	for i := range reply {
-		n, ok := reply[i].(int64)
-		if !ok || n < 0 {
-			return nil, fmt.Errorf("%w: a refund returned %v", errReply, reply[i])
+	if len(returned) != len(p.records) {
+		return nil, fmt.Errorf("%w: %d numbers for %d refunds", errReply, len(returned), len(p.records))
+	}
+	for i, n := range returned {
+		if n < 0 {
+			return nil, fmt.Errorf("%w: a refund returned %d", errReply, n)
 		}
 		returned[i] = p.bounds[i].Policy.Limit.Returned(n)
 	}

@@ -44,20 +44,20 @@ type faulty struct {
 	refunding func() // what happens before a refund arrives
 }
 
-func (f *faulty) Run(ctx context.Context, script *script, keys []string, args []any) ([]any, error) {
-	if script == turnedClock && args[0].([]byte)[0] == modeRefund {
+func (f *faulty) Run(ctx context.Context, script *script, c *call) error {
+	if script == turnedClock && c.args[0][0] == modeRefund {
 		f.refunds.Add(1)
 		if f.refunding != nil {
 			f.refunding()
 		}
 		if f.lose {
-			return nil, errBroken
+			return errBroken
 		}
 	}
-	if f.away != "" && strings.Contains(keys[0], f.away) {
-		return nil, errBroken
+	if f.away != "" && strings.Contains(c.keys[0], f.away) {
+		return errBroken
 	}
-	return f.direct.Run(ctx, script, keys, args)
+	return f.direct.Run(ctx, script, c)
 }
 
 func TestAGroupThatRefusesCostsTheOthersNothing(t *testing.T) {

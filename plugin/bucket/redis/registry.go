@@ -83,9 +83,7 @@ func (r *Registry) acquire(block schema.Redis) (*connection, func(), error) {
 	}
 	c, ok := r.inUse[id]
 	if !ok {
-		if c, err = connect(s, r.script, r.gates); err != nil {
-			return nil, nil, err
-		}
+		c = connect(s, r.script, r.gates)
 		c.store = newStore(s.place(), c, r.script, r.log)
 		r.inUse[id] = c
 		r.unchecked = append(r.unchecked, c)

@@ -42,8 +42,7 @@ func checked(t testing.TB, source string, block schema.Redis) *connection {
 
 // run runs the script once for a key.
 func run(c *connection, key string) error {
-	_, err := c.Run(context.Background(), c.script, []string{key}, nil)
-	return err
+	return c.Run(context.Background(), c.script, newCall([]string{key}))
 }
 
 // must sends a command that has to succeed.

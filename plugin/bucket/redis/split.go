@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"fmt"
+	"strconv"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
@@ -19,23 +20,29 @@ func (s *Store) split(ctx context.Context, key *policy.Key, level int) error {
 	for chunk := range 2 << level {
 		keys = append(keys, string(appendChunk(nil, key, chunk)))
 	}
-	reply, err := s.transport.Run(ctx, s.splitting, keys, []any{int(s.formats.firstByte(key.Namespace, level))})
+	run := newCall(keys, strconv.Itoa(int(s.formats.firstByte(key.Namespace, level))))
+	if err := s.transport.Run(ctx, s.splitting, run); err != nil {
+		return fmt.Errorf("split %s: %w", keys[0], err)
+	}
+	now, err := singleInteger(run.reply)
 	if err != nil {
 		return fmt.Errorf("split %s: %w", keys[0], err)
 	}
-	now, ok := singleInteger(reply)
-	if !ok || now < 0 || now > maxLevel {
-		return fmt.Errorf("split %s: %w: %v", keys[0], errReply, reply)
+	if now < 0 || now > maxLevel {
+		return fmt.Errorf("split %s: %w: %d", keys[0], errReply, now)
 	}
 	s.levels.learn(key, int(now))
 	return nil
 }
 
 // singleInteger returns the integer of a reply that has nothing else.
-func singleInteger(reply []any) (int64, bool) {
-	if len(reply) != 1 {
-		return 0, false
+func singleInteger(reply []byte) (int64, error) {
+	numbers, err := integers(reply)
+	if err != nil {
+		return 0, err
 	}
-	n, ok := reply[0].(int64)
-	return n, ok
+	if len(numbers) != 1 {
+		return 0, fmt.Errorf("%w: %d", errReply, numbers)
+	}
+	return numbers[0], nil
 }

@@ -153,7 +153,7 @@ func TestARequestReadsTheHeadAndTheChunkOfItsEndpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(p.subjects) != 2 || p.subjects[1].level < 2 {
-		t.Errorf("a request reads %d strings, want 2: %q of level %d", len(p.subjects), p.keys, p.subjects[0].level)
+		t.Errorf("a request reads %d strings, want 2: %q of level %d", len(p.subjects), p.call.keys, p.subjects[0].level)
 	}
 	// The chunk's life outgrows the head's in the request that spends from the head, too.
 	if s := f.take(t, costing(tenant, 10), costing(all[7], 900)); s[0].Used < 105 {

@@ -1,6 +1,8 @@
 package redis
 
 import (
+	"bytes"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 )
 
@@ -13,24 +15,24 @@ const (
 )
 
 // isWellFormed reports whether a value has the version and the length that a subject's value has.
-func isWellFormed(value string) bool {
+func isWellFormed(value []byte) bool {
 	return len(value)%entrySize == headSize && value[0]>>4 == format
 }
 
-// findState returns the bucket of that name in a well formed value, without its name; "" if there is none.
-func findState(value string, name []byte) string {
+// findState returns the bucket of that name in a well formed value, without its name; nil if there is none.
+func findState(value, name []byte) []byte {
 	for entries := value[headSize:]; len(entries) > 0; entries = entries[entrySize:] {
-		if entries[:nameSize] == string(name) {
+		if bytes.Equal(entries[:nameSize], name) {
 			return entries[nameSize:entrySize]
 		}
 	}
-	return ""
+	return nil
 }
 
 // decode returns the state of a bucket as it is at now: the zero state for one that has expired. The entries of a
 // sliding log, which are a string of their own, are condensed into one, the last. It reports whether the numbers are
 // possible; where they are not, the state is zero.
-func decode(bucket string, now limit.Micros) (limit.State, bool) {
+func decode(bucket []byte, now limit.Micros) (limit.State, bool) {
 	s := limit.State{
 		Algorithm: limit.Algorithm(bucket[0] & 15),
 		Tag:       bucket[0] >> 4,
@@ -64,10 +66,10 @@ func decode(bucket string, now limit.Micros) (limit.State, bool) {
 const forever = (1<<32 - 1) * limit.Second
 
 // till returns the instant from which on a bucket counts as empty.
-func till(bucket string) limit.Micros { return limit.Micros(littleEndian(bucket[1:5])) * limit.Second }
+func till(bucket []byte) limit.Micros { return limit.Micros(littleEndian(bucket[1:5])) * limit.Second }
 
 // littleEndian returns the number in b, whose first byte is the least.
-func littleEndian(b string) (n int64) {
+func littleEndian(b []byte) (n int64) {
 	for i := len(b) - 1; i >= 0; i-- {
 		n = n<<8 | int64(b[i])
 	}

@@ -121,15 +121,18 @@ func (s *Store) decideOne(ctx context.Context, bounds []policy.Bound, statuses [
 
 // runTake runs the script for a compiled take or peek and reads its reply.
 func (s *Store) runTake(ctx context.Context, p *plan) error {
-	reply, err := s.run(ctx, p)
-	if err != nil {
+	if err := s.run(ctx, p); err != nil {
 		return err
 	}
-	foreign, taken, err := p.readReply(reply)
-	s.countAndWarn(&s.foreignValues, foreign,
-		"values in Redis have a foreign format and were read as empty buckets", "among", p.keys)
-	s.countAndWarn(&s.foreignKeys, taken,
-		"keys in Redis hold foreign values: the fail modes of their limits decide", "among", p.keys)
+	foreign, taken, err := p.readReply(p.call.reply)
+	if foreign > 0 {
+		const message = "values in Redis have a foreign format and were read as empty buckets"
+		s.countAndWarn(&s.foreignValues, foreign, message, "among", p.call.keys)
+	}
+	if taken > 0 {
+		const message = "keys in Redis hold foreign values: the fail modes of their limits decide"
+		s.countAndWarn(&s.foreignKeys, taken, message, "among", p.call.keys)
+	}
 	return err
 }
 
@@ -141,32 +144,27 @@ const maxTries = 5
 var errLevels = fmt.Errorf("%w: the levels of its subjects changed between all tries", errReply)
 
 // run runs the script for a compiled request, and again where a subject has another level than this node had recorded.
-func (s *Store) run(ctx context.Context, p *plan) ([]any, error) {
+func (s *Store) run(ctx context.Context, p *plan) error {
 	for range maxTries {
 		s.calls.Add(1)
-		reply, err := s.transport.Run(ctx, s.script, p.keys, p.args)
-		if err != nil {
-			return nil, err
+		if err := s.transport.Run(ctx, s.script, &p.call); err != nil {
+			return err
 		}
-		again, err := p.learnLevels(reply)
+		again, err := p.learnLevels(p.call.reply)
 		if err != nil || !again {
-			return reply, err
+			return err
 		}
 		if err := p.recompile(); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return nil, errLevels
+	return errLevels
 }
 
 // splitLarge splits the subjects that the reply names as too large.
 func (s *Store) splitLarge(ctx context.Context, p *plan) {
 	for _, number := range p.toSplit {
-		i, ok := number.(int64)
-		if !ok || i < 1 || int(i) > len(p.subjects) {
-			continue
-		}
-		large := &p.subjects[i-1]
+		large := &p.subjects[number-1]
 		if err := s.split(ctx, large.key, large.level); err != nil {
 			s.log.Debug("splitting a subject with many buckets failed", "error", err)
 		}
@@ -188,11 +186,8 @@ func (s *Store) markUnanswered(statuses []decision.Status, err error) {
 	}
 }
 
-// countAndWarn adds n to a counter, and logs each time that it has doubled.
+// countAndWarn adds n, which is above 0, to a counter, and logs each time that it has doubled.
 func (s *Store) countAndWarn(counter *atomic.Uint64, n int, message, key string, value any) {
-	if n == 0 {
-		return
-	}
 	if after := counter.Add(uint64(n)); bits.Len64(after) > bits.Len64(after-uint64(n)) {
 		s.log.Warn(message, "so_far", after, key, value)
 	}
@@ -302,9 +297,8 @@ func (s *Store) giveBack(ctx context.Context, bounds []policy.Bound, receipts []
 	err := p.refund(bounds, receipts)
 	var returned []int64
 	if err == nil {
-		var reply []any
-		if reply, err = s.run(ctx, &p); err == nil {
-			returned, err = p.readReturned(reply)
+		if err = s.run(ctx, &p); err == nil {
+			returned, err = p.readReturned(p.call.reply)
 		}
 	}
 	if err != nil {

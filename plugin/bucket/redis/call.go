@@ -1,0 +1,153 @@
+package redis
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// call is one run of a script: its keys and arguments, and the reply as Redis has sent it. Its memory is used again for
+// the next run, but not after an error: then the command may still be on its way, and the reply may still come.
+type call struct {
+	keys  []string
+	args  [][]byte
+	reply []byte // RESP
+
+	deadline deadline
+
+	// Of a run over a wire.
+	script    *script
+	sent      bool          // under the wire's lock
+	abandoned bool          // under the wire's lock
+	err       error         // set before answered
+	answered  chan struct{} // has room for one
+
+	// Of a run by go-redis.
+	command *redis.RawWriteToCmd
+	sha     string
+	values  []any // what the command sends
+	bulks   []bulk
+}
+
+// newCall returns a call that is run once.
+func newCall(keys []string, args ...string) *call {
+	c := &call{keys: keys}
+	for _, arg := range args {
+		c.args = append(c.args, []byte(arg))
+	}
+	return c
+}
+
+// bulk is an argument of go-redis: a pointer to it fits into an interface.
+type bulk []byte
+
+// MarshalBinary implements encoding.BinaryMarshaler.
+func (b *bulk) MarshalBinary() ([]byte, error) { return *b, nil }
+
+// forGoRedis returns the command that runs the script and streams the reply into c.
+func (c *call) forGoRedis(script *script) *redis.RawWriteToCmd {
+	first := 3 + len(c.keys)
+	if c.command == nil || c.sha != script.sha || len(c.values) != first+len(c.args) {
+		c.sha, c.values = script.sha, make([]any, first+len(c.args))
+		c.values[0], c.values[1] = "evalsha", script.sha
+		c.command = redis.NewRawWriteToCmd(context.Background(), c, c.values...)
+	}
+	c.values[2] = len(c.keys)
+	c.bulks = c.bulks[:0]
+	for _, arg := range c.args {
+		c.bulks = append(c.bulks, arg)
+	}
+	for i := range c.keys {
+		c.values[3+i] = &c.keys[i]
+	}
+	for i := range c.bulks {
+		c.values[first+i] = &c.bulks[i]
+	}
+	c.command.SetErr(nil)
+	c.reply = c.reply[:0]
+	return c.command
+}
+
+// Write adds a part of the reply. It returns the error that the reply is, if it is one, so that go-redis treats it and
+// the connection as it does after any command.
+func (c *call) Write(part []byte) (int, error) {
+	if len(c.reply) == 0 && len(part) > 0 && part[0] == '-' {
+		return 0, serverError(part[1:])
+	}
+	c.reply = append(c.reply, part...)
+	return len(part), nil
+}
+
+// appendCommand appends the command that runs the script, as RESP.
+func (c *call) appendCommand(b []byte) []byte {
+	b = append(b, '*')
+	b = strconv.AppendInt(b, int64(3+len(c.keys)+len(c.args)), 10)
+	b = append(b, "\r\n$7\r\nevalsha\r\n"...)
+	b = appendBulk(b, c.script.sha)
+	b = appendBulk(b, strconv.Itoa(len(c.keys)))
+	for _, key := range c.keys {
+		b = appendBulk(b, key)
+	}
+	for _, arg := range c.args {
+		b = appendBulk(b, arg)
+	}
+	return b
+}
+
+func appendBulk[text string | []byte](b []byte, value text) []byte {
+	b = append(b, '$')
+	b = strconv.AppendInt(b, int64(len(value)), 10)
+	b = append(b, "\r\n"...)
+	b = append(b, value...)
+	return append(b, "\r\n"...)
+}
+
+// deadline is the context of a call that ends after some time. Unlike one of [context.WithTimeout] it is used again, so
+// it costs no allocation. Its Done closes at the deadline only: what waits for long has to watch the caller's context
+// too. go-redis, which gets it, waits for a connection without that, and no longer than the deadline.
+type deadline struct {
+	context.Context // the caller's
+	at              time.Time
+	passed          chan struct{}
+	timer           *time.Timer // closes passed
+}
+
+// start begins the time of a call, which the caller's context can shorten.
+func (d *deadline) start(ctx context.Context, timeout time.Duration) {
+	d.Context, d.at = ctx, time.Now().Add(timeout)
+	if earlier, ok := ctx.Deadline(); ok && earlier.Before(d.at) {
+		d.at, timeout = earlier, time.Until(earlier)
+	}
+	if d.timer != nil {
+		d.timer.Reset(timeout)
+		return
+	}
+	passed := make(chan struct{})
+	d.passed, d.timer = passed, time.AfterFunc(timeout, func() { close(passed) })
+}
+
+// stop ends the time of a call.
+func (d *deadline) stop() {
+	if !d.timer.Stop() {
+		d.timer = nil // passed is closed, or about to be
+	}
+	d.Context = nil
+}
+
+// Deadline implements context.Context.
+func (d *deadline) Deadline() (time.Time, bool) { return d.at, true }
+
+// Done implements context.Context.
+func (d *deadline) Done() <-chan struct{} { return d.passed }
+
+// Err implements context.Context.
+func (d *deadline) Err() error {
+	select {
+	case <-d.passed:
+		return context.DeadlineExceeded
+	default:
+		return d.Context.Err()
+	}
+}

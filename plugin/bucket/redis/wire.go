@@ -1,0 +1,314 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// maxQueued bounds the calls that a server has not replied to; one more is not sent.
+	maxQueued = 16384
+	// maxTurns bounds how often a caller writes those that come while it writes.
+	maxTurns = 3
+	// wireBuffer is the size of a wire's buffers, which grow to twice that and for larger replies.
+	wireBuffer = 64 << 10
+)
+
+var (
+	errQueueFull = errors.New("too many calls wait for the server")
+	errEnded     = errors.New("the wire has ended")
+	errUnwanted  = errors.New("a reply came that no call waits for")
+)
+
+// wire is a connection that all calls to a server share. A call is written as soon as the one before it is written, and
+// those that come meanwhile are written together. Replies come in the same order.
+//
+// A call that is abandoned before it is written is never written.
+type wire struct {
+	timeout      time.Duration // how long a server that has calls may not reply
+	writeTimeout time.Duration
+	retiring     func(*wire) // is called once, when no more calls are taken
+	cancel       func()      // ends the opening
+
+	mu      sync.Mutex
+	conn    net.Conn // nil: not open yet
+	calls   []*call  // without a reply, in the order in which they are written
+	written int      // how many of them are written
+	writing bool
+	spare   []byte    // for the next write
+	active  time.Time // when the last reply came, or the first call since none was left
+	retired bool      // takes no more calls
+	err     error     // why it is closed
+
+	finished []*call // of the reader
+}
+
+// run sends c and waits for its reply.
+func (w *wire) run(ctx context.Context, c *call) error {
+	if err := w.add(c); err != nil {
+		return err
+	}
+	var canceled <-chan struct{}
+	if d, ok := ctx.(*deadline); ok {
+		canceled = d.Context.Done()
+	}
+	select {
+	case <-c.answered:
+		return c.err
+	case <-ctx.Done():
+	case <-canceled:
+	}
+	return w.abandon(c, ctx.Err())
+}
+
+// add queues a call, and writes it unless that is done already.
+func (w *wire) add(c *call) error {
+	w.mu.Lock()
+	if w.retired || len(w.calls) >= maxQueued {
+		defer w.mu.Unlock()
+		if w.retired {
+			return errEnded
+		}
+		return &Error{Kind: NotSent, err: errQueueFull}
+	}
+	if len(w.calls) == 0 {
+		w.active = time.Now()
+	}
+	w.calls = append(w.calls, c)
+	writes, shared := w.conn != nil && !w.writing, len(w.calls) > 1
+	w.writing = w.writing || writes
+	w.mu.Unlock()
+	if !writes {
+		return nil
+	}
+	if shared {
+		runtime.Gosched() // other callers have just got their replies too
+	}
+	w.write()
+	return nil
+}
+
+// write writes the calls that are not written. After some turns it leaves those that have come meanwhile to the next
+// call, or to the next reply, which is on its way. The caller has set writing.
+func (w *wire) write() {
+	for turn := 1; ; turn++ {
+		buffer := w.encode()
+		err := w.conn.SetWriteDeadline(time.Now().Add(w.writeTimeout))
+		if err == nil && len(buffer) > 0 {
+			_, err = w.conn.Write(buffer)
+		}
+		if err != nil {
+			w.end(err)
+		}
+		w.mu.Lock()
+		if w.spare = buffer; cap(buffer) > 2*wireBuffer {
+			w.spare = nil
+		}
+		left := len(w.calls) - w.written
+		w.writing = left > 0 && (turn < maxTurns || w.written == 0)
+		again := w.writing
+		w.mu.Unlock()
+		if !again {
+			return
+		}
+	}
+}
+
+// encode returns the commands of the calls that are not written, and counts them as written.
+func (w *wire) encode() []byte {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	buffer, kept := w.spare[:0], w.calls[:w.written]
+	for _, c := range w.calls[w.written:] {
+		if !c.abandoned {
+			c.sent = true
+			buffer, kept = c.appendCommand(buffer), append(kept, c)
+		}
+	}
+	clear(w.calls[len(kept):])
+	w.calls, w.written = kept, len(kept)
+	return buffer
+}
+
+// abandon ends a call whose caller has no more time, and the wire too if its server has not replied for that long.
+func (w *wire) abandon(c *call, cause error) error {
+	w.mu.Lock()
+	c.abandoned = true
+	sent := c.sent
+	silent := w.conn != nil && w.written > 0 && time.Since(w.active) > w.timeout*7/8
+	w.mu.Unlock()
+	if silent {
+		w.end(fmt.Errorf("the server has not replied for %v: %w", w.timeout, os.ErrDeadlineExceeded))
+	}
+	if sent {
+		return cause
+	}
+	return &Error{Kind: NotSent, err: cause}
+}
+
+// open begins to write the calls, and reads the replies until the wire ends.
+func (w *wire) open(conn net.Conn) {
+	w.mu.Lock()
+	if w.err != nil {
+		w.mu.Unlock()
+		return
+	}
+	w.conn, w.writing = conn, true
+	w.active = time.Now()
+	w.mu.Unlock()
+	w.write()
+	w.end(w.read(conn))
+}
+
+// read reads replies until the connection ends, or the wire is retired and has no more calls.
+func (w *wire) read(conn net.Conn) error {
+	buffer, filled := make([]byte, wireBuffer), 0
+	for !w.isDone() {
+		if filled == len(buffer) {
+			if filled > maxReply {
+				return errLongReply
+			}
+			buffer = append(buffer, make([]byte, len(buffer))...)
+		}
+		n, err := conn.Read(buffer[filled:])
+		if err != nil {
+			return err
+		}
+		filled += n
+		used, err := w.answer(buffer[:filled])
+		if err != nil {
+			return err
+		}
+		filled = copy(buffer, buffer[used:filled])
+	}
+	return io.EOF
+}
+
+// isDone reports whether the wire is retired and has no more calls.
+func (w *wire) isDone() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.retired && len(w.calls) == 0
+}
+
+// answer hands the replies in b to their calls, and returns their length.
+func (w *wire) answer(b []byte) (used int, err error) {
+	w.mu.Lock()
+	finished := w.finished[:0]
+	for {
+		var n int
+		if n, err = replyLength(b[used:]); n == 0 {
+			break
+		}
+		if len(finished) >= w.written {
+			err = errUnwanted
+			break
+		}
+		c := w.calls[len(finished)]
+		c.setReply(b[used : used+n])
+		finished, used = append(finished, c), used+n
+	}
+	left := copy(w.calls, w.calls[len(finished):])
+	clear(w.calls[left:])
+	w.calls, w.written, w.active = w.calls[:left], w.written-len(finished), time.Now()
+	writes := !w.writing && w.written < left
+	w.writing = w.writing || writes
+	w.mu.Unlock()
+	for _, c := range finished {
+		if strings.HasPrefix(errorText(c.err), "READONLY ") {
+			w.retire() // its name may lead to another server by now
+		}
+		c.answered <- struct{}{}
+	}
+	clear(finished)
+	w.finished = finished
+	if writes {
+		w.write()
+	}
+	return used, err
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// setReply records the reply, which may be an error.
+func (c *call) setReply(reply []byte) {
+	if reply[0] == '-' {
+		c.err = serverError(reply[1 : len(reply)-2])
+		return
+	}
+	c.reply = append(c.reply[:0], reply...)
+}
+
+// retire ends the wire when its calls have their replies, or the server does not reply. It takes no more calls.
+func (w *wire) retire() {
+	w.mu.Lock()
+	if w.retired {
+		w.mu.Unlock()
+		return
+	}
+	w.retired = true
+	idle := len(w.calls) == 0
+	w.mu.Unlock()
+	w.retiring(w)
+	if idle {
+		w.end(net.ErrClosed)
+	} else {
+		time.AfterFunc(w.timeout, func() { w.end(net.ErrClosed) })
+	}
+}
+
+// end closes the wire. Calls without a reply fail: those that are not written are not sent.
+func (w *wire) end(err error) {
+	w.mu.Lock()
+	if w.err != nil {
+		w.mu.Unlock()
+		return
+	}
+	wasRetired := w.retired
+	w.err, w.retired = err, true
+	calls, written := w.calls, w.written
+	w.calls, w.written = nil, 0
+	conn := w.conn
+	w.mu.Unlock()
+	w.cancel()
+	if !wasRetired {
+		w.retiring(w)
+	}
+	if conn != nil {
+		_ = conn.Close() // whatever is wrong with it, it is given up
+	}
+	for i, c := range calls {
+		if c.err = err; i >= written {
+			c.err = unsentError(err)
+		}
+		c.answered <- struct{}{}
+	}
+}
+
+// unsentError returns the error of a call that was not written because of err.
+func unsentError(err error) error {
+	if kind := kindOf(err); kind != Unknown {
+		return &Error{Kind: kind, err: err}
+	}
+	return &Error{Kind: NotSent, err: err}
+}
+
+// leadsElsewhere reports whether the wire is open to another address.
+func (w *wire) leadsElsewhere(address net.Addr) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.conn != nil && w.conn.RemoteAddr().String() != address.String()
+}

@@ -1,0 +1,193 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+)
+
+// dialed returns a pipeline whose connections go where dial leads, and go-redis's client of the same server.
+func dialed(t *testing.T, timeout time.Duration, dial func() (net.Conn, error)) (*pipeline, *redis.Client) {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{
+		Protocol: 2, MaxRetries: -1, DialerRetries: 1, ReadTimeout: timeout, WriteTimeout: timeout,
+		DisableIdentity: true,
+		Dialer:          func(context.Context, string, string) (net.Conn, error) { return dial() },
+	})
+	p := newPipeline(client)
+	client.AddHook(follower{p})
+	t.Cleanup(func() {
+		p.close()
+		p.serving.Wait()
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p, client
+}
+
+// scripted returns a connection to a server that replies to the commands which open it, and then sends each of these
+// texts for a command.
+func scripted(texts ...string) (net.Conn, error) {
+	client, server := net.Pipe()
+	go func() {
+		defer server.Close()
+		buffer := make([]byte, 1<<16)
+		for _, text := range append([]string{"-ERR unknown command 'hello'\r\n", "+PONG\r\n"}, texts...) {
+			if _, err := server.Read(buffer); err != nil {
+				return
+			}
+			if _, err := server.Write([]byte(text)); err != nil {
+				return
+			}
+		}
+		_, _ = io.Copy(io.Discard, server) // until the client ends
+	}()
+	return client, nil
+}
+
+// runIn runs a script in a pipeline.
+func runIn(t *testing.T, p *pipeline, key string) (string, error) {
+	c := newCall([]string{key})
+	err := p.run(t.Context(), newScript("return {KEYS[1]}"), c)
+	return string(c.reply), err
+}
+
+func TestEachCallHasItsOwnReply(t *testing.T) {
+	server := redistest.Single(t)
+	p, client := dialed(t, 10*time.Second, func() (net.Conn, error) { return net.Dial("tcp", server.Address()) })
+	must(t, client, "script", "load", "return {KEYS[1]}")
+	var calls atomic.Int64
+	err := atOnce(64, 50, func() error {
+		key := fmt.Sprint("key-", calls.Add(1))
+		if reply, err := runIn(t, p, key); err != nil || reply != string(encoded(key)) {
+			return fmt.Errorf("%s has the reply %q (%w)", key, reply, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAReplyThatIsNoneEndsTheWire(t *testing.T) {
+	for _, text := range []string{"?\r\n", "$5\r\nxxxxxyy", "*1\r\n:x\r\n", ":1\r\n:2\r\n:3\r\n"} {
+		var dials atomic.Int32
+		p, _ := dialed(t, 10*time.Second, func() (net.Conn, error) {
+			if dials.Add(1) == 1 {
+				return scripted(text, text)
+			}
+			return scripted("*0\r\n")
+		})
+		_, _ = runIn(t, p, "k") // its own reply may come before the fault
+		eventually(t, "a new wire is opened", func() bool {
+			_, err := runIn(t, p, "k")
+			return err == nil && dials.Load() > 1
+		})
+	}
+}
+
+func TestAWireFollowsTheClientToAnotherServer(t *testing.T) {
+	servers := []*redistest.Server{redistest.Single(t), redistest.Single(t)}
+	var at atomic.Int32
+	p, client := dialed(t, 10*time.Second, func() (net.Conn, error) { return net.Dial("tcp", servers[at.Load()].Address()) })
+	for _, server := range servers {
+		must(t, server.Client(t), "script", "load", "return {KEYS[1]}")
+	}
+	if _, err := runIn(t, p, "k"); err != nil {
+		t.Fatal(err)
+	}
+	at.Store(1)
+	if err := client.Ping(t.Context()).Err(); err != nil { // opens the client's first connection
+		t.Fatal(err)
+	}
+	if _, err := runIn(t, p, "k"); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int{1, 1} {
+		if n := calls(t, servers[i].Client(t))["evalsha"]; n != want {
+			t.Errorf("server %d ran %d scripts, want %d", i+1, n, want)
+		}
+	}
+}
+
+func TestACallThatIsAbandonedBeforeTheWireIsOpenIsNeverSent(t *testing.T) {
+	server := redistest.Single(t)
+	dialing, proceed := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	p, client := dialed(t, 10*time.Second, func() (net.Conn, error) {
+		once.Do(func() { close(dialing) })
+		<-proceed
+		return net.Dial("tcp", server.Address())
+	})
+	count := newScript(countScript)
+	must(t, server.Client(t), "script", "load", countScript)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- p.run(ctx, count, newCall([]string{"n"})) }()
+	<-dialing
+	cancel()
+	if err := wantKind(<-ended, NotSent); err != nil {
+		t.Error(err)
+	}
+	close(proceed)
+	if err := p.run(t.Context(), count, newCall([]string{"n"})); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := client.Get(t.Context(), "n").Int(); err != nil || n != 1 {
+		t.Errorf("the script ran %d times (%v), want 1: the abandoned call was sent", n, err)
+	}
+}
+
+func TestAServerThatDoesNotReplyLosesItsWire(t *testing.T) {
+	var dials atomic.Int32
+	p, _ := dialed(t, 100*time.Millisecond, func() (net.Conn, error) {
+		if dials.Add(1) == 1 {
+			return scripted()
+		}
+		return scripted("*0\r\n")
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	err := p.run(ctx, newScript("return {}"), newCall([]string{"k"}))
+	if !gaveUp(err) {
+		t.Errorf("error is %v, want that the caller had no more time", err)
+	}
+	eventually(t, "a new wire is opened", func() bool {
+		_, err := runIn(t, p, "k")
+		return err == nil
+	})
+}
+
+func TestAFullWireTakesNoMoreCalls(t *testing.T) {
+	proceed := make(chan struct{})
+	p, _ := dialed(t, 10*time.Second, func() (net.Conn, error) {
+		<-proceed
+		return nil, errors.New("no server")
+	})
+	script := newScript("return {}")
+	full := make(chan error, 1)
+	var calling sync.WaitGroup
+	for range maxQueued + 1 {
+		calling.Go(func() {
+			if err := p.run(t.Context(), script, newCall([]string{"k"})); errors.Is(err, errQueueFull) {
+				full <- err
+			}
+		})
+	}
+	if err := wantKind(<-full, NotSent); err != nil {
+		t.Error(err)
+	}
+	close(proceed)
+	calling.Wait()
+}
