@@ -19,7 +19,7 @@ var roles = []struct{ name, token string }{
 	{"revoked token", revoked},
 }
 
-// may says which roles may use an operation, in the order of roles: y may, . is forbidden, ? has no valid token.
+// may lists which roles may use an operation, in the order of roles: y may, . is forbidden, ? has no valid token.
 // Every operation is there: one that is not fails the test.
 var may = map[string]string{
 	"list-policies":    "yy..???",
@@ -39,7 +39,7 @@ var may = map[string]string{
 	"get-readyz":       "yyyyyyy",
 }
 
-func TestEveryRoleMayUseItsOwnOperationsOnly(t *testing.T) {
+func TestEachRoleMayUseOnlyItsOperations(t *testing.T) {
 	t.Parallel()
 	w := equipped(t)
 	seen := map[string]bool{}
@@ -75,21 +75,25 @@ func TestEveryRoleMayUseItsOwnOperationsOnly(t *testing.T) {
 	}
 }
 
-func TestATokenIsSentAsABearerTokenAndNoOtherWay(t *testing.T) {
+func TestATokenIsAcceptedOnlyAsABearerToken(t *testing.T) {
 	t.Parallel()
 	w := open(t)
-	for _, header := range []string{admin, "Basic " + admin, "Bearer", "Bearer ", "Token " + admin, "Bearer " + admin + "x"} {
+	for _, header := range []string{admin, "Basic " + admin, "Bearer", "Bearer ", "Token " + admin,
+		"Bearer " + admin + "x"} {
 		w.want(w.do(call{method: "GET", path: policies, headers: []string{"Authorization", header}}), http.StatusUnauthorized)
 	}
 	w.want(w.do(call{method: "GET", path: policies + "?token=" + admin}), http.StatusUnauthorized)
-	w.want(w.do(call{method: "GET", path: policies, headers: []string{"Authorization", "bearer  " + admin}}), http.StatusOK)
+	w.want(w.do(call{method: "GET", path: policies, headers: []string{"Authorization", "bearer  " + admin}}),
+		http.StatusOK)
 }
 
 func TestAnOrgReachesNoOtherByASpellingOfItsPath(t *testing.T) {
 	t.Parallel()
 	w := open(t)
-	w.want(w.as("POST", "/v1/orgs/globex/ratelimit/overrides", `{"kind":"ban","reason":"abuse","permanent":true}`), http.StatusCreated)
-	for _, org := range []string{"globex", "acme/../globex", "acme%2F..%2Fglobex", "%2e%2e/orgs/globex", "ACME", "acme%00", "acme%20", "acme;globex", "*", "acme%2Cglobex", ""} {
+	w.want(w.as("POST", "/v1/orgs/globex/ratelimit/overrides", `{"kind":"ban","reason":"abuse","permanent":true}`),
+		http.StatusCreated)
+	for _, org := range []string{"globex", "acme/../globex", "acme%2F..%2Fglobex", "%2e%2e/orgs/globex", "ACME", "acme%00",
+		"acme%20", "acme;globex", "*", "acme%2Cglobex", ""} {
 		a := w.do(call{ofAcme, "GET", "/v1/orgs/" + org + "/ratelimit/overrides", "", nil})
 		if a.Code < 300 || strings.Contains(a.Body.String(), "abuse") {
 			t.Errorf("%q: %d %s", org, a.Code, a.Body)

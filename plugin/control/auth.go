@@ -11,7 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// Role says what the holder of a token may do.
+// Role limits what the holder of a token may do.
 type Role string
 
 // The roles. The third is written tenant:{org} where tokens are made.
@@ -31,8 +31,8 @@ type Caller struct {
 // Authenticator resolves tokens.
 type Authenticator interface {
 	// Authenticate returns the caller whose token a secret is. The error is ErrUnknownToken if the token is unknown,
-	// revoked or expired. Before it looks anywhere but in memory for a secret that it does not have there, it MUST call
-	// mayLook once, and return ErrNotLookedUp if that reports false.
+	// revoked or expired. Before it looks up a secret that is not in memory, it MUST call mayLook once, and return
+	// ErrNotLookedUp if that reports false.
 	Authenticate(ctx context.Context, secret string, mayLook func() bool) (Caller, error)
 }
 
@@ -42,7 +42,7 @@ var (
 	ErrNotLookedUp  = errors.New("the token is not in memory, and was not looked up")
 )
 
-// access says which callers may use an operation.
+// access selects the callers that may use an operation.
 type access int
 
 const (

@@ -46,7 +46,7 @@ func readJSON(body []byte, into any) error {
 	return err
 }
 
-// notJSON returns an error that says where a body stops being JSON.
+// notJSON returns an error with the offset at which a body stops being JSON.
 func notJSON(body []byte) error {
 	const early = "unexpected end of JSON input" // a json.Decoder has an error for it, and takes five times as long
 	syntax := new(json.SyntaxError)
@@ -235,7 +235,7 @@ func tidyProblem(_ huma.Context, _ string, body any) (any, error) {
 	if len(problem.Errors) == 0 {
 		return &tidied, nil
 	}
-	known := map[string]bool{}
+	invalid := map[string]bool{}
 	faults := make([]*huma.ErrorDetail, 0, len(problem.Errors))
 	for _, f := range problem.Errors {
 		tidy := *f
@@ -249,12 +249,12 @@ func tidyProblem(_ huma.Context, _ string, body any) (any, error) {
 			}
 		}
 		tidy.Value = echo(tidy.Value)
-		if !known[tidy.Location] {
-			known[tidy.Location] = true
+		if !invalid[tidy.Location] {
+			invalid[tidy.Location] = true
 			faults = append(faults, &tidy)
 		}
 	}
-	faults = slices.DeleteFunc(faults, func(f *huma.ErrorDetail) bool { return isWithin(f.Location, known) })
+	faults = slices.DeleteFunc(faults, func(f *huma.ErrorDetail) bool { return isWithin(f.Location, invalid) })
 	slices.SortStableFunc(faults, func(a, b *huma.ErrorDetail) int { return strings.Compare(a.Location, b.Location) })
 	if tidied.Status == http.StatusUnprocessableEntity {
 		tidied.Detail = invalidRequest // the same for faults of the schema and of Resolve
@@ -285,11 +285,11 @@ func isWithin(path string, others map[string]bool) bool {
 
 // missingName returns the property that a message of the validator reports as missing.
 func missingName(message string) (string, bool) {
-	rest, ok := strings.CutPrefix(message, "expected required property ")
+	name, ok := strings.CutPrefix(message, "expected required property ")
 	if !ok {
 		return "", false
 	}
-	return strings.CutSuffix(rest, " to be present")
+	return strings.CutSuffix(name, " to be present")
 }
 
 // echo returns a value as a fault shows it: no objects or lists, and only the start of a long text.

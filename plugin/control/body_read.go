@@ -129,7 +129,7 @@ func bufferFor(length int64) int64 {
 
 // readUpTo reads until the body has so many bytes, and counts its values. whole reports that the body has ended.
 func (r *bodyReader) readUpTo(body []byte, most int) (_ []byte, whole bool, err error) {
-	// Without a connection there is no deadline to set, and the error says so.
+	// Without a connection there is no deadline to set.
 	_ = r.ctx.SetReadDeadline(time.Now().Add(bodyTime))
 	from := r.ctx.BodyReader()
 	for len(body) < most {

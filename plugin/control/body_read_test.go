@@ -16,12 +16,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// listOf is a batch of so many checks.
+// listOf returns a batch of n checks.
 func listOf(n int, check string) string {
 	return `{"checks":[` + strings.TrimSuffix(strings.Repeat(check+",", n), ",") + "]}"
 }
 
-// namesOf is an object with so many names that nothing knows, and a field.
+// namesOf returns an object with unknown names and a field.
 func namesOf(n int, field string) string {
 	var b strings.Builder
 	b.WriteByte('{')
@@ -31,7 +31,7 @@ func namesOf(n int, field string) string {
 	return b.String() + field + "}"
 }
 
-// longCheck is a check of the longest names.
+// longCheck is a check with the longest names.
 var longCheck = fmt.Sprintf(`{"org_id":"acme","user_id":%q,"credential_id":%[1]q,"endpoint":"GET /%s","dry_run":true}`,
 	strings.Repeat("x", 1000), strings.Repeat("y", 4000))
 
@@ -69,17 +69,24 @@ func TestABodyOfTooManyValuesIsDeniedWhereItExceedsAndCostsLittle(t *testing.T) 
 	p := planning(t, plan(), policy.Rows{})
 	const most = 256 << 10 // bytes: less than a third of the bodies, of which each value would take more than its bytes
 	for name, test := range map[string]struct{ path, body, where, saying string }{
-		"empty checks":                 {batch, listOf(340_000, "{}"), "body.checks", "has more than 100 items"},
-		"a check too many":             {batch, listOf(101, "{}"), "body.checks", "has more than 100 items"},
-		"checks under an escaped name": {batch, `{"ch\u0065cks":[` + strings.Repeat("0,", 200_000) + "0]}", "body.checks", "has more than 100 items"},
-		"unknown names":                {check, namesOf(5000, `"org_id":"acme"`), "body", "has more than 64 names"},
-		"one name many times":          {check, "{" + strings.Repeat(`"a":1,`, 8000) + `"a":1}`, "body", "has more than 64 names"},
-		"unknown names in a check":     {batch, listOf(1, `{"org_id":"acme"},`+namesOf(70_000, `"b":1`)), "body.checks[1]", "has more than 64 names"},
-		"names in names":               {check, `{"a":{"b":` + namesOf(5000, `"c":1`) + `}}`, "body.a.b", "has more than 64 names"},
-		"a list in a field":            {check, `{"org_id":[` + strings.Repeat(`"",`, 10_000) + `""]}`, "body.org_id", "has more than 100 items"},
-		"lists in lists":               {batch, listOf(100, `[`+strings.Repeat(`[0,0],`, 50)+`0]`), "body", "has more than 2000 values"},
-		"many small objects":           {batch, listOf(100, namesOf(60, `"a":[]`)), "body", "has more than 2000 values"},
-		"too deep":                     {batch, `{"checks":` + strings.Repeat("[", 500_000), "body", "has values nested more than 32 deep"},
+		"empty checks":     {batch, listOf(340_000, "{}"), "body.checks", "has more than 100 items"},
+		"a check too many": {batch, listOf(101, "{}"), "body.checks", "has more than 100 items"},
+		"checks under an escaped name": {batch, `{"ch\u0065cks":[` + strings.Repeat("0,", 200_000) + "0]}", "body.checks",
+			"has more than 100 items"},
+		"unknown names": {check, namesOf(5000, `"org_id":"acme"`), "body", "has more than 64 names"},
+		"one name many times": {check, "{" + strings.Repeat(`"a":1,`, 8000) + `"a":1}`, "body",
+			"has more than 64 names"},
+		"unknown names in a check": {batch, listOf(1, `{"org_id":"acme"},`+namesOf(70_000, `"b":1`)), "body.checks[1]",
+			"has more than 64 names"},
+		"names in names": {check, `{"a":{"b":` + namesOf(5000, `"c":1`) + `}}`, "body.a.b",
+			"has more than 64 names"},
+		"a list in a field": {check, `{"org_id":[` + strings.Repeat(`"",`, 10_000) + `""]}`, "body.org_id",
+			"has more than 100 items"},
+		"lists in lists": {batch, listOf(100, `[`+strings.Repeat(`[0,0],`, 50)+`0]`), "body",
+			"has more than 2000 values"},
+		"many small objects": {batch, listOf(100, namesOf(60, `"a":[]`)), "body", "has more than 2000 values"},
+		"too deep": {batch, `{"checks":` + strings.Repeat("[", 500_000), "body",
+			"has values nested more than 32 deep"},
 	} {
 		for _, chunked := range []bool{false, true} {
 			a, read, took := p.weigh(test.path, test.body, chunked)
@@ -91,7 +98,8 @@ func TestABodyOfTooManyValuesIsDeniedWhereItExceedsAndCostsLittle(t *testing.T) 
 				t.Errorf("%s: %s %s, want %s %s", name, where, saying, test.where, test.saying)
 			}
 			if read > 64<<10 || took > most {
-				t.Errorf("%s (chunked: %t): of %d bytes %d were read, which took %d bytes of memory", name, chunked, len(test.body), read, took)
+				t.Errorf("%s (chunked: %t): of %d bytes %d were read, which took %d bytes of memory", name, chunked,
+					len(test.body), read, took)
 			}
 		}
 	}
@@ -103,9 +111,11 @@ func TestABodyOfTooManyValuesIsDeniedWhereItExceedsAndCostsLittle(t *testing.T) 
 func TestALongStringOrNumberIsDeniedBeforeItIsRead(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), policy.Rows{})
-	const longString, longNumber = "is a string of more than 49152 bytes", "is a number, or no JSON, of more than 1024 bytes"
+	const longString, longNumber = "is a string of more than 49152 bytes",
+		"is a number, or no JSON, of more than 1024 bytes"
 	for name, test := range map[string]struct{ body, where, saying string }{
-		"a string":          {listOf(1, `{"org_id":"`+strings.Repeat(`\n`, 500_000)+`"}`), "body.checks[0].org_id", longString},
+		"a string": {listOf(1, `{"org_id":"`+strings.Repeat(`\n`, 500_000)+`"}`),
+			"body.checks[0].org_id", longString},
 		"the second string": {listOf(1, `"","`+strings.Repeat("x", 900_000)+`"`), "body.checks[1]", longString},
 		"a name":            {`{"` + strings.Repeat("x", 900_000) + `":1}`, "body", longString},
 		"nothing else":      {`"` + strings.Repeat("x", 900_000) + `"`, "body", longString},
@@ -128,7 +138,7 @@ func TestALongStringOrNumberIsDeniedBeforeItIsRead(t *testing.T) {
 	}
 }
 
-func TestABodyWithinTheBoundsIsDecidedWhateverItLooksLike(t *testing.T) {
+func TestAnyBodyWithinTheBoundsIsDecided(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), policy.Rows{})
 	for name, body := range map[string]string{
@@ -172,7 +182,7 @@ func TestABodyThatIsTooLongIsNotReadToItsEnd(t *testing.T) {
 	}
 }
 
-// blanks are blanks without end.
+// blanks is a reader of endless blanks.
 type blanks struct{}
 
 func (blanks) Read(into []byte) (int, error) {
@@ -184,7 +194,8 @@ func TestFaultsBeyondTheTwentiethAreOnlyCounted(t *testing.T) {
 	w := equipped(t)
 	a := w.want(w.as("POST", check, namesOf(63, `"org_id":"acme"`)), http.StatusUnprocessableEntity)
 	p := read[problem](w, a)
-	if len(p.Errors) != 20 || p.Detail != "the request is not valid; these are the first 20 faults, and 43 more" || a.Body.Len() > 4<<10 {
+	if len(p.Errors) != 20 || p.Detail != "the request is not valid; these are the first 20 faults, and 43 more" ||
+		a.Body.Len() > 4<<10 {
 		t.Errorf("%d faults in %d bytes: %s", len(p.Errors), a.Body.Len(), p.Detail)
 	}
 	var query strings.Builder
@@ -247,7 +258,8 @@ func TestLargeBodiesOfOneTokenTakeItsOwnBudgetOnly(t *testing.T) {
 			t.Errorf("without room: %v", a.Header())
 		}
 	}
-	p.want(p.do(call{ofAcme, "POST", check, `{"org_id":"acme"}`, nil}), http.StatusOK) // small ones need no room to be read
+	// small ones need no room to be read
+	p.want(p.do(call{ofAcme, "POST", check, `{"org_id":"acme"}`, nil}), http.StatusOK)
 	p.want(p.do(call{admin, "POST", batch, large, nil}), http.StatusOK)
 	close(opened)
 	for range 4 {
@@ -258,7 +270,7 @@ func TestLargeBodiesOfOneTokenTakeItsOwnBudgetOnly(t *testing.T) {
 	}
 }
 
-// counted is the value of a counter with one label.
+// counted returns the value of a counter with one label.
 func counted(t *testing.T, registry *prometheus.Registry, name, label string) float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -276,7 +288,7 @@ func counted(t *testing.T, registry *prometheus.Registry, name, label string) fl
 	return 0
 }
 
-// reader is a client that asks for more while it is answered.
+// reader is a client that sends more requests while it reads an answer.
 type reader struct {
 	*httptest.ResponseRecorder
 	before func()
@@ -293,7 +305,8 @@ func (r *reader) WriteHeader(status int) {
 func TestAnAnswerThatIsReadSlowlyHoldsNoRoom(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), policy.Rows{})
-	whole := listOf(1, `{"org_id":"acme","dry_run":true}`) + strings.Repeat(" ", 1<<20-1000) // as much as a token may have decoded
+	// as much as a token may have decoded
+	whole := listOf(1, `{"org_id":"acme","dry_run":true}`) + strings.Repeat(" ", 1<<20-1000)
 	c := call{token: ofAcme, method: "POST", path: batch, body: whole}
 	sentMore := false
 	slow := &reader{httptest.NewRecorder(), func() {

@@ -47,8 +47,8 @@ type shapeError struct {
 
 func (e *shapeError) Error() string { return e.path + " " + e.problem }
 
-// count reads the bytes that were added to body since the last call. The error is a *shapeError; after one the rest of
-// the body need not be read.
+// count reads the bytes that were added to body since the last call. The error is a *shapeError; after one the body
+// need not be read further.
 func (s *shapeCounter) count(body []byte) error {
 	for ; s.seen < len(body); s.seen++ {
 		if s.inString {

@@ -48,7 +48,7 @@ func codes(t *testing.T, registry *prometheus.Registry) map[string]int {
 	return all
 }
 
-func TestABodyThatTheClientBreaksOffIsItsFault(t *testing.T) {
+func TestAnIncompleteBodyIsAFaultOfTheClient(t *testing.T) {
 	t.Parallel()
 	const long = "Content-Length: 100\r\n\r\n"
 	chunk := fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", 20_000, strings.Repeat(" ", 20_000))

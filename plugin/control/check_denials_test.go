@@ -15,10 +15,12 @@ func TestACheckWithoutAnyIdentityIsAFaultWhereLimitsAreCountedPerOrg(t *testing.
 	p := planning(t, plan(), enterprise())
 	for _, body := range []string{`{}`, `{"endpoint":"POST /records/7","cost":2}`, `{"dry_run":true}`} {
 		a := p.want(p.as("POST", path, body), http.StatusUnprocessableEntity)
-		if got := read[problem](p.world, a); got.paths() != "body.org_id" || !strings.Contains(got.Errors[0].Message, "acme") {
+		if got := read[problem](p.world, a); got.paths() != "body.org_id" ||
+			!strings.Contains(got.Errors[0].Message, "acme") {
 			t.Errorf("%s: %s, want org_id named, with an example", body, a.Body)
 		}
-		a = p.want(p.as("POST", path+"/batch", `{"checks":[`+body+`,{"org_id":"acme"},`+body+`]}`), http.StatusUnprocessableEntity)
+		a = p.want(p.as("POST", path+"/batch", `{"checks":[`+body+`,{"org_id":"acme"},`+body+`]}`),
+			http.StatusUnprocessableEntity)
 		if got := read[problem](p.world, a).paths(); got != "body.checks[0].org_id body.checks[2].org_id" {
 			t.Errorf("%s: faults at %s", body, got)
 		}
@@ -66,7 +68,8 @@ func TestACostAboveTheCapacityOfALimitIsDeniedForAReasonOfItsOwn(t *testing.T) {
 		}
 	}
 	p.checks(admin, `{"org_id":"acme","endpoint":"POST /records/7","cost":20}`)
-	if got := p.checks(admin, `{"org_id":"acme","endpoint":"POST /records/7"}`); got.Reason != "limit_exceeded" || len(got.Notes) != 0 {
+	if got := p.checks(admin, `{"org_id":"acme","endpoint":"POST /records/7"}`); got.Reason != "limit_exceeded" ||
+		len(got.Notes) != 0 {
 		t.Errorf("%+v: want a reason other than that of a limit that is used up", got)
 	}
 }

@@ -36,7 +36,7 @@ func exceedsCapacity(d *decision.Decision) bool {
 	return b.Cost > decision.Capacity(b, &d.Statuses[d.Binding])
 }
 
-// capacityNote says that a request costs more than a limit can ever hold.
+// capacityNote notes that a request costs more than a limit can ever hold.
 func capacityNote(d *decision.Decision, v view) string {
 	if !exceedsCapacity(d) || !v.readsBound(&d.Resolution.Bounds[d.Binding]) {
 		return ""
@@ -54,8 +54,8 @@ func capacityNote(d *decision.Decision, v view) string {
 	return text
 }
 
-// endpointNote says that some limits count the endpoint of a check differently from Kong's requests. A method and a
-// path are known only where a pattern covers them.
+// endpointNote notes that some limits count the endpoint of a check differently from Kong's requests. A check has a
+// method and a path only where a pattern covers them.
 func (s *Server) endpointNote(d *decision.Decision, of *Check, v view) string {
 	_, path, route := admit.Target(of.Endpoint)
 	if route != "" && !s.IsRoute(route) {
@@ -91,7 +91,7 @@ func countedByRoute(bounds []policy.Bound, v view) string {
 	return ""
 }
 
-// tierNote says that the default tier applies because the check claims none. Kong may derive another tier from the
+// tierNote notes that the default tier applies because the check claims none. Kong may derive another tier from the
 // consumer or from a header.
 func tierNote(policies *policy.Plan, d *decision.Decision) string {
 	if len(policies.Rules.Tier) == 0 || d.Resolution.Exempt || d.Identity.Tenant.Kind != identity.Tenant {

@@ -136,7 +136,7 @@ func statusOf(b *policy.Bound, status *decision.Status) CheckStatus {
 	return out
 }
 
-// retryAfter returns a wait in seconds; 0 if there is none, or none that helps.
+// retryAfter returns a wait in seconds, or 0 if no wait helps.
 func retryAfter(wait limit.Micros) int64 {
 	if wait == limit.Never {
 		return 0

@@ -18,8 +18,8 @@ const (
 	batchPath = checkPath + "/batch"
 )
 
-// sharing is a config whose requests spend a global limit of 5000, and one of an endpoint, beside those of their own that
-// are given.
+// sharing is a config whose requests spend a global limit of 5000, and one of an endpoint, beside those of their own
+// that are given.
 func sharing(own ...schema.Limit) schema.Config {
 	config := plan()
 	config.Tiers = []schema.Tier{{Name: "essentials", Limits: append(own, schema.Limit{
@@ -28,7 +28,7 @@ func sharing(own ...schema.Limit) schema.Config {
 	return config.WithDefaults()
 }
 
-// with is a limit with an edit.
+// with returns an edited limit.
 func with(l schema.Limit, edit func(*schema.Limit)) schema.Limit {
 	edit(&l)
 	return l
@@ -54,8 +54,9 @@ func TestTheTokenOfAnOrgSpendsOneOfASharedLimitAndTheCostOfItsOwn(t *testing.T) 
 		"a limit of its own":        {[]schema.Limit{daily}, policy.Rows{}, `"cost":900`, 1, 900},
 		"one that does not have it": {[]schema.Limit{daily}, policy.Rows{}, `"cost":1001`, 0, 0},
 		"one of a user":             {[]schema.Limit{perUser}, policy.Rows{}, `"cost":900,"user_id":"u"`, 1, 900},
-		"a row of its own":          {nil, policy.Rows{Policies: []policy.Row{{ID: 1, Policy: schema.Policy{Tenant: "acme", Limit: daily}}}}, `"cost":200`, 1, 200},
-		"an exemption":              {nil, policy.Rows{Overrides: []policy.Override{exempt}}, `"cost":2`, 0, 0},
+		"a row of its own": {nil, policy.Rows{Policies: []policy.Row{{ID: 1, Policy: schema.Policy{Tenant: "acme",
+			Limit: daily}}}}, `"cost":200`, 1, 200},
+		"an exemption": {nil, policy.Rows{Overrides: []policy.Override{exempt}}, `"cost":2`, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -129,7 +130,7 @@ func TestASharedLimitThatDeniesIsNotShownWhereALimitOfTheOrgDenies(t *testing.T)
 				check := `{"org_id":"acme","endpoint":"POST /shared",` + body + `}`
 				got := p.checks(ofAcme, check)
 				if got.Allowed || !slices.Equal(got.Violated, []string{"daily"}) {
-					t.Errorf("%+v: want daily alone to deny", got)
+					t.Errorf("%+v: want only daily to deny", got)
 				}
 				seen = append(seen, fmt.Sprint(got.Allowed, got.Reason, got.Policy, got.RetryAfter, got.Violated,
 					got.Degraded, got.Notes))
@@ -149,7 +150,8 @@ func TestAGenerousTokenOfAnOrgDoesNotUseUpWhatAllOrgsShare(t *testing.T) {
 	t.Parallel()
 	p := planning(t, sharing(limitOf("daily", "", 1_000_000)), policy.Rows{})
 	for i := range 5 {
-		if got := p.checks(ofAcme, `{"org_id":"acme","cost":4990}`); !got.Allowed || *got.Remaining != 1_000_000-int64(i+1)*4990 {
+		if got := p.checks(ofAcme, `{"org_id":"acme","cost":4990}`); !got.Allowed ||
+			*got.Remaining != 1_000_000-int64(i+1)*4990 {
 			t.Errorf("%+v: want 4990 more spent of daily", got)
 		}
 	}
@@ -169,7 +171,7 @@ func TestADenialByASharedLimitSpendsNothingOfTheOrgs(t *testing.T) {
 	}
 }
 
-func TestABatchCountsEachOfItsChecksAsItWouldAlone(t *testing.T) {
+func TestABatchCountsEachCheckAsASingleOne(t *testing.T) {
 	t.Parallel()
 	p := planning(t, sharing(), policy.Rows{})
 	p.want(p.do(call{ofAcme, "POST", batchPath, `{"checks":[{"org_id":"acme"},{"org_id":"acme","cost":4000},{"org_id":"acme","cost":4000,"dry_run":true}]}`, nil}), http.StatusOK)

@@ -19,12 +19,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-func TestACheckSpendsWhatARequestCostsAndReturnsWhatIsLeft(t *testing.T) {
+func TestACheckSpendsTheCostAndReturnsTheRemainingTokens(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), enterprise())
 	got := p.checks(admin, `{"org_id":"acme","user_id":"u_42","endpoint":"post /records/7","cost":5}`)
-	if !got.Allowed || got.Reason != "within_limits" || got.Policy != "writes" || *got.Limit != 20 || *got.Remaining != 15 ||
-		got.Reset == nil || got.RetryAfter != 0 || got.Tier != "enterprise" || got.Endpoint != "POST /records/{id}" || len(got.Statuses) != 4 {
+	if !got.Allowed || got.Reason != "within_limits" || got.Policy != "writes" || *got.Limit != 20 ||
+		*got.Remaining != 15 ||
+		got.Reset == nil || got.RetryAfter != 0 || got.Tier != "enterprise" || got.Endpoint != "POST /records/{id}" ||
+		len(got.Statuses) != 4 {
 		t.Errorf("%+v", got)
 	}
 	for _, status := range got.Statuses {
@@ -33,14 +35,16 @@ func TestACheckSpendsWhatARequestCostsAndReturnsWhatIsLeft(t *testing.T) {
 		}
 	}
 	denied := p.checks(admin, `{"org_id":"acme","user_id":"u_42","endpoint":"POST /records/{id}","cost":16}`)
-	if denied.Allowed || denied.Reason != "limit_exceeded" || denied.Policy != "writes" || *denied.Remaining != 15 || denied.RetryAfter < 1 {
+	if denied.Allowed || denied.Reason != "limit_exceeded" || denied.Policy != "writes" || *denied.Remaining != 15 ||
+		denied.RetryAfter < 1 {
 		t.Errorf("%+v: want it denied by writes, to be tried again", denied)
 	}
 	never := p.checks(admin, `{"org_id":"acme","endpoint":"POST /records/1","cost":21}`)
 	if never.Allowed || never.RetryAfter != 0 || never.Reason != "cost_too_large" {
 		t.Errorf("%+v: want it denied, and no wait that helps", never)
 	}
-	want := map[string]int64{"daily of the org": 5, "writes at POST /records/{id} of the org": 5, "per-user of user u_42": 5}
+	want := map[string]int64{"daily of the org": 5, "writes at POST /records/{id} of the org": 5,
+		"per-user of user u_42": 5}
 	if used := p.has("acme", "?user=u_42"); !maps.Equal(used, want) {
 		t.Errorf("used is %v, want %v", used, want)
 	}
@@ -71,8 +75,9 @@ func TestADryRunReturnsTheAnswerAndSpendsNothing(t *testing.T) {
 		}
 		if !allowed {
 			wet := p.checks(admin, request+"}")
-			if wet.Allowed || wet.Policy != dry.Policy || (wet.RetryAfter == 0) != (dry.RetryAfter == 0) || wet.Reason != dry.Reason {
-				t.Errorf("cost %d: the dry run says %+v, the request %+v", cost, dry, wet)
+			if wet.Allowed || wet.Policy != dry.Policy || (wet.RetryAfter == 0) != (dry.RetryAfter == 0) ||
+				wet.Reason != dry.Reason {
+				t.Errorf("cost %d: the dry run returns %+v, the request %+v", cost, dry, wet)
 			}
 		}
 	}
@@ -129,23 +134,25 @@ func TestTheGatewayAndTheDecisionAPIShareOneBudget(t *testing.T) {
 func TestABatchIsDecidedOneByOneInItsOrder(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), policy.Rows{})
-	a := p.want(p.as("POST", "/v1/ratelimit/check/batch", `{"checks":[{"org_id":"a","cost":6},{"org_id":"a","cost":6},{"org_id":"b","cost":6},{"org_id":"a","cost":4,"dry_run":true},{"org_id":"a","cost":4}]}`), http.StatusOK)
-	var said []string
+	a := p.want(p.as("POST", "/v1/ratelimit/check/batch",
+		`{"checks":[{"org_id":"a","cost":6},{"org_id":"a","cost":6},{"org_id":"b","cost":6},{"org_id":"a","cost":4,"dry_run":true},{"org_id":"a","cost":4}]}`), http.StatusOK)
+	var decisions []string
 	for _, result := range read[struct{ Results []control.Checked }](p.world, a).Results {
-		said = append(said, fmt.Sprint(result.Allowed, " ", *result.Remaining))
+		decisions = append(decisions, fmt.Sprint(result.Allowed, " ", *result.Remaining))
 	}
-	if got, want := strings.Join(said, ", "), "true 4, false 4, true 4, true 4, true 0"; got != want {
+	if got, want := strings.Join(decisions, ", "), "true 4, false 4, true 4, true 4, true 0"; got != want {
 		t.Errorf("answered %s, want %s", got, want)
 	}
 	for _, checks := range []string{``, strings.Repeat(`{"org_id":"a"},`, 101)} {
 		body := `{"checks":[` + strings.TrimSuffix(checks, ",") + `]}`
-		if a := p.want(p.as("POST", "/v1/ratelimit/check/batch", body), http.StatusUnprocessableEntity); read[problem](p.world, a).paths() != "body.checks" {
+		if a := p.want(p.as("POST", "/v1/ratelimit/check/batch", body),
+			http.StatusUnprocessableEntity); read[problem](p.world, a).paths() != "body.checks" {
 			t.Errorf("%.40s: %s", body, a.Body)
 		}
 	}
 }
 
-func TestWhoMayAskAboutWhom(t *testing.T) {
+func TestRolesLimitTheOrgsOfChecks(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), enterprise())
 	for _, test := range []struct {
@@ -167,7 +174,8 @@ func TestWhoMayAskAboutWhom(t *testing.T) {
 	} {
 		p.want(p.do(call{test.token, "POST", "/v1/ratelimit/check", test.body, nil}), test.status)
 	}
-	p.want(p.do(call{ofAcme, "POST", "/v1/ratelimit/check/batch", `{"checks":[{"org_id":"acme"},{"org_id":"globex"}]}`, nil}), http.StatusForbidden)
+	p.want(p.do(call{ofAcme, "POST", "/v1/ratelimit/check/batch", `{"checks":[{"org_id":"acme"},{"org_id":"globex"}]}`,
+		nil}), http.StatusForbidden)
 	if used := p.has("acme", "")["daily of the org"]; used != 1 {
 		t.Errorf("%d are used, want 1: a batch that is denied spends nothing", used)
 	}
@@ -209,11 +217,13 @@ func TestOverridesDecideChecksAndAreNamed(t *testing.T) {
 	p := planning(t, plan(), rows)
 	for _, dry := range []string{"", `,"dry_run":true`} {
 		eve := p.checks(admin, `{"org_id":"acme","user_id":"eve"`+dry+`}`)
-		if eve.Allowed || eve.Reason != "banned" || eve.RetryAfter != 86_400 || len(eve.Overrides) != 1 || eve.Overrides[0] != 3 {
+		if eve.Allowed || eve.Reason != "banned" || eve.RetryAfter != 86_400 || len(eve.Overrides) != 1 ||
+			eve.Overrides[0] != 3 {
 			t.Errorf("%+v: want eve banned by 3", eve)
 		}
 		root := p.checks(admin, `{"org_id":"acme","user_id":"root"`+dry+`}`)
-		if !root.Allowed || root.Reason != "exempt" || root.Limit != nil || len(root.Overrides) != 1 || root.Overrides[0] != 4 {
+		if !root.Allowed || root.Reason != "exempt" || root.Limit != nil || len(root.Overrides) != 1 ||
+			root.Overrides[0] != 4 {
 			t.Errorf("%+v: want root exempt by 4", root)
 		}
 		paid := p.checks(admin, `{"org_id":"acme"`+dry+`}`)
@@ -236,7 +246,8 @@ func TestWithoutRedisFailModesDecideChecks(t *testing.T) {
 		p.redis.Kill()
 		for _, dry := range []string{"", `,"dry_run":true`} {
 			got := p.checks(admin, `{"org_id":"acme"`+dry+`}`)
-			if got.Allowed != allowed || !got.Degraded || got.Statuses[0].Source != "unanswered" || got.Statuses[0].Failure == "" {
+			if got.Allowed != allowed || !got.Degraded || got.Statuses[0].Source != "unanswered" ||
+				got.Statuses[0].Failure == "" {
 				t.Errorf("fail_mode %s: %+v", mode, got)
 			}
 			if !allowed && got.Reason != "store_away" {
@@ -260,8 +271,10 @@ func TestAllFaultsOfChecksAreListedWithTheirPaths(t *testing.T) {
 		if got := read[problem](p.world, a).paths(); got != want {
 			t.Errorf("%.80s: faults at %s, want %s", body, got, want)
 		}
-		a = p.want(p.as("POST", "/v1/ratelimit/check/batch", `{"checks":[{"org_id":"fine"},`+body+`]}`), http.StatusUnprocessableEntity)
-		if got, wanted := read[problem](p.world, a).paths(), strings.ReplaceAll(want, "body.", "body.checks[1]."); got != wanted {
+		a = p.want(p.as("POST", "/v1/ratelimit/check/batch", `{"checks":[{"org_id":"fine"},`+body+`]}`),
+			http.StatusUnprocessableEntity)
+		if got, wanted := read[problem](p.world, a).paths(), strings.ReplaceAll(want, "body.",
+			"body.checks[1]."); got != wanted {
 			t.Errorf("%.80s: faults at %s, want %s", body, got, wanted)
 		}
 	}
@@ -271,7 +284,8 @@ func TestOrgsOfAnyNameHaveBucketsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), policy.Rows{})
 	long := strings.Repeat("ü", 512)
-	for i, org := range []string{"a/b", "a/../b", "ünïcode 🦄", "a b", "{t=acme}", "x\r\nX-Evil: 1", `'; DROP TABLE tenants; --`, long, long[:1022] + "x", "%2F", "."} {
+	for i, org := range []string{"a/b", "a/../b", "ünïcode 🦄", "a b", "{t=acme}", "x\r\nX-Evil: 1",
+		`'; DROP TABLE tenants; --`, long, long[:1022] + "x", "%2F", "."} {
 		body := fmt.Sprintf(`{"org_id":%q,"cost":4}`, org)
 		if got := p.checks(admin, body); !got.Allowed || *got.Remaining != 6 {
 			t.Errorf("org %d, %.40q: %+v, want 6 left", i, org, got)

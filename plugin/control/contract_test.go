@@ -43,12 +43,13 @@ func TestThePublishedDescriptionIsThatOfTheServer(t *testing.T) {
 	if !bytes.Equal(got, want) {
 		t.Errorf("%s is not what the server describes: look at the difference, and run the tests with -update", golden)
 	}
-	if served := w.want(w.do(call{method: "GET", path: "/openapi.yaml"}), http.StatusOK); !bytes.Equal(served.Body.Bytes(), got) {
+	if served := w.want(w.do(call{method: "GET", path: "/openapi.yaml"}),
+		http.StatusOK); !bytes.Equal(served.Body.Bytes(), got) {
 		t.Error("/openapi.yaml is another one")
 	}
 }
 
-// document is the part of an OpenAPI document that these tests read.
+// document holds the part of an OpenAPI document that these tests read.
 type document struct {
 	Paths map[string]map[string]struct {
 		ID        string `json:"operationId"`
@@ -87,7 +88,7 @@ type parameter struct {
 	AllowEmptyValue bool `json:"allowEmptyValue"`
 }
 
-// operation is one of the description, with a request that it accepts.
+// operation is a described operation with a request that it accepts.
 type operation struct {
 	id, method, path string
 	hasBody, secured bool
@@ -100,24 +101,25 @@ func describe(w *world) (document, []byte) {
 	return read[document](w, raw), raw.Body.Bytes()
 }
 
-// operations are all that the server describes, by their ids.
+// operations returns all described operations by their ids.
 func operations(w *world) []operation {
 	w.Helper()
 	d, _ := describe(w)
 	var list []operation
 	for at, methods := range d.Paths {
 		for method, o := range methods {
-			list = append(list, operation{o.ID, strings.ToUpper(method), at, o.RequestBody != nil, len(o.Security) > 0, slices.Sorted(maps.Keys(o.Responses))})
+			list = append(list, operation{o.ID, strings.ToUpper(method), at, o.RequestBody != nil, len(o.Security) > 0,
+				slices.Sorted(maps.Keys(o.Responses))})
 		}
 	}
 	slices.SortFunc(list, func(a, b operation) int { return strings.Compare(a.id, b.id) })
 	return list
 }
 
-// sample is the query and the body of a request; {id} in its path stands for the row of a scenario.
+// sample holds the query and the body of a request; {id} in its path is replaced by the id of a scenario's row.
 type sample struct{ query, body string }
 
-// samples are valid requests by operation; an operation without one needs no query and no body.
+// samples lists valid requests by operation; an operation without one needs no query and no body.
 var samples = map[string]sample{
 	"create-policy":    {body: daily},
 	"put-policy":       {body: daily},
@@ -128,7 +130,7 @@ var samples = map[string]sample{
 	"forget-node":      {body: `{"node":"edge-1","reason":"the machine is gone"}`},
 }
 
-// call is a request that the operation accepts, about the row 1.
+// call returns a request for row 1 that the operation accepts.
 func (o operation) call(token string) call {
 	s := samples[o.id]
 	at := strings.NewReplacer("{org}", "acme", "{id}", "1").Replace(o.path)
@@ -187,7 +189,8 @@ func (c *contract) check(o operation, a answer) {
 			c.Errorf("%s %s has type %q, want %s", o.id, code, got, kind)
 		}
 		escape := strings.NewReplacer("~", "~0", "/", "~1", "{", "%7B", "}", "%7D", "+", "%2B")
-		at := fmt.Sprintf("openapi.json#/paths/%s/%s/responses/%s/content/%s/schema", escape.Replace(o.path), strings.ToLower(o.method), code, escape.Replace(kind))
+		at := fmt.Sprintf("openapi.json#/paths/%s/%s/responses/%s/content/%s/schema", escape.Replace(o.path),
+			strings.ToLower(o.method), code, escape.Replace(kind))
 		schema, err := c.compiler.Compile(at)
 		if err != nil {
 			c.Fatalf("%s %s: %v", o.id, code, err)
@@ -205,14 +208,14 @@ func (c *contract) check(o operation, a answer) {
 	}
 }
 
-// on is the same contract with another server, whose answers are described by the first one's document.
+// on returns the same contract with another server and the document of the first one.
 func (c *contract) on(w *world) *contract {
 	other := *c
 	other.world = w
 	return &other
 }
 
-func TestEveryDescribedAnswerIsGivenAndIsAsDescribed(t *testing.T) {
+func TestEveryAnswerMatchesItsDescription(t *testing.T) {
 	t.Parallel()
 	c := newContract(equipped(t))
 	for _, o := range operations(c.world) {

@@ -49,7 +49,7 @@ func TestADryRunInAClusterSpendsNothingEvenForAMoment(t *testing.T) {
 	}
 }
 
-// broken are buckets that return an error.
+// broken implements buckets that return an error.
 type broken struct{}
 
 func (broken) Take(context.Context, []policy.Bound, []decision.Status) error {
@@ -87,7 +87,8 @@ func TestADryRunNeedsBucketsThatAreShared(t *testing.T) {
 	config := plan()
 	w := open(t, func(o *control.Options) { o.Path = pathOf(t, config, shelf{}, policy.Rows{}) })
 	for _, a := range []answer{
-		w.as("POST", "/v1/ratelimit/check", `{"org_id":"acme","dry_run":true}`), w.as("GET", acmeUsage, ""), w.as("POST", acmeReset, `{"preview":true}`),
+		w.as("POST", "/v1/ratelimit/check", `{"org_id":"acme","dry_run":true}`), w.as("GET", acmeUsage, ""),
+		w.as("POST", acmeReset, `{"preview":true}`),
 	} {
 		w.want(a, http.StatusServiceUnavailable)
 		if !strings.Contains(a.Body.String(), "every node keeps its own") {
@@ -103,6 +104,6 @@ func TestChecksAreNotCountedAsAnonymousWhereOrgsCannotBeIdentified(t *testing.T)
 	w := open(t, func(o *control.Options) { o.Path = path })
 	a := w.want(w.as("POST", "/v1/ratelimit/check", `{"org_id":"acme"}`), http.StatusInternalServerError)
 	if !strings.Contains(w.log.String(), "decision path misconfigured") || strings.Contains(a.Body.String(), "admit.") {
-		t.Errorf("%s, and the log says %s", a.Body, w.log)
+		t.Errorf("%s, and the log has %s", a.Body, w.log)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// schemaNode is the part of a schema that says where an answer has lists.
+// schemaNode holds the part of a schema that describes the lists of an answer.
 type schemaNode struct {
 	Ref        string                `json:"$ref"`
 	Type       any                   `json:"type"` // a word, or a list of words
@@ -26,7 +26,7 @@ type schemaNode struct {
 // isList reports whether the schema describes a list, be it one that may be null.
 func (n schemaNode) isList() bool { return strings.Contains(fmt.Sprint(n.Type), "array") }
 
-// described is the part of an OpenAPI document that says which operations answer lists.
+// described holds the part of an OpenAPI document that describes which operations answer lists.
 type described struct {
 	Paths map[string]map[string]struct {
 		ID        string `json:"operationId"`
@@ -56,7 +56,7 @@ func (d described) lists(n schemaNode, at string) []string {
 	return found
 }
 
-// listed is an operation that reads lists.
+// listed is an operation whose answer has lists.
 type listed struct {
 	id, path string
 	lists    []string // where they are in its answer

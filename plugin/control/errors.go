@@ -47,7 +47,7 @@ func (s *Server) writeError(action string, err error) error {
 // readError is writeError for a read.
 func (s *Server) readError(action string, err error) error { return s.storeError(action, "", err) }
 
-// storeError returns the answer to an error of the store. effect says what became of a write.
+// storeError returns the answer to an error of the store. effect describes the outcome of a write.
 func (s *Server) storeError(action, effect string, err error) error {
 	var (
 		missing  *pgstore.NotFoundError

@@ -43,9 +43,11 @@ func TestANumberThatIsNotWrittenInDigitsIsAFaultWithItsPath(t *testing.T) {
 		{policies, strings.Replace(daily, "1000", long, 1), 400, "body.limit", "64 bits"},
 		{policies, strings.Replace(daily, "1000", "1."+long, 1), 422, "body.limit", "digits"},
 		{check, `{"org_id":"acme","cost":1e2}`, 422, "body.cost", "not as 1e2"},
-		{batch, `{"checks":[{"org_id":"a","cost":1},{"org_id":"a","cost": 1e2 },{"org_id":"a","cost":7}]}`, 422, "body.checks[1].cost", "not as 1e2"},
+		{batch, `{"checks":[{"org_id":"a","cost":1},{"org_id":"a","cost": 1e2 },{"org_id":"a","cost":7}]}`, 422,
+			"body.checks[1].cost", "not as 1e2"},
 	} {
-		if where, saying := w.fault(w.as("POST", test.path, test.body), test.status); where != test.where || !strings.Contains(saying, test.saying) {
+		if where, saying := w.fault(w.as("POST", test.path, test.body), test.status); where != test.where ||
+			!strings.Contains(saying, test.saying) {
 			t.Errorf("%.100s: %s %s, want %s %s", test.body, where, saying, test.where, test.saying)
 		}
 	}
@@ -66,7 +68,8 @@ func TestABodyThatIsNotJSONIsAFaultWithTheOffset(t *testing.T) {
 		`{"limit":01}`:                       "byte 11",
 		`{"a":` + strings.Repeat("[", 20000): "32 deep",
 	} {
-		if where, saying := w.fault(w.as("POST", policies, body), http.StatusBadRequest); where != "body" || !strings.Contains(saying, want) {
+		if where, saying := w.fault(w.as("POST", policies, body), http.StatusBadRequest); where != "body" ||
+			!strings.Contains(saying, want) {
 			t.Errorf("%.40q: %s %s, want %s", body, where, saying, want)
 		}
 	}
@@ -76,8 +79,10 @@ func TestAFaultOfATimeThatIsTooLongNamesTheLongest(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	const override = `{"kind":"multiplier","factor":2,"reason":"a test","expires_in":"`
-	for _, long := range []string{"99999999h", "100001d", "100000d1s", "99999999999999999999d", "9999999999999999999999h", "2562047h"} {
-		if where, saying := w.fault(w.as("POST", overrides, override+long+`"}`), 422); where != "body.expires_in" || !strings.Contains(saying, "100000d") {
+	for _, long := range []string{"99999999h", "100001d", "100000d1s", "99999999999999999999d",
+		"9999999999999999999999h", "2562047h"} {
+		if where, saying := w.fault(w.as("POST", overrides, override+long+`"}`), 422); where != "body.expires_in" ||
+			!strings.Contains(saying, "100000d") {
 			t.Errorf("%s: %s %s", long, where, saying)
 		}
 	}
@@ -87,7 +92,8 @@ func TestAFaultOfATimeThatIsTooLongNamesTheLongest(t *testing.T) {
 		"1.5s": "whole seconds", "0s": "whole seconds",
 		"soon": "time such as", "-1h": "time such as", "1h1d": "time such as",
 	} {
-		if where, saying := w.fault(w.as("POST", policies, strings.Replace(daily, "1d", window, 1)), 422); where != "body.window" || !strings.Contains(saying, want) {
+		if where, saying := w.fault(w.as("POST", policies, strings.Replace(daily, "1d", window, 1)),
+			422); where != "body.window" || !strings.Contains(saying, want) {
 			t.Errorf("%s: %s %s, want %s", window, where, saying, want)
 		}
 	}
@@ -103,7 +109,8 @@ func TestAnInvalidNetworkIsAFaultInPlainWords(t *testing.T) {
 		"10.0.0/8":    `a network, such as`,
 		"10.0.0":      `an address or a network`,
 	} {
-		if where, saying := w.fault(w.as("POST", overrides, ban+ip+`"}`), 422); where != "body.ip" || !strings.Contains(saying, want) || !strings.Contains(saying, strconv.Quote(ip)) {
+		if where, saying := w.fault(w.as("POST", overrides, ban+ip+`"}`), 422); where != "body.ip" ||
+			!strings.Contains(saying, want) || !strings.Contains(saying, strconv.Quote(ip)) {
 			t.Errorf("%s: %s %s, want %s", ip, where, saying, want)
 		}
 	}
@@ -115,8 +122,10 @@ func TestAnIfMatchThatIsNoETagIsAFaultAndNotAConflict(t *testing.T) {
 	path, tag, _ := w.made(daily)
 	changed := strings.Replace(daily, "1000", "7", 1)
 	for _, odd := range []string{"garbage", "7-3", `"7-3`, `"a" "b"`, `"a",`, "w/\"a\"", "**"} {
-		for _, c := range []call{{admin, "PUT", path, changed, nil}, {admin, "PUT", policies, changed, nil}, {admin, "DELETE", path + "?reason=over", "", nil}, {admin, "PUT", "/v1/orgs/acme", `{}`, nil}} {
-			if where, saying := w.fault(w.do(c.with("If-Match", odd)), 422); where != "header.If-Match" || !strings.Contains(saying, `"7-3"`) {
+		for _, c := range []call{{admin, "PUT", path, changed, nil}, {admin, "PUT", policies, changed, nil},
+			{admin, "DELETE", path + "?reason=over", "", nil}, {admin, "PUT", "/v1/orgs/acme", `{}`, nil}} {
+			if where, saying := w.fault(w.do(c.with("If-Match", odd)), 422); where != "header.If-Match" ||
+				!strings.Contains(saying, `"7-3"`) {
 				t.Errorf("%s: %s %s", odd, where, saying)
 			}
 		}
@@ -150,7 +159,8 @@ func TestATextWithAReplacementCharacterIsAFaultInEveryField(t *testing.T) {
 			{"POST", acmeReset, `{"reason":"r","policy":"$"}`, "body.policy"},
 			{"POST", acmeReset, `{"reason":"r","user":"$"}`, "body.user"},
 		} {
-			if where, _ := p.fault(p.as(test.method, test.path, strings.ReplaceAll(test.body, "$", lost)), 422); where != test.where {
+			if where, _ := p.fault(p.as(test.method, test.path, strings.ReplaceAll(test.body, "$", lost)),
+				422); where != test.where {
 				t.Errorf("%s %s of %q: a fault at %s, want %s", test.path, test.body, lost, where, test.where)
 			}
 		}
@@ -175,7 +185,8 @@ func TestAnIdempotencyKeyOfADecisionIsAFaultAndNotIgnored(t *testing.T) {
 	p := planning(t, plan(), policy.Rows{})
 	for path, body := range map[string]string{check: `{"org_id":"acme"}`, batch: `{"checks":[{"org_id":"acme"}]}`} {
 		for _, key := range []string{"k", "ü", strings.Repeat("k", 300)} {
-			if where, saying := p.fault(p.as("POST", path, body, "Idempotency-Key", key), 422); where != "header.Idempotency-Key" || !strings.Contains(saying, "spends again") {
+			if where, saying := p.fault(p.as("POST", path, body, "Idempotency-Key", key),
+				422); where != "header.Idempotency-Key" || !strings.Contains(saying, "spends again") {
 				t.Errorf("%s: %s %s", path, where, saying)
 			}
 		}

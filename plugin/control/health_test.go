@@ -20,7 +20,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// probed is what /readyz answers.
+// probed holds the answer of /readyz.
 func (w *world) probed(status int) control.Readiness {
 	w.Helper()
 	return read[control.Readiness](w, w.want(w.do(call{method: "GET", path: "/readyz"}), status))
@@ -49,7 +49,7 @@ func (w *world) probedUntil(words string) {
 	})
 }
 
-func TestAFrozenRedisIsDegradedAsLongAsItIs(t *testing.T) {
+func TestAFrozenRedisIsReportedAsDegraded(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), enterprise())
 	p.probedUntil("")
@@ -58,7 +58,8 @@ func TestAFrozenRedisIsDegradedAsLongAsItIs(t *testing.T) {
 	p.redis.Resume(t)
 	p.probedUntil("")
 	log := p.log.String()
-	lost, back := strings.Index(log, `"level":"WARN","msg":"readiness`), strings.Index(log, `"level":"INFO","msg":"readiness`)
+	lost, back := strings.Index(log, `"level":"WARN","msg":"readiness`),
+		strings.Index(log, `"level":"INFO","msg":"readiness`)
 	if lost < 0 || back < lost || strings.Count(log, `"level":"WARN"`) != 1 {
 		t.Errorf("want one warning of the outage and then one note of its end:\n%s", log)
 	}
@@ -88,18 +89,20 @@ func TestAReadOnlyDatabaseIsDegradedWithAReason(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Shared(t).Database(t)
 	owner := pgtest.Pool(t, dsn)
-	if _, err := owner.Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`); err != nil {
+	if _, err := owner.Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I
+		SET default_transaction_read_only = on', current_database()); END $$`); err != nil {
 		t.Fatal(err)
 	}
 	w := open(t, func(o *control.Options) { o.Store = pgstore.New(pgtest.Pool(t, dsn)) })
 	w.probedUntil("default_transaction_read_only")
 	a := w.want(w.as("POST", policies, daily), http.StatusServiceUnavailable)
-	if got := read[problem](w, a); !strings.Contains(got.Detail, "read-only") || !strings.Contains(got.Detail, "nothing was written") {
+	if got := read[problem](w, a); !strings.Contains(got.Detail, "read-only") ||
+		!strings.Contains(got.Detail, "nothing was written") {
 		t.Errorf("a write is answered %s", a.Body)
 	}
 }
 
-func TestAThousandProbesAskTheDatabaseAndRedisOnceASecond(t *testing.T) {
+func TestAThousandProbesQueryTheDatabaseAndRedisOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var pings atomic.Int64
 		pool := dialled(t, "postgres://nobody@127.0.0.1:1/none?sslmode=disable", silence)
@@ -116,7 +119,7 @@ func TestAThousandProbesAskTheDatabaseAndRedisOnceASecond(t *testing.T) {
 				recorder := httptest.NewRecorder()
 				server.ServeHTTP(recorder, call{method: "GET", path: "/readyz"}.request())
 				if strings.Contains(recorder.Body.String(), "Redis") {
-					t.Fatalf("a Redis that answers is said not to, where the database keeps silent: %s", recorder.Body)
+					t.Fatalf("Redis is reported as away while only the database does not answer: %s", recorder.Body)
 				}
 			}
 			synctest.Wait()
@@ -141,7 +144,7 @@ func TestAProcessThatDecidesWithoutTheDatabaseStaysReadyAndListsWhatIsMissing(t 
 	w.want(w.do(call{method: "GET", path: "/healthz"}), http.StatusOK)
 }
 
-// rowless is a path without the rows of a database.
+// rowless returns a path without the rows of a database.
 func rowless(t *testing.T) *admit.Path {
 	t.Helper()
 	path := &admit.Path{Now: clock}
@@ -168,7 +171,8 @@ func TestUntilTheRowsAreLoadedNothingIsDecidedOrShownAsInForce(t *testing.T) {
 	} {
 		a := w.want(w.do(c), http.StatusServiceUnavailable)
 		if got := read[problem](w, a); !strings.Contains(got.Detail, "warming up") || a.Header().Get("Retry-After") != "1" {
-			t.Errorf("%s %s: %s, Retry-After %q; want that it is warming up", c.method, c.path, a.Body, a.Header().Get("Retry-After"))
+			t.Errorf("%s %s: %s, Retry-After %q; want that it is warming up", c.method, c.path, a.Body,
+				a.Header().Get("Retry-After"))
 		}
 	}
 }
@@ -185,7 +189,8 @@ func TestAProcessThatCanServeNothingIsNotReady(t *testing.T) {
 		w.pool.Close()
 		w.eventually(name+": it is not ready, for want of the database", func() bool {
 			a := w.do(call{method: "GET", path: "/readyz"})
-			return a.Code == http.StatusServiceUnavailable && strings.Contains(read[problem](w, a).Detail, "the database does not answer")
+			return a.Code == http.StatusServiceUnavailable && strings.Contains(read[problem](w, a).Detail,
+				"the database does not answer")
 		})
 		w.want(w.do(call{method: "GET", path: "/healthz"}), http.StatusOK)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-// hostile are texts that would do harm where text is taken for something else.
+// hostile lists texts that would do harm if they were interpreted.
 var hostile = []string{
 	`'; DROP TABLE rate_limiter.policies; --`,
 	`" OR 1=1 --`,
@@ -36,10 +36,12 @@ var hostile = []string{
 	strings.Repeat("x", 5000),
 }
 
-// fields are the text fields of bodies, by the path that they are posted to.
+// fields lists the text fields of bodies by the path of their POST.
 var fields = map[string][]string{
-	policies:  {"name", "namespace", "tier", "orgTier", "tenant", "orgId", "endpoint", "endpointPattern", "slot", "scope", "window", "algorithm", "mode", "fail_mode", "failMode", "accuracy", "reason"},
-	overrides: {"kind", "user", "endpoint", "credential", "ip", "policy", "window", "factor", "expires_at", "expires_in", "reason"},
+	policies: {"name", "namespace", "tier", "orgTier", "tenant", "orgId", "endpoint", "endpointPattern", "slot", "scope",
+		"window", "algorithm", "mode", "fail_mode", "failMode", "accuracy", "reason"},
+	overrides: {"kind", "user", "endpoint", "credential", "ip", "policy", "window", "factor", "expires_at",
+		"expires_in", "reason"},
 }
 
 func TestHostileTextIsStoredUnchangedOrDenied(t *testing.T) {
@@ -97,7 +99,8 @@ func (w *world) survives(path, name, text string, body map[string]any) {
 		if !keeps(read[map[string]any](w, back), text) && (name != "reason" || path != policies) { // which only the audit has
 			w.Errorf("%s: %q is kept as %s", name, text, back.Body)
 		}
-		w.want(w.as("DELETE", a.Header().Get("Location")+"?reason="+url.QueryEscape("over"), "", "If-Match", "*"), http.StatusOK)
+		w.want(w.as("DELETE", a.Header().Get("Location")+"?reason="+url.QueryEscape("over"), "", "If-Match", "*"),
+			http.StatusOK)
 	case a.Code != http.StatusConflict:
 		w.Errorf("%s: %q is answered by %d %s", name, text, a.Code, a.Body)
 	}
@@ -136,7 +139,8 @@ func TestHostileQueriesAndHeadersAreDeniedOrFindNothing(t *testing.T) {
 func TestAnAmbiguousQueryIsDenied(t *testing.T) {
 	t.Parallel()
 	w := open(t)
-	for query, at := range map[string]string{"?limit=1&limit=2": "query.limit", "?name=a;tier=b": "query", "?name=%zz": "query", "?%FF=1": "query.\ufffd"} {
+	for query, at := range map[string]string{"?limit=1&limit=2": "query.limit", "?name=a;tier=b": "query",
+		"?name=%zz": "query", "?%FF=1": "query.\ufffd"} {
 		a := w.want(w.as("GET", policies+query, ""), http.StatusUnprocessableEntity)
 		if got := read[problem](w, a).paths(); got != at {
 			t.Errorf("%s: faults at %q, want %q", query, got, at)
@@ -157,7 +161,8 @@ func TestARequestThatEndsHalfWayLeavesNothingWritten(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	recorder := httptest.NewRecorder()
-	w.server.ServeHTTP(recorder, call{admin, "POST", policies, daily, []string{"Idempotency-Key", "k"}}.request().WithContext(ctx))
+	w.server.ServeHTTP(recorder, call{admin, "POST", policies, daily, []string{"Idempotency-Key",
+		"k"}}.request().WithContext(ctx))
 	if recorder.Code != http.StatusServiceUnavailable {
 		t.Errorf("answered by %d %s, want 503", recorder.Code, recorder.Body)
 	}
@@ -175,8 +180,10 @@ func TestARequestThatEndsHalfWayLeavesNothingWritten(t *testing.T) {
 func FuzzBodies(f *testing.F) {
 	for _, body := range []string{
 		daily, `{"orgTier":"Enterprise","endpointPattern":"POST /records","limit":1000,"window":"1m","algorithm":"token_bucket","failMode":"open"}`,
-		`{"kind":"multiplier","factor":1.5,"reason":"r","expires_in":"7d"}`, `{"kind":"custom_limit","policy":"p","limit":1,"window":"1d12h","reason":"r","permanent":true}`,
-		`{"kind":"ban","ip":"2001:db8::/48","expires_at":"2031-01-01T00:00:00Z","reason":"r"}`, `{"limit":1e400}`, `{"limit":-0.0,"cost":null}`, `[[[[]]]]`, `{"a":{"a":{"a":1,"a":2}}}`, "\xff", `{"limit":9223372036854775808}`,
+		`{"kind":"multiplier","factor":1.5,"reason":"r","expires_in":"7d"}`,
+		`{"kind":"custom_limit","policy":"p","limit":1,"window":"1d12h","reason":"r","permanent":true}`,
+		`{"kind":"ban","ip":"2001:db8::/48","expires_at":"2031-01-01T00:00:00Z","reason":"r"}`, `{"limit":1e400}`,
+		`{"limit":-0.0,"cost":null}`, `[[[[]]]]`, `{"a":{"a":{"a":1,"a":2}}}`, "\xff", `{"limit":9223372036854775808}`,
 	} {
 		f.Add([]byte(body))
 	}
@@ -185,16 +192,20 @@ func FuzzBodies(f *testing.F) {
 		f.Fatal(err)
 	}
 	pool.Close()
-	server, err := control.New(control.Options{Store: pgstore.New(pool), Tokens: ring{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	server, err := control.New(control.Options{Store: pgstore.New(pool), Tokens: ring{},
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for _, target := range []struct{ method, path string }{{"POST", policies}, {"PUT", policies + "?force=true"}, {"POST", overrides}} {
+		for _, target := range []struct{ method, path string }{{"POST", policies},
+			{"PUT", policies + "?force=true"}, {"POST", overrides}} {
 			recorder := httptest.NewRecorder()
-			server.ServeHTTP(recorder, call{token: admin, method: target.method, path: target.path, body: string(body)}.request())
+			server.ServeHTTP(recorder, call{token: admin, method: target.method, path: target.path,
+				body: string(body)}.request())
 			switch recorder.Code {
-			case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusServiceUnavailable, http.StatusRequestEntityTooLarge:
+			case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusServiceUnavailable,
+				http.StatusRequestEntityTooLarge:
 			default:
 				t.Errorf("%s %s with %q: %d %s", target.method, target.path, body, recorder.Code, recorder.Body)
 			}

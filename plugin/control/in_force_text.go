@@ -70,7 +70,7 @@ func atEndpoint(endpoint string) string {
 	return " at " + endpoint
 }
 
-// sourceText says where a policy comes from.
+// sourceText returns the source of a policy in words.
 func sourceText(from origin, tier string) string {
 	switch {
 	case from.row != 0 && from.match == "tenant":
@@ -83,7 +83,7 @@ func sourceText(from origin, tier string) string {
 	return fmt.Sprintf("the default of tier %s in the plugin's config", tier)
 }
 
-// tierText says in words where the tier of an org comes from.
+// tierText returns the source of the tier of an org in words.
 func tierText(from string) string {
 	switch from {
 	case "row":

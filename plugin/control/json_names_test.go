@@ -9,12 +9,13 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// TestALimitIsNamedAlikeInEveryAnswer is about fields that scripts join answers and records by: policy is a name,
+// Scripts join answers and records by these fields: policy is a name,
 // policy_id the id of a row, and policy_version the version of all rows.
 func TestALimitIsNamedAlikeInEveryAnswer(t *testing.T) {
 	t.Parallel()
 	rows := enterprise()
-	rows.Policies = []policy.Row{{ID: 41, Policy: schema.Policy{Tenant: "acme", Limit: schema.Limit{Name: "rowed", Scope: "tenant", Limit: 1, WindowSize: 86400}}}}
+	rows.Policies = []policy.Row{{ID: 41, Policy: schema.Policy{Tenant: "acme", Limit: schema.Limit{Name: "rowed",
+		Scope: "tenant", Limit: 1, WindowSize: 86400}}}}
 	p := planning(t, platform(), rows)
 	for _, c := range []call{
 		{admin, "POST", "/v1/ratelimit/check", `{"org_id":"acme"}`, nil},

@@ -11,7 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// limited is a world whose API takes so many decisions a minute.
+// limited returns a world whose API allows a number of decisions a minute.
 func limited(t *testing.T, decisions int64) *planned {
 	t.Helper()
 	p := planning(t, plan(), policy.Rows{})
@@ -22,36 +22,38 @@ func limited(t *testing.T, decisions int64) *planned {
 	return p
 }
 
-// batchOf are checks of one org, which spend nothing but of the API's own limit.
+// batchOf returns a batch of dry runs for one org, which spends only from the API's own limit.
 func batchOf(n int, org string) string {
 	return `{"checks":[` + strings.TrimSuffix(strings.Repeat(fmt.Sprintf(`{"org_id":%q},`, org), n), ",") + `]}`
 }
 
-func TestABatchCostsTheAPIsOwnLimitAsMuchAsItsChecksAndNothingWhereThatIsTooMuch(t *testing.T) {
+func TestABatchSpendsItsChecksFromTheAPIsOwnLimitOrNothing(t *testing.T) {
 	t.Parallel()
 	p := limited(t, 60)
-	says := func(a answer, status int, left, wait string) {
+	wantLimit := func(a answer, status int, left, wait string) {
 		t.Helper()
 		p.want(a, status)
-		if h := a.Header(); h.Get("X-RateLimit-Limit") != "60" || h.Get("X-RateLimit-Remaining") != left || h.Get("Retry-After") != wait ||
-			h.Get("RateLimit-Policy") != `"requests";q=60;w=60` || !strings.HasPrefix(h.Get("RateLimit"), `"requests";r=`+left+";t=") {
+		if h := a.Header(); h.Get("X-RateLimit-Limit") != "60" || h.Get("X-RateLimit-Remaining") != left ||
+			h.Get("Retry-After") != wait ||
+			h.Get("RateLimit-Policy") != `"requests";q=60;w=60` || !strings.HasPrefix(h.Get("RateLimit"),
+			`"requests";r=`+left+";t=") {
 			t.Errorf("%.60s: the headers are %v, want %s left and to wait %q", a.call.body, h, left, wait)
 		}
 	}
-	says(p.as("POST", batch, batchOf(50, "a")), http.StatusOK, "10", "")
-	says(p.as("POST", batch, batchOf(11, "b")), http.StatusTooManyRequests, "10", "1")
-	says(p.as("POST", batch, batchOf(40, "b")), http.StatusTooManyRequests, "10", "30")
+	wantLimit(p.as("POST", batch, batchOf(50, "a")), http.StatusOK, "10", "")
+	wantLimit(p.as("POST", batch, batchOf(11, "b")), http.StatusTooManyRequests, "10", "1")
+	wantLimit(p.as("POST", batch, batchOf(40, "b")), http.StatusTooManyRequests, "10", "30")
 	never := p.as("POST", batch, batchOf(61, "b"))
-	says(never, http.StatusTooManyRequests, "10", "")
-	if said := read[problem](p.world, never).Detail; !strings.Contains(said, "a batch of 61") {
-		t.Errorf("of a batch that never goes it says %q", said)
+	wantLimit(never, http.StatusTooManyRequests, "10", "")
+	if detail := read[problem](p.world, never).Detail; !strings.Contains(detail, "a batch of 61") {
+		t.Errorf("the detail for a batch that is too large is %q", detail)
 	}
 	if used := p.has("b", ""); used["daily of the org"] != 0 {
 		t.Errorf("denied batches have spent %v", used)
 	}
-	says(p.as("POST", check, `{"org_id":"c"}`), http.StatusOK, "9", "") // single checks and batches have one limit
-	says(p.as("POST", batch, batchOf(9, "c")), http.StatusOK, "0", "")
-	says(p.as("POST", check, `{"org_id":"c"}`), http.StatusTooManyRequests, "0", "1")
+	wantLimit(p.as("POST", check, `{"org_id":"c"}`), http.StatusOK, "9", "") // single checks and batches have one limit
+	wantLimit(p.as("POST", batch, batchOf(9, "c")), http.StatusOK, "0", "")
+	wantLimit(p.as("POST", check, `{"org_id":"c"}`), http.StatusTooManyRequests, "0", "1")
 	p.want(p.as("GET", policies, ""), http.StatusOK)
 }
 

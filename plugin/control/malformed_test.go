@@ -13,7 +13,8 @@ func TestARequestWithARepeatedHeaderIsDenied(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	_, tag, _ := w.made(daily)
-	for _, pair := range [][2]string{{admin, admin}, {admin, unknownToken}, {unknownToken, admin}, {ofAcme, admin}, {"", admin}} {
+	for _, pair := range [][2]string{{admin, admin}, {admin, unknownToken}, {unknownToken, admin},
+		{ofAcme, admin}, {"", admin}} {
 		c := call{method: "GET", path: policies}
 		r := c.request()
 		r.Header["Authorization"] = []string{"Bearer " + pair[0], "Bearer " + pair[1]}
@@ -35,17 +36,20 @@ func TestARequestWithARepeatedHeaderIsDenied(t *testing.T) {
 		}
 	}
 	if list := read[control.Page[any]](w, w.as("GET", policies, "")); len(list.Items) != 1 {
-		t.Errorf("there are %v, want the first policy alone", list.Items)
+		t.Errorf("there are %v, want only the first policy", list.Items)
 	}
 }
 
-func TestAPathWithDotsOrDoubledSlashesLeadsNowhere(t *testing.T) {
+func TestAPathWithDotsOrDoubledSlashesIsNotFound(t *testing.T) {
 	t.Parallel()
 	w := open(t)
-	w.want(w.as("POST", "/v1/orgs/%2e%2e/ratelimit/overrides", `{"kind":"ban","reason":"abuse","permanent":true}`), http.StatusCreated)
+	w.want(w.as("POST", "/v1/orgs/%2e%2e/ratelimit/overrides", `{"kind":"ban","reason":"abuse","permanent":true}`),
+		http.StatusCreated)
 	for _, at := range []string{
-		"/v1/orgs/acme/../globex/ratelimit/overrides", "/v1/orgs/../ratelimit/policies", "/v1/orgs/./ratelimit/overrides", "//v1/ratelimit/policies",
-		"/v1//ratelimit/policies", "/v1/orgs//ratelimit/overrides", "/v1/ratelimit/policies/.", "/v1/ratelimit/policies/", "/nowhere/../healthz",
+		"/v1/orgs/acme/../globex/ratelimit/overrides", "/v1/orgs/../ratelimit/policies", "/v1/orgs/./ratelimit/overrides",
+		"//v1/ratelimit/policies",
+		"/v1//ratelimit/policies", "/v1/orgs//ratelimit/overrides", "/v1/ratelimit/policies/.",
+		"/v1/ratelimit/policies/", "/nowhere/../healthz",
 	} {
 		for _, method := range []string{"GET", "POST", "DELETE"} {
 			a := w.want(w.as(method, at, ""), http.StatusNotFound)
@@ -56,7 +60,7 @@ func TestAPathWithDotsOrDoubledSlashesLeadsNowhere(t *testing.T) {
 	}
 }
 
-func TestAnOrgThatIsDotsIsWhereItsWritesSay(t *testing.T) {
+func TestAnOrgNamedDotsIsReadWhereItIsWritten(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	for _, org := range []string{"%2e%2e", "%2E", "a%2F..%2Fb"} {
@@ -117,19 +121,21 @@ func TestABodyThatIsNoObjectHasThatOneFault(t *testing.T) {
 func TestAFaultOfAValueThatIsNotAnObjectListsNothingWithinIt(t *testing.T) {
 	t.Parallel()
 	w := equipped(t)
-	a := w.want(w.as("POST", "/v1/ratelimit/check/batch", `{"checks":[{"org_id":7,"ip":"x"},[],"x",{"cost":0}]}`), http.StatusUnprocessableEntity)
+	a := w.want(w.as("POST", "/v1/ratelimit/check/batch", `{"checks":[{"org_id":7,"ip":"x"},[],"x",{"cost":0}]}`),
+		http.StatusUnprocessableEntity)
 	if got, want := read[problem](w, a).paths(), "body.checks[0].ip body.checks[0].org_id body.checks[1] body.checks[2] body.checks[3].cost"; got != want {
 		t.Errorf("faults at %s, want %s", got, want)
 	}
 	for _, path := range []string{policies, overrides, acmeReset} {
 		a := w.as("POST", path, "")
-		if got := read[problem](w, a).paths(); a.Code != http.StatusBadRequest && a.Code != http.StatusUnprocessableEntity || strings.Contains(got, "body.") {
+		if got := read[problem](w, a).paths(); a.Code != http.StatusBadRequest && a.Code != http.StatusUnprocessableEntity ||
+			strings.Contains(got, "body.") {
 			t.Errorf("without a body %s answers %d, with faults at %q", path, a.Code, got)
 		}
 	}
 }
 
-func TestABodyIsReadDownToItsThirtySecondLevel(t *testing.T) {
+func TestABodyMayHaveThirtyTwoLevels(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	for depth, code := range map[int]int{32: http.StatusUnprocessableEntity, 33: http.StatusBadRequest} {

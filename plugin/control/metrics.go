@@ -88,7 +88,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 			"by",
 		),
 		lookups: counter("token_lookups_total",
-			"Tokens not known yet, by what a look-up in Postgres found; remembered, denied: none was made.", "result"),
+			"Tokens that were not cached, by the result of the look-up in Postgres; remembered, denied: none was made.", "result"),
 		writes: counter("writes_total", "Writes that succeeded, by the kind of what was written.", "kind"),
 	}
 	for _, reason := range []string{reasonMissing, reasonUnknown, reasonRole} {

@@ -8,7 +8,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// name has tokens name so many subjects each, ever new ones, from a second on.
+// name sends new subjects for a number of tokens, beginning at a second.
 func name(t *testing.T, n *subjectLimiter, from, tokens, subjects int) {
 	t.Helper()
 	const at = 1000
@@ -26,7 +26,7 @@ func name(t *testing.T, n *subjectLimiter, from, tokens, subjects int) {
 	}
 }
 
-func TestWhatIsKnownOfSubjectsIsBounded(t *testing.T) {
+func TestTheMemoryOfSubjectsIsBounded(t *testing.T) {
 	n, err := newSubjectLimiter(1000)
 	if err != nil {
 		t.Fatal(err)
@@ -39,14 +39,15 @@ func TestWhatIsKnownOfSubjectsIsBounded(t *testing.T) {
 	}
 	name(t, n, 0, 1, 3*maxSubjectsPerToken)
 	if all, most := count(); most > maxSubjectsPerToken || most < maxSubjectsPerToken/2 || all != n.hashes {
-		t.Errorf("%d subjects of one token are known (%d are counted), want at most %d", most, n.hashes, maxSubjectsPerToken)
+		t.Errorf("%d subjects of one token are remembered (%d are counted), want at most %d", most,
+			n.hashes, maxSubjectsPerToken)
 	}
 	if n.tokens["0"].contains(0) {
-		t.Error("a subject that was never named is known")
+		t.Error("a subject that was never named is remembered")
 	}
 	name(t, n, 1_000_000, 24, 60_000)
 	if all, _ := count(); all > maxSubjects || all < maxSubjects/2 || all != n.hashes {
-		t.Errorf("%d subjects of all tokens are known (%d are counted), want at most %d", all, n.hashes, maxSubjects)
+		t.Errorf("%d subjects of all tokens are remembered (%d are counted), want at most %d", all, n.hashes, maxSubjects)
 	}
 	for i := range maxSubjectTokens + 100 {
 		named := map[subject]struct{}{{policy.KindUser, "u"}: {}}
@@ -55,6 +56,7 @@ func TestWhatIsKnownOfSubjectsIsBounded(t *testing.T) {
 		}
 	}
 	if all, _ := count(); len(n.tokens) > maxSubjectTokens || all != n.hashes {
-		t.Errorf("%d tokens are known with %d subjects (%d are counted), want at most %d tokens", len(n.tokens), all, n.hashes, maxSubjectTokens)
+		t.Errorf("%d tokens are remembered with %d subjects (%d are counted), want at most %d tokens", len(n.tokens), all,
+			n.hashes, maxSubjectTokens)
 	}
 }

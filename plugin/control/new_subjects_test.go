@@ -27,7 +27,7 @@ func naming(t *testing.T, perSecond int64) (p *planned, now *atomic.Int64, metri
 	return p, now, metrics
 }
 
-// users is a batch of checks by users from a number on.
+// users returns a batch of checks by numbered users.
 func users(from, n int, more string) string {
 	checks := make([]string, n)
 	for i := range checks {
@@ -36,7 +36,7 @@ func users(from, n int, more string) string {
 	return `{"checks":[` + strings.Join(checks, ",") + `]}`
 }
 
-func TestTheTokenOfAnOrgBringsInOnlySoManyNewSubjectsASecond(t *testing.T) {
+func TestTheNewSubjectsOfAnOrgsTokenAreLimitedPerSecond(t *testing.T) {
 	t.Parallel()
 	p, now, registry := naming(t, 40) // 400 at once
 	ask := func(token, path, body string, status int) answer {
@@ -55,8 +55,9 @@ func TestTheTokenOfAnOrgBringsInOnlySoManyNewSubjectsASecond(t *testing.T) {
 	}
 	keys := size()
 	a := ask(ofAcme, checkPath, `{"org_id":"acme","user_id":"one-more"}`, http.StatusTooManyRequests)
-	if detail := read[problem](p.world, a).Detail; !strings.Contains(detail, "40 a second") || a.Header().Get("Retry-After") != "1" {
-		t.Errorf("it says %q, Retry-After %q, want what is too much, and how long to wait", detail, a.Header().Get("Retry-After"))
+	if detail := read[problem](p.world, a).Detail; !strings.Contains(detail, "40 a second") ||
+		a.Header().Get("Retry-After") != "1" {
+		t.Errorf("the detail is %q, Retry-After %q, want the limit and the wait", detail, a.Header().Get("Retry-After"))
 	}
 	ask(ofAcme, batchPath, users(399, 2, ""), http.StatusTooManyRequests)
 	if got := size(); got != keys {
@@ -77,7 +78,8 @@ func TestTheTokenOfAnOrgBringsInOnlySoManyNewSubjectsASecond(t *testing.T) {
 	}
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
-			if family.GetName() == "rate_limiter_control_limited_total" && m.GetLabel()[0].GetValue() == "new_subjects" && m.GetCounter().GetValue() != 3 {
+			if family.GetName() == "rate_limiter_control_limited_total" && m.GetLabel()[0].GetValue() == "new_subjects" &&
+				m.GetCounter().GetValue() != 3 {
 				t.Errorf("%v denials are counted, want 3", m.GetCounter().GetValue())
 			}
 		}

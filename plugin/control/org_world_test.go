@@ -35,8 +35,9 @@ func init() {
 		samples[id] = s
 	}
 	for id, who := range map[string]string{
-		"get-org": "yyy.???", "put-org": "y...???", "get-org-policies": "yyy.???", "get-org-usage": "yyy.???", "reset-org-usage": "y...???",
-		"check": "y.y.???", "check-batch": "y.y.???", // a viewer would pass with dry_run
+		"get-org": "yyy.???", "put-org": "y...???", "get-org-policies": "yyy.???", "get-org-usage": "yyy.???",
+		"reset-org-usage": "y...???",
+		"check":           "y.y.???", "check-batch": "y.y.???", // a viewer would pass with dry_run
 	} {
 		may[id] = who
 	}
@@ -79,7 +80,7 @@ func init() {
 	}
 }
 
-// plan is a config with two tiers: of what the enterprise has, essentials has the daily limit alone, and less of it.
+// plan is a config with two tiers: enterprise has all limits, and essentials only a smaller daily one.
 func plan() schema.Config {
 	return schema.Config{
 		DefaultTier: "essentials", OnMissingUser: "skip", TenantFrom: []string{"consumer.custom_id"},
@@ -133,7 +134,7 @@ func putRows(t *testing.T, path *admit.Path, plan *policy.Plan, rows policy.Rows
 	path.Policies.Store(plan.With(snapshot))
 }
 
-// planned is a world whose requests are limited by a plan, in a Redis of its own.
+// planned returns a world with a plan and a Redis.
 type planned struct {
 	*world
 	path     *admit.Path
@@ -164,11 +165,12 @@ func planning(t *testing.T, config schema.Config, rows policy.Rows) *planned {
 	return p
 }
 
-// has is what the buckets of an org have been used, by policy and endpoint.
+// has returns the used tokens of an org's buckets, by policy and endpoint.
 func (p *planned) has(org, query string) map[string]int64 {
 	p.Helper()
 	used := map[string]int64{}
-	for _, b := range read[control.Usage](p.world, p.want(p.as("GET", "/v1/orgs/"+org+"/ratelimit/usage"+query, ""), http.StatusOK)).Items {
+	for _, b := range read[control.Usage](p.world, p.want(p.as("GET", "/v1/orgs/"+org+"/ratelimit/usage"+query, ""),
+		http.StatusOK)).Items {
 		name := b.Policy
 		if b.Endpoint != "" {
 			name += " at " + b.Endpoint
@@ -181,15 +183,16 @@ func (p *planned) has(org, query string) map[string]int64 {
 // checks asks the decision API.
 func (p *planned) checks(token, body string) control.Checked {
 	p.Helper()
-	return read[control.Checked](p.world, p.want(p.do(call{token, "POST", "/v1/ratelimit/check", body, nil}), http.StatusOK))
+	return read[control.Checked](p.world, p.want(p.do(call{token, "POST", "/v1/ratelimit/check", body, nil}),
+		http.StatusOK))
 }
 
-// enterprise are rows of an org acme on that tier.
+// enterprise returns rows with the org acme on that tier.
 func enterprise() policy.Rows {
 	return policy.Rows{Version: 7, Tenants: []policy.TenantRow{{ID: "acme", Tier: "enterprise"}}}
 }
 
-// tomorrow is a day after now.
+// tomorrow returns the instant a day after now.
 const tomorrow = 1_900_000_000*limit.Second + 86_400*limit.Second
 
 // serve answers a request.
@@ -199,7 +202,7 @@ func (w *world) serve(c call, r *http.Request) answer {
 	return answer{recorder, c}
 }
 
-// limitOf is a limit of an org's requests a day.
+// limitOf returns a daily limit of an org.
 func limitOf(name, endpoint string, quantity int64) schema.Limit {
 	return schema.Limit{Name: name, Scope: "tenant", Endpoint: endpoint, Limit: quantity, WindowSize: 86400}
 }

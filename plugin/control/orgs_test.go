@@ -20,7 +20,7 @@ import (
 
 const acmePath = "/v1/orgs/acme"
 
-// orgWritten is the answer to a write of an org.
+// orgWritten holds the answer to a write of an org.
 type orgWritten struct {
 	Org         pgstore.Tenant       `json:"org"`
 	Version     int64                `json:"version"`
@@ -32,10 +32,12 @@ func TestAnOrgIsSetAndReadAgain(t *testing.T) {
 	w := open(t)
 	w.enforces("edge-1", 1)
 	w.want(w.as("GET", acmePath, ""), http.StatusNotFound)
-	a := w.want(w.as("PUT", acmePath+"?wait=1s", `{"tier":"enterprise","time_zone":"Europe/Berlin","reason":"they pay"}`), http.StatusCreated)
+	a := w.want(w.as("PUT", acmePath+"?wait=1s", `{"tier":"enterprise","time_zone":"Europe/Berlin","reason":"they pay"}`),
+		http.StatusCreated)
 	made := read[orgWritten](w, a)
 	want := pgstore.Tenant{ID: "acme", Tier: "enterprise", TimeZone: "Europe/Berlin", Revision: 1}
-	if made.Org != want || made.Version == 0 || made.Enforcement == nil || !made.Enforcement.Enforced || a.Header().Get("Location") != acmePath {
+	if made.Org != want || made.Version == 0 || made.Enforcement == nil || !made.Enforcement.Enforced ||
+		a.Header().Get("Location") != acmePath {
 		t.Errorf("made %s, want %+v", a.Body, want)
 	}
 	got := w.want(w.do(call{ofAcme, "GET", acmePath, "", nil}), http.StatusOK)
@@ -43,9 +45,11 @@ func TestAnOrgIsSetAndReadAgain(t *testing.T) {
 		t.Errorf("read %s with %s, want %+v", got.Body, got.Header().Get("ETag"), want)
 	}
 	w.want(w.as("GET", acmePath, "", "If-None-Match", "W/"+got.Header().Get("ETag")), http.StatusNotModified)
-	w.want(w.as("PUT", acmePath, got.Body.String(), "If-Match", got.Header().Get("ETag")), http.StatusOK) // what is read can be written
+	// what is read can be written
+	w.want(w.as("PUT", acmePath, got.Body.String(), "If-Match", got.Header().Get("ETag")), http.StatusOK)
 	entries, _, err := w.store.Audit(t.Context(), pgstore.AuditFilter{Tenant: "acme"})
-	if err != nil || len(entries) == 0 || entries[len(entries)-1].Actor != "token:ann" || entries[len(entries)-1].Reason != "they pay" {
+	if err != nil || len(entries) == 0 || entries[len(entries)-1].Actor != "token:ann" ||
+		entries[len(entries)-1].Reason != "they pay" {
 		t.Errorf("the audit has %+v (%v), want that ann did it because they pay", entries, err)
 	}
 }
@@ -60,10 +64,10 @@ func TestAnOrgIsNotOverwrittenWithoutItsETag(t *testing.T) {
 	w.want(w.as("PUT", acmePath, `{"tier":"c"}`, "If-Match", first), http.StatusPreconditionFailed)
 	w.want(w.as("PUT", acmePath, `{"tier":"c"}`, "If-None-Match", "*"), http.StatusPreconditionFailed)
 	w.want(w.as("PUT", acmePath, `{"tier":"c"}`, "If-Match", "*"), http.StatusOK)
-	w.want(w.as("PUT", "/v1/orgs/nobody", `{}`, "If-Match", "*"), http.StatusPreconditionFailed)
+	w.want(w.as("PUT", "/v1/orgs/missing", `{}`, "If-Match", "*"), http.StatusPreconditionFailed)
 }
 
-func TestOfManyWhoWriteAnOrgFromOneStateOneSucceeds(t *testing.T) {
+func TestOneOfManyWritesOfAnOrgFromOneStateSucceeds(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	tag := w.want(w.as("PUT", acmePath, `{"tier":"a"}`), http.StatusCreated).Header().Get("ETag")
@@ -115,17 +119,19 @@ func TestAllFaultsOfAnOrgAreListedWithTheirPaths(t *testing.T) {
 	}
 }
 
-// inForce is what is in force for acme.
+// inForce returns the limits in force for acme.
 func (p *planned) inForce(token, query string) control.InForce {
 	p.Helper()
-	return read[control.InForce](p.world, p.want(p.do(call{token, "GET", acmePath + "/ratelimit/policies" + query, "", nil}), http.StatusOK))
+	return read[control.InForce](p.world, p.want(p.do(call{token, "GET", acmePath + "/ratelimit/policies" + query,
+		"", nil}), http.StatusOK))
 }
 
 // eventful returns rows with most kinds of limits and overrides.
 func eventful() policy.Rows {
 	rows := enterprise()
 	rows.Policies = []policy.Row{
-		{ID: 1, Policy: schema.Policy{Tenant: "acme", Limit: limitOf("daily", "", 2000)}}, {ID: 2, Policy: schema.Policy{Tier: "enterprise", Limit: limitOf("extra", "GET /search", 30)}},
+		{ID: 1, Policy: schema.Policy{Tenant: "acme", Limit: limitOf("daily", "", 2000)}},
+		{ID: 2, Policy: schema.Policy{Tier: "enterprise", Limit: limitOf("extra", "GET /search", 30)}},
 	}
 	over := func(id int64, o policy.Override) policy.Override {
 		o.ID, o.Reason, o.Author = id, "ticket 7", "ann"
@@ -133,7 +139,8 @@ func eventful() policy.Rows {
 	}
 	rows.Overrides = []policy.Override{
 		over(3, policy.Override{Kind: policy.Multiplier, Factor: 2000, Tenant: "acme", ExpiresAt: tomorrow}),
-		over(4, policy.Override{Kind: policy.CustomLimit, Policy: "daily", Limit: 99, Tenant: "acme", Endpoint: "POST /bulk"}),
+		over(4, policy.Override{Kind: policy.CustomLimit, Policy: "daily", Limit: 99, Tenant: "acme",
+			Endpoint: "POST /bulk"}),
 		over(5, policy.Override{Kind: policy.Exempt, Tenant: "acme", Endpoint: "GET /free"}),
 		over(6, policy.Override{Kind: policy.Ban, Tenant: "acme", User: "eve", ExpiresAt: tomorrow}),
 		over(7, policy.Override{Kind: policy.Ban, IP: "192.0.2.1"}),
@@ -168,14 +175,16 @@ func TestLimitsInForceAreShownWithTheirOrigin(t *testing.T) {
 	if !slices.Equal(summaries, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(summaries, "\n"), strings.Join(want, "\n"))
 	}
-	if got.Tier != "enterprise" || got.TierFrom != "row" || got.Version != 7 || got.Namespace != "default" || got.Summary != "acme is of tier enterprise (set for this org); 5 limits apply." {
+	if got.Tier != "enterprise" || got.TierFrom != "row" || got.Version != 7 || got.Namespace != "default" ||
+		got.Summary != "acme is of tier enterprise (set for this org); 5 limits apply." {
 		t.Errorf("%+v", got)
 	}
 	whys := map[string]string{}
 	for _, x := range got.NotInForce {
 		whys[x.Policy+" "+x.Source] = x.Why
 	}
-	if len(whys) != 2 || whys["daily config"] != "row 1 goes before it" || !strings.Contains(whys["per-user config"], "counted per") {
+	if len(whys) != 2 || whys["daily config"] != "row 1 goes before it" ||
+		!strings.Contains(whys["per-user config"], "counted per") {
 		t.Errorf("not in force are %v", whys)
 	}
 }
@@ -183,7 +192,8 @@ func TestLimitsInForceAreShownWithTheirOrigin(t *testing.T) {
 func TestWhyAnOverrideIsInForceAgreesWithWhetherItApplies(t *testing.T) {
 	t.Parallel()
 	rows := enterprise()
-	rows.Policies = []policy.Row{{ID: 2, Policy: schema.Policy{Tier: "enterprise", Limit: limitOf("extra", "GET /search", 30)}}}
+	rows.Policies = []policy.Row{{ID: 2, Policy: schema.Policy{Tier: "enterprise",
+		Limit: limitOf("extra", "GET /search", 30)}}}
 	rows.Overrides = []policy.Override{
 		{ID: 10, Kind: policy.CustomLimit, Policy: "extra", Limit: 7, Tenant: "acme"},
 		{ID: 1, Kind: policy.CustomLimit, Policy: "writes", Limit: 7, Tenant: "acme"},
@@ -201,11 +211,15 @@ func TestWhyAnOverrideIsInForceAgreesWithWhetherItApplies(t *testing.T) {
 	}
 	p := planning(t, plan(), rows)
 	want := map[int64]string{
-		1: "false no limit of the request is one that it changes", 2: "true it changes all", 3: "false override 4 goes before it",
-		4: "true it changes daily", 5: "false it has expired", 6: "true the strongest of its kind", 7: "true it changes writes",
-		8: "false no limit of the request is one that it changes", 9: "true the strongest of its kind", 10: "true it changes extra",
+		1: "false no limit of the request is one that it changes", 2: "true it changes all",
+		3: "false override 4 goes before it",
+		4: "true it changes daily", 5: "false it has expired", 6: "true the strongest of its kind",
+		7: "true it changes writes",
+		8: "false no limit of the request is one that it changes", 9: "true the strongest of its kind",
+		10: "true it changes extra",
 	}
-	for token, all := range map[string]string{viewer: want[2], ofAcme: "true it changes a limit whose numbers are not shown"} {
+	for token, all := range map[string]string{viewer: want[2],
+		ofAcme: "true it changes a limit whose numbers are not shown"} {
 		want[2] = all
 		for _, o := range p.inForce(token, "").Overrides {
 			if got := fmt.Sprint(o.Applied, " ", o.Why); got != want[o.ID] {
@@ -218,7 +232,8 @@ func TestWhyAnOverrideIsInForceAgreesWithWhetherItApplies(t *testing.T) {
 func TestWhatIsInForceForOneKindOfRequests(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), eventful())
-	if got := p.inForce(viewer, "?endpoint=GET+/free"); len(got.Limits) != 0 || !strings.HasSuffix(got.Summary, "it is exempt from all limits.") {
+	if got := p.inForce(viewer, "?endpoint=GET+/free"); len(got.Limits) != 0 ||
+		!strings.HasSuffix(got.Summary, "it is exempt from all limits.") {
 		t.Errorf("%+v: want GET /free exempt", got)
 	}
 	got := p.inForce(viewer, "?endpoint=POST+/bulk&user=u_42")
@@ -226,19 +241,22 @@ func TestWhatIsInForceForOneKindOfRequests(t *testing.T) {
 	for _, l := range got.Limits {
 		limits = append(limits, fmt.Sprint(l.Policy, " ", l.Limit, " ", l.Source, " ", l.Match))
 	}
-	if want := []string{"daily 99 row tenant", "per-user 100 config tier enterprise", "all 5000 config global"}; !slices.Equal(limits, want) {
+	if want := []string{"daily 99 row tenant", "per-user 100 config tier enterprise",
+		"all 5000 config global"}; !slices.Equal(limits, want) {
 		t.Errorf("%q, want %q", limits, want)
 	}
-	if got := p.inForce(viewer, "?user=eve"); !strings.Contains(got.Summary, "it is banned until 2030-03-18T") || len(got.Exceptions) == 0 || got.Exceptions[0].Override != 6 {
+	if got := p.inForce(viewer, "?user=eve"); !strings.Contains(got.Summary, "it is banned until 2030-03-18T") ||
+		len(got.Exceptions) == 0 || got.Exceptions[0].Override != 6 {
 		t.Errorf("%+v: want eve banned", got)
 	}
-	a := p.want(p.as("GET", acmePath+"/ratelimit/policies?endpoint=/records&ip=here&tier="+strings.Repeat("x", 65)+"", ""), http.StatusUnprocessableEntity)
+	a := p.want(p.as("GET", acmePath+"/ratelimit/policies?endpoint=/records&ip=here&tier="+strings.Repeat("x", 65)+"", ""),
+		http.StatusUnprocessableEntity)
 	if paths := read[problem](p.world, a).paths(); paths != "query.endpoint query.ip query.tier" {
 		t.Errorf("faults at %s", paths)
 	}
 }
 
-func TestAnOrgDoesNotReadWhyThereIsAnOverrideOrWhoMadeIt(t *testing.T) {
+func TestAnOrgReadsNeitherReasonNorAuthorOfAnOverride(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), eventful())
 	for token, reason := range map[string]string{ofAcme: "", viewer: "ticket 7"} {
@@ -256,13 +274,14 @@ func TestAnOrgDoesNotReadWhyThereIsAnOverrideOrWhoMadeIt(t *testing.T) {
 			}
 		}
 		text := strings.Join(strings.Fields(fmt.Sprint(got)), " ")
-		if !found || strings.Contains(text, "by ann") != (reason != "") || strings.Contains(text, "ticket 7") != (reason != "") {
+		if !found || strings.Contains(text, "by ann") != (reason != "") ||
+			strings.Contains(text, "ticket 7") != (reason != "") {
 			t.Errorf("%s reads %s", token, text)
 		}
 	}
 }
 
-func TestTheTierIsTheRowsOrTheClaimedOneOrTheDefault(t *testing.T) {
+func TestTheTierComesFromTheRowTheClaimOrTheDefault(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), enterprise())
 	for path, want := range map[string]string{

@@ -19,7 +19,9 @@ func TestAPolicyIsAcceptedInEitherSpelling(t *testing.T) {
 	w := open(t)
 	first := w.want(w.as("POST", policies, `{"orgTier":"Enterprise","endpointPattern":"POST /records","limit":1000,"window":"1m","algorithm":"token_bucket","failMode":"open"}`), http.StatusCreated)
 	made := read[policyWritten](w, first).Policy
-	want := pgstore.Policy{ID: made.ID, Revision: 1, Policy: schema.Policy{Namespace: "default", Tier: "enterprise", Slot: "active", Limit: schema.Limit{Name: made.Name, Endpoint: "POST /records", Scope: "tenant", Limit: 1000, WindowSize: 60, Algorithm: "token_bucket", FailMode: "open"}}}
+	want := pgstore.Policy{ID: made.ID, Revision: 1, Policy: schema.Policy{Namespace: "default", Tier: "enterprise",
+		Slot: "active", Limit: schema.Limit{Name: made.Name, Endpoint: "POST /records", Scope: "tenant", Limit: 1000,
+			WindowSize: 60, Algorithm: "token_bucket", FailMode: "open"}}}
 	if made != want {
 		t.Errorf("made %+v, want %+v", made, want)
 	}
@@ -51,7 +53,8 @@ func TestDerivedNamesDifferBetweenPolicies(t *testing.T) {
 		}
 		names[p.Name] = body
 	}
-	a := w.want(w.as("POST", policies, `{"tier":"gold","endpoint":"GET /a/{other}","limit":2,"window":"1m"}`), http.StatusConflict)
+	a := w.want(w.as("POST", policies, `{"tier":"gold","endpoint":"GET /a/{other}","limit":2,"window":"1m"}`),
+		http.StatusConflict)
 	if !strings.Contains(a.Body.String(), "already") {
 		t.Errorf("the same policy with another parameter is answered by %s", a.Body)
 	}
@@ -61,7 +64,8 @@ func TestAllFaultsAreListedAtOnceWithTheirPaths(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	tests := []struct{ body, paths string }{
-		{`{"limit":0,"window":"1 fortnight","algorithm":"guess","tier":"a","tenant":"b","mode":"loud","colour":"red"}`, "body.algorithm body.colour body.limit body.mode body.tenant body.window"},
+		{`{"limit":0,"window":"1 fortnight","algorithm":"guess","tier":"a","tenant":"b","mode":"loud","colour":"red"}`,
+			"body.algorithm body.colour body.limit body.mode body.tenant body.window"},
 		{`{}`, "body.limit body.name body.tier body.window_size"},
 		{`{"limit":5}`, "body.name body.tier body.window_size"},
 		{`{"tier":"a","orgTier":"B","tenant":"","limit":1,"window":"1s","window_size":1}`, "body.orgTier body.window"},
@@ -85,7 +89,7 @@ func TestAllFaultsAreListedAtOnceWithTheirPaths(t *testing.T) {
 	}
 }
 
-func TestAChangeNamesTheStateThatItWasMadeFrom(t *testing.T) {
+func TestAChangeNeedsTheETagOfItsState(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	path, tag, p := w.made(daily)
@@ -101,7 +105,8 @@ func TestAChangeNamesTheStateThatItWasMadeFrom(t *testing.T) {
 	w.want(w.as("PUT", policies, changed, "If-None-Match", "*"), http.StatusPreconditionFailed)
 	next := w.want(w.as("PUT", path, changed, "If-Match", `"0-0", `+tag), http.StatusOK).Header().Get("ETag")
 	for _, path := range []string{path, policies} {
-		if a := w.want(w.as("PUT", path, daily, "If-Match", tag), http.StatusPreconditionFailed); a.Header().Get("ETag") != next {
+		if a := w.want(w.as("PUT", path, daily, "If-Match", tag),
+			http.StatusPreconditionFailed); a.Header().Get("ETag") != next {
 			t.Errorf("PUT %s from an old state has ETag %q, want %s", path, a.Header().Get("ETag"), next)
 		}
 		w.want(w.as("PUT", path, daily, "If-Match", "W/"+next), http.StatusPreconditionFailed)
@@ -116,11 +121,12 @@ func TestAChangeNamesTheStateThatItWasMadeFrom(t *testing.T) {
 	w.want(w.as("PUT", path, daily, "If-Match", "*"), http.StatusNotFound)
 }
 
-func TestAPolicyKeepsWhatNamesIt(t *testing.T) {
+func TestAPolicyKeepsItsKey(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	path, tag, _ := w.made(daily)
-	a := w.want(w.as("PUT", path, strings.Replace(daily, "gold", "silver", 1), "If-Match", tag), http.StatusUnprocessableEntity)
+	a := w.want(w.as("PUT", path, strings.Replace(daily, "gold", "silver", 1), "If-Match", tag),
+		http.StatusUnprocessableEntity)
 	if got := read[problem](w, a).paths(); got != "body.tier" {
 		t.Errorf("faults at %s, want body.tier", got)
 	}
@@ -133,7 +139,7 @@ func TestTheResultOfAReadMayBeSentBack(t *testing.T) {
 	w.want(w.as("PUT", path, w.as("GET", path, "").Body.String(), "If-Match", tag), http.StatusOK)
 }
 
-func TestOfManyWritersFromOneStateOneWins(t *testing.T) {
+func TestOneOfManyWritersFromOneStateWins(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	path, tag, _ := w.made(daily)
@@ -151,7 +157,7 @@ func TestOfManyWritersFromOneStateOneWins(t *testing.T) {
 		count[code]++
 	}
 	if count[http.StatusOK] != 1 || count[http.StatusPreconditionFailed] != writers-1 {
-		t.Errorf("the writers are answered %v, want one 200 and the rest 412", count)
+		t.Errorf("the writers get %v, want one 200, and 412 for the others", count)
 	}
 }
 
@@ -164,7 +170,8 @@ func TestAHundredWritersLoseNoUpdateAndLeaveNoGapInTheAudit(t *testing.T) {
 	for i := range writers {
 		group.Go(func() {
 			if i%2 == 0 { // half of them make policies of their own, half change the same one until they have
-				w.want(w.as("POST", policies, fmt.Sprintf(`{"name":"n%d","tier":"gold","limit":5,"window":"1m"}`, i)), http.StatusCreated)
+				w.want(w.as("POST", policies, fmt.Sprintf(`{"name":"n%d","tier":"gold","limit":5,"window":"1m"}`, i)),
+					http.StatusCreated)
 				return
 			}
 			for {
@@ -190,7 +197,8 @@ func TestAHundredWritersLoseNoUpdateAndLeaveNoGapInTheAudit(t *testing.T) {
 	}
 	for i, e := range entries {
 		if want := int64(len(entries) - i); e.ID != want || e.Version != want || e.Actor != "token:ann" {
-			t.Errorf("entry %d has id %d, version %d and actor %s, want %d, %d and token:ann", i, e.ID, e.Version, e.Actor, want, want)
+			t.Errorf("entry %d has id %d, version %d and actor %s, want %d, %d and token:ann", i, e.ID,
+				e.Version, e.Actor, want, want)
 		}
 	}
 }
@@ -218,10 +226,12 @@ func TestPoliciesAreListedInPages(t *testing.T) {
 	if got := strings.Join(names, " "); got != "n0 n1 n2 n3 n4" {
 		t.Errorf("the pages have %s", got)
 	}
-	if p := read[page](w, w.as("GET", policies+"?endpoint=GET+/a/%7Bother%7D", "")); len(p.Items) != 1 || p.Items[0].Name != "x" {
+	if p := read[page](w, w.as("GET", policies+"?endpoint=GET+/a/%7Bother%7D", "")); len(p.Items) != 1 ||
+		p.Items[0].Name != "x" {
 		t.Errorf("by endpoint there is %+v, want x", p.Items)
 	}
-	for _, query := range []string{"?cursor=7", "?cursor=%00", "?limit=0", "?limit=1001", "?limit=x", "?slot=both", "?color=red"} {
+	for _, query := range []string{"?cursor=7", "?cursor=%00", "?limit=0", "?limit=1001", "?limit=x",
+		"?slot=both", "?color=red"} {
 		w.want(w.as("GET", policies+query, ""), http.StatusUnprocessableEntity)
 	}
 }
@@ -260,9 +270,10 @@ func TestACandidateIsNotWrittenAndAnOldOneIsListedAndDeleted(t *testing.T) {
 		t.Fatalf("the old one is not listed: %s", list.Body)
 	}
 	one := policies + "/" + string(found[1])
-	a = w.want(w.as("PUT", one, `{"name":"daily","tier":"gold","limit":11,"window":"1m"}`, "If-Match", "*"), http.StatusUnprocessableEntity)
+	a = w.want(w.as("PUT", one, `{"name":"daily","tier":"gold","limit":11,"window":"1m"}`, "If-Match", "*"),
+		http.StatusUnprocessableEntity)
 	if !strings.Contains(a.Body.String(), "is candidate, which applies to no request") {
-		t.Errorf("a write of the old one says %s", a.Body)
+		t.Errorf("a write of the old one is answered %s", a.Body)
 	}
 	w.want(w.as("DELETE", one+"?reason=old", "", "If-Match", "*"), http.StatusOK)
 }

@@ -54,7 +54,7 @@ func (*policyBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema
 	return s
 }
 
-// Resolve is huma's: it tells all that is wrong with the values, beside what the schema has told.
+// Resolve implements [huma.Resolver]: it adds the faults that the schema does not find.
 func (b *policyBody) Resolve(huma.Context) []error {
 	var faults []error
 	twice := func(one, other, spelling, field string) {
@@ -128,7 +128,7 @@ func (b *policyBody) tenant() string { return cmp.Or(b.Tenant, b.OrgID, b.Org) }
 
 // policy is the policy that the body asks for, with the defaults of this API.
 func (b *policyBody) policy() pgstore.Policy {
-	window, _ := windowSeconds(b.WindowSize, b.Window) // what is wrong with it is told by faults
+	window, _ := windowSeconds(b.WindowSize, b.Window) // faults reports an invalid one
 	p := pgstore.Policy{Policy: b.Policy}
 	p.Tier = cmp.Or(b.Tier, strings.ToLower(b.OrgTier))
 	p.Tenant = b.tenant()
@@ -142,7 +142,7 @@ func (b *policyBody) policy() pgstore.Policy {
 	return p
 }
 
-// maxSlug is how much of a derived name is for people, in bytes; the rest tells apart what they would read as one.
+// maxSlug bounds the readable part of a derived name, in bytes. A hash after it distinguishes names with the same one.
 const maxSlug = 50
 
 // derivedName is the name of a policy that was given none: always the same for the same tier or tenant and endpoint,

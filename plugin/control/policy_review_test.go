@@ -14,10 +14,10 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// shelf is buckets of this process, which nothing is taken from the shelf of.
+// shelf wraps buckets of this process.
 type shelf struct{ *memory.Store }
 
-// spend has requests of a tenant of the tier gold spend a policy, as the plugin would.
+// spend spends a policy by requests of a tenant of the tier gold, as the plugin would.
 func (w *world) spend(s shelf, p pgstore.Policy, requests int) {
 	w.Helper()
 	plan, err := policy.FromConfig(schema.Config{Namespace: p.Namespace}.WithDefaults())
@@ -28,7 +28,8 @@ func (w *world) spend(s shelf, p pgstore.Policy, requests int) {
 	if len(faults) > 0 {
 		w.Fatal(faults)
 	}
-	id := identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Tier: p.Tier, Method: "GET", Path: "/a"}
+	id := identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Tier: p.Tier,
+		Method: "GET", Path: "/a"}
 	var r policy.Resolution
 	plan.With(snapshot).Resolve(&id, &r)
 	if len(r.Bounds) != 1 {
@@ -41,7 +42,7 @@ func (w *world) spend(s shelf, p pgstore.Policy, requests int) {
 	}
 }
 
-func TestASharedPolicyBelowWhatWasUsedLatelyNeedsForce(t *testing.T) {
+func TestASharedPolicyBelowRecentUsageNeedsForce(t *testing.T) {
 	t.Parallel()
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	w := open(t, func(o *control.Options) { o.Buckets = buckets })
@@ -62,7 +63,7 @@ func TestASharedPolicyBelowWhatWasUsedLatelyNeedsForce(t *testing.T) {
 	}
 }
 
-func TestAQuietBucketDoesNotStandForWhatOneTenantMayUse(t *testing.T) {
+func TestAnUnusedBucketDoesNotHideTheLimitOfOneTenant(t *testing.T) {
 	t.Parallel()
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	w := open(t, func(o *control.Options) { o.Buckets = buckets })
@@ -70,7 +71,8 @@ func TestAQuietBucketDoesNotStandForWhatOneTenantMayUse(t *testing.T) {
 	const body = `{"name":"all","tier":"gold","scope":"global","limit":5000,"window":"1d"}`
 	a := w.want(w.as("POST", policies, body), http.StatusCreated)
 	w.spend(buckets, read[policyWritten](w, a).Policy, 8)
-	a = w.want(w.as("PUT", policies, strings.Replace(body, "5000", "50", 1), "If-Match", "*"), http.StatusUnprocessableEntity)
+	a = w.want(w.as("PUT", policies, strings.Replace(body, "5000", "50", 1), "If-Match", "*"),
+		http.StatusUnprocessableEntity)
 	if p := read[problem](w, a); p.paths() != "query.force" || !strings.Contains(p.Errors[0].Message, "one tenant 1000") {
 		t.Errorf("%s, want that one tenant may use 1000 and force is needed", a.Body)
 	}

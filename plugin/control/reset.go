@@ -11,7 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// resetNote says what a reset does not do.
+// resetNote lists what a reset does not do.
 const resetNote = "Tokens that nodes hold on lease are not recalled: they can be spent in addition to the full " +
 	"bucket, at most the nodes' lease share of each limit that may be leased. A node that was just denied may deny " +
 	"for one more second."

@@ -13,7 +13,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 )
 
-// meeting is a world in which a reset, once it empties the buckets, stays until it may leave. emptied counts them.
+// meeting is a world in which a reset stops while it empties the buckets, until it may go on. emptied counts resets.
 type meeting struct {
 	*planned
 	inside, leave chan struct{}
@@ -44,7 +44,7 @@ func (m *meeting) sent(ctx context.Context, key string) <-chan answer {
 	return answers
 }
 
-func TestOfTwoResetsAtOnceUnderOneKeyOneIsMadeAndBothAreAnsweredTheSame(t *testing.T) {
+func TestTwoConcurrentResetsUnderOneKeyAreDoneOnceWithTheSameAnswer(t *testing.T) {
 	t.Parallel()
 	m := meet(t)
 	first := m.sent(t.Context(), "k")
@@ -59,7 +59,8 @@ func TestOfTwoResetsAtOnceUnderOneKeyOneIsMadeAndBothAreAnsweredTheSame(t *testi
 	}
 	close(m.leave)
 	one, other := m.want(<-first, http.StatusOK), m.want(<-second, http.StatusOK)
-	if one.Body.String() != other.Body.String() || one.Header().Get("Idempotent-Replayed") != "" || other.Header().Get("Idempotent-Replayed") != "true" {
+	if one.Body.String() != other.Body.String() || one.Header().Get("Idempotent-Replayed") != "" ||
+		other.Header().Get("Idempotent-Replayed") != "true" {
 		t.Errorf("answered %v %s\nand %v %s", one.Header(), one.Body, other.Header(), other.Body)
 	}
 	if n, recorded := m.emptied.Load(), len(m.resets()); n != 1 || recorded != 1 {
@@ -85,7 +86,7 @@ func TestAResetWhoseFirstRequestIsInProgressForLongIsDenied(t *testing.T) {
 	}
 }
 
-func TestAfterAResetThatFailedTheOneThatWaitedForItIsMade(t *testing.T) {
+func TestAWaitingResetIsDoneAfterTheFirstOneFailed(t *testing.T) {
 	t.Parallel()
 	inside, leave := make(chan struct{}), make(chan error)
 	p := chilled(t, func(context.Context) error {
@@ -120,7 +121,8 @@ func TestTheAuditOfAResetListsTheBucketsBySubject(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if b["used"] != 4.0 || (b["user"] == "u_42") != (b["policy"] == "per-user") || b["description"] == nil || b["reset"] == nil {
+		if b["used"] != 4.0 || (b["user"] == "u_42") != (b["policy"] == "per-user") ||
+			b["description"] == nil || b["reset"] == nil {
 			t.Errorf("a bucket is shown as %s", text)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// routed is a world with a limit of 10 for each route of an org, and with the routes records and search.
+// routed returns a world with a limit of 10 per route of an org, and the routes records and search.
 func routed(t *testing.T) *world {
 	t.Helper()
 	config := plan()
@@ -27,7 +27,7 @@ func routed(t *testing.T) *world {
 	})
 }
 
-// decided is what the decision API answers.
+// decided holds an answer of the decision API.
 func (w *world) decided(token, body string) control.Checked {
 	w.Helper()
 	return read[control.Checked](w, w.want(w.do(call{token, "POST", checkPath, body, nil}), http.StatusOK))
@@ -49,21 +49,22 @@ func TestAnOrgSpendsOnKnownRoutesOnly(t *testing.T) {
 		`{"org_id":"globex","endpoint":"invented-7","dry_run":false}`: http.StatusForbidden,
 	} {
 		a := w.want(w.do(call{ofAcme, "POST", checkPath, body, nil}), status)
-		if detail := read[problem](w, a).Detail; strings.Contains(body, `"acme","endpoint":"invented`) && status == http.StatusForbidden {
+		if detail := read[problem](w, a).Detail; strings.Contains(body, `"acme","endpoint":"invented`) &&
+			status == http.StatusForbidden {
 			for _, way := range []string{"name a route", "METHOD /path", "dry_run"} {
 				if !strings.Contains(detail, way) {
-					t.Errorf("%s: it says %q, want the way out: %s", body, detail, way)
+					t.Errorf("%s: the detail is %q, want the advice: %s", body, detail, way)
 				}
 			}
 		}
 	}
 }
 
-func TestABatchWithARouteThatNothingKnowsSpendsNothing(t *testing.T) {
+func TestABatchWithAnUnknownRouteSpendsNothing(t *testing.T) {
 	t.Parallel()
 	w := routed(t)
-	const known, unknown = `{"org_id":"acme","endpoint":"records"}`, `{"org_id":"acme","endpoint":"invented"}`
-	w.want(w.do(call{ofAcme, "POST", batchPath, `{"checks":[` + known + `,` + unknown + `]}`, nil}), http.StatusForbidden)
+	const listed, unknown = `{"org_id":"acme","endpoint":"records"}`, `{"org_id":"acme","endpoint":"invented"}`
+	w.want(w.do(call{ofAcme, "POST", batchPath, `{"checks":[` + listed + `,` + unknown + `]}`, nil}), http.StatusForbidden)
 	if got := w.decided(admin, `{"org_id":"acme","endpoint":"records","dry_run":true}`); *got.Remaining != 10 {
 		t.Errorf("%d are left, want all 10", *got.Remaining)
 	}
@@ -72,13 +73,14 @@ func TestABatchWithARouteThatNothingKnowsSpendsNothing(t *testing.T) {
 func TestOperatorsGetANoteOnAnUnknownRoute(t *testing.T) {
 	t.Parallel()
 	w := routed(t)
-	for _, as := range []struct{ token, dry string }{{admin, ""}, {admin, `,"dry_run":true`}, {viewer, `,"dry_run":true`}, {ofAcme, `,"dry_run":true`}} {
+	for _, as := range []struct{ token, dry string }{{admin, ""}, {admin, `,"dry_run":true`}, {viewer, `,"dry_run":true`},
+		{ofAcme, `,"dry_run":true`}} {
 		got := w.decided(as.token, `{"org_id":"acme","endpoint":"invented"`+as.dry+`}`)
 		if !got.Allowed || len(got.Notes) != 1 || !strings.Contains(got.Notes[0], `"invented"`) {
 			t.Errorf("%+v: want it decided, and the name noted", got)
 		}
 		if got := w.decided(as.token, `{"org_id":"acme","endpoint":"search"`+as.dry+`}`); len(got.Notes) != 0 {
-			t.Errorf("of a route that is known the notes are %q", got.Notes)
+			t.Errorf("the notes on a listed route are %q", got.Notes)
 		}
 	}
 }
@@ -96,7 +98,7 @@ func TestACheckNotesThatALimitPerEndpointCountsByRoute(t *testing.T) {
 		}
 		for _, word := range words {
 			if !strings.Contains(got.Notes[0], word) {
-				t.Errorf("%s: it says %q, want %q", endpoint, got.Notes[0], word)
+				t.Errorf("%s: the note is %q, want %q", endpoint, got.Notes[0], word)
 			}
 		}
 	}
@@ -113,7 +115,8 @@ func TestACheckNotesThatATierIsTheDefault(t *testing.T) {
 	t.Parallel()
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	rows := enterprise()
-	rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: "small", Tier: "essentials"}, policy.TenantRow{ID: "odd", Tier: "gold"}, policy.TenantRow{ID: "berlin", TimeZone: "Europe/Berlin"})
+	rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: "small", Tier: "essentials"}, policy.TenantRow{ID: "odd",
+		Tier: "gold"}, policy.TenantRow{ID: "berlin", TimeZone: "Europe/Berlin"})
 	rows.Overrides = []policy.Override{{ID: 1, Kind: policy.Exempt, Tenant: "free", Reason: "r", Author: "a"}}
 	path := pathOf(t, plan(), buckets, rows)
 	w := open(t, func(o *control.Options) { o.Path, o.Buckets = path, buckets })
@@ -130,7 +133,8 @@ func TestACheckNotesThatATierIsTheDefault(t *testing.T) {
 		`{"user_id":"u"}`:                         "",
 	} {
 		got := w.decided(admin, body)
-		if words == "" && len(got.Notes) != 0 || words != "" && (len(got.Notes) != 1 || !strings.Contains(got.Notes[0], words)) {
+		if words == "" && len(got.Notes) != 0 || words != "" &&
+			(len(got.Notes) != 1 || !strings.Contains(got.Notes[0], words)) {
 			t.Errorf("%s: the notes are %q, want %q", body, got.Notes, words)
 		}
 	}

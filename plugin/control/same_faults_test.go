@@ -16,12 +16,12 @@ func TestAFaultyPolicyHasTheSameFaultInTheAPIAndTheStoreAsInTheConfig(t *testing
 	w := open(t)
 	for _, c := range policytest.Faulty(t, "../../schema/testdata/faulty_policies.json") {
 		body := c.JSON(t)
-		said := map[string]bool{}
+		faults := map[string]bool{}
 		for _, f := range read[problem](w, w.want(w.as("POST", policies, body), http.StatusUnprocessableEntity)).Errors {
-			said[f.Location+": "+f.Message] = true
+			faults[f.Location+": "+f.Message] = true
 		}
-		if !said["body."+c.Field+": "+c.Message] {
-			t.Errorf("POST %s: %v, want %s: %s", body, said, c.Field, c.Message)
+		if !faults["body."+c.Field+": "+c.Message] {
+			t.Errorf("POST %s: %v, want %s: %s", body, faults, c.Field, c.Message)
 		}
 		var p pgstore.Policy
 		if err := json.Unmarshal([]byte(body), &p); err != nil {
@@ -31,7 +31,8 @@ func TestAFaultyPolicyHasTheSameFaultInTheAPIAndTheStoreAsInTheConfig(t *testing
 			continue // in a row of Go 0 is absent
 		}
 		_, _, err := w.store.PutPolicy(t.Context(), pgstore.Change{Actor: "ann", Reason: "r"}, p)
-		if invalid := new(pgstore.InvalidError); !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.Field+": "+c.Message) {
+		if invalid := new(pgstore.InvalidError); !errors.As(err, &invalid) ||
+			!strings.Contains(err.Error(), c.Field+": "+c.Message) {
 			t.Errorf("put %s: %v, want %s: %s", body, err, c.Field, c.Message)
 		}
 	}

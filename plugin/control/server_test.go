@@ -23,15 +23,16 @@ import (
 // clock stands still.
 func clock() limit.Micros { return 1_900_000_000 * limit.Second }
 
-// enforces has a node report that it enforces a version.
+// enforces reports for a node that it enforces a version.
 func (w *world) enforces(node string, version int64) {
 	w.Helper()
-	if err := w.store.Report(context.Background(), pgstore.Report{Node: node, Version: version, Source: "postgres"}); err != nil {
+	if err := w.store.Report(context.Background(), pgstore.Report{Node: node, Version: version,
+		Source: "postgres"}); err != nil {
 		w.Fatal(err)
 	}
 }
 
-func TestWhatNoOperationAcceptsIsAProblemDocument(t *testing.T) {
+func TestUnroutedRequestsGetAProblemDocument(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	tests := []struct {
@@ -44,16 +45,19 @@ func TestWhatNoOperationAcceptsIsAProblemDocument(t *testing.T) {
 		{call{admin, "GET", "/docs", "", nil}, http.StatusNotFound, ""},
 		{call{admin, "PATCH", policies, "{}", nil}, http.StatusMethodNotAllowed, "GET, HEAD, POST, PUT"},
 		{call{admin, "DELETE", policies, "", nil}, http.StatusMethodNotAllowed, "GET, HEAD, POST, PUT"},
-		{call{admin, "GET", policies, "", []string{"Accept", "text/html, application/json;q=0"}}, http.StatusNotAcceptable, ""},
+		{call{admin, "GET", policies, "", []string{"Accept", "text/html, application/json;q=0"}},
+			http.StatusNotAcceptable, ""},
 		{call{admin, "POST", policies, daily, []string{"Accept", "text/html"}}, http.StatusNotAcceptable, ""},
-		{call{admin, "POST", policies, "a=b", []string{"Content-Type", "application/x-www-form-urlencoded"}}, http.StatusUnsupportedMediaType, ""},
+		{call{admin, "POST", policies, "a=b", []string{"Content-Type", "application/x-www-form-urlencoded"}},
+			http.StatusUnsupportedMediaType, ""},
 		{call{admin, "POST", policies, strings.Repeat("x", 2<<20), nil}, http.StatusRequestEntityTooLarge, ""},
 		{call{admin, "POST", policies, "", nil}, http.StatusBadRequest, ""},
 		{call{panics, "GET", policies, "", nil}, http.StatusInternalServerError, ""},
 	}
 	for _, test := range tests {
 		a := w.want(w.do(test.call), test.code)
-		if p := read[problem](w, a); p.Status != test.code || p.Detail == "" || a.Header().Get("Content-Type") != "application/problem+json" {
+		if p := read[problem](w, a); p.Status != test.code || p.Detail == "" ||
+			a.Header().Get("Content-Type") != "application/problem+json" {
 			t.Errorf("%s %s: %v %s", test.call.method, test.call.path, a.Header(), a.Body)
 		}
 		if got := a.Header().Get("Allow"); got != test.allow {
@@ -77,8 +81,10 @@ func TestEveryAnswerHasSecurityHeadersAndTheIDOfItsRequest(t *testing.T) {
 		{"", "GET", "/healthz", "", nil},
 	} {
 		for name, value := range map[string]string{
-			"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
-			"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'", "Strict-Transport-Security": "", "X-Request-Id": "r-1.a",
+			"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "X-Frame-Options": "DENY",
+			"Referrer-Policy":         "no-referrer",
+			"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'", "Strict-Transport-Security": "",
+			"X-Request-Id": "r-1.a",
 		} {
 			if got := w.do(c.with("X-Request-Id", "r-1.a")).Header().Get(name); got != value {
 				t.Errorf("%s: %s is %q, want %q", c.path, name, got, value)
@@ -169,18 +175,21 @@ func TestAWriteIsAnsweredOnceTheNodesEnforceItOrNamesThoseThatDoNot(t *testing.T
 	w := open(t)
 	w.enforces("quick", 1)
 	a := w.want(w.as("POST", policies+"?wait=10s", daily), http.StatusCreated)
-	if got := read[policyWritten](w, a); got.Version != 1 || !got.Enforcement.Enforced || len(got.Enforcement.Behind) != 0 {
+	if got := read[policyWritten](w, a); got.Version != 1 || !got.Enforcement.Enforced ||
+		len(got.Enforcement.Behind) != 0 {
 		t.Errorf("the answer is %s, want it enforced", a.Body)
 	}
 	w.enforces("slow", 1)
 	w.enforces("quick", 2)
 	a = w.want(w.as("POST", policies+"?wait=1s", `{"tier":"gold","limit":1,"window":"1m"}`), http.StatusCreated)
-	if got := read[policyWritten](w, a); got.Version != 2 || got.Enforcement.Enforced || fmt.Sprint(got.Enforcement.Behind) != "[slow (version 1)]" {
+	if got := read[policyWritten](w, a); got.Version != 2 || got.Enforcement.Enforced ||
+		fmt.Sprint(got.Enforcement.Behind) != "[slow (version 1)]" {
 		t.Errorf("the answer is %s, want that slow is behind", a.Body)
 	}
 	w.want(w.as("POST", policies+"?wait=31s", daily), http.StatusUnprocessableEntity)
 	a = w.want(w.as("PUT", policies+"?wait=1ns", daily), http.StatusOK) // which is over before the nodes can be read
-	if got := read[policyWritten](w, a); got.Enforcement != nil || !strings.Contains(a.Body.String(), "could not be read") {
+	if got := read[policyWritten](w, a); got.Enforcement != nil ||
+		!strings.Contains(a.Body.String(), "could not be read") {
 		t.Errorf("the answer is %s, want a warning that the nodes could not be read", a.Body)
 	}
 }
@@ -203,7 +212,8 @@ func TestAWriteMayWaitLongerThanARequestMayTakeToArrive(t *testing.T) {
 	}
 	defer response.Body.Close()
 	var got policyWritten
-	if err := json.NewDecoder(response.Body).Decode(&got); err != nil || got.Enforcement == nil || fmt.Sprint(got.Enforcement.Behind) != "[slow (version 0)]" {
+	if err := json.NewDecoder(response.Body).Decode(&got); err != nil || got.Enforcement == nil ||
+		fmt.Sprint(got.Enforcement.Behind) != "[slow (version 0)]" {
 		t.Errorf("%d %+v (%v), want that slow is behind", response.StatusCode, got, err)
 	}
 }
@@ -211,7 +221,8 @@ func TestAWriteMayWaitLongerThanARequestMayTakeToArrive(t *testing.T) {
 func TestTheSameRequestSentAgainIsAnsweredAgainAndWritesNothing(t *testing.T) {
 	t.Parallel()
 	w := open(t)
-	for path, body := range map[string]string{policies: daily, overrides: `{"kind":"multiplier","factor":2,"reason":"launch","expires_in":"1h"}`} {
+	for path, body := range map[string]string{policies: daily,
+		overrides: `{"kind":"multiplier","factor":2,"reason":"launch","expires_in":"1h"}`} {
 		key := []string{"Idempotency-Key", "retry 1 of " + path}
 		first := w.want(w.as("POST", path, body, key...), http.StatusCreated)
 		again := w.want(w.as("POST", path, body, key...), http.StatusCreated)
@@ -232,7 +243,7 @@ func TestTheSameRequestSentAgainIsAnsweredAgainAndWritesNothing(t *testing.T) {
 	}
 }
 
-func TestOfManyWithOneKeyOneWrites(t *testing.T) {
+func TestOneOfManyRequestsWithOneKeyWrites(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	const senders = 10

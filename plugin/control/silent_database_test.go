@@ -25,8 +25,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// dialled is a pool whose connections are made by dial.
-func dialled(t *testing.T, dsn string, dial func(ctx context.Context, network, address string) (net.Conn, error)) *pgxpool.Pool {
+// dialled returns a pool that connects with dial.
+func dialled(t *testing.T, dsn string, dial func(ctx context.Context, network,
+	address string) (net.Conn, error)) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -52,7 +53,8 @@ func TestADatabaseThatDoesNotRespondIsReportedInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pool := dialled(t, "postgres://nobody@127.0.0.1:1/none?sslmode=disable", silence)
 		defer pool.Close()
-		server, err := control.New(control.Options{Store: pgstore.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler)})
+		server, err := control.New(control.Options{Store: pgstore.New(pool), Tokens: ring{},
+			Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,21 +75,24 @@ func TestADatabaseThatDoesNotRespondIsReportedInTime(t *testing.T) {
 				want = http.StatusUnprocessableEntity
 			}
 			if took := time.Since(begin); recorder.Code != want || took != test.bound {
-				t.Errorf("%s %s: %d %s after %v, want %d after %v", test.call.method, test.call.path, recorder.Code, recorder.Body, took, want, test.bound)
+				t.Errorf("%s %s: %d %s after %v, want %d after %v", test.call.method, test.call.path, recorder.Code, recorder.Body,
+					took, want, test.bound)
 			}
 		}
 	})
 }
 
-func TestProbesTakeOneConnectionHoweverManyThereAre(t *testing.T) {
+func TestAnyNumberOfProbesTakesOneConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var connections atomic.Int64
-		pool := dialled(t, "postgres://nobody@127.0.0.1:1/none?sslmode=disable&pool_max_conns=8", func(ctx context.Context, network, address string) (net.Conn, error) {
-			connections.Add(1)
-			return silence(ctx, network, address)
-		})
+		pool := dialled(t, "postgres://nobody@127.0.0.1:1/none?sslmode=disable&pool_max_conns=8",
+			func(ctx context.Context, network, address string) (net.Conn, error) {
+				connections.Add(1)
+				return silence(ctx, network, address)
+			})
 		defer pool.Close()
-		server, err := control.New(control.Options{Store: pgstore.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler)})
+		server, err := control.New(control.Options{Store: pgstore.New(pool), Tokens: ring{},
+			Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +120,7 @@ func TestProbesTakeOneConnectionHoweverManyThereAre(t *testing.T) {
 	})
 }
 
-// slow are buckets that answer after a while.
+// slow implements buckets that answer after a while.
 type slow struct{ shelf }
 
 func (s slow) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
@@ -128,19 +133,21 @@ func TestABatchThatTakesTooLongReportsHowMuchOfItWasDecided(t *testing.T) {
 		pool := dialled(t, "postgres://nobody@127.0.0.1:1/none?sslmode=disable", silence)
 		defer pool.Close()
 		path := pathOf(t, plan(), slow{shelf{memory.New(memory.Options{Now: clock})}}, enterprise())
-		server, err := control.New(control.Options{Store: pgstore.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler), Path: path})
+		server, err := control.New(control.Options{Store: pgstore.New(pool), Tokens: ring{},
+			Log: slog.New(slog.DiscardHandler), Path: path})
 		if err != nil {
 			t.Fatal(err)
 		}
 		recorder := httptest.NewRecorder()
-		server.ServeHTTP(recorder, call{admin, "POST", "/v1/ratelimit/check/batch", `{"checks":[` + strings.Repeat(`{"org_id":"acme"},`, 9) + `{"org_id":"acme"}]}`, nil}.request())
+		server.ServeHTTP(recorder, call{admin, "POST", "/v1/ratelimit/check/batch",
+			`{"checks":[` + strings.Repeat(`{"org_id":"acme"},`, 9) + `{"org_id":"acme"}]}`, nil}.request())
 		if recorder.Code != http.StatusServiceUnavailable || !strings.Contains(recorder.Body.String(), "4 of 10") {
 			t.Errorf("answered by %d %s", recorder.Code, recorder.Body)
 		}
 	})
 }
 
-// severed is a connection that breaks once it has sent a COMMIT, when it is armed.
+// severed is a connection that breaks after it has sent a COMMIT, once it is armed.
 type severed struct {
 	net.Conn
 	armed *atomic.Bool
@@ -163,12 +170,14 @@ func TestAnUnansweredCommitIsReportedAsUncertainAndMayBeRetried(t *testing.T) {
 	})
 	t.Cleanup(pool.Close)
 	w := open(t, func(o *control.Options) { o.Store = pgstore.New(pool) })
-	for at, body := range map[string]string{policies: daily, overrides: `{"kind":"ban","reason":"abuse","permanent":true}`} {
+	for at, body := range map[string]string{policies: daily,
+		overrides: `{"kind":"ban","reason":"abuse","permanent":true}`} {
 		armed.Store(true)
 		a := w.want(w.as("POST", at, body, "Idempotency-Key", "once "+at), http.StatusServiceUnavailable)
 		detail := read[problem](w, a).Detail
-		if !strings.Contains(detail, "unknown") || !strings.Contains(detail, "Idempotency-Key") || strings.Contains(detail, "nothing was written") {
-			t.Errorf("%s: it says %q", at, detail)
+		if !strings.Contains(detail, "unknown") || !strings.Contains(detail, "Idempotency-Key") ||
+			strings.Contains(detail, "nothing was written") {
+			t.Errorf("%s: the detail is %q", at, detail)
 		}
 		w.want(w.as("POST", at, body, "Idempotency-Key", "once "+at), http.StatusCreated)
 		if list := read[control.Page[any]](w, w.as("GET", at, "")); len(list.Items) != 1 {
@@ -176,6 +185,6 @@ func TestAnUnansweredCommitIsReportedAsUncertainAndMayBeRetried(t *testing.T) {
 		}
 	}
 	if !strings.Contains(w.log.String(), "not known whether") {
-		t.Errorf("the log says %s", w.log)
+		t.Errorf("the log has %s", w.log)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// hurried are buckets that time out.
+// hurried implements buckets that time out.
 type hurried struct{}
 
 func (hurried) Peek(_ context.Context, _ []policy.Bound, statuses []decision.Status) error {

@@ -46,7 +46,7 @@ func (s sender) kind() string {
 	return byAddress
 }
 
-// isFault reports whether an answer says that the request was wrong or too early. Answers that a correct client gets in
+// isFault reports whether an answer is for a wrong or early request. Answers that a correct client gets in
 // the course of its work do not count: a missing row, or a row changed by another client.
 func isFault(status int, token string) bool {
 	switch status {
@@ -83,7 +83,7 @@ func (t *tarpit) delay(from sender, now time.Time) time.Duration {
 	defer t.mu.Unlock()
 	taken := min(max(t.until[from].Sub(now), 0), most+maxDelay) + faultPause // also if the clock has stepped back
 	wait := min(max(taken-most, 0), maxDelay)
-	if _, known := t.until[from]; !known && len(t.until) >= maxSenders {
+	if _, ok := t.until[from]; !ok && len(t.until) >= maxSenders {
 		makeRoom(t.until, now, maxSenders)
 	}
 	t.until[from] = now.Add(min(taken, most+maxDelay))

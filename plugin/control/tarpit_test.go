@@ -24,7 +24,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// bog is a server in virtual time that decides, without a database.
+// bog is a deciding server in virtual time, without a database.
 type bog struct {
 	*testing.T
 	server  *control.Server
@@ -133,7 +133,7 @@ func TestFaultyRequestsKeepAProcessBusyNoMoreThanTenTimesASecond(t *testing.T) {
 	}
 }
 
-func TestAnOccasionalFaultAndWhatIsNoneAreAnsweredAtOnce(t *testing.T) {
+func TestOccasionalFaultsAndCorrectRequestsAreAnsweredAtOnce(t *testing.T) {
 	t.Parallel()
 	inBog(t, func(b *bog) {
 		for range 10 {
@@ -178,7 +178,7 @@ func TestOnlyAThousandAnswersAreDelayedAndForMoreTheConnectionIsClosed(t *testin
 	})
 }
 
-func TestAShutdownAndAClientThatGoesEndTheDelay(t *testing.T) {
+func TestAShutdownOrAClosedConnectionEndsTheDelay(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(b *bog, leave func()){
 		"a client that goes": func(_ *bog, leave func()) { leave() },

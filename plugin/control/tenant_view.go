@@ -11,9 +11,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// view says which numbers of limits a caller may read. Operators read all. The token of an org reads those of limits
-// that count the org or its users, as the org's clients do. Of a limit shared with other orgs it reads the name only,
-// and only if that limit denies and none of its own does.
+// view selects the numbers of limits that a caller may read. Operators read all. The token of an org reads those of
+// limits that count the org or its users, as the org's clients do. Of a limit shared with other orgs it reads the name
+// only, and only if that limit denies and none of its own does.
 type view struct {
 	tenant     bool // an org's token
 	showShared bool // the config's show_shared_limits

@@ -15,7 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// platform is a plan in which the limits that all orgs share are tighter than acme's own, and recognizable by their
+// platform returns a plan in which the shared limits are tighter than acme's own, and recognizable by their
 // numbers.
 func platform() schema.Config {
 	config := plan()
@@ -28,7 +28,7 @@ func platform() schema.Config {
 	return config.WithDefaults()
 }
 
-// numbers are those of the limits of platform that are not acme's own.
+// numbers lists the numbers of the shared limits of platform.
 var numbers = []string{"4321", "4320", "4319", "654321", "777600", "7123", "7122", "essentials"}
 
 func TestTheTokenOfAnOrgReadsNoNumberOfASharedLimit(t *testing.T) {
@@ -65,13 +65,16 @@ func TestADecisionNamesTheSharedLimitThatDeniesAndShowsTheNumbersOfTheOrgsOwn(t 
 			t.Errorf("%+v: want the numbers of daily and no warning of what all share", got)
 		}
 	}
-	if got.Allowed || got.Reason != "limit_exceeded" || !slices.Equal(got.Violated, []string{"bulk"}) || got.RetryAfter == 0 {
+	if got.Allowed || got.Reason != "limit_exceeded" || !slices.Equal(got.Violated,
+		[]string{"bulk"}) || got.RetryAfter == 0 {
 		t.Errorf("%+v: want it denied by bulk, with a time", got)
 	}
-	if all := p.checks(admin, `{"org_id":"acme","endpoint":"POST /bulk"}`); all.Policy != "bulk" || *all.Limit != 3 || len(all.Statuses) != 4 {
+	if all := p.checks(admin, `{"org_id":"acme","endpoint":"POST /bulk"}`); all.Policy != "bulk" || *all.Limit != 3 ||
+		len(all.Statuses) != 4 {
 		t.Errorf("an operator reads %+v, want bulk and its numbers", all)
 	}
-	if all := p.checks(admin, `{"org_id":"acme","dry_run":true,"cost":100}`); all.Policy != "daily" || len(all.Statuses) != 3 {
+	if all := p.checks(admin, `{"org_id":"acme","dry_run":true,"cost":100}`); all.Policy != "daily" ||
+		len(all.Statuses) != 3 {
 		t.Errorf("an operator reads %+v, want the statuses of all limits", all)
 	}
 }
@@ -121,14 +124,14 @@ func TestTheTokenOfAnOrgReadsNoLimitsOfAnotherTier(t *testing.T) {
 	} {
 		a := p.want(p.do(c), http.StatusForbidden)
 		if detail := read[problem](p.world, a).Detail; !strings.Contains(detail, "omit tier") {
-			t.Errorf("%s: it says %q, want what to do", c.path, detail)
+			t.Errorf("%s: the detail is %q, want advice", c.path, detail)
 		}
 		c.token = viewer
 		p.want(p.do(c), http.StatusOK)
 	}
 }
 
-func TestTheTokenOfAnOrgDoesNotLearnWhichTiersThereAre(t *testing.T) {
+func TestTheTokenOfAnOrgCannotListTiers(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), policy.Rows{})
 	for _, c := range []struct{ method, path, body string }{
@@ -143,7 +146,8 @@ func TestTheTokenOfAnOrgDoesNotLearnWhichTiersThereAre(t *testing.T) {
 			return p.do(call{ofAcme, c.method, named.Replace(c.path), named.Replace(c.body), nil})
 		}
 		there, nowhere := claiming("enterprise"), claiming("nosuch")
-		if a, b := p.want(there, http.StatusForbidden), p.want(nowhere, http.StatusForbidden); a.Body.String() != b.Body.String() {
+		if a, b := p.want(there, http.StatusForbidden),
+			p.want(nowhere, http.StatusForbidden); a.Body.String() != b.Body.String() {
 			t.Errorf("%s %s: a tier that exists is answered %s, and another %s", c.method, c.path, a.Body, b.Body)
 		}
 		p.want(claiming("essentials"), http.StatusOK) // its own
@@ -159,7 +163,8 @@ func TestAnOrgReadsThePublicNoteOfARowAndNeitherReasonNorAuthor(t *testing.T) {
 	for token, whole := range map[string]bool{ofAcme: false, viewer: true} {
 		for _, path := range []string{overrides, at} {
 			a := w.want(w.do(call{token, "GET", path, "", nil}), http.StatusOK)
-			if body := a.Body.String(); !strings.Contains(body, note) || strings.Contains(body, "hush") != whole || strings.Contains(body, `"author":"token:ann"`) != whole {
+			if body := a.Body.String(); !strings.Contains(body, note) || strings.Contains(body, "hush") != whole ||
+				strings.Contains(body, `"author":"token:ann"`) != whole {
 				t.Errorf("%s reads %s, want the note, and reason and author: %v", token, body, whole)
 			}
 		}
@@ -199,7 +204,8 @@ func TestThePublicNoteIsShownWithEveryLimit(t *testing.T) {
 			t.Errorf("%q is not in %s", want, text)
 		}
 	}
-	if strings.Contains(text, "ticket 7") || got.Exceptions[0].PublicNote != "note 5" || got.Overrides[0].PublicNote != "note 3" {
+	if strings.Contains(text, "ticket 7") || got.Exceptions[0].PublicNote != "note 5" ||
+		got.Overrides[0].PublicNote != "note 3" {
 		t.Errorf("%+v: want the notes and no reason", got)
 	}
 	if status := p.checks(ofAcme, `{"org_id":"acme"}`).Statuses[0]; status.PublicNote != "yours by contract" {

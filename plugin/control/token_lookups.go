@@ -43,7 +43,7 @@ func (l *lookups) take(from netip.Addr, now time.Time) (wait time.Duration) {
 	if wait = missing + l.interval - l.burst; wait > 0 {
 		return wait
 	}
-	if _, known := l.until[from]; !known && len(l.until) >= maxAddresses {
+	if _, ok := l.until[from]; !ok && len(l.until) >= maxAddresses {
 		makeRoom(l.until, now, maxAddresses)
 	}
 	l.until[from] = now.Add(missing + l.interval)
@@ -65,7 +65,7 @@ func makeRoom[K comparable](until map[K]time.Time, now time.Time, most int) {
 func (l *lookups) refund(from netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if until, known := l.until[from]; known {
+	if until, ok := l.until[from]; ok {
 		l.until[from] = until.Add(-l.interval)
 	}
 }

@@ -23,7 +23,7 @@ const (
 	acmeReset = acmePath + "/ratelimit/reset"
 )
 
-// using is a world in which acme has used 4 of each of its limits at POST /records, and globex 1.
+// using returns a world in which acme has used 4 of each of its limits at POST /records, and globex 1.
 func using(t *testing.T) *planned {
 	t.Helper()
 	rows := enterprise()
@@ -39,9 +39,11 @@ func TestUsageIsReadAndNotSpent(t *testing.T) {
 	p := using(t)
 	var last control.Usage
 	for range 2 {
-		last = read[control.Usage](p.world, p.want(p.do(call{ofAcme, "GET", acmeUsage + "?user=u_42", "", nil}), http.StatusOK))
+		last = read[control.Usage](p.world, p.want(p.do(call{ofAcme, "GET", acmeUsage + "?user=u_42", "", nil}),
+			http.StatusOK))
 	}
-	if last.Org != "acme" || last.Namespace != "default" || last.Tier != "enterprise" || last.TierFrom != "row" || len(last.Items) != 3 {
+	if last.Org != "acme" || last.Namespace != "default" || last.Tier != "enterprise" ||
+		last.TierFrom != "row" || len(last.Items) != 3 {
 		t.Fatalf("%+v: want the three limits of acme", last)
 	}
 	i := slices.IndexFunc(last.Items, func(b control.BucketUsage) bool { return b.Policy == "writes" })
@@ -49,13 +51,15 @@ func TestUsageIsReadAndNotSpent(t *testing.T) {
 	reset := got.Reset
 	got.Reset, got.ResetAfter = time.Time{}, 0
 	want := control.BucketUsage{
-		Policy: "writes", Of: "the org", Endpoint: "POST /records/{id}", Scope: "tenant", Description: "20 per 86400 s (token_bucket) per tenant",
-		Limit: 20, WindowSize: 86400, Used: 4, Remaining: 16, Fraction: 0.2, Mode: "enforce",
+		Policy: "writes", Of: "the org", Endpoint: "POST /records/{id}", Scope: "tenant",
+		Description: "20 per 86400 s (token_bucket) per tenant",
+		Limit:       20, WindowSize: 86400, Used: 4, Remaining: 16, Fraction: 0.2, Mode: "enforce",
 	}
 	if got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	if left := time.Until(reset); left < 4*time.Hour || left > 5*time.Hour || last.Items[i].ResetAfter < int64(4*time.Hour/time.Second) {
+	if left := time.Until(reset); left < 4*time.Hour || left > 5*time.Hour ||
+		last.Items[i].ResetAfter < int64(4*time.Hour/time.Second) {
 		t.Errorf("the reset is at %v, after %d s; want it when 4 of 20 a day have come back", reset, last.Items[i].ResetAfter)
 	}
 }
@@ -77,7 +81,8 @@ func TestUsageShowsTheRequestedBuckets(t *testing.T) {
 			t.Errorf("%s: %v, want %v", query, got, want)
 		}
 	}
-	a := p.want(p.as("GET", acmeUsage+"?ip=nowhere&endpoint=+&tier="+strings.Repeat("x", 65)+"&policy="+strings.Repeat("x", 65), ""), http.StatusUnprocessableEntity)
+	a := p.want(p.as("GET", acmeUsage+"?ip=nowhere&endpoint=+&tier="+strings.Repeat("x", 65)+"&policy="+strings.Repeat("x",
+		65), ""), http.StatusUnprocessableEntity)
 	if got := read[problem](p.world, a).paths(); got != "query.endpoint query.ip query.policy query.tier" {
 		t.Errorf("faults at %s", got)
 	}
@@ -118,7 +123,7 @@ func TestUsageShowsWhereTokensMayBeOutOnLease(t *testing.T) {
 	p := planning(t, config, policy.Rows{})
 	for _, b := range read[control.Usage](p.world, p.want(p.as("GET", acmeUsage, ""), http.StatusOK)).Items {
 		if b.MayLease != (b.Policy == "large") {
-			t.Errorf("%+v: want large alone to be leased", b)
+			t.Errorf("%+v: want only large to be leased", b)
 		}
 	}
 }
@@ -164,16 +169,19 @@ func (p *planned) resets() []pgstore.AuditEntry {
 func TestAResetByTheAPIEmptiesTheBucketsOfOneOrgAndIsAudited(t *testing.T) {
 	t.Parallel()
 	p := using(t)
-	preview := read[control.Reset](p.world, p.want(p.as("POST", acmeReset, `{"policy":"daily","preview":true}`), http.StatusOK))
-	if !preview.Preview || len(preview.Buckets) != 1 || preview.Buckets[0].Used != 4 || p.has("acme", "")["daily of the org"] != 4 || len(p.resets()) != 0 {
+	preview := read[control.Reset](p.world, p.want(p.as("POST", acmeReset, `{"policy":"daily","preview":true}`),
+		http.StatusOK))
+	if !preview.Preview || len(preview.Buckets) != 1 || preview.Buckets[0].Used != 4 ||
+		p.has("acme", "")["daily of the org"] != 4 || len(p.resets()) != 0 {
 		t.Errorf("%+v: want a preview of daily, and nothing done", preview)
 	}
-	done := read[control.Reset](p.world, p.want(p.as("POST", acmeReset, `{"policy":"daily","reason":"billed twice"}`), http.StatusOK))
+	done := read[control.Reset](p.world, p.want(p.as("POST", acmeReset, `{"policy":"daily","reason":"billed twice"}`),
+		http.StatusOK))
 	if done.Preview || len(done.Buckets) != 1 || done.Buckets[0].Used != 4 || !strings.Contains(done.Note, "lease") {
 		t.Errorf("%+v: want daily as it was", done)
 	}
 	if got := p.has("acme", "?user=u_42"); got["daily of the org"] != 0 || got["per-user of user u_42"] != 4 {
-		t.Errorf("used is %v, want daily alone reset", got)
+		t.Errorf("used is %v, want only daily reset", got)
 	}
 	p.want(p.as("POST", acmeReset, `{"user":"u_42","reason":"billed twice"}`), http.StatusOK)
 	for name, used := range p.has("acme", "?user=u_42") {
@@ -192,30 +200,33 @@ func TestAResetByTheAPIEmptiesTheBucketsOfOneOrgAndIsAudited(t *testing.T) {
 	if emptied, ok := first.Emptied(); !ok || len(emptied) != 1 || emptied[0].Used != 4 {
 		t.Errorf("the audit has %s, want what was used", first.After)
 	}
-	if first.Actor != "token:ann" || first.Reason != "billed twice" || first.Operation != "reset" || first.Key != "buckets" || first.Tenant != "acme" {
+	if first.Actor != "token:ann" || first.Reason != "billed twice" || first.Operation != "reset" ||
+		first.Key != "buckets" || first.Tenant != "acme" {
 		t.Errorf("the audit has %+v", first)
 	}
 }
 
-func TestAResetThatIsSentAgainIsAnsweredAndNotMadeAgain(t *testing.T) {
+func TestARepeatedResetIsAnsweredWithoutAnotherReset(t *testing.T) {
 	t.Parallel()
 	p := using(t)
 	once := func(body string) answer { return p.as("POST", acmeReset, body, "Idempotency-Key", "k 1") }
 	first := p.want(once(`{"reason":"billed twice"}`), http.StatusOK)
 	p.checks(admin, `{"org_id":"acme","cost":3}`)
 	again := p.want(once(`{"reason":"billed twice"}`), http.StatusOK)
-	if again.Body.String() != first.Body.String() || again.Header().Get("Idempotent-Replayed") != "true" || first.Header().Get("Idempotent-Replayed") != "" {
+	if again.Body.String() != first.Body.String() || again.Header().Get("Idempotent-Replayed") != "true" ||
+		first.Header().Get("Idempotent-Replayed") != "" {
 		t.Errorf("answered\n%s, and then\n%s", first.Body, again.Body)
 	}
 	if used := p.has("acme", "")["daily of the org"]; used != 3 || len(p.resets()) != 1 {
 		t.Errorf("%d are used and the audit has %d resets, want 3 and 1", used, len(p.resets()))
 	}
-	if a := p.want(once(`{"reason":"thrice"}`), http.StatusUnprocessableEntity); read[problem](p.world, a).paths() != "header.Idempotency-Key" {
+	if a := p.want(once(`{"reason":"thrice"}`), http.StatusUnprocessableEntity); read[problem](p.world,
+		a).paths() != "header.Idempotency-Key" {
 		t.Errorf("%s", a.Body)
 	}
 }
 
-// cold are buckets in Redis whose Forget first does something else, and does nothing more when that fails.
+// cold wraps buckets in Redis. Its Forget first calls a function, and stops if that fails.
 type cold struct {
 	control.Buckets
 	before func(ctx context.Context) error
@@ -228,7 +239,7 @@ func (c *cold) Forget(ctx context.Context, keys []policy.Key) (int, error) {
 	return c.Buckets.Forget(ctx, keys)
 }
 
-// chilled is a world as using makes it, whose buckets are cold.
+// chilled returns a world like using, with cold buckets.
 func chilled(t *testing.T, before func(ctx context.Context) error) *planned {
 	t.Helper()
 	p := using(t)
@@ -255,7 +266,8 @@ func TestAnUnfinishedResetIsMadeByARetry(t *testing.T) {
 	trouble = nil
 	for i, replay := range []string{"", "true"} {
 		a := p.want(once(), http.StatusOK)
-		if used := p.has("acme", "")["daily of the org"]; a.Header().Get("Idempotent-Replayed") != replay || used != int64(i)*3 || read[control.Reset](p.world, a).Buckets[0].Used != 4 {
+		if used := p.has("acme", "")["daily of the org"]; a.Header().Get("Idempotent-Replayed") != replay ||
+			used != int64(i)*3 || read[control.Reset](p.world, a).Buckets[0].Used != 4 {
 			t.Errorf("time %d: %v %s, and %d are used", i, a.Header(), a.Body, used)
 		}
 		p.checks(admin, `{"org_id":"acme","cost":3}`)
@@ -278,7 +290,7 @@ func TestAResetThatIsRecordedGoesOnWithoutItsCaller(t *testing.T) {
 		t.Errorf("%d are used, want it reset", used)
 	}
 	if a := p.want(p.do(c), http.StatusOK); a.Header().Get("Idempotent-Replayed") != "true" {
-		t.Error("its key is not known")
+		t.Error("its key is not stored")
 	}
 }
 
@@ -286,7 +298,7 @@ func TestAResetWhoseKeyCannotBeStoredIsMadeAndLogged(t *testing.T) {
 	t.Parallel()
 	var p *planned
 	p = chilled(t, func(ctx context.Context) error {
-		_, err := p.pool.Exec(ctx, `ALTER TABLE rate_limiter.answers RENAME TO gone`)
+		_, err := p.pool.Exec(ctx, `ALTER TABLE rate_limiter.answers RENAME TO renamed`)
 		return err
 	})
 	a := p.want(p.as("POST", acmeReset, `{"reason":"billed twice"}`, "Idempotency-Key", "k"), http.StatusOK)
@@ -294,7 +306,7 @@ func TestAResetWhoseKeyCannotBeStoredIsMadeAndLogged(t *testing.T) {
 		t.Errorf("%d are used after %v %s", used, a.Header(), a.Body)
 	}
 	if !strings.Contains(p.log.String(), "Idempotency-Key was not stored") {
-		t.Errorf("the log says %s", p.log)
+		t.Errorf("the log has %s", p.log)
 	}
 }
 
@@ -303,7 +315,8 @@ func TestTheKeyOfAResetIsOfItsOrg(t *testing.T) {
 	p := using(t)
 	const body = `{"reason":"billed twice"}`
 	p.want(p.as("POST", acmeReset, body, "Idempotency-Key", "k"), http.StatusOK)
-	a := p.want(p.as("POST", "/v1/orgs/globex/ratelimit/reset", body, "Idempotency-Key", "k"), http.StatusUnprocessableEntity)
+	a := p.want(p.as("POST", "/v1/orgs/globex/ratelimit/reset", body, "Idempotency-Key", "k"),
+		http.StatusUnprocessableEntity)
 	if got := read[problem](p.world, a).paths(); got != "header.Idempotency-Key" {
 		t.Errorf("faults at %s", got)
 	}

@@ -65,7 +65,7 @@ func TestTheOpenAPIDocumentAllowsWaitWithoutATime(t *testing.T) {
 	}
 }
 
-func TestAWriteThatCannotReadTheNodesWarnsAndInventsNoFleet(t *testing.T) {
+func TestAWriteThatCannotReadTheNodesWarnsAndReportsNoFleet(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	w.enforces("edge-1", 100) // more than the test writes
@@ -82,9 +82,10 @@ func TestAWriteThatCannotReadTheNodesWarnsAndInventsNoFleet(t *testing.T) {
 		{"POST", policies + "?wait", daily, http.StatusCreated, nil},
 		{"PUT", policies + "?wait", `{"name":"weekly","tier":"gold","limit":1,"window":"7d"}`, http.StatusCreated, nil},
 		{"PUT", location + "?wait", `{"name":"hourly","tier":"gold","limit":2,"window":"1h"}`, http.StatusOK, anyVersion},
-		{"DELETE", location + "?wait&reason=gone", "", http.StatusOK, anyVersion},
+		{"DELETE", location + "?wait&reason=done", "", http.StatusOK, anyVersion},
 		{"PUT", "/v1/orgs/acme?wait", `{"tier":"gold"}`, http.StatusCreated, nil},
-		{"POST", overrides + "?wait", `{"kind":"multiplier","factor":2,"reason":"launch","expires_in":"1h"}`, http.StatusCreated, nil},
+		{"POST", overrides + "?wait", `{"kind":"multiplier","factor":2,"reason":"launch","expires_in":"1h"}`,
+			http.StatusCreated, nil},
 	} {
 		a := w.want(w.as(c.method, c.path, c.body, c.headers...), c.status)
 		got := read[struct {

@@ -51,19 +51,20 @@ func TestAWriteUnderAWrongConditionReturnsTheRightOne(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	const acme, body = "/v1/orgs/acme", `{"tier":"gold"}`
-	says := func(a answer, words string) {
+	wantDetail := func(a answer, words string) {
 		t.Helper()
 		if got := read[problem](w, a).Detail; !strings.Contains(got, words) {
 			t.Errorf("%s %s: %q, want it to say %q", a.call.method, a.call.path, got, words)
 		}
 	}
-	says(w.want(w.as("PUT", acme, body, "If-Match", "*"), http.StatusPreconditionFailed), "omit If-Match")
-	says(w.want(w.as("PUT", policies, daily, "If-Match", "*"), http.StatusPreconditionFailed), "omit If-Match")
+	wantDetail(w.want(w.as("PUT", acme, body, "If-Match", "*"), http.StatusPreconditionFailed), "omit If-Match")
+	wantDetail(w.want(w.as("PUT", policies, daily, "If-Match", "*"), http.StatusPreconditionFailed), "omit If-Match")
 	tag := w.want(w.as("PUT", acme, body), http.StatusCreated).Header().Get("ETag")
-	says(w.want(w.as("PUT", acme, `{"tier":"silver"}`), http.StatusPreconditionRequired), "If-Match: "+tag+" or If-Match: *")
+	wantDetail(w.want(w.as("PUT", acme, `{"tier":"silver"}`), http.StatusPreconditionRequired),
+		"If-Match: "+tag+" or If-Match: *")
 }
 
-func TestUnknownNamesAreWarnedOf(t *testing.T) {
+func TestUnknownNamesHaveAWarning(t *testing.T) {
 	t.Parallel()
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	w := open(t, func(o *control.Options) { o.Buckets, o.Path = buckets, pathOf(t, plan(), buckets, policy.Rows{}) })
@@ -129,7 +130,7 @@ func TestAllFaultsOfAnOverrideAreListedAlthoughItsSubjectsConflict(t *testing.T)
 		t.Fatalf("%s", a.Body)
 	}
 	if got.Errors[1].Message != "is required for a multiplier, such as 1.5" {
-		t.Errorf("of the factor that is missing it says %q", got.Errors[1].Message)
+		t.Errorf("the message about the missing factor is %q", got.Errors[1].Message)
 	}
 }
 
@@ -165,19 +166,20 @@ func TestAnOrgThatIsNotTextIsAFaultOnAllPaths(t *testing.T) {
 func TestEveryInvalidRequestHasTheSameDetail(t *testing.T) {
 	t.Parallel()
 	w := open(t)
-	said := map[string]bool{}
+	details := map[string]bool{}
 	for _, a := range []answer{
-		w.as("GET", policies+"?limit=x", ""), w.as("GET", policies+"?nosuch=1", ""), w.as("GET", policies+"?tier=a&tier=b", ""),
+		w.as("GET", policies+"?limit=x", ""), w.as("GET", policies+"?nosuch=1", ""),
+		w.as("GET", policies+"?tier=a&tier=b", ""),
 		w.as("POST", policies, `{"limit":"many"}`), w.as("PUT", "/v1/orgs/a%00b", `{}`),
 	} {
-		said[read[problem](w, w.want(a, http.StatusUnprocessableEntity)).Detail] = true
+		details[read[problem](w, w.want(a, http.StatusUnprocessableEntity)).Detail] = true
 	}
-	if len(said) != 1 {
-		t.Errorf("it is said in %d ways: %v", len(said), said)
+	if len(details) != 1 {
+		t.Errorf("there are %d details: %v", len(details), details)
 	}
 }
 
-func TestAReadThatFailsDoesNotSpeakOfWriting(t *testing.T) {
+func TestTheErrorOfAReadDoesNotMentionAWrite(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	w.pool.Close()
@@ -203,14 +205,16 @@ func TestAPolicyThatWasMadeByForceIsAnsweredAgainWithoutIt(t *testing.T) {
 	const shared, key = `{"name":"all","tier":"gold","scope":"global","limit":10,"window":"1d"}`, "Idempotency-Key"
 	first := w.want(w.as("POST", policies+"?force=true", shared, key, "once"), http.StatusCreated)
 	again := w.want(w.as("POST", policies, shared, key, "once"), http.StatusCreated)
-	if again.Header().Get("Idempotent-Replayed") != "true" || again.Header().Get("Location") != first.Header().Get("Location") {
+	if again.Header().Get("Idempotent-Replayed") != "true" ||
+		again.Header().Get("Location") != first.Header().Get("Location") {
 		t.Errorf("again: %v %s", again.Header(), again.Body)
 	}
 	for body, at := range map[string]string{
 		strings.Replace(shared, "all", "more", 1): "query.force", // only what was written is answered again
 		strings.Replace(shared, "10", "9", 1):     "header.Idempotency-Key",
 	} {
-		a := w.want(w.as("POST", policies, body, key, map[bool]string{true: "new", false: "once"}[at == "query.force"]), http.StatusUnprocessableEntity)
+		a := w.want(w.as("POST", policies, body, key, map[bool]string{true: "new", false: "once"}[at == "query.force"]),
+			http.StatusUnprocessableEntity)
 		if got := read[problem](w, a).paths(); got != at {
 			t.Errorf("%s: faults at %s, want %s", body, got, at)
 		}

@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// Secrets of the tokens that these tests know. Whoever has "panic" finds a bug, and "away" a database that is away.
+// Secrets of the tokens of these tests. "panic" makes the look-up panic, and with "away" the database is away.
 const (
 	admin        = "secret-admin"
 	other        = "secret-other-admin"
@@ -37,7 +37,7 @@ const (
 	away         = "secret-away"
 )
 
-// ring is an Authenticator that knows these tokens.
+// ring is an Authenticator of these tokens.
 type ring struct{}
 
 func (ring) Authenticate(_ context.Context, secret string, _ func() bool) (control.Caller, error) {
@@ -60,7 +60,7 @@ func (ring) Authenticate(_ context.Context, secret string, _ func() bool) (contr
 	return control.Caller{}, control.ErrUnknownToken
 }
 
-// world is a server on a database of its own.
+// world is a server with its own database.
 type world struct {
 	*testing.T
 	server *control.Server
@@ -69,7 +69,7 @@ type world struct {
 	log    *lines
 }
 
-// lines is what was logged.
+// lines records the log.
 type lines struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -92,7 +92,8 @@ func open(t *testing.T, edit ...func(*control.Options)) *world {
 	t.Helper()
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	w := &world{T: t, store: pgstore.New(pool), pool: pool, log: &lines{}}
-	options := control.Options{Version: "1", Store: w.store, Tokens: ring{}, Log: slog.New(slog.NewJSONHandler(w.log, nil))}
+	options := control.Options{Version: "1", Store: w.store, Tokens: ring{},
+		Log: slog.New(slog.NewJSONHandler(w.log, nil))}
 	for _, e := range edit {
 		e(&options)
 	}
@@ -104,7 +105,7 @@ func open(t *testing.T, edit ...func(*control.Options)) *world {
 	return w
 }
 
-// equipment is what a server needs beside a database so that every operation can be called. The tests of an operation that
+// equipment holds the options of a server, besides a database, that all operations need. The tests of an operation that
 // needs something add it.
 var equipment []func(*testing.T, *control.Options)
 
@@ -123,7 +124,7 @@ type call struct {
 	headers                   []string
 }
 
-// answer is what came of a call.
+// answer holds the response to a call.
 type answer struct {
 	*httptest.ResponseRecorder
 	call call
@@ -175,7 +176,7 @@ type problem struct {
 	} `json:"errors"`
 }
 
-// paths are where the faults of a problem are.
+// paths returns the paths of the faults of a problem.
 func (p problem) paths() string {
 	var list []string
 	for _, e := range p.Errors {
@@ -200,7 +201,7 @@ const (
 	daily     = `{"name":"daily","tier":"gold","limit":1000,"window":"1d"}`
 )
 
-// policyWritten is the answer to a write of a policy.
+// policyWritten holds the answer to a write of a policy.
 type policyWritten struct {
 	Policy      pgstore.Policy       `json:"policy"`
 	Version     int64                `json:"version"`

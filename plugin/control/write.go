@@ -16,14 +16,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-// Written says when a change is in force, and what may be wrong with it.
+// Written reports when a change is in force, with warnings of likely mistakes.
 type Written struct {
 	Version     int64        `json:"version"               doc:"The version of the policies that includes the change."`
 	Enforcement *Enforcement `json:"enforcement,omitempty" doc:"Present if the request waited, and the nodes could be read."`
 	Warnings
 }
 
-// Enforcement says which nodes enforce a version.
+// Enforcement reports which nodes enforce a version.
 type Enforcement struct {
 	Version int64 `json:"version"`
 	pgstore.Reach
