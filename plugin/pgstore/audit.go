@@ -69,11 +69,8 @@ func (s *Store) Audit(ctx context.Context, f AuditFilter) (entries []AuditEntry,
 	if page <= 0 {
 		page = auditPage
 	}
-	entries, err = collect[AuditEntry](
-		ctx,
-		s.pool,
-		"SELECT "+auditColumns+" FROM rate_limiter.audit"+w.String()+` ORDER BY id DESC`+limitTo(page+1),
-		w.args...)
+	entries, err = collect[AuditEntry](ctx, s.pool,
+		"SELECT "+auditColumns+" FROM rate_limiter.audit"+w.String()+` ORDER BY id DESC`+limitTo(page+1), w.args...)
 	if err != nil {
 		return nil, 0, fail("read the audit", err)
 	}

@@ -144,7 +144,4 @@ func TestAListWithoutRowsIsEmptyAndNotAbsent(t *testing.T) {
 	if list, err := s.Overrides(t.Context(), pgstore.OverrideFilter{}); err != nil || list == nil {
 		t.Errorf("no overrides are listed as %#v (%v), want an empty list", list, err)
 	}
-	if list, err := s.Tenants(t.Context(), pgstore.TenantFilter{}); err != nil || list == nil {
-		t.Errorf("no tenants are listed as %#v (%v), want an empty list", list, err)
-	}
 }

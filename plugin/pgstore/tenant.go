@@ -37,24 +37,16 @@ type TenantFilter struct {
 	Max   int    // at most so many; 0: all
 }
 
-// Tenants returns the tenants that a filter selects, in the order of their IDs.
-func (s *Store) Tenants(ctx context.Context, f TenantFilter) ([]Tenant, error) {
-	return all(s.EachTenant(ctx, f))
-}
-
-// EachTenant yields what Tenants returns, row by row as the database sends them. An error ends it.
+// EachTenant yields the tenants that a filter selects, in the order of their IDs, row by row as the database sends them.
+// An error ends it.
 func (s *Store) EachTenant(ctx context.Context, f TenantFilter) iter.Seq2[Tenant, error] {
 	var w where
 	w.equal("tier", f.Tier)
 	if f.After != "" {
 		w.add(`id COLLATE "C" > %s`, f.After)
 	}
-	return each[Tenant](
-		ctx,
-		s.pool,
-		"list tenants",
-		selectTenants+w.String()+` ORDER BY id COLLATE "C"`+limitTo(f.Max),
-		w.args...)
+	return each[Tenant](ctx, s.pool, "list tenants",
+		selectTenants+w.String()+` ORDER BY id COLLATE "C"`+limitTo(f.Max), w.args...)
 }
 
 // Tenant returns one tenant, or a NotFoundError if nothing was set for it.

@@ -18,14 +18,20 @@ func TestTenantIsSetReadListedAndDeleted(t *testing.T) {
 			t.Errorf("%s is read as %+v (%v), want %+v", tenant.ID, read, err, tenant)
 		}
 	}
-	gold, err := s.Tenants(t.Context(), pgstore.TenantFilter{Tier: "gold", After: "Beta"})
-	if err != nil || len(gold) != 1 || gold[0].ID != "acme" {
-		t.Errorf("gold tenants after Beta are %v (%v), want acme", gold, err)
+	var gold []string
+	for tenant, err := range s.EachTenant(t.Context(), pgstore.TenantFilter{Tier: "gold", After: "Beta"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		gold = append(gold, tenant.ID)
+	}
+	if len(gold) != 1 || gold[0] != "acme" {
+		t.Errorf("gold tenants after Beta are %v, want acme", gold)
 	}
 	if _, err := s.DeleteTenant(t.Context(), ann, "acme", 0); err != nil {
 		t.Error(err)
 	}
-	_, err = s.Tenant(t.Context(), "acme")
+	_, err := s.Tenant(t.Context(), "acme")
 	wantMissing(t, "read after the delete", err)
 	_, err = s.DeleteTenant(t.Context(), ann, "acme", 0)
 	wantMissing(t, "a second delete", err)
