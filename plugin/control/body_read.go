@@ -193,11 +193,8 @@ func (s *Server) writeBodyProblem(ctx huma.Context, fault error) {
 	case errors.Is(fault, errTotalBudget):
 		s.metrics.busy.WithLabelValues(byProcess).Inc()
 		ctx.SetHeader("Retry-After", "1")
-		s.writeProblem(
-			ctx,
-			http.StatusServiceUnavailable,
-			"this process has too many bytes of request bodies in progress"+again,
-		)
+		s.writeProblem(ctx, http.StatusServiceUnavailable,
+			"this process has too many bytes of request bodies in progress"+again)
 	default: // ctx ended
 		s.writeProblem(ctx, http.StatusServiceUnavailable, "the time for the request ended before its body was decoded")
 	}

@@ -42,12 +42,8 @@ func capacityNote(d *decision.Decision, v view) string {
 		return ""
 	}
 	b := &d.Resolution.Bounds[d.Binding]
-	text := fmt.Sprintf(
-		"the request costs %d, and %s never has more than %d at once",
-		b.Cost,
-		b.Policy.Name,
-		decision.Capacity(b, &d.Statuses[d.Binding]),
-	)
+	text := fmt.Sprintf("the request costs %d, and %s never has more than %d at once", b.Cost, b.Policy.Name,
+		decision.Capacity(b, &d.Statuses[d.Binding]))
 	if all := b.Policy.Limit.Capacity(); b.Cost <= all {
 		text += fmt.Sprintf(", because nodes may take some ahead of need: with accuracy: exact it has %d", all)
 	}
@@ -59,10 +55,8 @@ func capacityNote(d *decision.Decision, v view) string {
 func (s *Server) endpointNote(d *decision.Decision, of *Check, v view) string {
 	_, path, route := admit.Target(of.Endpoint)
 	if route != "" && !s.IsRoute(route) {
-		return fmt.Sprintf(
-			"the route %q is in no config or policy: if Kong has no such route, limits per endpoint count it separately",
-			route,
-		)
+		return fmt.Sprintf("the route %q is in no config or policy: if Kong has no such route, limits per endpoint "+
+			"count it separately", route)
 	}
 	if path == "" {
 		return ""

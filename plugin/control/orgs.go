@@ -79,11 +79,8 @@ func (b *orgBody) Resolve(huma.Context) []error {
 	if location, err := time.LoadLocation(b.TimeZone); err != nil || location == time.Local {
 		faults = append(
 			faults,
-			fault(
-				"body.time_zone",
-				"must be the IANA name of a time zone, such as Europe/Berlin, or left out for UTC",
-				b.TimeZone,
-			),
+			fault("body.time_zone", "must be the IANA name of a time zone, such as Europe/Berlin, or left out for UTC",
+				b.TimeZone),
 		)
 	}
 	if b.Reason != "" {
@@ -150,11 +147,8 @@ func (s *Server) putOrg(ctx context.Context, in *putOrgInput) (*putOrgOutput, er
 func (in *putOrgInput) expectedRevision(current, desired pgstore.Tenant) (int64, error) {
 	if current.ID == "" {
 		if in.IfMatch.IfMatch != "" {
-			return 0, conditionalAnswer(
-				http.StatusPreconditionFailed,
-				"",
-				"nothing is set for this org: omit If-Match to create it",
-			)
+			return 0, conditionalAnswer(http.StatusPreconditionFailed, "",
+				"nothing is set for this org: omit If-Match to create it")
 		}
 		return pgstore.Absent, nil
 	}

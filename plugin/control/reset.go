@@ -76,13 +76,9 @@ func (s *Server) reset(ctx context.Context, in *resetInput) (*resetOutput, error
 	if err != nil {
 		return nil, err
 	}
-	err = s.Store.Do(
-		ctx,
-		c,
-		action,
-		&out.Body,
-		func(ctx context.Context) error { return s.emptyBuckets(ctx, found.bounds) },
-	)
+	err = s.Store.Do(ctx, c, action, &out.Body, func(ctx context.Context) error {
+		return s.emptyBuckets(ctx, found.bounds)
+	})
 	if unkept := new(pgstore.UnkeptKeyError); errors.As(err, &unkept) {
 		// The buckets are empty, so a caller that learns this has no reason to retry.
 		s.Log.Warn("a reset was made but its Idempotency-Key was not stored: a retry resets again", "error", err)

@@ -152,11 +152,8 @@ func (s *Server) serveRoute(x *exchange, r *http.Request) {
 	switch at := r.URL.EscapedPath(); {
 	case pattern != "" && path.Clean(at) != at:
 		// ServeMux would redirect to the clean path: a name that was not encoded must not become another resource.
-		s.answerProblem(
-			x,
-			http.StatusNotFound,
-			"paths with dot segments or double slashes do not exist; percent-encode slashes in names",
-		)
+		s.answerProblem(x, http.StatusNotFound, "paths with dot segments or double slashes do not exist; "+
+			"percent-encode slashes in names")
 	case pattern == "":
 		s.answerUnrouted(x, r, handler)
 	case !acceptsJSON(r.Header.Values("Accept")):

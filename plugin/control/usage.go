@@ -125,9 +125,8 @@ func (s *Server) findBuckets(ctx context.Context, org string, requests *Requests
 		return nil, err
 	}
 	if s.Buckets == nil {
-		return nil, huma.Error503ServiceUnavailable(
-			"the buckets cannot be read: with strategy local every node keeps its own",
-		)
+		return nil, huma.Error503ServiceUnavailable("the buckets cannot be read: with strategy local every node keeps " +
+			"its own")
 	}
 	id, err := requests.orgIdentity(ctx, policies, org)
 	if err != nil {

@@ -128,11 +128,8 @@ func listsTag(list, tag string, weak bool) bool {
 func (m *IfMatch) requiredRevision(current string, revision int64) (int64, error) {
 	switch {
 	case m.IfMatch == "":
-		return 0, conditionalAnswer(
-			http.StatusPreconditionRequired,
-			current,
-			"send If-Match: "+current+" or If-Match: *, to change the version that you read, or any version",
-		)
+		return 0, conditionalAnswer(http.StatusPreconditionRequired, current,
+			"send If-Match: "+current+" or If-Match: *, to change the version that you read, or any version")
 	case strings.TrimSpace(m.IfMatch) == "*":
 		return pgstore.Present, nil
 	case listsTag(m.IfMatch, current, false):
