@@ -79,13 +79,17 @@ func writeExplanation(out *page, e *explanation) {
 	}
 	out.line("%s, endpoint %s", who, orDefault(e.Endpoint, "(none)"))
 	if e.Denied != "" {
-		out.line("%s", e.Denied)
+		out.marked(redMark, "%s", e.Denied)
 	}
-	out.line("%s", verdictText(e))
+	if e.Verdict == "banned" {
+		out.marked(redMark, "%s", verdictText(e))
+	} else {
+		out.line("%s", verdictText(e))
+	}
 	if len(e.Bounds) > 0 {
 		out.gap()
 		columns(out, "LIMIT|HOW MUCH|MODE|FAIL MODE|ACCURACY|COST|CHANGED BY", e.Bounds, func(b policy.ExplainedBound) []any {
-			return []any{b.Policy, b.Limit, b.Mode, b.FailMode, b.Accuracy, b.Cost, changedBy(b)}
+			return []any{b.Policy, b.Limit, modeCell(b.Mode), b.FailMode, b.Accuracy, b.Cost, changedBy(b)}
 		})
 	}
 	if len(e.Policies) > 0 {

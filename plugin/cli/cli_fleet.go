@@ -93,11 +93,15 @@ func nodeTable(out *page, nodes []shownNode) {
 		return
 	}
 	columns(out, "NODE|VERSION|LAG|LIVE|ENFORCED SINCE|REPORTED|SOURCE|FAULTS", nodes, func(n shownNode) []any {
-		return []any{n.Node.Node, n.Version, n.Lag, n.Live, n.EnforcedAt, n.ReportedAt, n.Source, faultCount(n.Faults)}
+		faults := faultCount(n.Faults)
+		return []any{
+			n.Node.Node, n.Version, yellow(n.Lag, n.Lag > 0), red(n.Live, !n.Live), n.EnforcedAt, n.ReportedAt, n.Source,
+			red(faults, faults != "0"),
+		}
 	})
 	for _, n := range nodes {
 		for _, fault := range faultTexts(n.Faults) {
-			out.line("%s %s", n.Node.Node, fault)
+			out.marked(redMark, "%s %s", n.Node.Node, fault)
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"io"
 	"iter"
 	"strings"
-	"unicode/utf8"
 )
 
 // listing is how rows are shown: the titles of its columns, separated by |, and the cells of a row.
@@ -122,14 +121,14 @@ func (g *grid) add(out *page, lines [][]string) {
 			if i == len(g.widths) {
 				g.widths = append(g.widths, 0)
 			}
-			g.widths[i] = max(g.widths[i], utf8.RuneCountInString(cell))
+			g.widths[i] = max(g.widths[i], cellWidth(cell))
 		}
 	}
 	for _, line := range lines {
 		for i, cell := range line {
 			out.text.WriteString(cell)
 			if i < len(line)-1 {
-				out.text.WriteString(strings.Repeat(" ", g.widths[i]-utf8.RuneCountInString(cell)+2))
+				out.text.WriteString(strings.Repeat(" ", g.widths[i]-cellWidth(cell)+2))
 			}
 		}
 		out.gap()

@@ -108,6 +108,11 @@ func (p *page) line(format string, args ...any) {
 	p.text.WriteString(plainText(fmt.Sprintf(format, args...)) + "\n")
 }
 
+// marked adds one line that stands out on a terminal.
+func (p *page) marked(mark rune, format string, args ...any) {
+	p.text.WriteString(string(mark) + plainText(fmt.Sprintf(format, args...)) + string(endMark) + "\n")
+}
+
 // gap adds an empty line.
 func (p *page) gap() { p.text.WriteString("\n") }
 
@@ -123,16 +128,22 @@ func (p *page) write(w io.Writer) error {
 type screen struct {
 	to     io.Writer
 	before string // a control sequence of the program itself, sent before each write
+	color  bool   // it shows colors
 }
 
 // Write writes text, which must not end within a character.
 func (s screen) Write(text []byte) (int, error) {
 	plain := strings.Map(func(r rune) rune {
-		if r == '\n' {
+		if r == '\n' || isMark(r) {
 			return r
 		}
 		return printable(r)
 	}, string(text))
+	marks := withoutColor
+	if s.color {
+		marks = withColor
+	}
+	plain = marks.Replace(plain)
 	if _, err := io.WriteString(s.to, s.before+plain); err != nil {
 		return 0, err
 	}
@@ -151,6 +162,8 @@ func printable(r rune) rune {
 func cellText(cell any) string {
 	text := fmt.Sprint(cell)
 	switch v := cell.(type) {
+	case colored:
+		return string(v.mark) + cellText(v.cell) + string(endMark)
 	case time.Time:
 		text = timeText(v)
 	case bool:

@@ -157,7 +157,7 @@ var (
 			if o.Permanent {
 				expires = "never"
 			}
-			return []any{o.ID, o.Kind, subjectText(o), changeText(o), expires, o.Source, o.Author, o.Reason}
+			return []any{o.ID, red(o.Kind, o.Kind == "ban"), subjectText(o), changeText(o), expires, o.Source, o.Author, o.Reason}
 		},
 	}
 	endedList = listing[pgstore.EndedOverride]{

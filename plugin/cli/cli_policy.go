@@ -238,7 +238,7 @@ var policyList = listing[pgstore.Policy]{
 			limitText(p),
 			p.Scope,
 			p.Algorithm,
-			p.Mode,
+			modeCell(p.Mode),
 			p.FailMode,
 			p.Accuracy,
 			p.Namespace,

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -223,14 +222,4 @@ func writeTable(to io.Writer, text string) error {
 		return fmt.Errorf("write the table: %w", err)
 	}
 	return nil
-}
-
-// isTerminal reports whether the screen is a terminal, and not a file or a pipe.
-func (s screen) isTerminal() bool {
-	file, ok := s.to.(*os.File)
-	if !ok {
-		return false
-	}
-	about, err := file.Stat()
-	return err == nil && about.Mode()&os.ModeCharDevice != 0
 }

@@ -94,8 +94,9 @@ func nodeTopTable(out *page, nodes []topNode) {
 			requests, denied = n.Traffic.Requests, n.Traffic.DeniedPercent
 		}
 		return []any{
-			n.Node, requests, denied, ifKnown(n.Unverified), ifKnown(n.Version), ageText(n.Age), ifKnown(n.Connected),
-			short(strings.Join(n.Degraded, ", ")), n.note(),
+			n.Node, requests, denied, ifKnown(n.Unverified), ifKnown(n.Version), ageText(n.Age),
+			red(ifKnown(n.Connected), n.Connected != nil && !*n.Connected),
+			red(short(strings.Join(n.Degraded, ", ")), len(n.Degraded) > 0), red(n.note(), n.Error != ""),
 		}
 	})
 }

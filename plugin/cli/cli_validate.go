@@ -83,7 +83,11 @@ func newValidated(file string, findings []deck.Finding) validated {
 // writeTo writes the findings, and a last line that counts them.
 func (v *validated) writeTo(out *page) {
 	for _, f := range v.Findings {
-		out.line("%s", f.text)
+		mark := yellowMark
+		if f.Severity == string(deck.Error) {
+			mark = redMark
+		}
+		out.marked(mark, "%s", f.text)
 	}
 	out.line("%s: %s, %s", v.File, counted(v.Faults, "fault"), counted(v.Warnings, "warning"))
 }

@@ -27,7 +27,7 @@ func Ratelimit(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	defer stop()
 	o := operator{
 		getenv: os.Getenv, login: login, now: time.Now,
-		stdin: stdin, stdout: screen{to: stdout}, stderr: screen{to: stderr},
+		stdin: stdin, stdout: screen{to: stdout, color: wantsColor(stdout, os.Getenv)}, stderr: screen{to: stderr},
 	}
 	return o.run(ctx, args)
 }

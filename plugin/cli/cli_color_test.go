@@ -1,0 +1,78 @@
+package cli
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+func TestStatesThatMatterAreColoredOnATerminalAlone(t *testing.T) {
+	policies := []pgstore.Policy{
+		{ID: 1, Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "daily", Mode: "enforce"}}},
+		{ID: 2, Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "burst", Mode: "shadow"}}},
+	}
+	overrides := []pgstore.Override{{ID: 1, Kind: "ban", Tenant: "acme"}, {ID: 2, Kind: "exempt", Tenant: "acme"}}
+	write := func(color bool) string {
+		var b bytes.Buffer
+		out := new(page)
+		policyList.add(out, policies...)
+		overrideList.add(out, overrides...)
+		out.marked(redMark, "banned permanently")
+		if err := out.write(screen{to: &b, color: color}); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	plain, bright := write(false), write(true)
+	if strings.Contains(plain, "\x1b") {
+		t.Errorf("without a terminal there are control sequences in\n%q", plain)
+	}
+	for _, want := range []string{"\x1b[33mshadow\x1b[0m", "\x1b[31mban\x1b[0m ", "\x1b[31mbanned permanently\x1b[0m\n"} {
+		if !strings.Contains(bright, want) {
+			t.Errorf("%q is not in\n%q", want, bright)
+		}
+	}
+	if n := strings.Count(bright, "\x1b[0m"); n != 3 {
+		t.Errorf("%d texts are colored, want 3:\n%q", n, bright)
+	}
+	if got := strings.NewReplacer("\x1b[31m", "", "\x1b[33m", "", "\x1b[0m", "").Replace(bright); got != plain {
+		t.Errorf("without its colors the text is\n%s\nwant\n%s", got, plain)
+	}
+}
+
+func TestANameCannotColorItsCell(t *testing.T) {
+	var b bytes.Buffer
+	out := new(page)
+	columns(out, "NAME", []string{string(redMark) + "evil" + string(endMark), "\x1b[31mevil"}, func(name string) []any {
+		return []any{name}
+	})
+	if err := out.write(screen{to: &b, color: true}); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(b.String(), "\x1b") {
+		t.Errorf("a name is colored: %q", b.String())
+	}
+}
+
+func TestColorsNeedATerminalThatShowsThem(t *testing.T) {
+	for _, c := range []struct {
+		noColor, terminal string
+		want              bool
+	}{{"", "xterm", true}, {"1", "xterm", false}, {"", "dumb", false}, {"", "", false}} {
+		if got := allowsColor(c.noColor, c.terminal); got != c.want {
+			t.Errorf("NO_COLOR=%q TERM=%q: colors %v, want %v", c.noColor, c.terminal, got, c.want)
+		}
+	}
+	file, err := os.Create(t.TempDir() + "/out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if wantsColor(file, func(string) string { return "xterm" }) || wantsColor(new(bytes.Buffer), func(string) string { return "xterm" }) {
+		t.Error("a file is colored")
+	}
+}
