@@ -161,7 +161,10 @@ func (c *Conn) answerQuestions(x *exchange) error {
 			return err
 		}
 		reply, err := x.answer(string(method), arg)
-		if err != nil {
+		if err != nil { // Kong has written the answers before it
+			if failed := c.flush(); failed != nil {
+				return failed
+			}
 			return err
 		}
 		c.out = appendFrame(c.out, reply)

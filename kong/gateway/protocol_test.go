@@ -131,6 +131,29 @@ func TestExitIsDeliveredExactly(t *testing.T) {
 }
 
 // kv encodes a key and a value.
+func TestTheAnswersBeforeAnExitOrAnErrorReachThePlugin(t *testing.T) {
+	for name, last := range map[string]question{
+		"exit": exitWith(429, "no", nil), "error": {"kong.no.such", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var answers [][]byte
+			var after error
+			finished := make(chan struct{})
+			g, _ := withFake(t, oneRoute, func(e *fakeEvent) {
+				defer close(finished)
+				answers, after = e.ask(
+					question{"kong.request.get_path", nil}, question{"kong.ctx.shared.set", kv("k", "v")}, last,
+				)
+			})
+			send(t, g, "GET /p HTTP/1.1")
+			<-finished
+			if len(answers) != 2 || !bytes.Equal(answers[0], encodeString("/p")) || after != errKongClosed {
+				t.Errorf("answers %q, then %v; want both that Kong writes before it closes", answers, after)
+			}
+		})
+	}
+}
+
 func kv(key string, value any) []byte {
 	return appendNested(encodeString(key), entryValue, encodeValue(value))
 }
