@@ -61,6 +61,7 @@ type Server struct {
 	instances *instances
 	counters  counters
 	draining  atomic.Bool
+	late      lateCloser
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{}
@@ -95,6 +96,7 @@ func New(o Options) *Server {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	s.late.report = s.logCloseError
 	return s
 }
 
@@ -124,11 +126,15 @@ var errListenerClosed = errors.New("the listener was closed from outside")
 // events finish for at most the drain time, and closes all connections. No goroutine that it started is left when it
 // returns. It returns nil after ctx has ended. A server serves once.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	listener, err := quieten(listener)
+	if err != nil {
+		return fmt.Errorf("accept connections: %w", err)
+	}
 	var owned sync.WaitGroup
 	stop := make(chan struct{})
 	var watchdog sync.WaitGroup // it outlives the connections: events exceed their budget during the drain too
 	watchdog.Go(func() { s.watch(stop) })
-	defer func() { close(stop); watchdog.Wait() }()
+	defer func() { close(stop); watchdog.Wait(); s.late.flush() }()
 
 	events, cut := context.WithCancel(context.WithoutCancel(ctx)) // events go on for the drain time after ctx has ended
 	defer cut()
@@ -137,7 +143,6 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		defer close(accepting)
 		s.accept(ctx, listener, func(c net.Conn) { s.dispatch(events, &owned, c) })
 	})
-	var err error
 	select {
 	case <-ctx.Done():
 	case <-accepting:
@@ -236,6 +241,7 @@ func (s *Server) watch(stop <-chan struct{}) {
 		case <-stop:
 			return
 		case <-ticker.C:
+			s.late.flush()
 			now := s.Elapsed()
 			s.each(func(c *conn) {
 				if c.isOverdue(now) {
@@ -260,9 +266,11 @@ func (s *Server) closeAll() { s.each(s.closeConn) }
 // closeConn closes a connection, which may be closed already.
 func (s *Server) closeConn(c *conn) {
 	if err := c.net.Close(); err != nil && !isGone(err) {
-		s.log.Warn("cannot close a connection", "error", err)
+		s.logCloseError(err)
 	}
 }
+
+func (s *Server) logCloseError(err error) { s.log.Warn("cannot close a connection", "error", err) }
 
 // interrupt ends a connection's pending read or write with a timeout.
 func (s *Server) interrupt(c *conn) {

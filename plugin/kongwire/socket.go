@@ -24,6 +24,9 @@ type socket struct {
 	into     []byte // the buffer of the current Read
 	n        int
 	err      error
+
+	ended  bool        // the peer has closed
+	closed atomic.Bool // Close was called
 }
 
 var errNotRead = errors.New("write: the peer does not read")
@@ -38,8 +41,8 @@ func newSocket(writes *atomic.Uint64) *socket {
 // open makes s, which must be new or reset, the socket of a connection.
 func (s *socket) open(c net.Conn) {
 	s.Conn = c
-	if unix, ok := c.(*net.UnixConn); ok {
-		if raw, err := unix.SyscallConn(); err == nil { // else it is closed, and the first Read fails
+	if system, ok := c.(syscall.Conn); ok {
+		if raw, err := system.SyscallConn(); err == nil { // else it is closed, and the first Read fails
 			s.raw = raw
 		}
 	}
@@ -47,6 +50,21 @@ func (s *socket) open(c net.Conn) {
 
 // reset removes the connection and all of its state.
 func (s *socket) reset() { *s = socket{writes: s.writes, attempt: s.attempt} }
+
+// Close closes the connection. A Read that waits returns net.ErrClosed.
+func (s *socket) Close() error {
+	s.closed.Store(true)
+	return s.Conn.Close()
+}
+
+// SetDeadline ends a Read or a Write that waits, if t has passed.
+func (s *socket) SetDeadline(t time.Time) error {
+	err := s.Conn.SetDeadline(t)
+	if err != nil && s.closed.Load() {
+		return net.ErrClosed
+	}
+	return err
+}
 
 // send leaves out to the next Read, which writes it. Until then out must not be changed. answered says that the peer
 // will answer: only then may Read wait before it has looked for input.
@@ -85,8 +103,11 @@ func (s *socket) Read(p []byte) (int, error) {
 	for {
 		s.into, s.n, s.err = p, 0, nil
 		err := s.raw.Read(s.attempt)
-		if err == nil {
+		switch {
+		case err == nil:
 			err = s.err
+		case s.closed.Load():
+			err = net.ErrClosed
 		}
 		if len(s.unsent) == 0 || (err != nil && !isTimeout(err)) {
 			return s.n, err
@@ -121,7 +142,7 @@ func (s *socket) writeAndRead(fd uintptr) (done bool) {
 	case err != 0:
 		s.err = os.NewSyscallError("read", err)
 	case n == 0:
-		s.err = io.EOF
+		s.ended, s.err = true, io.EOF
 	}
 	s.n = n
 	return true

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// readNow and writeNow read and write sockets that do not block, so they bypass Go's scheduler. It would wake its
+// readNow, writeNow and acceptNow use sockets that do not block, so they bypass Go's scheduler. It would wake its
 // monitor thread for every event of a plugin that is not busy, which costs more than the event.
 
 func readNow(fd uintptr, p []byte) (int, syscall.Errno)  { return now(syscall.SYS_READ, fd, p) }
@@ -22,6 +22,18 @@ func now(call, fd uintptr, p []byte) (int, syscall.Errno) {
 		case syscall.EINTR:
 		default:
 			return 0, err
+		}
+	}
+}
+
+// acceptNow returns a connection that does not block.
+func acceptNow(fd uintptr) (uintptr, syscall.Errno) {
+	for {
+		n, _, err := syscall.RawSyscall6(
+			syscall.SYS_ACCEPT4, fd, 0, 0, syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0, 0,
+		)
+		if err != syscall.EINTR {
+			return n, err
 		}
 	}
 }

@@ -56,6 +56,10 @@ func (s *Server) serve(ctx context.Context, c *conn) (reusable bool) {
 		s.mu.Lock()
 		delete(s.conns, c) // the watchdog does not see it from here on
 		s.mu.Unlock()
+		if c.net.ended && !c.net.closed.Load() {
+			s.late.add(c.net.Conn)
+			return
+		}
 		s.closeConn(c)
 	}()
 	c.serve(ctx)

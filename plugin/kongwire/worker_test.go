@@ -137,7 +137,8 @@ func TestAResetConnKeepsNothingButMemory(t *testing.T) {
 	c.open(ours)
 	secret := []byte("secret")
 	c.net.raw, c.net.unsent, c.net.answered = rawConn{}, secret, true
-	c.net.into, c.net.n, c.net.err = secret, 1, errHalfFrame
+	c.net.into, c.net.n, c.net.err, c.net.ended = secret, 1, errHalfFrame, true
+	c.net.closed.Store(true)
 	c.in.r.Reset(bytes.NewReader(secret))
 	if _, err := c.in.r.Peek(1); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,110 @@
+package kongwire
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// quietListener accepts connections without Go's scheduler, as socket reads and writes them. Go's Accept would wake the
+// scheduler's monitor thread for each connection, and Kong makes one for each request that is denied.
+type quietListener struct {
+	*net.UnixListener
+	file   *os.File // the same socket: Go lets no program wait for a net.Listener by other means than Accept
+	raw    syscall.RawConn
+	closed atomic.Bool
+
+	attempt func(fd uintptr) (done bool)
+	fd      uintptr // what attempt has accepted
+	err     error
+}
+
+// quieten returns a listener that accepts the connections of listener. It is listener itself if that is no unix socket.
+func quieten(listener net.Listener) (net.Listener, error) {
+	unix, ok := listener.(*net.UnixListener)
+	if !ok {
+		return listener, nil
+	}
+	file, err := unix.File()
+	if errors.Is(err, net.ErrClosed) {
+		return listener, nil // Accept reports it
+	}
+	if err != nil {
+		return nil, err
+	}
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	l := &quietListener{UnixListener: unix, file: file, raw: raw}
+	l.attempt = l.accept
+	return l, nil
+}
+
+// Accept waits for a connection. One goroutine may call it at a time.
+func (l *quietListener) Accept() (net.Conn, error) {
+	err := l.raw.Read(l.attempt)
+	switch {
+	case l.closed.Load():
+		err = net.ErrClosed
+	case err == nil:
+		err = l.err
+	}
+	if err != nil {
+		return nil, err
+	}
+	return quietConn{os.NewFile(l.fd, "connection"), l}, nil
+}
+
+// accept accepts without waiting. It returns false if there is no connection yet.
+func (l *quietListener) accept(fd uintptr) (done bool) {
+	accepted, err := acceptNow(fd)
+	switch err {
+	case 0:
+		l.fd, l.err = accepted, nil
+	case syscall.EAGAIN:
+		return false
+	default:
+		l.err = os.NewSyscallError("accept", err)
+	}
+	return true
+}
+
+// SetDeadline ends an Accept that waits.
+func (l *quietListener) SetDeadline(t time.Time) error { return l.file.SetDeadline(t) }
+
+// Close ends an Accept that waits.
+func (l *quietListener) Close() error {
+	if l.closed.Swap(true) {
+		return net.ErrClosed
+	}
+	return errors.Join(l.file.Close(), l.UnixListener.Close())
+}
+
+// quietConn is a connection that a quietListener has accepted.
+type quietConn struct {
+	*os.File
+	listener net.Listener
+}
+
+// LocalAddr implements net.Conn.
+func (c quietConn) LocalAddr() net.Addr { return c.listener.Addr() }
+
+// RemoteAddr implements net.Conn. Clients have no name.
+func (c quietConn) RemoteAddr() net.Addr { return &net.UnixAddr{Net: "unix"} }
+
+// CloseWrite ends the direction to the client.
+func (c quietConn) CloseWrite() error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	if err := raw.Control(func(fd uintptr) { failed = syscall.Shutdown(int(fd), syscall.SHUT_WR) }); err != nil {
+		return err
+	}
+	return failed
+}

@@ -1,0 +1,42 @@
+package kongwire
+
+import (
+	"net"
+	"sync"
+)
+
+// lateCloser closes connections that their peers have closed, several at once. Each close goes through Go's scheduler,
+// and the first one wakes its monitor thread.
+type lateCloser struct {
+	mu     sync.Mutex
+	conns  [16]net.Conn
+	n      int
+	report func(error) // errors of Close
+}
+
+// add closes a connection, at the latest with the next flush.
+func (l *lateCloser) add(c net.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conns[l.n] = c
+	if l.n++; l.n == len(l.conns) {
+		l.closeAll()
+	}
+}
+
+// flush closes all connections that were added.
+func (l *lateCloser) flush() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closeAll()
+}
+
+func (l *lateCloser) closeAll() {
+	for _, c := range l.conns[:l.n] {
+		if err := c.Close(); err != nil {
+			l.report(err)
+		}
+	}
+	clear(l.conns[:l.n])
+	l.n = 0
+}
