@@ -7,8 +7,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// Buckets are the buckets that all nodes share, without leases or remembered denials in front of them: what the API needs
-// of a store.Store.
+// Buckets are the buckets that all nodes share, without leases or remembered denials in front of them: what the API
+// needs of a store.Store.
 type Buckets interface {
 	// Peek shows how buckets stand, and how long each bound would wait, and spends nothing.
 	Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error

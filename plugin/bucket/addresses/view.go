@@ -15,16 +15,16 @@ import (
 // slack is added to the life of a key in the store.
 const slack = 2 * limit.Second
 
-// View applies a budget to the requests of one plugin config, in front of its buckets. It is a store.Store, and safe for
-// concurrent use.
+// View applies a budget to the requests of one plugin config, in front of its buckets. It is a store.Store, and safe
+// for concurrent use.
 type View struct {
 	budget *Budget
 	next   store.Store
 	local  store.Store
 }
 
-// View returns a view that takes from next, which the budget's store keeps, and above the budget from local, which keeps
-// buckets in this process, with this node's shares of the limits, and does no I/O.
+// View returns a view that takes from next, which the budget's store keeps, and above the budget from local, which
+// keeps buckets in this process, with this node's shares of the limits, and does no I/O.
 func (b *Budget) View(next, local store.Store) *View {
 	return &View{budget: b, next: next, local: local}
 }
@@ -97,8 +97,9 @@ func anyAddress(bounds []policy.Bound) bool {
 	return false
 }
 
-// chooseRoutes decides how each bound is counted, or would be for a peek, and reports whether next can decide the request
-// unchanged. Bounds of one address are counted in one way, but for its sliding logs: each is counted on its own.
+// chooseRoutes decides how each bound is counted, or would be for a peek, and reports whether next can decide the
+// request unchanged. Bounds of one address are counted in one way, but for its sliding logs: each is counted on its
+// own.
 func (b *Budget) chooseRoutes(d *draft, bounds []policy.Bound, now limit.Micros, peeks bool) (asItIs bool) {
 	asItIs = true
 	for i := range bounds {

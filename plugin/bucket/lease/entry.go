@@ -6,7 +6,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// source is the source of answers from a lease or from memory: both repeat what the shared store said.
+// source is the source of answers from a lease or from memory: both repeat what the shared store reported.
 const source = decision.Leased
 
 const (
@@ -52,10 +52,10 @@ type observed struct {
 
 // denial is the last denial by a bucket. The zero value is none.
 type denial struct {
-	cost    int64        // this much or more is denied
-	askedAt limit.Micros // this node's clock before the call
-	until   limit.Micros // this node's clock from which a denial is no longer certain
-	status  decision.Status
+	cost     int64        // this much or more is denied
+	calledAt limit.Micros // this node's clock before the call
+	until    limit.Micros // this node's clock from which a denial is no longer certain
+	status   decision.Status
 }
 
 // matchesPolicy reports whether the entry was learned under the limit of p, and under the same terms.
@@ -76,15 +76,15 @@ func (e *entry) matchesPolicy(p *policy.Policy, b *termsCache) bool {
 
 // rebind moves the entry to the limit of p, and returns the grants that must be returned, with the policy that they
 // were taken with.
-func (e *entry) rebind(p *policy.Policy, t *terms, now limit.Micros) (asked *policy.Policy, back [2]grant) {
+func (e *entry) rebind(p *policy.Policy, t *terms, now limit.Micros) (taken *policy.Policy, back [2]grant) {
 	if e.terms != nil {
-		asked, back = e.terms.leased, e.ledger.withdraw(forever, now)
+		taken, back = e.terms.leased, e.ledger.withdraw(forever, now)
 	}
 	e.policy, e.terms = p, t
 	e.epoch++
 	e.ledger.requested = 0
 	e.observed = observed{}
-	return asked, back
+	return taken, back
 }
 
 // isIdle reports whether the entry can be removed.
@@ -101,22 +101,22 @@ func (e *entry) denies(cost int64, now limit.Micros) bool {
 // recalled returns the time for which a denial is kept after it ended here: 0 if its wait is over too, else as long as
 // another remembered denial may last.
 func (d *denial) recalled(now limit.Micros) limit.Micros {
-	if now-d.askedAt >= d.status.Wait {
+	if now-d.calledAt >= d.status.Wait {
 		return 0
 	}
 	return recallTime
 }
 
 // recallDenial returns the status of a bound of a request that another bound denies, as far as this node knows it. It
-// returns false unless the shared store last said that there is no room for the cost now. Other nodes may have returned
-// tokens since, so this status alone denies nothing. It keeps a client that waits for a burst limit from retrying on a
-// day whose quota is used up.
+// returns false unless the shared store last reported that there is no room for the cost now. Other nodes may have
+// returned tokens since, so this status alone denies nothing. It keeps a client that waits for a burst limit from
+// retrying on a day whose quota is used up.
 func (e *entry) recallDenial(cost int64, now limit.Micros) (decision.Status, bool) {
 	d := &e.denial
 	if cost <= 0 || cost <= e.ledger.available() {
 		return decision.Status{}, false
 	}
-	if d.cost > 0 && cost >= d.cost && now-d.askedAt < d.status.Wait {
+	if d.cost > 0 && cost >= d.cost && now-d.calledAt < d.status.Wait {
 		return e.deniedStatus(cost, now), true
 	}
 	wait := e.storeLimit().WaitAfter(&e.lastStatus, now+e.clockAhead, cost)
@@ -131,28 +131,28 @@ func (e *entry) recallDenial(cost int64, now limit.Micros) (decision.Status, boo
 	return status, true
 }
 
-// rememberDenial records that the shared store denied cost, when it was called at the instant asked of this node's
+// rememberDenial records that the shared store denied cost, when it was called at the instant calledAt of this node's
 // clock. The store's clock was answer.Now then, or up to a round trip earlier, so no denial is remembered for longer
 // than it holds.
-func (e *entry) rememberDenial(cost int64, answer *decision.Status, asked, longest limit.Micros) {
-	until := asked + min(answer.Wait, longest)
-	if asked < e.denial.until && cost > e.denial.cost && until <= e.denial.until {
+func (e *entry) rememberDenial(cost int64, answer *decision.Status, calledAt, longest limit.Micros) {
+	until := calledAt + min(answer.Wait, longest)
+	if calledAt < e.denial.until && cost > e.denial.cost && until <= e.denial.until {
 		return // the remembered denial covers more
 	}
-	e.denial = denial{cost: cost, askedAt: asked, until: until, status: *answer}
+	e.denial = denial{cost: cost, calledAt: calledAt, until: until, status: *answer}
 	e.denial.status.Source, e.denial.status.Charged = source, false
 }
 
 // predictDenial remembers that the next request of a cost will be denied, when one has just taken the last token. So a
 // flood calls the store once for each token that comes back. A denial of a larger cost is updated to what holds now.
-func (e *entry) predictDenial(cost int64, answer *decision.Status, asked, longest limit.Micros) {
+func (e *entry) predictDenial(cost int64, answer *decision.Status, calledAt, longest limit.Micros) {
 	for _, next := range [...]int64{cost, e.denial.cost} {
-		if next != cost && asked >= e.denial.until {
+		if next != cost && calledAt >= e.denial.until {
 			return
 		}
 		denied := *answer
 		if denied.Wait = e.policy.Limit.WaitAfter(&answer.Status, answer.Now, next); denied.Wait > 0 && longest > 0 {
-			e.rememberDenial(next, &denied, asked, longest)
+			e.rememberDenial(next, &denied, calledAt, longest)
 			return
 		}
 	}
@@ -167,16 +167,16 @@ func (e *entry) extendDenial(cost int64, now limit.Micros) {
 	if e.terms != nil || d.until == 0 || cost != d.cost {
 		return
 	}
-	next, passed := extraWait(&e.policy.Limit, 1), max(now-d.askedAt-d.status.Wait, 0)
+	next, passed := extraWait(&e.policy.Limit, 1), max(now-d.calledAt-d.status.Wait, 0)
 	d.until = now + min(maxRetryWait, next/2, next-passed)
 }
 
-// forgetDenial drops a denial of a cost that had ended when a request of that cost called the store at asked, if the
+// forgetDenial drops a denial of a cost that had ended when a request of that cost called the store at calledAt, if the
 // answer shows room for another one, or if there was no answer and fail modes decide. Without it, [entry.extendDenial]
 // would let one request through in each [maxRetryWait] until the end of the wait that the store reported.
-func (e *entry) forgetDenial(cost int64, answer *decision.Status, asked limit.Micros) {
+func (e *entry) forgetDenial(cost int64, answer *decision.Status, calledAt limit.Micros) {
 	d := &e.denial
-	if e.terms == nil && cost == d.cost && asked > d.askedAt &&
+	if e.terms == nil && cost == d.cost && calledAt > d.calledAt &&
 		(!answered(answer) || cost <= e.storeLimit().Capacity()-answer.Used) {
 		*d = denial{}
 	}
@@ -185,7 +185,7 @@ func (e *entry) forgetDenial(cost int64, answer *decision.Status, asked limit.Mi
 // deniedStatus returns the remembered status as it reads now for a cost, which must be no less than the denied one.
 func (e *entry) deniedStatus(cost int64, now limit.Micros) decision.Status {
 	status := e.denial.status
-	status.Now += now - e.denial.askedAt
+	status.Now += now - e.denial.calledAt
 	status.Reset = max(status.Reset, status.Now)
 	l := e.storeLimit()
 	if cost > l.Capacity() {
@@ -195,7 +195,7 @@ func (e *entry) deniedStatus(cost int64, now limit.Micros) decision.Status {
 		}
 		return status
 	}
-	status.Wait = max(status.Wait-(now-e.denial.askedAt), e.denial.until-now) + extraWait(l, cost-e.denial.cost)
+	status.Wait = max(status.Wait-(now-e.denial.calledAt), e.denial.until-now) + extraWait(l, cost-e.denial.cost)
 	return status
 }
 
@@ -217,9 +217,9 @@ func extraWait(l *limit.Limit, tokens int64) limit.Micros {
 	return limit.Micros(tokens*u.Base/u.Rate) * u.Tick
 }
 
-// recordStatus records what the shared store answered to a call at the instant asked of this node's clock.
-func (e *entry) recordStatus(answer *decision.Status, asked limit.Micros) {
-	e.lastStatus, e.clockAhead = answer.Status, answer.Now-asked
+// recordStatus records what the shared store answered to a call at the instant calledAt of this node's clock.
+func (e *entry) recordStatus(answer *decision.Status, calledAt limit.Micros) {
+	e.lastStatus, e.clockAhead = answer.Status, answer.Now-calledAt
 	if e.terms != nil {
 		e.supply.room = e.terms.capacity - answer.Used // what remains for a client is less, in the soft zone
 	}

@@ -130,7 +130,7 @@ func (s *Store) Stats() Stats {
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		stats.FromLease += sh.counts.drawn
-		stats.FromStore += sh.counts.asked
+		stats.FromStore += sh.counts.called
 		stats.FromMemory += sh.counts.remembered
 		stats.Entries += len(sh.entries)
 		stats.Tokens.add(sh.gone)

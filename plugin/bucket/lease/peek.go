@@ -109,7 +109,7 @@ func (s *Store) forget(p *place, key *policy.Key) {
 	if e == nil {
 		return
 	}
-	if asked, grants := e.rebind(e.policy, e.terms, s.now()); asked != nil {
-		s.scheduleReturn(dueRenewal{shard: p.shard, entry: e}, policy.Bound{Policy: asked, Key: e.key}, grants)
+	if taken, grants := e.rebind(e.policy, e.terms, s.now()); taken != nil {
+		s.scheduleReturn(dueRenewal{shard: p.shard, entry: e}, policy.Bound{Policy: taken, Key: e.key}, grants)
 	}
 }

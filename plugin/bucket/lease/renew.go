@@ -150,7 +150,7 @@ func (s *Store) renewDue(ctx context.Context) {
 	s.due = later
 	s.mu.Unlock()
 	for some := range slices.Chunk(all, batch) {
-		r := renewals{asked: s.now()}
+		r := renewals{calledAt: s.now()}
 		for _, d := range some {
 			s.prepare(&r, d)
 		}
@@ -160,7 +160,7 @@ func (s *Store) renewDue(ctx context.Context) {
 
 // renewals is one call of the shared store for several buckets, each of which is granted or not on its own.
 type renewals struct {
-	asked    limit.Micros // this node's clock before the call
+	calledAt limit.Micros // this node's clock before the call
 	of       []renewal
 	bounds   []policy.Bound
 	statuses []decision.Status
@@ -179,9 +179,9 @@ func (s *Store) prepare(r *renewals, d dueRenewal) {
 	d.shard.mu.Lock()
 	defer d.shard.mu.Unlock()
 	e := d.entry
-	n := e.renewalSize(live, r.asked)
+	n := e.renewalSize(live, r.calledAt)
 	if n == 0 {
-		e.pause(r.asked)
+		e.pause(r.calledAt)
 		return
 	}
 	e.ledger.beginRenewal(n)
@@ -207,7 +207,7 @@ func (s *Store) takeGrants(ctx context.Context, r *renewals) {
 		if !answered(&statuses[0]) {
 			s.failed.Add(1)
 		}
-		s.finishRenewal(of, bounds, statuses, r.asked)
+		s.finishRenewal(of, bounds, statuses, r.calledAt)
 	}
 	s.recordRenewalTime(r)
 	if s.observer != nil {
@@ -230,13 +230,13 @@ func (s *Store) recordRenewalTime(r *renewals) {
 }
 
 // finishRenewal applies the answer to a renewal. What was granted under a limit that has changed meanwhile goes back.
-func (s *Store) finishRenewal(r *renewal, bounds []policy.Bound, statuses []decision.Status, asked limit.Micros) {
+func (s *Store) finishRenewal(r *renewal, bounds []policy.Bound, statuses []decision.Status, calledAt limit.Micros) {
 	r.shard.mu.Lock()
 	defer r.shard.mu.Unlock()
 	e := r.entry
 	if e.epoch == r.epoch {
-		if e.applyRenewal(bounds, statuses, asked, s.now(), s.denialMemory) {
-			s.enqueue(dueRenewal{r.shard, e, max(asked, e.nextRenewal)})
+		if e.applyRenewal(bounds, statuses, calledAt, s.now(), s.denialMemory) {
+			s.enqueue(dueRenewal{r.shard, e, max(calledAt, e.nextRenewal)})
 			s.wakeRun()
 		}
 		for i := range bounds {
@@ -244,7 +244,7 @@ func (s *Store) finishRenewal(r *renewal, bounds []policy.Bound, statuses []deci
 		}
 		return
 	}
-	e.pause(asked)
+	e.pause(calledAt)
 	for i := range bounds {
 		if cost := bounds[i].Cost; answered(&statuses[i]) && statuses[i].Charged {
 			e.ledger.sums.Granted += cost

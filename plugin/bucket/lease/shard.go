@@ -35,7 +35,7 @@ type spot struct {
 }
 
 // counts counts the bounds that a shard answered, by what answered.
-type counts struct{ drawn, asked, remembered uint64 }
+type counts struct{ drawn, called, remembered uint64 }
 
 func (sh *shard) lookup(hash uint64, key *policy.Key) *entry {
 	if e := sh.entries[hash]; e != nil && e.key == *key {
@@ -69,8 +69,8 @@ func (sh *shard) seenRecently(hash uint64, now limit.Micros) bool {
 func (s *Store) getOrCreate(sh *shard, hash uint64, b *policy.Bound, t *terms, now limit.Micros) *entry {
 	if e := sh.lookup(hash, &b.Key); e != nil {
 		if !e.matchesPolicy(b.Policy, &s.terms) {
-			if asked, grants := e.rebind(b.Policy, t, now); asked != nil {
-				s.scheduleReturn(dueRenewal{shard: sh, entry: e}, policy.Bound{Policy: asked, Key: e.key}, grants)
+			if taken, grants := e.rebind(b.Policy, t, now); taken != nil {
+				s.scheduleReturn(dueRenewal{shard: sh, entry: e}, policy.Bound{Policy: taken, Key: e.key}, grants)
 			}
 		}
 		return e

@@ -95,7 +95,7 @@ func (e *entry) pause(now limit.Micros) {
 
 // applyRenewal ends a renewal whose parts were requested at an instant of this node's clock. It reports whether another
 // must follow, as soon as nextRenewal allows.
-func (e *entry) applyRenewal(parts []policy.Bound, answer []decision.Status, asked, now, longest limit.Micros) bool {
+func (e *entry) applyRenewal(parts []policy.Bound, answer []decision.Status, calledAt, now, longest limit.Micros) bool {
 	e.ledger.endRenewal(grant{})
 	e.queued = false
 	last := &answer[len(answer)-1]
@@ -112,51 +112,51 @@ func (e *entry) applyRenewal(parts []policy.Bound, answer []decision.Status, ask
 			receipt = answer[i].Receipt
 		}
 	}
-	e.recordStatus(last, asked)
-	e.supply.lastShare = asked
+	e.recordStatus(last, calledAt)
+	e.supply.lastShare = calledAt
 	if got > 0 {
-		e.ledger.endRenewal(e.newGrant(got, receipt, last, asked))
+		e.ledger.endRenewal(e.newGrant(got, receipt, last, calledAt))
 	}
 	switch {
 	case whole && e.supply.scarce && e.supply.isAmple(e.terms, e.size):
 		e.supply.scarce, e.denial = false, denial{}
 		return false
 	case whole:
-		return e.supply.scarce && e.markScarce(e.denial.cost, last, asked)
+		return e.supply.scarce && e.markScarce(e.denial.cost, last, calledAt)
 	case len(parts) == 1 && e.supply.room >= minLease:
 		return true // in parts
-	case longest > 0 && e.markScarce(1, last, asked):
+	case longest > 0 && e.markScarce(1, last, calledAt):
 		return true
 	}
 	e.supply.scarce = false
-	e.nextRenewal = asked + max(min(last.Wait, limit.Second), renewalPause)
+	e.nextRenewal = calledAt + max(min(last.Wait, limit.Second), renewalPause)
 	if last.Wait > 0 && longest > 0 {
-		e.rememberDenial(parts[len(parts)-1].Cost, last, asked, longest)
+		e.rememberDenial(parts[len(parts)-1].Cost, last, calledAt, longest)
 	}
 	return false
 }
 
 // newGrant returns a grant of tokens that ends before its window ends by the store's clock.
-func (e *entry) newGrant(tokens int64, receipt limit.Receipt, answer *decision.Status, asked limit.Micros) grant {
-	g := grant{tokens: tokens, receipt: receipt, since: asked, ends: asked + grantLife}
+func (e *entry) newGrant(tokens int64, receipt limit.Receipt, answer *decision.Status, calledAt limit.Micros) grant {
+	g := grant{tokens: tokens, receipt: receipt, since: calledAt, ends: calledAt + grantLife}
 	if e.terms.leased.Limit.Spec().Algorithm == limit.FixedWindow {
 		left := answer.Reset - answer.Now
-		g.ends = min(g.ends, asked+left-left/drift)
+		g.ends = min(g.ends, calledAt+left-left/drift)
 	}
 	return g
 }
 
 // markScarce marks the bucket as scarce if it is hot and something comes back to it within two rounds. For that time
 // costs that no lease has room for are denied. It reports whether the bucket is scarce; then a renewal must follow.
-func (e *entry) markScarce(cost int64, answer *decision.Status, asked limit.Micros) bool {
-	if e.terms == nil || cost == 0 || e.terms.refill(2*sharingRound) == 0 || !e.demand.isHot(asked) {
+func (e *entry) markScarce(cost int64, answer *decision.Status, calledAt limit.Micros) bool {
+	if e.terms == nil || cost == 0 || e.terms.refill(2*sharingRound) == 0 || !e.demand.isHot(calledAt) {
 		return false
 	}
 	if !e.supply.scarce {
-		e.supply.scarce, e.supply.lastShare = true, asked
+		e.supply.scarce, e.supply.lastShare = true, calledAt
 	}
-	e.rememberDenial(cost, answer, asked, 0)
-	e.denial.until, e.denial.status.Remaining = asked+2*sharingRound, min(answer.Remaining, cost-1)
-	e.nextRenewal = asked + sharingRound
+	e.rememberDenial(cost, answer, calledAt, 0)
+	e.denial.until, e.denial.status.Remaining = calledAt+2*sharingRound, min(answer.Remaining, cost-1)
+	e.nextRenewal = calledAt + sharingRound
 	return true
 }

@@ -60,7 +60,7 @@ func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, places
 		s.countRemembered(statuses, places, now)
 		return true
 	}
-	asking, last := 0, 0
+	toCall, last := 0, 0
 	for i := range places {
 		p := &places[i]
 		switch {
@@ -70,16 +70,16 @@ func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, places
 		case p.entry != nil && !p.shard.closed && p.entry.draw(&p.draw, bounds[i].Cost, now):
 			p.how = fromLease
 		default:
-			asking, last = asking+1, i
+			toCall, last = toCall+1, i
 		}
 	}
 	switch {
-	case asking == 0:
+	case toCall == 0:
 		s.settle(bounds, statuses, places, true, now)
-	case asking == 1 && places[last].entry != nil: // so no other bound can keep it from spending what is there
+	case toCall == 1 && places[last].entry != nil: // so no other bound can keep it from spending what is there
 		places[last].entry.extendDenial(bounds[last].Cost, now)
 	}
-	return asking == 0
+	return toCall == 0
 }
 
 // denyFromMemory looks up the entries of the bounds, and denies the request if an enforced bound is known to deny. It
@@ -213,12 +213,12 @@ func (v *View) takeFromStore(
 	d := drafts.Get().(*draft)
 	defer d.putBack()
 	drawn := d.fill(&s.terms, bounds, places)
-	asked := s.now()
+	calledAt := s.now()
 	if err := v.takeDraft(ctx, d, bounds, statuses, places, shards, drawn); err != nil {
 		return err
 	}
 	for j, i := range d.index {
-		s.recordAnswer(&places[i], &bounds[i], d.terms[j], &statuses[i], asked, soleBound(d.bounds, j))
+		s.recordAnswer(&places[i], &bounds[i], d.terms[j], &statuses[i], calledAt, soleBound(d.bounds, j))
 	}
 	return nil
 }
@@ -263,11 +263,11 @@ func soleBound(bounds []policy.Bound, j int) bool {
 	return true
 }
 
-// recordAnswer updates the entry of a bound from the store's answer to a call at the instant asked: it remembers a
+// recordAnswer updates the entry of a bound from the store's answer to a call at the instant calledAt: it remembers a
 // denial, predicts the next one, or marks the bucket hot. Where two bounds of a request share a bucket, a denial covers
 // both together and is not remembered.
 func (s *Store) recordAnswer(
-	p *place, b *policy.Bound, t *terms, status *decision.Status, asked limit.Micros, alone bool,
+	p *place, b *policy.Bound, t *terms, status *decision.Status, calledAt limit.Micros, alone bool,
 ) {
 	if !answered(status) && p.entry == nil {
 		return
@@ -275,14 +275,14 @@ func (s *Store) recordAnswer(
 	p.shard.mu.Lock()
 	defer p.shard.mu.Unlock()
 	if !answered(status) {
-		p.entry.forgetDenial(b.Cost, status, asked)
+		p.entry.forgetDenial(b.Cost, status, calledAt)
 		return
 	}
 	now := s.now()
-	p.shard.counts.asked++
+	p.shard.counts.called++
 	if status.Wait > 0 {
 		if alone && s.denialMemory > 0 {
-			s.recordDenial(p, b, t, status, asked)
+			s.recordDenial(p, b, t, status, calledAt)
 		}
 		return
 	}
@@ -293,15 +293,15 @@ func (s *Store) recordAnswer(
 	if e == nil {
 		return
 	}
-	e.forgetDenial(b.Cost, status, asked)
+	e.forgetDenial(b.Cost, status, calledAt)
 	e.lastUsed = now
 	if t == nil {
 		if alone && status.Charged {
-			e.predictDenial(b.Cost, status, asked, s.denialMemory)
+			e.predictDenial(b.Cost, status, calledAt, s.denialMemory)
 		}
 		return
 	}
-	e.recordStatus(status, asked)
+	e.recordStatus(status, calledAt)
 	if status.Charged && s.fits(b, t) {
 		e.demand.observe(b.Cost, now)
 	}
@@ -317,15 +317,15 @@ func (s *Store) fits(b *policy.Bound, t *terms) bool {
 }
 
 // recordDenial remembers a denial, and schedules a renewal of a hot bucket for when tokens have come back to it.
-func (s *Store) recordDenial(p *place, b *policy.Bound, t *terms, status *decision.Status, asked limit.Micros) {
+func (s *Store) recordDenial(p *place, b *policy.Bound, t *terms, status *decision.Status, calledAt limit.Micros) {
 	now := s.now()
 	e := s.getOrCreate(p.shard, p.hash, b, t, now)
 	if e == nil {
 		return
 	}
-	e.recordStatus(status, asked)
-	e.rememberDenial(b.Cost, status, asked, s.denialMemory)
-	if status.Wait <= 2*sharingRound && e.denial.cost == b.Cost && e.markScarce(b.Cost, status, asked) && !e.queued {
+	e.recordStatus(status, calledAt)
+	e.rememberDenial(b.Cost, status, calledAt, s.denialMemory)
+	if status.Wait <= 2*sharingRound && e.denial.cost == b.Cost && e.markScarce(b.Cost, status, calledAt) && !e.queued {
 		s.scheduleRenewal(p.shard, e, now)
 	}
 }

@@ -49,8 +49,8 @@ const (
 	slowness // it took too long, or had no answer
 )
 
-// circuit is the state machine of a breaker. Instants and durations come with each call: it has no clock, no lock and no
-// log. The zero value with a threshold is closed.
+// circuit is the state machine of a breaker. Instants and durations come with each call: it has no clock, no lock and
+// no log. The zero value with a threshold is closed.
 type circuit struct {
 	slow time.Duration // calls that wait for longer count as failed
 
@@ -72,8 +72,8 @@ type circuit struct {
 	unansweredUntil time.Time
 }
 
-// enter reports whether a call may be sent at now, and counts it. If not, wait is the least time after which the next try
-// is worthwhile.
+// enter reports whether a call may be sent at now, and counts it. If not, wait is the least time after which the next
+// try is worthwhile.
 func (c *circuit) enter(now time.Time) (wait time.Duration, ok bool) {
 	switch {
 	case c.state == Closed:
@@ -108,8 +108,8 @@ func (c *circuit) judge(now time.Time, took, waited time.Duration, how callEnd) 
 	}
 }
 
-// judgeUnanswered judges a call that ended without an answer or an error of the server. A probe that ends so is repeated
-// by the next call.
+// judgeUnanswered judges a call that ended without an answer or an error of the server. A probe that ends so is
+// repeated by the next call.
 func (c *circuit) judgeUnanswered(now time.Time, waited time.Duration) verdict {
 	c.unanswered += min(waited, now.Sub(c.unansweredUntil))
 	c.unansweredUntil = now

@@ -11,8 +11,8 @@ import (
 )
 
 // Local returns the buckets of this process with this node's shares of the limits, whatever the state of the shared
-// store and the fail modes: for subjects that must not leave anything there. Nothing is charged later. Statuses have the
-// source Local and no failure.
+// store and the fail modes: for subjects that must not leave anything there. Nothing is charged later. Statuses have
+// the source Local and no failure.
 func (v *View) Local() store.Store { return local{v} }
 
 // local is the store of [View.Local].

@@ -128,10 +128,8 @@ func New(shared Shared, fallback Fallback, o Options) *Store {
 		breakers: o.Breakers,
 		clock:    o.Breakers.now,
 		process:  o.Process,
-		bulkhead: newBulkhead(
-			orDefault(o.MaxWaiting, defaultWaiting),
-			orDefault(o.MaxWaitingPerTenant, defaultWaitingPerTenant),
-		),
+		bulkhead: newBulkhead(orDefault(o.MaxWaiting, defaultWaiting),
+			orDefault(o.MaxWaitingPerTenant, defaultWaitingPerTenant)),
 		sightings: newSightings(orDefault(o.MaxSightings, defaultSightings)),
 		ledger:    newLedger(orDefault(o.MaxDebts, defaultLedger), o.Breakers.now),
 		drafts:    sync.Pool{New: func() any { return new(draft) }},

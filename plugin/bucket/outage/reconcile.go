@@ -88,11 +88,9 @@ func (s *Store) logReport(level slog.Level, message string, r Report) {
 	var policies []any
 	for name, t := range r.Policies {
 		sum.add(t, 1)
-		policies = append(
-			policies,
-			slog.Group(name, "unverified", t.Unverified, "charged", t.Charged, "written_off", t.WrittenOff,
-				"unknown", t.Unknown, "denied_locally", t.DeniedLocally, "denied_closed", t.DeniedClosed),
-		)
+		policies = append(policies, slog.Group(name,
+			"unverified", t.Unverified, "charged", t.Charged, "written_off", t.WrittenOff, "unknown", t.Unknown,
+			"denied_locally", t.DeniedLocally, "denied_closed", t.DeniedClosed))
 	}
 	s.log.Log(context.Background(), level, message, "start", r.Start, "end", r.End, "unverified", sum.Unverified,
 		"charged", sum.Charged, "written_off", sum.WrittenOff, "unknown", sum.Unknown, "denied_locally", sum.DeniedLocally,

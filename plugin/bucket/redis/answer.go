@@ -217,8 +217,8 @@ func (p *plan) fillStatuses(statuses []decision.Status, charged bool) error {
 	return nil
 }
 
-// fillPeeked fills in the statuses of a peek: the waits of a take, and how the buckets stand without it. Admitted reports
-// whether all calls of the request admit.
+// fillPeeked fills in the statuses of a peek: the waits of a take, and how the buckets stand without it. Admitted
+// reports whether all calls of the request admit.
 func (p *plan) fillPeeked(statuses []decision.Status, admitted bool) error {
 	if err := p.fillStatuses(statuses, admitted); err != nil {
 		return err
