@@ -11,8 +11,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
-// BenchmarkAccuracy holds what four processes admit of three times the limit against what one limiter would admit that
-// needs no time, leased beside exact. Each process is offered as much as the others. More than the limit is a failure.
+// BenchmarkAccuracy compares the admissions of four processes, leased and exact, with those of an ideal limiter.
+// Traffic is three times the limit, spread evenly over the processes. More admissions than the limit are a failure.
 func BenchmarkAccuracy(b *testing.B) {
 	server := redistest.Single(b)
 	a := accuracy{fleet: onSocket(b, server), client: server.Client(b)}
@@ -31,14 +31,14 @@ func BenchmarkAccuracy(b *testing.B) {
 					for b.Loop() {
 						a.measure(b, limited, traffic.at, how)
 					}
-					b.ReportMetric(0, "ns/op") // a run lasts as long as it is meant to
+					b.ReportMetric(0, "ns/op") // the length of a run is fixed
 				})
 			}
 		}
 	}
 }
 
-// accuracy is a fleet that is measured again and again, each time with a new tenant.
+// accuracy is a fleet that is measured repeatedly, each time with a new tenant.
 type accuracy struct {
 	fleet   *fleet
 	client  *redis.Client
@@ -46,10 +46,11 @@ type accuracy struct {
 	tenants int
 }
 
-// mostUnder is how many percent fewer than the ideal limiter leased limits may admit: the share, and half a percent.
+// mostUnder is the percentage by which leased limits may admit fewer requests than the ideal limiter: the lease share
+// and half a percent.
 const mostUnder = 2.5
 
-// measure presses on a bucket of a new tenant for some seconds, and reports what was made of it.
+// measure loads a bucket of a new tenant for some seconds, and reports the accuracy.
 func (a *accuracy) measure(b *testing.B, limited bound, at func(perSecond int) schedule, how string) {
 	const lasts, offered = 6 * time.Second, 3
 	a.tenants++
@@ -61,7 +62,7 @@ func (a *accuracy) measure(b *testing.B, limited bound, at func(perSecond int) s
 	each, start := make([]*traffic, len(a.members)), time.Now()
 	for i, m := range a.members {
 		each[i] = a.fleet.offer(by(fmt.Sprint("tenant-", a.tenants)), at(offered*limited.limit/len(a.members)))
-		each[i].start = start // in step: who comes first to a burst gets the most of it
+		each[i].start = start // equal starts, because the first process gets the most of a burst
 		each[i].to(m, ids[i], 4)
 	}
 	var all []sample
@@ -88,19 +89,19 @@ func (a *accuracy) measure(b *testing.B, limited bound, at func(perSecond int) s
 	}
 }
 
-// mostDenied is how many percent of what was offered leases may deny more than asking for every request, in a minute.
+// mostDenied is the percentage of requests that leased limits may deny more than exact ones, in any minute.
 const mostDenied = 2
 
 // below is traffic that stays below a limit, or just at it.
 type below struct {
 	name  string
 	limit bound
-	left  int             // tokens of its bucket when the traffic begins: so few that whatever leases lose is denied
-	at    func() schedule // of all members together: each takes what is due next
+	left  int             // tokens of its bucket at the start, so few that tokens lost by leases are denials
+	at    func() schedule // of all members together
 }
 
-// BenchmarkAccuracyBelowTheLimit holds what is denied of traffic below a limit against what is denied without leases, in
-// the worst minute, from a bucket that is nearly empty when it begins. More than the promise is a failure.
+// BenchmarkAccuracyBelowTheLimit compares the denials of traffic below a limit with and without leases, in the worst
+// minute. The bucket is nearly empty at the start. More denials than mostDenied are a failure.
 func BenchmarkAccuracyBelowTheLimit(b *testing.B) {
 	perMinute := bound{algorithm: "token_bucket", limit: 12_000, window: time.Minute, burst: 12_000}
 	perDay := bound{algorithm: "token_bucket", limit: 1_000_000, window: 24 * time.Hour, burst: 1_000_000}
@@ -130,7 +131,7 @@ func BenchmarkAccuracyBelowTheLimit(b *testing.B) {
 	}
 }
 
-// measureBelow offers traffic leased and exact at once, to two tenants, and compares what is denied.
+// measureBelow sends traffic to a leased and an exact limit at once, of two tenants, and compares the denials.
 func (a *accuracy) measureBelow(b *testing.B, shape below) {
 	const lasts = 75 * time.Second
 	running := map[string]*traffic{}
@@ -155,7 +156,7 @@ func (a *accuracy) measureBelow(b *testing.B, shape below) {
 	for how, tr := range running {
 		samples := tr.lastFor(lasts)
 		if minutes[how] = bySecond(samples, tr.start.Sub(a.fleet.begun)); len(minutes[how]) < 60 {
-			b.Fatalf("%s: requests came for %d s, which is no minute", how, len(minutes[how]))
+			b.Fatalf("%s: requests came for %d s, want at least a minute", how, len(minutes[how]))
 		}
 		b.ReportMetric(100*float64(counted(samples, http.StatusTooManyRequests))/float64(max(len(samples), 1)), how+"-denied-%")
 		if over := shape.limit.over(samples); over > 1e-6 {
@@ -169,12 +170,13 @@ func (a *accuracy) measureBelow(b *testing.B, shape below) {
 	}
 }
 
-// perSecond is what was offered and denied in each second since traffic began.
+// perSecond counts the requests and denials in each second of traffic.
 type perSecond []struct{ offered, denied int }
 
-func bySecond(samples []sample, began time.Duration) (all perSecond) {
+// bySecond counts samples from an instant on.
+func bySecond(samples []sample, start time.Duration) (all perSecond) {
 	for i := range samples {
-		second := int(max(samples[i].Sent-began, 0) / time.Second)
+		second := int(max(samples[i].Sent-start, 0) / time.Second)
 		for len(all) <= second {
 			all = append(all, struct{ offered, denied int }{})
 		}
@@ -184,7 +186,7 @@ func bySecond(samples []sample, began time.Duration) (all perSecond) {
 	return all
 }
 
-// worstMinute returns how many percent of the offered more were denied than of the other's, in the worst whole minute.
+// worstMinute returns the excess of denials over other, in percent of the requests of the worst whole minute.
 func (p perSecond) worstMinute(other perSecond) (worst float64) {
 	const minute = 60
 	for from := 0; from+minute <= min(len(p), len(other)); from++ {
@@ -198,7 +200,7 @@ func (p perSecond) worstMinute(other perSecond) (worst float64) {
 	return worst
 }
 
-// BenchmarkHotTenant is what a tenant with four limits costs Redis at 5,000 requests a second.
+// BenchmarkHotTenant measures the cost for Redis of a tenant with four limits at 5,000 requests a second.
 func BenchmarkHotTenant(b *testing.B) {
 	for _, processes := range []int{1, 4} {
 		b.Run(fmt.Sprint("processes=", processes), func(b *testing.B) {
@@ -212,18 +214,18 @@ func BenchmarkHotTenant(b *testing.B) {
 	}
 }
 
-// BenchmarkFlood is what refused requests with four limits cost Redis, one of which is used up.
+// BenchmarkFlood measures the cost for Redis of denied requests with four limits, one of which is exhausted.
 func BenchmarkFlood(b *testing.B) {
 	server := redistest.Single(b)
 	m, client := onSocket(b, server).join(), server.Client(b)
 	for _, scope := range scopes {
-		b.Run("refuses="+named(scope), func(b *testing.B) {
+		b.Run("denies="+named(scope), func(b *testing.B) {
 			for b.Loop() {
 				id := m.openScoped(fmt.Sprint(named(scope), "-", m.plugins), 1000, scope, `"limit":30,"window_size":3600`)
 				m.want(b, id, append(times(30, http.StatusOK), http.StatusTooManyRequests))
-				calls, refused := m.flood(b, client, id)
-				b.ReportMetric(1000*float64(calls)/float64(max(refused, 1)), "scripts/1000")
-				b.ReportMetric(float64(refused), "refusals/s")
+				calls, denied := m.flood(b, client, id)
+				b.ReportMetric(1000*float64(calls)/float64(max(denied, 1)), "scripts/1000")
+				b.ReportMetric(float64(denied), "denials/s")
 			}
 			b.ReportMetric(0, "ns/op")
 		})

@@ -20,14 +20,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
-// scraped is how often Prometheus looks at the node, and rated what a rate looks back on: a missed scrape or two does
-// not empty it.
+// scraped is the scrape interval of Prometheus, and rated the range of rates, which tolerates missed scrapes.
 const (
 	scraped = 500 * time.Millisecond
 	rated   = "10s"
 )
 
-// everyKind are routes with limits of every mode and fail mode. On a busy tenant some warn, some refuse, and one would.
+// everyKind has routes with limits of every mode and fail mode. For a busy tenant some warn, some deny, and a shadow
+// would deny.
 const everyKind = `
   - {name: records, paths: [/records], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: {strategy: redis, redis: {host: %[1]s, port: %[2]d, send_timeout: 600, read_timeout: 600},
       tiers: [{name: enterprise, limits: [
@@ -37,13 +37,13 @@ const everyKind = `
   - {name: search, paths: [/search], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: {strategy: redis, redis: {host: %[1]s, port: %[2]d, send_timeout: 600, read_timeout: 600},
       tiers: [{name: enterprise, limits: [{name: strict, scope: tenant+endpoint, limit: 1000, window_size: 1, fail_mode: closed}]}]}}]}`
 
-// panelQuery is one expression of a dashboard, ready for Prometheus.
+// panelQuery is one expression of a dashboard with values for its variables.
 type panelQuery struct {
 	panel, expression string
 	legend            []string // the labels that name its series
 }
 
-// panelQueries are all expressions of all dashboards, with the variables as a user leaves them.
+// panelQueries returns all expressions of all dashboards, with the default values of their variables.
 func panelQueries(t *testing.T) []panelQuery {
 	t.Helper()
 	files, err := filepath.Glob("../kong/grafana/*.json")
@@ -51,7 +51,8 @@ func panelQueries(t *testing.T) []panelQuery {
 		t.Fatalf("no dashboards: %v", err)
 	}
 	var all []panelQuery
-	chosen := strings.NewReplacer("$__rate_interval", rated, "$__range", "1m", "$top", "10", "$org", ".*", "$endpoint", ".*", "$instance", ".*")
+	chosen := strings.NewReplacer("$__rate_interval", rated, "$__range", "1m", "$top", "10",
+		"$org", ".*", "$endpoint", ".*", "$instance", ".*")
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -79,18 +80,18 @@ func panelQueries(t *testing.T) []panelQuery {
 	return all
 }
 
-// watchtower is a node under load, and the Prometheus that watches it.
+// watchtower is a node under load with a Prometheus that scrapes it.
 type watchtower struct {
 	*governed
 	redis      *redistest.Server
 	prometheus *promtest.Server
 	alerts     int          // in the file of rules
-	pending    []panelQuery // that have had no answer yet
+	pending    []panelQuery // without data so far
 }
 
-// raise starts all of it: Redis, Postgres with an override and a ban, the node, Prometheus and the load. The alerts
-// fire without delay; how long each waits is tested with the rules.
-func raise(t *testing.T) *watchtower {
+// startWatchtower starts Redis, Postgres with an override and a ban, the node, Prometheus and the load. The alerts fire
+// without delay; the tests of the rules cover the delays.
+func startWatchtower(t *testing.T) *watchtower {
 	t.Helper()
 	server := pgtest.Start(t)
 	dsn := server.Database(t)
@@ -135,8 +136,8 @@ func (w *watchtower) load(t *testing.T) {
 	}
 }
 
-// look asks what is pending again, and keeps what has no number yet.
-func (w *watchtower) look() {
+// query repeats the pending queries, and keeps those without data.
+func (w *watchtower) query() {
 	w.t.Helper()
 	w.pending = slices.DeleteFunc(w.pending, func(q panelQuery) bool {
 		samples, err := w.prometheus.Query(q.expression)
@@ -148,7 +149,7 @@ func (w *watchtower) look() {
 		for _, s := range samples {
 			for _, label := range q.legend {
 				if s.Labels[label] == "" {
-					w.t.Errorf("%s: the legend wants the label %s, and the answer has %v", q.panel, label, s.Labels)
+					w.t.Errorf("%s: the legend needs the label %s, the result has %v", q.panel, label, s.Labels)
 					return true
 				}
 			}
@@ -157,13 +158,14 @@ func (w *watchtower) look() {
 	})
 }
 
-// outage tells whether a query is about what happens only while Redis is away.
-func (q panelQuery) outage() bool {
-	return strings.Contains(q.expression, "rate_limiter_unverified_total") || strings.Contains(q.expression, "rate_limiter_unavailable_total")
+// isOutage reports whether a query has data only while Redis is away.
+func (q panelQuery) isOutage() bool {
+	return strings.Contains(q.expression, "rate_limiter_unverified_total") ||
+		strings.Contains(q.expression, "rate_limiter_unavailable_total")
 }
 
-// answered waits until all queries that are wanted have had an answer.
-func (w *watchtower) answered(wanted func(panelQuery) bool) {
+// awaitData waits until all wanted queries have had data.
+func (w *watchtower) awaitData(wanted func(panelQuery) bool) {
 	w.t.Helper()
 	deadline, tick := time.After(2*time.Minute), time.NewTicker(scraped/2)
 	defer tick.Stop()
@@ -172,17 +174,17 @@ func (w *watchtower) answered(wanted func(panelQuery) bool) {
 		case <-deadline:
 			for _, q := range w.pending {
 				if wanted(q) {
-					w.t.Errorf("%s shows nothing: %s", q.panel, q.expression)
+					w.t.Errorf("%s has no data: %s", q.panel, q.expression)
 				}
 			}
 			return
 		case <-tick.C:
-			w.look()
+			w.query()
 		}
 	}
 }
 
-// states are the states of all alerts by name. No rule may have failed.
+// states returns the states of all alerts by name. It fails the test if a rule has failed.
 func (w *watchtower) states() map[string]string {
 	w.t.Helper()
 	rules, err := w.prometheus.Rules()
@@ -203,8 +205,8 @@ func (w *watchtower) states() map[string]string {
 
 func TestEveryPanelShowsDataOfANodeAndAlertsFireWhenRedisIsAway(t *testing.T) {
 	t.Parallel()
-	w := raise(t)
-	w.answered(func(q panelQuery) bool { return !q.outage() })
+	w := startWatchtower(t)
+	w.awaitData(func(q panelQuery) bool { return !q.isOutage() })
 	away := []string{"RateLimiterDegraded", "RateLimiterUnverifiedAdmissions"}
 	for _, alert := range away {
 		if state := w.states()[alert]; state != "inactive" {
@@ -212,7 +214,7 @@ func TestEveryPanelShowsDataOfANodeAndAlertsFireWhenRedisIsAway(t *testing.T) {
 		}
 	}
 	w.redis.Kill()
-	w.answered(panelQuery.outage)
+	w.awaitData(panelQuery.isOutage)
 	await(t, "the alerts about a Redis that is away", func() bool {
 		states := w.states()
 		return !slices.ContainsFunc(away, func(alert string) bool { return states[alert] != "firing" })

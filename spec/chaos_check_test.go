@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// check holds every answer against what is promised.
+// check compares every answer with the promises.
 func (c *course) check(s *storm) {
 	s.t.Helper()
 	for _, l := range s.lanes {
@@ -41,24 +41,24 @@ func (c *course) checkAnswers(s *storm, l lane) {
 		s.t.Errorf("%+v: %d of %d answers: %s", l, n, len(s.samples[l]), fault)
 	}
 	if during < connectionsPerLane {
-		s.t.Errorf("%+v: %d answers in the disaster: the load stood still", l, during)
+		s.t.Errorf("%+v: %d answers in the disaster: the load stopped", l, during)
 	}
 }
 
-// faultOf says what is wrong with an answer; "": nothing. within: it may have been decided in the disaster.
+// faultOf returns the fault of an answer, or "". within means that it may have been decided in the disaster.
 func (c *course) faultOf(one *sample, l lane, within bool) string {
-	spared := c.harmless || l.bystander || l.node > 0 // the first node is the one that is cut off
+	spared := c.harmless || l.bystander || l.node > 0 // only the first node is cut off
 	switch {
 	case one.byRedis():
 		return ""
 	case c.kills && one.Status == 500 && within:
 		return ""
 	case spared:
-		return fmt.Sprintf("%d without Redis, whom it could reach", one.Status)
+		return fmt.Sprintf("%d without Redis, which was reachable", one.Status)
 	case !within:
 		return fmt.Sprintf("%d without Redis, before the disaster or after the recovery", one.Status)
 	case !one.Degraded:
-		return fmt.Sprintf("%d that does not tell what decided it", one.Status)
+		return fmt.Sprintf("%d without X-RateLimit-Degraded", one.Status)
 	case l.mode == "open" && one.Status == 200:
 		return ""
 	case l.mode == "local" && (one.Status == 200 || one.Status == 429):
@@ -96,12 +96,12 @@ func (c *course) checkBounds(s *storm, mode string) {
 	}
 }
 
-// admitted are the admitted requests that which chooses, of all lanes, by when they were answered.
-func (s *storm) admitted(which func(lane, *sample) bool) []admission {
+// admitted returns the admitted requests for which matches returns true, in the order of their answers.
+func (s *storm) admitted(matches func(lane, *sample) bool) []admission {
 	var all []admission
 	for l, samples := range s.samples {
 		for _, one := range samples {
-			if one.Status == 200 && which(l, &one) {
+			if one.Status == 200 && matches(l, &one) {
 				all = append(all, admission{one.Sent, one.Answered})
 			}
 		}
@@ -110,8 +110,8 @@ func (s *storm) admitted(which func(lane, *sample) bool) []admission {
 	return all
 }
 
-// excess is by how many tokens a bucket with this rate, per second, and burst was exceeded in the worst interval; 0: in
-// none. An admission counts in an interval only if all of it lies there.
+// excess returns the number of tokens above a bucket with this rate, per second, and burst, in the worst interval. An
+// admission counts in an interval only if all of it lies there.
 func excess(all []admission, rate, burst float64) float64 {
 	worst := 0.0
 	for _, first := range all {
@@ -127,8 +127,8 @@ func excess(all []admission, rate, burst float64) float64 {
 	return worst
 }
 
-// checkWaits checks that nobody waited for Redis but those who were under way when it went, those by whom the breaker
-// found out, and probes; once it was open, probes alone. And nobody hung.
+// checkWaits checks which requests waited for Redis: those in flight when it went away, those that opened the breaker,
+// and probes. After the breaker has opened, only probes may wait. No request may hang.
 func (c *course) checkWaits(s *storm) {
 	s.t.Helper()
 	afterwards := 0
@@ -150,15 +150,16 @@ func (c *course) checkWaits(s *storm) {
 		const metric = "rate_limiter_fallback_activations_total"
 		now, most := n.scrape(), c.mostUnanswered(s.connections(i))
 		if got := now.sum(metric, `reason="redis_timeout"`) + now.sum(metric, `reason="redis_lost"`); got > float64(most) {
-			s.t.Errorf("node %d: %v requests waited for an answer in vain, at most %d may", i, got, most)
+			s.t.Errorf("node %d: %v requests waited for an answer that did not come, at most %d may", i, got, most)
 		}
 	}
 }
 
-// leeway is what a plugin may have more of after a disaster than before, such as connections in the pool.
+// leeway is the number of goroutines or files by which a plugin may grow in a disaster, such as connections in the
+// pool.
 const leeway = 64
 
-// checkLeaks checks that goroutines and open files come back to what they were.
+// checkLeaks checks that goroutines and open files return to their numbers before the disaster.
 func (c *course) checkLeaks(s *storm, before numbers) {
 	s.t.Helper()
 	for _, metric := range []string{"go_goroutines", "process_open_fds"} {
@@ -169,12 +170,12 @@ func (c *course) checkLeaks(s *storm, before numbers) {
 	}
 }
 
-// checkTotals checks that the metrics tell what clients saw, and that what was admitted without Redis was charged or
-// written off: all but what Redis may have been charged at once.
+// checkTotals checks that the metrics equal the answers that clients got. It also checks that admissions without Redis
+// were charged or written off, except those that Redis may have charged at once.
 func (c *course) checkTotals(s *storm) {
 	s.t.Helper()
 	for i, n := range s.nodes {
-		unverified, refused := 0, 0
+		unverified, denied := 0, 0
 		for l, samples := range s.samples {
 			for _, one := range samples {
 				switch {
@@ -182,23 +183,24 @@ func (c *course) checkTotals(s *storm) {
 				case one.Status == 200:
 					unverified++
 				case one.Status == 503:
-					refused++
+					denied++
 				}
 			}
 		}
 		var last numbers
 		defer func() {
 			if s.t.Failed() {
-				s.t.Logf("node %d: clients saw %d admitted and %d refused without Redis; the metrics:\n%s", i, unverified, refused, last)
+				s.t.Logf("node %d: clients got %d admissions and %d denials without Redis; the metrics:\n%s",
+					i, unverified, denied, last)
 			}
 		}()
-		await(s.t, "the metrics to tell what clients saw", func() bool {
+		await(s.t, "the metrics to equal the answers", func() bool {
 			last = n.scrape()
-			return last.sum("rate_limiter_unverified_total") == float64(unverified) && last.sum("rate_limiter_unavailable_total") == float64(refused) &&
+			return last.sum("rate_limiter_unverified_total") == float64(unverified) && last.sum("rate_limiter_unavailable_total") == float64(denied) &&
 				last.sum("rate_limiter_degraded") == 0
 		})
 		least := float64(unverified - c.mostUnanswered(s.connections(i)))
-		await(s.t, "what was admitted without Redis to be charged or written off", func() bool {
+		await(s.t, "admissions without Redis to be charged or written off", func() bool {
 			last = n.scrape()
 			return last.sum("rate_limiter_reconciled_tokens_total") >= least
 		})
@@ -208,7 +210,7 @@ func (c *course) checkTotals(s *storm) {
 	}
 }
 
-// chaosRow is what one disaster did to one route.
+// chaosRow has the effects of one disaster on one route.
 type chaosRow struct {
 	disaster, mode   string
 	requests, errors int // in the disaster and until the recovery
@@ -216,11 +218,11 @@ type chaosRow struct {
 	over             float64 // tokens above the limit, in the worst interval
 }
 
-// chaosTable is what all disasters did.
+// chaosTable has the effects of all disasters.
 type chaosTable struct{ rows []chaosRow }
 
-// report adds a row for each fail mode. A recovery lasts until nothing is decided without Redis any more, and Redis has
-// admitted something.
+// report adds a row for each fail mode. A recovery lasts until the last decision without Redis and the first
+// admission by Redis.
 func (c *course) report(s *storm, table *chaosTable) {
 	for _, mode := range modes {
 		row := chaosRow{disaster: c.name, mode: mode}
@@ -282,7 +284,7 @@ func TestChaosCountsAdmissionsAboveABucket(t *testing.T) {
 		"one more after its refill":     {[]admission{at(0, 0), at(0, 0), at(0, 0), at(100, 100)}, 0},
 		"one more at half its refill":   {[]admission{at(0, 0), at(0, 0), at(0, 0), at(50, 50)}, 0.5},
 		"one more, perhaps at its time": {[]admission{at(0, 0), at(0, 0), at(0, 0), at(0, 100)}, 0},
-		"two after a rest":              {[]admission{at(0, 0), at(900, 900), at(900, 900), at(900, 900), at(900, 900), at(900, 900)}, 2},
+		"two after a pause":             {[]admission{at(0, 0), at(900, 900), at(900, 900), at(900, 900), at(900, 900), at(900, 900)}, 2},
 	} {
 		if got := excess(c.all, 10, 3); got < c.want-1e-9 || got > c.want+1e-9 {
 			t.Errorf("%s: %v above a burst of 3 and 10 a second, want %v", name, got, c.want)

@@ -17,11 +17,11 @@ var disasters = []disaster{
 	{name: "Redis is slow", stage: behindProxy(silenceLasts, func(p *faultproxy.Proxy) { p.Delay(faultproxy.ToClient, 2*chaosTimeout) })},
 	{name: "replies end in a reset", stage: behindProxy(failureLasts, func(p *faultproxy.Proxy) { p.CutReplies(-1, faultproxy.Reset) })},
 	{name: "replies end in the middle and nothing follows", stage: behindProxy(silenceLasts, func(p *faultproxy.Proxy) { p.CutReplies(-1, faultproxy.Hang) })},
-	{name: "Redis says LOADING", stage: answering("-LOADING Redis is loading the dataset in memory")},
-	{name: "Redis says OOM", stage: answering("-OOM command not allowed when used memory > 'maxmemory'.")},
-	{name: "Redis says READONLY", stage: answering("-READONLY You can't write against a read only replica.")},
-	{name: "Redis says BUSY", stage: answering("-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.")},
-	{name: "a cluster says MOVED to everything", stage: movedStorm, quiet: true},
+	{name: "Redis answers LOADING", stage: answering("-LOADING Redis is loading the dataset in memory")},
+	{name: "Redis answers OOM", stage: answering("-OOM command not allowed when used memory > 'maxmemory'.")},
+	{name: "Redis answers READONLY", stage: answering("-READONLY You can't write against a read only replica.")},
+	{name: "Redis answers BUSY", stage: answering("-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.")},
+	{name: "a cluster answers MOVED to everything", stage: movedStorm, quiet: true},
 	{name: "a cluster's master is killed", stage: clusterFailover, quiet: true, refills: 1},
 	{name: "a Sentinel's master is killed", stage: sentinelFailover, quiet: true, refills: 1},
 	{name: "one of two gateways is cut off from Redis", stage: partitioned},
@@ -33,7 +33,7 @@ var disasters = []disaster{
 	{name: "the plugin is killed", stage: pluginKilled, harmless: true, kills: true},
 }
 
-// single is the redis block of one Redis.
+// single returns the redis block of one Redis.
 func single(port int) string { return fmt.Sprintf("host: 127.0.0.1, port: %d", port) }
 
 func killed(t *testing.T) *stage {
@@ -54,7 +54,7 @@ func hung(t *testing.T) *stage {
 	}
 }
 
-// proxyTo is a proxy in front of a server, until the end of the test.
+// proxyTo starts a proxy in front of a server, until the end of the test.
 func proxyTo(t *testing.T, server *redistest.Server) *faultproxy.Proxy {
 	t.Helper()
 	proxy, err := faultproxy.New(faultproxy.TCP(server.Address()))
@@ -69,7 +69,7 @@ func proxyTo(t *testing.T, server *redistest.Server) *faultproxy.Proxy {
 	return proxy
 }
 
-// heal ends what a proxy does.
+// heal returns a step that ends the faults of a proxy.
 func heal(proxy *faultproxy.Proxy) func(*storm) {
 	return func(s *storm) {
 		if err := proxy.Heal(); err != nil {
@@ -78,7 +78,7 @@ func heal(proxy *faultproxy.Proxy) func(*storm) {
 	}
 }
 
-// behindProxy stages what a proxy in front of a healthy Redis does.
+// behindProxy stages a healthy Redis behind a proxy with a fault.
 func behindProxy(lasts time.Duration, harm func(*faultproxy.Proxy)) func(*testing.T) *stage {
 	return func(t *testing.T) *stage {
 		proxy := proxyTo(t, redistest.Single(t))
@@ -95,7 +95,7 @@ func answering(reply string) func(*testing.T) *stage {
 	return behindProxy(failureLasts, func(p *faultproxy.Proxy) { p.Answer("evalsha", reply) })
 }
 
-// movedStorm is a cluster whose only master sends each script back to itself.
+// movedStorm stages a cluster whose only master redirects each script to itself.
 func movedStorm(t *testing.T) *stage {
 	master := redistest.Cluster(t, 1, 0).Masters[0]
 	proxy := proxyTo(t, master)
@@ -130,7 +130,7 @@ func clusterFailover(t *testing.T) *stage {
 		}
 	}
 	if at.bystander == "" {
-		t.Fatal("all tenants live on one master of three")
+		t.Fatal("all tenants are on one master of three")
 	}
 	known := ""
 	for _, m := range nodes.Masters {
@@ -153,7 +153,7 @@ func sentinelFailover(t *testing.T) *stage {
 	}
 }
 
-// partitioned cuts the first of two nodes off.
+// partitioned stages a Redis from which the first of two nodes is cut off.
 func partitioned(t *testing.T) *stage {
 	server := redistest.Single(t)
 	proxy := proxyTo(t, server)
@@ -193,7 +193,7 @@ func flushed(t *testing.T) *stage {
 	}
 }
 
-// clockSteps stages a step of Redis's clock, which is not taken back.
+// clockSteps stages a permanent step of Redis's clock.
 func clockSteps(by time.Duration) func(*testing.T) *stage {
 	return func(t *testing.T) *stage {
 		server := redistest.SingleClocked(t)
@@ -206,7 +206,7 @@ func clockSteps(by time.Duration) func(*testing.T) *stage {
 }
 
 // clockWasAhead stages a clock of Redis that is two hours ahead until it is set back. Buckets refill at the first step.
-// After the second, those that were spent from in between are of a time that is too far ahead to wait for: they begin anew.
+// After the second step, buckets with a time too far ahead start anew.
 func clockWasAhead(t *testing.T) *stage {
 	server := redistest.SingleClocked(t)
 	return &stage{

@@ -15,7 +15,7 @@ import (
 const (
 	// floodQuota is the limit of each tenant and of each address, for a day.
 	floodQuota = 100_000
-	// floodTenants pay, and floodAddresses are made up, by so many clients at once.
+	// floodTenants and floodAddresses are the numbers of tenants and addresses that floodClients send requests for.
 	floodTenants, floodAddresses, floodClients = 20, 4000, 16
 )
 
@@ -28,15 +28,15 @@ func floodStart(t *testing.T, redis, mode string, args ...string) *chaosNode {
       redis: {%[2]s, send_timeout: %[3]d, read_timeout: %[3]d}, tenant_from: [header.X-Org], trusted_headers: [X-Org],
       tiers: [{name: a, limits: [{name: %[1]s, scope: %[4]s, limit: %[5]d, window_size: 86400, algorithm: fixed_window}]}]}}]}`
 	tenants := fmt.Sprintf(route, "pay", redis, chaosTimeout.Milliseconds(), "tenant", floodQuota, mode)
-	strangers := fmt.Sprintf(route, "flood", redis, chaosTimeout.Milliseconds(), "ip", floodQuota, "open")
+	addresses := fmt.Sprintf(route, "flood", redis, chaosTimeout.Milliseconds(), "ip", floodQuota, "open")
 	metrics := freeport.Address(t)
-	return &chaosNode{start(t, deckOf(tenants+strangers), func(o *gateway.Options) {
+	return &chaosNode{start(t, deckOf(tenants+addresses), func(o *gateway.Options) {
 		o.TrustedIPs = []string{"127.0.0.1"}
 		o.Servers = []gateway.PluginServer{{Binary: plugin(), Args: append([]string{"-metrics-listen", metrics}, args...)}}
 	}), metrics}
 }
 
-// left returns what an answer says is left of a quota.
+// left returns the remaining quota of an answer.
 func left(t *testing.T, a answer) int {
 	t.Helper()
 	n, err := strconv.Atoi(a.Header.Get("X-RateLimit-Remaining"))
@@ -48,7 +48,7 @@ func left(t *testing.T, a answer) int {
 
 func floodOrg(i int) string { return fmt.Sprint("tenant-", i) }
 
-// floodOnce has each address of a flood send a request, and fails unless all are admitted without Redis.
+// floodOnce sends a request for each address, and fails the test unless all are admitted without Redis.
 func floodOnce(t *testing.T, n *chaosNode) {
 	t.Helper()
 	var clients sync.WaitGroup
@@ -92,12 +92,12 @@ func TestChaosAFloodOfAddressesDuringAnOutageLosesNoDebtOfTenants(t *testing.T) 
 	}
 	var last numbers
 	charged := func() float64 { return last.sum("rate_limiter_reconciled_tokens_total", `outcome="charged"`) }
-	await(t, "all that was admitted without Redis to be charged", func() bool {
+	await(t, "all admissions without Redis to be charged", func() bool {
 		last = n.scrape()
 		return charged() >= float64(spent) || last.sum("rate_limiter_reconciled_tokens_total") >= float64(spent)
 	})
 	if got := charged(); got != float64(spent) || last.sum("rate_limiter_unverified_total") != float64(spent) {
-		t.Errorf("%v tokens are charged, of %d that were admitted without Redis\n%s", got, spent, last)
+		t.Errorf("%v tokens are charged for %d admissions without Redis\n%s", got, spent, last)
 	}
 	for i := range floodTenants {
 		if got, want := left(t, n.get("/pay", "X-Org", floodOrg(i))), floodQuota-1-(i+1)-1; got != want {

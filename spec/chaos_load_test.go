@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// chaosTenant is whom the load is for, and chaosKey how it says so.
+	// chaosTenant is the tenant of the load, and chaosKey its API key.
 	chaosTenant, chaosKey = "acme", "alice"
 	// connectionsPerLane send a request every chaosPace each.
 	connectionsPerLane = 4
@@ -30,19 +30,19 @@ const (
 // modes are the fail modes, and the names of the routes and of their limits.
 var modes = []string{"open", "closed", "local"}
 
-// sample is one request and its answer. Whoever decided it did so at some instant from Sent to Answered.
+// sample is one request and its answer. It was decided at some instant from Sent to Answered.
 type sample struct {
 	Sent, Answered time.Duration
 	Status         int
-	Degraded       bool   // the answer says that Redis did not decide it
+	Degraded       bool   // the answer has X-RateLimit-Degraded
 	Type           string // of the problem, when it is a 503
 	RetryAfter     int    // seconds, when it is a 503
 }
 
-// byRedis tells whether Redis decided.
+// byRedis reports whether Redis decided.
 func (s *sample) byRedis() bool { return !s.Degraded && (s.Status == 200 || s.Status == 429) }
 
-// lane is what a sample is one of.
+// lane groups samples by node and route.
 type lane struct {
 	node      int
 	mode      string
@@ -55,7 +55,7 @@ type chaosNode struct {
 	metrics string // host:port
 }
 
-// storm is load that goes on until it is stopped, with what came of it.
+// storm is load that continues until it is stopped, with its samples.
 type storm struct {
 	t       *testing.T
 	begun   time.Time
@@ -69,8 +69,8 @@ type storm struct {
 	inARow  map[lane]int // decisions by Redis since the last answer of another kind
 }
 
-// brew starts the nodes of a stage, and the load.
-func brew(t *testing.T, at *stage) *storm {
+// startStorm starts the nodes of a stage, and the load.
+func startStorm(t *testing.T, at *stage) *storm {
 	t.Helper()
 	s := &storm{t: t, begun: time.Now(), samples: map[lane][]sample{}, inARow: map[lane]int{}}
 	for _, redis := range at.redis {
@@ -130,6 +130,7 @@ func (s *storm) press(ctx context.Context, l lane, key string) {
 	}
 }
 
+// request sends one request of a lane.
 func (s *storm) request(l lane, key string) (sample, error) {
 	one := sample{Sent: s.since()}
 	a, err := s.nodes[l.node].send(http.MethodGet, "/"+l.mode, "apikey", key)
@@ -140,14 +141,15 @@ func (s *storm) request(l lane, key string) (sample, error) {
 	if a.Status == http.StatusServiceUnavailable {
 		var body problem
 		if err := json.Unmarshal([]byte(a.Body), &body); err != nil {
-			body.Type = a.Body // which is not the right one
+			body.Type = a.Body // so that the check fails
 		}
 		one.Type = body.Type
-		one.RetryAfter, _ = strconv.Atoi(a.Header.Get("Retry-After")) // 0 where there is none
+		one.RetryAfter, _ = strconv.Atoi(a.Header.Get("Retry-After")) // 0 without the header
 	}
 	return one, nil
 }
 
+// note adds a sample.
 func (s *storm) note(l lane, one sample) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +159,7 @@ func (s *storm) note(l lane, one sample) {
 	}
 }
 
-// connections is how many a node has.
+// connections returns the number of connections to a node.
 func (s *storm) connections(node int) int {
 	n := 0
 	for _, l := range s.lanes {
@@ -168,7 +170,7 @@ func (s *storm) connections(node int) int {
 	return n
 }
 
-// since is the time on the clock of the samples.
+// since returns the time on the clock of the samples.
 func (s *storm) since() time.Duration { return time.Since(s.begun) }
 
 // end stops the load and waits until the last answer is there.
@@ -195,10 +197,10 @@ func (s *storm) awaitRedis(what string) {
 	})
 }
 
-// awaitLimits waits until, after an instant, Redis has admitted and refused in every lane: limits are in force.
+// awaitLimits waits until Redis has admitted and denied in every lane after an instant: limits are in force.
 func (s *storm) awaitLimits(after time.Duration) {
 	s.t.Helper()
-	await(s.t, "admissions and refusals by Redis", func() bool {
+	await(s.t, "admissions and denials by Redis", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, l := range s.lanes {
@@ -216,10 +218,10 @@ func (s *storm) awaitLimits(after time.Duration) {
 	})
 }
 
-// numbers are a plugin's metrics, by name and labels as they are written.
+// numbers maps the names and labels of a plugin's metrics to their values.
 type numbers map[string]float64
 
-// scrape reads a node's metrics; none while the plugin does not answer.
+// scrape returns a node's metrics, or nil while the plugin does not answer.
 func (n *chaosNode) scrape() numbers {
 	response, err := client.Get("http://" + n.metrics + "/metrics")
 	if err != nil {

@@ -11,23 +11,23 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
-// apart returns a redis block of floodStart with a second Redis for addresses.
-func apart(main, second int) string {
+// withSecond returns a redis block of floodStart with a second Redis for addresses.
+func withSecond(main, second int) string {
 	timeout := chaosTimeout.Milliseconds()
 	return fmt.Sprintf("%s, send_timeout: %d, read_timeout: %d}, address_redis: {%s", single(main), timeout, timeout, single(second))
 }
 
-// fillSecond has each stranger send a request, and returns how many were decided without Redis.
+// fillSecond sends a request for each new address, and returns the number that were decided without Redis.
 func fillSecond(t *testing.T, n *chaosNode) (unverified int) {
 	t.Helper()
 	counts := make([]int, floodClients)
 	var clients sync.WaitGroup
 	for c := range floodClients {
 		clients.Go(func() {
-			for i := c; i < strangers; i += floodClients {
+			for i := c; i < newAddresses; i += floodClients {
 				a, err := n.send(http.MethodGet, "/flood", "X-Real-IP", fmt.Sprintf("10.0.%d.%d", i/256, i%256))
 				if err != nil || a.Status != http.StatusOK {
-					t.Errorf("stranger %d: %d, %v: want it admitted, by a limit that fails open", i, a.Status, err)
+					t.Errorf("address %d: %d, %v: want it admitted, by a limit that fails open", i, a.Status, err)
 					return
 				}
 				if a.Header.Get("X-RateLimit-Degraded") != "" {
@@ -45,10 +45,10 @@ func fillSecond(t *testing.T, n *chaosNode) (unverified int) {
 
 func TestChaosNewAddressesThatFillTheirOwnRedisDenyNoTenant(t *testing.T) {
 	main, second := redistest.Single(t), redistest.Single(t)
-	n := floodStart(t, apart(main.Port, second.Port), "closed", "-max-addresses", "0", "-new-addresses", "0", "-ready-needs-redis", "true")
+	n := floodStart(t, withSecond(main.Port, second.Port), "closed", "-max-addresses", "0", "-new-addresses", "0", "-ready-needs-redis", "true")
 	client := second.Client(t)
 	before := usedMemory(t, client)
-	if err := client.ConfigSet(t.Context(), "maxmemory", strconv.Itoa(before+roomForStrangers)).Err(); err != nil {
+	if err := client.ConfigSet(t.Context(), "maxmemory", strconv.Itoa(before+newAddressMemory)).Err(); err != nil {
 		t.Fatal(err)
 	}
 
@@ -67,7 +67,7 @@ func TestChaosNewAddressesThatFillTheirOwnRedisDenyNoTenant(t *testing.T) {
 	}
 
 	if unverified == 0 {
-		t.Error("all strangers were decided by Redis: it was not filled")
+		t.Error("all addresses were decided by Redis: it was not filled")
 	}
 	for i := range floodTenants {
 		want := floodQuota - 1
@@ -87,7 +87,7 @@ func TestChaosNewAddressesThatFillTheirOwnRedisDenyNoTenant(t *testing.T) {
 	last := n.scrape()
 	name := func(server *redistest.Server) string { return fmt.Sprintf("store=%q", server.Address()) }
 	if last.sum("rate_limiter_degraded_seconds_total", name(main)) != 0 || last.sum("rate_limiter_degraded_seconds_total", name(second)) == 0 {
-		t.Errorf("want the Redis of addresses alone to have been away\n%s", last)
+		t.Errorf("want only the Redis of addresses degraded\n%s", last)
 	}
 	if a, err := http.Get("http://" + n.metrics + "/readyz"); err != nil || a.StatusCode != http.StatusOK {
 		t.Errorf("%v, %v: want the node ready without the Redis of addresses", a, err)
@@ -96,7 +96,7 @@ func TestChaosNewAddressesThatFillTheirOwnRedisDenyNoTenant(t *testing.T) {
 	}
 }
 
-// addressKeys returns how many keys of addresses a Redis has.
+// addressKeys returns the number of keys of addresses in a Redis.
 func addressKeys(t *testing.T, server *redistest.Server) (n int) {
 	t.Helper()
 	keys, err := server.Client(t).Keys(t.Context(), "rl:*").Result()

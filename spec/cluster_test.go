@@ -14,27 +14,27 @@ import (
 )
 
 const (
-	// quota is what each tenant may spend while a fault spec runs. It refills within a year, so not at all meanwhile.
+	// quota is the limit of each tenant in a fault spec. It refills within a year, so not during the spec.
 	quota = 1200
-	// settled is how many decisions in a row, of every process for every tenant, tell that the switch is over.
+	// settled is the number of decisions in a row, of every process for every tenant, after which the switch is over.
 	settled = 50
 )
 
-// verdict is what a process made of one request, which it decided at some instant from Sent to Answered.
+// verdict is the outcome of one request, which was decided at some instant from Sent to Answered.
 type verdict struct {
 	Sent, Answered time.Duration
-	Status         int // 0: admitted; 429: refused; 503: not decided
+	Status         int // 0: admitted; 429: denied; 503: not decided
 }
 
-// caller is one of the plugin processes, asked for one tenant.
+// caller is one plugin process with the requests of one tenant.
 type caller struct {
 	tenant  string
 	process int
 }
 
-// pressure is load that goes on until it is stopped: on some tenants, by two plugin processes with two connections for
-// each. One connection is always the same user, the other a new one with every request, so that a request needs keys
-// that are there and keys that are not.
+// pressure is load that continues until it is stopped: on some tenants, by two plugin processes with two connections
+// for each. One connection is always the same user, the other a new one with every request, so that requests need
+// existing and new keys.
 type pressure struct {
 	t       *testing.T
 	begun   time.Time
@@ -47,7 +47,7 @@ type pressure struct {
 	inARow   map[caller]int       // decisions since the last undecided request
 }
 
-// pressOn starts pressure through new plugin processes whose buckets are where redis, a JSON object, says.
+// pressOn starts pressure through new plugin processes. redis is the redis block of their config, as JSON.
 func pressOn(t *testing.T, redis string, tenants []string) *pressure {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -118,6 +118,7 @@ func (p *pressure) drive(ctx context.Context, socket string, id int32, who calle
 	return c.Close()
 }
 
+// note adds a verdict.
 func (p *pressure) note(who caller, v verdict) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -145,10 +146,10 @@ func (p *pressure) awaitDecisions(what string) {
 	})
 }
 
-// awaitRefusals waits until every tenant has been refused after an instant: its quota is used up.
-func (p *pressure) awaitRefusals(after time.Duration) {
+// awaitDenials waits until every tenant has been denied after an instant: its quota is exhausted.
+func (p *pressure) awaitDenials(after time.Duration) {
 	p.t.Helper()
-	await(p.t, "every quota to be used up", func() bool {
+	await(p.t, "every quota to be exhausted", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		for _, tenant := range p.tenants {
@@ -161,10 +162,10 @@ func (p *pressure) awaitRefusals(after time.Duration) {
 	})
 }
 
-// span is a time that a fault lasts.
+// span is the time of a fault.
 type span struct{ From, To time.Duration }
 
-// count is how many of a tenant's requests had a status and were, at least in part, under way within a span.
+// count returns the number of a tenant's requests with a status that were in flight within a span.
 func (p *pressure) count(tenant string, status int, within span) int {
 	n := 0
 	for _, v := range p.verdicts[tenant] {
@@ -175,14 +176,14 @@ func (p *pressure) count(tenant string, status int, within span) int {
 	return n
 }
 
-// fault is what was done to Redis.
+// fault describes the fault of Redis.
 type fault struct {
-	concerns func(tenant string) bool // whose buckets were touched
+	affects  func(tenant string) bool // whether the buckets of a tenant moved
 	switched span                     // from the fault until all processes decided again
-	lost     span                     // when a killed master answered what may have died with it; zero: no master was killed
+	lost     span                     // of answers that may be lost with a killed master; zero: none was killed
 }
 
-// check ends the pressure, and holds it against what is promised.
+// check ends the pressure, and compares the verdicts with the promises.
 func (p *pressure) check(f fault) {
 	p.t.Helper()
 	p.end()
@@ -195,34 +196,34 @@ func (p *pressure) check(f fault) {
 // always is longer than any spec.
 var always = span{0, time.Hour}
 
-// checkBound checks that a tenant was admitted at most its quota, and what was admitted while a killed master's
-// writes may have died with it. Nor may less than the quota be used: what was spent was admitted, or nobody knows.
+// checkBound checks that the admissions of a tenant are at most its quota plus those that may be lost with a killed
+// master. They are also at least the quota without undecided requests.
 func (p *pressure) checkBound(tenant string, f fault) {
 	p.t.Helper()
 	admitted, undecided, most := p.count(tenant, 0, always), p.count(tenant, 503, always), quota
-	if f.concerns(tenant) && f.lost.To > 0 {
+	if f.affects(tenant) && f.lost.To > 0 {
 		most += p.count(tenant, 0, f.lost)
 	}
-	p.t.Logf("%s, concerned: %t: %d admitted, at most %d allowed, %d undecided", tenant, f.concerns(tenant), admitted, most, undecided)
+	p.t.Logf("%s, affected: %t: %d admitted, at most %d allowed, %d undecided", tenant, f.affects(tenant), admitted, most, undecided)
 	if admitted > most {
 		p.t.Errorf("%s: %d admitted, at most %d allowed", tenant, admitted, most)
 	}
 	if admitted+undecided < quota {
-		p.t.Errorf("%s: refused when %d were admitted and %d undecided; the quota is %d", tenant, admitted, undecided, quota)
+		p.t.Errorf("%s: denied when %d were admitted and %d undecided; the quota is %d", tenant, admitted, undecided, quota)
 	}
 }
 
-// checkDecisions checks that only tenants whom the fault concerns had undecided requests, and only within the switch.
+// checkDecisions checks that only affected tenants had undecided requests, and only within the switch.
 func (p *pressure) checkDecisions(tenant string, f fault) {
 	p.t.Helper()
 	undecided := p.count(tenant, 503, always)
 	switch inside := p.count(tenant, 503, f.switched); {
-	case !f.concerns(tenant) && undecided > 0:
+	case !f.affects(tenant) && undecided > 0:
 		p.t.Errorf("%s: %d requests undecided, and its master was healthy", tenant, undecided)
 	case inside != undecided:
 		p.t.Errorf("%s: %d requests undecided outside of the switch", tenant, undecided-inside)
 	}
-	if f.concerns(tenant) && (p.count(tenant, 0, span{0, f.switched.From}) == 0 || p.count(tenant, 0, span{f.switched.To, time.Hour}) == 0) {
+	if f.affects(tenant) && (p.count(tenant, 0, span{0, f.switched.From}) == 0 || p.count(tenant, 0, span{f.switched.To, time.Hour}) == 0) {
 		p.t.Errorf("%s: nothing was admitted before or after the switch", tenant)
 	}
 	if all := len(p.verdicts[tenant]); all != undecided+p.count(tenant, 0, always)+p.count(tenant, 429, always) {
@@ -230,17 +231,17 @@ func (p *pressure) checkDecisions(tenant string, f fault) {
 	}
 }
 
-// since is the time on the clock of the verdicts.
+// since returns the time on the clock of the verdicts.
 func (p *pressure) since() time.Duration { return time.Since(p.begun) }
 
 // clustered is a cluster under pressure.
 type clustered struct {
 	*pressure
-	nodes *redistest.Nodes
-	owner map[string]*redistest.Server // tenant → its master at the beginning
+	nodes   *redistest.Nodes
+	masters map[string]*redistest.Server // tenant → its master at the start
 }
 
-// bucketKey is the key of a tenant's own buckets.
+// bucketKey returns the key of a tenant's buckets.
 func bucketKey(tenant string) string { return "rl:default:{t=" + tenant + "}" }
 
 // pressCluster presses on two tenants of each of three masters.
@@ -248,24 +249,26 @@ func pressCluster(t *testing.T) clustered {
 	t.Helper()
 	nodes := redistest.Cluster(t, 3, 1) // three masters, three replicas
 	nodes.KeepHealthySlots(t)
-	owner, have := map[string]*redistest.Server{}, map[*redistest.Server]int{}
+	masters, count := map[string]*redistest.Server{}, map[*redistest.Server]int{}
 	var tenants []string
 	for i := 0; len(tenants) < 2*len(nodes.Masters); i++ {
 		tenant := fmt.Sprint("tenant-", i)
-		if master := nodes.MasterOf(t, bucketKey(tenant)); have[master] < 2 {
-			have[master]++
-			owner[tenant], tenants = master, append(tenants, tenant)
+		if master := nodes.MasterOf(t, bucketKey(tenant)); count[master] < 2 {
+			count[master]++
+			masters[tenant], tenants = master, append(tenants, tenant)
 		}
 	}
-	var known []string
+	var addresses []string
 	for _, s := range nodes.Masters {
-		known = append(known, fmt.Sprintf(`{"ip":%q,"port":%d}`, s.Host, s.Port))
+		addresses = append(addresses, fmt.Sprintf(`{"ip":%q,"port":%d}`, s.Host, s.Port))
 	}
-	return clustered{pressOn(t, fmt.Sprintf(`{"send_timeout":10000,"read_timeout":10000,"pipeline":true,"cluster_nodes":[%s,%s,%s]}`, known[0], known[1], known[2]), tenants), nodes, owner}
+	return clustered{pressOn(t, fmt.Sprintf(`{"send_timeout":10000,"read_timeout":10000,"pipeline":true,"cluster_nodes":[%s,%s,%s]}`, addresses[0], addresses[1], addresses[2]), tenants), nodes, masters}
 }
 
-// concerned tells whose requests go to the master of the first tenant.
-func (c clustered) concerned(tenant string) bool { return c.owner[tenant] == c.owner[c.tenants[0]] }
+// isAffected reports whether a tenant has the same master as the first tenant.
+func (c clustered) isAffected(tenant string) bool {
+	return c.masters[tenant] == c.masters[c.tenants[0]]
+}
 
 func TestAKilledMasterOfAClusterLosesOnlyUnreplicatedAdmissions(t *testing.T) {
 	c := pressCluster(t)
@@ -274,8 +277,8 @@ func TestAKilledMasterOfAClusterLosesOnlyUnreplicatedAdmissions(t *testing.T) {
 	master := c.nodes.MasterOf(t, key)
 	replica := c.nodes.ReplicaOf(t, master)
 
-	// A master answers before its replica has the write. What it was written before Replicate began the replica has,
-	// what it answered before it was killed is counted here: so only what was admitted in between can be lost.
+	// A master answers before its replica has the write. The replica has all writes from before Replicate. So only
+	// admissions between Replicate and the kill can be lost.
 	lost := span{From: c.since()}
 	master.Replicate(t, key+"-")
 	killed := c.since()
@@ -285,8 +288,8 @@ func TestAKilledMasterOfAClusterLosesOnlyUnreplicatedAdmissions(t *testing.T) {
 	c.nodes.AwaitMaster(t, key, replica)
 	c.awaitDecisions("decisions by the replica")
 	switched := span{killed, c.since()}
-	c.awaitRefusals(switched.To)
-	c.check(fault{c.concerned, switched, lost})
+	c.awaitDenials(switched.To)
+	c.check(fault{c.isAffected, switched, lost})
 	if c.count(c.tenants[0], 503, switched) == 0 {
 		t.Error("every request was decided: no master was killed under load")
 	}
@@ -301,8 +304,8 @@ func TestAPlannedFailoverOfAClusterLosesNoAdmission(t *testing.T) {
 	c.nodes.FailOver(t, key, replica)
 	c.awaitDecisions("decisions by the replica")
 	switched.To = c.since()
-	c.awaitRefusals(switched.To)
-	c.check(fault{concerns: c.concerned, switched: switched})
+	c.awaitDenials(switched.To)
+	c.check(fault{affects: c.isAffected, switched: switched})
 }
 
 func TestASlotOfAClusterMovesWhileItsTenantIsCountedExactly(t *testing.T) {
@@ -311,8 +314,8 @@ func TestASlotOfAClusterMovesWhileItsTenantIsCountedExactly(t *testing.T) {
 	moved := c.tenants[0]
 	var to *redistest.Server
 	for _, tenant := range c.tenants {
-		if !c.concerned(tenant) {
-			to = c.owner[tenant]
+		if !c.isAffected(tenant) {
+			to = c.masters[tenant]
 		}
 	}
 	switched := span{From: c.since()}
@@ -320,13 +323,13 @@ func TestASlotOfAClusterMovesWhileItsTenantIsCountedExactly(t *testing.T) {
 		n := len(c.seen(moved))
 		await(t, "requests while the slot moves", func() bool { return len(c.seen(moved)) > n+settled })
 	})
-	c.awaitDecisions("decisions by the new owner")
+	c.awaitDecisions("decisions by the new master")
 	switched.To = c.since()
-	c.awaitRefusals(switched.To)
-	c.check(fault{concerns: func(tenant string) bool { return tenant == moved }, switched: switched})
+	c.awaitDenials(switched.To)
+	c.check(fault{affects: func(tenant string) bool { return tenant == moved }, switched: switched})
 }
 
-// seen are the verdicts on a tenant's requests so far.
+// seen returns the verdicts on a tenant's requests so far.
 func (p *pressure) seen(tenant string) []verdict {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -335,12 +338,12 @@ func (p *pressure) seen(tenant string) []verdict {
 
 func TestAKilledMasterOfSentinelsLosesOnlyUnreplicatedAdmissions(t *testing.T) {
 	watched := redistest.Sentinel(t)
-	var known []string
+	var addresses []string
 	for _, s := range watched.Sentinels {
-		known = append(known, fmt.Sprintf(`{"host":%q,"port":%d}`, s.Host, s.Port))
+		addresses = append(addresses, fmt.Sprintf(`{"host":%q,"port":%d}`, s.Host, s.Port))
 	}
 	p := pressOn(t, fmt.Sprintf(`{"send_timeout":10000,"read_timeout":10000,"pipeline":true,"sentinel_master":%q,"sentinel_nodes":[%s,%s,%s]}`,
-		redistest.MasterName, known[0], known[1], known[2]), []string{"alice", "beth", "gus"})
+		redistest.MasterName, addresses[0], addresses[1], addresses[2]), []string{"alice", "beth", "gus"})
 	p.awaitDecisions("load")
 	lost := span{From: p.since()} // as in a cluster
 	watched.Master.Replicate(t, "last")
@@ -351,7 +354,7 @@ func TestAKilledMasterOfSentinelsLosesOnlyUnreplicatedAdmissions(t *testing.T) {
 	watched.AwaitMaster(t, watched.Replica)
 	p.awaitDecisions("decisions by the successor")
 	switched := span{killed, p.since()}
-	p.awaitRefusals(switched.To)
+	p.awaitDenials(switched.To)
 	p.check(fault{func(string) bool { return true }, switched, lost})
 	if p.count("alice", 503, switched) == 0 {
 		t.Error("every request was decided: no master was killed under load")

@@ -18,8 +18,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// The services of docker-compose.yml as far as their programs are here: the commands, flags and configurations are its
-// own, with this machine's addresses in place of the containers'.
+// The spec runs the commands, flags and configurations of docker-compose.yml with the addresses of this machine.
 func TestTheServicesOfComposeWorkTogether(t *testing.T) {
 	project := composed(t)
 	counters := redistest.Single(t, project.Services["redis"].Command[1:]...)
@@ -62,7 +61,7 @@ func TestTheServicesOfComposeWorkTogether(t *testing.T) {
 	n.want([]int{200}, "/records", "apikey", "beta-key")
 	checkRedis(t, project.Services["redis"], counters)
 	await(t, "the plugin reports to Postgres", func() bool {
-		out, err := try(project.Services["operator"].Command...)         // it fails while no node is live
+		out, err := try(project.Services["operator"].Command...)         // it fails without a live node
 		return err == nil && strings.Contains(out, "1 of 1 live node\n") // it joined after the change, so no time is shown
 	})
 	operate("override", "add", "--tenant", "beta", "--kind", "ban", "--expires-in", "1m", "--reason", "a look around", "--wait")
@@ -72,8 +71,7 @@ func TestTheServicesOfComposeWorkTogether(t *testing.T) {
 	}
 }
 
-// postgresFor starts a Postgres and prepares it as its image would for the service, and returns the connection string
-// to it.
+// postgresFor starts a Postgres, prepares it as the image of the service does, and returns the connection string.
 func postgresFor(t *testing.T, project *types.Project) string {
 	t.Helper()
 	server, config := pgtest.Start(t), database(t, project)
@@ -81,7 +79,8 @@ func postgresFor(t *testing.T, project *types.Project) string {
 	return strings.Replace(project.Configs["database"].Content, "host="+config.Host, "host="+server.Host+" port="+strconv.Itoa(server.Port), 1)
 }
 
-// checkRedis checks that the counters are in the Redis of docker-compose.yml, which wants a password and never evicts.
+// checkRedis checks that the counters are in the Redis of docker-compose.yml, which requires a password and never
+// evicts.
 func checkRedis(t *testing.T, service types.ServiceConfig, server *redistest.Server) {
 	t.Helper()
 	healthy := func(password string) bool {
@@ -89,9 +88,9 @@ func checkRedis(t *testing.T, service types.ServiceConfig, server *redistest.Ser
 		check.Env = append(os.Environ(), "REDISCLI_AUTH="+password)
 		return check.Run() == nil
 	}
-	password := set(service)["REDISCLI_AUTH"]
+	password := variables(service)["REDISCLI_AUTH"]
 	if !healthy(password) || healthy("wrong") {
-		t.Errorf("the health check says %v with the password and %v with a wrong one", healthy(password), healthy("wrong"))
+		t.Errorf("the health check is %v with the password and %v with a wrong one", healthy(password), healthy("wrong"))
 	}
 	if err := server.Client(t).Ping(context.Background()).Err(); err == nil || !strings.Contains(err.Error(), "NOAUTH") {
 		t.Errorf("without a password: %v", err)
@@ -102,7 +101,7 @@ func checkRedis(t *testing.T, service types.ServiceConfig, server *redistest.Ser
 	defer client.Close()
 	policy, err := client.ConfigGet(context.Background(), "maxmemory-policy").Result()
 	if err != nil || policy["maxmemory-policy"] != "noeviction" {
-		t.Errorf("a full Redis does %v (%v), want noeviction", policy, err)
+		t.Errorf("maxmemory-policy is %v (%v), want noeviction", policy, err)
 	}
 	if size, err := client.DBSize(context.Background()).Result(); err != nil || size == 0 {
 		t.Errorf("%d keys in Redis (%v)", size, err)

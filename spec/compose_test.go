@@ -21,7 +21,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// passwords are those that whoever starts docker-compose.yml must give.
+// passwords are the variables that docker-compose.yml requires.
 var passwords = types.Mapping{"POSTGRES_PASSWORD": "of-postgres", "REDIS_PASSWORD": "of-redis"}
 
 // loadCompose loads docker-compose.yml as docker compose does, with every profile.
@@ -33,10 +33,11 @@ func loadCompose(environment types.Mapping) (*types.Project, error) {
 	return loader.LoadWithContext(context.Background(), types.ConfigDetails{
 		WorkingDir:  top,
 		ConfigFiles: []types.ConfigFile{{Filename: filepath.Join(top, "docker-compose.yml")}},
-		Environment: maps.Clone(environment), // it is written to
+		Environment: maps.Clone(environment), // the loader writes to it
 	}, loader.WithProfiles([]string{"*"}))
 }
 
+// composed loads docker-compose.yml with passwords.
 func composed(t testing.TB) *types.Project {
 	t.Helper()
 	project, err := loadCompose(passwords)
@@ -46,8 +47,8 @@ func composed(t testing.TB) *types.Project {
 	return project
 }
 
-// set are the variables of a service.
-func set(s types.ServiceConfig) map[string]string {
+// variables returns the environment of a service.
+func variables(s types.ServiceConfig) map[string]string {
 	environment := map[string]string{}
 	for name, value := range s.Environment {
 		if value != nil {
@@ -57,10 +58,10 @@ func set(s types.ServiceConfig) map[string]string {
 	return environment
 }
 
-// startFlags are the settings of the plugin server in Kong's start command.
+// startFlags returns the flags of the plugin server in Kong's start command.
 func startFlags(t testing.TB, project *types.Project) map[string]string {
 	t.Helper()
-	words := strings.Fields(set(project.Services["kong"])[startCommand])
+	words := strings.Fields(variables(project.Services["kong"])[startCommand])
 	if len(words)%2 != 1 || words[0] != "/usr/local/bin/tenant-rate-limiting" {
 		t.Fatalf("start command %q", words)
 	}
@@ -83,7 +84,7 @@ func TestComposeRequiresItsPasswordsAndHasNoOthers(t *testing.T) {
 	secret := regexp.MustCompile(`(?i)(password|passwd|secret|token)[=: ]+(\S+)`)
 	for name, s := range project.Services {
 		texts := append(slices.Clone(s.Command), s.Entrypoint...)
-		for variable, value := range set(s) {
+		for variable, value := range variables(s) {
 			texts = append(texts, variable+"="+value)
 		}
 		for _, found := range secret.FindAllStringSubmatch(strings.Join(texts, " "), -1) {
@@ -92,7 +93,7 @@ func TestComposeRequiresItsPasswordsAndHasNoOthers(t *testing.T) {
 			}
 		}
 	}
-	if got := set(project.Services["postgres"])["POSTGRES_PASSWORD"]; got != "of-postgres" {
+	if got := variables(project.Services["postgres"])["POSTGRES_PASSWORD"]; got != "of-postgres" {
 		t.Errorf("the password of Postgres is %q", got)
 	}
 }
@@ -111,6 +112,7 @@ func TestComposeRunsPinnedReleases(t *testing.T) {
 	}
 }
 
+// absolute returns the path of a file of the project.
 func absolute(t testing.TB, path string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("..", path))
@@ -156,13 +158,13 @@ func TestComposePublishesOnTheLoopbackOnly(t *testing.T) {
 			}
 		}
 	}
-	_, listen, err := net.SplitHostPort(set(project.Services["kong"])["KONG_PROXY_LISTEN"])
+	_, listen, err := net.SplitHostPort(variables(project.Services["kong"])["KONG_PROXY_LISTEN"])
 	if err != nil || listen != strconv.Itoa(int(published["kong"])) {
 		t.Errorf("Kong listens on port %s (%v), published is %d", listen, err, published["kong"])
 	}
 	check := project.Services["prometheus"].HealthCheck.Test
 	if want := fmt.Sprintf("http://127.0.0.1:%d/-/ready", published["prometheus"]); len(published) != 3 || check[len(check)-1] != want {
-		t.Errorf("published are %v, want Kong, the REST API and Prometheus, which is asked by %q", published, check)
+		t.Errorf("published are %v, want Kong, the REST API and Prometheus with the health check %q", published, check)
 	}
 }
 
@@ -196,9 +198,9 @@ func TestComposeMountsExistingFilesWhereTheyAreRead(t *testing.T) {
 }
 
 func TestComposeGivesKongOnlySettingsThatItHas(t *testing.T) {
-	kong := set(composed(t).Services["kong"])
+	kong := variables(composed(t).Services["kong"])
 	if unknown := unknownToKong(t, kong); len(unknown) > 0 {
-		t.Errorf("none of Kong's settings: %v", unknown)
+		t.Errorf("not settings of Kong: %v", unknown)
 	}
 	if image := imageEnvironment(t)[startCommand]; !strings.HasPrefix(kong[startCommand], strings.Join(strings.Fields(image)[:3], " ")+" ") {
 		t.Errorf("the start command %s is not the image's, %s, and more", kong[startCommand], image)
@@ -212,15 +214,15 @@ func TestComposeGivesKongOnlySettingsThatItHas(t *testing.T) {
 
 func TestComposeNamesLeadToServices(t *testing.T) {
 	project := composed(t)
-	known := map[string]bool{}
+	names := map[string]bool{}
 	for name, s := range project.Services {
-		known[name] = true
+		names[name] = true
 		if _, inside := s.Networks["inside"]; !inside || len(s.Networks) != 1 {
 			t.Errorf("%s is in the networks %v", name, s.Networks)
 		}
 		if network := s.Networks["inside"]; network != nil {
 			for _, alias := range network.Aliases {
-				known[alias] = true
+				names[alias] = true
 			}
 		}
 	}
@@ -234,8 +236,8 @@ func TestComposeNamesLeadToServices(t *testing.T) {
 		hosts = append(hosts, s.Host)
 	}
 	for _, host := range hosts {
-		if !known[host] {
-			t.Errorf("nothing is called %s", host)
+		if !names[host] {
+			t.Errorf("no service is called %s", host)
 		}
 	}
 	for _, server := range []string{"listen 80;", "$request_method $request_uri"} {
@@ -245,7 +247,7 @@ func TestComposeNamesLeadToServices(t *testing.T) {
 	}
 }
 
-// database is how the programs are told to reach Postgres.
+// database returns the connection settings of the programs for Postgres.
 func database(t testing.TB, project *types.Project) *pgx.ConnConfig {
 	t.Helper()
 	config, err := pgx.ParseConfig(project.Configs["database"].Content)
@@ -257,21 +259,23 @@ func database(t testing.TB, project *types.Project) *pgx.ConnConfig {
 
 func TestComposeHasOneDatabase(t *testing.T) {
 	project := composed(t)
-	config, postgres := database(t, project), set(project.Services["postgres"])
-	owner := project.Configs["owner"].Content
-	if !strings.Contains(owner, "CREATE ROLE "+config.User+" LOGIN PASSWORD '"+config.Password+"'") || config.Port != 5432 ||
-		!strings.Contains(owner, "CREATE DATABASE "+config.Database+" OWNER "+config.User) {
-		t.Errorf("%s at port %d of user %s is not what is made: %s", config.Database, config.Port, config.User, owner)
+	config, postgres := database(t, project), variables(project.Services["postgres"])
+	setup := project.Configs["owner"].Content
+	if !strings.Contains(setup, "CREATE ROLE "+config.User+" LOGIN PASSWORD '"+config.Password+"'") || config.Port != 5432 ||
+		!strings.Contains(setup, "CREATE DATABASE "+config.Database+" OWNER "+config.User) {
+		t.Errorf("%s at port %d of user %s differs from %s", config.Database, config.Port, config.User, setup)
 	}
 	mounted := project.Services["postgres"].Configs
-	if len(mounted) != 1 || mounted[0].Source != "owner" || mounted[0].Target != "/docker-entrypoint-initdb.d/owner.sql" || postgres["POSTGRES_USER"] != "" {
-		t.Errorf("the image of Postgres runs %v as the user %q, want what makes the owner, as its superuser", mounted, postgres["POSTGRES_USER"])
+	const target = "/docker-entrypoint-initdb.d/owner.sql"
+	user := postgres["POSTGRES_USER"]
+	if len(mounted) != 1 || mounted[0].Source != "owner" || mounted[0].Target != target || user != "" {
+		t.Errorf("the image of Postgres runs %v as the user %q, want the script of the owner, as superuser", mounted, user)
 	}
 	for _, name := range []string{"migrations", "operator", "control"} {
 		if entry := project.Services[name].Entrypoint; !slices.Equal(entry, []string{"/usr/local/bin/ratelimit"}) {
 			t.Errorf("%s runs %q", name, entry)
 		}
-		if dsn := set(project.Services[name])["RATELIMIT_DATABASE"]; dsn != project.Configs["database"].Content {
+		if dsn := variables(project.Services[name])["RATELIMIT_DATABASE"]; dsn != project.Configs["database"].Content {
 			t.Errorf("%s has the database %q", name, dsn)
 		}
 	}

@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// policyOf is the body of a policy that is counted by the minute.
+// policyOf returns the body of a policy with a limit a minute.
 func policyOf(limit int) string {
 	return fmt.Sprintf(`{"orgTier":"Enterprise","name":"minute","limit":%d,"window":"1m","algorithm":"token_bucket","failMode":"open"}`, limit)
 }
 
-// tells tells whether a node's answers name a limit by the minute.
-func (n *node) tells(limit int) bool {
+// enforces reports whether a node's answers have a limit a minute.
+func (n *node) enforces(limit int) bool {
 	n.t.Helper()
 	return strings.Contains(n.get("/records", "apikey", "alice").Header.Get("RateLimit-Policy"), fmt.Sprintf(`"minute";q=%d;w=60`, limit))
 }
 
-// awaitFleet waits until so many nodes live and enforce what there is.
+// awaitFleet waits until a number of nodes are live.
 func (a *api) awaitFleet(nodes int) {
 	a.t.Helper()
 	await(a.t, fmt.Sprintf("%d nodes report", nodes), func() bool {
@@ -41,20 +41,20 @@ func TestAChangeByRESTIsEnforcedByTwoNodesBehindTwoGatewaysWithinASecond(t *test
 	p := newPlane(t)
 	nodes := []*node{p.node("one", p.dsn), p.node("two", p.dsn)}
 	a := p.serve()
-	a.awaitFleet(3) // the process that serves the API decides, too
+	a.awaitFleet(3) // the process of the API is a node, too
 	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000))
 	var took []time.Duration
 	for limit := 1001; limit <= 1010; limit++ {
 		var got enforcement
-		begun := time.Now()
+		start := time.Now()
 		a.want(http.StatusOK, &got, http.MethodPut, "/v1/ratelimit/policies?wait=10s", policyOf(limit), "If-Match", "*")
-		took = append(took, time.Since(begun))
+		took = append(took, time.Since(start))
 		if !got.Enforcement.Enforced || len(got.Enforcement.Behind) != 0 {
 			t.Errorf("limit %d: %+v, want it enforced everywhere", limit, got)
 		}
 		for _, n := range nodes {
-			if !n.tells(limit) {
-				t.Errorf("limit %d is told to be enforced, and is not", limit)
+			if !n.enforces(limit) {
+				t.Errorf("limit %d is reported as enforced, and is not", limit)
 			}
 		}
 	}
@@ -79,14 +79,14 @@ func TestANodeThatIsCutOffFromPostgresIsNamedByAWriteThatWaits(t *testing.T) {
 	if e := got.Enforcement; e.Enforced || len(e.Behind) != 1 || !strings.HasPrefix(e.Behind[0].Node, "far/") {
 		t.Errorf("%+v, want the node far named", e)
 	}
-	if !near.tells(1000) {
+	if !near.enforces(1000) {
 		t.Error("the other node does not enforce it")
 	}
-	if far.tells(1000) {
-		t.Error("the node that is cut off enforces what it cannot know")
+	if far.enforces(1000) {
+		t.Error("the node that is cut off enforces the new row")
 	}
 	p.write(`ALTER ROLE far LOGIN`)
-	await(t, "the node enforces it when it is back", func() bool { return far.tells(1000) })
+	await(t, "the node enforces it when it is back", func() bool { return far.enforces(1000) })
 }
 
 func TestTheEffectivePoliciesFollowTheRows(t *testing.T) {
@@ -98,10 +98,10 @@ func TestTheEffectivePoliciesFollowTheRows(t *testing.T) {
 		return a.want(http.StatusOK, nil, http.MethodGet, "/v1/orgs/acme/ratelimit/policies?tier=enterprise", "").Body
 	}
 	if text := inForce(); !strings.Contains(text, `"hour"`) || strings.Contains(text, `"minute"`) {
-		t.Errorf("by the config there is the limit hour alone: %s", text)
+		t.Errorf("want only the limit hour of the config: %s", text)
 	}
 	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies?wait=5s", policyOf(1000))
 	if text := inForce(); !strings.Contains(text, `"hour"`) || !strings.Contains(text, `"minute"`) {
-		t.Errorf("the row is enforced, and not in force: %s", text)
+		t.Errorf("the row is enforced, and not shown: %s", text)
 	}
 }

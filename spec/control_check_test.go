@@ -27,7 +27,7 @@ func TestKongAndTheDecisionAPIShareOneBudget(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
 	kong, a := p.node("kong", p.dsn), p.serve()
-	var byKong, byAPI, refused, other atomic.Int64
+	var byKong, byAPI, denied, other atomic.Int64
 	var group sync.WaitGroup
 	for range 4 {
 		group.Go(func() {
@@ -36,7 +36,7 @@ func TestKongAndTheDecisionAPIShareOneBudget(t *testing.T) {
 				case err == nil && got.Status == http.StatusOK:
 					byKong.Add(1)
 				case err == nil && got.Status == http.StatusTooManyRequests:
-					refused.Add(1)
+					denied.Add(1)
 				default:
 					other.Add(1)
 				}
@@ -52,15 +52,17 @@ func TestKongAndTheDecisionAPIShareOneBudget(t *testing.T) {
 				case d.Allowed:
 					byAPI.Add(1)
 				case d.RetryAfter > 0:
-					refused.Add(1)
+					denied.Add(1)
 				}
 			}
 		})
 	}
 	group.Wait()
 	t.Logf("admitted by Kong %d, by the API %d", byKong.Load(), byAPI.Load())
-	if n := byKong.Load() + byAPI.Load(); n != 60 || byKong.Load() == 0 || byAPI.Load() == 0 || refused.Load() != 100 || other.Load() != 0 {
-		t.Errorf("admitted %d and %d, want 60 together; refused %d, want 100; otherwise %d", byKong.Load(), byAPI.Load(), refused.Load(), other.Load())
+	kongs, apis := byKong.Load(), byAPI.Load()
+	if kongs+apis != 60 || kongs == 0 || apis == 0 || denied.Load() != 100 || other.Load() != 0 {
+		t.Errorf("admitted %d and %d, want 60 together; denied %d, want 100; otherwise %d",
+			kongs, apis, denied.Load(), other.Load())
 	}
 }
 
@@ -86,7 +88,7 @@ func TestADryRunAndUsageReadTokensSpentByKongAndSpendNone(t *testing.T) {
 	kong.want([]int{200}, "/records", "apikey", "alice")
 }
 
-// used is what usage tells of acme's limit by the hour.
+// used returns the usage of acme's limit an hour.
 func (a *api) used() int64 {
 	a.t.Helper()
 	var usage struct {
@@ -124,12 +126,12 @@ func TestATokenOfATenantReadsOnlyItsOwnUsage(t *testing.T) {
 	acme.want(http.StatusOK, nil, http.MethodPost, check, `{"org_id":"acme","endpoint":"GET /records"}`)
 	a.as("rl_"+strings.Repeat("A", 43)).want(http.StatusUnauthorized, nil, http.MethodGet, "/v1/orgs/acme/ratelimit/usage", "")
 	p.operate("token", "revoke", "acme-portal", "--reason", "over")
-	await(t, "the revoked token lets nobody in", func() bool {
+	await(t, "the revoked token is denied", func() bool {
 		got, err := acme.send(http.MethodGet, "/v1/orgs/acme/ratelimit/usage", "")
 		return err == nil && got.Status == http.StatusUnauthorized
 	})
 	if log := a.log.String(); strings.Contains(log, acme.secret) || strings.Contains(log, a.secret) || !strings.Contains(log, "acme-portal") {
-		t.Errorf("the log must name tokens, and tell none:\n%s", log)
+		t.Errorf("the log must have names of tokens, and no secret:\n%s", log)
 	}
 }
 

@@ -18,8 +18,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
-// The service control of docker-compose.yml as far as its program is here: its command, variables and health check, with
-// this machine's addresses in place of the containers'.
+// The spec runs the command, variables and health check of the service control with the addresses of this machine.
 func TestTheRESTAPIOfComposeNeedsATokenAndReadsTheBucketsOfKong(t *testing.T) {
 	t.Parallel()
 	project := composed(t)
@@ -46,7 +45,7 @@ func TestTheRESTAPIOfComposeNeedsATokenAndReadsTheBucketsOfKong(t *testing.T) {
 	args := strings.Fields(strings.NewReplacer("0.0.0.0:"+published, "0.0.0.0:"+port, "="+image, "="+config, ":9543", ":"+metrics).Replace(strings.Join(service.Command, " ")))
 	command := func() *exec.Cmd {
 		cmd := p.command(args...)
-		for name, value := range set(service) {
+		for name, value := range variables(service) {
 			if name != "RATELIMIT_DATABASE" {
 				cmd.Env = append(cmd.Env, name+"="+value)
 			}
@@ -62,7 +61,7 @@ func TestTheRESTAPIOfComposeNeedsATokenAndReadsTheBucketsOfKong(t *testing.T) {
 	await(t, "the health check passes", healthy)
 	a.want(http.StatusOK, nil, http.MethodPost, check, `{"org_id":"beta","endpoint":"GET /records"}`)
 	if body := a.want(http.StatusOK, nil, http.MethodGet, "/v1/orgs/beta/ratelimit/usage", "").Body; !strings.Contains(body, `"used":1,`) {
-		t.Errorf("what was spent is not told: %s", body)
+		t.Errorf("the usage lacks the spent token: %s", body)
 	}
 	if status, _ := read(a.metrics, "/metrics"); status != http.StatusOK {
 		t.Errorf("/metrics answers %d", status)
@@ -71,11 +70,11 @@ func TestTheRESTAPIOfComposeNeedsATokenAndReadsTheBucketsOfKong(t *testing.T) {
 		t.Errorf("after SIGTERM: %v", err)
 	}
 	if healthy() {
-		t.Error("the health check passes although nobody serves")
+		t.Error("the health check passes without a server")
 	}
 }
 
-// healthCheck asks what a service's health check asks, on another port.
+// healthCheck returns a service's health check on another port.
 func healthCheck(t *testing.T, service types.ServiceConfig, from, to string) func() bool {
 	t.Helper()
 	test := service.HealthCheck.Test
@@ -83,7 +82,7 @@ func healthCheck(t *testing.T, service types.ServiceConfig, from, to string) fun
 	if test[0] != "CMD" || script == test[len(test)-1] {
 		t.Fatalf("the health check is %q", test)
 	}
-	// docker compose makes one dollar of two, which the library that has read the file has done.
+	// The library has replaced two dollars by one, as docker compose does.
 	return func() bool { return exec.Command(test[1], test[2], script).Run() == nil }
 }
 

@@ -27,13 +27,13 @@ const (
 	mostTimesQuiet     = 5
 )
 
-// hostileBody is what the holder of an org's token sends to cost much: body is legal JSON, or the beginning of it.
+// hostileBody is a costly request with the token of a tenant. The body is valid JSON, or the beginning of it.
 type hostileBody struct {
 	name, path, body string
 	slow             bool // it arrives a byte at a time
 }
 
-// hostileBodies are bodies of up to a megabyte, each costly in another way.
+// hostileBodies returns bodies of up to a megabyte, each costly in another way.
 func hostileBodies() []hostileBody {
 	const batch = check + "/batch"
 	list := func(n int, item string) string {
@@ -59,11 +59,10 @@ func hostileBodies() []hostileBody {
 	}
 }
 
-// BenchmarkHostileBodies has forty connections send bodies that cost much, all with the token of one org, while a
-// neighbour with a token of its own has decisions made. Each round compares how long the neighbour's take with what
-// they took right before, while nobody else asked. Each cell is the median of the rounds; times-quiet is the p99 under
-// attack divided by the quiet one, which has to be at most 5, cpu-µs/answer is what the process computed in an attack
-// for each hostile answer, and rss-MB is the most memory that it had so far.
+// BenchmarkHostileBodies sends costly bodies on forty connections, all with the token of one tenant, while a neighbour
+// with another token requests decisions. Each round compares the neighbour's latencies with those right before the
+// attack. Each cell is the median of the rounds. times-quiet is the p99 under attack divided by the quiet one, at most
+// 5. cpu-µs/answer is the CPU time of the process for each hostile answer, and rss-MB its peak memory.
 func BenchmarkHostileBodies(b *testing.B) {
 	if err := build(binaries, "./internal/attacker"); err != nil {
 		b.Fatal(err)
@@ -72,9 +71,9 @@ func BenchmarkHostileBodies(b *testing.B) {
 		`{name: hour, scope: tenant, limit: 1000000000, window_size: 3600, accuracy: exact}]}]`)
 	a := p.serve("--log-level", "warn")
 	neighbour := a.as(p.token("acme-portal", "tenant:acme"))
-	neighbour.latencies(b, hostileTurn) // buckets and connections are there
+	neighbour.latencies(b, hostileTurn) // creates buckets and connections
 	for _, hostile := range hostileBodies() {
-		mallory := a.as(p.token("mallory-"+hostile.name, "tenant:mallory")) // whose faults are not counted yet
+		mallory := a.as(p.token("mallory-"+hostile.name, "tenant:mallory")) // with no counted faults
 		turns := map[string][]float64{}
 		for range hostileRounds {
 			for cell, value := range neighbour.round(b, mallory, hostile) {
@@ -95,38 +94,38 @@ func BenchmarkHostileBodies(b *testing.B) {
 	}
 }
 
-// round measures the neighbour's decisions, first while nobody else asks and then under an attack.
+// round measures the neighbour's decisions, first alone and then under an attack.
 func (a *api) round(b *testing.B, by *api, hostile hostileBody) map[string]float64 {
 	b.Helper()
 	process := &server{pid: a.cmd.Process.Pid}
 	quiet := percentile(a.latencies(b, hostileTurn), 99)
-	began := process.cpuTime(b)
+	before := process.cpuTime(b)
 	stop := by.attack(b, hostile)
 	busy := percentile(a.latencies(b, hostileTurn), 99)
 	answered := float64(stop())
 	return map[string]float64{
 		"quiet-p99-ms": quiet, "p99-ms": busy, "times-quiet": busy / quiet, "hostile-answers/s": answered / hostileTurn.Seconds(),
-		"cpu-µs/answer": float64((process.cpuTime(b) - began).Microseconds()) / max(answered, 1),
+		"cpu-µs/answer": float64((process.cpuTime(b) - before).Microseconds()) / max(answered, 1),
 	}
 }
 
-// latencies are how long decisions took, one after the other for a while, in order.
+// latencies returns the sorted durations of decisions, one after the other, during a time.
 func (a *api) latencies(b *testing.B, lasts time.Duration) (took []time.Duration) {
 	b.Helper()
 	for end := time.Now().Add(lasts); time.Now().Before(end); time.Sleep(neighbourPause) {
-		begun := time.Now()
+		start := time.Now()
 		got, err := a.send(http.MethodPost, check, `{"org_id":"acme","endpoint":"GET /records"}`)
 		if err != nil || got.Status != http.StatusOK {
-			b.Fatalf("the neighbour is answered by %d %s (%v)", got.Status, got.Body, err)
+			b.Fatalf("the neighbour got %d %s (%v)", got.Status, got.Body, err)
 		}
-		took = append(took, time.Since(begun))
+		took = append(took, time.Since(start))
 	}
 	slices.Sort(took)
 	return took
 }
 
-// attack sends a body over and over until stop is called, which returns how many answers there were. The attacker is a
-// process of the least priority, with bytes that were made before: what it costs to attack is not measured.
+// attack sends a body repeatedly until stop, which returns the number of answers. The attacker is a process of the
+// lowest priority with a prepared request, so that its own cost is not measured.
 func (a *api) attack(b *testing.B, hostile hostileBody) (stop func() int64) {
 	b.Helper()
 	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: control\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"+
@@ -160,7 +159,7 @@ func (a *api) attack(b *testing.B, hostile hostileBody) (stop func() int64) {
 
 var peak = regexp.MustCompile(`VmHWM:\s+([0-9]+) kB`)
 
-// peakMemory is the most memory that the process has had, in MB.
+// peakMemory returns the peak memory of the process, in MB.
 func (a *api) peakMemory(b *testing.B) float64 {
 	b.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.cmd.Process.Pid))

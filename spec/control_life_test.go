@@ -19,17 +19,17 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 )
 
-// fate is what became of one request.
+// fate is the outcome of one request.
 type fate int
 
 const (
-	served   fate = iota
-	released      // served, and told that the process ends
-	refused       // nobody listened
+	served      fate = iota
+	released         // served with Connection: close
+	unreachable      // no process listened
 )
 
-// ask sends a request as one who heeds what it is told.
-func (a *api) ask(by *http.Client) (fate, error) {
+// request sends a request and returns its fate.
+func (a *api) request(by *http.Client) (fate, error) {
 	request, err := http.NewRequest(http.MethodGet, a.url+"/v1/ratelimit/policies", http.NoBody)
 	if err != nil {
 		return 0, err
@@ -37,7 +37,7 @@ func (a *api) ask(by *http.Client) (fate, error) {
 	request.Header.Set("Authorization", "Bearer "+a.secret)
 	response, err := by.Do(request)
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return refused, nil
+		return unreachable, nil
 	}
 	if err != nil {
 		return 0, err
@@ -60,30 +60,30 @@ func TestSIGTERMUnderLoadDropsNoRequest(t *testing.T) {
 	a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
 	counted := func() int64 { return p.redis.Client(t).ZCard(context.Background(), "rl:default:{n}").Val() }
 	await(t, "the process counts as a node in Redis", func() bool { return counted() == 1 })
-	var answered, told atomic.Int64
+	var answered, closed atomic.Int64
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
 			by := &http.Client{Transport: &http.Transport{}, Timeout: 30 * time.Second}
 			for {
-				what, err := a.ask(by)
+				what, err := a.request(by)
 				if err != nil {
 					t.Errorf("a request was dropped: %v", err)
 					return
 				}
-				if what == refused {
-					t.Error("nobody listened before all were told that the process ends")
+				if what == unreachable {
+					t.Error("no process listened before all connections were closed")
 					return
 				}
 				answered.Add(1)
 				if what == released {
-					told.Add(1)
+					closed.Add(1)
 					return
 				}
 			}
 		})
 	}
-	// One request is on its way all the while: a write that waits for a node which will never enforce it.
+	// One request is in flight meanwhile: a write that waits for a node that never enforces it.
 	p.write(`INSERT INTO rate_limiter.nodes (node, version, enforced_at, reported_at, source) VALUES ('asleep', 0, clock_timestamp(), clock_timestamp() + interval '1 h', 'config')`)
 	waiting := make(chan error, 1)
 	go func() {
@@ -101,16 +101,16 @@ func TestSIGTERMUnderLoadDropsNoRequest(t *testing.T) {
 	if err := <-waiting; err != nil {
 		t.Errorf("the write that waits: %v", err)
 	}
-	t.Logf("%d requests were answered, %d clients told to go elsewhere", answered.Load(), told.Load())
-	if told.Load() != 8 {
-		t.Errorf("%d of 8 clients were told that the process ends", told.Load())
+	t.Logf("%d requests were answered, %d connections closed", answered.Load(), closed.Load())
+	if closed.Load() != 8 {
+		t.Errorf("%d of 8 connections were closed by the server", closed.Load())
 	}
 	if counted() != 0 {
 		t.Error("it is still counted in Redis")
 	}
 }
 
-// versionOf is the version of the rows in the database.
+// versionOf returns the version of the rows in the database.
 func (p *plane) versionOf() (version int) {
 	p.t.Helper()
 	if err := p.rows.QueryRow(p.t.Context(), `SELECT version FROM rate_limiter.version`).Scan(&version); err != nil {
@@ -122,7 +122,7 @@ func (p *plane) versionOf() (version int) {
 func TestTheAPIListensBeyondLoopbackOnlyWithTLSAndATokenOrAnExplicitFlag(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
-	refusal := func(args ...string) string {
+	fail := func(args ...string) string {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
@@ -131,7 +131,7 @@ func TestTheAPIListensBeyondLoopbackOnlyWithTLSAndATokenOrAnExplicitFlag(t *test
 		cmd.Env = built.Env
 		out, err := cmd.CombinedOutput()
 		if failed := new(exec.ExitError); !errors.As(err, &failed) || !failed.Exited() {
-			t.Errorf("%q: %v, want it to refuse\n%s", args, err, out)
+			t.Errorf("%q: %v, want a failure\n%s", args, err, out)
 		}
 		return string(out)
 	}
@@ -140,15 +140,16 @@ func TestTheAPIListensBeyondLoopbackOnlyWithTLSAndATokenOrAnExplicitFlag(t *test
 		t.Fatal(err)
 	}
 	public := "0.0.0.0:" + port
-	if said := refusal("--listen", public); !strings.Contains(said, "--tls-cert") || !strings.Contains(said, "--insecure-http") {
-		t.Errorf("without TLS it says %s", said)
+	text := fail("--listen", public)
+	if !strings.Contains(text, "--tls-cert") || !strings.Contains(text, "--insecure-http") {
+		t.Errorf("without TLS: %s", text)
 	}
-	p.operate("token", "revoke", "ann", "--reason", "nobody is left")
-	if said := refusal("--listen", public, "--insecure-http"); !strings.Contains(said, "ratelimit token create") {
-		t.Errorf("without tokens it says %s", said)
+	p.operate("token", "revoke", "ann", "--reason", "the last token")
+	if text := fail("--listen", public, "--insecure-http"); !strings.Contains(text, "ratelimit token create") {
+		t.Errorf("without tokens: %s", text)
 	}
-	if said := refusal("--database", p.postgres.Empty(t)); !strings.Contains(said, "ratelimit migrate up") {
-		t.Errorf("without tables it says %s", said)
+	if text := fail("--database", p.postgres.Empty(t)); !strings.Contains(text, "ratelimit migrate up") {
+		t.Errorf("without tables: %s", text)
 	}
 	p.admin = p.token("bob", "admin")
 	a := p.launch("--listen", public, "--insecure-http")
@@ -162,7 +163,7 @@ func TestTheAPIStartsWithoutPostgresAndRedisAndRecovers(t *testing.T) {
 	p.postgres.Stop(t)
 	p.redis.Kill()
 	a := p.launch()
-	await(t, "it serves, and says that it is not ready", func() bool { return a.status("/readyz") == http.StatusServiceUnavailable })
+	await(t, "it serves and is not ready", func() bool { return a.status("/readyz") == http.StatusServiceUnavailable })
 	a.want(http.StatusOK, nil, http.MethodGet, "/healthz", "")
 	a.want(http.StatusServiceUnavailable, nil, http.MethodGet, "/v1/ratelimit/policies", "")
 	p.postgres.Start(t)
@@ -187,12 +188,12 @@ func TestEarlierTokensGetDecisionsWhilePostgresIsAway(t *testing.T) {
 	})
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	// Longer than a token is believed in without a look into the database.
+	// This is longer than a token is valid without a check in the database.
 	for stopped := time.Now(); time.Since(stopped) < 5*time.Second; <-tick.C {
 		var d decision
 		a.want(http.StatusOK, &d, http.MethodPost, check, checkAcme)
 		if !d.Allowed || d.Limit != 60 {
-			t.Fatalf("%+v, want it decided as before", d)
+			t.Fatalf("%+v, want the earlier decision", d)
 		}
 	}
 	if used := a.used(); used < 10 {
@@ -216,10 +217,10 @@ func TestTheMetricsOfTheAPICoverRequestsDecisionsAndTheProcess(t *testing.T) {
 		}
 	}
 	if !strings.Contains(metrics, `rate_limiter_requests_total{`) {
-		t.Error("decisions are not counted as those of the nodes are")
+		t.Error("decisions are not counted like those of other nodes")
 	}
 	if status, _ := read(a.metrics, "/readyz"); status != http.StatusOK {
-		t.Errorf("beside the metrics /readyz answers %d", status)
+		t.Errorf("/readyz of the metrics answers %d", status)
 	}
 }
 
@@ -247,9 +248,9 @@ func TestTheAPINeedsOnlyTheRightsOfItsRole(t *testing.T) {
 	err := p.rows.QueryRow(t.Context(), `SELECT last_used_at IS NOT NULL, (SELECT count(*) FROM rate_limiter.nodes)
 		FROM rate_limiter.tokens WHERE name = 'ann'`).Scan(&used, &nodes)
 	if err != nil || !used || nodes != 0 {
-		t.Errorf("%v: at its end it has noted the use of the token: %v, and %d nodes have not left", err, used, nodes)
+		t.Errorf("%v: at the end the use of the token is recorded: %v, and %d nodes have not left", err, used, nodes)
 	}
 	if text := a.log.String(); strings.Contains(text, "permission denied") {
-		t.Error("something was not permitted")
+		t.Error("a permission is missing")
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// plane is what processes that serve the REST API, and nodes, have in common.
+// plane is the database, the Redis and the config that processes of the REST API and nodes share.
 type plane struct {
 	t        testing.TB
 	postgres *pgtest.Server
@@ -34,22 +34,23 @@ type plane struct {
 	admin    string // the secret of an admin's token
 }
 
-// shared gives every tenant of the tier enterprise sixty requests an hour, exactly, over all nodes.
+// shared is an exact limit of sixty requests an hour for tenants of the tier enterprise, over all nodes.
 const shared = `tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 60, window_size: 3600, algorithm: fixed_window, accuracy: exact}]}, {name: essentials}]`
 
+// newPlane starts a plane of shared.
 func newPlane(t testing.TB) *plane {
 	t.Helper()
 	return planeOf(t, shared)
 }
 
-// planeOf is a plane of a plugin config, whose strategy is redis.
+// planeOf starts a plane of a plugin config with the strategy redis.
 func planeOf(t testing.TB, config string) *plane {
 	t.Helper()
 	postgres := pgtest.Start(t)
 	return planeOn(t, config, postgres, postgres.Database(t))
 }
 
-// planeOn is a plane of a plugin config on a database, which dsn reaches as the schema's owner.
+// planeOn starts a plane of a plugin config on a database. dsn connects as the role that owns the tables.
 func planeOn(t testing.TB, config string, postgres *pgtest.Server, dsn string) *plane {
 	t.Helper()
 	p := &plane{t: t, postgres: postgres, redis: redistest.Single(t), dsn: dsn}
@@ -73,7 +74,7 @@ func (p *plane) node(name, dsn string) *node {
 	})
 }
 
-// write changes the database as its owner.
+// write changes the database as the role that owns the tables.
 func (p *plane) write(statement string) {
 	p.t.Helper()
 	if _, err := p.rows.Exec(p.t.Context(), statement); err != nil {
@@ -94,13 +95,14 @@ func (p *plane) operate(args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
+// command returns a command of the operator's program.
 func (p *plane) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(binaries, "ratelimit"), args...)
 	cmd.Env = append(os.Environ(), "RATELIMIT_DATABASE="+p.dsn, "RATELIMIT_ACTOR=a tester")
 	return cmd
 }
 
-// token makes a token and is its secret.
+// token creates a token and returns its secret.
 func (p *plane) token(name, role string) string {
 	p.t.Helper()
 	return p.operate("token", "create", name, "--role", role, "--reason", "a test")
@@ -111,13 +113,13 @@ type api struct {
 	t       testing.TB
 	url     string
 	metrics string
-	secret  string // of the token that asks
+	secret  string // of the token of requests
 	log     *logBuffer
 	cmd     *exec.Cmd
 	ended   chan error
 }
 
-// launch starts a process that serves the REST API, and waits for nothing.
+// launch starts a process that serves the REST API, and does not wait.
 func (p *plane) launch(args ...string) *api {
 	p.t.Helper()
 	address := freeport.Address(p.t)
@@ -159,7 +161,7 @@ func (p *plane) serve(args ...string) *api {
 	return a
 }
 
-// status is that of the answer to a GET; 0: there is none.
+// status returns the status of a GET, or 0 without an answer.
 func (a *api) status(path string) int {
 	got, err := a.send(http.MethodGet, path, "")
 	if err != nil {
@@ -168,14 +170,14 @@ func (a *api) status(path string) int {
 	return got.Status
 }
 
-// as is the same process, asked with another token.
+// as returns the same API with another token.
 func (a *api) as(secret string) *api {
 	other := *a
 	other.secret = secret
 	return &other
 }
 
-// send asks the API; headers are pairs of name and value.
+// send sends a request; headers are pairs of name and value.
 func (a *api) send(method, path, body string, headers ...string) (answer, error) {
 	request, err := http.NewRequest(method, a.url+path, bytes.NewReader([]byte(body)))
 	if err != nil {
@@ -199,7 +201,7 @@ func (a *api) send(method, path, body string, headers ...string) (answer, error)
 	return answer{response.StatusCode, response.Header, string(text)}, err
 }
 
-// want asks the API, fails the test unless the answer has a status, and reads the answer into to, which may be nil.
+// want sends a request, fails the test unless the answer has a status, and decodes the answer into to, if not nil.
 func (a *api) want(status int, to any, method, path, body string, headers ...string) answer {
 	a.t.Helper()
 	got, err := a.send(method, path, body, headers...)
@@ -217,7 +219,7 @@ func (a *api) want(status int, to any, method, path, body string, headers ...str
 	return got
 }
 
-// terminate ends the process as an operator does, and is what it ended with.
+// terminate sends SIGTERM to the process and returns its exit error.
 func (a *api) terminate() error {
 	a.t.Helper()
 	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -226,7 +228,7 @@ func (a *api) terminate() error {
 	return <-a.ended
 }
 
-// enforcement holds what a write that waits for the nodes answers about them.
+// enforcement is the answer of a write that waits for the nodes.
 type enforcement struct {
 	Enforcement struct {
 		Enforced bool `json:"enforced"`

@@ -18,14 +18,15 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
-// papers are a certificate of 127.0.0.1 that vouches for itself, as server, as client and as authority.
-type papers struct {
+// certificate is a self-signed certificate of 127.0.0.1 for a server, a client and an authority.
+type certificate struct {
 	pair      tls.Certificate
 	roots     *x509.CertPool
 	cert, key string // the files
 }
 
-func newPapers(t *testing.T) *papers {
+// newCertificate creates a certificate and its files.
+func newCertificate(t *testing.T) *certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -45,7 +46,7 @@ func newPapers(t *testing.T) *papers {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	p := &papers{roots: x509.NewCertPool(), cert: filepath.Join(dir, "cert"), key: filepath.Join(dir, "key")}
+	p := &certificate{roots: x509.NewCertPool(), cert: filepath.Join(dir, "cert"), key: filepath.Join(dir, "key")}
 	for name, block := range map[string]*pem.Block{p.cert: {Type: "CERTIFICATE", Bytes: cert}, p.key: {Type: "PRIVATE KEY", Bytes: secret}} {
 		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
@@ -58,8 +59,8 @@ func newPapers(t *testing.T) *papers {
 	return p
 }
 
-// visit asks whether a process is ready, by TLS and with the certificates of a client. It is false when nobody answers.
-func (p *papers) visit(t *testing.T, address string, own ...tls.Certificate) bool {
+// isReady reports whether a process answers /readyz over TLS, to a client with certificates.
+func (p *certificate) isReady(t *testing.T, address string, own ...tls.Certificate) bool {
 	t.Helper()
 	by := &http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: p.roots, Certificates: own, MinVersion: tls.VersionTLS13}, ForceAttemptHTTP2: true,
@@ -78,7 +79,7 @@ func (p *papers) visit(t *testing.T, address string, own ...tls.Certificate) boo
 
 func TestTheAPIServesTLSAndWithAClientAuthorityOnlyItsClients(t *testing.T) {
 	t.Parallel()
-	p, doc := newPlane(t), newPapers(t)
+	p, doc := newPlane(t), newCertificate(t)
 	for _, mutual := range []bool{false, true} {
 		_, port, err := net.SplitHostPort(freeport.Address(t))
 		if err != nil {
@@ -91,16 +92,16 @@ func TestTheAPIServesTLSAndWithAClientAuthorityOnlyItsClients(t *testing.T) {
 		}
 		a := p.launch(args...)
 		address := "127.0.0.1:" + port
-		await(t, "it serves by TLS", func() bool { return doc.visit(t, address, own...) })
-		if bare := doc.visit(t, address); bare == mutual {
-			t.Errorf("with a client authority %v: who has no certificate is served: %v", mutual, bare)
+		await(t, "it serves by TLS", func() bool { return doc.isReady(t, address, own...) })
+		if bare := doc.isReady(t, address); bare == mutual {
+			t.Errorf("with a client authority %v: a client without a certificate is served: %v", mutual, bare)
 		}
-		if mutual && doc.visit(t, address, newPapers(t).pair) {
-			t.Error("who has a certificate of somebody else is served")
+		if mutual && doc.isReady(t, address, newCertificate(t).pair) {
+			t.Error("a client with a certificate of another authority is served")
 		}
 		a.url = "http://" + address
 		if status := a.status("/readyz"); status == http.StatusOK {
-			t.Error("it answers without TLS, too")
+			t.Error("it answers without TLS")
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// banned bans acme, in the name of an operator.
-func (p *plane) banned() {
+// ban bans acme as an operator.
+func (p *plane) ban() {
 	p.t.Helper()
 	p.operate("override", "add", "--tenant", "acme", "--kind", "ban", "--permanent", "--reason", "abuse")
 }
@@ -17,7 +17,7 @@ func (p *plane) banned() {
 func TestABannedTenantIsNotAdmittedBeforeTheRowsAreLoaded(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
-	p.banned()
+	p.ban()
 	lock, err := p.rows.Begin(t.Context())
 	if err == nil {
 		_, err = lock.Exec(t.Context(), `LOCK TABLE rate_limiter.policies IN ACCESS EXCLUSIVE MODE`)
@@ -48,7 +48,7 @@ func TestABannedTenantIsNotAdmittedBeforeTheRowsAreLoaded(t *testing.T) {
 func (a *api) wantBanned() {
 	a.t.Helper()
 	if got := a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme); !strings.Contains(got.Body, `"reason":"banned"`) {
-		a.t.Errorf("a banned tenant is answered %s", got.Body)
+		a.t.Errorf("a banned tenant got %s", got.Body)
 	}
 }
 
@@ -58,18 +58,18 @@ func TestOnAStandbyABanIsEnforcedAndWritesAreDenied(t *testing.T) {
 	standby := p.postgres.Standby(t)
 	a := p.serve("--database", standby.Here(p.postgres, p.dsn))
 	a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
-	p.banned()
+	p.ban()
 	await(t, "the ban is enforced", func() bool {
 		return strings.Contains(a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme).Body, `"reason":"banned"`)
 	})
 	if got := a.want(http.StatusServiceUnavailable, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000)); !strings.Contains(got.Body, "read-only") {
-		t.Errorf("a write is answered %s", got.Body)
+		t.Errorf("a write got %s", got.Body)
 	}
 	if got := a.want(http.StatusOK, nil, http.MethodGet, "/readyz", ""); !strings.Contains(got.Body, "standby") {
 		t.Errorf("/readyz answers %s", got.Body)
 	}
 	if _, metrics := read(a.metrics, "/metrics"); !strings.Contains(metrics, "rate_limiter_policies_standby 1") {
-		t.Error("no metric says that it follows a standby")
+		t.Error("no metric reports the standby")
 	}
 	standby.Promote(t)
 	promoted, err := pgx.Connect(t.Context(), standby.Here(p.postgres, p.dsn))

@@ -11,7 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
-// degradedBy is a node whose counters are in the Redis that the block names, and what a metric says of that Redis.
+// degradedBy starts a node with a redis block, and returns a function for the metrics of that Redis.
 func degradedBy(t *testing.T, block, store string) (n *node, metric func(name string) float64) {
 	t.Helper()
 	address := freeport.Address(t)
@@ -37,27 +37,27 @@ func TestAFullRedisIsDegradedUntilItHasMemoryAlthoughItAnswersPing(t *testing.T)
 	scripts := func() (calls int) {
 		_, stats, _ := strings.Cut(client.Info(t.Context(), "commandstats").Val(), "cmdstat_evalsha:calls=")
 		text, _, _ := strings.Cut(stats, ",")
-		calls, _ = strconv.Atoi(text) // 0 where there were none
+		calls, _ = strconv.Atoi(text) // 0 without calls
 		return calls
 	}
 	n, metric := degradedBy(t, "socket: "+server.Socket, server.Socket)
 	degraded := func() bool { return metric("degraded") == 1 }
 	n.want([]int{200}, "/records", "apikey", "alice")
 	set("maxmemory", "1")
-	await(t, "the metrics to call Redis degraded", func() bool {
+	await(t, "the metrics to report a degraded Redis", func() bool {
 		n.want([]int{200}, "/records", "apikey", "alice")
 		return degraded()
 	})
 	if a := n.get("/records", "apikey", "alice"); a.Header.Get("X-RateLimit-Degraded") != "hour=local" {
-		t.Errorf("the client reads %v", a.Header)
+		t.Errorf("the headers are %v", a.Header)
 	}
 	before := scripts()
 	await(t, "probes without traffic", func() bool { return scripts() >= before+3 })
 	if log := n.log.String(); strings.Count(log, "its limits use") != 1 || strings.Contains(log, "answers again") || !degraded() {
-		t.Errorf("the Redis that refuses every script is said to be back:\n%s", log)
+		t.Errorf("the Redis that denies every script is reported as back:\n%s", log)
 	}
 	set("maxmemory", "0")
-	await(t, "the end of it, without traffic", func() bool { return !degraded() })
+	await(t, "the recovery without traffic", func() bool { return !degraded() })
 	if a := n.get("/records", "apikey", "alice"); a.Status != 200 || a.Header.Get("X-RateLimit-Degraded") != "" {
 		t.Errorf("%d, %v", a.Status, a.Header)
 	}
@@ -72,8 +72,8 @@ func TestARedisThatCannotServeCountsAsDegraded(t *testing.T) {
 	}
 	n, metric := degradedBy(t, fmt.Sprintf("host: %s, port: %s", host, port), sentinel)
 	n.want([]int{200}, "/records", "apikey", "alice")
-	await(t, "the log to say why", func() bool { return strings.Contains(n.log.String(), "no limit can be counted") })
-	await(t, "the metrics to call it degraded for longer than one probe", func() bool { return metric("degraded_seconds_total") > 2.5 })
+	await(t, "the reason in the log", func() bool { return strings.Contains(n.log.String(), "no limit can be counted") })
+	await(t, "the metrics to report it degraded for longer than one probe", func() bool { return metric("degraded_seconds_total") > 2.5 })
 	n.want(times(10, 200), "/records", "apikey", "alice")
 	if metric("degraded") != 1 || strings.Contains(n.log.String(), "answers again") {
 		t.Errorf("a Sentinel is taken for a Redis that is back:\n%s", n.log)

@@ -17,7 +17,7 @@ func recorded(file string) func(*gateway.Options) {
 	return func(o *gateway.Options) { o.Servers[0].Args = append(o.Servers[0].Args, "-denial-log", file) }
 }
 
-// denialEvent is what these specs read of a line.
+// denialEvent has the fields of a line that the specs read.
 type denialEvent struct {
 	Org    string `json:"org"`
 	User   string `json:"user"`
@@ -30,7 +30,7 @@ type denialEvent struct {
 	More      []string `json:"more_request_ids"`
 }
 
-// denialEvents are the lines of a file.
+// denialEvents returns the lines of a file.
 func denialEvents(t *testing.T, file string) []denialEvent {
 	t.Helper()
 	f, err := os.Open(file)
@@ -67,7 +67,7 @@ func TestAFloodOfDenialsIsAFewLinesThatCountEveryOne(t *testing.T) {
 		})
 	}
 	flood.Wait()
-	if err := n.Close(); err != nil { // SIGTERM: what is open is written
+	if err := n.Close(); err != nil { // SIGTERM writes open events
 		t.Fatal(err)
 	}
 	events := denialEvents(t, file)
@@ -75,11 +75,11 @@ func TestAFloodOfDenialsIsAFewLinesThatCountEveryOne(t *testing.T) {
 	for _, e := range events {
 		count += e.Count
 		if e.Org != "acme" || e.Policy != "hour" || e.Mode != "enforce" {
-			t.Errorf("an event says %+v", e)
+			t.Errorf("an event is %+v", e)
 		}
 	}
 	if count != clients*each || len(events) > 30 {
-		t.Errorf("%d lines count %d refusals, want %d in one line for each second", len(events), count, clients*each)
+		t.Errorf("%d lines count %d denials, want %d in one line for each second", len(events), count, clients*each)
 	}
 }
 

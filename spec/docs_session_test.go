@@ -12,18 +12,17 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
-// shown is something that the docs show to be typed into a shell: a whole block of sh, or one command of a console
-// with the output that follows it.
+// shown is a command in the docs: a block of sh, or one command of a console with its output.
 type shown struct {
 	section string
 	lines   string
-	output  []string // as the docs have it, with … for what differs; nil: none is shown
+	output  []string // with … for variable parts; nil: none is shown
 	console bool
 }
 
 var blocks = regexp.MustCompile("(?sm)^```(sh|console)\n(.*?)^```$")
 
-// shownIn returns what a page of the docs shows, or a section of it (page#section), in reading order.
+// shownIn returns the commands of a page of the docs, or of a section (page#section), in their order.
 func shownIn(t *testing.T, section string) []shown {
 	t.Helper()
 	page, heading, part := strings.Cut(section, "#")
@@ -42,7 +41,7 @@ func shownIn(t *testing.T, section string) []shown {
 			continue
 		}
 		for line := range strings.Lines(block[2]) {
-			if command, is := strings.CutPrefix(line, "$ "); is {
+			if command, isCommand := strings.CutPrefix(line, "$ "); isCommand {
 				all = append(all, shown{section: section, lines: command, console: true})
 				continue
 			}
@@ -51,13 +50,12 @@ func shownIn(t *testing.T, section string) []shown {
 		}
 	}
 	if all == nil {
-		t.Fatalf("the section %q shows nothing to type", section)
+		t.Fatalf("the section %q has no commands", section)
 	}
 	return all
 }
 
-// fits reports whether an output is the one that the docs show: … stands for any text in a line, and alone in a
-// line for any lines.
+// fits reports whether an output equals that of the docs. … matches any text in a line, and alone in a line any lines.
 func (s shown) fits(output string) bool {
 	var pattern strings.Builder
 	pattern.WriteString("^")
@@ -72,10 +70,10 @@ func (s shown) fits(output string) bool {
 	return regexp.MustCompile(pattern.String()).MatchString(output)
 }
 
-// step is the line by which the session says that the next command begins.
+// step is the line that the session prints before each command.
 const step = "@@ step"
 
-// session returns the lines of one shell that runs everything in its order. A line that fails ends it.
+// session returns the lines of a shell script that runs all commands in their order. A failure ends it.
 func session(all []shown) string {
 	var lines strings.Builder
 	lines.WriteString("set -euo pipefail\nmake() { command make -o build \"$@\"; }\n")
@@ -90,8 +88,8 @@ func session(all []shown) string {
 	return lines.String()
 }
 
-// stranger is a folder with the sources and the programs, as a reader of the docs has it after make build.
-func stranger(t *testing.T) string {
+// workFolder returns a folder with the sources and the programs, as after make build.
+func workFolder(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := build(filepath.Join(dir, "bin"), "../kong/cmd/demo-gateway"); err != nil {
@@ -115,7 +113,7 @@ func stranger(t *testing.T) string {
 	return dir
 }
 
-// sessionPages are the pages, or sections of pages, whose commands are run as one session.
+// sessionPages lists the pages, or sections of pages, whose commands run as one session.
 var sessionPages = []string{
 	"README.md#Ten lines of decK", "docs/policies.md", "docs/control-api.md", "docs/metrics.md",
 }
@@ -127,7 +125,7 @@ func TestTheCommandsOfTheDocsRunAsOneSession(t *testing.T) {
 		all = append(all, shownIn(t, section)...)
 	}
 	const documented = "127.0.0.1:8090"
-	lines, api, dir := session(all), freeport.Address(t), stranger(t)
+	lines, api, dir := session(all), freeport.Address(t), workFolder(t)
 	if !strings.Contains(lines, documented) {
 		t.Fatalf("no %s in the lines\n%s", documented, lines)
 	}
@@ -152,16 +150,16 @@ func TestTheCommandsOfTheDocsRunAsOneSession(t *testing.T) {
 	}
 	for i, s := range all {
 		if s.output != nil && !s.fits(outputs[i]) {
-			t.Errorf("%s: the docs show for %s\n%s\nand it is\n%s", s.section, s.lines, strings.Join(s.output, "\n"), outputs[i])
+			t.Errorf("%s: the docs have for %s\n%s\nwant\n%s", s.section, s.lines, strings.Join(s.output, "\n"), outputs[i])
 		}
 	}
 	checkAnswers(t, out)
 }
 
-// checkAnswers checks what the docs say in words of the answers to its calls of the REST API.
+// checkAnswers checks the promises of the text about the answers of the REST API.
 func checkAnswers(t *testing.T, out string) {
 	t.Helper()
-	answers := regexp.MustCompile(`(?m)^\++ .*$`).ReplaceAllString(out, "") // without the calls
+	answers := regexp.MustCompile(`(?m)^\++ .*$`).ReplaceAllString(out, "") // without the commands
 	for text, times := range map[string]int{
 		`"enforced":true`: 3, `"enforced":false`: 0, `"allowed":true`: 2, `"limit":1200`: 1, `"limit":5000`: 2,
 		`"preview":true`: 1, "revoked token ann": 1,

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// documents returns the pages that people read, by their paths in the repository.
+// documents returns the paths of all pages in the repository.
 func documents(t *testing.T) []string {
 	t.Helper()
 	pages, err := filepath.Glob("../docs/*.md")
@@ -30,6 +30,7 @@ type block struct{ language, text string }
 
 var fenced = regexp.MustCompile("(?ms)^ *```([a-z]*)\n(.*?)^ *```$")
 
+// codeBlocks returns the fenced blocks of a page.
 func codeBlocks(text string) []block {
 	var all []block
 	for _, found := range fenced.FindAllStringSubmatch(text, -1) {
@@ -40,7 +41,7 @@ func codeBlocks(text string) []block {
 
 func TestTheREADMEIsShort(t *testing.T) {
 	if size := len(file(t, "README.md")); size > 12<<10 {
-		t.Errorf("the README has %d bytes, want at most 12 KiB: move what is not for a first reader to docs", size)
+		t.Errorf("the README has %d bytes, want at most 12 KiB: move details to docs", size)
 	}
 }
 
@@ -78,7 +79,7 @@ var notInAnchors = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 func anchors(text string) []string {
 	var all []string
 	for line := range strings.Lines(fenced.ReplaceAllString(text, "")) {
-		if hashes, heading, is := strings.Cut(strings.TrimSpace(line), " "); is && strings.Trim(hashes, "#") == "" {
+		if hashes, heading, found := strings.Cut(strings.TrimSpace(line), " "); found && strings.Trim(hashes, "#") == "" {
 			heading = notInAnchors.ReplaceAllString(strings.ToLower(heading), "")
 			all = append(all, strings.ReplaceAll(heading, " ", "-"))
 		}
@@ -94,12 +95,12 @@ func TestEveryCodeBlockOfTheDocsIsChecked(t *testing.T) {
 			switch b.language {
 			case "json":
 				if !json.Valid([]byte(b.text)) {
-					t.Errorf("%s has JSON that is none:\n%s", page, b.text)
+					t.Errorf("%s has invalid JSON:\n%s", page, b.text)
 				}
 			case "http":
 				_, body, found := strings.Cut(b.text, "\n\n")
 				if !found || !json.Valid([]byte(body)) {
-					t.Errorf("%s has an answer whose body is no JSON:\n%s", page, b.text)
+					t.Errorf("%s has an answer with invalid JSON:\n%s", page, b.text)
 				}
 			case "mermaid":
 				if kind, _, _ := strings.Cut(b.text, "\n"); kind != "sequenceDiagram" && kind != "flowchart LR" {
@@ -111,7 +112,7 @@ func TestEveryCodeBlockOfTheDocsIsChecked(t *testing.T) {
 				} else if !slices.Contains(sessionPages, page) {
 					t.Errorf("%s has commands, and no test runs them:\n%s", page, b.text)
 				}
-			case "yaml", "sql", "text": // text is written by the test that checks it
+			case "yaml", "sql", "text": // another test writes blocks of text
 			case "nginx":
 				if !strings.Contains(b.text, " = ") {
 					t.Errorf("%s has a line of kong.conf without a value: %s", page, b.text)

@@ -15,17 +15,17 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// load is how an exactness spec presses: that many plugin processes, connections to each, and for how long.
+// load is the load of an exactness spec: plugin processes, connections to each, and the duration.
 type load struct {
 	processes, connections int
 	lasts                  time.Duration
-	config                 string // beside the limits
+	config                 string // other settings
 }
 
 // admission is one admitted request: it was decided at some instant from Sent to Answered.
 type admission struct{ Sent, Answered time.Duration }
 
-// press sends as many events as the processes take for one tenant, and returns those that were admitted.
+// press sends events of one tenant as fast as it can, and returns the admitted ones.
 func (l load) press(t *testing.T, limit string) []admission {
 	t.Helper()
 	var all []admission
@@ -58,6 +58,7 @@ func (l load) press(t *testing.T, limit string) []admission {
 	return all
 }
 
+// startInstance starts an instance of a config.
 func startInstance(t testing.TB, socket, config string) int32 {
 	t.Helper()
 	if !json.Valid([]byte(config)) {
@@ -75,7 +76,7 @@ func startInstance(t testing.TB, socket, config string) int32 {
 	return id
 }
 
-// drive runs events on one connection after another: a refusal ends a connection, as in Kong.
+// drive runs events on one connection after another. A denial ends a connection, as in Kong.
 func drive(socket string, id int32, start time.Time, lasts time.Duration) ([]admission, error) {
 	var admitted []admission
 	request := gateway.Request{Consumer: &gateway.Consumer{ID: "c", Username: "acme"}, RemoteAddr: "127.0.0.1:1"}
@@ -108,8 +109,8 @@ func drive(socket string, id int32, start time.Time, lasts time.Duration) ([]adm
 
 const quantity = 1000 // per second, in every exactness spec
 
-// exact presses on one bucket of 1,000 a second with every algorithm, and holds what was admitted against the
-// algorithm's bound. The instants are the client's, so an admission counts in an interval only if all of it lies there.
+// exact loads one bucket of 1,000 a second with every algorithm, and compares the admissions with the bound. The
+// instants are the client's, so an admission counts in an interval only if all of it lies there.
 func exact(t *testing.T, l load) {
 	for _, algorithm := range []string{"token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log"} {
 		t.Run(algorithm, func(t *testing.T) {
@@ -129,8 +130,8 @@ func exact(t *testing.T, l load) {
 			case "sliding_log":
 				checkLog(t, all)
 			}
-			// Nor may it be exact by refusing: most of what the limit allows is used. A bucket without burst lets one request
-			// through at a time, and those of a busy machine come together.
+			// Most of the limit must be used. A bucket without burst admits one request at a time, and on a busy machine
+			// requests come together.
 			share := 0.4
 			if algorithm == "leaky_bucket" {
 				share = 0.1
@@ -145,7 +146,7 @@ func exact(t *testing.T, l load) {
 // checkBucket checks every interval between two admissions: at most burst + rate × time.
 func checkBucket(t *testing.T, all []admission, burst float64) {
 	t.Helper()
-	// The excess over the refill since the worst beginning so far. An interval begins when its first was sent.
+	// An interval begins when its first request was sent.
 	bySent := slices.Clone(all)
 	slices.SortFunc(bySent, func(a, b admission) int { return cmp.Compare(a.Sent, b.Sent) })
 	for i := 0; i < len(bySent); i += 1 + len(bySent)/200 { // 200 beginnings, every end of each

@@ -31,8 +31,8 @@ func dockerfile(t testing.TB) (all []instruction) {
 		if strings.HasPrefix(part, "#") {
 			continue
 		}
-		rest, goesOn := strings.CutSuffix(part, `\`)
-		if line += rest; goesOn || line == "" {
+		text, continues := strings.CutSuffix(part, `\`)
+		if line += text; continues || line == "" {
 			continue
 		}
 		name, text, _ := strings.Cut(line, " ")
@@ -45,7 +45,7 @@ func dockerfile(t testing.TB) (all []instruction) {
 	return all
 }
 
-// file is a file of the project, by its path from the top.
+// file returns a file of the project, by its path from the top.
 func file(t testing.TB, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", path))
@@ -55,7 +55,7 @@ func file(t testing.TB, path string) string {
 	return string(text)
 }
 
-// texts are the instructions of one name in these stages.
+// texts returns the instructions of one name in these stages.
 func texts(all []instruction, name string, stages ...string) (found []string) {
 	for _, i := range all {
 		if i.name == name && slices.Contains(stages, i.stage) {
@@ -65,7 +65,7 @@ func texts(all []instruction, name string, stages ...string) (found []string) {
 	return found
 }
 
-// one is the only text of a list.
+// one returns the only text of a list.
 func one(t testing.TB, what string, list []string) string {
 	t.Helper()
 	if len(list) != 1 {
@@ -76,7 +76,7 @@ func one(t testing.TB, what string, list []string) string {
 
 var pair = regexp.MustCompile(`(\w+)=("[^"]*"|\S+)`)
 
-// imageEnvironment is what ENV sets in the image of the target demo.
+// imageEnvironment returns the variables of the image of the target demo.
 func imageEnvironment(t testing.TB) map[string]string {
 	t.Helper()
 	environment := map[string]string{}
@@ -91,7 +91,7 @@ func imageEnvironment(t testing.TB) map[string]string {
 // startCommand is the variable of the command that starts the plugin server.
 const startCommand = "KONG_PLUGINSERVER_TENANT_RATE_LIMITING_START_CMD"
 
-// unknownToKong are those variables for Kong that are none of its settings.
+// unknownToKong returns the variables for Kong that are not settings.
 func unknownToKong(t testing.TB, environment map[string]string) (unknown []string) {
 	t.Helper()
 	settings := map[string]bool{}
@@ -110,13 +110,13 @@ func unknownToKong(t testing.TB, environment map[string]string) (unknown []strin
 func TestEveryVariableOfTheImageIsASettingOfKong(t *testing.T) {
 	environment := imageEnvironment(t)
 	if unknown := unknownToKong(t, environment); len(unknown) > 0 {
-		t.Errorf("none of Kong's settings: %v", unknown)
+		t.Errorf("not settings of Kong: %v", unknown)
 	}
 	if typed := unknownToKong(t, map[string]string{"KONG_PLUGINSERVERS": "", "KONG_PROXY_LISTENS": ""}); len(typed) != 2 {
-		t.Errorf("of two names that Kong does not have it finds %v", typed)
+		t.Errorf("of two unknown names it finds %v", typed)
 	}
 	if environment["KONG_DATABASE"] != "off" || environment["KONG_DECLARATIVE_CONFIG"] == "" {
-		t.Errorf("the demo is to run without a database: %v", environment)
+		t.Errorf("the demo must run without a database: %v", environment)
 	}
 }
 
@@ -138,7 +138,7 @@ func TestTheImageHasTheSettingsOfKongConf(t *testing.T) {
 	}
 }
 
-// version matches a tag that names one release, as far as its publisher says: golang 1.26.0, postgres 15.14.
+// version matches a tag of one release: golang 1.26.0, postgres 15.14.
 var version = regexp.MustCompile(`^[a-z/]+:v?\d+\.\d+(\.\d+)?(-[a-z]+)?$`)
 
 func TestTheImageHasPinnedReleases(t *testing.T) {
@@ -213,7 +213,8 @@ func TestTheImageHasItsProgramsAndDoesNotRunAsRoot(t *testing.T) {
 	}
 }
 
-// demoConfig is the configuration that the target demo has: what the command in the Dockerfile makes of kong/kong.yml.
+// demoConfig returns the configuration of the target demo, which a command of the Dockerfile derives from
+// kong/kong.yml.
 func demoConfig(t testing.TB) string {
 	t.Helper()
 	run := one(t, "sed", slices.DeleteFunc(texts(dockerfile(t), "RUN", "build"), func(s string) bool { return !strings.HasPrefix(s, "sed ") }))
@@ -233,7 +234,7 @@ func demoConfig(t testing.TB) string {
 	return string(text)
 }
 
-// pluginConfig is the config of the plugin in a decK file.
+// pluginConfig returns the config of the plugin in a decK file.
 func pluginConfig(t testing.TB, deck string) map[string]any {
 	t.Helper()
 	config, err := gateway.ParseConfig([]byte(deck))

@@ -12,20 +12,20 @@ import (
 
 const (
 	latencyConnections = 16
-	latencyRounds      = 7 // short and many: what disturbs a turn does not reach the median
+	latencyRounds      = 7 // short and many, so that a disturbed turn does not change the median
 	latencyTurn        = 400 * time.Millisecond
 )
 
 // BenchmarkAddedLatency offers events at 25, 50 and 75 percent of what saturates the plugin on sixteen connections, and
-// compares how long they take with what they take, in the next turn and at the same rate, through a plugin that does
-// nothing. p50-ms and p99-ms are the difference; holds-2ms is 1 when the difference at the 99th percentile is at most
-// 2 ms. event-p99-ms is the whole of it, the socket and the waiting for a free connection included. Each number is the
-// median of its turns.
+// compares their durations with those through a plugin that does nothing, in the next turn and at the same rate. p50-ms
+// and p99-ms are the difference; holds-2ms is 1 when the difference at the 99th percentile is at most 2 ms.
+// event-p99-ms is the whole duration with the socket and the wait for a free connection. Each number is the median of
+// its turns.
 //
-// An event's time counts from when it was due, so that nobody's clock stands still while others are late. Client, plugin
-// and Redis share the machine, and are saturated together.
+// The time of an event counts from its due instant. Client, plugin and Redis share the machine, and are saturated
+// together.
 func BenchmarkAddedLatency(b *testing.B) {
-	defer debug.SetGCPercent(debug.SetGCPercent(400)) // the client's own garbage is nobody's latency
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // less garbage collection in the client
 	subjects, _ := rivals(b)
 	noop := subjects[0]
 	for _, u := range subjects {
@@ -35,7 +35,7 @@ func BenchmarkAddedLatency(b *testing.B) {
 		percents := []float64{25, 50, 75}
 		turns := map[float64][]sideBySide{}
 		for range latencyRounds {
-			most := saturation(b, u) // anew: what the machine has left changes
+			most := saturation(b, u) // again, because the load of the machine changes
 			for _, percent := range percents {
 				rate := most * percent / 100
 				turns[percent] = append(turns[percent], sideBySide{rate: rate, noop: offered(b, noop, rate), event: offered(b, u, rate)})
@@ -47,22 +47,22 @@ func BenchmarkAddedLatency(b *testing.B) {
 	}
 }
 
-// saturation is how many events a second a subject answers when more are offered.
+// saturation returns the number of events a second that a subject answers under overload.
 func saturation(b *testing.B, u *subject) float64 {
 	b.Helper()
 	n, err := u.saturate(latencyConnections, leadIn)
 	if err != nil {
 		b.Fatal(err)
 	}
-	begun := time.Now()
+	start := time.Now()
 	took, err := u.offer(latencyConnections, 1.5*float64(n)/leadIn.Seconds(), latencyTurn)
 	if err != nil {
 		b.Fatal(err)
 	}
-	return float64(len(took)) / time.Since(begun).Seconds()
+	return float64(len(took)) / time.Since(start).Seconds()
 }
 
-// offered are the times of a turn's events, in order.
+// offered returns the sorted durations of a turn's events.
 func offered(b *testing.B, u *subject, rate float64) []time.Duration {
 	b.Helper()
 	var took []time.Duration
@@ -76,13 +76,13 @@ func offered(b *testing.B, u *subject, rate float64) []time.Duration {
 	return took
 }
 
-// sideBySide are the times of two turns at the same rate, in events a second.
+// sideBySide has the durations of two turns at the same rate, in events a second.
 type sideBySide struct {
 	rate        float64
 	noop, event []time.Duration
 }
 
-// latencies are the cells of a row.
+// latencies returns the cells of a row.
 func latencies(turns []sideBySide) map[string]float64 {
 	over := func(value func(sideBySide) float64) float64 {
 		var values []float64
@@ -107,7 +107,7 @@ func latencies(turns []sideBySide) map[string]float64 {
 	return cells
 }
 
-// percentile is the p-th percentile of what is in order, in milliseconds.
+// percentile returns the p-th percentile of sorted durations, in milliseconds.
 func percentile(took []time.Duration, p int) float64 {
 	return float64(took[len(took)*p/100].Nanoseconds()) / 1e6
 }

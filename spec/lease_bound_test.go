@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// bound is a limit whose promise is held against what was admitted. An admission was decided at some instant from when
+// bound is a limit whose promise is compared with the admissions. An admission was decided at some instant from when
 // it was sent to when it was answered, so it counts in an interval only if all of it lies there.
 type bound struct {
 	algorithm string // token_bucket or fixed_window
@@ -19,12 +19,12 @@ type bound struct {
 	others    string // settings of the limit, as JSON, each with a comma before
 }
 
-// yearly is a quota that does not come back while a spec runs.
+// yearly returns a quota that does not refill while a spec runs.
 func yearly(quota int) bound {
 	return bound{algorithm: "fixed_window", limit: quota, window: 31_536_000 * time.Second}
 }
 
-// config is the limit as it is written in a plugin config.
+// config returns the limit as JSON of a plugin config.
 func (b bound) config() string {
 	others := b.others
 	if b.burst > 0 {
@@ -35,7 +35,7 @@ func (b bound) config() string {
 
 func (b bound) rate() float64 { return float64(b.limit) / b.window.Seconds() }
 
-// admitted are the requests that were let through, in the order of their answers.
+// admitted returns the admitted requests in the order of their answers.
 func admitted(samples []sample) []admission {
 	var all []admission
 	for i := range samples {
@@ -47,7 +47,7 @@ func admitted(samples []sample) []admission {
 	return all
 }
 
-// over is how many requests were admitted above the limit, in the worst interval or window.
+// over returns the number of admissions above the limit, in the worst interval or window.
 func (b bound) over(samples []sample) float64 {
 	all := admitted(samples)
 	if b.algorithm == "token_bucket" {
@@ -60,7 +60,7 @@ func (b bound) over(samples []sample) float64 {
 	return float64(max(most-b.limit, 0))
 }
 
-// windows are how many admissions lie in each window, by its beginning.
+// windows returns the number of admissions in each window, by its start.
 func (b bound) windows(all []admission) map[time.Duration]int {
 	count := map[time.Duration]int{}
 	for _, a := range all {
@@ -71,7 +71,7 @@ func (b bound) windows(all []admission) map[time.Duration]int {
 	return count
 }
 
-// ideal is how many of these requests one limiter would have admitted that needs no time and knows of them all.
+// ideal returns the number of these requests that an ideal limiter admits.
 func (b bound) ideal(samples []sample) int {
 	sent := make([]time.Duration, len(samples))
 	for i := range samples {
@@ -97,13 +97,14 @@ func (b bound) ideal(samples []sample) int {
 	return n
 }
 
-// under is how many percent fewer were admitted than the ideal limiter would have.
+// under returns the percentage by which the admissions are fewer than those of the ideal limiter.
 func (b bound) under(samples []sample) float64 {
 	ideal := b.ideal(samples)
 	return 100 * float64(ideal-counted(samples, http.StatusOK)) / float64(max(ideal, 1))
 }
 
-// check fails the test if an interval saw more than the limit, or too little of the limit was used, in percent.
+// check fails the test if an interval exceeds the limit, or the admissions are fewer than the ideal ones by more than
+// mostUnder percent.
 func (b bound) check(t testing.TB, samples []sample, mostUnder float64) {
 	t.Helper()
 	over, under := b.over(samples), b.under(samples)

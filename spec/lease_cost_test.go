@@ -15,14 +15,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// scopes are the four limits of a request that is limited in every way.
+// scopes lists the scopes of the four limits of a request.
 var scopes = []string{"tenant", "tenant+endpoint", "user", "global"}
 
-// named is the name of the limit with a scope.
+// named returns the name of the limit with a scope.
 func named(scope string) string { return strings.ReplaceAll(scope, "+", "-") }
 
-// openScoped starts an instance of a config with limits of these scopes and names in a namespace: of so many tokens a
-// second, but for one that is told apart.
+// openScoped starts an instance of a config with a limit for each scope in a namespace, of perSecond tokens a second.
+// The limit of the scope apart has other settings.
 func (m *member) openScoped(namespace string, perSecond int, apart, settings string) int32 {
 	m.t.Helper()
 	limits := map[string]string{}
@@ -47,40 +47,39 @@ func TestAFloodOfDenialsByAnyScopeCostsRedisAlmostNothing(t *testing.T) {
 			m.want(t, id, append(times(30, 200), 429))
 			checkNames(t, m.ask(t, id, by("acme")), named(scope))
 			calls, n := m.flood(t, client, id)
-			t.Logf("%d calls of Redis for %d refusals", calls, n)
-			// Each connection may ask once a second, however few refusals a busy machine has room for meanwhile.
+			t.Logf("%d calls of Redis for %d denials", calls, n)
+			// Each connection may ask once a second, even if a busy machine has few denials in that time.
 			if 1000*calls > 5*max(n, 3000) {
-				t.Errorf("%d calls of Redis for %d refusals: more than 5 per 1,000", calls, n)
+				t.Errorf("%d calls of Redis for %d denials: more than 5 per 1,000", calls, n)
 			}
 		})
 	}
 }
 
-// flood sends requests that are refused to a member for a second, and counts them and the scripts that Redis ran
-// meanwhile.
-func (m *member) flood(t testing.TB, client *redis.Client, id int32) (calls, refused int) {
+// flood sends requests that are denied to a member for a second, and counts the denials and the scripts of Redis.
+func (m *member) flood(t testing.TB, client *redis.Client, id int32) (calls, denied int) {
 	t.Helper()
 	before := scripts(t, client)
 	tr := m.fleet.offer(by("acme"), steady(4000))
 	tr.to(m, id, 8)
 	samples := tr.lastFor(time.Second)
-	calls, refused = scripts(t, client)-before, counted(samples, http.StatusTooManyRequests)
-	if refused != len(samples) || refused < 400 {
-		t.Errorf("%d of %d requests were refused: no flood", refused, len(samples))
+	calls, denied = scripts(t, client)-before, counted(samples, http.StatusTooManyRequests)
+	if denied != len(samples) || denied < 400 {
+		t.Errorf("%d of %d requests were denied: no flood", denied, len(samples))
 	}
-	return calls, refused
+	return calls, denied
 }
 
-// checkNames checks that a refusal tells of one limit, the one that refuses.
-func checkNames(t *testing.T, refusal gateway.Outcome, limit string) {
+// checkNames checks that a denial has one limit, the one that denies.
+func checkNames(t *testing.T, denial gateway.Outcome, limit string) {
 	t.Helper()
-	if refusal.Exit == nil {
-		t.Fatal("it was not refused")
+	if denial.Exit == nil {
+		t.Fatal("it was not denied")
 	}
-	body := answer{Body: string(refusal.Exit.Body)}.problem(t)
-	shown, want := asSpelled(refusal.Exit.Header, "RateLimit"), strconv.Quote(limit)+";r=0;"
+	body := answer{Body: string(denial.Exit.Body)}.problem(t)
+	shown, want := asSpelled(denial.Exit.Header, "RateLimit"), strconv.Quote(limit)+";r=0;"
 	if limit == "global" {
-		want = "" // it is shared: no client sees its numbers
+		want = "" // clients do not see the numbers of a shared limit
 	}
 	if !slices.Equal(body.Violated, []string{limit}) || strings.Count(shown, ";r=") > 1 || !strings.HasPrefix(shown, want) ||
 		(want == "") != (shown == "") {
@@ -95,28 +94,28 @@ func TestARememberedDenialEndsAfterItsRetryAfter(t *testing.T) {
 	id := m.openScoped("default", 1000, "user", `"limit":30,"window_size":60`)
 	flood := f.offer(by("acme"), steady(500))
 	flood.to(m, id, 4)
-	flood.awaitRefusals(t, 1)
-	refused := f.since()
-	refusal := m.ask(t, id, by("acme"))
-	if refusal.Exit == nil {
-		t.Fatal("it was not refused")
+	flood.awaitDenials(t, 1)
+	deniedAt := f.since()
+	denial := m.ask(t, id, by("acme"))
+	if denial.Exit == nil {
+		t.Fatal("it was not denied")
 	}
-	seconds, err := strconv.Atoi(refusal.Exit.Header.Get("Retry-After"))
+	seconds, err := strconv.Atoi(denial.Exit.Header.Get("Retry-After"))
 	if err != nil || seconds < 1 || seconds > 2 {
-		t.Fatalf("Retry-After: %v; want 1 or 2", refusal.Exit.Header)
+		t.Fatalf("Retry-After: %v; want 1 or 2", denial.Exit.Header)
 	}
 	before := flood.count(http.StatusOK)
-	await(t, "an admission after the refusal", func() bool { return flood.count(http.StatusOK) > before })
+	await(t, "an admission after the denial", func() bool { return flood.count(http.StatusOK) > before })
 	samples := flood.stop()
 	all := admitted(samples)
-	first := slices.IndexFunc(all, func(a admission) bool { return a.Answered > refused })
-	if all[first].Sent > refused+time.Duration(seconds)*time.Second+100*time.Millisecond {
-		t.Errorf("refused at %v with Retry-After %d, and admitted only at %v", refused, seconds, all[first].Answered)
+	first := slices.IndexFunc(all, func(a admission) bool { return a.Answered > deniedAt })
+	if all[first].Sent > deniedAt+time.Duration(seconds)*time.Second+100*time.Millisecond {
+		t.Errorf("denied at %v with Retry-After %d, and admitted only at %v", deniedAt, seconds, all[first].Answered)
 	}
 	b.check(t, samples, 5)
 }
 
-// hotTenant presses on four scopes of one tenant through so many processes, and counts what that costs Redis.
+// hotTenant loads four scopes of one tenant through some processes, and measures the cost for Redis.
 func hotTenant(t testing.TB, processes int) (scriptsPer1000, perSecond float64) {
 	const offered, lasts = 5000, 2 * time.Second
 	server := redistest.Single(t)
@@ -129,7 +128,7 @@ func hotTenant(t testing.TB, processes int) (scriptsPer1000, perSecond float64) 
 	for _, m := range members {
 		tr.to(m, m.openScoped("default", 2*offered, "", ""), 16/processes)
 	}
-	elapse(t.Context(), time.Second) // the rate is seen, and leases are as large as they get
+	elapse(t.Context(), time.Second) // leases grow to the rate
 	before, calls, begun := tr.count(http.StatusOK), scripts(t, client), time.Now()
 	elapse(t.Context(), lasts)
 	n, calls, took := tr.count(http.StatusOK)-before, scripts(t, client)-calls, time.Since(begun)
@@ -137,7 +136,7 @@ func hotTenant(t testing.TB, processes int) (scriptsPer1000, perSecond float64) 
 		t.Errorf("%d of %d requests were admitted, want all", counted(all, http.StatusOK), len(all))
 	}
 	if calls == 0 {
-		t.Error("Redis was never asked: nothing is limited")
+		t.Error("Redis was never called: nothing is limited")
 	}
 	return 1000 * float64(calls) / float64(max(n, 1)), float64(n) / took.Seconds()
 }

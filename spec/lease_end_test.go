@@ -8,7 +8,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
-// share is how many tokens may be out on lease by default.
+// share returns the number of tokens that may be on lease by default.
 func (b bound) share() int {
 	if b.algorithm == "token_bucket" {
 		return b.burst * 2 / 100
@@ -18,7 +18,7 @@ func (b bound) share() int {
 
 func TestAKilledNodeLosesOnlyItsLeasesWhichRefillWithTime(t *testing.T) {
 	t.Parallel()
-	const connections = 4 // for each limit to each node: so many requests may have been admitted that nobody heard of
+	const connections = 4 // for each limit to each node; each may have one admission without an answer
 	f := onSocket(t, redistest.Single(t))
 	nodes := f.joinAll(2)
 	f.awaitLeases(nodes...)
@@ -42,10 +42,10 @@ func TestAKilledNodeLosesOnlyItsLeasesWhichRefillWithTime(t *testing.T) {
 	spent := onBucket.stop()
 
 	lost := 0.0 // of the token bucket
-	t.Run("a token bucket refills them", func(t *testing.T) {
+	t.Run("a token bucket refills the lost tokens", func(t *testing.T) {
 		refilled := func(at time.Duration) float64 { return bucket.rate() * (at - spent[0].Sent).Seconds() }
 		back := time.Duration(float64(bucket.share()) / bucket.rate() * float64(time.Second))
-		elapse(t.Context(), killed+back-f.since()) // meanwhile the other node has given back what nobody needs any more
+		elapse(t.Context(), killed+back-f.since()) // the other node releases unused leases meanwhile
 		n, now := float64(counted(spent, http.StatusOK)), f.since()
 		used := float64(f.used(bucket.config(), "bucket"))
 		lost = used - n + refilled(now)
@@ -58,8 +58,8 @@ func TestAKilledNodeLosesOnlyItsLeasesWhichRefillWithTime(t *testing.T) {
 		}
 		bucket.check(t, spent, 5)
 	})
-	t.Run("a quota is short of them, and of no more", func(t *testing.T) {
-		onQuota.awaitRefusals(t, 100)
+	t.Run("a quota loses only them", func(t *testing.T) {
+		onQuota.awaitDenials(t, 100)
 		samples := onQuota.stop()
 		n := counted(samples, http.StatusOK)
 		t.Logf("%d of %d were admitted", n, quota.limit)
@@ -70,7 +70,7 @@ func TestAKilledNodeLosesOnlyItsLeasesWhichRefillWithTime(t *testing.T) {
 			t.Error("nothing was out on lease when the node was killed")
 		}
 	})
-	t.Run("a fixed window has them again when the next begins", func(t *testing.T) {
+	t.Run("the next fixed window has them again", func(t *testing.T) {
 		whole := (killed.Truncate(window.window) + window.window).Truncate(window.window)
 		await(t, "a whole window after the kill", func() bool { return f.since() > whole+window.window+time.Second/10 })
 		samples := onWindow.stop()
@@ -97,7 +97,7 @@ func TestANodeThatEndsReleasesItsLeases(t *testing.T) {
 		t.Errorf("%d tokens of the shared bucket are spent, and %d requests were admitted", used, n)
 	}
 	tr.to(nodes[1], nodes[1].open("", quota.config()), 8)
-	tr.awaitRefusals(t, 100)
+	tr.awaitDenials(t, 100)
 	if n := counted(tr.stop(), http.StatusOK); n != quota.limit {
 		t.Errorf("%d were admitted in all, want the quota of %d", n, quota.limit)
 	}

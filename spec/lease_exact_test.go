@@ -25,7 +25,7 @@ func TestExactLimitsAreNeverLeasedAndSharedExactly(t *testing.T) {
 		byAccuracy.to(others[i], others[i].open(`"accuracy":"exact",`, quota.config()), 4)
 	}
 	for name, tr := range map[string]*traffic{"-lease-share 0": bySetting, "accuracy: exact": byAccuracy} {
-		tr.awaitRefusals(t, 200)
+		tr.awaitDenials(t, 200)
 		if n := counted(tr.stop(), http.StatusOK); n != quota.limit {
 			t.Errorf("%s: two nodes admitted %d together, want %d", name, n, quota.limit)
 		}
@@ -64,7 +64,7 @@ func TestAChangedLimitHoldsWhileTokensOfTheOldOneAreOnLease(t *testing.T) {
 	then := f.offer(by("acme"), steady(3000))
 	then.to(m, m.change(m.plugins, "", fewer.config()), 8)
 	n := counted(first.stop(), http.StatusOK)
-	then.awaitRefusals(t, 200)
+	then.awaitDenials(t, 200)
 	if n += counted(then.stop(), http.StatusOK); n > fewer.limit || n < fewer.limit-more.share() {
 		t.Errorf("%d were admitted under a limit of %d that became %d", n, more.limit, fewer.limit)
 	}

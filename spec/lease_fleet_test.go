@@ -18,25 +18,24 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// fleet is plugin processes that share the buckets in one Redis.
+// fleet is a set of plugin processes that share the buckets in one Redis.
 type fleet struct {
 	t     testing.TB
 	redis string    // the redis block of their configs, as JSON
-	begun time.Time // the zero of all samples; a whole minute, so that the windows of limits begin in whole numbers
+	begun time.Time // the zero of all samples; a whole minute, at which windows begin
 }
 
-// onSocket is a fleet, still without members, on a Redis of its own.
+// onSocket returns a fleet without members on a Redis.
 func onSocket(t testing.TB, server *redistest.Server) *fleet {
 	return onRedis(t, fmt.Sprintf(`"socket":%q`, server.Socket))
 }
 
-// onRedis is a fleet on the Redis at an address, written as in a config. It waits for Redis for longer than usual, so
-// that on a busy machine it is not taken for dead.
+// onRedis returns a fleet on the Redis at an address, as in a config. Its timeouts are long for a busy machine.
 func onRedis(t testing.TB, address string) *fleet {
 	return &fleet{t: t, redis: fmt.Sprintf(`{%s,"send_timeout":%[2]d,"read_timeout":%[2]d}`, address, chaosTimeout.Milliseconds()), begun: time.Now().Truncate(time.Minute)}
 }
 
-// since is the time on the clock of the samples.
+// since returns the time on the clock of the samples.
 func (f *fleet) since() time.Duration { return time.Since(f.begun) }
 
 // member is one process of a fleet.
@@ -45,7 +44,7 @@ type member struct {
 	fleet           *fleet
 	socket, metrics string
 
-	plugins, instances int // so many were started
+	plugins, instances int // started so far
 }
 
 // join starts one more member. args are more flags of the plugin server.
@@ -56,17 +55,17 @@ func (f *fleet) join(args ...string) *member {
 	return &member{process: p, fleet: f, socket: filepath.Join(prefix, "tenant-rate-limiting.socket"), metrics: metrics}
 }
 
-// machine is held by the spec that presses on it.
+// machine is locked by the spec that loads the machine.
 var machine sync.Mutex
 
-// alone waits until no other spec presses on the machine, and keeps it until the test ends. Nodes that have joined wait
-// for seconds until they may lease, which specs can do side by side; their load would only make one another's slow.
+// alone locks the machine until the test ends. Specs wait in parallel until their nodes may lease, and then run their
+// load one after the other.
 func alone(t testing.TB) {
 	machine.Lock()
 	t.Cleanup(machine.Unlock)
 }
 
-// joinAll starts so many members.
+// joinAll starts n members.
 func (f *fleet) joinAll(n int, args ...string) []*member {
 	f.t.Helper()
 	var members []*member
@@ -82,24 +81,24 @@ func (m *member) kill() {
 	if err := m.cmd.Process.Kill(); err != nil {
 		m.t.Fatal(err)
 	}
-	_ = m.cmd.Wait() // it says that the process was killed
+	_ = m.cmd.Wait() // the error is the kill
 }
 
-// numbers are a member's metrics now.
+// numbers returns a member's metrics.
 func (m *member) numbers() numbers { return (&chaosNode{metrics: m.metrics}).scrape() }
 
-// drawn is how many limits of requests a member has answered from leases.
+// drawn returns the number of limits that a member has answered from leases.
 func (m *member) drawn() int {
 	return int(m.numbers().sum("rate_limiter_answered_limits_total", `by="lease"`))
 }
 
-// leased is how many tokens of a member's leases came to an outcome: granted, spent, returned or expired.
+// leased returns the number of tokens of a member's leases with an outcome: granted, spent, returned or expired.
 func (m *member) leased(outcome string) int {
 	return int(m.numbers().sum("rate_limiter_leased_tokens_total", fmt.Sprintf("outcome=%q", outcome)))
 }
 
-// configOf is a plugin config whose buckets are in the fleet's Redis; others are more settings of it, each with a comma
-// behind.
+// configOf returns a plugin config with buckets in the fleet's Redis. others are more settings, each followed by a
+// comma.
 func (f *fleet) configOf(others, limits string) string {
 	return fmt.Sprintf(`{"strategy":"redis","redis":%s,"fail_mode":"closed",%s"tiers":[{"name":"a","limits":[%s]}]}`, f.redis, others, limits)
 }
@@ -123,13 +122,13 @@ func (m *member) change(n int, others, limits string) int32 {
 	return id
 }
 
-// by is a request of a tenant, and of one user.
+// by returns a request of a tenant and one user.
 func by(tenant string) gateway.Request {
 	return gateway.Request{Consumer: &gateway.Consumer{ID: "c", Username: tenant}, CredentialID: "k", RemoteAddr: "127.0.0.1:1"}
 }
 
-// awaitLeases sends each member a few requests until it answers some from a lease: a node that has joined may not lease
-// until all others are sure to know of it.
+// awaitLeases sends each member a few requests until it answers some from a lease: a node may not lease until all
+// others have noticed it.
 func (f *fleet) awaitLeases(members ...*member) {
 	f.t.Helper()
 	var group sync.WaitGroup
@@ -146,6 +145,7 @@ func (f *fleet) awaitLeases(members ...*member) {
 	}
 }
 
+// sendUntilLeased sends requests until one is answered from a lease.
 func (m *member) sendUntilLeased(id int32) error {
 	c, err := gateway.Dial(m.socket)
 	if err != nil {
@@ -154,9 +154,9 @@ func (m *member) sendUntilLeased(id int32) error {
 	defer c.Close()
 	pace := time.NewTicker(10 * time.Millisecond)
 	defer pace.Stop()
-	before, begun := m.drawn(), time.Now()
+	before, start := m.drawn(), time.Now()
 	for n := 1; n%10 != 0 || m.drawn() == before; n++ {
-		if time.Since(begun) > 30*time.Second {
+		if time.Since(start) > 30*time.Second {
 			return fmt.Errorf("a node has leased nothing within 30 s:\n%v", m.numbers())
 		}
 		<-pace.C
@@ -167,18 +167,18 @@ func (m *member) sendUntilLeased(id int32) error {
 	return nil
 }
 
-// awaitSpent waits until a member has spent so many tokens of leases, and has some out.
+// awaitSpent waits until a member has spent tokens of leases, and has some left.
 func (m *member) awaitSpent(t *testing.T, tokens int) {
 	t.Helper()
 	before := m.leased("spent")
 	await(t, fmt.Sprintf("%d tokens spent from leases", tokens), func() bool { return m.leased("spent") >= before+tokens && m.out() > 0 })
 }
 
-// out is how many tokens a member has out on lease.
+// out returns the number of a member's tokens on lease.
 func (m *member) out() int { return int(m.numbers().sum("rate_limiter_lease_tokens_out")) }
 
-// used is what the operator's program reads of the one bucket of a tenant in the shared store. What is out on lease
-// counts as used there.
+// used returns the used tokens of the only bucket of a tenant in the shared store, as the operator's program shows
+// them. Tokens on lease count as used.
 func (f *fleet) used(limits, tenant string) int {
 	f.t.Helper()
 	dir := shortDir(f.t)
@@ -198,14 +198,14 @@ func (f *fleet) used(limits, tenant string) int {
 	return buckets[0].Used
 }
 
-// scripts is how many scripts a Redis has run by EVALSHA: for requests, leases, what is given back and heartbeats.
+// scripts returns the number of EVALSHA that a Redis has run: for requests, leases, releases and heartbeats.
 func scripts(t testing.TB, client *redis.Client) int {
 	t.Helper()
 	stats, err := client.InfoMap(context.Background(), "commandstats").Result()
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := 0 // where there were none
+	n := 0 // without calls
 	if text := stats["Commandstats"]["cmdstat_evalsha"]; text != "" {
 		if _, err := fmt.Sscanf(text, "calls=%d", &n); err != nil {
 			t.Fatalf("%q: %v", text, err)

@@ -26,30 +26,30 @@ func TestAnOutageIsDecidedFromLeasesFirstAndThenByFailModes(t *testing.T) {
 	}
 	m.awaitSpent(t, 200)
 	var struck time.Duration
-	// No request is under way while Redis goes, and the next ones follow within the life of a lease.
+	// No request is in flight when Redis goes away, and the next ones follow within the life of a lease.
 	flows["closed"].between(func() {
 		flows["local"].between(func() {
 			proxy.Partition()
 			struck = f.since()
 		})
 	})
-	flows["local"].awaitRefusals(t, 100) // this node's share of the limit is used up, too
+	flows["local"].awaitDenials(t, 100) // this node's share of the limit is exhausted, too
 	if err := proxy.Heal(); err != nil {
 		t.Fatal(err)
 	}
 	healed := f.since()
 	for name, tr := range flows {
-		tr.awaitRefusalByRedis(t, healed)
+		tr.awaitDenialByRedis(t, healed)
 		t.Run(name, func(t *testing.T) {
 			checkOutage(t, name == "local", tr.stop(), span{struck, healed}, closed, connections)
 		})
 	}
 }
 
-// awaitRefusalByRedis waits until Redis has refused something after an instant.
-func (tr *traffic) awaitRefusalByRedis(t *testing.T, after time.Duration) {
+// awaitDenialByRedis waits until Redis has denied a request after an instant.
+func (tr *traffic) awaitDenialByRedis(t *testing.T, after time.Duration) {
 	t.Helper()
-	await(t, "a refusal by Redis", func() bool {
+	await(t, "a denial by Redis", func() bool {
 		tr.mu.Lock()
 		defer tr.mu.Unlock()
 		last := tr.samples[len(tr.samples)-1]
@@ -57,7 +57,7 @@ func (tr *traffic) awaitRefusalByRedis(t *testing.T, after time.Duration) {
 	})
 }
 
-// checkOutage holds what was decided about a quota against what is promised for a time without Redis.
+// checkOutage compares the decisions about a quota with the promise for a time without Redis.
 func checkOutage(t *testing.T, local bool, samples []sample, away span, quota bound, connections int) {
 	leased, alone, undecided := 0, 0, 0
 	for _, one := range samples {
@@ -84,7 +84,7 @@ func checkOutage(t *testing.T, local bool, samples []sample, away span, quota bo
 	if local == (undecided > 0) {
 		t.Errorf("%d were not decided", undecided)
 	}
-	// What was asked when Redis went may have been spent for nobody, as what was on lease for too long.
+	// Requests in flight when Redis went away may have spent tokens without an answer, and leases may have expired.
 	if least := quota.limit - quota.share() - 2*connections; all > quota.limit+share || all < least {
 		t.Errorf("%d were admitted in all, want from %d to %d", all, least, quota.limit+share)
 	}

@@ -8,14 +8,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 )
 
-// churn is who joins (+) and who leaves (-), the one that has been there for longest, step by step. A node leases from
-// five seconds after it has joined, which is seven steps; so nodes leave, and join, among some that lease.
+// churn is the sequence of joins (+) and leaves (-) of the oldest member. A node leases five seconds, or seven steps,
+// after it has joined. So nodes join and leave while others lease.
 const (
 	churn     = "++.+.+.+..+.+--.-+---"
 	churnStep = 700 * time.Millisecond
 )
 
-// TestSoakNoIntervalExceedsTheLimitWhileLeasingNodesJoinAndLeave runs with as much out on lease as may be set.
+// TestSoakNoIntervalExceedsTheLimitWhileLeasingNodesJoinAndLeave runs with the largest lease share.
 func TestSoakNoIntervalExceedsTheLimitWhileLeasingNodesJoinAndLeave(t *testing.T) {
 	f := onSocket(t, redistest.Single(t))
 	bounds := []bound{
@@ -27,9 +27,9 @@ func TestSoakNoIntervalExceedsTheLimitWhileLeasingNodesJoinAndLeave(t *testing.T
 		crowd.flows = append(crowd.flows, &flow{bound: b, traffic: f.offer(by(b.algorithm), steady(3*int(b.rate())))})
 	}
 	lasts := soak.For(t, time.Duration(len(churn))*churnStep)
-	begun := time.Now()
+	start := time.Now()
 	crowd.join(f)
-	for step := 0; time.Since(begun) < lasts; step++ {
+	for step := 0; time.Since(start) < lasts; step++ {
 		switch n := len(crowd.members); churn[step%len(churn)] {
 		case '+':
 			if n < 8 {
@@ -40,7 +40,7 @@ func TestSoakNoIntervalExceedsTheLimitWhileLeasingNodesJoinAndLeave(t *testing.T
 				crowd.leave()
 			}
 		}
-		elapse(t.Context(), time.Until(begun.Add(time.Duration(step+1)*churnStep)))
+		elapse(t.Context(), time.Until(start.Add(time.Duration(step+1)*churnStep)))
 	}
 	for len(crowd.members) > 0 {
 		crowd.leave()
@@ -52,17 +52,17 @@ func TestSoakNoIntervalExceedsTheLimitWhileLeasingNodesJoinAndLeave(t *testing.T
 		}
 		w.bound.check(t, samples, 10)
 	}
-	t.Logf("%d of %d limits were answered from leases", crowd.drawn, crowd.asked+crowd.drawn)
-	if crowd.drawn < crowd.asked/10 {
-		t.Errorf("%d limits were answered from leases, and %d by Redis: leases were hardly in use", crowd.drawn, crowd.asked)
+	t.Logf("%d of %d limits were answered from leases", crowd.drawn, crowd.queried+crowd.drawn)
+	if crowd.drawn < crowd.queried/10 {
+		t.Errorf("%d limits were answered from leases, and %d by Redis: want more from leases", crowd.drawn, crowd.queried)
 	}
 	if crowd.left < 3 {
-		t.Errorf("%d nodes left that had leased: too few to tell", crowd.left)
+		t.Errorf("%d nodes with leases left, want at least 3", crowd.left)
 	}
 }
 
-// TestSoakLeasesHeldInACalmAddNothingToABurst has nodes hold leases while the bucket is full: spent on top of
-// the burst, they would exceed it.
+// TestSoakLeasesHeldInACalmAddNothingToABurst makes nodes hold leases while the bucket is
+// full. Spent on top of the burst, they would exceed it.
 func TestSoakLeasesHeldInACalmAddNothingToABurst(t *testing.T) {
 	t.Parallel()
 	f := onSocket(t, redistest.Single(t))
@@ -77,14 +77,14 @@ func TestSoakLeasesHeldInACalmAddNothingToABurst(t *testing.T) {
 	b.check(t, tr.lastFor(soak.For(t, 6*time.Second)), 6)
 }
 
-// crowd is members that take traffic from when they join until they leave.
+// crowd is a set of members with traffic from their joins to their leaves.
 type crowd struct {
 	members []*member
 	flows   []*flow
 	parts   map[*member][]*part
 
-	drawn, asked int // limits of requests that the members who left had answered from leases, and from Redis
-	left         int // members who left and had answered from leases
+	drawn, queried int // limits that members who left had answered from leases, and from Redis
+	left           int // members who left and had answered from leases
 }
 
 // flow is the traffic on one limit.
@@ -93,6 +93,7 @@ type flow struct {
 	traffic *traffic
 }
 
+// join starts a member and its part of all traffic.
 func (c *crowd) join(f *fleet) {
 	m := f.join("-lease-share", "5")
 	c.members = append(c.members, m)
@@ -105,7 +106,7 @@ func (c *crowd) join(f *fleet) {
 	}
 }
 
-// leave ends the member that has been there for longest, in the midst of its load.
+// leave ends the oldest member under its load.
 func (c *crowd) leave() {
 	m := c.members[0]
 	c.members = c.members[1:]
@@ -115,7 +116,7 @@ func (c *crowd) leave() {
 		c.left++
 	}
 	c.drawn += drawn
-	c.asked += int(now.sum("rate_limiter_answered_limits_total", `by="redis"`))
+	c.queried += int(now.sum("rate_limiter_answered_limits_total", `by="redis"`))
 	for _, part := range c.parts[m] {
 		part.over.Store(true)
 	}

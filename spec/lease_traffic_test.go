@@ -14,27 +14,27 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// schedule is when the n-th request is due, after the beginning.
+// schedule returns the instant of the n-th request, after the start.
 type schedule func(n int) time.Duration
 
-// steady is so many requests a second, evenly.
+// steady returns an even schedule of perSecond requests a second.
 func steady(perSecond int) schedule {
 	return func(n int) time.Duration { return time.Duration(n) * time.Second / time.Duration(perSecond) }
 }
 
-// bursty is as many, a quarter of a second's at once.
+// bursty returns a schedule with the requests of a quarter of a second at once.
 func bursty(perSecond int) schedule {
 	return func(n int) time.Duration { return time.Duration(4*n/perSecond) * time.Second / 4 }
 }
 
-// onOff is as many for a second, then none for a second.
+// onOff returns a schedule of steady requests for a second, then none for a second.
 func onOff(perSecond int) schedule {
 	return func(n int) time.Duration {
 		return steady(perSecond)(n%perSecond) + time.Duration(n/perSecond)*2*time.Second
 	}
 }
 
-// rushes are as many: a twentieth of a second's in one second, and all the others in the next.
+// rushes returns a schedule of two seconds: few requests in the first, and all others in the second.
 func rushes(perSecond int) schedule {
 	few, all := perSecond/20, 2*perSecond
 	return func(n int) time.Duration {
@@ -46,12 +46,12 @@ func rushes(perSecond int) schedule {
 	}
 }
 
-// pulses are so many requests at once, and as many again after each pause.
+// pulses returns a schedule of some requests at once after each pause.
 func pulses(requests int, pause time.Duration) schedule {
 	return func(n int) time.Duration { return time.Duration(n/requests) * pause }
 }
 
-// poisson are requests that know nothing of each other, so many a second on average, for a minute or so.
+// poisson returns a schedule of independent requests with an average rate, for about a minute.
 func poisson(perSecond float64) schedule {
 	random := rand.New(rand.NewPCG(3, 4))
 	at := make([]time.Duration, int(75*perSecond)+100)
@@ -66,8 +66,8 @@ func poisson(perSecond float64) schedule {
 	}
 }
 
-// traffic is requests of one tenant at their instants, whichever member takes each, and what came of them. One that is
-// due while all connections wait is sent as soon as one is free.
+// traffic is requests of one tenant on a schedule, with their samples. Members share the requests. A request that is
+// due while all connections wait is sent when one is free.
 type traffic struct {
 	t       testing.TB
 	fleet   *fleet
@@ -84,7 +84,7 @@ type traffic struct {
 	samples []sample
 }
 
-// offer begins traffic, still without anybody to take it. It ends with the test at the latest.
+// offer starts traffic without members. It ends with the test at the latest.
 func (f *fleet) offer(request gateway.Request, at schedule) *traffic {
 	ctx, end := context.WithCancel(context.Background())
 	tr := &traffic{t: f.t, fleet: f, request: request, at: at, ctx: ctx, end: end, start: time.Now()}
@@ -97,10 +97,10 @@ type part struct {
 	*traffic
 	member *member
 	id     int32
-	over   atomic.Bool // the member is about to end: that it does not answer is no failure
+	over   atomic.Bool // the member is about to end, so a missing answer is no failure
 }
 
-// to lets a member's instance take part of the traffic, over so many connections.
+// to adds a member's instance to the traffic, with a number of connections.
 func (tr *traffic) to(m *member, id int32, connections int) *part {
 	p := &part{traffic: tr, member: m, id: id}
 	for range connections {
@@ -120,33 +120,34 @@ func (tr *traffic) stop() []sample {
 	return tr.samples
 }
 
-// between calls do while no request is under way. The connections stay: requests that fall due meanwhile follow at once.
+// between calls do while no request is in flight. Connections stay open, and due requests follow at once.
 func (tr *traffic) between(do func()) {
 	tr.pending.Lock()
 	defer tr.pending.Unlock()
 	do()
 }
 
-// lastFor lets the traffic go on for a time from its beginning, and ends it.
+// lastFor ends the traffic after a duration from its start.
 func (tr *traffic) lastFor(d time.Duration) []sample {
 	elapse(tr.ctx, time.Until(tr.start.Add(d)))
 	return tr.stop()
 }
 
-// count is how many requests have been answered with a status so far.
+// count returns the number of answers with a status so far.
 func (tr *traffic) count(status int) int {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	return counted(tr.samples, status)
 }
 
-// awaitRefusals waits until so many requests more were refused.
-func (tr *traffic) awaitRefusals(t *testing.T, n int) {
+// awaitRefusals waits for n more denials.
+func (tr *traffic) awaitDenials(t *testing.T, n int) {
 	t.Helper()
 	before := tr.count(http.StatusTooManyRequests)
-	await(t, fmt.Sprintf("%d refusals", n), func() bool { return tr.count(http.StatusTooManyRequests) >= before+n })
+	await(t, fmt.Sprintf("%d denials", n), func() bool { return tr.count(http.StatusTooManyRequests) >= before+n })
 }
 
+// counted returns the number of samples with a status.
 func counted(samples []sample, status int) int {
 	n := 0
 	for i := range samples {
@@ -157,7 +158,7 @@ func counted(samples []sample, status int) int {
 	return n
 }
 
-// drive sends requests over one connection after another: a refusal ends a connection, as in Kong.
+// drive sends requests over one connection after another. A denial ends a connection, as in Kong.
 func (p *part) drive() error {
 	var c *gateway.Conn
 	defer func() {
@@ -190,10 +191,10 @@ func (p *part) drive() error {
 	return nil
 }
 
-// asSpelled is the value of a header whose name the plugin spells so: outcomes keep the spelling.
+// asSpelled returns the value of a header in the plugin's spelling, which outcomes keep.
 func asSpelled(header http.Header, name string) string { return strings.Join(header[name], ",") }
 
-// wait waits until the next request is due, and takes it. It is false when there is none any more.
+// wait takes the next request and waits until it is due. It returns false after the end of the traffic.
 func (p *part) wait() bool {
 	if p.over.Load() || p.ctx.Err() != nil {
 		return false
@@ -205,6 +206,7 @@ func (p *part) wait() bool {
 	return p.ctx.Err() == nil
 }
 
+// note adds a sample.
 func (tr *traffic) note(one sample) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()

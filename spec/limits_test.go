@@ -81,7 +81,7 @@ func TestARequestAfterRetryAfterIsAdmitted(t *testing.T) {
 		if a.Status != 429 || err != nil {
 			continue // refilled between the two
 		}
-		<-time.After(time.Duration(wait) * time.Second) // what the client is told to do
+		<-time.After(time.Duration(wait) * time.Second) // as a client waits
 		if a := n.get("/records", "apikey", "beth"); a.Status != 200 {
 			t.Errorf("after the wait: %d\n%s", a.Status, a.Body)
 		}
@@ -94,7 +94,7 @@ func TestADeniedRequestSpendsNoScope(t *testing.T) {
 		{name: user, scope: user, limit: 2, window_size: 3600}]}]}`))
 	n.want([]int{200, 200, 429, 429, 429, 429}, "/records", "apikey", "beth", "X-User", "a")
 	n.want([]int{200, 200, 429}, "/records", "apikey", "beth", "X-User", "b")
-	n.want([]int{200, 429}, "/records", "apikey", "beth", "X-User", "c") // the tenant's fifth and last
+	n.want([]int{200, 429}, "/records", "apikey", "beth", "X-User", "c") // the fifth and last of the tenant
 }
 
 func TestATenantsQuotaSpansItsConsumersAndRoutes(t *testing.T) {
@@ -126,7 +126,7 @@ func TestAMissingTenantIsLimitedByAddressDeniedOrSkipped(t *testing.T) {
 		{"skip", []int{200, 200, 200, 200}},
 	} {
 		n := start(t, deck(`{on_missing_tenant: `+c.mode+`, `+tiers+`}`))
-		n.want(c.statuses, "/records") // key-auth lets strangers pass as the consumer anonymous
+		n.want(c.statuses, "/records") // key-auth sets the consumer anonymous
 		n.want([]int{200}, "/records", "apikey", "alice")
 	}
 }
@@ -152,7 +152,7 @@ func TestAForgedTokenIdentifiesNoTenant(t *testing.T) {
 	n.want([]int{200, 200, 429}, "/jwt", "Authorization", token("s3cret", "u1"))
 	n.want([]int{200}, "/jwt", "Authorization", token("s3cret", "u2"))
 	n.want([]int{401}, "/jwt", "Authorization", token("forged", "u3"))
-	n.want([]int{403}, "/open", "Authorization", token("s3cret", "u1")) // nobody verified it here
+	n.want([]int{403}, "/open", "Authorization", token("s3cret", "u1")) // this route does not verify tokens
 }
 
 func TestLeavingTheUserOutEvadesNoLimit(t *testing.T) {
@@ -260,7 +260,7 @@ func TestATenantSeesItsOwnLimitsAndOnlyTheNameOfASharedOneThatDenies(t *testing.
 		if got := a.Header.Get("RateLimit-Policy"); got != `"burst";q=50;w=3600` {
 			t.Errorf("request %d: RateLimit-Policy %q, want the tenant's limit alone", i+1, got)
 		}
-		if status == 200 { // its body is the upstream's
+		if status == 200 { // the body is that of the upstream
 			continue
 		}
 		if strings.Contains(a.Body, "150000") {
@@ -304,7 +304,7 @@ func TestSoakTenantsAtOnceEachHaveTheirOwnQuota(t *testing.T) {
 	n := start(t, deck(`{tenant_from: [header.X-Org], trusted_headers: [X-Org], tiers: [{name: a, limits: [{name: day, scope: tenant, limit: 1, window_size: 86400, algorithm: fixed_window}]}]}`))
 	const workers = 16
 	tenants := soak.Count(2000, 10_000)
-	var admitted, refused, other atomic.Int64
+	var admitted, denied, other atomic.Int64
 	var group sync.WaitGroup
 	for w := range workers {
 		group.Go(func() {
@@ -314,7 +314,7 @@ func TestSoakTenantsAtOnceEachHaveTheirOwnQuota(t *testing.T) {
 					case err == nil && a.Status == 200 && round == 0:
 						admitted.Add(1)
 					case err == nil && a.Status == 429 && round == 1:
-						refused.Add(1)
+						denied.Add(1)
 					default:
 						other.Add(1)
 					}
@@ -323,7 +323,7 @@ func TestSoakTenantsAtOnceEachHaveTheirOwnQuota(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if each := int64(tenants); admitted.Load() != each || refused.Load() != each || other.Load() != 0 {
-		t.Errorf("admitted %d, denied %d, otherwise %d; want %d, %d, 0", admitted.Load(), refused.Load(), other.Load(), each, each)
+	if each := int64(tenants); admitted.Load() != each || denied.Load() != each || other.Load() != 0 {
+		t.Errorf("admitted %d, denied %d, otherwise %d; want %d, %d, 0", admitted.Load(), denied.Load(), other.Load(), each, each)
 	}
 }

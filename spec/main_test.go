@@ -1,5 +1,5 @@
-// Package spec holds the promises of the plugin, run from outside: the built programs behind a gateway, through the
-// socket and HTTP. A test's name is the promise.
+// Package spec tests the promises of the plugin from outside: the built programs behind a gateway, through the socket
+// and HTTP. The name of a test is the promise.
 package spec
 
 import (
@@ -21,8 +21,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// binaries is where TestMain builds the programs, once. Where the specs have the race detector, the plugin server is
-// built with it, too, for the specs about concurrency: see raced.
+// binaries is the folder in which TestMain builds the programs. If the specs have the race detector, the plugin server
+// is also built with it, for the specs about concurrency: see raced.
 var (
 	binaries string
 	withRace bool
@@ -53,6 +53,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
+// build builds programs into a folder.
 func build(dir string, args ...string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -63,13 +64,17 @@ func build(dir string, args ...string) error {
 	return nil
 }
 
+// plugin returns the path of the plugin server.
 func plugin() string { return filepath.Join(binaries, "tenant-rate-limiting") }
 
-// raced is an option of start: the plugin server with the race detector, where the specs have it. A race ends it with
-// another exit code than 0, and fails what it should have answered.
+// raced is an option of start: the plugin server with the race detector, if the specs have it. A race ends the process
+// with a failure.
 func raced(o *gateway.Options) {
 	if withRace {
-		o.Servers = []gateway.PluginServer{{Binary: filepath.Join(binaries, "race", "tenant-rate-limiting"), Args: []string{"-metrics-listen", "off", "-max-procs", "2"}}}
+		o.Servers = []gateway.PluginServer{{
+			Binary: filepath.Join(binaries, "race", "tenant-rate-limiting"),
+			Args:   []string{"-metrics-listen", "off", "-max-procs", "2"},
+		}}
 	}
 }
 
@@ -98,7 +103,7 @@ func (l *logBuffer) String() string {
 	return l.text.String()
 }
 
-// inEveryConfig stands at the beginning of every plugin config: a spec that runs others in another strategy sets it.
+// inEveryConfig is the first part of every plugin config. A spec sets it to run others with another strategy.
 var inEveryConfig string
 
 // start starts a node with a decK file; change may alter the options.
@@ -111,6 +116,7 @@ func start(t testing.TB, deck string, change ...func(*gateway.Options)) *node {
 	return n
 }
 
+// tryStart starts a node, or returns the error.
 func tryStart(t testing.TB, deck string, change ...func(*gateway.Options)) (*node, error) {
 	t.Helper()
 	const entry = "tenant-rate-limiting, config: {"
@@ -149,7 +155,7 @@ func tryStart(t testing.TB, deck string, change ...func(*gateway.Options)) (*nod
 	return n, nil
 }
 
-// answer is what a client read.
+// answer is a response as a client reads it.
 type answer struct {
 	Status int
 	Header http.Header
@@ -171,6 +177,7 @@ func (n *node) get(path string, headers ...string) answer {
 	return a
 }
 
+// send sends one request.
 func (n *node) send(method, path string, headers ...string) (answer, error) {
 	request, err := http.NewRequest(method, n.URL()+path, nil)
 	if err != nil {
@@ -188,7 +195,7 @@ func (n *node) send(method, path string, headers ...string) (answer, error) {
 	return answer{response.StatusCode, response.Header, string(body)}, err
 }
 
-// want fails the test unless the statuses of the same request, sent again and again, are these.
+// want sends the same request repeatedly, and fails the test unless it gets these statuses.
 func (n *node) want(statuses []int, path string, headers ...string) {
 	n.t.Helper()
 	for i, status := range statuses {
@@ -198,6 +205,7 @@ func (n *node) want(statuses []int, path string, headers ...string) {
 	}
 }
 
+// times returns a status n times.
 func times(n, status int) []int {
 	statuses := make([]int, n)
 	for i := range statuses {
@@ -206,7 +214,7 @@ func times(n, status int) []int {
 	return statuses
 }
 
-// problem is the body of a refusal.
+// problem is the body of a denial.
 type problem struct {
 	Type       string   `json:"type"`
 	Title      string   `json:"title"`
@@ -217,6 +225,7 @@ type problem struct {
 	Message    string   `json:"message"`
 }
 
+// problem decodes the body of a denial.
 func (a answer) problem(t *testing.T) problem {
 	t.Helper()
 	var p problem
@@ -226,7 +235,7 @@ func (a answer) problem(t *testing.T) problem {
 	return p
 }
 
-// consumers are the tenants of most specs, each with a key of its own name.
+// consumers are the tenants of most specs. The key of each is its name.
 const consumers = `
 consumers:
 - {username: alice, custom_id: acme, tags: ["tier:enterprise", "org:acme"], keyauth_credentials: [{key: alice}], jwt_secrets: [{key: iss-alice, secret: s3cret}]}
@@ -238,14 +247,15 @@ consumers:
 - {username: anonymous}
 `
 
-// deck is a decK file with one service, the routes /records and /search behind key-auth, and one plugin config on
-// each of them. The config is YAML flow style.
+// deck returns a decK file with one service, the routes /records and /search behind key-auth, and one plugin config on
+// each of them. The config is in YAML flow style.
 func deck(config string) string {
 	return deckOf(fmt.Sprintf(`
   - {name: records, paths: [/records], plugins: [{name: key-auth, config: {anonymous: anonymous}}, {name: tenant-rate-limiting, config: %[1]s}]}
   - {name: search, paths: [/search], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: %[1]s}]}`, strings.TrimSpace(config)))
 }
 
+// deckOf returns a decK file with routes and the consumers.
 func deckOf(routes string) string {
 	return `_format_version: "3.0"
 services:

@@ -17,14 +17,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
-// BenchmarkMasters measures what a decision of four scopes costs Redis, with 1, 2 and 4 plugin processes on Redis Clusters
-// of 1, 2 and 3 masters, and what that would come to at a million decisions a second. Sixteen connections ask for
+// BenchmarkMasters measures the cost of a decision of four scopes for Redis, with 1, 2 and 4 plugin processes on Redis
+// Clusters of 1, 2 and 3 masters, and extrapolates to a million decisions a second. Sixteen connections ask for
 // twenty-four tenants in turns, as many on each master. What leases save depends on how often one process sees one
 // tenant: here decisions/s by 24 and by the processes.
 //
 // redis-cores-at-1M/s is the sum over all masters. A tenant's buckets are spread over the masters, but each that all
 // tenants share is on one: busiest-of-12-% is how busy the master of the global limit would be among twelve, in percent
-// of a core; above 100 it does not suffice. One master cannot tell the two apart. Both are rather too high: a busier Redis
+// of a core; above 100 it does not suffice. With one master the two are equal. Both are rather too high: a busier Redis
 // reads more commands at once, and each costs it less. decisions/s is what this machine does with client, plugin and
 // Redis together.
 func BenchmarkMasters(b *testing.B) {
@@ -45,7 +45,7 @@ const (
 	masterTenants     = 24
 )
 
-// masterCell is one combination that BenchmarkMasters measures, and what it has measured so far.
+// masterCell is one combination of BenchmarkMasters with its measurements so far.
 type masterCell struct {
 	accuracy string
 	subjects []*subject // one for each process
@@ -95,7 +95,7 @@ func (c *masterCell) measure(b *testing.B, turn time.Duration) {
 	c.calls += c.scripts(b) - calls
 }
 
-// saturate shares the connections out over the processes.
+// saturate divides the connections between the processes.
 func (c *masterCell) saturate(b *testing.B, lasts time.Duration) int {
 	b.Helper()
 	var events atomic.Int64
@@ -113,7 +113,7 @@ func (c *masterCell) saturate(b *testing.B, lasts time.Duration) int {
 	return int(events.Load())
 }
 
-// columns are the cell's row of the output.
+// columns returns the cell's row of the output.
 func (c *masterCell) columns() map[string]float64 {
 	var total float64
 	for _, seconds := range c.busy {
@@ -128,20 +128,21 @@ func (c *masterCell) columns() map[string]float64 {
 	}
 	if n := float64(len(c.busy)); n > 1 {
 		busiest := slices.Max(c.busy)
-		shared := busiest - (total-busiest)/(n-1) // what it has beside its part of the tenants
+		shared := busiest - (total-busiest)/(n-1) // its part without the tenants
 		columns["busiest-of-12-%"] = (shared + (total-shared)/12) / decisions * 1e6 * 100
 	}
 	return columns
 }
 
-// masters are those of one cluster.
+// masters are the masters of one cluster.
 type masters struct {
-	nodes   string   // as a config names them
-	tenants []string // whose buckets they have
+	nodes   string   // as in a config
+	tenants []string // with buckets on them
 	clients []*redis.Client
 	idle    []float64 // of each: CPU seconds a second without requests
 }
 
+// newMasters starts a cluster of n masters.
 func newMasters(b *testing.B, n int) *masters {
 	b.Helper()
 	m := &masters{}
@@ -154,12 +155,12 @@ func newMasters(b *testing.B, n int) *masters {
 	m.nodes = strings.Join(known, ",")
 	have := map[*redistest.Server]int{}
 	for i := 0; len(m.tenants) < masterTenants; i++ {
-		tenant, owner := "tenant-"+strconv.Itoa(i), nodes.Masters[0]
+		tenant, master := "tenant-"+strconv.Itoa(i), nodes.Masters[0]
 		if n > 1 {
-			owner = nodes.MasterOf(b, bucketKey(tenant))
+			master = nodes.MasterOf(b, bucketKey(tenant))
 		}
-		if have[owner] < masterTenants/n {
-			have[owner]++
+		if have[master] < masterTenants/n {
+			have[master]++
 			m.tenants = append(m.tenants, tenant)
 		}
 	}
@@ -179,15 +180,15 @@ func (m *masters) subjects(b *testing.B, servers []*server, seq int, accuracy st
 	return subjects
 }
 
-// measureIdle measures what the masters do when nobody is asked: they talk to each other, and are watched.
+// measureIdle measures the CPU time of idle masters.
 func measureIdle(b *testing.B, clusters []*masters) {
 	b.Helper()
-	begun, before := time.Now(), [][]float64{}
+	start, before := time.Now(), [][]float64{}
 	for _, m := range clusters {
 		before = append(before, m.used(b))
 	}
-	<-time.After(2 * time.Second) // this is measured
-	seconds := time.Since(begun).Seconds()
+	<-time.After(2 * time.Second) // the measured time
+	seconds := time.Since(start).Seconds()
 	for i, m := range clusters {
 		for j, used := range m.used(b) {
 			m.idle = append(m.idle, (used-before[i][j])/seconds)
@@ -195,7 +196,7 @@ func measureIdle(b *testing.B, clusters []*masters) {
 	}
 }
 
-// used is how many seconds each master has computed since its start.
+// used returns the CPU seconds of each master since its start.
 func (m *masters) used(b *testing.B) []float64 {
 	b.Helper()
 	var all []float64
@@ -213,7 +214,7 @@ func (m *masters) used(b *testing.B) []float64 {
 	return all
 }
 
-// scripts is how many scripts the masters have run since their start.
+// scripts returns the number of scripts that the masters have run since their start.
 func (m *masters) scripts(b *testing.B) int {
 	b.Helper()
 	sum := 0

@@ -21,7 +21,7 @@ func watched(address string) func(*gateway.Options) {
 	}
 }
 
-// read is what an operator reads at a path of the plugin process; "" while nobody answers.
+// read returns the answer at a path of the plugin process, or 0 and "" without an answer.
 func read(address, path string) (status int, body string) {
 	response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}).Get("http://" + address + path)
 	if err != nil {
@@ -35,11 +35,11 @@ func read(address, path string) (status int, body string) {
 	return response.StatusCode, string(text)
 }
 
-// number is the value of the sample that begins with these words; false when there is none.
+// number returns the value of a sample, or false.
 func number(metrics, sample string) (value float64, ok bool) {
 	for line := range strings.Lines(metrics) {
-		if rest, found := strings.CutPrefix(line, sample+" "); found {
-			_, err := fmt.Sscan(rest, &value)
+		if text, found := strings.CutPrefix(line, sample+" "); found {
+			_, err := fmt.Sscan(text, &value)
 			return value, err == nil
 		}
 	}
@@ -69,30 +69,30 @@ func TestMetricsCountDecisions(t *testing.T) {
 
 func TestAProcessThatTakesOverTheSocketGetsTheMetricsPortToo(t *testing.T) {
 	prefix, address := shortDir(t), freeport.Address(t)
-	born := func() float64 {
+	startOf := func() float64 {
 		_, metrics := read(address, "/metrics")
 		instant, _ := number(metrics, "process_start_time_seconds")
 		return instant
 	}
 	old := startPlugin(t, prefix, "-metrics-listen", address)
 	var first float64
-	await(t, "the first process shows its metrics", func() bool { first = born(); return first > 0 })
+	await(t, "the first process shows its metrics", func() bool { first = startOf(); return first > 0 })
 	next := startPlugin(t, prefix, "-metrics-listen", address)
-	await(t, "the second process has the port", func() bool { second := born(); return second > first })
+	await(t, "the second process has the port", func() bool { second := startOf(); return second > first })
 	old.terminate()
-	if second := born(); second <= first {
-		t.Errorf("after the end of the first process the port tells of a process born at %f", second)
+	if second := startOf(); second <= first {
+		t.Errorf("after the end of the first process the port has metrics of a process started at %f", second)
 	}
 	next.terminate()
 }
 
 func TestAMetricsPortInUseDoesNotStopTheStart(t *testing.T) {
-	stranger, err := net.Listen("tcp", "127.0.0.1:0")
+	other, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer stranger.Close()
-	n := start(t, deck(`{tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`), watched(stranger.Addr().String()))
+	defer other.Close()
+	n := start(t, deck(`{tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`), watched(other.Addr().String()))
 	n.want([]int{200, 429}, "/records", "apikey", "alice")
 }
 
@@ -106,14 +106,14 @@ func TestATenantAboveTheMetaLimitIsDeniedBeforeItsPolicies(t *testing.T) {
 			passed++
 		case 429:
 			if denied++; a.Header.Get("Retry-After") == "" || a.Header.Get("X-RateLimit-Limit") != "" {
-				t.Errorf("a refusal by the meta limit has the headers %v", a.Header)
+				t.Errorf("a denial by the meta limit has the headers %v", a.Header)
 			}
 		default:
 			t.Errorf("%d: %s", a.Status, a.Body)
 		}
 	}
 	if passed < 3 || denied == 0 {
-		t.Errorf("%d passed and %d were refused of 50 at 3 a second", passed, denied)
+		t.Errorf("%d admitted and %d denied of 50 at 3 a second", passed, denied)
 	}
 	n.want([]int{200}, "/records", "apikey", "beth")
 	_, metrics := read(address, "/metrics")

@@ -11,8 +11,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// BenchmarkScrape compares how long decisions take while the metrics of 500 tenants are read every second, and while they
-// are not: in turns, on one process. Compare within one run.
+// BenchmarkScrape compares the durations of decisions with and without reading the metrics of 500 tenants every second,
+// in turns on one process. Compare within one run.
 func BenchmarkScrape(b *testing.B) {
 	const turn, tenants = 3 * time.Second, 500
 	prefix := shortDir(b)
@@ -31,11 +31,11 @@ func BenchmarkScrape(b *testing.B) {
 	}
 	decide := func() (took []time.Duration) {
 		for end := time.Now().Add(turn); time.Now().Before(end); {
-			begun := time.Now()
+			start := time.Now()
 			if _, err := c.HandleEvent(id, "access", requests[len(took)%tenants]); err != nil {
 				b.Fatal(err)
 			}
-			took = append(took, time.Since(begun))
+			took = append(took, time.Since(start))
 		}
 		return took
 	}
@@ -57,6 +57,7 @@ func BenchmarkScrape(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
+// scrapeUntil reads the metrics every second until stop.
 func scrapeUntil(b *testing.B, metrics string, stop <-chan struct{}) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -73,7 +74,7 @@ func scrapeUntil(b *testing.B, metrics string, stop <-chan struct{}) {
 	}
 }
 
-// BenchmarkTrace compares what an event costs with log_decisions and without, in turns on one connection.
+// BenchmarkTrace compares the cost of an event with log_decisions and without, in turns on one connection.
 func BenchmarkTrace(b *testing.B) {
 	prefix := shortDir(b)
 	startPlugin(b, prefix, "-metrics-listen", "off")
@@ -91,13 +92,13 @@ func BenchmarkTrace(b *testing.B) {
 	events := 0
 	for b.Loop() {
 		for i, id := range []int32{off, on} {
-			begun := time.Now()
+			start := time.Now()
 			for range 1000 {
 				if _, err := c.HandleEvent(id, "access", request); err != nil {
 					b.Fatal(err)
 				}
 			}
-			took[i] += time.Since(begun)
+			took[i] += time.Since(start)
 		}
 		events += 1000
 	}

@@ -12,12 +12,13 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// orphan is a plugin server whose parent can be killed, as Kong's worker 0 is when it crashes.
+// orphan is a plugin server whose parent can be killed, like Kong's worker 0 in a crash.
 type orphan struct {
 	worker *exec.Cmd
 	lines  chan string // of its log; closed when the process has ended
 }
 
+// startOrphan starts a plugin server with a parent of its own.
 func startOrphan(t *testing.T, prefix string) *orphan {
 	t.Helper()
 	o := &orphan{
@@ -41,7 +42,7 @@ func startOrphan(t *testing.T, prefix string) *orphan {
 	return o
 }
 
-// await waits for a line of the log; "" is the end of the process.
+// await waits for a line of the log, or with "" for the end of the process.
 func (o *orphan) await(t *testing.T, part string) {
 	t.Helper()
 	deadline := time.After(60 * time.Second)
@@ -82,7 +83,7 @@ func TestAPluginWhoseWorkerWasKilledServesTheOtherWorkersAndEndsAfterThem(t *tes
 	})
 	n.want(times(4, 200), "/records", "apikey", "alice")
 	first.crash(t)
-	second := startPlugin(t, prefix) // as the worker does that takes the killed one's place
+	second := startPlugin(t, prefix) // as the worker that replaces the killed one does
 	n.want(times(20, 200), "/records", "apikey", "alice")
 	if err := n.Close(); err != nil {
 		t.Fatal(err)

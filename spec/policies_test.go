@@ -16,10 +16,10 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// hourly gives every tenant of the tier enterprise five requests an hour.
+// hourly is a limit of five requests an hour for tenants of the tier enterprise.
 const hourly = `{tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 5, window_size: 3600, algorithm: fixed_window}]}, {name: essentials}]}`
 
-// atDatabase is an option of start: the plugin server with its policies in a database, and what it has saved in a folder.
+// atDatabase is an option of start: the plugin server with a database, a snapshot folder and metrics.
 func atDatabase(dsn, saved, metrics string) func(*gateway.Options) {
 	return func(o *gateway.Options) {
 		o.Servers = []gateway.PluginServer{{Binary: plugin(), Args: []string{"-database", dsn, "-snapshot-dir", saved, "-metrics-listen", metrics}}}
@@ -37,6 +37,7 @@ type governed struct {
 	metrics string
 }
 
+// govern starts a governed node.
 func govern(t *testing.T) *governed {
 	t.Helper()
 	server := pgtest.Start(t)
@@ -46,7 +47,7 @@ func govern(t *testing.T) *governed {
 	return g
 }
 
-// restart starts the node, or another in its place.
+// restart starts a node, which may replace an earlier one.
 func (g *governed) restart() {
 	g.t.Helper()
 	g.metrics = freeport.Address(g.t)
@@ -61,19 +62,20 @@ func (g *governed) write(statement string, args ...any) {
 	}
 }
 
+// override inserts an override.
 func (g *governed) override(columns, values string) {
 	g.t.Helper()
 	g.write(fmt.Sprintf(`INSERT INTO rate_limiter.overrides (reason, author, %s) VALUES ('a test', 'a tester', %s)`, columns, values))
 }
 
-// number is the value of a sample of the plugin's metrics.
+// number returns the value of a sample of the plugin's metrics.
 func (g *governed) number(sample string) float64 {
 	_, metrics := read(g.metrics, "/metrics")
 	value, _ := number(metrics, sample)
 	return value
 }
 
-// version is what the database says is in force.
+// version returns the version of the rows in the database.
 func (g *governed) version() float64 {
 	g.t.Helper()
 	var version float64
@@ -83,14 +85,14 @@ func (g *governed) version() float64 {
 	return version
 }
 
-// enforced waits until the node enforces what the database says.
-func (g *governed) enforced() {
+// awaitEnforced waits until the node enforces the rows of the database.
+func (g *governed) awaitEnforced() {
 	g.t.Helper()
 	version := g.version()
 	await(g.t, "the rows are enforced", func() bool { return g.number("rate_limiter_snapshot_version") >= version })
 }
 
-// limitOf is the limit that a tenant reads in its next answer.
+// limitOf returns the limit in the next answer to a tenant.
 func (g *governed) limitOf(key string) string {
 	return g.get("/records", "apikey", key).Header.Get("X-RateLimit-Limit")
 }
@@ -105,7 +107,7 @@ func TestAnOverrideIsEnforcedAndEndsAtItsInstant(t *testing.T) {
 	written := time.Now()
 	await(t, "the override is enforced", func() bool { return g.limitOf("alice") == "500" })
 	if got := g.limitOf("gus"); got == "500" {
-		t.Error("an override of one tenant concerns another")
+		t.Error("an override of one tenant applies to another")
 	}
 	await(t, "the override has ended", func() bool { return g.limitOf("alice") == "5" })
 	if took := time.Since(written); took < 2*time.Second {
@@ -117,13 +119,13 @@ func TestABannedTenantReadsItsBanAndRetryAfter(t *testing.T) {
 	t.Parallel()
 	g := govern(t)
 	g.override("kind, tenant, expires_at", "'ban', 'acme', clock_timestamp() + interval '1 h'")
-	g.enforced()
+	g.awaitEnforced()
 	a := g.get("/records", "apikey", "alice")
 	if p := a.problem(t); a.Status != 429 || !strings.HasSuffix(p.Type, "#abnormal-usage-detected") || p.RetryAfter < 3590 || a.Header.Get("Retry-After") != strconv.Itoa(p.RetryAfter) {
 		t.Errorf("%d %v %s", a.Status, a.Header, a.Body)
 	}
 	g.write(`BEGIN; SET LOCAL rate_limiter.reason = 'sorry'; DELETE FROM rate_limiter.overrides; COMMIT`)
-	g.enforced()
+	g.awaitEnforced()
 	g.want([]int{200}, "/records", "apikey", "alice")
 }
 
@@ -132,11 +134,11 @@ func TestRowsReplacePoliciesOfTheConfigByNameAndAddOthers(t *testing.T) {
 	g := govern(t)
 	g.write(`INSERT INTO rate_limiter.tenants (id, tier) VALUES ('acme', 'enterprise')`)
 	g.write(`INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, algorithm) VALUES ('hour', 'enterprise', 'tenant', 3, 3600, 'fixed_window')`)
-	g.enforced()
+	g.awaitEnforced()
 	g.want([]int{200, 200, 200, 429}, "/records", "apikey", "alice")
 	g.write(`INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size) VALUES ('minute', 'acme', 'user', 1, 60)`)
 	g.write(`BEGIN; SET LOCAL rate_limiter.reason = 'enough'; DELETE FROM rate_limiter.policies WHERE name = 'hour'; COMMIT`)
-	g.enforced()
+	g.awaitEnforced()
 	a := g.get("/records", "apikey", "alice")
 	if policies := a.Header.Get("RateLimit-Policy"); !strings.Contains(policies, `"minute";q=1;w=60`) || !strings.Contains(policies, `"hour";q=5;w=3600`) {
 		t.Errorf("policies are %s, want the config's and the row's", policies)
@@ -150,11 +152,11 @@ func TestTheRowsStayInForceWithoutPostgres(t *testing.T) {
 	await(t, "the first rows are saved", func() bool { return saves() > 0 })
 	before := saves()
 	g.override("kind, tenant, permanent", "'exempt', 'acme', true")
-	g.enforced()
+	g.awaitEnforced()
 	await(t, "the override is saved", func() bool { return saves() > before })
 	g.server.Stop(t)
 	g.want(times(8, 200), "/records", "apikey", "alice")
-	await(t, "the loss of contact is told", func() bool { return g.number("rate_limiter_policies_connected") == 0 })
+	await(t, "the metrics report the lost connection", func() bool { return g.number("rate_limiter_policies_connected") == 0 })
 	g.restart() // a cold start without Postgres
 	g.want(times(8, 200), "/records", "apikey", "alice")
 	if version, connected := g.number("rate_limiter_snapshot_version"), g.number("rate_limiter_policies_connected"); version < 1 || connected != 0 {
@@ -164,7 +166,7 @@ func TestTheRowsStayInForceWithoutPostgres(t *testing.T) {
 	g.rows.Reset()
 	await(t, "Postgres is followed again", func() bool { return g.number("rate_limiter_policies_connected") == 1 })
 	g.write(`BEGIN; SET LOCAL rate_limiter.reason = 'over'; DELETE FROM rate_limiter.overrides; COMMIT`)
-	g.enforced()
+	g.awaitEnforced()
 	g.want(append(times(5, 200), 429), "/records", "apikey", "alice")
 }
 

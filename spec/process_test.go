@@ -34,7 +34,7 @@ func TestAKilledPluginIsRestartedAndItsFailuresAreBounded(t *testing.T) {
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
-			pace := time.NewTicker(5 * time.Millisecond) // so that the count says for how long requests failed
+			pace := time.NewTicker(5 * time.Millisecond) // so that the count of failures measures time
 			defer pace.Stop()
 			for ctx.Err() == nil {
 				<-pace.C
@@ -62,7 +62,7 @@ func TestAKilledPluginIsRestartedAndItsFailuresAreBounded(t *testing.T) {
 	n.want(times(20, 200), "/records", "apikey", "alice")
 }
 
-// await waits until a condition holds, which the test itself brings about.
+// await waits until a condition holds.
 func await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	deadline, tick := time.After(20*time.Second), time.NewTicker(5*time.Millisecond)
@@ -83,7 +83,7 @@ func TestDenialsDoNotMakeKongReplay(t *testing.T) {
 		t.Errorf("%d replays, want 0", got)
 	}
 	if strings.Contains(n.log.String(), "level=ERROR") {
-		t.Errorf("refusals are logged as errors:\n%s", n.log)
+		t.Errorf("denials are logged as errors:\n%s", n.log)
 	}
 }
 
@@ -114,7 +114,7 @@ func TestAConfigChangeIsInForceAtOnceAndKeepsWhatWasSpent(t *testing.T) {
 	n.want([]int{429, 429}, "/records", "apikey", "alice")
 }
 
-// aConfig that Kong's schema language accepts and the plugin must refuse: two limits of one name.
+// duplicate is a config that Kong's schema accepts and the plugin must deny: two limits of one name.
 const duplicate = `{on_config_fault: %s, tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}, {name: hour, scope: tenant, limit: 2, window_size: 60}]}]}`
 
 func TestAFaultyConfigActsByOnConfigFaultAndIsLoggedWithItsPath(t *testing.T) {
@@ -156,7 +156,7 @@ func TestKongDeniesAFaultyConfigWithThePathOfTheField(t *testing.T) {
 	} {
 		_, err := tryStart(t, deck(config))
 		if err == nil || !strings.Contains(strings.NewReplacer("[0]", ".1").Replace(err.Error()), path) {
-			t.Errorf("%s: %v; want a refusal that names %s", config, err, path)
+			t.Errorf("%s: %v; want a fault at %s", config, err, path)
 		}
 	}
 }
@@ -176,7 +176,7 @@ func TestValidateFindsFaultsThatKongCannotFind(t *testing.T) {
 	}
 	for _, want := range []string{file + ":", "tiers[0].limits[1]", "tiers[0].limits[2]", "costs", "ambiguous", "counted exactly"} {
 		if !strings.Contains(string(out), want) {
-			t.Errorf("the output does not say %q:\n%s", want, out)
+			t.Errorf("the output lacks %q:\n%s", want, out)
 		}
 	}
 	if out, err := exec.Command(filepath.Join(binaries, "ratelimit"), "validate", "../kong/kong.yml").CombinedOutput(); err != nil {
@@ -191,7 +191,7 @@ func TestASecondPluginProcessTakesTheSocketOverWithoutALostRequest(t *testing.T)
 		o.Servers = []gateway.PluginServer{{Info: pluginInfo(t), Socket: filepath.Join(prefix, "tenant-rate-limiting.socket")}}
 	})
 	n.want(times(4, 200), "/records", "apikey", "alice")
-	second := startPlugin(t, prefix) // as `kong reload` does, while the first still serves
+	second := startPlugin(t, prefix) // as `kong reload` does, while the first one serves
 	n.want(times(4, 200), "/records", "apikey", "alice")
 	first.terminate()
 	n.want(times(20, 200), "/records", "apikey", "alice")
@@ -207,6 +207,7 @@ func TestASecondPluginProcessTakesTheSocketOverWithoutALostRequest(t *testing.T)
 	third.terminate()
 }
 
+// pluginInfo returns the info of the plugin.
 func pluginInfo(t *testing.T) *gateway.PluginInfo {
 	t.Helper()
 	info, err := gateway.QueryPlugin(context.Background(), plugin())
@@ -216,7 +217,7 @@ func pluginInfo(t *testing.T) *gateway.PluginInfo {
 	return info
 }
 
-// shortDir is a folder for sockets, whose paths are short; that of t.TempDir has the test's name in it.
+// shortDir creates a folder with a short path for sockets. The path of t.TempDir has the name of the test.
 func shortDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "k")
@@ -227,7 +228,7 @@ func shortDir(t testing.TB) string {
 	return dir
 }
 
-// process is a plugin server that the test started itself.
+// process is a plugin server that the test has started.
 type process struct {
 	t   testing.TB
 	cmd *exec.Cmd
@@ -269,6 +270,7 @@ func startPlugin(t testing.TB, prefix string, args ...string) *process {
 	return nil
 }
 
+// terminate ends the process with SIGTERM.
 func (p *process) terminate() {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -323,7 +325,7 @@ func TestAClientCannotHideATrustedHeaderBehindItsOwn(t *testing.T) {
 	}
 }
 
-// raw sends bytes that an HTTP client would refuse to send.
+// raw sends bytes that an HTTP client would not send.
 func (n *node) raw(t *testing.T, request string) int {
 	t.Helper()
 	u, err := url.Parse(n.URL())
@@ -346,11 +348,11 @@ func (n *node) raw(t *testing.T, request string) int {
 	return response.StatusCode
 }
 
-// closed tells whether a connection was closed already.
+// closed reports whether a connection was closed already.
 func closed(err error) bool { return errors.Is(err, net.ErrClosed) }
 
 func TestAPluginWithAHundredTiersAndNoRedisAnswersSoonAfterItsStart(t *testing.T) {
-	config := hundredTiers(`"strategy":"redis","redis":{"host":"127.0.0.1","port":1}`) // nobody is there
+	config := hundredTiers(`"strategy":"redis","redis":{"host":"127.0.0.1","port":1}`) // no server listens there
 	var took []time.Duration
 	for range 5 {
 		prefix := shortDir(t)

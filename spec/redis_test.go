@@ -48,7 +48,7 @@ func TestTwoNodesWithOneRedisShareALimitExactly(t *testing.T) {
 	config := deck(fmt.Sprintf(`{strategy: redis, accuracy: exact, redis: {host: 127.0.0.1, port: %[1]d, send_timeout: %[2]d, read_timeout: %[2]d}, tiers: [{name: a, limits: [
 		{name: day, scope: tenant, limit: 500, window_size: 86400}, {name: all, scope: global, limit: 100000, window_size: 60, algorithm: fixed_window}]}]}`, server.Port, chaosTimeout.Milliseconds()))
 	nodes := []*node{start(t, config), start(t, config)}
-	var admitted, refused, other atomic.Int64
+	var admitted, denied, other atomic.Int64
 	var group sync.WaitGroup
 	for i := range 8 {
 		group.Go(func() {
@@ -57,15 +57,15 @@ func TestTwoNodesWithOneRedisShareALimitExactly(t *testing.T) {
 				case err == nil && a.Status == 200:
 					admitted.Add(1)
 				case err == nil && a.Status == 429:
-					refused.Add(1)
+					denied.Add(1)
 				default:
 					other.Add(1)
 				}
 			}
 		})
 	}
-	if group.Wait(); admitted.Load() != 500 || refused.Load() != 300 || other.Load() != 0 {
-		t.Errorf("admitted %d, refused %d, otherwise %d; want 500, 300, 0", admitted.Load(), refused.Load(), other.Load())
+	if group.Wait(); admitted.Load() != 500 || denied.Load() != 300 || other.Load() != 0 {
+		t.Errorf("admitted %d, denied %d, otherwise %d; want 500, 300, 0", admitted.Load(), denied.Load(), other.Load())
 	}
 }
 

@@ -34,8 +34,8 @@ func testsOf(t *testing.T, folder string) []string {
 	return names
 }
 
-// unmatched returns the alternatives of the patterns among the flags of go test, as they stand in a table, that no name
-// fits. The pattern ^$ is for no test.
+// unmatched returns the alternatives of the patterns among the flags of go test, as they stand in a table, without a
+// matching name. The pattern ^$ matches no test.
 func unmatched(t *testing.T, flags string, names []string) []string {
 	t.Helper()
 	var patterns, without []string

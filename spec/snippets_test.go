@@ -16,7 +16,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// snippet is a fenced YAML block of a document. What it is follows from its lines or from the comment before it:
+// snippet is a fenced YAML block of a document. Its lines or the comment before it determine its kind:
 //
 //	(none)                         a decK file, or its plugins; routes that it names are added
 //	<!-- decK: config -->          lines of the plugin's config, as they stand below config:
@@ -62,7 +62,7 @@ func snippets(t *testing.T, document string) []snippet {
 	return all
 }
 
-// deck returns the decK file that the snippet is or is part of; "" if it is marked as none.
+// deck returns the decK file that the snippet is or is part of; "" if it is marked as not decK.
 func (s snippet) deck(t *testing.T) string {
 	t.Helper()
 	text := unindented(s.text)
@@ -81,6 +81,7 @@ func (s snippet) deck(t *testing.T) string {
 	return text + namedRoutes(t, text)
 }
 
+// unindented returns text without the indentation of its first line.
 func unindented(text string) string {
 	lines := strings.Split(text, "\n")
 	indent := len(lines[0]) - len(strings.TrimLeft(lines[0], " "))
@@ -124,26 +125,26 @@ func TestEveryDeckSnippetIsAcceptedByKongAndByValidate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	judged := 0
+	checked := 0
 	for _, document := range append(documents, "../README.md", "../migrations/README.md") {
 		for _, s := range snippets(t, strings.TrimPrefix(document, "../")) {
 			if deck := s.deck(t); deck != "" {
-				judged++
-				t.Run(fmt.Sprintf("%s line %d", s.document, s.line), func(t *testing.T) { judge(t, deck) })
+				checked++
+				t.Run(fmt.Sprintf("%s line %d", s.document, s.line), func(t *testing.T) { checkDeck(t, deck) })
 			}
 		}
 	}
-	if judged < 2 {
-		t.Errorf("only %d snippets were judged", judged)
+	if checked < 2 {
+		t.Errorf("only %d snippets were checked", checked)
 	}
-	t.Run("kong/kong.yml", func(t *testing.T) { judge(t, file(t, "kong/kong.yml")) })
+	t.Run("kong/kong.yml", func(t *testing.T) { checkDeck(t, file(t, "kong/kong.yml")) })
 }
 
-// judge sends a decK file through the schema that the plugin server of today prints, as Kong does, and through
-// ratelimit validate.
-func judge(t *testing.T, deck string) {
+// checkDeck sends a decK file through the schema of the plugin server, as Kong does, and through ratelimit
+// validate.
+func checkDeck(t *testing.T, deck string) {
 	t.Helper()
-	plugins := []*gateway.PluginInfo{kongsOwn(t, "response-transformer"), kongsOwn(t, "post-function")}
+	plugins := []*gateway.PluginInfo{kongPlugin(t, "response-transformer"), kongPlugin(t, "post-function")}
 	info, err := gateway.QueryPlugin(context.Background(), plugin())
 	if err != nil {
 		t.Fatal(err)
@@ -165,8 +166,8 @@ func judge(t *testing.T, deck string) {
 	}
 }
 
-// kongsOwn returns a plugin of Kong's that documents recommend, with the fields of its schema.
-func kongsOwn(t *testing.T, name string) *gateway.PluginInfo {
+// kongPlugin returns a plugin of Kong's that documents recommend, with the fields of its schema.
+func kongPlugin(t *testing.T, name string) *gateway.PluginInfo {
 	t.Helper()
 	info, err := gateway.ParsePluginInfo([]byte(file(t, "spec/testdata/kong-plugins/"+name+".json")))
 	if err != nil {

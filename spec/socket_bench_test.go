@@ -14,12 +14,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
-// rivals are the plugin with its buckets in different places, and what it is compared with: the first does nothing, the
-// second spends nothing, the last is behind go-pdk's own server. The client is one to the Redis that they share.
+// rivals returns the plugin with different buckets, and its baselines: the first does nothing, the second spends
+// nothing, and the last has go-pdk's server. The client is connected to their Redis.
 func rivals(b *testing.B) ([]*subject, *redis.Client) {
 	b.Helper()
 	shared := redistest.Single(b)
-	inRedis := fmt.Sprintf(`"strategy":"redis","fail_mode":"closed","redis":{"socket":%q,"send_timeout":1000,"read_timeout":1000},`, shared.Socket) // patient: the machine is busy
+	inRedis := fmt.Sprintf(`"strategy":"redis","fail_mode":"closed","redis":{"socket":%q,"send_timeout":1000,"read_timeout":1000},`, shared.Socket)
 	const tenant, connections = "acme", 16
 	subjects := []*subject{
 		newSubject(b, "noop", serve(b, "noop"), noLimits, false, tenant),
@@ -35,20 +35,20 @@ func rivals(b *testing.B) ([]*subject, *redis.Client) {
 	return subjects, shared.Client(b)
 }
 
-// spell is what one turn of a subject measured.
+// spell is the measurement of one turn.
 type spell struct {
 	perSecond float64 // events
 	cpu       float64 // microseconds of the plugin's process for each event
 	calls     float64 // of scripts in Redis for each 1000 events
 }
 
-// BenchmarkSocket compares what an event costs the plugin's process, four scopes and all headers, with what it costs a
-// plugin that does nothing, one that spends nothing, and the same plugin behind go-pdk's own server. All take turns, so
-// that what else the machine does hits all alike: each number is the median of its turns. The client, which plays Kong's
-// workers, shares the machine; so events/s tell less than CPU time.
+// BenchmarkSocket compares the cost of an event, with four scopes and all headers, with that of a plugin that does
+// nothing, one that spends nothing, and the same plugin with go-pdk's server. All take turns, so that other load
+// affects all alike. Each number is the median of its turns. The client shares the machine, so CPU time is more precise
+// than events/s.
 //
-// nothing-spent asks and answers what the plugin does: what local adds to it are the buckets and the metrics, and what it
-// adds to noop is one question, its answer, and the headers.
+// nothing-spent asks and answers like the plugin. local adds the buckets and the metrics to it. It adds one question,
+// its answer, and the headers to noop.
 func BenchmarkSocket(b *testing.B) {
 	const rounds, turn = 9, 400 * time.Millisecond
 	subjects, client := rivals(b)
@@ -75,6 +75,7 @@ func BenchmarkSocket(b *testing.B) {
 	}
 }
 
+// measure measures one turn.
 func measure(b *testing.B, u *subject, client *redis.Client, connections int, turn time.Duration) spell {
 	b.Helper()
 	if _, err := u.saturate(connections, leadIn); err != nil {
@@ -93,7 +94,7 @@ func measure(b *testing.B, u *subject, client *redis.Client, connections int, tu
 	}
 }
 
-// over is the median of one thing that all turns measured.
+// over returns the median of one value of all turns.
 func over(spells []spell, value func(spell) float64) float64 {
 	var values []float64
 	for _, s := range spells {
@@ -102,7 +103,7 @@ func over(spells []spell, value func(spell) float64) float64 {
 	return median(values)
 }
 
-// ratio is how much CPU time an event costs beside another subject's, in the median of the rounds.
+// ratio returns the median ratio of the CPU times of an event.
 func ratio(spells, others []spell) float64 {
 	var ratios []float64
 	for i := range spells {
@@ -111,7 +112,7 @@ func ratio(spells, others []spell) float64 {
 	return median(ratios)
 }
 
-// info is one section of what Redis says about itself.
+// info returns one section of Redis's INFO.
 func info(b *testing.B, client *redis.Client, section string) map[string]string {
 	b.Helper()
 	text, err := client.Info(context.Background(), section).Result()

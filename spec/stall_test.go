@@ -12,7 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// underLoad runs act while many clients send requests, one after another each.
+// underLoad runs act while many clients send requests one after another.
 func underLoad(t *testing.T, n *node, act func(answered *atomic.Int64)) {
 	t.Helper()
 	var clients sync.WaitGroup
@@ -42,13 +42,13 @@ func underLoad(t *testing.T, n *node, act func(answered *atomic.Int64)) {
 	clients.Wait()
 }
 
-// awaitCount waits until count has grown by so many.
+// awaitCount waits until count has grown by a number.
 func awaitCount(t *testing.T, what string, count func() int64, by int64) {
 	t.Helper()
 	deadline := time.After(60 * time.Second)
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
-	for begun := count(); count() < begun+by; {
+	for start := count(); count() < start+by; {
 		select {
 		case <-deadline:
 			t.Fatalf("never: %s", what)
@@ -57,7 +57,7 @@ func awaitCount(t *testing.T, what string, count func() int64, by int64) {
 	}
 }
 
-// busyKong is a Kong that notices late that idle connections were closed, as one does that has much to do.
+// busyKong is an option of start: a busy Kong, which notices late that idle connections were closed.
 func busyKong(o *gateway.Options) {
 	o.NoticeAfter, o.ClaimWait = 50*time.Millisecond, time.Second
 }
@@ -75,6 +75,6 @@ func TestSoakRestartsOfThePluginUnderLoadStallNoRoute(t *testing.T) {
 		awaitCount(t, "requests after the restarts", answered.Load, 100)
 	})
 	if got := n.Counters().Stalls(); got != 0 {
-		t.Errorf("%d requests waited in vain for an instance, want 0", got)
+		t.Errorf("%d requests waited for an instance until they gave up, want 0", got)
 	}
 }

@@ -24,23 +24,23 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// What the benchmarks over the socket have in common: plugin servers that take turns under load, the clock of the CPU
-// time that one has used, and the rows of the output.
+// This file has the shared parts of the benchmarks over the socket: plugin servers that take turns under load, the
+// clock of their CPU time, and the rows of the output.
 
-// fourScopes is a plugin config as Kong sends it for a route: each request is counted per tenant, tenant and endpoint,
-// user, and globally, all are admitted, and all headers are on. It asks Kong one question. seq tells the configs of one
-// process apart; rest are its other fields.
-func fourScopes(seq int, rest string) string {
+// fourScopes returns a plugin config as Kong sends it for a route. Each request is counted per tenant, tenant and
+// endpoint, user, and globally, and is admitted with all headers. It asks Kong one question. seq numbers the configs of
+// one process; others are more fields.
+func fourScopes(seq int, others string) string {
 	const plenty = `"limit":60000000,"window_size":60`
 	return fmt.Sprintf(`{"__seq__":%d,"__plugin_id":"p%[1]d","route_id":"r","user_from":["consumer.username"],"kong_headers":true,%s"tiers":[{"name":"a","limits":[
 		{"name":"tenant","scope":"tenant",%s},{"name":"endpoint","scope":"tenant+endpoint",%[3]s},{"name":"user","scope":"user",%[3]s}]}],
-		"global":{"limits":[{"name":"all","scope":"global",%[3]s}]}}`, seq, rest, plenty)
+		"global":{"limits":[{"name":"all","scope":"global",%[3]s}]}}`, seq, others, plenty)
 }
 
 // noLimits is a config that asks, sets and limits nothing.
 const noLimits = `{"__seq__":1,"__plugin_id":"p","observe_endpoint":false,"tiers":[]}`
 
-// requestOf is a request of a tenant's only user.
+// requestOf returns a request of a tenant's only user.
 func requestOf(tenant string) gateway.Request {
 	return gateway.Request{
 		Method: "GET", Target: "/records/7", RemoteAddr: "127.0.0.1:1", Route: &gateway.Route{ID: "r", Name: "records"},
@@ -48,7 +48,7 @@ func requestOf(tenant string) gateway.Request {
 	}
 }
 
-// comparisons builds, when a benchmark wants them, the programs that the plugin is compared with.
+// comparisons builds the baselines of the plugin once.
 var comparisons = sync.OnceValue(func() error {
 	return build(binaries, "../plugin/internal/bare", "../plugin/internal/noop", "../plugin/internal/onpdk")
 })
@@ -80,7 +80,7 @@ func serve(b *testing.B, program string, args ...string) *server {
 	b.Cleanup(func() {
 		_ = cmd.Process.Kill() // it may have ended
 		reading.Wait()
-		_ = cmd.Wait() // ended by us
+		_ = cmd.Wait() // the error is the kill
 		if b.Failed() {
 			b.Logf("the log of %s:\n%s", program, log)
 		}
@@ -105,7 +105,7 @@ func servePlugin(b *testing.B) *server {
 	return serve(b, "tenant-rate-limiting", "-max-procs", "1", "-metrics-listen", "off", "-snapshot-dir", "off")
 }
 
-// cpuTime is how long the process has computed, user and system time together, since its start.
+// cpuTime returns the user and system time of the process since its start.
 func (s *server) cpuTime(b *testing.B) time.Duration {
 	b.Helper()
 	var used unix.Timespec
@@ -115,7 +115,7 @@ func (s *server) cpuTime(b *testing.B) time.Duration {
 	return time.Duration(used.Nano())
 }
 
-// subject is an instance of a plugin, and who asks it.
+// subject is an instance of a plugin with its requests and connections.
 type subject struct {
 	name string
 	*server
@@ -124,8 +124,8 @@ type subject struct {
 	conns    []*gateway.Conn
 }
 
-// newSubject starts an instance. limited tells whether its answers must have the headers of a limit: a config with
-// faults admits everything, too.
+// newSubject starts an instance. limited means that its answers must have the headers of limits, because a faulty
+// config also admits everything.
 func newSubject(b *testing.B, name string, s *server, config string, limited bool, tenants ...string) *subject {
 	b.Helper()
 	u := &subject{name: name, server: s, id: startInstance(b, s.socket, config)}
@@ -137,13 +137,13 @@ func newSubject(b *testing.B, name string, s *server, config string, limited boo
 	if err != nil || outcome.Exit != nil {
 		b.Fatalf("%s: the first request: %+v, %v", name, outcome, err)
 	}
-	if told := strings.Count(fmt.Sprint(outcome.Header), ";q="); limited != (told == 4) {
+	if n := strings.Count(fmt.Sprint(outcome.Header), ";q="); limited != (n == 4) {
 		b.Fatalf("%s: an answer has the headers %v; want those of four limits: %t", name, outcome.Header, limited)
 	}
 	return u
 }
 
-// connect sees to so many connections.
+// connect opens connections until there are enough.
 func (u *subject) connect(b *testing.B, connections int) {
 	b.Helper()
 	for len(u.conns) < connections {
@@ -160,16 +160,16 @@ func (u *subject) connect(b *testing.B, connections int) {
 func (u *subject) event(c *gateway.Conn, n int) error {
 	outcome, err := c.HandleEvent(u.id, "access", u.requests[n%len(u.requests)])
 	if err == nil && outcome.Exit != nil {
-		err = fmt.Errorf("%s: refused: %d %s", u.name, outcome.Exit.Status, outcome.Exit.Body)
+		err = fmt.Errorf("%s: denied: %d %s", u.name, outcome.Exit.Status, outcome.Exit.Body)
 	}
 	return err
 }
 
-// leadIn is how long a subject works before a turn is measured: leases are given back by who rests.
+// leadIn is the time of load before a turn is measured, because idle processes release their leases.
 const leadIn = 200 * time.Millisecond
 
-// saturate runs events on so many connections for a while, each connection as soon as its last event has been answered,
-// and counts them. The connections must be there.
+// saturate runs events on open connections for a while, each as soon as its last event has been answered, and counts
+// them.
 func (u *subject) saturate(connections int, lasts time.Duration) (int, error) {
 	var events atomic.Int64
 	var load errgroup.Group
@@ -189,10 +189,10 @@ func (u *subject) saturate(connections int, lasts time.Duration) (int, error) {
 	return int(events.Load()), err
 }
 
-// offer sends so many events a second for a while, whether or not earlier ones have been answered, and returns how long
-// each took from the instant at which it was due: waiting for a free connection counts. The connections must be there.
+// offer sends events at a rate for a while on open connections, and does not wait for earlier answers. It returns their
+// durations from the due instants, with the wait for a free connection.
 func (u *subject) offer(connections int, perSecond float64, lasts time.Duration) ([]time.Duration, error) {
-	due := make(chan time.Time, int(perSecond*lasts.Seconds())+1) // holds all: the pace waits for nobody
+	due := make(chan time.Time, int(perSecond*lasts.Seconds())+1) // holds all, so that pace never waits
 	took := make([][]time.Duration, connections)
 	var load errgroup.Group
 	for i, c := range u.conns[:connections] {
@@ -212,7 +212,7 @@ func (u *subject) offer(connections int, perSecond float64, lasts time.Duration)
 	return slices.Concat(took...), err
 }
 
-// pace sends the instants of a steady rate, each as it comes. It reads the kernel's timer: Go's own are a millisecond
+// pace sends the instants of a steady rate at their times. It reads the kernel's timer: Go's own are a millisecond
 // late when nothing else wakes the process.
 func pace(due chan<- time.Time, every, lasts time.Duration) error {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
@@ -221,7 +221,7 @@ func pace(due chan<- time.Time, every, lasts time.Duration) error {
 	}
 	timer := os.NewFile(uintptr(fd), "timer")
 	defer timer.Close()
-	period, begun := unix.NsecToTimespec(every.Nanoseconds()), time.Now()
+	period, start := unix.NsecToTimespec(every.Nanoseconds()), time.Now()
 	if err := unix.TimerfdSettime(fd, 0, &unix.ItimerSpec{Interval: period, Value: period}, nil); err != nil {
 		return err
 	}
@@ -234,22 +234,22 @@ func pace(due chan<- time.Time, every, lasts time.Duration) error {
 			if n++; n*every > lasts {
 				return nil
 			}
-			due <- begun.Add(n * every)
+			due <- start.Add(n * every)
 		}
 	}
 }
 
-// row is a line of the output. What is in it has been measured already, in turns with the other rows.
+// row reports a line of the output. Its cells were measured before, in turns with the other rows.
 func row(b *testing.B, name string, cells map[string]float64) {
 	b.Run(name, func(b *testing.B) {
 		for unit, value := range cells {
 			b.ReportMetric(value, unit)
 		}
-		b.ReportMetric(0, "ns/op") // of nothing
+		b.ReportMetric(0, "ns/op") // it has no meaning
 	})
 }
 
-// median is the median of what several turns measured. It changes their order.
+// median returns the median of values, and sorts them.
 func median(values []float64) float64 {
 	slices.Sort(values)
 	return (values[(len(values)-1)/2] + values[len(values)/2]) / 2

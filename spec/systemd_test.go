@@ -45,7 +45,7 @@ func TestTheSystemdUnitListensWhereItsKongConfLooks(t *testing.T) {
 	unit, command := file(t, unitFile), execStart(t)
 	socket := regexp.MustCompile(`(?m)^#\s+pluginserver_tenant_rate_limiting_socket = (\S+)$`).FindStringSubmatch(unit)
 	if socket == nil {
-		t.Fatal("the unit does not say which socket Kong must be given")
+		t.Fatal("the unit lacks the setting of the socket for Kong")
 	}
 	joined := strings.Join(command, " ")
 	if !strings.Contains(joined, "-kong-prefix "+filepath.Dir(socket[1])+" ") || !strings.Contains(unit, "\nRuntimeDirectory="+filepath.Base(filepath.Dir(socket[1]))+"\n") {
@@ -59,7 +59,7 @@ func TestTheSystemdUnitListensWhereItsKongConfLooks(t *testing.T) {
 func TestTheSystemdUnitIsValid(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
-		t.Log("systemd-analyze is not installed: the unit's flags and paths alone are checked")
+		t.Log("systemd-analyze is not installed: only the flags and paths of the unit are checked")
 		return
 	}
 	text := strings.Replace(file(t, unitFile), "ExecStart="+execStart(t)[0], "ExecStart="+plugin(), 1)

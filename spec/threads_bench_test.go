@@ -13,8 +13,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// BenchmarkThreads compares how many threads the plugin server should have, which takes them from the gateway's workers:
-// both serve sixteen clients on one machine, while every 250 ms a large config is started and the metrics are read. The
+// BenchmarkThreads compares numbers of threads of the plugin server, which shares the machine with the gateway's
+// workers. Both serve sixteen clients while every 250 ms a large config is started and the metrics are read. The
 // settings take turns; compare within one run.
 func BenchmarkThreads(b *testing.B) {
 	const clients, turn = 16, 2 * time.Second
@@ -35,12 +35,12 @@ func BenchmarkThreads(b *testing.B) {
 					load.Go(func() {
 						var own []time.Duration
 						for time.Now().Before(end) {
-							begun := time.Now()
+							start := time.Now()
 							if a, err := n.send("GET", "/records", "apikey", "alice"); err != nil || a.Status != 200 {
 								b.Error(a.Status, err)
 								return
 							}
-							own = append(own, time.Since(begun))
+							own = append(own, time.Since(start))
 						}
 						mu.Lock()
 						defer mu.Unlock()
@@ -61,7 +61,7 @@ func BenchmarkThreads(b *testing.B) {
 	}
 }
 
-// disturb starts a large config and reads the metrics again and again.
+// disturb starts a large config and reads the metrics repeatedly.
 func disturb(b *testing.B, socket, metrics string, end time.Time) {
 	c, err := gateway.Dial(socket)
 	if err != nil {
@@ -72,7 +72,7 @@ func disturb(b *testing.B, socket, metrics string, end time.Time) {
 	ticker := time.NewTicker(250 * time.Millisecond)
 	defer ticker.Stop()
 	for i := 0; time.Now().Before(end); i++ {
-		config := hundredTiers(fmt.Sprintf(`"error_message":"%d"`, i)) // another each time, so that it is compiled
+		config := hundredTiers(fmt.Sprintf(`"error_message":"%d"`, i)) // a new config each time, so that it is compiled
 		if _, err := c.StartInstance("tenant-rate-limiting", []byte(config)); err != nil {
 			b.Error(err)
 			return

@@ -42,11 +42,11 @@ func TestKongLogsTheDecisionIfTheConfigHasLogDecisions(t *testing.T) {
 				t.Errorf("%s is %v, want %v", name, entry[name], value)
 			}
 		}
-		if refused := want["result"] == "hard_throttled"; (outcome.Exit != nil) != refused {
+		if denied := want["result"] == "hard_throttled"; (outcome.Exit != nil) != denied {
 			t.Errorf("%v: exit %v", want["result"], outcome.Exit)
 		}
 		if outcome := decide(off); outcome.Serialized != nil {
-			t.Errorf("where nobody asked for it the log has %v", outcome.Serialized)
+			t.Errorf("without log_decisions the log has %v", outcome.Serialized)
 		}
 	}
 }

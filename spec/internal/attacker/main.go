@@ -1,6 +1,6 @@
-// The command attacker sends one HTTP request over and over, on many connections at once, until its standard input
-// ends. Then it prints how many answers it got. It is a program of its own so that it can run with less priority than
-// what it attacks: a benchmark then measures the server, and not how much the attacker computes.
+// The command attacker sends one HTTP request repeatedly, on many connections at once, until its standard input ends.
+// Then it prints the number of answers. It is a separate program so that it can run with a lower priority than the
+// server.
 //
 //	attacker -connections 40 [-slow] ADDRESS FILE
 //
@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// byteTime is how long a slow attacker waits before each byte of the second half of a request.
+// byteTime is the pause of a slow attacker before each byte of the second half of a request.
 const byteTime = 10 * time.Millisecond
 
 func main() {
