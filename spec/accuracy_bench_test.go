@@ -111,7 +111,10 @@ func BenchmarkAccuracyBelowTheLimit(b *testing.B) {
 		{"pages-of-12", perMinute, 300, func() schedule { return pulses(12, 62_500*time.Microsecond) }},
 	}
 	for _, pct := range []int{80, 90, 100} {
-		shapes = append(shapes, below{fmt.Sprint("poisson-at-", pct), perMinute, 300, func() schedule { return poisson(float64(2 * pct)) }})
+		shapes = append(shapes, below{
+			fmt.Sprint("poisson-at-", pct), perMinute, 300,
+			func() schedule { return poisson(float64(2 * pct)) },
+		})
 	}
 	server := redistest.Single(b)
 	for _, processes := range []int{1, 2, 4} {
@@ -158,7 +161,8 @@ func (a *accuracy) measureBelow(b *testing.B, shape below) {
 		if minutes[how] = bySecond(samples, tr.start.Sub(a.fleet.begun)); len(minutes[how]) < 60 {
 			b.Fatalf("%s: requests came for %d s, want at least a minute", how, len(minutes[how]))
 		}
-		b.ReportMetric(100*float64(counted(samples, http.StatusTooManyRequests))/float64(max(len(samples), 1)), how+"-denied-%")
+		b.ReportMetric(100*float64(counted(samples, http.StatusTooManyRequests))/float64(max(len(samples), 1)),
+			how+"-denied-%")
 		if over := shape.limit.over(samples); over > 1e-6 {
 			b.Errorf("%s: %.1f requests were admitted above the limit, in the worst interval", how, over)
 		}

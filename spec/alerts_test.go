@@ -29,13 +29,18 @@ const (
 // everyKind has routes with limits of every mode and fail mode. For a busy tenant some warn, some deny, and a shadow
 // would deny.
 const everyKind = `
-  - {name: records, paths: [/records], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: {strategy: redis, redis: {host: %[1]s, port: %[2]d, send_timeout: 600, read_timeout: 600},
+  - {name: records, paths: [/records], plugins: [{name: key-auth},
+      {name: tenant-rate-limiting, config: {strategy: redis,
+          redis: {host: %[1]s, port: %[2]d, send_timeout: 600, read_timeout: 600},
       tiers: [{name: enterprise, limits: [
         {name: daily, scope: tenant, limit: 1000000, window_size: 86400, algorithm: fixed_window, fail_mode: open},
         {name: burst, scope: tenant, limit: 30, window_size: 5, soft_threshold_pct: 50, fail_mode: local},
         {name: trial, scope: tenant, limit: 1, window_size: 60, mode: shadow}]}, {name: essentials}]}}]}
-  - {name: search, paths: [/search], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: {strategy: redis, redis: {host: %[1]s, port: %[2]d, send_timeout: 600, read_timeout: 600},
-      tiers: [{name: enterprise, limits: [{name: strict, scope: tenant+endpoint, limit: 1000, window_size: 1, fail_mode: closed}]}]}}]}`
+  - {name: search, paths: [/search], plugins: [{name: key-auth},
+      {name: tenant-rate-limiting, config: {strategy: redis,
+          redis: {host: %[1]s, port: %[2]d, send_timeout: 600, read_timeout: 600},
+      tiers: [{name: enterprise,
+          limits: [{name: strict, scope: tenant+endpoint, limit: 1000, window_size: 1, fail_mode: closed}]}]}}]}`
 
 // panelQuery is one expression of a dashboard with values for its variables.
 type panelQuery struct {
@@ -95,11 +100,15 @@ func startWatchtower(t *testing.T) *watchtower {
 	t.Helper()
 	server := pgtest.Start(t)
 	dsn := server.Database(t)
-	g := &governed{t: t, server: server, dsn: dsn, rows: pgtest.Pool(t, dsn), saved: t.TempDir(), metrics: freeport.Address(t)}
+	g := &governed{
+		t: t, server: server, dsn: dsn, rows: pgtest.Pool(t, dsn), saved: t.TempDir(),
+		metrics: freeport.Address(t),
+	}
 	redis := redistest.Single(t)
 	g.override("kind, tenant, policy, \"limit\", permanent", "'custom_limit', 'acme', 'daily', 2000000, true")
 	g.override("kind, tenant, expires_at", "'ban', 'beta', clock_timestamp() + interval '1 h'")
-	g.node = start(t, deckOf(fmt.Sprintf(everyKind, redis.Host, redis.Port)), atDatabase(dsn, g.saved, g.metrics), recorded(filepath.Join(t.TempDir(), "denials")))
+	g.node = start(t, deckOf(fmt.Sprintf(everyKind, redis.Host, redis.Port)), atDatabase(dsn, g.saved, g.metrics),
+		recorded(filepath.Join(t.TempDir(), "denials")))
 	rules, err := os.ReadFile("../kong/prometheus/rules.yml")
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +117,10 @@ func startWatchtower(t *testing.T) *watchtower {
 	if err := os.WriteFile(prompt, regexp.MustCompile(`(?m)^ +for: .*\n`).ReplaceAll(rules, nil), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w := &watchtower{governed: g, redis: redis, alerts: strings.Count(string(rules), "- alert: "), pending: panelQueries(t)}
+	w := &watchtower{
+		governed: g, redis: redis, alerts: strings.Count(string(rules), "- alert: "),
+		pending: panelQueries(t),
+	}
 	w.prometheus = promtest.Start(t, promtest.Config{
 		Job: "tenant-rate-limiting", Targets: []string{g.metrics}, Rules: []string{prompt}, Interval: scraped,
 	})

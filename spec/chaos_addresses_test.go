@@ -102,8 +102,10 @@ func TestChaosNewAddressesThatFillRedisDenyNoTenantAndNoEarlierAddress(t *testin
 	}
 	last := n.scrape()
 	own := last.sum("rate_limiter_new_addresses_total", `by="own"`)
-	if all := last.sum("rate_limiter_new_addresses_total"); all != newAddresses+1 || own < mostAddresses/2 || own > mostAddresses+32 {
-		t.Errorf("%v addresses are counted, %v of them apart: want %d, and about %d\n%s", all, own, newAddresses+1, mostAddresses, last)
+	all := last.sum("rate_limiter_new_addresses_total")
+	if all != newAddresses+1 || own < mostAddresses/2 || own > mostAddresses+32 {
+		t.Errorf("%v addresses are counted, %v of them apart: want %d, and about %d\n%s",
+			all, own, newAddresses+1, mostAddresses, last)
 	}
 	if last.sum("rate_limiter_unavailable_total") != 0 || last.sum("rate_limiter_unverified_total") != 0 {
 		t.Errorf("requests were decided without Redis, which was reachable\n%s", last)

@@ -116,7 +116,8 @@ func excess(all []admission, rate, burst float64) float64 {
 	worst := 0.0
 	for _, first := range all {
 		count := 0.0
-		begin, _ := slices.BinarySearchFunc(all, first.Sent, func(a admission, at time.Duration) int { return cmp.Compare(a.Answered, at) })
+		begin, _ := slices.BinarySearchFunc(all, first.Sent,
+			func(a admission, at time.Duration) int { return cmp.Compare(a.Answered, at) })
 		for _, a := range all[begin:] {
 			if a.Sent >= first.Sent {
 				count++
@@ -196,7 +197,8 @@ func (c *course) checkTotals(s *storm) {
 		}()
 		await(s.t, "the metrics to equal the answers", func() bool {
 			last = n.scrape()
-			return last.sum("rate_limiter_unverified_total") == float64(unverified) && last.sum("rate_limiter_unavailable_total") == float64(denied) &&
+			return last.sum("rate_limiter_unverified_total") == float64(unverified) &&
+				last.sum("rate_limiter_unavailable_total") == float64(denied) &&
 				last.sum("rate_limiter_degraded") == 0
 		})
 		least := float64(unverified - c.mostUnanswered(s.connections(i)))
@@ -248,7 +250,8 @@ func (c *course) report(s *storm, table *chaosTable) {
 			}
 		}
 		row.recovery = max(last, first) - c.ended
-		row.over = excess(s.admitted(func(l lane, _ *sample) bool { return l.mode == mode && !l.bystander }), chaosLimit, chaosLimit)
+		row.over = excess(s.admitted(func(l lane, _ *sample) bool { return l.mode == mode && !l.bystander }), chaosLimit,
+			chaosLimit)
 		table.rows = append(table.rows, row)
 	}
 }
@@ -260,9 +263,11 @@ func (c *chaosTable) publish(t *testing.T) {
 	text.WriteString("| disaster | fail mode | requests | 5xx | worst latency | over-admission | recovery |\n|---|---|--:|--:|--:|--:|--:|\n")
 	for _, r := range c.rows {
 		fmt.Fprintf(&text, "| %s | %s | %d | %d | %v | %.0f | %v |\n",
-			r.disaster, r.mode, r.requests, r.errors, r.worst.Round(time.Millisecond), r.over, r.recovery.Round(time.Millisecond))
+			r.disaster, r.mode, r.requests, r.errors, r.worst.Round(time.Millisecond), r.over,
+			r.recovery.Round(time.Millisecond))
 	}
-	t.Logf("tokens above a limit of %d/s with a burst of %[1]d; read_timeout %v\n%s", chaosLimit, chaosTimeout, text.String())
+	t.Logf("tokens above a limit of %d/s with a burst of %[1]d; read_timeout %v\n%s",
+		chaosLimit, chaosTimeout, text.String())
 	if file := os.Getenv("CHAOS_TABLE"); file != "" {
 		if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
 			t.Errorf("write the table: %v", err)
@@ -284,7 +289,10 @@ func TestChaosCountsAdmissionsAboveABucket(t *testing.T) {
 		"one more after its refill":     {[]admission{at(0, 0), at(0, 0), at(0, 0), at(100, 100)}, 0},
 		"one more at half its refill":   {[]admission{at(0, 0), at(0, 0), at(0, 0), at(50, 50)}, 0.5},
 		"one more, perhaps at its time": {[]admission{at(0, 0), at(0, 0), at(0, 0), at(0, 100)}, 0},
-		"two after a pause":             {[]admission{at(0, 0), at(900, 900), at(900, 900), at(900, 900), at(900, 900), at(900, 900)}, 2},
+		"two after a pause": {[]admission{
+			at(0, 0), at(900, 900), at(900, 900), at(900, 900), at(900, 900),
+			at(900, 900),
+		}, 2},
 	} {
 		if got := excess(c.all, 10, 3); got < c.want-1e-9 || got > c.want+1e-9 {
 			t.Errorf("%s: %v above a burst of 3 and 10 a second, want %v", name, got, c.want)

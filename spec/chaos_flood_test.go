@@ -24,9 +24,12 @@ const (
 func floodStart(t *testing.T, redis, mode string, args ...string) *chaosNode {
 	t.Helper()
 	const route = `
-  - {name: %[1]s, paths: [/%[1]s], plugins: [{name: tenant-rate-limiting, config: {strategy: redis, accuracy: exact, fail_mode: %[6]s, degraded_header: true,
+  - {name: %[1]s, paths: [/%[1]s],
+      plugins: [{name: tenant-rate-limiting, config: {strategy: redis, accuracy: exact, fail_mode: %[6]s,
+          degraded_header: true,
       redis: {%[2]s, send_timeout: %[3]d, read_timeout: %[3]d}, tenant_from: [header.X-Org], trusted_headers: [X-Org],
-      tiers: [{name: a, limits: [{name: %[1]s, scope: %[4]s, limit: %[5]d, window_size: 86400, algorithm: fixed_window}]}]}}]}`
+      tiers: [{name: a, limits: [{name: %[1]s, scope: %[4]s, limit: %[5]d, window_size: 86400,
+          algorithm: fixed_window}]}]}}]}`
 	tenants := fmt.Sprintf(route, "pay", redis, chaosTimeout.Milliseconds(), "tenant", floodQuota, mode)
 	addresses := fmt.Sprintf(route, "flood", redis, chaosTimeout.Milliseconds(), "ip", floodQuota, "open")
 	metrics := freeport.Address(t)
@@ -81,7 +84,8 @@ func TestChaosAFloodOfAddressesDuringAnOutageLosesNoDebtOfTenants(t *testing.T) 
 	spent := floodAddresses
 	for i := range floodTenants {
 		for range i + 1 {
-			if a := n.get("/pay", "X-Org", floodOrg(i)); a.Status != http.StatusOK || a.Header.Get("X-RateLimit-Degraded") == "" {
+			a := n.get("/pay", "X-Org", floodOrg(i))
+			if a.Status != http.StatusOK || a.Header.Get("X-RateLimit-Degraded") == "" {
 				t.Fatalf("tenant %d: %d, %v: want it admitted without Redis", i, a.Status, a.Header)
 			}
 		}

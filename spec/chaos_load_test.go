@@ -96,8 +96,11 @@ func chaosStart(t *testing.T, redis string, nodes int) *chaosNode {
 	routes := ""
 	for _, mode := range modes {
 		routes += fmt.Sprintf(`
-  - {name: %[1]s, paths: [/%[1]s], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: {strategy: redis, redis: {%[2]s, send_timeout: %[3]d, read_timeout: %[3]d},
-      degraded_header: true, tiers: [{name: a, limits: [{name: %[1]s, scope: tenant, limit: %[4]d, window_size: 1, fail_mode: %[1]s}]}]}}]}`,
+  - {name: %[1]s, paths: [/%[1]s], plugins: [{name: key-auth},
+      {name: tenant-rate-limiting, config: {strategy: redis, redis: {%[2]s, send_timeout: %[3]d, read_timeout: %[3]d},
+      degraded_header: true,
+          tiers: [{name: a, limits: [{name: %[1]s, scope: tenant, limit: %[4]d, window_size: 1,
+              fail_mode: %[1]s}]}]}}]}`,
 			mode, redis, chaosTimeout.Milliseconds(), chaosLimit)
 	}
 	metrics := freeport.Address(t)
@@ -106,7 +109,10 @@ func chaosStart(t *testing.T, redis string, nodes int) *chaosNode {
 		binary = filepath.Join(binaries, "race", filepath.Base(binary))
 	}
 	return &chaosNode{start(t, deckOf(routes), func(o *gateway.Options) {
-		o.Servers = []gateway.PluginServer{{Binary: binary, Args: []string{"-metrics-listen", metrics, "-nodes", strconv.Itoa(nodes)}}}
+		o.Servers = []gateway.PluginServer{{
+			Binary: binary,
+			Args:   []string{"-metrics-listen", metrics, "-nodes", strconv.Itoa(nodes)},
+		}}
 	}), metrics}
 }
 

@@ -14,7 +14,8 @@ import (
 // withSecond returns a redis block of floodStart with a second Redis for addresses.
 func withSecond(main, second int) string {
 	timeout := chaosTimeout.Milliseconds()
-	return fmt.Sprintf("%s, send_timeout: %d, read_timeout: %d}, address_redis: {%s", single(main), timeout, timeout, single(second))
+	return fmt.Sprintf("%s, send_timeout: %d, read_timeout: %d}, address_redis: {%s", single(main), timeout, timeout,
+		single(second))
 }
 
 // fillSecond sends a request for each new address, and returns the number that were decided without Redis.
@@ -45,7 +46,8 @@ func fillSecond(t *testing.T, n *chaosNode) (unverified int) {
 
 func TestChaosNewAddressesThatFillTheirOwnRedisDenyNoTenant(t *testing.T) {
 	main, second := redistest.Single(t), redistest.Single(t)
-	n := floodStart(t, withSecond(main.Port, second.Port), "closed", "-max-addresses", "0", "-new-addresses", "0", "-ready-needs-redis", "true")
+	n := floodStart(t, withSecond(main.Port, second.Port), "closed", "-max-addresses", "0", "-new-addresses", "0",
+		"-ready-needs-redis", "true")
 	client := second.Client(t)
 	before := usedMemory(t, client)
 	if err := client.ConfigSet(t.Context(), "maxmemory", strconv.Itoa(before+newAddressMemory)).Err(); err != nil {
@@ -86,7 +88,8 @@ func TestChaosNewAddressesThatFillTheirOwnRedisDenyNoTenant(t *testing.T) {
 	}
 	last := n.scrape()
 	name := func(server *redistest.Server) string { return fmt.Sprintf("store=%q", server.Address()) }
-	if last.sum("rate_limiter_degraded_seconds_total", name(main)) != 0 || last.sum("rate_limiter_degraded_seconds_total", name(second)) == 0 {
+	if last.sum("rate_limiter_degraded_seconds_total", name(main)) != 0 ||
+		last.sum("rate_limiter_degraded_seconds_total", name(second)) == 0 {
 		t.Errorf("want only the Redis of addresses degraded\n%s", last)
 	}
 	if a, err := http.Get("http://" + n.metrics + "/readyz"); err != nil || a.StatusCode != http.StatusOK {

@@ -82,7 +82,9 @@ func (d disaster) play(t *testing.T, table *chaosTable) {
 	c := course{disaster: d, begun: s.since()}
 	at.strike(s)
 	if !d.harmless && !d.kills && !d.quiet {
-		await(t, "the metrics to report a degraded Redis", func() bool { return s.nodes[0].scrape().sum("rate_limiter_degraded") > 0 })
+		await(t, "the metrics to report a degraded Redis", func() bool {
+			return s.nodes[0].scrape().sum("rate_limiter_degraded") > 0
+		})
 		c.opened = s.since()
 	}
 	elapse(t.Context(), c.begun+at.lasts-s.since())

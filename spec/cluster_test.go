@@ -51,8 +51,12 @@ type pressure struct {
 func pressOn(t *testing.T, redis string, tenants []string) *pressure {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
-	p := &pressure{t: t, begun: time.Now(), tenants: tenants, stop: stop, verdicts: map[string][]verdict{}, inARow: map[caller]int{}}
-	config := fmt.Sprintf(`{"__seq__":1,"__plugin_id":"p","strategy":"redis","accuracy":"exact","redis":%s,"fail_mode":"closed","tiers":[{"name":"a","limits":[
+	p := &pressure{
+		t: t, begun: time.Now(), tenants: tenants, stop: stop, verdicts: map[string][]verdict{},
+		inARow: map[caller]int{},
+	}
+	config := fmt.Sprintf(`{"__seq__":1,"__plugin_id":"p","strategy":"redis","accuracy":"exact","redis":%s,
+		"fail_mode":"closed","tiers":[{"name":"a","limits":[
 		{"name":"year","scope":"tenant","limit":%d,"window_size":31536000},
 		{"name":"each","scope":"credential","limit":%[2]d,"window_size":31536000}]}]}`, redis, quota)
 	for process := range 2 {
@@ -86,7 +90,10 @@ func (p *pressure) end() {
 
 // drive runs events until ctx ends. After an error Kong would run the event once more, or answer 500.
 func (p *pressure) drive(ctx context.Context, socket string, id int32, who caller, newUsers bool) error {
-	request := gateway.Request{Consumer: &gateway.Consumer{ID: "c", Username: who.tenant}, RemoteAddr: "127.0.0.1:1", CredentialID: "k"}
+	request := gateway.Request{
+		Consumer: &gateway.Consumer{ID: "c", Username: who.tenant}, RemoteAddr: "127.0.0.1:1",
+		CredentialID: "k",
+	}
 	pace := time.NewTicker(5 * time.Millisecond) // so that the quota lasts longer than the switch
 	defer pace.Stop()
 	var c *gateway.Conn
@@ -204,7 +211,8 @@ func (p *pressure) checkBound(tenant string, f fault) {
 	if f.affects(tenant) && f.lost.To > 0 {
 		most += p.count(tenant, 0, f.lost)
 	}
-	p.t.Logf("%s, affected: %t: %d admitted, at most %d allowed, %d undecided", tenant, f.affects(tenant), admitted, most, undecided)
+	p.t.Logf("%s, affected: %t: %d admitted, at most %d allowed, %d undecided",
+		tenant, f.affects(tenant), admitted, most, undecided)
 	if admitted > most {
 		p.t.Errorf("%s: %d admitted, at most %d allowed", tenant, admitted, most)
 	}
@@ -223,7 +231,8 @@ func (p *pressure) checkDecisions(tenant string, f fault) {
 	case inside != undecided:
 		p.t.Errorf("%s: %d requests undecided outside of the switch", tenant, undecided-inside)
 	}
-	if f.affects(tenant) && (p.count(tenant, 0, span{0, f.switched.From}) == 0 || p.count(tenant, 0, span{f.switched.To, time.Hour}) == 0) {
+	if f.affects(tenant) && (p.count(tenant, 0, span{0, f.switched.From}) == 0 ||
+		p.count(tenant, 0, span{f.switched.To, time.Hour}) == 0) {
 		p.t.Errorf("%s: nothing was admitted before or after the switch", tenant)
 	}
 	if all := len(p.verdicts[tenant]); all != undecided+p.count(tenant, 0, always)+p.count(tenant, 429, always) {
@@ -262,7 +271,9 @@ func pressCluster(t *testing.T) clustered {
 	for _, s := range nodes.Masters {
 		addresses = append(addresses, fmt.Sprintf(`{"ip":%q,"port":%d}`, s.Host, s.Port))
 	}
-	return clustered{pressOn(t, fmt.Sprintf(`{"send_timeout":10000,"read_timeout":10000,"pipeline":true,"cluster_nodes":[%s,%s,%s]}`, addresses[0], addresses[1], addresses[2]), tenants), nodes, masters}
+	return clustered{pressOn(t,
+		fmt.Sprintf(`{"send_timeout":10000,"read_timeout":10000,"pipeline":true,"cluster_nodes":[%s,%s,%s]}`, addresses[0],
+			addresses[1], addresses[2]), tenants), nodes, masters}
 }
 
 // isAffected reports whether a tenant has the same master as the first tenant.
@@ -342,7 +353,8 @@ func TestAKilledMasterOfSentinelsLosesOnlyUnreplicatedAdmissions(t *testing.T) {
 	for _, s := range watched.Sentinels {
 		addresses = append(addresses, fmt.Sprintf(`{"host":%q,"port":%d}`, s.Host, s.Port))
 	}
-	p := pressOn(t, fmt.Sprintf(`{"send_timeout":10000,"read_timeout":10000,"pipeline":true,"sentinel_master":%q,"sentinel_nodes":[%s,%s,%s]}`,
+	p := pressOn(t, fmt.Sprintf(`{"send_timeout":10000,"read_timeout":10000,"pipeline":true,"sentinel_master":%q,
+		"sentinel_nodes":[%s,%s,%s]}`,
 		redistest.MasterName, addresses[0], addresses[1], addresses[2]), []string{"alice", "beth", "gus"})
 	p.awaitDecisions("load")
 	lost := span{From: p.since()} // as in a cluster

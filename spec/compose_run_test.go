@@ -64,7 +64,8 @@ func TestTheServicesOfComposeWorkTogether(t *testing.T) {
 		out, err := try(project.Services["operator"].Command...)         // it fails without a live node
 		return err == nil && strings.Contains(out, "1 of 1 live node\n") // it joined after the change, so no time is shown
 	})
-	operate("override", "add", "--tenant", "beta", "--kind", "ban", "--expires-in", "1m", "--reason", "a look around", "--wait")
+	operate("override", "add", "--tenant", "beta", "--kind", "ban", "--expires-in", "1m", "--reason", "a look around",
+		"--wait")
 	n.want([]int{429}, "/records", "apikey", "beta-key")
 	if _, text := read(metrics, "/metrics"); !strings.Contains(text, "rate_limiter_requests_total{") {
 		t.Errorf("no metrics at %s: %s", metrics, text)
@@ -76,7 +77,8 @@ func postgresFor(t *testing.T, project *types.Project) string {
 	t.Helper()
 	server, config := pgtest.Start(t), database(t, project)
 	server.Psql(t, server.DSN("postgres"), project.Configs["owner"].Content)
-	return strings.Replace(project.Configs["database"].Content, "host="+config.Host, "host="+server.Host+" port="+strconv.Itoa(server.Port), 1)
+	return strings.Replace(project.Configs["database"].Content, "host="+config.Host,
+		"host="+server.Host+" port="+strconv.Itoa(server.Port), 1)
 }
 
 // checkRedis checks that the counters are in the Redis of docker-compose.yml, which requires a password and never
@@ -84,7 +86,8 @@ func postgresFor(t *testing.T, project *types.Project) string {
 func checkRedis(t *testing.T, service types.ServiceConfig, server *redistest.Server) {
 	t.Helper()
 	healthy := func(password string) bool {
-		check := exec.Command(service.HealthCheck.Test[1], append([]string{"-p", strconv.Itoa(server.Port)}, service.HealthCheck.Test[2:]...)...)
+		check := exec.Command(service.HealthCheck.Test[1],
+			append([]string{"-p", strconv.Itoa(server.Port)}, service.HealthCheck.Test[2:]...)...)
 		check.Env = append(os.Environ(), "REDISCLI_AUTH="+password)
 		return check.Run() == nil
 	}

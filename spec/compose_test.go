@@ -103,7 +103,8 @@ func TestComposeRunsPinnedReleases(t *testing.T) {
 		switch {
 		case s.Build == nil && !version.MatchString(s.Image):
 			t.Errorf("%s: %s is not pinned", name, s.Image)
-		case s.Build != nil && (s.Build.Target != "demo" || filepath.Join(s.Build.Context, s.Build.Dockerfile) != absolute(t, "kong/Dockerfile")):
+		case s.Build != nil && (s.Build.Target != "demo" ||
+			filepath.Join(s.Build.Context, s.Build.Dockerfile) != absolute(t, "kong/Dockerfile")):
 			t.Errorf("%s is built of %s, target %q", name, s.Build.Dockerfile, s.Build.Target)
 		}
 	}
@@ -163,7 +164,8 @@ func TestComposePublishesOnTheLoopbackOnly(t *testing.T) {
 		t.Errorf("Kong listens on port %s (%v), published is %d", listen, err, published["kong"])
 	}
 	check := project.Services["prometheus"].HealthCheck.Test
-	if want := fmt.Sprintf("http://127.0.0.1:%d/-/ready", published["prometheus"]); len(published) != 3 || check[len(check)-1] != want {
+	want := fmt.Sprintf("http://127.0.0.1:%d/-/ready", published["prometheus"])
+	if len(published) != 3 || check[len(check)-1] != want {
 		t.Errorf("published are %v, want Kong, the REST API and Prometheus with the health check %q", published, check)
 	}
 }
@@ -188,7 +190,8 @@ func TestComposeMountsExistingFilesWhereTheyAreRead(t *testing.T) {
 	if !strings.HasPrefix(made, "install -d -o kong ") || !strings.HasSuffix(made, " "+flags["-snapshot-dir"]) {
 		t.Errorf("the image makes another directory than %s: %s", flags["-snapshot-dir"], made)
 	}
-	if len(kong.Configs) != 1 || kong.Configs[0].Source != "database" || kong.Configs[0].Target != flags["-database-file"] {
+	if len(kong.Configs) != 1 || kong.Configs[0].Source != "database" ||
+		kong.Configs[0].Target != flags["-database-file"] {
 		t.Errorf("the configs %v are not the database file %s", kong.Configs, flags["-database-file"])
 	}
 	own := absolute(t, "kong/prometheus.yml") + ":/etc/prometheus/prometheus.yml" // where the image of Prometheus looks
@@ -202,7 +205,8 @@ func TestComposeGivesKongOnlySettingsThatItHas(t *testing.T) {
 	if unknown := unknownToKong(t, kong); len(unknown) > 0 {
 		t.Errorf("not settings of Kong: %v", unknown)
 	}
-	if image := imageEnvironment(t)[startCommand]; !strings.HasPrefix(kong[startCommand], strings.Join(strings.Fields(image)[:3], " ")+" ") {
+	image := imageEnvironment(t)[startCommand]
+	if !strings.HasPrefix(kong[startCommand], strings.Join(strings.Fields(image)[:3], " ")+" ") {
 		t.Errorf("the start command %s is not the image's, %s, and more", kong[startCommand], image)
 	}
 	reference, _ := pluginConfig(t, demoConfig(t))["redis"].(map[string]any)["password"].(string)
@@ -261,7 +265,8 @@ func TestComposeHasOneDatabase(t *testing.T) {
 	project := composed(t)
 	config, postgres := database(t, project), variables(project.Services["postgres"])
 	setup := project.Configs["owner"].Content
-	if !strings.Contains(setup, "CREATE ROLE "+config.User+" LOGIN PASSWORD '"+config.Password+"'") || config.Port != 5432 ||
+	if !strings.Contains(setup, "CREATE ROLE "+config.User+" LOGIN PASSWORD '"+config.Password+"'") ||
+		config.Port != 5432 ||
 		!strings.Contains(setup, "CREATE DATABASE "+config.Database+" OWNER "+config.User) {
 		t.Errorf("%s at port %d of user %s differs from %s", config.Database, config.Port, config.User, setup)
 	}

@@ -11,13 +11,15 @@ import (
 
 // policyOf returns the body of a policy with a limit a minute.
 func policyOf(limit int) string {
-	return fmt.Sprintf(`{"orgTier":"Enterprise","name":"minute","limit":%d,"window":"1m","algorithm":"token_bucket","failMode":"open"}`, limit)
+	return fmt.Sprintf(`{"orgTier":"Enterprise","name":"minute","limit":%d,"window":"1m","algorithm":"token_bucket",
+		"failMode":"open"}`, limit)
 }
 
 // enforces reports whether a node's answers have a limit a minute.
 func (n *node) enforces(limit int) bool {
 	n.t.Helper()
-	return strings.Contains(n.get("/records", "apikey", "alice").Header.Get("RateLimit-Policy"), fmt.Sprintf(`"minute";q=%d;w=60`, limit))
+	return strings.Contains(n.get("/records", "apikey", "alice").Header.Get("RateLimit-Policy"),
+		fmt.Sprintf(`"minute";q=%d;w=60`, limit))
 }
 
 // awaitFleet waits until a number of nodes are live.

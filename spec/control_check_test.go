@@ -81,7 +81,8 @@ func TestADryRunAndUsageReadTokensSpentByKongAndSpendNone(t *testing.T) {
 			t.Errorf("%d are used, want 7", used)
 		}
 	}
-	a.want(http.StatusOK, nil, http.MethodPost, "/v1/orgs/acme/ratelimit/reset", `{"tier":"enterprise","reason":"an apology"}`)
+	a.want(http.StatusOK, nil, http.MethodPost, "/v1/orgs/acme/ratelimit/reset",
+		`{"tier":"enterprise","reason":"an apology"}`)
 	if used := a.used(); used != 0 {
 		t.Errorf("%d are used after a reset, want 0", used)
 	}
@@ -120,17 +121,20 @@ func TestATokenOfATenantReadsOnlyItsOwnUsage(t *testing.T) {
 		acme.want(http.StatusForbidden, nil, http.MethodGet, "/v1/ratelimit/"+path, "")
 	}
 	acme.want(http.StatusForbidden, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1))
-	acme.want(http.StatusForbidden, nil, http.MethodPost, "/v1/orgs/acme/ratelimit/overrides", `{"kind":"exempt","permanent":true,"reason":"us"}`)
+	acme.want(http.StatusForbidden, nil, http.MethodPost, "/v1/orgs/acme/ratelimit/overrides",
+		`{"kind":"exempt","permanent":true,"reason":"us"}`)
 	acme.want(http.StatusForbidden, nil, http.MethodPost, "/v1/orgs/acme/ratelimit/reset", `{"reason":"us"}`)
 	acme.want(http.StatusForbidden, nil, http.MethodPost, check, `{"org_id":"beta"}`)
 	acme.want(http.StatusOK, nil, http.MethodPost, check, `{"org_id":"acme","endpoint":"GET /records"}`)
-	a.as("rl_"+strings.Repeat("A", 43)).want(http.StatusUnauthorized, nil, http.MethodGet, "/v1/orgs/acme/ratelimit/usage", "")
+	a.as("rl_"+strings.Repeat("A", 43)).want(http.StatusUnauthorized, nil, http.MethodGet, "/v1/orgs/acme/ratelimit/usage",
+		"")
 	p.operate("token", "revoke", "acme-portal", "--reason", "over")
 	await(t, "the revoked token is denied", func() bool {
 		got, err := acme.send(http.MethodGet, "/v1/orgs/acme/ratelimit/usage", "")
 		return err == nil && got.Status == http.StatusUnauthorized
 	})
-	if log := a.log.String(); strings.Contains(log, acme.secret) || strings.Contains(log, a.secret) || !strings.Contains(log, "acme-portal") {
+	log := a.log.String()
+	if strings.Contains(log, acme.secret) || strings.Contains(log, a.secret) || !strings.Contains(log, "acme-portal") {
 		t.Errorf("the log must have names of tokens, and no secret:\n%s", log)
 	}
 }

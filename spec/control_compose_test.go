@@ -42,7 +42,8 @@ func TestTheRESTAPIOfComposeNeedsATokenAndReadsTheBucketsOfKong(t *testing.T) {
 		t.Fatal(err)
 	}
 	published := strconv.Itoa(int(service.Ports[0].Target))
-	args := strings.Fields(strings.NewReplacer("0.0.0.0:"+published, "0.0.0.0:"+port, "="+image, "="+config, ":9543", ":"+metrics).Replace(strings.Join(service.Command, " ")))
+	args := strings.Fields(strings.NewReplacer("0.0.0.0:"+published, "0.0.0.0:"+port, "="+image, "="+config, ":9543",
+		":"+metrics).Replace(strings.Join(service.Command, " ")))
 	command := func() *exec.Cmd {
 		cmd := p.command(args...)
 		for name, value := range variables(service) {
@@ -60,7 +61,8 @@ func TestTheRESTAPIOfComposeNeedsATokenAndReadsTheBucketsOfKong(t *testing.T) {
 	healthy := healthCheck(t, service, published, port)
 	await(t, "the health check passes", healthy)
 	a.want(http.StatusOK, nil, http.MethodPost, check, `{"org_id":"beta","endpoint":"GET /records"}`)
-	if body := a.want(http.StatusOK, nil, http.MethodGet, "/v1/orgs/beta/ratelimit/usage", "").Body; !strings.Contains(body, `"used":1,`) {
+	body := a.want(http.StatusOK, nil, http.MethodGet, "/v1/orgs/beta/ratelimit/usage", "").Body
+	if !strings.Contains(body, `"used":1,`) {
 		t.Errorf("the usage lacks the spent token: %s", body)
 	}
 	if status, _ := read(a.metrics, "/metrics"); status != http.StatusOK {
@@ -87,7 +89,8 @@ func healthCheck(t *testing.T, service types.ServiceConfig, from, to string) fun
 }
 
 func TestPrometheusScrapesTheRESTAPIOfCompose(t *testing.T) {
-	flag := regexp.MustCompile(`--metrics-listen=\S+:(\d+)`).FindStringSubmatch(strings.Join(composed(t).Services["control"].Command, " "))
+	command := strings.Join(composed(t).Services["control"].Command, " ")
+	flag := regexp.MustCompile(`--metrics-listen=\S+:(\d+)`).FindStringSubmatch(command)
 	if flag == nil || !strings.Contains(file(t, "kong/prometheus.yml"), fmt.Sprintf("targets: [control:%s]", flag[1])) {
 		t.Errorf("Prometheus does not scrape the service control at %v", flag)
 	}

@@ -104,8 +104,9 @@ func (a *api) round(b *testing.B, by *api, hostile hostileBody) map[string]float
 	busy := percentile(a.latencies(b, hostileTurn), 99)
 	answered := float64(stop())
 	return map[string]float64{
-		"quiet-p99-ms": quiet, "p99-ms": busy, "times-quiet": busy / quiet, "hostile-answers/s": answered / hostileTurn.Seconds(),
-		"cpu-µs/answer": float64((process.cpuTime(b) - before).Microseconds()) / max(answered, 1),
+		"quiet-p99-ms": quiet, "p99-ms": busy, "times-quiet": busy / quiet,
+		"hostile-answers/s": answered / hostileTurn.Seconds(),
+		"cpu-µs/answer":     float64((process.cpuTime(b) - before).Microseconds()) / max(answered, 1),
 	}
 }
 
@@ -134,7 +135,8 @@ func (a *api) attack(b *testing.B, hostile hostileBody) (stop func() int64) {
 	if err := os.WriteFile(file, []byte(head+hostile.body), 0o600); err != nil {
 		b.Fatal(err)
 	}
-	cmd := exec.Command("nice", "-n", "19", filepath.Join(binaries, "attacker"), "-connections", strconv.Itoa(hostileConnections),
+	cmd := exec.Command("nice", "-n", "19", filepath.Join(binaries, "attacker"), "-connections",
+		strconv.Itoa(hostileConnections),
 		fmt.Sprintf("-slow=%t", hostile.slow), strings.TrimPrefix(a.url, "http://"), file)
 	var answers, failures bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &answers, &failures

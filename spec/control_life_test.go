@@ -84,7 +84,8 @@ func TestSIGTERMUnderLoadDropsNoRequest(t *testing.T) {
 		})
 	}
 	// One request is in flight meanwhile: a write that waits for a node that never enforces it.
-	p.write(`INSERT INTO rate_limiter.nodes (node, version, enforced_at, reported_at, source) VALUES ('asleep', 0, clock_timestamp(), clock_timestamp() + interval '1 h', 'config')`)
+	p.write(`INSERT INTO rate_limiter.nodes (node, version, enforced_at, reported_at, source) VALUES ('asleep', 0,
+		clock_timestamp(), clock_timestamp() + interval '1 h', 'config')`)
 	waiting := make(chan error, 1)
 	go func() {
 		got, err := a.send(http.MethodPut, "/v1/ratelimit/policies?wait=2s", policyOf(1001), "If-Match", "*")
@@ -210,7 +211,8 @@ func TestTheMetricsOfTheAPICoverRequestsDecisionsAndTheProcess(t *testing.T) {
 	a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
 	_, metrics := read(a.metrics, "/metrics")
 	for _, sample := range []string{
-		`rate_limiter_control_requests_total{code="200",method="POST",route="/v1/ratelimit/check"}`, `rate_limiter_snapshot_rows`, `go_goroutines`,
+		`rate_limiter_control_requests_total{code="200",method="POST",route="/v1/ratelimit/check"}`,
+		`rate_limiter_snapshot_rows`, `go_goroutines`,
 	} {
 		if _, ok := number(metrics, sample); !ok {
 			t.Errorf("no %s in\n%s", sample, metrics)
@@ -230,12 +232,16 @@ func TestTheAPINeedsOnlyTheRightsOfItsRole(t *testing.T) {
 	p := planeOn(t, shared, postgres, postgres.RoleDSN(pgtest.Owner))
 	a := p.serve("--database", postgres.RoleDSN(pgtest.ServerRole))
 	a.awaitFleet(1)
-	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies?wait=5s", policyOf(1000), "Idempotency-Key", "once")
-	if again := a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000), "Idempotency-Key", "once"); again.Header.Get("Idempotent-Replayed") != "true" {
+	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies?wait=5s", policyOf(1000), "Idempotency-Key",
+		"once")
+	again := a.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000), "Idempotency-Key",
+		"once")
+	if again.Header.Get("Idempotent-Replayed") != "true" {
 		t.Errorf("the same request again is not a replay: %v", again.Header)
 	}
 	a.want(http.StatusCreated, nil, http.MethodPut, "/v1/orgs/acme", `{"tier":"enterprise","reason":"a test"}`)
-	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/orgs/acme/ratelimit/overrides", `{"kind":"multiplier","factor":2,"expires_in":"1h","reason":"a test"}`)
+	a.want(http.StatusCreated, nil, http.MethodPost, "/v1/orgs/acme/ratelimit/overrides",
+		`{"kind":"multiplier","factor":2,"expires_in":"1h","reason":"a test"}`)
 	a.want(http.StatusOK, nil, http.MethodDelete, "/v1/orgs/acme/ratelimit/overrides/1?reason=a+test", "")
 	a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
 	a.want(http.StatusOK, nil, http.MethodPost, "/v1/orgs/acme/ratelimit/reset", `{"reason":"a test"}`)

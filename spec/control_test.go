@@ -35,7 +35,9 @@ type plane struct {
 }
 
 // shared is an exact limit of sixty requests an hour for tenants of the tier enterprise, over all nodes.
-const shared = `tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 60, window_size: 3600, algorithm: fixed_window, accuracy: exact}]}, {name: essentials}]`
+const shared = `tiers: [{name: enterprise,
+    limits: [{name: hour, scope: tenant, limit: 60, window_size: 3600, algorithm: fixed_window, accuracy: exact}]},
+        {name: essentials}]`
 
 // newPlane starts a plane of shared.
 func newPlane(t testing.TB) *plane {

@@ -35,7 +35,8 @@ func newCertificate(t *testing.T) *certificate {
 	model := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	cert, err := x509.CreateCertificate(rand.Reader, model, model, key.Public(), key)
 	if err != nil {
@@ -47,7 +48,10 @@ func newCertificate(t *testing.T) *certificate {
 	}
 	dir := t.TempDir()
 	p := &certificate{roots: x509.NewCertPool(), cert: filepath.Join(dir, "cert"), key: filepath.Join(dir, "key")}
-	for name, block := range map[string]*pem.Block{p.cert: {Type: "CERTIFICATE", Bytes: cert}, p.key: {Type: "PRIVATE KEY", Bytes: secret}} {
+	for name, block := range map[string]*pem.Block{
+		p.cert: {Type: "CERTIFICATE", Bytes: cert},
+		p.key:  {Type: "PRIVATE KEY", Bytes: secret},
+	} {
 		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -63,7 +67,8 @@ func newCertificate(t *testing.T) *certificate {
 func (p *certificate) isReady(t *testing.T, address string, own ...tls.Certificate) bool {
 	t.Helper()
 	by := &http.Client{Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: p.roots, Certificates: own, MinVersion: tls.VersionTLS13}, ForceAttemptHTTP2: true,
+		TLSClientConfig:   &tls.Config{RootCAs: p.roots, Certificates: own, MinVersion: tls.VersionTLS13},
+		ForceAttemptHTTP2: true,
 	}}
 	defer by.CloseIdleConnections()
 	response, err := by.Get("https://" + address + "/readyz")

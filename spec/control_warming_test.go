@@ -47,7 +47,8 @@ func TestABannedTenantIsNotAdmittedBeforeTheRowsAreLoaded(t *testing.T) {
 // wantBanned fails the test unless acme is banned.
 func (a *api) wantBanned() {
 	a.t.Helper()
-	if got := a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme); !strings.Contains(got.Body, `"reason":"banned"`) {
+	got := a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme)
+	if !strings.Contains(got.Body, `"reason":"banned"`) {
 		a.t.Errorf("a banned tenant got %s", got.Body)
 	}
 }
@@ -62,7 +63,8 @@ func TestOnAStandbyABanIsEnforcedAndWritesAreDenied(t *testing.T) {
 	await(t, "the ban is enforced", func() bool {
 		return strings.Contains(a.want(http.StatusOK, nil, http.MethodPost, check, checkAcme).Body, `"reason":"banned"`)
 	})
-	if got := a.want(http.StatusServiceUnavailable, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000)); !strings.Contains(got.Body, "read-only") {
+	got := a.want(http.StatusServiceUnavailable, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000))
+	if !strings.Contains(got.Body, "read-only") {
 		t.Errorf("a write got %s", got.Body)
 	}
 	if got := a.want(http.StatusOK, nil, http.MethodGet, "/readyz", ""); !strings.Contains(got.Body, "standby") {
@@ -79,7 +81,8 @@ func TestOnAStandbyABanIsEnforcedAndWritesAreDenied(t *testing.T) {
 	defer promoted.Close(t.Context())
 	await(t, "it reports", func() bool {
 		var live bool
-		err := promoted.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM rate_limiter.nodes WHERE node LIKE '%/control/%')`).Scan(&live)
+		err := promoted.QueryRow(t.Context(),
+			`SELECT EXISTS (SELECT FROM rate_limiter.nodes WHERE node LIKE '%/control/%')`).Scan(&live)
 		return err == nil && live
 	})
 	await(t, "writes go on", func() bool {

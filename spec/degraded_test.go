@@ -53,7 +53,8 @@ func TestAFullRedisIsDegradedUntilItHasMemoryAlthoughItAnswersPing(t *testing.T)
 	}
 	before := scripts()
 	await(t, "probes without traffic", func() bool { return scripts() >= before+3 })
-	if log := n.log.String(); strings.Count(log, "its limits use") != 1 || strings.Contains(log, "answers again") || !degraded() {
+	log := n.log.String()
+	if strings.Count(log, "its limits use") != 1 || strings.Contains(log, "answers again") || !degraded() {
 		t.Errorf("the Redis that denies every script is reported as back:\n%s", log)
 	}
 	set("maxmemory", "0")
@@ -73,7 +74,9 @@ func TestARedisThatCannotServeCountsAsDegraded(t *testing.T) {
 	n, metric := degradedBy(t, fmt.Sprintf("host: %s, port: %s", host, port), sentinel)
 	n.want([]int{200}, "/records", "apikey", "alice")
 	await(t, "the reason in the log", func() bool { return strings.Contains(n.log.String(), "no limit can be counted") })
-	await(t, "the metrics to report it degraded for longer than one probe", func() bool { return metric("degraded_seconds_total") > 2.5 })
+	await(t, "the metrics to report it degraded for longer than one probe", func() bool {
+		return metric("degraded_seconds_total") > 2.5
+	})
 	n.want(times(10, 200), "/records", "apikey", "alice")
 	if metric("degraded") != 1 || strings.Contains(n.log.String(), "answers again") {
 		t.Errorf("a Sentinel is taken for a Redis that is back:\n%s", n.log)

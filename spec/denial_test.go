@@ -52,7 +52,8 @@ func denialEvents(t *testing.T, file string) []denialEvent {
 func TestAFloodOfDenialsIsAFewLinesThatCountEveryOne(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "denials")
 	address := freeport.Address(t)
-	n := start(t, deck(`{tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`), watched(address), recorded(file))
+	n := start(t, deck(`{tiers: [{name: enterprise,
+		limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`), watched(address), recorded(file))
 	n.want([]int{200}, "/records", "apikey", "alice")
 	const clients, each = 8, 250
 	var flood sync.WaitGroup
@@ -87,7 +88,8 @@ func TestTheDenialRecordHasRequestIDsAndRoutesOfAGlobalConfig(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "denials")
 	n := start(t, deckOf(`
   - {name: records, paths: [/records], plugins: [{name: key-auth}]}`)+`
-plugins: [{name: tenant-rate-limiting, config: {denial_request_id: true, tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}}]
+plugins: [{name: tenant-rate-limiting, config: {denial_request_id: true,
+    tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}}]
 `, recorded(file))
 	n.want([]int{200}, "/records", "apikey", "alice")
 	denied := map[string]bool{}

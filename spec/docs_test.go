@@ -139,7 +139,8 @@ func checkCommands(t *testing.T, text string) {
 		}
 	}
 	for _, line := range commandLine.FindAllStringSubmatch(text, -1) {
-		help, _ := exec.Command(filepath.Join(binaries, "ratelimit"), append(strings.Fields(line[1]), "-h")...).CombinedOutput()
+		help, _ := exec.Command(filepath.Join(binaries, "ratelimit"),
+			append(strings.Fields(line[1]), "-h")...).CombinedOutput()
 		for _, flag := range longFlag.FindAllString(line[2], -1) {
 			if !strings.Contains(string(help), flag) {
 				t.Errorf("ratelimit %s has no flag %s:\n%s", line[1], flag, help)

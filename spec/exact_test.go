@@ -40,7 +40,8 @@ func (l load) press(t *testing.T, limit string) []admission {
 		t.Cleanup(func() { os.RemoveAll(prefix) })
 		startPlugin(t, prefix)
 		socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
-		id := startInstance(t, socket, `{"__seq__":1,"__plugin_id":"p","fail_mode":"closed",`+l.config+`"tiers":[{"name":"a","limits":[`+limit+`]}]}`)
+		id := startInstance(t, socket,
+			`{"__seq__":1,"__plugin_id":"p","fail_mode":"closed",`+l.config+`"tiers":[{"name":"a","limits":[`+limit+`]}]}`)
 		for range l.connections {
 			group.Go(func() {
 				admitted, err := drive(socket, id, start, l.lasts)
@@ -114,7 +115,8 @@ const quantity = 1000 // per second, in every exactness spec
 func exact(t *testing.T, l load) {
 	for _, algorithm := range []string{"token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log"} {
 		t.Run(algorithm, func(t *testing.T) {
-			all := l.press(t, fmt.Sprintf(`{"name":"l","scope":"tenant","limit":%d,"window_size":1,"algorithm":%q}`, quantity, algorithm))
+			all := l.press(t, fmt.Sprintf(`{"name":"l","scope":"tenant","limit":%d,"window_size":1,"algorithm":%q}`, quantity,
+				algorithm))
 			if len(all) == 0 {
 				t.Fatal("nothing was admitted")
 			}
@@ -184,7 +186,8 @@ func checkLog(t *testing.T, all []admission) {
 	t.Helper()
 	for _, first := range all {
 		from, n := first.Sent, 0
-		begin, _ := slices.BinarySearchFunc(all, from, func(a admission, at time.Duration) int { return cmp.Compare(a.Answered, at) })
+		begin, _ := slices.BinarySearchFunc(all, from,
+			func(a admission, at time.Duration) int { return cmp.Compare(a.Answered, at) })
 		for _, a := range all[begin:] {
 			if a.Answered >= from+time.Second {
 				break

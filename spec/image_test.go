@@ -172,9 +172,12 @@ func TestTheImageIsBuiltFromAllImportedFolders(t *testing.T) {
 			copied = append(copied, source)
 		}
 	}
-	build := one(t, "go build", slices.DeleteFunc(texts(all, "RUN", "build"), func(s string) bool { return !strings.Contains(s, "go build") }))
+	build := one(t, "go build", slices.DeleteFunc(texts(all, "RUN", "build"),
+		func(s string) bool { return !strings.Contains(s, "go build") }))
 	packages := regexp.MustCompile(`\./\S+`).FindAllString(build, -1)
-	list := exec.Command("go", append([]string{"list", "-deps", "-f", "{{with .Module}}{{if .Main}}{{$.ImportPath}} {{.Path}}{{end}}{{end}}"}, packages...)...)
+	list := exec.Command("go",
+		append([]string{"list", "-deps", "-f", "{{with .Module}}{{if .Main}}{{$.ImportPath}} {{.Path}}{{end}}{{end}}"},
+			packages...)...)
 	list.Dir = ".."
 	out, err := list.CombinedOutput()
 	if err != nil || len(packages) != 2 {
@@ -202,14 +205,18 @@ func TestTheImageHasItsProgramsAndDoesNotRunAsRoot(t *testing.T) {
 	programs := texts(all, "COPY", "gateway")
 	for _, command := range []string{startCommand, "KONG_PLUGINSERVER_TENANT_RATE_LIMITING_QUERY_CMD"} {
 		program, _, _ := strings.Cut(environment[command], " ")
-		if filepath.Dir(program) != "/usr/local/bin" || !strings.Contains(strings.Join(programs, "\n"), "/out/"+filepath.Base(program)+" ") {
+		if filepath.Dir(program) != "/usr/local/bin" ||
+			!strings.Contains(strings.Join(programs, "\n"), "/out/"+filepath.Base(program)+" ") {
 			t.Errorf("%s runs %q; copied are %q", command, program, programs)
 		}
 	}
-	out, err := exec.Command(plugin(), strings.Fields(environment["KONG_PLUGINSERVER_TENANT_RATE_LIMITING_QUERY_CMD"])[1:]...).Output()
+	out, err := exec.Command(plugin(),
+		strings.Fields(environment["KONG_PLUGINSERVER_TENANT_RATE_LIMITING_QUERY_CMD"])[1:]...).Output()
 	var dump struct{ SocketPath string }
-	if err != nil || json.Unmarshal(out, &dump) != nil || dump.SocketPath != environment["KONG_PLUGINSERVER_TENANT_RATE_LIMITING_SOCKET"] {
-		t.Errorf("the plugin server listens at %q (%v), Kong asks at %q", dump.SocketPath, err, environment["KONG_PLUGINSERVER_TENANT_RATE_LIMITING_SOCKET"])
+	if err != nil || json.Unmarshal(out, &dump) != nil ||
+		dump.SocketPath != environment["KONG_PLUGINSERVER_TENANT_RATE_LIMITING_SOCKET"] {
+		t.Errorf("the plugin server listens at %q (%v), Kong asks at %q",
+			dump.SocketPath, err, environment["KONG_PLUGINSERVER_TENANT_RATE_LIMITING_SOCKET"])
 	}
 }
 
@@ -217,7 +224,8 @@ func TestTheImageHasItsProgramsAndDoesNotRunAsRoot(t *testing.T) {
 // kong/kong.yml.
 func demoConfig(t testing.TB) string {
 	t.Helper()
-	run := one(t, "sed", slices.DeleteFunc(texts(dockerfile(t), "RUN", "build"), func(s string) bool { return !strings.HasPrefix(s, "sed ") }))
+	run := one(t, "sed", slices.DeleteFunc(texts(dockerfile(t), "RUN", "build"),
+		func(s string) bool { return !strings.HasPrefix(s, "sed ") }))
 	out := t.TempDir()
 	if err := os.Symlink(filepath.Join(binaries, "ratelimit"), filepath.Join(out, "ratelimit")); err != nil {
 		t.Fatal(err)

@@ -38,7 +38,10 @@ func BenchmarkAddedLatency(b *testing.B) {
 			most := saturation(b, u) // again, because the load of the machine changes
 			for _, percent := range percents {
 				rate := most * percent / 100
-				turns[percent] = append(turns[percent], sideBySide{rate: rate, noop: offered(b, noop, rate), event: offered(b, u, rate)})
+				turns[percent] = append(turns[percent], sideBySide{
+					rate: rate, noop: offered(b, noop, rate),
+					event: offered(b, u, rate),
+				})
 			}
 		}
 		for _, percent := range percents {

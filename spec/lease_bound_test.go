@@ -30,7 +30,8 @@ func (b bound) config() string {
 	if b.burst > 0 {
 		others += fmt.Sprintf(`,"burst":%d`, b.burst)
 	}
-	return fmt.Sprintf(`{"name":"l","scope":"tenant","algorithm":%q,"limit":%d,"window_size":%d%s}`, b.algorithm, b.limit, int(b.window.Seconds()), others)
+	return fmt.Sprintf(`{"name":"l","scope":"tenant","algorithm":%q,"limit":%d,"window_size":%d%s}`, b.algorithm, b.limit,
+		int(b.window.Seconds()), others)
 }
 
 func (b bound) rate() float64 { return float64(b.limit) / b.window.Seconds() }
@@ -108,11 +109,14 @@ func (b bound) under(samples []sample) float64 {
 func (b bound) check(t testing.TB, samples []sample, mostUnder float64) {
 	t.Helper()
 	over, under := b.over(samples), b.under(samples)
-	t.Logf("%s: %d requests, %d admitted: %.2g over, %.2f %% under", b.algorithm, len(samples), counted(samples, http.StatusOK), over, under)
+	t.Logf("%s: %d requests, %d admitted: %.2g over, %.2f %% under",
+		b.algorithm, len(samples), counted(samples, http.StatusOK), over, under)
 	if over > 1e-6 {
-		t.Errorf("%s: %.1f requests were admitted above %d per %v, in the worst interval", b.algorithm, over, b.limit, b.window)
+		t.Errorf("%s: %.1f requests were admitted above %d per %v, in the worst interval",
+			b.algorithm, over, b.limit, b.window)
 	}
 	if under > mostUnder {
-		t.Errorf("%s: %.2f %% fewer requests were admitted than the limit allows, at most %g %% may be", b.algorithm, under, mostUnder)
+		t.Errorf("%s: %.2f %% fewer requests were admitted than the limit allows, at most %g %% may be",
+			b.algorithm, under, mostUnder)
 	}
 }

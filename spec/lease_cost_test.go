@@ -81,7 +81,8 @@ func checkNames(t *testing.T, denial gateway.Outcome, limit string) {
 	if limit == "global" {
 		want = "" // clients do not see the numbers of a shared limit
 	}
-	if !slices.Equal(body.Violated, []string{limit}) || strings.Count(shown, ";r=") > 1 || !strings.HasPrefix(shown, want) ||
+	if !slices.Equal(body.Violated, []string{limit}) || strings.Count(shown, ";r=") > 1 ||
+		!strings.HasPrefix(shown, want) ||
 		(want == "") != (shown == "") {
 		t.Errorf("the denial names %v and shows %q; want %s alone, shown as %q", body.Violated, shown, limit, want)
 	}

@@ -54,7 +54,7 @@ func TestAKilledNodeLosesOnlyItsLeasesWhichRefillWithTime(t *testing.T) {
 			t.Errorf("%.1f tokens were lost with the node, at most %g may be", lost, most)
 		}
 		if most := n + connections - refilled(killed); used > most+1 {
-			t.Errorf("%g tokens are missing when the share has come back, more than the %g that were spent when the node was killed", used, most)
+			t.Errorf("%g tokens are used after the share has refilled, at most the %g from before the kill may be", used, most)
 		}
 		bucket.check(t, spent, 5)
 	})
@@ -64,7 +64,8 @@ func TestAKilledNodeLosesOnlyItsLeasesWhichRefillWithTime(t *testing.T) {
 		n := counted(samples, http.StatusOK)
 		t.Logf("%d of %d were admitted", n, quota.limit)
 		if n > quota.limit || n < quota.limit-quota.share()-connections {
-			t.Errorf("%d of %d were admitted; a killed node takes at most %d with it, and %d requests", n, quota.limit, quota.share(), connections)
+			t.Errorf("%d of %d were admitted; a killed node takes at most %d with it, and %d requests",
+				n, quota.limit, quota.share(), connections)
 		}
 		if n == quota.limit && lost < 1 {
 			t.Error("nothing was out on lease when the node was killed")
@@ -75,7 +76,8 @@ func TestAKilledNodeLosesOnlyItsLeasesWhichRefillWithTime(t *testing.T) {
 		await(t, "a whole window after the kill", func() bool { return f.since() > whole+window.window+time.Second/10 })
 		samples := onWindow.stop()
 		if n := window.windows(admitted(samples))[whole]; n < window.limit-2*connections {
-			t.Errorf("%d were admitted in the window after the kill, want %d (of %d requests in all)", n, window.limit, len(samples))
+			t.Errorf("%d were admitted in the window after the kill, want %d (of %d requests in all)",
+				n, window.limit, len(samples))
 		}
 		window.check(t, samples, 5)
 	})

@@ -32,7 +32,8 @@ func onSocket(t testing.TB, server *redistest.Server) *fleet {
 
 // onRedis returns a fleet on the Redis at an address, as in a config. Its timeouts are long for a busy machine.
 func onRedis(t testing.TB, address string) *fleet {
-	return &fleet{t: t, redis: fmt.Sprintf(`{%s,"send_timeout":%[2]d,"read_timeout":%[2]d}`, address, chaosTimeout.Milliseconds()), begun: time.Now().Truncate(time.Minute)}
+	return &fleet{t: t, redis: fmt.Sprintf(`{%s,"send_timeout":%[2]d,"read_timeout":%[2]d}`, address,
+		chaosTimeout.Milliseconds()), begun: time.Now().Truncate(time.Minute)}
 }
 
 // since returns the time on the clock of the samples.
@@ -100,7 +101,8 @@ func (m *member) leased(outcome string) int {
 // configOf returns a plugin config with buckets in the fleet's Redis. others are more settings, each followed by a
 // comma.
 func (f *fleet) configOf(others, limits string) string {
-	return fmt.Sprintf(`{"strategy":"redis","redis":%s,"fail_mode":"closed",%s"tiers":[{"name":"a","limits":[%s]}]}`, f.redis, others, limits)
+	return fmt.Sprintf(`{"strategy":"redis","redis":%s,"fail_mode":"closed",%s"tiers":[{"name":"a","limits":[%s]}]}`,
+		f.redis, others, limits)
 }
 
 // open starts an instance of one more plugin config in a member.
@@ -124,7 +126,10 @@ func (m *member) change(n int, others, limits string) int32 {
 
 // by returns a request of a tenant and one user.
 func by(tenant string) gateway.Request {
-	return gateway.Request{Consumer: &gateway.Consumer{ID: "c", Username: tenant}, CredentialID: "k", RemoteAddr: "127.0.0.1:1"}
+	return gateway.Request{
+		Consumer: &gateway.Consumer{ID: "c", Username: tenant}, CredentialID: "k",
+		RemoteAddr: "127.0.0.1:1",
+	}
 }
 
 // awaitLeases sends each member a few requests until it answers some from a lease: a node may not lease until all
@@ -171,7 +176,9 @@ func (m *member) sendUntilLeased(id int32) error {
 func (m *member) awaitSpent(t *testing.T, tokens int) {
 	t.Helper()
 	before := m.leased("spent")
-	await(t, fmt.Sprintf("%d tokens spent from leases", tokens), func() bool { return m.leased("spent") >= before+tokens && m.out() > 0 })
+	await(t, fmt.Sprintf("%d tokens spent from leases", tokens), func() bool {
+		return m.leased("spent") >= before+tokens && m.out() > 0
+	})
 }
 
 // out returns the number of a member's tokens on lease.
@@ -183,11 +190,13 @@ func (f *fleet) used(limits, tenant string) int {
 	f.t.Helper()
 	dir := shortDir(f.t)
 	deck := filepath.Join(dir, "kong.yml")
-	text := fmt.Sprintf("_format_version: \"3.0\"\nplugins:\n- {name: tenant-rate-limiting, config: %s}\n", f.configOf("", limits))
+	text := fmt.Sprintf("_format_version: \"3.0\"\nplugins:\n- {name: tenant-rate-limiting, config: %s}\n",
+		f.configOf("", limits))
 	if err := os.WriteFile(deck, []byte(text), 0o600); err != nil {
 		f.t.Fatal(err)
 	}
-	out, err := exec.Command(filepath.Join(binaries, "ratelimit"), "buckets", "show", "--config", deck, "--config-only", "--tenant", tenant, "-o", "json").Output()
+	out, err := exec.Command(filepath.Join(binaries, "ratelimit"), "buckets", "show", "--config", deck, "--config-only",
+		"--tenant", tenant, "-o", "json").Output()
 	if err != nil {
 		f.t.Fatalf("ratelimit buckets show: %v\n%s", err, out)
 	}

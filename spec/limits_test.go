@@ -17,7 +17,8 @@ func TestEachTierMeetsItsOwnLimits(t *testing.T) {
 	n := start(t, deck(`{tiers: [
 		{name: essentials, limits: [{name: hour, scope: tenant, limit: 2, window_size: 3600}]},
 		{name: enterprise, limits: [{name: hour, scope: tenant, limit: 4, window_size: 3600}]},
-		{name: unlimited, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600, algorithm: fixed_window, soft_only: true}]},
+		{name: unlimited, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600, algorithm: fixed_window,
+			soft_only: true}]},
 		{name: internal}]}`))
 	n.want([]int{200, 200, 429, 429}, "/records", "apikey", "beth")
 	n.want([]int{200, 200, 200, 200, 429}, "/records", "apikey", "alice")
@@ -25,10 +26,12 @@ func TestEachTierMeetsItsOwnLimits(t *testing.T) {
 	n.want([]int{200, 200, 429}, "/records", "apikey", "tom") // a tier that does not exist is the default one
 	for i, warning := range []string{"", "true", "true"} {
 		if a := n.get("/records", "apikey", "gus"); a.Status != 200 || a.Header.Get("X-RateLimit-Warning") != warning {
-			t.Errorf("request %d of a soft-only tier: %d, warning %q, want 200 and %q", i+1, a.Status, a.Header.Get("X-RateLimit-Warning"), warning)
+			t.Errorf("request %d of a soft-only tier: %d, warning %q, want 200 and %q",
+				i+1, a.Status, a.Header.Get("X-RateLimit-Warning"), warning)
 		}
 	}
-	if a := n.get("/records", "apikey", "ida"); a.Header.Get("X-RateLimit-Limit") != "" || a.Header.Get("RateLimit-Policy") != "" {
+	a := n.get("/records", "apikey", "ida")
+	if a.Header.Get("X-RateLimit-Limit") != "" || a.Header.Get("RateLimit-Policy") != "" {
 		t.Errorf("a tier without limits has rate headers: %v", a.Header)
 	}
 }
@@ -52,7 +55,8 @@ func TestEveryResponseHasTheBindingLimitAndA429HasRetryAfter(t *testing.T) {
 		if got := a.Header.Get("RateLimit"); !strings.HasPrefix(got, `"burst";r=`+r+`;t=`) {
 			t.Errorf("RateLimit: %q", got)
 		}
-		if reset, err := strconv.ParseInt(a.Header.Get("X-RateLimit-Reset"), 10, 64); err != nil || reset <= now || reset > now+62 {
+		reset, err := strconv.ParseInt(a.Header.Get("X-RateLimit-Reset"), 10, 64)
+		if err != nil || reset <= now || reset > now+62 {
 			t.Errorf("X-RateLimit-Reset: %q at %d, want epoch seconds within the minute", a.Header.Get("X-RateLimit-Reset"), now)
 		}
 	}
@@ -60,12 +64,14 @@ func TestEveryResponseHasTheBindingLimitAndA429HasRetryAfter(t *testing.T) {
 	p := a.problem(t)
 	wait, err := strconv.Atoi(a.Header.Get("Retry-After"))
 	if a.Status != 429 || err != nil || wait < 1 || wait > 30 || p.RetryAfter != wait {
-		t.Errorf("status %d, Retry-After %q, in the body %d; want 429 and at most 30 s", a.Status, a.Header.Get("Retry-After"), p.RetryAfter)
+		t.Errorf("status %d, Retry-After %q, in the body %d; want 429 and at most 30 s",
+			a.Status, a.Header.Get("Retry-After"), p.RetryAfter)
 	}
 	if a.Header.Get("Content-Type") != "application/problem+json" || a.Header.Get("X-RateLimit-Remaining") != "0" {
 		t.Errorf("headers of the 429: %v", a.Header)
 	}
-	if p.Type != "https://iana.org/assignments/http-problem-types#quota-exceeded" || len(p.Violated) != 1 || p.Violated[0] != "burst" ||
+	if p.Type != "https://iana.org/assignments/http-problem-types#quota-exceeded" || len(p.Violated) != 1 ||
+		p.Violated[0] != "burst" ||
 		p.Message != "API rate limit exceeded" || !strings.Contains(p.Detail, "burst") || p.Status != 429 {
 		t.Errorf("body of the 429: %s", a.Body)
 	}
@@ -98,7 +104,8 @@ func TestADeniedRequestSpendsNoScope(t *testing.T) {
 }
 
 func TestATenantsQuotaSpansItsConsumersAndRoutes(t *testing.T) {
-	n := start(t, deck(`{tenant_from: [consumer.tag.org, consumer.custom_id], tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 4, window_size: 3600}]}]}`))
+	n := start(t, deck(`{tenant_from: [consumer.tag.org, consumer.custom_id],
+		tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 4, window_size: 3600}]}]}`))
 	n.want([]int{200, 200}, "/records", "apikey", "alice")
 	n.want([]int{200}, "/search", "apikey", "bob")
 	n.want([]int{200, 429}, "/search", "apikey", "alice")
@@ -109,14 +116,17 @@ func TestATenantsQuotaSpansItsConsumersAndRoutes(t *testing.T) {
 func TestNamespacesKeepQuotasApart(t *testing.T) {
 	config := `{namespace: %s, tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`
 	n := start(t, deckOf(`
-  - {name: one, paths: [/one], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: `+strings.Replace(config, "%s", "x", 1)+`}]}
-  - {name: two, paths: [/two], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: `+strings.Replace(config, "%s", "y", 1)+`}]}`))
+  - {name: one, paths: [/one], plugins: [{name: key-auth},
+      {name: tenant-rate-limiting, config: `+strings.Replace(config, "%s", "x", 1)+`}]}
+  - {name: two, paths: [/two], plugins: [{name: key-auth},
+      {name: tenant-rate-limiting, config: `+strings.Replace(config, "%s", "y", 1)+`}]}`))
 	n.want([]int{200, 429}, "/one", "apikey", "alice")
 	n.want([]int{200, 429}, "/two", "apikey", "alice")
 }
 
 func TestAMissingTenantIsLimitedByAddressDeniedOrSkipped(t *testing.T) {
-	const tiers = `tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 9, window_size: 3600}]}], anonymous: {limits: [{name: per-ip, scope: ip, limit: 2, window_size: 3600}]}`
+	const tiers = `tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 9, window_size: 3600}]}],
+		anonymous: {limits: [{name: per-ip, scope: ip, limit: 2, window_size: 3600}]}`
 	for _, c := range []struct {
 		mode     string
 		statuses []int
@@ -132,18 +142,21 @@ func TestAMissingTenantIsLimitedByAddressDeniedOrSkipped(t *testing.T) {
 }
 
 func TestAnonymousRequestsHaveTheDefaultTiersLimitsByAddress(t *testing.T) {
-	n := start(t, deck(`{tiers: [{name: essentials, limits: [{name: hour, scope: tenant, limit: 2, window_size: 3600}]}]}`))
+	n := start(t, deck(`{tiers: [{name: essentials,
+		limits: [{name: hour, scope: tenant, limit: 2, window_size: 3600}]}]}`))
 	n.want([]int{200, 200, 429}, "/records")
 	n.want([]int{200, 200, 429}, "/records", "apikey", "beth")
 }
 
 func TestAForgedTokenIdentifiesNoTenant(t *testing.T) {
-	const config = `{tenant_from: [jwt.org], user_from: [jwt.sub], on_missing_tenant: deny, tiers: [{name: a, limits: [{name: user, scope: user, limit: 2, window_size: 3600}]}]}`
+	const config = `{tenant_from: [jwt.org], user_from: [jwt.sub], on_missing_tenant: deny,
+		tiers: [{name: a, limits: [{name: user, scope: user, limit: 2, window_size: 3600}]}]}`
 	n := start(t, deckOf(`
   - {name: jwt, paths: [/jwt], plugins: [{name: jwt}, {name: tenant-rate-limiting, config: `+config+`}]}
   - {name: open, paths: [/open], plugins: [{name: tenant-rate-limiting, config: `+config+`}]}`))
 	token := func(secret, sub string) string {
-		signed, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{"iss": "iss-alice", "org": "acme", "sub": sub}).SignedString([]byte(secret))
+		signed, err := jwt.NewWithClaims(jwt.SigningMethodHS256,
+			jwt.MapClaims{"iss": "iss-alice", "org": "acme", "sub": sub}).SignedString([]byte(secret))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -156,7 +169,8 @@ func TestAForgedTokenIdentifiesNoTenant(t *testing.T) {
 }
 
 func TestLeavingTheUserOutEvadesNoLimit(t *testing.T) {
-	const tiers = `user_from: [header.X-User], trusted_headers: [X-User], tiers: [{name: a, limits: [{name: user, scope: user, limit: 1, window_size: 3600}]}]`
+	const tiers = `user_from: [header.X-User], trusted_headers: [X-User],
+		tiers: [{name: a, limits: [{name: user, scope: user, limit: 1, window_size: 3600}]}]`
 	n := start(t, deck(`{`+tiers+`}`))
 	n.want([]int{200, 429}, "/records", "apikey", "alice")                 // by credential
 	n.want([]int{200, 429}, "/records", "apikey", "bob")                   // another credential of the tenant
@@ -167,11 +181,15 @@ func TestLeavingTheUserOutEvadesNoLimit(t *testing.T) {
 }
 
 func TestNoSpellingOfAPathEvadesAnEndpointsLimit(t *testing.T) {
-	n := start(t, deck(`{tiers: [{name: a, limits: [{name: item, scope: tenant+endpoint, endpoint: "GET /records/{id}", limit: 3, window_size: 3600}]}]}`))
+	n := start(t, deck(`{tiers: [{name: a,
+		limits: [{name: item, scope: tenant+endpoint, endpoint: "GET /records/{id}", limit: 3, window_size: 3600}]}]}`))
 	n.want([]int{200}, "/records/7", "apikey", "alice")
 	n.want([]int{200}, "//records//8", "apikey", "alice")
 	n.want([]int{200}, "/%72ecords/%39", "apikey", "alice")
-	for _, path := range []string{"/records/1", "/records/1/", "/x/../records/1", "/records/./1", "/records/%2e%2e/records/1", "/records/1?q=/x", "//records/1"} {
+	for _, path := range []string{
+		"/records/1", "/records/1/", "/x/../records/1", "/records/./1",
+		"/records/%2e%2e/records/1", "/records/1?q=/x", "//records/1",
+	} {
 		n.want([]int{429}, path, "apikey", "alice")
 	}
 	if a, err := n.send("HEAD", "/records/1", "apikey", "alice"); err != nil || a.Status != 429 {
@@ -185,8 +203,10 @@ func TestNoSpellingOfAPathEvadesAnEndpointsLimit(t *testing.T) {
 }
 
 func TestCostsAreSpentAndACostAboveTheCapacityIsDeniedWithAReason(t *testing.T) {
-	n := start(t, deck(`{costs: {"GET /search": 4}, cost_header: X-Cost, trusted_headers: [X-Cost], tiers: [{name: a, limits: [
-		{name: units, scope: tenant, limit: 10, window_size: 3600}, {name: requests, scope: tenant, limit: 100, window_size: 3600, cost: 1}]}]}`))
+	n := start(t, deck(`{costs: {"GET /search": 4}, cost_header: X-Cost, trusted_headers: [X-Cost],
+		tiers: [{name: a, limits: [
+		{name: units, scope: tenant, limit: 10, window_size: 3600},
+			{name: requests, scope: tenant, limit: 100, window_size: 3600, cost: 1}]}]}`))
 	n.want([]int{200, 200, 429}, "/search", "apikey", "alice")
 	n.want([]int{200, 200, 429}, "/records", "apikey", "alice")
 	a := n.get("/records", "apikey", "beth", "X-Cost", "11")
@@ -197,7 +217,8 @@ func TestCostsAreSpentAndACostAboveTheCapacityIsDeniedWithAReason(t *testing.T) 
 }
 
 func TestShadowAndLogNeverDenyAndSendNoHeaders(t *testing.T) {
-	n := start(t, deck(`{tiers: [{name: a, limits: [{name: tight, scope: tenant, limit: 1, window_size: 3600, mode: log}]}]}`))
+	n := start(t, deck(`{tiers: [{name: a,
+		limits: [{name: tight, scope: tenant, limit: 1, window_size: 3600, mode: log}]}]}`))
 	for range 3 {
 		if a := n.get("/records", "apikey", "alice"); a.Status != 200 || a.Header.Get("RateLimit") != "" {
 			t.Errorf("%d, %v; want 200 without rate headers", a.Status, a.Header)
@@ -210,7 +231,8 @@ func TestShadowAndLogNeverDenyAndSendNoHeaders(t *testing.T) {
 }
 
 func TestAConfigInLogModeLogsDenialsForMissingTenants(t *testing.T) {
-	n := start(t, deck(`{mode: log, on_missing_tenant: deny, tiers: [{name: a, limits: [{name: l, scope: tenant, limit: 1, window_size: 3600}]}]}`))
+	n := start(t, deck(`{mode: log, on_missing_tenant: deny,
+		tiers: [{name: a, limits: [{name: l, scope: tenant, limit: 1, window_size: 3600}]}]}`))
 	n.want([]int{200, 200}, "/records")
 	await(t, "two would-deny lines", func() bool { return strings.Count(n.log.String(), "tenant_missing") == 2 })
 }
@@ -225,7 +247,8 @@ func TestALimitForOneEndpointHasAnotherBucketThanTheQuotaOfItsName(t *testing.T)
 }
 
 func TestTheResetOfADenialIsNotBeforeItsRetryAfter(t *testing.T) {
-	n := start(t, deck(`{tiers: [{name: a, limits: [{name: l, scope: tenant, limit: 10, window_size: 4, algorithm: sliding_window}]}]}`))
+	n := start(t, deck(`{tiers: [{name: a,
+		limits: [{name: l, scope: tenant, limit: 10, window_size: 4, algorithm: sliding_window}]}]}`))
 	var a answer
 	for a = n.get("/records", "apikey", "alice"); a.Status == 200; a = n.get("/records", "apikey", "alice") {
 	}
@@ -248,7 +271,8 @@ func TestGlobalLimitsHoldForAllTenantsTogether(t *testing.T) {
 }
 
 func TestATenantSeesItsOwnLimitsAndOnlyTheNameOfASharedOneThatDenies(t *testing.T) {
-	const limits = `tiers: [{name: a, limits: [{name: burst, scope: tenant, limit: 50, window_size: 3600}]}], global: {limits: [
+	const limits = `tiers: [{name: a, limits: [{name: burst, scope: tenant, limit: 50, window_size: 3600}]}],
+		global: {limits: [
 		{name: all, scope: global, limit: 150000, window_size: 3600, cost: 150000},
 		{name: heavy, scope: endpoint, endpoint: "* /records/heavy", limit: 1, window_size: 777600}]}`
 	n := start(t, deck(`{`+limits+`}`))
@@ -267,7 +291,8 @@ func TestATenantSeesItsOwnLimitsAndOnlyTheNameOfASharedOneThatDenies(t *testing.
 			t.Errorf("request %d shows the number of a shared limit:\n%s", i+1, a.Body)
 		}
 		if p := a.problem(t); len(p.Violated) != 2 || a.Header.Get("Retry-After") == "" {
-			t.Errorf("request %d: violated %q, Retry-After %q, want both shared limits and a wait", i+1, p.Violated, a.Header.Get("Retry-After"))
+			t.Errorf("request %d: violated %q, Retry-After %q, want both shared limits and a wait",
+				i+1, p.Violated, a.Header.Get("Retry-After"))
 		}
 	}
 	n = start(t, deck(`{show_shared_limits: true, `+limits+`}`))
@@ -301,7 +326,8 @@ func TestSoakTheLastTokenAdmitsExactlyOneRequest(t *testing.T) {
 }
 
 func TestSoakTenantsAtOnceEachHaveTheirOwnQuota(t *testing.T) {
-	n := start(t, deck(`{tenant_from: [header.X-Org], trusted_headers: [X-Org], tiers: [{name: a, limits: [{name: day, scope: tenant, limit: 1, window_size: 86400, algorithm: fixed_window}]}]}`))
+	n := start(t, deck(`{tenant_from: [header.X-Org], trusted_headers: [X-Org],
+		tiers: [{name: a, limits: [{name: day, scope: tenant, limit: 1, window_size: 86400, algorithm: fixed_window}]}]}`))
 	const workers = 16
 	tenants := soak.Count(2000, 10_000)
 	var admitted, denied, other atomic.Int64
@@ -324,6 +350,7 @@ func TestSoakTenantsAtOnceEachHaveTheirOwnQuota(t *testing.T) {
 	}
 	group.Wait()
 	if each := int64(tenants); admitted.Load() != each || denied.Load() != each || other.Load() != 0 {
-		t.Errorf("admitted %d, denied %d, otherwise %d; want %d, %d, 0", admitted.Load(), denied.Load(), other.Load(), each, each)
+		t.Errorf("admitted %d, denied %d, otherwise %d; want %d, %d, 0",
+			admitted.Load(), denied.Load(), other.Load(), each, each)
 	}
 }

@@ -238,7 +238,8 @@ func (a answer) problem(t *testing.T) problem {
 // consumers are the tenants of most specs. The key of each is its name.
 const consumers = `
 consumers:
-- {username: alice, custom_id: acme, tags: ["tier:enterprise", "org:acme"], keyauth_credentials: [{key: alice}], jwt_secrets: [{key: iss-alice, secret: s3cret}]}
+- {username: alice, custom_id: acme, tags: ["tier:enterprise", "org:acme"], keyauth_credentials: [{key: alice}],
+    jwt_secrets: [{key: iss-alice, secret: s3cret}]}
 - {username: bob, tags: ["tier:enterprise", "org:acme"], keyauth_credentials: [{key: bob}]}
 - {username: beth, custom_id: beta, tags: ["tier:essentials"], keyauth_credentials: [{key: beth}]}
 - {username: gus, custom_id: gamma, tags: ["tier:unlimited"], keyauth_credentials: [{key: gus}]}
@@ -251,8 +252,10 @@ consumers:
 // each of them. The config is in YAML flow style.
 func deck(config string) string {
 	return deckOf(fmt.Sprintf(`
-  - {name: records, paths: [/records], plugins: [{name: key-auth, config: {anonymous: anonymous}}, {name: tenant-rate-limiting, config: %[1]s}]}
-  - {name: search, paths: [/search], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: %[1]s}]}`, strings.TrimSpace(config)))
+  - {name: records, paths: [/records], plugins: [{name: key-auth, config: {anonymous: anonymous}},
+      {name: tenant-rate-limiting, config: %[1]s}]}
+  - {name: search, paths: [/search], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: %[1]s}]}`,
+		strings.TrimSpace(config)))
 }
 
 // deckOf returns a decK file with routes and the consumers.

@@ -73,7 +73,10 @@ func masterCells(b *testing.B) []*masterCell {
 		for j, m := range clusters {
 			subjects := m.subjects(b, servers, 1+10*i+j, accuracy)
 			for _, processes := range []int{1, 2, 4} {
-				cells = append(cells, &masterCell{accuracy: accuracy, subjects: subjects[:processes], masters: m, busy: make([]float64, len(m.clients))})
+				cells = append(cells, &masterCell{
+					accuracy: accuracy, subjects: subjects[:processes], masters: m,
+					busy: make([]float64, len(m.clients)),
+				})
 			}
 		}
 	}
@@ -170,7 +173,9 @@ func newMasters(b *testing.B, n int) *masters {
 // subjects starts an instance in each process. They share their buckets.
 func (m *masters) subjects(b *testing.B, servers []*server, seq int, accuracy string) []*subject {
 	b.Helper()
-	config := fourScopes(seq, fmt.Sprintf(`"strategy":"redis","fail_mode":"closed","namespace":%q,"accuracy":%[1]q,"redis":{"send_timeout":1000,"read_timeout":1000,"cluster_nodes":[%s]},`, accuracy, m.nodes))
+	config := fourScopes(seq,
+		fmt.Sprintf(`"strategy":"redis","fail_mode":"closed","namespace":%q,"accuracy":%[1]q,
+			"redis":{"send_timeout":1000,"read_timeout":1000,"cluster_nodes":[%s]},`, accuracy, m.nodes))
 	var subjects []*subject
 	for i, s := range servers {
 		u := newSubject(b, fmt.Sprintf("%s in process %d", accuracy, i), s, config, true, m.tenants...)

@@ -23,7 +23,10 @@ func watched(address string) func(*gateway.Options) {
 
 // read returns the answer at a path of the plugin process, or 0 and "" without an answer.
 func read(address, path string) (status int, body string) {
-	response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}).Get("http://" + address + path)
+	response, err := (&http.Client{
+		Transport: &http.Transport{DisableKeepAlives: true},
+		Timeout:   5 * time.Second,
+	}).Get("http://" + address + path)
 	if err != nil {
 		return 0, ""
 	}
@@ -48,13 +51,15 @@ func number(metrics, sample string) (value float64, ok bool) {
 
 func TestMetricsCountDecisions(t *testing.T) {
 	address := freeport.Address(t)
-	n := start(t, deck(`{tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 2, window_size: 3600}]}]}`), watched(address))
+	n := start(t, deck(`{tiers: [{name: enterprise,
+		limits: [{name: hour, scope: tenant, limit: 2, window_size: 3600}]}]}`), watched(address))
 	n.want([]int{200, 200, 429}, "/records", "apikey", "alice")
 	status, metrics := read(address, "/metrics")
+	const labels = `endpoint="records",mode="enforce",org_id="acme"`
 	for sample, want := range map[string]float64{
-		`rate_limiter_requests_total{endpoint="records",mode="enforce",org_id="acme",result="allowed",tier="enterprise"}`:        2,
-		`rate_limiter_requests_total{endpoint="records",mode="enforce",org_id="acme",result="hard_throttled",tier="enterprise"}`: 1,
-		`rate_limiter_denials_total{policy="hour",scope="tenant",tier="enterprise"}`:                                             1,
+		`rate_limiter_requests_total{` + labels + `,result="allowed",tier="enterprise"}`:        2,
+		`rate_limiter_requests_total{` + labels + `,result="hard_throttled",tier="enterprise"}`: 1,
+		`rate_limiter_denials_total{policy="hour",scope="tenant",tier="enterprise"}`:            1,
 	} {
 		if got, ok := number(metrics, sample); status != 200 || !ok || got != want {
 			t.Errorf("%d, %s is %g (%v), want %g", status, sample, got, ok, want)
@@ -92,13 +97,16 @@ func TestAMetricsPortInUseDoesNotStopTheStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	n := start(t, deck(`{tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`), watched(other.Addr().String()))
+	n := start(t, deck(`{tiers: [{name: enterprise,
+		limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`), watched(other.Addr().String()))
 	n.want([]int{200, 429}, "/records", "apikey", "alice")
 }
 
 func TestATenantAboveTheMetaLimitIsDeniedBeforeItsPolicies(t *testing.T) {
 	address := freeport.Address(t)
-	n := start(t, deck(`{meta_limit: 3, tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 1000, window_size: 3600}]}, {name: essentials}], tier_from: [consumer.tag.tier]}`), watched(address))
+	n := start(t, deck(`{meta_limit: 3,
+		tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 1000, window_size: 3600}]},
+			{name: essentials}], tier_from: [consumer.tag.tier]}`), watched(address))
 	denied, passed := 0, 0
 	for range 50 {
 		switch a := n.get("/records", "apikey", "alice"); a.Status {

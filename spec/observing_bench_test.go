@@ -19,7 +19,9 @@ func BenchmarkScrape(b *testing.B) {
 	metrics := freeport.Address(b)
 	startPlugin(b, prefix, "-metrics-listen", metrics)
 	socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
-	id := startInstance(b, socket, `{"__seq__":1,"__plugin_id":"p","tiers":[{"name":"a","limits":[{"name":"day","scope":"tenant","limit":1000000000,"window_size":86400}]}]}`)
+	id := startInstance(b, socket,
+		`{"__seq__":1,"__plugin_id":"p",
+			"tiers":[{"name":"a","limits":[{"name":"day","scope":"tenant","limit":1000000000,"window_size":86400}]}]}`)
 	c, err := gateway.Dial(socket)
 	if err != nil {
 		b.Fatal(err)
@@ -27,7 +29,10 @@ func BenchmarkScrape(b *testing.B) {
 	defer c.Close()
 	requests := make([]gateway.Request, tenants)
 	for i := range requests {
-		requests[i] = gateway.Request{Consumer: &gateway.Consumer{ID: "c", CustomID: "tenant-" + string(rune('a'+i%26)) + string(rune('a'+i/26))}, RemoteAddr: "127.0.0.1:1"}
+		requests[i] = gateway.Request{Consumer: &gateway.Consumer{
+			ID:       "c",
+			CustomID: "tenant-" + string(rune('a'+i%26)) + string(rune('a'+i/26)),
+		}, RemoteAddr: "127.0.0.1:1"}
 	}
 	decide := func() (took []time.Duration) {
 		for end := time.Now().Add(turn); time.Now().Before(end); {
@@ -79,7 +84,8 @@ func BenchmarkTrace(b *testing.B) {
 	prefix := shortDir(b)
 	startPlugin(b, prefix, "-metrics-listen", "off")
 	socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
-	const tiers = `"tiers":[{"name":"a","limits":[{"name":"day","scope":"tenant","limit":1000000000,"window_size":86400}]}]}`
+	const tiers = `"tiers":[{"name":"a",
+		"limits":[{"name":"day","scope":"tenant","limit":1000000000,"window_size":86400}]}]}`
 	off := startInstance(b, socket, `{"__seq__":1,"__plugin_id":"p",`+tiers)
 	on := startInstance(b, socket, `{"__seq__":2,"__plugin_id":"q","log_decisions":true,`+tiers)
 	c, err := gateway.Dial(socket)

@@ -79,7 +79,10 @@ func TestAPluginWhoseWorkerWasKilledServesTheOtherWorkersAndEndsAfterThem(t *tes
 	prefix := shortDir(t)
 	first := startOrphan(t, prefix)
 	n := start(t, deck(plentiful), func(o *gateway.Options) {
-		o.Servers = []gateway.PluginServer{{Info: pluginInfo(t), Socket: filepath.Join(prefix, "tenant-rate-limiting.socket")}}
+		o.Servers = []gateway.PluginServer{{
+			Info:   pluginInfo(t),
+			Socket: filepath.Join(prefix, "tenant-rate-limiting.socket"),
+		}}
 	})
 	n.want(times(4, 200), "/records", "apikey", "alice")
 	first.crash(t)

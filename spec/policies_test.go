@@ -17,12 +17,16 @@ import (
 )
 
 // hourly is a limit of five requests an hour for tenants of the tier enterprise.
-const hourly = `{tiers: [{name: enterprise, limits: [{name: hour, scope: tenant, limit: 5, window_size: 3600, algorithm: fixed_window}]}, {name: essentials}]}`
+const hourly = `{tiers: [{name: enterprise,
+    limits: [{name: hour, scope: tenant, limit: 5, window_size: 3600, algorithm: fixed_window}]}, {name: essentials}]}`
 
 // atDatabase is an option of start: the plugin server with a database, a snapshot folder and metrics.
 func atDatabase(dsn, saved, metrics string) func(*gateway.Options) {
 	return func(o *gateway.Options) {
-		o.Servers = []gateway.PluginServer{{Binary: plugin(), Args: []string{"-database", dsn, "-snapshot-dir", saved, "-metrics-listen", metrics}}}
+		o.Servers = []gateway.PluginServer{{
+			Binary: plugin(),
+			Args:   []string{"-database", dsn, "-snapshot-dir", saved, "-metrics-listen", metrics},
+		}}
 	}
 }
 
@@ -65,7 +69,8 @@ func (g *governed) write(statement string, args ...any) {
 // override inserts an override.
 func (g *governed) override(columns, values string) {
 	g.t.Helper()
-	g.write(fmt.Sprintf(`INSERT INTO rate_limiter.overrides (reason, author, %s) VALUES ('a test', 'a tester', %s)`, columns, values))
+	g.write(fmt.Sprintf(`INSERT INTO rate_limiter.overrides (reason, author, %s) VALUES ('a test', 'a tester', %s)`,
+		columns, values))
 }
 
 // number returns the value of a sample of the plugin's metrics.
@@ -103,7 +108,8 @@ func TestAnOverrideIsEnforcedAndEndsAtItsInstant(t *testing.T) {
 	if got := g.limitOf("alice"); got != "5" {
 		t.Fatalf("by the config the limit is %q, want 5", got)
 	}
-	g.override("kind, tenant, policy, \"limit\", expires_at", "'custom_limit', 'acme', 'hour', 500, clock_timestamp() + interval '3 s'")
+	g.override("kind, tenant, policy, \"limit\", expires_at",
+		"'custom_limit', 'acme', 'hour', 500, clock_timestamp() + interval '3 s'")
 	written := time.Now()
 	await(t, "the override is enforced", func() bool { return g.limitOf("alice") == "500" })
 	if got := g.limitOf("gus"); got == "500" {
@@ -121,7 +127,9 @@ func TestABannedTenantReadsItsBanAndRetryAfter(t *testing.T) {
 	g.override("kind, tenant, expires_at", "'ban', 'acme', clock_timestamp() + interval '1 h'")
 	g.awaitEnforced()
 	a := g.get("/records", "apikey", "alice")
-	if p := a.problem(t); a.Status != 429 || !strings.HasSuffix(p.Type, "#abnormal-usage-detected") || p.RetryAfter < 3590 || a.Header.Get("Retry-After") != strconv.Itoa(p.RetryAfter) {
+	p := a.problem(t)
+	if a.Status != 429 || !strings.HasSuffix(p.Type, "#abnormal-usage-detected") || p.RetryAfter < 3590 ||
+		a.Header.Get("Retry-After") != strconv.Itoa(p.RetryAfter) {
 		t.Errorf("%d %v %s", a.Status, a.Header, a.Body)
 	}
 	g.write(`BEGIN; SET LOCAL rate_limiter.reason = 'sorry'; DELETE FROM rate_limiter.overrides; COMMIT`)
@@ -133,14 +141,17 @@ func TestRowsReplacePoliciesOfTheConfigByNameAndAddOthers(t *testing.T) {
 	t.Parallel()
 	g := govern(t)
 	g.write(`INSERT INTO rate_limiter.tenants (id, tier) VALUES ('acme', 'enterprise')`)
-	g.write(`INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, algorithm) VALUES ('hour', 'enterprise', 'tenant', 3, 3600, 'fixed_window')`)
+	g.write(`INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size, algorithm) VALUES ('hour',
+		'enterprise', 'tenant', 3, 3600, 'fixed_window')`)
 	g.awaitEnforced()
 	g.want([]int{200, 200, 200, 429}, "/records", "apikey", "alice")
-	g.write(`INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size) VALUES ('minute', 'acme', 'user', 1, 60)`)
+	g.write(`INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size) VALUES ('minute', 'acme',
+		'user', 1, 60)`)
 	g.write(`BEGIN; SET LOCAL rate_limiter.reason = 'enough'; DELETE FROM rate_limiter.policies WHERE name = 'hour'; COMMIT`)
 	g.awaitEnforced()
 	a := g.get("/records", "apikey", "alice")
-	if policies := a.Header.Get("RateLimit-Policy"); !strings.Contains(policies, `"minute";q=1;w=60`) || !strings.Contains(policies, `"hour";q=5;w=3600`) {
+	policies := a.Header.Get("RateLimit-Policy")
+	if !strings.Contains(policies, `"minute";q=1;w=60`) || !strings.Contains(policies, `"hour";q=5;w=3600`) {
 		t.Errorf("policies are %s, want the config's and the row's", policies)
 	}
 }
@@ -156,10 +167,13 @@ func TestTheRowsStayInForceWithoutPostgres(t *testing.T) {
 	await(t, "the override is saved", func() bool { return saves() > before })
 	g.server.Stop(t)
 	g.want(times(8, 200), "/records", "apikey", "alice")
-	await(t, "the metrics report the lost connection", func() bool { return g.number("rate_limiter_policies_connected") == 0 })
+	await(t, "the metrics report the lost connection", func() bool {
+		return g.number("rate_limiter_policies_connected") == 0
+	})
 	g.restart() // a cold start without Postgres
 	g.want(times(8, 200), "/records", "apikey", "alice")
-	if version, connected := g.number("rate_limiter_snapshot_version"), g.number("rate_limiter_policies_connected"); version < 1 || connected != 0 {
+	version, connected := g.number("rate_limiter_snapshot_version"), g.number("rate_limiter_policies_connected")
+	if version < 1 || connected != 0 {
 		t.Errorf("a node without Postgres enforces version %g, connected %g", version, connected)
 	}
 	g.server.Start(t)
@@ -191,7 +205,8 @@ func TestChangesReachARunningNodeFast(t *testing.T) {
 	}()
 	var took []time.Duration
 	for i := range 60 {
-		g.write(`INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size) VALUES ('p', 'acme', 'tenant', $1, 60)
+		g.write(`INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size) VALUES ('p', 'acme', 'tenant',
+			$1, 60)
 			ON CONFLICT DO NOTHING`, 1000+i)
 		g.write(`UPDATE rate_limiter.policies SET "limit" = $1 WHERE name = 'p'`, 2000+i)
 		written := time.Now()

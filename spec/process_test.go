@@ -57,7 +57,8 @@ func TestAKilledPluginIsRestartedAndItsFailuresAreBounded(t *testing.T) {
 	group.Wait()
 	t.Logf("killed under 1,600 requests a second: %d failed, %d passed", failed.Load(), passed.Load())
 	if failed.Load() == 0 || failed.Load() > 8000 {
-		t.Errorf("%d requests failed; want some (else it was not killed under load) and at most those of five seconds", failed.Load())
+		t.Errorf("%d requests failed; want some (else it was not killed under load) and at most those of five seconds",
+			failed.Load())
 	}
 	n.want(times(20, 200), "/records", "apikey", "alice")
 }
@@ -89,7 +90,8 @@ func TestDenialsDoNotMakeKongReplay(t *testing.T) {
 
 func TestACommonRequestCostsOneQuestionAndOneSetHeaders(t *testing.T) {
 	n := start(t, deckOf(`
-  - {name: records, paths: [/records], plugins: [{name: key-auth}, {name: tenant-rate-limiting, config: `+plentiful+`}]}`))
+  - {name: records, paths: [/records], plugins: [{name: key-auth},
+      {name: tenant-rate-limiting, config: `+plentiful+`}]}`))
 	n.want([]int{200, 200}, "/records", "apikey", "alice") // both workers have started their instances
 	questions := n.Counters().Questions()
 	n.want(times(10, 200), "/records", "apikey", "alice")
@@ -99,7 +101,8 @@ func TestACommonRequestCostsOneQuestionAndOneSetHeaders(t *testing.T) {
 }
 
 func TestAConfigChangeIsInForceAtOnceAndKeepsWhatWasSpent(t *testing.T) {
-	config := `{tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: %d, window_size: 3600, algorithm: fixed_window}]}]}`
+	config := `{tiers: [{name: a,
+		limits: [{name: hour, scope: tenant, limit: %d, window_size: 3600, algorithm: fixed_window}]}]}`
 	n := start(t, deck(fmt.Sprintf(config, 3)))
 	n.want([]int{200, 200, 200, 429}, "/records", "apikey", "alice")
 	changed, err := gateway.ParseConfig([]byte(deck(fmt.Sprintf(config, 5))))
@@ -115,7 +118,9 @@ func TestAConfigChangeIsInForceAtOnceAndKeepsWhatWasSpent(t *testing.T) {
 }
 
 // duplicate is a config that Kong's schema accepts and the plugin must deny: two limits of one name.
-const duplicate = `{on_config_fault: %s, tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}, {name: hour, scope: tenant, limit: 2, window_size: 60}]}]}`
+const duplicate = `{on_config_fault: %s,
+    tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600},
+        {name: hour, scope: tenant, limit: 2, window_size: 60}]}]}`
 
 func TestAFaultyConfigActsByOnConfigFaultAndIsLoggedWithItsPath(t *testing.T) {
 	n := start(t, deck(fmt.Sprintf(duplicate, "open")))
@@ -174,12 +179,16 @@ func TestValidateFindsFaultsThatKongCannotFind(t *testing.T) {
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
 		t.Errorf("exit %v, want 1\n%s", err, out)
 	}
-	for _, want := range []string{file + ":", "tiers[0].limits[1]", "tiers[0].limits[2]", "costs", "ambiguous", "counted exactly"} {
+	for _, want := range []string{
+		file + ":", "tiers[0].limits[1]", "tiers[0].limits[2]", "costs", "ambiguous",
+		"counted exactly",
+	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the output lacks %q:\n%s", want, out)
 		}
 	}
-	if out, err := exec.Command(filepath.Join(binaries, "ratelimit"), "validate", "../kong/kong.yml").CombinedOutput(); err != nil {
+	out, err = exec.Command(filepath.Join(binaries, "ratelimit"), "validate", "../kong/kong.yml").CombinedOutput()
+	if err != nil {
 		t.Errorf("kong/kong.yml: %v\n%s", err, out)
 	}
 }
@@ -188,7 +197,10 @@ func TestASecondPluginProcessTakesTheSocketOverWithoutALostRequest(t *testing.T)
 	prefix := shortDir(t)
 	first := startPlugin(t, prefix)
 	n := start(t, deck(plentiful), func(o *gateway.Options) {
-		o.Servers = []gateway.PluginServer{{Info: pluginInfo(t), Socket: filepath.Join(prefix, "tenant-rate-limiting.socket")}}
+		o.Servers = []gateway.PluginServer{{
+			Info:   pluginInfo(t),
+			Socket: filepath.Join(prefix, "tenant-rate-limiting.socket"),
+		}}
 	})
 	n.want(times(4, 200), "/records", "apikey", "alice")
 	second := startPlugin(t, prefix) // as `kong reload` does, while the first one serves
@@ -282,14 +294,18 @@ func (p *process) terminate() {
 }
 
 func TestHostileTenantNamesShareNoBucket(t *testing.T) {
-	n := start(t, deck(`{tenant_from: [header.X-Org], trusted_headers: [X-Org], on_missing_tenant: skip, tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`),
+	n := start(t, deck(`{tenant_from: [header.X-Org], trusted_headers: [X-Org], on_missing_tenant: skip,
+		tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`),
 		func(o *gateway.Options) { o.MaxHeaderBytes = 4 << 20 })
 	for _, org := range []string{
-		"{acme}", "acme}", "{t=acme}", "acme:hour", "acme%3Ahour", "acme", "ACME", "a b", "\xff\xfe", "\xc3\x28", "é", strings.Repeat("x", 128),
+		"{acme}", "acme}", "{t=acme}", "acme:hour", "acme%3Ahour", "acme", "ACME", "a b", "\xff\xfe", "\xc3\x28", "é",
+		strings.Repeat("x", 128),
 		strings.Repeat("x", 129), strings.Repeat("x", 1<<20), "sha256:" + strings.Repeat("0", 64), "rl:{t=acme}:hour:",
 	} {
 		for i, want := range []int{200, 429} {
-			if status := n.raw(t, "GET /records HTTP/1.1\r\nHost: x\r\napikey: alice\r\nX-Org: "+org+"\r\nConnection: close\r\n\r\n"); status != want {
+			const head = "GET /records HTTP/1.1\r\nHost: x\r\napikey: alice\r\nX-Org: "
+			status := n.raw(t, head+org+"\r\nConnection: close\r\n\r\n")
+			if status != want {
 				t.Errorf("tenant %.40q, request %d: %d, want %d", org, i+1, status, want)
 			}
 		}
@@ -300,7 +316,8 @@ func TestHostileTenantNamesShareNoBucket(t *testing.T) {
 }
 
 func TestAClientCannotHideATrustedHeaderBehindItsOwn(t *testing.T) {
-	n := start(t, deck(`{tenant_from: [header.X-Org], trusted_headers: [X-Org], cost_header: X-Org, on_missing_tenant: skip, tiers: [{name: a, limits: [
+	n := start(t, deck(`{tenant_from: [header.X-Org], trusted_headers: [X-Org], cost_header: X-Org,
+		on_missing_tenant: skip, tiers: [{name: a, limits: [
 		{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`))
 	var junk strings.Builder
 	for i := range 110 {
@@ -319,7 +336,8 @@ func TestAClientCannotHideATrustedHeaderBehindItsOwn(t *testing.T) {
 		{"X-Org: evil, real\r\n", 400},
 		{"X-Org: evil,real\r\n", 400},
 	} {
-		if status := n.raw(t, "GET /records HTTP/1.1\r\nHost: x\r\napikey: alice\r\n"+test.headers+"Connection: close\r\n\r\n"); status != test.want {
+		status := n.raw(t, "GET /records HTTP/1.1\r\nHost: x\r\napikey: alice\r\n"+test.headers+"Connection: close\r\n\r\n")
+		if status != test.want {
 			t.Errorf("%.60q: %d, want %d", test.headers, status, test.want)
 		}
 	}
@@ -364,7 +382,8 @@ func TestAPluginWithAHundredTiersAndNoRedisAnswersSoonAfterItsStart(t *testing.T
 		if err != nil {
 			t.Fatal(err)
 		}
-		outcome, err := c.HandleEvent(id, "access", gateway.Request{Consumer: &gateway.Consumer{ID: "c", Username: "acme"}, RemoteAddr: "127.0.0.1:1"})
+		outcome, err := c.HandleEvent(id, "access",
+			gateway.Request{Consumer: &gateway.Consumer{ID: "c", Username: "acme"}, RemoteAddr: "127.0.0.1:1"})
 		if err != nil || outcome.Exit != nil {
 			t.Errorf("the first request: %+v, %v", outcome, err)
 		}
@@ -383,8 +402,11 @@ func TestAPluginWithAHundredTiersAndNoRedisAnswersSoonAfterItsStart(t *testing.T
 func hundredTiers(others string) string {
 	var tiers []string
 	for i := range 100 {
-		tiers = append(tiers, fmt.Sprintf(`{"name":"t%d","limits":[{"name":"day","scope":"tenant","limit":%d,"window_size":86400,"algorithm":"fixed_window"},
-			{"name":"burst","scope":"tenant","limit":50,"window_size":1},{"name":"write","scope":"user","endpoint":"POST /records/{id}","limit":10,"window_size":1}]}`, i, 1000+i))
+		tiers = append(tiers,
+			fmt.Sprintf(`{"name":"t%d",
+				"limits":[{"name":"day","scope":"tenant","limit":%d,"window_size":86400,"algorithm":"fixed_window"},
+			{"name":"burst","scope":"tenant","limit":50,"window_size":1},
+				{"name":"write","scope":"user","endpoint":"POST /records/{id}","limit":10,"window_size":1}]}`, i, 1000+i))
 	}
 	return `{"__seq__":4711,"__plugin_id":"p",` + others + `,"tiers":[` + strings.Join(tiers, ",") + `]}`
 }

@@ -45,8 +45,11 @@ func TestEveryPromiseAboutLimitsHoldsInRedisToo(t *testing.T) {
 
 func TestTwoNodesWithOneRedisShareALimitExactly(t *testing.T) {
 	server := redistest.Single(t)
-	config := deck(fmt.Sprintf(`{strategy: redis, accuracy: exact, redis: {host: 127.0.0.1, port: %[1]d, send_timeout: %[2]d, read_timeout: %[2]d}, tiers: [{name: a, limits: [
-		{name: day, scope: tenant, limit: 500, window_size: 86400}, {name: all, scope: global, limit: 100000, window_size: 60, algorithm: fixed_window}]}]}`, server.Port, chaosTimeout.Milliseconds()))
+	config := deck(fmt.Sprintf(`{strategy: redis, accuracy: exact,
+		redis: {host: 127.0.0.1, port: %[1]d, send_timeout: %[2]d, read_timeout: %[2]d}, tiers: [{name: a, limits: [
+		{name: day, scope: tenant, limit: 500, window_size: 86400},
+			{name: all, scope: global, limit: 100000, window_size: 60, algorithm: fixed_window}]}]}`, server.Port,
+		chaosTimeout.Milliseconds()))
 	nodes := []*node{start(t, config), start(t, config)}
 	var admitted, denied, other atomic.Int64
 	var group sync.WaitGroup

@@ -181,12 +181,18 @@ func TestASnippetThatKongDeniesIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := gateway.ParseConfig([]byte(snippet{mark: "decK: config", text: "    redis: {host: a, cluster_nodes: [{ip: b}]}\n    anonymous: {}\n"}.deck(t)))
+	config, err := gateway.ParseConfig([]byte(snippet{
+		mark: "decK: config",
+		text: "    redis: {host: a, cluster_nodes: [{ip: b}]}\n    anonymous: {}\n",
+	}.deck(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	faults := fmt.Sprint(gateway.CheckConfig(config, info))
-	for _, want := range []string{"plugins[0].config.anonymous.limits: required field missing", "only one or none of these fields must be set"} {
+	for _, want := range []string{
+		"plugins[0].config.anonymous.limits: required field missing",
+		"only one or none of these fields must be set",
+	} {
 		if !strings.Contains(faults, want) {
 			t.Errorf("no %q in %s", want, faults)
 		}

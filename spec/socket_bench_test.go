@@ -19,14 +19,17 @@ import (
 func rivals(b *testing.B) ([]*subject, *redis.Client) {
 	b.Helper()
 	shared := redistest.Single(b)
-	inRedis := fmt.Sprintf(`"strategy":"redis","fail_mode":"closed","redis":{"socket":%q,"send_timeout":1000,"read_timeout":1000},`, shared.Socket)
+	inRedis := fmt.Sprintf(`"strategy":"redis","fail_mode":"closed",
+		"redis":{"socket":%q,"send_timeout":1000,"read_timeout":1000},`, shared.Socket)
 	const tenant, connections = "acme", 16
 	subjects := []*subject{
 		newSubject(b, "noop", serve(b, "noop"), noLimits, false, tenant),
 		newSubject(b, "nothing-spent", serve(b, "noop"), fourScopes(1, ""), true, tenant),
 		newSubject(b, "local", servePlugin(b), fourScopes(1, ""), true, tenant),
-		newSubject(b, "redis-leased", servePlugin(b), fourScopes(1, inRedis+`"namespace":"leased","accuracy":"leased",`), true, tenant),
-		newSubject(b, "redis-exact", servePlugin(b), fourScopes(1, inRedis+`"namespace":"exact","accuracy":"exact",`), true, tenant),
+		newSubject(b, "redis-leased", servePlugin(b), fourScopes(1, inRedis+`"namespace":"leased","accuracy":"leased",`),
+			true, tenant),
+		newSubject(b, "redis-exact", servePlugin(b), fourScopes(1, inRedis+`"namespace":"exact","accuracy":"exact",`), true,
+			tenant),
 		newSubject(b, "local-on-go-pdk", serve(b, "onpdk"), fourScopes(1, ""), true, tenant),
 	}
 	for _, u := range subjects {

@@ -32,8 +32,10 @@ import (
 // one process; others are more fields.
 func fourScopes(seq int, others string) string {
 	const plenty = `"limit":60000000,"window_size":60`
-	return fmt.Sprintf(`{"__seq__":%d,"__plugin_id":"p%[1]d","route_id":"r","user_from":["consumer.username"],"kong_headers":true,%s"tiers":[{"name":"a","limits":[
-		{"name":"tenant","scope":"tenant",%s},{"name":"endpoint","scope":"tenant+endpoint",%[3]s},{"name":"user","scope":"user",%[3]s}]}],
+	return fmt.Sprintf(`{"__seq__":%d,"__plugin_id":"p%[1]d","route_id":"r","user_from":["consumer.username"],
+		"kong_headers":true,%s"tiers":[{"name":"a","limits":[
+		{"name":"tenant","scope":"tenant",%s},{"name":"endpoint","scope":"tenant+endpoint",%[3]s},
+			{"name":"user","scope":"user",%[3]s}]}],
 		"global":{"limits":[{"name":"all","scope":"global",%[3]s}]}}`, seq, others, plenty)
 }
 
@@ -44,7 +46,10 @@ const noLimits = `{"__seq__":1,"__plugin_id":"p","observe_endpoint":false,"tiers
 func requestOf(tenant string) gateway.Request {
 	return gateway.Request{
 		Method: "GET", Target: "/records/7", RemoteAddr: "127.0.0.1:1", Route: &gateway.Route{ID: "r", Name: "records"},
-		Consumer: &gateway.Consumer{ID: "b32379d9-3d28-5683-a79c-72139be6e34f", Username: "alice-" + tenant, CustomID: tenant, Tags: []string{"tier:a"}},
+		Consumer: &gateway.Consumer{
+			ID: "b32379d9-3d28-5683-a79c-72139be6e34f", Username: "alice-" + tenant, CustomID: tenant,
+			Tags: []string{"tier:a"},
+		},
 	}
 }
 

@@ -37,7 +37,7 @@ func TestTheSystemdUnitUsesOnlyExistingFlags(t *testing.T) {
 		}
 	}
 	if flags == 0 || filepath.Base(command[0]) != "tenant-rate-limiting" || filepath.Dir(command[0]) == "/usr/local/bin" {
-		t.Errorf("ExecStart=%v: want flags, and the plugin's name outside of /usr/local/bin, where Kong would start it itself", command)
+		t.Errorf("ExecStart=%v: want flags, and the plugin outside of /usr/local/bin, where Kong would start it", command)
 	}
 }
 
@@ -48,7 +48,8 @@ func TestTheSystemdUnitListensWhereItsKongConfLooks(t *testing.T) {
 		t.Fatal("the unit lacks the setting of the socket for Kong")
 	}
 	joined := strings.Join(command, " ")
-	if !strings.Contains(joined, "-kong-prefix "+filepath.Dir(socket[1])+" ") || !strings.Contains(unit, "\nRuntimeDirectory="+filepath.Base(filepath.Dir(socket[1]))+"\n") {
+	if !strings.Contains(joined, "-kong-prefix "+filepath.Dir(socket[1])+" ") ||
+		!strings.Contains(unit, "\nRuntimeDirectory="+filepath.Base(filepath.Dir(socket[1]))+"\n") {
 		t.Errorf("Kong looks at %s, the process runs as %s", socket[1], joined)
 	}
 	if regexp.MustCompile(`(?m)^#\s+pluginserver_\w+_start_cmd`).MatchString(unit) {

@@ -24,7 +24,10 @@ func BenchmarkThreads(b *testing.B) {
 			prefix := shortDir(b)
 			n := start(b, deck(plentiful), func(o *gateway.Options) {
 				o.Prefix = prefix
-				o.Servers = []gateway.PluginServer{{Binary: plugin(), Args: []string{"-metrics-listen", metrics, "-max-procs", strconv.Itoa(threads)}}}
+				o.Servers = []gateway.PluginServer{{
+					Binary: plugin(),
+					Args:   []string{"-metrics-listen", metrics, "-max-procs", strconv.Itoa(threads)},
+				}}
 			})
 			for b.Loop() {
 				var took []time.Duration

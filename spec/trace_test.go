@@ -29,8 +29,14 @@ func TestKongLogsTheDecisionIfTheConfigHasLogDecisions(t *testing.T) {
 		return outcome
 	}
 	for _, want := range []map[string]any{
-		{"result": "allowed", "mode": "enforce", "tier": "a", "policy": "hour", "limit": 1.0, "remaining": 0.0, "source": "memory"},
-		{"result": "hard_throttled", "mode": "enforce", "tier": "a", "policy": "hour", "limit": 1.0, "remaining": 0.0, "source": "memory", "retry_after": 3600.0},
+		{
+			"result": "allowed", "mode": "enforce", "tier": "a", "policy": "hour", "limit": 1.0, "remaining": 0.0,
+			"source": "memory",
+		},
+		{
+			"result": "hard_throttled", "mode": "enforce", "tier": "a", "policy": "hour", "limit": 1.0, "remaining": 0.0,
+			"source": "memory", "retry_after": 3600.0,
+		},
 	} {
 		outcome := decide(on)
 		entry, ok := outcome.Serialized["rate_limit"].(map[string]any)

@@ -43,43 +43,53 @@ func TestCheckFindsOneTokenTooMany(t *testing.T) {
 	}{
 		"token bucket, at once": {
 			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: window},
-			[]limit.Admission{at(0, 10)}, at(0, 1),
+			[]limit.Admission{at(0, 10)},
+			at(0, 1),
 		},
 		"token bucket, later": {
 			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: window},
-			[]limit.Admission{at(0, 10), at(5, 5)}, at(5.999999, 1),
+			[]limit.Admission{at(0, 10), at(5, 5)},
+			at(5.999999, 1),
 		},
 		"token bucket, in the middle": {
 			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: window, Burst: 3},
-			[]limit.Admission{at(0, 3), at(100, 3), at(101, 1), at(200, 3)}, at(101.5, 1),
+			[]limit.Admission{at(0, 3), at(100, 3), at(101, 1), at(200, 3)},
+			at(101.5, 1),
 		},
 		"token bucket, over its history": {
 			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: window, Burst: 3},
-			[]limit.Admission{at(0, 3), at(2, 2), at(4, 2), at(6, 2)}, at(6.9, 1),
+			[]limit.Admission{at(0, 3), at(2, 2), at(4, 2), at(6, 2)},
+			at(6.9, 1),
 		},
 		"token bucket with a hard zone": {
 			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: window, SoftPct: 100, HardPct: 150},
-			[]limit.Admission{at(0, 15)}, at(0.999999, 1),
+			[]limit.Admission{at(0, 15)},
+			at(0.999999, 1),
 		},
 		"leaky bucket": {
 			limit.Spec{Algorithm: limit.LeakyBucket, Quantity: 10, Window: window},
-			[]limit.Admission{at(0, 1), at(1, 1), at(2, 1)}, at(2.999999, 1),
+			[]limit.Admission{at(0, 1), at(1, 1), at(2, 1)},
+			at(2.999999, 1),
 		},
 		"fixed window": {
 			limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Window: window},
-			[]limit.Admission{at(9.9, 10), at(10, 10)}, at(19.999999, 1),
+			[]limit.Admission{at(9.9, 10), at(10, 10)},
+			at(19.999999, 1),
 		},
 		"sliding window, at once": {
 			limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 10, Window: window},
-			[]limit.Admission{at(9.9, 10)}, at(9.999999, 1),
+			[]limit.Admission{at(9.9, 10)},
+			at(9.999999, 1),
 		},
 		"sliding window, across": {
 			limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 10, Window: window},
-			[]limit.Admission{at(9.9, 10), at(11, 1), at(15, 4)}, at(15.999999, 1),
+			[]limit.Admission{at(9.9, 10), at(11, 1), at(15, 4)},
+			at(15.999999, 1),
 		},
 		"sliding log": {
 			limit.Spec{Algorithm: limit.SlidingLog, Quantity: 10, Window: window},
-			[]limit.Admission{at(3, 4), at(12, 6), at(13, 4)}, at(21.999999, 1),
+			[]limit.Admission{at(3, 4), at(12, 6), at(13, 4)},
+			at(21.999999, 1),
 		},
 	}
 	for name, c := range cases {
