@@ -31,7 +31,7 @@ func names(n int) []string {
 	return ids
 }
 
-// typical is a decision over four limits of which two are the tenant's own, with what a store tells.
+// typical is a decision over four limits of which two are the tenant's own, with the answer of a store.
 func typical(tb testing.TB, first decision.Status) *decision.Decision {
 	minute := policy.Policy{Name: "minute", Scope: policy.Tenant}
 	each := policy.Policy{Name: "records", Scope: policy.TenantEndpoint}
@@ -183,7 +183,7 @@ func BenchmarkAdmit(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				if err := path.Admit(b.Context(), facts, &x); err != nil || x.Response.Denied {
-					b.Fatal("refused", err)
+					b.Fatal("denied", err)
 				}
 			}
 		})

@@ -86,9 +86,9 @@ requests_total{mode="enforce",result="allowed",tier="gold"} 1`},
 
 func TestADenialForAnotherReasonThanAPolicyHasTheReasonAsItsPolicy(t *testing.T) {
 	m := New("1", Sources{})
-	refused := decided(t, "")
-	refused.Deny(decision.MetaLimited)
-	m.Observe(refused)
+	denied := decided(t, "")
+	denied.Deny(decision.MetaLimited)
+	m.Observe(denied)
 	rehearsed := decided(t, "gold", answered{policy.Policy{Name: "minute", Scope: policy.Tenant}, admits})
 	rehearsed.Mode = policy.Log
 	rehearsed.DenyOrRecord(decision.TenantMissing, 0)
@@ -106,7 +106,7 @@ shadow_denials_total{policy="(tenant_missing)",scope="(none)",tier="gold"} 1
 func TestMissingNamesAreCountedByKind(t *testing.T) {
 	m := New("1", Sources{})
 	for _, id := range []identity.Identity{
-		{Anonymous: true, Tier: "platinum"}, // a stranger has no tier to be wrong about
+		{Anonymous: true, Tier: "platinum"}, // an anonymous request has no tier to be wrong about
 		{Anonymous: true, UserMissing: true, Tenant: identity.Name{Kind: identity.IP, ID: "192.0.2.7"}},
 		{UserMissing: true, Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Tier: "gold"},
 		{UserMissing: true, Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}},

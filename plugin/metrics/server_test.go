@@ -218,7 +218,7 @@ func TestOnlyThreePathsAreReadAndNothingIsWritten(t *testing.T) {
 	}
 }
 
-func TestAnAddressThatOthersReachIsRefusedUnlessAllowed(t *testing.T) {
+func TestAnAddressThatOthersReachIsAFaultUnlessAllowed(t *testing.T) {
 	for _, test := range []struct {
 		address       string
 		alone, remote bool // accepted without and with AllowRemote

@@ -64,7 +64,7 @@ func TestWhatIsLongPastIsForgotten(t *testing.T) {
 	}
 	s.decay(6)
 	if c := s.candidates(); len(c) != 0 {
-		t.Errorf("after seven halvings: %v, want nobody", c)
+		t.Errorf("after seven halvings: %v, want none", c)
 	}
 }
 

@@ -70,7 +70,7 @@ func observe(m *Metrics, requests int, ids ...string) {
 	}
 }
 
-// wantOrgs checks who has how many requests, in pairs, and that nobody else has.
+// wantOrgs checks who has how many requests, in pairs, and that no other has.
 func wantOrgs(t *testing.T, m *Metrics, want map[string]float64) {
 	t.Helper()
 	if got := byOrg(t, m); fmt.Sprint(got) != fmt.Sprint(want) {
@@ -99,7 +99,7 @@ func TestATenantHasItsOwnLabelAtOnceWhileThereIsRoom(t *testing.T) {
 	wantOrgs(t, m, map[string]float64{"a": 2, "b": 1, "vip": 1, "other": 1})
 }
 
-func TestNobodyHasAnOwnLabelWhereThatIsNotWanted(t *testing.T) {
+func TestNoTenantHasAnOwnLabelWhereThatIsNotWanted(t *testing.T) {
 	m := NewWithTenants("1", Sources{}, TenantLabels{Busiest: -1, Always: []string{"vip"}})
 	observe(m, 1, "a", "b", "vip")
 	wantOrgs(t, m, map[string]float64{"vip": 1, "other": 2})
@@ -137,7 +137,7 @@ func TestATenantThatComesBackWhileItLeavesGoesOnFromWhereItWas(t *testing.T) {
 	})
 }
 
-func TestATenantLeavesWhenIdleForAnHourEvenIfNobodyWantsItsPlace(t *testing.T) {
+func TestATenantLeavesWhenIdleForAnHourEvenIfItsPlaceIsNotNeeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewWithTenants("1", Sources{}, TenantLabels{Busiest: 2, Always: []string{"vip"}})
 		observe(m, 1, "a", "b", "vip")
@@ -179,7 +179,7 @@ func TestTenantsThatSendAsMuchAsEachOtherDoNotChangePlacesAllTheTime(t *testing.
 	})
 }
 
-func TestTenantsWithoutAUsableNameAreOtherAndStrangersAreNone(t *testing.T) {
+func TestTenantsWithoutAUsableNameAreOtherAndAnonymousRequestsAreNone(t *testing.T) {
 	long := strings.Repeat("x", nameBytes+1)
 	labels := TenantLabels{Always: []string{"other", "\xff", long, "fine"}}
 	if err := labels.Validate(); err == nil || strings.Count(err.Error(), "\n") != 2 || strings.Contains(err.Error(), "fine") {

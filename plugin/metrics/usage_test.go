@@ -184,7 +184,7 @@ func durationOf(t *testing.T, m *Metrics, source string) (n uint64, sum float64,
 func TestTheTimeOfACheckIsCountedByWhoAnswered(t *testing.T) {
 	memory, remembered := admits, denies
 	memory.Source, remembered.Source = decision.Memory, decision.Leased
-	notAsked := decision.Status{} // beside a refusal that is remembered
+	notChecked := decision.Status{} // beside a denial that is remembered
 	minute := policy.Policy{Name: "minute", Scope: policy.Tenant}
 	for _, test := range []struct {
 		source   string
@@ -194,7 +194,7 @@ func TestTheTimeOfACheckIsCountedByWhoAnswered(t *testing.T) {
 		{"redis", []decision.Status{admits, denies}},
 		{"local", []decision.Status{localYes}},
 		{"none", []decision.Status{unanswered, unanswered}},
-		{"lease", []decision.Status{remembered, notAsked}},
+		{"lease", []decision.Status{remembered, notChecked}},
 		{"mixed", []decision.Status{admits, unanswered}},
 		{"mixed", []decision.Status{admits, localYes, unanswered}},
 	} {
