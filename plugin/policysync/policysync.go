@@ -7,10 +7,10 @@
 // every connect, and every few seconds. From time to time it loads all rows again. A standby sends no notifications and
 // accepts no reports: it is polled every second.
 //
-// pgx scans all rows and waits for notifications. A million rows load in 2.5 s on two idle cores, as fast as by a
-// decoder of the binary COPY format, which was replaced. Only the saved file has its own codec, because it is no format
-// of pgx. pgxlisten would reconnect by itself; here a lost listener ends the session, so that the version is polled
-// again.
+// pgx scans all rows and waits for notifications. Against a decoder of the binary COPY format, which took 2.5 s for a
+// million rows on two idle cores, a load takes 7 % more CPU and 4 % fewer allocations: 3.8 s on two busy cores. Only the
+// saved file has its own codec, because its format is not one of pgx. pgxlisten would reconnect by itself; here a lost
+// listener ends the session, so that the version is polled again.
 //
 // Package pgstore writes policies, and package policy compiles rows. The programs select what uses a snapshot.
 package policysync
