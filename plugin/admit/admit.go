@@ -150,8 +150,8 @@ func (p *Path) readAtDenial(ctx context.Context, facts FactSource, x *Exchange) 
 	return grpc, err
 }
 
-// isGRPC reports whether a denied request is a gRPC call. It reads one fact at a time, because each makes the next
-// superfluous for most requests; the wanted facts go along with the first.
+// isGRPC reports whether a denied request is a gRPC call. It reads the facts in two rounds at most, because the first
+// makes the second superfluous for most requests; the wanted facts go along with the first.
 func isGRPC(ctx context.Context, facts FactSource, req *identity.Request, wanted identity.Facts) (bool, error) {
 	for {
 		call, missing := req.GRPC()

@@ -3,8 +3,9 @@ package identity
 import "strings"
 
 // GRPC reports whether the request is a gRPC call: a POST over HTTP/2 to a route with a gRPC protocol, with gRPC's
-// content type. missing is the next fact that must be known for that; 0: call is the answer. The route comes first,
-// because it is usually known, and most routes have no gRPC protocol.
+// content type. missing holds the next facts that must be known for that; 0: call is the answer. The route comes first,
+// because it is usually known, and most routes have no gRPC protocol. The others come together: Kong itself denies other
+// requests on a gRPC route, so that almost all need both.
 func (r *Request) GRPC() (call bool, missing Facts) {
 	switch {
 	case r.Known&TargetFact != 0 && (!r.HTTP2 || r.Method != "POST"):
@@ -13,12 +14,9 @@ func (r *Request) GRPC() (call bool, missing Facts) {
 		return false, RouteFact
 	case !r.GRPCRoute:
 		return false, 0
-	case r.Known&TargetFact == 0:
-		return false, TargetFact
-	case r.Known&ContentTypeFact == 0:
-		return false, ContentTypeFact
 	}
-	return isGRPCType(r.ContentType), 0
+	missing = (TargetFact | ContentTypeFact) &^ r.Known
+	return missing == 0 && isGRPCType(r.ContentType), missing
 }
 
 // isGRPCType reports whether a content type is gRPC's own: application/grpc with any encoding of messages. Those of

@@ -216,7 +216,6 @@ func TestADenialAsksOnlyWhatIdentifiesAGRPCCall(t *testing.T) {
 	)
 	h := serve(t, denyAll, nil)
 	all, call := []string{getRoute, getLine, getType}, []string{getLine, getType}
-	both, line := []string{getRoute, getLine}, []string{getLine}
 	for name, test := range map[string]struct {
 		scope, protocol, line string
 		first, later          []string // without the question for the consumer
@@ -225,8 +224,8 @@ func TestADenialAsksOnlyWhatIdentifiesAGRPCCall(t *testing.T) {
 		"a route for REST":           {routeScoped, plain, "POST /x HTTP/2.0", []string{getRoute}, nil, false},
 		"a route for gRPC":           {routeScoped, grpc, "POST /x HTTP/2.0", all, call, true},
 		"a route for gRPC over TLS":  {routeScoped, "grpcs", "POST /x HTTP/2.0", all, call, true},
-		"a route for gRPC, HTTP/1.1": {routeScoped, grpc, "POST /x HTTP/1.1", both, line, false},
-		"a route for gRPC, GET":      {routeScoped, grpc, "GET /x HTTP/2.0", both, line, false},
+		"a route for gRPC, HTTP/1.1": {routeScoped, grpc, "POST /x HTTP/1.1", all, call, false},
+		"a route for gRPC, GET":      {routeScoped, grpc, "GET /x HTTP/2.0", all, call, false},
 		"any route, one for REST":    {"", plain, "POST /x HTTP/2.0", []string{getRoute}, []string{getRoute}, false},
 		"any route, one for gRPC":    {"", grpc, "POST /x HTTP/2.0", all, all, true},
 		"any route, one for both":    {"", "http,grpc", "POST /x HTTP/2.0", all, all, true},
@@ -243,11 +242,21 @@ func TestADenialAsksOnlyWhatIdentifiesAGRPCCall(t *testing.T) {
 			for _, want := range [][]string{test.first, test.later} {
 				k = h.dial() // an exit has closed the last one
 				k.Answers = answers
+				writes := h.writes()
 				if err := k.Event(id); err != nil {
 					t.Fatal(err)
 				}
 				if got := k.Questions[1:]; !slices.Equal(got, want) {
 					t.Errorf("questions %q besides the consumer, want %q", got, want)
+				}
+				rounds := uint64(2) // the consumer, and the exit
+				for _, asked := range []string{getRoute, getType} {
+					if slices.Contains(want, asked) {
+						rounds++
+					}
+				}
+				if got := h.writes() - writes; got != rounds {
+					t.Errorf("%d writes for the questions %q, want %d", got, k.Questions, rounds)
 				}
 				status, isCall := k.Exit.Status, k.Exit.Headers.GetFields()["grpc-status"].GetStringValue() == "8"
 				if isCall != test.call || (status == 200) != test.call {
