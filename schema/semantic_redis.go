@@ -50,17 +50,10 @@ func (r Redis) hostFaults(path string) []Fault {
 // isReference reports whether Kong replaces a value by a secret of a vault.
 func isReference(value string) bool { return strings.HasPrefix(value, "{vault://") }
 
-// sharedServer returns the field of second that names a server of r, or "" if no names are equal.
+// sharedServer returns the field of second that names a server of r, or "" if there is none. The nodes of a Cluster and
+// a single host are compared with each other; Sentinels only among themselves.
 func (r Redis) sharedServer(second Redis) string {
 	switch {
-	case len(second.ClusterNodes) > 0:
-		for i, node := range second.ClusterNodes {
-			for _, other := range r.ClusterNodes {
-				if sameHost(node.IP, other.IP) && node.Port == other.Port {
-					return docpath.Item("cluster_nodes", i)
-				}
-			}
-		}
 	case len(second.SentinelNodes) > 0:
 		for _, node := range second.SentinelNodes {
 			for _, other := range r.SentinelNodes {
@@ -73,16 +66,50 @@ func (r Redis) sharedServer(second Redis) string {
 		if second.Socket == r.Socket {
 			return "socket"
 		}
-	case sameHost(second.Host, r.Host) && second.Port == r.Port && r.single():
-		return "host"
+	default:
+		for _, server := range second.servers() {
+			for _, other := range r.servers() {
+				if sameHost(server.host, other.host) && server.port == other.port {
+					return server.path
+				}
+			}
+		}
 	}
 	return ""
 }
 
-// single reports whether r names one server by its host.
-func (r Redis) single() bool {
-	return r.Host != "" && r.Socket == "" && len(r.ClusterNodes) == 0 && len(r.SentinelNodes) == 0
+// redisServer is a server that a block of settings names by its address.
+type redisServer struct {
+	path string // of the field that names it
+	host string
+	port int64
 }
 
-// sameHost reports whether two names are those of one host, without regard to case.
-func sameHost(a, b string) bool { return a != "" && strings.EqualFold(a, b) }
+// servers returns the nodes of a Cluster, or the single host; none for Sentinels and a socket.
+func (r Redis) servers() []redisServer {
+	var list []redisServer
+	for i, node := range r.ClusterNodes {
+		list = append(list, redisServer{docpath.Item("cluster_nodes", i), node.IP, node.Port})
+	}
+	if r.Host != "" && r.Socket == "" && len(r.ClusterNodes) == 0 && len(r.SentinelNodes) == 0 {
+		list = append(list, redisServer{"host", r.Host, r.Port})
+	}
+	return list
+}
+
+// sameHost reports whether two names are surely those of one host.
+func sameHost(a, b string) bool { return a != "" && canonicalHost(a) == canonicalHost(b) }
+
+// canonicalHost returns a host in one spelling: in lower case, without the dot of the root, addresses in their shortest
+// form, and localhost for all loopback addresses.
+func canonicalHost(name string) string {
+	name = strings.TrimSuffix(strings.ToLower(name), ".")
+	addr, err := netip.ParseAddr(strings.Trim(name, "[]"))
+	switch {
+	case err != nil:
+		return name
+	case addr.Unmap().IsLoopback():
+		return "localhost"
+	}
+	return addr.Unmap().String()
+}

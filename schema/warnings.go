@@ -3,6 +3,7 @@ package schema
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -11,6 +12,9 @@ import (
 
 // longWindow is the least window, in seconds, of limits that usually are quotas rather than rates.
 const longWindow = 3600
+
+// validReference matches a reference that Kong can look up: {vault://VAULT/NAME}, with a key and a query as options.
+var validReference = regexp.MustCompile(`^\{vault://[A-Za-z0-9_.-]+/[^{}/?#\s]+(/[^{}?#\s]+)?/?(\?[^{}\s]*)?(#[0-9]+)?\}$`)
 
 // Warnings returns warnings of valid values of c that are probably not expected. Zero fields count as their defaults.
 func (c Config) Warnings() []Warning {
@@ -28,8 +32,24 @@ func (c Config) Warnings() []Warning {
 func (r Redis) warnings(path string) []Warning {
 	var warnings []Warning
 	unused := func(name, needed string) {
-		warnings = append(warnings, Warning{docpath.Member(path, name),
-			"has no effect without " + docpath.Member(path, needed)})
+		warnings = append(warnings, Warning{
+			docpath.Member(path, name),
+			"has no effect without " + docpath.Member(path, needed),
+		})
+	}
+	for _, f := range [...]struct{ name, value string }{
+		{"host", r.Host},
+		{"username", r.Username},
+		{"password", r.Password},
+		{"sentinel_username", r.SentinelUsername},
+		{"sentinel_password", r.SentinelPassword},
+	} {
+		if strings.HasPrefix(f.value, "{vault") && !validReference.MatchString(f.value) {
+			warnings = append(warnings, Warning{
+				docpath.Member(path, f.name),
+				"looks like a vault reference, but Kong finds no value by it: write {vault://VAULT/NAME}, such as {vault://env/redis-password}",
+			})
+		}
 	}
 	if len(r.SentinelNodes) == 0 {
 		if r.SentinelUsername != "" {

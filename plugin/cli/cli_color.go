@@ -16,7 +16,9 @@ const (
 )
 
 var (
-	withColor    = strings.NewReplacer(string(redMark), "\x1b[31m", string(yellowMark), "\x1b[33m", string(endMark), "\x1b[0m")
+	withColor = strings.NewReplacer(
+		string(redMark), "\x1b[31m", string(yellowMark), "\x1b[33m", string(endMark), "\x1b[0m",
+	)
 	withoutColor = strings.NewReplacer(string(redMark), "", string(yellowMark), "", string(endMark), "")
 )
 

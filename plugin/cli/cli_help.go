@@ -49,8 +49,8 @@ func helpText(c *cobra.Command) string {
 }
 
 const rootAbout = `Flags may come before or after arguments. Run ratelimit COMMAND -h for the flags of a command. Set
-the database with --database, --database-file or the environment variable RATELIMIT_DATABASE. Tables are colored on a terminal, unless
-NO_COLOR is set.
+the database with --database, --database-file or the environment variable RATELIMIT_DATABASE. Tables are colored on a
+terminal, unless NO_COLOR is set.
 
 Exit codes:` + commonExits + `. validate exits with 1 if it finds errors; diff exits with 1 if there are changes, and with
 2 if it fails. fleet, and every command with --wait: ` + fleetExits + `.`
