@@ -205,6 +205,10 @@ func (f *field) numberViolation(n *node) string {
 	}
 	low, high := f.Between[0], f.Between[1]
 	switch {
+	case value >= low && value <= high:
+		return ""
+	case f.Err != "":
+		return f.Err
 	case value < low && low == 1:
 		return fmt.Sprintf("must be > 0, got %d", value)
 	case value < low:

@@ -48,7 +48,7 @@ func (f *Field[T]) Must() string {
 	return "must be " + typeWords[f.Type]
 }
 
-// In returns a pointer to the field of row: a *string, *int64, *bool or, where 0 is not absent, **int64.
+// In returns a pointer to the field of row: a *string, *int64, *bool, *time.Time or, where 0 is not absent, **int64.
 func (f *Field[T]) In(row *T) any { return f.in(row) }
 
 // Problem returns the fault of a value of the field by itself, or "". The value is a string, int64 or bool.
@@ -67,7 +67,24 @@ func (f *Field[T]) Problem(value any) string {
 // PolicyFields returns the fields of a Policy in the order of their declaration. The caller must not change them.
 func PolicyFields() []Field[Policy] { return policyModel().fields }
 
-var policyModel = sync.OnceValue(func() model[Policy] { return modelOf("Policy", fieldsOfPolicy) })
+var (
+	policyModel   = sync.OnceValue(func() model[Policy] { return modelOf("Policy", fieldsOfPolicy) })
+	overrideModel = sync.OnceValue(func() model[Override] { return modelOf("Override", fieldsOfOverride) })
+)
+
+// FieldNamed returns the field of that name, which must be one of fields.
+func FieldNamed[T any](fields []Field[T], name string) *Field[T] {
+	i := slices.IndexFunc(fields, func(f Field[T]) bool { return f.Name == name })
+	if i < 0 {
+		panic(fmt.Sprintf("schema: a row has no field %q", name))
+	}
+	return &fields[i]
+}
+
+// FieldsWithout returns the fields but for those with these names.
+func FieldsWithout[T any](fields []Field[T], names ...string) []Field[T] {
+	return slices.DeleteFunc(slices.Clone(fields), func(f Field[T]) bool { return slices.Contains(names, f.Name) })
+}
 
 // model holds the declaration of T.
 type model[T any] struct {
@@ -170,15 +187,20 @@ const (
 )
 
 func (p Policy) semanticFaults() error {
-	faults := Faults(locatedLimit{Limit: p.Limit}.faults())
+	faults := locatedLimit{Limit: p.Limit}.faults()
 	switch {
 	case p.Tier == "" && p.Tenant == "":
 		faults = append(faults, Fault{"tier", noTarget})
 	case p.Tier != "" && p.Tenant != "":
 		faults = append(faults, Fault{"tenant", twoTargets})
 	}
+	return asError(faults)
+}
+
+// asError returns faults as an error; none is nil.
+func asError(faults []Fault) error {
 	if len(faults) == 0 {
 		return nil
 	}
-	return faults
+	return Faults(faults)
 }

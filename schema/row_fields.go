@@ -24,3 +24,23 @@ var fieldsOfPolicy = []Field[Policy]{
 	{Name: "public_note", Unit: "text", Example: "Agreed until the end of the year.", in: func(row *Policy) any { return &row.PublicNote }},
 	{Name: "slot", in: func(row *Policy) any { return &row.Slot }},
 }
+
+var fieldsOfOverride = []Field[Override]{
+	{Name: "kind", in: func(row *Override) any { return &row.Kind }},
+	{Name: "tenant", Example: "acme", in: func(row *Override) any { return &row.Tenant }},
+	{Name: "user", Example: "u_42", in: func(row *Override) any { return &row.User }},
+	{Name: "credential", in: func(row *Override) any { return &row.Credential }},
+	{Name: "ip", Example: "2001:db8::/64", in: func(row *Override) any { return &row.IP }},
+	{Name: "endpoint", Example: "POST /records", in: func(row *Override) any { return &row.Endpoint }},
+	{Name: "policy", Example: "daily", in: func(row *Override) any { return &row.Policy }},
+	{Name: "limit", Unit: "tokens", in: func(row *Override) any { return &row.Limit }},
+	{Name: "window_size", Flag: "window", Unit: "seconds", in: func(row *Override) any { return &row.WindowSize }},
+	{Name: "burst", Unit: "tokens", in: func(row *Override) any { return &row.Burst }},
+	{Name: "factor", Unit: "thousandths", Example: "1.5", in: func(row *Override) any { return &row.Factor }},
+	{Name: "reason", Example: "launch week", in: func(row *Override) any { return &row.Reason }},
+	{Name: "author", in: func(row *Override) any { return &row.Author }},
+	{Name: "expires_at", in: func(row *Override) any { return &row.ExpiresAt }},
+	{Name: "permanent", in: func(row *Override) any { return &row.Permanent }},
+	{Name: "source", in: func(row *Override) any { return &row.Source }},
+	{Name: "public_note", Unit: "text", Example: "Agreed until the end of the year.", in: func(row *Override) any { return &row.PublicNote }},
+}

@@ -3,18 +3,22 @@ package admit_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // overridden puts an override on tenant acme beside the path's config.
-func overridden(t *testing.T, path *admit.Path, o policy.Override) {
+func overridden(t *testing.T, path *admit.Path, o schema.Override) {
 	t.Helper()
-	o.ID, o.Tenant, o.Reason, o.Author = 1, "acme", "a test", "a tester"
-	snapshot, faults := policy.NewSnapshot(policy.Rows{Version: 1, Overrides: []policy.Override{o}}, nil)
+	o.Tenant = "acme"
+	rows := policy.Rows{Version: 1, Overrides: []policy.Override{policytest.Override(1, o)}}
+	snapshot, faults := policy.NewSnapshot(rows, nil)
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
@@ -33,7 +37,11 @@ func TestABannedTenantIsDeniedWithoutSpendingUntilItsBanEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path, buckets, observed := pathOf(t, config())
-			overridden(t, path, policy.Override{Kind: policy.Ban, ExpiresAt: test.expires})
+			ban := schema.Override{Kind: policy.Ban}
+			if test.expires > 0 {
+				ban.ExpiresAt = time.UnixMicro(int64(test.expires))
+			}
+			overridden(t, path, ban)
 			var x admit.Exchange
 			if err := path.Admit(context.Background(), &gateway{request: ofTier("paid", "u", "GET", "/")}, &x); err != nil {
 				t.Fatal(err)
@@ -49,7 +57,7 @@ func TestABannedTenantIsDeniedWithoutSpendingUntilItsBanEnds(t *testing.T) {
 
 func TestABanInAConfigThatDoesNotEnforceIsOnlyRecorded(t *testing.T) {
 	path, buckets, _ := pathOf(t, config("%mode%", "shadow"))
-	overridden(t, path, policy.Override{Kind: policy.Ban})
+	overridden(t, path, schema.Override{Kind: policy.Ban})
 	var x admit.Exchange
 	admitted(t, path, &gateway{request: ofTier("paid", "u", "GET", "/")}, &x)
 	if d := &x.Decision; !d.ShadowDenied || d.ShadowReason != decision.Banned || buckets.takes != 1 {
@@ -59,7 +67,7 @@ func TestABanInAConfigThatDoesNotEnforceIsOnlyRecorded(t *testing.T) {
 
 func TestAnExemptTenantHasNoLimitsAndReadsNone(t *testing.T) {
 	path, buckets, _ := pathOf(t, config("%user%", "deny"))
-	overridden(t, path, policy.Override{Kind: policy.Exempt})
+	overridden(t, path, schema.Override{Kind: policy.Exempt})
 	var x admit.Exchange
 	for range 5 {
 		admitted(t, path, &gateway{request: ofTier("trial", "", "POST", "/records")}, &x)

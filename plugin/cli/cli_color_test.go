@@ -15,7 +15,10 @@ func TestStatesThatMatterAreColoredOnATerminalAlone(t *testing.T) {
 		{ID: 1, Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "daily", Mode: "enforce"}}},
 		{ID: 2, Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "burst", Mode: "shadow"}}},
 	}
-	overrides := []pgstore.Override{{ID: 1, Kind: "ban", Tenant: "acme"}, {ID: 2, Kind: "exempt", Tenant: "acme"}}
+	overrides := []pgstore.Override{
+		{ID: 1, Override: schema.Override{Kind: "ban", Tenant: "acme"}},
+		{ID: 2, Override: schema.Override{Kind: "exempt", Tenant: "acme"}},
+	}
 	write := func(color bool) string {
 		var b bytes.Buffer
 		out := new(page)

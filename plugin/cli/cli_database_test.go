@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 func TestNoErrorShowsAPassword(t *testing.T) {
@@ -115,18 +116,21 @@ func TestSpansWindowsAndFactorsAreReadExactly(t *testing.T) {
 			t.Errorf("window %s: %d seconds (%v), want %d", c.text, w.seconds, err, c.seconds)
 		}
 	}
+	factor := schema.FieldNamed(schema.OverrideFields(), "factor")
 	for _, c := range []struct {
 		text, shown string
 		thousandths int64
 	}{{"1.5", "1.5", 1500}, {"2", "2", 2000}, {"0.001", "0.001", 1}, {"1.999", "1.999", 1999}, {".25", "0.25", 250}, {"10", "10", 10000}} {
-		var f factorFlag
-		if err := f.Set(c.text); err != nil || f.thousandths != c.thousandths || formatFactor(f.thousandths) != c.shown {
-			t.Errorf("factor %s: %d (%v), shown as %s; want %d and %s", c.text, f.thousandths, err, formatFactor(f.thousandths), c.thousandths, c.shown)
+		if got, err := fieldNumber(factor, c.text); err != nil || got != c.thousandths || formatFactor(got) != c.shown {
+			t.Errorf("factor %s: %d (%v), shown as %s; want %d and %s",
+				c.text, got, err, formatFactor(got), c.thousandths, c.shown)
 		}
 	}
-	for _, text := range []string{"", ".", "-1", "1.5x", "0", "0.000", "1.2345", "1e3", "99999999999", "+1", "1.-5"} {
-		if err := new(factorFlag).Set(text); err == nil {
-			t.Errorf("factor %q is taken", text)
+	for _, text := range []string{
+		"", ".", "-1", "1.5x", "0", "0.000", "1.2345", "1e3", "99999999999", "+1", "1.-5", "1000.001",
+	} {
+		if n, err := fieldNumber(factor, text); err == nil {
+			t.Errorf("factor %q is read as %d", text, n)
 		}
 	}
 	for _, text := range []string{"", "0d", "-1d", "1.5d", "99999999999d", "36600d1s"} {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -105,8 +104,8 @@ func writeExplanation(out *page, e *explanation) {
 	if len(e.Overrides) > 0 {
 		out.gap()
 		columns(out, "OVERRIDE|KIND|ON|CHANGE|HOLDS|WHY|REASON|AUTHOR", e.Overrides, func(o policy.ExplainedOverride) []any {
-			row := storedOverride(o.Override)
-			return []any{row.ID, row.Kind, subjectText(row), changeText(row), o.Applied, o.Why, row.Reason, row.Author}
+			row := o.Override
+			return []any{row.ID, row.Kind, row.Subject(), changeText(row.Override), o.Applied, o.Why, row.Reason, row.Author}
 		})
 	}
 	for _, fault := range e.Faults {
@@ -137,24 +136,4 @@ func changedBy(b policy.ExplainedBound) string {
 		parts = append(parts, fmt.Sprint("penalty ", b.Penalty))
 	}
 	return strings.Join(parts, ", then ")
-}
-
-// storedOverride returns what a table shows of a compiled override.
-func storedOverride(o policy.Override) pgstore.Override {
-	return pgstore.Override{
-		ID:         o.ID,
-		Kind:       o.Kind,
-		Tenant:     o.Tenant,
-		User:       o.User,
-		Endpoint:   o.Endpoint,
-		Credential: o.Credential,
-		IP:         o.IP,
-		Policy:     o.Policy,
-		Limit:      o.Limit,
-		WindowSize: o.WindowSize,
-		Burst:      o.Burst,
-		Factor:     o.Factor,
-		Reason:     o.Reason,
-		Author:     o.Author,
-	}
 }

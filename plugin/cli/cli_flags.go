@@ -119,21 +119,7 @@ func (c *countFlag) Set(text string) error {
 	return nil
 }
 
-// factorFlag is a multiplier as a flag, kept in thousandths. The zero value is absent.
-type factorFlag struct{ thousandths int64 }
-
-// Set reads the text of the flag, decimals digit by digit: 1.5 must become 1500, never 1499.
-func (f *factorFlag) Set(text string) error {
-	whole, decimals, _ := strings.Cut(text, ".")
-	n, err := strconv.ParseUint(whole+(decimals + "000")[:max(3, len(decimals))], 10, 32)
-	if err != nil || len(decimals) > 3 || n == 0 {
-		return errors.New("must be a number above 0 with at most three decimals, such as 1.5")
-	}
-	f.thousandths = int64(n)
-	return nil
-}
-
-// formatFactor writes thousandths as factorFlag.Set reads them.
+// formatFactor writes thousandths as thousandths reads them.
 func formatFactor(thousandths int64) string {
 	text := fmt.Sprintf("%d.%03d", thousandths/1000, thousandths%1000)
 	return strings.TrimSuffix(strings.TrimRight(text, "0"), ".")

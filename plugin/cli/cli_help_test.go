@@ -49,7 +49,7 @@ func TestAWrongCallIsToldBeforeAnythingIsDone(t *testing.T) {
 		{"override add --kind ban --tenant acme --expires-in soon --reason x", `--expires-in: "soon": must be a duration above 0`},
 		{"override add --kind ban --tenant acme --expires-in -2h --reason x", "must be a duration above 0"},
 		{"override add --kind ban --tenant acme --expires-at tomorrow --reason x", "must be a time such as 2026-01-31T12:00:00Z"},
-		{"override add --kind multiplier --factor 0 --tenant acme --permanent --reason x", "must be a number above 0 with at most three decimals"},
+		{"override add --kind multiplier --factor 0 --tenant acme --permanent --reason x", "must be a decimal number with at most three places"},
 		{"override end seven --reason x", `"seven" is not an id: it must be a whole number above 0`},
 		{"override end --reason x", "expected ID"},
 		{"override list --ended --in-force", "either"},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 var overrideCommands = []*command{
@@ -83,33 +84,15 @@ One of --expires-in, --expires-at and --permanent is required.
 // overrideFlags defines an override but its end.
 func (c *call) overrideFlags() *pgstore.Override {
 	o := new(pgstore.Override)
-	c.flags.StringVar(&o.Kind, "kind", "", "the `kind`: ban, exempt, custom_limit or multiplier (required)")
-	c.flags.StringVar(&o.Tenant, "tenant", "", "the `tenant` to override")
-	c.flags.StringVar(&o.User, "user", "", "only this `user` of the tenant")
-	c.flags.StringVar(&o.Endpoint, "endpoint", "", "only requests that match this `pattern`, such as \"GET /path/{id}\"")
-	c.flags.StringVar(&o.Credential, "credential", "", "the `id` of the credential to override")
-	c.flags.StringVar(&o.IP, "ip", "", "the client `address` to override, or an IPv6 prefix")
-	c.flags.StringVar(&o.Policy, "policy", "", "only policies with this `name`")
-	c.tokensFlag("limit", "custom_limit: `tokens` per window", &o.Limit)
-	c.windowFlag(
-		&o.WindowSize,
-		"custom_limit: the window, in seconds or as a `duration` such as 24h (default: the policy's)",
-	)
-	c.tokensFlag("burst", "custom_limit: the capacity of the bucket in `tokens`", &o.Burst)
-	c.flags.Func(
-		"factor",
-		"multiplier: the `number` to multiply limits by, such as 1.5",
-		func(text string) error {
-			var f factorFlag
-			err := f.Set(text)
-			o.Factor = f.thousandths
-			return err
-		},
-	)
-	c.publicNoteFlag(&o.PublicNote)
+	// The reason and the author are the change's; expiryFlags define the end.
+	fields := schema.FieldsWithout(schema.OverrideFields(), "reason", "author", "expires_at", "permanent", "source")
+	for i := range fields {
+		fieldFlag(c, &fields[i], &o.Override)
+	}
+	c.flags.Lookup("kind").Usage += " (required)"
 	c.check(func() error {
 		if o.Kind == "" {
-			return wrong("--kind is required: ban, exempt, custom_limit or multiplier")
+			return wrong("--kind is required: %s", strings.Join(fields[0].OneOf, ", "))
 		}
 		return nil
 	})
@@ -157,7 +140,7 @@ var (
 			if o.Permanent {
 				expires = "never"
 			}
-			return []any{o.ID, red(o.Kind, o.Kind == "ban"), subjectText(o), changeText(o), expires, o.Source, o.Author, o.Reason}
+			return []any{o.ID, red(o.Kind, o.Kind == "ban"), o.Subject(), changeText(o.Override), expires, o.Source, o.Author, o.Reason}
 		},
 	}
 	endedList = listing[pgstore.EndedOverride]{
@@ -166,8 +149,8 @@ var (
 			return []any{
 				o.ID,
 				o.Kind,
-				subjectText(o.Override),
-				changeText(o.Override),
+				o.Subject(),
+				changeText(o.Override.Override),
 				o.EndedAt,
 				o.EndedBy,
 				o.EndReason,
@@ -185,21 +168,8 @@ func untilText(o pgstore.Override) string {
 	return "until " + o.ExpiresAt.UTC().Format(time.RFC3339)
 }
 
-// subjectText returns whom an override is about.
-func subjectText(o pgstore.Override) string {
-	var parts []string
-	for _, part := range [...][2]string{
-		{"tenant", o.Tenant}, {"user", o.User}, {"endpoint", o.Endpoint}, {"credential", o.Credential}, {"ip", o.IP},
-	} {
-		if part[1] != "" {
-			parts = append(parts, part[0]+" "+part[1])
-		}
-	}
-	return strings.Join(parts, ", ")
-}
-
 // changeText returns what an override does to limits; "" for a ban and an exemption.
-func changeText(o pgstore.Override) string {
+func changeText(o schema.Override) string {
 	var text string
 	switch {
 	case o.Limit > 0:

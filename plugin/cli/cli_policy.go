@@ -1,12 +1,10 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
@@ -138,88 +136,13 @@ func (c *call) limitFlags() *policyFields {
 	fields := schema.PolicyFields()
 	for i := range fields {
 		if !slices.Contains(policyKeyFields, fields[i].Name) {
-			c.fieldFlag(&fields[i], &p.Policy.Policy)
+			fieldFlag(c, &fields[i], &p.Policy.Policy)
 		}
 	}
 	p.Scope = schema.ScopeTenant
 	c.flags.Lookup("scope").Usage += " (default tenant)"
 	c.revisionFlag(&p.Revision)
 	return p
-}
-
-// fieldFlag defines the flag of a field of a policy, with the description of its declaration. What is wrong with a
-// number is reported here, where 0 is not yet absent.
-func (c *call) fieldFlag(f *schema.Field[schema.Policy], p *schema.Policy) {
-	name := cmp.Or(f.Flag, strings.ReplaceAll(f.Name, "_", "-"))
-	usage := strings.Replace(fieldUsage(f.Description), f.Unit, "`"+f.Unit+"`", min(len(f.Unit), 1))
-	usage = strings.Replace(usage, "`seconds`", "`seconds` or as a duration such as 24h", 1)
-	switch to := f.In(p).(type) {
-	case *string:
-		c.flags.StringVar(to, name, "", usage)
-	case *bool:
-		c.flags.BoolVar(to, name, false, usage)
-	case *int64:
-		c.flags.Func(name, usage, func(text string) (err error) {
-			*to, err = fieldNumber(f, text)
-			return err
-		})
-	case **int64:
-		c.flags.Func(name, usage, func(text string) error {
-			n, err := fieldNumber(f, text)
-			*to = &n
-			return err
-		})
-	}
-}
-
-// fieldUsage returns the description of a field as other flags describe themselves: in lower case, with the default in
-// parentheses.
-func fieldUsage(description string) string {
-	text := strings.TrimSuffix(strings.TrimSuffix(description, " Required."), ".")
-	if usage, byDefault, found := strings.Cut(text, ". Default: "); found {
-		text = usage + " (default: " + byDefault + ")"
-	}
-	return strings.ToLower(text[:1]) + text[1:]
-}
-
-// fieldNumber reads the number of a field; one of seconds may be a duration.
-func fieldNumber(f *schema.Field[schema.Policy], text string) (int64, error) {
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil && f.Unit == "seconds" {
-		var w windowFlag
-		err = w.Set(text)
-		return w.seconds, err
-	}
-	if err != nil {
-		return 0, errors.New("must be a whole number")
-	}
-	if problem := f.Problem(n); problem != "" {
-		return 0, errors.New(problem)
-	}
-	return n, nil
-}
-
-func (c *call) publicNoteFlag(to *string) {
-	c.flags.StringVar(to, "public-note", "",
-		"a `text` that the tenant sees in the REST API; the reason is visible to operators only")
-}
-
-func (c *call) tokensFlag(name, usage string, to *int64) {
-	c.flags.Func(name, usage, func(text string) error {
-		var n countFlag
-		err := n.Set(text)
-		*to = n.n
-		return err
-	})
-}
-
-func (c *call) windowFlag(to *int64, usage string) {
-	c.flags.Func("window", usage, func(text string) error {
-		var w windowFlag
-		err := w.Set(text)
-		*to = w.seconds
-		return err
-	})
 }
 
 // policyList is how policies are shown.

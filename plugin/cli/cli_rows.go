@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
@@ -109,23 +108,11 @@ func addOverrides(ctx context.Context, s *pgstore.Store, of rowSubject, rows *po
 				f.After = o.ID
 				if relevant := o.IP != "" || o.Credential == of.credential || o.Tenant == of.tenant; relevant && !seen[o.ID] {
 					seen[o.ID] = true
-					rows.Overrides = append(rows.Overrides, overrideRow(o))
+					rows.Overrides = append(rows.Overrides, policy.Override{ID: o.ID, Override: o.Override})
 				}
 			}
 			more = len(list) == overridePage
 		}
 	}
 	return nil
-}
-
-func overrideRow(o pgstore.Override) policy.Override {
-	row := policy.Override{
-		ID: o.ID, Kind: o.Kind, Tenant: o.Tenant, User: o.User, Credential: o.Credential, IP: o.IP, Endpoint: o.Endpoint,
-		Policy: o.Policy, Limit: o.Limit, WindowSize: o.WindowSize, Burst: o.Burst, Factor: o.Factor,
-		Reason: o.Reason, Author: o.Author, Source: o.Source, PublicNote: o.PublicNote,
-	}
-	if !o.Permanent {
-		row.ExpiresAt = limit.Micros(o.ExpiresAt.UnixMicro())
-	}
-	return row
 }

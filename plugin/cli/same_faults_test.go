@@ -1,14 +1,17 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -51,6 +54,52 @@ func byFlags(values map[string]any) error {
 	}
 	if faults := policy.Faults(fields.Policy.Policy); err == nil && len(faults) > 0 {
 		err = errors.New(schema.Faults(faults).Error())
+	}
+	return err
+}
+
+func TestAFaultyOverrideHasTheSameFaultInFlagsAsInItsDeclaration(t *testing.T) {
+	for _, c := range policytest.FaultyOverrides(t, "../../schema/testdata/faulty_overrides.json") {
+		if err := overrideByFlags(c.Override); err == nil || !strings.Contains(err.Error(), c.Message) {
+			t.Errorf("flags of %v: %v, want %s", c.Override, err, c.Message)
+		}
+	}
+}
+
+// overrideByFlags returns what is wrong with an override of tenant acme that is given by flags.
+func overrideByFlags(values map[string]any) error {
+	o := &operator{getenv: func(string) string { return "" }, stdout: screen{to: io.Discard}, stderr: screen{to: io.Discard}}
+	var row *pgstore.Override
+	command := &command{words: "add"}
+	command.define = func(c *call) action { row = c.overrideFlags(); return nil }
+	call := newCall(o, command)
+	line := []string{"--tenant", "acme"}
+	for _, f := range schema.OverrideFields() {
+		value, given := values[f.Name]
+		name := cmp.Or(f.Flag, strings.ReplaceAll(f.Name, "_", "-"))
+		switch {
+		case !given || call.flags.Lookup(name) == nil:
+		case f.Name == "factor":
+			thousandths, err := strconv.ParseInt(fmt.Sprint(value), 10, 64)
+			if err != nil {
+				return err
+			}
+			line = append(line, "--factor", formatFactor(thousandths))
+		default:
+			line = append(line, "--"+name, fmt.Sprint(value))
+		}
+	}
+	if err := call.flags.Parse(line); err != nil {
+		return flagFault(call.cobra, err)
+	}
+	end, err := json.Marshal(map[string]any{
+		"expires_at": values["expires_at"], "permanent": values["permanent"], "reason": "a test", "author": "ann",
+	})
+	if err == nil {
+		err = json.Unmarshal(end, &row.Override)
+	}
+	if faults := policy.OverrideFaults(row.Override); err == nil && len(faults) > 0 {
+		err = schema.Faults(faults)
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -38,7 +39,7 @@ func TestTheTokenOfAnOrgSpendsOneOfASharedLimitAndTheCostOfItsOwn(t *testing.T) 
 	t.Parallel()
 	daily := limitOf("daily", "", 1000)
 	perUser := with(daily, func(l *schema.Limit) { l.Scope = "user" })
-	exempt := policy.Override{ID: 1, Kind: policy.Exempt, Tenant: "acme", Reason: "r", Author: "a"}
+	exempt := policytest.Override(1, schema.Override{Kind: policy.Exempt, Tenant: "acme"})
 	for name, test := range map[string]struct {
 		own    []schema.Limit
 		rows   policy.Rows

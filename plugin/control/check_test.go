@@ -14,6 +14,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -208,10 +209,10 @@ func TestOverridesDecideChecksAndAreNamed(t *testing.T) {
 	t.Parallel()
 	rows := enterprise()
 	rows.Overrides = []policy.Override{
-		{ID: 3, Kind: policy.Ban, Tenant: "acme", User: "eve", Reason: "abuse", Author: "ann", ExpiresAt: tomorrow},
-		{ID: 4, Kind: policy.Exempt, Tenant: "acme", User: "root", Reason: "ours", Author: "ann"},
-		{ID: 5, Kind: policy.CustomLimit, Tenant: "acme", Policy: "daily", Limit: 2000, Reason: "paid", Author: "ann"},
-		{ID: 6, Kind: policy.Multiplier, Tenant: "globex", Factor: 2000, Reason: "launch", Author: "ann"},
+		policytest.Override(3, schema.Override{Kind: policy.Ban, Tenant: "acme", User: "eve", ExpiresAt: timeOf(tomorrow)}),
+		policytest.Override(4, schema.Override{Kind: policy.Exempt, Tenant: "acme", User: "root"}),
+		policytest.Override(5, schema.Override{Kind: policy.CustomLimit, Tenant: "acme", Policy: "daily", Limit: 2000}),
+		policytest.Override(6, schema.Override{Kind: policy.Multiplier, Tenant: "globex", Factor: 2000}),
 	}
 	rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: "globex", Tier: "enterprise"})
 	p := planning(t, plan(), rows)

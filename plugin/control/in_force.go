@@ -149,7 +149,7 @@ func (w *inForceReport) exceptionOf(r *policy.Resolution) Exception {
 		Verdict:    "exempt",
 		Endpoint:   o.Endpoint,
 		Override:   r.Override,
-		Until:      endOf(o),
+		Until:      o.ExpiresAt,
 		PublicNote: o.PublicNote,
 	}
 	what := "No limit applies"
@@ -191,7 +191,7 @@ func (w *inForceReport) limitInForce(b *policy.Bound, from origin) LimitInForce 
 		}
 		o := w.overrides[id]
 		l.Overrides = append(l.Overrides, id)
-		if end := endOf(o); !end.IsZero() && (l.Until.IsZero() || end.Before(l.Until)) {
+		if end := o.ExpiresAt; !end.IsZero() && (l.Until.IsZero() || end.Before(l.Until)) {
 			l.Until = end
 		}
 		fmt.Fprintf(&text, ", changed%s by %s", atEndpoint(o.Endpoint), w.overrideText(o))
@@ -235,7 +235,7 @@ func (w *inForceReport) addOverrides(everywhere bool) {
 			}
 		}
 		item := OverrideInForce{
-			ID: o.ID, Kind: o.Kind, Target: x.Target, Endpoint: o.Endpoint, Until: endOf(o), Reason: o.Reason, Author: o.Author,
+			ID: o.ID, Kind: o.Kind, Target: x.Target, Endpoint: o.Endpoint, Until: o.ExpiresAt, Reason: o.Reason, Author: o.Author,
 			PublicNote: o.PublicNote,
 			Applied:    x.Applied, Why: x.Why,
 		}

@@ -48,18 +48,10 @@ func (w *inForceReport) overrideText(o policy.Override) string {
 	case o.PublicNote != "":
 		text += ": " + o.PublicNote
 	}
-	if end := endOf(o); !end.IsZero() {
+	if end := o.ExpiresAt; !end.IsZero() {
 		return text + ") until " + end.Format(time.RFC3339)
 	}
 	return text + ") for good"
-}
-
-// endOf returns when an override ends, or zero if it does not.
-func endOf(o policy.Override) time.Time {
-	if o.ExpiresAt == 0 {
-		return time.Time{}
-	}
-	return timeOf(o.ExpiresAt)
 }
 
 // atEndpoint returns " at " and the endpoint, or "" for all endpoints.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -39,7 +40,7 @@ func everywhereRows(kind string) policy.Rows {
 	rows := enterprise()
 	rows.Policies = []policy.Row{{ID: 9, Policy: schema.Policy{Tenant: "acme", Limit: limitOf("daily", "* /*", 2000)}}}
 	if kind != "" {
-		rows.Overrides = []policy.Override{{ID: 3, Kind: kind, Tenant: "acme", Endpoint: "* /*", Reason: "r", Author: "ann"}}
+		rows.Overrides = []policy.Override{policytest.Override(3, schema.Override{Kind: kind, Tenant: "acme", Endpoint: "* /*"})}
 	}
 	return rows
 }

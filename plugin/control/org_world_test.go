@@ -195,6 +195,8 @@ func enterprise() policy.Rows {
 // tomorrow returns the instant a day after now.
 const tomorrow = 1_900_000_000*limit.Second + 86_400*limit.Second
 
+func timeOf(at limit.Micros) time.Time { return time.UnixMicro(int64(at)).UTC() }
+
 // serve answers a request.
 func (w *world) serve(c call, r *http.Request) answer {
 	recorder := httptest.NewRecorder()

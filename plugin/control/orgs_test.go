@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -133,18 +134,13 @@ func eventful() policy.Rows {
 		{ID: 1, Policy: schema.Policy{Tenant: "acme", Limit: limitOf("daily", "", 2000)}},
 		{ID: 2, Policy: schema.Policy{Tier: "enterprise", Limit: limitOf("extra", "GET /search", 30)}},
 	}
-	over := func(id int64, o policy.Override) policy.Override {
-		o.ID, o.Reason, o.Author = id, "ticket 7", "ann"
-		return o
-	}
 	rows.Overrides = []policy.Override{
-		over(3, policy.Override{Kind: policy.Multiplier, Factor: 2000, Tenant: "acme", ExpiresAt: tomorrow}),
-		over(4, policy.Override{Kind: policy.CustomLimit, Policy: "daily", Limit: 99, Tenant: "acme",
-			Endpoint: "POST /bulk"}),
-		over(5, policy.Override{Kind: policy.Exempt, Tenant: "acme", Endpoint: "GET /free"}),
-		over(6, policy.Override{Kind: policy.Ban, Tenant: "acme", User: "eve", ExpiresAt: tomorrow}),
-		over(7, policy.Override{Kind: policy.Ban, IP: "192.0.2.1"}),
-		over(8, policy.Override{Kind: policy.Multiplier, Factor: 500, IP: "192.0.2.1", Tenant: "globex"}),
+		policytest.Override(3, schema.Override{Kind: policy.Multiplier, Factor: 2000, Tenant: "acme", ExpiresAt: timeOf(tomorrow)}),
+		policytest.Override(4, schema.Override{Kind: policy.CustomLimit, Policy: "daily", Limit: 99, Tenant: "acme", Endpoint: "POST /bulk"}),
+		policytest.Override(5, schema.Override{Kind: policy.Exempt, Tenant: "acme", Endpoint: "GET /free"}),
+		policytest.Override(6, schema.Override{Kind: policy.Ban, Tenant: "acme", User: "eve", ExpiresAt: timeOf(tomorrow)}),
+		policytest.Override(7, schema.Override{Kind: policy.Ban, IP: "192.0.2.1"}),
+		policytest.Override(8, schema.Override{Kind: policy.Multiplier, Factor: 500, IP: "192.0.2.1", Tenant: "globex"}),
 	}
 	return rows
 }
@@ -160,7 +156,7 @@ func TestLimitsInForceAreShownWithTheirOrigin(t *testing.T) {
 	for _, e := range got.Exceptions {
 		summaries = append(summaries, e.Verdict+": "+e.Summary)
 	}
-	until := time.UnixMicro(int64(tomorrow)).UTC().Format(time.RFC3339)
+	until := timeOf(tomorrow).Format(time.RFC3339)
 	doubled := ", changed by override 3 (multiplier, by ann: ticket 7) until " + until + "."
 	want := []string{
 		"daily: 4000 per 86400 s (token_bucket) per tenant, by policy 1 for this org" + doubled,
@@ -195,19 +191,16 @@ func TestWhyAnOverrideIsInForceAgreesWithWhetherItApplies(t *testing.T) {
 	rows.Policies = []policy.Row{{ID: 2, Policy: schema.Policy{Tier: "enterprise",
 		Limit: limitOf("extra", "GET /search", 30)}}}
 	rows.Overrides = []policy.Override{
-		{ID: 10, Kind: policy.CustomLimit, Policy: "extra", Limit: 7, Tenant: "acme"},
-		{ID: 1, Kind: policy.CustomLimit, Policy: "writes", Limit: 7, Tenant: "acme"},
-		{ID: 2, Kind: policy.CustomLimit, Policy: "all", Limit: 70, Tenant: "acme"},
-		{ID: 3, Kind: policy.CustomLimit, Policy: "daily", Limit: 70, Tenant: "acme"},
-		{ID: 4, Kind: policy.CustomLimit, Policy: "daily", Limit: 80, Tenant: "acme"},
-		{ID: 5, Kind: policy.Multiplier, Factor: 500, Tenant: "acme", ExpiresAt: 1},
-		{ID: 6, Kind: policy.Exempt, Tenant: "acme", Endpoint: "GET /free"},
-		{ID: 7, Kind: policy.CustomLimit, Policy: "writes", Limit: 9, Tenant: "acme", Endpoint: "* /*"},
-		{ID: 8, Kind: policy.CustomLimit, Policy: "none", Limit: 9, Tenant: "acme"},
-		{ID: 9, Kind: policy.Exempt, Tenant: "acme", Endpoint: "GET /pages/{page}"},
-	}
-	for i := range rows.Overrides {
-		rows.Overrides[i].Reason, rows.Overrides[i].Author = "ticket 7", "ann"
+		policytest.Override(10, schema.Override{Kind: policy.CustomLimit, Policy: "extra", Limit: 7, Tenant: "acme"}),
+		policytest.Override(1, schema.Override{Kind: policy.CustomLimit, Policy: "writes", Limit: 7, Tenant: "acme"}),
+		policytest.Override(2, schema.Override{Kind: policy.CustomLimit, Policy: "all", Limit: 70, Tenant: "acme"}),
+		policytest.Override(3, schema.Override{Kind: policy.CustomLimit, Policy: "daily", Limit: 70, Tenant: "acme"}),
+		policytest.Override(4, schema.Override{Kind: policy.CustomLimit, Policy: "daily", Limit: 80, Tenant: "acme"}),
+		policytest.Override(5, schema.Override{Kind: policy.Multiplier, Factor: 500, Tenant: "acme", ExpiresAt: timeOf(1)}),
+		policytest.Override(6, schema.Override{Kind: policy.Exempt, Tenant: "acme", Endpoint: "GET /free"}),
+		policytest.Override(7, schema.Override{Kind: policy.CustomLimit, Policy: "writes", Limit: 9, Tenant: "acme", Endpoint: "* /*"}),
+		policytest.Override(8, schema.Override{Kind: policy.CustomLimit, Policy: "none", Limit: 9, Tenant: "acme"}),
+		policytest.Override(9, schema.Override{Kind: policy.Exempt, Tenant: "acme", Endpoint: "GET /pages/{page}"}),
 	}
 	p := planning(t, plan(), rows)
 	want := map[int64]string{

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -117,7 +118,7 @@ func TestACheckNotesThatATierIsTheDefault(t *testing.T) {
 	rows := enterprise()
 	rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: "small", Tier: "essentials"}, policy.TenantRow{ID: "odd",
 		Tier: "gold"}, policy.TenantRow{ID: "berlin", TimeZone: "Europe/Berlin"})
-	rows.Overrides = []policy.Override{{ID: 1, Kind: policy.Exempt, Tenant: "free", Reason: "r", Author: "a"}}
+	rows.Overrides = []policy.Override{policytest.Override(1, schema.Override{Kind: policy.Exempt, Tenant: "free"})}
 	path := pathOf(t, plan(), buckets, rows)
 	w := open(t, func(o *control.Options) { o.Path, o.Buckets = path, buckets })
 	for body, words := range map[string]string{

@@ -3,6 +3,8 @@ package control_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -36,4 +38,46 @@ func TestAFaultyPolicyHasTheSameFaultInTheAPIAndTheStoreAsInTheConfig(t *testing
 			t.Errorf("put %s: %v, want %s: %s", body, err, c.Field, c.Message)
 		}
 	}
+}
+
+func TestAFaultyOverrideHasTheSameFaultInTheAPIAndTheStoreAsInItsDeclaration(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	for _, c := range policytest.FaultyOverrides(t, "../../schema/testdata/faulty_overrides.json") {
+		body := overrideJSON(t, c.Override)
+		found := map[string]bool{}
+		for _, f := range read[problem](w, w.want(w.as("POST", overrides, body), http.StatusUnprocessableEntity)).Errors {
+			found[f.Location+": "+f.Message] = true
+		}
+		if !found["body."+c.Field+": "+c.Message] {
+			t.Errorf("POST %s: %v, want %s: %s", body, found, c.Field, c.Message)
+		}
+		if c.Zero() {
+			continue // in a row of Go 0 is absent
+		}
+		_, _, err := w.store.AddOverride(t.Context(),
+			pgstore.Change{Actor: "ann", Reason: "r"}, pgstore.Override{Override: c.Row})
+		invalid := new(pgstore.InvalidError)
+		if !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.Field+": "+c.Message) {
+			t.Errorf("add %s: %v, want %s: %s", body, err, c.Field, c.Message)
+		}
+	}
+}
+
+// overrideJSON returns an override as a body has it, with a decimal factor.
+func overrideJSON(t *testing.T, fields map[string]any) string {
+	t.Helper()
+	fields = maps.Clone(fields)
+	if n, ok := fields["factor"].(json.Number); ok {
+		thousandths, err := n.Int64()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fields["factor"] = json.Number(fmt.Sprintf("%d.%03d", thousandths/1000, thousandths%1000))
+	}
+	text, err := json.Marshal(fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policysync"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // onPort returns the text of a decK file whose Redis listens on a port.
@@ -118,7 +119,7 @@ func TestServeLabelsOnlyTheRoutesOfItsFile(t *testing.T) {
 
 func TestServeDecidesByTheSavedRowsUntilItHasThoseOfTheDatabase(t *testing.T) {
 	dsn, dir := pgtest.Start(t).Database(t), t.TempDir()
-	ban := pgstore.Override{Tenant: "acme", Kind: "ban", Permanent: true}
+	ban := pgstore.Override{Override: schema.Override{Tenant: "acme", Kind: "ban", Permanent: true}}
 	if _, _, err := pgstore.New(pgtest.Pool(t, dsn)).AddOverride(t.Context(), pgstore.Change{Actor: "ann",
 		Reason: "abuse"}, ban); err != nil {
 		t.Fatal(err)

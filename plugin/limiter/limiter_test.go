@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limiter"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -187,11 +188,8 @@ func TestAClosedLimiterAnswersAsTheConfigSays(t *testing.T) {
 func TestRowsOfADatabaseAreFollowedFromOneRequestToTheNext(t *testing.T) {
 	l := limiting(t, parse(t, daily))
 	snapshot, faults := policy.NewSnapshot(policy.Rows{Version: 1, Overrides: []policy.Override{
-		{ID: 1, Kind: "ban", Tenant: "acme", Reason: "a test", Author: "a tester"},
-		{
-			ID: 2, Kind: "custom_limit", Tenant: "globex", User: "u", Policy: "user", Limit: 7, Reason: "a test",
-			Author: "a tester",
-		},
+		policytest.Override(1, schema.Override{Kind: "ban", Tenant: "acme"}),
+		policytest.Override(2, schema.Override{Kind: "custom_limit", Tenant: "globex", User: "u", Policy: "user", Limit: 7}),
 	}}, nil)
 	if len(faults) > 0 {
 		t.Fatal(faults)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 func TestAuditListsEachChangeNewestFirst(t *testing.T) {
@@ -48,8 +49,8 @@ func TestAuditListsEachChangeNewestFirst(t *testing.T) {
 func TestTheAuditHasFactorsAsDecimals(t *testing.T) {
 	t.Parallel()
 	s, pool := open(t)
-	if _, _, err := s.AddOverride(t.Context(), ann, pgstore.Override{Kind: "multiplier", Tenant: "acme", Factor: 2000,
-		Permanent: true}); err != nil {
+	doubled := permanent(schema.Override{Kind: "multiplier", Tenant: "acme", Factor: 2000})
+	if _, _, err := s.AddOverride(t.Context(), ann, doubled); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := s.AddOverride(t.Context(), ann, ban()); err != nil {

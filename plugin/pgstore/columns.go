@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -12,11 +13,11 @@ import (
 type columns []column
 
 // column describes a column and its value for an absent field. An absent text is empty, and an absent boolean false. An
-// absent number is NULL, which is read as 0, unless the field distinguishes 0 from absent.
+// absent number or time is NULL, which is read as its zero, unless the field distinguishes 0 from absent.
 type column struct {
 	name   string // quoted
 	absent string // of a field that JSON leaves out; empty: NULL
-	zero   bool   // NULL is read as 0
+	zero   string // what NULL is read as; empty: NULL
 }
 
 func columnsOf[T any](fields []schema.Field[T]) columns {
@@ -29,7 +30,9 @@ func columnsOf[T any](fields []schema.Field[T]) columns {
 		case *bool:
 			c.absent = "false"
 		case *int64:
-			c.zero = true
+			c.zero = "0"
+		case *time.Time:
+			c.zero = "'0001-01-01 00:00:00+00'"
 		}
 		list[i] = c
 	}
@@ -51,10 +54,10 @@ func (c columns) names() string {
 // read lists the columns for a SELECT into a row.
 func (c columns) read() string {
 	return c.each(func(c column) string {
-		if !c.zero {
+		if c.zero == "" {
 			return c.name
 		}
-		return fmt.Sprintf("coalesce(%[1]s, 0) AS %[1]s", c.name)
+		return fmt.Sprintf("coalesce(%[1]s, %[2]s) AS %[1]s", c.name, c.zero)
 	})
 }
 

@@ -1,6 +1,11 @@
 package pgstore
 
-import "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+import (
+	"strings"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
 
 // Words that several constraints share.
 const (
@@ -10,31 +15,47 @@ const (
 	// tokenActorProblem and unseenProblem concern the names of actors.
 	tokenActorProblem = "must not begin with token: that is a caller of the REST API, for whom its process alone writes"
 	unseenProblem     = "must have no control or invisible characters, and no space at either end"
-	customLimitField  = "belongs to a custom_limit alone: leave it out"
 )
 
-// must returns the text that says which values a policy's field may have.
-func must(field string) string {
-	for _, f := range schema.PolicyFields() {
-		if f.Name == field {
-			return f.Must()
-		}
-	}
-	panic("pgstore: a policy has no field " + field)
-}
-
 // constraintOf returns the fault that a CHECK of a name reports, and false for an unlisted one. A CHECK named after a
-// field of a policy has the text of the field's declaration.
+// field of a policy or an override has the text of the field's declaration. A CHECK of fields beside each other has what
+// the declaration reports of an override that breaks it.
 func constraintOf(name string) (InvalidError, bool) {
 	if invalid, ok := constraints[name]; ok {
 		return invalid, true
 	}
-	for _, f := range schema.PolicyFields() {
-		if name == "policies_"+f.Name {
+	for _, f := range breaking[name].Conflicts() {
+		if strings.HasPrefix(name, "overrides_"+f.Path) {
+			return InvalidError{Field: f.Path, Problem: f.Message}, true
+		}
+	}
+	if invalid, ok := declared(name, "policies_", schema.PolicyFields()); ok {
+		return invalid, true
+	}
+	return declared(name, "overrides_", schema.OverrideFields())
+}
+
+func declared[T any](constraint, prefix string, fields []schema.Field[T]) (InvalidError, bool) {
+	for _, f := range fields {
+		if constraint == prefix+f.Name {
 			return InvalidError{Field: f.Name, Problem: f.Must()}, true
 		}
 	}
 	return InvalidError{}, false
+}
+
+// breaking has an override that breaks each CHECK of a field beside others.
+var breaking = map[string]schema.Override{
+	"overrides_policy_missing":       {Kind: schema.KindCustomLimit},
+	"overrides_policy_unused":        {Kind: schema.KindBan, Policy: "daily"},
+	"overrides_limit_missing":        {Kind: schema.KindCustomLimit},
+	"overrides_limit_unused":         {Kind: schema.KindBan, Limit: 1},
+	"overrides_window_size_unused":   {Kind: schema.KindBan, WindowSize: 1},
+	"overrides_burst_unused":         {Kind: schema.KindBan, Burst: 1},
+	"overrides_factor_missing":       {Kind: schema.KindMultiplier},
+	"overrides_factor_unused":        {Kind: schema.KindBan, Factor: 1},
+	"overrides_expires_at_missing":   {Kind: schema.KindBan},
+	"overrides_expires_at_permanent": {Kind: schema.KindBan, Permanent: true, ExpiresAt: time.Unix(1, 0)},
 }
 
 // constraints lists the other CHECKs of package migrations by name.
@@ -73,52 +94,14 @@ var constraints = map[string]InvalidError{
 		Field:   "cost",
 		Problem: "must be at most what the limit can hold, or every request would be denied",
 	},
-	"policies_slot_active": {Field: "slot", Problem: must("slot")},
+	"policies_slot_active": {Field: "slot", Problem: schema.FieldNamed(schema.PolicyFields(), "slot").Must()},
 
-	"overrides_kind":       {Field: "kind", Problem: "must be custom_limit, multiplier, ban or exempt"},
-	"overrides_tenant":     {Field: "tenant", Problem: idProblem},
-	"overrides_user":       {Field: "user", Problem: idProblem},
-	"overrides_endpoint":   {Field: "endpoint", Problem: must("endpoint")},
-	"overrides_credential": {Field: "credential", Problem: idProblem},
-	"overrides_ip":         {Field: "ip", Problem: "must be one address, or a prefix of IPv6 addresses"},
 	"overrides_subject": {
 		Field: "tenant",
 		Problem: "must be given, perhaps with a user or an endpoint or both; or else a credential or an ip, " +
 			"perhaps with a tenant and nothing more",
 	},
-	"overrides_policy": {Field: "policy", Problem: must("name")},
-	"overrides_policy_missing": {
-		Field:   "policy",
-		Problem: "must be given: a custom_limit replaces the limit of the policy that it names",
-	},
-	"overrides_policy_unused": {
-		Field:   "policy",
-		Problem: "belongs to a custom_limit or multiplier: a ban or an exempt is for all policies",
-	},
-	"overrides_limit":              {Field: "limit", Problem: must("limit")},
-	"overrides_limit_missing":      {Field: "limit", Problem: "must be given for a custom_limit"},
-	"overrides_limit_unused":       {Field: "limit", Problem: customLimitField},
-	"overrides_window_size":        {Field: "window_size", Problem: must("window_size")},
-	"overrides_window_size_unused": {Field: "window_size", Problem: customLimitField},
-	"overrides_burst":              {Field: "burst", Problem: must("burst")},
-	"overrides_burst_unused":       {Field: "burst", Problem: customLimitField},
-	"overrides_factor":             {Field: "factor", Problem: "must be between 1 and 1000000 thousandths"},
-	"overrides_factor_missing": {
-		Field:   "factor",
-		Problem: "must be given for a multiplier, in thousandths: 1500 is half as much again",
-	},
-	"overrides_factor_unused": {Field: "factor", Problem: "belongs to a multiplier alone: leave it out"},
-	"overrides_public_note":   {Field: "public_note", Problem: must("public_note")},
-	"overrides_reason":        {Field: "reason", Problem: "must be given, in at most 1024 bytes"},
-	"overrides_author":        {Field: "author", Problem: "must be given, in at most 256 bytes"},
-	"overrides_expires_at":    {Field: "expires_at", Problem: "must be in the future"},
-	"overrides_expires_at_missing": {
-		Field:   "expires_at",
-		Problem: "must be given, unless the override is made permanent on purpose",
-	},
-	"overrides_expires_at_permanent": {Field: "expires_at", Problem: "must be left out of a permanent override"},
-	"overrides_source":               {Field: "source", Problem: "must be commercial or detector"},
-	"overrides_change_reason":        {Field: "reason", Problem: "must be given: why is this change made?"},
+	"overrides_change_reason": {Field: "reason", Problem: "must be given: why is this change made?"},
 
 	"tokens_name":        {Field: "name", Problem: "must be 1 to 64 letters, digits, dots, dashes, underscores or @"},
 	"tokens_hash":        {Field: "hash", Problem: "must be 32 bytes"},

@@ -11,46 +11,21 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Override is a change to the limits of one subject. An empty text and a zero number mean absent.
+// Override is an override as the database has it. In a write, an absent Reason is the change's, an absent Author its
+// actor, and an absent Source commercial.
 type Override struct {
 	// The database's id, which names it.
 	ID int64 `json:"id,omitempty"`
 
-	Kind string `json:"kind"` // custom_limit, multiplier, ban or exempt
-
-	// The subject: a tenant, and in it perhaps a user, an endpoint or both; or a credential; or an address. The last two
-	// are those of the tenant if one is named, else of all.
-	Tenant     string `json:"tenant,omitempty"`
-	User       string `json:"user,omitempty"`
-	Endpoint   string `json:"endpoint,omitempty"`
-	Credential string `json:"credential,omitempty"`
-	IP         string `json:"ip,omitempty"`
-
-	// The name of the policies that it changes. A custom_limit needs one; a multiplier without one is for all of the
-	// subject.
-	Policy string `json:"policy,omitempty"`
-
-	// Of a custom_limit: tokens per seconds, and a burst in tokens. Without a window it is the policy's.
-	Limit      int64 `json:"limit,omitempty"`
-	WindowSize int64 `json:"window_size,omitempty"`
-	Burst      int64 `json:"burst,omitempty"`
-
-	// Of a multiplier, in thousandths: 1500 is half as much again.
-	Factor int64 `json:"factor,omitempty"`
-
-	Reason string `json:"reason"` // "" for a write: the change's
-	Author string `json:"author"` // "" for a write: the change's actor
-
-	PublicNote string `json:"public_note,omitempty"` // what the tenant reads about it
+	schema.Override
 
 	CreatedAt time.Time `json:"created_at,omitzero"` // the database's
-	ExpiresAt time.Time `json:"expires_at,omitzero"` // it ends at this instant; zero: it is permanent
-	Permanent bool      `json:"permanent,omitempty"` // must be said of an override that does not expire
-	Source    string    `json:"source,omitempty"`    // commercial, or detector for a penalty; "" for a write: commercial
-
-	Revision int64 `json:"revision,omitempty"` // how often it was written, from 1
+	Revision  int64     `json:"revision,omitempty"`  // how often it was written, from 1
 }
 
 // EndedOverride is one of the past.
@@ -68,17 +43,11 @@ func (o Override) String() string {
 		text = fmt.Sprint(text, " ", o.ID)
 	}
 	text += ": " + o.Kind
-	for _, part := range [...][2]string{
-		{"tenant", o.Tenant},
-		{"user", o.User},
-		{"endpoint", o.Endpoint},
-		{"credential", o.Credential},
-		{"ip", o.IP},
-		{"policy", o.Policy},
-	} {
-		if part[1] != "" {
-			text += ", " + part[0] + " " + part[1]
-		}
+	if subject := o.Subject(); subject != "" {
+		text += ", " + subject
+	}
+	if o.Policy != "" {
+		text += ", policy " + o.Policy
 	}
 	return text
 }
@@ -94,10 +63,7 @@ type OverrideFilter struct {
 	Max     int   // at most so many; 0: all
 }
 
-const overrideColumns = `id, kind, tenant, "user", endpoint, credential, ip, policy, coalesce("limit", 0) AS limit,
-	coalesce(window_size, 0) AS window_size, coalesce(burst, 0) AS burst, coalesce(factor, 0) AS factor, reason, author,
-	public_note, created_at,
-	coalesce(expires_at, '0001-01-01 00:00:00+00') AS expires_at, permanent, source, revision`
+var overrideColumns = "id, created_at, revision, " + columnsOf(schema.OverrideFields()).read()
 
 func (f OverrideFilter) where() *where {
 	var w where
@@ -169,7 +135,10 @@ func override(ctx context.Context, q querier, id int64) (Override, error) {
 // kind and source for the same subject and policy it is a ConflictError; one that has expired makes room.
 func (s *Store) AddOverride(ctx context.Context, c Change, o Override) (Override, int64, error) {
 	o.Reason, o.Author = cmp.Or(o.Reason, c.Reason), cmp.Or(o.Author, c.Actor)
-	o.Source, o.IP = cmp.Or(o.Source, "commercial"), canonicalIP(o.IP)
+	o.Source, o.IP = cmp.Or(o.Source, schema.SourceCommercial), canonicalIP(o.IP)
+	if err := o.check(); err != nil {
+		return Override{}, 0, err
+	}
 	row, err := json.Marshal(o)
 	if err != nil {
 		return Override{}, 0, fmt.Errorf("add %v: %w", o, err)
@@ -189,6 +158,15 @@ func (s *Store) AddOverride(ctx context.Context, c Change, o Override) (Override
 	})
 }
 
+// check returns what is wrong with o, as every way to write an override says it.
+func (o Override) check() error {
+	var faults []error
+	for _, f := range policy.OverrideFaults(o.Override) {
+		faults = append(faults, &InvalidError{Field: f.Path, Problem: f.Message})
+	}
+	return errors.Join(faults...)
+}
+
 // roomFor is a ConflictError that names the override whose place a new one would take.
 func roomFor(ctx context.Context, tx pgx.Tx, row []byte) error {
 	var id int64
@@ -198,12 +176,12 @@ func roomFor(ctx context.Context, tx pgx.Tx, row []byte) error {
 	case err != nil:
 		return err
 	}
-	told := conflicts["overrides_one_per_subject"]
-	told.Problem = fmt.Sprintf("override %d is of this kind for the same subject and policy: end it first", id)
-	return &told
+	conflict := conflicts["overrides_one_per_subject"]
+	conflict.Problem = fmt.Sprintf("override %d is of this kind for the same subject and policy: end it first", id)
+	return &conflict
 }
 
-// canonicalIP is the one spelling of an address or prefix; what is neither stays, for the constraint to refuse.
+// canonicalIP is the one spelling of an address or prefix; what is neither stays, and is denied by check.
 func canonicalIP(text string) string {
 	if prefix, err := netip.ParsePrefix(text); err == nil {
 		return prefix.Masked().String()
@@ -228,17 +206,11 @@ const (
 			AND o.tenant = coalesce(n.tenant, '') AND o."user" = coalesce(n."user", '')
 			AND rate_limiter.canonical_endpoint(o.endpoint) = rate_limiter.canonical_endpoint(coalesce(n.endpoint, ''))
 			AND o.credential = coalesce(n.credential, '') AND o.ip = coalesce(n.ip, '') AND o.policy = coalesce(n.policy, '')`
-
-	insertOverride = `INSERT INTO rate_limiter.overrides (kind, tenant, "user", endpoint, credential, ip, policy, "limit",
-			window_size,
-			burst, factor, reason, author, public_note, expires_at, permanent, source)
-		SELECT coalesce(kind, ''), coalesce(tenant, ''), coalesce("user", ''), coalesce(endpoint, ''),
-			coalesce(credential, ''),
-			coalesce(ip, ''), coalesce(policy, ''), "limit", window_size, burst, factor, reason, author,
-			coalesce(public_note, ''), expires_at, coalesce(permanent, false), source
-		FROM jsonb_populate_record(NULL::rate_limiter.overrides, $1)
-		RETURNING id`
 )
+
+var insertOverride = fmt.Sprintf(`INSERT INTO rate_limiter.overrides (%s)
+	SELECT %s FROM jsonb_populate_record(NULL::rate_limiter.overrides, $1) n RETURNING id`,
+	columnsOf(schema.OverrideFields()).names(), columnsOf(schema.OverrideFields()).values("n"))
 
 // EndOverride ends an override before its time and moves it to the history, or is a NotFoundError. It returns the
 // version in which it is gone.

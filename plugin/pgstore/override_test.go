@@ -12,11 +12,19 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // ban is an override that is accepted.
 func ban() pgstore.Override {
-	return pgstore.Override{Kind: "ban", Tenant: "acme", ExpiresAt: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)}
+	return row(schema.Override{Kind: "ban", Tenant: "acme", ExpiresAt: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)})
+}
+
+func row(o schema.Override) pgstore.Override { return pgstore.Override{Override: o} }
+
+func permanent(o schema.Override) pgstore.Override {
+	o.Permanent = true
+	return row(o)
 }
 
 func add(t *testing.T, s *pgstore.Store, o pgstore.Override) pgstore.Override {
@@ -48,10 +56,15 @@ func TestOverrideIsReadAsItWasWritten(t *testing.T) {
 	s, _ := open(t)
 	for _, o := range []pgstore.Override{
 		ban(),
-		{Kind: "exempt", Tenant: "acme", User: "bob", Permanent: true, Reason: "our own", Author: "carl"},
-		{Kind: "custom_limit", Tenant: "acme", User: "bob", Endpoint: "GET /a/{id}", Policy: "daily", Limit: 5, WindowSize: 60, Burst: 7, ExpiresAt: ban().ExpiresAt},
-		{Kind: "multiplier", Credential: "c", Factor: 1500, ExpiresAt: ban().ExpiresAt, Source: "detector"},
-		{Kind: "ban", IP: "2001:db8::/64", Permanent: true},
+		permanent(schema.Override{Kind: "exempt", Tenant: "acme", User: "bob", Reason: "our own", Author: "carl"}),
+		row(schema.Override{
+			Kind: "custom_limit", Tenant: "acme", User: "bob", Endpoint: "GET /a/{id}", Policy: "daily",
+			Limit: 5, WindowSize: 60, Burst: 7, ExpiresAt: ban().ExpiresAt,
+		}),
+		row(schema.Override{
+			Kind: "multiplier", Credential: "c", Factor: 500, ExpiresAt: ban().ExpiresAt, Source: "detector",
+		}),
+		permanent(schema.Override{Kind: "ban", IP: "2001:db8::/64"}),
 	} {
 		written := add(t, s, o)
 		read, err := s.Override(t.Context(), written.ID)
@@ -107,9 +120,8 @@ func TestSecondOverrideOfOneKindForOneSubjectIsAConflict(t *testing.T) {
 	if inTheWay := fmt.Sprint("override ", first.ID, " "); err != nil && !strings.Contains(err.Error(), inTheWay) {
 		t.Errorf("%v, want %snamed", err, inTheWay)
 	}
-	stranger, same := pgstore.Override{Kind: "ban", IP: "2001:DB8::1", Permanent: true}, pgstore.Override{Kind: "ban", IP: "2001:db8:0::1", Permanent: true}
-	add(t, s, stranger)
-	_, _, err = s.AddOverride(t.Context(), ann, same)
+	add(t, s, permanent(schema.Override{Kind: "ban", IP: "2001:DB8::1"}))
+	_, _, err = s.AddOverride(t.Context(), ann, permanent(schema.Override{Kind: "ban", IP: "2001:db8:0::1"}))
 	wantConflict(t, "another spelling of an address", err)
 	penalty := ban()
 	penalty.Source = "detector"
@@ -147,7 +159,7 @@ func TestExpiredOverridesAreNotInForce(t *testing.T) {
 	s, pool := open(t)
 	old := add(t, s, ban())
 	age(t, pool, old.ID, time.Second)
-	forever := add(t, s, pgstore.Override{Kind: "exempt", Tenant: "acme", Permanent: true})
+	forever := add(t, s, permanent(schema.Override{Kind: "exempt", Tenant: "acme"}))
 	list, err := s.Overrides(t.Context(), pgstore.OverrideFilter{InForce: true})
 	if err != nil || len(list) != 1 || list[0].ID != forever.ID {
 		t.Errorf("in force are %v (%v), want the permanent one", list, err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // work is a task of a role.
@@ -22,7 +23,7 @@ func only2(_, _ any, err error) error { return err }
 
 // later returns a ban that expires after a time.
 func later(after time.Duration) pgstore.Override {
-	return pgstore.Override{Kind: "ban", Tenant: "acme", ExpiresAt: time.Now().Add(after)}
+	return row(schema.Override{Kind: "ban", Tenant: "acme", ExpiresAt: time.Now().Add(after)})
 }
 
 // writing lists the tasks of operators and of the REST API.

@@ -182,7 +182,12 @@ func (b *builder) putPolicy(in Row) {
 	in.Namespace, in.Tier, in.Tenant = b.intern(in.Namespace), b.intern(in.Tier), b.intern(in.Tenant)
 	in.Limit.Name, in.Limit.Endpoint = b.intern(in.Limit.Name), b.intern(in.Limit.Endpoint)
 	r, faults := compileRow(in)
-	if r == nil || !b.acquireEndpoint(r.Endpoint, inPolicies, in.ID) {
+	if r != nil {
+		if err := b.snapshot.endpoints.acquire(r.Endpoint); err != nil {
+			r, faults = nil, endpointFaults(in.faults(), inPolicies, in.ID, err)
+		}
+	}
+	if r == nil {
 		b.faults = append(b.faults, faults...)
 		last, ok := b.previous.policies.get(in.ID)
 		if !ok || !b.acquireEndpoint(last.Endpoint, inPolicies, in.ID) {
@@ -227,13 +232,25 @@ func (b *builder) countRow(r *row, n int) namespaceRows {
 	return s
 }
 
-// acquireEndpoint counts a use of a row's endpoint, and reports whether it is compatible with the others.
+// acquireEndpoint counts a use of the endpoint of a row's last good value, and reports whether it is compatible with the
+// others.
 func (b *builder) acquireEndpoint(text, table string, id int64) bool {
 	err := b.snapshot.endpoints.acquire(text)
 	if err != nil {
-		b.faults = append(b.faults, Fault{table, strconv.FormatInt(id, 10), "endpoint", err.Error()})
+		b.faults = append(b.faults, endpointFaults(nil, table, id, err)...)
 	}
 	return err == nil
+}
+
+// endpointFaults returns the faults of a row whose endpoint is not accepted: what is wrong with the endpoint by itself,
+// which says more, or else that it does not go with others.
+func endpointFaults(own []Fault, table string, id int64, err error) []Fault {
+	for _, f := range own {
+		if f.Field == "endpoint" {
+			return []Fault{f}
+		}
+	}
+	return []Fault{{table, strconv.FormatInt(id, 10), "endpoint", err.Error()}}
 }
 
 func (b *builder) putOverride(in Override) {
@@ -243,7 +260,12 @@ func (b *builder) putOverride(in Override) {
 	in.Tenant, in.Endpoint, in.Policy = b.intern(in.Tenant), b.intern(in.Endpoint), b.intern(in.Policy)
 	in.Reason, in.Author = b.intern(in.Reason), b.intern(in.Author)
 	o, faults := compileOverride(in)
-	if o == nil || !b.acquireEndpoint(o.endpoint, inOverrides, in.ID) {
+	if o != nil {
+		if err := b.snapshot.endpoints.acquire(o.endpoint); err != nil {
+			o, faults = nil, endpointFaults(in.faults(), inOverrides, in.ID, err)
+		}
+	}
+	if o == nil {
 		b.faults = append(b.faults, faults...)
 		last, ok := b.previous.overrides.get(in.ID)
 		if !ok || !b.acquireEndpoint(last.endpoint, inOverrides, in.ID) {

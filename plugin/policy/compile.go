@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -106,24 +105,9 @@ func (f *faultList) add(field, format string, args ...any) {
 	f.list = append(f.list, Fault{f.table, f.key, field, fmt.Sprintf(format, args...)})
 }
 
-// err adds an error; joined ones apart, and those about a field under its name.
-func (f *faultList) err(field string, err error) {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, e := range joined.Unwrap() {
-			f.err(field, e)
-		}
-		return
-	}
-	if about := new(limit.FieldError); errors.As(err, &about) {
-		f.add(about.Field, "%s", about.Problem)
-		return
-	}
-	f.add(field, "%s", err)
-}
-
 const defaultNamespace = "default"
 
-// Bounds of what a row may say, as schema.Policy declares them.
+// Bounds of what a row may say, as package schema declares them.
 var (
 	maxName = policyField("name").MaxLength        // bytes of a policy's or tier's name
 	maxPart = policyField("tenant").MaxLength      // bytes of an identity: longer ones are counted by their hash
@@ -134,29 +118,13 @@ var (
 	modes          = policyField("mode").OneOf
 	failModes      = policyField("fail_mode").OneOf
 	accuracies     = policyField("accuracy").OneOf
+
+	maxFactor = schema.FieldNamed(schema.OverrideFields(), "factor").Max // thousandths
+	sources   = schema.FieldNamed(schema.OverrideFields(), "source").OneOf
 )
 
-func policyField(name string) schema.Field[schema.Policy] {
-	fields := schema.PolicyFields()
-	return fields[slices.IndexFunc(fields, func(f schema.Field[schema.Policy]) bool { return f.Name == name })]
-}
-
-// with are the faults of a row, if it has any: then what is wrong with its endpoint by itself is one of them. Of a row
-// without others that is found when the endpoint is compared with those of other rows.
-func (f *faultList) with(endpoint string) []Fault {
-	if len(f.list) > 0 && endpoint != "" {
-		if _, err := ParsePattern(endpoint); err != nil {
-			f.add("endpoint", "%s", err)
-		}
-	}
-	return f.list
-}
-
-// name checks the name of a policy.
-func (f *faultList) name(field, name string) {
-	if !isName(name) {
-		f.add(field, "must be 1 to %d letters, digits, dots, dashes or underscores, got %q", maxName, name)
-	}
+func policyField(name string) *schema.Field[schema.Policy] {
+	return schema.FieldNamed(schema.PolicyFields(), name)
 }
 
 // isName reports whether text can name a policy or a namespace, which goes into headers and keys as it is.
@@ -173,7 +141,7 @@ func isName(text string) bool {
 	return true
 }
 
-// part checks the name of somebody, as requests are identified by it.
+// part checks a name by which requests are identified.
 func (f *faultList) part(field, name string) {
 	if len(name) > maxPart {
 		f.add(
@@ -182,13 +150,6 @@ func (f *faultList) part(field, name string) {
 			len(name),
 			maxPart,
 		)
-	}
-}
-
-// note checks what tenants read about a row.
-func (f *faultList) note(text string) {
-	if !isNote(text) {
-		f.add("public_note", "must have at most %d bytes, without control characters", maxNote)
 	}
 }
 
@@ -293,15 +254,6 @@ func (in Row) faults() []Fault {
 		f.add(fault.Path, "%s", fault.Message)
 	}
 	return f.list
-}
-
-func (f *faultList) oneOf(field, value string, known ...string) {
-	for _, k := range known {
-		if value == k {
-			return
-		}
-	}
-	f.add(field, "unknown %s %q", field, value)
 }
 
 // network parses the address of an override: an IPv4 address stands for itself, an IPv6 address for its /64, which is

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -28,10 +29,6 @@ func explained(t *testing.T) *policy.Plan {
 		p.Tenant, p.Tier = tenant, tier
 		return p
 	}
-	over := func(id int64, o policy.Override) policy.Override {
-		o.ID, o.Reason, o.Author = id, "ticket 7", "ann"
-		return o
-	}
 	return compile(t, modelConfig).With(build(t, policy.Rows{
 		Version: 42,
 		Tenants: []policy.TenantRow{{ID: "acme", Tier: "silver"}, {ID: "lost", Tier: "nickel"}},
@@ -41,15 +38,15 @@ func explained(t *testing.T) *policy.Plan {
 			of("", "silver", row(4, "daily", "", 500)), of("", "silver", row(5, "extra", "", 50)),
 		},
 		Overrides: []policy.Override{
-			over(1, times(2000, acme)),
-			over(2, custom("daily", 40, policy.Override{Tenant: "acme", Endpoint: "POST /records/{id}"})),
-			over(3, times(500, policy.Override{Tenant: "acme", ExpiresAt: 1000})), over(4, penalty(100, acme)),
-			over(5, penalty(900, acme)),
-			over(6, times(10, policy.Override{Tenant: "acme", Endpoint: "POST /records/bulk"})),
-			over(7, times(2000, policy.Override{Tenant: "beta", IP: "192.0.2.1"})),
-			over(8, times(2000, policy.Override{Credential: "key"})),
-			over(9, policy.Override{Kind: policy.Exempt, Tenant: "acme", User: "root"}),
-			over(10, policy.Override{Kind: policy.Ban, Tenant: "acme", User: "eve", ExpiresAt: 5_000_000}),
+			policytest.Override(1, times(2000, acme)),
+			policytest.Override(2, custom("daily", 40, schema.Override{Tenant: "acme", Endpoint: "POST /records/{id}"})),
+			policytest.Override(3, times(500, schema.Override{Tenant: "acme", ExpiresAt: instant(1000)})), policytest.Override(4, penalty(100, acme)),
+			policytest.Override(5, penalty(900, acme)),
+			policytest.Override(6, times(10, schema.Override{Tenant: "acme", Endpoint: "POST /records/bulk"})),
+			policytest.Override(7, times(2000, schema.Override{Tenant: "beta", IP: "192.0.2.1"})),
+			policytest.Override(8, times(2000, schema.Override{Credential: "key"})),
+			policytest.Override(9, schema.Override{Kind: policy.Exempt, Tenant: "acme", User: "root"}),
+			policytest.Override(10, schema.Override{Kind: policy.Ban, Tenant: "acme", User: "eve", ExpiresAt: instant(5_000_000)}),
 		},
 	}))
 }
@@ -124,36 +121,34 @@ tiers: [{name: one, limits: [
 }
 
 func TestWhyAnOverrideHoldsOrDoesNotIsWhatTheResolutionDid(t *testing.T) {
-	acme := policy.Override{Tenant: "acme"}
+	acme := schema.Override{Tenant: "acme"}
 	const uncountable = "its numbers cannot be counted exactly by the algorithm of the limit, which stays as it was"
 	for what, test := range map[string]struct {
-		overrides []policy.Override
+		overrides []schema.Override
 		want      []string
 	}{
 		"an expired one": {
-			[]policy.Override{times(500, policy.Override{Tenant: "acme", ExpiresAt: 1000})}, []string{"it has expired"},
+			[]schema.Override{times(500, schema.Override{Tenant: "acme", ExpiresAt: instant(1000)})}, []string{"it has expired"},
 		},
-		"one of several limits": {[]policy.Override{times(500, acme)}, []string{"it changes t, te, u, ue, c"}},
+		"one of several limits": {[]schema.Override{times(500, acme)}, []string{"it changes t, te, u, ue, c"}},
 		"a younger one": {
-			[]policy.Override{custom("t", 7, acme), custom("t", 8, acme)}, []string{"override 2 goes before it", "it changes t"},
+			[]schema.Override{custom("t", 7, acme), custom("t", 8, acme)}, []string{"override 2 goes before it", "it changes t"},
 		},
-		"too much for a log": {[]policy.Override{custom("u", 20_000, acme)}, []string{uncountable}},
+		"too much for a log": {[]schema.Override{custom("u", 20_000, acme)}, []string{uncountable}},
 		"behind too much for a log": {
-			[]policy.Override{custom("u", 50, acme), custom("u", 20_000, acme)},
+			[]schema.Override{custom("u", 50, acme), custom("u", 20_000, acme)},
 			[]string{"override 2 goes before it", uncountable},
 		},
 		"superseded and uncountable": {
-			[]policy.Override{times(500, acme), custom("t", 8, acme), custom("u", 20_000, acme)},
+			[]schema.Override{times(500, acme), custom("t", 8, acme), custom("u", 20_000, acme)},
 			[]string{"it changes te, ue, c", "it changes t", uncountable},
 		},
 		"of a limit that is not there": {
-			[]policy.Override{custom("other", 7, acme)}, []string{"no limit of the request is one that it changes"},
+			[]schema.Override{custom("other", 7, acme)}, []string{"no limit of the request is one that it changes"},
 		},
 	} {
-		for i := range test.overrides {
-			test.overrides[i].ID, test.overrides[i].Reason, test.overrides[i].Author = int64(i+1), "r", "a"
-		}
-		e := compile(t, overridden).With(build(t, policy.Rows{Overrides: test.overrides})).Explain(&visitor, 1000)
+		rows := policy.Rows{Overrides: numbered(test.overrides...)}
+		e := compile(t, overridden).With(build(t, rows)).Explain(&visitor, 1000)
 		for _, x := range e.Overrides {
 			if want := test.want[x.Override.ID-1]; x.Why != want || x.Applied != strings.HasPrefix(want, "it changes") {
 				t.Errorf("%s: override %d is applied: %t, because %q, want %q", what, x.Override.ID, x.Applied, x.Why, want)

@@ -1,6 +1,14 @@
 package policy
 
-import "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
 
 // Faults returns everything that is wrong with a policy by itself, in the order of its fields: what its declaration
 // says, arithmetic that would not be exact, and a pattern that matches nothing. Every way to write a policy, and every
@@ -14,11 +22,65 @@ func compiles(p schema.Policy) error {
 	if _, err := compileLimit(p.Limit); err != nil {
 		c.fault("", err)
 	}
-	if p.Endpoint != "" {
-		if _, err := ParsePattern(p.Endpoint); err != nil {
-			c.fault("endpoint", err)
+	c.checkPattern(p.Endpoint)
+	return c.err()
+}
+
+// OverrideFaults returns everything that is wrong with an override by itself, as Faults does for a policy.
+func OverrideFaults(o schema.Override) []schema.Fault { return o.Faults(overrideCompiles) }
+
+// overrideCompiles returns why an override cannot be applied, as schema.Faults.
+func overrideCompiles(o schema.Override) error {
+	var c compiler
+	if !isAddress(o.IP) {
+		must := schema.FieldNamed(schema.OverrideFields(), "ip").Must()
+		c.fault("ip", fmt.Errorf("%s, got %q", must, docpath.Shorten(o.IP)))
+	}
+	c.checkPattern(o.Endpoint)
+	if o.Kind == CustomLimit {
+		if _, err := limit.New(customSpec(o)); err != nil {
+			c.fault("", err)
 		}
 	}
+	return c.err()
+}
+
+// isAddress reports whether text is what the database takes as an address: one address, a prefix of IPv6 addresses, or
+// nothing. Nodes take prefixes of IPv4 addresses too.
+func isAddress(text string) bool {
+	if text == "" {
+		return true
+	}
+	if _, err := network(text); err != nil {
+		return false
+	}
+	prefix, err := netip.ParsePrefix(text)
+	return !strings.Contains(text, "/") || err == nil && prefix.Addr().Is6()
+}
+
+// customSpec returns the limit of a custom_limit, where the policy is a token_bucket.
+func customSpec(o schema.Override) limit.Spec {
+	spec := limit.Spec{
+		Algorithm: limit.TokenBucket, Quantity: o.Limit, Window: windowMicros(o.WindowSize), Burst: o.Burst,
+	}
+	if o.WindowSize == 0 {
+		spec.Window = limit.Second // the policy's own takes its place
+	}
+	return spec
+}
+
+// checkPattern adds what is wrong with an endpoint by itself.
+func (c *compiler) checkPattern(endpoint string) {
+	if endpoint == "" {
+		return
+	}
+	if _, err := ParsePattern(endpoint); err != nil {
+		c.fault("endpoint", err)
+	}
+}
+
+// err returns the faults as an error; none is nil.
+func (c *compiler) err() error {
 	if len(c.faults) == 0 {
 		return nil
 	}

@@ -85,7 +85,7 @@ func (m *model) resolve(id *identity.Identity, now limit.Micros) wanted {
 		limits[p.Limit.Name] = p.Limit
 	}
 	overrides := slices.DeleteFunc(slices.Clone(m.rows.Overrides), func(o policy.Override) bool {
-		return place(o.Endpoint) < 0 || (o.ExpiresAt > 0 && now >= o.ExpiresAt) ||
+		return place(o.Endpoint) < 0 || (!o.Permanent && now >= endOf(o)) ||
 			(o.Tenant != "" && o.Tenant != id.Tenant.ID) ||
 			(o.User != "" && o.User != id.User.ID) || (o.Credential != "" && o.Credential != id.Credential) || (o.IP != "" && o.IP != id.IP)
 	})
@@ -120,11 +120,19 @@ func (m *model) tier(id *identity.Identity) string {
 	return claimed
 }
 
+// endOf returns the instant at which an override ends, or 0 if it does not.
+func endOf(o policy.Override) limit.Micros {
+	if o.Permanent {
+		return 0
+	}
+	return limit.Micros(o.ExpiresAt.UnixMicro())
+}
+
 func judged(overrides []policy.Override) (want wanted) {
 	for _, o := range overrides {
 		switch {
-		case o.Kind == policy.Ban && (!want.banned || o.ExpiresAt == 0 || (want.until > 0 && o.ExpiresAt > want.until)):
-			want.banned, want.until = true, o.ExpiresAt
+		case o.Kind == policy.Ban && (!want.banned || o.Permanent || (want.until > 0 && endOf(o) > want.until)):
+			want.banned, want.until = true, endOf(o)
 		case o.Kind == policy.Exempt:
 			want.exempt = true
 		}

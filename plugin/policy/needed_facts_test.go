@@ -7,6 +7,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // What is read of every request is compiled once per config: each fact costs the gateway's worker time.
@@ -140,9 +141,8 @@ func TestRowsBesideAPlanForCallersReadTheCallerToo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	snapshot, faults := policy.NewSnapshot(policy.Rows{Overrides: []policy.Override{
-		{ID: 1, Kind: policy.Ban, Tenant: "acme", User: "u", Reason: "a test", Author: "a tester"},
-	}}, nil)
+	rows := policy.Rows{Overrides: numbered(schema.Override{Kind: policy.Ban, Tenant: "acme", User: "u"})}
+	snapshot, faults := policy.NewSnapshot(rows, nil)
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}

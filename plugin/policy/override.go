@@ -1,13 +1,13 @@
 package policy
 
 import (
-	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // kind selects what an override does, the strongest first.
@@ -169,9 +169,12 @@ func (o *override) covers(b *Bound) bool {
 
 // normalized returns the override as it was given, except for spellings that mean the same.
 func (o *override) normalized() Override {
-	out := Override{
-		ID: o.id, Kind: kindNames[o.kind], Tenant: o.tenant, Endpoint: o.endpoint, Policy: o.policy,
-		Reason: o.reason, Author: o.author, PublicNote: o.publicNote, ExpiresAt: o.expires, Source: Commercial,
+	out := Override{ID: o.id, Override: schema.Override{
+		Kind: kindNames[o.kind], Tenant: o.tenant, Endpoint: o.endpoint, Policy: o.policy,
+		Reason: o.reason, Author: o.author, PublicNote: o.publicNote, Permanent: o.expires == 0, Source: Commercial,
+	}}
+	if o.expires != 0 {
+		out.ExpiresAt = time.UnixMicro(int64(o.expires)).UTC()
 	}
 	switch o.target {
 	case onUser, onUserEndpoint:
@@ -195,68 +198,61 @@ func (o *override) normalized() Override {
 	return out
 }
 
-// compileOverride compiles one override of a database; o is nil if there are faults. The endpoint's syntax is checked
-// here only if the override has other faults; otherwise the builder checks it.
+// compileOverride compiles one override of a database; o is nil if there are faults. Of an override that compiles,
+// whether its endpoint goes with others is found when they are compiled together.
 func compileOverride(in Override) (o *override, faults []Fault) {
-	f := faultList{table: inOverrides, key: strconv.FormatInt(in.ID, 10)}
 	o = &override{
-		id: in.ID, tenant: in.Tenant, endpoint: in.Endpoint, policy: in.Policy,
-		reason: in.Reason, author: in.Author, publicNote: in.PublicNote, expires: in.ExpiresAt,
+		id: in.ID, kind: kind(slices.Index(kindNames[:], in.Kind)), detector: in.Source == Detector,
+		tenant: in.Tenant, endpoint: in.Endpoint, policy: in.Policy,
+		reason: in.Reason, author: in.Author, publicNote: in.PublicNote, expires: in.ends(),
 	}
-	if i := slices.Index(kindNames[:], in.Kind); i >= 0 {
-		o.kind = kind(i)
-	} else {
-		f.add("kind", "must be ban, exempt, custom_limit or multiplier, got %q", in.Kind)
+	if !in.valid() || !o.setTarget(in) {
+		return nil, in.faults()
 	}
-	f.oneOf("source", in.Source, "", Commercial, Detector)
-	o.detector = in.Source == Detector
-	o.setTarget(in, &f)
-	o.setNumbers(in, &f)
-	for _, text := range [...]struct{ field, value string }{{"reason", in.Reason}, {"author", in.Author}} {
-		if strings.TrimSpace(text.value) == "" {
-			f.add(text.field, "must be given")
-		}
-	}
-	f.note(in.PublicNote)
-	if in.ExpiresAt < 0 {
-		f.add("expires_at", "must be an instant, or 0 for a permanent one, got %d", in.ExpiresAt)
-	}
-	if in.Policy != "" {
-		f.name("policy", in.Policy)
-	}
-	if faults = f.with(in.Endpoint); len(faults) > 0 {
-		return nil, faults
+	switch o.kind {
+	case customLimit:
+		o.quantity, o.window, o.burst = in.Limit, windowMicros(in.WindowSize), in.Burst
+	case multiplier:
+		o.quantity = in.Factor
+	default:
 	}
 	return o, nil
 }
 
-// setTarget sets the target of o. It checks each name that is given, also if there are too many.
-func (o *override) setTarget(in Override, f *faultList) {
-	f.part("tenant", in.Tenant)
-	f.part("user", in.User)
-	f.part("credential", in.Credential)
-	var prefix netip.Prefix
-	if in.IP != "" {
-		var err error
-		if prefix, err = network(in.IP); err != nil {
-			f.add("ip", "%s", err)
+// valid reports whether a row means something to a node, its address aside. It takes what OverrideFaults would report
+// where a node can still apply it, and does without what OverrideFaults costs: a database has very many rows.
+func (in *Override) valid() bool {
+	if in.Kind == CustomLimit {
+		if _, err := limit.New(customSpec(in.Override)); err != nil {
+			return false
 		}
 	}
-	named := 0
-	for _, name := range [...]string{in.User, in.Credential, in.IP} {
-		if name != "" {
-			named++
-		}
+	return len(in.Conflicts()) == 0 && slices.Contains(kindNames[:], in.Kind) && isAmong(sources, in.Source) &&
+		len(in.Tenant) <= maxPart && len(in.User) <= maxPart && len(in.Credential) <= maxPart &&
+		(in.Policy == "" || isName(in.Policy)) && isNote(in.PublicNote) &&
+		(in.Kind != Multiplier || in.Factor >= 1 && in.Factor <= maxFactor)
+}
+
+// faults returns what is wrong with a row that does not compile.
+func (in *Override) faults() []Fault {
+	f := faultList{table: inOverrides, key: strconv.FormatInt(in.ID, 10)}
+	for _, fault := range OverrideFaults(in.Override) {
+		f.add(fault.Path, "%s", fault.Message)
 	}
+	return f.list
+}
+
+// setTarget sets the target of o from a valid row. It reports false if that is an address that does not parse.
+func (o *override) setTarget(in Override) bool {
 	switch {
-	case named > 1 || (in.Endpoint != "" && (in.Credential != "" || in.IP != "")):
-		f.add("target", "must be one of tenant, user, endpoint, user and endpoint, credential, ip")
 	case in.Credential != "":
 		o.target, o.targetName = onCredential, in.Credential
 	case in.IP != "":
+		prefix, err := network(in.IP)
+		if err != nil {
+			return false
+		}
 		o.target, o.targetName, o.bits = onIP, networkText(prefix), uint8(max(prefix.Bits(), 0))
-	case in.Tenant == "":
-		f.add("tenant", "must be given: only a credential or an address can be a target without one")
 	case in.User != "" && in.Endpoint != "":
 		o.target, o.targetName = onUserEndpoint, in.User
 	case in.User != "":
@@ -266,39 +262,5 @@ func (o *override) setTarget(in Override, f *faultList) {
 	default:
 		o.target = onTenant
 	}
-}
-
-// setNumbers sets and checks the numbers of o's kind, and adds a fault for those of other kinds.
-func (o *override) setNumbers(in Override, f *faultList) {
-	limited := in.Limit != 0 || in.WindowSize != 0 || in.Burst != 0
-	switch {
-	case o.kind != customLimit && limited:
-		f.add("limit", "only a custom_limit has a limit, a window or a burst")
-	case o.kind != multiplier && in.Factor != 0:
-		f.add("factor", "only a multiplier has a factor")
-	case (o.kind == ban || o.kind == exempt) && in.Policy != "":
-		f.add("policy", "a ban or an exemption applies to all policies: leave it out")
-	}
-	if o.detector && (o.kind == exempt || o.kind == customLimit || in.Factor >= 1000) {
-		f.add("source", "a detector may only ban or scale down (a factor below 1000)")
-	}
-	switch o.kind {
-	case customLimit:
-		if in.Policy == "" {
-			f.add("policy", "a custom_limit must name the policy that it changes")
-		}
-		o.quantity, o.window, o.burst = in.Limit, windowMicros(in.WindowSize), in.Burst
-		spec := limit.Spec{Algorithm: limit.TokenBucket, Quantity: in.Limit, Window: o.window, Burst: in.Burst}
-		if in.WindowSize == 0 {
-			spec.Window = limit.Second // the policy's own takes its place
-		}
-		if _, err := limit.New(spec); err != nil {
-			f.err("limit", err)
-		}
-	case multiplier:
-		if o.quantity = in.Factor; in.Factor < 1 || in.Factor > MaxFactor {
-			f.add("factor", "must be between 1 and %d thousandths, got %d", MaxFactor, in.Factor)
-		}
-	default:
-	}
+	return true
 }

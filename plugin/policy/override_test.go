@@ -5,8 +5,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -28,13 +30,21 @@ tiers:
 global: {limits: [{name: g, scope: global, limit: 100, window_size: 60}]}
 `
 
-// quotas resolves a request of user u of acme and returns the limit of each of its bounds.
-func quotas(t *testing.T, now limit.Micros, overrides ...policy.Override) (map[string]int64, policy.Resolution) {
-	t.Helper()
-	for i := range overrides {
-		overrides[i].ID, overrides[i].Reason, overrides[i].Author = int64(i+1), "r", "a"
+// numbered returns the rows of overrides, the first of id 1.
+func numbered(overrides ...schema.Override) (rows []policy.Override) {
+	for i, o := range overrides {
+		rows = append(rows, policytest.Override(int64(i+1), o))
 	}
-	plan := compile(t, overridden).With(build(t, policy.Rows{Overrides: overrides}))
+	return rows
+}
+
+// instant returns an instant as a row has it.
+func instant(at limit.Micros) time.Time { return time.UnixMicro(int64(at)).UTC() }
+
+// quotas resolves a request of user u of acme, and returns the limit of each of its bounds.
+func quotas(t *testing.T, now limit.Micros, overrides ...schema.Override) (map[string]int64, policy.Resolution) {
+	t.Helper()
+	plan := compile(t, overridden).With(build(t, policy.Rows{Overrides: numbered(overrides...)}))
 	var r policy.Resolution
 	plan.ResolveAt(&visitor, now, &r)
 	all := map[string]int64{}
@@ -49,87 +59,87 @@ var visitor = identity.Identity{
 	Method: "GET", Path: "/x", Route: "r",
 }
 
-func times(factor int64, o policy.Override) policy.Override {
+func times(factor int64, o schema.Override) schema.Override {
 	o.Kind, o.Factor = policy.Multiplier, factor
 	return o
 }
 
-func penalty(factor int64, o policy.Override) policy.Override {
+func penalty(factor int64, o schema.Override) schema.Override {
 	o.Source = policy.Detector
 	return times(factor, o)
 }
 
-func custom(name string, quantity int64, o policy.Override) policy.Override {
+func custom(name string, quantity int64, o schema.Override) schema.Override {
 	o.Kind, o.Policy, o.Limit = policy.CustomLimit, name, quantity
 	return o
 }
 
 var (
-	acme         = policy.Override{Tenant: "acme"}
-	user         = policy.Override{Tenant: "acme", User: "u"}
-	endpoint     = policy.Override{Tenant: "acme", Endpoint: "GET /x"}
-	userAt       = policy.Override{Tenant: "acme", User: "u", Endpoint: "GET /x"}
-	credentialed = policy.Override{Credential: "key"}
-	origin       = policy.Override{IP: "192.0.2.1"}
+	acme         = schema.Override{Tenant: "acme"}
+	user         = schema.Override{Tenant: "acme", User: "u"}
+	endpoint     = schema.Override{Tenant: "acme", Endpoint: "GET /x"}
+	userAt       = schema.Override{Tenant: "acme", User: "u", Endpoint: "GET /x"}
+	credentialed = schema.Override{Credential: "key"}
+	origin       = schema.Override{IP: "192.0.2.1"}
 )
 
 func TestAnOverrideChangesTheLimitsOfItsTargetAndNoOthers(t *testing.T) {
 	tests := []struct {
 		name      string
-		overrides []policy.Override
+		overrides []schema.Override
 		changed   map[string]int64 // others keep 100
 	}{
 		{
-			"a tenant's factor", []policy.Override{times(2000, acme)},
+			"a tenant's factor", []schema.Override{times(2000, acme)},
 			map[string]int64{"t": 200, "te": 200, "u": 200, "ue": 200, "c": 200},
 		},
-		{"a user's factor", []policy.Override{times(500, user)}, map[string]int64{"u": 50, "ue": 50}},
-		{"an endpoint's factor", []policy.Override{times(500, endpoint)}, map[string]int64{"te": 50, "ue": 50}},
-		{"a user's factor at an endpoint", []policy.Override{times(500, userAt)}, map[string]int64{"ue": 50}},
-		{"a credential's factor", []policy.Override{times(500, credentialed)}, map[string]int64{"c": 50}},
-		{"an address's factor", []policy.Override{times(500, origin)}, map[string]int64{"i": 50}},
+		{"a user's factor", []schema.Override{times(500, user)}, map[string]int64{"u": 50, "ue": 50}},
+		{"an endpoint's factor", []schema.Override{times(500, endpoint)}, map[string]int64{"te": 50, "ue": 50}},
+		{"a user's factor at an endpoint", []schema.Override{times(500, userAt)}, map[string]int64{"ue": 50}},
+		{"a credential's factor", []schema.Override{times(500, credentialed)}, map[string]int64{"c": 50}},
+		{"an address's factor", []schema.Override{times(500, origin)}, map[string]int64{"i": 50}},
 		{
-			"a factor that names a policy", []policy.Override{times(500, policy.Override{Tenant: "acme", Policy: "g"})},
+			"a factor that names a policy", []schema.Override{times(500, schema.Override{Tenant: "acme", Policy: "g"})},
 			map[string]int64{"g": 50},
 		},
-		{"a factor that leaves nothing", []policy.Override{times(1, user)}, map[string]int64{"u": 1, "ue": 1}},
+		{"a factor that leaves nothing", []schema.Override{times(1, user)}, map[string]int64{"u": 1, "ue": 1}},
 		{
-			"a factor that a log cannot hold", []policy.Override{times(200_000, user)},
+			"a factor that a log cannot hold", []schema.Override{times(200_000, user)},
 			map[string]int64{"u": 10_000, "ue": 20_000},
 		},
-		{"a custom limit", []policy.Override{custom("t", 7, acme)}, map[string]int64{"t": 7}},
-		{"a custom limit that a log cannot hold", []policy.Override{custom("u", 10_001, acme)}, nil},
-		{"a custom limit of no policy", []policy.Override{custom("nothing", 7, acme)}, nil},
+		{"a custom limit", []schema.Override{custom("t", 7, acme)}, map[string]int64{"t": 7}},
+		{"a custom limit that a log cannot hold", []schema.Override{custom("u", 10_001, acme)}, nil},
+		{"a custom limit of no policy", []schema.Override{custom("nothing", 7, acme)}, nil},
 		{
 			"another tenant's",
-			[]policy.Override{
-				times(500, policy.Override{Tenant: "beta"}), times(500, policy.Override{Tenant: "beta", User: "u"}),
+			[]schema.Override{
+				times(500, schema.Override{Tenant: "beta"}), times(500, schema.Override{Tenant: "beta", User: "u"}),
 			},
 			nil,
 		},
-		{"another endpoint's", []policy.Override{times(500, policy.Override{Tenant: "acme", Endpoint: "GET /y"})}, nil},
+		{"another endpoint's", []schema.Override{times(500, schema.Override{Tenant: "acme", Endpoint: "GET /y"})}, nil},
 		{
 			"a credential's of another tenant",
-			[]policy.Override{times(500, policy.Override{Tenant: "beta", Credential: "key"})}, nil,
+			[]schema.Override{times(500, schema.Override{Tenant: "beta", Credential: "key"})}, nil,
 		},
 		{
-			"the more specific of two", []policy.Override{times(500, acme), times(2000, user)},
+			"the more specific of two", []schema.Override{times(500, acme), times(2000, user)},
 			map[string]int64{"t": 50, "te": 50, "u": 200, "ue": 200, "c": 50},
 		},
 		{
-			"a custom limit and a factor", []policy.Override{times(500, acme), custom("t", 7, acme)},
+			"a custom limit and a factor", []schema.Override{times(500, acme), custom("t", 7, acme)},
 			map[string]int64{"t": 7, "te": 50, "u": 50, "ue": 50, "c": 50},
 		},
 		{
-			"a penalty after a factor", []policy.Override{penalty(100, acme), times(2000, user)},
+			"a penalty after a factor", []schema.Override{penalty(100, acme), times(2000, user)},
 			map[string]int64{"t": 10, "te": 10, "u": 20, "ue": 20, "c": 10},
 		},
 		{
-			"a penalty after a custom limit", []policy.Override{penalty(500, acme), custom("u", 50, user)},
+			"a penalty after a custom limit", []schema.Override{penalty(500, acme), custom("u", 50, user)},
 			map[string]int64{"t": 50, "te": 50, "u": 25, "ue": 50, "c": 50},
 		},
 		{
-			"the stricter of two penalties", []policy.Override{penalty(100, acme), penalty(900, user)},
+			"the stricter of two penalties", []schema.Override{penalty(100, acme), penalty(900, user)},
 			map[string]int64{"t": 10, "te": 10, "u": 10, "ue": 10, "c": 10},
 		},
 	}
@@ -153,7 +163,7 @@ func TestAnOverrideChangesTheLimitsOfItsTargetAndNoOthers(t *testing.T) {
 func TestAChangedLimitKeepsWhatTheOverrideDoesNotSay(t *testing.T) {
 	tests := []struct {
 		name     string
-		override policy.Override
+		override schema.Override
 		policy   string
 		want     limit.Spec
 		quota    string
@@ -184,11 +194,11 @@ func TestAChangedLimitKeepsWhatTheOverrideDoesNotSay(t *testing.T) {
 			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 7, Window: 60 * limit.Second, Burst: 7}, `"t";q=7;w=60`,
 		},
 		{
-			"custom, all of it", custom("t", 7, policy.Override{Tenant: "acme", WindowSize: 2, Burst: 9}), "t",
+			"custom, all of it", custom("t", 7, schema.Override{Tenant: "acme", WindowSize: 2, Burst: 9}), "t",
 			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 7, Window: 2 * limit.Second, Burst: 9}, `"t";q=7;w=2`,
 		},
 		{
-			"custom, a burst for a window", custom("te", 7, policy.Override{Tenant: "acme", Burst: 9}), "te",
+			"custom, a burst for a window", custom("te", 7, schema.Override{Tenant: "acme", Burst: 9}), "te",
 			limit.Spec{Algorithm: limit.FixedWindow, Quantity: 7, Window: 60 * limit.Second, Burst: 7}, `"te";q=7;w=60`,
 		},
 	}
@@ -205,22 +215,21 @@ func TestAChangedLimitKeepsWhatTheOverrideDoesNotSay(t *testing.T) {
 
 func TestABanBeatsAnExemptionAndBothEndAtTheirInstantWithoutASync(t *testing.T) {
 	const soon, later = 1000, 2000
-	ban, exempt := policy.Override{
-		Kind: policy.Ban, Tenant: "acme", User: "u", ExpiresAt: soon,
-	}, policy.Override{Kind: policy.Exempt, Tenant: "acme", ExpiresAt: later}
-	forGood := policy.Override{Kind: policy.Ban, IP: "192.0.2.1"}
+	ban := schema.Override{Kind: policy.Ban, Tenant: "acme", User: "u", ExpiresAt: instant(soon)}
+	exempt := schema.Override{Kind: policy.Exempt, Tenant: "acme", ExpiresAt: instant(later)}
+	forGood := schema.Override{Kind: policy.Ban, IP: "192.0.2.1"}
 	tests := []struct {
 		name           string
 		now            limit.Micros
-		overrides      []policy.Override
+		overrides      []schema.Override
 		banned, exempt bool
 		until          limit.Micros
 	}{
-		{"both", soon - 1, []policy.Override{exempt, ban}, true, false, soon},
-		{"the ban has ended", soon, []policy.Override{exempt, ban}, false, true, 0},
-		{"both have ended", later, []policy.Override{exempt, ban}, false, false, 0},
-		{"two bans, one for good", 1, []policy.Override{ban, forGood}, true, false, 0},
-		{"a factor beside an exemption", 1, []policy.Override{penalty(500, acme), exempt}, false, true, 0},
+		{"both", soon - 1, []schema.Override{exempt, ban}, true, false, soon},
+		{"the ban has ended", soon, []schema.Override{exempt, ban}, false, true, 0},
+		{"both have ended", later, []schema.Override{exempt, ban}, false, false, 0},
+		{"two bans, one for good", 1, []schema.Override{ban, forGood}, true, false, 0},
+		{"a factor beside an exemption", 1, []schema.Override{penalty(500, acme), exempt}, false, true, 0},
 	}
 	for _, test := range tests {
 		got, r := quotas(t, test.now, test.overrides...)
@@ -253,8 +262,7 @@ func TestABanOfAnAddressOrANetworkHoldsForAnonymousRequestsTooAndInAnySpelling(t
 		{"192.0.2.1", "", false},
 	}
 	for _, test := range tests {
-		snapshot := build(t,
-			policy.Rows{Overrides: []policy.Override{{ID: 1, Kind: policy.Ban, IP: test.written, Reason: "r", Author: "a"}}})
+		snapshot := build(t, policy.Rows{Overrides: numbered(schema.Override{Kind: policy.Ban, IP: test.written})})
 		for _, id := range []identity.Identity{
 			{Anonymous: true, IP: test.seen}, {Anonymous: true, Tenant: address(test.seen), IP: test.seen},
 			{Tenant: tenant("acme"), IP: test.seen},
@@ -268,8 +276,8 @@ func TestABanOfAnAddressOrANetworkHoldsForAnonymousRequestsTooAndInAnySpelling(t
 }
 
 func TestOfTwoNetworksTheNarrowerDecides(t *testing.T) {
-	got, _ := quotas(t, 1, times(500, policy.Override{IP: "192.0.2.0/24"}),
-		times(2000, policy.Override{IP: "192.0.2.0/28"}), times(3000, policy.Override{IP: "192.0.0.0/16"}))
+	got, _ := quotas(t, 1, times(500, schema.Override{IP: "192.0.2.0/24"}),
+		times(2000, schema.Override{IP: "192.0.2.0/28"}), times(3000, schema.Override{IP: "192.0.0.0/16"}))
 	if got["i"] != 200 {
 		t.Errorf("the limit per address is %d, want 200 as the /28 says", got["i"])
 	}
@@ -299,8 +307,8 @@ func TestARowWithoutAModeOrAnAccuracyHasThatOfTheConfigThatARequestMeets(t *test
 
 // What overrides make of policies is made once, by the first request, and is the same for all.
 func TestManyRequestsAtOnceGetTheSameLimits(t *testing.T) {
-	plan := compile(t, overridden).With(
-		build(t, policy.Rows{Overrides: []policy.Override{{ID: 1, Kind: policy.Multiplier, Factor: 500, Tenant: "acme", Reason: "r", Author: "a"}}}))
+	halved := numbered(schema.Override{Kind: policy.Multiplier, Factor: 500, Tenant: "acme"})
+	plan := compile(t, overridden).With(build(t, policy.Rows{Overrides: halved}))
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
@@ -324,18 +332,19 @@ func TestManyRequestsAtOnceGetTheSameLimits(t *testing.T) {
 func TestAllFaultsOfARowAreReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 129)
-	for want, o := range map[string]policy.Override{
-		"endpoint factor ip target": {
+	for want, o := range map[string]schema.Override{
+		"endpoint factor ip user": {
 			Kind: policy.Multiplier, Tenant: "acme", User: "u", IP: "nonsense", Endpoint: "records", Reason: "r", Author: "a",
 		},
-		"ip target tenant user": {Kind: policy.Ban, Tenant: long, User: long, IP: "nonsense", Reason: "r", Author: "a"},
-		"ip reason":             {Kind: policy.Ban, Tenant: "acme", IP: "nonsense", Author: "a"},
-		"endpoint reason":       {Kind: policy.Ban, Tenant: "acme", Endpoint: "records", Author: "a"},
-		"endpoint tenant":       {Kind: policy.Ban, Endpoint: "records", Reason: "r", Author: "a"},
-		"endpoint":              {Kind: policy.Ban, Tenant: "acme", Endpoint: "records", Reason: "r", Author: "a"},
-		"target":                {Kind: policy.Ban, Tenant: "acme", User: "u", Credential: "k", Reason: "r", Author: "a"},
+		"ip tenant user":  {Kind: policy.Ban, Tenant: long, User: long, IP: "nonsense", Reason: "r", Author: "a"},
+		"ip reason":       {Kind: policy.Ban, Tenant: "acme", IP: "nonsense", Author: "a"},
+		"endpoint reason": {Kind: policy.Ban, Tenant: "acme", Endpoint: "records", Author: "a"},
+		"endpoint tenant": {Kind: policy.Ban, Endpoint: "records", Reason: "r", Author: "a"},
+		"endpoint":        {Kind: policy.Ban, Tenant: "acme", Endpoint: "records", Reason: "r", Author: "a"},
+		"user":            {Kind: policy.Ban, Tenant: "acme", User: "u", Credential: "k", Reason: "r", Author: "a"},
 	} {
-		_, faults := policy.NewSnapshot(policy.Rows{Overrides: []policy.Override{o}}, nil)
+		o.Permanent = true
+		_, faults := policy.NewSnapshot(policy.Rows{Overrides: []policy.Override{{Override: o}}}, nil)
 		if got := fieldsOf(faults); got != want {
 			t.Errorf("%+v: faults of %s, want %s", o, got, want)
 		}

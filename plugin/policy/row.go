@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"encoding/json"
 	"fmt"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -66,47 +67,47 @@ func (p *Row) Match() string {
 
 // The kinds of overrides.
 const (
-	Ban         = "ban"
-	Exempt      = "exempt"
-	CustomLimit = "custom_limit"
-	Multiplier  = "multiplier"
+	Ban         = schema.KindBan
+	Exempt      = schema.KindExempt
+	CustomLimit = schema.KindCustomLimit
+	Multiplier  = schema.KindMultiplier
 )
 
 // The sources of overrides.
 const (
-	Commercial = "commercial"
-	Detector   = "detector"
+	Commercial = schema.SourceCommercial
+	Detector   = schema.SourceDetector
 )
 
-// Override changes what applies to one target: a tenant, a user of a tenant, an endpoint of a tenant, a user at an
-// endpoint, a credential or an address (of one tenant if Tenant is given too, else of all). Its key is ID.
+// Override is an override that a database holds. Its key is ID.
+//
+// An IPv6 address stands for its /64. A custom_limit without a window has the policy's, without a burst the algorithm's
+// default; windows have no burst and ignore it. An empty Source is commercial.
 type Override struct {
-	ID   int64  `json:"id"`
-	Kind string `json:"kind"` // ban, exempt, custom_limit or multiplier
-
-	Tenant     string `json:"tenant,omitempty"`
-	User       string `json:"user,omitempty"`
-	Credential string `json:"credential,omitempty"`
-	IP         string `json:"ip,omitempty"`       // an address or a network; an IPv6 address stands for its /64
-	Endpoint   string `json:"endpoint,omitempty"` // a pattern; it goes with a tenant, and with a user or none
-
-	Policy     string `json:"policy,omitempty"`      // the policy that it changes; required for custom_limit, "" for all policies of a multiplier's target
-	Limit      int64  `json:"limit,omitempty"`       // custom_limit: tokens per window
-	WindowSize int64  `json:"window_size,omitempty"` // custom_limit: seconds; 0 = the policy's own
-	Burst      int64  `json:"burst,omitempty"`       // custom_limit: tokens; 0 = the algorithm's default. Windows have none and ignore it
-	Factor     int64  `json:"factor,omitempty"`      // multiplier: thousandths, 1 to MaxFactor
-
-	Reason string `json:"reason"`
-	Author string `json:"author"`
-
-	PublicNote string `json:"public_note,omitempty"` // what the tenant reads about it
-
-	ExpiresAt limit.Micros `json:"expires_at,omitempty"` // it ends at this instant; 0 = it is permanent
-	Source    string       `json:"source"`               // commercial or detector; "" is commercial
+	ID int64 `json:"id"`
+	schema.Override
 }
 
-// MaxFactor bounds a multiplier's factor, in thousandths: a thousandfold.
-const MaxFactor = 1_000_000
+// MarshalJSON writes the end as an instant in microseconds; a permanent override has none.
+func (o Override) MarshalJSON() ([]byte, error) {
+	type fields Override // without this method
+	return json.Marshal(struct {
+		fields
+		ExpiresAt limit.Micros `json:"expires_at,omitempty"`
+		Permanent bool         `json:"permanent,omitempty"`
+	}{fields(o), o.ends(), false})
+}
+
+// ActiveAt reports whether o has not ended at an instant.
+func (o *Override) ActiveAt(now limit.Micros) bool { return o.ExpiresAt.IsZero() || now < o.ends() }
+
+// ends returns the instant at which o ends, or 0 if it is permanent.
+func (o *Override) ends() limit.Micros {
+	if o.ExpiresAt.IsZero() {
+		return 0
+	}
+	return limit.Micros(o.ExpiresAt.UnixMicro())
+}
 
 // Fault is what is wrong with a row. The row's last good value, if there is one, stays in force.
 type Fault struct {

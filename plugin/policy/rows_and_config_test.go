@@ -29,9 +29,9 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 			},
 		}
 	}
-	over := func(o policy.Override) policy.Rows {
-		o.ID, o.Kind, o.Reason, o.Author = 1, policy.Ban, "r", "a"
-		return policy.Rows{Overrides: []policy.Override{o}}
+	overriding := func(o schema.Override) policy.Rows {
+		o.Kind = policy.Ban
+		return policy.Rows{Overrides: numbered(o)}
 	}
 	tests := []struct {
 		name    string
@@ -53,10 +53,10 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 		{"a policy per address", scoped("ip", ""), consumer | ip, nil},
 		{"a policy per route", scoped("tenant+endpoint", ""), consumer | identity.RouteFact, nil},
 		{"a policy of an endpoint", scoped("tenant", "GET /x"), consumer | target, nil},
-		{"an override of a user", over(user), consumer | headers, []string{"X-User"}},
-		{"an override of a credential", over(credentialed), consumer | credential, nil},
-		{"an override of an address", over(origin), consumer | ip, nil},
-		{"an override of an endpoint", over(endpoint), consumer | target, nil},
+		{"an override of a user", overriding(user), consumer | headers, []string{"X-User"}},
+		{"an override of a credential", overriding(credentialed), consumer | credential, nil},
+		{"an override of an address", overriding(origin), consumer | ip, nil},
+		{"an override of an endpoint", overriding(endpoint), consumer | target, nil},
 	}
 	config := compile(t,
 		`{observe_endpoint: false, user_from: [header.X-User], tier_from: [header.X-Tier], trusted_headers: [X-User, X-Tier], on_missing_tenant: skip}`)

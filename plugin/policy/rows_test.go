@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -54,7 +55,10 @@ func somePolicy(t *rapid.T, id int64) policy.Row {
 }
 
 func someOverride(t *rapid.T, id int64) policy.Override {
-	o := policy.Override{ID: id, Reason: "r", Author: "a", ExpiresAt: limit.Micros(rapid.Int64Range(0, 5).Draw(t, "end"))}
+	var o schema.Override
+	if end := limit.Micros(rapid.Int64Range(0, 5).Draw(t, "end")); end > 0 {
+		o.ExpiresAt = instant(end)
+	}
 	switch rapid.SampledFrom([]string{"tenant", "user", "endpoint", "credential", "ip"}).Draw(t, "target") {
 	case "tenant":
 		o.Tenant = someTenant.Draw(t, "tenant")
@@ -85,7 +89,7 @@ func someOverride(t *rapid.T, id int64) policy.Override {
 	case "penalty":
 		o.Kind, o.Factor, o.Source = policy.Multiplier, rapid.Int64Range(1, 999).Draw(t, "factor"), policy.Detector
 	}
-	return o
+	return policytest.Override(id, o)
 }
 
 func someRows(t *rapid.T) policy.Rows {

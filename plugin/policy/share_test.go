@@ -38,7 +38,7 @@ func TestAChangeCopiesOnlyTheShardThatItTouches(t *testing.T) {
 		}
 	}
 	ban := func(id int64, tenant, user string) Override {
-		return Override{ID: id, Kind: Ban, Tenant: tenant, User: user, Reason: "r", Author: "a"}
+		return Override{ID: id, Override: schema.Override{Permanent: true, Kind: Ban, Tenant: tenant, User: user, Reason: "r", Author: "a"}}
 	}
 	for i := range int64(5000) {
 		rows.Policies = append(rows.Policies, row(i, fmt.Sprint("tenant-", i)))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -29,15 +30,16 @@ func crowd(tenants int) policy.Rows {
 			rows.Policies = append(rows.Policies, row)
 		}
 		about := fmt.Sprintf("contract %d", n)
-		over := func(o policy.Override) {
-			o.ID, o.Reason, o.Author = id*10+int64(len(rows.Overrides)%10), about, "ann@example.com"
-			rows.Overrides = append(rows.Overrides, o)
+		add := func(o schema.Override) {
+			row := policytest.Override(id*10+int64(len(rows.Overrides)%10), o)
+			row.Reason, row.Author = about, "ann@example.com"
+			rows.Overrides = append(rows.Overrides, row)
 		}
-		over(times(2000, policy.Override{Tenant: name}))
-		over(custom("limit-0", int64(500+n), policy.Override{Tenant: name}))
-		over(penalty(900, policy.Override{Tenant: name, User: fmt.Sprintf("user-%d", n)}))
-		over(times(500, policy.Override{Tenant: name, User: fmt.Sprintf("user-%d-b", n), Endpoint: endpoints[1]}))
-		over(times(500, policy.Override{Credential: fmt.Sprintf("credential-%d", n)}))
+		add(times(2000, schema.Override{Tenant: name}))
+		add(custom("limit-0", int64(500+n), schema.Override{Tenant: name}))
+		add(penalty(900, schema.Override{Tenant: name, User: fmt.Sprintf("user-%d", n)}))
+		add(times(500, schema.Override{Tenant: name, User: fmt.Sprintf("user-%d-b", n), Endpoint: endpoints[1]}))
+		add(times(500, schema.Override{Credential: fmt.Sprintf("credential-%d", n)}))
 	}
 	return rows
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -66,7 +67,7 @@ func perTenant(id int64, tenant string, quantity int64) policy.Row {
 
 // banned is a valid row: a tenant that is banned for good.
 func banned(id int64, tenant string) policy.Override {
-	return policy.Override{ID: id, Kind: policy.Ban, Tenant: tenant, Reason: "abuse", Author: "ann"}
+	return policytest.Override(id, schema.Override{Kind: policy.Ban, Tenant: tenant})
 }
 
 func TestABookGivesItsRowsBackAsTheyWere(t *testing.T) {
@@ -92,16 +93,20 @@ func TestABookGivesItsRowsBackAsTheyWere(t *testing.T) {
 			},
 		},
 		Overrides: []policy.Override{
-			{
-				ID: 1, Kind: policy.CustomLimit, Tenant: "acme", User: "u", Endpoint: "GET /x", Policy: "a", Limit: 1,
-				WindowSize: 2, Burst: 3, Reason: "why", Author: "ann", ExpiresAt: 9, Source: policy.Commercial,
-			},
-			{
-				ID: 2, Kind: policy.Multiplier, Tenant: "acme", Credential: "key", Factor: 500, Reason: "why", Author: "bot",
-				Source: policy.Detector,
-			},
-			{ID: 3, Kind: policy.Ban, IP: "2001:db8::/64", Reason: "why", Author: "ann", Source: policy.Commercial},
-			{ID: 4, Kind: policy.Exempt, Tenant: "beta", Reason: "why", Author: "ann", Source: policy.Commercial},
+			{ID: 1, Override: schema.Override{
+				Kind: policy.CustomLimit, Tenant: "acme", User: "u", Endpoint: "GET /x", Policy: "a", Limit: 1,
+				WindowSize: 2, Burst: 3, Reason: "why", Author: "ann", ExpiresAt: instant(9), Source: policy.Commercial,
+			}},
+			{ID: 2, Override: schema.Override{
+				Kind: policy.Multiplier, Tenant: "acme", Credential: "key", Factor: 500, Reason: "why", Author: "bot",
+				Permanent: true, Source: policy.Detector,
+			}},
+			{ID: 3, Override: schema.Override{
+				Kind: policy.Ban, IP: "2001:db8::/64", Reason: "why", Author: "ann", Permanent: true, Source: policy.Commercial,
+			}},
+			{ID: 4, Override: schema.Override{
+				Kind: policy.Exempt, Tenant: "beta", Reason: "why", Author: "ann", Permanent: true, Source: policy.Commercial,
+			}},
 		},
 	}
 	snapshot := build(t, rows)
@@ -132,7 +137,7 @@ func TestEveryFaultOfARowIsReportedWithItsField(t *testing.T) {
 		return policy.Rows{Policies: []policy.Row{row}}
 	}
 	override := func(edit func(*policy.Override)) policy.Rows {
-		row := policy.Override{ID: 5, Kind: policy.Multiplier, Tenant: "acme", Factor: 500, Reason: "r", Author: "a"}
+		row := policytest.Override(5, times(500, acme))
 		edit(&row)
 		return policy.Rows{Overrides: []policy.Override{row}}
 	}
@@ -158,7 +163,7 @@ func TestEveryFaultOfARowIsReportedWithItsField(t *testing.T) {
 		"policies 5: endpoint: ":               policyRow(func(p *policy.Row) { p.Limit.Endpoint = "GET records" }),
 		"overrides 5: kind: ":                  override(func(o *policy.Override) { o.Kind, o.Factor = "bless", 0 }),
 		"overrides 5: source: ":                override(func(o *policy.Override) { o.Source, o.Factor = policy.Detector, 1000 }),
-		"overrides 5: target: ":                override(func(o *policy.Override) { o.User, o.IP = "u", "192.0.2.1" }),
+		"overrides 5: user: must be left out":  override(func(o *policy.Override) { o.User, o.IP = "u", "192.0.2.1" }),
 		"overrides 5: tenant: ":                override(func(o *policy.Override) { o.Tenant, o.User = "", "u" }),
 		"overrides 5: ip: ":                    override(func(o *policy.Override) { o.IP = "192.0.2" }),
 		"overrides 5: policy: ":                override(func(o *policy.Override) { o.Kind, o.Factor, o.Limit = policy.CustomLimit, 0, 5 }),
@@ -166,7 +171,7 @@ func TestEveryFaultOfARowIsReportedWithItsField(t *testing.T) {
 		"overrides 5: factor: ":                override(func(o *policy.Override) { o.Factor = 0 }),
 		"overrides 5: reason: ":                override(func(o *policy.Override) { o.Reason = " " }),
 		"overrides 5: author: ":                override(func(o *policy.Override) { o.Author = "" }),
-		"overrides 5: expires_at: ":            override(func(o *policy.Override) { o.ExpiresAt = -1 }),
+		"overrides 5: expires_at: ":            override(func(o *policy.Override) { o.Permanent = false }),
 		"overrides 5: endpoint: ":              override(func(o *policy.Override) { o.Endpoint = "GET /%72ecords" }),
 		"overrides 5: credential: ":            override(func(o *policy.Override) { o.Credential = long }),
 		"overrides 5: user: ":                  override(func(o *policy.Override) { o.User = long }),
@@ -195,7 +200,7 @@ func TestARowThatNoLongerCompilesKeepsItsLastGoodValue(t *testing.T) {
 		Version:   2,
 		Tenants:   []policy.TenantRow{{ID: "acme", Tier: strings.Repeat("x", 99)}},
 		Policies:  []policy.Row{perTenant(1, "acme", -1), perTenant(3, "new", -1)},
-		Overrides: []policy.Override{{ID: 1, Kind: "bless"}},
+		Overrides: numbered(schema.Override{Kind: "bless"}),
 	}
 	snapshot := build(t, good)
 	applied, faults := snapshot.Apply(policy.Changes{Rows: bad})

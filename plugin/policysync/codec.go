@@ -3,8 +3,8 @@ package policysync
 import (
 	"encoding/binary"
 	"errors"
+	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -35,30 +35,6 @@ func (c *codec) tenant(r *policy.TenantRow) {
 	c.name(&r.ID)
 	c.text(&r.Tier)
 	c.text(&r.TimeZone)
-}
-
-func (c *codec) override(o *policy.Override) {
-	c.number(&o.ID)
-	c.text(&o.Kind)
-	c.name(&o.Tenant)
-	c.name(&o.User)
-	c.name(&o.Credential)
-	c.name(&o.IP)
-	c.text(&o.Endpoint)
-	c.text(&o.Policy)
-	c.number(&o.Limit)
-	c.number(&o.WindowSize)
-	c.number(&o.Burst)
-	c.number(&o.Factor)
-	c.name(&o.Reason)
-	c.text(&o.Author)
-	ends := int64(o.ExpiresAt)
-	c.number(&ends)
-	o.ExpiresAt = limit.Micros(ends)
-	c.text(&o.Source)
-	if !c.reading || c.format >= formatPublicNote {
-		c.text(&o.PublicNote)
-	}
 }
 
 func (c *codec) number(n *int64) {
@@ -114,6 +90,17 @@ func (c *codec) boolean(b *bool) {
 	*b = n == 1
 	if n&^1 != 0 {
 		c.fail()
+	}
+}
+
+// instant visits a time, in microseconds since 1970; a zero time is 0.
+func (c *codec) instant(at *time.Time) {
+	var n int64
+	if !at.IsZero() {
+		n = at.UnixMicro()
+	}
+	if c.number(&n); c.reading && n != 0 {
+		*at = time.UnixMicro(n).UTC()
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -37,12 +36,15 @@ func crowd(tenants int) policy.Rows {
 			}
 			rows.Policies = append(rows.Policies, row)
 		}
+		var ends time.Time // the first tenant's never do
+		if n > 0 {
+			ends = time.Unix(int64(n), 0).UTC()
+		}
 		for i := range 5 {
-			rows.Overrides = append(rows.Overrides, policy.Override{
-				ID: int64(n*10 + i), Kind: policy.Multiplier, Tenant: tenant, User: fmt.Sprint("user-", i), Factor: 1500,
-				Reason: "contract 7", Author: "ann", PublicNote: "until we know more", ExpiresAt: limit.Micros(n) * limit.Second,
-				Source: policy.Commercial,
-			})
+			rows.Overrides = append(rows.Overrides, policy.Override{ID: int64(n*10 + i), Override: schema.Override{
+				Kind: policy.Multiplier, Tenant: tenant, User: fmt.Sprint("user-", i), Factor: 1500, Reason: "contract 7", Author: "ann",
+				PublicNote: "until we know more", ExpiresAt: ends, Permanent: n == 0, Source: policy.Commercial,
+			}})
 		}
 	}
 	return rows
@@ -140,6 +142,7 @@ func TestCodecReadsWhatItWrites(t *testing.T) {
 		draw(t, reflect.ValueOf(&row).Elem())
 		draw(t, reflect.ValueOf(&over).Elem())
 		row.Slot = "" // a snapshot has active policies only
+		over.Permanent = over.ExpiresAt.IsZero()
 		out := codec{}
 		out.policy(&row)
 		out.override(&over)
@@ -159,6 +162,12 @@ func TestCodecReadsWhatItWrites(t *testing.T) {
 
 // draw fills every field of a struct, so the test fails for a field that the codec omits.
 func draw(t *rapid.T, v reflect.Value) {
+	if at, ok := v.Addr().Interface().(*time.Time); ok {
+		if micros := rapid.Int64().Draw(t, "instant"); micros != 0 {
+			*at = time.UnixMicro(micros).UTC()
+		}
+		return
+	}
 	switch v.Kind() {
 	case reflect.Struct:
 		for i := range v.NumField() {

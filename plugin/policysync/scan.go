@@ -6,8 +6,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgtype"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
 )
 
 // The destinations of columns. A NULL becomes the zero value; package policy checks whether that is valid.
@@ -57,22 +55,22 @@ func (b boolean) ScanBool(v pgtype.Bool) error {
 }
 
 // instant scans a timestamp with time zone; infinity becomes the largest instant.
-type instant struct{ to *limit.Micros }
+type instant struct{ to *time.Time }
 
-// latest is the largest instant. Postgres has timestamps after it.
-var latest = time.UnixMicro(math.MaxInt64)
+// earliest and latest are the first and the last instant of nodes. Postgres has timestamps before and after them.
+var earliest, latest = time.UnixMicro(math.MinInt64).UTC(), time.UnixMicro(math.MaxInt64).UTC()
 
 // ScanTimestamptz implements pgtype.TimestamptzScanner.
 func (i instant) ScanTimestamptz(v pgtype.Timestamptz) error {
 	switch {
 	case !v.Valid:
-		*i.to = 0
+		*i.to = time.Time{}
 	case v.InfinityModifier == pgtype.Infinity || v.Time.After(latest):
-		*i.to = math.MaxInt64
+		*i.to = latest
 	case v.InfinityModifier == pgtype.NegativeInfinity:
-		*i.to = math.MinInt64
+		*i.to = earliest
 	default:
-		*i.to = limit.Micros(v.Time.UnixMicro())
+		*i.to = v.Time.UTC()
 	}
 	return nil
 }

@@ -3,8 +3,6 @@ package policysync
 import (
 	"fmt"
 
-	"github.com/jackc/pgx/v5/pgtype/zeronull"
-
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
@@ -27,14 +25,13 @@ var tables = [...]table{
 	{name: "tenants", kind: "tenant", key: "id", where: "true", columns: "id, tier, time_zone", scan: scanTenants},
 	{
 		name: "policies", kind: "policy", key: "id", numeric: true, where: "slot = 'active'",
-		columns: policyColumns(),
+		columns: columnsOf(policyFields),
 		scan:    scanPolicies,
 	},
 	{
 		name: "overrides", kind: "override", key: "id", numeric: true, where: "(expires_at IS NULL OR expires_at > now())",
-		columns: `id, kind, tenant, "user", endpoint, credential, ip, policy, "limit", window_size, burst, factor,
-			reason, author, expires_at, permanent, source, public_note`,
-		scan: scanOverrides,
+		columns: columnsOf(overrideFields),
+		scan:    scanOverrides,
 	},
 }
 
@@ -64,25 +61,4 @@ func scanTenants(texts internedTexts, rows *policy.Rows) ([]any, func()) {
 	var r policy.TenantRow
 	to := []any{ownText{&r.ID}, sharedText{&r.Tier, texts}, sharedText{&r.TimeZone, texts}}
 	return to, func() { rows.Tenants = append(rows.Tenants, r) }
-}
-
-func scanOverrides(texts internedTexts, rows *policy.Rows) ([]any, func()) {
-	var (
-		o         policy.Override
-		permanent bool
-	)
-	number := func(n *int64) *zeronull.Int8 { return (*zeronull.Int8)(n) }
-	to := []any{
-		number(&o.ID), sharedText{&o.Kind, texts},
-		ownText{&o.Tenant}, ownText{&o.User}, sharedText{&o.Endpoint, texts}, ownText{&o.Credential}, ownText{&o.IP},
-		sharedText{&o.Policy, texts}, number(&o.Limit), number(&o.WindowSize), number(&o.Burst), number(&o.Factor),
-		ownText{&o.Reason}, sharedText{&o.Author, texts},
-		instant{&o.ExpiresAt}, boolean{&permanent}, sharedText{&o.Source, texts}, sharedText{&o.PublicNote, texts},
-	}
-	return to, func() {
-		if o.ExpiresAt == 0 && !permanent {
-			o.ExpiresAt = -1 // an override without an end must be marked permanent: package policy reports it as a fault
-		}
-		rows.Overrides = append(rows.Overrides, o)
-	}
 }

@@ -37,7 +37,7 @@ func (i *inventory) count(snapshot *policy.Snapshot) (metrics.Overrides, []metri
 	now := process.WallClock()
 	for o := range snapshot.Overrides() {
 		switch {
-		case o.ExpiresAt > 0 && o.ExpiresAt <= now:
+		case !o.ActiveAt(now):
 		case o.Kind == policy.Ban:
 			i.overrides.Bans++
 		case o.Kind == policy.Exempt:

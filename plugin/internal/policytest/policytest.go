@@ -1,5 +1,5 @@
-// Package policytest has policies for the tests of all interfaces that write or read them. Each interface must report
-// the same fault for the Faulty ones, and keep every field of the Full ones.
+// Package policytest has policies and overrides for the tests of all interfaces that write or read them. Each interface
+// must report the same fault for the faulty ones, and keep every field of the full ones.
 package policytest
 
 import (

@@ -3,17 +3,38 @@ package main
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 )
 
 // attributes reads the constraints in the tag called key, and the message for all of them in key_err.
 func (s *source) attributes(tags reflect.StructTag, key string) (object, error) {
+	if name, ok := strings.CutPrefix(tags.Get(key), "as="); ok {
+		return s.attributesOf(name, key)
+	}
 	attributes, err := s.constraints(tags.Get(key))
 	if message, ok := tags.Lookup(key + "_err"); ok {
 		attributes = append(attributes, member{"err", message})
 	}
 	return attributes, err
+}
+
+// attributesOf returns the constraints of another field, named TYPE.FIELD, but for that it is required.
+func (s *source) attributesOf(name, key string) (object, error) {
+	typeName, fieldName, _ := strings.Cut(name, ".")
+	r, err := s.record(typeName)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range r.fields {
+		if f.name != fieldName {
+			continue
+		}
+		attributes, err := s.attributes(f.tags, key)
+		return slices.DeleteFunc(attributes, func(m member) bool { return m.key == "required" }), err
+	}
+	return nil, fmt.Errorf("no field %s to take the constraints of", name)
 }
 
 // constraints reads a list such as "required,between=1..128" as attributes of a Kong field.

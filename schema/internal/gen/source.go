@@ -176,6 +176,10 @@ func (s *source) fieldType(expr ast.Expr) (*fieldType, error) {
 		}
 		r, err := s.record(t.Name)
 		return &fieldType{kind: "record", record: r}, err
+	case *ast.SelectorExpr:
+		if t.Sel.Name == "Time" { // of package time, which JSON writes as a text
+			return &fieldType{kind: "string"}, nil
+		}
 	case *ast.StarExpr:
 		return s.fieldType(t.X)
 	case *ast.ArrayType:

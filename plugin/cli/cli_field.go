@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// fieldFlag defines the flag of a field of a row, with the description of its declaration. What is wrong with a number
+// is reported here, where 0 is not yet absent.
+func fieldFlag[T any](c *call, f *schema.Field[T], row *T) {
+	name := cmp.Or(f.Flag, strings.ReplaceAll(f.Name, "_", "-"))
+	usage := withPlaceholder(fieldUsage(f.Description), cmp.Or(f.Unit, f.Name))
+	switch to := f.In(row).(type) {
+	case *string:
+		c.flags.StringVar(to, name, "", usage)
+	case *bool:
+		c.flags.BoolVar(to, name, false, usage)
+	case *int64:
+		c.flags.Func(name, usage, func(text string) (err error) {
+			*to, err = fieldNumber(f, text)
+			return err
+		})
+	case **int64:
+		c.flags.Func(name, usage, func(text string) error {
+			n, err := fieldNumber(f, text)
+			*to = &n
+			return err
+		})
+	}
+}
+
+// withPlaceholder marks the first use of a word in a usage before its default: help shows it as the flag's value.
+func withPlaceholder(usage, word string) string {
+	use := regexp.MustCompile(`\b` + regexp.QuoteMeta(word) + `\b`).FindStringIndex(usage)
+	if use == nil || strings.Contains(usage[:use[0]], "(default: ") {
+		return usage
+	}
+	usage = usage[:use[0]] + "`" + word + "`" + usage[use[1]:]
+	return strings.Replace(usage, "`seconds`", "`seconds` or as a duration such as 24h", 1)
+}
+
+// fieldUsage returns the description of a field as other flags describe themselves: in lower case, with the default in
+// parentheses.
+func fieldUsage(description string) string {
+	text := strings.TrimSuffix(strings.TrimSuffix(description, " Required."), ".")
+	if usage, byDefault, found := strings.Cut(text, ". Default: "); found {
+		text = usage + " (default: " + byDefault + ")"
+	}
+	return strings.ToLower(text[:1]) + text[1:]
+}
+
+// fieldNumber reads the number of a field; one of seconds may be a duration, and one of thousandths has decimals.
+func fieldNumber[T any](f *schema.Field[T], text string) (n int64, err error) {
+	if f.Unit == "thousandths" {
+		n, err = thousandths(text)
+	} else {
+		n, err = strconv.ParseInt(text, 10, 64)
+	}
+	switch {
+	case err != nil && f.Unit == "seconds":
+		var w windowFlag
+		err = w.Set(text)
+		return w.seconds, err
+	case err != nil && f.Unit == "thousandths":
+		return 0, errors.New(f.Must())
+	case err != nil:
+		return 0, errors.New("must be a whole number")
+	}
+	if problem := f.Problem(n); problem != "" {
+		return 0, errors.New(problem)
+	}
+	return n, nil
+}
+
+// thousandths reads a decimal number digit by digit: 1.5 must become 1500, never 1499.
+func thousandths(text string) (int64, error) {
+	whole, decimals, _ := strings.Cut(text, ".")
+	n, err := strconv.ParseUint(whole+(decimals + "000")[:max(3, len(decimals))], 10, 32)
+	if err == nil && len(decimals) > 3 {
+		err = strconv.ErrSyntax
+	}
+	return int64(n), err
+}

@@ -1,0 +1,144 @@
+package policytest
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Override returns the row of an override. It is permanent unless it has an end; its reason and author are these.
+func Override(id int64, o schema.Override) policy.Override {
+	o.Reason, o.Author, o.Permanent = "ticket 7", "ann", o.ExpiresAt.IsZero()
+	return policy.Override{ID: id, Override: o}
+}
+
+// OverrideCase is an override of tenant acme with a fault.
+type OverrideCase struct {
+	Field    string         // that is at fault
+	Override map[string]any // by the names of its fields
+
+	Row     schema.Override // the same
+	Message string          // of its declaration
+}
+
+// FaultyOverrides returns overrides that are wrong in one field; file lists them, schema/testdata/faulty_overrides.json.
+func FaultyOverrides(t *testing.T, file string) []OverrideCase {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []OverrideCase
+	decoder := json.NewDecoder(strings.NewReader(strings.ReplaceAll(string(text), "LONG", strings.Repeat("x", 129))))
+	decoder.UseNumber()
+	if err := decoder.Decode(&cases); err != nil || len(cases) < 25 {
+		t.Fatalf("%d cases in %s (%v)", len(cases), file, err)
+	}
+	for i := range cases {
+		c := &cases[i]
+		good := map[string]any{
+			"kind": "multiplier", "factor": json.Number("500"), "reason": "a test", "expires_at": "2100-01-01T00:00:00Z",
+		}
+		maps.Copy(good, c.Override)
+		maps.DeleteFunc(good, func(_ string, value any) bool { return value == nil })
+		c.Override = good
+		raw, err := json.Marshal(good)
+		if err == nil {
+			err = json.Unmarshal(raw, &c.Row)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Row.Tenant, c.Row.Author = "acme", "ann"
+		c.Message = c.declared(t)
+	}
+	return cases
+}
+
+// Zero reports whether the faulty number is 0, which a row of Go has as absent.
+func (c OverrideCase) Zero() bool { return c.Override[c.Field] == json.Number("0") }
+
+// declared returns what the declaration says of the override.
+func (c OverrideCase) declared(t *testing.T) string {
+	t.Helper()
+	faults := policy.OverrideFaults(c.Row)
+	if c.Zero() {
+		faults = schema.WithZeros(faults, schema.OverrideFields(), []string{c.Field})
+	}
+	for _, f := range faults {
+		if f.Path == c.Field {
+			return f.Message
+		}
+	}
+	t.Fatalf("%v has no fault at %s: %v", c.Override, c.Field, faults)
+	return ""
+}
+
+// FullOverrides returns commercial overrides of tenant acme that have every other field of the declaration between
+// them, so that a way that does not carry a new field is noticed.
+func FullOverrides(t *testing.T) []schema.Override {
+	t.Helper()
+	var all schema.Override
+	for _, f := range schema.OverrideFields() {
+		switch to := f.In(&all).(type) {
+		case *string:
+			*to = cmp.Or(f.Example, "a-"+f.Name)
+		case *int64:
+			*to = max(f.Min, 100)
+		case *time.Time:
+			*to = time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)
+		case *bool:
+			*to = true
+		default:
+			t.Fatalf("%s is a %T, of which no test has a value", f.Name, to)
+		}
+	}
+	all.Tenant, all.Source = "acme", schema.SourceCommercial
+	custom := all
+	custom.Kind, custom.Factor, custom.Credential, custom.IP, custom.Permanent = schema.KindCustomLimit, 0, "", "", false
+	scaled := all
+	scaled.Kind, scaled.Limit, scaled.WindowSize, scaled.Burst = schema.KindMultiplier, 0, 0, 0
+	scaled.User, scaled.Endpoint, scaled.IP, scaled.ExpiresAt = "", "", "", time.Time{}
+	banned := scaled
+	banned.Kind, banned.Factor, banned.Policy, banned.Credential, banned.IP = schema.KindBan, 0, "", "", all.IP
+	list := []schema.Override{custom, scaled, banned}
+	for _, o := range list {
+		if faults := policy.OverrideFaults(o); len(faults) > 0 {
+			t.Fatalf("a full override is faulty: %v", faults)
+		}
+	}
+	wantEveryField(t, list)
+	return list
+}
+
+// wantEveryField fails a test if no override has a field.
+func wantEveryField(t *testing.T, list []schema.Override) {
+	t.Helper()
+	for _, f := range schema.OverrideFields() {
+		given := 0
+		for i := range list {
+			switch value := f.In(&list[i]).(type) {
+			case *string:
+				given += len(*value)
+			case *int64:
+				given += int(*value)
+			case *time.Time:
+				given += max(value.Year()-1, 0)
+			case *bool:
+				if *value {
+					given++
+				}
+			}
+		}
+		if given == 0 {
+			t.Fatalf("no full override has %s", f.Name)
+		}
+	}
+}

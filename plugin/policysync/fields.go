@@ -1,0 +1,143 @@
+package policysync
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// The fields of rows that nodes read, and those of them that a snapshot saves. A snapshot has active policies only, and
+// overrides that are permanent if they have no end.
+var (
+	policyFields   = schema.FieldsWithout(schema.PolicyFields(), "slot")
+	overrideFields = schema.OverrideFields()
+
+	savedPolicyFields   = saved(policyFields)
+	savedOverrideFields = saved(schema.FieldsWithout(overrideFields, "permanent"))
+)
+
+type savedField[T any] struct {
+	schema.Field[T]
+	since uint32 // the format of the file
+}
+
+// saved returns fields in the order of their bytes in a file: that of their declaration, but for those that were added
+// later.
+func saved[T any](fields []schema.Field[T]) (list []savedField[T]) {
+	addition := func(name string) int { // among fieldsSince; -1: it was there from the start
+		for i, added := range fieldsSince {
+			if added.name == name {
+				return i
+			}
+		}
+		return -1
+	}
+	for _, f := range fields {
+		format := formatFirst
+		if i := addition(f.Name); i >= 0 {
+			format = fieldsSince[i].format
+		}
+		list = append(list, savedField[T]{f, format})
+	}
+	slices.SortStableFunc(list, func(a, b savedField[T]) int { return addition(a.Name) - addition(b.Name) })
+	return list
+}
+
+// policy writes or reads a policy.
+func (c *codec) policy(r *policy.Row) {
+	c.number(&r.ID)
+	visitFields(c, savedPolicyFields, &r.Policy)
+}
+
+// override writes or reads an override.
+func (c *codec) override(o *policy.Override) {
+	c.number(&o.ID)
+	visitFields(c, savedOverrideFields, &o.Override)
+	if c.reading {
+		o.Permanent = o.ExpiresAt.IsZero()
+	}
+}
+
+func visitFields[T any](c *codec, fields []savedField[T], row *T) {
+	for i := range fields {
+		f := &fields[i]
+		if c.reading && c.format < f.since {
+			continue
+		}
+		switch to := f.In(row).(type) {
+		case *string:
+			if isRare(f.Name) {
+				c.name(to)
+			} else {
+				c.text(to)
+			}
+		case *int64:
+			c.number(to)
+		case **int64:
+			c.optional(to)
+		case *bool:
+			c.boolean(to)
+		case *time.Time:
+			c.instant(to)
+		}
+	}
+}
+
+// isRare reports whether few rows share a value of the field.
+func isRare(field string) bool {
+	switch field {
+	case "tenant", "user", "credential", "ip", "reason":
+		return true
+	}
+	return false
+}
+
+// columnsOf lists the columns of a row as scanFields scans them, after its id.
+func columnsOf[T any](fields []schema.Field[T]) string {
+	columns := []string{"id"}
+	for _, f := range fields {
+		columns = append(columns, `"`+f.Name+`"`)
+	}
+	return strings.Join(columns, ", ")
+}
+
+func scanPolicies(texts internedTexts, rows *policy.Rows) ([]any, func()) {
+	row := new(policy.Row)
+	to := scanFields(texts, &row.ID, policyFields, &row.Policy)
+	return to, func() { rows.Policies = append(rows.Policies, *row) }
+}
+
+func scanOverrides(texts internedTexts, rows *policy.Rows) ([]any, func()) {
+	row := new(policy.Override)
+	to := scanFields(texts, &row.ID, overrideFields, &row.Override)
+	return to, func() { rows.Overrides = append(rows.Overrides, *row) }
+}
+
+// scanFields returns destinations for the id and the fields of a row.
+func scanFields[T any](texts internedTexts, id *int64, fields []schema.Field[T], row *T) []any {
+	to := []any{(*zeronull.Int8)(id)}
+	for _, f := range fields {
+		switch field := f.In(row).(type) {
+		case *string:
+			if isRare(f.Name) {
+				to = append(to, ownText{field})
+			} else {
+				to = append(to, sharedText{field, texts})
+			}
+		case *int64:
+			to = append(to, (*zeronull.Int8)(field))
+		case *bool:
+			to = append(to, boolean{field})
+		case *time.Time:
+			to = append(to, instant{field})
+		default: // **int64
+			to = append(to, field)
+		}
+	}
+	return to
+}

@@ -1,0 +1,213 @@
+package schema
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// Values of Override.Kind.
+const (
+	KindCustomLimit = "custom_limit" // replaces the limit of a policy
+	KindMultiplier  = "multiplier"   // scales limits
+	KindBan         = "ban"          // denies everything
+	KindExempt      = "exempt"       // admits everything
+)
+
+// Values of Override.Source.
+const (
+	SourceCommercial = "commercial" // agreed with the tenant
+	SourceDetector   = "detector"   // a penalty, which applies after the commercial ones
+)
+
+// Override is a change to the limits of one subject for some time, as a row of the database has it, the REST API and
+// the ratelimit command. The subject is a tenant, and in it perhaps a user, an endpoint or both; or a credential; or an
+// address. The last two are those of the tenant if one is given, else of all tenants. Each field is declared here alone,
+// as those of Policy are, or takes over the constraints of a field of Policy. OverrideFields lists them.
+//
+// An empty text, a zero number and a zero time mean absent.
+type Override struct {
+	// The kind of change: custom_limit replaces the limit of a policy, multiplier scales limits, ban denies everything,
+	// exempt admits everything. Required.
+	Kind string `json:"kind" kong:"required,one_of=custom_limit|multiplier|ban|exempt"`
+
+	// The tenant whose limits change; required unless a credential or an ip is given.
+	Tenant string `json:"tenant,omitempty" kong:"as=Policy.tenant" example:"acme"`
+
+	// Only this user of the tenant.
+	User string `json:"user,omitempty" kong:"as=Policy.tenant" example:"u_42"`
+
+	// Only this credential, by its id; without a tenant, in requests of any tenant.
+	Credential string `json:"credential,omitempty" kong:"as=Policy.tenant"`
+
+	// Only this ip address, or this prefix of IPv6 addresses; without a tenant, in requests of any tenant.
+	IP string `json:"ip,omitempty" kong:"len_max=64" kong_err:"must be one address, or a prefix of IPv6 addresses, such as 192.0.2.1 or 2001:db8::/48" example:"2001:db8::/64"`
+
+	// Only requests to this endpoint, as "METHOD /pattern"; {param} and a final * are wildcards, * stands for any method.
+	Endpoint string `json:"endpoint,omitempty" kong:"as=Policy.endpoint" example:"POST /records"`
+
+	// Only limits of this policy, by its name. A custom_limit needs one; a multiplier without one changes all limits of its
+	// subject.
+	Policy string `json:"policy,omitempty" kong:"as=Policy.name" example:"daily"`
+
+	// Of a custom_limit: how many tokens a window allows.
+	Limit int64 `json:"limit,omitempty" kong:"as=Policy.limit" unit:"tokens"`
+
+	// Of a custom_limit: the window in seconds. Default: the policy's.
+	WindowSize int64 `json:"window_size,omitempty" kong:"as=Policy.window_size" unit:"seconds" flag:"window"`
+
+	// Of a custom_limit: the capacity of the bucket in tokens. Default: the algorithm's.
+	Burst int64 `json:"burst,omitempty" kong:"as=Policy.burst" unit:"tokens"`
+
+	// Of a multiplier: the factor by which limits are multiplied, from 0.001 to 1000, with at most three decimals.
+	Factor int64 `json:"factor,omitempty" kong:"between=1..1000000" kong_err:"must be a decimal number with at most three places, such as 1.5, from 0.001 to 1000" unit:"thousandths" example:"1.5"`
+
+	// Why the override is there; recorded in the audit and in the override, and not shown to tenants. Required.
+	Reason string `json:"reason,omitempty" kong:"required,len_max=1024" kong_err:"is required, in 1 to 1024 bytes: why is this change made?" example:"launch week"`
+
+	// Who made the override. Default: the actor of the change.
+	Author string `json:"author,omitempty" kong:"required,len_max=256" kong_err:"must be given, in at most 256 bytes"`
+
+	// When the override ends. Give either this or permanent.
+	ExpiresAt time.Time `json:"expires_at,omitzero" kong_err:"must be in the future"`
+
+	// The override never ends. Give either this or an end.
+	Permanent bool `json:"permanent,omitempty"`
+
+	// Either commercial, or detector for a penalty, which applies after the commercial ones. Default: commercial.
+	Source string `json:"source,omitempty" kong:"one_of=commercial|detector" default:"commercial"`
+
+	// The note that the tenant sees, at most 1024 bytes without control characters. Default: nothing.
+	PublicNote string `json:"public_note,omitempty" kong:"as=Policy.public_note" unit:"text" example:"Agreed until the end of the year."`
+}
+
+// Subject returns what o is about, in words.
+func (o Override) Subject() string {
+	var parts []string
+	for _, part := range [...][2]string{
+		{"tenant", o.Tenant},
+		{"user", o.User},
+		{"endpoint", o.Endpoint},
+		{"credential", o.Credential},
+		{"ip", o.IP},
+	} {
+		if part[1] != "" {
+			parts = append(parts, part[0]+" "+part[1])
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Faults returns everything that is wrong with o by itself, in the order of its fields; the paths are their names. The
+// checks find what needs more than the schema, as those of Parse do.
+func (o Override) Faults(checks ...func(Override) error) []Fault {
+	var own []Fault
+	writable := o
+	if o.ExpiresAt.UTC().Year() > 9999 { // which JSON cannot write
+		writable.ExpiresAt = time.Time{}
+		own = []Fault{{"expires_at", overrideField("expires_at").Must()}}
+	}
+	own = append(o.Conflicts(), own...)
+	return overrideModel().faults(writable,
+		append([]func(Override) error{func(Override) error { return asError(own) }}, checks...)...)
+}
+
+// Conflicts returns what is wrong with the fields of o beside each other, and with those that are there and empty. It
+// does without what Faults costs.
+func (o Override) Conflicts() []Fault {
+	var faults []Fault
+	faults = append(faults, o.subjectFaults()...)
+	if slices.Contains(overrideKinds[:], o.Kind) { // else what the fields are for is not clear
+		faults = append(faults, o.policyFaults()...)
+		faults = append(faults, o.numberFaults()...)
+	}
+	for _, text := range [...]struct{ name, value string }{{"reason", o.Reason}, {"author", o.Author}} {
+		if strings.TrimSpace(text.value) == "" {
+			faults = append(faults, Fault{text.name, overrideField(text.name).Must()})
+		}
+	}
+	faults = append(faults, o.endFaults()...)
+	if o.Source == SourceDetector && (o.Kind == KindExempt || o.Kind == KindCustomLimit || o.Factor >= 1000) {
+		faults = append(faults, Fault{"source", "must not be detector: a detector may only ban, or scale down by a factor below 1"})
+	}
+	return faults
+}
+
+var overrideKinds = [...]string{KindCustomLimit, KindMultiplier, KindBan, KindExempt}
+
+func (o Override) subjectFaults() []Fault {
+	const subject = "an override is for a tenant, perhaps with a user, an endpoint or both; or for a credential; or for an ip"
+	if o.Tenant == "" && o.Credential == "" && o.IP == "" {
+		return []Fault{{"tenant", "is required unless credential or ip is given: " + subject}}
+	}
+	beside := "credential"
+	if o.IP != "" {
+		beside = "ip"
+	}
+	var faults []Fault
+	for _, other := range [...]struct {
+		name  string
+		given bool
+	}{
+		{"user", o.User != "" && o.Credential+o.IP != ""},
+		{"credential", o.Credential != "" && o.IP != ""},
+		{"endpoint", o.Endpoint != "" && o.Credential+o.IP != ""},
+	} {
+		if other.given {
+			faults = append(faults, Fault{other.name, "must be left out beside " + beside + ": " + subject})
+		}
+	}
+	return faults
+}
+
+func (o Override) policyFaults() []Fault {
+	switch {
+	case o.Kind == KindCustomLimit && o.Policy == "":
+		return []Fault{{"policy", "is required for a custom_limit: it replaces the limit of the policy that it names"}}
+	case (o.Kind == KindBan || o.Kind == KindExempt) && o.Policy != "":
+		return []Fault{{"policy", "must be left out of a ban or an exempt, which is for all policies"}}
+	}
+	return nil
+}
+
+func (o Override) numberFaults() []Fault {
+	var faults []Fault
+	for _, number := range [...]struct {
+		name, kind string
+		value      int64
+		required   bool
+		example    string
+	}{
+		{"limit", KindCustomLimit, o.Limit, true, ", such as 1000"},
+		{"window_size", KindCustomLimit, o.WindowSize, false, ""},
+		{"burst", KindCustomLimit, o.Burst, false, ""},
+		{"factor", KindMultiplier, o.Factor, true, ", such as 1.5"},
+	} {
+		switch {
+		case o.Kind != number.kind && number.value != 0:
+			faults = append(faults, Fault{number.name, "must be left out: it belongs to a " + number.kind + " alone"})
+		case o.Kind == number.kind && number.value == 0 && number.required:
+			faults = append(faults, Fault{number.name, "is required for a " + number.kind + number.example})
+		}
+	}
+	return faults
+}
+
+func (o Override) endFaults() []Fault {
+	switch {
+	case o.Permanent && !o.ExpiresAt.IsZero():
+		return []Fault{{"expires_at", "must be left out of a permanent override"}}
+	case !o.Permanent && o.ExpiresAt.IsZero():
+		return []Fault{{"expires_at", "is required, unless permanent is true"}}
+	case !o.Permanent && o.ExpiresAt.UnixMicro() <= 0: // to a node, that is none
+		return []Fault{{"expires_at", overrideField("expires_at").Must()}}
+	}
+	return nil
+}
+
+// OverrideFields returns the fields of an Override in the order of their declaration. The caller must not change them.
+func OverrideFields() []Field[Override] { return overrideModel().fields }
+
+func overrideField(name string) *Field[Override] {
+	return FieldNamed(OverrideFields(), name)
+}
