@@ -15,14 +15,16 @@ import (
 // inTwo returns a config whose addresses have a Redis of their own.
 func inTwo(main, second *redistest.Server) schema.Config {
 	config := inRedis(main.Port)
-	config.AddressRedis = schema.Redis{Host: second.Host, Port: int64(second.Port), SendTimeout: 60_000, ReadTimeout: 60_000}
+	config.AddressRedis = schema.Redis{
+		Host: second.Host, Port: int64(second.Port), ConnectTimeout: 60_000, SendTimeout: 60_000, ReadTimeout: 60_000,
+	}
 	return config.WithDefaults()
 }
 
-// The keys of requests: of a tenant, of a stranger, and of a user of the tenant that only an address names.
+// The keys of requests: of a tenant, of an address, and of a user of the tenant that only an address names.
 var (
 	ofTenant   = policy.Key{Group: policy.ByTenant, GroupID: "acme"}
-	ofStranger = policy.Key{Group: policy.ByIP, GroupID: "192.0.2.1"}
+	ofAddress  = policy.Key{Group: policy.ByIP, GroupID: "192.0.2.1"}
 	ofNameless = policy.Key{Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindIP, Subject: "192.0.2.2"}
 	ofUser     = policy.Key{Group: policy.ByTenant, GroupID: "acme", Kind: policy.KindUser, Subject: "u"}
 )
@@ -63,7 +65,7 @@ func TestOnlyBucketsOfAddressesAreInTheSecondRedis(t *testing.T) {
 	of, _ := serving(t, time.Minute)
 	config := inTwo(main, second)
 	view := opened(t, of, &config)
-	for i, s := range spend(t, view, policy.FailClosed, ofTenant, ofStranger, ofNameless, ofUser) {
+	for i, s := range spend(t, view, policy.FailClosed, ofTenant, ofAddress, ofNameless, ofUser) {
 		if s.Source != decision.Redis || s.Used != 1 {
 			t.Errorf("bound %d: %+v, want it spent in Redis", i, s)
 		}
@@ -79,7 +81,8 @@ func TestOnlyBucketsOfAddressesAreInTheSecondRedis(t *testing.T) {
 	for _, s := range of.Stats() {
 		stats[s.Second] = s
 	}
-	if len(stats) != 2 || stats[false].Addresses.Apart != 0 || stats[true].Addresses.Apart != 2 || stats[true].Redis.Calls == 0 {
+	if len(stats) != 2 || stats[false].Addresses.Apart != 0 || stats[true].Addresses.Apart != 2 ||
+		stats[true].Redis.Calls == 0 {
 		t.Errorf("%+v: want the addresses among the numbers of the second Redis", stats)
 	}
 }
@@ -93,24 +96,21 @@ func TestReadersAndOperatorsFindBucketsInTheRedisThatHasThem(t *testing.T) {
 		"readers": of.OpenShared, "operators": of.OpenOperators,
 	} {
 		t.Run(name, func(t *testing.T) {
-			spend(t, view, policy.FailClosed, ofTenant, ofStranger)
+			spend(t, view, policy.FailClosed, ofTenant, ofAddress)
 			shared, release, err := open(&config)
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(release)
-			bounds := []policy.Bound{daily(t, ofTenant, policy.FailClosed), daily(t, ofStranger, policy.FailClosed)}
+			bounds := []policy.Bound{daily(t, ofTenant, policy.FailClosed), daily(t, ofAddress, policy.FailClosed)}
 			statuses := make([]decision.Status, 2)
-			for i := range bounds {
-				bounds[i].Cost = 0
-			}
-			if err := shared.Take(t.Context(), bounds, statuses); err != nil || statuses[0].Used != 1 || statuses[1].Used != 1 {
+			if err := shared.Peek(t.Context(), bounds, statuses); err != nil || statuses[0].Used != 1 || statuses[1].Used != 1 {
 				t.Errorf("%+v, %v: want one used of each", statuses, err)
 			}
 			if n, err := shared.Forget(t.Context(), policy.KeysOf(bounds)); n != 2 || err != nil {
 				t.Errorf("%d buckets are emptied, %v: want both", n, err)
 			}
-			if err := shared.Take(t.Context(), bounds, statuses); err != nil || statuses[0].Used != 0 || statuses[1].Used != 0 {
+			if err := shared.Peek(t.Context(), bounds, statuses); err != nil || statuses[0].Used != 0 || statuses[1].Used != 0 {
 				t.Errorf("%+v, %v: want nothing used", statuses, err)
 			}
 		})
@@ -125,9 +125,9 @@ func TestWhileOneRedisIsAwayOnlyTheLimitsInItFollowTheirFailModes(t *testing.T) 
 			of, _ := serving(t, time.Minute)
 			config := inTwo(servers[false], servers[true])
 			view := opened(t, of, &config)
-			there, away := ofTenant, ofStranger
+			there, away := ofTenant, ofAddress
 			if !awaySecond {
-				there, away = ofStranger, ofTenant
+				there, away = ofAddress, ofTenant
 			}
 			spend(t, view, policy.FailClosed, there, away)
 			servers[awaySecond].Kill()
@@ -136,7 +136,8 @@ func TestWhileOneRedisIsAwayOnlyTheLimitsInItFollowTheirFailModes(t *testing.T) 
 				t.Errorf("the Redis that is there: %+v, want 2 used in it", s)
 			}
 			both := spend(t, view, policy.FailLocal, there, away)
-			if both[0].Source != decision.Redis || both[0].Used != 3 || both[1].Source != decision.Local || both[1].Failure == decision.NoFailure {
+			if both[0].Source != decision.Redis || both[0].Used != 3 || both[1].Source != decision.Local ||
+				both[1].Failure == decision.NoFailure {
 				t.Errorf("fail mode local: %+v, want 3 used in Redis, and the other counted here", both)
 			}
 			both = spend(t, view, policy.FailOpen, there, away)
@@ -205,7 +206,7 @@ func TestASecondRedisThatIsFullDeniesNoTenant(t *testing.T) {
 	of, _ := serving(t, time.Minute)
 	config := inTwo(main, second)
 	view := opened(t, of, &config)
-	spend(t, view, policy.FailClosed, ofTenant, ofStranger)
+	spend(t, view, policy.FailClosed, ofTenant, ofAddress)
 	if err := second.Client(t).ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -213,10 +214,10 @@ func TestASecondRedisThatIsFullDeniesNoTenant(t *testing.T) {
 		if s := spend(t, view, policy.FailClosed, ofTenant)[0]; s.Source != decision.Redis || s.Used != i+2 {
 			t.Fatalf("%+v: want %d used in Redis", s, i+2)
 		}
-		stranger := ofStranger
-		stranger.GroupID = "198.51.100." + string(rune('0'+i%10))
-		if s := spend(t, view, policy.FailLocal, stranger)[0]; s.Source != decision.Local {
-			t.Fatalf("a stranger: %+v, want it counted in this process", s)
+		address := ofAddress
+		address.GroupID = "198.51.100." + string(rune('0'+i%10))
+		if s := spend(t, view, policy.FailLocal, address)[0]; s.Source != decision.Local {
+			t.Fatalf("an address: %+v, want it counted in this process", s)
 		}
 	}
 }
@@ -226,8 +227,8 @@ func TestConfigsThatShareTheFirstRedisAloneCountAddressesApart(t *testing.T) {
 	of, _ := serving(t, time.Minute)
 	both, alone := inTwo(main, second), inRedis(main.Port)
 	withSecond, without := opened(t, of, &both), opened(t, of, &alone)
-	spend(t, withSecond, policy.FailClosed, ofTenant, ofStranger)
-	statuses := spend(t, without, policy.FailClosed, ofTenant, ofStranger)
+	spend(t, withSecond, policy.FailClosed, ofTenant, ofAddress)
+	statuses := spend(t, without, policy.FailClosed, ofTenant, ofAddress)
 	if statuses[0].Used != 2 || statuses[1].Used != 1 {
 		t.Errorf("%+v: want 2 used of the tenant, and 1 of the address", statuses)
 	}
@@ -245,11 +246,11 @@ func TestWhatAnAddressWasAdmittedWithoutItsRedisIsChargedThere(t *testing.T) {
 	of, _ := serving(t, time.Minute)
 	config := inTwo(main, second)
 	view := opened(t, of, &config)
-	spend(t, view, policy.FailOpen, ofTenant, ofStranger)
+	spend(t, view, policy.FailOpen, ofTenant, ofAddress)
 	second.Kill()
 	const without = 20
 	for range without {
-		if s := spend(t, view, policy.FailOpen, ofStranger)[0]; s.Source != decision.Unanswered {
+		if s := spend(t, view, policy.FailOpen, ofAddress)[0]; s.Source != decision.Unanswered {
 			t.Fatalf("%+v: want no answer", s)
 		}
 	}
@@ -259,10 +260,9 @@ func TestWhatAnAddressWasAdmittedWithoutItsRedisIsChargedThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(release)
-	read, status := []policy.Bound{daily(t, ofStranger, policy.FailOpen)}, make([]decision.Status, 1)
-	read[0].Cost = 0
+	read, status := []policy.Bound{daily(t, ofAddress, policy.FailOpen)}, make([]decision.Status, 1)
 	eventually(t, func() bool {
-		if err := shared.Take(t.Context(), read, status); err != nil {
+		if err := shared.Peek(t.Context(), read, status); err != nil {
 			t.Fatal(err)
 		}
 		return status[0].Source == decision.Redis && status[0].Used == without

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	strangers     = 50_000
-	mostStrangers = 5000
+	addressCount  = 50_000
+	mostAddresses = 5000
 )
 
 // daily is a bound of a hundred thousand requests a day.
@@ -45,7 +45,7 @@ func flood(t *testing.T, view taker) (admitted int) {
 	for c := range clients {
 		all.Go(func() {
 			bounds, statuses := []policy.Bound{bound}, make([]decision.Status, 1)
-			for i := c; i < strangers; i += clients {
+			for i := c; i < addressCount; i += clients {
 				bounds[0].Key.GroupID = fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)
 				if err := view.Take(t.Context(), bounds, statuses); err != nil {
 					t.Error(err)
@@ -64,14 +64,15 @@ func flood(t *testing.T, view taker) (admitted int) {
 	return admitted
 }
 
-func TestStrangersWhoFillRedisDenyNoTenant(t *testing.T) {
+func TestAddressesThatFillRedisDenyNoTenant(t *testing.T) {
 	server := redistest.Single(t, "--maxmemory", "7mb", "--maxmemory-policy", "noeviction")
-	of, view := onServer(t, server, func(o *bucket.Options) { o.MaxAddresses, o.NewAddresses = mostStrangers, -1 })
-	if admitted := flood(t, view); admitted != strangers {
-		t.Errorf("%d of %d addresses are admitted by a limit that each is far below", admitted, strangers)
+	of, view := onServer(t, server, func(o *bucket.Options) { o.MaxAddresses, o.NewAddresses = mostAddresses, -1 })
+	if admitted := flood(t, view); admitted != addressCount {
+		t.Errorf("%d of %d addresses are admitted by a limit that each is far below", admitted, addressCount)
 	}
 	for i := range 100 {
-		bounds, statuses := []policy.Bound{daily(t, policy.Key{Group: policy.ByTenant, GroupID: fmt.Sprint("tenant-", i)}, policy.FailClosed)}, make([]decision.Status, 1)
+		key := policy.Key{Group: policy.ByTenant, GroupID: fmt.Sprint("tenant-", i)}
+		bounds, statuses := []policy.Bound{daily(t, key, policy.FailClosed)}, make([]decision.Status, 1)
 		if err := view.Take(t.Context(), bounds, statuses); err != nil {
 			t.Fatal(err)
 		}
@@ -83,12 +84,13 @@ func TestStrangersWhoFillRedisDenyNoTenant(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if most := int64(mostStrangers + mostStrangers/10 + 64 + 100 + 1); keys > most {
+	if most := int64(mostAddresses + mostAddresses/10 + 64 + 100 + 1); keys > most {
 		t.Errorf("%d keys in Redis, want %d at most", keys, most)
 	}
 	stats := of.Stats()[0].Addresses
-	if stats.Apart+stats.Prefix+stats.Local != strangers || stats.Apart < mostStrangers/2 || stats.Kept > stats.Most {
-		t.Errorf("%+v: want %d addresses in all, and %d of them with a bucket of their own", stats, strangers, mostStrangers)
+	if stats.Apart+stats.Prefix+stats.Local != addressCount || stats.Apart < mostAddresses/2 || stats.Kept > stats.Most {
+		t.Errorf("%+v: want %d addresses in all, and %d of them with a bucket of their own",
+			stats, addressCount, mostAddresses)
 	}
 }
 
@@ -153,7 +155,7 @@ func fillLogs(t *testing.T, view taker, addresses, requests int) {
 	all.Wait()
 }
 
-func TestStrangersWithSlidingLogsTakeNoMoreMemoryThanTheirBound(t *testing.T) {
+func TestAddressesWithSlidingLogsTakeNoMoreMemoryThanTheirBound(t *testing.T) {
 	const (
 		most      = 3100                 // 230 bytes of each are room for one log
 		bound     = 1.1 * most * 2 * 230 // as docs/redis.md has it

@@ -84,14 +84,15 @@ func TestAFallbackKnowsWhatWasSpentFromLeases(t *testing.T) {
 	of, _ := serving(t, time.Minute)
 	config := inRedis(server.Port)
 	view := opened(t, of, &config)
-	_, asked := until(t, view, func(s *decision.Status) bool { return s.Source == decision.Leased })
+	_, called := until(t, view, func(s *decision.Status) bool { return s.Source == decision.Leased })
 	const more = 1000
 	left := more
 	until(t, view, func(*decision.Status) bool { left--; return left == 0 })
 	server.Kill()
 	status, _ := until(t, view, func(s *decision.Status) bool { return s.Source == decision.Local })
 	million := status.Used * 1_000_000 / (status.Used + status.Remaining) // a fallback has a share of the limit
-	if million < asked+more/2 {                                           // a little has refilled
-		t.Errorf("it counts %d as used, want more than half of the %d that were spent after the first %d", million, more, asked)
+	if million < called+more/2 {                                          // a little has refilled
+		t.Errorf("it counts %d as used, want more than half of the %d that were spent after the first %d",
+			million, more, called)
 	}
 }

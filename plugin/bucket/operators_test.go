@@ -36,7 +36,7 @@ func TestOperatorsReadAndEmptyBucketsOfARedisThatIsTooSlowForRequests(t *testing
 			}
 			t.Cleanup(release)
 			harm(proxy)
-			if status := take(t, operators, 0); status.Source != decision.Redis {
+			if status := peek(t, operators); status.Source != decision.Redis {
 				t.Errorf("%+v: want an answer", status)
 			}
 			harm(proxy)
@@ -50,7 +50,7 @@ func TestOperatorsReadAndEmptyBucketsOfARedisThatIsTooSlowForRequests(t *testing
 	}
 }
 
-func TestOperatorsOfConfigsWithoutRedisAreToldSo(t *testing.T) {
+func TestOperatorsOfConfigsWithoutRedisGetAnError(t *testing.T) {
 	of, _ := serving(t, time.Second)
 	config := inRedis(1)
 	config.Strategy = "local"

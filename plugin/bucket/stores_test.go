@@ -52,7 +52,10 @@ func run(t *testing.T, of *bucket.Stores) (stop func()) {
 
 func inRedis(port int) schema.Config {
 	return schema.Config{
-		Strategy: schema.StrategyRedis, Redis: schema.Redis{Host: "127.0.0.1", Port: int64(port), SendTimeout: 60_000, ReadTimeout: 60_000},
+		Strategy: schema.StrategyRedis,
+		Redis: schema.Redis{
+			Host: "127.0.0.1", Port: int64(port), ConnectTimeout: 60_000, SendTimeout: 60_000, ReadTimeout: 60_000,
+		},
 	}.WithDefaults()
 }
 
@@ -86,6 +89,16 @@ func take(t *testing.T, from taker, cost int64) decision.Status {
 	t.Helper()
 	var statuses [1]decision.Status
 	if err := from.Take(t.Context(), ten(t, cost), statuses[:]); err != nil {
+		t.Fatal(err)
+	}
+	return statuses[0]
+}
+
+// peek returns how the bucket of ten stands.
+func peek(t *testing.T, from bucket.Shared) decision.Status {
+	t.Helper()
+	var statuses [1]decision.Status
+	if err := from.Peek(t.Context(), ten(t, 1), statuses[:]); err != nil {
 		t.Fatal(err)
 	}
 	return statuses[0]
@@ -126,7 +139,7 @@ func TestConfigsOfOneRedisShareItsBucketsWhichCanBeReadAndEmptied(t *testing.T) 
 	if status := take(t, views[1], 4); status.Remaining != 3 || status.Source != decision.Redis {
 		t.Errorf("%+v: want 3 of 10 left in Redis after 3 and 4", status)
 	}
-	if status := take(t, shared, 0); status.Remaining != 3 || status.Used != 7 {
+	if status := peek(t, shared); status.Remaining != 3 || status.Used != 7 {
 		t.Errorf("%+v: want 7 used and 3 left, and reading to spend nothing", status)
 	}
 	if n, err := shared.Forget(t.Context(), []policy.Key{ten(t, 0)[0].Key}); n != 1 || err != nil {
@@ -161,7 +174,7 @@ func TestANodeHasTakenItsLeaveOfTheOthersWhenTheStoresHaveEnded(t *testing.T) {
 		select {
 		case <-look.C:
 		case <-patience:
-			t.Fatal("the node has not told that it lives")
+			t.Fatal("the node has not reported that it lives")
 		}
 	}
 	stop()
@@ -169,7 +182,7 @@ func TestANodeHasTakenItsLeaveOfTheOthersWhenTheStoresHaveEnded(t *testing.T) {
 		t.Error("the node is still counted")
 	}
 	if _, _, err := of.Open(&config); err == nil {
-		t.Error("a store was opened that nobody would close")
+		t.Error("a store was opened that would never be closed")
 	}
 }
 

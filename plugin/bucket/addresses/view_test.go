@@ -56,7 +56,8 @@ func TestAboveTheBudgetOfPrefixesAnAddressIsCountedInThisProcess(t *testing.T) {
 	if len(w.takes) != 2*burst {
 		t.Errorf("%d buckets were taken from, want %d", len(w.takes), 2*burst)
 	}
-	if statuses, admitted := w.take(ofAddress(p, fmt.Sprintf("192.0.%d.1", 2*burst))); admitted || statuses[0].Source != decision.Local {
+	if statuses, admitted := w.take(ofAddress(p, fmt.Sprintf("192.0.%d.1", 2*burst))); admitted ||
+		statuses[0].Source != decision.Local {
 		t.Errorf("%+v: want its second request denied in this process", statuses[0])
 	}
 }
@@ -123,7 +124,8 @@ func TestNoAddressIsAdmittedMoreThanItsLimitWhicheverWayItIsCounted(t *testing.T
 		admitted := map[string][]limit.Admission{}
 		for range rapid.IntRange(20, 200).Draw(rt, "requests") {
 			w.clock.Advance(max(0, storetest.Gap(rt, l)))
-			address := fmt.Sprintf("192.0.%d.%d", rapid.IntRange(0, 2).Draw(rt, "prefix"), rapid.IntRange(0, 20).Draw(rt, "address"))
+			address := fmt.Sprintf("192.0.%d.%d",
+				rapid.IntRange(0, 2).Draw(rt, "prefix"), rapid.IntRange(0, 20).Draw(rt, "address"))
 			b := ofAddress(p, address)
 			b.Cost = storetest.Cost(rt, l)
 			if _, ok := w.take(b); ok {
@@ -168,12 +170,13 @@ func TestARequestThatIsDeniedSpendsNothingInThisProcess(t *testing.T) {
 	w.take(address)
 	before := len(w.takes)
 	statuses, admitted = w.take(ofTenant(perMinute(t, 100), "other"), address)
-	if admitted || len(w.takes) != before || statuses[0].Source != decision.Unanswered || statuses[0].Failure != decision.NoFailure {
+	if admitted || len(w.takes) != before || statuses[0].Source != decision.Unanswered ||
+		statuses[0].Failure != decision.NoFailure {
 		t.Errorf("%+v: want a request that this process denies to ask for nothing else", statuses)
 	}
 }
 
-func TestUsersAndTenantsAreNoStrangers(t *testing.T) {
+func TestUsersAndTenantsAreNotCountedAsAddresses(t *testing.T) {
 	w, p := newWorld(t, 1, 1), perMinute(t, 10)
 	for i := range 5 * burst {
 		user := ofTenant(p, "acme")

@@ -49,10 +49,14 @@ type shape struct {
 func (s *shape) String() string { return s.traffic + " of " + s.bounds }
 
 var (
-	perMinute = shape{bounds: "12000-per-minute", spent: 11_700, limit: limit.Spec{Algorithm: limit.TokenBucket, Quantity: 12_000, Window: minute}}
-	slow      = shape{bounds: "600-per-minute", spent: 580, limit: limit.Spec{Algorithm: limit.TokenBucket, Quantity: 600, Window: minute}}
-	perDay    = shape{bounds: "million-per-day", spent: 999_970, limit: limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1_000_000, Window: 1440 * minute}}
-	aligned   = shape{bounds: "window-of-12000", limit: limit.Spec{Algorithm: limit.FixedWindow, Quantity: 12_000, Window: minute}}
+	perMinute = shape{bounds: "12000-per-minute", spent: 11_700,
+		limit: limit.Spec{Algorithm: limit.TokenBucket, Quantity: 12_000, Window: minute}}
+	slow = shape{bounds: "600-per-minute", spent: 580,
+		limit: limit.Spec{Algorithm: limit.TokenBucket, Quantity: 600, Window: minute}}
+	perDay = shape{bounds: "million-per-day", spent: 999_970,
+		limit: limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1_000_000, Window: 1440 * minute}}
+	aligned = shape{bounds: "window-of-12000",
+		limit: limit.Spec{Algorithm: limit.FixedWindow, Quantity: 12_000, Window: minute}}
 )
 
 // of returns traffic that is offered to a limit.
@@ -186,7 +190,7 @@ func (s *shape) compare(t testing.TB, nodes int) (o outcome) {
 	return o
 }
 
-// mostDenied is how many percent of what is offered in any minute leases deny more than asking for every request.
+// mostDenied is how many percent of what is offered in any minute leases deny more than calls for every request.
 const mostDenied = 2
 
 // In every shape of traffic below the limit, leases deny in any minute at most 2 % of what is offered more than a
@@ -203,9 +207,11 @@ func TestSoakLeasesDenyHardlyMoreThanAskingForEveryRequest(t *testing.T) {
 		}
 		for _, nodes := range counts {
 			o := s.compare(t, nodes)
-			t.Logf("%s at %d nodes: %.2f %% denied, exact %.2f %%, in the worst minute %.2f %% more", &s, nodes, o.leased, o.exact, o.worst)
+			t.Logf("%s at %d nodes: %.2f %% denied, exact %.2f %%, in the worst minute %.2f %% more", &s, nodes, o.leased,
+				o.exact, o.worst)
 			if o.worst > mostDenied {
-				t.Errorf("%s at %d nodes: %.2f %% more are denied in the worst minute, at most %d may be", &s, nodes, o.worst, mostDenied)
+				t.Errorf("%s at %d nodes: %.2f %% more are denied in the worst minute, at most %d may be",
+					&s, nodes, o.worst, mostDenied)
 			}
 		}
 	}

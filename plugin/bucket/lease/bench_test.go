@@ -18,7 +18,8 @@ func hot(t testing.TB, n *node, bounds int) []policy.Bound {
 	t.Helper()
 	list := make([]policy.Bound, bounds)
 	for i := range list {
-		list[i] = bound(t, fmt.Sprint("bucket-", i), limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1e12, Window: 1e6 * limit.Second})
+		list[i] = bound(t, fmt.Sprint("bucket-", i),
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1e12, Window: 1e6 * limit.Second})
 	}
 	for range 20 {
 		for range 200 {
@@ -30,7 +31,7 @@ func hot(t testing.TB, n *node, bounds int) []policy.Bound {
 	return list
 }
 
-func TestARememberedRefusalAllocatesNothing(t *testing.T) {
+func TestARememberedDenialAllocatesNothing(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	list, statuses := []policy.Bound{tokens(t, "roomy", 1000), window(t, "empty", 1)}, make([]decision.Status, 2)
 	n.admits(t, list...)
@@ -79,7 +80,8 @@ func perSecond(t testing.TB, rate int64, names ...string) []policy.Bound {
 	t.Helper()
 	var bounds []policy.Bound
 	for _, name := range names {
-		bounds = append(bounds, bound(t, name, limit.Spec{Algorithm: limit.TokenBucket, Quantity: rate, Window: limit.Second}))
+		bounds = append(bounds, bound(t, name,
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: rate, Window: limit.Second}))
 	}
 	return bounds
 }
@@ -90,7 +92,8 @@ func TestSoakAHotTenantReachesTheStoreWithFewOfItsRequests(t *testing.T) {
 		load
 		limit int64
 		most  float64 // calls per 1,000 requests
-	}{{load{soak.Count(15_000, 50_000), 1}, 100_000, float64(soak.Count(3, 2))}, {load{5_000, 1}, 100_000, 5}, {load{5_000, 1}, 5000, 15}, {load{5_000, 4}, 100_000, 15}, {load{5_000, 4}, 5000, 60}} {
+	}{{load{soak.Count(15_000, 50_000), 1}, 100_000, float64(soak.Count(3, 2))}, {load{5_000, 1}, 100_000, 5},
+		{load{5_000, 1}, 5000, 15}, {load{5_000, 4}, 100_000, 15}, {load{5_000, 4}, 5000, 60}} {
 		bounds := append(perSecond(t, test.limit, "tenant", "tenant+endpoint", "user"), perSecond(t, 100_000, "global")...)
 		calls, admissions, requests := test.run(t, bounds)
 		if per1000 := 1000 * float64(calls) / float64(requests); per1000 > test.most || admissions != requests {
@@ -106,12 +109,15 @@ func TestSoakATenantBeyondItsLimitCostsFewCallsAndGetsAllButTheShare(t *testing.
 		load
 		limit int
 		most  int // calls per 1,000 requests
-	}{{load{5000, 1}, 3000, 20}, {load{5000, 4}, 3000, 80}, {load{15_000, 1}, 5000, 8}, {load{15_000, 4}, 5000, 25}, {load{soak.Count(30_000, 150_000), 4}, 5000, soak.Count(13, 4)}} {
+	}{{load{5000, 1}, 3000, 20}, {load{5000, 4}, 3000, 80}, {load{15_000, 1}, 5000, 8}, {load{15_000, 4}, 5000, 25},
+		{load{soak.Count(30_000, 150_000), 4}, 5000, soak.Count(13, 4)}} {
 		const seconds = 5
-		calls, admissions, requests := test.run(t, append(perSecond(t, int64(test.limit), "tenant", "user"), perSecond(t, 100_000, "tenant+endpoint", "global")...))
+		calls, admissions, requests := test.run(t,
+			append(perSecond(t, int64(test.limit), "tenant", "user"), perSecond(t, 100_000, "tenant+endpoint", "global")...))
 		allowed := test.limit + seconds*test.limit
 		if admissions > allowed || admissions < allowed-test.limit/50-allowed/200 {
-			t.Errorf("%+v of %d: admitted %d, want %d less the share of a limit and 0.5 %%", test.load, test.limit, admissions, allowed)
+			t.Errorf("%+v of %d: admitted %d, want %d less the share of a limit and 0.5 %%",
+				test.load, test.limit, admissions, allowed)
 		}
 		if per1000 := 1000 * calls / requests; per1000 > test.most {
 			t.Errorf("%+v of %d: %d calls per 1,000 requests, want at most %d", test.load, test.limit, per1000, test.most)

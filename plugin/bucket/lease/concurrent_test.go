@@ -14,7 +14,8 @@ import (
 func TestRequestsAtOnceAtTwoNodesSpendEveryTokenOnceAndInEveryScope(t *testing.T) {
 	const callers, each, quantity = 4, 1000, 3000
 	bank := newBank()
-	bounds := []policy.Bound{window(t, "window", quantity), tokens(t, "bucket", 10*quantity), window(t, "exact", 10*quantity)}
+	bounds := []policy.Bound{window(t, "window", quantity), tokens(t, "bucket", 10*quantity),
+		window(t, "exact", 10*quantity)}
 	var admissions atomic.Int64
 	var running, calling sync.WaitGroup
 	ctx, cancel := context.WithCancel(context.Background())
@@ -49,7 +50,8 @@ func TestRequestsAtOnceAtTwoNodesSpendEveryTokenOnceAndInEveryScope(t *testing.T
 	running.Wait()
 	for _, b := range bounds[:2] {
 		if used := bank.used(b); used != admissions.Load() || used > quantity {
-			t.Errorf("%s: used is %d after %d admissions, at most %d are allowed", b.Policy.Name, used, admissions.Load(), quantity)
+			t.Errorf("%s: used is %d after %d admissions, at most %d are allowed",
+				b.Policy.Name, used, admissions.Load(), quantity)
 		}
 	}
 	var drawn uint64
@@ -66,7 +68,8 @@ func TestRequestsAtOnceAtTwoNodesSpendEveryTokenOnceAndInEveryScope(t *testing.T
 
 func TestWhatARequestHoldsWhenItsLimitChangesIsNotPutBack(t *testing.T) {
 	n := newNode(newBank(), Options{})
-	b, exact := window(t, "window", 10_000), with(window(t, "exact", 10), func(p *policy.Policy) { p.FailMode = policy.FailClosed })
+	b, exact := window(t, "window", 10_000),
+		with(window(t, "exact", 10), func(p *policy.Policy) { p.FailMode = policy.FailClosed })
 	n.warm(t, b)
 	changed := b
 	changed.Policy = window(t, "window", 20_000).Policy
@@ -77,7 +80,7 @@ func TestWhatARequestHoldsWhenItsLimitChangesIsNotPutBack(t *testing.T) {
 	n.bank.set(deaf) // the request that holds 5 fails closed
 	statuses := n.take(t, withCost(b, 5), exact)
 	if statuses[0].Charged || !decision.Denies(&exact, &statuses[1]) {
-		t.Fatalf("statuses %+v, want a refusal", statuses)
+		t.Fatalf("statuses %+v, want a denial", statuses)
 	}
 	if out := n.Stats().Out; out != 0 {
 		t.Errorf("%d tokens of the old limit can be spent under the new one", out)

@@ -15,14 +15,14 @@ func TestALeaseHitAllocatesNothing(t *testing.T) {
 	for _, bounds := range []int{1, 4, 8, 9, 100} {
 		n := newNode(newBank(), Options{})
 		list, statuses := hot(t, n, bounds), make([]decision.Status, bounds)
-		asked := n.bank.calls
+		called := n.bank.calls
 		allocations := testing.AllocsPerRun(50, func() {
 			if err := n.view.Take(context.Background(), list, statuses); err != nil || !statuses[0].Charged {
 				t.Fatalf("take: %v, %+v", err, statuses[0])
 			}
 		})
-		if allocations != 0 || n.bank.calls != asked {
-			t.Errorf("%d bounds: %v allocations, %d calls", bounds, allocations, n.bank.calls-asked)
+		if allocations != 0 || n.bank.calls != called {
+			t.Errorf("%d bounds: %v allocations, %d calls", bounds, allocations, n.bank.calls-called)
 		}
 	}
 }

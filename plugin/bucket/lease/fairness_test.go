@@ -58,7 +58,8 @@ func TestSoakNodesGetOfAScarceBucketWhatTheyNeedOrAnEqualPart(t *testing.T) {
 		got := offer(t, nodes, test.rates, lasts, bounds)
 		for i, admissions := range got {
 			if want := lasts * test.want[i]; admissions < want*9/10 || admissions > want*11/10+1 {
-				t.Errorf("%s: node %d of those that are offered %v a second was admitted %d, want about %d", test.name, i, test.rates, admissions, want)
+				t.Errorf("%s: node %d of those that are offered %v a second was admitted %d, want about %d",
+					test.name, i, test.rates, admissions, want)
 			}
 		}
 	}
@@ -93,7 +94,8 @@ func TestSoakWhatRequestsNeedThatCostMoreThanALeaseIsNotLeased(t *testing.T) {
 			sum += int64(admissions) * test.cost
 		}
 		if sum < int64(seconds)*1000*98/100 {
-			t.Errorf("%s, %d nodes, requests that cost %d: %d tokens a second were admitted", b.Policy.Describe(), test.nodes, test.cost, sum/int64(seconds))
+			t.Errorf("%s, %d nodes, requests that cost %d: %d tokens a second were admitted",
+				b.Policy.Describe(), test.nodes, test.cost, sum/int64(seconds))
 		}
 	}
 }

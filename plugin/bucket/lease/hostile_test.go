@@ -12,17 +12,17 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// spy is what is asked behind a view: it notes for which policies, and leaves those of one name unanswered.
+// spy is the store behind a view: it records the policies of its calls, and leaves those of one name unanswered.
 type spy struct {
 	*bank
-	asked []string
-	lost  string
+	called []string
+	lost   string
 }
 
 func (s *spy) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	err := s.bank.Take(ctx, bounds, statuses)
 	for i := range bounds {
-		s.asked = append(s.asked, bounds[i].Policy.Name)
+		s.called = append(s.called, bounds[i].Policy.Name)
 		if bounds[i].Policy.Name == s.lost {
 			statuses[i] = decision.Status{Failure: decision.Lost}
 		}
@@ -30,28 +30,28 @@ func (s *spy) Take(ctx context.Context, bounds []policy.Bound, statuses []decisi
 	return err
 }
 
-func TestOnlyTheColdBoundOfARequestIsAskedForAndItsRefusalPutsTheDrawsBack(t *testing.T) {
+func TestOnlyTheColdBoundOfARequestCallsTheStoreAndItsDenialReturnsTheDraws(t *testing.T) {
 	n := newNode(newBank(), Options{DenialMemory: -1})
 	next := &spy{bank: n.bank}
 	n.view = n.View(next)
 	tenant, global, user := tokens(t, "tenant", 100_000), window(t, "global", 100_000), window(t, "exact", 2)
 	n.warm(t, tenant, global)
-	next.asked = nil
+	next.called = nil
 	before := n.Stats()
 	for i := range 4 {
 		if admitted := n.admits(t, tenant, user, global); admitted != (i < 2) {
 			t.Fatalf("request %d was admitted: %t", i+1, admitted)
 		}
 	}
-	if want := []string{"exact", "exact", "exact", "exact"}; !slices.Equal(next.asked, want) {
-		t.Errorf("asked for %v, want %v", next.asked, want)
+	if want := []string{"exact", "exact", "exact", "exact"}; !slices.Equal(next.called, want) {
+		t.Errorf("called for %v, want %v", next.called, want)
 	}
 	if after := n.Stats(); after.Tokens.Spent != before.Tokens.Spent+4 || after.Out != before.Out-4 {
 		t.Errorf("two requests of two leased bounds were admitted: from %+v to %+v", before, after)
 	}
 }
 
-func TestWhatCostsMoreThanTheLeaseIsAskedForWholeAndLeavesIt(t *testing.T) {
+func TestWhatCostsMoreThanTheLeaseIsTakenFromTheStoreAndLeavesTheLease(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := window(t, "window", 100_000)
 	n.warm(t, b)
@@ -79,11 +79,11 @@ func TestOfARequestThatIsAnsweredInPartTheAnsweredPartIsNoted(t *testing.T) {
 	n.admits(t, empty, lost)
 	n.admits(t, empty, lost)
 	if statuses := n.take(t, empty, lost); !decision.Denies(&empty, &statuses[0]) || statuses[1] != (decision.Status{}) {
-		t.Errorf("statuses %+v, want the refusal that was answered", statuses)
+		t.Errorf("statuses %+v, want the denial that was answered", statuses)
 	}
 }
 
-// patient is a bank that is asked as real stores are: not at all when the caller's time is up.
+// patient is a bank that is called as real stores are: not at all when the caller's time is up.
 type patient struct{ *bank }
 
 func (p patient) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
@@ -124,7 +124,8 @@ func TestALeaseFollowsTheNumberOfNodes(t *testing.T) {
 		}
 		return most
 	}
-	if alone, many, again := most(1), most(8), most(1); alone < 100 || alone > 160 || many < 10 || many > 20 || again < 100 {
+	if alone, many, again := most(1), most(8), most(1); alone < 100 || alone > 160 || many < 10 || many > 20 ||
+		again < 100 {
 		t.Errorf("alone %d are out, of 8 nodes %d, alone again %d", alone, many, again)
 	}
 }
@@ -143,7 +144,8 @@ func TestCostsForWhichALeaseHadNoRoomAreLeasedForAgainWhenNodesHaveLeft(t *testi
 		return n.Stats().FromLease - before
 	}
 	if few, many, again := drawn(1), drawn(8), drawn(1); few < 50 || many > 10 || again < 50 {
-		t.Errorf("of 100 requests, one node alone answers %d from leases, one of eight %d, and alone again %d", few, many, again)
+		t.Errorf("of 100 requests, one node alone answers %d from leases, one of eight %d, and alone again %d",
+			few, many, again)
 	}
 }
 
@@ -154,7 +156,7 @@ func TestOneCallBringsWhatAScarceBucketHas(t *testing.T) {
 		n.admits(t, b)
 	}
 	n.bank.states[b.Key] = limit.State{Algorithm: limit.FixedWindow, At: n.bank.states[b.Key].At, Spent: 987}
-	n.admits(t, b) // tells that 12 are left
+	n.admits(t, b) // shows that 12 are left
 	if calls := n.calls(n.background); calls != 1 || n.Stats().Out != 12 || n.bank.used(b) != 1000 {
 		t.Errorf("%d calls brought %d of 12", calls, n.Stats().Out)
 	}
@@ -177,7 +179,8 @@ func TestTwoKeysOfOneHashAreTwoBuckets(t *testing.T) {
 func TestEveryPartOfAKeyCountsInItsHash(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	k := policy.Key{Namespace: "a", Policy: "a", Group: policy.ByTenant, GroupID: "a", Subject: "a", Endpoint: "a"}
-	keys := []policy.Key{k, {}, {Namespace: "a"}, {Policy: "a"}, {GroupID: "a"}, {Subject: "a"}, {Endpoint: "a"}, {Group: 1}, {Kind: 1}}
+	keys := []policy.Key{k, {}, {Namespace: "a"}, {Policy: "a"}, {GroupID: "a"}, {Subject: "a"}, {Endpoint: "a"},
+		{Group: 1}, {Kind: 1}}
 	for _, change := range []func(*policy.Key){
 		func(k *policy.Key) { k.Namespace = "b" }, func(k *policy.Key) { k.Policy = "b" }, func(k *policy.Key) { k.Group++ },
 		func(k *policy.Key) { k.Kind++ }, func(k *policy.Key) { k.GroupID = "b" }, func(k *policy.Key) { k.Subject = "b" },
@@ -207,7 +210,8 @@ func TestEveryPartOfAKeyCountsInItsHash(t *testing.T) {
 
 func TestAfterRunNothingIsLeasedAndWhatWasDrawnIsAccountedFor(t *testing.T) {
 	n := newNode(newBank(), Options{})
-	b, exact := window(t, "window", 10_000), with(window(t, "exact", 10), func(p *policy.Policy) { p.FailMode = policy.FailClosed })
+	b, exact := window(t, "window", 10_000),
+		with(window(t, "exact", 10), func(p *policy.Policy) { p.FailMode = policy.FailClosed })
 	n.warm(t, b)
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -221,15 +225,17 @@ func TestAfterRunNothingIsLeasedAndWhatWasDrawnIsAccountedFor(t *testing.T) {
 	n.bank.set(up)
 	for range 100 {
 		if calls := n.calls(func() { n.admits(t, b) }); calls != 1 {
-			t.Fatalf("after the end, a request asks %d times", calls)
+			t.Fatalf("after the end, a request calls the store %d times", calls)
 		}
 	}
 	stats := n.Stats()
-	if left := stats.Tokens.Granted - stats.Tokens.Spent - stats.Tokens.Returned - stats.Tokens.Expired; left != 0 || stats.Out != 0 || stats.Leases != 0 {
+	if left := stats.Tokens.Granted - stats.Tokens.Spent - stats.Tokens.Returned - stats.Tokens.Expired; left != 0 ||
+		stats.Out != 0 || stats.Leases != 0 {
 		t.Errorf("%+v leave %d out", stats, left)
 	}
 	if len(n.due)+len(n.returns) != 0 || stats.Tokens.Expired != 5 {
-		t.Errorf("%d renewals and %d refunds wait for nobody; %d tokens are lost, want 5", len(n.due), len(n.returns), stats.Tokens.Expired)
+		t.Errorf("%d renewals and %d refunds are pending; %d tokens are lost, want 5",
+			len(n.due), len(n.returns), stats.Tokens.Expired)
 	}
 }
 
@@ -275,7 +281,7 @@ func TestRenewalsWithoutAnAnswerAreCounted(t *testing.T) {
 	for range 20 {
 		n.admits(t, b)
 	}
-	n.bank.set(refusing)
+	n.bank.set(unreachable)
 	n.background()
 	if stats := n.Stats(); stats.Renewals != 1 || stats.Failed != 1 || stats.Leases != 0 {
 		t.Errorf("%+v", stats)

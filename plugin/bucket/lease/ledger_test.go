@@ -20,9 +20,10 @@ func TestEveryTokenOfALedgerIsSpentReturnedOrExpiredOnce(t *testing.T) {
 			case 0:
 				now += limit.Micros(rapid.IntRange(0, 40).Draw(rt, "time"))
 			case 1:
-				l.beginRenewal(rapid.Int64Range(1, 50).Draw(rt, "asked"))
+				l.beginRenewal(rapid.Int64Range(1, 50).Draw(rt, "requested"))
 			case 2:
-				g := grant{tokens: l.requested, receipt: limit.Receipt{At: now}, since: now, ends: now + limit.Micros(rapid.IntRange(1, 100).Draw(rt, "life"))}
+				g := grant{tokens: l.requested, receipt: limit.Receipt{At: now}, since: now,
+					ends: now + limit.Micros(rapid.IntRange(1, 100).Draw(rt, "life"))}
 				granted += g.tokens
 				ends[g.ends] += g.tokens
 				l.endRenewal(g)

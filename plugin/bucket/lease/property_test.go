@@ -21,7 +21,7 @@ const (
 // member is a node among others, as it is seen from outside.
 type member struct {
 	*node
-	asked       map[policy.Key]limit.Micros // the bank's clock when the last request asked it for a bucket
+	called      map[policy.Key]limit.Micros // the bank's clock when the last request called it for a bucket
 	since, beat limit.Micros                // when its heartbeats began without a gap, and the last
 	known       int                         // nodes that it counted then
 	down        bool
@@ -37,7 +37,7 @@ type behind struct {
 func (b behind) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	err := b.bank.Take(ctx, bounds, statuses)
 	for i := range bounds {
-		b.member.asked[bounds[i].Key] = statuses[i].Now
+		b.member.called[bounds[i].Key] = statuses[i].Now
 	}
 	return err
 }
@@ -89,7 +89,9 @@ func drawFleet(t *rapid.T) *fleet {
 	for i := range rapid.IntRange(1, 3).Draw(t, "buckets") {
 		p := &policy.Policy{
 			Name: fmt.Sprint("policy-", i), Limit: *leasable(t), Cost: -1, FailMode: policy.FailClosed,
-			Mode: rapid.SampledFrom([]policy.Mode{policy.Enforce, policy.Enforce, policy.Enforce, policy.Shadow}).Draw(t, "mode"),
+			Mode: rapid.SampledFrom([]policy.Mode{
+				policy.Enforce, policy.Enforce, policy.Enforce, policy.Shadow,
+			}).Draw(t, "mode"),
 		}
 		b := policy.Bound{Policy: p, Key: policy.Key{Policy: p.Name, Group: policy.ByTenant, GroupID: "acme"}}
 		f.bounds, f.limits[b.Key] = append(f.bounds, b), &p.Limit
@@ -102,9 +104,9 @@ func drawFleet(t *rapid.T) *fleet {
 	return f
 }
 
-// join is a new node, of which nobody has heard.
+// join is a new node, that is not counted yet.
 func (f *fleet) join() *member {
-	m := &member{asked: map[policy.Key]limit.Micros{}}
+	m := &member{called: map[policy.Key]limit.Micros{}}
 	m.node = newNode(f.bank, Options{SharePct: f.sharePct, Nodes: nodesFunc(func(string) int {
 		now := f.bank.clock.Now()
 		if now-m.beat >= trust || m.beat-m.since < lifetime {
@@ -116,7 +118,7 @@ func (f *fleet) join() *member {
 	return m
 }
 
-// beats lets every node that is up tell that it lives.
+// beats has every node that is up report that it lives.
 func (f *fleet) beats() {
 	for _, m := range f.members {
 		f.heartbeat(m)
@@ -145,7 +147,7 @@ func (f *fleet) step(t *rapid.T) {
 	m := f.members[i]
 	switch rapid.IntRange(0, 21).Draw(t, "step") {
 	case 0:
-		f.bank.set(rapid.SampledFrom([]condition{up, up, up, up, refusing, deaf}).Draw(t, "bank becomes"))
+		f.bank.set(rapid.SampledFrom([]condition{up, up, up, up, unreachable, deaf}).Draw(t, "bank becomes"))
 	case 1: // the others believe that it lives until its time is up; one comes instead
 		crashed := *m
 		crashed.down = true
@@ -217,7 +219,8 @@ func (f *fleet) squeeze(t *rapid.T, b policy.Bound) {
 		m.renewDue(context.Background())
 	}
 	f.check(t)
-	switch pause := limit.Micros(rapid.Int64Range(0, 2_100_000).Draw(t, "pause")); rapid.IntRange(0, 2).Draw(t, "recovery") {
+	pause := limit.Micros(rapid.Int64Range(0, 2_100_000).Draw(t, "pause"))
+	switch rapid.IntRange(0, 2).Draw(t, "recovery") {
 	case 0:
 		f.bank.clock.Advance(pause)
 	case 1:
@@ -248,7 +251,7 @@ func (f *fleet) drain(t storetest.Failer, b policy.Bound) {
 func (f *fleet) request(t storetest.Failer, m *member, bounds []policy.Bound) {
 	t.Helper()
 	statuses := make([]decision.Status, len(bounds))
-	clear(m.asked)
+	clear(m.called)
 	now := f.bank.Now()
 	var peeked storetest.Peeked
 	if f.bank.there+f.bank.back == 0 && f.bank.during == nil { // a peek is answered at the instant of the take
@@ -270,7 +273,7 @@ func (f *fleet) request(t storetest.Failer, m *member, bounds []policy.Bound) {
 		if !status.Charged {
 			continue
 		}
-		at, ok := m.asked[b.Key]
+		at, ok := m.called[b.Key]
 		if !ok {
 			at = now // from a lease, when the request came
 		}
@@ -283,17 +286,17 @@ func (f *fleet) check(t *rapid.T) {
 	out := map[policy.Key]int64{}
 	for n, m := range f.members {
 		stats := m.Stats()
-		sums, asked, leaving := stats.Tokens, int64(0), int64(0)
+		sums, requested, leaving := stats.Tokens, int64(0), int64(0)
 		for i := range m.shards {
 			for _, e := range m.shards[i].entries {
 				e.ledger.expire(m.now())
 				out[e.key] += e.ledger.outstanding()
-				asked += e.ledger.requested
+				requested += e.ledger.requested
 				leaving += e.ledger.returning
 			}
 		}
-		if held := sums.Granted - sums.Spent - sums.Returned - sums.Expired; held != stats.Out-asked+leaving {
-			t.Fatalf("node %d: %+v leave %d out, and it says %d", n, sums, held, stats.Out-asked)
+		if held := sums.Granted - sums.Spent - sums.Returned - sums.Expired; held != stats.Out-requested+leaving {
+			t.Fatalf("node %d: %+v leave %d out, and it says %d", n, sums, held, stats.Out-requested)
 		}
 	}
 	for key, tokens := range out {
@@ -303,7 +306,7 @@ func (f *fleet) check(t *rapid.T) {
 	}
 }
 
-func TestNobodyIsOverAdmittedWhateverHappensToNodesAndStore(t *testing.T) {
+func TestNoBucketAdmitsTooMuchWhateverHappensToNodesAndStore(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		f := drawFleet(rt)
 		for range rapid.IntRange(10, 100).Draw(rt, "steps") {

@@ -20,7 +20,7 @@ func denies(t *testing.T, n *node, burst, day policy.Bound) {
 	t.Helper()
 	var statuses []decision.Status
 	if calls := n.calls(func() { statuses = n.take(t, burst, day) }); calls != 0 {
-		t.Fatalf("the shared store is asked %d times, want the burst's refusal to be remembered", calls)
+		t.Fatalf("the shared store is called %d times, want the burst's denial to be remembered", calls)
 	}
 	if !decision.Denies(&burst, &statuses[0]) || !decision.Denies(&day, &statuses[1]) {
 		t.Fatalf("%+v: want both to deny", statuses)
@@ -62,7 +62,7 @@ func TestARememberedBurstDoesNotHideADayWhoseLastTokenWasJustSpent(t *testing.T)
 	denies(t, n, burst, day)
 }
 
-func TestADayThatHasRoomIsNotNamedByTheRefusalOfABurst(t *testing.T) {
+func TestADayThatHasRoomIsNotNamedByTheDenialOfABurst(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	burst, day := bursts(t, 3), window(t, "day", 1000)
 	for range 3 {
@@ -76,7 +76,7 @@ func TestADayThatHasRoomIsNotNamedByTheRefusalOfABurst(t *testing.T) {
 
 func TestWhatWasDrawnComesBackWhenTheRestOfARequestPanics(t *testing.T) {
 	n := newNode(newBank(), Options{})
-	leased, asked := tokens(t, "leased", 60_000), window(t, "asked", 100)
+	leased, called := tokens(t, "leased", 60_000), window(t, "called", 100)
 	n.warm(t, leased)
 	before := n.Stats()
 	n.bank.during = func() { panic("a fault of this program") }
@@ -86,7 +86,7 @@ func TestWhatWasDrawnComesBackWhenTheRestOfARequestPanics(t *testing.T) {
 				t.Error("the take has not panicked")
 			}
 		}()
-		_ = n.view.Take(context.Background(), []policy.Bound{leased, asked}, make([]decision.Status, 2))
+		_ = n.view.Take(context.Background(), []policy.Bound{leased, called}, make([]decision.Status, 2))
 	}()
 	for i := range n.shards {
 		if !n.shards[i].mu.TryLock() {
@@ -100,9 +100,10 @@ func TestWhatWasDrawnComesBackWhenTheRestOfARequestPanics(t *testing.T) {
 		n.shards[i].mu.Unlock()
 	}
 	if after := n.Stats(); after.Out != before.Out || after.Tokens.Spent != before.Tokens.Spent {
-		t.Errorf("%d out and %d spent, want %d and %d as before", after.Out, after.Tokens.Spent, before.Out, before.Tokens.Spent)
+		t.Errorf("%d out and %d spent, want %d and %d as before",
+			after.Out, after.Tokens.Spent, before.Out, before.Tokens.Spent)
 	}
 	if calls := n.calls(func() { n.admits(t, leased) }); calls != 0 {
-		t.Errorf("the next request asks %d times", calls)
+		t.Errorf("the next request calls the store %d times", calls)
 	}
 }

@@ -8,34 +8,37 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-func TestALeasedBucketIsAskedWithLessByWhatComesBackInALifeOrByTheShare(t *testing.T) {
+func TestALeasedBucketIsCalledWithLessByWhatComesBackInALifeOrByTheShare(t *testing.T) {
 	const day = 86_400 * limit.Second
 	for _, test := range []struct {
-		name       string
-		spec       limit.Spec
-		pct, asked int64
+		name        string
+		spec        limit.Spec
+		pct, called int64
 	}{
 		{"a day's million", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1_000_000, Window: day}, 2, 1_000_000 - 9},
 		{"slow, with a large burst", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: day, Burst: 1000}, 2, 999},
 		{"a second's thousand", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1000, Window: limit.Second}, 2, 980},
-		{"the same with a larger share", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1000, Window: limit.Second}, 5, 950},
-		{"read in seconds", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 999_999_937, Window: day}, 2, 999_999_937 - 11_575},
+		{"the same with a larger share", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1000, Window: limit.Second}, 5,
+			950},
+		{"read in seconds", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 999_999_937, Window: day}, 2,
+			999_999_937 - 11_575},
 		{"a window", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1_000_000, Window: day}, 2, 1_000_000},
 	} {
 		terms := newTerms(bound(t, test.name, test.spec).Policy, test.pct)
-		if asked := terms.policy.Limit.Spec(); asked.Burst != test.asked || asked.Quantity != test.spec.Quantity {
-			t.Errorf("%s: asked with a burst of %d, want %d", test.name, asked.Burst, test.asked)
+		if called := terms.policy.Limit.Spec(); called.Burst != test.called || called.Quantity != test.spec.Quantity {
+			t.Errorf("%s: called with a burst of %d, want %d", test.name, called.Burst, test.called)
 		}
 	}
 }
 
-func TestARefusalForGoodTellsWhatALeasedBucketHolds(t *testing.T) {
+func TestAFinalDenialShowsWhatALeasedBucketHolds(t *testing.T) {
 	spec := limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1000, Window: limit.Second}
 	for name, holds := range map[string]int64{"leased": 980, "exact": 0} {
 		n := newNode(newBank(), Options{})
 		b := bound(t, name, spec)
-		if asked := n.storePolicy(b.Policy); (asked == b.Policy) != (holds == 0) || holds > 0 && asked.Limit.Capacity() != holds {
-			t.Errorf("%s: it is asked with a capacity of %d", name, asked.Limit.Capacity())
+		if called := n.storePolicy(b.Policy); (called == b.Policy) != (holds == 0) ||
+			holds > 0 && called.Limit.Capacity() != holds {
+			t.Errorf("%s: it is called with a capacity of %d", name, called.Limit.Capacity())
 		}
 		for _, cost := range []int64{1001, 1001, 2000} { // all but the first are remembered
 			b.Cost = cost
@@ -44,10 +47,10 @@ func TestARefusalForGoodTellsWhatALeasedBucketHolds(t *testing.T) {
 			}
 		}
 		if b.Cost = 980; !n.admits(t, b) {
-			t.Errorf("%s: a cost of 980 is refused", name)
+			t.Errorf("%s: a cost of 980 is denied", name)
 		}
 		if got := n.take(t, b)[0]; got.Wait == 0 || got.Wait == limit.Never || got.Capacity != 0 {
-			t.Errorf("%s: %+v, want a refusal that ends", name, got)
+			t.Errorf("%s: %+v, want a denial that ends", name, got)
 		}
 	}
 }
@@ -70,7 +73,8 @@ func worst(t *testing.T, l *limit.Limit, spent int64, nodes int, pause limit.Mic
 	t.Helper()
 	f := &fleet{bank: newBank(), admitted: map[policy.Key][]limit.Admission{}, sharePct: MaxSharePct}
 	f.bank.fast, f.bank.late = 2, late // twice in a thousand: the drift that is allowed for
-	b := policy.Bound{Policy: &policy.Policy{Name: "worst", Limit: *l, Cost: -1}, Key: policy.Key{Policy: "worst"}, Cost: 1}
+	b := policy.Bound{Policy: &policy.Policy{Name: "worst", Limit: *l, Cost: -1}, Key: policy.Key{Policy: "worst"},
+		Cost: 1}
 	for range nodes {
 		m := f.join()
 		m.nodes = nodesFunc(func(string) int { return nodes })

@@ -82,7 +82,7 @@ func TestNothingIsLeasedWhileTheNumberOfNodesIsNotKnown(t *testing.T) {
 		n.background()
 	}
 	if stats := n.Stats(); stats.Renewals != 0 || stats.FromLease != 0 || stats.FromStore != 100 {
-		t.Errorf("%+v, want 100 asked", stats)
+		t.Errorf("%+v, want 100 from the store", stats)
 	}
 }
 
@@ -144,14 +144,14 @@ func TestAChangedLimitGivesTheLeaseBackAndAnEqualOneKeepsIt(t *testing.T) {
 	}
 }
 
-func TestAPolicyThatBecomesExactIsAskedForAndGivesItsLeaseBack(t *testing.T) {
+func TestAPolicyThatBecomesExactCallsTheStoreAndReturnsItsLease(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := window(t, "window", 10_000)
 	n.warm(t, b)
 	exact := with(b, func(p *policy.Policy) { p.Name = "exact" })
 	for range 100 {
 		if calls := n.calls(func() { n.admits(t, exact) }); calls != 1 {
-			t.Fatalf("an exact request asks %d times", calls)
+			t.Fatalf("an exact request calls the store %d times", calls)
 		}
 	}
 	n.background()
@@ -160,11 +160,12 @@ func TestAPolicyThatBecomesExactIsAskedForAndGivesItsLeaseBack(t *testing.T) {
 	}
 }
 
-func TestInTheSoftZoneALeaseIsRenewedAndARefusalIsNotHeld(t *testing.T) {
+func TestInTheSoftZoneALeaseIsRenewedAndADenialIsNotHeld(t *testing.T) {
 	n := newNode(newBank(), Options{})
-	b := bound(t, "soft", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1000, Window: 60 * limit.Second, SoftPct: 10, HardPct: 200})
+	b := bound(t, "soft", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1000, Window: 60 * limit.Second, SoftPct: 10,
+		HardPct: 200})
 	n.admits(t, withCost(b, 100))
-	n.admits(t, withCost(b, 5000)) // refused, whatever the bucket holds
+	n.admits(t, withCost(b, 5000)) // denied, whatever the bucket holds
 	for i := range 1800 {
 		status := n.take(t, b)[0]
 		if !status.Admits() || !status.Soft || status.Remaining != 0 {
@@ -187,7 +188,8 @@ func TestWhatIsGrantedUnderALimitThatHasChangedGoesBack(t *testing.T) {
 	}
 	n.bank.during = func() { n.admits(t, changed) }
 	n.background()
-	if used, stats := n.bank.used(b), n.Stats(); used != 21 || stats.Out != 0 || stats.Tokens.Granted != stats.Tokens.Returned {
+	if used, stats := n.bank.used(b), n.Stats(); used != 21 || stats.Out != 0 ||
+		stats.Tokens.Granted != stats.Tokens.Returned {
 		t.Errorf("used is %d after 21 requests, %+v", used, stats)
 	}
 }
@@ -211,18 +213,18 @@ func TestALeaseThatMayBeLostIsNotSpent(t *testing.T) {
 	}
 }
 
-func TestTheLastTokensAreAskedForOneByOne(t *testing.T) {
+func TestTheLastTokensAreTakenOneByOne(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := window(t, "window", 1000)
 	for i := range 1000 {
 		if !n.admits(t, b) {
-			t.Fatalf("request %d of 1000 was refused", i+1)
+			t.Fatalf("request %d of 1000 was denied", i+1)
 		}
 		n.bank.clock.Advance(1000)
 		n.background()
 	}
 	if n.admits(t, b) || n.bank.used(b) != 1000 {
-		t.Errorf("used is %d, and another was asked for", n.bank.used(b))
+		t.Errorf("used is %d, and another was leased", n.bank.used(b))
 	}
 }
 
@@ -287,7 +289,7 @@ func TestRunRenewsInTimeAndGivesEverythingBackAtItsEnd(t *testing.T) {
 			t.Errorf("used is %d after 2010 requests, %+v", b.used(hot), stats)
 		}
 		if stats.FromStore > 10 || stats.Renewals > 60 {
-			t.Errorf("in 2 s, %d requests were asked for and leases renewed %d times", stats.FromStore, stats.Renewals)
+			t.Errorf("in 2 s, %d requests called the store and leases were renewed %d times", stats.FromStore, stats.Renewals)
 		}
 	})
 }

@@ -20,7 +20,7 @@ func TestALeaseTellsTheTimeOfTheStore(t *testing.T) {
 	}
 }
 
-func TestARememberedRefusalTellsOfWhatWasSpentSince(t *testing.T) {
+func TestARememberedDenialShowsWhatWasSpentSince(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := bound(t, "exact", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: 100 * limit.Second})
 	for range 4 {
@@ -30,12 +30,13 @@ func TestARememberedRefusalTellsOfWhatWasSpentSince(t *testing.T) {
 	for range 5 {
 		n.admits(t, b)
 	}
-	if s := n.take(t, withCost(b, 7))[0]; s.Source != decision.Leased || s.Remaining != 1 || s.Wait < 60*limit.Second-b.Policy.Limit.Tick() {
-		t.Errorf("one is left, and seven are there in a minute: told %+v", s)
+	if s := n.take(t, withCost(b, 7))[0]; s.Source != decision.Leased || s.Remaining != 1 ||
+		s.Wait < 60*limit.Second-b.Policy.Limit.Tick() {
+		t.Errorf("one is left, and seven are there in a minute: got %+v", s)
 	}
 }
 
-// undone is a store of which another server has refused: what was taken goes back.
+// undone is a store of which another server has denied: what was taken goes back.
 type undone struct{ *bank }
 
 func (u undone) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
@@ -49,7 +50,7 @@ func (u undone) Take(ctx context.Context, bounds []policy.Bound, statuses []deci
 	return err
 }
 
-func TestWhatWasGivenBackForeseesNoRefusal(t *testing.T) {
+func TestWhatWasReturnedPredictsNoDenial(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := window(t, "exact", 1)
 	n.admits(t, b)
@@ -60,7 +61,7 @@ func TestWhatWasGivenBackForeseesNoRefusal(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !n.admits(t, b) {
-		t.Error("refused from memory though the token went back")
+		t.Error("denied from memory though the token went back")
 	}
 }
 
@@ -72,7 +73,8 @@ func TestLeasesOfManyBucketsAreGivenBackInOneCall(t *testing.T) {
 	n.warm(t, other)
 	n.bank.clock.Advance(idleAfter)
 	n.background()
-	if stats := n.Stats(); n.bank.refunds != 1 || stats.Out != 0 || stats.Tokens.Returned != stats.Tokens.Granted-stats.Tokens.Spent {
+	if stats := n.Stats(); n.bank.refunds != 1 || stats.Out != 0 ||
+		stats.Tokens.Returned != stats.Tokens.Granted-stats.Tokens.Spent {
 		t.Errorf("%+v after %d refunds, want all in one", stats, n.bank.refunds)
 	}
 }

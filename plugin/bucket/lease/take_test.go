@@ -29,13 +29,13 @@ func TestWithoutLeasesAndDenialsAViewIsTheStoreBehindIt(t *testing.T) {
 	})
 }
 
-func TestAHotBucketIsSpentFromTheLeaseAndAColdOneIsAsked(t *testing.T) {
+func TestAHotBucketIsSpentFromTheLeaseAndAColdOneFromTheStore(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	hot, cold := tokens(t, "hot", 100_000), tokens(t, "cold", 100_000)
 	n.warm(t, hot)
 	for range 5 {
 		if calls := n.calls(func() { n.admits(t, cold) }); calls != 1 {
-			t.Fatalf("a request of a cold bucket asks %d times", calls)
+			t.Fatalf("a request of a cold bucket calls the store %d times", calls)
 		}
 		n.bank.clock.Advance(2 * span)
 		n.background()
@@ -67,7 +67,8 @@ func TestARequestThatIsDeniedElsewhereLeavesTheLeaseAsItWas(t *testing.T) {
 	before := n.Stats()
 	statuses := n.take(t, leased, exact, shadow)
 	after := n.Stats()
-	if admitted([]policy.Bound{leased, exact, shadow}, statuses) || statuses[0].Charged || statuses[2].Charged || !statuses[0].Admits() {
+	if admitted([]policy.Bound{leased, exact, shadow}, statuses) || statuses[0].Charged || statuses[2].Charged ||
+		!statuses[0].Admits() {
 		t.Errorf("statuses %+v, want a denial that charges nothing", statuses)
 	}
 	if before.Tokens != after.Tokens || before.Out != after.Out {
@@ -84,7 +85,8 @@ func TestADrawOfARequestStillUndecidedCountsAsOut(t *testing.T) {
 		n.admits(t, withCost(leased, 7)) // runs dry: a renewal is due
 		n.background()
 		if stats := n.Stats(); stats.Renewals != renewals+1 || stats.Out != 20 {
-			t.Errorf("%d tokens are out while a request holds 10 of them, after %d renewals; 20 may", stats.Out, stats.Renewals-renewals)
+			t.Errorf("%d tokens are out while a request holds 10 of them, after %d renewals; 20 may",
+				stats.Out, stats.Renewals-renewals)
 		}
 	}
 	n.admits(t, withCost(leased, 10), exact)
@@ -94,7 +96,7 @@ func TestAFailingStoreGetsNoRequestBeforeItsLeaseIsSpent(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := tokens(t, "hot", 100_000)
 	n.warm(t, b)
-	n.bank.set(refusing)
+	n.bank.set(unreachable)
 	free := n.Stats().Out
 	for range free {
 		if status := n.take(t, b)[0]; status.Source == decision.Unanswered || !status.Admits() {
@@ -112,13 +114,13 @@ func TestDrawsGoBackWhenTheRestOfARequestFailsClosed(t *testing.T) {
 	exact := with(window(t, "exact", 10), func(p *policy.Policy) { p.FailMode = policy.FailClosed })
 	n.warm(t, leased)
 	out := n.Stats().Out
-	n.bank.set(refusing)
+	n.bank.set(unreachable)
 	if n.admits(t, leased, exact) || n.Stats().Out != out {
 		t.Errorf("%d tokens are out after a request that failed closed, want %d", n.Stats().Out, out)
 	}
 }
 
-// broken is a store that cannot be asked at all.
+// broken is a store whose calls are errors.
 type broken struct{ store.Store }
 
 func (broken) Take(context.Context, []policy.Bound, []decision.Status) error { return errBroken }

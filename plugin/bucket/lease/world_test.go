@@ -19,9 +19,9 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 type condition uint8
 
 const (
-	up       condition = iota
-	refusing           // nothing is run
-	deaf               // it is run, and no answer comes
+	up          condition = iota
+	unreachable           // nothing is run
+	deaf                  // it is run, and no answer comes
 )
 
 // bank is the shared store: its clock is ahead of the nodes', and asking it takes time.
@@ -86,12 +86,14 @@ func (b *bank) Forget(_ context.Context, keys []policy.Key) (forgotten int, err 
 }
 
 // call answers a call that takes its time.
-func (b *bank) call(bounds []policy.Bound, statuses []decision.Status, answer func([]policy.Bound, []decision.Status)) error {
+func (b *bank) call(
+	bounds []policy.Bound, statuses []decision.Status, answer func([]policy.Bound, []decision.Status),
+) error {
 	b.clock.Advance(b.there)
 	b.mu.Lock()
 	b.calls++
 	clear(statuses)
-	if b.is != refusing {
+	if b.is != unreachable {
 		answer(bounds, statuses)
 	}
 	if b.is != up {
@@ -147,7 +149,7 @@ func (b *bank) Refund(_ context.Context, bounds []policy.Bound, statuses []decis
 	defer b.mu.Unlock()
 	b.refunds++
 	switch {
-	case b.is == refusing:
+	case b.is == unreachable:
 	case b.late:
 		b.mail = append(b.mail, func() { b.refund(bounds, statuses) })
 	default:
@@ -189,7 +191,7 @@ func (b *bank) set(c condition) {
 	b.is = c
 }
 
-// node is a store with one view, alone in its world unless told otherwise.
+// node is a store with one view, alone unless others are set.
 type node struct {
 	*Store
 	view *View
@@ -266,12 +268,12 @@ func (n *node) warm(t testing.TB, bounds ...policy.Bound) {
 	t.Helper()
 	for range 20 {
 		if !n.admits(t, bounds...) {
-			t.Fatal("a request was refused while the lease was to be warmed")
+			t.Fatal("a request was denied while the lease was to be warmed")
 		}
 	}
 	n.background()
 	if calls := n.calls(func() { n.admits(t, bounds...) }); calls != 0 {
-		t.Fatalf("a request of 21 asks %d times", calls)
+		t.Fatalf("a request of 21 calls the store %d times", calls)
 	}
 }
 

@@ -68,7 +68,7 @@ func probe(t *testing.T, b *Breaker) time.Duration {
 			return time.Since(start)
 		}
 		if wait <= 0 {
-			t.Fatal("a held back call is told to come back at once")
+			t.Fatal("a call that is held back has no wait")
 		}
 		time.Sleep(wait)
 	}
@@ -79,7 +79,8 @@ func probe(t *testing.T, b *Breaker) time.Duration {
 func TestPausesBetweenProbesGrowAndStartAnewAfterSuccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := opened(t, NewBreakers(quiet(), time.Now))
-		for _, want := range []time.Duration{firstPause, 2 * firstPause, 4 * firstPause, 8 * firstPause, longestPause, longestPause} {
+		for _, want := range []time.Duration{firstPause, 2 * firstPause, 4 * firstPause, 8 * firstPause, longestPause,
+			longestPause} {
 			if got := probe(t, b); got < want*8/10 || got > want*12/10 {
 				t.Errorf("paused %v, want about %v", got, want)
 			}
@@ -164,7 +165,7 @@ func TestEachChangeIsLoggedOnceAndNoProbeIs(t *testing.T) {
 	})
 }
 
-func TestBreakersListWhoIsAwayAndForHowLong(t *testing.T) {
+func TestBreakersListTheServersThatAreAwayAndForHowLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		breakers := NewBreakers(quiet(), time.Now)
 		breakers.New("main", "b", 0)
@@ -187,13 +188,15 @@ func TestBreakersListWhoIsAwayAndForHowLong(t *testing.T) {
 		a.Close()
 		a.Close()
 		time.Sleep(time.Second)
-		if now, total := breakers.Degraded("main"); now || total != 3*time.Second || len(breakers.Servers()) != 2 || back != 1 {
-			t.Errorf("after the server has gone: degraded %v, %v in total, %d listed, told %d times", now, total, len(breakers.Servers()), back)
+		if now, total := breakers.Degraded("main"); now || total != 3*time.Second || len(breakers.Servers()) != 2 ||
+			back != 1 {
+			t.Errorf("after the server has gone: degraded %v, %v in total, %d listed, notified %d times",
+				now, total, len(breakers.Servers()), back)
 		}
 		end()
 		breakers.notify("main")
 		if back != 1 {
-			t.Error("told after the end")
+			t.Error("notified after the end")
 		}
 	})
 }

@@ -48,11 +48,12 @@ func TestARefundOfWhatThisProcessAdmittedIsNotChargedLater(t *testing.T) {
 	w := newWorld(Options{}, ViewOptions{SharePct: 100})
 	b := bound(t, policy.FailLocal, 100, "acme")
 	b.Cost = 5
-	w.servers.set("acme", refusing)
+	w.servers.set("acme", unreachable)
 	w.take(t, b)
 	statuses, _ := w.take(t, b)
 	bounds := []policy.Bound{b}
-	if err := w.view.Refund(t.Context(), bounds, statuses); err != nil || statuses[0].Charged || statuses[0].Returned != 5 {
+	if err := w.view.Refund(t.Context(), bounds, statuses); err != nil || statuses[0].Charged ||
+		statuses[0].Returned != 5 {
 		t.Errorf("refunded %+v (%v), want 5 tokens returned", statuses[0], err)
 	}
 	w.expect(t, "local", Tally{Unverified: 5}, 5)
@@ -65,7 +66,7 @@ func TestAForgottenBucketIsFreeHereAndThereAndOwesNothing(t *testing.T) {
 	w := newWorld(Options{}, ViewOptions{SharePct: 100})
 	b := bound(t, policy.FailLocal, 100, "acme")
 	w.take(t, b)
-	w.servers.set("acme", refusing)
+	w.servers.set("acme", unreachable)
 	w.take(t, b)
 	keys := policy.KeysOf([]policy.Bound{b})
 	if n, err := w.view.Forget(t.Context(), keys); err == nil || n != 1 {
@@ -77,7 +78,7 @@ func TestAForgottenBucketIsFreeHereAndThereAndOwesNothing(t *testing.T) {
 	}
 	w.store.reconcile(t.Context())
 	w.expect(t, "local", Tally{Unverified: 1, WrittenOff: 1}, 0)
-	w.servers.set("acme", refusing)
+	w.servers.set("acme", unreachable)
 	if statuses, _ := w.take(t, b); statuses[0].Used != 1 {
 		t.Errorf("%+v: want one used after both buckets were deleted", statuses[0])
 	}

@@ -19,16 +19,19 @@ func TestWhatIsTakenLocallyIsThisNodesShareAndIsRecordedNowhereElse(t *testing.T
 		return statuses[0]
 	}
 	for i := range 5 {
-		if s := take(); s.Admits() != (i < 3) || s.Source != decision.Local || s.Failure != decision.NoFailure || s.Charged != s.Admits() {
+		if s := take(); s.Admits() != (i < 3) || s.Source != decision.Local || s.Failure != decision.NoFailure ||
+			s.Charged != s.Admits() {
 			t.Errorf("request %d: %+v, want 3 of 10 × 60 %% ÷ 2", i, s)
 		}
 	}
-	if stats := w.store.Stats(); w.servers.takes != 0 || stats.Buckets != 0 || len(stats.Policies) != 0 || len(stats.Activations) != 0 {
+	if stats := w.store.Stats(); w.servers.takes != 0 || stats.Buckets != 0 || len(stats.Policies) != 0 ||
+		len(stats.Activations) != 0 {
 		t.Errorf("%d takes of the shared store, %+v: want nothing", w.servers.takes, stats)
 	}
 	w.clock.Advance(minute)
 	take()
-	if err := w.view.Local().Refund(t.Context(), bounds, statuses); err != nil || statuses[0].Charged || statuses[0].Used != 0 {
+	if err := w.view.Local().Refund(t.Context(), bounds, statuses); err != nil || statuses[0].Charged ||
+		statuses[0].Used != 0 {
 		t.Errorf("%+v, %v: want all given back", statuses[0], err)
 	}
 	bounds[0].Cost = 4

@@ -13,7 +13,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-var owners = []string{"acme", "globex", "initech"}
+var tenants = []string{"acme", "globex", "initech"}
 
 // witness is a node, and what was seen of it from outside.
 type witness struct {
@@ -45,11 +45,15 @@ func drawTimeline(t *rapid.T) *timeline {
 	for i := range rapid.IntRange(1, 4).Draw(t, "buckets") {
 		p := &policy.Policy{
 			Name: fmt.Sprint("policy-", i), Limit: *storetest.Limits().Draw(t, "limit"), Cost: -1,
-			FailMode: rapid.SampledFrom([]policy.FailMode{policy.FailLocal, policy.FailLocal, policy.FailOpen, policy.FailClosed}).Draw(t, "fail mode"),
-			Mode:     rapid.SampledFrom([]policy.Mode{policy.Enforce, policy.Enforce, policy.Enforce, policy.Shadow}).Draw(t, "mode"),
+			FailMode: rapid.SampledFrom([]policy.FailMode{
+				policy.FailLocal, policy.FailLocal, policy.FailOpen, policy.FailClosed,
+			}).Draw(t, "fail mode"),
+			Mode: rapid.SampledFrom([]policy.Mode{
+				policy.Enforce, policy.Enforce, policy.Enforce, policy.Shadow,
+			}).Draw(t, "mode"),
 		}
 		line.bounds = append(line.bounds, policy.Bound{Policy: p, Key: policy.Key{
-			Policy: p.Name, Group: policy.ByTenant, GroupID: rapid.SampledFrom(owners).Draw(t, "owner"),
+			Policy: p.Name, Group: policy.ByTenant, GroupID: rapid.SampledFrom(tenants).Draw(t, "tenant"),
 		}})
 	}
 	return line
@@ -60,7 +64,8 @@ func (l *timeline) step(t *rapid.T) {
 	node := rapid.SampledFrom(l.nodes).Draw(t, "node")
 	switch rapid.IntRange(0, 9).Draw(t, "step") {
 	case 0, 1:
-		l.shared.set(rapid.SampledFrom(owners).Draw(t, "server"), rapid.SampledFrom([]condition{up, up, refusing, refusing, silent, deaf, foreign}).Draw(t, "becomes"))
+		l.shared.set(rapid.SampledFrom(tenants).Draw(t, "server"),
+			rapid.SampledFrom([]condition{up, up, unreachable, unreachable, silent, deaf, foreign}).Draw(t, "becomes"))
 	case 2:
 		l.shared.clock.Advance(max(0, storetest.Gap(t, &rapid.SampledFrom(l.bounds).Draw(t, "limit").Policy.Limit)))
 	case 3:
@@ -153,7 +158,8 @@ func (l *timeline) check(t *rapid.T) {
 	}
 	for _, b := range l.bounds {
 		if name := b.Policy.Name; b.Enforced() && l.shared.spent[name] != l.spent[name]+charged[name] {
-			t.Fatalf("%s: the shared store was charged %d, want %d by requests and %d afterwards", name, l.shared.spent[name], l.spent[name], charged[name])
+			t.Fatalf("%s: the shared store was charged %d, want %d by requests and %d afterwards",
+				name, l.shared.spent[name], l.spent[name], charged[name])
 		}
 	}
 }
@@ -185,13 +191,14 @@ func TestWhateverHappensBoundsHoldAndTotalsAddUp(t *testing.T) {
 			line.check(rt)
 		}
 		line.bound(rt)
-		for _, owner := range owners {
-			line.shared.set(owner, up)
+		for _, tenant := range tenants {
+			line.shared.set(tenant, up)
 		}
 		for n, node := range line.nodes {
 			node.store.reconcile(context.Background())
 			if stats := node.store.Stats(); stats.Pending != 0 || stats.Buckets != 0 {
-				rt.Fatalf("node %d: %d tokens of %d buckets are pending after all servers are back", n, stats.Pending, stats.Buckets)
+				rt.Fatalf("node %d: %d tokens of %d buckets are pending after all servers are back",
+					n, stats.Pending, stats.Buckets)
 			}
 		}
 		line.check(rt)

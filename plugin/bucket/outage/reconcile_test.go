@@ -19,7 +19,7 @@ import (
 // outageOf takes b so many times while its server is away, which is back afterwards.
 func (w *world) outageOf(t testing.TB, b policy.Bound, times int) {
 	t.Helper()
-	w.servers.set(b.Key.GroupID, refusing)
+	w.servers.set(b.Key.GroupID, unreachable)
 	for range times {
 		w.take(t, b)
 	}
@@ -82,7 +82,8 @@ func TestWhatNoLongerMattersIsWrittenOff(t *testing.T) {
 		charged int64
 	}{
 		{"a window that is over", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Window: minute}, minute, 0},
-		{"a bucket that has refilled by half", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 8, Window: 8 * limit.Second}, 2 * limit.Second, 2},
+		{"a bucket that has refilled by half",
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 8, Window: 8 * limit.Second}, 2 * limit.Second, 2},
 		{"a log that still counts", limit.Spec{Algorithm: limit.SlidingLog, Quantity: 10, Window: minute}, minute - 1, 4},
 	}
 	for _, test := range tests {
@@ -102,7 +103,7 @@ func TestAServerThatIsAwayAgainIsChargedTheNextTime(t *testing.T) {
 	w := newWorld(Options{}, ViewOptions{})
 	b := bound(t, policy.FailLocal, 100, "acme")
 	w.outageOf(t, b, 5)
-	w.servers.set("acme", refusing)
+	w.servers.set("acme", unreachable)
 	w.store.reconcile(context.Background())
 	w.expect(t, "local", Tally{Unverified: 5}, 5)
 	w.outageOf(t, b, 2)
@@ -113,7 +114,7 @@ func TestAServerThatIsAwayAgainIsChargedTheNextTime(t *testing.T) {
 func TestADebtThatIsKeptJoinsTheOneMadeMeanwhile(t *testing.T) {
 	w := newWorld(Options{}, ViewOptions{})
 	b := bound(t, policy.FailLocal, 100, "acme")
-	w.servers.set("acme", refusing)
+	w.servers.set("acme", unreachable)
 	w.take(t, b)
 	requests := 3
 	w.servers.hook = func() {
@@ -174,7 +175,8 @@ func TestAChargeThatLosesARaceTakesWhatIsLeft(t *testing.T) {
 					other.Cost = 1
 				}
 				var statuses [1]decision.Status
-				if err := w.servers.Take(context.Background(), []policy.Bound{other}, statuses[:]); err != nil || !statuses[0].Charged {
+				if err := w.servers.Take(context.Background(), []policy.Bound{other}, statuses[:]); err != nil ||
+					!statuses[0].Charged {
 					t.Errorf("the other node's take: %v, %+v", err, statuses[0])
 				}
 				racing = false
@@ -220,7 +222,7 @@ func TestRequestsAndChargesAtOnceAddUp(t *testing.T) {
 	var taken, unverified atomic.Int64
 	var all, charges sync.WaitGroup
 	for i := range callers {
-		b := bound(t, policy.FailLocal, 1_000_000, owners[i%len(owners)])
+		b := bound(t, policy.FailLocal, 1_000_000, tenants[i%len(tenants)])
 		all.Go(func() {
 			for n := 0; n < requests || unverified.Load() == 0; n++ { // on a busy machine all of them may find it up
 				statuses, _ := w.take(t, b)
@@ -239,7 +241,7 @@ func TestRequestsAndChargesAtOnceAddUp(t *testing.T) {
 				return
 			default:
 			}
-			w.servers.set(owners[i%len(owners)], condition(i/3%2)) // up and refusing
+			w.servers.set(tenants[i%len(tenants)], condition(i/3%2)) // up and unreachable
 			w.store.reconcile(context.Background())
 			w.store.Stats()
 		}
@@ -247,8 +249,8 @@ func TestRequestsAndChargesAtOnceAddUp(t *testing.T) {
 	all.Wait()
 	close(done)
 	charges.Wait()
-	for _, owner := range owners {
-		w.servers.set(owner, up)
+	for _, tenant := range tenants {
+		w.servers.set(tenant, up)
 	}
 	w.store.reconcile(context.Background())
 	w.expect(t, "local", Tally{Unverified: unverified.Load(), Charged: unverified.Load()}, 0)
@@ -260,7 +262,8 @@ func TestRequestsAndChargesAtOnceAddUp(t *testing.T) {
 func TestOneReportTellsWhatHappened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
-		w := newWorld(Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))}, ViewOptions{SharePct: 30})
+		w := newWorld(Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))},
+			ViewOptions{SharePct: 30})
 		w.take(t, bound(t, policy.FailLocal, 10, "acme"))
 		w.store.reconcile(context.Background())
 		start := time.Now()
@@ -277,7 +280,8 @@ func TestOneReportTellsWhatHappened(t *testing.T) {
 			!last.Start.Equal(start) || last.End.Sub(start) != time.Minute {
 			t.Errorf("reported %+v, want %+v from %v for a minute", last, want, start)
 		}
-		if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "unverified=3 charged=3 written_off=0 unknown=0 denied_locally=2 denied_closed=2") {
+		if got := log.String(); strings.Count(got, "\n") != 1 ||
+			!strings.Contains(got, "unverified=3 charged=3 written_off=0 unknown=0 denied_locally=2 denied_closed=2") {
 			t.Errorf("logged\n%s", got)
 		}
 		w.outageOf(t, bound(t, policy.FailClosed, 10, "acme"), 1)

@@ -26,7 +26,7 @@ func (w *world) flood(t testing.TB, b policy.Bound, k kind, subjects int) {
 	t.Helper()
 	for i := range subjects {
 		one := inKind(b, k, fmt.Sprint("made-up-", i))
-		w.servers.set(one.Key.GroupID, refusing)
+		w.servers.set(one.Key.GroupID, unreachable)
 		w.take(t, one)
 		w.servers.set(one.Key.GroupID, up)
 	}
@@ -39,7 +39,7 @@ func TestAFloodDuringAnOutageKeepsNoTenantFromBeingCharged(t *testing.T) {
 		by    string // whose users are made up
 		taken int    // places that the flood gets
 	}{
-		"addresses":          {kindAddress, "anybody", places / 4},
+		"addresses":          {kindAddress, "all the same", places / 4},
 		"users of a tenant":  {kindUser, "evil", places / 16},
 		"users of the payer": {kindUser, "acme", places / 16},
 	} {
@@ -49,7 +49,8 @@ func TestAFloodDuringAnOutageKeepsNoTenantFromBeingCharged(t *testing.T) {
 			if got := w.store.Stats().Buckets; got != flooded.taken {
 				t.Errorf("the flood has %d places of %d, want %d", got, places, flooded.taken)
 			}
-			day, user := bound(t, policy.FailOpen, 1000, "acme"), inKind(bound(t, policy.FailOpen, 1000, "honest"), kindUser, "alice")
+			day, user := bound(t, policy.FailOpen, 1000, "acme"),
+				inKind(bound(t, policy.FailOpen, 1000, "honest"), kindUser, "alice")
 			w.outageOf(t, day, 300)
 			w.outageOf(t, user, 20)
 			w.store.reconcile(context.Background())
@@ -94,7 +95,7 @@ func TestAHundredThousandDebtsAreChargedInFewCalls(t *testing.T) {
 	}
 }
 
-// picky is a shared store that cannot be asked for one owner's buckets.
+// picky is a shared store whose calls for one tenant's buckets are errors.
 type picky struct {
 	*servers
 	not string
@@ -114,7 +115,7 @@ func (p *picky) Peek(ctx context.Context, bounds []policy.Bound, statuses []deci
 	return p.servers.Peek(ctx, bounds, statuses)
 }
 
-func TestADebtThatCannotBeAskedForCostsNoOther(t *testing.T) {
+func TestADebtThatCannotBeChargedCostsNoOther(t *testing.T) {
 	w := newWorld(Options{}, ViewOptions{})
 	b := bound(t, policy.FailOpen, 10, "acme")
 	w.flood(t, b, kindAddress, batch)

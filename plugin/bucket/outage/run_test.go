@@ -33,12 +33,12 @@ func TestLimitsAreSharedAmongTheNodesThatLastLived(t *testing.T) {
 		w.servers.live = 4
 		share := func() int64 {
 			b := bound(t, policy.FailLocal, 1000, "acme")
-			w.servers.set("acme", refusing)
+			w.servers.set("acme", unreachable)
 			statuses, _ := w.take(t, b)
 			return statuses[0].Remaining + statuses[0].Used
 		}
 		if got := share(); got != 350 {
-			t.Errorf("share %d before anybody was counted, want 350 of the floor of 2", got)
+			t.Errorf("share %d before any node was counted, want 350 of the floor of 2", got)
 		}
 		end := w.run(t)
 		defer end()
@@ -46,7 +46,7 @@ func TestLimitsAreSharedAmongTheNodesThatLastLived(t *testing.T) {
 		if got := share(); got != 175 {
 			t.Errorf("share %d among 4 nodes, want 175", got)
 		}
-		w.servers.set("", refusing)
+		w.servers.set("", unreachable)
 		time.Sleep(time.Minute)
 		if got := share(); got != 175 {
 			t.Errorf("share %d while the count is away, want the last one's 175", got)
@@ -85,14 +85,14 @@ func TestANodeVouchesForLeasesOnlyWhileAllOthersKnowIt(t *testing.T) {
 		if got := w.store.LeaseNodes("elsewhere"); got != 0 {
 			t.Errorf("counted among %d where this node does not live", got)
 		}
-		w.servers.set("", refusing)
+		w.servers.set("", unreachable)
 		awaits("just after the last beat", maxBeatAge-beat, 4)
 		awaits("when that is old", beat, 0)
 		w.servers.set("", up)
 		awaits("when it is back, and others may have believed it dead", minKnown, 0)
 		awaits("later", 2*beat, 4)
 		w.servers.mu.Lock()
-		w.servers.live = 1 // Redis has lost all nodes, and this one is the first to tell it again
+		w.servers.live = 1 // Redis has lost all nodes, and this one is the first to report again
 		w.servers.mu.Unlock()
 		awaits("when the others are no longer found", lifetime-beat, 4)
 		awaits("when they have not been for five seconds", 2*beat, 1)
@@ -147,13 +147,14 @@ func TestAnOutageEndsWithoutTrafficAndIsReconciled(t *testing.T) {
 		defer end()
 		synctest.Wait()
 		b := bound(t, policy.FailLocal, 100, "acme")
-		w.servers.set("acme", refusing)
-		w.servers.set("", refusing)
+		w.servers.set("acme", unreachable)
+		w.servers.set("", unreachable)
 		for range 5 {
 			w.take(t, b)
 		}
 		if w.servers.takes != failuresInARow || !w.store.Degraded() {
-			t.Errorf("%d of 5 requests were sent, degraded %v: want no more than open the breaker", w.servers.takes, w.store.Degraded())
+			t.Errorf("%d of 5 requests were sent, degraded %v: want no more than open the breaker",
+				w.servers.takes, w.store.Degraded())
 		}
 		time.Sleep(30 * time.Second)
 		w.expect(t, "local", Tally{Unverified: 5}, 5)
@@ -203,16 +204,17 @@ func TestManyBucketsAreChargedInBatches(t *testing.T) {
 	})
 }
 
-func TestWhatIsNotChargedAtTheEndIsToldAndWrittenOff(t *testing.T) {
+func TestWhatIsNotChargedAtTheEndIsReportedAndWrittenOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
 		w := newWorld(Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, ViewOptions{})
-		w.servers.set("acme", refusing)
+		w.servers.set("acme", unreachable)
 		end := w.run(t)
 		statuses, _ := w.take(t, bound(t, policy.FailOpen, 100, "acme"))
 		end()
 		w.expect(t, "open", Tally{Unverified: 1, WrittenOff: 1}, 0)
-		if statuses[0].Failure != decision.Unavailable || !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "written_off=1") {
+		if statuses[0].Failure != decision.Unavailable || !strings.Contains(log.String(), "level=WARN") ||
+			!strings.Contains(log.String(), "written_off=1") {
 			t.Errorf("logged\n%s", log.String())
 		}
 	})
@@ -294,16 +296,16 @@ func TestAProcessThatServesNoKongIsNoLiveNode(t *testing.T) {
 			_, got := w.servers.beats["default"]
 			w.servers.mu.Unlock()
 			if got != want {
-				t.Errorf("%s: it tells the others that it lives: %t, want %t", when, got, want)
+				t.Errorf("%s: it reports that it lives: %t, want %t", when, got, want)
 			}
 		}
 		beats("while it serves", true)
 		away.Store(true)
-		beats("when another process has its socket and nobody is connected", false)
+		beats("when another process has its socket and there is no connection", false)
 		if got := w.store.LeaseNodes("default"); got != 0 {
 			t.Errorf("it leases among %d nodes, which do not count it", got)
 		}
 		away.Store(false)
-		beats("when somebody is connected again", true)
+		beats("when there is a connection again", true)
 	})
 }

@@ -13,7 +13,8 @@ import (
 func TestEveryLimitHasAShareAndNoneIsLargerThanItsPart(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		whole := storetest.Limits().Draw(rt, "limit").Spec()
-		pct, live := rapid.Int64Range(1, 100).Draw(rt, "percent"), rapid.SampledFrom([]int64{1, 2, 3, 7, 64, 10_000}).Draw(rt, "nodes")
+		pct, live := rapid.Int64Range(1, 100).Draw(rt, "percent"),
+			rapid.SampledFrom([]int64{1, 2, 3, 7, 64, 10_000}).Draw(rt, "nodes")
 		l, err := shareOf(whole, pct, live)
 		if err != nil {
 			rt.Fatalf("%d %% of %+v for one of %d: %v", pct, whole, live, err)
@@ -60,7 +61,8 @@ func TestAShareThatCannotBeCountedExactlyIsRoundedDown(t *testing.T) {
 			t.Fatalf("%s: %v", test.name, err)
 		}
 		got := l.Spec()
-		if got.Quantity < test.leastRate || got.Quantity > test.mostRate || got.Burst < test.leastBurst || got.Burst > test.mostBurst {
+		if got.Quantity < test.leastRate || got.Quantity > test.mostRate || got.Burst < test.leastBurst ||
+			got.Burst > test.mostBurst {
 			t.Errorf("%s: the share is %+v", test.name, got)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-func TestTheLatestSightingIsToldOnce(t *testing.T) {
+func TestTheLatestSightingIsReturnedOnce(t *testing.T) {
 	s := newSightings(100)
 	key := policy.Key{Policy: "daily", GroupID: "acme"}
 	if _, _, ok := s.takeOnce(&key); ok {
@@ -42,7 +42,7 @@ func TestSightingsAreBoundedAndForgetTheEldest(t *testing.T) {
 			}
 		}
 	}
-	// A set of eight forgets its own eldest, so not all that are left are the latest.
+	// A set of eight forgets its own oldest, so not all that are left are the latest.
 	if kept == 0 || kept > most || latest < kept/2 {
 		t.Errorf("%d kept of at most %d, %d of them from the last %d", kept, most, latest, most)
 	}

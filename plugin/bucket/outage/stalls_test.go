@@ -71,10 +71,10 @@ func TestABusyProcessStillFindsOutThatAServerIsAway(t *testing.T) {
 		breakers := stalled(defaultTimeout)
 		b := breakers.New("main", "a", 0)
 		for range failuresInARow {
-			call(t, b, '-') // refused at once, whatever this process does
+			call(t, b, '-') // failed at once, whatever this process does
 		}
 		if _, ok := b.Enter(); ok {
-			t.Error("refused connections do not open the breaker")
+			t.Error("failed connections do not open the breaker")
 		}
 		b = breakers.New("main", "b", 0)
 		for range failuresInARow {
@@ -104,7 +104,7 @@ func TestAProcessThatRunsHasNoStalls(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		if got := breakers.stalls.within(began, time.Now()); got != 0 {
-			t.Errorf("stalled for %v when nobody measures any more", got)
+			t.Errorf("stalled for %v when nothing measures any more", got)
 		}
 	})
 }

@@ -22,24 +22,27 @@ func TestWhileAllAnswerTheFallbackIsNotUsed(t *testing.T) {
 			t.Errorf("request %d: admitted %v, %+v", i, admitted, statuses[0])
 		}
 	}
-	if stats := w.store.Stats(); w.fallback.Stats().Buckets != 0 || len(stats.Policies) != 0 || len(stats.Activations) != 0 {
+	if stats := w.store.Stats(); w.fallback.Stats().Buckets != 0 || len(stats.Policies) != 0 ||
+		len(stats.Activations) != 0 {
 		t.Errorf("%+v, %d buckets in the fallback, want nothing", stats, w.fallback.Stats().Buckets)
 	}
 }
 
 func TestALocalPolicyGoesOnWithThisNodesShare(t *testing.T) {
 	w := newWorld(Options{}, ViewOptions{Nodes: 2, SharePct: 60})
-	w.servers.set("acme", refusing)
+	w.servers.set("acme", unreachable)
 	b := bound(t, policy.FailLocal, 10, "acme")
 	for i := range 5 {
 		statuses, admitted := w.take(t, b)
-		if s := statuses[0]; admitted != (i < 3) || s.Source != decision.Local || s.Failure != decision.Unavailable || s.Charged != admitted {
+		if s := statuses[0]; admitted != (i < 3) || s.Source != decision.Local || s.Failure != decision.Unavailable ||
+			s.Charged != admitted {
 			t.Errorf("request %d: admitted %v, %+v, want 3 of 10 × 60 %% ÷ 2", i, admitted, s)
 		}
 	}
 	stats := w.store.Stats()
 	want := Tally{Unverified: 3, DeniedLocally: 2}
-	if stats.Policies["local"] != want || stats.Pending != 3 || stats.Buckets != 1 || stats.Activations[decision.Unavailable] != 5 {
+	if stats.Policies["local"] != want || stats.Pending != 3 || stats.Buckets != 1 ||
+		stats.Activations[decision.Unavailable] != 5 {
 		t.Errorf("%+v, want %+v", stats, want)
 	}
 }
@@ -47,7 +50,7 @@ func TestALocalPolicyGoesOnWithThisNodesShare(t *testing.T) {
 func TestAnyNumberOfNodesLeavesEachAToken(t *testing.T) {
 	for _, nodes := range []int{1_000_000, math.MaxInt / 100, math.MaxInt/2 + 1, math.MaxInt} {
 		w := newWorld(Options{}, ViewOptions{Nodes: nodes})
-		w.servers.set("acme", refusing)
+		w.servers.set("acme", unreachable)
 		b := bound(t, policy.FailLocal, 10, "acme")
 		for i, want := range []bool{true, false} {
 			if statuses, admitted := w.take(t, b); admitted != want {
@@ -75,19 +78,21 @@ func TestAnOpenPolicyAdmitsAndIsCounted(t *testing.T) {
 
 func TestTwoFailModesInOneRequest(t *testing.T) {
 	w := newWorld(Options{}, ViewOptions{})
-	w.servers.set("acme", refusing)
-	local, closed, elsewhere := bound(t, policy.FailLocal, 10, "acme"), bound(t, policy.FailClosed, 10, "acme"), bound(t, policy.FailLocal, 9, "globex")
+	w.servers.set("acme", unreachable)
+	local, closed, elsewhere := bound(t, policy.FailLocal, 10, "acme"), bound(t, policy.FailClosed, 10, "acme"),
+		bound(t, policy.FailLocal, 9, "globex")
 	statuses, admitted := w.take(t, elsewhere, local, closed)
 	if admitted || statuses[2].Source != decision.Unanswered {
 		t.Fatalf("admitted %v, %+v, want the closed policy to deny", admitted, statuses)
 	}
 	if s := statuses[1]; s.Source != decision.Local || s.Charged || s.Used != 0 || !s.Admits() {
-		t.Errorf("the local policy's status is %+v, want one that was asked only", s)
+		t.Errorf("the local policy's status is %+v, want one that was peeked at", s)
 	}
 	if statuses[0].Charged || w.servers.refunds != 1 || w.servers.spent["local"] != 0 {
 		t.Errorf("what answered was not given back: %+v", statuses[0])
 	}
-	if stats := w.store.Stats(); stats.Policies["closed"].DeniedClosed != 1 || stats.Pending != 0 || stats.Policies["local"] != (Tally{}) {
+	if stats := w.store.Stats(); stats.Policies["closed"].DeniedClosed != 1 || stats.Pending != 0 ||
+		stats.Policies["local"] != (Tally{}) {
 		t.Errorf("%+v", stats)
 	}
 	if _, admitted := w.take(t, elsewhere, local); !admitted {
@@ -97,7 +102,7 @@ func TestTwoFailModesInOneRequest(t *testing.T) {
 
 func TestWhatAnsweredIsGivenBackWhenThisNodesShareDenies(t *testing.T) {
 	w := newWorld(Options{}, ViewOptions{SharePct: 10})
-	w.servers.set("acme", refusing)
+	w.servers.set("acme", unreachable)
 	local, answered := bound(t, policy.FailLocal, 10, "acme"), bound(t, policy.FailOpen, 10, "globex")
 	for i, want := range []bool{true, false} {
 		if _, admitted := w.take(t, local, answered); admitted != want {
@@ -111,7 +116,7 @@ func TestWhatAnsweredIsGivenBackWhenThisNodesShareDenies(t *testing.T) {
 
 func TestAnAnswerThatDeniesGoesBeforeAllFailModes(t *testing.T) {
 	w := newWorld(Options{}, ViewOptions{})
-	w.servers.set("acme", refusing)
+	w.servers.set("acme", unreachable)
 	full := bound(t, policy.FailOpen, 1, "globex")
 	w.take(t, full)
 	statuses, admitted := w.take(t, bound(t, policy.FailLocal, 10, "acme"), bound(t, policy.FailClosed, 10, "acme"), full)
@@ -126,7 +131,7 @@ func TestAnAnswerThatDeniesGoesBeforeAllFailModes(t *testing.T) {
 
 func TestAShadowPolicyIsNotDecidedLocally(t *testing.T) {
 	w := newWorld(Options{}, ViewOptions{})
-	w.servers.set("acme", refusing)
+	w.servers.set("acme", unreachable)
 	b := bound(t, policy.FailLocal, 1, "acme")
 	b.Policy.Mode = policy.Shadow
 	statuses, admitted := w.take(t, b)
@@ -160,7 +165,7 @@ func TestABucketStartsWithTheFractionThatWasLastSeen(t *testing.T) {
 			if b.Cost = test.spent; test.spent > 0 {
 				w.take(t, b)
 			}
-			w.servers.set("acme", refusing)
+			w.servers.set("acme", unreachable)
 			w.clock.Advance(test.after)
 			b.Cost = 0
 			if statuses, _ := w.take(t, b); statuses[0].Used != test.want {
@@ -175,7 +180,7 @@ func TestFlappingGivesNoFreshBucket(t *testing.T) {
 	b := bound(t, policy.FailLocal, 100, "acme")
 	local := 0
 	for range 10 {
-		w.servers.set("acme", refusing)
+		w.servers.set("acme", unreachable)
 		for range 20 {
 			if _, admitted := w.take(t, b); admitted {
 				local++
@@ -191,7 +196,7 @@ func TestFlappingGivesNoFreshBucket(t *testing.T) {
 
 func TestACostBeyondTheShareWaitsForTheStoreAndNotForever(t *testing.T) {
 	w := newWorld(Options{}, ViewOptions{})
-	w.servers.set("acme", refusing)
+	w.servers.set("acme", unreachable)
 	b := bound(t, policy.FailLocal, 100, "acme")
 	for cost, want := range map[int64]limit.Micros{100: limit.Second, 101: limit.Never} {
 		b.Cost = cost
@@ -203,13 +208,15 @@ func TestACostBeyondTheShareWaitsForTheStoreAndNotForever(t *testing.T) {
 
 func TestTooManyWaitingRequestsFallBackUnsent(t *testing.T) {
 	w := newWorld(Options{MaxWaiting: 7, MaxWaitingPerTenant: 2}, ViewOptions{})
-	acme, globex, initech := bound(t, policy.FailOpen, 100, "acme"), bound(t, policy.FailOpen, 100, "globex"), bound(t, policy.FailOpen, 100, "initech")
+	acme, globex, initech := bound(t, policy.FailOpen, 100, "acme"), bound(t, policy.FailOpen, 100, "globex"),
+		bound(t, policy.FailOpen, 100, "initech")
 	all := bound(t, policy.FailOpen, 100, "")
 	all.Key.Group = policy.ByAll
 	steps := []struct {
 		bound policy.Bound
 		sent  bool
-	}{{acme, true}, {acme, true}, {acme, false}, {globex, true}, {globex, true}, {all, true}, {all, true}, {all, true}, {initech, false}}
+	}{{acme, true}, {acme, true}, {acme, false}, {globex, true}, {globex, true}, {all, true}, {all, true}, {all, true},
+		{initech, false}}
 	var got []string
 	var nest func(i int)
 	nest = func(i int) { // each request comes while all that were sent before it wait
@@ -235,7 +242,7 @@ func TestTooManyWaitingRequestsFallBackUnsent(t *testing.T) {
 	}
 	w.servers.hook = nil
 	if stats := w.store.Stats(); stats.Waiting != 0 || stats.Activations[decision.Overloaded] != 2 {
-		t.Errorf("%+v, want nobody waiting, and 2 turned away", stats)
+		t.Errorf("%+v, want none waiting, and 2 overloaded", stats)
 	}
 }
 
@@ -246,7 +253,7 @@ var errMisuse = errors.New("misuse")
 
 func (misused) Take(context.Context, []policy.Bound, []decision.Status) error { return errMisuse }
 
-func TestMisuseIsAnErrorAndLeavesNobodyWaiting(t *testing.T) {
+func TestMisuseIsAnErrorAndLeavesNoRequestWaiting(t *testing.T) {
 	w := newWorld(Options{}, ViewOptions{})
 	w.store.shared = misused{w.servers}
 	bounds := []policy.Bound{bound(t, policy.FailOpen, 1, "acme")}

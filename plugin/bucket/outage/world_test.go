@@ -26,25 +26,26 @@ const minute = 60 * limit.Second
 type condition uint8
 
 const (
-	up       condition = iota
-	refusing           // nothing is sent
-	silent             // no answer in time; nothing was run
-	deaf               // no answer in time, but it was run
-	foreign            // the keys hold something else
+	up          condition = iota
+	unreachable           // nothing is sent
+	silent                // no answer in time; nothing was run
+	deaf                  // no answer in time, but it was run
+	foreign               // the keys hold something else
 )
 
 var failureOf = [...]decision.Failure{
-	up: decision.NoFailure, refusing: decision.Unavailable, silent: decision.TimedOut, deaf: decision.TimedOut, foreign: decision.WrongType,
+	up: decision.NoFailure, unreachable: decision.Unavailable, silent: decision.TimedOut, deaf: decision.TimedOut,
+	foreign: decision.WrongType,
 }
 
 var errAway = errors.New("away")
 
-// servers is a shared store of several servers: each owner's buckets are on a server of its own, which can be away.
+// servers is a shared store of several servers: each tenant's buckets are on a server of its own, which can be away.
 type servers struct {
 	clock *storetest.ManualClock
 
 	mu      sync.Mutex
-	is      map[string]condition // by owner
+	is      map[string]condition // by tenant
 	states  map[policy.Key]limit.State
 	before  map[policy.Key]limit.State // what the last take has changed
 	spent   map[string]int64           // tokens, by policy: of enforced bounds that were answered
@@ -66,10 +67,10 @@ func newServers(clock *storetest.ManualClock) *servers {
 	}
 }
 
-func (s *servers) set(owner string, c condition) {
+func (s *servers) set(tenant string, c condition) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.is[owner] = c
+	s.is[tenant] = c
 }
 
 // Take implements Shared.
@@ -272,7 +273,7 @@ func nodeOf(shared *servers, o Options, v ViewOptions) *world {
 	return w
 }
 
-// take takes bounds, and tells whether the request was admitted.
+// take takes bounds, and reports whether the request was admitted.
 func (w *world) take(t testing.TB, bounds ...policy.Bound) ([]decision.Status, bool) {
 	t.Helper()
 	statuses := make([]decision.Status, len(bounds))
@@ -296,13 +297,13 @@ func compiled(t testing.TB, spec limit.Spec) limit.Limit {
 }
 
 // bound is one of cost 1 on a fixed window of a minute. Its policy's name is the fail mode's.
-func bound(t testing.TB, mode policy.FailMode, quantity int64, owner string) policy.Bound {
+func bound(t testing.TB, mode policy.FailMode, quantity int64, tenant string) policy.Bound {
 	p := &policy.Policy{
 		Name: mode.String(), FailMode: mode, Cost: -1,
 		Limit: compiled(t, limit.Spec{Algorithm: limit.FixedWindow, Quantity: quantity, Window: minute}),
 	}
 	return policy.Bound{
-		Policy: p, Cost: 1, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByTenant, GroupID: owner},
+		Policy: p, Cost: 1, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByTenant, GroupID: tenant},
 	}
 }
 

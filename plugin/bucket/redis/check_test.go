@@ -24,7 +24,7 @@ func TestAServerIsJudgedByItsInfo(t *testing.T) {
 		{"much too old", "redis_version:5.0.7", false, "is Redis 5.0.7", true},
 		{"newer", "redis_version:8.2.1", false, "", false},
 		{"a version that is none", "redis_version:unstable", false, "", false},
-		{"tells nothing", "redis_version:", false, "", false},
+		{"shows nothing", "redis_version:", false, "", false},
 		{"cluster behind host", "redis_mode:cluster", false, "name some of its nodes in redis.cluster_nodes", true},
 		{"no cluster behind cluster_nodes", "", true, "use redis.host", true},
 		{"sentinel", "redis_mode:sentinel", false, "name it in redis.sentinel_nodes", true},
@@ -37,8 +37,9 @@ func TestAServerIsJudgedByItsInfo(t *testing.T) {
 		switch {
 		case test.want == "" && len(findings) > 0:
 			t.Errorf("%s: %v", test.name, findings)
-		case test.want != "" && (len(findings) != 1 || !strings.Contains(findings[0].message, test.want) || findings[0].fatal != test.fatal):
-			t.Errorf("%s: %v, want %q (refused: %t)", test.name, findings, test.want, test.fatal)
+		case test.want != "" && (len(findings) != 1 || !strings.Contains(findings[0].message, test.want) ||
+			findings[0].fatal != test.fatal):
+			t.Errorf("%s: %v, want %q (fatal: %t)", test.name, findings, test.want, test.fatal)
 		}
 	}
 }
@@ -52,7 +53,8 @@ func TestAHealthyRedisIsReadyWithItsScriptBeforeTheFirstCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer release()
-	eventually(t, "it is said to be ready", func() bool { return strings.Contains(log.String(), `"msg":"Redis is ready"`) })
+	eventually(t, "it is reported as ready",
+		func() bool { return strings.Contains(log.String(), `"msg":"Redis is ready"`) })
 	must(t, client, "config", "resetstat")
 	if err := run(c, "k"); err != nil {
 		t.Fatal(err)
@@ -65,13 +67,14 @@ func TestAHealthyRedisIsReadyWithItsScriptBeforeTheFirstCall(t *testing.T) {
 	}
 }
 
-func TestAWrongTopologyIsRefusedUntilItIsRight(t *testing.T) {
+func TestAWrongTopologyIsDeniedUntilItIsRight(t *testing.T) {
 	t.Parallel()
 	alone := redistest.Single(t)
 	nodes := redistest.Cluster(t, 3, 0)
 	for want, block := range map[string]schema.Redis{
-		"is part of a Redis Cluster":                        at(nodes.Masters[0], true),
-		"names a Redis that is not part of a Redis Cluster": {ClusterNodes: []schema.RedisClusterNode{{IP: alone.Host, Port: int64(alone.Port)}}, SendTimeout: 5000, ReadTimeout: 5000},
+		"is part of a Redis Cluster": at(nodes.Masters[0], true),
+		"names a Redis that is not part of a Redis Cluster": {ClusterNodes: []schema.RedisClusterNode{{IP: alone.Host,
+			Port: int64(alone.Port)}}, SendTimeout: 5000, ReadTimeout: 5000},
 	} {
 		r, log := watching(t, countScript)
 		c, release, err := r.acquire(block)
@@ -79,7 +82,7 @@ func TestAWrongTopologyIsRefusedUntilItIsRight(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer release()
-		eventually(t, "it is refused", func() bool { return strings.Contains(log.String(), "no limit can be counted") })
+		eventually(t, "it is denied", func() bool { return strings.Contains(log.String(), "no limit can be counted") })
 		err = run(c, "k")
 		if err := wantKind(err, Rejected); err != nil {
 			t.Error(err)
@@ -90,7 +93,7 @@ func TestAWrongTopologyIsRefusedUntilItIsRight(t *testing.T) {
 	}
 }
 
-func TestARefusedRedisIsUsedOnceItIsFitForIt(t *testing.T) {
+func TestADeniedRedisIsUsedOnceItIsFitForIt(t *testing.T) {
 	c := checked(t, countScript, at(redistest.Single(t), true))
 	c.reject(errors.New("not yet"))
 	if err := wantKind(run(c, "k"), Rejected); err != nil {

@@ -27,8 +27,8 @@ func TestAStoreKeepsItsPromisesWithAPipelineAndWithout(t *testing.T) {
 	})
 }
 
-// daily is a bound of so many tokens a day, whose bucket is its owner's in a group.
-func daily(t testing.TB, tokens int64, group policy.Group, owner string) policy.Bound {
+// daily is a bound of so many tokens a day, whose bucket is its tenant's in a group.
+func daily(t testing.TB, tokens int64, group policy.Group, tenant string) policy.Bound {
 	t.Helper()
 	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: tokens, Window: 86400 * limit.Second})
 	if err != nil {
@@ -36,7 +36,7 @@ func daily(t testing.TB, tokens int64, group policy.Group, owner string) policy.
 	}
 	return policy.Bound{
 		Policy: &policy.Policy{Name: "daily", Limit: l, Cost: -1},
-		Key:    policy.Key{Namespace: "default", Policy: "daily", Group: group, GroupID: owner},
+		Key:    policy.Key{Namespace: "default", Policy: "daily", Group: group, GroupID: tenant},
 		Cost:   1,
 	}
 }
@@ -86,12 +86,14 @@ func TestTwoNodesShareALimitExactly(t *testing.T) {
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		flush(t, client)
 		stores := opened(t, at(server, pipelined))
-		bounds := []policy.Bound{daily(t, 100, policy.ByTenant, "acme"), daily(t, 1000, policy.ByIP, "192.0.2.7"), daily(t, 1000, policy.ByAll, "")}
+		bounds := []policy.Bound{daily(t, 100, policy.ByTenant, "acme"), daily(t, 1000, policy.ByIP, "192.0.2.7"),
+			daily(t, 1000, policy.ByAll, "")}
 		must(t, client, "config", "resetstat")
 		if admitted := offer(t, bounds, stores...); admitted != 100 {
 			t.Errorf("%d requests were admitted of a limit of 100", admitted)
 		}
-		if calls := calls(t, client); calls["evalsha"] < 160 || calls["evalsha"] > 160+32 { // each process may miss the script at first
+		// each process may miss the script at first
+		if calls := calls(t, client); calls["evalsha"] < 160 || calls["evalsha"] > 160+32 {
 			t.Errorf("160 requests are %d EVALSHA", calls["evalsha"])
 		}
 	})
@@ -107,7 +109,8 @@ func TestInAClusterEachGroupOfARequestIsOneEvalsha(t *testing.T) {
 			must(t, master.Client(t), "config", "resetstat")
 		}
 		stores := opened(t, among(nodes, pipelined))
-		bounds := []policy.Bound{daily(t, 100, policy.ByTenant, "acme"), daily(t, 1000, policy.ByTenant, "acme"), daily(t, 1000, policy.ByIP, "192.0.2.7"), daily(t, 1000, policy.ByAll, "")}
+		bounds := []policy.Bound{daily(t, 100, policy.ByTenant, "acme"), daily(t, 1000, policy.ByTenant, "acme"),
+			daily(t, 1000, policy.ByIP, "192.0.2.7"), daily(t, 1000, policy.ByAll, "")}
 		bounds[1].Key.Policy = "other"
 		if admitted := offer(t, bounds, stores...); admitted != 100 {
 			t.Errorf("%d requests were admitted of a limit of 100", admitted)
@@ -118,7 +121,7 @@ func TestInAClusterEachGroupOfARequestIsOneEvalsha(t *testing.T) {
 			evalshas += calls["evalsha"]
 			others += calls["eval"] + calls["script|load"]
 		}
-		// The groups of 160 requests, and what the 60 refused ones gave back: the address's and everybody's tokens.
+		// The groups of 160 requests, and what the 60 denied ones gave back: the address's and everybody's tokens.
 		if want := 160*3 + 60*2; evalshas != want || others != 0 {
 			t.Errorf("%d EVALSHA, want %d, and %d EVAL and SCRIPT LOAD", evalshas, want, others)
 		}
@@ -130,13 +133,15 @@ func TestInAClusterEachGroupOfARequestIsOneEvalsha(t *testing.T) {
 		}
 		// A refund keeps what the bucket may have got back meanwhile: all of them together less than a token.
 		if statuses[0].Used < 100 || statuses[0].Used > 101 || statuses[1].Used < 100 || statuses[1].Used > 101 {
-			t.Errorf("100 admitted requests have spent %d and %d of the other groups' buckets", statuses[0].Used, statuses[1].Used)
+			t.Errorf("100 admitted requests have spent %d and %d of the other groups' buckets",
+				statuses[0].Used, statuses[1].Used)
 		}
 	})
 }
 
 func TestARequestWithoutBoundsDoesNotAskRedis(t *testing.T) {
-	store, release, err := NewRegistry(quiet, openGates{}).Open(schema.Redis{Host: "127.0.0.1", Port: int64(freeport.Port(t))})
+	store, release, err := NewRegistry(quiet,
+		openGates{}).Open(schema.Redis{Host: "127.0.0.1", Port: int64(freeport.Port(t))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,12 +52,12 @@ func hundred(t testing.TB) policy.Bound {
 type fixture struct {
 	*Store
 	client *redis.Client
-	said   *bytes.Buffer // what the store logs
+	logged *bytes.Buffer // what the store logs
 }
 
 func newFixture(t testing.TB, args ...string) *fixture {
-	f := &fixture{client: redistest.Single(t, args...).Client(t), said: new(bytes.Buffer)}
-	f.Store = newStore("test", &direct{f.client, false}, takeScript, slog.New(slog.NewTextHandler(f.said, nil)))
+	f := &fixture{client: redistest.Single(t, args...).Client(t), logged: new(bytes.Buffer)}
+	f.Store = newStore("test", &direct{f.client, false}, takeScript, slog.New(slog.NewTextHandler(f.logged, nil)))
 	return f
 }
 
@@ -98,13 +98,14 @@ func TestSomebodyElsesKeyIsNotTouchedAndTheOtherLimitsDecide(t *testing.T) {
 	if statuses[0].Source != decision.Unanswered || statuses[1].Admits() {
 		t.Errorf("with the other bound empty: %+v", statuses)
 	}
-	if list, err := f.client.LRange(ctx, subjectKey(theirs), 0, -1).Result(); err != nil || len(list) != 1 || list[0] != "theirs" {
+	if list, err := f.client.LRange(ctx, subjectKey(theirs), 0, -1).Result(); err != nil || len(list) != 1 ||
+		list[0] != "theirs" {
 		t.Errorf("the foreign key now holds %v (%v)", list, err)
 	}
 	if got := f.Stats().Taken; got != 2 {
 		t.Errorf("%d foreign keys counted, want 2", got)
 	}
-	if text := f.said.String(); !strings.Contains(text, "foreign") || !strings.Contains(text, subjectKey(theirs)) {
+	if text := f.logged.String(); !strings.Contains(text, "foreign") || !strings.Contains(text, subjectKey(theirs)) {
 		t.Errorf("the log does not name the key: %s", text)
 	}
 }
@@ -153,7 +154,8 @@ func TestScriptAndGoReadAnyBytesAlike(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		flush(t, f.client)
 		l := storetest.Limits().Draw(rt, "limit")
-		b := policy.Bound{Policy: &policy.Policy{Limit: *l}, Key: policy.Key{Policy: "p", Group: policy.ByIP, GroupID: "o"}, Cost: 1}
+		b := policy.Bound{Policy: &policy.Policy{Limit: *l}, Key: policy.Key{Policy: "p", Group: policy.ByIP, GroupID: "o"},
+			Cost: 1}
 		entry := append(appendName(nil, &b.Key), rapid.SliceOfN(rapid.Byte(), 31, 31).Draw(rt, "bucket")...)
 		if rapid.Bool().Draw(rt, "algorithm exists") {
 			entry[nameSize] = byte(rapid.IntRange(0, 6).Draw(rt, "algorithm"))
@@ -184,7 +186,8 @@ func TestALogWithAnyEntriesFailsNoRequest(t *testing.T) {
 	for range 30 {
 		f.take(t, b)
 	}
-	value, entries := f.client.Get(context.Background(), subjectKey(b)).Val(), f.client.Get(context.Background(), logKey(b)).Val()
+	value, entries := f.client.Get(context.Background(), subjectKey(b)).Val(),
+		f.client.Get(context.Background(), logKey(b)).Val()
 	rapid.Check(t, func(rt *rapid.T) {
 		broken := []byte(entries[:rapid.IntRange(0, len(entries)).Draw(rt, "length")])
 		for range rapid.IntRange(0, 5).Draw(rt, "changes") {
@@ -221,7 +224,7 @@ func TestALogThatLostItsEntriesIsEmptyAndCounted(t *testing.T) {
 	}
 }
 
-func TestAFullRedisRefusesWholeRequestsAndChargesNothing(t *testing.T) {
+func TestAFullRedisRejectsWholeRequestsAndChargesNothing(t *testing.T) {
 	f := newFixture(t, "--maxmemory-policy", "noeviction")
 	known, fresh := hundred(t), of(hundred(t), "new")
 	f.take(t, known)
@@ -233,8 +236,8 @@ func TestAFullRedisRefusesWholeRequestsAndChargesNothing(t *testing.T) {
 			t.Errorf("with a full Redis bound %d says %+v, want that Redis is unavailable", i, s)
 		}
 	}
-	if said := f.said.String(); !strings.Contains(said, "OOM") {
-		t.Errorf("log is %q, want the error that Redis gave", said)
+	if logged := f.logged.String(); !strings.Contains(logged, "OOM") {
+		t.Errorf("log is %q, want the error that Redis gave", logged)
 	}
 	if err := f.client.ConfigSet(context.Background(), "maxmemory", "0").Err(); err != nil {
 		t.Fatal(err)

@@ -13,7 +13,8 @@ func TestAForgottenBucketIsEmptyAndItsNeighboursAreNot(t *testing.T) {
 	f, _, _ := grouped(t, client)
 	var bounds []policy.Bound
 	for _, name := range []string{"a", "b", "c"} {
-		bounds = append(bounds, costing(bound(t, name, limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Window: hour}), 4))
+		bounds = append(bounds, costing(bound(t, name, limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Window: hour}),
+			4))
 	}
 	log := costing(of(bound(t, "log", limit.Spec{Algorithm: limit.SlidingLog, Quantity: 10, Window: hour}), "u"), 4)
 	never := of(bounds[0], "never seen")
@@ -45,12 +46,12 @@ func TestWhatIsNotOursIsNotForgotten(t *testing.T) {
 	client := redistest.Single(t).Client(t)
 	f, _, _ := grouped(t, client)
 	b := hundred(t)
-	f.set(t, string(appendSubject(nil, &b.Key)), "somebody else's")
-	must(t, client, "rpush", logKey(b), "somebody else's")
+	f.set(t, string(appendSubject(nil, &b.Key)), "another program's")
+	must(t, client, "rpush", logKey(b), "another program's")
 	if n, err := f.Forget(t.Context(), []policy.Key{b.Key}); n != 0 || err != nil {
 		t.Errorf("%d buckets, %v", n, err)
 	}
-	if value := client.Get(t.Context(), string(appendSubject(nil, &b.Key))).Val(); value != "somebody else's" {
+	if value := client.Get(t.Context(), string(appendSubject(nil, &b.Key))).Val(); value != "another program's" {
 		t.Errorf("the key now holds %q", value)
 	}
 }

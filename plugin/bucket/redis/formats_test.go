@@ -14,7 +14,8 @@ func TestALaterFormIsWrittenOnlyWhileEveryLiveNodeReadsIt(t *testing.T) {
 	client := redistest.Single(t).Client(t)
 	flush(t, client)
 	const later = format + 1
-	ours, old := newStore("ours", &direct{client, false}, takeScript, quiet), newStore("old", &direct{client, false}, takeScript, quiet)
+	ours, old := newStore("ours", &direct{client, false}, takeScript, quiet),
+		newStore("old", &direct{client, false}, takeScript, quiet)
 	ours.reads = later
 	if got := ours.formats.writable("a", later); got != oldestFormat {
 		t.Errorf("before any beat version %d is written", got)
@@ -25,7 +26,8 @@ func TestALaterFormIsWrittenOnlyWhileEveryLiveNodeReadsIt(t *testing.T) {
 		want int
 	}{
 		{"it is alone", func() error { return nil }, later},
-		{"one comes that reads less", func() error { _, err := old.Beat(t.Context(), "a", "old", time.Hour); return err }, format},
+		{"one comes that reads less", func() error { _, err := old.Beat(t.Context(), "a", "old", time.Hour); return err },
+			format},
 		{"that one reads more, under another name", func() error {
 			old.reads = later
 			if _, err := old.Beat(t.Context(), "a", "new", time.Hour); err != nil {
@@ -35,7 +37,8 @@ func TestALaterFormIsWrittenOnlyWhileEveryLiveNodeReadsIt(t *testing.T) {
 			return old.Leave(t.Context(), "a", "old")
 		}, later},
 		{"one says nothing of what it reads", func() error {
-			return client.ZAdd(t.Context(), "rl:a:{n}", redis.Z{Score: float64(time.Now().Add(time.Minute).UnixMilli()), Member: "silent"}).Err()
+			return client.ZAdd(t.Context(), "rl:a:{n}",
+				redis.Z{Score: float64(time.Now().Add(time.Minute).UnixMilli()), Member: "silent"}).Err()
 		}, oldestFormat},
 	} {
 		if err := step.do(); err != nil {

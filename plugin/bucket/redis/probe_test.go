@@ -82,7 +82,8 @@ func TestAServerThatARedirectionLedToIsForgottenWhenItIsGone(t *testing.T) {
 	nodes := covering(t, 0)
 	_, c, gates := guarded(t, among(nodes, true))
 	cluster := c.backend.(*cluster)
-	gone, lives, master := net.JoinHostPort("127.0.0.1", strconv.Itoa(freeport.Port(t))), redistest.Single(t).Address(), nodes.Masters[1].Address()
+	gone, lives, master := net.JoinHostPort("127.0.0.1", strconv.Itoa(freeport.Port(t))), redistest.Single(t).Address(),
+		nodes.Masters[1].Address()
 	for _, address := range []string{gone, lives, master} {
 		if _, err := cluster.targetAt(address); err != nil {
 			t.Fatal(err)
@@ -110,17 +111,17 @@ func TestAfterTheEndAClusterMakesNoServers(t *testing.T) {
 	late := redis.NewClient(&redis.Options{Addr: "late:6379"})
 	defer late.Close()
 	if _, err := c.backend.(*cluster).serverOf(late); !errors.Is(err, redis.ErrClosed) || gates["late:6379"] != nil {
-		t.Errorf("%v, and the gate %v, which nobody would close", err, gates["late:6379"])
+		t.Errorf("%v, and the gate %v, which would never be closed", err, gates["late:6379"])
 	}
 }
 
-func TestARedisThatTheCheckRefusesCountsAsAwayUntilItIsFit(t *testing.T) {
+func TestARedisThatTheCheckRejectsCountsAsAwayUntilItIsFit(t *testing.T) {
 	server := redistest.Single(t)
 	store, c, gates := guarded(t, at(server, true))
 	c.reject(errors.New("is a Sentinel"))
 	gate := gates[store.Name()]
 	if status := askOne(t, store, "acme"); status.Failure != decision.Unavailable || gate.failed != 1 {
-		t.Errorf("%+v with %d failures told, want 1", status, gate.failed)
+		t.Errorf("%+v with %d failures reported, want 1", status, gate.failed)
 	}
 	gate.shut = true
 	if status := askOne(t, store, "acme"); status.Wait != 7_000_000 || store.Stats().Failed != 1 {
@@ -130,7 +131,8 @@ func TestARedisThatTheCheckRefusesCountsAsAwayUntilItIsFit(t *testing.T) {
 	store.Probe(t.Context())
 	c.reject(errors.New("is a Sentinel still"))
 	if calls := calls(t, server.Client(t)); calls["ping"] != 0 || gates[store.Name()] != gate || gate.closed {
-		t.Errorf("%v were sent, and the gate is another one (%v) or closed (%v)", calls, gates[store.Name()] != gate, gate.closed)
+		t.Errorf("%v were sent, and the gate is another one (%v) or closed (%v)",
+			calls, gates[store.Name()] != gate, gate.closed)
 	}
 	c.reject(nil)
 	if status := askOne(t, store, "acme"); status.Source != decision.Redis || !gate.closed {
@@ -138,10 +140,10 @@ func TestARedisThatTheCheckRefusesCountsAsAwayUntilItIsFit(t *testing.T) {
 	}
 }
 
-func TestTheGateOfARefusalEndsWithTheConnection(t *testing.T) {
+func TestTheGateOfARejectionEndsWithTheConnection(t *testing.T) {
 	for name, end := range map[string]func(c *connection) error{
-		"refused, then closed": func(c *connection) error { c.reject(errors.New("no")); return c.close() },
-		"closed, then refused": func(c *connection) error { err := c.close(); c.reject(errors.New("no")); return err },
+		"rejected, then closed": func(c *connection) error { c.reject(errors.New("no")); return c.close() },
+		"closed, then rejected": func(c *connection) error { err := c.close(); c.reject(errors.New("no")); return err },
 	} {
 		store, c, gates := guarded(t, at(redistest.Single(t), true))
 		if err := end(c); err != nil {
@@ -164,7 +166,7 @@ func TestAForeignValueAtTheNodesKeyDoesNotSpeakAgainstTheServer(t *testing.T) {
 	if len(keys) != 1 {
 		t.Fatalf("a heartbeat has left the keys %q, want one", keys)
 	}
-	must(t, client, "set", keys[0], "somebody else's")
+	must(t, client, "set", keys[0], "another program's")
 	if _, err := store.Beat(t.Context(), "default", "a", time.Minute); err == nil {
 		t.Error("a heartbeat over a foreign value is no error")
 	}

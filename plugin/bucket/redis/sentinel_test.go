@@ -33,7 +33,8 @@ func TestSentinelLeadsToTheMasterAndToItsSuccessor(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "calls succeed at the successor, which never saw the script", func() bool { return atOnce(16, 1, call) == nil })
+	eventually(t, "calls succeed at the successor, which never saw the script",
+		func() bool { return atOnce(16, 1, call) == nil })
 	successor := watched.Replica.Client(t)
 	must(t, successor, "config", "resetstat")
 	if err := atOnce(16, 5, call); err != nil {

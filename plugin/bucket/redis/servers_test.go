@@ -84,7 +84,7 @@ func eventually(t testing.TB, what string, condition func() bool) {
 	}
 }
 
-// wantKind tells how err differs from an *Error of a kind.
+// wantKind returns how err differs from an *Error of a kind.
 func wantKind(err error, kind Kind) error {
 	if e, ok := err.(*Error); !ok || e.Kind != kind {
 		return fmt.Errorf("want an error of kind %q, got %T: %v", kind, err, err)

@@ -26,11 +26,13 @@ import (
 func TestASocketADatabaseAndAnACLUserAreReached(t *testing.T) {
 	server := redistest.Single(t)
 	client := server.Client(t)
-	must(t, client, "acl", "setuser", "kong", "on", ">hunter2", "~*", "+evalsha", "+script|load", "+info", "+select", "+incr")
+	must(t, client, "acl", "setuser", "kong", "on", ">hunter2", "~*", "+evalsha", "+script|load", "+info", "+select",
+		"+incr")
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		must(t, client, "flushall")
 		c := checked(t, countScript, schema.Redis{
-			Socket: server.Socket, Database: 3, Username: "kong", Password: "hunter2", Pipeline: pipelined, SendTimeout: 5000, ReadTimeout: 5000,
+			Socket: server.Socket, Database: 3, Username: "kong", Password: "hunter2", Pipeline: pipelined, SendTimeout: 5000,
+			ReadTimeout: 5000,
 		})
 		if err := atOnce(8, 1, func() error { return run(c, "k") }); err != nil {
 			t.Fatal(err)
@@ -53,14 +55,16 @@ type authority struct {
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
 	a := &authority{dir: t.TempDir()}
-	a.certificate, a.key = a.issue(t, "ca", &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
+	a.certificate, a.key = a.issue(t, "ca",
+		&x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
 	return a
 }
 
 func (a *authority) file(name string) string { return filepath.Join(a.dir, name) }
 
 // issue makes NAME.pem and NAME.key, signed by the authority, or by itself while there is none.
-func (a *authority) issue(t *testing.T, name string, template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
+func (a *authority) issue(t *testing.T, name string, template *x509.Certificate) (*x509.Certificate,
+	*ecdsa.PrivateKey) {
 	t.Helper()
 	fatal := func(err error) {
 		if err != nil {
@@ -97,11 +101,13 @@ func TestTLSIsVerifiedBothWays(t *testing.T) {
 	ours.issue(t, "client", &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	foreign.issue(t, "client", &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	port := freeport.Port(t)
-	redistest.Single(t, "--tls-port", strconv.Itoa(port), "--tls-auth-clients", "yes", "--tls-ca-cert-file", ours.file("ca.pem"),
+	redistest.Single(t, "--tls-port", strconv.Itoa(port), "--tls-auth-clients", "yes", "--tls-ca-cert-file",
+		ours.file("ca.pem"),
 		"--tls-cert-file", ours.file("server.pem"), "--tls-key-file", ours.file("server.key"))
 	good := schema.Redis{
 		Host: "127.0.0.1", Port: int64(port), SSL: true, SSLVerify: true, CACert: ours.file("ca.pem"),
-		ClientCert: ours.file("client.pem"), ClientKey: ours.file("client.key"), SendTimeout: 5000, ReadTimeout: 5000, ConnectTimeout: 5000,
+		ClientCert: ours.file("client.pem"), ClientKey: ours.file("client.key"), SendTimeout: 5000, ReadTimeout: 5000,
+		ConnectTimeout: 5000,
 	}
 	for _, test := range []struct {
 		name   string
@@ -136,10 +142,12 @@ func TestTLSIsVerifiedBothWays(t *testing.T) {
 
 func TestACertificateIsReplacedWithoutARestart(t *testing.T) {
 	a := newAuthority(t)
-	server := &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	server := &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	a.issue(t, "server", server)
 	port := freeport.Port(t)
-	redistest.Single(t, "--tls-port", strconv.Itoa(port), "--tls-auth-clients", "no", "--tls-ca-cert-file", a.file("ca.pem"),
+	redistest.Single(t, "--tls-port", strconv.Itoa(port), "--tls-auth-clients", "no", "--tls-ca-cert-file",
+		a.file("ca.pem"),
 		"--tls-cert-file", a.file("server.pem"), "--tls-key-file", a.file("server.key"))
 	mine := filepath.Join(t.TempDir(), "ca.pem")
 	replace := func(with string) {
@@ -152,7 +160,8 @@ func TestACertificateIsReplacedWithoutARestart(t *testing.T) {
 		}
 	}
 	replace(newAuthority(t).file("ca.pem"))
-	c := open(t, countScript, schema.Redis{Host: "127.0.0.1", Port: int64(port), SSL: true, SSLVerify: true, CACert: mine, SendTimeout: 5000, ReadTimeout: 5000, ConnectTimeout: 5000})
+	c := open(t, countScript, schema.Redis{Host: "127.0.0.1", Port: int64(port), SSL: true, SSLVerify: true, CACert: mine,
+		SendTimeout: 5000, ReadTimeout: 5000, ConnectTimeout: 5000})
 	if err := wantKind(run(c, "k"), NotSent); err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +171,7 @@ func TestACertificateIsReplacedWithoutARestart(t *testing.T) {
 	}
 }
 
-func TestSettingsThatCannotWorkAreRefusedAtOnce(t *testing.T) {
+func TestSettingsThatCannotWorkAreAnErrorAtOnce(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -193,7 +202,8 @@ func TestAPlaceIsSaidShortly(t *testing.T) {
 		"/run/redis.sock":             {Socket: "/run/redis.sock"},
 		"a cluster at a:7000, b:7000": {ClusterNodes: cluster("b", "a")},
 		"a cluster at a:7000, b:7000, c:7000 and 2 more": {ClusterNodes: cluster("e", "d", "c", "b", "a")},
-		"master m of the sentinels at s:26379":           {SentinelMaster: "m", SentinelNodes: []schema.RedisSentinelNode{{Host: "s"}}},
+		"master m of the sentinels at s:26379": {SentinelMaster: "m",
+			SentinelNodes: []schema.RedisSentinelNode{{Host: "s"}}},
 	} {
 		s, err := normalize(block)
 		if err != nil {

@@ -10,29 +10,30 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-func TestARefusedFloodAsksForNoScope(t *testing.T) {
+func TestADeniedFloodCallsTheStoreForNoScope(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	empty, roomy, shadow := window(t, "empty", 1), window(t, "roomy", 100), window(t, "shadow", 100)
 	shadow = with(shadow, func(p *policy.Policy) { p.Mode = policy.Shadow })
 	n.admits(t, empty)
-	n.admits(t, empty) // refused, and remembered
+	n.admits(t, empty) // denied, and remembered
 	calls := n.calls(func() {
 		for range 1000 {
 			statuses := n.take(t, roomy, empty, shadow)
-			if decision.Denies(&roomy, &statuses[0]) || !decision.Denies(&empty, &statuses[1]) || statuses[0] != (decision.Status{}) || statuses[2] != (decision.Status{}) {
-				t.Fatalf("statuses %+v, want only the bound that refuses", statuses)
+			if decision.Denies(&roomy, &statuses[0]) || !decision.Denies(&empty, &statuses[1]) ||
+				statuses[0] != (decision.Status{}) || statuses[2] != (decision.Status{}) {
+				t.Fatalf("statuses %+v, want only the bound that denies", statuses)
 			}
 		}
 	})
 	if calls != 0 {
-		t.Errorf("1000 refused requests ask %d times", calls)
+		t.Errorf("1000 denied requests call the store %d times", calls)
 	}
 	if used := n.bank.used(roomy) + n.bank.used(shadow); used != 0 {
 		t.Errorf("they have spent %d", used)
 	}
 }
 
-func TestARefusalIsRememberedUntilItEndsAndForASecondAtMost(t *testing.T) {
+func TestADenialIsRememberedUntilItEndsAndForASecondAtMost(t *testing.T) {
 	for name, spec := range map[string]limit.Spec{
 		"short": {Algorithm: limit.TokenBucket, Quantity: 4, Window: limit.Second, Burst: 1},
 		"long":  {Algorithm: limit.TokenBucket, Quantity: 1, Window: 60 * limit.Second},
@@ -41,11 +42,11 @@ func TestARefusalIsRememberedUntilItEndsAndForASecondAtMost(t *testing.T) {
 		n.bank.there, n.bank.back, n.bank.ahead = 1000, 2000, limit.Second/2
 		b := bound(t, name, spec)
 		n.admits(t, b)
-		asked := n.now()
+		called := n.now()
 		wait := n.take(t, b)[0].Wait
-		n.bank.clock.Advance(asked + min(wait, limit.Second) - 1 - n.now())
+		n.bank.clock.Advance(called + min(wait, limit.Second) - 1 - n.now())
 		if calls := n.calls(func() { n.admits(t, b) }); calls != 0 {
-			t.Errorf("%s: just before its end, a refusal is asked for again", name)
+			t.Errorf("%s: just before its end, the store is called again", name)
 		}
 		n.bank.clock.Advance(1)
 		if calls := n.calls(func() { n.admits(t, b) }); calls != 1 {
@@ -54,19 +55,20 @@ func TestARefusalIsRememberedUntilItEndsAndForASecondAtMost(t *testing.T) {
 	}
 }
 
-func TestTheWaitOfARememberedRefusalRunsDown(t *testing.T) {
+func TestTheWaitOfARememberedDenialRunsDown(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := window(t, "window", 1)
 	n.admits(t, b)
 	first := n.take(t, b)[0]
 	n.bank.clock.Advance(limit.Second / 2)
 	later := n.take(t, b)[0]
-	if later.Wait != first.Wait-limit.Second/2 || later.Now != n.bank.Now() || later.Reset != first.Reset || later.Charged {
+	if later.Wait != first.Wait-limit.Second/2 || later.Now != n.bank.Now() || later.Reset != first.Reset ||
+		later.Charged {
 		t.Errorf("first %+v, half a second later %+v", first, later)
 	}
 }
 
-func TestALargerCostIsToldItsOwnWaitByTheRefusalOfASmallerOne(t *testing.T) {
+func TestALargerCostGetsItsOwnWaitFromTheDenialOfASmallerOne(t *testing.T) {
 	const day = 86_400 * limit.Second
 	for _, spec := range []limit.Spec{
 		{Algorithm: limit.TokenBucket, Quantity: 86_400, Window: day},            // leased, so it never holds all of that
@@ -87,17 +89,18 @@ func TestALargerCostIsToldItsOwnWaitByTheRefusalOfASmallerOne(t *testing.T) {
 			cost = max(cost, 1)
 			want, got := asks.take(t, withCost(b, cost))[0], n.take(t, withCost(b, cost))[0]
 			if got.Source != decision.Leased || want.Admits() {
-				t.Fatalf("%s, cost %d: %+v from memory, %+v when asked; want two refusals", b.Policy.Describe(), cost, got, want)
+				t.Fatalf("%s, cost %d: %+v from memory, %+v when called; want two denials", b.Policy.Describe(), cost, got, want)
 			}
 			early := want.Wait - got.Wait
-			if early > b.Policy.Limit.Tick() && spec.Algorithm != limit.SlidingWindow || early < 0 || (got.Wait == limit.Never) != (want.Wait == limit.Never) {
-				t.Errorf("%s, cost %d: told to wait %d µs, want %d", b.Policy.Describe(), cost, got.Wait, want.Wait)
+			if early > b.Policy.Limit.Tick() && spec.Algorithm != limit.SlidingWindow || early < 0 ||
+				(got.Wait == limit.Never) != (want.Wait == limit.Never) {
+				t.Errorf("%s, cost %d: must wait %d µs, want %d", b.Policy.Describe(), cost, got.Wait, want.Wait)
 			}
 		}
 	}
 }
 
-func TestARefusalHoldsForItsCostOrMore(t *testing.T) {
+func TestADenialHoldsForItsCostOrMore(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := window(t, "window", 10)
 	n.admits(t, withCost(b, 8))
@@ -106,7 +109,7 @@ func TestARefusalHoldsForItsCostOrMore(t *testing.T) {
 	}
 	calls := n.calls(func() {
 		if !n.admits(t, withCost(b, 2)) {
-			t.Error("2 of the last 2 were refused")
+			t.Error("2 of the last 2 were denied")
 		}
 		n.admits(t, withCost(b, 0))
 	})
@@ -115,20 +118,20 @@ func TestARefusalHoldsForItsCostOrMore(t *testing.T) {
 	}
 }
 
-func TestARefusalIsForgottenWithItsLimitAndKeptByAnEqualOne(t *testing.T) {
+func TestADenialIsForgottenWithItsLimitAndKeptByAnEqualOne(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := window(t, "window", 10)
 	n.admits(t, withCost(b, 10))
 	n.admits(t, b)
 	same := with(b, func(*policy.Policy) {})
 	if calls := n.calls(func() { n.admits(t, same) }); calls != 0 {
-		t.Error("another version of the same limit is asked for again")
+		t.Error("another version of the same limit calls the store again")
 	}
 	raised := b
 	raised.Policy = window(t, "window", 12).Policy
 	for range 2 { // the second finds what the first has left
 		if !n.admits(t, raised) {
-			t.Error("what a smaller limit has refused is refused by the larger one")
+			t.Error("what a smaller limit has denied is denied by the larger one")
 		}
 	}
 }
@@ -141,13 +144,14 @@ func TestTwoBoundsOfOneBucketAreNotRememberedAsOne(t *testing.T) {
 		t.Fatal("2 of the last 1 were admitted")
 	}
 	if !n.admits(t, b) {
-		t.Error("the last one was refused, because two were")
+		t.Error("the last one was denied, because two were")
 	}
 }
 
-func TestARefusalInShadowIsAnsweredFromMemoryAndDeniesNothing(t *testing.T) {
+func TestADenialInShadowIsAnsweredFromMemoryAndDeniesNothing(t *testing.T) {
 	n := newNode(newBank(), Options{})
-	hot, shadow := window(t, "hot", 100_000), with(window(t, "shadow", 1), func(p *policy.Policy) { p.Mode = policy.Shadow })
+	hot, shadow := window(t, "hot", 100_000),
+		with(window(t, "shadow", 1), func(p *policy.Policy) { p.Mode = policy.Shadow })
 	n.warm(t, hot)
 	n.admits(t, shadow)
 	n.admits(t, shadow)
@@ -162,7 +166,7 @@ func TestARefusalInShadowIsAnsweredFromMemoryAndDeniesNothing(t *testing.T) {
 	}
 }
 
-func TestAFallbacksRefusalIsNotRemembered(t *testing.T) {
+func TestAFallbacksDenialIsNotRemembered(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := window(t, "window", 10)
 	status := decision.Status{Wait: limit.Second, Source: decision.Local, Failure: decision.Unavailable}
@@ -173,17 +177,17 @@ func TestAFallbacksRefusalIsNotRemembered(t *testing.T) {
 	}
 }
 
-func TestARefusalOfAHotBucketHoldsUntilWhatCameBackIsLeased(t *testing.T) {
+func TestADenialOfAHotBucketHoldsUntilWhatCameBackIsLeased(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := bound(t, "hot", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1000, Window: limit.Second})
 	for n.admits(t, b) {
 		n.background()
 	}
-	refused := n.now()
+	denied := n.now()
 	calls := n.calls(func() {
-		for n.now() < refused+2*sharingRound-1 {
-			if status := n.take(t, b)[0]; status.Admits() || status.Now+status.Wait != refused+2*sharingRound {
-				t.Fatalf("%d µs later, a request was answered %+v", n.now()-refused, status)
+		for n.now() < denied+2*sharingRound-1 {
+			if status := n.take(t, b)[0]; status.Admits() || status.Now+status.Wait != denied+2*sharingRound {
+				t.Fatalf("%d µs later, a request was answered %+v", n.now()-denied, status)
 			}
 			n.bank.clock.Advance(1)
 		}
@@ -195,7 +199,7 @@ func TestARefusalOfAHotBucketHoldsUntilWhatCameBackIsLeased(t *testing.T) {
 	calls = n.calls(func() {
 		for range 20 { // the share of 1000 that may be out
 			if !n.admits(t, b) {
-				t.Fatal("a request was refused that the renewed lease has room for")
+				t.Fatal("a request was denied that the renewed lease has room for")
 			}
 		}
 	})
@@ -203,7 +207,7 @@ func TestARefusalOfAHotBucketHoldsUntilWhatCameBackIsLeased(t *testing.T) {
 		t.Errorf("%d calls for what was leased", calls)
 	}
 	if status := n.take(t, b)[0]; status.Admits() || status.Remaining != 0 || n.bank.used(b) == 980 {
-		t.Errorf("%+v, want a refusal that shows nothing of what others may lease", status)
+		t.Errorf("%+v, want a denial that shows nothing of what others may lease", status)
 	}
 }
 
@@ -218,7 +222,7 @@ func spent(t *testing.T, n *node, perSecond int64) policy.Bound {
 	return b
 }
 
-func TestWhenARefusalEndsOneRequestAsks(t *testing.T) {
+func TestWhenADenialEndsOneRequestCallsTheStore(t *testing.T) {
 	for perSecond, then := range map[int64]limit.Micros{10: maxRetryWait, 100: maxRetryWait, 400: limit.Second / 800} {
 		n := newNode(newBank(), Options{})
 		b := spent(t, n, perSecond)
@@ -228,7 +232,7 @@ func TestWhenARefusalEndsOneRequestAsks(t *testing.T) {
 			calls := n.calls(func() {
 				for _, cost := range []int64{1, 2, 3} {
 					if status := n.take(t, withCost(b, cost))[0]; status.Admits() || status.Source != decision.Leased {
-						t.Errorf("while one request asks, another that costs %d is told %+v", cost, status)
+						t.Errorf("while one request calls the store, another that costs %d gets %+v", cost, status)
 					}
 				}
 				n.bank.clock.Advance(began + then - 1 - n.now())
@@ -243,7 +247,7 @@ func TestWhenARefusalEndsOneRequestAsks(t *testing.T) {
 			}
 		}
 		if !n.admits(t, b) {
-			t.Errorf("%d a second: what has come back is refused", perSecond)
+			t.Errorf("%d a second: what has come back is denied", perSecond)
 		}
 	}
 }
@@ -272,36 +276,40 @@ func TestAFloodOfABucketThatIsNotLeasedAsksOnceForEachTokenThatComesBack(t *test
 			}
 		})
 		if want := 3*int(spec.Quantity) - 1; calls != admitted || admitted < want {
-			t.Errorf("%s: 6,000 requests in 3 s ask %d times, and %d are admitted; want %d at least", b.Policy.Describe(), calls, admitted, want)
+			t.Errorf("%s: 6,000 requests in 3 s call the store %d times, and %d are admitted; want %d at least",
+				b.Policy.Describe(), calls, admitted, want)
 		}
 	}
 }
 
-func TestARequestThatMaySpendNothingKeepsNobodyFromAsking(t *testing.T) {
+func TestARequestThatMaySpendNothingKeepsNoOtherFromTheStore(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b := spent(t, n, 100)
 	if n.admits(t, withCost(window(t, "small", 1), 2), b) || !n.admits(t, b) {
-		t.Error("what a request has left that another bound refuses is refused to the next")
+		t.Error("what a request has left that another bound denies is denied to the next")
 	}
 	b = spent(t, n, 100)
 	n.bank.during = func() {
 		if !n.admits(t, b) {
-			t.Error("what has come back is refused while a larger cost is asked for")
+			t.Error("what has come back is denied while a larger cost calls the store")
 		}
 	}
 	n.admits(t, withCost(b, 2))
-	leased := entry{terms: new(terms), observed: observed{denial: denial{cost: 1, status: decision.Status{Wait: limit.Second}}}}
+	leased := entry{terms: new(terms),
+		observed: observed{denial: denial{cost: 1, status: decision.Status{Wait: limit.Second}}}}
 	if leased.extendDenial(1, limit.Second); leased.denies(1, limit.Second) {
-		t.Error("a refusal of a leased bucket is prolonged")
+		t.Error("a denial of a leased bucket is prolonged")
 	}
 }
 
-// What is not leased is decided as if the store were asked each time, if it answers at once.
-func TestARefusalIsRememberedForNoLongerThanItHolds(t *testing.T) {
+// What is not leased is decided as if the store were called each time, if it answers at once.
+func TestADenialIsRememberedForNoLongerThanItHolds(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		spec := limit.Spec{
-			Algorithm: rapid.SampledFrom([]limit.Algorithm{limit.TokenBucket, limit.LeakyBucket, limit.FixedWindow, limit.SlidingWindow}).Draw(rt, "algorithm"),
-			Quantity:  rapid.Int64Range(1, 400).Draw(rt, "quantity"), Window: limit.Second * limit.Micros(rapid.IntRange(1, 3).Draw(rt, "window")),
+			Algorithm: rapid.SampledFrom([]limit.Algorithm{limit.TokenBucket, limit.LeakyBucket, limit.FixedWindow,
+				limit.SlidingWindow}).Draw(rt, "algorithm"),
+			Quantity: rapid.Int64Range(1, 400).Draw(rt, "quantity"),
+			Window:   limit.Second * limit.Micros(rapid.IntRange(1, 3).Draw(rt, "window")),
 		}
 		if spec.Algorithm == limit.TokenBucket {
 			spec.Burst = rapid.Int64Range(1, 30).Draw(rt, "burst")
@@ -325,7 +333,7 @@ func TestARefusalIsRememberedForNoLongerThanItHolds(t *testing.T) {
 	})
 }
 
-func TestRefusalsDriveOutNoBucketOfWhichTokensAreOut(t *testing.T) {
+func TestDenialsEvictNoBucketOfWhichTokensAreOut(t *testing.T) {
 	n := newNode(newBank(), Options{MaxEntries: 4 * shardCount})
 	leased, exact, b := tokens(t, "leased", 100_000), window(t, "exact", 10), window(t, "window", 1)
 	n.warm(t, leased)
@@ -343,15 +351,17 @@ func TestRefusalsDriveOutNoBucketOfWhichTokensAreOut(t *testing.T) {
 		n.sweep(0)
 	}
 	n.admits(t, withCost(leased, out), exact)
-	if stats := n.Stats(); out < 10 || stats.Tokens.Granted != stats.Tokens.Spent+stats.Tokens.Returned+stats.Tokens.Expired+stats.Out {
+	if stats := n.Stats(); out < 10 ||
+		stats.Tokens.Granted != stats.Tokens.Spent+stats.Tokens.Returned+stats.Tokens.Expired+stats.Out {
 		t.Errorf("%d were out, and %+v do not add up", out, stats)
 	}
-	if p := make([]place, 1); n.locate([]policy.Bound{leased}, p) == 0 || p[0].shard.lookup(p[0].hash, &leased.Key) == nil {
+	if p := make([]place, 1); n.locate([]policy.Bound{leased}, p) == 0 ||
+		p[0].shard.lookup(p[0].hash, &leased.Key) == nil {
 		t.Error("a bucket was forgotten while a request held tokens of it")
 	}
 }
 
-func TestRefusalsOfManyBucketsTakeBoundedMemory(t *testing.T) {
+func TestDenialsOfManyBucketsTakeBoundedMemory(t *testing.T) {
 	n := newNode(newBank(), Options{MaxEntries: 4 * shardCount})
 	b := window(t, "window", 1)
 	for i := range 10_000 {
@@ -363,6 +373,6 @@ func TestRefusalsOfManyBucketsTakeBoundedMemory(t *testing.T) {
 	}
 	n.bank.clock.Advance(2 * limit.Second)
 	if n.background(); n.Stats().Entries != 0 {
-		t.Errorf("%d entries are kept when all refusals are over", n.Stats().Entries)
+		t.Errorf("%d entries are kept when all denials are over", n.Stats().Entries)
 	}
 }
