@@ -7,7 +7,9 @@ import (
 )
 
 func TestLimitsThatConfigsDifferInShowTheFewestTokens(t *testing.T) {
-	source := []Limit{{"minute", "gold", 600}, {"\xff", "", 7}, {"minute", "gold", 60}, {"minute", "", 90}, {"\xfe", "", 8}}
+	source := []Limit{
+		{"minute", "gold", 600}, {"\xff", "", 7}, {"minute", "gold", 60}, {"minute", "", 90}, {"\xfe", "", 8},
+	}
 	m := New("1", Sources{Limits: func() []Limit { return source }})
 	const want = `policy="minute" tier="(none)" 90
 policy="minute" tier="gold" 60

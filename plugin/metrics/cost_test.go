@@ -19,10 +19,10 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// crowd is how many tenants there are in the benchmarks, and in the long form of the tests.
-const crowd = 100_000
+// manyTenants is the number of tenants in the benchmarks, and in the long form of the tests.
+const manyTenants = 100_000
 
-// names are the ids of so many tenants.
+// names returns the ids of n tenants.
 func names(n int) []string {
 	ids := make([]string, n)
 	for i := range ids {
@@ -31,25 +31,33 @@ func names(n int) []string {
 	return ids
 }
 
-// typical is a decision over four limits of which two are the tenant's own, with the answer of a store.
+// typical returns a decision over four limits, two of them the tenant's own. first is the first status.
 func typical(tb testing.TB, first decision.Status) *decision.Decision {
 	minute := policy.Policy{Name: "minute", Scope: policy.Tenant}
 	each := policy.Policy{Name: "records", Scope: policy.TenantEndpoint}
 	user := policy.Policy{Name: "user", Scope: policy.User}
 	all := policy.Policy{Name: "shared", Scope: policy.Global}
 	first.Used, first.Remaining = 5, 5
-	d := decided(tb, "gold", answered{minute, first}, answered{each, used(3)}, answered{user, used(9)}, answered{all, used(1)})
+	d := decided(tb, "gold",
+		answered{minute, first}, answered{each, used(3)}, answered{user, used(9)}, answered{all, used(1)})
 	d.Resolution.Endpoint = "GET /records/{id}"
 	d.Resolution.Bounds[1].Key.Endpoint = "GET /records/{id}"
 	d.Took = 180
 	return d
 }
 
+// observed returns a decision of each kind, by name.
+func observed(tb testing.TB) map[string]*decision.Decision {
+	return map[string]*decision.Decision{
+		"admitted": typical(tb, admits), "denied": typical(tb, denies), "degraded": busy(tb),
+	}
+}
+
 func TestSoakCountingAllocatesNothingInSteadyState(t *testing.T) {
-	crowd := soak.Count(10_000, crowd)
-	ids := names(crowd)
-	for name, d := range map[string]*decision.Decision{"admitted": typical(t, admits), "denied": typical(t, denies), "degraded": busy(t)} {
-		for _, tenants := range []int{1, crowd} {
+	many := soak.Count(10_000, manyTenants)
+	ids := names(many)
+	for name, d := range observed(t) {
+		for _, tenants := range []int{1, many} {
 			m := New("1", Sources{})
 			for _, id := range ids[:tenants] {
 				d.Identity.Tenant.ID = id
@@ -67,25 +75,25 @@ func TestSoakCountingAllocatesNothingInSteadyState(t *testing.T) {
 	}
 }
 
-// heapBytes are the bytes on the heap that are in use.
+// heapBytes returns the bytes of the heap in use.
 func heapBytes() uint64 {
 	runtime.GC()
-	runtime.GC() // what was in a pool
+	runtime.GC() // frees the pools
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
 	return stats.HeapAlloc
 }
 
-func TestSoakACrowdOfTenantsMakesBoundedSeriesInBoundedMemory(t *testing.T) {
-	crowd := soak.Count(20_000, crowd)
-	ids, group := names(crowd), crowd/20
+func TestSoakManyTenantsMakeBoundedSeriesInBoundedMemory(t *testing.T) {
+	many := soak.Count(20_000, manyTenants)
+	ids, group := names(many), many/20
 	synctest.Test(t, func(t *testing.T) {
 		d := typical(t, admits)
 		m := New("1", Sources{})
 		requests := 0
 		for minute := range 4 {
 			for i := range ids {
-				d.Identity.Tenant.ID = ids[(i+minute*1000)%crowd]
+				d.Identity.Tenant.ID = ids[(i+minute*1000)%many]
 				d.Resolution.Endpoint = "GET /" + strconv.Itoa(i%50)
 				for range 1 + i%group/(group-10)*20 { // another two hundred are busy each minute
 					m.Observe(d)
@@ -114,12 +122,12 @@ func TestSoakACrowdOfTenantsMakesBoundedSeriesInBoundedMemory(t *testing.T) {
 	})
 }
 
-// BenchmarkObserve has a budget of 200 ns for a request that is admitted or denied. Of 100,000 tenants nearly all are
-// not known.
+// BenchmarkObserve has a budget of 200 ns for a request that is admitted or denied. Nearly all of
+// 100,000 tenants have no label.
 func BenchmarkObserve(b *testing.B) {
-	ids := names(crowd)
-	for _, tenants := range []int{1, 500, crowd} {
-		for name, d := range map[string]*decision.Decision{"admitted": typical(b, admits), "denied": typical(b, denies), "degraded": busy(b)} {
+	ids := names(manyTenants)
+	for _, tenants := range []int{1, 500, manyTenants} {
+		for name, d := range observed(b) {
 			b.Run(name+"/tenants="+strconv.Itoa(tenants), func(b *testing.B) {
 				m := New("1", Sources{})
 				for _, id := range ids[:tenants] {
@@ -149,7 +157,7 @@ func BenchmarkObserveAtOnce(b *testing.B) {
 	})
 }
 
-// ready is admit.Facts with all answers ready.
+// ready is an admit.FactSource with all answers ready.
 type ready struct{ tenant string }
 
 func (r ready) Read(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
@@ -161,8 +169,11 @@ func (r ready) Read(_ context.Context, facts identity.Facts, _ *identity.Rules, 
 // BenchmarkAdmit is the whole path of a request with four limits in memory, with metrics and without.
 func BenchmarkAdmit(b *testing.B) {
 	tier := schema.Tier{Name: "gold"}
-	for i, scope := range []string{schema.ScopeTenant, schema.ScopeTenant, schema.ScopeTenantEndpoint, schema.ScopeGlobal} {
-		tier.Limits = append(tier.Limits, schema.Limit{Name: "l" + strconv.Itoa(i), Scope: scope, Limit: limit.MaxQuantity / 1000, WindowSize: 1})
+	scopes := []string{schema.ScopeTenant, schema.ScopeTenant, schema.ScopeTenantEndpoint, schema.ScopeGlobal}
+	for i, scope := range scopes {
+		tier.Limits = append(tier.Limits, schema.Limit{
+			Name: "l" + strconv.Itoa(i), Scope: scope, Limit: limit.MaxQuantity / 1000, WindowSize: 1,
+		})
 	}
 	config := schema.Config{Tiers: []schema.Tier{tier}}.WithDefaults()
 	snapshot, err := policy.FromConfig(config)

@@ -89,7 +89,8 @@ func TestManyRequestsAtOnceAreAllCounted(t *testing.T) {
 }
 
 func TestNamesThatAreNotTextAreCountedAllTheSame(t *testing.T) {
-	m := New("1", Sources{Stores: func() []Store { return []Store{{Name: "\xff", Foreign: 1}, {Name: "\xfe", Foreign: 2}} }})
+	stores := []Store{{Name: "\xff", Foreign: 1}, {Name: "\xfe", Foreign: 2}}
+	m := New("1", Sources{Stores: func() []Store { return stores }})
 	m.unavailable.with("a\xff\"\n").Inc()
 	const want = `foreign_values_total{store="` + "\uFFFD" + `"} 3
 unavailable_total{policy="a` + "\uFFFD" + `\"\n"} 1

@@ -44,7 +44,8 @@ func published(t *testing.T, m *Metrics) string {
 		for _, label := range f.GetMetric()[0].GetLabel() {
 			labels = append(labels, label.GetName())
 		}
-		fmt.Fprintf(&text, "%s %s {%s}\n    %s\n", f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labels, ","), f.GetHelp())
+		fmt.Fprintf(&text, "%s %s {%s}\n    %s\n",
+			f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labels, ","), f.GetHelp())
 	}
 	return text.String()
 }
@@ -179,7 +180,10 @@ rate_limiter_local_buckets 11
 # TYPE rate_limiter_waiting_requests gauge
 rate_limiter_waiting_requests{store="redis:6379"} 22
 `
-	names := []string{"active_overrides", "degraded", "denial_queue_depth", "instances", "lease_tokens_out", "leases", "limit", "live_nodes", "local_buckets", "waiting_requests"}
+	names := []string{
+		"active_overrides", "degraded", "denial_queue_depth", "instances", "lease_tokens_out",
+		"leases", "limit", "live_nodes", "local_buckets", "waiting_requests",
+	}
 	for i := range names {
 		names[i] = prefix + names[i]
 	}
@@ -191,9 +195,16 @@ rate_limiter_waiting_requests{store="redis:6379"} 22
 func TestStoresOfOneNameCountAsOne(t *testing.T) {
 	m := New("1", Sources{Stores: func() []Store {
 		return []Store{
-			{Name: "redis:6379", Foreign: 1, Charged: 10, DegradedSeconds: 3, LiveNodes: map[string]int{"default": 2}, Leases: Leases{Drawn: 5, Granted: 6}, Addresses: Addresses{Prefix: 9}},
+			{
+				Name: "redis:6379", Foreign: 1, Charged: 10, DegradedSeconds: 3, LiveNodes: map[string]int{"default": 2},
+				Leases: Leases{FromLease: 5, Granted: 6}, Addresses: Addresses{Prefix: 9},
+			},
 			{Name: "other:6379", Taken: 5},
-			{Name: "redis:6379", Foreign: 2, WrittenOff: 20, DegradedSeconds: 4, Degraded: true, LiveNodes: map[string]int{"default": 3, "eu": 1}, Leases: Leases{Drawn: 7, Spent: 4}, Addresses: Addresses{Prefix: 8}},
+			{
+				Name: "redis:6379", Foreign: 2, WrittenOff: 20, DegradedSeconds: 4, Degraded: true,
+				LiveNodes: map[string]int{"default": 3, "eu": 1},
+				Leases:    Leases{FromLease: 7, Spent: 4}, Addresses: Addresses{Prefix: 8},
+			},
 		}
 	}})
 	const want = `answered_limits_total{by="lease",store="redis:6379"} 12

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestReadinessIsAboutServingAndAboutTheStoreOnlyWhereAsked(t *testing.T) {
+func TestReadinessIsServingAndWithReadyNeedsStoreTheStore(t *testing.T) {
 	for _, test := range []struct {
 		state                State
 		degraded, needsStore bool
@@ -28,19 +28,19 @@ func TestReadinessIsAboutServingAndAboutTheStoreOnlyWhereAsked(t *testing.T) {
 		m := New("1", Sources{Stores: func() []Store {
 			return []Store{{Name: "fine:6379"}, {Name: "redis:6379", Degraded: test.degraded}}
 		}})
-		s := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0", ReadyNeedsStore: test.needsStore}).bound(t)
+		s := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0", ReadyNeedsStore: test.needsStore}).listening(t)
 		s.SetState(test.state)
-		got := ask(t, "GET", "http://"+s.address+"/readyz")
-		var told readinessBody
-		if err := json.Unmarshal([]byte(got.body), &told); err != nil {
+		got := get(t, "GET", "http://"+s.address+"/readyz")
+		var body readinessBody
+		if err := json.Unmarshal([]byte(got.body), &body); err != nil {
 			t.Fatalf("%v in %s", err, got.body)
 		}
-		degraded := len(told.DegradedStores) == 1 && told.DegradedStores[0] == "redis:6379"
-		if got.status != test.want || told.Ready != (test.want == 200) || told.State != test.state.String() ||
-			degraded != test.degraded || told.ReadyNeedsStore != test.needsStore {
+		degraded := len(body.DegradedStores) == 1 && body.DegradedStores[0] == "redis:6379"
+		if got.status != test.want || body.Ready != (test.want == 200) || body.State != test.state.String() ||
+			degraded != test.degraded || body.ReadyNeedsStore != test.needsStore {
 			t.Errorf("%+v: answer is %d %s", test, got.status, got.body)
 		}
-		if live := ask(t, "GET", "http://"+s.address+"/healthz"); live.status != http.StatusOK {
+		if live := get(t, "GET", "http://"+s.address+"/healthz"); live.status != http.StatusOK {
 			t.Errorf("%+v: /healthz answers %d", test, live.status)
 		}
 		s.stop()
@@ -57,9 +57,9 @@ func TestANodeThatNeedsRedisIsReadyWithoutTheRedisOfAddresses(t *testing.T) {
 		{[]Store{{Name: "both:6379", Degraded: true}, {Name: "both:6379", Second: true, Degraded: true}}, 503},
 	} {
 		m := New("1", Sources{Stores: func() []Store { return test.stores }})
-		s := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0", ReadyNeedsStore: true}).bound(t)
+		s := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0", ReadyNeedsStore: true}).listening(t)
 		s.SetState(Serving)
-		got := ask(t, "GET", "http://"+s.address+"/readyz")
+		got := get(t, "GET", "http://"+s.address+"/readyz")
 		var answer readinessBody
 		if err := json.Unmarshal([]byte(got.body), &answer); err != nil {
 			t.Fatalf("%v in %s", err, got.body)
@@ -71,14 +71,15 @@ func TestANodeThatNeedsRedisIsReadyWithoutTheRedisOfAddresses(t *testing.T) {
 	}
 }
 
-func TestHealthTellsVersionAgeAndDegradedStores(t *testing.T) {
-	s := start(t, ServerOptions{Metrics: New("1.2.3", everySource()), Address: "127.0.0.1:0"}).bound(t)
-	got := ask(t, "GET", "http://"+s.address+"/healthz")
-	var told healthBody
-	if err := json.Unmarshal([]byte(got.body), &told); err != nil {
+func TestHealthReportsVersionAgeAndDegradedStores(t *testing.T) {
+	s := start(t, ServerOptions{Metrics: New("1.2.3", everySource()), Address: "127.0.0.1:0"}).listening(t)
+	got := get(t, "GET", "http://"+s.address+"/healthz")
+	var body healthBody
+	if err := json.Unmarshal([]byte(got.body), &body); err != nil {
 		t.Fatal(err)
 	}
-	if told.Version != "1.2.3" || told.UptimeSeconds < 0 || told.UptimeSeconds > 60 || len(told.DegradedStores) != 1 || told.DegradedStores[0] != "redis:6379" {
+	if body.Version != "1.2.3" || body.UptimeSeconds < 0 || body.UptimeSeconds > 60 ||
+		len(body.DegradedStores) != 1 || body.DegradedStores[0] != "redis:6379" {
 		t.Errorf("answer is %s", got.body)
 	}
 	if got.header.Get("Content-Type") != "application/json" || got.header.Get("Cache-Control") != "no-store" {
@@ -87,9 +88,9 @@ func TestHealthTellsVersionAgeAndDegradedStores(t *testing.T) {
 }
 
 func TestNoDegradedStoreIsAnEmptyList(t *testing.T) {
-	s := start(t, ServerOptions{Address: "127.0.0.1:0"}).bound(t)
+	s := start(t, ServerOptions{Address: "127.0.0.1:0"}).listening(t)
 	const want = `{"ready":false,"state":"starting","degraded_stores":[],"ready_needs_store":false}` + "\n"
-	if got := ask(t, "GET", "http://"+s.address+"/readyz"); got.body != want {
+	if got := get(t, "GET", "http://"+s.address+"/readyz"); got.body != want {
 		t.Errorf("answer is %s, want %s", got.body, want)
 	}
 }

@@ -22,7 +22,9 @@ func TestTheLastNumbersAreOneLineOfAllCountersOfOursThatMoved(t *testing.T) {
 		`rate_limiter_requests_total{mode="enforce",result="hard_throttled",tier="gold"}`: 1,
 		`rate_limiter_reconciled_tokens_total{outcome="charged",store="redis:6379"}`:      1 << 50,
 	}
-	if got := s.log.lines; len(got) != 1 || got[0].Level != "INFO" || got[0].Part != 1 || got[0].Parts != 1 || !maps.Equal(got[0].Counters, want) {
+	got := s.log.lines
+	if len(got) != 1 || got[0].Level != "INFO" || got[0].Part != 1 || got[0].Parts != 1 ||
+		!maps.Equal(got[0].Counters, want) {
 		t.Errorf("logged %+v, want one line with %v", got, want)
 	}
 }

@@ -22,7 +22,7 @@ type answered struct {
 	status decision.Status
 }
 
-// decided is a combined decision over bounds, of a tenant with the tier.
+// decided returns a combined decision over bounds, for a tenant of the tier.
 func decided(t testing.TB, tier string, bounds ...answered) *decision.Decision {
 	t.Helper()
 	d := new(decision.Decision)
@@ -45,18 +45,18 @@ func decided(t testing.TB, tier string, bounds ...answered) *decision.Decision {
 	return d
 }
 
-// What a store answers in these tests.
+// Statuses of stores in these tests.
 var (
 	admits   = decision.Status{Source: decision.Redis}
 	denies   = decision.Status{Source: decision.Redis, Wait: limit.Second}
 	localYes = decision.Status{Source: decision.Local, Failure: decision.TimedOut}
 	localNo  = decision.Status{Source: decision.Local, Failure: decision.TimedOut, Wait: limit.Second}
-	// localByChoice is of an address above the budget for new ones
+	// localByChoice is for an address above the budget for new ones
 	localByChoice = decision.Status{Source: decision.Local}
 	unanswered    = decision.Status{Failure: decision.Unavailable, Wait: limit.Second}
 )
 
-// everySource has a number other than 0 for everything that is read from others.
+// everySource returns sources in which no number is 0.
 func everySource() Sources {
 	return Sources{
 		Process: func() Process {
@@ -67,14 +67,18 @@ func everySource() Sources {
 		},
 		Buckets: func() Buckets { return Buckets{Kept: 11, Expired: 12, Evicted: 13} },
 		Policies: func() Policies {
-			return Policies{Connected: true, Version: 31, AgeSeconds: 3.5, PropagationSeconds: 0.25, Rows: 32, Faults: 33, Loads: 34, CatchUps: 35, Saves: 36}
+			return Policies{
+				Connected: true, Version: 31, AgeSeconds: 3.5, PropagationSeconds: 0.25,
+				Rows: 32, Faults: 33, Loads: 34, CatchUps: 35, Saves: 36,
+			}
 		},
 		Stores: func() []Store {
 			return []Store{{
 				Name: "redis:6379", Degraded: true, DegradedSeconds: 21.5, Waiting: 22, Charged: 23, WrittenOff: 24,
 				Foreign: 25, Taken: 26, LostRefunds: 27, RoundTrips: 28, LiveNodes: map[string]int{"default": 3, "eu": 2},
 				Leases: Leases{
-					Drawn: 61, Remembered: 62, Asked: 63, Renewals: 64, Failed: 71, Refunds: 65, Held: 72, Out: 66, Granted: 67, Spent: 68, Returned: 69, Expired: 70,
+					FromLease: 61, FromMemory: 62, FromStore: 63, Renewals: 64, Failed: 71, Refunds: 65,
+					Held: 72, Out: 66, Granted: 67, Spent: 68, Returned: 69, Expired: 70,
 				},
 				Addresses: Addresses{Own: 73, Prefix: 74, Local: 75, Kept: 76, Most: 77, Rate: 78, LogBytes: 79, MostLogBytes: 80},
 			}}

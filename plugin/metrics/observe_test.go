@@ -11,7 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// counted are all counters of m that are not 0, as a scrape shows them, without their prefix.
+// counted lists the counters of m that are not 0, as a scrape shows them, without their prefix.
 func counted(t *testing.T, m *Metrics) string {
 	t.Helper()
 	numbers, err := lastNumbers(m)
@@ -38,7 +38,8 @@ func TestADecisionIsCountedByWhatItsBoundsDid(t *testing.T) {
 		want   string
 	}{
 		{"no bounds", nil, `requests_total{mode="enforce",result="allowed",tier="gold"} 1`},
-		{"all admit", []answered{{minute, admits}, {trial, admits}}, `requests_total{mode="enforce",result="allowed",tier="gold"} 1`},
+		{"all admit", []answered{{minute, admits}, {trial, admits}}, `
+requests_total{mode="enforce",result="allowed",tier="gold"} 1`},
 		{"soft", []answered{{minute, soft}}, `requests_total{mode="enforce",result="soft_throttled",tier="gold"} 1`},
 		{"each that denies", []answered{{minute, denies}, {open, admits}, {daily, denies}}, `
 denials_total{policy="daily",scope="tenant+endpoint",tier="gold"} 1
@@ -47,13 +48,13 @@ requests_total{mode="enforce",result="hard_throttled",tier="gold"} 1`},
 		{"a shadow", []answered{{minute, admits}, {trial, denies}}, `
 requests_total{mode="enforce",result="allowed",tier="gold"} 1
 shadow_denials_total{policy="trial",scope="user",tier="gold"} 1`},
-		{"local and open vouch", []answered{{minute, localYes}, {open, unanswered}}, `
+		{"local and open admit unverified", []answered{{minute, localYes}, {open, unanswered}}, `
 fallback_activations_total{reason="redis_timeout"} 1
 fallback_activations_total{reason="redis_unavailable"} 1
 requests_total{mode="enforce",result="allowed",tier="gold"} 1
 unverified_total{fail_mode="local",policy="minute"} 1
 unverified_total{fail_mode="open",policy="open"} 1`},
-		{"nobody vouches for a refused request", []answered{{minute, localNo}, {open, unanswered}}, `
+		{"a denied request is not counted as unverified", []answered{{minute, localNo}, {open, unanswered}}, `
 denials_total{policy="minute",scope="tenant",tier="gold"} 1
 fallback_activations_total{reason="redis_timeout"} 1
 fallback_activations_total{reason="redis_unavailable"} 1
@@ -67,9 +68,9 @@ unavailable_total{policy="daily"} 1`},
 denials_total{policy="minute",scope="tenant",tier="gold"} 1
 fallback_activations_total{reason="redis_unavailable"} 1
 requests_total{mode="enforce",result="hard_throttled",tier="gold"} 1`},
-		{"a stranger who is counted in this process while the store answers", []answered{{minute, localByChoice}}, `
+		{"an address counted in this process while the store answers", []answered{{minute, localByChoice}}, `
 requests_total{mode="enforce",result="allowed",tier="gold"} 1`},
-		{"a shadow that nobody answers for", []answered{{trial, unanswered}}, `
+		{"a shadow without an answer", []answered{{trial, unanswered}}, `
 fallback_activations_total{reason="redis_unavailable"} 1
 requests_total{mode="enforce",result="allowed",tier="gold"} 1`},
 	}
@@ -106,7 +107,7 @@ shadow_denials_total{policy="(tenant_missing)",scope="(none)",tier="gold"} 1
 func TestMissingNamesAreCountedByKind(t *testing.T) {
 	m := New("1", Sources{})
 	for _, id := range []identity.Identity{
-		{Anonymous: true, Tier: "platinum"}, // an anonymous request has no tier to be wrong about
+		{Anonymous: true, Tier: "platinum"}, // the tier of an anonymous request does not count
 		{Anonymous: true, UserMissing: true, Tenant: identity.Name{Kind: identity.IP, ID: "192.0.2.7"}},
 		{UserMissing: true, Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Tier: "gold"},
 		{UserMissing: true, Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}},
@@ -135,7 +136,7 @@ func TestEveryFailureOfAStoreIsThereBeforeItHappens(t *testing.T) {
 	}
 }
 
-// busy is a decision that touches as many counters as one request well can.
+// busy returns a decision that changes most counters that one request can.
 func busy(t testing.TB) *decision.Decision {
 	return decided(t, "gold",
 		answered{policy.Policy{Name: "minute", Scope: policy.Tenant}, localYes},
@@ -143,7 +144,7 @@ func busy(t testing.TB) *decision.Decision {
 		answered{policy.Policy{Name: "trial", Scope: policy.User, Mode: policy.Shadow}, denies})
 }
 
-func TestARouteThatNothingKnowsIsNoLabel(t *testing.T) {
+func TestAnUnknownRouteIsNoLabel(t *testing.T) {
 	each := policy.Policy{Name: "each", Scope: policy.TenantEndpoint}
 	for route, label := range map[string]string{"records": "records", "invented": none} {
 		m := New("1", Sources{})
@@ -155,12 +156,14 @@ func TestARouteThatNothingKnowsIsNoLabel(t *testing.T) {
 			t.Errorf("%s: requests are\n%s\nwant endpoint %s", route, got, label)
 		}
 		if got := samples(t, m, "bucket_tokens"); (got != "") != (label == route) || strings.Contains(got, "invented") {
-			t.Errorf("%s: tokens left are %q, want those of known routes alone", route, got)
+			t.Errorf("%s: tokens left are %q, want none of an unknown route", route, got)
 		}
-		d = decided(t, "gold", answered{policy.Policy{Name: "writes", Scope: policy.TenantEndpoint, Endpoint: "POST /x"}, used(2)})
+		writes := policy.Policy{Name: "writes", Scope: policy.TenantEndpoint, Endpoint: "POST /x"}
+		d = decided(t, "gold", answered{writes, used(2)})
 		d.Identity.Route, d.Resolution.Endpoint, d.Resolution.Bounds[0].Key.Endpoint = route, "POST /x", "POST /x"
 		m.Observe(d)
-		if got := samples(t, m, "requests_total") + samples(t, m, "bucket_tokens"); strings.Count(got, `endpoint="POST /x"`) != 2 {
+		got := samples(t, m, "requests_total") + samples(t, m, "bucket_tokens")
+		if strings.Count(got, `endpoint="POST /x"`) != 2 {
 			t.Errorf("%s: a pattern must stay a label:\n%s", route, got)
 		}
 	}

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// patienceOfTests is when something that should happen soon is given up.
-const patienceOfTests = 20 * time.Second
+// testTimeout bounds every wait of these tests.
+const testTimeout = 20 * time.Second
 
-// records is a log whose lines can be waited for.
+// records collects log lines, and can wait for them.
 type records struct {
 	mu    sync.Mutex
 	lines []record
@@ -49,8 +49,8 @@ func (r *records) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// with are the lines whose message begins with text.
-func (r *records) with(text string) []record {
+// withPrefix returns the lines whose message begins with text.
+func (r *records) withPrefix(text string) []record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var found []record
@@ -62,13 +62,13 @@ func (r *records) with(text string) []record {
 	return found
 }
 
-// await is the first line whose message begins with text.
+// await waits for the first line whose message begins with text.
 func (r *records) await(t *testing.T, text string) record {
 	t.Helper()
-	deadline := time.NewTimer(patienceOfTests)
+	deadline := time.NewTimer(testTimeout)
 	defer deadline.Stop()
 	for {
-		if found := r.with(text); len(found) > 0 {
+		if found := r.withPrefix(text); len(found) > 0 {
 			return found[0]
 		}
 		select {
@@ -79,12 +79,12 @@ func (r *records) await(t *testing.T, text string) record {
 	}
 }
 
-// running is a server that runs until stop, or the end of the test.
+// running is a server that runs until stop or the end of the test.
 type running struct {
 	*Server
 	log     *records
 	stop    func()
-	address string // that it has told; "": it was not waited for
+	address string // from the log, once listening has waited for it
 }
 
 func start(t *testing.T, o ServerOptions) running {
@@ -111,8 +111,8 @@ func start(t *testing.T, o ServerOptions) running {
 	return running{Server: s, log: log, stop: stop}
 }
 
-// bound waits until the server listens.
-func (r running) bound(t *testing.T) running {
+// listening waits until the server listens.
+func (r running) listening(t *testing.T) running {
 	t.Helper()
 	r.address = r.log.await(t, "serving metrics").Address
 	return r
@@ -124,8 +124,8 @@ type answer struct {
 	body   string
 }
 
-// ask is send, of a test that cannot go on without the answer.
-func ask(t *testing.T, method, url string, header ...string) answer {
+// get sends one request, and fails the test without an answer.
+func get(t *testing.T, method, url string, header ...string) answer {
 	t.Helper()
 	got, err := send(t.Context(), method, url, header...)
 	if err != nil {
@@ -134,7 +134,7 @@ func ask(t *testing.T, method, url string, header ...string) answer {
 	return got
 }
 
-// send sends one request on a connection of its own. header is names and values in turn.
+// send sends one request on a connection of its own. header has names and values in turn.
 func send(ctx context.Context, method, url string, header ...string) (answer, error) {
 	request, err := http.NewRequestWithContext(ctx, method, url, http.NoBody)
 	if err != nil {
@@ -143,7 +143,7 @@ func send(ctx context.Context, method, url string, header ...string) (answer, er
 	for i := 0; i < len(header); i += 2 {
 		request.Header.Set(header[i], header[i+1])
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patienceOfTests}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testTimeout}
 	response, err := client.Do(request)
 	if err != nil {
 		return answer{}, err
@@ -156,9 +156,9 @@ func send(ctx context.Context, method, url string, header ...string) (answer, er
 func TestMetricsAreServedAsTextAndAsOpenMetrics(t *testing.T) {
 	m := New("1.2.3", everySource())
 	m.Observe(busy(t))
-	s := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0"}).bound(t)
+	s := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0"}).listening(t)
 	url := "http://" + s.address + "/metrics"
-	text := ask(t, "GET", url)
+	text := get(t, "GET", url)
 	if text.status != 200 || !strings.HasPrefix(text.header.Get("Content-Type"), "text/plain; version=0.0.4") {
 		t.Errorf("answer is %d %v, want Prometheus's text", text.status, text.header)
 	}
@@ -173,26 +173,30 @@ func TestMetricsAreServedAsTextAndAsOpenMetrics(t *testing.T) {
 			t.Errorf("no %s in\n%s", want, text.body)
 		}
 	}
-	open := ask(t, "GET", url, "Accept", "application/openmetrics-text; version=1.0.0")
-	if open.status != 200 || !strings.HasPrefix(open.header.Get("Content-Type"), "application/openmetrics-text; version=1.0.0") || !strings.HasSuffix(open.body, "# EOF\n") {
-		t.Errorf("answer is %d %v and ends in %q, want OpenMetrics", open.status, open.header, open.body[max(0, len(open.body)-20):])
+	open := get(t, "GET", url, "Accept", "application/openmetrics-text; version=1.0.0")
+	kind, end := open.header.Get("Content-Type"), open.body[max(0, len(open.body)-20):]
+	if open.status != 200 || !strings.HasPrefix(kind, "application/openmetrics-text; version=1.0.0") ||
+		!strings.HasSuffix(end, "# EOF\n") {
+		t.Errorf("answer is %d %v and ends in %q, want OpenMetrics", open.status, open.header, end)
 	}
 }
 
 func TestAScrapeWithoutSomeNumbersIsAnsweredAndCounted(t *testing.T) {
 	m := New("1", Sources{Process: func() Process { panic("gone") }, Buckets: func() Buckets { return Buckets{Kept: 7} }})
-	s := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0"}).bound(t)
-	if first := ask(t, "GET", "http://"+s.address+"/metrics"); first.status != 200 || !strings.Contains(first.body, "\nrate_limiter_local_buckets 7\n") {
+	s := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0"}).listening(t)
+	first := get(t, "GET", "http://"+s.address+"/metrics")
+	if first.status != 200 || !strings.Contains(first.body, "\nrate_limiter_local_buckets 7\n") {
 		t.Errorf("answer is %d:\n%s\nwant the other numbers", first.status, first.body)
 	}
 	s.log.await(t, "error gathering metrics")
-	if second := ask(t, "GET", "http://"+s.address+"/metrics"); !strings.Contains(second.body, `promhttp_metric_handler_errors_total{cause="gathering"} 1`) {
+	second := get(t, "GET", "http://"+s.address+"/metrics")
+	if !strings.Contains(second.body, `promhttp_metric_handler_errors_total{cause="gathering"} 1`) {
 		t.Errorf("the fault was not counted:\n%s", second.body)
 	}
 }
 
 func TestOnlyThreePathsAreReadAndNothingIsWritten(t *testing.T) {
-	s := start(t, ServerOptions{Address: "127.0.0.1:0"}).bound(t)
+	s := start(t, ServerOptions{Address: "127.0.0.1:0"}).listening(t)
 	s.SetState(Serving)
 	for _, test := range []struct {
 		method, path string
@@ -209,11 +213,13 @@ func TestOnlyThreePathsAreReadAndNothingIsWritten(t *testing.T) {
 		{"GET", "/debug/pprof/", 404},
 		{"POST", "/", 404},
 	} {
-		if got := ask(t, test.method, "http://"+s.address+test.path); got.status != test.want || (test.method == "HEAD" && got.body != "") {
+		got := get(t, test.method, "http://"+s.address+test.path)
+		if got.status != test.want || (test.method == "HEAD" && got.body != "") {
 			t.Errorf("%s %s: %d %q, want %d", test.method, test.path, got.status, got.body, test.want)
 		}
 	}
-	if got := ask(t, "GET", "http://"+s.address+"/metrics", "X-Long", strings.Repeat("x", 2*headerBytes)); got.status != http.StatusRequestHeaderFieldsTooLarge {
+	got := get(t, "GET", "http://"+s.address+"/metrics", "X-Long", strings.Repeat("x", 2*headerBytes))
+	if got.status != http.StatusRequestHeaderFieldsTooLarge {
 		t.Errorf("a header of %d bytes: %d, want 431", 2*headerBytes, got.status)
 	}
 }
@@ -240,7 +246,10 @@ func TestAnAddressThatOthersReachIsAFaultUnlessAllowed(t *testing.T) {
 		{"9542", false, false},
 	} {
 		for _, allow := range []bool{false, true} {
-			_, err := NewServer(ServerOptions{Metrics: New("1", Sources{}), Address: test.address, AllowRemote: allow, Log: slog.New(slog.DiscardHandler)})
+			_, err := NewServer(ServerOptions{
+				Metrics: New("1", Sources{}), Address: test.address, AllowRemote: allow,
+				Log: slog.New(slog.DiscardHandler),
+			})
 			if accepted := err == nil; accepted != test.alone && !allow || accepted != test.remote && allow {
 				t.Errorf("%q with AllowRemote %v: %v", test.address, allow, err)
 			}
@@ -251,40 +260,41 @@ func TestAnAddressThatOthersReachIsAFaultUnlessAllowed(t *testing.T) {
 	}
 }
 
-func TestAStrangersPortIsWaitedFor(t *testing.T) {
-	stranger, err := net.Listen("tcp", "127.0.0.1:0")
+func TestAPortInUseIsWaitedFor(t *testing.T) {
+	other, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := start(t, ServerOptions{Address: stranger.Addr().String()})
+	s := start(t, ServerOptions{Address: other.Addr().String()})
 	warning := s.log.await(t, "listening for metrics failed")
-	if warning.Level != "WARN" || warning.Setting != Setting || warning.Address != stranger.Addr().String() || !strings.Contains(warning.Error, "in use") {
+	if warning.Level != "WARN" || warning.Setting != Setting || warning.Address != other.Addr().String() ||
+		!strings.Contains(warning.Error, "in use") {
 		t.Errorf("warned with %+v; want the setting, its address and what is wrong", warning)
 	}
-	if err := stranger.Close(); err != nil {
+	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if told := s.log.await(t, "serving metrics"); told.Level != "INFO" || told.Address != warning.Address {
-		t.Errorf("told %+v, want the address %s", told, warning.Address)
+	if line := s.log.await(t, "serving metrics"); line.Level != "INFO" || line.Address != warning.Address {
+		t.Errorf("logged %+v, want INFO and the address %s", line, warning.Address)
 	}
-	if got := ask(t, "GET", "http://"+warning.Address+"/healthz"); got.status != 200 {
+	if got := get(t, "GET", "http://"+warning.Address+"/healthz"); got.status != 200 {
 		t.Errorf("answer is %d", got.status)
 	}
-	if n := len(s.log.with("listening for metrics failed")); n != 1 {
+	if n := len(s.log.withPrefix("listening for metrics failed")); n != 1 {
 		t.Errorf("warned %d times, want once", n)
 	}
 }
 
 func TestAProcessThatNeverGetsThePortEndsAllTheSame(t *testing.T) {
-	stranger, err := net.Listen("tcp", "127.0.0.1:0")
+	other, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer stranger.Close()
-	s := start(t, ServerOptions{Address: stranger.Addr().String()})
+	defer other.Close()
+	s := start(t, ServerOptions{Address: other.Addr().String()})
 	s.SetState(Serving)
 	s.stop()
-	if len(s.log.with("last numbers of this process")) != 1 {
+	if len(s.log.withPrefix("last numbers of this process")) != 1 {
 		t.Errorf("logged %+v, want the last numbers", s.log.lines)
 	}
 }
@@ -297,7 +307,7 @@ func TestTheNewProcessGetsThePortAndTheOldOneFinishesItsScrape(t *testing.T) {
 		return Buckets{Kept: 7, Evicted: 9}
 	}})
 	superseded := make(chan struct{})
-	first := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0", Superseded: superseded}).bound(t)
+	first := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0", Superseded: superseded}).listening(t)
 	first.SetState(Serving)
 	address := first.address
 	second := start(t, ServerOptions{Metrics: New("new", Sources{}), Address: address})
@@ -311,8 +321,8 @@ func TestTheNewProcessGetsThePortAndTheOldOneFinishesItsScrape(t *testing.T) {
 	}()
 	<-entered
 	close(superseded)
-	second.bound(t)
-	if got := ask(t, "GET", "http://"+address+"/healthz"); !strings.Contains(got.body, `"version":"new"`) {
+	second.listening(t)
+	if got := get(t, "GET", "http://"+address+"/healthz"); !strings.Contains(got.body, `"version":"new"`) {
 		t.Errorf("%s answers %s, want the new process", address, got.body)
 	}
 	close(release)
@@ -321,19 +331,19 @@ func TestTheNewProcessGetsThePortAndTheOldOneFinishesItsScrape(t *testing.T) {
 		t.Errorf("the old process answered the running scrape with %d, %v:\n%s", scraped.status, failed, scraped.body)
 	}
 	first.log.await(t, "metrics are served by the process that has taken over")
-	if len(first.log.with("last numbers")) != 0 {
+	if len(first.log.withPrefix("last numbers")) != 0 {
 		t.Error("the old process logged its last numbers while it was still draining")
 	}
 	first.stop()
-	last := first.log.with("last numbers")
+	last := first.log.withPrefix("last numbers")
 	if len(last) != 1 || last[0].Counters[prefix+"local_buckets_evicted_total"] != 9 {
-		t.Errorf("the last numbers are %+v, want what nobody can scrape any more", last)
+		t.Errorf("the last numbers are %+v, want the evicted buckets, which a scrape can no longer read", last)
 	}
 }
 
-func TestAClientThatSaysNothingCannotHoldUpTheEnd(t *testing.T) {
+func TestASilentClientDoesNotDelayTheEnd(t *testing.T) {
 	t.Parallel() // it waits for lastScrapes
-	s := start(t, ServerOptions{Address: "127.0.0.1:0"}).bound(t)
+	s := start(t, ServerOptions{Address: "127.0.0.1:0"}).listening(t)
 	s.SetState(Serving)
 	silent, err := net.Dial("tcp", s.address)
 	if err != nil {
@@ -343,7 +353,7 @@ func TestAClientThatSaysNothingCannotHoldUpTheEnd(t *testing.T) {
 	if _, err := io.WriteString(silent, "GET /metrics HTTP/1.1\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	if got := ask(t, "GET", "http://"+s.address+"/healthz"); got.status != 200 { // so the one before it was accepted, too
+	if got := get(t, "GET", "http://"+s.address+"/healthz"); got.status != 200 { // so the one before it was accepted, too
 		t.Errorf("answer is %d", got.status)
 	}
 	s.stop()

@@ -81,9 +81,9 @@ type Addresses struct {
 
 // Leases holds the numbers of a node's leases, all but Held and Out since the store was opened.
 type Leases struct {
-	Drawn      uint64 // answers to limits of requests, from a lease
-	Remembered uint64 // answers to limits of requests, by a remembered denial
-	Asked      uint64 // answers to limits of requests, by the shared store
+	FromLease  uint64 // answers to limits of requests, from a lease
+	FromMemory uint64 // answers to limits of requests, by a remembered denial
+	FromStore  uint64 // answers to limits of requests, by the shared store
 	Renewals   uint64 // calls for leases
 	Failed     uint64 // buckets for which such a call brought no answer
 	Refunds    uint64 // calls that gave leases back
@@ -186,9 +186,9 @@ func (s *Store) add(one *Store) {
 }
 
 func (l *Leases) add(one *Leases) {
-	l.Drawn += one.Drawn
-	l.Remembered += one.Remembered
-	l.Asked += one.Asked
+	l.FromLease += one.FromLease
+	l.FromMemory += one.FromMemory
+	l.FromStore += one.FromStore
 	l.Renewals += one.Renewals
 	l.Failed += one.Failed
 	l.Refunds += one.Refunds
@@ -260,9 +260,9 @@ func (c storeCollector) Collect(to chan<- prometheus.Metric) {
 			kind string
 			n    uint64
 		}{
-			{answeredBounds, "redis", s.Leases.Asked},
-			{answeredBounds, "lease", s.Leases.Drawn},
-			{answeredBounds, "memory", s.Leases.Remembered},
+			{answeredBounds, "redis", s.Leases.FromStore},
+			{answeredBounds, "lease", s.Leases.FromLease},
+			{answeredBounds, "memory", s.Leases.FromMemory},
 			{leasedTokens, "granted", s.Leases.Granted},
 			{leasedTokens, "spent", s.Leases.Spent},
 			{leasedTokens, "returned", s.Leases.Returned},

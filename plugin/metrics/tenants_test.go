@@ -13,7 +13,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 )
 
-// samples are the samples of a family of counters or gauges, without its name.
+// samples lists the samples of a family of counters or gauges, without its name.
 func samples(t *testing.T, m *Metrics, name string) string {
 	t.Helper()
 	families, err := m.Gather()
@@ -35,7 +35,7 @@ func samples(t *testing.T, m *Metrics, name string) string {
 	return strings.TrimSuffix(lines.String(), "\n")
 }
 
-// byOrg is how many requests are counted for each org_id.
+// byOrg returns the counted requests for each org_id.
 func byOrg(t *testing.T, m *Metrics) map[string]float64 {
 	t.Helper()
 	families, err := m.Gather()
@@ -58,7 +58,7 @@ func byOrg(t *testing.T, m *Metrics) map[string]float64 {
 	return counts
 }
 
-// observe has tenants send so many requests each.
+// observe counts so many requests for each tenant.
 func observe(m *Metrics, requests int, ids ...string) {
 	d := new(decision.Decision)
 	d.Reset()
@@ -70,7 +70,7 @@ func observe(m *Metrics, requests int, ids ...string) {
 	}
 }
 
-// wantOrgs checks who has how many requests, in pairs, and that no other has.
+// wantOrgs checks the counted requests of all tenants.
 func wantOrgs(t *testing.T, m *Metrics, want map[string]float64) {
 	t.Helper()
 	if got := byOrg(t, m); fmt.Sprint(got) != fmt.Sprint(want) {
@@ -141,7 +141,7 @@ func TestATenantLeavesWhenIdleForAnHourEvenIfItsPlaceIsNotNeeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewWithTenants("1", Sources{}, TenantLabels{Busiest: 2, Always: []string{"vip"}})
 		observe(m, 1, "a", "b", "vip")
-		for range int(idleAfter/rotateEvery) + 2 { // found at the first turn, gone one after its hour
+		for range int(idleAfter/rotateEvery) + 2 { // found by the first rotation, gone one after its hour
 			observe(m, 1, "b")
 			time.Sleep(rotateEvery)
 			byOrg(t, m)
@@ -182,7 +182,8 @@ func TestTenantsThatSendAsMuchAsEachOtherDoNotChangePlacesAllTheTime(t *testing.
 func TestTenantsWithoutAUsableNameAreOtherAndAnonymousRequestsAreNone(t *testing.T) {
 	long := strings.Repeat("x", nameBytes+1)
 	labels := TenantLabels{Always: []string{"other", "\xff", long, "fine"}}
-	if err := labels.Validate(); err == nil || strings.Count(err.Error(), "\n") != 2 || strings.Contains(err.Error(), "fine") {
+	err := labels.Validate()
+	if err == nil || strings.Count(err.Error(), "\n") != 2 || strings.Contains(err.Error(), "fine") {
 		t.Errorf("faults are %v, want one for each but the last", err)
 	}
 	m := NewWithTenants("1", Sources{}, labels)
@@ -236,13 +237,13 @@ func TestTenantsThatComeAndGoAtOnceAreAllCounted(t *testing.T) {
 		if total != senders*each {
 			t.Errorf("%v requests are counted, want %d", total, senders*each)
 		}
-		time.Sleep(rotateEvery) // whoever leaves now is still shown
+		time.Sleep(rotateEvery) // a tenant that leaves now is still shown
 		after := 0.0
 		for _, n := range byOrg(t, m) {
 			after += n
 		}
 		if after != total {
-			t.Errorf("%v requests are counted after a turn, want %v", after, total)
+			t.Errorf("%v requests are counted after a rotation, want %v", after, total)
 		}
 	})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// used is the answer of a bucket of ten tokens of which so many are used, until a second from now.
+// used returns the status of a bucket of ten tokens that resets in a second.
 func used(tokens int64) decision.Status {
 	s := decision.Status{Source: decision.Redis}
 	s.Used, s.Remaining, s.Reset = tokens, 10-tokens, limit.Micros(time.Now().Add(time.Second).UnixMicro())
@@ -91,15 +91,15 @@ func TestNoMoreBucketsOfATenantAreShownThanThereIsRoomFor(t *testing.T) {
 	}
 }
 
-func TestOnlyTheWholeLimitsAnswerTellsHowFullABucketIs(t *testing.T) {
+func TestOnlyAnAnswerOfTheSharedStoreShowsHowFullABucketIs(t *testing.T) {
 	m := New("1", Sources{})
 	local := used(5)
 	local.Source, local.Failure = decision.Local, decision.TimedOut
 	m.Observe(decided(t, "gold", answered{policy.Policy{Name: "minute", Scope: policy.Tenant}, local}))
 	m.Observe(decided(t, "gold", answered{policy.Policy{Name: "minute", Scope: policy.Tenant}, unanswered}))
-	stranger := decided(t, "gold")
-	stranger.Identity.Tenant.ID = "other"
-	m.Observe(stranger)
+	other := decided(t, "gold")
+	other.Identity.Tenant.ID = "other"
+	m.Observe(other)
 	for _, name := range []string{"bucket_tokens", "tenant_usage_ratio", "bucket_fullness"} {
 		if n, err := testutil.GatherAndCount(m, prefix+name); n != 0 || err != nil {
 			t.Errorf("%s has %d series, %v; want none", name, n, err)
@@ -107,7 +107,7 @@ func TestOnlyTheWholeLimitsAnswerTellsHowFullABucketIs(t *testing.T) {
 	}
 }
 
-func TestALeasesAnswerTellsHowFullABucketIs(t *testing.T) {
+func TestAnAnswerOfALeaseShowsHowFullABucketIs(t *testing.T) {
 	m := New("1", Sources{})
 	leased := used(5)
 	leased.Source = decision.Leased
@@ -125,7 +125,8 @@ func TestFullnessIsTheShareOfEachEnforcedLimitByScope(t *testing.T) {
 	for _, n := range []int64{0, 1, 5, 9, 10, 11, 30} {
 		m.Observe(decided(t, "gold", answered{tenant, used(n)}))
 	}
-	m.Observe(decided(t, "gold", answered{user, used(3)}, answered{policy.Policy{Scope: policy.IP, Mode: policy.Shadow}, used(3)}))
+	shadow := policy.Policy{Scope: policy.IP, Mode: policy.Shadow}
+	m.Observe(decided(t, "gold", answered{user, used(3)}, answered{shadow, used(3)}))
 	const want = `
 # HELP rate_limiter_bucket_fullness Share of the limit that is used after a request, for each enforced limit if its store answered: 1 is all of it.
 # TYPE rate_limiter_bucket_fullness histogram
@@ -161,8 +162,9 @@ rate_limiter_bucket_fullness_count{scope="user"} 1
 	}
 }
 
-// durationOf is how many durations a source has, and what they add up to, in seconds.
-func durationOf(t *testing.T, m *Metrics, source string) (n uint64, sum float64, native bool) {
+// durationOf returns the number of durations of a source, their sum in seconds, and whether the histogram is native and
+// classic.
+func durationOf(t *testing.T, m *Metrics, source string) (n uint64, sum float64, both bool) {
 	t.Helper()
 	families, err := m.Gather()
 	if err != nil {
@@ -174,17 +176,18 @@ func durationOf(t *testing.T, m *Metrics, source string) (n uint64, sum float64,
 		}
 		for _, metric := range f.GetMetric() {
 			if h := metric.GetHistogram(); metric.GetLabel()[0].GetValue() == source {
-				return h.GetSampleCount(), h.GetSampleSum(), len(h.GetPositiveSpan()) > 0 && len(h.GetBucket()) == len(durationBuckets)
+				both := len(h.GetPositiveSpan()) > 0 && len(h.GetBucket()) == len(durationBuckets)
+				return h.GetSampleCount(), h.GetSampleSum(), both
 			}
 		}
 	}
 	return 0, 0, false
 }
 
-func TestTheTimeOfACheckIsCountedByWhoAnswered(t *testing.T) {
+func TestTheTimeOfACheckIsCountedBySource(t *testing.T) {
 	memory, remembered := admits, denies
 	memory.Source, remembered.Source = decision.Memory, decision.Leased
-	notChecked := decision.Status{} // beside a denial that is remembered
+	notChecked := decision.Status{} // beside a remembered denial
 	minute := policy.Policy{Name: "minute", Scope: policy.Tenant}
 	for _, test := range []struct {
 		source   string
@@ -208,7 +211,7 @@ func TestTheTimeOfACheckIsCountedByWhoAnswered(t *testing.T) {
 			d.Took = took
 			m.Observe(d)
 		}
-		m.Observe(decided(t, "gold")) // asks no bucket
+		m.Observe(decided(t, "gold")) // has no bucket
 		if n, sum, native := durationOf(t, m, test.source); n != 4 || sum < 60.00024 || sum > 60.00026 || !native {
 			t.Errorf("%s: %d durations of %v s, native and classic %v; want 4 of 60.00025 s", test.source, n, sum, native)
 		}
@@ -217,7 +220,9 @@ func TestTheTimeOfACheckIsCountedByWhoAnswered(t *testing.T) {
 
 func TestOverridesAreCountedByWhatTheyDo(t *testing.T) {
 	m := New("1", Sources{})
-	d := decided(t, "gold", answered{policy.Policy{Name: "minute", Scope: policy.Tenant}, admits}, answered{policy.Policy{Name: "user", Scope: policy.User}, admits})
+	d := decided(t, "gold",
+		answered{policy.Policy{Name: "minute", Scope: policy.Tenant}, admits},
+		answered{policy.Policy{Name: "user", Scope: policy.User}, admits})
 	d.Resolution.Bounds[0].Override, d.Resolution.Bounds[0].Penalty, d.Resolution.Bounds[1].Override = 7, 8, 7
 	m.Observe(d)
 	for _, change := range []func(*policy.Resolution){

@@ -34,9 +34,9 @@ func storeNumbers(s *bucket.Stats) metrics.Store {
 		RoundTrips:      s.Redis.Calls,
 		LiveNodes:       s.Outage.Live,
 		Leases: metrics.Leases{
-			Drawn: s.Lease.FromLease, Remembered: s.Lease.FromMemory, Asked: s.Lease.FromStore, Renewals: s.Lease.Renewals,
-			Failed: s.Lease.Failed, Refunds: s.Lease.Refunds, Held: s.Lease.Leases,
-			Out: s.Lease.Out, Granted: uint64(s.Lease.Tokens.Granted), Spent: uint64(s.Lease.Tokens.Spent),
+			FromLease: s.Lease.FromLease, FromMemory: s.Lease.FromMemory, FromStore: s.Lease.FromStore,
+			Renewals: s.Lease.Renewals, Failed: s.Lease.Failed, Refunds: s.Lease.Refunds,
+			Held: s.Lease.Leases, Out: s.Lease.Out, Granted: uint64(s.Lease.Tokens.Granted), Spent: uint64(s.Lease.Tokens.Spent),
 			Returned: uint64(s.Lease.Tokens.Returned), Expired: uint64(s.Lease.Tokens.Expired),
 		},
 		Addresses: metrics.Addresses{
