@@ -104,8 +104,9 @@ func TestNoMoreFactsAreReadThanTheDecisionNeeds(t *testing.T) {
 			[]identity.Facts{every},
 		},
 		{
-			"a denied POST to a route without gRPC is no gRPC call", config(), toRESTRoute(ofTier("trial", "u", "POST", "/")), 2,
-			true, []identity.Facts{every, route},
+			"a denied POST to a route without gRPC is no gRPC call", config(), toRESTRoute(ofTier("trial", "u", "POST", "/")),
+			2, true,
+			[]identity.Facts{every, route},
 		},
 		{"a denied GET is no gRPC call", config(), ofTier("trial", "u", "GET", "/"), 2, true, []identity.Facts{every}},
 		{
@@ -118,7 +119,8 @@ func TestNoMoreFactsAreReadThanTheDecisionNeeds(t *testing.T) {
 		},
 		{
 			"a denied one to a route without gRPC whose method is not read", byTenant, toRESTRoute(ofTier("", "", "POST", "/")),
-			2, true, []identity.Facts{consumer, route},
+			2, true,
+			[]identity.Facts{consumer, route},
 		},
 		{"denied, anonymous", config(), anonymous, 2, true, []identity.Facts{every, ip}},
 		{"denied without a tenant", config("%tenant%", "deny"), anonymous, 0, true, []identity.Facts{every}},

@@ -70,7 +70,8 @@ func TestWhatTheAnswersOfAllBoundsMean(t *testing.T) {
 			want{decision.Allowed, 1, 0, false},
 		},
 		{
-			"a share, not a number", []answer{{1_000_000, 86400, enforce, 1000, false, 0}, {10, 1, enforce, 9, false, 0}},
+			"a share, not a number",
+			[]answer{{1_000_000, 86400, enforce, 1000, false, 0}, {10, 1, enforce, 9, false, 0}},
 			want{decision.Allowed, 0, 0, false},
 		},
 		{
@@ -87,11 +88,13 @@ func TestWhatTheAnswersOfAllBoundsMean(t *testing.T) {
 			want{decision.Allowed, 1, 0, false},
 		},
 		{
-			"a tie of equals goes to the first", []answer{{10, 60, enforce, 5, false, 0}, {10, 60, enforce, 5, false, 0}},
+			"a tie of equals goes to the first",
+			[]answer{{10, 60, enforce, 5, false, 0}, {10, 60, enforce, 5, false, 0}},
 			want{decision.Allowed, 0, 0, false},
 		},
 		{
-			"one denies", []answer{{100, 60, enforce, 0, false, 0}, {10, 60, enforce, 3, false, 7}},
+			"one denies",
+			[]answer{{100, 60, enforce, 0, false, 0}, {10, 60, enforce, 3, false, 7}},
 			want{decision.HardThrottled, 1, 7e6, false},
 		},
 		{
@@ -110,35 +113,43 @@ func TestWhatTheAnswersOfAllBoundsMean(t *testing.T) {
 			want{decision.HardThrottled, 1, never, false},
 		},
 		{
-			"denied before others admit", []answer{{10, 60, enforce, 0, false, 5}, {100, 60, enforce, 0, true, 0}},
+			"denied before others admit",
+			[]answer{{10, 60, enforce, 0, false, 5}, {100, 60, enforce, 0, true, 0}},
 			want{decision.HardThrottled, 0, 5e6, false},
 		},
 		{
-			"soft", []answer{{10, 60, enforce, 5, false, 0}, {10, 60, enforce, 0, true, 0}, {10, 60, enforce, 3, false, 0}},
+			"soft",
+			[]answer{{10, 60, enforce, 5, false, 0}, {10, 60, enforce, 0, true, 0}, {10, 60, enforce, 3, false, 0}},
 			want{decision.SoftThrottled, 1, 0, false},
 		},
 		{
-			"soft and denied", []answer{{10, 60, enforce, 0, true, 0}, {10, 60, enforce, 0, false, 5}},
+			"soft and denied",
+			[]answer{{10, 60, enforce, 0, true, 0}, {10, 60, enforce, 0, false, 5}},
 			want{decision.HardThrottled, 1, 5e6, false},
 		},
 		{
-			"a shadow that admits is not seen", []answer{{10, 60, shadow, 0, true, 0}, {10, 60, enforce, 9, false, 0}},
+			"a shadow that admits is not seen",
+			[]answer{{10, 60, shadow, 0, true, 0}, {10, 60, enforce, 9, false, 0}},
 			want{decision.Allowed, 1, 0, false},
 		},
 		{
-			"a shadow never denies", []answer{{10, 60, shadow, 0, false, 99}, {10, 60, enforce, 9, false, 0}},
+			"a shadow never denies",
+			[]answer{{10, 60, shadow, 0, false, 99}, {10, 60, enforce, 9, false, 0}},
 			want{decision.Allowed, 1, 0, true},
 		},
 		{
-			"nor makes a wait longer", []answer{{10, 60, log, 0, false, never}, {10, 60, enforce, 0, false, 5}},
+			"nor makes a wait longer",
+			[]answer{{10, 60, log, 0, false, never}, {10, 60, enforce, 0, false, 5}},
 			want{decision.HardThrottled, 1, 5e6, true},
 		},
 		{
-			"only shadows, one would deny", []answer{{10, 60, log, 0, false, 99}, {10, 60, shadow, 9, false, 0}},
+			"only shadows, one would deny",
+			[]answer{{10, 60, log, 0, false, 99}, {10, 60, shadow, 9, false, 0}},
 			want{decision.Allowed, -1, 0, true},
 		},
 		{
-			"only shadows, all admit", []answer{{10, 60, log, 1, true, 0}, {10, 60, shadow, 9, false, 0}},
+			"only shadows, all admit",
+			[]answer{{10, 60, log, 1, true, 0}, {10, 60, shadow, 9, false, 0}},
 			want{decision.Allowed, -1, 0, false},
 		},
 	}

@@ -35,27 +35,32 @@ func TestABoundWhoseStoreIsAwayTakesItsFailMode(t *testing.T) {
 		{"open admits", []bound{{0, open, away}}, allowed, decision.Counted, -1, 0},
 		{"local without an answer admits", []bound{{0, local, away}}, allowed, decision.Counted, -1, 0},
 		{
-			"closed denies until the store is expected back", []bound{{0, closed, away}}, denied, decision.StoreAway, -1,
-			2 * second,
+			"closed denies until the store is expected back",
+			[]bound{{0, closed, away}},
+			denied, decision.StoreAway, -1, 2 * second,
 		},
 		{"closed denies when its answer is late", []bound{{0, closed, late}}, denied, decision.StoreAway, -1, 1},
 		{
-			"the longest of several", []bound{{0, closed, late}, {0, closed, away}, {0, open, away}}, denied, decision.StoreAway,
-			-1, 2 * second,
+			"the longest of several",
+			[]bound{{0, closed, late}, {0, closed, away}, {0, open, away}},
+			denied, decision.StoreAway, -1, 2 * second,
 		},
 		{"closed in shadow denies no request", []bound{{policy.Shadow, closed, away}}, allowed, decision.Counted, -1, 0},
 		{"an answered one binds beside open", []bound{{0, open, away}, {0, closed, admits}}, allowed, decision.Counted, 1, 0},
 		{
-			"closed beside one that admits", []bound{{0, closed, away}, {0, closed, admits}}, denied, decision.StoreAway, -1,
-			2 * second,
+			"closed beside one that admits",
+			[]bound{{0, closed, away}, {0, closed, admits}},
+			denied, decision.StoreAway, -1, 2 * second,
 		},
 		{
-			"one that has no room goes before closed", []bound{{0, closed, away}, {0, open, full}}, denied, decision.Counted, 1,
-			7 * second,
+			"one that has no room goes before closed",
+			[]bound{{0, closed, away}, {0, open, full}},
+			denied, decision.Counted, 1, 7 * second,
 		},
 		{
-			"and so does a share that is used up", []bound{{0, local, localFull}, {0, closed, away}}, denied, decision.Counted,
-			0, 3 * second,
+			"and so does a share that is used up",
+			[]bound{{0, local, localFull}, {0, closed, away}},
+			denied, decision.Counted, 0, 3 * second,
 		},
 	}
 	for _, test := range tests {

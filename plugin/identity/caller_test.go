@@ -41,11 +41,14 @@ func TestANameThatACallerDoesNotStateIsMissing(t *testing.T) {
 		facts  []identity.Facts
 	}{
 		{
-			"no tenant", identity.Caller{User: "u_42", Tier: "gold"},
-			identity.Identity{Anonymous: true, TenantDenied: true}, []identity.Facts{identity.CallerFacts},
+			"no tenant",
+			identity.Caller{User: "u_42", Tier: "gold"},
+			identity.Identity{Anonymous: true, TenantDenied: true},
+			[]identity.Facts{identity.CallerFacts},
 		},
 		{
-			"no user", identity.Caller{Tenant: "acme"},
+			"no user",
+			identity.Caller{Tenant: "acme"},
 			identity.Identity{
 				Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, UserMissing: true,
 				User: identity.Name{Kind: identity.IP, ID: "192.0.2.1"}, IP: "192.0.2.1",

@@ -55,8 +55,10 @@ func (g *gateway) read(facts identity.Facts, r *identity.Request) {
 // names returns the names of facts, for failing tests.
 func names(facts identity.Facts) []string {
 	var list []string
-	for i, name := range []string{"consumer", "credential", "ip", "target", "route", "token", "headers", "content-type",
-		"request-id", "caller"} {
+	for i, name := range []string{
+		"consumer", "credential", "ip", "target", "route", "token", "headers", "content-type",
+		"request-id", "caller",
+	} {
 		if facts&(1<<i) != 0 {
 			list = append(list, name)
 		}

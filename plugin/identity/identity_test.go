@@ -62,23 +62,33 @@ func TestAMissingUserIsTreatedAsTheRulesSay(t *testing.T) {
 		facts   []identity.Facts
 	}{
 		{
-			"credential, named", identity.ByCredential, withUser, identity.Name{Kind: identity.User, ID: "u_42"}, false,
+			"credential, named", identity.ByCredential, withUser,
+			identity.Name{Kind: identity.User, ID: "u_42"},
+			false,
 			[]identity.Facts{consumer | jwt},
 		},
 		{
-			"deny, named", identity.Deny, withUser, identity.Name{Kind: identity.User, ID: "u_42"}, false,
+			"deny, named", identity.Deny, withUser,
+			identity.Name{Kind: identity.User, ID: "u_42"},
+			false,
 			[]identity.Facts{consumer | jwt},
 		},
 		{
-			"credential", identity.ByCredential, nameless, identity.Name{Kind: identity.Credential, ID: "k-1"}, false,
+			"credential", identity.ByCredential, nameless,
+			identity.Name{Kind: identity.Credential, ID: "k-1"},
+			false,
 			[]identity.Facts{consumer | jwt, credential},
 		},
 		{
-			"credential, without one", identity.ByCredential, bare, identity.Name{Kind: identity.IP, ID: "2001:db8::/64"}, false,
+			"credential, without one", identity.ByCredential, bare,
+			identity.Name{Kind: identity.IP, ID: "2001:db8::/64"},
+			false,
 			[]identity.Facts{consumer | jwt, credential, ip},
 		},
 		{
-			"ip", identity.ByIP, nameless, identity.Name{Kind: identity.IP, ID: "2001:db8::/64"}, false,
+			"ip", identity.ByIP, nameless,
+			identity.Name{Kind: identity.IP, ID: "2001:db8::/64"},
+			false,
 			[]identity.Facts{consumer | jwt, ip},
 		},
 		{"skip", identity.Skip, nameless, identity.Name{}, false, []identity.Facts{consumer | jwt}},

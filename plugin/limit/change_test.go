@@ -80,7 +80,8 @@ func TestLimitChangesWhileTheBucketIsLive(t *testing.T) {
 			[]step{{60_500*ms - 1, 7, 1, 6, 1}, {60_500 * ms, 10, 0, 0, minute}},
 		},
 		"from bucket to leaky bucket": {
-			bucket(10, second, 10), 3, limit.Spec{Algorithm: limit.LeakyBucket, Quantity: 10, Window: second},
+			bucket(10, second, 10), 3,
+			limit.Spec{Algorithm: limit.LeakyBucket, Quantity: 10, Window: second},
 			[]step{{500 * ms, 1, 300 * ms, 0, 300 * ms}},
 		},
 	}
