@@ -76,10 +76,10 @@ func parseSettings(args []string, getenv func(string) string, usage io.Writer) (
 		&s.Dump,
 		"dump",
 		false,
-		"print the plugin's name, version and schema as Kong's query command wants them, and exit",
+		"print the plugin's name, version and schema for Kong's query_cmd, and exit",
 	)
 	flags.BoolVar(&s.Version, "version", false, "print the version and exit")
-	file := flags.String("config", "", "a YAML file with the settings of this list (names with underscores)")
+	file := flags.String("config", "", "a YAML file with the settings of this list, their names with underscores")
 	given := map[string]*string{}
 	for _, row := range table {
 		given[row.name] = flags.String(row.name, row.value, row.usage)
@@ -176,7 +176,7 @@ func parseBytes(text string, to *int64) error {
 	n, err := strconv.ParseInt(digits, 10, 64)
 	unit, ok := units[text[len(digits):]]
 	if err != nil || !ok || n < 0 || n > (1<<62)/unit {
-		return errors.New("must be a number of bytes, with B, KiB, MiB or GiB behind it if you like")
+		return errors.New("must be a number of bytes, optionally with the unit B, KiB, MiB or GiB, such as 64MiB")
 	}
 	*to = n * unit
 	return nil

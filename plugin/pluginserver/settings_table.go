@@ -24,16 +24,16 @@ var table = []settingRow{
 	{
 		"kong-prefix",
 		"/usr/local/kong",
-		"directory of the socket that Kong connects to",
+		"Kong's prefix: the directory of the socket that Kong connects to",
 		func(s *settings, text string) error {
 			s.KongPrefix = text
 			return nil
 		},
 	},
-	{"log-level", "info", "debug, info, warn or error", func(s *settings, text string) error {
+	{"log-level", "info", "the log level: debug, info, warn or error", func(s *settings, text string) error {
 		return setting.ParseLevel(text, &s.LogLevel)
 	}},
-	{"log-format", "json", "json or text", func(s *settings, text string) error {
+	{"log-format", "json", "the log format: json or text", func(s *settings, text string) error {
 		if s.LogText = text == "text"; !s.LogText && text != "json" {
 			return errors.New("must be json or text")
 		}
@@ -42,22 +42,22 @@ var table = []settingRow{
 	{
 		"log-file",
 		"stderr",
-		"where lines go: stderr, which Kong hides below its log_level info, syslog, or the path of a file",
+		"where to write the log: stderr, which Kong shows only if its own log_level is info or lower; syslog; or the path of a file",
 		func(s *settings, text string) error {
 			s.LogFile = text
 			return nil
 		},
 	},
-	{"log-file-size", "64MiB", "size from which that file is full, and renamed", func(s *settings, text string) error {
+	{"log-file-size", "64MiB", "the size at which the file is renamed and a new one started", func(s *settings, text string) error {
 		return parseBytes(text, &s.LogFileSize)
 	}},
-	{"log-file-keep", "5", "how many full files are kept", func(s *settings, text string) error {
+	{"log-file-keep", "5", "the number of renamed files to keep", func(s *settings, text string) error {
 		return setting.ParseInt(text, 1, &s.LogFileKeep)
 	}},
 	{
 		"time-budget",
 		"1s",
-		"how long one request may wait for Kong's answers before on_internal_error decides",
+		"the time that one request may wait for Kong's answers, before on_internal_error applies",
 		func(s *settings, text string) error {
 			return setting.ParseDuration(text, &s.TimeBudget)
 		},
@@ -65,7 +65,7 @@ var table = []settingRow{
 	{
 		"drain-time",
 		"5s",
-		"how long running requests may take to finish after SIGTERM",
+		"the time that running requests have to finish after SIGTERM",
 		func(s *settings, text string) error {
 			return setting.ParseDuration(text, &s.DrainTime)
 		},
@@ -73,7 +73,7 @@ var table = []settingRow{
 	{
 		"end-with-kong",
 		"auto",
-		"true ends the process after 10 s without a connection when the Kong that started it is gone or another process has its socket; auto: unless systemd or a supervisor started it",
+		"true: exit after 10 s without a connection if the Kong that started this process has ended, or another process listens on the socket; auto: true, unless systemd or a supervisor started this process",
 		func(s *settings, text string) error {
 			s.EndWithKong = text
 			if ends := false; text != "auto" {
@@ -85,7 +85,7 @@ var table = []settingRow{
 	{
 		"max-buckets",
 		"1000000",
-		"most buckets kept in this process (about 250 bytes each, a sliding_log 16 more for every request it remembers); beyond it the one that expires soonest makes room",
+		"the maximum number of buckets in this process, about 250 bytes each; a sliding_log takes 16 bytes more per request in it; when the maximum is reached, the bucket that expires first is evicted",
 		func(s *settings, text string) error {
 			return setting.ParseInt(text, 1, &s.MaxBuckets)
 		},
@@ -93,7 +93,7 @@ var table = []settingRow{
 	{
 		"max-procs",
 		"0",
-		"how many threads run Go code at once, in place of GOMAXPROCS; 0: one for every four cores, at least one",
+		"the number of threads that run Go code at the same time, instead of GOMAXPROCS; 0: one per four cores, at least one",
 		func(s *settings, text string) error {
 			return setting.ParseInt(text, 0, &s.MaxProcs)
 		},
@@ -101,7 +101,7 @@ var table = []settingRow{
 	{
 		"memory-limit",
 		"0",
-		"soft limit of the process's memory, in place of GOMEMLIMIT, for instance 512MiB; 0: none",
+		"the soft memory limit of the process, such as 512MiB, instead of GOMEMLIMIT; 0: none",
 		func(s *settings, text string) error {
 			return parseBytes(text, &s.MemoryLimit)
 		},
@@ -109,7 +109,7 @@ var table = []settingRow{
 	{
 		"nodes",
 		"1",
-		"the fewest Kong nodes that share a limit while Redis is away; when more were last seen alive, they count",
+		"the minimum number of Kong nodes that share a limit while Redis is unavailable; if more nodes were alive when Redis was last reached, that number is used",
 		func(s *settings, text string) error {
 			if err := setting.ParseInt(text, 1, &s.Nodes); err != nil || s.Nodes > mostNodes {
 				return fmt.Errorf("must be a whole number from 1 to %d", mostNodes)
@@ -120,7 +120,7 @@ var table = []settingRow{
 	{
 		"lease-share",
 		"2",
-		"percent of a limit, at most 5, that all nodes together may have taken from Redis ahead of need; 0: every request asks. The same on all nodes",
+		"the percent of a limit that all nodes together may hold on lease, up to 5; 0: no leases, every request calls Redis; use the same value on all nodes",
 		func(s *settings, text string) error {
 			if err := setting.ParseInt(text, 0, &s.LeaseShare); err != nil || s.LeaseShare > lease.MaxSharePct {
 				return fmt.Errorf("must be a whole number from 0 to %d", lease.MaxSharePct)
@@ -131,7 +131,7 @@ var table = []settingRow{
 	{
 		"max-addresses",
 		strconv.Itoa(addresses.DefaultMost),
-		"most addresses that have buckets in each Redis by this node at once (about 230 bytes each there, and as much again together where limits are sliding_log); further ones share a bucket with their /24 or /48, and above a tenth of this many of those are counted in this process; 0: any number",
+		"the maximum number of addresses for which this node keeps buckets in each Redis at the same time, about 230 bytes each (all sliding_log buckets together may take as much again); further addresses share the bucket of their /24 or /48, and when a tenth of this number of those exists, addresses are counted in this process; 0: unlimited",
 		func(s *settings, text string) error {
 			return setting.ParseInt(text, 0, &s.MaxAddresses)
 		},
@@ -139,7 +139,7 @@ var table = []settingRow{
 	{
 		"new-addresses",
 		strconv.Itoa(addresses.DefaultRate),
-		"how many addresses a second that this node has not seen lately get such buckets, and ten seconds' worth at once; 0: any number",
+		"the maximum number of new addresses per second that get their own buckets, with bursts of ten times that; 0: unlimited",
 		func(s *settings, text string) error {
 			return setting.ParseInt(text, 0, &s.NewAddresses)
 		},
@@ -147,7 +147,7 @@ var table = []settingRow{
 	{
 		"database",
 		"none",
-		"connection string of the Postgres that has policies, tiers and overrides; one with a password is better kept in a file",
+		"the connection string of the Postgres with policies, tiers and overrides; if it has a password, use database-file",
 		func(s *settings, text string) error {
 			s.Database = given(text)
 			return nil
@@ -156,7 +156,7 @@ var table = []settingRow{
 	{
 		"database-file",
 		"none",
-		"file with that connection string, read for every connection",
+		"a file with the connection string; it is read again for each connection",
 		func(s *settings, text string) error {
 			s.DatabaseFile = given(text)
 			return nil
@@ -165,7 +165,7 @@ var table = []settingRow{
 	{
 		"snapshot-dir",
 		"kong-prefix",
-		"directory of the last rows from Postgres, for a start without it; off: nothing is saved",
+		"the directory to save the database's rows in, so that the process can start while Postgres is down; off: save nothing",
 		func(s *settings, text string) error {
 			switch s.SnapshotDir = text; text {
 			case "kong-prefix":
@@ -179,7 +179,7 @@ var table = []settingRow{
 	{
 		"snapshot-max-rows",
 		"2000000",
-		"most rows from Postgres, about 400 bytes each; of more, the last good ones stay in force",
+		"the maximum number of rows from Postgres, about 400 bytes each; if there are more, the last rows that were within the maximum stay in force",
 		func(s *settings, text string) error {
 			return setting.ParseInt(text, 1, &s.SnapshotMaxRows)
 		},
@@ -187,7 +187,7 @@ var table = []settingRow{
 	{
 		"node-name",
 		"hostname",
-		"this node's name in ratelimit fleet; a part that differs from process to process is added",
+		"this node's name in ratelimit fleet; a suffix per process is added",
 		func(s *settings, text string) error {
 			s.NodeName = text
 			return nil
@@ -196,7 +196,7 @@ var table = []settingRow{
 	{
 		metrics.Setting,
 		"127.0.0.1:9542",
-		"host:port of /metrics, /healthz and /readyz; off: none",
+		"the host:port of /metrics, /healthz and /readyz; off disables them",
 		func(s *settings, text string) error {
 			if s.MetricsListen = text; text == "off" {
 				s.MetricsListen = ""
@@ -207,7 +207,7 @@ var table = []settingRow{
 	{
 		"metrics-tenants",
 		"500",
-		"the busiest tenants, so many, have metrics of their own; the others are counted together",
+		"the number of busiest tenants with their own metrics; the other tenants are counted together",
 		func(s *settings, text string) error {
 			return setting.ParseInt(text, 0, &s.MetricsTenants)
 		},
@@ -215,7 +215,7 @@ var table = []settingRow{
 	{
 		"metrics-always",
 		"none",
-		"tenants that always have metrics of their own, separated by commas",
+		"tenants that always have their own metrics, separated by commas",
 		func(s *settings, text string) error {
 			if text = given(text); text != "" {
 				s.MetricsAlways = strings.Split(text, ",")
@@ -226,22 +226,22 @@ var table = []settingRow{
 	{
 		"denial-log",
 		"off",
-		"where denials are recorded, one JSON line for each tenant, policy and second: off, stderr, or the path of a file",
+		"where to record denials, as one JSON line per tenant, policy and second: off, stderr, or the path of a file",
 		func(s *settings, text string) error {
 			s.DenialLog = text
 			return nil
 		},
 	},
-	{"denial-log-size", "64MiB", "size from which that file is full, and renamed", func(s *settings, text string) error {
+	{"denial-log-size", "64MiB", "the size at which the file is renamed and a new one started", func(s *settings, text string) error {
 		return parseBytes(text, &s.DenialLogSize)
 	}},
-	{"denial-log-keep", "5", "how many full files are kept", func(s *settings, text string) error {
+	{"denial-log-keep", "5", "the number of renamed files to keep", func(s *settings, text string) error {
 		return setting.ParseInt(text, 1, &s.DenialLogKeep)
 	}},
 	{
 		"denial-users",
 		"false",
-		"true records users and addresses as they are, and not as hashes",
+		"true: record users and addresses in plain text instead of hashed",
 		func(s *settings, text string) error {
 			return parseBool(text, &s.DenialUsers)
 		},
@@ -249,7 +249,7 @@ var table = []settingRow{
 	{
 		"denial-salt-file",
 		"none",
-		"file with the salt of these hashes, for the same hash of one user on all nodes; none: random for each process",
+		"a file with the salt for the hashes, so that a user has the same hash on all nodes; none: a random salt per process",
 		func(s *settings, text string) error {
 			s.DenialSaltFile = given(text)
 			return nil
@@ -258,7 +258,7 @@ var table = []settingRow{
 	{
 		metrics.RemoteSetting,
 		"false",
-		"true lets metrics-listen be an address that other machines reach",
+		"true: allow a metrics-listen address that other machines can reach",
 		func(s *settings, text string) error {
 			return parseBool(text, &s.MetricsAllowRemote)
 		},
@@ -266,7 +266,7 @@ var table = []settingRow{
 	{
 		"ready-needs-redis",
 		"false",
-		"true makes /readyz fail while Redis is away, that of addresses excepted, which takes the node out of rotation",
+		"true: /readyz fails while Redis is unavailable (not address_redis), so that load balancers take the node out of rotation",
 		func(s *settings, text string) error {
 			return parseBool(text, &s.ReadyNeedsRedis)
 		},
