@@ -2,6 +2,8 @@ package redis
 
 import (
 	"context"
+	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -78,6 +80,23 @@ func (c *call) Write(part []byte) (int, error) {
 	}
 	c.reply = append(c.reply, part...)
 	return len(part), nil
+}
+
+// ReadFrom adds a part of the reply, which is no error.
+func (c *call) ReadFrom(r io.Reader) (int64, error) {
+	from := len(c.reply)
+	for {
+		c.reply = slices.Grow(c.reply, 256)
+		end := len(c.reply)
+		n, err := r.Read(c.reply[end:cap(c.reply)])
+		c.reply = c.reply[:end+n]
+		if err != nil {
+			if err == io.EOF {
+				err = nil
+			}
+			return int64(len(c.reply) - from), err
+		}
+	}
 }
 
 // appendCommand appends the command that runs the script, as RESP.

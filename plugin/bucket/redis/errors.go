@@ -144,6 +144,9 @@ var notItsFault = []string{"NOSCRIPT ", "MOVED ", "ASK ", "TRYAGAIN ", "CROSSSLO
 
 // isServerRejection reports whether an error is the reply of a server that is up but runs no scripts.
 func isServerRejection(err error) bool {
+	if err == nil {
+		return false // without the variable, which would be allocated
+	}
 	var reply redis.Error
 	return errors.As(err, &reply) && isServerFault(err)
 }
@@ -162,10 +165,13 @@ func isServerFault(err error) bool {
 // gaveUp reports whether a call ended because its caller had no more time, so that no answer was seen. A connection
 // that could not be opened in time is the server's fault.
 func gaveUp(err error) bool {
+	if err == nil {
+		return false // without the variables, which would be allocated
+	}
 	var dial *dialError
 	var timeout net.Error
 	switch {
-	case err == nil, errors.As(err, &dial):
+	case errors.As(err, &dial):
 		return false
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return true

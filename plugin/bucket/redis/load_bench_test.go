@@ -89,6 +89,7 @@ func loadRivals(b *testing.B, server *redistest.Server) []rival {
 		shippedRival(b, c.store),
 		textbookRival(b, loadClient(b, server, 1)),
 		gcraRival(b, loadClient(b, server, 2)),
+		evalshaRival(b, loadClient(b, server, 3)),
 		{"ping", func() func(int) error { return ping }},
 		{"ping-alone", func() func(int) error {
 			client := c.backend.(single).client
@@ -132,6 +133,35 @@ func shippedRival(b *testing.B, store *Store) rival {
 				}
 			}
 			return nil
+		}
+	}}
+}
+
+// evalshaRival runs the script that the store runs, through go-redis's pipeline, and reads nothing of the reply.
+func evalshaRival(b *testing.B, client *redis.Client) rival {
+	pipe, err := client.AutoPipeline()
+	if err != nil {
+		b.Fatal(err)
+	}
+	must(b, client, "script", "load", takeScript.source)
+	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: loadBurst, Window: 60 * limit.Second})
+	if err != nil {
+		b.Fatal(err)
+	}
+	plans := make([]plan, benchTenants*benchUsers)
+	for n := range plans {
+		var bounds []policy.Bound
+		for _, key := range benchGlobal(n) {
+			bounds = append(bounds, policy.Bound{Policy: &policy.Policy{Limit: l}, Key: key, Cost: 1})
+		}
+		if err := plans[n].compile(bounds); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return rival{"evalsha", func() func(int) error {
+		return func(n int) error {
+			p := &plans[n%len(plans)]
+			return pipe.EvalSha(context.Background(), takeScript.sha, p.call.keys, p.request).Err()
 		}
 	}}
 }
@@ -216,6 +246,7 @@ type cost struct {
 	commands      float64 // that the client sends
 	calls         float64 // that Redis executes, those of scripts included
 	in, out       float64 // bytes, as Redis counts them
+	allocations   float64 // of this process
 	p50, p99      float64 // µs
 }
 
@@ -225,13 +256,18 @@ func measure(b *testing.B, admin *redis.Client, r rival, callers int) cost {
 	runtime.GC() // nobody pays for another's garbage
 	must(b, admin, "config", "resetstat")
 	redisBefore, ownBefore := usedCPU(b, admin), ownCPU(b)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
 	took, waits := pressFor(b, r, callers, loadTurn)
+	runtime.ReadMemStats(&after)
 	own, redisUsed := ownCPU(b)-ownBefore, usedCPU(b, admin)-redisBefore
 	n := float64(len(waits))
 	c := cost{
 		perSecond: n / took.Seconds(),
 		client:    own.Seconds() * 1e6 / n,
 		redis:     redisUsed * 1e6 / n,
+
+		allocations: float64(after.Mallocs-before.Mallocs) / n,
 	}
 	executed := calls(b, admin)
 	c.commands = float64(executed["evalsha"]+executed["ping"]) / n
@@ -313,7 +349,7 @@ func median[T cmp.Ordered](values []T) T {
 func loadTable(rivals []rival, rounds map[string][]cost) string {
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "\nper decision\tdecisions/s\tclient-µs\tredis-µs\tcommands\tcalls\tbytes-in\tbytes-out\tp50-µs\tp99-µs\t")
+	fmt.Fprintln(table, "\nper decision\tdecisions/s\tclient-µs\tallocations\tredis-µs\tcommands\tcalls\tbytes-in\tbytes-out\tp50-µs\tp99-µs\t")
 	for _, r := range rivals {
 		of := func(column func(cost) float64) float64 {
 			var values []float64
@@ -322,8 +358,8 @@ func loadTable(rivals []rival, rounds map[string][]cost) string {
 			}
 			return median(values)
 		}
-		fmt.Fprintf(table, "%s\t%.0f\t%.1f\t%.1f\t%.2f\t%.2f\t%.0f\t%.0f\t%.0f\t%.0f\t\n", r.name,
-			of(func(c cost) float64 { return c.perSecond }), of(func(c cost) float64 { return c.client }),
+		fmt.Fprintf(table, "%s\t%.0f\t%.1f\t%.1f\t%.1f\t%.2f\t%.2f\t%.0f\t%.0f\t%.0f\t%.0f\t\n", r.name,
+			of(func(c cost) float64 { return c.perSecond }), of(func(c cost) float64 { return c.client }), of(func(c cost) float64 { return c.allocations }),
 			of(func(c cost) float64 { return c.redis }), of(func(c cost) float64 { return c.commands }),
 			of(func(c cost) float64 { return c.calls }), of(func(c cost) float64 { return c.in }),
 			of(func(c cost) float64 { return c.out }), of(func(c cost) float64 { return c.p50 }),

@@ -23,6 +23,8 @@ const (
 	maxSubjects = sharedSubject - 1
 	// unbounded is more tokens than any log remembers.
 	unbounded = 1 << 53
+	// keptReply is how many bytes for a reply are kept for the next request.
+	keptReply = 64 << 10
 	// maxRecords is the largest number of records in a request.
 	maxRecords = math.MaxUint8
 )
@@ -105,6 +107,9 @@ func (p *plan) reset() {
 	clear(p.subjects)
 	clear(p.buckets)
 	p.bounds, p.receipts, p.mode = nil, nil, modeTake
+	if cap(p.call.reply) > keptReply {
+		p.call.reply = nil
+	}
 }
 
 // recompile makes the same request again, with the levels that its subjects have by now.

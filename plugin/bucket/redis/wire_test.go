@@ -14,6 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
 // dialed returns a pipeline whose connections go where dial leads, and go-redis's client of the same server.
@@ -190,4 +192,35 @@ func TestAFullWireTakesNoMoreCalls(t *testing.T) {
 	}
 	close(proceed)
 	calling.Wait()
+}
+
+func TestADecisionAllocatesLittle(t *testing.T) {
+	block := at(redistest.Single(t), true)
+	block.ReadTimeout = 10_000
+	c := checked(t, takeScript.source, block)
+	bounds := []policy.Bound{hundred(t), hundred(t), of(hundred(t), "u"), everybody(hundred(t))}
+	bounds[1].Key.Policy = "other"
+	statuses, p, ctx := make([]decision.Status, len(bounds)), new(plan), t.Context()
+	take := func() { // as Take, but with one plan: the race detector makes a pool forget some
+		clear(statuses)
+		err := errors.Join(p.compile(bounds), c.store.runTake(ctx, p), p.fill(statuses, true))
+		if err != nil || statuses[0].Source != decision.Redis {
+			t.Fatalf("%v, %+v: want an answer of Redis", err, statuses[0])
+		}
+		p.reset()
+	}
+	take() // the buckets exist
+	for _, test := range []struct {
+		way         string
+		others, max int64
+	}{
+		{"a connection of its own", 0, 8},
+		{"the wire", directCallers, 2},
+	} {
+		c.backend.(single).callers.Store(test.others)
+		if n := testing.AllocsPerRun(100, take); n > float64(test.max) {
+			t.Errorf("a decision over %s takes %v allocations, want at most %d", test.way, n, test.max)
+		}
+	}
+	c.backend.(single).callers.Store(0)
 }
