@@ -111,11 +111,11 @@ func TestNoMoreFactsAreReadThanTheDecisionNeeds(t *testing.T) {
 		{"a denied GET is no gRPC call", config(), ofTier("trial", "u", "GET", "/"), 2, true, []identity.Facts{every}},
 		{
 			"a denied gRPC call whose method is not read", byTenant, ofTier("", "", "POST", "/"), 2, true,
-			[]identity.Facts{consumer, route, target, contentType},
+			[]identity.Facts{consumer, route, target | contentType},
 		},
 		{
 			"a denied GET whose method is not read", byTenant, ofTier("", "", "GET", "/"), 2, true,
-			[]identity.Facts{consumer, route, target},
+			[]identity.Facts{consumer, route, target | contentType},
 		},
 		{
 			"a denied one to a route without gRPC whose method is not read", byTenant, toRESTRoute(ofTier("", "", "POST", "/")),
