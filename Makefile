@@ -1,7 +1,7 @@
-# Everything here needs Go and git. What needs Redis, Postgres or Prometheus starts
-# servers of its own, on temporary folders. Where a program for that is missing,
-# the tests, specs and benchmarks, demo-full and playground install it by apt-get if they
-# may, once; demo-redis only says what is missing.
+# Everything here needs Go and git. Targets that need Redis, Postgres or Prometheus start
+# their own servers in temporary folders. If a program is missing, the tests, specs,
+# benchmarks, demo-full and playground install it with apt-get, once and if they may;
+# demo-redis only names it.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -9,7 +9,7 @@ SHELL := /bin/bash
 GO    ?= go
 CACHE := .cache
 
-# Where the chaos specs write what each disaster cost.
+# The file for the table of the chaos specs.
 export CHAOS_TABLE := $(CURDIR)/$(CACHE)/chaos.md
 
 COUNT    ?= 1
@@ -23,12 +23,12 @@ BENCH_TABLE ?= $(CACHE)/benchmarks.md
 PARITY_STEPS   ?= 2000000
 MEMORY_BUCKETS ?= 10000000
 
-# Go has no race detector without a C compiler. Elsewhere the tests run without
-# one and say so; CI refuses to.
+# Go has no race detector without a C compiler. Without one the tests print
+# a warning, and fail in CI.
 CGO  := $(shell $(GO) env CGO_ENABLED)
 RACE := $(if $(filter 1,$(CGO)),-race)
 
-# The linter is rebuilt for another Go, whose standard library it could not read.
+# The linter is rebuilt for another version of Go, because it reads its standard library.
 LINT_PIN := .ci/golangci-lint
 LINT     := $(CACHE)/bin/golangci-lint-$(shell $(GO) env GOVERSION)
 
@@ -39,12 +39,12 @@ TESTS = --include='*_test.go' --exclude-dir=.git --exclude-dir=$(CACHE)
 # $(call packages_with,PATTERN): the folders whose tests have a line like PATTERN.
 packages_with = grep -rlE $(TESTS) '$(1)' . | xargs -r -n1 dirname | sort -u
 
-# What git would commit, by content.
+# The checksums of all files that git would commit.
 WORKTREE = git ls-files -z -co --exclude-standard | xargs -0 cksum 2>/dev/null || true
 
-# $(call gotest,LOG,ARGUMENTS): the whole output goes to a file, what matters to the
-# terminal. A skipped test is named, and in CI it fails: a promise nobody checked. The
-# target vet looks for more than go test does by itself, and make test has it once.
+# $(call gotest,LOG,ARGUMENTS): the whole output goes to a file, the important part
+# to the terminal. A skipped test is listed, and fails in CI: its promise is unchecked. The
+# target vet checks more than go test does, and make test runs it once.
 define gotest
 @mkdir -p $(CACHE)
 @echo "go test $(RACE): $(1)"
@@ -63,7 +63,7 @@ build: ## Build the plugin server, the operator's program and the demo gateway i
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ \
 		./plugin/cmd/tenant-rate-limiting ./plugin/cmd/ratelimit ./kong/cmd/demo-gateway
 
-# $(call with_redis,COMMAND): runs a command beside a Redis of its own, whose socket is $$redis.
+# $(call with_redis,COMMAND): runs a command with a Redis of its own, whose socket is $$redis.
 define with_redis
 @command -v redis-server >/dev/null || { echo "redis-server is missing: apt-get install redis-server" >&2; exit 1; }
 @dir="$$(mktemp -d)"; redis="$$dir/redis.sock"; \
@@ -79,12 +79,12 @@ demo: build ## Play a session through gateway and plugin, then stay up (ONCE=1: 
 		-listen $(LISTEN) -session $(if $(filter 1,$(ONCE)),-once) $(if $(REDIS),-redis $(REDIS))
 
 .PHONY: demo-redis
-demo-redis: build ## The same session with the counters in a Redis of its own (needs redis-server)
+demo-redis: build ## Play the session with the counters in a Redis of its own (needs redis-server)
 	$(call with_redis,bin/demo-gateway -config kong/kong.yml -plugin bin/tenant-rate-limiting \
 		-listen $(LISTEN) -session $(if $(filter 1,$(ONCE)),-once) -redis "$$redis")
 
 .PHONY: demo-full
-demo-full: build ## Limits changed at run time, and Postgres away, with Redis and Postgres of its own (ONCE=1: then exit)
+demo-full: build ## Change limits at run time, and stop Postgres, with its own Redis and Postgres (ONCE=1: then exit)
 	LISTEN=$(LISTEN) ONCE=$(ONCE) kong/demo-full.sh
 
 .PHONY: playground
@@ -92,7 +92,7 @@ playground: build ## Start a Redis, a Postgres and a gateway with the plugin, to
 	@LISTEN=$(LISTEN) kong/playground.sh up
 
 .PHONY: playground-stop
-playground-stop: ## End them
+playground-stop: ## Stop the playground
 	@kong/playground.sh down
 
 .PHONY: test
@@ -109,21 +109,21 @@ vet:
 	$(GO) vet ./...
 
 .PHONY: unit
-unit: ## The unit tests alone
+unit: ## Run only the unit tests
 	$(call gotest,unit,-timeout 10m -p 3 $(UNIT))
 
 .PHONY: spec
-spec: ## The specs alone: the built programs, from outside
+spec: ## Run only the specs: the built programs, from outside
 	$(call gotest,spec,-timeout 10m -count=1 -parallel 6 -skip '^TestChaos' ./spec/...)
 
 .PHONY: chaos
-chaos: ## Everything that Redis and the network can do wrong, under load; the table of what it cost
+chaos: ## Inject faults of Redis and the network under load, and print their effects
 	$(call gotest,chaos,-timeout 10m -count=1 -run '^TestChaos' ./spec)
 	@cat $(CACHE)/chaos.md
 
-# The tables of docs/benchmarks.md are one run's of this, copied from BENCH_TABLE.
+# The tables of docs/benchmarks.md are copied from BENCH_TABLE of one run.
 .PHONY: bench
-bench: ## What a decision costs, beside other limiters, in this process, through the socket and on several nodes (10 min)
+bench: ## Measure decisions, with other limiters, through the socket and on several nodes (10 min)
 	@mkdir -p $(CACHE)
 	@set -o pipefail; { $(GO) test -run '^$$' -bench . -timeout 30m ./plugin/internal/compare \
 		&& $(GO) test -run '^$$' -bench BelowTheLimit -benchtime 1x -timeout 30m ./plugin/bucket/lease \
@@ -148,13 +148,13 @@ bench-packages: ## Run every package's own benchmarks, with allocations (BENCH=r
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -timeout 30m \
 		$$($(call packages_with,^func Benchmark) | grep -v internal/compare)
 
-# One run on one machine: its numbers are compared with each other, never with another run's.
+# Compare numbers of one run on one machine only.
 .PHONY: bench-redis
-bench-redis: ## What a decision costs Redis, beside what others send, and what it costs the caller
+bench-redis: ## Measure the cost of a decision for Redis and for the caller
 	$(GO) test -run '^$$' -bench . -timeout 30m ./plugin/bucket/redis
 
 .PHONY: bench-memory
-bench-memory: ## What buckets take in Redis: each kind, and MEMORY_BUCKETS (10000000) of all kinds together
+bench-memory: ## Measure the memory of buckets in Redis: each kind, and MEMORY_BUCKETS (10000000) of all kinds
 	MEMORY_BUCKETS=$(MEMORY_BUCKETS) $(GO) test -run '^$$' -bench '^BenchmarkMemory$$' -benchtime 1x -timeout 60m ./plugin/bucket/redis
 
 .PHONY: parity
@@ -170,9 +170,9 @@ fuzz: ## Fuzz every target for FUZZTIME (10s)
 		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$folder" || exit 1; \
 	done
 
-# A Soak test always runs: in its long form where the environment has SOAK, else in a short one (internal/soak).
+# A Soak test runs in its long form if the environment has SOAK, else in a short one (internal/soak).
 .PHONY: soak
-soak: ## Run the Soak tests and specs in their long form, for SOAK (10m) each where they run for a while
+soak: ## Run the Soak tests and specs in their long form, for SOAK (10m) each
 	@mkdir -p $(CACHE)
 	set -o pipefail; SOAK=$(SOAK) $(GO) test -v $(RACE) -count=1 -p 1 -timeout 0 -run Soak \
 		$$($(call packages_with,^func TestSoak)) 2>&1 | tee $(CACHE)/soak.log
@@ -190,8 +190,8 @@ $(LINT): $(LINT_PIN)/go.mod $(LINT_PIN)/go.sum
 	@echo "building golangci-lint: a minute or two, once"
 	$(GO) build -C $(LINT_PIN) -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ tool
 
-# Compared with the tree as it was, so that it also serves before a commit. Golden
-# files are rewritten by the packages whose tests define the -update flag.
+# The target compares the tree before and after, so it also works before a commit. Tests
+# that define the -update flag rewrite golden files.
 .PHONY: verify
 verify: ## Regenerate everything generated, and fail if anything was out of date
 	@git rev-parse --is-inside-work-tree > /dev/null
@@ -207,5 +207,5 @@ verify: ## Regenerate everything generated, and fail if anything was out of date
 	@diff $(CACHE)/before $(CACHE)/after || { echo "the files above were out of date: commit them" >&2; exit 1; }
 
 .PHONY: clean
-clean: ## Remove what make made
+clean: ## Remove all built files
 	rm -rf bin $(CACHE)
