@@ -108,7 +108,7 @@ func (p *Path) Admit(ctx context.Context, facts FactSource, x *Exchange) error {
 		d.DenyOrRecord(decision.HeaderRepeated, 0)
 	case d.Identity.TenantDenied:
 		d.DenyOrRecord(decision.TenantMissing, 0)
-	case d.Identity.UserDenied && d.Resolution.UserWanted:
+	case d.Identity.UserDenied && d.Resolution.UserRequired:
 		d.DenyOrRecord(decision.UserMissing, 0)
 	}
 	if len(d.Resolution.Bounds) > 0 {

@@ -31,7 +31,7 @@ func (b *Snapshot) Apply(changes Changes) (*Snapshot, []Fault) {
 	next.tiers, next.tenantsByTier = maps.Clone(b.tiers), maps.Clone(b.tenantsByTier)
 	next.namespaces, next.endpoints = maps.Clone(b.namespaces), b.endpoints.clone()
 	w := builder{snapshot: &next, previous: b, interned: map[string]string{}}
-	w.dropRows(changes.Gone)
+	w.dropRows(changes.Removed)
 	w.putRows(changes.Rows)
 	return w.finish(changes.Version)
 }
@@ -47,19 +47,19 @@ type builder struct {
 }
 
 // dropRows drops the rows of these keys.
-func (b *builder) dropRows(gone Gone) {
-	for _, name := range gone.Tiers {
+func (b *builder) dropRows(removed RowKeys) {
+	for _, name := range removed.Tiers {
 		delete(b.snapshot.tiers, name)
 	}
-	for _, id := range gone.Tenants {
+	for _, id := range removed.Tenants {
 		b.dropTenant(id)
 	}
-	for _, id := range gone.Policies {
+	for _, id := range removed.Policies {
 		if r, ok := b.snapshot.policies.get(id); ok {
 			b.dropPolicy(r)
 		}
 	}
-	for _, id := range gone.Overrides {
+	for _, id := range removed.Overrides {
 		if o, ok := b.snapshot.overrides.get(id); ok {
 			b.dropOverride(o)
 		}

@@ -144,12 +144,8 @@ func isName(text string) bool {
 // part checks a name by which requests are identified.
 func (f *faultList) part(field, name string) {
 	if len(name) > maxPart {
-		f.add(
-			field,
-			"has %d bytes, but identities have at most %d: write the hash that metrics and events show",
-			len(name),
-			maxPart,
-		)
+		f.add(field, "has %d bytes, but identities have at most %d: write the hash that metrics and events show",
+			len(name), maxPart)
 	}
 }
 

@@ -88,7 +88,10 @@ tiers:
 - name: two
   limits:
   - {name: odd, scope: tenant+endpoint, endpoint: "GET /%72ecords", limit: 10, window_size: 1}
-anonymous: {limits: [{name: huge-too, scope: ip, limit: 999999999989, window_size: 31622399, algorithm: token_bucket, burst: 1000000000000}]}
+anonymous:
+  limits:
+  - {name: huge-too, scope: ip, limit: 999999999989, window_size: 31622399, algorithm: token_bucket,
+     burst: 1000000000000}
 global: {limits: [{name: rest, scope: endpoint, endpoint: "* /x/*/y", limit: 10, window_size: 1}]}
 `)
 	plan, err := policy.FromConfig(config)

@@ -25,7 +25,7 @@ func explained(t *testing.T) *policy.Plan {
 			},
 		}
 	}
-	of := func(tenant, tier string, p policy.Row) policy.Row {
+	rowOf := func(tenant, tier string, p policy.Row) policy.Row {
 		p.Tenant, p.Tier = tenant, tier
 		return p
 	}
@@ -33,20 +33,23 @@ func explained(t *testing.T) *policy.Plan {
 		Version: 42,
 		Tenants: []policy.TenantRow{{ID: "acme", Tier: "silver"}, {ID: "lost", Tier: "nickel"}},
 		Policies: []policy.Row{
-			of("acme", "", row(1, "daily", "", 300)), of("acme", "", row(2, "daily", "POST /records/{id}", 30)),
-			of("acme", "", row(3, "daily", "POST /records/bulk", 3)),
-			of("", "silver", row(4, "daily", "", 500)), of("", "silver", row(5, "extra", "", 50)),
+			rowOf("acme", "", row(1, "daily", "", 300)), rowOf("acme", "", row(2, "daily", "POST /records/{id}", 30)),
+			rowOf("acme", "", row(3, "daily", "POST /records/bulk", 3)),
+			rowOf("", "silver", row(4, "daily", "", 500)), rowOf("", "silver", row(5, "extra", "", 50)),
 		},
 		Overrides: []policy.Override{
 			policytest.Override(1, times(2000, acme)),
 			policytest.Override(2, custom("daily", 40, schema.Override{Tenant: "acme", Endpoint: "POST /records/{id}"})),
-			policytest.Override(3, times(500, schema.Override{Tenant: "acme", ExpiresAt: instant(1000)})), policytest.Override(4, penalty(100, acme)),
+			policytest.Override(3, times(500, schema.Override{Tenant: "acme", ExpiresAt: instant(1000)})),
+			policytest.Override(4, penalty(100, acme)),
 			policytest.Override(5, penalty(900, acme)),
 			policytest.Override(6, times(10, schema.Override{Tenant: "acme", Endpoint: "POST /records/bulk"})),
 			policytest.Override(7, times(2000, schema.Override{Tenant: "beta", IP: "192.0.2.1"})),
 			policytest.Override(8, times(2000, schema.Override{Credential: "key"})),
 			policytest.Override(9, schema.Override{Kind: policy.Exempt, Tenant: "acme", User: "root"}),
-			policytest.Override(10, schema.Override{Kind: policy.Ban, Tenant: "acme", User: "eve", ExpiresAt: instant(5_000_000)}),
+			policytest.Override(10, schema.Override{
+				Kind: policy.Ban, Tenant: "acme", User: "eve", ExpiresAt: instant(5_000_000),
+			}),
 		},
 	}))
 }

@@ -11,16 +11,18 @@ import (
 
 // A name is whatever a client or an administrator could write.
 var anyName = rapid.OneOf(
-	rapid.SampledFrom(
-		[]string{"acme", "acme\x00", "{acme}", "acme:t", ":", "{}", "192.0.2.1", "2001:db8::/64", "GET /x/{id}", "records", "\xff", "\xfe", "*", " "}),
+	rapid.SampledFrom([]string{
+		"acme", "acme\x00", "{acme}", "acme:t", ":", "{}", "192.0.2.1", "2001:db8::/64", "GET /x/{id}", "records",
+		"\xff", "\xfe", "*", " ",
+	}),
 	rapid.StringN(1, 20, -1),
 	rapid.Map(rapid.SliceOfN(rapid.Byte(), 1, 20), func(b []byte) string { return string(b) }),
 )
 
 // someone of a tenant or of an address, with whatever names beside it.
 func someone(t *rapid.T, who identity.Name, label string) identity.Identity {
-	userKind := rapid.SampledFrom(
-		[]identity.Kind{identity.User, identity.Credential, identity.IP}).Draw(t, label+" user kind")
+	userKinds := []identity.Kind{identity.User, identity.Credential, identity.IP}
+	userKind := rapid.SampledFrom(userKinds).Draw(t, label+" user kind")
 	return identity.Identity{
 		Tenant: who, User: identity.Name{Kind: userKind, ID: anyName.Draw(t, label+" user")},
 		Credential: rapid.OneOf(rapid.Just(""), anyName).Draw(t, label+" credential"), IP: anyName.Draw(t, label+" address"),
@@ -111,7 +113,8 @@ func TestResolvingAllocatesNothingInSteadyState(t *testing.T) {
 		Method: "GET", Path: "/x/7", Route: "records",
 	}
 	var r policy.Resolution
-	if allocations := testing.AllocsPerRun(100, func() { plan.Resolve(&id, &r) }); allocations != 0 || len(r.Bounds) != 11 {
+	allocations := testing.AllocsPerRun(100, func() { plan.Resolve(&id, &r) })
+	if allocations != 0 || len(r.Bounds) != 11 {
 		t.Errorf("resolving %d bounds: %v allocations, want 11 and 0", len(r.Bounds), allocations)
 	}
 }
@@ -119,16 +122,17 @@ func TestResolvingAllocatesNothingInSteadyState(t *testing.T) {
 func TestAResolutionKeepsNothingOfTheRequestBefore(t *testing.T) {
 	plan := example(t)
 	var used policy.Resolution
-	plan.Resolve(
-		&identity.Identity{Tenant: tenant("acme"), Tier: "enterprise", Method: "GET", Path: "/heavy-compute", Route: "r"},
-		&used)
+	heavy := identity.Identity{
+		Tenant: tenant("acme"), Tier: "enterprise", Method: "GET", Path: "/heavy-compute", Route: "r",
+	}
+	plan.Resolve(&heavy, &used)
 	for _, id := range []identity.Identity{
 		{Anonymous: true}, {Tenant: tenant("acme"), Tier: "internal"}, {Tenant: address("192.0.2.1"), IP: "192.0.2.1"},
 	} {
 		var fresh policy.Resolution
 		plan.Resolve(&id, &fresh)
 		plan.Resolve(&id, &used)
-		if used.Tier != fresh.Tier || used.Endpoint != fresh.Endpoint || used.UserWanted != fresh.UserWanted ||
+		if used.Tier != fresh.Tier || used.Endpoint != fresh.Endpoint || used.UserRequired != fresh.UserRequired ||
 			len(used.Bounds) != len(fresh.Bounds) {
 			t.Fatalf("%+v: resolution is %+v, want %+v", id, used, fresh)
 		}

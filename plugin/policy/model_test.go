@@ -19,7 +19,10 @@ import (
 const modelConfig = `
 default_tier: bronze
 tiers:
-- {name: bronze, limits: [{name: daily, scope: tenant, limit: 100, window_size: 86400, algorithm: fixed_window}, {name: user, scope: user, limit: 10, window_size: 1}]}
+- name: bronze
+  limits:
+  - {name: daily, scope: tenant, limit: 100, window_size: 86400, algorithm: fixed_window}
+  - {name: user, scope: user, limit: 10, window_size: 1}
 - {name: silver, limits: [{name: daily, scope: tenant, limit: 1000, window_size: 86400}]}
 global: {limits: [{name: all, scope: global, limit: 5000, window_size: 1}]}
 `
@@ -87,7 +90,8 @@ func (m *model) resolve(id *identity.Identity, now limit.Micros) wanted {
 	overrides := slices.DeleteFunc(slices.Clone(m.rows.Overrides), func(o policy.Override) bool {
 		return place(o.Endpoint) < 0 || (!o.Permanent && now >= endOf(o)) ||
 			(o.Tenant != "" && o.Tenant != id.Tenant.ID) ||
-			(o.User != "" && o.User != id.User.ID) || (o.Credential != "" && o.Credential != id.Credential) || (o.IP != "" && o.IP != id.IP)
+			(o.User != "" && o.User != id.User.ID) || (o.Credential != "" && o.Credential != id.Credential) ||
+			(o.IP != "" && o.IP != id.IP)
 	})
 	want := judged(overrides)
 	if want.exempt {
@@ -165,15 +169,18 @@ func (b *modelBound) change(overrides []policy.Override, place func(string) int)
 		}
 	}
 	target := func(o policy.Override) int {
-		return slices.Index(
-			[]bool{o.User != "" && o.Endpoint != "", o.User != "", o.Credential != "", o.IP != "", o.Endpoint != "", true}, true)
+		return slices.Index([]bool{
+			o.User != "" && o.Endpoint != "", o.User != "", o.Credential != "", o.IP != "", o.Endpoint != "", true,
+		}, true)
 	}
 	specific := func(a, b policy.Override) int {
 		return cmp.Or(target(a)-target(b), place(a.Endpoint)-place(b.Endpoint), cmp.Compare(a.Kind, b.Kind),
 			min(len(b.Policy), 1)-min(len(a.Policy), 1), cmp.Compare(b.ID, a.ID))
 	}
 	slices.SortFunc(commercial, specific)
-	slices.SortFunc(penalties, func(a, b policy.Override) int { return cmp.Or(cmp.Compare(a.Factor, b.Factor), specific(a, b)) })
+	slices.SortFunc(penalties, func(a, b policy.Override) int {
+		return cmp.Or(cmp.Compare(a.Factor, b.Factor), specific(a, b))
+	})
 	if len(commercial) > 0 {
 		b.apply(commercial[0])
 		b.override = commercial[0].ID

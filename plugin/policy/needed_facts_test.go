@@ -30,17 +30,26 @@ func TestNoFactIsReadThatNoLimitNeeds(t *testing.T) {
 			"a tenant's quota", `tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 1, window_size: 1}]}]`, consumer,
 			nil,
 		},
-		{"unused sources", `{tenant_from: [consumer.id], user_from: [jwt.sub], tier_from: [header.X-Tier], trusted_headers: [X-Tier],
+		{"unused sources", `{tenant_from: [consumer.id], user_from: [jwt.sub], tier_from: [header.X-Tier],
+			trusted_headers: [X-Tier],
 			tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 1, window_size: 1}]}]}`, consumer, nil},
-		{"two tiers, named by a header", `{tier_from: [header.X-Tier], trusted_headers: [X-Tier],
-			tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 1, window_size: 1}]}, {name: b}]}`, consumer | identity.HeaderFacts, []string{"X-Tier"}},
+		{
+			"two tiers, named by a header", `{tier_from: [header.X-Tier], trusted_headers: [X-Tier],
+			tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 1, window_size: 1}]}, {name: b}]}`,
+			consumer | identity.HeaderFacts,
+			[]string{"X-Tier"},
+		},
 		{
 			"a tenant from the token",
 			`{tenant_from: [jwt.org], tiers: [{name: a, limits: [{name: daily, scope: tenant, limit: 1, window_size: 1}]}]}`,
 			identity.TokenFact, nil,
 		},
-		{"a limit per user", `{user_from: [jwt.sub, header.X-User-Id], trusted_headers: [x-user-id],
-			tiers: [{name: a, limits: [{name: u, scope: user, limit: 1, window_size: 1}]}]}`, consumer | identity.TokenFact | identity.HeaderFacts, []string{"X-User-Id"}},
+		{
+			"a limit per user", `{user_from: [jwt.sub, header.X-User-Id], trusted_headers: [x-user-id],
+			tiers: [{name: a, limits: [{name: u, scope: user, limit: 1, window_size: 1}]}]}`,
+			consumer | identity.TokenFact | identity.HeaderFacts,
+			[]string{"X-User-Id"},
+		},
 		{
 			"a limit per credential", `tiers: [{name: a, limits: [{name: c, scope: credential, limit: 1, window_size: 1}]}]`,
 			consumer | identity.CredentialFact, nil,
@@ -73,12 +82,18 @@ func TestNoFactIsReadThatNoLimitNeeds(t *testing.T) {
 		},
 		{
 			"a cost header",
-			`{cost_header: X-Cost, trusted_headers: [X-Cost], global: {limits: [{name: g, scope: global, limit: 1, window_size: 1}]}}`,
-			identity.HeaderFacts, []string{"X-Cost"},
+			`{cost_header: X-Cost, trusted_headers: [X-Cost],
+			global: {limits: [{name: g, scope: global, limit: 1, window_size: 1}]}}`,
+			identity.HeaderFacts,
+			[]string{"X-Cost"},
 		},
 		{"a cost header that no limit charges", `{cost_header: X-Cost, trusted_headers: [X-Cost]}`, 0, nil},
-		{"a header that is tenant and cost", `{cost_header: x-org, tenant_from: [header.X-Org], trusted_headers: [X-Org],
-			tiers: [{name: a, limits: [{name: d, scope: tenant, limit: 1, window_size: 1}]}]}`, identity.HeaderFacts, []string{"X-Org"}},
+		{
+			"a header that is tenant and cost", `{cost_header: x-org, tenant_from: [header.X-Org], trusted_headers: [X-Org],
+			tiers: [{name: a, limits: [{name: d, scope: tenant, limit: 1, window_size: 1}]}]}`,
+			identity.HeaderFacts,
+			[]string{"X-Org"},
+		},
 		{"a global limit", `global: {limits: [{name: g, scope: global, limit: 1, window_size: 1}]}`, 0, nil},
 		{"a global limit per route", `global: {limits: [{name: g, scope: endpoint, limit: 1, window_size: 1}]}`, route, nil},
 		{
@@ -161,10 +176,12 @@ func TestTheRulesAreThoseOfTheConfig(t *testing.T) {
 	if rules.DecodePath {
 		t.Error("paths are decoded without decode_path")
 	}
-	rules = compile(t, `{decode_path: true, on_missing_tenant: skip, on_missing_user: deny, ipv6_prefix_length: 48, cost_header: X-Cost, cost_header_max: 9,
-		trusted_headers: [X-Cost], tiers: [{name: a, limits: [{name: c, scope: credential, limit: 1, window_size: 1}]}]}`).Rules
+	rules = compile(t, `{decode_path: true, on_missing_tenant: skip, on_missing_user: deny, ipv6_prefix_length: 48,
+		cost_header: X-Cost, cost_header_max: 9, trusted_headers: [X-Cost],
+		tiers: [{name: a, limits: [{name: c, scope: credential, limit: 1, window_size: 1}]}]}`).Rules
 	if rules.OnMissingTenant != identity.Skip || rules.OnMissingUser != identity.Deny || rules.AnonymousLimits ||
-		!rules.NeedTenant || rules.NeedUser || !rules.NeedCredential || !rules.DecodePath || rules.IPv6Prefix != 48 || rules.CostHeader != 0 || rules.CostHeaderMax != 9 {
+		!rules.NeedTenant || rules.NeedUser || !rules.NeedCredential || !rules.DecodePath || rules.IPv6Prefix != 48 ||
+		rules.CostHeader != 0 || rules.CostHeaderMax != 9 {
 		t.Errorf("rules are %+v", rules)
 	}
 }

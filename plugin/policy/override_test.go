@@ -90,7 +90,8 @@ func TestAnOverrideChangesTheLimitsOfItsTargetAndNoOthers(t *testing.T) {
 		changed   map[string]int64 // others keep 100
 	}{
 		{
-			"a tenant's factor", []schema.Override{times(2000, acme)},
+			"a tenant's factor",
+			[]schema.Override{times(2000, acme)},
 			map[string]int64{"t": 200, "te": 200, "u": 200, "ue": 200, "c": 200},
 		},
 		{"a user's factor", []schema.Override{times(500, user)}, map[string]int64{"u": 50, "ue": 50}},
@@ -99,12 +100,14 @@ func TestAnOverrideChangesTheLimitsOfItsTargetAndNoOthers(t *testing.T) {
 		{"a credential's factor", []schema.Override{times(500, credentialed)}, map[string]int64{"c": 50}},
 		{"an address's factor", []schema.Override{times(500, origin)}, map[string]int64{"i": 50}},
 		{
-			"a factor that names a policy", []schema.Override{times(500, schema.Override{Tenant: "acme", Policy: "g"})},
+			"a factor that names a policy",
+			[]schema.Override{times(500, schema.Override{Tenant: "acme", Policy: "g"})},
 			map[string]int64{"g": 50},
 		},
 		{"a factor that leaves nothing", []schema.Override{times(1, user)}, map[string]int64{"u": 1, "ue": 1}},
 		{
-			"a factor that a log cannot hold", []schema.Override{times(200_000, user)},
+			"a factor that a log cannot hold",
+			[]schema.Override{times(200_000, user)},
 			map[string]int64{"u": 10_000, "ue": 20_000},
 		},
 		{"a custom limit", []schema.Override{custom("t", 7, acme)}, map[string]int64{"t": 7}},
@@ -120,26 +123,32 @@ func TestAnOverrideChangesTheLimitsOfItsTargetAndNoOthers(t *testing.T) {
 		{"another endpoint's", []schema.Override{times(500, schema.Override{Tenant: "acme", Endpoint: "GET /y"})}, nil},
 		{
 			"a credential's of another tenant",
-			[]schema.Override{times(500, schema.Override{Tenant: "beta", Credential: "key"})}, nil,
+			[]schema.Override{times(500, schema.Override{Tenant: "beta", Credential: "key"})},
+			nil,
 		},
 		{
-			"the more specific of two", []schema.Override{times(500, acme), times(2000, user)},
+			"the more specific of two",
+			[]schema.Override{times(500, acme), times(2000, user)},
 			map[string]int64{"t": 50, "te": 50, "u": 200, "ue": 200, "c": 50},
 		},
 		{
-			"a custom limit and a factor", []schema.Override{times(500, acme), custom("t", 7, acme)},
+			"a custom limit and a factor",
+			[]schema.Override{times(500, acme), custom("t", 7, acme)},
 			map[string]int64{"t": 7, "te": 50, "u": 50, "ue": 50, "c": 50},
 		},
 		{
-			"a penalty after a factor", []schema.Override{penalty(100, acme), times(2000, user)},
+			"a penalty after a factor",
+			[]schema.Override{penalty(100, acme), times(2000, user)},
 			map[string]int64{"t": 10, "te": 10, "u": 20, "ue": 20, "c": 10},
 		},
 		{
-			"a penalty after a custom limit", []schema.Override{penalty(500, acme), custom("u", 50, user)},
+			"a penalty after a custom limit",
+			[]schema.Override{penalty(500, acme), custom("u", 50, user)},
 			map[string]int64{"t": 50, "te": 50, "u": 25, "ue": 50, "c": 50},
 		},
 		{
-			"the stricter of two penalties", []schema.Override{penalty(100, acme), penalty(900, user)},
+			"the stricter of two penalties",
+			[]schema.Override{penalty(100, acme), penalty(900, user)},
 			map[string]int64{"t": 10, "te": 10, "u": 10, "ue": 10, "c": 10},
 		},
 	}
@@ -170,11 +179,13 @@ func TestAChangedLimitKeepsWhatTheOverrideDoesNotSay(t *testing.T) {
 	}{
 		{
 			"scaled bucket", times(1500, acme), "t",
-			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 150, Window: 60 * limit.Second, Burst: 300}, `"t";q=150;w=60`,
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 150, Window: 60 * limit.Second, Burst: 300},
+			`"t";q=150;w=60`,
 		},
 		{
 			"scaled window", times(1500, acme), "te",
-			limit.Spec{Algorithm: limit.FixedWindow, Quantity: 150, Window: 60 * limit.Second, Burst: 150}, `"te";q=150;w=60`,
+			limit.Spec{Algorithm: limit.FixedWindow, Quantity: 150, Window: 60 * limit.Second, Burst: 150},
+			`"te";q=150;w=60`,
 		},
 		{
 			"thresholds", times(1500, acme), "u",
@@ -183,23 +194,28 @@ func TestAChangedLimitKeepsWhatTheOverrideDoesNotSay(t *testing.T) {
 		},
 		{
 			"strictly even", times(2000, acme), "ue",
-			limit.Spec{Algorithm: limit.LeakyBucket, Quantity: 200, Window: 60 * limit.Second, Burst: 1}, `"ue";q=200;w=60`,
+			limit.Spec{Algorithm: limit.LeakyBucket, Quantity: 200, Window: 60 * limit.Second, Burst: 1},
+			`"ue";q=200;w=60`,
 		},
 		{
 			"even, with a burst", times(2000, acme), "c",
-			limit.Spec{Algorithm: limit.LeakyBucket, Quantity: 200, Window: 60 * limit.Second, Burst: 10}, `"c";q=200;w=60`,
+			limit.Spec{Algorithm: limit.LeakyBucket, Quantity: 200, Window: 60 * limit.Second, Burst: 10},
+			`"c";q=200;w=60`,
 		},
 		{
 			"custom, nothing else", custom("t", 7, acme), "t",
-			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 7, Window: 60 * limit.Second, Burst: 7}, `"t";q=7;w=60`,
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 7, Window: 60 * limit.Second, Burst: 7},
+			`"t";q=7;w=60`,
 		},
 		{
 			"custom, all of it", custom("t", 7, schema.Override{Tenant: "acme", WindowSize: 2, Burst: 9}), "t",
-			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 7, Window: 2 * limit.Second, Burst: 9}, `"t";q=7;w=2`,
+			limit.Spec{Algorithm: limit.TokenBucket, Quantity: 7, Window: 2 * limit.Second, Burst: 9},
+			`"t";q=7;w=2`,
 		},
 		{
 			"custom, a burst for a window", custom("te", 7, schema.Override{Tenant: "acme", Burst: 9}), "te",
-			limit.Spec{Algorithm: limit.FixedWindow, Quantity: 7, Window: 60 * limit.Second, Burst: 7}, `"te";q=7;w=60`,
+			limit.Spec{Algorithm: limit.FixedWindow, Quantity: 7, Window: 60 * limit.Second, Burst: 7},
+			`"te";q=7;w=60`,
 		},
 	}
 	for _, test := range tests {
@@ -264,7 +280,8 @@ func TestABanOfAnAddressOrANetworkHoldsForAnonymousRequestsTooAndInAnySpelling(t
 	for _, test := range tests {
 		snapshot := build(t, policy.Rows{Overrides: numbered(schema.Override{Kind: policy.Ban, IP: test.written})})
 		for _, id := range []identity.Identity{
-			{Anonymous: true, IP: test.seen}, {Anonymous: true, Tenant: address(test.seen), IP: test.seen},
+			{Anonymous: true, IP: test.seen},
+			{Anonymous: true, Tenant: address(test.seen), IP: test.seen},
 			{Tenant: tenant("acme"), IP: test.seen},
 		} {
 			var r policy.Resolution

@@ -50,7 +50,7 @@ type Resolution struct {
 	Endpoint string // the canonical endpoint: the most specific pattern that matches, else the route
 	Bounds   []Bound
 
-	UserWanted bool // a limit per user applies as the config enforces or rehearses it, but the request names no user
+	UserRequired bool // a limit per user applies as the config enforces or rehearses it, but the request names no user
 
 	Banned   bool         // deny, whatever Bounds are
 	Until    limit.Micros // end of a ban; 0: it is permanent
@@ -196,7 +196,7 @@ func (s *Plan) appendBound(p *Policy, id *identity.Identity, cost int64, r *Reso
 	bound := &r.Bounds[n]
 	if !s.fillKey(p, id, r, &bound.Key) {
 		r.Bounds = r.Bounds[:n]
-		r.UserWanted = r.UserWanted || (p.Scope.ByUser() && (p.Mode == Enforce || s.mode != Enforce))
+		r.UserRequired = r.UserRequired || (p.Scope.ByUser() && (p.Mode == Enforce || s.mode != Enforce))
 		return
 	}
 	if p.Cost >= 0 {

@@ -76,8 +76,10 @@ func TestTheLimitsOfATenantsTierApply(t *testing.T) {
 			[]string{"enterprise/daily", "enterprise/per-user", "/all"},
 		},
 		{
-			"user skipped", identity.Identity{Tenant: tenant("acme"), Tier: "enterprise", Method: "GET", Path: "/"},
-			"enterprise", "", []string{"enterprise/daily", "/all"},
+			"user skipped",
+			identity.Identity{Tenant: tenant("acme"), Tier: "enterprise", Method: "GET", Path: "/"},
+			"enterprise", "",
+			[]string{"enterprise/daily", "/all"},
 		},
 		{
 			"internal",
@@ -206,16 +208,16 @@ func TestANameThatIsMissingTakesOnlyItsLimitsAway(t *testing.T) {
 		t.Errorf("bounds are %q, want %q", got, want)
 	}
 	var r policy.Resolution
-	if plan.Resolve(&id, &r); !r.UserWanted {
-		t.Error("limits per user apply, and no user is named, but UserWanted is false")
+	if plan.Resolve(&id, &r); !r.UserRequired {
+		t.Error("limits per user apply, and no user is named, but UserRequired is false")
 	}
 	id.User = identity.Name{Kind: identity.User, ID: "u"}
-	if plan.Resolve(&id, &r); r.UserWanted {
-		t.Error("a user is named, but UserWanted is true")
+	if plan.Resolve(&id, &r); r.UserRequired {
+		t.Error("a user is named, but UserRequired is true")
 	}
 }
 
-func TestAUserIsWantedOnlyWhereALimitPerUserCanDeny(t *testing.T) {
+func TestAUserIsRequiredOnlyWhereALimitPerUserCanDeny(t *testing.T) {
 	plan := compile(t, `{tiers: [
 		{name: internal}, {name: trial, limits: [{name: u, scope: user, limit: 1, window_size: 1, mode: shadow}]},
 		{name: paid, limits: [{name: u, scope: user, endpoint: GET /x, limit: 1, window_size: 1}]}]}`)
@@ -225,11 +227,12 @@ func TestAUserIsWantedOnlyWhereALimitPerUserCanDeny(t *testing.T) {
 	}{{"internal", "/x", false}, {"trial", "/x", false}, {"paid", "/y", false}, {"paid", "/x", true}}
 	for _, test := range tests {
 		var r policy.Resolution
-		plan.Resolve(
-			&identity.Identity{Tenant: tenant("acme"), Tier: test.tier, Method: "GET", Path: test.path, UserMissing: true}, &r)
-		if r.UserWanted != test.want || len(r.Bounds) != 0 {
-			t.Errorf("tier %s, %s: user wanted %v with %d bounds, want %v with none",
-				test.tier, test.path, r.UserWanted, len(r.Bounds), test.want)
+		id := identity.Identity{Tenant: tenant("acme"), Tier: test.tier, UserMissing: true}
+		id.Method, id.Path = "GET", test.path
+		plan.Resolve(&id, &r)
+		if r.UserRequired != test.want || len(r.Bounds) != 0 {
+			t.Errorf("tier %s, %s: user required %v with %d bounds, want %v with none",
+				test.tier, test.path, r.UserRequired, len(r.Bounds), test.want)
 		}
 	}
 }
@@ -245,7 +248,10 @@ tiers:
   - {name: writes, scope: tenant, endpoint: "POST /records/{id}", limit: 2, window_size: 1}
   - {name: writes, scope: tenant, endpoint: "POST /records/bulk", limit: 1, window_size: 1}
   - {name: other, scope: tenant, endpoint: "POST /records/bulk", limit: 1, window_size: 1}
-global: {limits: [{name: all, scope: global, limit: 1, window_size: 1}, {name: all-of-x, scope: global, endpoint: "* /*", limit: 1, window_size: 1}]}
+global:
+  limits:
+  - {name: all, scope: global, limit: 1, window_size: 1}
+  - {name: all-of-x, scope: global, endpoint: "* /*", limit: 1, window_size: 1}
 `)
 	for request, want := range map[string][]string{
 		"POST /records/bulk": {

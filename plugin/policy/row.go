@@ -8,7 +8,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Rows are what a database says, as plain values: nothing in them is checked or compiled. Strings are the names that
+// Rows are the rows of a database, as plain values: nothing in them is checked or compiled. Strings are the names that
 // identities are counted by; a name of more than 128 bytes is written as its hash, as metrics and events show it.
 type Rows struct {
 	Version   int64 // of the database; a snapshot of these rows enforces it
@@ -18,31 +18,31 @@ type Rows struct {
 	Overrides []Override
 }
 
-// Changes are the rows that are new or different at Version, and the keys of those that are gone. A row replaces the
+// Changes are the rows that are new or different at Version, and the keys of removed rows. A row replaces the
 // one of its key, whatever else of it has changed.
 type Changes struct {
 	Rows
-	Gone Gone
+	Removed RowKeys
 }
 
-// Gone are the keys of rows that no longer exist. A key that is not known is no fault.
-type Gone struct {
+// RowKeys lists rows by table. An unknown key is no fault.
+type RowKeys struct {
 	Tiers     []string
 	Tenants   []string
 	Policies  []int64
 	Overrides []int64
 }
 
-// TierRow says that a tier exists, with or without policies. Its key is its name.
+// TierRow declares a tier, with or without policies. Its key is Name.
 type TierRow struct {
 	Name string `json:"name"`
 }
 
-// TenantRow is what is known of one tenant. Its key is ID, the name that requests identify it by.
+// TenantRow has the settings of a tenant. Its key is ID, the name that requests identify it by.
 type TenantRow struct {
 	ID       string `json:"id"`
-	Tier     string `json:"tier,omitempty"`      // "": the request, else the config, says which
-	TimeZone string `json:"time_zone,omitempty"` // of calendar windows; "" for UTC. It is carried along, and not checked here
+	Tier     string `json:"tier,omitempty"`      // "": the one that the request claims, else the config's default
+	TimeZone string `json:"time_zone,omitempty"` // of calendar windows; "" for UTC. It is not checked here
 }
 
 // Row is a policy that a database holds, for all tenants of a tier or for one tenant. Its key is ID.

@@ -33,6 +33,11 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 		o.Kind = policy.Ban
 		return policy.Rows{Overrides: numbered(o)}
 	}
+	ofTin := schema.Policy{Tier: "tin", Limit: schema.Limit{Name: "x", Scope: "tenant", Limit: 1, WindowSize: 1}}
+	twoTiers := policy.Rows{
+		Tiers: []policy.TierRow{{Name: "gold"}}, Tenants: []policy.TenantRow{{ID: "acme"}},
+		Policies: []policy.Row{{ID: 1, Policy: ofTin}},
+	}
 	tests := []struct {
 		name    string
 		rows    policy.Rows
@@ -42,11 +47,7 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 		{"nothing", policy.Rows{}, 0, nil},
 		{"a tier", policy.Rows{Tiers: []policy.TierRow{{Name: "gold"}}}, 0, nil},
 		{"a tenant", policy.Rows{Tenants: []policy.TenantRow{{ID: "acme"}}}, consumer, nil},
-		{"two tiers", policy.Rows{Tiers: []policy.TierRow{{Name: "gold"}}, Tenants: []policy.TenantRow{{ID: "acme"}}, Policies: []policy.Row{
-			{
-				ID: 1, Policy: schema.Policy{Tier: "tin", Limit: schema.Limit{Name: "x", Scope: "tenant", Limit: 1, WindowSize: 1}},
-			},
-		}}, consumer | headers, []string{"X-Tier"}},
+		{"two tiers", twoTiers, consumer | headers, []string{"X-Tier"}},
 		{"a policy per tenant", scoped("tenant", ""), consumer, nil},
 		{"a policy per user", scoped("user", ""), consumer | headers, []string{"X-User"}},
 		{"a policy per credential", scoped("credential", ""), consumer | credential, nil},
@@ -58,12 +59,12 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 		{"an override of an address", overriding(origin), consumer | ip, nil},
 		{"an override of an endpoint", overriding(endpoint), consumer | target, nil},
 	}
-	config := compile(t,
-		`{observe_endpoint: false, user_from: [header.X-User], tier_from: [header.X-Tier], trusted_headers: [X-User, X-Tier], on_missing_tenant: skip}`)
+	config := compile(t, `{observe_endpoint: false, user_from: [header.X-User], tier_from: [header.X-Tier],
+		trusted_headers: [X-User, X-Tier], on_missing_tenant: skip}`)
 	for _, test := range tests {
 		with := config.With(build(t, test.rows))
 		if with.Rules.Wants != test.want || !slices.Equal(with.Rules.Headers, test.headers) {
-			t.Errorf("%s: asks for facts %08b with headers %q, want %08b with %q",
+			t.Errorf("%s: reads facts %08b with headers %q, want %08b with %q",
 				test.name, with.Rules.Wants, with.Rules.Headers, test.want, test.headers)
 		}
 		back := with.With(build(t, policy.Rows{}))
@@ -74,9 +75,11 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 	}
 }
 
-func TestRowsOfAnotherNamespaceAskForNothing(t *testing.T) {
-	snapshot := build(t,
-		policy.Rows{Policies: []policy.Row{{ID: 1, Policy: schema.Policy{Namespace: "eu", Tenant: "acme", Limit: schema.Limit{Name: "x", Scope: "user", Limit: 1, WindowSize: 1}}}}})
+func TestRowsOfAnotherNamespaceNeedNoFacts(t *testing.T) {
+	perUser := schema.Limit{Name: "x", Scope: "user", Limit: 1, WindowSize: 1}
+	snapshot := build(t, policy.Rows{Policies: []policy.Row{
+		{ID: 1, Policy: schema.Policy{Namespace: "eu", Tenant: "acme", Limit: perUser}},
+	}})
 	if with := compile(t, `{observe_endpoint: false, on_missing_tenant: skip}`).With(snapshot); with.Rules.Wants != 0 {
 		t.Errorf("facts %08b are read, want none", with.Rules.Wants)
 	}
@@ -109,12 +112,13 @@ func TestTheEndpointIsTheMostSpecificPatternOfConfigAndRows(t *testing.T) {
 	}
 }
 
-func TestResolvingBesideABookAllocatesNothingInSteadyState(t *testing.T) {
+func TestResolvingBesideASnapshotAllocatesNothingInSteadyState(t *testing.T) {
 	plan := explained(t)
 	id := visitor
 	id.Method, id.Path = "POST", "/records/7"
 	var r policy.Resolution
-	if allocations := testing.AllocsPerRun(100, func() { plan.ResolveAt(&id, 1, &r) }); allocations != 0 || len(r.Bounds) != 3 {
+	allocations := testing.AllocsPerRun(100, func() { plan.ResolveAt(&id, 1, &r) })
+	if allocations != 0 || len(r.Bounds) != 3 {
 		t.Errorf("resolving %d bounds: %v allocations, want 3 and 0", len(r.Bounds), allocations)
 	}
 }
@@ -131,8 +135,8 @@ func TestAnonymousRequestsMeetTheRowsOfTheDefaultTierOnly(t *testing.T) {
 		modelConfig + "anonymous: {limits: [{name: daily, scope: ip, limit: 3, window_size: 1}]}": 3,
 	} {
 		var r policy.Resolution
-		compile(t, config).With(build(t, rows)).ResolveAt(
-			&identity.Identity{Anonymous: true, Tenant: address("192.0.2.1"), IP: "192.0.2.1"}, 1, &r)
+		anonymous := identity.Identity{Anonymous: true, Tenant: address("192.0.2.1"), IP: "192.0.2.1"}
+		compile(t, config).With(build(t, rows)).ResolveAt(&anonymous, 1, &r)
 		if len(r.Bounds) != 2 || r.Bounds[0].Policy.Limit.Spec().Quantity != want {
 			t.Errorf("bounds are %+v, want %d a day and the limit for all", r.Bounds, want)
 		}

@@ -40,12 +40,16 @@ func cut(request string) (method, path string) {
 }
 
 func somePolicy(t *rapid.T, id int64) policy.Row {
-	row := policy.Row{ID: id, Policy: schema.Policy{Namespace: rapid.SampledFrom([]string{"", "default", "other"}).Draw(t, "namespace"), Limit: schema.Limit{
-		Name: someName.Draw(t, "name"), Scope: rapid.SampledFrom([]string{"tenant", "user", "global"}).Draw(t, "scope"),
-		Endpoint: somewhere.Draw(t, "endpoint"),
-		Limit:    rapid.Int64Range(1, 1000).Draw(t, "limit"), WindowSize: rapid.Int64Range(1, 100).Draw(t, "window"),
-		Algorithm: rapid.SampledFrom([]string{"", "fixed_window"}).Draw(t, "algorithm"),
-	}}}
+	row := policy.Row{ID: id}
+	row.Namespace = rapid.SampledFrom([]string{"", "default", "other"}).Draw(t, "namespace")
+	row.Limit = schema.Limit{
+		Name:       someName.Draw(t, "name"),
+		Scope:      rapid.SampledFrom([]string{"tenant", "user", "global"}).Draw(t, "scope"),
+		Endpoint:   somewhere.Draw(t, "endpoint"),
+		Limit:      rapid.Int64Range(1, 1000).Draw(t, "limit"),
+		WindowSize: rapid.Int64Range(1, 100).Draw(t, "window"),
+		Algorithm:  rapid.SampledFrom([]string{"", "fixed_window"}).Draw(t, "algorithm"),
+	}
 	if rapid.Bool().Draw(t, "for a tenant") {
 		row.Tenant = someTenant.Draw(t, "tenant")
 	} else {
@@ -67,15 +71,15 @@ func someOverride(t *rapid.T, id int64) policy.Override {
 	case "endpoint":
 		o.Tenant, o.Endpoint = someTenant.Draw(t, "tenant"), somewhere.Draw(t, "endpoint")
 	case "credential":
-		o.Credential, o.Tenant = rapid.SampledFrom([]string{"key", "other"}).Draw(t, "credential"), rapid.OneOf(
-			rapid.Just(""), someTenant).Draw(t, "tenant")
+		o.Credential = rapid.SampledFrom([]string{"key", "other"}).Draw(t, "credential")
+		o.Tenant = rapid.OneOf(rapid.Just(""), someTenant).Draw(t, "tenant")
 	case "ip":
-		o.IP, o.Tenant = rapid.SampledFrom([]string{"192.0.2.1", "192.0.2.2"}).Draw(t, "ip"), rapid.OneOf(rapid.Just(""),
-			someTenant).Draw(t, "tenant")
+		o.IP = rapid.SampledFrom([]string{"192.0.2.1", "192.0.2.2"}).Draw(t, "ip")
+		o.Tenant = rapid.OneOf(rapid.Just(""), someTenant).Draw(t, "tenant")
 	}
-	// Bans and exemptions are rarer than what they would hide.
-	switch rapid.SampledFrom(
-		[]string{"ban", "exempt", "custom", "custom", "custom", "factor", "factor", "factor", "penalty", "penalty"}).Draw(t, "kind") {
+	// Bans and exemptions are rarer than the overrides that they hide.
+	kinds := []string{"ban", "exempt", "custom", "custom", "custom", "factor", "factor", "factor", "penalty", "penalty"}
+	switch rapid.SampledFrom(kinds).Draw(t, "kind") {
 	case "ban":
 		o.Kind = policy.Ban
 	case "exempt":
@@ -112,47 +116,45 @@ func someRows(t *rapid.T) policy.Rows {
 	return rows
 }
 
-// merge is what rows are after changes.
+// merge returns rows after changes.
 func merge(rows policy.Rows, changes policy.Changes) policy.Rows {
-	gone := func(keys []int64, id int64) bool { return slices.Contains(keys, id) }
-	out := policy.Rows{
-		Version: changes.Version, Tiers: slices.Clone(changes.Tiers), Tenants: slices.Clone(changes.Tenants),
-		Policies: slices.Clone(changes.Policies), Overrides: slices.Clone(changes.Overrides),
+	removed := changes.Removed
+	tier := func(r policy.TierRow) string { return r.Name }
+	tenant := func(r policy.TenantRow) string { return r.ID }
+	row := func(r policy.Row) int64 { return r.ID }
+	override := func(o policy.Override) int64 { return o.ID }
+	return policy.Rows{
+		Version:   changes.Version,
+		Tiers:     mergeTable(rows.Tiers, changes.Tiers, removed.Tiers, tier),
+		Tenants:   mergeTable(rows.Tenants, changes.Tenants, removed.Tenants, tenant),
+		Policies:  mergeTable(rows.Policies, changes.Policies, removed.Policies, row),
+		Overrides: mergeTable(rows.Overrides, changes.Overrides, removed.Overrides, override),
 	}
-	for _, row := range rows.Tiers {
-		if !slices.Contains(changes.Gone.Tiers, row.Name) && !slices.Contains(changes.Tiers, row) {
-			out.Tiers = append(out.Tiers, row)
-		}
-	}
-	for _, row := range rows.Tenants {
-		if !slices.Contains(changes.Gone.Tenants, row.ID) && !slices.ContainsFunc(changes.Tenants, func(r policy.TenantRow) bool { return r.ID == row.ID }) {
-			out.Tenants = append(out.Tenants, row)
-		}
-	}
-	for _, row := range rows.Policies {
-		if !gone(changes.Gone.Policies, row.ID) && !slices.ContainsFunc(changes.Policies, func(r policy.Row) bool { return r.ID == row.ID }) {
-			out.Policies = append(out.Policies, row)
-		}
-	}
-	for _, row := range rows.Overrides {
-		if !gone(changes.Gone.Overrides, row.ID) && !slices.ContainsFunc(changes.Overrides, func(r policy.Override) bool { return r.ID == row.ID }) {
-			out.Overrides = append(out.Overrides, row)
+}
+
+// mergeTable returns the changed rows, and the rows that were neither changed nor removed.
+func mergeTable[R any, K comparable](rows, changed []R, removed []K, key func(R) K) []R {
+	out := slices.Clone(changed)
+	for _, row := range rows {
+		replaced := slices.ContainsFunc(changed, func(r R) bool { return key(r) == key(row) })
+		if !replaced && !slices.Contains(removed, key(row)) {
+			out = append(out, row)
 		}
 	}
 	return out
 }
 
-func TestApplyingChangesIsRebuildingFromAllRowsAndLeavesTheOldBookAlone(t *testing.T) {
+func TestApplyingChangesIsRebuildingFromAllRowsAndLeavesTheOldSnapshotAlone(t *testing.T) {
 	plan := compile(t, modelConfig)
 	rapid.Check(t, func(t *rapid.T) {
 		rows := someRows(t)
 		snapshot, _ := policy.NewSnapshot(rows, nil)
 		for range rapid.IntRange(1, 4).Draw(t, "steps") {
-			changes := policy.Changes{Rows: someRows(t), Gone: policy.Gone{
-				Tiers:     rapid.SliceOfN(rapid.Just("gold"), 0, 1).Draw(t, "gone tiers"),
-				Tenants:   rapid.SliceOfN(someTenant, 0, 2).Draw(t, "gone tenants"),
-				Policies:  rapid.SliceOf(rapid.Int64Range(1, 9)).Draw(t, "gone policies"),
-				Overrides: rapid.SliceOf(rapid.Int64Range(1, 9)).Draw(t, "gone overrides"),
+			changes := policy.Changes{Rows: someRows(t), Removed: policy.RowKeys{
+				Tiers:     rapid.SliceOfN(rapid.Just("gold"), 0, 1).Draw(t, "removed tiers"),
+				Tenants:   rapid.SliceOfN(someTenant, 0, 2).Draw(t, "removed tenants"),
+				Policies:  rapid.SliceOf(rapid.Int64Range(1, 9)).Draw(t, "removed policies"),
+				Overrides: rapid.SliceOf(rapid.Int64Range(1, 9)).Draw(t, "removed overrides"),
 			}}
 			changes.Version = snapshot.Version() + 1
 			id, now := somebody(t), limit.Micros(2)
@@ -164,21 +166,22 @@ func TestApplyingChangesIsRebuildingFromAllRowsAndLeavesTheOldBookAlone(t *testi
 			compareWanted(t, "the old snapshot after Apply", got(plan.With(snapshot), &id, now), before)
 			rows = merge(rows, changes)
 			rebuilt, _ := policy.NewSnapshot(rows, nil)
-			compareBooks(t, plan, next, rebuilt)
+			compareSnapshots(t, plan, next, rebuilt)
 			compareWanted(t, "the new snapshot", got(plan.With(next), &id, now), got(plan.With(rebuilt), &id, now))
 			snapshot = next
 		}
 	})
 }
 
-func compareBooks(t *rapid.T, plan *policy.Plan, got, want *policy.Snapshot) {
+func compareSnapshots(t *rapid.T, plan *policy.Plan, got, want *policy.Snapshot) {
 	a, b := contents(got), contents(want)
 	if !slices.Equal(a, b) {
 		t.Fatalf("the snapshot has\n%q, want\n%q", a, b)
 	}
 	if got.Version() != want.Version() || got.Len() != want.Len() || got.Needs("default") != want.Needs("default") ||
 		got.Needs("other") != want.Needs("other") {
-		t.Fatalf("version %d, %d rows, needs %+v and %+v, want %d, %d, %+v and %+v", got.Version(), got.Len(), got.Needs("default"), got.Needs("other"),
+		t.Fatalf("version %d, %d rows, needs %+v and %+v, want %d, %d, %+v and %+v",
+			got.Version(), got.Len(), got.Needs("default"), got.Needs("other"),
 			want.Version(), want.Len(), want.Needs("default"), want.Needs("other"))
 	}
 	if x, y := plan.With(got).Faults(), plan.With(want).Faults(); len(x) != len(y) {

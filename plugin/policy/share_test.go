@@ -38,7 +38,9 @@ func TestAChangeCopiesOnlyTheShardThatItTouches(t *testing.T) {
 		}
 	}
 	ban := func(id int64, tenant, user string) Override {
-		return Override{ID: id, Override: schema.Override{Permanent: true, Kind: Ban, Tenant: tenant, User: user, Reason: "r", Author: "a"}}
+		return Override{ID: id, Override: schema.Override{
+			Permanent: true, Kind: Ban, Tenant: tenant, User: user, Reason: "r", Author: "a",
+		}}
 	}
 	for i := range int64(5000) {
 		rows.Policies = append(rows.Policies, row(i, fmt.Sprint("tenant-", i)))
@@ -56,17 +58,19 @@ func TestAChangeCopiesOnlyTheShardThatItTouches(t *testing.T) {
 		{"nothing", Changes{}, 0, 0, 0},
 		{"a new policy", Changes{Rows: Rows{Policies: []Row{row(9999, "tenant-7")}}}, 1, 1, 0},
 		{"another value of a policy", Changes{Rows: Rows{Policies: []Row{row(7, "tenant-7")}}}, 1, 1, 0},
-		{"a policy that is gone", Changes{Gone: Gone{Policies: []int64{7}}}, 1, 1, 0},
+		{"a removed policy", Changes{Removed: RowKeys{Policies: []int64{7}}}, 1, 1, 0},
 		{"one of many users of one tenant", Changes{Rows: Rows{Overrides: []Override{ban(7, "one", "user-7")}}}, 1, 0, 1},
 		{"a tenant", Changes{Rows: Rows{Tenants: []TenantRow{{ID: "tenant-7", Tier: "gold"}}}}, 1, 0, 0},
 		{
 			"a policy of a tier",
-			Changes{Rows: Rows{Policies: []Row{{ID: 9999, Policy: schema.Policy{Tier: "gold", Limit: row(0, "").Limit}}}}}, 0, 1,
+			Changes{Rows: Rows{Policies: []Row{{ID: 9999, Policy: schema.Policy{Tier: "gold", Limit: row(0, "").Limit}}}}},
+			0, 1,
 			0,
 		},
 		{
 			"a policy that does not compile",
-			Changes{Rows: Rows{Policies: []Row{{ID: 7, Policy: schema.Policy{Tenant: "tenant-7"}}}}}, 1, 1, 0,
+			Changes{Rows: Rows{Policies: []Row{{ID: 7, Policy: schema.Policy{Tenant: "tenant-7"}}}}},
+			1, 1, 0,
 		},
 	}
 	for _, test := range tests {
@@ -86,7 +90,11 @@ func TestAChangeCopiesOnlyTheShardThatItTouches(t *testing.T) {
 func TestPatternsThatComeAndGoAreThoseOfACompileFromScratch(t *testing.T) {
 	e := newEndpoints()
 	steps := [][]string{
-		{"* /*", "GET /a/{x}"}, {"GET /a/b", "* /a/*"}, {"-* /*"}, {"GET /*", "-GET /a/{x}"}, {"HEAD /a/b", "-GET /a/b"},
+		{"* /*", "GET /a/{x}"},
+		{"GET /a/b", "* /a/*"},
+		{"-* /*"},
+		{"GET /*", "-GET /a/{x}"},
+		{"HEAD /a/b", "-GET /a/b"},
 		{"* /*", "GET /a/{y}"},
 	}
 	inUse := map[string]bool{}
@@ -156,8 +164,9 @@ func TestAnOverrideRemembersABoundedNumberOfPolicies(t *testing.T) {
 // A fraction that is too fine for exact arithmetic must not make a penalty do nothing.
 func TestAScaledLimitThatCannotBeCountedExactlyIsRoundedDownUntilItCan(t *testing.T) {
 	const year = 31_622_399
-	p, err := compileLimit(
-		schema.Limit{Name: "a", Scope: "tenant", Limit: 1001 * year, WindowSize: year, Burst: 1_000_000_000_000})
+	p, err := compileLimit(schema.Limit{
+		Name: "a", Scope: "tenant", Limit: 1001 * year, WindowSize: year, Burst: 1_000_000_000_000,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

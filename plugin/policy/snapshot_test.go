@@ -136,7 +136,9 @@ func TestEveryFaultOfARowIsReportedWithItsField(t *testing.T) {
 		edit(&row)
 		return policy.Rows{Policies: []policy.Row{row}}
 	}
-	override := func(edit func(*policy.Override)) policy.Rows {
+	type overrideRow = policy.Override
+	const custom = policy.CustomLimit
+	override := func(edit func(*overrideRow)) policy.Rows {
 		row := policytest.Override(5, times(500, acme))
 		edit(&row)
 		return policy.Rows{Overrides: []policy.Override{row}}
@@ -161,22 +163,24 @@ func TestEveryFaultOfARowIsReportedWithItsField(t *testing.T) {
 		"policies 5: accuracy: ":               policyRow(func(p *policy.Row) { p.Limit.Accuracy = "excat" }),
 		"policies 5: cost: ":                   policyRow(func(p *policy.Row) { p.Limit.Cost = &costly }),
 		"policies 5: endpoint: ":               policyRow(func(p *policy.Row) { p.Limit.Endpoint = "GET records" }),
-		"overrides 5: kind: ":                  override(func(o *policy.Override) { o.Kind, o.Factor = "bless", 0 }),
-		"overrides 5: source: ":                override(func(o *policy.Override) { o.Source, o.Factor = policy.Detector, 1000 }),
-		"overrides 5: user: must be left out":  override(func(o *policy.Override) { o.User, o.IP = "u", "192.0.2.1" }),
-		"overrides 5: tenant: ":                override(func(o *policy.Override) { o.Tenant, o.User = "", "u" }),
-		"overrides 5: ip: ":                    override(func(o *policy.Override) { o.IP = "192.0.2" }),
-		"overrides 5: policy: ":                override(func(o *policy.Override) { o.Kind, o.Factor, o.Limit = policy.CustomLimit, 0, 5 }),
-		"overrides 5: limit: ":                 override(func(o *policy.Override) { o.Kind, o.Factor, o.Policy = policy.CustomLimit, 0, "daily" }),
-		"overrides 5: factor: ":                override(func(o *policy.Override) { o.Factor = 0 }),
-		"overrides 5: reason: ":                override(func(o *policy.Override) { o.Reason = " " }),
-		"overrides 5: author: ":                override(func(o *policy.Override) { o.Author = "" }),
-		"overrides 5: expires_at: ":            override(func(o *policy.Override) { o.Permanent = false }),
-		"overrides 5: endpoint: ":              override(func(o *policy.Override) { o.Endpoint = "GET /%72ecords" }),
-		"overrides 5: credential: ":            override(func(o *policy.Override) { o.Credential = long }),
-		"overrides 5: user: ":                  override(func(o *policy.Override) { o.User = long }),
-		"overrides 5: burst: must be": override(func(o *policy.Override) {
-			o.Kind, o.Factor, o.Policy, o.Limit, o.Burst = policy.CustomLimit, 0, "daily", 5, -1
+		"overrides 5: kind: ":                  override(func(o *overrideRow) { o.Kind, o.Factor = "bless", 0 }),
+		"overrides 5: source: ":                override(func(o *overrideRow) { o.Source, o.Factor = policy.Detector, 1000 }),
+		"overrides 5: user: must be left out":  override(func(o *overrideRow) { o.User, o.IP = "u", "192.0.2.1" }),
+		"overrides 5: tenant: ":                override(func(o *overrideRow) { o.Tenant, o.User = "", "u" }),
+		"overrides 5: ip: ":                    override(func(o *overrideRow) { o.IP = "192.0.2" }),
+		"overrides 5: policy: ":                override(func(o *overrideRow) { o.Kind, o.Limit, o.Factor = custom, 5, 0 }),
+		"overrides 5: limit: ": override(func(o *overrideRow) {
+			o.Kind, o.Policy, o.Factor = custom, "daily", 0
+		}),
+		"overrides 5: factor: ":     override(func(o *overrideRow) { o.Factor = 0 }),
+		"overrides 5: reason: ":     override(func(o *overrideRow) { o.Reason = " " }),
+		"overrides 5: author: ":     override(func(o *overrideRow) { o.Author = "" }),
+		"overrides 5: expires_at: ": override(func(o *overrideRow) { o.Permanent = false }),
+		"overrides 5: endpoint: ":   override(func(o *overrideRow) { o.Endpoint = "GET /%72ecords" }),
+		"overrides 5: credential: ": override(func(o *overrideRow) { o.Credential = long }),
+		"overrides 5: user: ":       override(func(o *overrideRow) { o.User = long }),
+		"overrides 5: burst: must be": override(func(o *overrideRow) {
+			o.Kind, o.Factor, o.Policy, o.Limit, o.Burst = custom, 0, "daily", 5, -1
 		}),
 	}
 	tests["tiers : name: "] = tests["tiers 5: name: "]
@@ -210,8 +214,9 @@ func TestARowThatNoLongerCompilesKeepsItsLastGoodValue(t *testing.T) {
 	}
 	// A full reload drops what is not there any longer (2), and takes from the snapshot before what is there and bad (1).
 	reloaded, again := policy.NewSnapshot(bad, snapshot)
-	want := contents(
-		build(t, policy.Rows{Tenants: good.Tenants, Policies: good.Policies[:1], Overrides: good.Overrides[:1]}))
+	want := contents(build(t, policy.Rows{
+		Tenants: good.Tenants, Policies: good.Policies[:1], Overrides: good.Overrides[:1],
+	}))
 	if got := contents(reloaded); !slices.Equal(got, want) || len(again) != len(faults) {
 		t.Errorf("after a reload the snapshot has\n%q, want\n%q; faults are %v", got, want, again)
 	}
@@ -231,8 +236,9 @@ func TestAnEndpointThatIsAmbiguousWithAnotherIsAFaultUntilTheOtherIsGone(t *test
 			t.Errorf("%s: faults are %v, and the snapshot has %q, want one about the endpoint of 2 and %q",
 				endpoint, faults, contents(next), contents(snapshot))
 		}
-		apply(t, snapshot,
-			policy.Changes{Rows: policy.Rows{Policies: []policy.Row{at(2, endpoint)}}, Gone: policy.Gone{Policies: []int64{1}}})
+		apply(t, snapshot, policy.Changes{
+			Rows: policy.Rows{Policies: []policy.Row{at(2, endpoint)}}, Removed: policy.RowKeys{Policies: []int64{1}},
+		})
 	}
 	// the same requests, by another name
 	apply(t, snapshot, policy.Changes{Rows: policy.Rows{Policies: []policy.Row{at(2, "GET /a/{other}")}}})
@@ -243,8 +249,12 @@ func TestAnUnknownTierIsReportedOnceWithOneOfItsTenants(t *testing.T) {
 		Tiers:    []policy.TierRow{{Name: "gold"}},
 		Policies: []policy.Row{{ID: 1, Policy: schema.Policy{Tier: "tin", Limit: perTenant(1, "", 1).Limit}}},
 		Tenants: []policy.TenantRow{
-			{ID: "a", Tier: "nickel"}, {ID: "b", Tier: "nickel"}, {ID: "c", Tier: "gold"}, {ID: "d", Tier: "tin"},
-			{ID: "e", Tier: "bronze"}, {ID: "f"},
+			{ID: "a", Tier: "nickel"},
+			{ID: "b", Tier: "nickel"},
+			{ID: "c", Tier: "gold"},
+			{ID: "d", Tier: "tin"},
+			{ID: "e", Tier: "bronze"},
+			{ID: "f"},
 		},
 	}))
 	faults := plan.Faults()
@@ -252,8 +262,8 @@ func TestAnUnknownTierIsReportedOnceWithOneOfItsTenants(t *testing.T) {
 		!strings.Contains(faults[0].Problem, `"nickel"`) || !strings.Contains(faults[0].Problem, `tier "bronze" applies`) {
 		t.Fatalf("faults are %v, want one about nickel", faults)
 	}
-	more := plan.With(
-		apply(t, plan.Snapshot(), policy.Changes{Rows: policy.Rows{Tenants: []policy.TenantRow{{ID: "g", Tier: "nickel"}}}})).Faults()
+	another := policy.Changes{Rows: policy.Rows{Tenants: []policy.TenantRow{{ID: "g", Tier: "nickel"}}}}
+	more := plan.With(apply(t, plan.Snapshot(), another)).Faults()
 	if len(more) != 1 || more[0].Problem != faults[0].Problem {
 		t.Errorf("with another tenant of the tier the faults are %v, want the same problem: %v", more, faults)
 	}

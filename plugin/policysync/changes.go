@@ -102,7 +102,7 @@ func readKeys(ctx context.Context, tx pgx.Tx, since int64, changed map[rowKey]bo
 	return found, nil
 }
 
-// fetch reads the rows of the keys, and records the keys without a row as gone.
+// fetch reads the rows of the keys, and records the keys without a row as removed.
 func (k *tableKeys) fetch(ctx context.Context, tx pgx.Tx, into *policy.Changes) error {
 	texts := internedTexts{}
 	for i := range tables {
@@ -113,13 +113,13 @@ func (k *tableKeys) fetch(ctx context.Context, tx pgx.Tx, into *policy.Changes) 
 			return fmt.Errorf("fetch %s: %w", tables[i].name, err)
 		}
 	}
-	into.Gone.Tiers = missingKeys(k[ofTiers], into.Tiers, func(r policy.TierRow) string { return r.Name })
-	into.Gone.Tenants = missingKeys(k[ofTenants], into.Tenants, func(r policy.TenantRow) string { return r.ID })
+	into.Removed.Tiers = missingKeys(k[tiersTable], into.Tiers, func(r policy.TierRow) string { return r.Name })
+	into.Removed.Tenants = missingKeys(k[tenantsTable], into.Tenants, func(r policy.TenantRow) string { return r.ID })
 	policyKey := func(r policy.Row) string { return strconv.FormatInt(r.ID, 10) }
 	overrideKey := func(o policy.Override) string { return strconv.FormatInt(o.ID, 10) }
 	var policyErr, overrideErr error
-	into.Gone.Policies, policyErr = parseIDs(missingKeys(k[ofPolicies], into.Policies, policyKey))
-	into.Gone.Overrides, overrideErr = parseIDs(missingKeys(k[ofOverrides], into.Overrides, overrideKey))
+	into.Removed.Policies, policyErr = parseIDs(missingKeys(k[policiesTable], into.Policies, policyKey))
+	into.Removed.Overrides, overrideErr = parseIDs(missingKeys(k[overridesTable], into.Overrides, overrideKey))
 	return errors.Join(policyErr, overrideErr)
 }
 
@@ -144,13 +144,13 @@ func missingKeys[R any](keys []string, rows []R, key func(R) string) []string {
 	for _, r := range rows {
 		found[key(r)] = true
 	}
-	var gone []string
+	var missing []string
 	for _, k := range keys {
 		if !found[k] {
-			gone = append(gone, k)
+			missing = append(missing, k)
 		}
 	}
-	return gone
+	return missing
 }
 
 // parseIDs parses numeric keys.

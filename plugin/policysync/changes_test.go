@@ -259,7 +259,8 @@ func randomChange(random *rand.Rand) string {
 			fmt.Sprintf(`DELETE FROM rate_limiter.tenants WHERE id = '%s';`, tenant),
 			fmt.Sprintf(`INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size, cost)
 				VALUES ('p%d', '%s', 'user', %d, 60, %d);`, n, tenant, n, n%2),
-			fmt.Sprintf(`INSERT INTO rate_limiter.policies (name, tier, scope, endpoint, "limit", window_size, fail_mode, accuracy)
+			fmt.Sprintf(`INSERT INTO rate_limiter.policies 
+				(name, tier, scope, endpoint, "limit", window_size, fail_mode, accuracy)
 				VALUES ('p%d', 'tier-1', 'tenant+endpoint', 'GET /r/{id}', 5, 60, 'local', 'exact');`, n),
 			fmt.Sprintf(`UPDATE rate_limiter.policies SET "limit" = "limit" + 1, mode = 'shadow' WHERE tenant = '%s';`, tenant),
 			fmt.Sprintf(`UPDATE rate_limiter.policies SET tenant = 'moved' || %d WHERE tenant = '%s' AND id %% 3 = 0;`, n,

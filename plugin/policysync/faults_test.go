@@ -23,8 +23,8 @@ func TestFaultsOfRowsThatWereNotFetchedStay(t *testing.T) {
 	var f faultSet
 	f.replaceAll([]policy.Fault{wrong("1", "a"), wrong("2", "b"), wrong("3", "c")})
 	fresh := f.replaceSome([]policy.Fault{wrong("2", "b"), wrong("4", "d")}, rowsOf("1", "2", "4"), rowsOf("4"))
-	if got := fmt.Sprint(f.list, f.count); got != fmt.Sprint([]policy.Fault{wrong("3", "c"),
-		wrong("2", "b"), wrong("4", "d")}, 3) {
+	want := fmt.Sprint([]policy.Fault{wrong("3", "c"), wrong("2", "b"), wrong("4", "d")}, 3)
+	if got := fmt.Sprint(f.list, f.count); got != want {
 		t.Errorf("the faults are %s, want those of 3, 2 and 4", got)
 	}
 	if len(fresh) != 1 || fresh[0].Key != "4" {

@@ -25,11 +25,13 @@ func crowd(tenants int) policy.Rows {
 		tenant, cost := fmt.Sprintf("tenant-%06d", n), int64(n%3)
 		rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: tenant, Tier: "gold", TimeZone: "Europe/Vienna"})
 		for i := range 4 {
-			row := policy.Row{ID: int64(n*10 + i), Policy: schema.Policy{Namespace: "default",
-				Tenant: tenant, Limit: schema.Limit{
+			row := policy.Row{ID: int64(n*10 + i), Policy: schema.Policy{
+				Namespace: "default", Tenant: tenant,
+				Limit: schema.Limit{
 					Name: fmt.Sprint("limit-", i), Scope: "tenant", Limit: int64(1000 + n), WindowSize: 3600,
 					Algorithm: "token_bucket", Burst: 77,
-				}}}
+				},
+			}}
 			if i == 3 {
 				row.Limit.Cost, row.Limit.Mode, row.Limit.FailMode, row.Limit.Accuracy = &cost, "shadow", "closed", "exact"
 				row.PublicNote = "agreed for the launch"
@@ -42,8 +44,9 @@ func crowd(tenants int) policy.Rows {
 		}
 		for i := range 5 {
 			rows.Overrides = append(rows.Overrides, policy.Override{ID: int64(n*10 + i), Override: schema.Override{
-				Kind: policy.Multiplier, Tenant: tenant, User: fmt.Sprint("user-", i), Factor: 1500, Reason: "contract 7", Author: "ann",
-				PublicNote: "until we know more", ExpiresAt: ends, Permanent: n == 0, Source: policy.Commercial,
+				Kind: policy.Multiplier, Tenant: tenant, User: fmt.Sprint("user-", i), Factor: 1500,
+				Reason: "contract 7", Author: "ann", PublicNote: "until we know more", ExpiresAt: ends,
+				Permanent: n == 0, Source: policy.Commercial,
 			}})
 		}
 	}

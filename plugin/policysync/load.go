@@ -88,10 +88,10 @@ func loadAll(ctx context.Context, conn *pgx.Conn, most int) (loadedRows, error) 
 		}
 		a.rows = policy.Rows{
 			Version:   a.head.version,
-			Tiers:     make([]policy.TierRow, 0, counts[ofTiers]),
-			Tenants:   make([]policy.TenantRow, 0, counts[ofTenants]),
-			Policies:  make([]policy.Row, 0, counts[ofPolicies]),
-			Overrides: make([]policy.Override, 0, counts[ofOverrides]),
+			Tiers:     make([]policy.TierRow, 0, counts[tiersTable]),
+			Tenants:   make([]policy.TenantRow, 0, counts[tenantsTable]),
+			Policies:  make([]policy.Row, 0, counts[policiesTable]),
+			Overrides: make([]policy.Override, 0, counts[overridesTable]),
 		}
 		texts := internedTexts{}
 		for i := range tables {

@@ -259,8 +259,9 @@ func TestNoLogOrErrorHasThePassword(t *testing.T) {
 		0o600); err != nil {
 		t.Fatal(err)
 	}
-	n := start(t, policysync.Options{Source: policysync.Source{File: file}, MinPause: time.Millisecond,
-		MaxPause: time.Millisecond})
+	n := start(t, policysync.Options{
+		Source: policysync.Source{File: file}, MinPause: time.Millisecond, MaxPause: time.Millisecond,
+	})
 	n.until("Postgres is tried", func(policysync.Stats) bool { return n.log.count("no contact with Postgres") == 1 })
 	if n.log.count(secret) > 0 || n.log.count("user=ann") != 1 {
 		t.Errorf("the log has the password, or not the user:\n%s", n.log)

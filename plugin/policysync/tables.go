@@ -19,7 +19,7 @@ type table struct {
 	scan func(texts internedTexts, rows *policy.Rows) (to []any, appendRow func())
 }
 
-// tables lists the tables in the order of ofTiers to ofOverrides.
+// tables lists the tables in the order of tiersTable to overridesTable.
 var tables = [...]table{
 	{name: "tiers", kind: "tier", key: "name", where: "true", columns: "name", scan: scanTiers},
 	{name: "tenants", kind: "tenant", key: "id", where: "true", columns: "id, tier, time_zone", scan: scanTenants},
@@ -36,10 +36,10 @@ var tables = [...]table{
 }
 
 const (
-	ofTiers = iota
-	ofTenants
-	ofPolicies
-	ofOverrides
+	tiersTable = iota
+	tenantsTable
+	policiesTable
+	overridesTable
 )
 
 // selectSQL returns the statement that reads the rows of interest.
