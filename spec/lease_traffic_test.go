@@ -140,7 +140,7 @@ func (tr *traffic) count(status int) int {
 	return counted(tr.samples, status)
 }
 
-// awaitRefusals waits for n more denials.
+// awaitDenials waits for n more denials.
 func (tr *traffic) awaitDenials(t *testing.T, n int) {
 	t.Helper()
 	before := tr.count(http.StatusTooManyRequests)
