@@ -141,8 +141,9 @@ func TestOneTransactionHasOneVersion(t *testing.T) {
 func TestAnOverrideMovesToTheHistoryOnlyWithAReason(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	insertGood(t, pool, "overrides")
-	for _, statement := range []string{`DELETE FROM rate_limiter.overrides`,
-		`UPDATE rate_limiter.overrides SET "limit" = 7`} {
+	for _, statement := range []string{
+		`DELETE FROM rate_limiter.overrides`, `UPDATE rate_limiter.overrides SET "limit" = 7`,
+	} {
 		_, err := pool.Exec(t.Context(), statement)
 		if violated := new(pgconn.PgError); !errors.As(err, &violated) ||
 			violated.ConstraintName != "overrides_change_reason" {

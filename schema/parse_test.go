@@ -154,8 +154,9 @@ func TestEmptyConfigIsAllDefaults(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got\n%+v\nwant\n%+v", got, want)
 	}
-	if filled := (schema.Config{ObserveEndpoint: true, Redis: schema.Redis{SSLVerify: true,
-		Pipeline: true}}).WithDefaults(); !reflect.DeepEqual(filled, want) {
+	if filled := (schema.Config{ObserveEndpoint: true, Redis: schema.Redis{
+		SSLVerify: true, Pipeline: true,
+	}}).WithDefaults(); !reflect.DeepEqual(filled, want) {
 		t.Errorf("WithDefaults gives\n%+v\nwant\n%+v", filled, want)
 	}
 }
@@ -167,8 +168,9 @@ func TestLimitDefaultsAreFilledIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []schema.Tier{
-		{Name: "t", Limits: []schema.Limit{{Name: "a", Scope: schema.ScopeTenant, Limit: 5, WindowSize: 1,
-			Algorithm: schema.AlgorithmTokenBucket}}},
+		{Name: "t", Limits: []schema.Limit{{
+			Name: "a", Scope: schema.ScopeTenant, Limit: 5, WindowSize: 1, Algorithm: schema.AlgorithmTokenBucket,
+		}}},
 		{Name: "u", Limits: []schema.Limit{}},
 	}
 	if !reflect.DeepEqual(c.Tiers, want) {

@@ -9,8 +9,9 @@ import (
 )
 
 func TestPrintingAConfigShowsNoSecret(t *testing.T) {
-	c := schema.Config{Redis: schema.Redis{Host: "redis.internal", Username: "kong", Password: "hunter2",
-		SentinelPassword: "swordfish"}}
+	c := schema.Config{Redis: schema.Redis{
+		Host: "redis.internal", Username: "kong", Password: "hunter2", SentinelPassword: "swordfish",
+	}}
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q"} {
 		for _, value := range []any{c, &c, c.Redis, &c.Redis, []schema.Redis{c.Redis}} {
 			text := fmt.Sprintf(verb, value)

@@ -122,8 +122,9 @@ func (c Config) nameFaults() []Fault {
 		list, _, _ := strings.Cut(l.path, ".")
 		id := identity{list, l.Name, CanonicalEndpoint(l.Endpoint)}
 		if at, ok := first[id]; ok {
-			faults = append(faults, Fault{l.path + ".name",
-				fmt.Sprintf("%s is the name of %s too, for the same endpoint", l.Name, at)})
+			faults = append(faults, Fault{
+				l.path + ".name", fmt.Sprintf("%s is the name of %s too, for the same endpoint", l.Name, at),
+			})
 			continue
 		}
 		first[id] = l.path

@@ -78,8 +78,9 @@ func TestEachRoleMayUseOnlyItsOperations(t *testing.T) {
 func TestATokenIsAcceptedOnlyAsABearerToken(t *testing.T) {
 	t.Parallel()
 	w := open(t)
-	for _, header := range []string{admin, "Basic " + admin, "Bearer", "Bearer ", "Token " + admin,
-		"Bearer " + admin + "x"} {
+	for _, header := range []string{
+		admin, "Basic " + admin, "Bearer", "Bearer ", "Token " + admin, "Bearer " + admin + "x",
+	} {
 		w.want(w.do(call{method: "GET", path: policies, headers: []string{"Authorization", header}}), http.StatusUnauthorized)
 	}
 	w.want(w.do(call{method: "GET", path: policies + "?token=" + admin}), http.StatusUnauthorized)
@@ -92,8 +93,10 @@ func TestAnOrgReachesNoOtherByASpellingOfItsPath(t *testing.T) {
 	w := open(t)
 	w.want(w.as("POST", "/v1/orgs/globex/ratelimit/overrides", `{"kind":"ban","reason":"abuse","permanent":true}`),
 		http.StatusCreated)
-	for _, org := range []string{"globex", "acme/../globex", "acme%2F..%2Fglobex", "%2e%2e/orgs/globex", "ACME", "acme%00",
-		"acme%20", "acme;globex", "*", "acme%2Cglobex", ""} {
+	for _, org := range []string{
+		"globex", "acme/../globex", "acme%2F..%2Fglobex", "%2e%2e/orgs/globex", "ACME", "acme%00",
+		"acme%20", "acme;globex", "*", "acme%2Cglobex", "",
+	} {
 		a := w.do(call{ofAcme, "GET", "/v1/orgs/" + org + "/ratelimit/overrides", "", nil})
 		if a.Code < 300 || strings.Contains(a.Body.String(), "abuse") {
 			t.Errorf("%q: %d %s", org, a.Code, a.Body)

@@ -22,11 +22,8 @@ func (s *Server) registerRecord() {
 		Summary: "Show which version each node enforces", Tags: tags,
 	}, readAccess), s.fleet)
 	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "forget-node",
-		Method:      http.MethodPost,
-		Path:        "/v1/ratelimit/fleet/forget",
-		Summary:     "Drop the last report of a silent node that no longer exists",
-		Tags:        tags,
+		OperationID: "forget-node", Method: http.MethodPost, Path: "/v1/ratelimit/fleet/forget", Tags: tags,
+		Summary: "Drop the last report of a silent node that no longer exists",
 		Description: "A silent node keeps every version from counting as enforced, because it may still admit requests. " +
 			"Make sure that its process has ended. The audit records the actor and the reason. A node that reports again is " +
 			"listed again; a live node cannot be forgotten.",

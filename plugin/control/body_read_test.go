@@ -71,22 +71,30 @@ func TestABodyOfTooManyValuesIsDeniedWhereItExceedsAndCostsLittle(t *testing.T) 
 	for name, test := range map[string]struct{ path, body, where, saying string }{
 		"empty checks":     {batch, listOf(340_000, "{}"), "body.checks", "has more than 100 items"},
 		"a check too many": {batch, listOf(101, "{}"), "body.checks", "has more than 100 items"},
-		"checks under an escaped name": {batch, `{"ch\u0065cks":[` + strings.Repeat("0,", 200_000) + "0]}", "body.checks",
-			"has more than 100 items"},
+		"checks under an escaped name": {
+			batch, `{"ch\u0065cks":[` + strings.Repeat("0,", 200_000) + "0]}", "body.checks", "has more than 100 items",
+		},
 		"unknown names": {check, namesOf(5000, `"org_id":"acme"`), "body", "has more than 64 names"},
-		"one name many times": {check, "{" + strings.Repeat(`"a":1,`, 8000) + `"a":1}`, "body",
-			"has more than 64 names"},
-		"unknown names in a check": {batch, listOf(1, `{"org_id":"acme"},`+namesOf(70_000, `"b":1`)), "body.checks[1]",
-			"has more than 64 names"},
-		"names in names": {check, `{"a":{"b":` + namesOf(5000, `"c":1`) + `}}`, "body.a.b",
-			"has more than 64 names"},
-		"a list in a field": {check, `{"org_id":[` + strings.Repeat(`"",`, 10_000) + `""]}`, "body.org_id",
-			"has more than 100 items"},
-		"lists in lists": {batch, listOf(100, `[`+strings.Repeat(`[0,0],`, 50)+`0]`), "body",
-			"has more than 2000 values"},
+		"one name many times": {
+			check, "{" + strings.Repeat(`"a":1,`, 8000) + `"a":1}`, "body", "has more than 64 names",
+		},
+		"unknown names in a check": {
+			batch, listOf(1, `{"org_id":"acme"},`+namesOf(70_000, `"b":1`)), "body.checks[1]", "has more than 64 names",
+		},
+		"names in names": {
+			check, `{"a":{"b":` + namesOf(5000, `"c":1`) + `}}`, "body.a.b", "has more than 64 names",
+		},
+		"a list in a field": {
+			check, `{"org_id":[` + strings.Repeat(`"",`, 10_000) + `""]}`, "body.org_id", "has more than 100 items",
+		},
+		"lists in lists": {
+			batch, listOf(100, `[`+strings.Repeat(`[0,0],`, 50)+`0]`), "body", "has more than 2000 values",
+		},
 		"many small objects": {batch, listOf(100, namesOf(60, `"a":[]`)), "body", "has more than 2000 values"},
-		"too deep": {batch, `{"checks":` + strings.Repeat("[", 500_000), "body",
-			"has values nested more than 32 deep"},
+		"too deep": {
+			batch, `{"checks":` + strings.Repeat("[", 500_000), "body",
+			"has values nested more than 32 deep",
+		},
 	} {
 		for _, chunked := range []bool{false, true} {
 			a, read, took := p.weigh(test.path, test.body, chunked)
@@ -114,8 +122,9 @@ func TestALongStringOrNumberIsDeniedBeforeItIsRead(t *testing.T) {
 	const longString, longNumber = "is a string of more than 49152 bytes",
 		"is a number, or no JSON, of more than 1024 bytes"
 	for name, test := range map[string]struct{ body, where, saying string }{
-		"a string": {listOf(1, `{"org_id":"`+strings.Repeat(`\n`, 500_000)+`"}`),
-			"body.checks[0].org_id", longString},
+		"a string": {
+			listOf(1, `{"org_id":"`+strings.Repeat(`\n`, 500_000)+`"}`), "body.checks[0].org_id", longString,
+		},
 		"the second string": {listOf(1, `"","`+strings.Repeat("x", 900_000)+`"`), "body.checks[1]", longString},
 		"a name":            {`{"` + strings.Repeat("x", 900_000) + `":1}`, "body", longString},
 		"nothing else":      {`"` + strings.Repeat("x", 900_000) + `"`, "body", longString},

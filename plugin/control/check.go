@@ -45,18 +45,8 @@ type Check struct {
 
 // Resolve implements [huma.ResolverWithPath]: it reports faults that the schema does not cover.
 func (c *Check) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
-	return subjectFaults(
-		at.String(),
-		c.IP,
-		c.Endpoint,
-		textField{
-			"org_id",
-			c.Org,
-		},
-		textField{"user_id", c.User},
-		textField{"credential_id", c.Credential},
-		textField{"tier", c.Tier},
-	)
+	return subjectFaults(at.String(), c.IP, c.Endpoint, textField{"org_id", c.Org}, textField{"user_id", c.User},
+		textField{"credential_id", c.Credential}, textField{"tier", c.Tier})
 }
 
 // admitRequest returns the request in the form that the decision path takes.
@@ -153,15 +143,9 @@ func requireIdentity(ctx context.Context, policies *policy.Plan, checks []Check,
 	var faults []*huma.ErrorDetail
 	for i := range checks {
 		if c := &checks[i]; c.Org+c.User+c.Credential+c.IP == "" {
-			faults = append(
-				faults,
-				fault(
-					at(i)+".org_id",
-					`is required, such as "acme", unless user_id, credential_id or ip is given: `+
-						"requests without any identity share one bucket",
-					nil,
-				),
-			)
+			faults = append(faults, fault(at(i)+".org_id",
+				`is required, such as "acme", unless user_id, credential_id or ip is given: `+
+					"requests without any identity share one bucket", nil))
 		}
 	}
 	if len(faults) == 0 {

@@ -29,8 +29,9 @@ func leasing(t *testing.T, config schema.Config, rows policy.Rows) *planned {
 func TestACostAboveWhatALeasedBucketHoldsIsTooLargeThoughTheLimitHasMore(t *testing.T) {
 	t.Parallel()
 	config := plan()
-	config.Tiers = []schema.Tier{{Name: "essentials", Limits: []schema.Limit{{Name: "second", Scope: "tenant",
-		Limit: 1000, WindowSize: 100}}}}
+	config.Tiers = []schema.Tier{{Name: "essentials", Limits: []schema.Limit{{
+		Name: "second", Scope: "tenant", Limit: 1000, WindowSize: 100,
+	}}}}
 	config.Global = schema.Global{}
 	p := leasing(t, config.WithDefaults(), policy.Rows{})
 	for _, dry := range []string{`,"dry_run":true`, ""} {

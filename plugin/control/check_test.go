@@ -44,8 +44,9 @@ func TestACheckSpendsTheCostAndReturnsTheRemainingTokens(t *testing.T) {
 	if never.Allowed || never.RetryAfter != 0 || never.Reason != "cost_too_large" {
 		t.Errorf("%+v: want it denied, and no wait that helps", never)
 	}
-	want := map[string]int64{"daily of the org": 5, "writes at POST /records/{id} of the org": 5,
-		"per-user of user u_42": 5}
+	want := map[string]int64{
+		"daily of the org": 5, "writes at POST /records/{id} of the org": 5, "per-user of user u_42": 5,
+	}
 	if used := p.has("acme", "?user=u_42"); !maps.Equal(used, want) {
 		t.Errorf("used is %v, want %v", used, want)
 	}
@@ -175,8 +176,9 @@ func TestRolesLimitTheOrgsOfChecks(t *testing.T) {
 	} {
 		p.want(p.do(call{test.token, "POST", "/v1/ratelimit/check", test.body, nil}), test.status)
 	}
-	p.want(p.do(call{ofAcme, "POST", "/v1/ratelimit/check/batch", `{"checks":[{"org_id":"acme"},{"org_id":"globex"}]}`,
-		nil}), http.StatusForbidden)
+	p.want(p.do(call{
+		ofAcme, "POST", "/v1/ratelimit/check/batch", `{"checks":[{"org_id":"acme"},{"org_id":"globex"}]}`, nil,
+	}), http.StatusForbidden)
 	if used := p.has("acme", "")["daily of the org"]; used != 1 {
 		t.Errorf("%d are used, want 1: a batch that is denied spends nothing", used)
 	}
@@ -285,8 +287,10 @@ func TestOrgsOfAnyNameHaveBucketsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	p := planning(t, plan(), policy.Rows{})
 	long := strings.Repeat("ü", 512)
-	for i, org := range []string{"a/b", "a/../b", "ünïcode 🦄", "a b", "{t=acme}", "x\r\nX-Evil: 1",
-		`'; DROP TABLE tenants; --`, long, long[:1022] + "x", "%2F", "."} {
+	for i, org := range []string{
+		"a/b", "a/../b", "ünïcode 🦄", "a b", "{t=acme}", "x\r\nX-Evil: 1",
+		`'; DROP TABLE tenants; --`, long, long[:1022] + "x", "%2F", ".",
+	} {
 		body := fmt.Sprintf(`{"org_id":%q,"cost":4}`, org)
 		if got := p.checks(admin, body); !got.Allowed || *got.Remaining != 6 {
 			t.Errorf("org %d, %.40q: %+v, want 6 left", i, org, got)

@@ -108,8 +108,10 @@ func operations(w *world) []operation {
 	var list []operation
 	for at, methods := range d.Paths {
 		for method, o := range methods {
-			list = append(list, operation{o.ID, strings.ToUpper(method), at, o.RequestBody != nil, len(o.Security) > 0,
-				slices.Sorted(maps.Keys(o.Responses))})
+			list = append(list, operation{
+				o.ID, strings.ToUpper(method), at, o.RequestBody != nil, len(o.Security) > 0,
+				slices.Sorted(maps.Keys(o.Responses)),
+			})
 		}
 	}
 	slices.SortFunc(list, func(a, b operation) int { return strings.Compare(a.id, b.id) })

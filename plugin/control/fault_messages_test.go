@@ -43,8 +43,10 @@ func TestANumberThatIsNotWrittenInDigitsIsAFaultWithItsPath(t *testing.T) {
 		{policies, strings.Replace(daily, "1000", long, 1), 400, "body.limit", "64 bits"},
 		{policies, strings.Replace(daily, "1000", "1."+long, 1), 422, "body.limit", "digits"},
 		{check, `{"org_id":"acme","cost":1e2}`, 422, "body.cost", "not as 1e2"},
-		{batch, `{"checks":[{"org_id":"a","cost":1},{"org_id":"a","cost": 1e2 },{"org_id":"a","cost":7}]}`, 422,
-			"body.checks[1].cost", "not as 1e2"},
+		{
+			batch, `{"checks":[{"org_id":"a","cost":1},{"org_id":"a","cost": 1e2 },{"org_id":"a","cost":7}]}`, 422,
+			"body.checks[1].cost", "not as 1e2",
+		},
 	} {
 		if where, saying := w.fault(w.as("POST", test.path, test.body), test.status); where != test.where ||
 			!strings.Contains(saying, test.saying) {
@@ -79,8 +81,9 @@ func TestAFaultOfATimeThatIsTooLongNamesTheLongest(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	const override = `{"kind":"multiplier","factor":2,"reason":"a test","expires_in":"`
-	for _, long := range []string{"99999999h", "100001d", "100000d1s", "99999999999999999999d",
-		"9999999999999999999999h", "2562047h"} {
+	for _, long := range []string{
+		"99999999h", "100001d", "100000d1s", "99999999999999999999d", "9999999999999999999999h", "2562047h",
+	} {
 		if where, saying := w.fault(w.as("POST", overrides, override+long+`"}`), 422); where != "body.expires_in" ||
 			!strings.Contains(saying, "100000d") {
 			t.Errorf("%s: %s %s", long, where, saying)
@@ -119,8 +122,12 @@ func TestAnIfMatchThatIsNoETagIsAFaultAndNotAConflict(t *testing.T) {
 	path, tag, _ := w.made(daily)
 	changed := strings.Replace(daily, "1000", "7", 1)
 	for _, odd := range []string{"garbage", "7-3", `"7-3`, `"a" "b"`, `"a",`, "w/\"a\"", "**"} {
-		for _, c := range []call{{admin, "PUT", path, changed, nil}, {admin, "PUT", policies, changed, nil},
-			{admin, "DELETE", path + "?reason=over", "", nil}, {admin, "PUT", "/v1/orgs/acme", `{}`, nil}} {
+		for _, c := range []call{
+			{admin, "PUT", path, changed, nil},
+			{admin, "PUT", policies, changed, nil},
+			{admin, "DELETE", path + "?reason=over", "", nil},
+			{admin, "PUT", "/v1/orgs/acme", `{}`, nil},
+		} {
 			if where, saying := w.fault(w.do(c.with("If-Match", odd)), 422); where != "header.If-Match" ||
 				!strings.Contains(saying, `"7-3"`) {
 				t.Errorf("%s: %s %s", odd, where, saying)

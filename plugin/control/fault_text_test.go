@@ -23,8 +23,10 @@ func TestAFaultEchoesOnlyTheBeginningOfAValue(t *testing.T) {
 			{admin, "POST", policies, strings.ReplaceAll(`{"name":"$","limit":1,"window":"$","algorithm":"$","scope":"$"}`, "$",
 				text), nil},
 			{admin, "POST", policies, `{"name":"a","limit":1,"window":"1d","tier":"gold","endpoint":"GET /` + text + `"}`, nil},
-			{admin, "POST", overrides, strings.ReplaceAll(`{"kind":"$","reason":"r","expires_at":"$","factor":"$"}`, "$", text),
-				nil},
+			{
+				admin, "POST", overrides, strings.ReplaceAll(`{"kind":"$","reason":"r","expires_at":"$","factor":"$"}`, "$", text),
+				nil,
+			},
 			{admin, "GET", policies + "?limit=" + text, "", nil},
 			{admin, "GET", policies + "?" + text + "=1", "", nil},
 			{admin, "GET", policies + "?cursor=" + text, "", nil},

@@ -38,10 +38,13 @@ var hostile = []string{
 
 // fields lists the text fields of bodies by the path of their POST.
 var fields = map[string][]string{
-	policies: {"name", "namespace", "tier", "orgTier", "tenant", "orgId", "endpoint", "endpointPattern", "slot", "scope",
-		"window", "algorithm", "mode", "fail_mode", "failMode", "accuracy", "reason"},
-	overrides: {"kind", "user", "endpoint", "credential", "ip", "policy", "window", "factor", "expires_at",
-		"expires_in", "reason"},
+	policies: {
+		"name", "namespace", "tier", "orgTier", "tenant", "orgId", "endpoint", "endpointPattern", "slot", "scope",
+		"window", "algorithm", "mode", "fail_mode", "failMode", "accuracy", "reason",
+	},
+	overrides: {
+		"kind", "user", "endpoint", "credential", "ip", "policy", "window", "factor", "expires_at", "expires_in", "reason",
+	},
 }
 
 func TestHostileTextIsStoredUnchangedOrDenied(t *testing.T) {
@@ -139,8 +142,9 @@ func TestHostileQueriesAndHeadersAreDeniedOrFindNothing(t *testing.T) {
 func TestAnAmbiguousQueryIsDenied(t *testing.T) {
 	t.Parallel()
 	w := open(t)
-	for query, at := range map[string]string{"?limit=1&limit=2": "query.limit", "?name=a;tier=b": "query",
-		"?name=%zz": "query", "?%FF=1": "query.\ufffd"} {
+	for query, at := range map[string]string{
+		"?limit=1&limit=2": "query.limit", "?name=a;tier=b": "query", "?name=%zz": "query", "?%FF=1": "query.\ufffd",
+	} {
 		a := w.want(w.as("GET", policies+query, ""), http.StatusUnprocessableEntity)
 		if got := read[problem](w, a).paths(); got != at {
 			t.Errorf("%s: faults at %q, want %q", query, got, at)
@@ -161,8 +165,8 @@ func TestARequestThatEndsHalfWayLeavesNothingWritten(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	recorder := httptest.NewRecorder()
-	w.server.ServeHTTP(recorder, call{admin, "POST", policies, daily, []string{"Idempotency-Key",
-		"k"}}.request().WithContext(ctx))
+	post := call{admin, "POST", policies, daily, []string{"Idempotency-Key", "k"}}
+	w.server.ServeHTTP(recorder, post.request().WithContext(ctx))
 	if recorder.Code != http.StatusServiceUnavailable {
 		t.Errorf("answered by %d %s, want 503", recorder.Code, recorder.Body)
 	}
@@ -192,17 +196,22 @@ func FuzzBodies(f *testing.F) {
 		f.Fatal(err)
 	}
 	pool.Close()
-	server, err := control.New(control.Options{Store: pgstore.New(pool), Tokens: ring{},
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	server, err := control.New(control.Options{
+		Store: pgstore.New(pool), Tokens: ring{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for _, target := range []struct{ method, path string }{{"POST", policies},
-			{"PUT", policies + "?force=true"}, {"POST", overrides}} {
+		for _, target := range []struct{ method, path string }{
+			{"POST", policies},
+			{"PUT", policies + "?force=true"},
+			{"POST", overrides},
+		} {
 			recorder := httptest.NewRecorder()
-			server.ServeHTTP(recorder, call{token: admin, method: target.method, path: target.path,
-				body: string(body)}.request())
+			server.ServeHTTP(recorder, call{
+				token: admin, method: target.method, path: target.path, body: string(body),
+			}.request())
 			switch recorder.Code {
 			case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusServiceUnavailable,
 				http.StatusRequestEntityTooLarge:

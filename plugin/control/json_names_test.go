@@ -14,8 +14,9 @@ import (
 func TestALimitIsNamedAlikeInEveryAnswer(t *testing.T) {
 	t.Parallel()
 	rows := enterprise()
-	rows.Policies = []policy.Row{{ID: 41, Policy: schema.Policy{Tenant: "acme", Limit: schema.Limit{Name: "rowed",
-		Scope: "tenant", Limit: 1, WindowSize: 86400}}}}
+	rows.Policies = []policy.Row{{ID: 41, Policy: schema.Policy{Tenant: "acme", Limit: schema.Limit{
+		Name: "rowed", Scope: "tenant", Limit: 1, WindowSize: 86400,
+	}}}}
 	p := planning(t, platform(), rows)
 	for _, c := range []call{
 		{admin, "POST", "/v1/ratelimit/check", `{"org_id":"acme"}`, nil},

@@ -13,8 +13,13 @@ func TestARequestWithARepeatedHeaderIsDenied(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	_, tag, _ := w.made(daily)
-	for _, pair := range [][2]string{{admin, admin}, {admin, unknownToken}, {unknownToken, admin},
-		{ofAcme, admin}, {"", admin}} {
+	for _, pair := range [][2]string{
+		{admin, admin},
+		{admin, unknownToken},
+		{unknownToken, admin},
+		{ofAcme, admin},
+		{"", admin},
+	} {
 		c := call{method: "GET", path: policies}
 		r := c.request()
 		r.Header["Authorization"] = []string{"Bearer " + pair[0], "Bearer " + pair[1]}

@@ -68,8 +68,9 @@ func placesOf(t *testing.T, got control.InForce) map[string]string {
 func TestNoPolicyIsListedAsNotInForceThatRequestsMeet(t *testing.T) {
 	t.Parallel()
 	const certain = "the most specific of its name"
-	endpoints := []string{"", "GET /free", "POST /bulk", "POST /records/7", "POST /records/7/8",
-		"POST /records/7/8/9", "search"}
+	endpoints := []string{
+		"", "GET /free", "POST /bulk", "POST /records/7", "POST /records/7/8", "POST /records/7/8/9", "search",
+	}
 	for name, rows := range map[string]policy.Rows{
 		"none": enterprise(), "eventful": eventful(), "everywhere": everywhereRows(""),
 		"exempt": everywhereRows(policy.Exempt), "ban": everywhereRows(policy.Ban),
@@ -113,8 +114,9 @@ func agreesWithExplain(t *testing.T, p *planned, query string, all map[string]st
 		return // without a user the config decides who it is
 	}
 	id := identity.Identity{
-		Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, User: identity.Name{Kind: identity.User,
-			ID: values.Get("user")},
+		Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, User: identity.Name{
+			Kind: identity.User, ID: values.Get("user"),
+		},
 		Method: method, Path: path,
 	}
 	e := p.path.Policies.Load().Explain(&id, tomorrow-1)

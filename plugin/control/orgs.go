@@ -77,11 +77,8 @@ func (b *orgBody) Resolve(huma.Context) []error {
 		faults = append(faults, fault("body.tier", "must have at most 64 bytes", nil))
 	}
 	if location, err := time.LoadLocation(b.TimeZone); err != nil || location == time.Local {
-		faults = append(
-			faults,
-			fault("body.time_zone", "must be the IANA name of a time zone, such as Europe/Berlin, or left out for UTC",
-				b.TimeZone),
-		)
+		faults = append(faults, fault("body.time_zone",
+			"must be the IANA name of a time zone, such as Europe/Berlin, or left out for UTC", b.TimeZone))
 	}
 	if b.Reason != "" {
 		if why := checkReason(b.Reason); why != "" {

@@ -123,8 +123,9 @@ func TestAllFaultsOfAnOrgAreListedWithTheirPaths(t *testing.T) {
 // inForce returns the limits in force for acme.
 func (p *planned) inForce(token, query string) control.InForce {
 	p.Helper()
-	return read[control.InForce](p.world, p.want(p.do(call{token, "GET", acmePath + "/ratelimit/policies" + query,
-		"", nil}), http.StatusOK))
+	return read[control.InForce](p.world, p.want(p.do(call{
+		token, "GET", acmePath + "/ratelimit/policies" + query, "", nil,
+	}), http.StatusOK))
 }
 
 // eventful returns rows with most kinds of limits and overrides.
@@ -188,8 +189,9 @@ func TestLimitsInForceAreShownWithTheirOrigin(t *testing.T) {
 func TestWhyAnOverrideIsInForceAgreesWithWhetherItApplies(t *testing.T) {
 	t.Parallel()
 	rows := enterprise()
-	rows.Policies = []policy.Row{{ID: 2, Policy: schema.Policy{Tier: "enterprise",
-		Limit: limitOf("extra", "GET /search", 30)}}}
+	rows.Policies = []policy.Row{{ID: 2, Policy: schema.Policy{
+		Tier: "enterprise", Limit: limitOf("extra", "GET /search", 30),
+	}}}
 	rows.Overrides = []policy.Override{
 		policytest.Override(10, schema.Override{Kind: policy.CustomLimit, Policy: "extra", Limit: 7, Tenant: "acme"}),
 		policytest.Override(1, schema.Override{Kind: policy.CustomLimit, Policy: "writes", Limit: 7, Tenant: "acme"}),
@@ -211,8 +213,9 @@ func TestWhyAnOverrideIsInForceAgreesWithWhetherItApplies(t *testing.T) {
 		8: "false no limit of the request is one that it changes", 9: "true the strongest of its kind",
 		10: "true it changes extra",
 	}
-	for token, all := range map[string]string{viewer: want[2],
-		ofAcme: "true it changes a limit whose numbers are not shown"} {
+	for token, all := range map[string]string{
+		viewer: want[2], ofAcme: "true it changes a limit whose numbers are not shown",
+	} {
 		want[2] = all
 		for _, o := range p.inForce(token, "").Overrides {
 			if got := fmt.Sprint(o.Applied, " ", o.Why); got != want[o.ID] {
@@ -234,8 +237,9 @@ func TestWhatIsInForceForOneKindOfRequests(t *testing.T) {
 	for _, l := range got.Limits {
 		limits = append(limits, fmt.Sprint(l.Policy, " ", l.Limit, " ", l.Source, " ", l.Match))
 	}
-	if want := []string{"daily 99 row tenant", "per-user 100 config tier enterprise",
-		"all 5000 config global"}; !slices.Equal(limits, want) {
+	if want := []string{
+		"daily 99 row tenant", "per-user 100 config tier enterprise", "all 5000 config global",
+	}; !slices.Equal(limits, want) {
 		t.Errorf("%q, want %q", limits, want)
 	}
 	if got := p.inForce(viewer, "?user=eve"); !strings.Contains(got.Summary, "it is banned until 2030-03-18T") ||

@@ -82,20 +82,12 @@ func (s *Server) rejectAmbiguous(ctx huma.Context, next func(huma.Context)) {
 		}
 	}
 	if ctx.Operation().Metadata[accessKey] == decideAccess && ctx.Header("Idempotency-Key") != "" {
-		faults = append(
-			faults,
-			fault("header.Idempotency-Key", "is not supported for checks: sending a check again spends again", nil),
-		)
+		faults = append(faults, fault("header.Idempotency-Key",
+			"is not supported for checks: sending a check again spends again", nil))
 	}
 	if tags := ctx.Header("If-Match"); tags != "" && !entityTags.MatchString(tags) {
-		faults = append(
-			faults,
-			fault(
-				"header.If-Match",
-				`must be an ETag, such as "7-3" with its quotes, a comma-separated list of them, or *`,
-				nil,
-			),
-		)
+		faults = append(faults, fault("header.If-Match",
+			`must be an ETag, such as "7-3" with its quotes, a comma-separated list of them, or *`, nil))
 	}
 	for name, list := range values {
 		switch {

@@ -19,9 +19,13 @@ func TestAPolicyIsAcceptedInEitherSpelling(t *testing.T) {
 	w := open(t)
 	first := w.want(w.as("POST", policies, `{"orgTier":"Enterprise","endpointPattern":"POST /records","limit":1000,"window":"1m","algorithm":"token_bucket","failMode":"open"}`), http.StatusCreated)
 	made := read[policyWritten](w, first).Policy
-	want := pgstore.Policy{ID: made.ID, Revision: 1, Policy: schema.Policy{Namespace: "default", Tier: "enterprise",
-		Slot: "active", Limit: schema.Limit{Name: made.Name, Endpoint: "POST /records", Scope: "tenant", Limit: 1000,
-			WindowSize: 60, Algorithm: "token_bucket", FailMode: "open"}}}
+	want := pgstore.Policy{ID: made.ID, Revision: 1, Policy: schema.Policy{
+		Namespace: "default", Tier: "enterprise",
+		Slot: "active", Limit: schema.Limit{
+			Name: made.Name, Endpoint: "POST /records", Scope: "tenant", Limit: 1000,
+			WindowSize: 60, Algorithm: "token_bucket", FailMode: "open",
+		},
+	}}
 	if made != want {
 		t.Errorf("made %+v, want %+v", made, want)
 	}
@@ -64,8 +68,10 @@ func TestAllFaultsAreListedAtOnceWithTheirPaths(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	tests := []struct{ body, paths string }{
-		{`{"limit":0,"window":"1 fortnight","algorithm":"guess","tier":"a","tenant":"b","mode":"loud","colour":"red"}`,
-			"body.algorithm body.colour body.limit body.mode body.tenant body.window"},
+		{
+			`{"limit":0,"window":"1 fortnight","algorithm":"guess","tier":"a","tenant":"b","mode":"loud","colour":"red"}`,
+			"body.algorithm body.colour body.limit body.mode body.tenant body.window",
+		},
 		{`{}`, "body.limit body.name body.tier body.window_size"},
 		{`{"limit":5}`, "body.name body.tier body.window_size"},
 		{`{"tier":"a","orgTier":"B","tenant":"","limit":1,"window":"1s","window_size":1}`, "body.orgTier body.window"},
@@ -230,8 +236,9 @@ func TestPoliciesAreListedInPages(t *testing.T) {
 		p.Items[0].Name != "x" {
 		t.Errorf("by endpoint there is %+v, want x", p.Items)
 	}
-	for _, query := range []string{"?cursor=7", "?cursor=%00", "?limit=0", "?limit=1001", "?limit=x",
-		"?slot=both", "?color=red"} {
+	for _, query := range []string{
+		"?cursor=7", "?cursor=%00", "?limit=0", "?limit=1001", "?limit=x", "?slot=both", "?color=red",
+	} {
 		w.want(w.as("GET", policies+query, ""), http.StatusUnprocessableEntity)
 	}
 }

@@ -82,21 +82,10 @@ func (b *policyBody) Resolve(huma.Context) []error {
 			faults = append(faults, fault("body.reason", why, nil))
 		}
 	}
-	faults = append(
-		faults,
-		notTexts(
-			"body",
-			textField{"tier", b.Tier},
-			textField{"orgTier", b.OrgTier},
-			textField{"tenant", b.Tenant},
-			textField{
-				"org",
-				b.Org,
-			},
-			textField{"orgId", b.OrgID},
-			textField{"endpoint", b.Endpoint},
-			textField{"endpointPattern", b.Pattern},
-		)...)
+	faults = append(faults, notTexts("body",
+		textField{"tier", b.Tier}, textField{"orgTier", b.OrgTier}, textField{"tenant", b.Tenant},
+		textField{"org", b.Org}, textField{"orgId", b.OrgID},
+		textField{"endpoint", b.Endpoint}, textField{"endpointPattern", b.Pattern})...)
 	p := b.policy()
 	for _, f := range schema.WithZeros(policy.Faults(p.Policy), schema.PolicyFields(), b.zeros) {
 		faults = append(faults, fault("body."+b.spelled(f.Path), f.Message, nil))
@@ -104,7 +93,7 @@ func (b *policyBody) Resolve(huma.Context) []error {
 	return faults
 }
 
-// spelled is the name that the caller has given a field.
+// spelled returns the name that the caller has used for a field.
 func (b *policyBody) spelled(field string) string {
 	switch {
 	case field == "tier" && b.OrgTier != "":

@@ -28,8 +28,9 @@ func (w *world) spend(s shelf, p pgstore.Policy, requests int) {
 	if len(faults) > 0 {
 		w.Fatal(faults)
 	}
-	id := identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Tier: p.Tier,
-		Method: "GET", Path: "/a"}
+	id := identity.Identity{
+		Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Tier: p.Tier, Method: "GET", Path: "/a",
+	}
 	var r policy.Resolution
 	plan.With(snapshot).Resolve(&id, &r)
 	if len(r.Bounds) != 1 {

@@ -74,8 +74,12 @@ func TestABatchWithAnUnknownRouteSpendsNothing(t *testing.T) {
 func TestOperatorsGetANoteOnAnUnknownRoute(t *testing.T) {
 	t.Parallel()
 	w := routed(t)
-	for _, as := range []struct{ token, dry string }{{admin, ""}, {admin, `,"dry_run":true`}, {viewer, `,"dry_run":true`},
-		{ofAcme, `,"dry_run":true`}} {
+	for _, as := range []struct{ token, dry string }{
+		{admin, ""},
+		{admin, `,"dry_run":true`},
+		{viewer, `,"dry_run":true`},
+		{ofAcme, `,"dry_run":true`},
+	} {
 		got := w.decided(as.token, `{"org_id":"acme","endpoint":"invented"`+as.dry+`}`)
 		if !got.Allowed || len(got.Notes) != 1 || !strings.Contains(got.Notes[0], `"invented"`) {
 			t.Errorf("%+v: want it decided, and the name noted", got)
@@ -116,8 +120,9 @@ func TestACheckNotesThatATierIsTheDefault(t *testing.T) {
 	t.Parallel()
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	rows := enterprise()
-	rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: "small", Tier: "essentials"}, policy.TenantRow{ID: "odd",
-		Tier: "gold"}, policy.TenantRow{ID: "berlin", TimeZone: "Europe/Berlin"})
+	rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: "small", Tier: "essentials"}, policy.TenantRow{
+		ID: "odd", Tier: "gold",
+	}, policy.TenantRow{ID: "berlin", TimeZone: "Europe/Berlin"})
 	rows.Overrides = []policy.Override{policytest.Override(1, schema.Override{Kind: policy.Exempt, Tenant: "free"})}
 	path := pathOf(t, plan(), buckets, rows)
 	w := open(t, func(o *control.Options) { o.Path, o.Buckets = path, buckets })

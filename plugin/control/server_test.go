@@ -26,8 +26,9 @@ func clock() limit.Micros { return 1_900_000_000 * limit.Second }
 // enforces reports for a node that it enforces a version.
 func (w *world) enforces(node string, version int64) {
 	w.Helper()
-	if err := w.store.Report(context.Background(), pgstore.Report{Node: node, Version: version,
-		Source: "postgres"}); err != nil {
+	if err := w.store.Report(context.Background(), pgstore.Report{
+		Node: node, Version: version, Source: "postgres",
+	}); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -45,11 +46,15 @@ func TestUnroutedRequestsGetAProblemDocument(t *testing.T) {
 		{call{admin, "GET", "/docs", "", nil}, http.StatusNotFound, ""},
 		{call{admin, "PATCH", policies, "{}", nil}, http.StatusMethodNotAllowed, "GET, HEAD, POST, PUT"},
 		{call{admin, "DELETE", policies, "", nil}, http.StatusMethodNotAllowed, "GET, HEAD, POST, PUT"},
-		{call{admin, "GET", policies, "", []string{"Accept", "text/html, application/json;q=0"}},
-			http.StatusNotAcceptable, ""},
+		{
+			call{admin, "GET", policies, "", []string{"Accept", "text/html, application/json;q=0"}},
+			http.StatusNotAcceptable, "",
+		},
 		{call{admin, "POST", policies, daily, []string{"Accept", "text/html"}}, http.StatusNotAcceptable, ""},
-		{call{admin, "POST", policies, "a=b", []string{"Content-Type", "application/x-www-form-urlencoded"}},
-			http.StatusUnsupportedMediaType, ""},
+		{
+			call{admin, "POST", policies, "a=b", []string{"Content-Type", "application/x-www-form-urlencoded"}},
+			http.StatusUnsupportedMediaType, "",
+		},
 		{call{admin, "POST", policies, strings.Repeat("x", 2<<20), nil}, http.StatusRequestEntityTooLarge, ""},
 		{call{admin, "POST", policies, "", nil}, http.StatusBadRequest, ""},
 		{call{panics, "GET", policies, "", nil}, http.StatusInternalServerError, ""},
@@ -221,8 +226,9 @@ func TestAWriteMayWaitLongerThanARequestMayTakeToArrive(t *testing.T) {
 func TestTheSameRequestSentAgainIsAnsweredAgainAndWritesNothing(t *testing.T) {
 	t.Parallel()
 	w := open(t)
-	for path, body := range map[string]string{policies: daily,
-		overrides: `{"kind":"multiplier","factor":2,"reason":"launch","expires_in":"1h"}`} {
+	for path, body := range map[string]string{
+		policies: daily, overrides: `{"kind":"multiplier","factor":2,"reason":"launch","expires_in":"1h"}`,
+	} {
 		key := []string{"Idempotency-Key", "retry 1 of " + path}
 		first := w.want(w.as("POST", path, body, key...), http.StatusCreated)
 		again := w.want(w.as("POST", path, body, key...), http.StatusCreated)

@@ -27,7 +27,8 @@ import (
 
 // dialled returns a pool that connects with dial.
 func dialled(t *testing.T, dsn string, dial func(ctx context.Context, network,
-	address string) (net.Conn, error)) *pgxpool.Pool {
+	address string) (net.Conn, error),
+) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -53,8 +54,9 @@ func TestADatabaseThatDoesNotRespondIsReportedInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pool := dialled(t, "postgres://nobody@127.0.0.1:1/none?sslmode=disable", silence)
 		defer pool.Close()
-		server, err := control.New(control.Options{Store: pgstore.New(pool), Tokens: ring{},
-			Log: slog.New(slog.DiscardHandler)})
+		server, err := control.New(control.Options{
+			Store: pgstore.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,8 +93,9 @@ func TestAnyNumberOfProbesTakesOneConnection(t *testing.T) {
 				return silence(ctx, network, address)
 			})
 		defer pool.Close()
-		server, err := control.New(control.Options{Store: pgstore.New(pool), Tokens: ring{},
-			Log: slog.New(slog.DiscardHandler)})
+		server, err := control.New(control.Options{
+			Store: pgstore.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,14 +136,17 @@ func TestABatchThatTakesTooLongReportsHowMuchOfItWasDecided(t *testing.T) {
 		pool := dialled(t, "postgres://nobody@127.0.0.1:1/none?sslmode=disable", silence)
 		defer pool.Close()
 		path := pathOf(t, plan(), slow{shelf{memory.New(memory.Options{Now: clock})}}, enterprise())
-		server, err := control.New(control.Options{Store: pgstore.New(pool), Tokens: ring{},
-			Log: slog.New(slog.DiscardHandler), Path: path})
+		server, err := control.New(control.Options{
+			Store: pgstore.New(pool), Tokens: ring{}, Log: slog.New(slog.DiscardHandler), Path: path,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		recorder := httptest.NewRecorder()
-		server.ServeHTTP(recorder, call{admin, "POST", "/v1/ratelimit/check/batch",
-			`{"checks":[` + strings.Repeat(`{"org_id":"acme"},`, 9) + `{"org_id":"acme"}]}`, nil}.request())
+		server.ServeHTTP(recorder, call{
+			admin, "POST", "/v1/ratelimit/check/batch",
+			`{"checks":[` + strings.Repeat(`{"org_id":"acme"},`, 9) + `{"org_id":"acme"}]}`, nil,
+		}.request())
 		if recorder.Code != http.StatusServiceUnavailable || !strings.Contains(recorder.Body.String(), "4 of 10") {
 			t.Errorf("answered by %d %s", recorder.Code, recorder.Body)
 		}
@@ -170,8 +176,9 @@ func TestAnUnansweredCommitIsReportedAsUncertainAndMayBeRetried(t *testing.T) {
 	})
 	t.Cleanup(pool.Close)
 	w := open(t, func(o *control.Options) { o.Store = pgstore.New(pool) })
-	for at, body := range map[string]string{policies: daily,
-		overrides: `{"kind":"ban","reason":"abuse","permanent":true}`} {
+	for at, body := range map[string]string{
+		policies: daily, overrides: `{"kind":"ban","reason":"abuse","permanent":true}`,
+	} {
 		armed.Store(true)
 		a := w.want(w.as("POST", at, body, "Idempotency-Key", "once "+at), http.StatusServiceUnavailable)
 		detail := read[problem](w, a).Detail

@@ -84,8 +84,10 @@ func TestAWriteThatCannotReadTheNodesWarnsAndReportsNoFleet(t *testing.T) {
 		{"PUT", location + "?wait", `{"name":"hourly","tier":"gold","limit":2,"window":"1h"}`, http.StatusOK, anyVersion},
 		{"DELETE", location + "?wait&reason=done", "", http.StatusOK, anyVersion},
 		{"PUT", "/v1/orgs/acme?wait", `{"tier":"gold"}`, http.StatusCreated, nil},
-		{"POST", overrides + "?wait", `{"kind":"multiplier","factor":2,"reason":"launch","expires_in":"1h"}`,
-			http.StatusCreated, nil},
+		{
+			"POST", overrides + "?wait", `{"kind":"multiplier","factor":2,"reason":"launch","expires_in":"1h"}`,
+			http.StatusCreated, nil,
+		},
 	} {
 		a := w.want(w.as(c.method, c.path, c.body, c.headers...), c.status)
 		got := read[struct {

@@ -92,8 +92,9 @@ func open(t *testing.T, edit ...func(*control.Options)) *world {
 	t.Helper()
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	w := &world{T: t, store: pgstore.New(pool), pool: pool, log: &lines{}}
-	options := control.Options{Version: "1", Store: w.store, Tokens: ring{},
-		Log: slog.New(slog.NewJSONHandler(w.log, nil))}
+	options := control.Options{
+		Version: "1", Store: w.store, Tokens: ring{}, Log: slog.New(slog.NewJSONHandler(w.log, nil)),
+	}
 	for _, e := range edit {
 		e(&options)
 	}

@@ -126,8 +126,9 @@ func TestWithAClientAuthorityOnlyItsClientsConnect(t *testing.T) {
 	a := newAuthority(t)
 	a.sign("server", a)
 	a.sign("client", a)
-	config, err := TLSFiles{Cert: a.file("server.pem"), Key: a.file("server.key"),
-		ClientCA: a.file("authority.pem")}.config(slog.New(slog.DiscardHandler))
+	config, err := TLSFiles{
+		Cert: a.file("server.pem"), Key: a.file("server.key"), ClientCA: a.file("authority.pem"),
+	}.config(slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,8 +152,9 @@ func TestWithAClientAuthorityOnlyItsClientsConnect(t *testing.T) {
 		certificates []tls.Certificate
 		connects     bool
 	}{{nil, false}, {[]tls.Certificate{pair}, true}} {
-		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: c.certificates,
-			MinVersion: tls.VersionTLS12}}
+		transport := &http.Transport{TLSClientConfig: &tls.Config{
+			RootCAs: roots, Certificates: c.certificates, MinVersion: tls.VersionTLS12,
+		}}
 		response, err := (&http.Client{Transport: transport}).Get("https://" + listener.Addr().String())
 		if err == nil {
 			response.Body.Close()
@@ -181,15 +183,18 @@ func TestErrorsOfCertificatesNameTheFile(t *testing.T) {
 }
 
 func TestADrainingServerAnswersAndClosesItsConnections(t *testing.T) {
-	monitor, err := metrics.NewServer(metrics.ServerOptions{Metrics: metrics.New("1", metrics.Sources{}),
-		Log: slog.New(slog.DiscardHandler)})
+	monitor, err := metrics.NewServer(metrics.ServerOptions{
+		Metrics: metrics.New("1", metrics.Sources{}), Log: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{ReadHeaderTimeout: time.Minute, WriteTimeout: time.Minute,
+	server := &http.Server{
+		ReadHeaderTimeout: time.Minute, WriteTimeout: time.Minute,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusNoContent)
-		})}
+		}),
+	}
 	d := newDraining(server, monitor, slog.New(slog.DiscardHandler))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -220,11 +220,18 @@ func TestACachedTokenAuthenticatesWhileTheDatabaseIsAwayForALimitedTime(t *testi
 	}
 	for name, steps := range map[string][]step{
 		"never found": {{0, fails, false}},
-		"found": {{0, found, true}, {time.Minute, fails, true}, {tokenOutage - 1, fails, true},
-			{tokenOutage, fails, false}},
+		"found": {
+			{0, found, true},
+			{time.Minute, fails, true},
+			{tokenOutage - 1, fails, true},
+			{tokenOutage, fails, false},
+		},
 		"found, then no answer": {{0, found, true}, {time.Minute, silent, true}},
-		"expires meanwhile": {{0, until(begin.Add(time.Minute)), true}, {time.Minute - 1, fails, true},
-			{time.Minute, fails, false}},
+		"expires meanwhile": {
+			{0, until(begin.Add(time.Minute)), true},
+			{time.Minute - 1, fails, true},
+			{time.Minute, fails, false},
+		},
 		"revoked, then away":   {{0, found, true}, {tokenFresh, ended, false}, {tokenFresh + 1, fails, false}},
 		"the clock steps back": {{0, found, true}, {-time.Second, fails, false}},
 	} {

@@ -18,8 +18,9 @@ import (
 
 func report(t *testing.T, s *pgstore.Store, node string, version int64, age time.Duration) {
 	t.Helper()
-	if err := s.Report(t.Context(), pgstore.Report{Node: node, Version: version, Age: age,
-		Source: "postgres"}); err != nil {
+	if err := s.Report(t.Context(), pgstore.Report{
+		Node: node, Version: version, Age: age, Source: "postgres",
+	}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -11,10 +11,12 @@ import (
 )
 
 func TestReviewComparesOnlyPoliciesThatOneRequestCanHave(t *testing.T) {
-	shared := pgstore.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "all", Scope: "global",
-		Limit: 4, WindowSize: 60}}}
-	own := pgstore.Policy{Policy: schema.Policy{Limit: schema.Limit{Name: "daily", Scope: "tenant",
-		Limit: 10, WindowSize: 60}}}
+	shared := pgstore.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{
+		Name: "all", Scope: "global", Limit: 4, WindowSize: 60,
+	}}}
+	own := pgstore.Policy{Policy: schema.Policy{Limit: schema.Limit{
+		Name: "daily", Scope: "tenant", Limit: 10, WindowSize: 60,
+	}}}
 	for name, c := range map[string]struct {
 		edit  func(*pgstore.Policy)
 		locks bool
@@ -79,8 +81,9 @@ func TestAPairThatASetWritesIsReportedOnce(t *testing.T) {
 
 // ofLimit returns a policy of the tier gold with a limit per minute.
 func ofLimit(name, scope string, limit int64) pgstore.Policy {
-	return pgstore.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: name, Scope: scope,
-		Limit: limit, WindowSize: 60}}}
+	return pgstore.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{
+		Name: name, Scope: scope, Limit: limit, WindowSize: 60,
+	}}}
 }
 
 func TestOneWarningStandsForAllTenantsAboveASharedLimit(t *testing.T) {

@@ -19,12 +19,17 @@ func TestPolicyIsReadAsItWasWritten(t *testing.T) {
 	free := int64(0)
 	for _, p := range []pgstore.Policy{
 		{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "least", Scope: "tenant", Limit: 1, WindowSize: 1}}},
-		{Policy: schema.Policy{Namespace: "eu", Tenant: "acme", PublicNote: "agreed for the launch",
-			Limit: schema.Limit{Name: "most", Endpoint: "GET /records/{id}", Scope: "tenant+endpoint", Limit: 100,
+		{Policy: schema.Policy{
+			Namespace: "eu", Tenant: "acme", PublicNote: "agreed for the launch",
+			Limit: schema.Limit{
+				Name: "most", Endpoint: "GET /records/{id}", Scope: "tenant+endpoint", Limit: 100,
 				WindowSize: 60, Algorithm: "leaky_bucket", Burst: 7, SoftThresholdPct: 80, HardThresholdPct: 120, Mode: "shadow",
-				Cost: &free, FailMode: "closed", Accuracy: "exact"}}},
-		{Policy: schema.Policy{Tier: "unlimited", Limit: schema.Limit{Name: "soft", Scope: "user", Limit: 5,
-			WindowSize: 60, SoftOnly: true}}},
+				Cost: &free, FailMode: "closed", Accuracy: "exact",
+			},
+		}},
+		{Policy: schema.Policy{Tier: "unlimited", Limit: schema.Limit{
+			Name: "soft", Scope: "user", Limit: 5, WindowSize: 60, SoftOnly: true,
+		}}},
 	} {
 		written, _ := put(t, s, p)
 		read, err := s.Policy(t.Context(), p.Key())

@@ -40,8 +40,10 @@ func TestTheAuditOfAResetHasEachBucketWithItsSubjectAndUse(t *testing.T) {
 	if err != nil || len(entries) != 1 || entries[0].Operation != "reset" {
 		t.Fatalf("the audit has %+v (%v), want one reset", entries, err)
 	}
-	bucket := pgstore.EmptiedBucket{Policy: "daily", Row: 7, Description: "100 per 1 s (token_bucket) per tenant", Used: 3,
-		Remaining: 97, Reset: time.Unix(1, 0).UTC()}
+	bucket := pgstore.EmptiedBucket{
+		Policy: "daily", Row: 7, Description: "100 per 1 s (token_bucket) per tenant", Used: 3,
+		Remaining: 97, Reset: time.Unix(1, 0).UTC(),
+	}
 	want := []pgstore.EmptiedBucket{bucket, bucket, bucket, bucket}
 	want[0].Endpoint, want[1].User, want[2].Credential, want[3].IP = "GET /a", "u_42", "key", "192.0.2.1"
 	if got, ok := entries[0].Emptied(); !ok || !same(t, got, want) {

@@ -119,8 +119,9 @@ var works = map[string][]work{
 func TestTheGrantsOfTheReadmeSufficeForEachRole(t *testing.T) {
 	server := pgtest.Granted(t)
 	root := pgstore.New(pgtest.Pool(t, server.DSN("ratelimit")))
-	if _, _, err := root.CreateToken(t.Context(), ann, pgstore.NewToken{Name: "first",
-		Role: pgstore.RoleViewer}); err != nil {
+	if _, _, err := root.CreateToken(t.Context(), ann, pgstore.NewToken{
+		Name: "first", Role: pgstore.RoleViewer,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	for role, list := range works {

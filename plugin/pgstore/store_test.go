@@ -25,8 +25,9 @@ func open(t *testing.T) (*pgstore.Store, *pgxpool.Pool) {
 
 // daily returns a valid policy.
 func daily() pgstore.Policy {
-	return pgstore.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "daily", Scope: "tenant",
-		Limit: 1000, WindowSize: 86400}}}
+	return pgstore.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{
+		Name: "daily", Scope: "tenant", Limit: 1000, WindowSize: 86400,
+	}}}
 }
 
 func put(t *testing.T, s *pgstore.Store, p pgstore.Policy) (pgstore.Policy, int64) {

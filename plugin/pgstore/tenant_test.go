@@ -8,8 +8,11 @@ import (
 
 func TestTenantIsSetReadListedAndDeleted(t *testing.T) {
 	s, _ := open(t)
-	for _, tenant := range []pgstore.Tenant{{ID: "acme", Tier: "gold", TimeZone: "Europe/Berlin"},
-		{ID: "Beta", Tier: "gold"}, {ID: "corp"}} {
+	for _, tenant := range []pgstore.Tenant{
+		{ID: "acme", Tier: "gold", TimeZone: "Europe/Berlin"},
+		{ID: "Beta", Tier: "gold"},
+		{ID: "corp"},
+	} {
 		written, _, err := s.SetTenant(t.Context(), ann, tenant)
 		if tenant.Revision = 1; err != nil || written != tenant {
 			t.Errorf("set %+v: %+v (%v)", tenant, written, err)
@@ -68,8 +71,11 @@ func TestErrorOfAnInvalidTenantNamesTheField(t *testing.T) {
 
 func TestTierIsPutListedAndDeleted(t *testing.T) {
 	s, _ := open(t)
-	for _, tier := range []pgstore.Tier{{Name: "silver"}, {Name: "gold"},
-		{Name: "gold", Description: "large customers", Revision: 1}} {
+	for _, tier := range []pgstore.Tier{
+		{Name: "silver"},
+		{Name: "gold"},
+		{Name: "gold", Description: "large customers", Revision: 1},
+	} {
 		if _, _, err := s.PutTier(t.Context(), ann, tier); err != nil {
 			t.Fatal(err)
 		}

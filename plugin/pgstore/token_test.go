@@ -61,8 +61,9 @@ func TestSecretAuthenticatesUntilItsTokenIsRevoked(t *testing.T) {
 	s, _ := open(t)
 	wantLive(t, s, 0)
 	secret, made := create(t, s, pgstore.NewToken{Name: "ci", Role: pgstore.RoleAdmin})
-	other, _ := create(t, s, pgstore.NewToken{Name: "acme", Role: pgstore.RoleTenant, Org: "acme",
-		ExpiresAt: time.Now().Add(time.Hour)})
+	other, _ := create(t, s, pgstore.NewToken{
+		Name: "acme", Role: pgstore.RoleTenant, Org: "acme", ExpiresAt: time.Now().Add(time.Hour),
+	})
 	wantLive(t, s, 2)
 	if !strings.HasPrefix(secret, "rl_") || len(secret) != 46 || secret == other {
 		t.Errorf("the secrets are %q and %q", secret, other)
@@ -89,8 +90,9 @@ func TestSecretAuthenticatesUntilItsTokenIsRevoked(t *testing.T) {
 
 func TestExpiredTokenAuthenticatesNoCallerAndFreesItsName(t *testing.T) {
 	s, pool := open(t)
-	secret, old := create(t, s, pgstore.NewToken{Name: "ci", Role: pgstore.RoleAdmin,
-		ExpiresAt: time.Now().Add(time.Hour)})
+	secret, old := create(t, s, pgstore.NewToken{
+		Name: "ci", Role: pgstore.RoleAdmin, ExpiresAt: time.Now().Add(time.Hour),
+	})
 	_, _, err := s.CreateToken(t.Context(), ann, pgstore.NewToken{Name: "ci", Role: pgstore.RoleViewer})
 	wantConflict(t, "a second token of the name", err)
 	expire(t, pool, old.ID)
@@ -160,8 +162,9 @@ func TestErrorOfAnInvalidTokenNamesTheField(t *testing.T) {
 			t.Errorf("%s: a secret is returned", field)
 		}
 	}
-	_, _, err := s.CreateToken(t.Context(), pgstore.Change{Actor: "ann"}, pgstore.NewToken{Name: "ci",
-		Role: pgstore.RoleAdmin})
+	_, _, err := s.CreateToken(t.Context(), pgstore.Change{Actor: "ann"}, pgstore.NewToken{
+		Name: "ci", Role: pgstore.RoleAdmin,
+	})
 	wantInvalid(t, "no reason", err, "reason")
 }
 

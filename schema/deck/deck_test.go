@@ -78,8 +78,10 @@ func TestFaultsOfAnExtraCheckAreLocated(t *testing.T) {
 func TestFaultsOfAnExtraCheckAreReportedWithThoseOfTheConfig(t *testing.T) {
 	faulty := strings.Replace(oneConfig, "limit: 10", "limit: 0", 1)
 	check := func(schema.Config) error {
-		return schema.Faults{{Path: "tiers[0].limits[0].limit", Message: "is a consequence"},
-			{Path: "tiers[0].limits[0].endpoint", Message: "is ambiguous"}}
+		return schema.Faults{
+			{Path: "tiers[0].limits[0].limit", Message: "is a consequence"},
+			{Path: "tiers[0].limits[0].endpoint", Message: "is ambiguous"},
+		}
 	}
 	got := lines(deck.Validate(strings.NewReader(faulty), "kong.yml", check))
 	if strings.Count(got, "\n") != 2 || !strings.Contains(got, "is ambiguous") || strings.Contains(got, "consequence") {
@@ -88,8 +90,9 @@ func TestFaultsOfAnExtraCheckAreReportedWithThoseOfTheConfig(t *testing.T) {
 }
 
 func TestAFileWithoutThePluginGetsAWarning(t *testing.T) {
-	for _, text := range []string{"", "{}", "[]", "a: b", "plugins: {}", "plugins:\n- name: key-auth\n- 7\n",
-		"services:\n- plugins: ~\n"} {
+	for _, text := range []string{
+		"", "{}", "[]", "a: b", "plugins: {}", "plugins:\n- name: key-auth\n- 7\n", "services:\n- plugins: ~\n",
+	} {
 		got := deck.Validate(strings.NewReader(text), "kong.yml")
 		if len(got) != 1 || got[0].Severity != deck.Warning || !strings.Contains(got[0].Message, "no config") {
 			t.Errorf("%q: %v", text, got)

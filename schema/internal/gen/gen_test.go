@@ -110,14 +110,16 @@ func checkNamedField(t *testing.T, path string, attributes map[string]any, seen 
 
 func TestFaultsInTheSourceAreReported(t *testing.T) {
 	for name, test := range map[string]struct{ source, want string }{
-		"description too short": {"// Short.\nA string `json:\"a\"`",
-			"A: the doc comment's first paragraph has 6 characters"},
+		"description too short": {
+			"// Short.\nA string `json:\"a\"`", "A: the doc comment's first paragraph has 6 characters",
+		},
 		"unknown constraint": {"// Long enough a text.\nA string `json:\"a\" kong:\"lt=4\"`", `unknown constraint "lt"`},
 		"unknown type":       {"// Long enough a text.\nA chan int `json:\"a\"`", "Kong has no type"},
 		"no json name":       {"// Long enough a text.\nA string `kong:\"required\"`", "A: no json name"},
 		"bad default":        {"// Long enough a text.\nA int64 `json:\"a\" default:\"x\"`", "invalid syntax"},
-		"unknown pattern list": {"// Long enough a text.\nA string `json:\"a\" kong:\"match_any=x\"`",
-			"no //kong:patterns x"},
+		"unknown pattern list": {
+			"// Long enough a text.\nA string `json:\"a\" kong:\"match_any=x\"`", "no //kong:patterns x",
+		},
 	} {
 		dir := t.TempDir()
 		source := "package p\n\ntype Config struct {\n" + test.source + "\n}\n"
