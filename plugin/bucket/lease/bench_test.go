@@ -68,7 +68,7 @@ func (l load) run(t testing.TB, bounds []policy.Bound) (calls, admissions, reque
 		b.clock.Advance(limit.Micros(requests*1_000_000/l.rate) - limit.Micros((requests-1)*1_000_000/l.rate))
 		if now := b.clock.Now(); now >= due {
 			for _, n := range nodes {
-				n.background()
+				n.run()
 			}
 			due = now + 1000
 		}

@@ -24,7 +24,7 @@ func offer(t *testing.T, nodes []*node, rates []int, seconds int, bounds []polic
 		}
 		clock.Advance(step)
 		for _, n := range nodes {
-			n.background()
+			n.run()
 		}
 	}
 	return admissions

@@ -197,6 +197,7 @@ type node struct {
 	view *View
 	bank *bank
 	live int
+	next limit.Micros // the instant of the next Step
 }
 
 func newNode(b *bank, o Options) *node {
@@ -226,7 +227,12 @@ type allButExact struct{}
 
 func (allButExact) MayLease(p *policy.Policy) bool { return p.Name != "exact" }
 
-// background does what Run would do now.
+// run does what is due now, as Run does. It sweeps less often than background.
+func (n *node) run() {
+	n.next = n.Step(context.Background(), n.now())
+}
+
+// background does what Run would do now, and sweeps.
 func (n *node) background() {
 	n.sweep(n.now() - maxGrantAge)
 	n.renewDue(context.Background())
