@@ -81,7 +81,7 @@ func (c *client) try(ctx context.Context) error {
 }
 
 // run sends requests over some connections for a while, on each as soon as the last is answered, and returns how long
-// each took, in order. An answer with another status is an error.
+// each took, in order. Each connection sends at least one. An answer with another status is an error.
 func (c *client) run(ctx context.Context, connections int, lasts time.Duration) ([]time.Duration, error) {
 	took := make([][]time.Duration, connections)
 	load, ctx := errgroup.WithContext(ctx)
@@ -105,7 +105,7 @@ func (c *client) runOne(ctx context.Context, end time.Time) (took []time.Duratio
 			err = errors.Join(err, conn.Close())
 		}
 	}()
-	for begun := time.Now(); begun.Before(end) && ctx.Err() == nil; {
+	for begun := time.Now(); (len(took) == 0 || begun.Before(end)) && ctx.Err() == nil; {
 		if conn == nil {
 			if conn, err = c.dial(ctx); err != nil {
 				return took, err

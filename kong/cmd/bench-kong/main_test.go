@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -18,14 +20,38 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
+// folder has the built programs. TestMain removes it.
+var folder string
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := os.RemoveAll(folder); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// built builds the programs that the stand-in needs, once, and returns their folder.
+var built = sync.OnceValues(func() (string, error) {
+	var err error
+	if folder, err = os.MkdirTemp("", "bench-kong"); err != nil {
+		return "", err
+	}
+	build := exec.Command("go", "build", "-o", folder+"/", "../demo-gateway", "../../../plugin/cmd/bench-floor",
+		"../../../plugin/cmd/tenant-rate-limiting")
+	if output, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the programs: %w\n%s", err, output)
+	}
+	return folder, nil
+})
+
 // programs builds what the stand-in needs, and returns the flags that name it.
 func programs(t *testing.T) []string {
 	t.Helper()
-	dir := t.TempDir()
-	build := exec.Command("go", "build", "-o", dir+"/", "../demo-gateway", "../../../plugin/cmd/bench-floor",
-		"../../../plugin/cmd/tenant-rate-limiting")
-	if output, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, output)
+	dir, err := built()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return []string{
 		"-stand-in", filepath.Join(dir, "demo-gateway"),
@@ -36,7 +62,7 @@ func programs(t *testing.T) []string {
 
 func TestEveryRouteOfTheStandInIsMeasured(t *testing.T) {
 	redis := redistest.Single(t)
-	args := append(programs(t), "-redis", redis.Socket, "-turn", "150ms", "-lead-in", "50ms", "-rounds", "2", "-connections", "4")
+	args := append(programs(t), "-redis", redis.Socket, "-turn", "150ms", "-lead-in", "10ms", "-rounds", "1", "-connections", "4")
 	var stdout, stderr bytes.Buffer
 	if status := run(t.Context(), args, &stdout, &stderr); status != 0 {
 		t.Fatalf("status %d\n%s%s", status, &stdout, &stderr)
@@ -218,6 +244,13 @@ func TestRoutesAreAddedByTheAdminAPIAndRemoved(t *testing.T) {
 	}
 	if len(k.entities) != 1 || k.entities["consumers/alice"] == nil || len(k.denied) > 0 {
 		t.Errorf("after the run Kong has %v, denied %v", k.entities, k.denied)
+	}
+}
+
+func TestATurnHasAtLeastOneRequestOfEachConnection(t *testing.T) {
+	status, stdout, stderr := benchOf(t, newKong(), "-only", "^none$", "-turn", "1ns", "-json")
+	if status != 0 || !strings.Contains(stdout, `"requests":2`) {
+		t.Errorf("status %d\n%s%s", status, stdout, stderr)
 	}
 }
 
