@@ -171,11 +171,11 @@ func TestAHundredWritersLoseNoUpdateAndLeaveNoGapInTheAudit(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	path, _, _ := w.made(daily)
-	const writers = 100
+	const writers, rivals = 100, 4 // every fourth writer changes the same policy
 	var group sync.WaitGroup
 	for i := range writers {
 		group.Go(func() {
-			if i%2 == 0 { // half of them make policies of their own, half change the same one until they have
+			if i%rivals != 0 { // most of them create a policy, the others change the same one until they have
 				w.want(w.as("POST", policies, fmt.Sprintf(`{"name":"n%d","tier":"gold","limit":5,"window":"1m"}`, i)),
 					http.StatusCreated)
 				return
@@ -193,8 +193,8 @@ func TestAHundredWritersLoseNoUpdateAndLeaveNoGapInTheAudit(t *testing.T) {
 	}
 	group.Wait()
 	p := read[pgstore.Policy](w, w.as("GET", path, ""))
-	if p.Limit.Limit != 1000+writers/2 || p.Revision != 1+writers/2 {
-		t.Errorf("after %d increments the limit is %d at revision %d", writers/2, p.Limit.Limit, p.Revision)
+	if p.Limit.Limit != 1000+writers/rivals || p.Revision != 1+writers/rivals {
+		t.Errorf("after %d increments the limit is %d at revision %d", writers/rivals, p.Limit.Limit, p.Revision)
 	}
 	type page = control.Page[pgstore.AuditEntry]
 	entries := read[page](w, w.as("GET", "/v1/ratelimit/audit?limit=1000", "")).Items
