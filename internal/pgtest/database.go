@@ -37,16 +37,9 @@ func Shared(t testing.TB) *Server {
 	return s
 }
 
-// Main is the TestMain of a package that uses [Shared]. It runs the tests, ends the server, and fails if a goroutine
+// Main is the TestMain of a package that uses a server. It runs the tests, calls [Close], and fails if a goroutine
 // outlives them.
-func Main(m *testing.M) {
-	leaktest.Main(m, func() error {
-		if s := sharedMade.Load(); s != nil {
-			return s.remove()
-		}
-		return nil
-	})
-}
+func Main(m *testing.M) { leaktest.Main(m, Close) }
 
 // Empty creates a database without tables and returns its connection string. The end of the test drops it.
 func (s *Server) Empty(t testing.TB) string {
@@ -58,17 +51,20 @@ func (s *Server) Empty(t testing.TB) string {
 // of the test drops it.
 func (s *Server) Database(t testing.TB) string {
 	t.Helper()
-	s.templateOnce.Do(func() { s.templateErr = s.migrate() })
-	must(t, "migrate the template of the databases", s.templateErr)
 	return s.database(t, template)
 }
 
-// migrate creates the template.
-func (s *Server) migrate() error {
+// makeTemplate creates the template.
+func (s *Server) makeTemplate() error {
 	if err := s.do("CREATE DATABASE " + template); err != nil {
 		return err
 	}
-	config, err := pgx.ParseConfig(s.DSN(template))
+	return s.migrate(s.DSN(template))
+}
+
+// migrate applies all migrations to a database.
+func (s *Server) migrate(dsn string) error {
+	config, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		return err
 	}

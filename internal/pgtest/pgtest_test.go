@@ -46,3 +46,20 @@ func TestAKilledOrStoppedServerRestartsWithItsData(t *testing.T) {
 		t.Errorf("it restarted on %s, want %s", s.Address(), address)
 	}
 }
+
+func TestServersStartWithTheGrantsAndShareNoRoles(t *testing.T) {
+	ctx := context.Background()
+	for range 2 { // the second starts with a copy of the data that the first started with
+		s := pgtest.Granted(t)
+		if _, err := pgtest.Pool(t, s.RoleDSN("postgres")).Exec(ctx, `CREATE ROLE ann`); err != nil {
+			t.Error(err)
+		}
+		node := pgtest.Pool(t, s.RoleDSN(pgtest.Node))
+		if _, err := node.Exec(ctx, `SELECT FROM rate_limiter.policies`); err != nil {
+			t.Errorf("a node may not read policies: %v", err)
+		}
+		if _, err := node.Exec(ctx, `DELETE FROM rate_limiter.policies`); err == nil {
+			t.Error("a node may delete policies")
+		}
+	}
+}

@@ -1,7 +1,6 @@
 package pgtest
 
 import (
-	"context"
 	"fmt"
 	"net/url"
 	"os"
@@ -10,10 +9,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 )
 
 // The roles of migrations/README.md.
@@ -43,39 +38,46 @@ const (
 // no superuser, has migrated it.
 func Granted(t testing.TB) *Server {
 	t.Helper()
-	s := Start(t)
-	s.SetUpRoles(t)
-	s.MigrateAs(t, Owner)
-	s.GrantAs(t, Owner)
+	s, err := grantedCluster.start()
+	must(t, "start postgres with the grants", err)
+	t.Cleanup(func() { must(t, "end postgres", s.remove()) })
 	return s
+}
+
+// grant creates the database of [Granted].
+func (s *Server) grant() error {
+	err := s.runBlock(s.DSN(superuser), setUpBlock)
+	if err == nil {
+		err = s.migrate(s.RoleDSN(Owner))
+	}
+	if err == nil {
+		err = s.runBlock(s.RoleDSN(Owner), grantsBlock)
+	}
+	return err
 }
 
 // SetUpRoles runs the README's block that creates the roles and the database.
 func (s *Server) SetUpRoles(t testing.TB) {
 	t.Helper()
-	s.Psql(t, s.DSN(superuser), readmeBlock(t, setUpBlock))
+	must(t, "set up the roles", s.runBlock(s.DSN(superuser), setUpBlock))
 }
 
 // GrantAs runs the README's grants as the role that has migrated.
 func (s *Server) GrantAs(t testing.TB, role string) {
 	t.Helper()
-	s.Psql(t, s.RoleDSN(role), readmeBlock(t, grantsBlock))
+	must(t, "grant the rights", s.runBlock(s.RoleDSN(role), grantsBlock))
 }
 
 // HandOver runs the README's block that gives the tables of a superuser to the owner.
 func (s *Server) HandOver(t testing.TB) {
 	t.Helper()
-	s.Psql(t, s.RoleDSN(superuser), readmeBlock(t, handBlock))
+	must(t, "give the tables to the owner", s.runBlock(s.RoleDSN(superuser), handBlock))
 }
 
 // MigrateAs applies all migrations to the README's database as a role.
 func (s *Server) MigrateAs(t testing.TB, role string) {
 	t.Helper()
-	config, err := pgx.ParseConfig(s.RoleDSN(role))
-	if err == nil {
-		_, err = migrations.Up(context.Background(), config)
-	}
-	must(t, "migrate as "+role, err)
+	must(t, "migrate as "+role, s.migrate(s.RoleDSN(role)))
 }
 
 // RoleDSN returns the connection string of a role to the README's database.
@@ -86,27 +88,43 @@ func (s *Server) RoleDSN(role string) string {
 // Psql runs a script with psql and fails the test at the first statement that fails.
 func (s *Server) Psql(t testing.TB, dsn, script string) {
 	t.Helper()
+	must(t, "run a script", s.psql(dsn, script))
+}
+
+func (s *Server) psql(dsn, script string) error {
 	cmd, err := command("psql", "--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1", "--dbname", dsn)
-	must(t, "find psql", err)
+	if err != nil {
+		return err
+	}
 	cmd.Stdin = strings.NewReader(script)
 	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("psql: %v: %s", err, output)
+		return fmt.Errorf("psql: %w: %s", err, output)
 	}
+	return nil
+}
+
+// runBlock runs the block of SQL in migrations/README.md that begins with a text.
+func (s *Server) runBlock(dsn, begins string) error {
+	script, err := readmeBlock(begins)
+	if err != nil {
+		return err
+	}
+	return s.psql(dsn, script)
 }
 
 var sqlBlock = regexp.MustCompile("(?s)```sql\n(.*?)```")
 
 // readmeBlock returns the block of SQL in migrations/README.md that begins with a text.
-func readmeBlock(t testing.TB, begins string) string {
-	t.Helper()
+func readmeBlock(begins string) (string, error) {
 	_, here, _, _ := runtime.Caller(0)
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(here), "..", "..", "migrations", "README.md"))
-	must(t, "read the grants", err)
+	if err != nil {
+		return "", err
+	}
 	for _, block := range sqlBlock.FindAllStringSubmatch(string(text), -1) {
 		if strings.HasPrefix(block[1], begins) {
-			return block[1]
+			return block[1], nil
 		}
 	}
-	t.Fatalf("migrations/README.md has no block that begins with %q", begins)
-	return ""
+	return "", fmt.Errorf("migrations/README.md has no block that begins with %q", begins)
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -47,9 +46,6 @@ type Server struct {
 	process *os.Process
 	ended   chan struct{} // closed once the process is gone
 	output  *bytes.Buffer
-
-	templateOnce sync.Once
-	templateErr  error
 }
 
 // Start starts a server for one test. The end of the test ends it.
@@ -88,8 +84,8 @@ func (s *Server) Start(t testing.TB) {
 	must(t, "start postgres again", s.restart())
 }
 
-// create starts a server with an empty database cluster.
-func create() (*Server, error) { return launch((*Server).initialize) }
+// create starts a server that has the template of the databases.
+func create() (*Server, error) { return migratedCluster.start() }
 
 // launch starts a server in a new folder after fill has filled it.
 func launch(fill func(*Server) error) (*Server, error) {
