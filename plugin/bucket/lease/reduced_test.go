@@ -72,7 +72,7 @@ func TestABucketThatWouldReadTimeOtherwiseWithLessIsNotLeased(t *testing.T) {
 func worst(t *testing.T, l *limit.Limit, spent int64, nodes int, pause limit.Micros, late bool) {
 	t.Helper()
 	f := &fleet{bank: newBank(), admitted: map[policy.Key][]limit.Admission{}, sharePct: MaxSharePct}
-	f.unpeeked = true // TestNobodyIsOverAdmittedWhateverHappensToNodesAndStore peeks
+	f.unpeeked = true                  // TestNobodyIsOverAdmittedWhateverHappensToNodesAndStore peeks
 	f.bank.fast, f.bank.late = 2, late // twice in a thousand: the drift that is allowed for
 	b := policy.Bound{Policy: &policy.Policy{Name: "worst", Limit: *l, Cost: -1}, Key: policy.Key{Policy: "worst"},
 		Cost: 1}
