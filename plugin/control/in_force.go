@@ -44,7 +44,7 @@ func (s *Server) inForce(ctx context.Context, in *inForceInput) (*inForceOutput,
 	}
 	w.Org = in.Org
 	w.addNotInForce(in.Endpoint == "")
-	w.addOverrides(in.Endpoint == "")
+	w.addOverrides()
 	w.summarize()
 	return &inForceOutput{w.InForce}, nil
 }
@@ -59,7 +59,8 @@ type inForceReport struct {
 	explanation policy.Explanation // the policies and overrides that could apply
 	verdict     string             // on the requested endpoint, else on endpoints without policies of their own
 	overrides   map[int64]policy.Override
-	effects     map[int64]*overrideEffect // by the id of the override
+	exceptions  map[int64]bool             // the ids of listed bans and exemptions
+	outcomes    map[int64][]policy.Outcome // by the id of the override, of all requests
 	met         map[origin]bool
 	listed      map[changedPolicy]bool
 }
@@ -85,7 +86,8 @@ func newInForceReport(policies *policy.Plan, id identity.Identity, now limit.Mic
 		view:        v,
 		explanation: policies.Explain(&id, now),
 		overrides:   map[int64]policy.Override{},
-		effects:     map[int64]*overrideEffect{},
+		exceptions:  map[int64]bool{},
+		outcomes:    map[int64][]policy.Outcome{},
 		met:         map[origin]bool{},
 		listed:      map[changedPolicy]bool{},
 	}
@@ -107,17 +109,17 @@ func newInForceReport(policies *policy.Plan, id identity.Identity, now limit.Mic
 }
 
 // addResolution adds the limits of requests to one endpoint.
-func (w *inForceReport) addResolution(_ *identity.Identity, r *policy.Resolution) {
+func (w *inForceReport) addResolution(id *identity.Identity, r *policy.Resolution) {
 	if w.verdict == "" {
 		w.verdict = verdictText(r)
 	}
-	if (r.Banned || r.Exempt) && w.effects[r.Override] == nil {
-		w.effects[r.Override] = &overrideEffect{}
+	w.addOutcomes(id, r)
+	if (r.Banned || r.Exempt) && !w.exceptions[r.Override] {
+		w.exceptions[r.Override] = true
 		w.Exceptions = append(w.Exceptions, w.exceptionOf(r))
 	}
 	for i := range r.Bounds {
 		b := &r.Bounds[i]
-		w.addEffects(b)
 		source := originOf(b.Policy)
 		w.met[source] = true // also if the caller may not read its numbers
 		if !w.view.readsBound(b) {
@@ -217,35 +219,6 @@ func (w *inForceReport) addNotInForce(everywhere bool) {
 			}
 		}
 		w.NotInForce = append(w.NotInForce, PassedOver{p.Name, p.Endpoint, p.Source, p.ID, p.Match, p.Limit, p.Why})
-	}
-}
-
-// addOverrides lists the overrides. The token of an org does not read reason and author.
-func (w *inForceReport) addOverrides(everywhere bool) {
-	for _, x := range w.explanation.Overrides {
-		o := x.Override
-		if o.Tenant != "" && o.Tenant != w.Org {
-			continue
-		}
-		if everywhere && o.Endpoint != "" {
-			for _, there := range w.explainAt(o.Endpoint).Overrides {
-				if there.Override.ID == o.ID {
-					x = there
-				}
-			}
-		}
-		item := OverrideInForce{
-			ID: o.ID, Kind: o.Kind, Target: x.Target, Endpoint: o.Endpoint, Until: o.ExpiresAt, Reason: o.Reason, Author: o.Author,
-			PublicNote: o.PublicNote,
-			Applied:    x.Applied, Why: x.Why,
-		}
-		if a := w.effects[o.ID]; a != nil {
-			item.Applied, item.Why = true, a.why()
-		}
-		if w.view.tenant {
-			item.Reason, item.Author = "", ""
-		}
-		w.Overrides = append(w.Overrides, item)
 	}
 }
 

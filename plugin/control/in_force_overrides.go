@@ -2,44 +2,42 @@ package control
 
 import (
 	"slices"
-	"strings"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 )
 
-// overrideEffect is what an override does to any of the requests. The zero value is that of a ban or an exemption.
-type overrideEffect struct {
-	changes []string // the names of the changed policies that the caller may read
-	hidden  bool     // it changes one that the caller may not read
+// addOutcomes records what each override does to the requests to one endpoint.
+func (w *inForceReport) addOutcomes(id *identity.Identity, r *policy.Resolution) {
+	for _, x := range w.policies.ExplainOverrides(id, w.now, r) {
+		for _, o := range x.Outcomes {
+			if o.Bound != nil && !w.view.readsBound(o.Bound) {
+				o.Limit = "a limit whose numbers are not shown"
+			}
+			o.Bound = nil // it is reused for the next endpoint
+			if o, list := o.At(r.Endpoint), w.outcomes[x.Override.ID]; !slices.Contains(list, o) {
+				w.outcomes[x.Override.ID] = append(list, o)
+			}
+		}
+	}
 }
 
-// addEffects records which overrides changed a bound.
-func (w *inForceReport) addEffects(b *policy.Bound) {
-	for _, id := range [...]int64{b.Override, b.Penalty} {
-		if id == 0 {
+// addOverrides lists the overrides. The token of an org does not read reason and author.
+func (w *inForceReport) addOverrides() {
+	for _, x := range w.explanation.Overrides {
+		o := x.Override
+		if o.Tenant != "" && o.Tenant != w.Org {
 			continue
 		}
-		a := w.effects[id]
-		if a == nil {
-			a = new(overrideEffect)
-			w.effects[id] = a
+		applied, why := policy.DescribeOutcomes(w.outcomes[o.ID])
+		item := OverrideInForce{
+			ID: o.ID, Kind: o.Kind, Target: x.Target, Endpoint: o.Endpoint, Until: o.ExpiresAt,
+			Reason: o.Reason, Author: o.Author, PublicNote: o.PublicNote,
+			Applied: applied, Why: why,
 		}
-		switch name := b.Policy.Name; {
-		case !w.view.readsBound(b):
-			a.hidden = true
-		case !slices.Contains(a.changes, name):
-			a.changes = append(a.changes, name)
+		if w.view.tenant {
+			item.Reason, item.Author = "", ""
 		}
+		w.Overrides = append(w.Overrides, item)
 	}
-}
-
-// why returns the effect in words.
-func (a *overrideEffect) why() string {
-	switch {
-	case len(a.changes) > 0:
-		return "it changes " + strings.Join(a.changes, ", ")
-	case a.hidden:
-		return "it changes a limit whose numbers are not shown"
-	}
-	return "the strongest of its kind"
 }

@@ -205,16 +205,18 @@ func TestWhyAnOverrideIsInForceAgreesWithWhetherItApplies(t *testing.T) {
 		policytest.Override(9, schema.Override{Kind: policy.Exempt, Tenant: "acme", Endpoint: "GET /pages/{page}"}),
 	}
 	p := planning(t, plan(), rows)
+	const exempt = "; at GET /free override 6 exempts the request; at GET /pages/{page} override 9 exempts the request"
 	want := map[int64]string{
-		1: "false no limit of the request is one that it changes", 2: "true it changes all",
-		3: "false override 4 goes before it",
-		4: "true it changes daily", 5: "false it has expired", 6: "true the strongest of its kind",
+		1: "false override 7 goes before it: endpoint is more specific than tenant",
+		2: "true it changes all" + exempt,
+		3: "false on daily override 4 goes before it: it is younger" + exempt,
+		4: "true it changes daily" + exempt, 5: "false it has expired", 6: "true it exempts the request",
 		7: "true it changes writes",
-		8: "false no limit of the request is one that it changes", 9: "true the strongest of its kind",
+		8: "false no limit of the request is one that it changes", 9: "true it exempts the request",
 		10: "true it changes extra",
 	}
 	for token, all := range map[string]string{
-		viewer: want[2], ofAcme: "true it changes a limit whose numbers are not shown",
+		viewer: want[2], ofAcme: "true it changes a limit whose numbers are not shown" + exempt,
 	} {
 		want[2] = all
 		for _, o := range p.inForce(token, "").Overrides {

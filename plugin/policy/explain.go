@@ -2,8 +2,6 @@ package policy
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limit"
@@ -52,21 +50,13 @@ type ExplainedPolicy struct {
 	Why      string `json:"why"`
 }
 
-// ExplainedOverride describes an override that could apply.
-type ExplainedOverride struct {
-	Override Override `json:"row"`
-	Target   string   `json:"target"`
-	Applied  bool     `json:"applied"`
-	Why      string   `json:"why"`
-}
-
 // Explain describes what ResolveAt does for id at an instant, and why. Its answers come from a resolution, so they
 // match what happens to requests.
 func (s *Plan) Explain(id *identity.Identity, now limit.Micros) Explanation {
 	var r Resolution
 	s.ResolveAt(id, now, &r)
-	e := explainer{plan: s, id: id, now: now, resolution: &r}
-	e.Bounds, e.Policies, e.Overrides = []ExplainedBound{}, []ExplainedPolicy{}, []ExplainedOverride{}
+	e := explainer{plan: s, id: id, resolution: &r}
+	e.Bounds, e.Policies = []ExplainedBound{}, []ExplainedPolicy{}
 	e.Namespace, e.Tier, e.Endpoint, e.Verdict = s.namespace, r.Tier, r.Endpoint, "limited"
 	switch {
 	case r.Banned:
@@ -91,7 +81,7 @@ func (s *Plan) Explain(id *identity.Identity, now limit.Micros) Explanation {
 		})
 	}
 	e.explainPolicies(rows)
-	e.explainOverrides(rows)
+	e.Overrides = s.ExplainOverrides(id, now, &r)
 	return e.Explanation
 }
 
@@ -108,7 +98,6 @@ type explainer struct {
 	Explanation
 	plan       *Plan
 	id         *identity.Identity
-	now        limit.Micros
 	resolution *Resolution
 }
 
@@ -164,7 +153,7 @@ func (e *explainer) explainRows(list []*row, match string) {
 			Endpoint: r.Endpoint, Scope: r.Scope, Limit: r.Describe(),
 		}
 		if _, ok := e.plan.snapshot.rank(r.Endpoint, e.resolution); !ok {
-			x.Why = "the endpoint is another"
+			x.Why = endpointIsAnother
 		} else {
 			e.explainMatch(&x, &r.Policy)
 		}
@@ -181,7 +170,7 @@ func (e *explainer) explainConfig(list []*Policy, match string) {
 		}
 		switch {
 		case !e.resolution.matches(p):
-			x.Why = "the endpoint is another"
+			x.Why = endpointIsAnother
 		case won == p.Name:
 			x.Why = "the config has one of this name for a narrower endpoint"
 		default:
@@ -208,95 +197,4 @@ func (e *explainer) explainMatch(x *ExplainedPolicy, p *Policy) {
 	if !e.plan.fillKey(p, e.id, e.resolution, new(Key)) {
 		x.Why = fmt.Sprintf("the most specific of its name, but the request lacks what it is counted per (%s)", p.Scope)
 	}
-}
-
-// explainOverrides lists the overrides that are looked up for the identity, also those that do not apply.
-func (e *explainer) explainOverrides(rows *tenantRows) {
-	b, id := e.plan.snapshot, e.id
-	if b == nil {
-		return
-	}
-	var list []*override
-	if rows != nil {
-		list = append(list, rows.overrides...)
-	}
-	if id.Tenant.Kind == identity.Tenant && id.User.Kind == identity.User {
-		list = append(list, b.overridesOf(subject{onUser, id.Tenant.ID, id.User.ID})...)
-	}
-	list = append(list, b.overridesOf(subject{onCredential, "", id.Credential})...)
-	list = b.addressOverrides(id.IP, list)
-	for _, o := range list {
-		x := ExplainedOverride{Override: o.normalized(), Target: targetNames[o.target]}
-		x.Applied, x.Why = e.explainOverride(o)
-		e.Overrides = append(e.Overrides, x)
-	}
-}
-
-func (e *explainer) explainOverride(o *override) (bool, string) {
-	switch {
-	case !o.activeAt(e.now):
-		return false, "it has expired"
-	case o.tenant != "" && (e.id.Tenant.Kind != identity.Tenant || o.tenant != e.id.Tenant.ID):
-		return false, "the tenant is another"
-	}
-	if _, ok := e.plan.snapshot.rank(o.endpoint, e.resolution); !ok {
-		return false, "the endpoint is another"
-	}
-	if o.kind == ban || o.kind == exempt {
-		if e.resolution.Override == o.id {
-			return true, "the strongest of its kind"
-		}
-		return false, fmt.Sprintf("override %d goes before it", e.resolution.Override)
-	}
-	return e.explainChange(o)
-}
-
-// explainChange reports whether a custom limit or a multiplier changed a bound, and why.
-func (e *explainer) explainChange(o *override) (bool, string) {
-	if e.resolution.Exempt {
-		return false, fmt.Sprintf("override %d exempts the request", e.resolution.Override)
-	}
-	var (
-		changed     []string // the names of policies
-		uncountable bool
-		stronger    int64
-	)
-	for i := range e.resolution.Bounds {
-		b := &e.resolution.Bounds[i]
-		if !o.covers(b) {
-			continue
-		}
-		switch strongest := e.strongest(b, o.detector); {
-		case strongest != o.id:
-			stronger = strongest
-		case b.Override == o.id || b.Penalty == o.id:
-			changed = append(changed, b.Policy.Name)
-		default:
-			uncountable = true
-		}
-	}
-	switch {
-	case len(changed) > 0:
-		return true, "it changes " + strings.Join(slices.Compact(changed), ", ")
-	case uncountable:
-		return false, "its numbers cannot be counted exactly by the algorithm of the limit, which stays as it was"
-	case stronger != 0:
-		return false, fmt.Sprintf("override %d goes before it", stronger)
-	}
-	return false, "no limit of the request is one that it changes"
-}
-
-// strongest returns the id of the override of one source that applies to a bound, as ResolveAt chooses it.
-func (e *explainer) strongest(b *Bound, detector bool) int64 {
-	var found *activeOverride
-	for i := range e.resolution.overrides {
-		o := &e.resolution.overrides[i]
-		if o.kind != ban && o.kind != exempt && o.detector == detector && o.covers(b) {
-			found = stronger(found, o)
-		}
-	}
-	if found == nil {
-		return 0
-	}
-	return found.id
 }

@@ -135,16 +135,20 @@ func TestWhyAnOverrideHoldsOrDoesNotIsWhatTheResolutionDid(t *testing.T) {
 		},
 		"one of several limits": {[]schema.Override{times(500, acme)}, []string{"it changes t, te, u, ue, c"}},
 		"a younger one": {
-			[]schema.Override{custom("t", 7, acme), custom("t", 8, acme)}, []string{"override 2 goes before it", "it changes t"},
+			[]schema.Override{custom("t", 7, acme), custom("t", 8, acme)}, []string{"override 2 goes before it: it is younger", "it changes t"},
 		},
 		"too much for a log": {[]schema.Override{custom("u", 20_000, acme)}, []string{uncountable}},
 		"behind too much for a log": {
 			[]schema.Override{custom("u", 50, acme), custom("u", 20_000, acme)},
-			[]string{"override 2 goes before it", uncountable},
+			[]string{"override 2 goes before it: it is younger", uncountable},
 		},
 		"superseded and uncountable": {
 			[]schema.Override{times(500, acme), custom("t", 8, acme), custom("u", 20_000, acme)},
-			[]string{"it changes te, ue, c", "it changes t", uncountable},
+			[]string{
+				"it changes te, ue, c; on t override 2 goes before it: a custom limit goes before a multiplier; " +
+					"on u override 3 goes before it: a custom limit goes before a multiplier",
+				"it changes t", uncountable,
+			},
 		},
 		"of a limit that is not there": {
 			[]schema.Override{custom("other", 7, acme)}, []string{"no limit of the request is one that it changes"},

@@ -88,6 +88,11 @@ func (s *Plan) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolution)
 		r.Tier = s.tierOf(rows, id)
 		return
 	}
+	s.bind(rows, id, r)
+}
+
+// bind appends the bounds of a request, whose tenant has rows (nil: none).
+func (s *Plan) bind(rows *tenantRows, id *identity.Identity, r *Resolution) {
 	cost := s.requestCost(id, r)
 	switch {
 	case id.Tenant.Kind == identity.Unidentified:

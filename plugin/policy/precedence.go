@@ -1,6 +1,9 @@
 package policy
 
-import "cmp"
+import (
+	"cmp"
+	"fmt"
+)
 
 // order describes how two overrides of one request relate.
 type order int8
@@ -25,37 +28,62 @@ const (
 //
 // A rank orders the endpoints or networks of overrides that match the request, the narrowest first.
 func precede(a, b *override, rankA, rankB int) order {
+	o, _ := decidePrecedence(a, b, rankA, rankB)
+	return o
+}
+
+// criterion names what decides which of two overrides applies.
+type criterion uint8
+
+const (
+	byKind           criterion = iota // a ban goes before an exemption, and both go before changes of limits
+	byEnd                             // of two bans the longer
+	byStrictness                      // of two penalties the stricter
+	byTarget                          // the more specific target
+	byNarrowness                      // the narrower endpoint or network
+	byLimitKind                       // a custom limit before a multiplier
+	byPolicy                          // one that names its policy before one that does not
+	byAge                             // the younger
+	bySource                          // both apply: a penalty changes the result of a commercial override
+	numberOfCriteria = iota
+)
+
+// decidePrecedence returns what precede does, and what decided it.
+func decidePrecedence(a, b *override, rankA, rankB int) (order, criterion) {
 	if a.kind == ban || b.kind == ban || a.kind == exempt || b.kind == exempt {
 		if a.kind != b.kind {
-			return orderOf(cmp.Compare(a.kind, b.kind))
+			return orderOf(cmp.Compare(a.kind, b.kind)), byKind
 		}
 		if a.kind == ban && a.expires != b.expires {
 			// 0 is permanent: less 1 it is the largest of unsigned numbers.
-			return orderOf(cmp.Compare(uint64(b.expires)-1, uint64(a.expires)-1))
+			return orderOf(cmp.Compare(uint64(b.expires)-1, uint64(a.expires)-1)), byEnd
 		}
-		return orderOf(compareSpecificity(a, b, rankA, rankB))
+		return compareSpecificity(a, b, rankA, rankB)
 	}
 	switch {
 	case !a.detector && b.detector:
-		return firstThenSecond
+		return firstThenSecond, bySource
 	case a.detector && !b.detector:
-		return secondThenFirst
+		return secondThenFirst, bySource
 	case a.detector && a.quantity != b.quantity:
-		return orderOf(cmp.Compare(a.quantity, b.quantity))
+		return orderOf(cmp.Compare(a.quantity, b.quantity)), byStrictness
 	}
-	return orderOf(compareSpecificity(a, b, rankA, rankB))
+	return compareSpecificity(a, b, rankA, rankB)
 }
 
-// compareSpecificity returns a negative number if the first of two overrides is more specific, a positive one if the
-// second is.
-func compareSpecificity(a, b *override, rankA, rankB int) int {
-	return cmp.Or(
-		cmp.Compare(a.target, b.target),
-		cmp.Compare(rankA, rankB),
-		cmp.Compare(a.kind, b.kind),
-		cmp.Compare(min(len(b.policy), 1), min(len(a.policy), 1)),
-		cmp.Compare(b.id, a.id),
-	)
+// compareSpecificity returns which of two overrides is more specific, and by what.
+func compareSpecificity(a, b *override, rankA, rankB int) (order, criterion) {
+	switch {
+	case a.target != b.target:
+		return orderOf(cmp.Compare(a.target, b.target)), byTarget
+	case rankA != rankB:
+		return orderOf(cmp.Compare(rankA, rankB)), byNarrowness
+	case a.kind != b.kind:
+		return orderOf(cmp.Compare(a.kind, b.kind)), byLimitKind
+	case (a.policy == "") != (b.policy == ""):
+		return orderOf(cmp.Compare(min(len(b.policy), 1), min(len(a.policy), 1))), byPolicy
+	}
+	return orderOf(cmp.Compare(b.id, a.id)), byAge
 }
 
 func orderOf(comparison int) order {
@@ -63,4 +91,24 @@ func orderOf(comparison int) order {
 		return firstWins
 	}
 	return secondWins
+}
+
+// whyBefore returns in words that a winner applies and a loser does not, and by what criterion.
+func whyBefore(winner, loser *activeOverride) string {
+	_, by := decidePrecedence(winner.override, loser.override, winner.rank, loser.rank)
+	reason := [numberOfCriteria]string{
+		byKind:       "a ban goes before an exemption",
+		byEnd:        "its ban lasts longer",
+		byStrictness: "its factor is smaller",
+		byTarget: fmt.Sprintf("%s is more specific than %s",
+			targetNames[winner.target], targetNames[loser.target]),
+		byNarrowness: "its endpoint is narrower",
+		byLimitKind:  "a custom limit goes before a multiplier",
+		byPolicy:     "it names its policy",
+		byAge:        "it is younger",
+	}[by]
+	if by == byNarrowness && winner.target == onIP {
+		reason = "its network is narrower"
+	}
+	return fmt.Sprintf("override %d goes before it: %s", winner.id, reason)
 }
