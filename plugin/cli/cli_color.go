@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // Marks of colored text within a page. They are in Unicode's private use area, which plainText replaces, so no name can
@@ -43,6 +45,9 @@ func marked(cell any, mark rune, when bool) any {
 
 // modeCell returns the mode of a policy, which stands out where the policy does not deny.
 func modeCell(mode string) any { return yellow(mode, mode == "shadow" || mode == "log") }
+
+// kindCell returns the kind of an override, which stands out where it denies all requests.
+func kindCell(kind string) any { return red(kind, kind == schema.KindBan) }
 
 // isMark reports whether a rune marks colored text.
 func isMark(r rune) bool { return redMark <= r && r <= endMark }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -47,6 +48,49 @@ func TestStatesThatMatterAreColoredOnATerminalAlone(t *testing.T) {
 	}
 }
 
+func TestAnExplanationColorsBansAndRowsThatAreInvalid(t *testing.T) {
+	var bans policy.Explanation
+	for _, kind := range []string{"ban", "exempt"} {
+		override := policy.Override{Override: schema.Override{Kind: kind, Tenant: "acme"}}
+		bans.Overrides = append(bans.Overrides, policy.ExplainedOverride{Override: override})
+	}
+	var b bytes.Buffer
+	out := new(page)
+	writeExplanation(out, &explanation{Explanation: bans, Faults: []policy.Fault{{Table: "policies", Problem: "odd"}}})
+	if err := out.write(screen{to: &b, color: true}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"\x1b[31mban\x1b[0m ", "\x1b[31mignored, because it is invalid: ", " exempt "} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%q is not in\n%q", want, b.String())
+		}
+	}
+}
+
+func TestTheReachOfAChangeIsColoredUntilAllNodesEnforceIt(t *testing.T) {
+	edge := []pgstore.NodeVersion{{Node: "edge-1", Version: 2}}
+	for name, c := range map[string]struct {
+		reach pgstore.Reach
+		want  string
+	}{
+		"enforced everywhere": {pgstore.Reach{Live: 2, Enforced: true}, "\nenforced on 2 of 2 live nodes\n"},
+		"a node behind":       {pgstore.Reach{Live: 2, Behind: edge}, "\n\x1b[33menforced on 1 of 2 live nodes; not yet"},
+		"a silent node":       {pgstore.Reach{Live: 2, Silent: edge}, "\n\x1b[31menforced on 2 of 3 nodes; silent nodes"},
+		"no live node":        {pgstore.Reach{}, "\n\x1b[31mno live nodes: not enforced anywhere yet\x1b[0m\n"},
+	} {
+		var b bytes.Buffer
+		done := written{What: "deleted tier gold", Version: 7, Fleet: &enforcing{Reach: c.reach}}
+		out := new(page)
+		done.writeTo(out)
+		if err := out.write(screen{to: &b, color: true}); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(b.String(), c.want) {
+			t.Errorf("%s: %q is not in\n%q", name, c.want, b.String())
+		}
+	}
+}
+
 func TestANameCannotColorItsCell(t *testing.T) {
 	var b bytes.Buffer
 	out := new(page)
@@ -75,7 +119,8 @@ func TestColorsNeedATerminalThatShowsThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	if wantsColor(file, func(string) string { return "xterm" }) || wantsColor(new(bytes.Buffer), func(string) string { return "xterm" }) {
+	xterm := func(string) string { return "xterm" }
+	if wantsColor(file, xterm) || wantsColor(new(bytes.Buffer), xterm) {
 		t.Error("a file is colored")
 	}
 }

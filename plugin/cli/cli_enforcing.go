@@ -35,6 +35,19 @@ func (e *enforcing) String() string {
 	return text + e.silence()
 }
 
+// writeTo writes the text as a line after a head: in red where older policies may stay in force, in yellow where live
+// nodes have yet to follow.
+func (e *enforcing) writeTo(out *page, head string) {
+	switch {
+	case e.Live == 0 || len(e.Silent) > 0:
+		out.marked(redMark, "%s%s", head, e)
+	case len(e.Behind) > 0:
+		out.marked(yellowMark, "%s%s", head, e)
+	default:
+		out.line("%s%s", head, e)
+	}
+}
+
 // silence names the silent nodes at the end of a text.
 func (e *enforcing) silence() string {
 	if len(e.Silent) == 0 {
@@ -52,7 +65,7 @@ func nodeTexts(nodes []pgstore.NodeVersion) string {
 	return strings.Join(texts, ", ")
 }
 
-// exit returns the exit code of a command that says how far the version has come; nil: it is enforced.
+// exit returns the exit code of a command that shows how far the version has come; nil: all nodes enforce it.
 func (e *enforcing) exit() error {
 	switch {
 	case e.Enforced:

@@ -29,7 +29,7 @@ uses the config alone. Nothing is spent.
 	},
 }
 
-// explanation is what explain tells.
+// explanation is the result of explain.
 type explanation struct {
 	Config    string `json:"config"` // file:line and path of the config
 	AppliesTo string `json:"config_on"`
@@ -105,11 +105,14 @@ func writeExplanation(out *page, e *explanation) {
 		out.gap()
 		columns(out, "OVERRIDE|KIND|ON|CHANGE|HOLDS|WHY|REASON|AUTHOR", e.Overrides, func(o policy.ExplainedOverride) []any {
 			row := o.Override
-			return []any{row.ID, row.Kind, row.Subject(), changeText(row.Override), o.Applied, o.Why, row.Reason, row.Author}
+			return []any{
+				row.ID, kindCell(row.Kind), row.Subject(), changeText(row.Override),
+				o.Applied, o.Why, row.Reason, row.Author,
+			}
 		})
 	}
 	for _, fault := range e.Faults {
-		out.line("ignored, because it is invalid: %v", fault)
+		out.marked(redMark, "ignored, because it is invalid: %v", fault)
 	}
 }
 

@@ -79,7 +79,7 @@ func (c *call) showFleet(fleet pgstore.Fleet) error {
 		reached.Took = &spread
 	}
 	err := c.print(shown, func(out *page) {
-		out.line("version %d of %s: %s", shown.Version, timeText(shown.At), &reached)
+		reached.writeTo(out, fmt.Sprintf("version %d of %s: ", shown.Version, timeText(shown.At)))
 		nodeTable(out, shown.Nodes)
 	})
 	if err != nil {

@@ -41,10 +41,11 @@ func TestNoNameReachesTheTerminalAsAControlSequence(t *testing.T) {
 		"the fleet": func(c *call) error { return c.showFleet(pgstore.Fleet{Version: 7, At: noon, Nodes: nodes}) },
 		"a node that does not enforce": func(c *call) error {
 			return c.print(written{}, func(out *page) {
-				out.line("%s", &enforcing{Reach: pgstore.Reach{Live: 1, Behind: []pgstore.NodeVersion{{Node: hostile}}}})
+				behind := []pgstore.NodeVersion{{Node: hostile}}
+				(&enforcing{Reach: pgstore.Reach{Live: 1, Behind: behind}}).writeTo(out, "")
 			})
 		},
-		"a write": func(c *call) error { return c.tell(t.Context(), nil, written{What: "deleted tier " + hostile}) },
+		"a write": func(c *call) error { return c.showWritten(t.Context(), nil, written{What: "deleted tier " + hostile}) },
 		"the head of an explanation": func(c *call) error {
 			e := explanation{Config: "kong.yml", Explanation: policy.Explanation{Tenant: hostile, Tier: hostile, Endpoint: hostile}}
 			return c.print(e, func(out *page) { writeExplanation(out, &e) })

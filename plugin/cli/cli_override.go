@@ -140,7 +140,9 @@ var (
 			if o.Permanent {
 				expires = "never"
 			}
-			return []any{o.ID, red(o.Kind, o.Kind == "ban"), o.Subject(), changeText(o.Override), expires, o.Source, o.Author, o.Reason}
+			return []any{
+				o.ID, kindCell(o.Kind), o.Subject(), changeText(o.Override), expires, o.Source, o.Author, o.Reason,
+			}
 		},
 	}
 	endedList = listing[pgstore.EndedOverride]{

@@ -17,7 +17,7 @@ type changeFlags struct {
 	within        spanFlag
 }
 
-// written is what a command that writes has to tell.
+// written is the result of a command that writes.
 type written struct {
 	What    string     `json:"-"`               // in words, without the version
 	Version int64      `json:"version"`         // in which it is in force
@@ -62,7 +62,7 @@ func (c *call) writes(do func(ctx context.Context, s *pgstore.Store, by pgstore.
 		if err != nil {
 			return err
 		}
-		return c.tell(ctx, s, done)
+		return c.showWritten(ctx, s, done)
 	})
 }
 
@@ -78,8 +78,8 @@ func (c *call) changes(do func(ctx context.Context, s *pgstore.Store, by pgstore
 		}
 		by := pgstore.Change{Actor: c.actor(config.ConnConfig), Reason: c.change.reason}
 		if namesToken(by.Actor) {
-			return wrong("actor %q: names that begin with token: are reserved for the REST API; set --actor or %s to another name",
-				by.Actor, actorVariable)
+			return wrong("actor %q: names that begin with token: are reserved for the REST API; "+
+				"set --actor or %s to another name", by.Actor, actorVariable)
 		}
 		store, closeStore, err := c.openWith(ctx, config)
 		if err != nil {
@@ -95,27 +95,30 @@ func namesToken(actor string) bool {
 	return strings.HasPrefix(strings.ToLower(strings.TrimSpace(actor)), "token:")
 }
 
-// tell writes what was done, after waiting for the nodes if that is asked for.
-func (c *call) tell(ctx context.Context, store *pgstore.Store, done written) error {
+// showWritten shows what was done, after waiting for the nodes with --wait.
+func (c *call) showWritten(ctx context.Context, store *pgstore.Store, done written) error {
 	if c.change.wait.most > 0 {
 		var err error
 		if done.Fleet, err = c.await(ctx, store, done.Version); err != nil {
 			return fmt.Errorf("%s (version %d), but checking which nodes enforce it failed: %w", done.What, done.Version, err)
 		}
 	}
-	err := c.print(done, func(out *page) {
-		if done.lines != nil {
-			done.lines(out)
-		}
-		out.line("%s; version %d", done.What, done.Version)
-		if done.Fleet != nil {
-			out.line("%s", done.Fleet)
-		}
-	})
+	err := c.print(done, done.writeTo)
 	if err == nil && done.Fleet != nil {
 		return done.Fleet.exit()
 	}
 	return err
+}
+
+// writeTo writes what was done, its version and, with --wait, how far that has come.
+func (w *written) writeTo(out *page) {
+	if w.lines != nil {
+		w.lines(out)
+	}
+	out.line("%s; version %d", w.What, w.Version)
+	if w.Fleet != nil {
+		w.Fleet.writeTo(out, "")
+	}
 }
 
 // await waits until all live nodes enforce a version or the time is over, and returns how far it has come.
@@ -123,12 +126,8 @@ func (c *call) await(ctx context.Context, store *pgstore.Store, version int64) (
 	start := c.now()
 	limited, cancel := context.WithTimeout(ctx, c.change.wait.most)
 	defer cancel()
-	if _, err := store.Await(
-		limited,
-		version,
-		c.change.within.length,
-	); err != nil &&
-		(!errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil) {
+	_, err := store.Await(limited, version, c.change.within.length)
+	if err != nil && (!errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil) {
 		return nil, err
 	}
 	took := c.now().Sub(start)
