@@ -65,7 +65,7 @@ plugin's config are compared too.`,
 				if err := c.print(diff, func(out *page) { writeDiff(out, diff) }); err != nil || diff.Empty() {
 					return err
 				}
-				return said(exitFailed)
+				return exitStatus(exitFailed)
 			})
 		},
 	},

@@ -9,7 +9,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-func TestAnApplyThatIsDeniedShowsItsDiffInTheFormatThatWasAskedFor(t *testing.T) {
+func TestADeniedApplyShowsItsDiffInTheOutputFormat(t *testing.T) {
 	var stdout strings.Builder
 	c := newCall(&operator{stdout: screen{to: &stdout}}, documentCommands[0])
 	c.format = formatJSON

@@ -65,8 +65,7 @@ func (c *call) audit(ctx context.Context, s *pgstore.Store, f pgstore.AuditFilte
 	})
 }
 
-// entryText returns the columns that an entry changed: what they were and what they are. Of an action it tells what was
-// done.
+// entryText returns the columns that an entry changed, before and after; of an action, what was done.
 func entryText(e pgstore.AuditEntry) string {
 	if e.Kind == "action" {
 		return actionText(e)
@@ -79,8 +78,8 @@ func entryText(e pgstore.AuditEntry) string {
 	return strings.Join(changedColumns(before, after), " ")
 }
 
-// actionText returns what an action's details say: which buckets a reset emptied; of any other action its fields, or
-// the details as they are.
+// actionText returns the details of an action in words: which buckets a reset emptied; of any other action its fields,
+// or the details as they are.
 func actionText(e pgstore.AuditEntry) string {
 	emptied, ok := e.Emptied()
 	if !ok {
@@ -101,7 +100,7 @@ func actionText(e pgstore.AuditEntry) string {
 	return text
 }
 
-// changedColumns returns how two rows differ; of one alone, what it says.
+// changedColumns returns how two rows differ; of a single row, its columns.
 func changedColumns(before, after map[string]json.RawMessage) []string {
 	names := maps.Clone(before)
 	if names == nil {
@@ -112,7 +111,7 @@ func changedColumns(before, after map[string]json.RawMessage) []string {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		was, is := before[name], after[name]
 		switch {
-		case bytes.Equal(was, is) || slices.Contains(unsaid, name) || (absent(was) && absent(is)):
+		case bytes.Equal(was, is) || slices.Contains(omitted, name) || (absent(was) && absent(is)):
 		case len(before) == 0:
 			parts = append(parts, fmt.Sprintf("%s=%s", name, is))
 		case len(after) == 0:
@@ -124,8 +123,8 @@ func changedColumns(before, after map[string]json.RawMessage) []string {
 	return parts
 }
 
-// unsaid are the columns that an entry tells elsewhere, or that always change.
-var unsaid = []string{"id", "revision", "tenant", "reason", "author", "created_at"}
+// omitted are the columns that an entry shows elsewhere, or that always change.
+var omitted = []string{"id", "revision", "tenant", "reason", "author", "created_at"}
 
 // rowColumns returns the columns of a row; none for the row that is not there.
 func rowColumns(row json.RawMessage) (map[string]json.RawMessage, error) {

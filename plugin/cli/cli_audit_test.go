@@ -9,10 +9,11 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-func TestAnAuditedResetTellsTheBucketsThatItEmptied(t *testing.T) {
+func TestTheAuditNamesTheBucketsThatAResetEmptied(t *testing.T) {
 	for details, want := range map[string]string{
-		`[{"policy":"writes","subject":"the tenant","limit":"10 per 60 s","used":3},{"policy":"daily","used":3}]`: "2 buckets emptied: daily, writes",
-		`{"buckets":[{"policy":"daily"},{"policy":"daily","endpoint":"records"}]}`:                                "2 buckets emptied: daily",
+		`[{"policy":"writes","subject":"the tenant","limit":"10 per 60 s","used":3},
+			{"policy":"daily","used":3}]`: "2 buckets emptied: daily, writes",
+		`{"buckets":[{"policy":"daily"},{"policy":"daily","endpoint":"records"}]}`: "2 buckets emptied: daily",
 		`[{"policy":"daily"}]`: "1 bucket emptied: daily",
 		`[]`:                   "0 buckets emptied",
 		`{"buckets": 3}`:       "buckets=3",
@@ -22,7 +23,7 @@ func TestAnAuditedResetTellsTheBucketsThatItEmptied(t *testing.T) {
 	} {
 		entry := pgstore.AuditEntry{Kind: "action", Operation: "reset", After: json.RawMessage(details)}
 		if got := entryText(entry); got != want {
-			t.Errorf("a reset of %s is told as %q, want %q", details, got, want)
+			t.Errorf("a reset of %s is shown as %q, want %q", details, got, want)
 		}
 	}
 }

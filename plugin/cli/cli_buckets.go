@@ -33,7 +33,8 @@ A node that sees more new addresses than -max-addresses or -new-addresses allow 
 the prefix of --ip has such a bucket, it is included and shown as the prefix; other addresses in it share that bucket.`
 
 var bucketsCommands = []*command{{
-	words: "buckets show", brief: "show what a tenant or an address has used of its limits, without spending", about: whichBuckets,
+	words: "buckets show", brief: "show what a tenant or an address has used of its limits, without spending",
+	about: whichBuckets,
 	define: func(c *call) action {
 		find := c.bucketFlags()
 		c.outputFlag()
@@ -50,7 +51,8 @@ var bucketsCommands = []*command{{
 		}
 	},
 }, {
-	words: "buckets reset", brief: "empty the buckets of a tenant or an address to restore its full limits", about: whichBuckets + `
+	words: "buckets reset", brief: "empty the buckets of a tenant or an address to restore its full limits",
+	about: whichBuckets + `
 
 The reset is recorded in the audit log first, with the usage it discards. If that fails, nothing is reset.`,
 	define: func(c *call) action {
@@ -149,10 +151,10 @@ func (c *call) find(ctx context.Context, f *configFlags, r *requestFlags, from *
 		return nil, err
 	}
 	if config.Strategy != schema.StrategyRedis {
-		return nil, fmt.Errorf("%s: strategy is %s: buckets are in each node's memory and can only be read with strategy: redis",
-			config.Where, config.Strategy)
+		return nil, fmt.Errorf("%s: strategy is %s: buckets are in each node's memory "+
+			"and can only be read with strategy: redis", config.Where, config.Strategy)
 	}
-	// Rows that do not compile have no buckets; explain tells them.
+	// Rows that do not compile have no buckets; explain shows them.
 	if snapshot, _, err = c.withRows(ctx, snapshot, r, from); err != nil {
 		return nil, err
 	}

@@ -34,12 +34,13 @@ func TestBucketsOfAnAddressAreShownAndResetInTheRedisOfAddresses(t *testing.T) {
 	x := &terminal{t: t, env: map[string]string{
 		databaseVariable: pgtest.Start(t).Database(t), addressRedisPasswordVariable: "of-addresses",
 	}}
-	of := []string{"--config", file, "--config-only", "--tenant", "acme", "--ip", "192.0.2.1"}
+	subject := []string{"--config", file, "--config-only", "--tenant", "acme", "--ip", "192.0.2.1"}
 	used := func() int64 {
 		t.Helper()
 		x.output.Reset()
 		var shown []shownBucket
-		if err := json.Unmarshal([]byte(x.must(append([]string{"buckets", "show", "-o", "json"}, of...)...)), &shown); err != nil {
+		text := x.must(append([]string{"buckets", "show", "-o", "json"}, subject...)...)
+		if err := json.Unmarshal([]byte(text), &shown); err != nil {
 			t.Fatal(err)
 		}
 		for _, b := range shown {
@@ -57,13 +58,14 @@ func TestBucketsOfAnAddressAreShownAndResetInTheRedisOfAddresses(t *testing.T) {
 	if got := used(); got != 3 {
 		t.Errorf("%d is used of the bucket of the address, want 3", got)
 	}
-	x.must(append([]string{"buckets", "reset", "--reason", "a test"}, of...)...)
+	x.must(append([]string{"buckets", "reset", "--reason", "a test"}, subject...)...)
 	if got := used(); got != 0 {
 		t.Errorf("%d is used after the reset", got)
 	}
 	delete(x.env, addressRedisPasswordVariable)
 	x.output.Reset()
-	if code := x.call(append([]string{"buckets", "show"}, of...)...); code != exitFailed || !strings.Contains(x.output.String(), second.Address()) {
-		t.Errorf("exit code %d, said %q: want the Redis named that does not answer", code, x.output.String())
+	code := x.call(append([]string{"buckets", "show"}, subject...)...)
+	if code != exitFailed || !strings.Contains(x.output.String(), second.Address()) {
+		t.Errorf("exit code %d, want %d and the Redis that does not answer, in\n%s", code, exitFailed, x.output.String())
 	}
 }

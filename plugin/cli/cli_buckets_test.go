@@ -23,12 +23,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-func TestBucketsOfNobodyInParticularAreNotShown(t *testing.T) {
+func TestBucketsPerUserAreShownOnlyForAUser(t *testing.T) {
 	file := onRedis(t, redistest.Single(t))
 	x := &terminal{t: t}
 	code := x.call("buckets", "show", "--config", file, "--config-only", "--tenant", "acme")
-	if said := x.output.String(); code != 0 || strings.Contains(said, "per-user") || !strings.Contains(said, "daily") {
-		t.Errorf("exit code %d, said\n%s", code, said)
+	if text := x.output.String(); code != 0 || strings.Contains(text, "per-user") || !strings.Contains(text, "daily") {
+		t.Errorf("exit code %d, output\n%s", code, text)
 	}
 }
 
@@ -36,10 +36,12 @@ func TestBucketsOfATenantWithManyEndpointsAreShownAndReset(t *testing.T) {
 	const endpoints = 300 // one request of Redis has room for 255 records
 	server, limits := redistest.Single(t), strings.Builder{}
 	for i := range endpoints {
-		fmt.Fprintf(&limits, "      - {name: e, scope: tenant+endpoint, endpoint: GET /e%d, limit: 9, window_size: 86400}\n", i)
+		limit := "      - {name: e, scope: tenant+endpoint, endpoint: GET /e%d, limit: 9, window_size: 86400}\n"
+		fmt.Fprintf(&limits, limit, i)
 	}
-	text := fmt.Sprintf("_format_version: \"3.0\"\nplugins:\n- name: tenant-rate-limiting\n  config:\n    strategy: redis\n"+
-		"    redis: {host: 127.0.0.1, port: %d}\n    tiers:\n    - name: essentials\n      limits:\n%s", server.Port, &limits)
+	text := fmt.Sprintf("_format_version: \"3.0\"\nplugins:\n- name: tenant-rate-limiting\n  config:\n"+
+		"    strategy: redis\n    redis: {host: 127.0.0.1, port: %d}\n"+
+		"    tiers:\n    - name: essentials\n      limits:\n%s", server.Port, &limits)
 	file := filepath.Join(t.TempDir(), "kong.yml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -121,7 +123,7 @@ func spendWith(t *testing.T, file, password string, id identity.Identity, cost i
 	}
 }
 
-func TestOperatorsWaitForARedisThatIsTooSlowForRequestsAndAskTwice(t *testing.T) {
+func TestOperatorsWaitForARedisThatIsTooSlowForRequestsAndRetry(t *testing.T) {
 	for name, harm := range map[string]func(*faultproxy.Proxy){
 		"slow":                  func(p *faultproxy.Proxy) { p.Delay(faultproxy.ToClient, 150*time.Millisecond) },
 		"one connection breaks": func(p *faultproxy.Proxy) { p.CutReplies(1, faultproxy.Reset) },
@@ -135,8 +137,8 @@ func TestOperatorsWaitForARedisThatIsTooSlowForRequestsAndAskTwice(t *testing.T)
 			harm(proxy)
 			x := &terminal{t: t}
 			code := x.call("buckets", "show", "--config", onPort(t, proxy.Port()), "--config-only", "--tenant", "acme")
-			if said := x.output.String(); code != 0 || !strings.Contains(said, "daily") {
-				t.Errorf("exit code %d, said\n%s", code, said)
+			if text := x.output.String(); code != 0 || !strings.Contains(text, "daily") {
+				t.Errorf("exit code %d, output\n%s", code, text)
 			}
 		})
 	}
@@ -151,10 +153,11 @@ func TestBucketsAreShownForAllEndpointsAndNothingIsSpent(t *testing.T) {
 	spend(t, file, acme, 3)
 	for range 2 {
 		x := &terminal{t: t}
-		code := x.call("buckets", "show", "--config", file, "--config-only", "--tenant", "acme", "--user", "u_42", "-o", "json")
+		code := x.call("buckets", "show", "--config", file, "--config-only",
+			"--tenant", "acme", "--user", "u_42", "-o", "json")
 		var shown []shownBucket
 		if err := json.Unmarshal(x.output.Bytes(), &shown); err != nil || code != 0 {
-			t.Fatalf("exit code %d, %v, said\n%s", code, err, x.output.String())
+			t.Fatalf("exit code %d, %v, output\n%s", code, err, x.output.String())
 		}
 		got := map[string]string{}
 		for _, b := range shown {
@@ -176,27 +179,29 @@ func TestBucketsAreShownForAllEndpointsAndNothingIsSpent(t *testing.T) {
 
 func TestBucketsOfAnotherTenantAreFull(t *testing.T) {
 	file := onRedis(t, redistest.Single(t))
-	spend(t, file, identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: "acme"}, Method: "GET", Path: "/"}, 3)
+	acme := identity.Name{Kind: identity.Tenant, ID: "acme"}
+	spend(t, file, identity.Identity{Tenant: acme, Method: "GET", Path: "/"}, 3)
 	x := &terminal{t: t}
 	code := x.call("buckets", "show", "--config", file, "--config-only", "--tenant", "beta", "--policy", "daily")
-	if said := x.output.String(); code != 0 || !strings.Contains(said, " 15000 ") || strings.Contains(said, "writes") {
-		t.Errorf("exit code %d, said\n%s", code, said)
+	if text := x.output.String(); code != 0 || !strings.Contains(text, " 15000 ") || strings.Contains(text, "writes") {
+		t.Errorf("exit code %d, output\n%s", code, text)
 	}
 }
 
 func TestBucketsOfARedisThatIsAwayAreAnError(t *testing.T) {
 	x := &terminal{t: t}
 	code := x.call("buckets", "show", "--config", "testdata/ratelimit/buckets.yml", "--config-only", "--tenant", "acme")
-	if said := x.output.String(); code != exitFailed || !strings.Contains(said, "cannot connect") {
-		t.Errorf("exit code %d, said\n%s", code, said)
+	if text := x.output.String(); code != exitFailed || !strings.Contains(text, "cannot connect") {
+		t.Errorf("exit code %d, output\n%s", code, text)
 	}
 }
 
 func TestLocalBucketsAreNotLookedFor(t *testing.T) {
 	x := &terminal{t: t}
-	code := x.call("buckets", "show", "--config", "testdata/ratelimit/kong.yml", "--plugin-route", "search", "--config-only", "--tenant", "acme")
-	if said := x.output.String(); code != exitFailed || !strings.Contains(said, "strategy is local") {
-		t.Errorf("exit code %d, said\n%s", code, said)
+	code := x.call("buckets", "show", "--config", "testdata/ratelimit/kong.yml", "--plugin-route", "search",
+		"--config-only", "--tenant", "acme")
+	if text := x.output.String(); code != exitFailed || !strings.Contains(text, "strategy is local") {
+		t.Errorf("exit code %d, output\n%s", code, text)
 	}
 }
 
@@ -204,7 +209,11 @@ func TestAResetEmptiesTheBucketsOfOneTenantAndIsAudited(t *testing.T) {
 	file := onRedis(t, redistest.Single(t))
 	x := &terminal{t: t, env: map[string]string{databaseVariable: pgtest.Start(t).Database(t)}}
 	id := func(tenant string) identity.Identity {
-		return identity.Identity{Tenant: identity.Name{Kind: identity.Tenant, ID: tenant}, User: identity.Name{Kind: identity.User, ID: "u_42"}, Method: "POST", Path: "/records/7", Route: "records"}
+		return identity.Identity{
+			Tenant: identity.Name{Kind: identity.Tenant, ID: tenant},
+			User:   identity.Name{Kind: identity.User, ID: "u_42"},
+			Method: "POST", Path: "/records/7", Route: "records",
+		}
 	}
 	spend(t, file, id("acme"), 3)
 	spend(t, file, id("beta"), 2)
@@ -213,7 +222,7 @@ func TestAResetEmptiesTheBucketsOfOneTenantAndIsAudited(t *testing.T) {
 		code := x.call("buckets", "show", "--config", file, "--tenant", tenant, "--user", "u_42", "-o", "json")
 		var shown []shownBucket
 		if err := json.Unmarshal(x.output.Bytes(), &shown); err != nil || code != 0 {
-			t.Fatalf("exit code %d, %v, said\n%s", code, err, x.output.String())
+			t.Fatalf("exit code %d, %v, output\n%s", code, err, x.output.String())
 		}
 		used = map[string]int64{}
 		for _, b := range shown {
@@ -221,15 +230,12 @@ func TestAResetEmptiesTheBucketsOfOneTenantAndIsAudited(t *testing.T) {
 		}
 		return used
 	}
-	if code := x.call("buckets", "reset", "--config", file, "--tenant", "acme", "--policy", "daily", "--reason", "billed twice"); code != 0 {
-		t.Fatalf("exit code %d, said\n%s", code, x.output.String())
-	}
+	reset := []string{"buckets", "reset", "--config", file, "--tenant", "acme", "--reason", "billed twice"}
+	x.must(append(reset, "--policy", "daily")...)
 	if got := used("acme"); got["daily"] != 0 || got["writes"] != 3 {
 		t.Errorf("after the reset of daily acme has used %v", got)
 	}
-	if code := x.call("buckets", "reset", "--config", file, "--tenant", "acme", "--user", "u_42", "--reason", "billed twice"); code != 0 {
-		t.Fatalf("exit code %d, said\n%s", code, x.output.String())
-	}
+	x.must(append(reset, "--user", "u_42")...)
 	for name, n := range used("acme") {
 		if n != 0 {
 			t.Errorf("after the reset of all acme has used %d of %s", n, name)
@@ -238,15 +244,14 @@ func TestAResetEmptiesTheBucketsOfOneTenantAndIsAudited(t *testing.T) {
 	if got := used("beta"); got["daily"] != 2 || got["per-user"] != 2 {
 		t.Errorf("another tenant has used %v", got)
 	}
-	x.output.Reset()
-	if code := x.call("audit", "--tenant", "acme", "-o", "json"); code != 0 || strings.Count(x.output.String(), "billed twice") != 2 || !strings.Contains(x.output.String(), "ann@laptop") {
-		t.Errorf("exit code %d, the audit says\n%s", code, x.output.String())
+	text := x.must("audit", "--tenant", "acme", "-o", "json")
+	if strings.Count(text, "billed twice") != 2 || !strings.Contains(text, "ann@laptop") {
+		t.Errorf("want two resets by ann@laptop in the audit:\n%s", text)
 	}
-	if text := x.output.String(); !strings.Contains(text, `"user": "u_42"`) || !strings.Contains(text, `"description": `) {
-		t.Errorf("the audit tells the buckets otherwise than of a reset by the REST API:\n%s", text)
+	if !strings.Contains(text, `"user": "u_42"`) || !strings.Contains(text, `"description": `) {
+		t.Errorf("the audit shows the buckets differently than of a reset by the REST API:\n%s", text)
 	}
-	x.output.Reset()
-	if code := x.call("audit", "--tenant", "acme"); code != 0 || !strings.Contains(x.output.String(), " 1 bucket emptied: daily ") {
-		t.Errorf("exit code %d, the audit says\n%s", code, x.output.String())
+	if text := x.must("audit", "--tenant", "acme"); !strings.Contains(text, " 1 bucket emptied: daily ") {
+		t.Errorf("the audit is\n%s", text)
 	}
 }

@@ -118,7 +118,7 @@ func (o *operator) newRoot() *cobra.Command {
 	return root
 }
 
-// childOf returns the command of that name right below another one; nil: there is none.
+// childOf returns the command of that name right below another one, or nil.
 func childOf(parent *cobra.Command, name string) *cobra.Command {
 	for _, c := range parent.Commands() {
 		if c.Name() == name {
@@ -138,7 +138,7 @@ func (o *operator) newGroup(name string) *cobra.Command {
 				return unknownCommand(c, args[0])
 			}
 			fmt.Fprint(o.stderr, helpText(c))
-			return said(exitWrongCall)
+			return exitStatus(exitWrongCall)
 		},
 	}
 }
@@ -148,9 +148,9 @@ func (o *operator) newHelp() *cobra.Command {
 	return &cobra.Command{
 		Use: "help [COMMAND]", Hidden: true,
 		RunE: func(c *cobra.Command, args []string) error {
-			found, rest, err := c.Root().Find(args)
-			if err != nil || len(rest) > 0 {
-				return unknownCommand(found, strings.Join(rest, " "))
+			found, words, err := c.Root().Find(args)
+			if err != nil || len(words) > 0 {
+				return unknownCommand(found, strings.Join(words, " "))
 			}
 			fmt.Fprint(o.stdout, helpText(found))
 			return nil
@@ -202,7 +202,7 @@ func (c *call) run(ctx context.Context, args []string) error {
 
 // coded returns an error with the exit code that failures of this command have.
 func (c *call) coded(err error) error {
-	if err == nil || c.command.trouble == 0 || errors.As(err, new(said)) || errors.As(err, new(*wrongCall)) {
+	if err == nil || c.command.trouble == 0 || errors.As(err, new(exitStatus)) || errors.As(err, new(*wrongCall)) {
 		return err
 	}
 	return &failure{err, c.command.trouble}
@@ -211,7 +211,7 @@ func (c *call) coded(err error) error {
 // check registers a check that runs once the flags are parsed.
 func (c *call) check(check func() error) { c.checks = append(c.checks, check) }
 
-// arg returns the first argument; "": there is none.
+// arg returns the first argument, or "".
 func (c *call) arg() string {
 	if len(c.args) == 0 {
 		return ""

@@ -36,13 +36,13 @@ func TestNoErrorShowsAPassword(t *testing.T) {
 		} {
 			x := &terminal{t: t}
 			if code := x.call(args...); code == 0 || x.output.Len() == 0 || strings.Contains(x.output.String(), secret) {
-				t.Errorf("%q: exit code %d, said\n%s", args, code, x.output.String())
+				t.Errorf("%q: exit code %d, output\n%s", args, code, x.output.String())
 			}
 		}
 	}
 }
 
-func TestADatabaseThatLacksTablesOrRightsIsToldWithWhatToDo(t *testing.T) {
+func TestADatabaseThatLacksTablesOrRightsIsAnErrorThatNamesTheFix(t *testing.T) {
 	dsn := pgtest.Start(t).Database(t)
 	pool := pgtest.Pool(t, dsn)
 	do := func(statements string) {
@@ -51,7 +51,7 @@ func TestADatabaseThatLacksTablesOrRightsIsToldWithWhatToDo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	says := func(dsn, want string, args ...string) {
+	check := func(dsn, want string, args ...string) {
 		t.Helper()
 		x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
 		if code := x.call(args...); code != exitFailed || !strings.Contains(x.output.String(), want) {
@@ -60,36 +60,41 @@ func TestADatabaseThatLacksTablesOrRightsIsToldWithWhatToDo(t *testing.T) {
 	}
 	create := []string{"token", "create", "ci", "--role", "admin", "--reason", "x"}
 	do(`CREATE ROLE beggar; GRANT USAGE ON SCHEMA rate_limiter TO beggar`)
-	says(dsn+"&options=-c%20role%3Dbeggar", "migrations/README.md", create...)
+	check(dsn+"&options=-c%20role%3Dbeggar", "migrations/README.md", create...)
 	do(`ALTER TABLE rate_limiter.policies RENAME accuracy TO later`)
-	says(dsn, "run ratelimit migrate up", "policy", "list")
+	check(dsn, "run ratelimit migrate up", "policy", "list")
 	do(`ALTER TABLE rate_limiter.tokens RENAME TO later`)
-	says(dsn, "run ratelimit migrate up", create...)
+	check(dsn, "run ratelimit migrate up", create...)
 }
 
-func TestAnOldProgramOnNewerTablesSaysSo(t *testing.T) {
+func TestAnOldProgramWarnsOfNewerTables(t *testing.T) {
 	dsn := pgtest.Start(t).Database(t)
 	pool := pgtest.Pool(t, dsn)
 	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
 	if got := x.must("policy", "list"); strings.Contains(got, "newer") {
 		t.Errorf("tables of this program are called newer:\n%s", got)
 	}
-	if _, err := pool.Exec(t.Context(), `INSERT INTO rate_limiter.migrations (version_id, is_applied) VALUES (9000, true)`); err != nil {
+	const newer = `INSERT INTO rate_limiter.migrations (version_id, is_applied) VALUES (9000, true)`
+	if _, err := pool.Exec(t.Context(), newer); err != nil {
 		t.Fatal(err)
 	}
-	if got := x.must("policy", "list"); !strings.Contains(got, "the tables in Postgres are newer than this program (migration 9000") {
+	const warning = "the tables in Postgres are newer than this program (migration 9000"
+	if got := x.must("policy", "list"); !strings.Contains(got, warning) {
 		t.Errorf("newer tables are not mentioned:\n%s", got)
 	}
 }
 
-func TestTheActorIsWhoSaysSoElseTheLoginElseTheDatabaseUser(t *testing.T) {
+func TestTheActorIsTheFlagElseTheVariableElseTheLoginElseTheDatabaseUser(t *testing.T) {
 	config, err := pgx.ParseConfig("postgres://service@127.0.0.1/rates")
 	if err != nil {
 		t.Fatal(err)
 	}
 	env := map[string]string{actorVariable: "deploy"}
 	login := "ann@laptop"
-	c := call{operator: &operator{getenv: func(name string) string { return env[name] }, login: func() string { return login }}}
+	c := call{operator: &operator{
+		getenv: func(name string) string { return env[name] },
+		login:  func() string { return login },
+	}}
 	c.change.actor = "bob"
 	want := func(what, actor string) {
 		t.Helper()
@@ -120,7 +125,14 @@ func TestSpansWindowsAndFactorsAreReadExactly(t *testing.T) {
 	for _, c := range []struct {
 		text, shown string
 		thousandths int64
-	}{{"1.5", "1.5", 1500}, {"2", "2", 2000}, {"0.001", "0.001", 1}, {"1.999", "1.999", 1999}, {".25", "0.25", 250}, {"10", "10", 10000}} {
+	}{
+		{"1.5", "1.5", 1500},
+		{"2", "2", 2000},
+		{"0.001", "0.001", 1},
+		{"1.999", "1.999", 1999},
+		{".25", "0.25", 250},
+		{"10", "10", 10000},
+	} {
 		if got, err := fieldNumber(factor, c.text); err != nil || got != c.thousandths || formatFactor(got) != c.shown {
 			t.Errorf("factor %s: %d (%v), shown as %s; want %d and %s",
 				c.text, got, err, formatFactor(got), c.thousandths, c.shown)

@@ -10,9 +10,12 @@ import (
 
 const fine = "name: daily, scope: tenant, limit: 10, window_size: 60"
 
-func TestADocumentTellsEveryFaultWithLineAndField(t *testing.T) {
+func TestAFaultOfADocumentIsReportedWithItsLineAndField(t *testing.T) {
 	for _, c := range []struct{ what, text, want string }{
-		{"an unknown field", "policies:\n- {" + fine + ", tier: gold}\n- {" + fine + ",\n   tier: a, burts: 5}", "p.yaml:4: policies[1].burts: unknown field"},
+		{
+			"an unknown field", "policies:\n- {" + fine + ", tier: gold}\n- {" + fine + ",\n   tier: a, burts: 5}",
+			"p.yaml:4: policies[1].burts: unknown field",
+		},
 		{"an unknown field at the top", "polices: []", "p.yaml:1: polices: unknown field"},
 		{"no policies", "namespace: eu", "p.yaml:1: policies: is required"},
 		{"an empty file", "", "p.yaml: is empty"},
@@ -22,17 +25,46 @@ func TestADocumentTellsEveryFaultWithLineAndField(t *testing.T) {
 		{"two documents", "policies: []\n---\npolicies: []", "p.yaml: must hold a single YAML document"},
 		{"no policy", "policies:\n- daily", "p.yaml:2: policies[0]: must be a mapping"},
 		{"a field twice", "policies:\n- {" + fine + ", tier: a, limit: 5}", "p.yaml:2: policies[0].limit: appears twice"},
-		{"a text for a number", "policies:\n- {name: daily, tier: a, scope: tenant, limit: many, window_size: 60}", "p.yaml:2: policies[0].limit: must be a whole number"},
-		{"a fraction", "policies:\n- {name: daily, tier: a, scope: tenant, limit: 1.5, window_size: 60}", "policies[0].limit: must be a whole number"},
-		{"a number for a text", "policies:\n- {name: 7, tier: a, scope: tenant, limit: 1, window_size: 60}", "policies[0].name: must be a string"},
+		{
+			"a text for a number", "policies:\n- {name: daily, tier: a, scope: tenant, limit: many, window_size: 60}",
+			"p.yaml:2: policies[0].limit: must be a whole number",
+		},
+		{
+			"a fraction", "policies:\n- {name: daily, tier: a, scope: tenant, limit: 1.5, window_size: 60}",
+			"policies[0].limit: must be a whole number",
+		},
+		{
+			"a number for a text", "policies:\n- {name: 7, tier: a, scope: tenant, limit: 1, window_size: 60}",
+			"policies[0].name: must be a string",
+		},
 		{"a burst of 0", "policies:\n- {" + fine + ", tier: a, burst: 0}", "policies[0].burst: must be > 0, got 0"},
 		{"no tier", "policies:\n- {" + fine + "}", "p.yaml:2: policies[0].tier: is required unless tenant"},
-		{"tier and tenant", "policies:\n- {" + fine + ", tier: a, tenant: b}", "policies[0].tenant: must be left out beside tier"},
-		{"no limit", "policies:\n- name: daily\n  tier: a\n  scope: tenant\n  window_size: 60", "p.yaml:2: policies[0].limit: "},
-		{"an unknown scope", "policies:\n- name: daily\n  tier: a\n  scope: planet\n  limit: 5\n  window_size: 60", "p.yaml:4: policies[0].scope: "},
-		{"a typing mistake in the accuracy", "policies:\n- {" + fine + ", tier: a,\n   accuracy: excat}", "p.yaml:3: policies[0].accuracy: must be one of leased, exact"},
-		{"arithmetic that is not exact", "policies:\n- {name: a, tier: a, scope: tenant, limit: 999999999999, window_size: 31622400}", "policies[0]."},
-		{"patterns that are ambiguous", "policies:\n- {" + fine + ", tier: a, endpoint: \"GET /a/{x}/c\"}\n- {" + fine + ", tier: b, endpoint: \"GET /{y}/b/c\"}", "policies[1].endpoint: "},
+		{
+			"tier and tenant", "policies:\n- {" + fine + ", tier: a, tenant: b}",
+			"policies[0].tenant: must be left out beside tier",
+		},
+		{
+			"no limit", "policies:\n- name: daily\n  tier: a\n  scope: tenant\n  window_size: 60",
+			"p.yaml:2: policies[0].limit: ",
+		},
+		{
+			"an unknown scope", "policies:\n- name: daily\n  tier: a\n  scope: planet\n  limit: 5\n  window_size: 60",
+			"p.yaml:4: policies[0].scope: ",
+		},
+		{
+			"a typing mistake in the accuracy", "policies:\n- {" + fine + ", tier: a,\n   accuracy: excat}",
+			"p.yaml:3: policies[0].accuracy: must be one of leased, exact",
+		},
+		{
+			"arithmetic that is not exact",
+			"policies:\n- {name: a, tier: a, scope: tenant, limit: 999999999999, window_size: 31622400}", "policies[0].",
+		},
+		{
+			"patterns that are ambiguous",
+			"policies:\n- {" + fine + ", tier: a, endpoint: \"GET /a/{x}/c\"}\n" +
+				"- {" + fine + ", tier: b, endpoint: \"GET /{y}/b/c\"}",
+			"policies[1].endpoint: ",
+		},
 		{"a name that loops", "policies: &p\n- *p", "p.yaml:"},
 	} {
 		var d document
@@ -43,10 +75,12 @@ func TestADocumentTellsEveryFaultWithLineAndField(t *testing.T) {
 	}
 }
 
-func TestADocumentTellsAllItsFaultsAtOnce(t *testing.T) {
+func TestAllFaultsOfADocumentAreReportedAtOnce(t *testing.T) {
 	var d document
-	err := d.read(strings.NewReader("policies:\n- {name: a, tier: a, scope: x, limit: 1, window_size: 60}\n- {name: b, scope: tenant, limit: 1, window_size: 60}"), "p.yaml")
-	if all := unjoined(err); len(all) != 2 || !strings.HasPrefix(all[0].Error(), "p.yaml:2: ") || !strings.HasPrefix(all[1].Error(), "p.yaml:3: ") {
+	err := d.read(strings.NewReader("policies:\n- {name: a, tier: a, scope: x, limit: 1, window_size: 60}\n"+
+		"- {name: b, scope: tenant, limit: 1, window_size: 60}"), "p.yaml")
+	if all := unjoined(err); len(all) != 2 || !strings.HasPrefix(all[0].Error(), "p.yaml:2: ") ||
+		!strings.HasPrefix(all[1].Error(), "p.yaml:3: ") {
 		t.Errorf("faults are %q, want one of line 2 and one of line 3", all)
 	}
 }
@@ -56,7 +90,8 @@ func TestADocumentKeepsAllFields(t *testing.T) {
 namespace: eu
 policies:
 - &daily {name: daily, tier: gold, scope: tenant, limit: 10, window_size: 60, algorithm: token_bucket, burst: 5,
-   soft_threshold_pct: 80, hard_threshold_pct: 120, mode: shadow, cost: 0, fail_mode: closed, accuracy: exact, endpoint: "GET /x"}
+   soft_threshold_pct: 80, hard_threshold_pct: 120, mode: shadow, cost: 0, fail_mode: closed, accuracy: exact,
+   endpoint: "GET /x"}
 - *daily
 `
 	var d document
@@ -68,23 +103,39 @@ policies:
 		t.Errorf("the cost is %v, want 0", p.Cost)
 	}
 	p.Cost = nil
-	want := pgstore.Policy{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "daily", Scope: "tenant", Limit: 10, WindowSize: 60, Algorithm: "token_bucket", Burst: 5, SoftThresholdPct: 80, HardThresholdPct: 120, Mode: "shadow", FailMode: "closed", Accuracy: "exact", Endpoint: "GET /x"}}}
+	want := pgstore.Policy{Policy: schema.Policy{
+		Tier: "gold",
+		Limit: schema.Limit{
+			Name: "daily", Scope: "tenant", Limit: 10, WindowSize: 60, Algorithm: "token_bucket", Burst: 5,
+			SoftThresholdPct: 80, HardThresholdPct: 120, Mode: "shadow", FailMode: "closed", Accuracy: "exact",
+			Endpoint: "GET /x",
+		},
+	}}
 	if d.set.Namespace != "eu" || p != want || len(d.set.Policies) != 2 {
 		t.Errorf("namespace %s, policies %+v", d.set.Namespace, d.set.Policies)
 	}
 }
 
-func TestARefusalByTheDatabaseIsFoundInTheDocument(t *testing.T) {
+func TestAnErrorOfTheDatabaseIsLocatedInTheDocument(t *testing.T) {
 	var d document
-	if err := d.read(strings.NewReader("policies:\n- {"+fine+", tier: a}\n- {"+fine+",\n   tenant: b}"), "p.yaml"); err != nil {
+	const text = "policies:\n- {" + fine + ", tier: a}\n- {" + fine + ",\n   tenant: b}"
+	if err := d.read(strings.NewReader(text), "p.yaml"); err != nil {
 		t.Fatal(err)
 	}
 	key := d.set.Policies[1].Key().String()
 	for want, err := range map[string]error{
-		"p.yaml:4: policies[1].tenant: too long":                        &pgstore.InvalidError{What: key, Field: "tenant", Problem: "too long"},
-		"p.yaml:3: policies[1].burst: odd":                              &pgstore.InvalidError{What: key, Field: "burst", Problem: "odd"},
-		"p.yaml:3: policies[1]: policy daily of tenant b appears twice": &pgstore.InvalidError{What: key, Problem: "appears twice"},
-		"p.yaml: policy other: name: odd":                               &pgstore.InvalidError{What: "policy other", Field: "name", Problem: "odd"},
+		"p.yaml:4: policies[1].tenant: too long": &pgstore.InvalidError{
+			What: key, Field: "tenant", Problem: "too long",
+		},
+		"p.yaml:3: policies[1].burst: odd": &pgstore.InvalidError{
+			What: key, Field: "burst", Problem: "odd",
+		},
+		"p.yaml:3: policies[1]: policy daily of tenant b appears twice": &pgstore.InvalidError{
+			What: key, Problem: "appears twice",
+		},
+		"p.yaml: policy other: name: odd": &pgstore.InvalidError{
+			What: "policy other", Field: "name", Problem: "odd",
+		},
 	} {
 		if got := d.locate(err); got.Error() != want {
 			t.Errorf("%v, want %s", got, want)

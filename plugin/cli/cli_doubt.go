@@ -15,7 +15,7 @@ type knownConfig struct{ plan *policy.Plan }
 // knownConfigFlag defines --config and --plugin-route of a command that goes without them, and has the file read before
 // the database is opened.
 func (c *call) knownConfigFlag() *knownConfig {
-	f, known := c.configFlag(), new(knownConfig)
+	f, config := c.configFlag(), new(knownConfig)
 	c.flags.Lookup("config").Usage = "a decK `file` with the plugin's config (- reads standard input): " +
 		"also check against its tiers, limits and namespace (default: check against the database only)"
 	c.flags.Lookup("plugin-route").Usage = routeUsage
@@ -26,11 +26,11 @@ func (c *call) knownConfigFlag() *knownConfig {
 		case f.file == "-" && document != nil && document.Value.String() == "-":
 			return wrong("only one of --file and --config can read standard input")
 		default:
-			_, known.plan, err = c.load(f)
+			_, config.plan, err = c.load(f)
 		}
 		return err
 	})
-	return known
+	return config
 }
 
 // review returns why a policy is not to be written without --force. If nothing is in the way, it shows the warnings.

@@ -71,7 +71,7 @@ func (e *enforcing) exit() error {
 	case e.Enforced:
 		return nil
 	case e.Live == 0 || len(e.Behind) > 0:
-		return said(exitIncomplete)
+		return exitStatus(exitIncomplete)
 	}
-	return said(exitSilent)
+	return exitStatus(exitSilent)
 }

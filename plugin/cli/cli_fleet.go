@@ -115,7 +115,7 @@ func faultCount(faults json.RawMessage) string {
 	return fmt.Sprint(len(list))
 }
 
-// faultTexts tell, after the name of a node, what it reports of rows.
+// faultTexts returns what a node reports of rows, to follow its name.
 func faultTexts(faults json.RawMessage) []string {
 	list, err := nodeFaults(faults)
 	if err != nil {

@@ -9,26 +9,30 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/pgstore"
 )
 
-func TestTheFleetTellsWhatANodeCannotUse(t *testing.T) {
+func TestTheFleetShowsWhatANodeCannotUse(t *testing.T) {
 	x := &terminal{t: t}
 	c := newCall(&operator{stdout: screen{to: &x.output}}, fleetCommand)
 	node := func(name, faults string, live bool, version int64) pgstore.Node {
-		return pgstore.Node{Node: name, Version: version, Live: live, Source: "postgres", Faults: json.RawMessage(faults), EnforcedAt: noon.Add(300 * time.Millisecond)}
+		return pgstore.Node{
+			Node: name, Version: version, Live: live, Source: "postgres", Faults: json.RawMessage(faults),
+			EnforcedAt: noon.Add(300 * time.Millisecond),
+		}
 	}
 	err := c.showFleet(pgstore.Fleet{Version: 7, At: noon, Nodes: []pgstore.Node{
 		node("edge-1", `[{"table":"policies","key":"12","field":"limit","problem":"must be above 0"}]`, true, 7),
 		node("edge-2", `{"odd": 1}`, true, 7),
 		node("edge-3", `[]`, false, 2),
 	}})
-	if err != said(exitSilent) {
+	if err != exitStatus(exitSilent) {
 		t.Errorf("the command ends with %v, want the exit code of a silent node", err)
 	}
 	for _, want := range []string{
-		"enforced on 2 of 3 nodes after 0.30 s; silent nodes may still admit requests by older policies: edge-3 (version 2)", "edge-1 cannot use policies 12: limit: must be above 0",
+		"enforced on 2 of 3 nodes after 0.30 s; silent nodes may still admit requests by older policies: edge-3 (version 2)",
+		"edge-1 cannot use policies 12: limit: must be above 0",
 		"unreadable", `edge-2 sent an unreadable report: {"odd": 1}`, "edge-3  2        5    no",
 	} {
 		if !strings.Contains(x.output.String(), want) {
-			t.Errorf("the fleet is told as\n%s\nwant %q in it", x.output.String(), want)
+			t.Errorf("the fleet is shown as\n%s\nwant %q in it", x.output.String(), want)
 		}
 	}
 }

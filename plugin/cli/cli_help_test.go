@@ -36,20 +36,29 @@ func TestHelpOfACommandIsTheSameBothWays(t *testing.T) {
 	}
 }
 
-// nowhere is a database that nobody must ask: a wrong call is told before.
+// nowhere is a database that does not exist: a wrong call is reported before the program connects.
 const nowhere = "host=/nonexistent dbname=none"
 
-func TestAWrongCallIsToldBeforeAnythingIsDone(t *testing.T) {
+func TestAWrongCallIsReportedBeforeAnythingIsDone(t *testing.T) {
 	for _, c := range []struct{ call, want string }{
 		{"override add --kind ban --tenant acme --expires-in 2h", "--reason"},
 		{"override add --kind ban --tenant acme --expires-in 2h --reason ' '", "--reason"},
 		{"override add --tenant acme --expires-in 2h --reason x", "--kind is required"},
 		{"override add --kind ban --tenant acme --expires-in 2h --permanent --reason x", "--expires-in and --permanent"},
 		{"override add --kind ban --tenant acme --reason x", "--expires-in or --expires-at"},
-		{"override add --kind ban --tenant acme --expires-in soon --reason x", `--expires-in: "soon": must be a duration above 0`},
+		{
+			"override add --kind ban --tenant acme --expires-in soon --reason x",
+			`--expires-in: "soon": must be a duration above 0`,
+		},
 		{"override add --kind ban --tenant acme --expires-in -2h --reason x", "must be a duration above 0"},
-		{"override add --kind ban --tenant acme --expires-at tomorrow --reason x", "must be a time such as 2026-01-31T12:00:00Z"},
-		{"override add --kind multiplier --factor 0 --tenant acme --permanent --reason x", "must be a decimal number with at most three places"},
+		{
+			"override add --kind ban --tenant acme --expires-at tomorrow --reason x",
+			"must be a time such as 2026-01-31T12:00:00Z",
+		},
+		{
+			"override add --kind multiplier --factor 0 --tenant acme --permanent --reason x",
+			"must be a decimal number with at most three places",
+		},
 		{"override end seven --reason x", `"seven" is not an id: it must be a whole number above 0`},
 		{"override end --reason x", "expected ID"},
 		{"override list --ended --in-force", "either"},
@@ -118,26 +127,28 @@ func TestAWrongCallIsToldBeforeAnythingIsDone(t *testing.T) {
 	} {
 		x := &terminal{t: t, env: map[string]string{databaseVariable: nowhere}}
 		if code := x.call(words(t, c.call)...); code != exitWrongCall || !strings.Contains(x.output.String(), c.want) {
-			t.Errorf("%s: exit code %d, want 2; said\n%s\nwant %q", c.call, code, x.output.String(), c.want)
+			t.Errorf("%s: exit code %d, want 2; output\n%s\nwant %q", c.call, code, x.output.String(), c.want)
 		}
 		if lines := strings.Count(x.output.String(), "\n"); lines != 1 && !strings.HasPrefix(x.output.String(), "usage:") {
-			t.Errorf("%s: said %d lines, want one", c.call, lines)
+			t.Errorf("%s: %d lines, want one", c.call, lines)
 		}
 	}
 }
 
-func TestADatabaseThatIsAwayIsToldInOneLine(t *testing.T) {
+func TestADatabaseThatIsAwayIsReportedInOneLine(t *testing.T) {
 	x := &terminal{t: t, env: map[string]string{databaseVariable: nowhere}}
 	code := x.call("policy", "list")
-	if said := x.output.String(); code != exitFailed || strings.Count(said, "\n") != 1 || !strings.Contains(said, "cannot connect") {
-		t.Errorf("exit code %d, said\n%s", code, said)
+	if text := x.output.String(); code != exitFailed || strings.Count(text, "\n") != 1 ||
+		!strings.Contains(text, "cannot connect") {
+		t.Errorf("exit code %d, output\n%s", code, text)
 	}
 }
 
-func TestWithoutADatabaseTheProgramSaysHowToNameOne(t *testing.T) {
+func TestWithoutADatabaseTheErrorNamesTheFlagAndTheVariable(t *testing.T) {
 	x := &terminal{t: t}
 	code := x.call("policy", "list")
-	if said := x.output.String(); code != exitWrongCall || !strings.Contains(said, databaseVariable) || !strings.Contains(said, "--database-file") {
-		t.Errorf("exit code %d, said\n%s", code, said)
+	if text := x.output.String(); code != exitWrongCall || !strings.Contains(text, databaseVariable) ||
+		!strings.Contains(text, "--database-file") {
+		t.Errorf("exit code %d, output\n%s", code, text)
 	}
 }

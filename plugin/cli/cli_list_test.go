@@ -13,7 +13,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// tenantsUpTo yields so many tenants, tells how many it has yielded, and ends with an error if there is one.
+// tenantsUpTo yields n tenants, reports the count after each, and ends with an error unless that is nil.
 func tenantsUpTo(n int, end error, yielded func(int)) iter.Seq2[pgstore.Tenant, error] {
 	return func(yield func(pgstore.Tenant, error) bool) {
 		for i := range n {
@@ -60,10 +60,14 @@ func TestListedPoliciesAreADocumentThatChangesNothing(t *testing.T) {
 	dsn := pgtest.Start(t).Empty(t)
 	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
 	x.must("migrate", "up")
-	x.must("policy", "put", "daily", "--tier", "gold", "--limit", "1000", "--window", "24h", "--algorithm", "fixed_window", "--reason", "r")
-	x.must("policy", "put", "daily", "--tenant", "yes", "--limit", "5", "--window", "60", "--cost", "0", "--endpoint", "POST /a/{id}", "--reason", "r")
-	x.must("policy", "put", "burst", "--tenant", "12", "--limit", "5", "--window", "60", "--burst", "9", "--mode", "shadow", "--reason", "r")
-	x.must("policy", "put", "burst", "--tenant", "tab\u202eevil", "--limit", "5", "--window", "60", "--soft-only", "--soft-threshold-pct", "80", "--reason", "r")
+	x.must("policy", "put", "daily", "--tier", "gold", "--limit", "1000", "--window", "24h",
+		"--algorithm", "fixed_window", "--reason", "r")
+	x.must("policy", "put", "daily", "--tenant", "yes", "--limit", "5", "--window", "60", "--cost", "0",
+		"--endpoint", "POST /a/{id}", "--reason", "r")
+	x.must("policy", "put", "burst", "--tenant", "12", "--limit", "5", "--window", "60", "--burst", "9",
+		"--mode", "shadow", "--reason", "r")
+	x.must("policy", "put", "burst", "--tenant", "tab\u202eevil", "--limit", "5", "--window", "60",
+		"--soft-only", "--soft-threshold-pct", "80", "--reason", "r")
 
 	x.stdin = x.must("policy", "list", "-o", "yaml")
 	if got := x.must("diff", "-f", "-"); !strings.HasSuffix(got, "0 to create, 0 to change, 0 to delete, 4 unchanged\n") {
@@ -73,13 +77,15 @@ func TestListedPoliciesAreADocumentThatChangesNothing(t *testing.T) {
 	for _, command := range [][]string{{"diff", "-f", "-"}, {"apply", "-f", "-", "--yes", "--reason", "r"}} {
 		x.output.Reset()
 		if code := x.call(command...); code != exitWrongCall || !strings.Contains(x.output.String(), "use --partial") {
-			t.Errorf("%q of the document\n%s\nwithout --partial: exit code %d, want 2, with\n%s", command, x.stdin, code, &x.output)
+			t.Errorf("%q of the document\n%s\nwithout --partial: exit code %d, want 2, with\n%s",
+				command, x.stdin, code, &x.output)
 		}
 	}
 	if got := x.must("diff", "-f", "-", "--partial"); !strings.HasSuffix(got, "0 to delete, 1 unchanged\n") {
 		t.Errorf("the document\n%s\ndiffers from the policies with --partial:\n%s", x.stdin, got)
 	}
-	x.must("policy", "put", "daily", "--tier", "gold", "--limit", "1", "--window", "60", "--namespace", "eu", "--reason", "r")
+	x.must("policy", "put", "daily", "--tier", "gold", "--limit", "1", "--window", "60", "--namespace", "eu",
+		"--reason", "r")
 	for _, c := range []struct {
 		args []string
 		want string
@@ -92,31 +98,45 @@ func TestListedPoliciesAreADocumentThatChangesNothing(t *testing.T) {
 			t.Errorf("%q shows\n%s\nwant at its end %q", c.args, got, c.want)
 		}
 	}
-	if x.stdin = x.must("policy", "list", "--namespace", "other", "-o", "yaml"); x.stdin != "namespace: other\npolicies: []\n" {
+	x.stdin = x.must("policy", "list", "--namespace", "other", "-o", "yaml")
+	if x.stdin != "namespace: other\npolicies: []\n" {
 		t.Errorf("a namespace without policies is shown as %q", x.stdin)
 	}
 }
 
 func TestADocumentThatIsCutShortIsNoDocument(t *testing.T) {
 	policies := []pgstore.Policy{
-		{ID: 1, Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "daily", Scope: "tenant", Limit: 10, WindowSize: 60, Cost: new(int64), Endpoint: "POST /a/{id}"}}},
-		{ID: 2, Policy: schema.Policy{Tenant: "tab\u202eevil", Limit: schema.Limit{Name: "burst", Scope: "tenant", Limit: 5, WindowSize: 60}}},
-		{ID: 3, Policy: schema.Policy{Tier: "gold", PublicNote: "it's: a #note, [sic", Limit: schema.Limit{Name: "hourly", Scope: "user", Limit: 5, WindowSize: 3600}}},
+		{ID: 1, Policy: schema.Policy{
+			Tier: "gold",
+			Limit: schema.Limit{
+				Name: "daily", Scope: "tenant", Limit: 10, WindowSize: 60, Cost: new(int64),
+				Endpoint: "POST /a/{id}",
+			},
+		}},
+		{ID: 2, Policy: schema.Policy{
+			Tenant: "tab\u202eevil",
+			Limit:  schema.Limit{Name: "burst", Scope: "tenant", Limit: 5, WindowSize: 60},
+		}},
+		{ID: 3, Policy: schema.Policy{
+			Tier: "gold", PublicNote: "it's: a #note, [sic",
+			Limit: schema.Limit{Name: "hourly", Scope: "user", Limit: 5, WindowSize: 3600},
+		}},
 	}
 	broken := errors.New("the connection is gone")
 	write := func(n int, end error) string {
 		var b strings.Builder
 		c := newCall(&operator{stdout: screen{to: &b}}, fleetCommand)
-		err := c.showDocument(pgstore.PolicyFilter{Namespace: "default", Tier: "gold"}, func(yield func(pgstore.Policy, error) bool) {
-			for _, p := range policies[:n] {
-				if !yield(p, nil) {
-					return
+		err := c.showDocument(pgstore.PolicyFilter{Namespace: "default", Tier: "gold"},
+			func(yield func(pgstore.Policy, error) bool) {
+				for _, p := range policies[:n] {
+					if !yield(p, nil) {
+						return
+					}
 				}
-			}
-			if end != nil {
-				yield(pgstore.Policy{}, end)
-			}
-		})
+				if end != nil {
+					yield(pgstore.Policy{}, end)
+				}
+			})
 		if !errors.Is(err, end) {
 			t.Errorf("the list ends with %v, want %v", err, end)
 		}
@@ -150,9 +170,10 @@ func (x *terminal) must(args ...string) string {
 
 func TestATableShowsTheBlanksOfValuesAndKeepsItsColumnsAligned(t *testing.T) {
 	var page page
-	columns(&page, "NAME|KEY", []string{"one", "two  blanks", " at the ends ", "tab\t\tand\nbreak", "\x1b[2Jescape"}, func(name string) []any {
-		return []any{name, "x"}
-	})
+	columns(&page, "NAME|KEY", []string{"one", "two  blanks", " at the ends ", "tab\t\tand\nbreak", "\x1b[2Jescape"},
+		func(name string) []any {
+			return []any{name, "x"}
+		})
 	want := []string{
 		"NAME           KEY",
 		"one            x",

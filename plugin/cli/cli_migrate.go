@@ -138,17 +138,17 @@ func (c *call) migrateStatus(ctx context.Context, config *pgx.ConnConfig) error 
 
 // aheadOf returns an error if a newer program has applied migrations; it is nil if this program has them all.
 func aheadOf(all []migrations.Migration) error {
-	var applied, known int64 // numbers of the last one that is applied, and of the last one that this program has
+	var applied, latest int64 // numbers of the last one that is applied, and of the last one that this program has
 	for _, m := range all {
 		if !m.AppliedAt.IsZero() {
 			applied = m.Number
 		}
 		if m.File != "" {
-			known = m.Number
+			latest = m.Number
 		}
 	}
-	if applied > known {
-		return &migrations.AheadError{Applied: applied, Latest: known}
+	if applied > latest {
+		return &migrations.AheadError{Applied: applied, Latest: latest}
 	}
 	return nil
 }

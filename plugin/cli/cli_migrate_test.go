@@ -13,8 +13,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 )
 
-// TestMigrateDownKnowsWhatEveryMigrationMade takes all migrations back, one after the other, and sees what is gone.
-func TestMigrateDownKnowsWhatEveryMigrationMade(t *testing.T) {
+// TestMigrateDownListsWhatEveryMigrationMade reverts all migrations, one after the other, and compares what is gone.
+func TestMigrateDownListsWhatEveryMigrationMade(t *testing.T) {
 	dsn := pgtest.Start(t).Empty(t)
 	config, err := pgx.ParseConfig(dsn)
 	if err != nil {
@@ -38,18 +38,19 @@ func TestMigrateDownKnowsWhatEveryMigrationMade(t *testing.T) {
 			return withItsTable || slices.Contains(after, l)
 		})
 		if !slices.Equal(gone, lostWith[undone.Number]) {
-			t.Errorf("%s made %v, and the program says %v", undone.File, gone, lostWith[undone.Number])
+			t.Errorf("%s made %v, and the program lists %v", undone.File, gone, lostWith[undone.Number])
 		}
 		before = after
 	}
 }
 
-// made are the tables of the schema and their columns, by name, without the list of migrations.
+// made returns the tables of the schema and their columns, by name, without the list of migrations.
 func made(t *testing.T, pool *pgxpool.Pool) []loss {
 	t.Helper()
 	rows, err := pool.Query(context.Background(), `
 		SELECT tablename::text, '' FROM pg_tables WHERE schemaname = 'rate_limiter' AND tablename <> 'migrations'
-		UNION ALL SELECT table_name::text, column_name::text FROM information_schema.columns WHERE table_schema = 'rate_limiter' AND table_name <> 'migrations'
+		UNION ALL SELECT table_name::text, column_name::text FROM information_schema.columns
+			WHERE table_schema = 'rate_limiter' AND table_name <> 'migrations'
 		ORDER BY 1, 2`)
 	if err != nil {
 		t.Fatal(err)
@@ -68,15 +69,15 @@ func TestMigrateUpWarnsOfASchemaThatBelongsToASuperuser(t *testing.T) {
 	server := pgtest.Start(t)
 	server.SetUpRoles(t)
 	const warning = "owned by the superuser postgres"
-	says := func(role string, warns bool) {
+	check := func(role string, warns bool) {
 		t.Helper()
 		x := &terminal{t: t, env: map[string]string{databaseVariable: server.RoleDSN(role)}}
 		if code := x.call("migrate", "up"); code != 0 || strings.Contains(x.output.String(), warning) != warns {
 			t.Errorf("migrate up as %s: exit code %d, want a warning: %v, in\n%s", role, code, warns, x.output.String())
 		}
 	}
-	says("postgres", true)
+	check("postgres", true)
 	server.HandOver(t)
-	says("postgres", false)
-	says(pgtest.Owner, false)
+	check("postgres", false)
+	check(pgtest.Owner, false)
 }

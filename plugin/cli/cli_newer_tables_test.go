@@ -18,7 +18,7 @@ func TestNoMigrationRunsOnTablesThatAreNewerThanTheProgram(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	says := func(code int, want string, args ...string) {
+	check := func(code int, want string, args ...string) {
 		t.Helper()
 		x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
 		got := x.call(args...)
@@ -28,25 +28,27 @@ func TestNoMigrationRunsOnTablesThatAreNewerThanTheProgram(t *testing.T) {
 	}
 	do(`INSERT INTO rate_limiter.migrations (version_id, is_applied) VALUES (9000, true)`)
 	const newer = "the tables in Postgres are newer than this program (migration 9000"
-	says(exitFailed, newer, "migrate", "up")
-	says(exitFailed, newer, "migrate", "down")
-	says(exitFailed, newer, "migrate", "down", "--yes")
-	says(0, "09000 (applied by a newer program)", "migrate", "status")
-	says(0, "ratelimit migrate status: "+newer, "migrate", "status")
-	says(0, `"applied_by_newer_program": true`, "migrate", "status", "-o", "json")
-	says(0, "applied_by_newer_program: true", "migrate", "status", "-o", "yaml")
-	says(0, "ratelimit migrate status: "+newer, "migrate", "status", "-o", "json")
+	check(exitFailed, newer, "migrate", "up")
+	check(exitFailed, newer, "migrate", "down")
+	check(exitFailed, newer, "migrate", "down", "--yes")
+	check(0, "09000 (applied by a newer program)", "migrate", "status")
+	check(0, "ratelimit migrate status: "+newer, "migrate", "status")
+	check(0, `"applied_by_newer_program": true`, "migrate", "status", "-o", "json")
+	check(0, "applied_by_newer_program: true", "migrate", "status", "-o", "yaml")
+	check(0, "ratelimit migrate status: "+newer, "migrate", "status", "-o", "json")
 	do(`ALTER TABLE rate_limiter.policies RENAME accuracy TO later`)
-	says(exitFailed, newer, "policy", "list")
+	check(exitFailed, newer, "policy", "list")
 }
 
 func TestMigrateUpWritesNothingAsJSONBeforeItsError(t *testing.T) {
 	dsn := pgtest.Start(t).Database(t)
-	if _, err := pgtest.Pool(t, dsn).Exec(t.Context(), `INSERT INTO rate_limiter.migrations (version_id, is_applied) VALUES (9000, true)`); err != nil {
+	const newer = `INSERT INTO rate_limiter.migrations (version_id, is_applied) VALUES (9000, true)`
+	if _, err := pgtest.Pool(t, dsn).Exec(t.Context(), newer); err != nil {
 		t.Fatal(err)
 	}
 	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
-	if code := x.call("migrate", "up", "-o", "json"); code != exitFailed || !strings.HasPrefix(x.output.String(), "ratelimit migrate up: ") {
+	if code := x.call("migrate", "up", "-o", "json"); code != exitFailed ||
+		!strings.HasPrefix(x.output.String(), "ratelimit migrate up: ") {
 		t.Errorf("exit code %d, want %d and the error alone in\n%s", code, exitFailed, x.output.String())
 	}
 }
@@ -63,7 +65,8 @@ func TestServeDoesNotStartOnTablesThatAreOlderThanTheProgram(t *testing.T) {
 		stdin: strings.NewReader(""), stdout: screen{to: &x.output}, stderr: screen{to: &x.output},
 	}
 	code := o.run(ctx, []string{"serve", "--listen", "127.0.0.1:0", "--metrics-listen", ""})
-	if text := x.output.String(); code == 0 || !strings.Contains(text, "older than this program (migration ") || !strings.Contains(text, "run ratelimit migrate up") {
+	if text := x.output.String(); code == 0 || !strings.Contains(text, "older than this program (migration ") ||
+		!strings.Contains(text, "run ratelimit migrate up") {
 		t.Errorf("exit code %d, want a failure that names ratelimit migrate up in\n%s", code, text)
 	}
 }

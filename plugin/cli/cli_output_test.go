@@ -36,7 +36,10 @@ func plainly(t *testing.T, what, output string) {
 }
 
 func TestNoNameReachesTheTerminalAsAControlSequence(t *testing.T) {
-	nodes := []pgstore.Node{{Node: hostile, Live: true, Faults: json.RawMessage(`[{"table":"policies","key":` + quoted(hostile) + `}]`)}}
+	nodes := []pgstore.Node{{
+		Node: hostile, Live: true,
+		Faults: json.RawMessage(`[{"table":"policies","key":` + quoted(hostile) + `}]`),
+	}}
 	for what, show := range map[string]func(c *call) error{
 		"the fleet": func(c *call) error { return c.showFleet(pgstore.Fleet{Version: 7, At: noon, Nodes: nodes}) },
 		"a node that does not enforce": func(c *call) error {
@@ -47,7 +50,10 @@ func TestNoNameReachesTheTerminalAsAControlSequence(t *testing.T) {
 		},
 		"a write": func(c *call) error { return c.showWritten(t.Context(), nil, written{What: "deleted tier " + hostile}) },
 		"the head of an explanation": func(c *call) error {
-			e := explanation{Config: "kong.yml", Explanation: policy.Explanation{Tenant: hostile, Tier: hostile, Endpoint: hostile}}
+			e := explanation{
+				Config:      "kong.yml",
+				Explanation: policy.Explanation{Tenant: hostile, Tier: hostile, Endpoint: hostile},
+			}
 			return c.print(e, func(out *page) { writeExplanation(out, &e) })
 		},
 		"a denied identity": func(c *call) error {
@@ -66,7 +72,7 @@ func TestNoNameReachesTheTerminalAsAControlSequence(t *testing.T) {
 	} {
 		var both strings.Builder
 		o := &operator{stdout: screen{to: &both}, stderr: screen{to: &both}, now: func() time.Time { return noon }}
-		if err := show(newCall(o, fleetCommand)); err != nil && !isSaid(err) {
+		if err := show(newCall(o, fleetCommand)); err != nil && !isExitStatus(err) {
 			t.Errorf("%s: %v", what, err)
 		}
 		plainly(t, what, both.String())
@@ -92,7 +98,7 @@ func quoted(text string) string {
 	return string(quoted)
 }
 
-func isSaid(err error) bool {
-	_, ok := err.(said)
+func isExitStatus(err error) bool {
+	_, ok := err.(exitStatus)
 	return ok
 }

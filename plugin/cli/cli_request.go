@@ -136,14 +136,14 @@ func (c *call) storedRows(ctx context.Context, r *requestFlags, config *policy.P
 	if err != nil {
 		return policy.Rows{}, err
 	}
-	of := rowSubject{credential: id.Credential, ip: r.ip, tiers: []string{id.Tier, config.Tier("")}}
+	subject := rowSubject{credential: id.Credential, ip: r.ip, tiers: []string{id.Tier, config.Tier("")}}
 	if id.Tenant.Kind == identity.Tenant {
-		of.tenant = id.Tenant.ID
+		subject.tenant = id.Tenant.ID
 	}
 	store, closeStore, err := c.open(ctx)
 	if err != nil {
 		return policy.Rows{}, err
 	}
 	defer closeStore()
-	return rowsFor(ctx, store, of)
+	return rowsFor(ctx, store, subject)
 }

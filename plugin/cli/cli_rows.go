@@ -32,7 +32,7 @@ type rowSubject struct {
 const overridePage = 10_000
 
 // rowsFor reads the rows that can matter to a subject: it does not load the database as a node does.
-func rowsFor(ctx context.Context, s *pgstore.Store, of rowSubject) (policy.Rows, error) {
+func rowsFor(ctx context.Context, s *pgstore.Store, subject rowSubject) (policy.Rows, error) {
 	fleet, err := s.Fleet(ctx, 0)
 	if err != nil {
 		return policy.Rows{}, err
@@ -45,32 +45,32 @@ func rowsFor(ctx context.Context, s *pgstore.Store, of rowSubject) (policy.Rows,
 	for _, t := range tiers {
 		rows.Tiers = append(rows.Tiers, policy.TierRow{Name: t.Name})
 	}
-	if of.tenant != "" {
-		if err := addTenant(ctx, s, &of, &rows); err != nil {
+	if subject.tenant != "" {
+		if err := addTenant(ctx, s, &subject, &rows); err != nil {
 			return rows, err
 		}
 	}
-	for _, tier := range of.tiers {
+	for _, tier := range subject.tiers {
 		if err := addPolicies(ctx, s, pgstore.PolicyFilter{Tier: tier, Slot: pgstore.SlotActive}, &rows); err != nil {
 			return rows, err
 		}
 	}
-	return rows, addOverrides(ctx, s, of, &rows)
+	return rows, addOverrides(ctx, s, subject, &rows)
 }
 
 // addTenant adds the rows of a tenant, and its tier to those that are read.
-func addTenant(ctx context.Context, s *pgstore.Store, of *rowSubject, rows *policy.Rows) error {
-	t, err := s.Tenant(ctx, of.tenant)
+func addTenant(ctx context.Context, s *pgstore.Store, subject *rowSubject, rows *policy.Rows) error {
+	t, err := s.Tenant(ctx, subject.tenant)
 	if missing := new(pgstore.NotFoundError); err != nil && !errors.As(err, &missing) {
 		return err
 	}
 	if err == nil {
 		rows.Tenants = append(rows.Tenants, policy.TenantRow{ID: t.ID, Tier: t.Tier, TimeZone: t.TimeZone})
-		of.tiers = append(of.tiers, t.Tier)
+		subject.tiers = append(subject.tiers, t.Tier)
 	}
-	slices.Sort(of.tiers)
-	of.tiers = slices.DeleteFunc(slices.Compact(of.tiers), func(tier string) bool { return tier == "" })
-	return addPolicies(ctx, s, pgstore.PolicyFilter{Tenant: of.tenant, Slot: pgstore.SlotActive}, rows)
+	slices.Sort(subject.tiers)
+	subject.tiers = slices.DeleteFunc(slices.Compact(subject.tiers), func(tier string) bool { return tier == "" })
+	return addPolicies(ctx, s, pgstore.PolicyFilter{Tenant: subject.tenant, Slot: pgstore.SlotActive}, rows)
 }
 
 func addPolicies(ctx context.Context, s *pgstore.Store, f pgstore.PolicyFilter, rows *policy.Rows) error {
@@ -83,15 +83,15 @@ func addPolicies(ctx context.Context, s *pgstore.Store, f pgstore.PolicyFilter, 
 
 // addOverrides adds the overrides of the tenant, of the credential and of the address, each once. Those of IPv6
 // addresses are for networks of any size, so all overrides are looked through.
-func addOverrides(ctx context.Context, s *pgstore.Store, of rowSubject, rows *policy.Rows) error {
+func addOverrides(ctx context.Context, s *pgstore.Store, subject rowSubject, rows *policy.Rows) error {
 	var filters []pgstore.OverrideFilter
-	if of.tenant != "" {
-		filters = append(filters, pgstore.OverrideFilter{Tenant: of.tenant})
+	if subject.tenant != "" {
+		filters = append(filters, pgstore.OverrideFilter{Tenant: subject.tenant})
 	}
-	if of.credential != "" {
-		filters = append(filters, pgstore.OverrideFilter{Credential: of.credential})
+	if subject.credential != "" {
+		filters = append(filters, pgstore.OverrideFilter{Credential: subject.credential})
 	}
-	if addr, err := netip.ParseAddr(of.ip); err == nil && addr.Unmap().Is4() {
+	if addr, err := netip.ParseAddr(subject.ip); err == nil && addr.Unmap().Is4() {
 		filters = append(filters, pgstore.OverrideFilter{IP: addr.Unmap().String()})
 	} else if err == nil {
 		filters = append(filters, pgstore.OverrideFilter{})
@@ -106,7 +106,8 @@ func addOverrides(ctx context.Context, s *pgstore.Store, of rowSubject, rows *po
 			}
 			for _, o := range list {
 				f.After = o.ID
-				if relevant := o.IP != "" || o.Credential == of.credential || o.Tenant == of.tenant; relevant && !seen[o.ID] {
+				relevant := o.IP != "" || o.Credential == subject.credential || o.Tenant == subject.tenant
+				if relevant && !seen[o.ID] {
 					seen[o.ID] = true
 					rows.Overrides = append(rows.Overrides, policy.Override{ID: o.ID, Override: o.Override})
 				}

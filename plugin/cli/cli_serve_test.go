@@ -11,8 +11,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/controlserver"
 )
 
-// serveOf are the settings of a call of serve, or what is wrong with it.
-func serveOf(t *testing.T, env map[string]string, line string) (*controlserver.Settings, *call, error) {
+// parseServe returns the settings of a call of serve, or its error.
+func parseServe(t *testing.T, env map[string]string, line string) (*controlserver.Settings, *call, error) {
 	t.Helper()
 	o := &operator{
 		getenv: func(name string) string { return env[name] },
@@ -33,7 +33,7 @@ func serveOf(t *testing.T, env map[string]string, line string) (*controlserver.S
 	return s, call, nil
 }
 
-func TestServeRefusesWhatNobodyShouldWant(t *testing.T) {
+func TestServeReportsASettingThatIsInvalidOrUnsafe(t *testing.T) {
 	for _, c := range []struct{ line, want string }{
 		{"--listen 8090", "--listen: \"8090\": must be host:port"},
 		{"--listen 127.0.0.1:http", "must be host:port"},
@@ -54,18 +54,18 @@ func TestServeRefusesWhatNobodyShouldWant(t *testing.T) {
 		{"--shutdown-time soon", "must be a duration above 0"},
 		{"--drain-time -1s", "must be a duration above 0"},
 	} {
-		if _, _, err := serveOf(t, nil, c.line); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, _, err := parseServe(t, nil, c.line); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.line, err, c.want)
 		}
 	}
 }
 
-func TestServeTakesAddressesOfThisMachineAsTheyAreAndOthersWithTLSOrOnRequest(t *testing.T) {
+func TestServeNeedsTLSOrAFlagForAddressesThatOtherMachinesReach(t *testing.T) {
 	for _, line := range []string{
 		"", "--listen 127.0.0.1:0", "--listen localhost:8090", "--listen [::1]:8090", "--listen [::ffff:127.0.0.1]:8090",
 		"--listen 0.0.0.0:8090 --insecure-http", "--listen :8443 --tls-cert c.pem --tls-key k.pem --client-ca ca.pem",
 	} {
-		if _, _, err := serveOf(t, nil, line); err != nil {
+		if _, _, err := parseServe(t, nil, line); err != nil {
 			t.Errorf("%q: %v", line, err)
 		}
 	}
@@ -73,42 +73,47 @@ func TestServeTakesAddressesOfThisMachineAsTheyAreAndOthersWithTLSOrOnRequest(t 
 
 func TestSettingsOfServeAreFlagsElseVariables(t *testing.T) {
 	env := map[string]string{
-		"RATELIMIT_LISTEN": "127.0.0.1:1", "RATELIMIT_LOG_LEVEL": "warn", "RATELIMIT_SHUTDOWN_TIME": "3s", "RATELIMIT_LEASE_SHARE": "0",
-		"RATELIMIT_METRICS_LISTEN": "off", "RATELIMIT_DATABASE": "host=from-variable", "RATELIMIT_DATABASE_FILE": "/from/variable",
+		"RATELIMIT_LISTEN": "127.0.0.1:1", "RATELIMIT_LOG_LEVEL": "warn", "RATELIMIT_SHUTDOWN_TIME": "3s",
+		"RATELIMIT_LEASE_SHARE": "0", "RATELIMIT_METRICS_LISTEN": "off",
+		"RATELIMIT_DATABASE": "host=from-variable", "RATELIMIT_DATABASE_FILE": "/from/variable",
 	}
-	s, c, err := serveOf(t, env, "--listen 127.0.0.1:2")
+	s, c, err := parseServe(t, env, "--listen 127.0.0.1:2")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Listen != "127.0.0.1:2" || s.LogLevel != slog.LevelWarn || s.ShutdownTime != 3*time.Second || s.LeaseShare != 0 || s.MetricsListen != "" {
+	if s.Listen != "127.0.0.1:2" || s.LogLevel != slog.LevelWarn || s.ShutdownTime != 3*time.Second ||
+		s.LeaseShare != 0 || s.MetricsListen != "" {
 		t.Errorf("%+v", s)
 	}
 	if c.database.file != "/from/variable" || c.database.dsn != "" {
 		t.Errorf("the database is %+v, want the file of the variable", c.database)
 	}
-	if _, c, err = serveOf(t, env, "--database host=from-flag"); err != nil || c.database.file != "" || c.database.dsn != "host=from-flag" {
+	if _, c, err = parseServe(t, env, "--database host=from-flag"); err != nil || c.database.file != "" ||
+		c.database.dsn != "host=from-flag" {
 		t.Errorf("the database is %+v (%v), want the flag's alone", c.database, err)
 	}
-	if _, _, err = serveOf(t, map[string]string{"RATELIMIT_DRAIN_TIME": "x", "RATELIMIT_INSECURE_HTTP": "perhaps"}, ""); err == nil ||
-		!strings.Contains(err.Error(), "RATELIMIT_DRAIN_TIME") || !strings.Contains(err.Error(), `RATELIMIT_INSECURE_HTTP: "perhaps": must be true or false`) {
+	env = map[string]string{"RATELIMIT_DRAIN_TIME": "x", "RATELIMIT_INSECURE_HTTP": "perhaps"}
+	if _, _, err = parseServe(t, env, ""); err == nil || !strings.Contains(err.Error(), "RATELIMIT_DRAIN_TIME") ||
+		!strings.Contains(err.Error(), `RATELIMIT_INSECURE_HTTP: "perhaps": must be true or false`) {
 		t.Errorf("%v, want both variables named", err)
 	}
 }
 
-func TestATakenPortIsToldAloneWithoutNumbersOfAProcessThatNeverServed(t *testing.T) {
-	stranger, err := net.Listen("tcp", "127.0.0.1:0")
+func TestATakenPortIsTheOnlyErrorOfAServerThatNeverStarted(t *testing.T) {
+	other, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer stranger.Close()
+	defer other.Close()
 	x := &terminal{t: t, env: map[string]string{databaseVariable: nowhere}}
-	code := x.call("serve", "--listen", stranger.Addr().String(), "--metrics-listen", "off", "--log-level", "info")
-	said := strings.TrimSpace(x.output.String())
-	last := said[strings.LastIndex(said, "\n")+1:]
-	if code != exitFailed || !strings.HasPrefix(last, "ratelimit serve: --listen: ") || !strings.Contains(last, stranger.Addr().String()) {
+	code := x.call("serve", "--listen", other.Addr().String(), "--metrics-listen", "off", "--log-level", "info")
+	text := strings.TrimSpace(x.output.String())
+	last := text[strings.LastIndex(text, "\n")+1:]
+	if code != exitFailed || !strings.HasPrefix(last, "ratelimit serve: --listen: ") ||
+		!strings.Contains(last, other.Addr().String()) {
 		t.Errorf("exit code %d, the last line is %s; want the address that is taken", code, last)
 	}
-	if strings.Contains(said, "last numbers") {
-		t.Errorf("said numbers before the reason:\n%s", said)
+	if strings.Contains(text, "last numbers") {
+		t.Errorf("numbers are shown before the reason:\n%s", text)
 	}
 }

@@ -10,7 +10,8 @@ import (
 func TestAShellGetsACompletionScriptAsItReadsIt(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		x := &terminal{t: t}
-		if script := x.must("completion", shell); !strings.Contains(script, "__complete ") || strings.ContainsRune(script, '\ufffd') {
+		if script := x.must("completion", shell); !strings.Contains(script, "__complete ") ||
+			strings.ContainsRune(script, '\ufffd') {
 			t.Errorf("%s: not a script:\n%.300s", shell, script)
 		}
 	}
@@ -29,10 +30,10 @@ func TestAShellCompletesCommandsFlagsAndFormats(t *testing.T) {
 		{[]string{"completion", ""}, "fish"},
 	} {
 		x := &terminal{t: t}
-		if said := x.must(append([]string{"__complete"}, c.typed...)...); !strings.Contains(said, c.want) {
-			t.Errorf("%q: completed to\n%s\nwant %q", c.typed, said, c.want)
-		} else if strings.Contains(said, "`") {
-			t.Errorf("%q: completed to\n%s\nwant no back quotes", c.typed, said)
+		if text := x.must(append([]string{"__complete"}, c.typed...)...); !strings.Contains(text, c.want) {
+			t.Errorf("%q: completed to\n%s\nwant %q", c.typed, text, c.want)
+		} else if strings.Contains(text, "`") {
+			t.Errorf("%q: completed to\n%s\nwant no back quotes", c.typed, text)
 		}
 	}
 }
@@ -47,7 +48,8 @@ func TestEveryCommandHasAManPage(t *testing.T) {
 			t.Errorf("%s: %v, want a page with %q", c.CommandPath(), err, c.Short)
 		}
 	}
-	if page, err := os.ReadFile(filepath.Join(dir, "ratelimit-policy-put.1")); err != nil || !strings.Contains(unescaped(page), "--reason") {
+	page, err := os.ReadFile(filepath.Join(dir, "ratelimit-policy-put.1"))
+	if err != nil || !strings.Contains(unescaped(page), "--reason") {
 		t.Errorf("the page of policy put lacks --reason (%v)", err)
 	}
 }

@@ -12,7 +12,9 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-func TestRatelimitTellsHowItIsUsed(t *testing.T) {
+func TestEveryCallShowsItsResultAndExitsWithItsCode(t *testing.T) {
+	const faulty = "plugins: [{name: " + schema.Name + ", config: {tiers: [{name: a, limits: " +
+		"[{name: x, scope: tenant, limit: 0, window_size: 1}]}]}}]"
 	for _, c := range []struct {
 		args []string
 		in   string
@@ -27,13 +29,14 @@ func TestRatelimitTellsHowItIsUsed(t *testing.T) {
 		{[]string{"--version"}, "", 0, process.Version + "\n"},
 		{[]string{"validate"}, "", 2, "at least one decK file"},
 		{[]string{"validate", "/does/not/exist.yml"}, "", 2, "no such file"},
-		{[]string{"validate", "-"}, "plugins: [{name: " + schema.Name + ", config: {tiers: [{name: a, limits: [{name: x, scope: tenant, limit: 0, window_size: 1}]}]}}]", 1, "standard input:1: error: plugins[0].config.tiers[0].limits[0].limit"},
-		{[]string{"validate", "-"}, "plugins: [{name: " + schema.Name + ", config: {tiers: [{name: a, limits: [{name: x, scope: tenant, limit: 0, window_size: 1}]}]}}]", 1, "-: 1 fault, 0 warnings\n"},
+		{[]string{"validate", "-"}, faulty, 1, "standard input:1: error: plugins[0].config.tiers[0].limits[0].limit"},
+		{[]string{"validate", "-"}, faulty, 1, "-: 1 fault, 0 warnings\n"},
 		{[]string{"validate", "-"}, "plugins: []", 0, "0 faults, 1 warning\n"},
 	} {
 		var out bytes.Buffer
-		if code := Ratelimit(c.args, strings.NewReader(c.in), &out, &out); code != c.code || !strings.Contains(out.String(), c.want) {
-			t.Errorf("%q: exit code %d, want %d; said\n%s\nwant %q", c.args, code, c.code, out.String(), c.want)
+		if code := Ratelimit(c.args, strings.NewReader(c.in), &out, &out); code != c.code ||
+			!strings.Contains(out.String(), c.want) {
+			t.Errorf("%q: exit code %d, want %d; output\n%s\nwant %q", c.args, code, c.code, out.String(), c.want)
 		}
 	}
 }

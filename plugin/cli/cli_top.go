@@ -136,7 +136,7 @@ func (m *monitor) run(ctx context.Context) error {
 	for first := true; ; first = false {
 		at := m.read(ctx, client)
 		if ctx.Err() != nil {
-			return m.interrupted() // what did not answer was not asked to the end
+			return m.interrupted() // a poll was cut short, so nodes may be missing
 		}
 		if !first || m.live {
 			view := newTopView(at, m.nodes, m.order, m.rows)
@@ -144,7 +144,7 @@ func (m *monitor) run(ctx context.Context) error {
 				return err
 			}
 			if m.once && view.answering() == 0 {
-				return said(exitFailed)
+				return exitStatus(exitFailed)
 			}
 			if m.once {
 				return nil

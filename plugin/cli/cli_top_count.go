@@ -82,7 +82,7 @@ type topPolicy struct {
 	ShadowDenied rate   `json:"shadow_denied_per_second"`
 }
 
-// topNode is a node, as its last answer tells it; of a node that does not answer, only why.
+// topNode is a node by its last answer; of a node that does not answer, only the error.
 type topNode struct {
 	Node       string   `json:"node"`
 	Error      string   `json:"error,omitempty"`
@@ -166,8 +166,8 @@ func (m *merger) node(n *watched) topNode {
 	shown.Restarted = n.restarted()
 	shown.Degraded = listed(n.last.degraded)
 	shown.Version, shown.Age, shown.Connected = n.last.version, (*rate)(n.last.age), n.last.connected
-	for of, used := range n.last.usage {
-		m.used(of, rate(used))
+	for key, used := range n.last.usage {
+		m.used(key, rate(used))
 	}
 	rates := n.rates()
 	if rates == nil {
@@ -267,7 +267,7 @@ func moreDenials(a, b topPolicy) int {
 
 func descending(a, b rate) int { return cmp.Compare(b.rounded(), a.rounded()) }
 
-// most returns the name with the highest rate, the first of several; "": there is none.
+// most returns the name with the highest rate, the first of several, or "" if there are none.
 func most(rates map[string]rate) string {
 	best := ""
 	for _, name := range slices.Sorted(maps.Keys(rates)) {

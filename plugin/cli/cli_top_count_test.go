@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// nodeAfter is a node with its last two answers, two seconds apart; "": it did not answer before.
+// nodeAfter returns a node with its last two answers, two seconds apart; "": it did not answer before.
 func nodeAfter(t *testing.T, name, before, last string) *watched {
 	t.Helper()
 	n := &watched{address: name}
@@ -25,7 +25,7 @@ func nodeAfter(t *testing.T, name, before, last string) *watched {
 	return n
 }
 
-// tenantRates are the tenants of a view with what they send and what of it is denied, in the order shown.
+// tenantRates returns the tenants of a view with what they send and what of it is denied, in the order shown.
 func tenantRates(v *topView) (list []string) {
 	for _, t := range v.Tenants {
 		list = append(list, fmt.Sprintf("%s %s %s", t.Tenant, t.Traffic.Requests, t.Traffic.Denied))
@@ -43,7 +43,8 @@ func sameList(t *testing.T, what string, got, want []string) {
 func TestRatesAreWhatWasCountedBetweenTwoScrapes(t *testing.T) {
 	n := nodeAfter(t, "edge-1",
 		requested(1000, "acme", "allowed")+requested(50, "acme", "hard_throttled")+requested(7, "idle", "allowed"),
-		requested(1030, "acme", "allowed")+requested(60, "acme", "hard_throttled")+requested(7, "idle", "allowed")+requested(4, "new", "soft_throttled"))
+		requested(1030, "acme", "allowed")+requested(60, "acme", "hard_throttled")+
+			requested(7, "idle", "allowed")+requested(4, "new", "soft_throttled"))
 	v := newTopView(noon, []*watched{n}, byRequests, 9)
 	sameList(t, "tenants", tenantRates(v), []string{"acme 20.0 5.0", "new 2.0 0.0"})
 	if got := v.Tenants[0].Traffic.DeniedPercent; got != 25 {
@@ -59,21 +60,25 @@ func TestTenantsOfSeveralNodesAreAddedUpAndTheirNearestLimitIsTheGreatest(t *tes
 		return metric(ratio, usageFamily, "org_id", "acme", "policy", policy)
 	}
 	v := newTopView(noon, []*watched{
-		nodeAfter(t, "edge-1", requested(0, "acme", "allowed"), requested(20, "acme", "allowed")+used(0.4, "daily")+used(0.95, "minute")),
-		nodeAfter(t, "edge-2", requested(0, "acme", "allowed"), requested(4, "acme", "hard_throttled")+requested(2, "beta", "allowed")+used(0.6, "daily")),
+		nodeAfter(t, "edge-1", requested(0, "acme", "allowed"),
+			requested(20, "acme", "allowed")+used(0.4, "daily")+used(0.95, "minute")),
+		nodeAfter(t, "edge-2", requested(0, "acme", "allowed"),
+			requested(4, "acme", "hard_throttled")+requested(2, "beta", "allowed")+used(0.6, "daily")),
 	}, byRequests, 9)
 	sameList(t, "tenants", tenantRates(v), []string{"acme 12.0 2.0", "beta 1.0 0.0"})
 	if got := v.Tenants[0].Nearest; got == nil || *got != (nearest{"minute", 0.95}) {
 		t.Errorf("acme is nearest to %+v, want 95 %% of minute", got)
 	}
 	if got := v.Tenants[1].Nearest; got != nil {
-		t.Errorf("beta is near %+v, and nobody said so", got)
+		t.Errorf("beta is near %+v, want no usage", got)
 	}
 }
 
-func TestTenantsAreSortedAsAskedFor(t *testing.T) {
-	last := requested(90, "busy", "allowed") + requested(40, "denied", "hard_throttled") + requested(10, "near", "allowed") +
-		metric(0.9, usageFamily, "org_id", "near", "policy", "daily") + metric(0.5, usageFamily, "org_id", "quiet", "policy", "daily")
+func TestTenantsAreSortedByTheGivenKey(t *testing.T) {
+	last := requested(90, "busy", "allowed") + requested(40, "denied", "hard_throttled") +
+		requested(10, "near", "allowed") +
+		metric(0.9, usageFamily, "org_id", "near", "policy", "daily") +
+		metric(0.5, usageFamily, "org_id", "quiet", "policy", "daily")
 	for order, expected := range map[string][]string{
 		byRequests: {"busy", "denied", "near", "quiet"},
 		byDenied:   {"denied", "busy", "near", "quiet"},
@@ -92,12 +97,14 @@ func TestWhatHasNoRoomIsCounted(t *testing.T) {
 	var last strings.Builder
 	for i := range 7 {
 		last.WriteString(requested(float64(10+i), fmt.Sprint("tenant-", i), "allowed"))
-		last.WriteString(metric(float64(1+i), denialsFamily, "policy", fmt.Sprint("policy-", i), "scope", "tenant", "tier", "gold"))
+		last.WriteString(metric(float64(1+i), denialsFamily,
+			"policy", fmt.Sprint("policy-", i), "scope", "tenant", "tier", "gold"))
 	}
 	v := newTopView(noon, []*watched{nodeAfter(t, "edge-1", "rate_limiter_instances 1\n", last.String())}, byRequests, 2)
 	sameList(t, "tenants", tenantRates(v), []string{"tenant-6 8.0 0.0", "tenant-5 7.5 0.0"})
 	if v.MoreTenants != 5 || v.MorePolicies != 5 || len(v.Policies) != 2 || v.Policies[0].Policy != "policy-6" {
-		t.Errorf("shown are %+v and %d more tenants and %d more policies, want 5 and 5", v.Policies, v.MoreTenants, v.MorePolicies)
+		t.Errorf("shown are %+v and %d more tenants and %d more policies, want 5 and 5",
+			v.Policies, v.MoreTenants, v.MorePolicies)
 	}
 	if v.Total.Requests != 45.5 {
 		t.Errorf("in total %v requests/s, want those of all tenants: 45.5", v.Total.Requests)
@@ -106,20 +113,21 @@ func TestWhatHasNoRoomIsCounted(t *testing.T) {
 
 func TestARestartedNodeCountsFromZero(t *testing.T) {
 	born := func(at float64) string { return metric(at, processBornFamily) }
+	acme := func(count float64) string { return requested(count, "acme", "allowed") }
 	for name, c := range map[string]struct {
 		before, last string
 		restarted    bool
-		want         []string
+		want         string // the only tenant
 	}{
-		"a counter that fell":          {requested(1000, "acme", "allowed"), requested(6, "acme", "allowed"), false, []string{"acme 3.0 0.0"}},
-		"another process, with less":   {born(1) + requested(1000, "acme", "allowed"), born(9) + requested(6, "acme", "allowed"), true, []string{"acme 3.0 0.0"}},
-		"another process, with more":   {born(1) + requested(4, "acme", "allowed"), born(9) + requested(6, "acme", "allowed"), true, []string{"acme 3.0 0.0"}},
-		"the same process":             {born(1) + requested(4, "acme", "allowed"), born(1) + requested(6, "acme", "allowed"), false, []string{"acme 1.0 0.0"}},
-		"a series that ended":          {requested(4, "gone", "allowed") + requested(4, "acme", "allowed"), requested(6, "acme", "allowed"), false, []string{"acme 1.0 0.0"}},
-		"a process that does not tell": {born(1) + requested(4, "acme", "allowed"), requested(6, "acme", "allowed"), false, []string{"acme 1.0 0.0"}},
+		"a counter that fell":            {acme(1000), acme(6), false, "acme 3.0 0.0"},
+		"another process, with less":     {born(1) + acme(1000), born(9) + acme(6), true, "acme 3.0 0.0"},
+		"another process, with more":     {born(1) + acme(4), born(9) + acme(6), true, "acme 3.0 0.0"},
+		"the same process":               {born(1) + acme(4), born(1) + acme(6), false, "acme 1.0 0.0"},
+		"a series that ended":            {requested(4, "gone", "allowed") + acme(4), acme(6), false, "acme 1.0 0.0"},
+		"a process without a start time": {born(1) + acme(4), acme(6), false, "acme 1.0 0.0"},
 	} {
 		v := newTopView(noon, []*watched{nodeAfter(t, "edge-1", c.before, c.last)}, byRequests, 9)
-		sameList(t, name, tenantRates(v), c.want)
+		sameList(t, name, tenantRates(v), []string{c.want})
 		if v.Nodes[0].Restarted != c.restarted {
 			t.Errorf("%s: restarted is %t, want %t", name, v.Nodes[0].Restarted, c.restarted)
 		}
@@ -128,7 +136,8 @@ func TestARestartedNodeCountsFromZero(t *testing.T) {
 
 func TestANodeThatWasAwayIsComparedWithItsLastAnswer(t *testing.T) {
 	down := "this is not in the text format\n"
-	views := watching(t, 4, fakeNode(t, requested(0, "acme", "allowed"), requested(10, "acme", "allowed"), down, requested(30, "acme", "allowed"), requested(30, "acme", "allowed")))
+	acme := func(count float64) string { return requested(count, "acme", "allowed") }
+	views := watching(t, 4, fakeNode(t, acme(0), acme(10), down, acme(30), acme(30)))
 	var rates []string
 	for _, v := range views {
 		rates = append(rates, fmt.Sprint(v.Total.Requests, v.Nodes[0].Error == ""))
@@ -150,13 +159,14 @@ func TestADeadNodeDoesNotStopTheOthers(t *testing.T) {
 func TestTheFirstAnswerHasNoRates(t *testing.T) {
 	n := nodeAfter(t, "edge-1", "", requested(1000, "acme", "allowed")+metric(7, versionFamily))
 	v := newTopView(noon, []*watched{n}, byRequests, 9)
-	if node := v.Nodes[0]; node.Traffic != nil || node.Unverified != nil || *node.Version != 7 || node.note() != "first answer" {
+	if node := v.Nodes[0]; node.Traffic != nil || node.Unverified != nil || *node.Version != 7 ||
+		node.note() != "first answer" {
 		t.Errorf("the node is shown as %+v", node)
 	}
 	sameList(t, "tenants", tenantRates(v), nil)
 }
 
-func TestAClockThatStoodStillTellsNoRates(t *testing.T) {
+func TestAClockThatStoodStillYieldsNoRates(t *testing.T) {
 	n := nodeAfter(t, "edge-1", requested(1, "acme", "allowed"), requested(9, "acme", "allowed"))
 	n.last.at = n.before.at
 	if rates := n.rates(); rates != nil {
@@ -177,7 +187,8 @@ func TestANodeOfAnOlderVersionIsShownWithoutItsLabels(t *testing.T) {
 
 func TestNumbersThatCannotBeAreLeftOut(t *testing.T) {
 	for _, number := range []string{"NaN", "+Inf", "-Inf", "-1", "1e300"} {
-		last := strings.ReplaceAll(requested(777, "acme", "allowed")+metric(777, usageFamily, "org_id", "acme", "policy", "daily")+
+		last := strings.ReplaceAll(requested(777, "acme", "allowed")+
+			metric(777, usageFamily, "org_id", "acme", "policy", "daily")+
 			metric(777, versionFamily)+metric(777, ageFamily), "777", number)
 		v := newTopView(noon, []*watched{nodeAfter(t, "edge-1", requested(0, "acme", "allowed"), last)}, byNear, 9)
 		if len(v.Tenants) != 0 || v.Nodes[0].Version != nil || v.Nodes[0].Age != nil {
@@ -189,15 +200,18 @@ func TestNumbersThatCannotBeAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestDegradedStoresAndPoliciesAreToldForEachNode(t *testing.T) {
+func TestDegradedStoresAndPoliciesAreShownForEachNode(t *testing.T) {
 	text := func(n float64) string {
-		return metric(1, degradedFamily, "store", "redis-b:6379") + metric(1, degradedFamily, "store", "redis-a:6379") + metric(0, degradedFamily, "store", "fine:6379") +
+		return metric(1, degradedFamily, "store", "redis-b:6379") + metric(1, degradedFamily, "store", "redis-a:6379") +
+			metric(0, degradedFamily, "store", "fine:6379") +
 			metric(41, versionFamily) + metric(90.4, ageFamily) + metric(0, connectedFamily) +
-			metric(n, unverifiedFamily, "policy", "daily", "fail_mode", "open") + metric(2*n, unverifiedFamily, "policy", "daily", "fail_mode", "local")
+			metric(n, unverifiedFamily, "policy", "daily", "fail_mode", "open") +
+			metric(2*n, unverifiedFamily, "policy", "daily", "fail_mode", "local")
 	}
 	node := newTopView(noon, []*watched{nodeAfter(t, "edge-1", text(10), text(14))}, byRequests, 9).Nodes[0]
 	sameList(t, "degraded", node.Degraded, []string{"redis-a:6379", "redis-b:6379"})
 	if *node.Version != 41 || *node.Age != 90.4 || *node.Connected || *node.Unverified != 6 {
-		t.Errorf("version %d, age %v, connected %t, unverified %v", *node.Version, *node.Age, *node.Connected, *node.Unverified)
+		t.Errorf("version %d, age %v, connected %t, unverified %v",
+			*node.Version, *node.Age, *node.Connected, *node.Unverified)
 	}
 }

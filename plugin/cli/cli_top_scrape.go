@@ -51,7 +51,7 @@ type usage struct{ tenant, policy string }
 
 // scrape is what one answer of a node says.
 type scrape struct {
-	at       time.Time // when the node was asked
+	at       time.Time // when the node was scraped
 	born     float64   // when its process began, in seconds since 1970; 0: it does not say
 	counters map[counter]float64
 	usage    map[usage]float64 // 1: all of the limit
@@ -164,8 +164,8 @@ func (s *scrape) take(sample *model.Sample) {
 			mode: label("mode"), policy: label("policy"), scope: label("scope"), failMode: label("fail_mode"),
 		}] += value
 	case usageFamily:
-		of := usage{label("org_id"), label("policy")}
-		s.usage[of] = max(s.usage[of], value)
+		key := usage{label("org_id"), label("policy")}
+		s.usage[key] = max(s.usage[key], value)
 	case degradedFamily:
 		if value > 0 {
 			s.degraded = append(s.degraded, label("store"))

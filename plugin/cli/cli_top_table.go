@@ -140,7 +140,7 @@ func writeLeft(out *page, n int, thing string) {
 // short returns a name that leaves room for others in its line.
 func short(name string) string { return cut(name, 32) }
 
-// cut returns the beginning of a text, in so many characters at most, in one line; … stands for the rest.
+// cut returns the beginning of a text, in so many characters at most, in one line; … stands for what is cut off.
 func cut(text string, most int) string {
 	runes := []rune(plainText(text))
 	if len(runes) <= most {

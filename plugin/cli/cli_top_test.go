@@ -21,16 +21,16 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// fakeNode answers each scrape with the next of its texts, and then with the last; it is the node's address.
+// fakeNode answers each scrape with the next of its texts, and then with the last; it returns the node's address.
 func fakeNode(t *testing.T, texts ...string) string {
 	t.Helper()
-	var asked atomic.Int64
+	var scrapes atomic.Int64
 	return nodeThat(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/metrics" {
 			http.NotFound(w, r)
 			return
 		}
-		_, _ = io.WriteString(w, texts[min(int(asked.Add(1)), len(texts))-1]) // a client that is gone fails the test itself
+		_, _ = io.WriteString(w, texts[min(int(scrapes.Add(1)), len(texts))-1]) // a client that is gone fails the test itself
 	})
 }
 
@@ -48,7 +48,7 @@ func deadNode(t *testing.T) string {
 	return strings.TrimPrefix(server.URL, "http://")
 }
 
-// metric is a line of a node's answer.
+// metric returns a line of a node's answer.
 func metric(value float64, name string, labels ...string) string {
 	var pairs []string
 	for i := 0; i < len(labels); i += 2 {
@@ -58,11 +58,11 @@ func metric(value float64, name string, labels ...string) string {
 }
 
 func requested(value float64, tenant, result string) string {
-	return metric(value, requestsFamily, "org_id", tenant, "endpoint", "POST /records", "tier", "gold", "result", result, "mode", "enforce")
+	return metric(value, requestsFamily, "org_id", tenant, "endpoint", "POST /records", "tier", "gold",
+		"result", result, "mode", "enforce")
 }
 
-// watching is a monitor of nodes, whose clock goes on by the time it waits. The views that it has shown are appended to
-// the list; after the last of them ctx is cancelled.
+// watching runs a monitor of nodes whose clock advances by the time it waits, until it has shown so many views.
 func watching(t *testing.T, refreshes int, nodes ...string) (views []*topView) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -94,7 +94,7 @@ func watching(t *testing.T, refreshes int, nodes ...string) (views []*topView) {
 	return views
 }
 
-// topOnce calls the program with a clock that goes on by two seconds from reading to reading.
+// topOnce calls the program with a clock that advances by two seconds with each reading.
 func topOnce(t *testing.T, args ...string) (output string, code int) {
 	t.Helper()
 	var both bytes.Buffer
@@ -107,7 +107,7 @@ func topOnce(t *testing.T, args ...string) (output string, code int) {
 	return both.String(), code
 }
 
-// busyFleet are two nodes that answer and one that does not.
+// busyFleet returns two nodes that answer and one that does not.
 func busyFleet(t *testing.T) (nodes []string) {
 	t.Helper()
 	var texts [4]string
@@ -121,7 +121,7 @@ func busyFleet(t *testing.T) (nodes []string) {
 	return []string{fakeNode(t, texts[:2]...), fakeNode(t, texts[2:]...), deadNode(t)}
 }
 
-// named is an output with names of the same length in place of addresses, whose ports differ from run to run.
+// named returns an output with names of the same length in place of addresses, whose ports differ from run to run.
 func named(output string, nodes []string) string {
 	for i, address := range nodes {
 		output = strings.ReplaceAll(output, address, fmt.Sprintf("edge-%d.lan:9542", i+1))
@@ -144,18 +144,18 @@ func TestTopShowsAFleetAsPublished(t *testing.T) {
 }
 
 func TestTopOnceWritesExactlyOneDocumentAfterTwoScrapes(t *testing.T) {
-	var asked atomic.Int64
+	var scrapes atomic.Int64
 	node := nodeThat(t, func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, requested(float64(100*asked.Add(1)), "acme", "allowed"))
+		_, _ = io.WriteString(w, requested(float64(100*scrapes.Add(1)), "acme", "allowed"))
 	})
 	output, code := topOnce(t, "--node", node, "-o", "json")
 	decoder := json.NewDecoder(strings.NewReader(output))
 	var view topView
 	if err := decoder.Decode(&view); err != nil || code != 0 {
-		t.Fatalf("exit code %d, %v, said\n%s", code, err, output)
+		t.Fatalf("exit code %d, %v, output\n%s", code, err, output)
 	}
-	if view.Total.Requests != 50 || asked.Load() != 2 {
-		t.Errorf("%v requests/s from %d scrapes, want 50 from 2", view.Total.Requests, asked.Load())
+	if view.Total.Requests != 50 || scrapes.Load() != 2 {
+		t.Errorf("%v requests/s from %d scrapes, want 50 from 2", view.Total.Requests, scrapes.Load())
 	}
 	if err := decoder.Decode(&view); !errors.Is(err, io.EOF) {
 		t.Errorf("behind the document there is more (%v):\n%s", err, output)
@@ -164,17 +164,18 @@ func TestTopOnceWritesExactlyOneDocumentAfterTwoScrapes(t *testing.T) {
 
 func TestTopOfDeadNodesOnlyFails(t *testing.T) {
 	output, code := topOnce(t, "--node", deadNode(t))
-	if code != exitFailed || !strings.Contains(output, "0 of 1 node answering") || !strings.Contains(output, "connection refused") {
-		t.Errorf("exit code %d, said\n%s", code, output)
+	if code != exitFailed || !strings.Contains(output, "0 of 1 node answering") ||
+		!strings.Contains(output, "connection refused") {
+		t.Errorf("exit code %d, output\n%s", code, output)
 	}
 }
 
 func TestTopReadsAllNodesAtTheSameTime(t *testing.T) {
-	var both sync.WaitGroup // each node answers only when the other was asked
+	var both sync.WaitGroup // each node answers only after the other is scraped
 	both.Add(2)
-	var asked atomic.Int64
+	var scrapes atomic.Int64
 	answer := func(w http.ResponseWriter, _ *http.Request) {
-		if asked.Add(1) <= 2 {
+		if scrapes.Add(1) <= 2 {
 			both.Done()
 			both.Wait()
 		}
@@ -199,16 +200,28 @@ func TestTopGivesUpANodeThatHangs(t *testing.T) {
 	}
 }
 
-func TestTopTellsWhatAnswersInsteadOfANode(t *testing.T) {
+func TestTopReportsWhatAnswersInsteadOfANode(t *testing.T) {
 	for name, c := range map[string]struct {
 		answers http.HandlerFunc
 		want    string
 	}{
-		"an error":    {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, "status 503"},
-		"a page":      {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>hello</html>") }, "read the metrics"},
-		"a redirect":  {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, "status 302"},
-		"nothing":     {func(http.ResponseWriter, *http.Request) {}, "not a node"},
-		"another one": {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "go_goroutines 7\n") }, "not a node"},
+		"an error": {
+			func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) },
+			"status 503",
+		},
+		"a page": {
+			func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>hello</html>") },
+			"read the metrics",
+		},
+		"a redirect": {
+			func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) },
+			"status 302",
+		},
+		"nothing": {func(http.ResponseWriter, *http.Request) {}, "not a node"},
+		"another one": {
+			func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "go_goroutines 7\n") },
+			"not a node",
+		},
 		"invalid UTF-8": {func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, requested(1, "\xff\xfe", "allowed"))
 		}, "read the metrics"},
@@ -216,7 +229,7 @@ func TestTopTellsWhatAnswersInsteadOfANode(t *testing.T) {
 		n := &watched{address: nodeThat(t, c.answers)}
 		n.read(t.Context(), newScraper(), noon)
 		if n.err == nil || !strings.Contains(n.err.Error(), c.want) {
-			t.Errorf("%s is told as %v, want %q in it", name, n.err, c.want)
+			t.Errorf("%s: the error is %v, want %q in it", name, n.err, c.want)
 		}
 	}
 }
@@ -225,19 +238,22 @@ func TestTopWritesNothingThatATerminalObeys(t *testing.T) {
 	hostile := "\x1b[2J\x1b]0;owned\x07\u009b31m\u202eevil\x7f\U000e0001" + strings.Repeat("long", 1000)
 	hostile += `\" \\ \n|`
 	labelled := func(value float64) string {
-		return metric(value, requestsFamily, "org_id", hostile, "endpoint", hostile, "tier", hostile, "result", "allowed", "mode", hostile) +
+		return metric(value, requestsFamily, "org_id", hostile, "endpoint", hostile, "tier", hostile,
+			"result", "allowed", "mode", hostile) +
 			metric(value, denialsFamily, "policy", hostile, "scope", hostile, "tier", hostile) +
 			metric(0.5, usageFamily, "org_id", hostile, "policy", hostile) + metric(1, degradedFamily, "store", hostile)
 	}
 	for _, format := range []string{formatTable, formatJSON, formatYAML} {
 		output, code := topOnce(t, "--node", fakeNode(t, labelled(1), labelled(21)), "-o", format)
-		if i := strings.IndexFunc(output, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }); i >= 0 || code != 0 {
+		obeyed := func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }
+		if i := strings.IndexFunc(output, obeyed); i >= 0 || code != 0 {
 			t.Errorf("%s: exit code %d, and at %d there is %q", format, code, i, output[max(i, 0):][:20])
 		}
 		if format != formatTable {
 			var view topView
-			if err := readAs(format, output, &view); err != nil || len(view.Tenants) != 1 || !strings.HasPrefix(view.Tenants[0].Tenant, hostile[:20]) {
-				t.Errorf("the document does not tell the tenant as it is called (%v):\n%.300q", err, output)
+			if err := readAs(format, output, &view); err != nil || len(view.Tenants) != 1 ||
+				!strings.HasPrefix(view.Tenants[0].Tenant, hostile[:20]) {
+				t.Errorf("the document does not have the tenant's name (%v):\n%.300q", err, output)
 			}
 			continue
 		}
@@ -289,7 +305,8 @@ func TestTopEndsCleanlyWhenItIsInterrupted(t *testing.T) {
 		for _, reading := range []bool{true, false} {
 			ctx, cancel := context.WithCancel(t.Context())
 			m := &monitor{
-				nodes: []*watched{{address: fakeNode(t, "rate_limiter_instances 1\n")}}, every: time.Hour, patience: mostPatience, once: once,
+				nodes: []*watched{{address: fakeNode(t, "rate_limiter_instances 1\n")}},
+				every: time.Hour, patience: mostPatience, once: once,
 				now: func() time.Time {
 					if reading {
 						cancel()
@@ -300,7 +317,7 @@ func TestTopEndsCleanlyWhenItIsInterrupted(t *testing.T) {
 					cancel()
 					return pause(ctx, length)
 				},
-				show: func(*topView) error { t.Error("showed what was interrupted"); return nil },
+				show: func(*topView) error { t.Error("showed an interrupted refresh"); return nil },
 			}
 			if err := m.run(ctx); (err != nil) != once {
 				t.Errorf("%s, interrupted while it reads: %t; the end is %v", name, reading, err)
@@ -309,11 +326,12 @@ func TestTopEndsCleanlyWhenItIsInterrupted(t *testing.T) {
 	}
 }
 
-func TestATerminalShowsWhatIsKnownBeforeThereAreRates(t *testing.T) {
+func TestATerminalShowsTheFirstAnswerBeforeThereAreRates(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	m := &monitor{
-		nodes: []*watched{{address: fakeNode(t, metric(7, versionFamily))}}, every: time.Hour, patience: mostPatience, live: true,
+		nodes: []*watched{{address: fakeNode(t, metric(7, versionFamily))}},
+		every: time.Hour, patience: mostPatience, live: true,
 		now: func() time.Time { return noon }, wait: pause,
 		show: func(v *topView) error {
 			cancel()
@@ -328,7 +346,7 @@ func TestATerminalShowsWhatIsKnownBeforeThereAreRates(t *testing.T) {
 	}
 }
 
-func TestTopTellsAWrongCall(t *testing.T) {
+func TestTopReportsAWrongCall(t *testing.T) {
 	for _, c := range []struct{ call, want string }{
 		{"top --node edge-1", "must be host:port"},
 		{"top --node :9542", "must be host:port"},
@@ -344,7 +362,7 @@ func TestTopTellsAWrongCall(t *testing.T) {
 	} {
 		x := &terminal{t: t}
 		if code := x.call(words(t, c.call)...); code != exitWrongCall || !strings.Contains(x.output.String(), c.want) {
-			t.Errorf("%s: exit code %d, want 2; said\n%s\nwant %q", c.call, code, x.output.String(), c.want)
+			t.Errorf("%s: exit code %d, want 2; output\n%s\nwant %q", c.call, code, x.output.String(), c.want)
 		}
 	}
 }

@@ -27,8 +27,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// noon is the clock of the operator's program in tests. It lies after that of the database, so that what ends soon after
-// it has not ended.
+// noon is the clock of the operator's program in tests. It is after that of the database, so an override that ends soon
+// after noon is still in force.
 var noon = time.Date(2099, 1, 1, 12, 0, 0, 0, time.UTC)
 
 // terminal is where a test calls the program.
@@ -40,7 +40,7 @@ type terminal struct {
 	output bytes.Buffer
 }
 
-// call runs the program and is its exit code.
+// call runs the program and returns its exit code.
 func (x *terminal) call(args ...string) int {
 	o := operator{
 		getenv: func(name string) string { return x.env[name] },
@@ -54,8 +54,8 @@ func (x *terminal) call(args ...string) int {
 // TestTranscripts plays the files of testdata/ratelimit: each calls the program on a database of its own, line by line.
 // "$ ratelimit …" is a call, "% node NAME VERSION" the report of a node, which enforces that version, "% silent NAME"
 // makes its last report an hour old, "% snapshot" has a node save its rows as DIR/policies.snapshot, "% reset
-// TENANT POLICIES" is told by the REST API, "% redis" starts a Redis, with the config that names it as DIR/buckets.yml, and
-// "% spend TENANT ADDRESS COST" spends from the buckets of requests without a user.
+// TENANT POLICIES" records a reset by the REST API, "% redis" starts a Redis, with the config that names it as
+// DIR/buckets.yml, and "% spend TENANT ADDRESS COST" spends from the buckets of requests without a user.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/ratelimit/*.transcript")
 	if err != nil || len(files) == 0 {
@@ -130,8 +130,9 @@ func (x *terminal) spend(file string, words []string) {
 		x.t.Fatal(err)
 	}
 	spend(x.t, file, identity.Identity{
-		Tenant: identity.Name{Kind: identity.Tenant, ID: words[0]}, User: identity.Name{Kind: identity.IP, ID: words[1]}, IP: words[1],
-		Method: "GET", Path: "/",
+		Tenant: identity.Name{Kind: identity.Tenant, ID: words[0]},
+		User:   identity.Name{Kind: identity.IP, ID: words[1]},
+		IP:     words[1], Method: "GET", Path: "/",
 	}, cost)
 }
 
@@ -139,12 +140,13 @@ func (x *terminal) spend(file string, words []string) {
 func (x *terminal) silence(dsn, node string) {
 	x.t.Helper()
 	pool := pgtest.Pool(x.t, dsn)
-	if _, err := pool.Exec(x.t.Context(), `UPDATE rate_limiter.nodes SET reported_at = reported_at - interval '1 hour' WHERE node = $1`, node); err != nil {
+	const older = `UPDATE rate_limiter.nodes SET reported_at = reported_at - interval '1 hour' WHERE node = $1`
+	if _, err := pool.Exec(x.t.Context(), older, node); err != nil {
 		x.t.Fatal(err)
 	}
 }
 
-// reset tells a reset of the buckets of a tenant's policies in the audit, as the REST API once did.
+// reset records a reset of the buckets of a tenant's policies in the audit, as the REST API once did.
 func (x *terminal) reset(words []string) {
 	x.t.Helper()
 	var emptied []control.BucketUsage
@@ -154,8 +156,8 @@ func (x *terminal) reset(words []string) {
 	details, err := json.Marshal(emptied)
 	if err == nil {
 		by := pgstore.Change{Actor: "token:ci", Reason: "billed twice"}
-		told := pgstore.Action{Operation: "reset", Key: "buckets", Tenant: words[0], Details: details}
-		err = x.store.Do(x.t.Context(), by, told, nil, func(context.Context) error { return nil })
+		reset := pgstore.Action{Operation: "reset", Key: "buckets", Tenant: words[0], Details: details}
+		err = x.store.Do(x.t.Context(), by, reset, nil, func(context.Context) error { return nil })
 	}
 	if err != nil {
 		x.t.Fatalf("reset %v: %v", words, err)
@@ -168,7 +170,8 @@ func (x *terminal) save(dsn, dir string) {
 	ctx, stop := context.WithCancel(x.t.Context())
 	defer stop()
 	node, err := policysync.New(policysync.Options{
-		Source: policysync.Source{DSN: dsn}, Dir: dir, Log: slog.New(slog.DiscardHandler), Changed: func(*policy.Snapshot) { stop() },
+		Source: policysync.Source{DSN: dsn}, Dir: dir, Log: slog.New(slog.DiscardHandler),
+		Changed: func(*policy.Snapshot) { stop() },
 	})
 	if err == nil {
 		err = node.Run(ctx)
@@ -181,7 +184,7 @@ func (x *terminal) save(dsn, dir string) {
 	}
 }
 
-// compare compares what was said with a golden file.
+// compare compares an output with a golden file.
 func compare(t *testing.T, file, got string) {
 	t.Helper()
 	if *update {
@@ -196,7 +199,8 @@ func compare(t *testing.T, file, got string) {
 	gotLines, wantLines := strings.Split(got, "\n"), strings.Split(string(want), "\n")
 	for i := range max(len(gotLines), len(wantLines)) {
 		if i >= len(gotLines) || i >= len(wantLines) || gotLines[i] != wantLines[i] {
-			t.Fatalf("%s:%d: differs (go test -update rewrites it); got\n%s", file, i+1, strings.Join(gotLines[min(i, len(gotLines)):min(i+12, len(gotLines))], "\n"))
+			t.Fatalf("%s:%d: differs (go test -update rewrites it); got\n%s", file, i+1,
+				strings.Join(gotLines[min(i, len(gotLines)):min(i+12, len(gotLines))], "\n"))
 		}
 	}
 }
@@ -208,13 +212,15 @@ var (
 	aSpread   = regexp.MustCompile(`"(spread|waited)_ms": \d+`)
 )
 
-// masked is an output without what differs from run to run.
+// masked returns an output without what differs from run to run.
 func masked(text string) string {
 	text = aSecret.ReplaceAllString(text, "rl_(secret)")
-	return aSpread.ReplaceAllString(aDuration.ReplaceAllString(aTime.ReplaceAllString(text, "YYYY-MM-DDThh:mm:ssZ"), "(a moment)"), `"${1}_ms": N`)
+	text = aTime.ReplaceAllString(text, "YYYY-MM-DDThh:mm:ssZ")
+	text = aDuration.ReplaceAllString(text, "(a moment)")
+	return aSpread.ReplaceAllString(text, `"${1}_ms": N`)
 }
 
-// words are the arguments of a line, of which some are in quotes.
+// words returns the arguments of a line, some of them in quotes.
 func words(t *testing.T, line string) []string {
 	t.Helper()
 	var list []string

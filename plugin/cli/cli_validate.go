@@ -62,7 +62,7 @@ func (c *call) validate() error {
 		}
 	})
 	if err == nil && faults > 0 {
-		return said(exitFailed)
+		return exitStatus(exitFailed)
 	}
 	return err
 }

@@ -16,7 +16,8 @@ func TestAFailedConnectionIsOneLineThatNamesWhereToCorrectIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	noPassword := strings.Replace(wrongPassword, ":"+pgtest.WrongSecret, "", 1)
-	unknownDatabase := strings.Replace(strings.Replace(wrongPassword, "ann:"+pgtest.WrongSecret, "postgres", 1), "?", "x?", 1) + "x"
+	superuser := strings.Replace(wrongPassword, "ann:"+pgtest.WrongSecret, "postgres", 1)
+	unknownDatabase := strings.Replace(superuser, "?", "x?", 1) + "x"
 	unknownUser := strings.Replace(wrongPassword, "ann", "bob", 1)
 	const closed = "postgres://ann:" + pgtest.WrongSecret + "@localhost:1/rates"
 	for _, c := range []struct {

@@ -69,13 +69,15 @@ func TestARedisThatIsAwayIsDescribedInWords(t *testing.T) {
 func TestTheVersionAndFindingsAreShownInEveryFormat(t *testing.T) {
 	x := &terminal{t: t}
 	var version struct{ Version string }
-	if err := json.Unmarshal([]byte(x.must("version", "-o", "json")), &version); err != nil || version.Version != process.Version {
+	if err := json.Unmarshal([]byte(x.must("version", "-o", "json")), &version); err != nil ||
+		version.Version != process.Version {
 		t.Errorf("version -o json shows %q (%v), want %q", x.output.String(), err, process.Version)
 	}
 	if got := x.must("version", "-o", "yaml"); !strings.HasPrefix(got, "version: ") {
 		t.Errorf("version -o yaml shows %q", got)
 	}
-	x.stdin = "plugins: [{name: " + schema.Name + ", config: {tiers: [{name: a, limits: [{name: x, scope: tenant, limit: 0}]}]}}]"
+	x.stdin = "plugins: [{name: " + schema.Name +
+		", config: {tiers: [{name: a, limits: [{name: x, scope: tenant, limit: 0}]}]}}]"
 	for _, format := range []string{formatJSON, formatYAML} {
 		x.output.Reset()
 		if code := x.call("validate", "-", "-o", format); code != exitFailed {
@@ -85,14 +87,15 @@ func TestTheVersionAndFindingsAreShownInEveryFormat(t *testing.T) {
 		if err := readAs(format, x.output.String(), &files); err != nil {
 			t.Fatal(err)
 		}
-		if len(files) != 1 || files[0].Faults == 0 || files[0].Findings[0].Line != 1 || files[0].Findings[0].Severity != "error" {
+		if len(files) != 1 || files[0].Faults == 0 || files[0].Findings[0].Line != 1 ||
+			files[0].Findings[0].Severity != "error" {
 			t.Errorf("validate -o %s shows %+v", format, files)
 		}
 	}
 }
 
-// stranger returns a request without a tenant, for whose name the address stands in.
-func stranger(address string) identity.Identity {
+// anonymous returns a request without a tenant, which is counted by its address.
+func anonymous(address string) identity.Identity {
 	return identity.Identity{
 		Tenant: identity.Name{Kind: identity.IP, ID: address}, User: identity.Name{Kind: identity.IP, ID: address},
 		IP: address, Anonymous: true, Method: "GET", Path: "/",
@@ -101,13 +104,13 @@ func stranger(address string) identity.Identity {
 
 func TestBucketsOfAnAddressWithoutATenantAreShownAndReset(t *testing.T) {
 	file := onRedis(t, redistest.Single(t))
-	spend(t, file, stranger("192.0.2.7"), 3)
+	spend(t, file, anonymous("192.0.2.7"), 3)
 	x := &terminal{t: t, env: map[string]string{databaseVariable: pgtest.Start(t).Database(t)}}
-	of := []string{"--config", file, "--config-only", "--ip", "192.0.2.7", "-o", "json"}
+	address := []string{"--config", file, "--config-only", "--ip", "192.0.2.7", "-o", "json"}
 	used := func() map[string]int64 {
 		t.Helper()
 		var shown []shownBucket
-		if err := json.Unmarshal([]byte(x.must(append([]string{"buckets", "show"}, of...)...)), &shown); err != nil {
+		if err := json.Unmarshal([]byte(x.must(append([]string{"buckets", "show"}, address...)...)), &shown); err != nil {
 			t.Fatal(err)
 		}
 		sums := map[string]int64{}
@@ -121,7 +124,7 @@ func TestBucketsOfAnAddressWithoutATenantAreShownAndReset(t *testing.T) {
 	if got := used(); got["daily"] != 3 || got["per-user"] != 3 {
 		t.Errorf("used %v, want 3 of daily and of per-user", got)
 	}
-	x.must(append([]string{"buckets", "reset", "--reason", "an office"}, of...)...)
+	x.must(append([]string{"buckets", "reset", "--reason", "an office"}, address...)...)
 	if got := used(); got["daily"] != 0 || got["per-user"] != 0 {
 		t.Errorf("used %v after the reset, want 0", got)
 	}

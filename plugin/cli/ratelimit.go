@@ -32,10 +32,10 @@ func Ratelimit(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return o.run(ctx, args)
 }
 
-// operator is the operator's program, with all that it knows of the world outside.
+// operator is the operator's program, with its access to the world outside.
 type operator struct {
 	getenv func(string) string
-	login  func() string // user@host; "": not known
+	login  func() string // user@host; "": unknown
 	now    func() time.Time
 	stdin  io.Reader
 	stdout screen
@@ -59,10 +59,10 @@ func (e *wrongCall) Error() string { return e.problem }
 
 func wrong(format string, args ...any) error { return &wrongCall{fmt.Sprintf(format, args...)} }
 
-// said is the exit code of a command that has already written why it is not 0.
-type said int
+// exitStatus is the exit code of a command that has already written why it is not 0.
+type exitStatus int
 
-func (e said) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+func (e exitStatus) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
 // failure is an error with the exit code that it leads to.
 type failure struct {
@@ -76,10 +76,10 @@ func (e *failure) Unwrap() error { return e.error }
 // run runs one command, and returns the exit code.
 func (o *operator) run(ctx context.Context, args []string) int {
 	root := o.newRoot()
-	if found, rest, err := root.Find(args); err == nil {
-		err := checkPlace(found, rest)
+	if found, words, err := root.Find(args); err == nil {
+		err := checkPlace(found, words)
 		if err == nil {
-			err = checkDashes(found.Flags(), rest)
+			err = checkDashes(found.Flags(), words)
 		}
 		if err != nil {
 			return o.report(found, err)
@@ -93,7 +93,7 @@ func (o *operator) run(ctx context.Context, args []string) int {
 // report writes an error, in one line for each thing that is wrong, and returns the exit code.
 func (o *operator) report(c *cobra.Command, err error) int {
 	var (
-		reported said
+		status   exitStatus
 		mistaken *wrongCall
 		failed   *failure
 	)
@@ -101,8 +101,8 @@ func (o *operator) report(c *cobra.Command, err error) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, &reported):
-		return int(reported)
+	case errors.As(err, &status):
+		return int(status)
 	case errors.As(err, &mistaken):
 		fmt.Fprintf(o.stderr, "%s: %s; see %s -h\n", c.CommandPath(), oneLine(mistaken.problem), c.CommandPath())
 		return exitWrongCall

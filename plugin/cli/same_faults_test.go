@@ -31,7 +31,10 @@ func TestAFaultyPolicyHasTheSameFaultInAFileAndInFlagsAsInTheConfig(t *testing.T
 
 // byFlags returns what is wrong with a policy that is given by flags.
 func byFlags(values map[string]any) error {
-	o := &operator{getenv: func(string) string { return "" }, stdout: screen{to: io.Discard}, stderr: screen{to: io.Discard}}
+	o := &operator{
+		getenv: func(string) string { return "" },
+		stdout: screen{to: io.Discard}, stderr: screen{to: io.Discard},
+	}
 	var fields *policyFields
 	command := &command{words: "put"}
 	command.define = func(c *call) action { fields = c.limitFlags(); return nil }
@@ -48,7 +51,9 @@ func byFlags(values map[string]any) error {
 	if err := call.flags.Parse(line); err != nil {
 		return flagFault(call.cobra, err)
 	}
-	text, err := json.Marshal(map[string]any{"name": values["name"], "tier": values["tier"], "endpoint": values["endpoint"]})
+	text, err := json.Marshal(map[string]any{
+		"name": values["name"], "tier": values["tier"], "endpoint": values["endpoint"],
+	})
 	if err == nil {
 		err = json.Unmarshal(text, &fields.Policy.Policy)
 	}
@@ -68,7 +73,10 @@ func TestAFaultyOverrideHasTheSameFaultInFlagsAsInItsDeclaration(t *testing.T) {
 
 // overrideByFlags returns what is wrong with an override of tenant acme that is given by flags.
 func overrideByFlags(values map[string]any) error {
-	o := &operator{getenv: func(string) string { return "" }, stdout: screen{to: io.Discard}, stderr: screen{to: io.Discard}}
+	o := &operator{
+		getenv: func(string) string { return "" },
+		stdout: screen{to: io.Discard}, stderr: screen{to: io.Discard},
+	}
 	var row *pgstore.Override
 	command := &command{words: "add"}
 	command.define = func(c *call) action { row = c.overrideFlags(); return nil }

@@ -25,12 +25,15 @@ type guardCase struct {
 	rows    []pgstore.Policy
 	writes  pgstore.Policy
 	denied  string // words of why it needs force; "": it does not
-	warning string // words of the only warning; "": there is none
+	warning string // words of the only warning; "": no warning
 }
 
 // perDay is a limit per day of a policy for a tier.
 func perDay(name, tier, scope string, limit int64) pgstore.Policy {
-	return pgstore.Policy{Policy: schema.Policy{Tier: tier, Limit: schema.Limit{Name: name, Scope: scope, Limit: limit, WindowSize: 86400}}}
+	return pgstore.Policy{Policy: schema.Policy{
+		Tier:  tier,
+		Limit: schema.Limit{Name: name, Scope: scope, Limit: limit, WindowSize: 86400},
+	}}
 }
 
 // edited returns a policy after an edit.
@@ -150,7 +153,7 @@ var guardedWrites = []guardCase{
 // guardedDoor writes a policy by one door. It returns what the door shows, and whether the policy was written.
 type guardedDoor func(x *terminal, g guardCase, force bool) (text string, written bool)
 
-func TestEveryDoorGuardsAWriteOfAPolicyAlike(t *testing.T) {
+func TestEveryWayToWriteAPolicyGuardsItAlike(t *testing.T) {
 	server := pgtest.Start(t)
 	for door, write := range map[string]guardedDoor{
 		"policy put": putByCLI, "apply": applyByCLI, "REST by key": writeByREST(true), "REST": writeByREST(false),
