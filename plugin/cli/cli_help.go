@@ -52,8 +52,8 @@ const rootAbout = `Flags may come before or after arguments. Run ratelimit COMMA
 the database with --database, --database-file or the environment variable RATELIMIT_DATABASE. Tables are colored on a
 terminal, unless NO_COLOR is set.
 
-Exit codes:` + commonExits + `. validate exits with 1 if it finds errors; diff exits with 1 if there are changes, and with
-2 if it fails. fleet, and every command with --wait: ` + fleetExits + `.`
+Exit codes: ` + commonExits + `. validate exits with 1 if it finds errors; diff exits with 1 if there are changes, and
+with 2 if it fails. fleet, and every command with --wait: ` + fleetExits + `.`
 
 // exitText describes the exit codes of a command.
 func exitText(c *cobra.Command) string {
