@@ -120,9 +120,8 @@ func TestServeLabelsOnlyTheRoutesOfItsFile(t *testing.T) {
 func TestServeDecidesByTheSavedRowsUntilItHasThoseOfTheDatabase(t *testing.T) {
 	dsn, dir := pgtest.Start(t).Database(t), t.TempDir()
 	ban := pgstore.Override{Override: schema.Override{Tenant: "acme", Kind: "ban", Permanent: true}}
-	if _, _, err := pgstore.New(pgtest.Pool(t, dsn)).AddOverride(t.Context(), pgstore.Change{
-		Actor: "ann", Reason: "abuse",
-	}, ban); err != nil {
+	by := pgstore.Change{Actor: "ann", Reason: "abuse"}
+	if _, _, err := pgstore.New(pgtest.Pool(t, dsn)).AddOverride(t.Context(), by, ban); err != nil {
 		t.Fatal(err)
 	}
 	save(t, dsn, dir)

@@ -164,7 +164,8 @@ func TestGuessesFromOneAddressReachPostgresOnlyAsOftenAsItsLimitAllows(t *testin
 		before, denied := g.queries.Load(), g.lookups("denied")
 		statuses := g.guesses(guesses, from)
 		queries := g.queries.Load() - before
-		if queries != most || statuses[http.StatusUnauthorized] > most || statuses[http.StatusTooManyRequests] < guesses-most {
+		if queries != most || statuses[http.StatusUnauthorized] > most ||
+			statuses[http.StatusTooManyRequests] < guesses-most {
 			t.Errorf("%s: %d guesses make %d queries, want %d; the responses are %v", name, guesses, queries, most, statuses)
 		}
 		if got := g.lookups("denied") - denied; got != guesses-most {

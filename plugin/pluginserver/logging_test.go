@@ -36,7 +36,8 @@ func TestWarningsAndErrorsReachAFileThatKongDoesNotFilter(t *testing.T) {
 			t.Errorf("counted %v, want one warning and one error", got)
 		}
 	})
-	if lines := strings.Split(strings.TrimSpace(file), "\n"); len(lines) != 2 || !strings.Contains(lines[0], `"level":"WARN"`) ||
+	lines := strings.Split(strings.TrimSpace(file), "\n")
+	if len(lines) != 2 || !strings.Contains(lines[0], `"level":"WARN"`) ||
 		!strings.Contains(lines[0], `"store":"main"`) || !strings.Contains(lines[1], `"msg":"broken"`) {
 		t.Errorf("the file has %q", file)
 	}
@@ -46,7 +47,9 @@ func TestWarningsAndErrorsReachAFileThatKongDoesNotFilter(t *testing.T) {
 }
 
 func TestTheLogIsTextWhereThatIsWanted(t *testing.T) {
-	_, stderr := logged(t, func(s *settings) { s.LogFile, s.LogText = "stderr", true }, func(l *logging) { l.Warn("away", "for", 3) })
+	_, stderr := logged(t,
+		func(s *settings) { s.LogFile, s.LogText = "stderr", true },
+		func(l *logging) { l.Warn("away", "for", 3) })
 	if !strings.Contains(stderr, "level=WARN msg=away for=3\n") {
 		t.Errorf("stderr has %q", stderr)
 	}
@@ -91,12 +94,12 @@ func TestALogFileThatCannotBeOpenedStopsNothingAndIsOpenedLater(t *testing.T) {
 
 func TestAMachineWithoutSyslogGetsItsLinesOnStderr(t *testing.T) {
 	var stderr bytes.Buffer
-	system := &systemLog{dial: func() (*syslog.Writer, error) { return nil, errors.New("nobody listens") }}
+	system := &systemLog{dial: func() (*syslog.Writer, error) { return nil, errors.New("nothing listens") }}
 	out := orStderr{func(line string) error { return system.write((*syslog.Writer).Err, line) }, &stderr}
 	if _, err := out.Write([]byte("a line\n")); err != nil {
 		t.Error(err)
 	}
-	if text := stderr.String(); !strings.Contains(text, "nobody listens") || !strings.HasSuffix(text, "a line\n") {
+	if text := stderr.String(); !strings.Contains(text, "nothing listens") || !strings.HasSuffix(text, "a line\n") {
 		t.Errorf("stderr has %q", text)
 	}
 	if err := system.Close(); err != nil {
@@ -117,7 +120,8 @@ func TestLinesThatTheLogFileDoesNotTakeGoToStderr(t *testing.T) {
 	}
 	l.Error("broken")
 	l.close()
-	if text := stderr.String(); !strings.Contains(text, "cannot write to -log-file") || !strings.Contains(text, `"msg":"broken"`) {
+	text := stderr.String()
+	if !strings.Contains(text, "cannot write to -log-file") || !strings.Contains(text, `"msg":"broken"`) {
 		t.Errorf("stderr has %q", text)
 	}
 }

@@ -60,12 +60,14 @@ func TestOnlyAProcessThatKongStartedMayEndByItself(t *testing.T) {
 		want    bool
 	}{
 		"an empty environment, as Kong's workers give": {nil, parent, true},
-		"what a shell adds to that":                    {[]string{"PWD=/", "SHLVL=1", "_=/usr/local/bin/tenant-rate-limiting"}, parent, true},
-		"systemd":                                      {[]string{"INVOCATION_ID=1"}, parent, false},
-		"socket activation":                            {[]string{"LISTEN_FDS=1"}, parent, false},
-		"a supervisor that is told":                    {[]string{"NOTIFY_SOCKET=/run/n"}, parent, false},
-		"a shell":                                      {[]string{"HOME=/root"}, parent, false},
-		"init":                                         {nil, 1, false},
+		"what a shell adds to that": {
+			[]string{"PWD=/", "SHLVL=1", "_=/usr/local/bin/tenant-rate-limiting"}, parent, true,
+		},
+		"systemd":                       {[]string{"INVOCATION_ID=1"}, parent, false},
+		"socket activation":             {[]string{"LISTEN_FDS=1"}, parent, false},
+		"a supervisor that is notified": {[]string{"NOTIFY_SOCKET=/run/n"}, parent, false},
+		"a shell":                       {[]string{"HOME=/root"}, parent, false},
+		"init":                          {nil, 1, false},
 	} {
 		if got := startedByKong(c.environ, c.parent); got != c.want {
 			t.Errorf("%s: %t, want %t", name, got, c.want)

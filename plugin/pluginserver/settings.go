@@ -67,7 +67,7 @@ const mostNodes = 1_000_000
 
 const environmentPrefix = "TENANT_RATE_LIMITING_"
 
-// parseSettings reads flags, environment and file. flag.ErrHelp means that the usage was asked for and written.
+// parseSettings reads flags, environment and file. flag.ErrHelp means that the usage was requested and written.
 func parseSettings(args []string, getenv func(string) string, usage io.Writer) (settings, error) {
 	var s settings
 	flags := flag.NewFlagSet("tenant-rate-limiting", flag.ContinueOnError)
@@ -152,7 +152,7 @@ func readSettings(path string, given map[string]*string, source map[string]strin
 	return nil
 }
 
-// given returns a setting whose default says that there is none.
+// given returns the text of a setting, or "" if it is none.
 func given(text string) string {
 	if text == "none" {
 		return ""

@@ -48,9 +48,12 @@ var table = []settingRow{
 			return nil
 		},
 	},
-	{"log-file-size", "64MiB", "the size at which the file is renamed and a new one started", func(s *settings, text string) error {
-		return parseBytes(text, &s.LogFileSize)
-	}},
+	{
+		"log-file-size", "64MiB", "the size at which the file is renamed and a new one started",
+		func(s *settings, text string) error {
+			return parseBytes(text, &s.LogFileSize)
+		},
+	},
 	{"log-file-keep", "5", "the number of renamed files to keep", func(s *settings, text string) error {
 		return setting.ParseInt(text, 1, &s.LogFileKeep)
 	}},
@@ -232,9 +235,12 @@ var table = []settingRow{
 			return nil
 		},
 	},
-	{"denial-log-size", "64MiB", "the size at which the file is renamed and a new one started", func(s *settings, text string) error {
-		return parseBytes(text, &s.DenialLogSize)
-	}},
+	{
+		"denial-log-size", "64MiB", "the size at which the file is renamed and a new one started",
+		func(s *settings, text string) error {
+			return parseBytes(text, &s.DenialLogSize)
+		},
+	},
 	{"denial-log-keep", "5", "the number of renamed files to keep", func(s *settings, text string) error {
 		return setting.ParseInt(text, 1, &s.DenialLogKeep)
 	}},

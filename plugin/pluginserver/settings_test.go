@@ -32,7 +32,8 @@ func environment(pairs ...string) func(string) string {
 
 func TestAFlagWinsOverTheEnvironmentAndThatOverTheFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "settings.yml")
-	if err := os.WriteFile(file, []byte("# of this node\ntime_budget: 3s\nmax-buckets: 30\ndrain_time: 7s\n"), 0o600); err != nil {
+	const lines = "# of this node\ntime_budget: 3s\nmax-buckets: 30\ndrain_time: 7s\n"
+	if err := os.WriteFile(file, []byte(lines), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	env := environment("TENANT_RATE_LIMITING_TIME_BUDGET", "2s", "TENANT_RATE_LIMITING_MAX_BUCKETS", "20")
@@ -40,7 +41,8 @@ func TestAFlagWinsOverTheEnvironmentAndThatOverTheFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.TimeBudget != 1500*time.Millisecond || s.MaxBuckets != 20 || s.DrainTime != 7*time.Second || s.KongPrefix != "/usr/local/kong" {
+	if s.TimeBudget != 1500*time.Millisecond || s.MaxBuckets != 20 || s.DrainTime != 7*time.Second ||
+		s.KongPrefix != "/usr/local/kong" {
 		t.Errorf("settings %+v", s)
 	}
 }
@@ -53,7 +55,10 @@ func TestAWrongSettingIsNamedWithItsPlaceAndTheFix(t *testing.T) {
 		env  []string
 		want []string
 	}{
-		{args: []string{"-time-budget", "0s", "-max-buckets", "none"}, want: []string{"-time-budget", "-max-buckets", "at least 1"}},
+		{
+			args: []string{"-time-budget", "0s", "-max-buckets", "none"},
+			want: []string{"-time-budget", "-max-buckets", "at least 1"},
+		},
 		{args: []string{"-memory-limit", "5 apples"}, want: []string{"-memory-limit", "MiB"}},
 		{args: []string{"-log-level", "loud"}, want: []string{"-log-level", "loud", "must be debug, info, warn or error"}},
 		{args: []string{"serve"}, want: []string{`unexpected argument "serve"`}},
@@ -78,7 +83,8 @@ func TestAWrongSettingIsNamedWithItsPlaceAndTheFix(t *testing.T) {
 			}
 		}
 	}
-	if _, err := parseSettings([]string{"-config", file + ".not"}, environment(), io.Discard); !errors.Is(err, os.ErrNotExist) {
+	_, err := parseSettings([]string{"-config", file + ".not"}, environment(), io.Discard)
+	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a missing file: %v", err)
 	}
 	if _, err := parseSettings([]string{"-help"}, environment(), io.Discard); !errors.Is(err, flag.ErrHelp) {
@@ -109,7 +115,8 @@ func TestDumpAndVersionNeedNoKong(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	if code := Run(context.Background(), []string{"--version"}, environment(), &out, io.Discard); code != 0 || out.String() != process.Version+"\n" {
+	code := Run(context.Background(), []string{"--version"}, environment(), &out, io.Discard)
+	if code != 0 || out.String() != process.Version+"\n" {
 		t.Errorf("--version: exit code %d, %q", code, out.String())
 	}
 }
@@ -152,10 +159,12 @@ func TestASocketIsTakenOverAndNeverRemoved(t *testing.T) {
 	if err != nil || len(entries) != 1 || entries[0].Name() != "p.socket" {
 		t.Errorf("left in the directory: %v, %v; want the socket's path alone", entries, err)
 	}
-	if _, _, err := listen(filepath.Join(dir, strings.Repeat("x", 100))); err == nil || !strings.Contains(err.Error(), "-kong-prefix") {
+	_, _, err = listen(filepath.Join(dir, strings.Repeat("x", 100)))
+	if err == nil || !strings.Contains(err.Error(), "-kong-prefix") {
 		t.Errorf("a path that is too long: %v", err)
 	}
-	if _, _, err := listen(filepath.Join(dir, "none", "p.socket")); err == nil || !strings.Contains(err.Error(), "directory") {
+	_, _, err = listen(filepath.Join(dir, "none", "p.socket"))
+	if err == nil || !strings.Contains(err.Error(), "directory") {
 		t.Errorf("a missing directory: %v", err)
 	}
 }
